@@ -1,0 +1,78 @@
+# Finds libtorch without its own CMake package, whose find_package(Torch) fails where no CUDA
+# toolkit is installed and overrides the GPU architectures.
+#
+# Input:   KINORA_TORCH_DIR  folder with include/ and lib/ (the wheel's torch folder, or an unpacked
+#                            libtorch); default: the private environment that scripts/setup.sh makes.
+# Targets: Torch::cpu   libtorch, libtorch_cpu, libc10 and headers
+#          Torch::cuda  libtorch_cuda, libc10_cuda and the CUDA runtime (only if this libtorch has CUDA)
+# Output:  Torch_FOUND, Torch_VERSION, Torch_HAS_CUDA, Torch_CUDA_INCLUDE_DIR, Torch_RUNTIME_DIRS
+
+if(NOT KINORA_TORCH_DIR)
+  file(GLOB _candidates "${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch")
+  list(LENGTH _candidates _count)
+  if(_count GREATER 0)
+    list(GET _candidates 0 KINORA_TORCH_DIR)
+  endif()
+endif()
+
+if(KINORA_TORCH_DIR AND EXISTS "${KINORA_TORCH_DIR}/include/torch/headeronly/version.h")
+  file(STRINGS "${KINORA_TORCH_DIR}/include/torch/headeronly/version.h" _version_lines
+       REGEX "#define TORCH_VERSION_(MAJOR|MINOR|PATCH) ")
+  string(REGEX REPLACE ".*MAJOR ([0-9]+).*MINOR ([0-9]+).*PATCH ([0-9]+).*" "\\1.\\2.\\3"
+         Torch_VERSION "${_version_lines}")
+endif()
+
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(
+  Torch
+  REQUIRED_VARS KINORA_TORCH_DIR Torch_VERSION
+  VERSION_VAR Torch_VERSION
+  REASON_FAILURE_MESSAGE
+    "run scripts/setup.sh, or give an unpacked libtorch with -DKINORA_TORCH_DIR=DIR")
+
+if(Torch_FOUND AND NOT TARGET Torch::cpu)
+  set(_lib "${KINORA_TORCH_DIR}/lib")
+  set(Torch_RUNTIME_DIRS "${_lib}")
+
+  add_library(Torch::cpu INTERFACE IMPORTED)
+  target_include_directories(Torch::cpu SYSTEM INTERFACE "${KINORA_TORCH_DIR}/include")
+  target_link_libraries(Torch::cpu INTERFACE "${_lib}/libtorch_cpu.so" "${_lib}/libc10.so")
+
+  # The CUDA runtime: the wheel's nvidia/ folder beside torch/, else a toolkit's.
+  get_filename_component(_site "${KINORA_TORCH_DIR}/.." ABSOLUTE)
+  set(Torch_HAS_CUDA FALSE)
+  if(EXISTS "${_lib}/libtorch_cuda.so")
+    file(GLOB _cudart "${_site}/nvidia/cu13/lib/libcudart.so.13" "${_lib}/libcudart*.so*"
+         "/usr/local/cuda/lib64/libcudart.so.13")
+    file(GLOB _cuda_include "${_site}/nvidia/cu13/include" "/usr/local/cuda/include")
+    list(LENGTH _cudart _has_cudart)
+    list(LENGTH _cuda_include _has_include)
+    if(_has_cudart GREATER 0 AND _has_include GREATER 0)
+      list(GET _cudart 0 _cudart_file)
+      list(GET _cuda_include 0 Torch_CUDA_INCLUDE_DIR)
+      set(Torch_HAS_CUDA TRUE)
+      get_filename_component(_cudart_dir "${_cudart_file}" DIRECTORY)
+      list(APPEND Torch_RUNTIME_DIRS "${_cudart_dir}")
+      file(GLOB _nvidia_dirs "${_site}/nvidia/*/lib")
+      list(APPEND Torch_RUNTIME_DIRS ${_nvidia_dirs})
+      list(REMOVE_DUPLICATES Torch_RUNTIME_DIRS)
+
+      add_library(Torch::cudart INTERFACE IMPORTED)
+      target_include_directories(Torch::cudart SYSTEM INTERFACE "${Torch_CUDA_INCLUDE_DIR}")
+      target_link_libraries(Torch::cudart INTERFACE "${_cudart_file}")
+
+      # Nothing of ours names a symbol of libtorch_cuda, whose load registers the CUDA kernels, so
+      # the linker must be told to keep it.
+      add_library(Torch::cuda INTERFACE IMPORTED)
+      target_link_libraries(
+        Torch::cuda
+        INTERFACE Torch::cpu Torch::cudart "${_lib}/libc10_cuda.so"
+                  "-Wl,--push-state,--no-as-needed" "${_lib}/libtorch_cuda.so"
+                  "${_lib}/libtorch.so" "-Wl,--pop-state")
+      # libtorch_cuda needs cuDNN, cuBLAS and friends, found at run time through the rpath.
+      foreach(_dir IN LISTS Torch_RUNTIME_DIRS)
+        target_link_options(Torch::cuda INTERFACE "-Wl,-rpath-link,${_dir}")
+      endforeach()
+    endif()
+  endif()
+endif()

@@ -1,0 +1,30 @@
+# Decides KINORA_HAS_CUDA (libtorch has CUDA: the program can use a GPU) and KINORA_HAS_NVCC (our own
+# kernels are built). Without nvcc the same program runs on libtorch's own kernels.
+set(KINORA_HAS_CUDA FALSE)
+set(KINORA_HAS_NVCC FALSE)
+if(NOT KINORA_CUDA STREQUAL "OFF" AND Torch_HAS_CUDA)
+  set(KINORA_HAS_CUDA TRUE)
+  if(NOT CMAKE_CUDA_COMPILER)
+    find_program(
+      KINORA_NVCC nvcc
+      HINTS ENV CUDACXX "${KINORA_TORCH_DIR}/../nvidia/cu13/bin" /usr/local/cuda/bin)
+    if(KINORA_NVCC)
+      set(CMAKE_CUDA_COMPILER "${KINORA_NVCC}")
+    endif()
+  endif()
+  if(CMAKE_CUDA_COMPILER)
+    set(CMAKE_CUDA_ARCHITECTURES "${KINORA_CUDA_ARCHITECTURES}")
+    set(CMAKE_CUDA_STANDARD 20)
+    set(CMAKE_CUDA_RUNTIME_LIBRARY None)
+    enable_language(CUDA)
+    set(KINORA_HAS_NVCC TRUE)
+  endif()
+endif()
+if(KINORA_CUDA STREQUAL "ON" AND NOT KINORA_HAS_NVCC)
+  message(FATAL_ERROR "KINORA_CUDA=ON, but no nvcc was found (or this libtorch has no CUDA). "
+                      "Run scripts/setup.sh --cuda, which installs nvcc from PyPI.")
+endif()
+message(STATUS "Kinora: libtorch ${Torch_VERSION}, GPU support ${KINORA_HAS_CUDA}, "
+               "own CUDA kernels ${KINORA_HAS_NVCC}")
+
+set(CMAKE_BUILD_RPATH "${Torch_RUNTIME_DIRS}")

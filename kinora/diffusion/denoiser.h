@@ -1,0 +1,28 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace kinora::diffusion {
+
+/// What a prediction is conditioned on. Every tensor is optional (undefined = not given); the first
+/// dim of each is B.
+struct Conditions {
+  at::Tensor labels;  ///< int64 [B]; the null class is the denoiser's num_classes
+};
+
+/// The seam between models and everything that trains or samples them.
+class Denoiser {
+ public:
+  Denoiser() = default;
+  Denoiser(const Denoiser&) = delete;
+  Denoiser& operator=(const Denoiser&) = delete;
+  virtual ~Denoiser() = default;
+
+  /// x_t: float32 [B, C, H, W] (images) or [B, C, T, H, W] (video). t: float32 [B] in the schedule's
+  /// unit: 0..999 for discrete schedules, [0, 1] for flows. Returns float32 of x_t's shape, with
+  /// twice the channels where the model learns the variance.
+  [[nodiscard]] virtual at::Tensor forward(const at::Tensor& x_t, const at::Tensor& t,
+                                           const Conditions& conditions) = 0;
+};
+
+}  // namespace kinora::diffusion

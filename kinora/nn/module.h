@@ -1,0 +1,99 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace kinora::nn {
+
+/// How a parameter starts.
+struct Init {
+  enum class Kind { kZero, kNormal, kUniform };
+  Kind kind = Kind::kZero;
+  double scale = 0.0;  ///< kNormal: standard deviation; kUniform: values in (-scale, scale)
+
+  [[nodiscard]] static Init zero() { return {}; }
+  [[nodiscard]] static Init normal(double std) { return {Kind::kNormal, std}; }
+  /// Glorot and Bengio 2010: U(-a, a), a = sqrt(6 / (fan_in + fan_out)).
+  [[nodiscard]] static Init xavier_uniform(int64_t fan_in, int64_t fan_out);
+};
+
+/// A trainable tensor. Declared with shape and initialisation only; optim::Arena gives it storage.
+struct Parameter {
+  std::vector<int64_t> shape;
+  Init init;
+  /// Kept and computed in fp32 whatever the precision of the run (design, "Numbers": islands).
+  bool fp32_island = false;
+
+  /// The compute copy: what forward reads. Undefined until materialised. While training a leaf that
+  /// requires gradients.
+  at::Tensor value;
+  /// fp32, same shape: a view of the gradient bucket that backward adds into. Undefined outside
+  /// training.
+  at::Tensor grad;
+
+  [[nodiscard]] int64_t numel() const;
+};
+
+/// A path such as "blocks.3.attn.qkv.weight" and what stands there.
+struct NamedParameter {
+  std::string path;
+  Parameter* parameter;
+};
+struct NamedBuffer {
+  std::string path;
+  at::Tensor* buffer;
+};
+
+/// Sees (module path, output) of every module as it is computed and returns the output to go on
+/// with. Used to find the first non-finite module and to compare implementations.
+using Tap = std::function<at::Tensor(const std::string& path, const at::Tensor& output)>;
+
+/// A node of the tree of named parameters, buffers and children. Children and parameters are
+/// members that register themselves in their parent's constructor, so a Module never moves. There is
+/// no virtual forward: each layer has the signature that it needs.
+class Module {
+ public:
+  Module() = default;
+  Module(const Module&) = delete;
+  Module& operator=(const Module&) = delete;
+
+  /// All parameters below this module, depth first in order of registration, paths relative to it.
+  [[nodiscard]] std::vector<NamedParameter> named_parameters();
+  [[nodiscard]] std::vector<NamedBuffer> named_buffers();
+
+  /// Sets (or with an empty function removes) the tap of this module and everything below it.
+  /// `path` is the path that this module reports itself under.
+  void set_tap(const Tap& tap, const std::string& path = "");
+
+ protected:
+  ~Module() = default;
+
+  /// `child` must live as long as this module: a member, or owned by one.
+  void add_child(std::string name, Module& child);
+  void add_parameter(std::string name, Parameter& parameter);
+  void add_buffer(std::string name, at::Tensor& buffer);
+
+  /// Passes a module's output through its tap. Every forward ends with this.
+  [[nodiscard]] at::Tensor tapped(const at::Tensor& output) const;
+
+ private:
+  template <typename T>
+  struct Named {
+    std::string name;
+    T* item;
+  };
+  void collect(const std::string& prefix, std::vector<NamedParameter>* parameters,
+               std::vector<NamedBuffer>* buffers);
+
+  std::vector<Named<Parameter>> parameters_;
+  std::vector<Named<at::Tensor>> buffers_;
+  std::vector<Named<Module>> children_;
+  Tap tap_;
+  std::string tap_path_;
+};
+
+}  // namespace kinora::nn

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+/// Plain data that a model hands to the floors above and beside it.
+namespace kinora::nn {
+
+/// One flat bucket of parameters (design, "Parameter arena"): which parameters lie in it, in order.
+struct BucketSpec {
+  std::string name;
+  std::vector<std::string> parameters;  ///< full paths
+  bool fp32_island = false;  ///< its compute copy is the fp32 master itself
+};
+
+}  // namespace kinora::nn
