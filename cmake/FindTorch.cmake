@@ -2,11 +2,15 @@
 # toolkit is installed and overrides the GPU architectures.
 #
 # Input:   KINORA_TORCH_DIR  folder with include/ and lib/ (the wheel's torch folder, or an unpacked
-#                            libtorch); default: the private environment that scripts/setup.sh makes.
+#                            libtorch), or the environment variable of that name; default: the
+#                            private environment that scripts/setup.sh makes.
 # Targets: Torch::cpu   libtorch, libtorch_cpu, libc10 and headers
 #          Torch::cuda  libtorch_cuda, libc10_cuda and the CUDA runtime (only if this libtorch has CUDA)
 # Output:  Torch_FOUND, Torch_VERSION, Torch_HAS_CUDA, Torch_CUDA_INCLUDE_DIR, Torch_RUNTIME_DIRS
 
+if(NOT KINORA_TORCH_DIR AND DEFINED ENV{KINORA_TORCH_DIR})
+  set(KINORA_TORCH_DIR "$ENV{KINORA_TORCH_DIR}" CACHE PATH "libtorch's folder")
+endif()
 if(NOT KINORA_TORCH_DIR)
   file(GLOB _candidates "${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch")
   list(LENGTH _candidates _count)
@@ -36,6 +40,8 @@ if(Torch_FOUND AND NOT TARGET Torch::cpu)
 
   add_library(Torch::cpu INTERFACE IMPORTED)
   target_include_directories(Torch::cpu SYSTEM INTERFACE "${KINORA_TORCH_DIR}/include")
+  # ATen's headers then include the operators that they need, one by one, instead of all of them.
+  target_compile_definitions(Torch::cpu INTERFACE AT_PER_OPERATOR_HEADERS)
   target_link_libraries(Torch::cpu INTERFACE "${_lib}/libtorch_cpu.so" "${_lib}/libc10.so")
 
   # The CUDA runtime: the wheel's nvidia/ folder beside torch/, else a toolkit's.

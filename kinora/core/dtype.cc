@@ -37,9 +37,13 @@ const Row& row(DType dtype) {
 
 }  // namespace
 
-size_t size_of(DType dtype) { return row(dtype).size; }
+size_t size_of(DType dtype) {
+  return row(dtype).size;
+}
 
-std::string_view to_string(DType dtype) { return row(dtype).name; }
+std::string_view to_string(DType dtype) {
+  return row(dtype).name;
+}
 
 std::optional<DType> parse_dtype(std::string_view name) {
   for (const Row& candidate : kRows) {

@@ -42,12 +42,13 @@ template <typename... Parts>
 
 }  // namespace kinora
 
-/// Throws kinora::Error of `kind` (an enumerator's name: kShape) with the streamed parts unless `cond` holds.
-#define KINORA_CHECK(cond, kind, ...)                                    \
-  do {                                                                   \
-    if (!(cond)) [[unlikely]] {                                          \
-      ::kinora::throw_error(::kinora::ErrorKind::kind, __VA_ARGS__);     \
-    }                                                                    \
+/// Throws kinora::Error of `kind` (an enumerator's name: kShape) with the streamed parts unless
+/// `cond` holds.
+#define KINORA_CHECK(cond, kind, ...)                                \
+  do {                                                               \
+    if (!(cond)) [[unlikely]] {                                      \
+      ::kinora::throw_error(::kinora::ErrorKind::kind, __VA_ARGS__); \
+    }                                                                \
   } while (false)
 
 /// Marks a place that only a bug can reach.

@@ -13,16 +13,16 @@ namespace kinora {
 
 /// What a random number is for. The values are part of the checkpoint format: never renumber.
 enum class RandomPurpose : uint8_t {
-  kInit = 1,            ///< initial parameter values; sample = hash of the parameter's name
-  kNoise = 2,           ///< x_t's noise in training
-  kTimestep = 3,        ///< t in training
-  kLabelDropout = 4,    ///< whether a label becomes the null class
-  kDataOrder = 5,       ///< order of an epoch; sample = epoch
-  kAugment = 6,         ///< flips and crops
-  kInitialNoise = 7,    ///< x_T of a sampler; sample = image index
-  kSamplerNoise = 8,    ///< noise added by a sampler at its step
-  kGenerate = 9,        ///< the built-in generated data; sample = its index
-  kValidation = 10,     ///< t and noise of the fixed validation set
+  kInit = 1,          ///< initial parameter values; sample = hash of the parameter's name
+  kNoise = 2,         ///< x_t's noise in training
+  kTimestep = 3,      ///< t in training
+  kLabelDropout = 4,  ///< whether a label becomes the null class
+  kDataOrder = 5,     ///< order of an epoch; sample = epoch
+  kAugment = 6,       ///< flips and crops
+  kInitialNoise = 7,  ///< x_T of a sampler; sample = image index
+  kSamplerNoise = 8,  ///< noise added by a sampler at its step
+  kGenerate = 9,      ///< the built-in generated data; sample = its index
+  kValidation = 10,   ///< t and noise of the fixed validation set
   kTest = 255,
 };
 
@@ -70,13 +70,11 @@ KINORA_HOST_DEVICE inline float log_unit(float x) {
   memcpy(&bits, &x, sizeof(bits));
   int exponent = static_cast<int>(bits >> 23) - 126;
   bits = (bits & 0x007fffffU) | 0x3f000000U;  // mantissa in [0.5, 1)
-  float m;
-  memcpy(&m, &bits, sizeof(m));
-  if (m < 0.707106781186547524F) {
-    exponent -= 1;
-    m = add(m, m);
-  }
-  m = add(m, -1.0F);
+  float mantissa;
+  memcpy(&mantissa, &bits, sizeof(mantissa));
+  const bool small = mantissa < 0.707106781186547524F;
+  exponent -= small ? 1 : 0;
+  const float m = add(small ? add(mantissa, mantissa) : mantissa, -1.0F);
   const float z = mul(m, m);
   float y = 7.0376836292e-2F;
   y = add(mul(y, m), -1.1514610310e-1F);
@@ -109,24 +107,11 @@ KINORA_HOST_DEVICE inline void sin_cos_turns(float turns, float* sine, float* co
   c = add(mul(c, z), -1.388731625493765e-3F);
   c = add(mul(c, z), 4.166664568298827e-2F);
   c = add(add(mul(mul(c, z), z), mul(-0.5F, z)), 1.0F);
-  switch (quadrant & 3) {
-    case 0:
-      *sine = s;
-      *cosine = c;
-      break;
-    case 1:
-      *sine = c;
-      *cosine = -s;
-      break;
-    case 2:
-      *sine = -s;
-      *cosine = -c;
-      break;
-    default:
-      *sine = -c;
-      *cosine = s;
-      break;
-  }
+  // Selects, not branches: loops over this become vector code.
+  const float a = (quadrant & 1) != 0 ? c : s;
+  const float b = (quadrant & 1) != 0 ? s : c;
+  *sine = (quadrant & 2) != 0 ? -a : a;
+  *cosine = ((quadrant + 1) & 2) != 0 ? -b : b;
 }
 
 }  // namespace philox_detail
@@ -162,16 +147,16 @@ KINORA_HOST_DEVICE inline float philox_uniform(uint32_t word) {
 
 /// Four standard normals from one block (Box and Muller 1958: words 0, 1 and words 2, 3 are pairs).
 KINORA_HOST_DEVICE inline void philox_normal(const PhiloxBlock& block, float out[4]) {
-  for (int pair = 0; pair < 2; ++pair) {
-    const float u = philox_uniform(block.word[2 * pair]);
-    const float turns = static_cast<float>(block.word[2 * pair + 1] >> 8) * 0x1p-24F;
-    const float radius = philox_detail::square_root(
-        philox_detail::mul(-2.0F, philox_detail::log_unit(u)));
+  for (int i = 0; i < 4; i += 2) {
+    const float u = philox_uniform(block.word[i]);
+    const float turns = static_cast<float>(block.word[i + 1] >> 8) * 0x1p-24F;
+    const float radius =
+        philox_detail::square_root(philox_detail::mul(-2.0F, philox_detail::log_unit(u)));
     float sine;
     float cosine;
     philox_detail::sin_cos_turns(turns, &sine, &cosine);
-    out[2 * pair] = philox_detail::mul(radius, cosine);
-    out[2 * pair + 1] = philox_detail::mul(radius, sine);
+    out[i] = philox_detail::mul(radius, cosine);
+    out[i + 1] = philox_detail::mul(radius, sine);
   }
 }
 

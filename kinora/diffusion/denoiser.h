@@ -18,9 +18,9 @@ class Denoiser {
   Denoiser& operator=(const Denoiser&) = delete;
   virtual ~Denoiser() = default;
 
-  /// x_t: float32 [B, C, H, W] (images) or [B, C, T, H, W] (video). t: float32 [B] in the schedule's
-  /// unit: 0..999 for discrete schedules, [0, 1] for flows. Returns float32 of x_t's shape, with
-  /// twice the channels where the model learns the variance.
+  /// x_t: float32 [B, C, H, W] (images) or [B, C, T, H, W] (video). t: float32 [B] in the
+  /// schedule's unit: 0..999 for discrete schedules, [0, 1] for flows. Returns float32 of x_t's
+  /// shape, with twice the channels where the model learns the variance.
   [[nodiscard]] virtual at::Tensor forward(const at::Tensor& x_t, const at::Tensor& t,
                                            const Conditions& conditions) = 0;
 };

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <functional>
+#include <string>
+
+namespace CLI {
+class App;
+}
+
+/// The subcommands, one file each. Each adds itself to the command line; what it is to run is kept in
+/// `run` and called after parsing. It returns the exit code.
+namespace kinora::apps {
+
+using Action = std::function<int()>;
+
+void add_train(CLI::App& app, Action& run);
+void add_sample(CLI::App& app, Action& run);
+void add_bench(CLI::App& app, Action& run);
+void add_demo(CLI::App& app, Action& run);
+
+}  // namespace kinora::apps

@@ -1,0 +1,127 @@
+// kinora demo: train the demo's recipe, sample from it, judge the samples.
+
+#include <ATen/ops/tensor.h>
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iomanip>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "apps/kinora/commands.h"
+#include "kinora/core/config.h"
+#include "kinora/core/error.h"
+#include "kinora/eval/shape_judge.h"
+#include "kinora/io/image_grid.h"
+#include "kinora/pipelines/class_to_image.h"
+#include "kinora/train/trained_model.h"
+#include "kinora/train/trainer.h"
+
+namespace kinora::apps {
+namespace {
+
+constexpr int64_t kNumSamples = 64;
+
+struct Arguments {
+  std::string config = "configs/demo.yaml";
+  std::vector<std::string> overrides;
+};
+
+/// runs/demo, or the first of runs/demo-2, runs/demo-3, ... that is not there yet.
+std::filesystem::path free_run_dir(const std::filesystem::path& wanted) {
+  std::filesystem::path path = wanted;
+  for (int64_t i = 2; std::filesystem::exists(path); ++i) {
+    path = wanted.string() + "-" + std::to_string(i);
+  }
+  return path;
+}
+
+std::vector<double> losses_of(const std::filesystem::path& log) {
+  std::vector<double> losses;
+  std::ifstream file(log);
+  for (std::string line; std::getline(file, line);) {
+    losses.push_back(nlohmann::json::parse(line).at("loss").get<double>());
+  }
+  return losses;
+}
+
+/// Means of equal stretches of the run, each with a bar.
+void print_curve(const std::vector<double>& losses) {
+  constexpr size_t kRows = 12;
+  constexpr double kBarWidth = 50;
+  const size_t stretch = std::max<size_t>(losses.size() / kRows, 1);
+  std::vector<double> means;
+  for (size_t first = 0; first + stretch <= losses.size(); first += stretch) {
+    double sum = 0.0;
+    for (size_t i = first; i < first + stretch; ++i) {
+      sum += losses[i];
+    }
+    means.push_back(sum / static_cast<double>(stretch));
+  }
+  if (means.empty()) {
+    return;
+  }
+  const double top = *std::max_element(means.begin(), means.end());
+  std::cout << "\nloss\n";
+  for (size_t i = 0; i < means.size(); ++i) {
+    std::cout << std::setw(7) << (i + 1) * stretch << "  " << std::fixed << std::setprecision(4)
+              << means[i] << "  "
+              << std::string(static_cast<size_t>(kBarWidth * means[i] / top), '#') << '\n';
+  }
+}
+
+int demo(const Arguments& arguments) {
+  auto config = load_config<train::RunConfig>(arguments.config, arguments.overrides);
+  KINORA_CHECK(config.data.source == data::SourceKind::kShapes, kConfig,
+               "[demo] only the generated set can be judged; data.source must be shapes");
+  config.run_dir = free_run_dir(config.run_dir).string();
+  const StopSignal stop;
+  const train::TrainResult result = train::Trainer(config, {}).run(&stop);
+  if (!result.complete) {
+    return 0;
+  }
+  const std::filesystem::path run_dir = config.run_dir;
+  print_curve(losses_of(run_dir / "log.jsonl"));
+
+  const train::TrainedModel trained = train::load_trained(run_dir, {});
+  pipelines::ClassToImageRequest request{.classes = {},
+                                         .count = kNumSamples,
+                                         .first_index = 0,
+                                         .batch = kNumSamples,
+                                         .seed = static_cast<uint64_t>(config.train.seed)};
+  std::vector<int64_t> labels;
+  for (int64_t i = 0; i < kNumSamples; ++i) {
+    labels.push_back(i % trained.config.model.num_classes);
+  }
+  request.classes = labels;
+  const models::DiTConfig& model = trained.config.model;
+  const pipelines::SamplingConfig& sampling = trained.config.sample.sampling;
+  const at::Tensor pixels = pipelines::sample_classes(
+      *trained.model, pipelines::make_sampler(sampling, trained.objective), sampling, request,
+      {model.in_channels, model.height, model.width}, model.num_classes, trained.device);
+  const std::filesystem::path picture = run_dir / "samples" / "demo.png";
+  io::write_png(picture, io::make_grid(pipelines::to_images(pixels)));
+  const eval::ShapeScore score = eval::judge_shapes(pixels, at::tensor(labels, at::kLong));
+  std::cout << "\npicture: " << picture.string()
+            << "\nmore:    build/kinora sample --run " << run_dir.string()
+            << "\ndemo: judged " << score.num_right << "/" << score.num_images << " right\n";
+  return 0;
+}
+
+}  // namespace
+
+void add_demo(CLI::App& app, Action& run) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = app.add_subcommand(
+      "demo", "Train a small model on generated shapes, sample from it and judge the samples.");
+  command->add_option("overrides", arguments->overrides, "key.path=value over the recipe");
+  command->add_option("--config", arguments->config, "The recipe")->capture_default_str();
+  command->callback([arguments, &run] { run = [arguments] { return demo(*arguments); }; });
+}
+
+}  // namespace kinora::apps

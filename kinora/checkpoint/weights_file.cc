@@ -1,0 +1,190 @@
+#include "kinora/checkpoint/weights_file.h"
+
+#include <ATen/ops/empty.h>
+
+#include <cstring>
+#include <optional>
+#include <sstream>
+#include <variant>
+
+#include "kinora/core/error.h"
+#include "kinora/io/safetensors.h"
+#include "kinora/io/torch_file.h"
+#include "kinora/ops/host_bytes.h"
+
+namespace kinora::checkpoint {
+namespace {
+
+constexpr size_t kMaxNamesInMessage = 8;
+
+std::string listed(const std::vector<std::string>& names) {
+  std::ostringstream text;
+  for (size_t i = 0; i < names.size() && i < kMaxNamesInMessage; ++i) {
+    text << (i == 0 ? "" : ", ") << names[i];
+  }
+  if (names.size() > kMaxNamesInMessage) {
+    text << ", and " << names.size() - kMaxNamesInMessage << " more";
+  }
+  return text.str();
+}
+
+/// Where in a file of torch.save the weights lie.
+std::string weights_within(const io::TorchFile& file) {
+  const auto* root = std::get_if<io::PickleDict>(&file.root().value);
+  if (root != nullptr) {
+    for (const char* candidate : {"ema", "model", "state_dict"}) {
+      for (const auto& [key, value] : root->items) {
+        const auto* name = std::get_if<std::string_view>(&key->value);
+        if (name != nullptr && *name == candidate &&
+            std::holds_alternative<io::PickleDict>(value->value)) {
+          return candidate;
+        }
+      }
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+struct WeightsFile::Content {
+  std::optional<io::SafetensorsFile> safetensors;
+  std::optional<io::TorchFile> torch;
+  std::map<std::string, const io::TorchTensor*> torch_tensors;
+};
+
+WeightsFile::WeightsFile(std::filesystem::path path, std::unique_ptr<Content> content)
+    : path_(std::move(path)), content_(std::move(content)) {}
+WeightsFile::WeightsFile(WeightsFile&&) noexcept = default;
+WeightsFile& WeightsFile::operator=(WeightsFile&&) noexcept = default;
+WeightsFile::~WeightsFile() = default;
+
+WeightsFile WeightsFile::open(const std::filesystem::path& path) {
+  auto content = std::make_unique<Content>();
+  if (path.extension() == ".safetensors") {
+    content->safetensors = io::SafetensorsFile::open(path);
+  } else {
+    content->torch = io::TorchFile::open(path);
+    for (const io::NamedTorchTensor& named :
+         content->torch->tensors(weights_within(*content->torch))) {
+      content->torch_tensors.emplace(named.name, named.tensor);
+    }
+  }
+  return {path, std::move(content)};
+}
+
+std::vector<std::string> WeightsFile::names() const {
+  std::vector<std::string> names;
+  if (content_->safetensors) {
+    for (const io::SafetensorsTensor& tensor : content_->safetensors->tensors()) {
+      names.push_back(tensor.name);
+    }
+  } else {
+    for (const auto& [name, tensor] : content_->torch_tensors) {
+      names.push_back(name);
+    }
+  }
+  return names;
+}
+
+bool WeightsFile::contains(const std::string& name) const {
+  return content_->safetensors ? content_->safetensors->find(name) != nullptr
+                               : content_->torch_tensors.contains(name);
+}
+
+std::vector<int64_t> WeightsFile::shape(const std::string& name) const {
+  KINORA_CHECK(contains(name), kIo, "[weights] ", path_, " has no tensor ", name);
+  return content_->safetensors ? content_->safetensors->find(name)->shape
+                               : content_->torch_tensors.at(name)->shape;
+}
+
+at::Tensor WeightsFile::read(const std::string& name) const {
+  KINORA_CHECK(contains(name), kIo, "[weights] ", path_, " has no tensor ", name);
+  if (content_->safetensors) {
+    const io::SafetensorsTensor& tensor = *content_->safetensors->find(name);
+    return ops::tensor_from_bytes(tensor.dtype, tensor.shape, tensor.data);
+  }
+  const io::TorchTensor& tensor = *content_->torch_tensors.at(name);
+  at::Tensor copy = at::empty(tensor.shape, ops::scalar_type(tensor.dtype));
+  io::copy_contiguous(tensor, {static_cast<std::byte*>(copy.mutable_data_ptr()), copy.nbytes()});
+  return copy;
+}
+
+std::string WeightsFile::metadata(const std::string& key) const {
+  if (!content_->safetensors) {
+    return "";
+  }
+  const auto& metadata = content_->safetensors->metadata();
+  const auto found = metadata.find(key);
+  return found == metadata.end() ? "" : found->second;
+}
+
+void load_weights(const WeightsFile& file, nn::Module& model, optim::Arena& arena) {
+  std::map<std::string, std::vector<int64_t>> expected;
+  std::vector<std::string> missing;
+  std::vector<std::string> unexpected;
+  std::vector<std::string> misshapen;
+  for (const auto& [path, parameter] : model.named_parameters()) {
+    expected.emplace(path, parameter->shape);
+    if (!file.contains(path)) {
+      missing.push_back(path);
+    }
+  }
+  for (const auto& [path, buffer] : model.named_buffers()) {
+    expected.emplace(path, buffer->sizes().vec());
+  }
+  for (const std::string& name : file.names()) {
+    const auto found = expected.find(name);
+    if (found == expected.end()) {
+      unexpected.push_back(name);
+      continue;
+    }
+    const std::vector<int64_t> shape = file.shape(name);
+    if (shape != found->second) {
+      std::ostringstream text;
+      text << name << " (must be " << at::IntArrayRef(found->second) << ", is "
+           << at::IntArrayRef(shape) << ")";
+      misshapen.push_back(text.str());
+    }
+  }
+  KINORA_CHECK(missing.empty() && unexpected.empty() && misshapen.empty(), kIo, "[weights] ",
+               file.path(), " does not fit the model: ", missing.size(), " missing [",
+               listed(missing), "], ", unexpected.size(), " unexpected [", listed(unexpected),
+               "], ", misshapen.size(), " of another shape [", listed(misshapen),
+               "]. Hint: compare model.* with how the file was trained");
+  for (const auto& [path, parameter] : model.named_parameters()) {
+    arena.load_parameter(path, file.read(path));
+  }
+  if (arena.options().train) {
+    arena.reset_averages();
+  }
+  for (const auto& [path, buffer] : model.named_buffers()) {
+    if (file.contains(path)) {
+      *buffer = file.read(path).to(buffer->device(), buffer->scalar_type());
+    }
+  }
+}
+
+void save_weights(const std::filesystem::path& path, nn::Module& model, const optim::Arena& arena,
+                  optim::Role role, at::ScalarType type, const std::string& config) {
+  std::map<std::string, at::Tensor> tensors;
+  for (const auto& [name, parameter] : model.named_parameters()) {
+    tensors.emplace(name, arena.export_parameter(name, role));
+  }
+  for (const auto& [name, buffer] : model.named_buffers()) {
+    tensors.emplace(name, *buffer);
+  }
+  std::vector<io::SafetensorsSpec> specs;
+  for (const auto& [name, tensor] : tensors) {
+    specs.push_back({.name = name, .dtype = ops::dtype_of(type), .shape = tensor.sizes().vec()});
+  }
+  io::SafetensorsWriter writer(path, std::move(specs),
+                               {{"format", "pt"}, {kConfigMetadata, config}});
+  for (const io::SafetensorsSpec& spec : writer.tensors()) {
+    const at::Tensor host = tensors.at(spec.name).to(at::kCPU, type).contiguous();
+    writer.write(spec.name, ops::bytes_of(host));
+  }
+  writer.finish();
+}
+
+}  // namespace kinora::checkpoint

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kinora/data/batch.h"
+#include "kinora/data/source.h"
+
+namespace kinora::data {
+
+struct LoaderOptions {
+  int64_t height = 0;  ///< of the images of a batch
+  int64_t width = 0;
+  int64_t micro_batch = 1;   ///< samples in a Batch
+  int64_t global_batch = 1;  ///< samples of all ranks in a step; a multiple of both others
+  int64_t rank = 0;          ///< which of num_ranks equal parts of a global batch is ours
+  int64_t num_ranks = 1;
+  int64_t first_position = 0;  ///< where in the data stream the first global batch starts
+  uint64_t seed = 0;           ///< keys order and flips
+  bool random_flip = false;    ///< mirror every other image
+  int64_t num_threads = 0;     ///< decoding threads; 0: half the cores, from 1 to 16
+  int64_t queue_depth = 4;     ///< batches decoded ahead
+  bool pinned = false;         ///< batches in page-locked memory (needs a GPU)
+  int64_t max_bad = -1;        ///< unreadable samples allowed; -1: 1 % of the set, at least 10
+};
+
+struct LoaderStats {
+  int64_t num_batches = 0;       ///< handed out
+  double wait_seconds = 0.0;     ///< spent waiting in next()
+  int64_t num_bad = 0;           ///< different unreadable samples met
+  int64_t num_buffers = 0;       ///< image buffers made
+  double slowest_seconds = 0.0;  ///< longest time for one sample (read, decode, crop) ...
+  std::string slowest_name;      ///< ... and which it was
+};
+
+/// Reads, decodes, crops and flips in threads of its own, and hands out batches in the order of
+/// EpochOrder. What next() returns depends on the source and the options up to `random_flip` only:
+/// not on threads or timing, and a loader that starts at position p continues the stream of one
+/// that stopped there.
+///
+/// Global batch g covers the positions first_position + g * global_batch and on; a rank takes a
+/// contiguous part of it, in order, as global_batch / (num_ranks * micro_batch) batches.
+///
+/// A sample that cannot be read is named in the log once, and another takes its place (see
+/// EpochOrder::replacement). Above `max_bad` such samples next() throws Error (kIo) with the first
+/// names, and goes on throwing it.
+class Loader {
+ public:
+  /// `source` must outlive the loader. Throws Error (kConfig) for options that do not fit together.
+  Loader(const Source& source, const LoaderOptions& options);
+  ~Loader();
+  Loader(const Loader&) = delete;
+  Loader& operator=(const Loader&) = delete;
+
+  /// The next batch; its memory is used again once the last tensor on it is gone. Not for several
+  /// threads at once.
+  [[nodiscard]] Batch next();
+
+  [[nodiscard]] LoaderStats stats() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Samples `indices` of `source` as one batch, cropped but not flipped, for fixed sets such as the
+/// validation set; `sample_index` holds the indices. Unreadable samples are named in the log and
+/// left out; more than `max_bad` of them (-1: as for the loader), or nothing left: Error (kIo).
+[[nodiscard]] Batch load_samples(const Source& source, std::span<const int64_t> indices,
+                                 int64_t height, int64_t width, int64_t max_bad = -1);
+
+}  // namespace kinora::data

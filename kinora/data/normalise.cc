@@ -1,0 +1,13 @@
+#include "kinora/data/normalise.h"
+
+#include "kinora/core/error.h"
+
+namespace kinora::data {
+
+at::Tensor to_float(const at::Tensor& images, const at::Device& device) {
+  KINORA_CHECK(images.scalar_type() == at::kByte, kShape,
+               "[to_float] images must be of type uint8, got ", images.scalar_type());
+  return images.to(device, /*non_blocking=*/true).to(at::kFloat).div_(127.5F).sub_(1.0F);
+}
+
+}  // namespace kinora::data

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "kinora/data/source.h"
+#include "kinora/io/image_resize.h"
+
+/// What the loader's threads do with one sample.
+namespace kinora::data {
+
+/// The unreadable samples met so far. Thread-safe.
+class BadSamples {
+ public:
+  /// `limit` -1: 1 % of `source`, at least 10.
+  BadSamples(const Source& source, int64_t limit);
+
+  [[nodiscard]] bool contains(int64_t index) const;
+  [[nodiscard]] int64_t count() const { return count_.load(std::memory_order_relaxed); }
+
+  /// Notes that sample `index` cannot be read because of `reason`, an error's message that names
+  /// it; the first time this goes to the log. Throws Error (kIo) with the first reasons when there
+  /// are more than the limit.
+  void add(int64_t index, const std::string& reason);
+
+ private:
+  const Source& source_;
+  int64_t limit_;
+  mutable std::mutex mutex_;
+  std::atomic<int64_t> count_{0};
+  std::set<int64_t> indices_;
+  std::vector<std::string> first_reasons_;
+};
+
+/// Reads samples and crops them to one size. One per thread: its buffers are used again.
+class SampleReader {
+ public:
+  SampleReader(const Source& source, int64_t height, int64_t width)
+      : source_(source), height_(height), width_(width) {}
+
+  /// Writes sample `index`, mirrored if `flip`, to `planes`, uint8 [3, height, width], and returns
+  /// its label. Throws what Source::read throws.
+  int64_t read(int64_t index, bool flip, uint8_t* planes);
+
+ private:
+  const Source& source_;
+  int64_t height_;
+  int64_t width_;
+  Sample sample_;
+  io::Image cropped_;
+  io::Resizer resizer_;
+};
+
+}  // namespace kinora::data

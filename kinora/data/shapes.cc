@@ -1,0 +1,158 @@
+#include "kinora/data/shapes.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+
+#include "kinora/core/error.h"
+#include "kinora/core/philox.h"
+
+namespace kinora::data {
+namespace {
+
+constexpr std::array<const char*, kNumShapes> kShapeNames = {"circle", "square", "triangle",
+                                                             "cross"};
+constexpr std::array<const char*, kNumColours> kColourNames = {"red", "green", "blue", "yellow"};
+constexpr std::array<const char*, 9> kPlaces = {
+    "at the upper left", "at the top",    "at the upper right",
+    "at the left",       "in the middle", "at the right",
+    "at the lower left", "at the bottom", "at the lower right"};
+
+// Sizes of the shapes of radius 1, chosen so that they look equally large.
+constexpr float kSquareHalfSide = 0.88F;
+constexpr float kTriangleInradius = 0.62F;  // vertices at twice that
+constexpr float kCrossHalfLength = 1.05F;
+constexpr float kCrossHalfWidth = 0.36F;
+
+// What is random in a scene; the numbers are elements of its random stream.
+enum Element : uint64_t { kCell, kJitterX, kJitterY, kRadius, kBrightness, kGround };
+
+float uniform(const RandomStream& stream, Element element, float low, float high) {
+  return low + (high - low) * random_uniform(stream, element);
+}
+
+float box_distance(float x, float y, float half_width, float half_height) {
+  const float dx = std::abs(x) - half_width;
+  const float dy = std::abs(y) - half_height;
+  const float outside_x = std::max(dx, 0.0F);
+  const float outside_y = std::max(dy, 0.0F);
+  return std::sqrt(outside_x * outside_x + outside_y * outside_y) +
+         std::min(std::max(dx, dy), 0.0F);
+}
+
+}  // namespace
+
+Rgb rgb_of(Colour colour) {
+  switch (colour) {
+    case Colour::kRed:
+      return {0.93F, 0.22F, 0.24F};
+    case Colour::kGreen:
+      return {0.20F, 0.78F, 0.38F};
+    case Colour::kBlue:
+      return {0.22F, 0.45F, 0.98F};
+    case Colour::kYellow:
+      return {0.99F, 0.82F, 0.20F};
+  }
+  KINORA_UNREACHABLE("[shapes] unknown colour");
+}
+
+ShapeScene shape_scene(uint64_t seed, int64_t index) {
+  const RandomStream stream{seed, static_cast<uint64_t>(index), 0, RandomPurpose::kGenerate};
+  const int64_t label = index % kNumShapeClasses;
+  ShapeScene scene;
+  scene.shape = static_cast<Shape>(label / kNumColours);
+  scene.colour = static_cast<Colour>(label % kNumColours);
+  scene.cell = random_index(stream, kCell, 9);
+  // The farthest shape reaches from 0.165 + 0.03 off the middle to 1.24 * 0.22 beyond, which leaves
+  // 3 % of the side free: a pixel at 32 x 32.
+  constexpr float kSpacing = 0.165F;
+  constexpr float kJitter = 0.03F;
+  const int64_t row = scene.cell / 3;
+  const int64_t column = scene.cell % 3;
+  scene.centre_x = 0.5F + kSpacing * static_cast<float>(column - 1) +
+                   uniform(stream, kJitterX, -kJitter, kJitter);
+  scene.centre_y =
+      0.5F + kSpacing * static_cast<float>(row - 1) + uniform(stream, kJitterY, -kJitter, kJitter);
+  scene.radius = uniform(stream, kRadius, 0.19F, 0.22F);
+  scene.brightness = uniform(stream, kBrightness, 0.90F, 1.0F);
+  scene.ground = uniform(stream, kGround, 0.09F, 0.15F);
+  return scene;
+}
+
+std::string caption(const ShapeScene& scene) {
+  return std::string("a ") + kColourNames[static_cast<size_t>(scene.colour)] + " " +
+         kShapeNames[static_cast<size_t>(scene.shape)] + " " +
+         kPlaces[static_cast<size_t>(scene.cell)];
+}
+
+float shape_distance(Shape shape, float x, float y) {
+  switch (shape) {
+    case Shape::kCircle:
+      return std::sqrt(x * x + y * y) - 1.0F;
+    case Shape::kSquare:
+      return box_distance(x, y, kSquareHalfSide, kSquareHalfSide);
+    case Shape::kTriangle: {
+      // Equilateral, a vertex on top: the greatest of the three half-planes' distances.
+      constexpr float kHalfSqrt3 = 0.866025404F;
+      return std::max(y, kHalfSqrt3 * std::abs(x) - 0.5F * y) - kTriangleInradius;
+    }
+    case Shape::kCross:
+      return std::min(box_distance(x, y, kCrossHalfLength, kCrossHalfWidth),
+                      box_distance(x, y, kCrossHalfWidth, kCrossHalfLength));
+  }
+  KINORA_UNREACHABLE("[shapes] unknown shape");
+}
+
+void render(const ShapeScene& scene, int64_t height, int64_t width, io::Image& out) {
+  out.height = height;
+  out.width = width;
+  out.channels = 3;
+  out.pixels.resize(static_cast<size_t>(height * width * 3));
+  const float radius = scene.radius * static_cast<float>(std::min(height, width));  // pixels
+  const float centre_x = scene.centre_x * static_cast<float>(width);
+  const float centre_y = scene.centre_y * static_cast<float>(height);
+  const Rgb colour = rgb_of(scene.colour);
+  const Rgb ground = {scene.ground, scene.ground * 1.03F, scene.ground * 1.22F};  // a bluish slate
+  uint8_t* pixel = out.pixels.data();
+  for (int64_t row = 0; row < height; ++row) {
+    const float y = (static_cast<float>(row) + 0.5F - centre_y) / radius;
+    for (int64_t column = 0; column < width; ++column) {
+      const float x = (static_cast<float>(column) + 0.5F - centre_x) / radius;
+      const float distance = shape_distance(scene.shape, x, y) * radius;
+      const float cover = std::clamp(0.5F - distance, 0.0F, 1.0F);
+      for (size_t channel = 0; channel < 3; ++channel) {
+        const float value =
+            ground[channel] + cover * (scene.brightness * colour[channel] - ground[channel]);
+        const float level = value * 255.0F + 0.5F;  // not negative, so cutting off rounds
+        *pixel++ = static_cast<uint8_t>(level);
+      }
+    }
+  }
+}
+
+ShapeSource::ShapeSource(uint64_t seed, int64_t count, int64_t height, int64_t width)
+    : seed_(seed), count_(count), height_(height), width_(width) {
+  constexpr int64_t kMinSide = 16;
+  constexpr int64_t kMaxSide = 16384;
+  KINORA_CHECK(std::min(height, width) >= kMinSide && std::max(height, width) <= kMaxSide, kConfig,
+               "[shapes] generated pictures must measure from ", kMinSide, " to ", kMaxSide,
+               " pixels a side, got ", height, " x ", width,
+               ". Hint: set data.height and data.width.");
+  for (int64_t label = 0; label < kNumShapeClasses; ++label) {
+    names_.push_back(std::string(kColourNames[static_cast<size_t>(label % kNumColours)]) + " " +
+                     kShapeNames[static_cast<size_t>(label / kNumColours)]);
+  }
+  check_size(count, "the generated shapes (data.count)");
+}
+
+std::string ShapeSource::sample_name(int64_t index) const {
+  return "generated shape " + std::to_string(index);
+}
+
+void ShapeSource::read(int64_t index, Sample& out) const {
+  const ShapeScene scene = shape_scene(seed_, index);
+  render(scene, height_, width_, out.image);
+  out.label = shape_label(scene.shape, scene.colour);
+}
+
+}  // namespace kinora::data

@@ -1,0 +1,84 @@
+#include "kinora/diffusion/guidance.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "kinora/core/error.h"
+
+namespace kinora::diffusion {
+namespace {
+
+constexpr int64_t kDitGuidedChannels = 3;
+
+/// [conditions; null] of one optional tensor.
+at::Tensor stacked(const char* name, const at::Tensor& conditional, const at::Tensor& null) {
+  if (!conditional.defined()) {
+    return {};
+  }
+  KINORA_CHECK(null.defined(), kConfig, "[guidance] a scale other than 1 needs null ", name,
+               ", got none. Hint: give the null class, or set the guidance scale to 1.");
+  KINORA_CHECK(conditional.sizes() == null.sizes(), kShape, "[guidance] null ", name,
+               " must have the conditions' shape ", conditional.sizes(), ", got ", null.sizes(),
+               ".");
+  return at::cat({conditional, null});
+}
+
+}  // namespace
+
+GuidedDenoiser::GuidedDenoiser(Denoiser& denoiser, const Conditions& conditions,
+                               const Guidance& guidance)
+    : denoiser_(denoiser), conditions_(conditions), guidance_(guidance) {
+  KINORA_CHECK(std::isfinite(guidance.scale), kConfig,
+               "[guidance] the scale must be a finite number, got ", guidance.scale, ".");
+  KINORA_CHECK(guidance.low >= 0.0 && guidance.low <= guidance.high && guidance.high <= 1.0,
+               kConfig, "[guidance] the interval must hold 0 <= low <= high <= 1, got [",
+               guidance.low, ", ", guidance.high, "].");
+  if (guidance.scale != 1.0) {
+    KINORA_CHECK(conditions.labels.defined(), kConfig,
+                 "[guidance] a scale other than 1 needs conditions, got none. Hint: give labels, "
+                 "or set the guidance scale to 1.");
+    both_.labels = stacked("labels", conditions.labels, guidance.null.labels);
+  }
+}
+
+bool GuidedDenoiser::active(double level) const {
+  return guidance_.scale != 1.0 && level >= guidance_.low && level <= guidance_.high;
+}
+
+at::Tensor GuidedDenoiser::predict(const at::Tensor& x_t, double t, double level) {
+  const int64_t batch = x_t.size(0);
+  const int64_t channels = x_t.size(1);
+  const bool guide = active(level);
+  const int64_t rows = guide ? 2 * batch : batch;
+  const at::Tensor times = at::full({rows}, t, x_t.options().dtype(at::kFloat));
+  const at::Tensor prediction = guide ? denoiser_.forward(at::cat({x_t, x_t}), times, both_)
+                                      : denoiser_.forward(x_t, times, conditions_);
+  KINORA_CHECK(prediction.dim() == x_t.dim() && prediction.size(0) == rows &&
+                   (prediction.size(1) == channels || prediction.size(1) == 2 * channels) &&
+                   prediction.sizes().slice(2) == x_t.sizes().slice(2),
+               kShape, "[guidance] the denoiser must return C or 2 C channels for x_t of shape ",
+               x_t.sizes(), " (", rows, " rows given), got ", prediction.sizes(), ".");
+  if (!guide) {
+    return prediction;
+  }
+  return guided(prediction.narrow(0, 0, batch), prediction.narrow(0, batch, batch), guidance_.scale,
+                guidance_.channels, channels);
+}
+
+at::Tensor guided(const at::Tensor& conditional, const at::Tensor& unconditional, double scale,
+                  GuidanceChannels channels, int64_t num_channels) {
+  const int64_t count = channels == GuidanceChannels::kAll
+                            ? num_channels
+                            : std::min(kDitGuidedChannels, num_channels);
+  const at::Tensor cond = conditional.narrow(1, 0, count);
+  const at::Tensor uncond = unconditional.narrow(1, 0, count);
+  const at::Tensor moved = uncond + scale * (cond - uncond);
+  const int64_t rest = conditional.size(1) - count;
+  return rest == 0 ? moved : at::cat({moved, conditional.narrow(1, count, rest)}, 1);
+}
+
+}  // namespace kinora::diffusion

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "kinora/diffusion/denoiser.h"
+
+namespace kinora::diffusion {
+
+/// Which channels of a prediction classifier-free guidance moves.
+enum class GuidanceChannels {
+  kAll,         ///< all channels of the data
+  kFirstThree,  ///< the first three only, as DiT's forward_with_cfg does, also for latents of four
+};
+
+/// Classifier-free guidance (Ho and Salimans 2022): uncond + scale * (cond - uncond). Scale 1 is
+/// the conditional prediction alone, at the price of one forward without a doubled batch. A learned
+/// variance always comes from the conditional prediction (Peebles and Xie 2023).
+struct Guidance {
+  double scale = 1.0;
+  GuidanceChannels channels = GuidanceChannels::kAll;
+  /// Guide only at noise levels in [low, high] (Kynkaanniemi et al. 2024), as fractions of the
+  /// schedule: 0 clean, 1 pure noise; t / (T - 1) of a discrete chain, t of a flow. Elsewhere the
+  /// conditional prediction alone.
+  double low = 0.0;
+  double high = 1.0;
+  /// Stand in for the conditions of the unconditional prediction, each of the batch's size: for
+  /// labels the null class. Needed where scale is not 1.
+  Conditions null = {};
+};
+
+/// A denoiser with guidance for one batch of conditions.
+class GuidedDenoiser {
+ public:
+  /// `denoiser` is borrowed. Errors: kConfig for a non-finite scale or an interval that is not
+  /// 0 <= low <= high <= 1, or where null conditions are missing; kShape where they differ in shape
+  /// from the conditions.
+  GuidedDenoiser(Denoiser& denoiser, const Conditions& conditions, const Guidance& guidance);
+
+  /// x_t [B, C, ...], t as the denoiser takes it, level: its fraction of the schedule. Returns the
+  /// guided prediction, [B, C or 2 C, ...]. Error kShape where the denoiser returns another shape.
+  [[nodiscard]] at::Tensor predict(const at::Tensor& x_t, double t, double level);
+
+ private:
+  [[nodiscard]] bool active(double level) const;
+
+  Denoiser& denoiser_;
+  Conditions conditions_;
+  Conditions both_;  ///< [conditions; null]; undefined where guidance is never active
+  Guidance guidance_;
+};
+
+/// Guidance on predictions of shape [B, C or 2 C, ...] where x_t has `num_channels` = C.
+[[nodiscard]] at::Tensor guided(const at::Tensor& conditional, const at::Tensor& unconditional,
+                                double scale, GuidanceChannels channels, int64_t num_channels);
+
+}  // namespace kinora::diffusion

@@ -1,0 +1,276 @@
+#include "kinora/diffusion/objective.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/expm1.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/searchsorted.h>
+#include <ATen/ops/tanh.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/where.h>
+
+#include <cmath>
+#include <numbers>
+#include <vector>
+
+#include "kinora/core/error.h"
+#include "kinora/diffusion/importance.h"
+#include "kinora/ops/random.h"
+
+namespace kinora::diffusion {
+namespace {
+
+/// Columns of Iddpm::table().
+enum Column : int64_t {
+  kSignal,              // sqrt(alpha-bar)
+  kNoise,               // sqrt(1 - alpha-bar)
+  kPosteriorDeviation,  // (model mean - posterior mean) / (noise - eps)
+  kMinLogVariance,      // log of the posterior variance, clipped
+  kLogVarianceRange,    // log(beta) - kMinLogVariance
+  kNumColumns,
+};
+
+/// The rows of `table` at t, [B, kNumColumns].
+at::Tensor rows_at(const at::Tensor& table, const at::Tensor& t) {
+  return table.to(t.device()).index_select(0, t.to(at::kLong));
+}
+
+/// [B] -> [B, 1, ...] with `like`'s number of dims.
+at::Tensor per_sample_view(const at::Tensor& values, const at::Tensor& like) {
+  std::vector<int64_t> shape(like.dim(), 1);
+  shape[0] = values.size(0);
+  return values.reshape(shape);
+}
+
+at::Tensor column(const at::Tensor& rows, Column which, const at::Tensor& like) {
+  return per_sample_view(rows.select(1, which), like);
+}
+
+/// Mean over all dims but the first.
+at::Tensor mean_flat(const at::Tensor& x) {
+  return x.flatten(1).mean(1);
+}
+
+/// The distribution function of N(0, 1) to 2e-4, by tanh, as improved-diffusion computes the
+/// decoder likelihood: losses of published runs contain it.
+at::Tensor approximate_normal_cdf(const at::Tensor& x) {
+  const double scale = std::sqrt(2.0 / std::numbers::pi);
+  return 0.5 * (1.0 + at::tanh(scale * (x + 0.044715 * x.pow(3))));
+}
+
+/// -log p(x0) in nats where p is a Gaussian over the 256 levels of an 8-bit image scaled to [-1, 1]
+/// (Ho et al. 2020, eq. 13). centred = x0 - mean.
+at::Tensor decoder_nll(const at::Tensor& x0, const at::Tensor& centred,
+                       const at::Tensor& log_variance) {
+  constexpr double kHalfLevel = 1.0 / 255.0;
+  constexpr double kLeastProbability = 1e-12;
+  const at::Tensor inverse_std = (-0.5 * log_variance).exp();
+  const at::Tensor upper = approximate_normal_cdf(inverse_std * (centred + kHalfLevel));
+  const at::Tensor lower = approximate_normal_cdf(inverse_std * (centred - kHalfLevel));
+  // The outermost levels reach to infinity.
+  const at::Tensor probability =
+      at::where(x0 < -0.999, upper, at::where(x0 > 0.999, 1.0 - lower, upper - lower));
+  return -probability.clamp_min(kLeastProbability).log();
+}
+
+/// L_t in bits a dimension, [B]: the decoder's at t = 0, KL(q(x_{t-1} | x_t, x_0) || p) above.
+/// Differentiable in `variance` only, the model's output in [-1, 1] (not enforced).
+at::Tensor variational_bound(const at::Tensor& rows, const at::Tensor& t, const at::Tensor& x0,
+                             const at::Tensor& eps_error, const at::Tensor& variance) {
+  const at::Tensor fraction = (variance + 1.0) / 2.0;
+  // log of the model's variance over the posterior's; eq. 15.
+  const at::Tensor log_ratio = fraction * column(rows, kLogVarianceRange, x0);
+  const at::Tensor log_variance = column(rows, kMinLogVariance, x0) + log_ratio;
+  // Both means are linear in x_t and (predicted or true) x_0 with the same coefficients, so that
+  // x_t cancels. Formed from the means, the difference would lose its digits at large t.
+  const at::Tensor mean_error = column(rows, kPosteriorDeviation, x0) * eps_error.detach();
+  const at::Tensor kl =
+      0.5 * (at::expm1(-log_ratio) + log_ratio + mean_error.square() * (-log_variance).exp());
+  // At t = 0 the posterior mean is x_0 itself.
+  const at::Tensor nll = decoder_nll(x0, -mean_error, log_variance);
+  return at::where(t == 0, mean_flat(nll), mean_flat(kl)) / std::numbers::ln2;
+}
+
+void check_prediction(const at::Tensor& prediction, const NoisedBatch& batch, int64_t channels,
+                      bool more_allowed) {
+  const at::IntArrayRef want = batch.noise.sizes();
+  const bool fits =
+      prediction.dim() == batch.noise.dim() && prediction.size(0) == want[0] &&
+      (more_allowed ? prediction.size(1) >= channels : prediction.size(1) == channels) &&
+      prediction.sizes().slice(2) == want.slice(2);
+  KINORA_CHECK(fits, kShape, "[objective] for x_t of shape ", want, " the prediction must have ",
+               channels, " channels and otherwise that shape, got ", prediction.sizes(),
+               ". Hint: a denoiser with learned sigma has twice the channels; the objective's "
+               "learned variance must agree with it.");
+}
+
+Loss finish(const NoisedBatch& batch, const at::Tensor& mse, const at::Tensor& vb) {
+  const at::Tensor total = vb.defined() ? mse + vb : mse;
+  return {(batch.weights * total).mean(), total.detach(), mse.detach(),
+          vb.defined() ? vb.detach() : at::Tensor()};
+}
+
+Loss loss_of(const Iddpm& objective, const at::Tensor& prediction, const NoisedBatch& batch,
+             const at::Tensor& x0) {
+  const int64_t channels = batch.noise.size(1);
+  const bool learned = objective.learned_variance();
+  check_prediction(prediction, batch, learned ? 2 * channels : channels, false);
+  const at::Tensor eps_error = batch.noise - prediction.narrow(1, 0, channels);
+  const at::Tensor mse = mean_flat(eps_error.square());
+  if (!learned) {
+    return finish(batch, mse, {});
+  }
+  const at::Tensor bound = variational_bound(rows_at(objective.table(), batch.t), batch.t, x0,
+                                             eps_error, prediction.narrow(1, channels, channels));
+  // 0.001 T of L_hybrid.
+  const double scale = static_cast<double>(objective.schedule().num_timesteps()) /
+                       static_cast<double>(kDdpmTimesteps);
+  return finish(batch, mse, bound * scale);
+}
+
+Loss loss_of(const RectifiedFlow& /*objective*/, const at::Tensor& prediction,
+             const NoisedBatch& batch, const at::Tensor& x0) {
+  const int64_t channels = batch.noise.size(1);
+  check_prediction(prediction, batch, channels, true);
+  const at::Tensor velocity = batch.noise - x0;
+  return finish(batch, mean_flat((prediction.narrow(1, 0, channels) - velocity).square()), {});
+}
+
+/// Inverse of the distribution function at two uniform numbers put together: 46 bits, since the
+/// rarest timesteps have p_t of about 1e-6.
+Timesteps draw_by_importance(const LossSecondMoment& importance, const NoiseKey& key,
+                             at::Device device) {
+  const std::vector<double> p = importance.probabilities();
+  std::vector<double> cumulative(p.size());
+  std::vector<float> weights(p.size());
+  double sum = 0.0;
+  for (size_t t = 0; t < p.size(); ++t) {
+    sum += p[t];
+    cumulative[t] = sum;
+    weights[t] = static_cast<float>(1.0 / (static_cast<double>(p.size()) * p[t]));
+  }
+  const at::Tensor u = ops::random_uniform({key.sample_index.size(0), 2}, key.sample_index,
+                                           key.seed, key.step, key.timestep, device)
+                           .to(at::kDouble);
+  const at::Tensor fine = u.select(1, 0) + (u.select(1, 1) - 0.5) * 0x1p-23;
+  const at::Tensor table = at::tensor(cumulative, at::kDouble).to(device);
+  const at::Tensor index =
+      at::searchsorted(table, fine * sum).clamp_max(importance.num_timesteps() - 1);
+  return {index.to(at::kFloat), at::tensor(weights, at::kFloat).to(device).index_select(0, index)};
+}
+
+at::Tensor draw(const Iddpm& objective, const NoiseKey& key, at::Device device) {
+  const int64_t num_timesteps = objective.schedule().num_timesteps();
+  const at::Tensor u = ops::random_uniform({key.sample_index.size(0), 1}, key.sample_index,
+                                           key.seed, key.step, key.timestep, device);
+  return (u.select(1, 0) * num_timesteps).floor().clamp_max(num_timesteps - 1);
+}
+
+at::Tensor draw(const RectifiedFlow& objective, const NoiseKey& key, at::Device device) {
+  const double shift = objective.schedule.shift;
+  KINORA_CHECK(shift > 0.0 && std::isfinite(shift), kConfig,
+               "[objective] the flow shift must be positive, got ", shift, ".");
+  KINORA_CHECK(objective.logit_std >= 0.0 && std::isfinite(objective.logit_std) &&
+                   std::isfinite(objective.logit_mean),
+               kConfig, "[objective] logit-normal times need a finite mean and std >= 0, got ",
+               objective.logit_mean, " and ", objective.logit_std, ".");
+  const std::vector<int64_t> shape = {key.sample_index.size(0), 1};
+  at::Tensor t;
+  if (objective.times == RectifiedFlow::Times::kLogitNormal) {
+    const at::Tensor n =
+        ops::random_normal(shape, key.sample_index, key.seed, key.step, key.timestep, device);
+    t = (n.select(1, 0) * objective.logit_std + objective.logit_mean).sigmoid();
+  } else {
+    t = ops::random_uniform(shape, key.sample_index, key.seed, key.step, key.timestep, device)
+            .select(1, 0);
+  }
+  return shift * t / (1.0 + (shift - 1.0) * t);
+}
+
+at::Tensor noised(const Iddpm& objective, const at::Tensor& x0, const at::Tensor& noise,
+                  const at::Tensor& t) {
+  const at::Tensor rows = rows_at(objective.table(), t);
+  return column(rows, kSignal, x0) * x0 + column(rows, kNoise, x0) * noise;
+}
+
+at::Tensor noised(const RectifiedFlow& /*objective*/, const at::Tensor& x0, const at::Tensor& noise,
+                  const at::Tensor& t) {
+  const at::Tensor time = per_sample_view(t, x0);
+  return (1.0 - time) * x0 + time * noise;
+}
+
+}  // namespace
+
+Iddpm::Iddpm(int64_t num_timesteps, bool learned_variance)
+    : schedule_(linear_schedule(num_timesteps)), learned_variance_(learned_variance) {
+  std::vector<double> values;
+  for (int64_t t = 0; t < num_timesteps; ++t) {
+    const double min_log = schedule_.posterior_log_variance_clipped[t];
+    const double row[kNumColumns] = {
+        schedule_.sqrt_alphas_cumprod[t],
+        schedule_.sqrt_one_minus_alphas_cumprod[t],
+        schedule_.posterior_mean_coef1[t] * schedule_.sqrt_recipm1_alphas_cumprod[t],
+        min_log,
+        schedule_.log_betas[t] - min_log,
+    };
+    values.insert(values.end(), std::begin(row), std::end(row));
+  }
+  table_ = at::tensor(values, at::kDouble).to(at::kFloat).view({num_timesteps, kNumColumns});
+}
+
+void Iddpm::to(at::Device device) {
+  table_ = table_.to(device);
+}
+
+void move_to(Objective& objective, at::Device device) {
+  if (auto* iddpm = std::get_if<Iddpm>(&objective)) {
+    iddpm->to(device);
+  }
+}
+
+double time_end(const Objective& objective) {
+  const auto* iddpm = std::get_if<Iddpm>(&objective);
+  return iddpm == nullptr ? 1.0 : static_cast<double>(iddpm->schedule().num_timesteps());
+}
+
+Timesteps draw_timesteps(const Objective& objective, const NoiseKey& key, at::Device device,
+                         const LossSecondMoment* importance) {
+  if (importance != nullptr) {
+    KINORA_CHECK(std::holds_alternative<Iddpm>(objective) &&
+                     static_cast<double>(importance->num_timesteps()) == time_end(objective),
+                 kConfig, "[objective] importance sampling of ", importance->num_timesteps(),
+                 " timesteps needs a discrete schedule with as many. Hint: with a rectified flow "
+                 "choose uniform or logit-normal times.");
+    return draw_by_importance(*importance, key, device);
+  }
+  const at::Tensor t =
+      std::visit([&](const auto& value) { return draw(value, key, device); }, objective);
+  return {t, {}};
+}
+
+NoisedBatch noise_at(const Objective& objective, const at::Tensor& x0, const Timesteps& timesteps,
+                     const NoiseKey& key) {
+  KINORA_CHECK(x0.dim() >= 2 && key.sample_index.dim() == 1 &&
+                   key.sample_index.size(0) == x0.size(0) && timesteps.t.dim() == 1 &&
+                   timesteps.t.size(0) == x0.size(0),
+               kShape, "[objective] x0 must be [B, C, ...] with B times and sample indices, got ",
+               x0.sizes(), ", ", timesteps.t.sizes(), " and ", key.sample_index.sizes(), ".");
+  const at::Tensor noise =
+      ops::random_normal(x0.sizes(), key.sample_index, key.seed, key.step, key.noise, x0.device());
+  const at::Tensor x_t = std::visit(
+      [&](const auto& value) { return noised(value, x0, noise, timesteps.t); }, objective);
+  return {x_t, timesteps.t, noise,
+          timesteps.weights.defined() ? timesteps.weights : at::ones_like(timesteps.t)};
+}
+
+NoisedBatch noise(const Objective& objective, const at::Tensor& x0, const NoiseKey& key,
+                  const LossSecondMoment* importance) {
+  return noise_at(objective, x0, draw_timesteps(objective, key, x0.device(), importance), key);
+}
+
+Loss loss(const Objective& objective, const at::Tensor& prediction, const NoisedBatch& batch,
+          const at::Tensor& x0) {
+  return std::visit([&](const auto& value) { return loss_of(value, prediction, batch, x0); },
+                    objective);
+}
+
+}  // namespace kinora::diffusion

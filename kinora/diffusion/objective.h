@@ -1,0 +1,113 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <variant>
+
+#include "kinora/core/philox.h"
+#include "kinora/diffusion/schedule.h"
+
+/// What a denoiser learns. The trainer calls noise(), the denoiser, then loss(). Everything is
+/// float32 and stays on x0's device without synchronising it; nothing is random but by its key.
+/// Shapes: x0 [B, C, ...]; [B] tensors are one value a sample.
+namespace kinora::diffusion {
+
+class LossSecondMoment;
+
+/// Predict eps on a discrete chain (Ho et al. 2020, eq. 14) and, with `learned_variance`, log
+/// variances between the posterior's and beta's in C more channels (Nichol and Dhariwal 2021,
+/// eq. 15). Loss L_hybrid = L_simple + 0.001 L_vlb (section 3.1), L_vlb = T L_t in bits a
+/// dimension: MSE(eps) + T / 1000 L_t, where L_t does not reach the mean. This is RESCALED_MSE of
+/// improved-diffusion, and at T = 1000 what DiT trains with.
+class Iddpm {
+ public:
+  /// The linear schedule of T timesteps. Error kConfig for T <= 20.
+  explicit Iddpm(int64_t num_timesteps = kDdpmTimesteps, bool learned_variance = true);
+
+  /// Moves the lookup tables, so that noise() and loss() need not copy them.
+  void to(at::Device device);
+
+  [[nodiscard]] const DiscreteSchedule& schedule() const { return schedule_; }
+  [[nodiscard]] bool learned_variance() const { return learned_variance_; }
+  /// float32 [T, columns]; the columns are objective.cc's own.
+  [[nodiscard]] const at::Tensor& table() const { return table_; }
+
+ private:
+  DiscreteSchedule schedule_;
+  bool learned_variance_;
+  at::Tensor table_;
+};
+
+/// Predict the velocity noise - x0 (see FlowSchedule). Further channels of a prediction (a model
+/// built with learned variance) are ignored.
+struct RectifiedFlow {
+  enum class Times {
+    kUniform,
+    kLogitNormal,  ///< sigmoid(logit_mean + logit_std n), n ~ N(0, 1) (Esser et al. 2024, eq. 19)
+  };
+  Times times = Times::kUniform;
+  double logit_mean = 0.0;
+  double logit_std = 1.0;
+  FlowSchedule schedule;  ///< its shift is applied to the drawn times
+};
+
+using Objective = std::variant<Iddpm, RectifiedFlow>;
+
+/// Moves lookup tables to `device`.
+void move_to(Objective& objective, at::Device device);
+
+/// Times lie in [0, time_end): T for a discrete chain, 1 for a flow. For bands of t.
+[[nodiscard]] double time_end(const Objective& objective);
+
+/// Names the random numbers of a batch.
+struct NoiseKey {
+  uint64_t seed = 0;
+  uint32_t step = 0;
+  at::Tensor sample_index;  ///< int64 [B] on the CPU
+  RandomPurpose noise = RandomPurpose::kNoise;
+  RandomPurpose timestep = RandomPurpose::kTimestep;
+};
+
+/// Drawn times.
+struct Timesteps {
+  at::Tensor t;        ///< float32 [B] in the schedule's unit
+  at::Tensor weights;  ///< float32 [B]: 1 / (T p_t); undefined = ones
+};
+
+/// What the denoiser is shown, and what loss() needs.
+struct NoisedBatch {
+  at::Tensor x_t;      ///< float32, x0's shape
+  at::Tensor t;        ///< float32 [B] in the schedule's unit
+  at::Tensor noise;    ///< float32, x0's shape
+  at::Tensor weights;  ///< float32 [B]
+};
+
+/// Draws times: of `importance` where given (Iddpm only: error kConfig otherwise), else as the
+/// objective says. Error kConfig for unusable settings of the objective.
+[[nodiscard]] Timesteps draw_timesteps(const Objective& objective, const NoiseKey& key,
+                                       at::Device device,
+                                       const LossSecondMoment* importance = nullptr);
+
+/// Noises x0 at the given times, such as a validation set's: t float32 [B] on x0's device, for a
+/// discrete chain whole numbers in 0..T-1.
+[[nodiscard]] NoisedBatch noise_at(const Objective& objective, const at::Tensor& x0,
+                                   const Timesteps& timesteps, const NoiseKey& key);
+
+/// draw_timesteps and noise_at.
+[[nodiscard]] NoisedBatch noise(const Objective& objective, const at::Tensor& x0,
+                                const NoiseKey& key, const LossSecondMoment* importance = nullptr);
+
+struct Loss {
+  at::Tensor mean;        ///< scalar: mean of weights * loss; differentiable in the prediction
+  at::Tensor per_sample;  ///< [B], detached, unweighted: mse + vb
+  at::Tensor mse;         ///< [B], detached
+  at::Tensor vb;          ///< [B], detached, T / 1000 L_t; undefined without learned variance
+};
+
+/// `prediction`: the denoiser's, [B, C, ...] or, with learned variance, [B, 2 C, ...]. Error kShape
+/// for other shapes.
+[[nodiscard]] Loss loss(const Objective& objective, const at::Tensor& prediction,
+                        const NoisedBatch& batch, const at::Tensor& x0);
+
+}  // namespace kinora::diffusion

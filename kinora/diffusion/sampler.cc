@@ -1,0 +1,158 @@
+#include "kinora/diffusion/sampler.h"
+
+#include <ATen/TensorOperators.h>
+#include <c10/core/GradMode.h>
+
+#include <cmath>
+
+#include "kinora/core/error.h"
+#include "kinora/core/philox.h"
+#include "kinora/ops/random.h"
+
+namespace kinora::diffusion {
+namespace {
+
+at::Tensor denoised(const DiscreteSchedule& schedule, int64_t index, const at::Tensor& x,
+                    const at::Tensor& eps, bool clip) {
+  const at::Tensor x0 = schedule.sqrt_recip_alphas_cumprod[index] * x -
+                        schedule.sqrt_recipm1_alphas_cumprod[index] * eps;
+  return clip ? x0.clamp(-1.0, 1.0) : x0;
+}
+
+/// One sampler's step k of num_steps: what to show to the denoiser and how to go on. Overloads on
+/// the sampler, so that sample() reads the same for all.
+struct Moment {
+  double t;          // as the denoiser takes it
+  double level;      // fraction of the schedule, 1 = pure noise
+  bool needs_noise;  // the step adds fresh noise
+};
+
+int64_t countdown(const DiscreteSchedule& schedule, int64_t k) {
+  return schedule.num_timesteps() - 1 - k;
+}
+
+Moment discrete_moment(const DiscreteSchedule& schedule, int64_t k, bool stochastic) {
+  const int64_t index = countdown(schedule, k);
+  const double t = static_cast<double>(schedule.timestep_map[index]);
+  return {t, t / static_cast<double>(schedule.original_num_timesteps - 1), stochastic && index > 0};
+}
+
+Moment moment(const DdpmSampler& sampler, int64_t k) {
+  return discrete_moment(sampler.schedule, k, true);
+}
+Moment moment(const DdimSampler& sampler, int64_t k) {
+  return discrete_moment(sampler.schedule, k, sampler.eta > 0.0);
+}
+Moment moment(const FlowEulerSampler& sampler, int64_t k) {
+  return {sampler.times[k], sampler.times[k], false};
+}
+
+SamplerStep step(const DdpmSampler& sampler, int64_t k, const at::Tensor& x,
+                 const at::Tensor& prediction, const at::Tensor& noise) {
+  return ddpm_step(sampler, countdown(sampler.schedule, k), x, prediction, noise);
+}
+SamplerStep step(const DdimSampler& sampler, int64_t k, const at::Tensor& x,
+                 const at::Tensor& prediction, const at::Tensor& noise) {
+  return ddim_step(sampler, countdown(sampler.schedule, k), x, prediction, noise);
+}
+SamplerStep step(const FlowEulerSampler& sampler, int64_t k, const at::Tensor& x,
+                 const at::Tensor& prediction, const at::Tensor& /*noise*/) {
+  return flow_euler_step(sampler, k, x, prediction);
+}
+
+int64_t steps_of(const DdpmSampler& sampler) {
+  return sampler.schedule.num_timesteps();
+}
+int64_t steps_of(const DdimSampler& sampler) {
+  return sampler.schedule.num_timesteps();
+}
+int64_t steps_of(const FlowEulerSampler& sampler) {
+  return static_cast<int64_t>(sampler.times.size()) - 1;
+}
+
+}  // namespace
+
+int64_t num_steps(const Sampler& sampler) {
+  return std::visit([](const auto& value) { return steps_of(value); }, sampler);
+}
+
+SamplerStep ddpm_step(const DdpmSampler& sampler, int64_t index, const at::Tensor& x,
+                      const at::Tensor& prediction, const at::Tensor& noise) {
+  const DiscreteSchedule& s = sampler.schedule;
+  const int64_t channels = x.size(1);
+  const bool learned = sampler.variance == Variance::kLearnedRange;
+  KINORA_CHECK(!learned || prediction.size(1) == 2 * channels, kShape,
+               "[sampler] a learned variance needs ", 2 * channels, " channels predicted, got ",
+               prediction.size(1), ". Hint: this denoiser learned none; ask for a fixed variance.");
+  const at::Tensor x0 =
+      denoised(s, index, x, prediction.narrow(1, 0, channels), sampler.clip_denoised);
+  const at::Tensor mean = s.posterior_mean_coef1[index] * x0 + s.posterior_mean_coef2[index] * x;
+  if (index == 0) {
+    return {mean, x0};
+  }
+  if (!learned) {
+    const double variance =
+        sampler.variance == Variance::kFixedSmall ? s.posterior_variance[index] : s.betas[index];
+    return {mean + std::sqrt(variance) * noise, x0};
+  }
+  const at::Tensor fraction = (prediction.narrow(1, channels, channels) + 1.0) / 2.0;
+  const double min_log = s.posterior_log_variance_clipped[index];
+  const at::Tensor log_variance = fraction * (s.log_betas[index] - min_log) + min_log;
+  return {mean + (0.5 * log_variance).exp() * noise, x0};
+}
+
+SamplerStep ddim_step(const DdimSampler& sampler, int64_t index, const at::Tensor& x,
+                      const at::Tensor& prediction, const at::Tensor& noise) {
+  KINORA_CHECK(sampler.eta >= 0.0 && sampler.eta <= 1.0, kConfig,
+               "[sampler] DDIM's eta must lie in 0..1, got ", sampler.eta, ".");
+  const DiscreteSchedule& s = sampler.schedule;
+  at::Tensor eps = prediction.narrow(1, 0, x.size(1));
+  const at::Tensor x0 = denoised(s, index, x, eps, sampler.clip_denoised);
+  if (sampler.clip_denoised) {
+    eps = (s.sqrt_recip_alphas_cumprod[index] * x - x0) / s.sqrt_recipm1_alphas_cumprod[index];
+  }
+  const double alpha_prev = s.alphas_cumprod_prev[index];
+  const double variance = sampler.eta * sampler.eta * s.posterior_variance[index];
+  const at::Tensor mean = std::sqrt(alpha_prev) * x0 + std::sqrt(1.0 - alpha_prev - variance) * eps;
+  return {variance > 0.0 ? mean + std::sqrt(variance) * noise : mean, x0};
+}
+
+SamplerStep flow_euler_step(const FlowEulerSampler& sampler, int64_t index, const at::Tensor& x,
+                            const at::Tensor& prediction) {
+  const at::Tensor velocity = prediction.narrow(1, 0, x.size(1));
+  const double t = sampler.times[index];
+  return {x + (sampler.times[index + 1] - t) * velocity, x - t * velocity};
+}
+
+at::Tensor sample(Denoiser& denoiser, const Sampler& sampler, at::IntArrayRef shape,
+                  const Conditions& conditions, const Guidance& guidance, const SampleKey& key,
+                  at::Device device, const SampleCallback& callback) {
+  KINORA_CHECK(
+      shape.size() >= 3 && key.sample_index.dim() == 1 && shape[0] == key.sample_index.size(0),
+      kShape, "[sampler] shape must be [B, C, ...] with B image numbers, got ", shape, " and ",
+      key.sample_index.sizes(), ".");
+  const int64_t total = num_steps(sampler);
+  KINORA_CHECK(total >= 1, kConfig, "[sampler] needs at least 1 step, got ", total, ".");
+  const c10::NoGradGuard no_grad;
+  GuidedDenoiser guided_denoiser(denoiser, conditions, guidance);
+  at::Tensor x = ops::random_normal(shape, key.sample_index, key.seed, 0,
+                                    RandomPurpose::kInitialNoise, device);
+  for (int64_t k = 0; k < total; ++k) {
+    const Moment now = std::visit([&](const auto& value) { return moment(value, k); }, sampler);
+    const at::Tensor prediction = guided_denoiser.predict(x, now.t, now.level);
+    at::Tensor noise;
+    if (now.needs_noise) {
+      noise = ops::random_normal(shape, key.sample_index, key.seed, static_cast<uint32_t>(k),
+                                 RandomPurpose::kSamplerNoise, device);
+    }
+    const SamplerStep next = std::visit(
+        [&](const auto& value) { return step(value, k, x, prediction, noise); }, sampler);
+    x = next.x;
+    if (callback) {
+      callback({k + 1, total, next.x0});
+    }
+  }
+  return x;
+}
+
+}  // namespace kinora::diffusion

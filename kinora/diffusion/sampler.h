@@ -1,0 +1,94 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <variant>
+#include <vector>
+
+#include "kinora/diffusion/denoiser.h"
+#include "kinora/diffusion/guidance.h"
+#include "kinora/diffusion/schedule.h"
+
+/// From noise to data with a denoiser. Samplers are values, compute in float32, and draw noise by
+/// (seed, image index, step), so that the batch size does not matter.
+namespace kinora::diffusion {
+
+/// The variance of an ancestral step.
+enum class Variance {
+  kLearnedRange,  ///< the denoiser's second half of channels (Nichol and Dhariwal 2021, eq. 15)
+  kFixedSmall,    ///< the posterior's (Ho et al. 2020, section 3.2)
+  kFixedLarge,    ///< beta (Ho et al. 2020, section 3.2)
+};
+
+/// Ancestral sampling (Ho et al. 2020, algorithm 2) of an eps-predicting denoiser. No noise is
+/// added in the last step.
+struct DdpmSampler {
+  DiscreteSchedule schedule;  ///< respaced to the steps to take
+  Variance variance = Variance::kLearnedRange;
+  bool clip_denoised = false;  ///< clip predicted x_0 to [-1, 1]: pixels, not latents
+};
+
+/// DDIM (Song et al. 2021a, eq. 12 and 16) of an eps-predicting denoiser; a learned variance is
+/// ignored.
+struct DdimSampler {
+  DiscreteSchedule schedule;   ///< respaced to the steps to take
+  double eta = 0.0;            ///< 0 deterministic ... 1 as much noise as DDPM's fixed small
+  bool clip_denoised = false;  ///< then eps is derived again from the clipped x_0
+};
+
+/// Euler's method along a flow's velocity; further channels of the prediction are ignored.
+struct FlowEulerSampler {
+  std::vector<double> times;  ///< from 1 to 0 (euler_times)
+};
+
+using Sampler = std::variant<DdpmSampler, DdimSampler, FlowEulerSampler>;
+
+[[nodiscard]] int64_t num_steps(const Sampler& sampler);
+
+/// x after a step, and the clean data that the prediction stands for.
+struct SamplerStep {
+  at::Tensor x;
+  at::Tensor x0;
+};
+
+/// One step at `index` of the schedule, which counts down to 0. x, noise [B, C, ...]; prediction
+/// [B, 2 C, ...] for a learned variance, else at least C channels. Noise is not read at index 0.
+/// Error kShape where a learned variance is asked of a prediction without.
+[[nodiscard]] SamplerStep ddpm_step(const DdpmSampler& sampler, int64_t index, const at::Tensor& x,
+                                    const at::Tensor& prediction, const at::Tensor& noise);
+
+/// The same; noise is read where eta > 0 and index > 0. Error kConfig unless 0 <= eta <= 1.
+[[nodiscard]] SamplerStep ddim_step(const DdimSampler& sampler, int64_t index, const at::Tensor& x,
+                                    const at::Tensor& prediction, const at::Tensor& noise);
+
+/// The step from times[index] to times[index + 1]; here the index counts up.
+[[nodiscard]] SamplerStep flow_euler_step(const FlowEulerSampler& sampler, int64_t index,
+                                          const at::Tensor& x, const at::Tensor& prediction);
+
+/// Names the noise of a batch of images.
+struct SampleKey {
+  uint64_t seed = 0;
+  at::Tensor sample_index;  ///< int64 [B] on the CPU: numbers of the images
+};
+
+struct SampleProgress {
+  int64_t step;  ///< steps done, 1..total
+  int64_t total;
+  const at::Tensor& x0;  ///< the current estimate of the clean data, on the device
+};
+
+/// Called after every step; may throw to stop.
+using SampleCallback = std::function<void(const SampleProgress&)>;
+
+/// Draws initial noise and runs all steps. shape [B, C, H, W] or [B, C, T, H, W]; conditions and
+/// guidance.null on `device`. Returns float32 of `shape` on `device`. No gradients are recorded.
+/// (Not inference mode: buffers that a model computes lazily must stay usable in training.)
+/// Error kShape where shape and sample_index disagree; the errors of steps and guidance.
+[[nodiscard]] at::Tensor sample(Denoiser& denoiser, const Sampler& sampler, at::IntArrayRef shape,
+                                const Conditions& conditions, const Guidance& guidance,
+                                const SampleKey& key, at::Device device,
+                                const SampleCallback& callback = {});
+
+}  // namespace kinora::diffusion

@@ -1,0 +1,91 @@
+#include "kinora/io/image.h"
+
+#include <cstring>
+#include <string_view>
+
+#include "kinora/core/error.h"
+#include "kinora/io/file.h"
+#include "kinora/io/image_codecs.h"
+
+namespace kinora::io {
+namespace {
+
+enum class Format { kPng, kJpeg, kWebp };
+
+bool has_at(std::span<const std::byte> bytes, size_t offset, std::string_view magic) {
+  return bytes.size() >= offset + magic.size() &&
+         std::memcmp(bytes.data() + offset, magic.data(), magic.size()) == 0;
+}
+
+Format recognise(std::span<const std::byte> bytes, const std::string& name) {
+  using namespace std::string_view_literals;
+  KINORA_CHECK(!bytes.empty(), kIo, "[image] ", name,
+               " must be a PNG, JPEG or WebP image, got an empty file");
+  if (has_at(bytes, 0, "\x89PNG\r\n\x1a\n"sv)) {
+    return Format::kPng;
+  }
+  if (has_at(bytes, 0, "\xff\xd8\xff"sv)) {
+    return Format::kJpeg;
+  }
+  if (has_at(bytes, 0, "RIFF"sv) && has_at(bytes, 8, "WEBP"sv)) {
+    return Format::kWebp;
+  }
+  throw_error(ErrorKind::kIo, "[image] ", name,
+              " must be a PNG, JPEG or WebP image, got a file that begins like none of them. "
+              "Hint: convert other formats first");
+}
+
+}  // namespace
+
+void check_image_size(const char* format, const std::string& name, ImageSize size) {
+  KINORA_CHECK(size.height > 0 && size.width > 0, kIo, "[image] ", name, ": the ", format,
+               " must have at least one pixel, got ", size.width, " x ", size.height);
+  KINORA_CHECK(size.height <= kMaxImageSide && size.width <= kMaxImageSide &&
+                   size.height * size.width <= kMaxImagePixels,
+               kIo, "[image] ", name, ": the ", format, " must have at most ", kMaxImagePixels,
+               " pixels and sides of at most ", kMaxImageSide, ", got ", size.width, " x ",
+               size.height);
+}
+
+void prepare_image(const char* format, const std::string& name, ImageSize size, Image& image) {
+  check_image_size(format, name, size);
+  image.height = size.height;
+  image.width = size.width;
+  image.channels = 3;
+  image.pixels.resize(static_cast<size_t>(size.height * size.width * 3));
+}
+
+Image decode_image(std::span<const std::byte> bytes, const std::string& name) {
+  Image image;
+  decode_image_into(bytes, name, image);
+  return image;
+}
+
+void decode_image_into(std::span<const std::byte> bytes, const std::string& name, Image& image) {
+  switch (recognise(bytes, name)) {
+    case Format::kPng:
+      return decode_png_into(bytes, name, image);
+    case Format::kJpeg:
+      return decode_jpeg_into(bytes, name, image);
+    case Format::kWebp:
+      return decode_webp_into(bytes, name, image);
+  }
+}
+
+ImageSize image_size(std::span<const std::byte> bytes, const std::string& name) {
+  switch (recognise(bytes, name)) {
+    case Format::kPng:
+      return png_size(bytes, name);
+    case Format::kJpeg:
+      return jpeg_size(bytes, name);
+    case Format::kWebp:
+      return webp_size(bytes, name);
+  }
+  KINORA_UNREACHABLE("[image] unknown format");
+}
+
+void write_png(const std::filesystem::path& path, const Image& image) {
+  write_file_atomic(path, encode_png(image));
+}
+
+}  // namespace kinora::io

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+/// Still images: PNG, JPEG and WebP in, PNG out.
+namespace kinora::io {
+
+/// An RGB image with 8 bits a channel; rows from top to bottom without gaps.
+struct Image {
+  int64_t height = 0;
+  int64_t width = 0;
+  int64_t channels = 3;         ///< always 3
+  std::vector<uint8_t> pixels;  ///< [height, width, channels]
+};
+
+struct ImageSize {
+  int64_t height = 0;
+  int64_t width = 0;
+};
+
+/// Limits that are checked before memory is asked for, so that a small hostile file cannot claim a
+/// huge image.
+inline constexpr int64_t kMaxImageSide = 65535;
+inline constexpr int64_t kMaxImagePixels = int64_t{1} << 28;
+
+/// Decodes `bytes`, a PNG, JPEG or WebP file (told apart by their first bytes), into RGB.
+///
+/// Everything becomes RGB as Pillow's convert("RGB") does it, the convention of training code:
+///  - alpha and transparent colours are dropped, not composited: the colour stored under them
+///  stays;
+///  - grey is copied to three channels, palettes are looked up, CMYK and YCCK JPEGs are taken as
+///    Adobe writes them (inverted);
+///  - gamma and colour profiles are ignored.
+/// Two things differ from a bare convert("RGB"): a JPEG's EXIF orientation is applied (as
+/// ImageOps.exif_transpose does), and 16-bit PNGs are rounded to the nearest 8-bit value.
+/// Of an animation (WebP, APNG) the first frame is read.
+///
+/// `name` is what error messages call the file. Errors (kIo): another format; a side of zero or
+/// beyond the limits above; corrupt or truncated data, also where the codec would only warn.
+[[nodiscard]] Image decode_image(std::span<const std::byte> bytes, const std::string& name);
+
+/// The same into `image`, whose memory is reused. After an error its contents are unspecified.
+void decode_image_into(std::span<const std::byte> bytes, const std::string& name, Image& image);
+
+/// The size that decode_image would give (EXIF orientation applied), from the header only.
+[[nodiscard]] ImageSize image_size(std::span<const std::byte> bytes, const std::string& name);
+
+/// The PNG file of `image`; the same bytes for the same image and libraries. Error (kShape): not a
+/// valid RGB image.
+[[nodiscard]] std::vector<std::byte> encode_png(const Image& image);
+
+/// Writes encode_png(image) to `path` atomically: a reader sees the old file or the whole new one.
+void write_png(const std::filesystem::path& path, const Image& image);
+
+}  // namespace kinora::io

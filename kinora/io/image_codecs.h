@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+#include "kinora/io/image.h"
+
+/// The codecs behind image.h, one file each. Not for use outside io/.
+namespace kinora::io {
+
+/// Checks the limits of image.h and gives `image` that size. `format` is for the message.
+void prepare_image(const char* format, const std::string& name, ImageSize size, Image& image);
+
+/// Checks the limits of image.h.
+void check_image_size(const char* format, const std::string& name, ImageSize size);
+
+[[nodiscard]] ImageSize png_size(std::span<const std::byte> bytes, const std::string& name);
+void decode_png_into(std::span<const std::byte> bytes, const std::string& name, Image& image);
+
+[[nodiscard]] ImageSize jpeg_size(std::span<const std::byte> bytes, const std::string& name);
+void decode_jpeg_into(std::span<const std::byte> bytes, const std::string& name, Image& image);
+
+[[nodiscard]] ImageSize webp_size(std::span<const std::byte> bytes, const std::string& name);
+void decode_webp_into(std::span<const std::byte> bytes, const std::string& name, Image& image);
+
+}  // namespace kinora::io

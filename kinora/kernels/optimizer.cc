@@ -1,0 +1,77 @@
+#include "kinora/kernels/optimizer.h"
+
+#include <algorithm>
+
+#include "kinora/kernels/cast.h"
+#include "kinora/kernels/simd.h"
+
+namespace kinora::kernels {
+namespace {
+
+// Elements that go through all loops before the next ones: few enough to stay in the first-level
+// cache (8 arrays of 4 KiB), so that memory sees one pass.
+constexpr int64_t kBlock = 1024;
+
+struct AdamwBody {
+  [[gnu::always_inline]] static void run(const AdamwBuffers& buffers, const AdamwScalars& scalars,
+                                         int num_emas, int64_t begin, int64_t end) {
+    for (int64_t start = begin; start < end; start += kBlock) {
+      const int64_t count = std::min(kBlock, end - start);
+      float* __restrict__ weight = buffers.master + start;
+      update(scalars, count, buffers.grad + start, weight, buffers.exp_avg + start,
+             buffers.exp_avg_sq + start);
+      for (int k = 0; k < num_emas; ++k) {
+        average(scalars.ema_keep[k], scalars.ema_take[k], count, weight, buffers.ema[k] + start);
+      }
+      if (buffers.compute != nullptr) {
+        round(count, weight, buffers.compute_type, static_cast<uint16_t*>(buffers.compute) + start);
+      }
+    }
+  }
+
+ private:
+  [[gnu::always_inline]] static void update(const AdamwScalars& scalars, int64_t count,
+                                            float* __restrict__ grad, float* __restrict__ weight,
+                                            float* __restrict__ exp_avg,
+                                            float* __restrict__ exp_avg_sq) {
+    const AdamwScalars constants = scalars;  // no aliasing with the arrays
+    for (int64_t i = 0; i < count; ++i) {
+      adamw_element(constants, grad[i], weight + i, exp_avg + i, exp_avg_sq + i);
+      grad[i] = 0.0F;
+    }
+  }
+
+  [[gnu::always_inline]] static void average(float keep, float take, int64_t count,
+                                             const float* __restrict__ weight,
+                                             float* __restrict__ ema) {
+    for (int64_t i = 0; i < count; ++i) {
+      ema[i] = ema[i] * keep + weight[i] * take;
+    }
+  }
+
+  [[gnu::always_inline]] static void round(int64_t count, const float* __restrict__ weight,
+                                           DType type, uint16_t* __restrict__ out) {
+    if (type == DType::kBF16) {
+      for (int64_t i = 0; i < count; ++i) {
+        out[i] = float_to_bf16(weight[i]);
+      }
+    } else {
+      for (int64_t i = 0; i < count; ++i) {
+        out[i] = float_to_f16(weight[i]);
+      }
+    }
+  }
+};
+
+}  // namespace
+
+void adamw_update(const AdamwBuffers& buffers, const AdamwParameters& parameters,
+                  const StepControl& control, int64_t begin, int64_t end) {
+  if (control.skip != 0) {
+    std::fill(buffers.grad + begin, buffers.grad + end, 0.0F);
+    return;
+  }
+  run_simd<AdamwBody>(buffers, adamw_scalars(parameters, control), parameters.num_emas, begin, end);
+}
+
+}  // namespace kinora::kernels

@@ -1,0 +1,160 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "kinora/core/dtype.h"
+#include "kinora/core/host_device.h"
+
+/// The optimizer step on flat buckets: AdamW (Loshchilov and Hutter, "Decoupled weight decay
+/// regularization", ICLR 2019) with clipping by global norm, a dynamic loss scale (Micikevicius et
+/// al., "Mixed precision training", ICLR 2018) and exponential moving averages of the weights. One
+/// step is: sum_squares over every bucket, prepare_update once, adamw_update over every bucket. The
+/// decisions (skip, clip) are taken beside the data, so that a GPU never waits for the host.
+///
+/// This header has what CPU and GPU share and the CPU kernels; kernels/cuda/optimizer.h the
+/// launchers. They agree to rounding.
+namespace kinora::kernels {
+
+/// State and decisions of the optimizer, in the memory of the device that it runs on.
+struct StepControl {
+  double grad_sum_squares =
+      0.0;  ///< of the gradients as they lie (scaled); prepare_update clears it
+  int64_t applied_steps = 0;
+  int64_t skipped_steps = 0;
+  double bias_correction1 = 1.0;       ///< 1 - beta1^applied_steps
+  double bias_correction2_sqrt = 1.0;  ///< sqrt(1 - beta2^applied_steps)
+  float loss_scale = 1.0F;             ///< of the next backward; prepare_update may change it
+  float grad_norm = 0.0F;              ///< of this step, unscaled and before clipping
+  float multiplier =
+      1.0F;                ///< what this step's gradients are multiplied by: unscaling and clipping
+  int32_t good_steps = 0;  ///< applied steps since the loss scale last changed
+  int32_t skip = 0;        ///< 1: a gradient is not finite, this step changes nothing
+  int32_t padding = 0;
+};
+
+/// What prepare_update decides by.
+struct UpdatePolicy {
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double max_grad_norm = 0.0;       ///< 0: no clipping
+  bool dynamic_loss_scale = false;  ///< fp16
+  // torch.amp.GradScaler's defaults.
+  float growth_factor = 2.0F;
+  float backoff_factor = 0.5F;
+  int32_t growth_interval = 2000;
+};
+
+inline constexpr float kInitialLossScale = 65536.0F;  ///< torch.amp.GradScaler's init_scale
+
+/// Turns grad_sum_squares into this step's decisions: skip where it is not finite; clip as
+/// torch.nn.utils.clip_grad_norm_ (coefficient max_norm / (norm + 1e-6), at most 1); the loss scale
+/// as torch.amp.GradScaler.update.
+KINORA_HOST_DEVICE inline void prepare_update(StepControl* control, const UpdatePolicy& policy) {
+  const float unscale = 1.0F / control->loss_scale;
+  control->grad_norm =
+      static_cast<float>(sqrt(control->grad_sum_squares) * static_cast<double>(unscale));
+  control->grad_sum_squares = 0.0;
+  const bool finite = control->grad_norm <= 3.402823466e38F;  // false for NaN, too
+  control->skip = finite ? 0 : 1;
+  control->multiplier = unscale;
+  if (finite) {
+    if (policy.max_grad_norm > 0.0) {
+      const float clip = static_cast<float>(policy.max_grad_norm) / (control->grad_norm + 1e-6F);
+      control->multiplier *= clip < 1.0F ? clip : 1.0F;
+    }
+    control->applied_steps += 1;
+    const auto steps = static_cast<double>(control->applied_steps);
+    control->bias_correction1 = 1.0 - pow(policy.beta1, steps);
+    control->bias_correction2_sqrt = sqrt(1.0 - pow(policy.beta2, steps));
+  } else {
+    control->skipped_steps += 1;
+  }
+  if (policy.dynamic_loss_scale) {
+    if (!finite) {
+      control->loss_scale *= policy.backoff_factor;
+      control->good_steps = 0;
+    } else if (++control->good_steps == policy.growth_interval) {
+      const float grown = control->loss_scale * policy.growth_factor;
+      control->loss_scale = grown <= 3.402823466e38F ? grown : control->loss_scale;
+      control->good_steps = 0;
+    }
+  }
+}
+
+inline constexpr int kMaxEmas = 4;
+
+/// One bucket, or a slice of it: arrays of `count` elements that do not overlap.
+struct AdamwBuffers {
+  float* master = nullptr;           ///< in and out: fp32 weights
+  float* grad = nullptr;             ///< in; zero afterwards
+  float* exp_avg = nullptr;          ///< in and out: first moment
+  float* exp_avg_sq = nullptr;       ///< in and out: second moment
+  float* ema[kMaxEmas] = {};         ///< in and out; the first num_emas are used
+  void* compute = nullptr;           ///< out: rounded copy of the weights; null: none
+  DType compute_type = DType::kF32;  ///< kBF16 or kF16 where compute is not null
+};
+
+struct AdamwParameters {
+  double lr = 0.0;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0.0;
+  int num_emas = 0;
+  double ema_decay[kMaxEmas] = {};
+};
+
+/// The step's constants, rounded to fp32 where torch.optim.AdamW rounds them.
+struct AdamwScalars {
+  float multiplier;
+  float weight_keep;  ///< 1 - lr * weight_decay
+  float beta1_complement;
+  float beta2;
+  float beta2_complement;
+  float negative_step_size;  ///< -lr / bias_correction1
+  float bias_correction2_sqrt;
+  float eps;
+  float ema_keep[kMaxEmas];
+  float ema_take[kMaxEmas];
+};
+
+KINORA_HOST_DEVICE inline AdamwScalars adamw_scalars(const AdamwParameters& parameters,
+                                                     const StepControl& control) {
+  AdamwScalars scalars;
+  scalars.multiplier = control.multiplier;
+  scalars.weight_keep = static_cast<float>(1.0 - parameters.lr * parameters.weight_decay);
+  scalars.beta1_complement = static_cast<float>(1.0 - parameters.beta1);
+  scalars.beta2 = static_cast<float>(parameters.beta2);
+  scalars.beta2_complement = static_cast<float>(1.0 - parameters.beta2);
+  scalars.negative_step_size = static_cast<float>(-(parameters.lr / control.bias_correction1));
+  scalars.bias_correction2_sqrt = static_cast<float>(control.bias_correction2_sqrt);
+  scalars.eps = static_cast<float>(parameters.eps);
+  for (int k = 0; k < kMaxEmas; ++k) {
+    scalars.ema_keep[k] = static_cast<float>(parameters.ema_decay[k]);
+    scalars.ema_take[k] = static_cast<float>(1.0 - parameters.ema_decay[k]);
+  }
+  return scalars;
+}
+
+/// One element of AdamW, in the order of operations of torch.optim.AdamW (single tensor).
+KINORA_HOST_DEVICE inline void adamw_element(const AdamwScalars& scalars, float grad, float* weight,
+                                             float* exp_avg, float* exp_avg_sq) {
+  const float g = grad * scalars.multiplier;
+  const float kept = *weight * scalars.weight_keep;
+  const float m = *exp_avg + scalars.beta1_complement * (g - *exp_avg);
+  const float v = *exp_avg_sq * scalars.beta2 + scalars.beta2_complement * g * g;
+  const float denominator = sqrtf(v) / scalars.bias_correction2_sqrt + scalars.eps;
+  *weight = kept + scalars.negative_step_size * m / denominator;
+  *exp_avg = m;
+  *exp_avg_sq = v;
+}
+
+/// For each element of [begin, end): g = grad * multiplier; AdamW; ema_k = ema_k * d_k + w (1 -
+/// d_k); compute = round(w); grad = 0. With control.skip only grad = 0. The result of an element
+/// does not depend on how the range was split. `control` is prepare_update's; on the CPU, in host
+/// memory.
+void adamw_update(const AdamwBuffers& buffers, const AdamwParameters& parameters,
+                  const StepControl& control, int64_t begin, int64_t end);
+
+}  // namespace kinora::kernels

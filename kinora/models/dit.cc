@@ -1,0 +1,267 @@
+#include "kinora/models/dit.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/addcmul.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/cos.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/exp.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/layer_norm.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/silu.h>
+#include <ATen/ops/sin.h>
+
+#include <cmath>
+
+#include "kinora/core/error.h"
+#include "kinora/ops/attention.h"
+#include "kinora/ops/parameter.h"
+#include "kinora/ops/recompute.h"
+
+// Shapes: B batch, N tokens, C hidden, P patch side, h x w the grid of patches.
+
+namespace kinora::models {
+namespace {
+
+constexpr int64_t kFrequencyDims = 256;
+constexpr double kMaxPeriod = 10000.0;
+constexpr double kNormEpsilon = 1e-6;
+constexpr double kEmbeddingStd = 0.02;
+
+nn::Init xavier(int64_t in, int64_t out) { return nn::Init::xavier_uniform(in, out); }
+
+/// LayerNorm(x) * (1 + scale) + shift in fp32.
+at::Tensor modulated_norm(const at::Tensor& x, const at::Tensor& shift, const at::Tensor& scale) {
+  const at::Tensor norm = at::layer_norm(x, {x.size(-1)}, {}, {}, kNormEpsilon);
+  return at::addcmul(shift, norm, scale + 1.0);
+}
+
+}  // namespace
+
+PatchEmbed::Projection::Projection(const DiTConfig& config)
+    : weight{.shape = {config.hidden, config.in_channels, config.patch, config.patch},
+             .init = xavier(config.in_channels * config.patch * config.patch, config.hidden),
+             .fp32_island = true,
+             .value = {},
+             .grad = {}},
+      bias{.shape = {config.hidden},
+           .init = nn::Init::zero(),
+           .fp32_island = true,
+           .value = {},
+           .grad = {}} {
+  add_parameter("weight", weight);
+  add_parameter("bias", bias);
+}
+
+PatchEmbed::PatchEmbed(const DiTConfig& config) : patch_(config.patch), proj(config) {
+  add_child("proj", proj);
+}
+
+at::Tensor PatchEmbed::forward(const at::Tensor& x) const {
+  const int64_t rows = x.size(2) / patch_;
+  const int64_t columns = x.size(3) / patch_;
+  const at::Tensor patches = x.view({x.size(0), x.size(1), rows, patch_, columns, patch_})
+                                 .permute({0, 2, 4, 1, 3, 5})
+                                 .reshape({x.size(0), rows * columns, -1});  // [B, N, channels P P]
+  const at::Tensor weight = ops::with_gradient(proj.weight.value, proj.weight.grad).flatten(1);
+  return tapped(at::linear(patches, weight, ops::with_gradient(proj.bias.value, proj.bias.grad)));
+}
+
+TimestepEmbedder::Mlp::Mlp(const DiTConfig& config)
+    : first(kFrequencyDims, config.hidden, nn::Init::normal(kEmbeddingStd), true),
+      second(config.hidden, config.hidden, nn::Init::normal(kEmbeddingStd), true) {
+  add_child("0", first);
+  add_child("2", second);
+}
+
+TimestepEmbedder::TimestepEmbedder(const DiTConfig& config)
+    : time_scale_(config.time_scale), mlp(config) {
+  add_child("mlp", mlp);
+}
+
+at::Tensor TimestepEmbedder::forward(const at::Tensor& t) const {
+  constexpr int64_t kHalf = kFrequencyDims / 2;
+  const at::Tensor frequencies =
+      at::exp(at::arange(kHalf, t.options()) * (-std::log(kMaxPeriod) / kHalf));
+  const at::Tensor angles = (t * time_scale_).unsqueeze(1) * frequencies;           // [B, 128]
+  const at::Tensor sinusoid = at::cat({at::cos(angles), at::sin(angles)}, 1);       // [B, 256]
+  return tapped(mlp.second.forward(at::silu(mlp.first.forward(sinusoid))));         // [B, C]
+}
+
+LabelEmbedder::Table::Table(const DiTConfig& config)
+    : weight{.shape = {config.num_classes + 1, config.hidden},
+             .init = nn::Init::normal(kEmbeddingStd),
+             .fp32_island = true,
+             .value = {},
+             .grad = {}} {
+  add_parameter("weight", weight);
+}
+
+LabelEmbedder::LabelEmbedder(const DiTConfig& config) : embedding_table(config) {
+  add_child("embedding_table", embedding_table);
+}
+
+at::Tensor LabelEmbedder::forward(const at::Tensor& labels) const {
+  const nn::Parameter& table = embedding_table.weight;
+  return tapped(at::embedding(ops::with_gradient(table.value, table.grad), labels));
+}
+
+Modulation::Modulation(int64_t hidden, int64_t num_vectors, bool fp32_island)
+    : num_vectors_(num_vectors),
+      linear(hidden, num_vectors * hidden, nn::Init::zero(), fp32_island) {
+  add_child("1", linear);
+}
+
+std::vector<at::Tensor> Modulation::forward(const at::Tensor& c) const {
+  const at::Tensor vectors = tapped(linear.forward(at::silu(c)).to(at::kFloat));
+  return vectors.unsqueeze(1).chunk(num_vectors_, -1);
+}
+
+Attention::Attention(const DiTConfig& config)
+    : num_heads(config.heads),
+      qkv(config.hidden, 3 * config.hidden, xavier(config.hidden, 3 * config.hidden)),
+      proj(config.hidden, config.hidden, xavier(config.hidden, config.hidden)) {
+  add_child("qkv", qkv);
+  add_child("proj", proj);
+}
+
+at::Tensor Attention::forward(const at::Tensor& x) const {
+  return tapped(proj.forward(ops::attention(qkv.forward(x), num_heads)));
+}
+
+Mlp::Mlp(const DiTConfig& config)
+    : fc1(config.hidden, config.mlp_hidden(), xavier(config.hidden, config.mlp_hidden())),
+      fc2(config.mlp_hidden(), config.hidden, xavier(config.mlp_hidden(), config.hidden)) {
+  add_child("fc1", fc1);
+  add_child("fc2", fc2);
+}
+
+at::Tensor Mlp::forward(const at::Tensor& x) const {
+  return tapped(fc2.forward(at::gelu(fc1.forward(x), "tanh")));
+}
+
+DiTBlock::DiTBlock(const DiTConfig& config)
+    : attn(config), mlp(config), adaLN_modulation(config.hidden, 6, false) {
+  add_child("attn", attn);
+  add_child("mlp", mlp);
+  add_child("adaLN_modulation", adaLN_modulation);
+}
+
+at::Tensor DiTBlock::forward(const at::Tensor& x, const at::Tensor& c) const {
+  const std::vector<at::Tensor> m = adaLN_modulation.forward(c);
+  const at::Tensor& shift_msa = m[0];
+  const at::Tensor& scale_msa = m[1];
+  const at::Tensor& gate_msa = m[2];
+  const at::Tensor& shift_mlp = m[3];
+  const at::Tensor& scale_mlp = m[4];
+  const at::Tensor& gate_mlp = m[5];
+  at::Tensor y = at::addcmul(x, gate_msa, attn.forward(modulated_norm(x, shift_msa, scale_msa)));
+  y = at::addcmul(y, gate_mlp, mlp.forward(modulated_norm(y, shift_mlp, scale_mlp)));
+  return tapped(y);
+}
+
+FinalLayer::FinalLayer(const DiTConfig& config)
+    : linear(config.hidden, config.patch * config.patch * config.out_channels(), nn::Init::zero(),
+             true),
+      adaLN_modulation(config.hidden, 2, true) {
+  add_child("linear", linear);
+  add_child("adaLN_modulation", adaLN_modulation);
+}
+
+at::Tensor FinalLayer::forward(const at::Tensor& x, const at::Tensor& c) const {
+  const std::vector<at::Tensor> m = adaLN_modulation.forward(c);  // shift, scale
+  return tapped(linear.forward(modulated_norm(x, m[0], m[1])));
+}
+
+DiT::Blocks::Blocks(const DiTConfig& config) {
+  for (int64_t i = 0; i < config.depth; ++i) {
+    items.push_back(std::make_unique<DiTBlock>(config));
+    add_child(std::to_string(i), *items.back());
+  }
+}
+
+DiT::DiT(const DiTConfig& config)
+    : config_(config),
+      x_embedder(config),
+      t_embedder(config),
+      y_embedder(config),
+      pos_embed(sin_cos_position_embedding(config.hidden, config.height / config.patch,
+                                           config.width / config.patch)),
+      blocks(config),
+      final_layer(config) {
+  add_child("x_embedder", x_embedder);
+  add_child("t_embedder", t_embedder);
+  add_child("y_embedder", y_embedder);
+  add_buffer("pos_embed", pos_embed);
+  add_child("blocks", blocks);
+  add_child("final_layer", final_layer);
+}
+
+void DiT::set_recompute(int64_t num_blocks) {
+  KINORA_CHECK(num_blocks >= 0 && num_blocks <= config_.depth, kConfig,
+               "[dit] recomputed blocks must be 0 to ", config_.depth, ", got ", num_blocks);
+  recompute_blocks_ = num_blocks;
+}
+
+void DiT::to_device(const at::Device& device) { pos_embed = pos_embed.to(device); }
+
+at::Tensor DiT::forward(const at::Tensor& x_t, const at::Tensor& t,
+                        const diffusion::Conditions& conditions) {
+  KINORA_CHECK(x_t.dim() == 4 && x_t.size(1) == config_.in_channels &&
+                   x_t.size(2) == config_.height && x_t.size(3) == config_.width,
+               kShape, "[dit] x_t must have shape [B, ", config_.in_channels, ", ", config_.height,
+               ", ", config_.width, "], got ", x_t.sizes());
+  KINORA_CHECK(t.dim() == 1 && t.size(0) == x_t.size(0) && t.scalar_type() == at::kFloat, kShape,
+               "[dit] t must be float32 [", x_t.size(0), "], got ", t.scalar_type(), " ",
+               t.sizes());
+  KINORA_CHECK(conditions.labels.defined() && conditions.labels.dim() == 1 &&
+                   conditions.labels.size(0) == x_t.size(0),
+               kShape, "[dit] labels must be given, int64 [", x_t.size(0), "]");
+
+  at::Tensor x = x_embedder.forward(x_t) + pos_embed;                                  // [B, N, C]
+  const at::Tensor c = t_embedder.forward(t) + y_embedder.forward(conditions.labels);  // [B, C]
+  for (size_t i = 0; i < blocks.items.size(); ++i) {
+    const DiTBlock& block = *blocks.items[i];
+    if (static_cast<int64_t>(i) < recompute_blocks_) {
+      x = ops::recompute(
+          [&block](const std::vector<at::Tensor>& in) { return block.forward(in[0], in[1]); },
+          {x, c});
+    } else {
+      x = block.forward(x, c);
+    }
+  }
+  x = final_layer.forward(x, c);  // [B, N, P P out]
+
+  const int64_t rows = config_.height / config_.patch;
+  const int64_t columns = config_.width / config_.patch;
+  return tapped(x.view({x.size(0), rows, columns, config_.patch, config_.patch, -1})
+                    .permute({0, 5, 1, 3, 2, 4})
+                    .reshape({x.size(0), config_.out_channels(), config_.height, config_.width}));
+}
+
+at::Tensor sin_cos_position_embedding(int64_t hidden, int64_t rows, int64_t columns) {
+  KINORA_CHECK(hidden % 4 == 0, kConfig, "[dit] hidden must be a multiple of 4, got ", hidden);
+  at::Tensor table = at::empty({1, rows * columns, hidden}, at::kFloat);
+  float* out = table.mutable_data_ptr<float>();
+  const int64_t quarter = hidden / 4;
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t column = 0; column < columns; ++column) {
+      for (const int64_t position : {column, row}) {
+        for (int64_t i = 0; i < quarter; ++i) {
+          const double omega = 1.0 / std::pow(kMaxPeriod, static_cast<double>(i) /
+                                                              static_cast<double>(quarter));
+          const double angle = static_cast<double>(position) * omega;
+          out[i] = static_cast<float>(std::sin(angle));
+          out[quarter + i] = static_cast<float>(std::cos(angle));
+        }
+        out += 2 * quarter;
+      }
+    }
+  }
+  return table;
+}
+
+}  // namespace kinora::models

@@ -1,0 +1,164 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "kinora/diffusion/denoiser.h"
+#include "kinora/models/dit_config.h"
+#include "kinora/nn/linear.h"
+#include "kinora/nn/module.h"
+#include "kinora/nn/plan.h"
+
+namespace kinora::models {
+
+// Shapes: B batch, N tokens, C hidden, P patch side, H and W of the input in patches h and w.
+
+/// Cuts the image into patches and projects each: [B, channels, H, W] -> [B, N, C].
+/// Key: proj, whose weight has the shape [C, channels, P, P] of the original's convolution.
+class PatchEmbed : public nn::Module {
+ public:
+  explicit PatchEmbed(const DiTConfig& config);
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
+
+ private:
+  struct Projection : nn::Module {
+    explicit Projection(const DiTConfig& config);
+    nn::Parameter weight;
+    nn::Parameter bias;
+  };
+  int64_t patch_;
+  Projection proj;
+};
+
+/// Sinusoid of 256 dims (cos first, max period 1e4) and a two-layer MLP, all fp32: [B] -> [B, C].
+class TimestepEmbedder : public nn::Module {
+ public:
+  explicit TimestepEmbedder(const DiTConfig& config);
+  [[nodiscard]] at::Tensor forward(const at::Tensor& t) const;
+
+ private:
+  struct Mlp : nn::Module {
+    explicit Mlp(const DiTConfig& config);
+    nn::Linear first;
+    nn::Linear second;
+  };
+  double time_scale_;
+  Mlp mlp;
+};
+
+/// A learned vector a class, and one more for the null class: int64 [B] -> [B, C].
+class LabelEmbedder : public nn::Module {
+ public:
+  explicit LabelEmbedder(const DiTConfig& config);
+  [[nodiscard]] at::Tensor forward(const at::Tensor& labels) const;
+
+ private:
+  struct Table : nn::Module {
+    explicit Table(const DiTConfig& config);
+    nn::Parameter weight;
+  };
+  Table embedding_table;
+};
+
+/// Linear(SiLU(c)), starting at zero: the modulation vectors. Key "1", as in the original's Sequential.
+class Modulation : public nn::Module {
+ public:
+  Modulation(int64_t hidden, int64_t num_vectors, bool fp32_island);
+  /// c: [B, C]. Returns num_vectors tensors [B, 1, C], fp32.
+  [[nodiscard]] std::vector<at::Tensor> forward(const at::Tensor& c) const;
+
+ private:
+  int64_t num_vectors_;
+  nn::Linear linear;
+};
+
+/// Self-attention: [B, N, C] -> [B, N, C].
+class Attention : public nn::Module {
+ public:
+  explicit Attention(const DiTConfig& config);
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
+
+  int64_t num_heads;
+  nn::Linear qkv;
+  nn::Linear proj;
+};
+
+/// fc2(GELU_tanh(fc1(x))): [B, N, C] -> [B, N, C].
+class Mlp : public nn::Module {
+ public:
+  explicit Mlp(const DiTConfig& config);
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
+
+ private:
+  nn::Linear fc1;
+  nn::Linear fc2;
+};
+
+/// A block with adaLN-Zero (paper, section 3.2, figure 3).
+class DiTBlock : public nn::Module {
+ public:
+  explicit DiTBlock(const DiTConfig& config);
+  /// x: [B, N, C] fp32 residual stream; c: [B, C] fp32.
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& c) const;
+
+ private:
+  Attention attn;
+  Mlp mlp;
+  Modulation adaLN_modulation;  // NOLINT(readability-identifier-naming): the original's key
+};
+
+/// Modulated LayerNorm and projection to patches, all fp32: [B, N, C] -> [B, N, P * P * out].
+class FinalLayer : public nn::Module {
+ public:
+  explicit FinalLayer(const DiTConfig& config);
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& c) const;
+
+ private:
+  nn::Linear linear;
+  Modulation adaLN_modulation;  // NOLINT(readability-identifier-naming): the original's key
+};
+
+/// The diffusion transformer. Keys, shapes and arithmetic are those of the original, so its
+/// checkpoints load by name. Plain path: ATen calls, on CPU and GPU.
+class DiT : public nn::Module, public diffusion::Denoiser {
+ public:
+  /// `config` as resolved() gives it. Parameters get their storage from optim::Arena.
+  explicit DiT(const DiTConfig& config);
+
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x_t, const at::Tensor& t,
+                                   const diffusion::Conditions& conditions) override;
+
+  [[nodiscard]] const DiTConfig& config() const { return config_; }
+
+  /// The first `num_blocks` blocks keep only their input in training and are computed again in
+  /// backward: 0 = none, depth = every block.
+  void set_recompute(int64_t num_blocks);
+
+  /// Moves the position table (the only buffer) to where the parameters are.
+  void to_device(const at::Device& device);
+
+ private:
+  DiTConfig config_;
+  int64_t recompute_blocks_ = 0;
+  PatchEmbed x_embedder;
+  TimestepEmbedder t_embedder;
+  LabelEmbedder y_embedder;
+  at::Tensor pos_embed;  // [1, N, C]
+  struct Blocks : nn::Module {
+    explicit Blocks(const DiTConfig& config);
+    std::vector<std::unique_ptr<DiTBlock>> items;
+  };
+  Blocks blocks;
+  FinalLayer final_layer;
+};
+
+/// Position table of the original: [1, h * w, C], tokens row by row; the first half of C encodes the
+/// column, the second the row, each as [sin | cos] with frequencies 10000^(-i / (C / 4)).
+[[nodiscard]] at::Tensor sin_cos_position_embedding(int64_t hidden, int64_t rows, int64_t columns);
+
+/// Flat parameter buckets in forward order: the embedders, slabs of the blocks' modulation weights
+/// (so that a slab can be one GEMM), one bucket a block, the final layer. Embedders and final layer
+/// are fp32 islands.
+[[nodiscard]] std::vector<nn::BucketSpec> dit_buckets(const DiTConfig& config);
+
+}  // namespace kinora::models

@@ -1,0 +1,30 @@
+#include "kinora/nn/linear.h"
+
+#include <ATen/ops/linear.h>
+
+#include "kinora/ops/parameter.h"
+
+namespace kinora::nn {
+
+Linear::Linear(int64_t in_features, int64_t out_features, Init weight_init, bool fp32_island)
+    : weight{.shape = {out_features, in_features},
+             .init = weight_init,
+             .fp32_island = fp32_island,
+             .value = {},
+             .grad = {}},
+      bias{.shape = {out_features},
+           .init = Init::zero(),
+           .fp32_island = fp32_island,
+           .value = {},
+           .grad = {}} {
+  add_parameter("weight", weight);
+  add_parameter("bias", bias);
+}
+
+at::Tensor Linear::forward(const at::Tensor& x) const {
+  return tapped(at::linear(x.to(weight.value.scalar_type()),
+                           ops::with_gradient(weight.value, weight.grad),
+                           ops::with_gradient(bias.value, bias.grad)));
+}
+
+}  // namespace kinora::nn

@@ -1,0 +1,20 @@
+#pragma once
+
+#include "kinora/nn/module.h"
+
+namespace kinora::nn {
+
+/// y = x W^T + b with `weight` [out, in] and `bias` [out], computed in the weight's dtype.
+class Linear : public Module {
+ public:
+  /// The bias starts at zero. fp32_island: see Parameter.
+  Linear(int64_t in_features, int64_t out_features, Init weight_init, bool fp32_island = false);
+
+  /// x: [..., in], any floating dtype. Returns [..., out] in the weight's dtype.
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
+
+  Parameter weight;
+  Parameter bias;
+};
+
+}  // namespace kinora::nn

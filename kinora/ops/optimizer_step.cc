@@ -1,0 +1,227 @@
+#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
+#include "kinora/ops/optimizer_step.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
+#include "kinora/core/error.h"
+#include "kinora/kernels/cast.h"
+#include "kinora/kernels/sum_squares.h"
+#include "kinora/ops/cuda_launch.h"
+
+namespace kinora::ops {
+namespace {
+
+using kernels::StepControl;
+
+constexpr int64_t kChunk = 16384;  // elements that one thread takes at a time
+
+void check_flat(const at::Tensor& tensor, const char* name, at::ScalarType type,
+                const at::Tensor& like) {
+  KINORA_CHECK(tensor.defined() && tensor.scalar_type() == type && tensor.is_contiguous() &&
+                   tensor.numel() == like.numel() && tensor.device() == like.device(),
+               kShape, "[optimizer] ", name, " must be contiguous ", type, " with ", like.numel(),
+               " elements on ", like.device(), ", got ",
+               tensor.defined() ? tensor.toString() : "an undefined tensor", " with ",
+               tensor.defined() ? tensor.numel() : 0, " elements",
+               tensor.defined() && tensor.is_contiguous() ? "" : ", not contiguous");
+}
+
+bool is_16_bit(at::ScalarType type) {
+  return type == at::kBFloat16 || type == at::kHalf;
+}
+
+DType kernel_type(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kBFloat16 ? DType::kBF16 : DType::kF16;
+}
+
+StepControl* host_control(const at::Tensor& control) {
+  return reinterpret_cast<StepControl*>(control.data_ptr<uint8_t>());
+}
+
+void write_control(const StepControl& value, const at::Tensor& control) {
+  const at::Tensor host = at::empty({sizeof(StepControl)}, at::TensorOptions(at::kByte));
+  std::memcpy(host.data_ptr<uint8_t>(), &value, sizeof(value));
+  control.copy_(host);
+}
+
+void check_bucket(const OptimizerBucket& bucket, const kernels::AdamwParameters& parameters,
+                  const at::Tensor& control) {
+  KINORA_CHECK(bucket.master.defined(), kShape, "[optimizer] master must be defined");
+  check_flat(bucket.master, "master", at::kFloat, bucket.master);
+  check_flat(bucket.grad, "grad", at::kFloat, bucket.master);
+  check_flat(bucket.exp_avg, "exp_avg", at::kFloat, bucket.master);
+  check_flat(bucket.exp_avg_sq, "exp_avg_sq", at::kFloat, bucket.master);
+  KINORA_CHECK(bucket.ema.size() <= kernels::kMaxEmas &&
+                   static_cast<int>(bucket.ema.size()) == parameters.num_emas,
+               kShape, "[optimizer] there must be ", parameters.num_emas, " EMAs (at most ",
+               kernels::kMaxEmas, "), got ", bucket.ema.size());
+  for (const at::Tensor& ema : bucket.ema) {
+    check_flat(ema, "ema", at::kFloat, bucket.master);
+  }
+  if (bucket.compute.defined()) {
+    KINORA_CHECK(is_16_bit(bucket.compute.scalar_type()), kShape,
+                 "[optimizer] compute must be bf16 or fp16, got ", bucket.compute.scalar_type());
+    check_flat(bucket.compute, "compute", bucket.compute.scalar_type(), bucket.master);
+  }
+  KINORA_CHECK(control.device() == bucket.master.device(), kShape,
+               "[optimizer] the control block must be on ", bucket.master.device(), ", got ",
+               control.device());
+}
+
+kernels::AdamwBuffers pointers(const OptimizerBucket& bucket) {
+  kernels::AdamwBuffers buffers;
+  buffers.master = bucket.master.data_ptr<float>();
+  buffers.grad = bucket.grad.data_ptr<float>();
+  buffers.exp_avg = bucket.exp_avg.data_ptr<float>();
+  buffers.exp_avg_sq = bucket.exp_avg_sq.data_ptr<float>();
+  for (size_t k = 0; k < bucket.ema.size(); ++k) {
+    buffers.ema[k] = bucket.ema[k].data_ptr<float>();
+  }
+  if (bucket.compute.defined()) {
+    buffers.compute = bucket.compute.data_ptr();
+    buffers.compute_type = kernel_type(bucket.compute);
+  }
+  return buffers;
+}
+
+/// body(begin, end) over [0, count) in chunks of fixed size.
+template <typename Body>
+void for_chunks(int64_t count, int64_t chunk, const Body& body) {
+  at::parallel_for(0, (count + chunk - 1) / chunk, 1, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) {
+      body(i * chunk, std::min(count, (i + 1) * chunk));
+    }
+  });
+}
+
+double sum_squares_on_cpu(const at::Tensor& grad) {
+  constexpr int64_t kSumChunk = kernels::kSumSquaresChunk;
+  const auto* values = grad.const_data_ptr<float>();
+  std::vector<double> partial(static_cast<size_t>((grad.numel() + kSumChunk - 1) / kSumChunk));
+  for_chunks(grad.numel(), kSumChunk, [&](int64_t begin, int64_t end) {
+    partial[static_cast<size_t>(begin / kSumChunk)] =
+        kernels::sum_squares(values + begin, end - begin);
+  });
+  double sum = 0.0;
+  for (const double part : partial) {
+    sum += part;
+  }
+  return sum;
+}
+
+}  // namespace
+
+at::Tensor make_step_control(const StepControl& start, at::Device device) {
+  at::Tensor control =
+      at::empty({sizeof(StepControl)}, at::TensorOptions(at::kByte).device(device));
+  write_control(start, control);
+  return control;
+}
+
+StepControl read_step_control(const at::Tensor& control) {
+  const at::Tensor host = control.to(at::kCPU);
+  StepControl value;
+  std::memcpy(&value, host.const_data_ptr<uint8_t>(), sizeof(value));
+  return value;
+}
+
+at::Tensor loss_scale_of(const at::Tensor& control) {
+  return control.view(at::kFloat).select(0, offsetof(StepControl, loss_scale) / sizeof(float));
+}
+
+void add_sum_squares(const at::Tensor& grad, const at::Tensor& control) {
+  KINORA_CHECK(grad.defined(), kShape, "[optimizer] grad must be defined");
+  check_flat(grad, "grad", at::kFloat, grad);
+  KINORA_CHECK(control.device() == grad.device(), kShape,
+               "[optimizer] the control block must be on ", grad.device(), ", got ",
+               control.device());
+  if (grad.device().is_cpu()) {
+    host_control(control)->grad_sum_squares += sum_squares_on_cpu(grad);
+  } else if (cuda::available()) {
+    cuda::add_sum_squares(grad, control);
+  } else {
+    static_assert(offsetof(StepControl, grad_sum_squares) % sizeof(double) == 0);
+    const at::Tensor sum = control.view(at::kDouble)
+                               .select(0, offsetof(StepControl, grad_sum_squares) / sizeof(double));
+    sum.add_(grad.to(at::kDouble).square_().sum());
+  }
+}
+
+void prepare_update(const at::Tensor& control, const kernels::UpdatePolicy& policy) {
+  if (control.device().is_cpu()) {
+    kernels::prepare_update(host_control(control), policy);
+  } else if (cuda::available()) {
+    cuda::prepare_update(control, policy);
+  } else {
+    StepControl value = read_step_control(control);
+    kernels::prepare_update(&value, policy);
+    write_control(value, control);
+  }
+}
+
+void adamw_update(const OptimizerBucket& bucket, const kernels::AdamwParameters& parameters,
+                  const at::Tensor& control) {
+  check_bucket(bucket, parameters, control);
+  if (bucket.master.device().is_cpu()) {
+    const kernels::AdamwBuffers buffers = pointers(bucket);
+    const StepControl& decisions = *host_control(control);
+    for_chunks(bucket.master.numel(), kChunk, [&](int64_t begin, int64_t end) {
+      kernels::adamw_update(buffers, parameters, decisions, begin, end);
+    });
+  } else if (cuda::available()) {
+    cuda::adamw_update(pointers(bucket), bucket.master, parameters, control);
+  } else {
+    adamw_update_composed(bucket, parameters, control);
+  }
+}
+
+void adamw_update_composed(const OptimizerBucket& bucket,
+                           const kernels::AdamwParameters& parameters, const at::Tensor& control) {
+  check_bucket(bucket, parameters, control);
+  const StepControl decisions = read_step_control(control);
+  if (decisions.skip != 0) {
+    bucket.grad.zero_();
+    return;
+  }
+  bucket.grad.mul_(decisions.multiplier);
+  bucket.master.mul_(1.0 - parameters.lr * parameters.weight_decay);
+  bucket.exp_avg.lerp_(bucket.grad, 1.0 - parameters.beta1);
+  bucket.exp_avg_sq.mul_(parameters.beta2)
+      .addcmul_(bucket.grad, bucket.grad, 1.0 - parameters.beta2);
+  const at::Tensor denominator =
+      bucket.exp_avg_sq.sqrt().div_(decisions.bias_correction2_sqrt).add_(parameters.eps);
+  bucket.master.addcdiv_(bucket.exp_avg, denominator, -parameters.lr / decisions.bias_correction1);
+  for (size_t k = 0; k < bucket.ema.size(); ++k) {
+    const double decay = parameters.ema_decay[k];
+    bucket.ema[k].mul_(decay).add_(bucket.master, 1.0 - decay);
+  }
+  if (bucket.compute.defined()) {
+    bucket.compute.copy_(bucket.master);
+  }
+  bucket.grad.zero_();
+}
+
+void round_to(const at::Tensor& in, const at::Tensor& out) {
+  KINORA_CHECK(in.defined() && out.defined() && is_16_bit(out.scalar_type()), kShape,
+               "[optimizer] out must be bf16 or fp16");
+  check_flat(in, "in", at::kFloat, in);
+  check_flat(out, "out", out.scalar_type(), in);
+  if (in.device().is_cpu()) {
+    const auto* values = in.const_data_ptr<float>();
+    auto* rounded = static_cast<uint16_t*>(out.data_ptr());
+    for_chunks(in.numel(), kChunk, [&](int64_t begin, int64_t end) {
+      kernels::cast(values + begin, end - begin, kernel_type(out), rounded + begin);
+    });
+  } else if (cuda::available()) {
+    cuda::round_to(in, kernel_type(out), out);
+  } else {
+    out.copy_(in);
+  }
+}
+
+}  // namespace kinora::ops

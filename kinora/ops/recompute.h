@@ -1,0 +1,19 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <vector>
+
+namespace kinora::ops {
+
+/// Activation checkpointing (Chen et al. 2016, "Training deep nets with sublinear memory cost"):
+/// computes function(inputs) keeping only `inputs`; backward computes it again with gradients.
+///
+/// `function` must be pure (the same result both times) and is kept until backward has run.
+/// Gradients reach those of `inputs` that require them, and parameters used through with_gradient.
+[[nodiscard]] at::Tensor recompute(
+    std::function<at::Tensor(const std::vector<at::Tensor>& inputs)> function,
+    const std::vector<at::Tensor>& inputs);
+
+}  // namespace kinora::ops

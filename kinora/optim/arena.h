@@ -1,0 +1,176 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "kinora/nn/module.h"
+#include "kinora/nn/plan.h"
+
+/// The parameter arena: every parameter of a model lies in flat buckets, and so does everything
+/// that belongs to it (gradient, master weights, moments, averages), in one layout. Optimizer,
+/// clipping, communication, offload and checkpoints work on buckets or slices of them.
+namespace kinora::optim {
+
+/// Where a bucket's arrays are stored.
+enum class Tier : uint8_t { kDevice, kPinnedHost, kFile };
+
+/// One of the flat arrays that belong to a bucket.
+struct Role {
+  enum class Kind : uint8_t { kCompute, kMaster, kGrad, kExpAvg, kExpAvgSq, kEma };
+  Kind kind = Kind::kMaster;
+  size_t ema = 0;  ///< kEma: which one
+
+  [[nodiscard]] static Role compute() { return {Kind::kCompute}; }
+  [[nodiscard]] static Role master() { return {Kind::kMaster}; }
+  [[nodiscard]] static Role grad() { return {Kind::kGrad}; }
+  [[nodiscard]] static Role exp_avg() { return {Kind::kExpAvg}; }
+  [[nodiscard]] static Role exp_avg_sq() { return {Kind::kExpAvgSq}; }
+  [[nodiscard]] static Role average(size_t k) { return {Kind::kEma, k}; }
+};
+
+/// "compute", "master", "grad", "exp_avg", "exp_avg_sq", "ema.0", ...: the names in checkpoints.
+[[nodiscard]] std::string to_string(Role role);
+
+/// Elements that a slot's offset is a multiple of: 64 bytes of a 16-bit copy.
+inline constexpr int64_t kSlotAlignment = 32;
+/// Elements that a bucket's size is a multiple of, whatever the world size: up to 128 ranks (powers
+/// of two) own equal slices that start on 64 bytes in every array.
+inline constexpr int64_t kBucketAlignment = 4096;
+
+/// A parameter's place in its bucket; C order, elements [offset, offset + numel).
+struct Slot {
+  std::string path;
+  std::vector<int64_t> shape;
+  int64_t offset = 0;
+  int64_t numel = 0;
+};
+
+/// All arrays have `numel` elements and zeros between the slots; undefined where the arena has no
+/// such role.
+struct Bucket {
+  std::string name;
+  int64_t numel = 0;
+  bool fp32_island = false;
+  Tier tier = Tier::kDevice;
+  std::vector<Slot> slots;
+
+  at::Tensor compute;  ///< what forward reads; the same tensor as `master` where it is fp32
+  at::Tensor master;   ///< fp32
+  at::Tensor grad;     ///< fp32
+  at::Tensor exp_avg;
+  at::Tensor exp_avg_sq;
+  std::vector<at::Tensor> ema;  ///< fp32
+
+  /// Undefined if there is none.
+  [[nodiscard]] at::Tensor tensor(Role role) const;
+};
+
+struct ArenaOptions {
+  at::Device device = at::kCPU;
+  at::ScalarType compute_type = at::kFloat;  ///< kFloat, kBFloat16 or kHalf
+  uint64_t seed = 0;                         ///< of the initial values
+  /// false: only the compute copies, to sample with.
+  bool train = true;
+  std::vector<double>
+      ema_decays;             ///< in [0, 1), at most 4; ema = ema * decay + weight * (1 - decay)
+  Tier tier = Tier::kDevice;  ///< the only one so far
+};
+
+/// Which weights forward reads.
+struct WeightSet {
+  std::optional<size_t> ema;  ///< nothing: the raw weights
+
+  [[nodiscard]] static WeightSet raw() { return {}; }
+  [[nodiscard]] static WeightSet average(size_t k) { return {k}; }
+};
+
+class Arena;
+
+/// While it lives, forward reads the weights that Arena::bind was asked for; then the raw ones
+/// again, the same bits as before.
+class BoundWeights {
+ public:
+  BoundWeights(BoundWeights&& other) noexcept : arena_(std::exchange(other.arena_, nullptr)) {}
+  BoundWeights& operator=(BoundWeights&&) = delete;
+  ~BoundWeights();
+
+ private:
+  friend class Arena;
+  explicit BoundWeights(Arena* arena) : arena_(arena) {}
+
+  Arena* arena_;  // null: nothing to undo
+};
+
+class Arena {
+ public:
+  /// Lays out and creates all arrays, bucket by bucket straight on the device, and points every
+  /// parameter's `value` and `grad` into them. Initial values depend on (seed, path) alone: not on
+  /// the buckets, their order, the device or who creates them. EMAs start as the weights.
+  ///
+  /// The parameters must outlive the arena, and lie in exactly one bucket each, islands in buckets
+  /// marked as such. Throws kConfig and kShape.
+  Arena(const std::vector<nn::NamedParameter>& parameters,
+        const std::vector<nn::BucketSpec>& buckets, const ArenaOptions& options);
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  [[nodiscard]] const std::vector<Bucket>& buckets() const { return buckets_; }
+  [[nodiscard]] const ArenaOptions& options() const { return options_; }
+  /// Elements of all parameters, without padding.
+  [[nodiscard]] int64_t num_elements() const;
+  /// Bytes of the arrays of a role, padding included; 0 for a compute copy that is the master
+  /// itself.
+  [[nodiscard]] int64_t bytes(Role role) const;
+  /// What a training checkpoint has to keep: master, exp_avg, exp_avg_sq and the EMAs.
+  [[nodiscard]] std::vector<Role> state_roles() const;
+
+  /// A view of one parameter's part of an array, in its shape. kConfig for an unknown path or role.
+  [[nodiscard]] at::Tensor export_parameter(const std::string& path, Role role) const;
+  /// Sets a parameter's master and compute copy (without `train`: the compute copy) from a tensor
+  /// of any floating type and device. EMAs stay; see reset_averages. kConfig, kShape.
+  void load_parameter(const std::string& path, const at::Tensor& value);
+  /// Writes all compute copies from the masters: after the buckets' masters were written.
+  void refresh_compute();
+  /// Starts every EMA again from the master.
+  void reset_averages();
+  /// Zeros every gradient.
+  void zero_grad();
+
+  /// Lets forward read other weights, without extra memory: fp32 parameters are pointed to the
+  /// EMA's array, 16-bit copies are written anew from it. Until the guard dies the arena can
+  /// neither be trained nor loaded into. kConfig for an unknown EMA.
+  [[nodiscard]] BoundWeights bind(WeightSet weights);
+  /// Whether forward now reads an EMA.
+  [[nodiscard]] bool is_bound() const { return is_bound_; }
+
+ private:
+  friend class BoundWeights;
+  /// What a slot of the same position belongs to.
+  struct Owner {
+    nn::Parameter* parameter;
+    at::Tensor value;  // over the raw weights, while an EMA is bound
+  };
+  struct Place {
+    size_t bucket;
+    size_t slot;
+  };
+
+  void materialise(Bucket* bucket, std::vector<Owner>* owners) const;
+  [[nodiscard]] Place find(const std::string& path) const;
+  void check_raw(const char* action) const;
+  void unbind();
+
+  ArenaOptions options_;
+  std::vector<Bucket> buckets_;
+  std::vector<std::vector<Owner>> owners_;  // [bucket][slot]
+  std::unordered_map<std::string, Place> places_;
+  bool is_bound_ = false;
+};
+
+}  // namespace kinora::optim

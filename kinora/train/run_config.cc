@@ -1,0 +1,181 @@
+#include "kinora/train/run_config.h"
+
+#include <charconv>
+
+#include "kinora/core/config.h"
+#include "kinora/core/error.h"
+
+namespace kinora::train {
+namespace {
+
+void describe_train(Fields& fields, TrainOptions& train) {
+  const auto scope = fields.scope("train");
+  fields.add("steps", train.steps, "Optimizer step at which training stops.", at_least(0));
+  fields.add("global_batch", train.global_batch, "Samples in an optimizer step, over all ranks.",
+             at_least(1));
+  fields
+      .add("micro_batch", train.micro_batch,
+           "Samples computed at once; the rest of the global batch is accumulated. 0 = all.",
+           at_least(0))
+      .check("divide train.global_batch", [&train] {
+        return train.micro_batch == 0 || train.global_batch % train.micro_batch == 0;
+      });
+  fields.add("precision", train.precision,
+             {{"fp32", Precision::kFp32}, {"bf16", Precision::kBf16}, {"fp16", Precision::kFp16}},
+             "Type of the blocks' arithmetic; weights, moments and averages are fp32 always.");
+  fields.add("recompute", train.recompute,
+             "Activations computed again in backward: none, block (every block), block:K (the first "
+             "K blocks). Saves memory, costs up to a third more time.");
+  fields.add("seed", train.seed, "Keys every random number of the run.", at_least(0));
+  fields.add("deterministic", train.deterministic,
+             "Only kernels that give the same bits each time (GPU; somewhat slower).");
+  fields.add("device", train.device,
+             {{"auto", DeviceChoice::kAuto}, {"cpu", DeviceChoice::kCpu}, {"cuda", DeviceChoice::kCuda}},
+             "Where to compute; auto = a GPU if there is one.");
+  fields.add("threads", train.threads,
+             "CPU threads of the computation; 0 = as many as cores. Results depend on it in the last "
+             "bits.",
+             between(0, 4096));
+  fields.add("label_dropout", train.label_dropout,
+             "Share of labels replaced by the null class, for guidance.", between(0, 1));
+  fields.add("max_skipped", train.max_skipped,
+             "Steps in a row with gradients that are not finite after which the run stops.",
+             at_least(1));
+  fields.add("self_test", train.self_test,
+             "After 20 steps, stop with the names of parameters that got no gradient or never moved.");
+  fields.add("log_every", train.log_every, "Steps between entries of TensorBoard (log.jsonl has all).",
+             at_least(1));
+}
+
+void describe_lr(Fields& fields, optim::LrSchedule& lr) {
+  using Kind = optim::LrSchedule::Kind;
+  const auto scope = fields.scope("lr");
+  fields.add("schedule", lr.kind,
+             {{"constant", Kind::kConstant}, {"cosine", Kind::kCosine}, {"linear", Kind::kLinear}},
+             "How the learning rate goes on after the warm-up.");
+  fields.add("value", lr.value, "Highest learning rate.", at_least(0));
+  fields.add("warmup", lr.warmup, "Optimizer steps of linear warm-up.", at_least(0));
+  fields
+      .add("horizon", lr.horizon,
+           "Optimizer step at which cosine and linear end, warm-up included; independent of "
+           "train.steps.",
+           at_least(0))
+      .check("be above lr.warmup for cosine and linear",
+             [&lr] { return lr.kind == Kind::kConstant || lr.horizon > lr.warmup; });
+  fields.add("final_fraction", lr.final_fraction, "Share of lr.value from the horizon on.",
+             between(0, 1));
+}
+
+void describe_optim(Fields& fields, optim::AdamWConfig& optim) {
+  const auto scope = fields.scope("optim");
+  const Range decay{.min = 0, .max = 1, .min_open = false, .max_open = true};
+  fields.add("beta1", optim.beta1, "AdamW: decay of the first moment.", decay);
+  fields.add("beta2", optim.beta2, "AdamW: decay of the second moment.", decay);
+  fields.add("eps", optim.eps, "AdamW: added to the root of the second moment.", at_least(0));
+  fields.add("weight_decay", optim.weight_decay, "AdamW: decoupled decay of every parameter.",
+             at_least(0));
+  fields.add("max_grad_norm", optim.max_grad_norm,
+             "Clip gradients to this global norm; 0 = no clipping.", at_least(0));
+}
+
+void describe_checkpoint(Fields& fields, CheckpointOptions& checkpoint) {
+  const auto scope = fields.scope("checkpoint");
+  fields.add("every", checkpoint.every,
+             "Steps between checkpoints; 0 = only when the run ends or is stopped.", at_least(0));
+  fields.add("keep_last", checkpoint.keep_last, "Newest checkpoints that are kept; 0 = all.",
+             at_least(0));
+  fields.add("keep_every", checkpoint.keep_every,
+             "Checkpoints of steps that are a multiple of it are kept for good; 0 = none.",
+             at_least(0));
+  fields.add("init_from", checkpoint.init_from,
+             "Weights to start from: a .safetensors or PyTorch .pt file with the model's key names.");
+  fields.add("export", checkpoint.export_weights,
+             "Write model.safetensors (the averaged weights in fp32) when the run ends.");
+}
+
+void describe_validation(Fields& fields, RunConfig& config) {
+  const auto scope = fields.scope("validation");
+  ValidationOptions& validation = config.validation;
+  fields
+      .add("every", validation.every,
+           "Steps between validations on the data.validation held-out images, each with a fixed t and "
+           "fixed noise; 0 = never.",
+           at_least(0))
+      .check("be 0 unless data.validation is positive", [&config] {
+        return config.validation.every == 0 || config.data.validation > 0;
+      });
+  fields.add("bands", validation.bands, "Equal bands of t whose loss is reported apart.",
+             between(1, 1000))
+      .check("divide data.validation",
+             [&config] { return config.data.validation % config.validation.bands == 0; });
+}
+
+}  // namespace
+
+void describe(Fields& fields, RunConfig& config) {
+  fields.add("run.dir", config.run_dir, "Folder of the run: config, log, samples, checkpoints.")
+      .required();
+  describe(fields, config.model);
+  describe(fields, config.data);
+  describe(fields, config.objective);
+  describe_train(fields, config.train);
+  describe_lr(fields, config.lr);
+  describe_optim(fields, config.optim);
+  fields.add("ema.decays", config.ema_decays,
+             "Decays of the averaged weights, at most 4; the first is what is sampled from. [] = none.",
+             {.min = 0, .max = 1, .min_open = false, .max_open = true})
+      .check("be at most 4 numbers", [&config] { return config.ema_decays.size() <= 4; });
+  describe_checkpoint(fields, config.checkpoint);
+  describe_validation(fields, config);
+  const auto scope = fields.scope("sample");
+  fields.add("every", config.sample.every, "Steps between grids of samples; 0 = never.", at_least(0));
+  fields.add("count", config.sample.count, "Samples in a grid while training.", between(1, 4096));
+  describe(fields, config.sample.sampling);
+}
+
+int64_t recompute_blocks(const std::string& recompute, int64_t depth) {
+  if (recompute == "none") {
+    return 0;
+  }
+  if (recompute == "block") {
+    return depth;
+  }
+  constexpr std::string_view kPrefix = "block:";
+  int64_t count = -1;
+  if (recompute.starts_with(kPrefix)) {
+    const char* first = recompute.data() + kPrefix.size();
+    const char* last = recompute.data() + recompute.size();
+    const auto parsed = std::from_chars(first, last, count);
+    if (parsed.ec != std::errc() || parsed.ptr != last) {
+      count = -1;
+    }
+  }
+  KINORA_CHECK(count >= 0 && count <= depth, kConfig,
+               "[train] train.recompute must be none, block, or block:K with K from 0 to ", depth,
+               ", got ", recompute);
+  return count;
+}
+
+models::DiTConfig resolved_model(const RunConfig& config, int64_t num_data_classes) {
+  models::DiTConfig model = config.model;
+  if (model.height == 0) {
+    model.height = config.data.height;
+  }
+  if (model.width == 0) {
+    model.width = config.data.width;
+  }
+  model = models::resolved(model);
+  if (model.num_classes == 0) {
+    model.num_classes = num_data_classes;
+  }
+  KINORA_CHECK(model.num_classes >= num_data_classes, kConfig, "[train] the data has ",
+               num_data_classes, " classes, but model.num_classes is ", model.num_classes,
+               ". Hint: leave it at 0 to take the data's");
+  if (model.time_scale == 0.0) {
+    const bool flow = config.objective.kind == diffusion::ObjectiveConfig::Kind::kFlow;
+    model.time_scale = flow ? 1000.0 : 1.0;
+  }
+  return model;
+}
+
+}  // namespace kinora::train

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kinora/data/data_config.h"
+#include "kinora/diffusion/objective_config.h"
+#include "kinora/models/dit_config.h"
+#include "kinora/optim/adamw.h"
+#include "kinora/optim/lr_schedule.h"
+#include "kinora/pipelines/sampling_config.h"
+
+namespace kinora::train {
+
+enum class Precision { kFp32, kBf16, kFp16 };
+enum class DeviceChoice { kAuto, kCpu, kCuda };
+
+/// The keys train.*; their meanings stand in describe().
+struct TrainOptions {
+  int64_t steps = 1000;
+  int64_t global_batch = 64;
+  int64_t micro_batch = 0;
+  Precision precision = Precision::kFp32;
+  std::string recompute = "none";
+  int64_t seed = 0;
+  bool deterministic = false;
+  DeviceChoice device = DeviceChoice::kAuto;
+  int64_t threads = 0;
+  double label_dropout = 0.1;
+  int64_t max_skipped = 3;
+  bool self_test = true;
+  int64_t log_every = 1;
+};
+
+/// The keys checkpoint.*.
+struct CheckpointOptions {
+  int64_t every = 1000;
+  int64_t keep_last = 3;
+  int64_t keep_every = 0;
+  std::string init_from;
+  bool export_weights = false;
+};
+
+/// The keys validation.*.
+struct ValidationOptions {
+  int64_t every = 0;
+  int64_t bands = 4;
+};
+
+/// The keys sample.*.
+struct SampleOptions {
+  int64_t every = 0;
+  int64_t count = 16;
+  pipelines::SamplingConfig sampling;
+};
+
+/// A run, complete: what `kinora train` reads, and writes back with everything resolved.
+struct RunConfig {
+  std::string run_dir;
+  models::DiTConfig model;
+  data::DataConfig data;
+  diffusion::ObjectiveConfig objective;
+  TrainOptions train;
+  optim::LrSchedule lr;
+  optim::AdamWConfig optim;
+  std::vector<double> ema_decays = {0.9999};
+  CheckpointOptions checkpoint;
+  ValidationOptions validation;
+  SampleOptions sample;
+
+  [[nodiscard]] int64_t micro_batch() const {
+    return train.micro_batch > 0 ? train.micro_batch : train.global_batch;
+  }
+};
+
+/// Registers every key.
+void describe(Fields& fields, RunConfig& config);
+
+/// The number of leading blocks that train.recompute asks for: "none", "block", "block:K".
+[[nodiscard]] int64_t recompute_blocks(const std::string& recompute, int64_t depth);
+
+/// The model of the run: sizes from its name, input size and classes from the data, time_scale from the
+/// objective. kConfig where model and data do not fit together.
+[[nodiscard]] models::DiTConfig resolved_model(const RunConfig& config, int64_t num_data_classes);
+
+}  // namespace kinora::train

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+namespace kinora::train {
+
+/// What to do about what a run directory already holds.
+struct Resume {
+  enum class Mode {
+    kNever,  ///< the directory must be new or empty
+    kAuto,   ///< go on from the newest whole checkpoint, if there is one
+    kPath,   ///< go on from `checkpoint`
+  };
+  Mode mode = Mode::kNever;
+  std::filesystem::path checkpoint;
+
+  /// "never", "auto", or a path.
+  [[nodiscard]] static Resume parse(const std::string& text);
+};
+
+/// The folder of one run (docs/configuration.md): config.yaml, log.jsonl, events.*, samples/,
+/// checkpoints/. Locked against a second process for as long as this object lives.
+class RunDirectory {
+ public:
+  /// Creates the folder. kConfig if it is not empty and `resume` is kNever; kIo if it cannot be made
+  /// or another process trains in it.
+  RunDirectory(std::filesystem::path path, const Resume& resume);
+  RunDirectory(const RunDirectory&) = delete;
+  RunDirectory& operator=(const RunDirectory&) = delete;
+  ~RunDirectory();
+
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  [[nodiscard]] std::filesystem::path config_file() const { return path_ / "config.yaml"; }
+  [[nodiscard]] std::filesystem::path log_file() const { return path_ / "log.jsonl"; }
+  [[nodiscard]] std::filesystem::path samples() const { return path_ / "samples"; }
+  [[nodiscard]] std::filesystem::path checkpoints() const { return path_ / "checkpoints"; }
+
+ private:
+  std::filesystem::path path_;
+  int lock_ = -1;
+};
+
+}  // namespace kinora::train

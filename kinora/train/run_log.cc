@@ -1,0 +1,61 @@
+#include "kinora/train/run_log.h"
+
+namespace kinora::train {
+namespace {
+
+/// Drops what lies after the resumed step before the writer opens the file.
+std::filesystem::path truncated(const RunDirectory& directory, int64_t first_step) {
+  io::truncate_jsonl(directory.log_file(), first_step);
+  return directory.log_file();
+}
+
+}  // namespace
+
+RunLog::RunLog(const RunDirectory& directory, int64_t first_step, int64_t tensorboard_every)
+    : tensorboard_every_(tensorboard_every),
+      jsonl_(truncated(directory, first_step)),
+      events_(directory.path()) {
+  events_.purge_from(first_step + 1);
+}
+
+void RunLog::add_step(const StepRecord& record) {
+  io::JsonObject line;
+  line.add("step", record.step)
+      .add("loss", record.loss)
+      .add("lr", record.lr)
+      .add("grad_norm", record.grad_norm)
+      .add("samples_per_s", record.samples_per_s)
+      .add("data_wait_s", record.data_wait_s);
+  if (record.loss_scale != 1.0) {
+    line.add("loss_scale", record.loss_scale);
+  }
+  if (record.skipped) {
+    line.add("skipped", true);
+  }
+  for (const auto& [weights, loss] : record.validation) {
+    line.add("validation_" + weights, loss.mean);
+    events_.add_scalar("validation/" + weights, record.step, loss.mean);
+    for (size_t band = 0; band < loss.bands.size(); ++band) {
+      const std::string suffix = "t" + std::to_string(band);
+      line.add("validation_" + weights + "_" + suffix, loss.bands[band]);
+      events_.add_scalar("validation_" + weights + "/" + suffix, record.step, loss.bands[band]);
+    }
+  }
+  jsonl_.write(line);
+  if (record.step % tensorboard_every_ == 0) {
+    events_.add_scalar("train/loss", record.step, record.loss);
+    events_.add_scalar("train/lr", record.step, record.lr);
+    events_.add_scalar("train/grad_norm", record.step, record.grad_norm);
+    events_.add_scalar("speed/samples_per_s", record.step, record.samples_per_s);
+    events_.add_scalar("speed/data_wait_s", record.step, record.data_wait_s);
+  }
+}
+
+void RunLog::add_samples(int64_t step, const io::Image& grid) {
+  events_.add_image("samples", step, grid);
+  events_.flush();
+}
+
+void RunLog::flush() { events_.flush(); }
+
+}  // namespace kinora::train

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kinora/io/image.h"
+#include "kinora/io/jsonl.h"
+#include "kinora/io/tensorboard.h"
+#include "kinora/train/run_directory.h"
+#include "kinora/train/validation.h"
+
+namespace kinora::train {
+
+/// What one optimizer step did.
+struct StepRecord {
+  int64_t step = 0;           ///< updates done, this one included
+  double loss = 0.0;          ///< mean over the global batch
+  double lr = 0.0;
+  double grad_norm = 0.0;     ///< before clipping
+  double loss_scale = 1.0;
+  bool skipped = false;       ///< a gradient was not finite
+  double samples_per_s = 0.0;
+  double data_wait_s = 0.0;   ///< of this step
+  /// Validation after this step, by weights: "raw", "ema0", ...
+  std::vector<std::pair<std::string, ValidationLoss>> validation;
+};
+
+/// The metrics of a run: one object a step in log.jsonl, a choice of them in TensorBoard's event file.
+class RunLog {
+ public:
+  /// Forgets what is recorded after `first_step` updates (resume).
+  RunLog(const RunDirectory& directory, int64_t first_step, int64_t tensorboard_every);
+
+  void add_step(const StepRecord& record);
+  void add_samples(int64_t step, const io::Image& grid);
+  void flush();
+
+ private:
+  int64_t tensorboard_every_;
+  io::JsonlWriter jsonl_;
+  io::EventWriter events_;
+};
+
+}  // namespace kinora::train

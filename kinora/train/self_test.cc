@@ -1,0 +1,76 @@
+#include "kinora/train/self_test.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
+
+#include <sstream>
+
+#include "kinora/core/error.h"
+
+namespace kinora::train {
+namespace {
+
+/// A sum of the weights' bits, each times an odd number of its place: collisions are one in 2^60.
+std::vector<int64_t> fingerprints(const std::vector<nn::NamedParameter>& parameters,
+                                  const optim::Arena& arena) {
+  constexpr int64_t kSpread = 0x4F1BBCDCBFA53E0A;  // even, so that 1 + it times a place is odd
+  std::vector<at::Tensor> sums;
+  for (const nn::NamedParameter& named : parameters) {
+    const at::Tensor bits = arena.export_parameter(named.path, optim::Role::master())
+                                .flatten()
+                                .view(at::kInt)
+                                .to(at::kLong);
+    const at::Tensor places = at::arange(bits.numel(), bits.options()) * kSpread + 1;
+    sums.push_back((bits * places).sum());
+  }
+  const at::Tensor all = at::stack(sums).to(at::kCPU);
+  return {all.const_data_ptr<int64_t>(), all.const_data_ptr<int64_t>() + all.numel()};
+}
+
+std::string joined(const std::vector<std::string>& names) {
+  std::ostringstream text;
+  for (const std::string& name : names) {
+    text << "\n  " << name;
+  }
+  return text.str();
+}
+
+}  // namespace
+
+SelfTest::SelfTest(std::vector<nn::NamedParameter> parameters, const optim::Arena& arena)
+    : parameters_(std::move(parameters)),
+      largest_gradient_(at::zeros({static_cast<int64_t>(parameters_.size())},
+                                  at::device(arena.options().device).dtype(at::kFloat))),
+      first_fingerprint_(fingerprints(parameters_, arena)) {}
+
+void SelfTest::see_gradients() {
+  std::vector<at::Tensor> largest;
+  for (const nn::NamedParameter& named : parameters_) {
+    largest.push_back(named.parameter->grad.abs().max());
+  }
+  largest_gradient_ = at::maximum(largest_gradient_, at::stack(largest));
+}
+
+void SelfTest::finish(const optim::Arena& arena) const {
+  const at::Tensor largest = largest_gradient_.to(at::kCPU);
+  const std::vector<int64_t> now = fingerprints(parameters_, arena);
+  std::vector<std::string> without_gradient;
+  std::vector<std::string> unmoved;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (largest.const_data_ptr<float>()[i] == 0.0F) {
+      without_gradient.push_back(parameters_[i].path);
+    } else if (now[i] == first_fingerprint_[i]) {
+      unmoved.push_back(parameters_[i].path);
+    }
+  }
+  KINORA_CHECK(without_gradient.empty() && unmoved.empty(), kInternal,
+               "[self_test] after ", kSteps, " steps ", without_gradient.size(),
+               " parameters have had no gradient", joined(without_gradient), "\nand ",
+               unmoved.size(), " others have not moved", joined(unmoved),
+               "\nHint: a learning rate of almost 0 does this too; train.self_test=false goes on");
+}
+
+}  // namespace kinora::train

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kinora/nn/module.h"
+#include "kinora/optim/arena.h"
+
+namespace kinora::train {
+
+/// Watches the first steps of a run for parameters that do not learn: no gradient ever, or a stored
+/// weight that never changes. The loss of such a run can look fine.
+class SelfTest {
+ public:
+  static constexpr int64_t kSteps = 20;
+
+  /// Remembers a fingerprint of every weight as it is stored (fp32).
+  SelfTest(std::vector<nn::NamedParameter> parameters, const optim::Arena& arena);
+
+  /// After backward and before the update of each of the first steps.
+  void see_gradients();
+
+  /// After kSteps updates: kInternal, naming every parameter that had only zero gradients or did not
+  /// move, if there is one.
+  void finish(const optim::Arena& arena) const;
+
+ private:
+  std::vector<nn::NamedParameter> parameters_;
+  at::Tensor largest_gradient_;            // fp32 [parameters]
+  std::vector<int64_t> first_fingerprint_;
+};
+
+}  // namespace kinora::train

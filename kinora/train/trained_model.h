@@ -1,0 +1,37 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "kinora/diffusion/objective.h"
+#include "kinora/models/dit.h"
+#include "kinora/optim/arena.h"
+#include "kinora/train/run_config.h"
+
+namespace kinora::train {
+
+/// A model with its weights, ready to sample from.
+struct TrainedModel {
+  RunConfig config;  ///< of the run that trained it, model resolved
+  std::unique_ptr<models::DiT> model;
+  std::unique_ptr<optim::Arena> arena;
+  diffusion::Objective objective;
+  at::Device device = at::kCPU;
+};
+
+struct LoadOptions {
+  bool ema = true;  ///< the first average, if the run has one; else the raw weights
+  DeviceChoice device = DeviceChoice::kAuto;
+  std::optional<Precision> precision = {};  ///< nothing: the run's
+  std::vector<std::string> overrides = {};  ///< key=value on the run's configuration
+  std::string config_file = {};             ///< a recipe for files without a configuration of their own
+};
+
+/// Loads a run directory (its newest checkpoint), a checkpoint's folder, or a file of weights
+/// (.safetensors, .pt) with the configuration in its header or from `config_file`. kIo, kConfig.
+[[nodiscard]] TrainedModel load_trained(const std::filesystem::path& path,
+                                        const LoadOptions& options);
+
+}  // namespace kinora::train

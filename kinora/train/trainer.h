@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "kinora/core/stop_signal.h"
+#include "kinora/train/run_config.h"
+#include "kinora/train/run_directory.h"
+
+namespace kinora::train {
+
+/// How a run ended.
+struct TrainResult {
+  int64_t step = 0;         ///< optimizer updates done in all
+  bool complete = false;    ///< train.steps is reached; else a signal stopped it
+  double last_loss = 0.0;   ///< of the last step of this call; 0 if it took none
+};
+
+/// A run of training, from the configuration to checkpoints. Everything that can be refused is refused
+/// by the constructor, before the first step.
+class Trainer {
+ public:
+  /// Opens data and run directory, builds or resumes the model. The errors of all of these.
+  Trainer(const RunConfig& config, const Resume& resume);
+  ~Trainer();
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+
+  /// Trains until train.steps or until `stop` (may be null) is requested; either way the last state is
+  /// saved.
+  TrainResult run(const StopSignal* stop = nullptr);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kinora::train

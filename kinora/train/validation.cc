@@ -1,0 +1,79 @@
+#include "kinora/train/validation.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ones_like.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <variant>
+
+#include "kinora/data/loader.h"
+#include "kinora/data/normalise.h"
+
+namespace kinora::train {
+
+double validation_time(int64_t i, int64_t n, int64_t num_bands, double end) {
+  const int64_t per_band = std::max<int64_t>(n / num_bands, 1);
+  const int64_t band = i % num_bands;
+  const double within = (static_cast<double>(i / num_bands) + 0.5) / static_cast<double>(per_band);
+  return end * (static_cast<double>(band) + within) / static_cast<double>(num_bands);
+}
+
+Validation::Validation(const data::Source& held_out, int64_t height, int64_t width,
+                       int64_t num_bands, int64_t micro_batch, uint64_t seed)
+    : num_bands_(num_bands), micro_batch_(micro_batch), seed_(seed) {
+  std::vector<int64_t> indices(static_cast<size_t>(held_out.size()));
+  std::iota(indices.begin(), indices.end(), 0);
+  const data::Batch batch = data::load_samples(held_out, indices, height, width);
+  images_ = batch.images;
+  labels_ = batch.labels;
+}
+
+ValidationLoss Validation::evaluate(diffusion::Denoiser& denoiser,
+                                    const diffusion::Objective& objective,
+                                    at::Device device) const {
+  at::NoGradGuard no_grad;
+  const int64_t n = images_.size(0);
+  const bool discrete = std::holds_alternative<diffusion::Iddpm>(objective);
+  std::vector<double> sums(static_cast<size_t>(num_bands_), 0.0);
+  std::vector<int64_t> counts(static_cast<size_t>(num_bands_), 0);
+  for (int64_t first = 0; first < n; first += micro_batch_) {
+    const int64_t size = std::min(micro_batch_, n - first);
+    at::Tensor t = at::empty({size}, at::kFloat);
+    for (int64_t i = 0; i < size; ++i) {
+      const double time =
+          validation_time(first + i, n, num_bands_, diffusion::time_end(objective));
+      t.mutable_data_ptr<float>()[i] = static_cast<float>(discrete ? std::floor(time) : time);
+    }
+    const at::Tensor x0 = data::to_float(images_.narrow(0, first, size), device);
+    const at::Tensor t_device = t.to(device);
+    const diffusion::NoisedBatch batch = diffusion::noise_at(
+        objective, x0, {.t = t_device, .weights = at::ones_like(t_device)},
+        {.seed = seed_,
+         .step = 0,
+         .sample_index = at::arange(first, first + size, at::kLong),
+         .noise = RandomPurpose::kValidation,
+         .timestep = RandomPurpose::kValidation});
+    const at::Tensor prediction = denoiser.forward(
+        batch.x_t, batch.t, {.labels = labels_.narrow(0, first, size).to(device)});
+    const at::Tensor mse = diffusion::loss(objective, prediction, batch, x0).mse.to(at::kCPU);
+    for (int64_t i = 0; i < size; ++i) {
+      const auto band = static_cast<size_t>((first + i) % num_bands_);
+      sums[band] += static_cast<double>(mse.const_data_ptr<float>()[i]);
+      ++counts[band];
+    }
+  }
+  ValidationLoss result;
+  double total = 0.0;
+  for (size_t band = 0; band < sums.size(); ++band) {
+    result.bands.push_back(counts[band] > 0 ? sums[band] / static_cast<double>(counts[band]) : 0.0);
+    total += sums[band];
+  }
+  result.mean = total / static_cast<double>(n);
+  return result;
+}
+
+}  // namespace kinora::train

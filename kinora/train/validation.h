@@ -1,0 +1,43 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kinora/data/source.h"
+#include "kinora/diffusion/denoiser.h"
+#include "kinora/diffusion/objective.h"
+
+namespace kinora::train {
+
+struct ValidationLoss {
+  double mean = 0.0;
+  std::vector<double> bands;  ///< mean of each equal band of t, cleanest first
+};
+
+/// The loss (mean squared error of the prediction) on a fixed set of (sample, t, noise), so that its
+/// changes come from the weights alone. Times are spread evenly over every band.
+class Validation {
+ public:
+  /// Loads the samples now. `micro_batch`: how many are computed at once.
+  Validation(const data::Source& held_out, int64_t height, int64_t width, int64_t num_bands,
+             int64_t micro_batch, uint64_t seed);
+
+  [[nodiscard]] ValidationLoss evaluate(diffusion::Denoiser& denoiser,
+                                        const diffusion::Objective& objective,
+                                        at::Device device) const;
+
+ private:
+  at::Tensor images_;  // uint8 [n, C, H, W]
+  at::Tensor labels_;  // int64 [n]
+  int64_t num_bands_;
+  int64_t micro_batch_;
+  uint64_t seed_;
+};
+
+/// The time of sample i of n in equal bands over [0, end): sample i lies in band i % num_bands.
+[[nodiscard]] double validation_time(int64_t i, int64_t n, int64_t num_bands, double end);
+
+}  // namespace kinora::train

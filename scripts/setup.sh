@@ -1,0 +1,229 @@
+#!/usr/bin/env bash
+# Installs what a build of Kinora lacks; says nothing and takes no time where nothing is lacking.
+set -euo pipefail
+
+usage() {
+  cat <<'TEXT'
+usage: scripts/setup.sh [--dev] [--cuda | --no-cuda]
+
+Installs the Debian/Ubuntu packages that are missing, and torch (libtorch) into the private
+environment .venv beside this folder. Run it as often as you like: it only does what is left to do.
+
+  --dev      also clang-format and clang-tidy, for `make format` and `make lint`
+  --cuda     also nvcc from PyPI, if no CUDA 13 toolkit is found (the default where a GPU is)
+  --no-cuda  no nvcc, even where a GPU is
+
+Variables:
+  KINORA_TORCH_DIR  use this libtorch (a folder with include/ and lib/); no environment is made
+  KINORA_PYTHON     the Python (3.10 to 3.14) that makes the environment
+TEXT
+}
+
+readonly TORCH_VERSION=2.11.0
+readonly CUDA_MAJOR=13
+# nvcc, its headers, its device compiler, and CUB/Thrust/libcu++. The runtime comes with torch.
+readonly NVCC_PACKAGES=(nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88
+                        nvidia-nvvm==13.0.88 nvidia-cuda-cccl==13.0.85)
+readonly PACKAGES=(make g++ cmake ninja-build ccache git ca-certificates libyaml-cpp-dev
+                   libcli11-dev nlohmann-json3-dev libgtest-dev libgmock-dev libbenchmark-dev
+                   libjpeg-dev libpng-dev libwebp-dev libxxhash-dev zlib1g-dev)
+# One version of the tools everywhere: another clang-format formats otherwise.
+readonly DEV_PACKAGES=(clang-format-14 clang-tidy-14 python3)
+readonly TORCH_SPACE_MB=7000  # torch and its CUDA libraries: 4.5 GB, and 2.5 GB of downloads on the way
+
+say() { printf 'setup: %s\n' "$*"; }
+die() {
+  printf 'setup: error: %s\n' "$1" >&2
+  shift
+  [[ $# -eq 0 ]] || printf '       %s\n' "$@" >&2
+  exit 1
+}
+
+dev=false
+cuda=auto
+for argument in "$@"; do
+  case "$argument" in
+    --dev) dev=true ;;
+    --cuda) cuda=yes ;;
+    --no-cuda) cuda=no ;;
+    -h | --help) usage; exit 0 ;;
+    *) usage >&2; die "unknown option: $argument" ;;
+  esac
+done
+
+root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+readonly root venv="$root/.venv" stamp="$root/.venv/kinora-setup"
+
+# --- Debian packages -----------------------------------------------------------------------------
+
+install_packages() {  # install_packages PACKAGE...: those of them that are missing
+  command -v dpkg-query >/dev/null || {
+    say "not a Debian or Ubuntu system: what Debian calls $* must be there; see docs/dependencies.md"
+    return 0
+  }
+  local installed package missing=()
+  # dpkg-query fails where it does not know one of them.
+  installed=" $({ dpkg-query -W -f '${db:Status-Status}:${Package}\n' "$@" 2>/dev/null || true; } |
+    sed -n 's/^installed://p' | tr '\n' ' ')"
+  for package in "$@"; do
+    [[ "$installed" == *" $package "* ]] || missing+=("$package")
+  done
+  [[ ${#missing[@]} -gt 0 ]] || return 0
+
+  local command="apt-get install -y --no-install-recommends ${missing[*]}" sudo=()
+  if [[ "$(id -u)" != 0 ]]; then
+    if command -v sudo >/dev/null && { sudo -n true 2>/dev/null || [[ -t 0 ]]; }; then
+      sudo=(sudo)
+    else
+      die "these Debian packages are missing: ${missing[*]}" \
+        "Installing them needs root. Run this as root, then this script again:" \
+        "apt-get update && $command"
+    fi
+  fi
+  say "installing Debian packages: ${missing[*]}"
+  export DEBIAN_FRONTEND=noninteractive
+  "${sudo[@]}" apt-get update -q ||
+    die "apt-get update failed (see above). Is there a network, and is /etc/apt/sources.list right?"
+  # shellcheck disable=SC2086
+  "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive $command ||
+    die "apt-get could not install: ${missing[*]} (see above)." \
+      "On Ubuntu these are in 'universe': add-apt-repository universe"
+}
+
+# --- Python environment --------------------------------------------------------------------------
+
+# A Python that torch has wheels for and that can make environments.
+python_fits() {
+  "$1" -c 'import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 14))' \
+    >/dev/null 2>&1
+}
+
+choose_python() {
+  local candidate
+  if [[ -n "${KINORA_PYTHON:-}" ]]; then
+    python_fits "$KINORA_PYTHON" ||
+      die "KINORA_PYTHON must be a Python 3.10 to 3.14 with venv and ensurepip, got $KINORA_PYTHON"
+    printf '%s' "$KINORA_PYTHON"
+    return
+  fi
+  for candidate in python3 /usr/bin/python3 python3.{13,12,11,10,14}; do
+    if python_fits "$candidate"; then
+      printf '%s' "$candidate"
+      return
+    fi
+  done
+  return 1
+}
+
+free_mb() { df -Pm "$1" | awk 'NR == 2 {print $4}'; }
+
+pip_install() {
+  local log="$root/.cache/setup-pip.log" options=(--disable-pip-version-check --no-input)
+  [[ -t 1 ]] || options+=(--progress-bar off)
+  # Without the room for a second copy of the downloads, keep none.
+  [[ "$(free_mb "$root")" -ge $((2 * TORCH_SPACE_MB)) ]] || options+=(--no-cache-dir)
+  "$venv/bin/python" -m pip install "${options[@]}" "$@" 2>"$log" && return
+  cat "$log" >&2
+  if grep -q 'No space left' "$log"; then
+    die "the disk is full: pip needs about $TORCH_SPACE_MB MB at $venv and in TMPDIR."
+  elif grep -qiE 'connection|resolution|timed out|proxy|max retries|no matching dist' "$log"; then
+    die "pip could not get $* from PyPI. Is there a network?" \
+      "Without one, unpack libtorch $TORCH_VERSION and give its folder by KINORA_TORCH_DIR"
+  fi
+  die "pip could not install $* (see above)."
+}
+
+torch_works() {
+  "$venv/bin/python" -W ignore -c \
+    "import sys, torch; sys.exit(torch.__version__.split('+')[0] != '$TORCH_VERSION')" \
+    >/dev/null 2>&1
+}
+
+install_torch() {
+  if [[ -f "$stamp" && "$(<"$stamp")" == "torch $TORCH_VERSION" ]] &&
+    compgen -G "$venv/lib/python3*/site-packages/torch/lib/libtorch_cpu.so" >/dev/null &&
+    "$venv/bin/python" -c '' 2>/dev/null; then
+    return
+  fi
+  if [[ -e "$venv" ]]; then
+    say "checking the environment in .venv"
+    if torch_works; then
+      echo "torch $TORCH_VERSION" >"$stamp"
+      return
+    fi
+    say "it is half-made or from elsewhere: making it anew"
+    rm -rf "$venv"
+  fi
+
+  local python free
+  python="$(choose_python)" || {
+    [[ -z "${KINORA_PYTHON:-}" ]] || exit 1
+    install_packages python3 python3-venv
+    python="$(choose_python)" || die "no Python 3.10 to 3.14 with venv was found." \
+      "Give one by KINORA_PYTHON"
+  }
+  free="$(free_mb "$root")"
+  [[ "$free" -ge "$TORCH_SPACE_MB" ]] ||
+    die "torch needs about $TORCH_SPACE_MB MB at $root, got $free MB free."
+
+  say "making .venv with $("$python" -V)"
+  "$python" -m venv "$venv" || die "$python could not make an environment (see above)." \
+    "On Debian: apt-get install python3-venv; or give another Python by KINORA_PYTHON"
+  say "installing torch $TORCH_VERSION from PyPI (a download of 2.5 GB; some minutes)"
+  pip_install "torch==$TORCH_VERSION"
+  torch_works || die "torch $TORCH_VERSION was installed, but does not load:" \
+    "$("$venv/bin/python" -W ignore -c 'import torch' 2>&1 | tail -n 1)"
+  echo "torch $TORCH_VERSION" >"$stamp"
+}
+
+# --- nvcc ----------------------------------------------------------------------------------------
+
+nvcc_fits() { "$1" --version 2>/dev/null | grep -q "release $CUDA_MAJOR\."; }
+
+install_nvcc() {
+  local candidate
+  # As cmake/KinoraCuda.cmake looks for it.
+  for candidate in "${CUDACXX:-}" "$venv"/lib/python3*/site-packages/nvidia/cu13/bin/nvcc nvcc \
+    /usr/local/cuda/bin/nvcc; do
+    if [[ -n "$candidate" ]] && nvcc_fits "$candidate"; then
+      return
+    fi
+  done
+  [[ -z "${KINORA_TORCH_DIR:-}" ]] ||
+    die "no CUDA $CUDA_MAJOR nvcc was found, and with KINORA_TORCH_DIR there is no .venv to put it in." \
+      "Install the CUDA $CUDA_MAJOR toolkit, or give its nvcc by CUDACXX"
+  say "installing nvcc ${NVCC_PACKAGES[0]#*==} from PyPI"
+  pip_install "${NVCC_PACKAGES[@]}"
+  candidate="$(compgen -G "$venv/lib/python3*/site-packages/nvidia/cu13/bin/nvcc")"
+  nvcc_fits "$candidate" || die "nvcc was installed, but does not run: $candidate"
+}
+
+# -------------------------------------------------------------------------------------------------
+
+mkdir -p "$root/.cache"
+exec 9>"$root/.cache/setup.lock"
+if ! flock -n 9; then
+  say "waiting for another setup.sh of this folder"
+  flock 9
+fi
+
+install_packages "${PACKAGES[@]}"
+if "$dev"; then
+  install_packages "${DEV_PACKAGES[@]}"
+fi
+
+if [[ -n "${KINORA_TORCH_DIR:-}" ]]; then
+  [[ -f "$KINORA_TORCH_DIR/include/torch/headeronly/version.h" &&
+    -f "$KINORA_TORCH_DIR/lib/libtorch_cpu.so" ]] ||
+    die "KINORA_TORCH_DIR must be the folder of a libtorch $TORCH_VERSION, with include/ and lib/," \
+      "got $KINORA_TORCH_DIR"
+else
+  install_torch
+fi
+
+if [[ "$cuda" == auto ]] && "$root/scripts/gpus.sh" --any; then
+  cuda=yes
+fi
+if [[ "$cuda" == yes ]]; then
+  install_nvcc
+fi

@@ -1,0 +1,35 @@
+#include "kinora/data/buffer_pool.h"
+
+#include <memory>
+
+#include <gtest/gtest.h>
+
+namespace kinora::data {
+namespace {
+
+TEST(BufferPoolTest, UsesMemoryAgainOnceNobodyLooksIntoIt) {
+  BufferPool pool(2, 4, 6, false);
+  at::Tensor first = pool.take();
+  EXPECT_EQ(first.sizes(), at::IntArrayRef({2, 3, 4, 6}));
+  EXPECT_EQ(first.scalar_type(), at::kByte);
+  const void* address = first.const_data_ptr();
+  at::Tensor view = first.narrow(0, 0, 1);
+  first.reset();
+  at::Tensor second = pool.take();
+  EXPECT_NE(second.const_data_ptr(), address);  // the view still looks into the first
+  EXPECT_EQ(pool.num_allocated(), 2);
+  view.reset();
+  EXPECT_EQ(pool.take().const_data_ptr(), address);
+  EXPECT_EQ(pool.num_allocated(), 2);
+}
+
+TEST(BufferPoolTest, BuffersOutliveThePool) {
+  auto pool = std::make_unique<BufferPool>(1, 4, 4, false);
+  at::Tensor images = pool->take();
+  pool.reset();
+  images.fill_(3);
+  EXPECT_EQ(images.const_data_ptr<uint8_t>()[47], 3);
+}
+
+}  // namespace
+}  // namespace kinora::data

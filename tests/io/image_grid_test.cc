@@ -1,0 +1,75 @@
+#include "kinora/io/image_grid.h"
+
+#include <gmock/gmock.h>
+
+#include <vector>
+
+#include "tests/io/io_testing.h"
+
+namespace kinora::io {
+namespace {
+
+using testing::error_message;
+using ::testing::HasSubstr;
+
+Image flat(int64_t height, int64_t width, uint8_t value) {
+  Image image{.height = height, .width = width, .channels = 3, .pixels = {}};
+  image.pixels.assign(static_cast<size_t>(height * width * 3), value);
+  return image;
+}
+
+// The red channel, a digit a pixel.
+std::vector<std::string> picture(const Image& image) {
+  std::vector<std::string> rows;
+  for (int64_t y = 0; y < image.height; ++y) {
+    rows.emplace_back();
+    for (int64_t x = 0; x < image.width; ++x) {
+      rows.back() +=
+          static_cast<char>('0' + image.pixels[static_cast<size_t>((y * image.width + x) * 3)]);
+    }
+  }
+  return rows;
+}
+
+TEST(ImageGridTest, LaysImagesOutRowByRow) {
+  const std::vector<Image> images = {flat(1, 2, 1), flat(1, 2, 2), flat(1, 2, 3)};
+  const Image grid =
+      make_grid(images, {.rows = 0, .columns = 2, .padding = 1, .background = {9, 8, 7}});
+  EXPECT_THAT(picture(grid),
+              ::testing::ElementsAre("9999999", "9119229", "9999999", "9339999", "9999999"));
+  EXPECT_EQ(grid.pixels[1], 8);
+  EXPECT_EQ(grid.pixels[2], 7);
+}
+
+TEST(ImageGridTest, ChoosesRowsAndColumns) {
+  const std::vector<Image> images(5, flat(2, 3, 1));
+  const auto size = [&](int64_t rows, int64_t columns) {
+    const Image grid = make_grid(images, {.rows = rows, .columns = columns, .padding = 0});
+    return std::pair(grid.height / 2, grid.width / 3);
+  };
+  EXPECT_EQ(size(0, 0), std::pair(int64_t{2}, int64_t{3}));
+  EXPECT_EQ(size(1, 0), std::pair(int64_t{1}, int64_t{5}));
+  EXPECT_EQ(size(3, 0), std::pair(int64_t{3}, int64_t{2}));
+  EXPECT_EQ(size(0, 4), std::pair(int64_t{2}, int64_t{4}));
+  EXPECT_EQ(size(4, 4), std::pair(int64_t{4}, int64_t{4}));
+}
+
+TEST(ImageGridTest, RefusesWhatDoesNotFit) {
+  std::vector<Image> images = {flat(2, 2, 1), flat(2, 3, 1)};
+  EXPECT_THAT(error_message(ErrorKind::kShape, [&] { (void)make_grid({}); }),
+              HasSubstr("at least one image"));
+  EXPECT_THAT(error_message(ErrorKind::kShape, [&] { (void)make_grid(images); }),
+              HasSubstr("of the first one's size, 2 x 2, got 3 x 2"));
+  images[1] = flat(2, 2, 1);
+  EXPECT_THAT(
+      error_message(ErrorKind::kShape, [&] { (void)make_grid(images, {.rows = 1, .columns = 1}); }),
+      HasSubstr("must hold all 2 images, got 1 rows of 1"));
+  EXPECT_THAT(error_message(ErrorKind::kShape, [&] { (void)make_grid(images, {.padding = -1}); }),
+              HasSubstr("must be in 0..65535"));
+  EXPECT_THAT(error_message(ErrorKind::kShape,
+                            [&] { (void)make_grid(images, {.rows = 20000, .columns = 1}); }),
+              HasSubstr("sides must be at most 65535"));
+}
+
+}  // namespace
+}  // namespace kinora::io

@@ -1,0 +1,199 @@
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <memory>
+
+#include "kinora/kernels/cuda/optimizer.h"
+#include "kinora/kernels/sum_squares.h"
+#include "tests/kernels/device_array.h"
+#include "tests/kernels/optimizer_arrays.h"
+
+namespace kinora::kernels {
+namespace {
+
+using GpuOptimizerTest = GpuTest;
+
+constexpr int64_t kSizes[] = {1, 2, 3, 4, 5, 31, 1023, 4096, 1'000'003};
+
+StepControl read(const StepControl* device) {
+  StepControl control;
+  EXPECT_EQ(cudaMemcpy(&control, device, sizeof(control), cudaMemcpyDeviceToHost), cudaSuccess);
+  return control;
+}
+
+/// A control block in the GPU's memory.
+class DeviceControl {
+ public:
+  explicit DeviceControl(const StepControl& start) {
+    KINORA_CUDA_CHECK(cudaMalloc(&memory_, sizeof(start)));
+    KINORA_CUDA_CHECK(cudaMemcpy(memory_, &start, sizeof(start), cudaMemcpyHostToDevice));
+  }
+  DeviceControl(const DeviceControl&) = delete;
+  DeviceControl& operator=(const DeviceControl&) = delete;
+  ~DeviceControl() { cudaFree(memory_); }
+
+  [[nodiscard]] StepControl* get() const { return static_cast<StepControl*>(memory_); }
+  [[nodiscard]] StepControl host() const { return read(get()); }
+
+ private:
+  void* memory_ = nullptr;
+};
+
+double gpu_sum_squares(const std::vector<float>& x, size_t misalignment) {
+  const DeviceArray<float> device(x, misalignment);
+  const DeviceArray<uint8_t> workspace(std::vector<uint8_t>(cuda::sum_squares_workspace_bytes()));
+  const DeviceControl control({});
+  EXPECT_EQ(cuda::sum_squares(device.data(), static_cast<int64_t>(x.size()), workspace.data(),
+                              control.get(), nullptr),
+            cudaSuccess);
+  return control.host().grad_sum_squares;
+}
+
+TEST_F(GpuOptimizerTest, SumOfSquaresEqualsTheCpu) {
+  for (const int64_t count : kSizes) {
+    const OptimizerArrays arrays(count, 0, DType::kF32);
+    const double expected = sum_squares(arrays.grad.data(), count);
+    const double got = gpu_sum_squares(arrays.grad, 0);
+    EXPECT_NEAR(got, expected, 1e-13 * expected) << count;
+    EXPECT_EQ(got, gpu_sum_squares(arrays.grad, 0)) << "the order must be fixed";
+    EXPECT_EQ(got, gpu_sum_squares(arrays.grad, 1)) << "whatever the alignment";
+  }
+}
+
+TEST_F(GpuOptimizerTest, SumsAddUpOverBuckets) {
+  const DeviceArray<float> x(std::vector<float>{3.0F, 4.0F});
+  const DeviceArray<uint8_t> workspace(std::vector<uint8_t>(cuda::sum_squares_workspace_bytes()));
+  const DeviceControl control({});
+  for (int bucket = 0; bucket < 3; ++bucket) {
+    ASSERT_EQ(cuda::sum_squares(x.data(), 2, workspace.data(), control.get(), nullptr),
+              cudaSuccess);
+  }
+  EXPECT_EQ(control.host().grad_sum_squares, 75.0);
+}
+
+TEST_F(GpuOptimizerTest, DecisionsEqualTheCpu) {
+  UpdatePolicy policy;
+  policy.max_grad_norm = 1.0;
+  policy.dynamic_loss_scale = true;
+  policy.growth_interval = 3;
+  StepControl expected;
+  expected.loss_scale = 1024.0F;
+  const DeviceControl control(expected);
+  const double sums[] = {1e6, 1e8, 1e9, std::numeric_limits<double>::infinity(), 4e3, 2.0};
+  for (const double sum : sums) {
+    expected.grad_sum_squares = sum;
+    StepControl start = control.host();
+    start.grad_sum_squares = sum;
+    ASSERT_EQ(cudaMemcpy(control.get(), &start, sizeof(start), cudaMemcpyHostToDevice),
+              cudaSuccess);
+    prepare_update(&expected, policy);
+    ASSERT_EQ(cuda::prepare_update(control.get(), policy, nullptr), cudaSuccess);
+    const StepControl got = control.host();
+    EXPECT_EQ(got.skip, expected.skip);
+    EXPECT_EQ(got.applied_steps, expected.applied_steps);
+    EXPECT_EQ(got.skipped_steps, expected.skipped_steps);
+    EXPECT_EQ(got.loss_scale, expected.loss_scale);
+    EXPECT_EQ(got.good_steps, expected.good_steps);
+    EXPECT_EQ(got.grad_norm, expected.grad_norm);
+    EXPECT_EQ(got.multiplier, expected.multiplier);
+    EXPECT_EQ(got.grad_sum_squares, 0.0);
+    EXPECT_NEAR(got.bias_correction1, expected.bias_correction1, 1e-14);
+    EXPECT_NEAR(got.bias_correction2_sqrt, expected.bias_correction2_sqrt, 1e-14);
+  }
+}
+
+TEST_F(GpuOptimizerTest, UpdateEqualsTheCpuAtOddSizesAndAlignments) {
+  for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const int64_t count : kSizes) {
+      for (const size_t misalignment : {0, 1}) {
+        for (const int num_emas : {0, 1, kMaxEmas}) {
+          OptimizerArrays host(count, num_emas, type);
+          StepControl start;
+          start.grad_sum_squares = 10.0;
+          UpdatePolicy policy;
+          policy.max_grad_norm = 1.0;
+          prepare_update(&start, policy);
+
+          const DeviceControl control(start);
+          const DeviceArray<float> master(host.master, misalignment);
+          const DeviceArray<float> grad(host.grad, misalignment);
+          const DeviceArray<float> exp_avg(host.exp_avg, misalignment);
+          const DeviceArray<float> exp_avg_sq(host.exp_avg_sq, misalignment);
+          std::vector<std::unique_ptr<DeviceArray<float>>> ema;
+          for (const std::vector<float>& average : host.ema) {
+            ema.push_back(std::make_unique<DeviceArray<float>>(average, misalignment));
+          }
+          const DeviceArray<uint16_t> compute(host.compute, misalignment);
+          AdamwBuffers buffers;
+          buffers.master = master.data();
+          buffers.grad = grad.data();
+          buffers.exp_avg = exp_avg.data();
+          buffers.exp_avg_sq = exp_avg_sq.data();
+          for (size_t k = 0; k < ema.size(); ++k) {
+            buffers.ema[k] = ema[k]->data();
+          }
+          buffers.compute = type == DType::kF32 ? nullptr : compute.data();
+          buffers.compute_type = type;
+
+          adamw_update(host.buffers(), host.parameters(), start, 0, count);
+          ASSERT_EQ(cuda::adamw_update(buffers, host.parameters(), control.get(), count, nullptr),
+                    cudaSuccess);
+          // Neither side fuses multiply-adds, and both round square roots and divisions correctly.
+          EXPECT_TRUE(master.host() == host.master) << count;
+          EXPECT_TRUE(exp_avg.host() == host.exp_avg) << count;
+          EXPECT_TRUE(exp_avg_sq.host() == host.exp_avg_sq) << count;
+          EXPECT_TRUE(grad.host() == host.grad) << count;
+          for (size_t k = 0; k < ema.size(); ++k) {
+            EXPECT_TRUE(ema[k]->host() == host.ema[k]) << count << ", EMA " << k;
+          }
+          EXPECT_TRUE(compute.host() == host.compute) << count;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(GpuOptimizerTest, ASkippedStepOnlyZerosTheGradient) {
+  OptimizerArrays host(1001, 1, DType::kBF16);
+  StepControl start;
+  start.skip = 1;
+  const DeviceControl control(start);
+  const DeviceArray<float> master(host.master);
+  const DeviceArray<float> grad(host.grad);
+  const DeviceArray<float> exp_avg(host.exp_avg);
+  const DeviceArray<float> exp_avg_sq(host.exp_avg_sq);
+  const DeviceArray<float> ema(host.ema[0]);
+  const DeviceArray<uint16_t> compute(host.compute);
+  AdamwBuffers buffers = {master.data(), grad.data(),    exp_avg.data(), exp_avg_sq.data(),
+                          {ema.data()},  compute.data(), DType::kBF16};
+  ASSERT_EQ(cuda::adamw_update(buffers, host.parameters(), control.get(), 1001, nullptr),
+            cudaSuccess);
+  EXPECT_EQ(grad.host(), std::vector<float>(1001, 0.0F));
+  EXPECT_EQ(master.host(), host.master);
+  EXPECT_EQ(exp_avg.host(), host.exp_avg);
+  EXPECT_EQ(exp_avg_sq.host(), host.exp_avg_sq);
+  EXPECT_EQ(ema.host(), host.ema[0]);
+  EXPECT_EQ(compute.host(), host.compute);
+}
+
+TEST_F(GpuOptimizerTest, CastsEqualTheCpu) {
+  std::vector<float> in;
+  for (uint64_t bits = 0; bits < 0x100000000ULL; bits += 9'973) {
+    const auto value = std::bit_cast<float>(static_cast<uint32_t>(bits));
+    in.push_back(std::isnan(value) ? 1.0F : value);  // the bits of NaNs are free
+  }
+  const auto count = static_cast<int64_t>(in.size());
+  for (const DType type : {DType::kBF16, DType::kF16}) {
+    for (const size_t misalignment : {0, 1}) {
+      std::vector<uint16_t> expected(in.size());
+      cast(in.data(), count, type, expected.data());
+      const DeviceArray<float> device_in(in, misalignment);
+      const DeviceArray<uint16_t> out(std::vector<uint16_t>(in.size()), misalignment);
+      ASSERT_EQ(cuda::cast(device_in.data(), count, type, out.data(), nullptr), cudaSuccess);
+      EXPECT_TRUE(out.host() == expected);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kinora::kernels

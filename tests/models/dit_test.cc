@@ -1,0 +1,226 @@
+#include "kinora/models/dit.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros_like.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "kinora/core/error.h"
+#include "kinora/diffusion/objective.h"
+#include "tests/models/fixture.h"
+
+namespace kinora::models {
+namespace {
+
+// What the issue asks of fp32: 1e-4 of each tensor's norm; the fixtures' own fp32 noise is 1.5e-5.
+constexpr double kRelativeTolerance = 1e-4;
+
+double relative_error(const at::Tensor& got, const at::Tensor& expected) {
+  return ((got - expected).norm() / expected.norm()).item<double>();
+}
+
+DiTConfig fixture_config(const Fixture& fixture) {
+  const auto json = nlohmann::json::parse(fixture.metadata("config"));
+  DiTConfig config;
+  config.height = json["height"];
+  config.width = json["width"];
+  config.in_channels = json["in_channels"];
+  config.patch = json["patch"];
+  config.hidden = json["hidden"];
+  config.depth = json["depth"];
+  config.heads = json["heads"];
+  config.mlp_ratio = json["mlp_ratio"];
+  config.num_classes = json["num_classes"];
+  config.learn_sigma = json["learn_sigma"];
+  config.time_scale = json["time_scale"];
+  return resolved(config);
+}
+
+void set_weights(DiT& model, const Fixture& fixture, bool train) {
+  for (const auto& [path, parameter] : model.named_parameters()) {
+    parameter->value = fixture.tensor("weights." + path);
+    ASSERT_EQ(parameter->value.sizes(), at::IntArrayRef(parameter->shape)) << path;
+    if (train) {
+      parameter->value.set_requires_grad(true);
+      parameter->grad = at::zeros_like(parameter->value);
+    }
+  }
+}
+
+// The key third of a qkv bias has a true gradient of zero: only rounding would be compared.
+at::Tensor without_key_bias(const std::string& path, const at::Tensor& tensor) {
+  if (!path.ends_with("attn.qkv.bias")) {
+    return tensor;
+  }
+  const auto thirds = tensor.chunk(3);
+  return at::cat({thirds[0], thirds[2]});
+}
+
+class DiTFixtureTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(DiTFixtureTest, PositionTableMatchesReference) {
+  const Fixture fixture(GetParam());
+  const DiTConfig config = fixture_config(fixture);
+  const at::Tensor table = sin_cos_position_embedding(
+      config.hidden, config.height / config.patch, config.width / config.patch);
+  EXPECT_LT(relative_error(table, fixture.tensor("weights.pos_embed")), 1e-6);
+}
+
+TEST_P(DiTFixtureTest, ForwardMatchesReference) {
+  const Fixture fixture(GetParam());
+  DiT model(fixture_config(fixture));
+  set_weights(model, fixture, false);
+  const at::Tensor output = model.forward(fixture.tensor("forward.x_t"), fixture.tensor("forward.t"),
+                                          {.labels = fixture.tensor("forward.labels")});
+  EXPECT_LT(relative_error(output, fixture.tensor("forward.output")), kRelativeTolerance);
+}
+
+TEST_P(DiTFixtureTest, EveryGradientMatchesReferenceForEveryRecomputation) {
+  const Fixture fixture(GetParam());
+  const DiTConfig config = fixture_config(fixture);
+  for (int64_t recompute = 0; recompute <= config.depth; ++recompute) {
+    DiT model(config);
+    set_weights(model, fixture, true);
+    model.set_recompute(recompute);
+    const at::Tensor x0 = fixture.tensor("loss.x0");
+    diffusion::Objective objective =
+        fixture.metadata("objective") == "iddpm"
+            ? diffusion::Objective(diffusion::Iddpm())
+            : diffusion::Objective(diffusion::RectifiedFlow());
+    diffusion::NoisedBatch batch;
+    batch.t = fixture.tensor("loss.t");
+    batch.noise = fixture.tensor("loss.noise");
+    batch.weights = at::ones_like(batch.t);
+    if (const auto* iddpm = std::get_if<diffusion::Iddpm>(&objective)) {
+      const at::Tensor index = batch.t.to(at::kLong);
+      const auto column = [&](const std::vector<double>& table) {
+        return at::tensor(table, at::kDouble).index_select(0, index).to(at::kFloat).view({-1, 1, 1, 1});
+      };
+      batch.x_t = column(iddpm->schedule().sqrt_alphas_cumprod) * x0 +
+                  column(iddpm->schedule().sqrt_one_minus_alphas_cumprod) * batch.noise;
+    } else {
+      const at::Tensor t = batch.t.view({-1, 1, 1, 1});
+      batch.x_t = x0 * (-t + 1.0) + t * batch.noise;
+    }
+    const at::Tensor prediction =
+        model.forward(batch.x_t, batch.t, {.labels = fixture.tensor("loss.labels")});
+    const diffusion::Loss loss = diffusion::loss(objective, prediction, batch, x0);
+    EXPECT_LT(relative_error(loss.per_sample, fixture.tensor("loss.loss")), kRelativeTolerance);
+    torch::autograd::backward({loss.mean}, {});
+    for (const auto& [path, parameter] : model.named_parameters()) {
+      EXPECT_LT(relative_error(without_key_bias(path, parameter->grad),
+                               without_key_bias(path, fixture.tensor("grad." + path))),
+                kRelativeTolerance)
+          << path << " with " << recompute << " blocks recomputed";
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Fixtures, DiTFixtureTest,
+                         testing::Values("dit_latent.safetensors", "dit_pixel_flow.safetensors"),
+                         [](const auto& info) {
+                           return std::string(info.param).substr(0, std::string(info.param).find('.'));
+                         });
+
+DiTConfig named(const std::string& name) {
+  DiTConfig config;
+  config.name = name;
+  config.in_channels = 4;
+  config.height = 32;
+  config.width = 32;
+  config.num_classes = 1000;
+  return resolved(config);
+}
+
+// Parameter counts and Gflops (10^9 multiply-accumulates) of the paper's table 1 and the original
+// repository; the position table counts as a parameter there.
+TEST(DiTConfigTest, SizesMatchThePaper) {
+  struct Row {
+    const char* name;
+    double millions;
+    double gmacs;
+  };
+  for (const Row& row : {Row{"DiT-S/2", 32.96, 6.06}, Row{"DiT-B/2", 130.51, 23.01},
+                         Row{"DiT-L/2", 458.10, 80.71}, Row{"DiT-XL/2", 675.13, 118.64},
+                         Row{"DiT-XL/4", 0, 29.05}, Row{"DiT-XL/8", 0, 7.39}}) {
+    const DiTConfig config = named(row.name);
+    if (row.millions > 0) {
+      DiT model(config);
+      int64_t count = config.num_tokens() * config.hidden;
+      for (const auto& [path, parameter] : model.named_parameters()) {
+        count += parameter->numel();
+      }
+      EXPECT_NEAR(static_cast<double>(count) / 1e6, row.millions, 0.006) << row.name;
+    }
+    EXPECT_NEAR(forward_macs(config) / 1e9, row.gmacs, 0.005 * row.gmacs) << row.name;
+  }
+}
+
+TEST(DiTConfigTest, BadSizesAreRefused) {
+  DiTConfig config = named("DiT-S/2");
+  config.heads = 5;
+  EXPECT_THROW((void)resolved(config), Error);
+  config = named("DiT-S/2");
+  config.height = 33;
+  EXPECT_THROW((void)resolved(config), Error);
+  config.name = "DiT-M/2";
+  EXPECT_THROW((void)resolved(config), Error);
+  EXPECT_THROW((void)resolved(DiTConfig{}), Error);
+}
+
+TEST(DiTPlanTest, BucketsHoldEveryParameterOnce) {
+  const DiTConfig config = named("DiT-S/8");
+  DiT model(config);
+  std::multiset<std::string> in_buckets;
+  for (const nn::BucketSpec& bucket : dit_buckets(config)) {
+    in_buckets.insert(bucket.parameters.begin(), bucket.parameters.end());
+  }
+  std::multiset<std::string> in_model;
+  for (const auto& [path, parameter] : model.named_parameters()) {
+    in_model.insert(path);
+  }
+  EXPECT_EQ(in_buckets, in_model);
+}
+
+TEST(DiTTest, WrongInputsAreNamed) {
+  const Fixture fixture("dit_latent.safetensors");
+  DiT model(fixture_config(fixture));
+  set_weights(model, fixture, false);
+  const at::Tensor x = fixture.tensor("forward.x_t");
+  const at::Tensor t = fixture.tensor("forward.t");
+  const diffusion::Conditions conditions{.labels = fixture.tensor("forward.labels")};
+  EXPECT_THROW((void)model.forward(x.narrow(3, 0, 4), t, conditions), Error);
+  EXPECT_THROW((void)model.forward(x, t.to(at::kDouble), conditions), Error);
+  EXPECT_THROW((void)model.forward(x, t, {}), Error);
+}
+
+TEST(DiTTest, TapsSeeEveryModuleInOrderOfComputation) {
+  const Fixture fixture("dit_latent.safetensors");
+  DiT model(fixture_config(fixture));
+  set_weights(model, fixture, false);
+  std::vector<std::string> seen;
+  model.set_tap([&seen](const std::string& path, const at::Tensor& output) {
+    seen.push_back(path);
+    return output;
+  });
+  (void)model.forward(fixture.tensor("forward.x_t"), fixture.tensor("forward.t"),
+                      {.labels = fixture.tensor("forward.labels")});
+  EXPECT_EQ(seen.front(), "x_embedder");
+  EXPECT_EQ(seen.back(), "");
+  const auto position = [&seen](const std::string& path) {
+    return std::find(seen.begin(), seen.end(), path) - seen.begin();
+  };
+  EXPECT_LT(position("blocks.0.attn.qkv"), position("blocks.0.attn"));
+  EXPECT_LT(position("blocks.0"), position("blocks.1.attn.qkv"));
+  EXPECT_LT(position("final_layer"), static_cast<int64_t>(seen.size()) - 1);
+}
+
+}  // namespace
+}  // namespace kinora::models

@@ -1,0 +1,442 @@
+#include "kinora/optim/adamw.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/tensor.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <functional>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "kinora/core/error.h"
+#include "kinora/core/philox.h"
+#include "kinora/ops/optimizer_step.h"
+#include "kinora/ops/random.h"
+#include "tests/optim/model.h"
+
+namespace kinora::optim {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+const json& fixture() {
+  static const json loaded = [] {
+    std::ifstream file(std::string(KINORA_TEST_DATA) + "/adamw.json");
+    return json::parse(file);
+  }();
+  return loaded;
+}
+
+at::Tensor tensor_of(const json& values) {
+  std::vector<float> result;
+  for (const json& value : values) {
+    result.push_back(value.is_string() ? std::stof(value.get<std::string>()) : value.get<float>());
+  }
+  return at::tensor(result);
+}
+
+std::string path_of(size_t index) {
+  return "p" + std::to_string(index);
+}
+
+/// The parameters of a case of the fixture in an arena of two buckets, at their initial values.
+struct FixtureRun {
+  explicit FixtureRun(const json& data) : data(data), arena(make_arena()) {
+    for (size_t i = 0; i < size(); ++i) {
+      arena.load_parameter(path_of(i), tensor_of(data["initial"][i]).view(shape(i)));
+    }
+    arena.reset_averages();
+  }
+
+  [[nodiscard]] size_t size() const { return fixture()["shapes"].size(); }
+  [[nodiscard]] std::vector<int64_t> shape(size_t i) const { return fixture()["shapes"][i]; }
+
+  void set_gradients(const json& step) {
+    for (size_t i = 0; i < size(); ++i) {
+      parameters.named()[i].parameter->grad.copy_(tensor_of(step["grads"][i]).view(shape(i)));
+    }
+  }
+
+  /// `tolerance` is relative to the largest element of each tensor.
+  void expect_close(const json& expected, Role role, double tolerance) const {
+    for (size_t i = 0; i < size(); ++i) {
+      const at::Tensor want = tensor_of(expected[i]).view(shape(i));
+      const at::Tensor got = arena.export_parameter(path_of(i), role);
+      EXPECT_LE((got - want).abs().max().item<double>(),
+                tolerance * want.abs().max().item<double>())
+          << to_string(role) << " of " << path_of(i);
+    }
+  }
+
+  const json& data;
+  TestParameters parameters;
+  Arena arena;
+
+ private:
+  Arena make_arena() {
+    nn::BucketSpec odd{"odd", {}, false};
+    nn::BucketSpec even{"even", {}, false};
+    for (size_t i = 0; i < size(); ++i) {
+      parameters.add(path_of(i), shape(i));
+      (i % 2 == 0 ? even : odd).parameters.push_back(path_of(i));
+    }
+    ArenaOptions options;
+    options.ema_decays = data["ema_decays"].get<std::vector<double>>();
+    return Arena(parameters.named(), {even, odd}, options);
+  }
+};
+
+constexpr double kTolerance = 2e-6;  // a few roundings of fp32 over 20 steps
+
+class TorchAdamWTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(TorchAdamWTest, TwentyStepsEqualTorch) {
+  FixtureRun run(fixture()["cases"][GetParam()]);
+  AdamWConfig config;
+  config.weight_decay = run.data["weight_decay"];
+  config.max_grad_norm = run.data["max_grad_norm"];
+  AdamW optimizer(config, run.arena);
+  for (const json& step : run.data["steps"]) {
+    run.set_gradients(step);
+    const StepResult result = optimizer.step(run.arena, run.data["lr"]);
+    EXPECT_NEAR(result.grad_norm, step["grad_norm"].get<double>(),
+                kTolerance * step["grad_norm"].get<double>());
+    EXPECT_FALSE(result.skipped);
+    if (step.contains("weights")) {
+      run.expect_close(step["weights"], Role::master(), kTolerance);
+    }
+  }
+  run.expect_close(run.data["exp_avg"], Role::exp_avg(), kTolerance);
+  run.expect_close(run.data["exp_avg_sq"], Role::exp_avg_sq(), kTolerance);
+  for (size_t k = 0; k < run.data["averages"].size(); ++k) {
+    run.expect_close(run.data["averages"][k], Role::average(k), kTolerance);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, TorchAdamWTest, testing::Values("plain", "clipped"),
+                         [](const auto& info) { return info.param; });
+
+TEST(TorchGradScalerTest, ScalesSkipsAndUpdatesEqualTorch) {
+  // The optimizer's own policy has the interval of 2000; here the operations with a short one.
+  FixtureRun run(fixture()["cases"]["scaled"]);
+  kernels::StepControl start;
+  start.loss_scale = run.data["initial_scale"];
+  const at::Tensor control = ops::make_step_control(start, at::kCPU);
+  kernels::UpdatePolicy policy;
+  policy.max_grad_norm = run.data["max_grad_norm"];
+  policy.dynamic_loss_scale = true;
+  policy.growth_interval = run.data["growth_interval"];
+  kernels::AdamwParameters parameters;
+  parameters.lr = run.data["lr"];
+  parameters.weight_decay = run.data["weight_decay"];
+  parameters.num_emas = 1;
+  parameters.ema_decay[0] = run.data["ema_decays"][0];
+  int64_t skipped = 0;
+  for (const json& step : run.data["steps"]) {
+    run.set_gradients(step);
+    for (const Bucket& bucket : run.arena.buckets()) {
+      ops::add_sum_squares(bucket.grad, control);
+    }
+    ops::prepare_update(control, policy);
+    for (const Bucket& bucket : run.arena.buckets()) {
+      ops::adamw_update(
+          {bucket.master, bucket.grad, bucket.exp_avg, bucket.exp_avg_sq, bucket.ema, at::Tensor()},
+          parameters, control);
+    }
+    const kernels::StepControl decisions = ops::read_step_control(control);
+    EXPECT_EQ(decisions.skip == 1, step["skipped"].get<bool>());
+    EXPECT_EQ(decisions.loss_scale, step["loss_scale"].get<float>());
+    skipped += decisions.skip;
+    if (!step["grad_norm"].is_null()) {
+      EXPECT_NEAR(decisions.grad_norm, step["grad_norm"].get<double>(),
+                  kTolerance * step["grad_norm"].get<double>());
+    }
+    if (step.contains("weights")) {
+      run.expect_close(step["weights"], Role::master(), kTolerance);
+    }
+  }
+  EXPECT_EQ(skipped, 4);
+  run.expect_close(run.data["exp_avg_sq"], Role::exp_avg_sq(), kTolerance);
+  run.expect_close(run.data["averages"][0], Role::average(0), kTolerance);
+}
+
+/// Random gradients of one parameter of `numel` elements, the same for every run.
+struct RandomRun {
+  RandomRun(int64_t numel, at::ScalarType type, std::vector<double> decays = {})
+      : arena(make_arena(numel, type, std::move(decays))) {}
+
+  void set_gradients(uint32_t step, double scale = 1.0) const {
+    ops::random_fill(parameters.named()[0].parameter->grad, {3, 1, step, RandomPurpose::kTest},
+                     kernels::Distribution::kNormal, 0.1 * scale);
+  }
+
+  TestParameters parameters;
+  Arena arena;
+
+ private:
+  Arena make_arena(int64_t numel, at::ScalarType type, std::vector<double> decays) {
+    parameters.add("weight", {numel});
+    ArenaOptions options;
+    options.compute_type = type;
+    options.ema_decays = std::move(decays);
+    return Arena(parameters.named(), parameters.one_bucket(), options);
+  }
+};
+
+void expect_same_bits(const Arena& a, const Arena& b, const std::vector<Role>& roles) {
+  for (const Role role : roles) {
+    EXPECT_TRUE(at::equal(a.buckets()[0].tensor(role), b.buckets()[0].tensor(role)))
+        << to_string(role);
+  }
+}
+
+std::vector<Role> all_roles(const Arena& arena) {
+  std::vector<Role> roles = arena.state_roles();
+  roles.push_back(Role::compute());
+  roles.push_back(Role::grad());
+  return roles;
+}
+
+TEST(AdamWTest, TheComputeCopyIsTheRoundedMaster) {
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+    RandomRun run(1000, type);
+    AdamW optimizer({}, run.arena);
+    run.set_gradients(0);
+    optimizer.step(run.arena, 0.01);
+    EXPECT_TRUE(at::equal(run.arena.buckets()[0].compute, run.arena.buckets()[0].master.to(type)));
+    EXPECT_EQ(run.arena.buckets()[0].grad.count_nonzero().item<int64_t>(), 0);
+  }
+}
+
+TEST(AdamWTest, FusedPassEqualsTheComposedOne) {
+  RandomRun fused(10'007, at::kBFloat16, {0.9, 0.999});
+  RandomRun composed(10'007, at::kBFloat16, {0.9, 0.999});
+  AdamWConfig config;
+  config.weight_decay = 0.1;
+  config.max_grad_norm = 1.0;
+  AdamW optimizer(config, fused.arena);
+  kernels::UpdatePolicy policy;
+  policy.max_grad_norm = 1.0;
+  const at::Tensor control = ops::make_step_control({}, at::kCPU);
+  kernels::AdamwParameters parameters;
+  parameters.lr = 0.01;
+  parameters.weight_decay = 0.1;
+  parameters.num_emas = 2;
+  parameters.ema_decay[0] = 0.9;
+  parameters.ema_decay[1] = 0.999;
+  for (uint32_t step = 0; step < 5; ++step) {
+    fused.set_gradients(step);
+    composed.set_gradients(step);
+    optimizer.step(fused.arena, 0.01);
+    const Bucket& bucket = composed.arena.buckets()[0];
+    ops::add_sum_squares(bucket.grad, control);
+    ops::prepare_update(control, policy);
+    ops::adamw_update_composed(
+        {bucket.master, bucket.grad, bucket.exp_avg, bucket.exp_avg_sq, bucket.ema, bucket.compute},
+        parameters, control);
+  }
+  for (const Role role : fused.arena.state_roles()) {
+    const at::Tensor want = composed.arena.buckets()[0].tensor(role);
+    EXPECT_LE((fused.arena.buckets()[0].tensor(role) - want).abs().max().item<double>(),
+              kTolerance * want.abs().max().item<double>())
+        << to_string(role);
+  }
+}
+
+TEST(AdamWTest, TheNumberOfThreadsChangesNoBit) {
+  const int threads = at::get_num_threads();
+  AdamWConfig config;
+  config.max_grad_norm = 1.0;
+  RandomRun one(300'001, at::kBFloat16, {0.99});
+  RandomRun four(300'001, at::kBFloat16, {0.99});
+  StepResult results[2];
+  for (RandomRun* run : {&one, &four}) {
+    at::set_num_threads(run == &one ? 1 : 4);
+    AdamW optimizer(config, run->arena);
+    for (uint32_t step = 0; step < 3; ++step) {
+      run->set_gradients(step);
+      results[run == &one ? 0 : 1] = optimizer.step(run->arena, 0.01);
+    }
+  }
+  at::set_num_threads(threads);
+  EXPECT_EQ(results[0].grad_norm, results[1].grad_norm);
+  expect_same_bits(one.arena, four.arena, all_roles(one.arena));
+}
+
+TEST(AdamWTest, AveragesFollowTheClosedForm) {
+  // lr 0 keeps the weights, so after n steps ema = w + (ema_0 - w) d^n.
+  RandomRun run(100, at::kFloat, {0.9, 0.99});
+  AdamW optimizer({}, run.arena);
+  const Bucket& bucket = run.arena.buckets()[0];
+  const at::Tensor weights = bucket.master.clone();
+  bucket.ema[0].fill_(2.0);
+  bucket.ema[1].fill_(2.0);
+  for (uint32_t step = 0; step < 30; ++step) {
+    run.set_gradients(step);
+    optimizer.step(run.arena, 0.0);
+  }
+  EXPECT_TRUE(at::equal(bucket.master, weights));
+  const double decays[] = {0.9, 0.99};
+  for (size_t k = 0; k < 2; ++k) {
+    const at::Tensor expected =
+        weights + (at::full(weights.sizes(), 2.0) - weights) * std::pow(decays[k], 30);
+    EXPECT_LE((bucket.ema[k] - expected).abs().max().item<double>(), 3e-6);
+  }
+}
+
+TEST(AdamWTest, ASkippedStepLeavesEverythingButGradients) {
+  for (const float bad :
+       {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    RandomRun run(1000, at::kBFloat16, {0.9});
+    RandomRun untouched(1000, at::kBFloat16, {0.9});
+    AdamW optimizer({}, run.arena);
+    run.set_gradients(0);
+    run.arena.buckets()[0].grad[777] = bad;
+    const StepResult result = optimizer.step(run.arena, 0.01);
+    EXPECT_TRUE(result.skipped);
+    EXPECT_FALSE(std::isfinite(result.grad_norm));
+    EXPECT_EQ(result.applied_steps, 0);
+    EXPECT_EQ(result.skipped_steps, 1);
+    EXPECT_EQ(result.loss_scale, 1.0F);
+    expect_same_bits(run.arena, untouched.arena, all_roles(run.arena));
+    run.set_gradients(0);
+    EXPECT_FALSE(optimizer.step(run.arena, 0.01).skipped);
+  }
+}
+
+TEST(AdamWTest, HalfPrecisionStartsWithTorchsScaleAndBacksOff) {
+  RandomRun run(100, at::kHalf);
+  AdamW optimizer({}, run.arena);
+  const at::Tensor scale = optimizer.loss_scale();
+  EXPECT_EQ(scale.item<float>(), 65536.0F);
+  run.set_gradients(0, 65536.0);
+  const StepResult applied = optimizer.step(run.arena, 0.01);
+  run.set_gradients(0);
+  EXPECT_NEAR(applied.grad_norm, run.arena.buckets()[0].grad.norm().item<float>(), 1e-5);
+  run.arena.buckets()[0].grad[3] = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(optimizer.step(run.arena, 0.01).loss_scale, 32768.0F);
+  EXPECT_EQ(scale.item<float>(), 32768.0F) << "the tensor follows";
+}
+
+TEST(AdamWTest, ARestoredRunGoesOnWithTheSameBits) {
+  RandomRun whole(1000, at::kHalf, {0.9});
+  RandomRun resumed(1000, at::kHalf, {0.9});
+  AdamWConfig config;
+  config.max_grad_norm = 1.0;
+  AdamW first(config, whole.arena);
+  for (uint32_t step = 0; step < 3; ++step) {
+    whole.set_gradients(step, 65536.0);
+    first.step(whole.arena, 0.01);
+  }
+  for (const Role role : whole.arena.state_roles()) {
+    resumed.arena.buckets()[0].tensor(role).copy_(whole.arena.buckets()[0].tensor(role));
+  }
+  resumed.arena.refresh_compute();
+  AdamW second(config, resumed.arena);
+  second.restore(first.state());
+  EXPECT_EQ(second.state(), first.state());
+  EXPECT_EQ(second.state().applied_steps, 3);
+  for (uint32_t step = 3; step < 6; ++step) {
+    whole.set_gradients(step, 65536.0);
+    resumed.set_gradients(step, 65536.0);
+    const StepResult a = first.step(whole.arena, 0.01);
+    const StepResult b = second.step(resumed.arena, 0.01);
+    EXPECT_EQ(a.grad_norm, b.grad_norm);
+  }
+  expect_same_bits(whole.arena, resumed.arena, all_roles(whole.arena));
+}
+
+std::string error_of(ErrorKind kind, const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), kind) << error.what();
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(AdamWErrorTest, SettingsAreChecked) {
+  RandomRun run(10, at::kFloat, {0.9});
+  const auto message = [&](const AdamWConfig& config) {
+    return error_of(ErrorKind::kConfig, [&] { const AdamW optimizer(config, run.arena); });
+  };
+  EXPECT_THAT(message({.beta1 = 1.0}), HasSubstr("betas must be in [0, 1), got 1"));
+  EXPECT_THAT(message({.beta2 = -0.1}), HasSubstr("betas must be in [0, 1), got -0.1"));
+  EXPECT_THAT(message({.eps = 0.0}), HasSubstr("eps must be above 0"));
+  EXPECT_THAT(message({.weight_decay = -1.0}), HasSubstr("weight_decay"));
+  EXPECT_THAT(message({.max_grad_norm = -1.0}), HasSubstr("max_grad_norm"));
+  AdamW optimizer({}, run.arena);
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { optimizer.step(run.arena, -1.0); }),
+              HasSubstr("learning rate"));
+  const BoundWeights bound = run.arena.bind(WeightSet::average(0));
+  EXPECT_THAT(error_of(ErrorKind::kInternal, [&] { optimizer.step(run.arena, 0.1); }),
+              HasSubstr("while an EMA stands in"));
+}
+
+TEST(AdamWErrorTest, SamplingArenasCannotBeTrained) {
+  TestParameters parameters;
+  parameters.add("weight", {3});
+  ArenaOptions options;
+  options.train = false;
+  const Arena arena(parameters.named(), parameters.one_bucket(), options);
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { const AdamW optimizer({}, arena); }),
+              HasSubstr("made for sampling"));
+}
+
+TEST(AdamWErrorTest, ImpossibleStatesAreRefused) {
+  RandomRun run(10, at::kHalf);
+  AdamW optimizer({}, run.arena);
+  const auto message = [&](const AdamWState& state) {
+    return error_of(ErrorKind::kIo, [&] { optimizer.restore(state); });
+  };
+  EXPECT_THAT(message({.applied_steps = -1}), HasSubstr("-1 applied"));
+  EXPECT_THAT(message({.loss_scale = 0.0F}), HasSubstr("loss scale 0"));
+  EXPECT_THAT(message({.loss_scale = std::numeric_limits<float>::quiet_NaN()}), HasSubstr("nan"));
+  EXPECT_THAT(message({.good_steps = 2000}), HasSubstr("2000 good steps"));
+  RandomRun fp32(10, at::kFloat);
+  AdamW other({}, fp32.arena);
+  EXPECT_THAT(error_of(ErrorKind::kIo, [&] { other.restore({.loss_scale = 1024.0F}); }),
+              HasSubstr("belongs to an fp16 run"));
+}
+
+TEST(OptimizerOpErrorTest, MismatchedTensorsAreNamed) {
+  RandomRun run(10, at::kBFloat16);
+  const Bucket& bucket = run.arena.buckets()[0];
+  const at::Tensor control = ops::make_step_control({}, at::kCPU);
+  const auto message = [&](const ops::OptimizerBucket& tensors,
+                           const kernels::AdamwParameters& parameters = {}) {
+    return error_of(ErrorKind::kShape, [&] { ops::adamw_update(tensors, parameters, control); });
+  };
+  const ops::OptimizerBucket good = {bucket.master,     bucket.grad, bucket.exp_avg,
+                                     bucket.exp_avg_sq, {},          bucket.compute};
+  ops::OptimizerBucket bad = good;
+  bad.grad = bucket.grad.narrow(0, 0, 10);
+  EXPECT_THAT(message(bad), HasSubstr("grad must be contiguous Float with 4096 elements"));
+  bad = good;
+  bad.exp_avg = bucket.exp_avg.to(at::kDouble);
+  EXPECT_THAT(message(bad), HasSubstr("exp_avg must be"));
+  bad = good;
+  bad.exp_avg_sq = at::Tensor();
+  EXPECT_THAT(message(bad), HasSubstr("got an undefined tensor"));
+  bad = good;
+  bad.compute = bucket.master;
+  EXPECT_THAT(message(bad), HasSubstr("compute must be bf16 or fp16"));
+  kernels::AdamwParameters averaged;
+  averaged.num_emas = 1;
+  EXPECT_THAT(message(good, averaged), HasSubstr("there must be 1 EMAs"));
+  EXPECT_THAT(error_of(ErrorKind::kShape, [&] { ops::round_to(bucket.master, bucket.grad); }),
+              HasSubstr("must be bf16 or fp16"));
+}
+
+}  // namespace
+}  // namespace kinora::optim

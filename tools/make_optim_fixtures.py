@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""Writes tests/optim/data/adamw.json: what PyTorch's own optimizer does with given gradients.
+
+Cases (fp32, CPU):
+  plain    torch.optim.AdamW, no weight decay, no clipping
+  clipped  weight decay 0.05, torch.nn.utils.clip_grad_norm_ to 1.0, two EMAs
+  scaled   as clipped, through torch.amp.GradScaler with a short growth interval; some gradients are
+           infinite or NaN
+
+Each case lists the gradients of every step as backward leaves them (scaled, in the last case) and,
+after each step, the norm and the loss scale, after some the weights, and after the last one the
+moments and averages.
+"""
+
+import argparse
+import json
+import math
+import pathlib
+
+import torch
+
+SHAPES = [[7], [3, 5], [1], [2, 3, 2]]
+STEPS = 20
+
+
+def to_list(tensor):
+    return [float(f"{value:.9g}") for value in tensor.detach().flatten().tolist()]
+
+
+def run_case(seed, weight_decay, max_norm, emas, scaler, bad_steps):
+    generator = torch.Generator().manual_seed(seed)
+    weights = [
+        torch.nn.Parameter(torch.randn(shape, generator=generator)) for shape in SHAPES
+    ]
+    averages = [[weight.detach().clone() for weight in weights] for _ in emas]
+    lr = 0.01
+    optimizer = torch.optim.AdamW(
+        weights, lr=lr, weight_decay=weight_decay, foreach=False, fused=False
+    )
+    case = {
+        "lr": lr,
+        "weight_decay": weight_decay,
+        "max_grad_norm": max_norm,
+        "ema_decays": emas,
+        "initial": [to_list(weight) for weight in weights],
+        "steps": [],
+    }
+    if scaler is not None:
+        case["initial_scale"] = scaler.get_scale()
+        case["growth_interval"] = scaler.get_growth_interval()
+    for step in range(STEPS):
+        scale = scaler.get_scale() if scaler is not None else 1.0
+        for weight in weights:
+            grad = torch.randn(weight.shape, generator=generator) * (3.0 if step % 2 else 0.1)
+            weight.grad = grad * scale
+        if step in bad_steps:
+            weights[1].grad.view(-1)[4] = bad_steps[step]
+        record = {"grads": [to_list(weight.grad) for weight in weights]}
+        if scaler is not None:
+            scaler.scale(torch.zeros(()))  # sets the scaler up; the gradients are scaled above
+            scaler.unscale_(optimizer)
+        norm = torch.nn.utils.clip_grad_norm_(weights, max_norm if max_norm > 0 else math.inf)
+        before = [weight.detach().clone() for weight in weights]
+        if scaler is not None:
+            scaler.step(optimizer)
+            scaler.update()
+        else:
+            optimizer.step()
+        skipped = step in bad_steps
+        if skipped:
+            assert all(torch.equal(a, b) for a, b in zip(before, weights)), "must have been skipped"
+        else:
+            for decay, average in zip(emas, averages):
+                for mean, weight in zip(average, weights):
+                    mean.mul_(decay).add_(weight.detach(), alpha=1 - decay)
+        record["skipped"] = skipped
+        record["grad_norm"] = None if skipped else float(f"{norm.item():.9g}")
+        record["loss_scale"] = scaler.get_scale() if scaler is not None else 1.0
+        if step in (0, 1, 9, STEPS - 1):
+            record["weights"] = [to_list(weight) for weight in weights]
+        case["steps"].append(record)
+    case["exp_avg"] = [to_list(optimizer.state[weight]["exp_avg"]) for weight in weights]
+    case["exp_avg_sq"] = [to_list(optimizer.state[weight]["exp_avg_sq"]) for weight in weights]
+    case["averages"] = [[to_list(mean) for mean in average] for average in averages]
+    return case
+
+
+def main():
+    root = pathlib.Path(__file__).resolve().parent.parent
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", default=root / "tests/optim/data/adamw.json", type=pathlib.Path)
+    arguments = parser.parse_args()
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
+    fixture = {
+        "torch": torch.__version__,
+        "shapes": SHAPES,
+        "cases": {
+            "plain": run_case(1, 0.0, 0.0, [], None, {}),
+            "clipped": run_case(2, 0.05, 1.0, [0.9, 0.999], None, {}),
+            "scaled": run_case(
+                3, 0.05, 1.0, [0.9], scaler,
+                {0: math.inf, 5: -math.inf, 6: math.nan, 13: math.inf},
+            ),
+        },
+    }
+    # JSON has no infinities: strings, which the test turns back.
+    def encode(value):
+        if isinstance(value, float) and not math.isfinite(value):
+            return str(value)
+        if isinstance(value, dict):
+            return {key: encode(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [encode(item) for item in value]
+        return value
+
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(encode(fixture), separators=(",", ":"))
+    arguments.out.write_text(text.replace('{"grads"', '\n{"grads"') + "\n")
+
+
+if __name__ == "__main__":
+    main()
