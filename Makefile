@@ -3,6 +3,10 @@ BUILD ?= build
 PRESET ?= dev
 JOBS ?= $(shell scripts/jobs.sh)
 
+# A clone elsewhere finds the same objects in the compiler cache.
+export CCACHE_BASEDIR := $(CURDIR)
+export CCACHE_NOHASHDIR := 1
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test build bench format lint clean setup configure
 

@@ -24,6 +24,8 @@ if(NOT KINORA_CUDA STREQUAL "OFF" AND Torch_HAS_CUDA)
     set(CMAKE_CUDA_ARCHITECTURES "${KINORA_CUDA_ARCHITECTURES}")
     set(CMAKE_CUDA_STANDARD 20)
     set(CMAKE_CUDA_RUNTIME_LIBRARY None)
+    # The wheels' nvcc looks for its libraries in lib64, and they have lib.
+    set(ENV{LIBRARY_PATH} "${KINORA_TORCH_DIR}/../nvidia/cu13/lib:$ENV{LIBRARY_PATH}")
     enable_language(CUDA)
     if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # Debian 12's CMake 3.25.1 does not know it yet
       set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")

@@ -21,9 +21,11 @@ TEXT
 
 readonly TORCH_VERSION=2.11.0
 readonly CUDA_MAJOR=13
-# nvcc, its headers, its device compiler, and CUB/Thrust/libcu++. The runtime comes with torch.
-readonly NVCC_PACKAGES=(nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88
-                        nvidia-nvvm==13.0.88 nvidia-cuda-cccl==13.0.85)
+# cuda_runtime_api.h, which comes with torch, needs headers of this one.
+readonly CRT_PACKAGE=nvidia-cuda-crt==13.0.88
+# nvcc, its device compiler, and CUB/Thrust/libcu++. The runtime comes with torch.
+readonly NVCC_PACKAGES=(nvidia-cuda-nvcc==13.0.88 "$CRT_PACKAGE" nvidia-nvvm==13.0.88
+                        nvidia-cuda-cccl==13.0.85)
 readonly PACKAGES=(make g++ cmake ninja-build ccache git ca-certificates libyaml-cpp-dev
                    libcli11-dev nlohmann-json3-dev libgtest-dev libgmock-dev libbenchmark-dev
                    libjpeg-dev libpng-dev libwebp-dev libxxhash-dev zlib1g-dev)
@@ -176,6 +178,11 @@ install_torch() {
   echo "torch $TORCH_VERSION" >"$stamp"
 }
 
+install_crt() {
+  compgen -G "$venv/lib/python3*/site-packages/nvidia/cu13/include/crt/host_defines.h" >/dev/null ||
+    pip_install "$CRT_PACKAGE"
+}
+
 # --- nvcc ----------------------------------------------------------------------------------------
 
 nvcc_fits() { "$1" --version 2>/dev/null | grep -q "release $CUDA_MAJOR\."; }
@@ -219,6 +226,7 @@ if [[ -n "${KINORA_TORCH_DIR:-}" ]]; then
       "got $KINORA_TORCH_DIR"
 else
   install_torch
+  install_crt
 fi
 
 if [[ "$cuda" == auto ]] && "$root/scripts/gpus.sh" --any; then

@@ -6,7 +6,8 @@ namespace kinora::data {
 
 /// One micro-batch on the host.
 struct Batch {
-  at::Tensor images;        ///< uint8 [B, C, H, W]; pinned where a GPU is used
+  /// Pinned where a GPU is used; to_float makes of either what a model takes.
+  at::Tensor images;        ///< images: uint8 [B, 3, H, W]; latents: float32 [B, C, h, w]
   at::Tensor labels;        ///< int64 [B]
   at::Tensor sample_index;  ///< int64 [B]: position in the data stream, the RNG's sample number
 };

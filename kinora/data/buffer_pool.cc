@@ -15,11 +15,14 @@ struct BufferPool::State {
   int64_t num_allocated = 0;
 };
 
-BufferPool::BufferPool(int64_t batch, int64_t height, int64_t width, bool pinned)
-    : shape_{batch, 3, height, width}, pinned_(pinned), state_(std::make_shared<State>()) {}
+BufferPool::BufferPool(int64_t batch, const SampleShape& sample, at::ScalarType type, bool pinned)
+    : shape_{batch, sample.channels, sample.height, sample.width},
+      type_(type),
+      pinned_(pinned),
+      state_(std::make_shared<State>()) {}
 
 at::Tensor BufferPool::take() {
-  const auto options = at::TensorOptions().dtype(at::kByte);
+  const auto options = at::TensorOptions().dtype(type_);
   const std::lock_guard<std::mutex> lock(state_->mutex);
   if (pinned_) {
     ++state_->num_allocated;

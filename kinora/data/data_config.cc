@@ -5,25 +5,28 @@
 #include "kinora/core/error.h"
 #include "kinora/data/class_folder.h"
 #include "kinora/data/class_tar.h"
+#include "kinora/data/latent_files.h"
 #include "kinora/data/shapes.h"
 
 namespace kinora::data {
 
 void describe(Fields& fields, DataConfig& c) {
   const auto scope = fields.scope("data");
-  fields.add(
-      "source", c.source,
-      {{"shapes", SourceKind::kShapes}, {"folder", SourceKind::kFolder}, {"tar", SourceKind::kTar}},
-      "Where images come from: shapes (generated, needs no files), folder (PATH/CLASS/IMAGE), tar "
-      "(the same inside archives, which are not unpacked).");
+  fields.add("source", c.source,
+             {{"shapes", SourceKind::kShapes},
+              {"folder", SourceKind::kFolder},
+              {"tar", SourceKind::kTar},
+              {"latents", SourceKind::kLatents}},
+             "Where samples come from: shapes (generated images, need no files), folder "
+             "(PATH/CLASS/IMAGE), tar (the same inside archives, which are not unpacked), latents "
+             "(safetensors files with latents [n, C, h, w], already scaled, and labels [n]).");
   fields
       .add("path", c.path,
-           "The folder of class folders, or one or several .tar archives; relative to the working "
-           "folder.")
+           "The folder of class folders, or one or several .tar archives or .safetensors files of "
+           "latents; relative to the working folder.")
       .check(
-          "name one folder for data.source folder, at least one archive for tar, and be left out "
-          "for "
-          "shapes",
+          "name one folder for data.source folder, at least one file for tar and latents, and be "
+          "left out for shapes",
           [&c] {
             switch (c.source) {
               case SourceKind::kShapes:
@@ -31,13 +34,15 @@ void describe(Fields& fields, DataConfig& c) {
               case SourceKind::kFolder:
                 return c.path.size() == 1;
               case SourceKind::kTar:
+              case SourceKind::kLatents:
                 return !c.path.empty();
             }
             return false;
           });
   constexpr double kMaxSide = 16384;
   fields.add("height", c.height,
-             "Height of the images in pixels; others are cropped from the centre as ADM does.",
+             "Height of the images in pixels; others are cropped from the centre as ADM does. "
+             "Latents have the size that their files say.",
              between(1, kMaxSide));
   fields.add("width", c.width, "Width of the images in pixels.", between(1, kMaxSide));
   fields.add("count", c.count, "Number of generated images, for data.source shapes.",
@@ -47,16 +52,22 @@ void describe(Fields& fields, DataConfig& c) {
              "train.seed, so that another run holds out the same images.",
              at_least(0));
   fields.add("validation", c.validation,
-             "Number of images held out of training for validation, drawn at random.", at_least(0));
-  fields.add("flip", c.flip, "Mirror every image with probability 1/2.");
+             "Number of samples held out of training for validation, drawn at random.",
+             at_least(0));
+  fields.add("flip", c.flip, "Mirror every image with probability 1/2.")
+      .check(
+          "be false for data.source latents (a mirrored latent is not the latent of the mirrored "
+          "image; compute latents of mirrored images instead)",
+          [&c] { return !c.flip || c.source != SourceKind::kLatents; });
   fields.add("threads", c.threads,
              "Threads that read and decode; 0 takes half the cores, from 1 to 16.",
              between(0, 1024));
   fields.add("queue", c.queue, "Batches decoded ahead.", between(1, 1024));
-  fields.add("max_bad", c.max_bad,
-             "Unreadable images that are named and replaced before the run stops; -1 allows 1 % of "
-             "the set, but at least 10.",
-             at_least(-1));
+  fields.add(
+      "max_bad", c.max_bad,
+      "Unreadable samples that are named and replaced before the run stops; -1 allows 1 % of "
+      "the set, but at least 10.",
+      at_least(-1));
 }
 
 std::unique_ptr<Source> open_source(const DataConfig& config) {
@@ -70,6 +81,9 @@ std::unique_ptr<Source> open_source(const DataConfig& config) {
       return std::make_unique<ClassFolder>(config.path.front());
     case SourceKind::kTar:
       return std::make_unique<ClassTar>(
+          std::vector<std::filesystem::path>(config.path.begin(), config.path.end()));
+    case SourceKind::kLatents:
+      return std::make_unique<LatentFiles>(
           std::vector<std::filesystem::path>(config.path.begin(), config.path.end()));
   }
   KINORA_UNREACHABLE("[data] unknown source kind");

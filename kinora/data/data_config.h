@@ -11,13 +11,13 @@
 
 namespace kinora::data {
 
-enum class SourceKind : uint8_t { kShapes, kFolder, kTar };
+enum class SourceKind : uint8_t { kShapes, kFolder, kTar, kLatents };
 
-/// Which images to train on, and how to load them.
+/// Which images or latents to train on, and how to load them.
 struct DataConfig {
   SourceKind source = SourceKind::kShapes;
-  std::vector<std::string> path;  ///< of the folder, or of one or several archives
-  int64_t height = 32;            ///< pixels that the model sees
+  std::vector<std::string> path;  ///< of the folder, or of one or several archives or latents
+  int64_t height = 32;            ///< pixels that the model sees; of images only
   int64_t width = 32;
   int64_t count = 65536;  ///< of generated images
   int64_t seed = 0;       ///< of generated images and of what is held out

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -27,10 +28,24 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-void check(const LoaderOptions& options) {
-  KINORA_CHECK(options.height > 0 && options.width > 0, kConfig,
-               "[loader] images must have pixels, got ", options.height, " x ", options.width,
-               ". Hint: set data.height and data.width.");
+// The shape of a sample in a batch; `height` and `width` are those of images.
+SampleShape sample_shape(const Source& source, int64_t height, int64_t width) {
+  if (const std::optional<SampleShape> latents = source.latent_shape()) {
+    return *latents;
+  }
+  KINORA_CHECK(height > 0 && width > 0, kConfig, "[data] images must have pixels, got ", height,
+               " x ", width, ". Hint: set data.height and data.width.");
+  return {3, height, width};
+}
+
+at::ScalarType sample_type(const Source& source) {
+  return source.latent_shape() ? at::kFloat : at::kByte;
+}
+
+void check(const Source& source, const LoaderOptions& options) {
+  KINORA_CHECK(!options.random_flip || !source.latent_shape(), kConfig,
+               "[loader] latents cannot be flipped: a mirrored latent is not the latent of the "
+               "mirrored image. Hint: compute latents of mirrored images too");
   KINORA_CHECK(options.num_ranks > 0 && options.rank >= 0 && options.rank < options.num_ranks,
                kConfig, "[loader] the rank must be in [0, ", options.num_ranks, "), got ",
                options.rank);
@@ -75,7 +90,8 @@ class Loader::Impl {
       : source_(source),
         options_(options),
         order_(source.size(), options.seed),
-        pool_(options.micro_batch, options.height, options.width, options.pinned),
+        pool_(options.micro_batch, sample_shape(source, options.height, options.width),
+              sample_type(source), options.pinned),
         bad_(source, options.max_bad),
         slots_(static_cast<size_t>(options.queue_depth)) {
     const int64_t num_threads = thread_count(options.num_threads);
@@ -222,13 +238,13 @@ class Loader::Impl {
     const RandomStream stream{options_.seed, static_cast<uint64_t>(position), 0,
                               RandomPurpose::kAugment};
     const bool flip = options_.random_flip && random_uniform(stream, 0) < 0.5F;
-    uint8_t* planes =
-        slot.batch.images.mutable_data_ptr<uint8_t>() + i * 3 * options_.height * options_.width;
+    std::byte* out =
+        static_cast<std::byte*>(slot.batch.images.mutable_data_ptr()) + i * reader.num_bytes();
     int64_t index = slot.indices[static_cast<size_t>(i)];
     for (int64_t attempt = 1;; ++attempt) {
       if (!bad_.contains(index)) {
         try {
-          slot.batch.labels.mutable_data_ptr<int64_t>()[i] = reader.read(index, flip, planes);
+          slot.batch.labels.mutable_data_ptr<int64_t>()[i] = reader.read(index, flip, out);
           break;
         } catch (const Error& error) {
           if (!is_bad_sample(error)) {
@@ -276,7 +292,7 @@ class Loader::Impl {
 };
 
 Loader::Loader(const Source& source, const LoaderOptions& options) {
-  check(options);
+  check(source, options);
   check_size(source.size(), "the training set");
   impl_ = std::make_unique<Impl>(source, options);
 }
@@ -293,20 +309,19 @@ LoaderStats Loader::stats() const {
 
 Batch load_samples(const Source& source, std::span<const int64_t> indices, int64_t height,
                    int64_t width, int64_t max_bad) {
-  KINORA_CHECK(height > 0 && width > 0, kConfig, "[data] images must have pixels, got ", height,
-               " x ", width);
+  const SampleShape shape = sample_shape(source, height, width);
   const auto size = static_cast<int64_t>(indices.size());
-  Batch batch =
-      make_batch(at::empty({size, 3, height, width}, at::TensorOptions().dtype(at::kByte)));
+  Batch batch = make_batch(at::empty({size, shape.channels, shape.height, shape.width},
+                                     at::TensorOptions().dtype(sample_type(source))));
   auto* labels = batch.labels.mutable_data_ptr<int64_t>();
   auto* numbers = batch.sample_index.mutable_data_ptr<int64_t>();
-  auto* images = batch.images.mutable_data_ptr<uint8_t>();
+  auto* images = static_cast<std::byte*>(batch.images.mutable_data_ptr());
   BadSamples bad(source, max_bad);
   SampleReader reader(source, height, width);
   int64_t filled = 0;
   for (const int64_t index : indices) {
     try {
-      labels[filled] = reader.read(index, false, images + filled * 3 * height * width);
+      labels[filled] = reader.read(index, false, images + filled * reader.num_bytes());
       numbers[filled] = index;
       ++filled;
     } catch (const Error& error) {

@@ -12,7 +12,7 @@
 namespace kinora::data {
 
 struct LoaderOptions {
-  int64_t height = 0;  ///< of the images of a batch
+  int64_t height = 0;  ///< of the images of a batch; latents keep their own size
   int64_t width = 0;
   int64_t micro_batch = 1;   ///< samples in a Batch
   int64_t global_batch = 1;  ///< samples of all ranks in a step; a multiple of both others
@@ -20,7 +20,7 @@ struct LoaderOptions {
   int64_t num_ranks = 1;
   int64_t first_position = 0;  ///< where in the data stream the first global batch starts
   uint64_t seed = 0;           ///< keys order and flips
-  bool random_flip = false;    ///< mirror every other image
+  bool random_flip = false;    ///< mirror every other image; not for latents
   int64_t num_threads = 0;     ///< decoding threads; 0: half the cores, from 1 to 16
   int64_t queue_depth = 4;     ///< batches decoded ahead
   bool pinned = false;         ///< batches in page-locked memory (needs a GPU)
@@ -31,7 +31,7 @@ struct LoaderStats {
   int64_t num_batches = 0;       ///< handed out
   double wait_seconds = 0.0;     ///< spent waiting in next()
   int64_t num_bad = 0;           ///< different unreadable samples met
-  int64_t num_buffers = 0;       ///< image buffers made
+  int64_t num_buffers = 0;       ///< buffers for images or latents made
   double slowest_seconds = 0.0;  ///< longest time for one sample (read, decode, crop) ...
   std::string slowest_name;      ///< ... and which it was
 };
@@ -66,9 +66,9 @@ class Loader {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Samples `indices` of `source` as one batch, cropped but not flipped, for fixed sets such as the
-/// validation set; `sample_index` holds the indices. Unreadable samples are named in the log and
-/// left out; more than `max_bad` of them (-1: as for the loader), or nothing left: Error (kIo).
+/// Samples `indices` of `source` as one batch, images cropped but not flipped, for fixed sets such
+/// as the validation set; `sample_index` holds the indices. Unreadable samples are named in the log
+/// and left out; more than `max_bad` of them (-1: as for the loader), or nothing left: Error (kIo).
 [[nodiscard]] Batch load_samples(const Source& source, std::span<const int64_t> indices,
                                  int64_t height, int64_t width, int64_t max_bad = -1);
 

@@ -4,8 +4,10 @@
 
 namespace kinora::data {
 
-/// Images as models take them: float32 in [-1, 1] on `device`, x / 127.5 - 1, of uint8 images of
-/// any shape. From pinned memory the copy runs beside the host; the bytes travel, not the floats.
+/// A batch's images as models take them: float32 on `device`. Of uint8 images of any shape,
+/// x / 127.5 - 1, which lies in [-1, 1]; the bytes travel, not the floats. Float32 latents pass as
+/// they are: on the CPU the result is the same memory. From pinned memory the copy runs beside the
+/// host. Throws Error (kShape) for other types.
 [[nodiscard]] at::Tensor to_float(const at::Tensor& images, const at::Device& device);
 
 }  // namespace kinora::data

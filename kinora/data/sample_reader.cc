@@ -1,7 +1,7 @@
 #include "kinora/data/sample_reader.h"
 
 #include <algorithm>
-#include <cstddef>
+#include <cstring>
 
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
@@ -39,11 +39,33 @@ void BadSamples::add(int64_t index, const std::string& reason) {
                 " samples may be unreadable, got ", count, "; the first of them:", list,
                 "\nHint: mend or remove these files, or raise data.max_bad.");
   }
-  log_warn("[data] left out an image that cannot be read: ", reason);
+  log_warn("[data] left out a sample that cannot be read: ", reason);
 }
 
-int64_t SampleReader::read(int64_t index, bool flip, uint8_t* planes) {
+int64_t SampleReader::num_bytes() const {
+  return latent_shape_ ? latent_shape_->num_values() * static_cast<int64_t>(sizeof(float))
+                       : 3 * height_ * width_;
+}
+
+int64_t SampleReader::read(int64_t index, bool flip, std::byte* out) {
   source_.read(index, sample_);
+  if (latent_shape_) {
+    write_latent(index, out);
+  } else {
+    write_image(index, flip, reinterpret_cast<uint8_t*>(out));
+  }
+  return sample_.label;
+}
+
+void SampleReader::write_latent(int64_t index, std::byte* out) const {
+  const auto num_values = static_cast<int64_t>(sample_.latent.size());
+  KINORA_CHECK(num_values == latent_shape_->num_values(), kIo, "[data] ",
+               source_.sample_name(index), " must hold ", latent_shape_->text(), " values, got ",
+               num_values);
+  std::memcpy(out, sample_.latent.data(), sample_.latent.size() * sizeof(float));
+}
+
+void SampleReader::write_image(int64_t index, bool flip, uint8_t* planes) {
   const io::Image* image = &sample_.image;
   KINORA_CHECK(image->height > 0 && image->width > 0 && image->channels == 3, kIo, "[data] ",
                source_.sample_name(index), " must have pixels and 3 channels, got ", image->height,
@@ -63,7 +85,6 @@ int64_t SampleReader::read(int64_t index, bool flip, uint8_t* planes) {
       out[2 * plane] = pixel[2];
     }
   }
-  return sample_.label;
 }
 
 }  // namespace kinora::data

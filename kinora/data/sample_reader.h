@@ -1,8 +1,10 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -36,18 +38,28 @@ class BadSamples {
   std::vector<std::string> first_reasons_;
 };
 
-/// Reads samples and crops them to one size. One per thread: its buffers are used again.
+/// Reads samples as a batch holds them: images cropped to one size, latents as they are. One per
+/// thread: its buffers are used again.
 class SampleReader {
  public:
+  /// `height` and `width` are those of images; latents keep their own.
   SampleReader(const Source& source, int64_t height, int64_t width)
-      : source_(source), height_(height), width_(width) {}
+      : source_(source), latent_shape_(source.latent_shape()), height_(height), width_(width) {}
 
-  /// Writes sample `index`, mirrored if `flip`, to `planes`, uint8 [3, height, width], and returns
-  /// its label. Throws what Source::read throws.
-  int64_t read(int64_t index, bool flip, uint8_t* planes);
+  /// Size of one sample in a batch.
+  [[nodiscard]] int64_t num_bytes() const;
+
+  /// Writes sample `index` to `out`, num_bytes() long, and returns its label: an image, mirrored if
+  /// `flip`, as uint8 [3, height, width], a latent as float32 [C, h, w]. Throws what Source::read
+  /// throws.
+  int64_t read(int64_t index, bool flip, std::byte* out);
 
  private:
+  void write_image(int64_t index, bool flip, uint8_t* planes);
+  void write_latent(int64_t index, std::byte* out) const;
+
   const Source& source_;
+  std::optional<SampleShape> latent_shape_;
   int64_t height_;
   int64_t width_;
   Sample sample_;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,9 @@ class SubsetSource : public Source {
   [[nodiscard]] int64_t size() const override { return static_cast<int64_t>(indices_.size()); }
   [[nodiscard]] const std::vector<std::string>& class_names() const override {
     return whole_.class_names();
+  }
+  [[nodiscard]] std::optional<SampleShape> latent_shape() const override {
+    return whole_.latent_shape();
   }
   [[nodiscard]] std::string sample_name(int64_t index) const override;
   void read(int64_t index, Sample& out) const override;

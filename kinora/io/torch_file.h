@@ -38,8 +38,8 @@ class TorchFile {
   /// All tensors below the container that `path` names, in the file's order, named by the keys and
   /// list positions from there on, joined by dots. `path` is "" for the root or keys joined by "/":
   /// "ema", "state/model". Values that are no tensors, and those under keys that are neither text
-  /// nor integers, are left out. Throws kIo where the path leads nowhere
-  /// (naming the keys that there are), leads to no container, or two tensors get the same name.
+  /// nor integers, are left out. Throws kIo where the path leads nowhere (naming the keys that
+  /// there are) or to no container, and where two tensors get the same name.
   [[nodiscard]] std::vector<NamedTorchTensor> tensors(std::string_view path = "") const;
 
   /// Reads all of a zip file and compares its CRC-32s; `open` does so only for the structure. The

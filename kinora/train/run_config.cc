@@ -156,13 +156,20 @@ int64_t recompute_blocks(const std::string& recompute, int64_t depth) {
   return count;
 }
 
-models::DiTConfig resolved_model(const RunConfig& config, int64_t num_data_classes) {
+models::DiTConfig resolved_model(const RunConfig& config, int64_t num_data_classes,
+                                 const std::optional<data::SampleShape>& latents) {
   models::DiTConfig model = config.model;
+  KINORA_CHECK(config.data.source != data::SourceKind::kLatents || latents ||
+                   (model.height > 0 && model.width > 0),
+               kConfig,
+               "[train] model.height and model.width must be given where the latents' files are not "
+               "opened, got ",
+               model.height, " x ", model.width);
   if (model.height == 0) {
-    model.height = config.data.height;
+    model.height = latents ? latents->height : config.data.height;
   }
   if (model.width == 0) {
-    model.width = config.data.width;
+    model.width = latents ? latents->width : config.data.width;
   }
   model = models::resolved(model);
   if (model.num_classes == 0) {

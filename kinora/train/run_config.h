@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -81,7 +82,10 @@ void describe(Fields& fields, RunConfig& config);
 [[nodiscard]] int64_t recompute_blocks(const std::string& recompute, int64_t depth);
 
 /// The model of the run: sizes from its name, input size and classes from the data, time_scale from the
-/// objective. kConfig where model and data do not fit together.
-[[nodiscard]] models::DiTConfig resolved_model(const RunConfig& config, int64_t num_data_classes);
+/// objective. `latents` is the shape of the data's latents where they were opened. kConfig where model
+/// and data do not fit together, or where the size is that of latents that nobody opened.
+[[nodiscard]] models::DiTConfig resolved_model(
+    const RunConfig& config, int64_t num_data_classes,
+    const std::optional<data::SampleShape>& latents = std::nullopt);
 
 }  // namespace kinora::train

@@ -14,9 +14,11 @@ namespace {
 
 constexpr const char* kLockName = ".lock";
 
+/// Empty folders do not count: a start that was refused leaves those of the run.
 bool holds_a_run(const std::filesystem::path& path) {
   for (const auto& entry : std::filesystem::directory_iterator(path)) {
-    if (entry.path().filename() != kLockName) {
+    const bool empty_folder = entry.is_directory() && std::filesystem::is_empty(entry.path());
+    if (entry.path().filename() != kLockName && !empty_folder) {
       return true;
     }
   }

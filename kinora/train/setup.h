@@ -10,14 +10,14 @@
 
 namespace kinora::train {
 
-/// The images of a run: the whole set, and its two disjoint parts.
+/// The samples of a run: the whole set, and its two disjoint parts.
 struct RunData {
   std::unique_ptr<data::Source> whole;
   std::unique_ptr<data::Source> train;
   std::unique_ptr<data::Source> validation;  ///< null if nothing is held out
 };
 
-/// Opens the data and holds out data.validation images. kConfig if too few are left.
+/// Opens the data and holds out data.validation samples. kConfig if too few are left.
 [[nodiscard]] RunData open_data(const data::DataConfig& config);
 
 /// kCuda if a GPU is asked for and there is none.

@@ -1,8 +1,10 @@
 #include "kinora/train/trainer.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <functional>
+#include <optional>
 #include <sstream>
 
 #include "kinora/checkpoint/checkpoint.h"
@@ -58,8 +60,9 @@ class Trainer::Impl {
         device_(choose_device(config.train.device)),
         data_(open_data(config.data)) {
     ops::configure_computation(config_.train.threads, config_.train.deterministic);
-    config_.model = resolved_model(config_, data_.train->num_classes());
-    check_pixels();
+    config_.model =
+        resolved_model(config_, data_.train->num_classes(), data_.train->latent_shape());
+    check_input();
     objective_ = diffusion::make_objective(config_.objective, config_.model.learn_sigma);
     diffusion::move_to(objective_, device_);
     if (config_.objective.timestep_sampling ==
@@ -126,7 +129,7 @@ class Trainer::Impl {
       if (due(state_.step, config_.checkpoint.every) || last) {
         save();
       }
-      if (due(state_.step, config_.sample.every)) {
+      if (has_pixels() && due(state_.step, config_.sample.every)) {
         draw_samples(log);
       }
     }
@@ -148,17 +151,25 @@ class Trainer::Impl {
   }
 
  private:
-  void check_pixels() const {
+  void check_input() const {
     const models::DiTConfig& model = config_.model;
-    KINORA_CHECK(model.in_channels == 3, kConfig,
-                 "[train] the data are images of 3 channels, but model.in_channels is ",
-                 model.in_channels,
-                 ". Hint: training on latents needs an autoencoder, which is not there yet; kinora "
-                 "bench train measures such a recipe");
-    KINORA_CHECK(model.height == config_.data.height && model.width == config_.data.width, kConfig,
-                 "[train] model.height and width must be those of the data, ", config_.data.height,
-                 " x ", config_.data.width, ", got ", model.height, " x ", model.width,
+    const std::optional<data::SampleShape> latents = data_.train->latent_shape();
+    const data::SampleShape shape =
+        latents.value_or(data::SampleShape{3, config_.data.height, config_.data.width});
+    KINORA_CHECK(model.in_channels == shape.channels, kConfig, "[train] the data are ",
+                 latents ? "latents" : "images", " of ", shape.channels,
+                 " channels, but model.in_channels is ", model.in_channels, ". Hint: ",
+                 latents ? "set it to that of the data"
+                         : "to train on latents, compute them first and set data.source to latents");
+    KINORA_CHECK(model.height == shape.height && model.width == shape.width, kConfig,
+                 "[train] model.height and width must be those of the data, ", shape.height, " x ",
+                 shape.width, ", got ", model.height, " x ", model.width,
                  ". Hint: leave them at 0");
+  }
+
+  /// Whether samples can be shown as a picture.
+  [[nodiscard]] bool has_pixels() const {
+    return config_.model.in_channels == 3 || config_.model.in_channels == 1;
   }
 
   void start_or_resume(const Resume& resume) {
@@ -196,6 +207,7 @@ class Trainer::Impl {
     for (auto candidate = checkpoints.rbegin(); candidate != checkpoints.rend(); ++candidate) {
       try {
         load(*candidate);
+        std::for_each(checkpoints.rbegin(), candidate, set_aside);
         return true;
       } catch (const Error& error) {
         if (std::next(candidate) == checkpoints.rend() || error.kind() != ErrorKind::kIo) {
@@ -205,6 +217,14 @@ class Trainer::Impl {
       }
     }
     return false;
+  }
+
+  /// Frees the name of a damaged checkpoint for the run, which comes to its step again.
+  static void set_aside(const std::filesystem::path& damaged) {
+    const auto aside = damaged.parent_path() / ("damaged-" + damaged.filename().string());
+    std::filesystem::remove_all(aside);
+    io::rename_durably(damaged, aside);
+    log_warn("[train] the damaged checkpoint is now ", aside);
   }
 
   void load(const std::filesystem::path& checkpoint) {
@@ -235,9 +255,15 @@ class Trainer::Impl {
              " parameters, on ", ops::describe(device_));
     log_info("[train] kernels: ", kernel_summary(config_.model, config_.train.precision,
                                                        config_.micro_batch(), device_));
-    log_info("[train] ", data_.train->size(), " images of ", data_.train->num_classes(),
+    log_info("[train] ", data_.train->size(),
+             data_.train->latent_shape() ? " latents of " : " images of ", data_.train->num_classes(),
              " classes; ", config_.train.global_batch, " samples a step, ", config_.micro_batch(),
              " at once");
+    if (config_.sample.every > 0 && !has_pixels()) {
+      log_info("[train] no grids of samples while training: samples of ", config_.model.in_channels,
+               " channels are latents, which cannot be shown; kinora sample writes them to "
+               "latents.safetensors");
+    }
     std::ostringstream memory;
     for (const auto& [name, role] :
          std::initializer_list<std::pair<const char*, optim::Role>>{
@@ -398,7 +424,7 @@ class Trainer::Impl {
     text << "[train] step " << state_.step << "; waited " << human_duration(stats.wait_seconds)
          << " for data";
     if (stats.num_bad > 0) {
-      text << "; " << stats.num_bad << " unreadable images were replaced";
+      text << "; " << stats.num_bad << " unreadable samples were replaced";
     }
     if (device_.is_cuda()) {
       text << "; peak GPU memory " << human_bytes(ops::peak_memory(device_));

@@ -30,7 +30,7 @@ class Validation {
                                         at::Device device) const;
 
  private:
-  at::Tensor images_;  // uint8 [n, C, H, W]
+  at::Tensor images_;  // [n, C, H, W]: uint8 pixels or float32 latents
   at::Tensor labels_;  // int64 [n]
   int64_t num_bands_;
   int64_t micro_batch_;

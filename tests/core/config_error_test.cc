@@ -8,7 +8,7 @@
 
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"
-#include "sample_config.h"
+#include "tests/core/sample_config.h"
 
 namespace kinora {
 namespace {

@@ -11,7 +11,7 @@
 #include "kinora/core/error.h"
 #include "kinora/core/philox.h"
 #include "kinora/core/text.h"
-#include "sample_config.h"
+#include "tests/core/sample_config.h"
 
 namespace kinora {
 namespace {

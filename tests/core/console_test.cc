@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kinora/core/text.h"
-#include "terminal_screen.h"
+#include "tests/core/terminal_screen.h"
 
 namespace kinora {
 namespace {

@@ -8,7 +8,7 @@
 #include "kinora/core/error.h"
 #include "kinora/diffusion/sampler.h"
 #include "kinora/diffusion/spacing.h"
-#include "tensors.h"
+#include "tests/diffusion/tensors.h"
 
 namespace kinora::diffusion {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "kinora/core/error.h"
 #include "kinora/diffusion/objective.h"
-#include "tensors.h"
+#include "tests/diffusion/tensors.h"
 
 namespace kinora::diffusion {
 namespace {

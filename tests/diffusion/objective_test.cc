@@ -14,7 +14,7 @@
 #include "kinora/core/error.h"
 #include "kinora/io/safetensors.h"
 #include "kinora/ops/random.h"
-#include "tensors.h"
+#include "tests/diffusion/tensors.h"
 
 namespace kinora::diffusion {
 namespace {

@@ -3,8 +3,8 @@
 
 #include "kinora/diffusion/sampler.h"
 #include "kinora/diffusion/spacing.h"
-#include "tensors.h"
-#include "toy_denoisers.h"
+#include "tests/diffusion/tensors.h"
+#include "tests/diffusion/toy_denoisers.h"
 
 /// Trajectories of diffusers' schedulers (in double, tools/make_diffusion_fixtures.py) against
 /// ours, with the same toy denoiser and noise.

@@ -9,8 +9,8 @@
 #include "kinora/core/error.h"
 #include "kinora/diffusion/spacing.h"
 #include "kinora/ops/random.h"
-#include "tensors.h"
-#include "toy_denoisers.h"
+#include "tests/diffusion/tensors.h"
+#include "tests/diffusion/toy_denoisers.h"
 
 namespace kinora::diffusion {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "kinora/core/error.h"
 #include "kinora/diffusion/spacing.h"
-#include "records.h"
+#include "tests/diffusion/records.h"
 
 namespace kinora::diffusion {
 namespace {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "kinora/core/error.h"
-#include "records.h"
+#include "tests/diffusion/records.h"
 
 namespace kinora::diffusion {
 namespace {

@@ -5,7 +5,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/tensor.h>
 
-#include "records.h"
+#include "tests/diffusion/records.h"
 
 /// Small helpers of this folder's tests.
 namespace kinora::diffusion {

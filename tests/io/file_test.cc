@@ -37,7 +37,7 @@ TEST(MappedFileTest, ShowsTheBytesAndMoves) {
   EXPECT_EQ(as_string(first.bytes()), "hello");
   MappedFile second(std::move(first));
   EXPECT_EQ(as_string(second.bytes()), "hello");
-  std::ofstream(folder.path() / "b");
+  std::ofstream(folder.path() / "b") << "";
   MappedFile empty(folder.path() / "b");
   EXPECT_TRUE(empty.bytes().empty());
   empty = std::move(second);

@@ -217,7 +217,8 @@ TEST_F(HostileSafetensorsTest, EveryCutAndManyFlips) {
   int num_refused = 0;
   for (int i = 0; i < 2000; ++i) {
     std::string damaged = sound;
-    damaged[random() % sound.size()] ^= static_cast<char>(1U << random() % 8);
+    char& letter = damaged[random() % sound.size()];
+    letter = static_cast<char>(static_cast<uint32_t>(letter) ^ 1U << random() % 8);
     overwrite(path_, damaged);
     try {
       const SafetensorsFile file = SafetensorsFile::open(path_);

@@ -30,31 +30,41 @@ inline std::string le(size_t size, uint64_t value) {
 inline std::string make_zip(const std::vector<std::pair<std::string, std::string>>& entries,
                             ZipParts parts = ZipParts::k32) {
   const bool wide = parts == ZipParts::k64;
+  const auto narrow = [&](size_t size, uint64_t value) { return le(size, wide ? ~0ULL : value); };
   std::string body;
   std::string directory;
   for (const auto& [name, content] : entries) {
-    const std::string sum = le(4, crc32(std::as_bytes(std::span(content.data(), content.size()))));
-    const std::string size = le(4, wide ? 0xffffffff : content.size());
-    const std::string extra = wide ? le(2, 1) + le(2, 24) + le(8, content.size()) +
-                                         le(8, content.size()) + le(8, body.size())
-                                   : "";
-    directory += "PK\x01\x02" + le(2, 45) + le(2, 45) + le(2, 0) + le(2, 0) + le(4, 0) + sum +
-                 size + size + le(2, name.size()) + le(2, extra.size()) + le(2, 0) + le(2, 0) +
-                 le(2, 0) + le(4, 0) + le(4, wide ? 0xffffffff : body.size()) + name + extra;
-    body += "PK\x03\x04" + le(2, 45) + le(2, 0) + le(2, 0) + le(4, 0) + sum + size + size +
-            le(2, name.size()) + le(2, 0) + name + content;
+    const std::string version = le(2, 45);
+    const std::string sizes =
+        le(4, crc32(std::as_bytes(std::span(content.data(), content.size())))) +
+        narrow(4, content.size()) + narrow(4, content.size()) + le(2, name.size());
+    std::string extra;
+    if (wide) {
+      extra = le(2, 1) + le(2, 24);
+      for (const size_t value : {content.size(), content.size(), body.size()}) {
+        extra += le(8, value);
+      }
+    }
+    directory.append("PK\x01\x02").append(version).append(version).append(le(8, 0)).append(sizes);
+    directory.append(le(2, extra.size()))
+        .append(std::string(10, '\0'))
+        .append(narrow(4, body.size()));
+    directory.append(name).append(extra);
+    body.append("PK\x03\x04").append(version).append(le(8, 0)).append(sizes).append(le(2, 0));
+    body.append(name).append(content);
   }
-  std::string end;
+  const size_t end = body.size() + directory.size();
+  std::string archive = body + directory;
   if (wide) {
-    end = "PK\x06\x06" + le(8, 44) + le(2, 45) + le(2, 45) + le(4, 0) + le(4, 0) +
-          le(8, entries.size()) + le(8, entries.size()) + le(8, directory.size()) +
-          le(8, body.size()) + "PK\x06\x07" + le(4, 0) + le(8, body.size() + directory.size()) +
-          le(4, 1);
+    archive.append("PK\x06\x06").append(le(8, 44)).append(le(2, 45)).append(le(2, 45));
+    archive.append(le(8, 0)).append(le(8, entries.size())).append(le(8, entries.size()));
+    archive.append(le(8, directory.size())).append(le(8, body.size()));
+    archive.append("PK\x06\x07").append(le(4, 0)).append(le(8, end)).append(le(4, 1));
   }
-  return body + directory + end + "PK\x05\x06" + le(2, 0) + le(2, 0) +
-         le(2, wide ? 0xffff : entries.size()) + le(2, wide ? 0xffff : entries.size()) +
-         le(4, wide ? 0xffffffff : directory.size()) + le(4, wide ? 0xffffffff : body.size()) +
-         le(2, 0);
+  archive.append("PK\x05\x06").append(le(4, 0));
+  archive.append(narrow(2, entries.size())).append(narrow(2, entries.size()));
+  archive.append(narrow(4, directory.size())).append(narrow(4, body.size())).append(le(2, 0));
+  return archive;
 }
 
 }  // namespace kinora::io::testing

@@ -26,8 +26,8 @@ TEST(SumSquaresTest, IsExactForSmallIntegers) {
   for (const int64_t count : {0, 1, 15, 16, 17, 1000}) {
     std::vector<float> x(static_cast<size_t>(count));
     std::iota(x.begin(), x.end(), 1.0F);
-    EXPECT_EQ(sum_squares(x.data(), count),
-              static_cast<double>(count * (count + 1) * (2 * count + 1) / 6));
+    const int64_t expected = count * (count + 1) * (2 * count + 1) / 6;
+    EXPECT_EQ(sum_squares(x.data(), count), static_cast<double>(expected));
   }
 }
 

@@ -85,9 +85,9 @@ TEST(RandomFillTest, NormalsHaveTheMomentsOfANormal) {
 
 TEST(RandomFillTest, NormalsFollowBoxMullerOfTheirWords) {
   const std::vector<float> got = draw(4096, 0, Distribution::kNormal, 1.0F);
-  for (uint32_t block = 0; block < 1024; ++block) {
-    const PhiloxBlock words = philox(test_stream(), block);
-    for (uint32_t pair = 0; pair < 2; ++pair) {
+  for (size_t block = 0; block < 1024; ++block) {
+    const PhiloxBlock words = philox(test_stream(), static_cast<uint32_t>(block));
+    for (size_t pair = 0; pair < 2; ++pair) {
       const double u = ((words.word[2 * pair] >> 9) + 0.5) * 0x1p-23;
       const double angle = 2.0 * M_PI * (words.word[2 * pair + 1] >> 8) * 0x1p-24;
       const double radius = std::sqrt(-2.0 * std::log(u));

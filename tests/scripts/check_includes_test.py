@@ -45,6 +45,11 @@ class CheckIncludesTest(unittest.TestCase):
         self.expect_fault("kinora/models/a.cc", '"kinora/checkpoint/b.h"', "points sideways")
         self.expect_fault("kinora/io/deep/a.cc", '"kinora/kernels/b.h"', "points sideways")
 
+    def test_only_the_arena_looks_across(self):
+        self.expect_none("kinora/optim/a.h", '"kinora/nn/b.h"')
+        self.expect_fault("kinora/nn/a.h", '"kinora/optim/b.h"', "points sideways")
+        self.expect_fault("kinora/data/a.h", '"kinora/nn/b.h"', "points sideways")
+
     def test_apps_and_tests_stay_outside(self):
         self.expect_fault("kinora/train/a.cc", '"apps/kinora/b.h"', "must not include apps")
         self.expect_fault("kinora/train/a.cc", '"tests/train/b.h"', "must not include tests")

@@ -29,8 +29,14 @@ case "$*" in
   '-m pip install '*)
     echo "$*" >>"$CALLS"
     if [[ -n "${PIP_SAYS:-}" ]]; then echo "$PIP_SAYS" >&2; exit 1; fi
-    lib="$here/../lib/python3.12/site-packages/torch/lib"
-    mkdir -p "$lib" && touch "$lib/libtorch_cpu.so" "$here/torch-works" ;;
+    site="$here/../lib/python3.12/site-packages"
+    mkdir -p "$site/torch/lib" "$site/nvidia/cu13/include/crt"
+    if [[ "$*" == *torch==* ]]; then
+      touch "$site/torch/lib/libtorch_cpu.so" "$here/torch-works"
+    fi
+    if [[ "$*" == *cuda-crt==* ]]; then
+      touch "$site/nvidia/cu13/include/crt/host_defines.h"
+    fi ;;
 esac
 """
 
@@ -78,6 +84,7 @@ class SetupTest(unittest.TestCase):
         self.assertEqual((status, err), (0, ""))
         self.assertIn("installing torch 2.11.0", out)
         self.assertIn("torch==2.11.0", self.calls_made())
+        self.assertIn("nvidia-cuda-crt==13.0.88", self.calls_made())
         before = self.calls_made()
         self.assertEqual(self.run_setup("--no-cuda"), (0, "", ""))
         self.assertEqual(self.calls_made(), before)

@@ -1,0 +1,195 @@
+#include "kinora/data/latent_files.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include <c10/util/Half.h>
+#include <nlohmann/json.hpp>
+
+#include "kinora/core/error.h"
+
+namespace kinora::data {
+namespace {
+
+constexpr const char* kNamesKey = "class_names";
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  std::string text = "[";
+  for (size_t dim = 0; dim < shape.size(); ++dim) {
+    text += (dim == 0 ? "" : ", ") + std::to_string(shape[dim]);
+  }
+  return text + "]";
+}
+
+const io::SafetensorsTensor& tensor_of(const io::SafetensorsFile& file, const char* name) {
+  const io::SafetensorsTensor* tensor = file.find(name);
+  std::string others;
+  constexpr size_t kNumNamed = 4;
+  for (size_t i = 0; tensor == nullptr && i < std::min(kNumNamed, file.tensors().size()); ++i) {
+    others += (i == 0 ? "" : ", ") + io::in_quotes(file.tensors()[i].name);
+  }
+  KINORA_CHECK(tensor != nullptr, kIo, "[latents] ", file.path().string(),
+               " must hold the tensors latents [n, C, h, w] and labels [n]; there is no ", name,
+               ", got ", file.tensors().size(), " tensors", others.empty() ? "" : ": ", others);
+  return *tensor;
+}
+
+// The bytes in files may be unaligned.
+template <typename Value>
+Value value_at(const std::byte* bytes, int64_t index) {
+  Value value;
+  std::memcpy(&value, bytes + index * static_cast<int64_t>(sizeof(value)), sizeof(value));
+  return value;
+}
+
+void to_floats(const std::byte* bytes, DType dtype, std::vector<float>& out) {
+  const auto count = static_cast<int64_t>(out.size());
+  float* values = out.data();
+  switch (dtype) {
+    case DType::kF32:
+      std::memcpy(values, bytes, out.size() * sizeof(float));
+      return;
+    case DType::kF16:
+      for (int64_t i = 0; i < count; ++i) {
+        values[i] = c10::Half(value_at<uint16_t>(bytes, i), c10::Half::from_bits());
+      }
+      return;
+    case DType::kBF16:
+      for (int64_t i = 0; i < count; ++i) {
+        values[i] = bf16_to_float(value_at<uint16_t>(bytes, i));
+      }
+      return;
+    default:
+      KINORA_UNREACHABLE("[latents] a type that opening refuses: ", to_string(dtype));
+  }
+}
+
+// The names in `text`. Nested lists are refused while they are read, so that a hostile file cannot
+// make a tree of them.
+std::vector<std::string> parse_names(const std::string& text, const std::string& file) {
+  using Json = nlohmann::json;
+  const auto refuse = [&file] {
+    throw_error(ErrorKind::kIo, "[latents] ", file, ": the metadata ", kNamesKey,
+                R"( must be a JSON list of strings, such as ["cat", "dog"])");
+  };
+  const auto visit = [&refuse](int depth, Json::parse_event_t event, const Json& /*value*/) {
+    const bool opens =
+        event == Json::parse_event_t::array_start || event == Json::parse_event_t::object_start;
+    if (depth > 0 && opens) {
+      refuse();
+    }
+    return true;
+  };
+  const Json list = Json::parse(text, visit, /*allow_exceptions=*/false);
+  if (!list.is_array()) {
+    refuse();
+  }
+  std::vector<std::string> names;
+  for (const Json& name : list) {
+    if (!name.is_string()) {
+      refuse();
+    }
+    names.push_back(name.get<std::string>());
+  }
+  return names;
+}
+
+}  // namespace
+
+LatentFiles::LatentFiles(const std::vector<std::filesystem::path>& paths) {
+  KINORA_CHECK(!paths.empty(), kConfig,
+               "[latents] data.path must name at least one .safetensors file, got none");
+  for (const std::filesystem::path& path : paths) {
+    add(path);
+  }
+  check_size(size_, paths.front().string() + (paths.size() > 1 ? " and others" : ""));
+  const auto num_named = static_cast<int64_t>(names_.size());
+  KINORA_CHECK(num_named == 0 || num_named > max_label_, kIo, "[latents] the metadata ", kNamesKey,
+               " must name every class; the greatest label is ", max_label_, ", got ", num_named,
+               " names");
+  for (int64_t label = num_named; label <= max_label_; ++label) {
+    names_.push_back(std::to_string(label));
+  }
+}
+
+void LatentFiles::add(const std::filesystem::path& path) {
+  io::SafetensorsFile mapped = io::SafetensorsFile::open(path);
+  const std::string name = path.string();
+  const io::SafetensorsTensor& latents = tensor_of(mapped, "latents");
+  const io::SafetensorsTensor& labels = tensor_of(mapped, "labels");
+  const auto is_empty = [](int64_t size) { return size == 0; };
+  KINORA_CHECK(
+      latents.dtype == DType::kF32 || latents.dtype == DType::kF16 || latents.dtype == DType::kBF16,
+      kIo, "[latents] ", name, ": latents must be of type F32, F16 or BF16, got ",
+      to_string(latents.dtype));
+  KINORA_CHECK(latents.shape.size() == 4 && std::ranges::none_of(latents.shape, is_empty), kIo,
+               "[latents] ", name,
+               ": latents must have shape [n, C, h, w], all of them at least 1, got ",
+               shape_text(latents.shape));
+  KINORA_CHECK(labels.dtype == DType::kI64, kIo, "[latents] ", name,
+               ": labels must be of type I64, got ", to_string(labels.dtype));
+  const int64_t count = latents.shape[0];
+  KINORA_CHECK(labels.shape == std::vector<int64_t>{count}, kIo, "[latents] ", name,
+               ": labels must have shape [", count, "], one for each of the latents, got ",
+               shape_text(labels.shape));
+  const SampleShape shape{latents.shape[1], latents.shape[2], latents.shape[3]};
+  KINORA_CHECK(files_.empty() || shape == shape_, kConfig,
+               "[latents] all files must hold latents of one size; those of ",
+               files_.empty() ? "" : files_.front().mapped.path().string(), " are ", shape_.text(),
+               ", got ", shape.text(), " in ", name);
+  for (int64_t i = 0; i < count; ++i) {
+    const auto label = value_at<int64_t>(labels.data.data(), i);
+    KINORA_CHECK(label >= 0 && label < kMaxClasses, kIo, "[latents] ", name,
+                 ": labels must be class numbers from 0 to ", kMaxClasses - 1, ", got ", label,
+                 " for latent ", i);
+    max_label_ = std::max(max_label_, label);
+  }
+  add_names(mapped);
+  shape_ = shape;
+  // The spans stay right when the mapping moves.
+  const DType dtype = latents.dtype;
+  const std::span<const std::byte> latent_bytes = latents.data;
+  const std::span<const std::byte> label_bytes = labels.data;
+  files_.push_back({std::move(mapped), dtype, latent_bytes, label_bytes, size_, count});
+  size_ += count;
+}
+
+void LatentFiles::add_names(const io::SafetensorsFile& file) {
+  const auto entry = file.metadata().find(kNamesKey);
+  if (entry == file.metadata().end()) {
+    return;
+  }
+  const std::vector<std::string> names = parse_names(entry->second, file.path().string());
+  KINORA_CHECK(names_.empty() || names == names_, kIo, "[latents] ", file.path().string(),
+               ": the metadata ", kNamesKey,
+               " must be the same in all files that have it, got other names than before");
+  names_ = names;
+}
+
+const LatentFiles::File& LatentFiles::file_of(int64_t index) const {
+  const auto after = std::ranges::upper_bound(files_, index, {}, &File::first);
+  return *std::prev(after);
+}
+
+std::string LatentFiles::sample_name(int64_t index) const {
+  const File& file = file_of(index);
+  return "latent " + std::to_string(index - file.first) + " of " + file.mapped.path().string();
+}
+
+void LatentFiles::read(int64_t index, Sample& out) const {
+  const File& file = file_of(index);
+  const int64_t local = index - file.first;
+  const int64_t count = shape_.num_values();
+  out.label = value_at<int64_t>(file.labels.data(), local);
+  out.latent.resize(static_cast<size_t>(count));
+  to_floats(file.latents.data() + local * count * static_cast<int64_t>(size_of(file.dtype)),
+            file.dtype, out.latent);
+  for (const float value : out.latent) {
+    KINORA_CHECK(std::isfinite(value), kIo, "[latents] ", sample_name(index),
+                 " must be finite, got ", value);
+  }
+}
+
+}  // namespace kinora::data

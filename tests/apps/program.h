@@ -1,0 +1,53 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+/// The program `kinora`, as a process of its own.
+namespace kinora::apps {
+
+/// How a process ended and what it said.
+struct Outcome {
+  int exit_code = -1;  ///< -1: a signal ended it
+  int signal = 0;      ///< 0: it ended by itself
+  std::string out;
+  std::string err;
+};
+
+/// A running kinora. Its output goes into files in `folder`, whose names no other Program uses.
+class Program {
+ public:
+  /// Starts `command`, found by its path, or by its name in PATH.
+  Program(const std::filesystem::path& command, const std::vector<std::string>& arguments,
+          const std::filesystem::path& folder);
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+  /// Kills it if it still runs.
+  ~Program();
+
+  void send(int signal) const;
+  [[nodiscard]] bool is_running();
+  /// What it has said on standard error so far.
+  [[nodiscard]] std::string error_text() const;
+  /// Waits for the end; a process that takes longer than `limit` is killed, and the test fails.
+  Outcome wait(std::chrono::seconds limit = std::chrono::seconds(300));
+
+ private:
+  std::filesystem::path out_;
+  std::filesystem::path err_;
+  pid_t process_ = -1;
+  bool is_done_ = false;
+  int status_ = 0;
+};
+
+/// The program under test.
+[[nodiscard]] std::filesystem::path kinora_program();
+
+/// Runs kinora to its end.
+Outcome run_kinora(const std::vector<std::string>& arguments, const std::filesystem::path& folder);
+
+}  // namespace kinora::apps

@@ -1,0 +1,166 @@
+// Training to the end equals training, stopping and resuming, to the last bit.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numbers>
+
+#include "tests/apps/run_folder.h"
+
+namespace kinora::apps {
+namespace {
+
+struct Case {
+  std::string name;
+  Arguments overrides;
+};
+
+std::ostream& operator<<(std::ostream& stream, const Case& value) { return stream << value.name; }
+
+class ResumeTest : public RunTest, public testing::WithParamInterface<Case> {
+ protected:
+  static Arguments with(Arguments arguments, const Arguments& more) {
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  }
+};
+
+TEST_P(ResumeTest, TwentyStepsEqualTenAndTen) {
+  const Arguments& overrides = GetParam().overrides;
+  train_well(run_dir("whole"), with(overrides, {"train.steps=20"}));
+  train_well(run_dir("parts"), with(overrides, {"train.steps=10"}));
+  ASSERT_EQ(checkpoint_steps(run_dir("parts")), (std::vector<int64_t>{10}));
+  train_well(run_dir("parts"), with(overrides, {"train.steps=20", "--resume", "auto"}));
+  expect_same_state(run_dir("whole") / "checkpoints/step-20",
+                    run_dir("parts") / "checkpoints/step-20");
+  expect_same_log(run_dir("whole"), run_dir("parts"), 20);
+  // That the bits are the same would mean little if they did not change.
+  const auto before = arrays_of(run_dir("whole") / "checkpoints/step-10");
+  const auto after = arrays_of(run_dir("whole") / "checkpoints/step-20");
+  for (const auto& [name, bytes] : before) {
+    EXPECT_TRUE(bytes != after.at(name)) << name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Recipes, ResumeTest,
+    testing::Values(
+        Case{"iddpm_fp32", {}},
+        Case{"iddpm_bf16", {"train.precision=bf16"}},
+        Case{"iddpm_fp16", {"train.precision=fp16"}},
+        // 21 timesteps, so that the history of ten losses each is full before step 10.
+        Case{"iddpm_importance",
+             {"objective.timestep_sampling=importance", "objective.timesteps=21",
+              "train.global_batch=96", "model.depth=1"}},
+        Case{"flow_fp32", {"objective.kind=flow", "model.learn_sigma=false"}},
+        Case{"flow_bf16",
+             {"objective.kind=flow", "model.learn_sigma=false", "train.precision=bf16"}},
+        Case{"accumulated", {"train.micro_batch=2", "optim.max_grad_norm=0.1"}},
+        Case{"two_averages", {"ema.decays=[0.9, 0.999]", "optim.weight_decay=0.01"}},
+        Case{"no_average", {"ema.decays=[]"}},
+        Case{"recomputed", {"train.recompute=block:1"}},
+        Case{"flipped_cosine",
+             {"data.flip=true", "lr.schedule=cosine", "lr.warmup=5", "lr.horizon=18"}},
+        // The set of 20 images ends within a step.
+        Case{"short_epochs", {"data.count=20", "data.queue=1"}},
+        Case{"validated_and_sampled",
+             {"data.validation=8", "validation.every=4", "sample.every=3", "sample.count=2"}}),
+    [](const auto& info) { return info.param.name; });
+
+class ImportanceTest : public RunTest {};
+
+TEST_F(ImportanceTest, HistoryIsFullInTheRunsAbove) {
+  train_well(run_dir("run"), {"objective.timestep_sampling=importance", "objective.timesteps=21",
+                              "train.global_batch=96", "model.depth=1", "train.steps=10"});
+  const auto manifest =
+      nlohmann::json::parse(read_text(run_dir("run") / "checkpoints/step-10/manifest.json"));
+  const auto& counts = manifest.at("state").at("timestep_counts");
+  ASSERT_EQ(counts.size(), 21U);
+  for (const auto& count : counts) {
+    EXPECT_EQ(count, 10);
+  }
+}
+
+class UnchangedTest : public RunTest {};
+
+TEST_F(UnchangedTest, ValidationAndSamplingChangeNothing) {
+  train_well(run_dir("bare"), {"data.validation=8"});
+  train_well(run_dir("busy"), {"data.validation=8", "validation.every=3", "sample.every=4",
+                               "sample.count=2"});
+  expect_same_state(run_dir("bare") / "checkpoints/step-20",
+                    run_dir("busy") / "checkpoints/step-20");
+  EXPECT_TRUE(std::filesystem::exists(run_dir("busy") / "samples/step-16.png"));
+  EXPECT_TRUE(read_log(run_dir("busy"))[2].contains("validation_raw"));
+}
+
+TEST_F(UnchangedTest, SavingOftenOrResumingOftenChangesNothing) {
+  train_well(run_dir("bare"), {"checkpoint.every=0"});
+  EXPECT_EQ(checkpoint_steps(run_dir("bare")), (std::vector<int64_t>{20}));
+  for (const char* steps : {"train.steps=1", "train.steps=2", "train.steps=13", "train.steps=20"}) {
+    train_well(run_dir("often"), {steps, "checkpoint.every=1", "--resume", "auto"});
+  }
+  expect_same_state(run_dir("bare") / "checkpoints/step-20",
+                    run_dir("often") / "checkpoints/step-20");
+  expect_same_log(run_dir("bare"), run_dir("often"), 20);
+}
+
+TEST_F(UnchangedTest, AnotherSeedChangesTheWeights) {
+  train_well(run_dir("a"), {"train.steps=2"});
+  train_well(run_dir("b"), {"train.steps=2", "train.seed=1"});
+  const auto a = arrays_of(run_dir("a") / "checkpoints/step-2");
+  for (const auto& [name, bytes] : arrays_of(run_dir("b") / "checkpoints/step-2")) {
+    EXPECT_TRUE(bytes != a.at(name)) << name;
+  }
+}
+
+// Resuming in a new directory leaves the old one as it is.
+TEST_F(UnchangedTest, ResumingFromAPathBranchesOff) {
+  train_well(run_dir("a"), {"train.steps=20"});
+  const auto before = arrays_of(run_dir("a") / "checkpoints/step-10");
+  train_well(run_dir("b"), {"train.steps=20", "--resume",
+                            (run_dir("a") / "checkpoints/step-10").string()});
+  expect_same_state(run_dir("a") / "checkpoints/step-20", run_dir("b") / "checkpoints/step-20");
+  EXPECT_EQ(read_log(run_dir("b")).size(), 10U);
+  EXPECT_TRUE(before == arrays_of(run_dir("a") / "checkpoints/step-10"));
+}
+
+class LearningRateTest : public RunTest {
+ protected:
+  /// Half a cosine after five steps of warm-up, to a tenth at step 18 (optimizer steps from 0).
+  static double expected(int64_t step) {
+    if (step < 5) {
+      return 1e-3 * static_cast<double>(step + 1) / 5.0;
+    }
+    const double progress = std::min(static_cast<double>(step - 5) / 13.0, 1.0);
+    return 1e-3 * (0.1 + 0.9 * 0.5 * (1.0 + std::cos(std::numbers::pi * progress)));
+  }
+
+  static void expect_closed_form(const std::filesystem::path& run) {
+    const std::vector<LogLine> log = read_log(run);
+    ASSERT_EQ(log.size(), 20U);
+    for (int64_t step = 0; step < 20; ++step) {
+      EXPECT_NEAR(log[static_cast<size_t>(step)].at("lr").get<double>(), expected(step), 1e-15)
+          << step;
+    }
+  }
+
+  const Arguments schedule_ = {"lr.schedule=cosine", "lr.value=1e-3", "lr.warmup=5",
+                               "lr.horizon=18", "lr.final_fraction=0.1"};
+};
+
+TEST_F(LearningRateTest, FollowsTheScheduleInOptimizerStepsWithAccumulationAndAfterResume) {
+  Arguments arguments = schedule_;
+  train_well(run_dir("plain"), arguments);
+  expect_closed_form(run_dir("plain"));
+  arguments.emplace_back("train.micro_batch=2");
+  train_well(run_dir("accumulated"), arguments);
+  expect_closed_form(run_dir("accumulated"));
+  arguments.insert(arguments.end(), {"train.steps=7", "--resume", "auto"});
+  train_well(run_dir("resumed"), arguments);
+  arguments.emplace_back("train.steps=20");
+  train_well(run_dir("resumed"), arguments);
+  expect_closed_form(run_dir("resumed"));
+}
+
+}  // namespace
+}  // namespace kinora::apps

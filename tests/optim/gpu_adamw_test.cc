@@ -1,0 +1,207 @@
+#include <ATen/ops/equal.h>
+#include <ATen/ops/tensor.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "kinora/core/cuda.h"
+#include "kinora/core/philox.h"
+#include "kinora/ops/optimizer_step.h"
+#include "kinora/ops/random.h"
+#include "kinora/optim/adamw.h"
+#include "tests/optim/model.h"
+
+namespace kinora::optim {
+namespace {
+
+constexpr double kTolerance = 2e-6;
+
+/// The tensor level on a GPU; with nvcc our kernels, without it the composed path.
+class GpuOptimTest : public testing::TestWithParam<at::ScalarType> {
+ protected:
+  void SetUp() override {
+    if (!cuda_available()) {
+      GTEST_SKIP() << "no GPU: " << cuda_unavailable_reason();
+    }
+  }
+};
+
+/// Three parameters on a device, with the same gradients on every device.
+struct DeviceRun {
+  DeviceRun(at::Device device, at::ScalarType type) : arena(make_arena(device, type)) {
+    config.weight_decay = 0.1;
+    config.max_grad_norm = 1.0;
+  }
+
+  void set_gradients(uint32_t step, double scale) const {
+    for (size_t i = 0; i < parameters.named().size(); ++i) {
+      ops::random_fill(parameters.named()[i].parameter->grad, {3, i, step, RandomPurpose::kTest},
+                       kernels::Distribution::kNormal, 0.1 * scale);
+    }
+  }
+
+  TestParameters parameters;
+  Arena arena;
+  AdamWConfig config;
+
+ private:
+  Arena make_arena(at::Device device, at::ScalarType type) {
+    parameters.add("a.weight", {129, 33}, nn::Init::xavier_uniform(33, 129));
+    parameters.add("a.bias", {7});
+    parameters.add("b.weight", {1'000'003});
+    ArenaOptions options;
+    options.device = device;
+    options.compute_type = type;
+    options.ema_decays = {0.9, 0.999};
+    return Arena(parameters.named(),
+                 {{"a", {"a.weight", "a.bias"}, false}, {"b", {"b.weight"}, false}}, options);
+  }
+};
+
+void expect_close(const Arena& gpu, const Arena& cpu) {
+  for (size_t i = 0; i < cpu.buckets().size(); ++i) {
+    for (const Role role : cpu.state_roles()) {
+      const at::Tensor want = cpu.buckets()[i].tensor(role);
+      const at::Tensor got = gpu.buckets()[i].tensor(role).to(at::kCPU);
+      EXPECT_LE(got.sub(want).abs().max().item<double>(),
+                kTolerance * want.abs().max().item<double>())
+          << to_string(role);
+    }
+  }
+}
+
+TEST_P(GpuOptimTest, InitialValuesHaveTheBitsOfTheCpu) {
+  const DeviceRun cpu(at::kCPU, GetParam());
+  const DeviceRun gpu(at::kCUDA, GetParam());
+  for (size_t i = 0; i < cpu.arena.buckets().size(); ++i) {
+    EXPECT_TRUE(
+        at::equal(cpu.arena.buckets()[i].master, gpu.arena.buckets()[i].master.to(at::kCPU)));
+    EXPECT_TRUE(
+        at::equal(cpu.arena.buckets()[i].compute, gpu.arena.buckets()[i].compute.to(at::kCPU)));
+  }
+}
+
+TEST_P(GpuOptimTest, StepsEqualTheCpu) {
+  DeviceRun cpu(at::kCPU, GetParam());
+  DeviceRun gpu(at::kCUDA, GetParam());
+  AdamW on_cpu(cpu.config, cpu.arena);
+  AdamW on_gpu(gpu.config, gpu.arena);
+  const double scale = GetParam() == at::kHalf ? 65536.0 : 1.0;
+  for (uint32_t step = 0; step < 5; ++step) {
+    cpu.set_gradients(step, scale);
+    gpu.set_gradients(step, scale);
+    const StepResult want = on_cpu.step(cpu.arena, 0.01);
+    const StepResult got = on_gpu.step(gpu.arena, 0.01);
+    EXPECT_NEAR(got.grad_norm, want.grad_norm, kTolerance * want.grad_norm);
+    EXPECT_EQ(got.applied_steps, want.applied_steps);
+  }
+  expect_close(gpu.arena, cpu.arena);
+  for (const Bucket& bucket : gpu.arena.buckets()) {
+    EXPECT_TRUE(at::equal(bucket.compute, bucket.master.to(GetParam())));
+    EXPECT_EQ(bucket.grad.count_nonzero().item<int64_t>(), 0);
+  }
+}
+
+TEST_P(GpuOptimTest, TheSameStepsGiveTheSameBits) {
+  DeviceRun first(at::kCUDA, GetParam());
+  DeviceRun second(at::kCUDA, GetParam());
+  for (DeviceRun* run : {&first, &second}) {
+    AdamW optimizer(run->config, run->arena);
+    for (uint32_t step = 0; step < 3; ++step) {
+      run->set_gradients(step, 1.0);
+      optimizer.step(run->arena, 0.01);
+    }
+  }
+  for (size_t i = 0; i < first.arena.buckets().size(); ++i) {
+    for (const Role role : first.arena.state_roles()) {
+      EXPECT_TRUE(
+          at::equal(first.arena.buckets()[i].tensor(role), second.arena.buckets()[i].tensor(role)));
+    }
+  }
+}
+
+TEST_P(GpuOptimTest, ComposedPassEqualsTheCpu) {
+  DeviceRun cpu(at::kCPU, GetParam());
+  DeviceRun gpu(at::kCUDA, GetParam());
+  kernels::AdamwParameters parameters;
+  parameters.lr = 0.01;
+  parameters.num_emas = 2;
+  parameters.ema_decay[0] = 0.9;
+  parameters.ema_decay[1] = 0.999;
+  for (DeviceRun* run : {&cpu, &gpu}) {
+    const at::Tensor control = ops::make_step_control({}, run->arena.options().device);
+    run->set_gradients(0, 1.0);
+    for (const Bucket& bucket : run->arena.buckets()) {
+      ops::add_sum_squares(bucket.grad, control);
+    }
+    ops::prepare_update(control, {});
+    for (const Bucket& bucket : run->arena.buckets()) {
+      const bool rounds = !bucket.compute.is_same(bucket.master);
+      const ops::OptimizerBucket tensors = {bucket.master,  bucket.grad,
+                                            bucket.exp_avg, bucket.exp_avg_sq,
+                                            bucket.ema,     rounds ? bucket.compute : at::Tensor()};
+      if (run == &cpu) {
+        ops::adamw_update(tensors, parameters, control);
+      } else {
+        ops::adamw_update_composed(tensors, parameters, control);
+      }
+    }
+  }
+  expect_close(gpu.arena, cpu.arena);
+}
+
+TEST_P(GpuOptimTest, ANonFiniteGradientIsSkippedOnTheDevice) {
+  DeviceRun run(at::kCUDA, GetParam());
+  const DeviceRun untouched(at::kCUDA, GetParam());
+  AdamW optimizer(run.config, run.arena);
+  const at::Tensor scale = optimizer.loss_scale();
+  run.set_gradients(0, 1.0);
+  run.arena.buckets()[1].grad[777'777] = std::numeric_limits<float>::infinity();
+  EXPECT_TRUE(optimizer.step(run.arena, 0.01).skipped);
+  EXPECT_EQ(scale.item<float>(), GetParam() == at::kHalf ? 32768.0F : 1.0F);
+  for (size_t i = 0; i < run.arena.buckets().size(); ++i) {
+    for (const Role role : run.arena.state_roles()) {
+      EXPECT_TRUE(at::equal(run.arena.buckets()[i].tensor(role),
+                            untouched.arena.buckets()[i].tensor(role)));
+    }
+    EXPECT_EQ(run.arena.buckets()[i].grad.count_nonzero().item<int64_t>(), 0);
+  }
+}
+
+TEST_P(GpuOptimTest, BoundAveragesAreUndoneToTheBit) {
+  DeviceRun run(at::kCUDA, GetParam());
+  const at::Tensor before = run.arena.buckets()[0].compute.clone();
+  run.arena.buckets()[0].ema[0].mul_(2.0);
+  {
+    const BoundWeights bound = run.arena.bind(WeightSet::average(0));
+    EXPECT_TRUE(at::equal(run.parameters.named()[0].parameter->value.detach(),
+                          run.arena.export_parameter("a.weight", Role::average(0)).to(GetParam())));
+  }
+  EXPECT_TRUE(at::equal(run.arena.buckets()[0].compute, before));
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, GpuOptimTest, testing::Values(at::kFloat, at::kBFloat16, at::kHalf),
+                         [](const auto& info) { return std::string(c10::toString(info.param)); });
+
+TEST(GpuRandomOpTest, BatchesHaveTheBitsOfTheCpu) {
+  if (!cuda_available()) {
+    GTEST_SKIP() << "no GPU: " << cuda_unavailable_reason();
+  }
+  const at::Tensor index = at::tensor(std::vector<int64_t>{5, 3, int64_t{1} << 40});
+  for (const int64_t width : {5, 32}) {
+    const at::Tensor cpu =
+        ops::random_normal({3, 3, width, width}, index, 1, 2, RandomPurpose::kNoise, at::kCPU);
+    const at::Tensor gpu =
+        ops::random_normal({3, 3, width, width}, index, 1, 2, RandomPurpose::kNoise, at::kCUDA);
+    EXPECT_TRUE(gpu.is_cuda());
+    EXPECT_TRUE(at::equal(cpu, gpu.to(at::kCPU)));
+    EXPECT_TRUE(
+        at::equal(ops::random_uniform({3, width}, index, 1, 2, RandomPurpose::kTimestep, at::kCPU),
+                  ops::random_uniform({3, width}, index.to(at::kCUDA), 1, 2,
+                                      RandomPurpose::kTimestep, at::kCUDA)
+                      .to(at::kCPU)));
+  }
+}
+
+}  // namespace
+}  // namespace kinora::optim
