@@ -67,7 +67,9 @@ Manifest parse(const Json& json) {
     entry.at("role").get_to(shard.role);
     entry.at("bytes").get_to(shard.num_bytes);
     entry.at("checksum").get_to(shard.checksum);
-    KINORA_CHECK(!shard.file.empty() && shard.file.find('/') == std::string::npos, kIo,
+    KINORA_CHECK(!shard.file.empty() && shard.file.front() != '.' &&
+                     shard.file.find('/') == std::string::npos,
+                 kIo,
                  "a shard's file must lie in the checkpoint's folder, got ",
                  quote(shard.file));
   }
@@ -104,6 +106,8 @@ std::string to_json(const Manifest& manifest) {
 
 Manifest read_manifest(const std::filesystem::path& checkpoint) {
   const std::filesystem::path path = checkpoint / kManifestName;
+  KINORA_CHECK(std::filesystem::exists(path), kIo, "[checkpoint] ", checkpoint,
+               " is no checkpoint: it has no ", kManifestName);
   const std::string text = io::read_text(path, kMaxManifestBytes);
   try {
     return parse(Json::parse(text));

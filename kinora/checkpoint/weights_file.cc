@@ -29,15 +29,18 @@ std::string listed(const std::vector<std::string>& names) {
 }
 
 /// Where in a file of torch.save the weights lie.
-std::string weights_within(const io::TorchFile& file) {
+std::string weights_within(const io::TorchFile& file, bool averaged) {
   const auto* root = std::get_if<io::PickleDict>(&file.root().value);
   if (root != nullptr) {
-    for (const char* candidate : {"ema", "model", "state_dict"}) {
+    for (const std::string_view candidate : {"ema", "model", "state_dict"}) {
+      if (candidate == "ema" && !averaged) {
+        continue;
+      }
       for (const auto& [key, value] : root->items) {
         const auto* name = std::get_if<std::string_view>(&key->value);
         if (name != nullptr && *name == candidate &&
             std::holds_alternative<io::PickleDict>(value->value)) {
-          return candidate;
+          return std::string(candidate);
         }
       }
     }
@@ -59,14 +62,14 @@ WeightsFile::WeightsFile(WeightsFile&&) noexcept = default;
 WeightsFile& WeightsFile::operator=(WeightsFile&&) noexcept = default;
 WeightsFile::~WeightsFile() = default;
 
-WeightsFile WeightsFile::open(const std::filesystem::path& path) {
+WeightsFile WeightsFile::open(const std::filesystem::path& path, bool averaged) {
   auto content = std::make_unique<Content>();
   if (path.extension() == ".safetensors") {
     content->safetensors = io::SafetensorsFile::open(path);
   } else {
     content->torch = io::TorchFile::open(path);
     for (const io::NamedTorchTensor& named :
-         content->torch->tensors(weights_within(*content->torch))) {
+         content->torch->tensors(weights_within(*content->torch, averaged))) {
       content->torch_tensors.emplace(named.name, named.tensor);
     }
   }

@@ -14,12 +14,12 @@
 namespace kinora::checkpoint {
 
 /// A file of named weights: .safetensors, or what torch.save wrote (.pt, .pth, .th, .bin). Of a
-/// training file of the original DiT the averaged weights ("ema") are taken, else "model" or
-/// "state_dict", else the top level.
+/// training file of the original DiT the averaged weights ("ema") are taken if asked for and there,
+/// else "model" or "state_dict", else the top level.
 class WeightsFile {
  public:
   /// kIo for a file that is damaged or of another kind.
-  [[nodiscard]] static WeightsFile open(const std::filesystem::path& path);
+  [[nodiscard]] static WeightsFile open(const std::filesystem::path& path, bool averaged = true);
 
   WeightsFile(WeightsFile&&) noexcept;
   WeightsFile& operator=(WeightsFile&&) noexcept;

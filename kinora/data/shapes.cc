@@ -63,17 +63,17 @@ ShapeScene shape_scene(uint64_t seed, int64_t index) {
   scene.shape = static_cast<Shape>(label / kNumColours);
   scene.colour = static_cast<Colour>(label % kNumColours);
   scene.cell = random_index(stream, kCell, 9);
-  // The farthest shape reaches from 0.165 + 0.03 off the middle to 1.24 * 0.22 beyond, which leaves
+  // The farthest shape reaches from 0.13 + 0.012 off the middle to 1.24 * 0.26 beyond, which leaves
   // 3 % of the side free: a pixel at 32 x 32.
-  constexpr float kSpacing = 0.165F;
-  constexpr float kJitter = 0.03F;
+  constexpr float kSpacing = 0.13F;
+  constexpr float kJitter = 0.012F;
   const int64_t row = scene.cell / 3;
   const int64_t column = scene.cell % 3;
   scene.centre_x = 0.5F + kSpacing * static_cast<float>(column - 1) +
                    uniform(stream, kJitterX, -kJitter, kJitter);
   scene.centre_y =
       0.5F + kSpacing * static_cast<float>(row - 1) + uniform(stream, kJitterY, -kJitter, kJitter);
-  scene.radius = uniform(stream, kRadius, 0.19F, 0.22F);
+  scene.radius = uniform(stream, kRadius, 0.24F, 0.26F);
   scene.brightness = uniform(stream, kBrightness, 0.90F, 1.0F);
   scene.ground = uniform(stream, kGround, 0.09F, 0.15F);
   return scene;

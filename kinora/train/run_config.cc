@@ -71,7 +71,7 @@ void describe_optim(Fields& fields, optim::AdamWConfig& optim) {
   const Range decay{.min = 0, .max = 1, .min_open = false, .max_open = true};
   fields.add("beta1", optim.beta1, "AdamW: decay of the first moment.", decay);
   fields.add("beta2", optim.beta2, "AdamW: decay of the second moment.", decay);
-  fields.add("eps", optim.eps, "AdamW: added to the root of the second moment.", at_least(0));
+  fields.add("eps", optim.eps, "AdamW: added to the root of the second moment.", above(0));
   fields.add("weight_decay", optim.weight_decay, "AdamW: decoupled decay of every parameter.",
              at_least(0));
   fields.add("max_grad_norm", optim.max_grad_norm,

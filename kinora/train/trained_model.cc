@@ -44,7 +44,7 @@ TrainedModel load_trained(const fs::path& path, const LoadOptions& options) {
     folder = checkpoint_of(path);
     text = checkpoint::load_state(*folder).config;
   } else {
-    file = checkpoint::WeightsFile::open(path);
+    file = checkpoint::WeightsFile::open(path, options.ema);
     text = file->metadata(checkpoint::kConfigMetadata);
   }
   TrainedModel trained;

@@ -65,6 +65,9 @@ class Trainer::Impl {
     check_input();
     objective_ = diffusion::make_objective(config_.objective, config_.model.learn_sigma);
     diffusion::move_to(objective_, device_);
+    if (config_.sample.every > 0) {  // what the sampler refuses is refused now, not after hours
+      (void)pipelines::make_sampler(config_.sample.sampling, objective_);
+    }
     if (config_.objective.timestep_sampling ==
         diffusion::ObjectiveConfig::TimestepSampling::kImportance) {
       importance_.emplace(config_.objective.timesteps);
@@ -342,7 +345,7 @@ class Trainer::Impl {
         *model_, [&] { step_runner_->forward_only(batches, state_.step); });
     throw_error(ErrorKind::kInternal, "[train] the loss of step ", state_.step + 1, " is ", loss,
                 found ? "; first output that is not finite: " + to_string(*found)
-                      : "; every module's output is finite when computed again",
+                      : "; every module's output is finite, so the loss itself overflows",
                 ". The last checkpoint is from before. Hint: a lower lr.value, or "
                 "optim.max_grad_norm");
   }

@@ -1,1 +1,94 @@
+// The other commands: bench, demo, --version, --help-config, and the recipes.
+
 #include <gtest/gtest.h>
+
+#include <regex>
+
+#include "kinora/core/config.h"
+#include "kinora/train/run_config.h"
+#include "tests/apps/run_folder.h"
+
+namespace kinora::apps {
+namespace {
+
+namespace fs = std::filesystem;
+
+class CommandsTest : public RunTest {};
+
+TEST_F(CommandsTest, VersionSaysHowItWasBuilt) {
+  const Outcome outcome = run_kinora({"--version"}, folder());
+  EXPECT_EQ(outcome.exit_code, 0);
+  for (const char* fact :
+       {"kinora 0.", "commit", "compiler", "libtorch      2.11.0", "GPU support"}) {
+    EXPECT_NE(outcome.out.find(fact), std::string::npos) << fact << " not in " << outcome.out;
+  }
+}
+
+TEST_F(CommandsTest, HelpConfigNamesEveryKey) {
+  const Outcome outcome = run_kinora({"train", "--help-config"}, folder());
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  const auto keys = flatten_config(train::RunConfig());
+  EXPECT_GT(keys.size(), 50U);
+  for (const auto& [key, value] : keys) {
+    EXPECT_NE(outcome.out.find("  " + key + ": "), std::string::npos) << key;
+  }
+}
+
+TEST_F(CommandsTest, HelpNamesEverySubcommand) {
+  const Outcome outcome = run_kinora({"--help"}, folder());
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  for (const char* name : {"train", "sample", "bench", "demo"}) {
+    EXPECT_NE(outcome.out.find(name), std::string::npos) << name;
+    EXPECT_EQ(run_kinora({name, "--help"}, folder()).exit_code, 0) << name;
+  }
+}
+
+TEST_F(CommandsTest, BenchTrainMeasures) {
+  const Arguments command = {"bench",    "train", recipe().string(), "run.dir=unused",
+                             "--warmup", "1",     "--steps",         "3"};
+  const Outcome text = run_kinora(command, folder());
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  for (const char* fact : {"device", "samples/s", "TFLOP/s", "peak memory"}) {
+    EXPECT_NE(text.out.find(fact), std::string::npos) << fact << " not in " << text.out;
+  }
+  Arguments as_json = command;
+  as_json.emplace_back("--json");
+  const Outcome outcome = run_kinora(as_json, folder());
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const auto facts = nlohmann::json::parse(outcome.out);
+  for (const char* key : {"ms", "samples_per_s", "tflops", "gemm_tflops", "last_loss"}) {
+    EXPECT_GT(facts.at(key).get<double>(), 0.0) << key;
+  }
+  EXPECT_EQ(facts.at("global_batch"), 8);
+  EXPECT_NEAR(facts.at("samples_per_s").get<double>(), 8e3 / facts.at("ms").get<double>(),
+              1e-6 * facts.at("samples_per_s").get<double>());
+  EXPECT_LT(facts.at("tflops").get<double>(), facts.at("gemm_tflops").get<double>());
+  EXPECT_EQ(facts.at("device").get<std::string>().substr(0, 3), "cpu");
+  EXPECT_FALSE(fs::exists(folder() / "unused")) << "bench must not write";
+}
+
+TEST_F(CommandsTest, DemoEndsWithItsVerdict) {
+  const Outcome outcome =
+      run_kinora({"demo", "--config", KINORA_SOURCE_DIR "/configs/demo.yaml",
+                  "run.dir=" + run_dir("demo").string(), "train.steps=3", "train.global_batch=2",
+                  "train.threads=1", "train.device=cpu", "model.depth=1", "model.hidden=32",
+                  "sample.steps=2", "sample.every=0", "checkpoint.every=0"},
+                 folder());
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_TRUE(std::regex_search(outcome.out, std::regex("\ndemo: judged [0-9]+/64 right\n$")))
+      << outcome.out;
+  EXPECT_NE(outcome.out.find("loss"), std::string::npos);
+  EXPECT_TRUE(fs::exists(run_dir("demo") / "samples/demo.png"));
+}
+
+TEST_F(CommandsTest, DemoNeedsTheGeneratedSet) {
+  const Outcome outcome =
+      run_kinora({"demo", "--config", recipe().string(), "run.dir=" + run_dir("demo").string(),
+                  "data.source=folder", "data.path=[x]"},
+                 folder());
+  EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
+  EXPECT_NE(outcome.err.find("data.source must be shapes"), std::string::npos) << outcome.err;
+}
+
+}  // namespace
+}  // namespace kinora::apps

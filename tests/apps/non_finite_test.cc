@@ -1,1 +1,57 @@
+// Runs that diverge, and runs that do not learn.
+
 #include <gtest/gtest.h>
+
+#include "tests/apps/run_folder.h"
+
+namespace kinora::apps {
+namespace {
+
+constexpr int kInternal = 7;
+
+void expect_said(const Outcome& outcome, const std::vector<std::string>& messages) {
+  for (const std::string& message : messages) {
+    EXPECT_NE(outcome.err.find(message), std::string::npos)
+        << "not said: " << message << "\nin: " << outcome.err;
+  }
+}
+
+class NonFiniteTest : public RunTest {};
+
+// After the first step only the final layer, whose gradient alone is not zero, has moved: by 3e37.
+TEST_F(NonFiniteTest, LossThatIsNotFiniteStopsTheRunAndNamesTheFirstModule) {
+  const Outcome outcome = train(run_dir("run"), {"lr.value=3e37", "checkpoint.every=1"});
+  EXPECT_EQ(outcome.exit_code, kInternal) << outcome.err;
+  expect_said(outcome, {"the loss of step 2 is", "first output that is not finite: final_layer.linear",
+                        "values are not finite, the others lie in", "lower lr.value"});
+  // Nothing that is not finite is left behind: what was saved can be gone on from.
+  const std::vector<int64_t> steps = checkpoint_steps(run_dir("run"));
+  ASSERT_FALSE(steps.empty());
+  EXPECT_EQ(read_log(run_dir("run")).back().at("step"), steps.back());
+}
+
+TEST_F(NonFiniteTest, LossThatOverflowsOnItsOwnIsToldFromThat) {
+  const Outcome outcome = train(run_dir("run"), {"lr.value=1e30"});
+  EXPECT_EQ(outcome.exit_code, kInternal) << outcome.err;
+  expect_said(outcome, {"the loss of step 2 is", "the loss itself overflows", "lower lr.value"});
+}
+
+class SelfTestTest : public RunTest {};
+
+TEST_F(SelfTestTest, NamesParametersThatDoNotMove) {
+  const Outcome outcome = train(run_dir("run"), {"lr.value=0", "train.steps=25"});
+  EXPECT_EQ(outcome.exit_code, kInternal) << outcome.err;
+  expect_said(outcome, {"[self_test]", "have not moved", "blocks.0.attn.qkv.weight",
+                        "final_layer.linear.bias", "train.self_test=false"});
+}
+
+TEST_F(SelfTestTest, CanBeTurnedOff) {
+  train_well(run_dir("run"), {"lr.value=0", "train.steps=25", "train.self_test=false"});
+}
+
+TEST_F(SelfTestTest, PassesWhereEverythingLearns) {
+  train_well(run_dir("run"), {"train.steps=21"});
+}
+
+}  // namespace
+}  // namespace kinora::apps

@@ -68,7 +68,9 @@ bool Program::is_running() {
   return !is_done_;
 }
 
-std::string Program::error_text() const { return read_text(err_); }
+std::string Program::error_text() const {
+  return read_text(err_);
+}
 
 Outcome Program::wait(std::chrono::seconds limit) {
   const Clock::time_point end = Clock::now() + limit;

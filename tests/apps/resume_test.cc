@@ -15,7 +15,9 @@ struct Case {
   Arguments overrides;
 };
 
-std::ostream& operator<<(std::ostream& stream, const Case& value) { return stream << value.name; }
+std::ostream& operator<<(std::ostream& stream, const Case& value) {
+  return stream << value.name;
+}
 
 class ResumeTest : public RunTest, public testing::WithParamInterface<Case> {
  protected:
@@ -45,8 +47,7 @@ TEST_P(ResumeTest, TwentyStepsEqualTenAndTen) {
 INSTANTIATE_TEST_SUITE_P(
     Recipes, ResumeTest,
     testing::Values(
-        Case{"iddpm_fp32", {}},
-        Case{"iddpm_bf16", {"train.precision=bf16"}},
+        Case{"iddpm_fp32", {}}, Case{"iddpm_bf16", {"train.precision=bf16"}},
         Case{"iddpm_fp16", {"train.precision=fp16"}},
         // 21 timesteps, so that the history of ten losses each is full before step 10.
         Case{"iddpm_importance",
@@ -57,8 +58,7 @@ INSTANTIATE_TEST_SUITE_P(
              {"objective.kind=flow", "model.learn_sigma=false", "train.precision=bf16"}},
         Case{"accumulated", {"train.micro_batch=2", "optim.max_grad_norm=0.1"}},
         Case{"two_averages", {"ema.decays=[0.9, 0.999]", "optim.weight_decay=0.01"}},
-        Case{"no_average", {"ema.decays=[]"}},
-        Case{"recomputed", {"train.recompute=block:1"}},
+        Case{"no_average", {"ema.decays=[]"}}, Case{"recomputed", {"train.recompute=block:1"}},
         Case{"flipped_cosine",
              {"data.flip=true", "lr.schedule=cosine", "lr.warmup=5", "lr.horizon=18"}},
         // The set of 20 images ends within a step.
@@ -85,8 +85,8 @@ class UnchangedTest : public RunTest {};
 
 TEST_F(UnchangedTest, ValidationAndSamplingChangeNothing) {
   train_well(run_dir("bare"), {"data.validation=8"});
-  train_well(run_dir("busy"), {"data.validation=8", "validation.every=3", "sample.every=4",
-                               "sample.count=2"});
+  train_well(run_dir("busy"),
+             {"data.validation=8", "validation.every=3", "sample.every=4", "sample.count=2"});
   expect_same_state(run_dir("bare") / "checkpoints/step-20",
                     run_dir("busy") / "checkpoints/step-20");
   EXPECT_TRUE(std::filesystem::exists(run_dir("busy") / "samples/step-16.png"));
@@ -117,8 +117,8 @@ TEST_F(UnchangedTest, AnotherSeedChangesTheWeights) {
 TEST_F(UnchangedTest, ResumingFromAPathBranchesOff) {
   train_well(run_dir("a"), {"train.steps=20"});
   const auto before = arrays_of(run_dir("a") / "checkpoints/step-10");
-  train_well(run_dir("b"), {"train.steps=20", "--resume",
-                            (run_dir("a") / "checkpoints/step-10").string()});
+  train_well(run_dir("b"),
+             {"train.steps=20", "--resume", (run_dir("a") / "checkpoints/step-10").string()});
   expect_same_state(run_dir("a") / "checkpoints/step-20", run_dir("b") / "checkpoints/step-20");
   EXPECT_EQ(read_log(run_dir("b")).size(), 10U);
   EXPECT_TRUE(before == arrays_of(run_dir("a") / "checkpoints/step-10"));

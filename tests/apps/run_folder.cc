@@ -111,7 +111,9 @@ void expect_same_log(const fs::path& left, const fs::path& right, int64_t steps)
   }
 }
 
-RunTest::RunTest() : recipe_(folder_.path() / "tiny.yaml") { write_text(recipe_, kRecipe); }
+RunTest::RunTest() : recipe_(folder_.path() / "tiny.yaml") {
+  write_text(recipe_, kRecipe);
+}
 
 Arguments RunTest::train_command(const fs::path& run, const Arguments& more) const {
   Arguments arguments = {"train", recipe_.string(), "run.dir=" + run.string()};

@@ -1,1 +1,188 @@
+// kinora sample.
+
 #include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+
+#include "kinora/io/file.h"
+#include "kinora/io/image.h"
+#include "tests/apps/run_folder.h"
+
+namespace kinora::apps {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kUsage = 2;
+constexpr int kIo = 4;
+
+io::Image read_image(const fs::path& path) {
+  return io::decode_image(io::read_file(path, 1 << 20), path.string());
+}
+
+/// The images of a folder in order, without the grid.
+std::vector<io::Image> images_in(const fs::path& folder) {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (entry.path().filename().string().starts_with("image-")) {
+      files.push_back(entry.path());
+    }
+  }
+  std::sort(files.begin(), files.end());
+  std::vector<io::Image> images;
+  for (const fs::path& file : files) {
+    images.push_back(read_image(file));
+  }
+  return images;
+}
+
+/// The largest difference of any byte; 256 if the sizes differ.
+int distance(const std::vector<io::Image>& left, const std::vector<io::Image>& right) {
+  if (left.size() != right.size() || left.empty()) {
+    return 256;
+  }
+  int largest = 0;
+  for (size_t i = 0; i < left.size(); ++i) {
+    if (left[i].pixels.size() != right[i].pixels.size()) {
+      return 256;
+    }
+    for (size_t k = 0; k < left[i].pixels.size(); ++k) {
+      largest = std::max(largest, std::abs(left[i].pixels[k] - right[i].pixels[k]));
+    }
+  }
+  return largest;
+}
+
+class SampleTest : public RunTest {
+ protected:
+  // The weights are far from their average: it is almost the initial model.
+  void SetUp() override { train_well(run_dir("run"), {"lr.value=1e-2", "checkpoint.export=true"}); }
+
+  Outcome sample(const std::string& out, const Arguments& more) const {
+    Arguments arguments = {"sample",   "--out", (folder() / out).string(), "--threads", "1",
+                           "--device", "cpu"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_kinora(arguments, folder());
+  }
+
+  std::vector<io::Image> images(const std::string& out, const Arguments& more) const {
+    const Outcome outcome = sample(out, more);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return outcome.exit_code == 0 ? images_in(folder() / out) : std::vector<io::Image>();
+  }
+
+  std::vector<io::Image> of_run(const std::string& out, Arguments more) const {
+    more.insert(more.begin(), {"--run", run_dir("run").string()});
+    return images(out, more);
+  }
+};
+
+TEST_F(SampleTest, WritesNamedFilesAndAGrid) {
+  const auto drawn = of_run("out", {"--classes", "0,1,2", "--count", "5", "--steps", "4",
+                                    "--guidance", "2.5", "--seed", "7"});
+  ASSERT_EQ(drawn.size(), 5U);
+  for (const char* name :
+       {"image-00000_class-0.png", "image-00001_class-1.png", "image-00002_class-2.png",
+        "image-00003_class-0.png", "image-00004_class-1.png"}) {
+    EXPECT_TRUE(fs::exists(folder() / "out" / name)) << name;
+  }
+  for (const io::Image& image : drawn) {
+    EXPECT_EQ(image.height, 16);
+    EXPECT_EQ(image.width, 16);
+  }
+  const io::Image grid = read_image(folder() / "out/grid.png");
+  EXPECT_GE(grid.height * grid.width, 5 * 16 * 16);
+  EXPECT_GT(distance({drawn[0]}, {drawn[3]}), 0) << "images of one class must differ in noise";
+}
+
+TEST_F(SampleTest, SameSeedSameImagesWhateverTheBatchAndCount) {
+  const Arguments request = {"--classes", "0,1,2", "--count", "9", "--seed", "3"};
+  const auto with = [&request](const char* batch) {
+    Arguments arguments = request;
+    arguments.insert(arguments.end(), {"--batch", batch});
+    return arguments;
+  };
+  const auto all = of_run("64", with("64"));
+  EXPECT_EQ(distance(all, of_run("again", with("64"))), 0);
+  EXPECT_LE(distance(all, of_run("1", with("1"))), 1);
+  EXPECT_LE(distance(all, of_run("3", with("3"))), 1);
+  const auto fewer = of_run("fewer", {"--classes", "0,1,2", "--count", "4", "--seed", "3"});
+  ASSERT_EQ(fewer.size(), 4U);
+  EXPECT_LE(distance({all.begin(), all.begin() + 4}, fewer), 1);
+  const auto other = of_run("other", {"--classes", "0,1,2", "--count", "9", "--seed", "4"});
+  EXPECT_GT(distance(all, other), 20);
+}
+
+TEST_F(SampleTest, RunCheckpointAndExportedFileGiveTheSameImages) {
+  const Arguments request = {"--classes", "0,5", "--count", "4"};
+  const auto expected = of_run("run-images", request);
+  for (const fs::path& source :
+       {run_dir("run") / "checkpoints/step-20", run_dir("run") / "model.safetensors"}) {
+    Arguments arguments = request;
+    arguments.insert(arguments.end(), {"--checkpoint", source.string()});
+    EXPECT_EQ(distance(expected, images(source.filename().string(), arguments)), 0) << source;
+  }
+  Arguments older = request;
+  older.insert(older.end(), {"--checkpoint", (run_dir("run") / "checkpoints/step-10").string(),
+                             "--weights", "raw"});
+  EXPECT_GT(distance(expected, images("older", older)), 0);
+}
+
+TEST_F(SampleTest, RawWeightsGuidanceStepsAndClassesMatter) {
+  const Arguments request = {"--classes", "1", "--count", "3", "--guidance", "1.5"};
+  const auto with = [&](const std::string& out, const Arguments& more) {
+    Arguments arguments = request;
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return of_run(out, arguments);
+  };
+  const auto raw = with("raw", {"--weights", "raw"});
+  EXPECT_GT(distance(raw, with("ema", {"--weights", "ema"})), 0);
+  EXPECT_EQ(distance(with("default", {}), images_in(folder() / "ema")), 0) << "ema is the default";
+  EXPECT_GT(distance(raw, with("steps", {"--weights", "raw", "--steps", "6"})), 0);
+  Arguments guided = {"--classes", "1", "--count", "3", "--guidance", "40", "--weights", "raw"};
+  EXPECT_GT(distance(raw, of_run("guided", guided)), 0);
+  Arguments other = {"--classes", "2", "--count", "3", "--guidance", "1.5", "--weights", "raw"};
+  EXPECT_GT(distance(raw, of_run("class", other)), 0);
+}
+
+TEST_F(SampleTest, BadRequestsAreRefused) {
+  const std::string run = run_dir("run").string();
+  struct Bad {
+    Arguments arguments;
+    int exit_code;
+    std::string message;
+  };
+  write_text(folder() / "text.safetensors", "not tensors");
+  const std::vector<Bad> requests = {
+      {{"--run", run, "--classes", "16"}, kUsage, "classes must lie in 0 to 15, got 16"},
+      {{"--run", run, "--classes=-1"}, kUsage, "got -1"},
+      {{"--run", run, "--classes", "cat"}, kUsage, "cat"},
+      {{"--run", run, "--checkpoint", run}, kUsage, "one of --run DIR and --checkpoint"},
+      {{}, kUsage, "one of --run DIR and --checkpoint"},
+      {{"--run", (folder() / "nowhere").string()}, kIo, "does not exist"},
+      {{"--run", folder().string()}, kIo, "neither a checkpoint nor a run"},
+      {{"--run", run, "--weights", "best"}, kUsage, "best"},
+      {{"--run", run, "--batch", "0"}, kUsage, "--batch"},
+      {{"--run", run, "--seed=-1"}, kUsage, "--seed"},
+      {{"--run", run, "--steps", "5000"}, kUsage, "5000"},
+      {{"--run", run, "--set", "sample.method=euler"}, kUsage, "euler is for flow models"},
+      {{"--checkpoint", (folder() / "text.safetensors").string()}, kIo, "text.safetensors"},
+  };
+  for (const Bad& request : requests) {
+    const Outcome outcome = sample("bad", request.arguments);
+    EXPECT_EQ(outcome.exit_code, request.exit_code) << outcome.err;
+    EXPECT_NE((outcome.err + outcome.out).find(request.message), std::string::npos)
+        << request.message << " not in " << outcome.err;
+  }
+}
+
+TEST_F(SampleTest, DamagedCheckpointIsRefused) {
+  damage(run_dir("run") / "checkpoints/step-20/ema.0.safetensors");
+  const Outcome outcome = sample("out", {"--run", run_dir("run").string()});
+  EXPECT_EQ(outcome.exit_code, kIo) << outcome.err;
+  EXPECT_NE(outcome.err.find("checksum"), std::string::npos) << outcome.err;
+}
+
+}  // namespace
+}  // namespace kinora::apps

@@ -8,7 +8,7 @@ namespace kinora::data {
 namespace {
 
 TEST(BufferPoolTest, UsesMemoryAgainOnceNobodyLooksIntoIt) {
-  BufferPool pool(2, 4, 6, false);
+  BufferPool pool(2, {3, 4, 6}, at::kByte, false);
   at::Tensor first = pool.take();
   EXPECT_EQ(first.sizes(), at::IntArrayRef({2, 3, 4, 6}));
   EXPECT_EQ(first.scalar_type(), at::kByte);
@@ -24,11 +24,18 @@ TEST(BufferPoolTest, UsesMemoryAgainOnceNobodyLooksIntoIt) {
 }
 
 TEST(BufferPoolTest, BuffersOutliveThePool) {
-  auto pool = std::make_unique<BufferPool>(1, 4, 4, false);
+  auto pool = std::make_unique<BufferPool>(1, SampleShape{3, 4, 4}, at::kByte, false);
   at::Tensor images = pool->take();
   pool.reset();
   images.fill_(3);
   EXPECT_EQ(images.const_data_ptr<uint8_t>()[47], 3);
+}
+
+TEST(BufferPoolTest, HoldsFloats) {
+  BufferPool pool(2, {4, 3, 5}, at::kFloat, false);
+  const at::Tensor latents = pool.take();
+  EXPECT_EQ(latents.sizes(), at::IntArrayRef({2, 4, 3, 5}));
+  EXPECT_EQ(latents.scalar_type(), at::kFloat);
 }
 
 }  // namespace

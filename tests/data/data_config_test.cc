@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "kinora/core/error.h"
+#include "kinora/io/safetensors.h"
 #include "tests/data/files.h"
 
 namespace kinora::data {
@@ -34,6 +35,27 @@ TEST(DataConfigTest, OpensFoldersAndArchives) {
   EXPECT_EQ(open_source(from_folder)->size(), 2);
   const DataConfig from_tar = parsed("data: {source: tar, path: [" + archive.string() + "]}");
   EXPECT_EQ(open_source(from_tar)->size(), 3);
+}
+
+TEST(DataConfigTest, OpensLatents) {
+  const TemporaryFolder folder;
+  const std::vector<float> values(2 * 4 * 2 * 2);
+  const std::vector<int64_t> labels = {0, 9};
+  const auto path = folder.path() / "a.safetensors";
+  io::write_safetensors(
+      path, std::vector<io::SafetensorsTensor>{
+                {"latents", DType::kF32, {2, 4, 2, 2}, std::as_bytes(std::span(values))},
+                {"labels", DType::kI64, {2}, std::as_bytes(std::span(labels))}});
+  const std::string yaml = "source: latents, path: [" + path.string() + "]";
+  const std::unique_ptr<Source> source = open_source(parsed("data: {" + yaml + "}"));
+  EXPECT_EQ(source->size(), 2);
+  EXPECT_EQ(source->num_classes(), 10);
+  EXPECT_EQ(source->latent_shape(), (SampleShape{4, 2, 2}));
+  EXPECT_THAT(error_of([&] { (void)parsed("data: {" + yaml + ", flip: true}"); }),
+              testing::AllOf(HasSubstr("data.flip"), HasSubstr("test.yaml:1"),
+                             HasSubstr("be false for data.source latents")));
+  EXPECT_THAT(error_of([] { (void)parsed("data: {source: latents}"); }),
+              testing::AllOf(HasSubstr("data.path"), HasSubstr("at least one file")));
 }
 
 TEST(DataConfigTest, NamesWhatDoesNotFit) {

@@ -24,9 +24,14 @@ TEST(NormaliseTest, MapsBytesToMinusOneToOne) {
   EXPECT_EQ(bytes.const_data_ptr<uint8_t>()[7], 7);  // untouched
 }
 
+TEST(NormaliseTest, FloatsPass) {
+  const at::Tensor latents = at::arange(-3, 5, at::kFloat);
+  EXPECT_TRUE(to_float(latents, at::kCPU).equal(at::arange(-3, 5, at::kFloat)));
+}
+
 TEST(NormaliseTest, RefusesOtherTypes) {
-  EXPECT_THAT(error_of([] { (void)to_float(at::empty({2}, at::kFloat), at::kCPU); }),
-              testing::HasSubstr("uint8"));
+  EXPECT_THAT(error_of([] { (void)to_float(at::empty({2}, at::kHalf), at::kCPU); }),
+              testing::HasSubstr("uint8, and latents float32, got Half"));
 }
 
 }  // namespace

@@ -14,6 +14,7 @@ TEST(SubsetTest, ReadsThroughToTheWhole) {
   const ShapeSource whole(1, 100, 16, 16);
   const SubsetSource part(whole, {50, 7, 99});
   EXPECT_EQ(part.size(), 3);
+  EXPECT_FALSE(part.latent_shape().has_value());
   EXPECT_EQ(part.class_names(), whole.class_names());
   EXPECT_EQ(part.sample_name(1), whole.sample_name(7));
   Sample expected;

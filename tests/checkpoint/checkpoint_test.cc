@@ -1,0 +1,305 @@
+#include "kinora/checkpoint/checkpoint.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full_like.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "kinora/checkpoint/manifest.h"
+#include "kinora/io/file.h"
+#include "kinora/io/safetensors.h"
+#include "tests/checkpoint/testing.h"
+
+namespace kinora::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+optim::ArenaOptions options(uint64_t seed, at::ScalarType type = at::kFloat, size_t averages = 1) {
+  return {.device = at::kCPU,
+          .compute_type = type,
+          .seed = seed,
+          .train = true,
+          .ema_decays = std::vector<double>(averages, 0.9)};
+}
+
+/// A model whose arrays all differ from each other.
+struct Trained {
+  explicit Trained(uint64_t seed, at::ScalarType type = at::kFloat, size_t averages = 1,
+                   int64_t width = 6)
+      : model(width),
+        arena(model.named_parameters(), SmallModel::buckets(), options(seed, type, averages)) {
+    double value = static_cast<double>(seed);
+    for (const optim::Bucket& bucket : arena.buckets()) {
+      for (const optim::Role role : arena.state_roles()) {
+        bucket.tensor(role).add_(value += 0.125);
+      }
+    }
+    arena.refresh_compute();
+  }
+
+  [[nodiscard]] bool equals(const Trained& other) const {
+    for (size_t b = 0; b < arena.buckets().size(); ++b) {
+      for (const optim::Role role : arena.state_roles()) {
+        if (!at::equal(arena.buckets()[b].tensor(role), other.arena.buckets()[b].tensor(role))) {
+          return false;
+        }
+      }
+      if (!at::equal(arena.buckets()[b].compute, other.arena.buckets()[b].compute)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  SmallModel model;
+  optim::Arena arena;
+};
+
+TrainingState state_at(int64_t step) {
+  TrainingState state;
+  state.step = step;
+  state.position = 8 * step;
+  state.optimizer.applied_steps = step;
+  state.config = "some: config\n";
+  return state;
+}
+
+class CheckpointTest : public testing::Test {
+ protected:
+  [[nodiscard]] const fs::path& folder() const { return folder_.path(); }
+  [[nodiscard]] std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    for (const fs::path& path : list_checkpoints(folder())) {
+      names.push_back(path.filename().string());
+    }
+    return names;
+  }
+
+ private:
+  TemporaryFolder folder_;
+};
+
+TEST_F(CheckpointTest, LoadsEveryArrayAndTheState) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    const Trained saved(3, type, 2);
+    TrainingState state = state_at(5 + static_cast<int64_t>(type));
+    state.timestep_history = {0.1, 0.2};
+    state.timestep_counts = {3};
+    const fs::path path = save(folder(), saved.arena, state);
+    EXPECT_EQ(path, step_folder(folder(), state.step));
+    Trained loaded(4, type, 2);
+    ASSERT_FALSE(saved.equals(loaded));
+    const TrainingState got = load(path, loaded.arena);
+    EXPECT_TRUE(saved.equals(loaded)) << type;
+    EXPECT_EQ(got.step, state.step);
+    EXPECT_EQ(got.position, state.position);
+    EXPECT_EQ(got.optimizer, state.optimizer);
+    EXPECT_EQ(got.timestep_history, state.timestep_history);
+    EXPECT_EQ(got.timestep_counts, state.timestep_counts);
+    EXPECT_EQ(load_state(path).config, "some: config\n");
+  }
+}
+
+TEST_F(CheckpointTest, HoldsPlainFilesThatOthersRead) {
+  const Trained saved(3);
+  const fs::path path = save(folder(), saved.arena, state_at(1));
+  for (const char* role : {"master", "exp_avg", "exp_avg_sq", "ema.0"}) {
+    const auto file = io::SafetensorsFile::open(path / (std::string(role) + ".safetensors"));
+    ASSERT_EQ(file.tensors().size(), 2U);
+    EXPECT_EQ(file.find("body")->dtype, DType::kF32);
+    EXPECT_EQ(file.find("body")->shape, (std::vector<int64_t>{saved.arena.buckets()[0].numel}));
+  }
+  EXPECT_EQ(read_text(path / "config.yaml"), "some: config\n");
+  // The manifest says where each parameter lies.
+  const auto manifest = nlohmann::json::parse(read_text(path / kManifestName));
+  EXPECT_EQ(manifest["buckets"][0]["tensors"][0]["name"], "first.weight");
+  EXPECT_EQ(manifest["buckets"][0]["tensors"][0]["shape"], (std::vector<int64_t>{6, 4}));
+}
+
+TEST_F(CheckpointTest, SameStateSameBytes) {
+  const Trained saved(3);
+  const fs::path first = save(folder(), saved.arena, state_at(1));
+  const fs::path second = save(folder(), saved.arena, state_at(2));
+  for (const char* name : {"master.safetensors", "ema.0.safetensors"}) {
+    EXPECT_EQ(read_text(first / name), read_text(second / name));
+  }
+}
+
+TEST_F(CheckpointTest, ExistingStepIsKept) {
+  const fs::path path = save(folder(), Trained(3).arena, state_at(1));
+  const std::string before = read_text(path / "master.safetensors");
+  save(folder(), Trained(4).arena, state_at(1));
+  EXPECT_EQ(read_text(path / "master.safetensors"), before);
+}
+
+TEST_F(CheckpointTest, SamplingLoadsRawOrAveragedWeights) {
+  const Trained saved(3, at::kBFloat16, 2);
+  const fs::path path = save(folder(), saved.arena, state_at(1));
+  for (const std::optional<size_t> ema :
+       {std::optional<size_t>(), std::optional<size_t>(0), std::optional<size_t>(1)}) {
+    SmallModel model;
+    optim::ArenaOptions only_weights = options(9, at::kBFloat16, 0);
+    only_weights.train = false;
+    optim::Arena arena(model.named_parameters(), SmallModel::buckets(), only_weights);
+    load_for_sampling(path, ema, arena);
+    const optim::Role role = ema ? optim::Role::average(*ema) : optim::Role::master();
+    for (const char* name : {"first.weight", "second.bias"}) {
+      const at::Tensor expected = saved.arena.export_parameter(name, role);
+      const at::Tensor got = arena.export_parameter(name, optim::Role::compute());
+      EXPECT_TRUE(at::equal(got, expected.to(got.scalar_type()))) << name;
+    }
+  }
+  SmallModel model;
+  optim::ArenaOptions only_weights = options(9, at::kBFloat16, 0);
+  only_weights.train = false;
+  optim::Arena arena(model.named_parameters(), SmallModel::buckets(), only_weights);
+  EXPECT_THAT(refusal(ErrorKind::kIo, [&] { load_for_sampling(path, 2, arena); }),
+              HasSubstr("has no ema.2"));
+}
+
+// Whatever is wrong with a file: nothing of the arena has changed.
+class DamageTest : public CheckpointTest {
+ protected:
+  DamageTest() : saved_(3), path_(save(folder(), saved_.arena, state_at(1))) {}
+
+  std::string load_refusal() const {
+    Trained loaded(4);
+    const Trained untouched(4);
+    const std::string message = refusal(ErrorKind::kIo, [&] { (void)load(path_, loaded.arena); });
+    EXPECT_TRUE(loaded.equals(untouched)) << "a refused checkpoint has changed the arena";
+    return message;
+  }
+
+  const Trained saved_;
+  const fs::path path_;
+};
+
+TEST_F(DamageTest, FlippedBitInAnyFileIsFound) {
+  for (const char* name : {"master.safetensors", "exp_avg.safetensors", "exp_avg_sq.safetensors",
+                           "ema.0.safetensors"}) {
+    const std::string whole = read_text(path_ / name);
+    for (const size_t at : {size_t{0}, size_t{20}, whole.size() / 2, whole.size() - 1}) {
+      std::string damaged = whole;
+      damaged[at] = static_cast<char>(damaged[at] ^ 0x10);
+      write_text(path_ / name, damaged);
+      const std::string message = load_refusal();
+      EXPECT_THAT(message, HasSubstr(name));
+      EXPECT_THAT(message, HasSubstr("checksum"));
+      EXPECT_THAT(message, HasSubstr("Hint"));
+    }
+    write_text(path_ / name, whole);
+  }
+  Trained loaded(4);
+  (void)load(path_, loaded.arena);  // mended
+}
+
+TEST_F(DamageTest, ShortLongAndMissingFilesAreFound) {
+  const fs::path file = path_ / "exp_avg_sq.safetensors";
+  const std::string whole = read_text(file);
+  write_text(file, whole.substr(0, whole.size() - 1));
+  EXPECT_THAT(load_refusal(), HasSubstr("bytes, got"));
+  write_text(file, whole + "x");
+  EXPECT_THAT(load_refusal(), HasSubstr("bytes, got"));
+  write_text(file, "");
+  EXPECT_THAT(load_refusal(), HasSubstr("bytes, got 0"));
+  fs::remove(file);
+  EXPECT_THAT(load_refusal(), HasSubstr("exp_avg_sq.safetensors"));
+}
+
+// A file that a hostile manifest vouches for.
+TEST_F(DamageTest, WellSummedFileWithOtherTensorsIsFound) {
+  const fs::path file = path_ / "master.safetensors";
+  const std::vector<std::byte> zeros(64);
+  const std::vector<io::SafetensorsTensor> others = {
+      {.name = "body", .dtype = DType::kF32, .shape = {16}, .data = zeros}};
+  const io::SafetensorsSummary summary = io::write_safetensors(file, others);
+  auto manifest = nlohmann::json::parse(read_text(path_ / kManifestName));
+  manifest["shards"][0]["bytes"] = summary.num_bytes;
+  manifest["shards"][0]["checksum"] = summary.checksum;
+  write_text(path_ / kManifestName, manifest.dump());
+  EXPECT_THAT(load_refusal(), HasSubstr("must hold bucket body, F32 ["));
+}
+
+TEST_F(DamageTest, OtherModelsAreRefused) {
+  Trained wider(4, at::kFloat, 1, 7);
+  EXPECT_THAT(refusal(ErrorKind::kIo, [&] { (void)load(path_, wider.arena); }),
+              HasSubstr("is of another model: bucket body differs"));
+  SmallModel model;
+  std::vector<nn::BucketSpec> one_bucket = {
+      {.name = "body", .parameters = {"first.weight", "first.bias"}, .fp32_island = false},
+      {.name = "weight", .parameters = {"second.weight"}, .fp32_island = true},
+      {.name = "bias", .parameters = {"second.bias"}, .fp32_island = true}};
+  optim::Arena arena(model.named_parameters(), one_bucket, options(4));
+  EXPECT_THAT(refusal(ErrorKind::kIo, [&] { (void)load(path_, arena); }),
+              HasSubstr("it has 2 buckets, this model 3"));
+}
+
+TEST_F(CheckpointTest, NamesOfOtherFoldersAreNoSteps) {
+  EXPECT_EQ(step_of("a/step-12"), 12);
+  EXPECT_EQ(step_of("step-0"), 0);
+  for (const char* name : {"step-", "step-1x", "step--1", "step-1.5", "Step-1", "xstep-1", "12",
+                           "step-99999999999999999999", ".unfinished-1-2", "damaged-step-3"}) {
+    EXPECT_EQ(step_of(name), std::nullopt) << name;
+  }
+}
+
+TEST_F(CheckpointTest, ListIsInOrderOfSteps) {
+  for (const char* name :
+       {"step-100", "step-20", "step-3", ".unfinished-4-1", "damaged-step-5", "notes"}) {
+    fs::create_directory(folder() / name);
+  }
+  write_text(folder() / "step-7", "a file");
+  EXPECT_THAT(names(), ElementsAre("step-3", "step-20", "step-100"));
+  EXPECT_TRUE(list_checkpoints(folder() / "nowhere").empty());
+}
+
+TEST_F(CheckpointTest, PruneKeepsTheNewestAndMultiples) {
+  const auto make_all = [this] {
+    for (int64_t step = 1; step <= 10; ++step) {
+      fs::create_directories(step_folder(folder(), step) / "inside");
+    }
+  };
+  make_all();
+  prune(folder(), 0, 0);
+  EXPECT_EQ(names().size(), 10U) << "0 keeps all";
+  prune(folder(), 20, 0);
+  EXPECT_EQ(names().size(), 10U);
+  prune(folder(), 3, 4);
+  EXPECT_THAT(names(), ElementsAre("step-4", "step-8", "step-9", "step-10"));
+  prune(folder(), 1, 0);
+  EXPECT_THAT(names(), ElementsAre("step-10"));
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder()), fs::directory_iterator()), 1);
+}
+
+TEST_F(CheckpointTest, UnfinishedOnesAreRemoved) {
+  save(folder(), Trained(3).arena, state_at(1));
+  for (const char* name : {".unfinished-2-77", ".unfinished-step-0"}) {
+    fs::create_directory(folder() / name);
+    write_text(folder() / name / "master.safetensors", "half");
+  }
+  write_text(folder() / "notes.txt", "stay");
+  remove_unfinished(folder());
+  EXPECT_THAT(names(), ElementsAre("step-1"));
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder()), fs::directory_iterator()), 2);
+}
+
+TEST_F(CheckpointTest, FailedSaveLeavesNothing) {
+  const Trained saved(3);
+  const fs::path nowhere = folder() / "nowhere";
+  EXPECT_THROW(save(nowhere, saved.arena, state_at(1)), std::exception);
+  // A name that the system refuses only at the last moment: a file stands where the folder goes.
+  fs::create_directory(folder() / "full");
+  TrainingState state = state_at(1);
+  state.config = std::string("\xFF");  // no JSON text, found after the shards are written
+  EXPECT_THROW(save(folder() / "full", saved.arena, state), std::exception);
+  EXPECT_TRUE(fs::is_empty(folder() / "full"));
+}
+
+}  // namespace
+}  // namespace kinora::checkpoint

@@ -1,0 +1,150 @@
+#include "kinora/checkpoint/manifest.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "tests/checkpoint/testing.h"
+
+namespace kinora::checkpoint {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+Manifest example() {
+  Manifest manifest;
+  manifest.state.step = 12;
+  manifest.state.position = 3'000'000'000'000;
+  manifest.state.optimizer = {
+      .applied_steps = 11, .skipped_steps = 1, .loss_scale = 32768.0F, .good_steps = 7};
+  manifest.state.timestep_history = {0.1, 1.0 / 3.0, 5e-324};
+  manifest.state.timestep_counts = {1, 2, 0};
+  manifest.state.config = "run:\n  dir: \"a b\"\n# \xC3\xA9\n";
+  optim::Bucket bucket;
+  bucket.name = "blocks.0";
+  bucket.numel = 4096;
+  bucket.slots = {{.path = "blocks.0.weight", .shape = {3, 5}, .offset = 0, .numel = 15},
+                  {.path = "blocks.0.bias", .shape = {5}, .offset = 32, .numel = 5}};
+  manifest.buckets = {bucket};
+  manifest.shards = {{.file = "master.safetensors",
+                      .role = "master",
+                      .num_bytes = 16500,
+                      .checksum = "0123456789abcdef"}};
+  return manifest;
+}
+
+class ManifestTest : public testing::Test {
+ protected:
+  Manifest read(const std::string& text) const {
+    write_text(folder_.path() / kManifestName, text);
+    return read_manifest(folder_.path());
+  }
+
+  /// What is said about the example after `change`.
+  std::string refusal_of(const std::function<void(json&)>& change) const {
+    json manifest = json::parse(to_json(example()));
+    change(manifest);
+    return refusal(ErrorKind::kIo, [&] { (void)read(manifest.dump()); });
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(ManifestTest, ReadsBackWhatWasWritten) {
+  const Manifest expected = example();
+  const Manifest got = read(to_json(expected));
+  EXPECT_EQ(got.state.step, expected.state.step);
+  EXPECT_EQ(got.state.position, expected.state.position);
+  EXPECT_EQ(got.state.optimizer, expected.state.optimizer);
+  EXPECT_EQ(got.state.timestep_history, expected.state.timestep_history);
+  EXPECT_EQ(got.state.timestep_counts, expected.state.timestep_counts);
+  EXPECT_EQ(got.state.config, expected.state.config);
+  ASSERT_EQ(got.buckets.size(), 1U);
+  EXPECT_EQ(got.buckets[0].name, "blocks.0");
+  EXPECT_EQ(got.buckets[0].numel, 4096);
+  ASSERT_EQ(got.buckets[0].slots.size(), 2U);
+  EXPECT_EQ(got.buckets[0].slots[0].path, "blocks.0.weight");
+  EXPECT_EQ(got.buckets[0].slots[0].shape, (std::vector<int64_t>{3, 5}));
+  EXPECT_EQ(got.buckets[0].slots[1].offset, 32);
+  ASSERT_EQ(got.shards.size(), 1U);
+  EXPECT_EQ(got.shards[0].file, "master.safetensors");
+  EXPECT_EQ(got.shards[0].role, "master");
+  EXPECT_EQ(got.shards[0].num_bytes, 16500);
+  EXPECT_EQ(got.shards[0].checksum, "0123456789abcdef");
+}
+
+TEST_F(ManifestTest, SameContentSameBytes) {
+  EXPECT_EQ(to_json(example()), to_json(example()));
+}
+
+TEST_F(ManifestTest, FolderWithoutOneIsNoCheckpoint) {
+  EXPECT_THAT(refusal(ErrorKind::kIo, [&] { (void)read_manifest(folder_.path()); }),
+              HasSubstr("is no checkpoint"));
+}
+
+TEST_F(ManifestTest, DamagedTextIsRefusedWithItsName) {
+  const std::string whole = to_json(example());
+  for (const std::string& text :
+       {std::string(), std::string("{"), whole.substr(0, whole.size() / 2), "\xFF" + whole,
+        whole + "}", std::string("[]"), std::string("null"), std::string("12"),
+        std::string(100000, '[')}) {
+    const std::string message = refusal(ErrorKind::kIo, [&] { (void)read(text); });
+    EXPECT_THAT(message, HasSubstr(kManifestName)) << text.substr(0, 50);
+  }
+}
+
+TEST_F(ManifestTest, OtherFormatsAndVersionsAreRefused) {
+  EXPECT_THAT(refusal_of([](json& m) { m["format"] = "other"; }), HasSubstr("format must be"));
+  EXPECT_THAT(refusal_of([](json& m) { m["version"] = 2; }),
+              HasSubstr("version must be 1, got 2. Hint: use a newer Kinora"));
+  EXPECT_THAT(refusal_of([](json& m) { m["version"] = "1"; }), HasSubstr("version must be"));
+}
+
+TEST_F(ManifestTest, EveryMissingFieldIsRefused) {
+  const json whole = json::parse(to_json(example()));
+  int num_removed = 0;
+  // Removes the member that each JSON pointer of the flattened manifest and its parents name.
+  const json places = whole.flatten();
+  for (const auto& [pointer, value] : places.items()) {
+    for (json::json_pointer place(pointer); !place.empty(); place.pop_back()) {
+      if (whole.at(place.parent_pointer()).is_array()) {
+        continue;
+      }
+      if (place.back() == "dtype") {
+        continue;  // for readers: all is F32
+      }
+      json less = whole;
+      less.at(place.parent_pointer()).erase(place.back());
+      const std::string message = refusal(ErrorKind::kIo, [&] { (void)read(less.dump()); });
+      EXPECT_THAT(message, HasSubstr(kManifestName)) << place.to_string();
+      ++num_removed;
+    }
+  }
+  EXPECT_GT(num_removed, 20);
+}
+
+TEST_F(ManifestTest, WrongTypesAreRefused) {
+  for (const char* place : {"/state/step", "/state/optimizer/loss_scale", "/buckets/0/numel",
+                            "/buckets/0/tensors/0/offset", "/shards/0/bytes"}) {
+    const std::string message =
+        refusal_of([place](json& m) { m.at(json::json_pointer(place)) = "many"; });
+    EXPECT_THAT(message, HasSubstr("damaged")) << place;
+  }
+  EXPECT_THAT(refusal_of([](json& m) { m["buckets"][0]["tensors"][0]["shape"] = 3; }),
+              HasSubstr("damaged"));
+  EXPECT_THAT(refusal_of([](json& m) { m["shards"][0]["file"] = 3; }), HasSubstr("damaged"));
+}
+
+TEST_F(ManifestTest, FilesOutsideOfTheFolderAreRefused) {
+  for (const char* name : {"../master.safetensors", "/etc/passwd", "a/b", "", "..", "."}) {
+    EXPECT_THAT(refusal_of([name](json& m) { m["shards"][0]["file"] = name; }),
+                HasSubstr("must lie in the checkpoint's folder"))
+        << name;
+  }
+}
+
+}  // namespace
+}  // namespace kinora::checkpoint

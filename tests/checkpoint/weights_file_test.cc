@@ -1,0 +1,246 @@
+#include "kinora/checkpoint/weights_file.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "kinora/io/safetensors.h"
+#include "kinora/models/dit.h"
+#include "kinora/ops/host_bytes.h"
+#include "tests/checkpoint/testing.h"
+
+namespace kinora::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+using Tensors = std::map<std::string, at::Tensor>;
+
+at::Tensor ramp(at::IntArrayRef shape, double start) {
+  return at::arange(c10::multiply_integers(shape), at::kFloat).view(shape) * 0.25 + start;
+}
+
+Tensors small_weights() {
+  return {{"first.weight", ramp({6, 4}, 1)},
+          {"first.bias", ramp({6}, 2)},
+          {"second.weight", ramp({2, 6}, 3)},
+          {"second.bias", ramp({2}, 4)},
+          {"table", ramp({1, 3}, 5)}};
+}
+
+struct Small {
+  explicit Small(bool train = true) {
+    model.table = ramp({1, 3}, -1);
+    arena.emplace(model.named_parameters(), SmallModel::buckets(),
+                  optim::ArenaOptions{
+                      .device = at::kCPU,
+                      .compute_type = at::kBFloat16,
+                      .seed = 1,
+                      .train = train,
+                      .ema_decays = train ? std::vector<double>{0.9} : std::vector<double>{}});
+  }
+
+  SmallModel model;
+  std::optional<optim::Arena> arena;
+};
+
+class WeightsFileTest : public testing::Test {
+ protected:
+  fs::path write(const std::string& name, const Tensors& tensors,
+                 const std::map<std::string, std::string>& metadata = {}) const {
+    std::vector<io::SafetensorsTensor> entries;
+    for (const auto& [key, tensor] : tensors) {
+      entries.push_back({.name = key,
+                         .dtype = ops::dtype_of(tensor.scalar_type()),
+                         .shape = tensor.sizes().vec(),
+                         .data = ops::bytes_of(tensor)});
+    }
+    io::write_safetensors(folder_.path() / name, entries, metadata);
+    return folder_.path() / name;
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(WeightsFileTest, LoadsByNameIntoMasterComputeAverageAndBuffer) {
+  const Tensors weights = small_weights();
+  const auto file = WeightsFile::open(write("w.safetensors", weights));
+  Small small;
+  load_weights(file, small.model, *small.arena);
+  for (const auto& [name, parameter] : small.model.named_parameters()) {
+    const at::Tensor& expected = weights.at(name);
+    EXPECT_TRUE(at::equal(small.arena->export_parameter(name, optim::Role::master()), expected));
+    EXPECT_TRUE(at::equal(small.arena->export_parameter(name, optim::Role::average(0)), expected));
+    EXPECT_TRUE(at::equal(parameter->value.detach(), expected.to(parameter->value.scalar_type())));
+  }
+  EXPECT_TRUE(at::equal(small.model.table, weights.at("table")));
+}
+
+TEST_F(WeightsFileTest, OtherFloatTypesAreConverted) {
+  Tensors weights = small_weights();
+  for (auto& [name, tensor] : weights) {
+    tensor = tensor.to(name == "first.bias" ? at::kDouble : at::kHalf);
+  }
+  Small small;
+  load_weights(WeightsFile::open(write("w.safetensors", weights)), small.model, *small.arena);
+  EXPECT_TRUE(at::equal(small.arena->export_parameter("first.weight", optim::Role::master()),
+                        small_weights().at("first.weight")));
+}
+
+TEST_F(WeightsFileTest, BufferMayBeLeftOut) {
+  Tensors weights = small_weights();
+  weights.erase("table");
+  Small small;
+  load_weights(WeightsFile::open(write("w.safetensors", weights)), small.model, *small.arena);
+  EXPECT_TRUE(at::equal(small.model.table, ramp({1, 3}, -1)));
+}
+
+TEST_F(WeightsFileTest, WhatDoesNotFitIsListedAndNothingChanges) {
+  Tensors weights = small_weights();
+  weights.erase("first.bias");
+  weights.emplace("third.weight", ramp({2}, 0));
+  weights["second.weight"] = ramp({3, 6}, 0);
+  weights["table"] = ramp({1, 4}, 0);
+  const auto file = WeightsFile::open(write("w.safetensors", weights));
+  Small small;
+  const Small untouched;
+  const std::string message =
+      refusal(ErrorKind::kIo, [&] { load_weights(file, small.model, *small.arena); });
+  EXPECT_THAT(message, HasSubstr("w.safetensors"));
+  EXPECT_THAT(message, HasSubstr("1 missing [first.bias]"));
+  EXPECT_THAT(message, HasSubstr("1 unexpected [third.weight]"));
+  EXPECT_THAT(message, HasSubstr("2 of another shape [second.weight (must be [2, 6], is [3, 6]), "
+                                 "table (must be [1, 3], is [1, 4])]"));
+  for (const auto& [name, parameter] : small.model.named_parameters()) {
+    EXPECT_TRUE(at::equal(small.arena->export_parameter(name, optim::Role::master()),
+                          untouched.arena->export_parameter(name, optim::Role::master())))
+        << name;
+  }
+  EXPECT_TRUE(at::equal(small.model.table, untouched.model.table));
+}
+
+TEST_F(WeightsFileTest, LongListsAreCut) {
+  Tensors weights = small_weights();
+  for (int i = 0; i < 30; ++i) {
+    weights.emplace("extra." + std::to_string(i), ramp({1}, 0));
+  }
+  Small small;
+  EXPECT_THAT(refusal(ErrorKind::kIo,
+                      [&] {
+                        load_weights(WeightsFile::open(write("w.safetensors", weights)),
+                                     small.model, *small.arena);
+                      }),
+              HasSubstr("30 unexpected [extra.0, "));
+}
+
+TEST_F(WeightsFileTest, IntegersAreNoWeights) {
+  Tensors weights = small_weights();
+  weights["first.bias"] = at::arange(6, at::kLong);
+  Small small;
+  EXPECT_THROW(
+      load_weights(WeightsFile::open(write("w.safetensors", weights)), small.model, *small.arena),
+      Error);
+}
+
+TEST_F(WeightsFileTest, SavedWeightsLoadAgain) {
+  Small small;
+  load_weights(WeightsFile::open(write("w.safetensors", small_weights())), small.model,
+               *small.arena);
+  const fs::path path = folder_.path() / "out.safetensors";
+  save_weights(path, small.model, *small.arena, optim::Role::master(), at::kFloat, "a: config\n");
+  const auto file = WeightsFile::open(path);
+  EXPECT_EQ(file.metadata(kConfigMetadata), "a: config\n");
+  EXPECT_EQ(file.metadata("format"), "pt") << "what loaders of Hugging Face look for";
+  EXPECT_EQ(file.metadata("other"), "");
+  EXPECT_EQ(file.names().size(), 5U);
+  EXPECT_FALSE(file.contains("third"));
+  EXPECT_THAT(refusal(ErrorKind::kIo, [&] { (void)file.read("third"); }),
+              HasSubstr("has no tensor third"));
+  for (const auto& [name, tensor] : small_weights()) {
+    EXPECT_TRUE(at::equal(file.read(name), tensor)) << name;
+  }
+  save_weights(path, small.model, *small.arena, optim::Role::average(0), at::kBFloat16, "");
+  const auto halved = WeightsFile::open(path);
+  EXPECT_EQ(halved.read("first.weight").scalar_type(), at::kBFloat16);
+  Small again;
+  load_weights(halved, again.model, *again.arena);
+}
+
+TEST_F(WeightsFileTest, OtherFilesAreRefused) {
+  write_text(folder_.path() / "text.pt", "not a pickle");
+  write_text(folder_.path() / "text.safetensors", "not tensors");
+  for (const char* name : {"text.pt", "text.safetensors", "nowhere.pt", "nowhere.safetensors"}) {
+    EXPECT_THAT(refusal(ErrorKind::kIo, [&] { (void)WeightsFile::open(folder_.path() / name); }),
+                HasSubstr(name));
+  }
+}
+
+// tools/make_checkpoint_fixtures.py: as the original DiT saves its training state.
+class OriginalFileTest : public testing::Test {
+ protected:
+  OriginalFileTest() {
+    config_.height = 4;
+    config_.width = 6;
+    config_.in_channels = 4;
+    config_.patch = 2;
+    config_.hidden = 4;
+    config_.depth = 1;
+    config_.heads = 2;
+    config_.num_classes = 3;
+    config_.time_scale = 1.0;
+    model_.emplace(models::resolved(config_));
+    arena_.emplace(model_->named_parameters(), models::dit_buckets(models::resolved(config_)),
+                   optim::ArenaOptions{.train = false, .ema_decays = {}});
+  }
+
+  /// Element k is `factor` times (k % 61 - 30) / 32.
+  void expect_weights(double factor) const {
+    for (const auto& [name, parameter] : model_->named_parameters()) {
+      const at::Tensor got = arena_->export_parameter(name, optim::Role::compute()).flatten();
+      for (int64_t k = 0; k < got.numel(); ++k) {
+        ASSERT_EQ(got[k].item<double>(), factor * static_cast<double>(k % 61 - 30) / 32)
+            << name << " element " << k;
+      }
+    }
+  }
+
+  const fs::path path_ = fs::path(KINORA_TEST_DATA) / "dit_training.pt";
+  models::DiTConfig config_;
+  mutable std::optional<models::DiT> model_;
+  std::optional<optim::Arena> arena_;
+};
+
+TEST_F(OriginalFileTest, AveragedWeightsAreTaken) {
+  const auto file = WeightsFile::open(path_);
+  EXPECT_TRUE(file.contains("blocks.0.adaLN_modulation.1.weight"));
+  EXPECT_EQ(file.shape("y_embedder.embedding_table.weight"), (std::vector<int64_t>{4, 4}));
+  load_weights(file, *model_, *arena_);
+  expect_weights(0.5);
+}
+
+TEST_F(OriginalFileTest, RawWeightsAreTakenWhereAskedFor) {
+  load_weights(WeightsFile::open(path_, /*averaged=*/false), *model_, *arena_);
+  expect_weights(1.0);
+}
+
+TEST_F(OriginalFileTest, PositionTableIsOurs) {
+  const at::Tensor theirs = WeightsFile::open(path_).read("pos_embed");
+  EXPECT_TRUE(at::allclose(theirs, models::sin_cos_position_embedding(4, 2, 3), 1e-6, 1e-6));
+}
+
+TEST_F(OriginalFileTest, AnotherSizeIsRefused) {
+  config_.hidden = 8;
+  models::DiT wider(models::resolved(config_));
+  optim::Arena arena(wider.named_parameters(), models::dit_buckets(wider.config()),
+                     {.train = false, .ema_decays = {}});
+  EXPECT_THAT(
+      refusal(ErrorKind::kIo, [&] { load_weights(WeightsFile::open(path_), wider, arena); }),
+      HasSubstr("x_embedder.proj.weight (must be [8, 4, 2, 2], is [4, 4, 2, 2])"));
+}
+
+}  // namespace
+}  // namespace kinora::checkpoint
