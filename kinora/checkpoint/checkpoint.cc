@@ -146,7 +146,7 @@ std::vector<fs::path> list_checkpoints(const fs::path& folder) {
 }
 
 fs::path save(const fs::path& folder, const optim::Arena& arena, const TrainingState& state) {
-  const fs::path final_path = step_folder(folder, state.step);
+  fs::path final_path = step_folder(folder, state.step);
   if (fs::exists(final_path)) {
     return final_path;
   }

@@ -178,6 +178,7 @@ void save_weights(const std::filesystem::path& path, nn::Module& model, const op
     tensors.emplace(name, *buffer);
   }
   std::vector<io::SafetensorsSpec> specs;
+  specs.reserve(tensors.size());
   for (const auto& [name, tensor] : tensors) {
     specs.push_back({.name = name, .dtype = ops::dtype_of(type), .shape = tensor.sizes().vec()});
   }

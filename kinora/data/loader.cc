@@ -241,6 +241,7 @@ class Loader::Impl {
     std::byte* out =
         static_cast<std::byte*>(slot.batch.images.mutable_data_ptr()) + i * reader.num_bytes();
     int64_t index = slot.indices[static_cast<size_t>(i)];
+    std::string reason;
     for (int64_t attempt = 1;; ++attempt) {
       if (!bad_.contains(index)) {
         try {
@@ -250,14 +251,15 @@ class Loader::Impl {
           if (!is_bad_sample(error)) {
             throw;
           }
-          bad_.add(index, error.what());
+          reason = error.what();
+          bad_.add(index, reason);
         }
       }
       const std::lock_guard<std::mutex> lock(mutex_);
       // Throwing, since a slot must not seem whole; next() reports the first error only.
       KINORA_CHECK(!stopping_ && attempt < source_.size(), kIo,
                    "[data] no readable sample is left to take the place of ",
-                   source_.sample_name(index));
+                   source_.sample_name(index), reason.empty() ? "" : "; the last: ", reason);
       index = order_.replacement(position, attempt);
     }
     const double seconds = seconds_since(start);

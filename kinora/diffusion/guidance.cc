@@ -55,8 +55,8 @@ at::Tensor GuidedDenoiser::predict(const at::Tensor& x_t, double t, double level
   const bool guide = active(level);
   const int64_t rows = guide ? 2 * batch : batch;
   const at::Tensor times = at::full({rows}, t, x_t.options().dtype(at::kFloat));
-  const at::Tensor prediction = guide ? denoiser_.forward(at::cat({x_t, x_t}), times, both_)
-                                      : denoiser_.forward(x_t, times, conditions_);
+  at::Tensor prediction = guide ? denoiser_.forward(at::cat({x_t, x_t}), times, both_)
+                                : denoiser_.forward(x_t, times, conditions_);
   KINORA_CHECK(prediction.dim() == x_t.dim() && prediction.size(0) == rows &&
                    (prediction.size(1) == channels || prediction.size(1) == 2 * channels) &&
                    prediction.sizes().slice(2) == x_t.sizes().slice(2),

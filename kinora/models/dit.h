@@ -13,6 +13,9 @@ namespace kinora::models {
 
 // Shapes: B batch, N tokens, C hidden, P patch side, H and W of the input in patches h and w.
 
+// Members that hold parameters are named as the original's keys.
+// NOLINTBEGIN(readability-identifier-naming)
+
 /// Cuts the image into patches and projects each: [B, channels, H, W] -> [B, N, C].
 /// Key: proj, whose weight has the shape [C, channels, P, P] of the original's convolution.
 class PatchEmbed : public nn::Module {
@@ -104,7 +107,7 @@ class DiTBlock : public nn::Module {
  private:
   Attention attn;
   Mlp mlp;
-  Modulation adaLN_modulation;  // NOLINT(readability-identifier-naming): the original's key
+  Modulation adaLN_modulation;
 };
 
 /// Modulated LayerNorm and projection to patches, all fp32: [B, N, C] -> [B, N, P * P * out].
@@ -115,7 +118,7 @@ class FinalLayer : public nn::Module {
 
  private:
   nn::Linear linear;
-  Modulation adaLN_modulation;  // NOLINT(readability-identifier-naming): the original's key
+  Modulation adaLN_modulation;
 };
 
 /// The diffusion transformer. Keys, shapes and arithmetic are those of the original, so its
@@ -151,6 +154,8 @@ class DiT : public nn::Module, public diffusion::Denoiser {
   Blocks blocks;
   FinalLayer final_layer;
 };
+
+// NOLINTEND(readability-identifier-naming)
 
 /// Position table of the original: [1, h * w, C], tokens row by row; the first half of C encodes the
 /// column, the second the row, each as [sin | cos] with frequencies 10000^(-i / (C / 4)).

@@ -4,6 +4,8 @@
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/SDPBackend.h>
 
+#include <vector>
+
 #include "kinora/core/error.h"
 
 namespace kinora::ops {
@@ -17,9 +19,11 @@ Heads split_heads(const at::Tensor& qkv, int64_t num_heads) {
   KINORA_CHECK(qkv.dim() == 3 && qkv.size(2) % (3 * num_heads) == 0, kShape,
                "[attention] qkv must have shape [B, N, 3 * heads * D] with ", num_heads,
                " heads, got ", qkv.sizes());
-  const at::Tensor heads = qkv.view({qkv.size(0), qkv.size(1), 3, num_heads, -1})
-                               .permute({2, 0, 3, 1, 4});  // [3, B, H, N, D]
-  return {heads.select(0, 0), heads.select(0, 1), heads.select(0, 2)};
+  // unbind, not three selects: its backward writes the packed gradient once.
+  const std::vector<at::Tensor> parts = qkv.view({qkv.size(0), qkv.size(1), 3, num_heads, -1})
+                                            .permute({2, 0, 3, 1, 4})  // [3, B, H, N, D]
+                                            .unbind(0);
+  return {parts[0], parts[1], parts[2]};
 }
 
 }  // namespace

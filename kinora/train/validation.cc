@@ -18,7 +18,8 @@ namespace kinora::train {
 double validation_time(int64_t i, int64_t n, int64_t num_bands, double end) {
   const int64_t per_band = std::max<int64_t>(n / num_bands, 1);
   const int64_t band = i % num_bands;
-  const double within = (static_cast<double>(i / num_bands) + 0.5) / static_cast<double>(per_band);
+  const int64_t place = i / num_bands;
+  const double within = (static_cast<double>(place) + 0.5) / static_cast<double>(per_band);
   return end * (static_cast<double>(band) + within) / static_cast<double>(num_bands);
 }
 

@@ -22,8 +22,9 @@ class NonFiniteTest : public RunTest {};
 TEST_F(NonFiniteTest, LossThatIsNotFiniteStopsTheRunAndNamesTheFirstModule) {
   const Outcome outcome = train(run_dir("run"), {"lr.value=3e37", "checkpoint.every=1"});
   EXPECT_EQ(outcome.exit_code, kInternal) << outcome.err;
-  expect_said(outcome, {"the loss of step 2 is", "first output that is not finite: final_layer.linear",
-                        "values are not finite, the others lie in", "lower lr.value"});
+  expect_said(outcome,
+              {"the loss of step 2 is", "first output that is not finite: final_layer.linear",
+               "values are not finite, the others lie in", "lower lr.value"});
   // Nothing that is not finite is left behind: what was saved can be gone on from.
   const std::vector<int64_t> steps = checkpoint_steps(run_dir("run"));
   ASSERT_FALSE(steps.empty());
@@ -34,6 +35,25 @@ TEST_F(NonFiniteTest, LossThatOverflowsOnItsOwnIsToldFromThat) {
   const Outcome outcome = train(run_dir("run"), {"lr.value=1e30"});
   EXPECT_EQ(outcome.exit_code, kInternal) << outcome.err;
   expect_said(outcome, {"the loss of step 2 is", "the loss itself overflows", "lower lr.value"});
+}
+
+// From the third step on the loss is finite and its gradient is not.
+TEST_F(NonFiniteTest, GradientsThatAreNotFiniteAreSkippedAndNamedAndStopTheRunInTheEnd) {
+  const Outcome outcome =
+      train(run_dir("run"), {"lr.value=1e8", "model.learn_sigma=false", "model.mlp_ratio=4",
+                             "train.max_skipped=3", "checkpoint.every=1"});
+  EXPECT_EQ(outcome.exit_code, kInternal) << outcome.err;
+  expect_said(outcome, {"was skipped: gradients are not finite (", "1 in a row of at most 3",
+                        "2 in a row of at most 3", "3 in a row of at most 3", "lower lr.value"});
+  // A skipped step changes no weight, moment or average.
+  const std::vector<LogLine> log = read_log(run_dir("run"));
+  ASSERT_GE(log.size(), 2U);
+  EXPECT_EQ(log.back().at("skipped"), true);
+  const int64_t last = log.back().at("step");
+  const auto checkpoint = [&](int64_t step) {
+    return arrays_of(run_dir("run") / "checkpoints" / ("step-" + std::to_string(step)));
+  };
+  EXPECT_TRUE(checkpoint(last) == checkpoint(last - 1));
 }
 
 class SelfTestTest : public RunTest {};

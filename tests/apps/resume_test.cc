@@ -4,7 +4,10 @@
 
 #include <cmath>
 #include <numbers>
+#include <span>
+#include <vector>
 
+#include "kinora/io/safetensors.h"
 #include "tests/apps/run_folder.h"
 
 namespace kinora::apps {
@@ -122,6 +125,38 @@ TEST_F(UnchangedTest, ResumingFromAPathBranchesOff) {
   expect_same_state(run_dir("a") / "checkpoints/step-20", run_dir("b") / "checkpoints/step-20");
   EXPECT_EQ(read_log(run_dir("b")).size(), 10U);
   EXPECT_TRUE(before == arrays_of(run_dir("a") / "checkpoints/step-10"));
+}
+
+// Latents come from a file, have no pixels to be shown, and give the model its size.
+TEST_F(UnchangedTest, LatentsResumeExactly) {
+  std::vector<float> latents(24 * 4 * 8 * 8);
+  for (size_t i = 0; i < latents.size(); ++i) {
+    latents[i] = static_cast<float>(std::sin(0.37 * static_cast<double>(i)));
+  }
+  std::vector<int64_t> labels;
+  for (int64_t i = 0; i < 24; ++i) {
+    labels.push_back(i % 3);
+  }
+  const std::vector<io::SafetensorsTensor> tensors = {{.name = "latents",
+                                                       .dtype = DType::kF32,
+                                                       .shape = {24, 4, 8, 8},
+                                                       .data = std::as_bytes(std::span(latents))},
+                                                      {.name = "labels",
+                                                       .dtype = DType::kI64,
+                                                       .shape = {24},
+                                                       .data = std::as_bytes(std::span(labels))}};
+  const std::filesystem::path file = folder() / "latents.safetensors";
+  io::write_safetensors(file, tensors);
+  Arguments arguments = {"data.source=latents", "data.path=[" + file.string() + "]",
+                         "model.in_channels=4", "data.validation=4", "validation.every=4"};
+  train_well(run_dir("whole"), arguments);
+  arguments.insert(arguments.end(), {"train.steps=10", "--resume", "auto"});
+  train_well(run_dir("parts"), arguments);
+  arguments.emplace_back("train.steps=20");
+  train_well(run_dir("parts"), arguments);
+  expect_same_state(run_dir("whole") / "checkpoints/step-20",
+                    run_dir("parts") / "checkpoints/step-20");
+  expect_same_log(run_dir("whole"), run_dir("parts"), 20);
 }
 
 class LearningRateTest : public RunTest {

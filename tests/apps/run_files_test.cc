@@ -112,6 +112,31 @@ TEST_F(RunFilesTest, StockTensorBoardReadsTheEvents) {
   EXPECT_GE(events.at("images").at("samples").size(), 1U);
 }
 
+TEST_F(RunFilesTest, ThePythonPackageReadsExportedWeightsAndCheckpoints) {
+  const fs::path python = fs::path(KINORA_SOURCE_DIR) / ".venv/bin/python";
+  if (!fs::exists(python) ||
+      Program(python, {"-c", "import safetensors.torch"}, folder()).wait().exit_code != 0) {
+    GTEST_SKIP() << "the Python package safetensors is not installed";
+  }
+  train_well(run_dir("run"), {"train.steps=2", "checkpoint.export=true"});
+  const std::string code =
+      "import sys, torch\n"
+      "from safetensors.torch import load_file\n"
+      "weights = load_file(sys.argv[1])\n"
+      "flat = load_file(sys.argv[2])\n"
+      "assert weights['blocks.1.attn.qkv.weight'].shape == (96, 32)\n"
+      "assert all(w.dtype == torch.float32 for w in weights.values())\n"
+      "assert torch.equal(weights['x_embedder.proj.weight'].flatten(),\n"
+      "                   flat['embedders'][:32 * 48])\n";
+  const Outcome outcome =
+      Program(python,
+              {"-c", code, (run_dir("run") / "model.safetensors").string(),
+               (run_dir("run") / "checkpoints/step-2/ema.0.safetensors").string()},
+              folder())
+          .wait();
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+}
+
 TEST_F(RunFilesTest, NoTemporaryFilesAreLeft) {
   train_well(run_dir("run"), {"checkpoint.export=true"});
   const std::set<std::string> expected = {"checkpoints",       "config.yaml", "log.jsonl",

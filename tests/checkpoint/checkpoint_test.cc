@@ -293,7 +293,6 @@ TEST_F(CheckpointTest, FailedSaveLeavesNothing) {
   const Trained saved(3);
   const fs::path nowhere = folder() / "nowhere";
   EXPECT_THROW(save(nowhere, saved.arena, state_at(1)), std::exception);
-  // A name that the system refuses only at the last moment: a file stands where the folder goes.
   fs::create_directory(folder() / "full");
   TrainingState state = state_at(1);
   state.config = std::string("\xFF");  // no JSON text, found after the shards are written

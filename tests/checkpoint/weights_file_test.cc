@@ -239,7 +239,7 @@ TEST_F(OriginalFileTest, AnotherSizeIsRefused) {
                      {.train = false, .ema_decays = {}});
   EXPECT_THAT(
       refusal(ErrorKind::kIo, [&] { load_weights(WeightsFile::open(path_), wider, arena); }),
-      HasSubstr("x_embedder.proj.weight (must be [8, 4, 2, 2], is [4, 4, 2, 2])"));
+      HasSubstr("blocks.0.adaLN_modulation.1.bias (must be [48], is [24])"));
 }
 
 }  // namespace

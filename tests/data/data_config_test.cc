@@ -39,7 +39,7 @@ TEST(DataConfigTest, OpensFoldersAndArchives) {
 
 TEST(DataConfigTest, OpensLatents) {
   const TemporaryFolder folder;
-  const std::vector<float> values(2 * 4 * 2 * 2);
+  const std::vector<float> values(size_t{2} * 4 * 2 * 2);
   const std::vector<int64_t> labels = {0, 9};
   const auto path = folder.path() / "a.safetensors";
   io::write_safetensors(

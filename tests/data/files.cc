@@ -29,7 +29,7 @@ TemporaryFolder::~TemporaryFolder() {
 }
 
 fs::path TemporaryFolder::write(const std::string& name, std::span<const std::byte> bytes) const {
-  const fs::path path = path_ / name;
+  fs::path path = path_ / name;
   fs::create_directories(path.parent_path());
   std::ofstream file(path, std::ios::binary);
   file.write(reinterpret_cast<const char*>(bytes.data()),

@@ -115,7 +115,7 @@ TEST(LoaderTest, GivesThePlanesOfTheOrder) {
     const int64_t index = order.at(static_cast<int64_t>(i));
     EXPECT_EQ(samples[i].position, static_cast<int64_t>(i));
     EXPECT_EQ(samples[i].label, index);
-    std::vector<uint8_t> planes(3 * 4 * 6, static_cast<uint8_t>(index));
+    std::vector<uint8_t> planes(size_t{3} * 4 * 6, static_cast<uint8_t>(index));
     planes[0] = static_cast<uint8_t>(255 - index);  // the red plane's first pixel
     EXPECT_EQ(samples[i].planes, planes);
   }

@@ -33,13 +33,13 @@ class LabelDenoiser : public Denoiser {
   int64_t width_;
 };
 
-Conditions labels(std::vector<int64_t> values) {
+Conditions labels(const std::vector<int64_t>& values) {
   return {at::tensor(values, at::kLong)};
 }
 
 const at::Tensor& pictures() {
-  static const at::Tensor x = at::full({2, 4, 2, 2}, 0.5, at::kFloat);
-  return x;
+  static const at::Tensor kPictures = at::full({2, 4, 2, 2}, 0.5, at::kFloat);
+  return kPictures;
 }
 
 /// Per-channel predictions for the labels 1 and 2, [2, channels].

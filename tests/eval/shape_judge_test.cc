@@ -74,7 +74,7 @@ class ShapeJudgeSizeTest : public testing::TestWithParam<std::array<int64_t, 2>>
 
 TEST_P(ShapeJudgeSizeTest, IsRightOnGeneratedPictures) {
   const auto [height, width] = GetParam();
-  const Pictures pictures = generate(height * width > 100 * 100 ? 96 : 640, height, width);
+  const Pictures pictures = generate(height * width > 10000 ? 96 : 640, height, width);
   EXPECT_GE(share(judge_shapes(pictures.images, pictures.labels)), 0.99);
 }
 
@@ -135,7 +135,7 @@ TEST(ShapeJudgeTest, FindsNothingWhereAPictureShowsNoneOrTwoOrAPart) {
   data::render(right, 32, 32, b);
   at::Tensor two = at::empty({3, 32, 32}, at::kByte);
   at::Tensor half = at::empty({3, 32, 32}, at::kByte);
-  for (int64_t i = 0; i < 32 * 32 * 3; ++i) {
+  for (int64_t i = 0; i < int64_t{32} * 32 * 3; ++i) {
     const auto at = static_cast<size_t>(i);
     const int64_t planar = (i % 3) * 32 * 32 + i / 3;
     two.mutable_data_ptr<uint8_t>()[planar] = std::max(a.pixels[at], b.pixels[at]);

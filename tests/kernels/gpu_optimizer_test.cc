@@ -41,7 +41,7 @@ class DeviceControl {
 
 double gpu_sum_squares(const std::vector<float>& x, size_t misalignment) {
   const DeviceArray<float> device(x, misalignment);
-  const DeviceArray<uint8_t> workspace(std::vector<uint8_t>(cuda::sum_squares_workspace_bytes()));
+  const DeviceArray<uint8_t> workspace{std::vector<uint8_t>(cuda::sum_squares_workspace_bytes())};
   const DeviceControl control({});
   EXPECT_EQ(cuda::sum_squares(device.data(), static_cast<int64_t>(x.size()), workspace.data(),
                               control.get(), nullptr),
@@ -62,7 +62,7 @@ TEST_F(GpuOptimizerTest, SumOfSquaresEqualsTheCpu) {
 
 TEST_F(GpuOptimizerTest, SumsAddUpOverBuckets) {
   const DeviceArray<float> x(std::vector<float>{3.0F, 4.0F});
-  const DeviceArray<uint8_t> workspace(std::vector<uint8_t>(cuda::sum_squares_workspace_bytes()));
+  const DeviceArray<uint8_t> workspace{std::vector<uint8_t>(cuda::sum_squares_workspace_bytes())};
   const DeviceControl control({});
   for (int bucket = 0; bucket < 3; ++bucket) {
     ASSERT_EQ(cuda::sum_squares(x.data(), 2, workspace.data(), control.get(), nullptr),

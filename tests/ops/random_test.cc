@@ -17,7 +17,7 @@ namespace {
 
 using kernels::Distribution;
 
-at::Tensor index_of(std::vector<int64_t> values) {
+at::Tensor index_of(const std::vector<int64_t>& values) {
   return at::tensor(values, at::TensorOptions(at::kLong));
 }
 

@@ -29,11 +29,11 @@ using nlohmann::json;
 using testing::HasSubstr;
 
 const json& fixture() {
-  static const json loaded = [] {
+  static const json kFixture = [] {
     std::ifstream file(std::string(KINORA_TEST_DATA) + "/adamw.json");
     return json::parse(file);
   }();
-  return loaded;
+  return kFixture;
 }
 
 at::Tensor tensor_of(const json& values) {

@@ -1,0 +1,126 @@
+#include "kinora/train/run_config.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "kinora/core/config.h"
+#include "kinora/core/error.h"
+
+namespace kinora::train {
+namespace {
+
+RunConfig parsed(const std::string& text, const std::vector<std::string>& overrides = {}) {
+  return parse_config<RunConfig>({.text = "run: {dir: r}\n" + text, .origin = "test"}, overrides);
+}
+
+std::string refusal(const std::string& text) {
+  try {
+    (void)parsed(text);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kConfig);
+    return error.what();
+  }
+  ADD_FAILURE() << "nothing was refused in " << text;
+  return "";
+}
+
+TEST(RunConfigTest, DumpParsesBackToTheSame) {
+  RunConfig config = parsed("");
+  config.model.name = "DiT-S/2";
+  config.data.path = {"a b", "c: d"};
+  config.data.source = data::SourceKind::kTar;
+  config.objective.kind = diffusion::ObjectiveConfig::Kind::kFlow;
+  config.objective.shift = 1.0 / 3.0;
+  config.train.precision = Precision::kBf16;
+  config.train.recompute = "block:3";
+  config.lr.value = 1.23456789012345678e-4;
+  config.ema_decays = {0.9999, 0.1};
+  config.sample.sampling.guidance_interval = {0.1, 0.9};
+  const std::string dumped = dump_config(config);
+  const auto back = parse_config<RunConfig>({.text = dumped, .origin = "dump"});
+  EXPECT_EQ(dump_config(back), dumped);
+  EXPECT_EQ(back.lr.value, config.lr.value);
+  EXPECT_EQ(back.data.path, config.data.path);
+  EXPECT_EQ(back.ema_decays, config.ema_decays);
+  EXPECT_EQ(back.train.precision, Precision::kBf16);
+}
+
+TEST(RunConfigTest, ConditionsAcrossKeysAreChecked) {
+  EXPECT_NE(refusal("train: {global_batch: 8, micro_batch: 3}").find("divide train.global_batch"),
+            std::string::npos);
+  EXPECT_NE(refusal("lr: {schedule: linear, warmup: 10, horizon: 10}").find("above lr.warmup"),
+            std::string::npos);
+  EXPECT_NE(refusal("ema: {decays: [0.1, 0.2, 0.3, 0.4, 0.5]}").find("at most 4"),
+            std::string::npos);
+  EXPECT_NE(refusal("validation: {every: 1}").find("data.validation"), std::string::npos);
+  EXPECT_NE(refusal("sample: {guidance_interval: [0.9, 0.1]}").find("low <= high"),
+            std::string::npos);
+  EXPECT_NE(refusal("objective: {kind: flow, timestep_sampling: importance}").find("uniform"),
+            std::string::npos);
+  EXPECT_NE(refusal("optim: {eps: 0}").find("optim.eps"), std::string::npos);
+}
+
+TEST(RunConfigTest, RecomputeBlocks) {
+  EXPECT_EQ(recompute_blocks("none", 12), 0);
+  EXPECT_EQ(recompute_blocks("block", 12), 12);
+  EXPECT_EQ(recompute_blocks("block:0", 12), 0);
+  EXPECT_EQ(recompute_blocks("block:12", 12), 12);
+  for (const char* wrong : {"", "all", "block:", "block:13", "block:-1", "block:3x", "block: 3",
+                            "Block", "block:99999999999999999999"}) {
+    try {
+      (void)recompute_blocks(wrong, 12);
+      ADD_FAILURE() << wrong;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kConfig);
+      EXPECT_NE(std::string(error.what()).find("K from 0 to 12, got " + std::string(wrong)),
+                std::string::npos)
+          << error.what();
+    }
+  }
+}
+
+TEST(RunConfigTest, ModelTakesSizeAndClassesFromTheData) {
+  const RunConfig config = parsed("model: {name: DiT-S/4}\ndata: {height: 32, width: 64}");
+  const models::DiTConfig model = resolved_model(config, 7);
+  EXPECT_EQ(model.height, 32);
+  EXPECT_EQ(model.width, 64);
+  EXPECT_EQ(model.num_classes, 7);
+  EXPECT_EQ(model.hidden, 384);
+  EXPECT_EQ(model.time_scale, 1.0);
+  RunConfig flow = config;
+  flow.objective.kind = diffusion::ObjectiveConfig::Kind::kFlow;
+  EXPECT_EQ(resolved_model(flow, 7).time_scale, 1000.0);
+  flow.model.num_classes = 6;
+  EXPECT_THROW((void)resolved_model(flow, 7), Error);
+  flow.model.num_classes = 8;
+  EXPECT_EQ(resolved_model(flow, 7).num_classes, 8);
+}
+
+TEST(RunConfigTest, EveryRecipeParsesAndDescribesAModel) {
+  int count = 0;
+  const auto folder = std::filesystem::path(KINORA_SOURCE_DIR) / "configs";
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().extension() != ".yaml") {
+      continue;
+    }
+    ++count;
+    const auto config = load_config<RunConfig>(entry.path(), {"run.dir=r"});
+    std::optional<data::SampleShape> latents;
+    if (config.data.source == data::SourceKind::kLatents) {
+      latents = data::SampleShape{.channels = config.model.in_channels,
+                                  .height = config.model.height,
+                                  .width = config.model.width};
+    }
+    const models::DiTConfig model = resolved_model(config, 1, latents);
+    EXPECT_GT(models::forward_macs(model), 0.0) << entry.path();
+    EXPECT_NO_THROW((void)recompute_blocks(config.train.recompute, model.depth)) << entry.path();
+    EXPECT_NO_THROW((void)pipelines::make_sampler(
+        config.sample.sampling, diffusion::make_objective(config.objective, model.learn_sigma)))
+        << entry.path();
+  }
+  EXPECT_GE(count, 2);
+}
+
+}  // namespace
+}  // namespace kinora::train
