@@ -68,12 +68,12 @@ TEST_F(CommandsTest, BenchTrainMeasures) {
 }
 
 TEST_F(CommandsTest, DemoEndsWithItsVerdict) {
-  const Outcome outcome =
-      run_kinora({"demo", "--config", KINORA_SOURCE_DIR "/configs/demo.yaml",
-                  "run.dir=" + run_dir("demo").string(), "train.steps=3", "train.global_batch=2",
-                  "train.threads=1", "train.device=cpu", "model.depth=1", "model.hidden=32",
-                  "sample.steps=2", "sample.every=0", "checkpoint.every=0"},
-                 folder());
+  const std::string config = std::string(KINORA_SOURCE_DIR) + "/configs/demo.yaml";
+  const Outcome outcome = run_kinora(
+      {"demo", "--config", config, "run.dir=" + run_dir("demo").string(), "train.steps=3",
+       "train.global_batch=2", "train.threads=1", "train.device=cpu", "model.depth=1",
+       "model.hidden=32", "sample.steps=2", "sample.every=0", "checkpoint.every=0"},
+      folder());
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_TRUE(std::regex_search(outcome.out, std::regex("\ndemo: judged [0-9]+/64 right\n$")))
       << outcome.out;

@@ -34,6 +34,7 @@ Program::Program(const std::filesystem::path& command, const std::vector<std::st
   std::vector<std::string> words = {command.string()};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> argv;
+  argv.reserve(words.size() + 1);
   for (std::string& word : words) {
     argv.push_back(word.data());
   }

@@ -129,7 +129,7 @@ TEST_F(UnchangedTest, ResumingFromAPathBranchesOff) {
 
 // Latents come from a file, have no pixels to be shown, and give the model its size.
 TEST_F(UnchangedTest, LatentsResumeExactly) {
-  std::vector<float> latents(24 * 4 * 8 * 8);
+  std::vector<float> latents(size_t{24} * 4 * 8 * 8);
   for (size_t i = 0; i < latents.size(); ++i) {
     latents[i] = static_cast<float>(std::sin(0.37 * static_cast<double>(i)));
   }

@@ -31,6 +31,7 @@ std::vector<io::Image> images_in(const fs::path& folder) {
   }
   std::sort(files.begin(), files.end());
   std::vector<io::Image> images;
+  images.reserve(files.size());
   for (const fs::path& file : files) {
     images.push_back(read_image(file));
   }

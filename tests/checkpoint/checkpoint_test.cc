@@ -171,7 +171,7 @@ class DamageTest : public CheckpointTest {
   std::string load_refusal() const {
     Trained loaded(4);
     const Trained untouched(4);
-    const std::string message = refusal(ErrorKind::kIo, [&] { (void)load(path_, loaded.arena); });
+    std::string message = refusal(ErrorKind::kIo, [&] { (void)load(path_, loaded.arena); });
     EXPECT_TRUE(loaded.equals(untouched)) << "a refused checkpoint has changed the arena";
     return message;
   }

@@ -49,6 +49,7 @@ class Forest : public Module {
 template <typename Named>
 std::vector<std::string> paths(const std::vector<Named>& items) {
   std::vector<std::string> result;
+  result.reserve(items.size());
   for (const Named& item : items) {
     result.push_back(item.path);
   }

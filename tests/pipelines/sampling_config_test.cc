@@ -13,17 +13,17 @@ using Method = SamplingConfig::Method;
 using testing::HasSubstr;
 
 const diffusion::Objective& learned() {
-  static const diffusion::Objective objective = diffusion::Iddpm(1000, true);
-  return objective;
+  static const diffusion::Objective kObjective = diffusion::Iddpm(1000, true);
+  return kObjective;
 }
 const diffusion::Objective& fixed() {
-  static const diffusion::Objective objective = diffusion::Iddpm(1000, false);
-  return objective;
+  static const diffusion::Objective kObjective = diffusion::Iddpm(1000, false);
+  return kObjective;
 }
 const diffusion::Objective& flow() {
-  static const diffusion::Objective objective =
+  static const diffusion::Objective kObjective =
       diffusion::RectifiedFlow{.schedule = {.shift = 3.0}};
-  return objective;
+  return kObjective;
 }
 
 std::string refusal(const SamplingConfig& config, const diffusion::Objective& objective) {

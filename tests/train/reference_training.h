@@ -89,7 +89,8 @@ inline Distances train_like_the_reference(at::Device device, at::ScalarType comp
   far.loss = models::relative_error(as_tensor(course.losses), fixture.tensor("train.loss"));
   far.grad_norm =
       models::relative_error(as_tensor(course.grad_norms), fixture.tensor("train.grad_norm"));
-  for (const auto& [path, parameter] : model.named_parameters()) {
+  for (const nn::NamedParameter& named : model.named_parameters()) {
+    const std::string& path = named.path;
     const auto distance = [&](optim::Role role, const std::string& kind) {
       const at::Tensor got = arena.export_parameter(path, role);
       const at::Tensor expected = fixture.tensor("train." + kind + "." + path);

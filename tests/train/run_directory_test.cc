@@ -13,14 +13,15 @@ namespace {
 namespace fs = std::filesystem;
 
 class RunDirectoryTest : public testing::Test {
+ public:
+  ~RunDirectoryTest() override { fs::remove_all(folder_); }
+
  protected:
   RunDirectoryTest() {
     std::string name = testing::TempDir() + "kinora-run-XXXXXX";
     EXPECT_NE(::mkdtemp(name.data()), nullptr);
     folder_ = name;
   }
-  ~RunDirectoryTest() override { fs::remove_all(folder_); }
-
   fs::path folder_;
 };
 
