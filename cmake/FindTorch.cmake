@@ -43,6 +43,10 @@ if(Torch_FOUND AND NOT TARGET Torch::cpu)
   # ATen's headers then include the operators that they need, one by one, instead of all of them.
   target_compile_definitions(Torch::cpu INTERFACE AT_PER_OPERATOR_HEADERS)
   target_link_libraries(Torch::cpu INTERFACE "${_lib}/libtorch_cpu.so" "${_lib}/libc10.so")
+  # libtorch's libraries export parts of a libstdc++ of their own, of which some crash when called
+  # from outside (std::filesystem::remove_all). The system's must be found before them.
+  target_link_options(Torch::cpu INTERFACE
+                      "SHELL:-Wl,--push-state,--no-as-needed -lstdc++ -Wl,--pop-state")
 
   # The CUDA runtime: the wheel's nvidia/ folder beside torch/, else a toolkit's.
   get_filename_component(_site "${KINORA_TORCH_DIR}/.." ABSOLUTE)
@@ -83,7 +87,7 @@ if(Torch_FOUND AND NOT TARGET Torch::cpu)
         Torch::cuda
         INTERFACE Torch::cpu Torch::cudart "${_lib}/libc10_cuda.so"
                   "-Wl,--push-state,--no-as-needed" "${_lib}/libtorch_cuda.so"
-                  "${_lib}/libtorch.so" "-Wl,--pop-state")
+                  "-Wl,--pop-state")
       # libtorch_cuda needs cuDNN, cuBLAS and friends, found at run time through the rpath.
       foreach(_dir IN LISTS Torch_RUNTIME_DIRS)
         target_link_options(Torch::cuda INTERFACE "-Wl,-rpath-link,${_dir}")

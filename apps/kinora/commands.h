@@ -7,8 +7,8 @@ namespace CLI {
 class App;
 }
 
-/// The subcommands, one file each. Each adds itself to the command line; what it is to run is kept in
-/// `run` and called after parsing. It returns the exit code.
+/// The subcommands, one file each. Each adds itself to the command line; what it is to run is kept
+/// in `run` and called after parsing. It returns the exit code.
 namespace kinora::apps {
 
 using Action = std::function<int()>;

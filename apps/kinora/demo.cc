@@ -107,9 +107,9 @@ int demo(const Arguments& arguments) {
   const std::filesystem::path picture = run_dir / "samples" / "demo.png";
   io::write_png(picture, io::make_grid(pipelines::to_images(pixels)));
   const eval::ShapeScore score = eval::judge_shapes(pixels, at::tensor(labels, at::kLong));
-  std::cout << "\npicture: " << picture.string()
-            << "\nmore:    build/kinora sample --run " << run_dir.string()
-            << "\ndemo: judged " << score.num_right << "/" << score.num_images << " right\n";
+  std::cout << "\npicture: " << picture.string() << "\nmore:    build/kinora sample --run "
+            << run_dir.string() << "\ndemo: judged " << score.num_right << "/" << score.num_images
+            << " right\n";
   return 0;
 }
 

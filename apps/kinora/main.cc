@@ -1,7 +1,7 @@
 // The command line of Kinora: reads arguments, calls the library, prints.
 
-#include <CLI/CLI.hpp>
 #include <c10/util/Exception.h>
+#include <CLI/CLI.hpp>
 
 #include <exception>
 #include <iostream>

@@ -85,9 +85,8 @@ int sample(const Arguments& arguments) {
   KINORA_CHECK(arguments.run.empty() != arguments.checkpoint.empty(), kConfig,
                "[sample] give one of --run DIR and --checkpoint FILE_OR_DIR");
   ops::configure_computation(arguments.threads, arguments.deterministic);
-  train::TrainedModel trained =
-      train::load_trained(arguments.run.empty() ? arguments.checkpoint : arguments.run,
-                          load_options(arguments));
+  train::TrainedModel trained = train::load_trained(
+      arguments.run.empty() ? arguments.checkpoint : arguments.run, load_options(arguments));
   pipelines::SamplingConfig sampling = trained.config.sample.sampling;
   if (arguments.steps > 0) {
     sampling.steps = arguments.steps;

@@ -28,8 +28,7 @@ int train(const Arguments& arguments) {
   }
   KINORA_CHECK(!arguments.config.empty(), kConfig,
                "[train] a recipe is needed. Hint: kinora train configs/demo.yaml");
-  KINORA_CHECK(arguments.ranks == 1, kConfig,
-               "[train] --ranks must be 1, got ", arguments.ranks,
+  KINORA_CHECK(arguments.ranks == 1, kConfig, "[train] --ranks must be 1, got ", arguments.ranks,
                ": this version trains on one device");
   const auto config = load_config<train::RunConfig>(arguments.config, arguments.overrides);
   const StopSignal stop;

@@ -74,8 +74,7 @@ io::SafetensorsFile open_shard(const fs::path& checkpoint, const Shard& shard) {
   return io::SafetensorsFile::open(path);
 }
 
-void check_layout(const Manifest& manifest, const fs::path& checkpoint,
-                  const optim::Arena& arena) {
+void check_layout(const Manifest& manifest, const fs::path& checkpoint, const optim::Arena& arena) {
   const auto& expected = arena.buckets();
   bool same = manifest.buckets.size() == expected.size();
   for (size_t b = 0; same && b < expected.size(); ++b) {
@@ -172,7 +171,9 @@ fs::path save(const fs::path& folder, const optim::Arena& arena, const TrainingS
   return final_path;
 }
 
-TrainingState load_state(const fs::path& checkpoint) { return read_manifest(checkpoint).state; }
+TrainingState load_state(const fs::path& checkpoint) {
+  return read_manifest(checkpoint).state;
+}
 
 TrainingState load(const fs::path& checkpoint, optim::Arena& arena) {
   const Manifest manifest = read_manifest(checkpoint);
@@ -226,8 +227,8 @@ void prune(const fs::path& folder, int64_t keep_last, int64_t keep_every) {
       continue;
     }
     // Renamed first, so that a run that ends here leaves no half of a step-N behind.
-    const fs::path doomed = folder / (std::string(kUnfinishedPrefix) +
-                                      checkpoint.filename().string());
+    const fs::path doomed =
+        folder / (std::string(kUnfinishedPrefix) + checkpoint.filename().string());
     io::rename_durably(checkpoint, doomed);
     fs::remove_all(doomed);
   }

@@ -10,9 +10,9 @@
 #include "kinora/optim/arena.h"
 
 /// Checkpoints of training: a folder `step-N` with one safetensors file a role of the arena, whose
-/// tensors are the flat buckets, and manifest.json, written last. The folder gets its name only when
-/// everything in it is on the disk, so that a folder named step-N is whole, whenever and however a
-/// run ended.
+/// tensors are the flat buckets, and manifest.json, written last. The folder gets its name only
+/// when everything in it is on the disk, so that a folder named step-N is whole, whenever and
+/// however a run ended.
 namespace kinora::checkpoint {
 
 /// Everything of a run besides its arrays.
@@ -36,31 +36,31 @@ struct TrainingState {
 [[nodiscard]] std::vector<std::filesystem::path> list_checkpoints(
     const std::filesystem::path& folder);
 
-/// Writes `folder`/step-N and returns its path. Looks for enough free space first. kIo if it cannot be
-/// written; then nothing that was there is changed. A checkpoint of this step that exists already is
-/// kept as it is.
+/// Writes `folder`/step-N and returns its path. Looks for enough free space first. kIo if it cannot
+/// be written; then nothing that was there is changed. A checkpoint of this step that exists
+/// already is kept as it is.
 std::filesystem::path save(const std::filesystem::path& folder, const optim::Arena& arena,
                            const TrainingState& state);
 
 /// Reads only the manifest's state. kIo for a folder that is no checkpoint.
 [[nodiscard]] TrainingState load_state(const std::filesystem::path& checkpoint);
 
-/// Fills the arena (its master, moments and averages, then the compute copies) and returns the state.
-/// Every file's checksum is compared before anything is changed. kIo if a file is damaged or the
-/// checkpoint is of another model. EMAs are matched by position; with other decays than before they go
-/// on from what they were.
+/// Fills the arena (its master, moments and averages, then the compute copies) and returns the
+/// state. Every file's checksum is compared before anything is changed. kIo if a file is damaged or
+/// the checkpoint is of another model. EMAs are matched by position; with other decays than before
+/// they go on from what they were.
 [[nodiscard]] TrainingState load(const std::filesystem::path& checkpoint, optim::Arena& arena);
 
-/// Reads the weights alone into an arena that only samples: averages number `ema`, or with nothing the
-/// raw ones.
+/// Reads the weights alone into an arena that only samples: averages number `ema`, or with nothing
+/// the raw ones.
 void load_for_sampling(const std::filesystem::path& checkpoint, std::optional<size_t> ema,
                        optim::Arena& arena);
 
 /// Removes unfinished checkpoints. Only for who holds the run's lock.
 void remove_unfinished(const std::filesystem::path& folder);
 
-/// Removes all but the newest `keep_last` checkpoints (0: none is removed) and those whose step is a
-/// multiple of `keep_every` (0: no such).
+/// Removes all but the newest `keep_last` checkpoints (0: none is removed) and those whose step is
+/// a multiple of `keep_every` (0: no such).
 void prune(const std::filesystem::path& folder, int64_t keep_last, int64_t keep_every);
 
 }  // namespace kinora::checkpoint

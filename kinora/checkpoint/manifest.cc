@@ -69,8 +69,7 @@ Manifest parse(const Json& json) {
     entry.at("checksum").get_to(shard.checksum);
     KINORA_CHECK(!shard.file.empty() && shard.file.front() != '.' &&
                      shard.file.find('/') == std::string::npos,
-                 kIo,
-                 "a shard's file must lie in the checkpoint's folder, got ",
+                 kIo, "a shard's file must lie in the checkpoint's folder, got ",
                  quote(shard.file));
   }
   return manifest;
@@ -87,10 +86,8 @@ std::string to_json(const Manifest& manifest) {
   for (const optim::Bucket& bucket : manifest.buckets) {
     Json tensors = Json::array();
     for (const optim::Slot& slot : bucket.slots) {
-      tensors.push_back({{"name", slot.path},
-                         {"shape", slot.shape},
-                         {"dtype", "F32"},
-                         {"offset", slot.offset}});
+      tensors.push_back(
+          {{"name", slot.path}, {"shape", slot.shape}, {"dtype", "F32"}, {"offset", slot.offset}});
     }
     json["buckets"].push_back(
         {{"name", bucket.name}, {"numel", bucket.numel}, {"tensors", std::move(tensors)}});

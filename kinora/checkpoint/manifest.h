@@ -16,7 +16,7 @@ inline constexpr const char* kManifestName = "manifest.json";
 /// A file of a checkpoint: all buckets of one role.
 struct Shard {
   std::string file;
-  std::string role;      ///< as optim::to_string
+  std::string role;  ///< as optim::to_string
   int64_t num_bytes = 0;
   std::string checksum;  ///< io::Checksum of the whole file
 };

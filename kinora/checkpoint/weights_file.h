@@ -50,8 +50,8 @@ void load_weights(const WeightsFile& file, nn::Module& model, optim::Arena& aren
 /// The key in the header of files written by save_weights under which the run's configuration lies.
 inline constexpr const char* kConfigMetadata = "kinora.config";
 
-/// Writes the weights in `role` (the master, an average) and the buffers as one safetensors file with the
-/// model's key names, in `type` (fp32, bf16, fp16). Atomic.
+/// Writes the weights in `role` (the master, an average) and the buffers as one safetensors file
+/// with the model's key names, in `type` (fp32, bf16, fp16). Atomic.
 void save_weights(const std::filesystem::path& path, nn::Module& model, const optim::Arena& arena,
                   optim::Role role, at::ScalarType type, const std::string& config);
 

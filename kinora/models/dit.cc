@@ -31,7 +31,9 @@ constexpr double kMaxPeriod = 10000.0;
 constexpr double kNormEpsilon = 1e-6;
 constexpr double kEmbeddingStd = 0.02;
 
-nn::Init xavier(int64_t in, int64_t out) { return nn::Init::xavier_uniform(in, out); }
+nn::Init xavier(int64_t in, int64_t out) {
+  return nn::Init::xavier_uniform(in, out);
+}
 
 /// LayerNorm(x) * (1 + scale) + shift in fp32.
 at::Tensor modulated_norm(const at::Tensor& x, const at::Tensor& shift, const at::Tensor& scale) {
@@ -86,9 +88,9 @@ at::Tensor TimestepEmbedder::forward(const at::Tensor& t) const {
   constexpr int64_t kHalf = kFrequencyDims / 2;
   const at::Tensor frequencies =
       at::exp(at::arange(kHalf, t.options()) * (-std::log(kMaxPeriod) / kHalf));
-  const at::Tensor angles = (t * time_scale_).unsqueeze(1) * frequencies;           // [B, 128]
-  const at::Tensor sinusoid = at::cat({at::cos(angles), at::sin(angles)}, 1);       // [B, 256]
-  return tapped(mlp.second.forward(at::silu(mlp.first.forward(sinusoid))));         // [B, C]
+  const at::Tensor angles = (t * time_scale_).unsqueeze(1) * frequencies;      // [B, 128]
+  const at::Tensor sinusoid = at::cat({at::cos(angles), at::sin(angles)}, 1);  // [B, 256]
+  return tapped(mlp.second.forward(at::silu(mlp.first.forward(sinusoid))));    // [B, C]
 }
 
 LabelEmbedder::Table::Table(const DiTConfig& config)
@@ -206,7 +208,9 @@ void DiT::set_recompute(int64_t num_blocks) {
   recompute_blocks_ = num_blocks;
 }
 
-void DiT::to_device(const at::Device& device) { pos_embed = pos_embed.to(device); }
+void DiT::to_device(const at::Device& device) {
+  pos_embed = pos_embed.to(device);
+}
 
 at::Tensor DiT::forward(const at::Tensor& x_t, const at::Tensor& t,
                         const diffusion::Conditions& conditions) {
@@ -251,8 +255,8 @@ at::Tensor sin_cos_position_embedding(int64_t hidden, int64_t rows, int64_t colu
     for (int64_t column = 0; column < columns; ++column) {
       for (const int64_t position : {column, row}) {
         for (int64_t i = 0; i < quarter; ++i) {
-          const double omega = 1.0 / std::pow(kMaxPeriod, static_cast<double>(i) /
-                                                              static_cast<double>(quarter));
+          const double omega =
+              1.0 / std::pow(kMaxPeriod, static_cast<double>(i) / static_cast<double>(quarter));
           const double angle = static_cast<double>(position) * omega;
           out[i] = static_cast<float>(std::sin(angle));
           out[quarter + i] = static_cast<float>(std::cos(angle));

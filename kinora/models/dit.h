@@ -63,7 +63,8 @@ class LabelEmbedder : public nn::Module {
   Table embedding_table;
 };
 
-/// Linear(SiLU(c)), starting at zero: the modulation vectors. Key "1", as in the original's Sequential.
+/// Linear(SiLU(c)), starting at zero: the modulation vectors. Key "1", as in the original's
+/// Sequential.
 class Modulation : public nn::Module {
  public:
   Modulation(int64_t hidden, int64_t num_vectors, bool fp32_island);
@@ -157,8 +158,8 @@ class DiT : public nn::Module, public diffusion::Denoiser {
 
 // NOLINTEND(readability-identifier-naming)
 
-/// Position table of the original: [1, h * w, C], tokens row by row; the first half of C encodes the
-/// column, the second the row, each as [sin | cos] with frequencies 10000^(-i / (C / 4)).
+/// Position table of the original: [1, h * w, C], tokens row by row; the first half of C encodes
+/// the column, the second the row, each as [sin | cos] with frequencies 10000^(-i / (C / 4)).
 [[nodiscard]] at::Tensor sin_cos_position_embedding(int64_t hidden, int64_t rows, int64_t columns);
 
 /// Flat parameter buckets in forward order: the embedders, slabs of the blocks' modulation weights

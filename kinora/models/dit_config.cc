@@ -68,12 +68,13 @@ std::vector<std::string> dit_names() {
 
 void describe(Fields& fields, DiTConfig& config) {
   const auto scope = fields.scope("model");
-  fields.add("name", config.name,
-             "DiT-{S,B,L,XL}/{2,4,8} gives depth, hidden, heads and patch where those are 0; custom "
-             "gives none.");
+  fields.add(
+      "name", config.name,
+      "DiT-{S,B,L,XL}/{2,4,8} gives depth, hidden, heads and patch where those are 0; custom "
+      "gives none.");
   fields.add("depth", config.depth, "Number of transformer blocks; 0 = by name.", at_least(0));
-  fields.add("hidden", config.hidden, "Width of a token, a multiple of 4 and of heads; 0 = by name.",
-             at_least(0));
+  fields.add("hidden", config.hidden,
+             "Width of a token, a multiple of 4 and of heads; 0 = by name.", at_least(0));
   fields.add("heads", config.heads, "Attention heads; 0 = by name.", at_least(0));
   fields.add("patch", config.patch, "Side of a patch in pixels of the input; 0 = by name.",
              at_least(0));
@@ -88,9 +89,10 @@ void describe(Fields& fields, DiTConfig& config) {
   fields.add("mlp_ratio", config.mlp_ratio, "Hidden width of the MLP over hidden.", above(0));
   fields.add("learn_sigma", config.learn_sigma,
              "Predict the variance too, in as many more output channels (iddpm).");
-  fields.add("time_scale", config.time_scale,
-             "Factor on t before its embedding: 1 for t in 0..999, 1000 for flows; 0 = by objective.",
-             at_least(0));
+  fields.add(
+      "time_scale", config.time_scale,
+      "Factor on t before its embedding: 1 for t in 0..999, 1000 for flows; 0 = by objective.",
+      at_least(0));
 }
 
 DiTConfig resolved(DiTConfig config) {
@@ -102,9 +104,10 @@ DiTConfig resolved(DiTConfig config) {
   KINORA_CHECK(config.hidden % config.heads == 0 && config.hidden % 4 == 0, kConfig,
                "[dit] model.hidden must be a multiple of 4 and of model.heads = ", config.heads,
                ", got ", config.hidden);
-  KINORA_CHECK(config.height > 0 && config.width > 0 && config.height % config.patch == 0 && config.width % config.patch == 0, kConfig,
-               "[dit] model.height and width must be positive multiples of model.patch = ", config.patch,
-               ", got ", config.height, " x ", config.width);
+  KINORA_CHECK(config.height > 0 && config.width > 0 && config.height % config.patch == 0 &&
+                   config.width % config.patch == 0,
+               kConfig, "[dit] model.height and width must be positive multiples of model.patch = ",
+               config.patch, ", got ", config.height, " x ", config.width);
   KINORA_CHECK(config.mlp_hidden() > 0, kConfig, "[dit] model.mlp_ratio gives an empty MLP, got ",
                config.mlp_ratio);
   return config;

@@ -12,12 +12,12 @@ constexpr int64_t kBlocksPerSlab = 4;
 
 std::vector<nn::BucketSpec> dit_buckets(const DiTConfig& config) {
   std::vector<nn::BucketSpec> buckets;
-  buckets.push_back({.name = "embedders",
-                     .parameters = {"x_embedder.proj.weight", "x_embedder.proj.bias",
-                                    "t_embedder.mlp.0.weight", "t_embedder.mlp.0.bias",
-                                    "t_embedder.mlp.2.weight", "t_embedder.mlp.2.bias",
-                                    "y_embedder.embedding_table.weight"},
-                     .fp32_island = true});
+  buckets.push_back(
+      {.name = "embedders",
+       .parameters = {"x_embedder.proj.weight", "x_embedder.proj.bias", "t_embedder.mlp.0.weight",
+                      "t_embedder.mlp.0.bias", "t_embedder.mlp.2.weight", "t_embedder.mlp.2.bias",
+                      "y_embedder.embedding_table.weight"},
+       .fp32_island = true});
   for (int64_t first = 0; first < config.depth; first += kBlocksPerSlab) {
     nn::BucketSpec slab{.name = "modulation." + std::to_string(first / kBlocksPerSlab),
                         .parameters = {},

@@ -53,8 +53,8 @@ struct NamedBuffer {
 using Tap = std::function<at::Tensor(const std::string& path, const at::Tensor& output)>;
 
 /// A node of the tree of named parameters, buffers and children. Children and parameters are
-/// members that register themselves in their parent's constructor, so a Module never moves. There is
-/// no virtual forward: each layer has the signature that it needs.
+/// members that register themselves in their parent's constructor, so a Module never moves. There
+/// is no virtual forward: each layer has the signature that it needs.
 class Module {
  public:
   Module() = default;

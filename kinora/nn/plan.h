@@ -10,7 +10,7 @@ namespace kinora::nn {
 struct BucketSpec {
   std::string name;
   std::vector<std::string> parameters;  ///< full paths
-  bool fp32_island = false;  ///< its compute copy is the fp32 master itself
+  bool fp32_island = false;             ///< its compute copy is the fp32 master itself
 };
 
 }  // namespace kinora::nn

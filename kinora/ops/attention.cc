@@ -1,8 +1,8 @@
 #include "kinora/ops/attention.h"
 
+#include <ATen/SDPBackend.h>
 #include <ATen/ops/_fused_sdp_choice.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
-#include <ATen/SDPBackend.h>
 
 #include <vector>
 

@@ -47,8 +47,7 @@ int64_t peak_memory(at::Device device) {
     return 0;
   }
   const auto stats = at::accelerator::getDeviceStats(device.index());
-  return stats
-      .allocated_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)]
+  return stats.allocated_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)]
       .peak;
 }
 

@@ -16,7 +16,8 @@ namespace kinora::ops {
 /// kShape for a type that files do not hold (complex, quantised, ...).
 [[nodiscard]] DType dtype_of(at::ScalarType type);
 
-/// A CPU tensor with a copy of `bytes` (C order; any alignment). kInternal if the size does not fit.
+/// A CPU tensor with a copy of `bytes` (C order; any alignment). kInternal if the size does not
+/// fit.
 [[nodiscard]] at::Tensor tensor_from_bytes(DType dtype, const std::vector<int64_t>& shape,
                                            std::span<const std::byte> bytes);
 

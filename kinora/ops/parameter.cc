@@ -34,8 +34,9 @@ at::Tensor with_gradient(const at::Tensor& value, const at::Tensor& gradient) {
   if (!gradient.defined() || !at::GradMode::is_enabled()) {
     return value;
   }
-  KINORA_CHECK(value.sizes() == gradient.sizes(), kInternal, "[with_gradient] gradient must have shape ",
-               value.sizes(), ", got ", gradient.sizes());
+  KINORA_CHECK(value.sizes() == gradient.sizes(), kInternal,
+               "[with_gradient] gradient must have shape ", value.sizes(), ", got ",
+               gradient.sizes());
   return WithGradient::apply(value, gradient);
 }
 

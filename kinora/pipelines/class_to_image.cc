@@ -29,7 +29,8 @@ at::Tensor sample_classes(diffusion::Denoiser& denoiser, const diffusion::Sample
     const int64_t batch = std::min(request.batch, request.count - done);
     std::vector<int64_t> labels;
     for (int64_t i = 0; i < batch; ++i) {
-      labels.push_back(request.classes[static_cast<size_t>((request.first_index + done + i) % num_classes)]);
+      labels.push_back(
+          request.classes[static_cast<size_t>((request.first_index + done + i) % num_classes)]);
     }
     diffusion::Guidance guidance{.scale = config.guidance,
                                  .channels = config.guidance_channels,
@@ -40,18 +41,18 @@ at::Tensor sample_classes(diffusion::Denoiser& denoiser, const diffusion::Sample
     shape.insert(shape.end(), sample_shape.begin(), sample_shape.end());
     const auto report = [&](const diffusion::SampleProgress& step) {
       if (progress) {
-        progress(static_cast<double>(done) + static_cast<double>(batch * step.step) /
-                                                 static_cast<double>(step.total));
+        progress(static_cast<double>(done) +
+                 static_cast<double>(batch * step.step) / static_cast<double>(step.total));
       }
     };
     const int64_t first = request.first_index + done;
-    results.push_back(diffusion::sample(
-                          denoiser, sampler, shape,
-                          {.labels = at::tensor(labels, at::kLong).to(device)}, guidance,
-                          {.seed = request.seed,
-                           .sample_index = at::arange(first, first + batch, at::kLong)},
-                          device, report)
-                          .cpu());
+    results.push_back(
+        diffusion::sample(
+            denoiser, sampler, shape, {.labels = at::tensor(labels, at::kLong).to(device)},
+            guidance,
+            {.seed = request.seed, .sample_index = at::arange(first, first + batch, at::kLong)},
+            device, report)
+            .cpu());
   }
   return at::cat(results);
 }

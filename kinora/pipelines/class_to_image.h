@@ -25,13 +25,10 @@ struct ClassToImageRequest {
 
 /// Draws samples: float32 [count, C, H, W] on the CPU, C, H, W the model's input.
 /// `progress` is called with the number of images done, fractions included.
-[[nodiscard]] at::Tensor sample_classes(diffusion::Denoiser& denoiser,
-                                        const diffusion::Sampler& sampler,
-                                        const SamplingConfig& config,
-                                        const ClassToImageRequest& request,
-                                        at::IntArrayRef sample_shape, int64_t null_class,
-                                        at::Device device,
-                                        const std::function<void(double)>& progress = {});
+[[nodiscard]] at::Tensor sample_classes(
+    diffusion::Denoiser& denoiser, const diffusion::Sampler& sampler, const SamplingConfig& config,
+    const ClassToImageRequest& request, at::IntArrayRef sample_shape, int64_t null_class,
+    at::Device device, const std::function<void(double)>& progress = {});
 
 /// Pixels in [-1, 1], float32 [B, 3 or 1, H, W], as images; values outside are clipped.
 [[nodiscard]] std::vector<io::Image> to_images(const at::Tensor& pixels);

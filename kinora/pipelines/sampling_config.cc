@@ -30,9 +30,10 @@ void describe(Fields& fields, SamplingConfig& config) {
   fields.add("guidance_channels", config.guidance_channels,
              {{"all", GuidanceChannels::kAll}, {"first_three", GuidanceChannels::kFirstThree}},
              "Channels that guidance moves; first_three is what the original DiT did.");
-  fields.add("guidance_interval", config.guidance_interval,
-             "Noise levels [low, high] at which guidance is on: 0 = clean, 1 = pure noise.",
-             between(0, 1))
+  fields
+      .add("guidance_interval", config.guidance_interval,
+           "Noise levels [low, high] at which guidance is on: 0 = clean, 1 = pure noise.",
+           between(0, 1))
       .check("be two numbers, low <= high", [&config] {
         return config.guidance_interval.size() == 2 &&
                config.guidance_interval[0] <= config.guidance_interval[1];
@@ -52,8 +53,8 @@ diffusion::Sampler make_sampler(const SamplingConfig& config,
                "[sample] sample.method euler is for flow models, and this one was trained with "
                "objective.kind iddpm. Hint: ddpm or ddim");
   const diffusion::DiscreteSchedule schedule = diffusion::respaced(
-      iddpm.schedule(), diffusion::spaced_timesteps(iddpm.schedule().num_timesteps(),
-                                                    config.spacing, config.steps));
+      iddpm.schedule(),
+      diffusion::spaced_timesteps(iddpm.schedule().num_timesteps(), config.spacing, config.steps));
   if (config.method == Method::kDdim) {
     return diffusion::DdimSampler{
         .schedule = schedule, .eta = config.eta, .clip_denoised = config.clip_denoised};

@@ -16,7 +16,7 @@ namespace kinora::pipelines {
 /// How images are drawn from a trained model: keys below sample.*.
 struct SamplingConfig {
   enum class Method {
-    kAuto,   ///< ddpm for iddpm, euler for flow
+    kAuto,  ///< ddpm for iddpm, euler for flow
     kDdpm,
     kDdim,
     kEuler,

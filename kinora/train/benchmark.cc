@@ -22,8 +22,7 @@ namespace {
 constexpr uint64_t kSeed = 1;
 
 double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 double median(std::vector<double> values) {
@@ -53,8 +52,8 @@ double gemm_tflops(at::ScalarType type, at::Device device) {
     ops::synchronize(device);
     seconds.push_back(now() - started);
   }
-  const double flops = 2.0 * static_cast<double>(size) * static_cast<double>(size) *
-                       static_cast<double>(size);
+  const double flops =
+      2.0 * static_cast<double>(size) * static_cast<double>(size) * static_cast<double>(size);
   return flops / median(seconds) / 1e12;
 }
 

@@ -19,8 +19,8 @@ struct NonFiniteOutput {
   double finite_max = 0;
 };
 
-/// Runs `forward` with a tap on `model` and reports the first module, in order of computation, whose
-/// output is not finite; nothing if all are. Slow: it waits for every output.
+/// Runs `forward` with a tap on `model` and reports the first module, in order of computation,
+/// whose output is not finite; nothing if all are. Slow: it waits for every output.
 [[nodiscard]] std::optional<NonFiniteOutput> find_non_finite_output(
     nn::Module& model, const std::function<void()>& forward);
 

@@ -23,28 +23,32 @@ void describe_train(Fields& fields, TrainOptions& train) {
   fields.add("precision", train.precision,
              {{"fp32", Precision::kFp32}, {"bf16", Precision::kBf16}, {"fp16", Precision::kFp16}},
              "Type of the blocks' arithmetic; weights, moments and averages are fp32 always.");
-  fields.add("recompute", train.recompute,
-             "Activations computed again in backward: none, block (every block), block:K (the first "
-             "K blocks). Saves memory, costs up to a third more time.");
+  fields.add(
+      "recompute", train.recompute,
+      "Activations computed again in backward: none, block (every block), block:K (the first "
+      "K blocks). Saves memory, costs up to a third more time.");
   fields.add("seed", train.seed, "Keys every random number of the run.", at_least(0));
   fields.add("deterministic", train.deterministic,
              "Only kernels that give the same bits each time (GPU; somewhat slower).");
-  fields.add("device", train.device,
-             {{"auto", DeviceChoice::kAuto}, {"cpu", DeviceChoice::kCpu}, {"cuda", DeviceChoice::kCuda}},
-             "Where to compute; auto = a GPU if there is one.");
-  fields.add("threads", train.threads,
-             "CPU threads of the computation; 0 = as many as cores. Results depend on it in the last "
-             "bits.",
-             between(0, 4096));
+  fields.add(
+      "device", train.device,
+      {{"auto", DeviceChoice::kAuto}, {"cpu", DeviceChoice::kCpu}, {"cuda", DeviceChoice::kCuda}},
+      "Where to compute; auto = a GPU if there is one.");
+  fields.add(
+      "threads", train.threads,
+      "CPU threads of the computation; 0 = as many as cores. Results depend on it in the last "
+      "bits.",
+      between(0, 4096));
   fields.add("label_dropout", train.label_dropout,
              "Share of labels replaced by the null class, for guidance.", between(0, 1));
   fields.add("max_skipped", train.max_skipped,
              "Steps in a row with gradients that are not finite after which the run stops.",
              at_least(1));
-  fields.add("self_test", train.self_test,
-             "After 20 steps, stop with the names of parameters that got no gradient or never moved.");
-  fields.add("log_every", train.log_every, "Steps between entries of TensorBoard (log.jsonl has all).",
-             at_least(1));
+  fields.add(
+      "self_test", train.self_test,
+      "After 20 steps, stop with the names of parameters that got no gradient or never moved.");
+  fields.add("log_every", train.log_every,
+             "Steps between entries of TensorBoard (log.jsonl has all).", at_least(1));
 }
 
 void describe_lr(Fields& fields, optim::LrSchedule& lr) {
@@ -87,8 +91,9 @@ void describe_checkpoint(Fields& fields, CheckpointOptions& checkpoint) {
   fields.add("keep_every", checkpoint.keep_every,
              "Checkpoints of steps that are a multiple of it are kept for good; 0 = none.",
              at_least(0));
-  fields.add("init_from", checkpoint.init_from,
-             "Weights to start from: a .safetensors or PyTorch .pt file with the model's key names.");
+  fields.add(
+      "init_from", checkpoint.init_from,
+      "Weights to start from: a .safetensors or PyTorch .pt file with the model's key names.");
   fields.add("export", checkpoint.export_weights,
              "Write model.safetensors (the averaged weights in fp32) when the run ends.");
 }
@@ -98,14 +103,15 @@ void describe_validation(Fields& fields, RunConfig& config) {
   ValidationOptions& validation = config.validation;
   fields
       .add("every", validation.every,
-           "Steps between validations on the data.validation held-out images, each with a fixed t and "
+           "Steps between validations on the data.validation held-out images, each with a fixed t "
+           "and "
            "fixed noise; 0 = never.",
            at_least(0))
-      .check("be 0 unless data.validation is positive", [&config] {
-        return config.validation.every == 0 || config.data.validation > 0;
-      });
-  fields.add("bands", validation.bands, "Equal bands of t whose loss is reported apart.",
-             between(1, 1000))
+      .check("be 0 unless data.validation is positive",
+             [&config] { return config.validation.every == 0 || config.data.validation > 0; });
+  fields
+      .add("bands", validation.bands, "Equal bands of t whose loss is reported apart.",
+           between(1, 1000))
       .check("divide data.validation",
              [&config] { return config.data.validation % config.validation.bands == 0; });
 }
@@ -121,14 +127,17 @@ void describe(Fields& fields, RunConfig& config) {
   describe_train(fields, config.train);
   describe_lr(fields, config.lr);
   describe_optim(fields, config.optim);
-  fields.add("ema.decays", config.ema_decays,
-             "Decays of the averaged weights, at most 4; the first is what is sampled from. [] = none.",
-             {.min = 0, .max = 1, .min_open = false, .max_open = true})
+  fields
+      .add("ema.decays", config.ema_decays,
+           "Decays of the averaged weights, at most 4; the first is what is sampled from. [] = "
+           "none.",
+           {.min = 0, .max = 1, .min_open = false, .max_open = true})
       .check("be at most 4 numbers", [&config] { return config.ema_decays.size() <= 4; });
   describe_checkpoint(fields, config.checkpoint);
   describe_validation(fields, config);
   const auto scope = fields.scope("sample");
-  fields.add("every", config.sample.every, "Steps between grids of samples; 0 = never.", at_least(0));
+  fields.add("every", config.sample.every, "Steps between grids of samples; 0 = never.",
+             at_least(0));
   fields.add("count", config.sample.count, "Samples in a grid while training.", between(1, 4096));
   describe(fields, config.sample.sampling);
 }
@@ -159,12 +168,13 @@ int64_t recompute_blocks(const std::string& recompute, int64_t depth) {
 models::DiTConfig resolved_model(const RunConfig& config, int64_t num_data_classes,
                                  const std::optional<data::SampleShape>& latents) {
   models::DiTConfig model = config.model;
-  KINORA_CHECK(config.data.source != data::SourceKind::kLatents || latents ||
-                   (model.height > 0 && model.width > 0),
-               kConfig,
-               "[train] model.height and model.width must be given where the latents' files are not "
-               "opened, got ",
-               model.height, " x ", model.width);
+  KINORA_CHECK(
+      config.data.source != data::SourceKind::kLatents || latents ||
+          (model.height > 0 && model.width > 0),
+      kConfig,
+      "[train] model.height and model.width must be given where the latents' files are not "
+      "opened, got ",
+      model.height, " x ", model.width);
   if (model.height == 0) {
     model.height = latents ? latents->height : config.data.height;
   }

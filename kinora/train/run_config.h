@@ -81,9 +81,10 @@ void describe(Fields& fields, RunConfig& config);
 /// The number of leading blocks that train.recompute asks for: "none", "block", "block:K".
 [[nodiscard]] int64_t recompute_blocks(const std::string& recompute, int64_t depth);
 
-/// The model of the run: sizes from its name, input size and classes from the data, time_scale from the
-/// objective. `latents` is the shape of the data's latents where they were opened. kConfig where model
-/// and data do not fit together, or where the size is that of latents that nobody opened.
+/// The model of the run: sizes from its name, input size and classes from the data, time_scale from
+/// the objective. `latents` is the shape of the data's latents where they were opened. kConfig
+/// where model and data do not fit together, or where the size is that of latents that nobody
+/// opened.
 [[nodiscard]] models::DiTConfig resolved_model(
     const RunConfig& config, int64_t num_data_classes,
     const std::optional<data::SampleShape>& latents = std::nullopt);

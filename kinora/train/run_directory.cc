@@ -31,8 +31,8 @@ int lock(const std::filesystem::path& file) {
   if (::flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
     const int reason = errno;
     ::close(descriptor);
-    KINORA_CHECK(reason != EWOULDBLOCK, kIo, "[run] another process trains in ",
-                 file.parent_path(), ". Hint: stop it, or give another run.dir");
+    KINORA_CHECK(reason != EWOULDBLOCK, kIo, "[run] another process trains in ", file.parent_path(),
+                 ". Hint: stop it, or give another run.dir");
     throw_error(ErrorKind::kIo, "[run] cannot lock ", file, ": ", std::strerror(reason));
   }
   return descriptor;
@@ -68,6 +68,8 @@ RunDirectory::RunDirectory(std::filesystem::path path, const Resume& resume)
   std::filesystem::create_directories(checkpoints());
 }
 
-RunDirectory::~RunDirectory() { ::close(lock_); }
+RunDirectory::~RunDirectory() {
+  ::close(lock_);
+}
 
 }  // namespace kinora::train

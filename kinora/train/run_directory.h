@@ -25,8 +25,8 @@ struct Resume {
 /// checkpoints/. Locked against a second process for as long as this object lives.
 class RunDirectory {
  public:
-  /// Creates the folder. kConfig if it is not empty and `resume` is kNever; kIo if it cannot be made
-  /// or another process trains in it.
+  /// Creates the folder. kConfig if it is not empty and `resume` is kNever; kIo if it cannot be
+  /// made or another process trains in it.
   RunDirectory(std::filesystem::path path, const Resume& resume);
   RunDirectory(const RunDirectory&) = delete;
   RunDirectory& operator=(const RunDirectory&) = delete;

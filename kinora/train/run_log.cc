@@ -56,6 +56,8 @@ void RunLog::add_samples(int64_t step, const io::Image& grid) {
   events_.flush();
 }
 
-void RunLog::flush() { events_.flush(); }
+void RunLog::flush() {
+  events_.flush();
+}
 
 }  // namespace kinora::train

@@ -15,19 +15,20 @@ namespace kinora::train {
 
 /// What one optimizer step did.
 struct StepRecord {
-  int64_t step = 0;           ///< updates done, this one included
-  double loss = 0.0;          ///< mean over the global batch
+  int64_t step = 0;   ///< updates done, this one included
+  double loss = 0.0;  ///< mean over the global batch
   double lr = 0.0;
-  double grad_norm = 0.0;     ///< before clipping
+  double grad_norm = 0.0;  ///< before clipping
   double loss_scale = 1.0;
-  bool skipped = false;       ///< a gradient was not finite
+  bool skipped = false;  ///< a gradient was not finite
   double samples_per_s = 0.0;
-  double data_wait_s = 0.0;   ///< of this step
+  double data_wait_s = 0.0;  ///< of this step
   /// Validation after this step, by weights: "raw", "ema0", ...
   std::vector<std::pair<std::string, ValidationLoss>> validation;
 };
 
-/// The metrics of a run: one object a step in log.jsonl, a choice of them in TensorBoard's event file.
+/// The metrics of a run: one object a step in log.jsonl, a choice of them in TensorBoard's event
+/// file.
 class RunLog {
  public:
   /// Forgets what is recorded after `first_step` updates (resume).

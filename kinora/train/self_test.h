@@ -23,13 +23,13 @@ class SelfTest {
   /// After backward and before the update of each of the first steps.
   void see_gradients();
 
-  /// After kSteps updates: kInternal, naming every parameter that had only zero gradients or did not
-  /// move, if there is one.
+  /// After kSteps updates: kInternal, naming every parameter that had only zero gradients or did
+  /// not move, if there is one.
   void finish(const optim::Arena& arena) const;
 
  private:
   std::vector<nn::NamedParameter> parameters_;
-  at::Tensor largest_gradient_;            // fp32 [parameters]
+  at::Tensor largest_gradient_;  // fp32 [parameters]
   std::vector<int64_t> first_fingerprint_;
 };
 

@@ -20,7 +20,8 @@ RunData open_data(const data::DataConfig& config) {
       data::split(data.whole->size(), config.validation, static_cast<uint64_t>(config.seed));
   data.train = std::make_unique<data::SubsetSource>(*data.whole, std::move(parts.train));
   if (!parts.validation.empty()) {
-    data.validation = std::make_unique<data::SubsetSource>(*data.whole, std::move(parts.validation));
+    data.validation =
+        std::make_unique<data::SubsetSource>(*data.whole, std::move(parts.validation));
   }
   return data;
 }
@@ -50,8 +51,8 @@ at::ScalarType compute_type(Precision precision) {
   KINORA_UNREACHABLE("[train] unknown precision");
 }
 
-std::string kernel_summary(const models::DiTConfig& model, Precision precision,
-                           int64_t micro_batch, at::Device device) {
+std::string kernel_summary(const models::DiTConfig& model, Precision precision, int64_t micro_batch,
+                           at::Device device) {
   at::Tensor qkv = at::empty({micro_batch, model.num_tokens(), 3 * model.hidden},
                              at::device(device).dtype(compute_type(precision)));
   qkv.set_requires_grad(true);  // the choice depends on it

@@ -26,7 +26,7 @@ struct LoadOptions {
   DeviceChoice device = DeviceChoice::kAuto;
   std::optional<Precision> precision = {};  ///< nothing: the run's
   std::vector<std::string> overrides = {};  ///< key=value on the run's configuration
-  std::string config_file = {};             ///< a recipe for files without a configuration of their own
+  std::string config_file = {};  ///< a recipe for files without a configuration of their own
 };
 
 /// Loads a run directory (its newest checkpoint), a checkpoint's folder, or a file of weights

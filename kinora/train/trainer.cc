@@ -32,11 +32,12 @@ namespace kinora::train {
 namespace {
 
 double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-bool due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
+bool due(int64_t step, int64_t every) {
+  return every > 0 && step % every == 0;
+}
 
 std::string first_names(const std::vector<std::string>& names) {
   std::ostringstream text;
@@ -162,8 +163,9 @@ class Trainer::Impl {
     KINORA_CHECK(model.in_channels == shape.channels, kConfig, "[train] the data are ",
                  latents ? "latents" : "images", " of ", shape.channels,
                  " channels, but model.in_channels is ", model.in_channels, ". Hint: ",
-                 latents ? "set it to that of the data"
-                         : "to train on latents, compute them first and set data.source to latents");
+                 latents
+                     ? "set it to that of the data"
+                     : "to train on latents, compute them first and set data.source to latents");
     KINORA_CHECK(model.height == shape.height && model.width == shape.width, kConfig,
                  "[train] model.height and width must be those of the data, ", shape.height, " x ",
                  shape.width, ", got ", model.height, " x ", model.width,
@@ -257,19 +259,18 @@ class Trainer::Impl {
     log_info("[train] ", config_.model.name, ", ", human_count(arena_->num_elements()),
              " parameters, on ", ops::describe(device_));
     log_info("[train] kernels: ", kernel_summary(config_.model, config_.train.precision,
-                                                       config_.micro_batch(), device_));
+                                                 config_.micro_batch(), device_));
     log_info("[train] ", data_.train->size(),
-             data_.train->latent_shape() ? " latents of " : " images of ", data_.train->num_classes(),
-             " classes; ", config_.train.global_batch, " samples a step, ", config_.micro_batch(),
-             " at once");
+             data_.train->latent_shape() ? " latents of " : " images of ",
+             data_.train->num_classes(), " classes; ", config_.train.global_batch,
+             " samples a step, ", config_.micro_batch(), " at once");
     if (config_.sample.every > 0 && !has_pixels()) {
       log_info("[train] no grids of samples while training: samples of ", config_.model.in_channels,
                " channels are latents, which cannot be shown; kinora sample writes them to "
                "latents.safetensors");
     }
     std::ostringstream memory;
-    for (const auto& [name, role] :
-         std::initializer_list<std::pair<const char*, optim::Role>>{
+    for (const auto& [name, role] : std::initializer_list<std::pair<const char*, optim::Role>>{
              {"weights", optim::Role::master()},
              {"compute copies", optim::Role::compute()},
              {"gradients", optim::Role::grad()},
@@ -311,16 +312,16 @@ class Trainer::Impl {
       self_test_->finish(*arena_);
       self_test_.reset();
     }
-    StepRecord record{.step = state_.step,
-                      .loss = loss,
-                      .lr = lr,
-                      .grad_norm = update.grad_norm,
-                      .loss_scale = update.loss_scale,
-                      .skipped = update.skipped,
-                      .samples_per_s =
-                          static_cast<double>(config_.train.global_batch) / (now() - started),
-                      .data_wait_s = loader.stats().wait_seconds - waited,
-                      .validation = {}};
+    StepRecord record{
+        .step = state_.step,
+        .loss = loss,
+        .lr = lr,
+        .grad_norm = update.grad_norm,
+        .loss_scale = update.loss_scale,
+        .skipped = update.skipped,
+        .samples_per_s = static_cast<double>(config_.train.global_batch) / (now() - started),
+        .data_wait_s = loader.stats().wait_seconds - waited,
+        .validation = {}};
     if (validation_ && due(state_.step, config_.validation.every)) {
       validate(record);
     }
@@ -341,8 +342,8 @@ class Trainer::Impl {
   }
 
   [[noreturn]] void stop_at_loss(const std::vector<data::Batch>& batches, double loss) {
-    const auto found = find_non_finite_output(
-        *model_, [&] { step_runner_->forward_only(batches, state_.step); });
+    const auto found =
+        find_non_finite_output(*model_, [&] { step_runner_->forward_only(batches, state_.step); });
     throw_error(ErrorKind::kInternal, "[train] the loss of step ", state_.step + 1, " is ", loss,
                 found ? "; first output that is not finite: " + to_string(*found)
                       : "; every module's output is finite, so the loss itself overflows",
@@ -391,9 +392,8 @@ class Trainer::Impl {
   }
 
   void draw_samples(RunLog& log) {
-    const optim::BoundWeights bound =
-        arena_->bind(config_.ema_decays.empty() ? optim::WeightSet::raw()
-                                                : optim::WeightSet::average(0));
+    const optim::BoundWeights bound = arena_->bind(
+        config_.ema_decays.empty() ? optim::WeightSet::raw() : optim::WeightSet::average(0));
     pipelines::ClassToImageRequest request{.classes = {},
                                            .count = config_.sample.count,
                                            .first_index = 0,
@@ -415,10 +415,10 @@ class Trainer::Impl {
 
   void export_weights() {
     const auto path = directory_.path() / "model.safetensors";
-    checkpoint::save_weights(path, *model_, *arena_,
-                             config_.ema_decays.empty() ? optim::Role::master()
-                                                        : optim::Role::average(0),
-                             at::kFloat, config_yaml_);
+    checkpoint::save_weights(
+        path, *model_, *arena_,
+        config_.ema_decays.empty() ? optim::Role::master() : optim::Role::average(0), at::kFloat,
+        config_yaml_);
     log_info("[train] wrote ", path);
   }
 
@@ -456,6 +456,8 @@ Trainer::Trainer(const RunConfig& config, const Resume& resume)
     : impl_(std::make_unique<Impl>(config, resume)) {}
 Trainer::~Trainer() = default;
 
-TrainResult Trainer::run(const StopSignal* stop) { return impl_->run(stop); }
+TrainResult Trainer::run(const StopSignal* stop) {
+  return impl_->run(stop);
+}
 
 }  // namespace kinora::train

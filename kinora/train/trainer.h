@@ -12,13 +12,13 @@ namespace kinora::train {
 
 /// How a run ended.
 struct TrainResult {
-  int64_t step = 0;         ///< optimizer updates done in all
-  bool complete = false;    ///< train.steps is reached; else a signal stopped it
-  double last_loss = 0.0;   ///< of the last step of this call; 0 if it took none
+  int64_t step = 0;        ///< optimizer updates done in all
+  bool complete = false;   ///< train.steps is reached; else a signal stopped it
+  double last_loss = 0.0;  ///< of the last step of this call; 0 if it took none
 };
 
-/// A run of training, from the configuration to checkpoints. Everything that can be refused is refused
-/// by the constructor, before the first step.
+/// A run of training, from the configuration to checkpoints. Everything that can be refused is
+/// refused by the constructor, before the first step.
 class Trainer {
  public:
   /// Opens data and run directory, builds or resumes the model. The errors of all of these.
@@ -27,8 +27,8 @@ class Trainer {
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  /// Trains until train.steps or until `stop` (may be null) is requested; either way the last state is
-  /// saved.
+  /// Trains until train.steps or until `stop` (may be null) is requested; either way the last state
+  /// is saved.
   TrainResult run(const StopSignal* stop = nullptr);
 
  private:

@@ -25,14 +25,13 @@ TrainingStep::MicroLoss TrainingStep::micro_loss(const data::Batch& batch, int64
     const at::Tensor draw =
         ops::random_uniform(labels.sizes(), batch.sample_index, settings_.seed, philox_step,
                             RandomPurpose::kLabelDropout, settings_.device);
-    labels = at::where(draw < settings_.label_dropout,
-                       at::full_like(labels, settings_.null_class), labels);
+    labels = at::where(draw < settings_.label_dropout, at::full_like(labels, settings_.null_class),
+                       labels);
   }
-  const diffusion::NoisedBatch noised = diffusion::noise(objective_, x0,
-                                                         {.seed = settings_.seed,
-                                                          .step = philox_step,
-                                                          .sample_index = batch.sample_index},
-                                                         importance_);
+  const diffusion::NoisedBatch noised = diffusion::noise(
+      objective_, x0,
+      {.seed = settings_.seed, .step = philox_step, .sample_index = batch.sample_index},
+      importance_);
   const at::Tensor prediction = denoiser_.forward(noised.x_t, noised.t, {.labels = labels});
   return {.loss = diffusion::loss(objective_, prediction, noised, x0), .t = noised.t};
 }

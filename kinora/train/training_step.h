@@ -29,16 +29,16 @@ class TrainingStep {
                diffusion::LossSecondMoment* importance, const StepSettings& settings);
 
   /// Adds the gradients of loss_scale times the mean loss over the global batch to those that the
-  /// parameters have. loss_scale: fp32, no dims, on the device. Returns the mean loss, fp32, no dims,
-  /// on the device.
+  /// parameters have. loss_scale: fp32, no dims, on the device. Returns the mean loss, fp32, no
+  /// dims, on the device.
   [[nodiscard]] at::Tensor forward_backward(const std::vector<data::Batch>& micro_batches,
                                             int64_t step, const at::Tensor& loss_scale);
 
   /// The same predictions without gradients, to look at what modules return.
   void forward_only(const std::vector<data::Batch>& micro_batches, int64_t step);
 
-  /// Gives importance sampling the losses of the last forward_backward; waits for the device. Nothing
-  /// to do without.
+  /// Gives importance sampling the losses of the last forward_backward; waits for the device.
+  /// Nothing to do without.
   void update_importance();
 
  private:

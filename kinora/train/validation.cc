@@ -45,21 +45,20 @@ ValidationLoss Validation::evaluate(diffusion::Denoiser& denoiser,
     const int64_t size = std::min(micro_batch_, n - first);
     at::Tensor t = at::empty({size}, at::kFloat);
     for (int64_t i = 0; i < size; ++i) {
-      const double time =
-          validation_time(first + i, n, num_bands_, diffusion::time_end(objective));
+      const double time = validation_time(first + i, n, num_bands_, diffusion::time_end(objective));
       t.mutable_data_ptr<float>()[i] = static_cast<float>(discrete ? std::floor(time) : time);
     }
     const at::Tensor x0 = data::to_float(images_.narrow(0, first, size), device);
     const at::Tensor t_device = t.to(device);
-    const diffusion::NoisedBatch batch = diffusion::noise_at(
-        objective, x0, {.t = t_device, .weights = at::ones_like(t_device)},
-        {.seed = seed_,
-         .step = 0,
-         .sample_index = at::arange(first, first + size, at::kLong),
-         .noise = RandomPurpose::kValidation,
-         .timestep = RandomPurpose::kValidation});
-    const at::Tensor prediction = denoiser.forward(
-        batch.x_t, batch.t, {.labels = labels_.narrow(0, first, size).to(device)});
+    const diffusion::NoisedBatch batch =
+        diffusion::noise_at(objective, x0, {.t = t_device, .weights = at::ones_like(t_device)},
+                            {.seed = seed_,
+                             .step = 0,
+                             .sample_index = at::arange(first, first + size, at::kLong),
+                             .noise = RandomPurpose::kValidation,
+                             .timestep = RandomPurpose::kValidation});
+    const at::Tensor prediction =
+        denoiser.forward(batch.x_t, batch.t, {.labels = labels_.narrow(0, first, size).to(device)});
     const at::Tensor mse = diffusion::loss(objective, prediction, batch, x0).mse.to(at::kCPU);
     for (int64_t i = 0; i < size; ++i) {
       const auto band = static_cast<size_t>((first + i) % num_bands_);

@@ -17,8 +17,8 @@ struct ValidationLoss {
   std::vector<double> bands;  ///< mean of each equal band of t, cleanest first
 };
 
-/// The loss (mean squared error of the prediction) on a fixed set of (sample, t, noise), so that its
-/// changes come from the weights alone. Times are spread evenly over every band.
+/// The loss (mean squared error of the prediction) on a fixed set of (sample, t, noise), so that
+/// its changes come from the weights alone. Times are spread evenly over every band.
 class Validation {
  public:
   /// Loads the samples now. `micro_batch`: how many are computed at once.
