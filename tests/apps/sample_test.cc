@@ -1,10 +1,12 @@
 // kinora sample.
 
+#include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstdlib>
 
+#include "kinora/eval/shape_judge.h"
 #include "kinora/io/file.h"
 #include "kinora/io/image.h"
 #include "tests/apps/run_folder.h"
@@ -176,6 +178,22 @@ TEST_F(SampleTest, BadRequestsAreRefused) {
     EXPECT_NE((outcome.err + outcome.out).find(request.message), std::string::npos)
         << request.message << " not in " << outcome.err;
   }
+}
+
+// The weights that come with the repository, so that there is something to draw at once.
+TEST_F(SampleTest, ShippedWeightsDrawWhatTheyAreAskedFor) {
+  const auto weights = fs::path(KINORA_SOURCE_DIR) / "weights/shapes.safetensors";
+  EXPECT_LT(fs::file_size(weights), 8U << 20);
+  const auto drawn = images("out", {"--checkpoint", weights.string(), "--count", "32"});
+  ASSERT_EQ(drawn.size(), 32U);
+  int64_t num_right = 0;
+  for (size_t i = 0; i < drawn.size(); ++i) {
+    const at::Tensor planes =
+        at::tensor(drawn[i].pixels, at::kByte).view({32, 32, 3}).permute({2, 0, 1}).contiguous();
+    const auto verdict = eval::judge_shape(planes);
+    num_right += verdict && verdict->label() == static_cast<int64_t>(i) % 16 ? 1 : 0;
+  }
+  EXPECT_GE(num_right, 29);  // 90 %
 }
 
 TEST_F(SampleTest, DamagedCheckpointIsRefused) {
