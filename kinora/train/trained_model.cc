@@ -71,11 +71,16 @@ TrainedModel load_trained(const fs::path& path, const LoadOptions& options) {
   if (file) {
     checkpoint::load_weights(*file, *trained.model, *trained.arena);
     log_info("[sample] weights of ", path);
+    if (!options.ema && path.extension() == ".safetensors") {
+      log_warn("[sample] raw weights were asked for, but ", path,
+               " holds one set only: that is used");
+    }
   } else {
     const bool ema = options.ema && !trained.config.ema_decays.empty();
     checkpoint::load_for_sampling(*folder, ema ? std::optional<size_t>(0) : std::nullopt,
                                   *trained.arena);
-    log_info("[sample] ", ema ? "averaged" : "raw", " weights of ", *folder);
+    log_info("[sample] ", ema ? "averaged" : "raw", " weights of ", *folder,
+             options.ema && !ema ? ": the run keeps no averages" : "");
   }
   return trained;
 }
