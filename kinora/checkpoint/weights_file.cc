@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "kinora/core/error.h"
+#include "kinora/core/text.h"
 #include "kinora/io/safetensors.h"
 #include "kinora/io/torch_file.h"
 #include "kinora/ops/host_bytes.h"
@@ -16,17 +17,6 @@ namespace kinora::checkpoint {
 namespace {
 
 constexpr size_t kMaxNamesInMessage = 8;
-
-std::string listed(const std::vector<std::string>& names) {
-  std::ostringstream text;
-  for (size_t i = 0; i < names.size() && i < kMaxNamesInMessage; ++i) {
-    text << (i == 0 ? "" : ", ") << names[i];
-  }
-  if (names.size() > kMaxNamesInMessage) {
-    text << ", and " << names.size() - kMaxNamesInMessage << " more";
-  }
-  return text.str();
-}
 
 /// Where in a file of torch.save the weights lie.
 std::string weights_within(const io::TorchFile& file, bool averaged) {
@@ -152,8 +142,9 @@ void load_weights(const WeightsFile& file, nn::Module& model, optim::Arena& aren
   }
   KINORA_CHECK(missing.empty() && unexpected.empty() && misshapen.empty(), kIo, "[weights] ",
                file.path(), " does not fit the model: ", missing.size(), " missing [",
-               listed(missing), "], ", unexpected.size(), " unexpected [", listed(unexpected),
-               "], ", misshapen.size(), " of another shape [", listed(misshapen),
+               list_names(missing, kMaxNamesInMessage), "], ", unexpected.size(), " unexpected [",
+               list_names(unexpected, kMaxNamesInMessage), "], ", misshapen.size(),
+               " of another shape [", list_names(misshapen, kMaxNamesInMessage),
                "]. Hint: compare model.* with how the file was trained");
   for (const auto& [path, parameter] : model.named_parameters()) {
     arena.load_parameter(path, file.read(path));

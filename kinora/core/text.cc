@@ -190,4 +190,16 @@ std::string quote(std::string_view text) {
   return result + "\"";
 }
 
+std::string list_names(const std::vector<std::string>& names, size_t most) {
+  std::string text;
+  for (size_t i = 0; i < std::min(names.size(), most); ++i) {
+    text += i == 0 ? "" : ", ";
+    text += names[i];
+  }
+  if (names.size() > most) {
+    text += ", and " + std::to_string(names.size() - most) + " more";
+  }
+  return text;
+}
+
 }  // namespace kinora

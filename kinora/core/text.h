@@ -43,4 +43,7 @@ namespace kinora {
 /// that YAML understands; well-formed UTF-8 stays as it is.
 [[nodiscard]] std::string quote(std::string_view text);
 
+/// The first `most` names: "a, b", or "a, b, and 3 more"; empty for none.
+[[nodiscard]] std::string list_names(const std::vector<std::string>& names, size_t most);
+
 }  // namespace kinora

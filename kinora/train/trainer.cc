@@ -39,17 +39,8 @@ bool due(int64_t step, int64_t every) {
   return every > 0 && step % every == 0;
 }
 
-std::string first_names(const std::vector<std::string>& names) {
-  std::ostringstream text;
-  constexpr size_t kMost = 4;
-  for (size_t i = 0; i < names.size() && i < kMost; ++i) {
-    text << (i == 0 ? "" : ", ") << names[i];
-  }
-  if (names.size() > kMost) {
-    text << " and " << names.size() - kMost << " more";
-  }
-  return text.str();
-}
+// Parameters that a message names.
+constexpr size_t kMaxNamesInMessage = 4;
 
 }  // namespace
 
@@ -363,8 +354,9 @@ class Trainer::Impl {
     ++skipped_in_a_row_;
     std::ostringstream message;
     message << "[train] step " << state_.step + 1 << " was skipped: gradients are not finite ("
-            << (names.empty() ? "finite when computed again" : first_names(names)) << "); "
-            << skipped_in_a_row_ << " in a row of at most " << config_.train.max_skipped;
+            << (names.empty() ? "finite when computed again"
+                              : list_names(names, kMaxNamesInMessage))
+            << "); " << skipped_in_a_row_ << " in a row of at most " << config_.train.max_skipped;
     KINORA_CHECK(skipped_in_a_row_ < config_.train.max_skipped, kInternal, message.str(),
                  ". Hint: a lower lr.value, or optim.max_grad_norm");
     log_warn(message.str());

@@ -99,5 +99,12 @@ TEST(TextTest, QuoteStaysOnOneLine) {
   EXPECT_EQ(quote("\xc3\xa9"), "\"\xc3\xa9\"");
 }
 
+TEST(TextTest, ListsNamesUpToALimit) {
+  EXPECT_EQ(list_names({}, 3), "");
+  EXPECT_EQ(list_names({"a"}, 3), "a");
+  EXPECT_EQ(list_names({"a", "b", "c"}, 3), "a, b, c");
+  EXPECT_EQ(list_names({"a", "b", "c", "d", "e"}, 3), "a, b, c, and 2 more");
+}
+
 }  // namespace
 }  // namespace kinora
