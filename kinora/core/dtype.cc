@@ -13,13 +13,15 @@ struct Row {
   std::string_view name;
 };
 
-constexpr std::array<Row, 10> kRows = {{
+constexpr std::array<Row, 12> kRows = {{
     {DType::kBool, 1, "BOOL"},
     {DType::kU8, 1, "U8"},
     {DType::kI8, 1, "I8"},
     {DType::kI16, 2, "I16"},
     {DType::kI32, 4, "I32"},
     {DType::kI64, 8, "I64"},
+    {DType::kF8E4M3, 1, "F8_E4M3"},
+    {DType::kF8E5M2, 1, "F8_E5M2"},
     {DType::kF16, 2, "F16"},
     {DType::kBF16, 2, "BF16"},
     {DType::kF32, 4, "F32"},

@@ -9,13 +9,28 @@
 /// Element types of tensors, for the floors that know no torch.
 namespace kinora {
 
-enum class DType : uint8_t { kBool, kU8, kI8, kI16, kI32, kI64, kF16, kBF16, kF32, kF64 };
+/// The 8-bit floats are those of Micikevicius et al. 2022, "FP8 formats for deep learning": E4M3
+/// has no infinity, its largest number is 448; E5M2's is 57344.
+enum class DType : uint8_t {
+  kBool,
+  kU8,
+  kI8,
+  kI16,
+  kI32,
+  kI64,
+  kF8E4M3,
+  kF8E5M2,
+  kF16,
+  kBF16,
+  kF32,
+  kF64
+};
 
 /// Bytes of one element.
 [[nodiscard]] size_t size_of(DType dtype);
 
-/// The name in safetensors headers: "BOOL", "U8", "I8", "I16", "I32", "I64", "F16", "BF16", "F32",
-/// "F64".
+/// The name in safetensors headers: "BOOL", "U8", "I8", "I16", "I32", "I64", "F8_E4M3",
+/// "F8_E5M2", "F16", "BF16", "F32", "F64".
 [[nodiscard]] std::string_view to_string(DType dtype);
 
 /// The inverse; nothing for an unknown name.

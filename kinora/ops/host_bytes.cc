@@ -11,13 +11,15 @@
 namespace kinora::ops {
 namespace {
 
-constexpr std::array<std::pair<DType, at::ScalarType>, 10> kTypes = {{
+constexpr std::array<std::pair<DType, at::ScalarType>, 12> kTypes = {{
     {DType::kBool, at::kBool},
     {DType::kU8, at::kByte},
     {DType::kI8, at::kChar},
     {DType::kI16, at::kShort},
     {DType::kI32, at::kInt},
     {DType::kI64, at::kLong},
+    {DType::kF8E4M3, at::kFloat8_e4m3fn},
+    {DType::kF8E5M2, at::kFloat8_e5m2},
     {DType::kF16, at::kHalf},
     {DType::kBF16, at::kBFloat16},
     {DType::kF32, at::kFloat},

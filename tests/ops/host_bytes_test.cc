@@ -10,8 +10,9 @@
 namespace kinora::ops {
 namespace {
 
-constexpr DType kAll[] = {DType::kBool, DType::kU8,  DType::kI8,   DType::kI16, DType::kI32,
-                          DType::kI64,  DType::kF16, DType::kBF16, DType::kF32, DType::kF64};
+constexpr DType kAll[] = {DType::kBool, DType::kU8,   DType::kI8,     DType::kI16,
+                          DType::kI32,  DType::kI64,  DType::kF8E4M3, DType::kF8E5M2,
+                          DType::kF16,  DType::kBF16, DType::kF32,    DType::kF64};
 
 template <typename Call>
 void expect_refusal(ErrorKind kind, const Call& call) {
