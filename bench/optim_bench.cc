@@ -54,10 +54,10 @@ void BM_AdamwUpdate(benchmark::State& state) {
   buffers.compute = compute.data();
   buffers.compute_type = DType::kBF16;
   AdamwParameters parameters;
-  parameters.lr = 1e-4;
   parameters.num_emas = 1;
   parameters.ema_decay[0] = 0.9999;
   StepControl control;
+  control.lr = 1e-4;
   for (auto _ : state) {
     control.grad_sum_squares = 1.0;
     prepare_update(&control, {});

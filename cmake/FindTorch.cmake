@@ -6,6 +6,7 @@
 #                            private environment that scripts/setup.sh makes.
 # Targets: Torch::cpu   libtorch, libtorch_cpu, libc10 and headers
 #          Torch::cuda  libtorch_cuda, libc10_cuda and the CUDA runtime (only if this libtorch has CUDA)
+#          Torch::cudart, Torch::cublaslt, Torch::cudnn  the libraries that libtorch uses, without it
 # Output:  Torch_FOUND, Torch_VERSION, Torch_HAS_CUDA, Torch_CUDA_INCLUDE_DIR, Torch_RUNTIME_DIRS
 
 if(NOT KINORA_TORCH_DIR AND DEFINED ENV{KINORA_TORCH_DIR})
@@ -79,6 +80,33 @@ if(Torch_FOUND AND NOT TARGET Torch::cpu)
       add_library(Torch::cudart INTERFACE IMPORTED)
       target_include_directories(Torch::cudart SYSTEM INTERFACE "${Torch_CUDA_INCLUDE_DIR}")
       target_link_libraries(Torch::cudart INTERFACE "${_cudart_file}")
+
+      # kinora_torch_library(NAME header file...): Torch::NAME, the first of these files that is there.
+      function(kinora_torch_library name header)
+        foreach(file IN LISTS ARGN)
+          cmake_path(GET file PARENT_PATH lib)
+          cmake_path(GET lib PARENT_PATH root)
+          foreach(include IN ITEMS "${root}/include" "${Torch_CUDA_INCLUDE_DIR}" "/usr/include")
+            if(EXISTS "${file}" AND EXISTS "${include}/${header}" AND NOT TARGET Torch::${name})
+              add_library(Torch::${name} INTERFACE IMPORTED)
+              target_link_libraries(Torch::${name} INTERFACE Torch::cudart "${file}")
+              if(NOT include STREQUAL "/usr/include")
+                target_include_directories(Torch::${name} SYSTEM INTERFACE "${include}")
+              endif()
+            endif()
+          endforeach()
+        endforeach()
+        if(NOT TARGET Torch::${name})
+          message(FATAL_ERROR "this libtorch has CUDA, but none of these libraries with ${header} "
+                              "was found: ${ARGN}. Hint: install torch by scripts/setup.sh.")
+        endif()
+      endfunction()
+      kinora_torch_library(
+        cublaslt cublasLt.h "${_site}/nvidia/cu13/lib/libcublasLt.so.13"
+        "${_lib}/libcublasLt.so.13" "/usr/local/cuda/lib64/libcublasLt.so.13")
+      kinora_torch_library(
+        cudnn cudnn.h "${_site}/nvidia/cudnn/lib/libcudnn.so.9" "${_lib}/libcudnn.so.9"
+        "/usr/lib/x86_64-linux-gnu/libcudnn.so.9")
 
       # Nothing of ours names a symbol of libtorch_cuda, whose load registers the CUDA kernels, so
       # the linker must be told to keep it.

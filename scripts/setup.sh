@@ -23,6 +23,8 @@ readonly TORCH_VERSION=2.11.0
 readonly CUDA_MAJOR=13
 # cuda_runtime_api.h, which comes with torch, needs headers of this one.
 readonly CRT_PACKAGE=nvidia-cuda-crt==13.0.88
+# C++ headers for cuDNN's attention; 1.32 would need the CUDA driver at link time.
+readonly CUDNN_PACKAGE=nvidia-cudnn-frontend==1.18.0
 # nvcc, its device compiler, and CUB/Thrust/libcu++. The runtime comes with torch.
 readonly NVCC_PACKAGES=(nvidia-cuda-nvcc==13.0.88 "$CRT_PACKAGE" nvidia-nvvm==13.0.88
                         nvidia-cuda-cccl==13.0.85)
@@ -183,6 +185,12 @@ install_crt() {
     pip_install "$CRT_PACKAGE"
 }
 
+install_cudnn_frontend() {
+  local version="${CUDNN_PACKAGE#*==}"
+  compgen -G "$venv/lib/python3*/site-packages/nvidia_cudnn_frontend-$version.dist-info" >/dev/null ||
+    pip_install --no-deps "$CUDNN_PACKAGE"
+}
+
 # --- nvcc ----------------------------------------------------------------------------------------
 
 nvcc_fits() { "$1" --version 2>/dev/null | grep -q "release $CUDA_MAJOR\."; }
@@ -227,6 +235,7 @@ if [[ -n "${KINORA_TORCH_DIR:-}" ]]; then
 else
   install_torch
   install_crt
+  install_cudnn_frontend
 fi
 
 if [[ "$cuda" == auto ]] && "$root/scripts/gpus.sh" --any; then

@@ -74,4 +74,25 @@ void adamw_update(const AdamwBuffers& buffers, const AdamwParameters& parameters
   run_simd<AdamwBody>(buffers, adamw_scalars(parameters, control), parameters.num_emas, begin, end);
 }
 
+int64_t number_chunks(std::span<AdamwBucket> buckets) {
+  const auto is_aligned = [](const void* pointer, uintptr_t bytes) {
+    return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;  // null is aligned
+  };
+  int64_t chunks = 0;
+  for (AdamwBucket& bucket : buckets) {
+    const AdamwBuffers& buffers = bucket.buffers;
+    bool aligned = is_aligned(buffers.compute, 8);
+    for (const float* array : {buffers.master, buffers.grad, buffers.exp_avg, buffers.exp_avg_sq}) {
+      aligned = aligned && is_aligned(array, 16);
+    }
+    for (const float* array : buffers.ema) {
+      aligned = aligned && is_aligned(array, 16);
+    }
+    bucket.first_chunk = chunks;
+    bucket.aligned = aligned ? 1 : 0;
+    chunks += (bucket.count + kBucketChunk - 1) / kBucketChunk;
+  }
+  return chunks;
+}
+
 }  // namespace kinora::kernels

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <span>
 
 #include "kinora/core/dtype.h"
 #include "kinora/core/host_device.h"
@@ -9,8 +10,10 @@
 /// The optimizer step on flat buckets: AdamW (Loshchilov and Hutter, "Decoupled weight decay
 /// regularization", ICLR 2019) with clipping by global norm, a dynamic loss scale (Micikevicius et
 /// al., "Mixed precision training", ICLR 2018) and exponential moving averages of the weights. One
-/// step is: sum_squares over every bucket, prepare_update once, adamw_update over every bucket. The
-/// decisions (skip, clip) are taken beside the data, so that a GPU never waits for the host.
+/// step is: sum_squares over every bucket, prepare_update once, adamw_update over every bucket,
+/// publish_report. The decisions (skip, clip) are taken beside the data, and what changes from step
+/// to step (the learning rate, and back the outcome) goes through memory that host and device
+/// share: neither waits for the other, and the same launches, recorded once, serve every step.
 ///
 /// This header has what CPU and GPU share and the CPU kernels; kernels/cuda/optimizer.h the
 /// launchers. They agree to rounding.
@@ -24,6 +27,8 @@ struct StepControl {
   int64_t skipped_steps = 0;
   double bias_correction1 = 1.0;       ///< 1 - beta1^applied_steps
   double bias_correction2_sqrt = 1.0;  ///< sqrt(1 - beta2^applied_steps)
+  double lr = 0.0;                     ///< of this step
+  int64_t steps = 0;                   ///< prepared so far, applied or skipped
   float loss_scale = 1.0F;             ///< of the next backward; prepare_update may change it
   float grad_norm = 0.0F;              ///< of this step, unscaled and before clipping
   float multiplier =
@@ -45,12 +50,40 @@ struct UpdatePolicy {
   int32_t growth_interval = 2000;
 };
 
+/// What came of a step.
+struct StepReport {
+  int64_t step =
+      0;  ///< which one, from 1; written last, so that a reader who finds it has the rest
+  int64_t applied_steps = 0;
+  int64_t skipped_steps = 0;
+  float loss = 0.0F;        ///< NaN where the step was given none
+  float grad_norm = 0.0F;   ///< before clipping
+  float loss_scale = 1.0F;  ///< of the next backward
+  int32_t skipped = 0;
+};
+
+/// Steps that the host may be ahead of the device.
+inline constexpr int64_t kStepRing = 64;
+
+/// Memory of the host that the device reads and writes, too: rings in which step s, counted from 1,
+/// has entry s % kStepRing.
+struct StepExchange {
+  double lr[kStepRing] = {};
+  StepReport reports[kStepRing] = {};
+};
+
 inline constexpr float kInitialLossScale = 65536.0F;  ///< torch.amp.GradScaler's init_scale
 
 /// Turns grad_sum_squares into this step's decisions: skip where it is not finite; clip as
 /// torch.nn.utils.clip_grad_norm_ (coefficient max_norm / (norm + 1e-6), at most 1); the loss scale
-/// as torch.amp.GradScaler.update.
-KINORA_HOST_DEVICE inline void prepare_update(StepControl* control, const UpdatePolicy& policy) {
+/// as torch.amp.GradScaler.update. Takes the step's learning rate from `exchange`; null:
+/// control->lr stays.
+KINORA_HOST_DEVICE inline void prepare_update(StepControl* control, const UpdatePolicy& policy,
+                                              const volatile StepExchange* exchange = nullptr) {
+  control->steps += 1;
+  if (exchange != nullptr) {
+    control->lr = exchange->lr[control->steps % kStepRing];
+  }
   const float unscale = 1.0F / control->loss_scale;
   control->grad_norm =
       static_cast<float>(sqrt(control->grad_sum_squares) * static_cast<double>(unscale));
@@ -82,6 +115,21 @@ KINORA_HOST_DEVICE inline void prepare_update(StepControl* control, const Update
   }
 }
 
+/// Writes everything of the step's report but its number, which must follow as the last.
+/// @param loss  null: NaN.
+KINORA_HOST_DEVICE inline volatile StepReport* write_report(const StepControl& control,
+                                                            const float* loss,
+                                                            volatile StepExchange* exchange) {
+  volatile StepReport* report = &exchange->reports[control.steps % kStepRing];
+  report->applied_steps = control.applied_steps;
+  report->skipped_steps = control.skipped_steps;
+  report->loss = loss == nullptr ? NAN : *loss;
+  report->grad_norm = control.grad_norm;
+  report->loss_scale = control.loss_scale;
+  report->skipped = control.skip;
+  return report;
+}
+
 inline constexpr int kMaxEmas = 4;
 
 /// One bucket, or a slice of it: arrays of `count` elements that do not overlap.
@@ -96,7 +144,6 @@ struct AdamwBuffers {
 };
 
 struct AdamwParameters {
-  double lr = 0.0;
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
@@ -104,6 +151,21 @@ struct AdamwParameters {
   int num_emas = 0;
   double ema_decay[kMaxEmas] = {};
 };
+
+/// Elements of a bucket that a GPU's block takes at a time.
+inline constexpr int64_t kBucketChunk = 16384;
+
+/// A bucket as one of many that a launch goes over. number_chunks sets what follows `count`.
+struct AdamwBucket {
+  AdamwBuffers buffers;
+  int64_t count = 0;
+  int64_t first_chunk = 0;  ///< chunks of the buckets before
+  int32_t aligned = 0;      ///< 1: 16 bytes for fp32 arrays, 8 for the copy
+  int32_t padding = 0;
+};
+
+/// Numbers the chunks of all buckets and returns how many there are.
+int64_t number_chunks(std::span<AdamwBucket> buckets);
 
 /// The step's constants, rounded to fp32 where torch.optim.AdamW rounds them.
 struct AdamwScalars {
@@ -123,11 +185,11 @@ KINORA_HOST_DEVICE inline AdamwScalars adamw_scalars(const AdamwParameters& para
                                                      const StepControl& control) {
   AdamwScalars scalars;
   scalars.multiplier = control.multiplier;
-  scalars.weight_keep = static_cast<float>(1.0 - parameters.lr * parameters.weight_decay);
+  scalars.weight_keep = static_cast<float>(1.0 - control.lr * parameters.weight_decay);
   scalars.beta1_complement = static_cast<float>(1.0 - parameters.beta1);
   scalars.beta2 = static_cast<float>(parameters.beta2);
   scalars.beta2_complement = static_cast<float>(1.0 - parameters.beta2);
-  scalars.negative_step_size = static_cast<float>(-(parameters.lr / control.bias_correction1));
+  scalars.negative_step_size = static_cast<float>(-(control.lr / control.bias_correction1));
   scalars.bias_correction2_sqrt = static_cast<float>(control.bias_correction2_sqrt);
   scalars.eps = static_cast<float>(parameters.eps);
   for (int k = 0; k < kMaxEmas; ++k) {

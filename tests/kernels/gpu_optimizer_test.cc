@@ -39,13 +39,43 @@ class DeviceControl {
   void* memory_ = nullptr;
 };
 
-double gpu_sum_squares(const std::vector<float>& x, size_t misalignment) {
-  const DeviceArray<float> device(x, misalignment);
-  const DeviceArray<uint8_t> workspace{std::vector<uint8_t>(cuda::sum_squares_workspace_bytes())};
+/// The table of buckets in the GPU's memory.
+class DeviceTable {
+ public:
+  explicit DeviceTable(std::vector<AdamwBucket> buckets) {
+    table_.num_buckets = static_cast<int32_t>(buckets.size());
+    table_.num_chunks = number_chunks(buckets);
+    const size_t bytes = buckets.size() * sizeof(AdamwBucket);
+    KINORA_CUDA_CHECK(cudaMalloc(&memory_, bytes));
+    KINORA_CUDA_CHECK(cudaMemcpy(memory_, buckets.data(), bytes, cudaMemcpyHostToDevice));
+    table_.buckets = static_cast<const AdamwBucket*>(memory_);
+  }
+  DeviceTable(const DeviceTable&) = delete;
+  DeviceTable& operator=(const DeviceTable&) = delete;
+  ~DeviceTable() { cudaFree(memory_); }
+
+  [[nodiscard]] const cuda::BucketTable& get() const { return table_; }
+
+ private:
+  void* memory_ = nullptr;
+  cuda::BucketTable table_;
+};
+
+double gpu_sum_squares(const std::vector<std::vector<float>>& buckets, size_t misalignment) {
+  std::vector<std::unique_ptr<DeviceArray<float>>> arrays;
+  std::vector<AdamwBucket> entries;
+  for (const std::vector<float>& bucket : buckets) {
+    arrays.push_back(std::make_unique<DeviceArray<float>>(bucket, misalignment));
+    AdamwBucket entry;
+    entry.buffers.grad = arrays.back()->data();
+    entry.count = static_cast<int64_t>(bucket.size());
+    entries.push_back(entry);
+  }
+  const DeviceTable table(entries);
+  const DeviceArray<uint8_t> workspace{
+      std::vector<uint8_t>(cuda::sum_squares_workspace_bytes(table.get().num_chunks))};
   const DeviceControl control({});
-  EXPECT_EQ(cuda::sum_squares(device.data(), static_cast<int64_t>(x.size()), workspace.data(),
-                              control.get(), nullptr),
-            cudaSuccess);
+  EXPECT_EQ(cuda::sum_squares(table.get(), workspace.data(), control.get(), nullptr), cudaSuccess);
   return control.host().grad_sum_squares;
 }
 
@@ -53,22 +83,16 @@ TEST_F(GpuOptimizerTest, SumOfSquaresEqualsTheCpu) {
   for (const int64_t count : kSizes) {
     const OptimizerArrays arrays(count, 0, DType::kF32);
     const double expected = sum_squares(arrays.grad.data(), count);
-    const double got = gpu_sum_squares(arrays.grad, 0);
+    const double got = gpu_sum_squares({arrays.grad}, 0);
     EXPECT_NEAR(got, expected, 1e-13 * expected) << count;
-    EXPECT_EQ(got, gpu_sum_squares(arrays.grad, 0)) << "the order must be fixed";
-    EXPECT_EQ(got, gpu_sum_squares(arrays.grad, 1)) << "whatever the alignment";
+    EXPECT_EQ(got, gpu_sum_squares({arrays.grad}, 0)) << "the order must be fixed";
+    EXPECT_EQ(got, gpu_sum_squares({arrays.grad}, 1)) << "whatever the alignment";
   }
 }
 
 TEST_F(GpuOptimizerTest, SumsAddUpOverBuckets) {
-  const DeviceArray<float> x(std::vector<float>{3.0F, 4.0F});
-  const DeviceArray<uint8_t> workspace{std::vector<uint8_t>(cuda::sum_squares_workspace_bytes())};
-  const DeviceControl control({});
-  for (int bucket = 0; bucket < 3; ++bucket) {
-    ASSERT_EQ(cuda::sum_squares(x.data(), 2, workspace.data(), control.get(), nullptr),
-              cudaSuccess);
-  }
-  EXPECT_EQ(control.host().grad_sum_squares, 75.0);
+  const std::vector<float> large(100'000, 1.0F);
+  EXPECT_EQ(gpu_sum_squares({{3.0F, 4.0F}, {}, large, {2.0F}}, 0), 100'029.0);
 }
 
 TEST_F(GpuOptimizerTest, DecisionsEqualTheCpu) {
@@ -87,7 +111,7 @@ TEST_F(GpuOptimizerTest, DecisionsEqualTheCpu) {
     ASSERT_EQ(cudaMemcpy(control.get(), &start, sizeof(start), cudaMemcpyHostToDevice),
               cudaSuccess);
     prepare_update(&expected, policy);
-    ASSERT_EQ(cuda::prepare_update(control.get(), policy, nullptr), cudaSuccess);
+    ASSERT_EQ(cuda::prepare_update(control.get(), policy, nullptr, nullptr), cudaSuccess);
     const StepControl got = control.host();
     EXPECT_EQ(got.skip, expected.skip);
     EXPECT_EQ(got.applied_steps, expected.applied_steps);
@@ -110,6 +134,7 @@ TEST_F(GpuOptimizerTest, UpdateEqualsTheCpuAtOddSizesAndAlignments) {
           OptimizerArrays host(count, num_emas, type);
           StepControl start;
           start.grad_sum_squares = 10.0;
+          start.lr = 3e-3;
           UpdatePolicy policy;
           policy.max_grad_norm = 1.0;
           prepare_update(&start, policy);
@@ -136,7 +161,8 @@ TEST_F(GpuOptimizerTest, UpdateEqualsTheCpuAtOddSizesAndAlignments) {
           buffers.compute_type = type;
 
           adamw_update(host.buffers(), host.parameters(), start, 0, count);
-          ASSERT_EQ(cuda::adamw_update(buffers, host.parameters(), control.get(), count, nullptr),
+          const DeviceTable table({{.buffers = buffers, .count = count}});
+          ASSERT_EQ(cuda::adamw_update(table.get(), host.parameters(), control.get(), nullptr),
                     cudaSuccess);
           // Neither side fuses multiply-adds, and both round square roots and divisions correctly.
           EXPECT_TRUE(master.host() == host.master) << count;
@@ -166,7 +192,8 @@ TEST_F(GpuOptimizerTest, ASkippedStepOnlyZerosTheGradient) {
   const DeviceArray<uint16_t> compute(host.compute);
   AdamwBuffers buffers = {master.data(), grad.data(),    exp_avg.data(), exp_avg_sq.data(),
                           {ema.data()},  compute.data(), DType::kBF16};
-  ASSERT_EQ(cuda::adamw_update(buffers, host.parameters(), control.get(), 1001, nullptr),
+  const DeviceTable table({{.buffers = buffers, .count = 1001}});
+  ASSERT_EQ(cuda::adamw_update(table.get(), host.parameters(), control.get(), nullptr),
             cudaSuccess);
   EXPECT_EQ(grad.host(), std::vector<float>(1001, 0.0F));
   EXPECT_EQ(master.host(), host.master);
@@ -174,6 +201,69 @@ TEST_F(GpuOptimizerTest, ASkippedStepOnlyZerosTheGradient) {
   EXPECT_EQ(exp_avg_sq.host(), host.exp_avg_sq);
   EXPECT_EQ(ema.host(), host.ema[0]);
   EXPECT_EQ(compute.host(), host.compute);
+}
+
+TEST_F(GpuOptimizerTest, ManyBucketsAreUpdatedInOneLaunch) {
+  const int64_t counts[] = {4096, 3 * kBucketChunk, 12'288, 5, 600'000};
+  std::vector<OptimizerArrays> host;
+  std::vector<std::unique_ptr<DeviceArray<float>>> arrays;
+  std::vector<std::unique_ptr<DeviceArray<uint16_t>>> copies;
+  std::vector<AdamwBucket> entries;
+  const auto on_device = [&](const std::vector<float>& values) {
+    arrays.push_back(std::make_unique<DeviceArray<float>>(values));
+    return arrays.back()->data();
+  };
+  for (const int64_t count : counts) {
+    const OptimizerArrays& bucket = host.emplace_back(count, 1, DType::kBF16);
+    AdamwBucket entry;
+    entry.buffers.master = on_device(bucket.master);
+    entry.buffers.grad = on_device(bucket.grad);
+    entry.buffers.exp_avg = on_device(bucket.exp_avg);
+    entry.buffers.exp_avg_sq = on_device(bucket.exp_avg_sq);
+    entry.buffers.ema[0] = on_device(bucket.ema[0]);
+    copies.push_back(std::make_unique<DeviceArray<uint16_t>>(bucket.compute));
+    entry.buffers.compute = copies.back()->data();
+    entry.buffers.compute_type = DType::kBF16;
+    entry.count = count;
+    entries.push_back(entry);
+  }
+  StepControl start;
+  start.grad_sum_squares = 10.0;
+  start.lr = 3e-3;
+  prepare_update(&start, {});
+  const DeviceControl control(start);
+  const DeviceTable table(entries);
+  ASSERT_EQ(cuda::adamw_update(table.get(), host[0].parameters(), control.get(), nullptr),
+            cudaSuccess);
+  for (size_t i = 0; i < host.size(); ++i) {
+    adamw_update(host[i].buffers(), host[i].parameters(), start, 0, counts[i]);
+    EXPECT_TRUE(arrays[5 * i]->host() == host[i].master) << i;
+    EXPECT_TRUE(arrays[5 * i + 1]->host() == host[i].grad) << i;
+    EXPECT_TRUE(arrays[5 * i + 4]->host() == host[i].ema[0]) << i;
+    EXPECT_TRUE(copies[i]->host() == host[i].compute) << i;
+  }
+}
+
+TEST_F(GpuOptimizerTest, TheHostIsToldWithoutACopy) {
+  StepExchange* exchange = nullptr;
+  ASSERT_EQ(cudaHostAlloc(reinterpret_cast<void**>(&exchange), sizeof(StepExchange),
+                          cudaHostAllocDefault),
+            cudaSuccess);
+  *exchange = StepExchange{};
+  const DeviceControl control({});
+  const DeviceArray<float> loss(std::vector<float>{2.5F});
+  for (int64_t step = 1; step <= kStepRing + 2; ++step) {
+    exchange->lr[step % kStepRing] = 0.5 * static_cast<double>(step);
+    ASSERT_EQ(cuda::prepare_update(control.get(), {}, exchange, nullptr), cudaSuccess);
+    ASSERT_EQ(cuda::publish_report(control.get(), loss.data(), exchange, nullptr), cudaSuccess);
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    const StepReport& report = exchange->reports[step % kStepRing];
+    EXPECT_EQ(report.step, step);
+    EXPECT_EQ(report.applied_steps, step);
+    EXPECT_EQ(report.loss, 2.5F);
+    EXPECT_EQ(control.host().lr, 0.5 * static_cast<double>(step));
+  }
+  cudaFreeHost(exchange);
 }
 
 TEST_F(GpuOptimizerTest, CastsEqualTheCpu) {

@@ -24,8 +24,8 @@ TEST_F(GpuRandomTest, BitsEqualTheCpuAtOddSizesAndOffsets) {
                         first, distribution, 0.7F);
           }
           const DeviceArray<float> out(std::vector<float>(expected.size()), misalignment);
-          ASSERT_EQ(cuda::random_fill(out.data(), 3, row_size, device_samples.data(), stream, first,
-                                      distribution, 0.7F, nullptr),
+          ASSERT_EQ(cuda::random_fill(out.data(), 3, row_size, device_samples.data(), stream,
+                                      nullptr, first, distribution, 0.7F, nullptr),
                     cudaSuccess);
           ASSERT_EQ(out.host(), expected) << "row_size " << row_size << ", first " << first;
         }
@@ -41,18 +41,33 @@ TEST_F(GpuRandomTest, BitsEqualTheCpuOverMillions) {
     const auto count = static_cast<int64_t>(expected.size());
     random_fill(expected.data(), count, stream, 0, distribution, 1.0F);
     const DeviceArray<float> out(std::vector<float>(expected.size()));
-    ASSERT_EQ(
-        cuda::random_fill(out.data(), 1, count, nullptr, stream, 0, distribution, 1.0F, nullptr),
-        cudaSuccess);
+    ASSERT_EQ(cuda::random_fill(out.data(), 1, count, nullptr, stream, nullptr, 0, distribution,
+                                1.0F, nullptr),
+              cudaSuccess);
     EXPECT_TRUE(out.host() == expected);
   }
 }
 
 TEST_F(GpuRandomTest, NothingIsDrawnForNoRows) {
-  EXPECT_EQ(cuda::random_fill(nullptr, 0, 4, nullptr, {}, 0, Distribution::kNormal, 1.0F, nullptr),
+  EXPECT_EQ(cuda::random_fill(nullptr, 0, 4, nullptr, {}, nullptr, 0, Distribution::kNormal, 1.0F,
+                              nullptr),
             cudaSuccess);
-  EXPECT_EQ(cuda::random_fill(nullptr, 4, 0, nullptr, {}, 0, Distribution::kNormal, 1.0F, nullptr),
+  EXPECT_EQ(cuda::random_fill(nullptr, 4, 0, nullptr, {}, nullptr, 0, Distribution::kNormal, 1.0F,
+                              nullptr),
             cudaSuccess);
+}
+
+TEST_F(GpuRandomTest, StepInDeviceMemoryStandsInForTheStreams) {
+  RandomStream stream{.seed = 5, .sample = 2, .step = 11, .purpose = RandomPurpose::kTest};
+  std::vector<float> expected(1000);
+  random_fill(expected.data(), 1000, stream, 0, Distribution::kNormal, 1.0F);
+  stream.step = 0;
+  const DeviceArray<int64_t> step({11});
+  const DeviceArray<float> out(std::vector<float>(expected.size()));
+  ASSERT_EQ(cuda::random_fill(out.data(), 1, 1000, nullptr, stream, step.data(), 0,
+                              Distribution::kNormal, 1.0F, nullptr),
+            cudaSuccess);
+  EXPECT_EQ(out.host(), expected);
 }
 
 }  // namespace

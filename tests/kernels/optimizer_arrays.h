@@ -45,7 +45,6 @@ struct OptimizerArrays {
 
   [[nodiscard]] AdamwParameters parameters() const {
     AdamwParameters result;
-    result.lr = 3e-3;
     result.weight_decay = 0.02;
     result.num_emas = static_cast<int>(ema.size());
     const double decays[kMaxEmas] = {0.9, 0.999, 0.9999, 0.5};

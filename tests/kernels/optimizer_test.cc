@@ -18,6 +18,7 @@ StepControl prepared(double sum_squares, const UpdatePolicy& policy, float loss_
   StepControl control;
   control.grad_sum_squares = sum_squares;
   control.loss_scale = loss_scale;
+  control.lr = 3e-3;
   prepare_update(&control, policy);
   return control;
 }
@@ -105,6 +106,41 @@ TEST(PrepareUpdateTest, LossScaleGrowsAfterTheIntervalAndNeverToInfinity) {
   EXPECT_EQ(control.loss_scale, 0x1p126F);
 }
 
+TEST(StepExchangeTest, LearningRatesComeInAndReportsGoOutInTurn) {
+  StepExchange exchange;
+  StepControl control;
+  const float loss = 1.5F;
+  for (int64_t step = 1; step <= 2 * kStepRing; ++step) {
+    exchange.lr[step % kStepRing] = static_cast<double>(step);
+    control.grad_sum_squares = step == 3 ? NAN : 4.0;
+    prepare_update(&control, {}, &exchange);
+    EXPECT_EQ(control.steps, step);
+    EXPECT_EQ(control.lr, static_cast<double>(step));
+    volatile StepReport* report = write_report(control, step == 5 ? nullptr : &loss, &exchange);
+    EXPECT_EQ(report, &exchange.reports[step % kStepRing]);
+    EXPECT_EQ(report->skipped, step == 3 ? 1 : 0);
+    EXPECT_EQ(report->applied_steps, step < 3 ? step : step - 1);
+    EXPECT_EQ(std::isnan(report->loss), step == 5);
+    EXPECT_EQ(report->grad_norm == 2.0F, step != 3);
+  }
+}
+
+TEST(BucketTest, ChunksAreNumberedThrough) {
+  alignas(16) float array[8] = {};
+  std::vector<AdamwBucket> buckets(4);
+  const int64_t counts[] = {kBucketChunk, 0, kBucketChunk + 1, 7};
+  for (size_t i = 0; i < 4; ++i) {
+    buckets[i].count = counts[i];
+    buckets[i].buffers.grad = array + (i == 3 ? 1 : 0);
+  }
+  EXPECT_EQ(number_chunks(buckets), 4);
+  EXPECT_EQ(buckets[1].first_chunk, 1);
+  EXPECT_EQ(buckets[2].first_chunk, 1);
+  EXPECT_EQ(buckets[3].first_chunk, 3);
+  EXPECT_EQ(buckets[0].aligned, 1);
+  EXPECT_EQ(buckets[3].aligned, 0);
+}
+
 TEST(AdamwUpdateTest, FirstStepMovesByTheLearningRate) {
   // m / (1 - beta1) = g and sqrt(v / (1 - beta2)) = |g|, whatever g: Kingma and Ba 2015,
   // section 2.1.
@@ -114,9 +150,10 @@ TEST(AdamwUpdateTest, FirstStepMovesByTheLearningRate) {
   arrays.exp_avg_sq[0] = 0.0F;
   arrays.grad[0] = -1e-3F;
   AdamwParameters parameters;
-  parameters.lr = 0.01;
   parameters.weight_decay = 0.1;
-  adamw_update(arrays.buffers(), parameters, prepared(1e-6, {}), 0, 1);
+  StepControl control = prepared(1e-6, {});
+  control.lr = 0.01;
+  adamw_update(arrays.buffers(), parameters, control, 0, 1);
   EXPECT_NEAR(arrays.master[0], 2.0 * (1.0 - 0.01 * 0.1) + 0.01, 1e-6);
   EXPECT_EQ(arrays.grad[0], 0.0F);
 }

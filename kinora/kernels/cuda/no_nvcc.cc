@@ -1,7 +1,15 @@
 // The launchers of a build with GPU support but without nvcc: callers fall back on libtorch's own
 // kernels.
+#include "kinora/kernels/cuda/activation.h"
+#include "kinora/kernels/cuda/attention.h"
+#include "kinora/kernels/cuda/column_sums.h"
+#include "kinora/kernels/cuda/diffusion_loss.h"
+#include "kinora/kernels/cuda/fp8.h"
+#include "kinora/kernels/cuda/modulated_norm.h"
 #include "kinora/kernels/cuda/optimizer.h"
+#include "kinora/kernels/cuda/patches.h"
 #include "kinora/kernels/cuda/random.h"
+#include "kinora/kernels/cuda/rms_norm.h"
 
 namespace kinora::kernels::cuda {
 
@@ -9,9 +17,27 @@ bool has_cuda_kernels() {
   return false;
 }
 
+bool attention_supported(const AttentionShape& /*shape*/) {
+  return false;
+}
+
+cudaError_t attention_forward(const AttentionForward& /*call*/, cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
+size_t attention_backward_workspace_bytes(const AttentionShape& /*shape*/) {
+  return 0;
+}
+
+cudaError_t attention_backward(const AttentionBackward& /*call*/, void* /*workspace*/,
+                               cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
 cudaError_t random_fill(float* /*out*/, int64_t /*rows*/, int64_t /*row_size*/,
                         const int64_t* /*sample_index*/, const RandomStream& /*stream*/,
-                        uint64_t /*first_element*/, Distribution /*distribution*/, float /*scale*/,
+                        const int64_t* /*step*/, uint64_t /*first_element*/,
+                        Distribution /*distribution*/, float /*scale*/,
                         cudaStream_t /*cuda_stream*/) {
   return cudaErrorNotSupported;
 }
@@ -21,23 +47,122 @@ cudaError_t cast(const float* /*in*/, int64_t /*count*/, DType /*type*/, void* /
   return cudaErrorNotSupported;
 }
 
-size_t sum_squares_workspace_bytes() {
+size_t sum_squares_workspace_bytes(int64_t /*num_chunks*/) {
   return 0;
 }
 
-cudaError_t sum_squares(const float* /*x*/, int64_t /*count*/, void* /*workspace*/,
-                        StepControl* /*control*/, cudaStream_t /*stream*/) {
+cudaError_t sum_squares(const BucketTable& /*table*/, void* /*workspace*/, StepControl* /*control*/,
+                        cudaStream_t /*stream*/) {
   return cudaErrorNotSupported;
 }
 
 cudaError_t prepare_update(StepControl* /*control*/, const UpdatePolicy& /*policy*/,
+                           const StepExchange* /*exchange*/, cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
+cudaError_t adamw_update(const BucketTable& /*table*/, const AdamwParameters& /*parameters*/,
+                         const StepControl* /*control*/, cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
+cudaError_t publish_report(const StepControl* /*control*/, const float* /*loss*/,
+                           StepExchange* /*exchange*/, cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
+cudaError_t activation_forward(const ActivationForward& /*call*/, cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
+size_t activation_backward_workspace_bytes(int64_t /*rows*/, int64_t /*width*/,
+                                           bool /*bias_grad*/) {
+  return 0;
+}
+
+cudaError_t activation_backward(const ActivationBackward& /*call*/, void* /*workspace*/,
+                                cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
+size_t column_sums_workspace_bytes(int64_t /*rows*/, int64_t /*width*/) {
+  return 0;
+}
+
+cudaError_t column_sums(const ColumnSums& /*call*/, void* /*workspace*/, cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
+cudaError_t add_partial_sums(const float* /*partial*/, int64_t /*count*/, int64_t /*width*/,
+                             float* /*out*/, cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
+size_t diffusion_loss_workspace_bytes(int64_t /*batch*/, int64_t /*sample_size*/) {
+  return 0;
+}
+
+cudaError_t diffusion_loss(const DiffusionLoss& /*call*/, void* /*workspace*/,
                            cudaStream_t /*stream*/) {
   return cudaErrorNotSupported;
 }
 
-cudaError_t adamw_update(const AdamwBuffers& /*buffers*/, const AdamwParameters& /*parameters*/,
-                         const StepControl* /*control*/, int64_t /*count*/,
-                         cudaStream_t /*stream*/) {
+cudaError_t patchify(const Patches& /*patches*/, const float* /*image*/, void* /*tokens*/,
+                     cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
+cudaError_t unpatchify(const Patches& /*patches*/, const void* /*tokens*/, float* /*image*/,
+                       cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
+cudaError_t residual_norm_forward(const ResidualNormForward& /*call*/, cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
+size_t residual_norm_backward_workspace_bytes(int64_t /*rows*/, int64_t /*width*/,
+                                              int64_t /*rows_per_vector*/) {
+  return 0;
+}
+
+cudaError_t residual_norm_backward(const ResidualNormBackward& /*call*/, void* /*workspace*/,
+                                   cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
+cudaError_t rms_norm_forward(const RmsNormForward& /*call*/, cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
+size_t rms_norm_backward_workspace_bytes(int64_t /*rows*/, int64_t /*width*/, bool /*dweight*/) {
+  return 0;
+}
+
+cudaError_t rms_norm_backward(const RmsNormBackward& /*call*/, void* /*workspace*/,
+                              cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
+cudaError_t quantise(const Quantise& /*call*/, cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
+cudaError_t transpose_bytes(const void* /*in*/, int64_t /*rows*/, int64_t /*width*/, void* /*out*/,
+                            cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
+cudaError_t largest_magnitude(const void* /*in*/, int64_t /*count*/, DType /*type*/,
+                              float* /*amax*/, cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
+cudaError_t update_scales(const ScaleUpdate& /*call*/, cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
+cudaError_t block_quantise(const BlockQuantise& /*call*/, cudaStream_t /*stream*/) {
   return cudaErrorNotSupported;
 }
 

@@ -1,25 +1,52 @@
-// Flat-bucket kernels: cast, sum of squares, the step's decisions, AdamW + EMA + rounded copy.
-// All are bound by memory: a thread takes four elements at a time with 128-bit loads and stores and
-// walks over the array in strides of the grid. Compiled without fused multiply-adds
-// (CMakeLists.txt), so that results agree with the CPU's.
+// Flat-bucket kernels: cast, sum of squares, the step's decisions, AdamW + EMA + rounded copy, the
+// report to the host. One launch goes over all buckets: their chunks of 16,384 elements are
+// numbered through, a block takes every gridDim-th of them and finds its bucket in the table. All
+// are bound by memory: vectors of four elements, and enough of them in flight (for AdamW eight
+// elements of each of five arrays a thread). Compiled without fused multiply-adds (CMakeLists.txt),
+// so that results agree with the CPU's.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include <algorithm>
 
 #include "kinora/kernels/cuda/optimizer.h"
+#include "kinora/kernels/cuda/optimizer_variants.h"
 
 namespace kinora::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
 constexpr int64_t kMaxBlocks = 8192;
-constexpr int kSumBlocks = 1024;  // fixed, so that the order of additions is
-constexpr int kWidth = 4;         // elements of a vector
+constexpr int kWidth = 4;  // elements of a vector
+constexpr int kTotalThreads = 1024;
+constexpr int64_t kVectors = kBucketChunk / kWidth;  // of a chunk
+constexpr int kLog2Chunk = 14;
+static_assert(int64_t{1} << kLog2Chunk == kBucketChunk);
 
 struct Vector {
   float x[kWidth];
 };
+
+/// Which accesses of the update tell the cache that they come but once.
+enum class Hints { kNone, kLoads, kBoth };
+
+template <Hints kHints>
+__device__ __forceinline__ Vector load_once(const float* array, int64_t first) {
+  const auto* source = reinterpret_cast<const float4*>(array + first);
+  const float4 packed = kHints == Hints::kNone ? *source : __ldcs(source);
+  return {{packed.x, packed.y, packed.z, packed.w}};
+}
+
+template <Hints kHints>
+__device__ __forceinline__ void store_once(float* array, int64_t first, const Vector& values) {
+  auto* target = reinterpret_cast<float4*>(array + first);
+  const float4 packed = make_float4(values.x[0], values.x[1], values.x[2], values.x[3]);
+  if constexpr (kHints == Hints::kBoth) {
+    __stcs(target, packed);
+  } else {
+    *target = packed;
+  }
+}
 
 /// Elements first ... first + 3 of an array; only those below `count` if not `whole`.
 __device__ Vector load(const float* array, int64_t first, int64_t count, bool whole) {
@@ -95,10 +122,11 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 /// The block's sum in thread 0, pairwise in a fixed order.
+template <int kBlock>
 __device__ double block_sum(double value) {
-  __shared__ double partial[kThreads];
+  __shared__ double partial[kBlock];
   partial[threadIdx.x] = value;
-  for (int half = kThreads / 2; half > 0; half /= 2) {
+  for (int half = kBlock / 2; half > 0; half /= 2) {
     __syncthreads();
     if (threadIdx.x < half) {
       partial[threadIdx.x] += partial[threadIdx.x + half];
@@ -107,43 +135,178 @@ __device__ double block_sum(double value) {
   return partial[0];
 }
 
-__global__ void __launch_bounds__(kThreads)
-    partial_sums_kernel(const float* __restrict__ x, int64_t count, double* __restrict__ partial,
-                        bool aligned) {
-  double sum = 0.0;
-  constexpr int64_t kStride = int64_t{kSumBlocks} * kThreads * kWidth;
-  for (int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kWidth; i < count;
-       i += kStride) {
-    const Vector values = load(x, i, count, aligned && i + kWidth <= count);
-    for (const float value : values.x) {
-      sum += static_cast<double>(value) * static_cast<double>(value);
+/// The last bucket, not before `first`, whose first chunk is at most `chunk`: an empty bucket has
+/// the first chunk of the one that follows.
+__device__ __forceinline__ int bucket_of(const BucketTable& table, int64_t chunk, int first) {
+  int last = table.num_buckets - 1;
+  if (first == last || table.buckets[first + 1].first_chunk > chunk) {
+    return first;  // mostly so where chunks come in order
+  }
+  while (first < last) {
+    const int middle = (first + last + 1) / 2;
+    if (table.buckets[middle].first_chunk <= chunk) {
+      first = middle;
+    } else {
+      last = middle - 1;
     }
   }
-  sum = block_sum(sum);
+  return first;
+}
+
+__device__ __forceinline__ double add_squares(double sum, const Vector& values) {
+#pragma unroll
+  for (const float value : values.x) {
+    sum += static_cast<double>(value) * static_cast<double>(value);
+  }
+  return sum;
+}
+
+/// A block for each chunk. Thread t adds vectors t, t + 256, ... of it in this order.
+__global__ void __launch_bounds__(kThreads)
+    partial_sums_kernel(BucketTable table, double* __restrict__ partial) {
+  const int64_t chunk = blockIdx.x;
+  const AdamwBucket& bucket = table.buckets[bucket_of(table, chunk, 0)];
+  const float* grad = bucket.buffers.grad;
+  const int64_t begin = (chunk - bucket.first_chunk) * kBucketChunk;
+  const int64_t end = min(bucket.count, begin + kBucketChunk);
+  double sum = 0.0;
+  if (bucket.aligned != 0 && end - begin == kBucketChunk) {
+    constexpr int kInFlight = 4;
+#pragma unroll 1
+    for (int64_t v = threadIdx.x; v < kVectors; v += kInFlight * kThreads) {
+      Vector values[kInFlight];
+#pragma unroll
+      for (int i = 0; i < kInFlight; ++i) {
+        values[i] = load(grad, begin + (v + i * kThreads) * kWidth, end, true);
+      }
+#pragma unroll
+      for (const Vector& vector : values) {
+        sum = add_squares(sum, vector);
+      }
+    }
+  } else {
+    for (int64_t i = begin + threadIdx.x * kWidth; i < end; i += kThreads * kWidth) {
+      sum = add_squares(sum, load(grad, i, end, bucket.aligned != 0 && i + kWidth <= end));
+    }
+  }
+  sum = block_sum<kThreads>(sum);
   if (threadIdx.x == 0) {
-    partial[blockIdx.x] = sum;
+    partial[chunk] = sum;
   }
 }
 
-__global__ void __launch_bounds__(kThreads)
-    total_sum_kernel(const double* __restrict__ partial, StepControl* __restrict__ control) {
+__global__ void __launch_bounds__(kTotalThreads)
+    total_sum_kernel(const double* __restrict__ partial, int64_t count,
+                     StepControl* __restrict__ control) {
   double sum = 0.0;
-  for (int i = threadIdx.x; i < kSumBlocks; i += kThreads) {
+#pragma unroll 8
+  for (int64_t i = threadIdx.x; i < count; i += kTotalThreads) {
     sum += partial[i];
   }
-  sum = block_sum(sum);
+  sum = block_sum<kTotalThreads>(sum);
   if (threadIdx.x == 0) {
     control->grad_sum_squares += sum;
   }
 }
 
-__global__ void prepare_update_kernel(StepControl* control, UpdatePolicy policy) {
-  kernels::prepare_update(control, policy);
+__global__ void prepare_update_kernel(StepControl* control, UpdatePolicy policy,
+                                      const StepExchange* exchange) {
+  kernels::prepare_update(control, policy, exchange);
 }
 
-__global__ void __launch_bounds__(kThreads)
-    adamw_update_kernel(AdamwBuffers buffers, AdamwParameters parameters,
-                        const StepControl* __restrict__ control, int64_t count, bool aligned) {
+__global__ void publish_report_kernel(const StepControl* control, const float* loss,
+                                      StepExchange* exchange) {
+  volatile StepReport* report = write_report(*control, loss, exchange);
+  __threadfence_system();
+  report->step = control->steps;
+}
+
+/// kUnroll vectors of each array, kThreads * kWidth elements apart: loaded before the first is
+/// used.
+template <int kEmas, int kUnroll, Hints kHints>
+__device__ __forceinline__ void update_whole(const AdamwBuffers& buffers,
+                                             const AdamwScalars& scalars, int64_t first) {
+  constexpr int kStride = kThreads * kWidth;
+  Vector weight[kUnroll];
+  Vector exp_avg[kUnroll];
+  Vector exp_avg_sq[kUnroll];
+  Vector grad[kUnroll];
+  Vector ema[kEmas > 0 ? kEmas : 1][kUnroll];
+#pragma unroll
+  for (int i = 0; i < kUnroll; ++i) {
+    grad[i] = load_once<kHints>(buffers.grad, first + i * kStride);
+    exp_avg[i] = load_once<kHints>(buffers.exp_avg, first + i * kStride);
+    exp_avg_sq[i] = load_once<kHints>(buffers.exp_avg_sq, first + i * kStride);
+    weight[i] = load_once<kHints>(buffers.master, first + i * kStride);
+#pragma unroll
+    for (int k = 0; k < kEmas; ++k) {
+      ema[k][i] = load_once<kHints>(buffers.ema[k], first + i * kStride);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kUnroll; ++i) {
+#pragma unroll
+    for (int lane = 0; lane < kWidth; ++lane) {
+      adamw_element(scalars, grad[i].x[lane], &weight[i].x[lane], &exp_avg[i].x[lane],
+                    &exp_avg_sq[i].x[lane]);
+    }
+    store_once<kHints>(buffers.exp_avg, first + i * kStride, exp_avg[i]);
+    store_once<kHints>(buffers.exp_avg_sq, first + i * kStride, exp_avg_sq[i]);
+    store_once<kHints>(buffers.master, first + i * kStride, weight[i]);
+    store_once<kHints>(buffers.grad, first + i * kStride, Vector{});
+#pragma unroll
+    for (int k = 0; k < kEmas; ++k) {
+#pragma unroll
+      for (int lane = 0; lane < kWidth; ++lane) {
+        ema[k][i].x[lane] =
+            ema[k][i].x[lane] * scalars.ema_keep[k] + weight[i].x[lane] * scalars.ema_take[k];
+      }
+      store_once<kHints>(buffers.ema[k], first + i * kStride, ema[k][i]);
+    }
+    if (buffers.compute != nullptr) {
+      store_rounded(static_cast<uint16_t*>(buffers.compute), buffers.compute_type,
+                    first + i * kStride, 0, true, weight[i]);
+    }
+  }
+}
+
+/// One vector at any alignment.
+template <int kEmas>
+__device__ __noinline__ void update_some(const AdamwBuffers& buffers, const AdamwScalars& scalars,
+                                         int64_t first, int64_t end) {
+  Vector weight = load(buffers.master, first, end, false);
+  Vector exp_avg = load(buffers.exp_avg, first, end, false);
+  Vector exp_avg_sq = load(buffers.exp_avg_sq, first, end, false);
+  const Vector grad = load(buffers.grad, first, end, false);
+#pragma unroll
+  for (int lane = 0; lane < kWidth; ++lane) {
+    adamw_element(scalars, grad.x[lane], &weight.x[lane], &exp_avg.x[lane], &exp_avg_sq.x[lane]);
+  }
+  store(buffers.master, first, end, false, weight);
+  store(buffers.exp_avg, first, end, false, exp_avg);
+  store(buffers.exp_avg_sq, first, end, false, exp_avg_sq);
+  store(buffers.grad, first, end, false, Vector{});
+#pragma unroll
+  for (int k = 0; k < kEmas; ++k) {
+    Vector ema = load(buffers.ema[k], first, end, false);
+#pragma unroll
+    for (int lane = 0; lane < kWidth; ++lane) {
+      ema.x[lane] = ema.x[lane] * scalars.ema_keep[k] + weight.x[lane] * scalars.ema_take[k];
+    }
+    store(buffers.ema[k], first, end, false, ema);
+  }
+  if (buffers.compute != nullptr) {
+    store_rounded(static_cast<uint16_t*>(buffers.compute), buffers.compute_type, first, end, false,
+                  weight);
+  }
+}
+
+/// A block takes every gridDim-th piece of 1 << log2_piece elements, at most a chunk and at least
+/// kThreads * kWidth * kUnroll.
+template <int kEmas, int kUnroll, int kBlocksPerSm, Hints kHints>
+__global__ void __launch_bounds__(kThreads, kBlocksPerSm)
+    adamw_update_kernel(BucketTable table, AdamwParameters parameters,
+                        const StepControl* __restrict__ control, int log2_piece) {
   __shared__ AdamwScalars shared_scalars;
   __shared__ int skip;
   if (threadIdx.x == 0) {  // divisions in double are slow on many GPUs: once a block
@@ -152,41 +315,72 @@ __global__ void __launch_bounds__(kThreads)
   }
   __syncthreads();
   const AdamwScalars scalars = shared_scalars;
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads * kWidth;
-  for (int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kWidth; i < count;
-       i += stride) {
-    const bool whole = aligned && i + kWidth <= count;
-    if (skip == 0) {
-      Vector weight = load(buffers.master, i, count, whole);
-      Vector exp_avg = load(buffers.exp_avg, i, count, whole);
-      Vector exp_avg_sq = load(buffers.exp_avg_sq, i, count, whole);
-      const Vector grad = load(buffers.grad, i, count, whole);
-#pragma unroll
-      for (int lane = 0; lane < kWidth; ++lane) {
-        adamw_element(scalars, grad.x[lane], &weight.x[lane], &exp_avg.x[lane],
-                      &exp_avg_sq.x[lane]);
+  constexpr int64_t kStep = int64_t{kThreads} * kWidth * kUnroll;
+  const int log2_pieces = kLog2Chunk - log2_piece;  // of a chunk
+  const int64_t num_pieces = table.num_chunks << log2_pieces;
+  int index = 0;
+  for (int64_t piece = blockIdx.x; piece < num_pieces; piece += gridDim.x) {
+    const int64_t chunk = piece >> log2_pieces;
+    index = bucket_of(table, chunk, index);
+    const AdamwBucket& bucket = table.buckets[index];
+    const AdamwBuffers buffers = bucket.buffers;
+    const int64_t begin = (piece - (bucket.first_chunk << log2_pieces))
+                          << log2_piece;  // may lie behind the end
+    const int64_t end = min(bucket.count, begin + (int64_t{1} << log2_piece));
+    const bool whole = bucket.aligned != 0 && (end - begin) % kStep == 0;
+    if (skip != 0) {
+      for (int64_t i = begin + threadIdx.x * kWidth; i < end; i += kThreads * kWidth) {
+        store(buffers.grad, i, end, whole, Vector{});
       }
-      store(buffers.master, i, count, whole, weight);
-      store(buffers.exp_avg, i, count, whole, exp_avg);
-      store(buffers.exp_avg_sq, i, count, whole, exp_avg_sq);
-#pragma unroll
-      for (int k = 0; k < kMaxEmas; ++k) {
-        if (k < parameters.num_emas) {
-          Vector ema = load(buffers.ema[k], i, count, whole);
-#pragma unroll
-          for (int lane = 0; lane < kWidth; ++lane) {
-            ema.x[lane] = ema.x[lane] * scalars.ema_keep[k] + weight.x[lane] * scalars.ema_take[k];
-          }
-          store(buffers.ema[k], i, count, whole, ema);
-        }
+    } else if (whole) {
+#pragma unroll 1
+      for (int64_t i = begin + threadIdx.x * kWidth; i < end; i += kStep) {
+        update_whole<kEmas, kUnroll, kHints>(buffers, scalars, i);
       }
-      if (buffers.compute != nullptr) {
-        store_rounded(static_cast<uint16_t*>(buffers.compute), buffers.compute_type, i, count,
-                      whole, weight);
+    } else {
+#pragma unroll 1
+      for (int64_t i = begin + threadIdx.x * kWidth; i < end; i += kThreads * kWidth) {
+        // By reference to where they lie, not to copies in local memory.
+        update_some<kEmas>(bucket.buffers, shared_scalars, i, end);
       }
     }
-    store(buffers.grad, i, count, whole, Vector{});
   }
+}
+
+constexpr int log2_of(int64_t value) {
+  return value == 1 ? 0 : 1 + log2_of(value / 2);
+}
+
+/// kIsLinear: all blocks together sweep over the arrays; else each takes a chunk at a time.
+template <int kEmas, int kUnroll, int kBlocksPerSm, Hints kHints, bool kIsLinear>
+cudaError_t launch_update(const BucketTable& table, const AdamwParameters& parameters,
+                          const StepControl* control, cudaStream_t stream) {
+  constexpr int64_t kPiece = kIsLinear ? int64_t{kThreads} * kWidth * kUnroll : kBucketChunk;
+  int device = 0;
+  int multiprocessors = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) {
+    error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  }
+  if (error != cudaSuccess) {
+    return error;
+  }
+  const int64_t blocks =
+      std::min(table.num_chunks * (kBucketChunk / kPiece), int64_t{kBlocksPerSm} * multiprocessors);
+  adamw_update_kernel<kEmas, kUnroll, kBlocksPerSm, kHints>
+      <<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(table, parameters, control,
+                                                               log2_of(kPiece));
+  return cudaGetLastError();
+}
+
+/// Registers: to have enough bytes in flight without spilling.
+template <int kEmas>
+cudaError_t launch_best(const BucketTable& table, const AdamwParameters& parameters,
+                        const StepControl* control, cudaStream_t stream) {
+  constexpr int kUnroll = kEmas <= 1 ? 2 : 1;  // fewer registers are left with more arrays
+  constexpr int kBlocksPerSm = kEmas <= 2 ? 3 : 2;
+  return launch_update<kEmas, kUnroll, kBlocksPerSm, Hints::kBoth, true>(table, parameters, control,
+                                                                         stream);
 }
 
 }  // namespace
@@ -200,36 +394,72 @@ cudaError_t cast(const float* in, int64_t count, DType type, void* out, cudaStre
   return cudaGetLastError();
 }
 
-size_t sum_squares_workspace_bytes() {
-  return kSumBlocks * sizeof(double);
+size_t sum_squares_workspace_bytes(int64_t num_chunks) {
+  return static_cast<size_t>(num_chunks) * sizeof(double);
 }
 
-cudaError_t sum_squares(const float* x, int64_t count, void* workspace, StepControl* control,
+cudaError_t sum_squares(const BucketTable& table, void* workspace, StepControl* control,
                         cudaStream_t stream) {
-  auto* partial = static_cast<double*>(workspace);
-  partial_sums_kernel<<<kSumBlocks, kThreads, 0, stream>>>(x, count, partial, is_aligned<16>(x));
-  total_sum_kernel<<<1, kThreads, 0, stream>>>(partial, control);
-  return cudaGetLastError();
-}
-
-cudaError_t prepare_update(StepControl* control, const UpdatePolicy& policy, cudaStream_t stream) {
-  prepare_update_kernel<<<1, 1, 0, stream>>>(control, policy);
-  return cudaGetLastError();
-}
-
-cudaError_t adamw_update(const AdamwBuffers& buffers, const AdamwParameters& parameters,
-                         const StepControl* control, int64_t count, cudaStream_t stream) {
-  if (count == 0) {
+  if (table.num_chunks == 0) {
     return cudaSuccess;
   }
-  bool aligned = is_aligned<16>(buffers.master) && is_aligned<16>(buffers.grad) &&
-                 is_aligned<16>(buffers.exp_avg) && is_aligned<16>(buffers.exp_avg_sq) &&
-                 is_aligned<8>(buffers.compute);
-  for (int k = 0; k < parameters.num_emas; ++k) {
-    aligned = aligned && is_aligned<16>(buffers.ema[k]);
+  auto* partial = static_cast<double*>(workspace);
+  partial_sums_kernel<<<static_cast<unsigned>(table.num_chunks), kThreads, 0, stream>>>(table,
+                                                                                        partial);
+  total_sum_kernel<<<1, kTotalThreads, 0, stream>>>(partial, table.num_chunks, control);
+  return cudaGetLastError();
+}
+
+cudaError_t prepare_update(StepControl* control, const UpdatePolicy& policy,
+                           const StepExchange* exchange, cudaStream_t stream) {
+  prepare_update_kernel<<<1, 1, 0, stream>>>(control, policy, exchange);
+  return cudaGetLastError();
+}
+
+cudaError_t adamw_update(const BucketTable& table, const AdamwParameters& parameters,
+                         const StepControl* control, cudaStream_t stream) {
+  if (table.num_chunks == 0) {
+    return cudaSuccess;
   }
-  adamw_update_kernel<<<num_blocks(count), kThreads, 0, stream>>>(buffers, parameters, control,
-                                                                  count, aligned);
+  static_assert(kMaxEmas == 4);
+  switch (parameters.num_emas) {
+    case 0:
+      return launch_best<0>(table, parameters, control, stream);
+    case 1:
+      return launch_best<1>(table, parameters, control, stream);
+    case 2:
+      return launch_best<2>(table, parameters, control, stream);
+    case 3:
+      return launch_best<3>(table, parameters, control, stream);
+    case 4:
+      return launch_best<4>(table, parameters, control, stream);
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+std::span<const AdamwVariant> adamw_variants() {
+#define KINORA_VARIANT(unroll, blocks, hints)                                                      \
+  {#unroll " vectors, " #blocks " blocks, " #hints ", linear",                                     \
+   launch_update<1, unroll, blocks, Hints::hints, true>},                                          \
+  {                                                                                                \
+#unroll " vectors, " #blocks " blocks, " #hints ", chunks", launch_update < 1, unroll, blocks, \
+        Hints::hints, false>                                                                       \
+  }
+#define KINORA_VARIANTS(unroll, blocks)                                          \
+  KINORA_VARIANT(unroll, blocks, kNone), KINORA_VARIANT(unroll, blocks, kLoads), \
+      KINORA_VARIANT(unroll, blocks, kBoth)
+  static constexpr AdamwVariant kAll[] = {KINORA_VARIANTS(1, 4), KINORA_VARIANTS(1, 5),
+                                          KINORA_VARIANTS(2, 2), KINORA_VARIANTS(2, 3),
+                                          KINORA_VARIANTS(4, 2)};
+#undef KINORA_VARIANTS
+#undef KINORA_VARIANT
+  return kAll;
+}
+
+cudaError_t publish_report(const StepControl* control, const float* loss, StepExchange* exchange,
+                           cudaStream_t stream) {
+  publish_report_kernel<<<1, 1, 0, stream>>>(control, loss, exchange);
   return cudaGetLastError();
 }
 

@@ -7,31 +7,45 @@
 
 #include "kinora/kernels/optimizer.h"
 
-/// Launchers of the optimizer's kernels (rules of this folder: cuda/random.h). All arrays and the
-/// control block are in device memory. Any alignment works; 16 bytes for fp32 and 8 for 16-bit
-/// arrays is fastest.
+/// Launchers of the optimizer's kernels (rules of this folder: cuda/random.h): one launch for all
+/// buckets. All arrays, the table of buckets and the control block are in device memory. Any
+/// alignment works; 16 bytes for fp32 and 8 for 16-bit arrays is fastest. All launches of a step
+/// can be recorded in a graph and serve every step.
 namespace kinora::kernels::cuda {
 
 /// out[i] = in[i] rounded, as kernels::cast.
 [[nodiscard]] cudaError_t cast(const float* in, int64_t count, DType type, void* out,
                                cudaStream_t stream);
 
-/// Bytes of sum_squares' scratch.
-[[nodiscard]] size_t sum_squares_workspace_bytes();
+/// Buckets in device memory, as kernels::number_chunks left them.
+struct BucketTable {
+  const AdamwBucket* buckets = nullptr;
+  int32_t num_buckets = 0;
+  int64_t num_chunks = 0;
+};
 
-/// control->grad_sum_squares += sum of x[i]^2, in double; the order of additions depends on `count`
-/// only, not on the GPU. `workspace` may be used again by the next call on the same stream.
-[[nodiscard]] cudaError_t sum_squares(const float* x, int64_t count, void* workspace,
+/// Bytes of sum_squares' scratch.
+[[nodiscard]] size_t sum_squares_workspace_bytes(int64_t num_chunks);
+
+/// control->grad_sum_squares += sum of the squares of all buckets' gradients, in double; the order
+/// of additions depends on the buckets' sizes only, not on the GPU. `workspace` may be used again
+/// by the next call on the same stream.
+[[nodiscard]] cudaError_t sum_squares(const BucketTable& table, void* workspace,
                                       StepControl* control, cudaStream_t stream);
 
 /// kernels::prepare_update on the device.
+/// @param exchange  in pinned host memory; may be null.
 [[nodiscard]] cudaError_t prepare_update(StepControl* control, const UpdatePolicy& policy,
-                                         cudaStream_t stream);
+                                         const StepExchange* exchange, cudaStream_t stream);
 
-/// kernels::adamw_update over elements [0, count).
-[[nodiscard]] cudaError_t adamw_update(const AdamwBuffers& buffers,
-                                       const AdamwParameters& parameters,
-                                       const StepControl* control, int64_t count,
-                                       cudaStream_t stream);
+/// kernels::adamw_update over all buckets.
+[[nodiscard]] cudaError_t adamw_update(const BucketTable& table, const AdamwParameters& parameters,
+                                       const StepControl* control, cudaStream_t stream);
+
+/// Writes the step's report to `exchange`, in pinned host memory: for the host to see without a
+/// copy, once everything before on this stream is done.
+/// @param loss  in device memory; may be null.
+[[nodiscard]] cudaError_t publish_report(const StepControl* control, const float* loss,
+                                         StepExchange* exchange, cudaStream_t stream);
 
 }  // namespace kinora::kernels::cuda

@@ -13,8 +13,11 @@ constexpr int64_t kMaxBlocks = 65536;
 
 __global__ void random_fill_kernel(float* __restrict__ out, int64_t rows, int64_t row_size,
                                    const int64_t* __restrict__ sample_index, RandomStream stream,
-                                   uint64_t first_element, Distribution distribution, float scale,
-                                   bool whole_vectors) {
+                                   const int64_t* __restrict__ step, uint64_t first_element,
+                                   Distribution distribution, float scale, bool whole_vectors) {
+  if (step != nullptr) {
+    stream.step = static_cast<uint32_t>(*step);
+  }
   const int64_t first_block = static_cast<int64_t>(first_element / 4);
   const int64_t last_block = static_cast<int64_t>((first_element + row_size - 1) / 4);
   const int64_t blocks_per_row = last_block - first_block + 1;
@@ -51,7 +54,7 @@ bool has_cuda_kernels() {
 }
 
 cudaError_t random_fill(float* out, int64_t rows, int64_t row_size, const int64_t* sample_index,
-                        const RandomStream& stream, uint64_t first_element,
+                        const RandomStream& stream, const int64_t* step, uint64_t first_element,
                         Distribution distribution, float scale, cudaStream_t cuda_stream) {
   if (rows == 0 || row_size == 0) {
     return cudaSuccess;
@@ -61,7 +64,8 @@ cudaError_t random_fill(float* out, int64_t rows, int64_t row_size, const int64_
   const int64_t total = rows * (row_size / 4 + 2);
   const int64_t blocks = std::min((total + kThreads - 1) / kThreads, kMaxBlocks);
   random_fill_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, cuda_stream>>>(
-      out, rows, row_size, sample_index, stream, first_element, distribution, scale, whole_vectors);
+      out, rows, row_size, sample_index, stream, step, first_element, distribution, scale,
+      whole_vectors);
   return cudaGetLastError();
 }
 

@@ -1,0 +1,184 @@
+// Our own attention kernels at the shapes of real models, on packed bf16 projections
+// [B, N, 3, H, D], with a cold L2 cache; "flops" are the matrix products' (forward 4 B H N^2 D,
+// backward 2.5 times that), "bytes_per_second" counts every tensor once. Beside it the bandwidth of
+// a copy.
+//   kinora_attention_bench [--benchmark_filter=...] ; device: GPU
+#include <benchmark/benchmark.h>
+#include <cuda_runtime_api.h>
+
+#include <cmath>
+
+#include "bench/gpu_timing.h"
+#include "kinora/kernels/attention.h"
+#include "kinora/kernels/cuda/attention.h"
+
+namespace kinora::kernels {
+namespace {
+
+constexpr size_t kFlushBytes = size_t{256} << 20;  // more than any L2
+
+/// Times one launch an iteration, after the L2 cache has been overwritten.
+template <typename Launch>
+void time_cold(benchmark::State& state, const Launch& launch) {
+  const DeviceMemory flush(kFlushBytes);
+  cudaEvent_t start = nullptr;
+  cudaEvent_t stop = nullptr;
+  KINORA_CUDA_CHECK(cudaEventCreate(&start));
+  KINORA_CUDA_CHECK(cudaEventCreate(&stop));
+  KINORA_CUDA_CHECK(launch());
+  for (auto _ : state) {
+    KINORA_CUDA_CHECK(cudaMemsetAsync(flush.get(), 0, kFlushBytes, nullptr));
+    KINORA_CUDA_CHECK(cudaEventRecord(start, nullptr));
+    KINORA_CUDA_CHECK(launch());
+    KINORA_CUDA_CHECK(cudaEventRecord(stop, nullptr));
+    KINORA_CUDA_CHECK(cudaEventSynchronize(stop));
+    float milliseconds = 0.0F;
+    KINORA_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, start, stop));
+    state.SetIterationTime(milliseconds / 1e3);
+  }
+  KINORA_CUDA_CHECK(cudaEventDestroy(start));
+  KINORA_CUDA_CHECK(cudaEventDestroy(stop));
+}
+
+/// range: B, H, Nq, Nk, D, temporal. Self-attention where Nq is Nk; temporal: rows of all samples
+/// interleaved.
+struct Problem {
+  explicit Problem(const benchmark::State& state)
+      : batch(state.range(0)),
+        heads(state.range(1)),
+        queries(state.range(2)),
+        keys(state.range(3)),
+        head_dim(state.range(4)),
+        temporal(state.range(5) != 0),
+        query_count(static_cast<size_t>(batch * heads * queries * head_dim)),
+        key_count(static_cast<size_t>(batch * heads * keys * head_dim)),
+        q(query_count * 2),
+        kv(2 * key_count * 2),
+        out(query_count * 2),
+        dout(query_count * 2),
+        dq(query_count * 2),
+        dkv(2 * key_count * 2),
+        lse(static_cast<size_t>(batch * heads * queries) * 4) {
+    q.fill_normal(query_count, DType::kBF16);
+    kv.fill_normal(2 * key_count, DType::kBF16);
+    dout.fill_normal(query_count, DType::kBF16);
+  }
+
+  [[nodiscard]] AttentionShape shape() const {
+    return {batch,
+            heads,
+            queries,
+            keys,
+            head_dim,
+            DType::kBF16,
+            1.0F / std::sqrt(static_cast<float>(head_dim)),
+            nullptr};
+  }
+  [[nodiscard]] HeadsView view(const DeviceMemory& memory, int64_t length, int64_t parts,
+                               int64_t part) const {
+    const int64_t width = heads * head_dim;
+    uint16_t* data = memory.get<uint16_t>() + part * width;
+    return temporal ? HeadsView{data, parts * width, batch * parts * width, head_dim}
+                    : HeadsView{data, length * parts * width, parts * width, head_dim};
+  }
+  [[nodiscard]] AttentionForward forward() const {
+    return {shape(),
+            view(q, queries, 1, 0),
+            view(kv, keys, 2, 0),
+            view(kv, keys, 2, 1),
+            view(out, queries, 1, 0),
+            lse.get<float>()};
+  }
+  [[nodiscard]] AttentionBackward backward() const {
+    return {shape(),
+            view(q, queries, 1, 0),
+            view(kv, keys, 2, 0),
+            view(kv, keys, 2, 1),
+            view(out, queries, 1, 0),
+            view(dout, queries, 1, 0),
+            lse.get<float>(),
+            view(dq, queries, 1, 0),
+            view(dkv, keys, 2, 0),
+            view(dkv, keys, 2, 1)};
+  }
+  void report(benchmark::State& state, double products, size_t query_tensors, size_t key_tensors,
+              size_t workspace) const {
+    state.counters["flops"] =
+        benchmark::Counter(products * 2.0 * static_cast<double>(batch * heads) *
+                               static_cast<double>(queries * keys * head_dim),
+                           benchmark::Counter::kIsIterationInvariantRate);
+    state.SetBytesProcessed(
+        state.iterations() *
+        static_cast<int64_t>(2 * (query_tensors * query_count + key_tensors * key_count)));
+    state.counters["workspace_MiB"] = static_cast<double>(workspace) / (1 << 20);
+  }
+
+  int64_t batch, heads, queries, keys, head_dim;
+  bool temporal;
+  size_t query_count, key_count;
+  DeviceMemory q, kv, out, dout, dq, dkv, lse;
+};
+
+bool skip(benchmark::State& state, const AttentionShape& shape) {
+  if (!cuda::attention_supported(shape)) {
+    state.SkipWithError("no own kernel for this shape here");
+    return true;
+  }
+  return false;
+}
+
+void BM_AttentionForward(benchmark::State& state) {
+  if (skip_without_gpu(state)) {
+    return;
+  }
+  const Problem problem(state);
+  if (skip(state, problem.shape())) {
+    return;
+  }
+  const AttentionForward call = problem.forward();
+  time_cold(state, [&] { return cuda::attention_forward(call, nullptr); });
+  problem.report(state, 2.0, 2, 2, 0);
+}
+
+void BM_AttentionBackward(benchmark::State& state) {
+  if (skip_without_gpu(state)) {
+    return;
+  }
+  const Problem problem(state);
+  if (skip(state, problem.shape())) {
+    return;
+  }
+  const AttentionBackward call = problem.backward();
+  const size_t bytes = cuda::attention_backward_workspace_bytes(call.shape);
+  const DeviceMemory workspace(bytes);
+  KINORA_CUDA_CHECK(cuda::attention_forward(problem.forward(), nullptr));
+  time_cold(state, [&] { return cuda::attention_backward(call, workspace.get(), nullptr); });
+  problem.report(state, 5.0, 4, 4, bytes);
+}
+
+void shapes(benchmark::internal::Benchmark* bench) {
+  bench->ArgNames({"B", "H", "Nq", "Nk", "D", "temporal"});
+  bench->Args({256, 16, 256, 256, 72, 0});
+  bench->Args({64, 16, 1024, 1024, 72, 0});
+  bench->Args({8, 16, 256, 256, 72, 0});
+  bench->Args({32, 12, 256, 256, 64, 0});
+  bench->Args({8, 16, 4096, 4096, 72, 0});
+  bench->Args({4, 24, 4608, 4608, 128, 0});
+  bench->Args({16, 16, 1024, 120, 72, 0});
+  bench->Args({1, 16, 16384, 300, 72, 0});
+  bench->Args({4096, 16, 16, 16, 72, 1});
+  bench->Args({1024, 16, 64, 64, 72, 1});
+  bench->Args({16, 8, 4096, 77, 40, 0});
+  bench->Args({16, 8, 1024, 1024, 80, 0});
+  bench->Args({16, 8, 256, 256, 160, 0});
+  bench->UseManualTime();
+  bench->Unit(benchmark::kMillisecond);
+  bench->Iterations(20);
+}
+
+BENCHMARK(BM_DeviceCopy)->UseManualTime()->Unit(benchmark::kMillisecond)->Iterations(10);
+BENCHMARK(BM_AttentionForward)->Apply(shapes);
+BENCHMARK(BM_AttentionBackward)->Apply(shapes);
+
+}  // namespace
+}  // namespace kinora::kernels

@@ -1,0 +1,226 @@
+// The optimizer's passes over memory on a GPU at DiT-XL/2's buckets (675 M parameters in 37
+// buckets; models/dit_plan.cc): the norm, and AdamW with one EMA, bf16 copy and gradient zeroed,
+// beside a copy; the target is 92 % of the copy's bandwidth.
+//   kinora_optim_gpu_bench [--benchmark_filter=...] ; device: GPU
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "bench/gpu_timing.h"
+#include "kinora/kernels/cuda/optimizer.h"
+#include "kinora/kernels/cuda/optimizer_variants.h"
+
+namespace kinora::kernels {
+namespace {
+
+/// Elements of DiT-XL/2's buckets, rounded up to 4096 as the arena does.
+std::vector<int64_t> bucket_sizes() {
+  constexpr int64_t kHidden = 1152;
+  const auto round_up = [](int64_t count) { return (count + 4095) / 4096 * 4096; };
+  // Patch and time embedders (16 and 256 inputs) and 1001 classes.
+  std::vector<int64_t> sizes = {round_up((16 + 1 + 256 + 1 + kHidden + 1 + 1001) * kHidden)};
+  for (int i = 0; i < 7; ++i) {  // four blocks' modulation each
+    sizes.push_back(round_up(4 * (kHidden + 1) * 6 * kHidden));
+  }
+  for (int i = 0; i < 28; ++i) {  // qkv, proj, fc1, fc2 with biases
+    sizes.push_back(round_up(12 * kHidden * kHidden + 9 * kHidden));
+  }
+  sizes.push_back(round_up((kHidden + 1) * (2 * kHidden + 32)));
+  return sizes;
+}
+
+/// All buckets' arrays and the control block.
+class Optimizer {
+ public:
+  Optimizer()
+      : sizes_(bucket_sizes()),
+        control_(sizeof(StepControl)),
+        table_memory_(sizes_.size() * sizeof(AdamwBucket)) {
+    for (const int64_t size : sizes_) {
+      AdamwBucket bucket;
+      bucket.count = size;
+      bucket.buffers.master = array(size, 1.0F);
+      bucket.buffers.grad = array(size, 0.01F);
+      bucket.buffers.exp_avg = array(size, 0.0F);
+      bucket.buffers.exp_avg_sq = array(size, 0.0F);
+      bucket.buffers.ema[0] = array(size, 1.0F);
+      memory_.push_back(std::make_unique<DeviceMemory>(static_cast<size_t>(size) * 2));
+      bucket.buffers.compute = memory_.back()->get();
+      bucket.buffers.compute_type = DType::kBF16;
+      buckets_.push_back(bucket);
+      count_ += size;
+    }
+    table_.num_chunks = number_chunks(buckets_);
+    table_.num_buckets = static_cast<int32_t>(buckets_.size());
+    table_.buckets = table_memory_.get<AdamwBucket>();
+    KINORA_CUDA_CHECK(cudaMemcpy(table_memory_.get(), buckets_.data(),
+                                 buckets_.size() * sizeof(AdamwBucket), cudaMemcpyHostToDevice));
+    StepControl control;
+    control.lr = 1e-4;
+    KINORA_CUDA_CHECK(
+        cudaMemcpy(control_.get(), &control, sizeof(control), cudaMemcpyHostToDevice));
+    workspace_ =
+        std::make_unique<DeviceMemory>(cuda::sum_squares_workspace_bytes(table_.num_chunks));
+    parameters_.num_emas = 1;
+    parameters_.ema_decay[0] = 0.9999;
+  }
+
+  [[nodiscard]] int64_t count() const { return count_; }
+
+  cudaError_t sum_squares() {
+    return cuda::sum_squares(table_, workspace_->get(), control_.get<StepControl>(), nullptr);
+  }
+  cudaError_t update() {
+    return cuda::adamw_update(table_, parameters_, control_.get<StepControl>(), nullptr);
+  }
+  cudaError_t update(const cuda::AdamwVariant& variant) {
+    return variant.update(table_, parameters_, control_.get<StepControl>(), nullptr);
+  }
+  cudaError_t step() {
+    for (const cudaError_t error :
+         {sum_squares(), cuda::prepare_update(control_.get<StepControl>(), {}, nullptr, nullptr),
+          update()}) {
+      if (error != cudaSuccess) {
+        return error;
+      }
+    }
+    return cudaSuccess;
+  }
+
+ private:
+  float* array(int64_t size, float scale) {
+    memory_.push_back(std::make_unique<DeviceMemory>(static_cast<size_t>(size) * 4));
+    if (scale != 0.0F) {
+      memory_.back()->fill_normal(static_cast<size_t>(size), DType::kF32, scale);
+    }
+    return memory_.back()->get<float>();
+  }
+
+  std::vector<int64_t> sizes_;
+  std::vector<std::unique_ptr<DeviceMemory>> memory_;
+  std::vector<AdamwBucket> buckets_;
+  DeviceMemory control_;
+  DeviceMemory table_memory_;
+  std::unique_ptr<DeviceMemory> workspace_;
+  cuda::BucketTable table_;
+  AdamwParameters parameters_;
+  int64_t count_ = 0;
+};
+
+/// Made once: 17 GB of it take a while to fill.
+Optimizer& shared_optimizer() {
+  static Optimizer optimizer;
+  return optimizer;
+}
+
+constexpr int64_t kUpdateBytes = 5 * 8 + 2;  // five fp32 arrays read and written, one copy written
+
+void BM_SumSquares(benchmark::State& state) {
+  if (skip_without_gpu(state)) {
+    return;
+  }
+  Optimizer& optimizer = shared_optimizer();
+  time_launches(state, optimizer.count() * 4,
+                [&](int64_t /*i*/) { return optimizer.sum_squares(); });
+}
+
+void BM_AdamwUpdate(benchmark::State& state) {
+  if (skip_without_gpu(state)) {
+    return;
+  }
+  Optimizer& optimizer = shared_optimizer();
+  time_launches(state, optimizer.count() * kUpdateBytes,
+                [&](int64_t /*i*/) { return optimizer.update(); });
+}
+
+void BM_Step(benchmark::State& state) {
+  if (skip_without_gpu(state)) {
+    return;
+  }
+  Optimizer& optimizer = shared_optimizer();
+  time_launches(state, optimizer.count() * (kUpdateBytes + 4),
+                [&](int64_t /*i*/) { return optimizer.step(); });
+}
+
+using Update = std::function<cudaError_t(const cuda::BucketTable&, const AdamwParameters&,
+                                         const StepControl*, cudaStream_t)>;
+
+/// All arrays of two small buckets, one of them of an odd size, after an update of random ones.
+std::vector<uint8_t> updated(const Update& update) {
+  constexpr int64_t kCounts[] = {3 * kBucketChunk + 4096, kBucketChunk + 5003};
+  constexpr int64_t kFloats = 5;
+  std::vector<std::unique_ptr<DeviceMemory>> memory;
+  std::vector<AdamwBucket> buckets(2);
+  for (size_t b = 0; b < buckets.size(); ++b) {
+    const int64_t count = kCounts[b];
+    memory.push_back(
+        std::make_unique<DeviceMemory>(static_cast<size_t>(count + 3) / 4 * 4 * (kFloats * 4 + 2)));
+    auto* array = memory.back()->get<float>();
+    memory.back()->fill_normal(static_cast<size_t>(count + 3) / 4 * 4 * kFloats, DType::kF32, 0.5F);
+    AdamwBuffers& buffers = buckets[b].buffers;
+    for (float** target :
+         {&buffers.master, &buffers.grad, &buffers.exp_avg, &buffers.ema[0], &buffers.exp_avg_sq}) {
+      *target = array;
+      array += (count + 3) / 4 * 4;
+    }
+    KINORA_CUDA_CHECK(cudaMemset(buffers.exp_avg_sq, 0x3c, static_cast<size_t>(count) * 4));
+    buffers.compute = array;
+    buffers.compute_type = DType::kBF16;
+    buckets[b].count = count;
+  }
+  cuda::BucketTable table;
+  table.num_chunks = number_chunks(buckets);
+  table.num_buckets = 2;
+  const DeviceMemory table_memory(2 * sizeof(AdamwBucket));
+  KINORA_CUDA_CHECK(cudaMemcpy(table_memory.get(), buckets.data(), 2 * sizeof(AdamwBucket),
+                               cudaMemcpyHostToDevice));
+  table.buckets = table_memory.get<AdamwBucket>();
+  StepControl control;
+  control.lr = 1e-2;
+  const DeviceMemory control_memory(sizeof(control));
+  KINORA_CUDA_CHECK(
+      cudaMemcpy(control_memory.get(), &control, sizeof(control), cudaMemcpyHostToDevice));
+  AdamwParameters parameters;
+  parameters.weight_decay = 0.1;
+  parameters.num_emas = 1;
+  parameters.ema_decay[0] = 0.9;
+  KINORA_CUDA_CHECK(update(table, parameters, control_memory.get<StepControl>(), nullptr));
+  std::vector<uint8_t> result;
+  for (size_t b = 0; b < buckets.size(); ++b) {
+    const size_t bytes = static_cast<size_t>(kCounts[b] + 3) / 4 * 4 * (kFloats * 4 + 2);
+    result.resize(result.size() + bytes);
+    KINORA_CUDA_CHECK(cudaMemcpy(result.data() + result.size() - bytes, memory[b]->get(), bytes,
+                                 cudaMemcpyDeviceToHost));
+  }
+  return result;
+}
+
+/// Argument: which variant.
+void BM_AdamwVariant(benchmark::State& state) {
+  if (skip_without_gpu(state)) {
+    return;
+  }
+  const cuda::AdamwVariant& variant = cuda::adamw_variants()[static_cast<size_t>(state.range(0))];
+  state.SetLabel(variant.name);
+  static const std::vector<uint8_t> expected = updated(cuda::adamw_update);
+  if (updated(variant.update) != expected) {
+    state.SkipWithError((std::string(variant.name) + ": wrong").c_str());
+    return;
+  }
+  Optimizer& optimizer = shared_optimizer();
+  time_launches(state, optimizer.count() * kUpdateBytes,
+                [&](int64_t /*i*/) { return optimizer.update(variant); });
+}
+
+BENCHMARK(BM_DeviceCopy)->UseManualTime()->Unit(benchmark::kMicrosecond);
+BENCHMARK(BM_SumSquares)->UseManualTime()->Unit(benchmark::kMicrosecond);
+BENCHMARK(BM_AdamwUpdate)->UseManualTime()->Unit(benchmark::kMicrosecond);
+BENCHMARK(BM_AdamwVariant)
+    ->DenseRange(0, static_cast<int64_t>(cuda::adamw_variants().size()) - 1)
+    ->Iterations(3)
+    ->UseManualTime()
+    ->Unit(benchmark::kMicrosecond);
+BENCHMARK(BM_Step)->UseManualTime()->Unit(benchmark::kMicrosecond);
+
+}  // namespace
+}  // namespace kinora::kernels

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kinora/core/dtype.h"
+
+/// Softmax attention over strided heads, forward and backward:
+///   S = scale Q K^T,  P = softmax(S),  O = P V,  lse = log sum exp S
+/// The CPU reference; the launchers are in kernels/cuda/attention.h and cudnn_attention.h.
+namespace kinora::kernels {
+
+/// A tensor [batch, length, heads, head_dim] with elements at
+/// data[b * batch_stride + n * row_stride + h * head_stride + d]: packed projections, transposed
+/// video tokens and contiguous heads alike.
+struct HeadsView {
+  void* data = nullptr;
+  int64_t batch_stride = 0;
+  int64_t row_stride = 0;
+  int64_t head_stride = 0;
+};
+
+struct AttentionShape {
+  int64_t batch = 0;
+  int64_t heads = 0;
+  int64_t query_length = 0;
+  int64_t key_length = 0;
+  int64_t head_dim = 0;
+  DType type = DType::kBF16;  ///< kBF16 or kF16; the CPU reference also kF32
+  float scale = 1.0F;
+  /// Ragged keys: batch b has keys [key_offsets[b], key_offsets[b + 1]) of one array of rows
+  /// (K's and V's batch_stride is not used), int32 [batch + 1] in the memory of the data. Null:
+  /// key_length each. key_length is then the largest length. A sample without keys gives zeros.
+  const int32_t* key_offsets = nullptr;
+
+  bool operator==(const AttentionShape&) const = default;
+};
+
+struct AttentionForward {
+  AttentionShape shape;
+  HeadsView q, k, v;  ///< in
+  HeadsView out;
+  float* lse = nullptr;  ///< [batch, heads, query_length], natural logarithm; null: not wanted
+};
+
+struct AttentionBackward {
+  AttentionShape shape;
+  HeadsView q, k, v, out, dout;  ///< in
+  const float* lse = nullptr;    ///< in
+  HeadsView dq, dk, dv;          ///< overwritten
+};
+
+/// The CPU reference: plain loops, sums in double.
+void attention_forward(const AttentionForward& call);
+void attention_backward(const AttentionBackward& call);
+
+}  // namespace kinora::kernels

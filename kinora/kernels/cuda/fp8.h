@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "kinora/kernels/fp8.h"
+
+/// Launchers of kernels/fp8.h (rules of this folder: cuda/random.h). All pointers are device
+/// memory. Whatever writes a transposed copy needs rows and width that are multiples of 16 and
+/// pointers aligned to 16 bytes, as the matrix products that read it do: else
+/// cudaErrorInvalidValue. The rest takes any size and alignment (16 bytes is fastest).
+namespace kinora::kernels::cuda {
+
+/// kernels::quantise on the device.
+[[nodiscard]] cudaError_t quantise(const Quantise& call, cudaStream_t stream);
+
+/// kernels::transpose_bytes on the device.
+[[nodiscard]] cudaError_t transpose_bytes(const void* in, int64_t rows, int64_t width, void* out,
+                                          cudaStream_t stream);
+
+/// kernels::largest_magnitude on the device.
+[[nodiscard]] cudaError_t largest_magnitude(const void* in, int64_t count, DType type, float* amax,
+                                            cudaStream_t stream);
+
+/// kernels::update_scales on the device: one launch for all tensors.
+[[nodiscard]] cudaError_t update_scales(const ScaleUpdate& call, cudaStream_t stream);
+
+/// kernels::block_quantise on the device; rows, width and alignment as for transposed copies.
+[[nodiscard]] cudaError_t block_quantise(const BlockQuantise& call, cudaStream_t stream);
+
+}  // namespace kinora::kernels::cuda

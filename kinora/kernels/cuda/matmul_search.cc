@@ -1,0 +1,391 @@
+#include "kinora/kernels/cuda/matmul_search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "kinora/core/cuda.h"
+#include "kinora/kernels/elements.h"
+#include "kinora/kernels/fp8.h"
+
+namespace kinora::kernels::cuda {
+namespace {
+
+constexpr int kNumProposals = 32;
+constexpr int kQuickRuns = 2;        // of every candidate, after one that is not counted
+constexpr size_t kMaxFinalists = 8;  // then timed in turns, so that the GPU's clock hits all alike
+constexpr int kFinalRuns = 9;
+constexpr float kFinalistRatio = 1.1F;
+constexpr float kRestorableRatio = 1.05F;  // what it may cost that the next run need not search
+constexpr int64_t kMinSplitDepth = 2048;
+constexpr size_t kMaxSplitBases = 8;
+constexpr int32_t kSplits[] = {2, 3, 4, 5, 6, 8, 10, 12, 16};
+
+/// Device memory; data() is null where there was not enough.
+class ScratchMemory {
+ public:
+  explicit ScratchMemory(size_t bytes) : bytes_(bytes) {
+    if (bytes > 0 && cudaMalloc(&data_, bytes) != cudaSuccess) {
+      static_cast<void>(cudaGetLastError());
+      data_ = nullptr;
+    }
+  }
+  ~ScratchMemory() { cudaFree(data_); }
+  ScratchMemory(const ScratchMemory&) = delete;
+  ScratchMemory& operator=(const ScratchMemory&) = delete;
+
+  [[nodiscard]] void* data() const { return data_; }
+  void zero(cudaStream_t stream) const {
+    if (data_ != nullptr) {
+      KINORA_CUDA_CHECK(cudaMemsetAsync(data_, 0, bytes_, stream));
+    }
+  }
+
+ private:
+  size_t bytes_;
+  void* data_ = nullptr;
+};
+
+class Event {
+ public:
+  Event() { KINORA_CUDA_CHECK(cudaEventCreate(&event_)); }
+  ~Event() { cudaEventDestroy(event_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+
+  [[nodiscard]] cudaEvent_t get() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+struct Candidate {
+  MatmulAlgorithm algorithm;
+  bool is_variant = false;  ///< ours, not proposed by the library
+  float time_us = std::numeric_limits<float>::infinity();
+};
+
+/// Device memory with random numbers, uniform in [-1, 1): zeros would need less power and would
+/// make every algorithm right.
+class RandomArray {
+ public:
+  RandomArray(int64_t count, DType type, cudaStream_t stream)
+      : bytes_(static_cast<size_t>(count) * size_of(type)), memory_(bytes_) {
+    if (memory_.data() == nullptr || bytes_ == 0) {
+      return;
+    }
+    const std::vector<char> pattern = random_pattern(type);
+    size_t done = std::min(bytes_, pattern.size());
+    auto* data = static_cast<char*>(memory_.data());
+    KINORA_CUDA_CHECK(cudaMemcpyAsync(data, pattern.data(), done, cudaMemcpyHostToDevice, stream));
+    while (done < bytes_) {
+      const size_t more = std::min(done, bytes_ - done);
+      KINORA_CUDA_CHECK(cudaMemcpyAsync(data + done, data, more, cudaMemcpyDeviceToDevice, stream));
+      done += more;
+    }
+    KINORA_CUDA_CHECK(cudaStreamSynchronize(stream));  // the pattern dies here
+  }
+
+  [[nodiscard]] void* data() const { return memory_.data(); }
+  /// Whether there was memory for it.
+  [[nodiscard]] bool is_there() const { return bytes_ == 0 || memory_.data() != nullptr; }
+
+ private:
+  static std::vector<char> random_pattern(DType type) {
+    constexpr int64_t kCount = 65'544;  // no multiple of usual row lengths, but of 16 bytes
+    std::vector<char> pattern(static_cast<size_t>(kCount) * size_of(type));
+    std::minstd_rand generator(1);
+    for (int64_t i = 0; i < kCount; ++i) {
+      const float value = static_cast<float>(generator()) / 1'073'741'824.0F - 1.0F;
+      if (size_of(type) == 1) {
+        pattern[static_cast<size_t>(i)] = static_cast<char>(float_to_fp8(value, type));
+      } else {
+        store_element(pattern.data(), i, type, value);
+      }
+    }
+    return pattern;
+  }
+
+  size_t bytes_;
+  ScratchMemory memory_;
+};
+
+int64_t extent(int64_t batch, int64_t stride, int64_t rows, int64_t columns, int64_t row_stride) {
+  return (batch - 1) * stride + (rows - 1) * row_stride + columns;
+}
+
+/// Numbers of a_scale or b_scale: of a matrix [rows, width] of this type.
+int64_t num_factors(DType type, Scaling scaling, int64_t rows, int64_t width) {
+  if (size_of(type) != 1) {
+    return 0;
+  }
+  return scaling == Scaling::kTensor ? 1
+                                     : block_factors(rows, width, scaling == Scaling::kBlock128);
+}
+
+/// Arrays like those of the problem, on which algorithms are timed: the caller's stay as they are.
+class Bench {
+ public:
+  Bench(const MatmulContext& context, MatmulPlan* plan, cudaStream_t stream)
+      : context_(context),
+        plan_(plan),
+        stream_(stream),
+        a_(a_extent(plan->problem), plan->problem.a_type, stream),
+        b_(b_extent(plan->problem), plan->problem.b_type, stream),
+        d_(d_extent(plan->problem), plan->problem.d_type, stream),
+        aux_(aux_extent(plan->problem), plan->problem.aux_type, stream),
+        vector_(std::max(plan->problem.m, plan->problem.n), plan->vector_type, stream),
+        a_scale_(num_factors(plan->problem.a_type, plan->problem.a_scaling, plan->problem.m,
+                             plan->problem.k),
+                 DType::kF32, stream),
+        b_scale_(num_factors(plan->problem.b_type, plan->problem.b_scaling, plan->problem.n,
+                             plan->problem.k),
+                 DType::kF32, stream),
+        flush_(flush_bytes(context, plan->problem)) {
+    arguments_.a = a_.data();
+    arguments_.b = b_.data();
+    arguments_.d = d_.data();
+    arguments_.aux = aux_.data();
+    arguments_.bias = vector_.data();
+    arguments_.bias_grad = vector_.data();
+    arguments_.a_scale = static_cast<const float*>(a_scale_.data());
+    arguments_.b_scale = static_cast<const float*>(b_scale_.data());
+  }
+
+  /// Whether there was memory for all.
+  [[nodiscard]] bool is_ready() const {
+    return a_.is_there() && b_.is_there() && d_.is_there() && aux_.is_there() &&
+           vector_.is_there() && a_scale_.is_there() && b_scale_.is_there();
+  }
+
+  /// Microseconds of one run; infinite where the library refuses.
+  [[nodiscard]] float time_us(const MatmulAlgorithm& algorithm) {
+    // A small product's operands come from memory in a network, not from the L2 cache of the run
+    // before. This also keeps the GPU busy while the product is enqueued.
+    flush_.zero(stream_);
+    KINORA_CUDA_CHECK(cudaEventRecord(start_.get(), stream_));
+    const cublasStatus_t status = enqueue(context_, plan_, algorithm, arguments_, stream_);
+    KINORA_CUDA_CHECK(cudaEventRecord(stop_.get(), stream_));
+    KINORA_CUDA_CHECK(cudaEventSynchronize(stop_.get()));
+    float milliseconds = 0.0F;
+    KINORA_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, start_.get(), stop_.get()));
+    return status == CUBLAS_STATUS_SUCCESS ? milliseconds * 1e3F
+                                           : std::numeric_limits<float>::infinity();
+  }
+
+  /// D after the product with D = 0 before; empty where the library refuses.
+  [[nodiscard]] std::vector<char> result_of(const MatmulAlgorithm& algorithm) {
+    std::vector<char> result(static_cast<size_t>(d_extent(plan_->problem)) *
+                             size_of(plan_->problem.d_type));
+    KINORA_CUDA_CHECK(cudaMemsetAsync(d_.data(), 0, result.size(), stream_));
+    if (enqueue(context_, plan_, algorithm, arguments_, stream_) != CUBLAS_STATUS_SUCCESS) {
+      return {};
+    }
+    KINORA_CUDA_CHECK(
+        cudaMemcpyAsync(result.data(), d_.data(), result.size(), cudaMemcpyDeviceToHost, stream_));
+    KINORA_CUDA_CHECK(cudaStreamSynchronize(stream_));
+    return result;
+  }
+
+ private:
+  static int64_t a_extent(const MatmulProblem& problem) {
+    const bool t = problem.transpose_a;
+    return extent(problem.batch, problem.a_stride, t ? problem.k : problem.m,
+                  t ? problem.m : problem.k, problem.lda);
+  }
+  static int64_t b_extent(const MatmulProblem& problem) {
+    const bool t = problem.transpose_b;
+    return extent(problem.batch, problem.b_stride, t ? problem.n : problem.k,
+                  t ? problem.k : problem.n, problem.ldb);
+  }
+  static int64_t d_extent(const MatmulProblem& problem) {
+    return extent(problem.batch, problem.d_stride, problem.m, problem.n, problem.ldd);
+  }
+  static int64_t aux_extent(const MatmulProblem& problem) {
+    return has_aux(problem.epilogue) ? problem.m * problem.n : 0;
+  }
+  static size_t flush_bytes(const MatmulContext& context, const MatmulProblem& problem) {
+    const size_t operands = static_cast<size_t>(a_extent(problem)) * size_of(problem.a_type) +
+                            static_cast<size_t>(b_extent(problem)) * size_of(problem.b_type);
+    return operands < 2 * context.l2_bytes ? 2 * context.l2_bytes : 0;
+  }
+
+  const MatmulContext& context_;
+  MatmulPlan* plan_;
+  cudaStream_t stream_;
+  RandomArray a_;
+  RandomArray b_;
+  RandomArray d_;
+  RandomArray aux_;
+  RandomArray vector_;
+  RandomArray a_scale_;
+  RandomArray b_scale_;
+  ScratchMemory flush_;  // without memory for it small products' times are a little off
+  Event start_;
+  Event stop_;
+  MatmulArguments arguments_;
+};
+
+/// Whether the output gives the GPU's multiprocessors so few tiles that the last round of them is
+/// mostly idle, and each is so long that halves are worth their addition.
+bool fills_poorly(const MatmulContext& context, const MatmulProblem& problem) {
+  // Of the other epilogues' second outputs nothing would be checked below.
+  if (problem.epilogue != Epilogue::kNone && problem.epilogue != Epilogue::kBias) {
+    return false;
+  }
+  constexpr int64_t kTile = 128;
+  const int64_t num_tiles =
+      problem.batch * ((problem.m + kTile - 1) / kTile) * ((problem.n + kTile - 1) / kTile);
+  return problem.k >= kMinSplitDepth && num_tiles <= int64_t{4} * context.num_multiprocessors;
+}
+
+bool is_known(const std::vector<Candidate>& candidates, const MatmulChoice& choice) {
+  return std::any_of(candidates.begin(), candidates.end(), [&choice](const Candidate& candidate) {
+    return candidate.algorithm.restorable && same_algorithm(candidate.algorithm.choice, choice);
+  });
+}
+
+void add_split_variants(const MatmulContext& context, const MatmulPlan& plan,
+                        std::vector<Candidate>* candidates) {
+  const size_t num_bases = std::min(candidates->size(), kMaxSplitBases);
+  for (size_t base = 0; base < num_bases; ++base) {
+    const MatmulAlgorithm algorithm = (*candidates)[base].algorithm;
+    if (!algorithm.restorable || !can_split_k(algorithm)) {
+      continue;
+    }
+    for (const int32_t split : kSplits) {
+      MatmulChoice choice = algorithm.choice;
+      choice.split_k = split;
+      choice.reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+      if (is_known(*candidates, choice)) {
+        continue;
+      }
+      if (const auto variant = restore(context, plan, choice)) {
+        candidates->push_back({*variant, true});
+      }
+    }
+  }
+}
+
+float median(std::vector<float> values) {
+  const auto middle = values.begin() + static_cast<int64_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+/// Each candidate's time, the fastest first.
+void time_all(Bench* bench, std::vector<Candidate>* candidates) {
+  float best = std::numeric_limits<float>::infinity();
+  for (Candidate& candidate : *candidates) {
+    if (!std::isfinite(bench->time_us(candidate.algorithm))) {  // this run also loads the kernel
+      continue;
+    }
+    candidate.time_us = bench->time_us(candidate.algorithm);
+    for (int i = 1; i < kQuickRuns && candidate.time_us < 2.0F * best; ++i) {
+      candidate.time_us = std::min(candidate.time_us, bench->time_us(candidate.algorithm));
+    }
+    best = std::min(best, candidate.time_us);
+  }
+  const auto faster = [](const Candidate& x, const Candidate& y) { return x.time_us < y.time_us; };
+  std::stable_sort(candidates->begin(), candidates->end(), faster);
+
+  size_t num_finalists = 0;
+  while (num_finalists < std::min(candidates->size(), kMaxFinalists) &&
+         (*candidates)[num_finalists].time_us < kFinalistRatio * best) {
+    ++num_finalists;
+  }
+  std::vector<std::vector<float>> times(num_finalists);
+  for (int run = 0; run < kFinalRuns; ++run) {
+    for (size_t i = 0; i < num_finalists; ++i) {
+      times[i].push_back(bench->time_us((*candidates)[i].algorithm));
+    }
+  }
+  for (size_t i = 0; i < num_finalists; ++i) {
+    (*candidates)[i].time_us = median(times[i]);
+  }
+  std::stable_sort(candidates->begin(), candidates->begin() + static_cast<int64_t>(num_finalists),
+                   faster);
+}
+
+/// Whether |x - y| is small beside |x| (Euclidean norms); no where one is not finite.
+bool nearly_equal(const std::vector<char>& x, const std::vector<char>& y, DType type) {
+  constexpr double kTolerance = 0.01;  // sums in another order, bf16 outputs: below 0.005
+  if (x.size() != y.size()) {
+    return false;
+  }
+  double difference = 0.0;
+  double total = 0.0;
+  const auto count = static_cast<int64_t>(x.size() / size_of(type));
+  for (int64_t i = 0; i < count; ++i) {
+    const double value = load_element(x.data(), i, type);
+    const double error = load_element(y.data(), i, type) - value;
+    difference += error * error;
+    total += value * value;
+  }
+  return total > 0.0 && difference <= kTolerance * kTolerance * total;
+}
+
+}  // namespace
+
+std::optional<MatmulAlgorithm> search(const MatmulContext& context, MatmulPlan* plan,
+                                      cudaStream_t stream) {
+  const MatmulProblem& problem = plan->problem;
+  std::vector<Candidate> candidates;
+  for (const MatmulAlgorithm& algorithm : proposals(context, *plan, kNumProposals)) {
+    if (!algorithm.restorable || !is_known(candidates, algorithm.choice)) {
+      candidates.push_back({algorithm, false});
+    }
+  }
+  if (candidates.empty()) {
+    return std::nullopt;
+  }
+  if (fills_poorly(context, problem)) {
+    add_split_variants(context, *plan, &candidates);
+  }
+  Bench bench(context, plan, stream);
+  if (!bench.is_ready()) {
+    return std::nullopt;
+  }
+  time_all(&bench, &candidates);
+  std::erase_if(candidates, [](const Candidate& candidate) {
+    return !std::isfinite(candidate.time_us);  // proposed, and refused when it was to run
+  });
+
+  std::vector<char> expected;
+  const auto is_right = [&](const Candidate& candidate) {
+    // The library answers for its proposals; variants must show that they compute the same.
+    if (!candidate.is_variant) {
+      return true;
+    }
+    const auto proposal = std::find_if(candidates.begin(), candidates.end(),
+                                       [](const Candidate& c) { return !c.is_variant; });
+    if (proposal == candidates.end()) {
+      return false;
+    }
+    if (expected.empty()) {
+      expected = bench.result_of(proposal->algorithm);
+    }
+    return nearly_equal(expected, bench.result_of(candidate.algorithm), problem.d_type);
+  };
+  std::optional<Candidate> best;
+  for (const Candidate& candidate : candidates) {
+    if (best && candidate.time_us > kRestorableRatio * best->time_us) {
+      break;
+    }
+    if ((!best || candidate.algorithm.restorable) && is_right(candidate)) {
+      best = candidate;
+      if (candidate.algorithm.restorable) {
+        break;
+      }
+    }
+  }
+  if (!best) {
+    return std::nullopt;
+  }
+  best->algorithm.choice.nanoseconds = std::llround(double{best->time_us} * 1e3);
+  return best->algorithm;
+}
+
+}  // namespace kinora::kernels::cuda

@@ -1,0 +1,259 @@
+// Forward of gate + residual + LayerNorm + modulate (modulated_norm.h; the backward is in
+// modulated_norm_backward.cu).
+//
+//   x_out = x + gate * branch;  h = (x_out - mean) * rstd * (1 + scale) + shift
+//
+// Bound by memory: bf16 moves 8 bytes an element. A warp takes a row (up to 1,536 columns; four
+// warps up to 8,192), keeps it in registers as fp32 and so takes the variance of the differences
+// from the mean in a second pass that costs no traffic; the next row's loads are in flight
+// meanwhile. A block's rows share their vectors, which are 12 bytes an element: they are put into
+// shared memory once a block, as two planes of four columns each (chunk i's first half in one, its
+// second in the other), so that a warp's 16-byte reads meet every bank once.
+//
+// Limits of the fast kernel: 16-byte alignment and a width that is a multiple of 8; all else goes
+// to a kernel that reads a row three times, one element at a time.
+//
+// The transposed 8-bit copy leaves through a tile of 32 rows in shared memory where the rows of a
+// vector are a multiple of 32 and a warp takes a row; else a second kernel makes it of the first
+// copy.
+#include <algorithm>
+
+#include "kinora/kernels/cuda/fp8.h"
+#include "kinora/kernels/cuda/modulated_norm.cuh"
+#include "kinora/kernels/cuda/modulated_norm.h"
+#include "kinora/kernels/cuda/modulated_norm_forward.cuh"
+#include "kinora/kernels/cuda/modulated_norm_variants.h"
+#include "kinora/kernels/elements.h"
+
+namespace kinora::kernels::cuda {
+namespace {
+
+constexpr int64_t kEnoughBlocks = 2048;  // about eight rounds of blocks on 132 multiprocessors
+constexpr int kAnyThreads = 256;
+
+/// Any width and alignment: a block a row, three reads of it.
+template <typename T>
+__global__ void __launch_bounds__(kAnyThreads) forward_any_kernel(const ResidualNormForward call) {
+  __shared__ float scratch[kAnyThreads / 32];
+  const int64_t width = call.width;
+  const bool wants_h8 = call.h_fp8.data != nullptr;
+  const bool wants_h = call.h != nullptr || wants_h8 || call.h_fp8.amax != nullptr;
+  const bool wants_norm = wants_h || call.mean != nullptr || call.rstd != nullptr;
+  const float h8_scale = wants_h8 && call.h_fp8.scale != nullptr ? *call.h_fp8.scale : 1.0F;
+  uint32_t magnitude = 0;
+  for (int64_t row = blockIdx.x; row < call.rows; row += gridDim.x) {
+    const int64_t vector = row / call.rows_per_vector;
+    const auto residual = [&](int64_t column) {
+      const int64_t i = row * width + column;
+      float value = to_float(static_cast<const T*>(call.x)[i]);
+      if (call.branch != nullptr) {
+        value += vector_element(call.gate, vector, column) *
+                 to_float(static_cast<const T*>(call.branch)[i]);
+      }
+      return value;
+    };
+    float mean = 0.0F;
+    float rstd = 0.0F;
+    if (wants_norm) {
+      float sum = 0.0F;
+      for (int64_t c = threadIdx.x; c < width; c += kAnyThreads) {
+        sum += residual(c);
+      }
+      mean = block_sum(sum, scratch) / static_cast<float>(width);
+      float squares = 0.0F;
+      for (int64_t c = threadIdx.x; c < width; c += kAnyThreads) {
+        const float difference = residual(c) - mean;
+        squares += difference * difference;
+      }
+      rstd = rsqrtf(block_sum(squares, scratch) / static_cast<float>(width) + call.epsilon);
+      if (threadIdx.x == 0) {
+        if (call.mean != nullptr) {
+          call.mean[row] = mean;
+        }
+        if (call.rstd != nullptr) {
+          call.rstd[row] = rstd;
+        }
+      }
+    }
+    for (int64_t c = threadIdx.x; c < width; c += kAnyThreads) {
+      const int64_t i = row * width + c;
+      const float value = residual(c);
+      if (call.x_out != nullptr) {
+        static_cast<T*>(call.x_out)[i] = from_float<T>(value);
+      }
+      if (wants_h) {
+        const float h = (value - mean) * rstd * (1.0F + vector_element(call.scale, vector, c)) +
+                        vector_element(call.shift, vector, c);
+        magnitude = larger_magnitude(magnitude, h);
+        if (call.h != nullptr && call.h_type == DType::kF32) {
+          static_cast<float*>(call.h)[i] = h;
+        } else if (call.h != nullptr) {
+          static_cast<T*>(call.h)[i] = from_float<T>(h);
+        }
+        if (wants_h8) {
+          static_cast<uint8_t*>(call.h_fp8.data)[i] = static_cast<uint8_t>(
+              quantise_word(h, 0.0F, 0.0F, 0.0F, h8_scale, call.h_fp8.type == DType::kF8E5M2));
+        }
+      }
+    }
+  }
+  if (call.h_fp8.amax != nullptr) {
+    record_warp_amax(call.h_fp8.amax, magnitude);
+  }
+}
+
+bool is_aligned_call(const ResidualNormForward& call) {
+  return call.width % kChunk == 0 && is_aligned_to<16>(call.x) && is_aligned_to<16>(call.branch) &&
+         is_aligned_to<16>(call.x_out) && is_aligned_to<16>(call.h) &&
+         is_aligned_to<8>(call.h_fp8.data);
+}
+
+template <typename T>
+cudaError_t launch_any(const ResidualNormForward& call, cudaStream_t stream) {
+  constexpr int64_t kMaxBlocks = 4096;
+  forward_any_kernel<T>
+      <<<static_cast<unsigned>(std::min(call.rows, kMaxBlocks)), kAnyThreads, 0, stream>>>(call);
+  if (call.h_fp8.transposed != nullptr) {
+    return transpose_bytes(call.h_fp8.data, call.rows, call.width, call.h_fp8.transposed, stream);
+  }
+  return cudaGetLastError();
+}
+
+/// kSlots: of the ring; 0: the kernel without one.
+template <typename T, int kWarpsPerRow, int kChunks, int kFull, int kSlots = 0, int kMinBlocks = 1>
+cudaError_t launch_rows(const ResidualNormForward& call, const NormTuning& tuning,
+                        cudaStream_t stream) {
+  ForwardPlan plan;
+  plan.rows_per_vector = std::min(call.rows_per_vector, call.rows);
+  const bool wants_norm = call.h != nullptr || is_wanted(call.h_fp8);
+  plan.vectors_aligned =
+      (call.branch == nullptr || is_aligned_view(call.gate)) &&
+      (!wants_norm || (is_aligned_view(call.scale) && is_aligned_view(call.shift)));
+  plan.tile_pitch = 0;
+
+  // As many rows a block as leave enough blocks; few rows: small blocks, to reach every
+  // multiprocessor.
+  int64_t groups = 1;
+  if (kWarpsPerRow == 1) {
+    groups = std::min<int64_t>(call.rows >= kMaxWarps * 128 ? kMaxWarps : 4, plan.rows_per_vector);
+    if (tuning.warps > 0) {
+      groups = std::min<int64_t>(tuning.warps, plan.rows_per_vector);
+    }
+  }
+  int64_t rows_per_block = groups;
+  while (rows_per_block < 64 && call.rows / (2 * rows_per_block) >= kEnoughBlocks) {
+    rows_per_block *= 2;
+  }
+  if (tuning.rows_per_block > 0) {
+    rows_per_block = tuning.rows_per_block;
+  }
+  const size_t row_bytes = static_cast<size_t>(2 * call.width) * sizeof(T);
+  const auto bytes_of = [&](int64_t warps) {
+    return static_cast<size_t>(call.width) * 3 * sizeof(float) +
+           static_cast<size_t>(kSlots * warps) * row_bytes;
+  };
+  const size_t max_bytes = max_shared_bytes();
+  if (call.h_fp8.transposed != nullptr && kWarpsPerRow == 1 &&
+      (plan.rows_per_vector == call.rows || plan.rows_per_vector % kTileRows == 0)) {
+    const int pitch = tile_pitch(static_cast<int>(call.width));
+    const int64_t tile_groups = std::min<int64_t>(kMaxWarps, plan.rows_per_vector);
+    if (bytes_of(tile_groups) + static_cast<size_t>(kTileRows * pitch) <= max_bytes) {
+      plan.tile_pitch = pitch;
+      rows_per_block = kTileRows;
+      groups = tile_groups;
+    }
+  }
+  const size_t shared_bytes = bytes_of(groups) + static_cast<size_t>(kTileRows * plan.tile_pitch);
+  if (shared_bytes > max_bytes) {
+    return launch_any<T>(call, stream);
+  }
+  plan.rows_per_block = static_cast<int>(std::min(rows_per_block, plan.rows_per_vector));
+  plan.blocks_per_vector = (plan.rows_per_vector + plan.rows_per_block - 1) / plan.rows_per_block;
+  const int64_t vectors = (call.rows + plan.rows_per_vector - 1) / plan.rows_per_vector;
+
+  const auto kernel = [] {
+    if constexpr (kSlots == 0) {
+      return forward_kernel<T, kWarpsPerRow, kChunks, kFull>;
+    } else {
+      return forward_ring_kernel<T, kWarpsPerRow, kChunks, kFull, kSlots, kMinBlocks>;
+    }
+  }();
+  constexpr size_t kFreeBytes = 47 * 1024;  // what a kernel may have unasked, less its static part
+  if (shared_bytes > kFreeBytes || kSlots > 0) {
+    cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                             static_cast<int>(shared_bytes));
+    if (error == cudaSuccess && kSlots > 0) {
+      error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                   cudaSharedmemCarveoutMaxShared);
+    }
+    if (error != cudaSuccess) {
+      return error;
+    }
+  }
+  kernel<<<static_cast<unsigned>(vectors * plan.blocks_per_vector),
+           static_cast<unsigned>(groups * kWarpsPerRow * 32), shared_bytes, stream>>>(call, plan);
+  if (call.h_fp8.transposed != nullptr && plan.tile_pitch == 0) {
+    return transpose_bytes(call.h_fp8.data, call.rows, call.width, call.h_fp8.transposed, stream);
+  }
+  return cudaGetLastError();
+}
+
+template <typename T>
+cudaError_t launch_forward(const ResidualNormForward& call, const NormTuning& tuning,
+                           cudaStream_t stream) {
+  const int64_t chunks = (call.width + kChunk - 1) / kChunk;
+  if (!is_aligned_call(call) || chunks > 8 * 128) {
+    return launch_any<T>(call, stream);
+  }
+  if constexpr (sizeof(T) == 2) {
+    if (chunks <= 2 * 32) {
+      return launch_rows<T, 1, 2, 0>(call, tuning, stream);
+    }
+    if (chunks <= 3 * 32) {
+      return launch_rows<T, 1, 3, 2>(call, tuning, stream);
+    }
+    if (chunks <= 5 * 32) {
+      if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+        if (tuning.slots == 1) {
+          return launch_rows<T, 1, 5, 3, 1, 3>(call, tuning, stream);
+        }
+        if (tuning.slots == 2) {
+          return launch_rows<T, 1, 5, 3, 2, 2>(call, tuning, stream);
+        }
+      }
+      return launch_rows<T, 1, 5, 3>(call, tuning, stream);
+    }
+    if (chunks <= 6 * 32) {
+      return launch_rows<T, 1, 6, 5>(call, tuning, stream);
+    }
+  } else if (chunks <= 2 * 32) {  // wider, fp32's loads in flight would take too many registers
+    return launch_rows<T, 1, 2, 0>(call, tuning, stream);
+  }
+  return chunks <= 3 * 128 ? launch_rows<T, 4, 3, 0>(call, tuning, stream)
+                           : launch_rows<T, 4, 8, 3>(call, tuning, stream);
+}
+
+}  // namespace
+
+cudaError_t residual_norm_forward(const ResidualNormForward& call, const NormTuning& tuning,
+                                  cudaStream_t stream) {
+  if (call.rows == 0 || call.width == 0) {
+    return cudaSuccess;
+  }
+  if (call.h_type != call.type && call.h_type != DType::kF32) {
+    return cudaErrorInvalidValue;
+  }
+  if (call.h_fp8.transposed != nullptr &&
+      (call.h_fp8.data == nullptr || call.rows % kTileSegment != 0 ||
+       call.width % kTileSegment != 0 || !is_aligned_to<16>(call.h_fp8.transposed))) {
+    return cudaErrorInvalidValue;
+  }
+  return with_type(call.type,
+                   [&](auto type) { return launch_forward<decltype(type)>(call, tuning, stream); });
+}
+
+cudaError_t residual_norm_forward(const ResidualNormForward& call, cudaStream_t stream) {
+  return residual_norm_forward(call, NormTuning{}, stream);
+}
+
+}  // namespace kinora::kernels::cuda

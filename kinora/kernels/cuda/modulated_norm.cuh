@@ -1,0 +1,103 @@
+#pragma once
+
+#include "kinora/kernels/cuda/elements.cuh"
+#include "kinora/kernels/cuda/fp8_tile.cuh"
+#include "kinora/kernels/modulated_norm.h"
+
+/// What the forward and backward kernels of modulated_norm share. Device code only.
+namespace kinora::kernels::cuda {
+
+constexpr int kChunk = 8;  ///< columns that a thread takes at a time: 16 bytes of a 16-bit type
+constexpr unsigned kFullWarp = 0xffffffffU;
+
+/// Bytes of shared memory that one block may have on this device.
+inline size_t max_shared_bytes() {
+  int device = 0;
+  int bytes = 0;
+  if (cudaGetDevice(&device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) !=
+          cudaSuccess) {
+    return 0;
+  }
+  return static_cast<size_t>(bytes);
+}
+
+/// Whether load_vector4 may read with 16-byte loads.
+inline bool is_aligned_view(const VectorView& view) {
+  return is_aligned_to<16>(view.data) && is_aligned_to<16>(view.table) && view.stride % 4 == 0;
+}
+
+__device__ __forceinline__ float vector_element(const VectorView& view, int64_t vector,
+                                                int64_t column) {
+  const float value = view.data == nullptr ? 0.0F : view.data[vector * view.stride + column];
+  return view.table == nullptr ? value : value + view.table[column];
+}
+
+/// Elements [column, column + 4); aligned: is_aligned_view and column % 4 == 0.
+__device__ __forceinline__ float4 load_vector4(const VectorView& view, int64_t vector,
+                                               int64_t column, bool aligned) {
+  if (!aligned) {
+    return make_float4(
+        vector_element(view, vector, column), vector_element(view, vector, column + 1),
+        vector_element(view, vector, column + 2), vector_element(view, vector, column + 3));
+  }
+  float4 value = make_float4(0.0F, 0.0F, 0.0F, 0.0F);
+  if (view.data != nullptr) {
+    value = *reinterpret_cast<const float4*>(view.data + vector * view.stride + column);
+  }
+  if (view.table != nullptr) {
+    const float4 table = *reinterpret_cast<const float4*>(view.table + column);
+    value = make_float4(value.x + table.x, value.y + table.y, value.z + table.z, value.w + table.w);
+  }
+  return value;
+}
+
+__device__ __forceinline__ float warp_sum(float value) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) {
+    value += __shfl_xor_sync(kFullWarp, value, offset);
+  }
+  return value;
+}
+
+/// The block's sum in every thread; scratch: one float a warp.
+__device__ __forceinline__ float block_sum(float value, float* scratch) {
+  value = warp_sum(value);
+  __syncthreads();  // scratch may still be read
+  if (threadIdx.x % 32 == 0) {
+    scratch[threadIdx.x / 32] = value;
+  }
+  __syncthreads();
+  float sum = 0.0F;
+  for (unsigned warp = 0; warp < blockDim.x / 32; ++warp) {
+    sum += scratch[warp];
+  }
+  return sum;
+}
+
+/// 16 bytes into shared memory: at once below sm_80, else by the time that their group is waited
+/// for.
+__device__ __forceinline__ void copy_async(uint4* shared, const void* global) {
+#if __CUDA_ARCH__ >= 800
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(global) : "memory");
+#else
+  *shared = *static_cast<const uint4*>(global);
+#endif
+}
+
+__device__ __forceinline__ void commit_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+/// Waits until at most kPending of the thread's groups are under way.
+template <int kPending>
+__device__ __forceinline__ void wait_for_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+#endif
+}
+
+}  // namespace kinora::kernels::cuda

@@ -1,0 +1,495 @@
+#pragma once
+
+#include "kinora/kernels/cuda/modulated_norm.cuh"
+
+/// The fast kernels of modulated_norm.cu. A row belongs to one warp or four, "its lanes"; a lane
+/// has every 32nd (128th) chunk of eight columns.
+namespace kinora::kernels::cuda {
+namespace {
+
+constexpr int kMaxWarps = 8;  // of a block whose warps take a row each
+constexpr int kTileRows = 32;
+
+struct ForwardPlan {
+  int64_t rows_per_vector;
+  int64_t blocks_per_vector;
+  int rows_per_block;
+  bool vectors_aligned;
+  int tile_pitch;  // 0: no tile
+};
+
+/// The row's sum in every one of its threads.
+template <int kWarpsPerRow>
+__device__ __forceinline__ float row_sum(float value, float* scratch) {
+  value = warp_sum(value);
+  if constexpr (kWarpsPerRow > 1) {
+    if (threadIdx.x % 32 == 0) {
+      scratch[threadIdx.x / 32] = value;
+    }
+    __syncthreads();
+    value = 0.0F;
+#pragma unroll
+    for (int warp = 0; warp < kWarpsPerRow; ++warp) {
+      value += scratch[warp];
+    }
+  }
+  return value;
+}
+
+/// The two planes of a chunk.
+__device__ __forceinline__ void read_planes(const float4* planes, int num_chunks, int chunk,
+                                            float (&values)[kChunk]) {
+  const float4 low = planes[chunk];
+  const float4 high = planes[num_chunks + chunk];
+  values[0] = low.x;
+  values[1] = low.y;
+  values[2] = low.z;
+  values[3] = low.w;
+  values[4] = high.x;
+  values[5] = high.y;
+  values[6] = high.z;
+  values[7] = high.w;
+}
+
+__device__ __forceinline__ float sum_of(const float (&v)[kChunk]) {
+  return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
+}
+
+__device__ __forceinline__ float4 add(float4 a, float4 b) {
+  return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+
+/// Gate, 1 + scale and shift of a vector into shared memory, by the whole block. All of a thread's
+/// loads are under way before the first is waited for: each block begins with this.
+/// kSteps: groups of four columns that a thread takes at a time.
+template <int kSteps>
+__device__ __forceinline__ void fill_planes(const ResidualNormForward& call, bool vectors_aligned,
+                                            int64_t vector, int num_chunks, bool wants_gate,
+                                            bool wants_norm, float4* planes) {
+  const int threads = static_cast<int>(blockDim.x);
+  const int num_quads = 2 * num_chunks;
+  const auto view_of = [&](int p) -> const VectorView& {
+    return p == 0 ? call.gate : (p == 1 ? call.scale : call.shift);
+  };
+  for (int base = static_cast<int>(threadIdx.x); base < num_quads; base += kSteps * threads) {
+    float4 values[3][kSteps];
+    float4 tables[3][kSteps];
+    const auto load = [&](bool of_tables, float4(&target)[3][kSteps]) {
+#pragma unroll
+      for (int p = 0; p < 3; ++p) {
+        const VectorView& view = view_of(p);
+        const float* source =
+            of_tables ? view.table
+                      : (view.data == nullptr ? nullptr : view.data + vector * view.stride);
+        const bool is_wanted_here = (p == 0 ? wants_gate : wants_norm) && source != nullptr;
+#pragma unroll
+        for (int s = 0; s < kSteps; ++s) {
+          const int quad = base + s * threads;
+          target[p][s] = make_float4(0.0F, 0.0F, 0.0F, 0.0F);
+          if (is_wanted_here && quad < num_quads) {
+            const float* const at = source + 4 * quad;
+            target[p][s] = vectors_aligned ? *reinterpret_cast<const float4*>(at)
+                                           : make_float4(at[0], at[1], at[2], at[3]);
+          }
+        }
+      }
+    };
+    load(false, values);
+    if ((wants_gate && call.gate.table != nullptr) ||
+        (wants_norm && (call.scale.table != nullptr || call.shift.table != nullptr))) {
+      load(true, tables);
+#pragma unroll
+      for (int p = 0; p < 3; ++p) {
+#pragma unroll
+        for (int s = 0; s < kSteps; ++s) {
+          values[p][s] = add(values[p][s], tables[p][s]);
+        }
+      }
+    }
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) {
+      const int quad = base + s * threads;
+      if (quad < num_quads) {
+        float4* const place = planes + quad % 2 * num_chunks + quad / 2;
+        place[0] = values[0][s];
+        place[2 * num_chunks] = add(values[1][s], make_float4(1.0F, 1.0F, 1.0F, 1.0F));
+        place[4 * num_chunks] = values[2][s];
+      }
+    }
+  }
+}
+
+/// As many as 256 threads have of a row, where the registers do.
+template <int kWarpsPerRow, int kChunks>
+inline constexpr int kPlaneSteps = kWarpsPerRow > 1 || kChunks == 5 ? 2 : 1;
+
+/// What a block of either kernel knows of its rows.
+struct BlockRows {
+  int64_t vector;
+  int64_t first;
+  int64_t end;
+
+  __device__ BlockRows(const ResidualNormForward& call, const ForwardPlan& plan) {
+    vector = blockIdx.x / plan.blocks_per_vector;
+    first = vector * plan.rows_per_vector +
+            (blockIdx.x - vector * plan.blocks_per_vector) * plan.rows_per_block;
+    end = min(min((vector + 1) * plan.rows_per_vector, call.rows), first + plan.rows_per_block);
+  }
+};
+
+/// What is left to do of a row, once its lanes have x_out.
+/// kFull: so many of a lane's kChunks chunks are in every row.
+template <typename T, int kWarpsPerRow, int kChunks, int kFull>
+struct RowNorm {
+  static constexpr int kLanes = 32 * kWarpsPerRow;
+  const ResidualNormForward& call;
+  const ForwardPlan& plan;
+  const float4* scale;
+  const float4* shift;
+  uint8_t* tile;
+  float* mean_scratch;
+  float* variance_scratch;
+  int num_chunks;
+  int lane;
+  bool wants_h8;
+  bool wants_h;
+  bool wants_norm;
+  bool has_plain_h;  // h in the type T, and nothing else of it
+  bool h_is_float;
+  bool e5m2;
+  float inverse_width;
+  float h8_scale;
+  uint32_t magnitude = 0;
+
+  __device__ __forceinline__ RowNorm(const ResidualNormForward& call_, const ForwardPlan& plan_,
+                                     float4* planes, uint8_t* tile_, float* mean_scratch_,
+                                     float* variance_scratch_)
+      : call(call_),
+        plan(plan_),
+        tile(tile_),
+        mean_scratch(mean_scratch_),
+        variance_scratch(variance_scratch_) {
+    const int width = static_cast<int>(call.width);
+    num_chunks = width / kChunk;
+    scale = planes + 2 * num_chunks;
+    shift = planes + 4 * num_chunks;
+    lane = static_cast<int>(threadIdx.x) % kLanes;
+    wants_h8 = call.h_fp8.data != nullptr;
+    wants_h = call.h != nullptr || wants_h8 || call.h_fp8.amax != nullptr;
+    wants_norm = wants_h || call.mean != nullptr || call.rstd != nullptr;
+    h_is_float = call.h_type == DType::kF32;
+    e5m2 = call.h_fp8.type == DType::kF8E5M2;
+    has_plain_h = call.h != nullptr && !wants_h8 && call.h_fp8.amax == nullptr &&
+                  (sizeof(T) == 4 || !h_is_float);
+    inverse_width = 1.0F / static_cast<float>(width);
+    h8_scale = wants_h8 && call.h_fp8.scale != nullptr ? *call.h_fp8.scale : 1.0F;
+  }
+
+  /// Whether the lane has an i-th chunk.
+  [[nodiscard]] __device__ __forceinline__ bool has(int i) const {
+    return i < kFull || lane + i * kLanes < num_chunks;
+  }
+  /// Where the lane's first chunk of a row begins; the others follow kLanes * kChunk apart.
+  [[nodiscard]] __device__ __forceinline__ int64_t base_of(int64_t row) const {
+    return row * static_cast<int>(call.width) + lane * kChunk;
+  }
+
+  __device__ __forceinline__ void modulate(int i, float rstd, const float (&x)[kChunk],
+                                           float (&h)[kChunk]) const {
+    float factor[kChunk];
+    float offset[kChunk];
+    read_planes(scale, num_chunks, lane + i * kLanes, factor);
+    read_planes(shift, num_chunks, lane + i * kLanes, offset);
+#pragma unroll
+    for (int k = 0; k < kChunk; ++k) {
+      h[k] = x[k] * rstd * factor[k] + offset[k];
+    }
+  }
+
+  /// x: x_out, unrounded; changed.
+  __device__ __forceinline__ void finish(int64_t row, int row_of_tile,
+                                         float (&x)[kChunks][kChunk]) {
+    const int64_t base = base_of(row);
+    if (call.x_out != nullptr) {
+#pragma unroll
+      for (int i = 0; i < kChunks; ++i) {
+        if (has(i)) {
+          store_floats<T, kChunk>(call.x_out, base + i * kLanes * kChunk, kChunk, true, x[i]);
+        }
+      }
+    }
+    if (!wants_norm) {
+      return;
+    }
+
+    float sum = 0.0F;
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) {
+      if (has(i)) {
+        sum += sum_of(x[i]);
+      }
+    }
+    const float mean = row_sum<kWarpsPerRow>(sum, mean_scratch) * inverse_width;
+    float squares = 0.0F;
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) {
+      if (has(i)) {
+        float square[kChunk];
+#pragma unroll
+        for (int k = 0; k < kChunk; ++k) {
+          x[i][k] -= mean;
+          square[k] = x[i][k] * x[i][k];
+        }
+        squares += sum_of(square);
+      }
+    }
+    const float variance = row_sum<kWarpsPerRow>(squares, variance_scratch) * inverse_width;
+    const float rstd = rsqrtf(variance + call.epsilon);
+    if (lane == 0) {
+      if (call.mean != nullptr) {
+        call.mean[row] = mean;
+      }
+      if (call.rstd != nullptr) {
+        call.rstd[row] = rstd;
+      }
+    }
+    if (!wants_h) {
+      return;
+    }
+    if (has_plain_h) {
+#pragma unroll
+      for (int i = 0; i < kChunks; ++i) {
+        if (has(i)) {
+          float h[kChunk];
+          modulate(i, rstd, x[i], h);
+          store_floats<T, kChunk>(call.h, base + i * kLanes * kChunk, kChunk, true, h);
+        }
+      }
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) {
+      if (has(i)) {
+        const int64_t place = base + i * kLanes * kChunk;
+        float h[kChunk];
+        modulate(i, rstd, x[i], h);
+        if (call.h != nullptr) {
+          if (h_is_float) {
+            store_floats<float, kChunk>(call.h, place, kChunk, true, h);
+          } else {
+            store_floats<T, kChunk>(call.h, place, kChunk, true, h);
+          }
+        }
+        if (call.h_fp8.amax != nullptr) {
+#pragma unroll
+          for (int k = 0; k < kChunk; ++k) {
+            magnitude = larger_magnitude(magnitude, h[k]);
+          }
+        }
+        if (wants_h8) {
+          const uint2 bytes = quantise8(h, h8_scale, e5m2);
+          *reinterpret_cast<uint2*>(static_cast<uint8_t*>(call.h_fp8.data) + place) = bytes;
+          if (plan.tile_pitch > 0) {
+            const int offset = tile_offset<kTileRows / kTileSegment>(plan.tile_pitch, row_of_tile,
+                                                                     (lane + i * kLanes) * kChunk);
+            *reinterpret_cast<uint2*>(tile + offset) = bytes;
+          }
+        }
+      }
+    }
+  }
+
+  /// After all rows; with a tile the whole block at once, of the rows that begin at `first`.
+  __device__ __forceinline__ void end(int64_t first, int64_t end) const {
+    if (call.h_fp8.amax != nullptr) {
+      record_warp_amax(call.h_fp8.amax, magnitude);
+    }
+    if (plan.tile_pitch > 0) {
+      __syncthreads();
+      store_transposed<kTileRows / kTileSegment>(
+          tile, plan.tile_pitch, static_cast<int>(end - first), static_cast<int>(call.width),
+          static_cast<uint8_t*>(call.h_fp8.transposed) + first, call.rows);
+    }
+  }
+};
+
+/// Blocks of a multiprocessor that the registers must do for. Narrow rows need more warps to have
+/// enough loads in flight.
+constexpr int min_blocks(int warps_per_row, size_t lane_bytes) {
+  return warps_per_row > 1 ? 1 : (lane_bytes <= 32 ? 4 : 2);
+}
+
+/// The next row is on its way into registers while a row is reduced.
+template <typename T, int kWarpsPerRow, int kChunks, int kFull>
+__global__ void __launch_bounds__(kWarpsPerRow == 1 ? kMaxWarps * 32 : kWarpsPerRow * 32,
+                                  min_blocks(kWarpsPerRow, kChunks* kChunk * sizeof(T)))
+    forward_kernel(const ResidualNormForward call, const ForwardPlan plan) {
+  constexpr int kLanes = 32 * kWarpsPerRow;
+  extern __shared__ float4 shared[];
+  // Two buffers: between the last read of one and its next write lies the other's barrier.
+  __shared__ float mean_scratch[kWarpsPerRow], variance_scratch[kWarpsPerRow];
+  const int num_chunks = static_cast<int>(call.width) / kChunk;
+  RowNorm<T, kWarpsPerRow, kChunks, kFull> norm(call, plan, shared,
+                                                reinterpret_cast<uint8_t*>(shared + 6 * num_chunks),
+                                                mean_scratch, variance_scratch);
+  const bool has_branch = call.branch != nullptr;
+  const BlockRows rows(call, plan);
+  const int stride = static_cast<int>(blockDim.x) / kLanes;
+  int64_t row = rows.first + threadIdx.x / kLanes;
+
+  Packed<T, kChunk> x_next[kChunks];
+  Packed<T, kChunk> branch_next[kChunks];
+  const auto prefetch = [&](int64_t next) {
+    if (next < rows.end) {
+      const int64_t base = norm.base_of(next);
+#pragma unroll
+      for (int i = 0; i < kChunks; ++i) {
+        if (norm.has(i)) {
+          x_next[i] = load_packed<T, kChunk>(call.x, base + i * kLanes * kChunk);
+        }
+      }
+      if (has_branch) {
+#pragma unroll
+        for (int i = 0; i < kChunks; ++i) {
+          if (norm.has(i)) {
+            branch_next[i] = load_packed<T, kChunk>(call.branch, base + i * kLanes * kChunk);
+          }
+        }
+      }
+    }
+  };
+  prefetch(row);
+  fill_planes<kPlaneSteps<kWarpsPerRow, kChunks>>(call, plan.vectors_aligned, rows.vector,
+                                                  num_chunks, has_branch, norm.wants_h, shared);
+  __syncthreads();
+
+  for (; row < rows.end; row += stride) {
+    float x[kChunks][kChunk];
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) {
+      if (norm.has(i)) {
+        unpack<T, kChunk>(x_next[i], x[i]);
+      }
+    }
+    if (has_branch) {
+#pragma unroll
+      for (int i = 0; i < kChunks; ++i) {
+        if (norm.has(i)) {
+          float branch[kChunk];
+          float factor[kChunk];
+          unpack<T, kChunk>(branch_next[i], branch);
+          read_planes(shared, num_chunks, norm.lane + i * kLanes, factor);
+#pragma unroll
+          for (int k = 0; k < kChunk; ++k) {
+            x[i][k] += factor[k] * branch[k];
+          }
+        }
+      }
+    }
+    prefetch(row + stride);
+    norm.finish(row, static_cast<int>(row - rows.first), x);
+  }
+  norm.end(rows.first, rows.end);
+}
+
+/// The kSlots next rows are on their way into a ring in shared memory that a row's lanes have to
+/// themselves. A lane reads only what it asked for: no barrier.
+template <typename T, int kWarpsPerRow, int kChunks, int kFull, int kSlots, int kMinBlocks>
+__global__ void __launch_bounds__(kWarpsPerRow == 1 ? kMaxWarps * 32 : kWarpsPerRow * 32,
+                                  kMinBlocks)
+    forward_ring_kernel(const ResidualNormForward call, const ForwardPlan plan) {
+  constexpr int kLanes = 32 * kWarpsPerRow;
+  constexpr int kPieces = sizeof(T) / 2;  // of 16 bytes, for eight values
+  extern __shared__ float4 shared[];
+  __shared__ float mean_scratch[kWarpsPerRow], variance_scratch[kWarpsPerRow];
+  const int num_chunks = static_cast<int>(call.width) / kChunk;
+  const int stride = static_cast<int>(blockDim.x) / kLanes;
+  const int group = static_cast<int>(threadIdx.x) / kLanes;
+  const int row_pieces = 2 * kPieces * num_chunks;  // x's, branch's
+  auto* const rings = reinterpret_cast<uint4*>(shared + 6 * num_chunks);
+  RowNorm<T, kWarpsPerRow, kChunks, kFull> norm(
+      call, plan, shared, reinterpret_cast<uint8_t*>(rings + stride * kSlots * row_pieces),
+      mean_scratch, variance_scratch);
+  uint4* const ring = rings + group * kSlots * row_pieces + norm.lane;
+  const bool has_branch = call.branch != nullptr;
+  const BlockRows rows(call, plan);
+  int64_t row = rows.first + group;
+
+  const auto prefetch = [&](int64_t next, int slot) {
+    if (next < rows.end) {
+      const int64_t base = norm.base_of(next);
+      const auto copy = [&](const void* array, uint4* target) {
+        const T* const source = static_cast<const T*>(array) + base;
+#pragma unroll
+        for (int i = 0; i < kChunks; ++i) {
+          if (norm.has(i)) {
+#pragma unroll
+            for (int piece = 0; piece < kPieces; ++piece) {
+              copy_async(target + piece * num_chunks + i * kLanes,
+                         source + i * kLanes * kChunk + piece * (kChunk / kPieces));
+            }
+          }
+        }
+      };
+      copy(call.x, ring + slot * row_pieces);
+      if (has_branch) {
+        copy(call.branch, ring + slot * row_pieces + kPieces * num_chunks);
+      }
+    }
+    commit_copies();  // also where there is nothing: the counting goes on
+  };
+  const auto read = [&](const uint4* source, float(&values)[kChunk]) {
+    Packed<T, kChunk> packed;
+#pragma unroll
+    for (int piece = 0; piece < kPieces; ++piece) {
+      const uint4 quad = source[piece * num_chunks];
+      packed.word[4 * piece] = quad.x;
+      packed.word[4 * piece + 1] = quad.y;
+      packed.word[4 * piece + 2] = quad.z;
+      packed.word[4 * piece + 3] = quad.w;
+    }
+    unpack<T, kChunk>(packed, values);
+  };
+#pragma unroll
+  for (int slot = 0; slot < kSlots; ++slot) {
+    prefetch(row + slot * stride, slot);
+  }
+  fill_planes<kPlaneSteps<kWarpsPerRow, kChunks>>(call, plan.vectors_aligned, rows.vector,
+                                                  num_chunks, has_branch, norm.wants_h, shared);
+  __syncthreads();
+
+  int slot = 0;
+  for (; row < rows.end; row += stride) {
+    wait_for_copies<kSlots - 1>();
+    const uint4* const source = ring + slot * row_pieces;
+    float x[kChunks][kChunk];
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) {
+      if (norm.has(i)) {
+        read(source + i * kLanes, x[i]);
+      }
+    }
+    if (has_branch) {
+#pragma unroll
+      for (int i = 0; i < kChunks; ++i) {
+        if (norm.has(i)) {
+          float branch[kChunk];
+          float factor[kChunk];
+          read(source + kPieces * num_chunks + i * kLanes, branch);
+          read_planes(shared, num_chunks, norm.lane + i * kLanes, factor);
+#pragma unroll
+          for (int k = 0; k < kChunk; ++k) {
+            x[i][k] += factor[k] * branch[k];
+          }
+        }
+      }
+    }
+    prefetch(row + kSlots * stride, slot);
+    slot = slot + 1 == kSlots ? 0 : slot + 1;
+    norm.finish(row, static_cast<int>(row - rows.first), x);
+  }
+  norm.end(rows.first, rows.end);
+}
+
+}  // namespace
+}  // namespace kinora::kernels::cuda

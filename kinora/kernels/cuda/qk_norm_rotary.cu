@@ -1,0 +1,497 @@
+// QK-norm and rotary embedding of packed rows in one pass, see kernels/qk_norm_rotary.h. A lane has
+// four pairs of a head (two groups of four neighbours, so that both elements of every pair are its
+// own), a head D / 8 lanes, a warp as many heads of one row as fit beside each other (D = 72: three
+// in 27 lanes) and walks over the row's heads, several of them loaded at once. Angles and weights
+// of its pairs are the same for all heads: they are read once a row, or once. Queries and keys are
+// two halves of the grid.
+//
+// Backward, a warp walks over rows, too, with the sums of dweight of its elements in registers; the
+// block's warps and heads meet in shared memory in a fixed order, and column_sums.cu's second
+// kernel adds up the blocks. How rows are cut depends on their number alone.
+//
+// Bound by memory: bf16 moves 4 bytes an element of q and k forward, 6 backward.
+#include <algorithm>
+
+#include "kinora/kernels/cuda/column_sums.h"
+#include "kinora/kernels/cuda/elements.cuh"
+#include "kinora/kernels/cuda/qk_norm_rotary.h"
+
+namespace kinora::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / 32;
+constexpr int kPairs = 4;  // of a lane
+constexpr int64_t kMaxHeadDim = 32 * 2 * kPairs;
+constexpr int64_t kTargetBlocks = 1024;  // enough for every GPU, whatever its size
+constexpr unsigned kFullWarp = 0xffffffffU;
+
+int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+/// Rows of a block, backward: a multiple of the warps.
+int64_t rows_per_block(int64_t rows) {
+  return ceil_div(std::max(ceil_div(rows, kTargetBlocks), int64_t{1}), kWarps) * kWarps;
+}
+
+/// Four neighbouring elements of T as they lie in memory.
+template <typename T>
+struct Quad {
+  uint32_t word[sizeof(T)];
+};
+
+template <typename T>
+__device__ __forceinline__ Quad<T> load_quad(const T* data, int count, bool whole) {
+  Quad<T> quad = {};
+  if (whole) {
+    if constexpr (sizeof(T) == 2) {
+      const uint2 words = *reinterpret_cast<const uint2*>(data);
+      quad.word[0] = words.x;
+      quad.word[1] = words.y;
+    } else {
+      const uint4 words = *reinterpret_cast<const uint4*>(data);
+      quad.word[0] = words.x;
+      quad.word[1] = words.y;
+      quad.word[2] = words.z;
+      quad.word[3] = words.w;
+    }
+  } else {
+    using Bits = std::conditional_t<sizeof(T) == 2, uint16_t, uint32_t>;
+    constexpr int kPerWord = 4 / sizeof(T);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i < count) {
+        const uint32_t bits = reinterpret_cast<const Bits*>(data)[i];
+        quad.word[i / kPerWord] |= bits << (16 * (i % kPerWord));
+      }
+    }
+  }
+  return quad;
+}
+
+template <typename T>
+__device__ __forceinline__ void unpack(const Quad<T>& quad, float (&values)[4]) {
+  if constexpr (sizeof(T) == 2) {
+    Packed<T, 8> packed = {};
+    packed.word[0] = quad.word[0];
+    packed.word[1] = quad.word[1];
+    float all[8];
+    unpack<T, 8>(packed, all);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      values[i] = all[i];
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      values[i] = __uint_as_float(quad.word[i]);
+    }
+  }
+}
+
+template <typename T>
+__device__ __forceinline__ void store_quad(T* data, int count, bool whole,
+                                           const float (&values)[4]) {
+  if (whole) {
+    if constexpr (sizeof(T) == 2) {
+      const float all[8] = {values[0], values[1], values[2], values[3], 0.0F, 0.0F, 0.0F, 0.0F};
+      const Packed<T, 8> packed = pack<T, 8>(all);
+      *reinterpret_cast<uint2*>(data) = make_uint2(packed.word[0], packed.word[1]);
+    } else {
+      *reinterpret_cast<float4*>(data) = make_float4(values[0], values[1], values[2], values[3]);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i < count) {
+        data[i] = from_float<T>(values[i]);
+      }
+    }
+  }
+}
+
+/// A lane's place in its head: pairs [first, first + count), and where their elements lie.
+template <bool kInterleaved>
+struct Lane {
+  int lanes;   // of a head
+  int heads;   // side by side in a warp
+  int head;    // of these; == heads: the lane has nothing to do
+  int within;  // lane of the head
+  int count;   // of pairs
+  bool whole;  // four pairs, aligned
+
+  __device__ __forceinline__ Lane(int64_t head_dim, bool aligned) {
+    const int half = static_cast<int>(head_dim / 2);
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    lanes = (half + kPairs - 1) / kPairs;
+    heads = 32 / lanes;
+    head = lane / lanes;
+    within = lane - head * lanes;
+    count = head < heads ? min(kPairs, half - within * kPairs) : 0;
+    whole = aligned && count == kPairs;
+  }
+  [[nodiscard]] __device__ __forceinline__ int first() const { return within * kPairs; }
+
+  // The two groups of neighbours: their first elements in the head, and how many there are.
+  [[nodiscard]] __device__ __forceinline__ int offset(int group, int half) const {
+    return kInterleaved ? 2 * first() + 4 * group : first() + half * group;
+  }
+  [[nodiscard]] __device__ __forceinline__ int size(int group) const {
+    return kInterleaved ? min(4, max(0, 2 * count - 4 * group)) : count;
+  }
+
+  /// The sum over the lanes of the head, in all of them.
+  [[nodiscard]] __device__ __forceinline__ float sum(float value, int step) const {
+    for (; step > 0; step /= 2) {
+      const float other = __shfl_down_sync(kFullWarp, value, step);
+      value += within + step < lanes ? other : 0.0F;
+    }
+    return __shfl_sync(kFullWarp, value, min(head * lanes, 31));
+  }
+  /// The first step of sum(): the smallest power of two of which `lanes` are at most twice as many.
+  [[nodiscard]] __device__ __forceinline__ int first_step() const {
+    return lanes == 1 ? 0 : 1 << (31 - __clz(lanes - 1));
+  }
+};
+
+/// The pairs of a lane: (a[i], b[i]).
+struct Pairs {
+  float a[kPairs];
+  float b[kPairs];
+};
+
+template <typename T>
+struct PackedPairs {
+  Quad<T> group[2];
+};
+
+template <typename T, bool kInterleaved>
+__device__ __forceinline__ PackedPairs<T> load_pairs(const Lane<kInterleaved>& lane, const T* head,
+                                                     int half, bool wanted) {
+  PackedPairs<T> packed;
+#pragma unroll
+  for (int group = 0; group < 2; ++group) {
+    packed.group[group] = load_quad<T>(head + lane.offset(group, half),
+                                       wanted ? lane.size(group) : 0, wanted && lane.whole);
+  }
+  return packed;
+}
+
+template <typename T, bool kInterleaved>
+__device__ __forceinline__ Pairs unpack_pairs(const PackedPairs<T>& packed) {
+  float first[4];
+  float second[4];
+  unpack<T>(packed.group[0], first);
+  unpack<T>(packed.group[1], second);
+  if constexpr (kInterleaved) {
+    return {{first[0], first[2], second[0], second[2]}, {first[1], first[3], second[1], second[3]}};
+  } else {
+    return {{first[0], first[1], first[2], first[3]}, {second[0], second[1], second[2], second[3]}};
+  }
+}
+
+template <typename T, bool kInterleaved>
+__device__ __forceinline__ void store_pairs(const Lane<kInterleaved>& lane, T* head, int half,
+                                            const Pairs& pairs) {
+  const auto& a = pairs.a;
+  const auto& b = pairs.b;
+  if constexpr (kInterleaved) {
+    const float groups[2][4] = {{a[0], b[0], a[1], b[1]}, {a[2], b[2], a[3], b[3]}};
+    store_quad<T>(head + lane.offset(0, half), lane.size(0), lane.whole, groups[0]);
+    store_quad<T>(head + lane.offset(1, half), lane.size(1), lane.whole, groups[1]);
+  } else {
+    store_quad<T>(head + lane.offset(0, half), lane.size(0), lane.whole, a);
+    store_quad<T>(head + lane.offset(1, half), lane.size(1), lane.whole, b);
+  }
+}
+
+/// The weights of a lane's pairs; null: ones.
+template <bool kInterleaved>
+__device__ __forceinline__ Pairs load_weights(const Lane<kInterleaved>& lane, const float* weight,
+                                              int half) {
+  Pairs pairs;
+#pragma unroll
+  for (int i = 0; i < kPairs; ++i) {
+    const int pair = lane.first() + i;
+    const bool wanted = weight != nullptr && i < lane.count;
+    pairs.a[i] = wanted ? weight[kInterleaved ? 2 * pair : pair] : 1.0F;
+    pairs.b[i] = wanted ? weight[kInterleaved ? 2 * pair + 1 : pair + half] : 1.0F;
+  }
+  return pairs;
+}
+
+/// Cosines (a) and sines (b) of a lane's pairs at the row's position.
+template <bool kInterleaved>
+__device__ __forceinline__ Pairs load_angles(const Lane<kInterleaved>& lane,
+                                             const QkNormRotary& rule, int64_t row, int half) {
+  Pairs pairs;
+  int64_t place = 0;
+  if (rule.cosine != nullptr) {
+    const int64_t position =
+        rule.position == nullptr ? row % rule.num_positions : rule.position[row];
+    place = position * half + lane.first();
+  }
+#pragma unroll
+  for (int i = 0; i < kPairs; ++i) {
+    const bool wanted = rule.cosine != nullptr && i < lane.count;
+    pairs.a[i] = wanted ? rule.cosine[place + i] : 1.0F;
+    pairs.b[i] = wanted ? rule.sine[place + i] : 0.0F;
+  }
+  return pairs;
+}
+
+template <typename T, bool kInterleaved>
+__global__ void __launch_bounds__(kThreads)
+    forward_kernel(const QkNormRotaryForward call, bool aligned) {
+  constexpr int kUnroll = sizeof(T) == 2 ? 4 : 2;  // groups of heads loaded at once
+  const QkNormRotary& rule = call.rule;
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
+  if (row >= rule.rows) {
+    return;  // the whole warp
+  }
+  const int half = static_cast<int>(rule.head_dim / 2);
+  const int num_heads = static_cast<int>(rule.heads);
+  const Lane<kInterleaved> lane(rule.head_dim, aligned);
+  const int step = lane.first_step();
+  const int64_t part = blockIdx.y * rule.heads * rule.head_dim;
+  const T* in = static_cast<const T*>(call.in) + row * call.in_stride + part;
+  T* out = static_cast<T*>(call.out) + row * call.out_stride + part;
+  const Pairs weight = load_weights(lane, blockIdx.y == 0 ? rule.q_weight : rule.k_weight, half);
+  const Pairs angle = load_angles(lane, rule, row, half);
+  const bool turns = rule.cosine != nullptr;
+  const float inverse_dim = 1.0F / static_cast<float>(rule.head_dim);
+
+  for (int begin = 0; begin < num_heads; begin += kUnroll * lane.heads) {
+    PackedPairs<T> packed[kUnroll];
+#pragma unroll
+    for (int i = 0; i < kUnroll; ++i) {
+      const int head = begin + i * lane.heads + lane.head;
+      packed[i] =
+          load_pairs<T>(lane, in + head * rule.head_dim, half, head < num_heads && lane.count > 0);
+    }
+#pragma unroll
+    for (int i = 0; i < kUnroll; ++i) {
+      if (begin + i * lane.heads >= num_heads) {
+        break;  // for all lanes
+      }
+      const int head = begin + i * lane.heads + lane.head;
+      Pairs x = unpack_pairs<T, kInterleaved>(packed[i]);
+      if (rule.normalise) {
+        float squares = 0.0F;
+#pragma unroll
+        for (int j = 0; j < kPairs; ++j) {
+          squares += x.a[j] * x.a[j] + x.b[j] * x.b[j];
+        }
+        const float rstd = rsqrtf(lane.sum(squares, step) * inverse_dim + rule.epsilon);
+#pragma unroll
+        for (int j = 0; j < kPairs; ++j) {
+          x.a[j] *= rstd * weight.a[j];
+          x.b[j] *= rstd * weight.b[j];
+        }
+      }
+      if (turns) {
+#pragma unroll
+        for (int j = 0; j < kPairs; ++j) {
+          const float turned = x.a[j] * angle.a[j] - x.b[j] * angle.b[j];
+          x.b[j] = x.a[j] * angle.b[j] + x.b[j] * angle.a[j];
+          x.a[j] = turned;
+        }
+      }
+      if (head < num_heads && lane.count > 0) {
+        store_pairs<T>(lane, out + head * rule.head_dim, half, x);
+      }
+    }
+  }
+}
+
+/// partial: [2, blocks, head_dim], queries' and keys' sums; null: not wanted.
+template <typename T, bool kInterleaved>
+__global__ void __launch_bounds__(kThreads)
+    backward_kernel(const QkNormRotaryBackward call, int64_t rows_per_block, bool aligned,
+                    float* __restrict__ partial) {
+  constexpr int kUnroll = 2;
+  const QkNormRotary& rule = call.rule;
+  const int half = static_cast<int>(rule.head_dim / 2);
+  const int num_heads = static_cast<int>(rule.heads);
+  const Lane<kInterleaved> lane(rule.head_dim, aligned);
+  const int step = lane.first_step();
+  const int64_t part = blockIdx.y * rule.heads * rule.head_dim;
+  const Pairs weight = load_weights(lane, blockIdx.y == 0 ? rule.q_weight : rule.k_weight, half);
+  const bool turns = rule.cosine != nullptr;
+  const float inverse_dim = 1.0F / static_cast<float>(rule.head_dim);
+  const int64_t first_row = static_cast<int64_t>(blockIdx.x) * rows_per_block;
+  const int64_t end_row = min(rule.rows, first_row + rows_per_block);
+  Pairs dweight = {};
+
+  for (int64_t row = first_row + threadIdx.x / 32; row < end_row; row += kWarps) {
+    const T* dout = static_cast<const T*>(call.dout) + row * call.dout_stride + part;
+    const T* in = static_cast<const T*>(call.in) + row * call.in_stride + part;
+    T* din = static_cast<T*>(call.din) + row * call.din_stride + part;
+    const Pairs angle = load_angles(lane, rule, row, half);
+    for (int begin = 0; begin < num_heads; begin += kUnroll * lane.heads) {
+      PackedPairs<T> packed_dy[kUnroll];
+      PackedPairs<T> packed_x[kUnroll];
+#pragma unroll
+      for (int i = 0; i < kUnroll; ++i) {
+        const int head = begin + i * lane.heads + lane.head;
+        const bool wanted = head < num_heads && lane.count > 0;
+        packed_dy[i] = load_pairs<T>(lane, dout + head * rule.head_dim, half, wanted);
+        packed_x[i] =
+            load_pairs<T>(lane, in + head * rule.head_dim, half, wanted && rule.normalise);
+      }
+#pragma unroll
+      for (int i = 0; i < kUnroll; ++i) {
+        if (begin + i * lane.heads >= num_heads) {
+          break;  // for all lanes
+        }
+        const int head = begin + i * lane.heads + lane.head;
+        const bool is_there = head < num_heads && lane.count > 0;
+        Pairs g = unpack_pairs<T, kInterleaved>(packed_dy[i]);
+        if (turns) {  // back
+#pragma unroll
+          for (int j = 0; j < kPairs; ++j) {
+            const float turned = g.a[j] * angle.a[j] + g.b[j] * angle.b[j];
+            g.b[j] = g.b[j] * angle.a[j] - g.a[j] * angle.b[j];
+            g.a[j] = turned;
+          }
+        }
+        if (rule.normalise) {
+          Pairs x = unpack_pairs<T, kInterleaved>(packed_x[i]);
+          float squares = 0.0F;
+#pragma unroll
+          for (int j = 0; j < kPairs; ++j) {
+            squares += x.a[j] * x.a[j] + x.b[j] * x.b[j];
+          }
+          const float rstd = rsqrtf(lane.sum(squares, step) * inverse_dim + rule.epsilon);
+          float product = 0.0F;
+#pragma unroll
+          for (int j = 0; j < kPairs; ++j) {
+            x.a[j] *= rstd;
+            x.b[j] *= rstd;
+            // Where no head is, an epsilon of zero would make NaN of 0 * rstd.
+            dweight.a[j] += is_there ? g.a[j] * x.a[j] : 0.0F;
+            dweight.b[j] += is_there ? g.b[j] * x.b[j] : 0.0F;
+            g.a[j] *= weight.a[j];
+            g.b[j] *= weight.b[j];
+            product += g.a[j] * x.a[j] + g.b[j] * x.b[j];
+          }
+          const float mean = lane.sum(product, step) * inverse_dim;
+#pragma unroll
+          for (int j = 0; j < kPairs; ++j) {
+            g.a[j] = rstd * (g.a[j] - x.a[j] * mean);
+            g.b[j] = rstd * (g.b[j] - x.b[j] * mean);
+          }
+        }
+        if (is_there) {
+          store_pairs<T>(lane, din + head * rule.head_dim, half, g);
+        }
+      }
+    }
+  }
+  if (partial == nullptr) {
+    return;
+  }
+
+  __shared__ float sums[kWarps][2 * kPairs][32];
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+#pragma unroll
+  for (int j = 0; j < kPairs; ++j) {
+    sums[warp][j][threadIdx.x % 32] = dweight.a[j];
+    sums[warp][kPairs + j][threadIdx.x % 32] = dweight.b[j];
+  }
+  __syncthreads();
+  const int d = static_cast<int>(threadIdx.x);  // head_dim is at most kThreads
+  if (d < rule.head_dim) {
+    const int pair = kInterleaved ? d / 2 : d % half;
+    const bool is_second = kInterleaved ? d % 2 == 1 : d >= half;
+    const int value = pair % kPairs + (is_second ? kPairs : 0);
+    float sum = 0.0F;
+    for (int w = 0; w < kWarps; ++w) {
+      for (int head = 0; head < lane.heads; ++head) {
+        sum += sums[w][value][head * lane.lanes + pair / kPairs];
+      }
+    }
+    partial[(static_cast<int64_t>(blockIdx.y) * gridDim.x + blockIdx.x) * rule.head_dim + d] = sum;
+  }
+}
+
+bool is_valid(const QkNormRotary& rule) {
+  return rule.head_dim > 0 && rule.head_dim % 2 == 0 && rule.head_dim <= kMaxHeadDim;
+}
+
+/// Whether groups of four elements are vectors of memory.
+bool is_aligned(const QkNormRotary& rule, const void* data, int64_t stride) {
+  return rule.head_dim % 8 == 0 && stride % 4 == 0 &&
+         reinterpret_cast<uintptr_t>(data) % (4 * size_of(rule.type)) == 0;
+}
+
+/// body(T{}, whether pairs are interleaved, as a type).
+template <typename Body>
+cudaError_t with_type_and_pairs(const QkNormRotary& rule, const Body& body) {
+  return with_type(rule.type, [&](auto example) {
+    if (rule.pairs == RotaryPairs::kInterleaved) {
+      body(example, std::true_type{});
+    } else {
+      body(example, std::false_type{});
+    }
+    return cudaGetLastError();
+  });
+}
+
+}  // namespace
+
+cudaError_t qk_norm_rotary_forward(const QkNormRotaryForward& call, cudaStream_t stream) {
+  const QkNormRotary& rule = call.rule;
+  if (!is_valid(rule)) {
+    return cudaErrorInvalidValue;
+  }
+  if (rule.rows == 0 || rule.heads == 0) {
+    return cudaSuccess;
+  }
+  const bool aligned =
+      is_aligned(rule, call.in, call.in_stride) && is_aligned(rule, call.out, call.out_stride);
+  const dim3 grid(static_cast<unsigned>(ceil_div(rule.rows, kWarps)), 2);
+  return with_type_and_pairs(rule, [&](auto example, auto interleaved) {
+    forward_kernel<decltype(example), interleaved()><<<grid, kThreads, 0, stream>>>(call, aligned);
+  });
+}
+
+size_t qk_norm_rotary_backward_workspace_bytes(int64_t rows, int64_t head_dim, bool dweight) {
+  if (!dweight || rows == 0) {
+    return 0;
+  }
+  return static_cast<size_t>(2 * ceil_div(rows, rows_per_block(rows)) * head_dim) * sizeof(float);
+}
+
+cudaError_t qk_norm_rotary_backward(const QkNormRotaryBackward& call, void* workspace,
+                                    cudaStream_t stream) {
+  const QkNormRotary& rule = call.rule;
+  if (!is_valid(rule) || (call.dq_weight != nullptr && call.dk_weight == nullptr)) {
+    return cudaErrorInvalidValue;
+  }
+  if (rule.rows == 0 || rule.heads == 0) {
+    return cudaSuccess;
+  }
+  const bool wants_weights = call.dq_weight != nullptr && rule.normalise;
+  auto* partial = wants_weights ? static_cast<float*>(workspace) : nullptr;
+  const bool aligned = is_aligned(rule, call.dout, call.dout_stride) &&
+                       (!rule.normalise || is_aligned(rule, call.in, call.in_stride)) &&
+                       is_aligned(rule, call.din, call.din_stride);
+  const int64_t per_block = rows_per_block(rule.rows);
+  const int64_t blocks = ceil_div(rule.rows, per_block);
+  const dim3 grid(static_cast<unsigned>(blocks), 2);
+  cudaError_t error = with_type_and_pairs(rule, [&](auto example, auto interleaved) {
+    backward_kernel<decltype(example), interleaved()>
+        <<<grid, kThreads, 0, stream>>>(call, per_block, aligned, partial);
+  });
+  if (error != cudaSuccess || !wants_weights) {
+    return error;
+  }
+  error = add_partial_sums(partial, blocks, rule.head_dim, call.dq_weight, stream);
+  return error != cudaSuccess ? error
+                              : add_partial_sums(partial + blocks * rule.head_dim, blocks,
+                                                 rule.head_dim, call.dk_weight, stream);
+}
+
+}  // namespace kinora::kernels::cuda

@@ -1,0 +1,344 @@
+// RMSNorm and its gradients, see kernels/rms_norm.h. A row is read once and stays in registers: of
+// a warp up to a width of 1,280 (no barrier; up to five vectors of 8 elements a lane in flight),
+// else of a block of 256 threads up to 8,192. Backward, a block takes a range of rows, so that a
+// thread sees the same columns again and adds up their dweight in registers; the blocks' sums go to
+// the workspace, and column_sums.cu's second kernel adds them. The ranges depend on the sizes
+// alone. Bound by memory: bf16 moves 4 bytes an element forward, 6 backward.
+//
+// Wider rows: an element at a time, read twice.
+#include <algorithm>
+
+#include "kinora/kernels/cuda/column_sums.h"
+#include "kinora/kernels/cuda/modulated_norm.cuh"
+#include "kinora/kernels/cuda/rms_norm.h"
+
+namespace kinora::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / 32;
+constexpr int64_t kTargetBlocks = 1024;  // enough for every GPU, whatever its size
+constexpr int64_t kMaxWidth = int64_t{4} * kThreads * kChunk;
+
+int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+/// Rows of a block, backward: a multiple of the warps.
+int64_t rows_per_block(int64_t rows) {
+  return ceil_div(std::max(ceil_div(rows, kTargetBlocks), int64_t{1}), kWarps) * kWarps;
+}
+
+/// The columns of one thread: vectors at a distance of kRowThreads of them.
+template <typename T, int kRowThreads, int kVectors>
+struct Columns {
+  int64_t width;
+  bool aligned;
+
+  __device__ __forceinline__ int64_t first(int v) const {
+    return (static_cast<int64_t>(v) * kRowThreads + threadIdx.x % kRowThreads) * kChunk;
+  }
+  __device__ __forceinline__ int count(int v) const {
+    return static_cast<int>(min(max(width - first(v), int64_t{0}), int64_t{kChunk}));
+  }
+  __device__ __forceinline__ bool whole(int v) const { return aligned && count(v) == kChunk; }
+
+  __device__ __forceinline__ void load(const void* data, int64_t row,
+                                       Packed<T, kChunk> (&packed)[kVectors]) const {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      packed[v] = load_some<T, kChunk>(data, row * width + first(v), count(v), whole(v));
+    }
+  }
+  __device__ __forceinline__ void load_weight(const float* weight, bool weight_aligned, int v,
+                                              float (&values)[kChunk]) const {
+#pragma unroll
+    for (float& value : values) {
+      value = 1.0F;
+    }
+    if (weight != nullptr) {
+      load_floats<float, kChunk>(weight, first(v), count(v), weight_aligned && count(v) == kChunk,
+                                 values);
+    }
+  }
+};
+
+/// The sum over a row's threads, in all of them.
+template <int kRowThreads>
+__device__ __forceinline__ float row_sum(float value, float* scratch) {
+  if constexpr (kRowThreads == 32) {
+    return warp_sum(value);
+  } else {
+    return block_sum(value, scratch);
+  }
+}
+
+template <typename T, int kRowThreads, int kVectors>
+__global__ void __launch_bounds__(kThreads)
+    forward_kernel(const RmsNormForward call, bool aligned, bool weight_aligned) {
+  __shared__ float scratch[kWarps];
+  const Columns<T, kRowThreads, kVectors> columns = {call.width, aligned};
+  const int64_t row =
+      static_cast<int64_t>(blockIdx.x) * (kThreads / kRowThreads) + threadIdx.x / kRowThreads;
+  if (row >= call.rows) {
+    return;  // all threads of the row
+  }
+  Packed<T, kChunk> packed[kVectors];
+  columns.load(call.x, row, packed);
+  float squares = 0.0F;
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    float x[kChunk];
+    unpack<T, kChunk>(packed[v], x);
+#pragma unroll
+    for (const float value : x) {
+      squares += value * value;
+    }
+  }
+  squares = row_sum<kRowThreads>(squares, scratch);
+  const float rstd = rsqrtf(squares / static_cast<float>(call.width) + call.epsilon);
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    float x[kChunk];
+    float weight[kChunk];
+    unpack<T, kChunk>(packed[v], x);
+    columns.load_weight(call.weight, weight_aligned, v, weight);
+#pragma unroll
+    for (int k = 0; k < kChunk; ++k) {
+      x[k] *= rstd * weight[k];
+    }
+    store_floats<T, kChunk>(call.y, row * call.width + columns.first(v), columns.count(v),
+                            columns.whole(v), x);
+  }
+  if (call.rstd != nullptr && threadIdx.x % kRowThreads == 0) {
+    call.rstd[row] = rstd;
+  }
+}
+
+template <typename T, int kRowThreads, int kVectors>
+__global__ void __launch_bounds__(kThreads)
+    backward_kernel(const RmsNormBackward call, int64_t rows_per_block, bool aligned,
+                    bool weight_aligned, float* __restrict__ partial) {
+  constexpr int kRows = kThreads / kRowThreads;  // at a time
+  __shared__ float scratch[kWarps];
+  const Columns<T, kRowThreads, kVectors> columns = {call.width, aligned};
+  const int64_t begin = static_cast<int64_t>(blockIdx.x) * rows_per_block;
+  const int64_t end = min(call.rows, begin + rows_per_block);
+  float dweight[kVectors][kChunk] = {};
+  for (int64_t row = begin + threadIdx.x / kRowThreads; row < end; row += kRows) {
+    Packed<T, kChunk> packed_dy[kVectors];
+    Packed<T, kChunk> packed_x[kVectors];
+    columns.load(call.dy, row, packed_dy);
+    columns.load(call.x, row, packed_x);
+    const float rstd = call.rstd[row];
+    float sum = 0.0F;
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      float dy[kChunk];
+      float x[kChunk];
+      float weight[kChunk];
+      unpack<T, kChunk>(packed_dy[v], dy);
+      unpack<T, kChunk>(packed_x[v], x);
+      columns.load_weight(call.weight, weight_aligned, v, weight);
+#pragma unroll
+      for (int k = 0; k < kChunk; ++k) {
+        const float product = dy[k] * (x[k] * rstd);
+        dweight[v][k] += product;
+        sum += product * weight[k];
+      }
+    }
+    const float mean = row_sum<kRowThreads>(sum, scratch) / static_cast<float>(call.width);
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      float dy[kChunk];
+      float x[kChunk];
+      float weight[kChunk];
+      unpack<T, kChunk>(packed_dy[v], dy);
+      unpack<T, kChunk>(packed_x[v], x);
+      columns.load_weight(call.weight, weight_aligned, v, weight);
+#pragma unroll
+      for (int k = 0; k < kChunk; ++k) {
+        dy[k] = rstd * (dy[k] * weight[k] - x[k] * rstd * mean);
+      }
+      store_floats<T, kChunk>(call.dx, row * call.width + columns.first(v), columns.count(v),
+                              columns.whole(v), dy);
+    }
+  }
+  if (partial == nullptr) {
+    return;
+  }
+  float* target = partial + static_cast<int64_t>(blockIdx.x) * call.width;
+  if constexpr (kRowThreads == 32) {  // the warps one after the other
+    __shared__ float sums[32 * kVectors * kChunk];
+    for (int warp = 0; warp < kWarps; ++warp) {
+      if (static_cast<int>(threadIdx.x) / 32 == warp) {
+#pragma unroll
+        for (int v = 0; v < kVectors; ++v) {
+#pragma unroll
+          for (int k = 0; k < kChunk; ++k) {
+            float& sum = sums[columns.first(v) + k];
+            sum = warp == 0 ? dweight[v][k] : sum + dweight[v][k];
+          }
+        }
+      }
+      __syncthreads();
+    }
+    for (int64_t c = threadIdx.x; c < call.width; c += kThreads) {
+      target[c] = sums[c];
+    }
+  } else {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+#pragma unroll
+      for (int k = 0; k < kChunk; ++k) {
+        if (k < columns.count(v)) {
+          target[columns.first(v) + k] = dweight[v][k];
+        }
+      }
+    }
+  }
+}
+
+// --- Wider rows ----------------------------------------------------------------------------------
+
+template <typename T>
+__device__ __forceinline__ float element(const void* data, int64_t index) {
+  return to_float(static_cast<const T*>(data)[index]);
+}
+
+__device__ __forceinline__ float weight_at(const float* weight, int64_t column) {
+  return weight == nullptr ? 1.0F : weight[column];
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) wide_forward_kernel(const RmsNormForward call) {
+  __shared__ float scratch[kWarps];
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * call.width;
+  float squares = 0.0F;
+  for (int64_t c = threadIdx.x; c < call.width; c += kThreads) {
+    const float x = element<T>(call.x, first + c);
+    squares += x * x;
+  }
+  squares = block_sum(squares, scratch);
+  const float rstd = rsqrtf(squares / static_cast<float>(call.width) + call.epsilon);
+  for (int64_t c = threadIdx.x; c < call.width; c += kThreads) {
+    static_cast<T*>(call.y)[first + c] =
+        from_float<T>(element<T>(call.x, first + c) * (rstd * weight_at(call.weight, c)));
+  }
+  if (call.rstd != nullptr && threadIdx.x == 0) {
+    call.rstd[blockIdx.x] = rstd;
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) wide_backward_kernel(const RmsNormBackward call) {
+  __shared__ float scratch[kWarps];
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * call.width;
+  const float rstd = call.rstd[blockIdx.x];
+  float sum = 0.0F;
+  for (int64_t c = threadIdx.x; c < call.width; c += kThreads) {
+    sum += element<T>(call.dy, first + c) * (element<T>(call.x, first + c) * rstd) *
+           weight_at(call.weight, c);
+  }
+  const float mean = block_sum(sum, scratch) / static_cast<float>(call.width);
+  for (int64_t c = threadIdx.x; c < call.width; c += kThreads) {
+    const float g = element<T>(call.dy, first + c) * weight_at(call.weight, c);
+    const float xhat = element<T>(call.x, first + c) * rstd;
+    static_cast<T*>(call.dx)[first + c] = from_float<T>(rstd * (g - xhat * mean));
+  }
+}
+
+/// partial[blockIdx.y, column]: a thread a column.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    wide_dweight_kernel(const RmsNormBackward call, int64_t rows_per_block,
+                        float* __restrict__ partial) {
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (column >= call.width) {
+    return;
+  }
+  const int64_t begin = static_cast<int64_t>(blockIdx.y) * rows_per_block;
+  const int64_t end = min(call.rows, begin + rows_per_block);
+  float sum = 0.0F;
+  for (int64_t row = begin; row < end; ++row) {
+    const int64_t i = row * call.width + column;
+    sum += element<T>(call.dy, i) * (element<T>(call.x, i) * call.rstd[row]);
+  }
+  partial[static_cast<int64_t>(blockIdx.y) * call.width + column] = sum;
+}
+
+/// body(kRowThreads, kVectors as types) for a width up to kMaxWidth.
+template <typename Body>
+void with_columns(int64_t width, const Body& body) {
+  if (width <= 32 * kChunk) {
+    body(std::integral_constant<int, 32>{}, std::integral_constant<int, 1>{});
+  } else if (width <= 5 * 32 * kChunk) {
+    body(std::integral_constant<int, 32>{}, std::integral_constant<int, 5>{});
+  } else {
+    body(std::integral_constant<int, kThreads>{}, std::integral_constant<int, 4>{});
+  }
+}
+
+}  // namespace
+
+cudaError_t rms_norm_forward(const RmsNormForward& call, cudaStream_t stream) {
+  if (call.rows == 0 || call.width == 0) {
+    return cudaSuccess;
+  }
+  return with_type(call.type, [&](auto example) {
+    using T = decltype(example);
+    if (call.width > kMaxWidth) {
+      wide_forward_kernel<T><<<static_cast<unsigned>(call.rows), kThreads, 0, stream>>>(call);
+      return cudaGetLastError();
+    }
+    const bool aligned =
+        call.width % kChunk == 0 && is_aligned_to<16>(call.x) && is_aligned_to<16>(call.y);
+    with_columns(call.width, [&](auto row_threads, auto vectors) {
+      constexpr int kRows = kThreads / row_threads();
+      const auto blocks = static_cast<unsigned>(ceil_div(call.rows, kRows));
+      forward_kernel<T, row_threads(), vectors()>
+          <<<blocks, kThreads, 0, stream>>>(call, aligned, is_aligned_to<16>(call.weight));
+    });
+    return cudaGetLastError();
+  });
+}
+
+size_t rms_norm_backward_workspace_bytes(int64_t rows, int64_t width, bool dweight) {
+  if (!dweight || rows == 0 || width == 0) {
+    return 0;
+  }
+  return static_cast<size_t>(ceil_div(rows, rows_per_block(rows)) * width) * sizeof(float);
+}
+
+cudaError_t rms_norm_backward(const RmsNormBackward& call, void* workspace, cudaStream_t stream) {
+  if (call.rows == 0 || call.width == 0) {
+    return cudaSuccess;
+  }
+  auto* partial = call.dweight == nullptr ? nullptr : static_cast<float*>(workspace);
+  const int64_t per_block = rows_per_block(call.rows);
+  const auto blocks = static_cast<unsigned>(ceil_div(call.rows, per_block));
+  const cudaError_t error = with_type(call.type, [&](auto example) {
+    using T = decltype(example);
+    if (call.width > kMaxWidth) {
+      if (partial != nullptr) {  // before dx may replace what it reads
+        const dim3 grid(static_cast<unsigned>(ceil_div(call.width, kThreads)), blocks);
+        wide_dweight_kernel<T><<<grid, kThreads, 0, stream>>>(call, per_block, partial);
+      }
+      wide_backward_kernel<T><<<static_cast<unsigned>(call.rows), kThreads, 0, stream>>>(call);
+      return cudaGetLastError();
+    }
+    const bool aligned = call.width % kChunk == 0 && is_aligned_to<16>(call.dy) &&
+                         is_aligned_to<16>(call.x) && is_aligned_to<16>(call.dx);
+    with_columns(call.width, [&](auto row_threads, auto vectors) {
+      backward_kernel<T, row_threads(), vectors()><<<blocks, kThreads, 0, stream>>>(
+          call, per_block, aligned, is_aligned_to<16>(call.weight), partial);
+    });
+    return cudaGetLastError();
+  });
+  if (error != cudaSuccess || partial == nullptr) {
+    return error;
+  }
+  return add_partial_sums(partial, blocks, call.width, call.dweight, stream);
+}
+
+}  // namespace kinora::kernels::cuda

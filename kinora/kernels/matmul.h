@@ -1,0 +1,85 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kinora/core/dtype.h"
+
+/// What a matrix product is; kernels/cuda/matmul.h computes it.
+namespace kinora::kernels {
+
+/// What is done to the product before it is written.
+enum class Epilogue : uint8_t {
+  kNone,
+  kBias,         ///< + bias[n]
+  kBiasGelu,     ///< GELU_tanh(product + bias)
+  kBiasGeluAux,  ///< the same, and aux = product + bias
+  kGeluGrad,     ///< output = product * GELU_tanh'(aux)
+  /// The product as it is; bias_grad[m] = sum over k of op(A)[m, k] (the bias gradient of a weight
+  /// gradient dW = dY^T X), overwritten.
+  kBiasGrad,
+};
+
+/// What the 8-bit values of an operand are multiplied by.
+enum class Scaling : uint8_t {
+  kTensor,    ///< one factor
+  kRow128,    ///< a factor for each 128 elements of a row, as BlockQuantise (fp8.h) writes them
+  kBlock128,  ///< a factor for each 128 x 128 elements, likewise
+};
+
+/// D[m, n] = op(A)[m, k] op(B)[k, n] (+ D), all row major: op(A) = A^T where transpose_a, A then
+/// being stored [k, m]. fp32 accumulation (fp32 inputs: no TF32). Types of A and B: equal, or both
+/// 8-bit floats, of which one at least is E4M3; D in the type of A, or in fp32; for 8-bit floats
+/// bf16, fp16 or fp32. Hopper multiplies 8-bit floats only along adjacent elements: transpose_a =
+/// false, transpose_b = true, and all of m, n, k multiples of 16.
+struct MatmulProblem {
+  int64_t m = 0;
+  int64_t n = 0;
+  int64_t k = 0;
+  bool transpose_a = false;
+  bool transpose_b = false;
+  DType a_type = DType::kBF16;
+  DType b_type = DType::kBF16;
+  DType d_type = DType::kBF16;
+  DType aux_type = DType::kBF16;
+  Epilogue epilogue = Epilogue::kNone;
+  bool accumulate = false;  ///< add what D holds, before the epilogue
+  /// 8-bit floats: sums stay in the tensor cores' accumulators of fewer bits. Faster; for forward
+  /// passes only.
+  bool fast_accumulation = false;
+  /// 8-bit floats. Both kTensor, or one at least kRow128 and neither kTensor: then transpose_a =
+  /// false, transpose_b = true, batch 1, and fast_accumulation has no effect. Of the GPUs, Hopper.
+  Scaling a_scaling = Scaling::kTensor;
+  Scaling b_scaling = Scaling::kTensor;
+  /// Equal products at fixed distances (strides below, in elements). Above 1 only with kNone, and
+  /// with kBias, all adding the same bias.
+  int64_t batch = 1;
+  int64_t a_stride = 0;
+  int64_t b_stride = 0;
+  int64_t d_stride = 0;
+  /// Elements between rows; 0: rows are adjacent.
+  int64_t lda = 0;
+  int64_t ldb = 0;
+  int64_t ldd = 0;
+
+  bool operator==(const MatmulProblem&) const = default;
+};
+
+struct MatmulArguments {
+  const void* a = nullptr;
+  const void* b = nullptr;
+  void* d = nullptr;
+  const void* bias = nullptr;  ///< kBias, kBiasGelu, kBiasGeluAux: [n] in bias_type(problem)
+  void* aux = nullptr;         ///< kBiasGeluAux: out, kGeluGrad: in; [m, n] in aux_type, n % 8 == 0
+  void* bias_grad = nullptr;   ///< kBiasGrad: [m] in Matmul::bias_grad_type(problem)
+  /// fp8: what A's values are multiplied by, in device memory; aligned to 16 bytes unless kTensor.
+  const float* a_scale = nullptr;
+  const float* b_scale = nullptr;
+};
+
+/// The type of `bias`: D's, but bf16 where 8-bit floats give fp32.
+[[nodiscard]] inline DType bias_type(const MatmulProblem& problem) {
+  const bool fp8 = problem.a_type == DType::kF8E4M3 || problem.a_type == DType::kF8E5M2;
+  return fp8 && problem.d_type == DType::kF32 ? DType::kBF16 : problem.d_type;
+}
+
+}  // namespace kinora::kernels

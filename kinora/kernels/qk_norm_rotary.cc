@@ -1,0 +1,113 @@
+#include "kinora/kernels/qk_norm_rotary.h"
+
+#include <cmath>
+#include <vector>
+
+#include "kinora/kernels/elements.h"
+
+namespace kinora::kernels {
+namespace {
+
+std::vector<double> load_head(const void* data, int64_t first, const QkNormRotary& rule) {
+  std::vector<double> head(static_cast<size_t>(rule.head_dim));
+  for (int64_t d = 0; d < rule.head_dim; ++d) {
+    head[static_cast<size_t>(d)] = load_element(data, first + d, rule.type);
+  }
+  return head;
+}
+
+void store_head(void* data, int64_t first, const QkNormRotary& rule,
+                const std::vector<double>& head) {
+  for (int64_t d = 0; d < rule.head_dim; ++d) {
+    store_element(data, first + d, rule.type, static_cast<float>(head[static_cast<size_t>(d)]));
+  }
+}
+
+/// direction -1: by the negative angles.
+void turn(const QkNormRotary& rule, int64_t row, double direction, std::vector<double>* head) {
+  if (rule.cosine == nullptr) {
+    return;
+  }
+  const int64_t position = rule.position == nullptr ? row % rule.num_positions : rule.position[row];
+  const int64_t half = rule.head_dim / 2;
+  for (int64_t i = 0; i < half; ++i) {
+    const bool interleaved = rule.pairs == RotaryPairs::kInterleaved;
+    double& first = (*head)[static_cast<size_t>(interleaved ? 2 * i : i)];
+    double& second = (*head)[static_cast<size_t>(interleaved ? 2 * i + 1 : i + half)];
+    const double cosine = rule.cosine[position * half + i];
+    const double sine = direction * rule.sine[position * half + i];
+    const double turned = first * cosine - second * sine;
+    second = first * sine + second * cosine;
+    first = turned;
+  }
+}
+
+double weight_at(const float* weight, size_t d) {
+  return weight == nullptr ? 1.0 : weight[d];
+}
+
+double rstd_of(const QkNormRotary& rule, const std::vector<double>& head) {
+  double squares = 0.0;
+  for (const double x : head) {
+    squares += x * x;
+  }
+  return 1.0 / std::sqrt(squares / static_cast<double>(rule.head_dim) +
+                         static_cast<double>(rule.epsilon));
+}
+
+}  // namespace
+
+void qk_norm_rotary_forward(const QkNormRotaryForward& call) {
+  const QkNormRotary& rule = call.rule;
+  for (int64_t row = 0; row < rule.rows; ++row) {
+    for (int64_t h = 0; h < 2 * rule.heads; ++h) {
+      std::vector<double> head = load_head(call.in, row * call.in_stride + h * rule.head_dim, rule);
+      if (rule.normalise) {
+        const float* weight = h < rule.heads ? rule.q_weight : rule.k_weight;
+        const double rstd = rstd_of(rule, head);
+        for (size_t d = 0; d < head.size(); ++d) {
+          head[d] *= rstd * weight_at(weight, d);
+        }
+      }
+      turn(rule, row, 1.0, &head);
+      store_head(call.out, row * call.out_stride + h * rule.head_dim, rule, head);
+    }
+  }
+}
+
+void qk_norm_rotary_backward(const QkNormRotaryBackward& call) {
+  const QkNormRotary& rule = call.rule;
+  const auto dim = static_cast<size_t>(rule.head_dim);
+  std::vector<double> dweight[2] = {std::vector<double>(dim), std::vector<double>(dim)};
+  for (int64_t row = 0; row < rule.rows; ++row) {
+    for (int64_t h = 0; h < 2 * rule.heads; ++h) {
+      const bool is_key = h >= rule.heads;
+      std::vector<double> gradient =
+          load_head(call.dout, row * call.dout_stride + h * rule.head_dim, rule);
+      turn(rule, row, -1.0, &gradient);
+      if (rule.normalise) {
+        const float* weight = is_key ? rule.k_weight : rule.q_weight;
+        std::vector<double> xhat =
+            load_head(call.in, row * call.in_stride + h * rule.head_dim, rule);
+        const double rstd = rstd_of(rule, xhat);
+        double mean = 0.0;
+        for (size_t d = 0; d < dim; ++d) {
+          xhat[d] *= rstd;
+          dweight[is_key ? 1 : 0][d] += gradient[d] * xhat[d];
+          gradient[d] *= weight_at(weight, d);
+          mean += gradient[d] * xhat[d] / static_cast<double>(dim);
+        }
+        for (size_t d = 0; d < dim; ++d) {
+          gradient[d] = rstd * (gradient[d] - xhat[d] * mean);
+        }
+      }
+      store_head(call.din, row * call.din_stride + h * rule.head_dim, rule, gradient);
+    }
+  }
+  for (size_t d = 0; d < dim && call.dq_weight != nullptr; ++d) {
+    call.dq_weight[d] += static_cast<float>(dweight[0][d]);
+    call.dk_weight[d] += static_cast<float>(dweight[1][d]);
+  }
+}
+
+}  // namespace kinora::kernels

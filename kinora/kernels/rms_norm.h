@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kinora/core/dtype.h"
+
+/// RMSNorm (Zhang and Sennrich 2019) over the rows of a matrix [rows, width], contiguous:
+///
+///   y = x * rstd * weight,  rstd = 1 / sqrt(mean_c(x^2) + epsilon)
+///
+/// Arithmetic is fp32. This header has the arguments and the CPU reference;
+/// kernels/cuda/rms_norm.h the launchers.
+namespace kinora::kernels {
+
+struct RmsNormForward {
+  int64_t rows = 0;
+  int64_t width = 0;
+  float epsilon = 1e-6F;
+  DType type = DType::kBF16;  ///< of x and y: kF32, kBF16, kF16
+
+  const void* x = nullptr;
+  const float* weight = nullptr;  ///< [width]; null: ones
+  void* y = nullptr;              ///< may be x
+  float* rstd = nullptr;          ///< [rows]; null: not written
+};
+
+/// With xhat = x * rstd and g = dy * weight:
+///
+///   dx = rstd * (g - xhat * mean_c(g * xhat)),  dweight += sum over rows of dy * xhat
+struct RmsNormBackward {
+  int64_t rows = 0;
+  int64_t width = 0;
+  DType type = DType::kBF16;  ///< of dy, x, dx
+
+  const void* dy = nullptr;
+  const void* x = nullptr;
+  const float* rstd = nullptr;    ///< [rows], of forward
+  const float* weight = nullptr;  ///< [width]; null: ones
+  void* dx = nullptr;             ///< may be dy or x
+  float* dweight = nullptr;       ///< [width], in and out; null: not wanted
+};
+
+/// The CPU reference: plain loops, in double.
+void rms_norm_forward(const RmsNormForward& call);
+void rms_norm_backward(const RmsNormBackward& call);
+
+}  // namespace kinora::kernels

@@ -1,0 +1,160 @@
+#include <cmath>
+
+#include "kinora/kernels/cuda/rms_norm.h"
+#include "tests/kernels/device_array.h"
+#include "tests/kernels/typed_values.h"
+
+namespace kinora::kernels {
+namespace {
+
+using GpuRmsNormTest = GpuTest;
+
+struct Shape {
+  int64_t rows;
+  int64_t width;
+};
+
+// A lane, a warp, five vectors a lane, a block a row, and rows that no block holds.
+constexpr Shape kShapes[] = {{1, 1},    {257, 72},  {3, 5},      {8200, 256}, {257, 1152},
+                             {5, 1279}, {17, 1288}, {257, 3072}, {9, 8192},   {9, 8193}};
+
+struct Results {
+  std::vector<float> y, rstd, dx, dweight;
+};
+
+struct Inputs {
+  Inputs(const Shape& shape, DType type)
+      : shape(shape),
+        type(type),
+        x(encode(random_values(shape.rows * shape.width, 1, 2.0F), type)),
+        dy(encode(random_values(shape.rows * shape.width, 2), type)),
+        weight(random_values(shape.width, 3)) {}
+
+  [[nodiscard]] RmsNormForward forward() const {
+    return {.rows = shape.rows, .width = shape.width, .epsilon = 1e-4F, .type = type};
+  }
+  [[nodiscard]] RmsNormBackward backward() const {
+    return {.rows = shape.rows, .width = shape.width, .type = type};
+  }
+
+  [[nodiscard]] Results on_cpu(bool has_weight) const {
+    std::vector<uint8_t> y(x.size());
+    std::vector<uint8_t> dx(x.size());
+    Results results;
+    results.rstd.resize(static_cast<size_t>(shape.rows));
+    results.dweight.assign(static_cast<size_t>(shape.width), 1.0F);
+    RmsNormForward there = forward();
+    there.x = x.data();
+    there.weight = has_weight ? weight.data() : nullptr;
+    there.y = y.data();
+    there.rstd = results.rstd.data();
+    rms_norm_forward(there);
+    RmsNormBackward back = backward();
+    back.dy = dy.data();
+    back.x = x.data();
+    back.rstd = results.rstd.data();
+    back.weight = there.weight;
+    back.dx = dx.data();
+    back.dweight = results.dweight.data();
+    rms_norm_backward(back);
+    results.y = decode(y, type);
+    results.dx = decode(dx, type);
+    return results;
+  }
+
+  /// has_weight: and its gradient is wanted; in_place: y is x, dx is dy.
+  [[nodiscard]] Results on_gpu(bool has_weight, bool in_place, size_t offset) const {
+    const size_t bytes = offset * size_of(type);
+    const std::vector<uint8_t> empty(x.size());
+    const DeviceArray<uint8_t> device_x(x, bytes);
+    const DeviceArray<uint8_t> device_dy(dy, bytes);
+    const DeviceArray<uint8_t> y(in_place ? x : empty, bytes);
+    const DeviceArray<uint8_t> dx(empty, bytes);
+    const DeviceArray<float> device_weight(weight, offset);
+    const DeviceArray<float> rstd(std::vector<float>(static_cast<size_t>(shape.rows)));
+    const DeviceArray<float> dweight(std::vector<float>(static_cast<size_t>(shape.width), 1.0F),
+                                     offset);
+    const DeviceArray<uint8_t> workspace(std::vector<uint8_t>(
+        cuda::rms_norm_backward_workspace_bytes(shape.rows, shape.width, has_weight)));
+    RmsNormForward there = forward();
+    there.x = in_place ? y.data() : device_x.data();
+    there.weight = has_weight ? device_weight.data() : nullptr;
+    there.y = y.data();
+    there.rstd = rstd.data();
+    EXPECT_EQ(cuda::rms_norm_forward(there, nullptr), cudaSuccess);
+    RmsNormBackward back = backward();
+    back.dy = device_dy.data();
+    back.x = device_x.data();
+    back.rstd = rstd.data();
+    back.weight = there.weight;
+    back.dx = in_place ? device_dy.data() : dx.data();
+    back.dweight = has_weight ? dweight.data() : nullptr;
+    EXPECT_EQ(cuda::rms_norm_backward(back, workspace.data(), nullptr), cudaSuccess);
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    return {decode(y.host(), type), rstd.host(), decode((in_place ? device_dy : dx).host(), type),
+            dweight.host()};
+  }
+
+  Shape shape;
+  DType type;
+  std::vector<uint8_t> x, dy;
+  std::vector<float> weight;
+};
+
+TEST_F(GpuRmsNormTest, EqualsTheCpu) {
+  for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const Shape& shape : kShapes) {
+      const Inputs inputs(shape, type);
+      for (const bool has_weight : {false, true}) {
+        const Results want = inputs.on_cpu(has_weight);
+        for (const bool in_place : {false, true}) {
+          for (const size_t offset : {0, 1}) {
+            SCOPED_TRACE(testing::Message()
+                         << to_string(type) << " " << shape.rows << " x " << shape.width
+                         << (has_weight ? ", weight" : "") << (in_place ? ", in place" : "")
+                         << ", offset " << offset);
+            const Results got = inputs.on_gpu(has_weight, in_place, offset);
+            expect_close(got.rstd, want.rstd, DType::kF32, 0.0, "rstd");
+            expect_close(got.y, want.y, type, 1e-2, "y");
+            // One column: dx is what epsilon leaves of a difference.
+            expect_close(got.dx, want.dx, type, 1.0, "dx");
+            if (has_weight) {
+              expect_close(got.dweight, want.dweight, DType::kF32,
+                           10.0 * std::sqrt(static_cast<double>(shape.rows)), "dweight");
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(GpuRmsNormTest, TheSameBitsTwice) {
+  for (const Shape& shape : {Shape{8200, 1152}, Shape{1027, 3072}, Shape{33, 8200}}) {
+    const Inputs inputs(shape, DType::kBF16);
+    const Results first = inputs.on_gpu(true, false, 0);
+    const Results second = inputs.on_gpu(true, false, 0);
+    EXPECT_EQ(first.dweight, second.dweight);
+    EXPECT_EQ(first.dx, second.dx);
+  }
+}
+
+TEST_F(GpuRmsNormTest, NanAndInfinityPropagate) {
+  for (const int64_t width : {16, 1152, 2048, 8200}) {
+    Inputs inputs({3, width}, DType::kBF16);
+    std::vector<float> x = decode(inputs.x, DType::kBF16);
+    x[2] = NAN;
+    x[static_cast<size_t>(width) + 3] = INFINITY;
+    inputs.x = encode(x, DType::kBF16);
+    const Results got = inputs.on_gpu(true, false, 0);
+    EXPECT_TRUE(std::isnan(got.y[0]));
+    EXPECT_TRUE(std::isnan(got.dx[5]));
+    EXPECT_TRUE(std::isnan(got.y[static_cast<size_t>(width) + 3]));
+    EXPECT_EQ(got.rstd[1], 0.0F);
+    EXPECT_FALSE(std::isnan(got.y[2 * static_cast<size_t>(width)]));
+    EXPECT_TRUE(std::isnan(got.dweight[0]));
+  }
+}
+
+}  // namespace
+}  // namespace kinora::kernels
