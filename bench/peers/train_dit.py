@@ -1,41 +1,30 @@
 """The PyTorch peer of `kinora bench train`: one DiT training step, the same work, timed.
 
-    python bench/peers/train_dit.py --model DiT-XL/2 --batch 128 --mode compile-default --precision bf16
+    python bench/peers/train_dit.py --model DiT-XL/2 --batch 256 --precision bf16 \
+        --mode compile-default,compile-reduce-overhead --attention auto,flash
     python bench/peers/train_dit.py --hidden 128 --depth 4 --heads 4 --patch 4 --in-channels 3 \
         --height 32 --width 32 --num-classes 16 --batch 32 --device cpu --threads 2
 
 A step draws t, noise and label dropout on the device, computes the full objective (IDDPM's hybrid loss,
-or rectified flow), gradients, the clipped global norm, fused AdamW and the EMA. Inputs stay in the
-device's memory. Layers that start at zero are randomised, since zeros cost less power and so less time.
-Prints one line of JSON.
+or rectified flow), gradients, the clipped global norm, AdamW and the EMA. Inputs stay in the device's
+memory. Layers that start at zero are randomised, since zeros cost less power and so less time.
+
+Modes (several with commas between them): eager; compile-*, torch.compile over forward and loss;
+compile-graph, the whole step, optimizer included, captured in one CUDA graph. --optimizer fused clips
+inside of torch's fused AdamW; compiled is one torch.compile over norm, clipping, AdamW and EMA.
+--clip 0 leaves clipping out. Prints one line of JSON a measurement.
 """
 
 import argparse
-import json
-import resource
 import statistics
 import sys
-import time
-from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools" / "reference"))
-import dit  # noqa: E402
-import iddpm  # noqa: E402
-
-MODES = {
-    "eager": None,
-    "compile-default": {},
-    "compile-max-autotune": {"mode": "max-autotune"},
-    "compile-max-autotune-no-cudagraphs": {"mode": "max-autotune-no-cudagraphs"},
-    "compile-reduce-overhead": {"mode": "reduce-overhead"},
-}
-ATTENTION = {"auto": None, "flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION,
-             "efficient": SDPBackend.EFFICIENT_ATTENTION, "math": SDPBackend.MATH}
+import measure  # also makes tools/reference importable
+import dit
+import iddpm
 
 
 class Iddpm:
@@ -83,6 +72,39 @@ class Flow:
         return ((output - (noise - x0)) ** 2).mean()
 
 
+class Update:
+    """Clipping by the global norm, AdamW, EMA."""
+
+    def __init__(self, parameters, kind, clip, in_graph):
+        self.parameters, self.clip = parameters, clip
+        self.ema = [p.detach().clone() for p in parameters]
+        self.fused = kind == "fused"
+        capturable = parameters[0].is_cuda and (in_graph or not self.fused)
+        self.optimizer = torch.optim.AdamW(
+            parameters, lr=1e-4, weight_decay=0.0, fused=self.fused, foreach=not self.fused,
+            capturable=capturable)
+        self.step = self.fused_step if self.fused else torch.compile(self.compiled_step, dynamic=False)
+
+    def divisor(self):
+        """Gradients divided by it have at most the norm wanted, as by clip_grad_norm_."""
+        norm = torch.nn.utils.get_total_norm([p.grad for p in self.parameters], foreach=True)
+        return ((norm + 1e-6) / self.clip).clamp(min=1.0)
+
+    @torch.no_grad()
+    def fused_step(self):
+        if self.clip:
+            self.optimizer.grad_scale = self.divisor()  # the fused kernel divides by it
+        self.optimizer.step()
+        torch._foreach_lerp_(self.ema, self.parameters, 1e-4)
+
+    @torch.no_grad()
+    def compiled_step(self):
+        if self.clip:
+            torch._foreach_div_([p.grad for p in self.parameters], self.divisor())
+        self.optimizer.step()
+        torch._foreach_lerp_(self.ema, self.parameters, 1e-4)
+
+
 def config_of(arguments):
     if arguments.model:
         config = dit.named_config(arguments.model)
@@ -114,7 +136,70 @@ def check_iddpm(model, objective, x0, labels):
         timed = objective.loss(model, x0, t, noise, labels).item()
         expected = iddpm.iddpm_loss(iddpm.Schedule(), model, x0, t, noise, labels)["loss"].mean().item()
     if abs(timed - expected) > 1e-3 * abs(expected):
-        sys.exit(f"the timed loss is {timed}, the reference's {expected}")
+        raise RuntimeError(f"the timed loss is {timed}, the reference's {expected}")
+
+
+def time_training(arguments, config, mode):
+    device, batch = arguments.device, arguments.batch
+    whole_step = mode == "compile-graph"
+    if whole_step and not device.startswith("cuda"):
+        raise RuntimeError("compile-graph needs a GPU")
+    model = build(config, device)
+    x0 = torch.randn(batch, config.in_channels, config.height, config.width, device=device)
+    classes = torch.randint(config.num_classes, (batch,), device=device)
+    objective = (Iddpm if arguments.objective == "iddpm" else Flow)(device)
+    if arguments.objective == "iddpm":
+        check_iddpm(model, objective, x0[:8], classes[:8])
+
+    def predict(x, t, labels):
+        with torch.autocast(device.split(":")[0], torch.bfloat16, enabled=arguments.precision == "bf16"):
+            return model(x, t, labels)
+
+    def objective_loss(x, t, noise, labels):
+        return objective.loss(predict, x, t, noise, labels)
+
+    loss_function = measure.compiled(objective_loss, mode)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    update = Update(parameters, arguments.optimizer, arguments.clip, whole_step)
+    last_loss = torch.zeros((), device=device)
+
+    def step():
+        # What the last step left in the memory of compile's CUDA graphs is dead from here on.
+        torch.compiler.cudagraph_mark_step_begin()
+        t, noise = objective.draw_t(batch, device), torch.randn_like(x0)
+        dropped = torch.rand(batch, device=device) < config.label_dropout
+        loss = loss_function(x0, t, noise, torch.where(dropped, config.num_classes, classes))
+        loss.backward()
+        update.step()
+        last_loss.copy_(loss.detach())
+        for p in parameters:
+            p.grad = None
+
+    if whole_step:
+        graph = measure.captured(step, arguments.warmup)
+        step = graph.replay
+
+    def block():
+        for _ in range(arguments.steps):
+            step()
+
+    for _ in range(arguments.warmup):
+        step()
+    measure.synchronize(device)
+    if not whole_step:  # the captured step's memory is all allocated by now
+        measure.reset_peak_memory(device)
+    times = [measure.seconds(block, device) / arguments.steps * 1000 for _ in range(arguments.blocks)]
+    milliseconds = statistics.median(times)
+    macs = dit.macs_per_image(config)
+    return {
+        "parameters": sum(p.numel() for p in parameters),
+        "ms_per_step": round(milliseconds, 3),
+        "ms_min": round(min(times), 3), "ms_max": round(max(times), 3),
+        "images_per_s": round(batch / milliseconds * 1000, 2),
+        "tflops": round(6 * macs * batch / milliseconds / 1e9, 4),
+        "macs_per_image": macs, "peak_memory_gib": measure.peak_memory_gib(device),
+        "loss": round(last_loss.item(), 4),
+    }
 
 
 def main():
@@ -125,99 +210,39 @@ def main():
         parser.add_argument(f"--{name}", type=int, default=0, help="model size (input in its own units)")
     parser.add_argument("--objective", choices=["iddpm", "flow"], default="iddpm")
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--mode", choices=list(MODES), default="eager")
+    parser.add_argument("--mode", type=measure.names_of(measure.MODES), default=["eager"])
     parser.add_argument("--precision", choices=["fp32", "tf32", "bf16"], default="fp32")
-    parser.add_argument("--attention", choices=list(ATTENTION), default="auto")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--threads", type=int, default=0, help="CPU threads")
+    parser.add_argument("--attention", type=measure.names_of(measure.ATTENTION), default=["auto"])
+    parser.add_argument("--optimizer", choices=["fused", "compiled"], default="fused")
+    parser.add_argument("--clip", type=float, default=1.0, help="largest global norm; 0: no clipping")
     parser.add_argument("--warmup", type=int, default=10, help="steps before timing")
     parser.add_argument("--steps", type=int, default=20, help="steps of a timed block")
     parser.add_argument("--blocks", type=int, default=5, help="the median block is reported")
+    measure.add_device_arguments(parser)
     arguments = parser.parse_args()
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
     if not arguments.model and not (arguments.hidden and arguments.depth and arguments.heads):
         parser.error("give --model, or --hidden, --depth and --heads")
-    device, batch, cuda = arguments.device, arguments.batch, arguments.device.startswith("cuda")
-    torch.backends.cuda.matmul.allow_tf32 = arguments.precision == "tf32"
-    torch.backends.cudnn.allow_tf32 = arguments.precision == "tf32"
-
+    measure.prepare_device(arguments, tf32=arguments.precision == "tf32")
     config = config_of(arguments)
-    model = build(config, device)
-    x0 = torch.randn(batch, config.in_channels, config.height, config.width, device=device)
-    classes = torch.randint(config.num_classes, (batch,), device=device)
-    objective = (Iddpm if arguments.objective == "iddpm" else Flow)(device)
-    if arguments.objective == "iddpm":
-        check_iddpm(model, objective, x0, classes)
 
-    def predict(x, t, labels):
-        with torch.autocast(device.split(":")[0], torch.bfloat16, enabled=arguments.precision == "bf16"):
-            return model(x, t, labels)
+    def measurement(mode, attention):
+        def run():
+            with measure.attention(attention):
+                return time_training(arguments, config, mode)
 
-    def loss_function(x, t, noise, labels):
-        return objective.loss(predict, x, t, noise, labels)
+        description = {
+            "peer": f"torch {mode}",
+            "model": arguments.model or f"h{config.hidden}-d{config.depth}-p{config.patch}",
+            "input": [config.in_channels, config.height, config.width],
+            "objective": arguments.objective, "precision": arguments.precision,
+            "attention": attention, "optimizer": arguments.optimizer, "clip": arguments.clip,
+            "batch": arguments.batch, "device": measure.device_name(arguments.device),
+        }
+        return description, run
 
-    options = MODES[arguments.mode]
-    if options is not None:
-        loss_function = torch.compile(loss_function, dynamic=False, fullgraph=True, **options)
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    ema = [p.detach().clone() for p in parameters]
-    optimizer = torch.optim.AdamW(parameters, lr=1e-4, weight_decay=0.0, fused=True)
-
-    def step():
-        torch.compiler.cudagraph_mark_step_begin()
-        t, noise = objective.draw_t(batch, device), torch.randn_like(x0)
-        dropped = torch.rand(batch, device=device) < config.label_dropout
-        loss = loss_function(x0, t, noise, torch.where(dropped, config.num_classes, classes))
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(parameters, 1.0, foreach=True)
-        optimizer.step()
-        with torch.no_grad():
-            torch._foreach_lerp_(ema, parameters, 1e-4)
-        return loss
-
-    def block(steps):
-        if cuda:
-            torch.cuda.synchronize()
-        begin = time.perf_counter()
-        for _ in range(steps):
-            loss = step()
-        value = loss.item()  # waits
-        if cuda:
-            torch.cuda.synchronize()
-        return (time.perf_counter() - begin) / steps * 1000, value
-
-    backend = ATTENTION[arguments.attention]
-    with sdpa_kernel(backend) if backend is not None else nullcontext():
-        block(arguments.warmup)
-        if cuda:
-            torch.cuda.reset_peak_memory_stats()
-        times = []
-        for _ in range(arguments.blocks):
-            milliseconds, loss = block(arguments.steps)
-            times.append(milliseconds)
-    milliseconds = statistics.median(times)
-    if cuda:
-        peak = torch.cuda.max_memory_allocated()
-    else:
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    macs = dit.macs_per_image(config)
-    print(json.dumps({
-        "peer": f"torch {torch.__version__} {arguments.mode}",
-        "model": arguments.model or f"h{config.hidden}-d{config.depth}-p{config.patch}",
-        "input": [config.in_channels, config.height, config.width],
-        "parameters": sum(p.numel() for p in parameters),
-        "objective": arguments.objective, "precision": arguments.precision,
-        "attention": arguments.attention, "batch": batch,
-        "device": torch.cuda.get_device_name() if cuda else f"cpu, {torch.get_num_threads()} threads",
-        "ms_per_step": round(milliseconds, 3),
-        "ms_min": round(min(times), 3), "ms_max": round(max(times), 3),
-        "images_per_s": round(batch / milliseconds * 1000, 2),
-        "tflops": round(6 * macs * batch / milliseconds / 1e9, 4),
-        "macs_per_image": macs, "peak_memory_gib": round(peak / 2**30, 3), "loss": round(loss, 4),
-    }))
+    measure.run_all(measurement(mode, attention)
+                    for mode in arguments.mode for attention in arguments.attention)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""The PyTorch peer of the optimizer's pass: AdamW, EMA and bf16 copies on DiT's parameters.
+
+    python bench/peers/adamw_ema.py --model DiT-XL/2
+
+fused: torch's fused AdamW; then a foreach EMA and foreach bf16 copies. compiled: one torch.compile over
+AdamW, EMA and copies. Beside them the bandwidth of a copy. GB/s count what the work at least reads and
+writes: 28 bytes a parameter for AdamW, 12 for the EMA (8 where one pass does both), 6 for the copy (2).
+Prints one line of JSON a measurement.
+"""
+
+import argparse
+import sys
+from dataclasses import replace
+
+import torch
+
+import measure  # also makes tools/reference importable
+import dit
+
+
+def shapes_of(name, depth):
+    config = dit.named_config(name)
+    config = replace(config, depth=depth) if depth else config
+    with torch.device("meta"):
+        model = dit.DiT(config)
+    return [p.shape for p in model.parameters() if p.requires_grad]
+
+
+class Work:
+    def __init__(self, shapes, device, kind):
+        self.parameters = [torch.randn(shape, device=device) * 0.02 for shape in shapes]
+        for p in self.parameters:
+            p.requires_grad_(True)
+            p.grad = torch.randn_like(p) * 0.01
+        self.ema = [p.detach().clone() for p in self.parameters]
+        self.copies = [p.detach().to(torch.bfloat16) for p in self.parameters]
+        fused = kind != "compiled"
+        self.optimizer = torch.optim.AdamW(
+            self.parameters, lr=1e-4, weight_decay=0.0, fused=fused, foreach=not fused,
+            capturable=not fused and device.startswith("cuda"))
+
+    @torch.no_grad()
+    def adamw(self):
+        self.optimizer.step()
+
+    @torch.no_grad()
+    def adamw_ema_copies(self):
+        self.optimizer.step()
+        torch._foreach_lerp_(self.ema, self.parameters, 1e-4)
+        torch._foreach_copy_(self.copies, self.parameters)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="DiT-XL/2")
+    parser.add_argument("--depth", type=int, default=0, help="instead of the model's")
+    parser.add_argument("--copy-mib", type=int, default=4096, help="size of the copied array")
+    parser.add_argument("--kinds", type=measure.names_of(["fused", "compiled"]), default=["fused"])
+    measure.add_device_arguments(parser)
+    arguments = parser.parse_args()
+    measure.prepare_device(arguments)
+    device = arguments.device
+    shapes = shapes_of(arguments.model, arguments.depth)
+    count = sum(shape.numel() for shape in shapes)
+
+    def measurement(kind, what, bytes_per_parameter):
+        def run():
+            work = Work(shapes, device, kind)
+            function = getattr(work, what)
+            if kind == "compiled":
+                function = torch.compile(function, dynamic=False)
+            ms = measure.milliseconds(function, device)
+            return {"ms": round(ms, 4), "gbps": round(count * bytes_per_parameter / ms / 1e6, 1)}
+
+        return {"peer": f"torch {kind}", "work": what, "model": arguments.model, "parameters": count,
+                "device": measure.device_name(device)}, run
+
+    def copy():
+        return {"gbps": measure.copy_gbps(device, arguments.copy_mib << 20)}
+
+    measurements = [({"work": "copy", "device": measure.device_name(device)}, copy)]
+    for kind in arguments.kinds:
+        measurements.append(measurement(kind, "adamw", 28))
+        both = 28 + 12 + 6 if kind == "fused" else 28 + 8 + 2
+        measurements.append(measurement(kind, "adamw_ema_copies", both))
+    measure.run_all(measurements)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
