@@ -1,17 +1,17 @@
-// kinora bench train CONFIG [key=value ...]
+// kinora bench train | ablate | sample CONFIG [key=value ...]
 
 #include <CLI/CLI.hpp>
 
-#include <iomanip>
 #include <iostream>
 #include <memory>
+#include <utility>
 
+#include "apps/kinora/bench_report.h"
 #include "apps/kinora/commands.h"
-#include "kinora/core/build_info.h"
 #include "kinora/core/config.h"
-#include "kinora/core/text.h"
-#include "kinora/io/jsonl.h"
-#include "kinora/train/benchmark.h"
+#include "kinora/core/error.h"
+#include "kinora/ops/device.h"
+#include "kinora/train/setup.h"
 
 namespace kinora::apps {
 namespace {
@@ -19,42 +19,115 @@ namespace {
 struct Arguments {
   std::string config;
   std::vector<std::string> overrides;
-  int64_t warmup = 5;
-  int64_t steps = 20;
+  train::StepBenchmarkOptions step;
+  train::SampleBenchmarkOptions sample;
+  int64_t sampling_steps = 0;
+  double guidance = -1.0;
+  bool profile = false;
   bool json = false;
+
+  [[nodiscard]] train::RunConfig run_config() const {
+    auto result = load_config<train::RunConfig>(config, overrides);
+    // Before minutes are spent on the figures that come first.
+    KINORA_CHECK(!profile || train::choose_device(result.train.device).is_cuda(), kConfig,
+                 "[bench] --profile traces a GPU, but this recipe computes on the CPU");
+    return result;
+  }
 };
 
-int bench_train(const Arguments& arguments) {
-  const auto config = load_config<train::RunConfig>(arguments.config, arguments.overrides);
-  const train::StepBenchmark result =
-      train::benchmark_step(config, arguments.warmup, arguments.steps);
-  const double share = result.gemm_tflops > 0 ? result.model_tflops / result.gemm_tflops : 0.0;
+/// Not while a benchmark holds the device's memory.
+train::DeviceCeilings ceilings_of(const train::RunConfig& config) {
+  ops::configure_computation(config.train.threads, config.train.deterministic);
+  return train::measure_ceilings(train::compute_type(config.train.precision),
+                                 train::choose_device(config.train.device));
+}
+
+int bench_train(Arguments arguments) {
+  arguments.step.profile = arguments.profile;
+  const train::RunConfig config = arguments.run_config();
+  const train::StepBenchmark result = train::benchmark_step(config, arguments.step);
+  const train::DeviceCeilings ceilings = ceilings_of(config);
   if (arguments.json) {
-    io::JsonObject line;
-    line.add("device", result.device)
-        .add("kernels", result.kernels)
-        .add("commit", build_info().commit)
-        .add("global_batch", config.train.global_batch)
-        .add("ms", result.step_seconds * 1e3)
-        .add("samples_per_s", result.samples_per_s)
-        .add("tflops", result.model_tflops)
-        .add("gemm_tflops", result.gemm_tflops)
-        .add("peak_memory", result.peak_memory)
-        .add("last_loss", result.last_loss);
-    std::cout << line.text() << '\n';
+    Json json = to_json(result, config.train.global_batch, ceilings);
+    if (result.profile) {
+      json["profile"] = to_json(*result.profile, arguments.step.steps);
+    }
+    std::cout << json.dump() << '\n';
     return 0;
   }
-  std::cout << std::setprecision(4) << "device         " << result.device << "\nkernels        "
-            << result.kernels << "\nstep           " << result.step_seconds * 1e3
-            << " ms (median of " << arguments.steps << ", " << config.train.global_batch
-            << " samples)\nsamples/s      " << result.samples_per_s << "\nmodel TFLOP/s  "
-            << result.model_tflops << ", " << share * 100
-            << " % of what a large matrix product reaches here (" << result.gemm_tflops
-            << ")\npeak memory    "
-            << (result.peak_memory > 0 ? human_bytes(result.peak_memory)
-                                       : std::string("not measured on the CPU"))
-            << '\n';
+  print(std::cout, result, arguments.step.steps, config.train.global_batch, ceilings);
+  if (result.profile) {
+    print(std::cout, *result.profile, arguments.step.steps, "step");
+    for (const std::string& product : result.products) {
+      std::cout << "  " << product << '\n';
+    }
+  }
   return 0;
+}
+
+int bench_ablate(const Arguments& arguments) {
+  const train::RunConfig config = arguments.run_config();
+  const train::DeviceCeilings ceilings = ceilings_of(config);
+  const std::string device = ops::describe(train::choose_device(config.train.device));
+  bool is_first = true;
+  const std::vector<train::AblationRow> rows =
+      train::ablate(config, arguments.step, [&](const train::AblationRow& row) {
+        if (!arguments.json && std::exchange(is_first, false)) {
+          print_ablation_head(std::cout, device, ceilings);
+        }
+        if (!arguments.json) {
+          print(std::cout, row, ceilings.gemm_tflops);
+        }
+      });
+  if (arguments.json) {
+    std::cout << to_json(rows, device, config.train.global_batch, ceilings).dump() << '\n';
+  } else {
+    print_attention_share(std::cout, rows);
+  }
+  return 0;
+}
+
+int bench_sample(Arguments arguments) {
+  arguments.sample.profile = arguments.profile;
+  train::RunConfig config = arguments.run_config();
+  if (arguments.sampling_steps > 0) {
+    config.sample.sampling.steps = arguments.sampling_steps;
+  }
+  if (arguments.guidance >= 0.0) {
+    config.sample.sampling.guidance = arguments.guidance;
+  }
+  const train::SampleBenchmark result = train::benchmark_sample(config, arguments.sample);
+  const train::DeviceCeilings ceilings = ceilings_of(config);
+  if (arguments.json) {
+    Json json = to_json(result, arguments.sample.batch, ceilings);
+    if (result.profile) {
+      json["profile"] = to_json(*result.profile, 1);
+    }
+    std::cout << json.dump() << '\n';
+    return 0;
+  }
+  print(std::cout, result, arguments.sample.batch, arguments.sample.repeats, ceilings);
+  if (result.profile) {
+    print(std::cout, *result.profile, 1, "run");
+  }
+  return 0;
+}
+
+CLI::App* add_command(CLI::App& bench, const char* name, const char* description,
+                      const std::shared_ptr<Arguments>& arguments) {
+  CLI::App* command = bench.add_subcommand(name, description);
+  command->add_option("config", arguments->config, "The recipe")->required();
+  command->add_option("overrides", arguments->overrides, "key.path=value, each over the recipe");
+  command->add_flag("--json", arguments->json, "One JSON object instead of text");
+  return command;
+}
+
+void add_step_options(CLI::App* command, const std::shared_ptr<Arguments>& arguments) {
+  command
+      ->add_option("--warmup", arguments->step.warmup,
+                   "Steps before timing; at least four where CUDA graphs are recorded")
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--steps", arguments->step.steps, "Timed steps")->check(CLI::PositiveNumber);
 }
 
 }  // namespace
@@ -63,15 +136,36 @@ void add_bench(CLI::App& app, Action& run) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App* bench = app.add_subcommand("bench", "Measure speed.");
   bench->require_subcommand(1);
-  CLI::App* command = bench->add_subcommand(
-      "train", "Time the training step of a recipe on random inputs in memory.");
-  command->add_option("config", arguments->config, "The recipe")->required();
-  command->add_option("overrides", arguments->overrides, "key.path=value, each over the recipe");
-  command->add_option("--warmup", arguments->warmup, "Steps before timing")
+  const auto add = [&](const char* name, const char* description) {
+    return add_command(*bench, name, description, arguments);
+  };
+
+  CLI::App* train = add("train", "Time the training step of a recipe on random inputs in memory.");
+  add_step_options(train, arguments);
+  train->add_flag("--profile", arguments->profile,
+                  "Then trace as many steps: time by kernel, and what the host waits for");
+  train->callback([arguments, &run] { run = [arguments] { return bench_train(*arguments); }; });
+
+  CLI::App* ablate = add("ablate", "What each switch of the fast path is worth in the same step.");
+  add_step_options(ablate, arguments);
+  ablate->callback([arguments, &run] { run = [arguments] { return bench_ablate(*arguments); }; });
+
+  CLI::App* sample = add("sample", "Time drawing images with a recipe's model of random weights.");
+  sample->add_option("--batch", arguments->sample.batch, "Images drawn at once")
+      ->check(CLI::PositiveNumber);
+  sample->add_option("--steps", arguments->sampling_steps, "Sampling steps; default: the recipe's")
+      ->check(CLI::PositiveNumber);
+  sample->add_option("--guidance", arguments->guidance, "Guidance scale; default: the recipe's")
       ->check(CLI::NonNegativeNumber);
-  command->add_option("--steps", arguments->steps, "Timed steps")->check(CLI::PositiveNumber);
-  command->add_flag("--json", arguments->json, "One JSON object instead of text");
-  command->callback([arguments, &run] { run = [arguments] { return bench_train(*arguments); }; });
+  sample
+      ->add_option("--warmup", arguments->sample.warmup,
+                   "Runs before timing; at least two where CUDA graphs are recorded")
+      ->check(CLI::NonNegativeNumber);
+  sample->add_option("--repeats", arguments->sample.repeats, "Timed runs")
+      ->check(CLI::PositiveNumber);
+  sample->add_flag("--profile", arguments->profile,
+                   "Then trace a run: time by kernel, and what the host waits for");
+  sample->callback([arguments, &run] { run = [arguments] { return bench_sample(*arguments); }; });
 }
 
 }  // namespace kinora::apps

@@ -98,7 +98,8 @@ int sample(const Arguments& arguments) {
                                          .count = arguments.count,
                                          .first_index = 0,
                                          .batch = arguments.batch,
-                                         .seed = static_cast<uint64_t>(arguments.seed)};
+                                         .seed = static_cast<uint64_t>(arguments.seed),
+                                         .graphs = trained.graphs};
   const models::DiTConfig& model = trained.config.model;
   if (request.classes.empty()) {
     for (int64_t label = 0; label < std::min<int64_t>(model.num_classes, 64); ++label) {

@@ -49,14 +49,45 @@ bool GuidedDenoiser::active(double level) const {
   return guidance_.scale != 1.0 && level >= guidance_.low && level <= guidance_.high;
 }
 
+void GuidedDenoiser::prepare(const std::vector<Moment>& moments, const at::Tensor& times) {
+  moments_ = moments;
+  prepared_.assign(moments.size(), at::Tensor());
+  size_t begin = 0;
+  while (begin < moments.size()) {  // runs of neighbours with the same conditions
+    const bool guide = active(moments[begin].level);
+    size_t end = begin + 1;
+    while (end < moments.size() && active(moments[end].level) == guide) {
+      ++end;
+    }
+    const at::Tensor rows = denoiser_.prepare(
+        times.narrow(0, static_cast<int64_t>(begin), static_cast<int64_t>(end - begin)),
+        guide ? both_ : conditions_);
+    for (size_t i = begin; rows.defined() && i < end; ++i) {
+      prepared_[i] = rows.select(0, static_cast<int64_t>(i - begin));
+    }
+    begin = end;
+  }
+}
+
+at::Tensor GuidedDenoiser::predict(const at::Tensor& x_t, size_t index) {
+  const bool guide = active(moments_[index].level);
+  Conditions conditions = guide ? both_ : conditions_;
+  conditions.prepared = prepared_[index];
+  return predict(x_t, moments_[index].t, guide, conditions);
+}
+
 at::Tensor GuidedDenoiser::predict(const at::Tensor& x_t, double t, double level) {
+  const bool guide = active(level);
+  return predict(x_t, t, guide, guide ? both_ : conditions_);
+}
+
+at::Tensor GuidedDenoiser::predict(const at::Tensor& x_t, double t, bool guide,
+                                   const Conditions& conditions) {
   const int64_t batch = x_t.size(0);
   const int64_t channels = x_t.size(1);
-  const bool guide = active(level);
   const int64_t rows = guide ? 2 * batch : batch;
   const at::Tensor times = at::full({rows}, t, x_t.options().dtype(at::kFloat));
-  at::Tensor prediction = guide ? denoiser_.forward(at::cat({x_t, x_t}), times, both_)
-                                : denoiser_.forward(x_t, times, conditions_);
+  at::Tensor prediction = denoiser_.forward(guide ? at::cat({x_t, x_t}) : x_t, times, conditions);
   KINORA_CHECK(prediction.dim() == x_t.dim() && prediction.size(0) == rows &&
                    (prediction.size(1) == channels || prediction.size(1) == 2 * channels) &&
                    prediction.sizes().slice(2) == x_t.sizes().slice(2),

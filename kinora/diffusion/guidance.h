@@ -2,6 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <vector>
+
 #include "kinora/diffusion/denoiser.h"
 
 namespace kinora::diffusion {
@@ -36,17 +38,33 @@ class GuidedDenoiser {
   /// from the conditions.
   GuidedDenoiser(Denoiser& denoiser, const Conditions& conditions, const Guidance& guidance);
 
+  /// Lets the denoiser do at once what depends on times and conditions alone: predict() is then
+  /// called once for each of `moments`, in any order, with its number. times: their t, float32 on
+  /// the device.
+  struct Moment {
+    double t;
+    double level;
+  };
+  void prepare(const std::vector<Moment>& moments, const at::Tensor& times);
+
+  /// Number `index` of the prepared moments. Otherwise as the other.
+  [[nodiscard]] at::Tensor predict(const at::Tensor& x_t, size_t index);
+
   /// x_t [B, C, ...], t as the denoiser takes it, level: its fraction of the schedule. Returns the
   /// guided prediction, [B, C or 2 C, ...]. Error kShape where the denoiser returns another shape.
   [[nodiscard]] at::Tensor predict(const at::Tensor& x_t, double t, double level);
 
  private:
   [[nodiscard]] bool active(double level) const;
+  [[nodiscard]] at::Tensor predict(const at::Tensor& x_t, double t, bool guide,
+                                   const Conditions& conditions);
 
   Denoiser& denoiser_;
   Conditions conditions_;
   Conditions both_;  ///< [conditions; null]; undefined where guidance is never active
   Guidance guidance_;
+  std::vector<Moment> moments_;
+  std::vector<at::Tensor> prepared_;  // a row a moment; undefined: nothing to skip
 };
 
 /// Guidance on predictions of shape [B, C or 2 C, ...] where x_t has `num_channels` = C.

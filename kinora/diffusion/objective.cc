@@ -14,22 +14,18 @@
 
 #include "kinora/core/error.h"
 #include "kinora/diffusion/importance.h"
+#include "kinora/kernels/diffusion_loss.h"
+#include "kinora/ops/diffusion_loss.h"
 #include "kinora/ops/random.h"
 
 namespace kinora::diffusion {
 namespace {
 
 /// Columns of Iddpm::table().
-enum Column : int64_t {
-  kSignal,              // sqrt(alpha-bar)
-  kNoise,               // sqrt(1 - alpha-bar)
-  kPosteriorDeviation,  // (model mean - posterior mean) / (noise - eps)
-  kMinLogVariance,      // log of the posterior variance, clipped
-  kLogVarianceRange,    // log(beta) - kMinLogVariance
-  kNumColumns,
-};
+using Column = kernels::DiffusionColumn;
+using enum kernels::DiffusionColumn;
 
-/// The rows of `table` at t, [B, kNumColumns].
+/// The rows of `table` at t, [B, kNumDiffusionColumns].
 at::Tensor rows_at(const at::Tensor& table, const at::Tensor& t) {
   return table.to(t.device()).index_select(0, t.to(at::kLong));
 }
@@ -109,11 +105,33 @@ Loss finish(const NoisedBatch& batch, const at::Tensor& mse, const at::Tensor& v
           vb.defined() ? vb.detach() : at::Tensor()};
 }
 
+Loss finish(const ops::FusedLoss& loss) {
+  return {loss.mean, loss.total, loss.mse, loss.vb};
+}
+
 Loss loss_of(const Iddpm& objective, const at::Tensor& prediction, const NoisedBatch& batch,
              const at::Tensor& x0) {
   const int64_t channels = batch.noise.size(1);
   const bool learned = objective.learned_variance();
   check_prediction(prediction, batch, learned ? 2 * channels : channels, false);
+  // 0.001 T of L_hybrid.
+  const double scale = static_cast<double>(objective.schedule().num_timesteps()) /
+                       static_cast<double>(kDdpmTimesteps);
+  ops::DiffusionLossInputs inputs{.target = kernels::Target::kNoise,
+                                  .prediction = prediction,
+                                  .noise = batch.noise,
+                                  .x0 = x0,
+                                  .weights = batch.weights,
+                                  .t = {},
+                                  .table = {},
+                                  .bound_scale = scale};
+  if (learned) {
+    inputs.t = batch.t;
+    inputs.table = objective.table().to(prediction.device());
+  }
+  if (ops::has_fused_loss(inputs)) {
+    return finish(ops::fused_loss(inputs));
+  }
   const at::Tensor eps_error = batch.noise - prediction.narrow(1, 0, channels);
   const at::Tensor mse = mean_flat(eps_error.square());
   if (!learned) {
@@ -121,9 +139,6 @@ Loss loss_of(const Iddpm& objective, const at::Tensor& prediction, const NoisedB
   }
   const at::Tensor bound = variational_bound(rows_at(objective.table(), batch.t), batch.t, x0,
                                              eps_error, prediction.narrow(1, channels, channels));
-  // 0.001 T of L_hybrid.
-  const double scale = static_cast<double>(objective.schedule().num_timesteps()) /
-                       static_cast<double>(kDdpmTimesteps);
   return finish(batch, mse, bound * scale);
 }
 
@@ -131,6 +146,14 @@ Loss loss_of(const RectifiedFlow& /*objective*/, const at::Tensor& prediction,
              const NoisedBatch& batch, const at::Tensor& x0) {
   const int64_t channels = batch.noise.size(1);
   check_prediction(prediction, batch, channels, true);
+  const ops::DiffusionLossInputs inputs{.target = kernels::Target::kVelocity,
+                                        .prediction = prediction,
+                                        .noise = batch.noise,
+                                        .x0 = x0,
+                                        .weights = batch.weights};
+  if (ops::has_fused_loss(inputs)) {
+    return finish(ops::fused_loss(inputs));
+  }
   const at::Tensor velocity = batch.noise - x0;
   return finish(batch, mean_flat((prediction.narrow(1, 0, channels) - velocity).square()), {});
 }
@@ -205,7 +228,7 @@ Iddpm::Iddpm(int64_t num_timesteps, bool learned_variance)
   std::vector<double> values;
   for (int64_t t = 0; t < num_timesteps; ++t) {
     const double min_log = schedule_.posterior_log_variance_clipped[t];
-    const double row[kNumColumns] = {
+    const double row[kNumDiffusionColumns] = {
         schedule_.sqrt_alphas_cumprod[t],
         schedule_.sqrt_one_minus_alphas_cumprod[t],
         schedule_.posterior_mean_coef1[t] * schedule_.sqrt_recipm1_alphas_cumprod[t],
@@ -214,7 +237,8 @@ Iddpm::Iddpm(int64_t num_timesteps, bool learned_variance)
     };
     values.insert(values.end(), std::begin(row), std::end(row));
   }
-  table_ = at::tensor(values, at::kDouble).to(at::kFloat).view({num_timesteps, kNumColumns});
+  table_ =
+      at::tensor(values, at::kDouble).to(at::kFloat).view({num_timesteps, kNumDiffusionColumns});
 }
 
 void Iddpm::to(at::Device device) {

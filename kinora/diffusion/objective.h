@@ -7,6 +7,7 @@
 
 #include "kinora/core/philox.h"
 #include "kinora/diffusion/schedule.h"
+#include "kinora/ops/random.h"
 
 /// What a denoiser learns. The trainer calls noise(), the denoiser, then loss(). Everything is
 /// float32 and stays on x0's device without synchronising it; nothing is random but by its key.
@@ -63,8 +64,8 @@ void move_to(Objective& objective, at::Device device);
 /// Names the random numbers of a batch.
 struct NoiseKey {
   uint64_t seed = 0;
-  uint32_t step = 0;
-  at::Tensor sample_index;  ///< int64 [B] on the CPU
+  ops::RandomStep step = 0;
+  at::Tensor sample_index;  ///< int64 [B] on the CPU or x0's device
   RandomPurpose noise = RandomPurpose::kNoise;
   RandomPurpose timestep = RandomPurpose::kTimestep;
 };

@@ -1,12 +1,14 @@
 #include "kinora/diffusion/sampler.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/tensor.h>
 #include <c10/core/GradMode.h>
 
 #include <cmath>
 
 #include "kinora/core/error.h"
 #include "kinora/core/philox.h"
+#include "kinora/ops/graph.h"
 #include "kinora/ops/random.h"
 
 namespace kinora::diffusion {
@@ -70,7 +72,63 @@ int64_t steps_of(const FlowEulerSampler& sampler) {
   return static_cast<int64_t>(sampler.times.size()) - 1;
 }
 
+GuidedDenoiser::Moment shown(const Moment& now) {
+  return {now.t, now.level};
+}
+
+std::vector<GuidedDenoiser::Moment> moments_of(const Sampler& sampler) {
+  std::vector<GuidedDenoiser::Moment> moments;
+  for (int64_t k = 0; k < num_steps(sampler); ++k) {
+    moments.push_back(
+        std::visit([&](const auto& value) { return shown(moment(value, k)); }, sampler));
+  }
+  return moments;
+}
+
+/// sample() with the times already on the device.
+at::Tensor run(Denoiser& denoiser, const Sampler& sampler, at::IntArrayRef shape,
+               const Conditions& conditions, const Guidance& guidance, const SampleKey& key,
+               const at::Tensor& times, const SampleCallback& callback) {
+  GuidedDenoiser guided_denoiser(denoiser, conditions, guidance);
+  guided_denoiser.prepare(moments_of(sampler), times);
+  const int64_t total = num_steps(sampler);
+  at::Tensor x = ops::random_normal(shape, key.sample_index, key.seed, 0,
+                                    RandomPurpose::kInitialNoise, times.device());
+  for (int64_t k = 0; k < total; ++k) {
+    const Moment now = std::visit([&](const auto& value) { return moment(value, k); }, sampler);
+    const at::Tensor prediction = guided_denoiser.predict(x, static_cast<size_t>(k));
+    at::Tensor noise;
+    if (now.needs_noise) {
+      noise = ops::random_normal(shape, key.sample_index, key.seed, static_cast<uint32_t>(k),
+                                 RandomPurpose::kSamplerNoise, times.device());
+    }
+    const SamplerStep next = std::visit(
+        [&](const auto& value) { return step(value, k, x, prediction, noise); }, sampler);
+    x = next.x;
+    if (callback) {
+      callback({k + 1, total, next.x0});
+    }
+  }
+  return x;
+}
+
+void check(const Sampler& sampler, at::IntArrayRef shape, const at::Tensor& sample_index) {
+  KINORA_CHECK(shape.size() >= 3 && sample_index.dim() == 1 && shape[0] == sample_index.size(0),
+               kShape, "[sampler] shape must be [B, C, ...] with B image numbers, got ", shape,
+               " and ", sample_index.sizes(), ".");
+  KINORA_CHECK(num_steps(sampler) >= 1, kConfig, "[sampler] needs at least 1 step, got ",
+               num_steps(sampler), ".");
+}
+
 }  // namespace
+
+at::Tensor sampling_times(const Sampler& sampler, at::Device device) {
+  std::vector<float> times;
+  for (const GuidedDenoiser::Moment& now : moments_of(sampler)) {
+    times.push_back(static_cast<float>(now.t));
+  }
+  return at::tensor(times, at::kFloat).to(device);
+}
 
 int64_t num_steps(const Sampler& sampler) {
   return std::visit([](const auto& value) { return steps_of(value); }, sampler);
@@ -127,32 +185,65 @@ SamplerStep flow_euler_step(const FlowEulerSampler& sampler, int64_t index, cons
 at::Tensor sample(Denoiser& denoiser, const Sampler& sampler, at::IntArrayRef shape,
                   const Conditions& conditions, const Guidance& guidance, const SampleKey& key,
                   at::Device device, const SampleCallback& callback) {
-  KINORA_CHECK(
-      shape.size() >= 3 && key.sample_index.dim() == 1 && shape[0] == key.sample_index.size(0),
-      kShape, "[sampler] shape must be [B, C, ...] with B image numbers, got ", shape, " and ",
-      key.sample_index.sizes(), ".");
-  const int64_t total = num_steps(sampler);
-  KINORA_CHECK(total >= 1, kConfig, "[sampler] needs at least 1 step, got ", total, ".");
+  check(sampler, shape, key.sample_index);
   const c10::NoGradGuard no_grad;
-  GuidedDenoiser guided_denoiser(denoiser, conditions, guidance);
-  at::Tensor x = ops::random_normal(shape, key.sample_index, key.seed, 0,
-                                    RandomPurpose::kInitialNoise, device);
-  for (int64_t k = 0; k < total; ++k) {
-    const Moment now = std::visit([&](const auto& value) { return moment(value, k); }, sampler);
-    const at::Tensor prediction = guided_denoiser.predict(x, now.t, now.level);
-    at::Tensor noise;
-    if (now.needs_noise) {
-      noise = ops::random_normal(shape, key.sample_index, key.seed, static_cast<uint32_t>(k),
-                                 RandomPurpose::kSamplerNoise, device);
+  return run(denoiser, sampler, shape, conditions, guidance, key, sampling_times(sampler, device),
+             callback);
+}
+
+/// A batch's inputs and result at fixed addresses, and the graph between them.
+struct RecordedSampler::Recorded {
+  std::vector<int64_t> shape;
+  Conditions conditions;
+  Conditions null;
+  at::Tensor sample_index;
+  at::Tensor x;
+  ops::Graph graph;
+};
+
+RecordedSampler::RecordedSampler(Denoiser& denoiser, const Sampler& sampler,
+                                 const Guidance& guidance, uint64_t seed, at::Device device)
+    : denoiser_(denoiser),
+      sampler_(sampler),
+      guidance_(guidance),
+      seed_(seed),
+      device_(device),
+      times_(sampling_times(sampler, device)) {}
+RecordedSampler::~RecordedSampler() = default;
+
+at::Tensor RecordedSampler::sample(at::IntArrayRef shape, const Conditions& conditions,
+                                   const Conditions& null, const at::Tensor& sample_index) {
+  check(sampler_, shape, sample_index);
+  const c10::NoGradGuard no_grad;
+  Guidance guidance = guidance_;
+  if (recorded_ == nullptr || recorded_->shape != shape.vec()) {
+    guidance.null = null;
+    const at::Tensor x =
+        run(denoiser_, sampler_, shape, conditions, guidance, {seed_, sample_index}, times_, {});
+    recorded_ = std::make_unique<Recorded>();
+    recorded_->shape = shape.vec();
+    recorded_->conditions.labels = conditions.labels.clone();
+    if (null.labels.defined()) {
+      recorded_->null.labels = null.labels.clone();
     }
-    const SamplerStep next = std::visit(
-        [&](const auto& value) { return step(value, k, x, prediction, noise); }, sampler);
-    x = next.x;
-    if (callback) {
-      callback({k + 1, total, next.x0});
-    }
+    recorded_->sample_index = sample_index.to(device_);
+    return x;
   }
-  return x;
+  Recorded& recorded = *recorded_;
+  recorded.conditions.labels.copy_(conditions.labels);
+  if (null.labels.defined()) {
+    recorded.null.labels.copy_(null.labels);
+  }
+  recorded.sample_index.copy_(sample_index);
+  if (!recorded.graph.is_recorded()) {
+    guidance.null = recorded.null;
+    recorded.graph.record([&] {
+      recorded.x = run(denoiser_, sampler_, shape, recorded.conditions, guidance,
+                       {seed_, recorded.sample_index}, times_, {});
+    });
+  }
+  recorded.graph.replay();
+  return recorded.x.clone();
 }
 
 }  // namespace kinora::diffusion

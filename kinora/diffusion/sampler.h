@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <variant>
 #include <vector>
 
@@ -82,6 +83,9 @@ struct SampleProgress {
 /// Called after every step; may throw to stop.
 using SampleCallback = std::function<void(const SampleProgress&)>;
 
+/// The times at which `sampler` asks the denoiser, float32 [steps] on `device`.
+[[nodiscard]] at::Tensor sampling_times(const Sampler& sampler, at::Device device);
+
 /// Draws initial noise and runs all steps. shape [B, C, H, W] or [B, C, T, H, W]; conditions and
 /// guidance.null on `device`. Returns float32 of `shape` on `device`. No gradients are recorded.
 /// (Not inference mode: buffers that a model computes lazily must stay usable in training.)
@@ -90,5 +94,29 @@ using SampleCallback = std::function<void(const SampleProgress&)>;
                                 const Conditions& conditions, const Guidance& guidance,
                                 const SampleKey& key, at::Device device,
                                 const SampleCallback& callback = {});
+
+/// The same for many batches, whose whole loop is recorded as a CUDA graph at the second one of a
+/// size.
+class RecordedSampler {
+ public:
+  /// All are borrowed. `guidance.null` comes with each batch.
+  RecordedSampler(Denoiser& denoiser, const Sampler& sampler, const Guidance& guidance,
+                  uint64_t seed, at::Device device);
+  ~RecordedSampler();
+
+  /// sample() with key {seed, sample_index}.
+  [[nodiscard]] at::Tensor sample(at::IntArrayRef shape, const Conditions& conditions,
+                                  const Conditions& null, const at::Tensor& sample_index);
+
+ private:
+  struct Recorded;
+  Denoiser& denoiser_;
+  const Sampler& sampler_;
+  Guidance guidance_;
+  uint64_t seed_;
+  at::Device device_;
+  at::Tensor times_;
+  std::unique_ptr<Recorded> recorded_;  // of the last size
+};
 
 }  // namespace kinora::diffusion

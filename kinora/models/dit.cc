@@ -18,6 +18,7 @@
 
 #include "kinora/core/error.h"
 #include "kinora/ops/attention.h"
+#include "kinora/ops/fp8.h"
 #include "kinora/ops/parameter.h"
 #include "kinora/ops/recompute.h"
 
@@ -152,6 +153,10 @@ DiTBlock::DiTBlock(const DiTConfig& config)
   add_child("adaLN_modulation", adaLN_modulation);
 }
 
+ops::BlockWeights DiTBlock::weights() const {
+  return {attn.qkv.weights(), attn.proj.weights(), mlp.fc1.weights(), mlp.fc2.weights()};
+}
+
 at::Tensor DiTBlock::forward(const at::Tensor& x, const at::Tensor& c) const {
   const std::vector<at::Tensor> m = adaLN_modulation.forward(c);
   const at::Tensor& shift_msa = m[0];
@@ -176,6 +181,10 @@ FinalLayer::FinalLayer(const DiTConfig& config)
 at::Tensor FinalLayer::forward(const at::Tensor& x, const at::Tensor& c) const {
   const std::vector<at::Tensor> m = adaLN_modulation.forward(c);  // shift, scale
   return tapped(linear.forward(modulated_norm(x, m[0], m[1])));
+}
+
+at::Tensor FinalLayer::modulation(const at::Tensor& c) const {
+  return at::cat(adaLN_modulation.forward(c), -1).squeeze(1);
 }
 
 DiT::Blocks::Blocks(const DiTConfig& config) {
@@ -208,6 +217,11 @@ void DiT::set_recompute(int64_t num_blocks) {
   recompute_blocks_ = num_blocks;
 }
 
+void DiT::use_fast_path(std::shared_ptr<ops::BlockKernels> kernels, ops::Recompute level) {
+  kernels_ = std::move(kernels);
+  recompute_ = level;
+}
+
 void DiT::to_device(const at::Device& device) {
   pos_embed = pos_embed.to(device);
 }
@@ -225,8 +239,54 @@ at::Tensor DiT::forward(const at::Tensor& x_t, const at::Tensor& t,
                    conditions.labels.size(0) == x_t.size(0),
                kShape, "[dit] labels must be given, int64 [", x_t.size(0), "]");
 
-  at::Tensor x = x_embedder.forward(x_t) + pos_embed;                                  // [B, N, C]
-  const at::Tensor c = t_embedder.forward(t) + y_embedder.forward(conditions.labels);  // [B, C]
+  at::Tensor x = x_embedder.forward(x_t) + pos_embed;  // [B, N, C]
+  if (conditions.prepared.defined()) {
+    stack_ = block_stack();
+    return to_image(final_layer.project(ops::adaln_blocks(
+        *kernels_, stack_, x.to(stack_.blocks[0].qkv.weight.scalar_type()), conditions.prepared)));
+  }
+  const at::Tensor c = condition(t, conditions.labels);  // [B, C]
+  return tapped(to_image(is_fast() ? fast_blocks(x, c) : plain_blocks(x, c)));
+}
+
+at::Tensor DiT::condition(const at::Tensor& t, const at::Tensor& labels) const {
+  return t_embedder.forward(t) + y_embedder.forward(labels);
+}
+
+at::Tensor DiT::to_image(const at::Tensor& patches) const {
+  const int64_t rows = config_.height / config_.patch;
+  const int64_t columns = config_.width / config_.patch;
+  return patches.view({patches.size(0), rows, columns, config_.patch, config_.patch, -1})
+      .permute({0, 5, 1, 3, 2, 4})
+      .reshape({patches.size(0), config_.out_channels(), config_.height, config_.width});
+}
+
+void DiT::begin_step() {
+  if (!is_fast() || kernels_->fp8() == nullptr) {
+    return;
+  }
+  std::vector<ops::LinearWeights> linears;
+  for (const ops::BlockWeights& block : block_stack().blocks) {
+    linears.insert(linears.end(), {block.qkv, block.proj, block.fc1, block.fc2});
+  }
+  kernels_->fp8()->begin_step(linears);
+}
+
+at::Tensor DiT::prepare(const at::Tensor& times, const diffusion::Conditions& conditions) {
+  constexpr int64_t kMaxBytes = int64_t{1} << 30;
+  const int64_t batch = conditions.labels.size(0);
+  const int64_t columns = (6 * config_.depth + 2) * config_.hidden;
+  const int64_t rows = times.size(0) * batch;
+  if (!is_fast() || rows * columns * static_cast<int64_t>(sizeof(float)) > kMaxBytes) {
+    return {};
+  }
+  const at::Tensor c = condition(times.repeat_interleave(batch),
+                                 conditions.labels.repeat({times.size(0)}));  // [S B, C]
+  return ops::seam_vectors(*kernels_, block_stack(), c, final_layer.modulation(c))
+      .view({times.size(0), batch, columns});
+}
+
+at::Tensor DiT::plain_blocks(at::Tensor x, const at::Tensor& c) const {
   for (size_t i = 0; i < blocks.items.size(); ++i) {
     const DiTBlock& block = *blocks.items[i];
     if (static_cast<int64_t>(i) < recompute_blocks_) {
@@ -237,13 +297,35 @@ at::Tensor DiT::forward(const at::Tensor& x_t, const at::Tensor& t,
       x = block.forward(x, c);
     }
   }
-  x = final_layer.forward(x, c);  // [B, N, P P out]
+  return final_layer.forward(x, c);  // [B, N, P P out]
+}
 
-  const int64_t rows = config_.height / config_.patch;
-  const int64_t columns = config_.width / config_.patch;
-  return tapped(x.view({x.size(0), rows, columns, config_.patch, config_.patch, -1})
-                    .permute({0, 5, 1, 3, 2, 4})
-                    .reshape({x.size(0), config_.out_channels(), config_.height, config_.width}));
+at::Tensor DiT::fast_blocks(const at::Tensor& x, const at::Tensor& c) {
+  stack_ = block_stack();
+  const at::Tensor typed = x.to(stack_.blocks[0].qkv.weight.scalar_type());
+  const at::Tensor h =
+      ops::adaln_blocks(*kernels_, stack_, typed, c, final_layer.modulation(c));  // [B, N, C]
+  return final_layer.project(h);
+}
+
+ops::BlockStack DiT::block_stack() const {
+  ops::BlockStack stack{.blocks = {},
+                        .modulation = {},
+                        .heads = config_.heads,
+                        .recompute = recompute_,
+                        .recomputed_blocks = recompute_blocks_};
+  std::vector<ops::LinearWeights> modulation;
+  int64_t number = 0;
+  for (const auto& block : blocks.items) {
+    ops::BlockWeights weights = block->weights();
+    for (ops::LinearWeights* linear : {&weights.qkv, &weights.proj, &weights.fc1, &weights.fc2}) {
+      linear->number = number++;
+    }
+    stack.blocks.push_back(std::move(weights));
+    modulation.push_back(block->modulation());
+  }
+  stack.modulation = ops::merge_adjacent(modulation);
+  return stack;
 }
 
 at::Tensor sin_cos_position_embedding(int64_t hidden, int64_t rows, int64_t columns) {

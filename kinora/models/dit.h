@@ -8,6 +8,7 @@
 #include "kinora/nn/linear.h"
 #include "kinora/nn/module.h"
 #include "kinora/nn/plan.h"
+#include "kinora/ops/adaln_blocks.h"
 
 namespace kinora::models {
 
@@ -70,6 +71,7 @@ class Modulation : public nn::Module {
   Modulation(int64_t hidden, int64_t num_vectors, bool fp32_island);
   /// c: [B, C]. Returns num_vectors tensors [B, 1, C], fp32.
   [[nodiscard]] std::vector<at::Tensor> forward(const at::Tensor& c) const;
+  [[nodiscard]] ops::LinearWeights weights() const { return linear.weights(); }
 
  private:
   int64_t num_vectors_;
@@ -93,7 +95,6 @@ class Mlp : public nn::Module {
   explicit Mlp(const DiTConfig& config);
   [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
 
- private:
   nn::Linear fc1;
   nn::Linear fc2;
 };
@@ -104,6 +105,10 @@ class DiTBlock : public nn::Module {
   explicit DiTBlock(const DiTConfig& config);
   /// x: [B, N, C] fp32 residual stream; c: [B, C] fp32.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& c) const;
+
+  // For the fast path.
+  [[nodiscard]] ops::BlockWeights weights() const;
+  [[nodiscard]] ops::LinearWeights modulation() const { return adaLN_modulation.weights(); }
 
  private:
   Attention attn;
@@ -117,13 +122,19 @@ class FinalLayer : public nn::Module {
   explicit FinalLayer(const DiTConfig& config);
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& c) const;
 
+  // For the fast path, whose blocks end with the modulated norm.
+  /// c: [B, C]. Returns shift and scale, fp32 [B, 2 C].
+  [[nodiscard]] at::Tensor modulation(const at::Tensor& c) const;
+  [[nodiscard]] at::Tensor project(const at::Tensor& h) const { return linear.forward(h); }
+
  private:
   nn::Linear linear;
   Modulation adaLN_modulation;
 };
 
 /// The diffusion transformer. Keys, shapes and arithmetic are those of the original, so its
-/// checkpoints load by name. Plain path: ATen calls, on CPU and GPU.
+/// checkpoints load by name. Plain path: ATen calls, on CPU and GPU, the specification. Fast path:
+/// the blocks by ops::adaln_blocks, their residual stream in the compute type.
 class DiT : public nn::Module, public diffusion::Denoiser {
  public:
   /// `config` as resolved() gives it. Parameters get their storage from optim::Arena.
@@ -132,18 +143,40 @@ class DiT : public nn::Module, public diffusion::Denoiser {
   [[nodiscard]] at::Tensor forward(const at::Tensor& x_t, const at::Tensor& t,
                                    const diffusion::Conditions& conditions) override;
 
+  /// The fast path's vectors of all seams, where they take at most 1 GiB.
+  [[nodiscard]] at::Tensor prepare(const at::Tensor& times,
+                                   const diffusion::Conditions& conditions) override;
+
+  /// Quantises the weights where the fast path computes in fp8.
+  void begin_step() override;
+
   [[nodiscard]] const DiTConfig& config() const { return config_; }
 
   /// The first `num_blocks` blocks keep only their input in training and are computed again in
   /// backward: 0 = none, depth = every block.
   void set_recompute(int64_t num_blocks);
 
+  /// Takes the fast path from now on, where nothing taps module outputs. `level`: what blocks that
+  /// set_recompute() does not name keep for backward. Null: the plain path.
+  void use_fast_path(std::shared_ptr<ops::BlockKernels> kernels,
+                     ops::Recompute level = ops::Recompute::kNone);
+
   /// Moves the position table (the only buffer) to where the parameters are.
   void to_device(const at::Device& device);
 
  private:
+  [[nodiscard]] ops::BlockStack block_stack() const;
+  [[nodiscard]] at::Tensor plain_blocks(at::Tensor x, const at::Tensor& c) const;
+  [[nodiscard]] at::Tensor fast_blocks(const at::Tensor& x, const at::Tensor& c);
+  [[nodiscard]] bool is_fast() const { return kernels_ != nullptr && !is_tapped(); }
+  [[nodiscard]] at::Tensor condition(const at::Tensor& t, const at::Tensor& labels) const;
+  [[nodiscard]] at::Tensor to_image(const at::Tensor& patches) const;
+
   DiTConfig config_;
   int64_t recompute_blocks_ = 0;
+  ops::Recompute recompute_ = ops::Recompute::kNone;
+  std::shared_ptr<ops::BlockKernels> kernels_;
+  ops::BlockStack stack_;  // of the last fast forward; its backward reads it
   PatchEmbed x_embedder;
   TimestepEmbedder t_embedder;
   LabelEmbedder y_embedder;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kinora/nn/module.h"
+#include "kinora/ops/adaln_blocks.h"
 
 namespace kinora::nn {
 
@@ -12,6 +13,11 @@ class Linear : public Module {
 
   /// x: [..., in], any floating dtype. Returns [..., out] in the weight's dtype.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
+
+  /// For the fast path, which computes without this module.
+  [[nodiscard]] ops::LinearWeights weights() const {
+    return {weight.value, bias.value, weight.grad, bias.grad, -1};
+  }
 
   Parameter weight;
   Parameter bias;

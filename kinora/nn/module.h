@@ -77,6 +77,8 @@ class Module {
   void add_parameter(std::string name, Parameter& parameter);
   void add_buffer(std::string name, at::Tensor& buffer);
 
+  /// Whether something looks at outputs. Then forward must pass through every module.
+  [[nodiscard]] bool is_tapped() const { return tap_ != nullptr; }
   /// Passes a module's output through its tap. Every forward ends with this.
   [[nodiscard]] at::Tensor tapped(const at::Tensor& output) const;
 

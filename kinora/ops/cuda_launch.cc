@@ -8,12 +8,19 @@
 #include "kinora/core/cuda.h"
 #include "kinora/kernels/cuda/optimizer.h"
 #include "kinora/kernels/cuda/random.h"
+#include "kinora/ops/optimizer_step.h"
 
 namespace kinora::ops::cuda {
 namespace {
 
 kernels::StepControl* device_control(const at::Tensor& control) {
   return reinterpret_cast<kernels::StepControl*>(control.data_ptr<uint8_t>());
+}
+
+kernels::cuda::BucketTable launch_table(const BucketTable& table) {
+  return {
+      reinterpret_cast<const kernels::AdamwBucket*>(table.device_table().const_data_ptr<uint8_t>()),
+      static_cast<int32_t>(table.buckets().size()), table.num_chunks()};
 }
 
 }  // namespace
@@ -23,39 +30,60 @@ bool available() {
 }
 
 void random_fill(const at::Tensor& out, int64_t rows, const at::Tensor& sample_index,
-                 const RandomStream& stream, int64_t first_element,
+                 const RandomStream& stream, const at::Tensor& step, int64_t first_element,
                  kernels::Distribution distribution, float scale) {
   const c10::cuda::CUDAGuard guard(out.device());
   const int64_t row_size = rows == 0 ? 0 : out.numel() / rows;
   KINORA_CUDA_CHECK(kernels::cuda::random_fill(
       out.data_ptr<float>(), rows, row_size,
       sample_index.defined() ? sample_index.const_data_ptr<int64_t>() : nullptr, stream,
+      step.defined() ? step.const_data_ptr<int64_t>() : nullptr,
       static_cast<uint64_t>(first_element), distribution, scale,
       c10::cuda::getCurrentCUDAStream()));
 }
 
-void add_sum_squares(const at::Tensor& grad, const at::Tensor& control) {
-  const c10::cuda::CUDAGuard guard(grad.device());
-  // Handed back to the caching allocator at once: later work of this stream comes after ours.
-  const at::Tensor workspace =
-      at::empty({static_cast<int64_t>(kernels::cuda::sum_squares_workspace_bytes())},
-                at::TensorOptions(at::kByte).device(grad.device()));
-  KINORA_CUDA_CHECK(kernels::cuda::sum_squares(grad.const_data_ptr<float>(), grad.numel(),
-                                               workspace.data_ptr(), device_control(control),
+at::Tensor sum_squares_workspace(const BucketTable& table) {
+  const auto bytes = kernels::cuda::sum_squares_workspace_bytes(table.num_chunks());
+  return at::empty({static_cast<int64_t>(bytes)}, table.device_table().options());
+}
+
+void add_sum_squares(const BucketTable& table, const at::Tensor& control) {
+  const c10::cuda::CUDAGuard guard(control.device());
+  KINORA_CUDA_CHECK(kernels::cuda::sum_squares(launch_table(table), table.workspace().data_ptr(),
+                                               device_control(control),
                                                c10::cuda::getCurrentCUDAStream()));
 }
 
-void prepare_update(const at::Tensor& control, const kernels::UpdatePolicy& policy) {
+void prepare_update(const at::Tensor& control, const kernels::UpdatePolicy& policy,
+                    const kernels::StepExchange* exchange) {
   const c10::cuda::CUDAGuard guard(control.device());
-  KINORA_CUDA_CHECK(kernels::cuda::prepare_update(device_control(control), policy,
+  KINORA_CUDA_CHECK(kernels::cuda::prepare_update(device_control(control), policy, exchange,
                                                   c10::cuda::getCurrentCUDAStream()));
 }
 
-void adamw_update(const kernels::AdamwBuffers& buffers, const at::Tensor& like,
-                  const kernels::AdamwParameters& parameters, const at::Tensor& control) {
-  const c10::cuda::CUDAGuard guard(like.device());
-  KINORA_CUDA_CHECK(kernels::cuda::adamw_update(buffers, parameters, device_control(control),
-                                                like.numel(), c10::cuda::getCurrentCUDAStream()));
+void adamw_update(const BucketTable& table, const kernels::AdamwParameters& parameters,
+                  const at::Tensor& control) {
+  const c10::cuda::CUDAGuard guard(control.device());
+  KINORA_CUDA_CHECK(kernels::cuda::adamw_update(
+      launch_table(table), parameters, device_control(control), c10::cuda::getCurrentCUDAStream()));
+}
+
+void publish_report(const at::Tensor& control, const at::Tensor& loss,
+                    kernels::StepExchange* exchange) {
+  const c10::cuda::CUDAGuard guard(control.device());
+  KINORA_CUDA_CHECK(kernels::cuda::publish_report(
+      device_control(control), loss.defined() ? loss.const_data_ptr<float>() : nullptr, exchange,
+      c10::cuda::getCurrentCUDAStream()));
+}
+
+void check_device(at::Device device) {
+  const c10::cuda::CUDAGuard guard(device);
+  const cudaError_t error = cudaStreamQuery(c10::cuda::getCurrentCUDAStream());
+  if (error == cudaErrorNotReady) {
+    (void)cudaGetLastError();  // else the next launch would report it
+  } else {
+    KINORA_CUDA_CHECK(error);
+  }
 }
 
 void round_to(const at::Tensor& in, DType type, const at::Tensor& out) {

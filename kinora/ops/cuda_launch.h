@@ -9,6 +9,10 @@
 #include "kinora/kernels/optimizer.h"
 #include "kinora/kernels/random.h"
 
+namespace kinora::ops {
+class BucketTable;
+}
+
 /// The launchers of kernels/cuda/ on tensors and torch's current stream, for the files of this room
 /// only. cuda_launch.cc in builds with GPU support, no_cuda_launch.cc in CPU-only ones.
 namespace kinora::ops::cuda {
@@ -19,17 +23,28 @@ namespace kinora::ops::cuda {
 /// @param out           fp32 [rows, ...], contiguous, on a GPU.
 /// @param sample_index  int64 [rows] on the same GPU, or undefined: one row, of stream.sample.
 void random_fill(const at::Tensor& out, int64_t rows, const at::Tensor& sample_index,
-                 const RandomStream& stream, int64_t first_element,
+                 const RandomStream& stream, const at::Tensor& step, int64_t first_element,
                  kernels::Distribution distribution, float scale);
 
-/// kernels::cuda::sum_squares of `grad`, fp32, contiguous.
-void add_sum_squares(const at::Tensor& grad, const at::Tensor& control);
+/// Scratch for add_sum_squares of this table.
+[[nodiscard]] at::Tensor sum_squares_workspace(const BucketTable& table);
 
-void prepare_update(const at::Tensor& control, const kernels::UpdatePolicy& policy);
+void add_sum_squares(const BucketTable& table, const at::Tensor& control);
 
-/// @param like  a tensor of the bucket: its device and number of elements.
-void adamw_update(const kernels::AdamwBuffers& buffers, const at::Tensor& like,
-                  const kernels::AdamwParameters& parameters, const at::Tensor& control);
+/// @param exchange  in pinned memory, or null.
+void prepare_update(const at::Tensor& control, const kernels::UpdatePolicy& policy,
+                    const kernels::StepExchange* exchange);
+
+void adamw_update(const BucketTable& table, const kernels::AdamwParameters& parameters,
+                  const at::Tensor& control);
+
+/// @param loss      one fp32 element on the device, or undefined.
+/// @param exchange  in pinned memory.
+void publish_report(const at::Tensor& control, const at::Tensor& loss,
+                    kernels::StepExchange* exchange);
+
+/// Throws kCuda if work of the current stream has failed; waits for nothing.
+void check_device(at::Device device);
 
 void round_to(const at::Tensor& in, DType type, const at::Tensor& out);
 

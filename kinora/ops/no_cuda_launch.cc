@@ -16,21 +16,36 @@ bool available() {
 }
 
 void random_fill(const at::Tensor& /*out*/, int64_t /*rows*/, const at::Tensor& /*sample_index*/,
-                 const RandomStream& /*stream*/, int64_t /*first_element*/,
-                 kernels::Distribution /*distribution*/, float /*scale*/) {
+                 const RandomStream& /*stream*/, const at::Tensor& /*step*/,
+                 int64_t /*first_element*/, kernels::Distribution /*distribution*/,
+                 float /*scale*/) {
   no_kernels();
 }
 
-void add_sum_squares(const at::Tensor& /*grad*/, const at::Tensor& /*control*/) {
+at::Tensor sum_squares_workspace(const BucketTable& /*table*/) {
   no_kernels();
 }
 
-void prepare_update(const at::Tensor& /*control*/, const kernels::UpdatePolicy& /*policy*/) {
+void add_sum_squares(const BucketTable& /*table*/, const at::Tensor& /*control*/) {
   no_kernels();
 }
 
-void adamw_update(const kernels::AdamwBuffers& /*buffers*/, const at::Tensor& /*like*/,
-                  const kernels::AdamwParameters& /*parameters*/, const at::Tensor& /*control*/) {
+void prepare_update(const at::Tensor& /*control*/, const kernels::UpdatePolicy& /*policy*/,
+                    const kernels::StepExchange* /*exchange*/) {
+  no_kernels();
+}
+
+void adamw_update(const BucketTable& /*table*/, const kernels::AdamwParameters& /*parameters*/,
+                  const at::Tensor& /*control*/) {
+  no_kernels();
+}
+
+void publish_report(const at::Tensor& /*control*/, const at::Tensor& /*loss*/,
+                    kernels::StepExchange* /*exchange*/) {
+  no_kernels();
+}
+
+void check_device(at::Device /*device*/) {
   no_kernels();
 }
 

@@ -5,8 +5,12 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstring>
+#include <thread>
+#include <utility>
 
 #include "kinora/core/error.h"
 #include "kinora/kernels/cast.h"
@@ -49,17 +53,18 @@ void write_control(const StepControl& value, const at::Tensor& control) {
   control.copy_(host);
 }
 
-void check_bucket(const OptimizerBucket& bucket, const kernels::AdamwParameters& parameters,
-                  const at::Tensor& control) {
+kernels::StepExchange* host_exchange(const at::Tensor& exchange) {
+  return reinterpret_cast<kernels::StepExchange*>(exchange.data_ptr<uint8_t>());
+}
+
+void check_bucket(const OptimizerBucket& bucket) {
   KINORA_CHECK(bucket.master.defined(), kShape, "[optimizer] master must be defined");
   check_flat(bucket.master, "master", at::kFloat, bucket.master);
   check_flat(bucket.grad, "grad", at::kFloat, bucket.master);
   check_flat(bucket.exp_avg, "exp_avg", at::kFloat, bucket.master);
   check_flat(bucket.exp_avg_sq, "exp_avg_sq", at::kFloat, bucket.master);
-  KINORA_CHECK(bucket.ema.size() <= kernels::kMaxEmas &&
-                   static_cast<int>(bucket.ema.size()) == parameters.num_emas,
-               kShape, "[optimizer] there must be ", parameters.num_emas, " EMAs (at most ",
-               kernels::kMaxEmas, "), got ", bucket.ema.size());
+  KINORA_CHECK(bucket.ema.size() <= kernels::kMaxEmas, kShape, "[optimizer] there must be at most ",
+               kernels::kMaxEmas, " EMAs, got ", bucket.ema.size());
   for (const at::Tensor& ema : bucket.ema) {
     check_flat(ema, "ema", at::kFloat, bucket.master);
   }
@@ -68,9 +73,17 @@ void check_bucket(const OptimizerBucket& bucket, const kernels::AdamwParameters&
                  "[optimizer] compute must be bf16 or fp16, got ", bucket.compute.scalar_type());
     check_flat(bucket.compute, "compute", bucket.compute.scalar_type(), bucket.master);
   }
+}
+
+void check_call(const OptimizerBucket& bucket, const at::Tensor& control) {
   KINORA_CHECK(control.device() == bucket.master.device(), kShape,
                "[optimizer] the control block must be on ", bucket.master.device(), ", got ",
                control.device());
+}
+
+void check_averages(const OptimizerBucket& bucket, const kernels::AdamwParameters& parameters) {
+  KINORA_CHECK(static_cast<int>(bucket.ema.size()) == parameters.num_emas, kShape,
+               "[optimizer] there must be ", parameters.num_emas, " EMAs, got ", bucket.ema.size());
 }
 
 kernels::AdamwBuffers pointers(const OptimizerBucket& bucket) {
@@ -134,68 +147,157 @@ at::Tensor loss_scale_of(const at::Tensor& control) {
   return control.view(at::kFloat).select(0, offsetof(StepControl, loss_scale) / sizeof(float));
 }
 
-void add_sum_squares(const at::Tensor& grad, const at::Tensor& control) {
-  KINORA_CHECK(grad.defined(), kShape, "[optimizer] grad must be defined");
-  check_flat(grad, "grad", at::kFloat, grad);
-  KINORA_CHECK(control.device() == grad.device(), kShape,
-               "[optimizer] the control block must be on ", grad.device(), ", got ",
-               control.device());
-  if (grad.device().is_cpu()) {
-    host_control(control)->grad_sum_squares += sum_squares_on_cpu(grad);
-  } else if (cuda::available()) {
-    cuda::add_sum_squares(grad, control);
-  } else {
-    static_assert(offsetof(StepControl, grad_sum_squares) % sizeof(double) == 0);
-    const at::Tensor sum = control.view(at::kDouble)
-                               .select(0, offsetof(StepControl, grad_sum_squares) / sizeof(double));
-    sum.add_(grad.to(at::kDouble).square_().sum());
+at::Tensor make_step_exchange(at::Device device) {
+  const at::Tensor exchange =
+      at::empty({sizeof(kernels::StepExchange)},
+                at::TensorOptions(at::kByte).pinned_memory(device.is_cuda()));
+  *host_exchange(exchange) = kernels::StepExchange{};
+  return exchange;
+}
+
+void set_step_lr(const at::Tensor& exchange, int64_t step, double lr) {
+  std::atomic_ref<double>(host_exchange(exchange)->lr[step % kernels::kStepRing]).store(lr);
+}
+
+std::optional<kernels::StepReport> find_report(const at::Tensor& exchange, int64_t step) {
+  kernels::StepReport& report = host_exchange(exchange)->reports[step % kernels::kStepRing];
+  // Written last, by a device that put a fence before it.
+  const int64_t there = std::atomic_ref<int64_t>(report.step).load(std::memory_order_acquire);
+  KINORA_CHECK(there <= step, kInternal, "[optimizer] the report of step ", step,
+               " must be read within ", kernels::kStepRing, " steps, that of step ", there,
+               " has taken its place");
+  return there == step ? std::optional(report) : std::nullopt;
+}
+
+kernels::StepReport wait_report(const at::Tensor& exchange, int64_t step, at::Device device) {
+  using std::chrono::microseconds;
+  constexpr microseconds kSleep(20);
+  constexpr int kLooksPerCheck = 1000;
+  for (int64_t looks = 1;; ++looks) {
+    if (const std::optional<kernels::StepReport> report = find_report(exchange, step)) {
+      return *report;
+    }
+    KINORA_CHECK(device.is_cuda(), kInternal, "[optimizer] step ", step, " was never launched");
+    // A device that has failed reports nothing.
+    if (looks % kLooksPerCheck == 0) {
+      cuda::check_device(device);
+    }
+    std::this_thread::sleep_for(kSleep);
   }
 }
 
-void prepare_update(const at::Tensor& control, const kernels::UpdatePolicy& policy) {
+BucketTable::BucketTable(std::vector<OptimizerBucket> buckets) : buckets_(std::move(buckets)) {
+  std::vector<kernels::AdamwBucket> entries;
+  for (const OptimizerBucket& bucket : buckets_) {
+    check_bucket(bucket);
+    KINORA_CHECK(bucket.ema.size() == buckets_[0].ema.size() &&
+                     bucket.master.device() == buckets_[0].master.device(),
+                 kShape, "[optimizer] all buckets must have as many EMAs and be on one device");
+    entries.push_back({.buffers = pointers(bucket), .count = bucket.master.numel()});
+  }
+  num_chunks_ = kernels::number_chunks(entries);
+  if (buckets_.empty() || !buckets_[0].master.is_cuda() || !cuda::available()) {
+    return;
+  }
+  const auto bytes = static_cast<int64_t>(entries.size() * sizeof(kernels::AdamwBucket));
+  const at::Tensor host = at::empty({bytes}, at::TensorOptions(at::kByte));
+  std::memcpy(host.data_ptr<uint8_t>(), entries.data(), static_cast<size_t>(bytes));
+  device_table_ = host.to(buckets_[0].master.device());
+  workspace_ = cuda::sum_squares_workspace(*this);
+}
+
+void add_sum_squares(const BucketTable& table, const at::Tensor& control) {
+  for (const OptimizerBucket& bucket : table.buckets()) {
+    check_call(bucket, control);
+  }
+  if (table.device_table().defined()) {
+    cuda::add_sum_squares(table, control);
+    return;
+  }
+  for (const OptimizerBucket& bucket : table.buckets()) {
+    if (bucket.grad.device().is_cpu()) {
+      host_control(control)->grad_sum_squares += sum_squares_on_cpu(bucket.grad);
+    } else {
+      static_assert(offsetof(StepControl, grad_sum_squares) % sizeof(double) == 0);
+      const at::Tensor sum =
+          control.view(at::kDouble)
+              .select(0, offsetof(StepControl, grad_sum_squares) / sizeof(double));
+      sum.add_(bucket.grad.to(at::kDouble).square_().sum());
+    }
+  }
+}
+
+void prepare_update(const at::Tensor& control, const kernels::UpdatePolicy& policy,
+                    const at::Tensor& exchange) {
+  const kernels::StepExchange* shared = exchange.defined() ? host_exchange(exchange) : nullptr;
   if (control.device().is_cpu()) {
-    kernels::prepare_update(host_control(control), policy);
+    kernels::prepare_update(host_control(control), policy, shared);
   } else if (cuda::available()) {
-    cuda::prepare_update(control, policy);
+    cuda::prepare_update(control, policy, shared);
   } else {
     StepControl value = read_step_control(control);
-    kernels::prepare_update(&value, policy);
+    kernels::prepare_update(&value, policy, shared);
     write_control(value, control);
   }
 }
 
-void adamw_update(const OptimizerBucket& bucket, const kernels::AdamwParameters& parameters,
+void adamw_update(const BucketTable& table, const kernels::AdamwParameters& parameters,
                   const at::Tensor& control) {
-  check_bucket(bucket, parameters, control);
-  if (bucket.master.device().is_cpu()) {
-    const kernels::AdamwBuffers buffers = pointers(bucket);
-    const StepControl& decisions = *host_control(control);
-    for_chunks(bucket.master.numel(), kChunk, [&](int64_t begin, int64_t end) {
-      kernels::adamw_update(buffers, parameters, decisions, begin, end);
-    });
-  } else if (cuda::available()) {
-    cuda::adamw_update(pointers(bucket), bucket.master, parameters, control);
-  } else {
-    adamw_update_composed(bucket, parameters, control);
+  for (const OptimizerBucket& bucket : table.buckets()) {
+    check_call(bucket, control);
+    check_averages(bucket, parameters);
   }
+  if (table.device_table().defined()) {
+    cuda::adamw_update(table, parameters, control);
+    return;
+  }
+  for (const OptimizerBucket& bucket : table.buckets()) {
+    if (bucket.master.device().is_cpu()) {
+      const kernels::AdamwBuffers buffers = pointers(bucket);
+      const StepControl& decisions = *host_control(control);
+      for_chunks(bucket.master.numel(), kChunk, [&](int64_t begin, int64_t end) {
+        kernels::adamw_update(buffers, parameters, decisions, begin, end);
+      });
+    } else {
+      adamw_update_composed(bucket, parameters, control);
+    }
+  }
+}
+
+void publish_report(const at::Tensor& control, const at::Tensor& loss, const at::Tensor& exchange) {
+  KINORA_CHECK(!loss.defined() || (loss.scalar_type() == at::kFloat && loss.numel() == 1 &&
+                                   loss.device() == control.device()),
+               kShape, "[optimizer] the loss must be one fp32 element on ", control.device(),
+               ", got ", loss.toString(), " of shape ", loss.sizes());
+  if (control.is_cuda() && cuda::available()) {
+    cuda::publish_report(control, loss, host_exchange(exchange));
+    return;
+  }
+  const StepControl value = read_step_control(control);
+  const at::Tensor host_loss = loss.defined() ? loss.detach().to(at::kCPU) : loss;
+  volatile kernels::StepReport* report = kernels::write_report(
+      value, loss.defined() ? host_loss.const_data_ptr<float>() : nullptr, host_exchange(exchange));
+  report->step = value.steps;
 }
 
 void adamw_update_composed(const OptimizerBucket& bucket,
                            const kernels::AdamwParameters& parameters, const at::Tensor& control) {
-  check_bucket(bucket, parameters, control);
+  check_bucket(bucket);
+  check_averages(bucket, parameters);
+  check_call(bucket, control);
   const StepControl decisions = read_step_control(control);
   if (decisions.skip != 0) {
     bucket.grad.zero_();
     return;
   }
   bucket.grad.mul_(decisions.multiplier);
-  bucket.master.mul_(1.0 - parameters.lr * parameters.weight_decay);
+  bucket.master.mul_(1.0 - decisions.lr * parameters.weight_decay);
   bucket.exp_avg.lerp_(bucket.grad, 1.0 - parameters.beta1);
   bucket.exp_avg_sq.mul_(parameters.beta2)
       .addcmul_(bucket.grad, bucket.grad, 1.0 - parameters.beta2);
   const at::Tensor denominator =
       bucket.exp_avg_sq.sqrt().div_(decisions.bias_correction2_sqrt).add_(parameters.eps);
-  bucket.master.addcdiv_(bucket.exp_avg, denominator, -parameters.lr / decisions.bias_correction1);
+  bucket.master.addcdiv_(bucket.exp_avg, denominator, -decisions.lr / decisions.bias_correction1);
   for (size_t k = 0; k < bucket.ema.size(); ++k) {
     const double decay = parameters.ema_decay[k];
     bucket.ema[k].mul_(decay).add_(bucket.master, 1.0 - decay);

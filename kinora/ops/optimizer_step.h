@@ -2,13 +2,16 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "kinora/kernels/optimizer.h"
 
 /// The optimizer's kernels (kernels/optimizer.h) on tensors. On the CPU the plain kernels, in
-/// parallel; on a GPU one kernel each, or ATen calls in a build without nvcc. Results on the CPU do
-/// not depend on the number of threads.
+/// parallel; on a GPU one launch each for all buckets, which waits for nothing and can be recorded
+/// in a graph, or ATen calls in a build without nvcc, which wait. Results on the CPU do not depend
+/// on the number of threads.
 namespace kinora::ops {
 
 /// A control block on `device`, uint8 [sizeof(StepControl)].
@@ -20,12 +23,22 @@ namespace kinora::ops {
 /// The loss scale within the control block: fp32, no dims, on its device; follows the updates.
 [[nodiscard]] at::Tensor loss_scale_of(const at::Tensor& control);
 
-/// Adds the sum of squares of `grad` (fp32, contiguous, on the control block's device) to
-/// grad_sum_squares. Throws kShape.
-void add_sum_squares(const at::Tensor& grad, const at::Tensor& control);
+/// What host and device tell each other, uint8 [sizeof(StepExchange)], zeroed: host memory, pinned
+/// where `device` is a GPU.
+[[nodiscard]] at::Tensor make_step_exchange(at::Device device);
 
-/// kernels::prepare_update, where the control block lies.
-void prepare_update(const at::Tensor& control, const kernels::UpdatePolicy& policy);
+/// Sets the learning rate of step `step` (counted from 1). The step kStepRing before it must be
+/// done.
+void set_step_lr(const at::Tensor& exchange, int64_t step, double lr);
+
+/// The report of step `step` if it is there. Throws kInternal if a later one has taken its place.
+[[nodiscard]] std::optional<kernels::StepReport> find_report(const at::Tensor& exchange,
+                                                             int64_t step);
+
+/// The report of step `step`, once it is there: looks again and again, without a call that waits
+/// for the device. Throws kCuda if the device has failed.
+[[nodiscard]] kernels::StepReport wait_report(const at::Tensor& exchange, int64_t step,
+                                              at::Device device);
 
 /// Contiguous tensors of one size on one device.
 struct OptimizerBucket {
@@ -37,13 +50,49 @@ struct OptimizerBucket {
   at::Tensor compute;           ///< bf16 or fp16; undefined: none
 };
 
-/// kernels::adamw_update over a whole bucket; parameters.num_emas = bucket.ema.size(). Throws
-/// kShape.
-void adamw_update(const OptimizerBucket& bucket, const kernels::AdamwParameters& parameters,
+/// Buckets on one device with what the kernels need to go over all of them: made once.
+class BucketTable {
+ public:
+  /// No buckets.
+  BucketTable() = default;
+  /// All with the same number of EMAs. Throws kShape. Copies the table to the device: not within a
+  /// graph.
+  explicit BucketTable(std::vector<OptimizerBucket> buckets);
+
+  [[nodiscard]] const std::vector<OptimizerBucket>& buckets() const { return buckets_; }
+  [[nodiscard]] int64_t num_chunks() const { return num_chunks_; }
+  /// kernels::AdamwBucket [buckets], uint8 on the device; undefined where no kernel of ours reads
+  /// it.
+  [[nodiscard]] const at::Tensor& device_table() const { return device_table_; }
+  /// Scratch of the sum of squares.
+  [[nodiscard]] const at::Tensor& workspace() const { return workspace_; }
+
+ private:
+  std::vector<OptimizerBucket> buckets_;
+  int64_t num_chunks_ = 0;
+  at::Tensor device_table_;
+  at::Tensor workspace_;
+};
+
+/// Adds the sum of squares of all gradients to grad_sum_squares. Throws kShape if the control block
+/// is on another device.
+void add_sum_squares(const BucketTable& table, const at::Tensor& control);
+
+/// kernels::prepare_update, where the control block lies.
+/// @param exchange  undefined: the learning rate in the control block stays.
+void prepare_update(const at::Tensor& control, const kernels::UpdatePolicy& policy,
+                    const at::Tensor& exchange = {});
+
+/// kernels::adamw_update over all buckets; parameters.num_emas is theirs. Throws kShape.
+void adamw_update(const BucketTable& table, const kernels::AdamwParameters& parameters,
                   const at::Tensor& control);
 
-/// The same as ATen calls, on any device: the path of a GPU without our own kernels, and the oracle
-/// of tests. Waits for the device, to read the control block.
+/// Writes the report of the step that the control block has just been through.
+/// @param loss  one fp32 element on the device, or undefined.
+void publish_report(const at::Tensor& control, const at::Tensor& loss, const at::Tensor& exchange);
+
+/// adamw_update of one bucket as ATen calls, on any device: the path of a GPU without our own
+/// kernels, and the oracle of tests. Waits for the device, to read the control block.
 void adamw_update_composed(const OptimizerBucket& bucket,
                            const kernels::AdamwParameters& parameters, const at::Tensor& control);
 

@@ -44,8 +44,8 @@ void fill_on_cpu(float* out, int64_t rows, int64_t row_size, const int64_t* samp
   });
 }
 
-at::Tensor random_rows(at::IntArrayRef shape, const at::Tensor& sample_index,
-                       const RandomStream& stream, Distribution distribution, at::Device device) {
+at::Tensor random_rows(at::IntArrayRef shape, const at::Tensor& sample_index, RandomStream stream,
+                       const RandomStep& step, Distribution distribution, at::Device device) {
   KINORA_CHECK(!shape.empty(), kShape, "[random] shape must be [B, ...], got no dims");
   KINORA_CHECK(sample_index.scalar_type() == at::kLong && sample_index.dim() == 1 &&
                    sample_index.size(0) == shape[0],
@@ -58,7 +58,11 @@ at::Tensor random_rows(at::IntArrayRef shape, const at::Tensor& sample_index,
   const int64_t rows = shape[0];
   const int64_t row_size = out.numel() / rows;
   check_stream_length(0, row_size);
+  stream.step = step.value;
   if (device.is_cpu() || !cuda::available()) {
+    if (step.on_device.defined()) {
+      stream.step = static_cast<uint32_t>(step.on_device.item<int64_t>());
+    }
     const at::Tensor index = sample_index.to(at::kCPU).contiguous();
     at::Tensor host = device.is_cpu() ? out : at::empty(shape, at::TensorOptions(at::kFloat));
     fill_on_cpu(host.data_ptr<float>(), rows, row_size, index.const_data_ptr<int64_t>(), stream, 0,
@@ -70,20 +74,22 @@ at::Tensor random_rows(at::IntArrayRef shape, const at::Tensor& sample_index,
   }
   const at::Tensor index =
       sample_index.to(out.device(), sample_index.scalar_type(), /*non_blocking=*/true).contiguous();
-  cuda::random_fill(out, rows, index, stream, 0, distribution, 1.0F);
+  cuda::random_fill(out, rows, index, stream, step.on_device, 0, distribution, 1.0F);
   return out;
 }
 
 }  // namespace
 
 at::Tensor random_normal(at::IntArrayRef shape, const at::Tensor& sample_index, uint64_t seed,
-                         uint32_t step, RandomPurpose purpose, at::Device device) {
-  return random_rows(shape, sample_index, {seed, 0, step, purpose}, Distribution::kNormal, device);
+                         const RandomStep& step, RandomPurpose purpose, at::Device device) {
+  return random_rows(shape, sample_index, {seed, 0, 0, purpose}, step, Distribution::kNormal,
+                     device);
 }
 
 at::Tensor random_uniform(at::IntArrayRef shape, const at::Tensor& sample_index, uint64_t seed,
-                          uint32_t step, RandomPurpose purpose, at::Device device) {
-  return random_rows(shape, sample_index, {seed, 0, step, purpose}, Distribution::kUniform, device);
+                          const RandomStep& step, RandomPurpose purpose, at::Device device) {
+  return random_rows(shape, sample_index, {seed, 0, 0, purpose}, step, Distribution::kUniform,
+                     device);
 }
 
 void random_fill(const at::Tensor& out, const RandomStream& stream, Distribution distribution,
@@ -101,7 +107,8 @@ void random_fill(const at::Tensor& out, const RandomStream& stream, Distribution
     fill_on_cpu(out.data_ptr<float>(), 1, count, nullptr, stream, first_element, distribution,
                 scale_fp32);
   } else if (cuda::available()) {
-    cuda::random_fill(out, 1, at::Tensor(), stream, first_element, distribution, scale_fp32);
+    cuda::random_fill(out, 1, at::Tensor(), stream, at::Tensor(), first_element, distribution,
+                      scale_fp32);
   } else {
     const at::Tensor host = at::empty(out.sizes(), at::TensorOptions(at::kFloat));
     fill_on_cpu(host.data_ptr<float>(), 1, count, nullptr, stream, first_element, distribution,

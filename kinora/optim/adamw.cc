@@ -2,13 +2,46 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
+#include <vector>
 
 #include "kinora/core/error.h"
 #include "kinora/ops/optimizer_step.h"
 
 namespace kinora::optim {
 
-AdamW::AdamW(const AdamWConfig& config, const Arena& arena) : config_(config) {
+namespace {
+
+/// The same arrays, so that the pointers to them are still good.
+bool is_same_table(const ops::BucketTable& table, const Arena& arena) {
+  const std::vector<Bucket>& buckets = arena.buckets();
+  if (table.buckets().size() != buckets.size()) {
+    return false;
+  }
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    const ops::OptimizerBucket& entry = table.buckets()[i];
+    bool same = entry.master.is_same(buckets[i].master) && entry.grad.is_same(buckets[i].grad) &&
+                entry.exp_avg.is_same(buckets[i].exp_avg) &&
+                entry.exp_avg_sq.is_same(buckets[i].exp_avg_sq) &&
+                (!entry.compute.defined() || entry.compute.is_same(buckets[i].compute));
+    for (size_t k = 0; same && k < entry.ema.size(); ++k) {
+      same = entry.ema[k].is_same(buckets[i].ema[k]);
+    }
+    if (!same) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void check_raw(const Arena& arena) {
+  KINORA_CHECK(!arena.is_bound(), kInternal,
+               "[adamw] cannot step while an EMA stands in for the weights");
+}
+
+}  // namespace
+
+AdamW::AdamW(const AdamWConfig& config, const Arena& arena) {
   for (const double beta : {config.beta1, config.beta2}) {
     KINORA_CHECK(beta >= 0.0 && beta < 1.0, kConfig, "[adamw] betas must be in [0, 1), got ", beta);
   }
@@ -26,36 +59,75 @@ AdamW::AdamW(const AdamWConfig& config, const Arena& arena) : config_(config) {
   kernels::StepControl start;
   start.loss_scale = policy_.dynamic_loss_scale ? kernels::kInitialLossScale : 1.0F;
   control_ = ops::make_step_control(start, arena.options().device);
+  exchange_ = ops::make_step_exchange(arena.options().device);
+  parameters_.beta1 = config.beta1;
+  parameters_.beta2 = config.beta2;
+  parameters_.eps = config.eps;
+  parameters_.weight_decay = config.weight_decay;
+  const std::vector<double>& decays = arena.options().ema_decays;
+  parameters_.num_emas = static_cast<int>(decays.size());
+  std::copy(decays.begin(), decays.end(), parameters_.ema_decay);
+}
+
+AdamW::~AdamW() {
+  try {
+    (void)ops::read_step_control(control_);
+  } catch (...) {
+    // The device is gone, and writes nothing any more.
+  }
 }
 
 StepResult AdamW::step(Arena& arena, double lr) {
+  return wait_report(enqueue_step(arena, lr));
+}
+
+int64_t AdamW::enqueue_step(Arena& arena, double lr, const at::Tensor& loss) {
+  check_raw(arena);
+  const int64_t step = begin_step(lr);
+  launch_step(arena, loss);
+  return step;
+}
+
+int64_t AdamW::begin_step(double lr) {
   KINORA_CHECK(std::isfinite(lr) && lr >= 0.0, kConfig,
                "[adamw] the learning rate must be finite and not negative, got ", lr);
-  KINORA_CHECK(!arena.is_bound(), kInternal,
-               "[adamw] cannot step while an EMA stands in for the weights");
-  for (const Bucket& bucket : arena.buckets()) {
-    ops::add_sum_squares(bucket.grad, control_);
+  const int64_t step = steps_ + 1;
+  if (step > kernels::kStepRing) {  // whose entry this step takes
+    (void)ops::wait_report(exchange_, step - kernels::kStepRing, control_.device());
   }
-  ops::prepare_update(control_, policy_);
+  ops::set_step_lr(exchange_, step, lr);
+  steps_ = step;
+  return step;
+}
 
-  kernels::AdamwParameters parameters;
-  parameters.lr = lr;
-  parameters.beta1 = config_.beta1;
-  parameters.beta2 = config_.beta2;
-  parameters.eps = config_.eps;
-  parameters.weight_decay = config_.weight_decay;
-  const std::vector<double>& decays = arena.options().ema_decays;
-  parameters.num_emas = static_cast<int>(decays.size());
-  std::copy(decays.begin(), decays.end(), parameters.ema_decay);
+void AdamW::prepare(const Arena& arena) {
+  if (is_same_table(table_, arena)) {
+    return;
+  }
+  std::vector<ops::OptimizerBucket> buckets;
   for (const Bucket& bucket : arena.buckets()) {
     const bool rounds = !bucket.compute.is_same(bucket.master);
-    ops::adamw_update({bucket.master, bucket.grad, bucket.exp_avg, bucket.exp_avg_sq, bucket.ema,
-                       rounds ? bucket.compute : at::Tensor()},
-                      parameters, control_);
+    buckets.push_back({bucket.master, bucket.grad, bucket.exp_avg, bucket.exp_avg_sq, bucket.ema,
+                       rounds ? bucket.compute : at::Tensor()});
   }
+  table_ = ops::BucketTable(std::move(buckets));
+}
 
-  const kernels::StepControl done = ops::read_step_control(control_);
-  return {done.grad_norm, done.skip != 0, done.loss_scale, done.applied_steps, done.skipped_steps};
+void AdamW::launch_step(Arena& arena, const at::Tensor& loss) {
+  check_raw(arena);
+  prepare(arena);
+  ops::add_sum_squares(table_, control_);
+  ops::prepare_update(control_, policy_, exchange_);
+  ops::adamw_update(table_, parameters_, control_);
+  ops::publish_report(control_, loss, exchange_);
+}
+
+StepResult AdamW::wait_report(int64_t step) const {
+  KINORA_CHECK(step >= 1 && step <= steps_, kInternal, "[adamw] step ", step,
+               " has not begun, the last one is ", steps_);
+  const kernels::StepReport report = ops::wait_report(exchange_, step, control_.device());
+  return {report.grad_norm,     report.skipped != 0,  report.loss_scale,
+          report.applied_steps, report.skipped_steps, report.loss};
 }
 
 at::Tensor AdamW::loss_scale() const {
@@ -84,6 +156,7 @@ void AdamW::restore(const AdamWState& state) {
   control.skipped_steps = state.skipped_steps;
   control.loss_scale = state.loss_scale;
   control.good_steps = state.good_steps;
+  control.steps = steps_;
   control_.copy_(ops::make_step_control(control, at::kCPU));
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kinora/kernels/optimizer.h"
+#include "kinora/ops/optimizer_step.h"
 #include "kinora/optim/arena.h"
 
 namespace kinora::optim {
@@ -25,6 +26,7 @@ struct StepResult {
   float loss_scale = 1.0F;  ///< of the next backward
   int64_t applied_steps = 0;
   int64_t skipped_steps = 0;
+  float loss = 0.0F;  ///< as it was given; NaN if it was not
 };
 
 /// What a checkpoint keeps beside the arena's arrays, for a resumed run to go on with the same
@@ -40,14 +42,42 @@ struct AdamWState {
 
 /// AdamW with clipping, the dynamic loss scale of fp16 and the arena's EMAs: one pass over memory
 /// for the norm, one for everything else (kernels/optimizer.h).
+///
+/// With our kernels on a GPU a step is five launches that depend on nothing but addresses: the
+/// learning rate and the results go through pinned memory. So steps can be enqueued without waiting
+/// (up to kStepRing ahead), or recorded in a graph once and replayed:
+///
+///   enqueue_step(arena, lr, loss)      is   begin_step(lr); launch_step(arena, loss);
+///   a graph: launch_step recorded once;     then for each step begin_step(lr); replay;
+///   wait_report(step)                  at any time until kStepRing steps later
 class AdamW {
  public:
   /// The loss scale is dynamic if the arena computes in fp16, else 1. Throws kConfig for values out
   /// of range or an arena without training state.
   AdamW(const AdamWConfig& config, const Arena& arena);
+  AdamW(const AdamW&) = delete;
+  AdamW& operator=(const AdamW&) = delete;
+  /// Waits for steps on their way, which write to this object's memory.
+  ~AdamW();
 
   /// Updates all weights from the gradients, which it zeros. Waits for the device once, at the end.
   StepResult step(Arena& arena, double lr);
+
+  /// The same without waiting; returns the step's number, counted from 1 over this object's life.
+  /// @param loss  to appear in the report: one fp32 element on the arena's device, or undefined.
+  int64_t enqueue_step(Arena& arena, double lr, const at::Tensor& loss = {});
+
+  /// The results of a step, once it is done. Makes no call that waits for the device.
+  [[nodiscard]] StepResult wait_report(int64_t step) const;
+
+  /// Announces a step and its learning rate to the device, and returns its number. Waits only if
+  /// the host is kStepRing steps ahead.
+  int64_t begin_step(double lr);
+  /// Enqueues a step's work on the current stream. `loss` must stay where it is for a recorded
+  /// graph. Before recording one, call this once, or prepare(), which copies to the device.
+  void launch_step(Arena& arena, const at::Tensor& loss = {});
+  /// Makes what steps on this arena need.
+  void prepare(const Arena& arena);
 
   /// What to multiply the loss by before backward: fp32, no dims, on the arena's device; always the
   /// current one.
@@ -59,9 +89,12 @@ class AdamW {
   void restore(const AdamWState& state);
 
  private:
-  AdamWConfig config_;
   kernels::UpdatePolicy policy_;
-  at::Tensor control_;  // kernels::StepControl in the device's memory
+  kernels::AdamwParameters parameters_;
+  at::Tensor control_;   // kernels::StepControl in the device's memory
+  at::Tensor exchange_;  // kernels::StepExchange in the host's
+  ops::BucketTable table_;
+  int64_t steps_ = 0;  // begun
 };
 
 }  // namespace kinora::optim

@@ -24,6 +24,11 @@ at::Tensor sample_classes(diffusion::Denoiser& denoiser, const diffusion::Sample
                  null_class - 1, ", got ", label);
   }
   const auto num_classes = static_cast<int64_t>(request.classes.size());
+  const diffusion::Guidance guidance_of_all{.scale = config.guidance,
+                                            .channels = config.guidance_channels,
+                                            .low = config.guidance_interval[0],
+                                            .high = config.guidance_interval[1]};
+  diffusion::RecordedSampler recorded(denoiser, sampler, guidance_of_all, request.seed, device);
   std::vector<at::Tensor> results;
   for (int64_t done = 0; done < request.count; done += request.batch) {
     const int64_t batch = std::min(request.batch, request.count - done);
@@ -32,10 +37,7 @@ at::Tensor sample_classes(diffusion::Denoiser& denoiser, const diffusion::Sample
       labels.push_back(
           request.classes[static_cast<size_t>((request.first_index + done + i) % num_classes)]);
     }
-    diffusion::Guidance guidance{.scale = config.guidance,
-                                 .channels = config.guidance_channels,
-                                 .low = config.guidance_interval[0],
-                                 .high = config.guidance_interval[1]};
+    diffusion::Guidance guidance = guidance_of_all;
     guidance.null.labels = at::full({batch}, null_class, at::device(device).dtype(at::kLong));
     std::vector<int64_t> shape = {batch};
     shape.insert(shape.end(), sample_shape.begin(), sample_shape.end());
@@ -46,13 +48,19 @@ at::Tensor sample_classes(diffusion::Denoiser& denoiser, const diffusion::Sample
       }
     };
     const int64_t first = request.first_index + done;
-    results.push_back(
-        diffusion::sample(
-            denoiser, sampler, shape, {.labels = at::tensor(labels, at::kLong).to(device)},
-            guidance,
-            {.seed = request.seed, .sample_index = at::arange(first, first + batch, at::kLong)},
-            device, report)
-            .cpu());
+    const diffusion::Conditions conditions{.labels = at::tensor(labels, at::kLong).to(device)};
+    const at::Tensor sample_index = at::arange(first, first + batch, at::kLong);
+    if (request.graphs && request.count >= 2 * request.batch && batch == request.batch) {
+      results.push_back(recorded.sample(shape, conditions, guidance.null, sample_index).cpu());
+      if (progress) {
+        progress(static_cast<double>(done + batch));
+      }
+    } else {
+      results.push_back(diffusion::sample(denoiser, sampler, shape, conditions, guidance,
+                                          {.seed = request.seed, .sample_index = sample_index},
+                                          device, report)
+                            .cpu());
+    }
   }
   return at::cat(results);
 }

@@ -21,6 +21,8 @@ struct ClassToImageRequest {
   int64_t first_index = 0;  ///< number of the first image
   int64_t batch = 64;       ///< images computed at once
   uint64_t seed = 0;
+  /// Record the sampling loop as a CUDA graph where several batches of a size follow each other.
+  bool graphs = false;
 };
 
 /// Draws samples: float32 [count, C, H, W] on the CPU, C, H, W the model's input.

@@ -1,20 +1,22 @@
 #include "kinora/train/benchmark.h"
 
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/TensorOperators.h>
-#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_scaled_mm.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/matmul.h>
+#include <ATen/ops/ones.h>
 
 #include <algorithm>
 #include <chrono>
-#include <vector>
 
-#include "kinora/models/dit.h"
+#include "kinora/core/cuda.h"
+#include "kinora/core/error.h"
 #include "kinora/ops/device.h"
+#include "kinora/ops/gpu_trace.h"
 #include "kinora/ops/random.h"
-#include "kinora/train/setup.h"
-#include "kinora/train/training_step.h"
 
 namespace kinora::train {
 namespace {
@@ -25,39 +27,108 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+at::Tensor random_matrix(int64_t index, int64_t size, at::Device device) {
+  return ops::random_normal({1, size, size}, at::arange(index, index + 1, at::kLong), kSeed, 0,
+                            RandomPurpose::kTest, device)
+      .squeeze(0);
+}
+
+/// TFLOP/s of `product`, a product of square matrices.
+double product_tflops(int64_t size, at::Device device, const std::function<void()>& product) {
+  const int64_t repeats = device.is_cuda() ? 50 : 10;
+  product();
+  const double seconds = median_call_seconds(device, repeats, [&](int64_t) { product(); });
+  const double flops =
+      2.0 * static_cast<double>(size) * static_cast<double>(size) * static_cast<double>(size);
+  return flops / seconds / 1e12;
+}
+
+double gemm_tflops(at::ScalarType type, at::Device device) {
+  const int64_t size = device.is_cuda() ? 8192 : 1024;
+  const at::Tensor a = random_matrix(0, size, device).to(type);
+  const at::Tensor b = random_matrix(1, size, device).to(type);
+  at::Tensor out = at::empty({size, size}, a.options());
+  return product_tflops(size, device, [&] { at::matmul_out(out, a, b); });
+}
+
+double fp8_gemm_tflops(at::Device device) {
+  if (!device.is_cuda()) {
+    return 0.0;
+  }
+  const CudaDevice info = cuda_device(device.index());
+  if (info.major * 10 + info.minor < 89) {  // Ada is the first with 8-bit floats
+    return 0.0;
+  }
+  constexpr int64_t kSize = 8192;
+  const at::Tensor a = random_matrix(0, kSize, device).to(at::kFloat8_e4m3fn);
+  const at::Tensor b = random_matrix(1, kSize, device).to(at::kFloat8_e4m3fn);
+  const at::Tensor scale = at::ones({}, at::device(device).dtype(at::kFloat));
+  return product_tflops(kSize, device, [&] {
+    (void)at::_scaled_mm(a, b.t(), scale, scale, /*bias=*/{}, /*scale_result=*/{}, at::kBFloat16,
+                         /*use_fast_accum=*/true);
+  });
+}
+
+double copy_bytes_per_s(at::Device device) {
+  const int64_t bytes = int64_t{1} << (device.is_cuda() ? 30 : 26);
+  constexpr int64_t kRepeats = 20;
+  const at::Tensor from = at::full({bytes}, 1, at::device(device).dtype(at::kByte));
+  const at::Tensor to = at::full({bytes}, 2, at::device(device).dtype(at::kByte));
+  const double seconds =
+      median_call_seconds(device, kRepeats, [&](int64_t) { to.copy_(from, true); });
+  return 2.0 * static_cast<double>(bytes) / seconds;
+}
+
+}  // namespace
+
+DeviceCeilings measure_ceilings(at::ScalarType type, at::Device device) {
+  return {.gemm_tflops = gemm_tflops(type, device),
+          .fp8_gemm_tflops = fp8_gemm_tflops(device),
+          .copy_bytes_per_s = copy_bytes_per_s(device)};
+}
+
 double median(std::vector<double> values) {
   std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(values.size()) / 2,
                    values.end());
   return values[values.size() / 2];
 }
 
-/// TFLOP/s of square matrix products of random numbers.
-double gemm_tflops(at::ScalarType type, at::Device device) {
-  const int64_t size = device.is_cuda() ? 8192 : 1024;
-  constexpr int kRepeats = 10;
-  const auto matrix = [&](int64_t index) {
-    return ops::random_normal({1, size, size}, at::arange(index, index + 1, at::kLong), kSeed, 0,
-                              RandomPurpose::kTest, device)
-        .squeeze(0)
-        .to(type);
-  };
-  const at::Tensor a = matrix(0);
-  const at::Tensor b = matrix(1);
-  at::Tensor product = at::matmul(a, b);
+double median_call_seconds(at::Device device, int64_t calls,
+                           const std::function<void(int64_t)>& enqueue) {
+  const int64_t blocks = std::min<int64_t>(5, calls);
   std::vector<double> seconds;
-  for (int i = 0; i < kRepeats; ++i) {
+  int64_t call = 0;
+  for (int64_t block = 0; block < blocks; ++block) {
+    const int64_t end = calls * (block + 1) / blocks;
+    const auto in_block = static_cast<double>(end - call);
     ops::synchronize(device);
     const double started = now();
-    product = at::matmul(a, b);
+    for (; call < end; ++call) {
+      enqueue(call);
+    }
     ops::synchronize(device);
-    seconds.push_back(now() - started);
+    seconds.push_back((now() - started) / in_block);
   }
-  const double flops =
-      2.0 * static_cast<double>(size) * static_cast<double>(size) * static_cast<double>(size);
-  return flops / median(seconds) / 1e12;
+  return median(std::move(seconds));
 }
 
-void randomise(const std::vector<nn::NamedParameter>& parameters, optim::Arena& arena) {
+ops::GpuProfile profile_calls(at::Device device, int64_t calls,
+                              const std::function<void(int64_t)>& enqueue) {
+  KINORA_CHECK(device.is_cuda(), kConfig,
+               "[bench] --profile traces a GPU, but this recipe computes on ",
+               ops::describe(device));
+  ops::GpuTrace trace;
+  trace.start();  // the first call under a trace pays for what CUPTI sets up
+  enqueue(0);
+  (void)trace.stop();
+  trace.start();
+  for (int64_t call = 0; call < calls; ++call) {
+    enqueue(call);
+  }
+  return ops::profile_of(trace.stop());
+}
+
+void randomise_zeros(const std::vector<nn::NamedParameter>& parameters, optim::Arena& arena) {
   constexpr double kStd = 0.02;
   for (const nn::NamedParameter& named : parameters) {
     const nn::Parameter& parameter = *named.parameter;
@@ -74,70 +145,13 @@ void randomise(const std::vector<nn::NamedParameter>& parameters, optim::Arena& 
   }
 }
 
-std::vector<data::Batch> random_batches(const RunConfig& config) {
-  const models::DiTConfig& model = config.model;
-  std::vector<data::Batch> batches;
-  for (int64_t done = 0; done < config.train.global_batch; done += config.micro_batch()) {
-    data::Batch batch;
-    batch.sample_index = at::arange(done, done + config.micro_batch(), at::kLong);
-    batch.labels = batch.sample_index.remainder(model.num_classes);
-    batch.images =
-        (ops::random_uniform({config.micro_batch(), model.in_channels, model.height, model.width},
-                             batch.sample_index, kSeed, 0, RandomPurpose::kTest, at::kCPU) *
-         256.0)
-            .to(at::kByte);
-    batches.push_back(std::move(batch));
+void start_memory_anew(at::Device device) {
+  if (device.is_cuda()) {
+    (void)at::empty({1}, at::device(device));  // the allocator exists from its first tensor on
+    ops::synchronize(device);
+    at::accelerator::emptyCache();
+    at::accelerator::resetPeakStats(device.index());
   }
-  return batches;
-}
-
-}  // namespace
-
-StepBenchmark benchmark_step(RunConfig config, int64_t warmup_steps, int64_t timed_steps) {
-  ops::configure_computation(config.train.threads, config.train.deterministic);
-  const at::Device device = choose_device(config.train.device);
-  config.model = resolved_model(config, std::max<int64_t>(config.model.num_classes, 1));
-  diffusion::Objective objective =
-      diffusion::make_objective(config.objective, config.model.learn_sigma);
-  diffusion::move_to(objective, device);
-  models::DiT model(config.model);
-  model.set_recompute(recompute_blocks(config.train.recompute, config.model.depth));
-  optim::Arena arena(model.named_parameters(), models::dit_buckets(config.model),
-                     {.device = device,
-                      .compute_type = compute_type(config.train.precision),
-                      .seed = kSeed,
-                      .train = true,
-                      .ema_decays = config.ema_decays});
-  model.to_device(device);
-  randomise(model.named_parameters(), arena);
-  optim::AdamW optimizer(config.optim, arena);
-  TrainingStep step_runner(model, objective, nullptr,
-                           {.seed = kSeed,
-                            .label_dropout = config.train.label_dropout,
-                            .null_class = config.model.num_classes,
-                            .global_batch = config.train.global_batch,
-                            .device = device});
-  const std::vector<data::Batch> batches = random_batches(config);
-
-  StepBenchmark result{.device = ops::describe(device),
-                       .kernels = kernel_summary(config.model, config.train.precision,
-                                                 config.micro_batch(), device)};
-  std::vector<double> seconds;
-  for (int64_t step = 0; step < warmup_steps + timed_steps; ++step) {
-    const double started = now();
-    const at::Tensor loss = step_runner.forward_backward(batches, step, optimizer.loss_scale());
-    optimizer.step(arena, config.lr.value);
-    result.last_loss = loss.item<double>();
-    if (step >= warmup_steps) {
-      seconds.push_back(now() - started);
-    }
-  }
-  result.step_seconds = median(seconds);
-  result.samples_per_s = static_cast<double>(config.train.global_batch) / result.step_seconds;
-  result.model_tflops = 6.0 * models::forward_macs(config.model) * result.samples_per_s / 1e12;
-  result.peak_memory = ops::peak_memory(device);
-  result.gemm_tflops = gemm_tflops(compute_type(config.train.precision), device);
-  return result;
 }
 
 }  // namespace kinora::train

@@ -1,27 +1,47 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
-#include <string>
+#include <functional>
+#include <optional>
+#include <vector>
 
-#include "kinora/train/run_config.h"
+#include "kinora/nn/module.h"
+#include "kinora/ops/gpu_profile.h"
+#include "kinora/optim/arena.h"
 
+/// What the benchmarks of training (benchmark_step.h), sampling (benchmark_sample.h) and of the
+/// switches (benchmark_ablation.h) share.
 namespace kinora::train {
 
-/// Speed of the training step, without the data pipeline.
-struct StepBenchmark {
-  std::string device;
-  std::string kernels;
-  double step_seconds = 0.0;  ///< median
-  double samples_per_s = 0.0;
-  double model_tflops = 0.0;  ///< TFLOP/s: 3 x 2 x multiply-accumulates of a forward pass
-  double gemm_tflops = 0.0;   ///< what a large matrix product reaches on this device
-  int64_t peak_memory = 0;    ///< bytes of tensors on the GPU; 0 on the CPU
-  double last_loss = 0.0;     ///< to see that it computed
+/// What a device reaches at best, to judge other figures by.
+struct DeviceCeilings {
+  double gemm_tflops = 0.0;       ///< a large matrix product in the compute type
+  double fp8_gemm_tflops = 0.0;   ///< likewise of E4M3 numbers; 0 where there is none
+  double copy_bytes_per_s = 0.0;  ///< read and written by a large copy within the device's memory
 };
 
-/// Times optimizer steps of the recipe on random inputs that lie in memory. Layers that start at
-/// zero are randomised: products of zeros are faster than real ones.
-[[nodiscard]] StepBenchmark benchmark_step(RunConfig config, int64_t warmup_steps,
-                                           int64_t timed_steps);
+/// Measures them. Takes 3 GiB of a GPU's memory.
+[[nodiscard]] DeviceCeilings measure_ceilings(at::ScalarType type, at::Device device);
+
+/// The middle one of at least one value.
+[[nodiscard]] double median(std::vector<double> values);
+
+/// Median over up to five blocks of the seconds of one call: a block enqueues its calls one behind
+/// the other and waits for the device once, at its end. `enqueue` gets the number of the call.
+[[nodiscard]] double median_call_seconds(at::Device device, int64_t calls,
+                                         const std::function<void(int64_t)>& enqueue);
+
+/// What the device does in `calls` more calls, and for what the host waits meanwhile. kConfig
+/// unless the device is a GPU; the errors of ops::GpuTrace.
+[[nodiscard]] ops::GpuProfile profile_calls(at::Device device, int64_t calls,
+                                            const std::function<void(int64_t)>& enqueue);
+
+/// Replaces initial zeros by small random numbers: products of zeros are faster than real ones.
+void randomise_zeros(const std::vector<nn::NamedParameter>& parameters, optim::Arena& arena);
+
+/// Gives back memory that nothing holds, and starts the peak of ops::peak_memory() anew.
+void start_memory_anew(at::Device device);
 
 }  // namespace kinora::train

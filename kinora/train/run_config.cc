@@ -23,10 +23,14 @@ void describe_train(Fields& fields, TrainOptions& train) {
   fields.add("precision", train.precision,
              {{"fp32", Precision::kFp32}, {"bf16", Precision::kBf16}, {"fp16", Precision::kFp16}},
              "Type of the blocks' arithmetic; weights, moments and averages are fp32 always.");
+  fields.add("fp8", train.fp8,
+             "Matrix products of the blocks in 8-bit floats (Ada, Hopper or newer; the fast path "
+             "with train.precision bf16 or fp16); everything else as train.precision says.");
   fields.add(
       "recompute", train.recompute,
-      "Activations computed again in backward: none, block (every block), block:K (the first "
-      "K blocks). Saves memory, costs up to a third more time.");
+      "Activations computed again in backward: none, elementwise (norms and GELU), mlp (and the "
+      "MLP's first product), block (every block), block:K (the first K blocks). Saves memory, "
+      "costs up to a third more time. elementwise and mlp need the fast path.");
   fields.add("seed", train.seed, "Keys every random number of the run.", at_least(0));
   fields.add("deterministic", train.deterministic,
              "Only kernels that give the same bits each time (GPU; somewhat slower).");
@@ -82,6 +86,28 @@ void describe_optim(Fields& fields, optim::AdamWConfig& optim) {
              "Clip gradients to this global norm; 0 = no clipping.", at_least(0));
 }
 
+void describe_kernels(Fields& fields, RunConfig& config) {
+  fields.add("model.path", config.path,
+             {{"auto", Path::kAuto}, {"plain", Path::kPlain}, {"fast", Path::kFast}},
+             "How blocks are computed: plain = libtorch's calls one by one; fast = fused kernels "
+             "with a written-out backward; auto = fast for bf16 and fp16 on a GPU.");
+  const auto scope = fields.scope("kernels");
+  const auto add = [&fields](const char* name, ops::Switch& value, const char* help) {
+    fields.add(name, value,
+               {{"auto", ops::Switch::kAuto}, {"on", ops::Switch::kOn}, {"off", ops::Switch::kOff}},
+               help);
+  };
+  add("adaln", config.kernels.adaln,
+      "Gate, residual, norm and modulation as one kernel. auto = where it can run; on = refuse to "
+      "run without; off = composed of libtorch's calls.");
+  add("attention", config.kernels.attention,
+      "Own or cuDNN's fused attention, whichever is faster. off = unfused.");
+  add("epilogue", config.kernels.epilogue,
+      "Matrix products by cuBLASLt with bias and GELU inside and algorithms searched by timing.");
+  add("optimizer", config.kernels.optimizer, "AdamW, averages and rounding in one kernel.");
+  add("graphs", config.kernels.graphs, "The step as CUDA graphs: no launch overhead.");
+}
+
 void describe_checkpoint(Fields& fields, CheckpointOptions& checkpoint) {
   const auto scope = fields.scope("checkpoint");
   fields.add("every", checkpoint.every,
@@ -122,6 +148,7 @@ void describe(Fields& fields, RunConfig& config) {
   fields.add("run.dir", config.run_dir, "Folder of the run: config, log, samples, checkpoints.")
       .required();
   describe(fields, config.model);
+  describe_kernels(fields, config);
   describe(fields, config.data);
   describe(fields, config.objective);
   describe_train(fields, config.train);
@@ -142,12 +169,18 @@ void describe(Fields& fields, RunConfig& config) {
   describe(fields, config.sample.sampling);
 }
 
-int64_t recompute_blocks(const std::string& recompute, int64_t depth) {
+RecomputePlan parse_recompute(const std::string& recompute, int64_t depth) {
   if (recompute == "none") {
-    return 0;
+    return {};
+  }
+  if (recompute == "elementwise") {
+    return {ops::Recompute::kElementwise, 0};
+  }
+  if (recompute == "mlp") {
+    return {ops::Recompute::kMlp, 0};
   }
   if (recompute == "block") {
-    return depth;
+    return {ops::Recompute::kNone, depth};
   }
   constexpr std::string_view kPrefix = "block:";
   int64_t count = -1;
@@ -159,10 +192,12 @@ int64_t recompute_blocks(const std::string& recompute, int64_t depth) {
       count = -1;
     }
   }
-  KINORA_CHECK(count >= 0 && count <= depth, kConfig,
-               "[train] train.recompute must be none, block, or block:K with K from 0 to ", depth,
-               ", got ", recompute);
-  return count;
+  KINORA_CHECK(
+      count >= 0 && count <= depth, kConfig,
+      "[train] train.recompute must be none, elementwise, mlp, block, or block:K with K from "
+      "0 to ",
+      depth, ", got ", recompute);
+  return {ops::Recompute::kNone, count};
 }
 
 models::DiTConfig resolved_model(const RunConfig& config, int64_t num_data_classes,

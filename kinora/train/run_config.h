@@ -8,6 +8,8 @@
 #include "kinora/data/data_config.h"
 #include "kinora/diffusion/objective_config.h"
 #include "kinora/models/dit_config.h"
+#include "kinora/ops/adaln_blocks.h"
+#include "kinora/ops/kernel_options.h"
 #include "kinora/optim/adamw.h"
 #include "kinora/optim/lr_schedule.h"
 #include "kinora/pipelines/sampling_config.h"
@@ -15,6 +17,7 @@
 namespace kinora::train {
 
 enum class Precision { kFp32, kBf16, kFp16 };
+enum class Path { kAuto, kPlain, kFast };
 enum class DeviceChoice { kAuto, kCpu, kCuda };
 
 /// The keys train.*; their meanings stand in describe().
@@ -23,6 +26,7 @@ struct TrainOptions {
   int64_t global_batch = 64;
   int64_t micro_batch = 0;
   Precision precision = Precision::kFp32;
+  bool fp8 = false;
   std::string recompute = "none";
   int64_t seed = 0;
   bool deterministic = false;
@@ -60,6 +64,8 @@ struct SampleOptions {
 struct RunConfig {
   std::string run_dir;
   models::DiTConfig model;
+  Path path = Path::kAuto;  ///< model.path
+  ops::KernelOptions kernels;
   data::DataConfig data;
   diffusion::ObjectiveConfig objective;
   TrainOptions train;
@@ -78,8 +84,16 @@ struct RunConfig {
 /// Registers every key.
 void describe(Fields& fields, RunConfig& config);
 
-/// The number of leading blocks that train.recompute asks for: "none", "block", "block:K".
-[[nodiscard]] int64_t recompute_blocks(const std::string& recompute, int64_t depth);
+/// What blocks compute again in backward.
+struct RecomputePlan {
+  ops::Recompute level = ops::Recompute::kNone;  ///< of the blocks behind the first ones
+  int64_t first_blocks = 0;                      ///< that keep only their input
+
+  bool operator==(const RecomputePlan&) const = default;
+};
+
+/// What train.recompute asks for: "none", "elementwise", "mlp", "block", "block:K". kConfig.
+[[nodiscard]] RecomputePlan parse_recompute(const std::string& recompute, int64_t depth);
 
 /// The model of the run: sizes from its name, input size and classes from the data, time_scale from
 /// the objective. `latents` is the shape of the data's latents where they were opened. kConfig

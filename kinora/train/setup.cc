@@ -10,6 +10,7 @@
 #include "kinora/data/subset.h"
 #include "kinora/ops/attention.h"
 #include "kinora/ops/device.h"
+#include "kinora/ops/fp8.h"
 
 namespace kinora::train {
 
@@ -51,15 +52,58 @@ at::ScalarType compute_type(Precision precision) {
   KINORA_UNREACHABLE("[train] unknown precision");
 }
 
-std::string kernel_summary(const models::DiTConfig& model, Precision precision, int64_t micro_batch,
+std::shared_ptr<ops::BlockKernels> set_path(models::DiT& model, const RunConfig& config,
+                                            at::Device device) {
+  const RecomputePlan recompute = parse_recompute(config.train.recompute, config.model.depth);
+  const at::ScalarType type = compute_type(config.train.precision);
+  model.set_recompute(recompute.first_blocks);
+  if (config.path == Path::kFast ||
+      (config.path == Path::kAuto && ops::BlockKernels::worthwhile(device, type))) {
+    auto kernels = std::make_shared<ops::BlockKernels>(config.kernels, device, type,
+                                                       config.train.deterministic);
+    if (config.train.fp8) {
+      constexpr int64_t kLinearsOfABlock = 4;
+      kernels->use_fp8(std::make_unique<ops::Fp8>(kLinearsOfABlock * config.model.depth, device));
+    }
+    model.use_fast_path(kernels, recompute.level);
+    return kernels;
+  }
+  KINORA_CHECK(!config.train.fp8, kConfig,
+               "[train] train.fp8 needs the fast path, and this run takes the plain one. Hint: it "
+               "needs a GPU and train.precision bf16 or fp16");
+  KINORA_CHECK(recompute.level == ops::Recompute::kNone, kConfig,
+               "[train] train.recompute=", config.train.recompute,
+               " needs the fast path, and this run takes the plain one. "
+               "Hint: block:K works there; or set model.path to fast");
+  model.use_fast_path(nullptr);
+  return nullptr;
+}
+
+bool use_graphs(const RunConfig& config, const ops::BlockKernels* kernels) {
+  const bool importance = config.objective.timestep_sampling ==
+                          diffusion::ObjectiveConfig::TimestepSampling::kImportance;
+  const bool can = kernels != nullptr && kernels->can_be_recorded() && !importance;
+  KINORA_CHECK(config.kernels.graphs != ops::Switch::kOn || can, kConfig,
+               "[train] kernels.graphs is on, but this run cannot be recorded: it needs the fast "
+               "path on a GPU with its kernels, and timesteps that are not drawn by importance");
+  return can && config.kernels.graphs != ops::Switch::kOff;
+}
+
+std::string kernel_summary(const RunConfig& config, const ops::BlockKernels* kernels,
                            at::Device device) {
-  at::Tensor qkv = at::empty({micro_batch, model.num_tokens(), 3 * model.hidden},
-                             at::device(device).dtype(compute_type(precision)));
-  qkv.set_requires_grad(true);  // the choice depends on it
+  const models::DiTConfig& model = config.model;
   std::ostringstream text;
-  text << "attention " << ops::attention_kernel(qkv, model.heads) << " (" << qkv.scalar_type()
-       << ", " << model.num_tokens() << " tokens, head_dim " << model.hidden / model.heads
-       << "), linears of libtorch, optimizer ";
+  if (kernels != nullptr) {
+    text << "fast path: " << kernels->describe() << ", "
+         << (use_graphs(config, kernels) ? "CUDA graphs" : "no CUDA graphs") << ", optimizer ";
+  } else {
+    at::Tensor qkv = at::empty({config.micro_batch(), model.num_tokens(), 3 * model.hidden},
+                               at::device(device).dtype(compute_type(config.train.precision)));
+    qkv.set_requires_grad(true);  // the choice depends on it
+    text << "plain path: attention " << ops::attention_kernel(qkv, model.heads) << " ("
+         << qkv.scalar_type() << ", " << model.num_tokens() << " tokens, head_dim "
+         << model.hidden / model.heads << "), linears of libtorch, optimizer ";
+  }
   if (device.is_cpu()) {
     text << "own (CPU)";
   } else if (build_info().has_own_kernels) {

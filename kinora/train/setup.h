@@ -6,6 +6,8 @@
 #include <string>
 
 #include "kinora/data/source.h"
+#include "kinora/models/dit.h"
+#include "kinora/ops/block_kernels.h"
 #include "kinora/train/run_config.h"
 
 namespace kinora::train {
@@ -25,8 +27,17 @@ struct RunData {
 
 [[nodiscard]] at::ScalarType compute_type(Precision precision);
 
-/// What will run: "attention flash (bf16, 256 tokens, head_dim 72), optimizer own CUDA kernels".
-[[nodiscard]] std::string kernel_summary(const models::DiTConfig& model, Precision precision,
-                                         int64_t micro_batch, at::Device device);
+/// Gives the model the path and the recomputation that the configuration asks for. Returns the fast
+/// path's kernels, null on the plain path. kConfig where it cannot be had.
+std::shared_ptr<ops::BlockKernels> set_path(models::DiT& model, const RunConfig& config,
+                                            at::Device device);
+
+/// Whether steps are recorded as CUDA graphs. kConfig where they must be and cannot.
+[[nodiscard]] bool use_graphs(const RunConfig& config, const ops::BlockKernels* kernels);
+
+/// What will run: "plain path, attention flash (bf16, 256 tokens, head_dim 72), linears of
+/// libtorch, optimizer own (CUDA)".
+[[nodiscard]] std::string kernel_summary(const RunConfig& config, const ops::BlockKernels* kernels,
+                                         at::Device device);
 
 }  // namespace kinora::train

@@ -68,6 +68,10 @@ TrainedModel load_trained(const fs::path& path, const LoadOptions& options) {
                           .train = false,
                           .ema_decays = {}});
   trained.model->to_device(trained.device);
+  trained.config.train.recompute = "none";
+  trained.config.train.fp8 = false;  // samples are computed in train.precision
+  trained.kernels = set_path(*trained.model, trained.config, trained.device);
+  trained.graphs = use_graphs(trained.config, trained.kernels.get());
   if (file) {
     checkpoint::load_weights(*file, *trained.model, *trained.arena);
     log_info("[sample] weights of ", path);

@@ -7,6 +7,7 @@
 
 #include "kinora/diffusion/objective.h"
 #include "kinora/models/dit.h"
+#include "kinora/ops/block_kernels.h"
 #include "kinora/optim/arena.h"
 #include "kinora/train/run_config.h"
 
@@ -19,6 +20,8 @@ struct TrainedModel {
   std::unique_ptr<optim::Arena> arena;
   diffusion::Objective objective;
   at::Device device = at::kCPU;
+  std::shared_ptr<ops::BlockKernels> kernels;  ///< of the fast path; null: the plain one
+  bool graphs = false;                         ///< whether sampling can be recorded
 };
 
 struct LoadOptions {

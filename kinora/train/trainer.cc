@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <deque>
 #include <functional>
 #include <optional>
 #include <sstream>
@@ -65,7 +66,7 @@ class Trainer::Impl {
       importance_.emplace(config_.objective.timesteps);
     }
     model_ = std::make_unique<models::DiT>(config_.model);
-    model_->set_recompute(recompute_blocks(config_.train.recompute, config_.model.depth));
+    kernels_ = set_path(*model_, config_, device_);
     arena_ = std::make_unique<optim::Arena>(
         model_->named_parameters(), models::dit_buckets(config_.model),
         optim::ArenaOptions{.device = device_,
@@ -82,7 +83,8 @@ class Trainer::Impl {
                      .label_dropout = config_.train.label_dropout,
                      .null_class = config_.model.num_classes,
                      .global_batch = config_.train.global_batch,
-                     .device = device_});
+                     .device = device_,
+                     .graphs = use_graphs(config_, kernels_.get())});
     if (config_.validation.every > 0) {
       validation_ = std::make_unique<Validation>(
           *data_.validation, config_.data.height, config_.data.width, config_.validation.bands,
@@ -112,14 +114,20 @@ class Trainer::Impl {
       self_test_ = std::make_unique<SelfTest>(model_->named_parameters(), *arena_);
     }
     Progress progress(config_.train.steps, "steps", state_.step);
-    while (state_.step < config_.train.steps && (stop == nullptr || !stop->requested())) {
-      const StepRecord record = step(loader);
+    last_finished_ = now();
+    const auto report = [&](const StepRecord& record) {
       result.last_loss = record.loss;
       log.add_step(record);
       std::ostringstream suffix;
       suffix.precision(4);
       suffix << "loss " << record.loss << "  " << human_rate(record.samples_per_s) << " samples/s";
-      progress.update(state_.step, suffix.str());
+      progress.update(record.step, suffix.str());
+    };
+    while (state_.step < config_.train.steps && (stop == nullptr || !stop->requested())) {
+      enqueue_step(loader);
+      while (pending_.size() > steps_ahead()) {
+        report(finish_step());
+      }
       const bool last = state_.step == config_.train.steps;
       if (due(state_.step, config_.checkpoint.every) || last) {
         save();
@@ -127,6 +135,9 @@ class Trainer::Impl {
       if (has_pixels() && due(state_.step, config_.sample.every)) {
         draw_samples(log);
       }
+    }
+    while (!pending_.empty()) {
+      report(finish_step());
     }
     progress.finish();
     if (state_.step < config_.train.steps) {
@@ -249,8 +260,7 @@ class Trainer::Impl {
   void announce() const {
     log_info("[train] ", config_.model.name, ", ", human_count(arena_->num_elements()),
              " parameters, on ", ops::describe(device_));
-    log_info("[train] kernels: ", kernel_summary(config_.model, config_.train.precision,
-                                                 config_.micro_batch(), device_));
+    log_info("[train] kernels: ", kernel_summary(config_, kernels_.get(), device_));
     log_info("[train] ", data_.train->size(),
              data_.train->latent_shape() ? " latents of " : " images of ",
              data_.train->num_classes(), " classes; ", config_.train.global_batch,
@@ -276,44 +286,76 @@ class Trainer::Impl {
     log_info("[train] memory: ", memory.str(), "averages ", human_bytes(averages));
   }
 
-  StepRecord step(data::Loader& loader) {
-    const double started = now();
+  /// A step on its way: what its report needs, and its batches, which the device may still read.
+  struct PendingStep {
+    int64_t step;    ///< counted from 1
+    int64_t number;  ///< the optimizer's
+    double lr;
+    double data_wait_s;
+    std::vector<data::Batch> batches;
+  };
+
+  void enqueue_step(data::Loader& loader) {
     const double waited = loader.stats().wait_seconds;
-    const std::vector<data::Batch> batches = next_global_batch(loader);
-    const double lr = config_.lr.at(state_.step);
-    const at::Tensor loss_tensor =
-        step_runner_->forward_backward(batches, state_.step, optimizer_->loss_scale());
+    PendingStep pending{.step = state_.step + 1,
+                        .number = 0,
+                        .lr = config_.lr.at(state_.step),
+                        .data_wait_s = 0.0,
+                        .batches = next_global_batch(loader)};
+    pending.data_wait_s = loader.stats().wait_seconds - waited;
+    const at::Tensor loss =
+        step_runner_->forward_backward(pending.batches, state_.step, optimizer_->loss_scale());
     if (self_test_) {
       self_test_->see_gradients();
     }
-    const optim::StepResult update = optimizer_->step(*arena_, lr);
-    const double loss = loss_tensor.item<double>();
+    pending.number = optimizer_->enqueue_step(*arena_, pending.lr, loss);
+    pending_.push_back(std::move(pending));
+    state_.step += 1;
+    state_.position += config_.train.global_batch;
+  }
+
+  /// Steps that may be on their way when the next is enqueued: none where the host has to look at
+  /// the device's memory between them.
+  [[nodiscard]] size_t steps_ahead() const {
+    constexpr size_t kStepsAhead = 2;
+    const bool looks =
+        self_test_ || importance_ || !device_.is_cuda() || state_.step == config_.train.steps ||
+        due(state_.step, config_.checkpoint.every) || due(state_.step, config_.validation.every) ||
+        due(state_.step, config_.sample.every);
+    return looks ? 0 : kStepsAhead;
+  }
+
+  /// Waits for the oldest step.
+  StepRecord finish_step() {
+    const PendingStep pending = std::move(pending_.front());
+    pending_.pop_front();
+    const optim::StepResult update = optimizer_->wait_report(pending.number);
+    const double loss = update.loss;
     if (!std::isfinite(loss)) {
-      stop_at_loss(batches, loss);
+      stop_at_loss(pending, loss);
     }
     if (update.skipped) {
-      note_skipped(batches, update);
+      note_skipped(pending, update);
     } else {
       skipped_in_a_row_ = 0;
       step_runner_->update_importance();
     }
-    state_.step += 1;
-    state_.position += config_.train.global_batch;
-    if (self_test_ && state_.step == SelfTest::kSteps) {
+    if (self_test_ && pending.step == SelfTest::kSteps) {
       self_test_->finish(*arena_);
       self_test_.reset();
     }
-    StepRecord record{
-        .step = state_.step,
-        .loss = loss,
-        .lr = lr,
-        .grad_norm = update.grad_norm,
-        .loss_scale = update.loss_scale,
-        .skipped = update.skipped,
-        .samples_per_s = static_cast<double>(config_.train.global_batch) / (now() - started),
-        .data_wait_s = loader.stats().wait_seconds - waited,
-        .validation = {}};
-    if (validation_ && due(state_.step, config_.validation.every)) {
+    const double seconds = now() - last_finished_;
+    last_finished_ = now();
+    StepRecord record{.step = pending.step,
+                      .loss = loss,
+                      .lr = pending.lr,
+                      .grad_norm = update.grad_norm,
+                      .loss_scale = update.loss_scale,
+                      .skipped = update.skipped,
+                      .samples_per_s = static_cast<double>(config_.train.global_batch) / seconds,
+                      .data_wait_s = pending.data_wait_s,
+                      .validation = {}};
+    if (validation_ && due(pending.step, config_.validation.every)) {
       validate(record);
     }
     return record;
@@ -332,28 +374,29 @@ class Trainer::Impl {
     return batches;
   }
 
-  [[noreturn]] void stop_at_loss(const std::vector<data::Batch>& batches, double loss) {
-    const auto found =
-        find_non_finite_output(*model_, [&] { step_runner_->forward_only(batches, state_.step); });
-    throw_error(ErrorKind::kInternal, "[train] the loss of step ", state_.step + 1, " is ", loss,
+  [[noreturn]] void stop_at_loss(const PendingStep& pending, double loss) {
+    const auto found = find_non_finite_output(
+        *model_, [&] { step_runner_->forward_only(pending.batches, pending.step - 1); });
+    throw_error(ErrorKind::kInternal, "[train] the loss of step ", pending.step, " is ", loss,
                 found ? "; first output that is not finite: " + to_string(*found)
                       : "; every module's output is finite, so the loss itself overflows",
                 ". The last checkpoint is from before. Hint: a lower lr.value, or "
                 "optim.max_grad_norm");
   }
 
-  void note_skipped(const std::vector<data::Batch>& batches, const optim::StepResult& update) {
+  void note_skipped(const PendingStep& pending, const optim::StepResult& update) {
     if (config_.train.precision == Precision::kFp16 && update.loss_scale >= 1.0F) {
-      log_debug("[train] step ", state_.step + 1, ": fp16 overflow, loss scale now ",
+      log_debug("[train] step ", pending.step, ": fp16 overflow, loss scale now ",
                 update.loss_scale);
       return;
     }
-    (void)step_runner_->forward_backward(batches, state_.step, optimizer_->loss_scale());
+    (void)step_runner_->forward_backward(pending.batches, pending.step - 1,
+                                         optimizer_->loss_scale());
     const std::vector<std::string> names = non_finite_gradients(model_->named_parameters());
     arena_->zero_grad();
     ++skipped_in_a_row_;
     std::ostringstream message;
-    message << "[train] step " << state_.step + 1 << " was skipped: gradients are not finite ("
+    message << "[train] step " << pending.step << " was skipped: gradients are not finite ("
             << (names.empty() ? "finite when computed again"
                               : list_names(names, kMaxNamesInMessage))
             << "); " << skipped_in_a_row_ << " in a row of at most " << config_.train.max_skipped;
@@ -434,6 +477,7 @@ class Trainer::Impl {
   diffusion::Objective objective_;
   std::optional<diffusion::LossSecondMoment> importance_;
   std::unique_ptr<models::DiT> model_;
+  std::shared_ptr<ops::BlockKernels> kernels_;  // null: plain path
   std::unique_ptr<optim::Arena> arena_;
   std::unique_ptr<optim::AdamW> optimizer_;
   std::unique_ptr<TrainingStep> step_runner_;
@@ -442,6 +486,8 @@ class Trainer::Impl {
   checkpoint::TrainingState state_;
   std::string config_yaml_;
   int64_t skipped_in_a_row_ = 0;
+  std::deque<PendingStep> pending_;
+  double last_finished_ = now();
 };
 
 Trainer::Trainer(const RunConfig& config, const Resume& resume)

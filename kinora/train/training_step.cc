@@ -3,12 +3,14 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include "kinora/data/normalise.h"
+#include "kinora/ops/graph.h"
 #include "kinora/ops/random.h"
 
 namespace kinora::train {
@@ -16,21 +18,21 @@ namespace kinora::train {
 TrainingStep::TrainingStep(diffusion::Denoiser& denoiser, const diffusion::Objective& objective,
                            diffusion::LossSecondMoment* importance, const StepSettings& settings)
     : denoiser_(denoiser), objective_(objective), importance_(importance), settings_(settings) {}
+TrainingStep::~TrainingStep() = default;
 
-TrainingStep::MicroLoss TrainingStep::micro_loss(const data::Batch& batch, int64_t step) {
-  const auto philox_step = static_cast<uint32_t>(step);
+TrainingStep::MicroLoss TrainingStep::micro_loss(const data::Batch& batch,
+                                                 const ops::RandomStep& step) {
   const at::Tensor x0 = data::to_float(batch.images, settings_.device);
   at::Tensor labels = batch.labels.to(settings_.device, /*non_blocking=*/true);
   if (settings_.label_dropout > 0.0) {
     const at::Tensor draw =
-        ops::random_uniform(labels.sizes(), batch.sample_index, settings_.seed, philox_step,
+        ops::random_uniform(labels.sizes(), batch.sample_index, settings_.seed, step,
                             RandomPurpose::kLabelDropout, settings_.device);
     labels = at::where(draw < settings_.label_dropout, at::full_like(labels, settings_.null_class),
                        labels);
   }
   const diffusion::NoisedBatch noised = diffusion::noise(
-      objective_, x0,
-      {.seed = settings_.seed, .step = philox_step, .sample_index = batch.sample_index},
+      objective_, x0, {.seed = settings_.seed, .step = step, .sample_index = batch.sample_index},
       importance_);
   const at::Tensor prediction = denoiser_.forward(noised.x_t, noised.t, {.labels = labels});
   return {.loss = diffusion::loss(objective_, prediction, noised, x0), .t = noised.t};
@@ -40,25 +42,100 @@ at::Tensor TrainingStep::forward_backward(const std::vector<data::Batch>& micro_
                                           int64_t step, const at::Tensor& loss_scale) {
   seen_t_.clear();
   seen_loss_.clear();
-  at::Tensor total = at::zeros({}, at::device(settings_.device).dtype(at::kFloat));
+  denoiser_.begin_step();
+  if (!settings_.graphs) {
+    const at::Tensor total = at::zeros({}, at::device(settings_.device).dtype(at::kFloat));
+    for (const data::Batch& batch : micro_batches) {
+      micro_step(batch, static_cast<uint32_t>(step), loss_scale, total);
+    }
+    return total;
+  }
+  if (!total_.defined()) {
+    total_ = at::zeros({}, at::device(settings_.device).dtype(at::kFloat));
+  }
+  total_.zero_();
   for (const data::Batch& batch : micro_batches) {
-    const double share =
-        static_cast<double>(batch.images.size(0)) / static_cast<double>(settings_.global_batch);
-    const MicroLoss micro = micro_loss(batch, step);
-    torch::autograd::backward({micro.loss.mean * (loss_scale * share)}, {});
-    total = total + micro.loss.mean.detach() * share;
-    if (importance_ != nullptr) {
-      seen_t_.push_back(micro.t);
-      seen_loss_.push_back(micro.loss.per_sample);
+    replay(batch, step, loss_scale, total_);
+  }
+  return total_;
+}
+
+void TrainingStep::micro_step(const data::Batch& batch, const ops::RandomStep& step,
+                              const at::Tensor& loss_scale, const at::Tensor& total) {
+  const double share =
+      static_cast<double>(batch.images.size(0)) / static_cast<double>(settings_.global_batch);
+  const MicroLoss micro = micro_loss(batch, step);
+  torch::autograd::backward({micro.loss.mean * (loss_scale * share)}, {});
+  at::Tensor(total).add_(micro.loss.mean.detach(), share);
+  if (importance_ != nullptr) {
+    seen_t_.push_back(micro.t);
+    seen_loss_.push_back(micro.loss.per_sample);
+  }
+}
+
+/// A micro-batch's inputs at fixed addresses, and the graph that reads them.
+struct TrainingStep::Recorded {
+  data::Batch inputs;  // on the device
+  at::Tensor step;     // int64 [1]
+  ops::Graph graph;
+  int64_t last_step = -1;
+  int64_t steps = 0;  // seen so far
+};
+
+TrainingStep::Recorded& TrainingStep::recorded_for(const data::Batch& batch) {
+  constexpr size_t kMaxGraphs = 8;
+  for (auto entry = recorded_.begin(); entry != recorded_.end(); ++entry) {
+    const at::Tensor& images = (*entry)->inputs.images;
+    if (images.sizes() == batch.images.sizes() &&
+        images.scalar_type() == batch.images.scalar_type()) {
+      recorded_.splice(recorded_.begin(), recorded_, entry);
+      return *recorded_.front();
     }
   }
-  return total;
+  if (recorded_.size() == kMaxGraphs) {
+    recorded_.pop_back();
+  }
+  auto entry = std::make_unique<Recorded>();
+  const auto like = [this](const at::Tensor& source) {
+    return at::empty_like(source, source.options().device(settings_.device).pinned_memory(false));
+  };
+  entry->inputs.images = like(batch.images);
+  entry->inputs.labels = like(batch.labels);
+  entry->inputs.sample_index = like(batch.sample_index);
+  entry->step = at::zeros({1}, at::device(settings_.device).dtype(at::kLong));
+  recorded_.push_front(std::move(entry));
+  return *recorded_.front();
+}
+
+void TrainingStep::replay(const data::Batch& batch, int64_t step, const at::Tensor& loss_scale,
+                          const at::Tensor& total) {
+  constexpr int64_t kEagerSteps = 2;  // fp8 measures magnitudes, libraries choose their algorithms
+  Recorded& recorded = recorded_for(batch);
+  recorded.inputs.images.copy_(batch.images, /*non_blocking=*/true);
+  recorded.inputs.labels.copy_(batch.labels, /*non_blocking=*/true);
+  recorded.inputs.sample_index.copy_(batch.sample_index, /*non_blocking=*/true);
+  recorded.step.fill_(step);
+  const auto work = [&] {
+    micro_step(recorded.inputs, ops::RandomStep(recorded.step), loss_scale, total);
+  };
+  if (recorded.last_step != step) {
+    recorded.last_step = step;
+    ++recorded.steps;
+  }
+  if (recorded.steps <= kEagerSteps) {
+    work();
+    return;
+  }
+  if (!recorded.graph.is_recorded()) {
+    recorded.graph.record(work);
+  }
+  recorded.graph.replay();
 }
 
 void TrainingStep::forward_only(const std::vector<data::Batch>& micro_batches, int64_t step) {
   at::NoGradGuard no_grad;
   for (const data::Batch& batch : micro_batches) {
-    (void)micro_loss(batch, step);
+    (void)micro_loss(batch, static_cast<uint32_t>(step));
   }
 }
 

@@ -3,6 +3,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <list>
+#include <memory>
 #include <vector>
 
 #include "kinora/data/batch.h"
@@ -19,6 +21,8 @@ struct StepSettings {
   int64_t null_class = 0;
   int64_t global_batch = 1;
   at::Device device = at::kCPU;
+  /// Record forward and backward of a micro-batch as a CUDA graph, one for each shape of input.
+  bool graphs = false;
 };
 
 /// Forward and backward of the micro-batches of one optimizer step.
@@ -28,9 +32,12 @@ class TrainingStep {
   TrainingStep(diffusion::Denoiser& denoiser, const diffusion::Objective& objective,
                diffusion::LossSecondMoment* importance, const StepSettings& settings);
 
+  ~TrainingStep();
+
   /// Adds the gradients of loss_scale times the mean loss over the global batch to those that the
-  /// parameters have. loss_scale: fp32, no dims, on the device. Returns the mean loss, fp32, no
-  /// dims, on the device.
+  /// parameters have. loss_scale: fp32, no dims, on the device; the same tensor each time. Returns
+  /// the mean loss, fp32, no dims, on the device: with graphs, until the next call. Does not wait
+  /// for the device; the batches must live until it is done.
   [[nodiscard]] at::Tensor forward_backward(const std::vector<data::Batch>& micro_batches,
                                             int64_t step, const at::Tensor& loss_scale);
 
@@ -46,7 +53,14 @@ class TrainingStep {
     diffusion::Loss loss;
     at::Tensor t;
   };
-  [[nodiscard]] MicroLoss micro_loss(const data::Batch& batch, int64_t step);
+  struct Recorded;
+  [[nodiscard]] MicroLoss micro_loss(const data::Batch& batch, const ops::RandomStep& step);
+  /// Forward and backward of one micro-batch; adds its share of the loss to `total`.
+  void micro_step(const data::Batch& batch, const ops::RandomStep& step,
+                  const at::Tensor& loss_scale, const at::Tensor& total);
+  [[nodiscard]] Recorded& recorded_for(const data::Batch& batch);
+  void replay(const data::Batch& batch, int64_t step, const at::Tensor& loss_scale,
+              const at::Tensor& total);
 
   diffusion::Denoiser& denoiser_;
   const diffusion::Objective& objective_;
@@ -54,6 +68,8 @@ class TrainingStep {
   StepSettings settings_;
   std::vector<at::Tensor> seen_t_;
   std::vector<at::Tensor> seen_loss_;
+  at::Tensor total_;                               // of graphs
+  std::list<std::unique_ptr<Recorded>> recorded_;  // the last used first
 };
 
 }  // namespace kinora::train

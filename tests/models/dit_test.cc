@@ -1,5 +1,6 @@
 #include "kinora/models/dit.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -70,6 +71,49 @@ TEST_P(DiTFixtureTest, EveryGradientMatchesReferenceForEveryRecomputation) {
                 kRelativeTolerance)
           << path << " with " << recompute << " blocks recomputed";
     }
+  }
+}
+
+struct Recomputation {
+  ops::Recompute level;
+  int64_t blocks;
+};
+
+// Composed of ATen calls on the CPU, so what is tested is the written-out backward, the order of
+// the stages and what is computed again.
+TEST_P(DiTFixtureTest, FastPathMatchesReferenceAtEveryLevelOfRecomputation) {
+  const Fixture fixture(GetParam());
+  const DiTConfig config = fixture.config();
+  const auto kernels =
+      std::make_shared<ops::BlockKernels>(ops::KernelOptions(), at::kCPU, at::kFloat, false);
+  for (const auto& [level, blocks] :
+       {Recomputation{ops::Recompute::kNone, 0}, Recomputation{ops::Recompute::kElementwise, 0},
+        Recomputation{ops::Recompute::kMlp, 0}, Recomputation{ops::Recompute::kMlp, 1},
+        Recomputation{ops::Recompute::kNone, config.depth}}) {
+    DiT model(config);
+    set_weights(model, fixture, true);
+    model.set_recompute(blocks);
+    model.use_fast_path(kernels, level);
+    const at::Tensor x0 = fixture.tensor("loss.x0");
+    const diffusion::Objective objective = fixture.objective();
+    const diffusion::NoisedBatch batch =
+        noised(objective, x0, fixture.tensor("loss.noise"), fixture.tensor("loss.t"));
+    const at::Tensor prediction =
+        model.forward(batch.x_t, batch.t, {.labels = fixture.tensor("loss.labels")});
+    const diffusion::Loss loss = diffusion::loss(objective, prediction, batch, x0);
+    EXPECT_LT(relative_error(loss.per_sample, fixture.tensor("loss.loss")), kRelativeTolerance);
+    torch::autograd::backward({loss.mean}, {});
+    for (const auto& [path, parameter] : model.named_parameters()) {
+      EXPECT_LT(relative_error(without_key_bias(path, parameter->grad),
+                               without_key_bias(path, fixture.tensor("grad." + path))),
+                kRelativeTolerance)
+          << path << " at level " << static_cast<int>(level) << ", " << blocks << " blocks";
+    }
+    const at::NoGradGuard no_grad;
+    const at::Tensor output =
+        model.forward(fixture.tensor("forward.x_t"), fixture.tensor("forward.t"),
+                      {.labels = fixture.tensor("forward.labels")});
+    EXPECT_LT(relative_error(output, fixture.tensor("forward.output")), kRelativeTolerance);
   }
 }
 

@@ -130,28 +130,28 @@ TEST(TorchGradScalerTest, ScalesSkipsAndUpdatesEqualTorch) {
   FixtureRun run(fixture()["cases"]["scaled"]);
   kernels::StepControl start;
   start.loss_scale = run.data["initial_scale"];
+  start.lr = run.data["lr"];
   const at::Tensor control = ops::make_step_control(start, at::kCPU);
   kernels::UpdatePolicy policy;
   policy.max_grad_norm = run.data["max_grad_norm"];
   policy.dynamic_loss_scale = true;
   policy.growth_interval = run.data["growth_interval"];
   kernels::AdamwParameters parameters;
-  parameters.lr = run.data["lr"];
   parameters.weight_decay = run.data["weight_decay"];
   parameters.num_emas = 1;
   parameters.ema_decay[0] = run.data["ema_decays"][0];
+  std::vector<ops::OptimizerBucket> buckets;
+  for (const Bucket& bucket : run.arena.buckets()) {
+    buckets.push_back(
+        {bucket.master, bucket.grad, bucket.exp_avg, bucket.exp_avg_sq, bucket.ema, at::Tensor()});
+  }
+  const ops::BucketTable table(std::move(buckets));
   int64_t skipped = 0;
   for (const json& step : run.data["steps"]) {
     run.set_gradients(step);
-    for (const Bucket& bucket : run.arena.buckets()) {
-      ops::add_sum_squares(bucket.grad, control);
-    }
+    ops::add_sum_squares(table, control);
     ops::prepare_update(control, policy);
-    for (const Bucket& bucket : run.arena.buckets()) {
-      ops::adamw_update(
-          {bucket.master, bucket.grad, bucket.exp_avg, bucket.exp_avg_sq, bucket.ema, at::Tensor()},
-          parameters, control);
-    }
+    ops::adamw_update(table, parameters, control);
     const kernels::StepControl decisions = ops::read_step_control(control);
     EXPECT_EQ(decisions.skip == 1, step["skipped"].get<bool>());
     EXPECT_EQ(decisions.loss_scale, step["loss_scale"].get<float>());
@@ -226,9 +226,10 @@ TEST(AdamWTest, FusedPassEqualsTheComposedOne) {
   AdamW optimizer(config, fused.arena);
   kernels::UpdatePolicy policy;
   policy.max_grad_norm = 1.0;
-  const at::Tensor control = ops::make_step_control({}, at::kCPU);
+  kernels::StepControl start;
+  start.lr = 0.01;
+  const at::Tensor control = ops::make_step_control(start, at::kCPU);
   kernels::AdamwParameters parameters;
-  parameters.lr = 0.01;
   parameters.weight_decay = 0.1;
   parameters.num_emas = 2;
   parameters.ema_decay[0] = 0.9;
@@ -238,11 +239,11 @@ TEST(AdamWTest, FusedPassEqualsTheComposedOne) {
     composed.set_gradients(step);
     optimizer.step(fused.arena, 0.01);
     const Bucket& bucket = composed.arena.buckets()[0];
-    ops::add_sum_squares(bucket.grad, control);
+    const ops::OptimizerBucket tensors = {bucket.master,     bucket.grad, bucket.exp_avg,
+                                          bucket.exp_avg_sq, bucket.ema,  bucket.compute};
+    ops::add_sum_squares(ops::BucketTable({tensors}), control);
     ops::prepare_update(control, policy);
-    ops::adamw_update_composed(
-        {bucket.master, bucket.grad, bucket.exp_avg, bucket.exp_avg_sq, bucket.ema, bucket.compute},
-        parameters, control);
+    ops::adamw_update_composed(tensors, parameters, control);
   }
   for (const Role role : fused.arena.state_roles()) {
     const at::Tensor want = composed.arena.buckets()[0].tensor(role);
@@ -355,6 +356,31 @@ TEST(AdamWTest, ARestoredRunGoesOnWithTheSameBits) {
   expect_same_bits(whole.arena, resumed.arena, all_roles(whole.arena));
 }
 
+TEST(AdamWTest, EnqueuedStepsEqualBlockingOnesAndReportTheirLoss) {
+  RandomRun blocking(1000, at::kBFloat16, {0.9});
+  RandomRun enqueued(1000, at::kBFloat16, {0.9});
+  AdamWConfig config;
+  config.max_grad_norm = 1.0;
+  AdamW first(config, blocking.arena);
+  AdamW second(config, enqueued.arena);
+  for (uint32_t step = 0; step < 100; ++step) {  // more than the ring has
+    const double lr = 1e-3 * (step + 1);
+    blocking.set_gradients(step);
+    enqueued.set_gradients(step);
+    const StepResult want = first.step(blocking.arena, lr);
+    const int64_t number =
+        second.enqueue_step(enqueued.arena, lr, at::tensor(static_cast<float>(step)));
+    EXPECT_EQ(number, step + 1);
+    const StepResult got = second.wait_report(number);
+    EXPECT_EQ(got.grad_norm, want.grad_norm);
+    EXPECT_EQ(got.applied_steps, step + 1);
+    EXPECT_EQ(got.loss, static_cast<float>(step));
+    EXPECT_TRUE(std::isnan(want.loss));
+  }
+  expect_same_bits(blocking.arena, enqueued.arena, all_roles(blocking.arena));
+  EXPECT_EQ(second.wait_report(37).applied_steps, 37) << "as long as the ring holds it";
+}
+
 std::string error_of(ErrorKind kind, const std::function<void()>& call) {
   try {
     call();
@@ -378,6 +404,8 @@ TEST(AdamWErrorTest, SettingsAreChecked) {
   AdamW optimizer({}, run.arena);
   EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { optimizer.step(run.arena, -1.0); }),
               HasSubstr("learning rate"));
+  EXPECT_THAT(error_of(ErrorKind::kInternal, [&] { (void)optimizer.wait_report(1); }),
+              HasSubstr("step 1 has not begun"));
   const BoundWeights bound = run.arena.bind(WeightSet::average(0));
   EXPECT_THAT(error_of(ErrorKind::kInternal, [&] { optimizer.step(run.arena, 0.1); }),
               HasSubstr("while an EMA stands in"));
@@ -415,7 +443,8 @@ TEST(OptimizerOpErrorTest, MismatchedTensorsAreNamed) {
   const at::Tensor control = ops::make_step_control({}, at::kCPU);
   const auto message = [&](const ops::OptimizerBucket& tensors,
                            const kernels::AdamwParameters& parameters = {}) {
-    return error_of(ErrorKind::kShape, [&] { ops::adamw_update(tensors, parameters, control); });
+    return error_of(ErrorKind::kShape,
+                    [&] { ops::adamw_update(ops::BucketTable({tensors}), parameters, control); });
   };
   const ops::OptimizerBucket good = {bucket.master,     bucket.grad, bucket.exp_avg,
                                      bucket.exp_avg_sq, {},          bucket.compute};

@@ -124,30 +124,61 @@ TEST_P(GpuOptimTest, ComposedPassEqualsTheCpu) {
   DeviceRun cpu(at::kCPU, GetParam());
   DeviceRun gpu(at::kCUDA, GetParam());
   kernels::AdamwParameters parameters;
-  parameters.lr = 0.01;
   parameters.num_emas = 2;
   parameters.ema_decay[0] = 0.9;
   parameters.ema_decay[1] = 0.999;
   for (DeviceRun* run : {&cpu, &gpu}) {
-    const at::Tensor control = ops::make_step_control({}, run->arena.options().device);
+    kernels::StepControl start;
+    start.lr = 0.01;
+    const at::Tensor control = ops::make_step_control(start, run->arena.options().device);
     run->set_gradients(0, 1.0);
-    for (const Bucket& bucket : run->arena.buckets()) {
-      ops::add_sum_squares(bucket.grad, control);
-    }
-    ops::prepare_update(control, {});
+    std::vector<ops::OptimizerBucket> buckets;
     for (const Bucket& bucket : run->arena.buckets()) {
       const bool rounds = !bucket.compute.is_same(bucket.master);
-      const ops::OptimizerBucket tensors = {bucket.master,  bucket.grad,
-                                            bucket.exp_avg, bucket.exp_avg_sq,
-                                            bucket.ema,     rounds ? bucket.compute : at::Tensor()};
-      if (run == &cpu) {
-        ops::adamw_update(tensors, parameters, control);
-      } else {
-        ops::adamw_update_composed(tensors, parameters, control);
-      }
+      buckets.push_back({bucket.master, bucket.grad, bucket.exp_avg, bucket.exp_avg_sq, bucket.ema,
+                         rounds ? bucket.compute : at::Tensor()});
+    }
+    const ops::BucketTable table(std::move(buckets));
+    ops::add_sum_squares(table, control);
+    ops::prepare_update(control, {});
+    if (run == &cpu) {
+      ops::adamw_update(table, parameters, control);
+      continue;
+    }
+    for (const ops::OptimizerBucket& bucket : table.buckets()) {
+      ops::adamw_update_composed(bucket, parameters, control);
     }
   }
   expect_close(gpu.arena, cpu.arena);
+}
+
+TEST_P(GpuOptimTest, EnqueuedStepsEqualBlockingOnes) {
+  DeviceRun blocking(at::kCUDA, GetParam());
+  DeviceRun enqueued(at::kCUDA, GetParam());
+  AdamW first(blocking.config, blocking.arena);
+  AdamW second(enqueued.config, enqueued.arena);
+  const at::Tensor loss = at::tensor(std::vector<float>{3.5F}).to(at::kCUDA);
+  constexpr uint32_t kSteps = 70;  // further than the host may be ahead
+  std::vector<StepResult> want;
+  for (uint32_t step = 0; step < kSteps; ++step) {
+    blocking.set_gradients(step, 1.0);
+    enqueued.set_gradients(step, 1.0);
+    const double lr = 1e-3 * (step + 1);
+    want.push_back(first.step(blocking.arena, lr));
+    second.enqueue_step(enqueued.arena, lr, loss);
+  }
+  for (uint32_t step = kSteps - 10; step < kSteps; ++step) {
+    const StepResult got = second.wait_report(step + 1);
+    EXPECT_EQ(got.grad_norm, want[step].grad_norm);
+    EXPECT_EQ(got.applied_steps, step + 1);
+    EXPECT_EQ(got.loss, 3.5F);
+  }
+  for (size_t i = 0; i < blocking.arena.buckets().size(); ++i) {
+    for (const Role role : blocking.arena.state_roles()) {
+      EXPECT_TRUE(at::equal(blocking.arena.buckets()[i].tensor(role),
+                            enqueued.arena.buckets()[i].tensor(role)));
+    }
+  }
 }
 
 TEST_P(GpuOptimTest, ANonFiniteGradientIsSkippedOnTheDevice) {

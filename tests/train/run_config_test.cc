@@ -61,15 +61,18 @@ TEST(RunConfigTest, ConditionsAcrossKeysAreChecked) {
   EXPECT_NE(refusal("optim: {eps: 0}").find("optim.eps"), std::string::npos);
 }
 
-TEST(RunConfigTest, RecomputeBlocks) {
-  EXPECT_EQ(recompute_blocks("none", 12), 0);
-  EXPECT_EQ(recompute_blocks("block", 12), 12);
-  EXPECT_EQ(recompute_blocks("block:0", 12), 0);
-  EXPECT_EQ(recompute_blocks("block:12", 12), 12);
+TEST(RunConfigTest, Recompute) {
+  using ops::Recompute;
+  EXPECT_EQ(parse_recompute("none", 12), (RecomputePlan{Recompute::kNone, 0}));
+  EXPECT_EQ(parse_recompute("elementwise", 12), (RecomputePlan{Recompute::kElementwise, 0}));
+  EXPECT_EQ(parse_recompute("mlp", 12), (RecomputePlan{Recompute::kMlp, 0}));
+  EXPECT_EQ(parse_recompute("block", 12), (RecomputePlan{Recompute::kNone, 12}));
+  EXPECT_EQ(parse_recompute("block:0", 12), (RecomputePlan{Recompute::kNone, 0}));
+  EXPECT_EQ(parse_recompute("block:12", 12), (RecomputePlan{Recompute::kNone, 12}));
   for (const char* wrong : {"", "all", "block:", "block:13", "block:-1", "block:3x", "block: 3",
                             "Block", "block:99999999999999999999"}) {
     try {
-      (void)recompute_blocks(wrong, 12);
+      (void)parse_recompute(wrong, 12);
       ADD_FAILURE() << wrong;
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::kConfig);
@@ -114,7 +117,7 @@ TEST(RunConfigTest, EveryRecipeParsesAndDescribesAModel) {
     }
     const models::DiTConfig model = resolved_model(config, 1, latents);
     EXPECT_GT(models::forward_macs(model), 0.0) << entry.path();
-    EXPECT_NO_THROW((void)recompute_blocks(config.train.recompute, model.depth)) << entry.path();
+    EXPECT_NO_THROW((void)parse_recompute(config.train.recompute, model.depth)) << entry.path();
     EXPECT_NO_THROW((void)pipelines::make_sampler(
         config.sample.sampling, diffusion::make_objective(config.objective, model.learn_sigma)))
         << entry.path();

@@ -1,0 +1,29 @@
+#pragma once
+
+#include "kinora/ops/block_kernels.h"
+
+/// BlockKernels' parts as ATen calls, on any device: the portable path and the specification of the
+/// kernels. For the files of this room only.
+namespace kinora::ops::composed {
+
+[[nodiscard]] SeamForward seam(const at::Tensor& x, const at::Tensor& branch,
+                               const SeamVectors& vectors, at::ScalarType h_type);
+[[nodiscard]] SeamBackward seam_backward(const at::Tensor& dh, const at::Tensor& dx_out,
+                                         const at::Tensor& x, const NormStatistics& statistics,
+                                         const at::Tensor& branch, const SeamVectors& vectors,
+                                         const SeamVectors& grads,
+                                         const at::Tensor& branch_bias_grad);
+
+/// fused: through libtorch's choice of kernel; else softmax(Q K^T) V in steps.
+[[nodiscard]] at::Tensor attention(const at::Tensor& qkv, int64_t heads, bool fused);
+[[nodiscard]] at::Tensor attention_backward(const at::Tensor& dout, const at::Tensor& qkv,
+                                            int64_t heads, bool fused);
+
+/// out = x W^T + bias.
+void linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+            const at::Tensor& out);
+[[nodiscard]] at::Tensor gelu(const at::Tensor& pre);
+/// dout * GELU_tanh'(pre).
+[[nodiscard]] at::Tensor gelu_backward(const at::Tensor& dout, const at::Tensor& pre);
+
+}  // namespace kinora::ops::composed

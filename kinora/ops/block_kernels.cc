@@ -1,0 +1,638 @@
+#include "kinora/ops/block_kernels.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/matmul.h>
+
+#include <cmath>
+#include <sstream>
+
+#include "kinora/core/error.h"
+#include "kinora/ops/block_composed.h"
+#include "kinora/ops/block_launch.h"
+#include "kinora/ops/fp8.h"
+#include "kinora/ops/host_bytes.h"
+
+namespace kinora::ops {
+namespace {
+
+using kernels::Epilogue;
+using kernels::MatmulArguments;
+using kernels::MatmulProblem;
+
+constexpr float kNormEpsilon = 1e-6F;
+
+/// Whether a part that `can` run by its own kernel does. kConfig where it must and cannot.
+bool choose(Switch option, bool can, const char* part) {
+  KINORA_CHECK(option != Switch::kOn || can, kConfig, "[kernels] kernels.", part,
+               " is on, but its kernels cannot run here. Hint: auto takes slower ones.");
+  return option != Switch::kOff && can;
+}
+
+kernels::VectorView view(const at::Tensor& vectors) {
+  if (!vectors.defined()) {
+    return {};
+  }
+  return {vectors.const_data_ptr<float>(), vectors.stride(0), nullptr};
+}
+
+void check_rows(const at::Tensor& tensor, const char* name, const at::Tensor& like) {
+  KINORA_CHECK(
+      tensor.sizes() == like.sizes() && tensor.is_contiguous() && tensor.device() == like.device(),
+      kInternal, "[kernels] ", name, " must be contiguous ", like.sizes(), ", got ",
+      tensor.sizes());
+}
+
+int64_t row_stride(const at::Tensor& matrix) {
+  KINORA_CHECK(matrix.dim() == 2 && (matrix.stride(1) == 1 || matrix.size(1) == 1), kInternal,
+               "[kernels] a matrix needs adjacent columns, got ", matrix.sizes(), " with strides ",
+               matrix.strides());
+  return matrix.stride(0);
+}
+
+int64_t rows_of(const Operand& operand) {
+  return operand.value.defined() ? operand.value.size(0) : operand.fp8.size(0);
+}
+
+MatmulProblem input_grad_problem(const at::Tensor& dy, const at::Tensor& weight,
+                                 const at::Tensor& out) {
+  return {.m = dy.size(0),
+          .n = weight.size(1),
+          .k = dy.size(1),
+          .a_type = dtype_of(dy.scalar_type()),
+          .b_type = dtype_of(weight.scalar_type()),
+          .d_type = dtype_of(out.scalar_type()),
+          .lda = row_stride(dy)};
+}
+
+/// [B, N, 3 C] -> the three [B, N, H, D], as the kernels see them.
+struct PackedHeads {
+  kernels::HeadsView q, k, v;
+};
+PackedHeads packed_heads(const at::Tensor& qkv, int64_t heads) {
+  const int64_t width = qkv.size(2) / 3;
+  char* data = static_cast<char*>(qkv.data_ptr());
+  const auto part = [&](int64_t index) {
+    return kernels::HeadsView{data + index * width * qkv.element_size(), qkv.stride(0),
+                              qkv.stride(1), width / heads};
+  };
+  return {part(0), part(1), part(2)};
+}
+kernels::HeadsView heads_view(const at::Tensor& tokens, int64_t heads) {
+  return {tokens.data_ptr(), tokens.stride(0), tokens.stride(1), tokens.size(2) / heads};
+}
+
+kernels::AttentionShape attention_shape(const at::Tensor& qkv, int64_t heads) {
+  const int64_t head_dim = qkv.size(2) / 3 / heads;
+  return {.batch = qkv.size(0),
+          .heads = heads,
+          .query_length = qkv.size(1),
+          .key_length = qkv.size(1),
+          .head_dim = head_dim,
+          .type = dtype_of(qkv.scalar_type()),
+          .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim)))};
+}
+
+}  // namespace
+
+struct BlockKernels::Impl {
+  at::Device device;
+  bool own_norm = false;
+  bool own_attention = false;
+  bool attention_fused = true;                         // of the composed path
+  std::unique_ptr<cuda::Products> products = nullptr;  // null: ATen's
+  std::unique_ptr<cuda::FusedAttention> attention = nullptr;
+
+  std::unique_ptr<Fp8> fp8 = nullptr;
+  std::vector<std::pair<MatmulProblem, bool>> epilogues = {};  // and whether they are worthwhile
+
+  [[nodiscard]] at::Tensor empty(at::IntArrayRef shape, at::ScalarType type) const {
+    return at::empty(shape, at::device(device).dtype(type));
+  }
+
+  [[nodiscard]] static MatmulProblem forward_problem(const at::Tensor& x, const at::Tensor& weight,
+                                                     const at::Tensor& out) {
+    return {.m = x.size(0),
+            .n = weight.size(0),
+            .k = x.size(1),
+            .transpose_b = true,
+            .a_type = dtype_of(x.scalar_type()),
+            .b_type = dtype_of(weight.scalar_type()),
+            .d_type = dtype_of(out.scalar_type()),
+            .lda = row_stride(x),
+            .ldd = row_stride(out)};
+  }
+
+  [[nodiscard]] bool covers(int64_t number, int64_t rows) const {
+    return fp8 != nullptr && products != nullptr && fp8->covers(number, rows);
+  }
+  [[nodiscard]] Operand fp8_operand(at::IntArrayRef shape) const {
+    return {.value = {},
+            .fp8 = empty(shape, at::kByte),
+            .fp8_transposed = empty({shape[1], shape[0]}, at::kByte)};
+  }
+  [[nodiscard]] kernels::Fp8Output fp8_output(const Operand& operand, int64_t number,
+                                              Fp8::Role role) const {
+    return {.type = role == Fp8::kInput ? DType::kF8E4M3 : DType::kF8E5M2,
+            .data = operand.fp8.data_ptr(),
+            .transposed = operand.fp8_transposed.data_ptr(),
+            .scale = fp8->scale(number, role),
+            .amax = fp8->amax(number, role)};
+  }
+
+  /// Whether `fused`, a product with an epilogue, beats the same `in_steps`. Timed at a problem's
+  /// first call outside of a recording; both leave the same results.
+  bool is_faster(const MatmulProblem& fused_problem, const std::function<void()>& fused,
+                 const std::function<void()>& in_steps) {
+    for (const auto& [problem, faster] : epilogues) {
+      if (problem == fused_problem) {
+        return faster;
+      }
+    }
+    if (cuda::is_capturing()) {
+      return true;
+    }
+    fused();  // chooses the algorithms
+    in_steps();
+    const bool faster = cuda::milliseconds(fused) <= cuda::milliseconds(in_steps);
+    epilogues.emplace_back(fused_problem, faster);
+    return faster;
+  }
+
+  at::Tensor fp8_product(const Operand& x, const LinearWeights& linear, const at::Tensor& bias) {
+    const Fp8::Weight weight = fp8->weight(linear.number);
+    at::Tensor out = empty({x.fp8.size(0), weight.data.size(0)}, bias.scalar_type());
+    products->run({.m = out.size(0),
+                   .n = out.size(1),
+                   .k = x.fp8.size(1),
+                   .transpose_b = true,
+                   .a_type = DType::kF8E4M3,
+                   .b_type = DType::kF8E4M3,
+                   .d_type = dtype_of(bias.scalar_type()),
+                   .epilogue = Epilogue::kBias,
+                   .fast_accumulation = true},
+                  {.a = x.fp8.data_ptr(),
+                   .b = weight.data.data_ptr(),
+                   .d = out.data_ptr(),
+                   .bias = bias.data_ptr(),
+                   .a_scale = fp8->inverse_scale(linear.number, Fp8::kInput),
+                   .b_scale = weight.inverse_scale});
+    return out;
+  }
+  at::Tensor fp8_input_grad(const Operand& dy, const LinearWeights& linear) {
+    const Fp8::Weight weight = fp8->weight(linear.number);
+    at::Tensor out = empty({dy.fp8.size(0), weight.data.size(1)}, linear.weight.scalar_type());
+    products->run({.m = out.size(0),
+                   .n = out.size(1),
+                   .k = dy.fp8.size(1),
+                   .transpose_b = true,
+                   .a_type = DType::kF8E5M2,
+                   .b_type = DType::kF8E4M3,
+                   .d_type = dtype_of(out.scalar_type())},
+                  {.a = dy.fp8.data_ptr(),
+                   .b = weight.transposed.data_ptr(),
+                   .d = out.data_ptr(),
+                   .a_scale = fp8->inverse_scale(linear.number, Fp8::kGradient),
+                   .b_scale = weight.inverse_scale});
+    return out;
+  }
+  void fp8_weight_grad(const Operand& dy, const Operand& x, const LinearWeights& linear) {
+    products->run({.m = dy.fp8_transposed.size(0),
+                   .n = x.fp8_transposed.size(0),
+                   .k = x.fp8_transposed.size(1),
+                   .transpose_b = true,
+                   .a_type = DType::kF8E5M2,
+                   .b_type = DType::kF8E4M3,
+                   .d_type = DType::kF32,
+                   .accumulate = true},
+                  {.a = dy.fp8_transposed.data_ptr(),
+                   .b = x.fp8_transposed.data_ptr(),
+                   .d = linear.weight_grad.data_ptr(),
+                   .a_scale = fp8->inverse_scale(linear.number, Fp8::kGradient),
+                   .b_scale = fp8->inverse_scale(linear.number, Fp8::kInput)});
+  }
+};
+
+BlockKernels::BlockKernels(const KernelOptions& options, at::Device device, at::ScalarType type,
+                           bool deterministic)
+    : impl_(new Impl{.device = device}) {
+  const bool can = cuda::has_block_kernels(device, type);
+  impl_->own_norm = choose(options.adaln, can, "adaln");
+  if (choose(options.epilogue, can, "epilogue")) {
+    impl_->products = std::make_unique<cuda::Products>(deterministic);
+  }
+  const bool half = type == at::kBFloat16 || type == at::kHalf;
+  if (choose(options.attention, can && half, "attention")) {
+    impl_->attention = std::make_unique<cuda::FusedAttention>(deterministic);
+  }
+  impl_->attention_fused = options.attention != Switch::kOff;
+}
+
+BlockKernels::~BlockKernels() = default;
+
+bool BlockKernels::worthwhile(at::Device device, at::ScalarType type) {
+  return (type == at::kBFloat16 || type == at::kHalf) && cuda::has_block_kernels(device, type);
+}
+
+void BlockKernels::use_fp8(std::unique_ptr<Fp8> fp8) {
+  KINORA_CHECK(impl_->products != nullptr && impl_->own_norm, kConfig,
+               "[fp8] train.fp8 needs kernels.adaln and kernels.epilogue, which are off");
+  impl_->fp8 = std::move(fp8);
+}
+
+Fp8* BlockKernels::fp8() const {
+  return impl_->fp8.get();
+}
+
+Operand BlockKernels::operand(const at::Tensor& value, int64_t number, bool is_gradient) {
+  Impl& impl = *impl_;
+  const Fp8::Role role = is_gradient ? Fp8::kGradient : Fp8::kInput;
+  if (!impl.covers(number, value.size(0))) {
+    return {.value = value};
+  }
+  if (impl.fp8->is_calibrating()) {
+    cuda::largest_magnitude(value, impl.fp8->amax(number, role));
+    return {.value = value};
+  }
+  Operand result = impl.fp8_operand(value.sizes());
+  cuda::quantise(value, impl.fp8_output(result, number, role));
+  return result;
+}
+
+at::Tensor BlockKernels::linear(const Operand& x, const LinearWeights& linear) {
+  if (x.fp8.defined()) {
+    return impl_->fp8_product(x, linear, linear.bias);
+  }
+  if (!impl_->products) {
+    return at::linear(x.value, linear.weight, linear.bias);
+  }
+  const at::Tensor out =
+      impl_->empty({x.value.size(0), linear.weight.size(0)}, x.value.scalar_type());
+  linear_into(x.value, linear, out);
+  return out;
+}
+
+void BlockKernels::linear_into(const at::Tensor& x, const LinearWeights& linear,
+                               const at::Tensor& out) {
+  if (!impl_->products) {
+    composed::linear(x, linear.weight, linear.bias, out);
+    return;
+  }
+  MatmulProblem problem = impl_->forward_problem(x, linear.weight, out);
+  problem.epilogue = Epilogue::kBias;
+  const at::Tensor typed_bias = linear.bias.to(out.scalar_type());
+  if (impl_->products->supports(problem)) {
+    impl_->products->run(problem, {.a = x.data_ptr(),
+                                   .b = linear.weight.data_ptr(),
+                                   .d = out.data_ptr(),
+                                   .bias = typed_bias.data_ptr()});
+    return;
+  }
+  at::Tensor(out).copy_(typed_bias.expand_as(out));
+  problem.epilogue = Epilogue::kNone;
+  problem.accumulate = true;
+  impl_->products->run(problem,
+                       {.a = x.data_ptr(), .b = linear.weight.data_ptr(), .d = out.data_ptr()});
+}
+
+BlockKernels::Gelu BlockKernels::linear_gelu(const Operand& x, const LinearWeights& linear,
+                                             int64_t consumer, bool keep) {
+  Impl& impl = *impl_;
+  if (!keep && impl.products && !x.fp8.defined()) {
+    const at::Tensor out =
+        impl.empty({x.value.size(0), linear.weight.size(0)}, x.value.scalar_type());
+    MatmulProblem problem = impl.forward_problem(x.value, linear.weight, out);
+    problem.epilogue = Epilogue::kBiasGelu;
+    if (impl.products->supports(problem)) {
+      impl.products->run(problem, {.a = x.value.data_ptr(),
+                                   .b = linear.weight.data_ptr(),
+                                   .d = out.data_ptr(),
+                                   .bias = linear.bias.data_ptr()});
+      return {{}, {.value = out}};
+    }
+  }
+  if (!impl.products || x.fp8.defined() || impl.covers(consumer, rows_of(x))) {
+    const at::Tensor pre = this->linear(x, linear);
+    return {pre, gelu(pre, consumer)};
+  }
+  const Gelu result{
+      impl.empty({x.value.size(0), linear.weight.size(0)}, x.value.scalar_type()),
+      {.value = impl.empty({x.value.size(0), linear.weight.size(0)}, x.value.scalar_type())}};
+  MatmulProblem problem = impl.forward_problem(x.value, linear.weight, result.pre);
+  problem.aux_type = problem.d_type;
+  problem.epilogue = Epilogue::kBiasGeluAux;
+  const auto fused = [&] {
+    impl.products->run(problem, {.a = x.value.data_ptr(),
+                                 .b = linear.weight.data_ptr(),
+                                 .d = result.out.value.data_ptr(),
+                                 .bias = linear.bias.data_ptr(),
+                                 .aux = result.pre.data_ptr()});
+  };
+  const auto in_steps = [&] {
+    linear_into(x.value, linear, result.pre);
+    cuda::gelu(result.pre, result.out.value, {});
+  };
+  if (impl.products->supports(problem) && impl.is_faster(problem, fused, in_steps)) {
+    fused();
+  } else {
+    in_steps();
+  }
+  return result;
+}
+
+Operand BlockKernels::gelu(const at::Tensor& pre, int64_t consumer) {
+  Impl& impl = *impl_;
+  if (impl.covers(consumer, pre.size(0)) && !impl.fp8->is_calibrating()) {
+    Operand result = impl.fp8_operand(pre.sizes());
+    cuda::gelu(pre, {}, impl.fp8_output(result, consumer, Fp8::kInput));
+    return result;
+  }
+  at::Tensor out;
+  if (impl.products) {
+    out = at::empty_like(pre);
+    cuda::gelu(pre, out, {});
+  } else {
+    out = composed::gelu(pre);
+  }
+  return operand(out, consumer, false);
+}
+
+at::Tensor BlockKernels::input_grad(const Operand& dy, const LinearWeights& linear) {
+  if (dy.fp8.defined()) {
+    return impl_->fp8_input_grad(dy, linear);
+  }
+  if (!impl_->products) {
+    return at::matmul(dy.value, linear.weight);
+  }
+  const at::Tensor out =
+      impl_->empty({dy.value.size(0), linear.weight.size(1)}, dy.value.scalar_type());
+  impl_->products->run(
+      input_grad_problem(dy.value, linear.weight, out),
+      {.a = dy.value.data_ptr(), .b = linear.weight.data_ptr(), .d = out.data_ptr()});
+  return out;
+}
+
+Operand BlockKernels::gelu_input_grad(const Operand& dy, const LinearWeights& linear,
+                                      const at::Tensor& pre, const LinearWeights& producer) {
+  Impl& impl = *impl_;
+  if (!impl.products) {
+    const at::Tensor grad = composed::gelu_backward(input_grad(dy, linear), pre);
+    add_column_sums(grad, producer.bias_grad);
+    return operand(grad, producer.number, true);
+  }
+  if (!dy.fp8.defined()) {
+    const at::Tensor out =
+        impl.empty({dy.value.size(0), linear.weight.size(1)}, dy.value.scalar_type());
+    MatmulProblem problem = input_grad_problem(dy.value, linear.weight, out);
+    problem.aux_type = problem.d_type;
+    problem.epilogue = Epilogue::kGeluGrad;
+    const auto fused = [&](const at::Tensor& bias_grad) {
+      impl.products->run(problem, {.a = dy.value.data_ptr(),
+                                   .b = linear.weight.data_ptr(),
+                                   .d = out.data_ptr(),
+                                   .aux = pre.data_ptr()});
+      add_column_sums(out, bias_grad);
+    };
+    const auto in_steps = [&](const at::Tensor& bias_grad) {
+      impl.products->run(
+          input_grad_problem(dy.value, linear.weight, out),
+          {.a = dy.value.data_ptr(), .b = linear.weight.data_ptr(), .d = out.data_ptr()});
+      cuda::gelu_backward(pre, out, out, {}, bias_grad);
+    };
+    const at::Tensor unused = impl.empty({out.size(1)}, at::kFloat);  // while they are timed
+    if (impl.products->supports(problem) &&
+        impl.is_faster(
+            problem, [&] { fused(unused); }, [&] { in_steps(unused); })) {
+      fused(producer.bias_grad);
+    } else {
+      in_steps(producer.bias_grad);
+    }
+    return operand(out, producer.number, true);
+  }
+  const at::Tensor grad = input_grad(dy, linear);
+  if (impl.covers(producer.number, grad.size(0))) {
+    Operand result = impl.fp8_operand(grad.sizes());
+    cuda::gelu_backward(pre, grad, {}, impl.fp8_output(result, producer.number, Fp8::kGradient),
+                        producer.bias_grad);
+    return result;
+  }
+  cuda::gelu_backward(pre, grad, grad, {}, producer.bias_grad);
+  return operand(grad, producer.number, true);
+}
+
+void BlockKernels::add_weight_grad(const Operand& dy, const Operand& x,
+                                   const LinearWeights& linear) {
+  if (dy.fp8_transposed.defined()) {
+    impl_->fp8_weight_grad(dy, x, linear);
+    return;
+  }
+  if (!impl_->products) {
+    at::Tensor(linear.weight_grad).add_(at::matmul(dy.value.t(), x.value));
+    return;
+  }
+  impl_->products->run(
+      {.m = dy.value.size(1),
+       .n = x.value.size(1),
+       .k = dy.value.size(0),
+       .transpose_a = true,
+       .a_type = dtype_of(dy.value.scalar_type()),
+       .b_type = dtype_of(x.value.scalar_type()),
+       .d_type = DType::kF32,
+       .accumulate = true,
+       .lda = row_stride(dy.value),
+       .ldb = row_stride(x.value)},
+      {.a = dy.value.data_ptr(), .b = x.value.data_ptr(), .d = linear.weight_grad.data_ptr()});
+}
+
+void BlockKernels::add_input_grad(const at::Tensor& dy, const at::Tensor& weight,
+                                  const at::Tensor& out) {
+  if (!impl_->products) {
+    at::Tensor(out).add_(at::matmul(dy, weight));
+    return;
+  }
+  MatmulProblem problem = input_grad_problem(dy, weight, out);
+  problem.accumulate = true;
+  impl_->products->run(problem, {.a = dy.data_ptr(), .b = weight.data_ptr(), .d = out.data_ptr()});
+}
+
+void BlockKernels::add_column_sums(const at::Tensor& in, const at::Tensor& out) {
+  if (impl_->products) {
+    cuda::add_column_sums(in, out);
+  } else {
+    at::Tensor(out).add_(in.to(at::kFloat).sum(0));
+  }
+}
+
+SeamForward BlockKernels::seam(const at::Tensor& x, const at::Tensor& branch,
+                               const SeamVectors& vectors, at::ScalarType h_type, bool keep,
+                               int64_t consumer) {
+  Impl& impl = *impl_;
+  if (!keep) {
+    consumer = -1;  // fp8 is for training
+  }
+  if (!impl.own_norm) {
+    SeamForward result = composed::seam(x, branch, vectors, h_type);
+    result.h = operand(result.h.value, consumer, false);
+    return result;
+  }
+  SeamForward result{branch.defined() ? at::empty_like(x) : x, {}, {}};
+  kernels::ResidualNormForward call{.rows = x.size(0),
+                                    .width = x.size(1),
+                                    .rows_per_vector = x.size(0) / vectors.scale.size(0),
+                                    .epsilon = kNormEpsilon,
+                                    .type = dtype_of(x.scalar_type()),
+                                    .h_type = dtype_of(h_type),
+                                    .x = x.data_ptr(),
+                                    .gate = view(vectors.gate),
+                                    .scale = view(vectors.scale),
+                                    .shift = view(vectors.shift)};
+  const bool quantises = impl.covers(consumer, x.size(0)) && !impl.fp8->is_calibrating();
+  if (quantises) {
+    result.h = impl.fp8_operand(x.sizes());
+    call.h_fp8 = impl.fp8_output(result.h, consumer, Fp8::kInput);
+  } else {
+    result.h.value = impl.empty(x.sizes(), h_type);
+    call.h = result.h.value.data_ptr();
+  }
+  if (branch.defined()) {
+    check_rows(branch, "branch", x);
+    call.branch = branch.data_ptr();
+    call.x_out = result.x.data_ptr();
+  }
+  if (keep) {
+    result.statistics = {impl.empty({x.size(0)}, at::kFloat), impl.empty({x.size(0)}, at::kFloat)};
+    call.mean = result.statistics.mean.data_ptr<float>();
+    call.rstd = result.statistics.rstd.data_ptr<float>();
+  }
+  cuda::residual_norm_forward(call);
+  if (!quantises) {
+    result.h = operand(result.h.value, consumer, false);
+  }
+  return result;
+}
+
+Operand BlockKernels::modulated_norm(const at::Tensor& x, const SeamVectors& vectors,
+                                     int64_t consumer) {
+  return seam(x, {}, {{}, vectors.scale, vectors.shift}, x.scalar_type(), true, consumer).h;
+}
+
+SeamBackward BlockKernels::seam_backward(const at::Tensor& dh, const at::Tensor& dx_out,
+                                         const at::Tensor& x, const NormStatistics& statistics,
+                                         const at::Tensor& branch, const SeamVectors& vectors,
+                                         const SeamVectors& grads, const LinearWeights* producer) {
+  Impl& impl = *impl_;
+  if (!impl.own_norm) {
+    SeamBackward result =
+        composed::seam_backward(dh, dx_out, x, statistics, branch, vectors, grads,
+                                producer != nullptr ? producer->bias_grad : at::Tensor());
+    if (producer != nullptr) {
+      result.dbranch = operand(result.dbranch.value, producer->number, true);
+    }
+    return result;
+  }
+  check_rows(dh, "dh", x);
+  SeamBackward result{dx_out.defined() ? dx_out : at::empty_like(x), {}};
+  kernels::ResidualNormBackward call{.rows = x.size(0),
+                                     .width = x.size(1),
+                                     .rows_per_vector = x.size(0) / vectors.scale.size(0),
+                                     .type = dtype_of(x.scalar_type()),
+                                     .dh_type = dtype_of(dh.scalar_type()),
+                                     .dh = dh.data_ptr(),
+                                     .dx_out = dx_out.defined() ? dx_out.data_ptr() : nullptr,
+                                     .x_out = x.data_ptr(),
+                                     .mean = statistics.mean.const_data_ptr<float>(),
+                                     .rstd = statistics.rstd.const_data_ptr<float>(),
+                                     .gate = view(vectors.gate),
+                                     .scale = view(vectors.scale),
+                                     .dx = result.dx.data_ptr(),
+                                     .dshift = grads.shift.data_ptr<float>(),
+                                     .dscale = grads.scale.data_ptr<float>(),
+                                     .dvector_stride = grads.shift.stride(0)};
+  if (producer == nullptr) {
+    cuda::residual_norm_backward(call);
+    return result;
+  }
+  const at::Tensor branch_sum = impl.empty(vectors.scale.sizes(), at::kFloat);
+  call.branch = branch.data_ptr();
+  call.dgate = grads.gate.data_ptr<float>();
+  call.dbranch_sum = branch_sum.data_ptr<float>();
+  const bool quantises = impl.covers(producer->number, x.size(0)) && !impl.fp8->is_calibrating();
+  if (quantises) {
+    result.dbranch = impl.fp8_operand(x.sizes());
+    call.dbranch_fp8 = impl.fp8_output(result.dbranch, producer->number, Fp8::kGradient);
+  } else {
+    result.dbranch.value = at::empty_like(x);
+    call.dbranch = result.dbranch.value.data_ptr();
+  }
+  cuda::residual_norm_backward(call);
+  add_column_sums(branch_sum, producer->bias_grad);
+  if (!quantises) {
+    result.dbranch = operand(result.dbranch.value, producer->number, true);
+  }
+  return result;
+}
+
+AttentionResult BlockKernels::attention(const at::Tensor& qkv, int64_t heads, bool keep) {
+  if (impl_->attention) {
+    const PackedHeads packed = packed_heads(qkv, heads);
+    AttentionResult result{
+        impl_->empty({qkv.size(0), qkv.size(1), qkv.size(2) / 3}, qkv.scalar_type()), {}};
+    if (keep) {
+      result.lse = impl_->empty({qkv.size(0), heads, qkv.size(1)}, at::kFloat);
+    }
+    const kernels::AttentionForward call{.shape = attention_shape(qkv, heads),
+                                         .q = packed.q,
+                                         .k = packed.k,
+                                         .v = packed.v,
+                                         .out = heads_view(result.out, heads),
+                                         .lse = keep ? result.lse.data_ptr<float>() : nullptr};
+    if (impl_->attention->unsupported_reason(call).empty()) {
+      impl_->attention->forward(call);
+      return result;
+    }
+  }
+  return {composed::attention(qkv, heads, impl_->attention_fused), {}};
+}
+
+at::Tensor BlockKernels::attention_backward(const at::Tensor& dout, const at::Tensor& qkv,
+                                            const AttentionResult& forward, int64_t heads) {
+  if (!forward.lse.defined()) {
+    return composed::attention_backward(dout, qkv, heads, impl_->attention_fused);
+  }
+  const at::Tensor dqkv = at::empty_like(qkv);
+  const PackedHeads packed = packed_heads(qkv, heads);
+  const PackedHeads grads = packed_heads(dqkv, heads);
+  impl_->attention->backward({.shape = attention_shape(qkv, heads),
+                              .q = packed.q,
+                              .k = packed.k,
+                              .v = packed.v,
+                              .out = heads_view(forward.out, heads),
+                              .dout = heads_view(dout, heads),
+                              .lse = forward.lse.const_data_ptr<float>(),
+                              .dq = grads.q,
+                              .dk = grads.k,
+                              .dv = grads.v});
+  return dqkv;
+}
+
+bool BlockKernels::can_be_recorded() const {
+  return impl_->device.is_cuda();
+}
+
+std::string BlockKernels::describe() const {
+  std::ostringstream text;
+  text << "norms " << (impl_->own_norm ? "own" : "composed") << ", products "
+       << (impl_->products ? "cuBLASLt, searched" : "libtorch's") << ", attention "
+       << (impl_->attention         ? impl_->attention->describe()
+           : impl_->attention_fused ? std::string("libtorch's")
+                                    : std::string("unfused"));
+  return text.str();
+}
+
+std::vector<std::string> BlockKernels::report() const {
+  return impl_->products ? impl_->products->report() : std::vector<std::string>();
+}
+
+}  // namespace kinora::ops

@@ -1,0 +1,302 @@
+#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
+#include "kinora/ops/block_launch.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <functional>
+#include <sstream>
+
+#include "kinora/core/cuda.h"
+#include "kinora/core/error.h"
+#include "kinora/kernels/cuda/activation.h"
+#include "kinora/kernels/cuda/attention.h"
+#include "kinora/kernels/cuda/column_sums.h"
+#include "kinora/kernels/cuda/cudnn_attention.h"
+#include "kinora/kernels/cuda/fp8.h"
+#include "kinora/kernels/cuda/matmul.h"
+#include "kinora/kernels/cuda/modulated_norm.h"
+#include "kinora/kernels/cuda/random.h"
+#include "kinora/ops/host_bytes.h"
+
+namespace kinora::ops::cuda {
+namespace {
+
+cudaStream_t stream() {
+  return c10::cuda::getCurrentCUDAStream();
+}
+
+/// Scratch for one launch. Handed back at once: later work of this stream comes after it.
+at::Tensor scratch(size_t bytes) {
+  return at::empty({static_cast<int64_t>(std::max<size_t>(bytes, 1))},
+                   at::TensorOptions(at::kByte).device(at::kCUDA));
+}
+
+}  // namespace
+
+bool is_capturing() {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  KINORA_CUDA_CHECK(cudaStreamIsCapturing(stream(), &status));
+  return status != cudaStreamCaptureStatusNone;
+}
+
+/// Milliseconds of `launch`: the median of a few, after a first.
+double milliseconds(const std::function<void()>& launch) {
+  constexpr int kRepeats = 7;
+  cudaEvent_t start = nullptr;
+  cudaEvent_t stop = nullptr;
+  KINORA_CUDA_CHECK(cudaEventCreate(&start));
+  KINORA_CUDA_CHECK(cudaEventCreate(&stop));
+  std::vector<double> times;
+  for (int i = 0; i <= kRepeats; ++i) {
+    KINORA_CUDA_CHECK(cudaEventRecord(start, stream()));
+    launch();
+    KINORA_CUDA_CHECK(cudaEventRecord(stop, stream()));
+    KINORA_CUDA_CHECK(cudaEventSynchronize(stop));
+    float elapsed = 0.0F;
+    KINORA_CUDA_CHECK(cudaEventElapsedTime(&elapsed, start, stop));
+    if (i > 0) {
+      times.push_back(static_cast<double>(elapsed));
+    }
+  }
+  KINORA_CUDA_CHECK(cudaEventDestroy(start));
+  KINORA_CUDA_CHECK(cudaEventDestroy(stop));
+  std::nth_element(times.begin(), times.begin() + kRepeats / 2, times.end());
+  return times[kRepeats / 2];
+}
+
+bool has_block_kernels(at::Device device, at::ScalarType type) {
+  if (!device.is_cuda() || !kernels::cuda::has_cuda_kernels()) {
+    return false;
+  }
+  const CudaDevice properties = cuda_device(std::max<int>(device.index(), 0));
+  const int capability = 10 * properties.major + properties.minor;
+  return capability >= (type == at::kBFloat16 ? 80 : 75);
+}
+
+void residual_norm_forward(const kernels::ResidualNormForward& call) {
+  KINORA_CUDA_CHECK(kernels::cuda::residual_norm_forward(call, stream()));
+}
+
+void residual_norm_backward(const kernels::ResidualNormBackward& call) {
+  const at::Tensor workspace = scratch(kernels::cuda::residual_norm_backward_workspace_bytes(
+      call.rows, call.width, call.rows_per_vector));
+  KINORA_CUDA_CHECK(kernels::cuda::residual_norm_backward(call, workspace.data_ptr(), stream()));
+}
+
+void add_column_sums(const at::Tensor& in, const at::Tensor& out) {
+  const at::Tensor workspace =
+      scratch(kernels::cuda::column_sums_workspace_bytes(in.size(0), in.size(1)));
+  KINORA_CUDA_CHECK(kernels::cuda::column_sums({.rows = in.size(0),
+                                                .width = in.size(1),
+                                                .row_stride = in.stride(0),
+                                                .type = dtype_of(in.scalar_type()),
+                                                .in = in.const_data_ptr(),
+                                                .out = out.data_ptr<float>()},
+                                               workspace.data_ptr(), stream()));
+}
+
+void gelu(const at::Tensor& pre, const at::Tensor& out, const kernels::Fp8Output& out_fp8) {
+  kernels::ActivationForward call;
+  call.rows = pre.size(0);
+  call.width = pre.size(1);
+  call.type = dtype_of(pre.scalar_type());
+  call.u = pre.const_data_ptr();
+  call.g = out.defined() ? out.data_ptr() : nullptr;
+  call.g_fp8 = out_fp8;
+  KINORA_CUDA_CHECK(kernels::cuda::activation_forward(call, stream()));
+}
+
+void gelu_backward(const at::Tensor& pre, const at::Tensor& grad, const at::Tensor& dpre,
+                   const kernels::Fp8Output& dpre_fp8, const at::Tensor& bias_grad) {
+  kernels::ActivationBackward call;
+  call.rows = pre.size(0);
+  call.width = pre.size(1);
+  call.type = dtype_of(pre.scalar_type());
+  call.u = pre.const_data_ptr();
+  call.dg = grad.const_data_ptr();
+  call.du = dpre.defined() ? dpre.data_ptr() : nullptr;
+  call.du_fp8 = dpre_fp8;
+  call.bias_grad = bias_grad.data_ptr<float>();
+  const at::Tensor workspace =
+      scratch(kernels::cuda::activation_backward_workspace_bytes(call.rows, call.width, true));
+  KINORA_CUDA_CHECK(kernels::cuda::activation_backward(call, workspace.data_ptr(), stream()));
+}
+
+void quantise(const at::Tensor& in, const kernels::Fp8Output& out) {
+  KINORA_CUDA_CHECK(kernels::cuda::quantise({.rows = in.size(0),
+                                             .width = in.size(1),
+                                             .type = dtype_of(in.scalar_type()),
+                                             .in = in.const_data_ptr(),
+                                             .out = out},
+                                            stream()));
+}
+
+void largest_magnitude(const at::Tensor& in, float* amax) {
+  KINORA_CUDA_CHECK(kernels::cuda::largest_magnitude(in.const_data_ptr(), in.numel(),
+                                                     dtype_of(in.scalar_type()), amax, stream()));
+}
+
+void update_scales(const kernels::ScaleUpdate& update) {
+  KINORA_CUDA_CHECK(kernels::cuda::update_scales(update, stream()));
+}
+
+/// Where algorithms found once are kept for the next run: the user's cache folder, or nowhere.
+std::string cache_file() {
+  const auto folder = [](const char* variable, const char* below) {
+    const char* value = std::getenv(variable);
+    return value != nullptr && *value != 0 ? std::string(value) + below : std::string();
+  };
+  std::string path = folder("XDG_CACHE_HOME", "/kinora");
+  if (path.empty()) {
+    path = folder("HOME", "/.cache/kinora");
+  }
+  return path.empty() ? path : path + "/matmul.txt";
+}
+
+struct Products::Impl {
+  kernels::cuda::Matmul matmul;
+};
+
+Products::Products(bool deterministic)
+    : impl_(new Impl{kernels::cuda::Matmul({.cache_file = cache_file(),
+                                            .search = !deterministic,
+                                            .deterministic = deterministic})}) {}
+Products::~Products() = default;
+
+bool Products::supports(const kernels::MatmulProblem& problem) {
+  return impl_->matmul.supports(problem);
+}
+void Products::run(const kernels::MatmulProblem& problem,
+                   const kernels::MatmulArguments& arguments) {
+  impl_->matmul.run(problem, arguments, stream());
+}
+std::vector<std::string> Products::report() const {
+  return impl_->matmul.report();
+}
+
+struct FusedAttention::Impl {
+  /// What runs a shape in one direction.
+  struct Choice {
+    kernels::AttentionShape shape;
+    bool backward;
+    bool has_lse;
+    bool own;
+    bool cudnn_possible;
+    double own_ms;
+    double cudnn_ms;
+    bool timed;
+  };
+
+  explicit Impl(bool deterministic) : cudnn(deterministic) {}
+
+  void launch_cudnn(const kernels::AttentionForward& call) {
+    const at::Tensor workspace = scratch(cudnn.workspace_bytes(call));
+    cudnn.forward(call, workspace.data_ptr(), stream());
+  }
+  void launch_cudnn(const kernels::AttentionBackward& call) {
+    const at::Tensor workspace = scratch(cudnn.workspace_bytes(call));
+    cudnn.backward(call, workspace.data_ptr(), stream());
+  }
+  static void launch_own(const kernels::AttentionForward& call) {
+    KINORA_CUDA_CHECK(kernels::cuda::attention_forward(call, stream()));
+  }
+  static void launch_own(const kernels::AttentionBackward& call) {
+    const at::Tensor workspace =
+        scratch(kernels::cuda::attention_backward_workspace_bytes(call.shape));
+    KINORA_CUDA_CHECK(kernels::cuda::attention_backward(call, workspace.data_ptr(), stream()));
+  }
+
+  /// Chosen once a shape; while a graph is captured nothing can be timed, and our own is taken.
+  template <typename Call>
+  const Choice& choose(const Call& call, bool backward, bool has_lse) {
+    for (Choice& choice : choices) {
+      if (choice.shape == call.shape && choice.backward == backward && choice.has_lse == has_lse) {
+        if (choice.timed || is_capturing()) {
+          return choice;
+        }
+        measure(call, choice);
+        return choice;
+      }
+    }
+    Choice choice{.shape = call.shape,
+                  .backward = backward,
+                  .has_lse = has_lse,
+                  .own = kernels::cuda::attention_supported(call.shape),
+                  .cudnn_possible = cudnn.unsupported_reason(call).empty(),
+                  .own_ms = 0.0,
+                  .cudnn_ms = 0.0,
+                  .timed = false};
+    if (!is_capturing()) {
+      measure(call, choice);
+    }
+    return choices.emplace_back(choice);
+  }
+
+  template <typename Call>
+  void measure(const Call& call, Choice& choice) {
+    const bool own_possible = kernels::cuda::attention_supported(call.shape);
+    if (own_possible) {
+      choice.own_ms = milliseconds([&] { launch_own(call); });
+    }
+    if (choice.cudnn_possible) {
+      choice.cudnn_ms = milliseconds([&] { launch_cudnn(call); });
+    }
+    choice.own = own_possible && (!choice.cudnn_possible || choice.own_ms <= choice.cudnn_ms);
+    choice.timed = true;
+  }
+
+  kernels::cuda::CudnnAttention cudnn;
+  std::vector<Choice> choices;
+};
+
+FusedAttention::FusedAttention(bool deterministic) : impl_(new Impl(deterministic)) {}
+FusedAttention::~FusedAttention() = default;
+
+std::string FusedAttention::unsupported_reason(const kernels::AttentionForward& call) {
+  if (kernels::cuda::attention_supported(call.shape)) {
+    return "";
+  }
+  return impl_->cudnn.unsupported_reason(call);
+}
+
+void FusedAttention::forward(const kernels::AttentionForward& call) {
+  if (impl_->choose(call, false, call.lse != nullptr).own) {
+    Impl::launch_own(call);
+  } else {
+    impl_->launch_cudnn(call);
+  }
+}
+
+void FusedAttention::backward(const kernels::AttentionBackward& call) {
+  if (impl_->choose(call, true, true).own) {
+    Impl::launch_own(call);
+  } else {
+    impl_->launch_cudnn(call);
+  }
+}
+
+std::string FusedAttention::describe() const {
+  if (impl_->choices.empty()) {
+    return "own or cuDNN's, chosen by timing at the first step";
+  }
+  std::ostringstream text;
+  text.precision(3);
+  for (const Impl::Choice& choice : impl_->choices) {
+    text << (&choice == impl_->choices.data() ? "" : "; ")
+         << (choice.backward ? "backward " : "forward ") << (choice.own ? "own" : "cuDNN") << " (B"
+         << choice.shape.batch << " H" << choice.shape.heads << " N" << choice.shape.query_length
+         << " D" << choice.shape.head_dim;
+    if (choice.timed) {
+      text << ": own " << choice.own_ms << " ms, cuDNN " << choice.cudnn_ms << " ms";
+    }
+    text << ")";
+  }
+  return text.str();
+}
+
+}  // namespace kinora::ops::cuda

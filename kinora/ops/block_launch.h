@@ -1,0 +1,78 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kinora/kernels/attention.h"
+#include "kinora/kernels/fp8.h"
+#include "kinora/kernels/matmul.h"
+#include "kinora/kernels/modulated_norm.h"
+
+/// The launchers of a block's kernels and libraries on torch's current stream, for the files of
+/// this room only. block_launch.cc in builds with GPU support, no_block_launch.cc in CPU-only ones.
+namespace kinora::ops::cuda {
+
+/// Whether our own kernels run on `device`: built with nvcc, a GPU of compute capability 7.5 or
+/// more (8.0 for bf16).
+[[nodiscard]] bool has_block_kernels(at::Device device, at::ScalarType type);
+
+void residual_norm_forward(const kernels::ResidualNormForward& call);
+void residual_norm_backward(const kernels::ResidualNormBackward& call);
+
+/// out fp32 [C] += column sums of in [R, C], rows at any distance.
+void add_column_sums(const at::Tensor& in, const at::Tensor& out);
+
+/// GELU_tanh of a contiguous tensor; `out` may be undefined.
+void gelu(const at::Tensor& pre, const at::Tensor& out, const kernels::Fp8Output& out_fp8);
+/// dpre = grad * GELU_tanh'(pre), and bias_grad (fp32 [C]) += its column sums. `dpre` may be grad
+/// or undefined.
+void gelu_backward(const at::Tensor& pre, const at::Tensor& grad, const at::Tensor& dpre,
+                   const kernels::Fp8Output& dpre_fp8, const at::Tensor& bias_grad);
+
+/// Of kernels/fp8.h; matrices are contiguous.
+void quantise(const at::Tensor& in, const kernels::Fp8Output& out);
+void largest_magnitude(const at::Tensor& in, float* amax);
+void update_scales(const kernels::ScaleUpdate& update);
+
+/// Whether work is being recorded on the current stream; then nothing can be timed.
+[[nodiscard]] bool is_capturing();
+/// Milliseconds of `launch` on the current stream: the median of a few, after a first. Waits.
+[[nodiscard]] double milliseconds(const std::function<void()>& launch);
+
+/// cuBLASLt with searched algorithms.
+class Products {
+ public:
+  explicit Products(bool deterministic);
+  ~Products();
+  [[nodiscard]] bool supports(const kernels::MatmulProblem& problem);
+  void run(const kernels::MatmulProblem& problem, const kernels::MatmulArguments& arguments);
+  [[nodiscard]] std::vector<std::string> report() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Our own attention and cuDNN's: the faster of the two a shape and direction, timed at its first
+/// call (outside of a graph's capture).
+class FusedAttention {
+ public:
+  explicit FusedAttention(bool deterministic);
+  ~FusedAttention();
+  /// Empty, or why neither of them can.
+  [[nodiscard]] std::string unsupported_reason(const kernels::AttentionForward& call);
+  void forward(const kernels::AttentionForward& call);
+  void backward(const kernels::AttentionBackward& call);
+  /// "forward cudnn 0.301 ms, backward own 0.72 ms (cudnn 1.58)", of the shapes seen.
+  [[nodiscard]] std::string describe() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kinora::ops::cuda

@@ -1,0 +1,116 @@
+#include "kinora/ops/fp8.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+
+#include "kinora/core/cuda.h"
+#include "kinora/core/error.h"
+#include "kinora/ops/block_launch.h"
+#include "kinora/ops/host_bytes.h"
+
+namespace kinora::ops {
+namespace {
+
+constexpr int64_t kHistory = 16;    // steps whose magnitudes count
+constexpr int64_t kAlignment = 16;  // of the sizes of fp8 products
+
+kernels::ScaleUpdate scale_update(const at::Tensor& amax, const at::Tensor& history, int64_t window,
+                                  const at::Tensor& largest, const at::Tensor& scale,
+                                  const at::Tensor& inverse) {
+  kernels::ScaleUpdate update;
+  update.count = amax.numel();
+  update.amax = amax.data_ptr<float>();
+  update.history = window > 0 ? history.data_ptr<float>() : nullptr;
+  update.window = window;
+  update.largest = largest.const_data_ptr<float>();
+  update.scale = scale.data_ptr<float>();
+  update.inverse_scale = inverse.data_ptr<float>();
+  return update;
+}
+
+}  // namespace
+
+bool Fp8::possible(at::Device device) {
+  if (!cuda::has_block_kernels(device, at::kBFloat16)) {
+    return false;
+  }
+  const CudaDevice info = cuda_device(std::max<int>(device.index(), 0));
+  return 10 * info.major + info.minor >= 89;
+}
+
+Fp8::Fp8(int64_t num_linears, at::Device device)
+    : num_linears_(num_linears), device_(device), excluded_(num_linears, false) {
+  KINORA_CHECK(possible(device), kConfig,
+               "[fp8] train.fp8 needs a GPU of compute capability 8.9 or more (Ada, Hopper or "
+               "newer) and a build with nvcc. Hint: train.fp8=false computes in train.precision");
+  const auto options = at::device(device).dtype(at::kFloat);
+  amax_ = at::zeros({2 * num_linears * kStride}, options);
+  history_ = at::zeros({2 * num_linears * kStride, kHistory}, options);
+  scale_ = at::ones({2 * num_linears * kStride}, options);
+  inverse_ = at::ones({2 * num_linears * kStride}, options);
+  largest_ = at::full({num_linears, 2, kStride}, kernels::kLargestE4M3, options);
+  largest_.select(1, kGradient).fill_(kernels::kLargestE5M2);
+  weight_amax_ = at::zeros({num_linears * kStride}, options);
+  weight_scale_ = at::ones({num_linears * kStride}, options);
+  weight_inverse_ = at::ones({num_linears * kStride}, options);
+  weight_largest_ = at::full({num_linears * kStride}, kernels::kLargestE4M3, options);
+}
+
+void Fp8::begin_step(const std::vector<LinearWeights>& linears) {
+  if (num_steps_ > 0) {
+    cuda::update_scales(scale_update(amax_, history_, kHistory, largest_, scale_, inverse_));
+  }
+  if (weights_.empty()) {
+    for (const LinearWeights& linear : linears) {
+      const auto bytes = linear.weight.options().dtype(at::kByte).requires_grad(false);
+      weights_.push_back(at::empty(linear.weight.sizes(), bytes));
+      transposed_.push_back(at::empty({linear.weight.size(1), linear.weight.size(0)}, bytes));
+    }
+  }
+  for (const LinearWeights& linear : linears) {
+    cuda::largest_magnitude(linear.weight,
+                            weight_amax_.data_ptr<float>() + kStride * linear.number);
+  }
+  cuda::update_scales(
+      scale_update(weight_amax_, {}, 0, weight_largest_, weight_scale_, weight_inverse_));
+  for (const LinearWeights& linear : linears) {
+    const auto i = static_cast<size_t>(linear.number);
+    cuda::quantise(linear.weight,
+                   {.type = DType::kF8E4M3,
+                    .data = weights_[i].data_ptr(),
+                    .transposed = transposed_[i].data_ptr(),
+                    .scale = weight_scale_.const_data_ptr<float>() + kStride * linear.number});
+  }
+  ++num_steps_;
+}
+
+bool Fp8::covers(int64_t number, int64_t rows) const {
+  return number >= 0 && number < num_linears_ && !excluded_[static_cast<size_t>(number)] &&
+         rows % kAlignment == 0;
+}
+
+const float* Fp8::scale(int64_t number, Role role) const {
+  return scale_.const_data_ptr<float>() + kStride * (2 * number + role);
+}
+const float* Fp8::inverse_scale(int64_t number, Role role) const {
+  return inverse_.const_data_ptr<float>() + kStride * (2 * number + role);
+}
+float* Fp8::amax(int64_t number, Role role) const {
+  return amax_.data_ptr<float>() + kStride * (2 * number + role);
+}
+
+Fp8::Weight Fp8::weight(int64_t number) const {
+  const auto i = static_cast<size_t>(number);
+  return {weights_[i], transposed_[i], weight_inverse_.const_data_ptr<float>() + kStride * number};
+}
+
+void Fp8::exclude(int64_t number) {
+  excluded_[static_cast<size_t>(number)] = true;
+}
+
+}  // namespace kinora::ops

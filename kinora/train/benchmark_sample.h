@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "kinora/ops/gpu_profile.h"
+#include "kinora/train/run_config.h"
+
+namespace kinora::train {
+
+struct SampleBenchmarkOptions {
+  int64_t batch = 64;    ///< images drawn at once
+  int64_t warmup = 2;    ///< runs before timing
+  int64_t repeats = 5;   ///< timed runs of all steps
+  bool profile = false;  ///< trace one more run, after the timed ones
+};
+
+/// Speed of drawing one batch of samples: all steps, from noise to what an autoencoder would get.
+struct SampleBenchmark {
+  std::string device;
+  std::string kernels;
+  std::string sampler;  ///< "ddim, 50 steps, guidance 4"
+  int64_t steps = 0;
+  double seconds = 0.0;  ///< of a run, median
+  double images_per_s = 0.0;
+  /// TFLOP/s: 2 x multiply-accumulates of the forward passes; none where guidance is on for a part
+  /// of the steps only.
+  std::optional<double> model_tflops;
+  int64_t peak_memory = 0;                 ///< bytes of tensors on the GPU; 0 on the CPU
+  std::optional<ops::GpuProfile> profile;  ///< of one run
+};
+
+/// Times sampling as config.sample says, with random weights. Nothing is left in the device's
+/// memory. kConfig if sampler and objective do not fit.
+[[nodiscard]] SampleBenchmark benchmark_sample(RunConfig config,
+                                               const SampleBenchmarkOptions& options);
+
+}  // namespace kinora::train

@@ -1,0 +1,104 @@
+#include "kinora/train/benchmark_step.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "kinora/models/dit.h"
+#include "kinora/ops/device.h"
+#include "kinora/ops/random.h"
+#include "kinora/train/benchmark.h"
+#include "kinora/train/setup.h"
+#include "kinora/train/training_step.h"
+
+namespace kinora::train {
+namespace {
+
+constexpr uint64_t kSeed = 1;
+
+std::vector<data::Batch> random_batches(const RunConfig& config, at::Device device) {
+  const models::DiTConfig& model = config.model;
+  std::vector<data::Batch> batches;
+  for (int64_t done = 0; done < config.train.global_batch; done += config.micro_batch()) {
+    data::Batch batch;
+    batch.sample_index = at::arange(done, done + config.micro_batch(), at::kLong);
+    batch.labels = batch.sample_index.remainder(model.num_classes);
+    batch.images =
+        (ops::random_uniform({config.micro_batch(), model.in_channels, model.height, model.width},
+                             batch.sample_index, kSeed, 0, RandomPurpose::kTest, at::kCPU) *
+         256.0)
+            .to(at::kByte);
+    if (device.is_cuda()) {
+      batch = {batch.images.pin_memory(), batch.labels.pin_memory(),
+               batch.sample_index.pin_memory()};
+    }
+    batches.push_back(std::move(batch));
+  }
+  return batches;
+}
+
+}  // namespace
+
+StepBenchmark benchmark_step(RunConfig config, const StepBenchmarkOptions& options) {
+  ops::configure_computation(config.train.threads, config.train.deterministic);
+  const at::Device device = choose_device(config.train.device);
+  start_memory_anew(device);
+  config.model = resolved_model(config, std::max<int64_t>(config.model.num_classes, 1));
+  diffusion::Objective objective =
+      diffusion::make_objective(config.objective, config.model.learn_sigma);
+  diffusion::move_to(objective, device);
+  models::DiT model(config.model);
+  const std::shared_ptr<ops::BlockKernels> kernels = set_path(model, config, device);
+  optim::Arena arena(model.named_parameters(), models::dit_buckets(config.model),
+                     {.device = device,
+                      .compute_type = compute_type(config.train.precision),
+                      .seed = kSeed,
+                      .train = true,
+                      .ema_decays = config.ema_decays});
+  model.to_device(device);
+  randomise_zeros(model.named_parameters(), arena);
+  optim::AdamW optimizer(config.optim, arena);
+  StepBenchmark result;
+  result.device = ops::describe(device);
+  result.fast_path = kernels != nullptr;
+  result.graphs = use_graphs(config, kernels.get());
+  TrainingStep step_runner(model, objective, nullptr,
+                           {.seed = kSeed,
+                            .label_dropout = config.train.label_dropout,
+                            .null_class = config.model.num_classes,
+                            .global_batch = config.train.global_batch,
+                            .device = device,
+                            .graphs = result.graphs});
+  const std::vector<data::Batch> batches = random_batches(config, device);
+
+  at::Tensor loss;
+  int64_t step = 0;
+  const auto enqueue_step = [&](int64_t /*call*/) {
+    loss = step_runner.forward_backward(batches, step, optimizer.loss_scale());
+    (void)optimizer.enqueue_step(arena, config.lr.value, loss);
+    ++step;
+  };
+  // Two steps without a graph, the recording, and one that replays it.
+  constexpr int64_t kGraphWarmup = 4;
+  const int64_t warmup = result.graphs ? std::max(options.warmup, kGraphWarmup) : options.warmup;
+  for (int64_t i = 0; i < warmup; ++i) {
+    enqueue_step(i);
+  }
+  result.step_seconds = median_call_seconds(device, options.steps, enqueue_step);
+  result.last_loss = loss.item<double>();
+  result.peak_memory = ops::peak_memory(device);
+  result.kernels = kernel_summary(config, kernels.get(), device);
+  result.samples_per_s = static_cast<double>(config.train.global_batch) / result.step_seconds;
+  result.model_tflops = 6.0 * models::forward_macs(config.model) * result.samples_per_s / 1e12;
+  if (kernels != nullptr) {
+    result.products = kernels->report();
+  }
+  if (options.profile) {
+    result.profile = profile_calls(device, options.steps, enqueue_step);
+  }
+  return result;
+}
+
+}  // namespace kinora::train

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kinora/ops/gpu_profile.h"
+#include "kinora/train/run_config.h"
+
+namespace kinora::train {
+
+struct StepBenchmarkOptions {
+  int64_t warmup = 5;    ///< steps before timing; at least four where CUDA graphs are recorded
+  int64_t steps = 20;    ///< timed steps
+  bool profile = false;  ///< trace as many steps again, after the timed ones
+};
+
+/// Speed of the training step, without the data pipeline.
+struct StepBenchmark {
+  std::string device;
+  std::string kernels;
+  bool fast_path = false;
+  bool graphs = false;
+  double step_seconds = 0.0;  ///< of one step in the median block of steps
+  double samples_per_s = 0.0;
+  double model_tflops = 0.0;  ///< TFLOP/s: 3 x 2 x multiply-accumulates of a forward pass
+  int64_t peak_memory = 0;    ///< bytes of tensors on the GPU, of this benchmark; 0 on the CPU
+  double last_loss = 0.0;     ///< to see that it computed
+  std::optional<ops::GpuProfile> profile;  ///< of options.steps steps
+  std::vector<std::string> products;       ///< a line for each of the fast path's matrix products
+};
+
+/// Times optimizer steps of the recipe on random inputs that lie in memory, one behind the other as
+/// in training. Layers that start at zero are randomised: products of zeros are faster than real
+/// ones. Nothing is left in the device's memory.
+[[nodiscard]] StepBenchmark benchmark_step(RunConfig config, const StepBenchmarkOptions& options);
+
+}  // namespace kinora::train

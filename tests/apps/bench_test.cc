@@ -1,0 +1,135 @@
+// kinora bench: what it measures on the CPU, and what it refuses.
+
+#include <gtest/gtest.h>
+
+#include "tests/apps/run_folder.h"
+
+namespace kinora::apps {
+namespace {
+
+constexpr int kUsage = 2;  // docs/configuration.md lists the exit codes
+
+class BenchTest : public RunTest {
+ protected:
+  /// Everything small; `command`: train, ablate or sample.
+  [[nodiscard]] Arguments bench(const std::string& command, const Arguments& more = {}) const {
+    Arguments arguments = {"bench", command, recipe().string(), "run.dir=unused"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  }
+  [[nodiscard]] nlohmann::json json_of(Arguments arguments) const {
+    arguments.emplace_back("--json");
+    const Outcome outcome = run_kinora(arguments, folder());
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return nlohmann::json::parse(outcome.out);
+  }
+  void expect_refusal(const Arguments& arguments, const std::string& message) const {
+    const Outcome outcome = run_kinora(arguments, folder());
+    EXPECT_EQ(outcome.exit_code, kUsage) << outcome.err;
+    EXPECT_NE(outcome.err.find(message), std::string::npos)
+        << "not said: " << message << "\nin: " << outcome.err;
+    EXPECT_EQ(outcome.out, "");
+  }
+};
+
+TEST_F(BenchTest, TrainHasItsFiguresAndCeilings) {
+  const auto facts = json_of(bench("train", {"--warmup", "1", "--steps", "7"}));
+  for (const char* key : {"ms", "samples_per_s", "tflops", "gemm_tflops", "copy_bytes_per_s"}) {
+    EXPECT_GT(facts.at(key).get<double>(), 0.0) << key;
+  }
+  EXPECT_EQ(facts.at("fp8_gemm_tflops").get<double>(), 0.0) << "a CPU has none";
+  EXPECT_FALSE(facts.contains("profile"));
+}
+
+TEST_F(BenchTest, OneStepCanBeTimed) {
+  EXPECT_GT(json_of(bench("train", {"--warmup", "0", "--steps", "1"})).at("ms").get<double>(), 0.0);
+}
+
+TEST_F(BenchTest, SampleHasItsFigures) {
+  const Arguments command =
+      bench("sample", {"--batch", "3", "--steps", "4", "--guidance", "4", "--repeats", "2",
+                       "--warmup", "0", "sample.method=ddim"});
+  const Outcome text = run_kinora(command, folder());
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  for (const char* fact : {"ddim, 4 steps, guidance 4", "images/s", "plain path", "TFLOP/s",
+                           "3 images", "peak memory"}) {
+    EXPECT_NE(text.out.find(fact), std::string::npos) << fact << " not in " << text.out;
+  }
+  const auto facts = json_of(command);
+  EXPECT_EQ(facts.at("batch"), 3);
+  EXPECT_EQ(facts.at("steps"), 4);
+  EXPECT_GT(facts.at("tflops").get<double>(), 0.0);
+  EXPECT_NEAR(facts.at("images_per_s").get<double>(), 3e3 / facts.at("ms").get<double>(),
+              1e-6 * facts.at("images_per_s").get<double>());
+}
+
+TEST_F(BenchTest, SampleTakesTheRecipesSettings) {
+  const auto facts = json_of(
+      bench("sample", {"--batch", "1", "--repeats", "1", "--warmup", "0", "sample.guidance=1"}));
+  EXPECT_EQ(facts.at("steps"), 3);
+  EXPECT_EQ(facts.at("sampler"), "ddpm, 3 steps, no guidance");
+}
+
+TEST_F(BenchTest, SampleDoesNotCountWhatGuidanceDoesInPart) {
+  const auto facts = json_of(bench("sample", {"--batch", "1", "--repeats", "1", "--warmup", "0",
+                                              "sample.guidance_interval=[0.2,0.8]"}));
+  EXPECT_TRUE(facts.at("tflops").is_null());
+  EXPECT_GT(facts.at("ms").get<double>(), 0.0);
+}
+
+TEST_F(BenchTest, AblateSaysWhichSwitchesDoNotApplyOnTheCpu) {
+  const Arguments command = bench("ablate", {"--warmup", "0", "--steps", "2"});
+  const Outcome text = run_kinora(command, folder());
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_NE(text.out.find("all on"), std::string::npos) << text.out;
+  EXPECT_NE(text.out.find("does not apply"), std::string::npos) << text.out;
+  const auto facts = json_of(command);
+  const auto& rows = facts.at("rows");
+  ASSERT_EQ(rows.size(), 8U);
+  EXPECT_EQ(rows[0].at("switch"), "all on");
+  EXPECT_EQ(rows[0].at("ratio"), 1.0);
+  EXPECT_GT(rows[0].at("samples_per_s").get<double>(), 0.0);
+  const std::vector<std::string> switches = {"kernels.adaln=off",    "kernels.attention=off",
+                                             "kernels.epilogue=off", "kernels.optimizer=off",
+                                             "kernels.graphs=off",   "model.path=plain",
+                                             "train.fp8=true"};
+  for (size_t i = 0; i < switches.size(); ++i) {
+    EXPECT_EQ(rows[i + 1].at("switch"), switches[i]);
+    EXPECT_NE(rows[i + 1].at("note").get<std::string>().find("does not apply"), std::string::npos);
+    EXPECT_FALSE(rows[i + 1].contains("ms"));
+  }
+}
+
+TEST_F(BenchTest, AblateComparesThePathsOnTheCpu) {
+  const auto facts = json_of(bench("ablate", {"--warmup", "0", "--steps", "1", "model.path=fast"}));
+  const auto& plain = facts.at("rows").at(6);
+  EXPECT_EQ(plain.at("switch"), "model.path=plain");
+  EXPECT_GT(plain.at("ratio").get<double>(), 0.0);
+  EXPECT_NE(plain.at("kernels"), facts.at("rows").at(0).at("kernels"));
+}
+
+TEST_F(BenchTest, AblateRefusesAWrongRecipe) {
+  expect_refusal(bench("ablate", {"train.recompute=mlp"}), "needs the fast path");
+}
+
+TEST_F(BenchTest, ProfileNeedsAGpu) {
+  for (const char* command : {"train", "sample"}) {
+    expect_refusal(bench(command, {"--profile"}), "--profile traces a GPU");
+  }
+  expect_refusal(bench("ablate", {"--profile"}), "--profile");
+}
+
+TEST_F(BenchTest, WrongArgumentsAreRefused) {
+  expect_refusal({"bench"}, "subcommand");
+  expect_refusal({"bench", "train"}, "config");
+  expect_refusal(bench("train", {"--steps", "0"}), "--steps");
+  expect_refusal(bench("train", {"--warmup", "-1"}), "--warmup");
+  expect_refusal(bench("train", {"train.stepz=1"}), "did you mean train.steps?");
+  expect_refusal(bench("sample", {"--batch", "0"}), "--batch");
+  expect_refusal(bench("sample", {"--repeats", "many"}), "--repeats");
+  expect_refusal(bench("sample", {"sample.method=euler"}), "objective.kind iddpm");
+  expect_refusal(bench("sample", {"--guidance", "-2"}), "--guidance");
+}
+
+}  // namespace
+}  // namespace kinora::apps
