@@ -2,13 +2,11 @@
 // buckets; models/dit_plan.cc): the norm, and AdamW with one EMA, bf16 copy and gradient zeroed,
 // beside a copy; the target is 92 % of the copy's bandwidth.
 //   kinora_optim_gpu_bench [--benchmark_filter=...] ; device: GPU
-#include <functional>
 #include <memory>
-#include <string>
+#include <vector>
 
 #include "bench/gpu_timing.h"
 #include "kinora/kernels/cuda/optimizer.h"
-#include "kinora/kernels/cuda/optimizer_variants.h"
 
 namespace kinora::kernels {
 namespace {
@@ -72,9 +70,6 @@ class Optimizer {
   }
   cudaError_t update() {
     return cuda::adamw_update(table_, parameters_, control_.get<StepControl>(), nullptr);
-  }
-  cudaError_t update(const cuda::AdamwVariant& variant) {
-    return variant.update(table_, parameters_, control_.get<StepControl>(), nullptr);
   }
   cudaError_t step() {
     for (const cudaError_t error :
@@ -142,84 +137,9 @@ void BM_Step(benchmark::State& state) {
                 [&](int64_t /*i*/) { return optimizer.step(); });
 }
 
-using Update = std::function<cudaError_t(const cuda::BucketTable&, const AdamwParameters&,
-                                         const StepControl*, cudaStream_t)>;
-
-/// All arrays of two small buckets, one of them of an odd size, after an update of random ones.
-std::vector<uint8_t> updated(const Update& update) {
-  constexpr int64_t kCounts[] = {3 * kBucketChunk + 4096, kBucketChunk + 5003};
-  constexpr int64_t kFloats = 5;
-  std::vector<std::unique_ptr<DeviceMemory>> memory;
-  std::vector<AdamwBucket> buckets(2);
-  for (size_t b = 0; b < buckets.size(); ++b) {
-    const int64_t count = kCounts[b];
-    memory.push_back(
-        std::make_unique<DeviceMemory>(static_cast<size_t>(count + 3) / 4 * 4 * (kFloats * 4 + 2)));
-    auto* array = memory.back()->get<float>();
-    memory.back()->fill_normal(static_cast<size_t>(count + 3) / 4 * 4 * kFloats, DType::kF32, 0.5F);
-    AdamwBuffers& buffers = buckets[b].buffers;
-    for (float** target :
-         {&buffers.master, &buffers.grad, &buffers.exp_avg, &buffers.ema[0], &buffers.exp_avg_sq}) {
-      *target = array;
-      array += (count + 3) / 4 * 4;
-    }
-    KINORA_CUDA_CHECK(cudaMemset(buffers.exp_avg_sq, 0x3c, static_cast<size_t>(count) * 4));
-    buffers.compute = array;
-    buffers.compute_type = DType::kBF16;
-    buckets[b].count = count;
-  }
-  cuda::BucketTable table;
-  table.num_chunks = number_chunks(buckets);
-  table.num_buckets = 2;
-  const DeviceMemory table_memory(2 * sizeof(AdamwBucket));
-  KINORA_CUDA_CHECK(cudaMemcpy(table_memory.get(), buckets.data(), 2 * sizeof(AdamwBucket),
-                               cudaMemcpyHostToDevice));
-  table.buckets = table_memory.get<AdamwBucket>();
-  StepControl control;
-  control.lr = 1e-2;
-  const DeviceMemory control_memory(sizeof(control));
-  KINORA_CUDA_CHECK(
-      cudaMemcpy(control_memory.get(), &control, sizeof(control), cudaMemcpyHostToDevice));
-  AdamwParameters parameters;
-  parameters.weight_decay = 0.1;
-  parameters.num_emas = 1;
-  parameters.ema_decay[0] = 0.9;
-  KINORA_CUDA_CHECK(update(table, parameters, control_memory.get<StepControl>(), nullptr));
-  std::vector<uint8_t> result;
-  for (size_t b = 0; b < buckets.size(); ++b) {
-    const size_t bytes = static_cast<size_t>(kCounts[b] + 3) / 4 * 4 * (kFloats * 4 + 2);
-    result.resize(result.size() + bytes);
-    KINORA_CUDA_CHECK(cudaMemcpy(result.data() + result.size() - bytes, memory[b]->get(), bytes,
-                                 cudaMemcpyDeviceToHost));
-  }
-  return result;
-}
-
-/// Argument: which variant.
-void BM_AdamwVariant(benchmark::State& state) {
-  if (skip_without_gpu(state)) {
-    return;
-  }
-  const cuda::AdamwVariant& variant = cuda::adamw_variants()[static_cast<size_t>(state.range(0))];
-  state.SetLabel(variant.name);
-  static const std::vector<uint8_t> expected = updated(cuda::adamw_update);
-  if (updated(variant.update) != expected) {
-    state.SkipWithError((std::string(variant.name) + ": wrong").c_str());
-    return;
-  }
-  Optimizer& optimizer = shared_optimizer();
-  time_launches(state, optimizer.count() * kUpdateBytes,
-                [&](int64_t /*i*/) { return optimizer.update(variant); });
-}
-
 BENCHMARK(BM_DeviceCopy)->UseManualTime()->Unit(benchmark::kMicrosecond);
 BENCHMARK(BM_SumSquares)->UseManualTime()->Unit(benchmark::kMicrosecond);
 BENCHMARK(BM_AdamwUpdate)->UseManualTime()->Unit(benchmark::kMicrosecond);
-BENCHMARK(BM_AdamwVariant)
-    ->DenseRange(0, static_cast<int64_t>(cuda::adamw_variants().size()) - 1)
-    ->Iterations(3)
-    ->UseManualTime()
-    ->Unit(benchmark::kMicrosecond);
 BENCHMARK(BM_Step)->UseManualTime()->Unit(benchmark::kMicrosecond);
 
 }  // namespace

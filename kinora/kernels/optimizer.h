@@ -161,7 +161,7 @@ struct AdamwBucket {
   int64_t count = 0;
   int64_t first_chunk = 0;  ///< chunks of the buckets before
   int32_t aligned = 0;      ///< 1: 16 bytes for fp32 arrays, 8 for the copy
-  int32_t padding = 0;
+  int32_t leaves_grad = 0;  ///< 1: grad need not be zero afterwards
 };
 
 /// Numbers the chunks of all buckets and returns how many there are.

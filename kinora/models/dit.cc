@@ -20,6 +20,7 @@
 #include "kinora/ops/attention.h"
 #include "kinora/ops/fp8.h"
 #include "kinora/ops/parameter.h"
+#include "kinora/ops/patches.h"
 #include "kinora/ops/recompute.h"
 
 // Shapes: B batch, N tokens, C hidden, P patch side, h x w the grid of patches.
@@ -64,11 +65,7 @@ PatchEmbed::PatchEmbed(const DiTConfig& config) : patch_(config.patch), proj(con
 }
 
 at::Tensor PatchEmbed::forward(const at::Tensor& x) const {
-  const int64_t rows = x.size(2) / patch_;
-  const int64_t columns = x.size(3) / patch_;
-  const at::Tensor patches = x.view({x.size(0), x.size(1), rows, patch_, columns, patch_})
-                                 .permute({0, 2, 4, 1, 3, 5})
-                                 .reshape({x.size(0), rows * columns, -1});  // [B, N, channels P P]
+  const at::Tensor patches = ops::patchify(x, patch_, x.scalar_type());  // [B, N, channels P P]
   const at::Tensor weight = ops::with_gradient(proj.weight.value, proj.weight.grad).flatten(1);
   return tapped(at::linear(patches, weight, ops::with_gradient(proj.bias.value, proj.bias.grad)));
 }
@@ -254,11 +251,7 @@ at::Tensor DiT::condition(const at::Tensor& t, const at::Tensor& labels) const {
 }
 
 at::Tensor DiT::to_image(const at::Tensor& patches) const {
-  const int64_t rows = config_.height / config_.patch;
-  const int64_t columns = config_.width / config_.patch;
-  return patches.view({patches.size(0), rows, columns, config_.patch, config_.patch, -1})
-      .permute({0, 5, 1, 3, 2, 4})
-      .reshape({patches.size(0), config_.out_channels(), config_.height, config_.width});
+  return ops::unpatchify(patches, config_.height, config_.width, config_.patch);
 }
 
 void DiT::begin_step() {
@@ -270,6 +263,13 @@ void DiT::begin_step() {
     linears.insert(linears.end(), {block.qkv, block.proj, block.fc1, block.fc2});
   }
   kernels_->fp8()->begin_step(linears);
+}
+
+void DiT::begin_pass(bool first_of_step) {
+  overwrites_ = may_overwrite_ && first_of_step && is_fast();
+  if (overwrites_) {
+    ops::zero_bias_gradients(block_stack());
+  }
 }
 
 at::Tensor DiT::prepare(const at::Tensor& times, const diffusion::Conditions& conditions) {
@@ -313,7 +313,8 @@ ops::BlockStack DiT::block_stack() const {
                         .modulation = {},
                         .heads = config_.heads,
                         .recompute = recompute_,
-                        .recomputed_blocks = recompute_blocks_};
+                        .recomputed_blocks = recompute_blocks_,
+                        .overwrites_gradients = overwrites_};
   std::vector<ops::LinearWeights> modulation;
   int64_t number = 0;
   for (const auto& block : blocks.items) {

@@ -149,6 +149,7 @@ class DiT : public nn::Module, public diffusion::Denoiser {
 
   /// Quantises the weights where the fast path computes in fp8.
   void begin_step() override;
+  void begin_pass(bool first_of_step) override;
 
   [[nodiscard]] const DiTConfig& config() const { return config_; }
 
@@ -160,6 +161,10 @@ class DiT : public nn::Module, public diffusion::Denoiser {
   /// set_recompute() does not name keep for backward. Null: the plain path.
   void use_fast_path(std::shared_ptr<ops::BlockKernels> kernels,
                      ops::Recompute level = ops::Recompute::kNone);
+
+  /// The first pass of a step overwrites the blocks' gradients from now on, where it takes the fast
+  /// path: who updates the weights need not zero them (optim::AdamW::leave_gradients).
+  void overwrite_gradients() { may_overwrite_ = true; }
 
   /// Moves the position table (the only buffer) to where the parameters are.
   void to_device(const at::Device& device);
@@ -176,6 +181,8 @@ class DiT : public nn::Module, public diffusion::Denoiser {
   int64_t recompute_blocks_ = 0;
   ops::Recompute recompute_ = ops::Recompute::kNone;
   std::shared_ptr<ops::BlockKernels> kernels_;
+  bool may_overwrite_ = false;
+  bool overwrites_ = false;
   ops::BlockStack stack_;  // of the last fast forward; its backward reads it
   PatchEmbed x_embedder;
   TimestepEmbedder t_embedder;

@@ -2,6 +2,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_zero.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/silu_backward.h>
@@ -216,6 +217,7 @@ struct StackGradients {
 
 StackGradients run_backward(Pass& pass, const at::Tensor& c, const at::Tensor& incoming) {
   BlockKernels& kernels = pass.kernels;
+  const bool overwrite = pass.stack.overwrites_gradients;
   const at::Tensor grads = at::empty_like(pass.modulation);
   at::Tensor dh = incoming.reshape({-1, pass.width});
   at::Tensor dx;  // of the residual stream
@@ -232,12 +234,12 @@ StackGradients run_backward(Pass& pass, const at::Tensor& c, const at::Tensor& i
     x = at::Tensor();
     kept.mlp = at::Tensor();
     remember(pass, i, kept);
-    kernels.add_weight_grad(seam.dbranch, kept.hidden.out, weights.fc2);
+    kernels.weight_grad(seam.dbranch, kept.hidden.out, weights.fc2, overwrite);
     kept.hidden.out = {};
     Operand dhidden =
         kernels.gelu_input_grad(seam.dbranch, weights.fc2, kept.hidden.pre, weights.fc1);
     kept.hidden.pre = at::Tensor();
-    kernels.add_weight_grad(dhidden, kept.h_mlp, weights.fc1);
+    kernels.weight_grad(dhidden, kept.h_mlp, weights.fc1, overwrite);
     kept.h_mlp = {};
     dh = kernels.input_grad(dhidden, weights.fc1);
     dhidden = {};
@@ -247,7 +249,7 @@ StackGradients run_backward(Pass& pass, const at::Tensor& c, const at::Tensor& i
                                  &weights.proj);
     kept.x_mid = at::Tensor();
     kept.projected = at::Tensor();
-    kernels.add_weight_grad(seam.dbranch, kept.attended, weights.proj);
+    kernels.weight_grad(seam.dbranch, kept.attended, weights.proj, overwrite);
     kept.attended = {};
     const at::Tensor dout = kernels.input_grad(seam.dbranch, weights.proj);
     seam.dbranch = {};
@@ -260,7 +262,7 @@ StackGradients run_backward(Pass& pass, const at::Tensor& c, const at::Tensor& i
     kept.attention = {};
     kernels.add_column_sums(dqkv, weights.qkv.bias_grad);
     const Operand dprojections = kernels.operand(dqkv, weights.qkv.number, true);
-    kernels.add_weight_grad(dprojections, kept.h_attention, weights.qkv);
+    kernels.weight_grad(dprojections, kept.h_attention, weights.qkv, overwrite);
     dh = kernels.input_grad(dprojections, weights.qkv);
     dx = seam.dx;
     x = kept.x_in;
@@ -278,7 +280,7 @@ StackGradients run_backward(Pass& pass, const at::Tensor& c, const at::Tensor& i
   for (const LinearWeights& slab : pass.stack.modulation) {
     const int64_t count = slab.weight.size(0);
     const at::Tensor dy = typed.narrow(1, column, count);
-    kernels.add_weight_grad({.value = dy}, {.value = pass.silu_c}, slab);
+    kernels.weight_grad({.value = dy}, {.value = pass.silu_c}, slab, overwrite);
     kernels.add_column_sums(grads.narrow(1, column, count), slab.bias_grad);
     kernels.add_input_grad(dy, slab.weight, dsilu);
     column += count;
@@ -365,6 +367,20 @@ std::vector<LinearWeights> merge_adjacent(const std::vector<LinearWeights>& line
     merged.push_back(next);
   }
   return merged;
+}
+
+void zero_bias_gradients(const BlockStack& stack) {
+  std::vector<at::Tensor> gradients;
+  for (const BlockWeights& block : stack.blocks) {
+    for (const LinearWeights* linear : {&block.qkv, &block.proj, &block.fc1, &block.fc2}) {
+      gradients.push_back(linear->bias_grad);
+    }
+  }
+  for (const LinearWeights& slab : stack.modulation) {
+    gradients.push_back(slab.bias_grad);
+  }
+  const at::NoGradGuard no_grad;
+  at::_foreach_zero_(gradients);
 }
 
 at::Tensor adaln_blocks(BlockKernels& kernels, const BlockStack& stack, const at::Tensor& x,

@@ -36,11 +36,16 @@ struct BlockStack {
   Recompute recompute = Recompute::kNone;
   /// The first `recomputed_blocks` blocks are as kBlock, whatever `recompute` says.
   int64_t recomputed_blocks = 0;
+  /// Backward overwrites the gradients of weights and adds to those of biases, which are zero.
+  bool overwrites_gradients = false;
 };
 
 /// Linears on the same input as few products as can be: neighbours whose weights, biases and
 /// gradients each lie one behind the other in memory become one.
 [[nodiscard]] std::vector<LinearWeights> merge_adjacent(const std::vector<LinearWeights>& linears);
+
+/// Zeros the gradients of all biases.
+void zero_bias_gradients(const BlockStack& stack);
 
 /// Runs the blocks and the modulated norm behind the last one.
 ///

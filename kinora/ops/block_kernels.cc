@@ -106,6 +106,8 @@ struct BlockKernels::Impl {
   std::unique_ptr<cuda::FusedAttention> attention = nullptr;
 
   std::unique_ptr<Fp8> fp8 = nullptr;
+  double numbered_flops = 0.0;  // of linears with a number, once fp8 has its scales
+  double fp8_flops = 0.0;       // of these, in fp8
   std::vector<std::pair<MatmulProblem, bool>> epilogues = {};  // and whether they are worthwhile
 
   [[nodiscard]] at::Tensor empty(at::IntArrayRef shape, at::ScalarType type) const {
@@ -123,6 +125,16 @@ struct BlockKernels::Impl {
             .d_type = dtype_of(out.scalar_type()),
             .lda = row_stride(x),
             .ldd = row_stride(out)};
+  }
+
+  /// Counts a product of m x n x k for the share of fp8.
+  void count(int64_t number, int64_t m, int64_t n, int64_t k, bool in_fp8) {
+    if (fp8 != nullptr && number >= 0 && !fp8->is_calibrating()) {
+      const double flops =
+          2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+      numbered_flops += flops;
+      fp8_flops += in_fp8 ? flops : 0.0;
+    }
   }
 
   [[nodiscard]] bool covers(int64_t number, int64_t rows) const {
@@ -198,7 +210,8 @@ struct BlockKernels::Impl {
                    .b_scale = weight.inverse_scale});
     return out;
   }
-  void fp8_weight_grad(const Operand& dy, const Operand& x, const LinearWeights& linear) {
+  void fp8_weight_grad(const Operand& dy, const Operand& x, const LinearWeights& linear,
+                       bool overwrite) {
     products->run({.m = dy.fp8_transposed.size(0),
                    .n = x.fp8_transposed.size(0),
                    .k = x.fp8_transposed.size(1),
@@ -206,7 +219,7 @@ struct BlockKernels::Impl {
                    .a_type = DType::kF8E5M2,
                    .b_type = DType::kF8E4M3,
                    .d_type = DType::kF32,
-                   .accumulate = true},
+                   .accumulate = !overwrite},
                   {.a = dy.fp8_transposed.data_ptr(),
                    .b = x.fp8_transposed.data_ptr(),
                    .d = linear.weight_grad.data_ptr(),
@@ -262,6 +275,8 @@ Operand BlockKernels::operand(const at::Tensor& value, int64_t number, bool is_g
 }
 
 at::Tensor BlockKernels::linear(const Operand& x, const LinearWeights& linear) {
+  impl_->count(linear.number, rows_of(x), linear.weight.size(0), linear.weight.size(1),
+               x.fp8.defined());
   if (x.fp8.defined()) {
     return impl_->fp8_product(x, linear, linear.bias);
   }
@@ -360,6 +375,8 @@ Operand BlockKernels::gelu(const at::Tensor& pre, int64_t consumer) {
 }
 
 at::Tensor BlockKernels::input_grad(const Operand& dy, const LinearWeights& linear) {
+  impl_->count(linear.number, rows_of(dy), linear.weight.size(0), linear.weight.size(1),
+               dy.fp8.defined());
   if (dy.fp8.defined()) {
     return impl_->fp8_input_grad(dy, linear);
   }
@@ -422,14 +439,21 @@ Operand BlockKernels::gelu_input_grad(const Operand& dy, const LinearWeights& li
   return operand(grad, producer.number, true);
 }
 
-void BlockKernels::add_weight_grad(const Operand& dy, const Operand& x,
-                                   const LinearWeights& linear) {
+void BlockKernels::weight_grad(const Operand& dy, const Operand& x, const LinearWeights& linear,
+                               bool overwrite) {
+  impl_->count(linear.number, rows_of(dy), linear.weight.size(0), linear.weight.size(1),
+               dy.fp8_transposed.defined());
   if (dy.fp8_transposed.defined()) {
-    impl_->fp8_weight_grad(dy, x, linear);
+    impl_->fp8_weight_grad(dy, x, linear, overwrite);
     return;
   }
   if (!impl_->products) {
-    at::Tensor(linear.weight_grad).add_(at::matmul(dy.value.t(), x.value));
+    const at::Tensor product = at::matmul(dy.value.t(), x.value);
+    if (overwrite) {
+      at::Tensor(linear.weight_grad).copy_(product);
+    } else {
+      at::Tensor(linear.weight_grad).add_(product);
+    }
     return;
   }
   impl_->products->run(
@@ -440,7 +464,7 @@ void BlockKernels::add_weight_grad(const Operand& dy, const Operand& x,
        .a_type = dtype_of(dy.value.scalar_type()),
        .b_type = dtype_of(x.value.scalar_type()),
        .d_type = DType::kF32,
-       .accumulate = true,
+       .accumulate = !overwrite,
        .lda = row_stride(dy.value),
        .ldb = row_stride(x.value)},
       {.a = dy.value.data_ptr(), .b = x.value.data_ptr(), .d = linear.weight_grad.data_ptr()});
@@ -624,7 +648,17 @@ bool BlockKernels::can_be_recorded() const {
 std::string BlockKernels::describe() const {
   std::ostringstream text;
   text << "norms " << (impl_->own_norm ? "own" : "composed") << ", products "
-       << (impl_->products ? "cuBLASLt, searched" : "libtorch's") << ", attention "
+       << (impl_->products ? "cuBLASLt, searched" : "libtorch's");
+  if (impl_->fp8 != nullptr) {
+    text << " (fp8 where it can";
+    if (impl_->numbered_flops > 0.0) {
+      text.precision(3);
+      text << ": " << 100.0 * impl_->fp8_flops / impl_->numbered_flops
+           << " % of the blocks' arithmetic";
+    }
+    text << ")";
+  }
+  text << ", attention "
        << (impl_->attention         ? impl_->attention->describe()
            : impl_->attention_fused ? std::string("libtorch's")
                                     : std::string("unfused"));

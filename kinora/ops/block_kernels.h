@@ -109,8 +109,9 @@ class BlockKernels {
   /// added.
   [[nodiscard]] Operand gelu_input_grad(const Operand& dy, const LinearWeights& linear,
                                         const at::Tensor& pre, const LinearWeights& producer);
-  /// weight_grad += dy^T x.
-  void add_weight_grad(const Operand& dy, const Operand& x, const LinearWeights& linear);
+  /// weight_grad += dy^T x; where `overwrite`, it is set.
+  void weight_grad(const Operand& dy, const Operand& x, const LinearWeights& linear,
+                   bool overwrite);
   /// out += dy W: fp32 [R, in]. Never fp8.
   void add_input_grad(const at::Tensor& dy, const at::Tensor& weight, const at::Tensor& out);
   /// out (fp32 [C]) += column sums of in ([R, C], any floating type).

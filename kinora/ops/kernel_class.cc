@@ -16,10 +16,10 @@ struct Rule {
 const std::initializer_list<Rule> kRules = {
     {KernelClass::kAttention,
      {"cuda::attention::", "sdpa", "flash", "fmha", "AttentionKernel", "softmax", "SoftMax",
-      "compute_dot_do_o", "convert_dq"}},
+      "compute_dot_do_o", "convert_dq", "cudnn::fusion::matmul_dq"}},
     {KernelClass::kNorm,
      {"ResidualNorm", "modulated_norm", "layer_norm", "LayerNorm", "RowwiseMoments", "GammaBeta",
-      "rms_norm"}},
+      "rms_norm", "qk_norm"}},
     {KernelClass::kGemm,
      {"gemm", "Gemm", "nvjet", "xmma", "cutlass", "splitKreduce", "cublasLt", "gemv",
       "dot_kernel"}},
@@ -32,7 +32,8 @@ const std::initializer_list<Rule> kRules = {
     {KernelClass::kActivation,
      {"Gelu", "gelu", "GELU", "silu", "Silu", "activation",
       "cuda::(anonymous namespace)::flat_kernel", "cuda::(anonymous namespace)::tile_kernel"}},
-    {KernelClass::kCopy, {"copy", "Copy", "CatArray", "cast_kernel", "quantise", "transpose"}},
+    {KernelClass::kCopy,
+     {"copy", "Copy", "CatArray", "cast_kernel", "quantise", "transpose", "patches_kernel"}},
     {KernelClass::kElementwise, {"elementwise", "at::native", "index_elementwise"}},
 };
 

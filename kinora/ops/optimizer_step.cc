@@ -186,17 +186,20 @@ kernels::StepReport wait_report(const at::Tensor& exchange, int64_t step, at::De
   }
 }
 
-BucketTable::BucketTable(std::vector<OptimizerBucket> buckets) : buckets_(std::move(buckets)) {
+BucketTable::BucketTable(std::vector<OptimizerBucket> buckets, bool own_kernels)
+    : buckets_(std::move(buckets)) {
   std::vector<kernels::AdamwBucket> entries;
   for (const OptimizerBucket& bucket : buckets_) {
     check_bucket(bucket);
     KINORA_CHECK(bucket.ema.size() == buckets_[0].ema.size() &&
                      bucket.master.device() == buckets_[0].master.device(),
                  kShape, "[optimizer] all buckets must have as many EMAs and be on one device");
-    entries.push_back({.buffers = pointers(bucket), .count = bucket.master.numel()});
+    entries.push_back({.buffers = pointers(bucket),
+                       .count = bucket.master.numel(),
+                       .leaves_grad = bucket.leaves_grad ? 1 : 0});
   }
   num_chunks_ = kernels::number_chunks(entries);
-  if (buckets_.empty() || !buckets_[0].master.is_cuda() || !cuda::available()) {
+  if (buckets_.empty() || !buckets_[0].master.is_cuda() || !cuda::available() || !own_kernels) {
     return;
   }
   const auto bytes = static_cast<int64_t>(entries.size() * sizeof(kernels::AdamwBucket));

@@ -48,6 +48,7 @@ struct OptimizerBucket {
   at::Tensor exp_avg_sq;        ///< fp32
   std::vector<at::Tensor> ema;  ///< fp32, at most kMaxEmas
   at::Tensor compute;           ///< bf16 or fp16; undefined: none
+  bool leaves_grad = false;     ///< grad need not be zero afterwards
 };
 
 /// Buckets on one device with what the kernels need to go over all of them: made once.
@@ -57,7 +58,8 @@ class BucketTable {
   BucketTable() = default;
   /// All with the same number of EMAs. Throws kShape. Copies the table to the device: not within a
   /// graph.
-  explicit BucketTable(std::vector<OptimizerBucket> buckets);
+  /// own_kernels: false on a GPU composes the update of ATen calls.
+  explicit BucketTable(std::vector<OptimizerBucket> buckets, bool own_kernels = true);
 
   [[nodiscard]] const std::vector<OptimizerBucket>& buckets() const { return buckets_; }
   [[nodiscard]] int64_t num_chunks() const { return num_chunks_; }

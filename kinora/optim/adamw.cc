@@ -41,7 +41,8 @@ void check_raw(const Arena& arena) {
 
 }  // namespace
 
-AdamW::AdamW(const AdamWConfig& config, const Arena& arena) {
+AdamW::AdamW(const AdamWConfig& config, const Arena& arena, bool own_kernels)
+    : own_kernels_(own_kernels) {
   for (const double beta : {config.beta1, config.beta2}) {
     KINORA_CHECK(beta >= 0.0 && beta < 1.0, kConfig, "[adamw] betas must be in [0, 1), got ", beta);
   }
@@ -108,9 +109,10 @@ void AdamW::prepare(const Arena& arena) {
   for (const Bucket& bucket : arena.buckets()) {
     const bool rounds = !bucket.compute.is_same(bucket.master);
     buckets.push_back({bucket.master, bucket.grad, bucket.exp_avg, bucket.exp_avg_sq, bucket.ema,
-                       rounds ? bucket.compute : at::Tensor()});
+                       rounds ? bucket.compute : at::Tensor(),
+                       leaves_gradients_ && !bucket.fp32_island});
   }
-  table_ = ops::BucketTable(std::move(buckets));
+  table_ = ops::BucketTable(std::move(buckets), own_kernels_);
 }
 
 void AdamW::launch_step(Arena& arena, const at::Tensor& loss) {

@@ -54,7 +54,8 @@ class AdamW {
  public:
   /// The loss scale is dynamic if the arena computes in fp16, else 1. Throws kConfig for values out
   /// of range or an arena without training state.
-  AdamW(const AdamWConfig& config, const Arena& arena);
+  /// own_kernels: false composes the update of libtorch's calls, which waits for the device.
+  AdamW(const AdamWConfig& config, const Arena& arena, bool own_kernels = true);
   AdamW(const AdamW&) = delete;
   AdamW& operator=(const AdamW&) = delete;
   /// Waits for steps on their way, which write to this object's memory.
@@ -76,6 +77,9 @@ class AdamW {
   /// Enqueues a step's work on the current stream. `loss` must stay where it is for a recorded
   /// graph. Before recording one, call this once, or prepare(), which copies to the device.
   void launch_step(Arena& arena, const at::Tensor& loss = {});
+  /// Does not zero the gradients of buckets that are no fp32 islands: the next backward overwrites
+  /// them. Before the first step.
+  void leave_gradients() { leaves_gradients_ = true; }
   /// Makes what steps on this arena need.
   void prepare(const Arena& arena);
 
@@ -95,6 +99,8 @@ class AdamW {
   at::Tensor exchange_;  // kernels::StepExchange in the host's
   ops::BucketTable table_;
   int64_t steps_ = 0;  // begun
+  bool leaves_gradients_ = false;
+  bool own_kernels_;
 };
 
 }  // namespace kinora::optim

@@ -59,7 +59,8 @@ StepBenchmark benchmark_step(RunConfig config, const StepBenchmarkOptions& optio
                       .ema_decays = config.ema_decays});
   model.to_device(device);
   randomise_zeros(model.named_parameters(), arena);
-  optim::AdamW optimizer(config.optim, arena);
+  optim::AdamW optimizer(config.optim, arena, own_optimizer(config, device));
+  skip_zeroing(model, kernels.get(), optimizer);
   StepBenchmark result;
   result.device = ops::describe(device);
   result.fast_path = kernels != nullptr;

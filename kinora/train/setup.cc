@@ -79,6 +79,20 @@ std::shared_ptr<ops::BlockKernels> set_path(models::DiT& model, const RunConfig&
   return nullptr;
 }
 
+bool own_optimizer(const RunConfig& config, at::Device device) {
+  const bool can = device.is_cpu() || build_info().has_own_kernels;
+  KINORA_CHECK(config.kernels.optimizer != ops::Switch::kOn || can, kConfig,
+               "[kernels] kernels.optimizer is on, but this build has no nvcc");
+  return can && (device.is_cpu() || config.kernels.optimizer != ops::Switch::kOff);
+}
+
+void skip_zeroing(models::DiT& model, const ops::BlockKernels* kernels, optim::AdamW& optimizer) {
+  if (kernels != nullptr) {
+    model.overwrite_gradients();
+    optimizer.leave_gradients();
+  }
+}
+
 bool use_graphs(const RunConfig& config, const ops::BlockKernels* kernels) {
   const bool importance = config.objective.timestep_sampling ==
                           diffusion::ObjectiveConfig::TimestepSampling::kImportance;
@@ -106,10 +120,10 @@ std::string kernel_summary(const RunConfig& config, const ops::BlockKernels* ker
   }
   if (device.is_cpu()) {
     text << "own (CPU)";
-  } else if (build_info().has_own_kernels) {
+  } else if (own_optimizer(config, device)) {
     text << "own (CUDA)";
   } else {
-    text << "composed of libtorch's kernels, several times slower: this build has no nvcc";
+    text << "composed of libtorch's kernels, several times slower";
   }
   return text.str();
 }

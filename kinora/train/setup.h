@@ -8,6 +8,7 @@
 #include "kinora/data/source.h"
 #include "kinora/models/dit.h"
 #include "kinora/ops/block_kernels.h"
+#include "kinora/optim/adamw.h"
 #include "kinora/train/run_config.h"
 
 namespace kinora::train {
@@ -31,6 +32,12 @@ struct RunData {
 /// path's kernels, null on the plain path. kConfig where it cannot be had.
 std::shared_ptr<ops::BlockKernels> set_path(models::DiT& model, const RunConfig& config,
                                             at::Device device);
+
+/// Whether the update runs by our own kernel (CPU or CUDA). kConfig where it must and cannot.
+[[nodiscard]] bool own_optimizer(const RunConfig& config, at::Device device);
+
+/// Lets backward overwrite gradients where it can, instead of the optimizer zeroing them.
+void skip_zeroing(models::DiT& model, const ops::BlockKernels* kernels, optim::AdamW& optimizer);
 
 /// Whether steps are recorded as CUDA graphs. kConfig where they must be and cannot.
 [[nodiscard]] bool use_graphs(const RunConfig& config, const ops::BlockKernels* kernels);

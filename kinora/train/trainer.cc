@@ -75,7 +75,9 @@ class Trainer::Impl {
                             .train = true,
                             .ema_decays = config_.ema_decays});
     model_->to_device(device_);
-    optimizer_ = std::make_unique<optim::AdamW>(config_.optim, *arena_);
+    optimizer_ =
+        std::make_unique<optim::AdamW>(config_.optim, *arena_, own_optimizer(config_, device_));
+    skip_zeroing(*model_, kernels_.get(), *optimizer_);
     start_or_resume(resume);
     step_runner_ = std::make_unique<TrainingStep>(
         *model_, objective_, importance_ ? &*importance_ : nullptr,
@@ -340,6 +342,9 @@ class Trainer::Impl {
       skipped_in_a_row_ = 0;
       step_runner_->update_importance();
     }
+    if (kernels_ != nullptr && ++finished_ == kStepsOfChoosing) {
+      log_info("[train] kernels chosen: ", kernel_summary(config_, kernels_.get(), device_));
+    }
     if (self_test_ && pending.step == SelfTest::kSteps) {
       self_test_->finish(*arena_);
       self_test_.reset();
@@ -488,6 +493,8 @@ class Trainer::Impl {
   int64_t skipped_in_a_row_ = 0;
   std::deque<PendingStep> pending_;
   double last_finished_ = now();
+  static constexpr int64_t kStepsOfChoosing = 3;  // then every kernel has been timed
+  int64_t finished_ = 0;
 };
 
 Trainer::Trainer(const RunConfig& config, const Resume& resume)

@@ -46,7 +46,8 @@ at::Tensor TrainingStep::forward_backward(const std::vector<data::Batch>& micro_
   if (!settings_.graphs) {
     const at::Tensor total = at::zeros({}, at::device(settings_.device).dtype(at::kFloat));
     for (const data::Batch& batch : micro_batches) {
-      micro_step(batch, static_cast<uint32_t>(step), loss_scale, total);
+      micro_step(batch, &batch == micro_batches.data(), static_cast<uint32_t>(step), loss_scale,
+                 total);
     }
     return total;
   }
@@ -55,13 +56,14 @@ at::Tensor TrainingStep::forward_backward(const std::vector<data::Batch>& micro_
   }
   total_.zero_();
   for (const data::Batch& batch : micro_batches) {
-    replay(batch, step, loss_scale, total_);
+    replay(batch, &batch == micro_batches.data(), step, loss_scale, total_);
   }
   return total_;
 }
 
-void TrainingStep::micro_step(const data::Batch& batch, const ops::RandomStep& step,
+void TrainingStep::micro_step(const data::Batch& batch, bool first, const ops::RandomStep& step,
                               const at::Tensor& loss_scale, const at::Tensor& total) {
+  denoiser_.begin_pass(first);
   const double share =
       static_cast<double>(batch.images.size(0)) / static_cast<double>(settings_.global_batch);
   const MicroLoss micro = micro_loss(batch, step);
@@ -78,15 +80,16 @@ struct TrainingStep::Recorded {
   data::Batch inputs;  // on the device
   at::Tensor step;     // int64 [1]
   ops::Graph graph;
+  bool first = true;  // of its step
   int64_t last_step = -1;
   int64_t steps = 0;  // seen so far
 };
 
-TrainingStep::Recorded& TrainingStep::recorded_for(const data::Batch& batch) {
+TrainingStep::Recorded& TrainingStep::recorded_for(const data::Batch& batch, bool first) {
   constexpr size_t kMaxGraphs = 8;
   for (auto entry = recorded_.begin(); entry != recorded_.end(); ++entry) {
     const at::Tensor& images = (*entry)->inputs.images;
-    if (images.sizes() == batch.images.sizes() &&
+    if ((*entry)->first == first && images.sizes() == batch.images.sizes() &&
         images.scalar_type() == batch.images.scalar_type()) {
       recorded_.splice(recorded_.begin(), recorded_, entry);
       return *recorded_.front();
@@ -96,6 +99,7 @@ TrainingStep::Recorded& TrainingStep::recorded_for(const data::Batch& batch) {
     recorded_.pop_back();
   }
   auto entry = std::make_unique<Recorded>();
+  entry->first = first;
   const auto like = [this](const at::Tensor& source) {
     return at::empty_like(source, source.options().device(settings_.device).pinned_memory(false));
   };
@@ -107,16 +111,16 @@ TrainingStep::Recorded& TrainingStep::recorded_for(const data::Batch& batch) {
   return *recorded_.front();
 }
 
-void TrainingStep::replay(const data::Batch& batch, int64_t step, const at::Tensor& loss_scale,
-                          const at::Tensor& total) {
+void TrainingStep::replay(const data::Batch& batch, bool first, int64_t step,
+                          const at::Tensor& loss_scale, const at::Tensor& total) {
   constexpr int64_t kEagerSteps = 2;  // fp8 measures magnitudes, libraries choose their algorithms
-  Recorded& recorded = recorded_for(batch);
+  Recorded& recorded = recorded_for(batch, first);
   recorded.inputs.images.copy_(batch.images, /*non_blocking=*/true);
   recorded.inputs.labels.copy_(batch.labels, /*non_blocking=*/true);
   recorded.inputs.sample_index.copy_(batch.sample_index, /*non_blocking=*/true);
   recorded.step.fill_(step);
   const auto work = [&] {
-    micro_step(recorded.inputs, ops::RandomStep(recorded.step), loss_scale, total);
+    micro_step(recorded.inputs, first, ops::RandomStep(recorded.step), loss_scale, total);
   };
   if (recorded.last_step != step) {
     recorded.last_step = step;

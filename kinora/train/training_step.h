@@ -56,10 +56,10 @@ class TrainingStep {
   struct Recorded;
   [[nodiscard]] MicroLoss micro_loss(const data::Batch& batch, const ops::RandomStep& step);
   /// Forward and backward of one micro-batch; adds its share of the loss to `total`.
-  void micro_step(const data::Batch& batch, const ops::RandomStep& step,
+  void micro_step(const data::Batch& batch, bool first, const ops::RandomStep& step,
                   const at::Tensor& loss_scale, const at::Tensor& total);
-  [[nodiscard]] Recorded& recorded_for(const data::Batch& batch);
-  void replay(const data::Batch& batch, int64_t step, const at::Tensor& loss_scale,
+  [[nodiscard]] Recorded& recorded_for(const data::Batch& batch, bool first);
+  void replay(const data::Batch& batch, bool first, int64_t step, const at::Tensor& loss_scale,
               const at::Tensor& total);
 
   diffusion::Denoiser& denoiser_;

@@ -39,7 +39,7 @@ Result run(Objective objective, const at::Tensor& prediction, const NoisedBatch&
            const at::Tensor& x0, at::Device device, at::ScalarType type) {
   move_to(objective, device);
   const auto moved = [&](const at::Tensor& tensor) { return tensor.to(device); };
-  const at::Tensor leaf = prediction.to(device, type).requires_grad_();
+  const at::Tensor leaf = prediction.detach().to(device, type).requires_grad_();
   Result result{
       .loss = loss(objective, leaf, {{}, moved(batch.t), moved(batch.noise), moved(batch.weights)},
                    moved(x0)),

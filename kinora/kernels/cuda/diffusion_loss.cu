@@ -3,7 +3,7 @@
 // choice, noise and x0 are loaded at once, and both gradients leave from there. The block's two
 // sums go to the workspace; a second kernel of one block adds them up per sample, a group of lanes
 // each, and then over the batch, in an order that the sizes alone decide. Bound by memory at large
-// batches (fp32: 24 bytes an element of x0 with learned variance), by the launches at small ones.
+// batches (fp32: 20 bytes an element of x0 with learned variance), by the launches at small ones.
 //
 // fp32 throughout. The likelihood of a level at t = 0 is a small difference of two distribution
 // functions; what lies above the mean is mirrored, so that both are small and keep their digits.

@@ -10,7 +10,10 @@
 // shared memory once a block, as two planes of four columns each (chunk i's first half in one, its
 // second in the other), so that a warp's 16-byte reads meet every bank once.
 //
-// Limits of the fast kernel: 16-byte alignment and a width that is a multiple of 8; all else goes
+// Up to 2,048 rows of a 16-bit type one row's latency is what counts: a kernel that has no
+// block-wide step and one round of loads.
+//
+// Limits of the fast kernels: 16-byte alignment and a width that is a multiple of 8; all else goes
 // to a kernel that reads a row three times, one element at a time.
 //
 // The transposed 8-bit copy leaves through a tile of 32 rows in shared memory where the rows of a
@@ -22,13 +25,14 @@
 #include "kinora/kernels/cuda/modulated_norm.cuh"
 #include "kinora/kernels/cuda/modulated_norm.h"
 #include "kinora/kernels/cuda/modulated_norm_forward.cuh"
-#include "kinora/kernels/cuda/modulated_norm_variants.h"
 #include "kinora/kernels/elements.h"
 
 namespace kinora::kernels::cuda {
 namespace {
 
 constexpr int64_t kEnoughBlocks = 2048;  // about eight rounds of blocks on 132 multiprocessors
+constexpr int64_t kMaxBlockRows = 16;
+constexpr int64_t kFewRows = 2048;  // four for each scheduler of 132 multiprocessors
 constexpr int kAnyThreads = 256;
 
 /// Any width and alignment: a block a row, three reads of it.
@@ -119,10 +123,8 @@ cudaError_t launch_any(const ResidualNormForward& call, cudaStream_t stream) {
   return cudaGetLastError();
 }
 
-/// kSlots: of the ring; 0: the kernel without one.
-template <typename T, int kWarpsPerRow, int kChunks, int kFull, int kSlots = 0, int kMinBlocks = 1>
-cudaError_t launch_rows(const ResidualNormForward& call, const NormTuning& tuning,
-                        cudaStream_t stream) {
+template <typename T, int kWarpsPerRow, int kChunks, int kFull>
+cudaError_t launch_rows(const ResidualNormForward& call, cudaStream_t stream) {
   ForwardPlan plan;
   plan.rows_per_vector = std::min(call.rows_per_vector, call.rows);
   const bool wants_norm = call.h != nullptr || is_wanted(call.h_fp8);
@@ -130,40 +132,37 @@ cudaError_t launch_rows(const ResidualNormForward& call, const NormTuning& tunin
       (call.branch == nullptr || is_aligned_view(call.gate)) &&
       (!wants_norm || (is_aligned_view(call.scale) && is_aligned_view(call.shift)));
   plan.tile_pitch = 0;
+  if constexpr (kWarpsPerRow == 1 && sizeof(T) == 2) {
+    if (call.rows <= kFewRows && plan.vectors_aligned && call.h_fp8.transposed == nullptr) {
+      const auto blocks = static_cast<unsigned>((call.rows + kDirectRows - 1) / kDirectRows);
+      forward_direct_kernel<T, kChunks, kFull><<<blocks, kDirectRows * 32, 0, stream>>>(
+          call, static_cast<uint32_t>(plan.rows_per_vector));
+      return cudaGetLastError();
+    }
+  }
 
   // As many rows a block as leave enough blocks; few rows: small blocks, to reach every
   // multiprocessor.
   int64_t groups = 1;
   if (kWarpsPerRow == 1) {
     groups = std::min<int64_t>(call.rows >= kMaxWarps * 128 ? kMaxWarps : 4, plan.rows_per_vector);
-    if (tuning.warps > 0) {
-      groups = std::min<int64_t>(tuning.warps, plan.rows_per_vector);
-    }
   }
   int64_t rows_per_block = groups;
-  while (rows_per_block < 64 && call.rows / (2 * rows_per_block) >= kEnoughBlocks) {
+  while (rows_per_block < kMaxBlockRows && call.rows / (2 * rows_per_block) >= kEnoughBlocks) {
     rows_per_block *= 2;
   }
-  if (tuning.rows_per_block > 0) {
-    rows_per_block = tuning.rows_per_block;
-  }
-  const size_t row_bytes = static_cast<size_t>(2 * call.width) * sizeof(T);
-  const auto bytes_of = [&](int64_t warps) {
-    return static_cast<size_t>(call.width) * 3 * sizeof(float) +
-           static_cast<size_t>(kSlots * warps) * row_bytes;
-  };
+  const size_t plane_bytes = static_cast<size_t>(call.width) * 3 * sizeof(float);
   const size_t max_bytes = max_shared_bytes();
   if (call.h_fp8.transposed != nullptr && kWarpsPerRow == 1 &&
       (plan.rows_per_vector == call.rows || plan.rows_per_vector % kTileRows == 0)) {
     const int pitch = tile_pitch(static_cast<int>(call.width));
-    const int64_t tile_groups = std::min<int64_t>(kMaxWarps, plan.rows_per_vector);
-    if (bytes_of(tile_groups) + static_cast<size_t>(kTileRows * pitch) <= max_bytes) {
+    if (plane_bytes + static_cast<size_t>(kTileRows * pitch) <= max_bytes) {
       plan.tile_pitch = pitch;
       rows_per_block = kTileRows;
-      groups = tile_groups;
+      groups = std::min<int64_t>(kMaxWarps, plan.rows_per_vector);
     }
   }
-  const size_t shared_bytes = bytes_of(groups) + static_cast<size_t>(kTileRows * plan.tile_pitch);
+  const size_t shared_bytes = plane_bytes + static_cast<size_t>(kTileRows * plan.tile_pitch);
   if (shared_bytes > max_bytes) {
     return launch_any<T>(call, stream);
   }
@@ -171,21 +170,11 @@ cudaError_t launch_rows(const ResidualNormForward& call, const NormTuning& tunin
   plan.blocks_per_vector = (plan.rows_per_vector + plan.rows_per_block - 1) / plan.rows_per_block;
   const int64_t vectors = (call.rows + plan.rows_per_vector - 1) / plan.rows_per_vector;
 
-  const auto kernel = [] {
-    if constexpr (kSlots == 0) {
-      return forward_kernel<T, kWarpsPerRow, kChunks, kFull>;
-    } else {
-      return forward_ring_kernel<T, kWarpsPerRow, kChunks, kFull, kSlots, kMinBlocks>;
-    }
-  }();
+  const auto kernel = forward_kernel<T, kWarpsPerRow, kChunks, kFull>;
   constexpr size_t kFreeBytes = 47 * 1024;  // what a kernel may have unasked, less its static part
-  if (shared_bytes > kFreeBytes || kSlots > 0) {
-    cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                             static_cast<int>(shared_bytes));
-    if (error == cudaSuccess && kSlots > 0) {
-      error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                   cudaSharedmemCarveoutMaxShared);
-    }
+  if (shared_bytes > kFreeBytes) {
+    const cudaError_t error = cudaFuncSetAttribute(
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
     if (error != cudaSuccess) {
       return error;
     }
@@ -199,44 +188,34 @@ cudaError_t launch_rows(const ResidualNormForward& call, const NormTuning& tunin
 }
 
 template <typename T>
-cudaError_t launch_forward(const ResidualNormForward& call, const NormTuning& tuning,
-                           cudaStream_t stream) {
+cudaError_t launch_forward(const ResidualNormForward& call, cudaStream_t stream) {
   const int64_t chunks = (call.width + kChunk - 1) / kChunk;
   if (!is_aligned_call(call) || chunks > 8 * 128) {
     return launch_any<T>(call, stream);
   }
   if constexpr (sizeof(T) == 2) {
     if (chunks <= 2 * 32) {
-      return launch_rows<T, 1, 2, 0>(call, tuning, stream);
+      return launch_rows<T, 1, 2, 0>(call, stream);
     }
     if (chunks <= 3 * 32) {
-      return launch_rows<T, 1, 3, 2>(call, tuning, stream);
+      return launch_rows<T, 1, 3, 2>(call, stream);
     }
     if (chunks <= 5 * 32) {
-      if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-        if (tuning.slots == 1) {
-          return launch_rows<T, 1, 5, 3, 1, 3>(call, tuning, stream);
-        }
-        if (tuning.slots == 2) {
-          return launch_rows<T, 1, 5, 3, 2, 2>(call, tuning, stream);
-        }
-      }
-      return launch_rows<T, 1, 5, 3>(call, tuning, stream);
+      return launch_rows<T, 1, 5, 3>(call, stream);
     }
     if (chunks <= 6 * 32) {
-      return launch_rows<T, 1, 6, 5>(call, tuning, stream);
+      return launch_rows<T, 1, 6, 5>(call, stream);
     }
   } else if (chunks <= 2 * 32) {  // wider, fp32's loads in flight would take too many registers
-    return launch_rows<T, 1, 2, 0>(call, tuning, stream);
+    return launch_rows<T, 1, 2, 0>(call, stream);
   }
-  return chunks <= 3 * 128 ? launch_rows<T, 4, 3, 0>(call, tuning, stream)
-                           : launch_rows<T, 4, 8, 3>(call, tuning, stream);
+  return chunks <= 3 * 128 ? launch_rows<T, 4, 3, 0>(call, stream)
+                           : launch_rows<T, 4, 8, 3>(call, stream);
 }
 
 }  // namespace
 
-cudaError_t residual_norm_forward(const ResidualNormForward& call, const NormTuning& tuning,
-                                  cudaStream_t stream) {
+cudaError_t residual_norm_forward(const ResidualNormForward& call, cudaStream_t stream) {
   if (call.rows == 0 || call.width == 0) {
     return cudaSuccess;
   }
@@ -249,11 +228,7 @@ cudaError_t residual_norm_forward(const ResidualNormForward& call, const NormTun
     return cudaErrorInvalidValue;
   }
   return with_type(call.type,
-                   [&](auto type) { return launch_forward<decltype(type)>(call, tuning, stream); });
-}
-
-cudaError_t residual_norm_forward(const ResidualNormForward& call, cudaStream_t stream) {
-  return residual_norm_forward(call, NormTuning{}, stream);
+                   [&](auto type) { return launch_forward<decltype(type)>(call, stream); });
 }
 
 }  // namespace kinora::kernels::cuda

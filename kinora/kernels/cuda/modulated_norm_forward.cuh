@@ -9,6 +9,7 @@ namespace {
 
 constexpr int kMaxWarps = 8;  // of a block whose warps take a row each
 constexpr int kTileRows = 32;
+constexpr int kDirectRows = 4;  // of a block of forward_direct_kernel
 
 struct ForwardPlan {
   int64_t rows_per_vector;
@@ -123,7 +124,7 @@ __device__ __forceinline__ void fill_planes(const ResidualNormForward& call, boo
 template <int kWarpsPerRow, int kChunks>
 inline constexpr int kPlaneSteps = kWarpsPerRow > 1 || kChunks == 5 ? 2 : 1;
 
-/// What a block of either kernel knows of its rows.
+/// The rows of a block of forward_kernel and their vector.
 struct BlockRows {
   int64_t vector;
   int64_t first;
@@ -144,8 +145,6 @@ struct RowNorm {
   static constexpr int kLanes = 32 * kWarpsPerRow;
   const ResidualNormForward& call;
   const ForwardPlan& plan;
-  const float4* scale;
-  const float4* shift;
   uint8_t* tile;
   float* mean_scratch;
   float* variance_scratch;
@@ -162,8 +161,7 @@ struct RowNorm {
   uint32_t magnitude = 0;
 
   __device__ __forceinline__ RowNorm(const ResidualNormForward& call_, const ForwardPlan& plan_,
-                                     float4* planes, uint8_t* tile_, float* mean_scratch_,
-                                     float* variance_scratch_)
+                                     uint8_t* tile_, float* mean_scratch_, float* variance_scratch_)
       : call(call_),
         plan(plan_),
         tile(tile_),
@@ -171,8 +169,6 @@ struct RowNorm {
         variance_scratch(variance_scratch_) {
     const int width = static_cast<int>(call.width);
     num_chunks = width / kChunk;
-    scale = planes + 2 * num_chunks;
-    shift = planes + 4 * num_chunks;
     lane = static_cast<int>(threadIdx.x) % kLanes;
     wants_h8 = call.h_fp8.data != nullptr;
     wants_h = call.h != nullptr || wants_h8 || call.h_fp8.amax != nullptr;
@@ -194,21 +190,20 @@ struct RowNorm {
     return row * static_cast<int>(call.width) + lane * kChunk;
   }
 
-  __device__ __forceinline__ void modulate(int i, float rstd, const float (&x)[kChunk],
-                                           float (&h)[kChunk]) const {
-    float factor[kChunk];
-    float offset[kChunk];
-    read_planes(scale, num_chunks, lane + i * kLanes, factor);
-    read_planes(shift, num_chunks, lane + i * kLanes, offset);
-#pragma unroll
-    for (int k = 0; k < kChunk; ++k) {
-      h[k] = x[k] * rstd * factor[k] + offset[k];
-    }
-  }
-
   /// x: x_out, unrounded; changed.
-  __device__ __forceinline__ void finish(int64_t row, int row_of_tile,
-                                         float (&x)[kChunks][kChunk]) {
+  /// read_vectors(i, factor, offset) has 1 + scale and shift of the lane's i-th chunk.
+  template <typename ReadVectors>
+  __device__ __forceinline__ void finish(int64_t row, int row_of_tile, float (&x)[kChunks][kChunk],
+                                         const ReadVectors& read_vectors) {
+    const auto modulate = [&](int i, float rstd, float(&h)[kChunk]) {
+      float factor[kChunk];
+      float offset[kChunk];
+      read_vectors(i, factor, offset);
+#pragma unroll
+      for (int k = 0; k < kChunk; ++k) {
+        h[k] = x[i][k] * rstd * factor[k] + offset[k];
+      }
+    };
     const int64_t base = base_of(row);
     if (call.x_out != nullptr) {
 #pragma unroll
@@ -261,7 +256,7 @@ struct RowNorm {
       for (int i = 0; i < kChunks; ++i) {
         if (has(i)) {
           float h[kChunk];
-          modulate(i, rstd, x[i], h);
+          modulate(i, rstd, h);
           store_floats<T, kChunk>(call.h, base + i * kLanes * kChunk, kChunk, true, h);
         }
       }
@@ -272,7 +267,7 @@ struct RowNorm {
       if (has(i)) {
         const int64_t place = base + i * kLanes * kChunk;
         float h[kChunk];
-        modulate(i, rstd, x[i], h);
+        modulate(i, rstd, h);
         if (call.h != nullptr) {
           if (h_is_float) {
             store_floats<float, kChunk>(call.h, place, kChunk, true, h);
@@ -299,11 +294,15 @@ struct RowNorm {
     }
   }
 
-  /// After all rows; with a tile the whole block at once, of the rows that begin at `first`.
-  __device__ __forceinline__ void end(int64_t first, int64_t end) const {
+  /// After all rows.
+  __device__ __forceinline__ void record_amax() const {
     if (call.h_fp8.amax != nullptr) {
       record_warp_amax(call.h_fp8.amax, magnitude);
     }
+  }
+
+  /// After all rows, the whole block at once: the tile, if any, of the rows from `first` on.
+  __device__ __forceinline__ void store_tile(int64_t first, int64_t end) const {
     if (plan.tile_pitch > 0) {
       __syncthreads();
       store_transposed<kTileRows / kTileSegment>(
@@ -329,7 +328,7 @@ __global__ void __launch_bounds__(kWarpsPerRow == 1 ? kMaxWarps * 32 : kWarpsPer
   // Two buffers: between the last read of one and its next write lies the other's barrier.
   __shared__ float mean_scratch[kWarpsPerRow], variance_scratch[kWarpsPerRow];
   const int num_chunks = static_cast<int>(call.width) / kChunk;
-  RowNorm<T, kWarpsPerRow, kChunks, kFull> norm(call, plan, shared,
+  RowNorm<T, kWarpsPerRow, kChunks, kFull> norm(call, plan,
                                                 reinterpret_cast<uint8_t*>(shared + 6 * num_chunks),
                                                 mean_scratch, variance_scratch);
   const bool has_branch = call.branch != nullptr;
@@ -357,6 +356,11 @@ __global__ void __launch_bounds__(kWarpsPerRow == 1 ? kMaxWarps * 32 : kWarpsPer
         }
       }
     }
+  };
+  const auto read_vectors = [&](int i, float(&factor)[kChunk], float(&offset)[kChunk]) {
+    const int chunk = norm.lane + i * kLanes;
+    read_planes(shared + 2 * num_chunks, num_chunks, chunk, factor);
+    read_planes(shared + 4 * num_chunks, num_chunks, chunk, offset);
   };
   prefetch(row);
   fill_planes<kPlaneSteps<kWarpsPerRow, kChunks>>(call, plan.vectors_aligned, rows.vector,
@@ -387,108 +391,107 @@ __global__ void __launch_bounds__(kWarpsPerRow == 1 ? kMaxWarps * 32 : kWarpsPer
       }
     }
     prefetch(row + stride);
-    norm.finish(row, static_cast<int>(row - rows.first), x);
+    norm.finish(row, static_cast<int>(row - rows.first), x, read_vectors);
   }
-  norm.end(rows.first, rows.end);
+  norm.record_amax();
+  norm.store_tile(rows.first, rows.end);
 }
 
-/// The kSlots next rows are on their way into a ring in shared memory that a row's lanes have to
-/// themselves. A lane reads only what it asked for: no barrier.
-template <typename T, int kWarpsPerRow, int kChunks, int kFull, int kSlots, int kMinBlocks>
-__global__ void __launch_bounds__(kWarpsPerRow == 1 ? kMaxWarps * 32 : kWarpsPerRow * 32,
-                                  kMinBlocks)
-    forward_ring_kernel(const ResidualNormForward call, const ForwardPlan plan) {
-  constexpr int kLanes = 32 * kWarpsPerRow;
-  constexpr int kPieces = sizeof(T) / 2;  // of 16 bytes, for eight values
-  extern __shared__ float4 shared[];
-  __shared__ float mean_scratch[kWarpsPerRow], variance_scratch[kWarpsPerRow];
-  const int num_chunks = static_cast<int>(call.width) / kChunk;
-  const int stride = static_cast<int>(blockDim.x) / kLanes;
-  const int group = static_cast<int>(threadIdx.x) / kLanes;
-  const int row_pieces = 2 * kPieces * num_chunks;  // x's, branch's
-  auto* const rings = reinterpret_cast<uint4*>(shared + 6 * num_chunks);
-  RowNorm<T, kWarpsPerRow, kChunks, kFull> norm(
-      call, plan, shared, reinterpret_cast<uint8_t*>(rings + stride * kSlots * row_pieces),
-      mean_scratch, variance_scratch);
-  uint4* const ring = rings + group * kSlots * row_pieces + norm.lane;
-  const bool has_branch = call.branch != nullptr;
-  const BlockRows rows(call, plan);
-  int64_t row = rows.first + group;
-
-  const auto prefetch = [&](int64_t next, int slot) {
-    if (next < rows.end) {
-      const int64_t base = norm.base_of(next);
-      const auto copy = [&](const void* array, uint4* target) {
-        const T* const source = static_cast<const T*>(array) + base;
-#pragma unroll
-        for (int i = 0; i < kChunks; ++i) {
-          if (norm.has(i)) {
-#pragma unroll
-            for (int piece = 0; piece < kPieces; ++piece) {
-              copy_async(target + piece * num_chunks + i * kLanes,
-                         source + i * kLanes * kChunk + piece * (kChunk / kPieces));
-            }
-          }
-        }
-      };
-      copy(call.x, ring + slot * row_pieces);
-      if (has_branch) {
-        copy(call.branch, ring + slot * row_pieces + kPieces * num_chunks);
-      }
-    }
-    commit_copies();  // also where there is nothing: the counting goes on
-  };
-  const auto read = [&](const uint4* source, float(&values)[kChunk]) {
-    Packed<T, kChunk> packed;
-#pragma unroll
-    for (int piece = 0; piece < kPieces; ++piece) {
-      const uint4 quad = source[piece * num_chunks];
-      packed.word[4 * piece] = quad.x;
-      packed.word[4 * piece + 1] = quad.y;
-      packed.word[4 * piece + 2] = quad.z;
-      packed.word[4 * piece + 3] = quad.w;
-    }
-    unpack<T, kChunk>(packed, values);
-  };
-#pragma unroll
-  for (int slot = 0; slot < kSlots; ++slot) {
-    prefetch(row + slot * stride, slot);
+/// For few rows, where one row's latency is the whole time: a row a warp, its vectors straight into
+/// registers, the loads under way before the first is waited for. The same bits as forward_kernel.
+template <typename T, int kChunks, int kFull>
+__global__ void __launch_bounds__(kDirectRows * 32, kChunks <= 5 ? 3 : 2)
+    forward_direct_kernel(const ResidualNormForward call, uint32_t rows_per_vector) {
+  const uint32_t row = blockIdx.x * kDirectRows + threadIdx.x / 32;
+  if (row >= call.rows) {
+    return;
   }
-  fill_planes<kPlaneSteps<kWarpsPerRow, kChunks>>(call, plan.vectors_aligned, rows.vector,
-                                                  num_chunks, has_branch, norm.wants_h, shared);
-  __syncthreads();
-
-  int slot = 0;
-  for (; row < rows.end; row += stride) {
-    wait_for_copies<kSlots - 1>();
-    const uint4* const source = ring + slot * row_pieces;
-    float x[kChunks][kChunk];
+  const ForwardPlan plan = {};  // no tile
+  RowNorm<T, 1, kChunks, kFull> norm(call, plan, nullptr, nullptr, nullptr);
+  const bool has_branch = call.branch != nullptr;
+  const int64_t base = norm.base_of(row);
+  const auto load_row = [&](const void* array, Packed<T, kChunk>(&values)[kChunks]) {
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) {
       if (norm.has(i)) {
-        read(source + i * kLanes, x[i]);
+        values[i] = load_packed<T, kChunk>(array, base + i * 32 * kChunk);
       }
     }
-    if (has_branch) {
+  };
+  const auto load_vector_chunk = [&](const float* vector, int i, float(&values)[kChunk]) {
+    unpack<float, kChunk>(load_packed<float, kChunk>(vector, (norm.lane + i * 32) * kChunk),
+                          values);
+  };
+
+  Packed<T, kChunk> x_packed[kChunks];
+  Packed<T, kChunk> branch_packed[kChunks];
+  float gate[kChunks][kChunk] = {};
+  float scale[kChunks][kChunk] = {};
+  float shift[kChunks][kChunk] = {};
+  load_row(call.x, x_packed);
+  if (has_branch) {
+    load_row(call.branch, branch_packed);
+  }
+  const uint32_t vector = row / rows_per_vector;
+  const auto load_data = [&](const VectorView& view, bool is_wanted_here,
+                             float(&values)[kChunks][kChunk]) {
+    if (is_wanted_here && view.data != nullptr) {
+      const float* const data = view.data + vector * view.stride;
 #pragma unroll
       for (int i = 0; i < kChunks; ++i) {
         if (norm.has(i)) {
-          float branch[kChunk];
-          float factor[kChunk];
-          read(source + kPieces * num_chunks + i * kLanes, branch);
-          read_planes(shared, num_chunks, norm.lane + i * kLanes, factor);
+          load_vector_chunk(data, i, values[i]);
+        }
+      }
+    }
+  };
+  const auto add_table = [&](const VectorView& view, bool is_wanted_here,
+                             float(&values)[kChunks][kChunk]) {
+    if (is_wanted_here && view.table != nullptr) {
+#pragma unroll
+      for (int i = 0; i < kChunks; ++i) {
+        if (norm.has(i)) {
+          float table[kChunk];
+          load_vector_chunk(view.table, i, table);
 #pragma unroll
           for (int k = 0; k < kChunk; ++k) {
-            x[i][k] += factor[k] * branch[k];
+            values[i][k] += table[k];
           }
         }
       }
     }
-    prefetch(row + kSlots * stride, slot);
-    slot = slot + 1 == kSlots ? 0 : slot + 1;
-    norm.finish(row, static_cast<int>(row - rows.first), x);
+  };
+  load_data(call.gate, has_branch, gate);
+  add_table(call.gate, has_branch, gate);
+  load_data(call.scale, norm.wants_h, scale);
+  add_table(call.scale, norm.wants_h, scale);
+
+  float x[kChunks][kChunk];
+#pragma unroll
+  for (int i = 0; i < kChunks; ++i) {
+    if (norm.has(i)) {
+      unpack<T, kChunk>(x_packed[i], x[i]);
+      if (has_branch) {
+        float branch[kChunk];
+        unpack<T, kChunk>(branch_packed[i], branch);
+#pragma unroll
+        for (int k = 0; k < kChunk; ++k) {
+          x[i][k] += gate[i][k] * branch[k];
+        }
+      }
+    }
   }
-  norm.end(rows.first, rows.end);
+  // In the registers that are free by now; the row's two sums hide it.
+  load_data(call.shift, norm.wants_h, shift);
+  add_table(call.shift, norm.wants_h, shift);
+  norm.finish(row, 0, x, [&](int i, float(&factor)[kChunk], float(&offset)[kChunk]) {
+#pragma unroll
+    for (int k = 0; k < kChunk; ++k) {
+      factor[k] = scale[i][k] + 1.0F;
+      offset[k] = shift[i][k];
+    }
+  });
+  norm.record_amax();
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "kinora/kernels/cuda/modulated_norm.h"
 #include "kinora/kernels/cuda/optimizer.h"
 #include "kinora/kernels/cuda/patches.h"
+#include "kinora/kernels/cuda/qk_norm_rotary.h"
 #include "kinora/kernels/cuda/random.h"
 #include "kinora/kernels/cuda/rms_norm.h"
 
@@ -128,6 +129,20 @@ size_t residual_norm_backward_workspace_bytes(int64_t /*rows*/, int64_t /*width*
 
 cudaError_t residual_norm_backward(const ResidualNormBackward& /*call*/, void* /*workspace*/,
                                    cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
+cudaError_t qk_norm_rotary_forward(const QkNormRotaryForward& /*call*/, cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
+size_t qk_norm_rotary_backward_workspace_bytes(int64_t /*rows*/, int64_t /*head_dim*/,
+                                               bool /*dweight*/) {
+  return 0;
+}
+
+cudaError_t qk_norm_rotary_backward(const QkNormRotaryBackward& /*call*/, void* /*workspace*/,
+                                    cudaStream_t /*stream*/) {
   return cudaErrorNotSupported;
 }
 

@@ -1,16 +1,16 @@
 // Flat-bucket kernels: cast, sum of squares, the step's decisions, AdamW + EMA + rounded copy, the
 // report to the host. One launch goes over all buckets: their chunks of 16,384 elements are
-// numbered through, a block takes every gridDim-th of them and finds its bucket in the table. All
-// are bound by memory: vectors of four elements, and enough of them in flight (for AdamW eight
-// elements of each of five arrays a thread). Compiled without fused multiply-adds (CMakeLists.txt),
-// so that results agree with the CPU's.
+// numbered through, and a block finds the bucket of each that it takes in the table. All are bound
+// by memory: vectors of four elements, and enough of them in flight (for AdamW eight elements of
+// each of five arrays a thread; hints to the cache that they come but once made it 8 % slower on an
+// H200). Compiled without fused multiply-adds (CMakeLists.txt), so that results agree with the
+// CPU's.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include <algorithm>
 
 #include "kinora/kernels/cuda/optimizer.h"
-#include "kinora/kernels/cuda/optimizer_variants.h"
 
 namespace kinora::kernels::cuda {
 namespace {
@@ -20,33 +20,10 @@ constexpr int64_t kMaxBlocks = 8192;
 constexpr int kWidth = 4;  // elements of a vector
 constexpr int kTotalThreads = 1024;
 constexpr int64_t kVectors = kBucketChunk / kWidth;  // of a chunk
-constexpr int kLog2Chunk = 14;
-static_assert(int64_t{1} << kLog2Chunk == kBucketChunk);
 
 struct Vector {
   float x[kWidth];
 };
-
-/// Which accesses of the update tell the cache that they come but once.
-enum class Hints { kNone, kLoads, kBoth };
-
-template <Hints kHints>
-__device__ __forceinline__ Vector load_once(const float* array, int64_t first) {
-  const auto* source = reinterpret_cast<const float4*>(array + first);
-  const float4 packed = kHints == Hints::kNone ? *source : __ldcs(source);
-  return {{packed.x, packed.y, packed.z, packed.w}};
-}
-
-template <Hints kHints>
-__device__ __forceinline__ void store_once(float* array, int64_t first, const Vector& values) {
-  auto* target = reinterpret_cast<float4*>(array + first);
-  const float4 packed = make_float4(values.x[0], values.x[1], values.x[2], values.x[3]);
-  if constexpr (kHints == Hints::kBoth) {
-    __stcs(target, packed);
-  } else {
-    *target = packed;
-  }
-}
 
 /// Elements first ... first + 3 of an array; only those below `count` if not `whole`.
 __device__ Vector load(const float* array, int64_t first, int64_t count, bool whole) {
@@ -223,9 +200,10 @@ __global__ void publish_report_kernel(const StepControl* control, const float* l
 
 /// kUnroll vectors of each array, kThreads * kWidth elements apart: loaded before the first is
 /// used.
-template <int kEmas, int kUnroll, Hints kHints>
+template <int kEmas, int kUnroll>
 __device__ __forceinline__ void update_whole(const AdamwBuffers& buffers,
-                                             const AdamwScalars& scalars, int64_t first) {
+                                             const AdamwScalars& scalars, int64_t first,
+                                             bool leaves_grad) {
   constexpr int kStride = kThreads * kWidth;
   Vector weight[kUnroll];
   Vector exp_avg[kUnroll];
@@ -234,13 +212,13 @@ __device__ __forceinline__ void update_whole(const AdamwBuffers& buffers,
   Vector ema[kEmas > 0 ? kEmas : 1][kUnroll];
 #pragma unroll
   for (int i = 0; i < kUnroll; ++i) {
-    grad[i] = load_once<kHints>(buffers.grad, first + i * kStride);
-    exp_avg[i] = load_once<kHints>(buffers.exp_avg, first + i * kStride);
-    exp_avg_sq[i] = load_once<kHints>(buffers.exp_avg_sq, first + i * kStride);
-    weight[i] = load_once<kHints>(buffers.master, first + i * kStride);
+    grad[i] = load(buffers.grad, first + i * kStride, 0, true);
+    exp_avg[i] = load(buffers.exp_avg, first + i * kStride, 0, true);
+    exp_avg_sq[i] = load(buffers.exp_avg_sq, first + i * kStride, 0, true);
+    weight[i] = load(buffers.master, first + i * kStride, 0, true);
 #pragma unroll
     for (int k = 0; k < kEmas; ++k) {
-      ema[k][i] = load_once<kHints>(buffers.ema[k], first + i * kStride);
+      ema[k][i] = load(buffers.ema[k], first + i * kStride, 0, true);
     }
   }
 #pragma unroll
@@ -250,10 +228,12 @@ __device__ __forceinline__ void update_whole(const AdamwBuffers& buffers,
       adamw_element(scalars, grad[i].x[lane], &weight[i].x[lane], &exp_avg[i].x[lane],
                     &exp_avg_sq[i].x[lane]);
     }
-    store_once<kHints>(buffers.exp_avg, first + i * kStride, exp_avg[i]);
-    store_once<kHints>(buffers.exp_avg_sq, first + i * kStride, exp_avg_sq[i]);
-    store_once<kHints>(buffers.master, first + i * kStride, weight[i]);
-    store_once<kHints>(buffers.grad, first + i * kStride, Vector{});
+    store(buffers.exp_avg, first + i * kStride, 0, true, exp_avg[i]);
+    store(buffers.exp_avg_sq, first + i * kStride, 0, true, exp_avg_sq[i]);
+    store(buffers.master, first + i * kStride, 0, true, weight[i]);
+    if (!leaves_grad) {
+      store(buffers.grad, first + i * kStride, 0, true, Vector{});
+    }
 #pragma unroll
     for (int k = 0; k < kEmas; ++k) {
 #pragma unroll
@@ -261,7 +241,7 @@ __device__ __forceinline__ void update_whole(const AdamwBuffers& buffers,
         ema[k][i].x[lane] =
             ema[k][i].x[lane] * scalars.ema_keep[k] + weight[i].x[lane] * scalars.ema_take[k];
       }
-      store_once<kHints>(buffers.ema[k], first + i * kStride, ema[k][i]);
+      store(buffers.ema[k], first + i * kStride, 0, true, ema[k][i]);
     }
     if (buffers.compute != nullptr) {
       store_rounded(static_cast<uint16_t*>(buffers.compute), buffers.compute_type,
@@ -301,12 +281,11 @@ __device__ __noinline__ void update_some(const AdamwBuffers& buffers, const Adam
   }
 }
 
-/// A block takes every gridDim-th piece of 1 << log2_piece elements, at most a chunk and at least
-/// kThreads * kWidth * kUnroll.
-template <int kEmas, int kUnroll, int kBlocksPerSm, Hints kHints>
+/// A block takes every gridDim-th chunk.
+template <int kEmas, int kUnroll, int kBlocksPerSm>
 __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     adamw_update_kernel(BucketTable table, AdamwParameters parameters,
-                        const StepControl* __restrict__ control, int log2_piece) {
+                        const StepControl* __restrict__ control) {
   __shared__ AdamwScalars shared_scalars;
   __shared__ int skip;
   if (threadIdx.x == 0) {  // divisions in double are slow on many GPUs: once a block
@@ -316,26 +295,24 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
   __syncthreads();
   const AdamwScalars scalars = shared_scalars;
   constexpr int64_t kStep = int64_t{kThreads} * kWidth * kUnroll;
-  const int log2_pieces = kLog2Chunk - log2_piece;  // of a chunk
-  const int64_t num_pieces = table.num_chunks << log2_pieces;
   int index = 0;
-  for (int64_t piece = blockIdx.x; piece < num_pieces; piece += gridDim.x) {
-    const int64_t chunk = piece >> log2_pieces;
+  for (int64_t chunk = blockIdx.x; chunk < table.num_chunks; chunk += gridDim.x) {
     index = bucket_of(table, chunk, index);
     const AdamwBucket& bucket = table.buckets[index];
     const AdamwBuffers buffers = bucket.buffers;
-    const int64_t begin = (piece - (bucket.first_chunk << log2_pieces))
-                          << log2_piece;  // may lie behind the end
-    const int64_t end = min(bucket.count, begin + (int64_t{1} << log2_piece));
+    const int64_t begin = (chunk - bucket.first_chunk) * kBucketChunk;
+    const int64_t end = min(bucket.count, begin + kBucketChunk);
     const bool whole = bucket.aligned != 0 && (end - begin) % kStep == 0;
+    const bool leaves_grad = bucket.leaves_grad != 0;
     if (skip != 0) {
-      for (int64_t i = begin + threadIdx.x * kWidth; i < end; i += kThreads * kWidth) {
+      for (int64_t i = begin + threadIdx.x * kWidth; i < end && !leaves_grad;
+           i += kThreads * kWidth) {
         store(buffers.grad, i, end, whole, Vector{});
       }
     } else if (whole) {
 #pragma unroll 1
       for (int64_t i = begin + threadIdx.x * kWidth; i < end; i += kStep) {
-        update_whole<kEmas, kUnroll, kHints>(buffers, scalars, i);
+        update_whole<kEmas, kUnroll>(buffers, scalars, i, leaves_grad);
       }
     } else {
 #pragma unroll 1
@@ -347,15 +324,12 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
   }
 }
 
-constexpr int log2_of(int64_t value) {
-  return value == 1 ? 0 : 1 + log2_of(value / 2);
-}
-
-/// kIsLinear: all blocks together sweep over the arrays; else each takes a chunk at a time.
-template <int kEmas, int kUnroll, int kBlocksPerSm, Hints kHints, bool kIsLinear>
+template <int kEmas>
 cudaError_t launch_update(const BucketTable& table, const AdamwParameters& parameters,
                           const StepControl* control, cudaStream_t stream) {
-  constexpr int64_t kPiece = kIsLinear ? int64_t{kThreads} * kWidth * kUnroll : kBucketChunk;
+  // As many bytes in flight as the registers have room for: fewer are left with more arrays.
+  constexpr int kUnroll = kEmas <= 1 ? 2 : 1;
+  constexpr int kBlocksPerSm = kEmas <= 2 ? 3 : 2;
   int device = 0;
   int multiprocessors = 0;
   cudaError_t error = cudaGetDevice(&device);
@@ -365,22 +339,10 @@ cudaError_t launch_update(const BucketTable& table, const AdamwParameters& param
   if (error != cudaSuccess) {
     return error;
   }
-  const int64_t blocks =
-      std::min(table.num_chunks * (kBucketChunk / kPiece), int64_t{kBlocksPerSm} * multiprocessors);
-  adamw_update_kernel<kEmas, kUnroll, kBlocksPerSm, kHints>
-      <<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(table, parameters, control,
-                                                               log2_of(kPiece));
+  const int64_t blocks = std::min(table.num_chunks, int64_t{kBlocksPerSm} * multiprocessors);
+  adamw_update_kernel<kEmas, kUnroll, kBlocksPerSm>
+      <<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(table, parameters, control);
   return cudaGetLastError();
-}
-
-/// Registers: to have enough bytes in flight without spilling.
-template <int kEmas>
-cudaError_t launch_best(const BucketTable& table, const AdamwParameters& parameters,
-                        const StepControl* control, cudaStream_t stream) {
-  constexpr int kUnroll = kEmas <= 1 ? 2 : 1;  // fewer registers are left with more arrays
-  constexpr int kBlocksPerSm = kEmas <= 2 ? 3 : 2;
-  return launch_update<kEmas, kUnroll, kBlocksPerSm, Hints::kBoth, true>(table, parameters, control,
-                                                                         stream);
 }
 
 }  // namespace
@@ -424,37 +386,18 @@ cudaError_t adamw_update(const BucketTable& table, const AdamwParameters& parame
   static_assert(kMaxEmas == 4);
   switch (parameters.num_emas) {
     case 0:
-      return launch_best<0>(table, parameters, control, stream);
+      return launch_update<0>(table, parameters, control, stream);
     case 1:
-      return launch_best<1>(table, parameters, control, stream);
+      return launch_update<1>(table, parameters, control, stream);
     case 2:
-      return launch_best<2>(table, parameters, control, stream);
+      return launch_update<2>(table, parameters, control, stream);
     case 3:
-      return launch_best<3>(table, parameters, control, stream);
+      return launch_update<3>(table, parameters, control, stream);
     case 4:
-      return launch_best<4>(table, parameters, control, stream);
+      return launch_update<4>(table, parameters, control, stream);
     default:
       return cudaErrorInvalidValue;
   }
-}
-
-std::span<const AdamwVariant> adamw_variants() {
-#define KINORA_VARIANT(unroll, blocks, hints)                                                      \
-  {#unroll " vectors, " #blocks " blocks, " #hints ", linear",                                     \
-   launch_update<1, unroll, blocks, Hints::hints, true>},                                          \
-  {                                                                                                \
-#unroll " vectors, " #blocks " blocks, " #hints ", chunks", launch_update < 1, unroll, blocks, \
-        Hints::hints, false>                                                                       \
-  }
-#define KINORA_VARIANTS(unroll, blocks)                                          \
-  KINORA_VARIANT(unroll, blocks, kNone), KINORA_VARIANT(unroll, blocks, kLoads), \
-      KINORA_VARIANT(unroll, blocks, kBoth)
-  static constexpr AdamwVariant kAll[] = {KINORA_VARIANTS(1, 4), KINORA_VARIANTS(1, 5),
-                                          KINORA_VARIANTS(2, 2), KINORA_VARIANTS(2, 3),
-                                          KINORA_VARIANTS(4, 2)};
-#undef KINORA_VARIANTS
-#undef KINORA_VARIANT
-  return kAll;
 }
 
 cudaError_t publish_report(const StepControl* control, const float* loss, StepExchange* exchange,

@@ -13,7 +13,7 @@
 #include <algorithm>
 
 #include "kinora/kernels/cuda/column_sums.h"
-#include "kinora/kernels/cuda/elements.cuh"
+#include "kinora/kernels/cuda/head_pairs.cuh"
 #include "kinora/kernels/cuda/qk_norm_rotary.h"
 
 namespace kinora::kernels::cuda {
@@ -21,10 +21,8 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
-constexpr int kPairs = 4;  // of a lane
 constexpr int64_t kMaxHeadDim = 32 * 2 * kPairs;
 constexpr int64_t kTargetBlocks = 1024;  // enough for every GPU, whatever its size
-constexpr unsigned kFullWarp = 0xffffffffU;
 
 int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
@@ -33,212 +31,6 @@ int64_t ceil_div(int64_t a, int64_t b) {
 /// Rows of a block, backward: a multiple of the warps.
 int64_t rows_per_block(int64_t rows) {
   return ceil_div(std::max(ceil_div(rows, kTargetBlocks), int64_t{1}), kWarps) * kWarps;
-}
-
-/// Four neighbouring elements of T as they lie in memory.
-template <typename T>
-struct Quad {
-  uint32_t word[sizeof(T)];
-};
-
-template <typename T>
-__device__ __forceinline__ Quad<T> load_quad(const T* data, int count, bool whole) {
-  Quad<T> quad = {};
-  if (whole) {
-    if constexpr (sizeof(T) == 2) {
-      const uint2 words = *reinterpret_cast<const uint2*>(data);
-      quad.word[0] = words.x;
-      quad.word[1] = words.y;
-    } else {
-      const uint4 words = *reinterpret_cast<const uint4*>(data);
-      quad.word[0] = words.x;
-      quad.word[1] = words.y;
-      quad.word[2] = words.z;
-      quad.word[3] = words.w;
-    }
-  } else {
-    using Bits = std::conditional_t<sizeof(T) == 2, uint16_t, uint32_t>;
-    constexpr int kPerWord = 4 / sizeof(T);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (i < count) {
-        const uint32_t bits = reinterpret_cast<const Bits*>(data)[i];
-        quad.word[i / kPerWord] |= bits << (16 * (i % kPerWord));
-      }
-    }
-  }
-  return quad;
-}
-
-template <typename T>
-__device__ __forceinline__ void unpack(const Quad<T>& quad, float (&values)[4]) {
-  if constexpr (sizeof(T) == 2) {
-    Packed<T, 8> packed = {};
-    packed.word[0] = quad.word[0];
-    packed.word[1] = quad.word[1];
-    float all[8];
-    unpack<T, 8>(packed, all);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      values[i] = all[i];
-    }
-  } else {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      values[i] = __uint_as_float(quad.word[i]);
-    }
-  }
-}
-
-template <typename T>
-__device__ __forceinline__ void store_quad(T* data, int count, bool whole,
-                                           const float (&values)[4]) {
-  if (whole) {
-    if constexpr (sizeof(T) == 2) {
-      const float all[8] = {values[0], values[1], values[2], values[3], 0.0F, 0.0F, 0.0F, 0.0F};
-      const Packed<T, 8> packed = pack<T, 8>(all);
-      *reinterpret_cast<uint2*>(data) = make_uint2(packed.word[0], packed.word[1]);
-    } else {
-      *reinterpret_cast<float4*>(data) = make_float4(values[0], values[1], values[2], values[3]);
-    }
-  } else {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (i < count) {
-        data[i] = from_float<T>(values[i]);
-      }
-    }
-  }
-}
-
-/// A lane's place in its head: pairs [first, first + count), and where their elements lie.
-template <bool kInterleaved>
-struct Lane {
-  int lanes;   // of a head
-  int heads;   // side by side in a warp
-  int head;    // of these; == heads: the lane has nothing to do
-  int within;  // lane of the head
-  int count;   // of pairs
-  bool whole;  // four pairs, aligned
-
-  __device__ __forceinline__ Lane(int64_t head_dim, bool aligned) {
-    const int half = static_cast<int>(head_dim / 2);
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    lanes = (half + kPairs - 1) / kPairs;
-    heads = 32 / lanes;
-    head = lane / lanes;
-    within = lane - head * lanes;
-    count = head < heads ? min(kPairs, half - within * kPairs) : 0;
-    whole = aligned && count == kPairs;
-  }
-  [[nodiscard]] __device__ __forceinline__ int first() const { return within * kPairs; }
-
-  // The two groups of neighbours: their first elements in the head, and how many there are.
-  [[nodiscard]] __device__ __forceinline__ int offset(int group, int half) const {
-    return kInterleaved ? 2 * first() + 4 * group : first() + half * group;
-  }
-  [[nodiscard]] __device__ __forceinline__ int size(int group) const {
-    return kInterleaved ? min(4, max(0, 2 * count - 4 * group)) : count;
-  }
-
-  /// The sum over the lanes of the head, in all of them.
-  [[nodiscard]] __device__ __forceinline__ float sum(float value, int step) const {
-    for (; step > 0; step /= 2) {
-      const float other = __shfl_down_sync(kFullWarp, value, step);
-      value += within + step < lanes ? other : 0.0F;
-    }
-    return __shfl_sync(kFullWarp, value, min(head * lanes, 31));
-  }
-  /// The first step of sum(): the smallest power of two of which `lanes` are at most twice as many.
-  [[nodiscard]] __device__ __forceinline__ int first_step() const {
-    return lanes == 1 ? 0 : 1 << (31 - __clz(lanes - 1));
-  }
-};
-
-/// The pairs of a lane: (a[i], b[i]).
-struct Pairs {
-  float a[kPairs];
-  float b[kPairs];
-};
-
-template <typename T>
-struct PackedPairs {
-  Quad<T> group[2];
-};
-
-template <typename T, bool kInterleaved>
-__device__ __forceinline__ PackedPairs<T> load_pairs(const Lane<kInterleaved>& lane, const T* head,
-                                                     int half, bool wanted) {
-  PackedPairs<T> packed;
-#pragma unroll
-  for (int group = 0; group < 2; ++group) {
-    packed.group[group] = load_quad<T>(head + lane.offset(group, half),
-                                       wanted ? lane.size(group) : 0, wanted && lane.whole);
-  }
-  return packed;
-}
-
-template <typename T, bool kInterleaved>
-__device__ __forceinline__ Pairs unpack_pairs(const PackedPairs<T>& packed) {
-  float first[4];
-  float second[4];
-  unpack<T>(packed.group[0], first);
-  unpack<T>(packed.group[1], second);
-  if constexpr (kInterleaved) {
-    return {{first[0], first[2], second[0], second[2]}, {first[1], first[3], second[1], second[3]}};
-  } else {
-    return {{first[0], first[1], first[2], first[3]}, {second[0], second[1], second[2], second[3]}};
-  }
-}
-
-template <typename T, bool kInterleaved>
-__device__ __forceinline__ void store_pairs(const Lane<kInterleaved>& lane, T* head, int half,
-                                            const Pairs& pairs) {
-  const auto& a = pairs.a;
-  const auto& b = pairs.b;
-  if constexpr (kInterleaved) {
-    const float groups[2][4] = {{a[0], b[0], a[1], b[1]}, {a[2], b[2], a[3], b[3]}};
-    store_quad<T>(head + lane.offset(0, half), lane.size(0), lane.whole, groups[0]);
-    store_quad<T>(head + lane.offset(1, half), lane.size(1), lane.whole, groups[1]);
-  } else {
-    store_quad<T>(head + lane.offset(0, half), lane.size(0), lane.whole, a);
-    store_quad<T>(head + lane.offset(1, half), lane.size(1), lane.whole, b);
-  }
-}
-
-/// The weights of a lane's pairs; null: ones.
-template <bool kInterleaved>
-__device__ __forceinline__ Pairs load_weights(const Lane<kInterleaved>& lane, const float* weight,
-                                              int half) {
-  Pairs pairs;
-#pragma unroll
-  for (int i = 0; i < kPairs; ++i) {
-    const int pair = lane.first() + i;
-    const bool wanted = weight != nullptr && i < lane.count;
-    pairs.a[i] = wanted ? weight[kInterleaved ? 2 * pair : pair] : 1.0F;
-    pairs.b[i] = wanted ? weight[kInterleaved ? 2 * pair + 1 : pair + half] : 1.0F;
-  }
-  return pairs;
-}
-
-/// Cosines (a) and sines (b) of a lane's pairs at the row's position.
-template <bool kInterleaved>
-__device__ __forceinline__ Pairs load_angles(const Lane<kInterleaved>& lane,
-                                             const QkNormRotary& rule, int64_t row, int half) {
-  Pairs pairs;
-  int64_t place = 0;
-  if (rule.cosine != nullptr) {
-    const int64_t position =
-        rule.position == nullptr ? row % rule.num_positions : rule.position[row];
-    place = position * half + lane.first();
-  }
-#pragma unroll
-  for (int i = 0; i < kPairs; ++i) {
-    const bool wanted = rule.cosine != nullptr && i < lane.count;
-    pairs.a[i] = wanted ? rule.cosine[place + i] : 1.0F;
-    pairs.b[i] = wanted ? rule.sine[place + i] : 0.0F;
-  }
-  return pairs;
 }
 
 template <typename T, bool kInterleaved>

@@ -1,0 +1,221 @@
+#include <cmath>
+
+#include "kinora/kernels/cuda/qk_norm_rotary.h"
+#include "tests/kernels/device_array.h"
+#include "tests/kernels/typed_values.h"
+
+namespace kinora::kernels {
+namespace {
+
+using GpuQkNormRotaryTest = GpuTest;
+
+struct Shape {
+  int64_t rows;
+  int64_t heads;
+  int64_t head_dim;
+};
+
+// One pair, a part of a lane's pairs, DiT-XL's 72, the usual 64 and 128, a whole warp a head.
+constexpr Shape kShapes[] = {{1, 1, 2},    {3, 5, 6},  {257, 16, 72}, {19, 13, 64}, {65, 3, 128},
+                             {17, 2, 256}, {9, 7, 40}, {2, 33, 10},   {8201, 2, 8}};
+
+struct Case {
+  RotaryPairs pairs = RotaryPairs::kInterleaved;
+  bool normalise = true;
+  bool turn = true;
+  bool by_index = false;
+};
+
+constexpr Case kCases[] = {{RotaryPairs::kInterleaved, true, true, false},
+                           {RotaryPairs::kHalfSplit, true, true, true},
+                           {RotaryPairs::kInterleaved, true, false, false},
+                           {RotaryPairs::kHalfSplit, false, true, false}};
+
+constexpr int64_t kPositions = 11;
+
+struct Results {
+  std::vector<float> out, din, dq_weight, dk_weight;
+};
+
+/// Rows are packed q, k, v.
+struct Inputs {
+  Inputs(const Shape& shape, DType type)
+      : shape(shape),
+        type(type),
+        stride(3 * shape.heads * shape.head_dim),
+        rows(encode(random_values(shape.rows * stride, 1, 2.0F), type)),
+        dout(encode(random_values(shape.rows * stride, 2), type)),
+        q_weight(random_values(shape.head_dim, 3)),
+        k_weight(random_values(shape.head_dim, 4)) {
+    for (const float angle : random_values(kPositions * shape.head_dim / 2, 5, 3.0F)) {
+      cosine.push_back(std::cos(angle));
+      sine.push_back(std::sin(angle));
+    }
+    for (int64_t row = 0; row < shape.rows; ++row) {
+      position.push_back(row * row % kPositions);
+    }
+  }
+
+  [[nodiscard]] QkNormRotary rule(const Case& one) const {
+    QkNormRotary rule;
+    rule.rows = shape.rows;
+    rule.heads = shape.heads;
+    rule.head_dim = shape.head_dim;
+    rule.type = type;
+    rule.normalise = one.normalise;
+    rule.epsilon = 1e-4F;
+    rule.pairs = one.pairs;
+    rule.num_positions = kPositions;
+    return rule;
+  }
+
+  [[nodiscard]] Results on_cpu(const Case& one) const {
+    std::vector<uint8_t> out = rows;
+    std::vector<uint8_t> din = dout;
+    Results results;
+    results.dq_weight.assign(q_weight.size(), 1.0F);
+    results.dk_weight.assign(q_weight.size(), 1.0F);
+    QkNormRotary host = rule(one);
+    host.q_weight = q_weight.data();
+    host.k_weight = k_weight.data();
+    host.cosine = one.turn ? cosine.data() : nullptr;
+    host.sine = one.turn ? sine.data() : nullptr;
+    host.position = one.by_index ? position.data() : nullptr;
+    qk_norm_rotary_forward({host, rows.data(), stride, out.data(), stride});
+    qk_norm_rotary_backward({host, dout.data(), stride, rows.data(), stride, din.data(), stride,
+                             results.dq_weight.data(), results.dk_weight.data()});
+    results.out = decode(out, type);
+    results.din = decode(din, type);
+    return results;
+  }
+
+  /// In place, or into rows of q and k alone; the results are of packed rows.
+  [[nodiscard]] Results on_gpu(const Case& one, bool in_place, size_t offset) const {
+    const size_t bytes = offset * size_of(type);
+    const int64_t out_stride = in_place ? stride : stride / 3 * 2;
+    const auto size = static_cast<size_t>(shape.rows * out_stride) * size_of(type);
+    const DeviceArray<uint8_t> device_rows(rows, bytes);
+    const DeviceArray<uint8_t> out(in_place ? rows : std::vector<uint8_t>(size), bytes);
+    const DeviceArray<uint8_t> device_dout(dout, bytes);
+    const DeviceArray<uint8_t> din(std::vector<uint8_t>(size), bytes);
+    const DeviceArray<float> device_q_weight(q_weight, offset);
+    const DeviceArray<float> device_k_weight(k_weight, offset);
+    const DeviceArray<float> device_cosine(cosine, offset);
+    const DeviceArray<float> device_sine(sine, offset);
+    const DeviceArray<int64_t> device_position(position);
+    const std::vector<float> ones(q_weight.size(), 1.0F);
+    const DeviceArray<float> dq_weight(ones, offset);
+    const DeviceArray<float> dk_weight(ones, offset);
+    const DeviceArray<uint8_t> workspace(std::vector<uint8_t>(
+        cuda::qk_norm_rotary_backward_workspace_bytes(shape.rows, shape.head_dim, true)));
+    QkNormRotary device = rule(one);
+    device.q_weight = device_q_weight.data();
+    device.k_weight = device_k_weight.data();
+    device.cosine = one.turn ? device_cosine.data() : nullptr;
+    device.sine = one.turn ? device_sine.data() : nullptr;
+    device.position = one.by_index ? device_position.data() : nullptr;
+    EXPECT_EQ(cuda::qk_norm_rotary_forward({device, in_place ? out.data() : device_rows.data(),
+                                            stride, out.data(), out_stride},
+                                           nullptr),
+              cudaSuccess);
+    EXPECT_EQ(cuda::qk_norm_rotary_backward({device, device_dout.data(), stride, device_rows.data(),
+                                             stride, in_place ? device_dout.data() : din.data(),
+                                             out_stride, dq_weight.data(), dk_weight.data()},
+                                            workspace.data(), nullptr),
+              cudaSuccess);
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    return {packed(decode(out.host(), type), decode(rows, type)),
+            packed(decode((in_place ? device_dout : din).host(), type), decode(dout, type)),
+            dq_weight.host(), dk_weight.host()};
+  }
+
+  /// Rows of q and k with the v of others behind them.
+  [[nodiscard]] std::vector<float> packed(const std::vector<float>& compact,
+                                          std::vector<float> others) const {
+    if (compact.size() == others.size()) {
+      return compact;
+    }
+    const int64_t used = stride / 3 * 2;
+    for (int64_t row = 0; row < shape.rows; ++row) {
+      std::copy_n(compact.begin() + row * used, used, others.begin() + row * stride);
+    }
+    return others;
+  }
+
+  Shape shape;
+  DType type;
+  int64_t stride;
+  std::vector<uint8_t> rows, dout;
+  std::vector<float> q_weight, k_weight, cosine, sine;
+  std::vector<int64_t> position;
+};
+
+TEST_F(GpuQkNormRotaryTest, EqualsTheCpu) {
+  for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const Shape& shape : kShapes) {
+      const Inputs inputs(shape, type);
+      for (const Case& one : kCases) {
+        const Results want = inputs.on_cpu(one);
+        for (const bool in_place : {false, true}) {
+          for (const size_t offset : {0, 1}) {
+            SCOPED_TRACE(testing::Message()
+                         << to_string(type) << " " << shape.rows << " x " << shape.heads << " x "
+                         << shape.head_dim
+                         << (one.pairs == RotaryPairs::kHalfSplit ? " half" : " interleaved")
+                         << (one.normalise ? ", norm" : "") << (one.turn ? ", rotary" : "")
+                         << (in_place ? ", in place" : "") << ", offset " << offset);
+            const Results got = inputs.on_gpu(one, in_place, offset);
+            // fp32: both are differences of terms of about one.
+            const double usual = type == DType::kF32 ? 1.0 : 1e-2;
+            expect_close(got.out, want.out, type, usual, "out");
+            expect_close(got.din, want.din, type, type == DType::kF32 ? 10.0 : 1e-1, "din");
+            const double sums = 10.0 * std::sqrt(static_cast<double>(shape.rows * shape.heads));
+            expect_close(got.dq_weight, want.dq_weight, DType::kF32, sums, "dq_weight");
+            expect_close(got.dk_weight, want.dk_weight, DType::kF32, sums, "dk_weight");
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(GpuQkNormRotaryTest, TheSameBitsTwice) {
+  const Inputs inputs({8201, 4, 72}, DType::kBF16);
+  const Results first = inputs.on_gpu({}, false, 0);
+  const Results second = inputs.on_gpu({}, false, 0);
+  EXPECT_EQ(first.dq_weight, second.dq_weight);
+  EXPECT_EQ(first.dk_weight, second.dk_weight);
+  EXPECT_EQ(first.din, second.din);
+}
+
+TEST_F(GpuQkNormRotaryTest, NanStaysInItsHead) {
+  for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
+    Inputs inputs({3, 4, 72}, type);
+    std::vector<float> rows = decode(inputs.rows, type);
+    rows[72 + 5] = NAN;                                            // of q, head 1
+    rows[static_cast<size_t>(inputs.stride) + 5 * 72] = INFINITY;  // of k, head 1
+    inputs.rows = encode(rows, type);
+    const Results got = inputs.on_gpu({}, true, 0);
+    for (size_t i = 0; i < got.out.size(); ++i) {
+      const size_t head = i / 72;
+      const bool may_be = head == 1 || (head == 12 + 5 && i % 72 < 2);
+      EXPECT_EQ(std::isnan(got.out[i]), may_be) << i;
+    }
+    EXPECT_TRUE(std::isnan(got.dq_weight[7]));
+    EXPECT_TRUE(std::isnan(got.dk_weight[0]));
+    EXPECT_FALSE(std::isnan(got.dk_weight[7]));
+  }
+}
+
+TEST_F(GpuQkNormRotaryTest, RefusesHeadsThatNoWarpHolds) {
+  QkNormRotaryForward call;
+  call.rule.rows = 1;
+  call.rule.heads = 1;
+  for (const int64_t head_dim : {7, 258}) {
+    call.rule.head_dim = head_dim;
+    EXPECT_EQ(cuda::qk_norm_rotary_forward(call, nullptr), cudaErrorInvalidValue);
+  }
+}
+
+}  // namespace
+}  // namespace kinora::kernels
