@@ -262,7 +262,7 @@ void BM_UpdateScales(benchmark::State& state) {
   if (skip_without_gpu(state)) {
     return;
   }
-  constexpr int64_t kCount = 28 * 12;
+  constexpr int64_t kCount = 336;  // four linears with three operands in 28 blocks
   const int64_t window = state.range(0);
   const Arrays history(1, kCount * window, DType::kF32, true);
   const Arrays amax(1, kCount, DType::kF32, true);

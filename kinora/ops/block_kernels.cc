@@ -283,8 +283,7 @@ at::Tensor BlockKernels::linear(const Operand& x, const LinearWeights& linear) {
   if (!impl_->products) {
     return at::linear(x.value, linear.weight, linear.bias);
   }
-  const at::Tensor out =
-      impl_->empty({x.value.size(0), linear.weight.size(0)}, x.value.scalar_type());
+  at::Tensor out = impl_->empty({x.value.size(0), linear.weight.size(0)}, x.value.scalar_type());
   linear_into(x.value, linear, out);
   return out;
 }
@@ -332,7 +331,7 @@ BlockKernels::Gelu BlockKernels::linear_gelu(const Operand& x, const LinearWeigh
     const at::Tensor pre = this->linear(x, linear);
     return {pre, gelu(pre, consumer)};
   }
-  const Gelu result{
+  Gelu result{
       impl.empty({x.value.size(0), linear.weight.size(0)}, x.value.scalar_type()),
       {.value = impl.empty({x.value.size(0), linear.weight.size(0)}, x.value.scalar_type())}};
   MatmulProblem problem = impl.forward_problem(x.value, linear.weight, result.pre);
@@ -383,8 +382,7 @@ at::Tensor BlockKernels::input_grad(const Operand& dy, const LinearWeights& line
   if (!impl_->products) {
     return at::matmul(dy.value, linear.weight);
   }
-  const at::Tensor out =
-      impl_->empty({dy.value.size(0), linear.weight.size(1)}, dy.value.scalar_type());
+  at::Tensor out = impl_->empty({dy.value.size(0), linear.weight.size(1)}, dy.value.scalar_type());
   impl_->products->run(
       input_grad_problem(dy.value, linear.weight, out),
       {.a = dy.value.data_ptr(), .b = linear.weight.data_ptr(), .d = out.data_ptr()});
@@ -625,7 +623,7 @@ at::Tensor BlockKernels::attention_backward(const at::Tensor& dout, const at::Te
   if (!forward.lse.defined()) {
     return composed::attention_backward(dout, qkv, heads, impl_->attention_fused);
   }
-  const at::Tensor dqkv = at::empty_like(qkv);
+  at::Tensor dqkv = at::empty_like(qkv);
   const PackedHeads packed = packed_heads(qkv, heads);
   const PackedHeads grads = packed_heads(dqkv, heads);
   impl_->attention->backward({.shape = attention_shape(qkv, heads),

@@ -148,7 +148,7 @@ at::Tensor loss_scale_of(const at::Tensor& control) {
 }
 
 at::Tensor make_step_exchange(at::Device device) {
-  const at::Tensor exchange =
+  at::Tensor exchange =
       at::empty({sizeof(kernels::StepExchange)},
                 at::TensorOptions(at::kByte).pinned_memory(device.is_cuda()));
   *host_exchange(exchange) = kernels::StepExchange{};

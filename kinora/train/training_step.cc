@@ -44,7 +44,7 @@ at::Tensor TrainingStep::forward_backward(const std::vector<data::Batch>& micro_
   seen_loss_.clear();
   denoiser_.begin_step();
   if (!settings_.graphs) {
-    const at::Tensor total = at::zeros({}, at::device(settings_.device).dtype(at::kFloat));
+    at::Tensor total = at::zeros({}, at::device(settings_.device).dtype(at::kFloat));
     for (const data::Batch& batch : micro_batches) {
       micro_step(batch, &batch == micro_batches.data(), static_cast<uint32_t>(step), loss_scale,
                  total);
