@@ -148,9 +148,8 @@ at::Tensor loss_scale_of(const at::Tensor& control) {
 }
 
 at::Tensor make_step_exchange(at::Device device) {
-  at::Tensor exchange =
-      at::empty({sizeof(kernels::StepExchange)},
-                at::TensorOptions(at::kByte).pinned_memory(device.is_cuda()));
+  at::Tensor exchange = at::empty({sizeof(kernels::StepExchange)},
+                                  at::TensorOptions(at::kByte).pinned_memory(device.is_cuda()));
   *host_exchange(exchange) = kernels::StepExchange{};
   return exchange;
 }

@@ -192,8 +192,8 @@ TEST_F(GpuQkNormRotaryTest, NanStaysInItsHead) {
   for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
     Inputs inputs({3, 4, 72}, type);
     std::vector<float> rows = decode(inputs.rows, type);
-    rows[72 + 5] = NAN;                                            // of q, head 1
-    rows[static_cast<size_t>(inputs.stride) + 360] = INFINITY;     // of k, head 1
+    rows[72 + 5] = NAN;                                         // of q, head 1
+    rows[static_cast<size_t>(inputs.stride) + 360] = INFINITY;  // of k, head 1
     inputs.rows = encode(rows, type);
     const Results got = inputs.on_gpu({}, true, 0);
     for (size_t i = 0; i < got.out.size(); ++i) {
