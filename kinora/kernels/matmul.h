@@ -72,6 +72,7 @@ struct MatmulArguments {
   void* aux = nullptr;         ///< kBiasGeluAux: out, kGeluGrad: in; [m, n] in aux_type, n % 8 == 0
   void* bias_grad = nullptr;   ///< kBiasGrad: [m] in Matmul::bias_grad_type(problem)
   /// fp8: what A's values are multiplied by, in device memory; aligned to 16 bytes unless kTensor.
+  /// On 16 bytes: the library refuses other addresses (seen with cuBLASLt 13.1 on an H200).
   const float* a_scale = nullptr;
   const float* b_scale = nullptr;
 };
