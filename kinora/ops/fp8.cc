@@ -43,8 +43,7 @@ bool Fp8::possible(at::Device device) {
   return 10 * info.major + info.minor >= 89;
 }
 
-Fp8::Fp8(int64_t num_linears, at::Device device)
-    : num_linears_(num_linears), device_(device), excluded_(num_linears, false) {
+Fp8::Fp8(int64_t num_linears, at::Device device) : num_linears_(num_linears), device_(device) {
   KINORA_CHECK(possible(device), kConfig,
                "[fp8] train.fp8 needs a GPU of compute capability 8.9 or more (Ada, Hopper or "
                "newer) and a build with nvcc. Hint: train.fp8=false computes in train.precision");
@@ -90,8 +89,7 @@ void Fp8::begin_step(const std::vector<LinearWeights>& linears) {
 }
 
 bool Fp8::covers(int64_t number, int64_t rows) const {
-  return number >= 0 && number < num_linears_ && !excluded_[static_cast<size_t>(number)] &&
-         rows % kAlignment == 0;
+  return number >= 0 && number < num_linears_ && rows % kAlignment == 0;
 }
 
 const float* Fp8::scale(int64_t number, Role role) const {
@@ -107,10 +105,6 @@ float* Fp8::amax(int64_t number, Role role) const {
 Fp8::Weight Fp8::weight(int64_t number) const {
   const auto i = static_cast<size_t>(number);
   return {weights_[i], transposed_[i], weight_inverse_.const_data_ptr<float>() + kStride * number};
-}
-
-void Fp8::exclude(int64_t number) {
-  excluded_[static_cast<size_t>(number)] = true;
 }
 
 }  // namespace kinora::ops

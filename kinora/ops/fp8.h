@@ -44,14 +44,10 @@ class Fp8 {
   };
   [[nodiscard]] Weight weight(int64_t number) const;
 
-  /// Keeps linear `number` in the block's type.
-  void exclude(int64_t number);
-
  private:
   int64_t num_linears_;
   at::Device device_;
   int64_t num_steps_ = 0;
-  std::vector<bool> excluded_;
   // Numbers of a tensor are kStride apart: products want their scales on 16 bytes. Inputs and
   // gradients of linear i are tensors 2 i and 2 i + 1; weights are apart.
   static constexpr int64_t kStride = 4;
