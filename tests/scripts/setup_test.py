@@ -36,6 +36,9 @@ case "$*" in
     fi
     if [[ "$*" == *cuda-crt==* ]]; then
       touch "$site/nvidia/cu13/include/crt/host_defines.h"
+    fi
+    if [[ "$*" == *cudnn-frontend==* ]]; then
+      mkdir -p "$site/nvidia_cudnn_frontend-${*##*==}.dist-info"
     fi ;;
 esac
 """
@@ -85,6 +88,7 @@ class SetupTest(unittest.TestCase):
         self.assertIn("installing torch 2.11.0", out)
         self.assertIn("torch==2.11.0", self.calls_made())
         self.assertIn("nvidia-cuda-crt==13.0.88", self.calls_made())
+        self.assertIn("--no-deps nvidia-cudnn-frontend==1.18.0", self.calls_made())
         before = self.calls_made()
         self.assertEqual(self.run_setup("--no-cuda"), (0, "", ""))
         self.assertEqual(self.calls_made(), before)
