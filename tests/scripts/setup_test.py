@@ -38,7 +38,8 @@ case "$*" in
       touch "$site/nvidia/cu13/include/crt/host_defines.h"
     fi
     if [[ "$*" == *cudnn-frontend==* ]]; then
-      mkdir -p "$site/nvidia_cudnn_frontend-${*##*==}.dist-info"
+      version="${!#}"
+      mkdir -p "$site/nvidia_cudnn_frontend-${version##*==}.dist-info"
     fi ;;
 esac
 """
