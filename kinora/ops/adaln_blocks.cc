@@ -50,10 +50,12 @@ struct Kept {
 
 /// One pass through a stack: the sizes, the modulation and what is kept.
 struct Pass : torch::CustomClassHolder {
-  Pass(BlockKernels& kernels, const BlockStack& stack) : kernels(kernels), stack(stack) {}
+  Pass(BlockKernels& kernels, const BlockStack& stack, bool keeps)
+      : kernels(kernels), stack(stack), keeps(keeps) {}
 
   BlockKernels& kernels;
   const BlockStack& stack;
+  const bool keeps;  ///< what backward needs
   int64_t batch = 0;
   int64_t tokens = 0;
   int64_t width = 0;
@@ -78,6 +80,11 @@ struct Pass : torch::CustomClassHolder {
   [[nodiscard]] SeamVectors seam_within(const at::Tensor& all, int64_t block) const {
     return {vector(all, block, kGateAttention), vector(all, block, kScaleMlp),
             vector(all, block, kShiftMlp)};
+  }
+  /// The number by which fp8 knows a linear: none where nothing is kept, since its scales and
+  /// quantised weights are those of training.
+  [[nodiscard]] int64_t number(const LinearWeights& linear) const {
+    return keeps ? linear.number : -1;
   }
   [[nodiscard]] Recompute recompute_of(int64_t block) const {
     return block < stack.recomputed_blocks ? Recompute::kBlock : stack.recompute;
@@ -108,26 +115,27 @@ at::Tensor typed_silu(const BlockStack& stack, const at::Tensor& c) {
 }
 
 /// The branches of a block between its seams. Fills kept's tensors from h_attention on.
-void attention_branch(Pass& pass, const BlockWeights& weights, Kept& kept, bool keep) {
+void attention_branch(Pass& pass, const BlockWeights& weights, Kept& kept) {
   kept.qkv = pass.kernels.linear(kept.h_attention, weights.qkv)
                  .view({pass.batch, pass.tokens, 3 * pass.width});
-  kept.attention = pass.kernels.attention(kept.qkv, pass.stack.heads, keep);
-  kept.attended =
-      pass.kernels.operand(kept.attention.out.view({-1, pass.width}), weights.proj.number, false);
+  kept.attention = pass.kernels.attention(kept.qkv, pass.stack.heads, pass.keeps);
+  kept.attended = pass.kernels.operand(kept.attention.out.view({-1, pass.width}),
+                                       pass.number(weights.proj), false);
   kept.projected = pass.kernels.linear(kept.attended, weights.proj);
 }
 
-void seam_within(Pass& pass, int64_t block, Kept& kept, bool keep) {
-  SeamForward seam =
-      pass.kernels.seam(kept.x_in, kept.projected, pass.seam_within(pass.modulation, block),
-                        kept.x_in.scalar_type(), keep, pass.stack.blocks[block].fc1.number);
+void seam_within(Pass& pass, int64_t block, Kept& kept) {
+  SeamForward seam = pass.kernels.seam(
+      kept.x_in, kept.projected, pass.seam_within(pass.modulation, block), kept.x_in.scalar_type(),
+      pass.keeps, pass.number(pass.stack.blocks[block].fc1));
   kept.x_mid = std::move(seam.x);
   kept.h_mlp = std::move(seam.h);
   kept.norm_mlp = std::move(seam.statistics);
 }
 
-void mlp_branch(Pass& pass, const BlockWeights& weights, Kept& kept, bool keep) {
-  kept.hidden = pass.kernels.linear_gelu(kept.h_mlp, weights.fc1, weights.fc2.number, keep);
+void mlp_branch(Pass& pass, const BlockWeights& weights, Kept& kept) {
+  kept.hidden =
+      pass.kernels.linear_gelu(kept.h_mlp, weights.fc1, pass.number(weights.fc2), pass.keeps);
   kept.mlp = pass.kernels.linear(kept.hidden.out, weights.fc2);
 }
 
@@ -156,29 +164,29 @@ void forget(Recompute level, Kept& kept) {
   }
 }
 
-at::Tensor run_forward(Pass& pass, const at::Tensor& x, bool keep) {
+at::Tensor run_forward(Pass& pass, const at::Tensor& x) {
   SeamForward seam =
       pass.kernels.seam(x.reshape({-1, pass.width}), {}, pass.seam_before(pass.modulation, 0),
-                        x.scalar_type(), keep, pass.stack.blocks[0].qkv.number);
+                        x.scalar_type(), pass.keeps, pass.number(pass.stack.blocks[0].qkv));
   for (int64_t i = 0; i < pass.depth(); ++i) {
     const BlockWeights& weights = pass.stack.blocks[i];
     Kept kept;
     kept.x_in = std::move(seam.x);
     kept.h_attention = std::move(seam.h);
     kept.norm_attention = std::move(seam.statistics);
-    attention_branch(pass, weights, kept, keep);
-    seam_within(pass, i, kept, keep);
-    mlp_branch(pass, weights, kept, keep);
+    attention_branch(pass, weights, kept);
+    seam_within(pass, i, kept);
+    mlp_branch(pass, weights, kept);
     const bool last = i + 1 == pass.depth();
     seam = pass.kernels.seam(kept.x_mid, kept.mlp, pass.seam_before(pass.modulation, i + 1),
-                             last ? at::kFloat : x.scalar_type(), keep,
-                             last ? -1 : pass.stack.blocks[i + 1].qkv.number);
-    if (keep) {
+                             last ? at::kFloat : x.scalar_type(), pass.keeps,
+                             last ? -1 : pass.number(pass.stack.blocks[i + 1].qkv));
+    if (pass.keeps) {
       forget(pass.recompute_of(i), kept);
       pass.kept.push_back(std::move(kept));
     }
   }
-  if (keep) {
+  if (pass.keeps) {
     pass.x_out = std::move(seam.x);
     pass.norm_final = std::move(seam.statistics);
   }
@@ -193,19 +201,19 @@ void remember(Pass& pass, int64_t block, Kept& kept) {
     return;
   }
   kept.h_attention = pass.kernels.modulated_norm(
-      kept.x_in, pass.seam_before(pass.modulation, block), weights.qkv.number);
+      kept.x_in, pass.seam_before(pass.modulation, block), pass.number(weights.qkv));
   if (level == Recompute::kBlock) {
-    attention_branch(pass, weights, kept, true);
-    seam_within(pass, block, kept, true);
-    kept.hidden = pass.kernels.linear_gelu(kept.h_mlp, weights.fc1, weights.fc2.number, true);
+    attention_branch(pass, weights, kept);
+    seam_within(pass, block, kept);
+    kept.hidden = pass.kernels.linear_gelu(kept.h_mlp, weights.fc1, pass.number(weights.fc2), true);
     return;
   }
   kept.h_mlp = pass.kernels.modulated_norm(kept.x_mid, pass.seam_within(pass.modulation, block),
-                                           weights.fc1.number);
+                                           pass.number(weights.fc1));
   if (level == Recompute::kMlp) {
-    kept.hidden = pass.kernels.linear_gelu(kept.h_mlp, weights.fc1, weights.fc2.number, true);
+    kept.hidden = pass.kernels.linear_gelu(kept.h_mlp, weights.fc1, pass.number(weights.fc2), true);
   } else {
-    kept.hidden.out = pass.kernels.gelu(kept.hidden.pre, weights.fc2.number);
+    kept.hidden.out = pass.kernels.gelu(kept.hidden.pre, pass.number(weights.fc2));
   }
 }
 
@@ -261,7 +269,7 @@ StackGradients run_backward(Pass& pass, const at::Tensor& c, const at::Tensor& i
     kept.qkv = at::Tensor();
     kept.attention = {};
     kernels.add_column_sums(dqkv, weights.qkv.bias_grad);
-    const Operand dprojections = kernels.operand(dqkv, weights.qkv.number, true);
+    const Operand dprojections = kernels.operand(dqkv, pass.number(weights.qkv), true);
     kernels.weight_grad(dprojections, kept.h_attention, weights.qkv, overwrite);
     dh = kernels.input_grad(dprojections, weights.qkv);
     dx = seam.dx;
@@ -318,7 +326,7 @@ struct AdalnBlocks : torch::autograd::Function<AdalnBlocks> {
     context->save_for_backward({c});
     pass->silu_c = typed_silu(pass->stack, c);
     start(*pass, x, modulate(pass->kernels, pass->stack, pass->silu_c, final_modulation));
-    return run_forward(*pass, x, true);
+    return run_forward(*pass, x);
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& incoming) {
@@ -389,7 +397,8 @@ at::Tensor adaln_blocks(BlockKernels& kernels, const BlockStack& stack, const at
     return adaln_blocks(kernels, stack, x, seam_vectors(kernels, stack, c, final_modulation));
   }
   check_condition(stack, c, final_modulation);
-  return AdalnBlocks::apply(c10::make_intrusive<Pass>(kernels, stack), x, c, final_modulation);
+  return AdalnBlocks::apply(c10::make_intrusive<Pass>(kernels, stack, true), x, c,
+                            final_modulation);
 }
 
 at::Tensor seam_vectors(BlockKernels& kernels, const BlockStack& stack, const at::Tensor& c,
@@ -400,9 +409,9 @@ at::Tensor seam_vectors(BlockKernels& kernels, const BlockStack& stack, const at
 
 at::Tensor adaln_blocks(BlockKernels& kernels, const BlockStack& stack, const at::Tensor& x,
                         const at::Tensor& vectors) {
-  Pass pass(kernels, stack);
+  Pass pass(kernels, stack, false);
   start(pass, x, vectors);
-  return run_forward(pass, x, false);
+  return run_forward(pass, x);
 }
 
 }  // namespace kinora::ops

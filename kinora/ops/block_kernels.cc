@@ -19,7 +19,6 @@ namespace kinora::ops {
 namespace {
 
 using kernels::Epilogue;
-using kernels::MatmulArguments;
 using kernels::MatmulProblem;
 
 constexpr float kNormEpsilon = 1e-6F;
@@ -100,7 +99,6 @@ kernels::AttentionShape attention_shape(const at::Tensor& qkv, int64_t heads) {
 struct BlockKernels::Impl {
   at::Device device;
   bool own_norm = false;
-  bool own_attention = false;
   bool attention_fused = true;                         // of the composed path
   std::unique_ptr<cuda::Products> products = nullptr;  // null: ATen's
   std::unique_ptr<cuda::FusedAttention> attention = nullptr;
@@ -491,9 +489,6 @@ SeamForward BlockKernels::seam(const at::Tensor& x, const at::Tensor& branch,
                                const SeamVectors& vectors, at::ScalarType h_type, bool keep,
                                int64_t consumer) {
   Impl& impl = *impl_;
-  if (!keep) {
-    consumer = -1;  // fp8 is for training
-  }
   if (!impl.own_norm) {
     SeamForward result = composed::seam(x, branch, vectors, h_type);
     result.h = operand(result.h.value, consumer, false);
