@@ -100,6 +100,8 @@ struct BlockKernels::Impl {
   at::Device device;
   bool own_norm = false;
   bool attention_fused = true;                         // of the composed path
+  bool attention_required = false;                     // kernels.attention is on
+  std::string attention_refusal = {};                  // why the composed path ran
   std::unique_ptr<cuda::Products> products = nullptr;  // null: ATen's
   std::unique_ptr<cuda::FusedAttention> attention = nullptr;
 
@@ -239,6 +241,7 @@ BlockKernels::BlockKernels(const KernelOptions& options, at::Device device, at::
     impl_->attention = std::make_unique<cuda::FusedAttention>(deterministic);
   }
   impl_->attention_fused = options.attention != Switch::kOff;
+  impl_->attention_required = options.attention == Switch::kOn;
 }
 
 BlockKernels::~BlockKernels() = default;
@@ -605,10 +608,15 @@ AttentionResult BlockKernels::attention(const at::Tensor& qkv, int64_t heads, bo
                                          .v = packed.v,
                                          .out = heads_view(result.out, heads),
                                          .lse = keep ? result.lse.data_ptr<float>() : nullptr};
-    if (impl_->attention->unsupported_reason(call).empty()) {
+    const std::string refusal = impl_->attention->unsupported_reason(call);
+    if (refusal.empty()) {
       impl_->attention->forward(call);
       return result;
     }
+    KINORA_CHECK(!impl_->attention_required, kConfig,
+                 "[kernels] kernels.attention is on, but neither our kernels nor cuDNN's can: ",
+                 refusal, ". Hint: auto takes libtorch's.");
+    impl_->attention_refusal = refusal;
   }
   return {composed::attention(qkv, heads, impl_->attention_fused), {}};
 }
@@ -655,6 +663,9 @@ std::string BlockKernels::describe() const {
        << (impl_->attention         ? impl_->attention->describe()
            : impl_->attention_fused ? std::string("libtorch's")
                                     : std::string("unfused"));
+  if (!impl_->attention_refusal.empty()) {
+    text << "; libtorch's, slower, where neither can: " << impl_->attention_refusal;
+  }
   return text.str();
 }
 
