@@ -29,6 +29,32 @@ void set_weights(DiT& model, const Fixture& fixture, bool train) {
   }
 }
 
+void expect_output(DiT& model, const Fixture& fixture) {
+  const at::Tensor output =
+      model.forward(fixture.tensor("forward.x_t"), fixture.tensor("forward.t"),
+                    {.labels = fixture.tensor("forward.labels")});
+  EXPECT_LT(relative_error(output, fixture.tensor("forward.output")), kRelativeTolerance);
+}
+
+/// The fixture's loss and the gradient of every parameter, by `how`.
+void expect_training_pass(DiT& model, const Fixture& fixture, const std::string& how) {
+  const at::Tensor x0 = fixture.tensor("loss.x0");
+  const diffusion::Objective objective = fixture.objective();
+  const diffusion::NoisedBatch batch =
+      noised(objective, x0, fixture.tensor("loss.noise"), fixture.tensor("loss.t"));
+  const at::Tensor prediction =
+      model.forward(batch.x_t, batch.t, {.labels = fixture.tensor("loss.labels")});
+  const diffusion::Loss loss = diffusion::loss(objective, prediction, batch, x0);
+  EXPECT_LT(relative_error(loss.per_sample, fixture.tensor("loss.loss")), kRelativeTolerance);
+  torch::autograd::backward({loss.mean}, {});
+  for (const auto& [path, parameter] : model.named_parameters()) {
+    EXPECT_LT(relative_error(without_key_bias(path, parameter->grad),
+                             without_key_bias(path, fixture.tensor("grad." + path))),
+              kRelativeTolerance)
+        << path << ", " << how;
+  }
+}
+
 class DiTFixtureTest : public testing::TestWithParam<const char*> {};
 
 TEST_P(DiTFixtureTest, PositionTableMatchesReference) {
@@ -43,10 +69,7 @@ TEST_P(DiTFixtureTest, ForwardMatchesReference) {
   const Fixture fixture(GetParam());
   DiT model(fixture.config());
   set_weights(model, fixture, false);
-  const at::Tensor output =
-      model.forward(fixture.tensor("forward.x_t"), fixture.tensor("forward.t"),
-                    {.labels = fixture.tensor("forward.labels")});
-  EXPECT_LT(relative_error(output, fixture.tensor("forward.output")), kRelativeTolerance);
+  expect_output(model, fixture);
 }
 
 TEST_P(DiTFixtureTest, EveryGradientMatchesReferenceForEveryRecomputation) {
@@ -56,21 +79,7 @@ TEST_P(DiTFixtureTest, EveryGradientMatchesReferenceForEveryRecomputation) {
     DiT model(config);
     set_weights(model, fixture, true);
     model.set_recompute(recompute);
-    const at::Tensor x0 = fixture.tensor("loss.x0");
-    const diffusion::Objective objective = fixture.objective();
-    const diffusion::NoisedBatch batch =
-        noised(objective, x0, fixture.tensor("loss.noise"), fixture.tensor("loss.t"));
-    const at::Tensor prediction =
-        model.forward(batch.x_t, batch.t, {.labels = fixture.tensor("loss.labels")});
-    const diffusion::Loss loss = diffusion::loss(objective, prediction, batch, x0);
-    EXPECT_LT(relative_error(loss.per_sample, fixture.tensor("loss.loss")), kRelativeTolerance);
-    torch::autograd::backward({loss.mean}, {});
-    for (const auto& [path, parameter] : model.named_parameters()) {
-      EXPECT_LT(relative_error(without_key_bias(path, parameter->grad),
-                               without_key_bias(path, fixture.tensor("grad." + path))),
-                kRelativeTolerance)
-          << path << " with " << recompute << " blocks recomputed";
-    }
+    expect_training_pass(model, fixture, std::to_string(recompute) + " blocks recomputed");
   }
 }
 
@@ -94,26 +103,11 @@ TEST_P(DiTFixtureTest, FastPathMatchesReferenceAtEveryLevelOfRecomputation) {
     set_weights(model, fixture, true);
     model.set_recompute(blocks);
     model.use_fast_path(kernels, level);
-    const at::Tensor x0 = fixture.tensor("loss.x0");
-    const diffusion::Objective objective = fixture.objective();
-    const diffusion::NoisedBatch batch =
-        noised(objective, x0, fixture.tensor("loss.noise"), fixture.tensor("loss.t"));
-    const at::Tensor prediction =
-        model.forward(batch.x_t, batch.t, {.labels = fixture.tensor("loss.labels")});
-    const diffusion::Loss loss = diffusion::loss(objective, prediction, batch, x0);
-    EXPECT_LT(relative_error(loss.per_sample, fixture.tensor("loss.loss")), kRelativeTolerance);
-    torch::autograd::backward({loss.mean}, {});
-    for (const auto& [path, parameter] : model.named_parameters()) {
-      EXPECT_LT(relative_error(without_key_bias(path, parameter->grad),
-                               without_key_bias(path, fixture.tensor("grad." + path))),
-                kRelativeTolerance)
-          << path << " at level " << static_cast<int>(level) << ", " << blocks << " blocks";
-    }
+    expect_training_pass(model, fixture,
+                         "level " + std::to_string(static_cast<int>(level)) + ", " +
+                             std::to_string(blocks) + " blocks");
     const at::NoGradGuard no_grad;
-    const at::Tensor output =
-        model.forward(fixture.tensor("forward.x_t"), fixture.tensor("forward.t"),
-                      {.labels = fixture.tensor("forward.labels")});
-    EXPECT_LT(relative_error(output, fixture.tensor("forward.output")), kRelativeTolerance);
+    expect_output(model, fixture);
   }
 }
 
