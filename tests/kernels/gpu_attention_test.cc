@@ -298,10 +298,41 @@ TEST_F(GpuAttentionTest, EqualsTheCpuAtAllHeadDims) {
   }
 }
 
+TEST_F(GpuAttentionTest, EqualsTheCpuAtTheEdgesOfTiles) {
+  int64_t i = 0;
+  for (const int64_t queries : {64, 65, 128, 200, 256, 257, 1000, 1024}) {
+    for (const int64_t keys : {1, 63, 64, 65, 250, 256}) {
+      // Both head_dims and both types with every length, though not all of their products.
+      const int64_t head_dim = i % 2 == 0 ? 72 : 64;
+      const DType type = i % 3 == 0 ? DType::kF16 : DType::kBF16;
+      compare({i % 4 == 0 ? 3 : 1, 1, queries, keys, head_dim, Layout::kSeparate}, type);
+      ++i;
+    }
+    ++i;
+  }
+  compare({1, 1, 1000, 1024, 72, Layout::kSeparate}, DType::kBF16);
+  compare({1, 1, 64, 1024, 72, Layout::kSeparate}, DType::kF16);
+  compare({1, 2, 1024, 700, 64, Layout::kSeparate}, DType::kBF16);
+}
+
+TEST_F(GpuAttentionTest, EqualsTheCpuInAllLayouts) {
+  for (const Layout layout : {Layout::kPacked, Layout::kTemporal, Layout::kSeparate}) {
+    for (const int64_t length : {64, 65, 128, 200, 256, 257}) {
+      compare({3, 2, length, length, 72, layout}, DType::kBF16);
+    }
+    compare({1, 3, 320, 320, 64, layout}, DType::kF16);
+  }
+}
+
 TEST_F(GpuAttentionTest, EqualsTheCpuWithMoreHeadsThanMultiprocessors) {
   compare({20, 16, 64, 64, 72}, DType::kBF16);
   compare({10, 16, 256, 256, 72}, DType::kBF16);
   compare({10, 16, 130, 260, 64, Layout::kSeparate}, DType::kBF16);
+  // So many heads that a block has several tiles of queries of each.
+  compare({34, 16, 129, 64, 72, Layout::kSeparate}, DType::kBF16);
+  compare({34, 16, 256, 256, 72, Layout::kTemporal}, DType::kBF16);
+  compare({34, 16, 200, 65, 64, Layout::kSeparate}, DType::kF16);
+  compare({34, 16, 257, 129, 72, Layout::kSeparate}, DType::kBF16);
 }
 
 TEST_F(GpuAttentionTest, EqualsTheCpuWithManyShortSequences) {
@@ -330,7 +361,8 @@ TEST_F(GpuAttentionTest, EqualsTheCpuWithRaggedKeys) {
 }
 
 TEST_F(GpuAttentionTest, GivesTheSameBitsTwice) {
-  for (const Case& c : {Case{9, 4, 257, 257, 72}, Case{1, 3, 1000, 256, 72, Layout::kSeparate}}) {
+  for (const Case& c : {Case{9, 4, 257, 257, 72}, Case{1, 3, 1000, 256, 72, Layout::kSeparate},
+                        Case{140, 4, 129, 129, 72}}) {
     HostProblem host(c, DType::kBF16);
     std::vector<std::vector<uint16_t>> results;
     for (int i = 0; i < 2; ++i) {

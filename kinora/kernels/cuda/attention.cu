@@ -8,6 +8,7 @@
 
 #include "kinora/kernels/cuda/attention_plan.h"
 #include "kinora/kernels/cuda/attention_tile.cuh"
+#include "kinora/kernels/cuda/attention_wgmma.h"
 
 namespace kinora::kernels::cuda {
 namespace {
@@ -83,15 +84,7 @@ bool is_aligned(const HeadsView& view) {
          view.row_stride % kElements == 0 && view.head_stride % kElements == 0;
 }
 
-cudaError_t make_plan(const AttentionShape& shape, BackwardPlan* plan) {
-  Gpu gpu;
-  const cudaError_t error = current_gpu(&gpu);
-  if (error != cudaSuccess) {
-    return error;
-  }
-  if (!is_supported(shape, gpu)) {
-    return cudaErrorNotSupported;
-  }
+cudaError_t make_plan(const AttentionShape& shape, const Gpu& gpu, BackwardPlan* plan) {
   return with_head_dim(shape.head_dim, [&](auto head_dim) {
     return attention::plan_backward<head_dim()>(shape, gpu, plan);
   });
@@ -163,34 +156,53 @@ cudaError_t attention_forward(const AttentionForward& call, cudaStream_t stream)
   if (call.shape.batch * call.shape.heads == 0) {
     return cudaSuccess;
   }
+  if (attention::wgmma_forward_supported(call.shape, gpu)) {
+    return attention::launch_wgmma_forward(call, gpu, stream);
+  }
   return with_head_dim(call.shape.head_dim, [&](auto head_dim) {
     return attention::launch_forward<head_dim()>(call, gpu, stream);
   });
 }
 
 size_t attention_backward_workspace_bytes(const AttentionShape& shape) {
-  BackwardPlan plan;
-  if (shape.batch * shape.heads == 0 || make_plan(shape, &plan) != cudaSuccess) {
+  Gpu gpu;
+  if (shape.batch * shape.heads == 0 || current_gpu(&gpu) != cudaSuccess ||
+      !is_supported(shape, gpu)) {
     return 0;
   }
-  return plan.workspace_bytes();
+  if (attention::wgmma_backward_supported(shape, gpu)) {
+    return attention::wgmma_backward_workspace_bytes(shape);
+  }
+  BackwardPlan plan;
+  return make_plan(shape, gpu, &plan) == cudaSuccess ? plan.workspace_bytes() : 0;
 }
 
 cudaError_t attention_backward(const AttentionBackward& call, void* workspace,
                                cudaStream_t stream) {
-  if (call.shape.batch * call.shape.heads == 0) {
-    return cudaSuccess;
-  }
-  BackwardPlan plan;
-  cudaError_t error = make_plan(call.shape, &plan);
+  Gpu gpu;
+  cudaError_t error = current_gpu(&gpu);
   if (error != cudaSuccess) {
     return error;
+  }
+  if (!is_supported(call.shape, gpu)) {
+    return cudaErrorNotSupported;
   }
   for (const HeadsView* view :
        {&call.q, &call.k, &call.v, &call.out, &call.dout, &call.dq, &call.dk, &call.dv}) {
     if (!is_aligned(*view)) {
       return cudaErrorInvalidValue;
     }
+  }
+  if (call.shape.batch * call.shape.heads == 0) {
+    return cudaSuccess;
+  }
+  if (attention::wgmma_backward_supported(call.shape, gpu)) {
+    return attention::launch_wgmma_backward(call, workspace, gpu, stream);
+  }
+  BackwardPlan plan;
+  error = make_plan(call.shape, gpu, &plan);
+  if (error != cudaSuccess) {
+    return error;
   }
   plan.call = call;
   plan.dq_partial = static_cast<float*>(workspace);

@@ -20,9 +20,9 @@ namespace kinora::kernels::cuda::attention {
 struct Bf16 {};
 struct F16 {};
 
-/// The dynamic shared memory, and the only one of a kernel.
+/// The dynamic shared memory, and the only one of a kernel. Aligned as swizzles want it.
 __device__ __forceinline__ uint32_t shared_base() {
-  extern __shared__ __align__(128) uint8_t attention_memory[];
+  extern __shared__ __align__(1024) uint8_t attention_memory[];
   return static_cast<uint32_t>(__cvta_generic_to_shared(attention_memory));
 }
 
@@ -50,6 +50,13 @@ __device__ __forceinline__ uint4 load_shared_uint4(uint32_t address) {
                : "r"(address)
                : "memory");
   return value;
+}
+
+/// One store of 16 bytes, which the compiler may not part.
+__device__ __forceinline__ void store_global(void* address, uint4 value) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(value.x),
+               "r"(value.y), "r"(value.z), "r"(value.w)
+               : "memory");
 }
 
 /// Starts copying 16 bytes to shared memory, both addresses aligned to 16; zeros if not `valid`

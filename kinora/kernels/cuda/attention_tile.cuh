@@ -68,7 +68,7 @@ __device__ __forceinline__ void store_row(uint16_t* row, bool valid, int t,
     uint32_t r[4] = {words[c], words[c + 1], words[c + 2], words[c + 3]};
     transpose_quad(r, t);
     if (valid) {
-      *reinterpret_cast<uint4*>(row + (c + t) * 8) = make_uint4(r[0], r[1], r[2], r[3]);
+      store_global(row + (c + t) * 8, make_uint4(r[0], r[1], r[2], r[3]));
     }
   }
 #pragma unroll

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+
+#include "kinora/kernels/cuda/attention_plan.h"
+
+/// The kernels for Hopper, with the products of a warpgroup; attention.cu chooses between them and
+/// the others. They take what the others take (16-byte aligned heads), on capability 9.0, and are
+/// only there where the build has code for 90a (KINORA_HAS_SM90A).
+namespace kinora::kernels::cuda::attention {
+
+/// head_dim 64 and 72, at least 64 queries, no ragged keys.
+[[nodiscard]] bool wgmma_forward_supported(const AttentionShape& shape, const Gpu& gpu);
+
+[[nodiscard]] cudaError_t launch_wgmma_forward(const AttentionForward& call, const Gpu& gpu,
+                                               cudaStream_t stream);
+
+[[nodiscard]] bool wgmma_backward_supported(const AttentionShape& shape, const Gpu& gpu);
+
+[[nodiscard]] size_t wgmma_backward_workspace_bytes(const AttentionShape& shape);
+
+/// @param workspace  wgmma_backward_workspace_bytes
+[[nodiscard]] cudaError_t launch_wgmma_backward(const AttentionBackward& call, void* workspace,
+                                                const Gpu& gpu, cudaStream_t stream);
+
+}  // namespace kinora::kernels::cuda::attention
