@@ -188,16 +188,24 @@ void add_linear(const Linear& linear, int64_t rows, bool fp8) {
   if (rows == 512) {
     return;
   }
+  const auto add_with_bias_grad = [&](const std::string& name, MatmulProblem problem,
+                                      Epilogue epilogue) {
+    problem.epilogue = epilogue;
+    for (const DType type : {DType::kF32, DType::kBF16}) {
+      problem.bias_grad_type = type;
+      if (!fp8 && rows > kSmallRows) {
+        add(name + (type == DType::kF32 ? "_f32" : "_bf16") + end, problem);
+      }
+    }
+  };
   add("input_grad" + end, input_grad);
   if (input_grad.epilogue == Epilogue::kGeluGrad) {
+    add_with_bias_grad("input_and_bias_grad", input_grad, Epilogue::kGeluGradBias);
     input_grad.epilogue = Epilogue::kNone;
     add("input_grad_without_gelu" + end, input_grad);
   }
   add("weight_grad" + end, weight_grad);
-  weight_grad.epilogue = Epilogue::kBiasGrad;
-  if (!fp8 && rows > kSmallRows) {
-    add("weight_and_bias_grad" + end, weight_grad);
-  }
+  add_with_bias_grad("weight_and_bias_grad", weight_grad, Epilogue::kBiasGrad);
 }
 
 void add_all() {

@@ -14,6 +14,9 @@ enum class Epilogue : uint8_t {
   kBiasGelu,     ///< GELU_tanh(product + bias)
   kBiasGeluAux,  ///< the same, and aux = product + bias
   kGeluGrad,     ///< output = product * GELU_tanh'(aux)
+  /// The same, and bias_grad[n] = sum over m of the output (the bias gradient of the linear before
+  /// the GELU), overwritten.
+  kGeluGradBias,
   /// The product as it is; bias_grad[m] = sum over k of op(A)[m, k] (the bias gradient of a weight
   /// gradient dW = dY^T X), overwritten.
   kBiasGrad,
@@ -41,6 +44,9 @@ struct MatmulProblem {
   DType b_type = DType::kBF16;
   DType d_type = DType::kBF16;
   DType aux_type = DType::kBF16;
+  /// kGeluGradBias, kBiasGrad. A 16-bit type costs one rounding of the sum, beside those of what is
+  /// added up. Which types there are, the library says: fp32, or D's, or neither.
+  DType bias_grad_type = DType::kF32;
   Epilogue epilogue = Epilogue::kNone;
   bool accumulate = false;  ///< add what D holds, before the epilogue
   /// 8-bit floats: sums stay in the tensor cores' accumulators of fewer bits. Faster; for forward
@@ -69,18 +75,40 @@ struct MatmulArguments {
   const void* b = nullptr;
   void* d = nullptr;
   const void* bias = nullptr;  ///< kBias, kBiasGelu, kBiasGeluAux: [n] in bias_type(problem)
-  void* aux = nullptr;         ///< kBiasGeluAux: out, kGeluGrad: in; [m, n] in aux_type, n % 8 == 0
-  void* bias_grad = nullptr;   ///< kBiasGrad: [m] in Matmul::bias_grad_type(problem)
+  /// kBiasGeluAux: out, kGeluGrad and kGeluGradBias: in; [m, n] in aux_type, n % 8 == 0
+  void* aux = nullptr;
+  void* bias_grad = nullptr;  ///< kGeluGradBias: [n], kBiasGrad: [m], in bias_grad_type
   /// fp8: what A's values are multiplied by, in device memory; aligned to 16 bytes unless kTensor.
   /// On 16 bytes: the library refuses other addresses (seen with cuBLASLt 13.1 on an H200).
   const float* a_scale = nullptr;
   const float* b_scale = nullptr;
 };
 
+/// Whether the product has an array `aux`.
+[[nodiscard]] inline bool has_aux(Epilogue epilogue) {
+  return epilogue == Epilogue::kBiasGeluAux || epilogue == Epilogue::kGeluGrad ||
+         epilogue == Epilogue::kGeluGradBias;
+}
+
+/// Whether the product writes `bias_grad`.
+[[nodiscard]] inline bool has_bias_grad(Epilogue epilogue) {
+  return epilogue == Epilogue::kGeluGradBias || epilogue == Epilogue::kBiasGrad;
+}
+
 /// The type of `bias`: D's, but bf16 where 8-bit floats give fp32.
 [[nodiscard]] inline DType bias_type(const MatmulProblem& problem) {
   const bool fp8 = problem.a_type == DType::kF8E4M3 || problem.a_type == DType::kF8E5M2;
   return fp8 && problem.d_type == DType::kF32 ? DType::kBF16 : problem.d_type;
+}
+
+/// The type of the product's one vector, `bias` or `bias_grad`.
+[[nodiscard]] inline DType vector_type(const MatmulProblem& problem) {
+  return has_bias_grad(problem.epilogue) ? problem.bias_grad_type : bias_type(problem);
+}
+
+/// Elements of that vector.
+[[nodiscard]] inline int64_t vector_size(const MatmulProblem& problem) {
+  return problem.epilogue == Epilogue::kBiasGrad ? problem.m : problem.n;
 }
 
 }  // namespace kinora::kernels

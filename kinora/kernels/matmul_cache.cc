@@ -24,10 +24,6 @@ bool is_fp8(DType type) {
   return type == DType::kF8E4M3 || type == DType::kF8E5M2;
 }
 
-bool has_aux(Epilogue epilogue) {
-  return epilogue == Epilogue::kBiasGeluAux || epilogue == Epilogue::kGeluGrad;
-}
-
 std::string_view name_of(Epilogue epilogue) {
   switch (epilogue) {
     case Epilogue::kNone:
@@ -40,6 +36,8 @@ std::string_view name_of(Epilogue epilogue) {
       return "bias_gelu_aux";
     case Epilogue::kGeluGrad:
       return "gelu_grad";
+    case Epilogue::kGeluGradBias:
+      return "gelu_grad_bias";
     case Epilogue::kBiasGrad:
       return "bias_grad";
   }
@@ -132,6 +130,9 @@ MatmulProblem normalised(MatmulProblem problem) {
   if (!has_aux(problem.epilogue)) {
     problem.aux_type = problem.d_type;
   }
+  if (!has_bias_grad(problem.epilogue)) {
+    problem.bias_grad_type = DType::kF32;
+  }
   if (!is_fp8(problem.a_type)) {
     problem.a_scaling = Scaling::kTensor;
     problem.b_scaling = Scaling::kTensor;
@@ -152,6 +153,9 @@ std::string describe(const MatmulProblem& problem, const MatmulAlignment& alignm
   }
   if (has_aux(problem.epilogue)) {
     out << " aux=" << to_string(problem.aux_type);
+  }
+  if (has_bias_grad(problem.epilogue)) {
+    out << " bias_grad=" << to_string(problem.bias_grad_type);
   }
   if (problem.fast_accumulation) {
     out << " fast_accumulation";

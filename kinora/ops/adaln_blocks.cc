@@ -268,9 +268,8 @@ StackGradients run_backward(Pass& pass, const at::Tensor& c, const at::Tensor& i
             .view({-1, 3 * pass.width});
     kept.qkv = at::Tensor();
     kept.attention = {};
-    kernels.add_column_sums(dqkv, weights.qkv.bias_grad);
     const Operand dprojections = kernels.operand(dqkv, pass.number(weights.qkv), true);
-    kernels.weight_grad(dprojections, kept.h_attention, weights.qkv, overwrite);
+    kernels.weight_and_bias_grad(dprojections, dqkv, kept.h_attention, weights.qkv, overwrite);
     dh = kernels.input_grad(dprojections, weights.qkv);
     dx = seam.dx;
     x = kept.x_in;

@@ -12,6 +12,7 @@
 #include "kinora/core/error.h"
 #include "kinora/ops/block_composed.h"
 #include "kinora/ops/block_launch.h"
+#include "kinora/ops/fastest_way.h"
 #include "kinora/ops/fp8.h"
 #include "kinora/ops/host_bytes.h"
 
@@ -66,6 +67,20 @@ MatmulProblem input_grad_problem(const at::Tensor& dy, const at::Tensor& weight,
           .lda = row_stride(dy)};
 }
 
+/// dW (fp32) (+)= dy^T x.
+MatmulProblem weight_grad_problem(const at::Tensor& dy, const at::Tensor& x, bool overwrite) {
+  return {.m = dy.size(1),
+          .n = x.size(1),
+          .k = dy.size(0),
+          .transpose_a = true,
+          .a_type = dtype_of(dy.scalar_type()),
+          .b_type = dtype_of(x.scalar_type()),
+          .d_type = DType::kF32,
+          .accumulate = !overwrite,
+          .lda = row_stride(dy),
+          .ldb = row_stride(x)};
+}
+
 /// [B, N, 3 C] -> the three [B, N, H, D], as the kernels see them.
 struct PackedHeads {
   kernels::HeadsView q, k, v;
@@ -98,6 +113,7 @@ kernels::AttentionShape attention_shape(const at::Tensor& qkv, int64_t heads) {
 
 struct BlockKernels::Impl {
   at::Device device;
+  FastestWay ways;
   bool own_norm = false;
   bool attention_fused = true;                         // of the composed path
   bool attention_required = false;                     // kernels.attention is on
@@ -108,7 +124,6 @@ struct BlockKernels::Impl {
   std::unique_ptr<Fp8> fp8 = nullptr;
   double numbered_flops = 0.0;  // of linears with a number, once fp8 has its scales
   double fp8_flops = 0.0;       // of these, in fp8
-  std::vector<std::pair<MatmulProblem, bool>> epilogues = {};  // and whether they are worthwhile
 
   [[nodiscard]] at::Tensor empty(at::IntArrayRef shape, at::ScalarType type) const {
     return at::empty(shape, at::device(device).dtype(type));
@@ -154,23 +169,25 @@ struct BlockKernels::Impl {
             .amax = fp8->amax(number, role)};
   }
 
-  /// Whether `fused`, a product with an epilogue, beats the same `in_steps`. Timed at a problem's
-  /// first call outside of a recording; both leave the same results.
-  bool is_faster(const MatmulProblem& fused_problem, const std::function<void()>& fused,
-                 const std::function<void()>& in_steps) {
-    for (const auto& [problem, faster] : epilogues) {
-      if (problem == fused_problem) {
-        return faster;
-      }
-    }
-    if (cuda::is_capturing()) {
+  /// Gives a product with a bias gradient the type of it that the library has: fp32 or, for bf16
+  /// inputs, bf16. Not fp16: sums of scaled gradients would be the first to overflow.
+  /// @return  whether there is one.
+  bool choose_bias_grad_type(MatmulProblem* problem) const {
+    problem->bias_grad_type = DType::kF32;
+    if (products->supports(*problem)) {
       return true;
     }
-    fused();  // chooses the algorithms
-    in_steps();
-    const bool faster = cuda::milliseconds(fused) <= cuda::milliseconds(in_steps);
-    epilogues.emplace_back(fused_problem, faster);
-    return faster;
+    problem->bias_grad_type = DType::kBF16;
+    return problem->a_type == DType::kBF16 && products->supports(*problem);
+  }
+  /// Runs such a product and adds the bias gradient, which it overwrites, to `bias_grad` (fp32).
+  void run_adding_bias_grad(const MatmulProblem& problem, kernels::MatmulArguments arguments,
+                            const at::Tensor& bias_grad) const {
+    const at::Tensor sums =
+        empty({1, kernels::vector_size(problem)}, scalar_type(problem.bias_grad_type));
+    arguments.bias_grad = sums.data_ptr();
+    products->run(problem, arguments);
+    cuda::add_column_sums(sums, bias_grad);
   }
 
   at::Tensor fp8_product(const Operand& x, const LinearWeights& linear, const at::Tensor& bias) {
@@ -230,7 +247,7 @@ struct BlockKernels::Impl {
 
 BlockKernels::BlockKernels(const KernelOptions& options, at::Device device, at::ScalarType type,
                            bool deterministic)
-    : impl_(new Impl{.device = device}) {
+    : impl_(new Impl{.device = device, .ways = FastestWay(deterministic)}) {
   const bool can = cuda::has_block_kernels(device, type);
   impl_->own_norm = choose(options.adaln, can, "adaln");
   if (choose(options.epilogue, can, "epilogue")) {
@@ -338,22 +355,21 @@ BlockKernels::Gelu BlockKernels::linear_gelu(const Operand& x, const LinearWeigh
   MatmulProblem problem = impl.forward_problem(x.value, linear.weight, result.pre);
   problem.aux_type = problem.d_type;
   problem.epilogue = Epilogue::kBiasGeluAux;
-  const auto fused = [&] {
-    impl.products->run(problem, {.a = x.value.data_ptr(),
-                                 .b = linear.weight.data_ptr(),
-                                 .d = result.out.value.data_ptr(),
-                                 .bias = linear.bias.data_ptr(),
-                                 .aux = result.pre.data_ptr()});
+  constexpr size_t kFused = 0;
+  const auto run = [&](size_t way) {
+    if (way == kFused) {
+      impl.products->run(problem, {.a = x.value.data_ptr(),
+                                   .b = linear.weight.data_ptr(),
+                                   .d = result.out.value.data_ptr(),
+                                   .bias = linear.bias.data_ptr(),
+                                   .aux = result.pre.data_ptr()});
+    } else {
+      linear_into(x.value, linear, result.pre);
+      cuda::gelu(result.pre, result.out.value, {});
+    }
   };
-  const auto in_steps = [&] {
-    linear_into(x.value, linear, result.pre);
-    cuda::gelu(result.pre, result.out.value, {});
-  };
-  if (impl.products->supports(problem) && impl.is_faster(problem, fused, in_steps)) {
-    fused();
-  } else {
-    in_steps();
-  }
+  run(impl.ways.choose(problem, {{"fused", impl.products->supports(problem)}, {"in steps", true}},
+                       run));
   return result;
 }
 
@@ -401,30 +417,40 @@ Operand BlockKernels::gelu_input_grad(const Operand& dy, const LinearWeights& li
   if (!dy.fp8.defined()) {
     const at::Tensor out =
         impl.empty({dy.value.size(0), linear.weight.size(1)}, dy.value.scalar_type());
-    MatmulProblem problem = input_grad_problem(dy.value, linear.weight, out);
-    problem.aux_type = problem.d_type;
-    problem.epilogue = Epilogue::kGeluGrad;
-    const auto fused = [&](const at::Tensor& bias_grad) {
-      impl.products->run(problem, {.a = dy.value.data_ptr(),
-                                   .b = linear.weight.data_ptr(),
-                                   .d = out.data_ptr(),
-                                   .aux = pre.data_ptr()});
-      add_column_sums(out, bias_grad);
+    const MatmulProblem product = input_grad_problem(dy.value, linear.weight, out);
+    MatmulProblem fused = product;
+    fused.aux_type = product.d_type;
+    fused.epilogue = Epilogue::kGeluGrad;
+    MatmulProblem fused_with_bias = fused;
+    fused_with_bias.epilogue = Epilogue::kGeluGradBias;
+    const bool has_fused_with_bias = impl.choose_bias_grad_type(&fused_with_bias);
+    constexpr size_t kFused = 0;
+    constexpr size_t kFusedWithBias = 2;
+    const auto run = [&](size_t way, const at::Tensor& bias_grad) {
+      kernels::MatmulArguments arguments{
+          .a = dy.value.data_ptr(), .b = linear.weight.data_ptr(), .d = out.data_ptr()};
+      if (way == kFused) {
+        arguments.aux = pre.data_ptr();
+        impl.products->run(fused, arguments);
+        add_column_sums(out, bias_grad);
+      } else if (way == kFusedWithBias) {
+        arguments.aux = pre.data_ptr();
+        impl.run_adding_bias_grad(fused_with_bias, arguments, bias_grad);
+      } else {
+        impl.products->run(product, arguments);
+        cuda::gelu_backward(pre, out, out, {}, bias_grad);
+      }
     };
-    const auto in_steps = [&](const at::Tensor& bias_grad) {
-      impl.products->run(
-          input_grad_problem(dy.value, linear.weight, out),
-          {.a = dy.value.data_ptr(), .b = linear.weight.data_ptr(), .d = out.data_ptr()});
-      cuda::gelu_backward(pre, out, out, {}, bias_grad);
-    };
-    const at::Tensor unused = impl.empty({out.size(1)}, at::kFloat);  // while they are timed
-    if (impl.products->supports(problem) &&
-        impl.is_faster(
-            problem, [&] { fused(unused); }, [&] { in_steps(unused); })) {
-      fused(producer.bias_grad);
-    } else {
-      in_steps(producer.bias_grad);
-    }
+    const size_t way = impl.ways.choose(
+        fused,
+        {{"fused", impl.products->supports(fused)},
+         {"in steps", true},
+         {fused_with_bias.bias_grad_type == DType::kF32 ? "fused with the bias gradient"
+                                                        : "fused with the bias gradient in bf16",
+          has_fused_with_bias}},
+        // Not to the gradient, which would be added to each time.
+        [&](size_t timed) { run(timed, at::empty_like(producer.bias_grad)); });
+    run(way, producer.bias_grad);
     return operand(out, producer.number, true);
   }
   const at::Tensor grad = input_grad(dy, linear);
@@ -456,17 +482,46 @@ void BlockKernels::weight_grad(const Operand& dy, const Operand& x, const Linear
     return;
   }
   impl_->products->run(
-      {.m = dy.value.size(1),
-       .n = x.value.size(1),
-       .k = dy.value.size(0),
-       .transpose_a = true,
-       .a_type = dtype_of(dy.value.scalar_type()),
-       .b_type = dtype_of(x.value.scalar_type()),
-       .d_type = DType::kF32,
-       .accumulate = !overwrite,
-       .lda = row_stride(dy.value),
-       .ldb = row_stride(x.value)},
+      weight_grad_problem(dy.value, x.value, overwrite),
       {.a = dy.value.data_ptr(), .b = x.value.data_ptr(), .d = linear.weight_grad.data_ptr()});
+}
+
+void BlockKernels::weight_and_bias_grad(const Operand& dy, const at::Tensor& dy_values,
+                                        const Operand& x, const LinearWeights& linear,
+                                        bool overwrite) {
+  Impl& impl = *impl_;
+  if (!impl.products || dy.fp8_transposed.defined()) {
+    add_column_sums(dy_values, linear.bias_grad);
+    weight_grad(dy, x, linear, overwrite);
+    return;
+  }
+  impl.count(linear.number, rows_of(dy), linear.weight.size(0), linear.weight.size(1), false);
+  const MatmulProblem product = weight_grad_problem(dy.value, x.value, overwrite);
+  MatmulProblem fused = product;
+  fused.epilogue = Epilogue::kBiasGrad;
+  const bool has_fused = impl.choose_bias_grad_type(&fused);
+  constexpr size_t kInSteps = 0;
+  const auto run = [&](size_t way, const at::Tensor& dw, const at::Tensor& db) {
+    const kernels::MatmulArguments arguments{
+        .a = dy.value.data_ptr(), .b = x.value.data_ptr(), .d = dw.data_ptr()};
+    if (way == kInSteps) {
+      add_column_sums(dy_values, db);
+      impl.products->run(product, arguments);
+    } else {
+      impl.run_adding_bias_grad(fused, arguments, db);
+    }
+  };
+  const size_t way = impl.ways.choose(
+      product,
+      {{"in steps", true},
+       {fused.bias_grad_type == DType::kF32 ? "with the bias gradient"
+                                            : "with the bias gradient in bf16",
+        has_fused}},
+      // Not to the gradients, which would be added to each time.
+      [&](size_t timed) {
+        run(timed, at::empty_like(linear.weight_grad), at::empty_like(linear.bias_grad));
+      });
+  run(way, linear.weight_grad, linear.bias_grad);
 }
 
 void BlockKernels::add_input_grad(const at::Tensor& dy, const at::Tensor& weight,
@@ -670,7 +725,13 @@ std::string BlockKernels::describe() const {
 }
 
 std::vector<std::string> BlockKernels::report() const {
-  return impl_->products ? impl_->products->report() : std::vector<std::string>();
+  if (!impl_->products) {
+    return {};
+  }
+  std::vector<std::string> lines = impl_->products->report();
+  const std::vector<std::string> ways = impl_->ways.report();
+  lines.insert(lines.end(), ways.begin(), ways.end());
+  return lines;
 }
 
 }  // namespace kinora::ops

@@ -106,12 +106,17 @@ class BlockKernels {
   /// dy W: dy [R, out] -> [R, in].
   [[nodiscard]] at::Tensor input_grad(const Operand& dy, const LinearWeights& linear);
   /// (dy W) * GELU_tanh'(pre), the gradient of the output of `producer`, whose bias gradient is
-  /// added.
+  /// added: a sum in fp32 or, where the library gives it beside the product, fastest and of bf16
+  /// inputs, in fp32 with one rounding to bf16.
   [[nodiscard]] Operand gelu_input_grad(const Operand& dy, const LinearWeights& linear,
                                         const at::Tensor& pre, const LinearWeights& producer);
   /// weight_grad += dy^T x; where `overwrite`, it is set.
   void weight_grad(const Operand& dy, const Operand& x, const LinearWeights& linear,
                    bool overwrite);
+  /// The same, and bias_grad += column sums of dy_values: dy as it was before it became an operand.
+  /// Rounded as in gelu_input_grad().
+  void weight_and_bias_grad(const Operand& dy, const at::Tensor& dy_values, const Operand& x,
+                            const LinearWeights& linear, bool overwrite);
   /// out += dy W: fp32 [R, in]. Never fp8.
   void add_input_grad(const at::Tensor& dy, const at::Tensor& weight, const at::Tensor& out);
   /// out (fp32 [C]) += column sums of in ([R, C], any floating type).
@@ -147,7 +152,8 @@ class BlockKernels {
   /// What runs each part: "norms own, products cuBLASLt ..., attention ...", for the start-up line
   /// and the run record. Attention is chosen at its first call.
   [[nodiscard]] std::string describe() const;
-  /// A line for every product seen: shape, algorithm, speed where it was timed.
+  /// A line for every product seen: shape, algorithm, speed where it was timed; and for every part
+  /// that was timed in several ways: what each took.
   [[nodiscard]] std::vector<std::string> report() const;
 
  private:

@@ -18,6 +18,22 @@ namespace {
 
 using cuda::Matmul;
 
+std::string name_of(const MatmulProblem& problem) {
+  return describe(normalised(problem), MatmulAlignment{});
+}
+
+/// The problem in each type that its bias gradient might have; as it is where it has none.
+std::vector<MatmulProblem> with_bias_grad_types(const MatmulProblem& problem) {
+  if (!has_bias_grad(problem.epilogue)) {
+    return {problem};
+  }
+  std::vector<MatmulProblem> problems{problem, problem};
+  problems[0].bias_grad_type = DType::kF32;
+  problems[1].bias_grad_type = problem.a_type;
+  problems.resize(problem.a_type == DType::kF32 ? 1 : 2);
+  return problems;
+}
+
 TEST_F(GpuMatmulTest, EveryCombinationEqualsTheCpu) {
   Matmul matmul({.search = false});
   std::set<std::string> missing;
@@ -31,20 +47,21 @@ TEST_F(GpuMatmulTest, EveryCombinationEqualsTheCpu) {
         for (const bool transpose_b : {false, true}) {
           for (const bool accumulate : {false, true}) {
             for (const Epilogue epilogue : kEpilogues) {
-              const MatmulProblem problem{.m = m,
-                                          .n = n,
-                                          .k = k,
-                                          .transpose_a = transpose_a,
-                                          .transpose_b = transpose_b,
-                                          .a_type = types.in,
-                                          .b_type = types.in,
-                                          .d_type = types.out,
-                                          .aux_type = types.out,
-                                          .epilogue = epilogue,
-                                          .accumulate = accumulate};
-              if (!run_and_check(&matmul, problem)) {
-                missing.insert(describe(normalised(problem), MatmulAlignment{}));
-                EXPECT_NE(epilogue, Epilogue::kNone) << *missing.rbegin();
+              for (const MatmulProblem& problem : with_bias_grad_types({.m = m,
+                                                  .n = n,
+                                                  .k = k,
+                                                  .transpose_a = transpose_a,
+                                                  .transpose_b = transpose_b,
+                                                  .a_type = types.in,
+                                                  .b_type = types.in,
+                                                  .d_type = types.out,
+                                                  .aux_type = types.out,
+                                                  .epilogue = epilogue,
+                                                  .accumulate = accumulate})) {
+                if (!run_or_refuse(&matmul, problem)) {
+                  missing.insert(name_of(problem));
+                  EXPECT_NE(epilogue, Epilogue::kNone) << name_of(problem);
+                }
               }
             }
           }
@@ -69,19 +86,73 @@ TEST_F(GpuMatmulTest, TheBlocksEpiloguesExist) {
   EXPECT_TRUE(matmul.supports(forward));
   forward.epilogue = Epilogue::kBiasGeluAux;
   EXPECT_TRUE(matmul.supports(forward));
+  const auto print_bias_grad_types = [&matmul](const MatmulProblem& problem) {
+    for (const MatmulProblem& typed : with_bias_grad_types(problem)) {
+      std::printf("%s: %s\n", matmul.supports(typed) ? "has" : "lacks", name_of(typed).c_str());
+    }
+  };
   MatmulProblem backward = base;
   backward.epilogue = Epilogue::kGeluGrad;
   EXPECT_TRUE(matmul.supports(backward));
+  backward.epilogue = Epilogue::kGeluGradBias;
+  print_bias_grad_types(backward);
   MatmulProblem weight = base;
   weight.transpose_a = true;
   weight.d_type = DType::kF32;
   weight.accumulate = true;
   EXPECT_TRUE(matmul.supports(weight));
   weight.epilogue = Epilogue::kBiasGrad;
-  std::printf("bias gradient beside an fp32 weight gradient: %s\n",
-              matmul.supports(weight)
-                  ? std::string(to_string(matmul.bias_grad_type(weight))).c_str()
-                  : "not in this library");
+  print_bias_grad_types(weight);
+}
+
+TEST_F(GpuMatmulTest, BiasGradientsOfManyRowsAddUp) {
+  for (const bool search : {false, true}) {
+    Matmul matmul({.search = search});
+    for (const DType type : {DType::kF16, DType::kBF16}) {
+      if (type == DType::kBF16 && !has_bf16()) {
+        continue;
+      }
+      for (const bool accumulate : {false, true}) {
+        for (const MatmulProblem& problem : {MatmulProblem{.m = 5001,
+                                            .n = 72,
+                                            .k = 40,
+                                            .a_type = type,
+                                            .b_type = type,
+                                            .d_type = type,
+                                            .aux_type = type,
+                                            .epilogue = Epilogue::kGeluGradBias,
+                                            .accumulate = accumulate},
+                                             MatmulProblem{.m = 72,
+                                             .n = 40,
+                                             .k = 5001,
+                                             .transpose_a = true,
+                                             .a_type = type,
+                                             .b_type = type,
+                                             .d_type = DType::kF32,
+                                             .epilogue = Epilogue::kBiasGrad,
+                                             .accumulate = accumulate}}) {
+          for (const MatmulProblem& typed : with_bias_grad_types(problem)) {
+            if (!run_or_refuse(&matmul, typed)) {
+              std::printf("not in this library: %s\n", name_of(typed).c_str());
+            }
+          }
+        }
+      }
+    }
+    for (const std::string& line : matmul.report()) {
+      std::printf("%s\n", line.c_str());
+    }
+  }
+}
+
+TEST_F(GpuMatmulTest, BiasGradientsMayDifferFromRunToRun) {
+  Matmul matmul({.search = false, .deterministic = true});
+  for (const Epilogue epilogue : {Epilogue::kGeluGradBias, Epilogue::kBiasGrad}) {
+    for (const MatmulProblem& problem :
+         with_bias_grad_types({.m = 128, .n = 128, .k = 128, .epilogue = epilogue})) {
+      EXPECT_FALSE(matmul.supports(problem)) << name_of(problem);
+    }
+  }
 }
 
 TEST_F(GpuMatmulTest, SearchedAlgorithmsEqualTheCpu) {
@@ -92,17 +163,19 @@ TEST_F(GpuMatmulTest, SearchedAlgorithmsEqualTheCpu) {
     }
     for (const Epilogue epilogue : kEpilogues) {
       for (const bool accumulate : {false, true}) {
-        run_and_check(&matmul, {.m = 136,
-                                .n = 72,
-                                .k = 264,
-                                .transpose_a = epilogue == Epilogue::kBiasGrad,
-                                .transpose_b = epilogue != Epilogue::kBiasGrad,
-                                .a_type = types.in,
-                                .b_type = types.in,
-                                .d_type = types.out,
-                                .aux_type = types.out,
-                                .epilogue = epilogue,
-                                .accumulate = accumulate});
+        for (const MatmulProblem& problem : with_bias_grad_types({.m = 136,
+                                            .n = 72,
+                                            .k = 264,
+                                            .transpose_a = epilogue == Epilogue::kBiasGrad,
+                                            .transpose_b = epilogue != Epilogue::kBiasGrad,
+                                            .a_type = types.in,
+                                            .b_type = types.in,
+                                            .d_type = types.out,
+                                            .aux_type = types.out,
+                                            .epilogue = epilogue,
+                                            .accumulate = accumulate})) {
+          run_or_refuse(&matmul, problem);
+        }
       }
     }
   }
@@ -120,7 +193,7 @@ TEST_F(GpuMatmulTest, LongSumsMayBeSplit) {
                                 .b_type = type,
                                 .d_type = DType::kF32,
                                 .accumulate = true};
-    Case c(problem, DType::kF32);
+    Case c(problem);
     c.run(&matmul);
     c.check();
     for (const std::string& line : matmul.report()) {
@@ -194,15 +267,14 @@ TEST_F(GpuMatmulTest, AnyAlignment) {
         continue;
       }
       for (const size_t misalignment : {1, 2, 4}) {
-        Case c({.m = 40,
-                .n = 24,
-                .k = 64,
-                .transpose_a = true,
-                .a_type = types.in,
-                .b_type = types.in,
-                .d_type = types.out,
-                .accumulate = true},
-               types.out);
+        Case c(MatmulProblem{.m = 40,
+                             .n = 24,
+                             .k = 64,
+                             .transpose_a = true,
+                             .a_type = types.in,
+                             .b_type = types.in,
+                             .d_type = types.out,
+                             .accumulate = true});
         c.run(&matmul, nullptr, misalignment);
         c.check();
       }
@@ -227,7 +299,7 @@ TEST_F(GpuMatmulTest, NanAndInfinityStayInTheirRow) {
                                 .a_type = type,
                                 .b_type = type,
                                 .d_type = type};
-    Case c(problem, type);
+    Case c(problem);
     c.a().set(3 * 16 + 5, std::numeric_limits<float>::quiet_NaN());
     c.a().set(7 * 16 + 5, std::numeric_limits<float>::infinity());
     c.run(&matmul);
@@ -301,7 +373,7 @@ TEST_F(GpuMatmulTest, CapturesWithoutSearch) {
                               .b_type = DType::kF16,
                               .d_type = DType::kF16,
                               .accumulate = true};
-  Case c(problem, DType::kF16);
+  Case c(problem);
   c.run_captured(&matmul, stream_);
   c.check();
   ASSERT_EQ(matmul.report().size(), 1U);
@@ -336,7 +408,7 @@ TEST_F(GpuMatmulTest, TheCacheFileSavesTheSearch) {
   {
     Matmul matmul({.cache_file = cache_file()});
     for (const MatmulProblem& problem : problems) {
-      Case c(problem, bias_type(problem));
+      Case c(problem);
       c.run(&matmul);
       results.push_back(c.result().bytes);
     }
@@ -347,7 +419,7 @@ TEST_F(GpuMatmulTest, TheCacheFileSavesTheSearch) {
   }  // writes the file
   Matmul second({.cache_file = cache_file()});
   for (size_t i = 0; i < results.size(); ++i) {
-    Case c(problems[i], bias_type(problems[i]));
+    Case c(problems[i]);
     c.run(&second);
     EXPECT_TRUE(c.result().bytes == results[i]) << "the same algorithm, so the same bits";
   }
@@ -366,7 +438,7 @@ TEST_F(GpuMatmulTest, PinnedChoicesAreTaken) {
                               .b_type = DType::kF16,
                               .d_type = DType::kF32};
   Matmul first({.search = false, .deterministic = true});
-  Case c(problem, DType::kF32);
+  Case c(problem);
   c.run(&first);
   const std::vector<uint8_t> expected = c.result().bytes;
   const std::string choices = first.choices();

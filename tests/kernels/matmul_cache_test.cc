@@ -68,6 +68,29 @@ TEST_F(MatmulCacheTest, ALineSaysWhatItIsAbout) {
             "inner_shape=7 cluster_shape=65535|ns=712345|");
 }
 
+TEST_F(MatmulCacheTest, BiasGradientsSayTheirType) {
+  MatmulProblem problem{.m = 16,
+                        .n = 32,
+                        .k = 48,
+                        .bias_grad_type = DType::kBF16,
+                        .epilogue = Epilogue::kGeluGradBias};
+  EXPECT_EQ(describe(normalised(problem), {}),
+            "m=16 n=32 k=48 a=BF16 b=BF16 d=BF16 epilogue=gelu_grad_bias aux=BF16 bias_grad=BF16 "
+            "ld=48,32,32");
+  EXPECT_EQ(vector_size(problem), 32);
+  problem.epilogue = Epilogue::kBiasGrad;
+  problem.bias_grad_type = DType::kF32;
+  EXPECT_EQ(describe(normalised(problem), {}),
+            "m=16 n=32 k=48 a=BF16 b=BF16 d=BF16 epilogue=bias_grad bias_grad=F32 ld=48,32,32");
+  EXPECT_EQ(vector_size(problem), 16);
+  EXPECT_EQ(vector_type(problem), DType::kF32);
+
+  problem.epilogue = Epilogue::kNone;
+  MatmulProblem other = problem;
+  other.bias_grad_type = DType::kBF16;  // of nothing
+  EXPECT_EQ(normalised(problem), normalised(other));
+}
+
 TEST_F(MatmulCacheTest, EveryTruncationIsRefused) {
   const std::string line = some_line();
   for (size_t size = 0; size < line.size(); ++size) {

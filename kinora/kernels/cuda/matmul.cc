@@ -149,14 +149,6 @@ struct Entry {
   bool was_searched = false;  ///< or need not be
 };
 
-/// The types that bias or bias_grad may have, the wanted one first.
-std::vector<DType> possible_vector_types(const MatmulProblem& problem) {
-  if (problem.epilogue == Epilogue::kBiasGrad) {
-    return {problem.d_type, DType::kF32, problem.a_type};
-  }
-  return {bias_type(problem)};
-}
-
 }  // namespace
 
 class Matmul::Impl {
@@ -172,19 +164,7 @@ class Matmul::Impl {
     const auto [position, is_new] = entries_.try_emplace(Key{problem, alignment});
     Entry& entry = position->second;
     if (is_new) {
-      std::vector<DType> vector_types = possible_vector_types(problem);
-      if (!(alignment == MatmulAlignment{})) {
-        // bias_grad_type() answers for aligned arrays, and the type must not depend on that.
-        const Entry& aligned = this->entry(problem, {});
-        if (aligned.source != Source::kUnsupported) {
-          vector_types = {aligned.plan.vector_type};
-        }
-      }
-      for (const DType vector_type : vector_types) {
-        if (fill(problem, alignment, vector_type, &entry)) {
-          break;
-        }
-      }
+      fill(problem, alignment, &entry);
     }
     return entry;
   }
@@ -279,12 +259,14 @@ class Matmul::Impl {
     return first;
   }
 
-  /// Makes the entry usable; false where the library lacks the product.
-  bool fill(const MatmulProblem& problem, const MatmulAlignment& alignment, DType vector_type,
-            Entry* entry) {
-    const auto plan = make_plan(problem, alignment, vector_type);
+  /// Makes the entry usable, unless the library lacks the product.
+  void fill(const MatmulProblem& problem, const MatmulAlignment& alignment, Entry* entry) {
+    if (options_.deterministic && has_bias_grad(problem.epilogue)) {
+      return;
+    }
+    const auto plan = make_plan(problem, alignment);
     if (!plan) {
-      return false;
+      return;
     }
     entry->plan = *plan;
     for (const auto& [choices, source] :
@@ -297,17 +279,16 @@ class Matmul::Impl {
         entry->algorithm = *algorithm;
         entry->source = source;
         entry->was_searched = true;
-        return true;
+        return;
       }
     }
     const std::vector<MatmulAlgorithm> first = proposals(library_.context(), *plan, 1);
     if (first.empty()) {
-      return false;
+      return;
     }
     entry->algorithm = first.front();
     entry->source = Source::kFirstProposal;
     entry->was_searched = !options_.search;
-    return true;
   }
 
   [[nodiscard]] std::string key(const Entry& entry) const {
@@ -354,15 +335,6 @@ Matmul::~Matmul() {
 
 bool Matmul::supports(const MatmulProblem& problem) {
   return impl_->entry(normalised(problem), {}).source != Source::kUnsupported;
-}
-
-DType Matmul::bias_grad_type(const MatmulProblem& problem) {
-  const MatmulProblem key = normalised(problem);
-  const Entry& entry = impl_->entry(key, {});
-  KINORA_CHECK(entry.source != Source::kUnsupported && key.epilogue == Epilogue::kBiasGrad,
-               kInternal, "[matmul] cuBLASLt must have the bias gradient, got ",
-               describe(key, MatmulAlignment{}));
-  return entry.plan.vector_type;
 }
 
 void Matmul::run(const MatmulProblem& problem, const MatmulArguments& arguments,

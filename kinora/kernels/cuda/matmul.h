@@ -18,7 +18,8 @@ struct MatmulOptions {
   std::string cache_file{};
   /// false: the library's first choice (no timing, the same every time).
   bool search = true;
-  /// Only algorithms whose sums have a fixed order.
+  /// Only algorithms whose sums have a fixed order; no bias gradients, of whose order the library
+  /// says nothing.
   bool deterministic = false;
 };
 
@@ -32,14 +33,11 @@ class Matmul {
   Matmul(const Matmul&) = delete;
   Matmul& operator=(const Matmul&) = delete;
 
-  /// Whether the library has this problem with this epilogue and these types. Asked once a problem,
+  /// Whether the library has this problem with this epilogue and these types, and the options allow
+  /// it. Asked once a problem,
   /// then remembered. What the library proposes it may still refuse to run (seen on an H200 of an
   /// 8-bit product of 16 x 16 x 16): then run() throws, and from then on the answer is no.
   [[nodiscard]] bool supports(const MatmulProblem& problem);
-
-  /// The type in which the library writes `bias_grad` of this kBiasGrad problem: D's where it can.
-  /// kInternal if it has no such product.
-  [[nodiscard]] DType bias_grad_type(const MatmulProblem& problem);
 
   /// Enqueues the product. The first call of a problem chooses its algorithm: pinned, from the
   /// cache file, or by timing candidates on random arrays of the same sizes (waits for the stream;

@@ -34,7 +34,7 @@ bool is_fp8(DType type) {
 
 bool has_vector(Epilogue epilogue) {
   return epilogue == Epilogue::kBias || epilogue == Epilogue::kBiasGelu ||
-         epilogue == Epilogue::kBiasGeluAux || epilogue == Epilogue::kBiasGrad;
+         epilogue == Epilogue::kBiasGeluAux || has_bias_grad(epilogue);
 }
 
 cublasLtEpilogue_t library_epilogue(Epilogue epilogue) {
@@ -49,6 +49,8 @@ cublasLtEpilogue_t library_epilogue(Epilogue epilogue) {
       return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
     case Epilogue::kGeluGrad:
       return CUBLASLT_EPILOGUE_DGELU;
+    case Epilogue::kGeluGradBias:
+      return CUBLASLT_EPILOGUE_DGELU_BGRAD;
     case Epilogue::kBiasGrad:
       return CUBLASLT_EPILOGUE_BGRADB;  // its B is our A
   }
@@ -180,8 +182,8 @@ uint32_t allowed_reductions(const MatmulContext& context, const MatmulPlan& plan
   }
   if (has_vector(problem.epilogue)) {
     ok = ok && set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, address);
-    if (plan->vector_type != problem.d_type || is_fp8(problem.a_type)) {
-      const int32_t type = library_type(plan->vector_type);
+    if (vector_type(problem) != problem.d_type || is_fp8(problem.a_type)) {
+      const int32_t type = library_type(vector_type(problem));
       ok = ok && set(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type);
     }
   }
@@ -202,12 +204,8 @@ bool is_refusal(cublasStatus_t status) {
   return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE;
 }
 
-bool has_aux(Epilogue epilogue) {
-  return epilogue == Epilogue::kBiasGeluAux || epilogue == Epilogue::kGeluGrad;
-}
-
-std::optional<MatmulPlan> make_plan(const MatmulProblem& problem, const MatmulAlignment& alignment,
-                                    DType vector_type) {
+std::optional<MatmulPlan> make_plan(const MatmulProblem& problem,
+                                    const MatmulAlignment& alignment) {
   const bool shared_only =
       problem.epilogue == Epilogue::kNone || problem.epilogue == Epilogue::kBias;
   if (problem.batch > 1 && !shared_only) {
@@ -219,7 +217,7 @@ std::optional<MatmulPlan> make_plan(const MatmulProblem& problem, const MatmulAl
       (problem.transpose_a || !problem.transpose_b || problem.batch > 1)) {
     return std::nullopt;
   }
-  MatmulPlan plan{.problem = problem, .alignment = alignment, .vector_type = vector_type};
+  MatmulPlan plan{.problem = problem, .alignment = alignment};
   const int64_t m = problem.m;
   const int64_t n = problem.n;
   const int64_t k = problem.k;
@@ -335,8 +333,7 @@ cublasStatus_t enqueue(const MatmulContext& context, MatmulPlan* plan,
   cublasLtMatmulDescOpaque_t* operation = &plan->operation;
   bool ok = true;
   if (has_vector(problem.epilogue)) {
-    const void* vector =
-        problem.epilogue == Epilogue::kBiasGrad ? arguments.bias_grad : arguments.bias;
+    const void* vector = has_bias_grad(problem.epilogue) ? arguments.bias_grad : arguments.bias;
     ok = ok && set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, vector);
   }
   if (has_aux(problem.epilogue)) {

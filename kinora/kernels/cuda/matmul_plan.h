@@ -29,7 +29,6 @@ struct MatmulContext {
 struct MatmulPlan {
   MatmulProblem problem;  ///< normalised
   MatmulAlignment alignment;
-  DType vector_type = DType::kF32;  ///< of bias or bias_grad
   cublasLtMatmulDescOpaque_t operation = {};
   cublasLtMatrixLayoutOpaque_t a = {};
   cublasLtMatrixLayoutOpaque_t b = {};
@@ -46,8 +45,7 @@ struct MatmulAlgorithm {
 
 /// Nothing where the library knows no such descriptors.
 [[nodiscard]] std::optional<MatmulPlan> make_plan(const MatmulProblem& problem,
-                                                  const MatmulAlignment& alignment,
-                                                  DType vector_type);
+                                                  const MatmulAlignment& alignment);
 
 /// The library's proposals, best guess first; none: it has no such product. What other runs can
 /// restore from the numbers, and where that is not all there is, behind it the proposal itself.
@@ -72,8 +70,5 @@ struct MatmulAlgorithm {
 /// Whether the library found, before it did anything, that it cannot run the algorithm after all:
 /// some of what it needs is looked at only now, not by proposals() and restore().
 [[nodiscard]] bool is_refusal(cublasStatus_t status);
-
-/// Whether the product has an array `aux`.
-[[nodiscard]] bool has_aux(Epilogue epilogue);
 
 }  // namespace kinora::kernels::cuda

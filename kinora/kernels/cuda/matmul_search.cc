@@ -143,7 +143,7 @@ class Bench {
         b_(b_extent(plan->problem), plan->problem.b_type, stream),
         d_(d_extent(plan->problem), plan->problem.d_type, stream),
         aux_(aux_extent(plan->problem), plan->problem.aux_type, stream),
-        vector_(std::max(plan->problem.m, plan->problem.n), plan->vector_type, stream),
+        vector_(vector_size(plan->problem), vector_type(plan->problem), stream),
         a_scale_(num_factors(plan->problem.a_type, plan->problem.a_scaling, plan->problem.m,
                              plan->problem.k),
                  DType::kF32, stream),
@@ -185,16 +185,34 @@ class Bench {
                                            : std::numeric_limits<float>::infinity();
   }
 
+  /// What a product leaves, in the bytes of its arrays.
+  struct Result {
+    std::vector<char> d;
+    std::vector<char> bias_grad;  ///< empty without one
+  };
   /// D after the product with D = 0 before; empty where the library refuses.
-  [[nodiscard]] std::vector<char> result_of(const MatmulAlgorithm& algorithm) {
-    std::vector<char> result(static_cast<size_t>(d_extent(plan_->problem)) *
-                             size_of(plan_->problem.d_type));
-    KINORA_CUDA_CHECK(cudaMemsetAsync(d_.data(), 0, result.size(), stream_));
+  [[nodiscard]] Result result_of(const MatmulAlgorithm& algorithm) {
+    const MatmulProblem& problem = plan_->problem;
+    Result result;
+    result.d.resize(static_cast<size_t>(d_extent(problem)) * size_of(problem.d_type));
+    KINORA_CUDA_CHECK(cudaMemsetAsync(d_.data(), 0, result.d.size(), stream_));
+    if (has_bias_grad(problem.epilogue)) {
+      result.bias_grad.resize(static_cast<size_t>(vector_size(problem)) *
+                              size_of(vector_type(problem)));
+      // NaN in every type, so that what is not written, or added to, shows.
+      KINORA_CUDA_CHECK(cudaMemsetAsync(vector_.data(), 0xff, result.bias_grad.size(), stream_));
+    }
     if (enqueue(context_, plan_, algorithm, arguments_, stream_) != CUBLAS_STATUS_SUCCESS) {
       return {};
     }
-    KINORA_CUDA_CHECK(
-        cudaMemcpyAsync(result.data(), d_.data(), result.size(), cudaMemcpyDeviceToHost, stream_));
+    const auto copy = [this](std::vector<char>* to, const void* from) {
+      KINORA_CUDA_CHECK(
+          cudaMemcpyAsync(to->data(), from, to->size(), cudaMemcpyDeviceToHost, stream_));
+    };
+    copy(&result.d, d_.data());
+    if (!result.bias_grad.empty()) {
+      copy(&result.bias_grad, vector_.data());
+    }
     KINORA_CUDA_CHECK(cudaStreamSynchronize(stream_));
     return result;
   }
@@ -241,8 +259,9 @@ class Bench {
 /// Whether the output gives the GPU's multiprocessors so few tiles that the last round of them is
 /// mostly idle, and each is so long that halves are worth their addition.
 bool fills_poorly(const MatmulContext& context, const MatmulProblem& problem) {
-  // Of the other epilogues' second outputs nothing would be checked below.
-  if (problem.epilogue != Epilogue::kNone && problem.epilogue != Epilogue::kBias) {
+  // Of aux nothing would be checked below.
+  if (problem.epilogue != Epilogue::kNone && problem.epilogue != Epilogue::kBias &&
+      problem.epilogue != Epilogue::kBiasGrad) {
     return false;
   }
   constexpr int64_t kTile = 128;
@@ -377,7 +396,7 @@ std::optional<MatmulAlgorithm> search(const MatmulContext& context, MatmulPlan* 
     return !std::isfinite(candidate.time_us);  // proposed, and refused when it was to run
   });
 
-  std::vector<char> expected;
+  Bench::Result expected;
   const auto is_right = [&](const Candidate& candidate) {
     // The library answers for its proposals; variants must show that they compute the same.
     if (!candidate.is_variant) {
@@ -388,10 +407,13 @@ std::optional<MatmulAlgorithm> search(const MatmulContext& context, MatmulPlan* 
     if (proposal == candidates.end()) {
       return false;
     }
-    if (expected.empty()) {
+    if (expected.d.empty()) {
       expected = bench.result_of(proposal->algorithm);
     }
-    return nearly_equal(expected, bench.result_of(candidate.algorithm), problem.d_type);
+    const Bench::Result got = bench.result_of(candidate.algorithm);
+    return nearly_equal(expected.d, got.d, problem.d_type) &&
+           (!has_bias_grad(problem.epilogue) ||
+            nearly_equal(expected.bias_grad, got.bias_grad, vector_type(problem)));
   };
   std::optional<Candidate> best;
   for (const Candidate& candidate : candidates) {
