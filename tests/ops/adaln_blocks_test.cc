@@ -1,0 +1,30 @@
+// The written-out forward and backward, composed of ATen calls. gpu_adaln_blocks_test.cc does the
+// same with the kernels.
+#include "kinora/ops/adaln_blocks.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/ops/random_stack.h"
+
+namespace kinora::ops {
+namespace {
+
+// Sums of some thousand fp32 numbers in another order.
+constexpr double kFp32Tolerance = 1e-5;
+
+class AdalnBlocksTest : public testing::TestWithParam<StackSizes> {};
+
+TEST_P(AdalnBlocksTest, EqualsAutogradAtEveryRecomputation) {
+  expect_stack_equals_autograd(GetParam(), at::kCPU, false, kFp32Tolerance);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Sizes, AdalnBlocksTest,
+    testing::Values(StackSizes{.width = 72, .heads = 1, .batch = 1, .tokens = 21},
+                    StackSizes{
+                        .width = 64, .heads = 2, .batch = 5, .tokens = 9, .one_behind = false},
+                    StackSizes{.width = 26, .heads = 2, .batch = 3, .tokens = 7}),
+    [](const auto& info) { return info.param.name(); });
+
+}  // namespace
+}  // namespace kinora::ops

@@ -1,0 +1,47 @@
+// A stack of blocks by its kernels on a GPU against autograd on the same GPU.
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "kinora/ops/device.h"
+#include "tests/ops/random_stack.h"
+
+namespace kinora::ops {
+namespace {
+
+// Sums of up to 4,000 fp32 numbers in another order, and the kernels' fast functions.
+constexpr double kFp32Tolerance = 5e-5;
+
+class GpuAdalnBlocksTest : public testing::TestWithParam<StackSizes> {
+ protected:
+  static void SetUpTestSuite() {
+    // Algorithms are neither taken from nor left to other runs.
+    ::unsetenv("XDG_CACHE_HOME");
+    ::unsetenv("HOME");
+    // It also fills new tensors with NaN: what is read but was never written is seen.
+    configure_computation(0, true);
+  }
+};
+
+TEST_P(GpuAdalnBlocksTest, EqualsAutogradAtEveryRecomputation) {
+  const at::Device gpu(at::kCUDA, 0);
+  if (!best_device().is_cuda() || !BlockKernels::worthwhile(gpu, at::kBFloat16)) {
+    GTEST_SKIP() << "there is no GPU that has the kernels";
+  }
+  expect_stack_equals_autograd(GetParam(), gpu, true, kFp32Tolerance);
+}
+
+// Head dims of the recipes; numbers of tokens that fill no tile; a width that is no multiple of 8,
+// whose rows are not aligned and whose heads no fused attention has.
+INSTANTIATE_TEST_SUITE_P(
+    Sizes, GpuAdalnBlocksTest,
+    testing::Values(StackSizes{.width = 144, .heads = 2, .batch = 1, .tokens = 133},
+                    StackSizes{
+                        .width = 128, .heads = 2, .batch = 257, .tokens = 5, .one_behind = false},
+                    StackSizes{.width = 144, .heads = 2, .batch = 257, .tokens = 9},
+                    StackSizes{.width = 52, .heads = 2, .batch = 3, .tokens = 17}),
+    [](const auto& info) { return info.param.name(); });
+
+}  // namespace
+}  // namespace kinora::ops
