@@ -1,16 +1,19 @@
-// Our own attention kernels at the shapes of real models, on packed bf16 projections
+// Our own attention kernels and cuDNN's at the shapes of real models, on packed bf16 projections
 // [B, N, 3, H, D], with a cold L2 cache; "flops" are the matrix products' (forward 4 B H N^2 D,
-// backward 2.5 times that), "bytes_per_second" counts every tensor once. Beside it the bandwidth of
-// a copy.
+// backward 2.5 times that), "bytes_per_second" counts every tensor once. Beside them the bandwidth
+// of a copy.
 //   kinora_attention_bench [--benchmark_filter=...] ; device: GPU
 #include <benchmark/benchmark.h>
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cmath>
+#include <string>
 
 #include "bench/gpu_timing.h"
 #include "kinora/kernels/attention.h"
 #include "kinora/kernels/cuda/attention.h"
+#include "kinora/kernels/cuda/cudnn_attention.h"
 
 namespace kinora::kernels {
 namespace {
@@ -156,11 +159,59 @@ void BM_AttentionBackward(benchmark::State& state) {
   problem.report(state, 5.0, 4, 4, bytes);
 }
 
+/// deterministic: cuDNN's fastest plan that gives the same bits each time, as ours do.
+void BM_CudnnAttentionForward(benchmark::State& state, bool deterministic) {
+  if (skip_without_gpu(state)) {
+    return;
+  }
+  const Problem problem(state);
+  cuda::CudnnAttention attention(deterministic);
+  const AttentionForward call = problem.forward();
+  const std::string reason = attention.unsupported_reason(call);
+  if (!reason.empty()) {
+    state.SkipWithError(reason.c_str());
+    return;
+  }
+  const size_t bytes = attention.workspace_bytes(call);
+  const DeviceMemory workspace(bytes);
+  time_cold(state, [&] {
+    attention.forward(call, workspace.get(), nullptr);
+    return cudaSuccess;
+  });
+  problem.report(state, 2.0, 2, 2, bytes);
+}
+
+void BM_CudnnAttentionBackward(benchmark::State& state, bool deterministic) {
+  if (skip_without_gpu(state)) {
+    return;
+  }
+  const Problem problem(state);
+  cuda::CudnnAttention attention(deterministic);
+  const AttentionForward forward = problem.forward();
+  const AttentionBackward call = problem.backward();
+  const std::string reason =
+      attention.unsupported_reason(forward) + attention.unsupported_reason(call);
+  if (!reason.empty()) {
+    state.SkipWithError(reason.c_str());
+    return;
+  }
+  const size_t bytes =
+      std::max(attention.workspace_bytes(forward), attention.workspace_bytes(call));
+  const DeviceMemory workspace(bytes);
+  attention.forward(forward, workspace.get(), nullptr);
+  time_cold(state, [&] {
+    attention.backward(call, workspace.get(), nullptr);
+    return cudaSuccess;
+  });
+  problem.report(state, 5.0, 4, 4, bytes);
+}
+
 void shapes(benchmark::internal::Benchmark* bench) {
   bench->ArgNames({"B", "H", "Nq", "Nk", "D", "temporal"});
   bench->Args({256, 16, 256, 256, 72, 0});
   bench->Args({64, 16, 1024, 1024, 72, 0});
   bench->Args({8, 16, 256, 256, 72, 0});
+  bench->Args({2, 16, 256, 256, 72, 0});
   bench->Args({32, 12, 256, 256, 64, 0});
   bench->Args({8, 16, 4096, 4096, 72, 0});
   bench->Args({4, 24, 4608, 4608, 128, 0});
@@ -179,6 +230,9 @@ void shapes(benchmark::internal::Benchmark* bench) {
 BENCHMARK(BM_DeviceCopy)->UseManualTime()->Unit(benchmark::kMillisecond)->Iterations(10);
 BENCHMARK(BM_AttentionForward)->Apply(shapes);
 BENCHMARK(BM_AttentionBackward)->Apply(shapes);
+BENCHMARK_CAPTURE(BM_CudnnAttentionForward, any, false)->Apply(shapes);
+BENCHMARK_CAPTURE(BM_CudnnAttentionBackward, any, false)->Apply(shapes);
+BENCHMARK_CAPTURE(BM_CudnnAttentionBackward, deterministic, true)->Apply(shapes);
 
 }  // namespace
 }  // namespace kinora::kernels

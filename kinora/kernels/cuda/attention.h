@@ -19,8 +19,7 @@ namespace kinora::kernels::cuda {
 /// A sample without keys gives out 0 and lse -inf.
 [[nodiscard]] cudaError_t attention_forward(const AttentionForward& call, cudaStream_t stream);
 
-/// Bytes of attention_backward's scratch: none where all keys fit into an SM at once and there are
-/// more heads than SMs.
+/// Bytes of attention_backward's scratch.
 [[nodiscard]] size_t attention_backward_workspace_bytes(const AttentionShape& shape);
 
 /// @param workspace  aligned to 16 bytes; may be null where no bytes are needed. Its contents at

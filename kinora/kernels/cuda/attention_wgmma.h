@@ -11,12 +11,14 @@
 /// only there where the build has code for 90a (KINORA_HAS_SM90A).
 namespace kinora::kernels::cuda::attention {
 
-/// head_dim 64 and 72, at least 64 queries, no ragged keys.
+/// head_dim 64 and 72, more than 64 queries (shorter sequences are the others' field), no ragged
+/// keys.
 [[nodiscard]] bool wgmma_forward_supported(const AttentionShape& shape, const Gpu& gpu);
 
 [[nodiscard]] cudaError_t launch_wgmma_forward(const AttentionForward& call, const Gpu& gpu,
                                                cudaStream_t stream);
 
+/// Also 129 to 2,048 keys: what a block, or a cluster of them, holds.
 [[nodiscard]] bool wgmma_backward_supported(const AttentionShape& shape, const Gpu& gpu);
 
 [[nodiscard]] size_t wgmma_backward_workspace_bytes(const AttentionShape& shape);

@@ -13,9 +13,8 @@
 // warpgroups alone overlap each other. The running maximum is raised as in attention_forward.cuh.
 //
 // Tiles are planes of 16 elements (attention_wgmma.cuh) with zeros behind head_dim and the last
-// row, which the copy engine adds. It fetches 64 x 72 elements in half of the time that 128 threads
-// need with cp.async (measured with wide boxes: 436 cycles instead of 1000, all multiprocessors,
-// data in L2), and takes none of the registers and issue slots.
+// row, which the copy engine adds. It takes none of the registers and issue slots; 128 threads with
+// cp.async get 9 bytes a cycle at 144-byte rows, half of what memory has (H100, data in L2).
 //
 // The compiler serialises products (ptxas C7510 ... C7515) if their registers are written while
 // others are unfinished. So P is packed, and O rescaled, after the wait for the other tile's
@@ -597,7 +596,7 @@ bool wgmma_forward_supported(const AttentionShape& shape, const Gpu& gpu) {
   const int64_t tiles = (shape.query_length + kTileRows - 1) / kTileRows;
   return gpu.capability == 90 && (shape.head_dim == 64 || shape.head_dim == 72) &&
          (shape.type == DType::kBF16 || shape.type == DType::kF16) &&
-         shape.key_offsets == nullptr && shape.scale > 0.0F && shape.query_length >= kTileRows &&
+         shape.key_offsets == nullptr && shape.scale > 0.0F && shape.query_length > kTileRows &&
          shape.query_length <= kMax / 2 && shape.key_length >= 1 && shape.key_length <= kMax / 2 &&
          shape.batch * shape.heads <= kMax / tiles;
 #else
