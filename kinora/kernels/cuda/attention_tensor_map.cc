@@ -23,8 +23,8 @@ Encode encode_function() {
 
 cudaError_t make_tensor_map(const HeadsView& view, const AttentionShape& shape, int64_t length,
                             int rows, CUtensorMap* map) {
-  static const Encode encode = encode_function();
-  if (encode == nullptr) {
+  static const Encode kEncode = encode_function();
+  if (kEncode == nullptr) {
     return cudaErrorNotSupported;
   }
   constexpr int64_t kElement = 2;  // bytes
@@ -43,9 +43,9 @@ cudaError_t make_tensor_map(const HeadsView& view, const AttentionShape& shape, 
   const CUtensorMapDataType type = shape.type == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                                               : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
   const CUresult result =
-      encode(map, type, 4, view.data, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-             CU_TENSOR_MAP_SWIZZLE_32B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      kEncode(map, type, 4, view.data, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+              CU_TENSOR_MAP_SWIZZLE_32B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+              CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
