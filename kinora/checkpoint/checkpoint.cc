@@ -39,6 +39,25 @@ Shard write_role(const fs::path& folder, const optim::Arena& arena, optim::Role 
           .checksum = summary.checksum};
 }
 
+std::vector<std::pair<const char*, at::Tensor*>> arrays_of(ops::Fp8State& state) {
+  return {{"amax", &state.amax}, {"history", &state.history}, {"scale", &state.scale}};
+}
+
+Shard write_fp8(const fs::path& folder, ops::Fp8State state) {
+  const std::string file = std::string(kFp8Role) + ".safetensors";
+  std::vector<io::SafetensorsSpec> specs;
+  for (const auto& [name, array] : arrays_of(state)) {
+    specs.push_back({.name = name, .dtype = DType::kF32, .shape = array->sizes().vec()});
+  }
+  io::SafetensorsWriter writer(folder / file, std::move(specs));
+  for (const auto& [name, array] : arrays_of(state)) {
+    writer.write(name, ops::bytes_of(*array));
+  }
+  const io::SafetensorsSummary summary = writer.finish();
+  return {
+      .file = file, .role = kFp8Role, .num_bytes = summary.num_bytes, .checksum = summary.checksum};
+}
+
 void check_space(const fs::path& folder, const optim::Arena& arena) {
   int64_t needed = 16 << 20;  // headers and manifest, generously
   for (const optim::Role role : arena.state_roles()) {
@@ -109,6 +128,27 @@ at::Tensor read_bucket(const io::SafetensorsFile& file, const optim::Bucket& buc
   return ops::tensor_from_bytes(found.dtype, found.shape, found.data);
 }
 
+/// Nothing if the checkpoint has none.
+std::optional<ops::Fp8State> read_fp8(const Manifest& manifest, const fs::path& checkpoint) {
+  const auto shard =
+      std::find_if(manifest.shards.begin(), manifest.shards.end(),
+                   [](const Shard& candidate) { return candidate.role == kFp8Role; });
+  if (shard == manifest.shards.end()) {
+    return std::nullopt;
+  }
+  const io::SafetensorsFile file = open_shard(checkpoint, *shard);
+  ops::Fp8State state;
+  for (const auto& [name, array] : arrays_of(state)) {
+    if (const io::SafetensorsTensor* found = file.find(name)) {
+      *array = ops::tensor_from_bytes(found->dtype, found->shape, found->data);
+    }
+  }
+  const std::string fault = ops::fault_of(state);
+  KINORA_CHECK(fault.empty(), kIo, "[checkpoint] ", file.path(), ": ", fault,
+               ". Hint: use another checkpoint of the run");
+  return state;
+}
+
 }  // namespace
 
 fs::path step_folder(const fs::path& folder, int64_t step) {
@@ -160,6 +200,9 @@ fs::path save(const fs::path& folder, const optim::Arena& arena, const TrainingS
     for (const optim::Role role : arena.state_roles()) {
       manifest.shards.push_back(write_role(unfinished, arena, role));
     }
+    if (state.fp8) {
+      manifest.shards.push_back(write_fp8(unfinished, *state.fp8));
+    }
     io::write_file_atomic(unfinished / "config.yaml", state.config);
     io::write_file_atomic(unfinished / kManifestName, to_json(manifest));
     io::rename_durably(unfinished, final_path);
@@ -176,8 +219,9 @@ TrainingState load_state(const fs::path& checkpoint) {
 }
 
 TrainingState load(const fs::path& checkpoint, optim::Arena& arena) {
-  const Manifest manifest = read_manifest(checkpoint);
+  Manifest manifest = read_manifest(checkpoint);
   check_layout(manifest, checkpoint, arena);
+  manifest.state.fp8 = read_fp8(manifest, checkpoint);
   std::vector<io::SafetensorsFile> files;
   for (const optim::Role role : arena.state_roles()) {
     files.push_back(open_shard(checkpoint, find_shard(manifest, checkpoint, role)));

@@ -2,10 +2,12 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "kinora/ops/fp8_state.h"
 #include "kinora/optim/adamw.h"
 #include "kinora/optim/arena.h"
 
@@ -15,7 +17,17 @@
 /// however a run ended.
 namespace kinora::checkpoint {
 
-/// Everything of a run besides its arrays.
+/// What the bits of a deterministic run depend on besides its configuration.
+struct PinnedChoices {
+  std::map<std::string, std::string> versions;  ///< by name: "cuDNN" -> "91300"
+  /// The algorithm of every matrix product run so far, as kernels/matmul_cache.h writes it. Not
+  /// looked into here.
+  std::vector<std::string> products;
+
+  bool operator==(const PinnedChoices&) const = default;
+};
+
+/// Everything of a run besides the arena's arrays.
 struct TrainingState {
   int64_t step = 0;      ///< optimizer updates done, skipped ones included
   int64_t position = 0;  ///< samples of the data stream consumed
@@ -24,6 +36,10 @@ struct TrainingState {
   std::vector<double> timestep_history;
   std::vector<int64_t> timestep_counts;
   std::string config;  ///< the run's resolved configuration, YAML
+  /// Nothing where the run was not deterministic or the checkpoint is older than this field.
+  std::optional<PinnedChoices> pinned;
+  /// Of fp8; nothing likewise, and nothing from load_state(): it lies in a file of its own.
+  std::optional<ops::Fp8State> fp8;
 };
 
 /// "step-1000" in `folder`.
@@ -42,7 +58,7 @@ struct TrainingState {
 std::filesystem::path save(const std::filesystem::path& folder, const optim::Arena& arena,
                            const TrainingState& state);
 
-/// Reads only the manifest's state. kIo for a folder that is no checkpoint.
+/// Reads only the manifest's part of the state. kIo for a folder that is no checkpoint.
 [[nodiscard]] TrainingState load_state(const std::filesystem::path& checkpoint);
 
 /// Fills the arena (its master, moments and averages, then the compute copies) and returns the

@@ -16,16 +16,20 @@ constexpr int64_t kMaxManifestBytes = 64 << 20;
 constexpr const char* kFormat = "kinora-checkpoint";
 
 Json state_json(const TrainingState& state) {
-  return {{"step", state.step},
-          {"position", state.position},
-          {"optimizer",
-           {{"applied_steps", state.optimizer.applied_steps},
-            {"skipped_steps", state.optimizer.skipped_steps},
-            {"loss_scale", state.optimizer.loss_scale},
-            {"good_steps", state.optimizer.good_steps}}},
-          {"timestep_history", state.timestep_history},
-          {"timestep_counts", state.timestep_counts},
-          {"config", state.config}};
+  Json json = {{"step", state.step},
+               {"position", state.position},
+               {"optimizer",
+                {{"applied_steps", state.optimizer.applied_steps},
+                 {"skipped_steps", state.optimizer.skipped_steps},
+                 {"loss_scale", state.optimizer.loss_scale},
+                 {"good_steps", state.optimizer.good_steps}}},
+               {"timestep_history", state.timestep_history},
+               {"timestep_counts", state.timestep_counts},
+               {"config", state.config}};
+  if (state.pinned) {
+    json["pinned"] = {{"versions", state.pinned->versions}, {"products", state.pinned->products}};
+  }
+  return json;
 }
 
 TrainingState parse_state(const Json& json) {
@@ -40,6 +44,11 @@ TrainingState parse_state(const Json& json) {
   json.at("timestep_history").get_to(state.timestep_history);
   json.at("timestep_counts").get_to(state.timestep_counts);
   json.at("config").get_to(state.config);
+  if (const auto pinned = json.find("pinned"); pinned != json.end()) {
+    state.pinned.emplace();
+    pinned->at("versions").get_to(state.pinned->versions);
+    pinned->at("products").get_to(state.pinned->products);
+  }
   return state;
 }
 

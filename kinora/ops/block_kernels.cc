@@ -734,4 +734,16 @@ std::vector<std::string> BlockKernels::report() const {
   return lines;
 }
 
+std::string BlockKernels::product_choices() const {
+  return impl_->products ? impl_->products->choices() : std::string();
+}
+
+size_t BlockKernels::pin_products(const std::string& choices) {
+  return impl_->products ? impl_->products->pin(choices) : 0;
+}
+
+std::map<std::string, std::string> BlockKernels::library_versions() const {
+  return impl_->device.is_cuda() ? cuda::library_versions() : std::map<std::string, std::string>();
+}
+
 }  // namespace kinora::ops

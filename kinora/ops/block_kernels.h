@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -155,6 +156,15 @@ class BlockKernels {
   /// A line for every product seen: shape, algorithm, speed where it was timed; and for every part
   /// that was timed in several ways: what each took.
   [[nodiscard]] std::vector<std::string> report() const;
+
+  /// The algorithms of the products seen, a line each as kernels/matmul_cache.h writes them; empty
+  /// where libtorch runs them.
+  [[nodiscard]] std::string product_choices() const;
+  /// Uses these algorithms from now on, before anything is run or recorded: the same bits again.
+  /// @return  the lines that are of this GPU and library.
+  size_t pin_products(const std::string& choices);
+  /// The versions by name of the libraries that blocks are computed with, besides libtorch.
+  [[nodiscard]] std::map<std::string, std::string> library_versions() const;
 
  private:
   struct Impl;

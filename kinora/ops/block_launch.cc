@@ -1,6 +1,7 @@
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
 #include "kinora/ops/block_launch.h"
 
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/ops/empty.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAStream.h>
@@ -178,6 +179,21 @@ void Products::run(const kernels::MatmulProblem& problem,
 std::vector<std::string> Products::report() const {
   return impl_->matmul.report();
 }
+std::string Products::choices() const {
+  return impl_->matmul.choices();
+}
+size_t Products::pin(const std::string& choices) {
+  return impl_->matmul.pin(choices);
+}
+
+std::map<std::string, std::string> library_versions() {
+  std::map<std::string, std::string> versions = {
+      {"cuBLASLt", std::to_string(kernels::cuda::Matmul::library_version())}};
+  if (const auto& hooks = at::detail::getCUDAHooks(); hooks.compiledWithCuDNN()) {
+    versions.emplace("cuDNN", std::to_string(hooks.versionRuntimeCuDNN()));
+  }
+  return versions;
+}
 
 struct FusedAttention::Impl {
   /// What runs a shape in one direction.
@@ -192,7 +208,7 @@ struct FusedAttention::Impl {
     bool timed;
   };
 
-  explicit Impl(bool deterministic) : cudnn(deterministic) {}
+  explicit Impl(bool deterministic) : times(!deterministic), cudnn(deterministic) {}
 
   void launch_cudnn(const kernels::AttentionForward& call) {
     const at::Tensor workspace = scratch(cudnn.workspace_bytes(call));
@@ -211,12 +227,13 @@ struct FusedAttention::Impl {
     KINORA_CUDA_CHECK(kernels::cuda::attention_backward(call, workspace.data_ptr(), stream()));
   }
 
-  /// Chosen once a shape; while a graph is captured nothing can be timed, and our own is taken.
+  /// Chosen once a shape; while a graph is captured nothing can be timed, and our own is taken, as
+  /// where the same bits are wanted each time.
   template <typename Call>
   const Choice& choose(const Call& call, bool backward, bool has_lse) {
     for (Choice& choice : choices) {
       if (choice.shape == call.shape && choice.backward == backward && choice.has_lse == has_lse) {
-        if (choice.timed || is_capturing()) {
+        if (choice.timed || !times || is_capturing()) {
           return choice;
         }
         measure(call, choice);
@@ -227,11 +244,11 @@ struct FusedAttention::Impl {
                   .backward = backward,
                   .has_lse = has_lse,
                   .own = kernels::cuda::attention_supported(call.shape),
-                  .cudnn_possible = cudnn.unsupported_reason(call).empty(),
+                  .cudnn_possible = times && cudnn.unsupported_reason(call).empty(),
                   .own_ms = 0.0,
                   .cudnn_ms = 0.0,
                   .timed = false};
-    if (!is_capturing()) {
+    if (times && !is_capturing()) {
       measure(call, choice);
     }
     return choices.emplace_back(choice);
@@ -250,6 +267,7 @@ struct FusedAttention::Impl {
     choice.timed = true;
   }
 
+  bool times;
   kernels::cuda::CudnnAttention cudnn;
   std::vector<Choice> choices;
 };
@@ -282,7 +300,8 @@ void FusedAttention::backward(const kernels::AttentionBackward& call) {
 
 std::string FusedAttention::describe() const {
   if (impl_->choices.empty()) {
-    return "own or cuDNN's, chosen by timing at the first step";
+    return impl_->times ? "own or cuDNN's, chosen by timing at the first step"
+                        : "own where it can, else cuDNN's";
   }
   std::ostringstream text;
   text.precision(3);

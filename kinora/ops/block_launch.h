@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -51,14 +52,21 @@ class Products {
   [[nodiscard]] bool supports(const kernels::MatmulProblem& problem);
   void run(const kernels::MatmulProblem& problem, const kernels::MatmulArguments& arguments);
   [[nodiscard]] std::vector<std::string> report() const;
+  /// As kernels::cuda::Matmul's.
+  [[nodiscard]] std::string choices() const;
+  size_t pin(const std::string& choices);
 
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 
+/// The versions by name of the libraries that blocks are computed with: cuBLASLt and cuDNN.
+[[nodiscard]] std::map<std::string, std::string> library_versions();
+
 /// Our own attention and cuDNN's: the faster of the two a shape and direction, timed at its first
-/// call (outside of a graph's capture).
+/// call (outside of a graph's capture). If deterministic nothing is timed: our own where it can,
+/// else cuDNN's.
 class FusedAttention {
  public:
   explicit FusedAttention(bool deterministic);

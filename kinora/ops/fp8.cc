@@ -7,6 +7,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <string>
 
 #include "kinora/core/cuda.h"
 #include "kinora/core/error.h"
@@ -16,7 +17,6 @@
 namespace kinora::ops {
 namespace {
 
-constexpr int64_t kHistory = 16;    // steps whose magnitudes count
 constexpr int64_t kAlignment = 16;  // of the sizes of fp8 products
 
 kernels::ScaleUpdate scale_update(const at::Tensor& amax, const at::Tensor& history, int64_t window,
@@ -49,7 +49,7 @@ Fp8::Fp8(int64_t num_linears, at::Device device) : num_linears_(num_linears), de
                "newer) and a build with nvcc. Hint: train.fp8=false computes in train.precision");
   const auto options = at::device(device).dtype(at::kFloat);
   amax_ = at::zeros({2 * num_linears * kStride}, options);
-  history_ = at::zeros({2 * num_linears * kStride, kHistory}, options);
+  history_ = at::zeros({2 * num_linears * kStride, kFp8History}, options);
   scale_ = at::ones({2 * num_linears * kStride}, options);
   inverse_ = at::ones({2 * num_linears * kStride}, options);
   largest_ = at::full({num_linears, 2, kStride}, kernels::kLargestE4M3, options);
@@ -62,7 +62,7 @@ Fp8::Fp8(int64_t num_linears, at::Device device) : num_linears_(num_linears), de
 
 void Fp8::begin_step(const std::vector<LinearWeights>& linears) {
   if (num_steps_ > 0) {
-    cuda::update_scales(scale_update(amax_, history_, kHistory, largest_, scale_, inverse_));
+    cuda::update_scales(scale_update(amax_, history_, kFp8History, largest_, scale_, inverse_));
   }
   if (weights_.empty()) {
     for (const LinearWeights& linear : linears) {
@@ -86,6 +86,34 @@ void Fp8::begin_step(const std::vector<LinearWeights>& linears) {
                     .scale = weight_scale_.const_data_ptr<float>() + kStride * linear.number});
   }
   ++num_steps_;
+}
+
+at::Tensor Fp8::of_linears(const at::Tensor& numbers) const {
+  std::vector<int64_t> shape = numbers.sizes().vec();
+  shape[0] = kStride;
+  shape.insert(shape.begin(), {num_linears_, 2});
+  return numbers.view(shape).select(2, 0);
+}
+
+std::optional<Fp8State> Fp8::state() const {
+  if (num_steps_ == 0) {
+    return std::nullopt;
+  }
+  const auto on_host = [this](const at::Tensor& numbers) {
+    return of_linears(numbers).to(at::kCPU).contiguous();
+  };
+  return Fp8State{on_host(amax_), on_host(history_), on_host(scale_)};
+}
+
+void Fp8::restore(const Fp8State& state) {
+  const std::string fault = fault_of(state);
+  KINORA_CHECK(fault.empty(), kIo, "[fp8] ", fault);
+  KINORA_CHECK(state.amax.size(0) == num_linears_, kIo, "[fp8] the scales must be of ",
+               num_linears_, " linears, got ", state.amax.size(0));
+  of_linears(amax_).copy_(state.amax);
+  of_linears(history_).copy_(state.history);
+  of_linears(scale_).copy_(state.scale);
+  num_steps_ = 1;  // begin_step() of the next one makes its scales of these
 }
 
 bool Fp8::covers(int64_t number, int64_t rows) const {

@@ -3,10 +3,11 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <string>
+#include <optional>
 #include <vector>
 
 #include "kinora/ops/block_kernels.h"
+#include "kinora/ops/fp8_state.h"
 
 /// Training in 8-bit floats: which linears compute in them, and the scales of their operands
 /// (kernels/fp8.h). Inputs and weights are E4M3, gradients E5M2 (Micikevicius et al. 2022).
@@ -26,8 +27,15 @@ class Fp8 {
   void begin_step(const std::vector<LinearWeights>& linears);
 
   /// In the first step nothing is known of inputs and gradients: it computes in the block's type,
-  /// and only measures.
+  /// and only measures. The step after restore() is no first one.
   [[nodiscard]] bool is_calibrating() const { return num_steps_ <= 1; }
+
+  /// What another run of the same model needs to go on after the steps so far; nothing before the
+  /// first. Waits for the device.
+  [[nodiscard]] std::optional<Fp8State> state() const;
+  /// Goes on from there: the next step computes in fp8, with the scales that it would have had. kIo
+  /// for the state of another number of linears or with a fault_of().
+  void restore(const Fp8State& state);
 
   /// Whether a linear of this number and these sizes computes in fp8.
   [[nodiscard]] bool covers(int64_t number, int64_t rows) const;
@@ -45,6 +53,9 @@ class Fp8 {
   [[nodiscard]] Weight weight(int64_t number) const;
 
  private:
+  /// Of amax_, history_ or scale_, those of inputs and gradients (dim 1) of the linears (dim 0).
+  [[nodiscard]] at::Tensor of_linears(const at::Tensor& numbers) const;
+
   int64_t num_linears_;
   at::Device device_;
   int64_t num_steps_ = 0;

@@ -65,6 +65,16 @@ void Products::run(const kernels::MatmulProblem& /*problem*/,
 std::vector<std::string> Products::report() const {
   refuse();
 }
+std::string Products::choices() const {
+  refuse();
+}
+size_t Products::pin(const std::string& /*choices*/) {
+  refuse();
+}
+
+std::map<std::string, std::string> library_versions() {
+  return {};
+}
 
 FusedAttention::FusedAttention(bool /*deterministic*/) {
   refuse();

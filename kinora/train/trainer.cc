@@ -22,6 +22,7 @@
 #include "kinora/models/dit.h"
 #include "kinora/ops/device.h"
 #include "kinora/pipelines/class_to_image.h"
+#include "kinora/train/exact_resume.h"
 #include "kinora/train/non_finite.h"
 #include "kinora/train/run_log.h"
 #include "kinora/train/self_test.h"
@@ -242,6 +243,7 @@ class Trainer::Impl {
     if (importance_ && !state_.timestep_counts.empty()) {
       importance_->restore({.history = state_.timestep_history, .counts = state_.timestep_counts});
     }
+    resume_exactly(config_, device_, state_, kernels_.get());
     log_info("[train] resumed from ", checkpoint, ": step ", state_.step, ", ", state_.position,
              " samples seen");
     warn_of_changes(checkpoint);
@@ -425,6 +427,7 @@ class Trainer::Impl {
       state_.timestep_history = importance_->state().history;
       state_.timestep_counts = importance_->state().counts;
     }
+    keep_for_resume(config_, device_, kernels_.get(), state_);
     state_.config = config_yaml_;
     checkpoint::save(directory_.checkpoints(), *arena_, state_);
     checkpoint::prune(directory_.checkpoints(), config_.checkpoint.keep_last,

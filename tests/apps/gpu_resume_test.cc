@@ -2,11 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "kinora/core/cuda.h"
 #include "tests/apps/run_folder.h"
 
 namespace kinora::apps {
 namespace {
+
+namespace fs = std::filesystem;
 
 struct Case {
   std::string name;
@@ -17,19 +21,33 @@ std::ostream& operator<<(std::ostream& stream, const Case& value) {
   return stream << value.name;
 }
 
+// Products of which cuBLASLt has fp8 ones.
+const Arguments kWide = {"model.hidden=128", "train.precision=bf16"};
+
+void skip_without_gpu(const Arguments& overrides) {
+  if (!cuda_available()) {
+    GTEST_SKIP() << "there is no GPU: " << cuda_unavailable_reason();
+  }
+  const CudaDevice device = cuda_device(0);
+  const bool is_fp8 =
+      std::find(overrides.begin(), overrides.end(), "train.fp8=true") != overrides.end();
+  if (is_fp8 && 10 * device.major + device.minor < 89) {
+    GTEST_SKIP() << device.name << " has no fp8 products";
+  }
+}
+
+Arguments with(Arguments arguments, const Arguments& more) {
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
 class GpuResumeTest : public RunTest, public testing::WithParamInterface<Case> {
  protected:
-  void SetUp() override {
-    if (!cuda_available()) {
-      GTEST_SKIP() << "there is no GPU: " << cuda_unavailable_reason();
-    }
-  }
+  void SetUp() override { skip_without_gpu(GetParam().overrides); }
 
   void train_on_gpu(const std::string& run, const Arguments& more) const {
-    Arguments arguments = {"train.device=cuda", "train.deterministic=true"};
-    arguments.insert(arguments.end(), GetParam().overrides.begin(), GetParam().overrides.end());
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    train_well(run_dir(run), arguments);
+    const Arguments all = {"train.device=cuda", "train.deterministic=true"};
+    train_well(run_dir(run), with(with(all, GetParam().overrides), more));
   }
 };
 
@@ -44,19 +62,95 @@ TEST_P(GpuResumeTest, TwentyStepsEqualTenAndTen) {
 
 INSTANTIATE_TEST_SUITE_P(
     Recipes, GpuResumeTest,
-    testing::Values(Case{"iddpm_fp32", {}}, Case{"iddpm_bf16", {"train.precision=bf16"}},
-                    Case{"iddpm_fp16", {"train.precision=fp16"}},
-                    Case{"flow_bf16",
-                         {"objective.kind=flow", "model.learn_sigma=false", "train.precision=bf16",
-                          "train.micro_batch=4", "optim.max_grad_norm=1",
-                          "ema.decays=[0.9, 0.999]"}},
-                    Case{"importance_recomputed",
-                         {"objective.timestep_sampling=importance", "objective.timesteps=21",
-                          "train.global_batch=96", "train.recompute=block"}},
-                    Case{"validated_and_sampled",
-                         {"train.precision=bf16", "data.validation=8", "validation.every=4",
-                          "sample.every=3", "sample.count=2"}}),
+    testing::Values(
+        Case{"iddpm_fp32", {}}, Case{"iddpm_bf16", {"train.precision=bf16"}},
+        Case{"iddpm_fp16", {"train.precision=fp16"}},
+        Case{"flow_bf16",
+             {"objective.kind=flow", "model.learn_sigma=false", "train.precision=bf16",
+              "train.micro_batch=4", "optim.max_grad_norm=1", "ema.decays=[0.9, 0.999]"}},
+        Case{"importance_recomputed",
+             {"objective.timestep_sampling=importance", "objective.timesteps=21",
+              "train.global_batch=96", "train.recompute=block"}},
+        Case{"validated_and_sampled",
+             {"train.precision=bf16", "data.validation=8", "validation.every=4", "sample.every=3",
+              "sample.count=2"}},
+        Case{"fp8_bf16", with(kWide, {"train.fp8=true"})},
+        Case{"fp8_without_graphs", with(kWide, {"train.fp8=true", "kernels.graphs=off"})},
+        Case{"fp8_accumulated",
+             with(kWide, {"train.fp8=true", "train.micro_batch=4", "train.recompute=block"})}),
     [](const auto& info) { return info.param.name; });
+
+class GpuPinnedTest : public RunTest {
+ protected:
+  void SetUp() override { skip_without_gpu({"train.fp8=true"}); }
+
+  [[nodiscard]] Outcome train_on_gpu(const Arguments& more) const {
+    return train(run_dir("run"),
+                 with(with({"train.device=cuda", "train.deterministic=true"}, kWide), more));
+  }
+  [[nodiscard]] fs::path manifest_path() const {
+    return run_dir("run") / "checkpoints/step-10/manifest.json";
+  }
+  [[nodiscard]] nlohmann::json pinned() const {
+    return nlohmann::json::parse(read_text(manifest_path())).at("state").at("pinned");
+  }
+  /// What resuming says after a change of the pinned lines.
+  [[nodiscard]] std::string resumed_with(const std::vector<std::string>& lines) const {
+    auto manifest = nlohmann::json::parse(read_text(manifest_path()));
+    manifest.at("state").at("pinned").at("products") = lines;
+    write_text(manifest_path(), manifest.dump());
+    const Outcome outcome = train_on_gpu({"train.steps=20", "--resume", "auto"});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return outcome.err;
+  }
+};
+
+std::string replaced(std::string line, const std::string& from, const std::string& to) {
+  const size_t at = line.find(from);
+  EXPECT_NE(at, std::string::npos) << line;
+  return at == std::string::npos ? line : line.replace(at, from.size(), to);
+}
+
+TEST_F(GpuPinnedTest, AlgorithmsOfAllProductsAndVersionsArePinned) {
+  ASSERT_EQ(train_on_gpu({"train.steps=10"}).exit_code, 0);
+  const nlohmann::json found = pinned();
+  EXPECT_EQ(found.at("versions").at("the GPU"), cuda_device(0).name);
+  EXPECT_TRUE(found.at("versions").contains("cuBLASLt"));
+  const auto lines = found.at("products").get<std::vector<std::string>>();
+  EXPECT_GT(lines.size(), 5U);
+  for (const std::string& line : lines) {
+    EXPECT_TRUE(line.starts_with(cuda_device(0).name + "|")) << line;
+  }
+  const std::string log = resumed_with(lines);
+  for (const char* warning : {"refuses the pinned", "that the checkpoint pins", "cuBLASLt was"}) {
+    EXPECT_EQ(log.find(warning), std::string::npos) << log;
+  }
+}
+
+TEST_F(GpuPinnedTest, WhatCannotBeTakenOverIsNamed) {
+  ASSERT_EQ(train_on_gpu({"train.steps=10"}).exit_code, 0);
+  const auto lines = pinned().at("products").get<std::vector<std::string>>();
+  std::vector<std::string> refused;
+  std::vector<std::string> foreign;
+  for (const std::string& line : lines) {
+    refused.push_back(replaced(line, "|id=", "|id=99"));
+    foreign.push_back(replaced(line, cuda_device(0).name, "Another GPU"));
+  }
+  EXPECT_NE(resumed_with(refused).find("cuBLASLt refuses the pinned algorithm id=99"),
+            std::string::npos);
+  fs::remove_all(run_dir("run") / "checkpoints/step-20");
+  const std::string all = std::to_string(lines.size());
+  EXPECT_NE(resumed_with(foreign).find(all + " of the " + all + " algorithms"), std::string::npos);
+}
+
+TEST_F(GpuPinnedTest, Fp8SwitchedOnMeasuresFirstAndSaysSo) {
+  ASSERT_EQ(train_on_gpu({"train.steps=10"}).exit_code, 0);
+  const Outcome outcome = train_on_gpu({"train.steps=20", "train.fp8=true", "--resume", "auto"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_NE(outcome.err.find("the checkpoint has no scales of fp8"), std::string::npos)
+      << outcome.err;
+  EXPECT_TRUE(fs::exists(run_dir("run") / "checkpoints/step-20/fp8.safetensors"));
+}
 
 }  // namespace
 }  // namespace kinora::apps

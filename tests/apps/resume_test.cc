@@ -1,8 +1,10 @@
 // Training to the end equals training, stopping and resuming, to the last bit.
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <numbers>
 #include <span>
 #include <vector>
@@ -12,6 +14,8 @@
 
 namespace kinora::apps {
 namespace {
+
+using testing::HasSubstr;
 
 struct Case {
   std::string name;
@@ -64,6 +68,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"no_average", {"ema.decays=[]"}}, Case{"recomputed", {"train.recompute=block:1"}},
         Case{"flipped_cosine",
              {"data.flip=true", "lr.schedule=cosine", "lr.warmup=5", "lr.horizon=18"}},
+        Case{"deterministic", {"train.deterministic=true"}},
         // The set of 20 images ends within a step.
         Case{"short_epochs", {"data.count=20", "data.queue=1"}},
         Case{"validated_and_sampled",
@@ -82,6 +87,50 @@ TEST_F(ImportanceTest, HistoryIsFullInTheRunsAbove) {
   for (const auto& count : counts) {
     EXPECT_EQ(count, 10);
   }
+}
+
+class PinnedTest : public RunTest {
+ protected:
+  /// Changes the state in the manifest of "parts" at step 10, a deterministic run's.
+  void change_state(const std::function<void(nlohmann::json&)>& change) const {
+    train_well(run_dir("parts"), {"train.deterministic=true", "train.steps=10"});
+    const auto path = run_dir("parts") / "checkpoints/step-10/manifest.json";
+    auto manifest = nlohmann::json::parse(read_text(path));
+    change(manifest.at("state"));
+    write_text(path, manifest.dump());
+  }
+  [[nodiscard]] Outcome resume() const {
+    return train(run_dir("parts"),
+                 {"train.deterministic=true", "train.steps=20", "--resume", "auto"});
+  }
+};
+
+// What a checkpoint was before it pinned anything.
+TEST_F(PinnedTest, OlderCheckpointsAreResumed) {
+  change_state([](nlohmann::json& state) { EXPECT_EQ(state.erase("pinned"), 1U); });
+  const Outcome outcome = resume();
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("the checkpoint pins no algorithms"));
+  train_well(run_dir("whole"), {"train.deterministic=true", "train.steps=20"});
+  expect_same_state(run_dir("whole") / "checkpoints/step-20",
+                    run_dir("parts") / "checkpoints/step-20");
+}
+
+TEST_F(PinnedTest, OtherVersionsAreNamed) {
+  change_state(
+      [](nlohmann::json& state) { state.at("pinned").at("versions").at("libtorch") = "1.0.0"; });
+  const Outcome outcome = resume();
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("libtorch was 1.0.0 and is now "));
+}
+
+TEST_F(PinnedTest, DamagedLinesAreRefused) {
+  change_state([](nlohmann::json& state) {
+    state.at("pinned").at("products") = nlohmann::json::array({"NVIDIA H200|130100|m=1"});
+  });
+  const Outcome outcome = resume();
+  EXPECT_NE(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.err, HasSubstr("the checkpoint pins an algorithm that cannot be read"));
 }
 
 class UnchangedTest : public RunTest {};

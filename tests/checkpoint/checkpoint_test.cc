@@ -1,22 +1,27 @@
 #include "kinora/checkpoint/checkpoint.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full_like.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "kinora/checkpoint/manifest.h"
 #include "kinora/io/file.h"
 #include "kinora/io/safetensors.h"
+#include "kinora/ops/host_bytes.h"
 #include "tests/checkpoint/testing.h"
 
 namespace kinora::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -104,6 +109,55 @@ TEST_F(CheckpointTest, LoadsEveryArrayAndTheState) {
     EXPECT_EQ(got.timestep_counts, state.timestep_counts);
     EXPECT_EQ(load_state(path).config, "some: config\n");
   }
+}
+
+ops::Fp8State some_scales() {
+  const auto ramp = [](at::IntArrayRef shape) {
+    return (at::arange(8 * ops::kFp8History, at::kFloat) * 0.1F + 1.0F)
+        .slice(0, 0, c10::multiply_integers(shape))
+        .view(shape)
+        .clone();
+  };
+  ops::Fp8State state = {ramp({4, 2}), ramp({4, 2, ops::kFp8History}), ramp({4, 2})};
+  state.amax[0][1] = std::numeric_limits<float>::infinity();  // an overflow in the last step
+  return state;
+}
+
+TEST_F(CheckpointTest, LoadsTheScalesOfFp8AndThePinnedAlgorithms) {
+  const Trained saved(3);
+  TrainingState state = state_at(1);
+  state.fp8 = some_scales();
+  state.pinned = {.versions = {{"cuDNN", "91300"}, {"the GPU", "NVIDIA H200"}},
+                  .products = {"NVIDIA H200|130100|m=1|id=66|ns=0|", "another"}};
+  const fs::path path = save(folder(), saved.arena, state);
+  Trained loaded(4);
+  const TrainingState got = load(path, loaded.arena);
+  EXPECT_TRUE(saved.equals(loaded));
+  ASSERT_TRUE(got.fp8.has_value());
+  EXPECT_TRUE(at::equal(got.fp8->amax, state.fp8->amax));
+  EXPECT_TRUE(at::equal(got.fp8->history, state.fp8->history));
+  EXPECT_TRUE(at::equal(got.fp8->scale, state.fp8->scale));
+  EXPECT_EQ(got.pinned, state.pinned);
+  EXPECT_EQ(load_state(path).pinned, state.pinned);
+  EXPECT_FALSE(load_state(path).fp8.has_value());
+
+  // What was loaded is written as the same bytes again.
+  TrainingState again = got;
+  again.step = 2;
+  const fs::path second = save(folder(), loaded.arena, again);
+  EXPECT_EQ(read_text(path / "fp8.safetensors"), read_text(second / "fp8.safetensors"));
+}
+
+// As every checkpoint was before there were these.
+TEST_F(CheckpointTest, HasNeitherWhereTheRunHasNeither) {
+  const Trained saved(3);
+  const fs::path path = save(folder(), saved.arena, state_at(1));
+  EXPECT_FALSE(fs::exists(path / "fp8.safetensors"));
+  EXPECT_EQ(read_text(path / kManifestName).find("pinned"), std::string::npos);
+  Trained loaded(4);
+  const TrainingState got = load(path, loaded.arena);
+  EXPECT_FALSE(got.fp8.has_value());
+  EXPECT_FALSE(got.pinned.has_value());
 }
 
 TEST_F(CheckpointTest, HoldsPlainFilesThatOthersRead) {
@@ -224,6 +278,74 @@ TEST_F(DamageTest, WellSummedFileWithOtherTensorsIsFound) {
   manifest["shards"][0]["checksum"] = summary.checksum;
   write_text(path_ / kManifestName, manifest.dump());
   EXPECT_THAT(load_refusal(), HasSubstr("must hold bucket body, F32 ["));
+}
+
+class Fp8DamageTest : public CheckpointTest {
+ protected:
+  Fp8DamageTest() {
+    TrainingState state = state_at(1);
+    state.fp8 = some_scales();
+    path_ = save(folder(), Trained(3).arena, state);
+  }
+
+  [[nodiscard]] std::string load_refusal() const {
+    Trained loaded(4);
+    const Trained untouched(4);
+    std::string message = refusal(ErrorKind::kIo, [&] { (void)load(path_, loaded.arena); });
+    EXPECT_TRUE(loaded.equals(untouched)) << "a refused checkpoint has changed the arena";
+    return message;
+  }
+
+  /// What is said of a file with these arrays that the manifest vouches for.
+  [[nodiscard]] std::string refusal_of(
+      const std::vector<std::pair<std::string, at::Tensor>>& arrays) const {
+    std::vector<io::SafetensorsTensor> tensors;
+    for (const auto& [name, array] : arrays) {
+      tensors.push_back({.name = name,
+                         .dtype = DType::kF32,
+                         .shape = array.sizes().vec(),
+                         .data = ops::bytes_of(array)});
+    }
+    const io::SafetensorsSummary summary =
+        io::write_safetensors(path_ / "fp8.safetensors", tensors);
+    auto manifest = nlohmann::json::parse(read_text(path_ / kManifestName));
+    auto& shard = manifest["shards"].back();
+    EXPECT_EQ(shard["role"], kFp8Role);
+    shard["bytes"] = summary.num_bytes;
+    shard["checksum"] = summary.checksum;
+    write_text(path_ / kManifestName, manifest.dump());
+    return load_refusal();
+  }
+
+  fs::path path_;
+};
+
+TEST_F(Fp8DamageTest, FlippedBitsAndMissingFilesAreFound) {
+  const fs::path file = path_ / "fp8.safetensors";
+  const std::string whole = read_text(file);
+  for (const size_t at : {size_t{0}, whole.size() / 2, whole.size() - 1}) {
+    std::string damaged = whole;
+    damaged[at] = static_cast<char>(damaged[at] ^ 0x10);
+    write_text(file, damaged);
+    EXPECT_THAT(load_refusal(), AllOf(HasSubstr("fp8.safetensors"), HasSubstr("checksum")));
+  }
+  write_text(file, whole.substr(0, whole.size() - 1));
+  EXPECT_THAT(load_refusal(), HasSubstr("bytes, got"));
+  fs::remove(file);
+  EXPECT_THAT(load_refusal(), HasSubstr("fp8.safetensors"));
+}
+
+TEST_F(Fp8DamageTest, OtherArraysAndNumbersAreFound) {
+  const ops::Fp8State sound = some_scales();
+  EXPECT_THAT(refusal_of({{"amax", sound.amax}, {"history", sound.history}}),
+              AllOf(HasSubstr("fp8.safetensors"), HasSubstr("scale must be F32 [4, 2]"),
+                    HasSubstr("Hint")));
+  EXPECT_THAT(refusal_of({{"amax", sound.amax}, {"history", sound.amax}, {"scale", sound.scale}}),
+              HasSubstr("history must be F32 [4, 2, 16]"));
+  const at::Tensor scale = sound.scale.clone();
+  scale[1][1] = 0.0F;
+  EXPECT_THAT(refusal_of({{"amax", sound.amax}, {"history", sound.history}, {"scale", scale}}),
+              HasSubstr("scale must be finite and positive, got 0 at 3"));
 }
 
 TEST_F(DamageTest, OtherModelsAreRefused) {

@@ -22,6 +22,8 @@ Manifest example() {
       .applied_steps = 11, .skipped_steps = 1, .loss_scale = 32768.0F, .good_steps = 7};
   manifest.state.timestep_history = {0.1, 1.0 / 3.0, 5e-324};
   manifest.state.timestep_counts = {1, 2, 0};
+  manifest.state.pinned = {.versions = {{"cuDNN", "91300"}},
+                           .products = {"NVIDIA H200|130100|m=1|id=66|ns=0|", ""}};
   manifest.state.config = "run:\n  dir: \"a b\"\n# \xC3\xA9\n";
   optim::Bucket bucket;
   bucket.name = "blocks.0";
@@ -62,6 +64,7 @@ TEST_F(ManifestTest, ReadsBackWhatWasWritten) {
   EXPECT_EQ(got.state.timestep_history, expected.state.timestep_history);
   EXPECT_EQ(got.state.timestep_counts, expected.state.timestep_counts);
   EXPECT_EQ(got.state.config, expected.state.config);
+  EXPECT_EQ(got.state.pinned, expected.state.pinned);
   ASSERT_EQ(got.buckets.size(), 1U);
   EXPECT_EQ(got.buckets[0].name, "blocks.0");
   EXPECT_EQ(got.buckets[0].numel, 4096);
@@ -74,6 +77,30 @@ TEST_F(ManifestTest, ReadsBackWhatWasWritten) {
   EXPECT_EQ(got.shards[0].role, "master");
   EXPECT_EQ(got.shards[0].num_bytes, 16500);
   EXPECT_EQ(got.shards[0].checksum, "0123456789abcdef");
+}
+
+// Of the first version of the format, before runs pinned anything.
+TEST_F(ManifestTest, ReadsTheOldest) {
+  const Manifest got = read(R"({
+ "format": "kinora-checkpoint",
+ "version": 1,
+ "state": {
+  "step": 10,
+  "position": 80,
+  "optimizer": {"applied_steps": 10, "skipped_steps": 0, "loss_scale": 1.0, "good_steps": 0},
+  "timestep_history": [],
+  "timestep_counts": [],
+  "config": "run:\n  dir: a\n"
+ },
+ "buckets": [{"name": "head", "numel": 2, "tensors": [
+   {"name": "head.bias", "shape": [2], "dtype": "F32", "offset": 0}]}],
+ "shards": [{"file": "master.safetensors", "role": "master", "bytes": 72,
+             "checksum": "0123456789abcdef"}]
+})");
+  EXPECT_EQ(got.state.step, 10);
+  EXPECT_EQ(got.state.config, "run:\n  dir: a\n");
+  EXPECT_FALSE(got.state.pinned.has_value());
+  EXPECT_FALSE(got.state.fp8.has_value());
 }
 
 TEST_F(ManifestTest, SameContentSameBytes) {
@@ -113,8 +140,8 @@ TEST_F(ManifestTest, EveryMissingFieldIsRefused) {
       if (whole.at(place.parent_pointer()).is_array()) {
         continue;
       }
-      if (place.back() == "dtype") {
-        continue;  // for readers: all is F32
+      if (place.back() == "dtype" || place.back() == "pinned" || place.back() == "cuDNN") {
+        continue;  // for readers: all is F32; what only some runs have
       }
       json less = whole;
       less.at(place.parent_pointer()).erase(place.back());
@@ -136,6 +163,16 @@ TEST_F(ManifestTest, WrongTypesAreRefused) {
   EXPECT_THAT(refusal_of([](json& m) { m["buckets"][0]["tensors"][0]["shape"] = 3; }),
               HasSubstr("damaged"));
   EXPECT_THAT(refusal_of([](json& m) { m["shards"][0]["file"] = 3; }), HasSubstr("damaged"));
+  for (const json& wrong : {json("x"), json(3), json::array({1, 2}), json(nullptr)}) {
+    EXPECT_THAT(refusal_of([&](json& m) { m["state"]["pinned"]["products"] = wrong; }),
+                HasSubstr("damaged"))
+        << wrong;
+    EXPECT_THAT(refusal_of([&](json& m) { m["state"]["pinned"]["versions"] = wrong; }),
+                HasSubstr("damaged"))
+        << wrong;
+    EXPECT_THAT(refusal_of([&](json& m) { m["state"]["pinned"] = wrong; }), HasSubstr("damaged"))
+        << wrong;
+  }
 }
 
 TEST_F(ManifestTest, FilesOutsideOfTheFolderAreRefused) {

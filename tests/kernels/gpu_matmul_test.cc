@@ -452,6 +452,11 @@ TEST_F(GpuMatmulTest, PinnedChoicesAreTaken) {
   EXPECT_EQ(second.choices(), choices);
   EXPECT_NE(second.report()[0].find("pinned"), std::string::npos) << second.report()[0];
 
+  // What is pinned and not run yet stays in the list.
+  Matmul third({.search = false, .deterministic = true});
+  EXPECT_EQ(third.pin(choices), 1U);
+  EXPECT_EQ(third.choices(), choices);
+
   // An algorithm that the library does not know is not run.
   MatmulChoices damaged = parse_choices(choices);
   damaged.begin()->second.id = 12'345;

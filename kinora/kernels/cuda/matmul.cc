@@ -9,6 +9,7 @@
 
 #include "kinora/core/cuda.h"
 #include "kinora/core/error.h"
+#include "kinora/core/log.h"
 #include "kinora/kernels/cuda/matmul_plan.h"
 #include "kinora/kernels/cuda/matmul_search.h"
 #include "kinora/kernels/matmul_cache.h"
@@ -204,6 +205,7 @@ class Matmul::Impl {
         choices.emplace(key(entry), entry.algorithm.choice);
       }
     }
+    choices.insert(pinned_.begin(), pinned_.end());
     return format_choices(choices);
   }
 
@@ -244,6 +246,9 @@ class Matmul::Impl {
     if (!is_refusal(first)) {
       return first;
     }
+    if (entry->source == Source::kPinned) {
+      warn_of_refused_pin(*entry, entry->algorithm.choice);
+    }
     for (const MatmulAlgorithm& other : proposals(context, entry->plan, kNumFallbacks)) {
       if (std::memcmp(&other.algo, &entry->algorithm.algo, sizeof(other.algo)) == 0) {
         continue;
@@ -281,6 +286,9 @@ class Matmul::Impl {
         entry->was_searched = true;
         return;
       }
+      if (source == Source::kPinned) {
+        warn_of_refused_pin(*entry, position->second);
+      }
     }
     const std::vector<MatmulAlgorithm> first = proposals(library_.context(), *plan, 1);
     if (first.empty()) {
@@ -289,6 +297,12 @@ class Matmul::Impl {
     entry->algorithm = first.front();
     entry->source = Source::kFirstProposal;
     entry->was_searched = !options_.search;
+  }
+
+  static void warn_of_refused_pin(const Entry& entry, const MatmulChoice& choice) {
+    log_warn("[matmul] cuBLASLt refuses the pinned algorithm ", describe(choice), " of ",
+             describe(entry.plan.problem, entry.plan.alignment),
+             "; another is taken, which may round differently");
   }
 
   [[nodiscard]] std::string key(const Entry& entry) const {
@@ -351,6 +365,10 @@ std::string Matmul::choices() const {
 
 size_t Matmul::pin(const std::string& choices) {
   return impl_->pin(choices);
+}
+
+size_t Matmul::library_version() {
+  return cublasLtGetVersion();
 }
 
 std::vector<std::string> Matmul::report() const {

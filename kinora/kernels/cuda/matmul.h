@@ -47,14 +47,19 @@ class Matmul {
   /// Throws kInternal for unsupported problems and failures of the library.
   void run(const MatmulProblem& problem, const MatmulArguments& arguments, cudaStream_t stream);
 
-  /// The algorithms of all problems run so far, timed or not, a line each: what pin() takes.
+  /// The algorithms of all problems run so far, timed or not, and of the pinned ones not run yet, a
+  /// line each: what pin() takes.
   [[nodiscard]] std::string choices() const;
 
   /// From now on the problems named in `choices` use the algorithms named there, without search;
-  /// the same algorithm on the same GPU gives the same bits. Lines of another GPU or cuBLASLt,
-  /// damaged lines, and what the library rejects are passed over.
+  /// the same algorithm on the same GPU gives the same bits. Lines of another GPU or cuBLASLt and
+  /// damaged lines are passed over. What the library rejects when the problem comes is named in a
+  /// warning, and the problem treated as if it were not pinned.
   /// @return  lines of this GPU and cuBLASLt.
   size_t pin(const std::string& choices);
+
+  /// cuBLASLt's version number.
+  [[nodiscard]] static size_t library_version();
 
   /// One line a problem used so far: shape, types, epilogue, algorithm, TFLOP/s when timed.
   [[nodiscard]] std::vector<std::string> report() const;
