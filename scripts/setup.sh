@@ -30,7 +30,7 @@ readonly NVCC_PACKAGES=(nvidia-cuda-nvcc==13.0.88 "$CRT_PACKAGE" nvidia-nvvm==13
                         nvidia-cuda-cccl==13.0.85)
 readonly PACKAGES=(make g++ cmake ninja-build ccache git ca-certificates libyaml-cpp-dev
                    libcli11-dev nlohmann-json3-dev libgtest-dev libgmock-dev libbenchmark-dev
-                   libjpeg-dev libpng-dev libwebp-dev libxxhash-dev zlib1g-dev)
+                   libjpeg-dev libpng-dev libwebp-dev libxxhash-dev zlib1g-dev libgloo-dev)
 # One version of the tools everywhere: another clang-format formats otherwise.
 readonly DEV_PACKAGES=(clang-format-14 clang-tidy-14 python3)
 readonly TORCH_SPACE_MB=7000  # torch and its CUDA libraries: 4.5 GB, and 2.5 GB of downloads on the way

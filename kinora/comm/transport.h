@@ -1,0 +1,86 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "kinora/comm/group.h"
+
+namespace c10d {
+class Store;
+}
+
+/// What a Group is built on: one class for CPU tensors, one for CUDA tensors. Internal to the room;
+/// arguments were checked by Group.
+namespace kinora::comm {
+
+/// Connects to the store of `world` (rank 0 makes it, unless it is hosted) and waits until every
+/// rank has. kComm after `timeout`, with the ranks that are missing. For several ranks only.
+[[nodiscard]] c10::intrusive_ptr<c10d::Store> meet(const World& world,
+                                                   std::chrono::milliseconds timeout);
+
+/// What a Work stands for.
+class Pending {
+ public:
+  virtual ~Pending() = default;
+  virtual void wait() = 0;
+};
+
+/// One call on a group, for error messages.
+struct Call {
+  Operation operation;
+  int64_t sequence;   ///< counts the group's calls, from 1
+  std::string group;  ///< "rank 1 of 4"
+};
+
+/// kComm "[comm] all_reduce 17 on rank 1 of 4 failed: REASON".
+[[noreturn]] void throw_failed(const Call& call, const std::string& reason);
+
+/// Who meets where.
+struct Membership {
+  c10::intrusive_ptr<c10d::Store> store;  ///< of this group alone
+  int64_t rank = 0;
+  int64_t size = 1;
+  bool one_host = false;  ///< all ranks are on one machine
+  std::chrono::milliseconds timeout{0};
+};
+
+/// Collectives over one library. With `async` false the caller waits at once, so that an
+/// implementation may use the current stream.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  virtual Work all_reduce(const Call& call, const at::Tensor& tensor, Reduction reduction,
+                          bool async) = 0;
+  virtual Work all_gather(const Call& call, const at::Tensor& output, const at::Tensor& input,
+                          bool async) = 0;
+  virtual Work reduce_scatter(const Call& call, const at::Tensor& output, const at::Tensor& input,
+                              Reduction reduction, bool async) = 0;
+  virtual Work all_to_all(const Call& call, const at::Tensor& output, const at::Tensor& input,
+                          bool async) = 0;
+  virtual Work broadcast(const Call& call, const at::Tensor& tensor, int64_t root, bool async) = 0;
+  virtual Work send(const Call& call, const at::Tensor& tensor, int64_t to) = 0;
+  virtual Work receive(const Call& call, const at::Tensor& tensor, int64_t from) = 0;
+  virtual Work exchange(const Call& call, const at::Tensor& output, int64_t from,
+                        const at::Tensor& input, int64_t to) = 0;
+};
+
+/// One that hosts can wait for each other with.
+class HostTransport : public Transport {
+ public:
+  virtual Work barrier(const Call& call) = 0;
+};
+
+/// CPU tensors. Connects to all ranks of the group at once.
+[[nodiscard]] std::unique_ptr<HostTransport> make_gloo(const Membership& membership);
+
+/// CUDA tensors on `device`; the communicator comes with the first operation. kCuda in a build
+/// without CUDA.
+[[nodiscard]] std::unique_ptr<Transport> make_nccl(const Membership& membership, at::Device device);
+
+}  // namespace kinora::comm

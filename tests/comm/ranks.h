@@ -1,0 +1,24 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+
+#include "kinora/comm/group.h"
+
+/// Test bodies in several processes.
+namespace kinora::comm {
+
+struct RankOptions {
+  GroupOptions group = {std::chrono::seconds(20), std::chrono::seconds(20)};
+  std::chrono::seconds time_limit{60};  ///< after which the processes are killed
+};
+
+/// Runs `body` in `num_ranks` processes that are connected by Gloo: this binary again, with the
+/// current test only, where this function connects and calls `body` instead. What comes before and
+/// after it in a test runs in those processes too. The test fails, with the output of the ranks
+/// concerned, unless all of them succeed; none is left behind.
+void run_on_ranks(int64_t num_ranks, const std::function<void(const Group& world)>& body,
+                  const RankOptions& options = {});
+
+}  // namespace kinora::comm
