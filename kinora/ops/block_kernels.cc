@@ -113,6 +113,7 @@ kernels::AttentionShape attention_shape(const at::Tensor& qkv, int64_t heads) {
 
 struct BlockKernels::Impl {
   at::Device device;
+  bool deterministic;
   FastestWay ways;
   bool own_norm = false;
   bool attention_fused = true;                         // of the composed path
@@ -247,7 +248,8 @@ struct BlockKernels::Impl {
 
 BlockKernels::BlockKernels(const KernelOptions& options, at::Device device, at::ScalarType type,
                            bool deterministic)
-    : impl_(new Impl{.device = device, .ways = FastestWay(deterministic)}) {
+    : impl_(new Impl{
+          .device = device, .deterministic = deterministic, .ways = FastestWay(deterministic)}) {
   const bool can = cuda::has_block_kernels(device, type);
   impl_->own_norm = choose(options.adaln, can, "adaln");
   if (choose(options.epilogue, can, "epilogue")) {
@@ -704,7 +706,9 @@ bool BlockKernels::can_be_recorded() const {
 std::string BlockKernels::describe() const {
   std::ostringstream text;
   text << "norms " << (impl_->own_norm ? "own" : "composed") << ", products "
-       << (impl_->products ? "cuBLASLt, searched" : "libtorch's");
+       << (!impl_->products       ? "libtorch's"
+           : impl_->deterministic ? "cuBLASLt, its first choices"
+                                  : "cuBLASLt, searched");
   if (impl_->fp8 != nullptr) {
     text << " (fp8 where it can";
     if (impl_->numbered_flops > 0.0) {
