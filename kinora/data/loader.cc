@@ -255,6 +255,9 @@ class Loader::Impl {
           bad_.add(index, reason);
         }
       }
+      if (attempt >= source_.size()) {
+        bad_.check();  // all of them, which another thread may be about to say
+      }
       const std::lock_guard<std::mutex> lock(mutex_);
       // Throwing, since a slot must not seem whole; next() reports the first error only.
       KINORA_CHECK(!stopping_ && attempt < source_.size(), kIo,

@@ -28,8 +28,18 @@ void BadSamples::add(int64_t index, const std::string& reason) {
   if (first_reasons_.size() < kNumNamed) {
     first_reasons_.push_back(reason);
   }
+  count_.store(static_cast<int64_t>(indices_.size()), std::memory_order_relaxed);
+  check_locked();
+  log_warn("[data] left out a sample that cannot be read: ", reason);
+}
+
+void BadSamples::check() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  check_locked();
+}
+
+void BadSamples::check_locked() const {
   const auto count = static_cast<int64_t>(indices_.size());
-  count_.store(count, std::memory_order_relaxed);
   if (count > limit_ || count >= source_.size()) {
     std::string list;
     for (const std::string& first : first_reasons_) {
@@ -39,7 +49,6 @@ void BadSamples::add(int64_t index, const std::string& reason) {
                 " samples may be unreadable, got ", count, "; the first of them:", list,
                 "\nHint: mend or remove these files, or raise data.max_bad.");
   }
-  log_warn("[data] left out a sample that cannot be read: ", reason);
 }
 
 int64_t SampleReader::num_bytes() const {

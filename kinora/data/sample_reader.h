@@ -25,11 +25,15 @@ class BadSamples {
   [[nodiscard]] int64_t count() const { return count_.load(std::memory_order_relaxed); }
 
   /// Notes that sample `index` cannot be read because of `reason`, an error's message that names
-  /// it; the first time this goes to the log. Throws Error (kIo) with the first reasons when there
-  /// are more than the limit.
+  /// it; the first time this goes to the log. Throws as check().
   void add(int64_t index, const std::string& reason);
 
+  /// Throws Error (kIo) with the first reasons when there are more than the limit, or no others.
+  void check() const;
+
  private:
+  void check_locked() const;
+
   const Source& source_;
   int64_t limit_;
   mutable std::mutex mutex_;
