@@ -33,8 +33,6 @@ struct ForwardTraits {
   static constexpr int kStages = 4;
 };
 
-inline constexpr float kSlack = 8.0F;
-
 /// Q's fragments of a warp: [m][chunk][half] has (row 16 m + 8 half + g, elements 8 chunk + 2 t..).
 template <int kHeadDim, int kMTiles>
 __device__ __forceinline__ void load_queries(uint32_t (&q)[kMTiles][kHeadDim / 8][2],

@@ -52,6 +52,15 @@ __device__ __forceinline__ uint4 load_shared_uint4(uint32_t address) {
   return value;
 }
 
+__device__ __forceinline__ float4 load_shared_float4(uint32_t address) {
+  float4 value;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+               : "r"(address)
+               : "memory");
+  return value;
+}
+
 /// One store of 16 bytes, which the compiler may not part.
 __device__ __forceinline__ void store_global(void* address, uint4 value) {
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(value.x),

@@ -19,6 +19,9 @@ struct Row {
 
 inline constexpr float kLog2E = 1.4426950408889634F;
 inline constexpr float kLn2 = 0.6931471805599453F;
+/// By how much, in powers of two, a score may exceed the running maximum before that is raised
+/// (attention_forward.cuh).
+inline constexpr float kSlack = 8.0F;
 
 /// Row `row` of head h of sample b.
 __device__ __forceinline__ uint16_t* row_of(const HeadsView& view, int64_t b, int64_t row,

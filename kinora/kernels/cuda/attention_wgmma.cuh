@@ -16,6 +16,11 @@
 /// head_dim (rows x head_dim, "K-major") and over the rows (head_dim x rows, "MN-major").
 namespace kinora::kernels::cuda::attention {
 
+/// A block: one warpgroup feeds the copy engine, the others compute.
+inline constexpr int kGroupThreads = 128;  // of a warpgroup
+inline constexpr int kConsumers = 2;       // warpgroups that compute
+inline constexpr int kThreads = (1 + kConsumers) * kGroupThreads;
+
 /// Elements of a plane.
 inline constexpr int kPlaneElements = 16;
 

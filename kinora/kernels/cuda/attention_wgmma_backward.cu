@@ -27,10 +27,7 @@
 namespace kinora::kernels::cuda::attention {
 namespace {
 
-constexpr int kGroupThreads = 128;  // of a warpgroup
-constexpr int kSummers = kGroupThreads - 32;
-constexpr int kConsumers = 2;  // warpgroups that compute
-constexpr int kThreads = (1 + kConsumers) * kGroupThreads;
+constexpr int kSummers = kGroupThreads - 32;  // threads that sum up parts of dQ
 constexpr int kStatsThreads = 256;
 constexpr int kKeys = 256;    // of a block
 constexpr int kQueries = 64;  // of a tile
@@ -49,8 +46,7 @@ struct Plan {
   uint32_t heads_reciprocal = 0;  // 2^32 / heads, rounded up: exact for batch heads^2 < 2^32
   Rounds rounds;                  // of clusters over the heads
   int cluster = 0;                // blocks that share a head
-  float2* stats =
-      nullptr;  // [batch heads][num_tiles 64]: -lse / scale, -delta; zeros behind the end
+  float2* stats = nullptr;  // [num_heads][num_tiles 64]: -lse / scale, -delta; zeros at the end
 };
 
 /// Shared memory. K and V of heads take turns in a ring of their own; where the parts of dQ leave
@@ -160,15 +156,6 @@ __device__ __forceinline__ void store_cluster(uint32_t address, float x, float y
           "r"(address),
       "f"(x), "f"(y), "r"(barrier)
       : "memory");
-}
-
-__device__ __forceinline__ float4 load_shared_float4(uint32_t address) {
-  float4 value;
-  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
-               : "r"(address)
-               : "memory");
-  return value;
 }
 
 /// Where a thread of the computing warpgroups stands.

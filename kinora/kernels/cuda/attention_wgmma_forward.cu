@@ -37,9 +37,6 @@
 namespace kinora::kernels::cuda::attention {
 namespace {
 
-constexpr int kGroupThreads = 128;
-constexpr int kConsumers = 2;  // warpgroups that compute
-constexpr int kThreads = (1 + kConsumers) * kGroupThreads;
 constexpr int kTileRows = 64;  // queries of a product, keys of a stage, rows of a copy
 constexpr int kScoreTiles = kTileRows / 8;
 constexpr int kStages = 7;
@@ -220,7 +217,6 @@ template <int kHeadDim, bool kFirst>
 __device__ __forceinline__ bool add_scores(Queries<kHeadDim>& queries, float (&factors)[2],
                                            float (&e)[kScoreTiles][4],
                                            const float (&s)[kScoreTiles][4], float scale_log2) {
-  constexpr float kSlack = 8.0F;  // in powers of two
   float local[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
