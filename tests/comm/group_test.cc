@@ -12,6 +12,7 @@
 #include "kinora/comm/rendezvous.h"
 #include "kinora/core/error.h"
 #include "tests/comm/ranks.h"
+#include "tests/error_of.h"
 
 namespace kinora::comm {
 namespace {
@@ -27,17 +28,6 @@ at::Tensor filled(double value, int64_t count = 4) {
 
 double first(const at::Tensor& tensor) {
   return tensor.flatten()[0].item<double>();
-}
-
-template <typename Call>
-std::string error_of(ErrorKind kind, const Call& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), kind) << error.what();
-    return error.what();
-  }
-  return "no error";
 }
 
 TEST(GroupTest, OfOneCopiesAndCountsNothing) {

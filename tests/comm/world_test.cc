@@ -6,6 +6,7 @@
 #include <map>
 
 #include "kinora/core/error.h"
+#include "tests/error_of.h"
 
 namespace kinora::comm {
 namespace {
@@ -26,17 +27,6 @@ std::string text_of(const World& world) {
          std::to_string(world.local_rank) + "/" + std::to_string(world.local_size) + " " +
          world.store_host + ":" + std::to_string(world.store_port) +
          (world.store_is_hosted ? " hosted " : "") + world.store_prefix;
-}
-
-template <typename Call>
-std::string error_of(const Call& call, ErrorKind kind = ErrorKind::kConfig) {
-  try {
-    static_cast<void>(call());
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), kind) << error.what();
-    return error.what();
-  }
-  return "no error";
 }
 
 const Variables kTorchrun = {{"RANK", "5"},
@@ -96,11 +86,13 @@ TEST(WorldTest, NamesWhatIsMissing) {
     for (const auto& [name, value] : launcher) {
       Variables variables = launcher;
       variables.erase(name);
-      EXPECT_THAT(error_of([&] { return world_of(variables); }), HasSubstr(name));
+      EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return world_of(variables); }),
+                  HasSubstr(name));
     }
   }
   for (const char* name : {"SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NODELIST"}) {
-    EXPECT_THAT(error_of([&] { return world_of(with(kSlurm, name, "")); }), HasSubstr(name));
+    EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return world_of(with(kSlurm, name, "")); }),
+                HasSubstr(name));
   }
 }
 
@@ -121,7 +113,8 @@ TEST(WorldTest, NamesWhatContradicts) {
   };
   for (const auto& [launcher, name, value, expected] : cases) {
     const Variables variables = with(launcher, name, value);
-    EXPECT_THAT(error_of([&] { return world_of(variables); }), HasSubstr(expected));
+    EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return world_of(variables); }),
+                HasSubstr(expected));
   }
 }
 
@@ -129,9 +122,11 @@ TEST(WorldTest, ChecksAnExplicitOne) {
   World world;
   EXPECT_NO_THROW(check_world(world));
   world.size = 2;
-  EXPECT_THAT(error_of([&] { return check_world(world), 0; }), HasSubstr("store_host"));
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return check_world(world), 0; }),
+              HasSubstr("store_host"));
   world.rank = -1;
-  EXPECT_THAT(error_of([&] { return check_world(world), 0; }), HasSubstr("rank -1"));
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return check_world(world), 0; }),
+              HasSubstr("rank -1"));
 }
 
 TEST(WorldTest, ParsesSlurmsLists) {
@@ -141,12 +136,14 @@ TEST(WorldTest, ParsesSlurmsLists) {
   EXPECT_EQ(first_slurm_host("n[3,5]"), "n3");
   EXPECT_EQ(first_slurm_host("rack[1-2]node[03-04]-ib,x"), "rack1node03-ib");
   for (const char* wrong : {"", ",a", "a[", "a[]", "a[x]", "a]"}) {
-    EXPECT_THAT(error_of([&] { return first_slurm_host(wrong); }), HasSubstr("list of nodes"));
+    EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return first_slurm_host(wrong); }),
+                HasSubstr("list of nodes"));
   }
   EXPECT_EQ(slurm_tasks_per_node("4(x2),3"), (std::vector<int64_t>{4, 4, 3}));
   EXPECT_EQ(slurm_tasks_per_node("8"), (std::vector<int64_t>{8}));
   for (const char* wrong : {"", "4(x)", "4(x2", "(x2)", "4,", "4(x99999999)"}) {
-    EXPECT_THAT(error_of([&] { return slurm_tasks_per_node(wrong); }), HasSubstr("tasks per node"));
+    EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return slurm_tasks_per_node(wrong); }),
+                HasSubstr("tasks per node"));
   }
 }
 

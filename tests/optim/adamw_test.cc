@@ -11,7 +11,6 @@
 
 #include <cmath>
 #include <fstream>
-#include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -20,6 +19,7 @@
 #include "kinora/core/philox.h"
 #include "kinora/ops/optimizer_step.h"
 #include "kinora/ops/random.h"
+#include "tests/error_of.h"
 #include "tests/optim/model.h"
 
 namespace kinora::optim {
@@ -379,16 +379,6 @@ TEST(AdamWTest, EnqueuedStepsEqualBlockingOnesAndReportTheirLoss) {
   }
   expect_same_bits(blocking.arena, enqueued.arena, all_roles(blocking.arena));
   EXPECT_EQ(second.wait_report(37).applied_steps, 37) << "as long as the ring holds it";
-}
-
-std::string error_of(ErrorKind kind, const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), kind) << error.what();
-    return error.what();
-  }
-  return "no error";
 }
 
 TEST(AdamWErrorTest, SettingsAreChecked) {

@@ -9,25 +9,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 
 #include "kinora/core/error.h"
+#include "tests/error_of.h"
 #include "tests/optim/model.h"
 
 namespace kinora::optim {
 namespace {
 
 using testing::HasSubstr;
-
-std::string error_of(ErrorKind kind, const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), kind) << error.what();
-    return error.what();
-  }
-  return "no error";
-}
 
 /// Two blocks and an island.
 struct SmallModel : TestParameters {
