@@ -130,9 +130,10 @@ TEST(GroupTest, OverlapsAndCounts) {
     const at::Tensor message = filled(0);
     const at::Tensor exchanged = filled(0);
     const Work reducing = world.all_reduce_async(sum);
-    const Work gathering = world.all_gather_async(whole, filled(world.rank() + 5, 100));
+    const Work gathering =
+        world.all_gather_async(whole, filled(static_cast<double>(world.rank() + 5), 100));
     const int64_t peer = 1 - world.rank();
-    const Work sending = world.send_async(filled(world.rank() + 7), peer);
+    const Work sending = world.send_async(filled(static_cast<double>(world.rank() + 7)), peer);
     world.receive(message, peer);
     sending.wait();
     world.exchange(exchanged, peer, message, peer);
@@ -146,7 +147,8 @@ TEST(GroupTest, OverlapsAndCounts) {
     EXPECT_EQ(first(message), static_cast<double>(peer + 7));
     EXPECT_EQ(first(exchanged), static_cast<double>(world.rank() + 7));
 
-    const Group copy = world;
+    Group copy;
+    copy = world;  // shares the counters
     EXPECT_EQ(copy.traffic(Operation::kAllReduce).bytes, 4 * 300001);
     EXPECT_EQ(copy.traffic(Operation::kAllGather).bytes, 4 * 200);
     EXPECT_EQ(copy.traffic(Operation::kSend).bytes, 16);
