@@ -9,6 +9,10 @@
 namespace kinora::comm {
 namespace {
 
+int64_t num_bytes(const at::Tensor& tensor) {
+  return static_cast<int64_t>(tensor.nbytes());
+}
+
 bool is_floating(at::ScalarType type) {
   return type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
 }
@@ -137,7 +141,7 @@ Work Group::Impl::all_reduce(const at::Tensor& tensor, Reduction reduction, bool
     return {};
   }
   Transport& transport = transport_of(tensor, Operation::kAllReduce);
-  const Call counted = call(Operation::kAllReduce, tensor.nbytes());
+  const Call counted = call(Operation::kAllReduce, num_bytes(tensor));
   return tensor.numel() == 0 ? Work() : transport.all_reduce(counted, tensor, reduction, async);
 }
 
@@ -148,7 +152,7 @@ Work Group::Impl::all_gather(const at::Tensor& output, const at::Tensor& input, 
     return {};
   }
   Transport& transport = transport_of(output, Operation::kAllGather);
-  const Call counted = call(Operation::kAllGather, output.nbytes());
+  const Call counted = call(Operation::kAllGather, num_bytes(output));
   return output.numel() == 0 ? Work() : transport.all_gather(counted, output, input, async);
 }
 
@@ -161,7 +165,7 @@ Work Group::Impl::reduce_scatter(const at::Tensor& output, const at::Tensor& inp
     return {};
   }
   Transport& transport = transport_of(input, Operation::kReduceScatter);
-  const Call counted = call(Operation::kReduceScatter, input.nbytes());
+  const Call counted = call(Operation::kReduceScatter, num_bytes(input));
   return input.numel() == 0 ? Work()
                             : transport.reduce_scatter(counted, output, input, reduction, async);
 }
@@ -175,7 +179,7 @@ Work Group::Impl::all_to_all(const at::Tensor& output, const at::Tensor& input, 
     return {};
   }
   Transport& transport = transport_of(input, Operation::kAllToAll);
-  const Call counted = call(Operation::kAllToAll, input.nbytes());
+  const Call counted = call(Operation::kAllToAll, num_bytes(input));
   return input.numel() == 0 ? Work() : transport.all_to_all(counted, output, input, async);
 }
 
@@ -187,7 +191,7 @@ Work Group::Impl::broadcast(const at::Tensor& tensor, int64_t root, bool async) 
     return {};
   }
   Transport& transport = transport_of(tensor, Operation::kBroadcast);
-  const Call counted = call(Operation::kBroadcast, tensor.nbytes());
+  const Call counted = call(Operation::kBroadcast, num_bytes(tensor));
   return tensor.numel() == 0 ? Work() : transport.broadcast(counted, tensor, root, async);
 }
 
@@ -308,7 +312,7 @@ Work Group::send_async(const at::Tensor& tensor, int64_t to) const {
   check_tensor("send", tensor);
   impl_->check_peer("send", to);
   Transport& transport = impl_->transport_of(tensor, Operation::kSend);
-  const Call counted = impl_->call(Operation::kSend, tensor.nbytes());
+  const Call counted = impl_->call(Operation::kSend, num_bytes(tensor));
   return tensor.numel() == 0 ? Work() : transport.send(counted, tensor, to);
 }
 
@@ -320,7 +324,7 @@ Work Group::receive_async(const at::Tensor& tensor, int64_t from) const {
   check_tensor("receive", tensor);
   impl_->check_peer("receive", from);
   Transport& transport = impl_->transport_of(tensor, Operation::kReceive);
-  const Call counted = impl_->call(Operation::kReceive, tensor.nbytes());
+  const Call counted = impl_->call(Operation::kReceive, num_bytes(tensor));
   return tensor.numel() == 0 ? Work() : transport.receive(counted, tensor, from);
 }
 
@@ -339,7 +343,7 @@ Work Group::exchange_async(const at::Tensor& output, int64_t from, const at::Ten
   impl_->check_peer("exchange", from);
   impl_->check_peer("exchange", to);
   Transport& transport = impl_->transport_of(input, Operation::kExchange);
-  const Call counted = impl_->call(Operation::kExchange, input.nbytes());
+  const Call counted = impl_->call(Operation::kExchange, num_bytes(input));
   return input.numel() == 0 ? Work() : transport.exchange(counted, output, from, input, to);
 }
 
