@@ -122,7 +122,10 @@ void check_rounding(const Group& world) {
     const int64_t count = world.size() * 1001;
     std::vector<at::Tensor> all;
     for (int64_t rank = 0; rank < world.size(); ++rank) {
-      all.push_back(at::arange(count, at::kFloat).mul(0.37 + 0.11 * rank).sin().to(type));
+      all.push_back(at::arange(count, at::kFloat)
+                        .mul(0.37 + 0.11 * static_cast<double>(rank))
+                        .sin()
+                        .to(type));
     }
     at::Tensor expected = all[0].to(at::kFloat);
     for (int64_t rank = 1; rank < world.size(); ++rank) {
