@@ -64,6 +64,9 @@ class Queued : public Pending {
  public:
   explicit Queued(std::shared_future<void> done) : done_(std::move(done)) {}
   void wait() override { done_.get(); }
+  [[nodiscard]] bool is_done() const override {
+    return done_.wait_for(milliseconds(0)) == std::future_status::ready;
+  }
 
  private:
   std::shared_future<void> done_;
@@ -96,6 +99,8 @@ class PointToPoint : public Pending {
     }
   }
 
+  [[nodiscard]] bool is_done() const override { return work_->isCompleted(); }
+
  private:
   const Call call_;
   const C10dWork work_;
@@ -114,6 +119,7 @@ class Both : public Pending {
     first_.wait();
     second_.wait();
   }
+  [[nodiscard]] bool is_done() const override { return first_.is_done() && second_.is_done(); }
 
  private:
   const Work first_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include "kinora/comm/journal.h"
 #include "kinora/comm/transport.h"
 #include "kinora/core/error.h"
 
@@ -72,6 +73,10 @@ void Work::wait() const {
   }
 }
 
+bool Work::is_done() const {
+  return pending_ == nullptr || pending_->is_done();
+}
+
 void throw_failed(const Call& call, const std::string& reason) {
   // libtorch's texts go on with a stack.
   throw_error(ErrorKind::kComm, "[comm] ", to_string(call.operation), ' ', call.sequence, " on ",
@@ -80,6 +85,7 @@ void throw_failed(const Call& call, const std::string& reason) {
 }
 
 struct Group::Impl {
+  World world;
   int64_t rank = 0;
   std::vector<int64_t> world_ranks = {0};
   std::array<Traffic, kNumOperations> traffic;
@@ -87,6 +93,7 @@ struct Group::Impl {
   Membership membership;
   at::Device device = at::kCPU;
   std::string name;  // "rank 1 of 4", for errors
+  std::shared_ptr<Journal> journal = std::make_shared<Journal>();
   int64_t num_calls = 0;
   int64_t num_splits = 0;
   std::unique_ptr<HostTransport> cpu;
@@ -117,7 +124,14 @@ struct Group::Impl {
     Traffic& counted = traffic[static_cast<size_t>(operation)];
     ++counted.calls;
     counted.bytes += bytes;
-    return {operation, ++num_calls, name};
+    Call call{operation, ++num_calls, name};
+    journal->add(call, bytes);
+    return call;
+  }
+
+  Work started(Work work) const {
+    journal->set_pending(work.pending_);
+    return work;
   }
 
   void check_peer(std::string_view operation, int64_t peer) const {
@@ -142,7 +156,8 @@ Work Group::Impl::all_reduce(const at::Tensor& tensor, Reduction reduction, bool
   }
   Transport& transport = transport_of(tensor, Operation::kAllReduce);
   const Call counted = call(Operation::kAllReduce, num_bytes(tensor));
-  return tensor.numel() == 0 ? Work() : transport.all_reduce(counted, tensor, reduction, async);
+  return tensor.numel() == 0 ? Work()
+                             : started(transport.all_reduce(counted, tensor, reduction, async));
 }
 
 Work Group::Impl::all_gather(const at::Tensor& output, const at::Tensor& input, bool async) {
@@ -153,7 +168,8 @@ Work Group::Impl::all_gather(const at::Tensor& output, const at::Tensor& input, 
   }
   Transport& transport = transport_of(output, Operation::kAllGather);
   const Call counted = call(Operation::kAllGather, num_bytes(output));
-  return output.numel() == 0 ? Work() : transport.all_gather(counted, output, input, async);
+  return output.numel() == 0 ? Work()
+                             : started(transport.all_gather(counted, output, input, async));
 }
 
 Work Group::Impl::reduce_scatter(const at::Tensor& output, const at::Tensor& input,
@@ -166,8 +182,9 @@ Work Group::Impl::reduce_scatter(const at::Tensor& output, const at::Tensor& inp
   }
   Transport& transport = transport_of(input, Operation::kReduceScatter);
   const Call counted = call(Operation::kReduceScatter, num_bytes(input));
-  return input.numel() == 0 ? Work()
-                            : transport.reduce_scatter(counted, output, input, reduction, async);
+  return input.numel() == 0
+             ? Work()
+             : started(transport.reduce_scatter(counted, output, input, reduction, async));
 }
 
 Work Group::Impl::all_to_all(const at::Tensor& output, const at::Tensor& input, bool async) {
@@ -180,7 +197,7 @@ Work Group::Impl::all_to_all(const at::Tensor& output, const at::Tensor& input, 
   }
   Transport& transport = transport_of(input, Operation::kAllToAll);
   const Call counted = call(Operation::kAllToAll, num_bytes(input));
-  return input.numel() == 0 ? Work() : transport.all_to_all(counted, output, input, async);
+  return input.numel() == 0 ? Work() : started(transport.all_to_all(counted, output, input, async));
 }
 
 Work Group::Impl::broadcast(const at::Tensor& tensor, int64_t root, bool async) {
@@ -192,7 +209,7 @@ Work Group::Impl::broadcast(const at::Tensor& tensor, int64_t root, bool async) 
   }
   Transport& transport = transport_of(tensor, Operation::kBroadcast);
   const Call counted = call(Operation::kBroadcast, num_bytes(tensor));
-  return tensor.numel() == 0 ? Work() : transport.broadcast(counted, tensor, root, async);
+  return tensor.numel() == 0 ? Work() : started(transport.broadcast(counted, tensor, root, async));
 }
 
 Group::Group() : impl_(std::make_shared<Impl>()) {}
@@ -231,6 +248,8 @@ Group Group::split(const std::vector<std::vector<int64_t>>& parts) const {
   const int64_t number = impl_->num_splits++;
   const std::vector<int64_t>& members = parts[mine];
   auto impl = std::make_shared<Impl>();
+  impl->world = impl_->world;
+  impl->journal = impl_->journal;
   impl->world_ranks.clear();
   for (const int64_t member : members) {
     impl->world_ranks.push_back(world_ranks()[member]);
@@ -301,7 +320,7 @@ Work Group::barrier_async() const {
   if (impl_->alone()) {
     return {};
   }
-  return impl_->cpu->barrier(impl_->call(Operation::kBarrier, 0));
+  return impl_->started(impl_->cpu->barrier(impl_->call(Operation::kBarrier, 0)));
 }
 
 void Group::send(const at::Tensor& tensor, int64_t to) const {
@@ -313,7 +332,7 @@ Work Group::send_async(const at::Tensor& tensor, int64_t to) const {
   impl_->check_peer("send", to);
   Transport& transport = impl_->transport_of(tensor, Operation::kSend);
   const Call counted = impl_->call(Operation::kSend, num_bytes(tensor));
-  return tensor.numel() == 0 ? Work() : transport.send(counted, tensor, to);
+  return tensor.numel() == 0 ? Work() : impl_->started(transport.send(counted, tensor, to));
 }
 
 void Group::receive(const at::Tensor& tensor, int64_t from) const {
@@ -325,7 +344,7 @@ Work Group::receive_async(const at::Tensor& tensor, int64_t from) const {
   impl_->check_peer("receive", from);
   Transport& transport = impl_->transport_of(tensor, Operation::kReceive);
   const Call counted = impl_->call(Operation::kReceive, num_bytes(tensor));
-  return tensor.numel() == 0 ? Work() : transport.receive(counted, tensor, from);
+  return tensor.numel() == 0 ? Work() : impl_->started(transport.receive(counted, tensor, from));
 }
 
 void Group::exchange(const at::Tensor& output, int64_t from, const at::Tensor& input,
@@ -344,7 +363,8 @@ Work Group::exchange_async(const at::Tensor& output, int64_t from, const at::Ten
   impl_->check_peer("exchange", to);
   Transport& transport = impl_->transport_of(input, Operation::kExchange);
   const Call counted = impl_->call(Operation::kExchange, num_bytes(input));
-  return input.numel() == 0 ? Work() : transport.exchange(counted, output, from, input, to);
+  return input.numel() == 0 ? Work()
+                            : impl_->started(transport.exchange(counted, output, from, input, to));
 }
 
 Traffic Group::traffic(Operation operation) const {
@@ -355,11 +375,20 @@ void Group::reset_traffic() const {
   impl_->traffic = {};
 }
 
+std::optional<LastCall> Group::last_call() const {
+  return impl_->journal->last();
+}
+
+const World& Group::world() const {
+  return impl_->world;
+}
+
 Group connect(const World& world, at::Device device, const GroupOptions& options) {
   check_world(world);
   KINORA_CHECK(!device.is_cuda() || device.has_index(), kConfig,
                "[comm] a GPU must be given with its index, got ", device, '.');
   auto impl = std::make_shared<Group::Impl>();
+  impl->world = world;
   impl->rank = world.rank;
   impl->device = device;
   if (world.size == 1) {

@@ -7,6 +7,8 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -42,6 +44,17 @@ inline constexpr size_t kNumOperations = 9;
 struct Traffic {
   int64_t calls = 0;
   int64_t bytes = 0;
+};
+
+/// The last call on a group or one split off it, by whichever was last: what a rank that hangs is
+/// asked first.
+struct LastCall {
+  Operation operation = Operation::kBarrier;
+  int64_t bytes = 0;      ///< as in Traffic
+  int64_t sequence = 0;   ///< in its group, from 1: the same on all its ranks
+  std::string group;      ///< "rank 1 of 4"
+  int64_t num_calls = 0;  ///< on all these groups so far
+  bool done = true;       ///< see Work::is_done
 };
 
 /// Times after which a missing rank is an error.
@@ -128,6 +141,13 @@ class Group {
   /// Since the last reset; copies of a group share it, splits count for themselves.
   [[nodiscard]] Traffic traffic(Operation operation) const;
   void reset_traffic() const;
+
+  /// None if there was none, as on a group of one. Any thread may ask, at any time.
+  [[nodiscard]] std::optional<LastCall> last_call() const;
+
+  /// Of which it is a group: as given to connect(), also after a split. A group of one that nobody
+  /// connected is a world of one.
+  [[nodiscard]] const World& world() const;
 
  private:
   friend Group connect(const World& world, at::Device device, const GroupOptions& options);

@@ -23,36 +23,6 @@ std::string arrival_key(int64_t rank) {
   return "arrived/" + std::to_string(rank);
 }
 
-/// What torch reports spans lines with its stack; people need the first.
-std::string first_line(const std::exception& error) {
-  const std::string text = error.what();
-  return text.substr(0, text.find('\n'));
-}
-
-c10::intrusive_ptr<c10d::Store> connect_store(const World& world,
-                                              std::chrono::milliseconds timeout) {
-  c10d::TCPStoreOptions options;
-  options.port = static_cast<uint16_t>(world.store_port);
-  options.isServer = world.rank == 0 && !world.store_is_hosted;
-  options.waitWorkers = false;
-  options.timeout = timeout;
-  try {
-    return c10::make_intrusive<c10d::TCPStore>(world.store_host, options);
-  } catch (const std::exception& error) {
-    if (options.isServer) {
-      throw_error(ErrorKind::kComm, "[comm] rank 0 could not keep the store at ", world.store_host,
-                  ':', world.store_port, ": ", first_line(error),
-                  ". Hint: is the port taken by another run?");
-    }
-    throw_error(ErrorKind::kComm, "[comm] rank ", world.rank, " of ", world.size,
-                " could not reach the store at ", world.store_host, ':', world.store_port,
-                " within ", human_duration(seconds(timeout)), ": ",
-                world.store_is_hosted ? "the launcher" : "rank 0", " is missing (",
-                first_line(error),
-                "). Hint: did it start, is the address right, is the port open?");
-  }
-}
-
 /// The ranks that have not arrived, by number.
 std::string missing_ranks(c10d::Store& store, int64_t size) {
   std::vector<std::string> missing;
@@ -91,11 +61,44 @@ int64_t StoreServer::port() const {
   return impl_->store->getPort();
 }
 
+std::string first_line(const std::exception& error) {
+  const std::string text = error.what();
+  return text.substr(0, text.find('\n'));
+}
+
+std::string world_prefix(const World& world) {
+  return "kinora/" + world.store_prefix;
+}
+
+c10::intrusive_ptr<c10d::Store> connect_store(const World& world, std::chrono::milliseconds timeout,
+                                              bool keep) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(world.store_port);
+  options.isServer = keep && world.rank == 0 && !world.store_is_hosted;
+  options.waitWorkers = false;
+  options.timeout = timeout;
+  try {
+    return c10::make_intrusive<c10d::TCPStore>(world.store_host, options);
+  } catch (const std::exception& error) {
+    if (options.isServer) {
+      throw_error(ErrorKind::kComm, "[comm] rank 0 could not keep the store at ", world.store_host,
+                  ':', world.store_port, ": ", first_line(error),
+                  ". Hint: is the port taken by another run?");
+    }
+    throw_error(ErrorKind::kComm, "[comm] rank ", world.rank, " of ", world.size,
+                " could not reach the store at ", world.store_host, ':', world.store_port,
+                " within ", human_duration(seconds(timeout)), ": ",
+                world.store_is_hosted ? "the launcher" : "rank 0", " is missing (",
+                first_line(error),
+                "). Hint: did it start, is the address right, is the port open?");
+  }
+}
+
 c10::intrusive_ptr<c10d::Store> meet(const World& world, std::chrono::milliseconds timeout) {
   check_world(world);
   const auto deadline = std::chrono::steady_clock::now() + timeout;
-  const auto store = c10::make_intrusive<c10d::PrefixStore>("kinora/" + world.store_prefix,
-                                                            connect_store(world, timeout));
+  const auto store = c10::make_intrusive<c10d::PrefixStore>(world_prefix(world),
+                                                            connect_store(world, timeout, true));
   std::string missing;
   bool twice = false;
   try {

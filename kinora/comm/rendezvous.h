@@ -10,7 +10,8 @@ namespace kinora::comm {
 /// at its port, and the death of a rank, even of rank 0, leaves it whole.
 class StoreServer {
  public:
-  /// Listens on all interfaces; port 0 takes a free one. kComm if the port is taken.
+  /// Listens on all interfaces, in a thread of its own; port 0 takes a free one. kComm if the port
+  /// is taken.
   explicit StoreServer(int64_t port = 0);
   ~StoreServer();
   StoreServer(const StoreServer&) = delete;

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <string>
 
@@ -24,11 +25,26 @@ namespace kinora::comm {
 [[nodiscard]] c10::intrusive_ptr<c10d::Store> meet(const World& world,
                                                    std::chrono::milliseconds timeout);
 
+/// A connection to the store of `world`; rank 0 keeps it too if asked (not where it is hosted).
+/// kComm after `timeout`.
+[[nodiscard]] c10::intrusive_ptr<c10d::Store> connect_store(const World& world,
+                                                            std::chrono::milliseconds timeout,
+                                                            bool keep);
+
+/// "kinora/attempt0": before every key of the world.
+[[nodiscard]] std::string world_prefix(const World& world);
+
+/// What libtorch reports spans lines with its stack; people need the first.
+[[nodiscard]] std::string first_line(const std::exception& error);
+
 /// What a Work stands for.
 class Pending {
  public:
   virtual ~Pending() = default;
   virtual void wait() = 0;
+  /// Any thread may ask. False only where the host would have to wait, which it never has to for a
+  /// GPU.
+  [[nodiscard]] virtual bool is_done() const { return true; }
 };
 
 /// One call on a group, for error messages.

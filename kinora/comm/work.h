@@ -21,7 +21,13 @@ class Work {
   /// be called again. kComm if the operation failed.
   void wait() const;
 
+  /// CPU: whether it has ended, well or not; a send or receive: whether wait() has returned. GPU:
+  /// true, as the host does not wait. Any thread may ask.
+  [[nodiscard]] bool is_done() const;
+
  private:
+  friend class Group;
+
   std::shared_ptr<Pending> pending_;
 };
 

@@ -1,5 +1,8 @@
 #include "kinora/comm/world.h"
 
+#include <unistd.h>
+
+#include <array>
 #include <charconv>
 #include <cstdlib>
 #include <optional>
@@ -99,10 +102,11 @@ World torchrun_world(const Variables& variables) {
   world.store_host = variables.text("MASTER_ADDR");
   KINORA_CHECK(!world.store_host.empty(), kConfig, "[comm] ", kLauncher,
                " must set MASTER_ADDR, which is missing.");
+  world.restart =
+      variables.number_or("KINORA_RESTART", variables.number_or("TORCHELASTIC_RESTART_COUNT", 0));
   if (variables.text("TORCHELASTIC_USE_AGENT_STORE") == "True") {
     world.store_is_hosted = true;
-    world.store_prefix =
-        "attempt" + std::to_string(variables.number_or("TORCHELASTIC_RESTART_COUNT", 0));
+    world.store_prefix = store_prefix(world.restart);
   }
   return world;
 }
@@ -177,6 +181,10 @@ size_t after_bracket(std::string_view list, size_t open, std::string_view whole)
 
 }  // namespace
 
+std::string store_prefix(int64_t restart) {
+  return "attempt" + std::to_string(restart);
+}
+
 Environment process_environment() {
   return [](const char* name) -> const char* { return std::getenv(name); };
 }
@@ -197,6 +205,11 @@ World world_from_environment(const Environment& environment) {
     return slurm_world(variables);
   }
   return {};
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown host";
 }
 
 void check_world(const World& world) {

@@ -22,6 +22,7 @@ struct World {
   bool store_is_hosted = false;
   /// Keeps several worlds in one store apart, as after a restart.
   std::string store_prefix;
+  int64_t restart = 0;  ///< how often the launcher has started all processes again
 };
 
 /// The value of an environment variable, null if it is not set.
@@ -32,7 +33,8 @@ using Environment = std::function<const char*(const char* name)>;
 
 /// What the launcher says. The innermost one counts, in this order:
 /// - torchrun: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT (all of them),
-///   LOCAL_WORLD_SIZE, TORCHELASTIC_USE_AGENT_STORE, TORCHELASTIC_RESTART_COUNT;
+///   LOCAL_WORLD_SIZE, TORCHELASTIC_USE_AGENT_STORE, TORCHELASTIC_RESTART_COUNT (KINORA_RESTART of
+///   our own launcher, core/launcher.h, comes first);
 /// - Open MPI: OMPI_COMM_WORLD_{RANK,SIZE,LOCAL_RANK,LOCAL_SIZE}; MASTER_ADDR where there is more
 ///   than one host; MASTER_PORT, 29500 without it;
 /// - SLURM (srun): SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID; MASTER_ADDR, else the first host of
@@ -43,8 +45,14 @@ using Environment = std::function<const char*(const char* name)>;
 /// kConfig, naming the variables, if some of a launcher's are missing or contradict each other.
 [[nodiscard]] World world_from_environment(const Environment& environment = process_environment());
 
+/// The store_prefix of ranks whose launcher keeps the store.
+[[nodiscard]] std::string store_prefix(int64_t restart);
+
 /// kConfig unless ranks lie within their sizes and a world of several has a store's address.
 void check_world(const World& world);
+
+/// The name of this machine, for people.
+[[nodiscard]] std::string host_name();
 
 /// The first host of SLURM's notation: "node[08-11,20],login" -> "node08", "a[1-2]b[3]" -> "a1b3".
 /// kConfig if `list` is not of that form.

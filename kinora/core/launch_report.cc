@@ -44,16 +44,9 @@ std::string signal_name(int signal) {
   return name != nullptr ? std::string("SIG") + name : "signal " + std::to_string(signal);
 }
 
-std::string how_it_ended(const RankEnd& end) {
-  if (end.signal == 0) {
-    return "exit code " + std::to_string(end.exit_code);
-  }
-  return "killed by " + signal_name(end.signal);
-}
-
 /// What became of a rank that is not to blame.
 std::string aftermath(const RankEnd& end) {
-  std::string text = "rank " + std::to_string(end.rank) + ": " + how_it_ended(end);
+  std::string text = "rank " + std::to_string(end.rank) + ": " + describe_end(end);
   if (end.told != 0) {
     text += end.signal == end.told ? " from the launcher" : " after " + signal_name(end.told);
   }
@@ -61,6 +54,13 @@ std::string aftermath(const RankEnd& end) {
 }
 
 }  // namespace
+
+std::string describe_end(const RankEnd& end) {
+  if (end.signal == 0) {
+    return "exit code " + std::to_string(end.exit_code);
+  }
+  return "killed by " + signal_name(end.signal);
+}
 
 const RankEnd* rank_to_blame(const std::vector<RankEnd>& ends,
                              std::optional<int> peer_failure_code) {
@@ -82,7 +82,7 @@ std::string describe_failure(const LaunchResult& result) {
   }
   const RankEnd& failure = *result.failure;
   std::string text =
-      "rank " + std::to_string(failure.rank) + " failed first: " + how_it_ended(failure);
+      "rank " + std::to_string(failure.rank) + " failed first: " + describe_end(failure);
   if (failure.signal == SIGKILL) {
     text += ". Hint: often the system's memory was full; the kernel's log tells";
   }

@@ -1,9 +1,7 @@
 #include "kinora/core/launcher.h"
 
-#include <arpa/inet.h>
 #include <poll.h>
 #include <sys/signalfd.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -18,6 +16,7 @@
 
 #include "kinora/core/child_process.h"
 #include "kinora/core/error.h"
+#include "kinora/core/free_port.h"
 #include "kinora/core/line_relay.h"
 #include "kinora/core/log.h"
 
@@ -29,32 +28,6 @@ using Moment = std::optional<Clock::time_point>;
 
 constexpr std::chrono::milliseconds kForceAfter{1000};  // as in StopSignal
 constexpr size_t kReadSize = 65536;
-
-/// A TCP port that nobody uses on any address of this machine, or 0 where there is no such family.
-int free_port(int family, const sockaddr* any, socklen_t size) {
-  const OpenDescriptor socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_storage bound{};
-  socklen_t bound_size = sizeof(bound);
-  if (!socket.is_open() || ::bind(socket.get(), any, size) != 0 ||
-      ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&bound), &bound_size) != 0) {
-    return 0;
-  }
-  return ntohs(family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(bound).sin6_port
-                                  : reinterpret_cast<const sockaddr_in&>(bound).sin_port);
-}
-
-int free_port() {
-  sockaddr_in6 any6{};
-  any6.sin6_family = AF_INET6;  // takes IPv4's port with it
-  int port = free_port(AF_INET6, reinterpret_cast<const sockaddr*>(&any6), sizeof(any6));
-  if (port == 0) {
-    sockaddr_in any4{};
-    any4.sin_family = AF_INET;
-    port = free_port(AF_INET, reinterpret_cast<const sockaddr*>(&any4), sizeof(any4));
-  }
-  KINORA_CHECK(port != 0, kIo, "[launch] no free TCP port: ", std::strerror(errno));
-  return port;
-}
 
 /// While it lives, the signals that a launcher handles are read from a descriptor.
 class SignalQueue {
@@ -190,7 +163,7 @@ class Attempt {
  public:
   Attempt(const LaunchOptions& options, int64_t restart, const SignalQueue& signals,
           StandardSinks& sinks)
-      : options_(options), signals_(signals) {
+      : options_(options), restart_(restart), signals_(signals) {
     const int64_t world = options.world_size > 0 ? options.world_size : options.num_ranks;
     const int port = options.master_port > 0 ? options.master_port : free_port();
     for (int64_t i = 0; i < options.num_ranks; ++i) {
@@ -279,6 +252,9 @@ class Attempt {
       has_failure_ = true;
       settled_ = Clock::now() + options_.settle;
       kill_by(Clock::now() + options_.failure_grace);
+      if (options_.on_failure) {
+        options_.on_failure(restart_, rank->end);
+      }
     }
   }
 
@@ -349,6 +325,7 @@ class Attempt {
   void kill_by(Clock::time_point moment) { kill_ = kill_ ? std::min(*kill_, moment) : moment; }
 
   const LaunchOptions& options_;
+  const int64_t restart_;
   const SignalQueue& signals_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::vector<Rank*> ends_;  // in order
@@ -387,7 +364,10 @@ LaunchResult launch_ranks(const LaunchOptions& options) {
       return result;
     }
     log_error("[launch] ", describe_failure(result));
-    if (result.stop_signal != 0 || result.num_restarts == options.max_restarts) {
+    const bool is_final =
+        blamed->signal == 0 && std::find(options.final_codes.begin(), options.final_codes.end(),
+                                         blamed->exit_code) != options.final_codes.end();
+    if (is_final || result.stop_signal != 0 || result.num_restarts == options.max_restarts) {
       return result;
     }
     ++result.num_restarts;

@@ -2,12 +2,22 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 /// Runs one command as several ranks on this machine and brings all of them to an end together.
 namespace kinora {
+
+/// How a rank ended.
+struct RankEnd {
+  int64_t rank = 0;
+  int exit_code = 0;
+  int signal = 0;          ///< that killed it; 0: it exited
+  int told = 0;            ///< the last signal that the launcher had sent to it; 0: none
+  std::string last_lines;  ///< of its standard error, at most 20
+};
 
 struct LaunchOptions {
   std::vector<std::string> command;  ///< argv; [0] is sought in PATH
@@ -19,6 +29,13 @@ struct LaunchOptions {
   std::vector<std::string> environment;  ///< "NAME=value" for every rank, over this process's
   int64_t max_restarts = 0;              ///< how often all start again after a failure
 
+  /// Exit codes of the rank to blame after which another start would fail in the same way.
+  std::vector<int> final_codes;
+
+  /// Called at the first failure of the start `restart` (0, 1, ...), while other ranks run: to tell
+  /// those on other machines. It must be quick, and must not throw.
+  std::function<void(int64_t restart, const RankEnd& end)> on_failure;
+
   /// The exit code by which a rank says that another rank failed it.
   std::optional<int> peer_failure_code;
 
@@ -28,15 +45,6 @@ struct LaunchOptions {
   std::chrono::milliseconds failure_grace{8000};
   /// From a signal to this process to SIGKILL: the ranks may want to write a checkpoint.
   std::chrono::milliseconds stop_grace{60000};
-};
-
-/// How a rank ended.
-struct RankEnd {
-  int64_t rank = 0;
-  int exit_code = 0;
-  int signal = 0;          ///< that killed it; 0: it exited
-  int told = 0;            ///< the last signal that the launcher had sent to it; 0: none
-  std::string last_lines;  ///< of its standard error, at most 20
 };
 
 struct LaunchResult {
@@ -74,7 +82,8 @@ struct LaunchResult {
 ///
 /// A reader of our output that stalls for long stalls this too.
 ///
-/// Call it before other threads start: signals must reach nobody else. kConfig: options that cannot
+/// Call it before other threads start, or start them under a SignalBlock: signals must reach nobody
+/// else. kConfig: options that cannot
 /// be, or a command that cannot be run; kIo: the system refuses processes or descriptors.
 [[nodiscard]] LaunchResult launch_ranks(const LaunchOptions& options);
 
@@ -84,6 +93,9 @@ struct LaunchResult {
 
 /// For people: "rank 2 failed first: exit code 3", its last lines, then what became of the others.
 [[nodiscard]] std::string describe_failure(const LaunchResult& result);
+
+/// For people: "exit code 3" or "killed by SIGKILL".
+[[nodiscard]] std::string describe_end(const RankEnd& end);
 
 /// What this process should exit with: the code of the rank to blame, or 128 + its signal; 0 if
 /// all ranks exited with 0; else 128 + the signal that stopped them.

@@ -48,6 +48,7 @@ class Descriptor {
     }
   }
   [[nodiscard]] int get() const { return value_; }
+  [[nodiscard]] int release() { return std::exchange(value_, -1); }
 
  private:
   int value_;
@@ -147,6 +148,39 @@ std::string read_text(const std::filesystem::path& path, int64_t max_bytes) {
   return read_whole<std::string>(path, max_bytes);
 }
 
+FileReader::FileReader(std::filesystem::path path) : path_(std::move(path)) {
+  RegularFile file = open_regular(path_);
+  size_ = static_cast<int64_t>(file.size);
+  descriptor_ = file.descriptor.release();
+}
+
+FileReader::~FileReader() {
+  ::close(descriptor_);
+}
+
+void FileReader::read_at(int64_t offset, std::span<std::byte> out) const {
+  size_t done = 0;
+  while (done < out.size()) {
+    const ssize_t count =
+        ::pread(descriptor_, out.data() + done, std::min(out.size() - done, kMaxTransfer),
+                static_cast<off_t>(offset) + static_cast<off_t>(done));
+    if (count < 0 && errno == EINTR) {
+      continue;
+    }
+    if (count < 0) {
+      fail("read", path_, errno);
+    }
+    KINORA_CHECK(count > 0, kIo, "[file] ", path_.string(), " must have ", out.size(),
+                 " bytes from ", offset, " on, got ", done);
+    done += static_cast<size_t>(count);
+  }
+}
+
+void FileReader::start_reading(int64_t offset, int64_t count) const {
+  // Where a file system cannot, read_at() does it.
+  (void)::posix_fadvise(descriptor_, offset, count, POSIX_FADV_WILLNEED);
+}
+
 FileWriter::FileWriter(std::filesystem::path path, Create create) : path_(std::move(path)) {
   const int how = create == Create::kNew ? O_EXCL : O_TRUNC;
   descriptor_ = open_retrying(path_, O_WRONLY | O_CREAT | how, 0666);
@@ -207,6 +241,11 @@ void FileWriter::write_at(int64_t offset, std::span<const std::byte> bytes) {
   KINORA_CHECK(offset >= 0, kInternal, "[file] offset must not be negative, got ", offset);
   flush();
   write_all(offset, bytes);
+}
+
+void FileWriter::start_sync(int64_t offset, int64_t count) {
+  // Where a file system cannot, sync() does it.
+  (void)::sync_file_range(descriptor_, offset, count, SYNC_FILE_RANGE_WRITE);
 }
 
 void FileWriter::sync() {

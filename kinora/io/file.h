@@ -46,6 +46,30 @@ class MappedFile {
 void write_file_atomic(const std::filesystem::path& path, std::span<const std::byte> bytes);
 void write_file_atomic(const std::filesystem::path& path, std::string_view text);
 
+/// A regular file to read from anywhere in it, by several threads at once.
+class FileReader {
+ public:
+  explicit FileReader(std::filesystem::path path);
+  FileReader(const FileReader&) = delete;
+  FileReader& operator=(const FileReader&) = delete;
+  ~FileReader();
+
+  /// Fills `out` with the bytes from `offset` on; all of them must be there.
+  void read_at(int64_t offset, std::span<std::byte> out) const;
+
+  /// Lets the system fetch these bytes from the device now, all at once.
+  void start_reading(int64_t offset, int64_t count) const;
+
+  /// Bytes of the file when it was opened.
+  [[nodiscard]] int64_t size() const { return size_; }
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+  int descriptor_ = -1;
+  int64_t size_ = 0;
+};
+
 /// Writes a file in order through a buffer of 1 MiB; large pieces pass it by. The position of
 /// `append` is the end of what was appended so far. Not safe to use from two threads at once.
 class FileWriter {
@@ -64,8 +88,12 @@ class FileWriter {
   void append(std::span<const std::byte> bytes);
   void append(std::string_view text);
 
-  /// Writes at `offset` from the file's start; does not move the position of `append`.
+  /// Writes at `offset` from the file's start; does not move the position of `append`. Where
+  /// nothing is appended, threads may write different parts at once.
   void write_at(int64_t offset, std::span<const std::byte> bytes);
+
+  /// Lets the system write these bytes to the device now, instead of all of them at sync().
+  void start_sync(int64_t offset, int64_t count);
 
   /// Returns when all data written so far are on the device (fsync).
   void sync();

@@ -258,53 +258,54 @@ const SafetensorsTensor* SafetensorsFile::find(std::string_view name) const {
   return found == index_.end() ? nullptr : &tensors_[found->second];
 }
 
+std::string safetensors_header(const std::vector<SafetensorsSpec>& tensors,
+                               const std::map<std::string, std::string>& metadata) {
+  std::set<std::string_view> names{kMetadataKey};
+  std::string text = "{";
+  int64_t end = 0;
+  try {
+    if (!metadata.empty()) {
+      text += nlohmann::json(kMetadataKey).dump() + ":" + nlohmann::json(metadata).dump();
+    }
+    for (const SafetensorsSpec& spec : tensors) {
+      const std::optional<int64_t> bytes = size_in_bytes(spec.shape, spec.dtype);
+      const int64_t begin = end;
+      KINORA_CHECK(names.insert(spec.name).second, kInternal,
+                   "[safetensors] names must be unique, got ", in_quotes(spec.name), " twice");
+      KINORA_CHECK(bytes && !__builtin_add_overflow(begin, *bytes, &end), kInternal,
+                   "[safetensors] shapes must not be negative or above 2^63 bytes, got such for ",
+                   in_quotes(spec.name));
+      text += (text.size() > 1 ? "," : "") + nlohmann::json(spec.name).dump() + R"(:{"dtype":")" +
+              std::string(to_string(spec.dtype)) + R"(","shape":)" +
+              nlohmann::json(spec.shape).dump() + R"(,"data_offsets":[)" + std::to_string(begin) +
+              "," + std::to_string(end) + "]}";
+    }
+  } catch (const nlohmann::json::exception&) {
+    throw_error(ErrorKind::kInternal, "[safetensors] names and metadata must be UTF-8, got other ",
+                "bytes");
+  }
+  text += "}";
+  text.resize((text.size() + kHeaderAlignment - 1) / kHeaderAlignment * kHeaderAlignment, ' ');
+  KINORA_CHECK(std::cmp_less_equal(text.size(), kMaxSafetensorsHeader), kInternal,
+               "[safetensors] the header must have at most ", kMaxSafetensorsHeader, " bytes, got ",
+               text.size());
+  std::string length;
+  for (size_t i = 0; i < kLengthBytes; ++i) {
+    length += static_cast<char>(text.size() >> (8 * i) & 0xff);
+  }
+  return length + text;
+}
+
 SafetensorsWriter::SafetensorsWriter(std::filesystem::path path,
                                      std::vector<SafetensorsSpec> tensors,
                                      const std::map<std::string, std::string>& metadata)
     : path_(std::move(path)), temporary_(temporary_name(path_)), tensors_(std::move(tensors)) {
   std::ranges::stable_sort(tensors_, std::ranges::greater{},
                            [](const SafetensorsSpec& spec) { return size_of(spec.dtype); });
-  std::set<std::string_view> names{kMetadataKey};
-  std::vector<int64_t> ends;
-  int64_t offset = 0;
+  const std::string text = safetensors_header(tensors_, metadata);
   for (const SafetensorsSpec& spec : tensors_) {
-    const std::optional<int64_t> bytes = size_in_bytes(spec.shape, spec.dtype);
-    KINORA_CHECK(names.insert(spec.name).second, kInternal,
-                 "[safetensors] names must be unique, got ", in_quotes(spec.name), " twice for ",
-                 path_.string());
-    KINORA_CHECK(bytes && !__builtin_add_overflow(offset, *bytes, &offset), kInternal,
-                 "[safetensors] shapes must not be negative or above 2^63 bytes, got such for ",
-                 in_quotes(spec.name), " of ", path_.string());
-    sizes_.push_back(*bytes);
-    ends.push_back(offset);
+    sizes_.push_back(*size_in_bytes(spec.shape, spec.dtype));
   }
-
-  std::string text = "{";
-  try {
-    if (!metadata.empty()) {
-      text += nlohmann::json(kMetadataKey).dump() + ":" + nlohmann::json(metadata).dump();
-    }
-    for (size_t i = 0; i < tensors_.size(); ++i) {
-      const SafetensorsSpec& spec = tensors_[i];
-      text += (text.size() > 1 ? "," : "") + nlohmann::json(spec.name).dump() + R"(:{"dtype":")" +
-              std::string(to_string(spec.dtype)) + R"(","shape":)" +
-              nlohmann::json(spec.shape).dump() + R"(,"data_offsets":[)" +
-              std::to_string(ends[i] - sizes_[i]) + "," + std::to_string(ends[i]) + "]}";
-    }
-  } catch (const nlohmann::json::exception&) {
-    throw_error(ErrorKind::kInternal, "[safetensors] names and metadata must be UTF-8, got other ",
-                "bytes for ", path_.string());
-  }
-  text += "}";
-  text.resize((text.size() + kHeaderAlignment - 1) / kHeaderAlignment * kHeaderAlignment, ' ');
-  KINORA_CHECK(std::cmp_less_equal(text.size(), kMaxSafetensorsHeader), kInternal,
-               "[safetensors] the header must have at most ", kMaxSafetensorsHeader, " bytes, got ",
-               text.size(), " for ", path_.string());
-  std::string length;
-  for (size_t i = 0; i < kLengthBytes; ++i) {
-    length += static_cast<char>(text.size() >> (8 * i) & 0xff);
-  }
-  text.insert(0, length);
 
   writer_ = std::make_unique<FileWriter>(temporary_, FileWriter::Create::kNew);
   const auto bytes = std::as_bytes(std::span(text.data(), text.size()));

@@ -66,6 +66,13 @@ struct SafetensorsSpec {
   std::vector<int64_t> shape;
 };
 
+/// What a file of `tensors` begins with, length included; its size is a multiple of 8 bytes. The
+/// data follow in the order given, which must be that of falling element size. kInternal as
+/// SafetensorsWriter.
+[[nodiscard]] std::string safetensors_header(
+    const std::vector<SafetensorsSpec>& tensors,
+    const std::map<std::string, std::string>& metadata = {});
+
 /// What was written.
 struct SafetensorsSummary {
   int64_t num_bytes = 0;

@@ -58,6 +58,10 @@ TEST(WorldTest, ReadsEachLaunchersVariables) {
   EXPECT_EQ(text_of(world_of(elastic)), "5/8 1/0 a:1234 hosted attempt0");
   EXPECT_EQ(text_of(world_of(with(elastic, "TORCHELASTIC_RESTART_COUNT", "2"))),
             "5/8 1/0 a:1234 hosted attempt2");
+  EXPECT_EQ(world_of(with(elastic, "TORCHELASTIC_RESTART_COUNT", "2")).restart, 2);
+  elastic["KINORA_RESTART"] = "1";
+  EXPECT_EQ(text_of(world_of(with(elastic, "TORCHELASTIC_RESTART_COUNT", "2"))),
+            "5/8 1/0 a:1234 hosted attempt1");
   EXPECT_EQ(text_of(world_of(kOpenMpi)), "2/4 2/4 127.0.0.1:29500");
   EXPECT_EQ(text_of(world_of(with(kOpenMpi, "MASTER_PORT", "77"))), "2/4 2/4 127.0.0.1:77");
   EXPECT_EQ(text_of(world_of(kSlurm)), "5/7 1/3 gpu07:20042");

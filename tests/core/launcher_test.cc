@@ -306,6 +306,27 @@ TEST(LauncherTest, GivesUpAfterTheLastRestart) {
   EXPECT_EQ(exit_status(launched.result), 5);
 }
 
+TEST(LauncherTest, DoesNotRepeatWhatWouldFailAgain) {
+  LaunchOptions options = shell(1, "exit 5");
+  options.max_restarts = 2;
+  options.final_codes = {2, 5};
+  const Launched launched = launch(options);
+  EXPECT_EQ(launched.result.num_restarts, 0);
+  EXPECT_EQ(exit_status(launched.result), 5);
+}
+
+TEST(LauncherTest, TellsOfTheFirstFailureOfEachStart) {
+  LaunchOptions options = shell(2, "[ $RANK = 1 ] && exit 5; exec sleep 1000");
+  options.max_restarts = 1;
+  std::vector<std::string> told;
+  options.on_failure = [&told](int64_t restart, const RankEnd& end) {
+    told.push_back(std::to_string(restart) + ": rank " + std::to_string(end.rank) + ", " +
+                   describe_end(end));
+  };
+  (void)launch(options);
+  EXPECT_THAT(told, testing::ElementsAre("0: rank 1, exit code 5", "1: rank 1, exit code 5"));
+}
+
 TEST(LauncherTest, RefusesWhatCannotBe) {
   const auto expect_config_error = [](const LaunchOptions& options, const std::string& message) {
     try {

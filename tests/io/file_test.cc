@@ -133,6 +133,32 @@ TEST(FileWriterTest, ReportsAFullDevice) {
               AllOf(HasSubstr("/dev/full"), HasSubstr("8 bytes"), HasSubstr("No space left")));
 }
 
+TEST(FileReaderTest, ReadsAnywhere) {
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "a";
+  {
+    FileWriter writer(path);
+    writer.write_at(6, as_bytes("world"));  // in any order
+    writer.write_at(0, as_bytes("hello "));
+    writer.start_sync(0, 11);
+    writer.sync();
+    writer.close();
+  }
+  const FileReader reader(path);
+  EXPECT_EQ(reader.size(), 11);
+  reader.start_reading(0, reader.size());
+  std::vector<std::byte> piece(5);
+  reader.read_at(6, piece);
+  EXPECT_EQ(as_string(piece), "world");
+  reader.read_at(1, piece);
+  EXPECT_EQ(as_string(piece), "ello ");
+  reader.read_at(11, std::span<std::byte>());
+  EXPECT_THAT(error_message(ErrorKind::kIo, [&] { reader.read_at(7, piece); }),
+              AllOf(HasSubstr(path.string()), HasSubstr("must have 5 bytes from 7 on, got 4")));
+  EXPECT_THAT(error_message(ErrorKind::kIo, [&] { const FileReader none(folder.path() / "none"); }),
+              HasSubstr("none"));
+}
+
 TEST(FreeSpaceTest, IsKnownForFoldersThatExist) {
   const TemporaryFolder folder;
   EXPECT_GT(free_space(folder.path()), 0);

@@ -5,6 +5,7 @@
 #include "kinora/kernels/cuda/column_sums.h"
 #include "kinora/kernels/cuda/diffusion_loss.h"
 #include "kinora/kernels/cuda/fp8.h"
+#include "kinora/kernels/cuda/fp8_blocks.h"
 #include "kinora/kernels/cuda/modulated_norm.h"
 #include "kinora/kernels/cuda/optimizer.h"
 #include "kinora/kernels/cuda/patches.h"
@@ -178,6 +179,10 @@ cudaError_t update_scales(const ScaleUpdate& /*call*/, cudaStream_t /*stream*/) 
 }
 
 cudaError_t block_quantise(const BlockQuantise& /*call*/, cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
+cudaError_t block_sums(const BlockSums& /*call*/, cudaStream_t /*stream*/) {
   return cudaErrorNotSupported;
 }
 
