@@ -30,8 +30,8 @@ class Denoiser {
   virtual void begin_step() {}
 
   /// Before each pass (forward and backward of a micro-batch) of a step; may be recorded with it.
-  /// The first one may overwrite gradients instead of adding to them.
-  virtual void begin_pass(bool /*first_of_step*/) {}
+  /// overwrite: gradients hold nothing yet, and may be overwritten instead of added to.
+  virtual void begin_pass(bool /*overwrite*/) {}
 
   /// What depends on time and conditions alone, for all `times` at once: row s of the result, as
   /// Conditions::prepared, lets forward skip that work at times[s]. times: float32 [S] on the

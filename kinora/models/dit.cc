@@ -18,6 +18,7 @@
 
 #include "kinora/core/error.h"
 #include "kinora/ops/attention.h"
+#include "kinora/ops/bucket_hook.h"
 #include "kinora/ops/fp8.h"
 #include "kinora/ops/parameter.h"
 #include "kinora/ops/patches.h"
@@ -265,8 +266,8 @@ void DiT::begin_step() {
   kernels_->fp8()->begin_step(linears);
 }
 
-void DiT::begin_pass(bool first_of_step) {
-  overwrites_ = may_overwrite_ && first_of_step && is_fast();
+void DiT::begin_pass(bool overwrite) {
+  overwrites_ = may_overwrite_ && overwrite && is_fast();
   if (overwrites_) {
     ops::zero_bias_gradients(block_stack());
   }
@@ -286,15 +287,35 @@ at::Tensor DiT::prepare(const at::Tensor& times, const diffusion::Conditions& co
       .view({times.size(0), batch, columns});
 }
 
+void DiT::call_hook(ops::BucketMoment moment, int64_t block) const {
+  const DiTBlockBuckets buckets = dit_block_buckets(config_.depth, block);
+  const bool forward =
+      moment == ops::BucketMoment::kBeforeForward || moment == ops::BucketMoment::kAfterForward;
+  const bool before =
+      moment == ops::BucketMoment::kBeforeForward || moment == ops::BucketMoment::kBeforeBackward;
+  if (forward == before ? buckets.opens_slab : buckets.closes_slab) {
+    hook_(moment, buckets.modulation);
+  }
+  hook_(moment, buckets.block);
+}
+
 at::Tensor DiT::plain_blocks(at::Tensor x, const at::Tensor& c) const {
-  for (size_t i = 0; i < blocks.items.size(); ++i) {
-    const DiTBlock& block = *blocks.items[i];
-    if (static_cast<int64_t>(i) < recompute_blocks_) {
+  for (int64_t i = 0; i < config_.depth; ++i) {
+    const DiTBlock& block = *blocks.items[static_cast<size_t>(i)];
+    if (hook_) {
+      call_hook(ops::BucketMoment::kBeforeForward, i);
+      x = ops::on_backward(x, [this, i] { call_hook(ops::BucketMoment::kAfterBackward, i); });
+    }
+    if (i < recompute_blocks_) {
       x = ops::recompute(
           [&block](const std::vector<at::Tensor>& in) { return block.forward(in[0], in[1]); },
           {x, c});
     } else {
       x = block.forward(x, c);
+    }
+    if (hook_) {
+      call_hook(ops::BucketMoment::kAfterForward, i);
+      x = ops::on_backward(x, [this, i] { call_hook(ops::BucketMoment::kBeforeBackward, i); });
     }
   }
   return final_layer.forward(x, c);  // [B, N, P P out]
@@ -314,18 +335,28 @@ ops::BlockStack DiT::block_stack() const {
                         .heads = config_.heads,
                         .recompute = recompute_,
                         .recomputed_blocks = recompute_blocks_,
-                        .overwrites_gradients = overwrites_};
-  std::vector<ops::LinearWeights> modulation;
+                        .overwrites_gradients = overwrites_,
+                        .hook = hook_};
+  std::vector<ops::LinearWeights> slab;
   int64_t number = 0;
-  for (const auto& block : blocks.items) {
-    ops::BlockWeights weights = block->weights();
+  for (int64_t i = 0; i < config_.depth; ++i) {
+    const DiTBlock& block = *blocks.items[static_cast<size_t>(i)];
+    ops::BlockWeights weights = block.weights();
     for (ops::LinearWeights* linear : {&weights.qkv, &weights.proj, &weights.fc1, &weights.fc2}) {
       linear->number = number++;
     }
     stack.blocks.push_back(std::move(weights));
-    modulation.push_back(block->modulation());
+    const DiTBlockBuckets buckets = dit_block_buckets(config_.depth, i);
+    stack.block_buckets.push_back(buckets.block);
+    slab.push_back(block.modulation());
+    if (buckets.closes_slab) {
+      for (ops::LinearWeights& merged : ops::merge_adjacent(slab)) {
+        stack.modulation.push_back(std::move(merged));
+        stack.modulation_buckets.push_back(buckets.modulation);
+      }
+      slab.clear();
+    }
   }
-  stack.modulation = ops::merge_adjacent(modulation);
   return stack;
 }
 

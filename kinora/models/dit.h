@@ -149,7 +149,7 @@ class DiT : public nn::Module, public diffusion::Denoiser {
 
   /// Quantises the weights where the fast path computes in fp8.
   void begin_step() override;
-  void begin_pass(bool first_of_step) override;
+  void begin_pass(bool overwrite) override;
 
   [[nodiscard]] const DiTConfig& config() const { return config_; }
 
@@ -162,9 +162,13 @@ class DiT : public nn::Module, public diffusion::Denoiser {
   void use_fast_path(std::shared_ptr<ops::BlockKernels> kernels,
                      ops::Recompute level = ops::Recompute::kNone);
 
-  /// The first pass of a step overwrites the blocks' gradients from now on, where it takes the fast
-  /// path: who updates the weights need not zero them (optim::AdamW::leave_gradients).
+  /// A pass that begins with `overwrite` overwrites the blocks' gradients from now on, where it
+  /// takes the fast path: who updates the weights need not zero them
+  /// (optim::AdamW::leave_gradients).
   void overwrite_gradients() { may_overwrite_ = true; }
+
+  /// Tells `hook` from now on when the buckets of dit_buckets() that have a ring are used.
+  void tell_buckets(ops::BucketHook hook) { hook_ = std::move(hook); }
 
   /// Moves the position table (the only buffer) to where the parameters are.
   void to_device(const at::Device& device);
@@ -172,6 +176,7 @@ class DiT : public nn::Module, public diffusion::Denoiser {
  private:
   [[nodiscard]] ops::BlockStack block_stack() const;
   [[nodiscard]] at::Tensor plain_blocks(at::Tensor x, const at::Tensor& c) const;
+  void call_hook(ops::BucketMoment moment, int64_t block) const;
   [[nodiscard]] at::Tensor fast_blocks(const at::Tensor& x, const at::Tensor& c);
   [[nodiscard]] bool is_fast() const { return kernels_ != nullptr && !is_tapped(); }
   [[nodiscard]] at::Tensor condition(const at::Tensor& t, const at::Tensor& labels) const;
@@ -181,6 +186,7 @@ class DiT : public nn::Module, public diffusion::Denoiser {
   int64_t recompute_blocks_ = 0;
   ops::Recompute recompute_ = ops::Recompute::kNone;
   std::shared_ptr<ops::BlockKernels> kernels_;
+  ops::BucketHook hook_;
   bool may_overwrite_ = false;
   bool overwrites_ = false;
   ops::BlockStack stack_;  // of the last fast forward; its backward reads it
@@ -206,5 +212,14 @@ class DiT : public nn::Module, public diffusion::Denoiser {
 /// (so that a slab can be one GEMM), one bucket a block, the final layer. Embedders and final layer
 /// are fp32 islands.
 [[nodiscard]] std::vector<nn::BucketSpec> dit_buckets(const DiTConfig& config);
+
+/// Where block `block` has its weights in dit_buckets().
+struct DiTBlockBuckets {
+  int64_t modulation = 0;
+  int64_t block = 0;
+  bool opens_slab = false;   ///< the first block of its modulation bucket
+  bool closes_slab = false;  ///< the last one
+};
+[[nodiscard]] DiTBlockBuckets dit_block_buckets(int64_t depth, int64_t block);
 
 }  // namespace kinora::models

@@ -21,7 +21,8 @@ std::vector<nn::BucketSpec> dit_buckets(const DiTConfig& config) {
   for (int64_t first = 0; first < config.depth; first += kBlocksPerSlab) {
     nn::BucketSpec slab{.name = "modulation." + std::to_string(first / kBlocksPerSlab),
                         .parameters = {},
-                        .fp32_island = false};
+                        .fp32_island = false,
+                        .ring = "modulation"};
     // Weights first, then biases: each a contiguous matrix or vector over the slab's blocks.
     for (const char* kind : {"weight", "bias"}) {
       for (int64_t i = first; i < std::min(first + kBlocksPerSlab, config.depth); ++i) {
@@ -32,7 +33,7 @@ std::vector<nn::BucketSpec> dit_buckets(const DiTConfig& config) {
   }
   for (int64_t i = 0; i < config.depth; ++i) {
     const std::string block = "blocks." + std::to_string(i);
-    nn::BucketSpec bucket{.name = block, .parameters = {}, .fp32_island = false};
+    nn::BucketSpec bucket{.name = block, .parameters = {}, .fp32_island = false, .ring = "blocks"};
     for (const char* linear : {"attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2"}) {
       bucket.parameters.push_back(block + "." + linear + ".weight");
       bucket.parameters.push_back(block + "." + linear + ".bias");
@@ -45,6 +46,14 @@ std::vector<nn::BucketSpec> dit_buckets(const DiTConfig& config) {
                                     "final_layer.adaLN_modulation.1.bias"},
                      .fp32_island = true});
   return buckets;
+}
+
+DiTBlockBuckets dit_block_buckets(int64_t depth, int64_t block) {
+  const int64_t num_slabs = (depth + kBlocksPerSlab - 1) / kBlocksPerSlab;
+  return {.modulation = 1 + block / kBlocksPerSlab,  // behind the embedders
+          .block = 1 + num_slabs + block,
+          .opens_slab = block % kBlocksPerSlab == 0,
+          .closes_slab = (block + 1) % kBlocksPerSlab == 0 || block + 1 == depth};
 }
 
 }  // namespace kinora::models

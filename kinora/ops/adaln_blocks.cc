@@ -48,14 +48,38 @@ struct Kept {
   at::Tensor mlp;
 };
 
+/// The modulation linears of one bucket, and the columns of theirs among all vectors.
+struct SlabGroup {
+  size_t first = 0;  ///< in BlockStack::modulation
+  size_t end = 0;
+  int64_t column = 0;
+  int64_t end_column = 0;
+};
+
+std::vector<SlabGroup> slab_groups(const BlockStack& stack) {
+  std::vector<SlabGroup> groups;
+  const std::vector<int64_t>& buckets = stack.modulation_buckets;
+  for (size_t i = 0; i < stack.modulation.size(); ++i) {
+    if (i == 0 || buckets.empty() || buckets[i] != buckets[i - 1]) {
+      const int64_t column = groups.empty() ? 0 : groups.back().end_column;
+      groups.push_back({.first = i, .end = i, .column = column, .end_column = column});
+    }
+    groups.back().end = i + 1;
+    groups.back().end_column += stack.modulation[i].weight.size(0);
+  }
+  return groups;
+}
+
 /// One pass through a stack: the sizes, the modulation and what is kept.
 struct Pass : torch::CustomClassHolder {
   Pass(BlockKernels& kernels, const BlockStack& stack, bool keeps)
-      : kernels(kernels), stack(stack), keeps(keeps) {}
+      : kernels(kernels), stack(stack), keeps(keeps), groups(slab_groups(stack)) {}
 
   BlockKernels& kernels;
   const BlockStack& stack;
   const bool keeps;  ///< what backward needs
+  const std::vector<SlabGroup> groups;
+  size_t modulated = 0;  ///< groups whose vectors are there
   int64_t batch = 0;
   int64_t tokens = 0;
   int64_t width = 0;
@@ -91,27 +115,53 @@ struct Pass : torch::CustomClassHolder {
   }
 };
 
-/// The vectors of all seams; `silu_c` is SiLU(c) in the compute type.
-at::Tensor modulate(BlockKernels& kernels, const BlockStack& stack, const at::Tensor& silu_c,
-                    const at::Tensor& final_modulation) {
-  int64_t columns = 0;
-  for (const LinearWeights& slab : stack.modulation) {
-    columns += slab.weight.size(0);
+void call_hook(const BlockStack& stack, BucketMoment moment, int64_t block) {
+  if (stack.hook) {
+    stack.hook(moment, stack.block_buckets[block]);
   }
-  const int64_t last = final_modulation.size(1);
-  at::Tensor vectors = at::empty({silu_c.size(0), columns + last}, final_modulation.options());
-  int64_t column = 0;
-  for (const LinearWeights& slab : stack.modulation) {
+}
+
+void call_hook(const BlockStack& stack, BucketMoment moment, const SlabGroup& group) {
+  if (stack.hook) {
+    stack.hook(moment, stack.modulation_buckets[group.first]);
+  }
+}
+
+/// Fills the group's columns of `vectors`; `silu_c` is SiLU(c) in the compute type.
+void modulate(BlockKernels& kernels, const BlockStack& stack, const SlabGroup& group,
+              const at::Tensor& silu_c, const at::Tensor& vectors) {
+  call_hook(stack, BucketMoment::kBeforeForward, group);
+  int64_t column = group.column;
+  for (size_t i = group.first; i < group.end; ++i) {
+    const LinearWeights& slab = stack.modulation[i];
     const int64_t count = slab.weight.size(0);
     kernels.linear_into(silu_c, slab, vectors.narrow(1, column, count));
     column += count;
   }
+  call_hook(stack, BucketMoment::kAfterForward, group);
+}
+
+/// Room for the vectors of all seams, of which those of the final norm are there.
+at::Tensor vectors_with(const std::vector<SlabGroup>& groups, const at::Tensor& final_modulation) {
+  const int64_t columns = groups.back().end_column;
+  const int64_t last = final_modulation.size(1);
+  at::Tensor vectors =
+      at::empty({final_modulation.size(0), columns + last}, final_modulation.options());
   vectors.narrow(1, columns, last).copy_(final_modulation);
   return vectors;
 }
 
 at::Tensor typed_silu(const BlockStack& stack, const at::Tensor& c) {
   return at::silu(c).to(stack.blocks[0].qkv.weight.scalar_type());
+}
+
+/// Makes the vectors of the blocks up to `block`, each group when the first of its blocks needs it:
+/// its weights may still be on their way while blocks before it compute.
+void modulate_up_to(Pass& pass, int64_t block) {
+  while (pass.modulated < pass.groups.size() &&
+         pass.groups[pass.modulated].column < (block + 1) * kVectors * pass.width) {
+    modulate(pass.kernels, pass.stack, pass.groups[pass.modulated++], pass.silu_c, pass.modulation);
+  }
 }
 
 /// The branches of a block between its seams. Fills kept's tensors from h_attention on.
@@ -165,11 +215,13 @@ void forget(Recompute level, Kept& kept) {
 }
 
 at::Tensor run_forward(Pass& pass, const at::Tensor& x) {
+  modulate_up_to(pass, 0);
   SeamForward seam =
       pass.kernels.seam(x.reshape({-1, pass.width}), {}, pass.seam_before(pass.modulation, 0),
                         x.scalar_type(), pass.keeps, pass.number(pass.stack.blocks[0].qkv));
   for (int64_t i = 0; i < pass.depth(); ++i) {
     const BlockWeights& weights = pass.stack.blocks[i];
+    call_hook(pass.stack, BucketMoment::kBeforeForward, i);
     Kept kept;
     kept.x_in = std::move(seam.x);
     kept.h_attention = std::move(seam.h);
@@ -177,7 +229,11 @@ at::Tensor run_forward(Pass& pass, const at::Tensor& x) {
     attention_branch(pass, weights, kept);
     seam_within(pass, i, kept);
     mlp_branch(pass, weights, kept);
+    call_hook(pass.stack, BucketMoment::kAfterForward, i);
     const bool last = i + 1 == pass.depth();
+    if (!last) {
+      modulate_up_to(pass, i + 1);
+    }
     seam = pass.kernels.seam(kept.x_mid, kept.mlp, pass.seam_before(pass.modulation, i + 1),
                              last ? at::kFloat : x.scalar_type(), pass.keeps,
                              last ? -1 : pass.number(pass.stack.blocks[i + 1].qkv));
@@ -223,22 +279,65 @@ struct StackGradients {
   at::Tensor final_modulation;  ///< fp32 [B, 2 C]
 };
 
+/// What blocks add to the gradient of the modulation's input, as their gradients become complete.
+class ModulationBackward {
+ public:
+  /// `grads`: of the vectors of all seams. dsilu: fp32 [B, C], added to.
+  ModulationBackward(Pass& pass, const at::Tensor& grads, const at::Tensor& dsilu)
+      : pass_(pass), grads_(grads), dsilu_(dsilu), pending_(pass.groups.size()) {}
+
+  /// The gradients of `block`'s vectors, and of all blocks behind it, are complete.
+  void complete(int64_t block) {
+    while (pending_ > 0 && pass_.groups[pending_ - 1].column >= block * kVectors * pass_.width) {
+      finish(pass_.groups[--pending_]);
+    }
+  }
+
+ private:
+  void finish(const SlabGroup& group) {
+    call_hook(pass_.stack, BucketMoment::kBeforeBackward, group);
+    const at::Tensor typed = grads_.narrow(1, group.column, group.end_column - group.column)
+                                 .to(pass_.silu_c.scalar_type());
+    int64_t column = group.column;
+    for (size_t i = group.first; i < group.end; ++i) {
+      const LinearWeights& slab = pass_.stack.modulation[i];
+      const int64_t count = slab.weight.size(0);
+      const at::Tensor dy = typed.narrow(1, column - group.column, count);
+      pass_.kernels.weight_grad({.value = dy}, {.value = pass_.silu_c}, slab,
+                                pass_.stack.overwrites_gradients);
+      pass_.kernels.add_column_sums(grads_.narrow(1, column, count), slab.bias_grad);
+      pass_.kernels.add_input_grad(dy, slab.weight, dsilu_);
+      column += count;
+    }
+    call_hook(pass_.stack, BucketMoment::kAfterBackward, group);
+  }
+
+  Pass& pass_;
+  at::Tensor grads_;
+  at::Tensor dsilu_;
+  size_t pending_;
+};
+
 StackGradients run_backward(Pass& pass, const at::Tensor& c, const at::Tensor& incoming) {
   BlockKernels& kernels = pass.kernels;
   const bool overwrite = pass.stack.overwrites_gradients;
   const at::Tensor grads = at::empty_like(pass.modulation);
+  const at::Tensor dsilu = at::zeros(c.sizes(), c.options());
+  ModulationBackward modulation(pass, grads, dsilu);
   at::Tensor dh = incoming.reshape({-1, pass.width});
   at::Tensor dx;  // of the residual stream
   at::Tensor x = std::move(pass.x_out);
   NormStatistics statistics = std::move(pass.norm_final);
   for (int64_t i = pass.depth() - 1; i >= 0; --i) {
     const BlockWeights& weights = pass.stack.blocks[i];
+    call_hook(pass.stack, BucketMoment::kBeforeBackward, i);
     Kept kept = std::move(pass.kept[i]);
     pass.kept[i] = {};
     // The seam behind the block.
     SeamBackward seam = kernels.seam_backward(dh, dx, x, statistics, kept.mlp,
                                               pass.seam_before(pass.modulation, i + 1),
                                               pass.seam_before(grads, i + 1), &weights.fc2);
+    modulation.complete(i + 1);
     x = at::Tensor();
     kept.mlp = at::Tensor();
     remember(pass, i, kept);
@@ -271,6 +370,7 @@ StackGradients run_backward(Pass& pass, const at::Tensor& c, const at::Tensor& i
     const Operand dprojections = kernels.operand(dqkv, pass.number(weights.qkv), true);
     kernels.weight_and_bias_grad(dprojections, dqkv, kept.h_attention, weights.qkv, overwrite);
     dh = kernels.input_grad(dprojections, weights.qkv);
+    call_hook(pass.stack, BucketMoment::kAfterBackward, i);
     dx = seam.dx;
     x = kept.x_in;
     statistics = kept.norm_attention;
@@ -279,19 +379,8 @@ StackGradients run_backward(Pass& pass, const at::Tensor& c, const at::Tensor& i
       kernels.seam_backward(dh, dx, x, statistics, {}, pass.seam_before(pass.modulation, 0),
                             pass.seam_before(grads, 0), nullptr);
 
-  // The modulation: all blocks of a slab at once.
-  const int64_t columns = pass.depth() * kVectors * pass.width;
-  const at::Tensor typed = grads.narrow(1, 0, columns).to(pass.silu_c.scalar_type());
-  const at::Tensor dsilu = at::zeros(c.sizes(), c.options());
-  int64_t column = 0;
-  for (const LinearWeights& slab : pass.stack.modulation) {
-    const int64_t count = slab.weight.size(0);
-    const at::Tensor dy = typed.narrow(1, column, count);
-    kernels.weight_grad({.value = dy}, {.value = pass.silu_c}, slab, overwrite);
-    kernels.add_column_sums(grads.narrow(1, column, count), slab.bias_grad);
-    kernels.add_input_grad(dy, slab.weight, dsilu);
-    column += count;
-  }
+  modulation.complete(0);
+  const int64_t columns = pass.groups.back().end_column;
   return {first.dx.view({pass.batch, pass.tokens, pass.width}), at::silu_backward(dsilu, c),
           grads.narrow(1, columns, 2 * pass.width)};
 }
@@ -324,7 +413,7 @@ struct AdalnBlocks : torch::autograd::Function<AdalnBlocks> {
     context->saved_data["pass"] = c10::IValue::make_capsule(pass);
     context->save_for_backward({c});
     pass->silu_c = typed_silu(pass->stack, c);
-    start(*pass, x, modulate(pass->kernels, pass->stack, pass->silu_c, final_modulation));
+    start(*pass, x, vectors_with(pass->groups, final_modulation));
     return run_forward(*pass, x);
   }
 
@@ -403,12 +492,19 @@ at::Tensor adaln_blocks(BlockKernels& kernels, const BlockStack& stack, const at
 at::Tensor seam_vectors(BlockKernels& kernels, const BlockStack& stack, const at::Tensor& c,
                         const at::Tensor& final_modulation) {
   check_condition(stack, c, final_modulation);
-  return modulate(kernels, stack, typed_silu(stack, c), final_modulation);
+  const std::vector<SlabGroup> groups = slab_groups(stack);
+  const at::Tensor silu_c = typed_silu(stack, c);
+  at::Tensor vectors = vectors_with(groups, final_modulation);
+  for (const SlabGroup& group : groups) {
+    modulate(kernels, stack, group, silu_c, vectors);
+  }
+  return vectors;
 }
 
 at::Tensor adaln_blocks(BlockKernels& kernels, const BlockStack& stack, const at::Tensor& x,
                         const at::Tensor& vectors) {
   Pass pass(kernels, stack, false);
+  pass.modulated = pass.groups.size();
   start(pass, x, vectors);
   return run_forward(pass, x);
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kinora/ops/block_kernels.h"
+#include "kinora/ops/bucket_hook.h"
 
 /// A stack of adaLN-Zero transformer blocks (Peebles and Xie 2023, section 3.2) with written-out
 /// backward: the fast path. models/dit.cc's DiTBlock is its specification.
@@ -38,6 +39,11 @@ struct BlockStack {
   int64_t recomputed_blocks = 0;
   /// Backward overwrites the gradients of weights and adds to those of biases, which are zero.
   bool overwrites_gradients = false;
+  /// Told when the weights of a bucket are used; those of modulation[i] and blocks[i] lie in the
+  /// buckets modulation_buckets[i] and block_buckets[i]. Empty: nobody.
+  BucketHook hook = {};
+  std::vector<int64_t> modulation_buckets = {};
+  std::vector<int64_t> block_buckets = {};
 };
 
 /// Linears on the same input as few products as can be: neighbours whose weights, biases and

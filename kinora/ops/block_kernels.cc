@@ -13,7 +13,7 @@
 #include "kinora/ops/block_composed.h"
 #include "kinora/ops/block_launch.h"
 #include "kinora/ops/fastest_way.h"
-#include "kinora/ops/fp8.h"
+#include "kinora/ops/fp8_linears.h"
 #include "kinora/ops/host_bytes.h"
 
 namespace kinora::ops {
@@ -50,10 +50,6 @@ int64_t row_stride(const at::Tensor& matrix) {
                "[kernels] a matrix needs adjacent columns, got ", matrix.sizes(), " with strides ",
                matrix.strides());
   return matrix.stride(0);
-}
-
-int64_t rows_of(const Operand& operand) {
-  return operand.value.defined() ? operand.value.size(0) : operand.fp8.size(0);
 }
 
 MatmulProblem input_grad_problem(const at::Tensor& dy, const at::Tensor& weight,
@@ -113,6 +109,7 @@ kernels::AttentionShape attention_shape(const at::Tensor& qkv, int64_t heads) {
 
 struct BlockKernels::Impl {
   at::Device device;
+  at::ScalarType type;  // of the blocks
   bool deterministic;
   FastestWay ways;
   bool own_norm = false;
@@ -122,9 +119,7 @@ struct BlockKernels::Impl {
   std::unique_ptr<cuda::Products> products = nullptr;  // null: ATen's
   std::unique_ptr<cuda::FusedAttention> attention = nullptr;
 
-  std::unique_ptr<Fp8> fp8 = nullptr;
-  double numbered_flops = 0.0;  // of linears with a number, once fp8 has its scales
-  double fp8_flops = 0.0;       // of these, in fp8
+  std::unique_ptr<Fp8Linears> fp8 = nullptr;  // null: none in fp8
 
   [[nodiscard]] at::Tensor empty(at::IntArrayRef shape, at::ScalarType type) const {
     return at::empty(shape, at::device(device).dtype(type));
@@ -143,31 +138,17 @@ struct BlockKernels::Impl {
             .ldd = row_stride(out)};
   }
 
-  /// Counts a product of m x n x k for the share of fp8.
-  void count(int64_t number, int64_t m, int64_t n, int64_t k, bool in_fp8) {
-    if (fp8 != nullptr && number >= 0 && !fp8->is_calibrating()) {
-      const double flops =
-          2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
-      numbered_flops += flops;
-      fp8_flops += in_fp8 ? flops : 0.0;
+  void count(const Operand& operand, const LinearWeights& linear) const {
+    if (fp8 != nullptr) {
+      fp8->count(operand, linear);
     }
   }
-
+  /// As Fp8Linears'.
   [[nodiscard]] bool covers(int64_t number, int64_t rows) const {
-    return fp8 != nullptr && products != nullptr && fp8->covers(number, rows);
+    return fp8 != nullptr && fp8->covers(number, rows);
   }
-  [[nodiscard]] Operand fp8_operand(at::IntArrayRef shape) const {
-    return {.value = {},
-            .fp8 = empty(shape, at::kByte),
-            .fp8_transposed = empty({shape[1], shape[0]}, at::kByte)};
-  }
-  [[nodiscard]] kernels::Fp8Output fp8_output(const Operand& operand, int64_t number,
-                                              Fp8::Role role) const {
-    return {.type = role == Fp8::kInput ? DType::kF8E4M3 : DType::kF8E5M2,
-            .data = operand.fp8.data_ptr(),
-            .transposed = operand.fp8_transposed.data_ptr(),
-            .scale = fp8->scale(number, role),
-            .amax = fp8->amax(number, role)};
+  [[nodiscard]] bool fuses(int64_t number, int64_t rows) const {
+    return fp8 != nullptr && fp8->fuses(number, rows);
   }
 
   /// Gives a product with a bias gradient the type of it that the library has: fp32 or, for bf16
@@ -190,66 +171,14 @@ struct BlockKernels::Impl {
     products->run(problem, arguments);
     cuda::add_column_sums(sums, bias_grad);
   }
-
-  at::Tensor fp8_product(const Operand& x, const LinearWeights& linear, const at::Tensor& bias) {
-    const Fp8::Weight weight = fp8->weight(linear.number);
-    at::Tensor out = empty({x.fp8.size(0), weight.data.size(0)}, bias.scalar_type());
-    products->run({.m = out.size(0),
-                   .n = out.size(1),
-                   .k = x.fp8.size(1),
-                   .transpose_b = true,
-                   .a_type = DType::kF8E4M3,
-                   .b_type = DType::kF8E4M3,
-                   .d_type = dtype_of(bias.scalar_type()),
-                   .epilogue = Epilogue::kBias,
-                   .fast_accumulation = true},
-                  {.a = x.fp8.data_ptr(),
-                   .b = weight.data.data_ptr(),
-                   .d = out.data_ptr(),
-                   .bias = bias.data_ptr(),
-                   .a_scale = fp8->inverse_scale(linear.number, Fp8::kInput),
-                   .b_scale = weight.inverse_scale});
-    return out;
-  }
-  at::Tensor fp8_input_grad(const Operand& dy, const LinearWeights& linear) {
-    const Fp8::Weight weight = fp8->weight(linear.number);
-    at::Tensor out = empty({dy.fp8.size(0), weight.data.size(1)}, linear.weight.scalar_type());
-    products->run({.m = out.size(0),
-                   .n = out.size(1),
-                   .k = dy.fp8.size(1),
-                   .transpose_b = true,
-                   .a_type = DType::kF8E5M2,
-                   .b_type = DType::kF8E4M3,
-                   .d_type = dtype_of(out.scalar_type())},
-                  {.a = dy.fp8.data_ptr(),
-                   .b = weight.transposed.data_ptr(),
-                   .d = out.data_ptr(),
-                   .a_scale = fp8->inverse_scale(linear.number, Fp8::kGradient),
-                   .b_scale = weight.inverse_scale});
-    return out;
-  }
-  void fp8_weight_grad(const Operand& dy, const Operand& x, const LinearWeights& linear,
-                       bool overwrite) {
-    products->run({.m = dy.fp8_transposed.size(0),
-                   .n = x.fp8_transposed.size(0),
-                   .k = x.fp8_transposed.size(1),
-                   .transpose_b = true,
-                   .a_type = DType::kF8E5M2,
-                   .b_type = DType::kF8E4M3,
-                   .d_type = DType::kF32,
-                   .accumulate = !overwrite},
-                  {.a = dy.fp8_transposed.data_ptr(),
-                   .b = x.fp8_transposed.data_ptr(),
-                   .d = linear.weight_grad.data_ptr(),
-                   .a_scale = fp8->inverse_scale(linear.number, Fp8::kGradient),
-                   .b_scale = fp8->inverse_scale(linear.number, Fp8::kInput)});
-  }
 };
 
 BlockKernels::BlockKernels(const KernelOptions& options, at::Device device, at::ScalarType type,
                            bool deterministic)
-    : impl_(new Impl{
-          .device = device, .deterministic = deterministic, .ways = FastestWay(deterministic)}) {
+    : impl_(new Impl{.device = device,
+                     .type = type,
+                     .deterministic = deterministic,
+                     .ways = FastestWay(deterministic)}) {
   const bool can = cuda::has_block_kernels(device, type);
   impl_->own_norm = choose(options.adaln, can, "adaln");
   if (choose(options.epilogue, can, "epilogue")) {
@@ -272,33 +201,30 @@ bool BlockKernels::worthwhile(at::Device device, at::ScalarType type) {
 void BlockKernels::use_fp8(std::unique_ptr<Fp8> fp8) {
   KINORA_CHECK(impl_->products != nullptr && impl_->own_norm, kConfig,
                "[fp8] train.fp8 needs kernels.adaln and kernels.epilogue, which are off");
-  impl_->fp8 = std::move(fp8);
+  impl_->fp8 = std::make_unique<Fp8Linears>(
+      std::move(fp8), impl_->type, *impl_->products, impl_->ways,
+      [this](const at::Tensor& x, const at::Tensor& dy, const LinearWeights& weights) {
+        (void)linear({.value = x}, weights);
+        (void)input_grad({.value = dy}, weights);
+        weight_grad({.value = dy}, {.value = x}, weights, /*overwrite=*/true);
+      });
 }
 
 Fp8* BlockKernels::fp8() const {
-  return impl_->fp8.get();
+  return impl_->fp8 != nullptr ? &impl_->fp8->fp8() : nullptr;
 }
 
 Operand BlockKernels::operand(const at::Tensor& value, int64_t number, bool is_gradient) {
-  Impl& impl = *impl_;
-  const Fp8::Role role = is_gradient ? Fp8::kGradient : Fp8::kInput;
-  if (!impl.covers(number, value.size(0))) {
-    return {.value = value};
+  if (!impl_->covers(number, value.size(0))) {
+    return {.value = value, .number = number};
   }
-  if (impl.fp8->is_calibrating()) {
-    cuda::largest_magnitude(value, impl.fp8->amax(number, role));
-    return {.value = value};
-  }
-  Operand result = impl.fp8_operand(value.sizes());
-  cuda::quantise(value, impl.fp8_output(result, number, role));
-  return result;
+  return impl_->fp8->operand(value, number, is_gradient ? Fp8::kGradient : Fp8::kInput);
 }
 
 at::Tensor BlockKernels::linear(const Operand& x, const LinearWeights& linear) {
-  impl_->count(linear.number, rows_of(x), linear.weight.size(0), linear.weight.size(1),
-               x.fp8.defined());
+  impl_->count(x, linear);
   if (x.fp8.defined()) {
-    return impl_->fp8_product(x, linear, linear.bias);
+    return impl_->fp8->linear(x, fp8()->weight(linear.number), linear.bias);
   }
   if (!impl_->products) {
     return at::linear(x.value, linear.weight, linear.bias);
@@ -344,16 +270,17 @@ BlockKernels::Gelu BlockKernels::linear_gelu(const Operand& x, const LinearWeigh
                                    .b = linear.weight.data_ptr(),
                                    .d = out.data_ptr(),
                                    .bias = linear.bias.data_ptr()});
-      return {{}, {.value = out}};
+      return {{}, {.value = out, .number = consumer}};
     }
   }
-  if (!impl.products || x.fp8.defined() || impl.covers(consumer, rows_of(x))) {
+  if (!impl.products || x.fp8.defined() || impl.covers(consumer, x.rows())) {
     const at::Tensor pre = this->linear(x, linear);
     return {pre, gelu(pre, consumer)};
   }
-  Gelu result{
-      impl.empty({x.value.size(0), linear.weight.size(0)}, x.value.scalar_type()),
-      {.value = impl.empty({x.value.size(0), linear.weight.size(0)}, x.value.scalar_type())}};
+  impl.count(x, linear);
+  Gelu result{impl.empty({x.value.size(0), linear.weight.size(0)}, x.value.scalar_type()),
+              {.value = impl.empty({x.value.size(0), linear.weight.size(0)}, x.value.scalar_type()),
+               .number = consumer}};
   MatmulProblem problem = impl.forward_problem(x.value, linear.weight, result.pre);
   problem.aux_type = problem.d_type;
   problem.epilogue = Epilogue::kBiasGeluAux;
@@ -377,9 +304,9 @@ BlockKernels::Gelu BlockKernels::linear_gelu(const Operand& x, const LinearWeigh
 
 Operand BlockKernels::gelu(const at::Tensor& pre, int64_t consumer) {
   Impl& impl = *impl_;
-  if (impl.covers(consumer, pre.size(0)) && !impl.fp8->is_calibrating()) {
-    Operand result = impl.fp8_operand(pre.sizes());
-    cuda::gelu(pre, {}, impl.fp8_output(result, consumer, Fp8::kInput));
+  if (impl.fuses(consumer, pre.size(0))) {
+    Operand result = fp8()->unfilled(pre.sizes(), consumer, Fp8::kInput);
+    cuda::gelu(pre, {}, fp8()->output(result, Fp8::kInput));
     return result;
   }
   at::Tensor out;
@@ -393,10 +320,9 @@ Operand BlockKernels::gelu(const at::Tensor& pre, int64_t consumer) {
 }
 
 at::Tensor BlockKernels::input_grad(const Operand& dy, const LinearWeights& linear) {
-  impl_->count(linear.number, rows_of(dy), linear.weight.size(0), linear.weight.size(1),
-               dy.fp8.defined());
+  impl_->count(dy, linear);
   if (dy.fp8.defined()) {
-    return impl_->fp8_input_grad(dy, linear);
+    return impl_->fp8->input_grad(dy, fp8()->weight(linear.number));
   }
   if (!impl_->products) {
     return at::matmul(dy.value, linear.weight);
@@ -417,6 +343,7 @@ Operand BlockKernels::gelu_input_grad(const Operand& dy, const LinearWeights& li
     return operand(grad, producer.number, true);
   }
   if (!dy.fp8.defined()) {
+    impl.count(dy, linear);
     const at::Tensor out =
         impl.empty({dy.value.size(0), linear.weight.size(1)}, dy.value.scalar_type());
     const MatmulProblem product = input_grad_problem(dy.value, linear.weight, out);
@@ -456,10 +383,9 @@ Operand BlockKernels::gelu_input_grad(const Operand& dy, const LinearWeights& li
     return operand(out, producer.number, true);
   }
   const at::Tensor grad = input_grad(dy, linear);
-  if (impl.covers(producer.number, grad.size(0))) {
-    Operand result = impl.fp8_operand(grad.sizes());
-    cuda::gelu_backward(pre, grad, {}, impl.fp8_output(result, producer.number, Fp8::kGradient),
-                        producer.bias_grad);
+  if (impl.fuses(producer.number, grad.size(0))) {
+    Operand result = fp8()->unfilled(grad.sizes(), producer.number, Fp8::kGradient);
+    cuda::gelu_backward(pre, grad, {}, fp8()->output(result, Fp8::kGradient), producer.bias_grad);
     return result;
   }
   cuda::gelu_backward(pre, grad, grad, {}, producer.bias_grad);
@@ -468,10 +394,9 @@ Operand BlockKernels::gelu_input_grad(const Operand& dy, const LinearWeights& li
 
 void BlockKernels::weight_grad(const Operand& dy, const Operand& x, const LinearWeights& linear,
                                bool overwrite) {
-  impl_->count(linear.number, rows_of(dy), linear.weight.size(0), linear.weight.size(1),
-               dy.fp8_transposed.defined());
-  if (dy.fp8_transposed.defined()) {
-    impl_->fp8_weight_grad(dy, x, linear, overwrite);
+  impl_->count(dy, linear);
+  if (dy.fp8.defined()) {
+    impl_->fp8->weight_grad(dy, x, linear.weight_grad, overwrite);
     return;
   }
   if (!impl_->products) {
@@ -492,12 +417,12 @@ void BlockKernels::weight_and_bias_grad(const Operand& dy, const at::Tensor& dy_
                                         const Operand& x, const LinearWeights& linear,
                                         bool overwrite) {
   Impl& impl = *impl_;
-  if (!impl.products || dy.fp8_transposed.defined()) {
+  if (!impl.products || dy.fp8.defined()) {
     add_column_sums(dy_values, linear.bias_grad);
     weight_grad(dy, x, linear, overwrite);
     return;
   }
-  impl.count(linear.number, rows_of(dy), linear.weight.size(0), linear.weight.size(1), false);
+  impl.count(dy, linear);
   const MatmulProblem product = weight_grad_problem(dy.value, x.value, overwrite);
   MatmulProblem fused = product;
   fused.epilogue = Epilogue::kBiasGrad;
@@ -565,10 +490,10 @@ SeamForward BlockKernels::seam(const at::Tensor& x, const at::Tensor& branch,
                                     .gate = view(vectors.gate),
                                     .scale = view(vectors.scale),
                                     .shift = view(vectors.shift)};
-  const bool quantises = impl.covers(consumer, x.size(0)) && !impl.fp8->is_calibrating();
+  const bool quantises = impl.fuses(consumer, x.size(0));
   if (quantises) {
-    result.h = impl.fp8_operand(x.sizes());
-    call.h_fp8 = impl.fp8_output(result.h, consumer, Fp8::kInput);
+    result.h = fp8()->unfilled(x.sizes(), consumer, Fp8::kInput);
+    call.h_fp8 = fp8()->output(result.h, Fp8::kInput);
   } else {
     result.h.value = impl.empty(x.sizes(), h_type);
     call.h = result.h.value.data_ptr();
@@ -635,10 +560,10 @@ SeamBackward BlockKernels::seam_backward(const at::Tensor& dh, const at::Tensor&
   call.branch = branch.data_ptr();
   call.dgate = grads.gate.data_ptr<float>();
   call.dbranch_sum = branch_sum.data_ptr<float>();
-  const bool quantises = impl.covers(producer->number, x.size(0)) && !impl.fp8->is_calibrating();
+  const bool quantises = impl.fuses(producer->number, x.size(0));
   if (quantises) {
-    result.dbranch = impl.fp8_operand(x.sizes());
-    call.dbranch_fp8 = impl.fp8_output(result.dbranch, producer->number, Fp8::kGradient);
+    result.dbranch = fp8()->unfilled(x.sizes(), producer->number, Fp8::kGradient);
+    call.dbranch_fp8 = fp8()->output(result.dbranch, Fp8::kGradient);
   } else {
     result.dbranch.value = at::empty_like(x);
     call.dbranch = result.dbranch.value.data_ptr();
@@ -710,13 +635,7 @@ std::string BlockKernels::describe() const {
            : impl_->deterministic ? "cuBLASLt, its first choices"
                                   : "cuBLASLt, searched");
   if (impl_->fp8 != nullptr) {
-    text << " (fp8 where it can";
-    if (impl_->numbered_flops > 0.0) {
-      text.precision(3);
-      text << ": " << 100.0 * impl_->fp8_flops / impl_->numbered_flops
-           << " % of the blocks' arithmetic";
-    }
-    text << ")";
+    text << " (" << impl_->fp8->describe() << ')';
   }
   text << ", attention "
        << (impl_->attention         ? impl_->attention->describe()

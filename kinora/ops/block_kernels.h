@@ -35,6 +35,16 @@ struct Operand {
   at::Tensor value{};           ///< [R, C]
   at::Tensor fp8{};             ///< uint8 [R, C]
   at::Tensor fp8_transposed{};  ///< uint8 [C, R]
+  /// What the 8-bit values have to be multiplied by: fp32 [1], or a factor for each block as
+  /// kernels::BlockQuantise has them.
+  at::Tensor factors{};
+  at::Tensor transposed_factors{};
+  /// Of the linear whose input or gradient it is; negative in passes that do not train.
+  int64_t number = -1;
+
+  [[nodiscard]] int64_t rows() const {
+    return value.defined() ? value.size(0) : fp8_transposed.size(1);
+  }
 };
 
 /// Shift, scale and gate of a seam: views [V, C] of one fp32 matrix, last dim adjacent. `gate` may

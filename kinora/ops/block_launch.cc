@@ -137,6 +137,14 @@ void quantise(const at::Tensor& in, const kernels::Fp8Output& out) {
                                             stream()));
 }
 
+void block_quantise(const at::Tensor& in, kernels::BlockQuantise call) {
+  call.rows = in.size(0);
+  call.width = in.size(1);
+  call.type = dtype_of(in.scalar_type());
+  call.in = in.const_data_ptr();
+  KINORA_CUDA_CHECK(kernels::cuda::block_quantise(call, stream()));
+}
+
 void largest_magnitude(const at::Tensor& in, float* amax) {
   KINORA_CUDA_CHECK(kernels::cuda::largest_magnitude(in.const_data_ptr(), in.numel(),
                                                      dtype_of(in.scalar_type()), amax, stream()));

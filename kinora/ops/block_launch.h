@@ -36,6 +36,8 @@ void gelu_backward(const at::Tensor& pre, const at::Tensor& grad, const at::Tens
 
 /// Of kernels/fp8.h; matrices are contiguous.
 void quantise(const at::Tensor& in, const kernels::Fp8Output& out);
+/// `call` without rows, width, type and in, which are those of `in`.
+void block_quantise(const at::Tensor& in, kernels::BlockQuantise call);
 void largest_magnitude(const at::Tensor& in, float* amax);
 void update_scales(const kernels::ScaleUpdate& update);
 

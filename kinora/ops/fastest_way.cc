@@ -14,10 +14,8 @@ namespace kinora::ops {
 
 size_t FastestWay::choose(const kernels::MatmulProblem& problem, std::initializer_list<Way> ways,
                           const std::function<void(size_t)>& run) {
-  for (const Part& part : parts_) {
-    if (part.problem == problem) {
-      return part.fastest;
-    }
+  if (const Part* timed = find(problem)) {
+    return timed->fastest;
   }
   const auto is_possible = [](const Way& way) { return way.is_possible; };
   const auto num_possible = std::count_if(ways.begin(), ways.end(), is_possible);
@@ -61,6 +59,20 @@ size_t FastestWay::choose(const kernels::MatmulProblem& problem, std::initialize
   part.times = times.str();
   parts_.push_back(std::move(part));
   return parts_.back().fastest;
+}
+
+std::string FastestWay::times(const kernels::MatmulProblem& problem) const {
+  const Part* timed = find(problem);
+  return timed != nullptr ? timed->times : std::string();
+}
+
+const FastestWay::Part* FastestWay::find(const kernels::MatmulProblem& problem) const {
+  for (const Part& part : parts_) {
+    if (part.problem == problem) {
+      return &part;
+    }
+  }
+  return nullptr;
 }
 
 std::vector<std::string> FastestWay::report() const {

@@ -17,8 +17,6 @@
 namespace kinora::ops {
 namespace {
 
-constexpr int64_t kAlignment = 16;  // of the sizes of fp8 products
-
 kernels::ScaleUpdate scale_update(const at::Tensor& amax, const at::Tensor& history, int64_t window,
                                   const at::Tensor& largest, const at::Tensor& scale,
                                   const at::Tensor& inverse) {
@@ -33,7 +31,41 @@ kernels::ScaleUpdate scale_update(const at::Tensor& amax, const at::Tensor& hist
   return update;
 }
 
+/// Both copies of a matrix of this shape, not filled yet.
+Operand unfilled_bytes(at::IntArrayRef shape, at::Device device) {
+  const auto bytes = at::device(device).dtype(at::kByte);
+  Operand operand;
+  operand.fp8 = at::empty(shape, bytes);
+  operand.fp8_transposed = at::empty({shape[1], shape[0]}, bytes);
+  return operand;
+}
+
+/// The same with a factor for each block.
+Operand unfilled_blocks(at::IntArrayRef shape, bool is_square, at::Device device) {
+  const auto floats = at::device(device).dtype(at::kFloat);
+  Operand operand = unfilled_bytes(shape, device);
+  operand.factors = at::empty({kernels::block_factors(shape[0], shape[1], is_square)}, floats);
+  operand.transposed_factors =
+      at::empty({kernels::block_factors(shape[1], shape[0], is_square)}, floats);
+  return operand;
+}
+
+void fill_blocks(const at::Tensor& value, bool is_square, const Operand& operand) {
+  kernels::BlockQuantise call;
+  call.is_square = is_square;
+  call.out_type = DType::kF8E4M3;
+  call.data = operand.fp8.data_ptr();
+  call.factors = operand.factors.data_ptr<float>();
+  call.transposed = operand.fp8_transposed.data_ptr();
+  call.transposed_factors = operand.transposed_factors.data_ptr<float>();
+  cuda::block_quantise(value, call);
+}
+
 }  // namespace
+
+DType fp8_type(Fp8Scaling scaling, Fp8::Role role) {
+  return role == Fp8::kGradient && scaling != Fp8Scaling::kBlock ? DType::kF8E5M2 : DType::kF8E4M3;
+}
 
 bool Fp8::possible(at::Device device) {
   if (!cuda::has_block_kernels(device, at::kBFloat16)) {
@@ -43,7 +75,8 @@ bool Fp8::possible(at::Device device) {
   return 10 * info.major + info.minor >= 89;
 }
 
-Fp8::Fp8(int64_t num_linears, at::Device device) : num_linears_(num_linears), device_(device) {
+Fp8::Fp8(int64_t num_linears, at::Device device, Fp8Scaling scaling)
+    : num_linears_(num_linears), device_(device), scaling_(scaling) {
   KINORA_CHECK(possible(device), kConfig,
                "[fp8] train.fp8 needs a GPU of compute capability 8.9 or more (Ada, Hopper or "
                "newer) and a build with nvcc. Hint: train.fp8=false computes in train.precision");
@@ -61,16 +94,33 @@ Fp8::Fp8(int64_t num_linears, at::Device device) : num_linears_(num_linears), de
 }
 
 void Fp8::begin_step(const std::vector<LinearWeights>& linears) {
-  if (num_steps_ > 0) {
+  if (is_delayed() && num_steps_ > 0) {
     cuda::update_scales(scale_update(amax_, history_, kFp8History, largest_, scale_, inverse_));
   }
+  const bool in_blocks = scaling_ == Fp8Scaling::kBlock;
   if (weights_.empty()) {
     for (const LinearWeights& linear : linears) {
-      const auto bytes = linear.weight.options().dtype(at::kByte).requires_grad(false);
-      weights_.push_back(at::empty(linear.weight.sizes(), bytes));
-      transposed_.push_back(at::empty({linear.weight.size(1), linear.weight.size(0)}, bytes));
+      const at::IntArrayRef shape = linear.weight.sizes();
+      Operand weight = in_blocks ? unfilled_blocks(shape, /*is_square=*/true, device_)
+                                 : unfilled_bytes(shape, device_);
+      if (!in_blocks) {
+        weight.factors = weight_inverse_.narrow(0, kStride * linear.number, 1);
+        weight.transposed_factors = weight.factors;
+      }
+      weights_.push_back(std::move(weight));
     }
   }
+  if (in_blocks) {
+    for (const LinearWeights& linear : linears) {
+      fill_blocks(linear.weight, /*is_square=*/true, weight(linear.number));
+    }
+  } else {
+    quantise_weights(linears);
+  }
+  ++num_steps_;
+}
+
+void Fp8::quantise_weights(const std::vector<LinearWeights>& linears) {
   for (const LinearWeights& linear : linears) {
     cuda::largest_magnitude(linear.weight,
                             weight_amax_.data_ptr<float>() + kStride * linear.number);
@@ -78,14 +128,13 @@ void Fp8::begin_step(const std::vector<LinearWeights>& linears) {
   cuda::update_scales(
       scale_update(weight_amax_, {}, 0, weight_largest_, weight_scale_, weight_inverse_));
   for (const LinearWeights& linear : linears) {
-    const auto i = static_cast<size_t>(linear.number);
+    const Operand& copies = weight(linear.number);
     cuda::quantise(linear.weight,
                    {.type = DType::kF8E4M3,
-                    .data = weights_[i].data_ptr(),
-                    .transposed = transposed_[i].data_ptr(),
+                    .data = copies.fp8.data_ptr(),
+                    .transposed = copies.fp8_transposed.data_ptr(),
                     .scale = weight_scale_.const_data_ptr<float>() + kStride * linear.number});
   }
-  ++num_steps_;
 }
 
 at::Tensor Fp8::of_linears(const at::Tensor& numbers) const {
@@ -96,7 +145,7 @@ at::Tensor Fp8::of_linears(const at::Tensor& numbers) const {
 }
 
 std::optional<Fp8State> Fp8::state() const {
-  if (num_steps_ == 0) {
+  if (!is_delayed() || num_steps_ == 0) {
     return std::nullopt;
   }
   const auto on_host = [this](const at::Tensor& numbers) {
@@ -116,23 +165,49 @@ void Fp8::restore(const Fp8State& state) {
   num_steps_ = 1;  // begin_step() of the next one makes its scales of these
 }
 
-bool Fp8::covers(int64_t number, int64_t rows) const {
-  return number >= 0 && number < num_linears_ && rows % kAlignment == 0;
+void Fp8::measure(const at::Tensor& value, int64_t number, Role role) {
+  cuda::largest_magnitude(value, amax_.data_ptr<float>() + place(number, role));
 }
 
-const float* Fp8::scale(int64_t number, Role role) const {
-  return scale_.const_data_ptr<float>() + kStride * (2 * number + role);
-}
-const float* Fp8::inverse_scale(int64_t number, Role role) const {
-  return inverse_.const_data_ptr<float>() + kStride * (2 * number + role);
-}
-float* Fp8::amax(int64_t number, Role role) const {
-  return amax_.data_ptr<float>() + kStride * (2 * number + role);
+Operand Fp8::unfilled(at::IntArrayRef shape, int64_t number, Role role) const {
+  Operand operand = unfilled_bytes(shape, device_);
+  operand.factors = inverse_.narrow(0, place(number, role), 1);
+  operand.transposed_factors = operand.factors;
+  operand.number = number;
+  return operand;
 }
 
-Fp8::Weight Fp8::weight(int64_t number) const {
-  const auto i = static_cast<size_t>(number);
-  return {weights_[i], transposed_[i], weight_inverse_.const_data_ptr<float>() + kStride * number};
+kernels::Fp8Output Fp8::output(const Operand& operand, Role role) const {
+  const int64_t place = Fp8::place(operand.number, role);
+  return {.type = fp8_type(scaling_, role),
+          .data = operand.fp8.data_ptr(),
+          .transposed = operand.fp8_transposed.data_ptr(),
+          .scale = scale_.const_data_ptr<float>() + place,
+          .amax = is_delayed() ? amax_.data_ptr<float>() + place : nullptr};
+}
+
+Operand Fp8::quantise(const at::Tensor& value, int64_t number, Role role) {
+  if (scaling_ == Fp8Scaling::kBlock) {
+    Operand operand = unfilled_blocks(value.sizes(), /*is_square=*/false, device_);
+    operand.number = number;
+    fill_blocks(value, /*is_square=*/false, operand);
+    return operand;
+  }
+  Operand operand = unfilled(value.sizes(), number, role);
+  if (scaling_ == Fp8Scaling::kCurrent) {
+    // A factor of the operand's own: another pass may quantise the linear's next one before
+    // backward reads this.
+    operand.factors = at::empty({1}, inverse_.options());
+    operand.transposed_factors = operand.factors;
+    measure(value, number, role);
+    const auto own = [at = place(number, role)](const at::Tensor& numbers) {
+      return numbers.view(-1).narrow(0, at, 1);
+    };
+    cuda::update_scales(
+        scale_update(own(amax_), {}, 0, own(largest_), own(scale_), operand.factors));
+  }
+  cuda::quantise(value, output(operand, role));
+  return operand;
 }
 
 }  // namespace kinora::ops

@@ -6,65 +6,102 @@
 #include <optional>
 #include <vector>
 
+#include "kinora/kernels/fp8.h"
 #include "kinora/ops/block_kernels.h"
 #include "kinora/ops/fp8_state.h"
 
-/// Training in 8-bit floats: which linears compute in them, and the scales of their operands
-/// (kernels/fp8.h). Inputs and weights are E4M3, gradients E5M2 (Micikevicius et al. 2022).
+/// Training in 8-bit floats: the quantised weights, and the scales of the operands (kernels/fp8.h).
 namespace kinora::ops {
 
+/// Where the scales of inputs and gradients come from. Weights are quantised once a step, by their
+/// own magnitude, in each of them.
+enum class Fp8Scaling : uint8_t {
+  /// One a tensor, from its largest magnitudes in the last steps (Micikevicius et al. 2022). They
+  /// are known before the tensor is: the kernel that makes it quantises it, too.
+  kDelayed,
+  /// One a tensor, from its own largest magnitude: two more passes over every operand, and nothing
+  /// to measure first.
+  kCurrent,
+  /// One for each 128 elements that a product adds up (Liu et al. 2024, "DeepSeek-V3", section
+  /// 3.3), of weights for each 128 x 128: one more pass over every operand. Needs Hopper.
+  kBlock,
+};
+
+/// Inputs and weights are E4M3, gradients E5M2; with block scaling, where a factor has few elements
+/// to fit, gradients are E4M3, too, which has one bit more.
 class Fp8 {
  public:
   /// `num_linears`: linears are numbered from 0. kConfig where the device has no fp8 products.
-  Fp8(int64_t num_linears, at::Device device);
+  Fp8(int64_t num_linears, at::Device device, Fp8Scaling scaling = Fp8Scaling::kDelayed);
 
   /// Whether products on `device` can be fp8 ones: built with nvcc, compute capability 8.9 or more.
   [[nodiscard]] static bool possible(at::Device device);
 
-  /// Once before the passes of an optimizer step: new scales of inputs and gradients from the
-  /// magnitudes of the last steps (delayed scaling), and weights quantised by their own magnitude.
-  /// Does not wait for the device.
+  [[nodiscard]] Fp8Scaling scaling() const { return scaling_; }
+
+  /// Once before the passes of an optimizer step: quantises the weights of the linears, which are
+  /// numbered as they stand, and makes the new scales of delayed scaling. Does not wait for the
+  /// device.
   void begin_step(const std::vector<LinearWeights>& linears);
 
-  /// In the first step nothing is known of inputs and gradients: it computes in the block's type,
-  /// and only measures. The step after restore() is no first one.
-  [[nodiscard]] bool is_calibrating() const { return num_steps_ <= 1; }
+  /// With delayed scaling nothing is known of inputs and gradients in the first step: it computes
+  /// in the block's type, and only measures. The step after restore() is no first one.
+  [[nodiscard]] bool is_calibrating() const { return is_delayed() && num_steps_ <= 1; }
+  /// Whether an operand's scale is known before the operand, so that what makes it can quantise it.
+  [[nodiscard]] bool knows_scales() const { return is_delayed() && num_steps_ > 1; }
 
   /// What another run of the same model needs to go on after the steps so far; nothing before the
-  /// first. Waits for the device.
+  /// first, and nothing but with delayed scaling. Waits for the device.
   [[nodiscard]] std::optional<Fp8State> state() const;
-  /// Goes on from there: the next step computes in fp8, with the scales that it would have had. kIo
-  /// for the state of another number of linears or with a fault_of().
+  /// Goes on from there, with delayed scaling: the next step computes in fp8, with the scales that
+  /// it would have had. kIo for the state of another number of linears or with a fault_of().
   void restore(const Fp8State& state);
 
-  /// Whether a linear of this number and these sizes computes in fp8.
-  [[nodiscard]] bool covers(int64_t number, int64_t rows) const;
+  /// The largest magnitudes of this step's inputs and gradients so far, which begin_step() will
+  /// make scales of: ranks that train one model take the largest of all. Delayed scaling; else
+  /// undefined.
+  [[nodiscard]] at::Tensor magnitudes() const { return is_delayed() ? amax_ : at::Tensor(); }
+  /// Of the linears whose weights are quantised.
+  [[nodiscard]] int64_t num_linears() const { return static_cast<int64_t>(weights_.size()); }
+  /// [out, in]
+  [[nodiscard]] const Operand& weight(int64_t number) const {
+    return weights_[static_cast<size_t>(number)];
+  }
 
   enum Role : int64_t { kInput, kGradient };
-  [[nodiscard]] const float* scale(int64_t number, Role role) const;
-  [[nodiscard]] const float* inverse_scale(int64_t number, Role role) const;
-  [[nodiscard]] float* amax(int64_t number, Role role) const;
-
-  struct Weight {
-    at::Tensor data;        ///< uint8 [out, in]
-    at::Tensor transposed;  ///< uint8 [in, out]
-    const float* inverse_scale = nullptr;
-  };
-  [[nodiscard]] Weight weight(int64_t number) const;
+  /// Counts the matrix's magnitudes for the next step's scale. Delayed scaling.
+  void measure(const at::Tensor& value, int64_t number, Role role);
+  /// The 8-bit copies of the input or gradient of linear `number`.
+  [[nodiscard]] Operand quantise(const at::Tensor& value, int64_t number, Role role);
+  /// The same, not filled yet, and what a kernel that makes the matrix needs to fill it: where
+  /// knows_scales().
+  [[nodiscard]] Operand unfilled(at::IntArrayRef shape, int64_t number, Role role) const;
+  [[nodiscard]] kernels::Fp8Output output(const Operand& operand, Role role) const;
 
  private:
+  [[nodiscard]] bool is_delayed() const { return scaling_ == Fp8Scaling::kDelayed; }
+  /// Where a tensor's number lies in amax_ and so on.
+  [[nodiscard]] static int64_t place(int64_t number, Role role) {
+    return kStride * (2 * number + role);
+  }
   /// Of amax_, history_ or scale_, those of inputs and gradients (dim 1) of the linears (dim 0).
   [[nodiscard]] at::Tensor of_linears(const at::Tensor& numbers) const;
+  /// With a scale a tensor.
+  void quantise_weights(const std::vector<LinearWeights>& linears);
 
   int64_t num_linears_;
   at::Device device_;
+  Fp8Scaling scaling_;
   int64_t num_steps_ = 0;
   // Numbers of a tensor are kStride apart: products want their scales on 16 bytes. Inputs and
   // gradients of linear i are tensors 2 i and 2 i + 1; weights are apart.
   static constexpr int64_t kStride = 4;
   at::Tensor amax_, history_, largest_, scale_, inverse_;
-  at::Tensor weight_amax_, weight_history_, weight_largest_, weight_scale_, weight_inverse_;
-  std::vector<at::Tensor> weights_, transposed_;
+  at::Tensor weight_amax_, weight_largest_, weight_scale_, weight_inverse_;
+  std::vector<Operand> weights_;
 };
+
+/// The type of the 8-bit copies.
+[[nodiscard]] DType fp8_type(Fp8Scaling scaling, Fp8::Role role);
 
 }  // namespace kinora::ops

@@ -1,6 +1,10 @@
 #include "kinora/ops/gpu_profile.h"
 
 #include <algorithm>
+#include <iterator>
+#include <limits>
+#include <sstream>
+#include <utility>
 
 namespace kinora::ops {
 namespace {
@@ -62,10 +66,16 @@ void add_totals(const GpuRecords& records, GpuProfile* profile) {
   sort_by_cost(&profile->classes);
 }
 
+struct Coverage {
+  double span_seconds = 0.0;
+  double busy_seconds = 0.0;
+  double longest_gap_seconds = 0.0;
+};
+
 /// Streams overlap, so the gaps are those of all of them together.
-void add_gaps(std::vector<GpuEvent> events, GpuProfile* profile) {
+Coverage coverage_of(std::vector<GpuEvent> events) {
   if (events.empty()) {
-    return;
+    return {};
   }
   std::sort(events.begin(), events.end(),
             [](const GpuEvent& a, const GpuEvent& b) { return a.start_ns < b.start_ns; });
@@ -79,9 +89,37 @@ void add_gaps(std::vector<GpuEvent> events, GpuProfile* profile) {
     longest = std::max(longest, gap);
     done = std::max(done, event.end_ns);
   }
-  profile->span_seconds = static_cast<double>(done - first) * 1e-9;
-  profile->busy_seconds = static_cast<double>(done - first - idle) * 1e-9;
-  profile->longest_gap_seconds = static_cast<double>(longest) * 1e-9;
+  return {.span_seconds = static_cast<double>(done - first) * 1e-9,
+          .busy_seconds = static_cast<double>(done - first - idle) * 1e-9,
+          .longest_gap_seconds = static_cast<double>(longest) * 1e-9};
+}
+
+void add_coverage(const GpuRecords& records, GpuProfile* profile) {
+  const Coverage all = coverage_of(records.events);
+  profile->span_seconds = all.span_seconds;
+  profile->busy_seconds = all.busy_seconds;
+  profile->longest_gap_seconds = all.longest_gap_seconds;
+  std::vector<GpuEvent> computing;
+  std::copy_if(records.events.begin(), records.events.end(), std::back_inserter(computing),
+               [&records](const GpuEvent& event) {
+                 return event.kind != GpuEvent::Kind::kKernel ||
+                        classify_kernel(records.names.at(event.name)) !=
+                            KernelClass::kCommunication;
+               });
+  profile->exposed_communication_seconds =
+      all.busy_seconds - coverage_of(std::move(computing)).busy_seconds;
+}
+
+/// For a string in JSON: kernels' names are ASCII but may hold quotes.
+std::string escaped(const std::string& text) {
+  std::string result;
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      result += '\\';
+    }
+    result += c;
+  }
+  return result;
 }
 
 }  // namespace
@@ -89,13 +127,37 @@ void add_gaps(std::vector<GpuEvent> events, GpuProfile* profile) {
 GpuProfile profile_of(const GpuRecords& records) {
   GpuProfile profile;
   add_totals(records, &profile);
-  add_gaps(records.events, &profile);
+  add_coverage(records, &profile);
   for (const std::string& call : records.waits) {
     ++profile.waits[call];
   }
   profile.synchronise_calls = static_cast<int64_t>(records.waits.size());
   profile.dropped = records.dropped;
   return profile;
+}
+
+std::string chrome_trace(const GpuRecords& records, int64_t rank) {
+  int64_t first = std::numeric_limits<int64_t>::max();
+  for (const GpuEvent& event : records.events) {
+    first = std::min(first, event.start_ns);
+  }
+  std::ostringstream text;
+  text.precision(3);
+  text << std::fixed << "{\"traceEvents\": [";
+  const char* separator = "\n";
+  for (const GpuEvent& event : records.events) {
+    const std::string name = name_of(records, event);
+    const bool is_kernel = event.kind == GpuEvent::Kind::kKernel;
+    constexpr double kMicroseconds = 1e-3;
+    text << std::exchange(separator, ",\n") << "{\"ph\": \"X\", \"pid\": " << rank
+         << ", \"tid\": " << event.stream
+         << ", \"ts\": " << static_cast<double>(event.start_ns - first) * kMicroseconds
+         << ", \"dur\": " << static_cast<double>(event.end_ns - event.start_ns) * kMicroseconds
+         << ", \"cat\": \"" << to_string(is_kernel ? classify_kernel(name) : KernelClass::kCopy)
+         << "\", \"name\": \"" << escaped(is_kernel ? short_kernel_name(name, 120) : name) << "\"}";
+  }
+  text << "\n]}\n";
+  return text.str();
 }
 
 }  // namespace kinora::ops

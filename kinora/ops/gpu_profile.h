@@ -22,7 +22,8 @@ struct GpuEvent {
     kMemset,
   };
   Kind kind = Kind::kKernel;
-  size_t name = 0;  ///< of a kernel: its place in GpuRecords::names
+  size_t name = 0;     ///< of a kernel: its place in GpuRecords::names
+  int64_t stream = 0;  ///< its number
   int64_t start_ns = 0;
   int64_t end_ns = 0;
   int64_t bytes = 0;      ///< of copies and memsets
@@ -57,6 +58,8 @@ struct GpuProfile {
   double span_seconds = 0.0;         ///< from the first start to the last end
   double busy_seconds = 0.0;         ///< of the span, when something ran; the rest are gaps
   double longest_gap_seconds = 0.0;
+  /// Of busy_seconds, when nothing but communication ran.
+  double exposed_communication_seconds = 0.0;
   int64_t synchronise_calls = 0;
   std::map<std::string, int64_t> waits;  ///< these calls by name
   int64_t device_to_host_copies = 0;
@@ -65,5 +68,9 @@ struct GpuProfile {
 };
 
 [[nodiscard]] GpuProfile profile_of(const GpuRecords& records);
+
+/// The records as a page for chrome://tracing or Perfetto (the Trace Event Format's complete
+/// events, JSON): a process `rank`, a thread a stream, times from the first event on.
+[[nodiscard]] std::string chrome_trace(const GpuRecords& records, int64_t rank);
 
 }  // namespace kinora::ops

@@ -165,7 +165,9 @@ class Reader {
           break;
         case CUPTI_ACTIVITY_KIND_MEMSET: {
           const auto& memset = *reinterpret_cast<const CUpti_ActivityMemset4*>(record);
-          add({.kind = GpuEvent::Kind::kMemset, .bytes = static_cast<int64_t>(memset.bytes)},
+          add({.kind = GpuEvent::Kind::kMemset,
+               .stream = memset.streamId,
+               .bytes = static_cast<int64_t>(memset.bytes)},
               memset.start, memset.end);
           break;
         }
@@ -222,11 +224,13 @@ class Reader {
     if (is_new) {
       records_.names.push_back(demangled(name));
     }
-    add({.kind = GpuEvent::Kind::kKernel, .name = place->second}, kernel.start, kernel.end);
+    add({.kind = GpuEvent::Kind::kKernel, .name = place->second, .stream = kernel.streamId},
+        kernel.start, kernel.end);
   }
 
   void add_copy(const CUpti_ActivityMemcpy6& copy) {
     add({.kind = kind_of_copy(copy.copyKind),
+         .stream = copy.streamId,
          .bytes = static_cast<int64_t>(copy.bytes),
          .pageable = copy.srcKind == CUPTI_ACTIVITY_MEMORY_KIND_PAGEABLE ||
                      copy.dstKind == CUPTI_ACTIVITY_MEMORY_KIND_PAGEABLE},

@@ -14,6 +14,7 @@ struct Rule {
 
 // The first rule that fits counts: names of attention hold "cutlass", those of products "gelu".
 const std::initializer_list<Rule> kRules = {
+    {KernelClass::kCommunication, {"nccl"}},
     {KernelClass::kAttention,
      {"cuda::attention::", "sdpa", "flash", "fmha", "AttentionKernel", "softmax", "SoftMax",
       "compute_dot_do_o", "convert_dq", "cudnn::fusion::matmul_dq"}},
@@ -67,6 +68,8 @@ std::string_view to_string(KernelClass value) {
       return "loss";
     case KernelClass::kElementwise:
       return "elementwise";
+    case KernelClass::kCommunication:
+      return "communication";
     case KernelClass::kOther:
       return "other";
   }

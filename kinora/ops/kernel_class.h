@@ -19,6 +19,7 @@ enum class KernelClass : uint8_t {
   kCopy,  ///< copies, casts, fills by the copy engines
   kLoss,
   kElementwise,  ///< of libtorch
+  kCommunication,
   kOther,
 };
 

@@ -44,6 +44,9 @@ void gelu_backward(const at::Tensor& /*pre*/, const at::Tensor& /*grad*/,
 void quantise(const at::Tensor& /*in*/, const kernels::Fp8Output& /*out*/) {
   refuse();
 }
+void block_quantise(const at::Tensor& /*in*/, kernels::BlockQuantise /*call*/) {
+  refuse();
+}
 void largest_magnitude(const at::Tensor& /*in*/, float* /*amax*/) {
   refuse();
 }

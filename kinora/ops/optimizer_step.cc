@@ -143,6 +143,12 @@ StepControl read_step_control(const at::Tensor& control) {
   return value;
 }
 
+at::Tensor sum_squares_of(const at::Tensor& control) {
+  static_assert(offsetof(StepControl, grad_sum_squares) % sizeof(double) == 0);
+  return control.view(at::kDouble)
+      .select(0, offsetof(StepControl, grad_sum_squares) / sizeof(double));
+}
+
 at::Tensor loss_scale_of(const at::Tensor& control) {
   return control.view(at::kFloat).select(0, offsetof(StepControl, loss_scale) / sizeof(float));
 }
@@ -220,11 +226,7 @@ void add_sum_squares(const BucketTable& table, const at::Tensor& control) {
     if (bucket.grad.device().is_cpu()) {
       host_control(control)->grad_sum_squares += sum_squares_on_cpu(bucket.grad);
     } else {
-      static_assert(offsetof(StepControl, grad_sum_squares) % sizeof(double) == 0);
-      const at::Tensor sum =
-          control.view(at::kDouble)
-              .select(0, offsetof(StepControl, grad_sum_squares) / sizeof(double));
-      sum.add_(bucket.grad.to(at::kDouble).square_().sum());
+      sum_squares_of(control).add_(bucket.grad.to(at::kDouble).square_().sum());
     }
   }
 }

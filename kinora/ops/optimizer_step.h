@@ -20,6 +20,9 @@ namespace kinora::ops {
 /// Its content. Waits for the device.
 [[nodiscard]] kernels::StepControl read_step_control(const at::Tensor& control);
 
+/// The sum of squares within the control block: double, no dims, on its device.
+[[nodiscard]] at::Tensor sum_squares_of(const at::Tensor& control);
+
 /// The loss scale within the control block: fp32, no dims, on its device; follows the updates.
 [[nodiscard]] at::Tensor loss_scale_of(const at::Tensor& control);
 

@@ -16,6 +16,7 @@ TEST(FastestWay, TheOnlyPossibleWayNeedsNoTiming) {
   EXPECT_EQ(ways.choose({.m = 1}, {{"fused", true}, {"in steps", false}}, never), 0U);
   EXPECT_EQ(ways.choose({.m = 1}, {{"fused", false}, {"in steps", true}}, never), 1U)
       << "what was not timed is not remembered";
+  EXPECT_EQ(ways.times({.m = 1}), "");
   EXPECT_TRUE(ways.report().empty());
 }
 

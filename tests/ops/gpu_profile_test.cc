@@ -1,6 +1,7 @@
 #include "kinora/ops/gpu_profile.h"
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "kinora/core/error.h"
 #include "kinora/ops/device.h"
@@ -63,6 +64,36 @@ TEST(GpuProfileTest, StreamsThatOverlapAreBusyOnce) {
   EXPECT_NEAR(profile.span_seconds, 60e-9, 1e-15);
   EXPECT_NEAR(profile.busy_seconds, 50e-9, 1e-15);
   EXPECT_NEAR(profile.kernels[0].seconds, 65e-9, 1e-15);
+}
+
+TEST(GpuProfileTest, CommunicationIsExposedWhereNothingElseRuns) {
+  GpuRecords records;
+  records.names = {"nvjet_a", "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(x)"};
+  records.events = {{.name = 0, .stream = 7, .start_ns = 0, .end_ns = 30},
+                    {.name = 1, .stream = 20, .start_ns = 10, .end_ns = 50},
+                    {.name = 0, .stream = 7, .start_ns = 40, .end_ns = 60},
+                    {.name = 1, .stream = 20, .start_ns = 70, .end_ns = 75}};
+  const GpuProfile profile = profile_of(records);
+  EXPECT_NEAR(profile.busy_seconds, 65e-9, 1e-15);
+  EXPECT_NEAR(profile.exposed_communication_seconds, 15e-9, 1e-15);
+}
+
+TEST(GpuProfileTest, ChromeTraceHasEveryEvent) {
+  GpuRecords records;
+  records.names = {"void f<\"a\">(int)"};
+  records.events = {
+      {.name = 0, .stream = 7, .start_ns = 5000, .end_ns = 7500},
+      {.kind = GpuEvent::Kind::kMemset, .stream = 8, .start_ns = 3000, .end_ns = 4000}};
+  const auto json = nlohmann::json::parse(chrome_trace(records, 3));
+  ASSERT_EQ(json["traceEvents"].size(), 2U);
+  const auto& kernel = json["traceEvents"][0];
+  EXPECT_EQ(kernel["ph"], "X");
+  EXPECT_EQ(kernel["pid"], 3);
+  EXPECT_EQ(kernel["tid"], 7);
+  EXPECT_EQ(kernel["ts"], 2.0);
+  EXPECT_EQ(kernel["dur"], 2.5);
+  EXPECT_EQ(json["traceEvents"][1]["name"], "[memset]");
+  EXPECT_TRUE(nlohmann::json::parse(chrome_trace({}, 0))["traceEvents"].empty());
 }
 
 TEST(GpuProfileTest, NothingIsNothing) {

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+
+namespace kinora::ops {
+
+/// Where a model stands with the parameters of a bucket (nn::BucketSpec, by its place in the
+/// model's list).
+enum class BucketMoment : uint8_t {
+  kBeforeForward,   ///< they are read from now on
+  kAfterForward,    ///< and no longer
+  kBeforeBackward,  ///< they are read, and gradients added, from now on
+  kAfterBackward,   ///< and no longer: the gradients of this pass are complete
+};
+
+/// What a model calls at these moments of the buckets that belong to a ring: the seam by which
+/// state that is divided or offloaded comes and goes. Between "before" and "after" of a bucket come
+/// calls for others. May be empty.
+using BucketHook = std::function<void(BucketMoment moment, int64_t bucket)>;
+
+/// `x`; `action` runs when backward has come back to here: all that was computed from the result
+/// has its gradients. Outside of grad mode, or where x needs no gradient, it never runs.
+[[nodiscard]] at::Tensor on_backward(const at::Tensor& x, std::function<void()> action);
+
+}  // namespace kinora::ops

@@ -1,0 +1,284 @@
+#include "kinora/ops/fp8_linears.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+#include <utility>
+
+#include "kinora/core/error.h"
+#include "kinora/ops/host_bytes.h"
+#include "kinora/ops/random.h"
+
+namespace kinora::ops {
+namespace {
+
+using kernels::MatmulProblem;
+using kernels::Scaling;
+
+constexpr int64_t kAlignment = 16;  // of the sizes of fp8 products
+constexpr size_t kInFp8 = 0;        // of the ways
+
+const char* name_of(Fp8Scaling scaling) {
+  switch (scaling) {
+    case Fp8Scaling::kDelayed:
+      return "delayed";
+    case Fp8Scaling::kCurrent:
+      return "current";
+    case Fp8Scaling::kBlock:
+      return "block";
+  }
+  KINORA_UNREACHABLE("[fp8] scaling ", static_cast<int>(scaling));
+}
+
+const char* name_of(at::ScalarType type) {
+  return type == at::kHalf ? "fp16" : "bf16";
+}
+
+LinearShape product_shape(const Operand& operand, const Operand& weight) {
+  return {.rows = operand.rows(), .in = weight.fp8.size(1), .out = weight.fp8.size(0)};
+}
+
+/// A linear and its operands, random: products of zeros take less power, and so less time.
+struct Trial {
+  Trial(const LinearShape& shape, at::Device device, at::ScalarType type, Fp8Scaling scaling)
+      : fp8(1, device, scaling) {
+    uint64_t sample = 0;
+    const auto normal = [&](int64_t rows, int64_t columns, double deviation) {
+      at::Tensor values = at::empty({rows, columns}, at::device(device).dtype(at::kFloat));
+      random_fill(values, {.sample = sample++, .purpose = RandomPurpose::kInit},
+                  kernels::Distribution::kNormal, deviation);
+      return values.to(type);
+    };
+    x = normal(shape.rows, shape.in, 1.0);
+    dy = normal(shape.rows, shape.out, 1.0);
+    linear.weight = normal(shape.out, shape.in, 1.0 / std::sqrt(static_cast<double>(shape.in)));
+    linear.bias = at::zeros({shape.out}, x.options());
+    linear.weight_grad = at::empty({shape.out, shape.in}, x.options().dtype(at::kFloat));
+    linear.number = 0;
+    fp8.begin_step({linear});
+    linear.number = -1;  // of the block's type
+    x_fp8 = fp8.quantise(x, 0, Fp8::kInput);
+    dy_fp8 = fp8.quantise(dy, 0, Fp8::kGradient);
+  }
+
+  Fp8 fp8;
+  LinearWeights linear;
+  at::Tensor x, dy;
+  Operand x_fp8, dy_fp8;
+};
+
+/// Whether the library does not refuse to run it.
+bool runs(const std::function<void()>& launch) {
+  try {
+    launch();
+    return true;
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kInternal) {
+      throw;
+    }
+    return false;
+  }
+}
+
+}  // namespace
+
+Fp8Problems fp8_problems(Fp8Scaling scaling, const LinearShape& shape, DType type) {
+  const bool in_blocks = scaling == Fp8Scaling::kBlock;
+  const Scaling rows = in_blocks ? Scaling::kRow128 : Scaling::kTensor;
+  const Scaling weight = in_blocks ? Scaling::kBlock128 : Scaling::kTensor;
+  const DType gradient = fp8_type(scaling, Fp8::kGradient);
+  const DType other = fp8_type(scaling, Fp8::kInput);  // weights, too
+  return {.forward = {.m = shape.rows,
+                      .n = shape.out,
+                      .k = shape.in,
+                      .transpose_b = true,
+                      .a_type = other,
+                      .b_type = other,
+                      .d_type = type,
+                      .epilogue = kernels::Epilogue::kBias,
+                      .fast_accumulation = true,
+                      .a_scaling = rows,
+                      .b_scaling = weight},
+          .input_grad = {.m = shape.rows,
+                         .n = shape.in,
+                         .k = shape.out,
+                         .transpose_b = true,
+                         .a_type = gradient,
+                         .b_type = other,
+                         .d_type = type,
+                         .a_scaling = rows,
+                         .b_scaling = weight},
+          .weight_grad = {.m = shape.out,
+                          .n = shape.in,
+                          .k = shape.rows,
+                          .transpose_b = true,
+                          .a_type = gradient,
+                          .b_type = other,
+                          .d_type = DType::kF32,
+                          .a_scaling = rows,
+                          .b_scaling = rows}};
+}
+
+Fp8Linears::Fp8Linears(std::unique_ptr<Fp8> fp8, at::ScalarType type, cuda::Products& products,
+                       FastestWay& ways, Plain plain)
+    : fp8_(std::move(fp8)),
+      type_(type),
+      products_(products),
+      ways_(ways),
+      plain_(std::move(plain)) {}
+
+LinearShape Fp8Linears::shape_of(int64_t number, int64_t rows) const {
+  const at::Tensor& weight = fp8_->weight(number).fp8;
+  return {.rows = rows, .in = weight.size(1), .out = weight.size(0)};
+}
+
+bool Fp8Linears::has_products(const LinearShape& shape) {
+  const Fp8Problems problems = fp8_problems(fp8_->scaling(), shape, dtype_of(type_));
+  MatmulProblem adding = problems.weight_grad;
+  adding.accumulate = true;
+  return shape.rows % kAlignment == 0 && products_.supports(problems.forward) &&
+         products_.supports(problems.input_grad) && products_.supports(problems.weight_grad) &&
+         products_.supports(adding);
+}
+
+bool Fp8Linears::covers(int64_t number, int64_t rows) {
+  if (number < 0 || number >= fp8_->num_linears()) {
+    return false;
+  }
+  const LinearShape shape = shape_of(number, rows);
+  for (const Decision& decision : decisions_) {
+    if (decision.shape == shape) {
+      return decision.in_fp8;
+    }
+  }
+  if (cuda::is_capturing()) {
+    return has_products(shape);
+  }
+  return decisions_.emplace_back(decide(shape)).in_fp8;
+}
+
+Fp8Linears::Decision Fp8Linears::decide(const LinearShape& shape) {
+  if (!has_products(shape)) {
+    return {.shape = shape, .in_fp8 = false, .times = {}};
+  }
+  const Fp8Scaling scaling = fp8_->scaling();
+  Trial trial(shape, fp8_->weight(0).fp8.device(), type_, scaling);
+  // Of a block's linears one operand comes from or goes to the residual stream, whose kernels
+  // quantise it on their way where they know its scale. The other, at least as wide, takes a pass:
+  // one by itself around attention, and around GELU the one that the block's type has within its
+  // products.
+  const bool quantises_both = scaling != Fp8Scaling::kDelayed;
+  const bool input_is_wide = shape.in >= shape.out;
+  const auto run = [&](size_t way) {
+    if (way != kInFp8) {
+      plain_(trial.x, trial.dy, trial.linear);
+      return;
+    }
+    if (quantises_both || input_is_wide) {
+      trial.x_fp8 = trial.fp8.quantise(trial.x, 0, Fp8::kInput);
+    }
+    if (quantises_both || !input_is_wide) {
+      trial.dy_fp8 = trial.fp8.quantise(trial.dy, 0, Fp8::kGradient);
+    }
+    const Operand& weight = trial.fp8.weight(0);
+    (void)linear(trial.x_fp8, weight, trial.linear.bias);
+    (void)input_grad(trial.dy_fp8, weight);
+    weight_grad(trial.dy_fp8, trial.x_fp8, trial.linear.weight_grad, /*overwrite=*/true);
+  };
+  const bool is_possible = runs([&] { run(kInFp8); });
+  const MatmulProblem part = fp8_problems(scaling, shape, dtype_of(type_)).forward;
+  const size_t fastest = ways_.choose(part, {{"fp8", is_possible}, {name_of(type_), true}}, run);
+  return {.shape = shape, .in_fp8 = fastest == kInFp8, .times = ways_.times(part)};
+}
+
+Operand Fp8Linears::operand(const at::Tensor& value, int64_t number, Fp8::Role role) {
+  if (!fp8_->is_calibrating()) {
+    return fp8_->quantise(value, number, role);
+  }
+  fp8_->measure(value, number, role);
+  return {.value = value, .number = number};
+}
+
+at::Tensor Fp8Linears::linear(const Operand& x, const Operand& weight, const at::Tensor& bias) {
+  const LinearShape shape = product_shape(x, weight);
+  at::Tensor out = at::empty({shape.rows, shape.out}, bias.options());
+  products_.run(fp8_problems(fp8_->scaling(), shape, dtype_of(type_)).forward,
+                {.a = x.fp8.data_ptr(),
+                 .b = weight.fp8.data_ptr(),
+                 .d = out.data_ptr(),
+                 .bias = bias.data_ptr(),
+                 .a_scale = x.factors.const_data_ptr<float>(),
+                 .b_scale = weight.factors.const_data_ptr<float>()});
+  return out;
+}
+
+at::Tensor Fp8Linears::input_grad(const Operand& dy, const Operand& weight) {
+  const LinearShape shape = product_shape(dy, weight);
+  at::Tensor out = at::empty({shape.rows, shape.in}, dy.fp8.options().dtype(type_));
+  products_.run(fp8_problems(fp8_->scaling(), shape, dtype_of(type_)).input_grad,
+                {.a = dy.fp8.data_ptr(),
+                 .b = weight.fp8_transposed.data_ptr(),
+                 .d = out.data_ptr(),
+                 .a_scale = dy.factors.const_data_ptr<float>(),
+                 .b_scale = weight.transposed_factors.const_data_ptr<float>()});
+  return out;
+}
+
+void Fp8Linears::weight_grad(const Operand& dy, const Operand& x, const at::Tensor& out,
+                             bool overwrite) {
+  const LinearShape shape{
+      .rows = dy.rows(), .in = x.fp8_transposed.size(0), .out = dy.fp8_transposed.size(0)};
+  MatmulProblem problem = fp8_problems(fp8_->scaling(), shape, dtype_of(type_)).weight_grad;
+  problem.accumulate = !overwrite;
+  products_.run(problem, {.a = dy.fp8_transposed.data_ptr(),
+                          .b = x.fp8_transposed.data_ptr(),
+                          .d = out.data_ptr(),
+                          .a_scale = dy.transposed_factors.const_data_ptr<float>(),
+                          .b_scale = x.transposed_factors.const_data_ptr<float>()});
+}
+
+void Fp8Linears::count(const Operand& operand, const LinearWeights& linear) {
+  if (operand.number < 0 || fp8_->is_calibrating()) {
+    return;
+  }
+  const double flops =
+      2.0 * static_cast<double>(operand.rows()) * static_cast<double>(linear.weight.numel());
+  numbered_flops_ += flops;
+  fp8_flops_ += operand.fp8_transposed.defined() ? flops : 0.0;
+}
+
+std::string Fp8Linears::describe() const {
+  std::ostringstream text;
+  text.precision(3);
+  text << "fp8 where it can, " << name_of(fp8_->scaling()) << " scaling";
+  if (decisions_.empty()) {
+    return text.str();
+  }
+  const int64_t count = fp8_->num_linears();
+  int64_t num_in_fp8 = 0;
+  for (int64_t number = 0; number < count; ++number) {
+    const auto stays = [&](const Decision& decision) {
+      return !decision.in_fp8 && decision.shape == shape_of(number, decision.shape.rows);
+    };
+    num_in_fp8 += std::any_of(decisions_.begin(), decisions_.end(), stays) ? 0 : 1;
+  }
+  text << ": ";
+  if (numbered_flops_ > 0.0) {
+    text << 100.0 * fp8_flops_ / numbered_flops_ << " % of the blocks' arithmetic, ";
+  }
+  text << num_in_fp8 << " of " << count << " linears";
+  for (const auto& [shape, in_fp8, times] : decisions_) {
+    if (!in_fp8) {
+      text << "; " << shape.in << " -> " << shape.out << " of " << shape.rows << " rows stays "
+           << name_of(type_) << ": "
+           << (times.empty() ? "cuBLASLt has not all its products in fp8" : times);
+    }
+  }
+  return text.str();
+}
+
+}  // namespace kinora::ops

@@ -1,0 +1,99 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kinora/kernels/matmul.h"
+#include "kinora/ops/block_kernels.h"
+#include "kinora/ops/block_launch.h"
+#include "kinora/ops/fastest_way.h"
+#include "kinora/ops/fp8.h"
+
+/// The products of linears in fp8, and which linears compute so. For BlockKernels only.
+///
+/// Shapes: R rows, a weight is [out, in].
+namespace kinora::ops {
+
+/// The sizes of a linear's products.
+struct LinearShape {
+  int64_t rows = 0;
+  int64_t in = 0;
+  int64_t out = 0;
+
+  bool operator==(const LinearShape&) const = default;
+};
+
+/// A linear's three products of 8-bit copies; Hopper multiplies these along rows only, so all are
+/// A B^T. `type` is what the block computes in.
+struct Fp8Problems {
+  kernels::MatmulProblem forward;      ///< x W^T + bias: [R, out]
+  kernels::MatmulProblem input_grad;   ///< dy (W^T)^T: [R, in]
+  kernels::MatmulProblem weight_grad;  ///< dy^T (x^T)^T: fp32 [out, in], overwritten
+};
+[[nodiscard]] Fp8Problems fp8_problems(Fp8Scaling scaling, const LinearShape& shape, DType type);
+
+class Fp8Linears {
+ public:
+  /// The three products of a linear in the block's type, without results: x, dy, weights.
+  using Plain =
+      std::function<void(const at::Tensor&, const at::Tensor&, const LinearWeights& linear)>;
+
+  /// `products` and `ways` are borrowed; `type` is what blocks compute in.
+  Fp8Linears(std::unique_ptr<Fp8> fp8, at::ScalarType type, cuda::Products& products,
+             FastestWay& ways, Plain plain);
+
+  [[nodiscard]] Fp8& fp8() { return *fp8_; }
+
+  /// Whether linear `number` (negative: none) of so many rows computes in fp8: all three products,
+  /// or none. It does where the library has the three, and they, with the quantisation that no
+  /// other kernel does on its way, took less time than in the block's type. The first call of a
+  /// shape outside of a graph's capture runs and times both (waits for the device, takes memory for
+  /// operands of its own); if deterministic it times nothing, and takes fp8 where it runs.
+  [[nodiscard]] bool covers(int64_t number, int64_t rows);
+  /// Whether what makes an operand of the linear quantises it, too, instead of operand().
+  [[nodiscard]] bool fuses(int64_t number, int64_t rows) {
+    return fp8_->knows_scales() && covers(number, rows);
+  }
+
+  /// As BlockKernels::operand(), of a linear that covers() its rows.
+  [[nodiscard]] Operand operand(const at::Tensor& value, int64_t number, Fp8::Role role);
+
+  /// `weight` is Fp8's.
+  [[nodiscard]] at::Tensor linear(const Operand& x, const Operand& weight, const at::Tensor& bias);
+  [[nodiscard]] at::Tensor input_grad(const Operand& dy, const Operand& weight);
+  void weight_grad(const Operand& dy, const Operand& x, const at::Tensor& out, bool overwrite);
+
+  /// Counts a product of an operand with a number for the share of fp8.
+  void count(const Operand& operand, const LinearWeights& linear);
+
+  /// "fp8 where it can, delayed scaling: 100 % of the blocks' arithmetic, 84 of 112 linears; 1152
+  /// -> 1152 of 2048 rows stays bf16: fp8 0.031 ms, bf16 0.028 ms".
+  [[nodiscard]] std::string describe() const;
+
+ private:
+  struct Decision {
+    LinearShape shape;
+    bool in_fp8;
+    std::string times;  ///< empty: not timed
+  };
+  [[nodiscard]] LinearShape shape_of(int64_t number, int64_t rows) const;
+  [[nodiscard]] bool has_products(const LinearShape& shape);
+  /// By running both.
+  [[nodiscard]] Decision decide(const LinearShape& shape);
+
+  std::unique_ptr<Fp8> fp8_;
+  at::ScalarType type_;
+  cuda::Products& products_;
+  FastestWay& ways_;
+  Plain plain_;
+  std::vector<Decision> decisions_;
+  double numbered_flops_ = 0.0;  // of operands with a number, once fp8 has its scales
+  double fp8_flops_ = 0.0;       // of these, in fp8
+};
+
+}  // namespace kinora::ops
