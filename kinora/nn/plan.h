@@ -11,6 +11,9 @@ struct BucketSpec {
   std::string name;
   std::vector<std::string> parameters;  ///< full paths
   bool fp32_island = false;             ///< its compute copy is the fp32 master itself
+  /// Buckets of one ring are used one after the other, so that where memory is short they can take
+  /// turns in the same buffers (optim::Sharding). Empty: it is used all the time.
+  std::string ring = {};
 };
 
 }  // namespace kinora::nn

@@ -108,9 +108,11 @@ void AdamW::prepare(const Arena& arena) {
   std::vector<ops::OptimizerBucket> buckets;
   for (const Bucket& bucket : arena.buckets()) {
     const bool rounds = !bucket.compute.is_same(bucket.master);
+    // Of divided gradients this is but a slice: who reduces them starts them anew.
+    const bool leaves =
+        arena.options().sharding.divides() || (leaves_gradients_ && !bucket.fp32_island);
     buckets.push_back({bucket.master, bucket.grad, bucket.exp_avg, bucket.exp_avg_sq, bucket.ema,
-                       rounds ? bucket.compute : at::Tensor(),
-                       leaves_gradients_ && !bucket.fp32_island});
+                       rounds ? bucket.compute : at::Tensor(), leaves});
   }
   table_ = ops::BucketTable(std::move(buckets), own_kernels_);
 }
@@ -119,6 +121,12 @@ void AdamW::launch_step(Arena& arena, const at::Tensor& loss) {
   check_raw(arena);
   prepare(arena);
   ops::add_sum_squares(table_, control_);
+  if (arena.options().sharding.divides()) {
+    const at::Tensor sum = ops::sum_squares_of(control_);
+    const at::Tensor over_ranks = sum.to(at::kFloat);  // what groups can add; the norm is fp32 too
+    arena.options().sharding.group.all_reduce(over_ranks);
+    sum.copy_(over_ranks);
+  }
   ops::prepare_update(control_, policy_, exchange_);
   ops::adamw_update(table_, parameters_, control_);
   ops::publish_report(control_, loss, exchange_);

@@ -41,7 +41,8 @@ struct AdamWState {
 };
 
 /// AdamW with clipping, the dynamic loss scale of fp16 and the arena's EMAs: one pass over memory
-/// for the norm, one for everything else (kernels/optimizer.h).
+/// for the norm, one for everything else (kernels/optimizer.h). Of an arena that is divided this
+/// rank's slices alone, with the norm of all; gradients stay as they are then.
 ///
 /// With our kernels on a GPU a step is five launches that depend on nothing but addresses: the
 /// learning rate and the results go through pinned memory. So steps can be enqueued without waiting

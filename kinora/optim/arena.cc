@@ -3,6 +3,9 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
+#include <unordered_set>
+
 #include "kinora/core/error.h"
 #include "kinora/core/philox.h"
 #include "kinora/kernels/optimizer.h"
@@ -28,6 +31,15 @@ void check_options(const ArenaOptions& options) {
     KINORA_CHECK(decay >= 0.0 && decay < 1.0, kConfig,
                  "[arena] an EMA's decay must be in [0, 1), got ", decay);
   }
+  const Sharding& sharding = options.sharding;
+  KINORA_CHECK(sharding.stage >= 0 && sharding.stage <= 3, kConfig,
+               "[arena] the stage of ZeRO must be 0 to 3, got ", sharding.stage);
+  KINORA_CHECK(options.train || !sharding.divides(), kConfig,
+               "[arena] only the state of training is divided");
+  const int64_t ranks = sharding.group.size();
+  KINORA_CHECK(!sharding.divides() || kBucketAlignment % ranks == 0, kConfig,
+               "[arena] state can be divided among 2^k or 3 * 2^k ranks, got ", ranks,
+               ". Hint: parallel.shard says among how many, parallel.replicate how often");
 }
 
 at::Tensor slot_view(const at::Tensor& flat, const Slot& slot) {
@@ -57,6 +69,37 @@ void initialise(const at::Tensor& values, const nn::Init& init, const std::strin
 
 bool has_own_compute(const Bucket& bucket) {
   return bucket.compute.defined() && !bucket.compute.is_same(bucket.master);
+}
+
+/// The elements of a slot that lie in a bucket's slice, counted from the slot's first.
+struct Overlap {
+  int64_t begin = 0;
+  int64_t end = 0;
+
+  [[nodiscard]] bool empty() const { return begin >= end; }
+};
+
+Overlap overlap(const Slot& slot, int64_t slice_begin, int64_t slice_numel) {
+  return {std::max<int64_t>(slice_begin - slot.offset, 0),
+          std::min(slice_begin + slice_numel - slot.offset, slot.numel)};
+}
+
+/// Bytes of the storages under `tensors`, each counted once.
+int64_t distinct_bytes(const std::vector<at::Tensor>& tensors,
+                       const std::vector<at::Tensor>& counted_elsewhere) {
+  std::unordered_set<const void*> seen;
+  for (const at::Tensor& tensor : counted_elsewhere) {
+    if (tensor.defined()) {
+      seen.insert(tensor.storage().data());
+    }
+  }
+  int64_t sum = 0;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.defined() && seen.insert(tensor.storage().data()).second) {
+      sum += static_cast<int64_t>(tensor.storage().nbytes());
+    }
+  }
+  return sum;
 }
 
 }  // namespace
@@ -103,45 +146,113 @@ Arena::Arena(const std::vector<nn::NamedParameter>& parameters,
   check_options(options);
   ArenaLayout layout = lay_out(parameters, buckets);
   buckets_ = std::move(layout.buckets);
+  const comm::Group& group = options.sharding.group;
   for (size_t i = 0; i < buckets_.size(); ++i) {
+    Bucket& bucket = buckets_[i];
     std::vector<Owner> owners;
-    for (size_t k = 0; k < buckets_[i].slots.size(); ++k) {
-      places_[buckets_[i].slots[k].path] = {i, k};
+    for (size_t k = 0; k < bucket.slots.size(); ++k) {
+      places_[bucket.slots[k].path] = {i, k};
       owners.push_back({layout.owners[i][k], at::Tensor()});
     }
     owners_.push_back(std::move(owners));
+    const bool divides = options.sharding.divides();
+    bucket.slice_numel = divides ? bucket.numel / group.size() : bucket.numel;
+    bucket.slice_begin = divides ? bucket.slice_numel * group.rank() : 0;
+    bucket.owns_compute = bucket.ring.empty() || !options.sharding.divides_compute();
+    bucket.owns_grad = bucket.ring.empty() || !options.sharding.divides_gradients();
   }
+  make_rings();
   for (size_t i = 0; i < buckets_.size(); ++i) {
     materialise(&buckets_[i], &owners_[i]);
   }
 }
 
-void Arena::materialise(Bucket* bucket, std::vector<Owner>* owners) const {
+at::ScalarType Arena::type_of(const Bucket& bucket) const {
+  return bucket.fp32_island ? at::kFloat : options_.compute_type;
+}
+
+void Arena::make_rings() {
+  std::unordered_map<std::string, int64_t> largest;
+  for (const Bucket& bucket : buckets_) {
+    if (!bucket.owns_compute || !bucket.owns_grad) {
+      largest[bucket.ring] = std::max(largest[bucket.ring], bucket.numel);
+    }
+  }
+  const auto options = at::TensorOptions(at::kFloat).device(options_.device);
+  for (const Bucket& bucket : buckets_) {
+    if (!largest.contains(bucket.ring) || rings_.contains(bucket.ring)) {
+      continue;
+    }
+    Ring& ring = rings_[bucket.ring];
+    const int64_t numel = largest[bucket.ring];
+    for (size_t k = 0; k < kRingBuffers; ++k) {
+      if (!bucket.owns_compute) {
+        ring.compute.push_back(at::zeros({numel}, options.dtype(type_of(bucket))));
+      }
+      if (!bucket.owns_grad) {
+        ring.grad.push_back(at::zeros({numel}, options));
+      }
+    }
+  }
+}
+
+void Arena::materialise(Bucket* bucket, std::vector<Owner>* owners) {
   const auto fp32 = at::TensorOptions(at::kFloat).device(options_.device);
-  at::Tensor master = at::zeros({bucket->numel}, fp32);
+  const auto slice_of = [bucket](const at::Tensor& whole) {
+    return bucket->slice_numel == bucket->numel
+               ? whole
+               : whole.narrow(0, bucket->slice_begin, bucket->slice_numel);
+  };
+  at::Tensor values = at::zeros({bucket->numel}, fp32);  // of the whole bucket, for a moment
   for (size_t k = 0; k < owners->size(); ++k) {
     const Slot& slot = bucket->slots[k];
-    initialise(slot_view(master, slot), (*owners)[k].parameter->init, slot.path, options_.seed);
+    initialise(slot_view(values, slot), (*owners)[k].parameter->init, slot.path, options_.seed);
   }
-  if (bucket->fp32_island || options_.compute_type == at::kFloat) {
+  size_t turn = 0;
+  if (!bucket->owns_compute || !bucket->owns_grad) {
+    turn = rings_.at(bucket->ring).next++ % kRingBuffers;
+  }
+
+  const bool is_fp32 = type_of(*bucket) == at::kFloat;
+  at::Tensor master;
+  if (!bucket->owns_compute) {
+    bucket->whole_compute = rings_.at(bucket->ring).compute[turn].narrow(0, 0, bucket->numel);
+    master = slice_of(values).clone();
+    bucket->compute =
+        is_fp32 ? master : at::empty({bucket->slice_numel}, bucket->whole_compute.options());
+  } else if (is_fp32) {
+    bucket->whole_compute = values;
+    master = slice_of(values);
     bucket->compute = master;
   } else {
-    bucket->compute = at::empty({bucket->numel}, fp32.dtype(options_.compute_type));
+    bucket->whole_compute = at::empty({bucket->numel}, fp32.dtype(options_.compute_type));
+    ops::round_to(values, bucket->whole_compute);
+    master = bucket->slice_numel == bucket->numel ? values : slice_of(values).clone();
+    bucket->compute = slice_of(bucket->whole_compute);
+  }
+  if (!bucket->owns_compute && !is_fp32) {
     ops::round_to(master, bucket->compute);
   }
   if (options_.train) {
     bucket->master = master;
-    bucket->grad = at::zeros({bucket->numel}, fp32);
-    bucket->exp_avg = at::zeros({bucket->numel}, fp32);
-    bucket->exp_avg_sq = at::zeros({bucket->numel}, fp32);
+    if (bucket->owns_grad) {
+      bucket->whole_grad = at::zeros({bucket->numel}, fp32);
+      bucket->grad = slice_of(bucket->whole_grad);
+    } else {
+      bucket->whole_grad = rings_.at(bucket->ring).grad[turn].narrow(0, 0, bucket->numel);
+      bucket->grad = at::zeros({bucket->slice_numel}, fp32);
+    }
+    bucket->exp_avg = at::zeros({bucket->slice_numel}, fp32);
+    bucket->exp_avg_sq = at::zeros({bucket->slice_numel}, fp32);
     for (size_t k = 0; k < options_.ema_decays.size(); ++k) {
       bucket->ema.push_back(master.clone());
     }
   }
   for (size_t k = 0; k < owners->size(); ++k) {
     nn::Parameter* parameter = (*owners)[k].parameter;
-    parameter->value = leaf_view(bucket->compute, bucket->slots[k], options_.train);
-    parameter->grad = options_.train ? slot_view(bucket->grad, bucket->slots[k]) : at::Tensor();
+    const Slot& slot = bucket->slots[k];
+    parameter->value = leaf_view(bucket->whole_compute, slot, options_.train);
+    parameter->grad = options_.train ? slot_view(bucket->whole_grad, slot) : at::Tensor();
   }
 }
 
@@ -156,14 +267,20 @@ int64_t Arena::num_elements() const {
 }
 
 int64_t Arena::bytes(Role role) const {
-  int64_t sum = 0;
+  std::vector<at::Tensor> arrays;
+  std::vector<at::Tensor> masters;
   for (const Bucket& bucket : buckets_) {
-    const at::Tensor tensor = bucket.tensor(role);
-    if (tensor.defined() && (role.kind != Role::Kind::kCompute || has_own_compute(bucket))) {
-      sum += static_cast<int64_t>(tensor.nbytes());
+    arrays.push_back(bucket.tensor(role));
+    if (role.kind == Role::Kind::kCompute) {
+      arrays.push_back(bucket.whole_compute);
+    } else if (role.kind == Role::Kind::kGrad) {
+      arrays.push_back(bucket.whole_grad);
+    }
+    if (role.kind == Role::Kind::kCompute) {
+      masters.push_back(bucket.master);
     }
   }
-  return sum;
+  return distinct_bytes(arrays, masters);
 }
 
 std::vector<Role> Arena::state_roles() const {
@@ -186,10 +303,42 @@ Arena::Place Arena::find(const std::string& path) const {
 at::Tensor Arena::export_parameter(const std::string& path, Role role) const {
   const Place place = find(path);
   const Bucket& bucket = buckets_[place.bucket];
+  const Slot& slot = bucket.slots[place.slot];
   const at::Tensor flat = bucket.tensor(role);
   KINORA_CHECK(flat.defined(), kConfig, "[arena] ", path, " has no array ", to_string(role),
                options_.train ? "" : ": this arena was made for sampling");
-  return slot_view(flat, bucket.slots[place.slot]);
+  if (bucket.slice_numel == bucket.numel) {
+    return slot_view(flat, slot);
+  }
+  // Who owns a part of it sends that to the others.
+  at::Tensor values = at::empty({slot.numel}, flat.options());
+  for (int64_t rank = 0; rank < options_.sharding.group.size(); ++rank) {
+    const Overlap part = overlap(slot, rank * bucket.slice_numel, bucket.slice_numel);
+    if (part.empty()) {
+      continue;
+    }
+    const at::Tensor target = values.narrow(0, part.begin, part.end - part.begin);
+    if (rank == options_.sharding.group.rank()) {
+      target.copy_(flat.narrow(0, slot.offset + part.begin - bucket.slice_begin, target.numel()));
+    }
+    options_.sharding.group.broadcast(target, rank);
+  }
+  return values.view(slot.shape);
+}
+
+Arena::Part Arena::own_part(const std::string& path, Role role) const {
+  const Place place = find(path);
+  const Bucket& bucket = buckets_[place.bucket];
+  const Slot& slot = bucket.slots[place.slot];
+  const at::Tensor flat = bucket.tensor(role);
+  KINORA_CHECK(flat.defined(), kConfig, "[arena] ", path, " has no array ", to_string(role));
+  const Overlap part = overlap(slot, bucket.slice_begin, bucket.slice_numel);
+  if (part.empty()) {
+    return {.values = flat.narrow(0, 0, 0), .begin = 0};
+  }
+  return {.values =
+              flat.narrow(0, slot.offset + part.begin - bucket.slice_begin, part.end - part.begin),
+          .begin = part.begin};
 }
 
 void Arena::load_parameter(const std::string& path, const at::Tensor& value) {
@@ -201,14 +350,24 @@ void Arena::load_parameter(const std::string& path, const at::Tensor& value) {
                " must have shape ", at::IntArrayRef(slot.shape), ", got ", value.sizes());
   KINORA_CHECK(at::isFloatingType(value.scalar_type()), kShape, "[arena] ", path,
                " must be of a floating type, got ", value.scalar_type());
-  const at::Tensor source = value.detach();
-  if (options_.train) {
-    slot_view(bucket.master, slot).copy_(source);
-    if (has_own_compute(bucket)) {
-      slot_view(bucket.compute, slot).copy_(slot_view(bucket.master, slot));
-    }
-  } else {
+  const at::Tensor source = value.detach().to(at::kFloat);
+  if (!options_.train) {
     slot_view(bucket.compute, slot).copy_(source);
+    return;
+  }
+  if (bucket.owns_compute) {
+    slot_view(bucket.whole_compute, slot).copy_(source);
+  }
+  const Overlap part = overlap(slot, bucket.slice_begin, bucket.slice_numel);
+  if (part.empty()) {
+    return;
+  }
+  const int64_t begin = slot.offset + part.begin - bucket.slice_begin;
+  const int64_t count = part.end - part.begin;
+  const at::Tensor mine = source.reshape({-1}).narrow(0, part.begin, count);
+  bucket.master.narrow(0, begin, count).copy_(mine);
+  if (has_own_compute(bucket)) {
+    bucket.compute.narrow(0, begin, count).copy_(bucket.master.narrow(0, begin, count));
   }
 }
 
@@ -217,6 +376,15 @@ void Arena::refresh_compute() {
   for (const Bucket& bucket : buckets_) {
     if (bucket.master.defined() && has_own_compute(bucket)) {
       ops::round_to(bucket.master, bucket.compute);
+    }
+  }
+  gather();
+}
+
+void Arena::gather() const {
+  for (const Bucket& bucket : buckets_) {
+    if (bucket.owns_compute && bucket.slice_numel < bucket.numel) {
+      options_.sharding.group.all_gather(bucket.whole_compute, bucket.compute);
     }
   }
 }
@@ -232,6 +400,7 @@ void Arena::reset_averages() {
 void Arena::zero_grad() {
   for (const Bucket& bucket : buckets_) {
     if (bucket.grad.defined()) {
+      bucket.whole_grad.zero_();
       bucket.grad.zero_();
     }
   }
@@ -258,12 +427,19 @@ BoundWeights Arena::bind(WeightSet weights) {
       ops::round_to(bucket.ema[k], bucket.compute);
       continue;
     }
+    if (options_.sharding.divides()) {
+      kept_masters_.resize(buckets_.size());
+      kept_masters_[i] = bucket.master.clone();
+      bucket.master.copy_(bucket.ema[k]);
+      continue;
+    }
     for (size_t j = 0; j < owners_[i].size(); ++j) {
       Owner& owner = owners_[i][j];
       owner.value = owner.parameter->value;
       owner.parameter->value = leaf_view(bucket.ema[k], bucket.slots[j], false);
     }
   }
+  gather();
   return guard;
 }
 
@@ -275,11 +451,15 @@ void Arena::unbind() {
       }
     }
   }
-  for (const Bucket& bucket : buckets_) {
-    if (has_own_compute(bucket)) {
-      ops::round_to(bucket.master, bucket.compute);
+  for (size_t i = 0; i < buckets_.size(); ++i) {
+    if (has_own_compute(buckets_[i])) {
+      ops::round_to(buckets_[i].master, buckets_[i].compute);
+    } else if (i < kept_masters_.size() && kept_masters_[i].defined()) {
+      buckets_[i].master.copy_(kept_masters_[i]);
     }
   }
+  kept_masters_.clear();
+  gather();
   is_bound_ = false;
 }
 

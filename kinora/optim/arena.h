@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "kinora/comm/group.h"
 #include "kinora/nn/module.h"
 #include "kinora/nn/plan.h"
 
@@ -39,9 +40,27 @@ struct Role {
 
 /// Elements that a slot's offset is a multiple of: 64 bytes of a 16-bit copy.
 inline constexpr int64_t kSlotAlignment = 32;
-/// Elements that a bucket's size is a multiple of, whatever the world size: up to 128 ranks (powers
-/// of two) own equal slices that start on 64 bytes in every array.
-inline constexpr int64_t kBucketAlignment = 4096;
+/// Elements that a bucket's size is a multiple of, whatever the world size: up to 384 ranks (powers
+/// of two, and three times these) own equal slices that start on 64 bytes in every array.
+inline constexpr int64_t kBucketAlignment = 12288;
+
+/// How the state of a model is divided among ranks (Rajbhandari et al. 2020, "ZeRO", section 5).
+/// Every bucket is cut in equal slices, one a rank.
+struct Sharding {
+  comm::Group group;  ///< those who divide; a group of one owns everything
+  /// 0: nobody divides anything; 1: master, moments and EMAs are divided; 2: and gradients; 3: and
+  /// what forward reads.
+  int stage = 0;
+  /// Stages 2 and 3 keep whole gradients all the same, so that several micro-batches need only one
+  /// reduction.
+  bool whole_gradients = false;
+
+  [[nodiscard]] bool divides() const { return stage > 0 && group.size() > 1; }
+  [[nodiscard]] bool divides_gradients() const {
+    return divides() && stage >= 2 && !whole_gradients;
+  }
+  [[nodiscard]] bool divides_compute() const { return divides() && stage >= 3; }
+};
 
 /// A parameter's place in its bucket; C order, elements [offset, offset + numel).
 struct Slot {
@@ -51,24 +70,36 @@ struct Slot {
   int64_t numel = 0;
 };
 
-/// All arrays have `numel` elements and zeros between the slots; undefined where the arena has no
-/// such role.
+/// `whole` arrays have `numel` elements, the others those of this rank's slice,
+/// [slice_begin, slice_begin + slice_numel); zeros between the slots. Undefined where the arena has
+/// no such role. Without a division a slice is everything, and each pair below one tensor.
 struct Bucket {
   std::string name;
   int64_t numel = 0;
   bool fp32_island = false;
+  std::string ring;
   Tier tier = Tier::kDevice;
   std::vector<Slot> slots;
+  int64_t slice_begin = 0;
+  int64_t slice_numel = 0;
 
-  at::Tensor compute;  ///< what forward reads; the same tensor as `master` where it is fp32
+  /// What forward reads, and where backward adds. Buckets of a ring take turns in few buffers where
+  /// these are divided (Sharding): then the content is theirs only while they are in use.
+  at::Tensor whole_compute;
+  at::Tensor whole_grad;  ///< fp32
+
+  at::Tensor compute;  ///< what this rank contributes to whole_compute; `master` where it is fp32
   at::Tensor master;   ///< fp32
   at::Tensor grad;     ///< fp32
   at::Tensor exp_avg;
   at::Tensor exp_avg_sq;
   std::vector<at::Tensor> ema;  ///< fp32
 
-  /// Undefined if there is none.
+  /// This rank's slice of a role's array; undefined if there is none.
   [[nodiscard]] at::Tensor tensor(Role role) const;
+  /// Whether the buffer of whole_compute (whole_grad) is this bucket's own for good.
+  bool owns_compute = true;
+  bool owns_grad = true;
 };
 
 struct ArenaOptions {
@@ -80,6 +111,7 @@ struct ArenaOptions {
   std::vector<double>
       ema_decays;             ///< in [0, 1), at most 4; ema = ema * decay + weight * (1 - decay)
   Tier tier = Tier::kDevice;  ///< the only one so far
+  Sharding sharding = {};
 };
 
 /// Which weights forward reads.
@@ -124,27 +156,40 @@ class Arena {
   [[nodiscard]] const ArenaOptions& options() const { return options_; }
   /// Elements of all parameters, without padding.
   [[nodiscard]] int64_t num_elements() const;
-  /// Bytes of the arrays of a role, padding included; 0 for a compute copy that is the master
-  /// itself.
+  /// Bytes of this rank's arrays of a role, padding and the buffers of rings included; without what
+  /// is a part of another role's array (a compute copy that is the master itself).
   [[nodiscard]] int64_t bytes(Role role) const;
   /// What a training checkpoint has to keep: master, exp_avg, exp_avg_sq and the EMAs.
   [[nodiscard]] std::vector<Role> state_roles() const;
 
-  /// A view of one parameter's part of an array, in its shape. kConfig for an unknown path or role.
+  /// One parameter's part of an array, in its shape: a view, or where the array is divided a copy
+  /// that the group's ranks make together (all call it). kConfig for an unknown path or role.
   [[nodiscard]] at::Tensor export_parameter(const std::string& path, Role role) const;
+  /// This rank's part of one parameter: a flat view, without elements where others own it all, and
+  /// the place of its first element in the parameter.
+  struct Part {
+    at::Tensor values;
+    int64_t begin = 0;
+  };
+  [[nodiscard]] Part own_part(const std::string& path, Role role) const;
   /// Sets a parameter's master and compute copy (without `train`: the compute copy) from a tensor
-  /// of any floating type and device. EMAs stay; see reset_averages. kConfig, kShape.
+  /// of any floating type and device. EMAs stay; see reset_averages. Where state is divided every
+  /// rank calls it with the same tensor. kConfig, kShape.
   void load_parameter(const std::string& path, const at::Tensor& value);
-  /// Writes all compute copies from the masters: after the buckets' masters were written.
+  /// Writes all compute copies from the masters: after the buckets' masters were written. Together
+  /// with gather().
   void refresh_compute();
+  /// Fills the whole_compute of every bucket that owns one from the slices of all ranks.
+  void gather() const;
   /// Starts every EMA again from the master.
   void reset_averages();
   /// Zeros every gradient.
   void zero_grad();
 
   /// Lets forward read other weights, without extra memory: fp32 parameters are pointed to the
-  /// EMA's array, 16-bit copies are written anew from it. Until the guard dies the arena can
-  /// neither be trained nor loaded into. kConfig for an unknown EMA.
+  /// EMA's array, 16-bit copies are written anew from it. Where state is divided all ranks call it,
+  /// and fp32 masters are kept in a copy meanwhile. Until the guard dies the arena can neither be
+  /// trained nor loaded into. kConfig for an unknown EMA.
   [[nodiscard]] BoundWeights bind(WeightSet weights);
   /// Whether forward now reads an EMA.
   [[nodiscard]] bool is_bound() const { return is_bound_; }
@@ -161,7 +206,16 @@ class Arena {
     size_t slot;
   };
 
-  void materialise(Bucket* bucket, std::vector<Owner>* owners) const;
+  /// The buffers of one ring, each as large as the largest of its buckets.
+  struct Ring {
+    std::vector<at::Tensor> compute;
+    std::vector<at::Tensor> grad;
+    size_t next = 0;  // whose turn it is while buckets are given their buffers
+  };
+
+  void make_rings();
+  void materialise(Bucket* bucket, std::vector<Owner>* owners);
+  [[nodiscard]] at::ScalarType type_of(const Bucket& bucket) const;
   [[nodiscard]] Place find(const std::string& path) const;
   void check_raw(const char* action) const;
   void unbind();
@@ -170,7 +224,12 @@ class Arena {
   std::vector<Bucket> buckets_;
   std::vector<std::vector<Owner>> owners_;  // [bucket][slot]
   std::unordered_map<std::string, Place> places_;
+  std::unordered_map<std::string, Ring> rings_;
   bool is_bound_ = false;
+  std::vector<at::Tensor> kept_masters_;  // [bucket], of fp32 slices while an EMA is bound
 };
+
+/// Buffers of a ring of buckets: one in use, the other on its way.
+inline constexpr size_t kRingBuffers = 2;
 
 }  // namespace kinora::optim

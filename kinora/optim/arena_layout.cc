@@ -50,6 +50,7 @@ ArenaLayout lay_out(const std::vector<nn::NamedParameter>& parameters,
     Bucket bucket;
     bucket.name = spec.name;
     bucket.fp32_island = spec.fp32_island;
+    bucket.ring = spec.ring;
     std::vector<nn::Parameter*> owners;
     int64_t end = 0;
     for (const std::string& path : spec.parameters) {

@@ -440,7 +440,7 @@ TEST(OptimizerOpErrorTest, MismatchedTensorsAreNamed) {
                                      bucket.exp_avg_sq, {},          bucket.compute};
   ops::OptimizerBucket bad = good;
   bad.grad = bucket.grad.narrow(0, 0, 10);
-  EXPECT_THAT(message(bad), HasSubstr("grad must be contiguous Float with 4096 elements"));
+  EXPECT_THAT(message(bad), HasSubstr("grad must be contiguous Float with 12288 elements"));
   bad = good;
   bad.exp_avg = bucket.exp_avg.to(at::kDouble);
   EXPECT_THAT(message(bad), HasSubstr("exp_avg must be"));

@@ -49,7 +49,7 @@ TEST(ArenaTest, SlotsAndBucketsAreAligned) {
   ASSERT_EQ(arena.buckets().size(), 3U);
   EXPECT_EQ(arena.num_elements(), 35 + 5 + 66 + 3);
   for (const Bucket& bucket : arena.buckets()) {
-    EXPECT_EQ(bucket.numel % 4096, 0);
+    EXPECT_EQ(bucket.numel % kBucketAlignment, 0);
     int64_t end = 0;
     for (const Slot& slot : bucket.slots) {
       EXPECT_GE(slot.offset, end) << "slots must not overlap";
@@ -158,14 +158,15 @@ TEST(ArenaTest, AveragesStartAsTheWeightsAndMomentsAsZeros) {
 TEST(ArenaTest, CountsBytesByRole) {
   SmallModel model;
   const Arena half(model.named(), SmallModel::buckets(), with(at::kHalf, {0.9, 0.99}));
-  EXPECT_EQ(half.bytes(Role::master()), 3 * 4096 * 4);
-  EXPECT_EQ(half.bytes(Role::compute()), 2 * 4096 * 2) << "the island's copy is its master";
-  EXPECT_EQ(half.bytes(Role::average(1)), 3 * 4096 * 4);
+  EXPECT_EQ(half.bytes(Role::master()), 3 * kBucketAlignment * 4);
+  EXPECT_EQ(half.bytes(Role::compute()), 2 * kBucketAlignment * 2)
+      << "the island's copy is its master";
+  EXPECT_EQ(half.bytes(Role::average(1)), 3 * kBucketAlignment * 4);
   SmallModel other;
   const Arena sampling(other.named(), SmallModel::buckets(), with(at::kHalf, {}, false));
   EXPECT_EQ(sampling.bytes(Role::master()), 0);
   EXPECT_EQ(sampling.bytes(Role::grad()), 0);
-  EXPECT_EQ(sampling.bytes(Role::compute()), 2 * 4096 * 2 + 4096 * 4);
+  EXPECT_EQ(sampling.bytes(Role::compute()), 2 * kBucketAlignment * 2 + kBucketAlignment * 4);
 }
 
 TEST(ArenaTest, StateRolesNameWhatACheckpointKeeps) {

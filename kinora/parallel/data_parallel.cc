@@ -1,0 +1,331 @@
+#include "kinora/parallel/data_parallel.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_zero.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "kinora/core/error.h"
+
+namespace kinora::parallel {
+
+using ops::BucketMoment;
+
+DataParallel::DataParallel(const optim::Arena& arena, const comm::Group& replicate,
+                           const DataParallelOptions& options)
+    : arena_(arena),
+      replicate_(replicate),
+      torus_(
+          comm::torus_of_hosts(arena.options().sharding.group, {.fp8_across = options.fp8_across})),
+      exact_(options.fp8_across ? comm::torus_of_hosts(arena.options().sharding.group) : torus_),
+      options_(options),
+      lanes_(optim::kRingBuffers) {
+  KINORA_CHECK(options.reduce_type == at::kFloat || options.reduce_type == at::kBFloat16, kConfig,
+               "[data_parallel] gradients are reduced in fp32 or bf16, got ", options.reduce_type);
+  const std::vector<optim::Bucket>& buckets = arena.buckets();
+  std::unordered_map<std::string, size_t> turns;
+  for (const optim::Bucket& bucket : buckets) {
+    whole_compute_.push_back(bucket.whole_compute.variable_data());
+    std::vector<at::Tensor>& vectors = vector_grads_.emplace_back();
+    for (const optim::Slot& slot : bucket.slots) {
+      if (slot.shape.size() == 1) {
+        vectors.push_back(bucket.whole_grad.narrow(0, slot.offset, slot.numel));
+      }
+    }
+    turn_.push_back(bucket.ring.empty() ? 0 : turns[bucket.ring]++ % optim::kRingBuffers);
+    if (!bucket.owns_compute) {
+      rings_[bucket.ring].resize(optim::kRingBuffers);
+    }
+  }
+  gathering_.resize(buckets.size());
+  is_reduced_.resize(buckets.size());
+  first_use_.resize(buckets.size(), SIZE_MAX);
+}
+
+ops::BucketHook DataParallel::hook() {
+  return [this](BucketMoment moment, int64_t bucket) {
+    at_moment(moment, static_cast<size_t>(bucket));
+  };
+}
+
+void DataParallel::begin_step() {
+  if (options_.reads_before_passes) {
+    refresh();
+  }
+  if (options_.largest.defined()) {
+    shard_group().all_reduce(options_.largest, comm::Reduction::kMax);
+    replicate_.all_reduce(options_.largest, comm::Reduction::kMax);
+  }
+}
+
+void DataParallel::begin_pass(bool first, bool last) {
+  in_pass_ = true;
+  is_first_ = first;
+  is_last_ = last;
+  next_in_order_ = 0;
+  is_reduced_.assign(is_reduced_.size(), false);
+  for (auto& [name, buffers] : rings_) {
+    buffers.assign(buffers.size(), Resident());
+  }
+  if (first && arena_.options().sharding.divides()) {
+    const at::NoGradGuard no_grad;
+    for (const optim::Bucket& bucket : arena_.buckets()) {
+      const bool overwritten = options_.overwrites_gradients && !bucket.ring.empty();
+      if (bucket.owns_grad && !overwritten) {
+        bucket.whole_grad.zero_();
+      }
+    }
+    if (!options_.reads_before_passes) {
+      gather_for_step();
+    }
+  }
+  if (order_is_known_) {
+    prefetch(order_.front());
+  }
+}
+
+void DataParallel::end_pass() {
+  for (size_t i = 0; i < is_reduced_.size(); ++i) {
+    if (!is_reduced_[i]) {
+      reduce(i);
+    }
+  }
+  while (!reducing_.empty()) {
+    finish_oldest();
+  }
+  for (const comm::Work& work : replicating_) {
+    work.wait();
+  }
+  replicating_.clear();
+  for (comm::Work& work : gathering_) {
+    std::exchange(work, comm::Work()).wait();
+  }
+  for (auto& [name, buffers] : rings_) {
+    for (Resident& resident : buffers) {
+      std::exchange(resident.arriving, comm::Work()).wait();
+    }
+  }
+  order_is_known_ = !order_.empty();
+  in_pass_ = false;
+}
+
+void DataParallel::add_over_samples(const at::Tensor& value) const {
+  shard_group().all_reduce(value);
+  replicate_.all_reduce(value);
+}
+
+at::Tensor DataParallel::of_all_samples(const at::Tensor& values) const {
+  at::Tensor gathered = values;
+  for (const comm::Group* group : {&shard_group(), &replicate_}) {
+    const at::Tensor part = gathered;
+    gathered = at::empty({group->size() * part.numel()}, part.options());
+    group->all_gather(gathered, part);
+  }
+  return gathered;
+}
+
+void DataParallel::add_over_slices(const at::Tensor& value) const {
+  if (arena_.options().sharding.divides()) {
+    shard_group().all_reduce(value);
+  }
+}
+
+void DataParallel::refresh() {
+  if (std::exchange(is_stale_, false)) {
+    arena_.gather();
+  }
+}
+
+void DataParallel::at_moment(BucketMoment moment, size_t bucket) {
+  switch (moment) {
+    case BucketMoment::kBeforeForward:
+      return acquire(bucket);
+    case BucketMoment::kAfterForward:
+      return release(bucket);
+    case BucketMoment::kBeforeBackward:
+      acquire(bucket);
+      return make_grad_ready(bucket);
+    case BucketMoment::kAfterBackward:
+      release(bucket);
+      return reduce(bucket);
+  }
+  KINORA_UNREACHABLE("[data_parallel] unknown moment");
+}
+
+void DataParallel::gather_for_step() {
+  is_stale_ = false;
+  const std::vector<optim::Bucket>& buckets = arena_.buckets();
+  const auto start = [&](size_t i) {
+    gathering_[i] = torus_of(buckets[i]).all_gather_async(whole_compute_[i], buckets[i].compute);
+  };
+  // What is used all the time comes first, and everything waits for it; then the others, in order
+  // of use once that is known.
+  std::vector<size_t> others;
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    if (!buckets[i].owns_compute) {
+      continue;
+    }
+    if (buckets[i].ring.empty()) {
+      start(i);
+      std::exchange(gathering_[i], comm::Work()).wait();
+    } else {
+      others.push_back(i);
+    }
+  }
+  std::stable_sort(others.begin(), others.end(),
+                   [this](size_t a, size_t b) { return first_use_[a] < first_use_[b]; });
+  std::for_each(others.begin(), others.end(), start);
+}
+
+const comm::Torus& DataParallel::torus_of(const optim::Bucket& bucket) const {
+  return bucket.compute.is_same(bucket.master) ? exact_ : torus_;
+}
+
+DataParallel::Resident& DataParallel::buffer_of(size_t bucket) {
+  return rings_.at(arena_.buckets()[bucket].ring)[turn_[bucket]];
+}
+
+void DataParallel::acquire(size_t bucket) {
+  if (!in_pass_) {
+    // Nobody says when weights change outside of passes: nothing is kept from use to use.
+    if (!arena_.buckets()[bucket].owns_compute) {
+      torus_of(arena_.buckets()[bucket])
+          .all_gather(whole_compute_[bucket], arena_.buckets()[bucket].compute);
+    }
+    return;
+  }
+  std::exchange(gathering_[bucket], comm::Work()).wait();
+  if (!arena_.buckets()[bucket].owns_compute) {
+    prefetch(bucket);
+    Resident& resident = buffer_of(bucket);
+    KINORA_CHECK(resident.bucket == static_cast<int64_t>(bucket), kInternal,
+                 "[data_parallel] the buffer of bucket ", arena_.buckets()[bucket].name,
+                 " is in use by ", arena_.buckets()[static_cast<size_t>(resident.bucket)].name);
+    std::exchange(resident.arriving, comm::Work()).wait();
+    resident.in_use = true;
+  }
+  if (!order_is_known_) {
+    first_use_[bucket] = std::min(first_use_[bucket], order_.size());
+    order_.push_back(bucket);
+    return;
+  }
+  KINORA_CHECK(next_in_order_ < order_.size() && order_[next_in_order_] == bucket, kInternal,
+               "[data_parallel] bucket ", arena_.buckets()[bucket].name,
+               " is used in another order than in the first pass");
+  if (++next_in_order_ < order_.size()) {
+    prefetch(order_[next_in_order_]);
+  }
+}
+
+void DataParallel::prefetch(size_t bucket) {
+  if (arena_.buckets()[bucket].owns_compute) {
+    return;
+  }
+  Resident& resident = buffer_of(bucket);
+  if (resident.in_use || resident.bucket == static_cast<int64_t>(bucket)) {
+    return;
+  }
+  resident.bucket = static_cast<int64_t>(bucket);
+  resident.arriving =
+      torus_of(arena_.buckets()[bucket])
+          .all_gather_async(whole_compute_[bucket], arena_.buckets()[bucket].compute);
+}
+
+void DataParallel::release(size_t bucket) {
+  if (in_pass_ && !arena_.buckets()[bucket].owns_compute) {
+    buffer_of(bucket).in_use = false;
+  }
+}
+
+void DataParallel::make_grad_ready(size_t bucket) {
+  if (arena_.buckets()[bucket].owns_grad) {
+    return;
+  }
+  // The reduction of who had the buffer before, and, since they end in order, of all before it.
+  const auto before = std::find_if(reducing_.rbegin(), reducing_.rend(), [&](const Reduction& r) {
+    return arena_.buckets()[r.bucket].ring == arena_.buckets()[bucket].ring &&
+           turn_[r.bucket] == turn_[bucket];
+  });
+  for (auto count = std::distance(before, reducing_.rend()); count > 0; --count) {
+    finish_oldest();
+  }
+  const at::NoGradGuard no_grad;
+  if (options_.overwrites_gradients) {
+    at::_foreach_zero_(vector_grads_[bucket]);
+  } else {
+    at::Tensor(arena_.buckets()[bucket].whole_grad).zero_();
+  }
+}
+
+size_t DataParallel::free_lane(size_t bucket) {
+  while (std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.is_busy; })) {
+    finish_oldest();
+  }
+  const auto found =
+      std::find_if(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return !lane.is_busy; });
+  Lane& lane = *found;
+  if (!lane.slice.defined()) {
+    const auto largest = std::max_element(
+        arena_.buckets().begin(), arena_.buckets().end(),
+        [](const optim::Bucket& a, const optim::Bucket& b) { return a.numel < b.numel; });
+    const auto options = arena_.buckets()[bucket].grad.options().dtype(options_.reduce_type);
+    lane.slice = at::empty({largest->slice_numel}, options);
+    if (options_.reduce_type != at::kFloat) {
+      lane.whole = at::empty({largest->numel}, options);
+    }
+  }
+  lane.is_busy = true;
+  return static_cast<size_t>(found - lanes_.begin());
+}
+
+void DataParallel::reduce(size_t bucket_index) {
+  const optim::Bucket& bucket = arena_.buckets()[bucket_index];
+  is_reduced_[bucket_index] = true;
+  if (bucket.owns_grad && !is_last_) {
+    return;
+  }
+  const at::NoGradGuard no_grad;
+  const bool divides = arena_.options().sharding.divides();
+  const bool is_typed = options_.reduce_type != at::kFloat;
+  Reduction reduction{.bucket = bucket_index, .work = {}, .lane = std::nullopt};
+  at::Tensor source = bucket.whole_grad;
+  at::Tensor target = bucket.grad;
+  if (is_typed || (!bucket.owns_grad && !is_first_)) {
+    reduction.lane = free_lane(bucket_index);
+    const Lane& lane = lanes_[*reduction.lane];
+    target = lane.slice.narrow(0, 0, bucket.slice_numel);
+    if (is_typed) {
+      source = lane.whole.narrow(0, 0, bucket.numel);
+      source.copy_(bucket.whole_grad);
+    }
+  }
+  reduction.work = divides ? torus_.reduce_scatter_async(target, source)
+                           : shard_group().all_reduce_async(source);
+  reducing_.push_back(std::move(reduction));
+}
+
+void DataParallel::finish_oldest() {
+  const Reduction reduction = std::move(reducing_.front());
+  reducing_.pop_front();
+  const optim::Bucket& bucket = arena_.buckets()[reduction.bucket];
+  reduction.work.wait();
+  if (reduction.lane) {
+    const at::NoGradGuard no_grad;
+    Lane& lane = lanes_[*reduction.lane];
+    if (!arena_.options().sharding.divides()) {
+      at::Tensor(bucket.grad).copy_(lane.whole.narrow(0, 0, bucket.numel));
+    } else if (bucket.owns_grad || is_first_) {
+      at::Tensor(bucket.grad).copy_(lane.slice.narrow(0, 0, bucket.slice_numel));
+    } else {
+      at::Tensor(bucket.grad).add_(lane.slice.narrow(0, 0, bucket.slice_numel));
+    }
+    lane.is_busy = false;
+  }
+  if (is_last_ && replicate_.size() > 1) {
+    replicating_.push_back(replicate_.all_reduce_async(bucket.grad));
+  }
+}
+
+}  // namespace kinora::parallel

@@ -1,0 +1,103 @@
+#include "kinora/parallel/mesh.h"
+
+#include <sstream>
+#include <vector>
+
+#include "kinora/core/error.h"
+
+namespace kinora::parallel {
+namespace {
+
+constexpr std::array<Axis, kNumAxes> kAxes = {Axis::kPipeline, Axis::kReplicate, Axis::kShard,
+                                              Axis::kSequence, Axis::kTensor};
+
+std::string describe(const MeshShape& shape) {
+  std::ostringstream text;
+  for (const Axis axis : kAxes) {
+    text << (axis == kAxes.front() ? "" : " x ") << to_string(axis) << ' ' << shape.size(axis);
+  }
+  return text.str();
+}
+
+/// The lists of ranks along `axis`, of all places on the other axes.
+std::vector<std::vector<int64_t>> lines(const MeshShape& shape, Axis axis, int64_t ranks) {
+  int64_t stride = 1;
+  for (auto faster = kAxes.rbegin(); *faster != axis; ++faster) {
+    stride *= shape.size(*faster);
+  }
+  const int64_t length = shape.size(axis);
+  std::vector<std::vector<int64_t>> result;
+  for (int64_t first = 0; first < ranks; ++first) {
+    if (first / stride % length != 0) {
+      continue;
+    }
+    std::vector<int64_t>& line = result.emplace_back();
+    for (int64_t i = 0; i < length; ++i) {
+      line.push_back(first + i * stride);
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+std::string_view to_string(Axis axis) {
+  constexpr std::array<std::string_view, kNumAxes> kNames = {"pipeline", "replicate", "shard",
+                                                             "sequence", "tensor"};
+  return kNames[static_cast<size_t>(axis)];
+}
+
+int64_t MeshShape::size(Axis axis) const {
+  switch (axis) {
+    case Axis::kPipeline:
+      return pipeline;
+    case Axis::kReplicate:
+      return replicate;
+    case Axis::kShard:
+      return shard;
+    case Axis::kSequence:
+      return sequence;
+    case Axis::kTensor:
+      return tensor;
+  }
+  KINORA_UNREACHABLE("[mesh] unknown axis");
+}
+
+MeshShape resolved(const MeshShape& shape, int64_t ranks) {
+  MeshShape result = shape;
+  int64_t others = 1;
+  for (const Axis axis : kAxes) {
+    const int64_t size = shape.size(axis);
+    KINORA_CHECK(size >= (axis == Axis::kShard ? 0 : 1), kConfig, "[mesh] axis ", to_string(axis),
+                 " must be 1 or more, got ", size);
+    others *= axis == Axis::kShard ? 1 : size;
+  }
+  if (shape.shard == 0 && ranks % others == 0) {
+    result.shard = ranks / others;
+  }
+  KINORA_CHECK(result.shard * others == ranks, kConfig, "[mesh] ", ranks,
+               " ranks are not the product of the axes ", describe(shape),
+               ". Hint: leave parallel.shard at 0, and it takes the ranks that remain");
+  return result;
+}
+
+Mesh::Mesh(const comm::Group& world, const MeshShape& shape)
+    : world_(world), shape_(resolved(shape, world.size())) {
+  for (const Axis axis : kAxes) {
+    if (shape_.size(axis) == world.size()) {
+      groups_[static_cast<size_t>(axis)] = world;
+    } else if (shape_.size(axis) > 1) {
+      groups_[static_cast<size_t>(axis)] = world.split(lines(shape_, axis, world.size()));
+    }
+  }
+}
+
+const comm::Group& Mesh::group(Axis axis) const {
+  return groups_[static_cast<size_t>(axis)];
+}
+
+int64_t Mesh::data_rank() const {
+  return index(Axis::kReplicate) * shape_.shard + index(Axis::kShard);
+}
+
+}  // namespace kinora::parallel

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "kinora/comm/group.h"
+
+/// Ranks as a grid: which of them work together on what.
+namespace kinora::parallel {
+
+/// Named axes, the slowest first: neighbours along `tensor` have neighbouring ranks.
+enum class Axis : uint8_t { kPipeline, kReplicate, kShard, kSequence, kTensor };
+inline constexpr size_t kNumAxes = 5;
+
+/// "pipeline", "replicate", ...
+[[nodiscard]] std::string_view to_string(Axis axis);
+
+/// Sizes of the axes; ranks are their product. 0 for `shard`: the ranks that remain.
+struct MeshShape {
+  int64_t pipeline = 1;
+  int64_t replicate = 1;  ///< copies of the whole state, which it is divided among `shard` for
+  int64_t shard = 0;
+  int64_t sequence = 1;
+  int64_t tensor = 1;
+
+  [[nodiscard]] int64_t size(Axis axis) const;
+};
+
+/// With `shard` resolved. kConfig, naming the axes, if `ranks` is not their product.
+[[nodiscard]] MeshShape resolved(const MeshShape& shape, int64_t ranks);
+
+class Mesh {
+ public:
+  /// All ranks of `world` call it. kConfig as resolved().
+  Mesh(const comm::Group& world, const MeshShape& shape);
+
+  [[nodiscard]] const MeshShape& shape() const { return shape_; }
+  [[nodiscard]] const comm::Group& world() const { return world_; }
+  /// The ranks that differ from this one in `axis` alone.
+  [[nodiscard]] const comm::Group& group(Axis axis) const;
+  /// This rank's place along an axis.
+  [[nodiscard]] int64_t index(Axis axis) const { return group(axis).rank(); }
+
+  /// Ranks that compute on different samples: replicate x shard, and this one's place.
+  [[nodiscard]] int64_t data_ranks() const { return shape_.replicate * shape_.shard; }
+  [[nodiscard]] int64_t data_rank() const;
+
+ private:
+  comm::Group world_;
+  MeshShape shape_;
+  std::array<comm::Group, kNumAxes> groups_;
+};
+
+}  // namespace kinora::parallel
