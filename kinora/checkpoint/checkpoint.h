@@ -7,14 +7,16 @@
 #include <string>
 #include <vector>
 
+#include "kinora/comm/group.h"
 #include "kinora/ops/fp8_state.h"
 #include "kinora/optim/adamw.h"
 #include "kinora/optim/arena.h"
 
-/// Checkpoints of training: a folder `step-N` with one safetensors file a role of the arena, whose
-/// tensors are the flat buckets, and manifest.json, written last. The folder gets its name only
-/// when everything in it is on the disk, so that a folder named step-N is whole, whenever and
-/// however a run ended.
+/// Checkpoints of training: a folder `step-N` with safetensors files, one a role of the arena and
+/// part of it, whose tensors are (parts of) the flat buckets, and manifest.json, written last. The
+/// folder gets its name only when everything in it is on the disk, so that a folder named step-N is
+/// whole, whenever and however a run ended. How many ranks wrote it and how many read it does not
+/// matter, nor how they divide the state.
 namespace kinora::checkpoint {
 
 /// What the bits of a deterministic run depend on besides its configuration.
@@ -52,25 +54,33 @@ struct TrainingState {
 [[nodiscard]] std::vector<std::filesystem::path> list_checkpoints(
     const std::filesystem::path& folder);
 
-/// Writes `folder`/step-N and returns its path. Looks for enough free space first. kIo if it cannot
-/// be written; then nothing that was there is changed. A checkpoint of this step that exists
-/// already is kept as it is.
+/// Writes `folder`/step-N and returns its path, as Writer does (writer.h), and waits for it. All
+/// ranks of `world` call it.
 std::filesystem::path save(const std::filesystem::path& folder, const optim::Arena& arena,
-                           const TrainingState& state);
+                           const TrainingState& state, const comm::Group& world = {});
 
 /// Reads only the manifest's part of the state. kIo for a folder that is no checkpoint.
 [[nodiscard]] TrainingState load_state(const std::filesystem::path& checkpoint);
 
 /// Fills the arena (its master, moments and averages, then the compute copies) and returns the
-/// state. Every file's checksum is compared before anything is changed. kIo if a file is damaged or
-/// the checkpoint is of another model. EMAs are matched by position; with other decays than before
-/// they go on from what they were.
-[[nodiscard]] TrainingState load(const std::filesystem::path& checkpoint, optim::Arena& arena);
+/// state. All ranks of `world` call it; each reads what it owns, and they share the work of
+/// comparing every file's checksum before anything is changed. kIo, on all ranks the same, if a
+/// file is damaged or the checkpoint is of another model. EMAs are matched by position; with other
+/// decays than before they go on from what they were.
+[[nodiscard]] TrainingState load(const std::filesystem::path& checkpoint, optim::Arena& arena,
+                                 const comm::Group& world = {});
 
 /// Reads the weights alone into an arena that only samples: averages number `ema`, or with nothing
 /// the raw ones.
 void load_for_sampling(const std::filesystem::path& checkpoint, std::optional<size_t> ema,
                        optim::Arena& arena);
+
+/// kIo, saying how much is missing, unless `folder` has room for `bytes` of arrays and what goes
+/// with them.
+void check_space(const std::filesystem::path& folder, int64_t bytes);
+
+/// What a checkpoint that this process writes is called until it is whole.
+[[nodiscard]] std::string unfinished_name(int64_t step);
 
 /// Removes unfinished checkpoints. Only for who holds the run's lock.
 void remove_unfinished(const std::filesystem::path& folder);

@@ -1,6 +1,7 @@
 #include "kinora/checkpoint/manifest.h"
 
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "kinora/core/error.h"
 #include "kinora/core/text.h"
@@ -52,10 +53,52 @@ TrainingState parse_state(const Json& json) {
   return state;
 }
 
+Json shards_json(const std::vector<Shard>& shards) {
+  Json json = Json::array();
+  for (const Shard& shard : shards) {
+    json.push_back({{"file", shard.file},
+                    {"role", shard.role},
+                    {"part", shard.part.index},
+                    {"parts", shard.part.count},
+                    {"bytes", shard.num_bytes},
+                    {"chunk_bytes", shard.chunk_bytes},
+                    {"checksums", shard.checksums}});
+  }
+  return json;
+}
+
+Shard parse_shard(const Json& json, int64_t version) {
+  Shard shard;
+  json.at("file").get_to(shard.file);
+  json.at("role").get_to(shard.role);
+  json.at("bytes").get_to(shard.num_bytes);
+  if (version == 1) {
+    shard.chunk_bytes = shard.num_bytes;
+    shard.checksums = {json.at("checksum").get<std::string>()};
+  } else {
+    json.at("part").get_to(shard.part.index);
+    json.at("parts").get_to(shard.part.count);
+    json.at("chunk_bytes").get_to(shard.chunk_bytes);
+    json.at("checksums").get_to(shard.checksums);
+  }
+  KINORA_CHECK(
+      !shard.file.empty() && shard.file.front() != '.' && shard.file.find('/') == std::string::npos,
+      kIo, "a shard's file must lie in the checkpoint's folder, got ", quote(shard.file));
+  KINORA_CHECK(shard.num_bytes > 0 && shard.chunk_bytes > 0 &&
+                   std::cmp_equal(shard.checksums.size(),
+                                  Shard::num_chunks(shard.num_bytes, shard.chunk_bytes)),
+               kIo, "the ", shard.num_bytes, " bytes of ", quote(shard.file),
+               " must have a checksum every ", shard.chunk_bytes, ", got ", shard.checksums.size());
+  KINORA_CHECK(shard.part.index >= 0 && shard.part.index < shard.part.count, kIo, "the part of ",
+               quote(shard.file), " must be one of ", shard.part.count, ", got ", shard.part.index);
+  return shard;
+}
+
 Manifest parse(const Json& json) {
   KINORA_CHECK(json.at("format") == kFormat, kIo, "format must be ", kFormat);
-  KINORA_CHECK(json.at("version") == kManifestVersion, kIo, "version must be ", kManifestVersion,
-               ", got ", json.at("version").dump(), ". Hint: use a newer Kinora");
+  const Json& version = json.at("version");
+  KINORA_CHECK(version == 1 || version == kManifestVersion, kIo, "version must be 1 or ",
+               kManifestVersion, ", got ", version.dump(), ". Hint: use a newer Kinora");
   Manifest manifest;
   manifest.state = parse_state(json.at("state"));
   for (const Json& entry : json.at("buckets")) {
@@ -71,15 +114,7 @@ Manifest parse(const Json& json) {
     manifest.buckets.push_back(std::move(bucket));
   }
   for (const Json& entry : json.at("shards")) {
-    Shard& shard = manifest.shards.emplace_back();
-    entry.at("file").get_to(shard.file);
-    entry.at("role").get_to(shard.role);
-    entry.at("bytes").get_to(shard.num_bytes);
-    entry.at("checksum").get_to(shard.checksum);
-    KINORA_CHECK(!shard.file.empty() && shard.file.front() != '.' &&
-                     shard.file.find('/') == std::string::npos,
-                 kIo, "a shard's file must lie in the checkpoint's folder, got ",
-                 quote(shard.file));
+    manifest.shards.push_back(parse_shard(entry, version.get<int64_t>()));
   }
   return manifest;
 }
@@ -91,7 +126,7 @@ std::string to_json(const Manifest& manifest) {
                {"version", kManifestVersion},
                {"state", state_json(manifest.state)},
                {"buckets", Json::array()},
-               {"shards", Json::array()}};
+               {"shards", shards_json(manifest.shards)}};
   for (const optim::Bucket& bucket : manifest.buckets) {
     Json tensors = Json::array();
     for (const optim::Slot& slot : bucket.slots) {
@@ -101,13 +136,19 @@ std::string to_json(const Manifest& manifest) {
     json["buckets"].push_back(
         {{"name", bucket.name}, {"numel", bucket.numel}, {"tensors", std::move(tensors)}});
   }
-  for (const Shard& shard : manifest.shards) {
-    json["shards"].push_back({{"file", shard.file},
-                              {"role", shard.role},
-                              {"bytes", shard.num_bytes},
-                              {"checksum", shard.checksum}});
-  }
   return json.dump(1) + "\n";
+}
+
+std::string to_json(const std::vector<Shard>& shards) {
+  return shards_json(shards).dump();
+}
+
+std::vector<Shard> parse_shards(const std::string& text) {
+  std::vector<Shard> shards;
+  for (const Json& entry : Json::parse(text)) {
+    shards.push_back(parse_shard(entry, kManifestVersion));
+  }
+  return shards;
 }
 
 Manifest read_manifest(const std::filesystem::path& checkpoint) {

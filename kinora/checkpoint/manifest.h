@@ -10,18 +10,32 @@
 
 namespace kinora::checkpoint {
 
-inline constexpr int64_t kManifestVersion = 1;
+/// Version 1 had whole roles, with one checksum a file.
+inline constexpr int64_t kManifestVersion = 2;
 inline constexpr const char* kManifestName = "manifest.json";
 
 /// The role of the file with TrainingState::fp8.
 inline constexpr const char* kFp8Role = "fp8";
 
-/// A file of a checkpoint: all buckets of one role, or the scales of fp8.
+/// What a rank writes of every bucket: of `count` equal parts number `index`.
+struct Part {
+  int64_t index = 0;
+  int64_t count = 1;
+};
+
+/// A file of a checkpoint: a part of all buckets in one role, or the scales of fp8.
 struct Shard {
   std::string file;
   std::string role;  ///< as optim::to_string, or kFp8Role
+  Part part;
   int64_t num_bytes = 0;
-  std::string checksum;  ///< io::Checksum of the whole file
+  /// io::Checksum of each chunk of the file; the last chunk may be shorter.
+  int64_t chunk_bytes = 0;
+  std::vector<std::string> checksums;
+
+  [[nodiscard]] static int64_t num_chunks(int64_t num_bytes, int64_t chunk_bytes) {
+    return num_bytes / chunk_bytes + (num_bytes % chunk_bytes != 0 ? 1 : 0);
+  }
 };
 
 /// What manifest.json says.
@@ -33,6 +47,10 @@ struct Manifest {
 };
 
 [[nodiscard]] std::string to_json(const Manifest& manifest);
+
+/// The manifest's list of shards alone, on its way between ranks.
+[[nodiscard]] std::string to_json(const std::vector<Shard>& shards);
+[[nodiscard]] std::vector<Shard> parse_shards(const std::string& text);
 
 /// Reads `checkpoint`/manifest.json. kIo, naming the file, for anything that does not fit.
 [[nodiscard]] Manifest read_manifest(const std::filesystem::path& checkpoint);

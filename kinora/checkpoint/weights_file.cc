@@ -3,10 +3,14 @@
 #include <ATen/ops/empty.h>
 
 #include <cstring>
+#include <functional>
 #include <optional>
 #include <sstream>
 #include <variant>
 
+#include "kinora/checkpoint/manifest.h"
+#include "kinora/checkpoint/shards.h"
+#include "kinora/checkpoint/staging.h"
 #include "kinora/core/error.h"
 #include "kinora/core/text.h"
 #include "kinora/io/safetensors.h"
@@ -36,6 +40,37 @@ std::string weights_within(const io::TorchFile& file, bool averaged) {
     }
   }
   return "";
+}
+
+/// A tensor that is read when it is written.
+struct LateTensor {
+  std::vector<int64_t> shape;
+  std::function<at::Tensor()> read;
+};
+using Tensors = std::map<std::string, LateTensor>;
+
+Tensors buffers_of(nn::Module& model) {
+  Tensors tensors;
+  for (const auto& [name, buffer] : model.named_buffers()) {
+    tensors[name] = {buffer->sizes().vec(), [values = *buffer] { return values; }};
+  }
+  return tensors;
+}
+
+void write_weights(const std::filesystem::path& path, const Tensors& tensors, at::ScalarType type,
+                   const std::string& config) {
+  std::vector<io::SafetensorsSpec> specs;
+  specs.reserve(tensors.size());
+  for (const auto& [name, tensor] : tensors) {
+    specs.push_back({.name = name, .dtype = ops::dtype_of(type), .shape = tensor.shape});
+  }
+  io::SafetensorsWriter writer(path, std::move(specs),
+                               {{"format", "pt"}, {kConfigMetadata, config}});
+  for (const io::SafetensorsSpec& spec : writer.tensors()) {
+    const at::Tensor host = tensors.at(spec.name).read().to(at::kCPU, type).contiguous();
+    writer.write(spec.name, ops::bytes_of(host));
+  }
+  writer.finish();
 }
 
 }  // namespace
@@ -161,25 +196,43 @@ void load_weights(const WeightsFile& file, nn::Module& model, optim::Arena& aren
 
 void save_weights(const std::filesystem::path& path, nn::Module& model, const optim::Arena& arena,
                   optim::Role role, at::ScalarType type, const std::string& config) {
-  std::map<std::string, at::Tensor> tensors;
+  Tensors tensors = buffers_of(model);
   for (const auto& [name, parameter] : model.named_parameters()) {
-    tensors.emplace(name, arena.export_parameter(name, role));
+    tensors[name] = {parameter->shape,
+                     [&arena, role, path = name] { return arena.export_parameter(path, role); }};
   }
-  for (const auto& [name, buffer] : model.named_buffers()) {
-    tensors.emplace(name, *buffer);
+  if (arena.options().sharding.group.rank() == 0) {
+    write_weights(path, tensors, type, config);
+    return;
   }
-  std::vector<io::SafetensorsSpec> specs;
-  specs.reserve(tensors.size());
   for (const auto& [name, tensor] : tensors) {
-    specs.push_back({.name = name, .dtype = ops::dtype_of(type), .shape = tensor.sizes().vec()});
+    (void)tensor.read();  // this rank's part of it, for who writes
   }
-  io::SafetensorsWriter writer(path, std::move(specs),
-                               {{"format", "pt"}, {kConfigMetadata, config}});
-  for (const io::SafetensorsSpec& spec : writer.tensors()) {
-    const at::Tensor host = tensors.at(spec.name).to(at::kCPU, type).contiguous();
-    writer.write(spec.name, ops::bytes_of(host));
+}
+
+void convert_checkpoint(const std::filesystem::path& checkpoint, const std::filesystem::path& path,
+                        nn::Module& model, optim::Role role, at::ScalarType type) {
+  const Manifest manifest = read_manifest(checkpoint);
+  const std::vector<Shard> shards = shards_of(manifest, checkpoint, optim::to_string(role));
+  Staging staging(at::kCPU);
+  check_sizes(checkpoint, shards);
+  check_content(checkpoint, shards, {}, staging);
+  const RoleReader reader(checkpoint, manifest, optim::to_string(role));
+  Tensors tensors = buffers_of(model);
+  for (size_t b = 0; b < manifest.buckets.size(); ++b) {
+    for (const optim::Slot& slot : manifest.buckets[b].slots) {
+      const int64_t numel = c10::multiply_integers(slot.shape);
+      KINORA_CHECK(
+          slot.offset >= 0 && numel >= 0 && numel <= manifest.buckets[b].numel - slot.offset, kIo,
+          "[weights] ", checkpoint, ": ", slot.path, " lies outside of its bucket");
+      tensors[slot.path] = {slot.shape, [&reader, &slot, b] {
+                              at::Tensor values = at::empty(slot.shape, at::kFloat);
+                              reader.read(b, slot.offset, values);
+                              return values;
+                            }};
+    }
   }
-  writer.finish();
+  write_weights(path, tensors, type, manifest.state.config);
 }
 
 }  // namespace kinora::checkpoint

@@ -51,8 +51,14 @@ void load_weights(const WeightsFile& file, nn::Module& model, optim::Arena& aren
 inline constexpr const char* kConfigMetadata = "kinora.config";
 
 /// Writes the weights in `role` (the master, an average) and the buffers as one safetensors file
-/// with the model's key names, in `type` (fp32, bf16, fp16). Atomic.
+/// with the model's key names, in `type` (fp32, bf16, fp16). Atomic. Where state is divided every
+/// rank calls it, and the first of those who divide it writes.
 void save_weights(const std::filesystem::path& path, nn::Module& model, const optim::Arena& arena,
                   optim::Role role, at::ScalarType type, const std::string& config);
+
+/// The same of a checkpoint: the same bytes, with memory for one tensor. Of `model` only the
+/// buffers are used, which checkpoints do not hold. Checksums are compared first. kIo.
+void convert_checkpoint(const std::filesystem::path& checkpoint, const std::filesystem::path& path,
+                        nn::Module& model, optim::Role role, at::ScalarType type);
 
 }  // namespace kinora::checkpoint

@@ -30,7 +30,8 @@ optim::ArenaOptions options(uint64_t seed, at::ScalarType type = at::kFloat, siz
           .compute_type = type,
           .seed = seed,
           .train = true,
-          .ema_decays = std::vector<double>(averages, 0.9)};
+          .ema_decays = std::vector<double>(averages, 0.9),
+          .sharding = {}};
 }
 
 /// A model whose arrays all differ from each other.
@@ -176,6 +177,32 @@ TEST_F(CheckpointTest, HoldsPlainFilesThatOthersRead) {
   EXPECT_EQ(manifest["buckets"][0]["tensors"][0]["shape"], (std::vector<int64_t>{6, 4}));
 }
 
+// As version 1 wrote it: the files are the same, the manifest has one checksum for each.
+TEST_F(CheckpointTest, LoadsTheOldFormat) {
+  const Trained saved(3);
+  const fs::path path = save(folder(), saved.arena, state_at(1));
+  auto manifest = nlohmann::json::parse(read_text(path / kManifestName));
+  manifest["version"] = 1;
+  for (auto& shard : manifest["shards"]) {
+    const std::string file = shard["file"];
+    const io::MappedFile content(path / file);
+    shard = {{"file", file},
+             {"role", file.substr(0, file.rfind('.'))},
+             {"bytes", content.bytes().size()},
+             {"checksum", io::checksum(content.bytes())}};
+  }
+  write_text(path / kManifestName, manifest.dump());
+  Trained loaded(4);
+  EXPECT_EQ(load(path, loaded.arena).step, 1);
+  EXPECT_TRUE(saved.equals(loaded));
+
+  std::string damaged = read_text(path / "ema.0.safetensors");
+  damaged.back() = static_cast<char>(damaged.back() ^ 1);
+  write_text(path / "ema.0.safetensors", damaged);
+  EXPECT_THAT(refusal(ErrorKind::kIo, [&] { (void)load(path, loaded.arena); }),
+              AllOf(HasSubstr("ema.0.safetensors"), HasSubstr("checksum")));
+}
+
 TEST_F(CheckpointTest, SameStateSameBytes) {
   const Trained saved(3);
   const fs::path first = save(folder(), saved.arena, state_at(1));
@@ -274,8 +301,10 @@ TEST_F(DamageTest, WellSummedFileWithOtherTensorsIsFound) {
       {.name = "body", .dtype = DType::kF32, .shape = {16}, .data = zeros}};
   const io::SafetensorsSummary summary = io::write_safetensors(file, others);
   auto manifest = nlohmann::json::parse(read_text(path_ / kManifestName));
-  manifest["shards"][0]["bytes"] = summary.num_bytes;
-  manifest["shards"][0]["checksum"] = summary.checksum;
+  auto& shard = manifest["shards"][0];
+  shard["bytes"] = summary.num_bytes;
+  shard["chunk_bytes"] = summary.num_bytes;
+  shard["checksums"] = {summary.checksum};
   write_text(path_ / kManifestName, manifest.dump());
   EXPECT_THAT(load_refusal(), HasSubstr("must hold bucket body, F32 ["));
 }
@@ -300,6 +329,7 @@ class Fp8DamageTest : public CheckpointTest {
   [[nodiscard]] std::string refusal_of(
       const std::vector<std::pair<std::string, at::Tensor>>& arrays) const {
     std::vector<io::SafetensorsTensor> tensors;
+    tensors.reserve(arrays.size());
     for (const auto& [name, array] : arrays) {
       tensors.push_back({.name = name,
                          .dtype = DType::kF32,
@@ -312,7 +342,8 @@ class Fp8DamageTest : public CheckpointTest {
     auto& shard = manifest["shards"].back();
     EXPECT_EQ(shard["role"], kFp8Role);
     shard["bytes"] = summary.num_bytes;
-    shard["checksum"] = summary.checksum;
+    shard["chunk_bytes"] = summary.num_bytes;
+    shard["checksums"] = {summary.checksum};
     write_text(path_ / kManifestName, manifest.dump());
     return load_refusal();
   }
@@ -409,6 +440,13 @@ TEST_F(CheckpointTest, UnfinishedOnesAreRemoved) {
   remove_unfinished(folder());
   EXPECT_THAT(names(), ElementsAre("step-1"));
   EXPECT_EQ(std::distance(fs::directory_iterator(folder()), fs::directory_iterator()), 2);
+}
+
+TEST_F(CheckpointTest, MissingSpaceIsSaid) {
+  check_space(folder(), 0);
+  const int64_t too_much = io::free_space(folder()) + (int64_t{1} << 40);
+  EXPECT_THAT(refusal(ErrorKind::kIo, [&] { check_space(folder(), too_much); }),
+              testing::ContainsRegex("needs .*: 1(\\.0+)? TiB are missing. Hint"));
 }
 
 TEST_F(CheckpointTest, FailedSaveLeavesNothing) {

@@ -33,8 +33,10 @@ Manifest example() {
   manifest.buckets = {bucket};
   manifest.shards = {{.file = "master.safetensors",
                       .role = "master",
+                      .part = {.index = 1, .count = 2},
                       .num_bytes = 16500,
-                      .checksum = "0123456789abcdef"}};
+                      .chunk_bytes = 16384,
+                      .checksums = {"0123456789abcdef", "fedcba9876543210"}}};
   return manifest;
 }
 
@@ -75,8 +77,12 @@ TEST_F(ManifestTest, ReadsBackWhatWasWritten) {
   ASSERT_EQ(got.shards.size(), 1U);
   EXPECT_EQ(got.shards[0].file, "master.safetensors");
   EXPECT_EQ(got.shards[0].role, "master");
+  EXPECT_EQ(got.shards[0].part.index, 1);
+  EXPECT_EQ(got.shards[0].part.count, 2);
   EXPECT_EQ(got.shards[0].num_bytes, 16500);
-  EXPECT_EQ(got.shards[0].checksum, "0123456789abcdef");
+  EXPECT_EQ(got.shards[0].chunk_bytes, 16384);
+  EXPECT_EQ(got.shards[0].checksums, expected.shards[0].checksums);
+  EXPECT_EQ(to_json(parse_shards(to_json(expected.shards))), to_json(expected.shards));
 }
 
 // Of the first version of the format, before runs pinned anything.
@@ -101,6 +107,11 @@ TEST_F(ManifestTest, ReadsTheOldest) {
   EXPECT_EQ(got.state.config, "run:\n  dir: a\n");
   EXPECT_FALSE(got.state.pinned.has_value());
   EXPECT_FALSE(got.state.fp8.has_value());
+  ASSERT_EQ(got.shards.size(), 1U);
+  EXPECT_EQ(got.shards[0].part.index, 0);
+  EXPECT_EQ(got.shards[0].part.count, 1);
+  EXPECT_EQ(got.shards[0].chunk_bytes, 72);
+  EXPECT_EQ(got.shards[0].checksums, std::vector<std::string>{"0123456789abcdef"});
 }
 
 TEST_F(ManifestTest, SameContentSameBytes) {
@@ -125,8 +136,8 @@ TEST_F(ManifestTest, DamagedTextIsRefusedWithItsName) {
 
 TEST_F(ManifestTest, OtherFormatsAndVersionsAreRefused) {
   EXPECT_THAT(refusal_of([](json& m) { m["format"] = "other"; }), HasSubstr("format must be"));
-  EXPECT_THAT(refusal_of([](json& m) { m["version"] = 2; }),
-              HasSubstr("version must be 1, got 2. Hint: use a newer Kinora"));
+  EXPECT_THAT(refusal_of([](json& m) { m["version"] = 3; }),
+              HasSubstr("version must be 1 or 2, got 3. Hint: use a newer Kinora"));
   EXPECT_THAT(refusal_of([](json& m) { m["version"] = "1"; }), HasSubstr("version must be"));
 }
 
@@ -172,6 +183,24 @@ TEST_F(ManifestTest, WrongTypesAreRefused) {
         << wrong;
     EXPECT_THAT(refusal_of([&](json& m) { m["state"]["pinned"] = wrong; }), HasSubstr("damaged"))
         << wrong;
+  }
+}
+
+TEST_F(ManifestTest, ShardsThatDoNotAddUpAreRefused) {
+  const auto expect_refused = [this](const char* change, const char* message) {
+    EXPECT_THAT(refusal_of([change](json& m) { m["shards"][0].update(json::parse(change)); }),
+                HasSubstr(message))
+        << change;
+  };
+  for (const char* change :
+       {R"({"bytes": 40000})", R"({"bytes": 16384})", R"({"bytes": 0})", R"({"bytes": -1})",
+        R"({"chunk_bytes": 0})", R"({"chunk_bytes": -16384})", R"({"chunk_bytes": 16500})",
+        R"({"checksums": []})"}) {
+    expect_refused(change, "must have a checksum every");
+  }
+  for (const char* change : {R"({"part": 2, "parts": 2})", R"({"part": -1, "parts": 2})",
+                             R"({"part": 0, "parts": 0})", R"({"part": 0, "parts": -1})"}) {
+    expect_refused(change, "must be one of");
   }
 }
 

@@ -35,13 +35,14 @@ Tensors small_weights() {
 struct Small {
   explicit Small(bool train = true) {
     model.table = ramp({1, 3}, -1);
-    arena.emplace(model.named_parameters(), SmallModel::buckets(),
-                  optim::ArenaOptions{
-                      .device = at::kCPU,
-                      .compute_type = at::kBFloat16,
-                      .seed = 1,
-                      .train = train,
-                      .ema_decays = train ? std::vector<double>{0.9} : std::vector<double>{}});
+    arena.emplace(
+        model.named_parameters(), SmallModel::buckets(),
+        optim::ArenaOptions{.device = at::kCPU,
+                            .compute_type = at::kBFloat16,
+                            .seed = 1,
+                            .train = train,
+                            .ema_decays = train ? std::vector<double>{0.9} : std::vector<double>{},
+                            .sharding = {}});
   }
 
   SmallModel model;
@@ -194,7 +195,7 @@ class OriginalFileTest : public testing::Test {
     config_.time_scale = 1.0;
     model_.emplace(models::resolved(config_));
     arena_.emplace(model_->named_parameters(), models::dit_buckets(models::resolved(config_)),
-                   optim::ArenaOptions{.train = false, .ema_decays = {}});
+                   optim::ArenaOptions{.train = false, .ema_decays = {}, .sharding = {}});
   }
 
   /// Element k is `factor` times (k % 61 - 30) / 32.
@@ -236,7 +237,7 @@ TEST_F(OriginalFileTest, AnotherSizeIsRefused) {
   config_.hidden = 8;
   models::DiT wider(models::resolved(config_));
   optim::Arena arena(wider.named_parameters(), models::dit_buckets(wider.config()),
-                     {.train = false, .ema_decays = {}});
+                     {.train = false, .ema_decays = {}, .sharding = {}});
   EXPECT_THAT(
       refusal(ErrorKind::kIo, [&] { load_weights(WeightsFile::open(path_), wider, arena); }),
       HasSubstr("blocks.0.adaLN_modulation.1.bias (must be [48], is [24])"));

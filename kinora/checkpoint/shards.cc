@@ -1,0 +1,276 @@
+#include "kinora/checkpoint/shards.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <tuple>
+
+#include "kinora/checkpoint/agreement.h"
+#include "kinora/core/error.h"
+#include "kinora/io/safetensors.h"
+#include "kinora/ops/host_bytes.h"
+
+namespace kinora::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kElementBytes = sizeof(float);
+// Of a file while its checksum is computed: the processor's caches hold it.
+constexpr int64_t kReadBytes = int64_t{1} << 20;
+
+std::string file_name(const std::string& role, Part part) {
+  if (part.count == 1) {
+    return role + ".safetensors";
+  }
+  const int64_t number = part.index + 1;
+  char place[64];
+  std::snprintf(place, sizeof(place), "-%05ld-of-%05ld", static_cast<long>(number),
+                static_cast<long>(part.count));
+  return role + place + ".safetensors";
+}
+
+/// The bytes [begin, end) of a file.
+struct Chunk {
+  const Shard* shard;
+  int64_t number;
+
+  [[nodiscard]] int64_t begin() const { return number * shard->chunk_bytes; }
+  [[nodiscard]] int64_t end() const {
+    return std::min(begin() + shard->chunk_bytes, shard->num_bytes);
+  }
+};
+
+std::string write_chunk(const ShardFile& file, const Chunk& chunk, io::FileWriter& writer,
+                        StagingBuffer& buffer) {
+  io::Checksum sum;
+  const auto write = [&](int64_t offset, std::span<const std::byte> bytes) {
+    sum.update(bytes);
+    writer.write_at(offset, bytes);
+  };
+  if (chunk.begin() == 0) {
+    write(0, std::as_bytes(std::span(file.header.data(), file.header.size())));
+  }
+  auto offset = static_cast<int64_t>(file.header.size());
+  for (const at::Tensor& array : file.arrays) {
+    const auto size = static_cast<int64_t>(array.nbytes());
+    const int64_t begin = std::max(chunk.begin(), offset);
+    const int64_t end = std::min(chunk.end(), offset + size);
+    if (begin < end) {
+      const at::Tensor piece =
+          array.narrow(0, (begin - offset) / kElementBytes, (end - begin) / kElementBytes);
+      const at::Tensor host = buffer.on_host(piece);
+      write(begin, ops::bytes_of(host));
+    }
+    offset += size;
+  }
+  writer.start_sync(chunk.begin(), chunk.end() - chunk.begin());
+  return sum.hex();
+}
+
+void check_chunk(const fs::path& path, const Chunk& chunk) {
+  const io::FileReader reader(path);
+  reader.start_reading(chunk.begin(), chunk.end() - chunk.begin());
+  io::Checksum sum;
+  std::vector<std::byte> bytes(
+      static_cast<size_t>(std::min(kReadBytes, chunk.end() - chunk.begin())));
+  for (int64_t offset = chunk.begin(); offset < chunk.end();) {
+    const auto piece =
+        std::span(bytes).first(static_cast<size_t>(std::min(kReadBytes, chunk.end() - offset)));
+    reader.read_at(offset, piece);
+    sum.update(piece);
+    offset += static_cast<int64_t>(piece.size());
+  }
+  const std::string& expected = chunk.shard->checksums[static_cast<size_t>(chunk.number)];
+  KINORA_CHECK(sum.hex() == expected, kIo, "[checkpoint] ", path,
+               " is damaged: the checksum of bytes ", chunk.begin(), " to ", chunk.end(),
+               " must be ", expected, ", got ", sum.hex(),
+               ". Hint: use another checkpoint of the run");
+}
+
+}  // namespace
+
+std::optional<Part> part_of_rank(const optim::Arena& arena, const comm::Group& world) {
+  const optim::Sharding& sharding = arena.options().sharding;
+  const Part slice =
+      sharding.divides() ? Part{sharding.group.rank(), sharding.group.size()} : Part{0, 1};
+  const std::vector<std::string> slices = gather_texts(world, std::to_string(slice.index));
+  const std::string& mine = slices[static_cast<size_t>(world.rank())];
+  const int64_t replicas = std::count(slices.begin(), slices.end(), mine);
+  const int64_t replica = std::count(slices.begin(), slices.begin() + world.rank(), mine);
+  KINORA_CHECK(replicas * slice.count == world.size(), kInternal, "[checkpoint] each of ",
+               slice.count, " slices must be owned by equally many of ", world.size(),
+               " ranks, got ", replicas, " of slice ", slice.index);
+  if (optim::kBucketAlignment % world.size() == 0) {
+    return Part{slice.index * replicas + replica, world.size()};
+  }
+  return replica == 0 ? std::optional(slice) : std::nullopt;
+}
+
+std::vector<ShardFile> shard_files(const optim::Arena& arena, Part part) {
+  std::vector<ShardFile> files;
+  for (const optim::Role role : arena.state_roles()) {
+    ShardFile file;
+    std::vector<io::SafetensorsSpec> specs;
+    int64_t size = 0;
+    for (const optim::Bucket& bucket : arena.buckets()) {
+      const int64_t numel = bucket.numel / part.count;
+      file.arrays.push_back(
+          bucket.tensor(role).narrow(0, numel * part.index - bucket.slice_begin, numel));
+      specs.push_back({.name = bucket.name, .dtype = DType::kF32, .shape = {numel}});
+      size += numel * kElementBytes;
+    }
+    file.header = io::safetensors_header(specs);
+    file.shard = {.file = file_name(optim::to_string(role), part),
+                  .role = optim::to_string(role),
+                  .part = part,
+                  .num_bytes = static_cast<int64_t>(file.header.size()) + size,
+                  .chunk_bytes = kChunkBytes,
+                  .checksums = {}};
+    files.push_back(std::move(file));
+  }
+  return files;
+}
+
+void write_shards(const fs::path& folder, std::vector<ShardFile>& files, Staging& staging) {
+  std::vector<std::unique_ptr<io::FileWriter>> writers;
+  std::vector<std::pair<size_t, Chunk>> chunks;  // with the number of the file
+  for (size_t i = 0; i < files.size(); ++i) {
+    Shard& shard = files[i].shard;
+    writers.push_back(
+        std::make_unique<io::FileWriter>(folder / shard.file, io::FileWriter::Create::kNew));
+    const int64_t count = Shard::num_chunks(shard.num_bytes, shard.chunk_bytes);
+    shard.checksums.resize(static_cast<size_t>(count));
+    for (int64_t number = 0; number < count; ++number) {
+      chunks.push_back({i, {&shard, number}});
+    }
+  }
+  // The files take turns, since the system lets one thread at a time write to a file.
+  std::stable_sort(chunks.begin(), chunks.end(), [](const auto& left, const auto& right) {
+    return left.second.number < right.second.number;
+  });
+  staging.for_each(static_cast<int64_t>(chunks.size()), [&](int64_t i, StagingBuffer& buffer) {
+    const auto& [file, chunk] = chunks[static_cast<size_t>(i)];
+    files[file].shard.checksums[static_cast<size_t>(chunk.number)] =
+        write_chunk(files[file], chunk, *writers[file], buffer);
+  });
+  staging.for_each(static_cast<int64_t>(writers.size()), [&](int64_t i, StagingBuffer&) {
+    writers[static_cast<size_t>(i)]->sync();
+    writers[static_cast<size_t>(i)]->close();
+  });
+  io::sync_folder(folder);
+}
+
+std::vector<Shard> shards_of(const Manifest& manifest, const fs::path& checkpoint,
+                             const std::string& role) {
+  std::vector<Shard> shards;
+  std::copy_if(manifest.shards.begin(), manifest.shards.end(), std::back_inserter(shards),
+               [&](const Shard& shard) { return shard.role == role; });
+  KINORA_CHECK(!shards.empty(), kIo, "[checkpoint] ", checkpoint, " has no ", role);
+  std::sort(shards.begin(), shards.end(), [](const Shard& left, const Shard& right) {
+    return left.part.index < right.part.index;
+  });
+  const auto count = static_cast<int64_t>(shards.size());
+  for (int64_t i = 0; i < count; ++i) {
+    const Part& part = shards[static_cast<size_t>(i)].part;
+    KINORA_CHECK(part.index == i && part.count == count, kIo, "[checkpoint] ", checkpoint,
+                 " must have each part of ", role, " once, got ", count, " files, of which ",
+                 shards[static_cast<size_t>(i)].file, " is part ", part.index + 1, " of ",
+                 part.count);
+  }
+  return shards;
+}
+
+void check_sizes(const fs::path& checkpoint, const std::vector<Shard>& shards) {
+  for (const Shard& shard : shards) {
+    const io::FileReader file(checkpoint / shard.file);
+    KINORA_CHECK(file.size() == shard.num_bytes, kIo, "[checkpoint] ", file.path(), " must have ",
+                 shard.num_bytes, " bytes, got ", file.size(),
+                 ". Hint: use another checkpoint of the run");
+  }
+}
+
+void check_content(const fs::path& checkpoint, std::vector<Shard> shards, Part share,
+                   Staging& staging) {
+  // By part: so as many ranks as wrote a checkpoint each compare what they will read.
+  std::stable_sort(shards.begin(), shards.end(), [](const Shard& left, const Shard& right) {
+    return left.part.index < right.part.index;
+  });
+  std::vector<Chunk> chunks;
+  for (const Shard& shard : shards) {
+    const auto count = static_cast<int64_t>(shard.checksums.size());
+    for (int64_t number = 0; number < count; ++number) {
+      chunks.push_back({&shard, number});
+    }
+  }
+  const auto count = static_cast<int64_t>(chunks.size());
+  const int64_t begin = count * share.index / share.count;
+  const int64_t end = count * (share.index + 1) / share.count;
+  staging.for_each(end - begin, [&](int64_t i, StagingBuffer&) {
+    const Chunk& chunk = chunks[static_cast<size_t>(begin + i)];
+    check_chunk(checkpoint / chunk.shard->file, chunk);
+  });
+}
+
+RoleReader::RoleReader(const fs::path& checkpoint, const Manifest& manifest,
+                       const std::string& role) {
+  const std::vector<Shard> shards = shards_of(manifest, checkpoint, role);
+  const auto count = static_cast<int64_t>(shards.size());
+  for (const optim::Bucket& bucket : manifest.buckets) {
+    KINORA_CHECK(bucket.numel % count == 0, kIo, "[checkpoint] ", checkpoint, ": the ",
+                 bucket.numel, " elements of bucket ", bucket.name, " do not divide into ", count,
+                 " parts");
+    part_numel_.push_back(bucket.numel / count);
+  }
+  for (const Shard& shard : shards) {
+    const fs::path path = checkpoint / shard.file;
+    const auto header = io::SafetensorsFile::open(path);
+    File& file = files_.emplace_back();
+    file.reader = std::make_unique<io::FileReader>(path);
+    for (size_t b = 0; b < manifest.buckets.size(); ++b) {
+      const io::SafetensorsTensor* found = header.find(manifest.buckets[b].name);
+      KINORA_CHECK(found != nullptr && found->dtype == DType::kF32 &&
+                       found->shape == std::vector<int64_t>{part_numel_[b]},
+                   kIo, "[checkpoint] ", path, " must hold bucket ", manifest.buckets[b].name,
+                   ", F32 [", part_numel_[b], "]");
+      // The data end with the last tensor, and the file with the data.
+      const auto& last = header.tensors().back().data;
+      file.offsets.push_back(file.reader->size() -
+                             (last.data() + last.size() - found->data.data()));
+    }
+  }
+}
+
+void RoleReader::read(size_t bucket, int64_t begin, const at::Tensor& out) const {
+  auto* bytes = static_cast<std::byte*>(out.mutable_data_ptr());
+  const int64_t end = begin + out.numel();
+  const int64_t part_numel = part_numel_[bucket];
+  while (begin < end) {
+    const File& file = files_[static_cast<size_t>(begin / part_numel)];
+    const int64_t first = begin % part_numel;
+    const int64_t count = std::min(end - begin, part_numel - first);
+    const auto size = static_cast<size_t>(count * kElementBytes);
+    file.reader->read_at(file.offsets[bucket] + first * kElementBytes, {bytes, size});
+    bytes += size;
+    begin += count;
+  }
+}
+
+void read_into(const std::vector<ReadTarget>& targets, Staging& staging) {
+  std::vector<ReadTarget> pieces;
+  for (const ReadTarget& target : targets) {
+    constexpr int64_t kElements = kChunkBytes / kElementBytes;
+    for (int64_t first = 0; first < target.values.numel(); first += kElements) {
+      const int64_t count = std::min(kElements, target.values.numel() - first);
+      pieces.push_back({target.reader, target.bucket, target.begin + first,
+                        target.values.narrow(0, first, count)});
+    }
+  }
+  staging.for_each(static_cast<int64_t>(pieces.size()), [&](int64_t i, StagingBuffer& buffer) {
+    const ReadTarget& piece = pieces[static_cast<size_t>(i)];
+    const at::Tensor host = buffer.space_for(piece.values);
+    piece.reader->read(piece.bucket, piece.begin, host);
+    buffer.put(host, piece.values);
+  });
+}
+
+}  // namespace kinora::checkpoint

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kinora/checkpoint/manifest.h"
+#include "kinora/checkpoint/staging.h"
+#include "kinora/comm/group.h"
+#include "kinora/io/file.h"
+#include "kinora/optim/arena.h"
+
+/// The files with the arrays of the arena: safetensors, one a role and part, whose tensors are the
+/// parts of all buckets.
+namespace kinora::checkpoint {
+
+/// What this rank writes, so that the disk's work is divided equally: ranks that own the same slice
+/// divide it again. Where buckets do not divide so often, the first of those writes it, and the
+/// others get nothing. All ranks of `world` call it.
+[[nodiscard]] std::optional<Part> part_of_rank(const optim::Arena& arena, const comm::Group& world);
+
+/// A file to be written.
+struct ShardFile {
+  Shard shard;                     ///< checksums empty until written
+  std::string header;              ///< of the safetensors format
+  std::vector<at::Tensor> arrays;  ///< fp32, one a bucket: what follows the header
+};
+
+/// The files of a part, over the arena's own arrays: "ema.0.safetensors", or of several parts
+/// "ema.0-00002-of-00004.safetensors".
+[[nodiscard]] std::vector<ShardFile> shard_files(const optim::Arena& arena, Part part);
+
+/// Writes the files into `folder`, durably, and sets their checksums. kIo.
+void write_shards(const std::filesystem::path& folder, std::vector<ShardFile>& files,
+                  Staging& staging);
+
+/// The parts of a role, in order. kIo if one is missing.
+[[nodiscard]] std::vector<Shard> shards_of(const Manifest& manifest,
+                                           const std::filesystem::path& checkpoint,
+                                           const std::string& role);
+
+/// Compares the sizes of files. kIo.
+void check_sizes(const std::filesystem::path& checkpoint, const std::vector<Shard>& shards);
+
+/// Compares checksums: `share.index` of `share.count` almost equal shares of all chunks. kIo,
+/// naming the file.
+void check_content(const std::filesystem::path& checkpoint, std::vector<Shard> shards, Part share,
+                   Staging& staging);
+
+/// One role of a checkpoint, as an array a bucket.
+class RoleReader {
+ public:
+  /// kIo for files that do not hold the manifest's buckets.
+  RoleReader(const std::filesystem::path& checkpoint, const Manifest& manifest,
+             const std::string& role);
+
+  /// Fills `out`, contiguous fp32 on the CPU, with the elements from `begin` on of bucket number
+  /// `bucket`. Threads may read at once. kIo.
+  void read(size_t bucket, int64_t begin, const at::Tensor& out) const;
+
+ private:
+  /// A part of every bucket.
+  struct File {
+    std::unique_ptr<io::FileReader> reader;
+    std::vector<int64_t> offsets;  // [bucket], bytes from the file's start
+  };
+
+  std::vector<File> files_;
+  std::vector<int64_t> part_numel_;  // [bucket]
+};
+
+/// Where elements of a role go.
+struct ReadTarget {
+  const RoleReader* reader;
+  size_t bucket;
+  int64_t begin;      ///< in the bucket
+  at::Tensor values;  ///< one dim, of any floating type and device
+};
+
+/// Fills all targets. kIo.
+void read_into(const std::vector<ReadTarget>& targets, Staging& staging);
+
+}  // namespace kinora::checkpoint

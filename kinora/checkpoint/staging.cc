@@ -1,0 +1,99 @@
+#include "kinora/checkpoint/staging.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+namespace kinora::checkpoint {
+namespace {
+
+// Enough that checksums and copies of some hide behind the disk's work for others.
+constexpr int kThreads = 4;
+
+constexpr int64_t kElements = kChunkBytes / static_cast<int64_t>(sizeof(float));
+
+}  // namespace
+
+StagingBuffer::StagingBuffer(at::Device device)
+    : memory_(
+          at::empty({kElements}, at::TensorOptions(at::kFloat).pinned_memory(device.is_cuda()))) {
+  if (device.is_cuda()) {
+    stream_ = c10::impl::VirtualGuardImpl(device.type()).getNewStream(device, /*priority=*/0);
+  }
+}
+
+void StagingBuffer::copy(const at::Tensor& to, const at::Tensor& from) {
+  const c10::OptionalStreamGuard guard(stream_);
+  to.copy_(from, /*non_blocking=*/true);
+  if (stream_) {
+    stream_->synchronize();
+  }
+}
+
+at::Tensor StagingBuffer::space_for(const at::Tensor& values) {
+  return values.is_cpu() && values.scalar_type() == at::kFloat
+             ? values
+             : memory_.narrow(0, 0, values.numel());
+}
+
+at::Tensor StagingBuffer::on_host(const at::Tensor& values) {
+  at::Tensor host = space_for(values);
+  if (!host.is_same(values)) {
+    copy(host, values);
+  }
+  return host;
+}
+
+void StagingBuffer::put(const at::Tensor& host, const at::Tensor& values) {
+  if (!host.is_same(values)) {
+    copy(values, host);
+  }
+}
+
+Staging::Staging(at::Device device) {
+  for (int i = 0; i < kThreads; ++i) {
+    buffers_.emplace_back(device);
+  }
+}
+
+void Staging::for_each(int64_t count, const std::function<void(int64_t, StagingBuffer&)>& task) {
+  std::mutex mutex;  // of the two below
+  int64_t next = 0;
+  std::exception_ptr error;
+  const auto work = [&](StagingBuffer& buffer) {
+    while (true) {
+      int64_t mine = 0;
+      {
+        const std::lock_guard lock(mutex);
+        if (next == count || error != nullptr) {
+          return;
+        }
+        mine = next++;
+      }
+      try {
+        task(mine, buffer);
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        error = error != nullptr ? error : std::current_exception();
+      }
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    const int64_t num_threads = std::min<int64_t>(count, kThreads);
+    for (int64_t i = 1; i < num_threads; ++i) {
+      threads.emplace_back([&work, &buffer = buffers_[i]] { work(buffer); });
+    }
+    work(buffers_[0]);
+  }
+  if (error != nullptr) {
+    std::rethrow_exception(error);
+  }
+}
+
+}  // namespace kinora::checkpoint

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Stream.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+/// Arrays on their way between the arena's device and files: by several threads at once, on a GPU
+/// each with a pinned buffer and a stream of its own, of the lowest priority, so that training goes
+/// on meanwhile.
+namespace kinora::checkpoint {
+
+/// What is moved at once, and the unit of checksums. Large enough for the full rate of a disk and
+/// of PCI Express, small enough that the pinned buffers of a host's ranks do not matter.
+inline constexpr int64_t kChunkBytes = int64_t{32} << 20;
+
+/// One thread's. `values` below are fp32 or, only to put them, 16-bit floats; contiguous, with one
+/// dim and at most kChunkBytes in fp32. Work of other streams on them must be done.
+class StagingBuffer {
+ public:
+  explicit StagingBuffer(at::Device device);
+
+  /// The values on the host: themselves, or a copy that lives until the next call.
+  [[nodiscard]] at::Tensor on_host(const at::Tensor& values);
+
+  /// fp32 memory on the host to be filled and then given to put(): the values' own, or the buffer.
+  [[nodiscard]] at::Tensor space_for(const at::Tensor& values);
+  /// Makes `values` what `host`, from space_for(values), holds.
+  void put(const at::Tensor& host, const at::Tensor& values);
+
+ private:
+  void copy(const at::Tensor& to, const at::Tensor& from);
+
+  at::Tensor memory_;                  // fp32 [kChunkBytes / 4], pinned for a GPU
+  std::optional<c10::Stream> stream_;  // of a GPU
+};
+
+class Staging {
+ public:
+  explicit Staging(at::Device device);
+
+  /// Calls task(i, buffer) for every i in [0, count), each thread with another buffer. After a task
+  /// has thrown no other starts, and the first error is thrown here.
+  void for_each(int64_t count, const std::function<void(int64_t, StagingBuffer&)>& task);
+
+ private:
+  std::vector<StagingBuffer> buffers_;
+};
+
+}  // namespace kinora::checkpoint

@@ -1,0 +1,90 @@
+#pragma once
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "kinora/checkpoint/checkpoint.h"
+#include "tests/checkpoint/testing.h"
+
+namespace kinora::checkpoint {
+
+/// Ranks that train one model, and how they divide its state.
+struct Ranks {
+  comm::Group world;
+  comm::Group shards;  ///< those who own different slices
+  int stage = 0;
+};
+
+/// A model every element of whose state follows from role, place in the bucket and step, so that
+/// nobody has to have saved it to know what it must be.
+class NumberedState {
+ public:
+  explicit NumberedState(const Ranks& ranks = {}, int64_t width = 6, at::Device device = at::kCPU)
+      : model(width),
+        arena(model.named_parameters(), SmallModel::buckets(),
+              {.device = device,
+               .compute_type = at::kBFloat16,
+               .seed = 1,
+               .train = true,
+               .ema_decays = {0.9},
+               .sharding = {.group = ranks.shards, .stage = ranks.stage}}) {
+    model.table = at::arange(3, at::kFloat).view({1, 3});
+  }
+
+  void set(int64_t step) {
+    for (const optim::Bucket& bucket : arena.buckets()) {
+      for (size_t k = 0; k < arena.state_roles().size(); ++k) {
+        bucket.tensor(arena.state_roles()[k])
+            .copy_(expected(step, k, bucket.slice_begin, bucket.slice_numel));
+      }
+    }
+    arena.refresh_compute();
+  }
+
+  [[nodiscard]] bool is(int64_t step) const {
+    for (const optim::Bucket& bucket : arena.buckets()) {
+      for (size_t k = 0; k < arena.state_roles().size(); ++k) {
+        if (!at::equal(bucket.tensor(arena.state_roles()[k]).cpu(),
+                       expected(step, k, bucket.slice_begin, bucket.slice_numel))) {
+          return false;
+        }
+      }
+      const at::Tensor& read = bucket.owns_compute ? bucket.whole_compute : bucket.compute;
+      const int64_t begin = bucket.owns_compute ? 0 : bucket.slice_begin;
+      if (!at::equal(read.cpu(), expected(step, 0, begin, read.numel()).to(read.scalar_type()))) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  [[nodiscard]] static TrainingState state(int64_t step) {
+    TrainingState state;
+    state.step = step;
+    state.position = 8 * step;
+    state.config = "some: config\n";
+    return state;
+  }
+
+  SmallModel model;
+  optim::Arena arena;
+
+ private:
+  /// Distinct fp32 numbers for 1024 steps, 5 roles and 2048 places in a row.
+  static at::Tensor expected(int64_t step, size_t role, int64_t begin, int64_t count) {
+    constexpr int64_t kPeriod = 2048;
+    const int64_t first = begin % kPeriod;
+    return at::arange(kPeriod, at::kFloat)
+        .mul(5)
+        .add(static_cast<int64_t>(role))
+        .mul(1024)
+        .add(step % 1024)
+        .repeat((first + count + kPeriod - 1) / kPeriod)
+        .narrow(0, first, count);
+  }
+};
+
+}  // namespace kinora::checkpoint

@@ -1,0 +1,240 @@
+// Checkpoints of several ranks.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <numeric>
+
+#include "kinora/checkpoint/agreement.h"
+#include "kinora/checkpoint/weights_file.h"
+#include "kinora/checkpoint/writer.h"
+#include "tests/checkpoint/numbered_state.h"
+#include "tests/comm/ranks.h"
+
+namespace kinora::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using comm::Group;
+using testing::AllOf;
+using testing::HasSubstr;
+
+/// A folder of rank 0 that all know. The last thing that a body does is a barrier.
+class SharedFolder {
+ public:
+  explicit SharedFolder(const Group& world) {
+    if (world.rank() == 0) {
+      owned_.emplace();
+    }
+    path_ = gather_texts(world, owned_ ? owned_->path().string() : "").front();
+  }
+
+  [[nodiscard]] const fs::path& path() const { return path_; }
+
+ private:
+  std::optional<TemporaryFolder> owned_;
+  fs::path path_;
+};
+
+struct Layout {
+  int64_t num_ranks;
+  int64_t num_shards;
+  int stage;
+};
+
+std::ostream& operator<<(std::ostream& out, const Layout& layout) {
+  return out << layout.num_ranks << " ranks, " << layout.num_shards << " shards, stage "
+             << layout.stage;
+}
+
+constexpr Layout kLayouts[] = {{1, 1, 0}, {2, 1, 0}, {2, 2, 1}, {2, 2, 2}, {2, 2, 3}, {3, 3, 2},
+                               {4, 1, 0}, {4, 4, 1}, {4, 4, 3}, {4, 2, 1}, {4, 2, 3}};
+
+/// Lists of `size` ranks each, of those from `begin` to `end`.
+std::vector<std::vector<int64_t>> in_groups_of(int64_t size, int64_t begin, int64_t end) {
+  std::vector<std::vector<int64_t>> groups;
+  for (; begin < end; begin += size) {
+    std::vector<int64_t>& ranks = groups.emplace_back(size);
+    std::iota(ranks.begin(), ranks.end(), begin);
+  }
+  return groups;
+}
+
+/// The first ranks of the world; nothing for the others. All of the world call it.
+std::optional<Ranks> take_part(const Group& world, const Layout& layout) {
+  std::vector<std::vector<int64_t>> parts = in_groups_of(layout.num_ranks, 0, layout.num_ranks);
+  for (const auto& alone : in_groups_of(1, layout.num_ranks, world.size())) {
+    parts.push_back(alone);
+  }
+  Ranks ranks{.world = world.split(parts), .shards = {}, .stage = layout.stage};
+  if (world.rank() >= layout.num_ranks) {
+    return std::nullopt;
+  }
+  ranks.shards = ranks.world.split(in_groups_of(layout.num_shards, 0, layout.num_ranks));
+  return ranks;
+}
+
+TEST(CheckpointRanksTest, WhatAnyNumberSavesAnyOtherLoads) {
+  comm::run_on_ranks(4, [](const Group& world) {
+    const SharedFolder folder(world);
+    int64_t step = 0;
+    for (const Layout& layout : kLayouts) {
+      ++step;
+      if (const auto ranks = take_part(world, layout)) {
+        NumberedState saved(*ranks);
+        saved.set(step);
+        (void)save(folder.path(), saved.arena, NumberedState::state(step), ranks->world);
+      }
+    }
+    world.barrier();
+    for (const Layout& layout : kLayouts) {
+      const auto ranks = take_part(world, layout);
+      for (int64_t from = 1; ranks && from <= step; ++from) {
+        NumberedState loaded(*ranks);
+        loaded.set(900);
+        const TrainingState state =
+            load(step_folder(folder.path(), from), loaded.arena, ranks->world);
+        EXPECT_EQ(state.step, from);
+        EXPECT_EQ(state.position, 8 * from);
+        EXPECT_TRUE(loaded.is(from)) << "from " << kLayouts[from - 1] << " to " << layout;
+      }
+    }
+    world.barrier();
+  });
+}
+
+// No bucket divides into five parts: the first rank writes.
+TEST(CheckpointRanksTest, AsManyAsDoNotDivide) {
+  comm::run_on_ranks(5, [](const Group& world) {
+    const SharedFolder folder(world);
+    NumberedState state({.world = world, .shards = {}, .stage = 0});
+    state.set(3);
+    const fs::path path = save(folder.path(), state.arena, NumberedState::state(3), world);
+    EXPECT_TRUE(fs::exists(path / "master.safetensors"));
+    state.set(900);
+    (void)load(path, state.arena, world);
+    EXPECT_TRUE(state.is(3));
+    world.barrier();
+  });
+}
+
+TEST(CheckpointRanksTest, EveryRankWritesAnEqualPart) {
+  comm::run_on_ranks(4, [](const Group& world) {
+    const SharedFolder folder(world);
+    for (const Layout& layout : {Layout{4, 1, 0}, Layout{4, 4, 3}, Layout{4, 2, 1}}) {
+      const auto ranks = take_part(world, layout);
+      NumberedState saved(*ranks);
+      saved.set(layout.stage);
+      const fs::path path =
+          save(folder.path(), saved.arena, NumberedState::state(layout.stage), world);
+      for (const char* role : {"master", "exp_avg", "exp_avg_sq", "ema.0"}) {
+        for (const char* part : {"1", "2", "3", "4"}) {
+          const fs::path file =
+              path / (std::string(role) + "-0000" + part + "-of-00004.safetensors");
+          EXPECT_EQ(fs::file_size(file), fs::file_size(path / "master-00001-of-00004.safetensors"));
+        }
+      }
+    }
+    world.barrier();
+  });
+}
+
+TEST(CheckpointRanksTest, FailureOfOneIsThatOfAll) {
+  comm::run_on_ranks(2, [](const Group& world) {
+    const SharedFolder folder(world);
+    NumberedState state({.world = world, .shards = world, .stage = 1}, 50'000);
+    Writer writer({.folder = folder.path()}, state.arena, world);
+    state.set(1);
+    writer.start(NumberedState::state(1));
+    writer.wait();
+    rlimit unlimited{};
+    ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &unlimited), 0);
+    if (world.rank() == 1) {
+      ::signal(SIGXFSZ, SIG_IGN);
+      const rlimit limit{200'000, unlimited.rlim_max};
+      ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+    }
+    state.set(2);
+    writer.start(NumberedState::state(2));
+    EXPECT_THAT(refusal(ErrorKind::kIo, [&] { writer.wait(); }),
+                AllOf(HasSubstr("[rank 1] "), HasSubstr("File too large")));
+    world.barrier();
+    EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()), 1);
+    world.barrier();
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &unlimited), 0);
+    state.set(3);
+    writer.start(NumberedState::state(3));
+    writer.wait();
+    for (const int64_t step : {1, 3}) {
+      (void)load(step_folder(folder.path(), step), state.arena, world);
+      EXPECT_TRUE(state.is(step));
+    }
+    world.barrier();
+  });
+}
+
+TEST(CheckpointRanksTest, DamagedAndMissingPartsAreNamedOnAllRanks) {
+  comm::run_on_ranks(4, [](const Group& world) {
+    const SharedFolder folder(world);
+    NumberedState state({.world = world, .shards = world, .stage = 2});
+    state.set(1);
+    const fs::path path = save(folder.path(), state.arena, NumberedState::state(1), world);
+    state.set(900);
+    const char* name = "ema.0-00003-of-00004.safetensors";
+    const auto refuse = [&] {
+      return refusal(ErrorKind::kIo, [&] { (void)load(path, state.arena, world); });
+    };
+    world.barrier();
+    if (world.rank() == 0) {
+      std::string content = read_text(path / name);
+      content.back() = static_cast<char>(content.back() ^ 4);
+      write_text(path / name, content);
+    }
+    world.barrier();
+    EXPECT_THAT(refuse(), AllOf(HasSubstr(name), HasSubstr("checksum"), HasSubstr("[rank 2]")));
+    EXPECT_TRUE(state.is(900)) << "a refused checkpoint has changed the arena";
+    world.barrier();
+    if (world.rank() == 0) {
+      fs::remove(path / name);
+    }
+    world.barrier();
+    EXPECT_THAT(refuse(), HasSubstr(name));
+    EXPECT_TRUE(state.is(900));
+    world.barrier();
+  });
+}
+
+TEST(CheckpointRanksTest, ConvertedIsWhatExportWrites) {
+  comm::run_on_ranks(2, [](const Group& world) {
+    const SharedFolder folder(world);
+    NumberedState state({.world = world, .shards = world, .stage = 3});
+    state.set(5);
+    const fs::path path = save(folder.path(), state.arena, NumberedState::state(5), world);
+    for (const optim::Role role : {optim::Role::master(), optim::Role::average(0)}) {
+      for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+        const fs::path exported = folder.path() / "exported.safetensors";
+        const fs::path converted = folder.path() / "converted.safetensors";
+        save_weights(exported, state.model, state.arena, role, type, "some: config\n");
+        if (world.rank() == 0) {
+          convert_checkpoint(path, converted, state.model, role, type);
+          EXPECT_EQ(read_text(converted), read_text(exported));
+        }
+        world.barrier();
+      }
+    }
+    if (world.rank() == 0) {
+      EXPECT_THAT(refusal(ErrorKind::kIo,
+                          [&] {
+                            convert_checkpoint(path, folder.path() / "none.safetensors",
+                                               state.model, optim::Role::average(1), at::kFloat);
+                          }),
+                  HasSubstr("has no ema.1"));
+    }
+    world.barrier();
+  });
+}
+
+}  // namespace
+}  // namespace kinora::checkpoint
