@@ -44,6 +44,11 @@ if(Torch_FOUND AND NOT TARGET Torch::cpu)
   # ATen's headers then include the operators that they need, one by one, instead of all of them.
   target_compile_definitions(Torch::cpu INTERFACE AT_PER_OPERATOR_HEADERS)
   target_link_libraries(Torch::cpu INTERFACE "${_lib}/libtorch_cpu.so" "${_lib}/libc10.so")
+  # torch/nn and what else lies apart from libtorch's other headers.
+  add_library(Torch::api INTERFACE IMPORTED)
+  target_include_directories(
+    Torch::api SYSTEM INTERFACE "${KINORA_TORCH_DIR}/include/torch/csrc/api/include")
+  target_link_libraries(Torch::api INTERFACE Torch::cpu)
   # libtorch's libraries export parts of a libstdc++ of their own, of which some crash when called
   # from outside (std::filesystem::remove_all). The system's must be found before them.
   target_link_options(Torch::cpu INTERFACE

@@ -1,4 +1,4 @@
-// kinora bench train | ablate | sample CONFIG [key=value ...]
+// kinora bench train | ablate | sample | simulate CONFIG [key=value ...]
 
 #include <CLI/CLI.hpp>
 
@@ -7,7 +7,9 @@
 #include <utility>
 
 #include "apps/kinora/bench_report.h"
+#include "apps/kinora/bench_simulate.h"
 #include "apps/kinora/commands.h"
+#include "apps/kinora/ranks.h"
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"
 #include "kinora/ops/device.h"
@@ -23,6 +25,7 @@ struct Arguments {
   train::SampleBenchmarkOptions sample;
   int64_t sampling_steps = 0;
   double guidance = -1.0;
+  RankArguments ranks;
   bool profile = false;
   bool json = false;
 
@@ -45,7 +48,17 @@ train::DeviceCeilings ceilings_of(const train::RunConfig& config) {
 int bench_train(Arguments arguments) {
   arguments.step.profile = arguments.profile;
   const train::RunConfig config = arguments.run_config();
-  const train::StepBenchmark result = train::benchmark_step(config, arguments.step);
+  const std::optional<comm::World> world = own_rank(arguments.ranks);
+  if (!world) {
+    return launch(arguments.ranks, config.train.device);
+  }
+  train::StepBenchmark result;
+  on_rank(*world, config.train.device, [&](const comm::Group& group, at::Device /*device*/) {
+    result = train::benchmark_step(config, arguments.step, group);
+  });
+  if (world->rank > 0) {
+    return 0;
+  }
   const train::DeviceCeilings ceilings = ceilings_of(config);
   if (arguments.json) {
     Json json = to_json(result, config.train.global_batch, ceilings);
@@ -144,6 +157,7 @@ void add_bench(CLI::App& app, Action& run) {
   add_step_options(train, arguments);
   train->add_flag("--profile", arguments->profile,
                   "Then trace as many steps: time by kernel, and what the host waits for");
+  add_rank_options(*train, arguments->ranks);
   train->callback([arguments, &run] { run = [arguments] { return bench_train(*arguments); }; });
 
   CLI::App* ablate = add("ablate", "What each switch of the fast path is worth in the same step.");
@@ -166,6 +180,8 @@ void add_bench(CLI::App& app, Action& run) {
   sample->add_flag("--profile", arguments->profile,
                    "Then trace a run: time by kernel, and what the host waits for");
   sample->callback([arguments, &run] { run = [arguments] { return bench_sample(*arguments); }; });
+
+  add_bench_simulate(*bench, run);
 }
 
 }  // namespace kinora::apps

@@ -157,6 +157,9 @@ void print(std::ostream& out, const ops::GpuProfile& profile, int64_t calls,
     row(std::string(to_string(total.kind)), total.seconds, total.launches);
   }
   row("nothing runs", span - profile.busy_seconds, -1);
+  if (profile.exposed_communication_seconds > 0.0) {
+    row("communication alone", profile.exposed_communication_seconds, -1);
+  }
   out << '\n' << right("ms/" + unit, 12) << right("%", 9) << right("launches", 12) << "  kernel\n";
   for (size_t i = 0; i < std::min(profile.kernels.size(), kMaxKernels); ++i) {
     const ops::KernelTotal& total = profile.kernels[i];
@@ -244,6 +247,7 @@ Json to_json(const ops::GpuProfile& profile, int64_t calls) {
   json["calls"] = calls;
   json["ms"] = profile.span_seconds * 1e3 / each;
   json["busy_ms"] = profile.busy_seconds * 1e3 / each;
+  json["exposed_communication_ms"] = profile.exposed_communication_seconds * 1e3 / each;
   json["longest_gap_ms"] = profile.longest_gap_seconds * 1e3;
   json["synchronise_calls"] = profile.synchronise_calls;
   json["device_to_host_copies"] = profile.device_to_host_copies;

@@ -3,7 +3,7 @@
 #include <functional>
 #include <string>
 
-namespace CLI {
+namespace CLI {  // NOLINT(readability-identifier-naming): CLI11's
 class App;
 }
 
@@ -16,6 +16,7 @@ using Action = std::function<int()>;
 void add_train(CLI::App& app, Action& run);
 void add_sample(CLI::App& app, Action& run);
 void add_bench(CLI::App& app, Action& run);
+void add_convert(CLI::App& app, Action& run);
 void add_demo(CLI::App& app, Action& run);
 
 }  // namespace kinora::apps

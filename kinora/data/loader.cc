@@ -5,6 +5,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
+#include <deque>
 #include <exception>
 #include <mutex>
 #include <optional>
@@ -101,7 +102,8 @@ class Loader::Impl {
     }
     try {
       for (int64_t i = 0; i < num_threads; ++i) {
-        threads_.emplace_back([this] { run(); });
+        std::atomic<int64_t>& reading = reading_.emplace_back(-1);
+        threads_.emplace_back([this, &reading] { run(reading); });
       }
     } catch (...) {
       stop();
@@ -118,7 +120,9 @@ class Loader::Impl {
     const Clock::time_point start = Clock::now();
     std::unique_lock<std::mutex> lock(mutex_);
     const auto is_ready = [this] { return taken_ < opened_ && slot(taken_).num_unfinished == 0; };
+    is_awaited_ = true;
     ready_.wait(lock, [&] { return is_ready() || error_ != nullptr; });
+    is_awaited_ = false;
     stats_.wait_seconds += seconds_since(start);
     if (!is_ready()) {
       std::rethrow_exception(error_);
@@ -129,6 +133,17 @@ class Loader::Impl {
     lock.unlock();
     work_.notify_all();
     return batch;
+  }
+
+  std::string waits_for() const {
+    if (is_awaited_) {
+      for (const std::atomic<int64_t>& index : reading_) {
+        if (const int64_t value = index; value >= 0) {
+          return source_.sample_name(value);
+        }
+      }
+    }
+    return {};
   }
 
   LoaderStats stats() const {
@@ -189,7 +204,8 @@ class Loader::Impl {
     ++opened_;
   }
 
-  void run() {
+  /// `reading` shows the index of the sample that this thread is at.
+  void run(std::atomic<int64_t>& reading) {
     SampleReader reader(source_, options_.height, options_.width);
     std::unique_lock<std::mutex> lock(mutex_);
     while (true) {
@@ -209,8 +225,10 @@ class Loader::Impl {
         slot.num_unclaimed -= count;
         lock.unlock();
         for (int64_t i = first; i < first + count; ++i) {
+          reading = slot.indices[static_cast<size_t>(i)];
           fill(slot, i, reader);
         }
+        reading = -1;
         lock.lock();
         slot.num_unfinished -= count;
         if (slot.num_unfinished == 0) {
@@ -291,8 +309,10 @@ class Loader::Impl {
   std::atomic<double> slowest_seconds_{0.0};
   int64_t slowest_index_ = -1;
   mutable std::mutex mutex_;
-  std::condition_variable work_;   // there may be something to claim, or to stop for
-  std::condition_variable ready_;  // a batch is whole, or an error is there
+  std::condition_variable work_;              // there may be something to claim, or to stop for
+  std::condition_variable ready_;             // a batch is whole, or an error is there
+  std::deque<std::atomic<int64_t>> reading_;  // a thread each; never moved
+  std::atomic<bool> is_awaited_ = false;      // next() is waiting
   std::vector<std::thread> threads_;
 };
 
@@ -303,6 +323,10 @@ Loader::Loader(const Source& source, const LoaderOptions& options) {
 }
 
 Loader::~Loader() = default;
+
+std::string Loader::waits_for() const {
+  return impl_->waits_for();
+}
 
 Batch Loader::next() {
   return impl_->next();

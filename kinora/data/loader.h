@@ -61,6 +61,9 @@ class Loader {
 
   [[nodiscard]] LoaderStats stats() const;
 
+  /// While next() waits: a sample that is being read, by name; else empty. Any thread.
+  [[nodiscard]] std::string waits_for() const;
+
  private:
   class Impl;
   std::unique_ptr<Impl> impl_;

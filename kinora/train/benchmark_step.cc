@@ -11,6 +11,7 @@
 #include "kinora/ops/random.h"
 #include "kinora/train/benchmark.h"
 #include "kinora/train/setup.h"
+#include "kinora/train/trainable.h"
 #include "kinora/train/training_step.h"
 
 namespace kinora::train {
@@ -18,15 +19,20 @@ namespace {
 
 constexpr uint64_t kSeed = 1;
 
-std::vector<data::Batch> random_batches(const RunConfig& config, at::Device device) {
+/// Those of this rank.
+std::vector<data::Batch> random_batches(const RunConfig& config, const parallel::Mesh& mesh,
+                                        at::Device device) {
   const models::DiTConfig& model = config.model;
+  const int64_t micro_batch = config.micro_batch(mesh.data_ranks());
+  const int64_t own = config.train.global_batch / mesh.data_ranks();
   std::vector<data::Batch> batches;
-  for (int64_t done = 0; done < config.train.global_batch; done += config.micro_batch()) {
+  for (int64_t done = 0; done < own; done += micro_batch) {
+    const int64_t first = mesh.data_rank() * own + done;
     data::Batch batch;
-    batch.sample_index = at::arange(done, done + config.micro_batch(), at::kLong);
+    batch.sample_index = at::arange(first, first + micro_batch, at::kLong);
     batch.labels = batch.sample_index.remainder(model.num_classes);
     batch.images =
-        (ops::random_uniform({config.micro_batch(), model.in_channels, model.height, model.width},
+        (ops::random_uniform({micro_batch, model.in_channels, model.height, model.width},
                              batch.sample_index, kSeed, 0, RandomPurpose::kTest, at::kCPU) *
          256.0)
             .to(at::kByte);
@@ -41,7 +47,8 @@ std::vector<data::Batch> random_batches(const RunConfig& config, at::Device devi
 
 }  // namespace
 
-StepBenchmark benchmark_step(RunConfig config, const StepBenchmarkOptions& options) {
+StepBenchmark benchmark_step(RunConfig config, const StepBenchmarkOptions& options,
+                             const comm::Group& world) {
   ops::configure_computation(config.train.threads, config.train.deterministic);
   const at::Device device = choose_device(config.train.device);
   start_memory_anew(device);
@@ -49,36 +56,28 @@ StepBenchmark benchmark_step(RunConfig config, const StepBenchmarkOptions& optio
   diffusion::Objective objective =
       diffusion::make_objective(config.objective, config.model.learn_sigma);
   diffusion::move_to(objective, device);
-  models::DiT model(config.model);
-  const std::shared_ptr<ops::BlockKernels> kernels = set_path(model, config, device);
-  optim::Arena arena(model.named_parameters(), models::dit_buckets(config.model),
-                     {.device = device,
-                      .compute_type = compute_type(config.train.precision),
-                      .seed = kSeed,
-                      .train = true,
-                      .ema_decays = config.ema_decays});
-  model.to_device(device);
-  randomise_zeros(model.named_parameters(), arena);
-  optim::AdamW optimizer(config.optim, arena, own_optimizer(config, device));
-  skip_zeroing(model, kernels.get(), optimizer);
+  const parallel::Mesh mesh(world, config.parallel.mesh());
+  Trainable trainable(config, mesh, device, kSeed);
+  const ops::BlockKernels* kernels = trainable.kernels();
+  randomise_zeros(trainable.model().named_parameters(), trainable.arena());
   StepBenchmark result;
   result.device = ops::describe(device);
   result.fast_path = kernels != nullptr;
-  result.graphs = use_graphs(config, kernels.get());
-  TrainingStep step_runner(model, objective, nullptr,
+  result.graphs = use_graphs(config, kernels) && trainable.boosted().can_be_recorded();
+  TrainingStep step_runner(trainable.model(), trainable.boosted(), objective, nullptr,
                            {.seed = kSeed,
                             .label_dropout = config.train.label_dropout,
                             .null_class = config.model.num_classes,
                             .global_batch = config.train.global_batch,
                             .device = device,
                             .graphs = result.graphs});
-  const std::vector<data::Batch> batches = random_batches(config, device);
+  const std::vector<data::Batch> batches = random_batches(config, mesh, device);
 
   at::Tensor loss;
   int64_t step = 0;
   const auto enqueue_step = [&](int64_t /*call*/) {
-    loss = step_runner.forward_backward(batches, step, optimizer.loss_scale());
-    (void)optimizer.enqueue_step(arena, config.lr.value, loss);
+    loss = step_runner.forward_backward(batches, step);
+    (void)trainable.boosted().enqueue_update(config.lr.value, loss);
     ++step;
   };
   // Two steps without a graph, the recording, and one that replays it.
@@ -90,7 +89,7 @@ StepBenchmark benchmark_step(RunConfig config, const StepBenchmarkOptions& optio
   result.step_seconds = median_call_seconds(device, options.steps, enqueue_step);
   result.last_loss = loss.item<double>();
   result.peak_memory = ops::peak_memory(device);
-  result.kernels = kernel_summary(config, kernels.get(), device);
+  result.kernels = kernel_summary(config, kernels, config.micro_batch(mesh.data_ranks()), device);
   result.samples_per_s = static_cast<double>(config.train.global_batch) / result.step_seconds;
   result.model_tflops = 6.0 * models::forward_macs(config.model) * result.samples_per_s / 1e12;
   if (kernels != nullptr) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "kinora/comm/group.h"
 #include "kinora/ops/gpu_profile.h"
 #include "kinora/train/run_config.h"
 
@@ -33,7 +34,9 @@ struct StepBenchmark {
 
 /// Times optimizer steps of the recipe on random inputs that lie in memory, one behind the other as
 /// in training. Layers that start at zero are randomised: products of zeros are faster than real
-/// ones. Nothing is left in the device's memory.
-[[nodiscard]] StepBenchmark benchmark_step(RunConfig config, const StepBenchmarkOptions& options);
+/// ones. Nothing is left in the device's memory. With several ranks all call it, and the figures
+/// are of this rank's time and all ranks' samples.
+[[nodiscard]] StepBenchmark benchmark_step(RunConfig config, const StepBenchmarkOptions& options,
+                                           const comm::Group& world = {});
 
 }  // namespace kinora::train

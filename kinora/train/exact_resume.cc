@@ -89,7 +89,8 @@ void resume_exactly(const RunConfig& config, at::Device device,
   if (config.train.deterministic && state.pinned) {
     check_products(state.pinned->products);
   }
-  if (kernels != nullptr && kernels->fp8() != nullptr) {
+  if (kernels != nullptr && kernels->fp8() != nullptr &&
+      kernels->fp8()->scaling() == ops::Fp8Scaling::kDelayed) {
     if (state.fp8) {
       kernels->fp8()->restore(*state.fp8);
     } else {

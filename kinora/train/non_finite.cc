@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/masked_select.h>
+#include <ATen/ops/zeros.h>
 
 #include <sstream>
 
@@ -56,11 +57,18 @@ std::string to_string(const NonFiniteOutput& output) {
   return text.str();
 }
 
-std::vector<std::string> non_finite_gradients(const std::vector<nn::NamedParameter>& parameters) {
+std::vector<std::string> non_finite_gradients(const std::vector<nn::NamedParameter>& parameters,
+                                              const optim::Arena& arena) {
+  at::Tensor is_bad = at::zeros({static_cast<int64_t>(parameters.size())}, at::kLong);
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const at::Tensor own = arena.own_part(parameters[i].path, optim::Role::grad()).values;
+    is_bad.mutable_data_ptr<int64_t>()[i] = at::isfinite(own).all().item<bool>() ? 0 : 1;
+  }
+  arena.options().sharding.group.all_reduce(is_bad, comm::Reduction::kMax);
   std::vector<std::string> paths;
-  for (const nn::NamedParameter& named : parameters) {
-    if (!at::isfinite(named.parameter->grad).all().item<bool>()) {
-      paths.push_back(named.path);
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (is_bad.const_data_ptr<int64_t>()[i] != 0) {
+      paths.push_back(parameters[i].path);
     }
   }
   return paths;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kinora/nn/module.h"
+#include "kinora/optim/arena.h"
 
 /// Finding where a NaN or an infinity comes from.
 namespace kinora::train {
@@ -27,8 +28,9 @@ struct NonFiniteOutput {
 /// "blocks.3.attn.qkv: 12 of 4096 values are not finite, the others lie in [-3, 7]"
 [[nodiscard]] std::string to_string(const NonFiniteOutput& output);
 
-/// Paths of the parameters whose gradients hold a NaN or an infinity.
+/// Paths of the parameters whose gradients hold a NaN or an infinity. Where gradients are divided
+/// all ranks call it and get the same.
 [[nodiscard]] std::vector<std::string> non_finite_gradients(
-    const std::vector<nn::NamedParameter>& parameters);
+    const std::vector<nn::NamedParameter>& parameters, const optim::Arena& arena);
 
 }  // namespace kinora::train

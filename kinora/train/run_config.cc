@@ -1,5 +1,6 @@
 #include "kinora/train/run_config.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include "kinora/core/config.h"
@@ -27,6 +28,15 @@ void describe_train(Fields& fields, TrainOptions& train) {
              "Matrix products of the blocks in 8-bit floats (Ada, Hopper or newer; the fast path "
              "with train.precision bf16 or fp16); everything else as train.precision says.");
   fields.add(
+      "fp8_scaling", train.fp8_scaling,
+      {{"delayed", ops::Fp8Scaling::kDelayed},
+       {"current", ops::Fp8Scaling::kCurrent},
+       {"block", ops::Fp8Scaling::kBlock}},
+      "Scales of the 8-bit inputs and gradients: delayed = one a tensor, from its largest "
+      "magnitudes in the last 16 steps; current = one a tensor, from its own magnitude; "
+      "block = one for each 128 elements along the product's sum (Hopper). The last two take "
+      "more passes over memory, and no first step that only measures.");
+  fields.add(
       "recompute", train.recompute,
       "Activations computed again in backward: none, elementwise (norms and GELU), mlp (and the "
       "MLP's first product), block (every block), block:K (the first K blocks). Saves memory, "
@@ -53,6 +63,53 @@ void describe_train(Fields& fields, TrainOptions& train) {
       "After 20 steps, stop with the names of parameters that got no gradient or never moved.");
   fields.add("log_every", train.log_every,
              "Steps between entries of TensorBoard (log.jsonl has all).", at_least(1));
+  fields.add(
+      "stall_timeout", train.stall_timeout,
+      "Seconds without any progress, on any rank, after which a table of all ranks is printed "
+      "and the run ends (six times as many in checkpoints, validation and samples). 0 = never.",
+      at_least(0));
+  fields.add("profile_from", train.profile_from,
+             "Step from which train.profile_steps steps are traced.", at_least(0));
+  fields.add(
+      "profile_steps", train.profile_steps,
+      "Steps of which every rank writes what its GPU did, when, as profile-rank0.json, ... in "
+      "the run directory, for chrome://tracing or Perfetto. 0 = none.",
+      at_least(0));
+}
+
+void describe_parallel(Fields& fields, RunConfig& config) {
+  PluginConfig& parallel = config.parallel;
+  const auto scope = fields.scope("parallel");
+  fields.add("plugin", config.plugin,
+             "Booster's name for the strategy: ddp, zero1, zero2 or zero3; empty = as zero_stage "
+             "says.");
+  fields.add(
+      "zero_stage", parallel.zero_stage,
+      "What the ranks along shard divide: 0 = nothing; 1 = master weights, moments and "
+      "averages; 2 = and gradients; 3 = and what forward reads. -1 = as plugin says, else 0.",
+      between(-1, 3));
+  fields.add("replicate", parallel.replicate,
+             "Groups of ranks that each divide the whole state (hybrid sharding).", at_least(1));
+  fields.add("shard", parallel.shard,
+             "Ranks that compute on different samples and divide the state as zero_stage says. 0 = "
+             "the ranks that remain.",
+             at_least(0));
+  fields.add("pipeline", parallel.pp_size, "Stages of a pipeline: 1 so far.", at_least(1));
+  fields.add("sequence", parallel.sp_size, "Ranks that divide a sequence: 1 so far.", at_least(1));
+  fields.add("tensor", parallel.tp_size, "Ranks that divide tensors: 1 so far.", at_least(1));
+  fields
+      .add("reduce_type", parallel.reduce_type,
+           {{"fp32", Precision::kFp32}, {"bf16", Precision::kBf16}, {"fp16", Precision::kFp16}},
+           "Type in which gradients travel between ranks and are summed: fp32, or bf16 for half "
+           "the bytes.")
+      .check("be fp32 or bf16", [&parallel] { return parallel.reduce_type != Precision::kFp16; });
+  fields.add(
+      "fp8_across", parallel.fp8_across,
+      "What crosses hosts (divided gradients and weights) travels in 8 bits with a scale for "
+      "each 128 numbers; sums are fp32.");
+  fields.add("reduce_each_micro_batch", parallel.reduce_each_micro_batch,
+             "zero_stage 2 and 3: reduce gradients after each micro-batch, so that no rank keeps "
+             "them whole; false = once a step, with the memory of whole gradients.");
 }
 
 void describe_lr(Fields& fields, optim::LrSchedule& lr) {
@@ -152,6 +209,7 @@ void describe(Fields& fields, RunConfig& config) {
   describe(fields, config.data);
   describe(fields, config.objective);
   describe_train(fields, config.train);
+  describe_parallel(fields, config);
   describe_lr(fields, config.lr);
   describe_optim(fields, config.optim);
   fields
@@ -167,6 +225,18 @@ void describe(Fields& fields, RunConfig& config) {
              at_least(0));
   fields.add("count", config.sample.count, "Samples in a grid while training.", between(1, 4096));
   describe(fields, config.sample.sampling);
+}
+
+int64_t RunConfig::micro_batch(int64_t data_ranks) const {
+  KINORA_CHECK(train.global_batch % data_ranks == 0, kConfig,
+               "[train] train.global_batch must be a "
+               "multiple of the ",
+               data_ranks, " ranks that compute on it, got ", train.global_batch);
+  const int64_t own = train.global_batch / data_ranks;
+  KINORA_CHECK(train.micro_batch == 0 || own % train.micro_batch == 0, kConfig,
+               "[train] train.micro_batch must divide the ", own, " samples of a rank (",
+               train.global_batch, " of ", data_ranks, " ranks), got ", train.micro_batch);
+  return train.micro_batch > 0 ? train.micro_batch : own;
 }
 
 RecomputePlan parse_recompute(const std::string& recompute, int64_t depth) {

@@ -9,16 +9,16 @@
 #include "kinora/diffusion/objective_config.h"
 #include "kinora/models/dit_config.h"
 #include "kinora/ops/adaln_blocks.h"
+#include "kinora/ops/fp8.h"
 #include "kinora/ops/kernel_options.h"
 #include "kinora/optim/adamw.h"
 #include "kinora/optim/lr_schedule.h"
 #include "kinora/pipelines/sampling_config.h"
+#include "kinora/train/booster_options.h"
 
 namespace kinora::train {
 
-enum class Precision { kFp32, kBf16, kFp16 };
 enum class Path { kAuto, kPlain, kFast };
-enum class DeviceChoice { kAuto, kCpu, kCuda };
 
 /// The keys train.*; their meanings stand in describe().
 struct TrainOptions {
@@ -27,6 +27,7 @@ struct TrainOptions {
   int64_t micro_batch = 0;
   Precision precision = Precision::kFp32;
   bool fp8 = false;
+  ops::Fp8Scaling fp8_scaling = ops::Fp8Scaling::kDelayed;
   std::string recompute = "none";
   int64_t seed = 0;
   bool deterministic = false;
@@ -36,6 +37,9 @@ struct TrainOptions {
   int64_t max_skipped = 3;
   bool self_test = true;
   int64_t log_every = 1;
+  double stall_timeout = 600.0;
+  int64_t profile_from = 0;
+  int64_t profile_steps = 0;
 };
 
 /// The keys checkpoint.*.
@@ -69,6 +73,8 @@ struct RunConfig {
   data::DataConfig data;
   diffusion::ObjectiveConfig objective;
   TrainOptions train;
+  std::string plugin;     ///< parallel.plugin
+  PluginConfig parallel;  ///< parallel.*
   optim::LrSchedule lr;
   optim::AdamWConfig optim;
   std::vector<double> ema_decays = {0.9999};
@@ -76,9 +82,9 @@ struct RunConfig {
   ValidationOptions validation;
   SampleOptions sample;
 
-  [[nodiscard]] int64_t micro_batch() const {
-    return train.micro_batch > 0 ? train.micro_batch : train.global_batch;
-  }
+  /// Samples that each of `data_ranks` computes at once. kConfig unless the global batch is a
+  /// multiple of what they compute at once together.
+  [[nodiscard]] int64_t micro_batch(int64_t data_ranks = 1) const;
 };
 
 /// Registers every key.

@@ -69,7 +69,9 @@ RunDirectory::RunDirectory(std::filesystem::path path, const Resume& resume)
 }
 
 RunDirectory::~RunDirectory() {
-  ::close(lock_);
+  if (lock_ >= 0) {
+    ::close(lock_);
+  }
 }
 
 }  // namespace kinora::train

@@ -28,6 +28,8 @@ class RunDirectory {
   /// Creates the folder. kConfig if it is not empty and `resume` is kNever; kIo if it cannot be
   /// made or another process trains in it.
   RunDirectory(std::filesystem::path path, const Resume& resume);
+  /// The names alone, for a rank of a run whose rank 0 has created the folder.
+  explicit RunDirectory(std::filesystem::path path) : path_(std::move(path)) {}
   RunDirectory(const RunDirectory&) = delete;
   RunDirectory& operator=(const RunDirectory&) = delete;
   ~RunDirectory();

@@ -19,14 +19,17 @@ std::vector<int64_t> fingerprints(const std::vector<nn::NamedParameter>& paramet
   constexpr int64_t kSpread = 0x4F1BBCDCBFA53E0A;  // even, so that 1 + it times a place is odd
   std::vector<at::Tensor> sums;
   for (const nn::NamedParameter& named : parameters) {
-    const at::Tensor bits = arena.export_parameter(named.path, optim::Role::master())
-                                .flatten()
-                                .view(at::kInt)
-                                .to(at::kLong);
-    const at::Tensor places = at::arange(bits.numel(), bits.options()) * kSpread + 1;
+    const optim::Arena::Part own = arena.own_part(named.path, optim::Role::master());
+    const at::Tensor bits = own.values.view(at::kInt).to(at::kLong);
+    const at::Tensor places =
+        at::arange(own.begin, own.begin + bits.numel(), bits.options()) * kSpread + 1;
     sums.push_back((bits * places).sum());
   }
-  const at::Tensor all = at::stack(sums).to(at::kCPU);
+  at::Tensor all = at::stack(sums);
+  if (arena.options().sharding.divides()) {
+    arena.options().sharding.group.all_reduce(all);
+  }
+  all = all.to(at::kCPU);
   return {all.const_data_ptr<int64_t>(), all.const_data_ptr<int64_t>() + all.numel()};
 }
 
@@ -46,16 +49,19 @@ SelfTest::SelfTest(std::vector<nn::NamedParameter> parameters, const optim::Aren
                                   at::device(arena.options().device).dtype(at::kFloat))),
       first_fingerprint_(fingerprints(parameters_, arena)) {}
 
-void SelfTest::see_gradients() {
+void SelfTest::see_gradients(const optim::Arena& arena) {
   std::vector<at::Tensor> largest;
   for (const nn::NamedParameter& named : parameters_) {
-    largest.push_back(named.parameter->grad.abs().max());
+    const at::Tensor own = arena.own_part(named.path, optim::Role::grad()).values;
+    largest.push_back(own.numel() > 0 ? own.abs().max() : at::zeros({}, own.options()));
   }
   largest_gradient_ = at::maximum(largest_gradient_, at::stack(largest));
 }
 
 void SelfTest::finish(const optim::Arena& arena) const {
-  const at::Tensor largest = largest_gradient_.to(at::kCPU);
+  at::Tensor largest = largest_gradient_.clone();
+  arena.options().sharding.group.all_reduce(largest, comm::Reduction::kMax);
+  largest = largest.to(at::kCPU);
   const std::vector<int64_t> now = fingerprints(parameters_, arena);
   std::vector<std::string> without_gradient;
   std::vector<std::string> unmoved;

@@ -12,7 +12,8 @@
 namespace kinora::train {
 
 /// Watches the first steps of a run for parameters that do not learn: no gradient ever, or a stored
-/// weight that never changes. The loss of such a run can look fine.
+/// weight that never changes. The loss of such a run can look fine. Where state is divided all
+/// ranks of its group keep one each.
 class SelfTest {
  public:
   static constexpr int64_t kSteps = 20;
@@ -21,7 +22,7 @@ class SelfTest {
   SelfTest(std::vector<nn::NamedParameter> parameters, const optim::Arena& arena);
 
   /// After backward and before the update of each of the first steps.
-  void see_gradients();
+  void see_gradients(const optim::Arena& arena);
 
   /// After kSteps updates: kInternal, naming every parameter that had only zero gradients or did
   /// not move, if there is one.
@@ -29,7 +30,7 @@ class SelfTest {
 
  private:
   std::vector<nn::NamedParameter> parameters_;
-  at::Tensor largest_gradient_;  // fp32 [parameters]
+  at::Tensor largest_gradient_;  // fp32 [parameters], in this rank's parts
   std::vector<int64_t> first_fingerprint_;
 };
 

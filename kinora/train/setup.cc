@@ -1,10 +1,12 @@
 #include "kinora/train/setup.h"
 
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/ops/empty.h>
 
 #include <sstream>
 
 #include "kinora/core/build_info.h"
+#include "kinora/core/cuda.h"
 #include "kinora/core/error.h"
 #include "kinora/data/epoch_order.h"
 #include "kinora/data/subset.h"
@@ -28,16 +30,28 @@ RunData open_data(const data::DataConfig& config) {
 }
 
 at::Device choose_device(DeviceChoice choice) {
-  switch (choice) {
-    case DeviceChoice::kAuto:
-      return ops::best_device();
-    case DeviceChoice::kCpu:
-      return at::kCPU;
-    case DeviceChoice::kCuda:
-      ops::require_cuda();
-      return {at::kCUDA, 0};
+  if (choice == DeviceChoice::kCuda) {
+    ops::require_cuda();
   }
-  KINORA_UNREACHABLE("[train] unknown device");
+  if (choice == DeviceChoice::kCpu || ops::best_device().is_cpu()) {
+    return at::kCPU;
+  }
+  return {at::kCUDA, at::accelerator::getDeviceIndex()};
+}
+
+at::Device rank_device(const comm::World& world, DeviceChoice choice) {
+  at::Device device = choose_device(choice);
+  if (!device.is_cuda()) {
+    return device;
+  }
+  const int64_t gpus = cuda_device_count();
+  const int64_t index = gpus == 1 && world.local_size != 1 ? 0 : world.local_rank;
+  KINORA_CHECK(index < gpus, kConfig, "[train] rank ", world.rank, " is number ", world.local_rank,
+               " on its machine and needs as many GPUs before its own, but there are ", gpus,
+               ". Hint: fewer ranks a machine, or train.device=cpu");
+  device.set_index(static_cast<at::DeviceIndex>(index));
+  at::accelerator::setDeviceIndex(device.index());
+  return device;
 }
 
 at::ScalarType compute_type(Precision precision) {
@@ -63,7 +77,8 @@ std::shared_ptr<ops::BlockKernels> set_path(models::DiT& model, const RunConfig&
                                                        config.train.deterministic);
     if (config.train.fp8) {
       constexpr int64_t kLinearsOfABlock = 4;
-      kernels->use_fp8(std::make_unique<ops::Fp8>(kLinearsOfABlock * config.model.depth, device));
+      kernels->use_fp8(std::make_unique<ops::Fp8>(kLinearsOfABlock * config.model.depth, device,
+                                                  config.train.fp8_scaling));
     }
     model.use_fast_path(kernels, recompute.level);
     return kernels;
@@ -79,18 +94,11 @@ std::shared_ptr<ops::BlockKernels> set_path(models::DiT& model, const RunConfig&
   return nullptr;
 }
 
-bool own_optimizer(const RunConfig& config, at::Device device) {
+bool own_optimizer(ops::Switch wanted, at::Device device) {
   const bool can = device.is_cpu() || build_info().has_own_kernels;
-  KINORA_CHECK(config.kernels.optimizer != ops::Switch::kOn || can, kConfig,
+  KINORA_CHECK(wanted != ops::Switch::kOn || can, kConfig,
                "[kernels] kernels.optimizer is on, but this build has no nvcc");
-  return can && (device.is_cpu() || config.kernels.optimizer != ops::Switch::kOff);
-}
-
-void skip_zeroing(models::DiT& model, const ops::BlockKernels* kernels, optim::AdamW& optimizer) {
-  if (kernels != nullptr) {
-    model.overwrite_gradients();
-    optimizer.leave_gradients();
-  }
+  return can && (device.is_cpu() || wanted != ops::Switch::kOff);
 }
 
 bool use_graphs(const RunConfig& config, const ops::BlockKernels* kernels) {
@@ -104,14 +112,14 @@ bool use_graphs(const RunConfig& config, const ops::BlockKernels* kernels) {
 }
 
 std::string kernel_summary(const RunConfig& config, const ops::BlockKernels* kernels,
-                           at::Device device) {
+                           int64_t micro_batch, at::Device device) {
   const models::DiTConfig& model = config.model;
   std::ostringstream text;
   if (kernels != nullptr) {
     text << "fast path: " << kernels->describe() << ", "
          << (use_graphs(config, kernels) ? "CUDA graphs" : "no CUDA graphs") << ", optimizer ";
   } else {
-    at::Tensor qkv = at::empty({config.micro_batch(), model.num_tokens(), 3 * model.hidden},
+    at::Tensor qkv = at::empty({micro_batch, model.num_tokens(), 3 * model.hidden},
                                at::device(device).dtype(compute_type(config.train.precision)));
     qkv.set_requires_grad(true);  // the choice depends on it
     text << "plain path: attention " << ops::attention_kernel(qkv, model.heads) << " ("
@@ -120,7 +128,7 @@ std::string kernel_summary(const RunConfig& config, const ops::BlockKernels* ker
   }
   if (device.is_cpu()) {
     text << "own (CPU)";
-  } else if (own_optimizer(config, device)) {
+  } else if (own_optimizer(config.kernels.optimizer, device)) {
     text << "own (CUDA)";
   } else {
     text << "composed of libtorch's kernels, several times slower";

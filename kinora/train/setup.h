@@ -5,10 +5,10 @@
 #include <memory>
 #include <string>
 
+#include "kinora/comm/world.h"
 #include "kinora/data/source.h"
 #include "kinora/models/dit.h"
 #include "kinora/ops/block_kernels.h"
-#include "kinora/optim/adamw.h"
 #include "kinora/train/run_config.h"
 
 namespace kinora::train {
@@ -23,8 +23,15 @@ struct RunData {
 /// Opens the data and holds out data.validation samples. kConfig if too few are left.
 [[nodiscard]] RunData open_data(const data::DataConfig& config);
 
-/// kCuda if a GPU is asked for and there is none.
+/// A GPU is the current one, which a rank among several has chosen. kCuda if a GPU is asked for and
+/// there is none.
 [[nodiscard]] at::Device choose_device(DeviceChoice choice);
+
+/// What the rank computes on: its GPU by local rank, which becomes the current one, or the CPU. The
+/// only GPU that it can see is its own, since a launcher may have chosen it. kConfig if there are
+/// too few GPUs.
+[[nodiscard]] at::Device rank_device(const comm::World& world,
+                                     DeviceChoice choice = DeviceChoice::kAuto);
 
 [[nodiscard]] at::ScalarType compute_type(Precision precision);
 
@@ -34,10 +41,7 @@ std::shared_ptr<ops::BlockKernels> set_path(models::DiT& model, const RunConfig&
                                             at::Device device);
 
 /// Whether the update runs by our own kernel (CPU or CUDA). kConfig where it must and cannot.
-[[nodiscard]] bool own_optimizer(const RunConfig& config, at::Device device);
-
-/// Lets backward overwrite gradients where it can, instead of the optimizer zeroing them.
-void skip_zeroing(models::DiT& model, const ops::BlockKernels* kernels, optim::AdamW& optimizer);
+[[nodiscard]] bool own_optimizer(ops::Switch wanted, at::Device device);
 
 /// Whether steps are recorded as CUDA graphs. kConfig where they must be and cannot.
 [[nodiscard]] bool use_graphs(const RunConfig& config, const ops::BlockKernels* kernels);
@@ -45,6 +49,6 @@ void skip_zeroing(models::DiT& model, const ops::BlockKernels* kernels, optim::A
 /// What will run: "plain path, attention flash (bf16, 256 tokens, head_dim 72), linears of
 /// libtorch, optimizer own (CUDA)".
 [[nodiscard]] std::string kernel_summary(const RunConfig& config, const ops::BlockKernels* kernels,
-                                         at::Device device);
+                                         int64_t micro_batch, at::Device device);
 
 }  // namespace kinora::train

@@ -1,5 +1,7 @@
 #include "kinora/train/trainer.h"
 
+#include <ATen/ops/full.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -10,6 +12,7 @@
 
 #include "kinora/checkpoint/checkpoint.h"
 #include "kinora/checkpoint/weights_file.h"
+#include "kinora/checkpoint/writer.h"
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
@@ -21,14 +24,17 @@
 #include "kinora/io/image_grid.h"
 #include "kinora/models/dit.h"
 #include "kinora/ops/device.h"
+#include "kinora/ops/gpu_trace.h"
 #include "kinora/pipelines/class_to_image.h"
 #include "kinora/train/exact_resume.h"
 #include "kinora/train/non_finite.h"
 #include "kinora/train/run_log.h"
 #include "kinora/train/self_test.h"
 #include "kinora/train/setup.h"
+#include "kinora/train/trainable.h"
 #include "kinora/train/training_step.h"
 #include "kinora/train/validation.h"
+#include "kinora/train/watchdog.h"
 
 namespace kinora::train {
 namespace {
@@ -48,11 +54,15 @@ constexpr size_t kMaxNamesInMessage = 4;
 
 class Trainer::Impl {
  public:
-  Impl(const RunConfig& config, const Resume& resume)
+  Impl(const RunConfig& config, const Resume& resume, const comm::Group& world)
       : config_(config),
-        directory_(config.run_dir, resume),
+        mesh_(world, config.parallel.mesh()),
+        micro_batch_(config.micro_batch(mesh_.data_ranks())),
         device_(choose_device(config.train.device)),
         data_(open_data(config.data)) {
+    open_directory(resume);
+    KINORA_CHECK(config_.train.profile_steps == 0 || device_.is_cuda(), kConfig,
+                 "[train] train.profile_steps traces a GPU, but this run computes on the CPU");
     ops::configure_computation(config_.train.threads, config_.train.deterministic);
     config_.model =
         resolved_model(config_, data_.train->num_classes(), data_.train->latent_shape());
@@ -66,32 +76,29 @@ class Trainer::Impl {
         diffusion::ObjectiveConfig::TimestepSampling::kImportance) {
       importance_.emplace(config_.objective.timesteps);
     }
-    model_ = std::make_unique<models::DiT>(config_.model);
-    kernels_ = set_path(*model_, config_, device_);
-    arena_ = std::make_unique<optim::Arena>(
-        model_->named_parameters(), models::dit_buckets(config_.model),
-        optim::ArenaOptions{.device = device_,
-                            .compute_type = compute_type(config_.train.precision),
-                            .seed = static_cast<uint64_t>(config_.train.seed),
-                            .train = true,
-                            .ema_decays = config_.ema_decays});
-    model_->to_device(device_);
-    optimizer_ =
-        std::make_unique<optim::AdamW>(config_.optim, *arena_, own_optimizer(config_, device_));
-    skip_zeroing(*model_, kernels_.get(), *optimizer_);
+    trainable_ = std::make_unique<Trainable>(config_, mesh_, device_,
+                                             static_cast<uint64_t>(config_.train.seed));
     start_or_resume(resume);
+    writer_ = std::make_unique<checkpoint::Writer>(
+        checkpoint::WriterOptions{.folder = directory_->checkpoints(),
+                                  .keep_last = config_.checkpoint.keep_last,
+                                  .keep_every = config_.checkpoint.keep_every,
+                                  .ranks_per_host = std::max<int64_t>(world.world().local_size, 1)},
+        trainable_->arena(), world);
     step_runner_ = std::make_unique<TrainingStep>(
-        *model_, objective_, importance_ ? &*importance_ : nullptr,
+        trainable_->model(), trainable_->boosted(), objective_,
+        importance_ ? &*importance_ : nullptr,
         StepSettings{.seed = static_cast<uint64_t>(config_.train.seed),
                      .label_dropout = config_.train.label_dropout,
                      .null_class = config_.model.num_classes,
                      .global_batch = config_.train.global_batch,
                      .device = device_,
-                     .graphs = use_graphs(config_, kernels_.get())});
+                     .graphs = use_graphs(config_, trainable_->kernels()) &&
+                               trainable_->boosted().can_be_recorded()});
     if (config_.validation.every > 0) {
       validation_ = std::make_unique<Validation>(
           *data_.validation, config_.data.height, config_.data.width, config_.validation.bands,
-          config_.micro_batch(), static_cast<uint64_t>(config_.train.seed));
+          micro_batch_, static_cast<uint64_t>(config_.train.seed));
     }
     config_yaml_ = dump_config(config_);
   }
@@ -103,30 +110,47 @@ class Trainer::Impl {
                ": there is nothing to do. Hint: raise train.steps to go on");
       return result;
     }
-    io::write_file_atomic(directory_.config_file(), config_yaml_);
-    RunLog log(directory_, state_.step, config_.train.log_every);
-    announce();
+    std::optional<RunLog> log;
+    if (writes()) {
+      io::write_file_atomic(directory_->config_file(), config_yaml_);
+      log.emplace(*directory_, state_.step, config_.train.log_every);
+      announce();
+    }
     data::LoaderOptions options = data::loader_options(config_.data);
-    options.micro_batch = config_.micro_batch();
+    options.micro_batch = micro_batch_;
     options.global_batch = config_.train.global_batch;
+    options.rank = mesh_.data_rank();
+    options.num_ranks = mesh_.data_ranks();
     options.first_position = state_.position;
     options.seed = static_cast<uint64_t>(config_.train.seed);
     options.pinned = device_.is_cuda();
     data::Loader loader(*data_.train, options);
     if (config_.train.self_test && state_.step == 0) {
-      self_test_ = std::make_unique<SelfTest>(model_->named_parameters(), *arena_);
+      self_test_ =
+          std::make_unique<SelfTest>(trainable_->model().named_parameters(), trainable_->arena());
     }
-    Progress progress(config_.train.steps, "steps", state_.step);
+    watchdog_ = std::make_unique<Watchdog>(
+        mesh_.world(), StallOptions{.seconds = config_.train.stall_timeout,
+                                    .data_file = [&loader] { return loader.waits_for(); },
+                                    .end_process = {}});
+    std::optional<Progress> progress;
+    if (writes()) {
+      progress.emplace(config_.train.steps, "steps", state_.step);
+    }
     last_finished_ = now();
     const auto report = [&](const StepRecord& record) {
       result.last_loss = record.loss;
-      log.add_step(record);
+      if (!writes()) {
+        return;
+      }
+      log->add_step(record);
       std::ostringstream suffix;
       suffix.precision(4);
       suffix << "loss " << record.loss << "  " << human_rate(record.samples_per_s) << " samples/s";
-      progress.update(record.step, suffix.str());
+      progress->update(record.step, suffix.str());
     };
-    while (state_.step < config_.train.steps && (stop == nullptr || !stop->requested())) {
+    while (state_.step < config_.train.steps && !is_stopped(stop)) {
+      profile_steps();
       enqueue_step(loader);
       while (pending_.size() > steps_ahead()) {
         report(finish_step());
@@ -142,24 +166,87 @@ class Trainer::Impl {
     while (!pending_.empty()) {
       report(finish_step());
     }
-    progress.finish();
+    stop_question_.wait();
+    if (progress) {
+      progress->finish();
+    }
     if (state_.step < config_.train.steps) {
       save();
-      log_info("[train] stopped at step ", state_.step, " by ", stop->name(),
-               "; --resume auto goes on from there");
+      if (writes()) {
+        log_info("[train] stopped at step ", state_.step, " by ",
+                 stop->requested() ? stop->name() : "a signal to another rank",
+                 "; --resume auto goes on from there");
+      }
     } else {
       result.complete = true;
-      if (config_.checkpoint.export_weights) {
-        export_weights();
-      }
     }
-    log.flush();
+    watchdog_->enter(Phase::kCheckpoint, state_.step);
+    writer_->wait();
+    if (result.complete && config_.checkpoint.export_weights) {
+      export_weights();
+    }
+    watchdog_.reset();
     result.step = state_.step;
-    report_end(loader.stats());
+    if (writes()) {
+      log->flush();
+      report_end(loader.stats());
+    }
     return result;
   }
 
  private:
+  /// Whether this rank writes logs, samples and messages.
+  [[nodiscard]] bool writes() const { return mesh_.world().rank() == 0; }
+
+  /// Starts and ends the trace of train.profile_steps.
+  void profile_steps() {
+    const TrainOptions& options = config_.train;
+    if (!trace_ && options.profile_steps > 0 && state_.step == options.profile_from) {
+      trace_.emplace();
+      trace_->start();
+    } else if (trace_ && state_.step >= options.profile_from + options.profile_steps) {
+      const ops::GpuRecords records = trace_->stop();
+      trace_.reset();
+      const int64_t rank = mesh_.world().rank();
+      const auto path = directory_->path() / ("profile-rank" + std::to_string(rank) + ".json");
+      io::write_file_atomic(path, ops::chrome_trace(records, rank));
+      if (writes()) {
+        const ops::GpuProfile profile = ops::profile_of(records);
+        const auto steps = static_cast<double>(options.profile_steps);
+        std::ostringstream text;
+        text.precision(4);
+        text << profile.span_seconds * 1e3 / steps << " ms a step, of which "
+             << profile.exposed_communication_seconds * 1e3 / steps << " ms only communication and "
+             << (profile.span_seconds - profile.busy_seconds) * 1e3 / steps << " ms nothing ran";
+        log_info("[train] wrote ", path, ": ", text.str());
+      }
+    }
+  }
+
+  void open_directory(const Resume& resume) {
+    if (writes()) {
+      directory_.emplace(config_.run_dir, resume);
+      checkpoint::remove_unfinished(directory_->checkpoints());
+    } else {
+      directory_.emplace(config_.run_dir);
+    }
+    mesh_.world().barrier();  // the others find it as rank 0 leaves it
+  }
+
+  /// Whether any rank was asked to stop: they do so after the same step. What they ask each other
+  /// in one step is looked at in the next, so that nobody waits for the answer.
+  bool is_stopped(const StopSignal* stop) {
+    const bool own = stop != nullptr && stop->requested();
+    if (mesh_.world().size() == 1) {
+      return own;
+    }
+    stop_question_.wait();
+    const bool stops = stop_votes_.defined() && stop_votes_.item<int64_t>() != 0;
+    stop_votes_ = at::full({1}, own ? 1 : 0, at::kLong);
+    stop_question_ = mesh_.world().all_reduce_async(stop_votes_, comm::Reduction::kMax);
+    return stops;
+  }
+
   void check_input() const {
     const models::DiTConfig& model = config_.model;
     const std::optional<data::SampleShape> latents = data_.train->latent_shape();
@@ -183,7 +270,6 @@ class Trainer::Impl {
   }
 
   void start_or_resume(const Resume& resume) {
-    checkpoint::remove_unfinished(directory_.checkpoints());
     if (resume.mode == Resume::Mode::kPath) {
       check_newest(resume.checkpoint);
       load(resume.checkpoint);
@@ -194,14 +280,16 @@ class Trainer::Impl {
     }
     if (!config_.checkpoint.init_from.empty()) {
       const auto file = checkpoint::WeightsFile::open(config_.checkpoint.init_from);
-      checkpoint::load_weights(file, *model_, *arena_);
-      log_info("[train] weights from ", config_.checkpoint.init_from);
+      checkpoint::load_weights(file, trainable_->model(), trainable_->arena());
+      if (writes()) {
+        log_info("[train] weights from ", config_.checkpoint.init_from);
+      }
     }
   }
 
   /// Newer checkpoints of the same run would be taken for its newest state the next time.
   void check_newest(const std::filesystem::path& checkpoint) const {
-    const auto own = checkpoint::list_checkpoints(directory_.checkpoints());
+    const auto own = checkpoint::list_checkpoints(directory_->checkpoints());
     if (own.empty()) {
       return;
     }
@@ -213,11 +301,13 @@ class Trainer::Impl {
 
   /// The newest checkpoint that is not damaged; damaged ones are named.
   bool load_newest() {
-    const auto checkpoints = checkpoint::list_checkpoints(directory_.checkpoints());
+    const auto checkpoints = checkpoint::list_checkpoints(directory_->checkpoints());
     for (auto candidate = checkpoints.rbegin(); candidate != checkpoints.rend(); ++candidate) {
       try {
         load(*candidate);
-        std::for_each(checkpoints.rbegin(), candidate, set_aside);
+        if (writes()) {
+          std::for_each(checkpoints.rbegin(), candidate, set_aside);
+        }
         return true;
       } catch (const Error& error) {
         if (std::next(candidate) == checkpoints.rend() || error.kind() != ErrorKind::kIo) {
@@ -238,15 +328,17 @@ class Trainer::Impl {
   }
 
   void load(const std::filesystem::path& checkpoint) {
-    state_ = checkpoint::load(checkpoint, *arena_);
-    optimizer_->restore(state_.optimizer);
+    state_ = checkpoint::load(checkpoint, trainable_->arena(), mesh_.world());
+    trainable_->optimizer().restore(state_.optimizer);
     if (importance_ && !state_.timestep_counts.empty()) {
       importance_->restore({.history = state_.timestep_history, .counts = state_.timestep_counts});
     }
-    resume_exactly(config_, device_, state_, kernels_.get());
-    log_info("[train] resumed from ", checkpoint, ": step ", state_.step, ", ", state_.position,
-             " samples seen");
-    warn_of_changes(checkpoint);
+    resume_exactly(config_, device_, state_, trainable_->kernels());
+    if (writes()) {
+      log_info("[train] resumed from ", checkpoint, ": step ", state_.step, ", ", state_.position,
+               " samples seen");
+      warn_of_changes(checkpoint);
+    }
   }
 
   void warn_of_changes(const std::filesystem::path& checkpoint) const {
@@ -262,13 +354,22 @@ class Trainer::Impl {
   }
 
   void announce() const {
-    log_info("[train] ", config_.model.name, ", ", human_count(arena_->num_elements()),
+    const optim::Arena& arena = trainable_->arena();
+    log_info("[train] ", config_.model.name, ", ", human_count(arena.num_elements()),
              " parameters, on ", ops::describe(device_));
-    log_info("[train] kernels: ", kernel_summary(config_, kernels_.get(), device_));
+    log_info("[train] kernels: ",
+             kernel_summary(config_, trainable_->kernels(), micro_batch_, device_));
+    if (!trainable_->boosted().can_be_recorded()) {
+      log_info("[train] no CUDA graphs: the ranks divide the state across several hosts");
+    }
+    if (const std::string ranks = trainable_->boosted().describe_ranks(); !ranks.empty()) {
+      log_info("[train] ", ranks);
+    }
     log_info("[train] ", data_.train->size(),
              data_.train->latent_shape() ? " latents of " : " images of ",
              data_.train->num_classes(), " classes; ", config_.train.global_batch,
-             " samples a step, ", config_.micro_batch(), " at once");
+             " samples a step, ", micro_batch_, " at once",
+             mesh_.data_ranks() > 1 ? " on each rank" : "");
     if (config_.sample.every > 0 && !has_pixels()) {
       log_info("[train] no grids of samples while training: samples of ", config_.model.in_channels,
                " channels are latents, which cannot be shown; kinora sample writes them to "
@@ -281,13 +382,14 @@ class Trainer::Impl {
              {"gradients", optim::Role::grad()},
              {"first moments", optim::Role::exp_avg()},
              {"second moments", optim::Role::exp_avg_sq()}}) {
-      memory << name << " " << human_bytes(arena_->bytes(role)) << ", ";
+      memory << name << " " << human_bytes(arena.bytes(role)) << ", ";
     }
     int64_t averages = 0;
     for (size_t k = 0; k < config_.ema_decays.size(); ++k) {
-      averages += arena_->bytes(optim::Role::average(k));
+      averages += arena.bytes(optim::Role::average(k));
     }
-    log_info("[train] memory: ", memory.str(), "averages ", human_bytes(averages));
+    log_info("[train] memory", mesh_.data_ranks() > 1 ? " of this rank: " : ": ", memory.str(),
+             "averages ", human_bytes(averages));
   }
 
   /// A step on its way: what its report needs, and its batches, which the device may still read.
@@ -300,6 +402,7 @@ class Trainer::Impl {
   };
 
   void enqueue_step(data::Loader& loader) {
+    watchdog_->enter(Phase::kData, state_.step + 1);
     const double waited = loader.stats().wait_seconds;
     PendingStep pending{.step = state_.step + 1,
                         .number = 0,
@@ -307,12 +410,12 @@ class Trainer::Impl {
                         .data_wait_s = 0.0,
                         .batches = next_global_batch(loader)};
     pending.data_wait_s = loader.stats().wait_seconds - waited;
-    const at::Tensor loss =
-        step_runner_->forward_backward(pending.batches, state_.step, optimizer_->loss_scale());
+    watchdog_->enter(Phase::kForwardBackward, pending.step);
+    const at::Tensor loss = step_runner_->forward_backward(pending.batches, state_.step);
     if (self_test_) {
-      self_test_->see_gradients();
+      self_test_->see_gradients(trainable_->arena());
     }
-    pending.number = optimizer_->enqueue_step(*arena_, pending.lr, loss);
+    pending.number = trainable_->boosted().enqueue_update(pending.lr, loss);
     pending_.push_back(std::move(pending));
     state_.step += 1;
     state_.position += config_.train.global_batch;
@@ -333,7 +436,9 @@ class Trainer::Impl {
   StepRecord finish_step() {
     const PendingStep pending = std::move(pending_.front());
     pending_.pop_front();
-    const optim::StepResult update = optimizer_->wait_report(pending.number);
+    watchdog_->enter(Phase::kUpdate, pending.step);
+    const optim::StepResult update = trainable_->optimizer().wait_report(pending.number);
+    watchdog_->progress(pending.step);
     const double loss = update.loss;
     if (!std::isfinite(loss)) {
       stop_at_loss(pending, loss);
@@ -344,11 +449,12 @@ class Trainer::Impl {
       skipped_in_a_row_ = 0;
       step_runner_->update_importance();
     }
-    if (kernels_ != nullptr && ++finished_ == kStepsOfChoosing) {
-      log_info("[train] kernels chosen: ", kernel_summary(config_, kernels_.get(), device_));
+    if (writes() && trainable_->kernels() != nullptr && ++finished_ == kStepsOfChoosing) {
+      log_info("[train] kernels chosen: ",
+               kernel_summary(config_, trainable_->kernels(), micro_batch_, device_));
     }
     if (self_test_ && pending.step == SelfTest::kSteps) {
-      self_test_->finish(*arena_);
+      self_test_->finish(trainable_->arena());
       self_test_.reset();
     }
     const double seconds = now() - last_finished_;
@@ -369,21 +475,27 @@ class Trainer::Impl {
   }
 
   std::vector<data::Batch> next_global_batch(data::Loader& loader) {
+    const int64_t own = config_.train.global_batch / mesh_.data_ranks();
     std::vector<data::Batch> batches;
     try {
-      for (int64_t done = 0; done < config_.train.global_batch; done += config_.micro_batch()) {
+      for (int64_t done = 0; done < own; done += micro_batch_) {
         batches.push_back(loader.next());
       }
     } catch (const Error&) {
-      save();  // the data failed, not the training: nothing that was learned is lost
+      if (mesh_.world().size() == 1) {  // else the others are in the middle of a step
+        save();  // the data failed, not the training: nothing that was learned is lost
+        writer_->wait();
+      }
       throw;
     }
     return batches;
   }
 
   [[noreturn]] void stop_at_loss(const PendingStep& pending, double loss) {
-    const auto found = find_non_finite_output(
-        *model_, [&] { step_runner_->forward_only(pending.batches, pending.step - 1); });
+    trainable_->boosted().refresh();
+    const auto found = find_non_finite_output(trainable_->model(), [&] {
+      step_runner_->forward_only(pending.batches, pending.step - 1);
+    });
     throw_error(ErrorKind::kInternal, "[train] the loss of step ", pending.step, " is ", loss,
                 found ? "; first output that is not finite: " + to_string(*found)
                       : "; every module's output is finite, so the loss itself overflows",
@@ -397,10 +509,10 @@ class Trainer::Impl {
                 update.loss_scale);
       return;
     }
-    (void)step_runner_->forward_backward(pending.batches, pending.step - 1,
-                                         optimizer_->loss_scale());
-    const std::vector<std::string> names = non_finite_gradients(model_->named_parameters());
-    arena_->zero_grad();
+    (void)step_runner_->forward_backward(pending.batches, pending.step - 1);
+    const std::vector<std::string> names =
+        non_finite_gradients(trainable_->model().named_parameters(), trainable_->arena());
+    trainable_->arena().zero_grad();
     ++skipped_in_a_row_;
     std::ostringstream message;
     message << "[train] step " << pending.step << " was skipped: gradients are not finite ("
@@ -413,56 +525,69 @@ class Trainer::Impl {
   }
 
   void validate(StepRecord& record) {
-    record.validation.emplace_back("raw", validation_->evaluate(*model_, objective_, device_));
+    watchdog_->enter(Phase::kValidation, record.step);
+    const auto evaluate = [this] {
+      return validation_->evaluate(trainable_->model(), objective_, device_, mesh_.world());
+    };
+    trainable_->boosted().refresh();
+    record.validation.emplace_back("raw", evaluate());
     for (size_t k = 0; k < config_.ema_decays.size(); ++k) {
-      const optim::BoundWeights bound = arena_->bind(optim::WeightSet::average(k));
-      record.validation.emplace_back("ema" + std::to_string(k),
-                                     validation_->evaluate(*model_, objective_, device_));
+      const optim::BoundWeights bound = trainable_->arena().bind(optim::WeightSet::average(k));
+      record.validation.emplace_back("ema" + std::to_string(k), evaluate());
     }
   }
 
   void save() {
-    state_.optimizer = optimizer_->state();
+    watchdog_->enter(Phase::kCheckpoint, state_.step);
+    state_.optimizer = trainable_->optimizer().state();
     if (importance_) {
       state_.timestep_history = importance_->state().history;
       state_.timestep_counts = importance_->state().counts;
     }
-    keep_for_resume(config_, device_, kernels_.get(), state_);
+    keep_for_resume(config_, device_, trainable_->kernels(), state_);
     state_.config = config_yaml_;
-    checkpoint::save(directory_.checkpoints(), *arena_, state_);
-    checkpoint::prune(directory_.checkpoints(), config_.checkpoint.keep_last,
-                      config_.checkpoint.keep_every);
+    writer_->start(state_);
   }
 
-  void draw_samples(RunLog& log) {
-    const optim::BoundWeights bound = arena_->bind(
+  /// All ranks draw the same: where weights are divided none can do it alone.
+  void draw_samples(std::optional<RunLog>& log) {
+    watchdog_->enter(Phase::kSampling, state_.step);
+    trainable_->boosted().refresh();
+    const optim::BoundWeights bound = trainable_->arena().bind(
         config_.ema_decays.empty() ? optim::WeightSet::raw() : optim::WeightSet::average(0));
     pipelines::ClassToImageRequest request{.classes = {},
                                            .count = config_.sample.count,
                                            .first_index = 0,
-                                           .batch = config_.micro_batch(),
+                                           .batch = micro_batch_,
                                            .seed = static_cast<uint64_t>(config_.train.seed)};
     for (int64_t label = 0; label < config_.model.num_classes; ++label) {
       request.classes.push_back(label);
     }
     const pipelines::SamplingConfig& sampling = config_.sample.sampling;
     const at::Tensor pixels = pipelines::sample_classes(
-        *model_, pipelines::make_sampler(sampling, objective_), sampling, request,
+        trainable_->model(), pipelines::make_sampler(sampling, objective_), sampling, request,
         {config_.model.in_channels, config_.model.height, config_.model.width},
         config_.model.num_classes, device_);
+    if (!writes()) {
+      return;
+    }
     const std::vector<io::Image> images = pipelines::to_images(pixels);
     const io::Image grid = io::make_grid(images);
-    io::write_png(directory_.samples() / ("step-" + std::to_string(state_.step) + ".png"), grid);
-    log.add_samples(state_.step, grid);
+    io::write_png(directory_->samples() / ("step-" + std::to_string(state_.step) + ".png"), grid);
+    log->add_samples(state_.step, grid);
   }
 
   void export_weights() {
-    const auto path = directory_.path() / "model.safetensors";
-    checkpoint::save_weights(
-        path, *model_, *arena_,
-        config_.ema_decays.empty() ? optim::Role::master() : optim::Role::average(0), at::kFloat,
-        config_yaml_);
-    log_info("[train] wrote ", path);
+    const auto path = directory_->path() / "model.safetensors";
+    if (mesh_.index(parallel::Axis::kReplicate) == 0) {
+      checkpoint::save_weights(
+          path, trainable_->model(), trainable_->arena(),
+          config_.ema_decays.empty() ? optim::Role::master() : optim::Role::average(0), at::kFloat,
+          config_yaml_);
+    }
+    if (writes()) {
+      log_info("[train] wrote ", path);
+    }
   }
 
   void report_end(const data::LoaderStats& stats) const {
@@ -479,20 +604,24 @@ class Trainer::Impl {
   }
 
   RunConfig config_;
-  RunDirectory directory_;
+  parallel::Mesh mesh_;
+  int64_t micro_batch_;
+  std::optional<RunDirectory> directory_;
   at::Device device_;
   RunData data_;
   diffusion::Objective objective_;
   std::optional<diffusion::LossSecondMoment> importance_;
-  std::unique_ptr<models::DiT> model_;
-  std::shared_ptr<ops::BlockKernels> kernels_;  // null: plain path
-  std::unique_ptr<optim::Arena> arena_;
-  std::unique_ptr<optim::AdamW> optimizer_;
+  std::unique_ptr<Trainable> trainable_;
+  std::unique_ptr<checkpoint::Writer> writer_;
   std::unique_ptr<TrainingStep> step_runner_;
   std::unique_ptr<Validation> validation_;
   std::unique_ptr<SelfTest> self_test_;
+  std::unique_ptr<Watchdog> watchdog_;  // of a run
   checkpoint::TrainingState state_;
   std::string config_yaml_;
+  std::optional<ops::GpuTrace> trace_;
+  comm::Work stop_question_;
+  at::Tensor stop_votes_;  // int64 [1]
   int64_t skipped_in_a_row_ = 0;
   std::deque<PendingStep> pending_;
   double last_finished_ = now();
@@ -500,8 +629,8 @@ class Trainer::Impl {
   int64_t finished_ = 0;
 };
 
-Trainer::Trainer(const RunConfig& config, const Resume& resume)
-    : impl_(std::make_unique<Impl>(config, resume)) {}
+Trainer::Trainer(const RunConfig& config, const Resume& resume, const comm::Group& world)
+    : impl_(std::make_unique<Impl>(config, resume, world)) {}
 Trainer::~Trainer() = default;
 
 TrainResult Trainer::run(const StopSignal* stop) {

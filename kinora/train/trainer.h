@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 
+#include "kinora/comm/group.h"
 #include "kinora/core/stop_signal.h"
 #include "kinora/train/run_config.h"
 #include "kinora/train/run_directory.h"
@@ -21,14 +22,15 @@ struct TrainResult {
 /// refused by the constructor, before the first step.
 class Trainer {
  public:
-  /// Opens data and run directory, builds or resumes the model. The errors of all of these.
-  Trainer(const RunConfig& config, const Resume& resume);
+  /// Opens data and run directory, builds or resumes the model. The errors of all of these. Several
+  /// ranks (`world`) each make one from the same recipe; rank 0 alone writes logs and samples.
+  Trainer(const RunConfig& config, const Resume& resume, const comm::Group& world = {});
   ~Trainer();
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  /// Trains until train.steps or until `stop` (may be null) is requested; either way the last state
-  /// is saved.
+  /// Trains until train.steps or until `stop` (may be null) is requested of any rank; either way
+  /// the last state is saved.
   TrainResult run(const StopSignal* stop = nullptr);
 
  private:

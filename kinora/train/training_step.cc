@@ -7,7 +7,6 @@
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include "kinora/data/normalise.h"
 #include "kinora/ops/graph.h"
@@ -15,9 +14,14 @@
 
 namespace kinora::train {
 
-TrainingStep::TrainingStep(diffusion::Denoiser& denoiser, const diffusion::Objective& objective,
+TrainingStep::TrainingStep(diffusion::Denoiser& denoiser, Boosted& boosted,
+                           const diffusion::Objective& objective,
                            diffusion::LossSecondMoment* importance, const StepSettings& settings)
-    : denoiser_(denoiser), objective_(objective), importance_(importance), settings_(settings) {}
+    : denoiser_(denoiser),
+      boosted_(boosted),
+      objective_(objective),
+      importance_(importance),
+      settings_(settings) {}
 TrainingStep::~TrainingStep() = default;
 
 TrainingStep::MicroLoss TrainingStep::micro_loss(const data::Batch& batch,
@@ -39,36 +43,30 @@ TrainingStep::MicroLoss TrainingStep::micro_loss(const data::Batch& batch,
 }
 
 at::Tensor TrainingStep::forward_backward(const std::vector<data::Batch>& micro_batches,
-                                          int64_t step, const at::Tensor& loss_scale) {
+                                          int64_t step) {
   seen_t_.clear();
   seen_loss_.clear();
-  denoiser_.begin_step();
-  if (!settings_.graphs) {
-    at::Tensor total = at::zeros({}, at::device(settings_.device).dtype(at::kFloat));
-    for (const data::Batch& batch : micro_batches) {
-      micro_step(batch, &batch == micro_batches.data(), static_cast<uint32_t>(step), loss_scale,
-                 total);
-    }
-    return total;
-  }
-  if (!total_.defined()) {
-    total_ = at::zeros({}, at::device(settings_.device).dtype(at::kFloat));
-  }
-  total_.zero_();
+  boosted_.begin_step();
   for (const data::Batch& batch : micro_batches) {
-    replay(batch, &batch == micro_batches.data(), step, loss_scale, total_);
+    // Alone, all passes but the first are the same.
+    const Boosted::Pass pass{
+        .first = &batch == &micro_batches.front(),
+        .last = boosted_.parallel() == nullptr || &batch == &micro_batches.back()};
+    if (settings_.graphs) {
+      replay(batch, pass, step);
+    } else {
+      micro_step(batch, pass, static_cast<uint32_t>(step));
+    }
   }
-  return total_;
+  return boosted_.end_step();
 }
 
-void TrainingStep::micro_step(const data::Batch& batch, bool first, const ops::RandomStep& step,
-                              const at::Tensor& loss_scale, const at::Tensor& total) {
-  denoiser_.begin_pass(first);
-  const double share =
-      static_cast<double>(batch.images.size(0)) / static_cast<double>(settings_.global_batch);
+void TrainingStep::micro_step(const data::Batch& batch, Boosted::Pass pass,
+                              const ops::RandomStep& step) {
+  boosted_.begin_pass(pass);
   const MicroLoss micro = micro_loss(batch, step);
-  torch::autograd::backward({micro.loss.mean * (loss_scale * share)}, {});
-  at::Tensor(total).add_(micro.loss.mean.detach(), share);
+  boosted_.end_pass(micro.loss.mean, static_cast<double>(batch.images.size(0)) /
+                                         static_cast<double>(settings_.global_batch));
   if (importance_ != nullptr) {
     seen_t_.push_back(micro.t);
     seen_loss_.push_back(micro.loss.per_sample);
@@ -80,16 +78,16 @@ struct TrainingStep::Recorded {
   data::Batch inputs;  // on the device
   at::Tensor step;     // int64 [1]
   ops::Graph graph;
-  bool first = true;  // of its step
+  Boosted::Pass pass;
   int64_t last_step = -1;
   int64_t steps = 0;  // seen so far
 };
 
-TrainingStep::Recorded& TrainingStep::recorded_for(const data::Batch& batch, bool first) {
+TrainingStep::Recorded& TrainingStep::recorded_for(const data::Batch& batch, Boosted::Pass pass) {
   constexpr size_t kMaxGraphs = 8;
   for (auto entry = recorded_.begin(); entry != recorded_.end(); ++entry) {
     const at::Tensor& images = (*entry)->inputs.images;
-    if ((*entry)->first == first && images.sizes() == batch.images.sizes() &&
+    if ((*entry)->pass == pass && images.sizes() == batch.images.sizes() &&
         images.scalar_type() == batch.images.scalar_type()) {
       recorded_.splice(recorded_.begin(), recorded_, entry);
       return *recorded_.front();
@@ -99,7 +97,7 @@ TrainingStep::Recorded& TrainingStep::recorded_for(const data::Batch& batch, boo
     recorded_.pop_back();
   }
   auto entry = std::make_unique<Recorded>();
-  entry->first = first;
+  entry->pass = pass;
   const auto like = [this](const at::Tensor& source) {
     return at::empty_like(source, source.options().device(settings_.device).pinned_memory(false));
   };
@@ -111,17 +109,14 @@ TrainingStep::Recorded& TrainingStep::recorded_for(const data::Batch& batch, boo
   return *recorded_.front();
 }
 
-void TrainingStep::replay(const data::Batch& batch, bool first, int64_t step,
-                          const at::Tensor& loss_scale, const at::Tensor& total) {
+void TrainingStep::replay(const data::Batch& batch, Boosted::Pass pass, int64_t step) {
   constexpr int64_t kEagerSteps = 2;  // fp8 measures magnitudes, libraries choose their algorithms
-  Recorded& recorded = recorded_for(batch, first);
+  Recorded& recorded = recorded_for(batch, pass);
   recorded.inputs.images.copy_(batch.images, /*non_blocking=*/true);
   recorded.inputs.labels.copy_(batch.labels, /*non_blocking=*/true);
   recorded.inputs.sample_index.copy_(batch.sample_index, /*non_blocking=*/true);
   recorded.step.fill_(step);
-  const auto work = [&] {
-    micro_step(recorded.inputs, first, ops::RandomStep(recorded.step), loss_scale, total);
-  };
+  const auto work = [&] { micro_step(recorded.inputs, pass, ops::RandomStep(recorded.step)); };
   if (recorded.last_step != step) {
     recorded.last_step = step;
     ++recorded.steps;
@@ -147,8 +142,13 @@ void TrainingStep::update_importance() {
   if (importance_ == nullptr) {
     return;
   }
-  const at::Tensor t = at::cat(seen_t_).to(at::kCPU, at::kLong).contiguous();
-  const at::Tensor loss = at::cat(seen_loss_).to(at::kCPU, at::kDouble).contiguous();
+  at::Tensor t = at::cat(seen_t_).to(at::kCPU, at::kLong).contiguous();
+  at::Tensor loss = at::cat(seen_loss_).to(at::kCPU, at::kFloat).contiguous();
+  if (boosted_.parallel() != nullptr) {
+    t = boosted_.parallel()->of_all_samples(t);
+    loss = boosted_.parallel()->of_all_samples(loss);
+  }
+  loss = loss.to(at::kDouble);
   importance_->update({t.const_data_ptr<int64_t>(), static_cast<size_t>(t.numel())},
                       {loss.const_data_ptr<double>(), static_cast<size_t>(loss.numel())});
 }

@@ -11,6 +11,7 @@
 #include "kinora/diffusion/denoiser.h"
 #include "kinora/diffusion/importance.h"
 #include "kinora/diffusion/objective.h"
+#include "kinora/train/booster.h"
 
 namespace kinora::train {
 
@@ -25,27 +26,30 @@ struct StepSettings {
   bool graphs = false;
 };
 
-/// Forward and backward of the micro-batches of one optimizer step.
+/// Forward and backward of the micro-batches of one optimizer step: of this rank's, with the
+/// gradients of all.
 class TrainingStep {
  public:
-  /// All are borrowed. `importance` may be null: then times are drawn as the objective says.
-  TrainingStep(diffusion::Denoiser& denoiser, const diffusion::Objective& objective,
-               diffusion::LossSecondMoment* importance, const StepSettings& settings);
+  /// All are borrowed; `boosted` is `denoiser` for training. `importance` may be null: then times
+  /// are drawn as the objective says.
+  TrainingStep(diffusion::Denoiser& denoiser, Boosted& boosted,
+               const diffusion::Objective& objective, diffusion::LossSecondMoment* importance,
+               const StepSettings& settings);
 
   ~TrainingStep();
 
-  /// Adds the gradients of loss_scale times the mean loss over the global batch to those that the
-  /// parameters have. loss_scale: fp32, no dims, on the device; the same tensor each time. Returns
-  /// the mean loss, fp32, no dims, on the device: with graphs, until the next call. Does not wait
-  /// for the device; the batches must live until it is done.
+  /// Adds the gradients of the mean loss over the global batch, times the optimizer's loss scale,
+  /// to those that the parameters have. Returns the mean loss, fp32, no dims, on the device, over
+  /// the samples of all ranks: until the next call. Does not wait for the device; the batches must
+  /// live until it is done.
   [[nodiscard]] at::Tensor forward_backward(const std::vector<data::Batch>& micro_batches,
-                                            int64_t step, const at::Tensor& loss_scale);
+                                            int64_t step);
 
   /// The same predictions without gradients, to look at what modules return.
   void forward_only(const std::vector<data::Batch>& micro_batches, int64_t step);
 
-  /// Gives importance sampling the losses of the last forward_backward; waits for the device.
-  /// Nothing to do without.
+  /// Gives importance sampling the losses of the last forward_backward, those of all ranks; waits
+  /// for the device. Nothing to do without.
   void update_importance();
 
  private:
@@ -55,20 +59,18 @@ class TrainingStep {
   };
   struct Recorded;
   [[nodiscard]] MicroLoss micro_loss(const data::Batch& batch, const ops::RandomStep& step);
-  /// Forward and backward of one micro-batch; adds its share of the loss to `total`.
-  void micro_step(const data::Batch& batch, bool first, const ops::RandomStep& step,
-                  const at::Tensor& loss_scale, const at::Tensor& total);
-  [[nodiscard]] Recorded& recorded_for(const data::Batch& batch, bool first);
-  void replay(const data::Batch& batch, bool first, int64_t step, const at::Tensor& loss_scale,
-              const at::Tensor& total);
+  /// Forward and backward of one micro-batch.
+  void micro_step(const data::Batch& batch, Boosted::Pass pass, const ops::RandomStep& step);
+  [[nodiscard]] Recorded& recorded_for(const data::Batch& batch, Boosted::Pass pass);
+  void replay(const data::Batch& batch, Boosted::Pass pass, int64_t step);
 
   diffusion::Denoiser& denoiser_;
+  Boosted& boosted_;
   const diffusion::Objective& objective_;
   diffusion::LossSecondMoment* importance_;
   StepSettings settings_;
   std::vector<at::Tensor> seen_t_;
   std::vector<at::Tensor> seen_loss_;
-  at::Tensor total_;                               // of graphs
   std::list<std::unique_ptr<Recorded>> recorded_;  // the last used first
 };
 

@@ -4,6 +4,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones_like.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cmath>
@@ -33,38 +34,53 @@ Validation::Validation(const data::Source& held_out, int64_t height, int64_t wid
   labels_ = batch.labels;
 }
 
+at::Tensor Validation::errors(diffusion::Denoiser& denoiser, const diffusion::Objective& objective,
+                              at::Device device, int64_t first, int64_t size) const {
+  const bool discrete = std::holds_alternative<diffusion::Iddpm>(objective);
+  at::Tensor t = at::empty({size}, at::kFloat);
+  for (int64_t i = 0; i < size; ++i) {
+    const double time =
+        validation_time(first + i, images_.size(0), num_bands_, diffusion::time_end(objective));
+    t.mutable_data_ptr<float>()[i] = static_cast<float>(discrete ? std::floor(time) : time);
+  }
+  const at::Tensor x0 = data::to_float(images_.narrow(0, first, size), device);
+  const at::Tensor t_device = t.to(device);
+  const diffusion::NoisedBatch batch =
+      diffusion::noise_at(objective, x0, {.t = t_device, .weights = at::ones_like(t_device)},
+                          {.seed = seed_,
+                           .step = 0,
+                           .sample_index = at::arange(first, first + size, at::kLong),
+                           .noise = RandomPurpose::kValidation,
+                           .timestep = RandomPurpose::kValidation});
+  const at::Tensor prediction =
+      denoiser.forward(batch.x_t, batch.t, {.labels = labels_.narrow(0, first, size).to(device)});
+  return diffusion::loss(objective, prediction, batch, x0).mse.to(at::kCPU);
+}
+
 ValidationLoss Validation::evaluate(diffusion::Denoiser& denoiser,
-                                    const diffusion::Objective& objective,
-                                    at::Device device) const {
+                                    const diffusion::Objective& objective, at::Device device,
+                                    const comm::Group& world) const {
   at::NoGradGuard no_grad;
   const int64_t n = images_.size(0);
-  const bool discrete = std::holds_alternative<diffusion::Iddpm>(objective);
+  at::Tensor mse = at::zeros({n}, at::kFloat);
+  const int64_t round = micro_batch_ * world.size();
+  for (int64_t start = 0; start < n; start += round) {
+    const int64_t first = start + micro_batch_ * world.rank();
+    if (first < n) {
+      const int64_t size = std::min(micro_batch_, n - first);
+      mse.narrow(0, first, size).copy_(errors(denoiser, objective, device, first, size));
+    } else {
+      // Where weights are divided every rank takes part in every forward pass.
+      (void)errors(denoiser, objective, device, 0, std::min(micro_batch_, n));
+    }
+  }
+  world.all_reduce(mse);  // each element is of one rank, and 0 of the others
   std::vector<double> sums(static_cast<size_t>(num_bands_), 0.0);
   std::vector<int64_t> counts(static_cast<size_t>(num_bands_), 0);
-  for (int64_t first = 0; first < n; first += micro_batch_) {
-    const int64_t size = std::min(micro_batch_, n - first);
-    at::Tensor t = at::empty({size}, at::kFloat);
-    for (int64_t i = 0; i < size; ++i) {
-      const double time = validation_time(first + i, n, num_bands_, diffusion::time_end(objective));
-      t.mutable_data_ptr<float>()[i] = static_cast<float>(discrete ? std::floor(time) : time);
-    }
-    const at::Tensor x0 = data::to_float(images_.narrow(0, first, size), device);
-    const at::Tensor t_device = t.to(device);
-    const diffusion::NoisedBatch batch =
-        diffusion::noise_at(objective, x0, {.t = t_device, .weights = at::ones_like(t_device)},
-                            {.seed = seed_,
-                             .step = 0,
-                             .sample_index = at::arange(first, first + size, at::kLong),
-                             .noise = RandomPurpose::kValidation,
-                             .timestep = RandomPurpose::kValidation});
-    const at::Tensor prediction =
-        denoiser.forward(batch.x_t, batch.t, {.labels = labels_.narrow(0, first, size).to(device)});
-    const at::Tensor mse = diffusion::loss(objective, prediction, batch, x0).mse.to(at::kCPU);
-    for (int64_t i = 0; i < size; ++i) {
-      const auto band = static_cast<size_t>((first + i) % num_bands_);
-      sums[band] += static_cast<double>(mse.const_data_ptr<float>()[i]);
-      ++counts[band];
-    }
+  for (int64_t i = 0; i < n; ++i) {
+    const auto band = static_cast<size_t>(i % num_bands_);
+    sums[band] += static_cast<double>(mse.const_data_ptr<float>()[i]);
+    ++counts[band];
   }
   ValidationLoss result;
   double total = 0.0;

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "kinora/comm/group.h"
 #include "kinora/data/source.h"
 #include "kinora/diffusion/denoiser.h"
 #include "kinora/diffusion/objective.h"
@@ -25,11 +26,17 @@ class Validation {
   Validation(const data::Source& held_out, int64_t height, int64_t width, int64_t num_bands,
              int64_t micro_batch, uint64_t seed);
 
+  /// The ranks of `world` share the work; each calls it and gets the same.
   [[nodiscard]] ValidationLoss evaluate(diffusion::Denoiser& denoiser,
-                                        const diffusion::Objective& objective,
-                                        at::Device device) const;
+                                        const diffusion::Objective& objective, at::Device device,
+                                        const comm::Group& world = {}) const;
 
  private:
+  /// Of samples [first, first + size): mean squared errors, fp32 [size] on the CPU.
+  [[nodiscard]] at::Tensor errors(diffusion::Denoiser& denoiser,
+                                  const diffusion::Objective& objective, at::Device device,
+                                  int64_t first, int64_t size) const;
+
   at::Tensor images_;  // [n, C, H, W]: uint8 pixels or float32 latents
   at::Tensor labels_;  // int64 [n]
   int64_t num_bands_;

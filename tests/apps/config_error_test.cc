@@ -67,7 +67,7 @@ INSTANTIATE_TEST_SUITE_P(
                 kUsage,
                 {"train.micro_batch", "divide train.global_batch", "3"}},
         Refusal{"schedule_without_horizon", {"lr.schedule=cosine"}, kUsage, {"lr.horizon"}},
-        Refusal{"two_ranks", {"--ranks", "2"}, kUsage, {"--ranks must be 1", "2"}},
+        Refusal{"no_ranks", {"--ranks", "0"}, kUsage, {"--ranks must be auto or a positive", "0"}},
         Refusal{"unknown_flag", {"--no-such-flag"}, kUsage, {"--no-such-flag"}},
         Refusal{"resume_from_nowhere",
                 {"--resume", "/nowhere/step-1"},

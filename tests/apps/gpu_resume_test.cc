@@ -77,7 +77,9 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"fp8_bf16", with(kWide, {"train.fp8=true"})},
         Case{"fp8_without_graphs", with(kWide, {"train.fp8=true", "kernels.graphs=off"})},
         Case{"fp8_accumulated",
-             with(kWide, {"train.fp8=true", "train.micro_batch=4", "train.recompute=block"})}),
+             with(kWide, {"train.fp8=true", "train.micro_batch=4", "train.recompute=block"})},
+        Case{"fp8_current", with(kWide, {"train.fp8=true", "train.fp8_scaling=current"})},
+        Case{"fp8_block", with(kWide, {"train.fp8=true", "train.fp8_scaling=block"})}),
     [](const auto& info) { return info.param.name; });
 
 class GpuPinnedTest : public RunTest {
@@ -150,6 +152,49 @@ TEST_F(GpuPinnedTest, Fp8SwitchedOnMeasuresFirstAndSaysSo) {
   EXPECT_NE(outcome.err.find("the checkpoint has no scales of fp8"), std::string::npos)
       << outcome.err;
   EXPECT_TRUE(fs::exists(run_dir("run") / "checkpoints/step-20/fp8.safetensors"));
+}
+
+TEST_F(GpuPinnedTest, OnlyDelayedScalingMeasuresFirst) {
+  constexpr const char* kWarning = "the checkpoint has no scales of fp8";
+  ASSERT_EQ(train_on_gpu({"train.steps=10", "train.fp8=true"}).exit_code, 0);
+  Outcome outcome = train_on_gpu(
+      {"train.steps=20", "train.fp8=true", "train.fp8_scaling=current", "--resume", "auto"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(outcome.err.find(kWarning), std::string::npos) << outcome.err;
+  EXPECT_FALSE(fs::exists(run_dir("run") / "checkpoints/step-20/fp8.safetensors"));
+  outcome = train_on_gpu({"train.steps=30", "train.fp8=true", "--resume", "auto"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_NE(outcome.err.find(kWarning), std::string::npos) << outcome.err;
+}
+
+/// Mean loss of the last steps of a run of 60.
+double last_loss(const fs::path& run) {
+  constexpr size_t kLast = 20;
+  const std::vector<LogLine> log = read_log(run);
+  EXPECT_EQ(log.size(), 60U);
+  double sum = 0.0;
+  for (size_t i = log.size() - kLast; i < log.size(); ++i) {
+    sum += log[i].at("loss").get<double>();
+  }
+  return sum / kLast;
+}
+
+// In bf16 the loss falls from 1.0 to a mean of 0.109 over the last steps (0.04 % from fp32's, on a
+// CPU); 1,000 steps of a larger model differed by 0.2 % between bf16 and fp8.
+TEST_F(GpuPinnedTest, LossesInFp8FollowThoseInBf16) {
+  constexpr double kTolerance = 0.05;
+  const auto loss = [&](const std::string& name, const Arguments& more) {
+    Arguments all = {"train.device=cuda", "train.deterministic=true", "train.steps=60"};
+    train_well(run_dir(name), with(with(all, kWide), more));
+    return last_loss(run_dir(name));
+  };
+  const double expected = loss("bf16", {});
+  EXPECT_LT(expected, 0.2) << "nothing was learned";
+  for (const std::string scaling : {"delayed", "current", "block"}) {
+    EXPECT_NEAR(loss(scaling, {"train.fp8=true", "train.fp8_scaling=" + scaling}), expected,
+                kTolerance * expected)
+        << scaling;
+  }
 }
 
 }  // namespace

@@ -1,13 +1,16 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
+
+#include <memory>
 
 #include "kinora/core/error.h"
 #include "kinora/diffusion/objective.h"
 #include "kinora/ops/block_kernels.h"
 #include "kinora/ops/random.h"
+#include "kinora/train/benchmark.h"
 #include "kinora/train/setup.h"
+#include "kinora/train/trainable.h"
 #include "kinora/train/training_step.h"
 #include "tests/train/tiny_dit.h"
 
@@ -29,40 +32,46 @@ std::vector<data::Batch> micro_batches() {
   return batches;
 }
 
-void add_gradients(TinyDit& tiny) {
+RunConfig tiny_config() {
+  RunConfig config;
+  config.model = TinyDit::config();
+  return config;
+}
+
+std::unique_ptr<Trainable> trainable_on(Path path) {
+  RunConfig config = tiny_config();
+  config.path = path;
+  const parallel::Mesh mesh({}, config.parallel.mesh());
+  auto trainable = std::make_unique<Trainable>(config, mesh, at::kCPU, /*seed=*/5);
+  randomise_zeros(trainable->model().named_parameters(), trainable->arena());
+  return trainable;
+}
+
+void add_gradients(Trainable& trainable) {
   const diffusion::Objective objective = diffusion::Iddpm(1000, true);
-  TrainingStep step(tiny.model, objective, nullptr,
+  TrainingStep step(trainable.model(), trainable.boosted(), objective, nullptr,
                     {.seed = 1, .label_dropout = 0.1, .null_class = 16, .global_batch = 8});
-  (void)step.forward_backward(micro_batches(), 5, at::ones({}, at::kFloat));
+  (void)step.forward_backward(micro_batches(), 5);
 }
 
 // The first micro-batch overwrites what the last step left, the second adds to it.
 TEST(FastPathTest, OverwrittenGradientsOfTwoMicroBatchesEqualThePlainPaths) {
-  TinyDit plain;
-  add_gradients(plain);
-  TinyDit fast;
-  fast.model.use_fast_path(
-      std::make_shared<ops::BlockKernels>(ops::KernelOptions(), at::kCPU, at::kFloat, false));
-  fast.model.overwrite_gradients();
-  for (const optim::Bucket& bucket : fast.arena.buckets()) {
+  const auto plain = trainable_on(Path::kPlain);
+  add_gradients(*plain);
+  const auto fast = trainable_on(Path::kFast);
+  for (const optim::Bucket& bucket : fast->arena().buckets()) {
     if (!bucket.fp32_island) {
       at::Tensor(bucket.grad).fill_(7.0);
     }
   }
-  add_gradients(fast);
-  const auto expected = plain.model.named_parameters();
-  const auto got = fast.model.named_parameters();
+  add_gradients(*fast);
+  const auto expected = plain->model().named_parameters();
+  const auto got = fast->model().named_parameters();
   for (size_t i = 0; i < expected.size(); ++i) {
     const at::Tensor difference = got[i].parameter->grad - expected[i].parameter->grad;
     const double scale = expected[i].parameter->grad.norm().item<double>();
     EXPECT_LT(difference.norm().item<double>(), 1e-4 * scale + 1e-7) << expected[i].path;
   }
-}
-
-RunConfig tiny_config() {
-  RunConfig config;
-  config.model = TinyDit::config();
-  return config;
 }
 
 ErrorKind refusal(const RunConfig& config) {

@@ -75,9 +75,10 @@ TEST(NonFiniteTest, FiniteRestIsDescribed) {
 TEST(NonFiniteTest, GradientsAreNamed) {
   TinyDit tiny;
   const auto parameters = tiny.model.named_parameters();
-  EXPECT_TRUE(non_finite_gradients(parameters).empty());
+  EXPECT_TRUE(non_finite_gradients(parameters, tiny.arena).empty());
   parameters[3].parameter->grad.flatten()[1].fill_(std::numeric_limits<double>::quiet_NaN());
-  EXPECT_EQ(non_finite_gradients(parameters), (std::vector<std::string>{parameters[3].path}));
+  EXPECT_EQ(non_finite_gradients(parameters, tiny.arena),
+            (std::vector<std::string>{parameters[3].path}));
 }
 
 }  // namespace

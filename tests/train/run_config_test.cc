@@ -34,6 +34,7 @@ TEST(RunConfigTest, DumpParsesBackToTheSame) {
   config.objective.shift = 1.0 / 3.0;
   config.train.precision = Precision::kBf16;
   config.train.recompute = "block:3";
+  config.train.fp8_scaling = ops::Fp8Scaling::kBlock;
   config.lr.value = 1.23456789012345678e-4;
   config.ema_decays = {0.9999, 0.1};
   config.sample.sampling.guidance_interval = {0.1, 0.9};
@@ -44,6 +45,7 @@ TEST(RunConfigTest, DumpParsesBackToTheSame) {
   EXPECT_EQ(back.data.path, config.data.path);
   EXPECT_EQ(back.ema_decays, config.ema_decays);
   EXPECT_EQ(back.train.precision, Precision::kBf16);
+  EXPECT_EQ(back.train.fp8_scaling, ops::Fp8Scaling::kBlock);
 }
 
 TEST(RunConfigTest, ConditionsAcrossKeysAreChecked) {

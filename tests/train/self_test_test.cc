@@ -20,7 +20,7 @@ std::string run(TinyDit& tiny, double lr, const std::string& keep_zero = "none")
         parameter->grad.fill_(1.0);
       }
     }
-    test.see_gradients();
+    test.see_gradients(tiny.arena);
     optimizer.step(tiny.arena, lr);
   }
   try {
@@ -72,7 +72,7 @@ TEST(SelfTestTest, OneGradientInTwentyStepsIsEnough) {
         parameters[i].parameter->grad.flatten()[0].fill_(-1e-6);
       }
     }
-    test.see_gradients();
+    test.see_gradients(tiny.arena);
     optimizer.step(tiny.arena, 1e-3);
   }
   EXPECT_NO_THROW(test.finish(tiny.arena));

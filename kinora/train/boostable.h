@@ -1,0 +1,54 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "kinora/comm/group.h"
+#include "kinora/nn/module.h"
+#include "kinora/nn/plan.h"
+#include "kinora/ops/bucket_hook.h"
+#include "kinora/optim/arena.h"
+
+namespace kinora::train {
+
+/// What the Booster needs of a model: the seam between it and Kinora's own models on one side,
+/// torch::nn::Modules on the other.
+class Boostable {
+ public:
+  Boostable() = default;
+  Boostable(const Boostable&) = delete;
+  Boostable& operator=(const Boostable&) = delete;
+  virtual ~Boostable() = default;
+
+  /// Parameters and buffers by name.
+  [[nodiscard]] virtual nn::Module& module() = 0;
+  [[nodiscard]] virtual std::vector<nn::BucketSpec> buckets() const = 0;
+
+  /// Calls the hook before and after it reads a bucket in forward, too. Else the whole weights lie
+  /// there from step to step, and the hook hears of gradients alone.
+  [[nodiscard]] virtual bool tells_reads() const = 0;
+  /// Overwrites the gradients of ring buckets where a pass starts without any.
+  [[nodiscard]] virtual bool overwrites_gradients() const { return false; }
+  /// Computes in fp8, from weights that it quantises in begin_step().
+  [[nodiscard]] virtual bool is_fp8() const { return false; }
+  /// Magnitudes (fp32) of which a step starts with the largest over all ranks; undefined: none.
+  [[nodiscard]] virtual at::Tensor magnitudes() const { return {}; }
+
+  /// The parameters have their memory, filled as their nn::Init says: the model goes there, and may
+  /// give them other values. All ranks of `world` call it.
+  virtual void settle(optim::Arena& arena, const comm::Group& world) = 0;
+  virtual void tell_buckets(ops::BucketHook hook) = 0;
+  /// Buffers of module() are other tensors than before.
+  virtual void buffers_replaced() {}
+
+  /// Before the passes of an optimizer step.
+  virtual void begin_step() {}
+  /// Before forward and backward of a micro-batch, or if not tells_reads() before backward.
+  /// overwrite: gradients hold nothing yet.
+  virtual void begin_pass(bool overwrite) = 0;
+  /// After backward.
+  virtual void end_pass() {}
+};
+
+}  // namespace kinora::train

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kinora/ops/kernel_options.h"
+#include "kinora/parallel/mesh.h"
+
+namespace kinora::train {
+
+enum class Precision { kFp32, kBf16, kFp16 };
+enum class DeviceChoice { kAuto, kCpu, kCuda };
+
+/// How ranks share the work; in a recipe the keys parallel.*.
+struct PluginConfig {
+  /// What the ranks along `shard` divide: 0: nothing; 1: master weights, moments and averages; 2:
+  /// and gradients; 3: and what forward reads. -1: as the plugin says, else 0.
+  int64_t zero_stage = -1;
+  int64_t replicate = 1;  ///< groups of ranks that each divide the whole state
+  int64_t shard = 0;      ///< ranks that divide it; 0: those that remain
+  int64_t pp_size = 1;    ///< stages of a pipeline: 1 so far
+  int64_t sp_size = 1;    ///< ranks that divide a sequence: 1 so far
+  int64_t tp_size = 1;    ///< ranks that divide tensors: 1 so far
+  /// Gradients travel and are summed in this type: fp32, or bf16 for half the bytes.
+  Precision reduce_type = Precision::kFp32;
+  bool fp8_across = false;  ///< what crosses hosts travels in 8 bits (comm/quantised.h)
+  /// Stages 2 and 3: false reduces once a step, with the memory of whole gradients.
+  bool reduce_each_micro_batch = true;
+
+  [[nodiscard]] parallel::MeshShape mesh() const;
+};
+
+/// What a Booster does to models.
+struct BoosterOptions {
+  std::string plugin = {};  ///< ddp, zero1, zero2 or zero3; empty: as plugin_config.zero_stage says
+  PluginConfig plugin_config = {};
+  /// Of the copies of the weights that forward reads; master, moments and averages are fp32.
+  Precision precision = Precision::kBf16;
+  double grad_clip = 0.0;  ///< clip gradients to this global norm; 0: as AdamWConfig says
+  bool use_fp8 = false;    ///< 8-bit matrix products, of Kinora's own models alone
+  std::vector<double> ema_decays = {};  ///< of averaged weights, at most 4
+  DeviceChoice device = DeviceChoice::kAuto;
+  uint64_t seed = 0;  ///< of the initial values of Kinora's own models
+  ops::Switch optimizer_kernel = ops::Switch::kAuto;  ///< off: the update as libtorch's calls
+};
+
+/// The stage of ZeRO that plugin and plugin_config ask for. kConfig where they contradict each
+/// other, or ask for what is not there.
+[[nodiscard]] int zero_stage(const std::string& plugin, const PluginConfig& config);
+
+}  // namespace kinora::train

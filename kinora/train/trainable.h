@@ -1,0 +1,34 @@
+#pragma once
+
+#include <memory>
+
+#include "kinora/models/dit.h"
+#include "kinora/ops/block_kernels.h"
+#include "kinora/parallel/mesh.h"
+#include "kinora/train/booster.h"
+#include "kinora/train/run_config.h"
+
+namespace kinora::train {
+
+/// The model of a recipe, on the path that the recipe asks for, boosted.
+class Trainable {
+ public:
+  /// `config.model` is resolved. All ranks of the mesh make one. kConfig where the recipe cannot be
+  /// had.
+  Trainable(const RunConfig& config, const parallel::Mesh& mesh, at::Device device, uint64_t seed);
+
+  [[nodiscard]] models::DiT& model() { return *model_; }
+  /// Null: the plain path.
+  [[nodiscard]] ops::BlockKernels* kernels() const { return kernels_.get(); }
+  [[nodiscard]] Boosted& boosted() { return boosted_; }
+
+  [[nodiscard]] optim::Arena& arena() const { return boosted_.arena(); }
+  [[nodiscard]] optim::AdamW& optimizer() const { return boosted_.optimizer(); }
+
+ private:
+  std::unique_ptr<models::DiT> model_;
+  std::shared_ptr<ops::BlockKernels> kernels_;
+  Boosted boosted_;
+};
+
+}  // namespace kinora::train

@@ -1,0 +1,86 @@
+// Any rank of a run that is killed at any moment: the run goes on from a whole checkpoint.
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <chrono>
+#include <iostream>
+#include <random>
+#include <thread>
+
+#include "tests/apps/rank_process.h"
+#include "tests/apps/run_folder.h"
+
+namespace kinora::apps {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+class KillRanksTest : public RunTest, public testing::WithParamInterface<int> {
+ protected:
+  /// Saves every step; most of a checkpoint is the table of many classes, which costs a step
+  /// little.
+  [[nodiscard]] static Arguments settings(int64_t steps) {
+    return {"model.num_classes=30000",
+            "model.depth=1",
+            "train.global_batch=4",
+            "train.micro_batch=1",
+            "checkpoint.every=1",
+            "checkpoint.keep_last=2",
+            "train.steps=" + std::to_string(steps),
+            "--resume",
+            "auto",
+            "--ranks",
+            std::to_string(GetParam())};
+  }
+
+  static int64_t newest(const fs::path& run) {
+    const std::vector<int64_t> steps =
+        fs::exists(run / "checkpoints") ? checkpoint_steps(run) : std::vector<int64_t>();
+    return steps.empty() ? 0 : steps.back();
+  }
+};
+
+TEST_P(KillRanksTest, EveryKillLeavesAWholeCheckpoint) {
+  constexpr int kKills = 10;
+  const fs::path run = run_dir("killed");
+  std::mt19937 random(20261121);
+  std::uniform_int_distribution<int> victim(0, GetParam() - 1);
+  std::uniform_int_distribution<int> moment(0, 500);
+  int64_t saved = 0;
+  for (int kill = 0; kill < kKills; ++kill) {
+    Program program(kinora_program(), train_command(run, settings(1'000'000)), folder());
+    const Clock::time_point end = Clock::now() + std::chrono::seconds(120);
+    while (newest(run) <= saved && Clock::now() < end) {
+      ASSERT_TRUE(program.is_running()) << program.error_text();
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(moment(random)));
+    const pid_t rank = rank_process(run, victim(random));
+    ASSERT_GT(rank, 0) << program.error_text();
+    ASSERT_EQ(::kill(rank, SIGKILL), 0);
+    const Outcome outcome = program.wait(std::chrono::seconds(60));
+    EXPECT_EQ(outcome.exit_code, 128 + SIGKILL);
+    // Not one checkpoint that was there under its name was found to be damaged.
+    EXPECT_EQ(outcome.err.find("trying the one before"), std::string::npos) << outcome.err;
+    ASSERT_GT(newest(run), saved) << outcome.err;
+    saved = newest(run);
+  }
+  std::cout << kKills << " kills, " << saved << " steps saved\n";
+
+  const int64_t last = saved + 3;
+  ASSERT_EQ(run_kinora(train_command(run, settings(last)), folder()).exit_code, 0);
+  Arguments uninterrupted = train_command(run_dir("uninterrupted"), settings(last));
+  uninterrupted.emplace_back("checkpoint.every=0");
+  ASSERT_EQ(run_kinora(uninterrupted, folder()).exit_code, 0);
+  const std::string step = "checkpoints/step-" + std::to_string(last);
+  expect_same_state(run / step, run_dir("uninterrupted") / step);
+  expect_same_log(run, run_dir("uninterrupted"), last);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, KillRanksTest, testing::Values(2, 4),
+                         testing::PrintToStringParamName());
+
+}  // namespace
+}  // namespace kinora::apps

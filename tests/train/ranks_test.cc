@@ -1,0 +1,364 @@
+// Training on several ranks against one rank with the same global batch, and what they exchange
+// against closed forms (Rajbhandari et al. 2020, "ZeRO", section 7).
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "kinora/ops/random.h"
+#include "kinora/train/benchmark.h"
+#include "kinora/train/trainable.h"
+#include "kinora/train/training_step.h"
+#include "tests/comm/ranks.h"
+
+namespace kinora::train {
+namespace {
+
+constexpr uint64_t kSeed = 7;
+
+/// Six blocks: two buckets of modulation, of which the second is smaller.
+RunConfig tiny() {
+  RunConfig config;
+  config.model.depth = 6;
+  config.model.hidden = 32;
+  config.model.heads = 2;
+  config.model.patch = 2;
+  config.model.in_channels = 4;
+  config.model.height = 8;
+  config.model.width = 8;
+  config.model.num_classes = 10;
+  config.model.time_scale = 1.0;
+  config.model = models::resolved(config.model);
+  config.path = Path::kPlain;
+  config.train.global_batch = 8;
+  config.train.device = DeviceChoice::kCpu;
+  config.optim.max_grad_norm = 0.5;
+  // Where a gradient is almost zero, AdamW's first updates hang on its last bits.
+  config.optim.eps = 1e-2;
+  config.ema_decays = {0.9, 0.5};
+  return config;
+}
+
+std::vector<data::Batch> batches_of(const RunConfig& config, const parallel::Mesh& mesh,
+                                    int64_t step) {
+  const int64_t micro_batch = config.micro_batch(mesh.data_ranks());
+  const int64_t own = config.train.global_batch / mesh.data_ranks();
+  std::vector<data::Batch> batches;
+  for (int64_t done = 0; done < own; done += micro_batch) {
+    const int64_t first = step * config.train.global_batch + mesh.data_rank() * own + done;
+    data::Batch batch;
+    batch.sample_index = at::arange(first, first + micro_batch, at::kLong);
+    batch.labels = batch.sample_index.remainder(config.model.num_classes);
+    batch.images = ops::random_uniform({micro_batch, 4, 8, 8}, batch.sample_index, kSeed, 0,
+                                       RandomPurpose::kTest, at::kCPU);
+    batches.push_back(std::move(batch));
+  }
+  return batches;
+}
+
+/// What a few steps come to.
+struct Outcome {
+  std::vector<float> losses;
+  std::vector<float> norms;
+  at::Tensor weights;
+  at::Tensor averages;
+};
+
+class TinyRun {
+ public:
+  TinyRun(const RunConfig& config, const comm::Group& world)
+      : config_(config),
+        mesh_(world, config.parallel.mesh()),
+        objective_(diffusion::make_objective(config.objective, config.model.learn_sigma)),
+        trainable(config_, mesh_, at::kCPU, kSeed),
+        step_(trainable.model(), trainable.boosted(), objective_, nullptr,
+              {.seed = kSeed,
+               .label_dropout = 0.3,
+               .null_class = config.model.num_classes,
+               .global_batch = config.train.global_batch,
+               .device = at::kCPU,
+               .graphs = false}) {
+    randomise_zeros(trainable.model().named_parameters(), trainable.arena());
+    trainable.arena().reset_averages();
+  }
+
+  void step(Outcome* outcome) {
+    const at::Tensor loss = step_.forward_backward(batches_of(config_, mesh_, steps_), steps_);
+    const optim::StepResult result =
+        trainable.optimizer().wait_report(trainable.boosted().enqueue_update(1e-2, loss));
+    outcome->losses.push_back(result.loss);
+    outcome->norms.push_back(result.grad_norm);
+    ++steps_;
+  }
+
+  at::Tensor all(optim::Role role) {
+    std::vector<at::Tensor> values;
+    for (const auto& [path, parameter] : trainable.model().named_parameters()) {
+      values.push_back(trainable.arena().export_parameter(path, role).flatten());
+    }
+    return at::cat(values);
+  }
+
+ private:
+  RunConfig config_;
+  parallel::Mesh mesh_;
+  diffusion::Objective objective_;
+
+ public:
+  Trainable trainable;
+
+ private:
+  TrainingStep step_;
+  int64_t steps_ = 0;
+};
+
+Outcome outcome_of(const RunConfig& config, const comm::Group& world) {
+  TinyRun run(config, world);
+  Outcome outcome;
+  for (int i = 0; i < 4; ++i) {
+    run.step(&outcome);
+  }
+  outcome.weights = run.all(optim::Role::master());
+  outcome.averages = run.all(optim::Role::average(1));
+  return outcome;
+}
+
+void expect_close(const Outcome& got, const Outcome& want, double tolerance) {
+  for (size_t i = 0; i < want.losses.size(); ++i) {
+    EXPECT_NEAR(got.losses[i], want.losses[i], tolerance * want.losses[i]) << "step " << i;
+    EXPECT_NEAR(got.norms[i], want.norms[i], tolerance * want.norms[i]) << "step " << i;
+  }
+  // Updates are of the order of the learning rate, 0.01.
+  EXPECT_TRUE(at::allclose(got.weights, want.weights, 0.0, tolerance))
+      << (got.weights - want.weights).abs().max().item<double>();
+  EXPECT_TRUE(at::allclose(got.averages, want.averages, 0.0, tolerance));
+}
+
+constexpr double kRounding = 2e-5;  // of sums in another order
+
+class RanksTest : public testing::TestWithParam<int64_t> {};
+
+TEST_P(RanksTest, EveryStageEqualsOneRank) {
+  comm::run_on_ranks(GetParam(), [](const comm::Group& world) {
+    for (const Path path : {Path::kPlain, Path::kFast}) {
+      RunConfig config = tiny();
+      config.path = path;
+      const Outcome want = outcome_of(config, {});
+      ASSERT_GT(want.norms[0], config.optim.max_grad_norm) << "clipping is not seen";
+      struct Case {
+        int64_t stage;
+        int64_t micro_batch;  // 0: all at once
+        bool reduce_each;
+      };
+      for (const Case& c : {Case{0, 0, true}, Case{0, 1, true}, Case{1, 1, true}, Case{2, 0, true},
+                            Case{2, 1, true}, Case{2, 1, false}, Case{3, 0, true}, Case{3, 1, true},
+                            Case{3, 1, false}}) {
+        SCOPED_TRACE("path " + std::to_string(static_cast<int>(path)) + ", stage " +
+                     std::to_string(c.stage) + ", micro-batch " + std::to_string(c.micro_batch) +
+                     (c.reduce_each ? ", reduced each" : ", reduced once"));
+        config.parallel.zero_stage = c.stage;
+        config.train.micro_batch = c.micro_batch;
+        config.parallel.reduce_each_micro_batch = c.reduce_each;
+        expect_close(outcome_of(config, world), want, kRounding);
+      }
+    }
+  });
+}
+
+TEST_P(RanksTest, RecomputationAndHalfTypesEqualOneRank) {
+  comm::run_on_ranks(GetParam(), [](const comm::Group& world) {
+    for (const int stage : {0, 2, 3}) {
+      SCOPED_TRACE("stage " + std::to_string(stage));
+      RunConfig config = tiny();
+      config.parallel.zero_stage = stage;
+      config.train.recompute = "block:4";
+      expect_close(outcome_of(config, world), outcome_of(config, {}), kRounding);
+      config.train.precision = Precision::kBf16;
+      const Outcome alone = outcome_of(config, {});
+      // Other micro-batches round to bf16 at other places.
+      expect_close(outcome_of(config, world), alone, 2e-2);
+      config.train.precision = Precision::kFp32;
+      config.parallel.reduce_type = Precision::kBf16;
+      expect_close(outcome_of(config, world), outcome_of(config, {}), 1e-2);
+    }
+  });
+}
+
+TEST_P(RanksTest, StagesGiveTheSameBits) {
+  comm::run_on_ranks(GetParam(), [](const comm::Group& world) {
+    RunConfig config = tiny();
+    config.optim.max_grad_norm = 0.0;  // the norm is summed in another order
+    const Outcome want = outcome_of(config, world);
+    for (const int stage : {1, 2, 3}) {
+      config.parallel.zero_stage = stage;
+      const Outcome got = outcome_of(config, world);
+      EXPECT_EQ(got.losses, want.losses) << "stage " << stage;
+      EXPECT_TRUE(at::equal(got.weights, want.weights)) << "stage " << stage;
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, RanksTest, testing::Values(2, 4),
+                         testing::PrintToStringParamName());
+
+TEST(HybridRanksTest, DividedTwiceOverEqualsOneRank) {
+  comm::run_on_ranks(4, [](const comm::Group& world) {
+    RunConfig config = tiny();
+    const Outcome want = outcome_of(config, {});
+    config.parallel.replicate = 2;
+    for (const int stage : {0, 1, 2, 3}) {
+      for (const int64_t micro_batch : {0, 1}) {
+        SCOPED_TRACE("stage " + std::to_string(stage));
+        config.parallel.zero_stage = stage;
+        config.train.micro_batch = micro_batch;
+        expect_close(outcome_of(config, world), want, kRounding);
+      }
+    }
+  });
+}
+
+// Phi elements, padding included, of which `ring` lie in buckets of blocks and modulation.
+TEST(RanksTrafficTest, IsThatOfTheClosedForms) {
+  comm::run_on_ranks(2, [](const comm::Group& world) {
+    using comm::Operation;
+    for (int stage = 0; stage <= 3; ++stage) {
+      SCOPED_TRACE("stage " + std::to_string(stage));
+      RunConfig config = tiny();
+      config.path = Path::kFast;
+      config.parallel.zero_stage = stage;
+      config.train.micro_batch = 2;  // two passes
+      TinyRun run(config, world);
+      int64_t phi = 0;
+      int64_t ring = 0;
+      int64_t buckets = 0;
+      std::map<std::string, int64_t> last;  // of each ring, its last kRingBuffers buckets
+      for (const optim::Bucket& bucket : run.trainable.arena().buckets()) {
+        phi += bucket.numel;
+        ring += bucket.ring.empty() ? 0 : bucket.numel;
+        ++buckets;
+      }
+      Outcome outcome;
+      run.step(&outcome);
+      run.step(&outcome);  // the order of use is known
+      const comm::Group& group = run.trainable.boosted().parallel()->shard_group();
+      group.reset_traffic();
+      run.step(&outcome);
+      const int64_t scalars = (stage > 0 ? 2 : 1) * 4;  // the loss, and the norm of slices
+      EXPECT_EQ(group.traffic(Operation::kAllReduce).bytes, scalars + (stage == 0 ? 4 * phi : 0));
+      // Stages 2 and 3 reduce the blocks' gradients after both passes.
+      const int64_t reduced = stage == 0 ? 0 : stage == 1 ? 4 * phi : 4 * (phi + ring);
+      EXPECT_EQ(group.traffic(Operation::kReduceScatter).bytes, reduced);
+      const int64_t gathered = group.traffic(Operation::kAllGather).bytes;
+      if (stage <= 2) {
+        EXPECT_EQ(gathered, stage == 0 ? 0 : 4 * phi);
+      } else {
+        // Each pass gathers forward and backward, but for what still lies in the rings' buffers:
+        // both slabs, and the last two of six blocks.
+        const auto& all = run.trainable.arena().buckets();
+        const int64_t slabs = all[1].numel + all[2].numel;
+        const int64_t block = all[3].numel;
+        EXPECT_EQ(gathered, 4 * (phi - ring) + 2 * 4 * (slabs + (6 + 4) * block));
+      }
+      EXPECT_EQ(group.traffic(Operation::kBroadcast).calls, 0);
+    }
+  });
+}
+
+// Bytes of parameters, gradients, moments and averages of a rank (with two averages), all fp32 but
+// the blocks' weights.
+TEST(RanksMemoryTest, IsThatOfTheClosedForms) {
+  comm::run_on_ranks(4, [](const comm::Group& world) {
+    for (int stage = 0; stage <= 3; ++stage) {
+      SCOPED_TRACE("stage " + std::to_string(stage));
+      RunConfig config = tiny();
+      config.train.precision = Precision::kBf16;
+      config.parallel.zero_stage = stage;
+      TinyRun run(config, world);
+      const optim::Arena& arena = run.trainable.arena();
+      int64_t phi = 0;
+      int64_t ring = 0;
+      int64_t buffers = 0;
+      std::map<std::string, int64_t> largest;
+      for (const optim::Bucket& bucket : arena.buckets()) {
+        phi += bucket.numel;
+        if (!bucket.ring.empty()) {
+          ring += bucket.numel;
+          largest[bucket.ring] = std::max(largest[bucket.ring], bucket.numel);
+        }
+      }
+      for (const auto& [name, numel] : largest) {
+        buffers += static_cast<int64_t>(optim::kRingBuffers) * numel;
+      }
+      const int64_t islands = phi - ring;
+      const int64_t ranks = stage == 0 ? 1 : 4;
+      EXPECT_EQ(arena.bytes(optim::Role::exp_avg()), 4 * phi / ranks);
+      EXPECT_EQ(arena.bytes(optim::Role::exp_avg_sq()), 4 * phi / ranks);
+      EXPECT_EQ(arena.bytes(optim::Role::average(0)), 4 * phi / ranks);
+      EXPECT_EQ(arena.bytes(optim::Role::average(1)), 4 * phi / ranks);
+      // Islands are read as they are: their whole values hold the master.
+      EXPECT_EQ(arena.bytes(optim::Role::master()), 4 * islands + 4 * ring / ranks);
+      EXPECT_EQ(arena.bytes(optim::Role::compute()),
+                stage == 3 ? 2 * ring / 4 + 2 * buffers : 2 * ring);
+      EXPECT_EQ(arena.bytes(optim::Role::grad()),
+                stage >= 2 ? 4 * islands + 4 * ring / 4 + 4 * buffers : 4 * phi);
+    }
+  });
+}
+
+// Nothing of the initial values depends on who makes them.
+TEST(RanksConstructionTest, GivesTheBitsOfOneRank) {
+  comm::run_on_ranks(4, [](const comm::Group& world) {
+    RunConfig config = tiny();
+    TinyRun alone(config, {});
+    const at::Tensor want = alone.all(optim::Role::master());
+    for (const int stage : {1, 2, 3}) {
+      config.parallel.zero_stage = stage;
+      TinyRun run(config, world);
+      EXPECT_TRUE(at::equal(run.all(optim::Role::master()), want)) << "stage " << stage;
+      EXPECT_TRUE(at::equal(run.all(optim::Role::average(0)), want)) << "stage " << stage;
+    }
+  });
+}
+
+// Forward reads the average while it is bound, and the same weights as before afterwards.
+TEST(RanksConstructionTest, BoundAveragesAreReadAndLeft) {
+  comm::run_on_ranks(2, [](const comm::Group& world) {
+    for (const Precision precision : {Precision::kFp32, Precision::kBf16}) {
+      for (const int stage : {0, 1, 3}) {
+        SCOPED_TRACE("stage " + std::to_string(stage));
+        RunConfig config = tiny();
+        config.train.precision = precision;
+        config.parallel.zero_stage = stage;
+        TinyRun run(config, world);
+        Outcome outcome;
+        run.step(&outcome);
+        const at::Tensor raw = run.all(optim::Role::master());
+        run.trainable.boosted().refresh();
+        const at::Tensor x = at::arange(4 * 8 * 8, at::kFloat).view({1, 4, 8, 8}) / 256.0;
+        const auto predict = [&] {
+          const at::NoGradGuard no_grad;
+          return run.trainable.model().forward(x, at::full({1}, 0.5F),
+                                               {.labels = at::full({1}, 3, at::kLong)});
+        };
+        const at::Tensor before = predict();
+        {
+          const optim::BoundWeights bound =
+              run.trainable.arena().bind(optim::WeightSet::average(0));
+          EXPECT_FALSE(at::equal(predict(), before));
+        }
+        EXPECT_TRUE(at::equal(predict(), before));
+        EXPECT_TRUE(at::equal(run.all(optim::Role::master()), raw));
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace kinora::train
