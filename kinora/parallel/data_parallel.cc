@@ -126,12 +126,6 @@ at::Tensor DataParallel::of_all_samples(const at::Tensor& values) const {
   return gathered;
 }
 
-void DataParallel::add_over_slices(const at::Tensor& value) const {
-  if (arena_.options().sharding.divides()) {
-    shard_group().all_reduce(value);
-  }
-}
-
 void DataParallel::refresh() {
   if (std::exchange(is_stale_, false)) {
     arena_.gather();

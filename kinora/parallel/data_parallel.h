@@ -75,15 +75,12 @@ class DataParallel {
   void add_over_samples(const at::Tensor& value) const;
   /// The values of all ranks' samples, each `values` [n], one rank behind the other.
   [[nodiscard]] at::Tensor of_all_samples(const at::Tensor& values) const;
-  /// Sums over ranks that own different slices: of what each has added up over its slices.
-  void add_over_slices(const at::Tensor& value) const;
 
   /// The masters have changed: what forward reads is out of date until the next pass or refresh().
   void weights_changed() { is_stale_ = true; }
   void refresh();
 
   [[nodiscard]] const comm::Group& shard_group() const { return arena_.options().sharding.group; }
-  [[nodiscard]] const comm::Group& replicate_group() const { return replicate_; }
 
  private:
   /// A buffer of a ring: whose parameters it holds, and whether they are on their way.

@@ -65,7 +65,8 @@ void describe_train(Fields& fields, TrainOptions& train) {
              "Steps between entries of TensorBoard (log.jsonl has all).", at_least(1));
   fields.add(
       "stall_timeout", train.stall_timeout,
-      "Seconds without any progress, on any rank, after which a table of all ranks is printed "
+      "Several ranks: seconds without any progress, on any of them, after which a table of all "
+      "ranks is printed "
       "and the run ends (six times as many in checkpoints, validation and samples). 0 = never.",
       at_least(0));
   fields.add("profile_from", train.profile_from,

@@ -130,9 +130,10 @@ class Trainer::Impl {
           std::make_unique<SelfTest>(trainable_->model().named_parameters(), trainable_->arena());
     }
     watchdog_ = std::make_unique<Watchdog>(
-        mesh_.world(), StallOptions{.seconds = config_.train.stall_timeout,
-                                    .data_file = [&loader] { return loader.waits_for(); },
-                                    .end_process = {}});
+        mesh_.world(),
+        StallOptions{.seconds = mesh_.world().size() > 1 ? config_.train.stall_timeout : 0.0,
+                     .data_file = [&loader] { return loader.waits_for(); },
+                     .end_process = {}});
     std::optional<Progress> progress;
     if (writes()) {
       progress.emplace(config_.train.steps, "steps", state_.step);
