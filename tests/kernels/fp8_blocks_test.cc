@@ -48,7 +48,7 @@ TEST(Fp8BlocksTest, AddsTheTermsOfEachSum) {
 }
 
 TEST(Fp8BlocksTest, BringsBackWhatWasQuantised) {
-  const std::vector<float> in = random_values(16 * 128, 5, 3.0F);
+  const std::vector<float> in = random_values(int64_t{16} * 128, 5, 3.0F);
   std::vector<uint8_t> data(in.size());
   std::vector<float> factors(16), out(in.size());
   BlockQuantise quantised;
@@ -62,7 +62,7 @@ TEST(Fp8BlocksTest, BringsBackWhatWasQuantised) {
   BlockSums call;
   call.sums = 1;
   call.terms = 1;
-  call.count = 16 * 128;
+  call.count = int64_t{16} * 128;
   call.pitch = call.count;
   call.data = data.data();
   call.factors = factors.data();

@@ -250,7 +250,7 @@ TEST(RanksTrafficTest, IsThatOfTheClosedForms) {
       const comm::Group& group = run.trainable.boosted().parallel()->shard_group();
       group.reset_traffic();
       run.step(&outcome);
-      const int64_t scalars = (stage > 0 ? 2 : 1) * 4;  // the loss, and the norm of slices
+      const int64_t scalars = int64_t{4} * (stage > 0 ? 2 : 1);  // the loss, and the norm of slices
       EXPECT_EQ(group.traffic(Operation::kAllReduce).bytes, scalars + (stage == 0 ? 4 * phi : 0));
       // Stages 2 and 3 reduce the blocks' gradients after both passes.
       const int64_t reduced = stage == 0 ? 0 : stage == 1 ? 4 * phi : 4 * (phi + ring);
@@ -264,7 +264,7 @@ TEST(RanksTrafficTest, IsThatOfTheClosedForms) {
         const auto& all = run.trainable.arena().buckets();
         const int64_t slabs = all[1].numel + all[2].numel;
         const int64_t block = all[3].numel;
-        EXPECT_EQ(gathered, 4 * (phi - ring) + 2 * 4 * (slabs + (6 + 4) * block));
+        EXPECT_EQ(gathered, 4 * (phi - ring) + 8 * (slabs + 10 * block));
       }
       EXPECT_EQ(group.traffic(Operation::kBroadcast).calls, 0);
     }
