@@ -124,7 +124,8 @@ class Trainer::Impl {
     options.first_position = state_.position;
     options.seed = static_cast<uint64_t>(config_.train.seed);
     options.pinned = device_.is_cuda();
-    data::Loader loader(*data_.train, options);
+    loader_ = std::make_unique<data::Loader>(*data_.train, options);
+    data::Loader& loader = *loader_;
     if (config_.train.self_test && state_.step == 0) {
       self_test_ =
           std::make_unique<SelfTest>(trainable_->model().named_parameters(), trainable_->arena());
@@ -151,7 +152,7 @@ class Trainer::Impl {
       progress->update(record.step, suffix.str());
     };
     while (state_.step < config_.train.steps && !is_stopped(stop)) {
-      profile_steps();
+      profile_steps(/*is_over=*/false);
       enqueue_step(loader);
       while (pending_.size() > steps_ahead()) {
         report(finish_step());
@@ -167,6 +168,7 @@ class Trainer::Impl {
     while (!pending_.empty()) {
       report(finish_step());
     }
+    profile_steps(/*is_over=*/true);
     stop_question_.wait();
     if (progress) {
       progress->finish();
@@ -187,10 +189,12 @@ class Trainer::Impl {
       export_weights();
     }
     watchdog_.reset();
+    const data::LoaderStats data_stats = loader.stats();
+    loader_.reset();
     result.step = state_.step;
     if (writes()) {
       log->flush();
-      report_end(loader.stats());
+      report_end(data_stats);
     }
     return result;
   }
@@ -199,13 +203,13 @@ class Trainer::Impl {
   /// Whether this rank writes logs, samples and messages.
   [[nodiscard]] bool writes() const { return mesh_.world().rank() == 0; }
 
-  /// Starts and ends the trace of train.profile_steps.
-  void profile_steps() {
+  /// Starts and ends the trace of train.profile_steps, at the latest when the run `is_over`.
+  void profile_steps(bool is_over) {
     const TrainOptions& options = config_.train;
-    if (!trace_ && options.profile_steps > 0 && state_.step == options.profile_from) {
+    if (!trace_ && !is_over && options.profile_steps > 0 && state_.step == options.profile_from) {
       trace_.emplace();
       trace_->start();
-    } else if (trace_ && state_.step >= options.profile_from + options.profile_steps) {
+    } else if (trace_ && (is_over || state_.step >= options.profile_from + options.profile_steps)) {
       const ops::GpuRecords records = trace_->stop();
       trace_.reset();
       const int64_t rank = mesh_.world().rank();
@@ -213,7 +217,7 @@ class Trainer::Impl {
       io::write_file_atomic(path, ops::chrome_trace(records, rank));
       if (writes()) {
         const ops::GpuProfile profile = ops::profile_of(records);
-        const auto steps = static_cast<double>(options.profile_steps);
+        const auto steps = static_cast<double>(state_.step - options.profile_from);
         std::ostringstream text;
         text.precision(4);
         text << profile.span_seconds * 1e3 / steps << " ms a step, of which "
@@ -617,7 +621,8 @@ class Trainer::Impl {
   std::unique_ptr<TrainingStep> step_runner_;
   std::unique_ptr<Validation> validation_;
   std::unique_ptr<SelfTest> self_test_;
-  std::unique_ptr<Watchdog> watchdog_;  // of a run
+  std::unique_ptr<data::Loader> loader_;  // of a run; the watchdog's thread looks at it
+  std::unique_ptr<Watchdog> watchdog_;
   checkpoint::TrainingState state_;
   std::string config_yaml_;
   std::optional<ops::GpuTrace> trace_;
