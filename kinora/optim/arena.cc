@@ -218,8 +218,11 @@ void Arena::materialise(Bucket* bucket, std::vector<Owner>* owners) {
   if (!bucket->owns_compute) {
     bucket->whole_compute = rings_.at(bucket->ring).compute[turn].narrow(0, 0, bucket->numel);
     master = slice_of(values).clone();
-    bucket->compute =
-        is_fp32 ? master : at::empty({bucket->slice_numel}, bucket->whole_compute.options());
+    bucket->compute = master;
+    if (!is_fp32) {
+      bucket->compute = at::empty({bucket->slice_numel}, bucket->whole_compute.options());
+      ops::round_to(master, bucket->compute);
+    }
   } else if (is_fp32) {
     bucket->whole_compute = values;
     master = slice_of(values);
@@ -229,9 +232,6 @@ void Arena::materialise(Bucket* bucket, std::vector<Owner>* owners) {
     ops::round_to(values, bucket->whole_compute);
     master = bucket->slice_numel == bucket->numel ? values : slice_of(values).clone();
     bucket->compute = slice_of(bucket->whole_compute);
-  }
-  if (!bucket->owns_compute && !is_fp32) {
-    ops::round_to(master, bucket->compute);
   }
   if (options_.train) {
     bucket->master = master;
@@ -273,11 +273,9 @@ int64_t Arena::bytes(Role role) const {
     arrays.push_back(bucket.tensor(role));
     if (role.kind == Role::Kind::kCompute) {
       arrays.push_back(bucket.whole_compute);
+      masters.push_back(bucket.master);
     } else if (role.kind == Role::Kind::kGrad) {
       arrays.push_back(bucket.whole_grad);
-    }
-    if (role.kind == Role::Kind::kCompute) {
-      masters.push_back(bucket.master);
     }
   }
   return distinct_bytes(arrays, masters);
@@ -358,16 +356,10 @@ void Arena::load_parameter(const std::string& path, const at::Tensor& value) {
   if (bucket.owns_compute) {
     slot_view(bucket.whole_compute, slot).copy_(source);
   }
-  const Overlap part = overlap(slot, bucket.slice_begin, bucket.slice_numel);
-  if (part.empty()) {
-    return;
-  }
-  const int64_t begin = slot.offset + part.begin - bucket.slice_begin;
-  const int64_t count = part.end - part.begin;
-  const at::Tensor mine = source.reshape({-1}).narrow(0, part.begin, count);
-  bucket.master.narrow(0, begin, count).copy_(mine);
+  const Part master = own_part(path, Role::master());
+  master.values.copy_(source.reshape({-1}).narrow(0, master.begin, master.values.numel()));
   if (has_own_compute(bucket)) {
-    bucket.compute.narrow(0, begin, count).copy_(bucket.master.narrow(0, begin, count));
+    own_part(path, Role::compute()).values.copy_(master.values);
   }
 }
 

@@ -9,10 +9,10 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <thread>
 
 #include "kinora/core/free_port.h"
+#include "tests/apps/rank_process.h"
 #include "tests/apps/run_folder.h"
 
 namespace kinora::apps {
@@ -22,27 +22,6 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 using testing::HasSubstr;
 
-/// The value of a variable in a process's environment; empty if it is not there.
-std::string variable_of(const fs::path& process, const std::string& name) {
-  std::ifstream file(process / "environ", std::ios::binary);
-  for (std::string entry; std::getline(file, entry, '\0');) {
-    if (entry.starts_with(name + "=")) {
-      return entry.substr(name.size() + 1);
-    }
-  }
-  return "";
-}
-
-bool mentions(const fs::path& process, const std::string& word) {
-  std::ifstream file(process / "cmdline", std::ios::binary);
-  for (std::string entry; std::getline(file, entry, '\0');) {
-    if (entry == word) {
-      return true;
-    }
-  }
-  return false;
-}
-
 class RanksTest : public RunTest {
  protected:
   [[nodiscard]] Arguments ranks_command(const fs::path& run, int64_t ranks,
@@ -50,20 +29,6 @@ class RanksTest : public RunTest {
     Arguments arguments = train_command(run, more);
     arguments.insert(arguments.end(), {"--ranks", std::to_string(ranks)});
     return arguments;
-  }
-
-  /// The process that trains in `run` as `rank`, in start number `restart`; 0: none now.
-  static pid_t process_of(const fs::path& run, int64_t rank, int64_t restart) {
-    for (const auto& entry : fs::directory_iterator("/proc")) {
-      const std::string name = entry.path().filename().string();
-      if (std::all_of(name.begin(), name.end(), [](char c) { return c >= '0' && c <= '9'; }) &&
-          mentions(entry.path(), "run.dir=" + run.string()) &&
-          variable_of(entry.path(), "RANK") == std::to_string(rank) &&
-          variable_of(entry.path(), "KINORA_RESTART") == std::to_string(restart)) {
-        return std::stoi(name);
-      }
-    }
-    return 0;
   }
 
   /// Waits until the run has logged `lines` steps.
@@ -102,13 +67,13 @@ TEST_F(RanksTest, AKilledRankBringsAllDown) {
   const fs::path run = run_dir("killed");
   Program program(kinora_program(), ranks_command(run, 2, {kEndless}), folder());
   wait_for_log(program, run, 3);
-  const pid_t rank = process_of(run, 1, 0);
+  const pid_t rank = rank_process(run, 1, 0);
   ASSERT_GT(rank, 0);
   ASSERT_EQ(::kill(rank, SIGKILL), 0);
   const Outcome outcome = program.wait(std::chrono::seconds(10));  // as promised
   EXPECT_EQ(outcome.exit_code, 128 + SIGKILL);
   EXPECT_THAT(outcome.err, HasSubstr("rank 1 failed first: killed by SIGKILL"));
-  EXPECT_EQ(process_of(run, 0, 0), 0);
+  EXPECT_EQ(rank_process(run, 0, 0), 0);
 }
 
 TEST_F(RanksTest, RestartsGoOnFromTheCheckpoint) {
@@ -117,7 +82,7 @@ TEST_F(RanksTest, RestartsGoOnFromTheCheckpoint) {
   command.insert(command.end(), {"--max-restarts", "1"});
   Program program(kinora_program(), command, folder());
   wait_for_log(program, run, 12);
-  const pid_t rank = process_of(run, 0, 0);
+  const pid_t rank = rank_process(run, 0, 0);
   ASSERT_GT(rank, 0);
   ASSERT_EQ(::kill(rank, SIGKILL), 0);
   const Outcome outcome = program.wait();
@@ -135,14 +100,14 @@ TEST_F(RanksTest, AStoppedRankIsReportedByTheWatchdog) {
   Program program(kinora_program(), ranks_command(run, 2, {kEndless, "train.stall_timeout=2"}),
                   folder());
   wait_for_log(program, run, 3);
-  const pid_t rank = process_of(run, 1, 0);
+  const pid_t rank = rank_process(run, 1, 0);
   ASSERT_GT(rank, 0);
   ASSERT_EQ(::kill(rank, SIGSTOP), 0);
   const Outcome outcome = program.wait(std::chrono::seconds(60));
   EXPECT_NE(outcome.exit_code, 0);
   EXPECT_THAT(outcome.err, HasSubstr("[watchdog] nothing has moved for "));
   EXPECT_THAT(outcome.err, HasSubstr("<- behind, silent for "));
-  EXPECT_EQ(process_of(run, 1, 0), 0);
+  EXPECT_EQ(rank_process(run, 1, 0), 0);
 }
 
 TEST_F(RanksTest, WhatCannotBeIsRefusedOnceAndNotRestarted) {
