@@ -105,6 +105,22 @@ class Update:
         torch._foreach_lerp_(self.ema, self.parameters, 1e-4)
 
 
+def add_model_arguments(parser):
+    parser.add_argument("--model", help='such as "DiT-S/2"; the sizes below replace parts of it')
+    parser.add_argument("--image-size", type=int, default=256, help="of a named model, in pixels")
+    for name in ("height", "width", "in-channels", "patch", "hidden", "depth", "heads", "num-classes"):
+        parser.add_argument(f"--{name}", type=int, default=0, help="model size (input in its own units)")
+
+
+def check_model_arguments(parser, arguments):
+    if not arguments.model and not (arguments.hidden and arguments.depth and arguments.heads):
+        parser.error("give --model, or --hidden, --depth and --heads")
+
+
+def model_name(arguments, config):
+    return arguments.model or f"h{config.hidden}-d{config.depth}-p{config.patch}"
+
+
 def config_of(arguments):
     if arguments.model:
         config = dit.named_config(arguments.model)
@@ -204,10 +220,7 @@ def time_training(arguments, config, mode):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", help='such as "DiT-S/2"; the sizes below replace parts of it')
-    parser.add_argument("--image-size", type=int, default=256, help="of a named model, in pixels")
-    for name in ("height", "width", "in-channels", "patch", "hidden", "depth", "heads", "num-classes"):
-        parser.add_argument(f"--{name}", type=int, default=0, help="model size (input in its own units)")
+    add_model_arguments(parser)
     parser.add_argument("--objective", choices=["iddpm", "flow"], default="iddpm")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--mode", type=measure.names_of(measure.MODES), default=["eager"])
@@ -220,8 +233,7 @@ def main():
     parser.add_argument("--blocks", type=int, default=5, help="the median block is reported")
     measure.add_device_arguments(parser)
     arguments = parser.parse_args()
-    if not arguments.model and not (arguments.hidden and arguments.depth and arguments.heads):
-        parser.error("give --model, or --hidden, --depth and --heads")
+    check_model_arguments(parser, arguments)
     measure.prepare_device(arguments, tf32=arguments.precision == "tf32")
     config = config_of(arguments)
 
@@ -232,7 +244,7 @@ def main():
 
         description = {
             "peer": f"torch {mode}",
-            "model": arguments.model or f"h{config.hidden}-d{config.depth}-p{config.patch}",
+            "model": model_name(arguments, config),
             "input": [config.in_channels, config.height, config.width],
             "objective": arguments.objective, "precision": arguments.precision,
             "attention": attention, "optimizer": arguments.optimizer, "clip": arguments.clip,

@@ -123,10 +123,7 @@ def time_training(arguments, config, strategy, compiled):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", help='such as "DiT-S/2"; the sizes below replace parts of it')
-    parser.add_argument("--image-size", type=int, default=256, help="of a named model, in pixels")
-    for name in ("height", "width", "in-channels", "patch", "hidden", "depth", "heads", "num-classes"):
-        parser.add_argument(f"--{name}", type=int, default=0, help="model size (input in its own units)")
+    train_dit.add_model_arguments(parser)
     parser.add_argument("--batch", type=int, default=32, help="of a rank")
     parser.add_argument("--strategy", type=measure.names_of(("ddp", "fsdp2")), default=["ddp"])
     parser.add_argument("--compile", type=measure.names_of(("model", "blocks", "none")), default=["model"])
@@ -138,6 +135,7 @@ def main():
     parser.add_argument("--blocks", type=int, default=3, help="the median block is reported")
     measure.add_device_arguments(parser)
     arguments = parser.parse_args()
+    train_dit.check_model_arguments(parser, arguments)
     arguments.objective = "iddpm"
     if arguments.device == "cuda":
         arguments.device = f"cuda:{os.environ['LOCAL_RANK']}"
@@ -152,7 +150,7 @@ def main():
 
         description = {
             "peer": f"torch {strategy}, compile {compiled}", "ranks": dist.get_world_size(),
-            "model": arguments.model or f"h{config.hidden}-d{config.depth}-p{config.patch}",
+            "model": train_dit.model_name(arguments, config),
             "reshard_after_forward": arguments.reshard_after_forward, "precision": arguments.precision,
             "clip": arguments.clip, "batch_per_rank": arguments.batch,
             "device": measure.device_name(arguments.device),
