@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <iterator>
+#include <unordered_map>
 
 #include "kinora/checkpoint/agreement.h"
 #include "kinora/checkpoint/fp8_file.h"
@@ -26,24 +27,57 @@ namespace fs = std::filesystem;
 constexpr std::string_view kStepPrefix = "step-";
 constexpr std::string_view kUnfinishedPrefix = ".unfinished-";
 
-void check_layout(const Manifest& manifest, const fs::path& checkpoint, const optim::Arena& arena) {
-  const auto& expected = arena.buckets();
-  bool same = manifest.buckets.size() == expected.size();
-  for (size_t b = 0; same && b < expected.size(); ++b) {
-    const optim::Bucket& bucket = manifest.buckets[b];
-    same = bucket.name == expected[b].name && bucket.numel == expected[b].numel &&
-           bucket.slots.size() == expected[b].slots.size();
-    for (size_t s = 0; same && s < bucket.slots.size(); ++s) {
-      same = bucket.slots[s].path == expected[b].slots[s].path &&
-             bucket.slots[s].shape == expected[b].slots[s].shape &&
-             bucket.slots[s].offset == expected[b].slots[s].offset;
+/// Where a parameter lies in a checkpoint.
+struct SavedSlot {
+  size_t bucket;
+  const optim::Slot* slot;
+};
+
+/// By path. The checkpoint's buckets may be others than the arena's, but must hold the same
+/// parameters. kIo.
+std::unordered_map<std::string, SavedSlot> find_slots(const Manifest& manifest,
+                                                      const fs::path& checkpoint,
+                                                      const optim::Arena& arena) {
+  std::unordered_map<std::string, SavedSlot> saved;
+  for (size_t b = 0; b < manifest.buckets.size(); ++b) {
+    for (const optim::Slot& slot : manifest.buckets[b].slots) {
+      saved[slot.path] = {b, &slot};
     }
-    KINORA_CHECK(same, kIo, "[checkpoint] ", checkpoint, " is of another model: bucket ",
-                 expected[b].name, " differs. Hint: model.* must be as when it was saved");
   }
-  KINORA_CHECK(same, kIo, "[checkpoint] ", checkpoint, " is of another model: it has ",
-               manifest.buckets.size(), " buckets, this model ", expected.size(),
+  size_t count = 0;
+  for (const optim::Bucket& bucket : arena.buckets()) {
+    for (const optim::Slot& slot : bucket.slots) {
+      const auto found = saved.find(slot.path);
+      KINORA_CHECK(found != saved.end() && found->second.slot->shape == slot.shape, kIo,
+                   "[checkpoint] ", checkpoint, " is of another model: ", slot.path,
+                   found == saved.end() ? " is not in it" : " has another shape",
+                   ". Hint: model.* must be as when it was saved");
+      const int64_t offset = found->second.slot->offset;
+      const int64_t end = manifest.buckets[found->second.bucket].numel;
+      KINORA_CHECK(offset >= 0 && slot.numel <= end && offset <= end - slot.numel, kIo,
+                   "[checkpoint] ", checkpoint, " is damaged: ", slot.path, " at ", offset,
+                   " reaches beyond the ", end, " elements of its bucket");
+      ++count;
+    }
+  }
+  KINORA_CHECK(count == saved.size(), kIo, "[checkpoint] ", checkpoint,
+               " is of another model: it has ", saved.size(), " parameters, this model ", count,
                ". Hint: model.* must be as when it was saved");
+  return saved;
+}
+
+/// The parts of all parameters that lie in this rank's slices.
+void add_targets(const RoleReader& reader, const std::unordered_map<std::string, SavedSlot>& saved,
+                 const optim::Arena& arena, optim::Role role, std::vector<ReadTarget>& targets) {
+  for (const optim::Bucket& bucket : arena.buckets()) {
+    for (const optim::Slot& slot : bucket.slots) {
+      const SavedSlot& from = saved.at(slot.path);
+      const optim::Arena::Part part = arena.own_part(slot.path, role);
+      if (part.values.numel() > 0) {
+        targets.push_back({&reader, from.bucket, from.slot->offset + part.begin, part.values});
+      }
+    }
+  }
 }
 
 /// All files that training goes on from.
@@ -109,12 +143,13 @@ TrainingState load_state(const fs::path& checkpoint) {
 TrainingState load(const fs::path& checkpoint, optim::Arena& arena, const comm::Group& world) {
   const std::vector<optim::Role> roles = arena.state_roles();
   Manifest manifest;
+  std::unordered_map<std::string, SavedSlot> saved;
   std::vector<Shard> shards;
   std::vector<RoleReader> readers;
   Staging staging(arena.options().device);
   in_agreement(world, [&] {
     manifest = read_manifest(checkpoint);
-    check_layout(manifest, checkpoint, arena);
+    saved = find_slots(manifest, checkpoint, arena);
     shards = shards_to_read(manifest, checkpoint, roles);
     check_sizes(checkpoint, shards);
     return std::string();
@@ -133,10 +168,7 @@ TrainingState load(const fs::path& checkpoint, optim::Arena& arena, const comm::
   in_agreement(world, [&] {
     std::vector<ReadTarget> targets;
     for (size_t i = 0; i < roles.size(); ++i) {
-      for (size_t b = 0; b < arena.buckets().size(); ++b) {
-        const optim::Bucket& bucket = arena.buckets()[b];
-        targets.push_back({&readers[i], b, bucket.slice_begin, bucket.tensor(roles[i])});
-      }
+      add_targets(readers[i], saved, arena, roles[i], targets);
     }
     ops::synchronize(arena.options().device);  // the staging's streams do not wait for others
     read_into(targets, staging);
@@ -148,7 +180,7 @@ TrainingState load(const fs::path& checkpoint, optim::Arena& arena, const comm::
 
 void load_for_sampling(const fs::path& checkpoint, std::optional<size_t> ema, optim::Arena& arena) {
   const Manifest manifest = read_manifest(checkpoint);
-  check_layout(manifest, checkpoint, arena);
+  const auto saved = find_slots(manifest, checkpoint, arena);
   const optim::Role role = ema ? optim::Role::average(*ema) : optim::Role::master();
   const std::vector<Shard> shards = shards_of(manifest, checkpoint, optim::to_string(role));
   Staging staging(arena.options().device);
@@ -156,9 +188,7 @@ void load_for_sampling(const fs::path& checkpoint, std::optional<size_t> ema, op
   check_content(checkpoint, shards, {}, staging);
   const RoleReader reader(checkpoint, manifest, optim::to_string(role));
   std::vector<ReadTarget> targets;
-  for (size_t b = 0; b < arena.buckets().size(); ++b) {
-    targets.push_back({&reader, b, 0, arena.buckets()[b].compute});
-  }
+  add_targets(reader, saved, arena, optim::Role::compute(), targets);
   ops::synchronize(arena.options().device);
   read_into(targets, staging);
 }

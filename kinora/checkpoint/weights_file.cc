@@ -73,6 +73,13 @@ void write_weights(const std::filesystem::path& path, const Tensors& tensors, at
   writer.finish();
 }
 
+/// Whether these are the shapes of an image model's patch projection [C, channels, P, P] and of the
+/// same for clips, whose patches are one frame deep.
+bool is_of_one_frame(const std::vector<int64_t>& image, const std::vector<int64_t>& clip) {
+  return clip.size() == 5 && clip[2] == 1 &&
+         image == std::vector<int64_t>{clip[0], clip[1], clip[3], clip[4]};
+}
+
 }  // namespace
 
 struct WeightsFile::Content {
@@ -168,7 +175,7 @@ void load_weights(const WeightsFile& file, nn::Module& model, optim::Arena& aren
       continue;
     }
     const std::vector<int64_t> shape = file.shape(name);
-    if (shape != found->second) {
+    if (shape != found->second && !is_of_one_frame(shape, found->second)) {
       std::ostringstream text;
       text << name << " (must be " << at::IntArrayRef(found->second) << ", is "
            << at::IntArrayRef(shape) << ")";
@@ -182,7 +189,7 @@ void load_weights(const WeightsFile& file, nn::Module& model, optim::Arena& aren
                " of another shape [", list_names(misshapen, kMaxNamesInMessage),
                "]. Hint: compare model.* with how the file was trained");
   for (const auto& [path, parameter] : model.named_parameters()) {
-    arena.load_parameter(path, file.read(path));
+    arena.load_parameter(path, file.read(path).view(parameter->shape));
   }
   if (arena.options().train) {
     arena.reset_averages();

@@ -44,7 +44,8 @@ class WeightsFile {
 
 /// Copies every parameter of `model` from the file into the arena's master weights (and averages,
 /// where there are any) and every buffer that the file has. Strict: missing and unexpected names
-/// and wrong shapes are an error (kIo) that lists them, and then nothing is changed.
+/// and wrong shapes are an error (kIo) that lists them, and then nothing is changed. The patch
+/// projection of an image model fits that of a model of clips whose patches are one frame deep.
 void load_weights(const WeightsFile& file, nn::Module& model, optim::Arena& arena);
 
 /// The key in the header of files written by save_weights under which the run's configuration lies.

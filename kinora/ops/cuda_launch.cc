@@ -8,6 +8,7 @@
 #include "kinora/core/cuda.h"
 #include "kinora/kernels/cuda/optimizer.h"
 #include "kinora/kernels/cuda/random.h"
+#include "kinora/kernels/cuda/stopwatch.h"
 #include "kinora/ops/optimizer_step.h"
 
 namespace kinora::ops::cuda {
@@ -21,6 +22,10 @@ kernels::cuda::BucketTable launch_table(const BucketTable& table) {
   return {
       reinterpret_cast<const kernels::AdamwBucket*>(table.device_table().const_data_ptr<uint8_t>()),
       static_cast<int32_t>(table.buckets().size()), table.num_chunks()};
+}
+
+kernels::cuda::StopwatchState* stopwatch_state(const at::Tensor& state) {
+  return reinterpret_cast<kernels::cuda::StopwatchState*>(state.data_ptr<int64_t>());
 }
 
 }  // namespace
@@ -90,6 +95,18 @@ void round_to(const at::Tensor& in, DType type, const at::Tensor& out) {
   const c10::cuda::CUDAGuard guard(in.device());
   KINORA_CUDA_CHECK(kernels::cuda::cast(in.const_data_ptr<float>(), in.numel(), type,
                                         out.data_ptr(), c10::cuda::getCurrentCUDAStream()));
+}
+
+void begin_lap(const at::Tensor& state) {
+  const c10::cuda::CUDAGuard guard(state.device());
+  KINORA_CUDA_CHECK(
+      kernels::cuda::begin_lap(stopwatch_state(state), c10::cuda::getCurrentCUDAStream()));
+}
+
+void end_lap(const at::Tensor& state) {
+  const c10::cuda::CUDAGuard guard(state.device());
+  KINORA_CUDA_CHECK(
+      kernels::cuda::end_lap(stopwatch_state(state), c10::cuda::getCurrentCUDAStream()));
 }
 
 }  // namespace kinora::ops::cuda

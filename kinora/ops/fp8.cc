@@ -93,40 +93,46 @@ Fp8::Fp8(int64_t num_linears, at::Device device, Fp8Scaling scaling)
   weight_largest_ = at::full({num_linears * kStride}, kernels::kLargestE4M3, options);
 }
 
-void Fp8::begin_step(const std::vector<LinearWeights>& linears) {
+void Fp8::begin_step() {
   if (is_delayed() && num_steps_ > 0) {
     cuda::update_scales(scale_update(amax_, history_, kFp8History, largest_, scale_, inverse_));
-  }
-  const bool in_blocks = scaling_ == Fp8Scaling::kBlock;
-  if (weights_.empty()) {
-    for (const LinearWeights& linear : linears) {
-      const at::IntArrayRef shape = linear.weight.sizes();
-      Operand weight = in_blocks ? unfilled_blocks(shape, /*is_square=*/true, device_)
-                                 : unfilled_bytes(shape, device_);
-      if (!in_blocks) {
-        weight.factors = weight_inverse_.narrow(0, kStride * linear.number, 1);
-        weight.transposed_factors = weight.factors;
-      }
-      weights_.push_back(std::move(weight));
-    }
-  }
-  if (in_blocks) {
-    for (const LinearWeights& linear : linears) {
-      fill_blocks(linear.weight, /*is_square=*/true, weight(linear.number));
-    }
-  } else {
-    quantise_weights(linears);
   }
   ++num_steps_;
 }
 
+Operand Fp8::unfilled_weight(const LinearWeights& linear) const {
+  const at::IntArrayRef shape = linear.weight.sizes();
+  if (scaling_ == Fp8Scaling::kBlock) {
+    return unfilled_blocks(shape, /*is_square=*/true, device_);
+  }
+  Operand weight = unfilled_bytes(shape, device_);
+  weight.factors = weight_inverse_.narrow(0, kStride * linear.number, 1);
+  weight.transposed_factors = weight.factors;
+  return weight;
+}
+
 void Fp8::quantise_weights(const std::vector<LinearWeights>& linears) {
+  for (const LinearWeights& linear : linears) {
+    if (linear.number == num_linears()) {  // in the first step
+      weights_.push_back(unfilled_weight(linear));
+    }
+  }
+  if (scaling_ == Fp8Scaling::kBlock) {
+    for (const LinearWeights& linear : linears) {
+      fill_blocks(linear.weight, /*is_square=*/true, weight(linear.number));
+    }
+    return;
+  }
   for (const LinearWeights& linear : linears) {
     cuda::largest_magnitude(linear.weight,
                             weight_amax_.data_ptr<float>() + kStride * linear.number);
   }
-  cuda::update_scales(
-      scale_update(weight_amax_, {}, 0, weight_largest_, weight_scale_, weight_inverse_));
+  const auto of_these = [&linears](const at::Tensor& numbers) {
+    return numbers.narrow(0, kStride * linears.front().number,
+                          kStride * static_cast<int64_t>(linears.size()));
+  };
+  cuda::update_scales(scale_update(of_these(weight_amax_), {}, 0, of_these(weight_largest_),
+                                   of_these(weight_scale_), of_these(weight_inverse_)));
   for (const LinearWeights& linear : linears) {
     const Operand& copies = weight(linear.number);
     cuda::quantise(linear.weight,

@@ -39,10 +39,12 @@ class Fp8 {
 
   [[nodiscard]] Fp8Scaling scaling() const { return scaling_; }
 
-  /// Once before the passes of an optimizer step: quantises the weights of the linears, which are
-  /// numbered as they stand, and makes the new scales of delayed scaling. Does not wait for the
-  /// device.
-  void begin_step(const std::vector<LinearWeights>& linears);
+  /// Once before the passes of an optimizer step: makes the new scales of delayed scaling. Does not
+  /// wait for the device.
+  void begin_step();
+  /// Behind it quantises the weights of all linears, which are numbered as they stand: at once, or
+  /// by and by, since each is read only here.
+  void quantise_weights(const std::vector<LinearWeights>& linears);
 
   /// With delayed scaling nothing is known of inputs and gradients in the first step: it computes
   /// in the block's type, and only measures. The step after restore() is no first one.
@@ -86,8 +88,8 @@ class Fp8 {
   }
   /// Of amax_, history_ or scale_, those of inputs and gradients (dim 1) of the linears (dim 0).
   [[nodiscard]] at::Tensor of_linears(const at::Tensor& numbers) const;
-  /// With a scale a tensor.
-  void quantise_weights(const std::vector<LinearWeights>& linears);
+  /// Room for the copies of a linear's weight.
+  [[nodiscard]] Operand unfilled_weight(const LinearWeights& linear) const;
 
   int64_t num_linears_;
   at::Device device_;

@@ -59,7 +59,8 @@ struct Trial {
     linear.bias = at::zeros({shape.out}, x.options());
     linear.weight_grad = at::empty({shape.out, shape.in}, x.options().dtype(at::kFloat));
     linear.number = 0;
-    fp8.begin_step({linear});
+    fp8.begin_step();
+    fp8.quantise_weights({linear});
     linear.number = -1;  // of the block's type
     x_fp8 = fp8.quantise(x, 0, Fp8::kInput);
     dy_fp8 = fp8.quantise(dy, 0, Fp8::kGradient);

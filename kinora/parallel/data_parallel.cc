@@ -21,7 +21,8 @@ DataParallel::DataParallel(const optim::Arena& arena, const comm::Group& replica
           comm::torus_of_hosts(arena.options().sharding.group, {.fp8_across = options.fp8_across})),
       exact_(options.fp8_across ? comm::torus_of_hosts(arena.options().sharding.group) : torus_),
       options_(options),
-      lanes_(optim::kRingBuffers) {
+      lanes_(optim::kRingBuffers),
+      waiting_(arena.options().device) {
   KINORA_CHECK(options.reduce_type == at::kFloat || options.reduce_type == at::kBFloat16, kConfig,
                "[data_parallel] gradients are reduced in fp32 or bf16, got ", options.reduce_type);
   const std::vector<optim::Bucket>& buckets = arena.buckets();
@@ -51,6 +52,7 @@ ops::BucketHook DataParallel::hook() {
 }
 
 void DataParallel::begin_step() {
+  const ops::Lap lap(waiting_);
   if (options_.reads_before_passes) {
     refresh();
   }
@@ -92,26 +94,31 @@ void DataParallel::end_pass() {
       reduce(i);
     }
   }
-  while (!reducing_.empty()) {
-    finish_oldest();
-  }
-  for (const comm::Work& work : replicating_) {
-    work.wait();
+  {
+    const ops::Lap lap(waiting_);
+    while (!reducing_.empty()) {
+      finish_oldest();
+    }
+    for (const comm::Work& work : replicating_) {
+      work.wait();
+    }
   }
   replicating_.clear();
-  for (comm::Work& work : gathering_) {
-    std::exchange(work, comm::Work()).wait();
+  // What nobody has used.
+  for (std::optional<comm::Work>& work : gathering_) {
+    wait(work);
   }
   for (auto& [name, buffers] : rings_) {
     for (Resident& resident : buffers) {
-      std::exchange(resident.arriving, comm::Work()).wait();
+      wait(resident.arriving);
     }
   }
   order_is_known_ = !order_.empty();
   in_pass_ = false;
 }
 
-void DataParallel::add_over_samples(const at::Tensor& value) const {
+void DataParallel::add_over_samples(const at::Tensor& value) {
+  const ops::Lap lap(waiting_);
   shard_group().all_reduce(value);
   replicate_.all_reduce(value);
 }
@@ -163,7 +170,7 @@ void DataParallel::gather_for_step() {
     }
     if (buckets[i].ring.empty()) {
       start(i);
-      std::exchange(gathering_[i], comm::Work()).wait();
+      wait(gathering_[i]);
     } else {
       others.push_back(i);
     }
@@ -190,14 +197,14 @@ void DataParallel::acquire(size_t bucket) {
     }
     return;
   }
-  std::exchange(gathering_[bucket], comm::Work()).wait();
+  wait(gathering_[bucket]);
   if (!arena_.buckets()[bucket].owns_compute) {
     prefetch(bucket);
     Resident& resident = buffer_of(bucket);
     KINORA_CHECK(resident.bucket == static_cast<int64_t>(bucket), kInternal,
                  "[data_parallel] the buffer of bucket ", arena_.buckets()[bucket].name,
                  " is in use by ", arena_.buckets()[static_cast<size_t>(resident.bucket)].name);
-    std::exchange(resident.arriving, comm::Work()).wait();
+    wait(resident.arriving);
     resident.in_use = true;
   }
   if (!order_is_known_) {
@@ -242,8 +249,11 @@ void DataParallel::make_grad_ready(size_t bucket) {
     return arena_.buckets()[r.bucket].ring == arena_.buckets()[bucket].ring &&
            turn_[r.bucket] == turn_[bucket];
   });
-  for (auto count = std::distance(before, reducing_.rend()); count > 0; --count) {
-    finish_oldest();
+  if (before != reducing_.rend()) {
+    const ops::Lap lap(waiting_);
+    for (auto count = std::distance(before, reducing_.rend()); count > 0; --count) {
+      finish_oldest();
+    }
   }
   const at::NoGradGuard no_grad;
   if (options_.overwrites_gradients) {
@@ -255,6 +265,7 @@ void DataParallel::make_grad_ready(size_t bucket) {
 
 size_t DataParallel::free_lane(size_t bucket) {
   while (std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.is_busy; })) {
+    const ops::Lap lap(waiting_);
     finish_oldest();
   }
   const auto found =
@@ -298,6 +309,14 @@ void DataParallel::reduce(size_t bucket_index) {
   reduction.work = divides ? torus_.reduce_scatter_async(target, source)
                            : shard_group().all_reduce_async(source);
   reducing_.push_back(std::move(reduction));
+}
+
+void DataParallel::wait(std::optional<comm::Work>& work) {
+  if (work) {
+    const ops::Lap lap(waiting_);
+    work->wait();
+    work.reset();
+  }
 }
 
 void DataParallel::finish_oldest() {

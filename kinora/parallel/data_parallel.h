@@ -12,6 +12,7 @@
 #include "kinora/comm/group.h"
 #include "kinora/comm/torus.h"
 #include "kinora/ops/bucket_hook.h"
+#include "kinora/ops/stopwatch.h"
 #include "kinora/optim/arena.h"
 
 /// Data parallelism: what the ranks that compute on different samples exchange.
@@ -52,7 +53,7 @@ class DataParallel {
   DataParallel(const optim::Arena& arena, const comm::Group& replicate,
                const DataParallelOptions& options);
 
-  /// What the model must call (models::DiT::tell_buckets). Borrows this.
+  /// What the model must call (models::Model::tell_buckets). Borrows this.
   [[nodiscard]] ops::BucketHook hook();
 
   void begin_step();
@@ -72,13 +73,17 @@ class DataParallel {
 
   /// Sums over all ranks `value`, a fp32 tensor on the arena's device: of what each rank has added
   /// up over the samples that are its own.
-  void add_over_samples(const at::Tensor& value) const;
+  void add_over_samples(const at::Tensor& value);
   /// The values of all ranks' samples, each `values` [n], one rank behind the other.
   [[nodiscard]] at::Tensor of_all_samples(const at::Tensor& values) const;
 
   /// The masters have changed: what forward reads is out of date until the next pass or refresh().
   void weights_changed() { is_stale_ = true; }
   void refresh();
+
+  /// Nanoseconds for which computation has waited for communication so far, in steps: as
+  /// ops::Stopwatch::total.
+  [[nodiscard]] at::Tensor waited() const { return waiting_.total(); }
 
   [[nodiscard]] const comm::Group& shard_group() const { return arena_.options().sharding.group; }
 
@@ -87,7 +92,7 @@ class DataParallel {
   struct Resident {
     int64_t bucket = -1;
     bool in_use = false;
-    comm::Work arriving;
+    std::optional<comm::Work> arriving;
   };
   /// A bucket's gradients on their way.
   struct Reduction {
@@ -112,6 +117,8 @@ class DataParallel {
   void make_grad_ready(size_t bucket);
   void reduce(size_t bucket);
   void finish_oldest();
+  /// If it is under way, waits for it: by the clock of waiting_.
+  void wait(std::optional<comm::Work>& work);
   [[nodiscard]] size_t free_lane(size_t bucket);
 
   const optim::Arena& arena_;
@@ -128,7 +135,7 @@ class DataParallel {
   // watches for changes.
   std::vector<at::Tensor> whole_compute_;
   std::vector<std::vector<at::Tensor>> vector_grads_;  // [bucket]: those that are not overwritten
-  std::vector<comm::Work> gathering_;                  // [bucket], of those gathered once a step
+  std::vector<std::optional<comm::Work>> gathering_;   // [bucket], of those gathered once a step
   std::vector<bool> is_reduced_;                       // [bucket], in this pass
   std::vector<size_t> turn_;                           // [bucket]: which of its ring's buffers
   std::unordered_map<std::string, std::vector<Resident>> rings_;
@@ -142,6 +149,7 @@ class DataParallel {
   std::deque<Reduction> reducing_;  // by age
   std::vector<comm::Work> replicating_;
   std::vector<Lane> lanes_;
+  ops::Stopwatch waiting_;  // of waits and what is done between them
 };
 
 }  // namespace kinora::parallel

@@ -11,6 +11,7 @@
 #include "kinora/checkpoint/weights_file.h"
 #include "kinora/core/error.h"
 #include "kinora/data/loader.h"
+#include "kinora/parallel/bucket_groups.h"
 #include "kinora/train/setup.h"
 #include "kinora/train/torch_module.h"
 
@@ -19,13 +20,10 @@ namespace {
 
 void check_possible(const Boostable& model, const BoosterOptions& options, int stage,
                     const parallel::Mesh& mesh) {
-  const bool divides_weights = stage == 3 && mesh.shape().shard > 1;
+  const bool divides_weights = stage == 3 && mesh.state_group().size() > 1;
   KINORA_CHECK(!divides_weights || model.tells_reads(), kConfig,
                "[booster] zero3 brings weights together just before they are read, and a "
                "torch::nn::Module does not say when. Hint: zero2, which divides all else");
-  KINORA_CHECK(!divides_weights || !model.is_fp8(), kConfig,
-               "[booster] fp8 keeps whole quantised weights, which ZeRO-3 would divide. Hint: "
-               "zero_stage 2");
   KINORA_CHECK(!options.use_fp8 || model.is_fp8(), kConfig,
                "[booster] use_fp8 needs the linears of Kinora's own models, on their fast path; a "
                "torch::nn::Module has its own. Hint: precision bf16");
@@ -57,15 +55,19 @@ Boosted::Boosted(std::unique_ptr<Boostable> model, const BoosterOptions& options
   check_possible(*model_, options, stage, mesh_);
   schedule_.validate();
   const at::Device device = choose_device(options.device);
+  const bool groups = mesh_.world().size() > 1 && model_->tells_reads();
+  const parallel::BucketGroups buckets =
+      parallel::group_buckets(model_->buckets(), model_->module().named_parameters(),
+                              groups ? options.plugin_config.bucket_mib << 20 : 0);
   arena_ = std::make_unique<optim::Arena>(
-      model_->module().named_parameters(), model_->buckets(),
+      model_->module().named_parameters(), buckets.buckets,
       optim::ArenaOptions{
           .device = device,
           .compute_type = compute_type(options.precision),
           .seed = options.seed,
           .train = true,
           .ema_decays = options.ema_decays,
-          .sharding = {.group = mesh_.group(parallel::Axis::kShard),
+          .sharding = {.group = mesh_.state_group(),
                        .stage = stage,
                        .whole_gradients = !options.plugin_config.reduce_each_micro_batch}});
   optimizer_ = std::make_unique<optim::AdamW>(with_clipping(optimizer, options.grad_clip), *arena_,
@@ -73,7 +75,7 @@ Boosted::Boosted(std::unique_ptr<Boostable> model, const BoosterOptions& options
   if (model_->overwrites_gradients()) {
     optimizer_->leave_gradients();
   }
-  if (mesh_.data_ranks() > 1) {
+  if (mesh_.world().size() > 1) {
     parallel_ = std::make_unique<parallel::DataParallel>(
         *arena_, mesh_.group(parallel::Axis::kReplicate),
         parallel::DataParallelOptions{
@@ -82,7 +84,7 @@ Boosted::Boosted(std::unique_ptr<Boostable> model, const BoosterOptions& options
             .overwrites_gradients = model_->overwrites_gradients(),
             .reads_before_passes = model_->is_fp8() || !model_->tells_reads(),
             .largest = model_->magnitudes()});
-    model_->tell_buckets(parallel_->hook());
+    model_->tell_buckets(buckets.translate(parallel_->hook()));
   }
   model_->settle(*arena_, mesh_.world());  // when all that can be refused has been
   loss_ = at::zeros({}, at::device(device).dtype(at::kFloat));
@@ -117,7 +119,7 @@ void Boosted::backward(const at::Tensor& loss) {
                "[booster] backward() needs a loss of one element");
   begin();
   is_begun_ = false;  // also after an error
-  end_pass(loss, 1.0 / static_cast<double>(num_passes_ * mesh_.data_ranks()));
+  end_pass(loss, 1.0 / static_cast<double>(num_passes_ * mesh_.world().size()));
   ++passes_;
 }
 
@@ -228,8 +230,13 @@ std::string Boosted::describe_ranks() const {
   const optim::Sharding& sharding = arena_->options().sharding;
   std::ostringstream text;
   text << mesh_.data_ranks() << " ranks, each with its own samples; ";
+  if (mesh_.shape().sequence > 1) {
+    text.str("");
+    text << mesh_.data_ranks() << " groups of " << mesh_.shape().sequence
+         << " ranks, which divide each sample of their group; ";
+  }
   if (!sharding.divides()) {
-    text << "each keeps everything (DDP)";
+    text << "each keeps everything (DDP), in " << arena_->buckets().size() << " buckets";
     return text.str();
   }
   text << "ZeRO-" << sharding.stage << " among " << sharding.group.size() << ": master, moments";
@@ -238,6 +245,7 @@ std::string Boosted::describe_ranks() const {
   if (mesh_.shape().replicate > 1) {
     text << ", " << mesh_.shape().replicate << " times over";
   }
+  text << ", in " << arena_->buckets().size() << " buckets";
   return text.str();
 }
 

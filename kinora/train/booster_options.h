@@ -6,6 +6,7 @@
 
 #include "kinora/ops/kernel_options.h"
 #include "kinora/parallel/mesh.h"
+#include "kinora/parallel/sequence_plan.h"
 
 namespace kinora::train {
 
@@ -20,13 +21,17 @@ struct PluginConfig {
   int64_t replicate = 1;  ///< groups of ranks that each divide the whole state
   int64_t shard = 0;      ///< ranks that divide it; 0: those that remain
   int64_t pp_size = 1;    ///< stages of a pipeline: 1 so far
-  int64_t sp_size = 1;    ///< ranks that divide a sequence: 1 so far
-  int64_t tp_size = 1;    ///< ranks that divide tensors: 1 so far
+  int64_t sp_size = 1;    ///< ranks that divide a sequence
+  parallel::SequenceScheme sequence_scheme = parallel::SequenceScheme::kAuto;
+  int64_t tp_size = 1;  ///< ranks that divide tensors: 1 so far
   /// Gradients travel and are summed in this type: fp32, or bf16 for half the bytes.
   Precision reduce_type = Precision::kFp32;
   bool fp8_across = false;  ///< what crosses hosts travels in 8 bits (comm/quantised.h)
   /// Stages 2 and 3: false reduces once a step, with the memory of whole gradients.
   bool reduce_each_micro_batch = true;
+  /// At least so many MiB of fp32 gradients are exchanged at once, where the model has smaller
+  /// buckets (parallel/bucket_groups.h). 0: the model's own.
+  int64_t bucket_mib = 0;
 
   [[nodiscard]] parallel::MeshShape mesh() const;
 };

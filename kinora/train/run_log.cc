@@ -24,8 +24,8 @@ void RunLog::add_step(const StepRecord& record) {
       .add("loss", record.loss)
       .add("lr", record.lr)
       .add("grad_norm", record.grad_norm)
-      .add("samples_per_s", record.samples_per_s)
-      .add("data_wait_s", record.data_wait_s);
+      .add("samples_per_s", record.samples_per_s);
+  add_times(record, line);
   if (record.loss_scale != 1.0) {
     line.add("loss_scale", record.loss_scale);
   }
@@ -47,7 +47,40 @@ void RunLog::add_step(const StepRecord& record) {
     events_.add_scalar("train/lr", record.step, record.lr);
     events_.add_scalar("train/grad_norm", record.step, record.grad_norm);
     events_.add_scalar("speed/samples_per_s", record.step, record.samples_per_s);
-    events_.add_scalar("speed/data_wait_s", record.step, record.data_wait_s);
+    events_.add_scalar("speed/data_wait_s", record.step, record.times.data);
+    events_.add_scalar("speed/compute_s", record.step, record.times.compute());
+    events_.add_scalar("speed/communication_s", record.step, record.times.communication);
+  }
+}
+
+void RunLog::add_times(const StepRecord& record, io::JsonObject& line) {
+  const StepTimes& times = record.times;
+  const auto share = [&times](double part) { return times.step > 0.0 ? part / times.step : 0.0; };
+  line.add("step_s", times.step)
+      .add("compute_s", times.compute())
+      .add("communication_s", times.communication)
+      .add("communication_share", share(times.communication))
+      .add("data_wait_s", times.data)
+      .add("data_wait_share", share(times.data));
+  if (!record.ranks) {
+    return;
+  }
+  const RankTimes& ranks = *record.ranks;
+  line.add("ranks_step", ranks.step)
+      .add("slow_rank", ranks.slow_rank)
+      .add("slowness", ranks.slowness);
+  events_.add_scalar("ranks/slow_rank", ranks.step, static_cast<double>(ranks.slow_rank));
+  events_.add_scalar("ranks/slowness", ranks.step, ranks.slowness);
+  for (const auto& [name, spread] :
+       {std::pair("compute_s", ranks.compute), std::pair("communication_s", ranks.communication),
+        std::pair("data_wait_s", ranks.data)}) {
+    for (const auto& [of, value] :
+         {std::pair("min", spread.min), std::pair("median", spread.median),
+          std::pair("max", spread.max)}) {
+      const std::string key = std::string(name) + "_" + of;
+      line.add(key, value);
+      events_.add_scalar("ranks/" + key, ranks.step, value);
+    }
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "kinora/io/jsonl.h"
 #include "kinora/io/tensorboard.h"
 #include "kinora/train/run_directory.h"
+#include "kinora/train/step_times.h"
 #include "kinora/train/validation.h"
 
 namespace kinora::train {
@@ -22,7 +24,9 @@ struct StepRecord {
   double loss_scale = 1.0;
   bool skipped = false;  ///< a gradient was not finite
   double samples_per_s = 0.0;
-  double data_wait_s = 0.0;  ///< of this step
+  StepTimes times;  ///< of this step on this rank
+  /// Of all ranks, where it has come together since the last step; of earlier steps.
+  std::optional<RankTimes> ranks = {};
   /// Validation after this step, by weights: "raw", "ema0", ...
   std::vector<std::pair<std::string, ValidationLoss>> validation;
 };
@@ -39,6 +43,8 @@ class RunLog {
   void flush();
 
  private:
+  void add_times(const StepRecord& record, io::JsonObject& line);
+
   int64_t tensorboard_every_;
   io::JsonlWriter jsonl_;
   io::EventWriter events_;

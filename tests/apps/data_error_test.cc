@@ -115,5 +115,35 @@ TEST_F(DataErrorTest, TooManyBadImagesStopTheRunWhichIsSaved) {
   EXPECT_EQ(mended.exit_code, 0) << mended.err;
 }
 
+// Each rank counts what it cannot read, so one of them has no more samples before the other.
+TEST_F(DataErrorTest, ARankWithoutSamplesEndsAllRanksWhichHaveSaved) {
+  for (int i = 0; i < 200; ++i) {
+    write_picture(data_ / "cat" / ("more-" + std::to_string(i) + ".png"), i);
+  }
+  const Arguments two_ranks = {"--ranks", "2", "--resume", "auto", "train.global_batch=8"};
+  const auto train_on_two = [&](Arguments more) {
+    more.insert(more.end(), two_ranks.begin(), two_ranks.end());
+    return train_on_folder(more);
+  };
+  const Outcome first = train_on_two({"train.steps=2"});
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  for (const char* name : {"0.png", "1.png", "2.png", "3.png"}) {
+    write_text(data_ / "cat" / name, "broken");
+    write_text(data_ / "dog" / name, "broken");
+  }
+  const Outcome outcome =
+      train_on_two({"train.steps=200", "checkpoint.every=0", "data.max_bad=3", "data.queue=1"});
+  const int64_t last = checkpoint_steps(run_dir("run")).back();
+  expect_refusal(outcome, kIo,
+                 {"data.max_bad", ".png", "has no samples for step " + std::to_string(last + 1),
+                  "step " + std::to_string(last) + " is saved", "failed first: exit code 4"});
+  EXPECT_EQ(read_log(run_dir("run")).back().at("step").get<int64_t>(), last)
+      << "what was learned must be saved";
+  const Outcome mended =
+      train_on_two({"train.steps=" + std::to_string(last + 2), "data.max_bad=100"});
+  EXPECT_EQ(mended.exit_code, 0) << mended.err;
+  EXPECT_EQ(read_log(run_dir("run")).size(), static_cast<size_t>(last) + 2);
+}
+
 }  // namespace
 }  // namespace kinora::apps

@@ -197,5 +197,17 @@ TEST_F(GpuPinnedTest, LossesInFp8FollowThoseInBf16) {
   }
 }
 
+TEST_F(GpuPinnedTest, WhatIsResumedBehindTheTraceSaysThatThereIsNone) {
+  ASSERT_EQ(train_on_gpu({"train.steps=4"}).exit_code, 0);
+  const Outcome outcome = train_on_gpu(
+      {"train.steps=8", "train.profile_from=2", "train.profile_steps=2", "--resume", "auto"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_NE(outcome.err.find("nothing is traced: train.profile_from is 2, and this run goes on "
+                             "from step 4"),
+            std::string::npos)
+      << outcome.err;
+  EXPECT_FALSE(fs::exists(run_dir("run") / "profile-rank0.json"));
+}
+
 }  // namespace
 }  // namespace kinora::apps

@@ -63,6 +63,101 @@ TEST_F(RanksTest, TwoRanksLearnAsOneDoes) {
   }
 }
 
+TEST_F(RanksTest, TheLogSaysWhereTimeGoesOnAllRanks) {
+  const Outcome outcome =
+      run_kinora(ranks_command(run_dir("two"), 2, {"train.log_every=4"}), folder());
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  int64_t told = 0;
+  for (const LogLine& line : read_log(run_dir("two"))) {
+    const double step = line.at("step_s");
+    const double communication = line.at("communication_s");
+    EXPECT_GT(step, 0.0);
+    EXPECT_GT(communication, 0.0);
+    EXPECT_NEAR(
+        line.at("compute_s").get<double>() + communication + line.at("data_wait_s").get<double>(),
+        step, 1e-9 + 1e-6 * step);
+    EXPECT_NEAR(line.at("communication_share").get<double>(), communication / step, 1e-9);
+    if (!line.contains("ranks_step")) {
+      EXPECT_FALSE(line.contains("slow_rank"));
+      continue;
+    }
+    told += 4;
+    EXPECT_EQ(line.at("ranks_step").get<int64_t>(), told);
+    EXPECT_GE(line.at("step").get<int64_t>(), told);
+    EXPECT_LT(line.at("slow_rank").get<int64_t>(), 2);
+    EXPECT_GE(line.at("slowness").get<double>(), 1.0);
+    for (const std::string key : {"compute_s", "communication_s", "data_wait_s"}) {
+      const double median = line.at(key + "_median");
+      EXPECT_LE(line.at(key + "_min").get<double>(), median);
+      EXPECT_GE(line.at(key + "_max").get<double>(), median);
+    }
+    EXPECT_GT(line.at("compute_s_min").get<double>(), 0.0);
+  }
+  EXPECT_GE(told, 16) << "of 20 steps, the last of which may have had no line behind it";
+
+  train_well(run_dir("one"), {"train.steps=3"});
+  for (const LogLine& line : read_log(run_dir("one"))) {
+    EXPECT_EQ(line.at("communication_s").get<double>(), 0.0);
+    EXPECT_GT(line.at("compute_s").get<double>(), 0.0);
+    EXPECT_FALSE(line.contains("slow_rank"));
+  }
+}
+
+TEST_F(RanksTest, LargerBucketsAreResumedFromSmallerOnes) {
+  const fs::path run = run_dir("buckets");
+  const Arguments small = {"model.depth=6", "train.steps=3", "parallel.plugin=zero2"};
+  Outcome outcome = run_kinora(ranks_command(run, 2, small), folder());
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr(", in 10 buckets"));
+  Arguments large = ranks_command(
+      run, 2, {"model.depth=6", "train.steps=6", "parallel.plugin=zero2", "parallel.bucket_mib=1"});
+  large.insert(large.end(), {"--resume", "auto"});
+  outcome = run_kinora(large, folder());
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr(", in 8 buckets"));
+  const Outcome whole =
+      run_kinora(ranks_command(run_dir("whole"), 2,
+                               {"model.depth=6", "train.steps=6", "parallel.plugin=zero2"}),
+                 folder());
+  ASSERT_EQ(whole.exit_code, 0) << whole.err;
+  const std::vector<LogLine> got = read_log(run);
+  const std::vector<LogLine> want = read_log(run_dir("whole"));
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < want.size(); ++i) {
+    EXPECT_EQ(got[i].at("loss"), want[i].at("loss")) << i;
+  }
+}
+
+/// Two ranks under another launcher than ours.
+class LauncherTest : public RanksTest {
+ protected:
+  void train_under(const std::string& launcher, Arguments arguments) const {
+    const fs::path run = run_dir("launched");
+    arguments.push_back(kinora_program().string());
+    const Arguments train = train_command(run, {"parallel.plugin=zero1"});
+    arguments.insert(arguments.end(), train.begin(), train.end());
+    const Outcome outcome = Program(launcher, arguments, folder()).wait();
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("self-check: 2 ranks on 1 host"));
+    EXPECT_EQ(read_log(run).size(), 20U);
+  }
+};
+
+TEST_F(LauncherTest, RanksOfMpirunFindEachOther) {
+  if (std::system("mpirun --version > /dev/null 2>&1") != 0) {
+    GTEST_SKIP() << "there is no mpirun";
+  }
+  train_under("mpirun", {"--allow-run-as-root", "--oversubscribe", "-n", "2", "-x",
+                         "MASTER_PORT=" + std::to_string(free_port())});
+}
+
+TEST_F(LauncherTest, RanksOfSrunFindEachOther) {
+  if (std::system("timeout 10 srun -n 2 -N 1 --overcommit true > /dev/null 2>&1") != 0) {
+    GTEST_SKIP() << "there is no SLURM that runs";
+  }
+  train_under("srun", {"-n", "2", "-N", "1", "--overcommit"});
+}
+
 TEST_F(RanksTest, AKilledRankBringsAllDown) {
   const fs::path run = run_dir("killed");
   Program program(kinora_program(), ranks_command(run, 2, {kEndless}), folder());

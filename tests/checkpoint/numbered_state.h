@@ -2,6 +2,7 @@
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/zeros.h>
 
 #include <cstdint>
 #include <vector>
@@ -38,7 +39,7 @@ class NumberedState {
     for (const optim::Bucket& bucket : arena.buckets()) {
       for (size_t k = 0; k < arena.state_roles().size(); ++k) {
         bucket.tensor(arena.state_roles()[k])
-            .copy_(expected(step, k, bucket.slice_begin, bucket.slice_numel));
+            .copy_(expected(step, k, bucket, bucket.slice_begin, bucket.slice_numel));
       }
     }
     arena.refresh_compute();
@@ -48,13 +49,14 @@ class NumberedState {
     for (const optim::Bucket& bucket : arena.buckets()) {
       for (size_t k = 0; k < arena.state_roles().size(); ++k) {
         if (!at::equal(bucket.tensor(arena.state_roles()[k]).cpu(),
-                       expected(step, k, bucket.slice_begin, bucket.slice_numel))) {
+                       expected(step, k, bucket, bucket.slice_begin, bucket.slice_numel))) {
           return false;
         }
       }
       const at::Tensor& read = bucket.owns_compute ? bucket.whole_compute : bucket.compute;
       const int64_t begin = bucket.owns_compute ? 0 : bucket.slice_begin;
-      if (!at::equal(read.cpu(), expected(step, 0, begin, read.numel()).to(read.scalar_type()))) {
+      if (!at::equal(read.cpu(),
+                     expected(step, 0, bucket, begin, read.numel()).to(read.scalar_type()))) {
         return false;
       }
     }
@@ -73,17 +75,21 @@ class NumberedState {
   optim::Arena arena;
 
  private:
-  /// Distinct fp32 numbers for 1024 steps, 5 roles and 2048 places in a row.
-  static at::Tensor expected(int64_t step, size_t role, int64_t begin, int64_t count) {
+  /// Distinct fp32 numbers for 1024 steps, 5 roles and 2048 places in a row; 0 between the slots.
+  static at::Tensor expected(int64_t step, size_t role, const optim::Bucket& bucket, int64_t begin,
+                             int64_t count) {
     constexpr int64_t kPeriod = 2048;
-    const int64_t first = begin % kPeriod;
-    return at::arange(kPeriod, at::kFloat)
-        .mul(5)
-        .add(static_cast<int64_t>(role))
-        .mul(1024)
-        .add(step % 1024)
-        .repeat((first + count + kPeriod - 1) / kPeriod)
-        .narrow(0, first, count);
+    const at::Tensor numbers = at::arange(kPeriod, at::kFloat)
+                                   .mul(5)
+                                   .add(static_cast<int64_t>(role))
+                                   .mul(1024)
+                                   .add(step % 1024)
+                                   .repeat(bucket.numel / kPeriod + 1);
+    const at::Tensor whole = at::zeros({bucket.numel}, at::kFloat);
+    for (const optim::Slot& slot : bucket.slots) {
+      whole.narrow(0, slot.offset, slot.numel).copy_(numbers.narrow(0, slot.offset, slot.numel));
+    }
+    return whole.narrow(0, begin, count);
   }
 };
 

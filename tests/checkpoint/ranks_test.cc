@@ -1,8 +1,11 @@
 // Checkpoints of several ranks.
 
+#include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 
 #include <numeric>
@@ -166,6 +169,57 @@ TEST(CheckpointRanksTest, FailureOfOneIsThatOfAll) {
     ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &unlimited), 0);
     state.set(3);
     writer.start(NumberedState::state(3));
+    writer.wait();
+    for (const int64_t step : {1, 3}) {
+      (void)load(step_folder(folder.path(), step), state.arena, world);
+      EXPECT_TRUE(state.is(step));
+    }
+    world.barrier();
+  });
+}
+
+/// For this thread and those that it starts `folder` is a disk of `bytes` from now on. Whether it
+/// may be: it takes the rights of root.
+bool mount_small_disk(const fs::path& folder, int64_t bytes) {
+  const std::string options = "size=" + std::to_string(bytes);
+  return ::unshare(CLONE_NEWNS) == 0 &&
+         ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+         ::mount("none", folder.c_str(), "tmpfs", 0, options.c_str()) == 0;
+}
+
+TEST(CheckpointRanksTest, AFullDiskIsSaidOnAllRanksAndLeavesTheOldCheckpoint) {
+  comm::run_on_ranks(2, [](const Group& world) {
+    const SharedFolder folder(world);
+    NumberedState state({.world = world, .shards = world, .stage = 1}, 50'000);
+    Writer writer({.folder = folder.path()}, state.arena, world);
+    state.set(1);
+    writer.start(NumberedState::state(1));
+    writer.wait();
+    // Rank 1 runs out of room in the middle of its part: its disk is as the one of rank 0 but
+    // small.
+    const std::string unfinished = gather_texts(world, unfinished_name(2)).front();
+    const at::Tensor can = at::ones({1}, at::kLong);
+    if (world.rank() == 1) {
+      can.fill_(mount_small_disk(folder.path(), int64_t{1} << 20) ? 1 : 0);
+      fs::create_directory(folder.path() / unfinished);
+    }
+    world.broadcast(can, 1);
+    if (can.item<int64_t>() == 0) {
+      GTEST_SKIP() << "a small disk needs the rights of root";
+    }
+    state.set(2);
+    writer.start(NumberedState::state(2));
+    EXPECT_THAT(refusal(ErrorKind::kIo, [&] { writer.wait(); }),
+                AllOf(HasSubstr("[rank 1] "), HasSubstr("No space left on device"),
+                      HasSubstr(" are missing for this rank's part. Hint: free some")));
+    if (world.rank() == 1) {
+      ASSERT_EQ(::umount2(folder.path().c_str(), MNT_DETACH), 0);
+    }
+    world.barrier();
+    EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()), 1);
+    world.barrier();
+    state.set(3);
+    writer.start(NumberedState::state(3));  // there is room again
     writer.wait();
     for (const int64_t step : {1, 3}) {
       (void)load(step_folder(folder.path(), step), state.arena, world);

@@ -194,7 +194,7 @@ class OriginalFileTest : public testing::Test {
     config_.num_classes = 3;
     config_.time_scale = 1.0;
     model_.emplace(models::resolved(config_));
-    arena_.emplace(model_->named_parameters(), models::dit_buckets(models::resolved(config_)),
+    arena_.emplace(model_->named_parameters(), model_->buckets(),
                    optim::ArenaOptions{.train = false, .ema_decays = {}, .sharding = {}});
   }
 
@@ -210,7 +210,7 @@ class OriginalFileTest : public testing::Test {
   }
 
   const fs::path path_ = fs::path(KINORA_TEST_DATA) / "dit_training.pt";
-  models::DiTConfig config_;
+  models::ModelConfig config_;
   mutable std::optional<models::DiT> model_;
   std::optional<optim::Arena> arena_;
 };
@@ -236,7 +236,7 @@ TEST_F(OriginalFileTest, PositionTableIsOurs) {
 TEST_F(OriginalFileTest, AnotherSizeIsRefused) {
   config_.hidden = 8;
   models::DiT wider(models::resolved(config_));
-  optim::Arena arena(wider.named_parameters(), models::dit_buckets(wider.config()),
+  optim::Arena arena(wider.named_parameters(), wider.buckets(),
                      {.train = false, .ema_decays = {}, .sharding = {}});
   EXPECT_THAT(
       refusal(ErrorKind::kIo, [&] { load_weights(WeightsFile::open(path_), wider, arena); }),

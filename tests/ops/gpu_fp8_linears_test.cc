@@ -55,7 +55,8 @@ struct LinearRun {
   void quantise() {
     const bool measures_first = scaling == Fp8Scaling::kDelayed;
     for (int step = measures_first ? 0 : 1; step < 2; ++step) {
-      kernels.fp8()->begin_step({linear});
+      kernels.fp8()->begin_step();
+      kernels.fp8()->quantise_weights({linear});
       x_operand = kernels.operand(x, 0, false);
       dy_operand = kernels.operand(dy, 0, true);
       EXPECT_TRUE(step == 1 || x_operand.value.defined());

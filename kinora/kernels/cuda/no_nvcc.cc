@@ -12,6 +12,7 @@
 #include "kinora/kernels/cuda/qk_norm_rotary.h"
 #include "kinora/kernels/cuda/random.h"
 #include "kinora/kernels/cuda/rms_norm.h"
+#include "kinora/kernels/cuda/stopwatch.h"
 
 namespace kinora::kernels::cuda {
 
@@ -183,6 +184,14 @@ cudaError_t block_quantise(const BlockQuantise& /*call*/, cudaStream_t /*stream*
 }
 
 cudaError_t block_sums(const BlockSums& /*call*/, cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
+cudaError_t begin_lap(StopwatchState* /*state*/, cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
+cudaError_t end_lap(StopwatchState* /*state*/, cudaStream_t /*stream*/) {
   return cudaErrorNotSupported;
 }
 
