@@ -26,7 +26,7 @@ endfunction()
 kinora_static_dependency(yaml_cpp yaml-cpp/yaml.h yaml-cpp)
 kinora_static_dependency(jpeg jpeglib.h jpeg)
 kinora_static_dependency(png png.h png z)
-kinora_static_dependency(webp webp/decode.h webp)
+kinora_static_dependency(webp webp/decode.h webpmux webpdemux webp)
 find_library(KINORA_SHARPYUV NAMES libsharpyuv.a)  # a part of libwebp of its own since 1.3
 if(KINORA_SHARPYUV)
   target_link_libraries(kinora_third_party::webp INTERFACE "${KINORA_SHARPYUV}")

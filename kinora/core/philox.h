@@ -23,6 +23,7 @@ enum class RandomPurpose : uint8_t {
   kSamplerNoise = 8,  ///< noise added by a sampler at its step
   kGenerate = 9,      ///< the built-in generated data; sample = its index
   kValidation = 10,   ///< t and noise of the fixed validation set
+  kFrameMask = 11,    ///< which frames of a clip training gives
   kTest = 255,
 };
 

@@ -1,15 +1,60 @@
 #pragma once
 
+#include <cstdint>
+
 #include <ATen/core/Tensor.h>
+
+#include "kinora/data/buffer_pool.h"
+#include "kinora/data/source.h"
 
 namespace kinora::data {
 
-/// One micro-batch on the host.
+/// One micro-batch on the host. What the source does not have is an undefined tensor.
 struct Batch {
-  /// Pinned where a GPU is used; to_float makes of either what a model takes.
-  at::Tensor images;        ///< images: uint8 [B, 3, H, W]; latents: float32 [B, C, h, w]
-  at::Tensor labels;        ///< int64 [B]
-  at::Tensor sample_index;  ///< int64 [B]: position in the data stream, the RNG's sample number
+  /// Images uint8 [B, 3, H, W], clips of T > 1 frames uint8 [B, 3, T, H, W], latents float32
+  /// [B, C, h, w]; to_float makes of each what a model takes. Pinned where a GPU is used.
+  at::Tensor images = {};
+  at::Tensor labels = {};  ///< int64 [B]
+  at::Tensor sample_index =
+      {};                ///< int64 [B]: position in the data stream, the RNG's sample number
+  at::Tensor fps = {};   ///< of clips: float32 [B], frames a second as they lie here
+  at::Tensor text = {};  ///< float32 [B, L, D], zero behind a text's length; may be pinned
+  at::Tensor text_lengths = {};  ///< int64 [B], from 1 to L; with `text`
+  at::Tensor pooled = {};        ///< float32 [B, pooled channels]
+};
+
+/// The first `count` samples of `batch`, as views.
+[[nodiscard]] Batch first_samples(const Batch& batch, int64_t count);
+
+/// What a batch holds of an image or clip; latents keep their own size.
+struct SampleSize {
+  int64_t height = 0;
+  int64_t width = 0;
+  int64_t frames = 1;        ///< T; 1 makes images, also of clips
+  int64_t frame_stride = 1;  ///< takes every so many frames
+};
+
+/// Empty batches for samples of one source; their memory is used again.
+class BatchBuffers {
+ public:
+  /// Throws Error (kConfig) for sizes that are not positive, and for several frames of a source of
+  /// images.
+  BatchBuffers(const Source& source, const SampleSize& size, int64_t batch, bool pinned);
+
+  /// Values are unspecified.
+  [[nodiscard]] Batch take();
+
+  /// Buffers for images or latents made so far (pinned ones: taken so far).
+  [[nodiscard]] int64_t num_allocated() const { return images_.num_allocated(); }
+
+ private:
+  int64_t batch_;
+  bool has_fps_;
+  bool has_text_;
+  bool has_pooled_;
+  BufferPool images_;
+  BufferPool texts_;
+  BufferPool pooled_;
 };
 
 }  // namespace kinora::data

@@ -15,11 +15,8 @@ struct BufferPool::State {
   int64_t num_allocated = 0;
 };
 
-BufferPool::BufferPool(int64_t batch, const SampleShape& sample, at::ScalarType type, bool pinned)
-    : shape_{batch, sample.channels, sample.height, sample.width},
-      type_(type),
-      pinned_(pinned),
-      state_(std::make_shared<State>()) {}
+BufferPool::BufferPool(std::vector<int64_t> shape, at::ScalarType type, bool pinned)
+    : shape_(std::move(shape)), type_(type), pinned_(pinned), state_(std::make_shared<State>()) {}
 
 at::Tensor BufferPool::take() {
   const auto options = at::TensorOptions().dtype(type_);

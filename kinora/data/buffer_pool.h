@@ -2,10 +2,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
-
-#include "kinora/data/source.h"
 
 namespace kinora::data {
 
@@ -16,9 +15,9 @@ namespace kinora::data {
 /// only after the copies to a GPU that still read them are done.
 class BufferPool {
  public:
-  BufferPool(int64_t batch, const SampleShape& sample, at::ScalarType type, bool pinned);
+  BufferPool(std::vector<int64_t> shape, at::ScalarType type, bool pinned);
 
-  /// [batch, channels, height, width] of `type`, values unspecified.
+  /// Of the shape and type, values unspecified.
   [[nodiscard]] at::Tensor take();
 
   /// Buffers made so far (pinned ones: taken so far).
@@ -27,7 +26,7 @@ class BufferPool {
  private:
   struct State;
 
-  int64_t shape_[4];
+  std::vector<int64_t> shape_;
   at::ScalarType type_;
   bool pinned_;
   std::shared_ptr<State> state_;

@@ -11,16 +11,33 @@
 
 namespace kinora::data {
 
-enum class SourceKind : uint8_t { kShapes, kFolder, kTar, kLatents };
+enum class SourceKind : uint8_t { kShapes, kMovingShapes, kFolder, kTar, kLatents };
 
-/// Which images or latents to train on, and how to load them.
+/// What an image file holds.
+enum class FrameLayout : uint8_t {
+  kImage,  ///< one image
+  kStrip,  ///< a clip: square frames side by side
+};
+
+/// Where the texts of samples come from.
+enum class TextKind : uint8_t { kNone, kBuiltin, kFile };
+
+/// Which images, clips or latents to train on, and how to load them.
 struct DataConfig {
   SourceKind source = SourceKind::kShapes;
   std::vector<std::string> path;  ///< of the folder, or of one or several archives or latents
   int64_t height = 32;            ///< pixels that the model sees; of images only
   int64_t width = 32;
-  int64_t count = 65536;  ///< of generated images
-  int64_t seed = 0;       ///< of generated images and of what is held out
+  FrameLayout frame_layout = FrameLayout::kImage;
+  int64_t frames = 1;  ///< of a clip that the model sees
+  int64_t frame_stride = 1;
+  double fps = 8.0;  ///< of clips as they are stored
+  TextKind text = TextKind::kNone;
+  std::string text_embeddings;
+  int64_t text_length = 16;    ///< of built-in texts, in words
+  int64_t text_channels = 64;  ///< of built-in texts
+  int64_t count = 65536;       ///< of generated images or clips
+  int64_t seed = 0;            ///< of generated images and of what is held out
   int64_t validation = 0;
   bool flip = false;
   int64_t threads = 0;
@@ -33,6 +50,9 @@ void describe(Fields& fields, DataConfig& config);
 
 /// The whole set. Throws Error as the sources do.
 [[nodiscard]] std::unique_ptr<Source> open_source(const DataConfig& config);
+
+/// What a batch holds of a sample.
+[[nodiscard]] SampleSize sample_size(const DataConfig& config);
 
 /// The loader's options that the configuration knows; batches, ranks, position and seed stay to be
 /// set.

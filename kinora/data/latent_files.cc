@@ -2,26 +2,17 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <utility>
 
-#include <c10/util/Half.h>
 #include <nlohmann/json.hpp>
 
 #include "kinora/core/error.h"
+#include "kinora/data/float_values.h"
 
 namespace kinora::data {
 namespace {
 
 constexpr const char* kNamesKey = "class_names";
-
-std::string shape_text(const std::vector<int64_t>& shape) {
-  std::string text = "[";
-  for (size_t dim = 0; dim < shape.size(); ++dim) {
-    text += (dim == 0 ? "" : ", ") + std::to_string(shape[dim]);
-  }
-  return text + "]";
-}
 
 const io::SafetensorsTensor& tensor_of(const io::SafetensorsFile& file, const char* name) {
   const io::SafetensorsTensor* tensor = file.find(name);
@@ -34,36 +25,6 @@ const io::SafetensorsTensor& tensor_of(const io::SafetensorsFile& file, const ch
                " must hold the tensors latents [n, C, h, w] and labels [n]; there is no ", name,
                ", got ", file.tensors().size(), " tensors", others.empty() ? "" : ": ", others);
   return *tensor;
-}
-
-// The bytes in files may be unaligned.
-template <typename Value>
-Value value_at(const std::byte* bytes, int64_t index) {
-  Value value;
-  std::memcpy(&value, bytes + index * static_cast<int64_t>(sizeof(value)), sizeof(value));
-  return value;
-}
-
-void to_floats(const std::byte* bytes, DType dtype, std::vector<float>& out) {
-  const auto count = static_cast<int64_t>(out.size());
-  float* values = out.data();
-  switch (dtype) {
-    case DType::kF32:
-      std::memcpy(values, bytes, out.size() * sizeof(float));
-      return;
-    case DType::kF16:
-      for (int64_t i = 0; i < count; ++i) {
-        values[i] = c10::Half(value_at<uint16_t>(bytes, i), c10::Half::from_bits());
-      }
-      return;
-    case DType::kBF16:
-      for (int64_t i = 0; i < count; ++i) {
-        values[i] = bf16_to_float(value_at<uint16_t>(bytes, i));
-      }
-      return;
-    default:
-      KINORA_UNREACHABLE("[latents] a type that opening refuses: ", to_string(dtype));
-  }
 }
 
 // The names in `text`. Nested lists are refused while they are read, so that a hostile file cannot
@@ -120,10 +81,8 @@ void LatentFiles::add(const std::filesystem::path& path) {
   const io::SafetensorsTensor& latents = tensor_of(mapped, "latents");
   const io::SafetensorsTensor& labels = tensor_of(mapped, "labels");
   const auto is_empty = [](int64_t size) { return size == 0; };
-  KINORA_CHECK(
-      latents.dtype == DType::kF32 || latents.dtype == DType::kF16 || latents.dtype == DType::kBF16,
-      kIo, "[latents] ", name, ": latents must be of type F32, F16 or BF16, got ",
-      to_string(latents.dtype));
+  KINORA_CHECK(is_float(latents.dtype), kIo, "[latents] ", name,
+               ": latents must be of type F32, F16 or BF16, got ", to_string(latents.dtype));
   KINORA_CHECK(latents.shape.size() == 4 && std::ranges::none_of(latents.shape, is_empty), kIo,
                "[latents] ", name,
                ": latents must have shape [n, C, h, w], all of them at least 1, got ",
@@ -184,8 +143,7 @@ void LatentFiles::read(int64_t index, Sample& out) const {
   const int64_t count = shape_.num_values();
   out.label = value_at<int64_t>(file.labels.data(), local);
   out.latent.resize(static_cast<size_t>(count));
-  to_floats(file.latents.data() + local * count * static_cast<int64_t>(size_of(file.dtype)),
-            file.dtype, out.latent);
+  read_floats(file.latents.data(), file.dtype, local * count, out.latent);
   for (const float value : out.latent) {
     KINORA_CHECK(std::isfinite(value), kIo, "[latents] ", sample_name(index),
                  " must be finite, got ", value);

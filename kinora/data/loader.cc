@@ -4,19 +4,14 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <cstddef>
 #include <deque>
 #include <exception>
 #include <mutex>
-#include <optional>
 #include <thread>
 #include <utility>
 
-#include <ATen/ops/empty.h>
-
 #include "kinora/core/error.h"
 #include "kinora/core/philox.h"
-#include "kinora/data/buffer_pool.h"
 #include "kinora/data/epoch_order.h"
 #include "kinora/data/sample_reader.h"
 
@@ -29,18 +24,8 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// The shape of a sample in a batch; `height` and `width` are those of images.
-SampleShape sample_shape(const Source& source, int64_t height, int64_t width) {
-  if (const std::optional<SampleShape> latents = source.latent_shape()) {
-    return *latents;
-  }
-  KINORA_CHECK(height > 0 && width > 0, kConfig, "[data] images must have pixels, got ", height,
-               " x ", width, ". Hint: set data.height and data.width.");
-  return {3, height, width};
-}
-
-at::ScalarType sample_type(const Source& source) {
-  return source.latent_shape() ? at::kFloat : at::kByte;
+SampleSize sample_size(const LoaderOptions& options) {
+  return {options.height, options.width, options.frames, options.frame_stride};
 }
 
 void check(const Source& source, const LoaderOptions& options) {
@@ -75,12 +60,6 @@ bool is_bad_sample(const Error& error) {
   return error.kind() == ErrorKind::kIo || error.kind() == ErrorKind::kShape;
 }
 
-Batch make_batch(at::Tensor images) {
-  const int64_t size = images.size(0);
-  const auto integers = at::TensorOptions().dtype(at::kLong);
-  return {std::move(images), at::empty({size}, integers), at::empty({size}, integers)};
-}
-
 }  // namespace
 
 // Batches are made in a ring of slots. Threads claim chunks of the newest slot's samples and open
@@ -91,8 +70,7 @@ class Loader::Impl {
       : source_(source),
         options_(options),
         order_(source.size(), options.seed),
-        pool_(options.micro_batch, sample_shape(source, options.height, options.width),
-              sample_type(source), options.pinned),
+        buffers_(source, sample_size(options), options.micro_batch, options.pinned),
         bad_(source, options.max_bad),
         slots_(static_cast<size_t>(options.queue_depth)) {
     const int64_t num_threads = thread_count(options.num_threads);
@@ -150,7 +128,7 @@ class Loader::Impl {
     const std::lock_guard<std::mutex> lock(mutex_);
     LoaderStats stats = stats_;
     stats.num_bad = bad_.count();
-    stats.num_buffers = pool_.num_allocated();
+    stats.num_buffers = buffers_.num_allocated();
     if (slowest_index_ >= 0) {
       stats.slowest_name = source_.sample_name(slowest_index_);
     }
@@ -192,7 +170,7 @@ class Loader::Impl {
   // Under the lock.
   void open_slot() {
     Slot& slot = this->slot(opened_);
-    slot.batch = make_batch(pool_.take());
+    slot.batch = buffers_.take();
     slot.first_position = first_position(opened_);
     auto* positions = slot.batch.sample_index.mutable_data_ptr<int64_t>();
     for (int64_t i = 0; i < options_.micro_batch; ++i) {
@@ -206,7 +184,7 @@ class Loader::Impl {
 
   /// `reading` shows the index of the sample that this thread is at.
   void run(std::atomic<int64_t>& reading) {
-    SampleReader reader(source_, options_.height, options_.width);
+    SampleReader reader(source_, sample_size(options_));
     std::unique_lock<std::mutex> lock(mutex_);
     while (true) {
       work_.wait(lock, [this] {
@@ -255,15 +233,15 @@ class Loader::Impl {
     const int64_t position = slot.first_position + i;
     const RandomStream stream{options_.seed, static_cast<uint64_t>(position), 0,
                               RandomPurpose::kAugment};
-    const bool flip = options_.random_flip && random_uniform(stream, 0) < 0.5F;
-    std::byte* out =
-        static_cast<std::byte*>(slot.batch.images.mutable_data_ptr()) + i * reader.num_bytes();
+    const Augmentation augmentation{
+        .flip = options_.random_flip && random_uniform(stream, 0) < 0.5F,
+        .start = random_uniform(stream, 1)};
     int64_t index = slot.indices[static_cast<size_t>(i)];
     std::string reason;
     for (int64_t attempt = 1;; ++attempt) {
       if (!bad_.contains(index)) {
         try {
-          slot.batch.labels.mutable_data_ptr<int64_t>()[i] = reader.read(index, flip, out);
+          reader.read(index, augmentation, slot.batch, i);
           break;
         } catch (const Error& error) {
           if (!is_bad_sample(error)) {
@@ -297,7 +275,7 @@ class Loader::Impl {
   const Source& source_;
   const LoaderOptions options_;
   EpochOrder order_;  // under the lock, like everything below but slots' samples
-  BufferPool pool_;
+  BatchBuffers buffers_;
   BadSamples bad_;
   std::vector<Slot> slots_;
   int64_t chunk_ = 1;
@@ -336,21 +314,17 @@ LoaderStats Loader::stats() const {
   return impl_->stats();
 }
 
-Batch load_samples(const Source& source, std::span<const int64_t> indices, int64_t height,
-                   int64_t width, int64_t max_bad) {
-  const SampleShape shape = sample_shape(source, height, width);
-  const auto size = static_cast<int64_t>(indices.size());
-  Batch batch = make_batch(at::empty({size, shape.channels, shape.height, shape.width},
-                                     at::TensorOptions().dtype(sample_type(source))));
-  auto* labels = batch.labels.mutable_data_ptr<int64_t>();
+Batch load_samples(const Source& source, std::span<const int64_t> indices, const SampleSize& size,
+                   int64_t max_bad) {
+  BatchBuffers buffers(source, size, std::ssize(indices), /*pinned=*/false);
+  const Batch batch = buffers.take();
   auto* numbers = batch.sample_index.mutable_data_ptr<int64_t>();
-  auto* images = static_cast<std::byte*>(batch.images.mutable_data_ptr());
   BadSamples bad(source, max_bad);
-  SampleReader reader(source, height, width);
+  SampleReader reader(source, size);
   int64_t filled = 0;
   for (const int64_t index : indices) {
     try {
-      labels[filled] = reader.read(index, false, images + filled * reader.num_bytes());
+      reader.read(index, {}, batch, filled);
       numbers[filled] = index;
       ++filled;
     } catch (const Error& error) {
@@ -360,8 +334,7 @@ Batch load_samples(const Source& source, std::span<const int64_t> indices, int64
       bad.add(index, error.what());
     }
   }
-  return {batch.images.narrow(0, 0, filled), batch.labels.narrow(0, 0, filled),
-          batch.sample_index.narrow(0, 0, filled)};
+  return first_samples(batch, filled);
 }
 
 }  // namespace kinora::data

@@ -14,13 +14,15 @@ namespace kinora::data {
 struct LoaderOptions {
   int64_t height = 0;  ///< of the images of a batch; latents keep their own size
   int64_t width = 0;
+  int64_t frames = 1;        ///< of clips; 1 makes images, also of clips
+  int64_t frame_stride = 1;  ///< takes every so many frames of a clip
   int64_t micro_batch = 1;   ///< samples in a Batch
   int64_t global_batch = 1;  ///< samples of all ranks in a step; a multiple of both others
   int64_t rank = 0;          ///< which of num_ranks equal parts of a global batch is ours
   int64_t num_ranks = 1;
   int64_t first_position = 0;  ///< where in the data stream the first global batch starts
-  uint64_t seed = 0;           ///< keys order and flips
-  bool random_flip = false;    ///< mirror every other image; not for latents
+  uint64_t seed = 0;           ///< keys order, flips and which frames of a clip are taken
+  bool random_flip = false;    ///< mirror every other image or clip; not for latents
   int64_t num_threads = 0;     ///< decoding threads; 0: half the cores, from 1 to 16
   int64_t queue_depth = 4;     ///< batches decoded ahead
   bool pinned = false;         ///< batches in page-locked memory (needs a GPU)
@@ -69,10 +71,17 @@ class Loader {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Samples `indices` of `source` as one batch, images cropped but not flipped, for fixed sets such
-/// as the validation set; `sample_index` holds the indices. Unreadable samples are named in the log
-/// and left out; more than `max_bad` of them (-1: as for the loader), or nothing left: Error (kIo).
+/// Samples `indices` of `source` as one batch, images cropped but not flipped and of clips the
+/// middle frames, for fixed sets such as the validation set; `sample_index` holds the indices.
+/// Unreadable samples are named in the log and left out; more than `max_bad` of them (-1: as for
+/// the loader), or nothing left: Error (kIo).
 [[nodiscard]] Batch load_samples(const Source& source, std::span<const int64_t> indices,
-                                 int64_t height, int64_t width, int64_t max_bad = -1);
+                                 const SampleSize& size, int64_t max_bad = -1);
+
+/// The same of images, or of the middle frame of clips.
+[[nodiscard]] inline Batch load_samples(const Source& source, std::span<const int64_t> indices,
+                                        int64_t height, int64_t width, int64_t max_bad = -1) {
+  return load_samples(source, indices, SampleSize{.height = height, .width = width}, max_bad);
+}
 
 }  // namespace kinora::data

@@ -1,12 +1,32 @@
 #include "kinora/data/sample_reader.h"
 
 #include <algorithm>
-#include <cstring>
+#include <cassert>
+#include <cstddef>
 
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
 
 namespace kinora::data {
+namespace {
+
+// To row `i` of `out`.
+void copy_values(const std::vector<float>& values, const at::Tensor& out, int64_t i) {
+  assert(static_cast<int64_t>(values.size()) * out.size(0) == out.numel());
+  std::copy(values.begin(), values.end(),
+            out.mutable_data_ptr<float>() + i * static_cast<int64_t>(values.size()));
+}
+
+// The columns [left, left + width) of `strip`.
+void cut(const io::Image& strip, int64_t left, int64_t width, io::Image& out) {
+  io::set_size(out, strip.height, width);
+  for (int64_t row = 0; row < strip.height; ++row) {
+    const uint8_t* pixels = strip.pixels.data() + (row * strip.width + left) * 3;
+    std::copy(pixels, pixels + width * 3, out.pixels.data() + row * width * 3);
+  }
+}
+
+}  // namespace
 
 BadSamples::BadSamples(const Source& source, int64_t limit)
     : source_(source), limit_(limit >= 0 ? limit : std::max<int64_t>(10, source.size() / 100)) {}
@@ -51,47 +71,77 @@ void BadSamples::check_locked() const {
   }
 }
 
-int64_t SampleReader::num_bytes() const {
-  return latent_shape_ ? latent_shape_->num_values() * static_cast<int64_t>(sizeof(float))
-                       : 3 * height_ * width_;
-}
-
-int64_t SampleReader::read(int64_t index, bool flip, std::byte* out) {
+void SampleReader::read(int64_t index, const Augmentation& augmentation, const Batch& batch,
+                        int64_t i) {
   source_.read(index, sample_);
+  const int64_t num_values = batch.images.numel() / batch.images.size(0);
   if (latent_shape_) {
-    write_latent(index, out);
+    write_latent(index, batch.images.mutable_data_ptr<float>() + i * num_values);
   } else {
-    write_image(index, flip, reinterpret_cast<uint8_t*>(out));
+    write_frames(index, augmentation, batch.images.mutable_data_ptr<uint8_t>() + i * num_values);
   }
-  return sample_.label;
+  batch.labels.mutable_data_ptr<int64_t>()[i] = sample_.label;
+  if (batch.fps.defined()) {
+    batch.fps.mutable_data_ptr<float>()[i] = sample_.fps / static_cast<float>(size_.frame_stride);
+  }
+  if (batch.text.defined()) {
+    copy_values(sample_.text.tokens, batch.text, i);
+    batch.text_lengths.mutable_data_ptr<int64_t>()[i] = sample_.text.length;
+  }
+  if (batch.pooled.defined()) {
+    copy_values(sample_.text.pooled, batch.pooled, i);
+  }
 }
 
-void SampleReader::write_latent(int64_t index, std::byte* out) const {
+void SampleReader::write_latent(int64_t index, float* out) const {
   const auto num_values = static_cast<int64_t>(sample_.latent.size());
   KINORA_CHECK(num_values == latent_shape_->num_values(), kIo, "[data] ",
                source_.sample_name(index), " must hold ", latent_shape_->text(), " values, got ",
                num_values);
-  std::memcpy(out, sample_.latent.data(), sample_.latent.size() * sizeof(float));
+  std::copy(sample_.latent.begin(), sample_.latent.end(), out);
 }
 
-void SampleReader::write_image(int64_t index, bool flip, uint8_t* planes) {
-  const io::Image* image = &sample_.image;
-  KINORA_CHECK(image->height > 0 && image->width > 0 && image->channels == 3, kIo, "[data] ",
-               source_.sample_name(index), " must have pixels and 3 channels, got ", image->height,
-               " x ", image->width, " x ", image->channels);
-  if (image->height != height_ || image->width != width_) {
-    resizer_.center_crop(*image, height_, width_, cropped_);
-    image = &cropped_;
+// `out` is [3, frames, height, width].
+void SampleReader::write_frames(int64_t index, const Augmentation& augmentation, uint8_t* out) {
+  const io::Image& image = sample_.image;
+  KINORA_CHECK(image.height > 0 && image.width > 0 && image.channels == 3, kIo, "[data] ",
+               source_.sample_name(index), " must have pixels and 3 channels, got ", image.height,
+               " x ", image.width, " x ", image.channels);
+  const int64_t span = (size_.frames - 1) * size_.frame_stride + 1;
+  KINORA_CHECK(span <= sample_.num_frames, kIo, "[data] ", source_.sample_name(index),
+               " must have at least ", span, " frames for data.frames ", size_.frames,
+               " and data.frame_stride ", size_.frame_stride, ", got ", sample_.num_frames);
+  const int64_t num_starts = sample_.num_frames - span + 1;
+  const auto start = static_cast<int64_t>(static_cast<double>(augmentation.start) *
+                                          static_cast<double>(num_starts));
+  const int64_t width = image.width / sample_.num_frames;
+  for (int64_t t = 0; t < size_.frames; ++t) {
+    write_frame((start + t * size_.frame_stride) * width, width, augmentation.flip,
+                out + t * size_.height * size_.width);
   }
-  const uint8_t* pixel = image->pixels.data();  // [height, width, 3]
-  const int64_t plane = height_ * width_;
-  for (int64_t row = 0; row < height_; ++row) {
-    uint8_t* out = planes + row * width_ + (flip ? width_ - 1 : 0);
+}
+
+// The columns [left, left + width) of the sample as planes, which lie `frames` planes apart.
+void SampleReader::write_frame(int64_t left, int64_t width, bool flip, uint8_t* out) {
+  const io::Image* image = &sample_.image;
+  if (image->height != size_.height || width != size_.width) {
+    if (width != image->width) {
+      cut(*image, left, width, frame_);
+      image = &frame_;
+    }
+    resizer_.center_crop(*image, size_.height, size_.width, cropped_);
+    image = &cropped_;
+    left = 0;
+  }
+  const int64_t plane = size_.frames * size_.height * size_.width;
+  for (int64_t row = 0; row < size_.height; ++row) {
+    const uint8_t* pixel = image->pixels.data() + (row * image->width + left) * 3;
+    uint8_t* to = out + row * size_.width + (flip ? size_.width - 1 : 0);
     const int64_t step = flip ? -1 : 1;
-    for (int64_t column = 0; column < width_; ++column, out += step, pixel += 3) {
-      out[0] = pixel[0];
-      out[plane] = pixel[1];
-      out[2 * plane] = pixel[2];
+    for (int64_t column = 0; column < size_.width; ++column, to += step, pixel += 3) {
+      to[0] = pixel[0];
+      to[plane] = pixel[1];
+      to[2 * plane] = pixel[2];
     }
   }
 }

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <optional>
@@ -9,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "kinora/data/batch.h"
 #include "kinora/data/source.h"
 #include "kinora/io/image_resize.h"
 
@@ -42,31 +42,36 @@ class BadSamples {
   std::vector<std::string> first_reasons_;
 };
 
-/// Reads samples as a batch holds them: images cropped to one size, latents as they are. One per
-/// thread: its buffers are used again.
+/// What is random in how a sample is read.
+struct Augmentation {
+  bool flip = false;   ///< mirrored, every frame of it
+  float start = 0.5F;  ///< which frames of a clip: 0 the first ones, below 1 the last ones
+};
+
+/// Reads samples into batches: images and the frames of clips cropped to one size, latents and
+/// texts as they are. One per thread: its buffers are used again.
+///
+/// Of a clip with n frames a batch holds `frames`, every `frame_stride`-th, from one of the
+/// n - (frames - 1) * frame_stride possible first ones; a shorter clip is an unreadable sample.
 class SampleReader {
  public:
-  /// `height` and `width` are those of images; latents keep their own.
-  SampleReader(const Source& source, int64_t height, int64_t width)
-      : source_(source), latent_shape_(source.latent_shape()), height_(height), width_(width) {}
+  SampleReader(const Source& source, const SampleSize& size)
+      : source_(source), latent_shape_(source.latent_shape()), size_(size) {}
 
-  /// Size of one sample in a batch.
-  [[nodiscard]] int64_t num_bytes() const;
-
-  /// Writes sample `index` to `out`, num_bytes() long, and returns its label: an image, mirrored if
-  /// `flip`, as uint8 [3, height, width], a latent as float32 [C, h, w]. Throws what Source::read
-  /// throws.
-  int64_t read(int64_t index, bool flip, std::byte* out);
+  /// Writes sample `index` to place `i` of `batch`, which BatchBuffers made for this source and
+  /// size; all but sample_index. Throws what Source::read throws.
+  void read(int64_t index, const Augmentation& augmentation, const Batch& batch, int64_t i);
 
  private:
-  void write_image(int64_t index, bool flip, uint8_t* planes);
-  void write_latent(int64_t index, std::byte* out) const;
+  void write_frames(int64_t index, const Augmentation& augmentation, uint8_t* out);
+  void write_frame(int64_t left, int64_t width, bool flip, uint8_t* out);
+  void write_latent(int64_t index, float* out) const;
 
   const Source& source_;
   std::optional<SampleShape> latent_shape_;
-  int64_t height_;
-  int64_t width_;
+  SampleSize size_;
   Sample sample_;
+  io::Image frame_;
   io::Image cropped_;
   io::Resizer resizer_;
 };

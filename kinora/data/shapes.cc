@@ -10,9 +10,10 @@
 namespace kinora::data {
 namespace {
 
-constexpr std::array<const char*, kNumShapes> kShapeNames = {"circle", "square", "triangle",
-                                                             "cross"};
-constexpr std::array<const char*, kNumColours> kColourNames = {"red", "green", "blue", "yellow"};
+constexpr std::array<std::string_view, kNumShapes> kShapeNames = {"circle", "square", "triangle",
+                                                                  "cross"};
+constexpr std::array<std::string_view, kNumColours> kColourNames = {"red", "green", "blue",
+                                                                    "yellow"};
 constexpr std::array<const char*, 9> kPlaces = {
     "at the upper left", "at the top",    "at the upper right",
     "at the left",       "in the middle", "at the right",
@@ -79,10 +80,18 @@ ShapeScene shape_scene(uint64_t seed, int64_t index) {
   return scene;
 }
 
+std::string_view name_of(Shape shape) {
+  return kShapeNames[static_cast<size_t>(shape)];
+}
+
+std::string_view name_of(Colour colour) {
+  return kColourNames[static_cast<size_t>(colour)];
+}
+
 std::string caption(const ShapeScene& scene) {
-  return std::string("a ") + kColourNames[static_cast<size_t>(scene.colour)] + " " +
-         kShapeNames[static_cast<size_t>(scene.shape)] + " " +
-         kPlaces[static_cast<size_t>(scene.cell)];
+  std::string text = "a ";
+  text.append(name_of(scene.colour)).append(" ").append(name_of(scene.shape));
+  return text.append(" ").append(kPlaces[static_cast<size_t>(scene.cell)]);
 }
 
 float shape_distance(Shape shape, float x, float y) {
@@ -103,18 +112,15 @@ float shape_distance(Shape shape, float x, float y) {
   KINORA_UNREACHABLE("[shapes] unknown shape");
 }
 
-void render(const ShapeScene& scene, int64_t height, int64_t width, io::Image& out) {
-  out.height = height;
-  out.width = width;
-  out.channels = 3;
-  out.pixels.resize(static_cast<size_t>(height * width * 3));
+void draw(const ShapeScene& scene, int64_t left, int64_t width, io::Image& out) {
+  const int64_t height = out.height;
   const float radius = scene.radius * static_cast<float>(std::min(height, width));  // pixels
   const float centre_x = scene.centre_x * static_cast<float>(width);
   const float centre_y = scene.centre_y * static_cast<float>(height);
   const Rgb colour = rgb_of(scene.colour);
   const Rgb ground = {scene.ground, scene.ground * 1.03F, scene.ground * 1.22F};  // a bluish slate
-  uint8_t* pixel = out.pixels.data();
   for (int64_t row = 0; row < height; ++row) {
+    uint8_t* pixel = out.pixels.data() + (row * out.width + left) * 3;
     const float y = (static_cast<float>(row) + 0.5F - centre_y) / radius;
     for (int64_t column = 0; column < width; ++column) {
       const float x = (static_cast<float>(column) + 0.5F - centre_x) / radius;
@@ -130,17 +136,26 @@ void render(const ShapeScene& scene, int64_t height, int64_t width, io::Image& o
   }
 }
 
-ShapeSource::ShapeSource(uint64_t seed, int64_t count, int64_t height, int64_t width)
-    : seed_(seed), count_(count), height_(height), width_(width) {
+void render(const ShapeScene& scene, int64_t height, int64_t width, io::Image& out) {
+  io::set_size(out, height, width);
+  draw(scene, 0, width, out);
+}
+
+void check_generated_size(int64_t height, int64_t width) {
   constexpr int64_t kMinSide = 16;
   constexpr int64_t kMaxSide = 16384;
   KINORA_CHECK(std::min(height, width) >= kMinSide && std::max(height, width) <= kMaxSide, kConfig,
                "[shapes] generated pictures must measure from ", kMinSide, " to ", kMaxSide,
                " pixels a side, got ", height, " x ", width,
                ". Hint: set data.height and data.width.");
+}
+
+ShapeSource::ShapeSource(uint64_t seed, int64_t count, int64_t height, int64_t width)
+    : seed_(seed), count_(count), height_(height), width_(width) {
+  check_generated_size(height, width);
   for (int64_t label = 0; label < kNumShapeClasses; ++label) {
-    names_.push_back(std::string(kColourNames[static_cast<size_t>(label % kNumColours)]) + " " +
-                     kShapeNames[static_cast<size_t>(label / kNumColours)]);
+    std::string name(name_of(static_cast<Colour>(label % kNumColours)));
+    names_.push_back(name.append(" ").append(name_of(static_cast<Shape>(label / kNumColours))));
   }
   check_size(count, "the generated shapes (data.count)");
 }
@@ -152,6 +167,7 @@ std::string ShapeSource::sample_name(int64_t index) const {
 void ShapeSource::read(int64_t index, Sample& out) const {
   const ShapeScene scene = shape_scene(seed_, index);
   render(scene, height_, width_, out.image);
+  out.caption = caption(scene);
   out.label = shape_label(scene.shape, scene.colour);
 }
 

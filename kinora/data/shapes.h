@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kinora/data/source.h"
@@ -54,13 +55,25 @@ struct ShapeScene {
 /// the origin, y downwards; negative inside. Near the border it is the true distance.
 [[nodiscard]] float shape_distance(Shape shape, float x, float y);
 
-/// Draws the scene with edges smoothed over one pixel.
+/// Names as captions have them: "circle", "red".
+[[nodiscard]] std::string_view name_of(Shape shape);
+[[nodiscard]] std::string_view name_of(Colour colour);
+
+/// Draws the scene, with edges smoothed over one pixel, over the columns [left, left + width) of
+/// `out`: a frame of a strip.
+void draw(const ShapeScene& scene, int64_t left, int64_t width, io::Image& out);
+
+/// Gives `out` the size and draws the scene over all of it.
 void render(const ShapeScene& scene, int64_t height, int64_t width, io::Image& out);
+
+/// Shapes can be told apart from 16 x 16 on; throws Error (kConfig) for smaller pictures, and for
+/// enormous ones.
+void check_generated_size(int64_t height, int64_t width);
 
 /// The generated set as a source.
 class ShapeSource : public Source {
  public:
-  /// At least 16 x 16, where shapes can still be told apart; throws Error (kConfig) otherwise.
+  /// Throws Error (kConfig) as check_generated_size, and for less than 2 pictures.
   ShapeSource(uint64_t seed, int64_t count, int64_t height, int64_t width);
 
   [[nodiscard]] int64_t size() const override { return count_; }

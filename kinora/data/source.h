@@ -21,13 +21,34 @@ struct SampleShape {
   bool operator==(const SampleShape&) const = default;
 };
 
-/// One decoded sample: an image or, of sources with a latent_shape, a latent. Readers fill it in
-/// place, so that a thread's buffers are allocated once.
+/// The size of the texts of a set.
+struct TextShape {
+  int64_t length = 0;           ///< L: tokens that every text has room for
+  int64_t channels = 0;         ///< D: of a token's vector
+  int64_t pooled_channels = 0;  ///< of the vector of the whole text; 0: there is none
+
+  bool operator==(const TextShape&) const = default;
+};
+
+/// A text as a model takes it.
+struct Text {
+  std::vector<float> tokens;  ///< [L, D]; zero from `length` on
+  int64_t length = 0;         ///< tokens that count
+  std::vector<float> pooled;  ///< [pooled_channels]
+};
+
+/// One decoded sample: an image, a clip or, of sources with a latent_shape, a latent. Readers fill
+/// it in place, so that a thread's buffers are allocated once; it is used with one source only, and
+/// what that source does not know stays as it is here.
 ///
-/// Video will follow as further frames of the same size beside `image` with the frame rate, filled
-/// by the same read(); whoever knows only images goes on reading `image`.
+/// A clip is a strip: its frames lie side by side in `image`, the first at the left. So whoever
+/// knows only images goes on reading `image`.
 struct Sample {
   io::Image image;
+  int64_t num_frames = 1;     ///< divides image.width
+  float fps = 0.0F;           ///< frames of a clip a second
+  std::string caption;        ///< empty: the class name says all
+  Text text;                  ///< of sources with a text_shape
   std::vector<float> latent;  ///< [C, h, w]
   int64_t label = 0;          ///< in [0, num_classes)
 };
@@ -51,6 +72,12 @@ class Source {
   /// The shape of the latents that read() gives; nothing if it gives images, which may differ in
   /// size and are cropped by the reader.
   [[nodiscard]] virtual std::optional<SampleShape> latent_shape() const { return std::nullopt; }
+
+  /// Whether read() gives clips, which may differ in length, rather than single images.
+  [[nodiscard]] virtual bool is_video() const { return false; }
+
+  /// The size of the texts that read() gives; nothing if it gives none.
+  [[nodiscard]] virtual std::optional<TextShape> text_shape() const { return std::nullopt; }
 
   /// What messages call the sample: a path, or the position in a generated set.
   [[nodiscard]] virtual std::string sample_name(int64_t index) const = 0;

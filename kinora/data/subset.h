@@ -21,6 +21,8 @@ class SubsetSource : public Source {
   [[nodiscard]] std::optional<SampleShape> latent_shape() const override {
     return whole_.latent_shape();
   }
+  [[nodiscard]] bool is_video() const override { return whole_.is_video(); }
+  [[nodiscard]] std::optional<TextShape> text_shape() const override { return whole_.text_shape(); }
   [[nodiscard]] std::string sample_name(int64_t index) const override;
   void read(int64_t index, Sample& out) const override;
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kinora/core/error.h"
+#include "kinora/eval/picture.h"
 
 namespace kinora::eval {
 namespace {
@@ -16,7 +17,6 @@ using data::Rgb;
 using data::Shape;
 
 // The limits below were chosen on generated, blurred and noisy pictures (tests/eval).
-constexpr int64_t kMaxSide = 64;           // larger pictures are reduced to at most this
 constexpr float kMinContrast = 0.30F;      // RGB distance of a pixel that differs from the ground
 constexpr float kMinFill = 0.02F;          // the shape's share of the picture, at least
 constexpr float kMaxFill = 0.35F;          // and at most
@@ -27,131 +27,6 @@ constexpr float kMaxHueError = 22.0F;  // degrees
 constexpr float kMinSaturation = 0.40F;
 constexpr float kMinUniform = 0.85F;       // share of the shape that has its colour
 constexpr float kMaxColourSpread = 0.30F;  // RGB distance of a pixel that has it
-
-// A picture in [0, 1] with the channels of a pixel together.
-struct Picture {
-  int64_t height = 0;
-  int64_t width = 0;
-  std::vector<Rgb> pixels;
-
-  [[nodiscard]] const Rgb& at(int64_t row, int64_t column) const {
-    return pixels[static_cast<size_t>(row * width + column)];
-  }
-};
-
-// Averages boxes of pixels where the picture is large.
-Picture to_picture(const at::Tensor& image) {
-  KINORA_CHECK(image.dim() == 3 && image.size(0) == 3 && image.numel() > 0, kShape,
-               "[shape_judge] an image must have shape [3, H, W], got ", image.sizes());
-  const bool bytes = image.scalar_type() == at::kByte;
-  KINORA_CHECK(bytes || image.is_floating_point(), kShape,
-               "[shape_judge] an image must be of type uint8 or float, got ", image.scalar_type());
-  const at::Tensor values = image.to(at::kCPU, at::kFloat).contiguous();
-  const float scale = bytes ? 1.0F / 255.0F : 0.5F;
-  const float offset = bytes ? 0.0F : 0.5F;
-  const auto* data = values.const_data_ptr<float>();
-  const int64_t height = values.size(1);
-  const int64_t width = values.size(2);
-  const int64_t box = (std::max(height, width) + kMaxSide - 1) / kMaxSide;
-  Picture picture{height / box, width / box, {}};
-  picture.pixels.resize(static_cast<size_t>(picture.height * picture.width));
-  for (int64_t row = 0; row < picture.height; ++row) {
-    for (int64_t column = 0; column < picture.width; ++column) {
-      for (int64_t channel = 0; channel < 3; ++channel) {
-        float sum = 0.0F;
-        for (int64_t y = row * box; y < (row + 1) * box; ++y) {
-          for (int64_t x = column * box; x < (column + 1) * box; ++x) {
-            const float value = data[(channel * height + y) * width + x] * scale + offset;
-            sum += std::clamp(value, 0.0F, 1.0F);
-          }
-        }
-        picture.pixels[static_cast<size_t>(row * picture.width + column)]
-                      [static_cast<size_t>(channel)] = sum / static_cast<float>(box * box);
-      }
-    }
-  }
-  return picture;
-}
-
-// By channel; reorders `values`.
-Rgb median(std::vector<Rgb>& values) {
-  Rgb result{};
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  for (size_t channel = 0; channel < 3; ++channel) {
-    std::nth_element(values.begin(), middle, values.end(),
-                     [channel](const Rgb& a, const Rgb& b) { return a[channel] < b[channel]; });
-    result[channel] = (*middle)[channel];
-  }
-  return result;
-}
-
-float distance(const Rgb& a, const Rgb& b) {
-  const float red = a[0] - b[0];
-  const float green = a[1] - b[1];
-  const float blue = a[2] - b[2];
-  return std::sqrt(red * red + green * green + blue * blue);
-}
-
-Rgb ground_colour(const Picture& picture) {
-  std::vector<Rgb> border;
-  for (int64_t row = 0; row < picture.height; ++row) {
-    for (int64_t column = 0; column < picture.width; ++column) {
-      if (row == 0 || column == 0 || row == picture.height - 1 || column == picture.width - 1) {
-        border.push_back(picture.at(row, column));
-      }
-    }
-  }
-  return median(border);
-}
-
-// The pixels that differ from the ground, as positions; the largest connected group of them (over
-// the four sides of a pixel).
-struct Foreground {
-  int64_t num_different = 0;
-  std::vector<int64_t> largest;
-};
-
-Foreground foreground(const Picture& picture, const Rgb& ground) {
-  const int64_t size = picture.height * picture.width;
-  std::vector<bool> open(static_cast<size_t>(size));
-  Foreground result;
-  for (int64_t i = 0; i < size; ++i) {
-    open[static_cast<size_t>(i)] =
-        distance(picture.pixels[static_cast<size_t>(i)], ground) > kMinContrast;
-    result.num_different += open[static_cast<size_t>(i)] ? 1 : 0;
-  }
-  std::vector<int64_t> group;
-  const auto visit = [&](int64_t i) {
-    if (open[static_cast<size_t>(i)]) {
-      open[static_cast<size_t>(i)] = false;
-      group.push_back(i);
-    }
-  };
-  for (int64_t start = 0; start < size; ++start) {
-    group.clear();
-    visit(start);
-    for (size_t next = 0; next < group.size(); ++next) {
-      const int64_t i = group[next];
-      const int64_t column = i % picture.width;
-      if (column > 0) {
-        visit(i - 1);
-      }
-      if (column < picture.width - 1) {
-        visit(i + 1);
-      }
-      if (i >= picture.width) {
-        visit(i - picture.width);
-      }
-      if (i < size - picture.width) {
-        visit(i + picture.width);
-      }
-    }
-    if (group.size() > result.largest.size()) {
-      result.largest = group;
-    }
-  }
-  return result;
-}
 
 // In degrees; nothing for a colour too grey to have one.
 std::optional<float> hue(const Rgb& colour) {
@@ -273,9 +148,9 @@ float best_overlap(const Cover& cover, Shape shape, Placement place) {
 }  // namespace
 
 std::optional<ShapeVerdict> judge_shape(const at::Tensor& image) {
-  const Picture picture = to_picture(image);
-  const Rgb ground = ground_colour(picture);
-  const Foreground found = foreground(picture, ground);
+  const Picture picture = to_picture(image, "shape_judge");
+  const Rgb ground = ground_colour({&picture, 1});
+  const Foreground found = foreground(picture, ground, kMinContrast);
   const auto num_pixels = static_cast<float>(found.largest.size());
   const float fill = num_pixels / static_cast<float>(picture.pixels.size());
   if (fill < kMinFill || fill > kMaxFill ||
@@ -284,12 +159,8 @@ std::optional<ShapeVerdict> judge_shape(const at::Tensor& image) {
   }
 
   std::vector<Rgb> colours;
-  Placement place;
   for (const int64_t i : found.largest) {
     colours.push_back(picture.pixels[static_cast<size_t>(i)]);
-    const int64_t row = i / picture.width;
-    place.centre_x += (static_cast<float>(i % picture.width) + 0.5F) / num_pixels;
-    place.centre_y += (static_cast<float>(row) + 0.5F) / num_pixels;
   }
   const Rgb shown = median(colours);
   const std::optional<Colour> colour = classify(shown);
@@ -313,7 +184,9 @@ std::optional<ShapeVerdict> judge_shape(const at::Tensor& image) {
   ShapeVerdict verdict;
   verdict.colour = *colour;
   float second = 0.0F;
-  place.radius = std::sqrt(num_pixels / 3.0F);  // the area is about 3 radius^2 for every shape
+  const Centre centre = centre_of(found.largest, picture);
+  // The area is about 3 radius^2 for every shape.
+  const Placement place{centre.x, centre.y, std::sqrt(num_pixels / 3.0F)};
   for (int64_t i = 0; i < data::kNumShapes; ++i) {
     const auto shape = static_cast<Shape>(i);
     const float value = best_overlap(cover, shape, place);

@@ -49,10 +49,14 @@ void check_image_size(const char* format, const std::string& name, ImageSize siz
 
 void prepare_image(const char* format, const std::string& name, ImageSize size, Image& image) {
   check_image_size(format, name, size);
-  image.height = size.height;
-  image.width = size.width;
+  set_size(image, size.height, size.width);
+}
+
+void set_size(Image& image, int64_t height, int64_t width) {
+  image.height = height;
+  image.width = width;
   image.channels = 3;
-  image.pixels.resize(static_cast<size_t>(size.height * size.width * 3));
+  image.pixels.resize(static_cast<size_t>(height * width * 3));
 }
 
 Image decode_image(std::span<const std::byte> bytes, const std::string& name) {

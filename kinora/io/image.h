@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-/// Still images: PNG, JPEG and WebP in, PNG out.
+/// Still images: PNG, JPEG and WebP in, PNG out. Clips go out through animation.h.
 namespace kinora::io {
 
 /// An RGB image with 8 bits a channel; rows from top to bottom without gaps.
@@ -17,6 +17,9 @@ struct Image {
   int64_t channels = 3;         ///< always 3
   std::vector<uint8_t> pixels;  ///< [height, width, channels]
 };
+
+/// Gives `image` a size; its pixels are unspecified. The memory is reused.
+void set_size(Image& image, int64_t height, int64_t width);
 
 struct ImageSize {
   int64_t height = 0;

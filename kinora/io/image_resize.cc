@@ -49,13 +49,6 @@ void check_target(int64_t height, int64_t width) {
                width, " x ", height);
 }
 
-void set_size(Image& image, int64_t height, int64_t width) {
-  image.height = height;
-  image.width = width;
-  image.channels = 3;
-  image.pixels.resize(static_cast<size_t>(height * width * 3));
-}
-
 // Python's round(): halves to even, which is the default rounding mode.
 int64_t round_half_even(double x) {
   return static_cast<int64_t>(std::nearbyint(x));

@@ -1,6 +1,7 @@
 #include "kinora/data/buffer_pool.h"
 
 #include <memory>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -8,7 +9,7 @@ namespace kinora::data {
 namespace {
 
 TEST(BufferPoolTest, UsesMemoryAgainOnceNobodyLooksIntoIt) {
-  BufferPool pool(2, {3, 4, 6}, at::kByte, false);
+  BufferPool pool({2, 3, 4, 6}, at::kByte, false);
   at::Tensor first = pool.take();
   EXPECT_EQ(first.sizes(), at::IntArrayRef({2, 3, 4, 6}));
   EXPECT_EQ(first.scalar_type(), at::kByte);
@@ -24,7 +25,7 @@ TEST(BufferPoolTest, UsesMemoryAgainOnceNobodyLooksIntoIt) {
 }
 
 TEST(BufferPoolTest, BuffersOutliveThePool) {
-  auto pool = std::make_unique<BufferPool>(1, SampleShape{3, 4, 4}, at::kByte, false);
+  auto pool = std::make_unique<BufferPool>(std::vector<int64_t>{1, 3, 4, 4}, at::kByte, false);
   at::Tensor images = pool->take();
   pool.reset();
   images.fill_(3);
@@ -32,7 +33,7 @@ TEST(BufferPoolTest, BuffersOutliveThePool) {
 }
 
 TEST(BufferPoolTest, HoldsFloats) {
-  BufferPool pool(2, {4, 3, 5}, at::kFloat, false);
+  BufferPool pool({2, 4, 3, 5}, at::kFloat, false);
   const at::Tensor latents = pool.take();
   EXPECT_EQ(latents.sizes(), at::IntArrayRef({2, 4, 3, 5}));
   EXPECT_EQ(latents.scalar_type(), at::kFloat);

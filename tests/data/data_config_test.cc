@@ -61,14 +61,78 @@ TEST(DataConfigTest, OpensLatents) {
 TEST(DataConfigTest, NamesWhatDoesNotFit) {
   EXPECT_THAT(error_of([] { (void)parsed("data: {source: folder}"); }), HasSubstr("data.path"));
   EXPECT_THAT(error_of([] { (void)parsed("data: {path: [x]}"); }),
-              HasSubstr("left out for shapes"));
+              HasSubstr("left out for generated sets"));
   EXPECT_THAT(error_of([] { (void)parsed("data: {source: shape}"); }), HasSubstr("shapes"));
   EXPECT_THAT(error_of([] { (void)parsed("data: {height: 0}"); }), HasSubstr("data.height"));
 }
 
+TEST(DataConfigTest, OpensGeneratedClips) {
+  const std::string yaml = "source: moving_shapes, height: 16, width: 24, frames: 5, fps: 12";
+  const std::unique_ptr<Source> source = open_source(parsed("data: {" + yaml + "}"));
+  EXPECT_TRUE(source->is_video());
+  EXPECT_FALSE(source->text_shape().has_value());
+  Sample sample;
+  source->read(1, sample);
+  EXPECT_EQ(sample.num_frames, 5);
+  EXPECT_EQ(sample.fps, 12.0F);
+  EXPECT_EQ(sample.image.width, 5 * 24);
+  const auto message = [&yaml](const std::string& more) {
+    return error_of([&] { (void)parsed("data: {" + yaml + more + "}"); });
+  };
+  EXPECT_THAT(message(", flip: true"), HasSubstr("tell left from right"));
+  EXPECT_THAT(message(", frame_stride: 2"), HasSubstr("data.frame_stride"));
+  EXPECT_THAT(message(", frame_layout: strip"), HasSubstr("folder or tar"));
+  EXPECT_THAT(error_of([] { (void)parsed("data: {source: moving_shapes}"); }),
+              testing::AllOf(HasSubstr("data.frames"), HasSubstr("at least 2")));
+}
+
+TEST(DataConfigTest, OpensStripsWithTheirRate) {
+  const TemporaryFolder folder;
+  folder.write("set/a/1.png", grey_png(1, 8, 24));
+  folder.write("set/a/2.png", grey_png(2, 8, 16));
+  const std::string yaml = "source: folder, path: [" + (folder.path() / "set").string() + "]";
+  EXPECT_FALSE(open_source(parsed("data: {" + yaml + "}"))->is_video());
+  EXPECT_THAT(error_of([&] { (void)parsed("data: {" + yaml + ", frames: 2}"); }),
+              testing::AllOf(HasSubstr("data.frames"), HasSubstr("strip")));
+  const std::unique_ptr<Source> source = open_source(
+      parsed("data: {" + yaml + ", frame_layout: strip, frames: 2, fps: 25, flip: true}"));
+  EXPECT_TRUE(source->is_video());
+  Sample sample;
+  source->read(0, sample);
+  EXPECT_EQ(sample.num_frames, 3);
+  EXPECT_EQ(sample.fps, 25.0F);
+}
+
+TEST(DataConfigTest, OpensTexts) {
+  const std::unique_ptr<Source> source =
+      open_source(parsed("data: {text: builtin, text_length: 7, text_channels: 20}"));
+  EXPECT_EQ(source->text_shape(), (TextShape{.length = 7, .channels = 20, .pooled_channels = 20}));
+  EXPECT_THAT(error_of([] { (void)parsed("data: {text: builtin, flip: true}"); }),
+              HasSubstr("tell left from right"));
+  EXPECT_THAT(error_of([] { (void)parsed("data: {text: file}"); }),
+              testing::AllOf(HasSubstr("data.text_embeddings"), HasSubstr("name a file")));
+  EXPECT_THAT(error_of([] { (void)parsed("data: {text_embeddings: a.safetensors}"); }),
+              HasSubstr("left out otherwise"));
+
+  const TemporaryFolder folder;
+  const std::vector<float> values(size_t{16} * 3 * 2);
+  const std::vector<int64_t> lengths(16, 3);
+  const auto path = folder.path() / "t.safetensors";
+  io::write_safetensors(
+      path, std::vector<io::SafetensorsTensor>{
+                {"embeddings", DType::kF32, {16, 3, 2}, std::as_bytes(std::span(values))},
+                {"lengths", DType::kI64, {16}, std::as_bytes(std::span(lengths))}});
+  EXPECT_EQ(open_source(parsed("data: {text: file, text_embeddings: " + path.string() + "}"))
+                ->text_shape(),
+            (TextShape{.length = 3, .channels = 2, .pooled_channels = 0}));
+}
+
 TEST(DataConfigTest, GivesTheLoaderItsOptions) {
   const LoaderOptions options = loader_options(
-      parsed("data: {height: 48, width: 64, flip: true, threads: 3, queue: 5, max_bad: 7}"));
+      parsed("data: {source: tar, path: [a.tar], frame_layout: strip, frames: 9, frame_stride: 2, "
+             "height: 48, width: 64, flip: true, threads: 3, queue: 5, max_bad: 7}"));
+  EXPECT_EQ(options.frames, 9);
+  EXPECT_EQ(options.frame_stride, 2);
   EXPECT_EQ(options.height, 48);
   EXPECT_EQ(options.width, 64);
   EXPECT_TRUE(options.random_flip);

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "kinora/core/dtype.h"
+#include "kinora/data/wrapped_source.h"
+#include "kinora/io/safetensors.h"
+
+namespace kinora::data {
+
+/// Texts that a language model embedded before, in a safetensors file:
+///
+///     embeddings      F32, F16 or BF16 [K, L, D]
+///     lengths         I64 [K], from 1 to L: tokens that count
+///     pooled          F32, F16 or BF16 [K, D2], may be missing
+///     sample_to_text  I64 [N], from 0 to K - 1, may be missing
+///
+/// The file stays mapped and is read text by text.
+class TextFile {
+ public:
+  /// Throws Error (kIo) for a file that cannot be read, lacks a tensor or holds one of another type
+  /// or shape, and for values out of their range.
+  explicit TextFile(const std::filesystem::path& path);
+
+  [[nodiscard]] const TextShape& shape() const { return shape_; }
+  [[nodiscard]] int64_t num_texts() const { return num_texts_; }
+
+  /// sample_to_text; empty if the file has none.
+  [[nodiscard]] const std::vector<int64_t>& sample_to_text() const { return sample_to_text_; }
+
+  [[nodiscard]] const std::filesystem::path& path() const { return mapped_.path(); }
+
+  /// Text `number` in [0, num_texts()). What lies behind its length becomes zero. Throws Error
+  /// (kIo) for values that are NaN or infinite.
+  void read(int64_t number, Text& out) const;
+
+ private:
+  struct Values {
+    DType dtype = DType::kF32;
+    std::span<const std::byte> bytes;
+  };
+
+  [[nodiscard]] Values values_of(const char* name, size_t num_dims) const;
+  [[nodiscard]] std::vector<int64_t> integers_of(const char* name, int64_t min, int64_t max) const;
+  void read_finite(const Values& values, int64_t first, std::span<float> out, int64_t number) const;
+
+  io::SafetensorsFile mapped_;
+  TextShape shape_;
+  int64_t num_texts_ = 0;
+  Values embeddings_;
+  Values pooled_;
+  std::vector<int64_t> lengths_;
+  std::vector<int64_t> sample_to_text_;
+};
+
+/// Gives the samples of another source their texts from a file: text sample_to_text[index] where
+/// the file says so (N is then the number of samples), else the text of their class (K classes),
+/// else one text a sample (K samples).
+class TextFileSource : public WrappedSource {
+ public:
+  /// Throws Error as TextFile, and (kConfig) for a file of another number of texts.
+  TextFileSource(std::unique_ptr<Source> inner, const std::filesystem::path& path);
+
+  [[nodiscard]] std::optional<TextShape> text_shape() const override { return texts_.shape(); }
+  void read(int64_t index, Sample& out) const override;
+
+ private:
+  TextFile texts_;
+  bool by_class_ = false;
+};
+
+}  // namespace kinora::data

@@ -1,0 +1,114 @@
+#include "kinora/data/moving_shapes.h"
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/data/files.h"
+
+namespace kinora::data {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(MovingShapesTest, ClipDependsOnSeedAndIndexOnly) {
+  const MovingShapeSource source(4, 1000, 5, 8.0F, 24, 32);
+  Sample first;
+  Sample again;
+  source.read(3, again);  // other contents before
+  source.read(100, first);
+  source.read(100, again);
+  EXPECT_EQ(first.image.pixels, again.image.pixels);
+  EXPECT_EQ(first.num_frames, 5);
+  EXPECT_EQ(first.fps, 8.0F);
+  EXPECT_EQ(first.image.height, 24);
+  EXPECT_EQ(first.image.width, 5 * 32);
+  MovingShapeSource(4, 200, 5, 8.0F, 24, 32).read(100, again);
+  EXPECT_EQ(first.image.pixels, again.image.pixels);
+  MovingShapeSource(5, 200, 5, 8.0F, 24, 32).read(100, again);
+  EXPECT_NE(first.image.pixels, again.image.pixels);
+}
+
+TEST(MovingShapesTest, ClassesAreBalancedAndSaidInNamesAndCaptions) {
+  const MovingShapeSource source(0, 160, 2, 8.0F, 16, 16);
+  EXPECT_TRUE(source.is_video());
+  ASSERT_EQ(source.num_classes(), kNumMovingClasses);
+  std::array<int64_t, kNumMovingClasses> times{};
+  std::set<std::string> captions;
+  Sample sample;
+  for (int64_t i = 0; i < source.size(); ++i) {
+    source.read(i, sample);
+    ++times[static_cast<size_t>(sample.label)];
+    EXPECT_THAT(sample.caption, HasSubstr(source.class_names()[static_cast<size_t>(sample.label)]));
+    captions.insert(sample.caption);
+  }
+  EXPECT_THAT(times, testing::Each(10));
+  EXPECT_EQ(source.class_names().front(), "circle moving to the left");
+  EXPECT_EQ(source.class_names().back(), "cross moving down");
+  EXPECT_TRUE(captions.contains("a red circle moving to the left"));
+  EXPECT_GT(captions.size(), 40U);  // most of 16 classes in 4 colours
+}
+
+TEST(MovingShapesTest, FramesAreTheScenesOneByOne) {
+  const MovingShapeSource source(9, 32, 3, 8.0F, 20, 28);
+  Sample sample;
+  source.read(21, sample);
+  for (int64_t frame = 0; frame < 3; ++frame) {
+    io::Image alone;
+    render(scene_at(moving_scene(9, 21), static_cast<float>(frame) / 2.0F), 20, 28, alone);
+    constexpr int64_t kRow = int64_t{28} * 3;  // bytes
+    for (int64_t row = 0; row < 20; ++row) {
+      const uint8_t* in_strip = sample.image.pixels.data() + (row * 3 + frame) * kRow;
+      const uint8_t* in_frame = alone.pixels.data() + row * kRow;
+      ASSERT_TRUE(std::equal(in_frame, in_frame + kRow, in_strip)) << frame << " " << row;
+    }
+  }
+}
+
+TEST(MovingShapesTest, MovesAsItsCaptionSays) {
+  for (int64_t i = 0; i < 500; ++i) {
+    const MovingScene clip = moving_scene(2, i);
+    const std::string text = caption(clip);
+    const float right = scene_at(clip, 1.0F).centre_x - scene_at(clip, 0.0F).centre_x;
+    const float down = scene_at(clip, 1.0F).centre_y - scene_at(clip, 0.0F).centre_y;
+    EXPECT_EQ(text.ends_with("to the left"), right < -0.3F) << text;
+    EXPECT_EQ(text.ends_with("to the right"), right > 0.3F) << text;
+    EXPECT_EQ(text.ends_with("up"), down < -0.3F) << text;
+    EXPECT_EQ(text.ends_with("down"), down > 0.3F) << text;
+    EXPECT_EQ(right == 0.0F, down != 0.0F) << text;
+  }
+}
+
+TEST(MovingShapesTest, ShapesLieWhollyInsideInEveryFrame) {
+  for (const auto& [height, width] : {std::array<int64_t, 2>{32, 32}, {64, 32}, {48, 80}}) {
+    io::Image image;
+    for (int64_t i = 0; i < 500; ++i) {
+      const MovingScene clip = moving_scene(3, i);
+      for (const float time : {0.0F, 1.0F}) {
+        render(scene_at(clip, time), height, width, image);
+        for (int64_t pixel = 0; pixel < height * width; ++pixel) {
+          const int64_t row = pixel / width;
+          const int64_t column = pixel % width;
+          if (row == 0 || column == 0 || row == height - 1 || column == width - 1) {
+            const uint8_t* rgb = &image.pixels[static_cast<size_t>(3 * pixel)];
+            ASSERT_LT(std::max({rgb[0], rgb[1], rgb[2]}), 120)
+                << i << " at " << row << ", " << column;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(MovingShapesTest, RefusesSizesAndCounts) {
+  EXPECT_THAT(error_of([] { MovingShapeSource(0, 10, 4, 8.0F, 8, 32); }), HasSubstr("got 8 x 32"));
+  EXPECT_THAT(error_of([] { MovingShapeSource(0, 10, 1, 8.0F, 32, 32); }),
+              HasSubstr("at least 2 frames, got 1"));
+  EXPECT_THAT(error_of([] { MovingShapeSource(0, 1, 4, 8.0F, 32, 32); }), HasSubstr("got 1"));
+}
+
+}  // namespace
+}  // namespace kinora::data
