@@ -127,7 +127,7 @@ def config_of(arguments):
         side = arguments.image_size // 8  # the autoencoder's factor
         config = replace(config, height=side, width=side)
     else:
-        config = dit.DiTConfig(height=32, width=32)
+        config = dit.ModelConfig(height=32, width=32)
     names = ("height", "width", "in_channels", "patch", "hidden", "depth", "heads", "num_classes")
     changes = {name: getattr(arguments, name) for name in names if getattr(arguments, name)}
     flow = arguments.objective == "flow"

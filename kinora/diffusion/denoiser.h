@@ -2,15 +2,49 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
+
 namespace kinora::diffusion {
 
 /// What a prediction is conditioned on. Every tensor is optional (undefined = not given); the first
-/// dim of each is B.
+/// dim of each is B. Shapes: L text tokens, D their width, T frames of x_t.
 struct Conditions {
-  at::Tensor labels{};  ///< int64 [B]; the null class is the denoiser's num_classes
+  at::Tensor labels{};        ///< int64 [B]; the null class is the denoiser's num_classes
+  at::Tensor text{};          ///< embedded captions: fp32 or bf16 [B, L, D]
+  at::Tensor text_lengths{};  ///< int64 [B]: tokens of the caption; what follows is padding
+  at::Tensor pooled{};        ///< one vector a caption: fp32 [B, D]
+  /// bool [B]: the model's null embedding stands for this caption (classifier-free guidance). Its
+  /// length stays that of the caption.
+  at::Tensor null_text{};
+  at::Tensor fps{};         ///< frames a second of the clip: fp32 [B]
+  at::Tensor height{};      ///< of the clip in pixels: fp32 [B]
+  at::Tensor width{};       ///< likewise
+  at::Tensor num_frames{};  ///< of the clip before it was encoded: fp32 [B]
+  /// bool [B, T]: whether a frame of x_t is noised. The others are given: clean, at t = 0.
+  at::Tensor frame_mask{};
+  at::Tensor given{};  ///< fp32, as x_t: the given frames; the others are zeros
   /// One row of what Denoiser::prepare made of these conditions: stands in for t and them.
   at::Tensor prepared{};
 };
+
+/// The tensors of Conditions by name, but for `prepared`.
+struct NamedCondition {
+  const char* name;
+  at::Tensor Conditions::*tensor;
+};
+inline constexpr std::array<NamedCondition, 11> kConditions = {{
+    {"labels", &Conditions::labels},
+    {"text", &Conditions::text},
+    {"text_lengths", &Conditions::text_lengths},
+    {"pooled", &Conditions::pooled},
+    {"null_text", &Conditions::null_text},
+    {"fps", &Conditions::fps},
+    {"height", &Conditions::height},
+    {"width", &Conditions::width},
+    {"num_frames", &Conditions::num_frames},
+    {"frame_mask", &Conditions::frame_mask},
+    {"given", &Conditions::given},
+}};
 
 /// The seam between models and everything that trains or samples them.
 class Denoiser {

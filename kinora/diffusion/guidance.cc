@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <cmath>
@@ -14,17 +15,38 @@ namespace {
 
 constexpr int64_t kDitGuidedChannels = 3;
 
-/// [conditions; null] of one optional tensor.
+/// [conditions; null] of one optional tensor. null: undefined = as the conditions.
 at::Tensor stacked(const char* name, const at::Tensor& conditional, const at::Tensor& null) {
   if (!conditional.defined()) {
     return {};
   }
-  KINORA_CHECK(null.defined(), kConfig, "[guidance] a scale other than 1 needs null ", name,
-               ", got none. Hint: give the null class, or set the guidance scale to 1.");
+  if (!null.defined()) {
+    return at::cat({conditional, conditional});
+  }
   KINORA_CHECK(conditional.sizes() == null.sizes(), kShape, "[guidance] null ", name,
                " must have the conditions' shape ", conditional.sizes(), ", got ", null.sizes(),
                ".");
   return at::cat({conditional, null});
+}
+
+Conditions stacked(const Conditions& conditions, const Conditions& null) {
+  KINORA_CHECK(
+      conditions.labels.defined() || conditions.text.defined() || conditions.pooled.defined(),
+      kConfig,
+      "[guidance] a scale other than 1 needs conditions, got none. Hint: give labels or "
+      "texts, or set the guidance scale to 1.");
+  KINORA_CHECK(null.labels.defined() || null.null_text.defined(), kConfig,
+               "[guidance] a scale other than 1 needs null conditions, got none. Hint: give the "
+               "null class or null_text, or set the guidance scale to 1.");
+  Conditions conditional = conditions;
+  if (null.null_text.defined() && !conditional.null_text.defined()) {
+    conditional.null_text = at::zeros_like(null.null_text);
+  }
+  Conditions both;
+  for (const auto& [name, tensor] : kConditions) {
+    both.*tensor = stacked(name, conditional.*tensor, null.*tensor);
+  }
+  return both;
 }
 
 }  // namespace
@@ -38,10 +60,7 @@ GuidedDenoiser::GuidedDenoiser(Denoiser& denoiser, const Conditions& conditions,
                kConfig, "[guidance] the interval must hold 0 <= low <= high <= 1, got [",
                guidance.low, ", ", guidance.high, "].");
   if (guidance.scale != 1.0) {
-    KINORA_CHECK(conditions.labels.defined(), kConfig,
-                 "[guidance] a scale other than 1 needs conditions, got none. Hint: give labels, "
-                 "or set the guidance scale to 1.");
-    both_.labels = stacked("labels", conditions.labels, guidance.null.labels);
+    both_ = stacked(conditions, guidance.null);
   }
 }
 

@@ -25,8 +25,8 @@ struct Guidance {
   /// conditional prediction alone.
   double low = 0.0;
   double high = 1.0;
-  /// Stand in for the conditions of the unconditional prediction, each of the batch's size: for
-  /// labels the null class. Needed where scale is not 1.
+  /// What is different in the unconditional prediction, each of the batch's size: labels of the
+  /// null class, or null_text. Needed where scale is not 1.
   Conditions null = {};
 };
 

@@ -7,6 +7,7 @@
 #include <ATen/ops/tanh.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <cmath>
 #include <numbers>
@@ -41,9 +42,24 @@ at::Tensor column(const at::Tensor& rows, Column which, const at::Tensor& like) 
   return per_sample_view(rows.select(1, which), like);
 }
 
-/// Mean over all dims but the first.
-at::Tensor mean_flat(const at::Tensor& x) {
-  return x.flatten(1).mean(1);
+/// bool [B, T] -> [B, 1, T, 1, ...] with `like`'s number of dims.
+at::Tensor per_frame_view(const at::Tensor& mask, const at::Tensor& like) {
+  std::vector<int64_t> shape(like.dim(), 1);
+  shape[0] = mask.size(0);
+  shape[2] = mask.size(1);
+  return mask.reshape(shape);
+}
+
+/// Mean over all dims but the first; with a mask over the frames that it names.
+at::Tensor mean_flat(const at::Tensor& x, const at::Tensor& frame_mask) {
+  if (!frame_mask.defined()) {
+    return x.flatten(1).mean(1);
+  }
+  const at::Tensor sum = at::where(per_frame_view(frame_mask, x), x, 0.0).flatten(1).sum(1);
+  return sum *
+         (static_cast<double>(frame_mask.size(1)) * static_cast<double>(x.size(0)) /
+          static_cast<double>(x.numel())) /
+         frame_mask.sum(1);
 }
 
 /// The distribution function of N(0, 1) to 2e-4, by tanh, as improved-diffusion computes the
@@ -71,7 +87,8 @@ at::Tensor decoder_nll(const at::Tensor& x0, const at::Tensor& centred,
 /// L_t in bits a dimension, [B]: the decoder's at t = 0, KL(q(x_{t-1} | x_t, x_0) || p) above.
 /// Differentiable in `variance` only, the model's output in [-1, 1] (not enforced).
 at::Tensor variational_bound(const at::Tensor& rows, const at::Tensor& t, const at::Tensor& x0,
-                             const at::Tensor& eps_error, const at::Tensor& variance) {
+                             const at::Tensor& eps_error, const at::Tensor& variance,
+                             const at::Tensor& frame_mask) {
   const at::Tensor fraction = (variance + 1.0) / 2.0;
   // log of the model's variance over the posterior's; eq. 15.
   const at::Tensor log_ratio = fraction * column(rows, kLogVarianceRange, x0);
@@ -83,7 +100,8 @@ at::Tensor variational_bound(const at::Tensor& rows, const at::Tensor& t, const 
       0.5 * (at::expm1(-log_ratio) + log_ratio + mean_error.square() * (-log_variance).exp());
   // At t = 0 the posterior mean is x_0 itself.
   const at::Tensor nll = decoder_nll(x0, -mean_error, log_variance);
-  return at::where(t == 0, mean_flat(nll), mean_flat(kl)) / std::numbers::ln2;
+  return at::where(t == 0, mean_flat(nll, frame_mask), mean_flat(kl, frame_mask)) /
+         std::numbers::ln2;
 }
 
 void check_prediction(const at::Tensor& prediction, const NoisedBatch& batch, int64_t channels,
@@ -129,33 +147,35 @@ Loss loss_of(const Iddpm& objective, const at::Tensor& prediction, const NoisedB
     inputs.t = batch.t;
     inputs.table = objective.table().to(prediction.device());
   }
-  if (ops::has_fused_loss(inputs)) {
+  if (!batch.frame_mask.defined() && ops::has_fused_loss(inputs)) {
     return finish(ops::fused_loss(inputs));
   }
   const at::Tensor eps_error = batch.noise - prediction.narrow(1, 0, channels);
-  const at::Tensor mse = mean_flat(eps_error.square());
+  const at::Tensor mse = mean_flat(eps_error.square(), batch.frame_mask);
   if (!learned) {
     return finish(batch, mse, {});
   }
-  const at::Tensor bound = variational_bound(rows_at(objective.table(), batch.t), batch.t, x0,
-                                             eps_error, prediction.narrow(1, channels, channels));
+  const at::Tensor bound =
+      variational_bound(rows_at(objective.table(), batch.t), batch.t, x0, eps_error,
+                        prediction.narrow(1, channels, channels), batch.frame_mask);
   return finish(batch, mse, bound * scale);
 }
 
-Loss loss_of(const RectifiedFlow& /*objective*/, const at::Tensor& prediction,
-             const NoisedBatch& batch, const at::Tensor& x0) {
+Loss loss_of(const RectifiedFlow& objective, const at::Tensor& predicted, const NoisedBatch& batch,
+             const at::Tensor& x0) {
   const int64_t channels = batch.noise.size(1);
-  check_prediction(prediction, batch, channels, true);
+  check_prediction(predicted, batch, channels, true);
+  const at::Tensor prediction = objective.toward_data ? -predicted : predicted;
   const ops::DiffusionLossInputs inputs{.target = kernels::Target::kVelocity,
                                         .prediction = prediction,
                                         .noise = batch.noise,
                                         .x0 = x0,
                                         .weights = batch.weights};
-  if (ops::has_fused_loss(inputs)) {
+  if (!batch.frame_mask.defined() && ops::has_fused_loss(inputs)) {
     return finish(ops::fused_loss(inputs));
   }
-  const at::Tensor velocity = batch.noise - x0;
-  return finish(batch, mean_flat((prediction.narrow(1, 0, channels) - velocity).square()), {});
+  const at::Tensor error = prediction.narrow(1, 0, channels) - (batch.noise - x0);
+  return finish(batch, mean_flat(error.square(), batch.frame_mask), {});
 }
 
 /// Inverse of the distribution function at two uniform numbers put together: 46 bits, since the
@@ -181,15 +201,17 @@ Timesteps draw_by_importance(const LossSecondMoment& importance, const NoiseKey&
   return {index.to(at::kFloat), at::tensor(weights, at::kFloat).to(device).index_select(0, index)};
 }
 
-at::Tensor draw(const Iddpm& objective, const NoiseKey& key, at::Device device) {
+at::Tensor draw(const Iddpm& objective, const NoiseKey& key, at::Device device,
+                double /*size_shift*/) {
   const int64_t num_timesteps = objective.schedule().num_timesteps();
   const at::Tensor u = ops::random_uniform({key.sample_index.size(0), 1}, key.sample_index,
                                            key.seed, key.step, key.timestep, device);
   return (u.select(1, 0) * num_timesteps).floor().clamp_max(num_timesteps - 1);
 }
 
-at::Tensor draw(const RectifiedFlow& objective, const NoiseKey& key, at::Device device) {
-  const double shift = objective.schedule.shift;
+at::Tensor draw(const RectifiedFlow& objective, const NoiseKey& key, at::Device device,
+                double size_shift) {
+  const double shift = objective.schedule.shift * size_shift;
   KINORA_CHECK(shift > 0.0 && std::isfinite(shift), kConfig,
                "[objective] the flow shift must be positive, got ", shift, ".");
   KINORA_CHECK(objective.logit_std >= 0.0 && std::isfinite(objective.logit_std) &&
@@ -245,6 +267,15 @@ void Iddpm::to(at::Device device) {
   table_ = table_.to(device);
 }
 
+double size_shift(const Objective& objective, double height, double width, double latent_frames) {
+  constexpr double kBaseSide = 512.0;
+  const auto* flow = std::get_if<RectifiedFlow>(&objective);
+  if (flow == nullptr || !flow->shift_by_size) {
+    return 1.0;
+  }
+  return std::sqrt(height * width) / kBaseSide * std::sqrt(latent_frames);
+}
+
 void move_to(Objective& objective, at::Device device) {
   if (auto* iddpm = std::get_if<Iddpm>(&objective)) {
     iddpm->to(device);
@@ -257,7 +288,7 @@ double time_end(const Objective& objective) {
 }
 
 Timesteps draw_timesteps(const Objective& objective, const NoiseKey& key, at::Device device,
-                         const LossSecondMoment* importance) {
+                         const LossSecondMoment* importance, double size_shift) {
   if (importance != nullptr) {
     KINORA_CHECK(std::holds_alternative<Iddpm>(objective) &&
                      static_cast<double>(importance->num_timesteps()) == time_end(objective),
@@ -266,13 +297,17 @@ Timesteps draw_timesteps(const Objective& objective, const NoiseKey& key, at::De
                  "choose uniform or logit-normal times.");
     return draw_by_importance(*importance, key, device);
   }
-  const at::Tensor t =
-      std::visit([&](const auto& value) { return draw(value, key, device); }, objective);
+  const at::Tensor t = std::visit(
+      [&](const auto& value) { return draw(value, key, device, size_shift); }, objective);
   return {t, {}};
 }
 
 NoisedBatch noise_at(const Objective& objective, const at::Tensor& x0, const Timesteps& timesteps,
-                     const NoiseKey& key) {
+                     const NoiseKey& key, const at::Tensor& frame_mask) {
+  KINORA_CHECK(!frame_mask.defined() ||
+                   (x0.dim() == 5 && frame_mask.dim() == 2 && frame_mask.size(0) == x0.size(0) &&
+                    frame_mask.size(1) == x0.size(2)),
+               kShape, "[objective] a frame mask must be [B, T] for x0 [B, C, T, H, W]");
   KINORA_CHECK(x0.dim() >= 2 && key.sample_index.dim() == 1 &&
                    key.sample_index.size(0) == x0.size(0) && timesteps.t.dim() == 1 &&
                    timesteps.t.size(0) == x0.size(0),
@@ -280,15 +315,22 @@ NoisedBatch noise_at(const Objective& objective, const at::Tensor& x0, const Tim
                x0.sizes(), ", ", timesteps.t.sizes(), " and ", key.sample_index.sizes(), ".");
   const at::Tensor noise =
       ops::random_normal(x0.sizes(), key.sample_index, key.seed, key.step, key.noise, x0.device());
-  const at::Tensor x_t = std::visit(
-      [&](const auto& value) { return noised(value, x0, noise, timesteps.t); }, objective);
+  const auto at_time = [&](const at::Tensor& t) {
+    return std::visit([&](const auto& value) { return noised(value, x0, noise, t); }, objective);
+  };
+  at::Tensor x_t = at_time(timesteps.t);
+  if (frame_mask.defined()) {
+    x_t = at::where(per_frame_view(frame_mask, x0), x_t, at_time(at::zeros_like(timesteps.t)));
+  }
   return {x_t, timesteps.t, noise,
-          timesteps.weights.defined() ? timesteps.weights : at::ones_like(timesteps.t)};
+          timesteps.weights.defined() ? timesteps.weights : at::ones_like(timesteps.t), frame_mask};
 }
 
 NoisedBatch noise(const Objective& objective, const at::Tensor& x0, const NoiseKey& key,
-                  const LossSecondMoment* importance) {
-  return noise_at(objective, x0, draw_timesteps(objective, key, x0.device(), importance), key);
+                  const LossSecondMoment* importance, const ClipSettings& clip) {
+  const Timesteps timesteps =
+      draw_timesteps(objective, key, x0.device(), importance, clip.size_shift);
+  return noise_at(objective, x0, timesteps, key, clip.frame_mask);
 }
 
 Loss loss(const Objective& objective, const at::Tensor& prediction, const NoisedBatch& batch,

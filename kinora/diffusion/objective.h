@@ -51,6 +51,9 @@ struct RectifiedFlow {
   double logit_mean = 0.0;
   double logit_std = 1.0;
   FlowSchedule schedule;  ///< its shift is applied to the drawn times
+  /// The prediction is x0 - noise, as Liu et al. 2023 and Open-Sora 1.2 train it.
+  bool toward_data = false;
+  bool shift_by_size = false;  ///< see size_shift()
 };
 
 using Objective = std::variant<Iddpm, RectifiedFlow>;
@@ -60,6 +63,20 @@ void move_to(Objective& objective, at::Device device);
 
 /// Times lie in [0, time_end): T for a discrete chain, 1 for a flow. For bands of t.
 [[nodiscard]] double time_end(const Objective& objective);
+
+/// Open-Sora 1.2's shift of times by the size of a clip, on top of FlowSchedule::shift: sqrt(height
+/// width / 512^2) sqrt(frames), with sides in pixels and latent frames. 1 where the objective does
+/// not shift_by_size.
+[[nodiscard]] double size_shift(const Objective& objective, double height, double width,
+                                double latent_frames);
+
+/// What is known of a batch of clips besides its contents.
+struct ClipSettings {
+  double size_shift = 1.0;  ///< of a flow's times
+  /// bool [B, T]: whether a frame is noised; the others are shown at t = 0, and the loss does not
+  /// count them. Every sample has one at least. Undefined: all are.
+  at::Tensor frame_mask{};
+};
 
 /// Names the random numbers of a batch.
 struct NoiseKey {
@@ -78,26 +95,30 @@ struct Timesteps {
 
 /// What the denoiser is shown, and what loss() needs.
 struct NoisedBatch {
-  at::Tensor x_t;      ///< float32, x0's shape
-  at::Tensor t;        ///< float32 [B] in the schedule's unit
-  at::Tensor noise;    ///< float32, x0's shape
-  at::Tensor weights;  ///< float32 [B]
+  at::Tensor x_t;           ///< float32, x0's shape
+  at::Tensor t;             ///< float32 [B] in the schedule's unit
+  at::Tensor noise;         ///< float32, x0's shape
+  at::Tensor weights;       ///< float32 [B]
+  at::Tensor frame_mask{};  ///< as ClipSettings has it
 };
 
 /// Draws times: of `importance` where given (Iddpm only: error kConfig otherwise), else as the
 /// objective says. Error kConfig for unusable settings of the objective.
 [[nodiscard]] Timesteps draw_timesteps(const Objective& objective, const NoiseKey& key,
                                        at::Device device,
-                                       const LossSecondMoment* importance = nullptr);
+                                       const LossSecondMoment* importance = nullptr,
+                                       double size_shift = 1.0);
 
 /// Noises x0 at the given times, such as a validation set's: t float32 [B] on x0's device, for a
 /// discrete chain whole numbers in 0..T-1.
 [[nodiscard]] NoisedBatch noise_at(const Objective& objective, const at::Tensor& x0,
-                                   const Timesteps& timesteps, const NoiseKey& key);
+                                   const Timesteps& timesteps, const NoiseKey& key,
+                                   const at::Tensor& frame_mask = {});
 
 /// draw_timesteps and noise_at.
 [[nodiscard]] NoisedBatch noise(const Objective& objective, const at::Tensor& x0,
-                                const NoiseKey& key, const LossSecondMoment* importance = nullptr);
+                                const NoiseKey& key, const LossSecondMoment* importance = nullptr,
+                                const ClipSettings& clip = {});
 
 struct Loss {
   at::Tensor mean;        ///< scalar: mean of weights * loss; differentiable in the prediction

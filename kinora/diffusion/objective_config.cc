@@ -29,6 +29,11 @@ void describe(Fields& fields, ObjectiveConfig& config) {
              above(0));
   fields.add("shift", config.shift,
              "flow: resolution shift of t, in training and sampling; above 1 = noisier.", above(0));
+  fields.add(
+      "shift_by_size", config.shift_by_size,
+      "flow: multiply the shift by sqrt(pixels / 512^2) sqrt(latent frames) (Open-Sora 1.2).");
+  fields.add("toward_data", config.toward_data,
+             "flow: the model predicts data - noise, as Open-Sora 1.2's checkpoints do.");
 }
 
 Objective make_objective(const ObjectiveConfig& config, bool learned_variance) {
@@ -38,7 +43,9 @@ Objective make_objective(const ObjectiveConfig& config, bool learned_variance) {
   return RectifiedFlow{.times = config.times,
                        .logit_mean = config.logit_mean,
                        .logit_std = config.logit_std,
-                       .schedule = {.shift = config.shift}};
+                       .schedule = {.shift = config.shift},
+                       .toward_data = config.toward_data,
+                       .shift_by_size = config.shift_by_size};
 }
 
 }  // namespace kinora::diffusion

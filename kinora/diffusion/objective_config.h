@@ -22,6 +22,8 @@ struct ObjectiveConfig {
   double logit_mean = 0.0;                                          // flow
   double logit_std = 1.0;                                           // flow
   double shift = 1.0;                                               // flow
+  bool shift_by_size = false;                                       // flow
+  bool toward_data = false;                                         // flow
 };
 
 void describe(Fields& fields, ObjectiveConfig& config);

@@ -2,6 +2,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/where.h>
 #include <c10/core/GradMode.h>
 
 #include <cmath>
@@ -85,6 +86,16 @@ std::vector<GuidedDenoiser::Moment> moments_of(const Sampler& sampler) {
   return moments;
 }
 
+at::Tensor with_given_frames(const at::Tensor& x, const Conditions& conditions) {
+  if (!conditions.frame_mask.defined()) {
+    return x;
+  }
+  KINORA_CHECK(conditions.given.defined() && conditions.given.sizes() == x.sizes(), kShape,
+               "[sampler] a frame mask needs the given frames, as x of shape ", x.sizes());
+  const at::Tensor& mask = conditions.frame_mask;  // [B, T]
+  return at::where(mask.view({mask.size(0), 1, mask.size(1), 1, 1}), x, conditions.given);
+}
+
 /// sample() with the times already on the device.
 at::Tensor run(Denoiser& denoiser, const Sampler& sampler, at::IntArrayRef shape,
                const Conditions& conditions, const Guidance& guidance, const SampleKey& key,
@@ -94,6 +105,7 @@ at::Tensor run(Denoiser& denoiser, const Sampler& sampler, at::IntArrayRef shape
   const int64_t total = num_steps(sampler);
   at::Tensor x = ops::random_normal(shape, key.sample_index, key.seed, 0,
                                     RandomPurpose::kInitialNoise, times.device());
+  x = with_given_frames(x, conditions);
   for (int64_t k = 0; k < total; ++k) {
     const Moment now = std::visit([&](const auto& value) { return moment(value, k); }, sampler);
     const at::Tensor prediction = guided_denoiser.predict(x, static_cast<size_t>(k));
@@ -104,7 +116,7 @@ at::Tensor run(Denoiser& denoiser, const Sampler& sampler, at::IntArrayRef shape
     }
     const SamplerStep next = std::visit(
         [&](const auto& value) { return step(value, k, x, prediction, noise); }, sampler);
-    x = next.x;
+    x = with_given_frames(next.x, conditions);
     if (callback) {
       callback({k + 1, total, next.x0});
     }
@@ -177,7 +189,8 @@ SamplerStep ddim_step(const DdimSampler& sampler, int64_t index, const at::Tenso
 
 SamplerStep flow_euler_step(const FlowEulerSampler& sampler, int64_t index, const at::Tensor& x,
                             const at::Tensor& prediction) {
-  const at::Tensor velocity = prediction.narrow(1, 0, x.size(1));
+  const at::Tensor predicted = prediction.narrow(1, 0, x.size(1));
+  const at::Tensor velocity = sampler.toward_data ? -predicted : predicted;
   const double t = sampler.times[index];
   return {x + (sampler.times[index + 1] - t) * velocity, x - t * velocity};
 }
@@ -190,6 +203,20 @@ at::Tensor sample(Denoiser& denoiser, const Sampler& sampler, at::IntArrayRef sh
   return run(denoiser, sampler, shape, conditions, guidance, key, sampling_times(sampler, device),
              callback);
 }
+
+namespace {
+
+at::Tensor clone(const at::Tensor& optional) {
+  return optional.defined() ? optional.clone() : at::Tensor();
+}
+
+void copy(const at::Tensor& to, const at::Tensor& optional) {
+  if (optional.defined()) {
+    to.copy_(optional);
+  }
+}
+
+}  // namespace
 
 /// A batch's inputs and result at fixed addresses, and the graph between them.
 struct RecordedSampler::Recorded {
@@ -222,17 +249,17 @@ at::Tensor RecordedSampler::sample(at::IntArrayRef shape, const Conditions& cond
         run(denoiser_, sampler_, shape, conditions, guidance, {seed_, sample_index}, times_, {});
     recorded_ = std::make_unique<Recorded>();
     recorded_->shape = shape.vec();
-    recorded_->conditions.labels = conditions.labels.clone();
-    if (null.labels.defined()) {
-      recorded_->null.labels = null.labels.clone();
+    for (const auto& [name, tensor] : kConditions) {
+      recorded_->conditions.*tensor = clone(conditions.*tensor);
+      recorded_->null.*tensor = clone(null.*tensor);
     }
     recorded_->sample_index = sample_index.to(device_);
     return x;
   }
   Recorded& recorded = *recorded_;
-  recorded.conditions.labels.copy_(conditions.labels);
-  if (null.labels.defined()) {
-    recorded.null.labels.copy_(null.labels);
+  for (const auto& [name, tensor] : kConditions) {
+    copy(recorded.conditions.*tensor, conditions.*tensor);
+    copy(recorded.null.*tensor, null.*tensor);
   }
   recorded.sample_index.copy_(sample_index);
   if (!recorded.graph.is_recorded()) {

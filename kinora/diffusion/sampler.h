@@ -42,6 +42,7 @@ struct DdimSampler {
 /// Euler's method along a flow's velocity; further channels of the prediction are ignored.
 struct FlowEulerSampler {
   std::vector<double> times;  ///< from 1 to 0 (euler_times)
+  bool toward_data = false;   ///< what the denoiser predicts (RectifiedFlow)
 };
 
 using Sampler = std::variant<DdpmSampler, DdimSampler, FlowEulerSampler>;
@@ -87,7 +88,8 @@ using SampleCallback = std::function<void(const SampleProgress&)>;
 [[nodiscard]] at::Tensor sampling_times(const Sampler& sampler, at::Device device);
 
 /// Draws initial noise and runs all steps. shape [B, C, H, W] or [B, C, T, H, W]; conditions and
-/// guidance.null on `device`. Returns float32 of `shape` on `device`. No gradients are recorded.
+/// guidance.null on `device`. Frames that conditions.frame_mask calls given stay as
+/// conditions.given has them. Returns float32 of `shape` on `device`. No gradients are recorded.
 /// (Not inference mode: buffers that a model computes lazily must stay usable in training.)
 /// Error kShape where shape and sample_index disagree; the errors of steps and guidance.
 [[nodiscard]] at::Tensor sample(Denoiser& denoiser, const Sampler& sampler, at::IntArrayRef shape,

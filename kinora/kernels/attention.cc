@@ -82,6 +82,9 @@ struct Keys {
 };
 
 Keys keys_of(const AttentionShape& shape, int64_t b) {
+  if (shape.key_lengths != nullptr) {
+    return {b, 0, shape.key_lengths[b]};
+  }
   if (shape.key_offsets == nullptr) {
     return {b, 0, shape.key_length};
   }

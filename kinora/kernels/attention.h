@@ -31,7 +31,14 @@ struct AttentionShape {
   /// (K's and V's batch_stride is not used), int32 [batch + 1] in the memory of the data. Null:
   /// key_length each. key_length is then the largest length. A sample without keys gives zeros.
   const int32_t* key_offsets = nullptr;
+  /// Padded keys: batch b has the first key_lengths[b] of its key_length ones, int32 [batch] in the
+  /// memory of the data. The rows behind them are not read, nor are their gradients written. Null:
+  /// all of them. Not together with key_offsets.
+  const int32_t* key_lengths = nullptr;
 
+  [[nodiscard]] bool has_equal_keys() const {
+    return key_offsets == nullptr && key_lengths == nullptr;
+  }
   bool operator==(const AttentionShape&) const = default;
 };
 

@@ -133,7 +133,9 @@ void residual_norm_backward(const ResidualNormBackward& call) {
       if (call.dx_out != nullptr) {
         dx += load_element(call.dx_out, i, call.type);
       }
-      store_element(call.dx, i, call.type, static_cast<float>(dx));
+      if (call.dx != nullptr) {
+        store_element(call.dx, i, call.type, static_cast<float>(dx));
+      }
       if (call.branch != nullptr) {
         totals.dgate[k] += load_element(call.branch, i, call.type) * dx;
         totals.dx[k] += dx;

@@ -78,7 +78,7 @@ struct ResidualNormBackward {
   VectorView gate;
   VectorView scale;
 
-  void* dx = nullptr;          ///< may be dx_out
+  void* dx = nullptr;          ///< may be dx_out; null: not written (without a norm it is dx_out)
   void* dbranch = nullptr;     ///< null: not written
   Fp8Output dbranch_fp8 = {};  ///< a quantised copy of dbranch
   /// fp32, vector v at [v * dvector_stride]; overwritten; null: not wanted.

@@ -8,7 +8,6 @@
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/exp.h>
-#include <ATen/ops/gelu.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/silu.h>
@@ -17,7 +16,6 @@
 #include <cmath>
 
 #include "kinora/core/error.h"
-#include "kinora/ops/attention.h"
 #include "kinora/ops/bucket_hook.h"
 #include "kinora/ops/fp8.h"
 #include "kinora/ops/parameter.h"
@@ -46,7 +44,7 @@ at::Tensor modulated_norm(const at::Tensor& x, const at::Tensor& shift, const at
 
 }  // namespace
 
-PatchEmbed::Projection::Projection(const DiTConfig& config)
+PatchEmbed::Projection::Projection(const ModelConfig& config)
     : weight{.shape = {config.hidden, config.in_channels, config.patch, config.patch},
              .init = xavier(config.in_channels * config.patch * config.patch, config.hidden),
              .fp32_island = true,
@@ -61,24 +59,23 @@ PatchEmbed::Projection::Projection(const DiTConfig& config)
   add_parameter("bias", bias);
 }
 
-PatchEmbed::PatchEmbed(const DiTConfig& config) : patch_(config.patch), proj(config) {
+PatchEmbed::PatchEmbed(const ModelConfig& config) : proj(config) {
   add_child("proj", proj);
 }
 
-at::Tensor PatchEmbed::forward(const at::Tensor& x) const {
-  const at::Tensor patches = ops::patchify(x, patch_, x.scalar_type());  // [B, N, channels P P]
+at::Tensor PatchEmbed::forward(const at::Tensor& patches) const {
   const at::Tensor weight = ops::with_gradient(proj.weight.value, proj.weight.grad).flatten(1);
   return tapped(at::linear(patches, weight, ops::with_gradient(proj.bias.value, proj.bias.grad)));
 }
 
-TimestepEmbedder::Mlp::Mlp(const DiTConfig& config)
+TimestepEmbedder::Mlp::Mlp(const ModelConfig& config)
     : first(kFrequencyDims, config.hidden, nn::Init::normal(kEmbeddingStd), true),
       second(config.hidden, config.hidden, nn::Init::normal(kEmbeddingStd), true) {
   add_child("0", first);
   add_child("2", second);
 }
 
-TimestepEmbedder::TimestepEmbedder(const DiTConfig& config)
+TimestepEmbedder::TimestepEmbedder(const ModelConfig& config)
     : time_scale_(config.time_scale), mlp(config) {
   add_child("mlp", mlp);
 }
@@ -92,7 +89,7 @@ at::Tensor TimestepEmbedder::forward(const at::Tensor& t) const {
   return tapped(mlp.second.forward(at::silu(mlp.first.forward(sinusoid))));    // [B, C]
 }
 
-LabelEmbedder::Table::Table(const DiTConfig& config)
+LabelEmbedder::Table::Table(const ModelConfig& config)
     : weight{.shape = {config.num_classes + 1, config.hidden},
              .init = nn::Init::normal(kEmbeddingStd),
              .fp32_island = true,
@@ -101,7 +98,7 @@ LabelEmbedder::Table::Table(const DiTConfig& config)
   add_parameter("weight", weight);
 }
 
-LabelEmbedder::LabelEmbedder(const DiTConfig& config) : embedding_table(config) {
+LabelEmbedder::LabelEmbedder(const ModelConfig& config) : embedding_table(config) {
   add_child("embedding_table", embedding_table);
 }
 
@@ -118,34 +115,13 @@ Modulation::Modulation(int64_t hidden, int64_t num_vectors, bool fp32_island)
 
 std::vector<at::Tensor> Modulation::forward(const at::Tensor& c) const {
   const at::Tensor vectors = tapped(linear.forward(at::silu(c)).to(at::kFloat));
-  return vectors.unsqueeze(1).chunk(num_vectors_, -1);
+  return vectors.view({vectors.size(0), 1, 1, -1}).chunk(num_vectors_, -1);
 }
 
-Attention::Attention(const DiTConfig& config)
-    : num_heads(config.heads),
-      qkv(config.hidden, 3 * config.hidden, xavier(config.hidden, 3 * config.hidden)),
-      proj(config.hidden, config.hidden, xavier(config.hidden, config.hidden)) {
-  add_child("qkv", qkv);
-  add_child("proj", proj);
-}
-
-at::Tensor Attention::forward(const at::Tensor& x) const {
-  return tapped(proj.forward(ops::attention(qkv.forward(x), num_heads)));
-}
-
-Mlp::Mlp(const DiTConfig& config)
-    : fc1(config.hidden, config.mlp_hidden(), xavier(config.hidden, config.mlp_hidden())),
-      fc2(config.mlp_hidden(), config.hidden, xavier(config.mlp_hidden(), config.hidden)) {
-  add_child("fc1", fc1);
-  add_child("fc2", fc2);
-}
-
-at::Tensor Mlp::forward(const at::Tensor& x) const {
-  return tapped(fc2.forward(at::gelu(fc1.forward(x), "tanh")));
-}
-
-DiTBlock::DiTBlock(const DiTConfig& config)
-    : attn(config), mlp(config), adaLN_modulation(config.hidden, 6, false) {
+DiTBlock::DiTBlock(const ModelConfig& config)
+    : attn({.hidden = config.hidden, .heads = config.heads}),
+      mlp(config.hidden, config.mlp_hidden(), config.hidden),
+      adaLN_modulation(config.hidden, 6, false) {
   add_child("attn", attn);
   add_child("mlp", mlp);
   add_child("adaLN_modulation", adaLN_modulation);
@@ -155,7 +131,8 @@ ops::BlockWeights DiTBlock::weights() const {
   return {attn.qkv.weights(), attn.proj.weights(), mlp.fc1.weights(), mlp.fc2.weights()};
 }
 
-at::Tensor DiTBlock::forward(const at::Tensor& x, const at::Tensor& c) const {
+at::Tensor DiTBlock::forward(const at::Tensor& x, const at::Tensor& c, const nn::Sequence& sequence,
+                             int64_t tokens) const {
   const std::vector<at::Tensor> m = adaLN_modulation.forward(c);
   const at::Tensor& shift_msa = m[0];
   const at::Tensor& scale_msa = m[1];
@@ -163,12 +140,14 @@ at::Tensor DiTBlock::forward(const at::Tensor& x, const at::Tensor& c) const {
   const at::Tensor& shift_mlp = m[3];
   const at::Tensor& scale_mlp = m[4];
   const at::Tensor& gate_mlp = m[5];
-  at::Tensor y = at::addcmul(x, gate_msa, attn.forward(modulated_norm(x, shift_msa, scale_msa)));
-  y = at::addcmul(y, gate_mlp, mlp.forward(modulated_norm(y, shift_mlp, scale_mlp)));
+  const at::Tensor attended = sequence.self_attention(attn, modulated_norm(x, shift_msa, scale_msa),
+                                                      nn::Span::kFrame, tokens);
+  at::Tensor y = at::addcmul(x, gate_msa, attended);
+  y = at::addcmul(y, gate_mlp, sequence.mlp(mlp, modulated_norm(y, shift_mlp, scale_mlp)));
   return tapped(y);
 }
 
-FinalLayer::FinalLayer(const DiTConfig& config)
+FinalLayer::FinalLayer(const ModelConfig& config)
     : linear(config.hidden, config.patch * config.patch * config.out_channels(), nn::Init::zero(),
              true),
       adaLN_modulation(config.hidden, 2, true) {
@@ -182,18 +161,18 @@ at::Tensor FinalLayer::forward(const at::Tensor& x, const at::Tensor& c) const {
 }
 
 at::Tensor FinalLayer::modulation(const at::Tensor& c) const {
-  return at::cat(adaLN_modulation.forward(c), -1).squeeze(1);
+  return at::cat(adaLN_modulation.forward(c), -1).flatten(1);
 }
 
-DiT::Blocks::Blocks(const DiTConfig& config) {
+DiT::Blocks::Blocks(const ModelConfig& config) {
   for (int64_t i = 0; i < config.depth; ++i) {
     items.push_back(std::make_unique<DiTBlock>(config));
     add_child(std::to_string(i), *items.back());
   }
 }
 
-DiT::DiT(const DiTConfig& config)
-    : config_(config),
+DiT::DiT(const ModelConfig& config)
+    : Model(config),
       x_embedder(config),
       t_embedder(config),
       y_embedder(config),
@@ -209,10 +188,16 @@ DiT::DiT(const DiTConfig& config)
   add_child("final_layer", final_layer);
 }
 
-void DiT::set_recompute(int64_t num_blocks) {
-  KINORA_CHECK(num_blocks >= 0 && num_blocks <= config_.depth, kConfig,
-               "[dit] recomputed blocks must be 0 to ", config_.depth, ", got ", num_blocks);
-  recompute_blocks_ = num_blocks;
+void DiT::use_sequence(std::shared_ptr<const nn::Sequence> sequence) {
+  KINORA_CHECK(
+      kernels_ == nullptr, kConfig,
+      "[dit] the fast path needs all tokens of a sample on one rank. Hint: model.path=plain");
+  Model::use_sequence(std::move(sequence));
+}
+
+int64_t DiT::num_fast_linears() const {
+  constexpr int64_t kLinearsOfABlock = 4;
+  return kLinearsOfABlock * config().depth;
 }
 
 void DiT::use_fast_path(std::shared_ptr<ops::BlockKernels> kernels, ops::Recompute level) {
@@ -226,10 +211,10 @@ void DiT::to_device(const at::Device& device) {
 
 at::Tensor DiT::forward(const at::Tensor& x_t, const at::Tensor& t,
                         const diffusion::Conditions& conditions) {
-  KINORA_CHECK(x_t.dim() == 4 && x_t.size(1) == config_.in_channels &&
-                   x_t.size(2) == config_.height && x_t.size(3) == config_.width,
-               kShape, "[dit] x_t must have shape [B, ", config_.in_channels, ", ", config_.height,
-               ", ", config_.width, "], got ", x_t.sizes());
+  KINORA_CHECK(x_t.dim() == 4 && x_t.size(1) == config().in_channels &&
+                   x_t.size(2) == config().height && x_t.size(3) == config().width,
+               kShape, "[dit] x_t must have shape [B, ", config().in_channels, ", ",
+               config().height, ", ", config().width, "], got ", x_t.sizes());
   KINORA_CHECK(t.dim() == 1 && t.size(0) == x_t.size(0) && t.scalar_type() == at::kFloat, kShape,
                "[dit] t must be float32 [", x_t.size(0), "], got ", t.scalar_type(), " ",
                t.sizes());
@@ -237,14 +222,22 @@ at::Tensor DiT::forward(const at::Tensor& x_t, const at::Tensor& t,
                    conditions.labels.size(0) == x_t.size(0),
                kShape, "[dit] labels must be given, int64 [", x_t.size(0), "]");
 
-  at::Tensor x = x_embedder.forward(x_t) + pos_embed;  // [B, N, C]
+  const at::Tensor patches = ops::patchify(x_t, config().patch, x_t.scalar_type());
+  // [B, 1, N, C]
+  const at::Tensor x = x_embedder.forward(sequence().enter(patches.unsqueeze(1))) +
+                       sequence().enter(pos_embed.unsqueeze(1));
   if (conditions.prepared.defined()) {
     stack_ = block_stack();
     return to_image(final_layer.project(ops::adaln_blocks(
-        *kernels_, stack_, x.to(stack_.blocks[0].qkv.weight.scalar_type()), conditions.prepared)));
+        *kernels_, stack_, x.squeeze(1).to(stack_.blocks[0].qkv.weight.scalar_type()),
+        conditions.prepared)));
   }
   const at::Tensor c = condition(t, conditions.labels);  // [B, C]
-  return tapped(to_image(is_fast() ? fast_blocks(x, c) : plain_blocks(x, c)));
+  if (is_fast()) {
+    return tapped(to_image(fast_blocks(x.squeeze(1), c)));
+  }
+  const int64_t tokens = config().tokens_a_frame();
+  return tapped(to_image(sequence().leave(plain_blocks(x, c), tokens).squeeze(1)));
 }
 
 at::Tensor DiT::condition(const at::Tensor& t, const at::Tensor& labels) const {
@@ -252,22 +245,32 @@ at::Tensor DiT::condition(const at::Tensor& t, const at::Tensor& labels) const {
 }
 
 at::Tensor DiT::to_image(const at::Tensor& patches) const {
-  return ops::unpatchify(patches, config_.height, config_.width, config_.patch);
+  return ops::unpatchify(patches, config().height, config().width, config().patch);
 }
 
 void DiT::begin_step() {
   if (!is_fast() || kernels_->fp8() == nullptr) {
     return;
   }
-  std::vector<ops::LinearWeights> linears;
-  for (const ops::BlockWeights& block : block_stack().blocks) {
-    linears.insert(linears.end(), {block.qkv, block.proj, block.fc1, block.fc2});
+  ops::Fp8& fp8 = *kernels_->fp8();
+  fp8.begin_step();
+  const std::vector<ops::BlockWeights> blocks = block_stack().blocks;
+  for (int64_t i = 0; i < config().depth; ++i) {
+    // Weights that are divided among ranks come for a moment: what is quantised stays.
+    const int64_t bucket = dit_block_buckets(config().depth, i).block;
+    if (hook()) {
+      hook()(ops::BucketMoment::kBeforeForward, bucket);
+    }
+    const ops::BlockWeights& block = blocks[static_cast<size_t>(i)];
+    fp8.quantise_weights({block.qkv, block.proj, block.fc1, block.fc2});
+    if (hook()) {
+      hook()(ops::BucketMoment::kAfterForward, bucket);
+    }
   }
-  kernels_->fp8()->begin_step(linears);
 }
 
 void DiT::begin_pass(bool overwrite) {
-  overwrites_ = may_overwrite_ && overwrite && is_fast();
+  overwrites_ = may_overwrite() && overwrite && is_fast();
   if (overwrites_) {
     ops::zero_bias_gradients(block_stack());
   }
@@ -276,7 +279,7 @@ void DiT::begin_pass(bool overwrite) {
 at::Tensor DiT::prepare(const at::Tensor& times, const diffusion::Conditions& conditions) {
   constexpr int64_t kMaxBytes = int64_t{1} << 30;
   const int64_t batch = conditions.labels.size(0);
-  const int64_t columns = (6 * config_.depth + 2) * config_.hidden;
+  const int64_t columns = (6 * config().depth + 2) * config().hidden;
   const int64_t rows = times.size(0) * batch;
   if (!is_fast() || rows * columns * static_cast<int64_t>(sizeof(float)) > kMaxBytes) {
     return {};
@@ -288,37 +291,40 @@ at::Tensor DiT::prepare(const at::Tensor& times, const diffusion::Conditions& co
 }
 
 void DiT::call_hook(ops::BucketMoment moment, int64_t block) const {
-  const DiTBlockBuckets buckets = dit_block_buckets(config_.depth, block);
+  const DiTBlockBuckets buckets = dit_block_buckets(config().depth, block);
   const bool forward =
       moment == ops::BucketMoment::kBeforeForward || moment == ops::BucketMoment::kAfterForward;
   const bool before =
       moment == ops::BucketMoment::kBeforeForward || moment == ops::BucketMoment::kBeforeBackward;
   if (forward == before ? buckets.opens_slab : buckets.closes_slab) {
-    hook_(moment, buckets.modulation);
+    hook()(moment, buckets.modulation);
   }
-  hook_(moment, buckets.block);
+  hook()(moment, buckets.block);
 }
 
 at::Tensor DiT::plain_blocks(at::Tensor x, const at::Tensor& c) const {
-  for (int64_t i = 0; i < config_.depth; ++i) {
+  const int64_t tokens = config().tokens_a_frame();
+  for (int64_t i = 0; i < config().depth; ++i) {
     const DiTBlock& block = *blocks.items[static_cast<size_t>(i)];
-    if (hook_) {
+    if (hook()) {
       call_hook(ops::BucketMoment::kBeforeForward, i);
       x = ops::on_backward(x, [this, i] { call_hook(ops::BucketMoment::kAfterBackward, i); });
     }
-    if (i < recompute_blocks_) {
+    if (i < recompute_blocks()) {
       x = ops::recompute(
-          [&block](const std::vector<at::Tensor>& in) { return block.forward(in[0], in[1]); },
+          [this, &block, tokens](const std::vector<at::Tensor>& in) {
+            return block.forward(in[0], in[1], sequence(), tokens);
+          },
           {x, c});
     } else {
-      x = block.forward(x, c);
+      x = block.forward(x, c, sequence(), tokens);
     }
-    if (hook_) {
+    if (hook()) {
       call_hook(ops::BucketMoment::kAfterForward, i);
       x = ops::on_backward(x, [this, i] { call_hook(ops::BucketMoment::kBeforeBackward, i); });
     }
   }
-  return final_layer.forward(x, c);  // [B, N, P P out]
+  return final_layer.forward(x, c);  // [B, 1, N, P P out]
 }
 
 at::Tensor DiT::fast_blocks(const at::Tensor& x, const at::Tensor& c) {
@@ -332,21 +338,21 @@ at::Tensor DiT::fast_blocks(const at::Tensor& x, const at::Tensor& c) {
 ops::BlockStack DiT::block_stack() const {
   ops::BlockStack stack{.blocks = {},
                         .modulation = {},
-                        .heads = config_.heads,
+                        .heads = config().heads,
                         .recompute = recompute_,
-                        .recomputed_blocks = recompute_blocks_,
+                        .recomputed_blocks = recompute_blocks(),
                         .overwrites_gradients = overwrites_,
-                        .hook = hook_};
+                        .hook = hook()};
   std::vector<ops::LinearWeights> slab;
   int64_t number = 0;
-  for (int64_t i = 0; i < config_.depth; ++i) {
+  for (int64_t i = 0; i < config().depth; ++i) {
     const DiTBlock& block = *blocks.items[static_cast<size_t>(i)];
     ops::BlockWeights weights = block.weights();
     for (ops::LinearWeights* linear : {&weights.qkv, &weights.proj, &weights.fc1, &weights.fc2}) {
       linear->number = number++;
     }
     stack.blocks.push_back(std::move(weights));
-    const DiTBlockBuckets buckets = dit_block_buckets(config_.depth, i);
+    const DiTBlockBuckets buckets = dit_block_buckets(config().depth, i);
     stack.block_buckets.push_back(buckets.block);
     slab.push_back(block.modulation());
     if (buckets.closes_slab) {

@@ -3,11 +3,13 @@
 #include <memory>
 #include <vector>
 
-#include "kinora/diffusion/denoiser.h"
-#include "kinora/models/dit_config.h"
+#include "kinora/models/model.h"
 #include "kinora/nn/linear.h"
+#include "kinora/nn/mlp.h"
 #include "kinora/nn/module.h"
 #include "kinora/nn/plan.h"
+#include "kinora/nn/self_attention.h"
+#include "kinora/nn/sequence.h"
 #include "kinora/ops/adaln_blocks.h"
 
 namespace kinora::models {
@@ -17,32 +19,31 @@ namespace kinora::models {
 // Members that hold parameters are named as the original's keys.
 // NOLINTBEGIN(readability-identifier-naming)
 
-/// Cuts the image into patches and projects each: [B, channels, H, W] -> [B, N, C].
-/// Key: proj, whose weight has the shape [C, channels, P, P] of the original's convolution.
+/// Projects patches: [..., channels P P] -> [..., C]. Key: proj, whose weight has the shape
+/// [C, channels, P, P] of the original's convolution.
 class PatchEmbed : public nn::Module {
  public:
-  explicit PatchEmbed(const DiTConfig& config);
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
+  explicit PatchEmbed(const ModelConfig& config);
+  [[nodiscard]] at::Tensor forward(const at::Tensor& patches) const;
 
  private:
   struct Projection : nn::Module {
-    explicit Projection(const DiTConfig& config);
+    explicit Projection(const ModelConfig& config);
     nn::Parameter weight;
     nn::Parameter bias;
   };
-  int64_t patch_;
   Projection proj;
 };
 
 /// Sinusoid of 256 dims (cos first, max period 1e4) and a two-layer MLP, all fp32: [B] -> [B, C].
 class TimestepEmbedder : public nn::Module {
  public:
-  explicit TimestepEmbedder(const DiTConfig& config);
+  explicit TimestepEmbedder(const ModelConfig& config);
   [[nodiscard]] at::Tensor forward(const at::Tensor& t) const;
 
  private:
   struct Mlp : nn::Module {
-    explicit Mlp(const DiTConfig& config);
+    explicit Mlp(const ModelConfig& config);
     nn::Linear first;
     nn::Linear second;
   };
@@ -53,12 +54,12 @@ class TimestepEmbedder : public nn::Module {
 /// A learned vector a class, and one more for the null class: int64 [B] -> [B, C].
 class LabelEmbedder : public nn::Module {
  public:
-  explicit LabelEmbedder(const DiTConfig& config);
+  explicit LabelEmbedder(const ModelConfig& config);
   [[nodiscard]] at::Tensor forward(const at::Tensor& labels) const;
 
  private:
   struct Table : nn::Module {
-    explicit Table(const DiTConfig& config);
+    explicit Table(const ModelConfig& config);
     nn::Parameter weight;
   };
   Table embedding_table;
@@ -69,7 +70,7 @@ class LabelEmbedder : public nn::Module {
 class Modulation : public nn::Module {
  public:
   Modulation(int64_t hidden, int64_t num_vectors, bool fp32_island);
-  /// c: [B, C]. Returns num_vectors tensors [B, 1, C], fp32.
+  /// c: [B, C]. Returns num_vectors tensors [B, 1, 1, C], fp32.
   [[nodiscard]] std::vector<at::Tensor> forward(const at::Tensor& c) const;
   [[nodiscard]] ops::LinearWeights weights() const { return linear.weights(); }
 
@@ -78,48 +79,28 @@ class Modulation : public nn::Module {
   nn::Linear linear;
 };
 
-/// Self-attention: [B, N, C] -> [B, N, C].
-class Attention : public nn::Module {
- public:
-  explicit Attention(const DiTConfig& config);
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
-
-  int64_t num_heads;
-  nn::Linear qkv;
-  nn::Linear proj;
-};
-
-/// fc2(GELU_tanh(fc1(x))): [B, N, C] -> [B, N, C].
-class Mlp : public nn::Module {
- public:
-  explicit Mlp(const DiTConfig& config);
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
-
-  nn::Linear fc1;
-  nn::Linear fc2;
-};
-
 /// A block with adaLN-Zero (paper, section 3.2, figure 3).
 class DiTBlock : public nn::Module {
  public:
-  explicit DiTBlock(const DiTConfig& config);
-  /// x: [B, N, C] fp32 residual stream; c: [B, C] fp32.
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& c) const;
+  explicit DiTBlock(const ModelConfig& config);
+  /// x: [B, 1, N, C] fp32 residual stream; c: [B, C] fp32; tokens: N of all ranks.
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& c,
+                                   const nn::Sequence& sequence, int64_t tokens) const;
 
   // For the fast path.
   [[nodiscard]] ops::BlockWeights weights() const;
   [[nodiscard]] ops::LinearWeights modulation() const { return adaLN_modulation.weights(); }
 
  private:
-  Attention attn;
-  Mlp mlp;
+  nn::SelfAttention attn;
+  nn::Mlp mlp;
   Modulation adaLN_modulation;
 };
 
-/// Modulated LayerNorm and projection to patches, all fp32: [B, N, C] -> [B, N, P * P * out].
+/// Modulated LayerNorm and projection to patches, all fp32: [B, 1, N, C] -> [B, 1, N, P * P * out].
 class FinalLayer : public nn::Module {
  public:
-  explicit FinalLayer(const DiTConfig& config);
+  explicit FinalLayer(const ModelConfig& config);
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& c) const;
 
   // For the fast path, whose blocks end with the modulated norm.
@@ -134,11 +115,11 @@ class FinalLayer : public nn::Module {
 
 /// The diffusion transformer. Keys, shapes and arithmetic are those of the original, so its
 /// checkpoints load by name. Plain path: ATen calls, on CPU and GPU, the specification. Fast path:
-/// the blocks by ops::adaln_blocks, their residual stream in the compute type.
-class DiT : public nn::Module, public diffusion::Denoiser {
+/// the blocks by ops::adaln_blocks, their residual stream in the compute type, all tokens here.
+class DiT : public Model {
  public:
-  /// `config` as resolved() gives it. Parameters get their storage from optim::Arena.
-  explicit DiT(const DiTConfig& config);
+  /// `config` as resolved() gives it.
+  explicit DiT(const ModelConfig& config);
 
   [[nodiscard]] at::Tensor forward(const at::Tensor& x_t, const at::Tensor& t,
                                    const diffusion::Conditions& conditions) override;
@@ -151,27 +132,14 @@ class DiT : public nn::Module, public diffusion::Denoiser {
   void begin_step() override;
   void begin_pass(bool overwrite) override;
 
-  [[nodiscard]] const DiTConfig& config() const { return config_; }
-
-  /// The first `num_blocks` blocks keep only their input in training and are computed again in
-  /// backward: 0 = none, depth = every block.
-  void set_recompute(int64_t num_blocks);
-
-  /// Takes the fast path from now on, where nothing taps module outputs. `level`: what blocks that
-  /// set_recompute() does not name keep for backward. Null: the plain path.
+  /// The embedders, slabs of the blocks' modulation weights (so that a slab can be one GEMM), one
+  /// bucket a block, the final layer. Embedders and final layer are fp32 islands.
+  [[nodiscard]] std::vector<nn::BucketSpec> buckets() const override;
+  void to_device(const at::Device& device) override;
+  void use_sequence(std::shared_ptr<const nn::Sequence> sequence) override;
+  [[nodiscard]] int64_t num_fast_linears() const override;
   void use_fast_path(std::shared_ptr<ops::BlockKernels> kernels,
-                     ops::Recompute level = ops::Recompute::kNone);
-
-  /// A pass that begins with `overwrite` overwrites the blocks' gradients from now on, where it
-  /// takes the fast path: who updates the weights need not zero them
-  /// (optim::AdamW::leave_gradients).
-  void overwrite_gradients() { may_overwrite_ = true; }
-
-  /// Tells `hook` from now on when the buckets of dit_buckets() that have a ring are used.
-  void tell_buckets(ops::BucketHook hook) { hook_ = std::move(hook); }
-
-  /// Moves the position table (the only buffer) to where the parameters are.
-  void to_device(const at::Device& device);
+                     ops::Recompute level = ops::Recompute::kNone) override;
 
  private:
   [[nodiscard]] ops::BlockStack block_stack() const;
@@ -182,12 +150,8 @@ class DiT : public nn::Module, public diffusion::Denoiser {
   [[nodiscard]] at::Tensor condition(const at::Tensor& t, const at::Tensor& labels) const;
   [[nodiscard]] at::Tensor to_image(const at::Tensor& patches) const;
 
-  DiTConfig config_;
-  int64_t recompute_blocks_ = 0;
   ops::Recompute recompute_ = ops::Recompute::kNone;
   std::shared_ptr<ops::BlockKernels> kernels_;
-  ops::BucketHook hook_;
-  bool may_overwrite_ = false;
   bool overwrites_ = false;
   ops::BlockStack stack_;  // of the last fast forward; its backward reads it
   PatchEmbed x_embedder;
@@ -195,7 +159,7 @@ class DiT : public nn::Module, public diffusion::Denoiser {
   LabelEmbedder y_embedder;
   at::Tensor pos_embed;  // [1, N, C]
   struct Blocks : nn::Module {
-    explicit Blocks(const DiTConfig& config);
+    explicit Blocks(const ModelConfig& config);
     std::vector<std::unique_ptr<DiTBlock>> items;
   };
   Blocks blocks;
@@ -208,12 +172,7 @@ class DiT : public nn::Module, public diffusion::Denoiser {
 /// the column, the second the row, each as [sin | cos] with frequencies 10000^(-i / (C / 4)).
 [[nodiscard]] at::Tensor sin_cos_position_embedding(int64_t hidden, int64_t rows, int64_t columns);
 
-/// Flat parameter buckets in forward order: the embedders, slabs of the blocks' modulation weights
-/// (so that a slab can be one GEMM), one bucket a block, the final layer. Embedders and final layer
-/// are fp32 islands.
-[[nodiscard]] std::vector<nn::BucketSpec> dit_buckets(const DiTConfig& config);
-
-/// Where block `block` has its weights in dit_buckets().
+/// Where block `block` has its weights in DiT::buckets().
 struct DiTBlockBuckets {
   int64_t modulation = 0;
   int64_t block = 0;

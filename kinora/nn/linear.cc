@@ -2,6 +2,7 @@
 
 #include <ATen/ops/linear.h>
 
+#include "kinora/ops/fused.h"
 #include "kinora/ops/parameter.h"
 
 namespace kinora::nn {
@@ -22,6 +23,9 @@ Linear::Linear(int64_t in_features, int64_t out_features, Init weight_init, bool
 }
 
 at::Tensor Linear::forward(const at::Tensor& x) const {
+  if (kernels() != nullptr && !weight.fp32_island) {
+    return ops::fused::linear(*kernels(), x.to(weight.value.scalar_type()), weights());
+  }
   return tapped(at::linear(x.to(weight.value.scalar_type()),
                            ops::with_gradient(weight.value, weight.grad),
                            ops::with_gradient(bias.value, bias.grad)));

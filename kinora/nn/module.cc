@@ -62,6 +62,13 @@ void Module::set_tap(const Tap& tap, const std::string& path) {
   }
 }
 
+void Module::set_kernels(ops::BlockKernels* kernels) {
+  kernels_ = kernels;
+  for (const auto& [name, child] : children_) {
+    child->set_kernels(kernels);
+  }
+}
+
 void Module::add_child(std::string name, Module& child) {
   children_.push_back({std::move(name), &child});
 }

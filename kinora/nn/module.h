@@ -7,15 +7,20 @@
 #include <string>
 #include <vector>
 
+namespace kinora::ops {
+class BlockKernels;
+}
+
 namespace kinora::nn {
 
 /// How a parameter starts.
 struct Init {
-  enum class Kind { kZero, kNormal, kUniform };
+  enum class Kind { kZero, kOne, kNormal, kUniform };
   Kind kind = Kind::kZero;
   double scale = 0.0;  ///< kNormal: standard deviation; kUniform: values in (-scale, scale)
 
   [[nodiscard]] static Init zero() { return {}; }
+  [[nodiscard]] static Init one() { return {Kind::kOne}; }
   [[nodiscard]] static Init normal(double std) { return {Kind::kNormal, std}; }
   /// Glorot and Bengio 2010: U(-a, a), a = sqrt(6 / (fan_in + fan_out)).
   [[nodiscard]] static Init xavier_uniform(int64_t fan_in, int64_t fan_out);
@@ -69,6 +74,12 @@ class Module {
   /// `path` is the path that this module reports itself under.
   void set_tap(const Tap& tap, const std::string& path = "");
 
+  /// Lets this module and everything below it compute by `kernels`, borrowed, where they can (null:
+  /// by ATen's calls alone), but for fp32 islands.
+  void set_kernels(ops::BlockKernels* kernels);
+  /// Those of set_kernels(), null where outputs are tapped: kernels pass over modules.
+  [[nodiscard]] ops::BlockKernels* kernels() const { return tap_ ? nullptr : kernels_; }
+
  protected:
   ~Module() = default;
 
@@ -94,6 +105,7 @@ class Module {
   std::vector<Named<Parameter>> parameters_;
   std::vector<Named<at::Tensor>> buffers_;
   std::vector<Named<Module>> children_;
+  ops::BlockKernels* kernels_ = nullptr;
   Tap tap_;
   std::string tap_path_;
 };

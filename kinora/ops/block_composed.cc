@@ -3,15 +3,17 @@
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/gelu_backward.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/matmul.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>
-
-#include "kinora/ops/attention.h"
+#include <limits>
+#include <optional>
 
 // Shapes: R rows, C width, V vectors, B batch, N tokens, H heads, D head dim.
 
@@ -29,15 +31,25 @@ at::Tensor per_row(const at::Tensor& vectors) {
   return vectors.unsqueeze(1);  // [V, 1, C]
 }
 
-/// softmax(Q K^T / sqrt(D)) V with every intermediate in memory.
-at::Tensor unfused_attention(const at::Tensor& qkv, int64_t heads) {
-  const std::vector<at::Tensor> parts = qkv.view({qkv.size(0), qkv.size(1), 3, heads, -1})
-                                            .permute({2, 0, 3, 1, 4})  // [3, B, H, N, D]
-                                            .unbind(0);
-  const double scale = 1.0 / std::sqrt(static_cast<double>(parts[0].size(-1)));
-  const at::Tensor scores = at::matmul(parts[0] * scale, parts[1].transpose(-2, -1));
-  const at::Tensor weights = scores.softmax(-1, at::kFloat).to(qkv.scalar_type());
-  return at::matmul(weights, parts[2]).transpose(1, 2).flatten(2);  // [B, N, C]
+/// Which keys each sample attends to: bool [B, 1, 1, L]. Where there are none: all, since what
+/// kernels make of that differs. Undefined without lengths.
+at::Tensor attended_keys(const HeadTensors& in) {
+  if (!in.key_lengths.defined()) {
+    return {};
+  }
+  const at::Tensor lengths = in.key_lengths.view({-1, 1, 1, 1});
+  return (at::arange(in.k.size(1), lengths.options()) < lengths).logical_or(lengths == 0);
+}
+
+/// softmax(Q K^T / sqrt(D)) V of [B, H, N, D] with every intermediate in memory.
+at::Tensor unfused_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                             const at::Tensor& attended) {
+  const double scale = 1.0 / std::sqrt(static_cast<double>(q.size(-1)));
+  at::Tensor scores = at::matmul(q * scale, k.transpose(-2, -1));
+  if (attended.defined()) {
+    scores = scores.masked_fill(attended.logical_not(), -std::numeric_limits<double>::infinity());
+  }
+  return at::matmul(scores.softmax(-1, at::kFloat).to(q.scalar_type()), v);
 }
 
 }  // namespace
@@ -84,19 +96,51 @@ SeamBackward seam_backward(const at::Tensor& dh, const at::Tensor& dx_out, const
   return result;
 }
 
-at::Tensor attention(const at::Tensor& qkv, int64_t heads, bool fused) {
-  return fused ? ops::attention(qkv, heads) : unfused_attention(qkv, heads);
+at::Tensor gated_add(const at::Tensor& x, const at::Tensor& branch, const at::Tensor& gate) {
+  return (by_vector(x, gate) + per_row(gate) * by_vector(branch, gate))
+      .view_as(x)
+      .to(x.scalar_type());
 }
 
-at::Tensor attention_backward(const at::Tensor& dout, const at::Tensor& qkv, int64_t heads,
-                              bool fused) {
-  const at::Tensor leaf = qkv.detach().set_requires_grad(true);
+at::Tensor gated_add_backward(const at::Tensor& dout, const at::Tensor& branch,
+                              const at::Tensor& gate, const at::Tensor& gate_grad) {
+  const at::Tensor dout32 = by_vector(dout, gate);
+  at::Tensor(gate_grad).copy_((by_vector(branch, gate) * dout32).sum(1));
+  return (per_row(gate) * dout32).view_as(dout).to(dout.scalar_type());
+}
+
+at::Tensor attention(const HeadTensors& in, bool fused) {
+  const at::Tensor q = in.q.transpose(1, 2);  // [B, H, N, D]
+  const at::Tensor k = in.k.transpose(1, 2);
+  const at::Tensor v = in.v.transpose(1, 2);
+  const at::Tensor attended = attended_keys(in);
+  std::optional<at::Tensor> mask;
+  if (attended.defined()) {
+    mask = attended;
+  }
+  const at::Tensor out = fused ? at::scaled_dot_product_attention(q, k, v, mask)
+                               : unfused_attention(q, k, v, attended);
+  at::Tensor result = out.transpose(1, 2);
+  if (in.key_lengths.defined()) {
+    result = result.masked_fill((in.key_lengths == 0).view({-1, 1, 1, 1}), 0.0);
+  }
+  return result;
+}
+
+void attention_backward(const at::Tensor& dout, const HeadTensors& in, const HeadTensors& grads,
+                        bool fused) {
+  const auto leaf = [](const at::Tensor& part) { return part.detach().set_requires_grad(true); };
+  const HeadTensors leaves{leaf(in.q), leaf(in.k), leaf(in.v), in.key_lengths};
   at::Tensor out;
   {
     const at::AutoGradMode with_grad(true);
-    out = attention(leaf, heads, fused);
+    out = attention(leaves, fused);
   }
-  return torch::autograd::grad({out}, {leaf}, {dout})[0];
+  const torch::autograd::variable_list parts =
+      torch::autograd::grad({out}, {leaves.q, leaves.k, leaves.v}, {dout});
+  at::Tensor(grads.q).copy_(parts[0]);
+  at::Tensor(grads.k).copy_(parts[1]);
+  at::Tensor(grads.v).copy_(parts[2]);
 }
 
 void linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,

@@ -14,10 +14,15 @@ namespace kinora::ops::composed {
                                          const SeamVectors& grads,
                                          const at::Tensor& branch_bias_grad);
 
-/// fused: through libtorch's choice of kernel; else softmax(Q K^T) V in steps.
-[[nodiscard]] at::Tensor attention(const at::Tensor& qkv, int64_t heads, bool fused);
-[[nodiscard]] at::Tensor attention_backward(const at::Tensor& dout, const at::Tensor& qkv,
-                                            int64_t heads, bool fused);
+[[nodiscard]] at::Tensor gated_add(const at::Tensor& x, const at::Tensor& branch,
+                                   const at::Tensor& gate);
+[[nodiscard]] at::Tensor gated_add_backward(const at::Tensor& dout, const at::Tensor& branch,
+                                            const at::Tensor& gate, const at::Tensor& gate_grad);
+
+/// [B, N, H, D]. fused: through libtorch's choice of kernel; else softmax(Q K^T) V in steps.
+[[nodiscard]] at::Tensor attention(const HeadTensors& in, bool fused);
+void attention_backward(const at::Tensor& dout, const HeadTensors& in, const HeadTensors& grads,
+                        bool fused);
 
 /// out = x W^T + bias.
 void linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,

@@ -11,9 +11,8 @@
 
 #include "kinora/core/error.h"
 #include "kinora/ops/block_composed.h"
+#include "kinora/ops/block_impl.h"
 #include "kinora/ops/block_launch.h"
-#include "kinora/ops/fastest_way.h"
-#include "kinora/ops/fp8_linears.h"
 #include "kinora/ops/host_bytes.h"
 
 namespace kinora::ops {
@@ -52,6 +51,19 @@ int64_t row_stride(const at::Tensor& matrix) {
   return matrix.stride(0);
 }
 
+MatmulProblem forward_problem(const at::Tensor& x, const at::Tensor& weight,
+                              const at::Tensor& out) {
+  return {.m = x.size(0),
+          .n = weight.size(0),
+          .k = x.size(1),
+          .transpose_b = true,
+          .a_type = dtype_of(x.scalar_type()),
+          .b_type = dtype_of(weight.scalar_type()),
+          .d_type = dtype_of(out.scalar_type()),
+          .lda = row_stride(x),
+          .ldd = row_stride(out)};
+}
+
 MatmulProblem input_grad_problem(const at::Tensor& dy, const at::Tensor& weight,
                                  const at::Tensor& out) {
   return {.m = dy.size(0),
@@ -77,101 +89,26 @@ MatmulProblem weight_grad_problem(const at::Tensor& dy, const at::Tensor& x, boo
           .ldb = row_stride(x)};
 }
 
-/// [B, N, 3 C] -> the three [B, N, H, D], as the kernels see them.
-struct PackedHeads {
-  kernels::HeadsView q, k, v;
-};
-PackedHeads packed_heads(const at::Tensor& qkv, int64_t heads) {
-  const int64_t width = qkv.size(2) / 3;
-  char* data = static_cast<char*>(qkv.data_ptr());
-  const auto part = [&](int64_t index) {
-    return kernels::HeadsView{data + index * width * qkv.element_size(), qkv.stride(0),
-                              qkv.stride(1), width / heads};
-  };
-  return {part(0), part(1), part(2)};
-}
-kernels::HeadsView heads_view(const at::Tensor& tokens, int64_t heads) {
-  return {tokens.data_ptr(), tokens.stride(0), tokens.stride(1), tokens.size(2) / heads};
-}
-
-kernels::AttentionShape attention_shape(const at::Tensor& qkv, int64_t heads) {
-  const int64_t head_dim = qkv.size(2) / 3 / heads;
-  return {.batch = qkv.size(0),
-          .heads = heads,
-          .query_length = qkv.size(1),
-          .key_length = qkv.size(1),
-          .head_dim = head_dim,
-          .type = dtype_of(qkv.scalar_type()),
-          .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim)))};
-}
-
 }  // namespace
 
-struct BlockKernels::Impl {
-  at::Device device;
-  at::ScalarType type;  // of the blocks
-  bool deterministic;
-  FastestWay ways;
-  bool own_norm = false;
-  bool attention_fused = true;                         // of the composed path
-  bool attention_required = false;                     // kernels.attention is on
-  std::string attention_refusal = {};                  // why the composed path ran
-  std::unique_ptr<cuda::Products> products = nullptr;  // null: ATen's
-  std::unique_ptr<cuda::FusedAttention> attention = nullptr;
+bool BlockKernels::Impl::choose_bias_grad_type(MatmulProblem* problem) const {
+  problem->bias_grad_type = DType::kF32;
+  if (products->supports(*problem)) {
+    return true;
+  }
+  problem->bias_grad_type = DType::kBF16;
+  return problem->a_type == DType::kBF16 && products->supports(*problem);
+}
 
-  std::unique_ptr<Fp8Linears> fp8 = nullptr;  // null: none in fp8
-
-  [[nodiscard]] at::Tensor empty(at::IntArrayRef shape, at::ScalarType type) const {
-    return at::empty(shape, at::device(device).dtype(type));
-  }
-
-  [[nodiscard]] static MatmulProblem forward_problem(const at::Tensor& x, const at::Tensor& weight,
-                                                     const at::Tensor& out) {
-    return {.m = x.size(0),
-            .n = weight.size(0),
-            .k = x.size(1),
-            .transpose_b = true,
-            .a_type = dtype_of(x.scalar_type()),
-            .b_type = dtype_of(weight.scalar_type()),
-            .d_type = dtype_of(out.scalar_type()),
-            .lda = row_stride(x),
-            .ldd = row_stride(out)};
-  }
-
-  void count(const Operand& operand, const LinearWeights& linear) const {
-    if (fp8 != nullptr) {
-      fp8->count(operand, linear);
-    }
-  }
-  /// As Fp8Linears'.
-  [[nodiscard]] bool covers(int64_t number, int64_t rows) const {
-    return fp8 != nullptr && fp8->covers(number, rows);
-  }
-  [[nodiscard]] bool fuses(int64_t number, int64_t rows) const {
-    return fp8 != nullptr && fp8->fuses(number, rows);
-  }
-
-  /// Gives a product with a bias gradient the type of it that the library has: fp32 or, for bf16
-  /// inputs, bf16. Not fp16: sums of scaled gradients would be the first to overflow.
-  /// @return  whether there is one.
-  bool choose_bias_grad_type(MatmulProblem* problem) const {
-    problem->bias_grad_type = DType::kF32;
-    if (products->supports(*problem)) {
-      return true;
-    }
-    problem->bias_grad_type = DType::kBF16;
-    return problem->a_type == DType::kBF16 && products->supports(*problem);
-  }
-  /// Runs such a product and adds the bias gradient, which it overwrites, to `bias_grad` (fp32).
-  void run_adding_bias_grad(const MatmulProblem& problem, kernels::MatmulArguments arguments,
-                            const at::Tensor& bias_grad) const {
-    const at::Tensor sums =
-        empty({1, kernels::vector_size(problem)}, scalar_type(problem.bias_grad_type));
-    arguments.bias_grad = sums.data_ptr();
-    products->run(problem, arguments);
-    cuda::add_column_sums(sums, bias_grad);
-  }
-};
+void BlockKernels::Impl::run_adding_bias_grad(const MatmulProblem& problem,
+                                              kernels::MatmulArguments arguments,
+                                              const at::Tensor& bias_grad) const {
+  const at::Tensor sums =
+      empty({1, kernels::vector_size(problem)}, scalar_type(problem.bias_grad_type));
+  arguments.bias_grad = sums.data_ptr();
+  products->run(problem, arguments);
+  cuda::add_column_sums(sums, bias_grad);
+}
 
 BlockKernels::BlockKernels(const KernelOptions& options, at::Device device, at::ScalarType type,
                            bool deterministic)
@@ -240,7 +177,7 @@ void BlockKernels::linear_into(const at::Tensor& x, const LinearWeights& linear,
     composed::linear(x, linear.weight, linear.bias, out);
     return;
   }
-  MatmulProblem problem = impl_->forward_problem(x, linear.weight, out);
+  MatmulProblem problem = forward_problem(x, linear.weight, out);
   problem.epilogue = Epilogue::kBias;
   const at::Tensor typed_bias = linear.bias.to(out.scalar_type());
   if (impl_->products->supports(problem)) {
@@ -263,7 +200,7 @@ BlockKernels::Gelu BlockKernels::linear_gelu(const Operand& x, const LinearWeigh
   if (!keep && impl.products && !x.fp8.defined()) {
     const at::Tensor out =
         impl.empty({x.value.size(0), linear.weight.size(0)}, x.value.scalar_type());
-    MatmulProblem problem = impl.forward_problem(x.value, linear.weight, out);
+    MatmulProblem problem = forward_problem(x.value, linear.weight, out);
     problem.epilogue = Epilogue::kBiasGelu;
     if (impl.products->supports(problem)) {
       impl.products->run(problem, {.a = x.value.data_ptr(),
@@ -281,7 +218,7 @@ BlockKernels::Gelu BlockKernels::linear_gelu(const Operand& x, const LinearWeigh
   Gelu result{impl.empty({x.value.size(0), linear.weight.size(0)}, x.value.scalar_type()),
               {.value = impl.empty({x.value.size(0), linear.weight.size(0)}, x.value.scalar_type()),
                .number = consumer}};
-  MatmulProblem problem = impl.forward_problem(x.value, linear.weight, result.pre);
+  MatmulProblem problem = forward_problem(x.value, linear.weight, result.pre);
   problem.aux_type = problem.d_type;
   problem.epilogue = Epilogue::kBiasGeluAux;
   constexpr size_t kFused = 0;
@@ -523,19 +460,21 @@ Operand BlockKernels::modulated_norm(const at::Tensor& x, const SeamVectors& vec
 SeamBackward BlockKernels::seam_backward(const at::Tensor& dh, const at::Tensor& dx_out,
                                          const at::Tensor& x, const NormStatistics& statistics,
                                          const at::Tensor& branch, const SeamVectors& vectors,
-                                         const SeamVectors& grads, const LinearWeights* producer) {
+                                         const SeamVectors& grads, const LinearWeights* producer,
+                                         bool keep_dx_out) {
   Impl& impl = *impl_;
+  const int64_t number = producer != nullptr ? producer->number : -1;
   if (!impl.own_norm) {
     SeamBackward result =
         composed::seam_backward(dh, dx_out, x, statistics, branch, vectors, grads,
                                 producer != nullptr ? producer->bias_grad : at::Tensor());
-    if (producer != nullptr) {
-      result.dbranch = operand(result.dbranch.value, producer->number, true);
+    if (branch.defined()) {
+      result.dbranch = operand(result.dbranch.value, number, true);
     }
     return result;
   }
   check_rows(dh, "dh", x);
-  SeamBackward result{dx_out.defined() ? dx_out : at::empty_like(x), {}};
+  SeamBackward result{dx_out.defined() && !keep_dx_out ? dx_out : at::empty_like(x), {}};
   kernels::ResidualNormBackward call{.rows = x.size(0),
                                      .width = x.size(1),
                                      .rows_per_vector = x.size(0) / vectors.scale.size(0),
@@ -552,76 +491,76 @@ SeamBackward BlockKernels::seam_backward(const at::Tensor& dh, const at::Tensor&
                                      .dshift = grads.shift.data_ptr<float>(),
                                      .dscale = grads.scale.data_ptr<float>(),
                                      .dvector_stride = grads.shift.stride(0)};
-  if (producer == nullptr) {
+  if (!branch.defined()) {
     cuda::residual_norm_backward(call);
     return result;
   }
-  const at::Tensor branch_sum = impl.empty(vectors.scale.sizes(), at::kFloat);
   call.branch = branch.data_ptr();
   call.dgate = grads.gate.data_ptr<float>();
-  call.dbranch_sum = branch_sum.data_ptr<float>();
-  const bool quantises = impl.fuses(producer->number, x.size(0));
+  at::Tensor branch_sum;
+  if (producer != nullptr) {
+    branch_sum = impl.empty(vectors.scale.sizes(), at::kFloat);
+    call.dbranch_sum = branch_sum.data_ptr<float>();
+  }
+  const bool quantises = impl.fuses(number, x.size(0));
   if (quantises) {
-    result.dbranch = fp8()->unfilled(x.sizes(), producer->number, Fp8::kGradient);
+    result.dbranch = fp8()->unfilled(x.sizes(), number, Fp8::kGradient);
     call.dbranch_fp8 = fp8()->output(result.dbranch, Fp8::kGradient);
   } else {
     result.dbranch.value = at::empty_like(x);
     call.dbranch = result.dbranch.value.data_ptr();
   }
   cuda::residual_norm_backward(call);
-  add_column_sums(branch_sum, producer->bias_grad);
+  if (producer != nullptr) {
+    add_column_sums(branch_sum, producer->bias_grad);
+  }
   if (!quantises) {
-    result.dbranch = operand(result.dbranch.value, producer->number, true);
+    result.dbranch = operand(result.dbranch.value, number, true);
   }
   return result;
 }
 
-AttentionResult BlockKernels::attention(const at::Tensor& qkv, int64_t heads, bool keep) {
-  if (impl_->attention) {
-    const PackedHeads packed = packed_heads(qkv, heads);
-    AttentionResult result{
-        impl_->empty({qkv.size(0), qkv.size(1), qkv.size(2) / 3}, qkv.scalar_type()), {}};
-    if (keep) {
-      result.lse = impl_->empty({qkv.size(0), heads, qkv.size(1)}, at::kFloat);
-    }
-    const kernels::AttentionForward call{.shape = attention_shape(qkv, heads),
-                                         .q = packed.q,
-                                         .k = packed.k,
-                                         .v = packed.v,
-                                         .out = heads_view(result.out, heads),
-                                         .lse = keep ? result.lse.data_ptr<float>() : nullptr};
-    const std::string refusal = impl_->attention->unsupported_reason(call);
-    if (refusal.empty()) {
-      impl_->attention->forward(call);
-      return result;
-    }
-    KINORA_CHECK(!impl_->attention_required, kConfig,
-                 "[kernels] kernels.attention is on, but neither our kernels nor cuDNN's can: ",
-                 refusal, ". Hint: auto takes libtorch's.");
-    impl_->attention_refusal = refusal;
+at::Tensor BlockKernels::gated_add(const at::Tensor& x, const at::Tensor& branch,
+                                   const at::Tensor& gate) {
+  if (!impl_->own_norm) {
+    return composed::gated_add(x, branch, gate);
   }
-  return {composed::attention(qkv, heads, impl_->attention_fused), {}};
+  check_rows(branch, "branch", x);
+  at::Tensor out = at::empty_like(x);
+  cuda::residual_norm_forward({.rows = x.size(0),
+                               .width = x.size(1),
+                               .rows_per_vector = x.size(0) / gate.size(0),
+                               .type = dtype_of(x.scalar_type()),
+                               .h_type = dtype_of(x.scalar_type()),
+                               .x = x.data_ptr(),
+                               .branch = branch.data_ptr(),
+                               .gate = view(gate),
+                               .scale = {},
+                               .shift = {},
+                               .x_out = out.data_ptr()});
+  return out;
 }
 
-at::Tensor BlockKernels::attention_backward(const at::Tensor& dout, const at::Tensor& qkv,
-                                            const AttentionResult& forward, int64_t heads) {
-  if (!forward.lse.defined()) {
-    return composed::attention_backward(dout, qkv, heads, impl_->attention_fused);
+at::Tensor BlockKernels::gated_add_backward(const at::Tensor& dout, const at::Tensor& branch,
+                                            const at::Tensor& gate, const at::Tensor& gate_grad) {
+  if (!impl_->own_norm) {
+    return composed::gated_add_backward(dout, branch, gate, gate_grad);
   }
-  at::Tensor dqkv = at::empty_like(qkv);
-  const PackedHeads packed = packed_heads(qkv, heads);
-  const PackedHeads grads = packed_heads(dqkv, heads);
-  impl_->attention->backward({.shape = attention_shape(qkv, heads),
-                              .q = packed.q,
-                              .k = packed.k,
-                              .v = packed.v,
-                              .out = heads_view(forward.out, heads),
-                              .dout = heads_view(dout, heads),
-                              .lse = forward.lse.const_data_ptr<float>(),
-                              .dq = grads.q,
-                              .dk = grads.k,
-                              .dv = grads.v});
-  return dqkv;
+  check_rows(dout, "dout", branch);
+  at::Tensor dbranch = at::empty_like(branch);
+  cuda::residual_norm_backward({.rows = branch.size(0),
+                                .width = branch.size(1),
+                                .rows_per_vector = branch.size(0) / gate.size(0),
+                                .type = dtype_of(branch.scalar_type()),
+                                .dh_type = dtype_of(branch.scalar_type()),
+                                .dx_out = dout.data_ptr(),
+                                .branch = branch.data_ptr(),
+                                .gate = view(gate),
+                                .scale = {},
+                                .dbranch = dbranch.data_ptr(),
+                                .dgate = gate_grad.data_ptr<float>(),
+                                .dvector_stride = gate_grad.stride(0)});
+  return dbranch;
 }
 
 bool BlockKernels::can_be_recorded() const {

@@ -77,6 +77,32 @@ struct AttentionResult {
   at::Tensor lse;  ///< fp32 [B, H, N]; undefined where the composed path ran
 };
 
+/// Queries [B, N, H, D], keys and values [B, L, H, D], their gradients, or whatever else is laid
+/// out so: any strides, last dim adjacent.
+struct HeadTensors {
+  at::Tensor q, k, v;
+  /// int32 [B], each in [0, L]: only so many keys of a sample are attended to. Undefined: all. A
+  /// sample without keys gives zeros.
+  at::Tensor key_lengths{};
+};
+
+/// What happens to queries and keys between their projection and attention: RMSNorm of each head,
+/// rotation of its interleaved pairs, as kernels/qk_norm_rotary.h has them.
+struct HeadRule {
+  at::Tensor q_weight{};  ///< [D], any floating type; undefined: no norm
+  at::Tensor k_weight{};
+  at::Tensor q_weight_grad{};  ///< fp32 [D], added to by backward; undefined: not wanted
+  at::Tensor k_weight_grad{};
+  double epsilon = 1e-6;
+  /// fp32 [P, D / 2]: row r is turned by the angles of r % P; undefined: nothing is turned.
+  at::Tensor cosines{};
+  at::Tensor sines{};
+  bool norm_after_rotary = false;
+
+  [[nodiscard]] bool has_norm() const { return q_weight.defined(); }
+  [[nodiscard]] bool is_empty() const { return !has_norm() && !cosines.defined(); }
+};
+
 class Fp8;
 
 class BlockKernels {
@@ -141,21 +167,47 @@ class BlockKernels {
   /// The modulated norm of x: h again, in the block's type.
   [[nodiscard]] Operand modulated_norm(const at::Tensor& x, const SeamVectors& vectors,
                                        int64_t consumer);
-  /// Backward of seam(). dh: gradient of h; dx_out: of x (undefined: zero; it may be overwritten).
-  /// x, statistics, branch: what seam() returned and got. Writes the gradients of the vectors into
-  /// `grads` (fp32, as laid out as the vectors; gate undefined where there is no branch) and adds
-  /// the column sums of dbranch to the bias gradient of `producer`, the linear that made it (null
-  /// without a branch).
+  /// Backward of seam(). dh: gradient of h; dx_out: of x (undefined: zero; it is overwritten unless
+  /// keep_dx_out). x, statistics, branch: what seam() returned and got. Writes the gradients of the
+  /// vectors into `grads` (fp32, as laid out as the vectors; gate undefined where there is no
+  /// branch) and adds the column sums of dbranch to the bias gradient of `producer`, the linear
+  /// that made it (null: to none).
   [[nodiscard]] SeamBackward seam_backward(const at::Tensor& dh, const at::Tensor& dx_out,
                                            const at::Tensor& x, const NormStatistics& statistics,
                                            const at::Tensor& branch, const SeamVectors& vectors,
-                                           const SeamVectors& grads, const LinearWeights* producer);
+                                           const SeamVectors& grads, const LinearWeights* producer,
+                                           bool keep_dx_out = false);
+
+  /// x + gate * branch: [R, C]; gate [V, C].
+  [[nodiscard]] at::Tensor gated_add(const at::Tensor& x, const at::Tensor& branch,
+                                     const at::Tensor& gate);
+  /// Its backward: the gradient of branch. That of x is dout; that of gate is written to gate_grad.
+  [[nodiscard]] at::Tensor gated_add_backward(const at::Tensor& dout, const at::Tensor& branch,
+                                              const at::Tensor& gate, const at::Tensor& gate_grad);
 
   /// Self-attention of packed projections [B, N, 3 C] with `heads` heads; scale 1 / sqrt(D).
   [[nodiscard]] AttentionResult attention(const at::Tensor& qkv, int64_t heads, bool keep);
   /// The packed gradient [B, N, 3 C].
   [[nodiscard]] at::Tensor attention_backward(const at::Tensor& dout, const at::Tensor& qkv,
                                               const AttentionResult& forward, int64_t heads);
+
+  /// softmax(Q K^T / sqrt(D)) V into out [B, N, H, D] and, where `lse` is defined, the statistics
+  /// for backward into it: fp32 [B, H, N].
+  /// @return  whether lse was written; if not, backward goes without.
+  bool attend(const HeadTensors& in, const at::Tensor& out, const at::Tensor& lse);
+  /// Writes `grads`, but not those of keys and values that are not attended to. lse: undefined
+  /// where attend() did not write it.
+  void attend_backward(const at::Tensor& dout, const HeadTensors& in, const at::Tensor& out,
+                       const at::Tensor& lse, const HeadTensors& grads);
+
+  /// Whether apply() can run here.
+  [[nodiscard]] bool has_head_rules() const;
+  /// in: [R, 2 C or more], rows of q, k; out: [R, 2 C]. Columns adjacent, rows at any distance.
+  void apply(const HeadRule& rule, const at::Tensor& in, int64_t heads, const at::Tensor& out);
+  /// Turns `grad`, the gradient of out in the first 2 C columns, into that of in, which is what
+  /// apply() got.
+  void apply_backward(const HeadRule& rule, const at::Tensor& in, int64_t heads, int64_t head_dim,
+                      const at::Tensor& grad);
 
   /// Whether no part waits for the device, so that a CUDA graph can hold it.
   [[nodiscard]] bool can_be_recorded() const;

@@ -21,6 +21,7 @@
 #include "kinora/kernels/cuda/fp8.h"
 #include "kinora/kernels/cuda/matmul.h"
 #include "kinora/kernels/cuda/modulated_norm.h"
+#include "kinora/kernels/cuda/qk_norm_rotary.h"
 #include "kinora/kernels/cuda/random.h"
 #include "kinora/ops/host_bytes.h"
 
@@ -87,6 +88,16 @@ void residual_norm_backward(const kernels::ResidualNormBackward& call) {
   const at::Tensor workspace = scratch(kernels::cuda::residual_norm_backward_workspace_bytes(
       call.rows, call.width, call.rows_per_vector));
   KINORA_CUDA_CHECK(kernels::cuda::residual_norm_backward(call, workspace.data_ptr(), stream()));
+}
+
+void qk_norm_rotary_forward(const kernels::QkNormRotaryForward& call) {
+  KINORA_CUDA_CHECK(kernels::cuda::qk_norm_rotary_forward(call, stream()));
+}
+
+void qk_norm_rotary_backward(const kernels::QkNormRotaryBackward& call) {
+  const at::Tensor workspace = scratch(kernels::cuda::qk_norm_rotary_backward_workspace_bytes(
+      call.rule.rows, call.rule.head_dim, call.dq_weight != nullptr));
+  KINORA_CUDA_CHECK(kernels::cuda::qk_norm_rotary_backward(call, workspace.data_ptr(), stream()));
 }
 
 void add_column_sums(const at::Tensor& in, const at::Tensor& out) {
@@ -206,7 +217,8 @@ std::map<std::string, std::string> library_versions() {
 struct FusedAttention::Impl {
   /// What runs a shape in one direction.
   struct Choice {
-    kernels::AttentionShape shape;
+    kernels::AttentionShape shape;  // without the keys' offsets and lengths
+    bool equal_keys;
     bool backward;
     bool has_lse;
     bool own;
@@ -239,8 +251,13 @@ struct FusedAttention::Impl {
   /// where the same bits are wanted each time.
   template <typename Call>
   const Choice& choose(const Call& call, bool backward, bool has_lse) {
+    kernels::AttentionShape shape = call.shape;
+    shape.key_offsets = nullptr;
+    shape.key_lengths = nullptr;
+    const bool equal_keys = call.shape.has_equal_keys();
     for (Choice& choice : choices) {
-      if (choice.shape == call.shape && choice.backward == backward && choice.has_lse == has_lse) {
+      if (choice.shape == shape && choice.equal_keys == equal_keys && choice.backward == backward &&
+          choice.has_lse == has_lse) {
         if (choice.timed || !times || is_capturing()) {
           return choice;
         }
@@ -248,7 +265,8 @@ struct FusedAttention::Impl {
         return choice;
       }
     }
-    Choice choice{.shape = call.shape,
+    Choice choice{.shape = shape,
+                  .equal_keys = equal_keys,
                   .backward = backward,
                   .has_lse = has_lse,
                   .own = kernels::cuda::attention_supported(call.shape),
@@ -316,8 +334,11 @@ std::string FusedAttention::describe() const {
   for (const Impl::Choice& choice : impl_->choices) {
     text << (&choice == impl_->choices.data() ? "" : "; ")
          << (choice.backward ? "backward " : "forward ") << (choice.own ? "own" : "cuDNN") << " (B"
-         << choice.shape.batch << " H" << choice.shape.heads << " N" << choice.shape.query_length
-         << " D" << choice.shape.head_dim;
+         << choice.shape.batch << " H" << choice.shape.heads << " N" << choice.shape.query_length;
+    if (choice.shape.key_length != choice.shape.query_length) {
+      text << " keys " << choice.shape.key_length;
+    }
+    text << " D" << choice.shape.head_dim;
     if (choice.timed) {
       text << ": own " << choice.own_ms << " ms, cuDNN " << choice.cudnn_ms << " ms";
     }

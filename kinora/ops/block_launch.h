@@ -12,6 +12,7 @@
 #include "kinora/kernels/fp8.h"
 #include "kinora/kernels/matmul.h"
 #include "kinora/kernels/modulated_norm.h"
+#include "kinora/kernels/qk_norm_rotary.h"
 
 /// The launchers of a block's kernels and libraries on torch's current stream, for the files of
 /// this room only. block_launch.cc in builds with GPU support, no_block_launch.cc in CPU-only ones.
@@ -23,6 +24,9 @@ namespace kinora::ops::cuda {
 
 void residual_norm_forward(const kernels::ResidualNormForward& call);
 void residual_norm_backward(const kernels::ResidualNormBackward& call);
+
+void qk_norm_rotary_forward(const kernels::QkNormRotaryForward& call);
+void qk_norm_rotary_backward(const kernels::QkNormRotaryBackward& call);
 
 /// out fp32 [C] += column sums of in [R, C], rows at any distance.
 void add_column_sums(const at::Tensor& in, const at::Tensor& out);

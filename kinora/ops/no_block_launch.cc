@@ -29,6 +29,12 @@ void residual_norm_forward(const kernels::ResidualNormForward& /*call*/) {
 void residual_norm_backward(const kernels::ResidualNormBackward& /*call*/) {
   refuse();
 }
+void qk_norm_rotary_forward(const kernels::QkNormRotaryForward& /*call*/) {
+  refuse();
+}
+void qk_norm_rotary_backward(const kernels::QkNormRotaryBackward& /*call*/) {
+  refuse();
+}
 void add_column_sums(const at::Tensor& /*in*/, const at::Tensor& /*out*/) {
   refuse();
 }

@@ -194,6 +194,45 @@ TEST(AttentionTest, RaggedKeysEqualSeparateSamples) {
   EXPECT_EQ(ragged.dk[0], 77.0F) << "no sample's row";
 }
 
+TEST(AttentionTest, PaddedKeysEqualRaggedOnes) {
+  constexpr int64_t kKeys = 5;
+  const std::vector<int32_t> lengths = {3, 0, 5};
+  AttentionShape shape = shape_of(3, 2, 4, kKeys, 8);
+  shape.key_lengths = lengths.data();
+  Problem padded(shape);
+  padded.forward();
+  padded.backward();
+  const size_t row = 16;
+  std::vector<int32_t> offsets = {0};
+  const auto packed = [&](const std::vector<float>& values) {
+    std::vector<float> rows;
+    for (size_t b = 0; b < lengths.size(); ++b) {
+      const auto first = values.begin() + static_cast<int64_t>(b * kKeys * row);
+      rows.insert(rows.end(), first, first + static_cast<int64_t>(lengths[b] * row));
+    }
+    return rows;
+  };
+  for (const int32_t length : lengths) {
+    offsets.push_back(offsets.back() + length);
+  }
+  shape.key_lengths = nullptr;
+  shape.key_offsets = offsets.data();
+  Problem ragged(shape);
+  ragged.q = padded.q;
+  ragged.dout = padded.dout;
+  ragged.k = packed(padded.k);
+  ragged.v = packed(padded.v);
+  ragged.dk = ragged.k;
+  ragged.dv = ragged.v;
+  ragged.forward();
+  ragged.backward();
+  EXPECT_EQ(padded.out, ragged.out);
+  EXPECT_EQ(padded.dq, ragged.dq);
+  EXPECT_EQ(packed(padded.dk), ragged.dk);
+  EXPECT_EQ(packed(padded.dv), ragged.dv);
+  EXPECT_EQ(padded.dk[3 * row], 77.0F) << "behind the first sample's keys";
+}
+
 TEST(AttentionTest, StridesDoNotChangeResults) {
   Problem plain(shape_of(2, 2, 3, 3, 8));
   plain.forward();

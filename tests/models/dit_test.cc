@@ -59,7 +59,7 @@ class DiTFixtureTest : public testing::TestWithParam<const char*> {};
 
 TEST_P(DiTFixtureTest, PositionTableMatchesReference) {
   const Fixture fixture(GetParam());
-  const DiTConfig config = fixture.config();
+  const ModelConfig config = fixture.config();
   const at::Tensor table = sin_cos_position_embedding(config.hidden, config.height / config.patch,
                                                       config.width / config.patch);
   EXPECT_LT(relative_error(table, fixture.tensor("weights.pos_embed")), 1e-6);
@@ -74,7 +74,7 @@ TEST_P(DiTFixtureTest, ForwardMatchesReference) {
 
 TEST_P(DiTFixtureTest, EveryGradientMatchesReferenceForEveryRecomputation) {
   const Fixture fixture(GetParam());
-  const DiTConfig config = fixture.config();
+  const ModelConfig config = fixture.config();
   for (int64_t recompute = 0; recompute <= config.depth; ++recompute) {
     DiT model(config);
     set_weights(model, fixture, true);
@@ -92,7 +92,7 @@ struct Recomputation {
 // the stages and what is computed again.
 TEST_P(DiTFixtureTest, FastPathMatchesReferenceAtEveryLevelOfRecomputation) {
   const Fixture fixture(GetParam());
-  const DiTConfig config = fixture.config();
+  const ModelConfig config = fixture.config();
   const auto kernels =
       std::make_shared<ops::BlockKernels>(ops::KernelOptions(), at::kCPU, at::kFloat, false);
   for (const auto& [level, blocks] :
@@ -117,8 +117,8 @@ INSTANTIATE_TEST_SUITE_P(
       return std::string(info.param).substr(0, std::string(info.param).find('.'));
     });
 
-DiTConfig named(const std::string& name) {
-  DiTConfig config;
+ModelConfig named(const std::string& name) {
+  ModelConfig config;
   config.name = name;
   config.in_channels = 4;
   config.height = 32;
@@ -129,7 +129,7 @@ DiTConfig named(const std::string& name) {
 
 // Parameter counts and Gflops (10^9 multiply-accumulates) of the paper's table 1 and the original
 // repository; the position table counts as a parameter there.
-TEST(DiTConfigTest, SizesMatchThePaper) {
+TEST(ModelConfigTest, SizesMatchThePaper) {
   struct Row {
     const char* name;
     double millions;
@@ -138,7 +138,7 @@ TEST(DiTConfigTest, SizesMatchThePaper) {
   for (const Row& row :
        {Row{"DiT-S/2", 32.96, 6.06}, Row{"DiT-B/2", 130.51, 23.01}, Row{"DiT-L/2", 458.10, 80.71},
         Row{"DiT-XL/2", 675.13, 118.64}, Row{"DiT-XL/4", 0, 29.05}, Row{"DiT-XL/8", 0, 7.39}}) {
-    const DiTConfig config = named(row.name);
+    const ModelConfig config = named(row.name);
     if (row.millions > 0) {
       DiT model(config);
       int64_t count = config.num_tokens() * config.hidden;
@@ -151,8 +151,8 @@ TEST(DiTConfigTest, SizesMatchThePaper) {
   }
 }
 
-TEST(DiTConfigTest, BadSizesAreRefused) {
-  DiTConfig config = named("DiT-S/2");
+TEST(ModelConfigTest, BadSizesAreRefused) {
+  ModelConfig config = named("DiT-S/2");
   config.heads = 5;
   EXPECT_THROW((void)resolved(config), Error);
   config = named("DiT-S/2");
@@ -160,14 +160,14 @@ TEST(DiTConfigTest, BadSizesAreRefused) {
   EXPECT_THROW((void)resolved(config), Error);
   config.name = "DiT-M/2";
   EXPECT_THROW((void)resolved(config), Error);
-  EXPECT_THROW((void)resolved(DiTConfig{}), Error);
+  EXPECT_THROW((void)resolved(ModelConfig{}), Error);
 }
 
 TEST(DiTPlanTest, BucketsHoldEveryParameterOnce) {
-  const DiTConfig config = named("DiT-S/8");
+  const ModelConfig config = named("DiT-S/8");
   DiT model(config);
   std::multiset<std::string> in_buckets;
-  for (const nn::BucketSpec& bucket : dit_buckets(config)) {
+  for (const nn::BucketSpec& bucket : DiT(config).buckets()) {
     in_buckets.insert(bucket.parameters.begin(), bucket.parameters.end());
   }
   std::multiset<std::string> in_model;

@@ -35,9 +35,9 @@ class Fixture {
   }
 
   /// The model that made the file.
-  [[nodiscard]] DiTConfig config() const {
+  [[nodiscard]] ModelConfig config() const {
     const auto json = nlohmann::json::parse(metadata("config"));
-    DiTConfig config;
+    ModelConfig config;
     config.height = json["height"];
     config.width = json["width"];
     config.in_channels = json["in_channels"];

@@ -31,9 +31,9 @@ struct Geometry {
   int64_t rows = 0;     ///< of tokens
   int64_t columns = 0;  ///< of tokens
 
-  [[nodiscard]] DiTConfig config() const {
+  [[nodiscard]] ModelConfig config() const {
     constexpr int64_t kPatch = 2;
-    DiTConfig config;
+    ModelConfig config;
     config.depth = 2;
     config.hidden = hidden;
     config.heads = heads;
@@ -59,7 +59,7 @@ class RandomDiT {
   RandomDiT(const Geometry& geometry, at::Device device, at::ScalarType type)
       : model(geometry.config()),
         arena(
-            model.named_parameters(), dit_buckets(model.config()),
+            model.named_parameters(), model.buckets(),
             {.device = device, .compute_type = type, .seed = 1, .train = true, .ema_decays = {}}) {
     model.to_device(device);
     int64_t number = 0;
@@ -73,7 +73,7 @@ class RandomDiT {
       arena.load_parameter(path,
                            (ops::normal(parameter->shape, number++) * deviation).to(at::kBFloat16));
     }
-    const DiTConfig& config = model.config();
+    const ModelConfig& config = model.config();
     constexpr int64_t kInputs = 1000;  // numbers that no parameter has
     x_t_ = ops::normal({geometry.batch, config.in_channels, config.height, config.width}, kInputs)
                .to(device)

@@ -2,24 +2,16 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "kinora/ops/random.h"
+#include "tests/nn/random_values.h"
 
 namespace kinora::nn {
 namespace {
-
-at::Tensor normal(std::vector<int64_t> shape, int64_t number) {
-  shape.insert(shape.begin(), 1);
-  return ops::random_normal(shape, at::arange(number, number + 1, at::kLong), 1, 0,
-                            RandomPurpose::kTest, at::kCPU)
-      .squeeze(0);
-}
 
 void give_values(Linear& linear, at::ScalarType type) {
   int64_t number = 10;

@@ -17,7 +17,7 @@ FREQUENCY_DIM = 256  # width of the sinusoid that the timestep MLP reads
 
 
 @dataclass(frozen=True)
-class DiTConfig:
+class ModelConfig:
     height: int = 32
     width: int = 32
     in_channels: int = 4
@@ -56,7 +56,7 @@ def named_config(name, **changes):
     """`name` is such as "DiT-XL/2"; `changes` replace any other field."""
     size, patch = name.removeprefix("DiT-").split("/")
     depth, hidden, heads = SIZES[size]
-    return DiTConfig(depth=depth, hidden=hidden, heads=heads, patch=int(patch), **changes)
+    return ModelConfig(depth=depth, hidden=hidden, heads=heads, patch=int(patch), **changes)
 
 
 def sincos_1d(dim, positions):

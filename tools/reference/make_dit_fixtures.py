@@ -27,10 +27,10 @@ TOLERANCE = 1e-6  # of a tensor's norm, between two makings: another CPU sums in
 
 CONFIGS = {
     # Latents as the paper's: square, learned variance.
-    "dit_latent": dit.DiTConfig(height=8, width=8, in_channels=4, patch=2, hidden=16, depth=2, heads=2,
+    "dit_latent": dit.ModelConfig(height=8, width=8, in_channels=4, patch=2, hidden=16, depth=2, heads=2,
                                 mlp_ratio=2, num_classes=10),
     # Wide pixels, a large patch, flow time.
-    "dit_pixel_flow": dit.DiTConfig(height=8, width=12, in_channels=3, patch=4, hidden=16, depth=1,
+    "dit_pixel_flow": dit.ModelConfig(height=8, width=12, in_channels=3, patch=4, hidden=16, depth=1,
                                     heads=1, num_classes=5, learn_sigma=False, time_scale=1000.0),
 }
 TRAINING = {"steps": 50, "lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.01,

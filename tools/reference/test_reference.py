@@ -39,7 +39,7 @@ def test_forward_matches_diffusers():
     except ImportError:
         print("skipped: diffusers is not installed")
         return
-    config = dit.DiTConfig(height=8, width=8, hidden=32, depth=2, heads=4, num_classes=10)
+    config = dit.ModelConfig(height=8, width=8, hidden=32, depth=2, heads=4, num_classes=10)
     torch.manual_seed(0)
     ours = dit.DiT(config)
     theirs = DiTTransformer2DModel(
@@ -81,7 +81,7 @@ def test_forward_matches_diffusers():
 
 
 def test_new_model_predicts_zero():
-    config = dit.DiTConfig(height=8, width=12, hidden=32, depth=2, heads=2, num_classes=10)
+    config = dit.ModelConfig(height=8, width=12, hidden=32, depth=2, heads=2, num_classes=10)
     out = dit.DiT(config)(torch.randn(2, 4, 8, 12), torch.tensor([3.0, 999.0]), torch.tensor([0, 10]))
     assert out.shape == (2, 8, 8, 12) and not out.any()
 

@@ -39,6 +39,9 @@ struct KeyRange {
 };
 
 __device__ __forceinline__ KeyRange key_range(const AttentionShape& shape, int b) {
+  if (shape.key_lengths != nullptr) {
+    return {b, 0, shape.key_lengths[b]};
+  }
   if (shape.key_offsets == nullptr) {
     return {b, 0, static_cast<int>(shape.key_length)};
   }

@@ -794,7 +794,7 @@ bool wgmma_backward_supported([[maybe_unused]] const AttentionShape& shape,
 #if defined(KINORA_HAS_SM90A)
   constexpr int64_t kMaxQuads = std::numeric_limits<int32_t>::max() / 4;
   return gpu.capability == 90 && (shape.head_dim == 64 || shape.head_dim == 72) &&
-         shape.key_offsets == nullptr && shape.key_length > kGroupKeys &&
+         shape.has_equal_keys() && shape.key_length > kGroupKeys &&
          cluster_of(shape.key_length) > 0 && shape.query_length >= kQueries &&
          shape.batch * shape.heads <= kMaxQuads / padded_queries(shape) &&
          shape.batch * shape.heads < (int64_t{1} << 32) / shape.heads;

@@ -591,9 +591,9 @@ bool wgmma_forward_supported(const AttentionShape& shape, const Gpu& gpu) {
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
   const int64_t tiles = (shape.query_length + kTileRows - 1) / kTileRows;
   return gpu.capability == 90 && (shape.head_dim == 64 || shape.head_dim == 72) &&
-         (shape.type == DType::kBF16 || shape.type == DType::kF16) &&
-         shape.key_offsets == nullptr && shape.scale > 0.0F && shape.query_length > kTileRows &&
-         shape.query_length <= kMax / 2 && shape.key_length >= 1 && shape.key_length <= kMax / 2 &&
+         (shape.type == DType::kBF16 || shape.type == DType::kF16) && shape.has_equal_keys() &&
+         shape.scale > 0.0F && shape.query_length > kTileRows && shape.query_length <= kMax / 2 &&
+         shape.key_length >= 1 && shape.key_length <= kMax / 2 &&
          shape.batch * shape.heads <= kMax / tiles;
 #else
   static_cast<void>(shape);

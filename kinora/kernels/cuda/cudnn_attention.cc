@@ -82,7 +82,7 @@ std::string refusal(const Call& call) {
   if (shape.type != DType::kBF16 && shape.type != DType::kF16) {
     return "the type must be BF16 or F16, got " + std::string(to_string(shape.type));
   }
-  if (shape.key_offsets != nullptr) {
+  if (!shape.has_equal_keys()) {
     return "ragged keys need offsets in elements and a second array of lengths on the device";
   }
   if (shape.batch < 1 || shape.heads < 1 || shape.query_length < 1 || shape.key_length < 1) {

@@ -287,7 +287,9 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
                 dx[k] += rstd[r] * (dh[k] * factor[k] - mean_g - xhat * mean_gx);
               }
             }
-            store_floats<T, kChunk>(call.dx, place, kChunk, true, dx);
+            if (call.dx != nullptr) {
+              store_floats<T, kChunk>(call.dx, place, kChunk, true, dx);
+            }
             if (has_branch) {
               float branch[kChunk];
               read_ring<T>(source + branch_piece * num_active, num_active, branch);
@@ -441,7 +443,9 @@ __global__ void __launch_bounds__(kAnyColumns)
       if (call.dx_out != nullptr) {
         dx += to_float(static_cast<const T*>(call.dx_out)[i]);
       }
-      static_cast<T*>(call.dx)[i] = from_float<T>(dx);
+      if (call.dx != nullptr) {
+        static_cast<T*>(call.dx)[i] = from_float<T>(dx);
+      }
       if (call.branch != nullptr) {
         sums[2] += to_float(static_cast<const T*>(call.branch)[i]) * dx;
         sums[3] += dx;

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kinora/models/model.h"
+
+namespace kinora::models {
+
+/// What the transformers have in common whose blocks compute by nn's modules: buckets, and a fast
+/// path on which these modules and the seams between them run by kernels (ops/fused.h), with the
+/// residual stream in the compute type and the tokens wherever a nn::Sequence has them.
+class BlockModel : public Model {
+ public:
+  [[nodiscard]] std::vector<nn::BucketSpec> buckets() const override { return buckets_; }
+  void to_device(const at::Device& device) override;
+
+  [[nodiscard]] int64_t num_fast_linears() const override;
+  /// kConfig for fp8, and for levels but kNone and kBlock.
+  void use_fast_path(std::shared_ptr<ops::BlockKernels> kernels,
+                     ops::Recompute level = ops::Recompute::kNone) override;
+  void begin_step() override { starts_step_ = true; }
+  void begin_pass(bool overwrite) override;
+
+ protected:
+  explicit BlockModel(const ModelConfig& config);
+
+  /// To be called when all children are there.
+  void set_buckets(std::vector<nn::BucketSpec> buckets);
+
+  /// Whether block (of STDiT3: pair) number `block` keeps only its input.
+  [[nodiscard]] bool recomputes(int64_t block) const {
+    return level_ == ops::Recompute::kBlock || block < recompute_blocks();
+  }
+  /// What run_block() tells of buckets.
+  [[nodiscard]] const ops::BucketHook& moments() const { return zeroes_ ? zeroing_ : hook(); }
+  /// The embedded tokens in the type of the residual stream.
+  [[nodiscard]] at::Tensor as_stream(const at::Tensor& x) const;
+
+ private:
+  void zero_gradients(size_t bucket) const;
+
+  std::vector<nn::BucketSpec> buckets_;
+  std::vector<std::vector<const nn::Parameter*>> parameters_;  // of buckets_
+  std::shared_ptr<ops::BlockKernels> kernels_;
+  ops::Recompute level_ = ops::Recompute::kNone;
+  bool starts_step_ = false;  // no pass since begin_step()
+  bool zeroes_ = false;       // this pass, gradients of blocks, which hold nothing
+  ops::BucketHook zeroing_;   // hook(), and zeros gradients before a block adds its own
+};
+
+}  // namespace kinora::models

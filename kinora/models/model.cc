@@ -1,0 +1,21 @@
+#include "kinora/models/model.h"
+
+#include "kinora/core/error.h"
+
+namespace kinora::models {
+
+void Model::set_recompute(int64_t num_blocks) {
+  KINORA_CHECK(num_blocks >= 0 && num_blocks <= config_.depth, kConfig,
+               "[model] recomputed blocks must be 0 to ", config_.depth, ", got ", num_blocks);
+  recompute_blocks_ = num_blocks;
+}
+
+void Model::use_sequence(std::shared_ptr<const nn::Sequence> sequence) {
+  sequence_ = std::move(sequence);
+}
+
+void Model::use_fast_path(std::shared_ptr<ops::BlockKernels> kernels, ops::Recompute /*level*/) {
+  KINORA_CHECK(kernels == nullptr, kConfig, "[model] ", config_.name, " has no fast path yet");
+}
+
+}  // namespace kinora::models

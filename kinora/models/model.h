@@ -1,0 +1,73 @@
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "kinora/diffusion/denoiser.h"
+#include "kinora/models/model_config.h"
+#include "kinora/nn/module.h"
+#include "kinora/nn/plan.h"
+#include "kinora/nn/sequence.h"
+#include "kinora/ops/adaln_blocks.h"
+#include "kinora/ops/bucket_hook.h"
+
+namespace kinora::ops {
+class BlockKernels;
+}
+
+namespace kinora::models {
+
+/// A denoiser with named parameters: what training, sampling and checkpoints know of a model.
+class Model : public nn::Module, public diffusion::Denoiser {
+ public:
+  explicit Model(ModelConfig config) : config_(std::move(config)) {}
+
+  [[nodiscard]] const ModelConfig& config() const { return config_; }
+
+  /// Flat parameter buckets in forward order.
+  [[nodiscard]] virtual std::vector<nn::BucketSpec> buckets() const = 0;
+
+  /// Moves the buffers to where the parameters are.
+  virtual void to_device(const at::Device& device) = 0;
+
+  /// The first `num_blocks` blocks keep only their input in training and are computed again in
+  /// backward: 0 = none, depth = every block.
+  void set_recompute(int64_t num_blocks);
+
+  /// Tells `hook` from now on when the buckets that have a ring are used.
+  void tell_buckets(ops::BucketHook hook) { hook_ = std::move(hook); }
+
+  /// Where its tokens lie from now on. kConfig where the model cannot.
+  virtual void use_sequence(std::shared_ptr<const nn::Sequence> sequence);
+
+  /// Linears of the blocks, which the fast path can compute in fp8; 0: there is no fast path.
+  [[nodiscard]] virtual int64_t num_fast_linears() const { return 0; }
+  /// Takes the fast path from now on, where nothing taps module outputs. `level`: what blocks that
+  /// set_recompute() does not name keep for backward. Null: the plain path. kConfig where there is
+  /// none.
+  virtual void use_fast_path(std::shared_ptr<ops::BlockKernels> kernels,
+                             ops::Recompute level = ops::Recompute::kNone);
+  /// A pass that begins with `overwrite` overwrites the blocks' gradients from now on, where it
+  /// takes the fast path: who updates the weights need not zero them
+  /// (optim::AdamW::leave_gradients).
+  void overwrite_gradients() { may_overwrite_ = true; }
+
+ protected:
+  [[nodiscard]] int64_t recompute_blocks() const { return recompute_blocks_; }
+  [[nodiscard]] const ops::BucketHook& hook() const { return hook_; }
+  [[nodiscard]] const nn::Sequence& sequence() const { return *sequence_; }
+  [[nodiscard]] bool may_overwrite() const { return may_overwrite_; }
+
+ private:
+  ModelConfig config_;
+  int64_t recompute_blocks_ = 0;
+  ops::BucketHook hook_;
+  std::shared_ptr<const nn::Sequence> sequence_ = std::make_shared<nn::Sequence>();
+  bool may_overwrite_ = false;
+};
+
+/// The model of a configuration that is resolved(). Parameters get their storage from optim::Arena.
+[[nodiscard]] std::unique_ptr<Model> make_model(const ModelConfig& config);
+
+}  // namespace kinora::models

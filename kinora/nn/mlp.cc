@@ -1,0 +1,24 @@
+#include "kinora/nn/mlp.h"
+
+#include <ATen/ops/gelu.h>
+
+#include "kinora/ops/fused.h"
+
+namespace kinora::nn {
+
+Mlp::Mlp(int64_t in_features, int64_t hidden, int64_t out_features, bool fp32_island)
+    : fc1(in_features, hidden, Init::xavier_uniform(in_features, hidden), fp32_island),
+      fc2(hidden, out_features, Init::xavier_uniform(hidden, out_features), fp32_island) {
+  add_child("fc1", fc1);
+  add_child("fc2", fc2);
+}
+
+at::Tensor Mlp::forward(const at::Tensor& x) const {
+  if (kernels() != nullptr && !fc1.weight.fp32_island) {
+    return ops::fused::mlp(*kernels(), x.to(fc1.weight.value.scalar_type()), fc1.weights(),
+                           fc2.weights());
+  }
+  return tapped(fc2.forward(at::gelu(fc1.forward(x), "tanh")));
+}
+
+}  // namespace kinora::nn

@@ -1,0 +1,129 @@
+#include "kinora/nn/self_attention.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cos.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/sin.h>
+#include <ATen/ops/stack.h>
+#include <c10/core/ScalarType.h>
+
+#include <vector>
+
+#include "kinora/ops/attention.h"
+#include "kinora/ops/fused.h"
+
+// Shapes: B batch, N tokens, C hidden, H heads, D = C / H.
+
+namespace kinora::nn {
+namespace {
+
+Init output_init(const SelfAttention::Options& options) {
+  return options.zero_output ? Init::zero() : Init::xavier_uniform(options.hidden, options.hidden);
+}
+
+/// Turns the pairs (x[2 i], x[2 i + 1]) of the last dim by given angles, whose cosines and sines
+/// broadcast to x: [B, N, H, D].
+at::Tensor rotate(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines) {
+  const at::Tensor wide = x.to(c10::promoteTypes(x.scalar_type(), at::kFloat));
+  const std::vector<at::Tensor> pairs = wide.unflatten(-1, {-1, 2}).unbind(-1);
+  const at::Tensor quarter_turn = at::stack({-pairs[1], pairs[0]}, -1).flatten(-2);
+  return (wide * cosines + quarter_turn * sines).to(x.scalar_type());
+}
+
+/// packed: [B, N, 3, H, D]; valid: bool [B, N]. Returns [B, N, C].
+at::Tensor masked_attention(const at::Tensor& packed, const at::Tensor& valid) {
+  const std::vector<at::Tensor> parts = packed.permute({2, 0, 3, 1, 4}).unbind(0);
+  return at::scaled_dot_product_attention(parts[0], parts[1], parts[2],
+                                          valid.unsqueeze(1).unsqueeze(1))
+      .transpose(1, 2)
+      .flatten(2);
+}
+
+}  // namespace
+
+SelfAttention::SelfAttention(const Options& options)
+    : num_heads(options.heads),
+      qkv(options.hidden, 3 * options.hidden,
+          Init::xavier_uniform(options.hidden, 3 * options.hidden)),
+      proj(options.hidden, options.hidden, output_init(options)),
+      norm_after_rotary_(options.norm_after_rotary) {
+  add_child("qkv", qkv);
+  add_child("proj", proj);
+  if (options.qk_norm) {
+    q_norm.emplace(options.hidden / options.heads);
+    k_norm.emplace(options.hidden / options.heads);
+    add_child("q_norm", *q_norm);
+    add_child("k_norm", *k_norm);
+  }
+}
+
+at::Tensor SelfAttention::forward(const at::Tensor& x, const at::Tensor& rotary,
+                                  const at::Tensor& valid) const {
+  if (kernels() != nullptr && !valid.defined()) {
+    return attend_along(x.unsqueeze(2), rotary).squeeze(2);
+  }
+  const at::Tensor packed = project(x, rotary);
+  const at::Tensor out = valid.defined() ? masked_attention(packed, valid)
+                                         : ops::attention(packed.flatten(2), num_heads);
+  return tapped(proj.forward(out));
+}
+
+at::Tensor SelfAttention::attend_along(const at::Tensor& x, const at::Tensor& rotary) const {
+  at::Tensor packed = qkv.forward(x);                                           // [G, N, M, 3 C]
+  const at::Tensor angles = rotary.defined() ? rotary.flatten(0, -2) : rotary;  // [P, D]
+  ops::HeadRule rule{.norm_after_rotary = norm_after_rotary_};
+  if (!kernels()->has_head_rules()) {
+    const int64_t rows = packed.numel() / packed.size(3);
+    packed = norm_and_rotate(packed.reshape({1, rows, 3, num_heads, -1}),
+                             angles.defined() ? angles.repeat({rows / angles.size(0), 1}) : angles)
+                 .view_as(packed);
+  } else {
+    if (q_norm) {
+      rule.q_weight = q_norm->weight.value.detach();
+      rule.k_weight = k_norm->weight.value.detach();
+      rule.q_weight_grad = q_norm->weight.grad;
+      rule.k_weight_grad = k_norm->weight.grad;
+      rule.epsilon = q_norm->epsilon();
+    }
+    if (angles.defined()) {
+      const at::Tensor pairs = angles.slice(1, 0, std::nullopt, 2);  // each angle once
+      rule.cosines = at::cos(pairs);
+      rule.sines = at::sin(pairs);
+    }
+  }
+  return proj.forward(ops::fused::self_attention(*kernels(), packed, num_heads, rule));
+}
+
+at::Tensor SelfAttention::project(const at::Tensor& x, const at::Tensor& rotary) const {
+  return norm_and_rotate(qkv.forward(x).unflatten(-1, {3, num_heads, -1}), rotary);
+}
+
+at::Tensor SelfAttention::norm_and_rotate(const at::Tensor& packed,
+                                          const at::Tensor& rotary) const {
+  if (!q_norm && !rotary.defined()) {
+    return packed;
+  }
+  std::vector<at::Tensor> parts = packed.unbind(2);  // q, k, v, each [B, N, H', D]
+  const auto norm = [&] {
+    if (q_norm) {
+      parts[0] = q_norm->forward(parts[0]);
+      parts[1] = k_norm->forward(parts[1]);
+    }
+  };
+  if (!norm_after_rotary_) {
+    norm();
+  }
+  if (rotary.defined()) {
+    const at::Tensor angles = rotary.unsqueeze(-2);  // [(B,) N, 1, D]
+    const at::Tensor cosines = at::cos(angles);
+    const at::Tensor sines = at::sin(angles);
+    parts[0] = rotate(parts[0], cosines, sines);
+    parts[1] = rotate(parts[1], cosines, sines);
+  }
+  if (norm_after_rotary_) {
+    norm();
+  }
+  return at::stack(parts, 2);
+}
+
+}  // namespace kinora::nn

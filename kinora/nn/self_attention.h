@@ -1,0 +1,57 @@
+#pragma once
+
+#include <optional>
+
+#include "kinora/nn/linear.h"
+#include "kinora/nn/module.h"
+#include "kinora/nn/rms_norm.h"
+
+namespace kinora::nn {
+
+// Members that hold parameters are named as the published checkpoints' keys.
+
+/// Multi-head self-attention with packed projections: keys qkv, proj and, with qk_norm, q_norm and
+/// k_norm. How its parts meet where tokens lie on several ranks is Sequence's business.
+///
+/// Shapes: B batch of independent sequences, N tokens, C hidden, H heads, D = C / H.
+class SelfAttention : public Module {
+ public:
+  struct Options {
+    int64_t hidden = 0;
+    int64_t heads = 1;
+    bool qk_norm = false;  ///< RMSNorm of each head's queries and keys (Henry et al. 2020)
+    /// The norm behind the rotation, as Open-Sora 1.1's checkpoints were trained.
+    bool norm_after_rotary = false;
+    bool zero_output = false;  ///< proj starts at zero, else Xavier
+  };
+  explicit SelfAttention(const Options& options);
+
+  /// x: [B, N, C]; rotary: undefined or fp32 [N, D] or [B, N, D], angles of the interleaved pairs
+  /// of a head's dims, each angle twice (Su et al. 2021). valid: undefined or bool [B, N], which
+  /// tokens can be attended to, in each row one or more. Returns [B, N, C].
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& rotary = {},
+                                   const at::Tensor& valid = {}) const;
+
+  /// By kernels, which must be set, and without moving tokens: attention along the second dim of x
+  /// [G, N, M, C], as ops::fused::self_attention has it. rotary: undefined or fp32 [.., D], row r
+  /// of x turned by the angles of row r % P, of all P.
+  [[nodiscard]] at::Tensor attend_along(const at::Tensor& x, const at::Tensor& rotary) const;
+
+  /// The packed projections with norm and rotation: [B, N, 3, H, D].
+  [[nodiscard]] at::Tensor project(const at::Tensor& x, const at::Tensor& rotary = {}) const;
+
+  /// The same of given packed projections [B, N, 3, H', D], of some of the heads.
+  [[nodiscard]] at::Tensor norm_and_rotate(const at::Tensor& packed,
+                                           const at::Tensor& rotary) const;
+
+  int64_t num_heads;
+  Linear qkv;   // [3 C, C], rows (3, H, D) major
+  Linear proj;  // [C, C]
+  std::optional<RmsNorm> q_norm;
+  std::optional<RmsNorm> k_norm;
+
+ private:
+  bool norm_after_rotary_;
+};
+
+}  // namespace kinora::nn

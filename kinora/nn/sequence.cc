@@ -1,0 +1,114 @@
+#include "kinora/nn/sequence.h"
+
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/ones.h>
+
+#include "kinora/core/error.h"
+
+namespace kinora::nn {
+namespace {
+
+int64_t divided_up(int64_t value, int64_t by) {
+  return (value + by - 1) / by;
+}
+
+/// How many windows there are along each dim.
+struct Counts {
+  int64_t frames, rows, columns;
+};
+
+/// [B, T, rows, columns, ...] -> [B windows, N, ...], beyond the end zeros.
+at::Tensor cut(const at::Tensor& x, const Windows& windows, const Counts& counts) {
+  const auto [rows, columns, wt, wh, ww] = windows;
+  return at::constant_pad_nd(x, {0, 0, 0, counts.columns * ww - columns, 0, counts.rows * wh - rows,
+                                 0, counts.frames * wt - x.size(1)})
+      .view({x.size(0), counts.frames, wt, counts.rows, wh, counts.columns, ww, x.size(4)})
+      .permute({0, 1, 3, 5, 2, 4, 6, 7})
+      .reshape({-1, wt * wh * ww, x.size(4)});
+}
+
+/// The reverse.
+at::Tensor join(const at::Tensor& parts, const Windows& windows, const Counts& counts,
+                at::IntArrayRef shape) {
+  const auto [rows, columns, wt, wh, ww] = windows;
+  return parts.view({shape[0], counts.frames, counts.rows, counts.columns, wt, wh, ww, shape[4]})
+      .permute({0, 1, 4, 2, 5, 3, 6, 7})
+      .reshape({shape[0], counts.frames * wt, counts.rows * wh, counts.columns * ww, shape[4]})
+      .narrow(1, 0, shape[1])
+      .narrow(2, 0, rows)
+      .narrow(3, 0, columns);
+}
+
+}  // namespace
+
+at::Tensor Sequence::self_attention(const SelfAttention& attention, const at::Tensor& x, Span span,
+                                    int64_t /*tokens_a_frame*/, const at::Tensor& rotary) const {
+  const int64_t batch = x.size(0);
+  const int64_t frames = x.size(1);
+  const int64_t tokens = x.size(2);
+  if (attention.kernels() != nullptr) {
+    const at::Tensor angles = rotary.defined() ? rotary.expand({frames, tokens, -1}) : rotary;
+    const at::Tensor along = span == Span::kFrame  ? x.flatten(0, 1).unsqueeze(2)
+                             : span == Span::kTime ? x
+                                                   : x.flatten(1, 2).unsqueeze(2);
+    return attention.attend_along(along, angles).view_as(x);
+  }
+  switch (span) {
+    case Span::kFrame: {
+      at::Tensor angles;
+      if (rotary.defined()) {  // [B T, S, D]
+        angles = rotary.expand({frames, tokens, -1}).repeat({batch, 1, 1});
+      }
+      return attention.forward(x.flatten(0, 1), angles).view_as(x);
+    }
+    case Span::kTime: {
+      at::Tensor angles;
+      if (rotary.defined()) {  // [B S, T, D]
+        angles = rotary.expand({frames, tokens, -1}).transpose(0, 1).repeat({batch, 1, 1});
+      }
+      const at::Tensor in_time = x.transpose(1, 2).reshape({batch * tokens, frames, -1});
+      return attention.forward(in_time, angles)
+          .view({batch, tokens, frames, -1})
+          .transpose(1, 2)
+          .contiguous();
+    }
+    case Span::kClip: {
+      at::Tensor angles;
+      if (rotary.defined()) {  // [N, D]
+        angles = rotary.expand({frames, tokens, -1}).reshape({frames * tokens, -1});
+      }
+      return attention.forward(x.flatten(1, 2), angles).view_as(x);
+    }
+  }
+  return {};
+}
+
+at::Tensor Sequence::window_attention(const SelfAttention& attention, const at::Tensor& x,
+                                      const Windows& windows, const at::Tensor& rotary) const {
+  const auto [rows, columns, wt, wh, ww] = windows;
+  KINORA_CHECK(x.size(2) == rows * columns, kConfig,
+               "[window_attention] attention in windows needs all ", rows * columns,
+               " tokens of a frame on one rank, got ", x.size(2));
+  const Counts counts = {divided_up(x.size(1), wt), divided_up(rows, wh), divided_up(columns, ww)};
+  const at::Tensor grid = x.unflatten(2, {rows, columns});
+  at::Tensor valid;
+  if (counts.frames * wt != x.size(1) || counts.rows * wh != rows ||
+      counts.columns * ww != columns) {
+    const at::Tensor tokens =
+        at::ones({1, x.size(1), rows, columns, 1}, x.options().dtype(at::kBool));
+    valid = cut(tokens, windows, counts).squeeze(-1).repeat({x.size(0), 1});
+  }
+  const at::Tensor parts = attention.forward(cut(grid, windows, counts), rotary, valid);
+  return join(parts, windows, counts, grid.sizes()).flatten(2, 3);
+}
+
+at::Tensor Sequence::cross_attention(const CrossAttention& attention, const at::Tensor& x,
+                                     const at::Tensor& text, const at::Tensor& lengths) const {
+  return attention.forward(x.flatten(1, 2), text, lengths).view_as(x);
+}
+
+at::Tensor Sequence::mlp(const Mlp& mlp, const at::Tensor& x) const {
+  return mlp.forward(x);
+}
+
+}  // namespace kinora::nn

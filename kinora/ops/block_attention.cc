@@ -1,0 +1,202 @@
+// BlockKernels' attention, and what happens to queries and keys before it.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+
+#include <cmath>
+
+#include "kinora/core/error.h"
+#include "kinora/ops/block_composed.h"
+#include "kinora/ops/block_impl.h"
+#include "kinora/ops/host_bytes.h"
+
+// Shapes: B batch, N queries, L keys, C width, H heads, D = C / H, R rows.
+
+namespace kinora::ops {
+namespace {
+
+kernels::HeadsView view(const at::Tensor& heads) {
+  KINORA_CHECK(heads.dim() == 4 && heads.stride(3) == 1, kInternal,
+               "[kernels] heads must be [B, N, H, D] with adjacent dims, got ", heads.sizes(),
+               " with strides ", heads.strides());
+  return {heads.data_ptr(), heads.stride(0), heads.stride(1), heads.stride(2)};
+}
+
+kernels::AttentionShape shape_of(const HeadTensors& in) {
+  const int64_t head_dim = in.q.size(3);
+  return {
+      .batch = in.q.size(0),
+      .heads = in.q.size(2),
+      .query_length = in.q.size(1),
+      .key_length = in.k.size(1),
+      .head_dim = head_dim,
+      .type = dtype_of(in.q.scalar_type()),
+      .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim))),
+      .key_lengths = in.key_lengths.defined() ? in.key_lengths.const_data_ptr<int32_t>() : nullptr};
+}
+
+/// [B, N, 3 C] as its parts.
+HeadTensors parts_of(const at::Tensor& qkv, int64_t heads) {
+  const at::Tensor parts = qkv.unflatten(2, {3, heads, -1});
+  return {parts.select(2, 0), parts.select(2, 1), parts.select(2, 2), {}};
+}
+
+float* data_of(const at::Tensor& vector) {
+  return vector.defined() ? vector.data_ptr<float>() : nullptr;
+}
+
+/// The passes of kernels/qk_norm_rotary.h that make a rule, the first first.
+struct RulePasses {
+  RulePasses(const HeadRule& rule, const at::Tensor& in, int64_t heads, int64_t head_dim)
+      : q_weight(rule.has_norm() ? rule.q_weight.to(at::kFloat) : rule.q_weight),
+        k_weight(rule.has_norm() ? rule.k_weight.to(at::kFloat) : rule.k_weight) {
+    kernels::QkNormRotary pass{.rows = in.size(0),
+                               .heads = heads,
+                               .head_dim = head_dim,
+                               .type = dtype_of(in.scalar_type()),
+                               .normalise = rule.has_norm(),
+                               .epsilon = static_cast<float>(rule.epsilon),
+                               .q_weight = data_of(q_weight),
+                               .k_weight = data_of(k_weight)};
+    if (rule.cosines.defined()) {
+      pass.cosine = data_of(rule.cosines);
+      pass.sine = data_of(rule.sines);
+      pass.num_positions = rule.cosines.size(0);
+    }
+    if (rule.norm_after_rotary && rule.has_norm() && rule.cosines.defined()) {
+      second = pass;
+      second.cosine = nullptr;
+      second.sine = nullptr;
+      has_second = true;
+      pass.normalise = false;
+    }
+    first = pass;
+  }
+
+  at::Tensor q_weight, k_weight;  // fp32
+  kernels::QkNormRotary first;
+  kernels::QkNormRotary second;
+  bool has_second = false;
+};
+
+void run(const kernels::QkNormRotary& rule, const at::Tensor& in, const at::Tensor& out) {
+  const kernels::QkNormRotaryForward call{.rule = rule,
+                                          .in = in.const_data_ptr(),
+                                          .in_stride = in.stride(0),
+                                          .out = out.data_ptr(),
+                                          .out_stride = out.stride(0)};
+  if (in.is_cpu()) {
+    kernels::qk_norm_rotary_forward(call);
+  } else {
+    cuda::qk_norm_rotary_forward(call);
+  }
+}
+
+void run_backward(const kernels::QkNormRotary& pass, const HeadRule& rule, const at::Tensor& dout,
+                  const at::Tensor& in, const at::Tensor& din) {
+  const kernels::QkNormRotaryBackward call{
+      .rule = pass,
+      .dout = dout.const_data_ptr(),
+      .dout_stride = dout.stride(0),
+      .in = in.const_data_ptr(),
+      .in_stride = in.stride(0),
+      .din = din.data_ptr(),
+      .din_stride = din.stride(0),
+      .dq_weight = pass.normalise ? data_of(rule.q_weight_grad) : nullptr,
+      .dk_weight = pass.normalise ? data_of(rule.k_weight_grad) : nullptr};
+  if (in.is_cpu()) {
+    kernels::qk_norm_rotary_backward(call);
+  } else {
+    cuda::qk_norm_rotary_backward(call);
+  }
+}
+
+}  // namespace
+
+bool BlockKernels::attend(const HeadTensors& in, const at::Tensor& out, const at::Tensor& lse) {
+  if (impl_->attention) {
+    const kernels::AttentionForward call{.shape = shape_of(in),
+                                         .q = view(in.q),
+                                         .k = view(in.k),
+                                         .v = view(in.v),
+                                         .out = view(out),
+                                         .lse = data_of(lse)};
+    const std::string refusal = impl_->attention->unsupported_reason(call);
+    if (refusal.empty()) {
+      impl_->attention->forward(call);
+      return true;
+    }
+    KINORA_CHECK(!impl_->attention_required, kConfig,
+                 "[kernels] kernels.attention is on, but neither our kernels nor cuDNN's can: ",
+                 refusal, ". Hint: auto takes libtorch's.");
+    impl_->attention_refusal = refusal;
+  }
+  at::Tensor(out).copy_(composed::attention(in, impl_->attention_fused));
+  return false;
+}
+
+void BlockKernels::attend_backward(const at::Tensor& dout, const HeadTensors& in,
+                                   const at::Tensor& out, const at::Tensor& lse,
+                                   const HeadTensors& grads) {
+  if (!lse.defined()) {
+    composed::attention_backward(dout, in, grads, impl_->attention_fused);
+    return;
+  }
+  impl_->attention->backward({.shape = shape_of(in),
+                              .q = view(in.q),
+                              .k = view(in.k),
+                              .v = view(in.v),
+                              .out = view(out),
+                              .dout = view(dout),
+                              .lse = lse.const_data_ptr<float>(),
+                              .dq = view(grads.q),
+                              .dk = view(grads.k),
+                              .dv = view(grads.v)});
+}
+
+AttentionResult BlockKernels::attention(const at::Tensor& qkv, int64_t heads, bool keep) {
+  AttentionResult result{
+      impl_->empty({qkv.size(0), qkv.size(1), qkv.size(2) / 3}, qkv.scalar_type()), {}};
+  if (keep) {
+    result.lse = impl_->empty({qkv.size(0), heads, qkv.size(1)}, at::kFloat);
+  }
+  if (!attend(parts_of(qkv, heads), result.out.unflatten(2, {heads, -1}), result.lse)) {
+    result.lse = at::Tensor();
+  }
+  return result;
+}
+
+at::Tensor BlockKernels::attention_backward(const at::Tensor& dout, const at::Tensor& qkv,
+                                            const AttentionResult& forward, int64_t heads) {
+  at::Tensor dqkv = impl_->empty(qkv.sizes(), qkv.scalar_type());
+  attend_backward(dout.unflatten(2, {heads, -1}), parts_of(qkv, heads),
+                  forward.out.unflatten(2, {heads, -1}), forward.lse, parts_of(dqkv, heads));
+  return dqkv;
+}
+
+bool BlockKernels::has_head_rules() const {
+  return impl_->device.is_cpu() || cuda::has_block_kernels(impl_->device, impl_->type);
+}
+
+void BlockKernels::apply(const HeadRule& rule, const at::Tensor& in, int64_t heads,
+                         const at::Tensor& out) {
+  const RulePasses passes(rule, in, heads, out.size(1) / (2 * heads));
+  run(passes.first, in, out);
+  if (passes.has_second) {
+    run(passes.second, out, out);
+  }
+}
+
+void BlockKernels::apply_backward(const HeadRule& rule, const at::Tensor& in, int64_t heads,
+                                  int64_t head_dim, const at::Tensor& grad) {
+  const RulePasses passes(rule, in, heads, head_dim);
+  if (!passes.has_second) {
+    run_backward(passes.first, rule, grad, in, grad);
+    return;
+  }
+  const at::Tensor between = impl_->empty({in.size(0), 2 * heads * head_dim}, in.scalar_type());
+  run(passes.first, in, between);
+  run_backward(passes.second, rule, grad, between, grad);
+  run_backward(passes.first, rule, grad, in, grad);
+}
+
+}  // namespace kinora::ops

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+
+#include <memory>
+#include <string>
+
+#include "kinora/ops/block_kernels.h"
+#include "kinora/ops/block_launch.h"
+#include "kinora/ops/fastest_way.h"
+#include "kinora/ops/fp8_linears.h"
+
+/// What BlockKernels holds, for the files that implement it.
+namespace kinora::ops {
+
+struct BlockKernels::Impl {
+  at::Device device;
+  at::ScalarType type;  // of the blocks
+  bool deterministic;
+  FastestWay ways;
+  bool own_norm = false;
+  bool attention_fused = true;                         // of the composed path
+  bool attention_required = false;                     // kernels.attention is on
+  std::string attention_refusal = {};                  // why the composed path ran
+  std::unique_ptr<cuda::Products> products = nullptr;  // null: ATen's
+  std::unique_ptr<cuda::FusedAttention> attention = nullptr;
+
+  std::unique_ptr<Fp8Linears> fp8 = nullptr;  // null: none in fp8
+
+  [[nodiscard]] at::Tensor empty(at::IntArrayRef shape, at::ScalarType type) const {
+    return at::empty(shape, at::device(device).dtype(type));
+  }
+
+  void count(const Operand& operand, const LinearWeights& linear) const {
+    if (fp8 != nullptr) {
+      fp8->count(operand, linear);
+    }
+  }
+  /// As Fp8Linears'.
+  [[nodiscard]] bool covers(int64_t number, int64_t rows) const {
+    return fp8 != nullptr && fp8->covers(number, rows);
+  }
+  [[nodiscard]] bool fuses(int64_t number, int64_t rows) const {
+    return fp8 != nullptr && fp8->fuses(number, rows);
+  }
+
+  /// Gives a product with a bias gradient the type of it that the library has: fp32 or, for bf16
+  /// inputs, bf16. Not fp16: sums of scaled gradients would be the first to overflow.
+  /// @return  whether there is one.
+  bool choose_bias_grad_type(kernels::MatmulProblem* problem) const;
+  /// Runs such a product and adds the bias gradient, which it overwrites, to `bias_grad` (fp32).
+  void run_adding_bias_grad(const kernels::MatmulProblem& problem,
+                            kernels::MatmulArguments arguments, const at::Tensor& bias_grad) const;
+};
+
+}  // namespace kinora::ops
