@@ -19,13 +19,17 @@ std::string describe(const MeshShape& shape) {
   return text.str();
 }
 
-/// The lists of ranks along `axis`, of all places on the other axes.
-std::vector<std::vector<int64_t>> lines(const MeshShape& shape, Axis axis, int64_t ranks) {
+/// How far apart neighbours along `axis` are.
+int64_t stride_of(const MeshShape& shape, Axis axis) {
   int64_t stride = 1;
   for (auto faster = kAxes.rbegin(); *faster != axis; ++faster) {
     stride *= shape.size(*faster);
   }
-  const int64_t length = shape.size(axis);
+  return stride;
+}
+
+/// The lists of `length` ranks that are `stride` apart.
+std::vector<std::vector<int64_t>> lines(int64_t stride, int64_t length, int64_t ranks) {
   std::vector<std::vector<int64_t>> result;
   for (int64_t first = 0; first < ranks; ++first) {
     if (first / stride % length != 0) {
@@ -83,13 +87,18 @@ MeshShape resolved(const MeshShape& shape, int64_t ranks) {
 
 Mesh::Mesh(const comm::Group& world, const MeshShape& shape)
     : world_(world), shape_(resolved(shape, world.size())) {
-  for (const Axis axis : kAxes) {
-    if (shape_.size(axis) == world.size()) {
-      groups_[static_cast<size_t>(axis)] = world;
-    } else if (shape_.size(axis) > 1) {
-      groups_[static_cast<size_t>(axis)] = world.split(lines(shape_, axis, world.size()));
+  const auto group_of = [&](int64_t stride, int64_t length) {
+    if (length == world.size()) {
+      return world;
     }
+    return length > 1 ? world.split(lines(stride, length, world.size())) : comm::Group();
+  };
+  for (const Axis axis : kAxes) {
+    groups_[static_cast<size_t>(axis)] = group_of(stride_of(shape_, axis), shape_.size(axis));
   }
+  state_group_ = shape_.sequence == 1
+                     ? group(Axis::kShard)
+                     : group_of(stride_of(shape_, Axis::kSequence), shape_.shard * shape_.sequence);
 }
 
 const comm::Group& Mesh::group(Axis axis) const {

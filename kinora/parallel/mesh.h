@@ -33,6 +33,8 @@ struct MeshShape {
 
 class Mesh {
  public:
+  /// One rank alone.
+  Mesh() : Mesh(comm::Group(), MeshShape()) {}
   /// All ranks of `world` call it. kConfig as resolved().
   Mesh(const comm::Group& world, const MeshShape& shape);
 
@@ -40,6 +42,8 @@ class Mesh {
   [[nodiscard]] const comm::Group& world() const { return world_; }
   /// The ranks that differ from this one in `axis` alone.
   [[nodiscard]] const comm::Group& group(Axis axis) const;
+  /// The ranks that divide one copy of the state among them: shard x sequence.
+  [[nodiscard]] const comm::Group& state_group() const { return state_group_; }
   /// This rank's place along an axis.
   [[nodiscard]] int64_t index(Axis axis) const { return group(axis).rank(); }
 
@@ -51,6 +55,7 @@ class Mesh {
   comm::Group world_;
   MeshShape shape_;
   std::array<comm::Group, kNumAxes> groups_;
+  comm::Group state_group_;
 };
 
 }  // namespace kinora::parallel

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "kinora/comm/group.h"
+#include "kinora/diffusion/denoiser.h"
+
+namespace kinora::parallel {
+
+/// Sampling on several ranks that each predict a part of the batch. With classifier-free guidance
+/// the batch is conditional and unconditional predictions, one behind the other: two ranks predict
+/// one half each, and every rank has both by one all_gather.
+///
+/// All ranks call it with the same tensors. A batch that the group does not divide is predicted by
+/// all of them. Without gradients.
+class GuidanceParallel : public diffusion::Denoiser {
+ public:
+  /// `denoiser` is borrowed; it may itself be divided among ranks that are not of this group.
+  GuidanceParallel(diffusion::Denoiser& denoiser, comm::Group group);
+
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x_t, const at::Tensor& t,
+                                   const diffusion::Conditions& conditions) override;
+  void begin_step() override { denoiser_.begin_step(); }
+  [[nodiscard]] at::Tensor prepare(const at::Tensor& times,
+                                   const diffusion::Conditions& conditions) override;
+
+ private:
+  /// This rank's part of a batch; all of it where the group does not divide it.
+  [[nodiscard]] at::Tensor own(const at::Tensor& tensor) const;
+  [[nodiscard]] diffusion::Conditions own(const diffusion::Conditions& conditions) const;
+
+  diffusion::Denoiser& denoiser_;
+  comm::Group group_;
+};
+
+}  // namespace kinora::parallel

@@ -1,0 +1,71 @@
+#include "kinora/parallel/sequence.h"
+
+#include "kinora/core/error.h"
+#include "kinora/parallel/sequence_dsp.h"
+#include "kinora/parallel/sequence_tensor.h"
+#include "kinora/parallel/sequence_usp.h"
+
+namespace kinora::parallel {
+namespace {
+
+/// Lists of the `length` ranks that lie `stride` apart.
+std::vector<std::vector<int64_t>> lines(int64_t ranks, int64_t stride, int64_t length) {
+  std::vector<std::vector<int64_t>> result;
+  for (int64_t first = 0; first < ranks; ++first) {
+    if (first / stride % length == 0) {
+      std::vector<int64_t>& line = result.emplace_back();
+      for (int64_t i = 0; i < length; ++i) {
+        line.push_back(first + i * stride);
+      }
+    }
+  }
+  return result;
+}
+
+std::shared_ptr<const nn::Sequence> make_usp(const SequencePlan& plan, const comm::Group& group) {
+  const SequenceGroups groups = sequence_groups(plan);
+  // A split that is the whole group needs no connections of its own.
+  const auto of = [&](const std::vector<std::vector<int64_t>>& lists) {
+    return lists.size() == 1 ? group : group.split(lists);
+  };
+  comm::Group neighbours = of(groups.all_to_all);
+  comm::Group inside = of(groups.ring_inside);
+  comm::Group across = of(groups.ring_across);
+  return std::make_shared<UspSequence>(group, std::move(neighbours),
+                                       Rings{std::move(inside), std::move(across)});
+}
+
+}  // namespace
+
+SequenceGroups sequence_groups(const SequencePlan& plan) {
+  return {lines(plan.ranks(), 1, plan.all_to_all),
+          lines(plan.ranks(), plan.all_to_all, plan.ring_inside),
+          lines(plan.ranks(), plan.all_to_all * plan.ring_inside, plan.ring_across)};
+}
+
+std::shared_ptr<const nn::Sequence> make_sequence(const SequencePlan& plan,
+                                                  const comm::Group& group) {
+  KINORA_CHECK(plan.ranks() == group.size(), kConfig, "[sequence] a plan for ", plan.ranks(),
+               " ranks does not suit a group of ", group.size(), '.');
+  if (group.size() == 1) {
+    return std::make_shared<nn::Sequence>();
+  }
+  switch (plan.scheme) {
+    case SequenceScheme::kUlysses:
+    case SequenceScheme::kUsp:
+    case SequenceScheme::kNdRing:
+    case SequenceScheme::kRing:
+      return make_usp(plan, group);
+    case SequenceScheme::kDsp:
+      return std::make_shared<DspSequence>(group);
+    case SequenceScheme::kFastSeq:
+      return std::make_shared<FastSeqSequence>(group);
+    case SequenceScheme::kMegatron:
+      return std::make_shared<MegatronSequence>(group);
+    case SequenceScheme::kAuto:
+      break;
+  }
+  KINORA_UNREACHABLE("[sequence] plan_sequence() resolves auto");
+}
+
+}  // namespace kinora::parallel

@@ -1,0 +1,139 @@
+// Every family of models with its tokens on several ranks, against the committed references.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "kinora/models/model.h"
+#include "kinora/parallel/sequence.h"
+#include "tests/comm/ranks.h"
+#include "tests/error_of.h"
+#include "tests/models/video_fixture.h"
+#include "tests/parallel/plans.h"
+
+namespace kinora::parallel {
+namespace {
+
+using models::Architecture;
+using models::VideoFixture;
+
+struct Family {
+  const char* fixture;
+  Architecture architecture;
+};
+
+class ModelsTest : public testing::TestWithParam<Family> {};
+
+/// Whether a scheme is for such a model: all have two heads.
+bool suits(SequenceScheme scheme, int64_t ranks, Architecture architecture) {
+  const bool clips = architecture == Architecture::kVdit;
+  return scheme == SequenceScheme::kDsp
+             ? !clips
+             : ranks == 2 || scheme == SequenceScheme::kRing || scheme == SequenceScheme::kNdRing ||
+                   scheme == SequenceScheme::kUsp;
+}
+
+/// Averages gradients over the ranks, as data parallelism does, and compares them.
+template <typename AnyFixture>
+void expect_mean_gradients(models::Model& model, const AnyFixture& fixture,
+                           const comm::Group& world) {
+  for (const auto& [path, parameter] : model.named_parameters()) {
+    world.all_reduce(parameter->grad, comm::Reduction::kMean);
+    EXPECT_LT(
+        models::relative_error(models::without_key_bias(path, parameter->grad),
+                               models::without_key_bias(path, fixture.tensor("grad." + path))),
+        models::kVideoTolerance)
+        << path;
+  }
+}
+
+void check(const Family& family, const comm::Group& world) {
+  const VideoFixture fixture(family.fixture);
+  const models::ModelConfig config = fixture.config(family.architecture);
+  for (const SequenceScheme scheme : kSchemes) {
+    if (!suits(scheme, world.size(), family.architecture)) {
+      continue;
+    }
+    const auto sequence = make_sequence(plan_of(scheme, world.size()), world);
+    if (!config.window.empty() && world.size() > config.heads) {
+      const std::unique_ptr<models::Model> model = models::make_model(config);
+      models::set_weights(*model, fixture, /*train=*/false);
+      model->use_sequence(sequence);
+      EXPECT_NE(error_of(ErrorKind::kConfig, [&] { return fixture.run(*model, "forward"); })
+                    .find("attention in windows divides 2 heads among 4 ranks"),
+                std::string::npos);
+      continue;
+    }
+    for (const int64_t recompute : {int64_t{0}, config.depth}) {
+      SCOPED_TRACE(std::string(to_string(scheme)) +
+                   ", recomputed blocks: " + std::to_string(recompute));
+      const std::unique_ptr<models::Model> model = models::make_model(config);
+      models::set_weights(*model, fixture, /*train=*/true);
+      model->use_sequence(sequence);
+      model->set_recompute(recompute);
+      models::expect_outputs(*model, fixture);
+      const at::Tensor output = fixture.run(*model, "forward");
+      torch::autograd::backward({(output * fixture.tensor("forward.cotangent")).sum()}, {});
+      expect_mean_gradients(*model, fixture, world);
+    }
+  }
+}
+
+void check_dit(const comm::Group& world) {
+  const models::Fixture fixture("dit_latent.safetensors");
+  const models::ModelConfig config = fixture.config();
+  ASSERT_EQ(config.heads, 2);
+  for (const SequenceScheme scheme : kSchemes) {
+    if (!suits(scheme, world.size(), Architecture::kDit)) {
+      continue;
+    }
+    SCOPED_TRACE(std::string(to_string(scheme)));
+    const std::unique_ptr<models::Model> model = models::make_model(config);
+    for (const auto& [path, parameter] : model->named_parameters()) {
+      parameter->value = fixture.tensor("weights." + path).requires_grad_();
+      parameter->grad = at::zeros_like(parameter->value);
+    }
+    model->use_sequence(make_sequence(plan_of(scheme, world.size()), world));
+    const at::Tensor x0 = fixture.tensor("loss.x0");
+    const diffusion::Objective objective = fixture.objective();
+    const diffusion::NoisedBatch batch =
+        models::noised(objective, x0, fixture.tensor("loss.noise"), fixture.tensor("loss.t"));
+    const at::Tensor prediction =
+        model->forward(batch.x_t, batch.t, {.labels = fixture.tensor("loss.labels")});
+    const diffusion::Loss loss = diffusion::loss(objective, prediction, batch, x0);
+    EXPECT_LT(models::relative_error(loss.per_sample, fixture.tensor("loss.loss")),
+              models::kVideoTolerance);
+    torch::autograd::backward({loss.mean}, {});
+    expect_mean_gradients(*model, fixture, world);
+  }
+}
+
+TEST(PlainDiTTest, TwoRanksMatchTheReference) {
+  comm::run_on_ranks(2, check_dit);
+}
+
+TEST(PlainDiTTest, FourRanksMatchTheReference) {
+  comm::run_on_ranks(4, check_dit);
+}
+
+TEST_P(ModelsTest, TwoRanksMatchTheReference) {
+  comm::run_on_ranks(2, [](const comm::Group& world) { check(GetParam(), world); });
+}
+
+TEST_P(ModelsTest, FourRanksMatchTheReference) {
+  comm::run_on_ranks(4, [](const comm::Group& world) { check(GetParam(), world); });
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ModelsTest,
+                         testing::Values(Family{"pixart", Architecture::kPixart},
+                                         Family{"pixart_sizes", Architecture::kPixart},
+                                         Family{"stdit", Architecture::kStdit},
+                                         Family{"stdit2", Architecture::kStdit2},
+                                         Family{"stdit3", Architecture::kStdit3},
+                                         Family{"stdit3_windows", Architecture::kStdit3},
+                                         Family{"vdit", Architecture::kVdit},
+                                         Family{"latte", Architecture::kLatte}),
+                         [](const auto& info) { return std::string(info.param.fixture); });
+
+}  // namespace
+}  // namespace kinora::parallel

@@ -1,0 +1,138 @@
+// What each scheme sends against the closed forms of its algorithm.
+#include <gtest/gtest.h>
+
+#include "kinora/comm/link_speed.h"
+#include "kinora/parallel/sequence_dsp.h"
+#include "kinora/parallel/sequence_tensor.h"
+#include "kinora/parallel/sequence_usp.h"
+#include "tests/comm/ranks.h"
+#include "tests/parallel/token_net.h"
+
+namespace kinora::parallel {
+namespace {
+
+using comm::Operation;
+
+// M bytes of all tokens; a part is M / P.
+constexpr TokenCase kCase = {nn::Span::kFrame, 2, 4, 16, false};
+constexpr int64_t kWhole = kHidden * 2 * 4 * 16 * 4;
+
+struct Sent {
+  int64_t all_to_all_calls = 0;
+  int64_t all_to_all_bytes = 0;
+  int64_t exchange_calls = 0;
+  int64_t exchange_bytes = 0;
+};
+
+Sent sent_on(const std::vector<comm::Group>& groups) {
+  Sent sent;
+  for (const comm::Group& group : groups) {
+    sent.all_to_all_calls += group.traffic(Operation::kAllToAll).calls;
+    sent.all_to_all_bytes += group.traffic(Operation::kAllToAll).bytes;
+    sent.exchange_calls += group.traffic(Operation::kExchange).calls;
+    sent.exchange_bytes += group.traffic(Operation::kExchange).bytes;
+    EXPECT_EQ(group.traffic(Operation::kAllGather).calls, 0);
+    EXPECT_EQ(group.traffic(Operation::kReduceScatter).calls, 0);
+    EXPECT_EQ(group.traffic(Operation::kAllReduce).calls, 0);
+    group.reset_traffic();
+  }
+  return sent;
+}
+
+void expect_sent(const Sent& sent, const Sent& expected, const char* what) {
+  EXPECT_EQ(sent.all_to_all_calls, expected.all_to_all_calls) << what;
+  EXPECT_EQ(sent.all_to_all_bytes, expected.all_to_all_bytes) << what;
+  EXPECT_EQ(sent.exchange_calls, expected.exchange_calls) << what;
+  EXPECT_EQ(sent.exchange_bytes, expected.exchange_bytes) << what;
+}
+
+/// Of attention in space; that in time must send nothing unless it is divided. The formula of the
+/// plan's cost is compared with what was sent forward.
+void check(const ShardedSequence& sequence, const std::vector<comm::Group>& groups,
+           const SequencePlan& plan, const Sent& forward, const Sent& backward) {
+  SCOPED_TRACE(std::string(to_string(plan.scheme)));
+  const TokenNet net(/*qk_norm=*/true);
+  const at::Tensor part = sequence.enter(tokens_of(kCase)).requires_grad_();
+  static_cast<void>(sent_on(groups));
+
+  at::Tensor out = sequence.self_attention(net.in_space, part, kCase.span, 16, {});
+  const Sent sent = sent_on(groups);
+  expect_sent(sent, forward, "forward");
+  out.sum().backward();
+  expect_sent(sent_on(groups), backward, "backward");
+
+  if (plan.scheme == SequenceScheme::kMegatron) {
+    return;  // its cost is of attention and MLP
+  }
+  out = sequence.self_attention(net.in_time, part, nn::Span::kTime, 16, {});
+  out.sum().backward();
+  expect_sent(sent_on(groups), {}, "in time");
+  const SequenceFacts facts = {.ranks = plan.ranks(),
+                               .heads = kHeads,
+                               .hidden = kHidden,
+                               .batch = kCase.batch,
+                               .num_frames = kCase.num_frames,
+                               .tokens_a_frame = kCase.tokens_a_frame,
+                               .spans = {kCase.span, nn::Span::kTime},
+                               .element_bytes = 4};
+  const double all_to_all = comm::ring_bytes(Operation::kAllToAll, plan.all_to_all,
+                                             static_cast<double>(sent.all_to_all_bytes));
+  EXPECT_DOUBLE_EQ(cost_of(plan, facts).sent,
+                   all_to_all + static_cast<double>(sent.exchange_bytes));
+}
+
+class SequenceTrafficTest : public testing::TestWithParam<int64_t> {};
+
+TEST_P(SequenceTrafficTest, IsThatOfTheClosedForms) {
+  comm::run_on_ranks(GetParam(), [](const comm::Group& world) {
+    const int64_t ranks = world.size();
+    const int64_t part = kWhole / ranks;
+    const int64_t steps = ranks - 1;
+    const auto plan = [&](SequenceScheme scheme) { return plan_of(scheme, ranks); };
+    const auto groups_of = [&](const SequencePlan& shape) {
+      const SequenceGroups groups = sequence_groups(shape);
+      return std::vector<comm::Group>{world.split(groups.all_to_all),
+                                      world.split(groups.ring_inside),
+                                      world.split(groups.ring_across)};
+    };
+
+    // Two all-to-alls, of 3 and of 1 part.
+    check(UspSequence(world, world, {}), {world}, plan(SequenceScheme::kUlysses),
+          {2, 4 * part, 0, 0}, {2, 4 * part, 0, 0});
+    check(DspSequence(world), {world}, plan(SequenceScheme::kDsp), {2, 2 * part, 0, 0},
+          {2, 2 * part, 0, 0});
+    // Keys and values P - 1 times; backward these again and their gradients.
+    check(UspSequence(world, {}, {world, {}}), {world}, plan(SequenceScheme::kRing),
+          {0, 0, steps, steps * 2 * part}, {0, 0, 2 * steps, 2 * steps * 2 * part});
+    for (const SequenceScheme scheme : {SequenceScheme::kNdRing, SequenceScheme::kUsp}) {
+      const SequencePlan shape = plan(scheme);
+      const std::vector<comm::Group> groups = groups_of(shape);
+      const int64_t hops = shape.ring_inside * shape.ring_across - 1;
+      const int64_t changes = shape.all_to_all > 1 ? 1 : 0;
+      check(UspSequence(world, groups[0], {groups[1], groups[2]}), groups, shape,
+            {changes * 2, changes * 4 * part, hops, hops * 2 * part},
+            {changes * 2, changes * 4 * part, 2 * hops, 2 * hops * 2 * part});
+    }
+    // Tokens go around; backward again, with the gradients of those.
+    check(FastSeqSequence(world), {world}, plan(SequenceScheme::kFastSeq),
+          {1, part, steps, steps * part}, {1, part, 2 * steps, 2 * steps * part});
+    check(MegatronSequence(world), {world}, plan(SequenceScheme::kMegatron),
+          {0, 0, 2 * steps, 2 * steps * part}, {0, 0, 3 * steps, 3 * steps * part});
+  });
+}
+
+TEST_P(SequenceTrafficTest, EntryAndExitAreOneAllGather) {
+  comm::run_on_ranks(GetParam(), [](const comm::Group& world) {
+    const DspSequence sequence(world);
+    const at::Tensor part = sequence.enter(tokens_of(kCase)).requires_grad_();
+    sequence.leave(part, 16).sum().backward();
+    EXPECT_EQ(world.traffic(Operation::kAllGather).calls, 1);
+    EXPECT_EQ(world.traffic(Operation::kAllGather).bytes, kWhole);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, SequenceTrafficTest, testing::Values(2, 4),
+                         testing::PrintToStringParamName());
+
+}  // namespace
+}  // namespace kinora::parallel
