@@ -18,7 +18,7 @@
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"
 #include "kinora/core/text.h"
-#include "kinora/models/dit.h"
+#include "kinora/models/model.h"
 #include "kinora/optim/arena_layout.h"
 #include "kinora/train/benchmark_step.h"
 #include "kinora/train/scaling_model.h"
@@ -70,11 +70,10 @@ comm::Link link_of(const char* option, const std::vector<double>& values, bool i
 /// The buckets of the recipe's model; the blocks have all of the computation, by their size, since
 /// the others' work is that of one token or pixel, not of all.
 std::vector<train::BucketCost> bucket_costs(const train::RunConfig& config, double micro_step_s) {
-  const models::DiTConfig model_config =
+  const models::ModelConfig model_config =
       train::resolved_model(config, std::max<int64_t>(config.model.num_classes, 1));
-  models::DiT model(model_config);  // without values
-  const optim::ArenaLayout layout =
-      optim::lay_out(model.named_parameters(), models::dit_buckets(model_config));
+  const auto model = models::make_model(model_config);  // without values
+  const optim::ArenaLayout layout = optim::lay_out(model->named_parameters(), model->buckets());
   const auto weight_bytes =
       static_cast<double>(c10::elementSize(train::compute_type(config.train.precision)));
   const auto computes = [](const optim::Bucket& bucket) {

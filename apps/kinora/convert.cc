@@ -12,7 +12,7 @@
 #include "kinora/checkpoint/weights_file.h"
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"
-#include "kinora/models/dit.h"
+#include "kinora/models/model.h"
 #include "kinora/train/run_config.h"
 #include "kinora/train/setup.h"
 
@@ -45,10 +45,10 @@ int convert(const Arguments& arguments) {
   const std::string text = checkpoint::load_state(checkpoint).config;
   auto config = parse_config<train::RunConfig>(
       {.text = text, .origin = "configuration in " + checkpoint.string()});
-  models::DiT model(train::resolved_model(config, config.model.num_classes));
+  const auto model = models::make_model(train::resolved_model(config, config.model.num_classes));
   const bool raw = arguments.raw || config.ema_decays.empty();
   checkpoint::convert_checkpoint(
-      checkpoint, arguments.to, model,
+      checkpoint, arguments.to, *model,
       raw ? optim::Role::master() : optim::Role::average(static_cast<size_t>(arguments.ema)),
       train::compute_type(precision_of(arguments.dtype)));
   std::cout << (raw ? "raw" : "averaged") << " weights of " << checkpoint.string() << " in "

@@ -99,7 +99,7 @@ int demo(const Arguments& arguments) {
     labels.push_back(i % trained.config.model.num_classes);
   }
   request.classes = labels;
-  const models::DiTConfig& model = trained.config.model;
+  const models::ModelConfig& model = trained.config.model;
   const pipelines::SamplingConfig& sampling = trained.config.sample.sampling;
   const at::Tensor pixels = pipelines::sample_classes(
       *trained.model, pipelines::make_sampler(sampling, trained.objective), sampling, request,

@@ -3,45 +3,24 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
-#include <cstdio>
-#include <filesystem>
 #include <iostream>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
 
 #include "apps/kinora/commands.h"
+#include "apps/kinora/sample_draw.h"
+#include "apps/kinora/sample_files.h"
+#include "apps/kinora/sample_judge.h"
 #include "kinora/core/error.h"
-#include "kinora/core/log.h"
-#include "kinora/core/progress.h"
-#include "kinora/io/image_grid.h"
-#include "kinora/io/safetensors.h"
 #include "kinora/ops/device.h"
-#include "kinora/ops/host_bytes.h"
-#include "kinora/pipelines/class_to_image.h"
-#include "kinora/train/trained_model.h"
+#include "kinora/train/shown_samples.h"
 
 namespace kinora::apps {
 namespace {
 
-struct Arguments {
-  std::string run;
-  std::string checkpoint;
-  std::string config;
-  std::string out = "samples";
-  std::string weights = "ema";
-  std::string device = "auto";
-  std::string precision;
-  std::vector<int64_t> classes;
-  std::vector<std::string> overrides;
-  int64_t count = 0;
-  int64_t batch = 64;
-  int64_t steps = 0;
-  int64_t seed = 0;
-  int64_t threads = 0;
-  double guidance = -1.0;
-  bool deterministic = false;
-};
-
-train::LoadOptions load_options(const Arguments& arguments) {
+train::LoadOptions load_options(const SampleArguments& arguments) {
   train::LoadOptions options{.ema = arguments.weights == "ema",
                              .overrides = arguments.overrides,
                              .config_file = arguments.config};
@@ -59,116 +38,142 @@ train::LoadOptions load_options(const Arguments& arguments) {
   return options;
 }
 
-std::string image_name(int64_t index, int64_t label) {
-  char name[64];
-  std::snprintf(name, sizeof(name), "image-%05ld_class-%ld.png", static_cast<long>(index),
-                static_cast<long>(label));
-  return name;
+/// What was written and judged, in words or as JSON.
+void report(const std::string& written, const SampleArguments& arguments, const Drawn& drawn,
+            const SampleJudge* judge) {
+  nlohmann::json json = {{"samples", drawn.asked.size()}, {"out", arguments.out}};
+  std::ostringstream text;
+  text << written << '\n';
+  if (judge != nullptr) {
+    std::vector<bool> right;
+    for (size_t i = 0; i < drawn.asked.size(); ++i) {
+      right.push_back(judge->is_right(drawn.samples[static_cast<int64_t>(i)], drawn.asked[i]));
+    }
+    const auto num_right = std::count(right.begin(), right.end(), true);
+    const double share = static_cast<double>(num_right) / static_cast<double>(right.size());
+    text << "judged " << num_right << "/" << right.size() << " right\n";
+    json["judge"] = {{"right", num_right}, {"share", share}, {"each", right}};
+  }
+  std::cout << (arguments.json ? json.dump() + "\n" : text.str());
 }
 
-/// Latents cannot be shown yet, so they are kept as they are, with their labels.
-void write_latents(const std::filesystem::path& path, const at::Tensor& latents,
-                   std::vector<int64_t> labels) {
-  const std::vector<io::SafetensorsTensor> tensors = {
-      {.name = "labels",
-       .dtype = DType::kI64,
-       .shape = {static_cast<int64_t>(labels.size())},
-       .data = std::as_bytes(std::span(labels))},
-      {.name = "latents",
-       .dtype = DType::kF32,
-       .shape = latents.sizes().vec(),
-       .data = ops::bytes_of(latents)}};
-  io::write_safetensors(path, tensors);
-}
-
-int sample(const Arguments& arguments) {
+int sample(const SampleArguments& arguments) {
   KINORA_CHECK(arguments.run.empty() != arguments.checkpoint.empty(), kConfig,
                "[sample] give one of --run DIR and --checkpoint FILE_OR_DIR");
   ops::configure_computation(arguments.threads, arguments.deterministic);
   train::TrainedModel trained = train::load_trained(
       arguments.run.empty() ? arguments.checkpoint : arguments.run, load_options(arguments));
-  pipelines::SamplingConfig sampling = trained.config.sample.sampling;
-  if (arguments.steps > 0) {
-    sampling.steps = arguments.steps;
+  const models::ModelConfig& model = trained.config.model;
+  check_options(arguments, model);
+  adjust(trained.config, arguments);
+  std::optional<SampleJudge> judge;
+  if (arguments.judge) {
+    judge.emplace(trained.config.data, model);
   }
-  if (arguments.guidance >= 0.0) {
-    sampling.guidance = arguments.guidance;
+  const SampleJudge* judging = judge ? &*judge : nullptr;
+  const Drawn drawn = draw_samples(trained, arguments, judging);
+  SampleFiles files{.folder = arguments.out,
+                    .samples = drawn.samples,
+                    .labels = {},
+                    .fps = train::clip_fps(trained.config.data)};
+  for (const Asked& asked : drawn.asked) {
+    files.labels.push_back(model.takes_text() ? std::nullopt : asked.label);
   }
-  pipelines::ClassToImageRequest request{.classes = arguments.classes,
-                                         .count = arguments.count,
-                                         .first_index = 0,
-                                         .batch = arguments.batch,
-                                         .seed = static_cast<uint64_t>(arguments.seed),
-                                         .graphs = trained.graphs};
-  const models::DiTConfig& model = trained.config.model;
-  if (request.classes.empty()) {
-    for (int64_t label = 0; label < std::min<int64_t>(model.num_classes, 64); ++label) {
-      request.classes.push_back(label);
-    }
-  }
-  const auto num_classes = static_cast<int64_t>(request.classes.size());
-  if (request.count == 0) {
-    request.count = num_classes;
-  }
-  const std::filesystem::path out = arguments.out;
-  std::filesystem::create_directories(out);
-  Progress progress(request.count, "images");
-  const at::Tensor pixels = pipelines::sample_classes(
-      *trained.model, pipelines::make_sampler(sampling, trained.objective), sampling, request,
-      {model.in_channels, model.height, model.width}, model.num_classes, trained.device,
-      [&progress](double done) { progress.update(static_cast<int64_t>(done)); });
-  progress.finish();
-  std::vector<int64_t> labels;
-  for (int64_t i = 0; i < request.count; ++i) {
-    labels.push_back(request.classes[static_cast<size_t>(i % num_classes)]);
-  }
-  if (model.in_channels != 3 && model.in_channels != 1) {
-    write_latents(out / "latents.safetensors", pixels, labels);
-    std::cout << (out / "latents.safetensors").string() << '\n';
-    return 0;
-  }
-  const std::vector<io::Image> images = pipelines::to_images(pixels);
-  for (size_t i = 0; i < images.size(); ++i) {
-    io::write_png(out / image_name(static_cast<int64_t>(i), labels[i]), images[i]);
-  }
-  io::write_png(out / "grid.png", io::make_grid(images));
-  std::cout << images.size() << " images in " << out.string() << ", all together in "
-            << (out / "grid.png").string() << '\n';
+  report(write_samples(files), arguments, drawn, judging);
   return 0;
+}
+
+/// Whose weights, and what to show.
+void add_what(CLI::App& command, SampleArguments& arguments) {
+  command.add_option("--run", arguments.run, "A run directory; its newest checkpoint is used");
+  command.add_option("--checkpoint", arguments.checkpoint,
+                     "A checkpoint's folder, or a file of weights (.safetensors, .pt)");
+  command.add_option("--config", arguments.config,
+                     "Recipe of the model, for files that do not hold it");
+  command.add_option("--set", arguments.overrides, "key.path=value over the run's configuration");
+  command.add_option("--weights", arguments.weights, "ema (averaged) or raw")
+      ->check(CLI::IsMember({"ema", "raw"}));
+  command.add_option("--classes", arguments.classes, "Classes by number: 0,1,2; default: all")
+      ->delimiter(',');
+  command.add_option(
+      "--captions", arguments.captions,
+      "Captions, each in quotes, for runs with data.text builtin; default: the texts "
+      "of the run's first samples");
+  command.add_option("--captions-file", arguments.captions_file,
+                     "The same from a file, one a line");
+  command.add_option("--text-embeddings", arguments.text_embeddings,
+                     "Embedded texts, a file as for data.text_embeddings; its rows in order");
+  command
+      .add_option("--count", arguments.count, "Samples in all; the classes or captions take turns")
+      ->check(CLI::NonNegativeNumber);
+}
+
+void add_clip(CLI::App& command, SampleArguments& arguments) {
+  command
+      .add_option("--frames", arguments.frames,
+                  "Frames of a clip; models of architecture stdit2 and stdit3")
+      ->check(CLI::NonNegativeNumber);
+  command.add_option("--height", arguments.height, "In pixels; the same models")
+      ->check(CLI::NonNegativeNumber);
+  command.add_option("--width", arguments.width, "In pixels; the same models")
+      ->check(CLI::NonNegativeNumber);
+  command.add_option("--fps", arguments.fps, "Frames a second of clips; default: the run's")
+      ->check(CLI::Range(0.0, 1000.0));
+  CLI::Option* given = command.add_option(
+      "--given", arguments.given,
+      "A reference, some frames of every clip: an image, a strip, a folder of frames; for latents "
+      "a safetensors file");
+  command
+      .add_option("--given-frames", arguments.given_frames,
+                  "Which frames these are: head, tail, head_tail, or numbers as 0,1,7")
+      ->capture_default_str()
+      ->needs(given);
+  command
+      .add_option("--frame-layout", arguments.frame_layout,
+                  "What the reference's image holds: image, or strip (square frames side by side)")
+      ->check(CLI::IsMember({"image", "strip"}))
+      ->capture_default_str()
+      ->needs(given);
+  CLI::Option* loop = command.add_option("--loop", arguments.loop,
+                                         "Pieces of a longer clip, each going on from the last");
+  loop->check(CLI::PositiveNumber);
+  command
+      .add_option("--overlap", arguments.overlap,
+                  "Last frames of a piece that are the first ones of the next")
+      ->check(CLI::NonNegativeNumber)
+      ->needs(loop);
+}
+
+/// How to compute, and what to do with the samples.
+void add_how(CLI::App& command, SampleArguments& arguments) {
+  command.add_option("--batch", arguments.batch, "Samples computed at once; does not change them")
+      ->check(CLI::PositiveNumber);
+  command.add_option("--steps", arguments.steps, "Sampling steps; default: the run's")
+      ->check(CLI::NonNegativeNumber);
+  command.add_option("--guidance", arguments.guidance, "Guidance scale; default: the run's");
+  command.add_option("--seed", arguments.seed, "Seed of the noise")->check(CLI::NonNegativeNumber);
+  command.add_option("--out", arguments.out, "Folder for the samples");
+  command.add_flag("--judge", arguments.judge,
+                   "Tell how many show what was asked, for data.source shapes and moving_shapes "
+                   "and for strips of two motions");
+  command.add_flag("--json", arguments.json, "Print what was done as JSON");
+  command.add_option("--device", arguments.device, "auto, cpu or cuda")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  command.add_option("--precision", arguments.precision, "fp32, bf16, fp16; default: the run's")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+  command.add_option("--threads", arguments.threads, "CPU threads; 0 = as many as cores");
+  command.add_flag("--deterministic", arguments.deterministic,
+                   "Only kernels that give the same bits each time");
 }
 
 }  // namespace
 
 void add_sample(CLI::App& app, Action& run) {
-  auto arguments = std::make_shared<Arguments>();
-  CLI::App* command = app.add_subcommand("sample", "Draw images from a trained model.");
-  command->add_option("--run", arguments->run, "A run directory; its newest checkpoint is used");
-  command->add_option("--checkpoint", arguments->checkpoint,
-                      "A checkpoint's folder, or a file of weights (.safetensors, .pt)");
-  command->add_option("--config", arguments->config,
-                      "Recipe of the model, for files that do not hold it");
-  command->add_option("--set", arguments->overrides, "key.path=value over the run's configuration");
-  command->add_option("--classes", arguments->classes, "Classes by number: 0,1,2; default: all")
-      ->delimiter(',');
-  command->add_option("--count", arguments->count, "Images in all; the classes take turns")
-      ->check(CLI::NonNegativeNumber);
-  command->add_option("--batch", arguments->batch, "Images computed at once; does not change them")
-      ->check(CLI::PositiveNumber);
-  command->add_option("--steps", arguments->steps, "Sampling steps; default: the run's")
-      ->check(CLI::NonNegativeNumber);
-  command->add_option("--guidance", arguments->guidance, "Guidance scale; default: the run's");
-  command->add_option("--seed", arguments->seed, "Seed of the noise")
-      ->check(CLI::NonNegativeNumber);
-  command->add_option("--out", arguments->out, "Folder for the images");
-  command->add_option("--weights", arguments->weights, "ema (averaged) or raw")
-      ->check(CLI::IsMember({"ema", "raw"}));
-  command->add_option("--device", arguments->device, "auto, cpu or cuda")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
-  command->add_option("--precision", arguments->precision, "fp32, bf16, fp16; default: the run's")
-      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
-  command->add_option("--threads", arguments->threads, "CPU threads; 0 = as many as cores");
-  command->add_flag("--deterministic", arguments->deterministic,
-                    "Only kernels that give the same bits each time");
+  auto arguments = std::make_shared<SampleArguments>();
+  CLI::App* command = app.add_subcommand("sample", "Draw images or clips from a trained model.");
+  add_what(*command, *arguments);
+  add_clip(*command, *arguments);
+  add_how(*command, *arguments);
   command->callback([arguments, &run] { run = [arguments] { return sample(*arguments); }; });
 }
 

@@ -40,13 +40,15 @@ void describe(Fields& fields, SamplingConfig& config) {
       });
 }
 
-diffusion::Sampler make_sampler(const SamplingConfig& config,
-                                const diffusion::Objective& objective) {
+diffusion::Sampler make_sampler(const SamplingConfig& config, const diffusion::Objective& objective,
+                                double size_shift) {
   if (const auto* flow = std::get_if<diffusion::RectifiedFlow>(&objective)) {
     KINORA_CHECK(config.method == Method::kAuto || config.method == Method::kEuler, kConfig,
                  "[sample] sample.method must be euler for a flow model. Hint: auto chooses it");
-    return diffusion::FlowEulerSampler{.times =
-                                           diffusion::euler_times(flow->schedule, config.steps)};
+    diffusion::FlowSchedule schedule = flow->schedule;
+    schedule.shift *= size_shift;
+    return diffusion::FlowEulerSampler{.times = diffusion::euler_times(schedule, config.steps),
+                                       .toward_data = flow->toward_data};
   }
   const auto& iddpm = std::get<diffusion::Iddpm>(objective);
   KINORA_CHECK(config.method != Method::kEuler, kConfig,

@@ -36,7 +36,9 @@ struct SamplingConfig {
 void describe(Fields& fields, SamplingConfig& config);
 
 /// The sampler for a model that was trained with `objective`. kConfig if the two do not fit.
+/// size_shift: of a flow's times, see diffusion::size_shift.
 [[nodiscard]] diffusion::Sampler make_sampler(const SamplingConfig& config,
-                                              const diffusion::Objective& objective);
+                                              const diffusion::Objective& objective,
+                                              double size_shift = 1.0);
 
 }  // namespace kinora::pipelines

@@ -9,7 +9,7 @@
 #include <sstream>
 
 #include "kinora/diffusion/sampler.h"
-#include "kinora/models/dit.h"
+#include "kinora/models/model.h"
 #include "kinora/ops/attention.h"
 #include "kinora/ops/device.h"
 #include "kinora/train/benchmark.h"
@@ -28,7 +28,7 @@ std::string kernels_of(const RunConfig& config, const ops::BlockKernels* kernels
          << (graphs ? "the loop as a CUDA graph" : "no CUDA graphs");
     return text.str();
   }
-  const models::DiTConfig& model = config.model;
+  const models::ModelConfig& model = config.model;
   const at::Tensor qkv = at::empty({rows, model.num_tokens(), 3 * model.hidden},
                                    at::device(device).dtype(compute_type(config.train.precision)));
   text << "plain path: attention " << ops::attention_kernel(qkv, model.heads)
@@ -68,11 +68,12 @@ SampleBenchmark benchmark_sample(RunConfig config, const SampleBenchmarkOptions&
   diffusion::Objective objective =
       diffusion::make_objective(config.objective, config.model.learn_sigma);
   diffusion::move_to(objective, device);
-  const diffusion::Sampler sampler = pipelines::make_sampler(sampling, objective);
-  models::DiT model(config.model);
+  const diffusion::Sampler sampler = sampler_of(config, objective);
+  const std::unique_ptr<models::Model> made = models::make_model(config.model);
+  models::Model& model = *made;
   const std::shared_ptr<ops::BlockKernels> kernels = set_path(model, config, device);
   const bool graphs = use_graphs(config, kernels.get());
-  optim::Arena arena(model.named_parameters(), models::dit_buckets(config.model),
+  optim::Arena arena(model.named_parameters(), model.buckets(),
                      {.device = device,
                       .compute_type = compute_type(config.train.precision),
                       .seed = kSeed,

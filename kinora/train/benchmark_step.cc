@@ -2,11 +2,12 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
 
 #include <algorithm>
 #include <vector>
 
-#include "kinora/models/dit.h"
+#include "kinora/models/model.h"
 #include "kinora/ops/device.h"
 #include "kinora/ops/random.h"
 #include "kinora/train/benchmark.h"
@@ -19,26 +20,44 @@ namespace {
 
 constexpr uint64_t kSeed = 1;
 
+/// Random texts, from half of the longest to all of it.
+void add_texts(data::Batch& batch, const models::ModelConfig& model) {
+  const int64_t size = batch.sample_index.size(0);
+  const auto normal = [&](std::vector<int64_t> shape) {
+    return ops::random_normal(shape, batch.sample_index, kSeed, 1, RandomPurpose::kTest, at::kCPU);
+  };
+  batch.text = normal({size, model.text_tokens, model.text_channels});
+  batch.pooled = normal({size, model.text_channels});
+  const int64_t half = model.text_tokens / 2;
+  batch.text_lengths = model.text_tokens - batch.sample_index.remainder(std::max<int64_t>(half, 1));
+  batch.fps = at::full({size}, 8.0, at::kFloat);
+}
+
 /// Those of this rank.
 std::vector<data::Batch> random_batches(const RunConfig& config, const parallel::Mesh& mesh,
                                         at::Device device) {
-  const models::DiTConfig& model = config.model;
+  const models::ModelConfig& model = config.model;
   const int64_t micro_batch = config.micro_batch(mesh.data_ranks());
   const int64_t own = config.train.global_batch / mesh.data_ranks();
   std::vector<data::Batch> batches;
   for (int64_t done = 0; done < own; done += micro_batch) {
     const int64_t first = mesh.data_rank() * own + done;
     data::Batch batch;
+    std::vector<int64_t> shape = model.sample_shape();
+    shape.insert(shape.begin(), micro_batch);
     batch.sample_index = at::arange(first, first + micro_batch, at::kLong);
     batch.labels = batch.sample_index.remainder(model.num_classes);
     batch.images =
-        (ops::random_uniform({micro_batch, model.in_channels, model.height, model.width},
-                             batch.sample_index, kSeed, 0, RandomPurpose::kTest, at::kCPU) *
+        (ops::random_uniform(shape, batch.sample_index, kSeed, 0, RandomPurpose::kTest, at::kCPU) *
          256.0)
             .to(at::kByte);
+    if (model.takes_text()) {
+      add_texts(batch, model);
+    }
     if (device.is_cuda()) {
-      batch = {batch.images.pin_memory(), batch.labels.pin_memory(),
-               batch.sample_index.pin_memory()};
+      for (at::Tensor* tensor : {&batch.images, &batch.labels, &batch.sample_index, &batch.text}) {
+        *tensor = tensor->defined() ? tensor->pin_memory() : at::Tensor();
+      }
     }
     batches.push_back(std::move(batch));
   }
@@ -67,8 +86,10 @@ StepBenchmark benchmark_step(RunConfig config, const StepBenchmarkOptions& optio
   TrainingStep step_runner(trainable.model(), trainable.boosted(), objective, nullptr,
                            {.seed = kSeed,
                             .label_dropout = config.train.label_dropout,
-                            .null_class = config.model.num_classes,
+                            .model = config.model,
+                            .frame_masks = config.frame_masks,
                             .global_batch = config.train.global_batch,
+                            .sequence_ranks = mesh.shape().sequence,
                             .device = device,
                             .graphs = result.graphs});
   const std::vector<data::Batch> batches = random_batches(config, mesh, device);

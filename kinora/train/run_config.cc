@@ -96,7 +96,20 @@ void describe_parallel(Fields& fields, RunConfig& config) {
              "the ranks that remain.",
              at_least(0));
   fields.add("pipeline", parallel.pp_size, "Stages of a pipeline: 1 so far.", at_least(1));
-  fields.add("sequence", parallel.sp_size, "Ranks that divide a sequence: 1 so far.", at_least(1));
+  using Scheme = parallel::SequenceScheme;
+  fields.add("sequence", parallel.sp_size,
+             "Ranks that divide the tokens of each sample (sequence parallelism).", at_least(1));
+  fields.add("sequence_scheme", parallel.sequence_scheme,
+             {{"auto", Scheme::kAuto},
+              {"ulysses", Scheme::kUlysses},
+              {"fastseq", Scheme::kFastSeq},
+              {"dsp", Scheme::kDsp},
+              {"ring", Scheme::kRing},
+              {"nd_ring", Scheme::kNdRing},
+              {"usp", Scheme::kUsp},
+              {"megatron", Scheme::kMegatron}},
+             "How attention reaches the tokens of other ranks; auto = the cheapest by the measured "
+             "links.");
   fields.add("tensor", parallel.tp_size, "Ranks that divide tensors: 1 so far.", at_least(1));
   fields
       .add("reduce_type", parallel.reduce_type,
@@ -108,6 +121,12 @@ void describe_parallel(Fields& fields, RunConfig& config) {
       "fp8_across", parallel.fp8_across,
       "What crosses hosts (divided gradients and weights) travels in 8 bits with a scale for "
       "each 128 numbers; sums are fp32.");
+  fields.add(
+      "bucket_mib", parallel.bucket_mib,
+      "At least so many MiB of fp32 gradients are exchanged at once, where the model's buckets "
+      "(a block each) are smaller. 0 = as measured on the links of GPUs; the model's own with "
+      "zero_stage 3 (which keeps two of them whole), train.deterministic or CPUs.",
+      between(0, 1024));
   fields.add("reduce_each_micro_batch", parallel.reduce_each_micro_batch,
              "zero_stage 2 and 3: reduce gradients after each micro-batch, so that no rank keeps "
              "them whole; false = once a step, with the memory of whole gradients.");
@@ -210,6 +229,10 @@ void describe(Fields& fields, RunConfig& config) {
   describe(fields, config.data);
   describe(fields, config.objective);
   describe_train(fields, config.train);
+  {
+    const auto scope = fields.scope("frame_masks");
+    describe(fields, config.frame_masks);
+  }
   describe_parallel(fields, config);
   describe_lr(fields, config.lr);
   describe_optim(fields, config.optim);
@@ -271,9 +294,9 @@ RecomputePlan parse_recompute(const std::string& recompute, int64_t depth) {
   return {ops::Recompute::kNone, count};
 }
 
-models::DiTConfig resolved_model(const RunConfig& config, int64_t num_data_classes,
-                                 const std::optional<data::SampleShape>& latents) {
-  models::DiTConfig model = config.model;
+models::ModelConfig resolved_model(const RunConfig& config, int64_t num_data_classes,
+                                   const std::optional<data::SampleShape>& latents) {
+  models::ModelConfig model = config.model;
   KINORA_CHECK(
       config.data.source != data::SourceKind::kLatents || latents ||
           (model.height > 0 && model.width > 0),
@@ -286,6 +309,9 @@ models::DiTConfig resolved_model(const RunConfig& config, int64_t num_data_class
   }
   if (model.width == 0) {
     model.width = latents ? latents->width : config.data.width;
+  }
+  if (model.frames == 0 && !latents) {
+    model.frames = config.data.frames;
   }
   model = models::resolved(model);
   if (model.num_classes == 0) {

@@ -6,8 +6,9 @@
 #include <vector>
 
 #include "kinora/data/data_config.h"
+#include "kinora/diffusion/frame_mask.h"
 #include "kinora/diffusion/objective_config.h"
-#include "kinora/models/dit_config.h"
+#include "kinora/models/model_config.h"
 #include "kinora/ops/adaln_blocks.h"
 #include "kinora/ops/fp8.h"
 #include "kinora/ops/kernel_options.h"
@@ -67,14 +68,15 @@ struct SampleOptions {
 /// A run, complete: what `kinora train` reads, and writes back with everything resolved.
 struct RunConfig {
   std::string run_dir;
-  models::DiTConfig model;
+  models::ModelConfig model;
   Path path = Path::kAuto;  ///< model.path
   ops::KernelOptions kernels;
   data::DataConfig data;
   diffusion::ObjectiveConfig objective;
   TrainOptions train;
-  std::string plugin;     ///< parallel.plugin
-  PluginConfig parallel;  ///< parallel.*
+  diffusion::FrameMaskRatios frame_masks;  ///< frame_masks.*
+  std::string plugin;                      ///< parallel.plugin
+  PluginConfig parallel;                   ///< parallel.*
   optim::LrSchedule lr;
   optim::AdamWConfig optim;
   std::vector<double> ema_decays = {0.9999};
@@ -105,7 +107,7 @@ struct RecomputePlan {
 /// the objective. `latents` is the shape of the data's latents where they were opened. kConfig
 /// where model and data do not fit together, or where the size is that of latents that nobody
 /// opened.
-[[nodiscard]] models::DiTConfig resolved_model(
+[[nodiscard]] models::ModelConfig resolved_model(
     const RunConfig& config, int64_t num_data_classes,
     const std::optional<data::SampleShape>& latents = std::nullopt);
 

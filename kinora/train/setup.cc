@@ -3,8 +3,10 @@
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <sstream>
 
+#include "kinora/comm/link_speed.h"
 #include "kinora/core/build_info.h"
 #include "kinora/core/cuda.h"
 #include "kinora/core/error.h"
@@ -66,19 +68,22 @@ at::ScalarType compute_type(Precision precision) {
   KINORA_UNREACHABLE("[train] unknown precision");
 }
 
-std::shared_ptr<ops::BlockKernels> set_path(models::DiT& model, const RunConfig& config,
+std::shared_ptr<ops::BlockKernels> set_path(models::Model& model, const RunConfig& config,
                                             at::Device device) {
   const RecomputePlan recompute = parse_recompute(config.train.recompute, config.model.depth);
   const at::ScalarType type = compute_type(config.train.precision);
   model.set_recompute(recompute.first_blocks);
-  if (config.path == Path::kFast ||
-      (config.path == Path::kAuto && ops::BlockKernels::worthwhile(device, type))) {
+  // DiT's computes whole blocks at once, of whole images.
+  const bool has_fast_path =
+      model.num_fast_linears() > 0 &&
+      (config.parallel.sp_size == 1 || config.model.architecture != models::Architecture::kDit);
+  if (config.path == Path::kFast || (config.path == Path::kAuto && has_fast_path &&
+                                     ops::BlockKernels::worthwhile(device, type))) {
     auto kernels = std::make_shared<ops::BlockKernels>(config.kernels, device, type,
                                                        config.train.deterministic);
     if (config.train.fp8) {
-      constexpr int64_t kLinearsOfABlock = 4;
-      kernels->use_fp8(std::make_unique<ops::Fp8>(kLinearsOfABlock * config.model.depth, device,
-                                                  config.train.fp8_scaling));
+      kernels->use_fp8(
+          std::make_unique<ops::Fp8>(model.num_fast_linears(), device, config.train.fp8_scaling));
     }
     model.use_fast_path(kernels, recompute.level);
     return kernels;
@@ -101,6 +106,51 @@ bool own_optimizer(ops::Switch wanted, at::Device device) {
   return can && (device.is_cpu() || wanted != ops::Switch::kOff);
 }
 
+parallel::SequencePlan sequence_plan(const RunConfig& config, const parallel::Mesh& mesh,
+                                     at::Device device) {
+  const models::ModelConfig& model = config.model;
+  const comm::Group& group = mesh.group(parallel::Axis::kSequence);
+  parallel::SequenceFacts facts{.scheme = config.parallel.sequence_scheme,
+                                .ranks = group.size(),
+                                .ranks_inside = group.size(),
+                                .heads = model.heads,
+                                .hidden = model.hidden,
+                                .mlp_hidden = model.mlp_hidden(),
+                                .batch = config.micro_batch(mesh.data_ranks()),
+                                .num_frames = model.num_frames(),
+                                .tokens_a_frame = model.tokens_a_frame()};
+  using models::Architecture;
+  if (model.architecture == Architecture::kDit || model.architecture == Architecture::kPixart) {
+    facts.spans = {nn::Span::kFrame};
+  } else if (model.architecture == Architecture::kVdit) {
+    facts.spans = {nn::Span::kClip};
+  } else {
+    facts.spans = {nn::Span::kFrame, nn::Span::kTime};
+  }
+  facts.element_bytes =
+      static_cast<int64_t>(c10::elementSize(compute_type(config.train.precision)));
+  const int64_t local = std::max<int64_t>(mesh.world().world().local_size, 1);
+  if (local < group.size() && group.size() % local == 0) {
+    facts.ranks_inside = local;
+  }
+  for (const comm::OperationSpeed& speed : comm::measure(group, device)) {
+    if (speed.operation == comm::Operation::kAllGather) {
+      facts.inside = speed.link;
+      facts.across = speed.link;
+    }
+  }
+  return parallel::plan_sequence(facts);
+}
+
+diffusion::Sampler sampler_of(const RunConfig& config, const diffusion::Objective& objective) {
+  const models::ModelConfig& model = config.model;
+  return pipelines::make_sampler(
+      config.sample.sampling, objective,
+      diffusion::size_shift(objective, static_cast<double>(model.height * model.compression),
+                            static_cast<double>(model.width * model.compression),
+                            static_cast<double>(model.frames)));
+}
+
 bool use_graphs(const RunConfig& config, const ops::BlockKernels* kernels) {
   const bool importance = config.objective.timestep_sampling ==
                           diffusion::ObjectiveConfig::TimestepSampling::kImportance;
@@ -113,17 +163,17 @@ bool use_graphs(const RunConfig& config, const ops::BlockKernels* kernels) {
 
 std::string kernel_summary(const RunConfig& config, const ops::BlockKernels* kernels,
                            int64_t micro_batch, at::Device device) {
-  const models::DiTConfig& model = config.model;
+  const models::ModelConfig& model = config.model;
   std::ostringstream text;
   if (kernels != nullptr) {
     text << "fast path: " << kernels->describe() << ", "
          << (use_graphs(config, kernels) ? "CUDA graphs" : "no CUDA graphs") << ", optimizer ";
   } else {
-    at::Tensor qkv = at::empty({micro_batch, model.num_tokens(), 3 * model.hidden},
+    at::Tensor qkv = at::empty({micro_batch, model.tokens_a_frame(), 3 * model.hidden},
                                at::device(device).dtype(compute_type(config.train.precision)));
     qkv.set_requires_grad(true);  // the choice depends on it
     text << "plain path: attention " << ops::attention_kernel(qkv, model.heads) << " ("
-         << qkv.scalar_type() << ", " << model.num_tokens() << " tokens, head_dim "
+         << qkv.scalar_type() << ", " << model.tokens_a_frame() << " tokens, head_dim "
          << model.hidden / model.heads << "), linears of libtorch, optimizer ";
   }
   if (device.is_cpu()) {

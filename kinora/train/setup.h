@@ -7,8 +7,12 @@
 
 #include "kinora/comm/world.h"
 #include "kinora/data/source.h"
-#include "kinora/models/dit.h"
+#include "kinora/diffusion/objective.h"
+#include "kinora/diffusion/sampler.h"
+#include "kinora/models/model.h"
 #include "kinora/ops/block_kernels.h"
+#include "kinora/parallel/mesh.h"
+#include "kinora/parallel/sequence_plan.h"
 #include "kinora/train/run_config.h"
 
 namespace kinora::train {
@@ -37,11 +41,22 @@ struct RunData {
 
 /// Gives the model the path and the recomputation that the configuration asks for. Returns the fast
 /// path's kernels, null on the plain path. kConfig where it cannot be had.
-std::shared_ptr<ops::BlockKernels> set_path(models::DiT& model, const RunConfig& config,
+std::shared_ptr<ops::BlockKernels> set_path(models::Model& model, const RunConfig& config,
                                             at::Device device);
 
 /// Whether the update runs by our own kernel (CPU or CUDA). kConfig where it must and cannot.
 [[nodiscard]] bool own_optimizer(ops::Switch wanted, at::Device device);
+
+/// How the ranks along the mesh's sequence axis divide the tokens of a sample; measures the links
+/// between them where parallel.sequence_scheme leaves it open. All ranks call it. kConfig where no
+/// scheme is possible.
+[[nodiscard]] parallel::SequencePlan sequence_plan(const RunConfig& config,
+                                                   const parallel::Mesh& mesh, at::Device device);
+
+/// What samples of the run's clips are drawn with. kConfig where sample.* does not fit the
+/// objective.
+[[nodiscard]] diffusion::Sampler sampler_of(const RunConfig& config,
+                                            const diffusion::Objective& objective);
 
 /// Whether steps are recorded as CUDA graphs. kConfig where they must be and cannot.
 [[nodiscard]] bool use_graphs(const RunConfig& config, const ops::BlockKernels* kernels);

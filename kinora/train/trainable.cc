@@ -2,17 +2,19 @@
 
 #include <utility>
 
+#include "kinora/core/log.h"
 #include "kinora/ops/fp8.h"
+#include "kinora/parallel/sequence.h"
 #include "kinora/train/setup.h"
 
 namespace kinora::train {
 namespace {
 
-/// A DiT as the Booster sees it.
-class BoostableDiT : public Boostable {
+/// A model of ours as the Booster sees it.
+class BoostableModel : public Boostable {
  public:
   /// Borrows both.
-  BoostableDiT(models::DiT& model, const ops::BlockKernels* kernels)
+  BoostableModel(models::Model& model, const ops::BlockKernels* kernels)
       : model_(model), kernels_(kernels) {
     if (kernels_ != nullptr) {
       model_.overwrite_gradients();
@@ -20,9 +22,7 @@ class BoostableDiT : public Boostable {
   }
 
   nn::Module& module() override { return model_; }
-  [[nodiscard]] std::vector<nn::BucketSpec> buckets() const override {
-    return models::dit_buckets(model_.config());
-  }
+  [[nodiscard]] std::vector<nn::BucketSpec> buckets() const override { return model_.buckets(); }
 
   [[nodiscard]] bool tells_reads() const override { return true; }
   [[nodiscard]] bool overwrites_gradients() const override { return kernels_ != nullptr; }
@@ -41,7 +41,7 @@ class BoostableDiT : public Boostable {
   void begin_pass(bool overwrite) override { model_.begin_pass(overwrite); }
 
  private:
-  models::DiT& model_;
+  models::Model& model_;
   const ops::BlockKernels* kernels_;
 };
 
@@ -61,10 +61,18 @@ BoosterOptions booster_options(const RunConfig& config, at::Device device, uint6
 
 Trainable::Trainable(const RunConfig& config, const parallel::Mesh& mesh, at::Device device,
                      uint64_t seed)
-    : model_(std::make_unique<models::DiT>(config.model)),
+    : model_(models::make_model(config.model)),
       kernels_(set_path(*model_, config, device)),
       boosted_(Booster(booster_options(config, device, seed), mesh)
-                   .boost(std::make_unique<BoostableDiT>(*model_, kernels_.get()), config.optim,
-                          config.lr)) {}
+                   .boost(std::make_unique<BoostableModel>(*model_, kernels_.get()), config.optim,
+                          config.lr)) {
+  if (const comm::Group& group = mesh.group(parallel::Axis::kSequence); group.size() > 1) {
+    const parallel::SequencePlan plan = sequence_plan(config, mesh, device);
+    model_->use_sequence(parallel::make_sequence(plan, group));
+    if (mesh.world().rank() == 0) {
+      log_info("[train] ", plan.reason);
+    }
+  }
+}
 
 }  // namespace kinora::train

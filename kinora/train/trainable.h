@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "kinora/models/dit.h"
+#include "kinora/models/model.h"
 #include "kinora/ops/block_kernels.h"
 #include "kinora/parallel/mesh.h"
 #include "kinora/train/booster.h"
@@ -17,7 +17,7 @@ class Trainable {
   /// had.
   Trainable(const RunConfig& config, const parallel::Mesh& mesh, at::Device device, uint64_t seed);
 
-  [[nodiscard]] models::DiT& model() { return *model_; }
+  [[nodiscard]] models::Model& model() { return *model_; }
   /// Null: the plain path.
   [[nodiscard]] ops::BlockKernels* kernels() const { return kernels_.get(); }
   [[nodiscard]] Boosted& boosted() { return boosted_; }
@@ -26,7 +26,7 @@ class Trainable {
   [[nodiscard]] optim::AdamW& optimizer() const { return boosted_.optimizer(); }
 
  private:
-  std::unique_ptr<models::DiT> model_;
+  std::unique_ptr<models::Model> model_;
   std::shared_ptr<ops::BlockKernels> kernels_;
   Boosted boosted_;
 };

@@ -50,7 +50,7 @@ TrainedModel load_trained(const fs::path& path, const LoadOptions& options) {
   TrainedModel trained;
   trained.config = config_for(text, path, options);
   trained.config.model = resolved_model(trained.config, trained.config.model.num_classes);
-  KINORA_CHECK(trained.config.model.num_classes > 0, kConfig,
+  KINORA_CHECK(trained.config.model.num_classes > 0 || trained.config.model.takes_text(), kConfig,
                "[sample] model.num_classes must be given for ", path);
   if (options.precision) {
     trained.config.train.precision = *options.precision;
@@ -59,9 +59,9 @@ TrainedModel load_trained(const fs::path& path, const LoadOptions& options) {
   trained.objective =
       diffusion::make_objective(trained.config.objective, trained.config.model.learn_sigma);
   diffusion::move_to(trained.objective, trained.device);
-  trained.model = std::make_unique<models::DiT>(trained.config.model);
+  trained.model = models::make_model(trained.config.model);
   trained.arena = std::make_unique<optim::Arena>(
-      trained.model->named_parameters(), models::dit_buckets(trained.config.model),
+      trained.model->named_parameters(), trained.model->buckets(),
       optim::ArenaOptions{.device = trained.device,
                           .compute_type = compute_type(trained.config.train.precision),
                           .seed = 0,

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "kinora/diffusion/objective.h"
-#include "kinora/models/dit.h"
+#include "kinora/models/model.h"
 #include "kinora/ops/block_kernels.h"
 #include "kinora/optim/arena.h"
 #include "kinora/train/run_config.h"
@@ -16,7 +16,7 @@ namespace kinora::train {
 /// A model with its weights, ready to sample from.
 struct TrainedModel {
   RunConfig config;  ///< of the run that trained it, model resolved
-  std::unique_ptr<models::DiT> model;
+  std::unique_ptr<models::Model> model;
   std::unique_ptr<optim::Arena> arena;
   diffusion::Objective objective;
   at::Device device = at::kCPU;

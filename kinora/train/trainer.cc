@@ -1,14 +1,17 @@
 #include "kinora/train/trainer.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <optional>
 #include <sstream>
+#include <utility>
 
 #include "kinora/checkpoint/checkpoint.h"
 #include "kinora/checkpoint/weights_file.h"
@@ -20,17 +23,19 @@
 #include "kinora/core/text.h"
 #include "kinora/data/loader.h"
 #include "kinora/diffusion/objective_config.h"
+#include "kinora/io/animation.h"
 #include "kinora/io/file.h"
 #include "kinora/io/image_grid.h"
-#include "kinora/models/dit.h"
 #include "kinora/ops/device.h"
 #include "kinora/ops/gpu_trace.h"
-#include "kinora/pipelines/class_to_image.h"
+#include "kinora/pipelines/draw.h"
 #include "kinora/train/exact_resume.h"
 #include "kinora/train/non_finite.h"
 #include "kinora/train/run_log.h"
 #include "kinora/train/self_test.h"
 #include "kinora/train/setup.h"
+#include "kinora/train/shown_samples.h"
+#include "kinora/train/step_times.h"
 #include "kinora/train/trainable.h"
 #include "kinora/train/training_step.h"
 #include "kinora/train/validation.h"
@@ -59,7 +64,8 @@ class Trainer::Impl {
         mesh_(world, config.parallel.mesh()),
         micro_batch_(config.micro_batch(mesh_.data_ranks())),
         device_(choose_device(config.train.device)),
-        data_(open_data(config.data)) {
+        data_(open_data(config.data)),
+        times_(world, config.train.log_every) {
     open_directory(resume);
     KINORA_CHECK(config_.train.profile_steps == 0 || device_.is_cuda(), kConfig,
                  "[train] train.profile_steps traces a GPU, but this run computes on the CPU");
@@ -70,10 +76,13 @@ class Trainer::Impl {
     objective_ = diffusion::make_objective(config_.objective, config_.model.learn_sigma);
     diffusion::move_to(objective_, device_);
     if (config_.sample.every > 0) {  // what the sampler refuses is refused now, not after hours
-      (void)pipelines::make_sampler(config_.sample.sampling, objective_);
+      (void)sampler_of(config_, objective_);
     }
     if (config_.objective.timestep_sampling ==
         diffusion::ObjectiveConfig::TimestepSampling::kImportance) {
+      KINORA_CHECK(mesh_.shape().sequence == 1, kConfig,
+                   "[train] objective.timestep_sampling=importance does not work with "
+                   "parallel.sequence, which shows a sample to several ranks");
       importance_.emplace(config_.objective.timesteps);
     }
     trainable_ = std::make_unique<Trainable>(config_, mesh_, device_,
@@ -90,15 +99,17 @@ class Trainer::Impl {
         importance_ ? &*importance_ : nullptr,
         StepSettings{.seed = static_cast<uint64_t>(config_.train.seed),
                      .label_dropout = config_.train.label_dropout,
-                     .null_class = config_.model.num_classes,
+                     .model = config_.model,
+                     .frame_masks = config_.frame_masks,
                      .global_batch = config_.train.global_batch,
+                     .sequence_ranks = mesh_.shape().sequence,
                      .device = device_,
                      .graphs = use_graphs(config_, trainable_->kernels()) &&
                                trainable_->boosted().can_be_recorded()});
     if (config_.validation.every > 0) {
       validation_ = std::make_unique<Validation>(
-          *data_.validation, config_.data.height, config_.data.width, config_.validation.bands,
-          micro_batch_, static_cast<uint64_t>(config_.train.seed));
+          *data_.validation, data::sample_size(config_.data), config_.model,
+          config_.validation.bands, micro_batch_, static_cast<uint64_t>(config_.train.seed));
     }
     config_yaml_ = dump_config(config_);
   }
@@ -126,6 +137,10 @@ class Trainer::Impl {
     options.pinned = device_.is_cuda();
     loader_ = std::make_unique<data::Loader>(*data_.train, options);
     data::Loader& loader = *loader_;
+    if (writes() && config_.train.profile_steps > 0 && state_.step > config_.train.profile_from) {
+      log_warn("[train] nothing is traced: train.profile_from is ", config_.train.profile_from,
+               ", and this run goes on from step ", state_.step);
+    }
     if (config_.train.self_test && state_.step == 0) {
       self_test_ =
           std::make_unique<SelfTest>(trainable_->model().named_parameters(), trainable_->arena());
@@ -149,11 +164,21 @@ class Trainer::Impl {
       std::ostringstream suffix;
       suffix.precision(4);
       suffix << "loss " << record.loss << "  " << human_rate(record.samples_per_s) << " samples/s";
+      if (record.ranks) {
+        ranks_ = *record.ranks;
+      }
+      if (ranks_.is_uneven()) {
+        suffix << "  rank " << ranks_.slow_rank << " takes " << ranks_.slowness << "x";
+      }
       progress->update(record.step, suffix.str());
     };
+    fetch(loader);
+    ask_to_stop(stop);
     while (state_.step < config_.train.steps && !is_stopped(stop)) {
+      fetch(loader);
+      ask_to_stop(stop);
       profile_steps(/*is_over=*/false);
-      enqueue_step(loader);
+      enqueue_step();
       while (pending_.size() > steps_ahead()) {
         report(finish_step());
       }
@@ -175,7 +200,7 @@ class Trainer::Impl {
     }
     if (state_.step < config_.train.steps) {
       save();
-      if (writes()) {
+      if (writes() && stop_vote_ < kFirstRankVote) {
         log_info("[train] stopped at step ", state_.step, " by ",
                  stop->requested() ? stop->name() : "a signal to another rank",
                  "; --resume auto goes on from there");
@@ -185,6 +210,9 @@ class Trainer::Impl {
     }
     watchdog_->enter(Phase::kCheckpoint, state_.step);
     writer_->wait();
+    if (stop_vote_ >= kFirstRankVote) {
+      end_without_data();
+    }
     if (result.complete && config_.checkpoint.export_weights) {
       export_weights();
     }
@@ -238,22 +266,47 @@ class Trainer::Impl {
     mesh_.world().barrier();  // the others find it as rank 0 leaves it
   }
 
-  /// Whether any rank was asked to stop: they do so after the same step. What they ask each other
-  /// in one step is looked at in the next, so that nobody waits for the answer.
-  bool is_stopped(const StopSignal* stop) {
-    const bool own = stop != nullptr && stop->requested();
-    if (mesh_.world().size() == 1) {
-      return own;
+  /// 0: this rank goes on; 1: it was asked to stop; kFirstRankVote + rank: it has no more samples.
+  [[nodiscard]] int64_t own_vote(const StopSignal* stop) const {
+    if (data_error_) {
+      return kFirstRankVote + mesh_.world().rank();
     }
+    return stop != nullptr && stop->requested() ? 1 : 0;
+  }
+
+  /// The ranks stop after the same step, for the reason of any. What they ask each other in one
+  /// step is looked at in the next, so that nobody waits for the answer.
+  void ask_to_stop(const StopSignal* stop) {
+    if (mesh_.world().size() > 1) {
+      stop_votes_ = at::full({1}, own_vote(stop), at::kLong);
+      stop_question_ = mesh_.world().all_reduce_async(stop_votes_, comm::Reduction::kMax);
+    }
+  }
+
+  bool is_stopped(const StopSignal* stop) {
     stop_question_.wait();
-    const bool stops = stop_votes_.defined() && stop_votes_.item<int64_t>() != 0;
-    stop_votes_ = at::full({1}, own ? 1 : 0, at::kLong);
-    stop_question_ = mesh_.world().all_reduce_async(stop_votes_, comm::Reduction::kMax);
-    return stops;
+    stop_vote_ = mesh_.world().size() > 1 ? stop_votes_.item<int64_t>() : own_vote(stop);
+    return stop_vote_ != 0;
+  }
+
+  /// All that was learned is saved: the rank without samples ends with its own error, the others
+  /// because of it.
+  [[noreturn]] void end_without_data() {
+    const int64_t rank = stop_vote_ - kFirstRankVote;
+    if (writes()) {
+      log_error("[train] ", mesh_.world().size() > 1 ? "rank " + std::to_string(rank) : "this run",
+                " has no samples for step ", state_.step + 1, "; step ", state_.step,
+                " is saved, and --resume auto goes on from there");
+    }
+    if (data_error_) {
+      std::rethrow_exception(data_error_);
+    }
+    throw_error(ErrorKind::kComm, "[train] rank ", rank, " has no samples for step ",
+                state_.step + 1, ", and says why; step ", state_.step, " is saved");
   }
 
   void check_input() const {
-    const models::DiTConfig& model = config_.model;
+    const models::ModelConfig& model = config_.model;
     const std::optional<data::SampleShape> latents = data_.train->latent_shape();
     const data::SampleShape shape =
         latents.value_or(data::SampleShape{3, config_.data.height, config_.data.width});
@@ -365,13 +418,16 @@ class Trainer::Impl {
     log_info("[train] kernels: ",
              kernel_summary(config_, trainable_->kernels(), micro_batch_, device_));
     if (!trainable_->boosted().can_be_recorded()) {
-      log_info("[train] no CUDA graphs: the ranks divide the state across several hosts");
+      log_info("[train] no CUDA graphs: the ranks divide ",
+               mesh_.shape().sequence > 1 ? "sequences" : "the state across several hosts");
     }
     if (const std::string ranks = trainable_->boosted().describe_ranks(); !ranks.empty()) {
       log_info("[train] ", ranks);
     }
     log_info("[train] ", data_.train->size(),
-             data_.train->latent_shape() ? " latents of " : " images of ",
+             data_.train->latent_shape() ? " latents of "
+             : config_.model.is_video()  ? " clips of "
+                                         : " images of ",
              data_.train->num_classes(), " classes; ", config_.train.global_batch,
              " samples a step, ", micro_batch_, " at once",
              mesh_.data_ranks() > 1 ? " on each rank" : "");
@@ -402,23 +458,24 @@ class Trainer::Impl {
     int64_t step;    ///< counted from 1
     int64_t number;  ///< the optimizer's
     double lr;
-    double data_wait_s;
     std::vector<data::Batch> batches;
+    at::Tensor waited;  ///< DataParallel::waited() at its end; undefined alone
   };
 
-  void enqueue_step(data::Loader& loader) {
-    watchdog_->enter(Phase::kData, state_.step + 1);
-    const double waited = loader.stats().wait_seconds;
+  void enqueue_step() {
     PendingStep pending{.step = state_.step + 1,
                         .number = 0,
                         .lr = config_.lr.at(state_.step),
-                        .data_wait_s = 0.0,
-                        .batches = next_global_batch(loader)};
-    pending.data_wait_s = loader.stats().wait_seconds - waited;
+                        .batches = std::move(samples_.front()),
+                        .waited = {}};
+    samples_.pop_front();
     watchdog_->enter(Phase::kForwardBackward, pending.step);
     const at::Tensor loss = step_runner_->forward_backward(pending.batches, state_.step);
     if (self_test_) {
       self_test_->see_gradients(trainable_->arena());
+    }
+    if (const auto* parallel = trainable_->boosted().parallel(); parallel != nullptr) {
+      pending.waited = parallel->waited();
     }
     pending.number = trainable_->boosted().enqueue_update(pending.lr, loss);
     pending_.push_back(std::move(pending));
@@ -471,29 +528,41 @@ class Trainer::Impl {
                       .loss_scale = update.loss_scale,
                       .skipped = update.skipped,
                       .samples_per_s = static_cast<double>(config_.train.global_batch) / seconds,
-                      .data_wait_s = pending.data_wait_s,
+                      .times = {.step = seconds},
                       .validation = {}};
+    const double data_wait = loader_->stats().wait_seconds;
+    record.times.data = data_wait - std::exchange(last_data_wait_, data_wait);
+    if (pending.waited.defined()) {
+      const int64_t waited = pending.waited.item<int64_t>();
+      record.times.communication =
+          static_cast<double>(waited - std::exchange(last_waited_, waited)) * 1e-9;
+    }
+    times_.add(pending.step, record.times);
+    record.ranks = writes() ? times_.take() : std::nullopt;
     if (validation_ && due(pending.step, config_.validation.every)) {
       validate(record);
     }
     return record;
   }
 
-  std::vector<data::Batch> next_global_batch(data::Loader& loader) {
+  /// Takes the samples of the next step and of that behind it from the loader: all ranks have to
+  /// hear that one of them has none before they begin a step that it cannot take part in.
+  void fetch(data::Loader& loader) {
+    constexpr int64_t kStepsOfSamples = 2;
+    const int64_t wanted = std::min(kStepsOfSamples, config_.train.steps - state_.step);
     const int64_t own = config_.train.global_batch / mesh_.data_ranks();
-    std::vector<data::Batch> batches;
-    try {
-      for (int64_t done = 0; done < own; done += micro_batch_) {
-        batches.push_back(loader.next());
+    watchdog_->enter(Phase::kData, state_.step + 1);
+    while (!data_error_ && static_cast<int64_t>(samples_.size()) < wanted) {
+      std::vector<data::Batch> batches;
+      try {
+        for (int64_t done = 0; done < own; done += micro_batch_) {
+          batches.push_back(loader.next());
+        }
+        samples_.push_back(std::move(batches));
+      } catch (const Error&) {
+        data_error_ = std::current_exception();
       }
-    } catch (const Error&) {
-      if (mesh_.world().size() == 1) {  // else the others are in the middle of a step
-        save();  // the data failed, not the training: nothing that was learned is lost
-        writer_->wait();
-      }
-      throw;
     }
-    return batches;
   }
 
   [[noreturn]] void stop_at_loss(const PendingStep& pending, double loss) {
@@ -532,7 +601,7 @@ class Trainer::Impl {
   void validate(StepRecord& record) {
     watchdog_->enter(Phase::kValidation, record.step);
     const auto evaluate = [this] {
-      return validation_->evaluate(trainable_->model(), objective_, device_, mesh_.world());
+      return validation_->evaluate(trainable_->model(), objective_, device_, mesh_);
     };
     trainable_->boosted().refresh();
     record.validation.emplace_back("raw", evaluate());
@@ -554,31 +623,39 @@ class Trainer::Impl {
     writer_->start(state_);
   }
 
-  /// All ranks draw the same: where weights are divided none can do it alone.
+  /// Each rank draws equally many, since where weights are divided all of them take part in every
+  /// pass, and rank 0 makes a picture of them.
   void draw_samples(std::optional<RunLog>& log) {
     watchdog_->enter(Phase::kSampling, state_.step);
     trainable_->boosted().refresh();
     const optim::BoundWeights bound = trainable_->arena().bind(
         config_.ema_decays.empty() ? optim::WeightSet::raw() : optim::WeightSet::average(0));
-    pipelines::ClassToImageRequest request{.classes = {},
-                                           .count = config_.sample.count,
-                                           .first_index = 0,
-                                           .batch = micro_batch_,
-                                           .seed = static_cast<uint64_t>(config_.train.seed)};
-    for (int64_t label = 0; label < config_.model.num_classes; ++label) {
-      request.classes.push_back(label);
-    }
+    const int64_t parts = mesh_.data_ranks();
+    const int64_t own = (config_.sample.count + parts - 1) / parts;
     const pipelines::SamplingConfig& sampling = config_.sample.sampling;
-    const at::Tensor pixels = pipelines::sample_classes(
-        trainable_->model(), pipelines::make_sampler(sampling, objective_), sampling, request,
-        {config_.model.in_channels, config_.model.height, config_.model.width},
-        config_.model.num_classes, device_);
+    const at::Tensor pixels = pipelines::draw(
+        trainable_->model(), sampler_of(config_, objective_), sampling,
+        {.count = own,
+         .first_index = mesh_.data_rank() * own,
+         .batch = micro_batch_,
+         .seed = static_cast<uint64_t>(config_.train.seed)},
+        config_.model.sample_shape(), shown_conditions(*data_.train, config_, device_), device_);
+    std::vector<int64_t> shape = pixels.sizes().vec();
+    shape.insert(shape.begin(), {parts, mesh_.shape().sequence});
+    const at::Tensor gathered = at::empty(shape, pixels.options());
+    mesh_.world().all_gather(gathered, pixels);
+    // All ranks of a sequence have drawn the same.
+    const at::Tensor all = gathered.select(1, 0).flatten(0, 1);
     if (!writes()) {
       return;
     }
-    const std::vector<io::Image> images = pipelines::to_images(pixels);
-    const io::Image grid = io::make_grid(images);
-    io::write_png(directory_->samples() / ("step-" + std::to_string(state_.step) + ".png"), grid);
+    const at::Tensor shown = all.narrow(0, 0, config_.sample.count);
+    const io::Image grid = io::make_grid(shown_images(shown));
+    const auto path = directory_->samples() / ("step-" + std::to_string(state_.step));
+    io::write_png(path.string() + ".png", grid);
+    if (shown.dim() == 5 && shown.size(2) > 1) {
+      io::write_webp(path.string() + ".webp", shown_animation(shown), clip_fps(config_.data));
+    }
     log->add_samples(state_.step, grid);
   }
 
@@ -626,8 +703,16 @@ class Trainer::Impl {
   checkpoint::TrainingState state_;
   std::string config_yaml_;
   std::optional<ops::GpuTrace> trace_;
+  std::deque<std::vector<data::Batch>> samples_;  // of the steps to come
+  std::exception_ptr data_error_;                 // why there are no more
+  static constexpr int64_t kFirstRankVote = 2;
   comm::Work stop_question_;
   at::Tensor stop_votes_;  // int64 [1]
+  int64_t stop_vote_ = 0;  // the answer: the largest own_vote()
+  StepTimesExchange times_;
+  RankTimes ranks_;              // the last that came together; rank 0's
+  double last_data_wait_ = 0.0;  // seconds, at the end of the last step
+  int64_t last_waited_ = 0;      // nanoseconds of waiting for ranks, as well
   int64_t skipped_in_a_row_ = 0;
   std::deque<PendingStep> pending_;
   double last_finished_ = now();

@@ -3,8 +3,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/empty_like.h>
-#include <ATen/ops/full_like.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
@@ -24,21 +22,37 @@ TrainingStep::TrainingStep(diffusion::Denoiser& denoiser, Boosted& boosted,
       settings_(settings) {}
 TrainingStep::~TrainingStep() = default;
 
-TrainingStep::MicroLoss TrainingStep::micro_loss(const data::Batch& batch,
+MicroBatch TrainingStep::inputs_of(const data::Batch& batch, int64_t step) const {
+  MicroBatch inputs = micro_batch_of(batch, settings_.model);
+  if (settings_.frame_masks.sum() > 0.0) {
+    inputs.conditions.frame_mask = diffusion::draw_frame_masks(
+        settings_.frame_masks, settings_.model.frames, settings_.seed, step, batch.sample_index);
+  }
+  return inputs;
+}
+
+TrainingStep::MicroLoss TrainingStep::micro_loss(const MicroBatch& batch,
                                                  const ops::RandomStep& step) {
+  const models::ModelConfig& model = settings_.model;
   const at::Tensor x0 = data::to_float(batch.images, settings_.device);
-  at::Tensor labels = batch.labels.to(settings_.device, /*non_blocking=*/true);
+  diffusion::Conditions conditions = to_device(batch, settings_.device).conditions;
   if (settings_.label_dropout > 0.0) {
     const at::Tensor draw =
-        ops::random_uniform(labels.sizes(), batch.sample_index, settings_.seed, step,
+        ops::random_uniform({x0.size(0)}, batch.sample_index, settings_.seed, step,
                             RandomPurpose::kLabelDropout, settings_.device);
-    labels = at::where(draw < settings_.label_dropout, at::full_like(labels, settings_.null_class),
-                       labels);
+    drop_conditions(conditions, draw < settings_.label_dropout, model.num_classes);
+  }
+  if (const at::Tensor& mask = conditions.frame_mask; mask.defined()) {
+    conditions.given = at::where(mask.view({mask.size(0), 1, mask.size(1), 1, 1}), 0.0, x0);
   }
   const diffusion::NoisedBatch noised = diffusion::noise(
       objective_, x0, {.seed = settings_.seed, .step = step, .sample_index = batch.sample_index},
-      importance_);
-  const at::Tensor prediction = denoiser_.forward(noised.x_t, noised.t, {.labels = labels});
+      importance_,
+      {.size_shift = diffusion::size_shift(
+           objective_, static_cast<double>(model.height * model.compression),
+           static_cast<double>(model.width * model.compression), static_cast<double>(model.frames)),
+       .frame_mask = conditions.frame_mask});
+  const at::Tensor prediction = denoiser_.forward(noised.x_t, noised.t, conditions);
   return {.loss = diffusion::loss(objective_, prediction, noised, x0), .t = noised.t};
 }
 
@@ -52,21 +66,23 @@ at::Tensor TrainingStep::forward_backward(const std::vector<data::Batch>& micro_
     const Boosted::Pass pass{
         .first = &batch == &micro_batches.front(),
         .last = boosted_.parallel() == nullptr || &batch == &micro_batches.back()};
+    const MicroBatch inputs = inputs_of(batch, step);
     if (settings_.graphs) {
-      replay(batch, pass, step);
+      replay(inputs, pass, step);
     } else {
-      micro_step(batch, pass, static_cast<uint32_t>(step));
+      micro_step(inputs, pass, static_cast<uint32_t>(step));
     }
   }
   return boosted_.end_step();
 }
 
-void TrainingStep::micro_step(const data::Batch& batch, Boosted::Pass pass,
+void TrainingStep::micro_step(const MicroBatch& batch, Boosted::Pass pass,
                               const ops::RandomStep& step) {
   boosted_.begin_pass(pass);
   const MicroLoss micro = micro_loss(batch, step);
-  boosted_.end_pass(micro.loss.mean, static_cast<double>(batch.images.size(0)) /
-                                         static_cast<double>(settings_.global_batch));
+  boosted_.end_pass(micro.loss.mean,
+                    static_cast<double>(batch.images.size(0)) /
+                        static_cast<double>(settings_.global_batch * settings_.sequence_ranks));
   if (importance_ != nullptr) {
     seen_t_.push_back(micro.t);
     seen_loss_.push_back(micro.loss.per_sample);
@@ -75,15 +91,15 @@ void TrainingStep::micro_step(const data::Batch& batch, Boosted::Pass pass,
 
 /// A micro-batch's inputs at fixed addresses, and the graph that reads them.
 struct TrainingStep::Recorded {
-  data::Batch inputs;  // on the device
-  at::Tensor step;     // int64 [1]
+  MicroBatch inputs;  // on the device
+  at::Tensor step;    // int64 [1]
   ops::Graph graph;
   Boosted::Pass pass;
   int64_t last_step = -1;
   int64_t steps = 0;  // seen so far
 };
 
-TrainingStep::Recorded& TrainingStep::recorded_for(const data::Batch& batch, Boosted::Pass pass) {
+TrainingStep::Recorded& TrainingStep::recorded_for(const MicroBatch& batch, Boosted::Pass pass) {
   constexpr size_t kMaxGraphs = 8;
   for (auto entry = recorded_.begin(); entry != recorded_.end(); ++entry) {
     const at::Tensor& images = (*entry)->inputs.images;
@@ -98,23 +114,16 @@ TrainingStep::Recorded& TrainingStep::recorded_for(const data::Batch& batch, Boo
   }
   auto entry = std::make_unique<Recorded>();
   entry->pass = pass;
-  const auto like = [this](const at::Tensor& source) {
-    return at::empty_like(source, source.options().device(settings_.device).pinned_memory(false));
-  };
-  entry->inputs.images = like(batch.images);
-  entry->inputs.labels = like(batch.labels);
-  entry->inputs.sample_index = like(batch.sample_index);
+  entry->inputs = empty_like(batch, settings_.device);
   entry->step = at::zeros({1}, at::device(settings_.device).dtype(at::kLong));
   recorded_.push_front(std::move(entry));
   return *recorded_.front();
 }
 
-void TrainingStep::replay(const data::Batch& batch, Boosted::Pass pass, int64_t step) {
+void TrainingStep::replay(const MicroBatch& batch, Boosted::Pass pass, int64_t step) {
   constexpr int64_t kEagerSteps = 2;  // fp8 measures magnitudes, libraries choose their algorithms
   Recorded& recorded = recorded_for(batch, pass);
-  recorded.inputs.images.copy_(batch.images, /*non_blocking=*/true);
-  recorded.inputs.labels.copy_(batch.labels, /*non_blocking=*/true);
-  recorded.inputs.sample_index.copy_(batch.sample_index, /*non_blocking=*/true);
+  copy(batch, recorded.inputs);
   recorded.step.fill_(step);
   const auto work = [&] { micro_step(recorded.inputs, pass, ops::RandomStep(recorded.step)); };
   if (recorded.last_step != step) {
@@ -134,7 +143,7 @@ void TrainingStep::replay(const data::Batch& batch, Boosted::Pass pass, int64_t 
 void TrainingStep::forward_only(const std::vector<data::Batch>& micro_batches, int64_t step) {
   at::NoGradGuard no_grad;
   for (const data::Batch& batch : micro_batches) {
-    (void)micro_loss(batch, static_cast<uint32_t>(step));
+    (void)micro_loss(inputs_of(batch, step), static_cast<uint32_t>(step));
   }
 }
 

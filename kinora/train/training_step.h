@@ -9,9 +9,12 @@
 
 #include "kinora/data/batch.h"
 #include "kinora/diffusion/denoiser.h"
+#include "kinora/diffusion/frame_mask.h"
 #include "kinora/diffusion/importance.h"
 #include "kinora/diffusion/objective.h"
+#include "kinora/models/model_config.h"
 #include "kinora/train/booster.h"
+#include "kinora/train/micro_batch.h"
 
 namespace kinora::train {
 
@@ -19,8 +22,10 @@ namespace kinora::train {
 struct StepSettings {
   uint64_t seed = 0;
   double label_dropout = 0.0;
-  int64_t null_class = 0;
+  models::ModelConfig model = {};
+  diffusion::FrameMaskRatios frame_masks = {};
   int64_t global_batch = 1;
+  int64_t sequence_ranks = 1;  ///< that compute the same samples, see nn::Sequence
   at::Device device = at::kCPU;
   /// Record forward and backward of a micro-batch as a CUDA graph, one for each shape of input.
   bool graphs = false;
@@ -58,11 +63,13 @@ class TrainingStep {
     at::Tensor t;
   };
   struct Recorded;
-  [[nodiscard]] MicroLoss micro_loss(const data::Batch& batch, const ops::RandomStep& step);
+  /// What the model takes of a batch in this step, on the host.
+  [[nodiscard]] MicroBatch inputs_of(const data::Batch& batch, int64_t step) const;
+  [[nodiscard]] MicroLoss micro_loss(const MicroBatch& batch, const ops::RandomStep& step);
   /// Forward and backward of one micro-batch.
-  void micro_step(const data::Batch& batch, Boosted::Pass pass, const ops::RandomStep& step);
-  [[nodiscard]] Recorded& recorded_for(const data::Batch& batch, Boosted::Pass pass);
-  void replay(const data::Batch& batch, Boosted::Pass pass, int64_t step);
+  void micro_step(const MicroBatch& batch, Boosted::Pass pass, const ops::RandomStep& step);
+  [[nodiscard]] Recorded& recorded_for(const MicroBatch& batch, Boosted::Pass pass);
+  void replay(const MicroBatch& batch, Boosted::Pass pass, int64_t step);
 
   diffusion::Denoiser& denoiser_;
   Boosted& boosted_;

@@ -24,14 +24,13 @@ double validation_time(int64_t i, int64_t n, int64_t num_bands, double end) {
   return end * (static_cast<double>(band) + within) / static_cast<double>(num_bands);
 }
 
-Validation::Validation(const data::Source& held_out, int64_t height, int64_t width,
-                       int64_t num_bands, int64_t micro_batch, uint64_t seed)
+Validation::Validation(const data::Source& held_out, const data::SampleSize& size,
+                       const models::ModelConfig& model, int64_t num_bands, int64_t micro_batch,
+                       uint64_t seed)
     : num_bands_(num_bands), micro_batch_(micro_batch), seed_(seed) {
   std::vector<int64_t> indices(static_cast<size_t>(held_out.size()));
   std::iota(indices.begin(), indices.end(), 0);
-  const data::Batch batch = data::load_samples(held_out, indices, height, width);
-  images_ = batch.images;
-  labels_ = batch.labels;
+  samples_ = micro_batch_of(data::load_samples(held_out, indices, size), model);
 }
 
 at::Tensor Validation::errors(diffusion::Denoiser& denoiser, const diffusion::Objective& objective,
@@ -39,11 +38,12 @@ at::Tensor Validation::errors(diffusion::Denoiser& denoiser, const diffusion::Ob
   const bool discrete = std::holds_alternative<diffusion::Iddpm>(objective);
   at::Tensor t = at::empty({size}, at::kFloat);
   for (int64_t i = 0; i < size; ++i) {
-    const double time =
-        validation_time(first + i, images_.size(0), num_bands_, diffusion::time_end(objective));
+    const double time = validation_time(first + i, samples_.images.size(0), num_bands_,
+                                        diffusion::time_end(objective));
     t.mutable_data_ptr<float>()[i] = static_cast<float>(discrete ? std::floor(time) : time);
   }
-  const at::Tensor x0 = data::to_float(images_.narrow(0, first, size), device);
+  const MicroBatch samples = narrow(samples_, first, size);
+  const at::Tensor x0 = data::to_float(samples.images, device);
   const at::Tensor t_device = t.to(device);
   const diffusion::NoisedBatch batch =
       diffusion::noise_at(objective, x0, {.t = t_device, .weights = at::ones_like(t_device)},
@@ -53,19 +53,19 @@ at::Tensor Validation::errors(diffusion::Denoiser& denoiser, const diffusion::Ob
                            .noise = RandomPurpose::kValidation,
                            .timestep = RandomPurpose::kValidation});
   const at::Tensor prediction =
-      denoiser.forward(batch.x_t, batch.t, {.labels = labels_.narrow(0, first, size).to(device)});
+      denoiser.forward(batch.x_t, batch.t, to_device(samples, device).conditions);
   return diffusion::loss(objective, prediction, batch, x0).mse.to(at::kCPU);
 }
 
 ValidationLoss Validation::evaluate(diffusion::Denoiser& denoiser,
                                     const diffusion::Objective& objective, at::Device device,
-                                    const comm::Group& world) const {
+                                    const parallel::Mesh& mesh) const {
   at::NoGradGuard no_grad;
-  const int64_t n = images_.size(0);
+  const int64_t n = samples_.images.size(0);
   at::Tensor mse = at::zeros({n}, at::kFloat);
-  const int64_t round = micro_batch_ * world.size();
+  const int64_t round = micro_batch_ * mesh.data_ranks();
   for (int64_t start = 0; start < n; start += round) {
-    const int64_t first = start + micro_batch_ * world.rank();
+    const int64_t first = start + micro_batch_ * mesh.data_rank();
     if (first < n) {
       const int64_t size = std::min(micro_batch_, n - first);
       mse.narrow(0, first, size).copy_(errors(denoiser, objective, device, first, size));
@@ -74,7 +74,9 @@ ValidationLoss Validation::evaluate(diffusion::Denoiser& denoiser,
       (void)errors(denoiser, objective, device, 0, std::min(micro_batch_, n));
     }
   }
-  world.all_reduce(mse);  // each element is of one rank, and 0 of the others
+  // Each element is of one group, and 0 of the others.
+  mesh.world().all_reduce(mse);
+  mse.div_(static_cast<double>(mesh.shape().sequence));
   std::vector<double> sums(static_cast<size_t>(num_bands_), 0.0);
   std::vector<int64_t> counts(static_cast<size_t>(num_bands_), 0);
   for (int64_t i = 0; i < n; ++i) {

@@ -6,10 +6,13 @@
 #include <span>
 #include <vector>
 
-#include "kinora/comm/group.h"
+#include "kinora/data/batch.h"
 #include "kinora/data/source.h"
 #include "kinora/diffusion/denoiser.h"
 #include "kinora/diffusion/objective.h"
+#include "kinora/models/model_config.h"
+#include "kinora/parallel/mesh.h"
+#include "kinora/train/micro_batch.h"
 
 namespace kinora::train {
 
@@ -23,13 +26,15 @@ struct ValidationLoss {
 class Validation {
  public:
   /// Loads the samples now. `micro_batch`: how many are computed at once.
-  Validation(const data::Source& held_out, int64_t height, int64_t width, int64_t num_bands,
-             int64_t micro_batch, uint64_t seed);
+  Validation(const data::Source& held_out, const data::SampleSize& size,
+             const models::ModelConfig& model, int64_t num_bands, int64_t micro_batch,
+             uint64_t seed);
 
-  /// The ranks of `world` share the work; each calls it and gets the same.
+  /// The ranks share the work, each part of it done by a group that divides its samples; each rank
+  /// calls it and gets the same.
   [[nodiscard]] ValidationLoss evaluate(diffusion::Denoiser& denoiser,
                                         const diffusion::Objective& objective, at::Device device,
-                                        const comm::Group& world = {}) const;
+                                        const parallel::Mesh& mesh = {}) const;
 
  private:
   /// Of samples [first, first + size): mean squared errors, fp32 [size] on the CPU.
@@ -37,8 +42,7 @@ class Validation {
                                   const diffusion::Objective& objective, at::Device device,
                                   int64_t first, int64_t size) const;
 
-  at::Tensor images_;  // [n, C, H, W]: uint8 pixels or float32 latents
-  at::Tensor labels_;  // int64 [n]
+  MicroBatch samples_;  // all n
   int64_t num_bands_;
   int64_t micro_batch_;
   uint64_t seed_;

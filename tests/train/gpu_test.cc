@@ -32,7 +32,7 @@ void expect_fixture(const std::string& name, at::ScalarType type, double toleran
   const models::Fixture fixture(name);
   models::DiT model(fixture.config());
   optim::Arena arena(
-      model.named_parameters(), models::dit_buckets(model.config()),
+      model.named_parameters(), model.buckets(),
       {.device = at::kCUDA, .compute_type = type, .seed = 1, .train = true, .ema_decays = {0.9}});
   model.to_device(at::kCUDA);
   load_initial(fixture, model, arena);
@@ -91,7 +91,7 @@ TEST_F(GpuTest, InitialWeightsAreThoseOfTheCpu) {
   for (const at::Device device : {at::Device(at::kCPU), at::Device(at::kCUDA)}) {
     models::DiT model(fixture.config());
     const optim::Arena arena(
-        model.named_parameters(), models::dit_buckets(model.config()),
+        model.named_parameters(), model.buckets(),
         {.device = device, .compute_type = at::kFloat, .seed = 8, .train = true, .ema_decays = {}});
     for (const auto& [path, parameter] : model.named_parameters()) {
       values[device.is_cuda() ? 1 : 0][path] =

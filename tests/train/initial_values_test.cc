@@ -9,8 +9,8 @@
 namespace kinora::train {
 namespace {
 
-models::DiTConfig tiny() {
-  models::DiTConfig config;
+models::ModelConfig tiny() {
+  models::ModelConfig config;
   config.depth = 3;
   config.hidden = 32;
   config.heads = 2;
@@ -49,9 +49,9 @@ TEST(InitialValuesTest, DoNotDependOnBuckets) {
         one_each.begin(),
         {.name = "of " + path, .parameters = {path}, .fp32_island = parameter->fp32_island});
   }
-  const Made as_planned(models::dit_buckets(tiny()));
+  const Made as_planned(models::DiT(tiny()).buckets());
   const Made apart(one_each);
-  const Made other_seed(models::dit_buckets(tiny()), 4);
+  const Made other_seed(models::DiT(tiny()).buckets(), 4);
   for (const auto& [path, parameter] : model.named_parameters()) {
     EXPECT_TRUE(at::equal(value(as_planned, path), value(apart, path))) << path;
     if (parameter->init.kind != nn::Init::Kind::kZero) {
@@ -61,7 +61,7 @@ TEST(InitialValuesTest, DoNotDependOnBuckets) {
 }
 
 TEST(InitialValuesTest, ParametersOfOneShapeDiffer) {
-  const Made made(models::dit_buckets(tiny()));
+  const Made made(models::DiT(tiny()).buckets());
   EXPECT_FALSE(
       at::equal(value(made, "blocks.0.attn.qkv.weight"), value(made, "blocks.1.attn.qkv.weight")));
 }
@@ -69,7 +69,7 @@ TEST(InitialValuesTest, ParametersOfOneShapeDiffer) {
 // The original's initialize_weights: xavier_uniform for linears, zero biases, N(0, 0.02) for label
 // table and timestep MLP, zeros for modulation and the last layer.
 TEST(InitialValuesTest, AreThoseOfThePaper) {
-  const Made made(models::dit_buckets(tiny()));
+  const Made made(models::DiT(tiny()).buckets());
   models::DiT model(tiny());
   for (const auto& [path, parameter] : model.named_parameters()) {
     const at::Tensor values = value(made, path);

@@ -10,7 +10,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <map>
+#include <thread>
 
 #include "kinora/ops/random.h"
 #include "kinora/train/benchmark.h"
@@ -56,11 +58,41 @@ std::vector<data::Batch> batches_of(const RunConfig& config, const parallel::Mes
     data::Batch batch;
     batch.sample_index = at::arange(first, first + micro_batch, at::kLong);
     batch.labels = batch.sample_index.remainder(config.model.num_classes);
-    batch.images = ops::random_uniform({micro_batch, 4, 8, 8}, batch.sample_index, kSeed, 0,
-                                       RandomPurpose::kTest, at::kCPU);
+    const auto random = [&](std::vector<int64_t> shape, uint32_t number) {
+      shape.insert(shape.begin(), micro_batch);
+      return ops::random_uniform(shape, batch.sample_index, kSeed, number, RandomPurpose::kTest,
+                                 at::kCPU);
+    };
+    batch.images = random(config.model.sample_shape(), 0);
+    if (config.model.takes_text()) {
+      batch.text = random({config.model.text_tokens, config.model.text_channels}, 1);
+      batch.text_lengths = batch.sample_index.remainder(config.model.text_tokens) + 1;
+      batch.fps = at::full({micro_batch}, 8.0, at::kFloat);
+    }
     batches.push_back(std::move(batch));
   }
   return batches;
+}
+
+/// A video model whose 9 tokens a frame no even number of ranks divides.
+RunConfig tiny_video(models::Architecture architecture) {
+  RunConfig config = tiny();
+  config.model = {.architecture = architecture,
+                  .depth = 2,
+                  .hidden = 32,
+                  .heads = 4,
+                  .patch = 2,
+                  .in_channels = 4,
+                  .frames = 3,
+                  .height = 6,
+                  .width = 6,
+                  .time_scale = 1.0,
+                  .text_channels = 8,
+                  .text_tokens = 5};
+  config.model = models::resolved(config.model);
+  config.model.num_classes = 1;
+  config.frame_masks.image_head = 0.3;
+  return config;
 }
 
 /// What a few steps come to.
@@ -81,8 +113,9 @@ class TinyRun {
         step_(trainable.model(), trainable.boosted(), objective_, nullptr,
               {.seed = kSeed,
                .label_dropout = 0.3,
-               .null_class = config.model.num_classes,
+               .model = config.model,
                .global_batch = config.train.global_batch,
+               .sequence_ranks = mesh_.shape().sequence,
                .device = at::kCPU,
                .graphs = false}) {
     randomise_zeros(trainable.model().named_parameters(), trainable.arena());
@@ -224,6 +257,45 @@ TEST(HybridRanksTest, DividedTwiceOverEqualsOneRank) {
   });
 }
 
+TEST(SequenceRanksTest, DividedTokensEqualOneRank) {
+  comm::run_on_ranks(4, [](const comm::Group& world) {
+    using Scheme = parallel::SequenceScheme;
+    for (const auto architecture : {models::Architecture::kDit, models::Architecture::kStdit,
+                                    models::Architecture::kStdit3}) {
+      RunConfig config =
+          architecture == models::Architecture::kDit ? tiny() : tiny_video(architecture);
+      const Outcome want = outcome_of(config, {});
+      config.parallel.sp_size = 2;
+      for (const Scheme scheme :
+           {Scheme::kUlysses, Scheme::kFastSeq, Scheme::kDsp, Scheme::kRing, Scheme::kMegatron}) {
+        SCOPED_TRACE(config.model.name + ", " + std::string(parallel::to_string(scheme)));
+        config.parallel.sequence_scheme = scheme;
+        config.parallel.zero_stage = scheme == Scheme::kDsp ? 3 : 2;
+        config.train.micro_batch = 2;
+        expect_close(outcome_of(config, world), want, kRounding);
+      }
+      config.train.micro_batch = 0;
+    }
+  });
+}
+
+TEST(SequenceRanksTest, AllRanksInOneSequenceEqualOneRank) {
+  comm::run_on_ranks(4, [](const comm::Group& world) {
+    using Scheme = parallel::SequenceScheme;
+    RunConfig config = tiny_video(models::Architecture::kStdit2);
+    const Outcome want = outcome_of(config, {});
+    config.parallel.sp_size = 4;
+    for (const Scheme scheme : {Scheme::kAuto, Scheme::kUsp, Scheme::kNdRing}) {
+      for (const int stage : {0, 1}) {
+        SCOPED_TRACE(std::string(parallel::to_string(scheme)) + ", stage " + std::to_string(stage));
+        config.parallel.sequence_scheme = scheme;
+        config.parallel.zero_stage = stage;
+        expect_close(outcome_of(config, world), want, kRounding);
+      }
+    }
+  });
+}
+
 // Phi elements, padding included, of which `ring` lie in buckets of blocks and modulation.
 TEST(RanksTrafficTest, IsThatOfTheClosedForms) {
   comm::run_on_ranks(2, [](const comm::Group& world) {
@@ -267,6 +339,71 @@ TEST(RanksTrafficTest, IsThatOfTheClosedForms) {
         EXPECT_EQ(gathered, 4 * (phi - ring) + 8 * (slabs + 10 * block));
       }
       EXPECT_EQ(group.traffic(Operation::kBroadcast).calls, 0);
+    }
+  });
+}
+
+TEST(RanksBucketsTest, LargerOnesGiveTheSameBitsWithFewerCalls) {
+  comm::run_on_ranks(2, [](const comm::Group& world) {
+    using comm::Operation;
+    for (const Path path : {Path::kPlain, Path::kFast}) {
+      for (int stage = 0; stage <= 3; ++stage) {
+        SCOPED_TRACE("path " + std::to_string(static_cast<int>(path)) + ", stage " +
+                     std::to_string(stage));
+        RunConfig config = tiny();
+        config.path = path;
+        config.train.micro_batch = 2;  // two passes
+        config.train.recompute = "block:3";
+        config.optim.max_grad_norm = 0.0;  // the norm is summed in another order
+        config.parallel.zero_stage = stage;
+        const Outcome want = outcome_of(config, world);
+        config.parallel.bucket_mib = 1;  // more than the model has: the fewest that may be
+        const Outcome got = outcome_of(config, world);
+        EXPECT_EQ(got.losses, want.losses);
+        EXPECT_TRUE(at::equal(got.weights, want.weights));
+        EXPECT_TRUE(at::equal(got.averages, want.averages));
+
+        TinyRun run(config, world);
+        // Two slabs stay two, six blocks become four buckets; and two islands.
+        EXPECT_EQ(run.trainable.arena().buckets().size(), 8U);
+        Outcome outcome;
+        run.step(&outcome);
+        const comm::Group& group = run.trainable.boosted().parallel()->shard_group();
+        group.reset_traffic();
+        run.step(&outcome);
+        constexpr int64_t kScalars = 2;  // the loss, and the norm of slices
+        EXPECT_EQ(group.traffic(Operation::kAllReduce).calls, stage == 0 ? 8 + 1 : kScalars);
+        EXPECT_EQ(group.traffic(Operation::kReduceScatter).calls, stage == 0   ? 0
+                                                                  : stage == 1 ? 8
+                                                                               : 8 + 6);
+        if (stage < 3) {
+          EXPECT_EQ(group.traffic(Operation::kAllGather).calls, stage == 0 ? 0 : 8);
+        }
+      }
+    }
+  });
+}
+
+TEST(RanksTimesTest, WaitingIsCounted) {
+  comm::run_on_ranks(2, [](const comm::Group& world) {
+    RunConfig config = tiny();
+    config.parallel.zero_stage = 2;
+    TinyRun run(config, world);
+    Outcome outcome;
+    run.step(&outcome);
+    const parallel::DataParallel& ranks = *run.trainable.boosted().parallel();
+    const int64_t before = ranks.waited().item<int64_t>();
+    world.barrier();
+    constexpr std::chrono::milliseconds kLate(300);
+    if (world.rank() == 1) {
+      std::this_thread::sleep_for(kLate);
+    }
+    run.step(&outcome);
+    const std::chrono::nanoseconds waited(ranks.waited().item<int64_t>() - before);
+    if (world.rank() == 0) {
+      EXPECT_GE(waited, kLate / 2);
+    } else {
+      EXPECT_GT(waited.count(), 0);
     }
   });
 }

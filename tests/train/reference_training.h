@@ -46,7 +46,7 @@ inline Distances train_like_the_reference(at::Device device, at::ScalarType comp
   const auto training = nlohmann::json::parse(fixture.metadata("training"));
   models::DiT model(fixture.config());
   model.set_recompute(recomputed_blocks);
-  optim::Arena arena(model.named_parameters(), models::dit_buckets(model.config()),
+  optim::Arena arena(model.named_parameters(), model.buckets(),
                      {.device = device,
                       .compute_type = compute_type,
                       .seed = 1,

@@ -87,7 +87,7 @@ TEST(RunConfigTest, Recompute) {
 
 TEST(RunConfigTest, ModelTakesSizeAndClassesFromTheData) {
   const RunConfig config = parsed("model: {name: DiT-S/4}\ndata: {height: 32, width: 64}");
-  const models::DiTConfig model = resolved_model(config, 7);
+  const models::ModelConfig model = resolved_model(config, 7);
   EXPECT_EQ(model.height, 32);
   EXPECT_EQ(model.width, 64);
   EXPECT_EQ(model.num_classes, 7);
@@ -117,7 +117,7 @@ TEST(RunConfigTest, EveryRecipeParsesAndDescribesAModel) {
                                   .height = config.model.height,
                                   .width = config.model.width};
     }
-    const models::DiTConfig model = resolved_model(config, 1, latents);
+    const models::ModelConfig model = resolved_model(config, 1, latents);
     EXPECT_GT(models::forward_macs(model), 0.0) << entry.path();
     EXPECT_NO_THROW((void)parse_recompute(config.train.recompute, model.depth)) << entry.path();
     EXPECT_NO_THROW((void)pipelines::make_sampler(

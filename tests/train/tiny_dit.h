@@ -14,7 +14,7 @@ namespace kinora::train {
 struct TinyDit {
   TinyDit()
       : model(config()),
-        arena(model.named_parameters(), models::dit_buckets(config()),
+        arena(model.named_parameters(), model.buckets(),
               {.device = at::kCPU,
                .compute_type = at::kFloat,
                .seed = 5,
@@ -32,8 +32,8 @@ struct TinyDit {
     }
   }
 
-  static models::DiTConfig config() {
-    models::DiTConfig config;
+  static models::ModelConfig config() {
+    models::ModelConfig config;
     config.depth = 2;
     config.hidden = 16;
     config.heads = 2;

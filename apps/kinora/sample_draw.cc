@@ -1,0 +1,204 @@
+#include "apps/kinora/sample_draw.h"
+
+#include <algorithm>
+#include <fstream>
+
+#include "apps/kinora/sample_given.h"
+#include "kinora/core/error.h"
+#include "kinora/core/log.h"
+#include "kinora/core/progress.h"
+#include "kinora/core/text.h"
+#include "kinora/pipelines/class_to_image.h"
+#include "kinora/pipelines/clips.h"
+#include "kinora/train/prompts.h"
+#include "kinora/train/setup.h"
+#include "kinora/train/shown_samples.h"
+
+namespace kinora::apps {
+namespace {
+
+pipelines::DrawRequest draw_request(const SampleArguments& arguments,
+                                    const train::TrainedModel& trained, size_t default_count) {
+  return {.count = arguments.count > 0 ? arguments.count : static_cast<int64_t>(default_count),
+          .first_index = 0,
+          .batch = arguments.batch,
+          .seed = static_cast<uint64_t>(arguments.seed),
+          .graphs = trained.graphs};
+}
+
+Drawn draw_classes(const train::TrainedModel& trained, const SampleArguments& arguments) {
+  const models::ModelConfig& model = trained.config.model;
+  std::vector<int64_t> classes = arguments.classes;
+  if (classes.empty()) {
+    for (int64_t label = 0; label < std::min<int64_t>(model.num_classes, 64); ++label) {
+      classes.push_back(label);
+    }
+  }
+  const pipelines::DrawRequest request = draw_request(arguments, trained, classes.size());
+  Progress progress(request.count, "images");
+  Drawn drawn;
+  drawn.samples = pipelines::sample_classes(
+      *trained.model, train::sampler_of(trained.config, trained.objective),
+      trained.config.sample.sampling,
+      {.classes = classes,
+       .count = request.count,
+       .first_index = request.first_index,
+       .batch = request.batch,
+       .seed = request.seed,
+       .graphs = request.graphs},
+      model.sample_shape(), model.num_classes, trained.device,
+      [&progress](double done) { progress.update(static_cast<int64_t>(done)); });
+  progress.finish();
+  for (int64_t i = 0; i < request.count; ++i) {
+    drawn.asked.push_back(
+        {.caption = "", .label = classes[static_cast<size_t>(i) % classes.size()]});
+  }
+  return drawn;
+}
+
+/// The lines of a file that are not empty.
+std::vector<std::string> lines_of(const std::string& path) {
+  std::ifstream file(path);
+  KINORA_CHECK(file.good(), kIo, "[sample] cannot read ", path);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) {
+    if (!trim(line).empty()) {
+      lines.emplace_back(trim(line));
+    }
+  }
+  return lines;
+}
+
+/// What the samples are to show: as the command line says, or the texts of the run's data.
+train::Prompts prompts_for(const train::RunConfig& config, const SampleArguments& arguments) {
+  std::vector<std::string> captions = arguments.captions;
+  if (!arguments.captions_file.empty()) {
+    captions = lines_of(arguments.captions_file);
+  }
+  if (!captions.empty() || !arguments.captions_file.empty()) {
+    const data::DataConfig& data = config.data;
+    KINORA_CHECK(data.text == data::TextKind::kBuiltin, kConfig,
+                 "[sample] captions need data.text builtin, whose words this run did not learn. "
+                 "Hint: embed them as its texts were, and give --text-embeddings");
+    return train::prompts_of_words(captions, {.length = data.text_length,
+                                              .channels = data.text_channels,
+                                              .pooled_channels = data.text_channels});
+  }
+  if (!arguments.text_embeddings.empty()) {
+    return train::prompts_of_file(arguments.text_embeddings);
+  }
+  const train::RunData data = train::open_data(config.data);
+  return train::prompts_of_data(*data.train,
+                                arguments.count > 0 ? arguments.count : config.sample.count);
+}
+
+pipelines::ClipOptions clip_options(const models::ModelConfig& model,
+                                    const SampleArguments& arguments) {
+  pipelines::ClipOptions options{
+      .given = {}, .pieces = arguments.loop, .overlap = arguments.overlap};
+  if (arguments.loop > 1) {
+    check_takes_given(model);
+  }
+  if (!arguments.given.empty()) {
+    const auto layout =
+        arguments.frame_layout == "strip" ? data::FrameLayout::kStrip : data::FrameLayout::kImage;
+    options.given = read_given(arguments.given, layout, arguments.given_frames, model);
+  }
+  return options;
+}
+
+Drawn draw_texts(const train::TrainedModel& trained, const SampleArguments& arguments,
+                 const SampleJudge* judge) {
+  const train::RunConfig& config = trained.config;
+  const train::Prompts prompts = prompts_for(config, arguments);
+  const pipelines::DrawRequest request = draw_request(arguments, trained, prompts.all.size());
+  Drawn drawn;
+  for (int64_t i = 0; i < request.count; ++i) {
+    const train::Prompt& prompt = prompts.all[static_cast<size_t>(i) % prompts.all.size()];
+    drawn.asked.push_back({.caption = prompt.caption, .label = prompt.label});
+    if (judge != nullptr) {  // what it refuses is refused before anything is drawn
+      (void)judge->label_of(drawn.asked.back());
+    }
+  }
+  const auto conditions = train::conditions_of_prompts(
+      prompts, config.model, train::clip_fps(config.data), trained.device);
+  const diffusion::Sampler sampler = train::sampler_of(config, trained.objective);
+  const pipelines::SamplingConfig& sampling = config.sample.sampling;
+  const std::vector<int64_t> shape = config.model.sample_shape();
+  Progress progress(request.count, config.model.is_video() ? "clips" : "images");
+  const auto report = [&progress](double done) { progress.update(static_cast<int64_t>(done)); };
+  if (config.model.is_video()) {
+    const pipelines::ClipOptions options = clip_options(config.model, arguments);
+    const bool goes_on = options.given.frames.defined() || options.pieces > 1;
+    if (goes_on && config.frame_masks.sum() == 0.0) {
+      log_warn(
+          "[sample] this run was never given frames while it trained (frame_masks), so it may "
+          "not go on from them");
+    }
+    drawn.samples = pipelines::draw_clips(*trained.model, sampler, sampling, request, shape,
+                                          options, conditions, trained.device, report);
+  } else {
+    drawn.samples = pipelines::draw(*trained.model, sampler, sampling, request, shape, conditions,
+                                    trained.device, report);
+  }
+  progress.finish();
+  return drawn;
+}
+
+}  // namespace
+
+void check_options(const SampleArguments& arguments, const models::ModelConfig& model) {
+  const int64_t num_texts = static_cast<int64_t>(!arguments.captions.empty()) +
+                            static_cast<int64_t>(!arguments.captions_file.empty()) +
+                            static_cast<int64_t>(!arguments.text_embeddings.empty());
+  KINORA_CHECK(num_texts <= 1, kConfig,
+               "[sample] give only one of --captions, --captions-file and --text-embeddings");
+  KINORA_CHECK(model.takes_text() || num_texts == 0, kConfig,
+               "[sample] this model is conditioned on classes, not on texts. Hint: --classes");
+  KINORA_CHECK(!model.takes_text() || arguments.classes.empty(), kConfig,
+               "[sample] this model is conditioned on texts, not on classes. Hint: --captions");
+  const bool of_clips = arguments.fps > 0.0 || arguments.loop > 1 || !arguments.given.empty();
+  KINORA_CHECK(model.is_video() || !of_clips, kConfig,
+               "[sample] --fps, --loop and --given are for models of clips, and this one draws "
+               "images");
+}
+
+void adjust(train::RunConfig& config, const SampleArguments& arguments) {
+  pipelines::SamplingConfig& sampling = config.sample.sampling;
+  if (arguments.steps > 0) {
+    sampling.steps = arguments.steps;
+  }
+  if (arguments.guidance >= 0.0) {
+    sampling.guidance = arguments.guidance;
+  }
+  models::ModelConfig& model = config.model;
+  using models::Architecture;
+  const bool any_size =
+      model.architecture == Architecture::kStdit2 || model.architecture == Architecture::kStdit3;
+  const auto set = [&](const char* option, int64_t wanted, int64_t unit, int64_t patch,
+                       int64_t& value) {
+    if (wanted == 0) {
+      return;
+    }
+    KINORA_CHECK(any_size || wanted == value * unit, kConfig, "[sample] ", option, " must be ",
+                 value * unit, ", which this model was made for, got ", wanted,
+                 ". Hint: models of architecture stdit2 and stdit3 take any size");
+    KINORA_CHECK(wanted % (unit * patch) == 0, kConfig, "[sample] ", option,
+                 " must be a multiple of ", unit * patch, ", got ", wanted);
+    value = wanted / unit;
+  };
+  set("--frames", arguments.frames, model.frame_compression, model.patch_frames, model.frames);
+  set("--height", arguments.height, model.compression, model.patch, model.height);
+  set("--width", arguments.width, model.compression, model.patch, model.width);
+  if (arguments.fps > 0.0) {
+    config.data.fps = arguments.fps * static_cast<double>(config.data.frame_stride);
+  }
+}
+
+Drawn draw_samples(const train::TrainedModel& trained, const SampleArguments& arguments,
+                   const SampleJudge* judge) {
+  return trained.config.model.takes_text() ? draw_texts(trained, arguments, judge)
+                                           : draw_classes(trained, arguments);
+}
+
+}  // namespace kinora::apps

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "apps/kinora/sample_judge.h"
+#include "kinora/train/trained_model.h"
+
+namespace kinora::apps {
+
+/// The command line of `kinora sample`; 0 and empty: not given.
+struct SampleArguments {
+  std::string run;
+  std::string checkpoint;
+  std::string config;
+  std::vector<std::string> overrides;
+  std::string weights = "ema";
+
+  std::vector<int64_t> classes;
+  std::vector<std::string> captions;
+  std::string captions_file;
+  std::string text_embeddings;
+
+  int64_t count = 0;
+  int64_t batch = 64;
+  int64_t steps = 0;
+  double guidance = -1.0;  ///< below 0: not given
+  int64_t seed = 0;
+
+  int64_t frames = 0;
+  int64_t height = 0;  ///< in pixels, as width
+  int64_t width = 0;
+  double fps = 0.0;
+  std::string given;
+  std::string given_frames = "head";
+  std::string frame_layout = "image";
+  int64_t loop = 1;
+  int64_t overlap = 0;
+
+  std::string out = "samples";
+  std::string device = "auto";
+  std::string precision;
+  int64_t threads = 0;
+  bool deterministic = false;
+  bool judge = false;
+  bool json = false;
+};
+
+/// kConfig for options that are for another kind of model.
+void check_options(const SampleArguments& arguments, const models::ModelConfig& model);
+
+/// Puts into a run's configuration what the command line says of sampling, size and speed of clips.
+/// kConfig for a size that the model does not take.
+void adjust(train::RunConfig& config, const SampleArguments& arguments);
+
+/// Samples, and what each was asked to show.
+struct Drawn {
+  at::Tensor samples;  ///< float32 [B, C, H, W] or [B, C, T, H, W] on the CPU
+  std::vector<Asked> asked;
+};
+
+/// Draws with the run's configuration, adjusted. judge: null, or who has to know the classes that
+/// captions name. kConfig, kIo.
+[[nodiscard]] Drawn draw_samples(const train::TrainedModel& trained,
+                                 const SampleArguments& arguments, const SampleJudge* judge);
+
+}  // namespace kinora::apps

@@ -1,0 +1,150 @@
+#include "kinora/pipelines/clips.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include <charconv>
+#include <numeric>
+#include <set>
+
+#include "kinora/core/error.h"
+#include "kinora/core/text.h"
+
+namespace kinora::pipelines {
+namespace {
+
+// Between the noise of a clip's pieces: piece p of sample i has that of sample i + p *
+// kPieceStride.
+constexpr int64_t kPieceStride = int64_t{1} << 40;
+
+/// first, first + 1, ...
+std::vector<int64_t> run_of(int64_t first, int64_t count) {
+  std::vector<int64_t> numbers(static_cast<size_t>(count));
+  std::iota(numbers.begin(), numbers.end(), first);
+  return numbers;
+}
+
+std::vector<int64_t> parse_numbers(std::string_view text) {
+  std::vector<int64_t> numbers;
+  for (const std::string_view piece : split(text, ',')) {
+    const std::string_view digits = trim(piece);
+    int64_t number = 0;
+    const auto parsed = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+    KINORA_CHECK(parsed.ec == std::errc() && parsed.ptr == digits.data() + digits.size(), kConfig,
+                 "[sample] given frames must be head, tail, head_tail or numbers such as 0,1,7, "
+                 "got ",
+                 text);
+    numbers.push_back(number);
+  }
+  return numbers;
+}
+
+/// Clips of the given frames alone: [B, C, K, H, W] -> given [B, C, T, H, W] and its mask [B, T].
+void give(const at::Tensor& frames, const std::vector<int64_t>& places, int64_t num_frames,
+          at::Device device, diffusion::Conditions& conditions) {
+  std::vector<int64_t> shape = frames.sizes().vec();
+  shape[2] = num_frames;
+  const at::Tensor index = at::tensor(places, at::kLong);
+  conditions.given =
+      at::zeros(shape, frames.options()).index_copy_(2, index, frames.contiguous()).to(device);
+  conditions.frame_mask =
+      at::ones({shape[0], num_frames}, at::kBool).index_fill_(1, index, 0).to(device);
+}
+
+void check(const ClipOptions& options, at::IntArrayRef sample_shape) {
+  KINORA_CHECK(sample_shape.size() == 4, kShape,
+               "[sample] clips must have shape [C, T, H, W], got ", sample_shape);
+  const int64_t num_frames = sample_shape[1];
+  KINORA_CHECK(options.pieces >= 1, kConfig, "[sample] a clip must have at least one piece, got ",
+               options.pieces);
+  KINORA_CHECK(options.pieces == 1 || (options.overlap >= 1 && options.overlap < num_frames),
+               kConfig, "[sample] the overlap of pieces must lie in 1 to ", num_frames - 1,
+               ", one less than the frames that the model draws, got ", options.overlap);
+  if (const at::Tensor& frames = options.given.frames; frames.defined()) {
+    const auto count = static_cast<int64_t>(options.given.places.size());
+    KINORA_CHECK(frames.sizes() ==
+                     at::IntArrayRef({sample_shape[0], count, sample_shape[2], sample_shape[3]}),
+                 kShape, "[sample] ", count, " given frames of clips ", sample_shape,
+                 " must have shape [", sample_shape[0], ", ", count, ", ", sample_shape[2], ", ",
+                 sample_shape[3], "], got ", frames.sizes());
+  }
+}
+
+}  // namespace
+
+std::vector<int64_t> frame_places(std::string_view where, int64_t count, int64_t num_frames) {
+  KINORA_CHECK(count >= 1 && count < num_frames, kConfig, "[sample] of a clip of ", num_frames,
+               " frames 1 to ", num_frames - 1, " can be given, got ", count);
+  if (where == "head") {
+    return run_of(0, count);
+  }
+  if (where == "tail") {
+    return run_of(num_frames - count, count);
+  }
+  if (where == "head_tail") {
+    const int64_t last = count / 2;
+    std::vector<int64_t> places = run_of(0, count - last);
+    for (const int64_t place : run_of(num_frames - last, last)) {
+      places.push_back(place);
+    }
+    return places;
+  }
+  std::vector<int64_t> places = parse_numbers(where);
+  for (const int64_t place : places) {
+    KINORA_CHECK(place >= 0 && place < num_frames, kConfig,
+                 "[sample] given frames must lie in 0 to ", num_frames - 1, ", got ", place);
+  }
+  const auto num_places = static_cast<int64_t>(places.size());
+  KINORA_CHECK(std::set<int64_t>(places.begin(), places.end()).size() == places.size(), kConfig,
+               "[sample] given frames must be different, got ", where);
+  KINORA_CHECK(num_places == count, kConfig, "[sample] there are ", count,
+               count == 1 ? " given frame" : " given frames", " for ", num_places,
+               num_places == 1 ? " place: " : " places: ", where);
+  return places;
+}
+
+at::Tensor draw_clips(
+    diffusion::Denoiser& denoiser, const diffusion::Sampler& sampler, const SamplingConfig& config,
+    const DrawRequest& request, at::IntArrayRef sample_shape, const ClipOptions& options,
+    const std::function<DrawConditions(int64_t first, int64_t size)>& conditions_of,
+    at::Device device, const std::function<void(double)>& progress) {
+  check(options, sample_shape);
+  const int64_t num_frames = sample_shape[1];
+  at::Tensor given;  // [count, C, K, H, W]
+  std::vector<int64_t> places = options.given.places;
+  if (options.given.frames.defined()) {
+    given = options.given.frames.unsqueeze(0).expand({request.count, -1, -1, -1, -1});
+  }
+  at::Tensor clips;
+  for (int64_t piece = 0; piece < options.pieces; ++piece) {
+    DrawRequest of_piece = request;
+    of_piece.first_index += piece * kPieceStride;
+    const auto conditions_of_piece = [&](int64_t first, int64_t size) {
+      const int64_t sample = first - piece * kPieceStride;
+      DrawConditions result = conditions_of(sample, size);
+      if (given.defined()) {
+        give(given.narrow(0, sample - request.first_index, size), places, num_frames, device,
+             result.conditions);
+      }
+      return result;
+    };
+    const auto report = [&](double done) {
+      if (progress) {
+        progress((static_cast<double>(piece * request.count) + done) /
+                 static_cast<double>(options.pieces));
+      }
+    };
+    const at::Tensor drawn = draw(denoiser, sampler, config, of_piece, sample_shape,
+                                  conditions_of_piece, device, report);
+    const int64_t overlap = options.overlap;
+    clips =
+        piece == 0 ? drawn : at::cat({clips, drawn.narrow(2, overlap, num_frames - overlap)}, 2);
+    given = drawn.narrow(2, num_frames - overlap, overlap);
+    places = run_of(0, overlap);
+  }
+  return clips;
+}
+
+}  // namespace kinora::pipelines

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <string_view>
+#include <vector>
+
+#include "kinora/diffusion/denoiser.h"
+#include "kinora/diffusion/sampler.h"
+#include "kinora/pipelines/draw.h"
+#include "kinora/pipelines/sampling_config.h"
+
+namespace kinora::pipelines {
+
+/// Frames of a clip that are given, not drawn.
+struct GivenFrames {
+  at::Tensor frames{};            ///< float32 [C, K, H, W]; undefined: none
+  std::vector<int64_t> places{};  ///< K frames of the clip: its frame places[k] is frame k
+};
+
+/// Where `count` given frames lie in a clip: `where` is "head" (the first ones), "tail" (the last
+/// ones), "head_tail" (half of them, rounded up, first and the rest last), or their numbers from 0,
+/// "0,1,7". kConfig unless there are `count` different frames of the clip, and one left to draw.
+[[nodiscard]] std::vector<int64_t> frame_places(std::string_view where, int64_t count,
+                                                int64_t num_frames);
+
+/// How clips are drawn.
+struct ClipOptions {
+  GivenFrames given{};  ///< of every clip, of its first piece
+  /// A clip is so many pieces of the model's length, drawn one behind the other; each is given the
+  /// last `overlap` frames of the one before as its first ones (Open-Sora's loop extension).
+  int64_t pieces = 1;
+  int64_t overlap = 0;
+};
+
+/// Draws clips: float32 [count, C, L, H, W] on the CPU with L = pieces (T - overlap) + overlap, for
+/// sample_shape [C, T, H, W]. The conditions are those of all pieces; the rest is as in draw().
+/// kConfig where pieces and overlap do not fit; kShape for given frames of another shape.
+[[nodiscard]] at::Tensor draw_clips(
+    diffusion::Denoiser& denoiser, const diffusion::Sampler& sampler, const SamplingConfig& config,
+    const DrawRequest& request, at::IntArrayRef sample_shape, const ClipOptions& options,
+    const std::function<DrawConditions(int64_t first, int64_t size)>& conditions_of,
+    at::Device device, const std::function<void(double)>& progress = {});
+
+}  // namespace kinora::pipelines

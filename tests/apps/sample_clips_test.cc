@@ -1,0 +1,274 @@
+// kinora sample of clips from captions.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "kinora/data/moving_shapes.h"
+#include "kinora/io/animation.h"
+#include "kinora/io/file.h"
+#include "kinora/io/image.h"
+#include "kinora/io/image_grid.h"
+#include "tests/apps/run_folder.h"
+
+namespace kinora::apps {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+constexpr int kUsage = 2;
+constexpr int kIo = 4;
+constexpr int64_t kFrames = 4;
+
+const Arguments kClips = {"data.source=moving_shapes", "data.frames=4",
+                          "data.text=builtin",         "data.text_channels=16",
+                          "data.text_length=8",        "model.text_channels=16",
+                          "model.text_tokens=8",       "model.learn_sigma=false",
+                          "objective.kind=flow",       "frame_masks.image_head=0.3"};
+
+Arguments joined(Arguments left, const Arguments& right) {
+  left.insert(left.end(), right.begin(), right.end());
+  return left;
+}
+
+io::Image read_image(const fs::path& path) {
+  return io::decode_image(io::read_file(path, 1 << 20), path.string());
+}
+
+/// The frames of a clip that `kinora sample` wrote.
+std::vector<io::Image> frames_in(const fs::path& folder) {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  std::vector<io::Image> frames;
+  frames.reserve(files.size());
+  for (const fs::path& file : files) {
+    frames.push_back(read_image(file));
+  }
+  return frames;
+}
+
+/// A clip of the generated set.
+std::vector<io::Image> generated_clip() {
+  const data::MovingScene scene = data::moving_scene(7, 3);
+  std::vector<io::Image> frames(kFrames);
+  for (int64_t i = 0; i < kFrames; ++i) {
+    data::render(data::scene_at(scene, static_cast<float>(i) / (kFrames - 1)), 16, 16,
+                 frames[static_cast<size_t>(i)]);
+  }
+  return frames;
+}
+
+class SampleClipsTest : public RunTest {
+ protected:
+  /// A run of a tiny model of clips, once for each architecture that a test asks for.
+  void train_clips(const std::string& architecture, const Arguments& more = {}) const {
+    train_well(run_dir("run"),
+               joined(joined(kClips, {"model.architecture=" + architecture, "train.steps=3",
+                                      "train.global_batch=4", "train.self_test=false"}),
+                      more));
+  }
+
+  Outcome sample(const std::string& out, const Arguments& more) const {
+    return run_kinora(
+        joined({"sample", "--run", run_dir("run").string(), "--out", (folder() / out).string(),
+                "--threads", "1", "--device", "cpu", "--steps", "2"},
+               more),
+        folder());
+  }
+
+  Outcome sample_well(const std::string& out, const Arguments& more) const {
+    Outcome outcome = sample(out, more);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return outcome;
+  }
+
+  /// A file of the test's folder.
+  std::string path(const std::string& name) const { return (folder() / name).string(); }
+
+  std::vector<io::Image> clip(const std::string& out, const std::string& name) const {
+    return frames_in(folder() / out / name);
+  }
+};
+
+void expect_same(const io::Image& left, const io::Image& right) {
+  EXPECT_EQ(left.height, right.height);
+  EXPECT_EQ(left.width, right.width);
+  EXPECT_TRUE(left.pixels == right.pixels) << "pixels differ";
+}
+
+void expect_other(const io::Image& left, const io::Image& right) {
+  EXPECT_TRUE(left.pixels != right.pixels) << "pixels are the same";
+}
+
+TEST_F(SampleClipsTest, CaptionsGivenFramesLoopAndJudge) {
+  train_clips("stdit", {"train.steps=8", "lr.value=1e-2", "ema.decays=[0.1]", "sample.every=8",
+                        "sample.count=4", "sample.steps=2"});
+  EXPECT_TRUE(fs::exists(run_dir("run") / "samples/step-8.png"));
+  EXPECT_THAT(read_text(run_dir("run") / "samples/step-8.webp"), HasSubstr("ANIM"));
+
+  // Two captions in turn: three clips, each as frames and
+  // animation.
+  write_text(folder() / "captions.txt",
+             "a red circle moving to the left\n\na blue cross moving up\n");
+  const Outcome by_file =
+      sample_well("file", {"--captions-file", path("captions.txt"), "--count", "3"});
+  EXPECT_THAT(by_file.out, HasSubstr("3 clips in"));
+  sample_well("words", {"--captions", "A red circle, moving to the left!", "a blue cross moving up",
+                        "--count", "3"});
+  for (const char* name : {"clip-00000", "clip-00001", "clip-00002"}) {
+    const std::vector<io::Image> frames = clip("file", name);
+    ASSERT_EQ(frames.size(), static_cast<size_t>(kFrames));
+    EXPECT_EQ(frames[0].height, 16);
+    EXPECT_EQ(frames[0].width, 16);
+    const std::string webp = read_text(folder() / "file" / (std::string(name) + ".webp"));
+    EXPECT_THAT(webp, HasSubstr("ANIM"));
+    EXPECT_TRUE(webp == read_text(folder() / "words" / (std::string(name) + ".webp")))
+        << "case and punctuation must not count";
+  }
+  const io::Image grid = read_image(folder() / "file/grid.png");
+  EXPECT_EQ(grid.height, 3 * (16 + 2) + 2);
+  EXPECT_EQ(grid.width, kFrames * 16 + 4);
+  sample_well("other", {"--captions", "a green square moving down", "--guidance", "9"});
+  expect_other(clip("file", "clip-00000")[0], clip("other", "clip-00000")[0]);
+
+  // A strip whose frames stay as they are, in the places asked for.
+  const std::vector<io::Image> reference = generated_clip();
+  io::write_png(folder() / "strip.png",
+                io::make_grid(std::span(reference).first(2), {.rows = 1, .padding = 0}));
+  const Arguments caption = {"--captions", "a red circle moving to the left"};
+  sample_well("given", joined(caption, {"--given", path("strip.png"), "--frame-layout", "strip",
+                                        "--given-frames", "3,0", "--count", "2"}));
+  for (const char* name : {"clip-00000", "clip-00001"}) {
+    const std::vector<io::Image> frames = clip("given", name);
+    expect_same(frames[3], reference[0]);
+    expect_same(frames[0], reference[1]);
+    expect_other(frames[1], reference[0]);
+  }
+  // A folder of frames at the head; then a single image at the tail.
+  io::write_frames(folder() / "frames", std::span(reference).first(2));
+  sample_well("head", joined(caption, {"--given", path("frames")}));
+  const std::vector<io::Image> head = clip("head", "clip-00000");
+  expect_same(head[0], reference[0]);
+  expect_same(head[1], reference[1]);
+  io::write_png(folder() / "one.png", reference[2]);
+  sample_well("tail", joined(caption, {"--given", path("one.png"), "--given-frames", "tail"}));
+  expect_same(clip("tail", "clip-00000")[3], reference[2]);
+
+  // A longer clip begins as the short one.
+  sample_well("loop", joined(caption, {"--loop", "3", "--overlap", "2"}));
+  sample_well("short", caption);
+  const std::vector<io::Image> loop = clip("loop", "clip-00000");
+  const std::vector<io::Image> piece = clip("short", "clip-00000");
+  ASSERT_EQ(loop.size(), static_cast<size_t>(3 * (kFrames - 2) + 2));
+  for (size_t i = 0; i < piece.size(); ++i) {
+    expect_same(loop[i], piece[i]);
+  }
+
+  const Outcome judged = sample_well("judge", joined(caption, {"--judge", "--json"}));
+  const auto json = nlohmann::json::parse(judged.out);
+  EXPECT_EQ(json.at("samples"), 1);
+  EXPECT_EQ(json.at("judge").at("right"), 0) << "eight steps teach nothing";
+  EXPECT_EQ(json.at("judge").at("share"), 0.0);
+  // Without captions: those of the run's first clips.
+  const Outcome own = sample_well("own", {"--count", "5", "--judge"});
+  EXPECT_THAT(own.out, HasSubstr("5 clips in"));
+  EXPECT_THAT(own.out, HasSubstr("judged 0/5 right"));
+}
+
+// With the weights that come with the repository.
+TEST_F(SampleClipsTest, JudgeCountsWhatIsRight) {
+  const auto judged = [&](const Arguments& more) {
+    const Outcome outcome =
+        run_kinora(joined({"sample", "--checkpoint",
+                           (fs::path(KINORA_SOURCE_DIR) / "weights/shapes.safetensors").string(),
+                           "--out", path("judged"), "--device", "cpu", "--judge", "--json"},
+                          more),
+                   folder());
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return nlohmann::json::parse(outcome.out).at("judge");
+  };
+  const auto right = judged({"--count", "16"});
+  EXPECT_GE(right.at("right"), 14);
+  EXPECT_EQ(right.at("each").size(), 16U);
+  EXPECT_DOUBLE_EQ(right.at("share"), right.at("right").get<double>() / 16.0);
+  EXPECT_LE(judged({"--count", "16", "--steps", "1", "--guidance", "0"}).at("right"), 4);
+}
+
+TEST_F(SampleClipsTest, ModelsOfAnySizeDrawOtherSizes) {
+  train_clips("stdit3");
+  const Arguments caption = {"--captions", "a red circle moving to the left"};
+  sample_well("sized",
+              joined(caption, {"--frames", "6", "--height", "24", "--width", "32", "--fps", "4"}));
+  const std::vector<io::Image> frames = clip("sized", "clip-00000");
+  ASSERT_EQ(frames.size(), 6U);
+  EXPECT_EQ(frames[0].height, 24);
+  EXPECT_EQ(frames[0].width, 32);
+  sample_well("slow", joined(caption, {"--fps", "1"}));
+  sample_well("fast", joined(caption, {"--fps", "60"}));
+  EXPECT_NE(read_text(folder() / "slow/clip-00000.webp"),
+            read_text(folder() / "fast/clip-00000.webp"));
+  const Outcome odd = sample("odd", joined(caption, {"--height", "18"}));
+  EXPECT_EQ(odd.exit_code, kUsage);
+  EXPECT_THAT(odd.err, HasSubstr("--height must be a multiple of 4, got 18"));
+  sample_well("image", joined(caption, {"--frames", "1"}));
+  EXPECT_TRUE(fs::exists(folder() / "image/image-00000.png"));
+}
+
+TEST_F(SampleClipsTest, BadRequestsAreRefused) {
+  train_clips("stdit");
+  io::write_frames(folder() / "frames", generated_clip());
+  struct Bad {
+    Arguments arguments;
+    int exit_code;
+    std::string message;
+  };
+  const Arguments caption = {"--captions", "a red circle moving up"};
+  const std::vector<Bad> requests = {
+      {{"--classes", "0"}, kUsage, "conditioned on texts"},
+      {{"--captions", "..."}, kUsage, "must have a word"},
+      {{"--captions", "a", "--text-embeddings", "b"}, kUsage, "only one of --captions"},
+      {{"--captions-file", path("nowhere.txt")}, kIo, "nowhere.txt"},
+      {{"--text-embeddings", path("nowhere.safetensors")}, kIo, "nowhere.safetensors"},
+      {joined(caption, {"--frames", "8"}), kUsage, "--frames must be 4"},
+      {joined(caption, {"--width", "32"}), kUsage, "--width must be 16"},
+      {joined(caption, {"--given", path("nowhere.png")}), kIo, "nowhere.png"},
+      {joined(caption, {"--given", path("frames")}), kUsage, "1 to 3 can be given, got 4"},
+      {joined(caption, {"--given", path("frames/frame_0000.png"), "--given-frames", "4"}), kUsage,
+       "0 to 3, got 4"},
+      {joined(caption, {"--given", path("frames/frame_0000.png"), "--given-frames", "middle"}),
+       kUsage, "middle"},
+      {joined(caption, {"--loop", "2"}), kUsage, "1 to 3"},
+      {joined(caption, {"--loop", "0"}), kUsage, "--loop"},
+      {joined(caption, {"--overlap", "1"}), kUsage, "--loop"},
+      {joined(caption, {"--given-frames", "0"}), kUsage, "--given"},
+      {{"--captions", "a tree", "--judge"}, kUsage, "a tree"},
+  };
+  for (const Bad& request : requests) {
+    const Outcome outcome = sample("bad", request.arguments);
+    EXPECT_EQ(outcome.exit_code, request.exit_code) << request.message << "\n" << outcome.err;
+    EXPECT_THAT(outcome.err + outcome.out, HasSubstr(request.message));
+  }
+}
+
+TEST_F(SampleClipsTest, ModelsOfImagesAndOfOneTimeTakeNoClips) {
+  train_well(run_dir("run"));
+  for (const Arguments& arguments :
+       std::vector<Arguments>{{"--captions", "a"}, {"--loop", "2"}, {"--fps", "8"}}) {
+    EXPECT_EQ(sample("bad", arguments).exit_code, kUsage) << arguments.front();
+  }
+  fs::remove_all(run_dir("run"));
+  train_clips("vdit", {"frame_masks.image_head=0"});
+  sample_well("free", {"--captions", "a red circle moving up"});
+  const Outcome looped =
+      sample("bad", {"--captions", "a red circle moving up", "--loop", "2", "--overlap", "1"});
+  EXPECT_EQ(looped.exit_code, kUsage);
+  EXPECT_THAT(looped.err, HasSubstr("stdit2 and stdit3 only"));
+}
+
+}  // namespace
+}  // namespace kinora::apps

@@ -1,0 +1,137 @@
+#include "kinora/pipelines/clips.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/tensor.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/error_of.h"
+
+namespace kinora::pipelines {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr int64_t kFrames = 6;
+
+/// A flow of constant velocity, the label, so that a frame is its noise minus the label.
+class LabelFlow : public diffusion::Denoiser {
+ public:
+  at::Tensor forward(const at::Tensor& x_t, const at::Tensor& /*t*/,
+                     const diffusion::Conditions& conditions) override {
+    if (conditions.frame_mask.defined()) {
+      masks.push_back(conditions.frame_mask);
+    }
+    return x_t * 0.0 + conditions.labels.view({-1, 1, 1, 1, 1});
+  }
+  std::vector<at::Tensor> masks;
+};
+
+/// Sample i has label i.
+DrawConditions label_of(int64_t first, int64_t size) {
+  return {.conditions = {.labels = at::arange(first, first + size, at::kLong)}, .null = {}};
+}
+
+at::Tensor drawn(const ClipOptions& options, int64_t count = 3, int64_t batch = 2,
+                 LabelFlow* flow = nullptr, std::vector<double>* progress = nullptr) {
+  LabelFlow own;
+  const SamplingConfig config{.steps = 2, .guidance = 1.0};
+  return draw_clips(flow != nullptr ? *flow : own, make_sampler(config, diffusion::RectifiedFlow()),
+                    config, {.count = count, .batch = batch, .seed = 3}, {3, kFrames, 2, 4},
+                    options, label_of, at::kCPU, [progress](double done) {
+                      if (progress != nullptr) {
+                        progress->push_back(done);
+                      }
+                    });
+}
+
+TEST(FramePlacesTest, NamedAndNumbered) {
+  EXPECT_THAT(frame_places("head", 2, kFrames), ElementsAre(0, 1));
+  EXPECT_THAT(frame_places("tail", 2, kFrames), ElementsAre(4, 5));
+  EXPECT_THAT(frame_places("head_tail", 2, kFrames), ElementsAre(0, 5));
+  EXPECT_THAT(frame_places("head_tail", 3, kFrames), ElementsAre(0, 1, 5));
+  EXPECT_THAT(frame_places("head_tail", 1, kFrames), ElementsAre(0));
+  EXPECT_THAT(frame_places("5, 0,2", 3, kFrames), ElementsAre(5, 0, 2));
+}
+
+TEST(FramePlacesTest, WrongOnesAreNamed) {
+  const auto refusal = [](const char* where, int64_t count) {
+    return error_of(ErrorKind::kConfig, [&] { return frame_places(where, count, kFrames); });
+  };
+  EXPECT_THAT(refusal("middle", 1), HasSubstr("middle"));
+  EXPECT_THAT(refusal("0,", 2), HasSubstr("numbers such as"));
+  EXPECT_THAT(refusal("6", 1), HasSubstr("0 to 5, got 6"));
+  EXPECT_THAT(refusal("-1", 1), HasSubstr("got -1"));
+  EXPECT_THAT(refusal("1,1", 2), HasSubstr("different"));
+  EXPECT_THAT(refusal("0,1", 1), HasSubstr("1 given frame for 2 places: 0,1"));
+  EXPECT_THAT(refusal("head", 6), HasSubstr("1 to 5 can be given, got 6"));
+}
+
+TEST(DrawClipsTest, GivenFramesComeOutAsTheyAreAndTheOthersAsWithout) {
+  const at::Tensor frames = at::randn({3, 2, 2, 4});
+  LabelFlow flow;
+  const at::Tensor clips = drawn({.given = {.frames = frames, .places = {4, 1}}}, 3, 2, &flow);
+  const at::Tensor free = drawn({});
+  EXPECT_EQ(clips.sizes(), (at::IntArrayRef{3, 3, kFrames, 2, 4}));
+  for (int64_t i = 0; i < 3; ++i) {
+    EXPECT_TRUE(at::equal(clips[i].select(1, 4), frames.select(1, 0)));
+    EXPECT_TRUE(at::equal(clips[i].select(1, 1), frames.select(1, 1)));
+    for (const int64_t frame : {0, 2, 3, 5}) {
+      EXPECT_TRUE(at::equal(clips[i].select(1, frame), free[i].select(1, frame))) << frame;
+    }
+  }
+  ASSERT_FALSE(flow.masks.empty());
+  EXPECT_TRUE(
+      at::equal(flow.masks.front()[0].to(at::kLong), at::tensor({1, 0, 1, 1, 0, 1}).to(at::kLong)));
+}
+
+TEST(DrawClipsTest, PiecesGoOnFromTheOneBefore) {
+  LabelFlow flow;
+  const at::Tensor whole = drawn({.pieces = 3, .overlap = 2}, 3, 2, &flow);
+  EXPECT_EQ(whole.sizes(), (at::IntArrayRef{3, 3, 3 * (kFrames - 2) + 2, 2, 4}));
+  EXPECT_TRUE(at::equal(whole.narrow(2, 0, kFrames), drawn({})));
+  // Conditions are those of the clip in every piece, and noise is fresh in each: noise - label.
+  const at::Tensor second = whole.narrow(2, kFrames, 4);
+  const at::Tensor third = whole.narrow(2, kFrames + 4, 4);
+  EXPECT_FALSE(at::allclose(second, third));
+  EXPECT_FALSE(at::allclose(second, whole.narrow(2, 2, 4)));
+  const at::Tensor label = at::arange(3, at::kFloat);
+  EXPECT_TRUE(at::allclose((second + label.view({3, 1, 1, 1, 1})).mean({1, 2, 3, 4}),
+                           at::full({3}, 0.0), 0.0, 0.5));
+  ASSERT_FALSE(flow.masks.empty());
+  EXPECT_TRUE(
+      at::equal(flow.masks.back()[0].to(at::kLong), at::tensor({0, 0, 1, 1, 1, 1}).to(at::kLong)));
+}
+
+TEST(DrawClipsTest, BatchesChangeNothingAndProgressCountsClips) {
+  const ClipOptions options{
+      .given = {.frames = at::randn({3, 1, 2, 4}), .places = {0}}, .pieces = 2, .overlap = 1};
+  std::vector<double> progress;
+  const at::Tensor expected = drawn(options, 4, 4, nullptr, &progress);
+  EXPECT_THAT(progress, ElementsAre(1.0, 2.0, 3.0, 4.0));
+  for (const int64_t batch : {1, 3}) {
+    EXPECT_TRUE(at::equal(drawn(options, 4, batch), expected)) << batch;
+  }
+  EXPECT_TRUE(at::equal(drawn(options, 2, 2), expected.narrow(0, 0, 2)));
+}
+
+TEST(DrawClipsTest, WrongOptionsAreRefused) {
+  const auto refusal = [](ErrorKind kind, const ClipOptions& options) {
+    return error_of(kind, [&] { return drawn(options); });
+  };
+  EXPECT_THAT(refusal(ErrorKind::kConfig, {.pieces = 2, .overlap = 0}), HasSubstr("1 to 5"));
+  EXPECT_THAT(refusal(ErrorKind::kConfig, {.pieces = 2, .overlap = 6}), HasSubstr("got 6"));
+  EXPECT_THAT(refusal(ErrorKind::kConfig, {.pieces = 0}), HasSubstr("got 0"));
+  EXPECT_THAT(
+      refusal(ErrorKind::kShape, {.given = {.frames = at::full({3, 2, 2, 4}, 0.0), .places = {0}}}),
+      HasSubstr("[3, 1, 2, 4]"));
+}
+
+}  // namespace
+}  // namespace kinora::pipelines
