@@ -19,7 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools" / "reference"))
 import dit  # noqa: E402
 
-CONFIG = dit.DiTConfig(height=4, width=6, in_channels=4, patch=2, hidden=4, depth=1, heads=2,
+CONFIG = dit.ModelConfig(height=4, width=6, in_channels=4, patch=2, hidden=4, depth=1, heads=2,
                        num_classes=3)
 
 
