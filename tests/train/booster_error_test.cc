@@ -35,7 +35,7 @@ TEST(BoosterErrorTest, PluginsThatCannotBeHad) {
   EXPECT_THAT(refusal(options), HasSubstr("must be 0 to 3"));
   options = fp32();
   options.plugin_config.tp_size = 2;
-  EXPECT_THAT(refusal(options), HasSubstr("(tp_size) must be 1, got 1, 1 and 2"));
+  EXPECT_THAT(refusal(options), HasSubstr("(tp_size) must be 1, got 1 and 2"));
 }
 
 TEST(BoosterErrorTest, WhatATorchModuleCannotDo) {

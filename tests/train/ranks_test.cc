@@ -79,7 +79,7 @@ RunConfig tiny_video(models::Architecture architecture) {
   RunConfig config = tiny();
   config.model = {.architecture = architecture,
                   .depth = 2,
-                  .hidden = 32,
+                  .hidden = 48,
                   .heads = 4,
                   .patch = 2,
                   .in_channels = 4,
@@ -285,7 +285,7 @@ TEST(SequenceRanksTest, AllRanksInOneSequenceEqualOneRank) {
     RunConfig config = tiny_video(models::Architecture::kStdit2);
     const Outcome want = outcome_of(config, {});
     config.parallel.sp_size = 4;
-    for (const Scheme scheme : {Scheme::kAuto, Scheme::kUsp, Scheme::kNdRing}) {
+    for (const Scheme scheme : {Scheme::kAuto, Scheme::kUsp, Scheme::kRing}) {
       for (const int stage : {0, 1}) {
         SCOPED_TRACE(std::string(parallel::to_string(scheme)) + ", stage " + std::to_string(stage));
         config.parallel.sequence_scheme = scheme;
