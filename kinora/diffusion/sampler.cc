@@ -245,7 +245,7 @@ at::Tensor RecordedSampler::sample(at::IntArrayRef shape, const Conditions& cond
   Guidance guidance = guidance_;
   if (recorded_ == nullptr || recorded_->shape != shape.vec()) {
     guidance.null = null;
-    const at::Tensor x =
+    at::Tensor x =
         run(denoiser_, sampler_, shape, conditions, guidance, {seed_, sample_index}, times_, {});
     recorded_ = std::make_unique<Recorded>();
     recorded_->shape = shape.vec();
