@@ -14,6 +14,7 @@ void Model::use_sequence(std::shared_ptr<const nn::Sequence> sequence) {
   sequence_ = std::move(sequence);
 }
 
+// NOLINTNEXTLINE(performance-unnecessary-value-param): models that have one keep them
 void Model::use_fast_path(std::shared_ptr<ops::BlockKernels> kernels, ops::Recompute /*level*/) {
   KINORA_CHECK(kernels == nullptr, kConfig, "[model] ", config_.name, " has no fast path yet");
 }
