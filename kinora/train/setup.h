@@ -48,8 +48,8 @@ std::shared_ptr<ops::BlockKernels> set_path(models::Model& model, const RunConfi
 [[nodiscard]] bool own_optimizer(ops::Switch wanted, at::Device device);
 
 /// How the ranks along the mesh's sequence axis divide the tokens of a sample; measures the links
-/// between them where parallel.sequence_scheme leaves it open. All ranks call it. kConfig where no
-/// scheme is possible.
+/// between them, also for a given parallel.sequence_scheme, whose groups can have several shapes.
+/// All ranks call it. kConfig where no scheme is possible.
 [[nodiscard]] parallel::SequencePlan sequence_plan(const RunConfig& config,
                                                    const parallel::Mesh& mesh, at::Device device);
 
