@@ -26,13 +26,13 @@ at::Tensor ShardedSequence::enter(const at::Tensor& tokens) const {
 }
 
 at::Tensor ShardedSequence::leave(const at::Tensor& part, int64_t tokens_a_frame) const {
-  return comm::all_gather(group_, part, 2).narrow(2, 0, tokens_a_frame);
+  return first_of(comm::all_gather(group_, part, 2), 2, tokens_a_frame);
 }
 
 at::Tensor ShardedSequence::cleared(const at::Tensor& part, int64_t tokens_a_frame) const {
   const int64_t length = part.size(2);
   const int64_t own = std::clamp<int64_t>(tokens_a_frame - group_.rank() * length, 0, length);
-  return filled_up(part.narrow(2, 0, own), length);
+  return filled_up(first_of(part, 2, own), length);
 }
 
 at::Tensor ShardedSequence::own_angles(const at::Tensor& rotary, int64_t num_frames,
@@ -82,9 +82,9 @@ at::Tensor ShardedSequence::window_attention(const nn::SelfAttention& attention,
       rotary.defined() ? rotary.index_select(0, places.in_window).unflatten(0, {frames, tokens})
                        : rotary;  // [T, S, D]
   const at::Tensor packed =
-      comm::all_to_all(group_, project(attention, cleared(x, tokens), tokens, angles), /*split=*/4,
-                       /*joined=*/2)
-          .narrow(2, 0, tokens)
+      first_of(comm::all_to_all(group_, project(attention, cleared(x, tokens), tokens, angles),
+                                /*split=*/4, /*joined=*/2),
+               2, tokens)
           .flatten(1, 2);  // [B, T S, 3, H', D]
   std::vector<int64_t> shape = packed.sizes().vec();
   shape[1] = places.num_windows * places.window_tokens;

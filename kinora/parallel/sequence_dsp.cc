@@ -6,6 +6,7 @@
 
 #include "kinora/comm/differentiable.h"
 #include "kinora/core/error.h"
+#include "kinora/parallel/spans.h"
 
 // Shapes: s tokens a frame here, P ranks, F = ceil(B T / P) frames a rank.
 
@@ -21,8 +22,10 @@ at::Tensor DspSequence::attend(const nn::SelfAttention& attention, const at::Ten
   const int64_t num_frames = x.size(0) * frames;
   const int64_t own_frames = (num_frames + group().size() - 1) / group().size();
   const int64_t missing = own_frames * group().size() - num_frames;
-  const at::Tensor parts = at::constant_pad_nd(
-      x.to(attention.qkv.weight.value.scalar_type()).flatten(0, 1), {0, 0, 0, 0, 0, missing});
+  at::Tensor parts = x.to(attention.qkv.weight.value.scalar_type()).flatten(0, 1);
+  if (missing > 0) {
+    parts = at::constant_pad_nd(parts, {0, 0, 0, 0, 0, missing});
+  }
   const at::Tensor whole =
       comm::all_to_all(group(), parts, /*split=*/0, /*joined=*/1);  // [F, P s, C]
 
@@ -33,10 +36,10 @@ at::Tensor DspSequence::attend(const nn::SelfAttention& attention, const at::Ten
                                  .remainder_(rotary.size(0));
     angles = rotary.index_select(0, frame).expand({own_frames, tokens_a_frame, -1});
   }
-  const at::Tensor out = attention.forward(whole.narrow(1, 0, tokens_a_frame), angles);
-  const at::Tensor filled = at::constant_pad_nd(out, {0, 0, 0, whole.size(1) - tokens_a_frame});
-  return comm::all_to_all(group(), filled, /*split=*/1, /*joined=*/0)  // [P F, s, C]
-      .narrow(0, 0, num_frames)
+  const at::Tensor out = attention.forward(first_of(whole, 1, tokens_a_frame), angles);
+  const at::Tensor filled = filled_up(out.unsqueeze(1), whole.size(1)).squeeze(1);
+  return first_of(comm::all_to_all(group(), filled, /*split=*/1, /*joined=*/0), 0,  // [P F, s, C]
+                  num_frames)
       .unflatten(0, {-1, frames});
 }
 

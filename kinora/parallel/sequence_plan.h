@@ -38,6 +38,10 @@ struct SequencePlan {
   std::string reason = {};  ///< a line for the start of a run
 
   [[nodiscard]] int64_t ranks() const { return all_to_all * ring_inside * ring_across; }
+  /// How many of the three have more than one rank: so many groups communicate.
+  [[nodiscard]] int64_t num_levels() const {
+    return (all_to_all > 1 ? 1 : 0) + (ring_inside > 1 ? 1 : 0) + (ring_across > 1 ? 1 : 0);
+  }
 };
 
 /// What a plan depends on. A layer is what has one self-attention for each of `spans` and as many

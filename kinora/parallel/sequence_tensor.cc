@@ -49,10 +49,10 @@ at::Tensor gather_and_attend(const comm::Group& group, const nn::SelfAttention& 
                     part_of(attention.qkv.bias, of_heads));  // [P, R, 3 H' D]
   const int64_t frames = x.size(1);
   const at::Tensor packed =
-      gathered.view({group.size(), x.size(0), frames, x.size(2), -1})
-          .permute({1, 2, 0, 3, 4})
-          .flatten(2, 3)
-          .narrow(2, 0, tokens_a_frame)
+      first_of(gathered.view({group.size(), x.size(0), frames, x.size(2), -1})
+                   .permute({1, 2, 0, 3, 4})
+                   .flatten(2, 3),
+               2, tokens_a_frame)
           .unflatten(3, {3, attention.num_heads / group.size(), -1});  // [B, T, S, 3, H', D]
   const at::Tensor ready = from_span(
       attention.norm_and_rotate(by_span(packed, span),

@@ -75,4 +75,8 @@ at::Tensor filled_up(const at::Tensor& tokens, int64_t length) {
   return at::constant_pad_nd(tokens, padding);
 }
 
+at::Tensor first_of(const at::Tensor& x, int64_t dim, int64_t count) {
+  return x.size(dim) == count ? x : x.narrow(dim, 0, count);
+}
+
 }  // namespace kinora::parallel

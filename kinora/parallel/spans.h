@@ -32,6 +32,10 @@ struct WindowPlaces {
 [[nodiscard]] WindowPlaces window_places(const nn::Windows& windows, int64_t num_frames,
                                          const at::Device& device);
 
+/// The first `count` along a dim. All of them are `x` itself: narrow() would cost its backward a
+/// tensor of zeros and a copy.
+[[nodiscard]] at::Tensor first_of(const at::Tensor& x, int64_t dim, int64_t count);
+
 /// `tokens` with zeros behind its tokens (dim 2), `length` in all.
 [[nodiscard]] at::Tensor filled_up(const at::Tensor& tokens, int64_t length);
 

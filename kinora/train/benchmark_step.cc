@@ -82,7 +82,7 @@ StepBenchmark benchmark_step(RunConfig config, const StepBenchmarkOptions& optio
   StepBenchmark result;
   result.device = ops::describe(device);
   result.fast_path = kernels != nullptr;
-  result.graphs = use_graphs(config, kernels) && trainable.boosted().can_be_recorded();
+  result.graphs = use_graphs(config, kernels) && trainable.can_be_recorded();
   TrainingStep step_runner(trainable.model(), trainable.boosted(), objective, nullptr,
                            {.seed = kSeed,
                             .label_dropout = config.train.label_dropout,

@@ -89,10 +89,9 @@ class Boosted {
   /// Brings what forward reads up to date, for use outside of passes. All ranks call it.
   void refresh();
 
-  /// Whether passes may be recorded in CUDA graphs: not with what ranks of several hosts
-  /// or of one sequence exchange.
+  /// Whether passes may be recorded in CUDA graphs: not with what ranks of several hosts exchange.
   [[nodiscard]] bool can_be_recorded() const {
-    return parallel_ == nullptr || (parallel_->can_be_recorded() && mesh_.shape().sequence == 1);
+    return parallel_ == nullptr || parallel_->can_be_recorded();
   }
   /// What the ranks are to each other: "4 ranks, each with its own samples; ZeRO-2 among 4:
   /// master, moments, averages and gradients are divided, in 9 buckets". Empty alone.

@@ -69,10 +69,15 @@ Trainable::Trainable(const RunConfig& config, const parallel::Mesh& mesh, at::De
   if (const comm::Group& group = mesh.group(parallel::Axis::kSequence); group.size() > 1) {
     const parallel::SequencePlan plan = sequence_plan(config, mesh, device);
     model_->use_sequence(parallel::make_sequence(plan, group));
+    has_one_communicator_ = plan.num_levels() == 1 && group.size() == mesh.world().size();
     if (mesh.world().rank() == 0) {
       log_info("[train] ", plan.reason);
     }
   }
+}
+
+bool Trainable::can_be_recorded() const {
+  return has_one_communicator_ && boosted_.can_be_recorded();
 }
 
 }  // namespace kinora::train

@@ -21,6 +21,10 @@ class Trainable {
   /// Null: the plain path.
   [[nodiscard]] ops::BlockKernels* kernels() const { return kernels_.get(); }
   [[nodiscard]] Boosted& boosted() { return boosted_; }
+  /// Whether passes may be recorded in CUDA graphs: Boosted::can_be_recorded(), and all that ranks
+  /// exchange goes through one communicator. Replays start the kernels of several in another order
+  /// on each rank, so that they wait for each other forever (comm::Torus).
+  [[nodiscard]] bool can_be_recorded() const;
 
   [[nodiscard]] optim::Arena& arena() const { return boosted_.arena(); }
   [[nodiscard]] optim::AdamW& optimizer() const { return boosted_.optimizer(); }
@@ -29,6 +33,7 @@ class Trainable {
   std::unique_ptr<models::Model> model_;
   std::shared_ptr<ops::BlockKernels> kernels_;
   Boosted boosted_;
+  bool has_one_communicator_ = true;
 };
 
 }  // namespace kinora::train

@@ -97,15 +97,15 @@ class Trainer::Impl {
     step_runner_ = std::make_unique<TrainingStep>(
         trainable_->model(), trainable_->boosted(), objective_,
         importance_ ? &*importance_ : nullptr,
-        StepSettings{.seed = static_cast<uint64_t>(config_.train.seed),
-                     .label_dropout = config_.train.label_dropout,
-                     .model = config_.model,
-                     .frame_masks = config_.frame_masks,
-                     .global_batch = config_.train.global_batch,
-                     .sequence_ranks = mesh_.shape().sequence,
-                     .device = device_,
-                     .graphs = use_graphs(config_, trainable_->kernels()) &&
-                               trainable_->boosted().can_be_recorded()});
+        StepSettings{
+            .seed = static_cast<uint64_t>(config_.train.seed),
+            .label_dropout = config_.train.label_dropout,
+            .model = config_.model,
+            .frame_masks = config_.frame_masks,
+            .global_batch = config_.train.global_batch,
+            .sequence_ranks = mesh_.shape().sequence,
+            .device = device_,
+            .graphs = use_graphs(config_, trainable_->kernels()) && trainable_->can_be_recorded()});
     if (config_.validation.every > 0) {
       validation_ = std::make_unique<Validation>(
           *data_.validation, data::sample_size(config_.data), config_.model,
@@ -417,9 +417,11 @@ class Trainer::Impl {
              " parameters, on ", ops::describe(device_));
     log_info("[train] kernels: ",
              kernel_summary(config_, trainable_->kernels(), micro_batch_, device_));
-    if (!trainable_->boosted().can_be_recorded()) {
-      log_info("[train] no CUDA graphs: the ranks divide ",
-               mesh_.shape().sequence > 1 ? "sequences" : "the state across several hosts");
+    if (!trainable_->can_be_recorded()) {
+      log_info("[train] no CUDA graphs: ",
+               trainable_->boosted().can_be_recorded()
+                   ? "a sequence is divided among not all ranks, or in more than one way"
+                   : "the ranks divide the state across several hosts");
     }
     if (const std::string ranks = trainable_->boosted().describe_ranks(); !ranks.empty()) {
       log_info("[train] ", ranks);

@@ -1,4 +1,5 @@
-// Several GPUs, through NCCL: every stage trains as one GPU does with the same global batch.
+// Several GPUs, through NCCL: every stage, and every way to divide sequences, trains as one GPU
+// does with the same global batch.
 
 #include <gtest/gtest.h>
 
@@ -80,6 +81,55 @@ INSTANTIATE_TEST_SUITE_P(
              5e-3},
         Case{"bf16_reduced_in_bf16", {"train.precision=bf16", "parallel.reduce_type=bf16"}, 1e-2}),
     testing::PrintToStringParamName());
+
+class SequenceMultiGpuTest : public RunTest, public testing::WithParamInterface<std::string> {
+ protected:
+  [[nodiscard]] std::vector<double> losses(const std::string& run, Arguments more) const {
+    const Arguments clips = {"train.device=cuda",
+                             "train.precision=bf16",
+                             "train.steps=12",
+                             "optim.eps=1e-3",
+                             "train.self_test=false",
+                             "model.architecture=stdit",
+                             "model.text_channels=16",
+                             "model.text_tokens=8",
+                             "data.source=moving_shapes",
+                             "data.frames=4",
+                             "data.fps=8",
+                             "data.text=builtin",
+                             "data.text_length=8",
+                             "data.text_channels=16",
+                             "model.heads=2",
+                             "model.hidden=32"};
+    more.insert(more.end(), clips.begin(), clips.end());
+    train_well(run_dir(run), more);
+    std::vector<double> result;
+    for (const LogLine& line : read_log(run_dir(run))) {
+      result.push_back(line.at("loss"));
+    }
+    return result;
+  }
+};
+
+// In a CUDA graph from the third step on.
+TEST_P(SequenceMultiGpuTest, EqualsOneGpu) {
+  const int64_t gpus = cuda_available() ? cuda_device_count() : 0;
+  if (gpus < 2) {
+    GTEST_SKIP() << "there are " << gpus << " GPUs, and it needs two";
+  }
+  const std::vector<double> want = losses("one", {});
+  const std::vector<double> got = losses(
+      "two", {"parallel.sequence=2", "parallel.sequence_scheme=" + GetParam(), "--ranks", "2"});
+  ASSERT_EQ(want.size(), 12U);
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < want.size(); ++i) {
+    EXPECT_NEAR(got[i], want[i], 5e-3 * std::abs(want[i])) << "step " << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Schemes, SequenceMultiGpuTest,
+                         testing::Values("dsp", "ulysses", "fastseq", "ring", "megatron"),
+                         [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace kinora::apps
