@@ -4,10 +4,11 @@
 
 #include <algorithm>
 #include <charconv>
-#include <iterator>
 #include <unordered_map>
 
 #include "kinora/checkpoint/agreement.h"
+#include "kinora/checkpoint/arrays_file.h"
+#include "kinora/checkpoint/buffers.h"
 #include "kinora/checkpoint/fp8_file.h"
 #include "kinora/checkpoint/manifest.h"
 #include "kinora/checkpoint/shards.h"
@@ -84,12 +85,14 @@ void add_targets(const RoleReader& reader, const std::unordered_map<std::string,
 std::vector<Shard> shards_to_read(const Manifest& manifest, const fs::path& checkpoint,
                                   const std::vector<optim::Role>& roles) {
   std::vector<Shard> shards;
+  const auto add = [&shards](const std::vector<Shard>& more) {
+    shards.insert(shards.end(), more.begin(), more.end());
+  };
   for (const optim::Role role : roles) {
-    const std::vector<Shard> parts = shards_of(manifest, checkpoint, optim::to_string(role));
-    shards.insert(shards.end(), parts.begin(), parts.end());
+    add(shards_of(manifest, checkpoint, optim::to_string(role)));
   }
-  std::copy_if(manifest.shards.begin(), manifest.shards.end(), std::back_inserter(shards),
-               [](const Shard& shard) { return shard.role == kFp8Role; });
+  add(arrays_shards(manifest, kFp8Role));
+  add(arrays_shards(manifest, kBuffersRole));
   return shards;
 }
 
@@ -160,6 +163,7 @@ TrainingState load(const fs::path& checkpoint, optim::Arena& arena, const comm::
   });
   in_agreement(world, [&] {
     manifest.state.fp8 = read_fp8(manifest, checkpoint);
+    manifest.state.buffers = read_arrays(manifest, checkpoint, kBuffersRole);
     for (const optim::Role role : roles) {
       readers.emplace_back(checkpoint, manifest, optim::to_string(role));
     }
@@ -178,14 +182,18 @@ TrainingState load(const fs::path& checkpoint, optim::Arena& arena, const comm::
   return manifest.state;
 }
 
-void load_for_sampling(const fs::path& checkpoint, std::optional<size_t> ema, optim::Arena& arena) {
+void load_for_sampling(const fs::path& checkpoint, std::optional<size_t> ema, nn::Module& model,
+                       optim::Arena& arena) {
   const Manifest manifest = read_manifest(checkpoint);
   const auto saved = find_slots(manifest, checkpoint, arena);
   const optim::Role role = ema ? optim::Role::average(*ema) : optim::Role::master();
-  const std::vector<Shard> shards = shards_of(manifest, checkpoint, optim::to_string(role));
+  std::vector<Shard> shards = shards_of(manifest, checkpoint, optim::to_string(role));
+  const std::vector<Shard> buffers = arrays_shards(manifest, kBuffersRole);
+  shards.insert(shards.end(), buffers.begin(), buffers.end());
   Staging staging(arena.options().device);
   check_sizes(checkpoint, shards);
   check_content(checkpoint, shards, {}, staging);
+  restore_buffers(read_arrays(manifest, checkpoint, kBuffersRole), model);
   const RoleReader reader(checkpoint, manifest, optim::to_string(role));
   std::vector<ReadTarget> targets;
   add_targets(reader, saved, arena, optim::Role::compute(), targets);

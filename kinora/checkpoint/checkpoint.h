@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kinora/comm/group.h"
+#include "kinora/nn/module.h"
 #include "kinora/ops/fp8_state.h"
 #include "kinora/optim/adamw.h"
 #include "kinora/optim/arena.h"
@@ -29,6 +30,9 @@ struct PinnedChoices {
   bool operator==(const PinnedChoices&) const = default;
 };
 
+/// Small tensors on the CPU, by name.
+using Arrays = std::map<std::string, at::Tensor>;
+
 /// Everything of a run besides the arena's arrays.
 struct TrainingState {
   int64_t step = 0;      ///< optimizer updates done, skipped ones included
@@ -42,6 +46,8 @@ struct TrainingState {
   std::optional<PinnedChoices> pinned;
   /// Of fp8; nothing likewise, and nothing from load_state(): it lies in a file of its own.
   std::optional<ops::Fp8State> fp8;
+  /// Of the model (buffers.h), the same on all ranks; likewise in a file of their own.
+  Arrays buffers;
 };
 
 /// "step-1000" in `folder`.
@@ -70,10 +76,10 @@ std::filesystem::path save(const std::filesystem::path& folder, const optim::Are
 [[nodiscard]] TrainingState load(const std::filesystem::path& checkpoint, optim::Arena& arena,
                                  const comm::Group& world = {});
 
-/// Reads the weights alone into an arena that only samples: averages number `ema`, or with nothing
-/// the raw ones.
+/// Reads the weights alone into an arena that only samples, averages number `ema`, or with nothing
+/// the raw ones, and buffers into the model.
 void load_for_sampling(const std::filesystem::path& checkpoint, std::optional<size_t> ema,
-                       optim::Arena& arena);
+                       nn::Module& model, optim::Arena& arena);
 
 /// kIo, saying how much is missing, unless `folder` has room for `bytes` of arrays and what goes
 /// with them.

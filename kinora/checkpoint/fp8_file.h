@@ -10,7 +10,7 @@
 namespace kinora::checkpoint {
 
 /// Writes it into `folder`. kIo.
-[[nodiscard]] Shard write_fp8(const std::filesystem::path& folder, ops::Fp8State state);
+[[nodiscard]] Shard write_fp8(const std::filesystem::path& folder, const ops::Fp8State& state);
 
 /// Reads it; nothing if the checkpoint has none. Sizes and checksums were compared. kIo for arrays
 /// that are no scales.

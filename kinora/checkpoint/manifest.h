@@ -14,8 +14,9 @@ namespace kinora::checkpoint {
 inline constexpr int64_t kManifestVersion = 2;
 inline constexpr const char* kManifestName = "manifest.json";
 
-/// The role of the file with TrainingState::fp8.
+/// The roles of the files with TrainingState::fp8 and buffers.
 inline constexpr const char* kFp8Role = "fp8";
+inline constexpr const char* kBuffersRole = "buffers";
 
 /// What a rank writes of every bucket: of `count` equal parts number `index`.
 struct Part {
@@ -23,10 +24,10 @@ struct Part {
   int64_t count = 1;
 };
 
-/// A file of a checkpoint: a part of all buckets in one role, or the scales of fp8.
+/// A file of a checkpoint: a part of all buckets in one role, the scales of fp8, or buffers.
 struct Shard {
   std::string file;
-  std::string role;  ///< as optim::to_string, or kFp8Role
+  std::string role;  ///< as optim::to_string, or one of the above
   Part part;
   int64_t num_bytes = 0;
   /// io::Checksum of each chunk of the file; the last chunk may be shorter.
@@ -40,7 +41,7 @@ struct Shard {
 
 /// What manifest.json says.
 struct Manifest {
-  TrainingState state;  ///< without fp8
+  TrainingState state;  ///< without fp8 and buffers
   /// Names, sizes and slots only.
   std::vector<optim::Bucket> buckets;
   std::vector<Shard> shards;

@@ -8,6 +8,8 @@
 #include <sstream>
 #include <variant>
 
+#include "kinora/checkpoint/arrays_file.h"
+#include "kinora/checkpoint/buffers.h"
 #include "kinora/checkpoint/manifest.h"
 #include "kinora/checkpoint/shards.h"
 #include "kinora/checkpoint/staging.h"
@@ -49,7 +51,8 @@ struct LateTensor {
 };
 using Tensors = std::map<std::string, LateTensor>;
 
-Tensors buffers_of(nn::Module& model) {
+/// The model's buffers; its parameters are to follow.
+Tensors with_buffers(nn::Module& model) {
   Tensors tensors;
   for (const auto& [name, buffer] : model.named_buffers()) {
     tensors[name] = {buffer->sizes().vec(), [values = *buffer] { return values; }};
@@ -203,7 +206,7 @@ void load_weights(const WeightsFile& file, nn::Module& model, optim::Arena& aren
 
 void save_weights(const std::filesystem::path& path, nn::Module& model, const optim::Arena& arena,
                   optim::Role role, at::ScalarType type, const std::string& config) {
-  Tensors tensors = buffers_of(model);
+  Tensors tensors = with_buffers(model);
   for (const auto& [name, parameter] : model.named_parameters()) {
     tensors[name] = {parameter->shape,
                      [&arena, role, path = name] { return arena.export_parameter(path, role); }};
@@ -220,12 +223,15 @@ void save_weights(const std::filesystem::path& path, nn::Module& model, const op
 void convert_checkpoint(const std::filesystem::path& checkpoint, const std::filesystem::path& path,
                         nn::Module& model, optim::Role role, at::ScalarType type) {
   const Manifest manifest = read_manifest(checkpoint);
-  const std::vector<Shard> shards = shards_of(manifest, checkpoint, optim::to_string(role));
+  std::vector<Shard> shards = shards_of(manifest, checkpoint, optim::to_string(role));
+  const std::vector<Shard> buffers = arrays_shards(manifest, kBuffersRole);
+  shards.insert(shards.end(), buffers.begin(), buffers.end());
   Staging staging(at::kCPU);
   check_sizes(checkpoint, shards);
   check_content(checkpoint, shards, {}, staging);
+  restore_buffers(read_arrays(manifest, checkpoint, kBuffersRole), model);
   const RoleReader reader(checkpoint, manifest, optim::to_string(role));
-  Tensors tensors = buffers_of(model);
+  Tensors tensors = with_buffers(model);
   for (size_t b = 0; b < manifest.buckets.size(); ++b) {
     for (const optim::Slot& slot : manifest.buckets[b].slots) {
       const int64_t numel = c10::multiply_integers(slot.shape);

@@ -58,7 +58,8 @@ void save_weights(const std::filesystem::path& path, nn::Module& model, const op
                   optim::Role role, at::ScalarType type, const std::string& config);
 
 /// The same of a checkpoint: the same bytes, with memory for one tensor. Of `model` only the
-/// buffers are used, which checkpoints do not hold. Checksums are compared first. kIo.
+/// buffers are used, after the checkpoint's have been read into them. Checksums are compared first.
+/// kIo.
 void convert_checkpoint(const std::filesystem::path& checkpoint, const std::filesystem::path& path,
                         nn::Module& model, optim::Role role, at::ScalarType type);
 

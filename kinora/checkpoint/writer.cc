@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kinora/checkpoint/agreement.h"
+#include "kinora/checkpoint/arrays_file.h"
 #include "kinora/checkpoint/fp8_file.h"
 #include "kinora/checkpoint/manifest.h"
 #include "kinora/core/error.h"
@@ -70,7 +71,7 @@ struct Writer::Impl {
   [[nodiscard]] bool leads() const { return group.rank() == 0; }
 
   void run(Job job);
-  [[nodiscard]] std::string prepare(int64_t step) const;
+  [[nodiscard]] std::string prepare(const TrainingState& state) const;
   [[nodiscard]] std::string write(const fs::path& unfinished, Job& job);
   void commit(const fs::path& unfinished, const Job& job,
               const std::vector<std::string>& shards) const;
@@ -85,17 +86,22 @@ struct Writer::Impl {
 };
 
 /// The name of the folder to write into; none if there is nothing to do.
-std::string Writer::Impl::prepare(int64_t step) const {
-  if (fs::exists(step_folder(options.folder, step))) {
+std::string Writer::Impl::prepare(const TrainingState& state) const {
+  if (fs::exists(step_folder(options.folder, state.step))) {
     return "";
+  }
+  int64_t bytes = 0;
+  for (const auto& [path, buffer] : state.buffers) {
+    bytes += static_cast<int64_t>(buffer.nbytes());
   }
   int64_t elements = 0;
   for (const optim::Bucket& bucket : arena.buckets()) {
     elements += bucket.numel;
   }
   const auto arrays = static_cast<int64_t>(arena.state_roles().size());
-  check_space(options.folder, elements * arrays * static_cast<int64_t>(sizeof(float)));
-  std::string name = unfinished_name(step);
+  bytes += elements * arrays * static_cast<int64_t>(sizeof(float));
+  check_space(options.folder, bytes);
+  std::string name = unfinished_name(state.step);
   fs::remove_all(options.folder / name);
   fs::create_directory(options.folder / name);
   return name;
@@ -140,6 +146,9 @@ void Writer::Impl::commit(const fs::path& unfinished, const Job& job,
       manifest.shards.push_back(std::move(shard));
     }
   }
+  if (!job.state.buffers.empty()) {
+    manifest.shards.push_back(write_arrays(unfinished, kBuffersRole, job.state.buffers));
+  }
   if (job.state.fp8) {
     manifest.shards.push_back(write_fp8(unfinished, *job.state.fp8));
   }
@@ -152,9 +161,8 @@ void Writer::Impl::commit(const fs::path& unfinished, const Job& job,
 }
 
 void Writer::Impl::run(Job job) {
-  const std::string name = in_agreement(group, [&] {
-                             return leads() ? prepare(job.state.step) : std::string();
-                           }).front();
+  const std::string name =
+      in_agreement(group, [&] { return leads() ? prepare(job.state) : std::string(); }).front();
   if (name.empty()) {
     return;
   }

@@ -164,7 +164,8 @@ std::filesystem::path Boosted::save_optimizer(const std::filesystem::path& folde
                            .timestep_counts = {},
                            .config = {},
                            .pinned = {},
-                           .fp8 = {}},
+                           .fp8 = {},
+                           .buffers = {}},
                           mesh_.world());
 }
 

@@ -82,7 +82,7 @@ TrainedModel load_trained(const fs::path& path, const LoadOptions& options) {
   } else {
     const bool ema = options.ema && !trained.config.ema_decays.empty();
     checkpoint::load_for_sampling(*folder, ema ? std::optional<size_t>(0) : std::nullopt,
-                                  *trained.arena);
+                                  *trained.model, *trained.arena);
     log_info("[sample] ", ema ? "averaged" : "raw", " weights of ", *folder,
              options.ema && !ema ? ": the run keeps no averages" : "");
   }

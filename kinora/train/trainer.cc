@@ -13,6 +13,7 @@
 #include <sstream>
 #include <utility>
 
+#include "kinora/checkpoint/buffers.h"
 #include "kinora/checkpoint/checkpoint.h"
 #include "kinora/checkpoint/weights_file.h"
 #include "kinora/checkpoint/writer.h"
@@ -88,6 +89,7 @@ class Trainer::Impl {
     trainable_ = std::make_unique<Trainable>(config_, mesh_, device_,
                                              static_cast<uint64_t>(config_.train.seed));
     start_or_resume(resume);
+    state_.buffers = checkpoint::buffers_of(trainable_->model());  // steps do not change them
     writer_ = std::make_unique<checkpoint::Writer>(
         checkpoint::WriterOptions{.folder = directory_->checkpoints(),
                                   .keep_last = config_.checkpoint.keep_last,
@@ -387,6 +389,7 @@ class Trainer::Impl {
 
   void load(const std::filesystem::path& checkpoint) {
     state_ = checkpoint::load(checkpoint, trainable_->arena(), mesh_.world());
+    checkpoint::restore_buffers(state_.buffers, trainable_->model());
     trainable_->optimizer().restore(state_.optimizer);
     if (importance_ && !state_.timestep_counts.empty()) {
       importance_->restore({.history = state_.timestep_history, .counts = state_.timestep_counts});

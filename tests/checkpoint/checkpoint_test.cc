@@ -3,7 +3,9 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/full_like.h>
+#include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,6 +13,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "kinora/checkpoint/buffers.h"
 #include "kinora/checkpoint/manifest.h"
 #include "kinora/io/file.h"
 #include "kinora/io/safetensors.h"
@@ -228,7 +231,7 @@ TEST_F(CheckpointTest, SamplingLoadsRawOrAveragedWeights) {
     optim::ArenaOptions only_weights = options(9, at::kBFloat16, 0);
     only_weights.train = false;
     optim::Arena arena(model.named_parameters(), SmallModel::buckets(), only_weights);
-    load_for_sampling(path, ema, arena);
+    load_for_sampling(path, ema, model, arena);
     const optim::Role role = ema ? optim::Role::average(*ema) : optim::Role::master();
     for (const char* name : {"first.weight", "second.bias"}) {
       const at::Tensor expected = saved.arena.export_parameter(name, role);
@@ -240,8 +243,42 @@ TEST_F(CheckpointTest, SamplingLoadsRawOrAveragedWeights) {
   optim::ArenaOptions only_weights = options(9, at::kBFloat16, 0);
   only_weights.train = false;
   optim::Arena arena(model.named_parameters(), SmallModel::buckets(), only_weights);
-  EXPECT_THAT(refusal(ErrorKind::kIo, [&] { load_for_sampling(path, 2, arena); }),
+  EXPECT_THAT(refusal(ErrorKind::kIo, [&] { load_for_sampling(path, 2, model, arena); }),
               HasSubstr("has no ema.2"));
+}
+
+TEST_F(CheckpointTest, BuffersAreAsTheyWere) {
+  Trained saved(3);
+  saved.model.table = at::arange(3, at::kFloat).view({1, 3}).div(7);
+  TrainingState state = state_at(1);
+  state.buffers = buffers_of(saved.model);
+  const at::Tensor table = saved.model.table.clone();
+  saved.model.table.zero_();
+  const fs::path path = save(folder(), saved.arena, state);
+  const auto fresh_table = [] { return at::full({1, 3}, 5.0, at::kDouble); };
+
+  Trained loaded(4);
+  loaded.model.table = fresh_table();
+  const TrainingState got = load(path, loaded.arena);
+  restore_buffers(got.buffers, loaded.model);
+  EXPECT_TRUE(at::equal(loaded.model.table, table.to(at::kDouble))) << "the model has the type";
+  EXPECT_TRUE(load_state(path).buffers.empty());
+
+  Trained sampled(4);
+  sampled.model.table = fresh_table();
+  load_for_sampling(path, 0, sampled.model, sampled.arena);
+  EXPECT_TRUE(at::equal(sampled.model.table, table.to(at::kDouble)));
+
+  Trained other(4);
+  other.model.table = at::zeros({1, 2});
+  EXPECT_THAT(refusal(ErrorKind::kIo, [&] { restore_buffers(got.buffers, other.model); }),
+              AllOf(HasSubstr("table must have shape [1, 2], got [1, 3]"), HasSubstr("Hint")));
+
+  std::string damaged = read_text(path / "buffers.safetensors");
+  damaged.back() = static_cast<char>(damaged.back() ^ 1);
+  write_text(path / "buffers.safetensors", damaged);
+  EXPECT_THAT(refusal(ErrorKind::kIo, [&] { (void)load(path, other.arena); }),
+              AllOf(HasSubstr("buffers.safetensors"), HasSubstr("checksum")));
 }
 
 // Whatever is wrong with a file: nothing of the arena has changed.

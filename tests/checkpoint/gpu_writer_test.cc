@@ -80,7 +80,7 @@ TEST_F(GpuWriterTest, SamplingReadsHalfPrecision) {
                       .train = false,
                       .ema_decays = {},
                       .sharding = {}});
-  load_for_sampling(path, 0, arena);
+  load_for_sampling(path, 0, model, arena);
   for (const char* name : {"first.weight", "second.bias"}) {
     const at::Tensor got = arena.export_parameter(name, optim::Role::compute());
     const at::Tensor expected = trained.arena.export_parameter(name, optim::Role::average(0));

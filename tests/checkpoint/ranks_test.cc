@@ -11,6 +11,7 @@
 #include <numeric>
 
 #include "kinora/checkpoint/agreement.h"
+#include "kinora/checkpoint/buffers.h"
 #include "kinora/checkpoint/weights_file.h"
 #include "kinora/checkpoint/writer.h"
 #include "tests/checkpoint/numbered_state.h"
@@ -265,14 +266,18 @@ TEST(CheckpointRanksTest, ConvertedIsWhatExportWrites) {
     const SharedFolder folder(world);
     NumberedState state({.world = world, .shards = world, .stage = 3});
     state.set(5);
-    const fs::path path = save(folder.path(), state.arena, NumberedState::state(5), world);
+    TrainingState saved = NumberedState::state(5);
+    saved.buffers = buffers_of(state.model);
+    const fs::path path = save(folder.path(), state.arena, saved, world);
+    SmallModel fresh;  // whose buffer does not count
+    fresh.table = at::ones({1, 3});
     for (const optim::Role role : {optim::Role::master(), optim::Role::average(0)}) {
       for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
         const fs::path exported = folder.path() / "exported.safetensors";
         const fs::path converted = folder.path() / "converted.safetensors";
         save_weights(exported, state.model, state.arena, role, type, "some: config\n");
         if (world.rank() == 0) {
-          convert_checkpoint(path, converted, state.model, role, type);
+          convert_checkpoint(path, converted, fresh, role, type);
           EXPECT_EQ(read_text(converted), read_text(exported));
         }
         world.barrier();
