@@ -11,9 +11,12 @@
 namespace kinora::train {
 namespace {
 
+// What Open-Sora's models are told of images, so that they do not take them for slow clips.
+constexpr double kFpsOfImages = 120.0;
+
 /// The same number for each of `batch` samples.
-at::Tensor of_all(int64_t batch, int64_t value) {
-  return at::full({batch}, static_cast<double>(value), at::kFloat);
+at::Tensor of_all(int64_t batch, double value) {
+  return at::full({batch}, value, at::kFloat);
 }
 
 void check_text(const data::Batch& batch, const models::ModelConfig& model, bool pooled) {
@@ -64,12 +67,14 @@ MicroBatch micro_batch_of(const data::Batch& batch, const models::ModelConfig& m
     conditions.text = batch.text;
     conditions.text_lengths = batch.text_lengths;
   }
-  if (batch.fps.defined()) {
-    conditions.fps = batch.fps;
+  const bool is_clip = model.frames > 1;
+  if (model.is_video()) {
+    conditions.fps = is_clip ? batch.fps : of_all(size, kFpsOfImages);
   }
-  conditions.height = of_all(size, model.height * model.compression);
-  conditions.width = of_all(size, model.width * model.compression);
-  conditions.num_frames = of_all(size, model.frames * model.frame_compression);
+  conditions.height = of_all(size, static_cast<double>(model.height * model.compression));
+  conditions.width = of_all(size, static_cast<double>(model.width * model.compression));
+  conditions.num_frames =
+      of_all(size, is_clip ? static_cast<double>(model.frames * model.frame_compression) : 1.0);
   return result;
 }
 

@@ -15,8 +15,9 @@ struct MicroBatch {
   diffusion::Conditions conditions;
 };
 
-/// What `model` takes of a batch: classes or texts, and the size of its samples. Nothing is dropped
-/// yet, nor are frames given. kConfig where the data lacks what the model needs.
+/// What `model` takes of a batch: classes or texts, and the size of its samples; a model of clips
+/// takes images as clips of one frame at 120 a second. Nothing is dropped yet, nor are frames
+/// given. kConfig where the data lacks what the model needs.
 [[nodiscard]] MicroBatch micro_batch_of(const data::Batch& batch, const models::ModelConfig& model);
 
 [[nodiscard]] MicroBatch to_device(const MicroBatch& batch, at::Device device);

@@ -92,7 +92,7 @@ std::function<pipelines::DrawConditions(int64_t first, int64_t size)> conditions
     Prompts prompts, const models::ModelConfig& model, double fps, at::Device device) {
   return [prompts = std::move(prompts), model, fps, device](int64_t first, int64_t size) {
     data::Batch batch = batch_of(prompts, first, size);
-    if (model.is_video()) {
+    if (model.frames > 1) {
       batch.fps = at::full({size}, fps, at::kFloat);
     }
     pipelines::DrawConditions result;

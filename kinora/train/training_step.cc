@@ -24,7 +24,7 @@ TrainingStep::~TrainingStep() = default;
 
 MicroBatch TrainingStep::inputs_of(const data::Batch& batch, int64_t step) const {
   MicroBatch inputs = micro_batch_of(batch, settings_.model);
-  if (settings_.frame_masks.sum() > 0.0) {
+  if (settings_.frame_masks.sum() > 0.0 && settings_.model.frames > 1) {
     inputs.conditions.frame_mask = diffusion::draw_frame_masks(
         settings_.frame_masks, settings_.model.frames, settings_.seed, step, batch.sample_index);
   }

@@ -219,6 +219,18 @@ TEST_F(SampleClipsTest, ModelsOfAnySizeDrawOtherSizes) {
   EXPECT_TRUE(fs::exists(folder() / "image/image-00000.png"));
 }
 
+TEST_F(SampleClipsTest, ModelsOfAnySizeLearnAndDrawImages) {
+  for (const char* architecture : {"stdit2", "stdit3"}) {
+    fs::remove_all(run_dir("run"));
+    train_clips(architecture,
+                {"model.hidden=48", "data.source=shapes", "data.frames=1", "data.validation=8",
+                 "validation.every=3", "sample.every=3", "sample.count=2"});
+    EXPECT_TRUE(fs::exists(run_dir("run") / "samples/step-3.png"));
+    sample_well(architecture, {"--captions", "a red circle"});
+    EXPECT_TRUE(fs::exists(folder() / architecture / "image-00000.png"));
+  }
+}
+
 TEST_F(SampleClipsTest, BadRequestsAreRefused) {
   train_clips("stdit");
   io::write_frames(folder() / "frames", generated_clip());

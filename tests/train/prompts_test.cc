@@ -100,5 +100,18 @@ TEST(PromptsTest, ModelsOfPooledTextsAndOfImages) {
   EXPECT_TRUE(image.conditions.text.defined());
 }
 
+// As Open-Sora 1.1 to 1.3 train on images.
+TEST(PromptsTest, ImagesAreClipsOfOneFrameAt120ASecond) {
+  const Prompts prompts = prompts_of_words({"red circle"}, kShape);
+  models::ModelConfig model = model_of(models::Architecture::kStdit2);
+  model.frames = 1;
+  model.frame_compression = 4;
+  const auto got = conditions_of_prompts(prompts, model, 8.0, at::kCPU)(0, 2).conditions;
+  EXPECT_TRUE((got.fps == 120.0).all().item<bool>());
+  EXPECT_TRUE((got.num_frames == 1.0).all().item<bool>());
+  EXPECT_EQ(got.fps.sizes(), at::IntArrayRef({2}));
+  EXPECT_EQ(got.fps.scalar_type(), at::kFloat);
+}
+
 }  // namespace
 }  // namespace kinora::train
