@@ -48,20 +48,20 @@ bool is_default(const RankArguments& arguments) {
 void check(const RankArguments& arguments) {
   KINORA_CHECK(
       arguments.ranks.empty() || arguments.ranks == kAuto || positive(arguments.ranks).has_value(),
-      kConfig, "[train] --ranks must be auto or a positive number, got ", arguments.ranks);
+      kConfig, "[ranks] --ranks must be auto or a positive number, got ", arguments.ranks);
   if (arguments.nodes == 1) {
     KINORA_CHECK(arguments.node_rank <= 0 && arguments.rendezvous.empty(), kConfig,
-                 "[train] --node-rank and --rendezvous are for several machines, but --nodes is 1");
+                 "[ranks] --node-rank and --rendezvous are for several machines, but --nodes is 1");
     return;
   }
   KINORA_CHECK(arguments.node_rank >= 0 && arguments.node_rank < arguments.nodes, kConfig,
-               "[train] --node-rank must be 0 to ", arguments.nodes - 1, " with --nodes ",
+               "[ranks] --node-rank must be 0 to ", arguments.nodes - 1, " with --nodes ",
                arguments.nodes, ", got ",
                arguments.node_rank < 0 ? "none" : std::to_string(arguments.node_rank));
   KINORA_CHECK(!arguments.ranks.empty(), kConfig,
-               "[train] --ranks, the number on each machine, must be given with --nodes");
+               "[ranks] --ranks, the number on each machine, must be given with --nodes");
   KINORA_CHECK(!arguments.rendezvous.empty(), kConfig,
-               "[train] --rendezvous HOST:PORT, an address of machine 0, must be given with "
+               "[ranks] --rendezvous HOST:PORT, an address of machine 0, must be given with "
                "--nodes");
 }
 
@@ -76,7 +76,7 @@ Address parse_address(const std::string& text) {
   const auto port = colon == std::string::npos ? std::nullopt
                                                : positive(std::string_view(text).substr(colon + 1));
   KINORA_CHECK(port && *port <= UINT16_MAX && colon > 0, kConfig,
-               "[train] --rendezvous must be HOST:PORT, got ", text);
+               "[ranks] --rendezvous must be HOST:PORT, got ", text);
   std::string host = text.substr(0, colon);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
     host = host.substr(1, host.size() - 2);
@@ -93,9 +93,11 @@ int64_t num_local_ranks(const RankArguments& arguments, int64_t gpus) {
     return std::max<int64_t>(gpus, 1);
   }
   const int64_t ranks = arguments.ranks.empty() ? 1 : *positive(arguments.ranks);
-  KINORA_CHECK(gpus == 0 || ranks <= gpus, kConfig, "[train] --ranks ", ranks,
-               " needs as many GPUs, but there are ", gpus,
-               ". Hint: --ranks auto takes one a GPU; train.device=cpu none");
+  KINORA_CHECK(
+      gpus == 0 || ranks <= gpus, kConfig, "[ranks] --ranks ", ranks,
+      " needs as many GPUs, but there are ", gpus,
+      ". Hint: --ranks auto takes one a GPU; on the CPU (train.device=cpu, or --device cpu "
+      "of sample) there can be any number");
   return ranks;
 }
 
@@ -106,7 +108,7 @@ std::vector<std::string> own_command_line() {
   for (std::string word; std::getline(file, word, '\0');) {
     words.push_back(word);
   }
-  KINORA_CHECK(!words.empty(), kIo, "[train] cannot read /proc/self/cmdline, to start ranks by it");
+  KINORA_CHECK(!words.empty(), kIo, "[ranks] cannot read /proc/self/cmdline, to start ranks by it");
   words[0] = std::filesystem::read_symlink("/proc/self/exe").string();
   return words;
 }
@@ -128,7 +130,7 @@ void tell_failure(const comm::World& world, const std::string& what) {
     comm::Board board(world, kTellTimeout);
     comm::put_failure(board, what);
   } catch (const Error& error) {
-    log_debug("[train] other ranks could not be told: ", error.what());
+    log_debug("[ranks] other ranks could not be told: ", error.what());
   }
 }
 
@@ -152,6 +154,32 @@ void add_rank_options(CLI::App& command, RankArguments& arguments) {
       ->check(CLI::NonNegativeNumber);
 }
 
+void add_sharing_options(CLI::App& command, pipelines::SamplingRanks& wanted) {
+  command
+      .add_option(
+          "--guidance-ranks", wanted.guidance,
+          "Ranks that share classifier-free guidance, 1 or 2; default: as suits --ranks and "
+          "the number of samples")
+      ->check(CLI::Range(int64_t{1}, int64_t{2}));
+  command
+      .add_option("--sequence", wanted.sequence,
+                  "Ranks that share the tokens of a sample; default: as suits")
+      ->check(CLI::PositiveNumber);
+  std::vector<std::string> names;
+  for (size_t i = 0; i < parallel::kNumSequenceSchemes; ++i) {
+    names.emplace_back(parallel::to_string(static_cast<parallel::SequenceScheme>(i)));
+  }
+  command
+      .add_option_function<std::string>(
+          "--sequence-scheme",
+          [&wanted, names](const std::string& name) {
+            wanted.scheme = static_cast<parallel::SequenceScheme>(
+                std::find(names.begin(), names.end(), name) - names.begin());
+          },
+          "How attention reaches the tokens of other ranks, as parallel.sequence_scheme (auto)")
+      ->check(CLI::IsMember(names));
+}
+
 std::optional<comm::World> own_rank(const RankArguments& arguments,
                                     const comm::Environment& environment) {
   check(arguments);
@@ -161,13 +189,13 @@ std::optional<comm::World> own_rank(const RankArguments& arguments,
   }
   if (world.size > 1) {
     KINORA_CHECK(
-        is_default(arguments), kConfig, "[train] a launcher has started rank ", world.rank, " of ",
+        is_default(arguments), kConfig, "[ranks] a launcher has started rank ", world.rank, " of ",
         world.size,
         ": --nodes, --node-rank, --rendezvous and --max-restarts are its own affair. Hint: "
         "leave them out, or unset the launcher's variables");
     const auto ranks = positive(arguments.ranks);
     KINORA_CHECK(!ranks || *ranks == world.size || *ranks == world.local_size, kConfig,
-                 "[train] --ranks is ", arguments.ranks, ", but a launcher has started ",
+                 "[ranks] --ranks is ", arguments.ranks, ", but a launcher has started ",
                  world.size, " ranks. Hint: leave --ranks out");
     return world;
   }
@@ -215,12 +243,13 @@ int launch(const RankArguments& arguments, train::DeviceChoice device) {
 }
 
 void on_rank(const comm::World& world, train::DeviceChoice choice,
-             const std::function<void(const comm::Group& group, at::Device device)>& work) {
+             const std::function<void(const comm::Group& group, at::Device device)>& work,
+             const comm::GroupOptions& options) {
   comm::Group group;  // outlives the catch block: its end could wait for ranks that have ended
   try {
     const at::Device device = train::rank_device(world, choice);
     if (world.size > 1) {
-      group = comm::connect(world, device);
+      group = comm::connect(world, device, options);
     }
     work(group, device);
     group.barrier();  // rank 0 may keep the store, which the others need to the end

@@ -10,9 +10,10 @@
 
 #include "kinora/comm/group.h"
 #include "kinora/comm/world.h"
+#include "kinora/pipelines/sampling_ranks.h"
 #include "kinora/train/run_config.h"
 
-/// `kinora train` as several processes: which of them this one is, and how they start and end.
+/// A command as several processes: which of them this one is, and how they start and end.
 namespace kinora::apps {
 
 /// The options of the command line.
@@ -25,6 +26,8 @@ struct RankArguments {
 };
 
 void add_rank_options(CLI::App& command, RankArguments& arguments);
+/// How ranks share the drawing of samples.
+void add_sharing_options(CLI::App& command, pipelines::SamplingRanks& wanted);
 
 /// The rank that this process is: as our own or another launcher says, or a world of one if it is
 /// to work alone. None: it is to launch the ranks. kConfig for options that contradict each other
@@ -41,7 +44,8 @@ int launch(const RankArguments& arguments, train::DeviceChoice device);
 /// them end together: where one throws, it is as leave_with_current_error(); a rank that works
 /// alone just throws.
 void on_rank(const comm::World& world, train::DeviceChoice choice,
-             const std::function<void(const comm::Group& group, at::Device device)>& work);
+             const std::function<void(const comm::Group& group, at::Device device)>& work,
+             const comm::GroupOptions& options = {});
 
 /// In a catch block of a rank among several: reports the exception, also to the other ranks, and
 /// ends the process without destructors, which could wait for ranks that have ended.

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -10,6 +11,7 @@
 #include <sstream>
 
 #include "apps/kinora/commands.h"
+#include "apps/kinora/ranks.h"
 #include "apps/kinora/sample_draw.h"
 #include "apps/kinora/sample_files.h"
 #include "apps/kinora/sample_judge.h"
@@ -20,14 +22,21 @@
 namespace kinora::apps {
 namespace {
 
+// Ranks that have drawn their samples wait for the others.
+constexpr std::chrono::hours kPatience{24};
+
+train::DeviceChoice device_of(const SampleArguments& arguments) {
+  if (arguments.device == "auto") {
+    return train::DeviceChoice::kAuto;
+  }
+  return arguments.device == "cpu" ? train::DeviceChoice::kCpu : train::DeviceChoice::kCuda;
+}
+
 train::LoadOptions load_options(const SampleArguments& arguments) {
   train::LoadOptions options{.ema = arguments.weights == "ema",
+                             .device = device_of(arguments),
                              .overrides = arguments.overrides,
                              .config_file = arguments.config};
-  if (arguments.device != "auto") {
-    options.device =
-        arguments.device == "cpu" ? train::DeviceChoice::kCpu : train::DeviceChoice::kCuda;
-  }
   if (arguments.precision == "fp32") {
     options.precision = train::Precision::kFp32;
   } else if (arguments.precision == "bf16") {
@@ -57,12 +66,12 @@ void report(const std::string& written, const SampleArguments& arguments, const 
   std::cout << (arguments.json ? json.dump() + "\n" : text.str());
 }
 
-int sample(const SampleArguments& arguments) {
-  KINORA_CHECK(arguments.run.empty() != arguments.checkpoint.empty(), kConfig,
-               "[sample] give one of --run DIR and --checkpoint FILE_OR_DIR");
+void sample_on_rank(const SampleArguments& arguments, const comm::Group& world) {
   ops::configure_computation(arguments.threads, arguments.deterministic);
-  train::TrainedModel trained = train::load_trained(
-      arguments.run.empty() ? arguments.checkpoint : arguments.run, load_options(arguments));
+  train::LoadOptions options = load_options(arguments);
+  options.says = world.rank() == 0;
+  train::TrainedModel trained =
+      train::load_trained(arguments.run.empty() ? arguments.checkpoint : arguments.run, options);
   const models::ModelConfig& model = trained.config.model;
   check_options(arguments, model);
   adjust(trained.config, arguments);
@@ -71,7 +80,10 @@ int sample(const SampleArguments& arguments) {
     judge.emplace(trained.config.data, model);
   }
   const SampleJudge* judging = judge ? &*judge : nullptr;
-  const Drawn drawn = draw_samples(trained, arguments, judging);
+  const Drawn drawn = draw_samples(trained, arguments, judging, world);
+  if (world.rank() > 0) {
+    return;
+  }
   SampleFiles files{.folder = arguments.out,
                     .samples = drawn.samples,
                     .labels = {},
@@ -80,6 +92,19 @@ int sample(const SampleArguments& arguments) {
     files.labels.push_back(model.takes_text() ? std::nullopt : asked.label);
   }
   report(write_samples(files), arguments, drawn, judging);
+}
+
+int sample(const SampleArguments& arguments) {
+  KINORA_CHECK(arguments.run.empty() != arguments.checkpoint.empty(), kConfig,
+               "[sample] give one of --run DIR and --checkpoint FILE_OR_DIR");
+  const std::optional<comm::World> world = own_rank(arguments.ranks);
+  if (!world) {
+    return launch(arguments.ranks, device_of(arguments));
+  }
+  on_rank(
+      *world, device_of(arguments),
+      [&](const comm::Group& group, at::Device /*device*/) { sample_on_rank(arguments, group); },
+      {.operation_timeout = kPatience});
   return 0;
 }
 
@@ -174,6 +199,8 @@ void add_sample(CLI::App& app, Action& run) {
   add_what(*command, *arguments);
   add_clip(*command, *arguments);
   add_how(*command, *arguments);
+  add_rank_options(*command, arguments->ranks);
+  add_sharing_options(*command, arguments->sharing);
   command->callback([arguments, &run] { run = [arguments] { return sample(*arguments); }; });
 }
 

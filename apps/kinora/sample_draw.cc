@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <memory>
 
 #include "apps/kinora/sample_given.h"
 #include "kinora/core/error.h"
@@ -17,16 +18,70 @@
 namespace kinora::apps {
 namespace {
 
-pipelines::DrawRequest draw_request(const SampleArguments& arguments,
-                                    const train::TrainedModel& trained, size_t default_count) {
-  return {.count = arguments.count > 0 ? arguments.count : static_cast<int64_t>(default_count),
-          .first_index = 0,
-          .batch = arguments.batch,
-          .seed = static_cast<uint64_t>(arguments.seed),
-          .graphs = trained.graphs};
+/// The ranks that draw, and what this one does of it.
+class Team {
+ public:
+  /// `count` samples in all, a plural `unit`. Borrows the model. All ranks of `world` make one.
+  Team(train::TrainedModel& trained, const SampleArguments& arguments, int64_t count,
+       const char* unit, const comm::Group& world)
+      : count_(count) {
+    const bool guided = trained.config.sample.sampling.guidance != 1.0;
+    const pipelines::SamplingShares shares =
+        pipelines::share_ranks(arguments.sharing, world.size(), count, guided);
+    mesh_ = parallel::Mesh(world, shares.mesh());
+    const pipelines::SampleRange own = pipelines::own_samples(count, mesh_);
+    request_ = {.count = own.count,
+                .first_index = own.first,
+                .batch = arguments.batch,
+                .seed = static_cast<uint64_t>(arguments.seed)};
+    if (world.rank() == 0) {
+      if (world.size() > 1) {
+        log_info("[sample] ", shares.reason);
+      }
+      progress_ = std::make_unique<Progress>(count, unit);
+    }
+    const bool doubled = guided && shares.guidance == 1;
+    const int64_t batch = std::min(own.count, arguments.batch);
+    denoiser_ = train::share(trained, mesh_, arguments.sharing.scheme, doubled ? 2 * batch : batch);
+    request_.graphs = trained.graphs;
+  }
+
+  [[nodiscard]] diffusion::Denoiser& denoiser() { return *denoiser_; }
+  /// This rank's samples.
+  [[nodiscard]] const pipelines::DrawRequest& request() const { return request_; }
+  [[nodiscard]] bool speaks() const { return progress_ != nullptr; }
+
+  /// Of the own samples; the other groups are about as far.
+  void update(double done) {
+    if (progress_ != nullptr) {
+      progress_->update(static_cast<int64_t>(done * static_cast<double>(count_) /
+                                             static_cast<double>(request_.count)));
+    }
+  }
+
+  /// On rank 0 all samples, of the own ones.
+  [[nodiscard]] at::Tensor finish(const at::Tensor& own) {
+    at::Tensor all = pipelines::gather_samples(own, count_, mesh_);
+    if (progress_ != nullptr) {
+      progress_->finish();
+    }
+    return all;
+  }
+
+ private:
+  int64_t count_;
+  parallel::Mesh mesh_;
+  std::unique_ptr<diffusion::Denoiser> denoiser_;
+  pipelines::DrawRequest request_;
+  std::unique_ptr<Progress> progress_;  // of rank 0
+};
+
+int64_t count_of(const SampleArguments& arguments, size_t default_count) {
+  return arguments.count > 0 ? arguments.count : static_cast<int64_t>(default_count);
 }
 
-Drawn draw_classes(const train::TrainedModel& trained, const SampleArguments& arguments) {
+Drawn draw_classes(train::TrainedModel& trained, const SampleArguments& arguments,
+                   const comm::Group& world) {
   const models::ModelConfig& model = trained.config.model;
   std::vector<int64_t> classes = arguments.classes;
   if (classes.empty()) {
@@ -34,11 +89,12 @@ Drawn draw_classes(const train::TrainedModel& trained, const SampleArguments& ar
       classes.push_back(label);
     }
   }
-  const pipelines::DrawRequest request = draw_request(arguments, trained, classes.size());
-  Progress progress(request.count, "images");
+  const int64_t count = count_of(arguments, classes.size());
+  Team team(trained, arguments, count, "images", world);
+  const pipelines::DrawRequest& request = team.request();
   Drawn drawn;
-  drawn.samples = pipelines::sample_classes(
-      *trained.model, train::sampler_of(trained.config, trained.objective),
+  drawn.samples = team.finish(pipelines::sample_classes(
+      team.denoiser(), train::sampler_of(trained.config, trained.objective),
       trained.config.sample.sampling,
       {.classes = classes,
        .count = request.count,
@@ -47,9 +103,8 @@ Drawn draw_classes(const train::TrainedModel& trained, const SampleArguments& ar
        .seed = request.seed,
        .graphs = request.graphs},
       model.sample_shape(), model.num_classes, trained.device,
-      [&progress](double done) { progress.update(static_cast<int64_t>(done)); });
-  progress.finish();
-  for (int64_t i = 0; i < request.count; ++i) {
+      [&team](double done) { team.update(done); }));
+  for (int64_t i = 0; i < count; ++i) {
     drawn.asked.push_back(
         {.caption = "", .label = classes[static_cast<size_t>(i) % classes.size()]});
   }
@@ -107,13 +162,13 @@ pipelines::ClipOptions clip_options(const models::ModelConfig& model,
   return options;
 }
 
-Drawn draw_texts(const train::TrainedModel& trained, const SampleArguments& arguments,
-                 const SampleJudge* judge) {
+Drawn draw_texts(train::TrainedModel& trained, const SampleArguments& arguments,
+                 const SampleJudge* judge, const comm::Group& world) {
   const train::RunConfig& config = trained.config;
   const train::Prompts prompts = prompts_for(config, arguments);
-  const pipelines::DrawRequest request = draw_request(arguments, trained, prompts.all.size());
+  const int64_t count = count_of(arguments, prompts.all.size());
   Drawn drawn;
-  for (int64_t i = 0; i < request.count; ++i) {
+  for (int64_t i = 0; i < count; ++i) {
     const train::Prompt& prompt = prompts.all[static_cast<size_t>(i) % prompts.all.size()];
     drawn.asked.push_back({.caption = prompt.caption, .label = prompt.label});
     if (judge != nullptr) {  // what it refuses is refused before anything is drawn
@@ -125,23 +180,23 @@ Drawn draw_texts(const train::TrainedModel& trained, const SampleArguments& argu
   const diffusion::Sampler sampler = train::sampler_of(config, trained.objective);
   const pipelines::SamplingConfig& sampling = config.sample.sampling;
   const std::vector<int64_t> shape = config.model.sample_shape();
-  Progress progress(request.count, config.model.is_video() ? "clips" : "images");
-  const auto report = [&progress](double done) { progress.update(static_cast<int64_t>(done)); };
+  Team team(trained, arguments, count, config.model.is_video() ? "clips" : "images", world);
+  const auto report = [&team](double done) { team.update(done); };
   if (config.model.is_video()) {
     const pipelines::ClipOptions options = clip_options(config.model, arguments);
     const bool goes_on = options.given.frames.defined() || options.pieces > 1;
-    if (goes_on && config.frame_masks.sum() == 0.0) {
+    if (goes_on && config.frame_masks.sum() == 0.0 && team.speaks()) {
       log_warn(
           "[sample] this run was never given frames while it trained (frame_masks), so it may "
           "not go on from them");
     }
-    drawn.samples = pipelines::draw_clips(*trained.model, sampler, sampling, request, shape,
+    drawn.samples = pipelines::draw_clips(team.denoiser(), sampler, sampling, team.request(), shape,
                                           options, conditions, trained.device, report);
   } else {
-    drawn.samples = pipelines::draw(*trained.model, sampler, sampling, request, shape, conditions,
-                                    trained.device, report);
+    drawn.samples = pipelines::draw(team.denoiser(), sampler, sampling, team.request(), shape,
+                                    conditions, trained.device, report);
   }
-  progress.finish();
+  drawn.samples = team.finish(drawn.samples);
   return drawn;
 }
 
@@ -195,10 +250,10 @@ void adjust(train::RunConfig& config, const SampleArguments& arguments) {
   }
 }
 
-Drawn draw_samples(const train::TrainedModel& trained, const SampleArguments& arguments,
-                   const SampleJudge* judge) {
-  return trained.config.model.takes_text() ? draw_texts(trained, arguments, judge)
-                                           : draw_classes(trained, arguments);
+Drawn draw_samples(train::TrainedModel& trained, const SampleArguments& arguments,
+                   const SampleJudge* judge, const comm::Group& world) {
+  return trained.config.model.takes_text() ? draw_texts(trained, arguments, judge, world)
+                                           : draw_classes(trained, arguments, world);
 }
 
 }  // namespace kinora::apps

@@ -6,7 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "apps/kinora/ranks.h"
 #include "apps/kinora/sample_judge.h"
+#include "kinora/comm/group.h"
+#include "kinora/pipelines/sampling_ranks.h"
 #include "kinora/train/trained_model.h"
 
 namespace kinora::apps {
@@ -47,6 +50,9 @@ struct SampleArguments {
   bool deterministic = false;
   bool judge = false;
   bool json = false;
+
+  RankArguments ranks;
+  pipelines::SamplingRanks sharing;
 };
 
 /// kConfig for options that are for another kind of model.
@@ -58,13 +64,14 @@ void adjust(train::RunConfig& config, const SampleArguments& arguments);
 
 /// Samples, and what each was asked to show.
 struct Drawn {
-  at::Tensor samples;  ///< float32 [B, C, H, W] or [B, C, T, H, W] on the CPU
+  /// float32 [B, C, H, W] or [B, C, T, H, W] on the CPU; on ranks other than 0 those of the rank.
+  at::Tensor samples;
   std::vector<Asked> asked;
 };
 
-/// Draws with the run's configuration, adjusted. judge: null, or who has to know the classes that
-/// captions name. kConfig, kIo.
-[[nodiscard]] Drawn draw_samples(const train::TrainedModel& trained,
-                                 const SampleArguments& arguments, const SampleJudge* judge);
+/// Draws with the run's configuration, adjusted, on all ranks of `world`. judge: null, or who has
+/// to know the classes that captions name. kConfig, kIo.
+[[nodiscard]] Drawn draw_samples(train::TrainedModel& trained, const SampleArguments& arguments,
+                                 const SampleJudge* judge, const comm::Group& world);
 
 }  // namespace kinora::apps

@@ -37,7 +37,7 @@ at::Tensor GuidanceParallel::forward(const at::Tensor& x_t, const at::Tensor& t,
                                      const diffusion::Conditions& conditions) {
   const at::NoGradGuard no_grad;
   at::Tensor prediction = denoiser_.forward(own(x_t), own(t), own(conditions)).contiguous();
-  if (x_t.size(0) % group_.size() != 0) {
+  if (group_.size() == 1 || x_t.size(0) % group_.size() != 0) {
     return prediction;
   }
   std::vector<int64_t> shape = prediction.sizes().vec();

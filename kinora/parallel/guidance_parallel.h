@@ -12,7 +12,7 @@ namespace kinora::parallel {
 /// one half each, and every rank has both by one all_gather.
 ///
 /// All ranks call it with the same tensors. A batch that the group does not divide is predicted by
-/// all of them. Without gradients.
+/// all of them. A group of one just predicts. Without gradients.
 class GuidanceParallel : public diffusion::Denoiser {
  public:
   /// `denoiser` is borrowed; it may itself be divided among ranks that are not of this group.

@@ -9,7 +9,7 @@ namespace kinora::parallel {
 namespace {
 
 constexpr std::array<Axis, kNumAxes> kAxes = {Axis::kPipeline, Axis::kReplicate, Axis::kShard,
-                                              Axis::kSequence, Axis::kTensor};
+                                              Axis::kGuidance, Axis::kSequence,  Axis::kTensor};
 
 std::string describe(const MeshShape& shape) {
   std::ostringstream text;
@@ -47,7 +47,7 @@ std::vector<std::vector<int64_t>> lines(int64_t stride, int64_t length, int64_t 
 
 std::string_view to_string(Axis axis) {
   constexpr std::array<std::string_view, kNumAxes> kNames = {"pipeline", "replicate", "shard",
-                                                             "sequence", "tensor"};
+                                                             "guidance", "sequence",  "tensor"};
   return kNames[static_cast<size_t>(axis)];
 }
 
@@ -59,6 +59,8 @@ int64_t MeshShape::size(Axis axis) const {
       return replicate;
     case Axis::kShard:
       return shard;
+    case Axis::kGuidance:
+      return guidance;
     case Axis::kSequence:
       return sequence;
     case Axis::kTensor:
@@ -96,9 +98,10 @@ Mesh::Mesh(const comm::Group& world, const MeshShape& shape)
   for (const Axis axis : kAxes) {
     groups_[static_cast<size_t>(axis)] = group_of(stride_of(shape_, axis), shape_.size(axis));
   }
-  state_group_ = shape_.sequence == 1
+  const int64_t same_samples = shape_.guidance * shape_.sequence;
+  state_group_ = same_samples == 1
                      ? group(Axis::kShard)
-                     : group_of(stride_of(shape_, Axis::kSequence), shape_.shard * shape_.sequence);
+                     : group_of(stride_of(shape_, Axis::kSequence), shape_.shard * same_samples);
 }
 
 const comm::Group& Mesh::group(Axis axis) const {

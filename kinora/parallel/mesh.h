@@ -11,8 +11,8 @@
 namespace kinora::parallel {
 
 /// Named axes, the slowest first: neighbours along `tensor` have neighbouring ranks.
-enum class Axis : uint8_t { kPipeline, kReplicate, kShard, kSequence, kTensor };
-inline constexpr size_t kNumAxes = 5;
+enum class Axis : uint8_t { kPipeline, kReplicate, kShard, kGuidance, kSequence, kTensor };
+inline constexpr size_t kNumAxes = 6;
 
 /// "pipeline", "replicate", ...
 [[nodiscard]] std::string_view to_string(Axis axis);
@@ -22,6 +22,7 @@ struct MeshShape {
   int64_t pipeline = 1;
   int64_t replicate = 1;  ///< copies of the whole state, which it is divided among `shard` for
   int64_t shard = 0;
+  int64_t guidance = 1;  ///< of sampling: see guidance_parallel.h
   int64_t sequence = 1;
   int64_t tensor = 1;
 
@@ -42,7 +43,7 @@ class Mesh {
   [[nodiscard]] const comm::Group& world() const { return world_; }
   /// The ranks that differ from this one in `axis` alone.
   [[nodiscard]] const comm::Group& group(Axis axis) const;
-  /// The ranks that divide one copy of the state among them: shard x sequence.
+  /// The ranks that divide one copy of the state among them: shard x guidance x sequence.
   [[nodiscard]] const comm::Group& state_group() const { return state_group_; }
   /// This rank's place along an axis.
   [[nodiscard]] int64_t index(Axis axis) const { return group(axis).rank(); }

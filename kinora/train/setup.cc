@@ -106,17 +106,16 @@ bool own_optimizer(ops::Switch wanted, at::Device device) {
   return can && (device.is_cpu() || wanted != ops::Switch::kOff);
 }
 
-parallel::SequencePlan sequence_plan(const RunConfig& config, const parallel::Mesh& mesh,
-                                     at::Device device) {
+parallel::SequencePlan sequence_plan(const RunConfig& config, const comm::Group& group,
+                                     int64_t batch, at::Device device) {
   const models::ModelConfig& model = config.model;
-  const comm::Group& group = mesh.group(parallel::Axis::kSequence);
   parallel::SequenceFacts facts{.scheme = config.parallel.sequence_scheme,
                                 .ranks = group.size(),
                                 .ranks_inside = group.size(),
                                 .heads = model.heads,
                                 .hidden = model.hidden,
                                 .mlp_hidden = model.mlp_hidden(),
-                                .batch = config.micro_batch(mesh.data_ranks()),
+                                .batch = batch,
                                 .num_frames = model.num_frames(),
                                 .tokens_a_frame = model.tokens_a_frame()};
   using models::Architecture;
@@ -129,7 +128,7 @@ parallel::SequencePlan sequence_plan(const RunConfig& config, const parallel::Me
   }
   facts.element_bytes =
       static_cast<int64_t>(c10::elementSize(compute_type(config.train.precision)));
-  const int64_t local = std::max<int64_t>(mesh.world().world().local_size, 1);
+  const int64_t local = std::max<int64_t>(group.world().local_size, 1);
   if (local < group.size() && group.size() % local == 0) {
     facts.ranks_inside = local;
   }

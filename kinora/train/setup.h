@@ -5,13 +5,13 @@
 #include <memory>
 #include <string>
 
+#include "kinora/comm/group.h"
 #include "kinora/comm/world.h"
 #include "kinora/data/source.h"
 #include "kinora/diffusion/objective.h"
 #include "kinora/diffusion/sampler.h"
 #include "kinora/models/model.h"
 #include "kinora/ops/block_kernels.h"
-#include "kinora/parallel/mesh.h"
 #include "kinora/parallel/sequence_plan.h"
 #include "kinora/train/run_config.h"
 
@@ -47,11 +47,12 @@ std::shared_ptr<ops::BlockKernels> set_path(models::Model& model, const RunConfi
 /// Whether the update runs by our own kernel (CPU or CUDA). kConfig where it must and cannot.
 [[nodiscard]] bool own_optimizer(ops::Switch wanted, at::Device device);
 
-/// How the ranks along the mesh's sequence axis divide the tokens of a sample; measures the links
-/// between them, also for a given parallel.sequence_scheme, whose groups can have several shapes.
-/// All ranks call it. kConfig where no scheme is possible.
+/// How the ranks of `group` divide the tokens of `batch` samples; measures the links between them,
+/// also for a given parallel.sequence_scheme, whose groups can have several shapes. All ranks call
+/// it. kConfig where no scheme is possible.
 [[nodiscard]] parallel::SequencePlan sequence_plan(const RunConfig& config,
-                                                   const parallel::Mesh& mesh, at::Device device);
+                                                   const comm::Group& group, int64_t batch,
+                                                   at::Device device);
 
 /// What samples of the run's clips are drawn with. kConfig where sample.* does not fit the
 /// objective.

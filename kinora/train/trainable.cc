@@ -67,7 +67,8 @@ Trainable::Trainable(const RunConfig& config, const parallel::Mesh& mesh, at::De
                    .boost(std::make_unique<BoostableModel>(*model_, kernels_.get()), config.optim,
                           config.lr)) {
   if (const comm::Group& group = mesh.group(parallel::Axis::kSequence); group.size() > 1) {
-    const parallel::SequencePlan plan = sequence_plan(config, mesh, device);
+    const parallel::SequencePlan plan =
+        sequence_plan(config, group, config.micro_batch(mesh.data_ranks()), device);
     model_->use_sequence(parallel::make_sequence(plan, group));
     has_one_communicator_ = plan.num_levels() == 1 && group.size() == mesh.world().size();
     if (mesh.world().rank() == 0) {

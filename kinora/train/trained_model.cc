@@ -1,10 +1,14 @@
 #include "kinora/train/trained_model.h"
 
+#include <utility>
+
 #include "kinora/checkpoint/checkpoint.h"
 #include "kinora/checkpoint/weights_file.h"
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
+#include "kinora/parallel/guidance_parallel.h"
+#include "kinora/parallel/sequence.h"
 #include "kinora/train/setup.h"
 
 namespace kinora::train {
@@ -35,6 +39,29 @@ RunConfig config_for(const std::string& text, const fs::path& path, const LoadOp
 
 }  // namespace
 
+TrainedModel initial_model(RunConfig config, at::Device device, uint64_t seed) {
+  config.train.recompute = "none";
+  config.train.fp8 = false;  // samples are computed in train.precision
+  config.parallel = {};
+  TrainedModel initial;
+  initial.objective = diffusion::make_objective(config.objective, config.model.learn_sigma);
+  diffusion::move_to(initial.objective, device);
+  initial.model = models::make_model(config.model);
+  initial.arena = std::make_unique<optim::Arena>(
+      initial.model->named_parameters(), initial.model->buckets(),
+      optim::ArenaOptions{.device = device,
+                          .compute_type = compute_type(config.train.precision),
+                          .seed = seed,
+                          .train = false,
+                          .ema_decays = {}});
+  initial.model->to_device(device);
+  initial.kernels = set_path(*initial.model, config, device);
+  initial.graphs = use_graphs(config, initial.kernels.get());
+  initial.device = device;
+  initial.config = std::move(config);
+  return initial;
+}
+
 TrainedModel load_trained(const fs::path& path, const LoadOptions& options) {
   KINORA_CHECK(fs::exists(path), kIo, "[sample] ", path, " does not exist");
   std::optional<fs::path> folder;
@@ -47,46 +74,52 @@ TrainedModel load_trained(const fs::path& path, const LoadOptions& options) {
     file = checkpoint::WeightsFile::open(path, options.ema);
     text = file->metadata(checkpoint::kConfigMetadata);
   }
-  TrainedModel trained;
-  trained.config = config_for(text, path, options);
-  trained.config.model = resolved_model(trained.config, trained.config.model.num_classes);
-  KINORA_CHECK(trained.config.model.num_classes > 0 || trained.config.model.takes_text(), kConfig,
+  RunConfig config = config_for(text, path, options);
+  config.model = resolved_model(config, config.model.num_classes);
+  KINORA_CHECK(config.model.num_classes > 0 || config.model.takes_text(), kConfig,
                "[sample] model.num_classes must be given for ", path);
   if (options.precision) {
-    trained.config.train.precision = *options.precision;
+    config.train.precision = *options.precision;
   }
-  trained.device = choose_device(options.device);
-  trained.objective =
-      diffusion::make_objective(trained.config.objective, trained.config.model.learn_sigma);
-  diffusion::move_to(trained.objective, trained.device);
-  trained.model = models::make_model(trained.config.model);
-  trained.arena = std::make_unique<optim::Arena>(
-      trained.model->named_parameters(), trained.model->buckets(),
-      optim::ArenaOptions{.device = trained.device,
-                          .compute_type = compute_type(trained.config.train.precision),
-                          .seed = 0,
-                          .train = false,
-                          .ema_decays = {}});
-  trained.model->to_device(trained.device);
-  trained.config.train.recompute = "none";
-  trained.config.train.fp8 = false;  // samples are computed in train.precision
-  trained.kernels = set_path(*trained.model, trained.config, trained.device);
-  trained.graphs = use_graphs(trained.config, trained.kernels.get());
+  TrainedModel trained = initial_model(std::move(config), choose_device(options.device), 0);
+  const bool ema = options.ema && !trained.config.ema_decays.empty();
   if (file) {
     checkpoint::load_weights(*file, *trained.model, *trained.arena);
-    log_info("[sample] weights of ", path);
-    if (!options.ema && path.extension() == ".safetensors") {
-      log_warn("[sample] raw weights were asked for, but ", path,
-               " holds one set only: that is used");
-    }
   } else {
-    const bool ema = options.ema && !trained.config.ema_decays.empty();
     checkpoint::load_for_sampling(*folder, ema ? std::optional<size_t>(0) : std::nullopt,
                                   *trained.model, *trained.arena);
+  }
+  if (!options.says) {
+    return trained;
+  }
+  if (folder) {
     log_info("[sample] ", ema ? "averaged" : "raw", " weights of ", *folder,
              options.ema && !ema ? ": the run keeps no averages" : "");
+    return trained;
+  }
+  log_info("[sample] weights of ", path);
+  if (!options.ema && path.extension() == ".safetensors") {
+    log_warn("[sample] raw weights were asked for, but ", path,
+             " holds one set only: that is used");
   }
   return trained;
+}
+
+std::unique_ptr<diffusion::Denoiser> share(TrainedModel& trained, const parallel::Mesh& mesh,
+                                           parallel::SequenceScheme scheme, int64_t rows) {
+  if (const comm::Group& group = mesh.group(parallel::Axis::kSequence); group.size() > 1) {
+    trained.config.parallel.sp_size = group.size();
+    trained.config.parallel.sequence_scheme = scheme;
+    const parallel::SequencePlan plan = sequence_plan(trained.config, group, rows, trained.device);
+    trained.kernels = set_path(*trained.model, trained.config, trained.device);
+    trained.model->use_sequence(parallel::make_sequence(plan, group));
+    trained.graphs = false;  // two communicators in one graph can wait for each other forever
+    if (mesh.world().rank() == 0) {
+      log_info("[sample] ", plan.reason);
+    }
+  }
+  return std::make_unique<parallel::GuidanceParallel>(*trained.model,
+                                                      mesh.group(parallel::Axis::kGuidance));
 }
 
 }  // namespace kinora::train

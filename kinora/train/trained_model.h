@@ -9,6 +9,7 @@
 #include "kinora/models/model.h"
 #include "kinora/ops/block_kernels.h"
 #include "kinora/optim/arena.h"
+#include "kinora/parallel/mesh.h"
 #include "kinora/train/run_config.h"
 
 namespace kinora::train {
@@ -30,11 +31,24 @@ struct LoadOptions {
   std::optional<Precision> precision = {};  ///< nothing: the run's
   std::vector<std::string> overrides = {};  ///< key=value on the run's configuration
   std::string config_file = {};  ///< a recipe for files without a configuration of their own
+  bool says = true;              ///< logs which weights these are
 };
+
+/// A model with initial weights. config.model is resolved; what concerns training alone, such as
+/// parallel.*, does not count. kConfig.
+[[nodiscard]] TrainedModel initial_model(RunConfig config, at::Device device, uint64_t seed);
 
 /// Loads a run directory (its newest checkpoint), a checkpoint's folder, or a file of weights
 /// (.safetensors, .pt) with the configuration in its header or from `config_file`. kIo, kConfig.
 [[nodiscard]] TrainedModel load_trained(const std::filesystem::path& path,
                                         const LoadOptions& options);
+
+/// `trained` as the ranks along the mesh's guidance and sequence axes compute it together, each
+/// with one of its own. It is borrowed. rows: samples and, with guidance, unconditional ones that a
+/// sequence computes at once. kConfig where `scheme` is not possible. All ranks call it.
+[[nodiscard]] std::unique_ptr<diffusion::Denoiser> share(TrainedModel& trained,
+                                                         const parallel::Mesh& mesh,
+                                                         parallel::SequenceScheme scheme,
+                                                         int64_t rows);
 
 }  // namespace kinora::train
