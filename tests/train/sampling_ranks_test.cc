@@ -1,0 +1,128 @@
+// Samples that several ranks draw together against those of one rank.
+#include "kinora/pipelines/sampling_ranks.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+#include <gtest/gtest.h>
+
+#include "kinora/ops/random.h"
+#include "kinora/pipelines/clips.h"
+#include "kinora/train/benchmark.h"
+#include "kinora/train/micro_batch.h"
+#include "kinora/train/setup.h"
+#include "kinora/train/trained_model.h"
+#include "tests/comm/ranks.h"
+
+namespace kinora::train {
+namespace {
+
+using parallel::SequenceScheme;
+
+/// Clips of nine tokens a frame, which no even number of ranks divides.
+RunConfig tiny_clips() {
+  RunConfig config;
+  config.model = {.architecture = models::Architecture::kStdit,
+                  .depth = 2,
+                  .hidden = 48,
+                  .heads = 4,
+                  .patch = 2,
+                  .in_channels = 4,
+                  .frames = 3,
+                  .height = 6,
+                  .width = 6,
+                  .learn_sigma = false,
+                  .time_scale = 1000.0,
+                  .text_channels = 8,
+                  .text_tokens = 5};
+  config.model = models::resolved(config.model);
+  config.model.num_classes = 1;
+  config.path = Path::kPlain;
+  config.train.precision = Precision::kFp32;
+  config.objective.kind = diffusion::ObjectiveConfig::Kind::kFlow;
+  config.sample.sampling.steps = 3;
+  config.sample.sampling.guidance = 3.0;
+  return config;
+}
+
+/// Captions of sample i.
+pipelines::DrawConditions captions(const models::ModelConfig& model, int64_t first, int64_t size) {
+  data::Batch batch;
+  batch.sample_index = at::arange(first, first + size, at::kLong);
+  batch.images = batch.sample_index;
+  batch.text = ops::random_normal({size, model.text_tokens, model.text_channels},
+                                  batch.sample_index, 5, 0, RandomPurpose::kTest, at::kCPU);
+  batch.text_lengths = batch.sample_index.remainder(model.text_tokens) + 1;
+  batch.fps = at::full({size}, 8.0, at::kFloat);
+  pipelines::DrawConditions result{.conditions = micro_batch_of(batch, model).conditions,
+                                   .null = {}};
+  result.null = null_of(result.conditions, 1);
+  return result;
+}
+
+/// Two pieces, the first from a given frame. Rank 0 of `world` gets all of them.
+at::Tensor drawn(const comm::Group& world, int64_t samples, const pipelines::SamplingShares& shares,
+                 SequenceScheme scheme) {
+  TrainedModel trained = initial_model(tiny_clips(), at::kCPU, 7);
+  randomise_zeros(trained.model->named_parameters(), *trained.arena);
+  const models::ModelConfig& model = trained.config.model;
+  const parallel::Mesh mesh(world, shares.mesh());
+  const pipelines::SampleRange own = pipelines::own_samples(samples, mesh);
+  const auto denoiser = share(trained, mesh, scheme, own.count);
+  pipelines::ClipOptions options{.given = {}, .pieces = 2, .overlap = 1};
+  options.given.frames = ops::random_normal({1, 4, 1, 6, 6}, at::arange(1, at::kLong), 5, 1,
+                                            RandomPurpose::kTest, at::kCPU)[0];
+  options.given.places = {2};
+  const at::Tensor clips = pipelines::draw_clips(
+      *denoiser, sampler_of(trained.config, trained.objective), trained.config.sample.sampling,
+      {.count = own.count, .first_index = own.first, .batch = 2, .seed = 3}, model.sample_shape(),
+      options, [&](int64_t first, int64_t size) { return captions(model, first, size); }, at::kCPU);
+  return pipelines::gather_samples(clips, samples, mesh);
+}
+
+void expect_as_alone(int64_t ranks, int64_t samples, const pipelines::SamplingShares& shares,
+                     SequenceScheme scheme = SequenceScheme::kAuto) {
+  comm::run_on_ranks(ranks, [&](const comm::Group& world) {
+    const at::Tensor together = drawn(world, samples, shares, scheme);
+    if (world.rank() == 0) {
+      const at::Tensor alone = drawn(comm::Group(), samples, {}, scheme);
+      ASSERT_EQ(together.sizes(), alone.sizes());
+      EXPECT_TRUE(at::allclose(together, alone, 1e-4, 1e-4))
+          << (together - alone).abs().max().item<double>();
+    }
+  });
+}
+
+TEST(SamplingRanksTest, GroupsDrawSamplesOfTheirOwn) {
+  expect_as_alone(2, 3, {.groups = 2});
+}
+
+TEST(SamplingRanksTest, GuidanceOnTwoRanks) {
+  expect_as_alone(2, 3, {.guidance = 2});
+}
+
+TEST(SamplingRanksTest, TokensByDsp) {
+  expect_as_alone(2, 1, {.sequence = 2}, SequenceScheme::kDsp);
+}
+
+TEST(SamplingRanksTest, TokensByUlysses) {
+  expect_as_alone(2, 2, {.sequence = 2}, SequenceScheme::kUlysses);
+}
+
+TEST(SamplingRanksTest, GuidanceAndTokens) {
+  expect_as_alone(4, 1, {.guidance = 2, .sequence = 2}, SequenceScheme::kDsp);
+}
+
+TEST(SamplingRanksTest, GroupsThatShare) {
+  expect_as_alone(4, 3, {.groups = 2, .guidance = 2}, SequenceScheme::kUlysses);
+}
+
+// Of different samples the comparison above must be able to fail.
+TEST(SamplingRanksTest, SamplesDiffer) {
+  const at::Tensor clips = drawn(comm::Group(), 2, {}, SequenceScheme::kAuto);
+  EXPECT_GT((clips[0] - clips[1]).abs().max().item<double>(), 0.1);
+}
+
+}  // namespace
+}  // namespace kinora::train
