@@ -86,42 +86,91 @@ std::vector<GuidedDenoiser::Moment> moments_of(const Sampler& sampler) {
   return moments;
 }
 
-at::Tensor with_given_frames(const at::Tensor& x, const Conditions& conditions) {
+/// Those of a flow that keeps given frames for a while only: the step at which they join the
+/// others.
+int64_t joining_step(const Sampler& sampler, const Conditions& conditions) {
+  const int64_t total = num_steps(sampler);
+  const auto* flow = std::get_if<FlowEulerSampler>(&sampler);
+  if (flow == nullptr || flow->given_edit <= 0.0 || !conditions.frame_mask.defined()) {
+    return total;
+  }
+  int64_t k = 0;
+  while (k < total && flow->times[k] > flow->given_edit) {
+    ++k;
+  }
+  return k;
+}
+
+/// x, but `given` where conditions.frame_mask says that frames are given.
+at::Tensor with_frames(const at::Tensor& x, const at::Tensor& given, const Conditions& conditions) {
   if (!conditions.frame_mask.defined()) {
     return x;
   }
-  KINORA_CHECK(conditions.given.defined() && conditions.given.sizes() == x.sizes(), kShape,
+  KINORA_CHECK(given.defined() && given.sizes() == x.sizes(), kShape,
                "[sampler] a frame mask needs the given frames, as x of shape ", x.sizes());
   const at::Tensor& mask = conditions.frame_mask;  // [B, T]
-  return at::where(mask.view({mask.size(0), 1, mask.size(1), 1, 1}), x, conditions.given);
+  return at::where(mask.view({mask.size(0), 1, mask.size(1), 1, 1}), x, given);
 }
 
-/// sample() with the times already on the device.
-at::Tensor run(Denoiser& denoiser, const Sampler& sampler, at::IntArrayRef shape,
-               const Conditions& conditions, const Guidance& guidance, const SampleKey& key,
-               const at::Tensor& times, const SampleCallback& callback) {
-  GuidedDenoiser guided_denoiser(denoiser, conditions, guidance);
-  guided_denoiser.prepare(moments_of(sampler), times);
-  const int64_t total = num_steps(sampler);
-  at::Tensor x = ops::random_normal(shape, key.sample_index, key.seed, 0,
-                                    RandomPurpose::kInitialNoise, times.device());
-  x = with_given_frames(x, conditions);
-  for (int64_t k = 0; k < total; ++k) {
-    const Moment now = std::visit([&](const auto& value) { return moment(value, k); }, sampler);
-    const at::Tensor prediction = guided_denoiser.predict(x, static_cast<size_t>(k));
+/// What all steps of a run share.
+struct Run {
+  Denoiser& denoiser;
+  const Sampler& sampler;
+  at::IntArrayRef shape;
+  const Guidance& guidance;
+  const SampleKey& key;
+  const at::Tensor& times;
+  const SampleCallback& callback;
+
+  [[nodiscard]] at::Tensor noise(int64_t step, RandomPurpose purpose) const {
+    return ops::random_normal(shape, key.sample_index, key.seed, static_cast<uint32_t>(step),
+                              purpose, times.device());
+  }
+};
+
+/// Steps first, ..., end - 1 under the same conditions.
+at::Tensor run_steps(const Run& run, at::Tensor x, const Conditions& conditions, int64_t first,
+                     int64_t end) {
+  if (first == end) {
+    return x;
+  }
+  const std::vector<GuidedDenoiser::Moment> moments = moments_of(run.sampler);
+  GuidedDenoiser guided_denoiser(run.denoiser, conditions, run.guidance);
+  guided_denoiser.prepare({moments.begin() + first, moments.begin() + end},
+                          run.times.narrow(0, first, end - first));
+  x = with_frames(x, conditions.given, conditions);
+  for (int64_t k = first; k < end; ++k) {
+    const Moment now = std::visit([&](const auto& value) { return moment(value, k); }, run.sampler);
+    const at::Tensor prediction = guided_denoiser.predict(x, static_cast<size_t>(k - first));
     at::Tensor noise;
     if (now.needs_noise) {
-      noise = ops::random_normal(shape, key.sample_index, key.seed, static_cast<uint32_t>(k),
-                                 RandomPurpose::kSamplerNoise, times.device());
+      noise = run.noise(k, RandomPurpose::kSamplerNoise);
     }
     const SamplerStep next = std::visit(
-        [&](const auto& value) { return step(value, k, x, prediction, noise); }, sampler);
-    x = with_given_frames(next.x, conditions);
-    if (callback) {
-      callback({k + 1, total, next.x0});
+        [&](const auto& value) { return step(value, k, x, prediction, noise); }, run.sampler);
+    x = with_frames(next.x, conditions.given, conditions);
+    if (run.callback) {
+      run.callback({k + 1, num_steps(run.sampler), next.x0});
     }
   }
   return x;
+}
+
+/// sample() with the times already on the device.
+at::Tensor run_all(const Run& run, const Conditions& conditions) {
+  const int64_t total = num_steps(run.sampler);
+  const int64_t joining = joining_step(run.sampler, conditions);
+  at::Tensor x = run_steps(run, run.noise(0, RandomPurpose::kInitialNoise), conditions, 0, joining);
+  if (joining == total) {
+    return x;
+  }
+  const double t = std::get<FlowEulerSampler>(run.sampler).times[static_cast<size_t>(joining)];
+  const at::Tensor noise = run.noise(joining, RandomPurpose::kSamplerNoise);
+  x = with_frames(x, (1.0 - t) * conditions.given + t * noise, conditions);
+  Conditions none_given = conditions;
+  none_given.frame_mask = at::Tensor();
+  none_given.given = at::Tensor();
+  return run_steps(run, x, none_given, joining, total);
 }
 
 void check(const Sampler& sampler, at::IntArrayRef shape, const at::Tensor& sample_index) {
@@ -200,8 +249,8 @@ at::Tensor sample(Denoiser& denoiser, const Sampler& sampler, at::IntArrayRef sh
                   at::Device device, const SampleCallback& callback) {
   check(sampler, shape, key.sample_index);
   const c10::NoGradGuard no_grad;
-  return run(denoiser, sampler, shape, conditions, guidance, key, sampling_times(sampler, device),
-             callback);
+  const at::Tensor times = sampling_times(sampler, device);
+  return run_all({denoiser, sampler, shape, guidance, key, times, callback}, conditions);
 }
 
 namespace {
@@ -245,8 +294,8 @@ at::Tensor RecordedSampler::sample(at::IntArrayRef shape, const Conditions& cond
   Guidance guidance = guidance_;
   if (recorded_ == nullptr || recorded_->shape != shape.vec()) {
     guidance.null = null;
-    at::Tensor x =
-        run(denoiser_, sampler_, shape, conditions, guidance, {seed_, sample_index}, times_, {});
+    const SampleKey key{seed_, sample_index};
+    at::Tensor x = run_all({denoiser_, sampler_, shape, guidance, key, times_, {}}, conditions);
     recorded_ = std::make_unique<Recorded>();
     recorded_->shape = shape.vec();
     for (const auto& [name, tensor] : kConditions) {
@@ -264,9 +313,10 @@ at::Tensor RecordedSampler::sample(at::IntArrayRef shape, const Conditions& cond
   recorded.sample_index.copy_(sample_index);
   if (!recorded.graph.is_recorded()) {
     guidance.null = recorded.null;
+    const SampleKey key{seed_, recorded.sample_index};
     recorded.graph.record([&] {
-      recorded.x = run(denoiser_, sampler_, shape, recorded.conditions, guidance,
-                       {seed_, recorded.sample_index}, times_, {});
+      recorded.x =
+          run_all({denoiser_, sampler_, shape, guidance, key, times_, {}}, recorded.conditions);
     });
   }
   recorded.graph.replay();

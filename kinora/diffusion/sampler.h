@@ -43,6 +43,9 @@ struct DdimSampler {
 struct FlowEulerSampler {
   std::vector<double> times;  ///< from 1 to 0 (euler_times)
   bool toward_data = false;   ///< what the denoiser predicts (RectifiedFlow)
+  /// Given frames join the others at the first time that is not above it: they are noised to that
+  /// time and drawn from there on (the edit ratio of Open-Sora 1.2's mask strategy). 0: they stay.
+  double given_edit = 0.0;
 };
 
 using Sampler = std::variant<DdpmSampler, DdimSampler, FlowEulerSampler>;
@@ -89,9 +92,10 @@ using SampleCallback = std::function<void(const SampleProgress&)>;
 
 /// Draws initial noise and runs all steps. shape [B, C, H, W] or [B, C, T, H, W]; conditions and
 /// guidance.null on `device`. Frames that conditions.frame_mask calls given stay as
-/// conditions.given has them. Returns float32 of `shape` on `device`. No gradients are recorded.
-/// (Not inference mode: buffers that a model computes lazily must stay usable in training.)
-/// Error kShape where shape and sample_index disagree; the errors of steps and guidance.
+/// conditions.given has them, but for FlowEulerSampler::given_edit. Returns float32 of `shape` on
+/// `device`. No gradients are recorded. (Not inference mode: buffers that a model computes lazily
+/// must stay usable in training.) Error kShape where shape and sample_index disagree; the errors of
+/// steps and guidance.
 [[nodiscard]] at::Tensor sample(Denoiser& denoiser, const Sampler& sampler, at::IntArrayRef shape,
                                 const Conditions& conditions, const Guidance& guidance,
                                 const SampleKey& key, at::Device device,

@@ -1,7 +1,13 @@
 #include "kinora/diffusion/sampler.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/full_like.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -173,6 +179,100 @@ TEST(SampleTest, VideoHasOneMoreDim) {
   const at::Tensor x = sample(denoiser, FlowEulerSampler{euler_times({}, 2)}, {2, 3, 4, 2, 2}, {},
                               {}, {.seed = 1, .sample_index = sample_numbers(2)}, at::kCPU);
   EXPECT_EQ(x.sizes(), (std::vector<int64_t>{2, 3, 4, 2, 2}));
+}
+
+/// A velocity that depends on place and time, but not on other frames. Keeps the masks it was
+/// shown.
+class FrameFlow : public Denoiser {
+ public:
+  at::Tensor forward(const at::Tensor& x_t, const at::Tensor& t,
+                     const Conditions& conditions) override {
+    noised.push_back(conditions.frame_mask.defined()
+                         ? conditions.frame_mask.clone()
+                         : at::ones({x_t.size(0), x_t.size(2)}, at::kBool));
+    return (2.0 * x_t + t.view({-1, 1, 1, 1, 1})).sin();
+  }
+  std::vector<at::Tensor> noised;
+};
+
+/// Clips of two given frames, 1 and 3, of five.
+struct GivenClips {
+  std::vector<int64_t> shape = {2, 3, 5, 2, 4};
+  Conditions conditions;
+  SampleKey key = {.seed = 3, .sample_index = sample_numbers(2)};
+
+  GivenClips() {
+    conditions.frame_mask = at::tensor({1, 0, 1, 0, 1}, at::kLong).to(at::kBool).expand({2, 5});
+    conditions.given = at::where(conditions.frame_mask.view({2, 1, 5, 1, 1}), at::zeros(shape),
+                                 noise(9, RandomPurpose::kTest));
+  }
+  [[nodiscard]] at::Tensor noise(uint32_t step, RandomPurpose purpose) const {
+    return ops::random_normal(shape, key.sample_index, key.seed, step, purpose, at::kCPU);
+  }
+};
+
+/// The sampling loop that Open-Sora 1.2 published, with its masks: a number a frame, 1 where it is
+/// drawn, 0 where it is kept, between them the edit ratio of a frame that is given.
+at::Tensor published_loop(FrameFlow& flow, const GivenClips& clips,
+                          const FlowEulerSampler& sampler) {
+  const at::Tensor mask =
+      at::where(clips.conditions.frame_mask, 1.0, sampler.given_edit);  // [B, T]
+  const auto of_frames = [](const at::Tensor& frames) { return frames.view({2, 1, 5, 1, 1}); };
+  at::Tensor z = at::where(of_frames(clips.conditions.frame_mask),
+                           clips.noise(0, RandomPurpose::kInitialNoise), clips.conditions.given);
+  at::Tensor has_noise = mask == 1.0;
+  for (size_t k = 0; k + 1 < sampler.times.size(); ++k) {
+    const double t = sampler.times[k];
+    const at::Tensor drawn = mask >= t;
+    const at::Tensor fresh = clips.noise(static_cast<uint32_t>(k), RandomPurpose::kSamplerNoise);
+    z = at::where(of_frames(drawn & ~has_noise), (1.0 - t) * z + t * fresh, z);
+    has_noise = drawn;
+    const at::Tensor velocity =
+        flow.forward(z, at::full({2}, t, at::kFloat), {.frame_mask = drawn});
+    z = at::where(of_frames(drawn), z + (sampler.times[k + 1] - t) * velocity, z);
+  }
+  return z;
+}
+
+TEST(SampleTest, GivenFramesJoinAtTheirEditRatio) {
+  const GivenClips clips;
+  for (const double edit : {0.0, 0.1, 0.5, 0.6}) {
+    const FlowEulerSampler sampler{.times = euler_times({2.0}, 6), .given_edit = edit};
+    FrameFlow ours;
+    FrameFlow published;
+    const at::Tensor x =
+        sample(ours, sampler, clips.shape, clips.conditions, {}, clips.key, at::kCPU);
+    EXPECT_LT(max_difference(x, published_loop(published, clips, sampler)), 1e-6) << edit;
+    ASSERT_EQ(ours.noised.size(), published.noised.size());
+    for (size_t k = 0; k < ours.noised.size(); ++k) {
+      EXPECT_TRUE(at::equal(ours.noised[k], published.noised[k])) << edit << ", step " << k;
+    }
+  }
+}
+
+TEST(SampleTest, EditedFramesOfAConstantVelocity) {
+  // Noised to 0.5, and from there on moved by the velocity over half the time.
+  const GivenClips clips;
+  Constant denoiser(0.75);
+  int64_t steps = 0;
+  const at::Tensor x =
+      sample(denoiser, FlowEulerSampler{.times = euler_times({}, 4), .given_edit = 0.6},
+             clips.shape, clips.conditions, {}, clips.key, at::kCPU,
+             [&](const SampleProgress& progress) { EXPECT_EQ(progress.step, ++steps); });
+  EXPECT_EQ(steps, 4);
+  const at::Tensor expected =
+      0.5 * clips.conditions.given + 0.5 * (clips.noise(2, RandomPurpose::kSamplerNoise) - 0.75);
+  EXPECT_LT(max_difference(x.select(2, 3), expected.select(2, 3)), 1e-6);
+  EXPECT_LT(max_difference(x.select(2, 0),
+                           clips.noise(0, RandomPurpose::kInitialNoise).select(2, 0) - 0.75),
+            2e-6);
+  // From the start on, as if they had not been given.
+  const at::Tensor all =
+      sample(denoiser, FlowEulerSampler{.times = euler_times({}, 4), .given_edit = 1.0},
+             clips.shape, clips.conditions, {}, clips.key, at::kCPU);
+  EXPECT_LT(max_difference(all.select(2, 1),
+                           clips.noise(0, RandomPurpose::kSamplerNoise).select(2, 1) - 0.75),
+            2e-6);
 }
 
 TEST(SampleTest, RecordsNoGradients) {
