@@ -11,22 +11,20 @@ namespace kinora::data {
 namespace {
 
 std::vector<int64_t> images_shape(const Source& source, const SampleSize& size, int64_t batch) {
-  if (const std::optional<SampleShape> latents = source.latent_shape()) {
-    return {batch, latents->channels, latents->height, latents->width};
-  }
-  KINORA_CHECK(size.height > 0 && size.width > 0, kConfig, "[data] images must have pixels, got ",
-               size.height, " x ", size.width, ". Hint: set data.height and data.width.");
+  const SampleShape shape = source.latent_shape().value_or(SampleShape{3, size.height, size.width});
+  KINORA_CHECK(shape.height > 0 && shape.width > 0, kConfig, "[data] images must have pixels, got ",
+               shape.height, " x ", shape.width, ". Hint: set data.height and data.width.");
   KINORA_CHECK(size.frames > 0 && size.frame_stride > 0, kConfig,
                "[data] data.frames and data.frame_stride must be at least 1, got ", size.frames,
                " and ", size.frame_stride);
   if (size.frames == 1) {
-    return {batch, 3, size.height, size.width};
+    return {batch, shape.channels, shape.height, shape.width};
   }
   KINORA_CHECK(
       source.is_video(), kConfig, "[data] clips of ", size.frames,
       " frames must come from a set of videos, got a set of images. Hint: set "
       "data.frames to 1, or data.frame_layout to strip if the images are strips of frames.");
-  return {batch, 3, size.frames, size.height, size.width};
+  return {batch, shape.channels, size.frames, shape.height, shape.width};
 }
 
 at::ScalarType images_type(const Source& source) {

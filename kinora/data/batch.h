@@ -11,8 +11,9 @@ namespace kinora::data {
 
 /// One micro-batch on the host. What the source does not have is an undefined tensor.
 struct Batch {
-  /// Images uint8 [B, 3, H, W], clips of T > 1 frames uint8 [B, 3, T, H, W], latents float32
-  /// [B, C, h, w]; to_float makes of each what a model takes. Pinned where a GPU is used.
+  /// Images uint8 [B, 3, H, W], clips of T > 1 frames uint8 [B, 3, T, H, W], latents of either
+  /// float32 [B, C, h, w] or [B, C, T, h, w]; to_float makes of each what a model takes. Pinned
+  /// where a GPU is used.
   at::Tensor images = {};
   at::Tensor labels = {};  ///< int64 [B]
   at::Tensor sample_index =
@@ -32,6 +33,9 @@ struct SampleSize {
   int64_t width = 0;
   int64_t frames = 1;        ///< T; 1 makes images, also of clips
   int64_t frame_stride = 1;  ///< takes every so many frames
+
+  /// Frames of a clip from the first to the last that is taken.
+  [[nodiscard]] int64_t span() const { return (frames - 1) * frame_stride + 1; }
 };
 
 /// Empty batches for samples of one source; their memory is used again.

@@ -16,8 +16,10 @@
 namespace kinora::data {
 namespace {
 
-bool is_video(const DataConfig& c) {
-  return c.source == SourceKind::kMovingShapes || c.frame_layout == FrameLayout::kStrip;
+// Of latents their files say it.
+bool may_be_video(const DataConfig& c) {
+  return c.source == SourceKind::kMovingShapes || c.source == SourceKind::kLatents ||
+         c.frame_layout == FrameLayout::kStrip;
 }
 
 void describe_clips(Fields& fields, DataConfig& c) {
@@ -32,11 +34,11 @@ void describe_clips(Fields& fields, DataConfig& c) {
       });
   fields
       .add("frames", c.frames,
-           "Frames of a clip that the model sees, drawn at a random place of the clip; 1 makes "
-           "images, also of clips.",
+           "Frames of a clip (of latents: as they are stored) that the model sees, drawn at a "
+           "random place of the clip; 1 makes images, also of clips.",
            between(1, 4096))
-      .check("be 1 unless data.source is moving_shapes or data.frame_layout is strip",
-             [&c] { return c.frames == 1 || is_video(c); })
+      .check("be 1 unless data.source is moving_shapes or latents or data.frame_layout is strip",
+             [&c] { return c.frames == 1 || may_be_video(c); })
       .check("be at least 2 for data.source moving_shapes",
              [&c] { return c.frames >= 2 || c.source != SourceKind::kMovingShapes; });
   fields
@@ -45,8 +47,9 @@ void describe_clips(Fields& fields, DataConfig& c) {
       .check("be 1 for data.source moving_shapes, whose clips have just data.frames frames",
              [&c] { return c.frame_stride == 1 || c.source != SourceKind::kMovingShapes; });
   fields.add("fps", c.fps,
-             "Frames a second of the clips as they are stored; with data.frame_stride the model "
-             "is told that many times fewer.",
+             "Frames a second of the clips as they are stored (of latents: before they were "
+             "encoded, in files that do not say it); with data.frame_stride the model is told "
+             "that many times fewer.",
              {.min = 0.0, .max = 1000.0, .min_open = true});
 }
 
@@ -93,7 +96,10 @@ std::unique_ptr<Source> open_pictures(const DataConfig& config) {
     case SourceKind::kTar:
       return std::make_unique<ClassTar>(paths_of(config));
     case SourceKind::kLatents:
-      return std::make_unique<LatentFiles>(paths_of(config));
+      return std::make_unique<LatentFiles>(
+          paths_of(config), LatentFilesOptions{.min_frames = sample_size(config).span(),
+                                               .fps = static_cast<float>(config.fps),
+                                               .needs_labels = config.text != TextKind::kFile});
   }
   KINORA_UNREACHABLE("[data] unknown source kind");
 }
@@ -111,7 +117,8 @@ void describe(Fields& fields, DataConfig& c) {
              "Where samples come from: shapes (generated images, need no files), "
              "moving_shapes (generated clips of 4 shapes that move in 4 directions), folder "
              "(PATH/CLASS/IMAGE), tar (the same inside archives, which are not unpacked), latents "
-             "(safetensors files with latents [n, C, h, w], already scaled, and labels [n]).");
+             "(safetensors files with latents [n, C, h, w], of clips [n, C, T, h, w], already "
+             "scaled, and labels [n]).");
   fields
       .add("path", c.path,
            "The folder of class folders, or one or several .tar archives or .safetensors files of "

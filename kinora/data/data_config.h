@@ -31,7 +31,7 @@ struct DataConfig {
   FrameLayout frame_layout = FrameLayout::kImage;
   int64_t frames = 1;  ///< of a clip that the model sees
   int64_t frame_stride = 1;
-  double fps = 8.0;  ///< of clips as they are stored
+  double fps = 8.0;  ///< of clips as they are stored; of latents: where their files do not say it
   TextKind text = TextKind::kNone;
   std::string text_embeddings;
   int64_t text_length = 16;    ///< of built-in texts, in words

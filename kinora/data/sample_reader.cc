@@ -76,7 +76,7 @@ void SampleReader::read(int64_t index, const Augmentation& augmentation, const B
   source_.read(index, sample_);
   const int64_t num_values = batch.images.numel() / batch.images.size(0);
   if (latent_shape_) {
-    write_latent(index, batch.images.mutable_data_ptr<float>() + i * num_values);
+    write_latent(index, augmentation, batch.images.mutable_data_ptr<float>() + i * num_values);
   } else {
     write_frames(index, augmentation, batch.images.mutable_data_ptr<uint8_t>() + i * num_values);
   }
@@ -93,12 +93,30 @@ void SampleReader::read(int64_t index, const Augmentation& augmentation, const B
   }
 }
 
-void SampleReader::write_latent(int64_t index, float* out) const {
+int64_t SampleReader::first_frame(int64_t index, const Augmentation& augmentation) const {
+  const int64_t span = size_.span();
+  KINORA_CHECK(span <= sample_.num_frames, kIo, "[data] ", source_.sample_name(index),
+               " must have at least ", span, " frames for data.frames ", size_.frames,
+               " and data.frame_stride ", size_.frame_stride, ", got ", sample_.num_frames);
+  const int64_t num_starts = sample_.num_frames - span + 1;
+  return static_cast<int64_t>(static_cast<double>(augmentation.start) *
+                              static_cast<double>(num_starts));
+}
+
+// `out` is [C, frames, h, w].
+void SampleReader::write_latent(int64_t index, const Augmentation& augmentation, float* out) const {
   const auto num_values = static_cast<int64_t>(sample_.latent.size());
-  KINORA_CHECK(num_values == latent_shape_->num_values(), kIo, "[data] ",
-               source_.sample_name(index), " must hold ", latent_shape_->text(), " values, got ",
-               num_values);
-  std::copy(sample_.latent.begin(), sample_.latent.end(), out);
+  KINORA_CHECK(num_values == latent_shape_->num_values() * sample_.num_frames, kIo, "[data] ",
+               source_.sample_name(index), " must hold ", latent_shape_->text(),
+               " values in each of ", sample_.num_frames, " frames, got ", num_values);
+  const int64_t plane = latent_shape_->height * latent_shape_->width;
+  const int64_t start = first_frame(index, augmentation);
+  for (int64_t channel = 0; channel < latent_shape_->channels; ++channel) {
+    for (int64_t t = 0; t < size_.frames; ++t) {
+      const int64_t frame = channel * sample_.num_frames + start + t * size_.frame_stride;
+      out = std::copy_n(sample_.latent.data() + frame * plane, plane, out);
+    }
+  }
 }
 
 // `out` is [3, frames, height, width].
@@ -107,13 +125,7 @@ void SampleReader::write_frames(int64_t index, const Augmentation& augmentation,
   KINORA_CHECK(image.height > 0 && image.width > 0 && image.channels == 3, kIo, "[data] ",
                source_.sample_name(index), " must have pixels and 3 channels, got ", image.height,
                " x ", image.width, " x ", image.channels);
-  const int64_t span = (size_.frames - 1) * size_.frame_stride + 1;
-  KINORA_CHECK(span <= sample_.num_frames, kIo, "[data] ", source_.sample_name(index),
-               " must have at least ", span, " frames for data.frames ", size_.frames,
-               " and data.frame_stride ", size_.frame_stride, ", got ", sample_.num_frames);
-  const int64_t num_starts = sample_.num_frames - span + 1;
-  const auto start = static_cast<int64_t>(static_cast<double>(augmentation.start) *
-                                          static_cast<double>(num_starts));
+  const int64_t start = first_frame(index, augmentation);
   const int64_t width = image.width / sample_.num_frames;
   for (int64_t t = 0; t < size_.frames; ++t) {
     write_frame((start + t * size_.frame_stride) * width, width, augmentation.flip,

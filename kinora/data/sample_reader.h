@@ -48,8 +48,9 @@ struct Augmentation {
   float start = 0.5F;  ///< which frames of a clip: 0 the first ones, below 1 the last ones
 };
 
-/// Reads samples into batches: images and the frames of clips cropped to one size, latents and
-/// texts as they are. One per thread: its buffers are used again.
+/// Reads samples into batches: images and the frames of clips cropped to one size, latents (of
+/// images, or of the frames of clips) and texts as they are. One per thread: its buffers are used
+/// again.
 ///
 /// Of a clip with n frames a batch holds `frames`, every `frame_stride`-th, from one of the
 /// n - (frames - 1) * frame_stride possible first ones; a shorter clip is an unreadable sample.
@@ -63,9 +64,11 @@ class SampleReader {
   void read(int64_t index, const Augmentation& augmentation, const Batch& batch, int64_t i);
 
  private:
+  /// The first frame of those that the batch takes.
+  [[nodiscard]] int64_t first_frame(int64_t index, const Augmentation& augmentation) const;
   void write_frames(int64_t index, const Augmentation& augmentation, uint8_t* out);
   void write_frame(int64_t left, int64_t width, bool flip, uint8_t* out);
-  void write_latent(int64_t index, float* out) const;
+  void write_latent(int64_t index, const Augmentation& augmentation, float* out) const;
 
   const Source& source_;
   std::optional<SampleShape> latent_shape_;

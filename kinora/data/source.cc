@@ -5,7 +5,11 @@
 namespace kinora::data {
 
 std::string SampleShape::text() const {
-  return std::to_string(channels) + " x " + std::to_string(height) + " x " + std::to_string(width);
+  const auto sides = [](int64_t rows, int64_t columns) {
+    return std::to_string(rows) + " x " + std::to_string(columns);
+  };
+  const std::string size = std::to_string(channels) + " x " + sides(height, width);
+  return pixel_height == 0 ? size : size + " (" + sides(pixel_height, pixel_width) + " pixels)";
 }
 
 void check_size(int64_t size, const std::string& origin) {

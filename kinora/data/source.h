@@ -9,14 +9,17 @@
 
 namespace kinora::data {
 
-/// The size of one sample as a batch holds it.
+/// The size of an image or latent, or of each frame of a clip, as a batch holds it.
 struct SampleShape {
   int64_t channels = 0;
   int64_t height = 0;
   int64_t width = 0;
+  /// Of the picture that a latent stands for, in pixels; 0: not known.
+  int64_t pixel_height = 0;
+  int64_t pixel_width = 0;
 
   [[nodiscard]] int64_t num_values() const { return channels * height * width; }
-  [[nodiscard]] std::string text() const;  ///< "4 x 32 x 32"
+  [[nodiscard]] std::string text() const;  ///< "4 x 32 x 32", "4 x 32 x 32 (256 x 256 pixels)"
 
   bool operator==(const SampleShape&) const = default;
 };
@@ -41,15 +44,15 @@ struct Text {
 /// it in place, so that a thread's buffers are allocated once; it is used with one source only, and
 /// what that source does not know stays as it is here.
 ///
-/// A clip is a strip: its frames lie side by side in `image`, the first at the left. So whoever
-/// knows only images goes on reading `image`.
+/// A clip of pixels is a strip: its frames lie side by side in `image`, the first at the left. So
+/// whoever knows only images goes on reading `image`.
 struct Sample {
   io::Image image;
-  int64_t num_frames = 1;     ///< divides image.width
+  int64_t num_frames = 1;     ///< T; divides image.width
   float fps = 0.0F;           ///< frames of a clip a second
   std::string caption;        ///< empty: the class name says all
   Text text;                  ///< of sources with a text_shape
-  std::vector<float> latent;  ///< [C, h, w]
+  std::vector<float> latent;  ///< [C, T, h, w]
   int64_t label = 0;          ///< in [0, num_classes)
 };
 
@@ -69,8 +72,8 @@ class Source {
 
   [[nodiscard]] int64_t num_classes() const { return static_cast<int64_t>(class_names().size()); }
 
-  /// The shape of the latents that read() gives; nothing if it gives images, which may differ in
-  /// size and are cropped by the reader.
+  /// The shape of the latents (of clips: of their frames) that read() gives; nothing if it gives
+  /// pixels, which may differ in size and are cropped by the reader.
   [[nodiscard]] virtual std::optional<SampleShape> latent_shape() const { return std::nullopt; }
 
   /// Whether read() gives clips, which may differ in length, rather than single images.

@@ -310,7 +310,7 @@ models::ModelConfig resolved_model(const RunConfig& config, int64_t num_data_cla
   if (model.width == 0) {
     model.width = latents ? latents->width : config.data.width;
   }
-  if (model.frames == 0 && !latents) {
+  if (model.frames == 0) {
     model.frames = config.data.frames;
   }
   model = models::resolved(model);

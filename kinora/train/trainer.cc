@@ -322,6 +322,14 @@ class Trainer::Impl {
                  "[train] model.height and width must be those of the data, ", shape.height, " x ",
                  shape.width, ", got ", model.height, " x ", model.width,
                  ". Hint: leave them at 0");
+    KINORA_CHECK(model.frames == config_.data.frames, kConfig,
+                 "[train] model.frames must be data.frames, ", config_.data.frames, ", got ",
+                 model.frames, ". Hint: leave it at 0");
+    KINORA_CHECK(
+        shape.pixel_height == 0 || (shape.pixel_height / model.compression == shape.height &&
+                                    shape.pixel_width / model.compression == shape.width),
+        kConfig, "[train] the data are latents of ", shape.text(), ", but model.compression is ",
+        model.compression);
   }
 
   /// Whether samples can be shown as a picture.

@@ -322,11 +322,11 @@ TEST(LatentFilesTest, RefusesSetsThatCannotBeMeant) {
   const std::vector<int64_t> labels = {0, 1};
   io::write_safetensors(b, std::vector{tensor("latents", DType::kF32, {2, 2, 3, 2}, values),
                                        tensor("labels", DType::kI64, {2}, labels)});
-  EXPECT_THAT(
-      error_of([&] {
-        LatentFiles source({a, b});
-      }),
-      AllOf(HasSubstr("a.safetensors are 2 x 2 x 3"), HasSubstr("got 2 x 3 x 2 in " + b.string())));
+  EXPECT_THAT(error_of([&] {
+                LatentFiles source({a, b});
+              }),
+              AllOf(HasSubstr("a.safetensors are 2 x 2 x 3 of images"),
+                    HasSubstr("got 2 x 3 x 2 of images in " + b.string())));
 }
 
 TEST(LatentFilesTest, LatentsAreNotFlipped) {
@@ -355,7 +355,7 @@ TEST(LatentFilesTest, LatentOfAnotherSizeIsABadSample) {
   };
   const TooLong source;
   EXPECT_THAT(error_of([&] { (void)load_samples(source, all_of(source), 0, 0); }),
-              HasSubstr("long must hold 1 x 2 x 2 values, got 5"));
+              HasSubstr("long must hold 1 x 2 x 2 values in each of 1 frames, got 5"));
 }
 
 }  // namespace
