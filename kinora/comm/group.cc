@@ -1,9 +1,11 @@
 #include "kinora/comm/group.h"
 
 #include <algorithm>
+#include <numeric>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "kinora/comm/journal.h"
+#include "kinora/comm/rehearsal.h"
 #include "kinora/comm/transport.h"
 #include "kinora/core/error.h"
 
@@ -98,11 +100,25 @@ struct Group::Impl {
   int64_t num_splits = 0;
   std::unique_ptr<HostTransport> cpu;
   std::unique_ptr<Transport> cuda;
+  std::shared_ptr<RehearsedCalls> rehearsed;  // null unless calls are only noted, all by `cpu`
 
   [[nodiscard]] int64_t size() const { return static_cast<int64_t>(world_ranks.size()); }
   [[nodiscard]] bool alone() const { return size() == 1; }
 
+  /// Becomes the group of all ranks.
+  void of_world(const World& all) {
+    world = all;
+    rank = all.rank;
+    world_ranks.resize(all.size);
+    std::iota(world_ranks.begin(), world_ranks.end(), 0);
+    name = "rank " + std::to_string(rank) + " of " + std::to_string(all.size);
+  }
+
   void make_transports() {
+    if (rehearsed != nullptr) {
+      cpu = make_rehearsal(world_ranks, rehearsed);
+      return;
+    }
     cpu = make_gloo(membership);
     if (device.is_cuda()) {
       cuda = make_nccl(membership, device);
@@ -110,7 +126,7 @@ struct Group::Impl {
   }
 
   [[nodiscard]] Transport& transport_of(const at::Tensor& tensor, Operation operation) const {
-    if (tensor.device().is_cpu()) {
+    if (tensor.device().is_cpu() || rehearsed != nullptr) {
       return *cpu;
     }
     KINORA_CHECK(cuda != nullptr && tensor.device() == device, kShape, "[", to_string(operation),
@@ -259,9 +275,12 @@ Group Group::split(const std::vector<std::vector<int64_t>>& parts) const {
     return Group(std::move(impl));
   }
   impl->device = impl_->device;
+  impl->rehearsed = impl_->rehearsed;
   impl->membership = impl_->membership;
-  impl->membership.store = c10::make_intrusive<c10d::PrefixStore>(
-      "split" + std::to_string(number) + "/" + std::to_string(mine), impl_->membership.store);
+  if (impl->rehearsed == nullptr) {
+    impl->membership.store = c10::make_intrusive<c10d::PrefixStore>(
+        "split" + std::to_string(number) + "/" + std::to_string(mine), impl_->membership.store);
+  }
   impl->membership.rank = impl->rank;
   impl->membership.size = impl->size();
   impl->name = "rank " + std::to_string(impl->rank) + " of " + std::to_string(impl->size()) +
@@ -383,22 +402,24 @@ const World& Group::world() const {
   return impl_->world;
 }
 
+Group rehearse(const World& world, std::shared_ptr<RehearsedCalls> calls) {
+  auto impl = std::make_shared<Group::Impl>();
+  impl->of_world(world);
+  impl->rehearsed = std::move(calls);
+  impl->make_transports();
+  return Group(std::move(impl));
+}
+
 Group connect(const World& world, at::Device device, const GroupOptions& options) {
   check_world(world);
   KINORA_CHECK(!device.is_cuda() || device.has_index(), kConfig,
                "[comm] a GPU must be given with its index, got ", device, '.');
   auto impl = std::make_shared<Group::Impl>();
-  impl->world = world;
-  impl->rank = world.rank;
+  impl->of_world(world);
   impl->device = device;
   if (world.size == 1) {
     return Group(std::move(impl));
   }
-  impl->world_ranks.resize(world.size);
-  for (int64_t rank = 0; rank < world.size; ++rank) {
-    impl->world_ranks[rank] = rank;
-  }
-  impl->name = "rank " + std::to_string(world.rank) + " of " + std::to_string(world.size);
   impl->membership = {meet(world, options.connect_timeout), world.rank, world.size,
                       world.local_size == world.size, options.operation_timeout};
   impl->make_transports();

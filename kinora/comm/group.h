@@ -57,6 +57,8 @@ struct LastCall {
   bool done = true;       ///< see Work::is_done
 };
 
+struct RehearsedCall;  // rehearsal.h
+
 /// Times after which a missing rank is an error.
 struct GroupOptions {
   std::chrono::milliseconds connect_timeout = std::chrono::minutes(5);
@@ -151,6 +153,7 @@ class Group {
 
  private:
   friend Group connect(const World& world, at::Device device, const GroupOptions& options);
+  friend Group rehearse(const World& world, std::shared_ptr<std::vector<RehearsedCall>> calls);
 
   struct Impl;
   explicit Group(std::shared_ptr<Impl> impl);

@@ -9,6 +9,7 @@
 #include <exception>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "kinora/comm/group.h"
 
@@ -94,6 +95,11 @@ class HostTransport : public Transport {
 
 /// CPU tensors. Connects to all ranks of the group at once.
 [[nodiscard]] std::unique_ptr<HostTransport> make_gloo(const Membership& membership);
+
+/// Tensors of any device, for rehearse().
+[[nodiscard]] std::unique_ptr<HostTransport> make_rehearsal(
+    const std::vector<int64_t>& world_ranks,
+    const std::shared_ptr<std::vector<RehearsedCall>>& calls);
 
 /// CUDA tensors on `device`; the communicator comes with the first operation. kCuda in a build
 /// without CUDA.
