@@ -1,4 +1,4 @@
-// kinora bench train | ablate | sample | simulate CONFIG [key=value ...]
+// kinora bench train | ablate | sample | simulate CONFIG [key=value ...], kinora bench sequence
 
 #include <CLI/CLI.hpp>
 
@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "apps/kinora/bench_report.h"
+#include "apps/kinora/bench_sequence.h"
 #include "apps/kinora/bench_simulate.h"
 #include "apps/kinora/commands.h"
 #include "apps/kinora/ranks.h"
@@ -181,6 +182,7 @@ void add_bench(CLI::App& app, Action& run) {
                    "Then trace a run: time by kernel, and what the host waits for");
   sample->callback([arguments, &run] { run = [arguments] { return bench_sample(*arguments); }; });
 
+  add_bench_sequence(*bench, run);
   add_bench_simulate(*bench, run);
 }
 
