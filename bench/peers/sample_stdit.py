@@ -3,10 +3,13 @@
     python bench/peers/sample_stdit.py --mode eager,compile-default
     python bench/peers/sample_stdit.py --hidden 64 --depth 2 --heads 2 --frames 4 --height 8 --width 8 \
         --text-channels 32 --text-tokens 12 --steps 4 --device cpu --threads 2
+    python bench/peers/sample_stdit.py --ranks 4
 
 The default is one clip of 80 x 512 x 512 pixels (latents of 4 x 80 x 64 x 64) in 100 steps. The batch is
 doubled, captions and null captions, and guidance goes on the first three channels, as in sample_dit.py,
-whose options these are. Prints one line of JSON a measurement: seconds for a run, the median.
+whose options these are. --ranks: so many GPUs (or processes) share the clip by Ulysses with four
+all-to-alls around both attentions, eager, as Open-Sora 1.0 was compared with it; what they predict is
+checked against one first. Prints one line of JSON a measurement: seconds for a run, the median.
 """
 
 import argparse
@@ -19,6 +22,18 @@ import measure  # also makes tools/reference importable
 import sample_dit
 import stdit
 import train_stdit
+import ulysses
+
+
+def divide(model, x, t, conditions, device):
+    """Divides the tokens among the ranks."""
+    precision = torch.autocast(device.split(":")[0], torch.bfloat16, enabled=device.startswith("cuda"))
+    with torch.no_grad(), precision:
+        one = model(x, t, conditions)
+        train_stdit.divide_tokens(model)
+        error = ulysses.largest(ulysses.relative_error(model(x, t, conditions), one))
+    if not error < (5e-2 if device.startswith("cuda") else 1e-5):
+        raise RuntimeError(f"the ranks predict otherwise than one: by {error:.2g}")
 
 
 def time_sampling(arguments, config, mode):
@@ -42,6 +57,9 @@ def time_sampling(arguments, config, mode):
         predicted = sample_dit.guide(output, arguments.guidance)[:, : config.in_channels]
         return a * x + b * predicted
 
+    if arguments.ranks > 1:
+        divide(model.float(), torch.cat([noise, noise]), per_step[0][0], given, device)
+        model = model.to(torch.bfloat16) if arguments.weights == "bf16" else model
     step = measure.compiled(one_step, mode)
     x = torch.empty(2 * batch, *noise.shape[1:], device=device)
 
@@ -83,10 +101,20 @@ def main():
     parser.add_argument("--attention", type=measure.names_of(measure.ATTENTION), default=["auto"])
     parser.add_argument("--warmup", type=int, default=1, help="runs before timing")
     parser.add_argument("--runs", type=int, default=3, help="timed; the median is reported")
+    parser.add_argument("--ranks", type=int, default=1, help="GPUs, or processes of --device cpu")
     measure.add_device_arguments(parser)
     arguments = parser.parse_args()
     if 1000 % arguments.steps:
         parser.error(f"--steps must divide 1000, got {arguments.steps}")
+    if arguments.ranks == 1:
+        run(arguments)
+        return
+    if arguments.mode != ["eager"]:
+        parser.error("several ranks are eager")
+    ulysses.on_ranks(run, arguments)
+
+
+def run(arguments):
     measure.prepare_device(arguments)
     config = train_stdit.config_of(arguments, frames=80, height=64, width=64)
 
@@ -96,7 +124,7 @@ def main():
                 return time_sampling(arguments, config, mode)
 
         description = {
-            "peer": f"torch {mode}", "model": train_stdit.model_name(config),
+            "peer": f"torch {mode}", "ranks": arguments.ranks, "model": train_stdit.model_name(config),
             "input": [config.in_channels, config.frames, config.height, config.width],
             "text_tokens": config.text_tokens, "steps": arguments.steps,
             "guidance": arguments.guidance, "weights": arguments.weights, "attention": attention,
