@@ -41,6 +41,18 @@ at::Tensor join(const at::Tensor& parts, const Windows& windows, const Counts& c
 
 }  // namespace
 
+at::Tensor along(const at::Tensor& tokens, Span span) {
+  switch (span) {
+    case Span::kFrame:
+      return tokens.flatten(0, 1).unsqueeze(2);
+    case Span::kTime:
+      return tokens;
+    case Span::kClip:
+      return tokens.flatten(1, 2).unsqueeze(2);
+  }
+  KINORA_UNREACHABLE("[sequence] unknown span");
+}
+
 at::Tensor Sequence::self_attention(const SelfAttention& attention, const at::Tensor& x, Span span,
                                     int64_t /*tokens_a_frame*/, const at::Tensor& rotary) const {
   const int64_t batch = x.size(0);
@@ -48,10 +60,7 @@ at::Tensor Sequence::self_attention(const SelfAttention& attention, const at::Te
   const int64_t tokens = x.size(2);
   if (attention.kernels() != nullptr) {
     const at::Tensor angles = rotary.defined() ? rotary.expand({frames, tokens, -1}) : rotary;
-    const at::Tensor along = span == Span::kFrame  ? x.flatten(0, 1).unsqueeze(2)
-                             : span == Span::kTime ? x
-                                                   : x.flatten(1, 2).unsqueeze(2);
-    return attention.attend_along(along, angles).view_as(x);
+    return attention.attend_along(along(x, span), angles).view_as(x);
   }
   switch (span) {
     case Span::kFrame: {

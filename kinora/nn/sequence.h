@@ -17,6 +17,10 @@ enum class Span {
   kClip,   ///< all
 };
 
+/// Tokens [B, T, S, C] as sequences [G, N, M, C] of N tokens that lie M apart, without a copy: what
+/// SelfAttention::attend_along takes.
+[[nodiscard]] at::Tensor along(const at::Tensor& tokens, Span span);
+
 /// Windows that tile a clip from its first corner; what they reach beyond its end is no token.
 struct Windows {
   int64_t rows = 0;  ///< of a frame: S = rows * columns

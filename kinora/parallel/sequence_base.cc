@@ -10,6 +10,7 @@
 #include "kinora/comm/differentiable.h"
 #include "kinora/core/error.h"
 #include "kinora/ops/attention.h"
+#include "kinora/ops/fused.h"
 #include "kinora/parallel/spans.h"
 
 namespace kinora::parallel {
@@ -112,7 +113,13 @@ at::Tensor ShardedSequence::window_attention(const nn::SelfAttention& attention,
   return cleared(attention.proj.forward(part.flatten(3)), tokens);
 }
 
-at::Tensor attend_by_heads(const at::Tensor& packed, nn::Span span) {
+at::Tensor attend_by_heads(const nn::SelfAttention& attention, const at::Tensor& packed,
+                           nn::Span span) {
+  if (attention.kernels() != nullptr) {
+    const at::Tensor rows = nn::along(packed.flatten(3).contiguous(), span);
+    return ops::fused::self_attention(*attention.kernels(), rows, packed.size(4), {})
+        .view({packed.size(0), packed.size(1), packed.size(2), -1});
+  }
   const at::Tensor out =
       ops::attention(by_span(packed, span).flatten(2), packed.size(4));  // [B', N', H' D]
   return from_span(out, span, packed.size(1), packed.size(2));

@@ -64,7 +64,8 @@ class ShardedSequence : public nn::Sequence {
 
 /// Attention of all tokens by some heads: packed [B, T, S, 3, H', D], normed and turned already
 /// -> [B, T, S, H' D].
-[[nodiscard]] at::Tensor attend_by_heads(const at::Tensor& packed, nn::Span span);
+[[nodiscard]] at::Tensor attend_by_heads(const nn::SelfAttention& attention,
+                                         const at::Tensor& packed, nn::Span span);
 
 /// kConfig, naming the scheme, unless `parts` divides the attention's heads.
 void check_heads(const char* scheme, const nn::SelfAttention& attention, int64_t parts);

@@ -58,7 +58,7 @@ at::Tensor gather_and_attend(const comm::Group& group, const nn::SelfAttention& 
       attention.norm_and_rotate(by_span(packed, span),
                                 angles_by_span(rotary, span, x.size(0), frames, tokens_a_frame)),
       span, frames, tokens_a_frame);
-  return filled_up(attend_by_heads(ready, span), group.size() * x.size(2));
+  return filled_up(attend_by_heads(attention, ready, span), group.size() * x.size(2));
 }
 
 }  // namespace

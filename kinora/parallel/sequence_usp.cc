@@ -24,7 +24,8 @@ at::Tensor UspSequence::attend(const nn::SelfAttention& attention, const at::Ten
                        /*joined=*/2);  // [B, T, U s, 3, H', D]
   const at::Tensor out =
       rings_.size() == 1
-          ? filled_up(attend_by_heads(first_of(packed, 2, tokens_a_frame), span), packed.size(2))
+          ? filled_up(attend_by_heads(attention, first_of(packed, 2, tokens_a_frame), span),
+                      packed.size(2))
                 .unflatten(3, {packed.size(4), -1})
           : ring_attention(rings_, packed, span, tokens_a_frame);  // [B, T, U s, H', D]
   return attention.proj.forward(

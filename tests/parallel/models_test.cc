@@ -1,10 +1,12 @@
 // Every family of models with its tokens on several ranks, against the committed references.
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "kinora/models/model.h"
+#include "kinora/ops/block_kernels.h"
 #include "kinora/parallel/sequence.h"
 #include "tests/comm/ranks.h"
 #include "tests/error_of.h"
@@ -64,13 +66,22 @@ void check(const Family& family, const comm::Group& world) {
                 std::string::npos);
       continue;
     }
-    for (const int64_t recompute : {int64_t{0}, config.depth}) {
-      SCOPED_TRACE(std::string(to_string(scheme)) +
-                   ", recomputed blocks: " + std::to_string(recompute));
+    struct Way {
+      const char* name;
+      int64_t recompute;
+      bool fast;
+    };
+    for (const Way& way :
+         {Way{"plain", 0, false}, Way{"recomputed", config.depth, false}, Way{"fast", 0, true}}) {
+      SCOPED_TRACE(std::string(to_string(scheme)) + ", " + way.name);
       const std::unique_ptr<models::Model> model = models::make_model(config);
       models::set_weights(*model, fixture, /*train=*/true);
       model->use_sequence(sequence);
-      model->set_recompute(recompute);
+      model->set_recompute(way.recompute);
+      if (way.fast) {
+        model->use_fast_path(
+            std::make_shared<ops::BlockKernels>(ops::KernelOptions{}, at::kCPU, at::kFloat, true));
+      }
       models::expect_outputs(*model, fixture);
       const at::Tensor output = fixture.run(*model, "forward");
       torch::autograd::backward({(output * fixture.tensor("forward.cotangent")).sum()}, {});
