@@ -7,10 +7,8 @@
 
 #include "kinora/data/moving_shapes.h"
 #include "kinora/io/animation.h"
-#include "kinora/io/file.h"
-#include "kinora/io/image.h"
 #include "kinora/io/image_grid.h"
-#include "tests/apps/run_folder.h"
+#include "tests/apps/clips.h"
 
 namespace kinora::apps {
 namespace {
@@ -21,21 +19,6 @@ using testing::HasSubstr;
 constexpr int kUsage = 2;
 constexpr int kIo = 4;
 constexpr int64_t kFrames = 4;
-
-const Arguments kClips = {"data.source=moving_shapes", "data.frames=4",
-                          "data.text=builtin",         "data.text_channels=16",
-                          "data.text_length=8",        "model.text_channels=16",
-                          "model.text_tokens=8",       "model.learn_sigma=false",
-                          "objective.kind=flow",       "frame_masks.image_head=0.3"};
-
-Arguments joined(Arguments left, const Arguments& right) {
-  left.insert(left.end(), right.begin(), right.end());
-  return left;
-}
-
-io::Image read_image(const fs::path& path) {
-  return io::decode_image(io::read_file(path, 1 << 20), path.string());
-}
 
 /// The frames of a clip that `kinora sample` wrote.
 std::vector<io::Image> frames_in(const fs::path& folder) {
