@@ -13,6 +13,7 @@
 #include "apps/kinora/ranks.h"
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"
+#include "kinora/core/log.h"
 #include "kinora/ops/device.h"
 #include "kinora/train/setup.h"
 
@@ -110,7 +111,20 @@ int bench_sample(Arguments arguments) {
   if (arguments.guidance >= 0.0) {
     config.sample.sampling.guidance = arguments.guidance;
   }
-  const train::SampleBenchmark result = train::benchmark_sample(config, arguments.sample);
+  const std::optional<comm::World> world = own_rank(arguments.ranks);
+  if (!world) {
+    return launch(arguments.ranks, config.train.device);
+  }
+  train::SampleBenchmark result;
+  on_rank(*world, config.train.device, [&](const comm::Group& group, at::Device /*device*/) {
+    if (group.rank() == 0 && config.parallel.sp_size > 1) {
+      log_warn("[bench] parallel.sequence is of training, --sequence of sampling");
+    }
+    result = train::benchmark_sample(config, arguments.sample, group);
+  });
+  if (world->rank > 0) {
+    return 0;
+  }
   const train::DeviceCeilings ceilings = ceilings_of(config);
   if (arguments.json) {
     Json json = to_json(result, arguments.sample.batch, ceilings);
@@ -165,8 +179,10 @@ void add_bench(CLI::App& app, Action& run) {
   add_step_options(ablate, arguments);
   ablate->callback([arguments, &run] { run = [arguments] { return bench_ablate(*arguments); }; });
 
-  CLI::App* sample = add("sample", "Time drawing images with a recipe's model of random weights.");
-  sample->add_option("--batch", arguments->sample.batch, "Images drawn at once")
+  CLI::App* sample = add("sample", "Time drawing samples with a recipe's model of random weights.");
+  sample
+      ->add_option("--batch", arguments->sample.batch,
+                   "Images or clips drawn at once, on all ranks together")
       ->check(CLI::PositiveNumber);
   sample->add_option("--steps", arguments->sampling_steps, "Sampling steps; default: the recipe's")
       ->check(CLI::PositiveNumber);
@@ -180,6 +196,8 @@ void add_bench(CLI::App& app, Action& run) {
       ->check(CLI::PositiveNumber);
   sample->add_flag("--profile", arguments->profile,
                    "Then trace a run: time by kernel, and what the host waits for");
+  add_rank_options(*sample, arguments->ranks);
+  add_sharing_options(*sample, arguments->sample.ranks);
   sample->callback([arguments, &run] { run = [arguments] { return bench_sample(*arguments); }; });
 
   add_bench_sequence(*bench, run);

@@ -128,11 +128,15 @@ void print(std::ostream& out, const train::SampleBenchmark& result, int64_t batc
   line(out, "device", result.device);
   line(out, "kernels", result.kernels);
   line(out, "sampler", result.sampler);
+  if (!result.ranks.empty()) {
+    line(out, "ranks", result.ranks);
+  }
   line(out, "run",
        digits(result.seconds * 1e3) + " ms (median of " + std::to_string(repeats) + ", " +
-           std::to_string(batch) + " images)");
+           std::to_string(batch) + ' ' + result.unit + ")");
   line(out, "step", digits(result.seconds * 1e3 / static_cast<double>(result.steps)) + " ms");
-  line(out, "images/s", digits(result.images_per_s));
+  line(out, (result.unit + "/s").c_str(),
+       digits(result.samples_per_s) + ", " + digits(1.0 / result.samples_per_s) + " s each");
   line(out, "model TFLOP/s",
        result.model_tflops ? of_ceiling(*result.model_tflops, ceilings)
                            : "not counted: guidance is on in a part of the steps");
@@ -234,7 +238,9 @@ Json to_json(const train::SampleBenchmark& result, int64_t batch,
   json["batch"] = batch;
   json["steps"] = result.steps;
   json["ms"] = result.seconds * 1e3;
-  json["images_per_s"] = result.images_per_s;
+  json["ranks"] = result.ranks;
+  json["samples_per_s"] = result.samples_per_s;
+  json["seconds_each"] = 1.0 / result.samples_per_s;
   json["tflops"] = result.model_tflops ? Json(*result.model_tflops) : Json();
   add_ceilings(&json, ceilings);
   json["peak_memory"] = result.peak_memory;

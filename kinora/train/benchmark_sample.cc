@@ -7,13 +7,18 @@
 
 #include <algorithm>
 #include <sstream>
+#include <utility>
 
+#include "kinora/core/philox.h"
 #include "kinora/diffusion/sampler.h"
 #include "kinora/models/model.h"
 #include "kinora/ops/attention.h"
 #include "kinora/ops/device.h"
+#include "kinora/ops/random.h"
 #include "kinora/train/benchmark.h"
+#include "kinora/train/micro_batch.h"
 #include "kinora/train/setup.h"
+#include "kinora/train/trained_model.h"
 
 namespace kinora::train {
 namespace {
@@ -29,7 +34,7 @@ std::string kernels_of(const RunConfig& config, const ops::BlockKernels* kernels
     return text.str();
   }
   const models::ModelConfig& model = config.model;
-  const at::Tensor qkv = at::empty({rows, model.num_tokens(), 3 * model.hidden},
+  const at::Tensor qkv = at::empty({rows, model.tokens_a_frame(), 3 * model.hidden},
                                    at::device(device).dtype(compute_type(config.train.precision)));
   text << "plain path: attention " << ops::attention_kernel(qkv, model.heads)
        << ", linears of libtorch";
@@ -48,85 +53,117 @@ std::string describe(const diffusion::Sampler& sampler, const diffusion::Guidanc
   return text.str();
 }
 
-/// Samples that the model sees in each step for an image, where that is always the same.
-std::optional<int64_t> rows_per_image(const diffusion::Guidance& guidance) {
+/// Rows that the model sees in each step for a sample, where that is always the same.
+std::optional<int64_t> rows_per_sample(const diffusion::Guidance& guidance) {
   if (guidance.scale == 1.0) {
     return 1;
   }
   return guidance.low <= 0.0 && guidance.high >= 1.0 ? std::optional<int64_t>(2) : std::nullopt;
 }
 
+/// Classes in turn, or random texts of full length, which cost most.
+diffusion::Conditions conditions_of(const models::ModelConfig& model,
+                                    const at::Tensor& sample_index, at::Device device) {
+  const int64_t size = sample_index.size(0);
+  data::Batch batch{.images = at::empty({size})};  // only their number counts
+  batch.labels = sample_index.remainder(model.num_classes);
+  if (model.takes_text()) {
+    batch.text = ops::random_normal({size, model.text_tokens, model.text_channels}, sample_index,
+                                    kSeed, 0, RandomPurpose::kTest, at::kCPU);
+    batch.pooled = ops::random_normal({size, model.text_channels}, sample_index, kSeed, 1,
+                                      RandomPurpose::kTest, at::kCPU);
+    batch.text_lengths = at::full({size}, model.text_tokens, at::kLong);
+  }
+  if (model.is_video()) {
+    batch.fps = at::full({size}, 8.0, at::kFloat);
+  }
+  return to_device(micro_batch_of(batch, model), device).conditions;
+}
+
+/// The largest value of any rank.
+double most(const comm::Group& world, double value) {
+  const at::Tensor all = at::full({1}, value, at::kFloat);
+  world.all_reduce(all, comm::Reduction::kMax);
+  return all.item<double>();
+}
+
+int64_t most(const comm::Group& world, int64_t value) {
+  const at::Tensor all = at::full({1}, value, at::kLong);
+  world.all_reduce(all, comm::Reduction::kMax);
+  return all.item<int64_t>();
+}
+
+diffusion::Guidance guidance_of(const pipelines::SamplingConfig& sampling) {
+  return {.scale = sampling.guidance,
+          .channels = sampling.guidance_channels,
+          .low = sampling.guidance_interval[0],
+          .high = sampling.guidance_interval[1]};
+}
+
 }  // namespace
 
-SampleBenchmark benchmark_sample(RunConfig config, const SampleBenchmarkOptions& options) {
+SampleBenchmark benchmark_sample(RunConfig config, const SampleBenchmarkOptions& options,
+                                 const comm::Group& world) {
   ops::configure_computation(config.train.threads, config.train.deterministic);
   const at::Device device = choose_device(config.train.device);
   start_memory_anew(device);
   config.model = resolved_model(config, std::max<int64_t>(config.model.num_classes, 1));
-  config.train.recompute = "none";  // concerns backward
-  const pipelines::SamplingConfig& sampling = config.sample.sampling;
-  diffusion::Objective objective =
-      diffusion::make_objective(config.objective, config.model.learn_sigma);
-  diffusion::move_to(objective, device);
-  const diffusion::Sampler sampler = sampler_of(config, objective);
-  const std::unique_ptr<models::Model> made = models::make_model(config.model);
-  models::Model& model = *made;
-  const std::shared_ptr<ops::BlockKernels> kernels = set_path(model, config, device);
-  const bool graphs = use_graphs(config, kernels.get());
-  optim::Arena arena(model.named_parameters(), model.buckets(),
-                     {.device = device,
-                      .compute_type = compute_type(config.train.precision),
-                      .seed = kSeed,
-                      .train = false,
-                      .ema_decays = {}});
-  model.to_device(device);
-  randomise_zeros(model.named_parameters(), arena);
+  diffusion::Guidance guidance = guidance_of(config.sample.sampling);
+  const bool guided = guidance.scale != 1.0;
+  const pipelines::SamplingShares shares =
+      pipelines::share_ranks(options.ranks, world.size(), options.batch, guided);
+  const parallel::Mesh mesh(world, shares.mesh());
+  const pipelines::SampleRange own = pipelines::own_samples(options.batch, mesh);
+  TrainedModel initial = initial_model(std::move(config), device, kSeed);
+  randomise_zeros(initial.model->named_parameters(), *initial.arena);
+  const int64_t rows = guided && shares.guidance == 1 ? 2 * own.count : own.count;
+  const auto denoiser = share(initial, mesh, options.ranks.scheme, rows);
 
-  diffusion::Guidance guidance{.scale = sampling.guidance,
-                               .channels = sampling.guidance_channels,
-                               .low = sampling.guidance_interval[0],
-                               .high = sampling.guidance_interval[1]};
-  guidance.null.labels =
-      at::full({options.batch}, config.model.num_classes, at::device(device).dtype(at::kLong));
-  const std::vector<int64_t> shape = {options.batch, config.model.in_channels, config.model.height,
-                                      config.model.width};
-  const at::Tensor sample_index = at::arange(options.batch, at::kLong);
-  diffusion::Conditions conditions;
-  conditions.labels = sample_index.remainder(config.model.num_classes).to(device);
-  diffusion::RecordedSampler recorded(model, sampler, guidance, kSeed, device);
+  const models::ModelConfig& model = initial.config.model;
+  const diffusion::Sampler sampler = sampler_of(initial.config, initial.objective);
+  std::vector<int64_t> shape = model.sample_shape();
+  shape.insert(shape.begin(), own.count);
+  const at::Tensor sample_index = at::arange(own.first, own.first + own.count, at::kLong);
+  const diffusion::Conditions conditions = conditions_of(model, sample_index, device);
+  guidance.null = null_of(conditions, model.num_classes);
+  diffusion::RecordedSampler recorded(*denoiser, sampler, guidance, kSeed, device);
   const auto run = [&](int64_t /*call*/) {
-    if (graphs) {
+    if (initial.graphs) {
       (void)recorded.sample(shape, conditions, guidance.null, sample_index);
     } else {
-      (void)diffusion::sample(model, sampler, shape, conditions, guidance,
+      (void)diffusion::sample(*denoiser, sampler, shape, conditions, guidance,
                               {.seed = kSeed, .sample_index = sample_index}, device);
     }
   };
   // A run without a graph, and the recording.
   constexpr int64_t kGraphWarmup = 2;
-  const int64_t warmup = graphs ? std::max(options.warmup, kGraphWarmup) : options.warmup;
+  const int64_t warmup = initial.graphs ? std::max(options.warmup, kGraphWarmup) : options.warmup;
   for (int64_t i = 0; i < warmup; ++i) {
     run(i);
   }
   SampleBenchmark result;
   std::vector<double> seconds;
   for (int64_t i = 0; i < options.repeats; ++i) {
-    seconds.push_back(median_call_seconds(device, 1, run));  // users wait for each run
+    world.barrier();
+    // Users wait for each run, and for all ranks.
+    seconds.push_back(most(world, median_call_seconds(device, 1, run)));
   }
   result.seconds = median(std::move(seconds));
-  result.images_per_s = static_cast<double>(options.batch) / result.seconds;
+  result.samples_per_s = static_cast<double>(options.batch) / result.seconds;
   result.device = ops::describe(device);
+  result.unit = model.is_video() ? "clips" : "images";
+  result.ranks = world.size() > 1 ? shares.reason : "";
   result.steps = diffusion::num_steps(sampler);
   result.sampler = describe(sampler, guidance);
-  result.peak_memory = ops::peak_memory(device);
-  const std::optional<int64_t> rows = rows_per_image(guidance);
-  result.kernels =
-      kernels_of(config, kernels.get(), graphs, options.batch * rows.value_or(2), device);
-  if (rows) {
-    result.model_tflops = 2.0 * models::forward_macs(config.model) * result.images_per_s *
-                          static_cast<double>(*rows * result.steps) / 1e12;
+  result.peak_memory = most(world, ops::peak_memory(device));
+  result.kernels = kernels_of(initial.config, initial.kernels.get(), initial.graphs, rows, device);
+  if (const std::optional<int64_t> each = rows_per_sample(guidance)) {
+    result.model_tflops = 2.0 * models::forward_macs(model) * result.samples_per_s *
+                          static_cast<double>(*each * result.steps) /
+                          static_cast<double>(world.size()) / 1e12;
   }
   if (options.profile) {
+    world.barrier();
     result.profile = profile_calls(device, 1, run);
   }
   return result;

@@ -4,16 +4,19 @@
 #include <optional>
 #include <string>
 
+#include "kinora/comm/group.h"
 #include "kinora/ops/gpu_profile.h"
+#include "kinora/pipelines/sampling_ranks.h"
 #include "kinora/train/run_config.h"
 
 namespace kinora::train {
 
 struct SampleBenchmarkOptions {
-  int64_t batch = 64;    ///< images drawn at once
+  int64_t batch = 64;    ///< samples drawn at once, on all ranks together
   int64_t warmup = 2;    ///< runs before timing
   int64_t repeats = 5;   ///< timed runs of all steps
   bool profile = false;  ///< trace one more run, after the timed ones
+  pipelines::SamplingRanks ranks = {};
 };
 
 /// Speed of drawing one batch of samples: all steps, from noise to what an autoencoder would get.
@@ -21,19 +24,23 @@ struct SampleBenchmark {
   std::string device;
   std::string kernels;
   std::string sampler;  ///< "ddim, 50 steps, guidance 4"
+  std::string ranks;    ///< how they share the work; empty: there is one
+  std::string unit;     ///< "images" or "clips"
   int64_t steps = 0;
-  double seconds = 0.0;  ///< of a run, median
-  double images_per_s = 0.0;
-  /// TFLOP/s: 2 x multiply-accumulates of the forward passes; none where guidance is on for a part
-  /// of the steps only.
+  double seconds = 0.0;  ///< of a run, median, of the slowest rank
+  double samples_per_s = 0.0;
+  /// TFLOP/s a rank: 2 x multiply-accumulates of the forward passes; none where guidance is on for
+  /// a part of the steps only.
   std::optional<double> model_tflops;
-  int64_t peak_memory = 0;                 ///< bytes of tensors on the GPU; 0 on the CPU
+  int64_t peak_memory = 0;                 ///< bytes of tensors on a GPU, the most; 0 on the CPU
   std::optional<ops::GpuProfile> profile;  ///< of one run
 };
 
-/// Times sampling as config.sample says, with random weights. Nothing is left in the device's
-/// memory. kConfig if sampler and objective do not fit.
+/// Times sampling as config.sample says, with random weights and texts. Nothing is left in the
+/// device's memory. With several ranks all call it, and a trace is of this one. kConfig if sampler
+/// and objective do not fit, or the ranks do not divide.
 [[nodiscard]] SampleBenchmark benchmark_sample(RunConfig config,
-                                               const SampleBenchmarkOptions& options);
+                                               const SampleBenchmarkOptions& options,
+                                               const comm::Group& world = {});
 
 }  // namespace kinora::train

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/apps/run_folder.h"
+#include "tests/apps/clips.h"
 
 namespace kinora::apps {
 namespace {
@@ -59,8 +59,22 @@ TEST_F(BenchTest, SampleHasItsFigures) {
   EXPECT_EQ(facts.at("batch"), 3);
   EXPECT_EQ(facts.at("steps"), 4);
   EXPECT_GT(facts.at("tflops").get<double>(), 0.0);
-  EXPECT_NEAR(facts.at("images_per_s").get<double>(), 3e3 / facts.at("ms").get<double>(),
-              1e-6 * facts.at("images_per_s").get<double>());
+  EXPECT_NEAR(facts.at("samples_per_s").get<double>(), 3e3 / facts.at("ms").get<double>(),
+              1e-6 * facts.at("samples_per_s").get<double>());
+}
+
+TEST_F(BenchTest, RanksSampleClipsTogether) {
+  const Arguments command = bench(
+      "sample",
+      joined(kClips, {"model.architecture=stdit", "--batch", "1", "--guidance", "4", "--repeats",
+                      "1", "--warmup", "0", "--ranks", "4", "--sequence-scheme", "dsp"}));
+  const auto facts = json_of(command);
+  EXPECT_EQ(facts.at("ranks"), "4 ranks = 1 group x guidance 2 x sequence 2: for 1 sample");
+  EXPECT_NEAR(facts.at("seconds_each").get<double>(), facts.at("ms").get<double>() / 1e3, 1e-9);
+  const Outcome text = run_kinora(command, folder());
+  for (const char* fact : {"1 clips", "clips/s", "s each", "guidance 2 x sequence 2"}) {
+    EXPECT_NE(text.out.find(fact), std::string::npos) << fact << " not in " << text.out;
+  }
 }
 
 TEST_F(BenchTest, SampleTakesTheRecipesSettings) {

@@ -157,7 +157,7 @@ TEST_F(GpuTraceTest, SamplingIsMeasured) {
   config.sample.sampling.guidance = 4.0;
   const SampleBenchmark result =
       benchmark_sample(config, {.batch = 4, .warmup = 2, .repeats = 3, .profile = true});
-  EXPECT_GT(result.images_per_s, 0.0);
+  EXPECT_GT(result.samples_per_s, 0.0);
   ASSERT_TRUE(result.profile.has_value());
   EXPECT_GE(launches_of(*result.profile, ops::KernelClass::kGemm), 10 * 2 * 4);
   EXPECT_EQ(result.profile->dropped, 0);
