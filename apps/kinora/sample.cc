@@ -159,6 +159,12 @@ void add_clip(CLI::App& command, SampleArguments& arguments) {
       ->check(CLI::IsMember({"image", "strip"}))
       ->capture_default_str()
       ->needs(given);
+  command
+      .add_option("--given-edit", arguments.given_edit,
+                  "Of flows: the noise level, 0 to 1, from which on these frames are drawn, too; 0 "
+                  "keeps them as they are")
+      ->check(CLI::Range(0.0, 1.0))
+      ->needs(given);
   CLI::Option* loop = command.add_option("--loop", arguments.loop,
                                          "Pieces of a longer clip, each going on from the last");
   loop->check(CLI::PositiveNumber);

@@ -149,8 +149,10 @@ train::Prompts prompts_for(const train::RunConfig& config, const SampleArguments
 
 pipelines::ClipOptions clip_options(const models::ModelConfig& model,
                                     const SampleArguments& arguments) {
-  pipelines::ClipOptions options{
-      .given = {}, .pieces = arguments.loop, .overlap = arguments.overlap};
+  pipelines::ClipOptions options{.given = {},
+                                 .given_edit = arguments.given_edit,
+                                 .pieces = arguments.loop,
+                                 .overlap = arguments.overlap};
   if (arguments.loop > 1) {
     check_takes_given(model);
   }

@@ -40,6 +40,7 @@ struct SampleArguments {
   std::string given;
   std::string given_frames = "head";
   std::string frame_layout = "image";
+  double given_edit = 0.0;
   int64_t loop = 1;
   int64_t overlap = 0;
 

@@ -53,7 +53,8 @@ void give(const at::Tensor& frames, const std::vector<int64_t>& places, int64_t 
       at::ones({shape[0], num_frames}, at::kBool).index_fill_(1, index, 0).to(device);
 }
 
-void check(const ClipOptions& options, at::IntArrayRef sample_shape) {
+void check(const ClipOptions& options, const diffusion::Sampler& sampler,
+           at::IntArrayRef sample_shape) {
   KINORA_CHECK(sample_shape.size() == 4, kShape,
                "[sample] clips must have shape [C, T, H, W], got ", sample_shape);
   const int64_t num_frames = sample_shape[1];
@@ -62,6 +63,15 @@ void check(const ClipOptions& options, at::IntArrayRef sample_shape) {
   KINORA_CHECK(options.pieces == 1 || (options.overlap >= 1 && options.overlap < num_frames),
                kConfig, "[sample] the overlap of pieces must lie in 1 to ", num_frames - 1,
                ", one less than the frames that the model draws, got ", options.overlap);
+  KINORA_CHECK(options.given_edit >= 0.0 && options.given_edit <= 1.0, kConfig,
+               "[sample] the edit ratio of given frames must lie in 0 to 1, got ",
+               options.given_edit);
+  KINORA_CHECK(
+      options.given_edit == 0.0 || std::holds_alternative<diffusion::FlowEulerSampler>(sampler),
+      kConfig,
+      "[sample] an edit ratio of given frames is for models that are flows (objective.kind "
+      "flow), got ",
+      options.given_edit);
   if (const at::Tensor& frames = options.given.frames; frames.defined()) {
     const auto count = static_cast<int64_t>(options.given.places.size());
     KINORA_CHECK(frames.sizes() ==
@@ -110,12 +120,16 @@ at::Tensor draw_clips(
     const DrawRequest& request, at::IntArrayRef sample_shape, const ClipOptions& options,
     const std::function<DrawConditions(int64_t first, int64_t size)>& conditions_of,
     at::Device device, const std::function<void(double)>& progress) {
-  check(options, sample_shape);
+  check(options, sampler, sample_shape);
   const int64_t num_frames = sample_shape[1];
   at::Tensor given;  // [count, C, K, H, W]
   std::vector<int64_t> places = options.given.places;
   if (options.given.frames.defined()) {
     given = options.given.frames.unsqueeze(0).expand({request.count, -1, -1, -1, -1});
+  }
+  diffusion::Sampler editing = sampler;
+  if (options.given_edit > 0.0) {
+    std::get<diffusion::FlowEulerSampler>(editing).given_edit = options.given_edit;
   }
   at::Tensor clips;
   for (int64_t piece = 0; piece < options.pieces; ++piece) {
@@ -136,8 +150,8 @@ at::Tensor draw_clips(
                  static_cast<double>(options.pieces));
       }
     };
-    const at::Tensor drawn = draw(denoiser, sampler, config, of_piece, sample_shape,
-                                  conditions_of_piece, device, report);
+    const at::Tensor drawn = draw(denoiser, piece == 0 ? editing : sampler, config, of_piece,
+                                  sample_shape, conditions_of_piece, device, report);
     const int64_t overlap = options.overlap;
     clips =
         piece == 0 ? drawn : at::cat({clips, drawn.narrow(2, overlap, num_frames - overlap)}, 2);

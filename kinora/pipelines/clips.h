@@ -29,6 +29,9 @@ struct GivenFrames {
 /// How clips are drawn.
 struct ClipOptions {
   GivenFrames given{};  ///< of every clip, of its first piece
+  /// Of a flow: when they are drawn on, see diffusion::FlowEulerSampler. Frames that pieces share
+  /// stay as they are.
+  double given_edit = 0.0;
   /// A clip is so many pieces of the model's length, drawn one behind the other; each is given the
   /// last `overlap` frames of the one before as its first ones (Open-Sora's loop extension).
   int64_t pieces = 1;
@@ -37,7 +40,8 @@ struct ClipOptions {
 
 /// Draws clips: float32 [count, C, L, H, W] on the CPU with L = pieces (T - overlap) + overlap, for
 /// sample_shape [C, T, H, W]. The conditions are those of all pieces; the rest is as in draw().
-/// kConfig where pieces and overlap do not fit; kShape for given frames of another shape.
+/// kConfig where pieces and overlap, or given_edit and the sampler, do not fit; kShape for given
+/// frames of another shape.
 [[nodiscard]] at::Tensor draw_clips(
     diffusion::Denoiser& denoiser, const diffusion::Sampler& sampler, const SamplingConfig& config,
     const DrawRequest& request, at::IntArrayRef sample_shape, const ClipOptions& options,

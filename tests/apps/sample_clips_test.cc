@@ -142,6 +142,13 @@ TEST_F(SampleClipsTest, CaptionsGivenFramesLoopAndJudge) {
   sample_well("tail", joined(caption, {"--given", path("one.png"), "--given-frames", "tail"}));
   expect_same(clip("tail", "clip-00000")[3], reference[2]);
 
+  // Changed from half the noise on, or not at all.
+  const Arguments edited = {"--given", path("one.png"), "--given-frames", "tail", "--given-edit"};
+  sample_well("changed", joined(joined(caption, edited), {"0.5"}));
+  expect_other(clip("changed", "clip-00000")[3], reference[2]);
+  sample_well("unchanged", joined(joined(caption, edited), {"0"}));
+  expect_same(clip("unchanged", "clip-00000")[3], reference[2]);
+
   // A longer clip begins as the short one.
   sample_well("loop", joined(caption, {"--loop", "3", "--overlap", "2"}));
   sample_well("short", caption);
@@ -241,6 +248,9 @@ TEST_F(SampleClipsTest, BadRequestsAreRefused) {
       {joined(caption, {"--loop", "0"}), kUsage, "--loop"},
       {joined(caption, {"--overlap", "1"}), kUsage, "--loop"},
       {joined(caption, {"--given-frames", "0"}), kUsage, "--given"},
+      {joined(caption, {"--given-edit", "0.5"}), kUsage, "--given"},
+      {joined(caption, {"--given", path("frames/frame_0000.png"), "--given-edit", "2"}), kUsage,
+       "--given-edit"},
       {{"--captions", "a tree", "--judge"}, kUsage, "a tree"},
   };
   for (const Bad& request : requests) {

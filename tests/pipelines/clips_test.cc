@@ -109,6 +109,27 @@ TEST(DrawClipsTest, PiecesGoOnFromTheOneBefore) {
       at::equal(flow.masks.back()[0].to(at::kLong), at::tensor({0, 0, 1, 1, 1, 1}).to(at::kLong)));
 }
 
+TEST(DrawClipsTest, EditedFramesAreDrawnOnAndSharedOnesKept) {
+  const ClipOptions options{.given = {.frames = at::randn({3, 1, 2, 4}), .places = {2}},
+                            .given_edit = 0.5,
+                            .pieces = 2,
+                            .overlap = 1};
+  LabelFlow flow;
+  const at::Tensor clips = drawn(options, 1, 1, &flow);
+  const at::Tensor free = drawn({}, 1, 1);
+  const at::Tensor given = options.given.frames.select(1, 0);
+  // Half of it is noise of variance 1 / 4; the label is 0.
+  const at::Tensor rest = clips[0].select(1, 2) - 0.5 * given;
+  EXPECT_GT(rest.abs().max().item<double>(), 0.1);
+  EXPECT_LT(rest.abs().max().item<double>(), 3.0);
+  EXPECT_TRUE(at::equal(clips[0].select(1, 1), free[0].select(1, 1)));
+  // Of two steps, at 1 and 0.5: the first piece shows the given frame clean in one, the second
+  // what it was given in both.
+  ASSERT_EQ(flow.masks.size(), 3U);
+  EXPECT_EQ(flow.masks[0][0].logical_not().nonzero().item<int64_t>(), 2);
+  EXPECT_EQ(flow.masks[1][0].logical_not().nonzero().item<int64_t>(), 0);
+}
+
 TEST(DrawClipsTest, BatchesChangeNothingAndProgressCountsClips) {
   const ClipOptions options{
       .given = {.frames = at::randn({3, 1, 2, 4}), .places = {0}}, .pieces = 2, .overlap = 1};
@@ -131,6 +152,15 @@ TEST(DrawClipsTest, WrongOptionsAreRefused) {
   EXPECT_THAT(
       refusal(ErrorKind::kShape, {.given = {.frames = at::full({3, 2, 2, 4}, 0.0), .places = {0}}}),
       HasSubstr("[3, 1, 2, 4]"));
+  EXPECT_THAT(refusal(ErrorKind::kConfig, {.given_edit = 1.5}), HasSubstr("0 to 1, got 1.5"));
+  LabelFlow flow;
+  EXPECT_THAT(error_of(ErrorKind::kConfig,
+                       [&] {
+                         return draw_clips(flow, diffusion::DdimSampler(), {}, {},
+                                           {3, kFrames, 2, 4}, {.given_edit = 0.5}, label_of,
+                                           at::kCPU);
+                       }),
+              HasSubstr("objective.kind flow"));
 }
 
 }  // namespace
