@@ -55,11 +55,11 @@ int64_t BlockModel::num_fast_linears() const {
 void BlockModel::use_fast_path(std::shared_ptr<ops::BlockKernels> kernels, ops::Recompute level) {
   KINORA_CHECK(kernels == nullptr || kernels->fp8() == nullptr, kConfig, "[model] ", config().name,
                " does not compute in fp8. Hint: train.fp8=false");
-  KINORA_CHECK(level == ops::Recompute::kNone || level == ops::Recompute::kBlock, kConfig,
-               "[model] blocks of ", config().name,
-               " keep all or only their input. Hint: train.recompute none, block or block:K");
   kernels_ = std::move(kernels);
-  level_ = level;
+  recomputes_blocks_ = level == ops::Recompute::kBlock;
+  if (kernels_ != nullptr) {
+    kernels_->set_recompute(recomputes_blocks_ ? ops::Recompute::kNone : level);
+  }
   set_kernels(kernels_.get());
 }
 

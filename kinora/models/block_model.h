@@ -17,7 +17,7 @@ class BlockModel : public Model {
   void to_device(const at::Device& device) override;
 
   [[nodiscard]] int64_t num_fast_linears() const override;
-  /// kConfig for fp8, and for levels but kNone and kBlock.
+  /// kConfig for fp8.
   void use_fast_path(std::shared_ptr<ops::BlockKernels> kernels,
                      ops::Recompute level = ops::Recompute::kNone) override;
   void begin_step() override { starts_step_ = true; }
@@ -31,7 +31,7 @@ class BlockModel : public Model {
 
   /// Whether block (of STDiT3: pair) number `block` keeps only its input.
   [[nodiscard]] bool recomputes(int64_t block) const {
-    return level_ == ops::Recompute::kBlock || block < recompute_blocks();
+    return recomputes_blocks_ || block < recompute_blocks();
   }
   /// What run_block() tells of buckets.
   [[nodiscard]] const ops::BucketHook& moments() const { return zeroes_ ? zeroing_ : hook(); }
@@ -44,7 +44,7 @@ class BlockModel : public Model {
   std::vector<nn::BucketSpec> buckets_;
   std::vector<std::vector<const nn::Parameter*>> parameters_;  // of buckets_
   std::shared_ptr<ops::BlockKernels> kernels_;
-  ops::Recompute level_ = ops::Recompute::kNone;
+  bool recomputes_blocks_ = false;
   bool starts_step_ = false;  // no pass since begin_step()
   bool zeroes_ = false;       // this pass, gradients of blocks, which hold nothing
   ops::BucketHook zeroing_;   // hook(), and zeros gradients before a block adds its own

@@ -19,15 +19,6 @@ struct BlockWeights {
   LinearWeights fc2;
 };
 
-/// What a block keeps for backward (Chen et al. 2016 for the idea). Attention is never computed
-/// again but by kBlock.
-enum class Recompute : uint8_t {
-  kNone,
-  kElementwise,  ///< norms' and GELU's outputs are made again from their inputs
-  kMlp,          ///< and the first product of the MLP
-  kBlock,        ///< everything: only the block's input is kept
-};
-
 struct BlockStack {
   std::vector<BlockWeights> blocks;
   /// The modulation linears of consecutive blocks, each one product: out = 6 C x its blocks, in the

@@ -151,6 +151,18 @@ Fp8* BlockKernels::fp8() const {
   return impl_->fp8 != nullptr ? &impl_->fp8->fp8() : nullptr;
 }
 
+void BlockKernels::set_recompute(Recompute level) {
+  impl_->recompute = level;
+}
+
+Recompute BlockKernels::recompute() const {
+  return impl_->recompute;
+}
+
+NormInputs& BlockKernels::norm_inputs() {
+  return impl_->norm_inputs;
+}
+
 Operand BlockKernels::operand(const at::Tensor& value, int64_t number, bool is_gradient) {
   if (!impl_->covers(number, value.size(0))) {
     return {.value = value, .number = number};

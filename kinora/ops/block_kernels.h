@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
@@ -103,7 +104,17 @@ struct HeadRule {
   [[nodiscard]] bool is_empty() const { return !has_norm() && !cosines.defined(); }
 };
 
+/// What a block keeps for backward (Chen et al. 2016 for the idea). Attention is never computed
+/// again but by kBlock.
+enum class Recompute : uint8_t {
+  kNone,
+  kElementwise,  ///< norms' and GELU's outputs are made again from their inputs
+  kMlp,          ///< and the first product of the MLP
+  kBlock,        ///< everything: only the block's input is kept
+};
+
 class Fp8;
+class NormInputs;
 
 class BlockKernels {
  public:
@@ -122,6 +133,12 @@ class BlockKernels {
   void use_fp8(std::unique_ptr<Fp8> fp8);
   /// Null: not in fp8.
   [[nodiscard]] Fp8* fp8() const;
+
+  /// What the functions of fused.h keep from now on, up to kMlp; of whole blocks others decide.
+  void set_recompute(Recompute level);
+  [[nodiscard]] Recompute recompute() const;
+  /// Of norms that these functions need not keep.
+  [[nodiscard]] NormInputs& norm_inputs();
 
   /// A matrix as the input (or, where is_gradient, the gradient of the output) of linear `number`.
   [[nodiscard]] Operand operand(const at::Tensor& value, int64_t number, bool is_gradient);

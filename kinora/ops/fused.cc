@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kinora/core/error.h"
+#include "kinora/ops/norm_inputs.h"
 
 namespace kinora::ops::fused {
 namespace {
@@ -67,6 +68,24 @@ void add_gradients(BlockKernels& kernels, const at::Tensor& dy, const at::Tensor
   }
 }
 
+/// Saves what a linear's input can be had from in backward: what it was made of, which lies there
+/// anyway, or itself.
+void save_input(BlockKernels& kernels, const at::Tensor& rows, variable_list& saved) {
+  if (const NormInput* made_of = kernels.norm_inputs().find(rows)) {
+    saved.insert(saved.end(), {made_of->x, made_of->vectors.scale, made_of->vectors.shift});
+  } else {
+    saved.push_back(rows);
+  }
+}
+
+/// The reverse; its part of `saved` begins at `first` and ends it.
+at::Tensor saved_input(BlockKernels& kernels, const variable_list& saved, size_t first) {
+  if (saved.size() == first + 1) {
+    return saved[first];
+  }
+  return kernels.modulated_norm(saved[first], {{}, saved[first + 1], saved[first + 2]}, -1).value;
+}
+
 // Weights are arguments so that there is a backward also where x has no gradient; theirs are added
 // in place.
 
@@ -75,14 +94,17 @@ struct Linear : torch::autograd::Function<Linear> {
                             const at::Tensor& x, const at::Tensor& /*weight*/) {
     const at::Tensor rows = rows_of(x);
     keep(context, held);
-    context->save_for_backward({rows});
+    variable_list saved;
+    save_input(held->kernels, rows, saved);
+    context->save_for_backward(std::move(saved));
     return with_last(held->kernels.linear({.value = rows}, held->data), x);
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& incoming) {
     const auto held = kept<LinearWeights>(context);
     const at::Tensor dy = rows_of(incoming[0]);
-    add_gradients(held->kernels, dy, context->get_saved_variables()[0], held->data);
+    add_gradients(held->kernels, dy, saved_input(held->kernels, context->get_saved_variables(), 0),
+                  held->data);
     at::Tensor dx;
     if (context->needs_input_grad(0)) {
       dx = with_last(held->kernels.input_grad({.value = dy}, held->data), incoming[0]);
@@ -102,12 +124,17 @@ struct Mlp : torch::autograd::Function<Mlp> {
                             const at::Tensor& x, const at::Tensor& /*weight*/) {
     const auto& [fc1, fc2, keeps] = held->data;
     const at::Tensor rows = rows_of(x);
-    const BlockKernels::Gelu hidden = held->kernels.linear_gelu({.value = rows}, fc1, -1, keeps);
+    BlockKernels& kernels = held->kernels;
+    const Recompute level = kernels.recompute();
+    const BlockKernels::Gelu hidden = kernels.linear_gelu({.value = rows}, fc1, -1, keeps);
     if (keeps) {
       keep(context, held);
-      context->save_for_backward({rows, hidden.pre, hidden.out.value});
+      variable_list saved = {level == Recompute::kMlp ? at::Tensor() : hidden.pre,
+                             level == Recompute::kNone ? hidden.out.value : at::Tensor()};
+      save_input(kernels, rows, saved);
+      context->save_for_backward(std::move(saved));
     }
-    return with_last(held->kernels.linear(hidden.out, fc2), x);
+    return with_last(kernels.linear(hidden.out, fc2), x);
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& incoming) {
@@ -116,9 +143,18 @@ struct Mlp : torch::autograd::Function<Mlp> {
     const auto& [fc1, fc2, keeps] = held->data;
     const variable_list saved = context->get_saved_variables();
     const at::Tensor dy = rows_of(incoming[0]);
-    add_gradients(kernels, dy, saved[2], fc2);
-    const Operand dhidden = kernels.gelu_input_grad({.value = dy}, fc2, saved[1], fc1);
-    kernels.weight_grad(dhidden, {.value = saved[0]}, fc1, /*overwrite=*/false);
+    const at::Tensor x = saved_input(kernels, saved, 2);
+    BlockKernels::Gelu hidden{.pre = saved[0], .out = {.value = saved[1]}};
+    if (!hidden.pre.defined()) {
+      hidden = kernels.linear_gelu({.value = x}, fc1, -1, /*keep=*/true);
+    } else if (!hidden.out.value.defined()) {
+      hidden.out = kernels.gelu(hidden.pre, -1);
+    }
+    add_gradients(kernels, dy, hidden.out.value, fc2);
+    hidden.out = {};
+    const Operand dhidden = kernels.gelu_input_grad({.value = dy}, fc2, hidden.pre, fc1);
+    hidden.pre = at::Tensor();
+    kernels.weight_grad(dhidden, {.value = x}, fc1, /*overwrite=*/false);
     at::Tensor dx;
     if (context->needs_input_grad(0)) {
       dx = with_last(kernels.input_grad(dhidden, fc1), incoming[0]);
@@ -131,6 +167,19 @@ struct SeamData {
   at::ScalarType h_type = at::kFloat;
   bool keeps = false;
 };
+
+/// Lets who reads h keep x in its place, where the level of recomputation is so.
+void offer_input(BlockKernels& kernels, const SeamForward& out, const SeamVectors& vectors) {
+  if (kernels.recompute() == Recompute::kNone) {
+    return;
+  }
+  if (out.h.value.scalar_type() == out.x.scalar_type()) {
+    kernels.norm_inputs().add(out.h.value,
+                              {out.x, {{}, vectors.scale.detach(), vectors.shift.detach()}});
+  } else {
+    kernels.norm_inputs().forget_gone();
+  }
+}
 
 struct Seam : torch::autograd::Function<Seam> {
   static variable_list forward(AutogradContext* context, const Held<SeamData>& held,
@@ -152,6 +201,7 @@ struct Seam : torch::autograd::Function<Seam> {
       context->save_for_backward({out.x, out.statistics.mean, out.statistics.rstd,
                                   gate.defined() ? branch_rows : at::Tensor(), gate, scale, shift});
       context->saved_data["adds"] = branch.defined();
+      offer_input(held->kernels, out, vectors);
     }
     return {out.x.view(x.sizes()), out.h.value.view(x.sizes())};
   }
@@ -248,12 +298,7 @@ struct SelfAttention : torch::autograd::Function<SelfAttention> {
     const at::Tensor qkv = packed.contiguous();
     const int64_t width = qkv.size(3) / 3;
     std::vector<int64_t> shape = qkv.sizes().vec();
-    at::Tensor qk = qkv;  // holds the queries and keys that attention reads
-    if (!rule.is_empty()) {
-      shape[3] = 2 * width;
-      qk = at::empty(shape, qkv.options());
-      kernels.apply(rule, rows_of(qkv), heads, rows_of(qk));
-    }
+    const at::Tensor qk = ready_heads(kernels, held->data, qkv);
     shape[3] = width;
     at::Tensor out = at::empty(shape, qkv.options());
     at::Tensor lse;
@@ -268,8 +313,9 @@ struct SelfAttention : torch::autograd::Function<SelfAttention> {
     });
     if (keeps) {
       keep(context, held);
+      const bool keeps_qk = !rule.is_empty() && kernels.recompute() == Recompute::kNone;
       context->save_for_backward(
-          {qkv, rule.is_empty() ? at::Tensor() : qk, out, has_lse ? lse : at::Tensor()});
+          {qkv, keeps_qk ? qk : at::Tensor(), out, has_lse ? lse : at::Tensor()});
     }
     return out;
   }
@@ -280,7 +326,7 @@ struct SelfAttention : torch::autograd::Function<SelfAttention> {
     BlockKernels& kernels = held->kernels;
     const variable_list saved = context->get_saved_variables();
     const at::Tensor& qkv = saved[0];
-    const at::Tensor& qk = saved[1].defined() ? saved[1] : qkv;
+    const at::Tensor qk = saved[1].defined() ? saved[1] : ready_heads(kernels, held->data, qkv);
     const at::Tensor out = split(saved[2], 1, heads).select(3, 0);
     const at::Tensor dout = split(incoming[0].contiguous(), 1, heads).select(3, 0);
     at::Tensor dqkv = at::empty_like(qkv);
@@ -300,6 +346,20 @@ struct SelfAttention : torch::autograd::Function<SelfAttention> {
   }
 
  private:
+  /// What holds the queries and keys that attention reads: [G, N, M, 2 C], or packed where they are
+  /// ready there.
+  static at::Tensor ready_heads(BlockKernels& kernels, const SelfAttentionData& data,
+                                const at::Tensor& packed) {
+    if (data.rule.is_empty()) {
+      return packed;
+    }
+    std::vector<int64_t> shape = packed.sizes().vec();
+    shape[3] = shape[3] / 3 * 2;
+    const at::Tensor ready = at::empty(shape, packed.options());
+    kernels.apply(data.rule, rows_of(packed), data.heads, rows_of(ready));
+    return ready;
+  }
+
   /// function(sequences, inputs, group) for every launch.
   template <typename Function>
   static void for_each(const at::Tensor& qk, const at::Tensor& qkv, int64_t heads,

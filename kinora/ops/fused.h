@@ -9,8 +9,9 @@
 /// the backward of a whole stack.
 ///
 /// Gradients of weights are added in place, where LinearWeights has room for them. `kernels` is
-/// borrowed until backward has run. Everything can be recorded in a CUDA graph: nothing waits for
-/// the device but the first call of a shape, which times.
+/// borrowed until backward has run, and says what is computed again (BlockKernels::set_recompute);
+/// the norms where a linear or MLP reads the result of seam() itself. Everything can be recorded in
+/// a CUDA graph: nothing waits for the device but the first call of a shape, which times.
 ///
 /// Shapes: B batch, R rows of tokens, C width, V vectors of R / V consecutive rows each, H heads,
 /// D = C / H.

@@ -56,6 +56,9 @@ ops::NamedResults plain_results(const ClipCase& c, at::ScalarType type) {
   return clips.results();
 }
 
+constexpr ops::Recompute kLevels[] = {ops::Recompute::kNone, ops::Recompute::kElementwise,
+                                      ops::Recompute::kMlp, ops::Recompute::kBlock};
+
 class GpuVideoFastPathTest : public testing::TestWithParam<ClipCase> {
  protected:
   static void SetUpTestSuite() {
@@ -76,12 +79,12 @@ class GpuVideoFastPathTest : public testing::TestWithParam<ClipCase> {
 
 TEST_P(GpuVideoFastPathTest, Fp32EqualsThePlainPath) {
   const ops::NamedResults exact = plain_results(GetParam(), at::kFloat);
-  for (const ops::Recompute level : {ops::Recompute::kNone, ops::Recompute::kBlock}) {
+  for (const ops::Recompute level : kLevels) {
     RandomClips fast(GetParam(), kGpu, at::kFloat);
     fast.model().use_fast_path(gpu_kernels(at::kFloat), level);
     fast.step();
     ops::expect_near(exact, fast.results(), kFp32Tolerance,
-                     level == ops::Recompute::kNone ? "keeping all" : "recomputing all");
+                     "level " + std::to_string(static_cast<int>(level)));
   }
 }
 
@@ -105,7 +108,7 @@ TEST_P(GpuVideoFastPathTest, Bf16IsAsNearAsThePlainPath) {
 
 TEST_P(GpuVideoFastPathTest, StepsAreTheSameBitsAndAGraphReplaysThem) {
   const auto kernels = gpu_kernels(at::kBFloat16);
-  for (const ops::Recompute level : {ops::Recompute::kNone, ops::Recompute::kBlock}) {
+  for (const ops::Recompute level : kLevels) {
     RandomClips fast(GetParam(), kGpu, at::kBFloat16);
     fast.model().use_fast_path(kernels, level);
     fast.overwrite_gradients();
