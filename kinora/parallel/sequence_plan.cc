@@ -34,10 +34,14 @@ class Costs {
     }
     for (const nn::Span span : facts_.spans) {
       if (plan_.scheme == SequenceScheme::kMegatron) {
-        add_megatron();
+        add_megatron(products(3), products(1));
+        add_megatron_mlp();
       } else if (span != nn::Span::kTime) {
         add_attention(span);
       }
+    }
+    for (int64_t window = 0; window < facts_.windows; ++window) {
+      add_window();
     }
     if (cost_.held > facts_.free_bytes) {
       cost_.refused = "not enough memory for what travels";
@@ -52,6 +56,9 @@ class Costs {
   }
 
   [[nodiscard]] std::string refusal() const {
+    if (facts_.windows > 0 && facts_.heads % facts_.ranks != 0) {
+      return std::to_string(facts_.heads) + " heads do not divide, as attention in windows needs";
+    }
     if (plan_.scheme == SequenceScheme::kDsp) {
       return mixes_frames() ? "attention over whole clips" : "";
     }
@@ -67,8 +74,8 @@ class Costs {
   void add_attention(nn::Span span) {
     switch (plan_.scheme) {
       case SequenceScheme::kDsp: {
-        add_all_to_all(part_);
-        add_all_to_all(part_);
+        add_all_to_all(part_, plan_.all_to_all);
+        add_all_to_all(part_, plan_.all_to_all);
         hold(2 * part_);
         // The most that a rank computes over its fair share.
         const int64_t frames = facts_.batch * facts_.num_frames;
@@ -79,7 +86,7 @@ class Costs {
       }
       case SequenceScheme::kFastSeq:
         add_ring(products(3), 1, 2);
-        add_all_to_all(part_);
+        add_all_to_all(part_, plan_.all_to_all);
         hold(4 * part_);
         break;
       default:
@@ -89,9 +96,7 @@ class Costs {
 
   void add_usp(nn::Span span) {
     if (plan_.all_to_all > 1) {
-      add_all_to_all(3 * part_);
-      add_all_to_all(part_);
-      hold(6 * part_);
+      divide_heads(plan_.all_to_all);
     }
     const int64_t rings = plan_.ring_inside * plan_.ring_across;
     if (rings == 1) {
@@ -109,19 +114,35 @@ class Costs {
     hold((plan_.ring_inside > 1 && plan_.ring_across > 1 ? 16 : 10) * part_);
   }
 
-  /// Attention and MLP: each a gather, whose backward gathers again and scatters, and a scatter,
-  /// whose backward gathers.
-  void add_megatron() {
-    const double mlp = real(facts_.mlp_hidden) / real(facts_.hidden);
-    add_ring(products(3), 1, 2);
-    add_ring(products(1), 1, 1);
-    add_ring(products(mlp), 1, 2);
-    add_ring(products(mlp), 1, 1);
+  /// Attention or MLP behind the products of its linears: a gather, whose backward gathers again
+  /// and scatters, and a scatter, whose backward gathers.
+  void add_megatron(double first, double second) {
+    add_ring(first, 1, 2);
+    add_ring(second, 1, 1);
     hold(6 * part_);
   }
 
-  void add_all_to_all(double bytes) {
-    const int64_t ranks = plan_.all_to_all;
+  void add_megatron_mlp() {
+    const double computed = products(real(facts_.mlp_hidden) / real(facts_.hidden));
+    add_megatron(computed, computed);
+  }
+
+  /// Attention in windows of a clip; the MLP behind it is the scheme's.
+  void add_window() {
+    divide_heads(facts_.ranks);
+    if (plan_.scheme == SequenceScheme::kMegatron) {
+      add_megatron_mlp();
+    }
+  }
+
+  /// Queries, keys and values to who has the heads, among so many ranks, and the result back.
+  void divide_heads(int64_t ranks) {
+    add_all_to_all(3 * part_, ranks);
+    add_all_to_all(part_, ranks);
+    hold(6 * part_);
+  }
+
+  void add_all_to_all(double bytes, int64_t ranks) {
     const int64_t inside = std::min(ranks, facts_.ranks_inside);
     const double each = bytes / real(ranks);
     const double to_others = real(ranks - inside) * each;

@@ -44,8 +44,9 @@ struct SequencePlan {
   }
 };
 
-/// What a plan depends on. A layer is what has one self-attention for each of `spans` and as many
-/// MLPs: {kFrame, kTime} for a pair of blocks of a video model.
+/// What a plan depends on. A layer is what has one self-attention for each of `spans`, `windows`
+/// more of them in windows of a clip, and as many MLPs: {kFrame, kTime} for a pair of blocks of a
+/// video model.
 struct SequenceFacts {
   SequenceScheme scheme = SequenceScheme::kAuto;
   int64_t ranks = 1;
@@ -59,6 +60,7 @@ struct SequenceFacts {
   int64_t num_frames = 1;
   int64_t tokens_a_frame = 1;
   std::vector<nn::Span> spans = {};
+  int64_t windows = 0;  ///< nn::Sequence::window_attention, which by any scheme divides heads
   int64_t element_bytes = 2;
   /// Of a rank's products, to see what they hide; infinite: nothing.
   double flops_per_s = std::numeric_limits<double>::infinity();

@@ -126,6 +126,10 @@ parallel::SequencePlan sequence_plan(const RunConfig& config, const comm::Group&
   } else {
     facts.spans = {nn::Span::kFrame, nn::Span::kTime};
   }
+  if (!model.window.empty()) {  // in the place of attention in time
+    facts.spans.pop_back();
+    facts.windows = 1;
+  }
   facts.element_bytes =
       static_cast<int64_t>(c10::elementSize(compute_type(config.train.precision)));
   const int64_t local = std::max<int64_t>(group.world().local_size, 1);

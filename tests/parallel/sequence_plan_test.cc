@@ -69,6 +69,31 @@ TEST(SequencePlanTest, VolumesAreThePublishedOnes) {
   }
 }
 
+// Open-Sora 1.3: the second attention of a pair of blocks is in windows, which by every scheme
+// travels as Ulysses does.
+TEST(SequencePlanTest, WindowsDivideHeadsByAnyScheme) {
+  SequenceFacts facts = facts_of(4);
+  const SequenceFacts in_time = facts;
+  facts.spans = {Span::kFrame};
+  facts.windows = 1;
+  const double ulysses = cost_of(all_of(SequenceScheme::kUlysses, 4), in_time).sent;
+  for (const SequenceScheme scheme : {SequenceScheme::kUlysses, SequenceScheme::kFastSeq,
+                                      SequenceScheme::kDsp, SequenceScheme::kRing}) {
+    const SequencePlan plan = all_of(scheme, 4);
+    EXPECT_DOUBLE_EQ(cost_of(plan, facts).sent, cost_of(plan, in_time).sent + ulysses);
+    EXPECT_DOUBLE_EQ(cost_of(plan, facts).seconds, cost_of(plan, in_time).seconds + 2 * ulysses);
+  }
+  const SequencePlan megatron = all_of(SequenceScheme::kMegatron, 4);
+  // Of the four gathers and scatters two are the MLP's.
+  EXPECT_DOUBLE_EQ(cost_of(megatron, facts).sent,
+                   cost_of(megatron, in_time).sent * 3.0 / 4.0 + ulysses);
+  facts.heads = 26;
+  EXPECT_THAT(cost_of(all_of(SequenceScheme::kRing, 4), facts).refused,
+              HasSubstr("26 heads do not divide"));
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return plan_sequence(facts); }),
+              HasSubstr("attention in windows"));
+}
+
 TEST(SequencePlanTest, PicksWhatTheLinksFavour) {
   SequenceFacts facts = facts_of(4);
   EXPECT_EQ(plan_sequence(facts).scheme, SequenceScheme::kDsp);

@@ -81,6 +81,29 @@ void check(const ShardedSequence& sequence, const std::vector<comm::Group>& grou
                    all_to_all + static_cast<double>(sent.exchange_bytes));
 }
 
+/// Of attention in windows, which all schemes have alike; `world`: all ranks of the sequence.
+void check_windows(const ShardedSequence& sequence, const comm::Group& world) {
+  const TokenNet net(/*qk_norm=*/true);
+  const at::Tensor part = sequence.enter(tokens_of(kCase)).requires_grad_();
+  static_cast<void>(sent_on({world}));
+  const nn::Windows windows = {
+      .rows = 4, .columns = 4, .window_frames = 2, .window_rows = 2, .window_columns = 2};
+  const at::Tensor out = sequence.window_attention(net.in_space, part, windows, {});
+  const Sent sent = sent_on({world});
+  expect_sent(sent, {2, 4 * kWhole / world.size(), 0, 0}, "in windows");
+  const SequenceFacts facts = {.ranks = world.size(),
+                               .heads = kHeads,
+                               .hidden = kHidden,
+                               .batch = kCase.batch,
+                               .num_frames = kCase.num_frames,
+                               .tokens_a_frame = kCase.tokens_a_frame,
+                               .windows = 1,
+                               .element_bytes = 4};
+  EXPECT_DOUBLE_EQ(cost_of(plan_of(SequenceScheme::kRing, world.size()), facts).sent,
+                   comm::ring_bytes(Operation::kAllToAll, world.size(),
+                                    static_cast<double>(sent.all_to_all_bytes)));
+}
+
 class SequenceTrafficTest : public testing::TestWithParam<int64_t> {};
 
 TEST_P(SequenceTrafficTest, IsThatOfTheClosedForms) {
@@ -95,6 +118,9 @@ TEST_P(SequenceTrafficTest, IsThatOfTheClosedForms) {
                                       world.split(groups.ring_inside),
                                       world.split(groups.ring_across)};
     };
+
+    check_windows(UspSequence(world, {}, {world, {}}), world);
+    check_windows(DspSequence(world), world);
 
     // Two all-to-alls, of 3 and of 1 part.
     check(UspSequence(world, world, {}), {world}, plan(SequenceScheme::kUlysses),
