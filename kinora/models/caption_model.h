@@ -43,7 +43,7 @@ class CaptionModel : public BlockModel {
                                   const at::Tensor& x_t) const;
 
   // NOLINTBEGIN(readability-identifier-naming): named as the published checkpoints' keys
-  ClipPatchEmbed x_embedder;
+  PatchEmbed x_embedder;
   TimestepEmbedder t_embedder;
   Modulation t_block;
   CaptionEmbedder y_embedder;

@@ -1,14 +1,12 @@
 #include "kinora/models/dit.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/addcmul.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/cos.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/exp.h>
-#include <ATen/ops/layer_norm.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/sin.h>
@@ -16,6 +14,7 @@
 #include <cmath>
 
 #include "kinora/core/error.h"
+#include "kinora/models/seams.h"
 #include "kinora/ops/bucket_hook.h"
 #include "kinora/ops/fp8.h"
 #include "kinora/ops/parameter.h"
@@ -29,24 +28,15 @@ namespace {
 
 constexpr int64_t kFrequencyDims = 256;
 constexpr double kMaxPeriod = 10000.0;
-constexpr double kNormEpsilon = 1e-6;
 constexpr double kEmbeddingStd = 0.02;
-
-nn::Init xavier(int64_t in, int64_t out) {
-  return nn::Init::xavier_uniform(in, out);
-}
-
-/// LayerNorm(x) * (1 + scale) + shift in fp32.
-at::Tensor modulated_norm(const at::Tensor& x, const at::Tensor& shift, const at::Tensor& scale) {
-  const at::Tensor norm = at::layer_norm(x, {x.size(-1)}, {}, {}, kNormEpsilon);
-  return at::addcmul(shift, norm, scale + 1.0);
-}
 
 }  // namespace
 
 PatchEmbed::Projection::Projection(const ModelConfig& config)
     : weight{.shape = {config.hidden, config.in_channels, config.patch, config.patch},
-             .init = xavier(config.in_channels * config.patch * config.patch, config.hidden),
+             .init = nn::Init::xavier_uniform(
+                 config.in_channels * config.patch_frames * config.patch * config.patch,
+                 config.hidden),
              .fp32_island = true,
              .value = {},
              .grad = {}},
@@ -55,6 +45,9 @@ PatchEmbed::Projection::Projection(const ModelConfig& config)
            .fp32_island = true,
            .value = {},
            .grad = {}} {
+  if (config.architecture != Architecture::kDit) {
+    weight.shape.insert(weight.shape.begin() + 2, config.patch_frames);
+  }
   add_parameter("weight", weight);
   add_parameter("bias", bias);
 }
@@ -132,7 +125,7 @@ ops::BlockWeights DiTBlock::weights() const {
 }
 
 at::Tensor DiTBlock::forward(const at::Tensor& x, const at::Tensor& c, const nn::Sequence& sequence,
-                             int64_t tokens) const {
+                             nn::Span span, int64_t tokens) const {
   const std::vector<at::Tensor> m = adaLN_modulation.forward(c);
   const at::Tensor& shift_msa = m[0];
   const at::Tensor& scale_msa = m[1];
@@ -140,11 +133,11 @@ at::Tensor DiTBlock::forward(const at::Tensor& x, const at::Tensor& c, const nn:
   const at::Tensor& shift_mlp = m[3];
   const at::Tensor& scale_mlp = m[4];
   const at::Tensor& gate_mlp = m[5];
-  const at::Tensor attended = sequence.self_attention(attn, modulated_norm(x, shift_msa, scale_msa),
-                                                      nn::Span::kFrame, tokens);
-  at::Tensor y = at::addcmul(x, gate_msa, attended);
-  y = at::addcmul(y, gate_mlp, sequence.mlp(mlp, modulated_norm(y, shift_mlp, scale_mlp)));
-  return tapped(y);
+  const auto [in, h] = normed_sum(kernels(), x, {}, {}, shift_msa, scale_msa);
+  const auto [y, h_mlp] =
+      normed_sum(kernels(), in, gate_msa, sequence.self_attention(attn, h, span, tokens), shift_mlp,
+                 scale_mlp);
+  return tapped(gated_sum(kernels(), y, gate_mlp, sequence.mlp(mlp, h_mlp)));
 }
 
 FinalLayer::FinalLayer(const ModelConfig& config)
@@ -157,7 +150,7 @@ FinalLayer::FinalLayer(const ModelConfig& config)
 
 at::Tensor FinalLayer::forward(const at::Tensor& x, const at::Tensor& c) const {
   const std::vector<at::Tensor> m = adaLN_modulation.forward(c);  // shift, scale
-  return tapped(linear.forward(modulated_norm(x, m[0], m[1])));
+  return tapped(linear.forward(final_norm(kernels(), x, m[0], m[1])));
 }
 
 at::Tensor FinalLayer::modulation(const at::Tensor& c) const {
@@ -313,11 +306,11 @@ at::Tensor DiT::plain_blocks(at::Tensor x, const at::Tensor& c) const {
     if (i < recompute_blocks()) {
       x = ops::recompute(
           [this, &block, tokens](const std::vector<at::Tensor>& in) {
-            return block.forward(in[0], in[1], sequence(), tokens);
+            return block.forward(in[0], in[1], sequence(), nn::Span::kFrame, tokens);
           },
           {x, c});
     } else {
-      x = block.forward(x, c, sequence(), tokens);
+      x = block.forward(x, c, sequence(), nn::Span::kFrame, tokens);
     }
     if (hook()) {
       call_hook(ops::BucketMoment::kAfterForward, i);

@@ -19,8 +19,8 @@ namespace kinora::models {
 // Members that hold parameters are named as the original's keys.
 // NOLINTBEGIN(readability-identifier-naming)
 
-/// Projects patches: [..., channels P P] -> [..., C]. Key: proj, whose weight has the shape
-/// [C, channels, P, P] of the original's convolution.
+/// Projects patches, fp32: [..., values of a patch] -> [..., C]. Key: proj, whose weight has the
+/// shape of the original's convolution: [C, channels, P, P], of clips [C, channels, p, P, P].
 class PatchEmbed : public nn::Module {
  public:
   explicit PatchEmbed(const ModelConfig& config);
@@ -83,11 +83,13 @@ class Modulation : public nn::Module {
 class DiTBlock : public nn::Module {
  public:
   explicit DiTBlock(const ModelConfig& config);
-  /// x: [B, 1, N, C] fp32 residual stream; c: [B, C] fp32; tokens: N of all ranks.
+  /// x: the residual stream [B, T, S', C], of which images are one frame; c: [B, C] fp32; span:
+  /// among which tokens attention goes; tokens: S.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& c,
-                                   const nn::Sequence& sequence, int64_t tokens) const;
+                                   const nn::Sequence& sequence, nn::Span span,
+                                   int64_t tokens) const;
 
-  // For the fast path.
+  // For the fast path of DiT.
   [[nodiscard]] ops::BlockWeights weights() const;
   [[nodiscard]] ops::LinearWeights modulation() const { return adaLN_modulation.weights(); }
 
@@ -97,13 +99,13 @@ class DiTBlock : public nn::Module {
   Modulation adaLN_modulation;
 };
 
-/// Modulated LayerNorm and projection to patches, all fp32: [B, 1, N, C] -> [B, 1, N, P * P * out].
+/// Modulated LayerNorm and projection to patches, fp32: [B, T, S', C] -> [B, T, S', P * P * out].
 class FinalLayer : public nn::Module {
  public:
   explicit FinalLayer(const ModelConfig& config);
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& c) const;
 
-  // For the fast path, whose blocks end with the modulated norm.
+  // For the fast path of DiT, whose blocks end with the modulated norm.
   /// c: [B, C]. Returns shift and scale, fp32 [B, 2 C].
   [[nodiscard]] at::Tensor modulation(const at::Tensor& c) const;
   [[nodiscard]] at::Tensor project(const at::Tensor& h) const { return linear.forward(h); }

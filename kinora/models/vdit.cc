@@ -41,31 +41,6 @@ at::Tensor TextEmbedder::forward(const at::Tensor& pooled, const at::Tensor& nul
   return tapped(output_projection.forward(vectors));
 }
 
-ClipBlock::ClipBlock(const ModelConfig& config)
-    : attn({.hidden = config.hidden, .heads = config.heads}),
-      mlp(config.hidden, config.mlp_hidden(), config.hidden),
-      adaLN_modulation(config.hidden, 6, false) {
-  add_child("attn", attn);
-  add_child("mlp", mlp);
-  add_child("adaLN_modulation", adaLN_modulation);
-}
-
-at::Tensor ClipBlock::forward(const at::Tensor& x, const at::Tensor& c,
-                              const nn::Sequence& sequence, nn::Span span, int64_t tokens) const {
-  const std::vector<at::Tensor> m = adaLN_modulation.forward(c);
-  const at::Tensor& shift_msa = m[0];
-  const at::Tensor& scale_msa = m[1];
-  const at::Tensor& gate_msa = m[2];
-  const at::Tensor& shift_mlp = m[3];
-  const at::Tensor& scale_mlp = m[4];
-  const at::Tensor& gate_mlp = m[5];
-  const auto [in, h] = normed_sum(kernels(), x, {}, {}, shift_msa, scale_msa);
-  const auto [y, h_mlp] =
-      normed_sum(kernels(), in, gate_msa, sequence.self_attention(attn, h, span, tokens), shift_mlp,
-                 scale_mlp);
-  return tapped(gated_sum(kernels(), y, gate_mlp, sequence.mlp(mlp, h_mlp)));
-}
-
 VDiT::VDiT(const ModelConfig& config)
     : BlockModel(config),
       x_embedder(config),
@@ -125,15 +100,6 @@ void VDiT::check_inputs(const at::Tensor& x_t, const at::Tensor& t,
                "[vdit] frames cannot be given: the model has one time for a clip");
 }
 
-at::Tensor VDiT::finish(const at::Tensor& x, const at::Tensor& c) const {
-  if (kernels() == nullptr) {
-    return final_layer.forward(x, c);
-  }
-  const std::vector<at::Tensor> m =
-      final_layer.modulation(c).view({c.size(0), 1, 1, -1}).chunk(2, -1);  // shift, scale
-  return final_layer.project(final_norm(kernels(), x, m[0], m[1]));
-}
-
 at::Tensor VDiT::forward(const at::Tensor& x_t, const at::Tensor& t,
                          const diffusion::Conditions& conditions) {
   check_inputs(x_t, t, conditions);
@@ -152,7 +118,7 @@ at::Tensor VDiT::forward(const at::Tensor& x_t, const at::Tensor& t,
         },
         {x, c}, recomputes(i), moments(), 1 + i);  // behind the embedders
   }
-  const at::Tensor patches = sequence().leave(finish(x, c), tokens);
+  const at::Tensor patches = sequence().leave(final_layer.forward(x, c), tokens);
   return tapped(from_patches(config(), patches, x_t));
 }
 

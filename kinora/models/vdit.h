@@ -24,21 +24,6 @@ class TextEmbedder : public nn::Module {
   at::Tensor y_embedding;
 };
 
-/// DiT's block, attending among tokens of a clip.
-class ClipBlock : public nn::Module {
- public:
-  explicit ClipBlock(const ModelConfig& config);
-  /// x: [B, T, S', C] fp32; c: [B, C] fp32; tokens: S.
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& c,
-                                   const nn::Sequence& sequence, nn::Span span,
-                                   int64_t tokens) const;
-
- private:
-  nn::SelfAttention attn;
-  nn::Mlp mlp;
-  Modulation adaLN_modulation;
-};
-
 /// VDiT of OpenDiT: DiT over clips of one size, with attention among all tokens of a clip, from one
 /// vector a caption.
 class VDiT : public BlockModel {
@@ -56,17 +41,15 @@ class VDiT : public BlockModel {
   [[nodiscard]] virtual int64_t first_block_in_time() const { return 0; }
 
  private:
-  /// Modulated norm and projection to patches.
-  [[nodiscard]] at::Tensor finish(const at::Tensor& x, const at::Tensor& c) const;
   void check_inputs(const at::Tensor& x_t, const at::Tensor& t,
                     const diffusion::Conditions& conditions) const;
 
-  ClipPatchEmbed x_embedder;
+  PatchEmbed x_embedder;
   TimestepEmbedder t_embedder;
   TextEmbedder y_embedder;
   at::Tensor pos_embed_spatial;   // [1, S, C]
   at::Tensor pos_embed_temporal;  // [1, T, C]
-  BlockList<ClipBlock> blocks;
+  BlockList<DiTBlock> blocks;
   FinalLayer final_layer;
 };
 

@@ -1,14 +1,11 @@
 #include "kinora/models/video_layers.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/addcmul.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/cos.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/layer_norm.h>
-#include <ATen/ops/linear.h>
 #include <ATen/ops/outer.h>
 #include <ATen/ops/pow.h>
 #include <ATen/ops/sin.h>
@@ -32,7 +29,6 @@ namespace kinora::models {
 namespace {
 
 constexpr double kMaxPeriod = 10000.0;
-constexpr double kNormEpsilon = 1e-6;
 
 int64_t divided_up(int64_t value, int64_t by) {
   return (value + by - 1) / by;
@@ -171,75 +167,7 @@ std::vector<at::Tensor> modulation_of(const nn::Parameter& table, const at::Tens
   return (value_of(table) + vectors).unsqueeze(3).unbind(2);
 }
 
-namespace {
-
-at::Tensor modulated_norm(const at::Tensor& x, const at::Tensor& shift, const at::Tensor& scale) {
-  const at::Tensor norm = at::layer_norm(x, {x.size(-1)}, {}, {}, kNormEpsilon);
-  return at::addcmul(shift, norm, scale + 1.0);
-}
-
-/// Vectors [B, T or 1, 1, C] as the kernels see them: [V, C].
-at::Tensor rows_of(const at::Tensor& vectors) {
-  return vectors.defined() ? vectors.flatten(0, 2) : vectors;
-}
-
-}  // namespace
-
-at::Tensor gated_sum(ops::BlockKernels* kernels, const at::Tensor& x, const at::Tensor& gate,
-                     const at::Tensor& branch) {
-  return kernels == nullptr ? at::addcmul(x, gate, branch)
-                            : ops::fused::gated_add(*kernels, x, branch, rows_of(gate));
-}
-
-ops::fused::Normed normed_sum(ops::BlockKernels* kernels, const at::Tensor& x,
-                              const at::Tensor& gate, const at::Tensor& branch,
-                              const at::Tensor& shift, const at::Tensor& scale) {
-  if (kernels != nullptr) {
-    return ops::fused::seam(*kernels, x, branch, {rows_of(gate), rows_of(scale), rows_of(shift)},
-                            x.scalar_type());
-  }
-  at::Tensor sum = x;
-  if (branch.defined()) {
-    sum = gate.defined() ? at::addcmul(x, gate, branch) : x + branch;
-  }
-  return {sum, modulated_norm(sum, shift, scale)};
-}
-
-at::Tensor final_norm(ops::BlockKernels* kernels, const at::Tensor& x, const at::Tensor& shift,
-                      const at::Tensor& scale) {
-  return kernels == nullptr
-             ? modulated_norm(x, shift, scale)
-             : ops::fused::seam(*kernels, x, {}, {{}, rows_of(scale), rows_of(shift)}, at::kFloat)
-                   .h;
-}
-
 // ---- layers ----
-
-ClipPatchEmbed::Projection::Projection(const ModelConfig& config)
-    : weight{.shape = {config.hidden, config.in_channels, config.patch_frames, config.patch,
-                       config.patch},
-             .init = nn::Init::xavier_uniform(
-                 config.in_channels * config.patch_frames * config.patch * config.patch,
-                 config.hidden),
-             .fp32_island = true,
-             .value = {},
-             .grad = {}},
-      bias{.shape = {config.hidden},
-           .init = nn::Init::zero(),
-           .fp32_island = true,
-           .value = {},
-           .grad = {}} {
-  add_parameter("weight", weight);
-  add_parameter("bias", bias);
-}
-
-ClipPatchEmbed::ClipPatchEmbed(const ModelConfig& config) : proj(config) {
-  add_child("proj", proj);
-}
-
-at::Tensor ClipPatchEmbed::forward(const at::Tensor& patches) const {
-  return tapped(at::linear(patches, value_of(proj.weight).flatten(1), value_of(proj.bias)));
-}
 
 namespace {
 

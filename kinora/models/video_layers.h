@@ -7,6 +7,7 @@
 
 #include "kinora/diffusion/denoiser.h"
 #include "kinora/models/dit.h"
+#include "kinora/models/seams.h"
 #include "kinora/nn/cross_attention.h"
 #include "kinora/nn/mlp.h"
 #include "kinora/nn/module.h"
@@ -14,7 +15,6 @@
 #include "kinora/nn/self_attention.h"
 #include "kinora/nn/sequence.h"
 #include "kinora/ops/bucket_hook.h"
-#include "kinora/ops/fused.h"
 
 /// What the transformers of clips and captions share. Tokens are [B, T, S, C], or a rank's part
 /// [B, T, S', C] of them; the residual stream and all modulation are fp32.
@@ -98,38 +98,8 @@ struct FrameCondition {
 [[nodiscard]] std::vector<at::Tensor> modulation_of(const nn::Parameter& table,
                                                     const at::Tensor& vectors);
 
-/// The seams of blocks, on the residual stream x [B, T, S', C], of vectors [B, T or 1, 1, C]: by
-/// kernels, or where they are null by ATen's calls.
-/// x + gate * branch.
-[[nodiscard]] at::Tensor gated_sum(ops::BlockKernels* kernels, const at::Tensor& x,
-                                   const at::Tensor& gate, const at::Tensor& branch);
-/// x + gate * branch (gate undefined: x + branch; branch undefined: x) and its modulated norm
-/// LayerNorm(.) * (1 + scale) + shift.
-[[nodiscard]] ops::fused::Normed normed_sum(ops::BlockKernels* kernels, const at::Tensor& x,
-                                            const at::Tensor& gate, const at::Tensor& branch,
-                                            const at::Tensor& shift, const at::Tensor& scale);
-/// The modulated norm in fp32.
-[[nodiscard]] at::Tensor final_norm(ops::BlockKernels* kernels, const at::Tensor& x,
-                                    const at::Tensor& shift, const at::Tensor& scale);
-
 // ---- layers; members that hold parameters are named as the published checkpoints' keys ----
 // NOLINTBEGIN(readability-identifier-naming)
-
-/// Projects patches, fp32: [..., channels p P P] -> [..., C]. Key: proj, whose weight has the shape
-/// [C, channels, p, P, P] of the original's convolution.
-class ClipPatchEmbed : public nn::Module {
- public:
-  explicit ClipPatchEmbed(const ModelConfig& config);
-  [[nodiscard]] at::Tensor forward(const at::Tensor& patches) const;
-
- private:
-  struct Projection : nn::Module {
-    explicit Projection(const ModelConfig& config);
-    nn::Parameter weight;
-    nn::Parameter bias;
-  };
-  Projection proj;
-};
 
 /// Numbers such as sizes, embedded as times are, each in `hidden` dims: [B] or [B, n] ->
 /// [B, n hidden].
