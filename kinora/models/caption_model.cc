@@ -56,11 +56,11 @@ void CaptionModel::check_inputs(const at::Tensor& x_t, const at::Tensor& t,
 
 void CaptionModel::check_size(const at::Tensor& x_t) const {
   const Grid grid = grid_of(config(), x_t);
-  KINORA_CHECK(grid.frames == config().num_frames() &&
+  KINORA_CHECK((grid.frames == config().num_frames() || grid.frames == 1) &&
                    grid.rows == config().height / config().patch &&
                    grid.columns == config().width / config().patch,
                kShape, "[model] ", config().name, " is for x_t of ", config().frames, " x ",
-               config().height, " x ", config().width, ", got ", x_t.sizes());
+               config().height, " x ", config().width, " or one such frame, got ", x_t.sizes());
 }
 
 const at::Tensor& CaptionModel::required(const at::Tensor& number, const char* name,

@@ -21,7 +21,7 @@ class CaptionModel : public BlockModel {
   /// kShape where x_t, t, text, its lengths or the frame mask do not fit together.
   void check_inputs(const at::Tensor& x_t, const at::Tensor& t,
                     const diffusion::Conditions& conditions) const;
-  /// kShape where x_t is not of the configured size, for models made for one.
+  /// kShape where x_t is not of the configured size or one frame of it, for models made for one.
   void check_size(const at::Tensor& x_t) const;
   /// The number [B] that the model is conditioned on; kShape where it is not given.
   [[nodiscard]] const at::Tensor& required(const at::Tensor& number, const char* name,

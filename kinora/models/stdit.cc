@@ -52,17 +52,18 @@ at::Tensor STDiT::forward(const at::Tensor& x_t, const at::Tensor& t,
                           const diffusion::Conditions& conditions) {
   check_inputs(x_t, t, conditions);
   check_size(x_t);
-  const int64_t tokens = config().tokens_a_frame();
+  const Grid grid = grid_of(config(), x_t);
   const FrameCondition condition = embed_time(t_embedder, t, conditions.frame_mask);
   const BlockConditions inputs =
       block_conditions(modulation_vectors(t_block, condition), conditions);
 
   at::Tensor x = embed(x_t, pos_embed.unsqueeze(0));  // [B, T, S', C]
   for (int64_t i = 0; i < config().depth; ++i) {
-    const at::Tensor time = i == 0 ? pos_embed_temporal.unsqueeze(2) : at::Tensor();
+    const at::Tensor time =
+        i == 0 ? pos_embed_temporal.narrow(1, 0, grid.frames).unsqueeze(2) : at::Tensor();
     x = run(i, recomputes(i), x, inputs,
-            [this, &block = blocks[i], tokens, time](const at::Tensor& in,
-                                                     const BlockConditions& given) {
+            [this, &block = blocks[i], tokens = grid.tokens_a_frame(), time](
+                const at::Tensor& in, const BlockConditions& given) {
               return block.forward(in, given, sequence(), tokens, time);
             });
   }

@@ -19,8 +19,9 @@ class STDiTBlock : public CaptionBlock {
   nn::SelfAttention attn_temp;  // NOLINT(readability-identifier-naming)
 };
 
-/// STDiT of Open-Sora 1.0, for clips of one size. Frames that are given (Conditions::frame_mask)
-/// are modulated as at t = 0, the gate of the attention through time included.
+/// STDiT of Open-Sora 1.0, for clips of one size; an image is a clip that is its first frame.
+/// Frames that are given (Conditions::frame_mask) are modulated as at t = 0, the gate of the
+/// attention through time included.
 class STDiT : public CaptionModel {
  public:
   explicit STDiT(const ModelConfig& config);

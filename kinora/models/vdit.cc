@@ -84,10 +84,12 @@ void VDiT::check_inputs(const at::Tensor& x_t, const at::Tensor& t,
                         const diffusion::Conditions& conditions) const {
   const ModelConfig& c = config();
   const int64_t batch = x_t.size(0);
-  KINORA_CHECK(x_t.dim() == 5 && x_t.size(1) == c.in_channels && x_t.size(2) == c.frames &&
-                   x_t.size(3) == c.height && x_t.size(4) == c.width,
+  const bool has_frames =
+      x_t.dim() == 4 || (x_t.dim() == 5 && (x_t.size(2) == c.frames || x_t.size(2) == 1));
+  KINORA_CHECK(has_frames && x_t.size(1) == c.in_channels && x_t.size(-2) == c.height &&
+                   x_t.size(-1) == c.width,
                kShape, "[vdit] x_t must have shape [B, ", c.in_channels, ", ", c.frames, ", ",
-               c.height, ", ", c.width, "], got ", x_t.sizes());
+               c.height, ", ", c.width, "] or be one such frame, got ", x_t.sizes());
   KINORA_CHECK(t.dim() == 1 && t.size(0) == batch && t.scalar_type() == at::kFloat, kShape,
                "[vdit] t must be float32 [", batch, "], got ", t.scalar_type(), " ", t.sizes());
   const at::Tensor& pooled = conditions.pooled;
@@ -110,7 +112,7 @@ at::Tensor VDiT::forward(const at::Tensor& x_t, const at::Tensor& t,
                            sequence().enter(pos_embed_spatial.unsqueeze(1)));  // [B, T, S', C]
   for (int64_t i = 0; i < config().depth; ++i) {
     if (i == first_block_in_time()) {
-      x = as_stream(x + pos_embed_temporal.unsqueeze(2));
+      x = as_stream(x + pos_embed_temporal.narrow(1, 0, x.size(1)).unsqueeze(2));
     }
     x = run_block(
         [this, &block = blocks[i], span = span_of(i), tokens](const std::vector<at::Tensor>& in) {

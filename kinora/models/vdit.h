@@ -25,7 +25,7 @@ class TextEmbedder : public nn::Module {
 };
 
 /// VDiT of OpenDiT: DiT over clips of one size, with attention among all tokens of a clip, from one
-/// vector a caption.
+/// vector a caption. An image is a clip that is its first frame.
 class VDiT : public BlockModel {
  public:
   explicit VDiT(const ModelConfig& config);
