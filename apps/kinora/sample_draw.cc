@@ -11,6 +11,7 @@
 #include "kinora/core/text.h"
 #include "kinora/pipelines/class_to_image.h"
 #include "kinora/pipelines/clips.h"
+#include "kinora/train/micro_batch.h"
 #include "kinora/train/prompts.h"
 #include "kinora/train/setup.h"
 #include "kinora/train/shown_samples.h"
@@ -229,9 +230,7 @@ void adjust(train::RunConfig& config, const SampleArguments& arguments) {
     sampling.guidance = arguments.guidance;
   }
   models::ModelConfig& model = config.model;
-  using models::Architecture;
-  const bool any_size =
-      model.architecture == Architecture::kStdit2 || model.architecture == Architecture::kStdit3;
+  const bool any_size = train::takes_any_size(model);
   const auto set = [&](const char* option, int64_t wanted, int64_t unit, int64_t patch,
                        int64_t& value) {
     if (wanted == 0) {

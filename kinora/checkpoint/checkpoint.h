@@ -35,8 +35,9 @@ using Arrays = std::map<std::string, at::Tensor>;
 
 /// Everything of a run besides the arena's arrays.
 struct TrainingState {
-  int64_t step = 0;      ///< optimizer updates done, skipped ones included
-  int64_t position = 0;  ///< samples of the data stream consumed
+  int64_t step = 0;            ///< optimizer updates done, skipped ones included
+  int64_t position = 0;        ///< samples of the data stream consumed
+  int64_t image_position = 0;  ///< likewise of image_data; 0 in older checkpoints
   optim::AdamWState optimizer;
   /// Of importance sampling (diffusion::LossSecondMoment); empty without it.
   std::vector<double> timestep_history;

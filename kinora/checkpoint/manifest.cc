@@ -19,6 +19,7 @@ constexpr const char* kFormat = "kinora-checkpoint";
 Json state_json(const TrainingState& state) {
   Json json = {{"step", state.step},
                {"position", state.position},
+               {"image_position", state.image_position},
                {"optimizer",
                 {{"applied_steps", state.optimizer.applied_steps},
                  {"skipped_steps", state.optimizer.skipped_steps},
@@ -37,6 +38,7 @@ TrainingState parse_state(const Json& json) {
   TrainingState state;
   json.at("step").get_to(state.step);
   json.at("position").get_to(state.position);
+  state.image_position = json.value("image_position", int64_t{0});
   const Json& optimizer = json.at("optimizer");
   optimizer.at("applied_steps").get_to(state.optimizer.applied_steps);
   optimizer.at("skipped_steps").get_to(state.optimizer.skipped_steps);

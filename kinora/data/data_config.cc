@@ -75,6 +75,23 @@ void describe_texts(Fields& fields, DataConfig& c) {
              between(1, 65536));
 }
 
+// Makes the fields from `first` on, described as those of "data", speak of `section`.
+void rename(Fields& fields, size_t first, std::string_view section) {
+  constexpr std::string_view kData = "data.";
+  const std::string prefix = std::string(section) + ".";
+  for (size_t i = first; i < fields.all().size(); ++i) {
+    Field& field = fields.all()[i];
+    field.doc = "As data." + field.key.substr(prefix.size()) + ".";
+    for (Field::Check& check : field.checks) {
+      std::string& must = check.must;
+      for (size_t at = must.find(kData); at != std::string::npos;
+           at = must.find(kData, at + prefix.size())) {
+        must.replace(at, kData.size(), prefix);
+      }
+    }
+  }
+}
+
 std::vector<std::filesystem::path> paths_of(const DataConfig& config) {
   return {config.path.begin(), config.path.end()};
 }
@@ -106,8 +123,9 @@ std::unique_ptr<Source> open_pictures(const DataConfig& config) {
 
 }  // namespace
 
-void describe(Fields& fields, DataConfig& c) {
-  const auto scope = fields.scope("data");
+void describe(Fields& fields, DataConfig& c, std::string_view section) {
+  const size_t first = fields.all().size();
+  const auto scope = fields.scope(section);
   fields.add("source", c.source,
              {{"shapes", SourceKind::kShapes},
               {"moving_shapes", SourceKind::kMovingShapes},
@@ -178,6 +196,9 @@ void describe(Fields& fields, DataConfig& c) {
       "Unreadable samples that are named and replaced before the run stops; -1 allows 1 % of "
       "the set, but at least 10.",
       at_least(-1));
+  if (section != "data") {
+    rename(fields, first, section);
+  }
 }
 
 std::unique_ptr<Source> open_source(const DataConfig& config) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kinora/core/config.h"
@@ -45,8 +46,8 @@ struct DataConfig {
   int64_t max_bad = -1;
 };
 
-/// Names the keys, all under "data.".
-void describe(Fields& fields, DataConfig& config);
+/// Names the keys, all in `section`; what they mean stands with those of "data" alone.
+void describe(Fields& fields, DataConfig& config, std::string_view section = "data");
 
 /// The whole set. Throws Error as the sources do.
 [[nodiscard]] std::unique_ptr<Source> open_source(const DataConfig& config);

@@ -10,10 +10,6 @@
 namespace kinora::data {
 namespace {
 
-// Steps of the kDataOrder streams, so that the split and the epochs draw different numbers.
-constexpr uint32_t kEpochStep = 0;
-constexpr uint32_t kSplitStep = 1;
-
 // Fisher and Yates' shuffle (Knuth, TAOCP 2, 3.4.2, algorithm P) of 0 ... size - 1.
 void random_permutation(const RandomStream& stream, std::vector<uint32_t>& order) {
   std::iota(order.begin(), order.end(), 0U);

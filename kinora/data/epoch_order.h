@@ -5,6 +5,12 @@
 
 namespace kinora::data {
 
+/// Steps of the kDataOrder streams, so that the epochs, the split and whose samples a training step
+/// takes draw different numbers.
+inline constexpr uint32_t kEpochStep = 0;
+inline constexpr uint32_t kSplitStep = 1;
+inline constexpr uint32_t kKindStep = 2;
+
 /// The endless order in which samples are drawn. Position p of the stream lies in epoch p / count;
 /// every epoch is a shuffle of its own of all samples, keyed by (seed, epoch). It depends on
 /// nothing else: not on ranks, batch sizes or where a run was resumed.

@@ -88,8 +88,7 @@ StepBenchmark benchmark_step(RunConfig config, const StepBenchmarkOptions& optio
                             .label_dropout = config.train.label_dropout,
                             .model = config.model,
                             .frame_masks = config.frame_masks,
-                            .global_batch = config.train.global_batch,
-                            .sequence_ranks = mesh.shape().sequence,
+                            .ranks = mesh.world().size(),
                             .device = device,
                             .graphs = result.graphs});
   const std::vector<data::Batch> batches = random_batches(config, mesh, device);

@@ -6,32 +6,30 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/where.h>
 
+#include <algorithm>
+
 #include "kinora/core/error.h"
 
 namespace kinora::train {
 namespace {
-
-// What Open-Sora's models are told of images, so that they do not take them for slow clips.
-constexpr double kFpsOfImages = 120.0;
 
 /// The same number for each of `batch` samples.
 at::Tensor of_all(int64_t batch, double value) {
   return at::full({batch}, value, at::kFloat);
 }
 
-void check_text(const data::Batch& batch, const models::ModelConfig& model, bool pooled) {
-  const at::Tensor& text = pooled ? batch.pooled : batch.text;
-  KINORA_CHECK(text.defined(), kConfig, "[train] ", model.name,
-               " is conditioned on texts, and the "
-               "data has none",
-               pooled ? " with a pooled vector" : "",
-               ". Hint: data.text=builtin, or data.text_embeddings");
-  KINORA_CHECK(text.size(-1) == model.text_channels, kConfig,
-               "[train] the data's texts have vectors of ", text.size(-1),
-               " numbers, but model.text_channels is ", model.text_channels);
-  KINORA_CHECK(pooled || text.size(1) <= model.text_tokens, kConfig,
-               "[train] the data's texts have up to ", text.size(1),
-               " tokens, but model.text_tokens is ", model.text_tokens);
+/// Whether the model takes the vector of a whole text; else its tokens.
+bool takes_pooled(const models::ModelConfig& model) {
+  return model.architecture == models::Architecture::kVdit ||
+         model.architecture == models::Architecture::kLatte;
+}
+
+/// Of the texts in a batch.
+data::TextShape text_shape(const data::Batch& batch) {
+  const bool has_text = batch.text.defined();
+  return {.length = has_text ? batch.text.size(1) : 0,
+          .channels = has_text ? batch.text.size(2) : 0,
+          .pooled_channels = batch.pooled.defined() ? batch.pooled.size(1) : 0};
 }
 
 /// function(tensor) of each tensor that is defined.
@@ -50,31 +48,59 @@ MicroBatch of_each(const MicroBatch& batch, const Function& function) {
 
 }  // namespace
 
+ClipSize clip_size(const at::Tensor& images) {
+  return {.frames = images.dim() == 5 ? images.size(2) : 1,
+          .height = images.size(-2),
+          .width = images.size(-1)};
+}
+
+bool takes_any_size(const models::ModelConfig& model) {
+  return model.architecture == models::Architecture::kStdit2 ||
+         model.architecture == models::Architecture::kStdit3;
+}
+
+void check_texts(const data::TextShape& texts, const models::ModelConfig& model) {
+  if (!model.takes_text()) {
+    return;
+  }
+  const bool pooled = takes_pooled(model);
+  const int64_t channels = pooled ? texts.pooled_channels : texts.channels;
+  KINORA_CHECK(channels > 0, kConfig, "[train] ", model.name,
+               " is conditioned on texts, and the data has none",
+               pooled ? " with a pooled vector" : "",
+               ". Hint: data.text=builtin, or data.text_embeddings");
+  KINORA_CHECK(channels == model.text_channels, kConfig,
+               "[train] the data's texts have vectors of ", channels,
+               " numbers, but model.text_channels is ", model.text_channels);
+  KINORA_CHECK(pooled || texts.length <= model.text_tokens, kConfig,
+               "[train] the data's texts have up to ", texts.length,
+               " tokens, but model.text_tokens is ", model.text_tokens);
+}
+
 MicroBatch micro_batch_of(const data::Batch& batch, const models::ModelConfig& model) {
   MicroBatch result{.images = batch.images, .sample_index = batch.sample_index, .conditions = {}};
   diffusion::Conditions& conditions = result.conditions;
-  const int64_t size = batch.images.size(0);
   if (!model.takes_text()) {
     conditions.labels = batch.labels;
     return result;
   }
-  const bool pooled = model.architecture == models::Architecture::kVdit ||
-                      model.architecture == models::Architecture::kLatte;
-  check_text(batch, model, pooled);
-  if (pooled) {
+  check_texts(text_shape(batch), model);
+  if (takes_pooled(model)) {
     conditions.pooled = batch.pooled;
   } else {
     conditions.text = batch.text;
     conditions.text_lengths = batch.text_lengths;
   }
-  const bool is_clip = model.frames > 1;
-  if (model.is_video()) {
-    conditions.fps = is_clip ? batch.fps : of_all(size, kFpsOfImages);
-  }
-  conditions.height = of_all(size, static_cast<double>(model.height * model.compression));
-  conditions.width = of_all(size, static_cast<double>(model.width * model.compression));
-  conditions.num_frames =
-      of_all(size, is_clip ? static_cast<double>(model.frames * model.frame_compression) : 1.0);
+  const int64_t batch_size = batch.images.size(0);
+  const ClipSize size = clip_size(batch.images);
+  const bool is_image = size.frames == 1;
+  conditions.fps = model.is_video() && is_image ? of_all(batch_size, kImageFps) : batch.fps;
+  const auto number = [batch_size](int64_t value) {
+    return of_all(batch_size, static_cast<double>(value));
+  };
+  conditions.height = number(size.height * model.compression);
+  conditions.width = number(size.width * model.compression);
+  conditions.num_frames = number(is_image ? 1 : size.frames * model.frame_compression);
   return result;
 }
 
@@ -85,6 +111,17 @@ MicroBatch to_device(const MicroBatch& batch, at::Device device) {
 
 MicroBatch narrow(const MicroBatch& batch, int64_t first, int64_t size) {
   return of_each(batch, [&](const at::Tensor& tensor) { return tensor.narrow(0, first, size); });
+}
+
+bool same_shapes(const MicroBatch& left, const MicroBatch& right) {
+  const auto same = [](const at::Tensor& a, const at::Tensor& b) {
+    return a.defined() == b.defined() &&
+           (!a.defined() || (a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type()));
+  };
+  return same(left.images, right.images) && same(left.sample_index, right.sample_index) &&
+         std::ranges::all_of(diffusion::kConditions, [&](const auto& condition) {
+           return same(left.conditions.*condition.tensor, right.conditions.*condition.tensor);
+         });
 }
 
 MicroBatch empty_like(const MicroBatch& batch, at::Device device) {

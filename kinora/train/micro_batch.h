@@ -2,7 +2,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+
 #include "kinora/data/batch.h"
+#include "kinora/data/source.h"
 #include "kinora/diffusion/denoiser.h"
 #include "kinora/models/model_config.h"
 
@@ -15,15 +18,35 @@ struct MicroBatch {
   diffusion::Conditions conditions;
 };
 
+/// Of the samples of a batch: frames (1: images), height and width of what the model sees.
+struct ClipSize {
+  int64_t frames = 1;
+  int64_t height = 0;
+  int64_t width = 0;
+};
+[[nodiscard]] ClipSize clip_size(const at::Tensor& images);
+
+/// Whether `model` is for clips of any size; else for one, and for single frames of it.
+[[nodiscard]] bool takes_any_size(const models::ModelConfig& model);
+
+/// Frames a second that models of clips are told of images, as Open-Sora does.
+inline constexpr double kImageFps = 120.0;
+
+/// kConfig where texts of this size are not what `model` takes; 0 channels: there are none.
+void check_texts(const data::TextShape& texts, const models::ModelConfig& model);
+
 /// What `model` takes of a batch: classes or texts, and the size of its samples; a model of clips
-/// takes images as clips of one frame at 120 a second. Nothing is dropped yet, nor are frames
-/// given. kConfig where the data lacks what the model needs.
+/// takes images as clips of one frame. Nothing is dropped yet, nor are frames given. kConfig where
+/// the data lacks what the model needs.
 [[nodiscard]] MicroBatch micro_batch_of(const data::Batch& batch, const models::ModelConfig& model);
 
 [[nodiscard]] MicroBatch to_device(const MicroBatch& batch, at::Device device);
 
 /// Samples first, ..., first + size - 1, as views.
 [[nodiscard]] MicroBatch narrow(const MicroBatch& batch, int64_t first, int64_t size);
+
+/// Whether a graph recorded with `right` can take `left`: the same tensors, shapes and types.
+[[nodiscard]] bool same_shapes(const MicroBatch& left, const MicroBatch& right);
 
 /// Uninitialised, of the shapes of `batch`.
 [[nodiscard]] MicroBatch empty_like(const MicroBatch& batch, at::Device device);

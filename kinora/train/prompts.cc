@@ -20,10 +20,13 @@ void copy_row(const std::vector<float>& values, const at::Tensor& rows, int64_t 
             rows.mutable_data_ptr<float>() + row * static_cast<int64_t>(values.size()));
 }
 
-/// The texts of samples first, ..., as the loader would give them.
-data::Batch batch_of(const Prompts& prompts, int64_t first, int64_t size) {
+/// The texts of samples first, ..., of the model's size, as the loader would give them.
+data::Batch batch_of(const Prompts& prompts, const models::ModelConfig& model, int64_t first,
+                     int64_t size) {
   const data::TextShape& shape = prompts.shape;
-  data::Batch batch{.images = at::empty({size})};  // only their number counts
+  std::vector<int64_t> sizes = model.sample_shape();
+  sizes.insert(sizes.begin(), size);
+  data::Batch batch{.images = at::empty({1}).expand(sizes)};  // only their number and size count
   batch.text = at::empty({size, shape.length, shape.channels});
   batch.text_lengths = at::empty({size}, at::kLong);
   if (shape.pooled_channels > 0) {
@@ -91,7 +94,7 @@ Prompts prompts_of_data(const data::Source& source, int64_t count) {
 std::function<pipelines::DrawConditions(int64_t first, int64_t size)> conditions_of_prompts(
     Prompts prompts, const models::ModelConfig& model, double fps, at::Device device) {
   return [prompts = std::move(prompts), model, fps, device](int64_t first, int64_t size) {
-    data::Batch batch = batch_of(prompts, first, size);
+    data::Batch batch = batch_of(prompts, model, first, size);
     if (model.frames > 1) {
       batch.fps = at::full({size}, fps, at::kFloat);
     }

@@ -185,6 +185,34 @@ void describe_kernels(Fields& fields, RunConfig& config) {
   add("graphs", config.kernels.graphs, "The step as CUDA graphs: no launch overhead.");
 }
 
+void describe_image_data(Fields& fields, RunConfig& config) {
+  ImageSteps& steps = config.image_steps;
+  {
+    const auto scope = fields.scope("image_data");
+    fields
+        .add("share", steps.share,
+             "Share of the steps whose samples are all from image_data, a second set that has the "
+             "keys of data: single images for a model of clips, as clips of one frame. Which steps "
+             "these are is drawn. 0 = none.",
+             {.min = 0, .max = 1, .min_open = false, .max_open = true})
+        .check("be 0 unless image_data.frames is 1",
+               [&config] { return !config.image_steps.any() || config.image_data.frames == 1; })
+        .check(
+            "be 0 unless image_data.validation is 0: what is held out are samples of data",
+            [&config] { return !config.image_steps.any() || config.image_data.validation == 0; });
+    fields.add("global_batch", steps.global_batch,
+               "Samples in such a step, over all ranks. 0 = train.global_batch.", at_least(0));
+    fields
+        .add("micro_batch", steps.micro_batch,
+             "Samples of it computed at once; the rest is accumulated. 0 = all.", at_least(0))
+        .check("divide image_data.global_batch", [&config] {
+          const int64_t micro_batch = config.image_steps.micro_batch;
+          return micro_batch == 0 || config.image_batch() % micro_batch == 0;
+        });
+  }
+  describe(fields, config.image_data, "image_data");
+}
+
 void describe_checkpoint(Fields& fields, CheckpointOptions& checkpoint) {
   const auto scope = fields.scope("checkpoint");
   fields.add("every", checkpoint.every,
@@ -219,6 +247,18 @@ void describe_validation(Fields& fields, RunConfig& config) {
              [&config] { return config.data.validation % config.validation.bands == 0; });
 }
 
+int64_t micro_batch_of(const char* section, int64_t global_batch, int64_t micro_batch,
+                       int64_t data_ranks) {
+  KINORA_CHECK(global_batch % data_ranks == 0, kConfig, "[train] ", section,
+               ".global_batch must be a multiple of the ", data_ranks,
+               " ranks that compute on it, got ", global_batch);
+  const int64_t own = global_batch / data_ranks;
+  KINORA_CHECK(micro_batch == 0 || own % micro_batch == 0, kConfig, "[train] ", section,
+               ".micro_batch must divide the ", own, " samples of a rank (", global_batch, " of ",
+               data_ranks, " ranks), got ", micro_batch);
+  return micro_batch > 0 ? micro_batch : own;
+}
+
 }  // namespace
 
 void describe(Fields& fields, RunConfig& config) {
@@ -227,6 +267,7 @@ void describe(Fields& fields, RunConfig& config) {
   describe(fields, config.model);
   describe_kernels(fields, config);
   describe(fields, config.data);
+  describe_image_data(fields, config);
   describe(fields, config.objective);
   describe_train(fields, config.train);
   {
@@ -252,15 +293,11 @@ void describe(Fields& fields, RunConfig& config) {
 }
 
 int64_t RunConfig::micro_batch(int64_t data_ranks) const {
-  KINORA_CHECK(train.global_batch % data_ranks == 0, kConfig,
-               "[train] train.global_batch must be a "
-               "multiple of the ",
-               data_ranks, " ranks that compute on it, got ", train.global_batch);
-  const int64_t own = train.global_batch / data_ranks;
-  KINORA_CHECK(train.micro_batch == 0 || own % train.micro_batch == 0, kConfig,
-               "[train] train.micro_batch must divide the ", own, " samples of a rank (",
-               train.global_batch, " of ", data_ranks, " ranks), got ", train.micro_batch);
-  return train.micro_batch > 0 ? train.micro_batch : own;
+  return micro_batch_of("train", train.global_batch, train.micro_batch, data_ranks);
+}
+
+int64_t RunConfig::image_micro_batch(int64_t data_ranks) const {
+  return micro_batch_of("image_data", image_batch(), image_steps.micro_batch, data_ranks);
 }
 
 RecomputePlan parse_recompute(const std::string& recompute, int64_t depth) {

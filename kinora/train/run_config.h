@@ -43,6 +43,15 @@ struct TrainOptions {
   int64_t profile_steps = 0;
 };
 
+/// Steps that take their samples from image_data: its keys share, global_batch, micro_batch.
+struct ImageSteps {
+  double share = 0.0;
+  int64_t global_batch = 0;  ///< 0: train.global_batch
+  int64_t micro_batch = 0;   ///< 0: all of a rank's
+
+  [[nodiscard]] bool any() const { return share > 0.0; }
+};
+
 /// The keys checkpoint.*.
 struct CheckpointOptions {
   int64_t every = 1000;
@@ -72,6 +81,8 @@ struct RunConfig {
   Path path = Path::kAuto;  ///< model.path
   ops::KernelOptions kernels;
   data::DataConfig data;
+  data::DataConfig image_data;
+  ImageSteps image_steps;  ///< image_data.*
   diffusion::ObjectiveConfig objective;
   TrainOptions train;
   diffusion::FrameMaskRatios frame_masks;  ///< frame_masks.*
@@ -87,6 +98,12 @@ struct RunConfig {
   /// Samples that each of `data_ranks` computes at once. kConfig unless the global batch is a
   /// multiple of what they compute at once together.
   [[nodiscard]] int64_t micro_batch(int64_t data_ranks = 1) const;
+
+  /// The same of steps with image_data, and their global batch.
+  [[nodiscard]] int64_t image_micro_batch(int64_t data_ranks = 1) const;
+  [[nodiscard]] int64_t image_batch() const {
+    return image_steps.global_batch > 0 ? image_steps.global_batch : train.global_batch;
+  }
 };
 
 /// Registers every key.

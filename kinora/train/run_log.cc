@@ -20,8 +20,11 @@ RunLog::RunLog(const RunDirectory& directory, int64_t first_step, int64_t tensor
 
 void RunLog::add_step(const StepRecord& record) {
   io::JsonObject line;
-  line.add("step", record.step)
-      .add("loss", record.loss)
+  line.add("step", record.step);
+  if (record.has_kinds) {
+    line.add("kind", to_string(record.kind));
+  }
+  line.add("loss", record.loss)
       .add("lr", record.lr)
       .add("grad_norm", record.grad_norm)
       .add("samples_per_s", record.samples_per_s);
@@ -43,13 +46,16 @@ void RunLog::add_step(const StepRecord& record) {
   }
   jsonl_.write(line);
   if (record.step % tensorboard_every_ == 0) {
-    events_.add_scalar("train/loss", record.step, record.loss);
-    events_.add_scalar("train/lr", record.step, record.lr);
-    events_.add_scalar("train/grad_norm", record.step, record.grad_norm);
-    events_.add_scalar("speed/samples_per_s", record.step, record.samples_per_s);
-    events_.add_scalar("speed/data_wait_s", record.step, record.times.data);
-    events_.add_scalar("speed/compute_s", record.step, record.times.compute());
-    events_.add_scalar("speed/communication_s", record.step, record.times.communication);
+    const std::string suffix = record.kind == StepKind::kImageData ? "_image_data/" : "/";
+    const std::string train = "train" + suffix;
+    const std::string speed = "speed" + suffix;
+    events_.add_scalar(train + "loss", record.step, record.loss);
+    events_.add_scalar(train + "lr", record.step, record.lr);
+    events_.add_scalar(train + "grad_norm", record.step, record.grad_norm);
+    events_.add_scalar(speed + "samples_per_s", record.step, record.samples_per_s);
+    events_.add_scalar(speed + "data_wait_s", record.step, record.times.data);
+    events_.add_scalar(speed + "compute_s", record.step, record.times.compute());
+    events_.add_scalar(speed + "communication_s", record.step, record.times.communication);
   }
 }
 

@@ -10,6 +10,7 @@
 #include "kinora/io/jsonl.h"
 #include "kinora/io/tensorboard.h"
 #include "kinora/train/run_directory.h"
+#include "kinora/train/step_samples.h"
 #include "kinora/train/step_times.h"
 #include "kinora/train/validation.h"
 
@@ -17,8 +18,10 @@ namespace kinora::train {
 
 /// What one optimizer step did.
 struct StepRecord {
-  int64_t step = 0;   ///< updates done, this one included
-  double loss = 0.0;  ///< mean over the global batch
+  int64_t step = 0;  ///< updates done, this one included
+  StepKind kind = StepKind::kData;
+  bool has_kinds = false;  ///< whether the run's steps are of several kinds
+  double loss = 0.0;       ///< mean over the global batch
   double lr = 0.0;
   double grad_norm = 0.0;  ///< before clipping
   double loss_scale = 1.0;
@@ -32,7 +35,7 @@ struct StepRecord {
 };
 
 /// The metrics of a run: one object a step in log.jsonl, a choice of them in TensorBoard's event
-/// file.
+/// file. Steps with image_data have curves of their own there.
 class RunLog {
  public:
   /// Forgets what is recorded after `first_step` updates (resume).

@@ -15,6 +15,7 @@
 #include "kinora/ops/attention.h"
 #include "kinora/ops/device.h"
 #include "kinora/ops/fp8.h"
+#include "kinora/train/micro_batch.h"
 
 namespace kinora::train {
 
@@ -29,6 +30,33 @@ RunData open_data(const data::DataConfig& config) {
         std::make_unique<data::SubsetSource>(*data.whole, std::move(parts.validation));
   }
   return data;
+}
+
+void check_data(const RunConfig& config, const data::Source& source, StepKind kind) {
+  const models::ModelConfig& model = config.model;
+  const std::string_view section = to_string(kind);
+  const bool is_image_data = kind == StepKind::kImageData;
+  const data::DataConfig& data = is_image_data ? config.image_data : config.data;
+  const std::optional<data::SampleShape> latents = source.latent_shape();
+  const data::SampleShape shape = latents.value_or(data::SampleShape{3, data.height, data.width});
+  KINORA_CHECK(model.in_channels == shape.channels, kConfig, "[train] ", section,
+               latents ? ": latents of " : ": images of ", shape.channels,
+               " channels, but model.in_channels is ", model.in_channels, ". Hint: ",
+               latents ? "set it to that of the data"
+                       : "to train on latents, compute them first and set data.source to latents");
+  const bool any_size = is_image_data && takes_any_size(model);
+  KINORA_CHECK(any_size || (model.height == shape.height && model.width == shape.width), kConfig,
+               "[train] model.height and width must be those of the ", section, ", ", shape.height,
+               " x ", shape.width, ", got ", model.height, " x ", model.width,
+               ". Hint: leave them at 0");
+  KINORA_CHECK(is_image_data || model.frames == data.frames, kConfig,
+               "[train] model.frames must be data.frames, ", data.frames, ", got ", model.frames,
+               ". Hint: leave it at 0");
+  KINORA_CHECK(shape.pixel_height == 0 || (shape.pixel_height / model.compression == shape.height &&
+                                           shape.pixel_width / model.compression == shape.width),
+               kConfig, "[train] ", section, ": latents of ", shape.text(),
+               ", but model.compression is ", model.compression);
+  check_texts(source.text_shape().value_or(data::TextShape()), model);
 }
 
 at::Device choose_device(DeviceChoice choice) {

@@ -14,6 +14,7 @@
 #include "kinora/ops/block_kernels.h"
 #include "kinora/parallel/sequence_plan.h"
 #include "kinora/train/run_config.h"
+#include "kinora/train/step_samples.h"
 
 namespace kinora::train {
 
@@ -26,6 +27,10 @@ struct RunData {
 
 /// Opens the data and holds out data.validation samples. kConfig if too few are left.
 [[nodiscard]] RunData open_data(const data::DataConfig& config);
+
+/// kConfig where samples of the run's data, or of its image_data, are not what its model takes.
+/// config.model is resolved.
+void check_data(const RunConfig& config, const data::Source& source, StepKind kind);
 
 /// A GPU is the current one, which a rank among several has chosen. kCuda if a GPU is asked for and
 /// there is none.

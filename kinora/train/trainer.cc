@@ -36,6 +36,7 @@
 #include "kinora/train/self_test.h"
 #include "kinora/train/setup.h"
 #include "kinora/train/shown_samples.h"
+#include "kinora/train/step_samples.h"
 #include "kinora/train/step_times.h"
 #include "kinora/train/trainable.h"
 #include "kinora/train/training_step.h"
@@ -66,14 +67,20 @@ class Trainer::Impl {
         micro_batch_(config.micro_batch(mesh_.data_ranks())),
         device_(choose_device(config.train.device)),
         data_(open_data(config.data)),
+        image_data_(config.image_steps.any() ? open_data(config.image_data) : RunData()),
         times_(world, config.train.log_every) {
     open_directory(resume);
     KINORA_CHECK(config_.train.profile_steps == 0 || device_.is_cuda(), kConfig,
                  "[train] train.profile_steps traces a GPU, but this run computes on the CPU");
     ops::configure_computation(config_.train.threads, config_.train.deterministic);
-    config_.model =
-        resolved_model(config_, data_.train->num_classes(), data_.train->latent_shape());
-    check_input();
+    const int64_t num_image_classes = image_data_.train ? image_data_.train->num_classes() : 0;
+    config_.model = resolved_model(config_, std::max(data_.train->num_classes(), num_image_classes),
+                                   data_.train->latent_shape());
+    check_data(config_, *data_.train, StepKind::kData);
+    if (image_data_.train) {
+      check_data(config_, *image_data_.train, StepKind::kImageData);
+      (void)config_.image_micro_batch(mesh_.data_ranks());
+    }
     objective_ = diffusion::make_objective(config_.objective, config_.model.learn_sigma);
     diffusion::move_to(objective_, device_);
     if (config_.sample.every > 0) {  // what the sampler refuses is refused now, not after hours
@@ -104,8 +111,7 @@ class Trainer::Impl {
             .label_dropout = config_.train.label_dropout,
             .model = config_.model,
             .frame_masks = config_.frame_masks,
-            .global_batch = config_.train.global_batch,
-            .sequence_ranks = mesh_.shape().sequence,
+            .ranks = mesh_.world().size(),
             .device = device_,
             .graphs = use_graphs(config_, trainable_->kernels()) && trainable_->can_be_recorded()});
     if (config_.validation.every > 0) {
@@ -129,16 +135,10 @@ class Trainer::Impl {
       log.emplace(*directory_, state_.step, config_.train.log_every);
       announce();
     }
-    data::LoaderOptions options = data::loader_options(config_.data);
-    options.micro_batch = micro_batch_;
-    options.global_batch = config_.train.global_batch;
-    options.rank = mesh_.data_rank();
-    options.num_ranks = mesh_.data_ranks();
-    options.first_position = state_.position;
-    options.seed = static_cast<uint64_t>(config_.train.seed);
-    options.pinned = device_.is_cuda();
-    loader_ = std::make_unique<data::Loader>(*data_.train, options);
-    data::Loader& loader = *loader_;
+    loader_ = std::make_unique<StepLoader>(
+        config_, *data_.train, image_data_.train.get(), mesh_,
+        StepPosition{state_.step, state_.position, state_.image_position}, device_.is_cuda());
+    StepLoader& loader = *loader_;
     if (writes() && config_.train.profile_steps > 0 && state_.step > config_.train.profile_from) {
       log_warn("[train] nothing is traced: train.profile_from is ", config_.train.profile_from,
                ", and this run goes on from step ", state_.step);
@@ -165,7 +165,8 @@ class Trainer::Impl {
       log->add_step(record);
       std::ostringstream suffix;
       suffix.precision(4);
-      suffix << "loss " << record.loss << "  " << human_rate(record.samples_per_s) << " samples/s";
+      suffix << (record.kind == StepKind::kImageData ? "image_data loss " : "loss ") << record.loss
+             << "  " << human_rate(record.samples_per_s) << " samples/s";
       if (record.ranks) {
         ranks_ = *record.ranks;
       }
@@ -174,10 +175,10 @@ class Trainer::Impl {
       }
       progress->update(record.step, suffix.str());
     };
-    fetch(loader);
+    fetch();
     ask_to_stop(stop);
     while (state_.step < config_.train.steps && !is_stopped(stop)) {
-      fetch(loader);
+      fetch();
       ask_to_stop(stop);
       profile_steps(/*is_over=*/false);
       enqueue_step();
@@ -307,31 +308,6 @@ class Trainer::Impl {
                 state_.step + 1, ", and says why; step ", state_.step, " is saved");
   }
 
-  void check_input() const {
-    const models::ModelConfig& model = config_.model;
-    const std::optional<data::SampleShape> latents = data_.train->latent_shape();
-    const data::SampleShape shape =
-        latents.value_or(data::SampleShape{3, config_.data.height, config_.data.width});
-    KINORA_CHECK(model.in_channels == shape.channels, kConfig, "[train] the data are ",
-                 latents ? "latents" : "images", " of ", shape.channels,
-                 " channels, but model.in_channels is ", model.in_channels, ". Hint: ",
-                 latents
-                     ? "set it to that of the data"
-                     : "to train on latents, compute them first and set data.source to latents");
-    KINORA_CHECK(model.height == shape.height && model.width == shape.width, kConfig,
-                 "[train] model.height and width must be those of the data, ", shape.height, " x ",
-                 shape.width, ", got ", model.height, " x ", model.width,
-                 ". Hint: leave them at 0");
-    KINORA_CHECK(model.frames == config_.data.frames, kConfig,
-                 "[train] model.frames must be data.frames, ", config_.data.frames, ", got ",
-                 model.frames, ". Hint: leave it at 0");
-    KINORA_CHECK(
-        shape.pixel_height == 0 || (shape.pixel_height / model.compression == shape.height &&
-                                    shape.pixel_width / model.compression == shape.width),
-        kConfig, "[train] the data are latents of ", shape.text(), ", but model.compression is ",
-        model.compression);
-  }
-
   /// Whether samples can be shown as a picture.
   [[nodiscard]] bool has_pixels() const {
     return config_.model.in_channels == 3 || config_.model.in_channels == 1;
@@ -404,8 +380,8 @@ class Trainer::Impl {
     }
     resume_exactly(config_, device_, state_, trainable_->kernels());
     if (writes()) {
-      log_info("[train] resumed from ", checkpoint, ": step ", state_.step, ", ", state_.position,
-               " samples seen");
+      log_info("[train] resumed from ", checkpoint, ": step ", state_.step, ", ",
+               state_.position + state_.image_position, " samples seen");
       warn_of_changes(checkpoint);
     }
   }
@@ -444,6 +420,11 @@ class Trainer::Impl {
              data_.train->num_classes(), " classes; ", config_.train.global_batch,
              " samples a step, ", micro_batch_, " at once",
              mesh_.data_ranks() > 1 ? " on each rank" : "");
+    if (image_data_.train) {
+      log_info("[train] ", config_.image_steps.share * 100.0, " % of the steps take ",
+               config_.image_batch(), " of ", image_data_.train->size(), " image_data, ",
+               config_.image_micro_batch(mesh_.data_ranks()), " at once");
+    }
     if (config_.sample.every > 0 && !has_pixels()) {
       log_info("[train] no grids of samples while training: samples of ", config_.model.in_channels,
                " channels are latents, which cannot be shown; kinora sample writes them to "
@@ -466,12 +447,12 @@ class Trainer::Impl {
              "averages ", human_bytes(averages));
   }
 
-  /// A step on its way: what its report needs, and its batches, which the device may still read.
+  /// A step on its way: what its report needs, and its samples, which the device may still read.
   struct PendingStep {
     int64_t step;    ///< counted from 1
     int64_t number;  ///< the optimizer's
     double lr;
-    std::vector<data::Batch> batches;
+    StepSamples samples;
     at::Tensor waited;  ///< DataParallel::waited() at its end; undefined alone
   };
 
@@ -479,11 +460,11 @@ class Trainer::Impl {
     PendingStep pending{.step = state_.step + 1,
                         .number = 0,
                         .lr = config_.lr.at(state_.step),
-                        .batches = std::move(samples_.front()),
+                        .samples = std::move(samples_.front()),
                         .waited = {}};
     samples_.pop_front();
     watchdog_->enter(Phase::kForwardBackward, pending.step);
-    const at::Tensor loss = step_runner_->forward_backward(pending.batches, state_.step);
+    const at::Tensor loss = step_runner_->forward_backward(pending.samples.batches, state_.step);
     if (self_test_) {
       self_test_->see_gradients(trainable_->arena());
     }
@@ -491,9 +472,10 @@ class Trainer::Impl {
       pending.waited = parallel->waited();
     }
     pending.number = trainable_->boosted().enqueue_update(pending.lr, loss);
-    pending_.push_back(std::move(pending));
     state_.step += 1;
-    state_.position += config_.train.global_batch;
+    (pending.samples.kind == StepKind::kData ? state_.position : state_.image_position) +=
+        pending.samples.global_batch;
+    pending_.push_back(std::move(pending));
   }
 
   /// Steps that may be on their way when the next is enqueued: none where the host has to look at
@@ -535,12 +517,14 @@ class Trainer::Impl {
     const double seconds = now() - last_finished_;
     last_finished_ = now();
     StepRecord record{.step = pending.step,
+                      .kind = pending.samples.kind,
+                      .has_kinds = config_.image_steps.any(),
                       .loss = loss,
                       .lr = pending.lr,
                       .grad_norm = update.grad_norm,
                       .loss_scale = update.loss_scale,
                       .skipped = update.skipped,
-                      .samples_per_s = static_cast<double>(config_.train.global_batch) / seconds,
+                      .samples_per_s = static_cast<double>(pending.samples.global_batch) / seconds,
                       .times = {.step = seconds},
                       .validation = {}};
     const double data_wait = loader_->stats().wait_seconds;
@@ -560,18 +544,13 @@ class Trainer::Impl {
 
   /// Takes the samples of the next step and of that behind it from the loader: all ranks have to
   /// hear that one of them has none before they begin a step that it cannot take part in.
-  void fetch(data::Loader& loader) {
+  void fetch() {
     constexpr int64_t kStepsOfSamples = 2;
     const int64_t wanted = std::min(kStepsOfSamples, config_.train.steps - state_.step);
-    const int64_t own = config_.train.global_batch / mesh_.data_ranks();
     watchdog_->enter(Phase::kData, state_.step + 1);
     while (!data_error_ && static_cast<int64_t>(samples_.size()) < wanted) {
-      std::vector<data::Batch> batches;
       try {
-        for (int64_t done = 0; done < own; done += micro_batch_) {
-          batches.push_back(loader.next());
-        }
-        samples_.push_back(std::move(batches));
+        samples_.push_back(loader_->next());
       } catch (const Error&) {
         data_error_ = std::current_exception();
       }
@@ -581,7 +560,7 @@ class Trainer::Impl {
   [[noreturn]] void stop_at_loss(const PendingStep& pending, double loss) {
     trainable_->boosted().refresh();
     const auto found = find_non_finite_output(trainable_->model(), [&] {
-      step_runner_->forward_only(pending.batches, pending.step - 1);
+      step_runner_->forward_only(pending.samples.batches, pending.step - 1);
     });
     throw_error(ErrorKind::kInternal, "[train] the loss of step ", pending.step, " is ", loss,
                 found ? "; first output that is not finite: " + to_string(*found)
@@ -596,7 +575,7 @@ class Trainer::Impl {
                 update.loss_scale);
       return;
     }
-    (void)step_runner_->forward_backward(pending.batches, pending.step - 1);
+    (void)step_runner_->forward_backward(pending.samples.batches, pending.step - 1);
     const std::vector<std::string> names =
         non_finite_gradients(trainable_->model().named_parameters(), trainable_->arena());
     trainable_->arena().zero_grad();
@@ -704,6 +683,7 @@ class Trainer::Impl {
   std::optional<RunDirectory> directory_;
   at::Device device_;
   RunData data_;
+  RunData image_data_;  // empty where image_data.share is 0
   diffusion::Objective objective_;
   std::optional<diffusion::LossSecondMoment> importance_;
   std::unique_ptr<Trainable> trainable_;
@@ -711,13 +691,13 @@ class Trainer::Impl {
   std::unique_ptr<TrainingStep> step_runner_;
   std::unique_ptr<Validation> validation_;
   std::unique_ptr<SelfTest> self_test_;
-  std::unique_ptr<data::Loader> loader_;  // of a run; the watchdog's thread looks at it
+  std::unique_ptr<StepLoader> loader_;  // of a run; the watchdog's thread looks at it
   std::unique_ptr<Watchdog> watchdog_;
   checkpoint::TrainingState state_;
   std::string config_yaml_;
   std::optional<ops::GpuTrace> trace_;
-  std::deque<std::vector<data::Batch>> samples_;  // of the steps to come
-  std::exception_ptr data_error_;                 // why there are no more
+  std::deque<StepSamples> samples_;  // of the steps to come
+  std::exception_ptr data_error_;    // why there are no more
   static constexpr int64_t kFirstRankVote = 2;
   comm::Work stop_question_;
   at::Tensor stop_votes_;  // int64 [1]

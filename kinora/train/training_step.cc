@@ -24,9 +24,10 @@ TrainingStep::~TrainingStep() = default;
 
 MicroBatch TrainingStep::inputs_of(const data::Batch& batch, int64_t step) const {
   MicroBatch inputs = micro_batch_of(batch, settings_.model);
-  if (settings_.frame_masks.sum() > 0.0 && settings_.model.frames > 1) {
+  const int64_t frames = clip_size(batch.images).frames;
+  if (settings_.frame_masks.sum() > 0.0 && frames > 1) {
     inputs.conditions.frame_mask = diffusion::draw_frame_masks(
-        settings_.frame_masks, settings_.model.frames, settings_.seed, step, batch.sample_index);
+        settings_.frame_masks, frames, settings_.seed, step, batch.sample_index);
   }
   return inputs;
 }
@@ -34,6 +35,7 @@ MicroBatch TrainingStep::inputs_of(const data::Batch& batch, int64_t step) const
 TrainingStep::MicroLoss TrainingStep::micro_loss(const MicroBatch& batch,
                                                  const ops::RandomStep& step) {
   const models::ModelConfig& model = settings_.model;
+  const ClipSize size = clip_size(batch.images);
   const at::Tensor x0 = data::to_float(batch.images, settings_.device);
   diffusion::Conditions conditions = to_device(batch, settings_.device).conditions;
   if (settings_.label_dropout > 0.0) {
@@ -49,8 +51,8 @@ TrainingStep::MicroLoss TrainingStep::micro_loss(const MicroBatch& batch,
       objective_, x0, {.seed = settings_.seed, .step = step, .sample_index = batch.sample_index},
       importance_,
       {.size_shift = diffusion::size_shift(
-           objective_, static_cast<double>(model.height * model.compression),
-           static_cast<double>(model.width * model.compression), static_cast<double>(model.frames)),
+           objective_, static_cast<double>(size.height * model.compression),
+           static_cast<double>(size.width * model.compression), static_cast<double>(size.frames)),
        .frame_mask = conditions.frame_mask});
   const at::Tensor prediction = denoiser_.forward(noised.x_t, noised.t, conditions);
   return {.loss = diffusion::loss(objective_, prediction, noised, x0), .t = noised.t};
@@ -61,28 +63,32 @@ at::Tensor TrainingStep::forward_backward(const std::vector<data::Batch>& micro_
   seen_t_.clear();
   seen_loss_.clear();
   boosted_.begin_step();
+  int64_t own = 0;
+  for (const data::Batch& batch : micro_batches) {
+    own += batch.images.size(0);
+  }
   for (const data::Batch& batch : micro_batches) {
     // Alone, all passes but the first are the same.
-    const Boosted::Pass pass{
-        .first = &batch == &micro_batches.front(),
-        .last = boosted_.parallel() == nullptr || &batch == &micro_batches.back()};
+    const Part part{
+        .pass = {.first = &batch == &micro_batches.front(),
+                 .last = boosted_.parallel() == nullptr || &batch == &micro_batches.back()},
+        .share =
+            static_cast<double>(batch.images.size(0)) / static_cast<double>(own * settings_.ranks)};
     const MicroBatch inputs = inputs_of(batch, step);
     if (settings_.graphs) {
-      replay(inputs, pass, step);
+      replay(inputs, part, step);
     } else {
-      micro_step(inputs, pass, static_cast<uint32_t>(step));
+      micro_step(inputs, part, static_cast<uint32_t>(step));
     }
   }
   return boosted_.end_step();
 }
 
-void TrainingStep::micro_step(const MicroBatch& batch, Boosted::Pass pass,
+void TrainingStep::micro_step(const MicroBatch& batch, const Part& part,
                               const ops::RandomStep& step) {
-  boosted_.begin_pass(pass);
+  boosted_.begin_pass(part.pass);
   const MicroLoss micro = micro_loss(batch, step);
-  boosted_.end_pass(micro.loss.mean,
-                    static_cast<double>(batch.images.size(0)) /
-                        static_cast<double>(settings_.global_batch * settings_.sequence_ranks));
+  boosted_.end_pass(micro.loss.mean, part.share);
   if (importance_ != nullptr) {
     seen_t_.push_back(micro.t);
     seen_loss_.push_back(micro.loss.per_sample);
@@ -94,17 +100,15 @@ struct TrainingStep::Recorded {
   MicroBatch inputs;  // on the device
   at::Tensor step;    // int64 [1]
   ops::Graph graph;
-  Boosted::Pass pass;
+  Part part;
   int64_t last_step = -1;
   int64_t steps = 0;  // seen so far
 };
 
-TrainingStep::Recorded& TrainingStep::recorded_for(const MicroBatch& batch, Boosted::Pass pass) {
+TrainingStep::Recorded& TrainingStep::recorded_for(const MicroBatch& batch, const Part& part) {
   constexpr size_t kMaxGraphs = 8;
   for (auto entry = recorded_.begin(); entry != recorded_.end(); ++entry) {
-    const at::Tensor& images = (*entry)->inputs.images;
-    if ((*entry)->pass == pass && images.sizes() == batch.images.sizes() &&
-        images.scalar_type() == batch.images.scalar_type()) {
+    if ((*entry)->part == part && same_shapes((*entry)->inputs, batch)) {
       recorded_.splice(recorded_.begin(), recorded_, entry);
       return *recorded_.front();
     }
@@ -113,19 +117,19 @@ TrainingStep::Recorded& TrainingStep::recorded_for(const MicroBatch& batch, Boos
     recorded_.pop_back();
   }
   auto entry = std::make_unique<Recorded>();
-  entry->pass = pass;
+  entry->part = part;
   entry->inputs = empty_like(batch, settings_.device);
   entry->step = at::zeros({1}, at::device(settings_.device).dtype(at::kLong));
   recorded_.push_front(std::move(entry));
   return *recorded_.front();
 }
 
-void TrainingStep::replay(const MicroBatch& batch, Boosted::Pass pass, int64_t step) {
+void TrainingStep::replay(const MicroBatch& batch, const Part& part, int64_t step) {
   constexpr int64_t kEagerSteps = 2;  // fp8 measures magnitudes, libraries choose their algorithms
-  Recorded& recorded = recorded_for(batch, pass);
+  Recorded& recorded = recorded_for(batch, part);
   copy(batch, recorded.inputs);
   recorded.step.fill_(step);
-  const auto work = [&] { micro_step(recorded.inputs, pass, ops::RandomStep(recorded.step)); };
+  const auto work = [&] { micro_step(recorded.inputs, part, ops::RandomStep(recorded.step)); };
   if (recorded.last_step != step) {
     recorded.last_step = step;
     ++recorded.steps;

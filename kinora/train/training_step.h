@@ -23,9 +23,8 @@ struct StepSettings {
   uint64_t seed = 0;
   double label_dropout = 0.0;
   models::ModelConfig model = {};
-  diffusion::FrameMaskRatios frame_masks = {};
-  int64_t global_batch = 1;
-  int64_t sequence_ranks = 1;  ///< that compute the same samples, see nn::Sequence
+  diffusion::FrameMaskRatios frame_masks = {};  ///< of clips
+  int64_t ranks = 1;                            ///< that take a step together
   at::Device device = at::kCPU;
   /// Record forward and backward of a micro-batch as a CUDA graph, one for each shape of input.
   bool graphs = false;
@@ -44,9 +43,9 @@ class TrainingStep {
   ~TrainingStep();
 
   /// Adds the gradients of the mean loss over the global batch, times the optimizer's loss scale,
-  /// to those that the parameters have. Returns the mean loss, fp32, no dims, on the device, over
-  /// the samples of all ranks: until the next call. Does not wait for the device; the batches must
-  /// live until it is done.
+  /// to those that the parameters have. Every rank has as many samples, of the same shape. Returns
+  /// the mean loss, fp32, no dims, on the device, over the samples of all ranks: until the next
+  /// call. Does not wait for the device; the batches must live until it is done.
   [[nodiscard]] at::Tensor forward_backward(const std::vector<data::Batch>& micro_batches,
                                             int64_t step);
 
@@ -66,10 +65,16 @@ class TrainingStep {
   /// What the model takes of a batch in this step, on the host.
   [[nodiscard]] MicroBatch inputs_of(const data::Batch& batch, int64_t step) const;
   [[nodiscard]] MicroLoss micro_loss(const MicroBatch& batch, const ops::RandomStep& step);
+  /// A pass, and its part of the loss of a step.
+  struct Part {
+    Boosted::Pass pass;
+    double share = 1.0;
+    bool operator==(const Part&) const = default;
+  };
   /// Forward and backward of one micro-batch.
-  void micro_step(const MicroBatch& batch, Boosted::Pass pass, const ops::RandomStep& step);
-  [[nodiscard]] Recorded& recorded_for(const MicroBatch& batch, Boosted::Pass pass);
-  void replay(const MicroBatch& batch, Boosted::Pass pass, int64_t step);
+  void micro_step(const MicroBatch& batch, const Part& part, const ops::RandomStep& step);
+  [[nodiscard]] Recorded& recorded_for(const MicroBatch& batch, const Part& part);
+  void replay(const MicroBatch& batch, const Part& part, int64_t step);
 
   diffusion::Denoiser& denoiser_;
   Boosted& boosted_;

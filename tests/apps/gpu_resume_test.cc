@@ -24,6 +24,17 @@ std::ostream& operator<<(std::ostream& stream, const Case& value) {
 // Products of which cuBLASLt has fp8 ones.
 const Arguments kWide = {"model.hidden=128", "train.precision=bf16"};
 
+// Two shapes of micro-batches, each in two passes a step: four graphs.
+const Arguments kClipsAndImages = {
+    "data.source=moving_shapes",  "data.frames=4",        "data.text=builtin",
+    "data.text_channels=16",      "data.text_length=8",   "model.architecture=stdit2",
+    "model.hidden=192",           "model.heads=3",        "model.text_channels=16",
+    "model.text_tokens=8",        "train.precision=bf16", "train.micro_batch=4",
+    "frame_masks.image_head=0.3", "image_data.share=0.5", "image_data.global_batch=16",
+    "image_data.micro_batch=8",   "image_data.height=24", "image_data.width=16",
+    "image_data.text=builtin",    "image_data.count=100", "image_data.text_channels=16",
+    "image_data.text_length=8"};
+
 void skip_without_gpu(const Arguments& overrides) {
   if (!cuda_available()) {
     GTEST_SKIP() << "there is no GPU: " << cuda_unavailable_reason();
@@ -74,6 +85,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"validated_and_sampled",
              {"train.precision=bf16", "data.validation=8", "validation.every=4", "sample.every=3",
               "sample.count=2"}},
+        Case{"clips_and_images", kClipsAndImages},
         Case{"fp8_bf16", with(kWide, {"train.fp8=true"})},
         Case{"fp8_without_graphs", with(kWide, {"train.fp8=true", "kernels.graphs=off"})},
         Case{"fp8_accumulated",
@@ -81,6 +93,27 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"fp8_current", with(kWide, {"train.fp8=true", "train.fp8_scaling=current"})},
         Case{"fp8_block", with(kWide, {"train.fp8=true", "train.fp8_scaling=block"})}),
     [](const auto& info) { return info.param.name; });
+
+class GpuGraphsTest : public RunTest {
+ protected:
+  void SetUp() override { skip_without_gpu({}); }
+};
+
+TEST_F(GpuGraphsTest, StepsOfTwoShapesEqualThoseWithoutGraphs) {
+  const Arguments all =
+      with({"train.device=cuda", "train.deterministic=true", "train.steps=20"}, kClipsAndImages);
+  train_well(run_dir("recorded"), with(all, {"kernels.graphs=on"}));
+  train_well(run_dir("eager"), with(all, {"kernels.graphs=off"}));
+  expect_same_state(run_dir("recorded") / "checkpoints/step-20",
+                    run_dir("eager") / "checkpoints/step-20");
+  expect_same_log(run_dir("recorded"), run_dir("eager"), 20);
+  int64_t images = 0;
+  for (const LogLine& line : read_log(run_dir("recorded"))) {
+    images += line.at("kind") == "image_data" ? 1 : 0;
+  }
+  EXPECT_GE(images, 4);  // two steps without a graph, the recording, a replay
+  EXPECT_LE(images, 16);
+}
 
 class GpuPinnedTest : public RunTest {
  protected:

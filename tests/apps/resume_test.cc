@@ -69,6 +69,17 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"flipped_cosine",
              {"data.flip=true", "lr.schedule=cosine", "lr.warmup=5", "lr.horizon=18"}},
         Case{"deterministic", {"train.deterministic=true"}},
+        // Both sets end within steps.
+        Case{"clips_and_images", {"data.source=moving_shapes",   "data.frames=4",
+                                  "data.text=builtin",           "data.count=20",
+                                  "data.text_channels=16",       "data.text_length=8",
+                                  "model.architecture=stdit2",   "model.hidden=48",
+                                  "model.text_channels=16",      "model.text_tokens=8",
+                                  "frame_masks.image_head=0.3",  "image_data.share=0.4",
+                                  "image_data.global_batch=12",  "image_data.micro_batch=6",
+                                  "image_data.height=24",        "image_data.width=16",
+                                  "image_data.count=30",         "image_data.text=builtin",
+                                  "image_data.text_channels=16", "image_data.text_length=8"}},
         // The set of 20 images ends within a step.
         Case{"short_epochs", {"data.count=20", "data.queue=1"}},
         Case{"validated_and_sampled",

@@ -49,9 +49,8 @@ std::unique_ptr<Trainable> trainable_on(Path path) {
 
 void add_gradients(Trainable& trainable) {
   const diffusion::Objective objective = diffusion::Iddpm(1000, true);
-  TrainingStep step(
-      trainable.model(), trainable.boosted(), objective, nullptr,
-      {.seed = 1, .label_dropout = 0.1, .model = TinyDit::config(), .global_batch = 8});
+  TrainingStep step(trainable.model(), trainable.boosted(), objective, nullptr,
+                    {.seed = 1, .label_dropout = 0.1, .model = TinyDit::config()});
   (void)step.forward_backward(micro_batches(), 5);
 }
 

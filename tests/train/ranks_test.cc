@@ -114,8 +114,7 @@ class TinyRun {
               {.seed = kSeed,
                .label_dropout = 0.3,
                .model = config.model,
-               .global_batch = config.train.global_batch,
-               .sequence_ranks = mesh_.shape().sequence,
+               .ranks = mesh_.world().size(),
                .device = at::kCPU,
                .graphs = false}) {
     randomise_zeros(trainable.model().named_parameters(), trainable.arena());

@@ -63,6 +63,30 @@ TEST(RunConfigTest, ConditionsAcrossKeysAreChecked) {
   EXPECT_NE(refusal("optim: {eps: 0}").find("optim.eps"), std::string::npos);
 }
 
+TEST(RunConfigTest, ImageDataHasTheKeysAndConditionsOfData) {
+  const RunConfig config = parsed(
+      "train: {global_batch: 12, micro_batch: 3}\n"
+      "image_data: {share: 0.5, source: tar, path: [a.tar], height: 8, flip: true}");
+  EXPECT_EQ(config.image_data.source, data::SourceKind::kTar);
+  EXPECT_EQ(config.image_data.height, 8);
+  EXPECT_EQ(config.data.height, 32);
+  EXPECT_EQ(config.image_batch(), 12);
+  EXPECT_EQ(config.image_micro_batch(2), 6);
+  const RunConfig sized =
+      parsed("image_data: {share: 0.5, global_batch: 20, micro_batch: 5, source: shapes}");
+  EXPECT_EQ(sized.image_batch(), 20);
+  EXPECT_EQ(sized.image_micro_batch(2), 5);
+  EXPECT_THROW((void)sized.image_micro_batch(8), Error);
+  EXPECT_NE(refusal("image_data: {source: folder}")
+                .find("image_data.path must name one folder for "
+                      "image_data.source folder"),
+            std::string::npos);
+  EXPECT_NE(refusal("image_data: {share: 0.5, source: tar, path: [a], frame_layout: strip, "
+                    "frames: 2}")
+                .find("image_data.share must be 0 unless image_data.frames is 1"),
+            std::string::npos);
+}
+
 TEST(RunConfigTest, Recompute) {
   using ops::Recompute;
   EXPECT_EQ(parse_recompute("none", 12), (RecomputePlan{Recompute::kNone, 0}));

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kinora/data/batch.h"
+#include "kinora/data/loader.h"
+#include "kinora/data/source.h"
+#include "kinora/parallel/mesh.h"
+#include "kinora/train/run_config.h"
+
+/// Which samples optimizer steps take, of one set or of two.
+namespace kinora::train {
+
+/// A section of the configuration.
+enum class StepKind : uint8_t { kData, kImageData };
+
+/// "data", "image_data".
+[[nodiscard]] std::string_view to_string(StepKind kind);
+
+/// Of the step behind `step` others, drawn with image_data.share by (seed, step) alone: so all
+/// ranks agree, and so does a run that goes on from there.
+[[nodiscard]] StepKind kind_of_step(double share, uint64_t seed, int64_t step);
+
+/// Those of one step.
+struct StepSamples {
+  StepKind kind = StepKind::kData;
+  int64_t global_batch = 0;          ///< samples of all ranks
+  std::vector<data::Batch> batches;  ///< this rank's micro-batches
+};
+
+/// Where a run stands: steps done, and samples that were taken of each set.
+struct StepPosition {
+  int64_t step = 0;
+  int64_t data = 0;
+  int64_t image_data = 0;
+};
+
+/// The samples of a run's steps, one after the other. Each set has its own order and epochs, and
+/// goes on in them from step to step of its kind.
+class StepLoader {
+ public:
+  /// `image_data` may be null where image_data.share is 0; the sources must outlive the loader.
+  /// pinned: batches in page-locked memory. Errors as data::Loader.
+  StepLoader(const RunConfig& config, const data::Source& data, const data::Source* image_data,
+             const parallel::Mesh& mesh, const StepPosition& position, bool pinned);
+
+  /// Errors as data::Loader::next().
+  [[nodiscard]] StepSamples next();
+
+  /// Of both sets.
+  [[nodiscard]] data::LoaderStats stats() const;
+
+  /// As data::Loader::waits_for().
+  [[nodiscard]] std::string waits_for() const;
+
+ private:
+  /// A set.
+  struct Part {
+    Part() = default;
+    Part(const data::Source& source, const data::LoaderOptions& options);
+
+    std::unique_ptr<data::Loader> loader;
+    int64_t global_batch = 0;
+    int64_t num_passes = 0;  // of a step, on this rank
+  };
+
+  double share_;
+  uint64_t seed_;
+  int64_t step_;
+  Part data_;
+  Part image_data_;  // without a loader where the share is 0
+};
+
+}  // namespace kinora::train
