@@ -45,8 +45,8 @@ TEST(StepSamplesTest, AShareOfTheStepsIsDrawn) {
     agree += kind == kind_of_step(0.5, 2, step) ? 1 : 0;
   }
   const double deviation = std::sqrt(kDraws * 0.25);
-  EXPECT_NEAR(static_cast<double>(follow), kDraws / 2, 4.0 * deviation);
-  EXPECT_NEAR(static_cast<double>(agree), kDraws / 2, 4.0 * deviation);
+  EXPECT_NEAR(static_cast<double>(follow), kDraws * 0.5, 4.0 * deviation);
+  EXPECT_NEAR(static_cast<double>(agree), kDraws * 0.5, 4.0 * deviation);
 }
 
 /// Clips in steps of 4 and images in steps of 12, of 7 and 10 samples: epochs end within steps.
