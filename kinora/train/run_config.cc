@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <string_view>
 
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"
@@ -39,8 +40,9 @@ void describe_train(Fields& fields, TrainOptions& train) {
   fields.add(
       "recompute", train.recompute,
       "Activations computed again in backward: none, elementwise (norms and GELU), mlp (and the "
-      "MLP's first product), block (every block), block:K (the first K blocks). Saves memory, "
-      "costs up to a third more time. elementwise and mlp need the fast path.");
+      "MLP's first product), block (every block), block:K (the first K blocks), or "
+      "block:K,elementwise or block:K,mlp (the first K blocks whole, so much of the others). "
+      "Saves memory, costs up to a third more time. elementwise and mlp need the fast path.");
   fields.add("seed", train.seed, "Keys every random number of the run.", at_least(0));
   fields.add("deterministic", train.deterministic,
              "Only kernels that give the same bits each time (GPU; somewhat slower).");
@@ -301,34 +303,38 @@ int64_t RunConfig::image_micro_batch(int64_t data_ranks) const {
 }
 
 RecomputePlan parse_recompute(const std::string& recompute, int64_t depth) {
-  if (recompute == "none") {
-    return {};
-  }
-  if (recompute == "elementwise") {
-    return {ops::Recompute::kElementwise, 0};
-  }
-  if (recompute == "mlp") {
-    return {ops::Recompute::kMlp, 0};
-  }
   if (recompute == "block") {
     return {ops::Recompute::kNone, depth};
   }
-  constexpr std::string_view kPrefix = "block:";
-  int64_t count = -1;
-  if (recompute.starts_with(kPrefix)) {
-    const char* first = recompute.data() + kPrefix.size();
-    const char* last = recompute.data() + recompute.size();
-    const auto parsed = std::from_chars(first, last, count);
-    if (parsed.ec != std::errc() || parsed.ptr != last) {
-      count = -1;
+  constexpr std::string_view kFirstBlocks = "block:";
+  RecomputePlan plan;
+  std::string_view level = recompute;  // of the other blocks
+  bool good = true;
+  if (level.starts_with(kFirstBlocks)) {
+    level.remove_prefix(kFirstBlocks.size());
+    const auto parsed =
+        std::from_chars(level.data(), level.data() + level.size(), plan.first_blocks);
+    good = parsed.ec == std::errc() && plan.first_blocks >= 0 && plan.first_blocks <= depth;
+    level.remove_prefix(static_cast<size_t>(parsed.ptr - level.data()));
+    if (level.empty()) {
+      level = "none";
+    } else {
+      good = good && level.front() == ',';
+      level.remove_prefix(1);
     }
   }
-  KINORA_CHECK(
-      count >= 0 && count <= depth, kConfig,
-      "[train] train.recompute must be none, elementwise, mlp, block, or block:K with K from "
-      "0 to ",
-      depth, ", got ", recompute);
-  return {ops::Recompute::kNone, count};
+  if (level == "elementwise") {
+    plan.level = ops::Recompute::kElementwise;
+  } else if (level == "mlp") {
+    plan.level = ops::Recompute::kMlp;
+  } else {
+    good = good && level == "none";
+  }
+  KINORA_CHECK(good, kConfig,
+               "[train] train.recompute must be none, elementwise, mlp, block, block:K, "
+               "block:K,elementwise or block:K,mlp with K from 0 to ",
+               depth, ", got ", recompute);
+  return plan;
 }
 
 models::ModelConfig resolved_model(const RunConfig& config, int64_t num_data_classes,

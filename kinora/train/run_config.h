@@ -117,7 +117,8 @@ struct RecomputePlan {
   bool operator==(const RecomputePlan&) const = default;
 };
 
-/// What train.recompute asks for: "none", "elementwise", "mlp", "block", "block:K". kConfig.
+/// What train.recompute asks for: "none", "elementwise", "mlp", "block", "block:K", or
+/// "block:K,elementwise" and "block:K,mlp". kConfig.
 [[nodiscard]] RecomputePlan parse_recompute(const std::string& recompute, int64_t depth);
 
 /// The model of the run: sizes from its name, input size and classes from the data, time_scale from

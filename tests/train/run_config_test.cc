@@ -95,7 +95,11 @@ TEST(RunConfigTest, Recompute) {
   EXPECT_EQ(parse_recompute("block", 12), (RecomputePlan{Recompute::kNone, 12}));
   EXPECT_EQ(parse_recompute("block:0", 12), (RecomputePlan{Recompute::kNone, 0}));
   EXPECT_EQ(parse_recompute("block:12", 12), (RecomputePlan{Recompute::kNone, 12}));
-  for (const char* wrong : {"", "all", "block:", "block:13", "block:-1", "block:3x", "block: 3",
+  EXPECT_EQ(parse_recompute("block:3,elementwise", 12),
+            (RecomputePlan{Recompute::kElementwise, 3}));
+  EXPECT_EQ(parse_recompute("block:12,mlp", 12), (RecomputePlan{Recompute::kMlp, 12}));
+  for (const char* wrong : {"", "all", "block:3,", "block:3,block", "block:3mlp", "mlp,block:3",
+                            "block:,mlp", "block:", "block:13", "block:-1", "block:3x", "block: 3",
                             "Block", "block:99999999999999999999"}) {
     try {
       (void)parse_recompute(wrong, 12);
