@@ -65,7 +65,7 @@ std::optional<int64_t> rows_per_sample(const diffusion::Guidance& guidance) {
 diffusion::Conditions conditions_of(const models::ModelConfig& model,
                                     const at::Tensor& sample_index, at::Device device) {
   const int64_t size = sample_index.size(0);
-  data::Batch batch{.images = at::empty({size})};  // only their number counts
+  data::Batch batch{.images = unseen_samples(model, size)};
   batch.labels = sample_index.remainder(model.num_classes);
   if (model.takes_text()) {
     batch.text = ops::random_normal({size, model.text_tokens, model.text_channels}, sample_index,

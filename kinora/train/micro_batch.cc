@@ -1,5 +1,6 @@
 #include "kinora/train/micro_batch.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/full_like.h>
@@ -7,6 +8,7 @@
 #include <ATen/ops/where.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "kinora/core/error.h"
 
@@ -52,6 +54,12 @@ ClipSize clip_size(const at::Tensor& images) {
   return {.frames = images.dim() == 5 ? images.size(2) : 1,
           .height = images.size(-2),
           .width = images.size(-1)};
+}
+
+at::Tensor unseen_samples(const models::ModelConfig& model, int64_t batch) {
+  std::vector<int64_t> sizes = model.sample_shape();
+  sizes.insert(sizes.begin(), batch);
+  return at::empty({1}).expand(sizes);
 }
 
 bool takes_any_size(const models::ModelConfig& model) {

@@ -26,6 +26,9 @@ struct ClipSize {
 };
 [[nodiscard]] ClipSize clip_size(const at::Tensor& images);
 
+/// Samples of the model's size that nobody looks at: for batches of conditions alone.
+[[nodiscard]] at::Tensor unseen_samples(const models::ModelConfig& model, int64_t batch);
+
 /// Whether `model` is for clips of any size; else for one, and for single frames of it.
 [[nodiscard]] bool takes_any_size(const models::ModelConfig& model);
 

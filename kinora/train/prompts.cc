@@ -24,9 +24,7 @@ void copy_row(const std::vector<float>& values, const at::Tensor& rows, int64_t 
 data::Batch batch_of(const Prompts& prompts, const models::ModelConfig& model, int64_t first,
                      int64_t size) {
   const data::TextShape& shape = prompts.shape;
-  std::vector<int64_t> sizes = model.sample_shape();
-  sizes.insert(sizes.begin(), size);
-  data::Batch batch{.images = at::empty({1}).expand(sizes)};  // only their number and size count
+  data::Batch batch{.images = unseen_samples(model, size)};
   batch.text = at::empty({size, shape.length, shape.channels});
   batch.text_lengths = at::empty({size}, at::kLong);
   if (shape.pooled_channels > 0) {
