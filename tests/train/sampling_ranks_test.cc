@@ -50,7 +50,7 @@ RunConfig tiny_clips() {
 pipelines::DrawConditions captions(const models::ModelConfig& model, int64_t first, int64_t size) {
   data::Batch batch;
   batch.sample_index = at::arange(first, first + size, at::kLong);
-  batch.images = batch.sample_index;
+  batch.images = unseen_samples(model, size);
   batch.text = ops::random_normal({size, model.text_tokens, model.text_channels},
                                   batch.sample_index, 5, 0, RandomPurpose::kTest, at::kCPU);
   batch.text_lengths = batch.sample_index.remainder(model.text_tokens) + 1;
