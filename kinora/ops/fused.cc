@@ -306,11 +306,13 @@ struct SelfAttention : torch::autograd::Function<SelfAttention> {
       lse = at::empty({shape[0], shape[2], heads, shape[1]}, qkv.options().dtype(at::kFloat));
     }
     bool has_lse = keeps;
-    for_each(qk, qkv, heads, [&](const Sequences& sequences, const HeadTensors& in, int64_t group) {
-      has_lse = kernels.attend(in, sequences.heads(split(out, 1, heads).select(3, 0), group),
-                               sequences.statistics(lse, group)) &&
-                has_lse;
-    });
+    for_each(qk, qkv, heads,
+             [&, heads = heads](const Sequences& sequences, const HeadTensors& in, int64_t group) {
+               has_lse =
+                   kernels.attend(in, sequences.heads(split(out, 1, heads).select(3, 0), group),
+                                  sequences.statistics(lse, group)) &&
+                   has_lse;
+             });
     if (keeps) {
       keep(context, held);
       const bool keeps_qk = !rule.is_empty() && kernels.recompute() == Recompute::kNone;
@@ -355,7 +357,7 @@ struct SelfAttention : torch::autograd::Function<SelfAttention> {
     }
     std::vector<int64_t> shape = packed.sizes().vec();
     shape[3] = shape[3] / 3 * 2;
-    const at::Tensor ready = at::empty(shape, packed.options());
+    at::Tensor ready = at::empty(shape, packed.options());
     kernels.apply(data.rule, rows_of(packed), data.heads, rows_of(ready));
     return ready;
   }

@@ -23,7 +23,7 @@ constexpr uint64_t kSeed = 1;
 /// Random texts, from half of the longest to all of it.
 void add_texts(data::Batch& batch, const models::ModelConfig& model) {
   const int64_t size = batch.sample_index.size(0);
-  const auto normal = [&](std::vector<int64_t> shape) {
+  const auto normal = [&](const std::vector<int64_t>& shape) {
     return ops::random_normal(shape, batch.sample_index, kSeed, 1, RandomPurpose::kTest, at::kCPU);
   };
   batch.text = normal({size, model.text_tokens, model.text_channels});
