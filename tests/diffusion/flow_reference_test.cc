@@ -47,10 +47,9 @@ class FlowReferenceTest : public testing::Test {
   /// The shift of a sample's times, as a clip or as an image of its size.
   [[nodiscard]] double shift(int64_t sample, bool of_image) const {
     // The published encoder makes 5 latent frames of 17.
-    const double latent_frames =
-        of_image ? 1.0 : static_cast<double>(tensor("num_frames")[sample].item<int64_t>() / 17 * 5);
+    const int64_t latent_frames = tensor("num_frames")[sample].item<int64_t>() / 17 * 5;
     return size_shift(open_sora(), number("height", sample), number("width", sample),
-                      latent_frames);
+                      of_image ? 1.0 : static_cast<double>(latent_frames));
   }
 
   /// The loss of `output` where the frames of `frame_mask` count, and its gradient.

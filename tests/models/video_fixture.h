@@ -30,7 +30,7 @@ class VideoFixture {
                             : ops::tensor_from_bytes(found->dtype, found->shape, found->data);
   }
   [[nodiscard]] at::Tensor tensor(const std::string& name) const {
-    const at::Tensor found = find(name);
+    at::Tensor found = find(name);
     EXPECT_TRUE(found.defined()) << "no tensor " << name;
     return found;
   }
