@@ -1,0 +1,57 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "kinora/nn/module.h"
+
+namespace kinora::models {
+
+/// What a diffusion model knows of an autoencoder: the space that it works in.
+struct LatentSpace {
+  int64_t channels = 4;
+  int64_t compression = 8;        ///< pixels a side of one latent
+  int64_t frame_compression = 1;  ///< frames of one latent frame; 1 for autoencoders of images
+  /// Whether the first frame makes a latent frame alone (causal autoencoders): T frames become
+  /// (T - 1) / frame_compression + 1; else T / frame_compression.
+  bool first_frame_alone = false;
+  /// A model sees (z - shift) * scale; one value, or one a channel.
+  std::vector<double> scale = {1.0};
+  std::vector<double> shift = {0.0};
+};
+
+/// What pixels become: in the scaled space of LatentSpace, a mean and, of variational
+/// autoencoders, a standard deviation (else undefined). A latent is mean + std * noise.
+struct LatentMoments {
+  at::Tensor mean;
+  at::Tensor std;
+};
+
+/// Pixels to latents and back. Images are [B, 3, H, W], clips [B, 3, T, H, W], in [-1, 1]; latents
+/// [B, C, h, w] and [B, C, t, h, w]. An autoencoder of images takes a clip frame by frame, one of
+/// clips an image as a clip of one frame; the result has as many dims as what came in.
+class Autoencoder : public nn::Module {
+ public:
+  explicit Autoencoder(LatentSpace space) : space_(std::move(space)) {}
+  virtual ~Autoencoder() = default;
+
+  [[nodiscard]] const LatentSpace& space() const { return space_; }
+
+  /// kShape where H or W is not a multiple of the compression, or T does not fit.
+  [[nodiscard]] virtual LatentMoments encode(const at::Tensor& pixels) = 0;
+  [[nodiscard]] virtual at::Tensor decode(const at::Tensor& latents) = 0;
+
+  /// Bytes that activations may take at once from now on, forward and backward; 0: no limit. Within
+  /// it the same numbers are computed piece by piece.
+  void set_memory_budget(int64_t bytes) { memory_budget_ = bytes; }
+  [[nodiscard]] int64_t memory_budget() const { return memory_budget_; }
+
+ private:
+  LatentSpace space_;
+  int64_t memory_budget_ = 0;
+};
+
+}  // namespace kinora::models
