@@ -113,7 +113,10 @@ std::unique_ptr<diffusion::Denoiser> share(TrainedModel& trained, const parallel
     const parallel::SequencePlan plan = sequence_plan(trained.config, group, rows, trained.device);
     trained.kernels = set_path(*trained.model, trained.config, trained.device);
     trained.model->use_sequence(parallel::make_sequence(plan, group));
-    trained.graphs = false;  // two communicators in one graph can wait for each other forever
+    // Two communicators in one graph can wait for each other forever where their calls may be under
+    // way at once: those of a sequence's two levels, but not guidance's, which waits for all of
+    // them and they for it.
+    trained.graphs = plan.num_levels() == 1 && use_graphs(trained.config, trained.kernels.get());
     if (mesh.world().rank() == 0) {
       log_info("[sample] ", plan.reason);
     }

@@ -70,5 +70,30 @@ TEST_F(MultiGpuSampleTest, RecordedGuidanceOnTwoGpus) {
   EXPECT_GT(difference_of(one, picture("other", joined(many, {"--seed", "1"}))).mean, 10.0);
 }
 
+// The same of clips whose tokens are divided.
+TEST_F(MultiGpuSampleTest, RecordedSequencesAreThoseOfOneGpu) {
+  train_well(run_dir("run"), joined(kClips, {"train.device=cuda", "model.architecture=stdit",
+                                             "train.steps=8", "lr.value=1e-2", "ema.decays=[0.1]",
+                                             "train.self_test=false", "train.precision=bf16"}));
+  const Arguments many = {"--captions",
+                          "a red circle moving to the left",
+                          "a blue cross moving up",
+                          "--count",
+                          "8",
+                          "--batch",
+                          "2"};
+  const io::Image one = picture("one", many);
+  std::vector<Arguments> ways = {{"--ranks", "2", "--sequence", "2", "--sequence-scheme", "dsp"},
+                                 {"--ranks", "2", "--sequence", "2", "--sequence-scheme", "ring"}};
+  if (gpus() >= 4) {
+    ways.push_back({"--ranks", "4", "--guidance-ranks", "2", "--sequence", "2"});
+  }
+  for (size_t i = 0; i < ways.size(); ++i) {
+    const io::Image several = picture("way-" + std::to_string(i), joined(many, ways[i]));
+    EXPECT_LE(difference_of(one, several).mean, 2.0) << i;
+  }
+  EXPECT_GT(difference_of(one, picture("other", joined(many, {"--seed", "1"}))).mean, 10.0);
+}
+
 }  // namespace
 }  // namespace kinora::apps
