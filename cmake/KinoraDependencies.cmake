@@ -33,6 +33,43 @@ if(KINORA_SHARPYUV)
 endif()
 kinora_static_dependency(xxhash xxhash.h)
 
+# Arrow C++ from the wheel of pyarrow, for the module that reads Parquet; may be missing.
+file(GLOB KINORA_PYARROW_FOUND "${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages/pyarrow")
+set(KINORA_PYARROW_DIR "${KINORA_PYARROW_FOUND}" CACHE PATH "The package pyarrow, for Parquet")
+file(GLOB KINORA_ARROW_LIBRARY "${KINORA_PYARROW_DIR}/libarrow.so.*")
+file(GLOB KINORA_PARQUET_LIBRARY "${KINORA_PYARROW_DIR}/libparquet.so.*")
+if(KINORA_ARROW_LIBRARY AND KINORA_PARQUET_LIBRARY
+   AND EXISTS "${KINORA_PYARROW_DIR}/include/parquet/arrow/reader.h")
+  add_library(kinora_third_party::arrow INTERFACE IMPORTED GLOBAL)
+  target_include_directories(kinora_third_party::arrow SYSTEM
+                             INTERFACE "${KINORA_PYARROW_DIR}/include")
+  target_link_libraries(kinora_third_party::arrow INTERFACE "${KINORA_PARQUET_LIBRARY}"
+                                                            "${KINORA_ARROW_LIBRARY}")
+else()
+  message(STATUS "Kinora: no pyarrow; Parquet cannot be read (scripts/setup.sh --parquet)")
+endif()
+
+# FFmpeg, shared, for the module that reads and writes video files; may be missing.
+if(NOT KINORA_FFMPEG STREQUAL "OFF")
+  find_path(KINORA_ffmpeg_INCLUDE libavformat/avformat.h)
+  set(KINORA_FFMPEG_LIBRARIES)
+  foreach(library IN ITEMS avformat avcodec swscale avutil)
+    find_library(KINORA_ffmpeg_${library} ${library})
+    list(APPEND KINORA_FFMPEG_LIBRARIES "${KINORA_ffmpeg_${library}}")
+  endforeach()
+  if(KINORA_ffmpeg_INCLUDE AND NOT KINORA_FFMPEG_LIBRARIES MATCHES "NOTFOUND")
+    add_library(kinora_third_party::ffmpeg INTERFACE IMPORTED GLOBAL)
+    target_include_directories(kinora_third_party::ffmpeg SYSTEM
+                               INTERFACE "${KINORA_ffmpeg_INCLUDE}")
+    target_link_libraries(kinora_third_party::ffmpeg INTERFACE ${KINORA_FFMPEG_LIBRARIES})
+  elseif(KINORA_FFMPEG STREQUAL "ON")
+    message(FATAL_ERROR "Kinora: KINORA_FFMPEG=ON, but FFmpeg's development packages are not here: "
+                        "scripts/setup.sh --video installs them")
+  else()
+    message(STATUS "Kinora: no FFmpeg; video files need it (scripts/setup.sh --video)")
+  endif()
+endif()
+
 find_package(GTest REQUIRED)
 if(KINORA_BENCH)
   find_package(benchmark REQUIRED)

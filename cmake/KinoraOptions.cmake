@@ -2,8 +2,11 @@
 set(KINORA_CUDA "AUTO" CACHE STRING "CUDA kernels: ON, OFF, or AUTO (ON where nvcc is found)")
 set(KINORA_CUDA_ARCHITECTURES "80-real;86-real;89-real;90a-real;100-real;120-real;120-virtual"
     CACHE STRING "GPU architectures of our own kernels")
+set(KINORA_FFMPEG "AUTO" CACHE STRING
+    "The module for video files: ON, OFF, or AUTO (ON where FFmpeg's development packages are)")
 set(KINORA_SANITIZE "" CACHE STRING "Sanitizers, as -fsanitize= takes them")
 option(KINORA_TESTS "Build the tests" ON)
+option(KINORA_FUZZ "Build the parsers as programs of libFuzzer (needs clang)" OFF)
 option(KINORA_BENCH "Build the micro-benchmarks" OFF)
 option(KINORA_WERROR "Warnings are errors in our own code" ON)
 

@@ -32,6 +32,20 @@ function(kinora_library room)
   set_target_properties(${target} PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON)
 endfunction()
 
+# kinora_module(NAME SOURCES a.cc ... [LIBRARIES ...] [RUNTIME_DIRS dir ...])
+#
+# The module kinora_NAME.so beside the program (kinora/core/module_file.h). RUNTIME_DIRS: where it
+# finds the shared libraries that it needs.
+function(kinora_module name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LIBRARIES;RUNTIME_DIRS" ${ARGN})
+  set(target kinora_${name})
+  add_library(${target} MODULE ${ARG_SOURCES})
+  target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}")
+  target_link_libraries(${target} PRIVATE ${ARG_LIBRARIES} kinora_flags)
+  set_target_properties(${target} PROPERTIES PREFIX "" BUILD_RPATH "${ARG_RUNTIME_DIRS}"
+                                             LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}")
+endfunction()
+
 # kinora_test(ROOM SOURCES a_test.cc ... [DEPS ...] [LABELS gpu ...])
 #
 # The test binary kinora_ROOM_test; CTest sees each TEST of it. Run it where it was built:

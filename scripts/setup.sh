@@ -4,12 +4,14 @@ set -euo pipefail
 
 usage() {
   cat <<'TEXT'
-usage: scripts/setup.sh [--dev] [--cuda | --no-cuda]
+usage: scripts/setup.sh [--dev] [--parquet] [--video] [--cuda | --no-cuda]
 
 Installs the Debian/Ubuntu packages that are missing, and torch (libtorch) into the private
 environment .venv beside this folder. Run it as often as you like: it only does what is left to do.
 
   --dev      also clang-format and clang-tidy, for `make format` and `make lint`
+  --parquet  also pyarrow (50 MB), for the module that reads .parquet manifests; then build again
+  --video    also FFmpeg, to read and write video files (56 MB to download, 200 MB on disk)
   --cuda     also nvcc from PyPI, if no CUDA 13 toolkit is found (the default where a GPU is)
   --no-cuda  no nvcc, even where a GPU is
 
@@ -33,6 +35,9 @@ readonly PACKAGES=(make g++ cmake ninja-build ccache git ca-certificates libyaml
                    libjpeg-dev libpng-dev libwebp-dev libxxhash-dev zlib1g-dev libgloo-dev)
 # One version of the tools everywhere: another clang-format formats otherwise.
 readonly DEV_PACKAGES=(clang-format-14 clang-tidy-14 python3)
+# Arrow C++: headers and libraries.
+readonly ARROW_PACKAGE=pyarrow==26.0.1
+readonly VIDEO_PACKAGES=(libavformat-dev libavcodec-dev libswscale-dev libavutil-dev)
 readonly TORCH_SPACE_MB=7000  # torch and its CUDA libraries: 4.5 GB, and 2.5 GB of downloads on the way
 
 say() { printf 'setup: %s\n' "$*"; }
@@ -44,10 +49,14 @@ die() {
 }
 
 dev=false
+parquet=false
+video=false
 cuda=auto
 for argument in "$@"; do
   case "$argument" in
     --dev) dev=true ;;
+    --parquet) parquet=true ;;
+    --video) video=true ;;
     --cuda) cuda=yes ;;
     --no-cuda) cuda=no ;;
     -h | --help) usage; exit 0 ;;
@@ -191,6 +200,11 @@ install_cudnn_frontend() {
     pip_install --no-deps "$CUDNN_PACKAGE"
 }
 
+install_arrow() {
+  compgen -G "$venv/lib/python3*/site-packages/pyarrow-${ARROW_PACKAGE#*==}.dist-info" >/dev/null ||
+    pip_install --no-deps "$ARROW_PACKAGE"
+}
+
 # --- nvcc ----------------------------------------------------------------------------------------
 
 nvcc_fits() { "$1" --version 2>/dev/null | grep -q "release $CUDA_MAJOR\."; }
@@ -226,6 +240,9 @@ install_packages "${PACKAGES[@]}"
 if "$dev"; then
   install_packages "${DEV_PACKAGES[@]}"
 fi
+if "$video"; then
+  install_packages "${VIDEO_PACKAGES[@]}"
+fi
 
 if [[ -n "${KINORA_TORCH_DIR:-}" ]]; then
   [[ -f "$KINORA_TORCH_DIR/include/torch/headeronly/version.h" &&
@@ -236,6 +253,9 @@ else
   install_torch
   install_crt
   install_cudnn_frontend
+  if "$parquet"; then
+    install_arrow
+  fi
 fi
 
 if [[ "$cuda" == auto ]] && "$root/scripts/gpus.sh" --any; then

@@ -219,6 +219,10 @@ Field& Fields::add(std::string_view key, std::vector<std::string>& value, std::s
   return add_target(key, &value, doc, {});
 }
 
+Field& Fields::add(std::string_view key, ConfigTable& value, std::string_view doc) {
+  return add_target(key, &value, doc, {});
+}
+
 ConfigText read_config_file(const std::filesystem::path& path) {
   constexpr size_t kMaxBytes = size_t{1} << 20;
   std::error_code ignored;

@@ -12,6 +12,8 @@
 #include <variant>
 #include <vector>
 
+#include "kinora/core/config_table.h"
+
 /// Typed configuration from YAML. A configuration is an aggregate with its defaults in the struct,
 /// and one function beside it that names every key once; parsing, checks, help and dump all read
 /// that description:
@@ -68,8 +70,9 @@ struct Field {
     std::function<size_t()> get;  ///< names.size() if the enum holds a value without a name
     std::function<void(size_t)> set;
   };
-  using Target = std::variant<bool*, int64_t*, double*, std::string*, std::vector<int64_t>*,
-                              std::vector<double>*, std::vector<std::string>*, EnumTarget>;
+  using Target =
+      std::variant<bool*, int64_t*, double*, std::string*, std::vector<int64_t>*,
+                   std::vector<double>*, std::vector<std::string>*, ConfigTable*, EnumTarget>;
   struct Check {
     std::string must;
     std::function<bool()> holds;
@@ -129,6 +132,7 @@ class Fields {
   Field& add(std::string_view key, std::vector<double>& value, std::string_view doc,
              Range range = {});
   Field& add(std::string_view key, std::vector<std::string>& value, std::string_view doc);
+  Field& add(std::string_view key, ConfigTable& value, std::string_view doc);
 
   /// An enum by the names of its enumerators.
   template <typename Enum>

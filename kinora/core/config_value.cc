@@ -164,6 +164,42 @@ struct Assigner {
     }
   }
 
+  void operator()(ConfigTable* table) const {
+    constexpr const char* kHint = "write it as {name: {number: [numbers]}}";
+    table->clear();
+    if (node.kind != Kind::kMapping) {
+      refuse(field, origin, got(node), kHint);
+    }
+    for (const YamlNode::Entry& first : node.entries) {
+      if (first.value->kind != Kind::kMapping) {
+        refuse(field, origin, got(*first.value) + " for " + quote(first.key), kHint);
+      }
+      for (const YamlNode::Entry& second : first.value->entries) {
+        YamlNode key;
+        key.kind = Kind::kScalar;
+        key.text = second.key;
+        if (second.value->kind != Kind::kSequence) {
+          refuse(field, origin, got(*second.value) + " for " + quote(second.key), kHint);
+        }
+        ConfigTableRow& row = table->emplace_back();
+        row.first = first.key;
+        row.second = scalar<int64_t>(key);
+        add_numbers(*second.value, row.numbers);
+      }
+    }
+  }
+
+  // Nesting is bounded by parse_yaml.
+  void add_numbers(const YamlNode& list, std::vector<double>& numbers) const {
+    for (const YamlNode* item : list.items) {
+      if (item->kind == Kind::kSequence) {
+        add_numbers(*item, numbers);
+      } else {
+        numbers.push_back(scalar<double>(*item));
+      }
+    }
+  }
+
   void operator()(const Field::EnumTarget& target) const {
     const auto& names = target.names;
     const auto found =
@@ -218,6 +254,19 @@ struct Formatter {
       text += (text.size() > 1 ? ", " : "") + one(value);
     }
     return text + "]";
+  }
+
+  [[nodiscard]] std::string operator()(const ConfigTable* table) const {
+    std::string text = "{";
+    for (size_t i = 0; i < table->size(); ++i) {
+      const ConfigTableRow& row = (*table)[i];
+      const bool is_new = i == 0 || row.first != (*table)[i - 1].first;
+      if (is_new) {
+        text += (i == 0 ? "" : "}, ") + quote(row.first) + ": {";
+      }
+      text += (is_new ? "" : ", ") + one(row.second) + ": " + (*this)(&row.numbers);
+    }
+    return text + (table->empty() ? "}" : "}}");
   }
 
   [[nodiscard]] std::string operator()(const Field::EnumTarget& target) const {
@@ -291,6 +340,7 @@ struct Expectation {
   std::string operator()(const std::vector<int64_t>*) const { return list("integers"); }
   std::string operator()(const std::vector<double>*) const { return list("numbers"); }
   std::string operator()(const std::vector<std::string>*) const { return list("strings"); }
+  std::string operator()(const ConfigTable*) const { return "{name: {number: [numbers]}}"; }
   std::string operator()(const Field::EnumTarget& target) const {
     std::string text = "one of ";
     for (const std::string& name : target.names) {
@@ -320,6 +370,7 @@ struct RangeCheck {
     return std::all_of(values->begin(), values->end(),
                        [this](const T& value) { return (*this)(&value); });
   }
+  bool operator()(const ConfigTable*) const { return true; }
   bool operator()(const Field::EnumTarget&) const { return true; }
 
   /// In long double, which holds every int64_t.

@@ -24,6 +24,8 @@ enum class RandomPurpose : uint8_t {
   kGenerate = 9,      ///< the built-in generated data; sample = its index
   kValidation = 10,   ///< t and noise of the fixed validation set
   kFrameMask = 11,    ///< which frames of a clip training gives
+  kLatent = 12,       ///< of the latents that an autoencoder's mean and deviation describe
+  kBucket = 13,       ///< which bucket takes a sample; sample = its index, step = epoch
   kTest = 255,
 };
 

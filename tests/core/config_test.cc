@@ -12,6 +12,7 @@
 #include "kinora/core/philox.h"
 #include "kinora/core/text.h"
 #include "tests/core/sample_config.h"
+#include "tests/error_of.h"
 
 namespace kinora {
 namespace {
@@ -184,6 +185,38 @@ TEST(ConfigTest, DumpedDoublesComeBackBitForBit) {
     EXPECT_EQ(std::bit_cast<uint64_t>(values_back[i]), std::bit_cast<uint64_t>(values[i]));
   }
   EXPECT_TRUE(std::signbit(one_back));
+}
+
+TEST(ConfigTest, TablesOfTwoKeys) {
+  ConfigTable table;
+  const auto read = [&table](const std::string& text) {
+    Fields fields;
+    fields.add("buckets", table, "Sizes.");
+    parse(fields, {text, "a.yaml"});
+    return dump(fields);
+  };
+  const std::string dumped =
+      read("buckets:\n  \"256\": {1: [1.0, 16], 51: [[0.5, 0.25], 4]}\n  480p: {16: [0.5, 2]}\n");
+  const ConfigTable expected = {
+      {"256", 1, {1.0, 16.0}}, {"256", 51, {0.5, 0.25, 4.0}}, {"480p", 16, {0.5, 2.0}}};
+  EXPECT_EQ(table, expected);
+  EXPECT_EQ(dumped,
+            "buckets: {\"256\": {1: [1.0, 16.0], 51: [0.5, 0.25, 4.0]}, \"480p\": {16: [0.5, "
+            "2.0]}}\n");
+  table.clear();
+  EXPECT_EQ(read(dumped), dumped);
+  EXPECT_EQ(table, expected);
+  EXPECT_EQ(read("buckets: {}"), "buckets: {}\n");
+  EXPECT_TRUE(table.empty());
+  for (const auto& [text, message] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"buckets: 3", "got 3. Hint: write it as {name: {number: [numbers]}}"},
+           {"buckets: {a: 3}", "got 3 for \"a\""},
+           {"buckets: {a: {b: [1]}}", "got b in the list"},
+           {"buckets: {a: {1: 2}}", "got 2 for \"1\""},
+           {"buckets: {a: {1: [x]}}", "got x in the list"}}) {
+    EXPECT_THAT(error_of(ErrorKind::kConfig, [&, t = text] { return read(t); }), HasSubstr(message))
+        << text;
+  }
 }
 
 TEST(ConfigTest, DumpedStringsComeBack) {

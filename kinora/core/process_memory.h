@@ -1,0 +1,16 @@
+#pragma once
+
+#include <cstdint>
+
+/// Memory of this process, by Linux's /proc.
+namespace kinora {
+
+/// Starts peak_resident_bytes() anew from what the process holds now, after giving back what its
+/// heap holds for nothing. False if the kernel does not let it: the peak is then that of all time.
+[[nodiscard]] bool start_resident_peak_anew();
+
+/// The most bytes of RAM that the process has held at once: everything, its code and libraries
+/// too. kIo if the kernel does not say.
+[[nodiscard]] int64_t peak_resident_bytes();
+
+}  // namespace kinora
