@@ -44,16 +44,6 @@ struct Node : torch::autograd::Function<Node> {
   }
 };
 
-/// all_to_all without autograd.
-at::Tensor exchanged(const Group& group, const at::Tensor& x, int64_t split, int64_t joined) {
-  const at::Tensor sent = x.unflatten(split, {group.size(), x.size(split) / group.size()})
-                              .movedim(split, 0)
-                              .contiguous();  // [W, part of x]
-  const at::Tensor received = at::empty_like(sent);
-  group.all_to_all(received, sent);
-  return received.movedim(0, joined).flatten(joined, joined + 1);
-}
-
 }  // namespace
 
 at::Tensor Differentiable::operator()(const std::vector<at::Tensor>& inputs) const {
@@ -65,18 +55,15 @@ at::Tensor Differentiable::operator()(const std::vector<at::Tensor>& inputs) con
 }
 
 at::Tensor all_to_all(const Group& group, const at::Tensor& x, int64_t split, int64_t joined) {
-  KINORA_CHECK(x.size(split) % group.size() == 0 && split != joined, kShape, "[all_to_all] the ",
-               group.size(), " ranks must divide dim ", split, " of ", x.sizes(),
-               ", which must not be the joined one, ", joined, '.');
   if (group.size() == 1) {
     return x;
   }
   const Differentiable function = {
       [group, split, joined](const std::vector<at::Tensor>& inputs, std::vector<at::Tensor>*) {
-        return exchanged(group, inputs[0], split, joined);
+        return group.reshard(inputs[0], split, joined);
       },
       [group, split, joined](const std::vector<at::Tensor>&, const at::Tensor& gradient) {
-        return std::vector<at::Tensor>{exchanged(group, gradient, joined, split)};
+        return std::vector<at::Tensor>{group.reshard(gradient, joined, split)};
       }};
   return function({x});
 }

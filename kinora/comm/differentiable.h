@@ -29,9 +29,7 @@ struct Differentiable {
   [[nodiscard]] at::Tensor operator()(const std::vector<at::Tensor>& inputs) const;
 };
 
-/// Changes the dim that is divided among the ranks: from a part of dim `joined` and all of `split`
-/// [.., W n, .., m, ..] to a part of `split` and all of `joined` [.., n, .., W m, ..]. One
-/// all_to_all of x; backward is the way back, another one. kShape unless W divides `split`.
+/// Group::reshard; backward is the way back, another one.
 [[nodiscard]] at::Tensor all_to_all(const Group& group, const at::Tensor& x, int64_t split,
                                     int64_t joined);
 

@@ -161,6 +161,7 @@ struct Group::Impl {
   Work reduce_scatter(const at::Tensor& output, const at::Tensor& input, Reduction reduction,
                       bool async);
   Work all_to_all(const at::Tensor& output, const at::Tensor& input, bool async);
+  at::Tensor reshard(const at::Tensor& x, int64_t split, int64_t joined);
   Work broadcast(const at::Tensor& tensor, int64_t root, bool async);
 };
 
@@ -214,6 +215,18 @@ Work Group::Impl::all_to_all(const at::Tensor& output, const at::Tensor& input, 
   Transport& transport = transport_of(input, Operation::kAllToAll);
   const Call counted = call(Operation::kAllToAll, num_bytes(input));
   return input.numel() == 0 ? Work() : started(transport.all_to_all(counted, output, input, async));
+}
+
+at::Tensor Group::Impl::reshard(const at::Tensor& x, int64_t split, int64_t joined) {
+  KINORA_CHECK(x.size(split) % size() == 0 && split != joined, kShape, "[all_to_all] the ", size(),
+               " ranks must divide dim ", split, " of ", x.sizes(),
+               ", which must not be the joined one, ", joined, '.');
+  if (alone() || x.numel() == 0) {
+    return x;
+  }
+  Transport& transport = transport_of(x, Operation::kAllToAll);
+  return transport.reshard(call(Operation::kAllToAll, num_bytes(x)), size(), x.detach(), split,
+                           joined);
 }
 
 Work Group::Impl::broadcast(const at::Tensor& tensor, int64_t root, bool async) {
@@ -321,6 +334,10 @@ void Group::all_to_all(const at::Tensor& output, const at::Tensor& input) const 
 
 Work Group::all_to_all_async(const at::Tensor& output, const at::Tensor& input) const {
   return impl_->all_to_all(output, input, true);
+}
+
+at::Tensor Group::reshard(const at::Tensor& x, int64_t split, int64_t joined) const {
+  return impl_->reshard(x, split, joined);
 }
 
 void Group::broadcast(const at::Tensor& tensor, int64_t root) const {

@@ -118,6 +118,12 @@ class Group {
   void all_to_all(const at::Tensor& output, const at::Tensor& input) const;
   [[nodiscard]] Work all_to_all_async(const at::Tensor& output, const at::Tensor& input) const;
 
+  /// Changes the dim that is divided among the ranks: from a part of dim `joined` and all of
+  /// `split` [.., W n, .., m, ..] to a part of `split` and all of `joined` [.., n, .., W m, ..].
+  /// An all_to_all; GPUs that reach each other's memory store the parts where they belong, others
+  /// pack them. kShape unless W divides `split`.
+  [[nodiscard]] at::Tensor reshard(const at::Tensor& x, int64_t split, int64_t joined) const;
+
   /// `tensor` becomes that of group rank `root`.
   void broadcast(const at::Tensor& tensor, int64_t root) const;
   [[nodiscard]] Work broadcast_async(const at::Tensor& tensor, int64_t root) const;

@@ -1,8 +1,10 @@
 // CUDA tensors through c10d's NCCL. A plain call runs on the current stream; an asynchronous one on
 // the communicator's own, after the current stream and, by wait(), before it.
+// reshard() leaves NCCL out where the GPUs write to each other's memory.
 #include <exception>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
+#include "kinora/comm/peer_memory.h"
 #include "kinora/comm/transport.h"
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
@@ -43,7 +45,7 @@ class Enqueued : public Pending {
 
 class Nccl : public Transport {
  public:
-  Nccl(const Membership& membership, at::Device device) {
+  Nccl(const Membership& membership, at::Device device) : peers_(membership, device) {
     auto options = c10d::ProcessGroupNCCL::Options::create();
     options->timeout = membership.timeout;
     backend_ = c10::make_intrusive<c10d::ProcessGroupNCCL>(
@@ -105,6 +107,13 @@ class Nccl : public Transport {
     return start(call, [&] { return backend_->alltoall_base(to, from, equal, equal, options); });
   }
 
+  at::Tensor reshard(const Call& call, int64_t size, const at::Tensor& x, int64_t split,
+                     int64_t joined) override {
+    return peers_.reserve(static_cast<int64_t>(x.nbytes()))
+               ? peers_.reshard(x, split, joined)
+               : Transport::reshard(call, size, x, split, joined);
+  }
+
   Work broadcast(const Call& call, const at::Tensor& tensor, int64_t root, bool async) override {
     c10d::BroadcastOptions options;
     options.rootRank = root;
@@ -152,6 +161,7 @@ class Nccl : public Transport {
   }
 
   c10::intrusive_ptr<c10d::ProcessGroupNCCL> backend_;
+  PeerMemory peers_;
   bool failed_ = false;
 };
 

@@ -80,6 +80,10 @@ class Transport {
                               Reduction reduction, bool async) = 0;
   virtual Work all_to_all(const Call& call, const at::Tensor& output, const at::Tensor& input,
                           bool async) = 0;
+  /// What comm::all_to_all(group, x, split, joined) returns; the caller waits at once. This one
+  /// packs x, calls all_to_all and puts the parts in their places.
+  [[nodiscard]] virtual at::Tensor reshard(const Call& call, int64_t size, const at::Tensor& x,
+                                           int64_t split, int64_t joined);
   virtual Work broadcast(const Call& call, const at::Tensor& tensor, int64_t root, bool async) = 0;
   virtual Work send(const Call& call, const at::Tensor& tensor, int64_t to) = 0;
   virtual Work receive(const Call& call, const at::Tensor& tensor, int64_t from) = 0;

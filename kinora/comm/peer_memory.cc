@@ -1,0 +1,257 @@
+#include "kinora/comm/peer_memory.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <utility>
+
+#include "kinora/core/cuda.h"
+#include "kinora/core/error.h"
+#include "kinora/core/log.h"
+#include "kinora/kernels/cuda/peers.h"
+#include "kinora/kernels/cuda/random.h"
+
+namespace kinora::comm {
+namespace {
+
+constexpr int64_t kFlagBytes = 4096;  // before the buffer, which then begins as aligned
+constexpr int64_t kGrain = int64_t{2} << 20;
+static_assert(sizeof(kernels::cuda::PeerFlags) <= kFlagBytes);
+
+/// Names the machine and its boot: only there do IPC handles mean something.
+std::string host_identity() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string identity;
+  std::getline(file, identity);
+  return identity;
+}
+
+bool is_recording(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  KINORA_CUDA_CHECK(cudaStreamIsCapturing(stream, &status));
+  return status != cudaStreamCaptureStatusNone;
+}
+
+/// Device memory that is all zero, or null; torch's unused memory goes first.
+void* zeros_on_device(int64_t bytes) {
+  void* memory = nullptr;
+  if (cudaMalloc(&memory, bytes) != cudaSuccess) {
+    (void)cudaGetLastError();
+    c10::cuda::CUDACachingAllocator::emptyCache();
+    if (cudaMalloc(&memory, bytes) != cudaSuccess) {
+      (void)cudaGetLastError();
+      return nullptr;
+    }
+  }
+  KINORA_CUDA_CHECK(cudaMemset(memory, 0, bytes));
+  KINORA_CUDA_CHECK(cudaDeviceSynchronize());
+  return memory;
+}
+
+/// Elements of dims [first, last) of x.
+int64_t product(const at::Tensor& x, int64_t first, int64_t last) {
+  int64_t product = 1;
+  for (int64_t dim = first; dim < last; ++dim) {
+    product *= x.size(dim);
+  }
+  return product;
+}
+
+/// Where the parts of contiguous x lie and go, all but the pointers.
+kernels::cuda::PeerScatter scatter_of(const at::Tensor& x, int64_t split, int64_t joined,
+                                      int64_t rank, int64_t size) {
+  const int64_t first = std::min(split, joined);
+  const int64_t last = std::max(split, joined);
+  const int64_t between = product(x, first + 1, last);
+  const int64_t behind = product(x, last + 1, x.dim()) * x.element_size();
+  const int64_t part = x.size(split) / size;
+  const int64_t own = x.size(joined);
+  kernels::cuda::PeerScatter scatter;
+  scatter.rank = static_cast<int>(rank);
+  scatter.size = static_cast<int>(size);
+  scatter.outer = product(x, 0, first);
+  scatter.source_outer = size * part * between * own * behind;
+  scatter.target_outer = scatter.source_outer;
+  if (split < joined) {  // [outer, W part, between, own, behind] to [.., part, between, W own, ..]
+    scatter.rows = part * between;
+    scatter.run = own * behind;
+    scatter.source_part = scatter.rows * scatter.run;
+    scatter.source_row = scatter.run;
+    scatter.target_part = scatter.run;
+    scatter.target_row = size * scatter.run;
+  } else {  // [outer, own, between, W part, behind] to [outer, W own, between, part, behind]
+    scatter.rows = own * between;
+    scatter.run = part * behind;
+    scatter.source_part = scatter.run;
+    scatter.source_row = size * scatter.run;
+    scatter.target_part = scatter.rows * scatter.run;
+    scatter.target_row = scatter.run;
+  }
+  return scatter;
+}
+
+}  // namespace
+
+/// One piece of memory on every rank: PeerFlags, then the buffer.
+struct PeerMemory::Piece {
+  explicit Piece(const Membership& membership) : rank(membership.rank), by_rank(membership.size) {}
+  ~Piece() {
+    close_peers();
+    free_own();
+  }
+  Piece(const Piece&) = delete;
+  Piece& operator=(const Piece&) = delete;
+
+  void close_peers() {
+    for (int64_t peer = 0; peer < static_cast<int64_t>(by_rank.size()); ++peer) {
+      if (peer != rank && by_rank[peer] != nullptr) {
+        (void)cudaIpcCloseMemHandle(by_rank[peer]);
+        by_rank[peer] = nullptr;
+      }
+    }
+  }
+
+  void free_own() {
+    (void)cudaFree(by_rank[rank]);
+    by_rank[rank] = nullptr;
+  }
+
+  [[nodiscard]] void* buffer(int64_t of_rank) const {
+    return static_cast<char*>(by_rank[of_rank]) + kFlagBytes;
+  }
+
+  const int64_t rank;
+  int64_t capacity = 0;
+  std::vector<void*> by_rank;
+};
+
+PeerMemory::PeerMemory(const Membership& membership, at::Device device)
+    : membership_(membership), device_(device) {
+  unavailable_ = membership.size > kernels::cuda::kMaxPeers || !kernels::cuda::has_cuda_kernels();
+}
+
+PeerMemory::~PeerMemory() = default;
+
+bool PeerMemory::reserve(int64_t bytes) {
+  if (unavailable_ || (!pieces_.empty() && bytes <= pieces_.back()->capacity)) {
+    return !unavailable_;
+  }
+  const c10::cuda::CUDAGuard guard(device_);
+  if (is_recording(c10::cuda::getCurrentCUDAStream())) {
+    return false;
+  }
+  try {
+    unavailable_ = !add_piece((bytes + kGrain - 1) / kGrain * kGrain);
+  } catch (const std::exception& error) {
+    throw_error(ErrorKind::kComm, "[comm] rank ", membership_.rank, " of ", membership_.size,
+                " waited for the others' GPU memory: ", first_line(error),
+                ". Hint: a rank that died or hangs says why in its own log.");
+  }
+  if (unavailable_ && membership_.rank == 0) {
+    log_info(
+        "[comm] these GPUs cannot write to each other's memory: all-to-alls are packed and go "
+        "through NCCL");
+  }
+  return !unavailable_;
+}
+
+at::Tensor PeerMemory::reshard(const at::Tensor& x, int64_t split, int64_t joined) const {
+  const c10::cuda::CUDAGuard guard(device_);
+  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
+  const Piece& piece = *pieces_.back();
+  const at::Tensor whole = x.contiguous();
+  std::vector<int64_t> shape = whole.sizes().vec();
+  shape[split] /= membership_.size;
+  shape[joined] *= membership_.size;
+  at::Tensor output = at::empty(shape, whole.options());
+
+  kernels::cuda::PeerBarrier barrier;
+  barrier.rank = static_cast<int>(membership_.rank);
+  barrier.size = static_cast<int>(membership_.size);
+  kernels::cuda::PeerScatter scatter =
+      scatter_of(whole, split, joined, membership_.rank, membership_.size);
+  scatter.source = whole.const_data_ptr();
+  for (int64_t peer = 0; peer < membership_.size; ++peer) {
+    barrier.flags[peer] = static_cast<kernels::cuda::PeerFlags*>(piece.by_rank[peer]);
+    scatter.targets[peer] = piece.buffer(peer);
+  }
+  // The others have read what the last call brought; then, have written what this one brings.
+  KINORA_CUDA_CHECK(kernels::cuda::peer_barrier(barrier, stream));
+  KINORA_CUDA_CHECK(kernels::cuda::peer_scatter(scatter, stream));
+  KINORA_CUDA_CHECK(kernels::cuda::peer_barrier(barrier, stream));
+  KINORA_CUDA_CHECK(cudaMemcpyAsync(output.mutable_data_ptr(), piece.buffer(membership_.rank),
+                                    output.nbytes(), cudaMemcpyDeviceToDevice, stream));
+  return output;
+}
+
+std::vector<std::vector<uint8_t>> PeerMemory::gather(const std::vector<uint8_t>& own) {
+  const std::string prefix = "peer_memory/" + std::to_string(num_gathers_++) + "/";
+  membership_.store->set(prefix + std::to_string(membership_.rank), own);
+  std::vector<std::vector<uint8_t>> all;
+  for (int64_t rank = 0; rank < membership_.size; ++rank) {
+    all.push_back(membership_.store->get(prefix + std::to_string(rank)));
+  }
+  return all;
+}
+
+bool PeerMemory::all_agree(bool own) {
+  const std::vector<std::vector<uint8_t>> all = gather({static_cast<uint8_t>(own)});
+  return std::all_of(all.begin(), all.end(),
+                     [](const std::vector<uint8_t>& one) { return one.at(0) != 0; });
+}
+
+bool PeerMemory::add_piece(int64_t bytes) {
+  auto piece = std::make_unique<Piece>(membership_);
+  const std::string host = host_identity();
+  cudaIpcMemHandle_t handle{};
+  void*& own = piece->by_rank[membership_.rank];
+  own = host.empty() ? nullptr : zeros_on_device(kFlagBytes + bytes);
+  const bool made = own != nullptr && cudaIpcGetMemHandle(&handle, own) == cudaSuccess;
+  (void)cudaGetLastError();
+  if (!all_agree(made)) {
+    return false;
+  }
+  if (!all_agree(open_peers(handle, host, piece.get()))) {
+    piece->close_peers();
+    (void)gather({});  // nobody has this rank's open any more
+    return false;
+  }
+  piece->capacity = bytes;
+  pieces_.push_back(std::move(piece));
+  return true;
+}
+
+bool PeerMemory::open_peers(const cudaIpcMemHandle_t& own, const std::string& host, Piece* piece) {
+  std::vector<uint8_t> message(sizeof(own) + host.size());
+  std::memcpy(message.data(), &own, sizeof(own));
+  std::memcpy(message.data() + sizeof(own), host.data(), host.size());
+  const std::vector<std::vector<uint8_t>> messages = gather(message);
+  for (int64_t peer = 0; peer < membership_.size; ++peer) {
+    const std::vector<uint8_t>& from = messages[peer];
+    if (peer == membership_.rank) {
+      continue;
+    }
+    if (from.size() != message.size() ||
+        std::memcmp(from.data() + sizeof(own), host.data(), host.size()) != 0) {
+      return false;
+    }
+    cudaIpcMemHandle_t handle{};
+    std::memcpy(&handle, from.data(), sizeof(handle));
+    void* memory = nullptr;
+    if (cudaIpcOpenMemHandle(&memory, handle, cudaIpcMemLazyEnablePeerAccess) != cudaSuccess) {
+      (void)cudaGetLastError();
+      return false;
+    }
+    piece->by_rank[peer] = memory;
+  }
+  return true;
+}
+
+}  // namespace kinora::comm

@@ -1,0 +1,106 @@
+// What GPUs store in each other's memory, against packed all_to_alls of CPU tensors.
+#include <ATen/DeviceAccelerator.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <gtest/gtest.h>
+
+#include "kinora/core/cuda.h"
+#include "kinora/ops/device.h"
+#include "kinora/ops/graph.h"
+#include "tests/comm/ranks.h"
+
+namespace kinora::comm {
+namespace {
+
+/// Values of which no two ranks' and places' are equal.
+at::Tensor counted(at::IntArrayRef shape, int64_t rank, at::ScalarType type) {
+  int64_t count = 1;
+  for (const int64_t size : shape) {
+    count *= size;
+  }
+  return at::arange(count, at::kLong).add(rank * count).remainder(251).to(type).view(shape);
+}
+
+class GpuReshardTest : public testing::TestWithParam<int64_t> {
+ protected:
+  /// Runs `body` on as many ranks as GPUs.
+  void on_gpus(const std::function<void(const Group& world, at::Device device)>& body) const {
+    if (cuda_device_count() < GetParam()) {
+      GTEST_SKIP() << "needs " << GetParam() << " GPUs, there are " << cuda_device_count();
+    }
+    RankOptions options;
+    options.time_limit = std::chrono::seconds(40);
+    run_on_ranks(
+        GetParam(),
+        [&](const Group& group) {
+          World world = group.world();
+          world.store_prefix += "gpus/";
+          const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(world.local_rank));
+          at::accelerator::setDeviceIndex(device.index());  // graphs are recorded there
+          body(connect(world, device), device);
+          ops::synchronize(device);
+        },
+        options);
+  }
+};
+
+struct Case {
+  std::vector<int64_t> shape;  // of the part, but for the factor W of dim `split`
+  int64_t split;
+  int64_t joined;
+  at::ScalarType type;
+};
+
+TEST_P(GpuReshardTest, EqualsTheOneOnCpusForShapesTypesAndGrowingSizes) {
+  on_gpus([](const Group& world, at::Device device) {
+    const std::vector<Case> cases = {
+        {{3, 5, 2}, 0, 1, at::kFloat},               // runs of 8 bytes times 5
+        {{3, 5, 7}, 1, 0, at::kByte},                // odd bytes
+        {{2, 3, 4, 8}, 1, 3, at::kBFloat16},         // something before and between
+        {{2, 3, 4, 8}, 3, 1, at::kHalf},             //
+        {{1, 2, 6, 3, 1, 72}, 4, 2, at::kBFloat16},  // packed heads
+        {{1, 2, 6, 4, 72}, 2, 3, at::kFloat},
+        {{5, 33, 1152}, 0, 1, at::kBFloat16},
+        {{9, 130, 1152}, 0, 1, at::kBFloat16},  // larger than what was reserved before
+        {{3, 5, 2}, 0, 1, at::kFloat},          // smaller again
+    };
+    for (const auto& [shape, split, joined, type] : cases) {
+      std::vector<int64_t> sizes = shape;
+      sizes[split] *= world.size();
+      const at::Tensor x = counted(sizes, world.rank(), type);
+      const at::Tensor expected = world.reshard(x, split, joined);
+      // Twice: the second must wait until the first was read.
+      const at::Tensor first = world.reshard(x.to(device), split, joined);
+      const at::Tensor zeros = world.reshard(x.to(device).zero_(), split, joined);
+      EXPECT_TRUE(at::equal(first.cpu(), expected)) << x.sizes() << ' ' << split << ' ' << joined;
+      EXPECT_EQ(zeros.ne(0).sum().item<int64_t>(), 0);
+    }
+    const at::Tensor apart = counted({4 * world.size(), 6}, world.rank(), at::kFloat).t();
+    EXPECT_TRUE(at::equal(world.reshard(apart.to(device), 1, 0).cpu(), world.reshard(apart, 1, 0)))
+        << "one that is not contiguous";
+  });
+}
+
+TEST_P(GpuReshardTest, IsRecordedAndReplayedBetweenOtherCalls) {
+  on_gpus([](const Group& world, at::Device device) {
+    const at::Tensor x = counted({4 * world.size(), 8, 16}, world.rank(), at::kFloat).to(device);
+    const auto there_and_back = [&] { return world.reshard(world.reshard(x, 0, 1).mul(2), 1, 0); };
+    at::Tensor y = there_and_back();
+    ops::Graph graph;
+    graph.record([&] { y = there_and_back(); });
+    for (int64_t i = 1; i <= 5; ++i) {
+      x.fill_(static_cast<double>(i + world.rank()));
+      graph.replay();
+      EXPECT_TRUE(at::equal(y, x.mul(2))) << "replay " << i;
+      // A larger one makes new memory; the graph keeps its own.
+      const at::Tensor more = counted({i * world.size(), 300, 512}, world.rank(), at::kFloat);
+      EXPECT_TRUE(at::equal(world.reshard(more.to(device), 0, 1).cpu(), world.reshard(more, 0, 1)));
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, GpuReshardTest, testing::Values(2, 4),
+                         testing::PrintToStringParamName());
+
+}  // namespace
+}  // namespace kinora::comm
