@@ -8,7 +8,7 @@ namespace kinora::nn {
 namespace {
 
 std::string join(const std::string& prefix, const std::string& name) {
-  return prefix.empty() ? name : prefix + "." + name;
+  return prefix.empty() || name.empty() ? prefix + name : prefix + "." + name;
 }
 
 }  // namespace

@@ -83,7 +83,8 @@ class Module {
  protected:
   ~Module() = default;
 
-  /// `child` must live as long as this module: a member, or owned by one.
+  /// `child` must live as long as this module: a member, or owned by one. What a nameless child has
+  /// lies beside this module's own.
   void add_child(std::string name, Module& child);
   void add_parameter(std::string name, Parameter& parameter);
   void add_buffer(std::string name, at::Tensor& buffer);

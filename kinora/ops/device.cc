@@ -55,6 +55,7 @@ void configure_computation(int64_t num_threads, bool deterministic) {
   if (num_threads > 0) {
     at::set_num_threads(static_cast<int>(num_threads));
   }
+  at::globalContext().setAllowTF32CuDNN(false);  // fp32 convolutions are fp32, as products are
   if (deterministic) {
     // cuBLAS reads this when its first handle is made; without it split-K sums vary.
     ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);

@@ -14,7 +14,8 @@ struct Rule {
 
 // The first rule that fits counts: names of attention hold "cutlass", those of products "gelu".
 const std::initializer_list<Rule> kRules = {
-    {KernelClass::kCommunication, {"nccl"}},
+    {KernelClass::kCommunication,
+     {"nccl", "peer_scatter", "cuda::(anonymous namespace)::barrier_kernel"}},
     {KernelClass::kAttention,
      {"cuda::attention::", "sdpa", "flash", "fmha", "AttentionKernel", "softmax", "SoftMax",
       "compute_dot_do_o", "convert_dq", "cudnn::fusion::matmul_dq"}},

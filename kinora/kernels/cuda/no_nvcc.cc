@@ -2,6 +2,7 @@
 // kernels.
 #include "kinora/kernels/cuda/activation.h"
 #include "kinora/kernels/cuda/attention.h"
+#include "kinora/kernels/cuda/channel_norm.h"
 #include "kinora/kernels/cuda/column_sums.h"
 #include "kinora/kernels/cuda/diffusion_loss.h"
 #include "kinora/kernels/cuda/fp8.h"
@@ -9,6 +10,7 @@
 #include "kinora/kernels/cuda/modulated_norm.h"
 #include "kinora/kernels/cuda/optimizer.h"
 #include "kinora/kernels/cuda/patches.h"
+#include "kinora/kernels/cuda/peers.h"
 #include "kinora/kernels/cuda/qk_norm_rotary.h"
 #include "kinora/kernels/cuda/random.h"
 #include "kinora/kernels/cuda/rms_norm.h"
@@ -192,6 +194,32 @@ cudaError_t begin_lap(StopwatchState* /*state*/, cudaStream_t /*stream*/) {
 }
 
 cudaError_t end_lap(StopwatchState* /*state*/, cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
+cudaError_t peer_barrier(const PeerBarrier& /*barrier*/, cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
+cudaError_t peer_scatter(const PeerScatter& /*scatter*/, cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
+bool channel_norm_takes(int64_t /*channels*/, DType /*type*/) {
+  return false;
+}
+
+size_t channel_moments_workspace_bytes(int64_t /*batch*/, int64_t /*places*/,
+                                       int64_t /*channels*/) {
+  return 0;
+}
+
+cudaError_t channel_moments(const ChannelMoments& /*call*/, void* /*workspace*/,
+                            cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
+cudaError_t channel_affine(const ChannelAffine& /*call*/, cudaStream_t /*stream*/) {
   return cudaErrorNotSupported;
 }
 

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kinora/core/dtype.h"
+
+/// What GroupNorm of images whose channels lie side by side (channels_last) is made of:
+/// [batch, places, channels], contiguous.
+namespace kinora::kernels {
+
+/// out[0][b][c] = sum over places p of in[b][p][c], out[1][b][c] that of the squares.
+struct ChannelMoments {
+  int64_t batch = 0;
+  int64_t places = 0;
+  int64_t channels = 0;
+  DType type = DType::kBF16;  ///< of in: kF32, kBF16, kF16
+  const void* in = nullptr;
+  double* out = nullptr;  ///< [2, batch, channels]
+};
+
+/// The CPU reference.
+void channel_moments(const ChannelMoments& call);
+
+/// out[b][p][c] = f(in[b][p][c] * scale[b][c] + shift[b][c]), f(x) = x / (1 + exp(-x)) if `silu`,
+/// else x. out may be in.
+struct ChannelAffine {
+  int64_t batch = 0;
+  int64_t places = 0;
+  int64_t channels = 0;
+  DType type = DType::kBF16;  ///< of in and out
+  const void* in = nullptr;
+  const float* scale = nullptr;  ///< [batch, channels], as shift
+  const float* shift = nullptr;
+  bool silu = false;
+  void* out = nullptr;
+};
+
+/// The CPU reference.
+void channel_affine(const ChannelAffine& call);
+
+}  // namespace kinora::kernels

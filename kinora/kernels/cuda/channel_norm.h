@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+
+#include "kinora/kernels/channel_norm.h"
+
+/// Launchers of kernels/channel_norm.h (rules of this folder: cuda/random.h). All pointers are
+/// device memory, `in` and `out` on 16 bytes.
+namespace kinora::kernels::cuda {
+
+/// Whether the kernels take so many channels: whole vectors of 16 bytes, at most 256 of them.
+[[nodiscard]] bool channel_norm_takes(int64_t channels, DType type);
+
+/// Bytes of channel_moments' scratch.
+[[nodiscard]] size_t channel_moments_workspace_bytes(int64_t batch, int64_t places,
+                                                     int64_t channels);
+
+/// kernels::channel_moments on the device: fp32 within about a thousand places, then fp64, in an
+/// order that depends on the sizes alone. `workspace` may be used again by the next call on the
+/// same stream.
+[[nodiscard]] cudaError_t channel_moments(const ChannelMoments& call, void* workspace,
+                                          cudaStream_t stream);
+
+/// kernels::channel_affine on the device.
+[[nodiscard]] cudaError_t channel_affine(const ChannelAffine& call, cudaStream_t stream);
+
+}  // namespace kinora::kernels::cuda

@@ -1,0 +1,122 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "kinora/nn/group_norm.h"
+
+/// Convolutional networks computed band by band, exactly: an activation [B, C, (T,) H, W] is cut
+/// along H, and each layer makes a band of its output from the rows of its input that the band
+/// sees. What needs all places (statistics of norms, sums of linear attention) is summed over bands
+/// first. A layer can keep only its input for backward, and without gradients an activation is
+/// freed while it is read.
+namespace kinora::nn {
+
+/// How activations are cut and kept.
+struct BandPlan {
+  /// Of neighbouring layers.
+  struct Stage {
+    int64_t bands = 1;
+    int64_t units = 0;  ///< equal groups of rows, which are not cut; 0: every row is one
+  };
+  std::vector<Stage> stages = {{}};
+  bool recompute = false;  ///< backward computes layers again from their inputs
+  bool on_host = false;    ///< between layers bands lie in (pinned) host memory
+};
+
+/// Rows that a layer computes from: a band and those next to it.
+struct Rows {
+  at::Tensor x;  ///< [B, C, (T,) rows, W] on the computing device
+  /// Rows above and below that the layer asked for and the whole does not have.
+  std::array<int64_t, 2> missing = {0, 0};
+};
+
+/// An activation in bands, from top to bottom.
+class Bands {
+ public:
+  /// Cuts x [B, C, (T,) H, W] as the plan's first stage has it; into fewer bands where it has not
+  /// so many units.
+  Bands(const at::Tensor& x, const BandPlan& plan);
+
+  /// The same cut as the plan's next stage has it; each band is freed once it is in new ones.
+  [[nodiscard]] Bands next_stage() &&;
+
+  /// One without bands that computes and keeps them as this one, to add() bands to.
+  [[nodiscard]] Bands like() const;
+  void add(const at::Tensor& band);
+
+  [[nodiscard]] size_t size() const { return bands_.size(); }
+  [[nodiscard]] int64_t rows() const { return begins_.back(); }
+  /// Whether a layer may overwrite it: it is one band that nobody else holds, without gradients.
+  [[nodiscard]] bool may_overwrite() const;
+  /// A band where it is kept.
+  [[nodiscard]] const at::Tensor& operator[](size_t i) const { return bands_[i]; }
+  /// Elements of the whole that one group of a norm has.
+  [[nodiscard]] int64_t group_elements(int64_t groups) const;
+  /// The whole, on the computing device.
+  [[nodiscard]] at::Tensor joined() const;
+
+  /// Computes from inputs [Rows of the band, also...]; must be pure (ops::recompute).
+  using Layer = std::function<at::Tensor(const Rows& rows, const std::vector<at::Tensor>& also)>;
+
+  /// What `layer` makes of band i and the rows around it, `halo` above and below. `also`: whatever
+  /// else it reads with gradients, moved to the computing device.
+  [[nodiscard]] at::Tensor computed(size_t i, std::array<int64_t, 2> halo, const Layer& layer,
+                                    const std::vector<at::Tensor>& also = {}) const;
+
+  /// Drops the bands that no layer with that halo reads for bands after i.
+  void release(size_t i, std::array<int64_t, 2> halo);
+
+ private:
+  Bands() = default;
+  [[nodiscard]] int64_t begin(size_t i) const { return begins_[i]; }
+  [[nodiscard]] int64_t end(size_t i) const { return begins_[i + 1]; }
+  /// Where the bands of the present stage begin; at last the end.
+  [[nodiscard]] std::vector<int64_t> borders(int64_t rows) const;
+
+  BandPlan plan_;
+  size_t stage_ = 0;
+  c10::Device device_ = c10::Device(c10::kCPU);
+  std::vector<at::Tensor> bands_;
+  std::vector<int64_t> begins_ = {0};  // of each band, in rows; at last the end
+  std::vector<int64_t> sizes_;         // of a band
+};
+
+/// `layer` over all bands; x is freed on the way if nobody else holds it.
+[[nodiscard]] Bands over_bands(Bands x, std::array<int64_t, 2> halo, const Bands::Layer& layer,
+                               const std::vector<at::Tensor>& also = {});
+
+/// `layer`, which must be pure, of the whole; what it makes has x's rows and is cut as x is.
+[[nodiscard]] Bands over_whole(Bands x, const std::function<at::Tensor(const at::Tensor&)>& layer);
+
+/// GroupNorm::sums() of the whole.
+[[nodiscard]] at::Tensor band_sums(const Bands& x, const GroupNorm& norm);
+
+// ---- how many bands ----
+
+/// What a layer takes at once, in bytes.
+struct BandNeed {
+  int64_t stored = 0;  ///< activations that lie whole in memory while it computes
+  int64_t kept = 0;    ///< what backward keeps of it: its inputs
+  int64_t work = 0;    ///< what computing the whole output in one piece takes besides
+  int64_t rows = 1;    ///< of its input
+  int64_t halo = 0;    ///< rows that a band sees above it, and below it
+};
+
+/// Neighbouring layers that are cut alike, as BandPlan::Stage.
+struct BandStage {
+  std::vector<BandNeed> needs;
+  int64_t units = 1;
+};
+
+/// For each stage the fewest bands with which all of its layers stay within `budget` bytes (0: no
+/// limit, one band); in host memory only if nothing else fits. kConfig: nothing does.
+[[nodiscard]] BandPlan plan_bands(const std::vector<BandStage>& stages, int64_t budget,
+                                  bool with_gradients);
+
+}  // namespace kinora::nn

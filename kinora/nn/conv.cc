@@ -1,0 +1,78 @@
+#include "kinora/nn/conv.h"
+
+#include <cmath>
+#include <utility>
+
+#include "kinora/core/error.h"
+#include "kinora/ops/convolution.h"
+#include "kinora/ops/parameter.h"
+
+namespace kinora::nn {
+namespace {
+
+ConvShape checked(ConvShape shape) {
+  const size_t dims = shape.kernel.size();
+  KINORA_CHECK(dims >= 1 && dims <= 3, kConfig, "[conv] kernel must have 1 to 3 sizes, got ", dims);
+  if (shape.stride.empty()) {
+    shape.stride.assign(dims, 1);
+  }
+  if (shape.padding.empty()) {
+    shape.padding.assign(dims, Padding{0, 0});
+  }
+  KINORA_CHECK(shape.stride.size() == dims && shape.padding.size() == dims, kConfig,
+               "[conv] stride and padding must have ", dims, " sizes, got ", shape.stride.size(),
+               " and ", shape.padding.size());
+  KINORA_CHECK(shape.groups > 0 && shape.in_channels % shape.groups == 0 &&
+                   shape.out_channels % shape.groups == 0,
+               kConfig, "[conv] groups must divide the channels ", shape.in_channels, " and ",
+               shape.out_channels, ", got ", shape.groups);
+  return shape;
+}
+
+std::vector<int64_t> weight_shape(const ConvShape& shape) {
+  std::vector<int64_t> sizes = {shape.out_channels, shape.in_channels / shape.groups};
+  sizes.insert(sizes.end(), shape.kernel.begin(), shape.kernel.end());
+  return sizes;
+}
+
+}  // namespace
+
+ConvShape ConvShape::same(int64_t in_channels, int64_t out_channels, int64_t kernel,
+                          size_t spatial_dims) {
+  return {.in_channels = in_channels,
+          .out_channels = out_channels,
+          .kernel = std::vector<int64_t>(spatial_dims, kernel),
+          .padding = std::vector<Padding>(spatial_dims, Padding{kernel / 2, kernel / 2})};
+}
+
+Conv::Conv(ConvShape shape) : shape_(checked(std::move(shape))) {
+  weight.shape = weight_shape(shape_);
+  const int64_t fan_in = weight.numel() / shape_.out_channels;
+  const Init init = {Init::Kind::kUniform, 1.0 / std::sqrt(static_cast<double>(fan_in))};
+  weight.init = init;
+  add_parameter("weight", weight);
+  if (shape_.has_bias) {
+    bias.shape = {shape_.out_channels};
+    bias.init = init;
+    add_parameter("bias", bias);
+  }
+}
+
+at::Tensor Conv::forward(const at::Tensor& x) const {
+  return forward(x, shape_.padding);
+}
+
+at::Tensor Conv::forward(const at::Tensor& x, const std::vector<Padding>& padding) const {
+  return tapped(
+      ops::convolve(x.to(weight.value.scalar_type()), ops::with_gradient(weight.value, weight.grad),
+                    shape_.has_bias ? ops::with_gradient(bias.value, bias.grad) : at::Tensor(),
+                    {.stride = shape_.stride, .padding = padding, .groups = shape_.groups}));
+}
+
+at::Tensor Conv::forward_doubled(const at::Tensor& x, Padding rows) const {
+  return tapped(ops::convolve_doubled(
+      x.to(weight.value.scalar_type()), ops::with_gradient(weight.value, weight.grad),
+      shape_.has_bias ? ops::with_gradient(bias.value, bias.grad) : at::Tensor(), rows));
+}
+
+}  // namespace kinora::nn

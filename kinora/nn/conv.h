@@ -1,0 +1,54 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "kinora/nn/module.h"
+
+namespace kinora::nn {
+
+/// Zeros before and after a dim.
+using Padding = std::array<int64_t, 2>;
+
+/// A convolution over one, two or three spatial dims: as many as `kernel` has.
+struct ConvShape {
+  int64_t in_channels = 0;
+  int64_t out_channels = 0;
+  std::vector<int64_t> kernel = {};
+  std::vector<int64_t> stride = {};   ///< one a spatial dim; none: 1
+  std::vector<Padding> padding = {};  ///< one a spatial dim; none: 0
+  int64_t groups = 1;
+  bool has_bias = true;
+
+  /// kernel x kernel (x kernel) that keeps the size: odd kernels.
+  [[nodiscard]] static ConvShape same(int64_t in_channels, int64_t out_channels, int64_t kernel,
+                                      size_t spatial_dims = 2);
+};
+
+/// Cross-correlation with `weight` [out, in / groups, kernel...] and `bias` [out], names and start
+/// (uniform, bound 1 / sqrt(fan in)) as PyTorch has them, computed in the weight's dtype.
+class Conv : public Module {
+ public:
+  /// kConfig where groups do not divide the channels, or stride and padding are of other dims.
+  explicit Conv(ConvShape shape);
+
+  /// x: [B, in, spatial...], any floating dtype. Returns [B, out, spatial...] in the weight's
+  /// dtype. Tensors beyond the 2^31 elements of a library's call are computed in pieces. kShape.
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
+  /// The same with other zeros around x than the shape's: for a piece of a whole.
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const std::vector<Padding>& padding) const;
+  /// forward() of x with every row and column twice (ops::convolve_doubled), for 3 x 3 kernels;
+  /// rows: zeros above and below x.
+  [[nodiscard]] at::Tensor forward_doubled(const at::Tensor& x, Padding rows = {1, 1}) const;
+
+  [[nodiscard]] const ConvShape& shape() const { return shape_; }
+
+  Parameter weight;
+  Parameter bias;  ///< registered if the shape has one
+
+ private:
+  ConvShape shape_;
+};
+
+}  // namespace kinora::nn

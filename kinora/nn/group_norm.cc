@@ -1,0 +1,62 @@
+#include "kinora/nn/group_norm.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/rsqrt.h>
+#include <c10/core/ScalarType.h>
+
+#include "kinora/core/error.h"
+#include "kinora/ops/channel_norm.h"
+#include "kinora/ops/parameter.h"
+
+namespace kinora::nn {
+
+GroupNorm::GroupNorm(int64_t groups, int64_t channels, double epsilon)
+    : weight{.shape = {channels}, .init = Init::one(), .value = {}, .grad = {}},
+      bias{.shape = {channels}, .init = Init::zero(), .value = {}, .grad = {}},
+      groups_(groups),
+      epsilon_(epsilon) {
+  KINORA_CHECK(groups > 0 && channels % groups == 0, kConfig,
+               "[group_norm] groups must divide the channels ", channels, ", got ", groups);
+  add_parameter("weight", weight);
+  add_parameter("bias", bias);
+}
+
+at::Tensor GroupNorm::forward(const at::Tensor& x) const {
+  return tapped(apply(x, sums(x), x.numel() / (x.size(0) * groups_)));
+}
+
+at::Tensor GroupNorm::sums(const at::Tensor& x) const {
+  KINORA_CHECK(x.dim() >= 2 && x.size(1) == weight.shape[0], kShape,
+               "[group_norm] x must have shape [B, ", weight.shape[0], ", ...], got ", x.sizes());
+  return ops::channel_moments(x).view({2, x.size(0), groups_, -1}).sum(-1);
+}
+
+at::Tensor GroupNorm::apply(const at::Tensor& x, const at::Tensor& sums,
+                            int64_t group_elements) const {
+  const auto [scale, shift] = affine(x, sums, group_elements);
+  return ops::channel_affine(x, scale, shift, /*silu=*/false);
+}
+
+at::Tensor GroupNorm::apply_silu(const at::Tensor& x, const at::Tensor& sums,
+                                 int64_t group_elements, bool overwrite) const {
+  const auto [scale, shift] = affine(x, sums, group_elements);
+  return ops::channel_affine(x, scale, shift, /*silu=*/true, overwrite);
+}
+
+GroupNorm::Affine GroupNorm::affine(const at::Tensor& x, const at::Tensor& sums,
+                                    int64_t group_elements) const {
+  const auto type = c10::promoteTypes(x.scalar_type(), at::kFloat);
+  const at::Tensor moments = sums / static_cast<double>(group_elements);
+  const at::Tensor mean = moments.select(0, 0);
+  const at::Tensor variance = (moments.select(0, 1) - mean.square()).clamp_min(0.0);
+  const at::Tensor rstd = at::rsqrt(variance + epsilon_);
+  const auto spread = [&](const at::Tensor& group_values) {  // [B, groups] -> [B, C]
+    return group_values.to(type).repeat_interleave(x.size(1) / groups_, 1);
+  };
+  Affine result;
+  result.scale = spread(rstd) * ops::with_gradient(weight.value, weight.grad);
+  result.shift = ops::with_gradient(bias.value, bias.grad) - spread(mean) * result.scale;
+  return result;
+}
+
+}  // namespace kinora::nn

@@ -1,0 +1,47 @@
+#pragma once
+
+#include "kinora/nn/module.h"
+
+namespace kinora::nn {
+
+/// Group normalisation (Wu and He 2018) of [B, C, spatial...]: each group of neighbouring channels
+/// to mean 0 and variance 1 over all places, then times `weight` [C] plus `bias` [C]. Statistics
+/// and arithmetic are fp32 at least, whatever the input's type.
+class GroupNorm : public Module {
+ public:
+  /// kConfig where `groups` does not divide `channels`.
+  GroupNorm(int64_t groups, int64_t channels, double epsilon = 1e-6);
+
+  /// x: [B, C, spatial...]. Returns x's shape, type and memory layout. kShape.
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
+
+  /// The two halves of forward(), for who has x in pieces. Sums of x and of its squares, fp64
+  /// [2, B, groups]: those of the whole are the sums of the pieces'.
+  [[nodiscard]] at::Tensor sums(const at::Tensor& x) const;
+  /// x as forward() returns it, given the whole's sums and how many elements each of its groups
+  /// has.
+  [[nodiscard]] at::Tensor apply(const at::Tensor& x, const at::Tensor& sums,
+                                 int64_t group_elements) const;
+  /// silu(apply(...)); overwrite: in x's memory, without gradients.
+  [[nodiscard]] at::Tensor apply_silu(const at::Tensor& x, const at::Tensor& sums,
+                                      int64_t group_elements, bool overwrite = false) const;
+
+  [[nodiscard]] int64_t groups() const { return groups_; }
+
+  Parameter weight;
+  Parameter bias;
+
+ private:
+  /// [B, C]: what x is multiplied by, and what is added then.
+  struct Affine {
+    at::Tensor scale;
+    at::Tensor shift;
+  };
+  [[nodiscard]] Affine affine(const at::Tensor& x, const at::Tensor& sums,
+                              int64_t group_elements) const;
+
+  int64_t groups_;
+  double epsilon_;
+};
+
+}  // namespace kinora::nn

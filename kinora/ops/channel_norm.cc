@@ -1,0 +1,75 @@
+#include "kinora/ops/channel_norm.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/addcmul.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/silu.h>
+#include <ATen/ops/stack.h>
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+#include "kinora/ops/channel_norm_launch.h"
+
+namespace kinora::ops {
+namespace {
+
+bool wants_gradients(const at::Tensor& a, const at::Tensor& b, const at::Tensor& c) {
+  return at::GradMode::is_enabled() &&
+         (a.requires_grad() || b.requires_grad() || c.requires_grad());
+}
+
+bool lies_by_channel(const at::Tensor& x) {
+  return (x.dim() == 4 && x.is_contiguous(at::MemoryFormat::ChannelsLast)) ||
+         (x.dim() == 5 && x.is_contiguous(at::MemoryFormat::ChannelsLast3d));
+}
+
+bool takes_kernel(const at::Tensor& x) {
+  return x.is_cuda() && x.numel() > 0 && lies_by_channel(x) && cuda::channel_norm_takes(x);
+}
+
+}  // namespace
+
+at::Tensor channel_moments(const at::Tensor& x) {
+  if (!wants_gradients(x, x, x) && takes_kernel(x)) {
+    at::Tensor out = at::empty({2, x.size(0), x.size(1)}, x.options().dtype(at::kDouble));
+    cuda::channel_moments(x, out);
+    return out;
+  }
+  const at::Tensor wide = x.to(c10::promoteTypes(x.scalar_type(), at::kFloat));
+  std::vector<int64_t> places(static_cast<size_t>(x.dim()) - 2);
+  std::iota(places.begin(), places.end(), 2);
+  const auto summed = [&](const at::Tensor& values) {
+    return places.empty() ? values.to(at::kDouble) : values.sum(places, false, at::kDouble);
+  };
+  return at::stack({summed(wide), summed(wide.square())});
+}
+
+at::Tensor channel_affine(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& shift,
+                          bool silu, bool overwrite) {
+  if (!wants_gradients(x, scale, shift) && takes_kernel(x)) {
+    at::Tensor out = overwrite ? x : at::empty_like(x);
+    cuda::channel_affine(x, scale.to(at::kFloat).contiguous(), shift.to(at::kFloat).contiguous(),
+                         silu, out);
+    return out;
+  }
+  std::vector<int64_t> per_channel(static_cast<size_t>(x.dim()), 1);
+  per_channel[0] = x.size(0);
+  per_channel[1] = x.size(1);
+  const auto type = c10::promoteTypes(x.scalar_type(), at::kFloat);
+  const at::Tensor factors = scale.view(per_channel);
+  const at::Tensor terms = shift.view(per_channel);
+  if (overwrite && x.scalar_type() == type) {
+    at::Tensor out = x;
+    at::addcmul_out(out, terms, x, factors);
+    return silu ? at::silu_(out) : out;
+  }
+  const at::Tensor y = at::addcmul(terms, x.to(type), factors);
+  const at::Tensor result = silu ? at::silu(y) : y;
+  return overwrite ? x.copy_(result) : result.to(x.scalar_type());
+}
+
+}  // namespace kinora::ops

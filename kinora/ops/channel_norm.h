@@ -1,0 +1,18 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+/// What GroupNorm is made of. Without gradients, on a GPU and channels_last, by one kernel; else by
+/// ATen's calls.
+namespace kinora::ops {
+
+/// Sums over all places of x [B, C, spatial...] and of its squares: fp64 [2, B, C].
+[[nodiscard]] at::Tensor channel_moments(const at::Tensor& x);
+
+/// f(x * scale + shift), f = silu or nothing, scale and shift [B, C], of at least fp32, as the
+/// arithmetic is. Returns x's shape, type and memory layout: a new tensor, or x itself,
+/// overwritten, which only makes sense without gradients.
+[[nodiscard]] at::Tensor channel_affine(const at::Tensor& x, const at::Tensor& scale,
+                                        const at::Tensor& shift, bool silu, bool overwrite = false);
+
+}  // namespace kinora::ops

@@ -1,0 +1,65 @@
+#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
+#include "kinora/ops/channel_norm_launch.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <cstdint>
+
+#include "kinora/core/cuda.h"
+#include "kinora/kernels/cuda/channel_norm.h"
+#include "kinora/ops/cuda_launch.h"
+#include "kinora/ops/host_bytes.h"
+
+namespace kinora::ops::cuda {
+namespace {
+
+constexpr uintptr_t kAlignment = 16;
+constexpr int64_t kMaxBatch = 32767;  // of the kernels' grids
+
+int64_t places_of(const at::Tensor& x) {
+  return x.numel() / (x.size(0) * x.size(1));
+}
+
+}  // namespace
+
+bool channel_norm_takes(const at::Tensor& x) {
+  const auto type = x.scalar_type();
+  const bool is_known = type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
+  return available() && is_known && x.size(0) <= kMaxBatch &&
+         reinterpret_cast<uintptr_t>(x.const_data_ptr()) % kAlignment == 0 &&
+         kernels::cuda::channel_norm_takes(x.size(1), dtype_of(type));
+}
+
+void channel_moments(const at::Tensor& x, const at::Tensor& out) {
+  const c10::cuda::CUDAGuard guard(x.device());
+  const auto bytes = static_cast<int64_t>(
+      kernels::cuda::channel_moments_workspace_bytes(x.size(0), places_of(x), x.size(1)));
+  const at::Tensor workspace = at::empty({bytes}, x.options().dtype(at::kByte));
+  KINORA_CUDA_CHECK(kernels::cuda::channel_moments({.batch = x.size(0),
+                                                    .places = places_of(x),
+                                                    .channels = x.size(1),
+                                                    .type = dtype_of(x.scalar_type()),
+                                                    .in = x.const_data_ptr(),
+                                                    .out = out.data_ptr<double>()},
+                                                   workspace.data_ptr(),
+                                                   c10::cuda::getCurrentCUDAStream()));
+}
+
+void channel_affine(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& shift,
+                    bool silu, const at::Tensor& out) {
+  const c10::cuda::CUDAGuard guard(x.device());
+  KINORA_CUDA_CHECK(kernels::cuda::channel_affine({.batch = x.size(0),
+                                                   .places = places_of(x),
+                                                   .channels = x.size(1),
+                                                   .type = dtype_of(x.scalar_type()),
+                                                   .in = x.const_data_ptr(),
+                                                   .scale = scale.const_data_ptr<float>(),
+                                                   .shift = shift.const_data_ptr<float>(),
+                                                   .silu = silu,
+                                                   .out = out.data_ptr()},
+                                                  c10::cuda::getCurrentCUDAStream()));
+}
+
+}  // namespace kinora::ops::cuda

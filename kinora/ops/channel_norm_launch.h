@@ -1,0 +1,20 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+/// The launchers of kernels/cuda/channel_norm.h on tensors and torch's current stream, for
+/// channel_norm.cc only. no_channel_norm_launch.cc in CPU-only builds.
+namespace kinora::ops::cuda {
+
+/// Whether there is a kernel for x, [B, C, spatial...] with channels side by side.
+[[nodiscard]] bool channel_norm_takes(const at::Tensor& x);
+
+/// @param out  fp64 [2, B, C], contiguous.
+void channel_moments(const at::Tensor& x, const at::Tensor& out);
+
+/// @param scale, shift  fp32 [B, C], contiguous.
+/// @param out           laid out as x.
+void channel_affine(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& shift,
+                    bool silu, const at::Tensor& out);
+
+}  // namespace kinora::ops::cuda

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+namespace kinora::ops {
+
+/// x with its first and last slices repeated: `counts` has how often, before and after, one entry a
+/// dim of the last ones. [..., D] -> [..., before + D + after]. Keeps x's memory layout; one pass
+/// over x, whatever the number of dims.
+[[nodiscard]] at::Tensor repeat_edges(const at::Tensor& x,
+                                      const std::vector<std::array<int64_t, 2>>& counts);
+
+/// x [B, C, (T,) H, W] with every row and column twice, and every frame `frames` times: nearest
+/// neighbours. channels_last.
+[[nodiscard]] at::Tensor repeat_places(const at::Tensor& x, int64_t frames = 1);
+
+}  // namespace kinora::ops

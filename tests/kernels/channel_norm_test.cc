@@ -1,0 +1,48 @@
+#include "kinora/kernels/channel_norm.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/kernels/typed_values.h"
+
+namespace kinora::kernels {
+namespace {
+
+TEST(ChannelNormTest, MomentsAreOfEachImageAndChannel) {
+  // two images of three places of two channels
+  const std::vector<float> values = {1, -1, 2, -2, 3, -3, 0, 5, 0, 6, 4, 7};
+  for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
+    const std::vector<uint8_t> in = encode(values, type);
+    std::vector<double> out(8);
+    channel_moments(
+        {.batch = 2, .places = 3, .channels = 2, .type = type, .in = in.data(), .out = out.data()});
+    EXPECT_EQ(out, (std::vector<double>{6, -6, 4, 18, 14, 14, 16, 110}));
+  }
+}
+
+TEST(ChannelNormTest, EveryImageAndChannelHasItsFactor) {
+  const std::vector<float> in = {1, 2, 3, 4, 5, 6, 7, 8};
+  const std::vector<float> scale = {1, -1, 0.5F, 2};
+  const std::vector<float> shift = {0, 1, 0, -3};
+  const std::vector<float> sums = {1, -1, 3, -3, 2.5F, 9, 3.5F, 13};
+  for (const bool silu : {false, true}) {
+    std::vector<float> out(8);
+    channel_affine({.batch = 2,
+                    .places = 2,
+                    .channels = 2,
+                    .type = DType::kF32,
+                    .in = in.data(),
+                    .scale = scale.data(),
+                    .shift = shift.data(),
+                    .silu = silu,
+                    .out = out.data()});
+    for (size_t i = 0; i < sums.size(); ++i) {
+      const float expected = silu ? sums[i] * (1.0F / (1.0F + std::exp(-sums[i]))) : sums[i];
+      EXPECT_NEAR(out[i], expected, 1e-6F);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kinora::kernels

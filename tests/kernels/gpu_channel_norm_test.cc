@@ -1,0 +1,114 @@
+#include <cmath>
+
+#include "kinora/kernels/cuda/channel_norm.h"
+#include "tests/kernels/device_array.h"
+#include "tests/kernels/typed_values.h"
+
+namespace kinora::kernels {
+namespace {
+
+using GpuChannelNormTest = GpuTest;
+
+struct Shape {
+  int64_t batch;
+  int64_t places;
+  int64_t channels;
+};
+
+// Fewer and more places than a block takes, vectors that do not divide its threads, the widest.
+constexpr Shape kShapes[] = {{1, 1, 8},        {2, 63, 128},   {3, 4097, 40},
+                             {1, 70'001, 128}, {2, 300, 1000}, {1, 17, 1024}};
+constexpr DType kTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
+
+std::vector<double> moments_on_gpu(const Shape& shape, DType type, const std::vector<uint8_t>& in) {
+  const DeviceArray<uint8_t> device_in(in);
+  const DeviceArray<double> out(
+      std::vector<double>(static_cast<size_t>(2 * shape.batch * shape.channels)));
+  const DeviceArray<uint8_t> workspace(std::vector<uint8_t>(
+      cuda::channel_moments_workspace_bytes(shape.batch, shape.places, shape.channels)));
+  EXPECT_EQ(cuda::channel_moments({.batch = shape.batch,
+                                   .places = shape.places,
+                                   .channels = shape.channels,
+                                   .type = type,
+                                   .in = device_in.data(),
+                                   .out = out.data()},
+                                  workspace.data(), nullptr),
+            cudaSuccess);
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  return out.host();
+}
+
+TEST_F(GpuChannelNormTest, MomentsEqualTheCpus) {
+  for (const DType type : kTypes) {
+    for (const Shape& shape : kShapes) {
+      SCOPED_TRACE(testing::Message() << to_string(type) << " " << shape.batch << " x "
+                                      << shape.places << " x " << shape.channels);
+      const std::vector<uint8_t> in =
+          encode(random_values(shape.batch * shape.places * shape.channels, 1), type);
+      std::vector<double> want(static_cast<size_t>(2 * shape.batch * shape.channels));
+      channel_moments({.batch = shape.batch,
+                       .places = shape.places,
+                       .channels = shape.channels,
+                       .type = type,
+                       .in = in.data(),
+                       .out = want.data()});
+      const std::vector<double> got = moments_on_gpu(shape, type, in);
+      ASSERT_EQ(got.size(), want.size());
+      for (size_t i = 0; i < got.size(); ++i) {
+        // fp32 sums of normal numbers, of which places' square root remains
+        ASSERT_NEAR(got[i], want[i], 2e-6 * static_cast<double>(shape.places) + 1e-5) << i;
+      }
+      EXPECT_EQ(got, moments_on_gpu(shape, type, in)) << "the order must be fixed";
+    }
+  }
+}
+
+TEST_F(GpuChannelNormTest, AffineEqualsTheCpusInPlaceToo) {
+  for (const DType type : kTypes) {
+    for (const Shape& shape : kShapes) {
+      for (const bool silu : {false, true}) {
+        SCOPED_TRACE(testing::Message() << to_string(type) << " " << shape.batch << " x "
+                                        << shape.places << " x " << shape.channels << silu);
+        const int64_t factors = shape.batch * shape.channels;
+        const std::vector<uint8_t> in =
+            encode(random_values(factors * shape.places, 1, 8.0F), type);
+        const std::vector<float> scale = random_values(factors, 2);
+        const std::vector<float> shift = random_values(factors, 3);
+        std::vector<uint8_t> want(in.size());
+        ChannelAffine call = {.batch = shape.batch,
+                              .places = shape.places,
+                              .channels = shape.channels,
+                              .type = type,
+                              .in = in.data(),
+                              .scale = scale.data(),
+                              .shift = shift.data(),
+                              .silu = silu,
+                              .out = want.data()};
+        channel_affine(call);
+        const DeviceArray<uint8_t> both(in);
+        const DeviceArray<float> device_scale(scale);
+        const DeviceArray<float> device_shift(shift);
+        call.in = both.data();
+        call.out = both.data();
+        call.scale = device_scale.data();
+        call.shift = device_shift.data();
+        EXPECT_EQ(cuda::channel_affine(call, nullptr), cudaSuccess);
+        EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+        expect_close(decode(both.host(), type), decode(want, type), type, 1.0, "out");
+      }
+    }
+  }
+}
+
+TEST_F(GpuChannelNormTest, OtherWidthsAreRefused) {
+  EXPECT_TRUE(cuda::channel_norm_takes(2048, DType::kBF16));
+  EXPECT_FALSE(cuda::channel_norm_takes(2056, DType::kBF16));
+  EXPECT_FALSE(cuda::channel_norm_takes(12, DType::kBF16));
+  EXPECT_TRUE(cuda::channel_norm_takes(12, DType::kF32));
+  EXPECT_FALSE(cuda::channel_norm_takes(0, DType::kF32));
+  EXPECT_EQ(cuda::channel_affine({.batch = 1, .places = 1, .channels = 12}, nullptr),
+            cudaErrorInvalidValue);
+}
+
+}  // namespace
+}  // namespace kinora::kernels

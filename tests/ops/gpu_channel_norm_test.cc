@@ -1,0 +1,50 @@
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/rand.h>
+#include <gtest/gtest.h>
+
+#include "kinora/core/cuda.h"
+#include "kinora/ops/channel_norm.h"
+#include "kinora/ops/cuda_launch.h"
+
+namespace kinora::ops {
+namespace {
+
+// With gradients ATen's calls compute, without the kernels: both must give the same.
+TEST(GpuChannelNormTest, KernelsEqualAtensCalls) {
+  if (!cuda_available() || !cuda::available()) {
+    GTEST_SKIP() << "no GPU or no kernels";
+  }
+  for (const auto type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const int64_t frames : {0, 3}) {
+      std::vector<int64_t> sizes = {2, 40, 33, 17};
+      if (frames > 0) {
+        sizes.insert(sizes.begin() + 2, frames);
+      }
+      const auto layout =
+          frames > 0 ? at::MemoryFormat::ChannelsLast3d : at::MemoryFormat::ChannelsLast;
+      const at::Tensor x =
+          ((at::rand(sizes, at::device(at::kCUDA)) - 0.5) * 8.0).to(type).contiguous(layout);
+      const at::Tensor scale = at::rand({2, 40}, at::device(at::kCUDA));
+      const at::Tensor shift = at::rand({2, 40}, at::device(at::kCUDA));
+      const auto results = [&](bool with_gradients) {
+        const at::Tensor given = x.detach().clone().set_requires_grad(with_gradients);
+        return std::vector<at::Tensor>{channel_moments(given).detach(),
+                                       channel_affine(given, scale, shift, false).detach(),
+                                       channel_affine(given, scale, shift, true).detach()};
+      };
+      const auto expected = results(true);
+      const auto got = results(false);
+      const double tolerance = type == at::kFloat ? 1e-5 : 8e-3;
+      for (size_t i = 0; i < got.size(); ++i) {
+        EXPECT_EQ(got[i].strides(), expected[i].strides());
+        const at::Tensor wide = expected[i].to(at::kDouble);
+        const double error = (got[i].to(at::kDouble) - wide).abs().max().item<double>();
+        EXPECT_LT(error, (i == 0 ? 1e-5 : tolerance) * wide.abs().max().item<double>()) << i;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kinora::ops
