@@ -13,6 +13,7 @@
 
 #include "kinora/core/error.h"
 #include "kinora/io/file.h"
+#include "kinora/io/image_codecs.h"
 
 namespace kinora::io {
 namespace {
@@ -46,28 +47,10 @@ void check(bool done, const std::string& what, const Encoder& encoder) {
                encoder == nullptr ? "nothing" : WebPAnimEncoderGetError(encoder.get()));
 }
 
-void check_frames(std::span<const Image> frames, double fps) {
-  KINORA_CHECK(!frames.empty(), kShape,
-               "[animation] a clip must have at least one frame, got none");
-  KINORA_CHECK(fps > 0.0 && fps <= 1000.0, kShape,
-               "[animation] the frame rate must be above 0 and at most 1000, got ", fps);
-  const Image& like = frames.front();
-  for (const Image& frame : frames) {
-    KINORA_CHECK(frame.channels == 3 && frame.height > 0 && frame.width > 0 &&
-                     frame.height <= WEBP_MAX_DIMENSION && frame.width <= WEBP_MAX_DIMENSION &&
-                     frame.height == like.height && frame.width == like.width &&
-                     static_cast<int64_t>(frame.pixels.size()) == frame.height * frame.width * 3,
-                 kShape, "[animation] all frames must be RGB of the first one's size, ", like.width,
-                 " x ", like.height, ", and at most ", WEBP_MAX_DIMENSION, " pixels a side, got ",
-                 frame.width, " x ", frame.height, " with ", frame.channels, " channels and ",
-                 frame.pixels.size(), " bytes");
-  }
-}
-
 }  // namespace
 
 std::vector<std::byte> encode_webp(std::span<const Image> frames, double fps) {
-  check_frames(frames, fps);
+  check_clip("WebP", frames, {.max_side = WEBP_MAX_DIMENSION, .fps = fps, .max_fps = 1000.0});
   const auto height = static_cast<int>(frames.front().height);
   const auto width = static_cast<int>(frames.front().width);
   WebPAnimEncoderOptions options;

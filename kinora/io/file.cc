@@ -182,7 +182,10 @@ void FileReader::start_reading(int64_t offset, int64_t count) const {
 }
 
 FileWriter::FileWriter(std::filesystem::path path, Create create) : path_(std::move(path)) {
-  const int how = create == Create::kNew ? O_EXCL : O_TRUNC;
+  int how = O_TRUNC;
+  if (create != Create::kReplace) {
+    how = create == Create::kNew ? O_EXCL : 0;
+  }
   descriptor_ = open_retrying(path_, O_WRONLY | O_CREAT | how, 0666);
   if (descriptor_ < 0) {
     fail("create", path_, errno);
@@ -347,6 +350,10 @@ std::string checksum(std::span<const std::byte> bytes) {
   Checksum sum;
   sum.update(bytes);
   return sum.hex();
+}
+
+uint64_t checksum_value(std::span<const std::byte> bytes) {
+  return XXH3_64bits(bytes.data(), bytes.size());
 }
 
 std::string in_quotes(std::string_view text) {

@@ -77,6 +77,7 @@ class FileWriter {
   enum class Create {
     kReplace,  ///< an existing file is emptied
     kNew,      ///< an existing file (or symbolic link) is an error
+    kKeep,     ///< an existing file keeps its bytes; for write_at() alone
   };
 
   explicit FileWriter(std::filesystem::path path, Create create = Create::kReplace);
@@ -149,6 +150,9 @@ class Checksum {
 
 /// The checksum of `bytes`.
 [[nodiscard]] std::string checksum(std::span<const std::byte> bytes);
+
+/// The same as a number.
+[[nodiscard]] uint64_t checksum_value(std::span<const std::byte> bytes);
 
 /// A string for messages: in quotes, at most 120 characters, others than printable ASCII as \xNN.
 /// For names that come from untrusted files.

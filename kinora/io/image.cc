@@ -47,6 +47,25 @@ void check_image_size(const char* format, const std::string& name, ImageSize siz
                size.height);
 }
 
+void check_clip(const char* format, std::span<const Image> frames, const ClipLimits& limits) {
+  KINORA_CHECK(!frames.empty(), kShape,
+               "[animation] a clip must have at least one frame, got none");
+  KINORA_CHECK(limits.fps > 0.0 && limits.fps <= limits.max_fps, kShape,
+               "[animation] the frame rate of ", format, " must be above 0 and at most ",
+               limits.max_fps, ", got ", limits.fps);
+  const Image& like = frames.front();
+  for (const Image& frame : frames) {
+    KINORA_CHECK(frame.channels == 3 && frame.height > 0 && frame.width > 0 &&
+                     frame.height <= limits.max_side && frame.width <= limits.max_side &&
+                     frame.height == like.height && frame.width == like.width &&
+                     static_cast<int64_t>(frame.pixels.size()) == frame.height * frame.width * 3,
+                 kShape, "[animation] all frames must be RGB of the first one's size, ", like.width,
+                 " x ", like.height, ", and at most ", limits.max_side, " pixels a side, got ",
+                 frame.width, " x ", frame.height, " with ", frame.channels, " channels and ",
+                 frame.pixels.size(), " bytes");
+  }
+}
+
 void prepare_image(const char* format, const std::string& name, ImageSize size, Image& image) {
   check_image_size(format, name, size);
   set_size(image, size.height, size.width);
@@ -65,12 +84,13 @@ Image decode_image(std::span<const std::byte> bytes, const std::string& name) {
   return image;
 }
 
-void decode_image_into(std::span<const std::byte> bytes, const std::string& name, Image& image) {
+void decode_image_into(std::span<const std::byte> bytes, const std::string& name, Image& image,
+                       const CropHint& hint) {
   switch (recognise(bytes, name)) {
     case Format::kPng:
       return decode_png_into(bytes, name, image);
     case Format::kJpeg:
-      return decode_jpeg_into(bytes, name, image);
+      return decode_jpeg_into(bytes, name, image, hint);
     case Format::kWebp:
       return decode_webp_into(bytes, name, image);
   }

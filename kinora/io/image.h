@@ -47,8 +47,23 @@ inline constexpr int64_t kMaxImagePixels = int64_t{1} << 28;
 /// beyond the limits above; corrupt or truncated data, also where the codec would only warn.
 [[nodiscard]] Image decode_image(std::span<const std::byte> bytes, const std::string& name);
 
+/// What will be made of an image: Resizer::center_crop to this size. Height 0: nobody knows.
+struct CropHint {
+  int64_t height = 0;
+  int64_t width = 0;
+  /// The decoder may do halvings of the crop, as powers of 2 in the frequency domain: faster, and
+  /// not equal to the box filter.
+  bool may_scale = false;
+};
+
 /// The same into `image`, whose memory is reused. After an error its contents are unspecified.
-void decode_image_into(std::span<const std::byte> bytes, const std::string& name, Image& image);
+///
+/// With a hint only what its crop needs need be decoded. Of upright JPEGs the pixels that the crop
+/// does not read are unspecified then, and damage below them may go unseen, but not that the file
+/// is cut off; with may_scale such a file comes at 1/2, 1/4 or 1/8 of its size (rounded up),
+/// whichever is the least whose sides, rounded down, still cover the crop.
+void decode_image_into(std::span<const std::byte> bytes, const std::string& name, Image& image,
+                       const CropHint& hint = {});
 
 /// The size that decode_image would give (EXIF orientation applied), from the header only.
 [[nodiscard]] ImageSize image_size(std::span<const std::byte> bytes, const std::string& name);

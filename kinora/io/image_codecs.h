@@ -15,11 +15,22 @@ void prepare_image(const char* format, const std::string& name, ImageSize size, 
 /// Checks the limits of image.h.
 void check_image_size(const char* format, const std::string& name, ImageSize size);
 
+struct ClipLimits {
+  int64_t max_side = 0;
+  double fps = 0.0;  ///< asked for
+  double max_fps = 0.0;
+};
+
+/// Checks frames to be written as `format`: at least one, all valid RGB images of one size within
+/// the limits, fps above 0. Error kShape.
+void check_clip(const char* format, std::span<const Image> frames, const ClipLimits& limits);
+
 [[nodiscard]] ImageSize png_size(std::span<const std::byte> bytes, const std::string& name);
 void decode_png_into(std::span<const std::byte> bytes, const std::string& name, Image& image);
 
 [[nodiscard]] ImageSize jpeg_size(std::span<const std::byte> bytes, const std::string& name);
-void decode_jpeg_into(std::span<const std::byte> bytes, const std::string& name, Image& image);
+void decode_jpeg_into(std::span<const std::byte> bytes, const std::string& name, Image& image,
+                      const CropHint& hint);
 
 [[nodiscard]] ImageSize webp_size(std::span<const std::byte> bytes, const std::string& name);
 void decode_webp_into(std::span<const std::byte> bytes, const std::string& name, Image& image);

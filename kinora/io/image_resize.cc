@@ -10,8 +10,6 @@
 namespace kinora::io {
 namespace {
 
-constexpr int kPrecisionBits = 32 - 8 - 2;  // 8-bit pixels, 2 bits of headroom for overshoot
-constexpr int32_t kHalf = 1 << (kPrecisionBits - 1);
 // Both axes of two sizes, and the halvings before them.
 constexpr size_t kMaxTables = 16;
 
@@ -29,10 +27,6 @@ double bicubic(double x) {
     return (((x - 5.0) * x + 8.0) * x - 4.0) * kA;
   }
   return 0.0;
-}
-
-uint8_t to_pixel(int32_t sum) {
-  return static_cast<uint8_t>(std::clamp(sum >> kPrecisionBits, 0, 255));
 }
 
 void check_image(const Image& image) {
@@ -56,14 +50,14 @@ int64_t round_half_even(double x) {
 
 }  // namespace
 
-const Resizer::Table& Resizer::table(int64_t in_size, int64_t out_size, Window window,
-                                     Filter filter) {
+const AxisFilter& Resizer::axis_filter(int64_t in_size, int64_t out_size, Window window,
+                                       Filter filter) {
   for (Table& known : tables_) {
     if (known.in_size == in_size && known.out_size == out_size &&
         known.window.begin == window.begin && known.window.count == window.count &&
         known.filter == filter) {
       known.last_use = ++num_uses_;
-      return known;
+      return known.axis;
     }
   }
   if (tables_.size() < kMaxTables) {
@@ -83,11 +77,12 @@ const Resizer::Table& Resizer::table(int64_t in_size, int64_t out_size, Window w
   const double filter_scale = std::max(scale, 1.0);
   const double support = (filter == Filter::kBox ? 0.5 : 2.0) * filter_scale;
   const double inverse = 1.0 / filter_scale;
-  table.stride = static_cast<int64_t>(std::ceil(support)) * 2 + 1;
-  table.first.resize(static_cast<size_t>(window.count));
-  table.taps.resize(static_cast<size_t>(window.count));
-  table.weights.assign(static_cast<size_t>(window.count * table.stride), 0);
-  std::vector<double> exact(static_cast<size_t>(table.stride));
+  AxisFilter& axis = table.axis;
+  axis.stride = static_cast<int64_t>(std::ceil(support)) * 2 + 1;
+  axis.first.resize(static_cast<size_t>(window.count));
+  axis.taps.resize(static_cast<size_t>(window.count));
+  axis.weights.assign(static_cast<size_t>(window.count * axis.stride), 0);
+  std::vector<double> exact(static_cast<size_t>(axis.stride));
   for (int64_t i = 0; i < window.count; ++i) {
     const double center = (static_cast<double>(window.begin + i) + 0.5) * scale;
     const int64_t first = static_cast<int64_t>(std::max(std::floor(center - support + 0.5), 0.0));
@@ -99,89 +94,50 @@ const Resizer::Table& Resizer::table(int64_t in_size, int64_t out_size, Window w
       exact[static_cast<size_t>(k - first)] = filter == Filter::kBox ? box(x) : bicubic(x);
       total += exact[static_cast<size_t>(k - first)];
     }
-    table.first[static_cast<size_t>(i)] = first;
-    table.taps[static_cast<size_t>(i)] = last - first;
-    int32_t* weights = table.weights.data() + i * table.stride;
+    axis.first[static_cast<size_t>(i)] = first;
+    axis.taps[static_cast<size_t>(i)] = last - first;
+    int32_t* weights = axis.weights.data() + i * axis.stride;
     for (int64_t k = 0; k < last - first; ++k) {
       double weight = exact[static_cast<size_t>(k)];
       if (total != 0.0) {
         weight /= total;
       }
-      weights[k] =
-          static_cast<int32_t>((weight < 0.0 ? -0.5 : 0.5) + weight * (1 << kPrecisionBits));
+      weights[k] = static_cast<int32_t>((weight < 0.0 ? -0.5 : 0.5) + weight * (1 << kWeightBits));
     }
   }
-  return table;
+  return axis;
 }
 
 void Resizer::resize_window(const Image& image, int64_t height, int64_t width, Window rows,
                             Window columns, Filter filter, Image& out) {
-  // The input rows that the pass along columns will read.
-  const bool filter_rows = image.width != width;
-  const bool filter_columns = image.height != height;
-  const Table* vertical = nullptr;
-  Window in_rows = rows;
-  if (filter_columns) {
-    vertical = &table(image.height, height, rows, filter);
-    in_rows.begin = vertical->first.front();
-    in_rows.count = vertical->first.back() + vertical->taps.back() - in_rows.begin;
-  }
-  const size_t row_bytes = static_cast<size_t>(columns.count) * 3;
+  const int64_t row_bytes = columns.count * 3;
   set_size(out, rows.count, columns.count);
-  uint8_t* along = out.pixels.data();
-  if (filter_columns) {
-    rows_.resize(static_cast<size_t>(in_rows.count) * row_bytes);
-    along = rows_.data();
+  const AxisFilter* vertical =
+      image.height != height ? &axis_filter(image.height, height, rows, filter) : nullptr;
+  Rows along{.pixels = image.pixels.data() + rows.begin * image.width * 3,
+             .count = rows.count,
+             .stride = image.width * 3};
+  if (vertical != nullptr) {  // those that the pass along columns will read
+    along.pixels = image.pixels.data() + vertical->begin() * image.width * 3;
+    along.count = vertical->end() - vertical->begin();
   }
-
-  // Along rows.
-  const Table* horizontal = filter_rows ? &table(image.width, width, columns, filter) : nullptr;
-  for (int64_t row = 0; row < in_rows.count; ++row) {
-    const uint8_t* in = image.pixels.data() + (in_rows.begin + row) * image.width * 3;
-    uint8_t* to = along + static_cast<size_t>(row) * row_bytes;
-    if (horizontal == nullptr) {
-      std::memcpy(to, in + columns.begin * 3, row_bytes);
-      continue;
+  if (image.width != width) {
+    uint8_t* filtered = out.pixels.data();
+    if (vertical != nullptr) {
+      rows_.resize(static_cast<size_t>(along.count * row_bytes));
+      filtered = rows_.data();
     }
-    const int32_t* weights = horizontal->weights.data();
-    for (size_t i = 0; i < static_cast<size_t>(columns.count); ++i) {
-      const uint8_t* pixel = in + horizontal->first[i] * 3;
-      const int64_t taps = horizontal->taps[i];
-      int32_t red = kHalf;
-      int32_t green = kHalf;
-      int32_t blue = kHalf;
-      for (int64_t k = 0; k < taps; ++k) {
-        red += pixel[3 * k] * weights[k];
-        green += pixel[3 * k + 1] * weights[k];
-        blue += pixel[3 * k + 2] * weights[k];
-      }
-      to[3 * i] = to_pixel(red);
-      to[3 * i + 1] = to_pixel(green);
-      to[3 * i + 2] = to_pixel(blue);
-      weights += horizontal->stride;
-    }
+    filter_along_rows(along, axis_filter(image.width, width, columns, filter), scratch_, filtered);
+    along = {.pixels = filtered, .count = along.count, .stride = row_bytes};
+  } else {
+    along.pixels += columns.begin * 3;
   }
-  if (!filter_columns) {
-    return;
-  }
-
-  // Along columns, a whole row at a time.
-  sums_.resize(row_bytes);
-  int32_t* const sums = sums_.data();
-  for (size_t i = 0; i < static_cast<size_t>(rows.count); ++i) {
-    std::fill(sums_.begin(), sums_.end(), kHalf);
-    const int32_t* weights = vertical->weights.data() + static_cast<int64_t>(i) * vertical->stride;
-    const uint8_t* in =
-        rows_.data() + static_cast<size_t>(vertical->first[i] - in_rows.begin) * row_bytes;
-    for (int64_t k = 0; k < vertical->taps[i]; ++k, in += row_bytes) {
-      const int32_t weight = weights[k];
-      for (size_t x = 0; x < row_bytes; ++x) {
-        sums[x] += in[x] * weight;
-      }
-    }
-    uint8_t* to = out.pixels.data() + i * row_bytes;
-    for (size_t x = 0; x < row_bytes; ++x) {
-      to[x] = to_pixel(sums[x]);
+  if (vertical != nullptr) {
+    filter_along_columns(along, *vertical, row_bytes, out.pixels.data());
+  } else if (along.pixels != out.pixels.data()) {
+    for (int64_t row = 0; row < rows.count; ++row) {
+      std::memcpy(out.pixels.data() + row * row_bytes, along.pixels + row * along.stride,
+                  static_cast<size_t>(row_bytes));
     }
   }
 }
@@ -190,6 +146,22 @@ void Resizer::resize(const Image& image, int64_t height, int64_t width, Filter f
   check_image(image);
   check_target(height, width);
   resize_window(image, height, width, {0, height}, {0, width}, filter, out);
+}
+
+Region center_crop_region(ImageSize size, int64_t height, int64_t width) {
+  // Input pixels for one of the output. All steps keep the middle where it is.
+  const double scale = std::min(static_cast<double>(size.height) / static_cast<double>(height),
+                                static_cast<double>(size.width) / static_cast<double>(width));
+  // On both sides the bicubic filter reaches 2 pixels far, as wide as it shrinks, halvings 1, and
+  // rounding of sizes moves the window by up to 2.
+  const double reach = 5.0 * std::max(scale, 1.0);
+  const auto begin = [&](int64_t side, int64_t window) {
+    const double first = (static_cast<double>(side) - static_cast<double>(window) * scale) / 2.0;
+    return static_cast<int64_t>(std::max(0.0, std::floor(first - reach)));
+  };
+  const int64_t top = begin(size.height, height);
+  const int64_t left = begin(size.width, width);
+  return {.top = top, .left = left, .bottom = size.height - top, .right = size.width - left};
 }
 
 void Resizer::center_crop(const Image& image, int64_t height, int64_t width, Image& out) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kinora/io/filter_passes.h"
 #include "kinora/io/image.h"
 
 /// Resampling and cropping, equal to Pillow's Image.resize to the last bit. (Pillow 13 and later
@@ -44,31 +45,39 @@ class Resizer {
     int64_t begin;
     int64_t count;
   };
-  // The filter of one axis: pixel i of the window is the sum over weights
-  // [i * stride, i * stride + taps[i]) of the input pixels from first[i] on.
+  // The filter of one axis, and what it was made for.
   struct Table {
     int64_t in_size = 0;
     int64_t out_size = 0;
     Window window{0, 0};
     Filter filter = Filter::kBox;
-    int64_t stride = 0;
     uint64_t last_use = 0;
-    std::vector<int64_t> first;
-    std::vector<int64_t> taps;
-    std::vector<int32_t> weights;
+    AxisFilter axis;
   };
 
   // Valid until the next but one call: the table not used for longest makes room.
-  const Table& table(int64_t in_size, int64_t out_size, Window window, Filter filter);
+  const AxisFilter& axis_filter(int64_t in_size, int64_t out_size, Window window, Filter filter);
   void resize_window(const Image& image, int64_t height, int64_t width, Window rows, Window columns,
                      Filter filter, Image& out);
 
   std::vector<Table> tables_;
   uint64_t num_uses_ = 0;
   std::vector<uint8_t> rows_;  // after the pass along rows
-  std::vector<int32_t> sums_;
+  std::vector<uint8_t> scratch_;
   Image halved_[2];
 };
+
+/// A part of an image.
+struct Region {
+  int64_t top = 0;
+  int64_t left = 0;
+  int64_t bottom = 0;  ///< the first row behind it
+  int64_t right = 0;   ///< the first column behind it
+};
+
+/// Holds all pixels of an image of `size` that Resizer::center_crop to height x width reads, and
+/// few others.
+[[nodiscard]] Region center_crop_region(ImageSize size, int64_t height, int64_t width);
 
 /// Resizer::resize and Resizer::center_crop without memory to reuse.
 [[nodiscard]] Image resize(const Image& image, int64_t height, int64_t width, Filter filter);

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <csetjmp>
 #include <cstdio>
@@ -10,6 +11,7 @@
 
 #include "kinora/core/error.h"
 #include "kinora/io/image_codecs.h"
+#include "kinora/io/image_resize.h"
 
 // libjpeg reports errors by longjmp. The functions that call setjmp therefore hold no objects with
 // destructors; the structs around them do, and live in callers that no jump crosses.
@@ -84,8 +86,25 @@ bool read_header(Decoder& decoder, std::span<const std::byte> bytes) {
   return true;
 }
 
-// Reads rows of `row_bytes` into `out`: RGB, or CMYK where the file has four channels.
-bool read_pixels(Decoder& decoder, size_t row_bytes, uint8_t* out) {
+// Whether the end marker has been met, or stands in what is left of the file.
+bool has_end(j_decompress_ptr jpeg) {
+  if (jpeg_input_complete(jpeg) != 0 || jpeg->unread_marker == JPEG_EOI) {
+    return true;
+  }
+  constexpr int kMarker = 0xff;
+  const JOCTET* next = jpeg->src->next_input_byte;
+  const JOCTET* const end = next + jpeg->src->bytes_in_buffer;
+  while ((next = std::find(next, end, kMarker)) != end) {
+    if (++next != end && *next == JPEG_EOI) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// Reads the pixels in `region`, and perhaps others, into `out`, which has room for rows of
+// `row_bytes`: RGB, or CMYK where the file has four channels.
+bool read_pixels(Decoder& decoder, const Region& region, size_t row_bytes, uint8_t* out) {
   if (setjmp(decoder.errors.jump) != 0) {
     return false;
   }
@@ -93,11 +112,33 @@ bool read_pixels(Decoder& decoder, size_t row_bytes, uint8_t* out) {
   jpeg->out_color_space = jpeg->num_components == 4 ? JCS_CMYK : JCS_RGB;
   jpeg->dct_method = JDCT_ISLOW;
   jpeg_start_decompress(jpeg);
-  while (jpeg->output_scanline < jpeg->output_height) {
-    JSAMPROW row = out + jpeg->output_scanline * row_bytes;
+  const JDIMENSION whole = jpeg->output_width;
+  const auto pixel_bytes = static_cast<size_t>(jpeg->output_components);
+  // At the edges of a part that begins or ends within the image, colours of coarser resolution are
+  // interpolated without their neighbours.
+  constexpr JDIMENSION kMargin = 16;
+  const auto right = std::min(static_cast<JDIMENSION>(region.right) + kMargin, whole);
+  auto left = static_cast<JDIMENSION>(region.left);
+  left = left > kMargin ? left - kMargin : 0;
+  JDIMENSION width = right - left;
+  if (width < whole) {
+    jpeg_crop_scanline(jpeg, &left, &width);
+  }
+  if (region.top > 0) {
+    jpeg_skip_scanlines(jpeg, static_cast<JDIMENSION>(region.top));
+  }
+  while (jpeg->output_scanline < static_cast<JDIMENSION>(region.bottom)) {
+    JSAMPROW row = out + jpeg->output_scanline * row_bytes + left * pixel_bytes;
     jpeg_read_scanlines(jpeg, &row, 1);
   }
-  jpeg_finish_decompress(jpeg);  // reads up to the end marker
+  if (jpeg->output_scanline == jpeg->output_height) {
+    jpeg_finish_decompress(jpeg);  // reads up to the end marker
+    return true;
+  }
+  if (!has_end(jpeg)) {
+    std::snprintf(decoder.errors.text.data(), decoder.errors.text.size(), "no end marker");
+    return false;
+  }
   return true;
 }
 
@@ -220,6 +261,16 @@ void cmyk_to_rgb(const std::vector<uint8_t>& cmyk, std::vector<uint8_t>& rgb) {
   }
 }
 
+// How many halvings of both sides the crop begins with, as 2 to the power of that, at most 8.
+unsigned scale_denominator(const ImageSize& size, const CropHint& hint) {
+  int64_t denominator = 1;
+  while (denominator < 8 && size.height / (2 * denominator) >= hint.height &&
+         size.width / (2 * denominator) >= hint.width) {
+    denominator *= 2;
+  }
+  return static_cast<unsigned>(denominator);
+}
+
 void check_channels(const Decoder& decoder, const std::string& name) {
   const int channels = decoder.jpeg.num_components;
   KINORA_CHECK(channels == 1 || channels == 3 || channels == 4, kIo, "[image] ", name,
@@ -239,27 +290,39 @@ ImageSize jpeg_size(std::span<const std::byte> bytes, const std::string& name) {
   return size;
 }
 
-void decode_jpeg_into(std::span<const std::byte> bytes, const std::string& name, Image& image) {
+void decode_jpeg_into(std::span<const std::byte> bytes, const std::string& name, Image& image,
+                      const CropHint& hint) {
   Decoder decoder;
   if (!read_header(decoder, bytes)) {
     throw_corrupt(name, decoder);
   }
   check_channels(decoder, name);
   const int orientation = exif_orientation(decoder.jpeg);
-  prepare_image("JPEG", name, upright_size(decoder.jpeg, orientation), image);
-
-  const size_t width = decoder.jpeg.image_width;
+  ImageSize size = upright_size(decoder.jpeg, orientation);
+  check_image_size("JPEG", name, size);
   const bool cmyk = decoder.jpeg.num_components == 4;
   if (!cmyk && orientation == 1) {
-    if (!read_pixels(decoder, width * 3, image.pixels.data())) {
+    Region region{.bottom = size.height, .right = size.width};
+    if (hint.height > 0) {
+      const unsigned denominator = hint.may_scale ? scale_denominator(size, hint) : 1;
+      decoder.jpeg.scale_denom = denominator;
+      size = {(size.height + denominator - 1) / denominator,
+              (size.width + denominator - 1) / denominator};
+      region = center_crop_region(size, hint.height, hint.width);
+    }
+    set_size(image, size.height, size.width);
+    if (!read_pixels(decoder, region, static_cast<size_t>(size.width) * 3, image.pixels.data())) {
       throw_corrupt(name, decoder);
     }
     return;
   }
+  set_size(image, size.height, size.width);
+  const size_t width = decoder.jpeg.image_width;
+  const Region whole{.bottom = decoder.jpeg.image_height, .right = decoder.jpeg.image_width};
   // The rare ways go through a buffer of their own.
   const size_t num_pixels = image.pixels.size() / 3;
   std::vector<uint8_t> stored(num_pixels * (cmyk ? 4 : 3));
-  if (!read_pixels(decoder, width * (cmyk ? 4 : 3), stored.data())) {
+  if (!read_pixels(decoder, whole, width * (cmyk ? 4 : 3), stored.data())) {
     throw_corrupt(name, decoder);
   }
   if (cmyk) {

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kinora/io/ffmpeg_table.h"
+
+namespace kinora::io::ffmpeg {
+
+/// See encode_mp4 of video.h. Fails by Failure.
+[[nodiscard]] std::vector<uint8_t> encode_mp4(const FfmpegClip& clip);
+
+}  // namespace kinora::io::ffmpeg

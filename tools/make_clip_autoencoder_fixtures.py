@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""Writes tests/models/data/{hunyuan_vae,opensora_vae,dc_ae_video}.safetensors: what autoencoders of
+clips make of formula.py's weights and inputs, in float64. Wants torch and diffusers 0.42
+(AutoencoderKLHunyuanVideo and AutoencoderKL; the rest is in reference/).
+
+  CASE.output        [B, C, T, H, W], where CASE is encode, decode, encode_image, decode_image
+  grad.CASE.KEY      [2]: norm, and product with values(KEY), of the gradient of
+                     sum(CASE.output * values("CASE.cotangent")), for encode and decode
+  grad.CASE.input    [2]: the same of the input, values("CASE.input")
+"""
+
+import json
+import pathlib
+import sys
+
+import torch
+
+ROOT = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT / "reference"))
+
+import formula  # noqa: E402
+import tensor_file  # noqa: E402
+
+
+def run(model, function, case, shape, tensors, gradients):
+    given = formula.values(case + ".input", shape).requires_grad_(gradients)
+    with torch.set_grad_enabled(gradients):
+        output = function(given)
+    tensors[case + ".output"] = output.detach().float()
+    if not gradients:
+        return
+    model.zero_grad()
+    (output * formula.values(case + ".cotangent", output.shape)).sum().backward()
+    kinds = {"input": given.grad, **{n: p.grad for n, p in model.named_parameters()}}
+    for name, grad in kinds.items():
+        if grad is not None:
+            probe = formula.values(case + ".input" if name == "input" else name, grad.shape)
+            pair = torch.stack([grad.norm(), (grad * probe).sum()])
+            tensors[f"grad.{case}.{name}"] = pair.detach().float()
+
+
+def write(name, config, model, cases):
+    """cases: name -> (function, input shape, with gradients)."""
+    formula.fill(model)
+    tensors = {}
+    for case, (function, shape, gradients) in cases.items():
+        run(model, function, case, shape, tensors, gradients)
+    path = ROOT.parent / "tests/models/data" / (name + ".safetensors")
+    metadata = {"kinora_fixture": "clip_autoencoder", "version": "1", "config": json.dumps(config)}
+    tensor_file.save(path, tensors, metadata)
+    print(path.name, path.stat().st_size, "bytes,", len(tensors), "tensors")
+
+
+def hunyuan():
+    from diffusers import AutoencoderKLHunyuanVideo
+
+    config = {"block_out_channels": [8, 8, 16, 16], "layers_per_block": 1, "latent_channels": 2,
+              "norm_num_groups": 4, "scaling_factor": 0.5}
+    types = {"down_block_types": ["HunyuanVideoDownBlock3D"] * 4,
+             "up_block_types": ["HunyuanVideoUpBlock3D"] * 4}
+    model = AutoencoderKLHunyuanVideo(**config, **types)
+
+    def encode(x):
+        return model.quant_conv(model.encoder(x))
+
+    def decode(z):
+        return model.decode(z).sample
+
+    write("hunyuan_vae", config, model, {
+        "encode": (encode, [2, 3, 9, 16, 24], True), "decode": (decode, [1, 2, 3, 2, 3], True),
+        "encode_image": (encode, [1, 3, 1, 16, 24], False),
+        "decode_image": (decode, [1, 2, 1, 2, 3], False)})
+
+
+def opensora():
+    from diffusers import AutoencoderKL
+
+    from opensora_vae import OpenSoraVae
+
+    spatial = {"block_out_channels": [4, 8], "layers_per_block": 1, "latent_channels": 2,
+               "norm_num_groups": 2}
+    temporal = {"channels": 2, "filters": 4, "num_res_blocks": 1, "channel_multipliers": [1, 2, 2],
+                "temporal_downsample": [False, True], "num_groups": 2}
+    types = {"down_block_types": ["DownEncoderBlock2D"] * 2,
+             "up_block_types": ["UpDecoderBlock2D"] * 2}
+    model = OpenSoraVae(AutoencoderKL(**spatial, **types), temporal, micro_frames=5)
+
+    # Clips of 8 frames: a chunk of 5, and one of 3, which begins with a frame of zeros.
+    write("opensora_vae", {"spatial": spatial, "temporal": temporal, "micro_frame_size": 5}, model, {
+        "encode": (model.encode, [1, 3, 8, 4, 6], True),
+        "decode": (lambda z: model.decode(z, 8), [1, 2, 5, 2, 3], True),
+        "encode_image": (model.encode, [1, 3, 1, 4, 6], False),
+        "decode_image": (lambda z: model.decode(z, 1), [1, 2, 1, 2, 3], False)})
+
+
+def dc_ae():
+    from video_dc_ae import VideoDcAe
+
+    config = {"latent_channels": 4, "widths": [4, 8, 8], "encoder_depths": [1, 1, 1],
+              "decoder_depths": [1, 1, 1], "first_attention_stage": 1, "attention_dim": 4,
+              "temporal": [False, True, False]}
+    model = VideoDcAe(config)
+    write("dc_ae_video", config, model, {
+        "encode": (model.encoder, [2, 3, 4, 8, 12], True),
+        "decode": (model.decoder, [1, 4, 2, 3, 2], True),
+        "encode_image": (model.encoder, [1, 3, 1, 8, 12], False),
+        "decode_image": (model.decoder, [1, 4, 1, 2, 3], False)})
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    hunyuan()
+    opensora()
+    dc_ae()
