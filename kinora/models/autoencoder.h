@@ -18,10 +18,18 @@ struct LatentSpace {
   /// Whether the first frame makes a latent frame alone (causal autoencoders): T frames become
   /// (T - 1) / frame_compression + 1; else T / frame_compression.
   bool first_frame_alone = false;
+  int64_t chunk_frames = 0;  ///< clips are taken apart in so many frames, the last fewer; 0: whole
   /// A model sees (z - shift) * scale; one value, or one a channel.
   std::vector<double> scale = {1.0};
   std::vector<double> shift = {0.0};
 };
+
+/// Latent frames that a clip of so many frames becomes. A single frame is an image. kShape, naming
+/// the nearest counts that fit: frames would be made up or lost.
+[[nodiscard]] int64_t latent_frames(const LatentSpace& space, int64_t frames);
+
+/// Frames that so many latent frames become.
+[[nodiscard]] int64_t pixel_frames(const LatentSpace& space, int64_t latents);
 
 /// What pixels become: in the scaled space of LatentSpace, a mean and, of variational
 /// autoencoders, a standard deviation (else undefined). A latent is mean + std * noise.
@@ -29,6 +37,12 @@ struct LatentMoments {
   at::Tensor mean;
   at::Tensor std;
 };
+
+/// Raw latents [B, C, (t,) h, w] as a model sees them, and back.
+[[nodiscard]] at::Tensor to_model_space(const LatentSpace& space, const at::Tensor& raw);
+[[nodiscard]] at::Tensor from_model_space(const LatentSpace& space, const at::Tensor& latents);
+/// Raw moments as a model sees them; std may be undefined.
+[[nodiscard]] LatentMoments to_model_space(const LatentSpace& space, const LatentMoments& raw);
 
 /// Pixels to latents and back. Images are [B, 3, H, W], clips [B, 3, T, H, W], in [-1, 1]; latents
 /// [B, C, h, w] and [B, C, t, h, w]. An autoencoder of images takes a clip frame by frame, one of

@@ -30,6 +30,8 @@ class Fixture {
     return ops::tensor_from_bytes(found->dtype, found->shape, found->data);
   }
 
+  [[nodiscard]] bool contains(const std::string& name) const { return file_.find(name) != nullptr; }
+
   [[nodiscard]] const std::string& metadata(const std::string& key) const {
     return file_.metadata().at(key);
   }
