@@ -3,8 +3,6 @@
 #include <optional>
 #include <vector>
 
-#include <ATen/ops/empty.h>
-
 #include "kinora/core/error.h"
 
 namespace kinora::data {
@@ -20,10 +18,10 @@ std::vector<int64_t> images_shape(const Source& source, const SampleSize& size, 
   if (size.frames == 1) {
     return {batch, shape.channels, shape.height, shape.width};
   }
-  KINORA_CHECK(
-      source.is_video(), kConfig, "[data] clips of ", size.frames,
-      " frames must come from a set of videos, got a set of images. Hint: set "
-      "data.frames to 1, or data.frame_layout to strip if the images are strips of frames.");
+  KINORA_CHECK(source.is_video(), kConfig, "[data] clips of ", size.frames,
+               " frames must come from a set of videos, got a set of images. Hint: set "
+               "data.frames to 1, or data.frame_layout to video, or to strip if the images are "
+               "strips of frames.");
   return {batch, shape.channels, size.frames, shape.height, shape.width};
 }
 
@@ -31,50 +29,71 @@ at::ScalarType images_type(const Source& source) {
   return source.latent_shape() ? at::kFloat : at::kByte;
 }
 
-TextShape text_shape(const Source& source) {
-  return source.text_shape().value_or(TextShape());
+// function(tensor) of each tensor that is defined.
+template <typename Function>
+Batch of_each(const Batch& batch, const Function& function) {
+  const auto of = [&](const at::Tensor& tensor) {
+    return tensor.defined() ? function(tensor) : at::Tensor();
+  };
+  return {.images = of(batch.images),
+          .latent_std = of(batch.latent_std),
+          .labels = of(batch.labels),
+          .sample_index = of(batch.sample_index),
+          .fps = of(batch.fps),
+          .text = of(batch.text),
+          .text_lengths = of(batch.text_lengths),
+          .pooled = of(batch.pooled)};
 }
 
 }  // namespace
 
 Batch first_samples(const Batch& batch, int64_t count) {
-  const auto part = [count](const at::Tensor& tensor) {
-    return tensor.defined() ? tensor.narrow(0, 0, count) : tensor;
-  };
-  return {.images = part(batch.images),
-          .labels = part(batch.labels),
-          .sample_index = part(batch.sample_index),
-          .fps = part(batch.fps),
-          .text = part(batch.text),
-          .text_lengths = part(batch.text_lengths),
-          .pooled = part(batch.pooled)};
+  return of_each(batch, [count](const at::Tensor& tensor) { return tensor.narrow(0, 0, count); });
+}
+
+Batch selected_samples(const Batch& batch, const at::Tensor& rows) {
+  return of_each(batch, [&rows](const at::Tensor& tensor) { return tensor.index_select(0, rows); });
 }
 
 BatchBuffers::BatchBuffers(const Source& source, const SampleSize& size, int64_t batch, bool pinned)
-    : batch_(batch),
-      has_fps_(source.is_video() && size.frames > 1),
-      has_text_(source.text_shape().has_value()),
-      has_pooled_(text_shape(source).pooled_channels > 0),
-      images_(images_shape(source, size, batch), images_type(source), pinned),
-      texts_({batch, text_shape(source).length, text_shape(source).channels}, at::kFloat, pinned),
-      pooled_({batch, text_shape(source).pooled_channels}, at::kFloat, pinned) {}
+    : images_(images_shape(source, size, batch), images_type(source), pinned),
+      labels_({batch}, at::kLong, /*pinned=*/false),
+      sample_index_({batch}, at::kLong, /*pinned=*/false) {
+  if (source.latent_parts().std) {
+    latent_std_.emplace(images_shape(source, size, batch), images_type(source), pinned);
+  }
+  if (source.is_video() && size.frames > 1) {
+    fps_.emplace(std::vector<int64_t>{batch}, at::kFloat, /*pinned=*/false);
+  }
+  if (const std::optional<TextShape> text = source.text_shape()) {
+    text_.emplace(std::vector<int64_t>{batch, text->length, text->channels}, at::kFloat, pinned);
+    text_lengths_.emplace(std::vector<int64_t>{batch}, at::kLong, /*pinned=*/false);
+    if (text->pooled_channels > 0) {
+      pooled_.emplace(std::vector<int64_t>{batch, text->pooled_channels}, at::kFloat, pinned);
+    }
+  }
+}
 
 Batch BatchBuffers::take() {
-  const auto integers = at::TensorOptions().dtype(at::kLong);
-  Batch batch{.images = images_.take(),
-              .labels = at::empty({batch_}, integers),
-              .sample_index = at::empty({batch_}, integers)};
-  if (has_fps_) {
-    batch.fps = at::empty({batch_}, at::TensorOptions().dtype(at::kFloat));
+  const auto taken = [](std::optional<BufferPool>& pool) {
+    return pool ? pool->take() : at::Tensor();
+  };
+  return {.images = images_.take(),
+          .latent_std = taken(latent_std_),
+          .labels = labels_.take(),
+          .sample_index = sample_index_.take(),
+          .fps = taken(fps_),
+          .text = taken(text_),
+          .text_lengths = taken(text_lengths_),
+          .pooled = taken(pooled_)};
+}
+
+int64_t BatchBuffers::num_allocated() const {
+  int64_t sum = images_.num_allocated() + labels_.num_allocated() + sample_index_.num_allocated();
+  for (const auto* pool : {&latent_std_, &fps_, &text_, &text_lengths_, &pooled_}) {
+    sum += *pool ? (*pool)->num_allocated() : 0;
   }
-  if (has_text_) {
-    batch.text = texts_.take();
-    batch.text_lengths = at::empty({batch_}, integers);
-  }
-  if (has_pooled_) {
-    batch.pooled = pooled_.take();
-  }
-  return batch;
+  return sum;
 }
 
 }  // namespace kinora::data

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include <ATen/core/Tensor.h>
 
@@ -15,6 +16,9 @@ struct Batch {
   /// float32 [B, C, h, w] or [B, C, T, h, w]; to_float makes of each what a model takes. Pinned
   /// where a GPU is used.
   at::Tensor images = {};
+  /// Of latents that are drawn anew each time, of which `images` are the mean: their standard
+  /// deviation, as `images`.
+  at::Tensor latent_std = {};
   at::Tensor labels = {};  ///< int64 [B]
   at::Tensor sample_index =
       {};                ///< int64 [B]: position in the data stream, the RNG's sample number
@@ -27,15 +31,22 @@ struct Batch {
 /// The first `count` samples of `batch`, as views.
 [[nodiscard]] Batch first_samples(const Batch& batch, int64_t count);
 
+/// Copies of the samples `rows`, int64.
+[[nodiscard]] Batch selected_samples(const Batch& batch, const at::Tensor& rows);
+
 /// What a batch holds of an image or clip; latents keep their own size.
 struct SampleSize {
   int64_t height = 0;
   int64_t width = 0;
-  int64_t frames = 1;        ///< T; 1 makes images, also of clips
-  int64_t frame_stride = 1;  ///< takes every so many frames
+  int64_t frames = 1;          ///< T; 1 makes images, also of clips
+  int64_t frame_stride = 1;    ///< takes every so many frames
+  double max_fps = 0.0;        ///< see FrameChoice
+  bool scaled_decode = false;  ///< see io::CropHint::may_scale
 
-  /// Frames of a clip from the first to the last that is taken.
-  [[nodiscard]] int64_t span() const { return (frames - 1) * frame_stride + 1; }
+  /// `start` as there.
+  [[nodiscard]] FrameChoice choice(float start) const {
+    return {.count = frames, .min_stride = frame_stride, .max_fps = max_fps, .start = start};
+  }
 };
 
 /// Empty batches for samples of one source; their memory is used again.
@@ -48,17 +59,18 @@ class BatchBuffers {
   /// Values are unspecified.
   [[nodiscard]] Batch take();
 
-  /// Buffers for images or latents made so far (pinned ones: taken so far).
-  [[nodiscard]] int64_t num_allocated() const { return images_.num_allocated(); }
+  /// Buffers made so far, one for each tensor of a batch; see BufferPool on pinned ones.
+  [[nodiscard]] int64_t num_allocated() const;
 
  private:
-  int64_t batch_;
-  bool has_fps_;
-  bool has_text_;
-  bool has_pooled_;
   BufferPool images_;
-  BufferPool texts_;
-  BufferPool pooled_;
+  BufferPool labels_;
+  BufferPool sample_index_;
+  std::optional<BufferPool> latent_std_;
+  std::optional<BufferPool> fps_;
+  std::optional<BufferPool> text_;
+  std::optional<BufferPool> text_lengths_;
+  std::optional<BufferPool> pooled_;
 };
 
 }  // namespace kinora::data

@@ -20,11 +20,10 @@ BufferPool::BufferPool(std::vector<int64_t> shape, at::ScalarType type, bool pin
 
 at::Tensor BufferPool::take() {
   const auto options = at::TensorOptions().dtype(type_);
-  const std::lock_guard<std::mutex> lock(state_->mutex);
   if (pinned_) {
-    ++state_->num_allocated;
     return at::empty(shape_, options.pinned_memory(true));
   }
+  const std::lock_guard<std::mutex> lock(state_->mutex);
   at::Tensor memory;
   if (state_->free.empty()) {
     memory = at::empty(shape_, options);

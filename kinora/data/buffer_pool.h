@@ -20,7 +20,7 @@ class BufferPool {
   /// Of the shape and type, values unspecified.
   [[nodiscard]] at::Tensor take();
 
-  /// Buffers made so far (pinned ones: taken so far).
+  /// Buffers made so far; pinned ones are not counted here, but in libtorch's own statistics.
   [[nodiscard]] int64_t num_allocated() const;
 
  private:

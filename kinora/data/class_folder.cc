@@ -9,6 +9,8 @@
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
 #include "kinora/data/class_names.h"
+#include "kinora/data/file_stamp.h"
+#include "kinora/data/video_clip.h"
 #include "kinora/io/file.h"
 
 namespace kinora::data {
@@ -48,13 +50,15 @@ Listing list(const fs::path& folder) {
 
 }  // namespace
 
-ClassFolder::ClassFolder(std::filesystem::path root) : root_(std::move(root)) {
+ClassFolder::ClassFolder(std::filesystem::path root, WantedFiles wanted)
+    : root_(std::move(root)), wanted_(wanted) {
   const Listing listing = list(root_);
-  KINORA_CHECK(
-      !listing.folders.empty(), kConfig, "[data] a set must hold one folder for each class, got ",
-      root_.string(), " with ", listing.files.size(), " files",
-      listing.files.empty() ? std::string() : " (first: " + listing.files.front() + ")",
-      " and no folder. Hint: for a set without classes put all images into one folder inside it.");
+  KINORA_CHECK(!listing.folders.empty(), kConfig,
+               "[data] a set must hold one folder for each class, got ", root_.string(), " with ",
+               listing.files.size(), " files",
+               listing.files.empty() ? std::string() : " (first: " + listing.files.front() + ")",
+               " and no folder. Hint: for a set without classes put all ", wanted_.plural(),
+               " into one folder inside it.");
   names_ = listing.folders;
   for (const std::string& name : names_) {
     list_class(name);
@@ -68,24 +72,29 @@ void ClassFolder::list_class(const std::string& name) {
   const size_t num_before = files_.size();
   const int64_t label = find_class(names_, name);
   for (std::string& file : listing.files) {
-    if (is_image_name(file)) {
+    if (wanted_.match(file)) {
       files_.push_back({label, std::move(file)});
+    } else {
+      passed_over_.push_back({(folder / file).string(), wanted_.others()});
     }
   }
+  for (const std::string& inner : listing.folders) {
+    passed_over_.push_back({(folder / inner).string(), "a folder inside a class folder"});
+  }
   const bool found = files_.size() > num_before;
-  std::string hint = "put images into it, or remove it.";
+  std::string hint = std::string("put ") + wanted_.plural() + " into it, or remove it.";
   if (!listing.folders.empty()) {
     hint = "it holds folders (first: " + listing.folders.front() +
            "); if they are the classes, set data.path to " + folder.string() + ".";
   }
-  KINORA_CHECK(found, kConfig, "[data] every class folder must hold images (", image_suffixes(),
-               "), got ", folder.string(), " with ", listing.files.size(), " other files",
+  KINORA_CHECK(found, kConfig, "[data] every class folder must hold ", wanted_.plural(), " (",
+               wanted_.suffixes(), "), got ", folder.string(), " with ", listing.files.size(),
+               " other files",
                listing.files.empty() ? std::string() : " (first: " + listing.files.front() + ")",
                ". Hint: ", hint);
   if (!listing.folders.empty()) {
     log_warn("[data] ", folder.string(),
-             " holds folders, which are not searched for images (first: ", listing.folders.front(),
-             ")");
+             " holds folders, which are not searched (first: ", listing.folders.front(), ")");
   }
 }
 
@@ -96,9 +105,37 @@ std::string ClassFolder::sample_name(int64_t index) const {
 
 void ClassFolder::read(int64_t index, Sample& out) const {
   const std::string path = sample_name(index);
-  const std::vector<std::byte> bytes = io::read_file(path, kMaxFileBytes);
-  io::decode_image_into(bytes, path, out.image);
   out.label = files_[static_cast<size_t>(index)].label;
+  if (wanted_.videos) {
+    io::VideoFile file = io::VideoFile::open(std::filesystem::path(path));
+    read_clip(file, path, wanted_.default_fps, out);
+    return;
+  }
+  const std::vector<std::byte> bytes = io::read_file(path, kMaxFileBytes);
+  io::decode_image_into(bytes, path, out.image, out.crop);
+}
+
+SampleFacts ClassFolder::facts(int64_t index) const {
+  const std::string path = sample_name(index);
+  if (wanted_.videos) {
+    return clip_facts(io::VideoFile::open(std::filesystem::path(path)), wanted_.default_fps);
+  }
+  const io::MappedFile file(path);  // of a large file only the header is read
+  const io::ImageSize size = io::image_size(file.bytes(), path);
+  return {.height = size.height, .width = size.width};
+}
+
+SampleFacts ClassFolder::check(int64_t index, Sample& scratch) const {
+  if (!wanted_.videos) {
+    return Source::check(index, scratch);
+  }
+  scratch.label = files_[static_cast<size_t>(index)].label;
+  io::VideoFile file = io::VideoFile::open(std::filesystem::path(sample_name(index)));
+  return check_clip(file, wanted_.default_fps);
+}
+
+uint64_t ClassFolder::stamp(int64_t index) const {
+  return file_stamp(sample_name(index));
 }
 
 }  // namespace kinora::data

@@ -6,8 +6,13 @@
 #include "kinora/core/error.h"
 #include "kinora/data/class_folder.h"
 #include "kinora/data/class_tar.h"
+#include "kinora/data/latent_cache.h"
 #include "kinora/data/latent_files.h"
+#include "kinora/data/media_set.h"
+#include "kinora/data/media_source.h"
 #include "kinora/data/moving_shapes.h"
+#include "kinora/data/path_patterns.h"
+#include "kinora/data/screened.h"
 #include "kinora/data/shapes.h"
 #include "kinora/data/strips.h"
 #include "kinora/data/text_file.h"
@@ -16,29 +21,54 @@
 namespace kinora::data {
 namespace {
 
+bool has_picture_files(const DataConfig& c) {
+  return c.source != SourceKind::kShapes && c.source != SourceKind::kMovingShapes &&
+         c.source != SourceKind::kLatents;
+}
+
 // Of latents their files say it.
 bool may_be_video(const DataConfig& c) {
   return c.source == SourceKind::kMovingShapes || c.source == SourceKind::kLatents ||
-         c.frame_layout == FrameLayout::kStrip;
+         c.frame_layout != FrameLayout::kImage;
+}
+
+bool has_right_paths(const DataConfig& c) {
+  switch (c.source) {
+    case SourceKind::kShapes:
+    case SourceKind::kMovingShapes:
+      return c.path.empty();
+    case SourceKind::kFolder:
+    case SourceKind::kCaptions:
+    case SourceKind::kImageFolder:
+      return c.path.size() == 1;
+    case SourceKind::kTar:
+    case SourceKind::kManifest:
+    case SourceKind::kWebDataset:
+    case SourceKind::kLatents:
+      return !c.path.empty();
+  }
+  return false;
 }
 
 void describe_clips(Fields& fields, DataConfig& c) {
   fields
       .add("frame_layout", c.frame_layout,
-           {{"image", FrameLayout::kImage}, {"strip", FrameLayout::kStrip}},
-           "What an image of a folder or archive holds: image, or strip (a clip: square frames "
-           "side by side, the first at the left).")
-      .check("be image unless data.source is folder or tar", [&c] {
-        return c.frame_layout == FrameLayout::kImage || c.source == SourceKind::kFolder ||
-               c.source == SourceKind::kTar;
-      });
+           {{"image", FrameLayout::kImage},
+            {"strip", FrameLayout::kStrip},
+            {"video", FrameLayout::kVideo}},
+           "What a file holds: image, strip (a clip: an image of square frames side by side, the "
+           "first at the left), or video (a clip: MP4, MOV, MKV, WebM, AVI or GIF; wants FFmpeg).")
+      .check("be image for generated sets and latents",
+             [&c] { return c.frame_layout == FrameLayout::kImage || has_picture_files(c); });
   fields
       .add("frames", c.frames,
            "Frames of a clip (of latents: as they are stored) that the model sees, drawn at a "
            "random place of the clip; 1 makes images, also of clips.",
            between(1, 4096))
-      .check("be 1 unless data.source is moving_shapes or latents or data.frame_layout is strip",
-             [&c] { return c.frames == 1 || may_be_video(c); })
+      .check(
+          "be 1 unless data.source is moving_shapes or latents or data.frame_layout is strip or "
+          "video",
+          [&c] { return c.frames == 1 || may_be_video(c); })
       .check("be at least 2 for data.source moving_shapes",
              [&c] { return c.frames >= 2 || c.source != SourceKind::kMovingShapes; });
   fields
@@ -46,9 +76,19 @@ void describe_clips(Fields& fields, DataConfig& c) {
            between(1, 4096))
       .check("be 1 for data.source moving_shapes, whose clips have just data.frames frames",
              [&c] { return c.frame_stride == 1 || c.source != SourceKind::kMovingShapes; });
+  fields
+      .add("max_fps", c.max_fps,
+           "Of clips with more frames a second every second one is taken, or every third, and so "
+           "on, as needed to come down to this (data.frame_stride is the least stride); 0: no "
+           "limit.",
+           {.min = 0.0, .max = 1000.0})
+      .check("be 0 for data.source latents, whose frames are not those that were encoded",
+             [&c] { return c.max_fps == 0.0 || c.source != SourceKind::kLatents; })
+      .check("be 0 for data.source moving_shapes, whose clips have just data.frames frames",
+             [&c] { return c.max_fps == 0.0 || c.source != SourceKind::kMovingShapes; });
   fields.add("fps", c.fps,
              "Frames a second of the clips as they are stored (of latents: before they were "
-             "encoded, in files that do not say it); with data.frame_stride the model is told "
+             "encoded), in files that do not say it; with data.frame_stride the model is told "
              "that many times fewer.",
              {.min = 0.0, .max = 1000.0, .min_open = true});
 }
@@ -75,6 +115,31 @@ void describe_texts(Fields& fields, DataConfig& c) {
              between(1, 65536));
 }
 
+void describe_buckets(Fields& fields, DataConfig& c) {
+  fields
+      .add("buckets", c.buckets,
+           "Sizes of the batches: {resolution: {frames: [keep probability, batch size]}} or "
+           "[[keep, keep frames], batch size], where a resolution is 256px (a square) or 480p "
+           "(16:9). A sample goes to the largest and longest that it fills and that keeps it. "
+           "{} = all samples have data.height, data.width and data.frames.")
+      .check("be {} for data.source latents, which cannot be cropped",
+             [&c] { return c.buckets.empty() || c.source != SourceKind::kLatents; });
+  fields.add("bucket_ratios", c.bucket_ratios,
+             {{"opensora2", AspectRatios::kOpenSora2},
+              {"opensora1", AspectRatios::kOpenSora1},
+              {"square", AspectRatios::kSquare}},
+             "Aspect ratios of each row of data.buckets: opensora2 (1:1, 4:3, 3:2, 8:5, 16:9, "
+             "1.85:1, 2:1, 2.39:1, both ways), opensora1 (15 from 0.39 to 2.10), square.");
+  fields.add("bucket_multiple", c.bucket_multiple,
+             "Heights and widths of buckets are multiples of it: pixels of an autoencoder's cell "
+             "times the model's patch.",
+             between(1, 1024));
+  fields.add("bucket_batches", c.bucket_batches,
+             "Batches of one bucket in an optimizer step, over all ranks: a multiple of them. With "
+             "the same number the order is the same on any number of ranks. 0 = one for each.",
+             between(0, 65536));
+}
+
 // Makes the fields from `first` on, described as those of "data", speak of `section`.
 void rename(Fields& fields, size_t first, std::string_view section) {
   constexpr std::string_view kData = "data.";
@@ -93,11 +158,44 @@ void rename(Fields& fields, size_t first, std::string_view section) {
 }
 
 std::vector<std::filesystem::path> paths_of(const DataConfig& config) {
-  return {config.path.begin(), config.path.end()};
+  std::vector<std::filesystem::path> paths;
+  for (const std::string& pattern : config.path) {
+    const std::vector<std::string> expanded = expand_braces(pattern);
+    paths.insert(paths.end(), expanded.begin(), expanded.end());
+  }
+  return paths;
+}
+
+// For kinds of sets that are one folder.
+const std::string& folder_of(const DataConfig& config) {
+  KINORA_CHECK(config.path.size() == 1, kConfig, "[data] data.path must name one folder, got ",
+               config.path.size());
+  return config.path.front();
+}
+
+std::unique_ptr<Source> open_cache(const DataConfig& config) {
+  auto cache = std::make_unique<LatentCache>(config.path.front());
+  const LatentLayout& layout = cache->manifest().layout;
+  const int64_t stored = cache->is_video() ? layout.shape[1] : 1;
+  const int64_t span = sample_size(config).choice(0.0F).span(0.0);
+  KINORA_CHECK(layout.frame_compression == 1 || (config.frames == stored && span == stored),
+               kConfig, "[data] ", config.path.front(), " holds clips of ", stored,
+               " frames, of which the first differs from the others: data.frames must be ", stored,
+               " and data.frame_stride 1, got ", config.frames, " and ", config.frame_stride);
+  KINORA_CHECK(span <= stored, kConfig, "[data] ", config.path.front(),
+               " must hold clips of at least ", span,
+               " frames for data.frames and data.frame_stride, got ", stored);
+  return cache;
+}
+
+WantedFiles wanted_files(const DataConfig& config) {
+  return {.videos = config.frame_layout == FrameLayout::kVideo, .default_fps = config.fps};
 }
 
 // Images, clips or latents without texts.
 std::unique_ptr<Source> open_pictures(const DataConfig& config) {
+  const MediaOptions media{.is_video = config.frame_layout == FrameLayout::kVideo,
+                           .default_fps = config.fps};
   switch (config.source) {
     case SourceKind::kShapes:
       return std::make_unique<ShapeSource>(static_cast<uint64_t>(config.seed), config.count,
@@ -107,16 +205,27 @@ std::unique_ptr<Source> open_pictures(const DataConfig& config) {
                                                  config.frames, static_cast<float>(config.fps),
                                                  config.height, config.width);
     case SourceKind::kFolder:
-      KINORA_CHECK(config.path.size() == 1, kConfig, "[data] data.path must name one folder, got ",
-                   config.path.size());
-      return std::make_unique<ClassFolder>(config.path.front());
+      return std::make_unique<ClassFolder>(folder_of(config), wanted_files(config));
     case SourceKind::kTar:
-      return std::make_unique<ClassTar>(paths_of(config));
+      return std::make_unique<ClassTar>(paths_of(config), wanted_files(config));
+    case SourceKind::kCaptions:
+      return std::make_unique<MediaSource>(list_captioned_folder(folder_of(config)), media);
+    case SourceKind::kManifest:
+      return std::make_unique<MediaSource>(
+          list_manifests(paths_of(config), {.allow_outside = config.allow_outside}), media);
+    case SourceKind::kWebDataset:
+      return std::make_unique<MediaSource>(list_webdataset(paths_of(config)), media);
+    case SourceKind::kImageFolder:
+      return std::make_unique<MediaSource>(list_image_folder(folder_of(config)), media);
     case SourceKind::kLatents:
+      if (config.path.size() == 1 && std::filesystem::is_directory(config.path.front())) {
+        return open_cache(config);
+      }
       return std::make_unique<LatentFiles>(
-          paths_of(config), LatentFilesOptions{.min_frames = sample_size(config).span(),
-                                               .fps = static_cast<float>(config.fps),
-                                               .needs_labels = config.text != TextKind::kFile});
+          paths_of(config),
+          LatentFilesOptions{.min_frames = sample_size(config).choice(0.0F).span(0.0),
+                             .fps = static_cast<float>(config.fps),
+                             .needs_labels = config.text != TextKind::kFile});
   }
   KINORA_UNREACHABLE("[data] unknown source kind");
 }
@@ -131,32 +240,31 @@ void describe(Fields& fields, DataConfig& c, std::string_view section) {
               {"moving_shapes", SourceKind::kMovingShapes},
               {"folder", SourceKind::kFolder},
               {"tar", SourceKind::kTar},
+              {"captions", SourceKind::kCaptions},
+              {"manifest", SourceKind::kManifest},
+              {"webdataset", SourceKind::kWebDataset},
+              {"imagefolder", SourceKind::kImageFolder},
               {"latents", SourceKind::kLatents}},
              "Where samples come from: shapes (generated images, need no files), "
              "moving_shapes (generated clips of 4 shapes that move in 4 directions), folder "
-             "(PATH/CLASS/IMAGE), tar (the same inside archives, which are not unpacked), latents "
-             "(safetensors files with latents [n, C, h, w], of clips [n, C, T, h, w], already "
-             "scaled, and labels [n]).");
+             "(PATH/CLASS/IMAGE), tar (the same inside archives, which are not unpacked), captions "
+             "(a folder of pictures with captions in .txt or .json files beside them), manifest "
+             "(a table of paths and captions: CSV, JSON Lines, Parquet), webdataset (archives of "
+             "KEY.jpg, KEY.txt, KEY.json, KEY.cls), imagefolder (as Hugging Face has it), latents "
+             "(a folder that kinora data encode made, or safetensors files with latents "
+             "[n, C, h, w], of clips [n, C, T, h, w], already scaled, and labels [n]).");
   fields
       .add("path", c.path,
-           "The folder of class folders, or one or several .tar archives or .safetensors files of "
-           "latents; relative to the working folder.")
+           "The folder, or one or several archives, manifests or .safetensors files of latents; "
+           "relative to the working folder. {000..009} in a name stands for the numbers, {a,b} for "
+           "a and b.")
       .check(
-          "name one folder for data.source folder, at least one file for tar and latents, and be "
-          "left out for generated sets",
-          [&c] {
-            switch (c.source) {
-              case SourceKind::kShapes:
-              case SourceKind::kMovingShapes:
-                return c.path.empty();
-              case SourceKind::kFolder:
-                return c.path.size() == 1;
-              case SourceKind::kTar:
-              case SourceKind::kLatents:
-                return !c.path.empty();
-            }
-            return false;
-          });
+          "name one folder for data.source folder, captions and imagefolder, at least one file for "
+          "tar, webdataset, manifest and latents, and be left out for generated sets",
+          [&c] { return has_right_paths(c); });
+  fields.add("allow_outside", c.allow_outside,
+             "Manifests may name files outside of their own folder: by absolute paths, by \"..\" "
+             "or through links.");
   constexpr double kMaxSide = 16384;
   fields.add("height", c.height,
              "Height of the images in pixels; others are cropped from the centre as ADM does. "
@@ -175,11 +283,11 @@ void describe(Fields& fields, DataConfig& c, std::string_view section) {
   fields.add("validation", c.validation,
              "Number of samples held out of training for validation, drawn at random.",
              at_least(0));
-  fields.add("flip", c.flip, "Mirror every image or clip with probability 1/2.")
-      .check(
-          "be false for data.source latents (a mirrored latent is not the latent of the mirrored "
-          "image; compute latents of mirrored images instead)",
-          [&c] { return !c.flip || c.source != SourceKind::kLatents; })
+  fields
+      .add("flip", c.flip,
+           "Mirror every image or clip with probability 1/2; of latents, where they were computed "
+           "of "
+           "mirrored pictures too.")
       .check(
           "be false for data.source moving_shapes and for shapes with data.text (their classes or "
           "captions tell left from right)",
@@ -187,6 +295,11 @@ void describe(Fields& fields, DataConfig& c, std::string_view section) {
             return !c.flip || (c.source != SourceKind::kMovingShapes &&
                                (c.source != SourceKind::kShapes || c.text == TextKind::kNone));
           });
+  describe_buckets(fields, c);
+  fields.add("scaled_decode", c.scaled_decode,
+             "Decode large JPEGs at 1/2, 1/4 or 1/8 of their size, whatever still covers the crop, "
+             "instead of halving their pixels with a box filter: up to several times faster, but "
+             "not equal to it to the bit.");
   fields.add("threads", c.threads,
              "Threads that read and decode; 0 takes half the cores, from 1 to 16.",
              between(0, 1024));
@@ -194,14 +307,37 @@ void describe(Fields& fields, DataConfig& c, std::string_view section) {
   fields.add(
       "max_bad", c.max_bad,
       "Unreadable samples that are named and replaced before the run stops; -1 allows 1 % of "
-      "the set, but at least 10.",
+      "the set, but at least 10. Those that data.index or a manifest rejects are counted before "
+      "the run starts.",
       at_least(-1));
+  fields.add("index", c.index,
+             "The index of the set, which kinora data check makes: what it found unusable is left "
+             "out.");
+  fields.add("quarantine", c.quarantine,
+             "A text file with names of samples that are left out, one a line; kinora data check "
+             "--quarantine makes one.");
   if (section != "data") {
     rename(fields, first, section);
   }
 }
 
 std::unique_ptr<Source> open_source(const DataConfig& config) {
+  return screen(
+      open_whole_source(config),
+      {.quarantine = config.quarantine, .index = config.index, .max_bad = config.max_bad});
+}
+
+std::string set_identity(const DataConfig& config) {
+  std::string text = std::to_string(static_cast<int>(config.source)) + " " +
+                     std::to_string(static_cast<int>(config.frame_layout)) + " " +
+                     std::to_string(static_cast<int>(config.text));
+  for (const std::string& path : config.path) {
+    text += "\n" + std::filesystem::absolute(path).lexically_normal().string();
+  }
+  return text;
+}
+
+std::unique_ptr<Source> open_whole_source(const DataConfig& config) {
   std::unique_ptr<Source> source = open_pictures(config);
   if (config.frame_layout == FrameLayout::kStrip) {
     source = std::make_unique<StripSource>(std::move(source), static_cast<float>(config.fps));
@@ -222,7 +358,9 @@ SampleSize sample_size(const DataConfig& config) {
   return {.height = config.height,
           .width = config.width,
           .frames = config.frames,
-          .frame_stride = config.frame_stride};
+          .frame_stride = config.frame_stride,
+          .max_fps = config.max_fps,
+          .scaled_decode = config.scaled_decode};
 }
 
 LoaderOptions loader_options(const DataConfig& config) {
@@ -231,7 +369,15 @@ LoaderOptions loader_options(const DataConfig& config) {
   options.width = config.width;
   options.frames = config.frames;
   options.frame_stride = config.frame_stride;
+  options.max_fps = config.max_fps;
+  options.scaled_decode = config.scaled_decode;
   options.random_flip = config.flip;
+  options.buckets = {.rows = config.buckets,
+                     .ratios = config.bucket_ratios,
+                     .multiple = config.bucket_multiple,
+                     .frame_stride = config.frame_stride,
+                     .max_fps = config.max_fps};
+  options.bucket_batches = config.bucket_batches;
   options.num_threads = config.threads;
   options.queue_depth = config.queue;
   options.max_bad = config.max_bad;

@@ -12,12 +12,23 @@
 
 namespace kinora::data {
 
-enum class SourceKind : uint8_t { kShapes, kMovingShapes, kFolder, kTar, kLatents };
+enum class SourceKind : uint8_t {
+  kShapes,
+  kMovingShapes,
+  kFolder,
+  kTar,
+  kCaptions,
+  kManifest,
+  kWebDataset,
+  kImageFolder,
+  kLatents,
+};
 
 /// What an image file holds.
 enum class FrameLayout : uint8_t {
   kImage,  ///< one image
   kStrip,  ///< a clip: square frames side by side
+  kVideo,  ///< a clip: the file is a video
 };
 
 /// Where the texts of samples come from.
@@ -26,12 +37,14 @@ enum class TextKind : uint8_t { kNone, kBuiltin, kFile };
 /// Which images, clips or latents to train on, and how to load them.
 struct DataConfig {
   SourceKind source = SourceKind::kShapes;
-  std::vector<std::string> path;  ///< of the folder, or of one or several archives or latents
+  std::vector<std::string> path;  ///< of the folder, or of one or several files
+  bool allow_outside = false;     ///< manifests may name files outside of their folder
   int64_t height = 32;            ///< pixels that the model sees; of images only
   int64_t width = 32;
   FrameLayout frame_layout = FrameLayout::kImage;
   int64_t frames = 1;  ///< of a clip that the model sees
   int64_t frame_stride = 1;
+  double max_fps = 0.0;  ///< 0: no limit
   double fps = 8.0;  ///< of clips as they are stored; of latents: where their files do not say it
   TextKind text = TextKind::kNone;
   std::string text_embeddings;
@@ -41,16 +54,30 @@ struct DataConfig {
   int64_t seed = 0;            ///< of generated images and of what is held out
   int64_t validation = 0;
   bool flip = false;
+  ConfigTable buckets;  ///< none: all samples have height, width and frames
+  AspectRatios bucket_ratios = AspectRatios::kOpenSora2;
+  int64_t bucket_multiple = 16;
+  int64_t bucket_batches = 0;  ///< in a step, over all ranks; 0: one for each rank
+  bool scaled_decode = false;
   int64_t threads = 0;
   int64_t queue = 4;
   int64_t max_bad = -1;
+  std::string index;       ///< empty: there is none
+  std::string quarantine;  ///< empty: there is none
 };
 
 /// Names the keys, all in `section`; what they mean stands with those of "data" alone.
 void describe(Fields& fields, DataConfig& config, std::string_view section = "data");
 
-/// The whole set. Throws Error as the sources do.
+/// The set without the samples that data.index and data.quarantine reject. Throws Error as the
+/// sources and as screen() do.
 [[nodiscard]] std::unique_ptr<Source> open_source(const DataConfig& config);
+
+/// The whole set.
+[[nodiscard]] std::unique_ptr<Source> open_whole_source(const DataConfig& config);
+
+/// What tells this set, as files show it, from others: its kind and its full paths.
+[[nodiscard]] std::string set_identity(const DataConfig& config);
 
 /// What a batch holds of a sample.
 [[nodiscard]] SampleSize sample_size(const DataConfig& config);

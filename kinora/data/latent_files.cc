@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -210,12 +209,8 @@ void LatentFiles::read(int64_t index, Sample& out) const {
   out.label = file.labels.empty() ? 0 : value_at<int64_t>(file.labels.data(), local);
   out.num_frames = file.num_frames;
   out.fps = file.fps;
-  out.latent.resize(static_cast<size_t>(count));
-  read_floats(file.latents.data(), file.dtype, local * count, out.latent);
-  for (const float value : out.latent) {
-    KINORA_CHECK(std::isfinite(value), kIo, "[latents] ", sample_name(index),
-                 " must be finite, got ", value);
-  }
+  const size_t bytes = static_cast<size_t>(count) * size_of(file.dtype);
+  out.latent.mean = {file.dtype, file.latents.subspan(static_cast<size_t>(local) * bytes, bytes)};
 }
 
 }  // namespace kinora::data

@@ -35,8 +35,7 @@ struct LatentFilesOptions {
 /// "fps", frames a second of its clips before they were encoded; "height" and "width" of the
 /// pictures in pixels, which all files say or none.
 ///
-/// The files stay mapped and are read sample by sample, never as a whole. A sample with a value
-/// that is NaN or infinite counts as unreadable.
+/// The files stay mapped; read() shows where a sample lies.
 class LatentFiles : public Source {
  public:
   /// A label from here on is taken for a mistake, not for a class.

@@ -6,12 +6,17 @@
 #include <condition_variable>
 #include <deque>
 #include <exception>
+#include <map>
 #include <mutex>
+#include <numeric>
+#include <optional>
 #include <thread>
 #include <utility>
 
 #include "kinora/core/error.h"
+#include "kinora/core/log.h"
 #include "kinora/core/philox.h"
+#include "kinora/data/bucket_order.h"
 #include "kinora/data/epoch_order.h"
 #include "kinora/data/sample_reader.h"
 
@@ -25,21 +30,33 @@ double seconds_since(Clock::time_point start) {
 }
 
 SampleSize sample_size(const LoaderOptions& options) {
-  return {options.height, options.width, options.frames, options.frame_stride};
+  return {.height = options.height,
+          .width = options.width,
+          .frames = options.frames,
+          .frame_stride = options.frame_stride,
+          .max_fps = options.max_fps,
+          .scaled_decode = options.scaled_decode};
 }
 
 void check(const Source& source, const LoaderOptions& options) {
-  KINORA_CHECK(!options.random_flip || !source.latent_shape(), kConfig,
+  KINORA_CHECK(!options.random_flip || !source.latent_shape() || source.latent_parts().mirrored,
+               kConfig,
                "[loader] latents cannot be flipped: a mirrored latent is not the latent of the "
-               "mirrored image. Hint: compute latents of mirrored images too");
+               "mirrored image. Hint: kinora data encode --mirrored stores both");
   KINORA_CHECK(options.num_ranks > 0 && options.rank >= 0 && options.rank < options.num_ranks,
                kConfig, "[loader] the rank must be in [0, ", options.num_ranks, "), got ",
                options.rank);
-  KINORA_CHECK(options.micro_batch > 0 && options.global_batch > 0 &&
-                   options.global_batch % (options.micro_batch * options.num_ranks) == 0,
-               kConfig, "[loader] the global batch must be a multiple of micro batch (",
-               options.micro_batch, ") x ranks (", options.num_ranks, "), got ",
-               options.global_batch);
+  if (options.buckets.rows.empty()) {
+    KINORA_CHECK(options.micro_batch > 0 && options.global_batch > 0 &&
+                     options.global_batch % (options.micro_batch * options.num_ranks) == 0,
+                 kConfig, "[loader] the global batch must be a multiple of micro batch (",
+                 options.micro_batch, ") x ranks (", options.num_ranks, "), got ",
+                 options.global_batch);
+  } else {
+    KINORA_CHECK(options.bucket_batches >= 0 && options.bucket_batches % options.num_ranks == 0,
+                 kConfig, "[loader] data.bucket_batches must be a multiple of the ",
+                 options.num_ranks, " ranks, got ", options.bucket_batches);
+  }
   KINORA_CHECK(options.first_position >= 0, kConfig,
                "[loader] the first position must not be negative, got ", options.first_position);
   KINORA_CHECK(options.queue_depth > 0, kConfig,
@@ -48,19 +65,14 @@ void check(const Source& source, const LoaderOptions& options) {
                "[loader] the number of threads must not be negative, got ", options.num_threads);
 }
 
+}  // namespace
+
 int64_t thread_count(int64_t asked) {
   if (asked > 0) {
     return asked;
   }
   return std::clamp<int64_t>(std::thread::hardware_concurrency() / 2, 1, 16);
 }
-
-// Whether an error means that a sample is bad, rather than the program or its settings.
-bool is_bad_sample(const Error& error) {
-  return error.kind() == ErrorKind::kIo || error.kind() == ErrorKind::kShape;
-}
-
-}  // namespace
 
 // Batches are made in a ring of slots. Threads claim chunks of the newest slot's samples and open
 // the next slot when all are claimed, at most queue_depth ahead of what next() has handed out.
@@ -70,13 +82,14 @@ class Loader::Impl {
       : source_(source),
         options_(options),
         order_(source.size(), options.seed),
-        buffers_(source, sample_size(options), options.micro_batch, options.pinned),
         bad_(source, options.max_bad),
         slots_(static_cast<size_t>(options.queue_depth)) {
     const int64_t num_threads = thread_count(options.num_threads);
-    chunk_ = std::max<int64_t>(1, options.micro_batch / (4 * num_threads));
-    for (Slot& slot : slots_) {
-      slot.indices.resize(static_cast<size_t>(options.micro_batch));
+    chunks_ = 4 * num_threads;
+    if (options.buckets.rows.empty()) {
+      (void)buffers(0, sample_size(options), options.micro_batch);
+    } else {
+      start_buckets(num_threads);
     }
     try {
       for (int64_t i = 0; i < num_threads; ++i) {
@@ -106,6 +119,7 @@ class Loader::Impl {
       std::rethrow_exception(error_);
     }
     Batch batch = std::exchange(slot(taken_).batch, Batch{});
+    slowest_ = slot(taken_).slowest;
     ++taken_;
     ++stats_.num_batches;
     lock.unlock();
@@ -128,16 +142,26 @@ class Loader::Impl {
     const std::lock_guard<std::mutex> lock(mutex_);
     LoaderStats stats = stats_;
     stats.num_bad = bad_.count();
-    stats.num_buffers = buffers_.num_allocated();
-    if (slowest_index_ >= 0) {
-      stats.slowest_name = source_.sample_name(slowest_index_);
+    for (const auto& [bucket, buffers] : buffers_) {
+      stats.num_buffers += buffers.num_allocated();
+    }
+    if (slowest_.index >= 0) {
+      stats.slowest = {.seconds = slowest_.seconds, .name = source_.sample_name(slowest_.index)};
     }
     return stats;
   }
 
  private:
+  struct TimedSample {
+    double seconds = 0.0;
+    int64_t index = -1;
+  };
+
   struct Slot {
     Batch batch;
+    TimedSample slowest;
+    SampleSize size;
+    int64_t bucket = -1;
     std::vector<int64_t> indices;  // of the samples in the source
     int64_t first_position = 0;    // of the first sample in the stream
     int64_t num_unclaimed = 0;
@@ -157,6 +181,28 @@ class Loader::Impl {
     }
   }
 
+  [[nodiscard]] int64_t batches_per_step() const {
+    return options_.bucket_batches > 0 ? options_.bucket_batches : options_.num_ranks;
+  }
+
+  void start_buckets(int64_t num_threads) {
+    bucket_order_.emplace(source_, BucketOrderOptions{.table = options_.buckets,
+                                                      .batches_per_step = batches_per_step(),
+                                                      .seed = options_.seed,
+                                                      .num_threads = num_threads,
+                                                      .max_bad = options_.max_bad});
+    if (!bucket_order_->seek(options_.first_position)) {
+      log_warn("[loader] no step begins at sample ", options_.first_position,
+               " of the stream: the set or its buckets have changed. The order goes on from the "
+               "next one");
+    }
+  }
+
+  /// For batches of one size; made when the first is opened.
+  BatchBuffers& buffers(int64_t bucket, const SampleSize& size, int64_t batch) {
+    return buffers_.try_emplace(bucket, source_, size, batch, options_.pinned).first->second;
+  }
+
   // Where the stream position of this rank's batch `number` is.
   int64_t first_position(int64_t number) const {
     const int64_t rank_share = options_.global_batch / options_.num_ranks;
@@ -170,16 +216,48 @@ class Loader::Impl {
   // Under the lock.
   void open_slot() {
     Slot& slot = this->slot(opened_);
-    slot.batch = buffers_.take();
-    slot.first_position = first_position(opened_);
-    auto* positions = slot.batch.sample_index.mutable_data_ptr<int64_t>();
-    for (int64_t i = 0; i < options_.micro_batch; ++i) {
-      positions[i] = slot.first_position + i;
-      slot.indices[static_cast<size_t>(i)] = order_.at(positions[i]);
+    if (bucket_order_) {
+      plan_of_bucket(slot);
+    } else {
+      slot.size = sample_size(options_);
+      slot.first_position = first_position(opened_);
+      slot.indices.clear();
+      for (int64_t i = 0; i < options_.micro_batch; ++i) {
+        slot.indices.push_back(order_.at(slot.first_position + i));
+      }
     }
-    slot.num_unclaimed = options_.micro_batch;
-    slot.num_unfinished = options_.micro_batch;
+    slot.num_unclaimed = std::ssize(slot.indices);
+    slot.num_unfinished = slot.num_unclaimed;
+    slot.slowest = {};
+    slot.batch = buffers(std::max<int64_t>(slot.bucket, 0), slot.size, slot.num_unclaimed).take();
+    auto* positions = slot.batch.sample_index.mutable_data_ptr<int64_t>();
+    std::iota(positions, positions + slot.num_unclaimed, slot.first_position);
     ++opened_;
+  }
+
+  // This rank's next batch of the step, or the first of the next step.
+  void plan_of_bucket(Slot& slot) {
+    const int64_t own = batches_per_step() / options_.num_ranks;
+    if (opened_ % own == 0) {
+      step_ = bucket_order_->next();
+    }
+    const Bucket& bucket = bucket_order_->table().buckets()[static_cast<size_t>(step_.bucket)];
+    slot.bucket = step_.bucket;
+    slot.size = sample_size(options_);
+    slot.size.height = bucket.height;
+    slot.size.width = bucket.width;
+    slot.size.frames = bucket.frames;
+    const int64_t first = (options_.rank * own + opened_ % own) * bucket.batch;
+    slot.first_position = step_.first_position + first;
+    slot.indices.assign(step_.indices.begin() + first,
+                        step_.indices.begin() + first + bucket.batch);
+  }
+
+  // What stands in for the sample of the slot; -1: this attempt finds none. Under the lock.
+  int64_t replacement(const Slot& slot, int64_t i, int64_t attempt) {
+    return bucket_order_ ? bucket_order_->replacement(slot.bucket,
+                                                      slot.indices[static_cast<size_t>(i)], attempt)
+                         : order_.replacement(slot.first_position + i, attempt);
   }
 
   /// `reading` shows the index of the sample that this thread is at.
@@ -198,16 +276,21 @@ class Loader::Impl {
           open_slot();
         }
         Slot& slot = this->slot(opened_ - 1);
-        const int64_t first = options_.micro_batch - slot.num_unclaimed;
-        const int64_t count = std::min(chunk_, slot.num_unclaimed);
+        const int64_t batch = std::ssize(slot.indices);
+        const int64_t first = batch - slot.num_unclaimed;
+        const int64_t count = std::min(std::max<int64_t>(1, batch / chunks_), slot.num_unclaimed);
         slot.num_unclaimed -= count;
         lock.unlock();
+        reader.set_size(slot.size);
+        TimedSample slowest;
         for (int64_t i = first; i < first + count; ++i) {
           reading = slot.indices[static_cast<size_t>(i)];
-          fill(slot, i, reader);
+          const TimedSample sample = fill(slot, i, reader);
+          slowest = sample.seconds > slowest.seconds ? sample : slowest;
         }
         reading = -1;
         lock.lock();
+        slot.slowest = slowest.seconds > slot.slowest.seconds ? slowest : slot.slowest;
         slot.num_unfinished -= count;
         if (slot.num_unfinished == 0) {
           ready_.notify_one();
@@ -228,7 +311,7 @@ class Loader::Impl {
   }
 
   // Fills sample `i` of the slot; without the lock.
-  void fill(Slot& slot, int64_t i, SampleReader& reader) {
+  TimedSample fill(Slot& slot, int64_t i, SampleReader& reader) {
     const Clock::time_point start = Clock::now();
     const int64_t position = slot.first_position + i;
     const RandomStream stream{options_.seed, static_cast<uint64_t>(position), 0,
@@ -239,7 +322,7 @@ class Loader::Impl {
     int64_t index = slot.indices[static_cast<size_t>(i)];
     std::string reason;
     for (int64_t attempt = 1;; ++attempt) {
-      if (!bad_.contains(index)) {
+      if (index >= 0 && !bad_.contains(index)) {
         try {
           reader.read(index, augmentation, slot.batch, i);
           break;
@@ -258,34 +341,28 @@ class Loader::Impl {
       // Throwing, since a slot must not seem whole; next() reports the first error only.
       KINORA_CHECK(!stopping_ && attempt < source_.size(), kIo,
                    "[data] no readable sample is left to take the place of ",
-                   source_.sample_name(index), reason.empty() ? "" : "; the last: ", reason);
-      index = order_.replacement(position, attempt);
+                   source_.sample_name(slot.indices[static_cast<size_t>(i)]),
+                   reason.empty() ? "" : "; the last: ", reason);
+      index = replacement(slot, i, attempt);
     }
-    const double seconds = seconds_since(start);
-    if (seconds > slowest_seconds_.load(std::memory_order_relaxed)) {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      if (seconds > stats_.slowest_seconds) {
-        stats_.slowest_seconds = seconds;
-        slowest_seconds_.store(seconds, std::memory_order_relaxed);
-        slowest_index_ = index;
-      }
-    }
+    return {.seconds = seconds_since(start), .index = index};
   }
 
   const Source& source_;
   const LoaderOptions options_;
   EpochOrder order_;  // under the lock, like everything below but slots' samples
-  BatchBuffers buffers_;
+  std::optional<BucketOrder> bucket_order_;
+  BucketStep step_;                          // of bucket_order_, the last one opened
+  std::map<int64_t, BatchBuffers> buffers_;  // by bucket
   BadSamples bad_;
   std::vector<Slot> slots_;
-  int64_t chunk_ = 1;
+  int64_t chunks_ = 1;  // into which a batch is divided for the threads
   int64_t opened_ = 0;  // batches begun
   int64_t taken_ = 0;   // batches handed out
   bool stopping_ = false;
   std::exception_ptr error_;
   LoaderStats stats_;
-  std::atomic<double> slowest_seconds_{0.0};
-  int64_t slowest_index_ = -1;
+  TimedSample slowest_;  // of the batch handed out last
   mutable std::mutex mutex_;
   std::condition_variable work_;              // there may be something to claim, or to stop for
   std::condition_variable ready_;             // a batch is whole, or an error is there

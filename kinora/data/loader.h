@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kinora/data/batch.h"
+#include "kinora/data/bucket.h"
 #include "kinora/data/source.h"
 
 namespace kinora::data {
@@ -14,11 +15,13 @@ namespace kinora::data {
 struct LoaderOptions {
   int64_t height = 0;  ///< of the images of a batch; latents keep their own size
   int64_t width = 0;
-  int64_t frames = 1;        ///< of clips; 1 makes images, also of clips
-  int64_t frame_stride = 1;  ///< takes every so many frames of a clip
-  int64_t micro_batch = 1;   ///< samples in a Batch
-  int64_t global_batch = 1;  ///< samples of all ranks in a step; a multiple of both others
-  int64_t rank = 0;          ///< which of num_ranks equal parts of a global batch is ours
+  int64_t frames = 1;          ///< of clips; 1 makes images, also of clips
+  int64_t frame_stride = 1;    ///< takes every so many frames of a clip
+  double max_fps = 0.0;        ///< of clips, see FrameChoice
+  bool scaled_decode = false;  ///< see io::CropHint::may_scale
+  int64_t micro_batch = 1;     ///< samples in a Batch
+  int64_t global_batch = 1;    ///< samples of all ranks in a step; a multiple of both others
+  int64_t rank = 0;            ///< which of num_ranks equal parts of a global batch is ours
   int64_t num_ranks = 1;
   int64_t first_position = 0;  ///< where in the data stream the first global batch starts
   uint64_t seed = 0;           ///< keys order, flips and which frames of a clip are taken
@@ -26,16 +29,32 @@ struct LoaderOptions {
   int64_t num_threads = 0;     ///< decoding threads; 0: half the cores, from 1 to 16
   int64_t queue_depth = 4;     ///< batches decoded ahead
   bool pinned = false;         ///< batches in page-locked memory (needs a GPU)
+  BucketOptions buckets;       ///< with rows: batches of many sizes, see below
+  int64_t bucket_batches = 0;  ///< of a bucket in a step, over all ranks; 0: one for each rank
   int64_t max_bad = -1;        ///< unreadable samples allowed; -1: 1 % of the set, at least 10
 };
 
+/// Threads that read where `asked` are: as LoaderOptions::num_threads.
+[[nodiscard]] int64_t thread_count(int64_t asked);
+
+/// The sample of several that took longest to read, decode and crop.
+struct SlowestSample {
+  double seconds = 0.0;
+  std::string name;  ///< empty: none yet
+
+  void add(const SlowestSample& other) {
+    if (other.seconds > seconds) {
+      *this = other;
+    }
+  }
+};
+
 struct LoaderStats {
-  int64_t num_batches = 0;       ///< handed out
-  double wait_seconds = 0.0;     ///< spent waiting in next()
-  int64_t num_bad = 0;           ///< different unreadable samples met
-  int64_t num_buffers = 0;       ///< buffers for images or latents made
-  double slowest_seconds = 0.0;  ///< longest time for one sample (read, decode, crop) ...
-  std::string slowest_name;      ///< ... and which it was
+  int64_t num_batches = 0;    ///< handed out
+  double wait_seconds = 0.0;  ///< spent waiting in next()
+  int64_t num_bad = 0;        ///< different unreadable samples met
+  int64_t num_buffers = 0;    ///< buffers for tensors of batches made, see BatchBuffers
+  SlowestSample slowest;      ///< of the batch that was handed out last
 };
 
 /// Reads, decodes, crops and flips in threads of its own, and hands out batches in the order of
@@ -46,9 +65,14 @@ struct LoaderStats {
 /// Global batch g covers the positions first_position + g * global_batch and on; a rank takes a
 /// contiguous part of it, in order, as global_batch / (num_ranks * micro_batch) batches.
 ///
+/// With `buckets` height, width, frames and both batch sizes are those of a bucket, all batches of
+/// a step on all ranks are of the same one, and the order is that of BucketOrder, which depends on
+/// bucket_batches too; a rank takes a contiguous part of a step, in order, as bucket_batches /
+/// num_ranks batches. first_position must be where a step begins, as the sizes of steps add up.
+///
 /// A sample that cannot be read is named in the log once, and another takes its place (see
-/// EpochOrder::replacement). Above `max_bad` such samples next() throws Error (kIo) with the first
-/// names, and goes on throwing it.
+/// EpochOrder::replacement and BucketOrder::replacement). Above `max_bad` such samples next()
+/// throws Error (kIo) with the first names, and goes on throwing it.
 class Loader {
  public:
   /// `source` must outlive the loader. Throws Error (kConfig) for options that do not fit together.

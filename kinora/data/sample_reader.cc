@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cmath>
 #include <cstddef>
 
-#include "kinora/core/error.h"
 #include "kinora/core/log.h"
+#include "kinora/data/float_values.h"
+#include "kinora/data/planes.h"
 
 namespace kinora::data {
 namespace {
@@ -28,8 +30,12 @@ void cut(const io::Image& strip, int64_t left, int64_t width, io::Image& out) {
 
 }  // namespace
 
+bool is_bad_sample(const Error& error) {
+  return error.kind() == ErrorKind::kIo || error.kind() == ErrorKind::kShape;
+}
+
 BadSamples::BadSamples(const Source& source, int64_t limit)
-    : source_(source), limit_(limit >= 0 ? limit : std::max<int64_t>(10, source.size() / 100)) {}
+    : source_(source), limit_(allowed_bad(source.size(), limit)) {}
 
 bool BadSamples::contains(int64_t index) const {
   if (count() == 0) {  // the usual case, without the lock
@@ -73,16 +79,25 @@ void BadSamples::check_locked() const {
 
 void SampleReader::read(int64_t index, const Augmentation& augmentation, const Batch& batch,
                         int64_t i) {
+  sample_.choice = size_.choice(augmentation.start);
+  sample_.is_chosen = false;
+  sample_.crop = {size_.height, size_.width, size_.scaled_decode};
   source_.read(index, sample_);
+  choose_frames(index);
   const int64_t num_values = batch.images.numel() / batch.images.size(0);
   if (latent_shape_) {
-    write_latent(index, augmentation, batch.images.mutable_data_ptr<float>() + i * num_values);
+    const Latent& latent = augmentation.flip ? sample_.mirrored : sample_.latent;
+    write_latent(index, latent.mean, batch.images.mutable_data_ptr<float>() + i * num_values);
+    if (batch.latent_std.defined()) {
+      write_latent(index, latent.std, batch.latent_std.mutable_data_ptr<float>() + i * num_values);
+    }
   } else {
     write_frames(index, augmentation, batch.images.mutable_data_ptr<uint8_t>() + i * num_values);
   }
   batch.labels.mutable_data_ptr<int64_t>()[i] = sample_.label;
   if (batch.fps.defined()) {
-    batch.fps.mutable_data_ptr<float>()[i] = sample_.fps / static_cast<float>(size_.frame_stride);
+    batch.fps.mutable_data_ptr<float>()[i] =
+        sample_.fps / static_cast<float>(sample_.choice->stride(sample_.fps));
   }
   if (batch.text.defined()) {
     copy_values(sample_.text.tokens, batch.text, i);
@@ -93,28 +108,37 @@ void SampleReader::read(int64_t index, const Augmentation& augmentation, const B
   }
 }
 
-int64_t SampleReader::first_frame(int64_t index, const Augmentation& augmentation) const {
-  const int64_t span = size_.span();
-  KINORA_CHECK(span <= sample_.num_frames, kIo, "[data] ", source_.sample_name(index),
-               " must have at least ", span, " frames for data.frames ", size_.frames,
-               " and data.frame_stride ", size_.frame_stride, ", got ", sample_.num_frames);
-  const int64_t num_starts = sample_.num_frames - span + 1;
-  return static_cast<int64_t>(static_cast<double>(augmentation.start) *
-                              static_cast<double>(num_starts));
+void SampleReader::choose_frames(int64_t index) {
+  if (sample_.is_chosen) {
+    first_frame_ = 0;
+    stride_ = 1;
+    return;
+  }
+  const FrameChoice& choice = *sample_.choice;
+  KINORA_CHECK(choice.span(sample_.fps) <= sample_.num_frames, kIo, "[data] ",
+               source_.sample_name(index), " must have ", choice.needs(sample_.fps), ", got ",
+               sample_.num_frames);
+  first_frame_ = choice.first(sample_.num_frames, sample_.fps);
+  stride_ = choice.stride(sample_.fps);
 }
 
 // `out` is [C, frames, h, w].
-void SampleReader::write_latent(int64_t index, const Augmentation& augmentation, float* out) const {
-  const auto num_values = static_cast<int64_t>(sample_.latent.size());
+void SampleReader::write_latent(int64_t index, const StoredValues& values, float* out) const {
+  const auto num_values = static_cast<int64_t>(values.bytes.size() / size_of(values.dtype));
   KINORA_CHECK(num_values == latent_shape_->num_values() * sample_.num_frames, kIo, "[data] ",
                source_.sample_name(index), " must hold ", latent_shape_->text(),
                " values in each of ", sample_.num_frames, " frames, got ", num_values);
   const int64_t plane = latent_shape_->height * latent_shape_->width;
-  const int64_t start = first_frame(index, augmentation);
   for (int64_t channel = 0; channel < latent_shape_->channels; ++channel) {
     for (int64_t t = 0; t < size_.frames; ++t) {
-      const int64_t frame = channel * sample_.num_frames + start + t * size_.frame_stride;
-      out = std::copy_n(sample_.latent.data() + frame * plane, plane, out);
+      const int64_t frame = channel * sample_.num_frames + first_frame_ + t * stride_;
+      const std::span<float> to(out, static_cast<size_t>(plane));
+      read_floats(values.bytes.data(), values.dtype, frame * plane, to);
+      for (const float value : to) {
+        KINORA_CHECK(std::isfinite(value), kIo, "[latents] ", source_.sample_name(index),
+                     " must be finite, got ", value);
+      }
+      out += plane;
     }
   }
 }
@@ -125,10 +149,9 @@ void SampleReader::write_frames(int64_t index, const Augmentation& augmentation,
   KINORA_CHECK(image.height > 0 && image.width > 0 && image.channels == 3, kIo, "[data] ",
                source_.sample_name(index), " must have pixels and 3 channels, got ", image.height,
                " x ", image.width, " x ", image.channels);
-  const int64_t start = first_frame(index, augmentation);
   const int64_t width = image.width / sample_.num_frames;
   for (int64_t t = 0; t < size_.frames; ++t) {
-    write_frame((start + t * size_.frame_stride) * width, width, augmentation.flip,
+    write_frame((first_frame_ + t * stride_) * width, width, augmentation.flip,
                 out + t * size_.height * size_.width);
   }
 }
@@ -147,14 +170,8 @@ void SampleReader::write_frame(int64_t left, int64_t width, bool flip, uint8_t* 
   }
   const int64_t plane = size_.frames * size_.height * size_.width;
   for (int64_t row = 0; row < size_.height; ++row) {
-    const uint8_t* pixel = image->pixels.data() + (row * image->width + left) * 3;
-    uint8_t* to = out + row * size_.width + (flip ? size_.width - 1 : 0);
-    const int64_t step = flip ? -1 : 1;
-    for (int64_t column = 0; column < size_.width; ++column, to += step, pixel += 3) {
-      to[0] = pixel[0];
-      to[plane] = pixel[1];
-      to[2 * plane] = pixel[2];
-    }
+    write_planes(image->pixels.data() + (row * image->width + left) * 3, size_.width, flip, plane,
+                 out + row * size_.width);
   }
 }
 

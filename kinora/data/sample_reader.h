@@ -8,12 +8,16 @@
 #include <string>
 #include <vector>
 
+#include "kinora/core/error.h"
 #include "kinora/data/batch.h"
 #include "kinora/data/source.h"
 #include "kinora/io/image_resize.h"
 
 /// What the loader's threads do with one sample.
 namespace kinora::data {
+
+/// Whether an error means that a sample is bad, rather than the program or its settings.
+[[nodiscard]] bool is_bad_sample(const Error& error);
 
 /// The unreadable samples met so far. Thread-safe.
 class BadSamples {
@@ -52,28 +56,36 @@ struct Augmentation {
 /// images, or of the frames of clips) and texts as they are. One per thread: its buffers are used
 /// again.
 ///
-/// Of a clip with n frames a batch holds `frames`, every `frame_stride`-th, from one of the
-/// n - (frames - 1) * frame_stride possible first ones; a shorter clip is an unreadable sample.
+/// Of a clip with n frames a batch holds `frames`, every stride-th (see FrameChoice), from one of
+/// the n - (frames - 1) * stride possible first ones; a shorter clip is an unreadable sample.
 class SampleReader {
  public:
   SampleReader(const Source& source, const SampleSize& size)
       : source_(source), latent_shape_(source.latent_shape()), size_(size) {}
 
+  /// For the batches to come.
+  void set_size(const SampleSize& size) { size_ = size; }
+
   /// Writes sample `index` to place `i` of `batch`, which BatchBuffers made for this source and
   /// size; all but sample_index. Throws what Source::read throws.
   void read(int64_t index, const Augmentation& augmentation, const Batch& batch, int64_t i);
 
+  /// The last sample as its source gave it.
+  [[nodiscard]] const Sample& last() const { return sample_; }
+
  private:
-  /// The first frame of those that the batch takes.
-  [[nodiscard]] int64_t first_frame(int64_t index, const Augmentation& augmentation) const;
+  /// Finds out which frames of `sample_` the batch takes.
+  void choose_frames(int64_t index);
   void write_frames(int64_t index, const Augmentation& augmentation, uint8_t* out);
   void write_frame(int64_t left, int64_t width, bool flip, uint8_t* out);
-  void write_latent(int64_t index, const Augmentation& augmentation, float* out) const;
+  void write_latent(int64_t index, const StoredValues& values, float* out) const;
 
   const Source& source_;
   std::optional<SampleShape> latent_shape_;
   SampleSize size_;
   Sample sample_;
+  int64_t first_frame_ = 0;  // of sample_
+  int64_t stride_ = 1;
   io::Image frame_;
   io::Image cropped_;
   io::Resizer resizer_;

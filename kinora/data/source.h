@@ -2,9 +2,12 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "kinora/core/dtype.h"
+#include "kinora/data/frame_choice.h"
 #include "kinora/io/image.h"
 
 namespace kinora::data {
@@ -40,6 +43,26 @@ struct Text {
   std::vector<float> pooled;  ///< [pooled_channels]
 };
 
+/// Numbers of a mapped file where they lie, perhaps unaligned: F32, F16 or BF16. They live as long
+/// as the source.
+struct StoredValues {
+  DType dtype = DType::kF32;
+  std::span<const std::byte> bytes;
+};
+
+/// What an autoencoder made of a picture or clip, [C, T, h, w]: the values themselves, or the mean
+/// and the standard deviation of what they are drawn from.
+struct Latent {
+  StoredValues mean;
+  StoredValues std;  ///< empty: there is none
+};
+
+/// What a source of latents has besides one value of each.
+struct LatentParts {
+  bool std = false;       ///< standard deviations, to draw latents anew each time
+  bool mirrored = false;  ///< latents of the mirrored pictures
+};
+
 /// One decoded sample: an image, a clip or, of sources with a latent_shape, a latent. Readers fill
 /// it in place, so that a thread's buffers are allocated once; it is used with one source only, and
 /// what that source does not know stays as it is here.
@@ -47,13 +70,41 @@ struct Text {
 /// A clip of pixels is a strip: its frames lie side by side in `image`, the first at the left. So
 /// whoever knows only images goes on reading `image`.
 struct Sample {
+  /// Set by who reads: what will be made of an image of its own. A source may then leave out what
+  /// that does not need (io::decode_image_into); one that looks at pixels itself clears it first.
+  io::CropHint crop = {};
+  /// What the reader is going to take of a clip; nothing: all frames. It stands here before read().
+  std::optional<FrameChoice> choice;
+  /// Set by sources for which the other frames were work: `image` holds just the chosen ones.
+  bool is_chosen = false;
+
   io::Image image;
-  int64_t num_frames = 1;     ///< T; divides image.width
-  float fps = 0.0F;           ///< frames of a clip a second
-  std::string caption;        ///< empty: the class name says all
-  Text text;                  ///< of sources with a text_shape
-  std::vector<float> latent;  ///< [C, T, h, w]
-  int64_t label = 0;          ///< in [0, num_classes)
+  int64_t num_frames = 1;  ///< T; divides image.width
+  float fps = 0.0F;        ///< frames of the whole clip a second
+  std::string caption;     ///< empty: the class name says all
+  Text text;               ///< of sources with a text_shape
+  Latent latent;
+  Latent mirrored;    ///< of the mirrored picture, where latent_parts() has it
+  int64_t label = 0;  ///< in [0, num_classes)
+};
+
+/// What is known of a sample beside its pixels.
+struct SampleFacts {
+  int64_t height = 0;  ///< of the picture or of each frame, as shown, in pixels; of the latent
+  int64_t width = 0;
+  int64_t num_frames = 1;      ///< of a clip; 0: its header does not say
+  float fps = 0.0F;            ///< of a clip; 0: not known
+  int64_t caption_length = 0;  ///< bytes
+  uint64_t checksum = 0;       ///< of what the file holds; 0: not computed
+
+  bool operator==(const SampleFacts&) const = default;
+};
+
+/// Of something that lies among a set's files, or stands in its manifest, and is no sample.
+struct PassedOver {
+  std::string name;
+  std::string cause;         ///< "a caption without a picture"; the same words for the same cause
+  bool is_rejected = false;  ///< it was meant to be one
 };
 
 /// A set of labelled samples with random access: generated shapes, class folders, tar files,
@@ -76,6 +127,9 @@ class Source {
   /// pixels, which may differ in size and are cropped by the reader.
   [[nodiscard]] virtual std::optional<SampleShape> latent_shape() const { return std::nullopt; }
 
+  /// What read() gives of latents besides one value of each.
+  [[nodiscard]] virtual LatentParts latent_parts() const { return {}; }
+
   /// Whether read() gives clips, which may differ in length, rather than single images.
   [[nodiscard]] virtual bool is_video() const { return false; }
 
@@ -88,7 +142,26 @@ class Source {
   /// Fills `out` with sample `index` in [0, size()). Any number of threads may read at once.
   /// Throws Error (kIo) that names the file if it cannot be read or decoded.
   virtual void read(int64_t index, Sample& out) const = 0;
+
+  /// What headers and captions say of sample `index`, for sets of files without decoding it; any
+  /// number of threads at once. Throws as read().
+  [[nodiscard]] virtual SampleFacts facts(int64_t index) const;
+
+  /// The same with everything decoded once: the true number of frames, and a checksum. Leaves in
+  /// `scratch` what read() would, but perhaps not all frames of a clip.
+  [[nodiscard]] virtual SampleFacts check(int64_t index, Sample& scratch) const;
+
+  /// A number that changes, but for accidents, whenever a file of the sample does, from its size
+  /// and time of change without opening it. 0: nothing can change, or nobody knows.
+  [[nodiscard]] virtual uint64_t stamp(int64_t /*index*/) const { return 0; }
+
+  /// What was found beside the samples. Hidden files are not.
+  [[nodiscard]] virtual const std::vector<PassedOver>& passed_over() const;
 };
+
+/// How many samples of a set of `size` may be unusable: `max_bad`, or if it is -1, 1 % of them but
+/// at least 10.
+[[nodiscard]] int64_t allowed_bad(int64_t size, int64_t max_bad);
 
 /// A source must have at least two images: with none or one there is nothing to shuffle or to hold
 /// out, and such a set is nearly always a mistaken path. Throws Error (kConfig) otherwise.

@@ -16,8 +16,14 @@ class StripSource : public WrappedSource {
 
   [[nodiscard]] bool is_video() const override { return true; }
   void read(int64_t index, Sample& out) const override;
+  [[nodiscard]] SampleFacts facts(int64_t index) const override;
+  [[nodiscard]] SampleFacts check(int64_t index, Sample& scratch) const override;
 
  private:
+  /// How many frames a strip of that size holds.
+  [[nodiscard]] int64_t num_frames(int64_t index, int64_t height, int64_t width) const;
+  [[nodiscard]] SampleFacts of_frames(int64_t index, SampleFacts strip) const;
+
   float fps_;
 };
 

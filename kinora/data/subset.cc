@@ -16,11 +16,11 @@ SubsetSource::SubsetSource(const Source& whole, std::vector<int64_t> indices)
 }
 
 std::string SubsetSource::sample_name(int64_t index) const {
-  return whole_.sample_name(indices_[static_cast<size_t>(index)]);
+  return whole_.sample_name(whole_index(index));
 }
 
 void SubsetSource::read(int64_t index, Sample& out) const {
-  whole_.read(indices_[static_cast<size_t>(index)], out);
+  whole_.read(whole_index(index), out);
 }
 
 }  // namespace kinora::data

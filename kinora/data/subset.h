@@ -21,12 +21,29 @@ class SubsetSource : public Source {
   [[nodiscard]] std::optional<SampleShape> latent_shape() const override {
     return whole_.latent_shape();
   }
+  [[nodiscard]] LatentParts latent_parts() const override { return whole_.latent_parts(); }
   [[nodiscard]] bool is_video() const override { return whole_.is_video(); }
   [[nodiscard]] std::optional<TextShape> text_shape() const override { return whole_.text_shape(); }
   [[nodiscard]] std::string sample_name(int64_t index) const override;
   void read(int64_t index, Sample& out) const override;
+  [[nodiscard]] SampleFacts facts(int64_t index) const override {
+    return whole_.facts(whole_index(index));
+  }
+  [[nodiscard]] SampleFacts check(int64_t index, Sample& scratch) const override {
+    return whole_.check(whole_index(index), scratch);
+  }
+  [[nodiscard]] uint64_t stamp(int64_t index) const override {
+    return whole_.stamp(whole_index(index));
+  }
+  [[nodiscard]] const std::vector<PassedOver>& passed_over() const override {
+    return whole_.passed_over();
+  }
 
  private:
+  [[nodiscard]] int64_t whole_index(int64_t index) const {
+    return indices_[static_cast<size_t>(index)];
+  }
+
   const Source& whole_;
   std::vector<int64_t> indices_;
 };

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kinora/core/error.h"
+#include "kinora/core/text.h"
 #include "kinora/data/float_values.h"
 
 namespace kinora::data {
@@ -29,6 +30,45 @@ TextFile::TextFile(const std::filesystem::path& path) : mapped_(io::SafetensorsF
   }
   if (mapped_.find("sample_to_text") != nullptr) {
     sample_to_text_ = integers_of("sample_to_text", 0, num_texts_ - 1);
+  }
+  if (mapped_.find("keys") != nullptr) {
+    read_keys();
+  }
+}
+
+void TextFile::read_keys() {
+  const auto keyed_by = mapped_.metadata().find("keyed_by");
+  const std::string by = keyed_by == mapped_.metadata().end() ? "name" : keyed_by->second;
+  KINORA_CHECK(by == "name" || by == "caption", kIo, "[text] ", path().string(),
+               ": the metadata keyed_by must be name or caption, got ", io::in_quotes(by));
+  keyed_by_caption_ = by == "caption";
+  keys_ = MappedStrings(mapped_, "key");
+  KINORA_CHECK(keys_.size() == num_texts_, kIo, "[text] ", path().string(), " must have ",
+               num_texts_, " keys, one for each of the embeddings, got ", keys_.size());
+  for (int64_t i = 0; i < num_texts_; ++i) {
+    KINORA_CHECK(by_key_.emplace(keys_.at(i), i).second, kIo, "[text] ", path().string(),
+                 ": keys must be unique, got twice ", io::in_quotes(keys_.at(i)));
+  }
+}
+
+std::optional<int64_t> TextFile::find_key(std::string_view key) const {
+  const auto found = by_key_.find(key);
+  return found == by_key_.end() ? std::nullopt : std::optional(found->second);
+}
+
+std::optional<int64_t> TextFile::find_name(std::string_view name) const {
+  if (name.ends_with('"')) {
+    name.remove_suffix(1);
+  }
+  while (true) {
+    if (const auto found = find_key(name)) {
+      return found;
+    }
+    const size_t separator = name.find_first_of("/:\"");
+    if (separator == std::string_view::npos) {
+      return std::nullopt;
+    }
+    name.remove_prefix(separator + 1);
   }
 }
 
@@ -85,23 +125,56 @@ void TextFile::read(int64_t number, Text& out) const {
 }
 
 TextFileSource::TextFileSource(std::unique_ptr<Source> inner, const std::filesystem::path& path)
-    : WrappedSource(std::move(inner)), texts_(path) {
-  const auto num_mapped = std::ssize(texts_.sample_to_text());
-  KINORA_CHECK(num_mapped == 0 || num_mapped == size(), kConfig, "[text] ", path.string(),
+    : WrappedSource(std::move(inner)), texts_(path), by_index_(texts_.sample_to_text()) {
+  if (!texts_.has_keys()) {
+    check_count();
+  } else if (!texts_.keyed_by_caption()) {
+    find_names();
+  }
+}
+
+void TextFileSource::find_names() {
+  constexpr size_t kNumNamed = 4;
+  std::vector<std::string> missing;
+  by_index_.assign(static_cast<size_t>(size()), 0);
+  for (int64_t i = 0; i < size(); ++i) {
+    const std::string name = sample_name(i);
+    const std::optional<int64_t> text = texts_.find_name(name);
+    if (!text) {
+      missing.push_back(name);
+    }
+    by_index_[static_cast<size_t>(i)] = text.value_or(0);
+  }
+  KINORA_CHECK(missing.empty(), kConfig, "[text] ", texts_.path().string(),
+               " must hold a text for each of the ", size(), " samples, got none for ",
+               missing.size(), " of them: ", list_names(missing, kNumNamed),
+               ". Hint: keys are names as these are, or their last parts");
+}
+
+void TextFileSource::check_count() {
+  const auto num_mapped = std::ssize(by_index_);
+  KINORA_CHECK(num_mapped == 0 || num_mapped == size(), kConfig, "[text] ", texts_.path().string(),
                ": sample_to_text must have one entry for each of the ", size(), " samples, got ",
                num_mapped);
   by_class_ = num_mapped == 0 && texts_.num_texts() == num_classes();
   KINORA_CHECK(num_mapped > 0 || by_class_ || texts_.num_texts() == size(), kConfig, "[text] ",
-               path.string(), " must hold a text for each of the ", num_classes(),
+               texts_.path().string(), " must hold a text for each of the ", num_classes(),
                " classes or for each of the ", size(), " samples, got ", texts_.num_texts(),
-               ". Hint: to share texts otherwise, add the tensor sample_to_text.");
+               ". Hint: to share texts otherwise, add the tensors keys and key_ends");
 }
 
 void TextFileSource::read(int64_t index, Sample& out) const {
   WrappedSource::read(index, out);
   int64_t number = by_class_ ? out.label : index;
-  if (!texts_.sample_to_text().empty()) {
-    number = texts_.sample_to_text()[static_cast<size_t>(index)];
+  if (!by_index_.empty()) {
+    number = by_index_[static_cast<size_t>(index)];
+  } else if (texts_.has_keys()) {
+    const std::string& caption =
+        out.caption.empty() ? class_names()[static_cast<size_t>(out.label)] : out.caption;
+    const std::optional<int64_t> found = texts_.find_key(caption);
+    KINORA_CHECK(found, kIo, "[text] ", texts_.path().string(), " has no text for the caption ",
+                 io::in_quotes(caption), " of ", sample_name(index));
+    number = *found;
   }
   texts_.read(number, out.text);
 }

@@ -6,8 +6,12 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
 
 #include "kinora/core/dtype.h"
+#include "kinora/data/mapped_strings.h"
 #include "kinora/data/wrapped_source.h"
 #include "kinora/io/safetensors.h"
 
@@ -19,8 +23,11 @@ namespace kinora::data {
 ///     lengths         I64 [K], from 1 to L: tokens that count
 ///     pooled          F32, F16 or BF16 [K, D2], may be missing
 ///     sample_to_text  I64 [N], from 0 to K - 1, may be missing
+///     keys            U8, K texts one behind the other, and key_ends I64 [K], where each ends; may
+///                     be missing: whose texts they are
 ///
-/// The file stays mapped and is read text by text.
+/// The metadata keyed_by says what keys are: "name" (the default; names of samples, or their last
+/// parts: "cat/7.jpg") or "caption". The file stays mapped and is read text by text.
 class TextFile {
  public:
   /// Throws Error (kIo) for a file that cannot be read, lacks a tensor or holds one of another type
@@ -32,6 +39,14 @@ class TextFile {
 
   /// sample_to_text; empty if the file has none.
   [[nodiscard]] const std::vector<int64_t>& sample_to_text() const { return sample_to_text_; }
+
+  [[nodiscard]] bool has_keys() const { return !by_key_.empty(); }
+  [[nodiscard]] bool keyed_by_caption() const { return keyed_by_caption_; }
+
+  /// The text of a key, or of a sample's name: of the longest part behind a "/" or ":" that is a
+  /// key, quotes left out.
+  [[nodiscard]] std::optional<int64_t> find_key(std::string_view key) const;
+  [[nodiscard]] std::optional<int64_t> find_name(std::string_view name) const;
 
   [[nodiscard]] const std::filesystem::path& path() const { return mapped_.path(); }
 
@@ -45,6 +60,7 @@ class TextFile {
     std::span<const std::byte> bytes;
   };
 
+  void read_keys();
   [[nodiscard]] Values values_of(const char* name, size_t num_dims) const;
   [[nodiscard]] std::vector<int64_t> integers_of(const char* name, int64_t min, int64_t max) const;
   void read_finite(const Values& values, int64_t first, std::span<float> out, int64_t number) const;
@@ -56,21 +72,30 @@ class TextFile {
   Values pooled_;
   std::vector<int64_t> lengths_;
   std::vector<int64_t> sample_to_text_;
+  MappedStrings keys_;
+  std::unordered_map<std::string_view, int64_t> by_key_;
+  bool keyed_by_caption_ = false;
 };
 
-/// Gives the samples of another source their texts from a file: text sample_to_text[index] where
-/// the file says so (N is then the number of samples), else the text of their class (K classes),
-/// else one text a sample (K samples).
+/// Gives the samples of another source their texts from a file: by key where it has keys (where a
+/// sample has no caption its class name stands for one), else text sample_to_text[index] where the
+/// file says so (N is then the number of samples), else the text of their class (K classes), else
+/// one text a sample (K samples).
 class TextFileSource : public WrappedSource {
  public:
-  /// Throws Error as TextFile, and (kConfig) for a file of another number of texts.
+  /// Throws Error as TextFile, and (kConfig) for a file of another number of texts or without those
+  /// of some names. A sample without a text of its caption counts as unreadable.
   TextFileSource(std::unique_ptr<Source> inner, const std::filesystem::path& path);
 
   [[nodiscard]] std::optional<TextShape> text_shape() const override { return texts_.shape(); }
   void read(int64_t index, Sample& out) const override;
 
  private:
+  void find_names();
+  void check_count();
+
   TextFile texts_;
+  std::vector<int64_t> by_index_;  // the text of each sample, where it is known before it is read
   bool by_class_ = false;
 };
 

@@ -83,10 +83,20 @@ WordVectorSource::WordVectorSource(std::unique_ptr<Source> inner, int64_t length
 
 void WordVectorSource::read(int64_t index, Sample& out) const {
   WrappedSource::read(index, out);
+  embed(index, out);
+}
+
+SampleFacts WordVectorSource::check(int64_t index, Sample& scratch) const {
+  const SampleFacts facts = WrappedSource::check(index, scratch);
+  embed(index, scratch);
+  return facts;
+}
+
+void WordVectorSource::embed(int64_t index, Sample& sample) const {
   const std::string& text =
-      out.caption.empty() ? class_names()[static_cast<size_t>(out.label)] : out.caption;
-  embed_words(text, shape_, out.text);
-  KINORA_CHECK(out.text.length > 0, kIo, "[data] ", sample_name(index),
+      sample.caption.empty() ? class_names()[static_cast<size_t>(sample.label)] : sample.caption;
+  embed_words(text, shape_, sample.text);
+  KINORA_CHECK(sample.text.length > 0, kIo, "[data] ", sample_name(index),
                " must have a caption or a class name with a word in it, got \"", text, "\"");
 }
 

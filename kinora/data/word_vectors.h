@@ -29,8 +29,12 @@ class WordVectorSource : public WrappedSource {
 
   [[nodiscard]] std::optional<TextShape> text_shape() const override { return shape_; }
   void read(int64_t index, Sample& out) const override;
+  [[nodiscard]] SampleFacts check(int64_t index, Sample& scratch) const override;
 
  private:
+  /// Needs `sample` as the source inside fills it.
+  void embed(int64_t index, Sample& sample) const;
+
   TextShape shape_;
 };
 

@@ -21,6 +21,7 @@ class WrappedSource : public Source {
   [[nodiscard]] std::optional<SampleShape> latent_shape() const override {
     return inner_->latent_shape();
   }
+  [[nodiscard]] LatentParts latent_parts() const override { return inner_->latent_parts(); }
   [[nodiscard]] bool is_video() const override { return inner_->is_video(); }
   [[nodiscard]] std::optional<TextShape> text_shape() const override {
     return inner_->text_shape();
@@ -29,6 +30,14 @@ class WrappedSource : public Source {
     return inner_->sample_name(index);
   }
   void read(int64_t index, Sample& out) const override { inner_->read(index, out); }
+  [[nodiscard]] SampleFacts facts(int64_t index) const override { return inner_->facts(index); }
+  [[nodiscard]] SampleFacts check(int64_t index, Sample& scratch) const override {
+    return inner_->check(index, scratch);
+  }
+  [[nodiscard]] uint64_t stamp(int64_t index) const override { return inner_->stamp(index); }
+  [[nodiscard]] const std::vector<PassedOver>& passed_over() const override {
+    return inner_->passed_over();
+  }
 
  protected:
   explicit WrappedSource(std::unique_ptr<Source> inner) : inner_(std::move(inner)) {}

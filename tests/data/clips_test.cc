@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 #include <set>
+#include <tuple>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -63,6 +64,33 @@ class CountingClips : public Source {
  private:
   int64_t size_;
   std::vector<std::string> names_ = {"only"};
+};
+
+// The same clips from a source that does no more work than it must, as those of video files.
+class ChoosingClips : public CountingClips {
+ public:
+  using CountingClips::CountingClips;
+
+  void read(int64_t index, Sample& out) const override {
+    const FrameChoice choice = out.choice.value();
+    Sample whole;
+    CountingClips::read(index, whole);
+    KINORA_CHECK(choice.span(whole.fps) <= whole.num_frames, kIo, sample_name(index), " is short");
+    out.num_frames = choice.count;
+    out.fps = whole.fps;
+    out.caption = whole.caption;
+    out.label = whole.label;
+    io::set_size(out.image, kHeight, choice.count * kWidth);
+    const int64_t first = choice.first(whole.num_frames, whole.fps);
+    for (int64_t row = 0; row < kHeight; ++row) {
+      for (int64_t i = 0; i < choice.count; ++i) {
+        const int64_t frame = first + i * choice.stride(whole.fps);
+        std::copy_n(whole.image.pixels.data() + (row * whole.num_frames + frame) * kWidth * 3,
+                    kWidth * 3, out.image.pixels.data() + (row * choice.count + i) * kWidth * 3);
+      }
+    }
+    out.is_chosen = true;
+  }
 };
 
 LoaderOptions options_for(int64_t batch, int64_t frames, int64_t stride) {
@@ -182,6 +210,52 @@ TEST(ClipsTest, StreamDependsOnSeedAndPositionOnly) {
   EXPECT_NE(draw(source, options, 12), expected);
 }
 
+TEST(ClipsTest, SourcesMayGiveTheChosenFramesOnly) {
+  for (const auto& [frames, stride, max_fps] :
+       {std::tuple{1, 1, 0.0}, {3, 2, 0.0}, {4, 1, 15.0}, {10, 1, 0.0}, {3, 2, 8.0}}) {
+    LoaderOptions options = options_for(8, frames, stride);
+    options.max_fps = max_fps;
+    options.random_flip = true;
+    const auto images = [&](const Source& source) {
+      std::vector<std::vector<uint8_t>> all;
+      Loader loader(source, options);
+      for (int64_t number = 0; number < 12; ++number) {
+        all.push_back(row<uint8_t>(loader.next().images.unsqueeze(0), 0));
+      }
+      return all;
+    };
+    EXPECT_EQ(images(ChoosingClips(30)), images(CountingClips(30))) << frames << " of " << stride;
+  }
+}
+
+// The strides of Open-Sora's map_target_fps(fps, max_fps).
+TEST(ClipsTest, FasterClipsAreThinnedToTheHighestRate) {
+  const auto stride = [](double fps, double max_fps, int64_t min_stride = 1) {
+    return FrameChoice{.count = 2, .min_stride = min_stride, .max_fps = max_fps}.stride(fps);
+  };
+  EXPECT_EQ(stride(30.0, 24.0), 2);
+  EXPECT_EQ(stride(60.0, 24.0), 3);
+  EXPECT_EQ(stride(24.0, 24.0), 1);
+  EXPECT_EQ(stride(23.976, 24.0), 1);
+  EXPECT_EQ(stride(50.0, 25.0), 2);
+  EXPECT_EQ(stride(8.0, 16.0), 1);
+  EXPECT_EQ(stride(30.05, 30.0), 1);  // as files say it that were made at 30
+  EXPECT_EQ(stride(60.0, 24.0, 4), 4);
+  EXPECT_EQ(stride(60.0, 0.0, 2), 2);
+  EXPECT_EQ(stride(0.0, 24.0, 2), 2);
+
+  LoaderOptions options = options_for(4, 3, 1);
+  options.max_fps = 10.0;
+  const CountingClips source(20);  // of 30 frames a second
+  for (const Drawn& sample : draw(source, options, 5)) {
+    EXPECT_EQ(sample.fps, 10.0F);
+    EXPECT_EQ(pixel(sample, 3, 1, 2, 0) - pixel(sample, 3, 1, 0, 0), 6);
+  }
+  options.frames = 6;  // 16 of at most 14
+  EXPECT_THAT(error_of([&] { (void)draw(source, options, 1); }),
+              AllOf(HasSubstr("at least 16 frames"), HasSubstr("data.max_fps 10 at 30")));
+}
+
 TEST(ClipsTest, FlipMirrorsEveryFrameAndKeepsTheirOrder) {
   const CountingClips source(40);
   LoaderOptions options = options_for(40, 4, 1);
@@ -292,7 +366,8 @@ TEST(ClipsTest, BuffersAreUsedAgainButNotWhileHeld) {
   }
   EXPECT_TRUE(clip.equal(held));
   EXPECT_TRUE(text.equal(held_text));
-  EXPECT_LE(loader.stats().num_buffers, 3 + 2);
+  constexpr int64_t kTensors = 6;  // images, labels, positions, rates, texts and their lengths
+  EXPECT_LE(loader.stats().num_buffers, kTensors * (3 + 2));
   EXPECT_LE(texts.size(), 3U + 2U);
 }
 

@@ -2,9 +2,12 @@
 
 #include <cmath>
 #include <functional>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include <c10/util/BFloat16.h>
@@ -39,8 +42,10 @@ struct Content {
   }();
   std::vector<int64_t> lengths = {1, 4, 2};
   std::vector<float> pooled = {10, 11, 12, 20, 21, 22, 30, 31, 32};
-  std::vector<int64_t> sample_to_text;
+  std::vector<int64_t> sample_to_text = {};
   bool has_lengths = true;
+  std::vector<std::string> keys = {};
+  std::map<std::string, std::string> metadata = {};
 };
 
 fs::path write(const TemporaryFolder& folder, const Content& content) {
@@ -60,8 +65,21 @@ fs::path write(const TemporaryFolder& folder, const Content& content) {
                        {std::ssize(content.sample_to_text)},
                        bytes_of(content.sample_to_text)});
   }
+  std::string keys;
+  std::vector<int64_t> key_ends;
+  for (const std::string& key : content.keys) {
+    keys += key;
+    key_ends.push_back(std::ssize(keys));
+  }
+  if (!content.keys.empty()) {
+    tensors.push_back({"keys",
+                       DType::kU8,
+                       {std::ssize(keys)},
+                       std::as_bytes(std::span(keys.data(), keys.size()))});
+    tensors.push_back({"key_ends", DType::kI64, {std::ssize(key_ends)}, bytes_of(key_ends)});
+  }
   fs::path path = folder.path() / "texts.safetensors";
-  io::write_safetensors(path, tensors);
+  io::write_safetensors(path, tensors, content.metadata);
   return path;
 }
 
@@ -170,6 +188,74 @@ TEST(TextFileSourceTest, RefusesAnotherNumberOfTexts) {
   Content content;
   content.sample_to_text = {0, 1};
   EXPECT_THAT(message(content, 3), AllOf(HasSubstr("3 samples"), HasSubstr("got 2")));
+}
+
+/// Two pictures of two classes, as names and captions.
+class TwoSamples : public Source {
+ public:
+  TwoSamples(std::vector<std::string> names, std::vector<std::string> captions)
+      : names_(std::move(names)), captions_(std::move(captions)) {}
+  [[nodiscard]] int64_t size() const override { return 2; }
+  [[nodiscard]] const std::vector<std::string>& class_names() const override { return classes_; }
+  [[nodiscard]] std::string sample_name(int64_t index) const override {
+    return names_[static_cast<size_t>(index)];
+  }
+  void read(int64_t index, Sample& out) const override {
+    out.label = index;
+    out.caption = captions_[static_cast<size_t>(index)];
+  }
+
+ private:
+  std::vector<std::string> names_;
+  std::vector<std::string> captions_;
+  std::vector<std::string> classes_ = {"cat", "dog"};
+};
+
+/// The first values of the two texts, which tell which they are: 0, 8 or 16.
+std::vector<float> first_values(const Content& content, std::vector<std::string> names,
+                                std::vector<std::string> captions) {
+  const TemporaryFolder folder;
+  const TextFileSource source(std::make_unique<TwoSamples>(std::move(names), std::move(captions)),
+                              write(folder, content));
+  std::vector<float> values;
+  Sample sample;
+  for (int64_t i = 0; i < 2; ++i) {
+    source.read(i, sample);
+    values.push_back(sample.text.tokens.front());
+  }
+  return values;
+}
+
+TEST(TextFileSourceTest, KeysPairTextsByName) {
+  const Content content{.keys = {"dog/1.jpg", "cat/1.jpg", "1.jpg"}};
+  EXPECT_THAT(first_values(content, {"/data/cat/1.jpg", "a.tar:\"train/dog/1.jpg\""}, {"", ""}),
+              ElementsAre(8, 0));
+  EXPECT_THAT(first_values(content, {"cow/1.jpg", "dog/1.jpg"}, {"", ""}), ElementsAre(16, 0));
+  EXPECT_THAT(error_of([&] {
+                (void)first_values(content, {"dog/1.jpg", "dog/2.jpg"}, {"", ""});
+              }),
+              AllOf(HasSubstr("none for 1 of them: dog/2.jpg"), HasSubstr("each of the 2")));
+}
+
+TEST(TextFileSourceTest, KeysPairTextsByCaption) {
+  const Content content{.keys = {"a red cat", "dog", "a cow"},
+                        .metadata = {{"keyed_by", "caption"}}};
+  EXPECT_THAT(first_values(content, {"1", "2"}, {"a red cat", ""}), ElementsAre(0, 8));
+  EXPECT_THAT(first_values(content, {"1", "2"}, {"a cow", "a cow"}), ElementsAre(16, 16));
+  EXPECT_THAT(error_of([&] {
+                (void)first_values(content, {"1", "2"}, {"a hen", ""});
+              }),
+              AllOf(HasSubstr("\"a hen\""), HasSubstr(" of 1")));
+}
+
+TEST(TextFileSourceTest, NamesWhatIsWrongWithKeys) {
+  const auto message = [](const Content& content) {
+    return error_of([&] { (void)first_values(content, {"a", "b"}, {"", ""}); });
+  };
+  EXPECT_THAT(message({.keys = {"a", "b", "a"}}), HasSubstr("got twice \"a\""));
+  EXPECT_THAT(message({.keys = {"a", "b"}}), HasSubstr("3 keys"));
+  EXPECT_THAT(message({.keys = {"a", "b", "c"}, .metadata = {{"keyed_by", "hash"}}}),
+              HasSubstr("name or caption, got \"hash\""));
 }
 
 }  // namespace

@@ -1,0 +1,169 @@
+#include "kinora/data/bucket_order.h"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "kinora/core/error.h"
+#include "kinora/core/log.h"
+#include "kinora/data/sample_reader.h"
+
+namespace kinora::data {
+
+BucketOrder::BucketOrder(const Source& source, const BucketOrderOptions& options)
+    : table_(options.table),
+      order_(source.size(), options.seed),
+      seed_(options.seed),
+      batches_per_step_(options.batches_per_step),
+      sizes_(static_cast<size_t>(source.size())),
+      waiting_(table_.buckets().size()) {
+  KINORA_CHECK(!source.latent_shape(), kConfig,
+               "[buckets] latents have one size, and cannot be cropped to buckets. Hint: leave "
+               "data.buckets out");
+  look_at(source, options);
+  find_misfits(source);
+}
+
+// A part of the samples in each thread, since files of headers are read here and there.
+void BucketOrder::look_at(const Source& source, const BucketOrderOptions& options) {
+  BadSamples bad(source, options.max_bad);
+  std::atomic<int64_t> next{0};
+  std::mutex mutex;
+  std::exception_ptr error;
+  const auto run = [&] {
+    try {
+      for (int64_t i = next++; i < source.size(); i = next++) {
+        try {
+          const SampleFacts found = source.facts(i);
+          sizes_[static_cast<size_t>(i)] = {.height = static_cast<int32_t>(found.height),
+                                            .width = static_cast<int32_t>(found.width),
+                                            .num_frames = static_cast<int32_t>(found.num_frames),
+                                            .fps = found.fps};
+        } catch (const Error& reason) {
+          if (!is_bad_sample(reason)) {
+            throw;
+          }
+          bad.add(i, reason.what());
+        }
+      }
+    } catch (...) {
+      const std::lock_guard<std::mutex> lock(mutex);
+      error = std::current_exception();
+      next = source.size();
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int64_t i = 1; i < options.num_threads; ++i) {
+    threads.emplace_back(run);
+  }
+  run();
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  if (error) {
+    std::rethrow_exception(error);
+  }
+}
+
+void BucketOrder::find_misfits(const Source& source) {
+  std::map<std::string, MisfitGroup> causes;
+  std::vector<int64_t> counts(table_.buckets().size());
+  for (int64_t i = 0; i < source.size(); ++i) {
+    const SampleFacts sample = facts(i);
+    const std::string why = sample.height == 0 ? "unreadable" : table_.misfit(sample);
+    if (why.empty()) {
+      ++counts[static_cast<size_t>(*table_.largest(sample))];
+    } else if (MisfitGroup& group = causes[why]; group.count++ == 0) {
+      group.cause = why;
+      group.first = source.sample_name(i);
+    }
+  }
+  std::string text;
+  int64_t num_left_out = 0;
+  for (auto& [why, group] : causes) {
+    text += "\n  " + why + ": " + std::to_string(group.count) + ", the first " + group.first;
+    num_left_out += group.count;
+    left_out_.push_back(std::move(group));
+  }
+  KINORA_CHECK(num_left_out < source.size(), kConfig, "[buckets] none of the ", source.size(),
+               " samples suits a bucket:", text);
+  log_info("[buckets] ", source.size() - num_left_out, " of ", source.size(), " samples in ",
+           std::count_if(counts.begin(), counts.end(), [](int64_t count) { return count > 0; }),
+           " buckets", text.empty() ? "" : "; left out are:", text);
+}
+
+SampleFacts BucketOrder::facts(int64_t index) const {
+  const Size& size = sizes_[static_cast<size_t>(index)];
+  return {
+      .height = size.height, .width = size.width, .num_frames = size.num_frames, .fps = size.fps};
+}
+
+std::optional<int64_t> BucketOrder::bucket_of(int64_t index, int64_t epoch) const {
+  const SampleFacts sample = facts(index);
+  if (sample.height == 0) {
+    return std::nullopt;
+  }
+  return table_.find(sample, {seed_, static_cast<uint64_t>(index), static_cast<uint32_t>(epoch),
+                              RandomPurpose::kBucket});
+}
+
+std::vector<int64_t> BucketOrder::counts(int64_t epoch) const {
+  std::vector<int64_t> counts(table_.buckets().size());
+  for (int64_t i = 0; i < std::ssize(sizes_); ++i) {
+    if (const auto bucket = bucket_of(i, epoch)) {
+      ++counts[static_cast<size_t>(*bucket)];
+    }
+  }
+  return counts;
+}
+
+BucketStep BucketOrder::next() {
+  const auto count = static_cast<int64_t>(sizes_.size());
+  while (true) {
+    const int64_t epoch = num_drawn_ / count;
+    const int64_t index = order_.at(num_drawn_++);
+    KINORA_CHECK(num_drawn_ - last_taken_ <= 2 * count, kConfig,
+                 "[buckets] the keep probabilities must not leave out all samples, which they did "
+                 "in epoch ",
+                 epoch);
+    const std::optional<int64_t> bucket = bucket_of(index, epoch);
+    if (!bucket) {
+      continue;
+    }
+    last_taken_ = num_drawn_;
+    const auto number = static_cast<size_t>(*bucket);
+    std::vector<int64_t>& waiting = waiting_[number];
+    waiting.push_back(index);
+    if (std::ssize(waiting) == table_.buckets()[number].batch * batches_per_step_) {
+      const int64_t first = std::exchange(position_, position_ + std::ssize(waiting));
+      return {.bucket = *bucket, .first_position = first, .indices = std::exchange(waiting, {})};
+    }
+  }
+}
+
+bool BucketOrder::seek(int64_t position) {
+  if (position < position_) {
+    std::fill(waiting_.begin(), waiting_.end(), std::vector<int64_t>());
+    num_drawn_ = 0;
+    last_taken_ = 0;
+    position_ = 0;
+  }
+  while (position_ < position) {
+    (void)next();
+  }
+  return position_ == position;
+}
+
+int64_t BucketOrder::replacement(int64_t bucket, int64_t index, int64_t attempt) const {
+  const auto count = static_cast<int64_t>(sizes_.size());
+  const int64_t other = (index + attempt) % count;
+  const SampleFacts sample = facts(other);
+  const int64_t row = table_.buckets()[static_cast<size_t>(bucket)].row;
+  return sample.height > 0 && table_.suits(row, sample) ? other : -1;
+}
+
+}  // namespace kinora::data

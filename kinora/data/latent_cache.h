@@ -1,0 +1,127 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kinora/core/dtype.h"
+#include "kinora/data/mapped_strings.h"
+#include "kinora/data/source.h"
+#include "kinora/io/safetensors.h"
+
+/// Latents that `kinora data encode` computed of a set, in a folder:
+///
+///     manifest.json              committed last: the key, what a latent is, the parts
+///     KEY/part-00000.safetensors "moments" [n, P, C, h, w], of clips [n, P, C, T, h, w]
+///     KEY/part-00000.jsonl       a line for each block of it: whose latents they are, a checksum
+///     KEY/samples.safetensors    of all samples: names, captions, labels, frames a second
+///
+/// KEY is a checksum of the key. A cache with another key is made beside the old one, which stays
+/// valid until the new manifest takes its place. Of a sample the P arrays lie side by side.
+namespace kinora::data {
+
+/// What latents were made of and how, in words: caches of equal keys hold equal latents.
+using CacheKey = std::map<std::string, std::string>;
+
+/// The folder of a key: 16 hexadecimal digits.
+[[nodiscard]] std::string folder_of(const CacheKey& key);
+
+/// "dtype was BF16 and is now F32; ..."; empty for equal keys.
+[[nodiscard]] std::string difference(const CacheKey& before, const CacheKey& now);
+
+/// How latents are stored.
+struct LatentLayout {
+  DType dtype = DType::kBF16;
+  std::vector<int64_t> shape;  ///< [C, h, w], of clips [C, T, h, w]
+  LatentParts parts;           ///< P counts the mean, its deviation, and both of mirrored pictures
+  int64_t pixel_height = 0;
+  int64_t pixel_width = 0;
+  /// Frames of a clip that make one of [C, T, h, w]; above 1 the first frame differs from the
+  /// others.
+  int64_t frame_compression = 1;
+
+  [[nodiscard]] int64_t num_parts() const;
+  /// Of one of the P arrays, and of a sample.
+  [[nodiscard]] int64_t array_bytes() const;
+  [[nodiscard]] int64_t sample_bytes() const { return num_parts() * array_bytes(); }
+  /// [count, P, C, h, w] or [count, P, C, T, h, w].
+  [[nodiscard]] std::vector<int64_t> stored_shape(int64_t count) const;
+};
+
+/// A file of latents.
+struct CachePartEntry {
+  std::string file;
+  int64_t samples = 0;
+};
+
+struct CacheManifest {
+  CacheKey key;
+  LatentLayout layout;
+  std::vector<std::string> class_names;
+  std::vector<CachePartEntry> parts;
+};
+
+/// The manifest of a folder; none if it has none. kIo where it cannot be read or understood.
+[[nodiscard]] std::optional<CacheManifest> read_manifest(const std::filesystem::path& cache);
+/// Atomically. kIo.
+void write_manifest(const std::filesystem::path& cache, const CacheManifest& manifest);
+
+/// What a cache knows of a sample beside its latent.
+struct CachedSample {
+  std::string name;
+  std::string caption;
+  int64_t label = 0;
+  float fps = 0.0F;
+};
+
+/// The file of them.
+inline constexpr const char* kCachedSamplesFile = "samples.safetensors";
+/// kIo.
+void write_samples(const std::filesystem::path& path, const std::vector<CachedSample>& samples);
+
+/// A cache as samples to train on. Its files stay mapped.
+class LatentCache : public Source {
+ public:
+  /// kIo for what is missing or damaged in its form; the blocks' checksums are compared by `kinora
+  /// data encode`.
+  explicit LatentCache(const std::filesystem::path& path);
+
+  [[nodiscard]] const CacheManifest& manifest() const { return manifest_; }
+
+  [[nodiscard]] int64_t size() const override { return size_; }
+  [[nodiscard]] const std::vector<std::string>& class_names() const override {
+    return manifest_.class_names;
+  }
+  [[nodiscard]] std::optional<SampleShape> latent_shape() const override;
+  [[nodiscard]] LatentParts latent_parts() const override { return manifest_.layout.parts; }
+  [[nodiscard]] bool is_video() const override { return manifest_.layout.shape.size() == 4; }
+  [[nodiscard]] std::string sample_name(int64_t index) const override;
+  void read(int64_t index, Sample& out) const override;
+
+ private:
+  struct Part {
+    io::SafetensorsFile mapped;
+    std::span<const std::byte> moments;
+    int64_t first;  // number of its first sample
+  };
+  void add_part(const std::filesystem::path& path, int64_t samples);
+  [[nodiscard]] std::span<const std::byte> column(const char* name, DType dtype) const;
+  [[nodiscard]] MappedStrings strings(const char* name) const;
+  void check_labels() const;
+
+  CacheManifest manifest_;
+  std::vector<Part> parts_;
+  int64_t size_ = 0;
+  std::optional<io::SafetensorsFile> samples_;
+  std::span<const std::byte> labels_;
+  std::span<const std::byte> fps_;
+  MappedStrings names_;
+  MappedStrings captions_;
+};
+
+}  // namespace kinora::data

@@ -1,0 +1,238 @@
+#include "kinora/data/bucket_order.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "kinora/data/loader.h"
+#include "tests/data/sized_source.h"
+#include "tests/error_of.h"
+
+namespace kinora::data {
+namespace {
+
+using ::testing::HasSubstr;
+
+BucketOrderOptions order_options(const BucketOptions& table, int64_t batches = 1) {
+  return {.table = table, .batches_per_step = batches, .seed = 3, .num_threads = 3};
+}
+
+TEST(BucketOrderTest, AnEpochWhoseBucketsComeOutEvenHoldsEachSampleOnce) {
+  // 8 images and 6 clips for batches of 4 and 2, of 2 batches a step.
+  const SizedSource source(repeat({{sized(40, 40), 8}, {sized(20, 20, 9), 16}, {sized(9, 9), 5}}));
+  BucketOrder order(source, order_options(small_table(), 2));
+  int64_t position = 0;
+  std::vector<std::vector<int64_t>> epochs;
+  for (int epoch = 0; epoch < 3; ++epoch) {
+    std::vector<int64_t> seen;
+    for (int step = 0; step < 3; ++step) {
+      const BucketStep drawn = order.next();
+      EXPECT_EQ(drawn.first_position, position);
+      EXPECT_EQ(drawn.indices.size(), 8U);
+      position += 8;
+      seen.insert(seen.end(), drawn.indices.begin(), drawn.indices.end());
+      for (const int64_t index : drawn.indices) {
+        EXPECT_EQ(order.table().largest(source.facts(index)), drawn.bucket);
+      }
+    }
+    epochs.push_back(seen);
+    std::sort(seen.begin(), seen.end());
+    for (int64_t i = 0; i < 24; ++i) {  // those of 9 x 9 suit no bucket
+      EXPECT_EQ(seen[static_cast<size_t>(i)], i);
+    }
+  }
+  EXPECT_NE(epochs[0], epochs[1]);
+}
+
+TEST(BucketOrderTest, WhatWaitsAtTheEndOfAnEpochComesInTheNext) {
+  const SizedSource source(repeat({{sized(40, 40), 5}, {sized(16, 16), 3}}));
+  BucketOrder order(source, order_options(small_table()));
+  std::map<int64_t, std::vector<int64_t>> counts;  // by bucket
+  for (int step = 0; step < 200; ++step) {
+    const BucketStep drawn = order.next();
+    std::vector<int64_t>& of = counts[drawn.bucket];
+    of.resize(8);
+    for (const int64_t index : drawn.indices) {
+      ++of[static_cast<size_t>(index)];
+    }
+    // Nobody is an epoch ahead or behind by more than one.
+    const auto range = drawn.indices.front() < 5 ? std::pair{0, 5} : std::pair{5, 8};
+    const auto [least, most] =
+        std::minmax_element(of.begin() + range.first, of.begin() + range.second);
+    ASSERT_LE(*most - *least, 1) << step;
+  }
+  EXPECT_EQ(counts.size(), 2U);
+}
+
+TEST(BucketOrderTest, SeekingIsDrawing) {
+  std::vector<SampleFacts> sizes;
+  for (int64_t i = 0; i < 83; ++i) {
+    sizes.push_back(sized(14 + i % 37, 14 + i * 7 % 41, i % 3 == 0 ? 1 : 2 + i % 5));
+  }
+  const SizedSource source(sizes);
+  const BucketOrderOptions options = order_options(small_table(0.5), 2);
+  BucketOrder whole(source, options);
+  BucketOrder jumping(source, options);
+  for (int step = 0; step < 60; ++step) {
+    const BucketStep expected = whole.next();
+    if (step % 7 == 3) {
+      ASSERT_TRUE(jumping.seek(step % 2 == 0 ? 0 : expected.first_position));
+      ASSERT_TRUE(jumping.seek(expected.first_position));
+    }
+    const BucketStep drawn = jumping.next();
+    ASSERT_EQ(drawn.bucket, expected.bucket) << step;
+    ASSERT_EQ(drawn.indices, expected.indices) << step;
+    ASSERT_EQ(drawn.first_position, expected.first_position) << step;
+  }
+  EXPECT_FALSE(jumping.seek(1));
+}
+
+TEST(BucketOrderTest, UnreadableHeadersAreLeftOutAndCounted) {
+  SizedSource source(repeat({{sized(40, 40), 6}}));
+  source.unreadable = {1, 4};
+  BucketOrderOptions options = order_options(small_table());
+  BucketOrder order(source, options);
+  for (int step = 0; step < 20; ++step) {
+    for (const int64_t index : order.next().indices) {
+      EXPECT_FALSE(source.unreadable.contains(index));
+    }
+  }
+  options.max_bad = 1;
+  EXPECT_THAT(error_of(ErrorKind::kIo, [&] { return BucketOrder(source, options); }),
+              HasSubstr("at most 1 of 6 samples may be unreadable"));
+}
+
+TEST(BucketOrderTest, RefusesSetsThatNoBucketTakes) {
+  const SizedSource tiny(repeat({{sized(8, 8), 3}, {sized(40, 40, 2), 2}}));
+  const std::string none =
+      error_of(ErrorKind::kConfig, [&] { return BucketOrder(tiny, order_options(small_table())); });
+  EXPECT_THAT(none, HasSubstr("none of the 5 samples suits a bucket"));
+  EXPECT_THAT(none, HasSubstr("smaller than every bucket: 3, the first number 0"));
+  EXPECT_THAT(none, HasSubstr("fewer frames than every bucket: 2, the first number 3"));
+
+  const SizedSource images(repeat({{sized(40, 40), 3}}));
+  BucketOptions never{.rows = {{"32px", 1, {0.0, 4.0}}}};
+  BucketOrder order(images, order_options(never));
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return order.next(); }),
+              HasSubstr("keep probabilities"));
+}
+
+// What the ranks draw in a number of steps: the samples' labels and positions in order, by step.
+struct Steps {
+  std::vector<std::vector<int64_t>> labels;
+  std::vector<std::vector<int64_t>> positions;
+  std::vector<std::vector<int64_t>> shapes;  // of images
+  int64_t end = 0;                           // position behind them
+
+  bool operator==(const Steps&) const = default;
+};
+
+Steps load(const Source& source, int64_t ranks, int64_t threads, int64_t steps,
+           int64_t first_position = 0) {
+  constexpr int64_t kBatches = 4;
+  Steps result;
+  result.labels.resize(static_cast<size_t>(steps));
+  result.positions = result.labels;
+  result.shapes = result.labels;
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    LoaderOptions options;
+    options.buckets = small_table(0.6);
+    options.bucket_batches = kBatches;
+    options.rank = rank;
+    options.num_ranks = ranks;
+    options.seed = 17;
+    options.num_threads = threads;
+    options.first_position = first_position;
+    Loader loader(source, options);
+    for (size_t step = 0; step < static_cast<size_t>(steps); ++step) {
+      for (int64_t pass = 0; pass < kBatches / ranks; ++pass) {
+        const Batch batch = loader.next();
+        const std::vector<int64_t> shape = batch.images.sizes().vec();
+        if (result.shapes[step].empty()) {
+          result.shapes[step] = shape;
+        }
+        EXPECT_EQ(result.shapes[step], shape);  // all ranks, in all passes
+        for (int64_t i = 0; i < batch.labels.size(0); ++i) {
+          result.labels[step].push_back(batch.labels.const_data_ptr<int64_t>()[i]);
+          result.positions[step].push_back(batch.sample_index.const_data_ptr<int64_t>()[i]);
+          const auto* pixels =
+              batch.images.const_data_ptr<uint8_t>() + i * (batch.images.numel() / shape[0]);
+          EXPECT_EQ(pixels[0], result.labels[step].back() % 251);
+        }
+      }
+      result.end = result.positions[step].back() + 1;
+    }
+  }
+  return result;
+}
+
+TEST(BucketOrderTest, TheSameSamplesForAnyRanksThreadsAndAfterAResume) {
+  std::vector<SampleFacts> sizes;
+  for (int64_t i = 0; i < 120; ++i) {
+    sizes.push_back(sized(20 + i % 37, 20 + i * 7 % 41, i % 3 == 0 ? 1 : 3 + i % 4));
+  }
+  const SizedSource source(sizes);
+  constexpr int64_t kSteps = 24;
+  const Steps one = load(source, 1, 1, kSteps);
+  EXPECT_EQ(one, load(source, 1, 5, kSteps));
+  EXPECT_EQ(one, load(source, 2, 3, kSteps));
+  EXPECT_EQ(one, load(source, 4, 2, kSteps));
+  std::set<std::vector<int64_t>> shapes(one.shapes.begin(), one.shapes.end());
+  EXPECT_GT(shapes.size(), 3U);
+  EXPECT_TRUE(
+      std::any_of(shapes.begin(), shapes.end(), [](const auto& s) { return s.size() == 5; }));
+  EXPECT_TRUE(
+      std::any_of(shapes.begin(), shapes.end(), [](const auto& s) { return s.size() == 4; }));
+
+  const Steps before = load(source, 2, 2, 9);
+  const Steps after = load(source, 4, 2, kSteps - 9, before.end);
+  EXPECT_TRUE(std::equal(after.labels.begin(), after.labels.end(), one.labels.begin() + 9));
+  EXPECT_TRUE(
+      std::equal(after.positions.begin(), after.positions.end(), one.positions.begin() + 9));
+}
+
+TEST(BucketOrderTest, ABadSampleIsReplacedByOneOfItsBucket) {
+  SizedSource source(repeat({{sized(40, 40), 9}, {sized(40, 40, 5), 9}}));
+  source.bad = {2, 3, 11};
+  const Steps drawn = load(source, 1, 2, 30);
+  for (size_t step = 0; step < drawn.labels.size(); ++step) {
+    for (const int64_t label : drawn.labels[step]) {
+      EXPECT_FALSE(source.bad.contains(label));
+      EXPECT_EQ(label >= 9, drawn.shapes[step].size() == 5) << label;
+    }
+  }
+  EXPECT_EQ(drawn, load(source, 2, 4, 30));
+}
+
+TEST(BucketOrderTest, BuffersAreMadeOnceForEachSize) {
+  const SizedSource source(repeat({{sized(40, 40), 40}, {sized(20, 20), 40}}));
+  LoaderOptions options;
+  options.buckets = small_table();
+  options.num_threads = 2;
+  options.queue_depth = 2;
+  Loader loader(source, options);
+  for (int i = 0; i < 200; ++i) {
+    (void)loader.next();
+  }
+  // Two sizes, each with at most those in the queue and one handed out, of three tensors.
+  EXPECT_LE(loader.stats().num_buffers, 2 * 3 * 3);
+}
+
+TEST(BucketOrderTest, BatchesMustBeDividedAmongTheRanks) {
+  const SizedSource source(repeat({{sized(40, 40), 40}}));
+  LoaderOptions options;
+  options.buckets = small_table();
+  options.bucket_batches = 3;
+  options.num_ranks = 2;
+  EXPECT_THAT(error_of(ErrorKind::kConfig,
+                       [&] {
+                         (void)Loader(source, options);
+                         return 0;
+                       }),
+              HasSubstr("data.bucket_batches must be a multiple of the 2 ranks, got 3"));
+}
+
+}  // namespace
+}  // namespace kinora::data

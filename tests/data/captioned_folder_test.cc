@@ -1,0 +1,85 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "kinora/data/media_set.h"
+#include "kinora/data/media_source.h"
+#include "tests/data/files.h"
+#include "tests/data/media_files.h"
+
+namespace kinora::data {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+namespace fs = std::filesystem;
+
+TEST(CaptionedFolderTest, CaptionsArePairedByName) {
+  const TemporaryFolder folder;
+  folder.write("b.png", grey_png(2));
+  folder.write("b.txt", std::string("  two words\n"));
+  folder.write("a.png", grey_png(1));
+  folder.write("a.json", std::string(R"({"id": 7, "caption": "from JSON"})"));
+  folder.write("in/a.v2.png", grey_png(3));
+  folder.write("in/a.v2.txt", std::string("a dot in the name"));
+  folder.write("in/a.v2.json", std::string("not read, since there is a text"));
+  folder.write("in/none.webp", fixture("photo.jpg"));
+  const MediaSource source(list_captioned_folder(folder.path()));
+  const std::vector<std::string> found = contents(source);
+  ASSERT_EQ(found.size(), 4U);
+  EXPECT_EQ(found[0], "1 from JSON");
+  EXPECT_EQ(found[1], "2 two words");
+  EXPECT_EQ(found[2], "3 a dot in the name");
+  EXPECT_TRUE(found[3].ends_with(" "));  // of the sample before it nothing is left
+  EXPECT_THAT(source.class_names(), ElementsAre(""));
+  EXPECT_THAT(passed_over(source, folder.path()), IsEmpty());
+  EXPECT_EQ(source.facts(0), (SampleFacts{.height = 8, .width = 8, .caption_length = 9}));
+}
+
+// A picture without a caption, and a caption without a picture, shift nothing.
+TEST(CaptionedFolderTest, WhatIsMissingShiftsNothing) {
+  const TemporaryFolder folder;
+  folder.write("0.png", grey_png(10));
+  folder.write("0.txt", std::string("ten"));
+  folder.write("1.txt", std::string("the picture is gone"));
+  folder.write("2.png", grey_png(12));
+  folder.write("3.png", grey_png(13));
+  folder.write("3.txt", std::string("thirteen"));
+  folder.write("notes.md", std::string("x"));
+  folder.write(".hidden/4.png", grey_png(14));
+  fs::create_directory_symlink(folder.path(), folder.path() / "loop");
+  const MediaSource source(list_captioned_folder(folder.path()));
+  EXPECT_THAT(contents(source), ElementsAre("10 ten", "12 ", "13 thirteen"));
+  EXPECT_THAT(passed_over(source, folder.path()),
+              ElementsAre("loop: a link to a folder, which is not followed",
+                          "notes.md: no picture, clip or caption, by its name",
+                          "1.txt: a caption without a picture or clip"));
+}
+
+TEST(CaptionedFolderTest, BrokenCaptionsAreNamed) {
+  const TemporaryFolder folder;
+  folder.write("0.png", grey_png(10));
+  folder.write("0.json", std::string("[1, 2"));
+  folder.write("1.png", grey_png(11));
+  folder.write("1.txt", std::string((1 << 20) + 1, 'x'));
+  const MediaSource source(list_captioned_folder(folder.path()));
+  Sample sample;
+  EXPECT_THAT(error_of([&] { source.read(0, sample); }), HasSubstr("0.json"));
+  EXPECT_THAT(error_of([&] { source.read(1, sample); }), HasSubstr("1.txt"));
+  EXPECT_THAT(error_of([&] { (void)source.facts(1); }), HasSubstr("1.txt"));
+}
+
+TEST(CaptionedFolderTest, AnEmptySetNamesTheReasons) {
+  const TemporaryFolder folder;
+  folder.write("0.txt", std::string("x"));
+  EXPECT_THAT(error_of([&] { const MediaSource source(list_captioned_folder(folder.path())); }),
+              HasSubstr("a caption without a picture or clip: 1"));
+  EXPECT_THAT(error_of([&] { (void)list_captioned_folder(folder.path() / "none"); }),
+              HasSubstr("must be a folder"));
+}
+
+}  // namespace
+}  // namespace kinora::data
