@@ -1,4 +1,5 @@
-// kinora bench train | ablate | sample | simulate CONFIG [key=value ...], kinora bench sequence
+// kinora bench train | ablate | sample | simulate CONFIG [key=value ...],
+// kinora bench decode | sequence
 
 #include <CLI/CLI.hpp>
 
@@ -6,6 +7,7 @@
 #include <memory>
 #include <utility>
 
+#include "apps/kinora/bench_decode.h"
 #include "apps/kinora/bench_report.h"
 #include "apps/kinora/bench_sequence.h"
 #include "apps/kinora/bench_simulate.h"
@@ -200,6 +202,7 @@ void add_bench(CLI::App& app, Action& run) {
   add_sharing_options(*sample, arguments->sample.ranks);
   sample->callback([arguments, &run] { run = [arguments] { return bench_sample(*arguments); }; });
 
+  add_bench_decode(*bench, run);
   add_bench_sequence(*bench, run);
   add_bench_simulate(*bench, run);
 }

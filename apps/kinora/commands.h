@@ -18,5 +18,11 @@ void add_sample(CLI::App& app, Action& run);
 void add_bench(CLI::App& app, Action& run);
 void add_convert(CLI::App& app, Action& run);
 void add_demo(CLI::App& app, Action& run);
+void add_data(CLI::App& app, Action& run);
+
+/// Those of "kinora data".
+void add_data_check(CLI::App& data, Action& run);
+void add_data_encode(CLI::App& data, Action& run);
+void add_data_search_batch(CLI::App& data, Action& run);
 
 }  // namespace kinora::apps

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -17,6 +18,8 @@
 #include "apps/kinora/sample_judge.h"
 #include "kinora/core/error.h"
 #include "kinora/ops/device.h"
+#include "kinora/pipelines/decode.h"
+#include "kinora/train/setup.h"
 #include "kinora/train/shown_samples.h"
 
 namespace kinora::apps {
@@ -74,20 +77,28 @@ void sample_on_rank(const SampleArguments& arguments, const comm::Group& world) 
       train::load_trained(arguments.run.empty() ? arguments.checkpoint : arguments.run, options);
   const models::ModelConfig& model = trained.config.model;
   check_options(arguments, model);
+  check_format(arguments.format, model.is_video());
   adjust(trained.config, arguments);
   std::optional<SampleJudge> judge;
   if (arguments.judge) {
     judge.emplace(trained.config.data, model);
   }
   const SampleJudge* judging = judge ? &*judge : nullptr;
-  const Drawn drawn = draw_samples(trained, arguments, judging, world);
+  // What it refuses is refused before anything is drawn.
+  const std::unique_ptr<models::Autoencoder> decoder =
+      world.rank() > 0 ? nullptr : open_decoder(arguments, trained.config, trained.device);
+  Drawn drawn = draw_samples(trained, arguments, judging, world);
   if (world.rank() > 0) {
     return;
+  }
+  if (decoder != nullptr) {
+    drawn.samples = pipelines::decode_latents(*decoder, drawn.samples, trained.device);
   }
   SampleFiles files{.folder = arguments.out,
                     .samples = drawn.samples,
                     .labels = {},
-                    .fps = train::clip_fps(trained.config.data)};
+                    .fps = train::clip_fps(trained.config.data),
+                    .format = arguments.format};
   for (const Asked& asked : drawn.asked) {
     files.labels.push_back(model.takes_text() ? std::nullopt : asked.label);
   }
@@ -146,8 +157,9 @@ void add_clip(CLI::App& command, SampleArguments& arguments) {
       ->check(CLI::Range(0.0, 1000.0));
   CLI::Option* given = command.add_option(
       "--given", arguments.given,
-      "A reference, some frames of every clip: an image, a strip, a folder of frames; for latents "
-      "a safetensors file");
+      "A reference, some frames of every clip: an image, a strip, a folder of frames, a video file "
+      "(its first frames at the clips' rate: as many as --given-frames numbers, else half a clip); "
+      "for latents a safetensors file");
   command
       .add_option("--given-frames", arguments.given_frames,
                   "Which frames these are: head, tail, head_tail, or numbers as 0,1,7")
@@ -183,7 +195,24 @@ void add_how(CLI::App& command, SampleArguments& arguments) {
       ->check(CLI::NonNegativeNumber);
   command.add_option("--guidance", arguments.guidance, "Guidance scale; default: the run's");
   command.add_option("--seed", arguments.seed, "Seed of the noise")->check(CLI::NonNegativeNumber);
+  command.add_option("--autoencoder", arguments.autoencoder,
+                     "Of models of latents: a folder or file that makes pictures of them; default: "
+                     "the run's autoencoder.path");
+  command
+      .add_option("--memory-budget", arguments.memory_budget,
+                  "GiB that the autoencoder's activations may take; 0 = no limit; default: the "
+                  "run's autoencoder.memory_gib")
+      ->check(CLI::NonNegativeNumber);
   command.add_option("--out", arguments.out, "Folder for the samples");
+  command
+      .add_option("--format", arguments.format,
+                  "png (of clips a folder of frames), webp, gif or mp4; default: png, and webp of "
+                  "clips")
+      ->transform(
+          CLI::CheckedTransformer(std::map<std::string, FileFormat>{{"png", FileFormat::kPng},
+                                                                    {"webp", FileFormat::kWebp},
+                                                                    {"gif", FileFormat::kGif},
+                                                                    {"mp4", FileFormat::kMp4}}));
   command.add_flag("--judge", arguments.judge,
                    "Tell how many show what was asked, for data.source shapes and moving_shapes "
                    "and for strips of two motions");

@@ -1,6 +1,7 @@
 #include "apps/kinora/sample_draw.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 
@@ -9,6 +10,7 @@
 #include "kinora/core/log.h"
 #include "kinora/core/progress.h"
 #include "kinora/core/text.h"
+#include "kinora/pipelines/autoencoder_file.h"
 #include "kinora/pipelines/class_to_image.h"
 #include "kinora/pipelines/clips.h"
 #include "kinora/train/micro_batch.h"
@@ -148,8 +150,9 @@ train::Prompts prompts_for(const train::RunConfig& config, const SampleArguments
                                 arguments.count > 0 ? arguments.count : config.sample.count);
 }
 
-pipelines::ClipOptions clip_options(const models::ModelConfig& model,
+pipelines::ClipOptions clip_options(const train::RunConfig& config,
                                     const SampleArguments& arguments) {
+  const models::ModelConfig& model = config.model;
   pipelines::ClipOptions options{.given = {},
                                  .given_edit = arguments.given_edit,
                                  .pieces = arguments.loop,
@@ -160,7 +163,10 @@ pipelines::ClipOptions clip_options(const models::ModelConfig& model,
   if (!arguments.given.empty()) {
     const auto layout =
         arguments.frame_layout == "strip" ? data::FrameLayout::kStrip : data::FrameLayout::kImage;
-    options.given = read_given(arguments.given, layout, arguments.given_frames, model);
+    options.given = read_given(
+        arguments.given,
+        {.layout = layout, .places = arguments.given_frames, .fps = train::clip_fps(config.data)},
+        model);
   }
   return options;
 }
@@ -186,7 +192,7 @@ Drawn draw_texts(train::TrainedModel& trained, const SampleArguments& arguments,
   Team team(trained, arguments, count, config.model.is_video() ? "clips" : "images", world);
   const auto report = [&team](double done) { team.update(done); };
   if (config.model.is_video()) {
-    const pipelines::ClipOptions options = clip_options(config.model, arguments);
+    const pipelines::ClipOptions options = clip_options(config, arguments);
     const bool goes_on = options.given.frames.defined() || options.pieces > 1;
     if (goes_on && config.frame_masks.sum() == 0.0 && team.speaks()) {
       log_warn(
@@ -248,7 +254,30 @@ void adjust(train::RunConfig& config, const SampleArguments& arguments) {
   set("--width", arguments.width, model.compression, model.patch, model.width);
   if (arguments.fps > 0.0) {
     config.data.fps = arguments.fps * static_cast<double>(config.data.frame_stride);
+    config.data.max_fps = 0.0;
   }
+}
+
+std::unique_ptr<models::Autoencoder> open_decoder(const SampleArguments& arguments,
+                                                  const train::RunConfig& config,
+                                                  at::Device device) {
+  const bool of_run = arguments.autoencoder.empty();
+  const std::string& path = of_run ? config.autoencoder.path : arguments.autoencoder;
+  if (path.empty()) {
+    return nullptr;
+  }
+  KINORA_CHECK(!of_run || std::filesystem::exists(path), kIo,
+               "[sample] the autoencoder of the run's configuration is not at ", path,
+               ". Hint: --autoencoder PATH, or --set 'autoencoder.path=\"\"' for latents");
+  constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
+  std::unique_ptr<models::Autoencoder> decoder =
+      pipelines::open_autoencoder(path, device, train::compute_type(config.train.precision));
+  KINORA_CHECK(decoder->space().channels == config.model.in_channels, kConfig,
+               "[sample] the autoencoder ", path, " makes pixels of ", decoder->space().channels,
+               " channels, but the model draws ", config.model.in_channels);
+  decoder->set_memory_budget(
+      static_cast<int64_t>(arguments.memory_budget.value_or(config.autoencoder.memory_gib) * kGib));
+  return decoder;
 }
 
 Drawn draw_samples(train::TrainedModel& trained, const SampleArguments& arguments,

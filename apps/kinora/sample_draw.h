@@ -3,12 +3,16 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "apps/kinora/ranks.h"
+#include "apps/kinora/sample_files.h"
 #include "apps/kinora/sample_judge.h"
 #include "kinora/comm/group.h"
+#include "kinora/models/autoencoder.h"
 #include "kinora/pipelines/sampling_ranks.h"
 #include "kinora/train/trained_model.h"
 
@@ -44,7 +48,11 @@ struct SampleArguments {
   int64_t loop = 1;
   int64_t overlap = 0;
 
+  std::string autoencoder;
+  std::optional<double> memory_budget;  ///< GiB; 0: no limit
+
   std::string out = "samples";
+  FileFormat format = FileFormat::kUsual;
   std::string device = "auto";
   std::string precision;
   int64_t threads = 0;
@@ -69,6 +77,12 @@ struct Drawn {
   at::Tensor samples;
   std::vector<Asked> asked;
 };
+
+/// What makes pixels of a model's latents, as the command line says, or else the run; null: neither
+/// does. kConfig where it does not belong to the model.
+[[nodiscard]] std::unique_ptr<models::Autoencoder> open_decoder(const SampleArguments& arguments,
+                                                                const train::RunConfig& config,
+                                                                at::Device device);
 
 /// Draws with the run's configuration, adjusted, on all ranks of `world`. judge: null, or who has
 /// to know the classes that captions name. kConfig, kIo.

@@ -1,5 +1,7 @@
 #include "apps/kinora/sample_files.h"
 
+#include <ATen/ops/stack.h>
+
 #include <cstdio>
 #include <span>
 #include <sstream>
@@ -7,6 +9,7 @@
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
 #include "kinora/io/animation.h"
+#include "kinora/io/clip_file.h"
 #include "kinora/io/image_grid.h"
 #include "kinora/io/safetensors.h"
 #include "kinora/ops/host_bytes.h"
@@ -15,6 +18,20 @@
 
 namespace kinora::apps {
 namespace {
+
+constexpr double kFpsOfStill = 1.0;  // of animations of one frame
+
+/// Of all but png.
+io::ClipFormat clip_format(FileFormat format) {
+  switch (format) {
+    case FileFormat::kGif:
+      return io::ClipFormat::kGif;
+    case FileFormat::kMp4:
+      return io::ClipFormat::kMp4;
+    default:
+      return io::ClipFormat::kWebp;
+  }
+}
 
 /// "image-00003_class-7", "clip-00003".
 std::string name_of(const char* kind, size_t index, std::optional<int64_t> label) {
@@ -45,11 +62,28 @@ void write_latents(const std::filesystem::path& path, const SampleFiles& files) 
   io::write_safetensors(path, tensors);
 }
 
-/// All samples in one picture, a clip as a row of its frames; nothing where that were too large,
-/// which is no reason to fail when all else is written.
+/// Some frames of long clips [B, C, T, H, W], all of short ones.
+at::Tensor shown_frames(const at::Tensor& clips) {
+  constexpr int64_t kMaxShown = 32;
+  const int64_t num_frames = clips.size(2);
+  if (num_frames <= kMaxShown) {
+    return clips;
+  }
+  std::vector<at::Tensor> shown;
+  for (int64_t i = 0; i < kMaxShown; ++i) {
+    shown.push_back(clips.select(2, i * (num_frames - 1) / (kMaxShown - 1)));
+  }
+  return at::stack(shown, 2);
+}
+
+/// The contact sheet; nothing where that were too large, which is no reason to fail when all else
+/// is written.
 std::optional<io::Image> overview(const at::Tensor& samples) {
   try {
-    return io::make_grid(train::shown_images(samples), {.columns = samples.dim() == 5 ? 1 : 0});
+    if (samples.dim() == 5) {
+      return io::make_grid(train::shown_images(shown_frames(samples)), {.columns = 1});
+    }
+    return io::make_grid(train::shown_images(samples));
   } catch (const Error& error) {
     log_warn("[sample] no grid of all samples: ", error.what());
     return std::nullopt;
@@ -59,7 +93,12 @@ std::optional<io::Image> overview(const at::Tensor& samples) {
 void write_images(const SampleFiles& files, const at::Tensor& pixels) {
   const std::vector<io::Image> images = pipelines::to_images(pixels);
   for (size_t i = 0; i < images.size(); ++i) {
-    io::write_png(files.folder / (name_of("image", i, files.labels[i]) + ".png"), images[i]);
+    const std::filesystem::path path = files.folder / name_of("image", i, files.labels[i]);
+    if (files.format == FileFormat::kUsual || files.format == FileFormat::kPng) {
+      io::write_png(path.string() + ".png", images[i]);
+    } else {
+      io::write_clip(path, std::span(&images[i], 1), kFpsOfStill, clip_format(files.format));
+    }
   }
 }
 
@@ -68,12 +107,22 @@ void write_clips(const SampleFiles& files) {
     const at::Tensor clip = files.samples[static_cast<int64_t>(i)];  // [C, T, H, W]
     const std::vector<io::Image> frames = pipelines::to_images(clip.transpose(0, 1));
     const std::filesystem::path path = files.folder / name_of("clip", i, std::nullopt);
-    io::write_frames(path, frames);
-    io::write_webp(path.string() + ".webp", frames, files.fps);
+    if (files.format == FileFormat::kUsual || files.format == FileFormat::kPng) {
+      io::write_frames(path, frames);
+    }
+    if (files.format != FileFormat::kPng) {
+      io::write_clip(path, frames, files.fps, clip_format(files.format));
+    }
   }
 }
 
 }  // namespace
+
+void check_format(FileFormat format, bool is_video) {
+  KINORA_CHECK(is_video || format != FileFormat::kMp4, kConfig,
+               "[sample] --format mp4 is for clips, and this model draws images");
+  io::check_can_write(clip_format(format));
+}
 
 std::string write_samples(const SampleFiles& files) {
   std::filesystem::create_directories(files.folder);

@@ -7,10 +7,13 @@
 #include <vector>
 
 #include "kinora/core/error.h"
+#include "kinora/data/class_names.h"
+#include "kinora/data/frame_choice.h"
 #include "kinora/data/normalise.h"
 #include "kinora/io/file.h"
 #include "kinora/io/image_resize.h"
 #include "kinora/io/safetensors.h"
+#include "kinora/io/video.h"
 #include "kinora/ops/host_bytes.h"
 
 namespace kinora::apps {
@@ -40,25 +43,47 @@ at::Tensor pixels_of(const io::Image& image) {
   return at::tensor(image.pixels, at::kByte).view({image.height, image.width, 3});
 }
 
-/// The frames of a strip as images.
-std::vector<io::Image> frames_of_strip(const io::Image& strip, const fs::path& path) {
-  KINORA_CHECK(strip.width % strip.height == 0, kIo, "[sample] ", path,
-               " must be a strip of square frames, that is, its width a multiple of its height; "
-               "got ",
-               strip.width, " x ", strip.height);
+/// The frames of a strip, `width` pixels each, as images.
+std::vector<io::Image> frames_of_strip(const io::Image& strip, int64_t width) {
   const at::Tensor pixels = pixels_of(strip);
   std::vector<io::Image> frames;
-  for (int64_t left = 0; left < strip.width; left += strip.height) {
-    const at::Tensor frame = pixels.narrow(1, left, strip.height).contiguous();
+  for (int64_t left = 0; left < strip.width; left += width) {
+    const at::Tensor frame = pixels.narrow(1, left, width).contiguous();
     io::Image image;
-    io::set_size(image, strip.height, strip.height);
+    io::set_size(image, strip.height, width);
     std::copy_n(frame.const_data_ptr<uint8_t>(), image.pixels.size(), image.pixels.data());
     frames.push_back(std::move(image));
   }
   return frames;
 }
 
-std::vector<io::Image> read_frames(const fs::path& path, data::FrameLayout layout) {
+std::vector<io::Image> read_strip(const fs::path& path) {
+  const io::Image strip = read_image(path);
+  KINORA_CHECK(strip.width % strip.height == 0, kIo, "[sample] ", path,
+               " must be a strip of square frames, that is, its width a multiple of its height; "
+               "got ",
+               strip.width, " x ", strip.height);
+  return frames_of_strip(strip, strip.height);
+}
+
+/// The first frames of a file, `count` or all that there are, at a rate of at most `fps`.
+std::vector<io::Image> read_video(const fs::path& path, int64_t count, double fps) {
+  io::VideoFile file = io::VideoFile::open(path);
+  const int64_t stride = data::FrameChoice{.max_fps = fps}.stride(file.info().fps);
+  io::Image strip;
+  file.read_frames(0, std::min(count, (file.num_frames() - 1) / stride + 1), stride, strip);
+  return frames_of_strip(strip, file.info().width);
+}
+
+/// How many frames of a video are taken: as many as `places` numbers, else half of a clip.
+int64_t frames_wanted(const std::string& places, int64_t num_frames) {
+  const bool numbers = !places.empty() && places.front() >= '0' && places.front() <= '9';
+  return numbers ? std::count(places.begin(), places.end(), ',') + 1
+                 : std::max<int64_t>(num_frames / 2, 1);
+}
+
+std::vector<io::Image> read_frames(const fs::path& path, const GivenOptions& options,
+                                   int64_t num_frames) {
   if (fs::is_directory(path)) {
     std::vector<io::Image> frames;
     for (const fs::path& file : files_in(path)) {
@@ -66,17 +91,20 @@ std::vector<io::Image> read_frames(const fs::path& path, data::FrameLayout layou
     }
     return frames;
   }
-  if (layout == data::FrameLayout::kStrip) {
-    return frames_of_strip(read_image(path), path);
+  if (data::is_video_name(path.filename().string())) {
+    return read_video(path, frames_wanted(options.places, num_frames), options.fps);
+  }
+  if (options.layout == data::FrameLayout::kStrip) {
+    return read_strip(path);
   }
   return {read_image(path)};
 }
 
 /// float32 [3, K, H, W] in [-1, 1].
-at::Tensor read_pixels(const fs::path& path, data::FrameLayout layout,
+at::Tensor read_pixels(const fs::path& path, const GivenOptions& options,
                        const models::ModelConfig& model) {
   std::vector<at::Tensor> frames;
-  for (const io::Image& image : read_frames(path, layout)) {
+  for (const io::Image& image : read_frames(path, options, model.frames)) {
     frames.push_back(
         pixels_of(io::center_crop(image, model.height, model.width)).permute({2, 0, 1}));
   }
@@ -102,14 +130,14 @@ at::Tensor read_latents(const fs::path& path, const models::ModelConfig& model) 
 
 }  // namespace
 
-pipelines::GivenFrames read_given(const fs::path& path, data::FrameLayout layout,
-                                  const std::string& places, const models::ModelConfig& model) {
+pipelines::GivenFrames read_given(const fs::path& path, const GivenOptions& options,
+                                  const models::ModelConfig& model) {
   check_takes_given(model);
   KINORA_CHECK(fs::exists(path), kIo, "[sample] ", path, " does not exist");
   const at::Tensor frames =
-      model.in_channels == 3 ? read_pixels(path, layout, model) : read_latents(path, model);
+      model.in_channels == 3 ? read_pixels(path, options, model) : read_latents(path, model);
   return {.frames = frames,
-          .places = pipelines::frame_places(places, frames.size(1), model.frames)};
+          .places = pipelines::frame_places(options.places, frames.size(1), model.frames)};
 }
 
 void check_takes_given(const models::ModelConfig& model) {

@@ -8,9 +8,13 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
+#include <new>
+#include <string_view>
 
 #include "kinora/core/cuda.h"
 #include "kinora/core/error.h"
@@ -142,6 +146,23 @@ void randomise_zeros(const std::vector<nn::NamedParameter>& parameters, optim::A
                        kernels::Distribution::kNormal, kStd);
       arena.load_parameter(named.path, values);
     }
+  }
+}
+
+bool caught_out_of_memory() {
+  try {
+    throw;
+  } catch (const c10::OutOfMemoryError&) {
+    return true;
+  } catch (const std::bad_alloc&) {
+    return true;
+  } catch (const std::exception& error) {
+    const std::string_view text = error.what();
+    const auto says = [text](std::string_view what) { return text.find(what) != text.npos; };
+    return says("out of memory") || says("cudaErrorMemoryAllocation") ||
+           says("DefaultCPUAllocator: can't allocate memory");
+  } catch (...) {
+    return false;
   }
 }
 

@@ -41,6 +41,10 @@ struct DeviceCeilings {
 /// Replaces initial zeros by small random numbers: products of zeros are faster than real ones.
 void randomise_zeros(const std::vector<nn::NamedParameter>& parameters, optim::Arena& arena);
 
+/// Whether the exception that is being handled says that memory, of the GPU or the host, did not
+/// suffice. Only in a catch block.
+[[nodiscard]] bool caught_out_of_memory();
+
 /// Gives back memory that nothing holds, and starts the peak of ops::peak_memory() anew.
 void start_memory_anew(at::Device device);
 

@@ -1,12 +1,10 @@
 #include "kinora/train/benchmark_ablation.h"
 
-#include <c10/util/Exception.h>
-
-#include <new>
-#include <string_view>
+#include <exception>
 
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"
+#include "kinora/train/benchmark.h"
 #include "kinora/train/setup.h"
 
 namespace kinora::train {
@@ -52,26 +50,17 @@ std::string why_not(Variation::Needs needs, const StepBenchmark& base) {
   return {};
 }
 
-bool is_out_of_memory(const Error& error) {
-  const std::string_view text = error.what();
-  return error.kind() == ErrorKind::kCuda &&
-         (text.find("out of memory") != std::string_view::npos ||
-          text.find("cudaErrorMemoryAllocation") != std::string_view::npos);
-}
-
 void time_into(AblationRow* row, const RunConfig& config, const StepBenchmarkOptions& options,
                bool must_fit) {
-  constexpr const char* kOutOfMemory = "out of memory";
   try {
     row->result = benchmark_step(config, options);
-  } catch (const c10::OutOfMemoryError&) {
-    row->note = kOutOfMemory;
-  } catch (const std::bad_alloc&) {
-    row->note = kOutOfMemory;
-  } catch (const Error& error) {
-    if (is_out_of_memory(error)) {
-      row->note = kOutOfMemory;
-    } else if (error.kind() == ErrorKind::kConfig && !must_fit) {
+  } catch (const std::exception& error) {
+    if (caught_out_of_memory()) {
+      row->note = "out of memory";
+      return;
+    }
+    const auto* refusal = dynamic_cast<const Error*>(&error);
+    if (refusal != nullptr && refusal->kind() == ErrorKind::kConfig && !must_fit) {
       row->note = std::string("does not apply: ") + error.what();
     } else {
       throw;

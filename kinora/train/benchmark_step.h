@@ -1,12 +1,17 @@
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "kinora/comm/group.h"
 #include "kinora/ops/gpu_profile.h"
+#include "kinora/train/batch_search.h"
+#include "kinora/train/micro_batch.h"
 #include "kinora/train/run_config.h"
 
 namespace kinora::train {
@@ -32,11 +37,35 @@ struct StepBenchmark {
   std::vector<std::string> products;       ///< a line for each of the fast path's matrix products
 };
 
-/// Times optimizer steps of the recipe on random inputs that lie in memory, one behind the other as
-/// in training. Layers that start at zero are randomised: products of zeros are faster than real
-/// ones. Nothing is left in the device's memory. With several ranks all call it, and the figures
-/// are of this rank's time and all ranks' samples.
-[[nodiscard]] StepBenchmark benchmark_step(RunConfig config, const StepBenchmarkOptions& options,
+/// A recipe's model and optimizer, whose steps are timed on random inputs that lie in memory, one
+/// behind the other as in training. Layers that start at zero are randomised: products of zeros are
+/// faster than real ones. Nothing is left in the device's memory at the end. With several ranks all
+/// make one and call it, and the figures are of this rank's time and all ranks' samples.
+class StepTimer {
+ public:
+  /// Errors as those of a run.
+  explicit StepTimer(const RunConfig& config, const comm::Group& world = {});
+  StepTimer(const StepTimer&) = delete;
+  StepTimer& operator=(const StepTimer&) = delete;
+  ~StepTimer();
+
+  /// Of the recipe's batches.
+  [[nodiscard]] StepBenchmark time(const StepBenchmarkOptions& options);
+
+  /// Of steps of one batch a rank, of pictures or clips of that size in pixels: the median of three
+  /// after those in which the device warms up. The memory is that of tensors on a GPU; on a CPU the
+  /// whole process's, 0 where the system does not say. Errors of running out of memory: the timer
+  /// is of no use then.
+  [[nodiscard]] StepCost time(const ClipSize& size, int64_t batch);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// StepTimer::time() of the recipe's batches.
+[[nodiscard]] StepBenchmark benchmark_step(const RunConfig& config,
+                                           const StepBenchmarkOptions& options,
                                            const comm::Group& world = {});
 
 }  // namespace kinora::train

@@ -73,6 +73,7 @@ Prompts prompts_of_data(const data::Source& source, int64_t count) {
                "[sample] the run's data has no texts. Hint: data.text");
   Prompts prompts{.shape = *source.text_shape(), .all = {}};
   data::Sample sample;
+  sample.choice = data::FrameChoice{};  // one frame at most: only its text counts
   for (int64_t i = 0; i < source.size() && static_cast<int64_t>(prompts.all.size()) < count; ++i) {
     try {
       source.read(i, sample);

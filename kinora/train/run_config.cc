@@ -215,6 +215,22 @@ void describe_image_data(Fields& fields, RunConfig& config) {
   describe(fields, config.image_data, "image_data");
 }
 
+void describe_autoencoder(Fields& fields, AutoencoderOptions& autoencoder) {
+  const auto scope = fields.scope("autoencoder");
+  fields.add("path", autoencoder.path,
+             "A frozen autoencoder, a folder or file: training on pixels encodes them in each "
+             "step, and the model learns their latents.");
+  fields.add("precision", autoencoder.precision,
+             {{"fp32", Precision::kFp32}, {"bf16", Precision::kBf16}, {"fp16", Precision::kFp16}},
+             "Type of its arithmetic.");
+  fields.add("micro_batch", autoencoder.micro_batch,
+             "Images or clips that it encodes at once; 0 = 32.", at_least(0));
+  fields.add("memory_gib", autoencoder.memory_gib,
+             "GiB that its activations may take; within them the same numbers are computed piece "
+             "by piece. 0 = no limit.",
+             at_least(0));
+}
+
 void describe_checkpoint(Fields& fields, CheckpointOptions& checkpoint) {
   const auto scope = fields.scope("checkpoint");
   fields.add("every", checkpoint.every,
@@ -270,6 +286,7 @@ void describe(Fields& fields, RunConfig& config) {
   describe_kernels(fields, config);
   describe(fields, config.data);
   describe_image_data(fields, config);
+  describe_autoencoder(fields, config.autoencoder);
   describe(fields, config.objective);
   describe_train(fields, config.train);
   {
@@ -291,6 +308,12 @@ void describe(Fields& fields, RunConfig& config) {
   fields.add("every", config.sample.every, "Steps between grids of samples; 0 = never.",
              at_least(0));
   fields.add("count", config.sample.count, "Samples in a grid while training.", between(1, 4096));
+  fields.add("format", config.sample.format,
+             {{"webp", io::ClipFormat::kWebp},
+              {"gif", io::ClipFormat::kGif},
+              {"mp4", io::ClipFormat::kMp4}},
+             "How clips that are drawn while training are written beside their grid: webp "
+             "(lossless), gif, mp4 (H.264; wants FFmpeg).");
   describe(fields, config.sample.sampling);
 }
 
@@ -338,23 +361,22 @@ RecomputePlan parse_recompute(const std::string& recompute, int64_t depth) {
 }
 
 models::ModelConfig resolved_model(const RunConfig& config, int64_t num_data_classes,
-                                   const std::optional<data::SampleShape>& latents) {
+                                   const std::optional<LatentSize>& latents) {
   models::ModelConfig model = config.model;
-  KINORA_CHECK(
-      config.data.source != data::SourceKind::kLatents || latents ||
-          (model.height > 0 && model.width > 0),
-      kConfig,
-      "[train] model.height and model.width must be given where the latents' files are not "
-      "opened, got ",
-      model.height, " x ", model.width);
-  if (model.height == 0) {
-    model.height = latents ? latents->height : config.data.height;
-  }
-  if (model.width == 0) {
-    model.width = latents ? latents->width : config.data.width;
-  }
-  if (model.frames == 0) {
-    model.frames = config.data.frames;
+  const bool of_latents =
+      config.data.source == data::SourceKind::kLatents || !config.autoencoder.path.empty();
+  KINORA_CHECK(!of_latents || latents || (model.height > 0 && model.width > 0), kConfig,
+               "[train] model.height and model.width must be given where neither latents nor the "
+               "autoencoder are opened, got ",
+               model.height, " x ", model.width);
+  const LatentSize size = latents.value_or(
+      LatentSize{.shape = {.channels = 0, .height = config.data.height, .width = config.data.width},
+                 .frames = config.data.frames});
+  model.height = model.height == 0 ? size.shape.height : model.height;
+  model.width = model.width == 0 ? size.shape.width : model.width;
+  model.frames = model.frames == 0 ? size.frames : model.frames;
+  if (model.compression == 1 && size.shape.pixel_height > 0) {
+    model.compression = std::max<int64_t>(size.shape.pixel_height / size.shape.height, 1);
   }
   model = models::resolved(model);
   if (model.num_classes == 0) {

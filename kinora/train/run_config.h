@@ -8,6 +8,7 @@
 #include "kinora/data/data_config.h"
 #include "kinora/diffusion/frame_mask.h"
 #include "kinora/diffusion/objective_config.h"
+#include "kinora/io/clip_file.h"
 #include "kinora/models/model_config.h"
 #include "kinora/ops/adaln_blocks.h"
 #include "kinora/ops/fp8.h"
@@ -52,6 +53,16 @@ struct ImageSteps {
   [[nodiscard]] bool any() const { return share > 0.0; }
 };
 
+/// The keys autoencoder.*.
+struct AutoencoderOptions {
+  std::string path;
+  Precision precision = Precision::kBf16;
+  int64_t micro_batch = 0;  ///< 0: kMicroBatch
+  double memory_gib = 0.0;  ///< 0: no limit
+
+  static constexpr int64_t kMicroBatch = 32;
+};
+
 /// The keys checkpoint.*.
 struct CheckpointOptions {
   int64_t every = 1000;
@@ -71,6 +82,7 @@ struct ValidationOptions {
 struct SampleOptions {
   int64_t every = 0;
   int64_t count = 16;
+  io::ClipFormat format = io::ClipFormat::kWebp;  ///< of clips
   pipelines::SamplingConfig sampling;
 };
 
@@ -82,6 +94,7 @@ struct RunConfig {
   ops::KernelOptions kernels;
   data::DataConfig data;
   data::DataConfig image_data;
+  AutoencoderOptions autoencoder;
   ImageSteps image_steps;  ///< image_data.*
   diffusion::ObjectiveConfig objective;
   TrainOptions train;
@@ -121,12 +134,17 @@ struct RecomputePlan {
 /// "block:K,elementwise" and "block:K,mlp". kConfig.
 [[nodiscard]] RecomputePlan parse_recompute(const std::string& recompute, int64_t depth);
 
+/// Latents of the data, as their files or the autoencoder have them.
+struct LatentSize {
+  data::SampleShape shape;
+  int64_t frames = 1;
+};
+
 /// The model of the run: sizes from its name, input size and classes from the data, time_scale from
-/// the objective. `latents` is the shape of the data's latents where they were opened. kConfig
-/// where model and data do not fit together, or where the size is that of latents that nobody
-/// opened.
+/// the objective. `latents` are those of the data where they are known. kConfig where model and
+/// data do not fit together, or where the size is that of latents that nobody opened.
 [[nodiscard]] models::ModelConfig resolved_model(
     const RunConfig& config, int64_t num_data_classes,
-    const std::optional<data::SampleShape>& latents = std::nullopt);
+    const std::optional<LatentSize>& latents = std::nullopt);
 
 }  // namespace kinora::train

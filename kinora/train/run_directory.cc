@@ -1,12 +1,5 @@
 #include "kinora/train/run_directory.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
-
 #include "kinora/core/error.h"
 
 namespace kinora::train {
@@ -23,19 +16,6 @@ bool holds_a_run(const std::filesystem::path& path) {
     }
   }
   return false;
-}
-
-int lock(const std::filesystem::path& file) {
-  const int descriptor = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  KINORA_CHECK(descriptor >= 0, kIo, "[run] cannot create ", file, ": ", std::strerror(errno));
-  if (::flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
-    const int reason = errno;
-    ::close(descriptor);
-    KINORA_CHECK(reason != EWOULDBLOCK, kIo, "[run] another process trains in ", file.parent_path(),
-                 ". Hint: stop it, or give another run.dir");
-    throw_error(ErrorKind::kIo, "[run] cannot lock ", file, ": ", std::strerror(reason));
-  }
-  return descriptor;
 }
 
 }  // namespace
@@ -58,20 +38,14 @@ RunDirectory::RunDirectory(std::filesystem::path path, const Resume& resume)
   std::filesystem::create_directories(path_, failure);
   KINORA_CHECK(!failure && std::filesystem::is_directory(path_), kIo,
                "[run] cannot create the run directory ", path_, ": ", failure.message());
-  lock_ = lock(path_ / kLockName);
-  if (resume.mode == Resume::Mode::kNever && holds_a_run(path_)) {
-    ::close(lock_);
-    throw_error(ErrorKind::kConfig, "[run] run.dir must be new or empty, but ", path_,
-                " holds a run. Hint: --resume auto goes on with it; another run.dir starts anew");
-  }
+  lock_ = io::FileLock::take(path_ / kLockName);
+  KINORA_CHECK(lock_, kIo, "[run] another process trains in ", path_,
+               ". Hint: stop it, or give another run.dir");
+  KINORA_CHECK(resume.mode != Resume::Mode::kNever || !holds_a_run(path_), kConfig,
+               "[run] run.dir must be new or empty, but ", path_,
+               " holds a run. Hint: --resume auto goes on with it; another run.dir starts anew");
   std::filesystem::create_directories(samples());
   std::filesystem::create_directories(checkpoints());
-}
-
-RunDirectory::~RunDirectory() {
-  if (lock_ >= 0) {
-    ::close(lock_);
-  }
 }
 
 }  // namespace kinora::train

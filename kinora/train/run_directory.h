@@ -5,6 +5,8 @@
 #include <optional>
 #include <string>
 
+#include "kinora/io/file_lock.h"
+
 namespace kinora::train {
 
 /// What to do about what a run directory already holds.
@@ -30,9 +32,6 @@ class RunDirectory {
   RunDirectory(std::filesystem::path path, const Resume& resume);
   /// The names alone, for a rank of a run whose rank 0 has created the folder.
   explicit RunDirectory(std::filesystem::path path) : path_(std::move(path)) {}
-  RunDirectory(const RunDirectory&) = delete;
-  RunDirectory& operator=(const RunDirectory&) = delete;
-  ~RunDirectory();
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   [[nodiscard]] std::filesystem::path config_file() const { return path_ / "config.yaml"; }
@@ -42,7 +41,7 @@ class RunDirectory {
 
  private:
   std::filesystem::path path_;
-  int lock_ = -1;
+  std::optional<io::FileLock> lock_;
 };
 
 }  // namespace kinora::train

@@ -24,6 +24,12 @@ void RunLog::add_step(const StepRecord& record) {
   if (record.has_kinds) {
     line.add("kind", to_string(record.kind));
   }
+  if (record.size) {
+    line.add("samples", record.size->samples)
+        .add("frames", record.size->size.frames)
+        .add("height", record.size->size.height)
+        .add("width", record.size->size.width);
+  }
   line.add("loss", record.loss)
       .add("lr", record.lr)
       .add("grad_norm", record.grad_norm)
@@ -68,6 +74,9 @@ void RunLog::add_times(const StepRecord& record, io::JsonObject& line) {
       .add("communication_share", share(times.communication))
       .add("data_wait_s", times.data)
       .add("data_wait_share", share(times.data));
+  if (!record.slowest.name.empty()) {
+    line.add("slowest_sample", record.slowest.name).add("slowest_sample_s", record.slowest.seconds);
+  }
   if (!record.ranks) {
     return;
   }

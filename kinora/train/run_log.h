@@ -9,6 +9,7 @@
 #include "kinora/io/image.h"
 #include "kinora/io/jsonl.h"
 #include "kinora/io/tensorboard.h"
+#include "kinora/train/micro_batch.h"
 #include "kinora/train/run_directory.h"
 #include "kinora/train/step_samples.h"
 #include "kinora/train/step_times.h"
@@ -16,18 +17,26 @@
 
 namespace kinora::train {
 
+/// Of the samples of a step, as the model sees them.
+struct StepSize {
+  int64_t samples = 0;  ///< of all ranks
+  ClipSize size;
+};
+
 /// What one optimizer step did.
 struct StepRecord {
   int64_t step = 0;  ///< updates done, this one included
   StepKind kind = StepKind::kData;
-  bool has_kinds = false;  ///< whether the run's steps are of several kinds
-  double loss = 0.0;       ///< mean over the global batch
+  bool has_kinds = false;        ///< whether the run's steps are of several kinds
+  std::optional<StepSize> size;  ///< where it differs from step to step
+  double loss = 0.0;             ///< mean over the global batch
   double lr = 0.0;
   double grad_norm = 0.0;  ///< before clipping
   double loss_scale = 1.0;
   bool skipped = false;  ///< a gradient was not finite
   double samples_per_s = 0.0;
-  StepTimes times;  ///< of this step on this rank
+  StepTimes times;              ///< of this step on this rank
+  data::SlowestSample slowest;  ///< of this step on this rank, to be read
   /// Of all ranks, where it has come together since the last step; of earlier steps.
   std::optional<RankTimes> ranks = {};
   /// Validation after this step, by weights: "raw", "ema0", ...

@@ -32,25 +32,50 @@ RunData open_data(const data::DataConfig& config) {
   return data;
 }
 
-void check_data(const RunConfig& config, const data::Source& source, StepKind kind) {
+LatentSize encoded_size(const data::DataConfig& data, const pipelines::LatentEncoder& encoder) {
+  const std::vector<int64_t> latent =
+      encoder.shape_of(data.frames, data.height, data.width).latent;  // [C, h, w], [C, T, h, w]
+  return {.shape = {.channels = latent.front(),
+                    .height = latent[latent.size() - 2],
+                    .width = latent.back(),
+                    .pixel_height = data.height,
+                    .pixel_width = data.width},
+          .frames = latent.size() == 4 ? latent[1] : 1};
+}
+
+std::optional<LatentSize> latent_size(const data::DataConfig& data, const data::Source& source,
+                                      const pipelines::LatentEncoder* encoder) {
+  if (const auto shape = source.latent_shape()) {
+    return LatentSize{.shape = *shape, .frames = data.frames};
+  }
+  return encoder == nullptr ? std::nullopt : std::optional(encoded_size(data, *encoder));
+}
+
+void check_data(const RunConfig& config, const data::Source& source, StepKind kind,
+                const std::optional<LatentSize>& latents) {
   const models::ModelConfig& model = config.model;
   const std::string_view section = to_string(kind);
   const bool is_image_data = kind == StepKind::kImageData;
   const data::DataConfig& data = is_image_data ? config.image_data : config.data;
-  const std::optional<data::SampleShape> latents = source.latent_shape();
-  const data::SampleShape shape = latents.value_or(data::SampleShape{3, data.height, data.width});
+  const data::SampleShape shape =
+      latents ? latents->shape : data::SampleShape{3, data.height, data.width};
+  const int64_t frames = latents ? latents->frames : data.frames;
   KINORA_CHECK(model.in_channels == shape.channels, kConfig, "[train] ", section,
                latents ? ": latents of " : ": images of ", shape.channels,
                " channels, but model.in_channels is ", model.in_channels, ". Hint: ",
                latents ? "set it to that of the data"
-                       : "to train on latents, compute them first and set data.source to latents");
+                       : "to train on latents set autoencoder.path, or compute them first with "
+                         "kinora data encode and set data.source to latents");
   const bool any_size = is_image_data && takes_any_size(model);
+  KINORA_CHECK(data.buckets.empty() || takes_any_size(model), kConfig, "[train] ", section,
+               ".buckets needs a model that takes clips of any size, got ", model.name,
+               ". Hint: STDiT2 and STDiT3 do");
   KINORA_CHECK(any_size || (model.height == shape.height && model.width == shape.width), kConfig,
                "[train] model.height and width must be those of the ", section, ", ", shape.height,
                " x ", shape.width, ", got ", model.height, " x ", model.width,
                ". Hint: leave them at 0");
-  KINORA_CHECK(is_image_data || model.frames == data.frames, kConfig,
-               "[train] model.frames must be data.frames, ", data.frames, ", got ", model.frames,
+  KINORA_CHECK(is_image_data || model.frames == frames, kConfig,
+               "[train] model.frames must be those of the data, ", frames, ", got ", model.frames,
                ". Hint: leave it at 0");
   KINORA_CHECK(shape.pixel_height == 0 || (shape.pixel_height / model.compression == shape.height &&
                                            shape.pixel_width / model.compression == shape.width),
@@ -185,10 +210,12 @@ diffusion::Sampler sampler_of(const RunConfig& config, const diffusion::Objectiv
 bool use_graphs(const RunConfig& config, const ops::BlockKernels* kernels) {
   const bool importance = config.objective.timestep_sampling ==
                           diffusion::ObjectiveConfig::TimestepSampling::kImportance;
-  const bool can = kernels != nullptr && kernels->can_be_recorded() && !importance;
+  const bool one_size = config.data.buckets.empty() && config.image_data.buckets.empty();
+  const bool can = kernels != nullptr && kernels->can_be_recorded() && !importance && one_size;
   KINORA_CHECK(config.kernels.graphs != ops::Switch::kOn || can, kConfig,
                "[train] kernels.graphs is on, but this run cannot be recorded: it needs the fast "
-               "path on a GPU with its kernels, and timesteps that are not drawn by importance");
+               "path on a GPU with its kernels, timesteps that are not drawn by importance, and no "
+               "buckets, whose many sizes would each have a graph");
   return can && config.kernels.graphs != ops::Switch::kOff;
 }
 

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "kinora/comm/group.h"
@@ -13,6 +14,7 @@
 #include "kinora/models/model.h"
 #include "kinora/ops/block_kernels.h"
 #include "kinora/parallel/sequence_plan.h"
+#include "kinora/pipelines/latent_encoder.h"
 #include "kinora/train/run_config.h"
 #include "kinora/train/step_samples.h"
 
@@ -28,9 +30,20 @@ struct RunData {
 /// Opens the data and holds out data.validation samples. kConfig if too few are left.
 [[nodiscard]] RunData open_data(const data::DataConfig& config);
 
-/// kConfig where samples of the run's data, or of its image_data, are not what its model takes.
-/// config.model is resolved.
-void check_data(const RunConfig& config, const data::Source& source, StepKind kind);
+/// What `encoder` makes of the pictures or clips of a set.
+[[nodiscard]] LatentSize encoded_size(const data::DataConfig& data,
+                                      const pipelines::LatentEncoder& encoder);
+
+/// The latents that the model gets of a set: those of the source, or what `encoder` (may be null)
+/// makes of its pixels; none: it gets pixels.
+[[nodiscard]] std::optional<LatentSize> latent_size(const data::DataConfig& data,
+                                                    const data::Source& source,
+                                                    const pipelines::LatentEncoder* encoder);
+
+/// kConfig where samples of the run's data, or of its image_data, are not what its model takes:
+/// pixels, or these latents. config.model is resolved.
+void check_data(const RunConfig& config, const data::Source& source, StepKind kind,
+                const std::optional<LatentSize>& latents);
 
 /// A GPU is the current one, which a rank among several has chosen. kCuda if a GPU is asked for and
 /// there is none.

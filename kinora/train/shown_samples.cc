@@ -26,7 +26,8 @@ std::function<pipelines::DrawConditions(int64_t first, int64_t size)> shown_cond
 }
 
 double clip_fps(const data::DataConfig& config) {
-  return config.fps / static_cast<double>(config.frame_stride);
+  return config.fps /
+         static_cast<double>(data::sample_size(config).choice(0.0F).stride(config.fps));
 }
 
 std::vector<io::Image> shown_images(const at::Tensor& pixels) {

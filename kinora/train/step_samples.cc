@@ -1,5 +1,7 @@
 #include "kinora/train/step_samples.h"
 
+#include <algorithm>
+
 #include "kinora/core/philox.h"
 #include "kinora/data/epoch_order.h"
 
@@ -44,16 +46,22 @@ StepLoader::StepLoader(const RunConfig& config, const data::Source& data,
 }
 
 StepLoader::Part::Part(const data::Source& source, const data::LoaderOptions& options)
-    : loader(std::make_unique<data::Loader>(source, options)),
-      global_batch(options.global_batch),
-      num_passes(options.global_batch / (options.num_ranks * options.micro_batch)) {}
+    : loader(std::make_unique<data::Loader>(source, options)), num_ranks(options.num_ranks) {
+  if (options.buckets.rows.empty()) {
+    num_passes = options.global_batch / (options.num_ranks * options.micro_batch);
+  } else {
+    num_passes = std::max<int64_t>(1, options.bucket_batches / options.num_ranks);
+  }
+}
 
 StepSamples StepLoader::next() {
-  StepSamples samples{.kind = kind_of_step(share_, seed_, step_), .global_batch = 0, .batches = {}};
+  StepSamples samples;
+  samples.kind = kind_of_step(share_, seed_, step_);
   Part& part = samples.kind == StepKind::kData ? data_ : image_data_;
-  samples.global_batch = part.global_batch;
   for (int64_t pass = 0; pass < part.num_passes; ++pass) {
     samples.batches.push_back(part.loader->next());
+    samples.slowest.add(part.loader->stats().slowest);
+    samples.global_batch += part.num_ranks * samples.batches.back().images.size(0);
   }
   ++step_;
   return samples;
@@ -69,10 +77,7 @@ data::LoaderStats StepLoader::stats() const {
   sum.wait_seconds += images.wait_seconds;
   sum.num_bad += images.num_bad;
   sum.num_buffers += images.num_buffers;
-  if (images.slowest_seconds > sum.slowest_seconds) {
-    sum.slowest_seconds = images.slowest_seconds;
-    sum.slowest_name = images.slowest_name;
-  }
+  sum.slowest.add(images.slowest);
   return sum;
 }
 

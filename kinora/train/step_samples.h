@@ -1,7 +1,10 @@
 #pragma once
 
+#include <c10/core/Event.h>
+
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,6 +33,8 @@ struct StepSamples {
   StepKind kind = StepKind::kData;
   int64_t global_batch = 0;          ///< samples of all ranks
   std::vector<data::Batch> batches;  ///< this rank's micro-batches
+  data::SlowestSample slowest;       ///< of those
+  std::optional<c10::Event> ready;   ///< when a LatentStage is done with them, on its own stream
 };
 
 /// Where a run stands: steps done, and samples that were taken of each set.
@@ -64,7 +69,7 @@ class StepLoader {
     Part(const data::Source& source, const data::LoaderOptions& options);
 
     std::unique_ptr<data::Loader> loader;
-    int64_t global_batch = 0;
+    int64_t num_ranks = 1;
     int64_t num_passes = 0;  // of a step, on this rank
   };
 

@@ -24,13 +24,16 @@
 #include "kinora/core/text.h"
 #include "kinora/data/loader.h"
 #include "kinora/diffusion/objective_config.h"
-#include "kinora/io/animation.h"
+#include "kinora/io/clip_file.h"
 #include "kinora/io/file.h"
 #include "kinora/io/image_grid.h"
 #include "kinora/ops/device.h"
 #include "kinora/ops/gpu_trace.h"
+#include "kinora/pipelines/decode.h"
 #include "kinora/pipelines/draw.h"
 #include "kinora/train/exact_resume.h"
+#include "kinora/train/frozen_encoder.h"
+#include "kinora/train/latent_stage.h"
 #include "kinora/train/non_finite.h"
 #include "kinora/train/run_log.h"
 #include "kinora/train/self_test.h"
@@ -73,18 +76,25 @@ class Trainer::Impl {
     KINORA_CHECK(config_.train.profile_steps == 0 || device_.is_cuda(), kConfig,
                  "[train] train.profile_steps traces a GPU, but this run computes on the CPU");
     ops::configure_computation(config_.train.threads, config_.train.deterministic);
+    encoder_ = open_encoder(config_, device_);
+    const pipelines::LatentEncoder* encoder = encoder_ ? &encoder_->encoder : nullptr;
     const int64_t num_image_classes = image_data_.train ? image_data_.train->num_classes() : 0;
-    config_.model = resolved_model(config_, std::max(data_.train->num_classes(), num_image_classes),
-                                   data_.train->latent_shape());
-    check_data(config_, *data_.train, StepKind::kData);
+    const auto latents = latent_size(config_.data, *data_.train, encoder);
+    config_.model =
+        resolved_model(config_, std::max(data_.train->num_classes(), num_image_classes), latents);
+    check_data(config_, *data_.train, StepKind::kData, latents);
     if (image_data_.train) {
-      check_data(config_, *image_data_.train, StepKind::kImageData);
+      check_data(config_, *image_data_.train, StepKind::kImageData,
+                 latent_size(config_.image_data, *image_data_.train, encoder));
       (void)config_.image_micro_batch(mesh_.data_ranks());
     }
     objective_ = diffusion::make_objective(config_.objective, config_.model.learn_sigma);
     diffusion::move_to(objective_, device_);
     if (config_.sample.every > 0) {  // what the sampler refuses is refused now, not after hours
       (void)sampler_of(config_, objective_);
+      if (config_.model.is_video() && writes()) {
+        io::check_can_write(config_.sample.format);
+      }
     }
     if (config_.objective.timestep_sampling ==
         diffusion::ObjectiveConfig::TimestepSampling::kImportance) {
@@ -114,9 +124,10 @@ class Trainer::Impl {
             .ranks = mesh_.world().size(),
             .device = device_,
             .graphs = use_graphs(config_, trainable_->kernels()) && trainable_->can_be_recorded()});
+    latent_stage_.emplace(encoder, static_cast<uint64_t>(config_.train.seed), device_);
     if (config_.validation.every > 0) {
       validation_ = std::make_unique<Validation>(
-          *data_.validation, data::sample_size(config_.data), config_.model,
+          *data_.validation, data::sample_size(config_.data), *latent_stage_, config_.model,
           config_.validation.bands, micro_batch_, static_cast<uint64_t>(config_.train.seed));
     }
     config_yaml_ = dump_config(config_);
@@ -189,7 +200,7 @@ class Trainer::Impl {
       if (due(state_.step, config_.checkpoint.every) || last) {
         save();
       }
-      if (has_pixels() && due(state_.step, config_.sample.every)) {
+      if (shows_samples() && due(state_.step, config_.sample.every)) {
         draw_samples(log);
       }
     }
@@ -308,9 +319,9 @@ class Trainer::Impl {
                 state_.step + 1, ", and says why; step ", state_.step, " is saved");
   }
 
-  /// Whether samples can be shown as a picture.
-  [[nodiscard]] bool has_pixels() const {
-    return config_.model.in_channels == 3 || config_.model.in_channels == 1;
+  /// Whether samples can be shown as a picture, decoded if need be.
+  [[nodiscard]] bool shows_samples() const {
+    return encoder_ != nullptr || config_.model.in_channels == 3 || config_.model.in_channels == 1;
   }
 
   void start_or_resume(const Resume& resume) {
@@ -415,20 +426,24 @@ class Trainer::Impl {
     }
     log_info("[train] ", data_.train->size(),
              data_.train->latent_shape() ? " latents of "
+             : encoder_                  ? " pictures or clips to encode in each step, of "
              : config_.model.is_video()  ? " clips of "
                                          : " images of ",
-             data_.train->num_classes(), " classes; ", config_.train.global_batch,
-             " samples a step, ", micro_batch_, " at once",
+             data_.train->num_classes(), " classes; ",
+             config_.data.buckets.empty()
+                 ? std::to_string(config_.train.global_batch) + " samples a step, " +
+                       std::to_string(micro_batch_) + " at once"
+                 : "of a step the samples, and those at once, are those of a bucket",
              mesh_.data_ranks() > 1 ? " on each rank" : "");
     if (image_data_.train) {
       log_info("[train] ", config_.image_steps.share * 100.0, " % of the steps take ",
                config_.image_batch(), " of ", image_data_.train->size(), " image_data, ",
                config_.image_micro_batch(mesh_.data_ranks()), " at once");
     }
-    if (config_.sample.every > 0 && !has_pixels()) {
+    if (config_.sample.every > 0 && !shows_samples()) {
       log_info("[train] no grids of samples while training: samples of ", config_.model.in_channels,
-               " channels are latents, which cannot be shown; kinora sample writes them to "
-               "latents.safetensors");
+               " channels are latents; with autoencoder.path they would be decoded. kinora sample "
+               "writes them to latents.safetensors");
     }
     std::ostringstream memory;
     for (const auto& [name, role] : std::initializer_list<std::pair<const char*, optim::Role>>{
@@ -463,6 +478,7 @@ class Trainer::Impl {
                         .samples = std::move(samples_.front()),
                         .waited = {}};
     samples_.pop_front();
+    latent_stage_->wait(pending.samples);
     watchdog_->enter(Phase::kForwardBackward, pending.step);
     const at::Tensor loss = step_runner_->forward_backward(pending.samples.batches, state_.step);
     if (self_test_) {
@@ -487,6 +503,16 @@ class Trainer::Impl {
         due(state_.step, config_.checkpoint.every) || due(state_.step, config_.validation.every) ||
         due(state_.step, config_.sample.every);
     return looks ? 0 : kStepsAhead;
+  }
+
+  /// Where steps are of many sizes.
+  [[nodiscard]] std::optional<StepSize> size_of(const StepSamples& samples) const {
+    const bool is_data = samples.kind == StepKind::kData;
+    if ((is_data ? config_.data : config_.image_data).buckets.empty()) {
+      return std::nullopt;
+    }
+    return StepSize{.samples = samples.global_batch,
+                    .size = clip_size(samples.batches.front().images)};
   }
 
   /// Waits for the oldest step.
@@ -519,6 +545,7 @@ class Trainer::Impl {
     StepRecord record{.step = pending.step,
                       .kind = pending.samples.kind,
                       .has_kinds = config_.image_steps.any(),
+                      .size = size_of(pending.samples),
                       .loss = loss,
                       .lr = pending.lr,
                       .grad_norm = update.grad_norm,
@@ -526,6 +553,7 @@ class Trainer::Impl {
                       .skipped = update.skipped,
                       .samples_per_s = static_cast<double>(pending.samples.global_batch) / seconds,
                       .times = {.step = seconds},
+                      .slowest = pending.samples.slowest,
                       .validation = {}};
     const double data_wait = loader_->stats().wait_seconds;
     record.times.data = data_wait - std::exchange(last_data_wait_, data_wait);
@@ -551,6 +579,7 @@ class Trainer::Impl {
     while (!data_error_ && static_cast<int64_t>(samples_.size()) < wanted) {
       try {
         samples_.push_back(loader_->next());
+        latent_stage_->begin(samples_.back());
       } catch (const Error&) {
         data_error_ = std::current_exception();
       }
@@ -625,28 +654,31 @@ class Trainer::Impl {
     const int64_t parts = mesh_.data_ranks();
     const int64_t own = (config_.sample.count + parts - 1) / parts;
     const pipelines::SamplingConfig& sampling = config_.sample.sampling;
-    const at::Tensor pixels = pipelines::draw(
+    const at::Tensor drawn = pipelines::draw(
         trainable_->model(), sampler_of(config_, objective_), sampling,
         {.count = own,
          .first_index = mesh_.data_rank() * own,
          .batch = micro_batch_,
          .seed = static_cast<uint64_t>(config_.train.seed)},
         config_.model.sample_shape(), shown_conditions(*data_.train, config_, device_), device_);
-    std::vector<int64_t> shape = pixels.sizes().vec();
+    std::vector<int64_t> shape = drawn.sizes().vec();
     shape.insert(shape.begin(), {parts, mesh_.shape().sequence});
-    const at::Tensor gathered = at::empty(shape, pixels.options());
-    mesh_.world().all_gather(gathered, pixels);
+    const at::Tensor gathered = at::empty(shape, drawn.options());
+    mesh_.world().all_gather(gathered, drawn);
     // All ranks of a sequence have drawn the same.
     const at::Tensor all = gathered.select(1, 0).flatten(0, 1);
     if (!writes()) {
       return;
     }
-    const at::Tensor shown = all.narrow(0, 0, config_.sample.count);
+    at::Tensor shown = all.narrow(0, 0, config_.sample.count);
+    if (encoder_ != nullptr) {
+      shown = pipelines::decode_latents(*encoder_->autoencoder, shown, device_);
+    }
     const io::Image grid = io::make_grid(shown_images(shown));
     const auto path = directory_->samples() / ("step-" + std::to_string(state_.step));
     io::write_png(path.string() + ".png", grid);
     if (shown.dim() == 5 && shown.size(2) > 1) {
-      io::write_webp(path.string() + ".webp", shown_animation(shown), clip_fps(config_.data));
+      io::write_clip(path, shown_animation(shown), clip_fps(config_.data), config_.sample.format);
     }
     log->add_samples(state_.step, grid);
   }
@@ -683,7 +715,9 @@ class Trainer::Impl {
   std::optional<RunDirectory> directory_;
   at::Device device_;
   RunData data_;
-  RunData image_data_;  // empty where image_data.share is 0
+  RunData image_data_;                      // empty where image_data.share is 0
+  std::unique_ptr<FrozenEncoder> encoder_;  // null where the model sees the data as it is
+  std::optional<LatentStage> latent_stage_;
   diffusion::Objective objective_;
   std::optional<diffusion::LossSecondMoment> importance_;
   std::unique_ptr<Trainable> trainable_;

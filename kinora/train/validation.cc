@@ -25,12 +25,12 @@ double validation_time(int64_t i, int64_t n, int64_t num_bands, double end) {
 }
 
 Validation::Validation(const data::Source& held_out, const data::SampleSize& size,
-                       const models::ModelConfig& model, int64_t num_bands, int64_t micro_batch,
-                       uint64_t seed)
+                       const LatentStage& latents, const models::ModelConfig& model,
+                       int64_t num_bands, int64_t micro_batch, uint64_t seed)
     : num_bands_(num_bands), micro_batch_(micro_batch), seed_(seed) {
   std::vector<int64_t> indices(static_cast<size_t>(held_out.size()));
   std::iota(indices.begin(), indices.end(), 0);
-  samples_ = micro_batch_of(data::load_samples(held_out, indices, size), model);
+  samples_ = micro_batch_of(latents.means(data::load_samples(held_out, indices, size)), model);
 }
 
 at::Tensor Validation::errors(diffusion::Denoiser& denoiser, const diffusion::Objective& objective,

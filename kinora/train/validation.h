@@ -12,6 +12,7 @@
 #include "kinora/diffusion/objective.h"
 #include "kinora/models/model_config.h"
 #include "kinora/parallel/mesh.h"
+#include "kinora/train/latent_stage.h"
 #include "kinora/train/micro_batch.h"
 
 namespace kinora::train {
@@ -25,8 +26,9 @@ struct ValidationLoss {
 /// its changes come from the weights alone. Times are spread evenly over every band.
 class Validation {
  public:
-  /// Loads the samples now. `micro_batch`: how many are computed at once.
-  Validation(const data::Source& held_out, const data::SampleSize& size,
+  /// Loads the samples now, of latents that are drawn the means. `micro_batch`: how many are
+  /// computed at once.
+  Validation(const data::Source& held_out, const data::SampleSize& size, const LatentStage& latents,
              const models::ModelConfig& model, int64_t num_bands, int64_t micro_batch,
              uint64_t seed);
 

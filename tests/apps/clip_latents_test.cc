@@ -109,9 +109,9 @@ TEST_F(ClipLatentsTest, WhatDoesNotFitIsRefusedBeforeTheFirstStep) {
     EXPECT_THAT(outcome.err, HasSubstr(message));
   };
   expect_refused({"data.frames=7"}, "clips of at least 7 frames");
-  expect_refused({"model.frames=2"}, "model.frames must be data.frames, 4, got 2");
-  expect_refused({"model.compression=1"},
-                 "latents of 4 x 8 x 8 (64 x 64 pixels), but model.compression is 1");
+  expect_refused({"model.frames=2"}, "model.frames must be those of the data, 4, got 2");
+  expect_refused({"model.compression=2"},
+                 "latents of 4 x 8 x 8 (64 x 64 pixels), but model.compression is 2");
   expect_refused({"model.in_channels=3"}, "latents of 4 channels");
   expect_refused({"model.architecture=dit"}, "is a model of images, but model.frames is 4");
 }

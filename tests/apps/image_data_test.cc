@@ -105,7 +105,7 @@ TEST_F(ImageDataTest, WhatDoesNotFitIsRefusedBeforeTheFirstStep) {
   };
   expect_refused({"image_data.share=1"}, "image_data.share");
   expect_refused({"image_data.frame_layout=strip"},
-                 "be image unless image_data.source is folder or tar");
+                 "image_data.frame_layout must be image for generated sets");
   expect_refused({"image_data.validation=4"}, "image_data.share must be 0 unless");
   expect_refused({"image_data.micro_batch=5"}, "must divide image_data.global_batch");
   expect_refused({"image_data.height=24"}, "must be those of the image_data, 24 x 16, got 16 x 16");

@@ -43,7 +43,8 @@ nlohmann::json state_of(const fs::path& checkpoint) {
 bool is_measured(const std::string& key) {
   return key == "samples_per_s" || key.starts_with("step_s") || key.starts_with("compute_s") ||
          key.starts_with("communication_s") || key.starts_with("data_wait_s") ||
-         key == "slow_rank" || key == "slowness" || key == "ranks_step";
+         key.starts_with("slowest_sample") || key == "slow_rank" || key == "slowness" ||
+         key == "ranks_step";
 }
 
 }  // namespace

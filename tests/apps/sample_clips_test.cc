@@ -8,6 +8,7 @@
 #include "kinora/data/moving_shapes.h"
 #include "kinora/io/animation.h"
 #include "kinora/io/image_grid.h"
+#include "kinora/io/video.h"
 #include "tests/apps/clips.h"
 
 namespace kinora::apps {
@@ -168,6 +169,47 @@ TEST_F(SampleClipsTest, CaptionsGivenFramesLoopAndJudge) {
   const Outcome own = sample_well("own", {"--count", "5", "--judge"});
   EXPECT_THAT(own.out, HasSubstr("5 clips in"));
   EXPECT_THAT(own.out, HasSubstr("judged 0/5 right"));
+}
+
+TEST_F(SampleClipsTest, FilesOfOtherFormats) {
+  train_clips("stdit");
+  const Arguments caption = {"--captions", "a red circle moving to the left"};
+  sample_well("gif", joined(caption, {"--format", "gif"}));
+  EXPECT_EQ(read_text(folder() / "gif/clip-00000.gif").substr(0, 6), "GIF89a");
+  EXPECT_TRUE(fs::exists(folder() / "gif/grid.png"));
+  EXPECT_FALSE(fs::exists(folder() / "gif/clip-00000"));
+  EXPECT_FALSE(fs::exists(folder() / "gif/clip-00000.webp"));
+  sample_well("png", joined(caption, {"--format", "png"}));
+  EXPECT_EQ(clip("png", "clip-00000").size(), static_cast<size_t>(kFrames));
+  EXPECT_FALSE(fs::exists(folder() / "png/clip-00000.webp"));
+  EXPECT_EQ(sample("bmp", joined(caption, {"--format", "bmp"})).exit_code, kUsage);
+
+  if (io::why_no_video()) {
+    const Outcome refused = sample("mp4", joined(caption, {"--format", "mp4"}));
+    EXPECT_EQ(refused.exit_code, kUsage);
+    EXPECT_THAT(refused.err, HasSubstr("scripts/setup.sh --video"));
+    GTEST_SKIP() << "no video here";
+  }
+  sample_well("mp4", joined(caption, {"--format", "mp4"}));
+  EXPECT_EQ(io::VideoFile::open(folder() / "mp4/clip-00000.mp4").num_frames(), kFrames);
+
+  // A video as the reference: half of a clip, or as many frames as are numbered.
+  io::write_gif(folder() / "given.gif", generated_clip(), 8.0);
+  io::VideoFile given = io::VideoFile::open(folder() / "given.gif");
+  std::vector<io::Image> reference(kFrames);
+  for (int64_t i = 0; i < kFrames; ++i) {
+    given.read_frames(i, 1, 1, reference[static_cast<size_t>(i)]);
+  }
+  sample_well("head", joined(caption, {"--given", path("given.gif")}));
+  const std::vector<io::Image> head = clip("head", "clip-00000");
+  expect_same(head[0], reference[0]);
+  expect_same(head[1], reference[1]);
+  expect_other(head[2], reference[2]);
+  sample_well("places", joined(caption, {"--given", path("given.gif"), "--given-frames", "3,0,1"}));
+  const std::vector<io::Image> places = clip("places", "clip-00000");
+  expect_same(places[3], reference[0]);
+  expect_same(places[0], reference[1]);
+  expect_same(places[1], reference[2]);
 }
 
 // With the weights that come with the repository.

@@ -139,11 +139,12 @@ TEST(RunConfigTest, EveryRecipeParsesAndDescribesAModel) {
     }
     ++count;
     const auto config = load_config<RunConfig>(entry.path(), {"run.dir=r"});
-    std::optional<data::SampleShape> latents;
+    std::optional<LatentSize> latents;
     if (config.data.source == data::SourceKind::kLatents) {
-      latents = data::SampleShape{.channels = config.model.in_channels,
-                                  .height = config.model.height,
-                                  .width = config.model.width};
+      latents = LatentSize{.shape = {.channels = config.model.in_channels,
+                                     .height = config.model.height,
+                                     .width = config.model.width},
+                           .frames = config.data.frames};
     }
     const models::ModelConfig model = resolved_model(config, 1, latents);
     EXPECT_GT(models::forward_macs(model), 0.0) << entry.path();

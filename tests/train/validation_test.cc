@@ -51,10 +51,12 @@ class ValidationTest : public testing::Test {
   static constexpr int64_t kCount = 16;
 
   [[nodiscard]] Validation make(int64_t micro_batch, int64_t bands = 4, uint64_t seed = 1) const {
-    return {source_, {.height = 16, .width = 16}, TinyDit::config(), bands, micro_batch, seed};
+    return {source_, {.height = 16, .width = 16}, stage_, TinyDit::config(), bands, micro_batch,
+            seed};
   }
 
   const data::ShapeSource source_{9, kCount, 16, 16};
+  const LatentStage stage_{nullptr, 0, at::kCPU};
   const diffusion::Objective iddpm_ = diffusion::Iddpm(1000, false);
   const diffusion::Objective hybrid_ = diffusion::Iddpm(1000, true);
   const diffusion::Objective flow_ = diffusion::RectifiedFlow();

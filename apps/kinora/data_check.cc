@@ -1,0 +1,182 @@
+// kinora data check RECIPE|PATH: what of a set can be used, and what not, and why.
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "apps/kinora/commands.h"
+#include "kinora/core/config.h"
+#include "kinora/core/error.h"
+#include "kinora/core/log.h"
+#include "kinora/core/progress.h"
+#include "kinora/core/stop_signal.h"
+#include "kinora/data/bucket_report.h"
+#include "kinora/data/data_config.h"
+#include "kinora/data/epoch_order.h"
+#include "kinora/data/guess_set.h"
+#include "kinora/data/index.h"
+#include "kinora/data/loader.h"
+#include "kinora/data/screened.h"
+#include "kinora/data/set_report.h"
+#include "kinora/data/subset.h"
+#include "kinora/train/run_config.h"
+
+namespace kinora::apps {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Arguments {
+  std::string set;
+  std::vector<std::string> overrides;
+  std::string index;
+  std::string quarantine;
+  int64_t threads = 0;
+  bool full = false;
+  bool json = false;
+  bool all = false;
+};
+
+/// What is checked, and the batches that a run makes of it.
+struct Checked {
+  data::DataConfig config;
+  data::BatchChoice batch;
+  uint64_t seed = 0;  ///< of the run
+};
+
+Checked what_to_check(const Arguments& arguments) {
+  const fs::path path = arguments.set;
+  if (path.extension() != ".yaml" && path.extension() != ".yml") {
+    KINORA_CHECK(arguments.overrides.empty(), kConfig,
+                 "[data] only a recipe can be overridden, got ", arguments.set, " and ",
+                 arguments.overrides.front());
+    return {.config = data::guess_set(arguments.set),
+            .batch = {.global_batch = 64, .is_configured = false}};
+  }
+  const auto config = load_config<train::RunConfig>(arguments.set, arguments.overrides);
+  return {.config = config.data,
+          .batch = {.global_batch = config.train.global_batch,
+                    .num_held_out = config.data.validation,
+                    .buckets = {}},
+          .seed = static_cast<uint64_t>(config.train.seed)};
+}
+
+/// Samples that cannot be used join those that are in quarantine already.
+void put_in_quarantine(const fs::path& path, const data::SetReport& report,
+                       data::Quarantine quarantine) {
+  quarantine.insert(report.rejected.begin(), report.rejected.end());
+  data::write_quarantine(path, quarantine);
+  log_info("[data] ", quarantine.size(), " names in ", path.string(),
+           "; use it by data.quarantine");
+}
+
+/// What buckets take of the samples that training would see: those that data.quarantine and, where
+/// there is a data.index, the index at `path` leave it, without those of validation. Nothing is
+/// refused that training would only count.
+data::BucketReport check_buckets(std::unique_ptr<data::Source> whole, const Checked& checked,
+                                 const fs::path& path) {
+  const data::DataConfig& config = checked.config;
+  const bool has_list = fs::exists(config.quarantine);
+  const int64_t any = whole->size() + std::ssize(whole->passed_over());
+  const std::unique_ptr<data::Source> source = data::with_known_facts(
+      data::screen(std::move(whole), {.quarantine = has_list ? config.quarantine : "",
+                                      .index = config.index.empty() ? "" : path,
+                                      .max_bad = any}),
+      data::Index::open(path));
+  const data::SubsetSource part(
+      *source,
+      data::split(source->size(), config.validation, static_cast<uint64_t>(config.seed)).train);
+  const data::LoaderOptions options = data::loader_options(config);
+  return data::report_on_buckets(part,
+                                 {.table = options.buckets,
+                                  .batches_per_step = std::max<int64_t>(options.bucket_batches, 1),
+                                  .seed = checked.seed,
+                                  .num_threads = data::thread_count(config.threads),
+                                  .max_bad = any});
+}
+
+int check(const Arguments& arguments) {
+  Checked checked = what_to_check(arguments);
+  const data::DataConfig& config = checked.config;
+  fs::path path = arguments.index.empty() ? config.index : arguments.index;
+  if (path.empty()) {
+    path = data::default_index_path(data::set_identity(config));
+  }
+  const fs::path quarantine_path =
+      arguments.quarantine.empty() ? config.quarantine : arguments.quarantine;
+  data::Quarantine quarantine;
+  if (fs::exists(quarantine_path)) {
+    quarantine = data::read_quarantine(quarantine_path);
+  }
+  std::unique_ptr<data::Source> source = data::open_whole_source(config);
+  const StopSignal stop;
+  Progress progress(source->size(), "samples");
+  const data::IndexUpdate update =
+      data::update_index(*source, path,
+                         {.full = arguments.full,
+                          .num_threads = arguments.threads,
+                          .on_progress = [&progress](int64_t done) { progress.update(done); },
+                          .wants_stop = [&stop] { return stop.requested(); }});
+  progress.finish();
+  log_info("[data] ", update.num_read, " samples were looked at, ", update.num_reused,
+           " were known; the index is ", path.string());
+  KINORA_CHECK(update.is_complete, kIo, "[data] stopped by ", stop.name(),
+               ". Hint: the same command goes on where this one was");
+
+  const data::SetReport report = data::report_on(*source, data::Index::open(path), quarantine);
+  if (!config.buckets.empty()) {
+    checked.batch.buckets = check_buckets(std::move(source), checked, path);
+  }
+  if (arguments.json) {
+    std::cout << data::to_json(report, checked.batch) << '\n';
+  } else {
+    constexpr int64_t kMostNames = 10;
+    std::cout << arguments.set << ": ";
+    data::print(std::cout, report, checked.batch, arguments.all ? report.num_samples : kMostNames);
+  }
+  if (!arguments.quarantine.empty()) {
+    put_in_quarantine(quarantine_path, report, std::move(quarantine));
+    return 0;
+  }
+  const int64_t limit = data::allowed_bad(report.num_samples, config.max_bad);
+  KINORA_CHECK(
+      std::cmp_less_equal(report.rejected.size(), limit), kIo, "[data] at most ", limit,
+      " samples may be unusable, got ", report.rejected.size(),
+      ". Hint: mend or remove them, put them into quarantine (--quarantine FILE), or raise "
+      "data.max_bad");
+  return 0;
+}
+
+}  // namespace
+
+void add_data_check(CLI::App& data, Action& run) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = data.add_subcommand(
+      "check", "Look at all samples of a set and say which can be used, and why others cannot.");
+  command
+      ->add_option(
+          "set", arguments->set,
+          "A recipe, or a folder, manifest (.csv, .jsonl, .parquet), archive (.tar) or file "
+          "of latents")
+      ->required();
+  command->add_option("overrides", arguments->overrides, "key.path=value, each over the recipe");
+  command->add_flag("--full", arguments->full,
+                    "Decode everything once, instead of only reading headers");
+  command->add_flag("--json", arguments->json, "Print one JSON object, with all names");
+  command->add_flag("--all", arguments->all, "Print all names, not the first of each cause");
+  command->add_option("--index", arguments->index,
+                      "The file that keeps what was found (default: data.index, else one in the "
+                      "user's cache folder)");
+  command->add_option("--quarantine", arguments->quarantine,
+                      "Write the names of unusable samples to this file, for data.quarantine");
+  command->add_option("--threads", arguments->threads, "Threads; 0 takes all cores");
+  command->callback([arguments, &run] { run = [arguments] { return check(*arguments); }; });
+}
+
+}  // namespace kinora::apps

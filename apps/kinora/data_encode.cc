@@ -1,0 +1,155 @@
+// kinora data encode CONFIG [key=value ...] --out FOLDER
+
+#include <CLI/CLI.hpp>
+
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/kinora/commands.h"
+#include "apps/kinora/ranks.h"
+#include "kinora/core/config.h"
+#include "kinora/core/error.h"
+#include "kinora/core/log.h"
+#include "kinora/core/progress.h"
+#include "kinora/core/stop_signal.h"
+#include "kinora/data/data_config.h"
+#include "kinora/ops/device.h"
+#include "kinora/pipelines/encode.h"
+#include "kinora/train/frozen_encoder.h"
+#include "kinora/train/run_config.h"
+
+namespace kinora::apps {
+namespace {
+
+struct Arguments {
+  std::string config;
+  std::vector<std::string> overrides;
+  std::string out;
+  std::string autoencoder;
+  int64_t batch = 0;
+  double memory_budget = -1.0;
+  std::string dtype = "bf16";
+  bool mean_only = false;
+  bool mirrored = false;
+  double save_every = pipelines::EncodeOptions().block_seconds;
+  RankArguments ranks;
+};
+
+DType dtype_of(const std::string& name) {
+  if (name == "fp32") {
+    return DType::kF32;
+  }
+  return name == "fp16" ? DType::kF16 : DType::kBF16;
+}
+
+/// The recipe with what the options say in its place.
+train::RunConfig config_of(const Arguments& arguments) {
+  auto config = load_config<train::RunConfig>(arguments.config, arguments.overrides);
+  train::AutoencoderOptions& autoencoder = config.autoencoder;
+  if (!arguments.autoencoder.empty()) {
+    autoencoder.path = arguments.autoencoder;
+  }
+  if (arguments.batch > 0) {
+    autoencoder.micro_batch = arguments.batch;
+  }
+  if (arguments.memory_budget >= 0.0) {
+    autoencoder.memory_gib = arguments.memory_budget;
+  }
+  KINORA_CHECK(!autoencoder.path.empty(), kConfig,
+               "[encode] an autoencoder is needed. Hint: --autoencoder PATH, or autoencoder.path "
+               "in the recipe");
+  return config;
+}
+
+void encode_on_rank(const Arguments& arguments, const train::RunConfig& config,
+                    const comm::Group& group, at::Device device) {
+  ops::configure_computation(config.train.threads, config.train.deterministic);
+  const auto source = data::open_source(config.data);
+  const auto frozen = train::open_encoder(config, device);
+  pipelines::EncodeOptions options{.out = arguments.out,
+                                   .data = config.data,
+                                   .autoencoder = train::autoencoder_key(config.autoencoder),
+                                   .dtype = dtype_of(arguments.dtype),
+                                   .std = !arguments.mean_only,
+                                   .mirrored = arguments.mirrored,
+                                   .block_seconds = arguments.save_every,
+                                   .progress = {}};
+  std::optional<Progress> progress;
+  options.progress = [&progress](int64_t done, int64_t total, int64_t before) {
+    if (!progress) {
+      progress.emplace(total, "samples", before);
+    }
+    progress->update(done);
+  };
+  const StopSignal stop;
+  const pipelines::EncodeResult result =
+      pipelines::encode(*source, frozen->encoder, options, group, &stop);
+  progress.reset();
+  if (result.complete && group.rank() == 0) {
+    log_info("[encode] ", arguments.out, " holds latents of ", result.samples,
+             " samples; train on them with data.source=latents 'data.path=[", arguments.out, "]'");
+    if (result.left_out > 0) {
+      log_warn("[encode] ", result.left_out,
+               " samples could not be encoded and were left out; the cache's part-*.jsonl say why");
+    }
+  }
+}
+
+int encode(const Arguments& arguments) {
+  const train::RunConfig config = config_of(arguments);
+  const std::optional<comm::World> world = own_rank(arguments.ranks);
+  if (!world) {
+    return launch(arguments.ranks, config.train.device);
+  }
+  // Ranks wait for the slowest at the end, once.
+  const comm::GroupOptions options{.operation_timeout = std::chrono::hours(24)};
+  on_rank(
+      *world, config.train.device,
+      [&](const comm::Group& group, at::Device device) {
+        encode_on_rank(arguments, config, group, device);
+      },
+      options);
+  return 0;
+}
+
+}  // namespace
+
+void add_data_encode(CLI::App& data, Action& run) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = data.add_subcommand(
+      "encode",
+      "Compute the latents of a recipe's data once, as a cache to train on. Goes on "
+      "where it was stopped.");
+  command->add_option("config", arguments->config, "The recipe, .yaml: its data are encoded")
+      ->required();
+  command->add_option("overrides", arguments->overrides, "key=value, as in kinora train");
+  command->add_option("--out", arguments->out, "The folder of the cache")->required();
+  command->add_option("--autoencoder", arguments->autoencoder,
+                      "A folder or file; default: autoencoder.path of the recipe");
+  command
+      ->add_option("--batch", arguments->batch,
+                   "Samples encoded at once; default: autoencoder.micro_batch")
+      ->check(CLI::PositiveNumber);
+  command
+      ->add_option("--memory-budget", arguments->memory_budget,
+                   "GiB that activations may take; default: autoencoder.memory_gib")
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--dtype", arguments->dtype, "What is stored: bf16 (default), fp16 or fp32")
+      ->check(CLI::IsMember({"bf16", "fp16", "fp32"}));
+  command->add_flag("--mean-only", arguments->mean_only,
+                    "Store no standard deviations: half the room, always the same latent");
+  command->add_flag("--mirrored", arguments->mirrored,
+                    "Also latents of the mirrored pictures, for data.flip: twice the room");
+  command
+      ->add_option("--save-every", arguments->save_every,
+                   "Seconds after which what is computed is on the disk at the latest (10)")
+      ->check(CLI::NonNegativeNumber);
+  add_rank_options(*command, arguments->ranks);
+  command->callback([arguments, &run] { run = [arguments] { return encode(*arguments); }; });
+}
+
+}  // namespace kinora::apps

@@ -1,0 +1,373 @@
+#include "kinora/pipelines/autoencoder_config.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <utility>
+
+#include "kinora/core/error.h"
+
+namespace kinora::pipelines {
+namespace {
+
+using models::AutoencoderKlConfig;
+using models::AutoencoderTinyConfig;
+using models::DcActivation;
+using models::DcAeConfig;
+using models::DcAeStage;
+using models::DcNorm;
+using nlohmann::json;
+
+// Of raw latents, as the models were trained: the configs of the published pipelines.
+constexpr double kStableDiffusionScale = 0.18215;
+constexpr double kSdxlScale = 0.13025;
+constexpr double kFluxScale = 0.3611;
+constexpr double kFluxShift = 0.1159;
+constexpr int64_t kFluxChannels = 16;
+
+constexpr int64_t kPixelChannels = 3;
+
+template <typename T>
+using Names = std::vector<std::pair<const char*, T>>;
+
+class Reader {
+ public:
+  Reader(json values, std::string where) : values_(std::move(values)), where_(std::move(where)) {}
+
+  [[nodiscard]] bool has(const char* key) const {
+    return values_.contains(key) && !values_[key].is_null();
+  }
+
+  template <typename T>
+  [[nodiscard]] T get(const char* key, const T& otherwise) const {
+    if (!has(key)) {
+      return otherwise;
+    }
+    try {
+      return values_[key].get<T>();
+    } catch (const json::exception&) {
+      throw_error(ErrorKind::kIo, "[autoencoder] ", where_, ": ", key,
+                  " is of another kind than it must be, got ", values_[key].dump());
+    }
+  }
+
+  /// All entries of a list, or the text itself, must be `known`.
+  void require(const char* key, const std::string& known) const {
+    if (!has(key)) {
+      return;
+    }
+    const json list = values_[key].is_array() ? values_[key] : json::array({values_[key]});
+    for (const json& entry : list) {
+      KINORA_CHECK(entry == known, kConfig, "[autoencoder] ", where_, ": ", key, " must be ", known,
+                   ", got ", entry.dump());
+    }
+  }
+
+  /// What `known` has under the text, or `otherwise`.
+  template <typename T>
+  [[nodiscard]] T named(const char* key, const std::string& otherwise,
+                        const Names<T>& known) const {
+    return value_of(key, get<std::string>(key, otherwise), known);
+  }
+
+  /// The same of each of `count` texts of a list, or of one text that counts for all.
+  template <typename T>
+  [[nodiscard]] std::vector<T> all_named(const char* key, size_t count, const char* otherwise,
+                                         const Names<T>& known) const {
+    if (!has(key) || !values_[key].is_array()) {
+      return std::vector<T>(count, named(key, otherwise, known));
+    }
+    std::vector<T> values;
+    for (const auto& text : get<std::vector<std::string>>(key, {})) {
+      values.push_back(value_of(key, text, known));
+    }
+    check_count(key, values.size(), count);
+    return values;
+  }
+
+  /// A list of `count` entries.
+  template <typename T>
+  [[nodiscard]] std::vector<T> all(const char* key, size_t count,
+                                   const std::vector<T>& otherwise) const {
+    auto values = get<std::vector<T>>(key, otherwise);
+    check_count(key, values.size(), count);
+    return values;
+  }
+
+  /// The one value of a list.
+  [[nodiscard]] int64_t same(const char* key, int64_t otherwise) const {
+    const auto list = get<std::vector<int64_t>>(key, {otherwise});
+    const bool are_same = !list.empty() && std::all_of(list.begin(), list.end(), [&](int64_t n) {
+      return n == list.front();
+    });
+    KINORA_CHECK(are_same, kConfig, "[autoencoder] ", where_, ": ", key,
+                 " must be the same on all levels, got ", values_[key].dump());
+    return list.front();
+  }
+
+ private:
+  template <typename T>
+  [[nodiscard]] T value_of(const char* key, const std::string& text, const Names<T>& known) const {
+    std::string names;
+    for (const auto& [name, value] : known) {
+      if (text == name) {
+        return value;
+      }
+      names += (names.empty() ? "" : " or ") + std::string(name);
+    }
+    throw_error(ErrorKind::kConfig, "[autoencoder] ", where_, ": ", key, " must be ", names,
+                ", got ", text);
+  }
+
+  void check_count(const char* key, size_t got, size_t count) const {
+    KINORA_CHECK(got == count, kConfig, "[autoencoder] ", where_, ": ", key, " must have ", count,
+                 " entries, one for each of block_out_channels, got ", got);
+  }
+
+  json values_;
+  std::string where_;
+};
+
+Reader read_config(const std::string& text, const std::string& where) {
+  json values = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  KINORA_CHECK(values.is_object(), kIo, "[autoencoder] ", where, " is not a JSON object");
+  return {std::move(values), where};
+}
+
+AutoencoderKlConfig kl_config(const Reader& reader) {
+  reader.require("down_block_types", "DownEncoderBlock2D");
+  reader.require("up_block_types", "UpDecoderBlock2D");
+  reader.require("act_fn", "silu");
+  AutoencoderKlConfig config;
+  config.in_channels = reader.get("in_channels", config.in_channels);
+  config.block_out_channels = reader.get<std::vector<int64_t>>("block_out_channels", {64});
+  config.layers_per_block = reader.get<int64_t>("layers_per_block", 1);
+  config.latent_channels = reader.get("latent_channels", config.latent_channels);
+  config.norm_num_groups = reader.get("norm_num_groups", config.norm_num_groups);
+  config.use_quant_conv = reader.get("use_quant_conv", true);
+  config.use_post_quant_conv = reader.get("use_post_quant_conv", true);
+  config.mid_block_add_attention = reader.get("mid_block_add_attention", true);
+  const double factor = reader.get("scaling_factor", kStableDiffusionScale);
+  config.scale = reader.get<std::vector<double>>("latents_std", {1.0});
+  for (double& value : config.scale) {
+    value = factor / value;
+  }
+  config.shift = reader.get<std::vector<double>>("latents_mean", {reader.get("shift_factor", 0.0)});
+  return config;
+}
+
+AutoencoderTinyConfig tiny_config(const Reader& reader) {
+  reader.require("act_fn", "relu");
+  reader.require("upsample_fn", "nearest");
+  KINORA_CHECK(reader.get<int64_t>("upsampling_scaling_factor", 2) == 2, kConfig,
+               "[autoencoder] upsampling_scaling_factor must be 2");
+  AutoencoderTinyConfig config;
+  config.channels = reader.same("encoder_block_out_channels", config.channels);
+  KINORA_CHECK(reader.same("decoder_block_out_channels", config.channels) == config.channels,
+               kConfig, "[autoencoder] encoder and decoder must be of the same width");
+  config.latent_channels = reader.get("latent_channels", config.latent_channels);
+  config.num_encoder_blocks = reader.get("num_encoder_blocks", config.num_encoder_blocks);
+  config.num_decoder_blocks = reader.get("num_decoder_blocks", config.num_decoder_blocks);
+  config.scaling_factor = reader.get("scaling_factor", config.scaling_factor);
+  return config;
+}
+
+/// One half of an AutoencoderDC; norms and activations stay as they are.
+std::vector<DcAeStage> dc_stages(const Reader& reader, const std::string& half,
+                                 const std::vector<int64_t>& depths) {
+  const auto key = [&half](const char* name) { return half + "_" + name; };
+  const auto widths = reader.get<std::vector<int64_t>>(key("block_out_channels").c_str(),
+                                                       {128, 256, 512, 512, 1024, 1024});
+  const size_t count = widths.size();
+  const auto attends = reader.all_named<bool>(key("block_types").c_str(), count, "ResBlock",
+                                              {{"ResBlock", false}, {"EfficientViTBlock", true}});
+  const auto layers = reader.all(key("layers_per_block").c_str(), count, depths);
+  const auto scales = reader.all<std::vector<int64_t>>(key("qkv_multiscales").c_str(), count,
+                                                       {{}, {}, {}, {5}, {5}, {5}});
+  std::vector<DcAeStage> stages;
+  for (size_t i = 0; i < count; ++i) {
+    stages.push_back(
+        {.width = widths[i], .depth = layers[i], .attends = attends[i], .scales = scales[i]});
+  }
+  return stages;
+}
+
+DcAeConfig dc_config(const Reader& reader) {
+  KINORA_CHECK(reader.get("in_channels", kPixelChannels) == kPixelChannels, kConfig,
+               "[autoencoder] in_channels must be ", kPixelChannels);
+  reader.require("decoder_conv_act_fn", "relu");
+  DcAeConfig config;
+  config.latent_channels = reader.get("latent_channels", config.latent_channels);
+  config.attention_head_dim = reader.get("attention_head_dim", config.attention_head_dim);
+  config.encoder = dc_stages(reader, "encoder", {2, 2, 2, 3, 3, 3});
+  config.decoder = dc_stages(reader, "decoder", {3, 3, 3, 3, 3, 3});
+  const auto norms =
+      reader.all_named<DcNorm>("decoder_norm_types", config.decoder.size(), "rms_norm",
+                               {{"rms_norm", DcNorm::kRms}, {"batch_norm", DcNorm::kBatch}});
+  const auto activations = reader.all_named<DcActivation>(
+      "decoder_act_fns", config.decoder.size(), "silu",
+      {{"silu", DcActivation::kSilu}, {"relu", DcActivation::kRelu}});
+  for (size_t i = 0; i < config.decoder.size(); ++i) {
+    config.decoder[i].norm = norms[i];
+    config.decoder[i].activation = activations[i];
+  }
+  config.unshuffles =
+      reader.named<bool>("downsample_block_type", "pixel_unshuffle",
+                         {{"pixel_unshuffle", true}, {"conv", false}, {"Conv", false}});
+  config.shuffles = reader.named<bool>("upsample_block_type", "pixel_shuffle",
+                                       {{"pixel_shuffle", true}, {"interpolate", false}});
+  config.encoder_out_shortcut = reader.get("encoder_out_shortcut", true);
+  config.decoder_in_shortcut = reader.get("decoder_in_shortcut", true);
+  config.scaling_factor = reader.get("scaling_factor", config.scaling_factor);
+  return config;
+}
+
+json described(const std::vector<DcAeStage>& stages) {
+  json values = json::array();
+  for (const DcAeStage& stage : stages) {
+    values.push_back({stage.attends, stage.scales, stage.norm == DcNorm::kBatch,
+                      stage.activation == DcActivation::kRelu});
+  }
+  return values;
+}
+
+json described(const DcAeConfig& config) {
+  return {{"kind", "dc_ae"},
+          {"heads", config.attention_head_dim},
+          {"encoder", described(config.encoder)},
+          {"decoder", described(config.decoder)},
+          {"shuffles", {config.unshuffles, config.shuffles}},
+          {"shortcuts", {config.encoder_out_shortcut, config.decoder_in_shortcut}},
+          {"scale", config.scaling_factor}};
+}
+
+/// How many of PREFIX0SUFFIX, PREFIX1SUFFIX, ... there are.
+int64_t count_of(const AutoencoderWeights& weights, const std::string& prefix,
+                 const std::string& suffix) {
+  int64_t count = 0;
+  while (weights.contains(prefix + std::to_string(count) + suffix)) {
+    ++count;
+  }
+  return count;
+}
+
+void set_scaling(AutoencoderKlConfig& config, bool of_sdxl) {
+  if (config.latent_channels == kFluxChannels) {
+    config.scale = {kFluxScale};
+    config.shift = {kFluxShift};
+    return;
+  }
+  KINORA_CHECK(config.latent_channels == 4, kConfig,
+               "[autoencoder] a file without config.json must have 4 latent channels (Stable "
+               "Diffusion) or ",
+               kFluxChannels, " (Flux), whose scaling is known, got ", config.latent_channels,
+               ". Hint: the folder of diffusers, with config.json");
+  config.scale = {of_sdxl ? kSdxlScale : kStableDiffusionScale};
+}
+
+}  // namespace
+
+std::vector<int64_t> AutoencoderWeights::shape(const std::string& path) const {
+  const Source& source = sources.at(path);
+  return files[source.file].shape(source.key);
+}
+
+at::Tensor AutoencoderWeights::read(const std::string& path) const {
+  const Source& source = sources.at(path);
+  return files[source.file].read(source.key);
+}
+
+std::string autoencoder_class(const std::string& text, const std::string& where) {
+  return read_config(text, where).get<std::string>("_class_name", "");
+}
+
+AutoencoderConfig parse_autoencoder_config(const std::string& text, const std::string& where) {
+  const Reader reader = read_config(text, where);
+  const auto kind = reader.get<std::string>("_class_name", "");
+  AutoencoderConfig config;
+  if (kind == "AutoencoderKL") {
+    config.model = kl_config(reader);
+    config.force_upcast = reader.get("force_upcast", true);
+  } else if (kind == "AutoencoderTiny") {
+    config.model = tiny_config(reader);
+  } else if (kind == kDcClass) {
+    config.model = dc_config(reader);
+    config.force_upcast = true;
+  } else {
+    throw_error(ErrorKind::kConfig, "[autoencoder] ", where,
+                ": _class_name must be AutoencoderKL, AutoencoderTiny or AutoencoderDC, got ",
+                kind);
+  }
+  return config;
+}
+
+AutoencoderConfig kl_config_of(const AutoencoderWeights& weights, bool of_sdxl) {
+  const auto size = [&](const std::string& path, size_t dim) {
+    KINORA_CHECK(weights.contains(path) && weights.shape(path).size() == 4, kIo, "[autoencoder] ",
+                 weights.files.front().path(), " has no ", path,
+                 " of four dims. Hint: config.json beside it, or a file of Stable Diffusion");
+    return weights.shape(path)[dim];
+  };
+  AutoencoderKlConfig config;
+  config.block_out_channels.clear();
+  const int64_t levels = count_of(weights, "encoder.down_blocks.", ".resnets.0.conv1.weight");
+  for (int64_t i = 0; i < levels; ++i) {
+    config.block_out_channels.push_back(
+        size("encoder.down_blocks." + std::to_string(i) + ".resnets.0.conv1.weight", 0));
+  }
+  config.layers_per_block = count_of(weights, "encoder.down_blocks.0.resnets.", ".conv1.weight");
+  config.latent_channels = size("decoder.conv_in.weight", 1);
+  config.use_quant_conv = weights.contains("quant_conv.weight");
+  config.use_post_quant_conv = weights.contains("post_quant_conv.weight");
+  config.mid_block_add_attention = weights.contains("decoder.mid_block.attentions.0.to_q.weight");
+  set_scaling(config, of_sdxl);
+  return {.model = config, .force_upcast = true};
+}
+
+AutoencoderConfig tiny_config_of(const AutoencoderWeights& weights) {
+  const auto size = [&](const std::string& path, size_t dim) {
+    KINORA_CHECK(weights.contains(path) && weights.shape(path).size() == 4, kIo, "[autoencoder] ",
+                 weights.files.front().path(), " and its other half have no ", path,
+                 " of four dims. Hint: files of TAESD");
+    return weights.shape(path)[dim];
+  };
+  AutoencoderTinyConfig config;
+  config.channels = size("encoder.layers.0.weight", 0);
+  config.latent_channels = size("decoder.layers.0.weight", 1);
+  config.pools = weights.contains("decoder.layers.2.pool.0.weight");
+  return {.model = config, .force_upcast = false};
+}
+
+std::unique_ptr<models::Autoencoder> make_autoencoder(const AutoencoderConfig& config) {
+  if (const auto* kl = std::get_if<AutoencoderKlConfig>(&config.model)) {
+    return std::make_unique<models::AutoencoderKl>(*kl);
+  }
+  if (const auto* clips = std::get_if<ClipAutoencoderConfig>(&config.model)) {
+    return make_autoencoder(*clips);
+  }
+  if (const auto* dc = std::get_if<DcAeConfig>(&config.model)) {
+    return std::make_unique<models::DcAe>(*dc);
+  }
+  return std::make_unique<models::AutoencoderTiny>(std::get<AutoencoderTinyConfig>(config.model));
+}
+
+std::string describe(const AutoencoderConfig& config) {
+  if (const auto* clips = std::get_if<ClipAutoencoderConfig>(&config.model)) {
+    return describe(*clips);
+  }
+  json values;
+  if (const auto* kl = std::get_if<AutoencoderKlConfig>(&config.model)) {
+    values = {{"kind", "kl"},
+              {"groups", kl->norm_num_groups},
+              {"scale", kl->scale},
+              {"shift", kl->shift}};
+  } else if (const auto* dc = std::get_if<DcAeConfig>(&config.model)) {
+    values = described(*dc);
+  } else {
+    values = {{"kind", "tiny"},
+              {"scale", std::get<AutoencoderTinyConfig>(config.model).scaling_factor}};
+  }
+  return values.dump();
+}
+
+}  // namespace kinora::pipelines

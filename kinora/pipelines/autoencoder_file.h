@@ -1,0 +1,32 @@
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "kinora/models/autoencoder.h"
+
+namespace kinora::pipelines {
+
+/// An autoencoder with its weights, which require no gradients, on `device` in `type` (kFloat,
+/// kBFloat16 or kHalf; a config that says force_upcast makes fp32 of fp16). `path` is one of
+///   - a folder of diffusers with config.json and diffusion_pytorch_model.safetensors (or .bin), or
+///     one that has it in vae/: AutoencoderKL, AutoencoderTiny, AutoencoderDC;
+///   - a file of an AutoencoderKL with CompVis' or diffusers' keys, or a whole checkpoint of
+///     Stable Diffusion, whose other parts are not read;
+///   - a file of TAESD, X_encoder.Y or X_decoder.Y, the other one beside it;
+///   - a file of an autoencoder of clips (clip_autoencoder_config.h), or a folder of it with its
+///     config.json and model.safetensors (Open-Sora 1.2) or pytorch_model.pt (HunyuanVideo).
+/// Every tensor of the autoencoder must be there, of the right shape, and no other: kIo, listing
+/// what is not so. kConfig for architectures that are not known, by name.
+[[nodiscard]] std::unique_ptr<models::Autoencoder> open_autoencoder(
+    const std::filesystem::path& path, at::Device device, at::ScalarType type);
+
+/// Names the autoencoder that open_autoencoder() makes of `path`: checksum of its weights and how
+/// it is built and scaled. The same for the same numbers under other keys.
+[[nodiscard]] std::string fingerprint(const std::filesystem::path& path);
+
+}  // namespace kinora::pipelines

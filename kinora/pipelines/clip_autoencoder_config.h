@@ -1,0 +1,37 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "kinora/models/autoencoder.h"
+#include "kinora/models/hunyuan_vae.h"
+#include "kinora/models/opensora_vae.h"
+#include "kinora/models/video_dc_ae.h"
+
+namespace kinora::pipelines {
+
+/// How an autoencoder of clips is built.
+using ClipAutoencoderConfig =
+    std::variant<models::HunyuanVaeConfig, models::OpenSoraVaeConfig, models::VideoDcAeConfig>;
+
+/// That of a file whose weights have such names: HunyuanVideo's, those of Open-Sora 1.2 and 2.
+/// Sizes are what `config`, the text of the config.json beside it, says, and the published ones
+/// without ("" or a missing key). Nothing where the names are of no such kind. kIo: the config is
+/// no JSON object; kConfig: it asks for what is not there.
+[[nodiscard]] std::optional<ClipAutoencoderConfig> clip_autoencoder_config(
+    const std::string& config, const std::vector<std::string>& names);
+
+/// What a name in such a file is called in the model; "" for what is no parameter of it.
+[[nodiscard]] std::string clip_autoencoder_path(const std::string& name);
+
+/// Parameters have no values yet.
+[[nodiscard]] std::unique_ptr<models::Autoencoder> make_autoencoder(
+    const ClipAutoencoderConfig& config);
+
+/// All that decides what it computes but for the weights and their shapes, on one line.
+[[nodiscard]] std::string describe(const ClipAutoencoderConfig& config);
+
+}  // namespace kinora::pipelines

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include "kinora/models/autoencoder.h"
+
+namespace kinora::pipelines {
+
+/// Pixels of latents [N, C, (t,) h, w], a few of them at once on `device`: float32 on the CPU,
+/// in [-1, 1] but for what the autoencoder exceeds it by. kShape.
+[[nodiscard]] at::Tensor decode_latents(models::Autoencoder& autoencoder, const at::Tensor& latents,
+                                        at::Device device);
+
+}  // namespace kinora::pipelines

@@ -1,0 +1,50 @@
+#include "kinora/train/frozen_encoder.h"
+
+#include <utility>
+
+#include "kinora/core/error.h"
+#include "kinora/data/latent_cache.h"
+#include "kinora/pipelines/autoencoder_file.h"
+#include "kinora/train/setup.h"
+
+namespace kinora::train {
+namespace {
+
+/// A cache of latents must be of the run's autoencoder, however that computes.
+void check_cache(const data::DataConfig& data, const std::string& fingerprint) {
+  if (data.source != data::SourceKind::kLatents || data.path.size() != 1) {
+    return;
+  }
+  const auto manifest = data::read_manifest(data.path.front());
+  const std::string of_cache = manifest ? manifest->key.at("autoencoder") : fingerprint;
+  KINORA_CHECK(of_cache.starts_with(fingerprint), kConfig, "[train] the latents in ",
+               data.path.front(), " are of another autoencoder than autoencoder.path: ", of_cache,
+               ", got ", fingerprint, ". Hint: kinora data encode");
+}
+
+}  // namespace
+
+std::string autoencoder_key(const AutoencoderOptions& options) {
+  return pipelines::fingerprint(options.path) + " in " +
+         std::string(at::toString(compute_type(options.precision)));
+}
+
+std::unique_ptr<FrozenEncoder> open_encoder(const RunConfig& config, at::Device device) {
+  const AutoencoderOptions& options = config.autoencoder;
+  if (options.path.empty()) {
+    return nullptr;
+  }
+  const std::string fingerprint = pipelines::fingerprint(options.path);
+  check_cache(config.data, fingerprint);
+  check_cache(config.image_data, fingerprint);
+  auto autoencoder =
+      pipelines::open_autoencoder(options.path, device, compute_type(options.precision));
+  autoencoder->set_memory_budget(
+      static_cast<int64_t>(options.memory_gib * static_cast<double>(int64_t{1} << 30)));
+  const pipelines::LatentEncoder encoder(
+      *autoencoder, device,
+      options.micro_batch > 0 ? options.micro_batch : AutoencoderOptions::kMicroBatch);
+  return std::make_unique<FrozenEncoder>(FrozenEncoder{std::move(autoencoder), encoder});
+}
+
+}  // namespace kinora::train

@@ -1,0 +1,71 @@
+#include "kinora/train/latent_stage.h"
+
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+namespace kinora::train {
+
+LatentStage::LatentStage(const pipelines::LatentEncoder* encoder, uint64_t seed, at::Device device)
+    : encoder_(encoder), seed_(seed), device_(device) {
+  if (device.is_cuda()) {
+    const c10::impl::VirtualGuardImpl backend(device.type());
+    stream_ = backend.getNewStream(device, /*priority=*/0);
+    c10::Event weights(device.type());  // which the current stream may still be writing
+    weights.record(backend.getStream(device));
+    weights.block(*stream_);
+  }
+}
+
+bool LatentStage::changes(const data::Batch& batch) const {
+  return batch.latent_std.defined() ||
+         (encoder_ != nullptr && batch.images.scalar_type() == at::kByte);
+}
+
+models::LatentMoments LatentStage::moments_of(const data::Batch& batch) const {
+  if (encoder_ != nullptr && batch.images.scalar_type() == at::kByte) {
+    return encoder_->encode(batch.images);
+  }
+  return {.mean = batch.images.to(device_, /*non_blocking=*/true),
+          .std = batch.latent_std.to(device_, /*non_blocking=*/true)};
+}
+
+void LatentStage::begin(StepSamples& samples) const {
+  const c10::OptionalStreamGuard guard(stream_);
+  for (data::Batch& batch : samples.batches) {
+    if (changes(batch)) {
+      batch.images = pipelines::draw_latents(moments_of(batch), batch.sample_index, seed_);
+      batch.latent_std.reset();
+    } else {
+      batch.images = batch.images.to(device_, /*non_blocking=*/true);
+    }
+  }
+  if (stream_) {
+    samples.ready.emplace(device_.type());
+    samples.ready->record(*stream_);
+  }
+}
+
+void LatentStage::wait(const StepSamples& samples) const {
+  if (!samples.ready) {
+    return;
+  }
+  const c10::Stream current = c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
+  samples.ready->block(current);
+  for (const data::Batch& batch : samples.batches) {
+    if (batch.images.is_cuda()) {
+      batch.images.record_stream(current);  // its memory goes back to the other stream
+    }
+  }
+}
+
+data::Batch LatentStage::means(const data::Batch& batch) const {
+  data::Batch result = batch;
+  if (changes(batch)) {
+    result.images = moments_of(batch).mean.to(at::kCPU);
+    result.latent_std.reset();
+  }
+  return result;
+}
+
+}  // namespace kinora::train

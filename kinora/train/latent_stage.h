@@ -1,0 +1,45 @@
+#pragma once
+
+#include <c10/core/Stream.h>
+
+#include <cstdint>
+#include <optional>
+
+#include "kinora/data/batch.h"
+#include "kinora/pipelines/latent_encoder.h"
+#include "kinora/train/step_samples.h"
+
+namespace kinora::train {
+
+/// What happens to the samples of a step before the model sees them: they are copied to the device,
+/// a frozen autoencoder makes latents of pixels, and of latents with a deviation one is drawn. On a
+/// GPU this runs on a stream of its own, beside the steps before. Which latents come out depends on
+/// seed and place in the stream of samples alone: the same whether pixels or a cache of their
+/// latents went in.
+class LatentStage {
+ public:
+  /// `encoder` is borrowed; null: pixels stay pixels.
+  LatentStage(const pipelines::LatentEncoder* encoder, uint64_t seed, at::Device device);
+
+  /// Begins the work; the samples are what it makes of them, for use after wait().
+  void begin(StepSamples& samples) const;
+
+  /// Orders what the current stream gets from now on behind that work. The host does not wait.
+  void wait(const StepSamples& samples) const;
+
+  /// Latents that are not drawn, for samples that are to be the same each time: means, on the CPU.
+  /// Waits for the device.
+  [[nodiscard]] data::Batch means(const data::Batch& batch) const;
+
+ private:
+  /// Whether there is anything to do.
+  [[nodiscard]] bool changes(const data::Batch& batch) const;
+  [[nodiscard]] models::LatentMoments moments_of(const data::Batch& batch) const;
+
+  const pipelines::LatentEncoder* encoder_;
+  uint64_t seed_;
+  at::Device device_;
+  std::optional<c10::Stream> stream_;  // of a GPU
+};
+
+}  // namespace kinora::train

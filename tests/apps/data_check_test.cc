@@ -1,0 +1,177 @@
+// kinora data check, and runs that use what it found.
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "tests/apps/run_folder.h"
+
+namespace kinora::apps {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kIo = 4;
+
+// 16 pictures with captions, of which two are cut off behind their headers.
+class DataCheckTest : public RunTest {
+ protected:
+  DataCheckTest() : data_(folder() / "data"), index_(folder() / "set.index") {
+    fs::create_directory(data_);
+    for (int i = 0; i < 16; ++i) {
+      const fs::path path = data_ / ("p" + std::to_string(10 + i) + ".png");
+      write_picture(path, i, 20, 24);
+      fs::path caption = path;
+      write_text(caption.replace_extension(".txt"), "number " + std::to_string(i));
+      if (i == 3 || i == 7) {
+        fs::resize_file(path, fs::file_size(path) - 20);
+      }
+    }
+    write_text(data_ / "p99.txt", "no picture");
+  }
+
+  [[nodiscard]] Outcome check(const Arguments& more = {}) const {
+    Arguments arguments = {"data", "check", data_.string(), "--index", index_.string()};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_kinora(arguments, folder());
+  }
+
+  [[nodiscard]] Outcome train_on_it(const Arguments& more) const {
+    Arguments arguments = {"data.source=captions", "data.path=[" + data_.string() + "]",
+
+                           "train.steps=4",        "train.global_batch=4",
+                           "data.max_bad=1",       "data.index=" + index_.string()};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return train(run_dir("run"), arguments);
+  }
+
+  const fs::path data_;
+  const fs::path index_;
+};
+
+TEST_F(DataCheckTest, HeadersFirstThenEverything) {
+  const Outcome quick = check();
+  ASSERT_EQ(quick.exit_code, 0) << quick.err;
+  EXPECT_NE(quick.out.find("usable 16, with a caption 16"), std::string::npos) << quick.out;
+  EXPECT_NE(quick.out.find("p99.txt"), std::string::npos) << quick.out;
+  EXPECT_NE(quick.out.find("20 x 24: 16"), std::string::npos) << quick.out;
+  EXPECT_NE(check().err.find("0 samples were looked at, 16 were known"), std::string::npos);
+  const Outcome full = check({"--full", "--json"});
+  ASSERT_EQ(full.exit_code, 0) << full.err;
+  const auto facts = nlohmann::json::parse(full.out);
+  EXPECT_EQ(facts.at("usable"), 14);
+  ASSERT_EQ(facts.at("rejected").size(), 2U);
+  EXPECT_EQ(facts.at("rejected")[0].at("name"), (data_ / "p13.png").string());
+  EXPECT_EQ(facts.at("rejected")[1].at("name"), (data_ / "p17.png").string());
+}
+
+TEST_F(DataCheckTest, ARunRefusesTooManyUntilTheyAreInQuarantine) {
+  ASSERT_EQ(check({"--full"}).exit_code, 0);
+  const Outcome refused = train_on_it({});
+  EXPECT_EQ(refused.exit_code, kIo) << refused.err;
+  for (const char* part : {"at most 1 of 16", "p13.png", "p17.png"}) {
+    EXPECT_NE(refused.err.find(part), std::string::npos) << refused.err;
+  }
+  const fs::path list = folder() / "quarantine.txt";
+  ASSERT_EQ(check({"--quarantine", list.string()}).exit_code, 0);
+  const Outcome trained = train_on_it({"data.quarantine=" + list.string()});
+  EXPECT_EQ(trained.exit_code, 0) << trained.err;
+  EXPECT_NE(trained.err.find("14 samples of 16 are used"), std::string::npos) << trained.err;
+}
+
+TEST_F(DataCheckTest, ASetThatNoRunWouldTakeFails) {
+  for (int i = 0; i < 16; ++i) {
+    fs::resize_file(data_ / ("p" + std::to_string(10 + i) + ".png"), 10);
+  }
+  const Outcome outcome = check();
+  EXPECT_EQ(outcome.exit_code, kIo) << outcome.err;
+  EXPECT_NE(outcome.out.find("rejected 16"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("p10.png"), std::string::npos) << outcome.out;
+}
+
+TEST_F(DataCheckTest, ARecipeIsCheckedAsItSays) {
+  const Outcome outcome =
+      run_kinora({"data", "check", recipe().string(), "run.dir=unused", "data.source=captions",
+                  "data.path=[" + data_.string() + "]", "data.index=" + index_.string(), "--json"},
+                 folder());
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(nlohmann::json::parse(outcome.out).at("samples"), 16);
+  EXPECT_TRUE(fs::exists(index_));
+}
+
+// Of 16 pictures of 20 x 24 two cannot be decoded, which their headers do not show; 6 more are of
+// 40 x 40 and one of 8 x 8.
+TEST_F(DataCheckTest, BucketsOfARecipe) {
+  for (int i = 0; i < 7; ++i) {
+    const int side = i < 6 ? 40 : 8;
+    write_picture(data_ / ("q" + std::to_string(i) + ".png"), i, side, side);
+    write_text(data_ / ("q" + std::to_string(i) + ".txt"), "square");
+  }
+  const Arguments command = {"data",
+                             "check",
+                             recipe().string(),
+                             "run.dir=unused",
+                             "--full",
+                             "data.source=captions",
+                             "data.path=[" + data_.string() + "]",
+                             R"(data.buckets={"32px": {1: [1.0, 4]}, "16px": {1: [1.0, 5]}})",
+                             "data.bucket_multiple=8",
+                             "data.bucket_batches=2"};
+  const auto with = [&](const Arguments& more) {
+    Arguments all = command;
+    all.insert(all.end(), more.begin(), more.end());
+    return run_kinora(all, folder());
+  };
+  // Without data.index a run only reads headers.
+  const Outcome outcome = with({"--json", "--index", index_.string()});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const auto facts = nlohmann::json::parse(outcome.out);
+  EXPECT_FALSE(facts.contains("batches"));
+  const auto& buckets = facts.at("buckets");
+  EXPECT_EQ(buckets.at("samples"), 23);
+  EXPECT_EQ(buckets.at("taken"), 22);
+  EXPECT_EQ(buckets.at("batches_per_step"), 2);
+  ASSERT_EQ(buckets.at("left_out").size(), 1U);
+  EXPECT_EQ(buckets.at("left_out")[0].at("cause"), "smaller than every bucket");
+  EXPECT_EQ(buckets.at("left_out")[0].at("first"), (data_ / "q6.png").string());
+  int64_t num_used = 0;
+  for (const auto& row : buckets.at("table")) {
+    if (row.at("samples") == 0) {
+      continue;
+    }
+    ++num_used;
+    const bool is_large = row.at("resolution") == "32px";
+    EXPECT_EQ(row.at("samples"), is_large ? 6 : 16);
+    EXPECT_EQ(row.at("steps"), is_large ? 0 : 1);
+    EXPECT_EQ(row.at("waiting"), 6);
+    EXPECT_NEAR(row.at("ratio").get<double>(), is_large ? 1.0 : 5.0 / 6.0, 0.1);
+  }
+  EXPECT_EQ(num_used, 2);
+  ASSERT_EQ(buckets.at("scaled").size(), 5U);
+  EXPECT_EQ(buckets.at("scaled")[1].at("steps"), 1 + 4);  // of 2 * 2 and 2 * 2
+
+  // With it what cannot be decoded is left out before.
+  const Outcome screened = with({"data.index=" + index_.string(), "data.validation=4"});
+  ASSERT_EQ(screened.exit_code, 0) << screened.err;
+  EXPECT_NE(screened.out.find(" of 17\n"), std::string::npos) << screened.out;
+
+  const Outcome none =
+      with({R"(data.buckets={"512px": {1: [1.0, 4]}})", "--index", index_.string()});
+  EXPECT_EQ(none.exit_code, 2) << none.err;
+  EXPECT_NE(none.err.find("none of the 23 samples suits a bucket"), std::string::npos) << none.err;
+}
+
+TEST_F(DataCheckTest, TheIndexLiesInTheCacheFolderByDefault) {
+  const fs::path cache = folder() / "cache";
+  ::setenv("XDG_CACHE_HOME", cache.c_str(), 1);
+  const Outcome outcome = run_kinora({"data", "check", data_.string()}, folder());
+  ::unsetenv("XDG_CACHE_HOME");
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_FALSE(fs::is_empty(cache / "kinora"));
+  EXPECT_EQ(outcome.out.find(cache.string()), std::string::npos);
+  EXPECT_NE(outcome.err.find((cache / "kinora").string()), std::string::npos) << outcome.err;
+}
+
+}  // namespace
+}  // namespace kinora::apps
