@@ -1,0 +1,83 @@
+"""The PyTorch peer of `kinora bench decode`: diffusers' AutoencoderKL, Stable Diffusion's sizes, random
+weights, channels_last. Wants torch and diffusers.
+
+    python bench/peers/decode_autoencoder.py --height 1024 --width 1024 \
+        --mode eager,compile-default,compile-reduce-overhead,compile-max-autotune-no-cudagraphs
+
+Prints one line of JSON a measurement: ms for a batch, the median of five blocks.
+"""
+
+import argparse
+
+import torch
+from diffusers import AutoencoderKL
+
+import measure
+
+TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+
+
+def build(arguments):
+    torch.manual_seed(0)
+    with torch.device(arguments.device):
+        model = AutoencoderKL(
+            block_out_channels=[128, 256, 512, 512], layers_per_block=2,
+            down_block_types=["DownEncoderBlock2D"] * 4, up_block_types=["UpDecoderBlock2D"] * 4)
+    model = model.requires_grad_(False).eval()
+    return model.to(TYPES[arguments.weights], memory_format=torch.channels_last)
+
+
+def time_mode(arguments, mode):
+    device = arguments.device
+    model = build(arguments)
+    type_ = TYPES[arguments.weights]
+    if arguments.encode:
+        shape = [arguments.batch, 3, arguments.height, arguments.width]
+        compute = measure.compiled(lambda x: model.encode(x).latent_dist.parameters, mode)
+    else:
+        shape = [arguments.batch, 4, arguments.height // 8, arguments.width // 8]
+        compute = measure.compiled(lambda z: model.decode(z).sample, mode)
+    given = torch.randn(shape, device=device, dtype=type_).to(memory_format=torch.channels_last)
+
+    def run():
+        with torch.no_grad():
+            torch.compiler.cudagraph_mark_step_begin()
+            return compute(given)
+
+    for _ in range(arguments.warmup):
+        result = run()
+    if not torch.isfinite(result).all():
+        raise RuntimeError("the result is not finite")
+    del result
+    measure.synchronize(device)
+    measure.reset_peak_memory(device)  # what compiling took is not counted
+    milliseconds = measure.milliseconds(run, device, warmup=0, repeats=arguments.repeats)
+    return {"ms": round(milliseconds, 3),
+            "images_per_s": round(arguments.batch / milliseconds * 1000, 3),
+            "peak_memory_gib": measure.peak_memory_gib(device)}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--encode", action="store_true")
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--height", type=int, default=1024)
+    parser.add_argument("--width", type=int, default=1024)
+    parser.add_argument("--weights", choices=list(TYPES), default="bf16")
+    parser.add_argument("--mode", type=measure.names_of(measure.MODES), default=["eager"])
+    parser.add_argument("--warmup", type=int, default=3, help="runs before timing")
+    parser.add_argument("--repeats", type=int, default=10, help="timed runs a block")
+    measure.add_device_arguments(parser)
+    arguments = parser.parse_args()
+    measure.prepare_device(arguments)
+    measure.run_all([
+        ({"device": measure.device_name(arguments.device),
+          "work": "encode" if arguments.encode else "decode", "mode": mode,
+          "weights": arguments.weights, "batch": arguments.batch, "height": arguments.height,
+          "width": arguments.width},
+         lambda mode=mode: time_mode(arguments, mode))
+        for mode in arguments.mode])
+
+
+if __name__ == "__main__":
+    main()
