@@ -16,9 +16,12 @@ using Action = std::function<int()>;
 void add_train(CLI::App& app, Action& run);
 void add_sample(CLI::App& app, Action& run);
 void add_bench(CLI::App& app, Action& run);
+void add_doctor(CLI::App& app, Action& run);
+void add_compare(CLI::App& app, Action& run);
 void add_convert(CLI::App& app, Action& run);
 void add_demo(CLI::App& app, Action& run);
 void add_data(CLI::App& app, Action& run);
+void add_runs(CLI::App& app, Action& run);
 
 /// Those of "kinora data".
 void add_data_check(CLI::App& data, Action& run);

@@ -31,6 +31,9 @@ int run(int argc, char** argv) {
   kinora::apps::add_train(app, action);
   kinora::apps::add_sample(app, action);
   kinora::apps::add_bench(app, action);
+  kinora::apps::add_runs(app, action);
+  kinora::apps::add_doctor(app, action);
+  kinora::apps::add_compare(app, action);
   kinora::apps::add_convert(app, action);
   kinora::apps::add_data(app, action);
   kinora::apps::add_demo(app, action);

@@ -72,6 +72,14 @@ int64_t cuda_free_memory(int index) {
   return static_cast<int64_t>(free);
 }
 
+bool cuda_reaches(int from, int to) {
+  check_index(from);
+  check_index(to);
+  int reaches = 0;
+  KINORA_CUDA_CHECK(cudaDeviceCanAccessPeer(&reaches, from, to));
+  return reaches != 0;
+}
+
 void cuda_check(int error, const char* what) {
   if (error == cudaSuccess) {
     return;

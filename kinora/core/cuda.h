@@ -33,6 +33,9 @@ struct CudaDevice {
 /// it has none yet; the current device stays.
 [[nodiscard]] int64_t cuda_free_memory(int index);
 
+/// Whether GPU `from` can read and write the memory of GPU `to`. kCuda if there is no such GPU.
+[[nodiscard]] bool cuda_reaches(int from, int to);
+
 /// Throws kCuda with `what` and the error's name and meaning unless `error`, a cudaError_t, is
 /// success. Forgets the error in the runtime, so that it is not reported again by a later call.
 void cuda_check(int error, const char* what);

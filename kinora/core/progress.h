@@ -36,6 +36,9 @@ class Progress {
   /// `done` units are done, counted with `start`. `suffix` is shown at the end: "loss 0.123".
   void update(int64_t done, std::string_view suffix = {});
 
+  /// The end has moved. Shown from the next update on.
+  void set_total(int64_t total) { total_ = total; }
+
   /// Replaces the bar by a last line with the whole time, unless nothing was ever updated. Later
   /// calls do nothing.
   void finish();
@@ -52,7 +55,7 @@ class Progress {
   [[nodiscard]] std::string line(int columns) const;
   void show(double time);
 
-  const int64_t total_;
+  int64_t total_;
   const std::string unit_;
   const int64_t start_;
   const ProgressOptions options_;

@@ -23,6 +23,12 @@ std::optional<FileLock> FileLock::take(const std::filesystem::path& file) {
   return std::nullopt;
 }
 
+bool FileLock::is_held(const std::filesystem::path& file) {
+  const FileLock lock(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
+  return lock.descriptor_ >= 0 && ::flock(lock.descriptor_, LOCK_SH | LOCK_NB) != 0 &&
+         errno == EWOULDBLOCK;
+}
+
 FileLock::~FileLock() {
   if (descriptor_ >= 0) {
     ::close(descriptor_);

@@ -13,6 +13,9 @@ class FileLock {
   /// one) holds it. kIo for a file that cannot be created or locked.
   [[nodiscard]] static std::optional<FileLock> take(const std::filesystem::path& file);
 
+  /// Whether another process holds it now. Never creates the file; holds it itself for a moment.
+  [[nodiscard]] static bool is_held(const std::filesystem::path& file);
+
   FileLock(FileLock&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
   FileLock& operator=(FileLock&& other) noexcept {
     std::swap(descriptor_, other.descriptor_);

@@ -75,7 +75,8 @@ std::string remark(const RankStatus& status, bool is_behind) {
 
 std::string_view to_string(Phase phase) {
   constexpr std::array<std::string_view, kNumPhases> kNames = {
-      "start", "data", "forward and backward", "update", "checkpoint", "validation", "sampling"};
+      "start",    "data",  "forward and backward", "update", "checkpoint", "validation",
+      "sampling", "paused"};
   return kNames[static_cast<size_t>(phase)];
 }
 

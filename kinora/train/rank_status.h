@@ -19,8 +19,9 @@ enum class Phase {
   kCheckpoint,
   kValidation,
   kSampling,
+  kPaused,  ///< as somebody asked for
 };
-inline constexpr int64_t kNumPhases = 7;
+inline constexpr int64_t kNumPhases = 8;
 
 /// "start", "data", "forward and backward", ...
 [[nodiscard]] std::string_view to_string(Phase phase);

@@ -1,17 +1,31 @@
 #include "kinora/train/run_directory.h"
 
+#include <chrono>
+#include <thread>
+
 #include "kinora/core/error.h"
 
 namespace kinora::train {
 namespace {
 
-constexpr const char* kLockName = ".lock";
+// Who asks whether a run is alive (run_state.h) holds the lock for a moment.
+constexpr int kLockTries = 5;
+constexpr std::chrono::milliseconds kBetweenTries{50};
+
+std::optional<io::FileLock> take_patiently(const std::filesystem::path& file) {
+  std::optional<io::FileLock> lock = io::FileLock::take(file);
+  for (int i = 1; i < kLockTries && !lock; ++i) {
+    std::this_thread::sleep_for(kBetweenTries);
+    lock = io::FileLock::take(file);
+  }
+  return lock;
+}
 
 /// Empty folders do not count: a start that was refused leaves those of the run.
-bool holds_a_run(const std::filesystem::path& path) {
-  for (const auto& entry : std::filesystem::directory_iterator(path)) {
+bool holds_a_run(const RunDirectory& run) {
+  for (const auto& entry : std::filesystem::directory_iterator(run.path())) {
     const bool empty_folder = entry.is_directory() && std::filesystem::is_empty(entry.path());
-    if (entry.path().filename() != kLockName && !empty_folder) {
+    if (entry.path() != run.lock_file() && !empty_folder) {
       return true;
     }
   }
@@ -38,10 +52,10 @@ RunDirectory::RunDirectory(std::filesystem::path path, const Resume& resume)
   std::filesystem::create_directories(path_, failure);
   KINORA_CHECK(!failure && std::filesystem::is_directory(path_), kIo,
                "[run] cannot create the run directory ", path_, ": ", failure.message());
-  lock_ = io::FileLock::take(path_ / kLockName);
+  lock_ = take_patiently(lock_file());
   KINORA_CHECK(lock_, kIo, "[run] another process trains in ", path_,
                ". Hint: stop it, or give another run.dir");
-  KINORA_CHECK(resume.mode != Resume::Mode::kNever || !holds_a_run(path_), kConfig,
+  KINORA_CHECK(resume.mode != Resume::Mode::kNever || !holds_a_run(*this), kConfig,
                "[run] run.dir must be new or empty, but ", path_,
                " holds a run. Hint: --resume auto goes on with it; another run.dir starts anew");
   std::filesystem::create_directories(samples());

@@ -23,8 +23,9 @@ struct Resume {
   [[nodiscard]] static Resume parse(const std::string& text);
 };
 
-/// The folder of one run (docs/configuration.md): config.yaml, log.jsonl, events.*, samples/,
-/// checkpoints/. Locked against a second process for as long as this object lives.
+/// The folder of one run (docs/configuration.md): config.yaml, log.jsonl, state.json, events.*,
+/// samples/, checkpoints/, requests/. Locked against a second process for as long as this object
+/// lives.
 class RunDirectory {
  public:
   /// Creates the folder. kConfig if it is not empty and `resume` is kNever; kIo if it cannot be
@@ -36,6 +37,9 @@ class RunDirectory {
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   [[nodiscard]] std::filesystem::path config_file() const { return path_ / "config.yaml"; }
   [[nodiscard]] std::filesystem::path log_file() const { return path_ / "log.jsonl"; }
+  [[nodiscard]] std::filesystem::path state_file() const { return path_ / "state.json"; }
+  [[nodiscard]] std::filesystem::path lock_file() const { return path_ / ".lock"; }
+  [[nodiscard]] std::filesystem::path requests() const { return path_ / "requests"; }
   [[nodiscard]] std::filesystem::path samples() const { return path_ / "samples"; }
   [[nodiscard]] std::filesystem::path checkpoints() const { return path_ / "checkpoints"; }
 

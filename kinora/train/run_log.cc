@@ -34,6 +34,9 @@ void RunLog::add_step(const StepRecord& record) {
       .add("lr", record.lr)
       .add("grad_norm", record.grad_norm)
       .add("samples_per_s", record.samples_per_s);
+  if (record.peak_memory > 0) {
+    line.add("peak_memory", record.peak_memory);
+  }
   add_times(record, line);
   if (record.loss_scale != 1.0) {
     line.add("loss_scale", record.loss_scale);
@@ -59,6 +62,7 @@ void RunLog::add_step(const StepRecord& record) {
     events_.add_scalar(train + "lr", record.step, record.lr);
     events_.add_scalar(train + "grad_norm", record.step, record.grad_norm);
     events_.add_scalar(speed + "samples_per_s", record.step, record.samples_per_s);
+    events_.add_scalar(speed + "peak_memory", record.step, static_cast<double>(record.peak_memory));
     events_.add_scalar(speed + "data_wait_s", record.step, record.times.data);
     events_.add_scalar(speed + "compute_s", record.step, record.times.compute());
     events_.add_scalar(speed + "communication_s", record.step, record.times.communication);

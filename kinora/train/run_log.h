@@ -35,6 +35,7 @@ struct StepRecord {
   double loss_scale = 1.0;
   bool skipped = false;  ///< a gradient was not finite
   double samples_per_s = 0.0;
+  int64_t peak_memory = 0;      ///< bytes at once so far: the GPU's, on the CPU the process's
   StepTimes times;              ///< of this step on this rank
   data::SlowestSample slowest;  ///< of this step on this rank, to be read
   /// Of all ranks, where it has come together since the last step; of earlier steps.

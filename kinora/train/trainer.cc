@@ -1,7 +1,6 @@
 #include "kinora/train/trainer.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
 
 #include <algorithm>
 #include <chrono>
@@ -11,6 +10,7 @@
 #include <functional>
 #include <optional>
 #include <sstream>
+#include <thread>
 #include <utility>
 
 #include "kinora/checkpoint/buffers.h"
@@ -20,6 +20,7 @@
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
+#include "kinora/core/process_memory.h"
 #include "kinora/core/progress.h"
 #include "kinora/core/text.h"
 #include "kinora/data/loader.h"
@@ -36,11 +37,14 @@
 #include "kinora/train/latent_stage.h"
 #include "kinora/train/non_finite.h"
 #include "kinora/train/run_log.h"
+#include "kinora/train/run_requests.h"
+#include "kinora/train/run_state.h"
 #include "kinora/train/self_test.h"
 #include "kinora/train/setup.h"
 #include "kinora/train/shown_samples.h"
 #include "kinora/train/step_samples.h"
 #include "kinora/train/step_times.h"
+#include "kinora/train/step_vote.h"
 #include "kinora/train/trainable.h"
 #include "kinora/train/training_step.h"
 #include "kinora/train/validation.h"
@@ -57,6 +61,9 @@ bool due(int64_t step, int64_t every) {
   return every > 0 && step % every == 0;
 }
 
+// Between two looks at what is asked of the run, and of a paused one.
+constexpr double kSecondsBetweenLooks = 0.2;
+
 // Parameters that a message names.
 constexpr size_t kMaxNamesInMessage = 4;
 
@@ -71,6 +78,7 @@ class Trainer::Impl {
         device_(choose_device(config.train.device)),
         data_(open_data(config.data)),
         image_data_(config.image_steps.any() ? open_data(config.image_data) : RunData()),
+        vote_(mesh_.world()),
         times_(world, config.train.log_every) {
     open_directory(resume);
     KINORA_CHECK(config_.train.profile_steps == 0 || device_.is_cuda(), kConfig,
@@ -140,10 +148,11 @@ class Trainer::Impl {
                ": there is nothing to do. Hint: raise train.steps to go on");
       return result;
     }
-    std::optional<RunLog> log;
     if (writes()) {
       io::write_file_atomic(directory_->config_file(), config_yaml_);
-      log.emplace(*directory_, state_.step, config_.train.log_every);
+      log_.emplace(*directory_, state_.step, config_.train.log_every);
+      requests_.clear();
+      say_state(RunState::kTraining);
       announce();
     }
     loader_ = std::make_unique<StepLoader>(
@@ -163,60 +172,39 @@ class Trainer::Impl {
         StallOptions{.seconds = mesh_.world().size() > 1 ? config_.train.stall_timeout : 0.0,
                      .data_file = [&loader] { return loader.waits_for(); },
                      .end_process = {}});
-    std::optional<Progress> progress;
     if (writes()) {
-      progress.emplace(config_.train.steps, "steps", state_.step);
+      progress_.emplace(config_.train.steps, "steps", state_.step);
     }
     last_finished_ = now();
-    const auto report = [&](const StepRecord& record) {
-      result.last_loss = record.loss;
-      if (!writes()) {
-        return;
-      }
-      log->add_step(record);
-      std::ostringstream suffix;
-      suffix.precision(4);
-      suffix << (record.kind == StepKind::kImageData ? "image_data loss " : "loss ") << record.loss
-             << "  " << human_rate(record.samples_per_s) << " samples/s";
-      if (record.ranks) {
-        ranks_ = *record.ranks;
-      }
-      if (ranks_.is_uneven()) {
-        suffix << "  rank " << ranks_.slow_rank << " takes " << ranks_.slowness << "x";
-      }
-      progress->update(record.step, suffix.str());
-    };
     fetch();
-    ask_to_stop(stop);
-    while (state_.step < config_.train.steps && !is_stopped(stop)) {
+    vote_.ask(own_wish(stop));
+    while (state_.step < config_.train.steps && !is_stopped(stop) && obey(stop)) {
       fetch();
-      ask_to_stop(stop);
+      vote_.ask(own_wish(stop));
       profile_steps(/*is_over=*/false);
       enqueue_step();
-      while (pending_.size() > steps_ahead()) {
-        report(finish_step());
-      }
+      finish_steps(steps_ahead());
       const bool last = state_.step == config_.train.steps;
       if (due(state_.step, config_.checkpoint.every) || last) {
         save();
       }
       if (shows_samples() && due(state_.step, config_.sample.every)) {
-        draw_samples(log);
+        draw_samples();
       }
     }
-    while (!pending_.empty()) {
-      report(finish_step());
-    }
+    finish_steps(0);
     profile_steps(/*is_over=*/true);
-    stop_question_.wait();
-    if (progress) {
-      progress->finish();
+    (void)vote_.answer();
+    if (progress_) {
+      progress_->finish();
     }
     if (state_.step < config_.train.steps) {
       save();
-      if (writes() && stop_vote_ < kFirstRankVote) {
+      if (writes() && wish_.stop < kFirstRankVote) {
         log_info("[train] stopped at step ", state_.step, " by ",
-                 stop->requested() ? stop->name() : "a signal to another rank",
+                 wish_.stop == 0     ? "a request"
+                 : stop->requested() ? stop->name()
+                                     : "a signal to another rank",
                  "; --resume auto goes on from there");
       }
     } else {
@@ -224,7 +212,11 @@ class Trainer::Impl {
     }
     watchdog_->enter(Phase::kCheckpoint, state_.step);
     writer_->wait();
-    if (stop_vote_ >= kFirstRankVote) {
+    if (writes()) {
+      say_state(result.complete ? RunState::kComplete : RunState::kStopped);
+      reply_to_the_last();
+    }
+    if (wish_.stop >= kFirstRankVote) {
       end_without_data();
     }
     if (result.complete && config_.checkpoint.export_weights) {
@@ -234,8 +226,9 @@ class Trainer::Impl {
     const data::LoaderStats data_stats = loader.stats();
     loader_.reset();
     result.step = state_.step;
+    result.last_loss = last_loss_;
     if (writes()) {
-      log->flush();
+      log_->flush();
       report_end(data_stats);
     }
     return result;
@@ -280,33 +273,207 @@ class Trainer::Impl {
     mesh_.world().barrier();  // the others find it as rank 0 leaves it
   }
 
-  /// 0: this rank goes on; 1: it was asked to stop; kFirstRankVote + rank: it has no more samples.
-  [[nodiscard]] int64_t own_vote(const StopSignal* stop) const {
-    if (data_error_) {
-      return kFirstRankVote + mesh_.world().rank();
+  /// The reports of steps that are on their way, but for the last `left`.
+  void finish_steps(size_t left) {
+    while (pending_.size() > left) {
+      report(finish_step());
     }
-    return stop != nullptr && stop->requested() ? 1 : 0;
+  }
+
+  void report(const StepRecord& record) {
+    last_loss_ = record.loss;
+    if (!writes()) {
+      return;
+    }
+    log_->add_step(record);
+    std::ostringstream suffix;
+    suffix.precision(4);
+    suffix << (record.kind == StepKind::kImageData ? "image_data loss " : "loss ") << record.loss
+           << "  " << human_rate(record.samples_per_s) << " samples/s";
+    if (record.ranks) {
+      ranks_ = *record.ranks;
+    }
+    if (ranks_.is_uneven()) {
+      suffix << "  rank " << ranks_.slow_rank << " takes " << ranks_.slowness << "x";
+    }
+    progress_->update(record.step, suffix.str());
+  }
+
+  /// For `kinora runs`.
+  void say_state(RunState state) {
+    said_ = state;
+    write_state(directory_->path(),
+                {.state = state, .step = state_.step, .steps = config_.train.steps});
+  }
+
+  /// What this rank wants: to stop for a signal (1) or for want of samples (kFirstRankVote + rank),
+  /// and on rank 0 what was asked of the run.
+  [[nodiscard]] StepWish own_wish(const StopSignal* stop) {
+    if (data_error_) {
+      return {.stop = kFirstRankVote + mesh_.world().rank()};
+    }
+    if (writes() && !asked_ && now() >= next_look_) {
+      asked_ = requests_.take();
+      next_look_ = now() + kSecondsBetweenLooks;
+    }
+    StepWish wish{.stop = stop != nullptr && stop->requested() ? 1 : 0};
+    if (asked_) {
+      wish.command = asked_->command;
+      wish.value = asked_->value;
+    }
+    return wish;
   }
 
   /// The ranks stop after the same step, for the reason of any. What they ask each other in one
-  /// step is looked at in the next, so that nobody waits for the answer.
-  void ask_to_stop(const StopSignal* stop) {
-    if (mesh_.world().size() > 1) {
-      stop_votes_ = at::full({1}, own_vote(stop), at::kLong);
-      stop_question_ = mesh_.world().all_reduce_async(stop_votes_, comm::Reduction::kMax);
+  /// step is looked at in the next.
+  bool is_stopped(const StopSignal* stop) {
+    if (mesh_.world().size() == 1) {
+      vote_.ask(own_wish(stop));  // what has come since
+    }
+    wish_ = vote_.answer();
+    return wish_.stop != 0;
+  }
+
+  /// Does what was asked of the run since the last step, on all ranks the same. False: it shall
+  /// end.
+  [[nodiscard]] bool obey(const StopSignal* stop) {
+    if (wish_.command == RunCommand::kNone) {
+      return true;
+    }
+    finish_steps(0);
+    const RunCommand command = wish_.command;
+    if (command == RunCommand::kStop) {
+      return false;  // the answer comes when all is saved
+    }
+    const RunAnswer answer = answer_of(wish_);
+    if (writes()) {
+      reply(answer);
+    }
+    const bool goes_on = command != RunCommand::kPause || pause(stop);
+    last_finished_ = now();  // the next step did not take that long
+    return goes_on;
+  }
+
+  void reply(RunAnswer answer) {
+    answer.step = state_.step;
+    log_info("[train] asked to ", to_string(asked_->command), ": ", answer.text);
+    requests_.reply(*asked_, answer);
+    asked_.reset();
+  }
+
+  /// To requests that came at the end.
+  void reply_to_the_last() {
+    for (; asked_ || (asked_ = requests_.take()); asked_.reset()) {
+      const bool done = asked_->command == RunCommand::kStop;
+      requests_.reply(*asked_, {.done = done,
+                                .step = state_.step,
+                                .text = std::string(done ? "stopped, and saved as step "
+                                                         : "the run has ended at step ") +
+                                        std::to_string(state_.step)});
     }
   }
 
-  bool is_stopped(const StopSignal* stop) {
-    stop_question_.wait();
-    stop_vote_ = mesh_.world().size() > 1 ? stop_votes_.item<int64_t>() : own_vote(stop);
-    return stop_vote_ != 0;
+  RunAnswer answer_of(const StepWish& wish) {
+    const std::string step = std::to_string(state_.step);
+    switch (wish.command) {
+      case RunCommand::kPause:
+        return {.text = "paused after step " + step + "; kinora runs continue goes on"};
+      case RunCommand::kSave:
+        save();
+        writer_->wait();
+        return {.text = "saved step " + step};
+      case RunCommand::kSample:
+        if (const std::string fault = why_no_samples(); !fault.empty()) {
+          return {.done = false, .text = fault};
+        }
+        draw_samples();
+        return {.text = "drew samples/step-" + step};
+      case RunCommand::kLearningRate: {
+        std::ostringstream text;
+        text << "lr.value was " << config_.lr.value << " and is now " << wish.value;
+        config_.lr.value = wish.value;
+        renew_config();
+        return {.text = text.str()};
+      }
+      case RunCommand::kExtend: {
+        const auto steps = static_cast<int64_t>(wish.value);
+        if (steps <= state_.step) {
+          return {.done = false, .text = "step " + step + " is done already"};
+        }
+        const std::string before = std::to_string(std::exchange(config_.train.steps, steps));
+        renew_config();
+        if (progress_) {
+          progress_->set_total(steps);
+        }
+        return {.text = "train.steps was " + before + " and is now " + std::to_string(steps)};
+      }
+      case RunCommand::kContinue:
+        return {.done = false, .text = "the run is not paused"};
+      case RunCommand::kStop:
+      case RunCommand::kNone:
+        break;
+    }
+    KINORA_UNREACHABLE("[train] command ", to_string(wish.command));
+  }
+
+  /// Holds still until it is told to go on, with everything in memory, and does meanwhile what else
+  /// is asked. False: the run shall end.
+  [[nodiscard]] bool pause(const StopSignal* stop) {
+    if (writes()) {
+      say_state(RunState::kPaused);
+    }
+    do {
+      watchdog_->enter(Phase::kPaused, state_.step);
+      std::this_thread::sleep_for(std::chrono::duration<double>(kSecondsBetweenLooks));
+      vote_.ask(own_wish(stop));
+      if (is_stopped(stop) || wish_.command == RunCommand::kStop) {
+        return false;
+      }
+      const bool is_other =
+          wish_.command != RunCommand::kNone && wish_.command != RunCommand::kContinue;
+      if (is_other) {
+        const RunAnswer answer = answer_of(wish_);
+        if (writes()) {
+          reply(answer);
+        }
+      }
+    } while (wish_.command != RunCommand::kContinue);
+    if (writes()) {
+      say_state(RunState::kTraining);
+      reply({.text = "goes on from step " + std::to_string(state_.step)});
+    }
+    return true;
+  }
+
+  /// After a change of the configuration on the way: resuming goes by it.
+  void renew_config() {
+    config_yaml_ = dump_config(config_);
+    if (writes()) {
+      io::write_file_atomic(directory_->config_file(), config_yaml_);
+      say_state(said_);
+    }
+  }
+
+  /// "" if samples can be drawn now.
+  [[nodiscard]] std::string why_no_samples() const {
+    if (!shows_samples()) {
+      return "samples are latents, which cannot be shown without autoencoder.path";
+    }
+    try {
+      (void)sampler_of(config_, objective_);
+      if (config_.model.is_video()) {
+        io::check_can_write(config_.sample.format);
+      }
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
   }
 
   /// All that was learned is saved: the rank without samples ends with its own error, the others
   /// because of it.
   [[noreturn]] void end_without_data() {
-    const int64_t rank = stop_vote_ - kFirstRankVote;
+    const int64_t rank = wish_.stop - kFirstRankVote;
     if (writes()) {
       log_error("[train] ", mesh_.world().size() > 1 ? "rank " + std::to_string(rank) : "this run",
                 " has no samples for step ", state_.step + 1, "; step ", state_.step,
@@ -552,6 +719,7 @@ class Trainer::Impl {
                       .loss_scale = update.loss_scale,
                       .skipped = update.skipped,
                       .samples_per_s = static_cast<double>(pending.samples.global_batch) / seconds,
+                      .peak_memory = peak_memory(),
                       .times = {.step = seconds},
                       .slowest = pending.samples.slowest,
                       .validation = {}};
@@ -596,6 +764,19 @@ class Trainer::Impl {
                       : "; every module's output is finite, so the loss itself overflows",
                 ". The last checkpoint is from before. Hint: a lower lr.value, or "
                 "optim.max_grad_norm");
+  }
+
+  /// Bytes that were needed at once so far: on the GPU, else by the process; 0 where the system
+  /// does not say.
+  [[nodiscard]] int64_t peak_memory() const {
+    if (device_.is_cuda()) {
+      return ops::peak_memory(device_);
+    }
+    try {
+      return peak_resident_bytes();
+    } catch (const Error&) {
+      return 0;
+    }
   }
 
   void note_skipped(const PendingStep& pending, const optim::StepResult& update) {
@@ -646,7 +827,7 @@ class Trainer::Impl {
 
   /// Each rank draws equally many, since where weights are divided all of them take part in every
   /// pass, and rank 0 makes a picture of them.
-  void draw_samples(std::optional<RunLog>& log) {
+  void draw_samples() {
     watchdog_->enter(Phase::kSampling, state_.step);
     trainable_->boosted().refresh();
     const optim::BoundWeights bound = trainable_->arena().bind(
@@ -680,7 +861,7 @@ class Trainer::Impl {
     if (shown.dim() == 5 && shown.size(2) > 1) {
       io::write_clip(path, shown_animation(shown), clip_fps(config_.data), config_.sample.format);
     }
-    log->add_samples(state_.step, grid);
+    log_->add_samples(state_.step, grid);
   }
 
   void export_weights() {
@@ -733,9 +914,15 @@ class Trainer::Impl {
   std::deque<StepSamples> samples_;  // of the steps to come
   std::exception_ptr data_error_;    // why there are no more
   static constexpr int64_t kFirstRankVote = 2;
-  comm::Work stop_question_;
-  at::Tensor stop_votes_;  // int64 [1]
-  int64_t stop_vote_ = 0;  // the answer: the largest own_vote()
+  StepVote vote_;
+  StepWish wish_;  // the last answer
+  RequestBox requests_{RunDirectory(config_.run_dir).requests()};
+  std::optional<RunRequest> asked_;  // taken and not replied to; rank 0's
+  double next_look_ = 0.0;           // at requests_, by now()
+  std::optional<RunLog> log_;        // these two: rank 0's
+  std::optional<Progress> progress_;
+  RunState said_ = RunState::kTraining;
+  double last_loss_ = 0.0;
   StepTimesExchange times_;
   RankTimes ranks_;              // the last that came together; rank 0's
   double last_data_wait_ = 0.0;  // seconds, at the end of the last step

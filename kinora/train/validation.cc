@@ -33,25 +33,31 @@ Validation::Validation(const data::Source& held_out, const data::SampleSize& siz
   samples_ = micro_batch_of(latents.means(data::load_samples(held_out, indices, size)), model);
 }
 
-at::Tensor Validation::errors(diffusion::Denoiser& denoiser, const diffusion::Objective& objective,
-                              at::Device device, int64_t first, int64_t size) const {
+diffusion::NoisedBatch validation_batch(const diffusion::Objective& objective, const at::Tensor& x0,
+                                        int64_t first, int64_t n, int64_t num_bands,
+                                        uint64_t seed) {
+  const int64_t size = x0.size(0);
   const bool discrete = std::holds_alternative<diffusion::Iddpm>(objective);
   at::Tensor t = at::empty({size}, at::kFloat);
   for (int64_t i = 0; i < size; ++i) {
-    const double time = validation_time(first + i, samples_.images.size(0), num_bands_,
-                                        diffusion::time_end(objective));
+    const double time = validation_time(first + i, n, num_bands, diffusion::time_end(objective));
     t.mutable_data_ptr<float>()[i] = static_cast<float>(discrete ? std::floor(time) : time);
   }
+  const at::Tensor t_device = t.to(x0.device());
+  return diffusion::noise_at(objective, x0, {.t = t_device, .weights = at::ones_like(t_device)},
+                             {.seed = seed,
+                              .step = 0,
+                              .sample_index = at::arange(first, first + size, at::kLong),
+                              .noise = RandomPurpose::kValidation,
+                              .timestep = RandomPurpose::kValidation});
+}
+
+at::Tensor Validation::errors(diffusion::Denoiser& denoiser, const diffusion::Objective& objective,
+                              at::Device device, int64_t first, int64_t size) const {
   const MicroBatch samples = narrow(samples_, first, size);
   const at::Tensor x0 = data::to_float(samples.images, device);
-  const at::Tensor t_device = t.to(device);
   const diffusion::NoisedBatch batch =
-      diffusion::noise_at(objective, x0, {.t = t_device, .weights = at::ones_like(t_device)},
-                          {.seed = seed_,
-                           .step = 0,
-                           .sample_index = at::arange(first, first + size, at::kLong),
-                           .noise = RandomPurpose::kValidation,
-                           .timestep = RandomPurpose::kValidation});
+      validation_batch(objective, x0, first, samples_.images.size(0), num_bands_, seed_);
   const at::Tensor prediction =
       denoiser.forward(batch.x_t, batch.t, to_device(samples, device).conditions);
   return diffusion::loss(objective, prediction, batch, x0).mse.to(at::kCPU);

@@ -50,6 +50,12 @@ class Validation {
   uint64_t seed_;
 };
 
+/// What a denoiser is shown of `x0`, samples first, first + 1, ... of a validation set of n: each
+/// at its time, with its noise.
+[[nodiscard]] diffusion::NoisedBatch validation_batch(const diffusion::Objective& objective,
+                                                      const at::Tensor& x0, int64_t first,
+                                                      int64_t n, int64_t num_bands, uint64_t seed);
+
 /// The time of sample i of n in equal bands over [0, end): sample i lies in band i % num_bands.
 [[nodiscard]] double validation_time(int64_t i, int64_t n, int64_t num_bands, double end);
 

@@ -165,6 +165,7 @@ class Watchdog::Impl {
       case Phase::kCheckpoint:
       case Phase::kValidation:
       case Phase::kSampling:
+      case Phase::kPaused:
         return true;
     }
     KINORA_UNREACHABLE("[watchdog] unknown phase");

@@ -9,7 +9,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
-#include <thread>
 
 #include "kinora/core/free_port.h"
 #include "tests/apps/rank_process.h"
@@ -19,7 +18,6 @@ namespace kinora::apps {
 namespace {
 
 namespace fs = std::filesystem;
-using Clock = std::chrono::steady_clock;
 using testing::HasSubstr;
 
 class RanksTest : public RunTest {
@@ -29,20 +27,6 @@ class RanksTest : public RunTest {
     Arguments arguments = train_command(run, more);
     arguments.insert(arguments.end(), {"--ranks", std::to_string(ranks)});
     return arguments;
-  }
-
-  /// Waits until the run has logged `lines` steps.
-  static void wait_for_log(Program& program, const fs::path& run, int64_t lines) {
-    const auto end = Clock::now() + std::chrono::seconds(120);
-    while (Clock::now() < end) {
-      ASSERT_TRUE(program.is_running()) << program.error_text();
-      const std::string text = fs::exists(run / "log.jsonl") ? read_text(run / "log.jsonl") : "";
-      if (std::count(text.begin(), text.end(), '\n') >= lines) {
-        return;
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    }
-    FAIL() << "no step was logged: " << program.error_text();
   }
 };
 

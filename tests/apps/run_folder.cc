@@ -1,7 +1,9 @@
 #include "tests/apps/run_folder.h"
 
 #include <algorithm>
+#include <chrono>
 #include <sstream>
+#include <thread>
 
 namespace kinora::apps {
 namespace {
@@ -43,8 +45,8 @@ nlohmann::json state_of(const fs::path& checkpoint) {
 bool is_measured(const std::string& key) {
   return key == "samples_per_s" || key.starts_with("step_s") || key.starts_with("compute_s") ||
          key.starts_with("communication_s") || key.starts_with("data_wait_s") ||
-         key.starts_with("slowest_sample") || key == "slow_rank" || key == "slowness" ||
-         key == "ranks_step";
+         key.starts_with("slowest_sample") || key == "peak_memory" || key == "slow_rank" ||
+         key == "slowness" || key == "ranks_step";
 }
 
 }  // namespace
@@ -56,6 +58,19 @@ std::vector<LogLine> read_log(const fs::path& run) {
     lines.push_back(nlohmann::json::parse(line));
   }
   return lines;
+}
+
+void wait_for_log(Program& program, const fs::path& run, int64_t lines) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(120);
+  while (std::chrono::steady_clock::now() < end) {
+    ASSERT_TRUE(program.is_running()) << program.error_text();
+    const std::string text = fs::exists(run / "log.jsonl") ? read_text(run / "log.jsonl") : "";
+    if (std::count(text.begin(), text.end(), '\n') >= lines) {
+      return;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  FAIL() << "step " << lines << " was not logged: " << program.error_text();
 }
 
 std::vector<int64_t> checkpoint_steps(const fs::path& run) {

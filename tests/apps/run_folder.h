@@ -22,6 +22,9 @@ using LogLine = nlohmann::json;
 /// The log of a run, in the order of the file.
 [[nodiscard]] std::vector<LogLine> read_log(const std::filesystem::path& run);
 
+/// Waits until the run has logged `lines` steps; the test fails if it ends before or takes minutes.
+void wait_for_log(Program& program, const std::filesystem::path& run, int64_t lines);
+
 /// Steps of the checkpoints of a run, in rising order.
 [[nodiscard]] std::vector<int64_t> checkpoint_steps(const std::filesystem::path& run);
 

@@ -3,32 +3,12 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include <chrono>
-#include <thread>
-
 #include "tests/apps/run_folder.h"
 
 namespace kinora::apps {
 namespace {
 
-class SignalTest : public RunTest, public testing::WithParamInterface<int> {
- protected:
-  /// Waits until the run has logged `lines` steps.
-  static void wait_for_log(Program& program, const std::filesystem::path& run, int64_t lines) {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    while (std::chrono::steady_clock::now() < end) {
-      ASSERT_TRUE(program.is_running()) << program.error_text();
-      if (std::filesystem::exists(run / "log.jsonl")) {
-        const std::string text = read_text(run / "log.jsonl");
-        if (std::count(text.begin(), text.end(), '\n') >= lines) {
-          return;
-        }
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    FAIL() << "no step was logged: " << program.error_text();
-  }
-};
+class SignalTest : public RunTest, public testing::WithParamInterface<int> {};
 
 TEST_P(SignalTest, SavesAndExitsWellAndResumesExactly) {
   const std::filesystem::path run = run_dir("stopped");

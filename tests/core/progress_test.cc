@@ -61,6 +61,14 @@ TEST_F(ProgressTest, PlainOutputHasFirstLastAndOneLineAnInterval) {
   EXPECT_THAT(screen_->raw(), Not(HasSubstr("\r")));
 }
 
+TEST_F(ProgressTest, TheEndCanMove) {
+  start(0, 100);
+  update_at(0, 1);
+  progress_->set_total(50);
+  update_at(20, 25);
+  EXPECT_THAT(lines().back(), HasSubstr("25/50 steps"));
+}
+
 TEST_F(ProgressTest, CompleteWorkIsNotPrintedTwice) {
   start(0, 2);
   update_at(1001.0, 1);

@@ -50,7 +50,7 @@ TEST(RankStatusTest, RefusesOtherTexts) {
   ASSERT_TRUE(decode_status(good).has_value());
   for (const std::string& wrong :
        {std::string(), std::string("x"), good + "\tmore", good.substr(0, good.rfind('\t')),
-        "x" + good, std::string("0\th\t1\t1\t7\t0\t0\t0\t0\t\t")}) {
+        "x" + good, "0\th\t1\t1\t" + std::to_string(kNumPhases) + "\t0\t0\t0\t0\t\t"}) {
     EXPECT_FALSE(decode_status(wrong).has_value()) << wrong;
   }
 }

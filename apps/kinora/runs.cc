@@ -1,0 +1,207 @@
+// kinora runs: how runs stand, and what is asked of one that trains.
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <iomanip>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "apps/kinora/commands.h"
+#include "kinora/core/error.h"
+#include "kinora/core/text.h"
+#include "kinora/io/file.h"
+#include "kinora/io/file_lock.h"
+#include "kinora/io/jsonl.h"
+#include "kinora/train/run_directory.h"
+#include "kinora/train/run_report.h"
+#include "kinora/train/run_requests.h"
+#include "kinora/train/run_state.h"
+
+namespace kinora::apps {
+namespace {
+
+namespace fs = std::filesystem;
+using train::RunCommand;
+using train::RunSummary;
+
+constexpr std::chrono::milliseconds kBetweenLooks{50};
+
+struct Arguments {
+  std::vector<std::string> folders = {"runs"};
+  bool json = false;
+  std::string run;
+  double value = 0.0;
+  double wait = 600.0;
+  std::string out;
+};
+
+std::string rounded(double value) {
+  std::ostringstream text;
+  text.precision(4);
+  text << value;
+  return text.str();
+}
+
+std::vector<std::string> row_of(const RunSummary& run) {
+  const auto or_dash = [](bool known, const std::string& text) { return known ? text : "-"; };
+  return {run.path.string(),
+          std::string(to_string(run.state)),
+          std::to_string(run.step) + (run.steps > 0 ? "/" + std::to_string(run.steps) : ""),
+          or_dash(std::isfinite(run.loss), rounded(run.loss)),
+          or_dash(std::isfinite(run.samples_per_s), human_rate(run.samples_per_s)),
+          or_dash(std::isfinite(run.seconds_left), human_duration(run.seconds_left)),
+          or_dash(run.checkpoint > 0, std::to_string(run.checkpoint)),
+          run.process};
+}
+
+void print_table(const std::vector<RunSummary>& runs) {
+  std::vector<std::vector<std::string>> rows = {
+      {"run", "state", "step", "loss", "samples/s", "left", "checkpoint", "process"}};
+  for (const RunSummary& run : runs) {
+    rows.push_back(row_of(run));
+  }
+  std::vector<size_t> widths(rows.front().size(), 0);
+  for (const auto& row : rows) {
+    for (size_t i = 0; i < row.size(); ++i) {
+      widths[i] = std::max(widths[i], row[i].size());
+    }
+  }
+  for (const auto& row : rows) {
+    std::ostringstream line;
+    for (size_t i = 0; i < row.size(); ++i) {
+      line << std::left << std::setw(static_cast<int>(widths[i]) + 2) << row[i];
+    }
+    const std::string text = line.str();
+    std::cout << text.substr(0, text.find_last_not_of(' ') + 1) << '\n';
+  }
+}
+
+void print_json(const RunSummary& run) {
+  io::JsonObject line;
+  line.add("run", run.path.string())
+      .add("state", to_string(run.state))
+      .add("step", run.step)
+      .add("steps", run.steps)
+      .add("checkpoint", run.checkpoint);
+  for (const auto& [name, value] :
+       {std::pair("loss", run.loss), std::pair("samples_per_s", run.samples_per_s),
+        std::pair("seconds_left", run.seconds_left)}) {
+    if (std::isfinite(value)) {
+      line.add(name, value);
+    }
+  }
+  std::cout << line.text() << '\n';
+}
+
+int list(const Arguments& arguments) {
+  std::vector<RunSummary> runs;
+  for (const std::string& folder : arguments.folders) {
+    for (const fs::path& run : train::find_runs(folder)) {
+      runs.push_back(train::summarise(run));
+    }
+  }
+  if (arguments.json) {
+    std::for_each(runs.begin(), runs.end(), print_json);
+  } else if (runs.empty()) {
+    std::cout << "no runs in " << arguments.folders.front() << '\n';
+  } else {
+    print_table(runs);
+  }
+  return 0;
+}
+
+int ask(const Arguments& arguments, RunCommand command) {
+  const train::RunDirectory run(arguments.run);
+  KINORA_CHECK(train::is_run(run.path()), kIo, "[runs] ", run.path(),
+               " is no run's folder. Hint: kinora runs lists them");
+  KINORA_CHECK(io::FileLock::is_held(run.lock_file()), kConfig, "[runs] no process trains in ",
+               run.path(), " now. Hint: kinora train ", run.config_file().string(),
+               " --resume auto goes on with it");
+  const train::RequestBox box(run.requests());
+  const std::string id = box.ask(command, arguments.value);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(arguments.wait);
+  auto answer = box.answer_to(id);
+  bool is_alive = true;
+  while (!answer && is_alive && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(kBetweenLooks);
+    is_alive = io::FileLock::is_held(run.lock_file());
+    answer = box.answer_to(id);  // looked for after that, so that a last word is not missed
+  }
+  if (!answer) {
+    const bool withdrawn = box.withdraw(id);
+    KINORA_CHECK(is_alive, kIo, "[runs] the process that trained in ", run.path(),
+                 " ended without an answer");
+    throw_error(ErrorKind::kIo, "[runs] no answer in ", human_duration(arguments.wait), ": ",
+                withdrawn ? "the run did not take the request, which is withdrawn"
+                          : "the run took the request and is still at it",
+                ". Hint: --wait SECONDS waits longer");
+  }
+  KINORA_CHECK(answer->done, kConfig, "[runs] refused: ", answer->text);
+  std::cout << run.path().string() << ": " << answer->text << '\n';
+  return 0;
+}
+
+int report(const Arguments& arguments) {
+  KINORA_CHECK(train::is_run(arguments.run), kIo, "[runs] ", arguments.run,
+               " is no run's folder. Hint: kinora runs lists them");
+  const fs::path out =
+      arguments.out.empty() ? fs::path(arguments.run) / "report.html" : fs::path(arguments.out);
+  io::write_file_atomic(out, train::report_page(arguments.run));
+  std::cout << out.string() << '\n';
+  return 0;
+}
+
+}  // namespace
+
+void add_runs(CLI::App& app, Action& run) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = app.add_subcommand(
+      "runs", "List runs; pause, save, sample, stop, change or report on one of them.");
+  command->add_option("folders", arguments->folders,
+                      "Runs, or folders that runs are in; default: runs");
+  command->add_flag("--json", arguments->json, "One line of JSON for each run");
+  command->require_subcommand(0, 1);
+  command->callback([arguments, command, &run] {
+    if (command->get_subcommands().empty()) {
+      run = [arguments] { return list(*arguments); };
+    }
+  });
+  const auto add = [&](const char* name, const char* help) {
+    CLI::App* inner = command->add_subcommand(name, help);
+    inner->add_option("run", arguments->run, "The run's folder")->required();
+    return inner;
+  };
+  const auto add_request = [&](RunCommand what, const char* help) {
+    CLI::App* inner = add(std::string(to_string(what)).c_str(), help);
+    inner->add_option("--wait", arguments->wait, "Seconds to wait for the answer; default: 600")
+        ->check(CLI::NonNegativeNumber);
+    inner->callback(
+        [arguments, what, &run] { run = [arguments, what] { return ask(*arguments, what); }; });
+    return inner;
+  };
+  add_request(RunCommand::kPause, "Hold a run still, with everything in memory.");
+  add_request(RunCommand::kContinue, "Let a paused run go on.");
+  add_request(RunCommand::kSave, "Write a checkpoint now.");
+  add_request(RunCommand::kSample, "Draw the run's samples now.");
+  add_request(RunCommand::kStop, "Save and end.");
+  add_request(RunCommand::kLearningRate, "Change lr.value from the next step on.")
+      ->add_option("value", arguments->value, "The new lr.value")
+      ->required()
+      ->check(CLI::NonNegativeNumber);
+  add_request(RunCommand::kExtend, "Change train.steps.")
+      ->add_option("steps", arguments->value, "The new train.steps")
+      ->required()
+      ->check(CLI::PositiveNumber);
+  CLI::App* page = add("report", "Write a web page about a run, which opens without a network.");
+  page->add_option("--out", arguments->out, "The file to write; default: report.html in the run");
+  page->callback([arguments, &run] { run = [arguments] { return report(*arguments); }; });
+}
+
+}  // namespace kinora::apps

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace kinora::train {
+
+/// A number of a run's log over its steps.
+struct Metric {
+  std::vector<double> steps;  ///< ascending
+  std::vector<double> values;
+};
+
+/// The numbers of a log.jsonl by name; other values and damaged lines are left out. kIo if it
+/// cannot be read.
+[[nodiscard]] std::map<std::string, Metric> read_metrics(const std::filesystem::path& log);
+
+/// A web page about a run: how it stands, curves of loss, validation by bands of t, learning rate,
+/// speed and memory, samples over time, checkpoints, its configuration. One file that needs no
+/// network and no script. kIo if the run cannot be read.
+[[nodiscard]] std::string report_page(const std::filesystem::path& run);
+
+}  // namespace kinora::train
