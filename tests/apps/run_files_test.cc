@@ -139,8 +139,9 @@ TEST_F(RunFilesTest, ThePythonPackageReadsExportedWeightsAndCheckpoints) {
 
 TEST_F(RunFilesTest, NoTemporaryFilesAreLeft) {
   train_well(run_dir("run"), {"checkpoint.export=true"});
-  const std::set<std::string> expected = {"checkpoints",       "config.yaml", "log.jsonl",
-                                          "model.safetensors", "samples",     ".lock"};
+  const std::set<std::string> expected = {
+      "checkpoints", "config.yaml", "log.jsonl", "model.safetensors",
+      "samples",     "state.json",  ".lock"};
   for (const auto& entry : fs::directory_iterator(run_dir("run"))) {
     const std::string name = entry.path().filename().string();
     EXPECT_TRUE(expected.contains(name) || name.starts_with("events.")) << name;
