@@ -108,8 +108,8 @@ std::vector<double> visited(const ChainSigmas& options, int64_t num_timesteps,
       break;
     case Spacing::kLeading:
       for (int64_t i = 0; i < num_points; ++i) {
-        timesteps.push_back(
-            static_cast<double>(i * (num_timesteps / num_points) + options.steps_offset));
+        const int64_t stride = num_timesteps / num_points;
+        timesteps.push_back(static_cast<double>(i * stride + options.steps_offset));
       }
       break;
     case Spacing::kTrailing:
