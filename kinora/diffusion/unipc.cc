@@ -88,6 +88,7 @@ Bh coefficients(const UniPc& solver, const std::vector<NoiseLevel>& levels, size
   double factorial = 1.0;
   for (int64_t k = 1; k <= order; ++k) {
     std::vector<double> row;
+    row.reserve(ratios.size());
     for (const double ratio : ratios) {
       row.push_back(std::pow(ratio, static_cast<double>(k - 1)));
     }
