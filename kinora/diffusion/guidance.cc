@@ -59,6 +59,8 @@ GuidedDenoiser::GuidedDenoiser(Denoiser& denoiser, const Conditions& conditions,
   KINORA_CHECK(guidance.low >= 0.0 && guidance.low <= guidance.high && guidance.high <= 1.0,
                kConfig, "[guidance] the interval must hold 0 <= low <= high <= 1, got [",
                guidance.low, ", ", guidance.high, "].");
+  KINORA_CHECK(guidance.rescale >= 0.0 && guidance.rescale <= 1.0, kConfig,
+               "[guidance] rescale must lie in 0..1, got ", guidance.rescale, ".");
   if (guidance.scale != 1.0) {
     both_ = stacked(conditions, guidance.null);
   }
@@ -115,8 +117,11 @@ at::Tensor GuidedDenoiser::predict(const at::Tensor& x_t, double t, bool guide,
   if (!guide) {
     return prediction;
   }
-  return guided(prediction.narrow(0, 0, batch), prediction.narrow(0, batch, batch), guidance_.scale,
-                guidance_.channels, channels);
+  const at::Tensor conditional = prediction.narrow(0, 0, batch);
+  const at::Tensor moved = guided(conditional, prediction.narrow(0, batch, batch), guidance_.scale,
+                                  guidance_.channels, channels);
+  return guidance_.rescale == 0.0 ? moved
+                                  : rescaled(moved, conditional, guidance_.rescale, channels);
 }
 
 at::Tensor guided(const at::Tensor& conditional, const at::Tensor& unconditional, double scale,
@@ -129,6 +134,20 @@ at::Tensor guided(const at::Tensor& conditional, const at::Tensor& unconditional
   const at::Tensor moved = uncond + scale * (cond - uncond);
   const int64_t rest = conditional.size(1) - count;
   return rest == 0 ? moved : at::cat({moved, conditional.narrow(1, count, rest)}, 1);
+}
+
+at::Tensor rescaled(const at::Tensor& guided, const at::Tensor& conditional, double rescale,
+                    int64_t num_channels) {
+  const auto deviation = [num_channels](const at::Tensor& prediction) {
+    const at::Tensor data = prediction.narrow(1, 0, num_channels);
+    std::vector<int64_t> shape(static_cast<size_t>(data.dim()), 1);
+    shape[0] = data.size(0);
+    return data.flatten(1).std(/*dim=*/{1}, /*unbiased=*/true).view(shape);
+  };
+  const at::Tensor factor = deviation(conditional) / deviation(guided);  // [B, 1, ...]
+  const at::Tensor data = guided.narrow(1, 0, num_channels) * (rescale * factor + (1.0 - rescale));
+  const int64_t rest = guided.size(1) - num_channels;
+  return rest == 0 ? data : at::cat({data, guided.narrow(1, num_channels, rest)}, 1);
 }
 
 }  // namespace kinora::diffusion

@@ -25,6 +25,9 @@ struct Guidance {
   /// conditional prediction alone.
   double low = 0.0;
   double high = 1.0;
+  /// Share of the guided prediction that is scaled, sample by sample, to the deviation of the
+  /// conditional one (Lin et al. 2024, section 3.4): 0 none, 1 all.
+  double rescale = 0.0;
   /// What is different in the unconditional prediction, each of the batch's size: labels of the
   /// null class, or null_text. Needed where scale is not 1.
   Conditions null = {};
@@ -33,9 +36,9 @@ struct Guidance {
 /// A denoiser with guidance for one batch of conditions.
 class GuidedDenoiser {
  public:
-  /// `denoiser` is borrowed. Errors: kConfig for a non-finite scale or an interval that is not
-  /// 0 <= low <= high <= 1, or where null conditions are missing; kShape where they differ in shape
-  /// from the conditions.
+  /// `denoiser` is borrowed. Errors: kConfig for a non-finite scale, an interval that is not
+  /// 0 <= low <= high <= 1 or a rescale outside of 0..1, or where null conditions are missing;
+  /// kShape where they differ in shape from the conditions.
   GuidedDenoiser(Denoiser& denoiser, const Conditions& conditions, const Guidance& guidance);
 
   /// Lets the denoiser do at once what depends on times and conditions alone: predict() is then
@@ -70,5 +73,10 @@ class GuidedDenoiser {
 /// Guidance on predictions of shape [B, C or 2 C, ...] where x_t has `num_channels` = C.
 [[nodiscard]] at::Tensor guided(const at::Tensor& conditional, const at::Tensor& unconditional,
                                 double scale, GuidanceChannels channels, int64_t num_channels);
+
+/// `guided` with the share `rescale` of its first num_channels channels brought to the deviation
+/// that those of `conditional` have over all but the first dim.
+[[nodiscard]] at::Tensor rescaled(const at::Tensor& guided, const at::Tensor& conditional,
+                                  double rescale, int64_t num_channels);
 
 }  // namespace kinora::diffusion

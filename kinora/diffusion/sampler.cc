@@ -6,6 +6,8 @@
 #include <c10/core/GradMode.h>
 
 #include <cmath>
+#include <optional>
+#include <type_traits>
 
 #include "kinora/core/error.h"
 #include "kinora/core/philox.h"
@@ -50,6 +52,11 @@ Moment moment(const FlowEulerSampler& sampler, int64_t k) {
   return {sampler.times[k], sampler.times[k], false};
 }
 
+Moment moment(const SolverPlan& plan, int64_t k) {
+  const SolverStep& step = plan.steps[static_cast<size_t>(k)];
+  return {step.t, step.level, needs_noise(step)};
+}
+
 SamplerStep step(const DdpmSampler& sampler, int64_t k, const at::Tensor& x,
                  const at::Tensor& prediction, const at::Tensor& noise) {
   return ddpm_step(sampler, countdown(sampler.schedule, k), x, prediction, noise);
@@ -63,6 +70,44 @@ SamplerStep step(const FlowEulerSampler& sampler, int64_t k, const at::Tensor& x
   return flow_euler_step(sampler, k, x, prediction);
 }
 
+/// Steps of one run in their order. Only a plan has something to remember between them.
+class Stepper {
+ public:
+  explicit Stepper(const Sampler& sampler) : sampler_(sampler) {
+    if (const auto* plan = std::get_if<SolverPlan>(&sampler)) {
+      state_.emplace(*plan);
+    }
+  }
+
+  /// What the denoiser is shown of x.
+  [[nodiscard]] at::Tensor shown(int64_t k, const at::Tensor& x) const {
+    const auto* plan = std::get_if<SolverPlan>(&sampler_);
+    const double scale = plan == nullptr ? 1.0 : plan->steps[static_cast<size_t>(k)].input_scale;
+    return scale == 1.0 ? x : scale * x;
+  }
+
+  [[nodiscard]] SamplerStep step(int64_t k, const at::Tensor& x, const at::Tensor& prediction,
+                                 const at::Tensor& noise) {
+    if (state_.has_value()) {
+      const SolverState::Result result = state_->step(k, x, prediction, noise);
+      return {result.x, result.x0};
+    }
+    return std::visit(
+        [&](const auto& value) -> SamplerStep {
+          if constexpr (std::is_same_v<std::decay_t<decltype(value)>, SolverPlan>) {
+            KINORA_UNREACHABLE("[sampler] a plan has a state");
+          } else {
+            return diffusion::step(value, k, x, prediction, noise);
+          }
+        },
+        sampler_);
+  }
+
+ private:
+  const Sampler& sampler_;
+  std::optional<SolverState> state_;
+};
+
 int64_t steps_of(const DdpmSampler& sampler) {
   return sampler.schedule.num_timesteps();
 }
@@ -71,6 +116,9 @@ int64_t steps_of(const DdimSampler& sampler) {
 }
 int64_t steps_of(const FlowEulerSampler& sampler) {
   return static_cast<int64_t>(sampler.times.size()) - 1;
+}
+int64_t steps_of(const SolverPlan& plan) {
+  return static_cast<int64_t>(plan.steps.size());
 }
 
 GuidedDenoiser::Moment shown(const Moment& now) {
@@ -139,15 +187,17 @@ at::Tensor run_steps(const Run& run, at::Tensor x, const Conditions& conditions,
   guided_denoiser.prepare({moments.begin() + first, moments.begin() + end},
                           run.times.narrow(0, first, end - first));
   x = with_frames(x, conditions.given, conditions);
+  Stepper stepper(run.sampler);
   for (int64_t k = first; k < end; ++k) {
     const Moment now = std::visit([&](const auto& value) { return moment(value, k); }, run.sampler);
-    const at::Tensor prediction = guided_denoiser.predict(x, static_cast<size_t>(k - first));
+    // Given frames are shown as they are, not scaled.
+    const at::Tensor shown_x = with_frames(stepper.shown(k, x), conditions.given, conditions);
+    const at::Tensor prediction = guided_denoiser.predict(shown_x, static_cast<size_t>(k - first));
     at::Tensor noise;
     if (now.needs_noise) {
       noise = run.noise(k, RandomPurpose::kSamplerNoise);
     }
-    const SamplerStep next = std::visit(
-        [&](const auto& value) { return step(value, k, x, prediction, noise); }, run.sampler);
+    const SamplerStep next = stepper.step(k, x, prediction, noise);
     x = with_frames(next.x, conditions.given, conditions);
     if (run.callback) {
       run.callback({k + 1, num_steps(run.sampler), next.x0});
@@ -160,7 +210,10 @@ at::Tensor run_steps(const Run& run, at::Tensor x, const Conditions& conditions,
 at::Tensor run_all(const Run& run, const Conditions& conditions) {
   const int64_t total = num_steps(run.sampler);
   const int64_t joining = joining_step(run.sampler, conditions);
-  at::Tensor x = run_steps(run, run.noise(0, RandomPurpose::kInitialNoise), conditions, 0, joining);
+  const auto* plan = std::get_if<SolverPlan>(&run.sampler);
+  const at::Tensor initial = run.noise(0, RandomPurpose::kInitialNoise);
+  at::Tensor x = run_steps(run, plan == nullptr ? initial : plan->initial_scale * initial,
+                           conditions, 0, joining);
   if (joining == total) {
     return x;
   }

@@ -11,6 +11,7 @@
 #include "kinora/diffusion/denoiser.h"
 #include "kinora/diffusion/guidance.h"
 #include "kinora/diffusion/schedule.h"
+#include "kinora/diffusion/solver_plan.h"
 
 /// From noise to data with a denoiser. Samplers are values, compute in float32, and draw noise by
 /// (seed, image index, step), so that the batch size does not matter.
@@ -48,8 +49,10 @@ struct FlowEulerSampler {
   double given_edit = 0.0;
 };
 
-using Sampler = std::variant<DdpmSampler, DdimSampler, FlowEulerSampler>;
+/// A SolverPlan is every other method: chain_solvers.h, dpm_solver.h, sigma_solvers.h, unipc.h.
+using Sampler = std::variant<DdpmSampler, DdimSampler, FlowEulerSampler, SolverPlan>;
 
+/// Steps, each of which asks the denoiser once; of a plan its evaluations.
 [[nodiscard]] int64_t num_steps(const Sampler& sampler);
 
 /// x after a step, and the clean data that the prediction stands for.

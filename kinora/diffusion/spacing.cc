@@ -12,21 +12,6 @@ namespace {
 
 constexpr std::string_view kStridePrefix = "ddim";
 
-/// To the nearest integer, ties to even: Python's round and numpy's. std::nearbyint does the same
-/// in the default rounding mode, which a library must not rely on.
-int64_t round_half_even(double value) {
-  const double below = std::floor(value);
-  const double rest = value - below;
-  const int64_t integer = static_cast<int64_t>(below);
-  if (rest < 0.5) {
-    return integer;
-  }
-  if (rest > 0.5) {
-    return integer + 1;
-  }
-  return integer % 2 == 0 ? integer : integer + 1;
-}
-
 std::vector<int64_t> space_sections(int64_t num_timesteps, std::span<const int64_t> counts) {
   const int64_t num_sections = static_cast<int64_t>(counts.size());
   std::vector<int64_t> steps;
@@ -84,6 +69,20 @@ std::vector<int64_t> integer_stride(int64_t num_timesteps, int64_t count) {
 }
 
 }  // namespace
+
+int64_t round_half_even(double value) {
+  // std::nearbyint does the same in the default rounding mode, which a library must not rely on.
+  const double below = std::floor(value);
+  const double rest = value - below;
+  const int64_t integer = static_cast<int64_t>(below);
+  if (rest < 0.5) {
+    return integer;
+  }
+  if (rest > 0.5) {
+    return integer + 1;
+  }
+  return integer % 2 == 0 ? integer : integer + 1;
+}
 
 std::string_view to_string(Spacing spacing) {
   switch (spacing) {

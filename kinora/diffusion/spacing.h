@@ -23,6 +23,9 @@ enum class Spacing {
 /// The inverse; nothing for an unknown name.
 [[nodiscard]] std::optional<Spacing> parse_spacing(std::string_view name);
 
+/// To the nearest integer, ties to even: Python's round and numpy's.
+[[nodiscard]] int64_t round_half_even(double value);
+
 /// `num_steps` timesteps out of 0..num_timesteps-1, ascending, each once. The last three spacings
 /// round as diffusers does (numpy: half to even). Error kConfig unless 1 <= num_steps <=
 /// num_timesteps.

@@ -17,10 +17,7 @@ at::Tensor draw(diffusion::Denoiser& denoiser, const diffusion::Sampler& sampler
                 at::Device device, const std::function<void(double)>& progress) {
   KINORA_CHECK(request.count > 0 && request.batch > 0, kConfig,
                "[sample] count and batch must not be 0");
-  const diffusion::Guidance guidance_of_all{.scale = config.guidance,
-                                            .channels = config.guidance_channels,
-                                            .low = config.guidance_interval[0],
-                                            .high = config.guidance_interval[1]};
+  const diffusion::Guidance guidance_of_all = config.guidance_of();
   diffusion::RecordedSampler recorded(denoiser, sampler, guidance_of_all, request.seed, device);
   std::vector<at::Tensor> results;
   for (int64_t done = 0; done < request.count; done += request.batch) {

@@ -1,7 +1,13 @@
 #include "kinora/pipelines/sampling_config.h"
 
+#include <optional>
+
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"
+#include "kinora/diffusion/chain_solvers.h"
+#include "kinora/diffusion/dpm_solver.h"
+#include "kinora/diffusion/sigma_solvers.h"
+#include "kinora/diffusion/unipc.h"
 
 namespace kinora::pipelines {
 
@@ -10,22 +16,67 @@ using Method = SamplingConfig::Method;
 void describe(Fields& fields, SamplingConfig& config) {
   using diffusion::GuidanceChannels;
   using diffusion::Spacing;
+  using Variance = SamplingConfig::Variance;
+  using SecondOrder = SamplingConfig::SecondOrder;
+  using diffusion::SigmaSpacing;
   fields.add("method", config.method,
              {{"auto", Method::kAuto},
               {"ddpm", Method::kDdpm},
               {"ddim", Method::kDdim},
-              {"euler", Method::kEuler}},
-             "Sampler; auto = ddpm for objective.kind iddpm, euler for flow.");
-  fields.add("steps", config.steps, "Sampling steps.", between(1, 1e6));
+              {"plms", Method::kPlms},
+              {"dpm++", Method::kDpm},
+              {"dpm++_sde", Method::kDpmSde},
+              {"dpm++_single", Method::kDpmSingle},
+              {"unipc", Method::kUniPc},
+              {"euler", Method::kEuler},
+              {"euler_ancestral", Method::kEulerAncestral},
+              {"heun", Method::kHeun},
+              {"lms", Method::kLms},
+              {"lcm", Method::kLcm}},
+             "Sampler; auto = ddpm for objective.kind iddpm, euler for flow. docs/sampling.md says "
+             "which are for which.");
+  fields.add("steps", config.steps,
+             "Sampling steps; heun asks the model twice in all but the last.", between(1, 1e6));
   fields.add("spacing", config.spacing,
              {{"dit", Spacing::kDit},
               {"leading", Spacing::kLeading},
               {"trailing", Spacing::kTrailing},
               {"linspace", Spacing::kLinspace}},
-             "ddpm, ddim: which timesteps are visited.");
+             "iddpm: which timesteps are visited; where fractions of them are, dit is linspace.");
+  fields.add("steps_offset", config.steps_offset,
+             "iddpm: added to the timesteps of spacing leading.", at_least(0));
+  fields.add("sigmas", config.sigmas,
+             {{"timesteps", SigmaSpacing::kTimesteps},
+              {"karras", SigmaSpacing::kKarras},
+              {"exponential", SigmaSpacing::kExponential},
+              {"beta", SigmaSpacing::kBeta}},
+             "dpm++*, unipc, euler*, heun, lms: noise levels; timesteps = those of spacing or of "
+             "the flow.");
+  fields.add("order", config.order, "dpm++* and unipc: 1 to 3, lms: 1 to 4; 0 = 2, of lms 4.",
+             between(0, 4));
+  fields.add("second_order", config.second_order,
+             {{"midpoint", SecondOrder::kMidpoint}, {"heun", SecondOrder::kHeun}},
+             "dpm++*: form of the steps of second order.");
+  fields.add("variance", config.variance,
+             {{"auto", Variance::kAuto},
+              {"fixed_small", Variance::kFixedSmall},
+              {"fixed_large", Variance::kFixedLarge},
+              {"learned_range", Variance::kLearnedRange}},
+             "ddpm: of the noise; auto = learned_range where the model learned it, else "
+             "fixed_large.");
   fields.add("eta", config.eta, "ddim: 0 deterministic, 1 as noisy as ddpm.", between(0, 1));
   fields.add("clip_denoised", config.clip_denoised,
-             "ddpm, ddim: clip the estimate of the image to [-1, 1]; for pixels, not latents.");
+             "ddpm, ddim, dpm++*, unipc, heun, lcm: clip the estimate of the image to [-1, 1]; for "
+             "pixels, not latents.");
+  fields
+      .add("threshold", config.threshold,
+           "dpm++*, unipc, heun, lcm: dynamic thresholding of the estimate of the image at this "
+           "quantile, such as 0.995; 0 = none. For pixels.",
+           between(0, 1))
+      .check("be 0 where clip_denoised is set",
+             [&config] { return config.threshold == 0.0 || !config.clip_denoised; });
+  fields.add("threshold_max", config.threshold_max, "Upper end of that quantile's value.",
+             at_least(1));
   fields.add("guidance", config.guidance, "Classifier-free guidance scale; 1 = none.", at_least(0));
   fields.add("guidance_channels", config.guidance_channels,
              {{"all", GuidanceChannels::kAll}, {"first_three", GuidanceChannels::kFirstThree}},
@@ -38,34 +89,205 @@ void describe(Fields& fields, SamplingConfig& config) {
         return config.guidance_interval.size() == 2 &&
                config.guidance_interval[0] <= config.guidance_interval[1];
       });
+  fields.add("guidance_rescale", config.guidance_rescale,
+             "How far guidance keeps the deviation of the conditional prediction: 0 = not at all, "
+             "0.7 = as Lin et al. 2024 advise.",
+             between(0, 1));
 }
 
-diffusion::Sampler make_sampler(const SamplingConfig& config, const diffusion::Objective& objective,
-                                double size_shift) {
-  if (const auto* flow = std::get_if<diffusion::RectifiedFlow>(&objective)) {
-    KINORA_CHECK(config.method == Method::kAuto || config.method == Method::kEuler, kConfig,
-                 "[sample] sample.method must be euler for a flow model. Hint: auto chooses it");
-    diffusion::FlowSchedule schedule = flow->schedule;
-    schedule.shift *= size_shift;
-    return diffusion::FlowEulerSampler{.times = diffusion::euler_times(schedule, config.steps),
-                                       .toward_data = flow->toward_data};
+diffusion::Guidance SamplingConfig::guidance_of() const {
+  return {.scale = guidance,
+          .channels = guidance_channels,
+          .low = guidance_interval[0],
+          .high = guidance_interval[1],
+          .rescale = guidance_rescale};
+}
+
+namespace {
+
+using diffusion::Limit;
+using diffusion::NoiseLevels;
+using diffusion::SolverPlan;
+
+constexpr int64_t kDefaultOrder = 2;
+constexpr int64_t kDefaultLmsOrder = 4;
+
+Limit limit_of(const SamplingConfig& config) {
+  if (config.threshold > 0.0) {
+    return {
+        .kind = Limit::Kind::kThreshold, .max = config.threshold_max, .ratio = config.threshold};
   }
-  const auto& iddpm = std::get<diffusion::Iddpm>(objective);
-  KINORA_CHECK(config.method != Method::kEuler, kConfig,
-               "[sample] sample.method euler is for flow models, and this one was trained with "
-               "objective.kind iddpm. Hint: ddpm or ddim");
-  const diffusion::DiscreteSchedule schedule = diffusion::respaced(
-      iddpm.schedule(),
-      diffusion::spaced_timesteps(iddpm.schedule().num_timesteps(), config.spacing, config.steps));
+  return {.kind = config.clip_denoised ? Limit::Kind::kClip : Limit::Kind::kNone};
+}
+
+void check_unlimited(const SamplingConfig& config) {
+  KINORA_CHECK(!config.clip_denoised && config.threshold == 0.0, kConfig,
+               "[sample] sample.clip_denoised and sample.threshold must be off for this method, "
+               "which has no estimate of the image to limit. Hint: dpm++, unipc or heun");
+}
+
+diffusion::DpmSolver dpm_of(const SamplingConfig& config) {
+  using Algorithm = diffusion::DpmSolver::Algorithm;
+  return {.algorithm = config.method == Method::kDpmSde ? Algorithm::kSdeDpmSolverPlus
+                                                        : Algorithm::kDpmSolverPlus,
+          .order = config.order > 0 ? config.order : kDefaultOrder,
+          .heun = config.second_order == SamplingConfig::SecondOrder::kHeun,
+          .limit = limit_of(config)};
+}
+
+/// Methods whose only choice is that of the noise levels; nothing for others.
+std::optional<SolverPlan> plan_of_levels(const SamplingConfig& config, const NoiseLevels& levels) {
+  switch (config.method) {
+    case Method::kDpm:
+    case Method::kDpmSde:
+      return diffusion::dpm_multistep(levels, dpm_of(config));
+    case Method::kDpmSingle:
+      return diffusion::dpm_singlestep(levels, dpm_of(config));
+    case Method::kUniPc:
+      return diffusion::unipc(levels, {.order = config.order > 0 ? config.order : kDefaultOrder,
+                                       .limit = limit_of(config)});
+    case Method::kEuler:
+      check_unlimited(config);
+      return diffusion::euler(levels);
+    case Method::kEulerAncestral:
+      check_unlimited(config);
+      return diffusion::euler_ancestral(levels);
+    case Method::kHeun:
+      return diffusion::heun(levels, limit_of(config));
+    case Method::kLms:
+      check_unlimited(config);
+      return diffusion::linear_multistep(levels,
+                                         config.order > 0 ? config.order : kDefaultLmsOrder);
+    case Method::kAuto:
+    case Method::kDdpm:
+    case Method::kDdim:
+    case Method::kPlms:
+    case Method::kLcm:
+      break;
+  }
+  return std::nullopt;
+}
+
+/// Whether the method's levels are those of x at unit variance rather than of x_0 + sigma noise.
+bool preserves_variance(Method method) {
+  return method == Method::kDpm || method == Method::kDpmSde || method == Method::kDpmSingle ||
+         method == Method::kUniPc;
+}
+
+NoiseLevels chain_levels(const SamplingConfig& config, const std::vector<double>& alphas_cumprod) {
+  using diffusion::TimestepConvention;
+  const bool preserves = preserves_variance(config.method);
+  const auto num_timesteps = static_cast<int64_t>(alphas_cumprod.size());
+  const diffusion::Sigmas sigmas = diffusion::chain_sigmas(
+      alphas_cumprod,
+      {.num_steps = config.steps,
+       .convention = preserves ? TimestepConvention::kDpmSolver : TimestepConvention::kSigmas,
+       .spacing = config.spacing,
+       .steps_offset = config.steps_offset,
+       .sigmas = config.sigmas});
+  return preserves
+             ? diffusion::variance_preserving(sigmas, diffusion::Prediction::kEps, num_timesteps)
+             : diffusion::variance_exploding(sigmas, diffusion::Prediction::kEps, num_timesteps,
+                                             config.spacing != diffusion::Spacing::kLeading);
+}
+
+diffusion::Sampler flow_sampler(const SamplingConfig& config, const diffusion::RectifiedFlow& flow,
+                                double size_shift) {
+  diffusion::FlowSchedule schedule = flow.schedule;
+  schedule.shift *= size_shift;
+  const bool of_timesteps = config.sigmas == diffusion::SigmaSpacing::kTimesteps;
+  if (config.method == Method::kAuto || config.method == Method::kEuler) {
+    std::vector<double> times = diffusion::euler_times(schedule, config.steps);
+    if (!of_timesteps) {
+      times = diffusion::flow_sigmas(
+                  {.num_steps = config.steps, .shift = schedule.shift, .sigmas = config.sigmas})
+                  .sigmas;
+    }
+    return diffusion::FlowEulerSampler{.times = times, .toward_data = flow.toward_data};
+  }
+  // Solvers in the logarithm of signal over noise cannot begin without any signal.
+  const diffusion::Sigmas sigmas = diffusion::flow_sigmas(
+      {.num_steps = config.steps,
+       .ends = preserves_variance(config.method) ? diffusion::FlowSigmas::Ends::kAboveZero
+                                                 : diffusion::FlowSigmas::Ends::kWhole,
+       .shift = schedule.shift,
+       .sigmas = config.sigmas});
+  NoiseLevels levels = diffusion::along_flow(sigmas, diffusion::Prediction::kFlow);
+  if (flow.toward_data) {
+    for (diffusion::NoiseLevel& level : levels.levels) {
+      level.to_clean.prediction = -level.to_clean.prediction;
+    }
+  }
+  const std::optional<SolverPlan> plan =
+      config.method == Method::kEulerAncestral ? std::nullopt : plan_of_levels(config, levels);
+  KINORA_CHECK(plan.has_value(), kConfig,
+               "[sample] sample.method must be euler, heun, lms, dpm++, dpm++_sde, dpm++_single or "
+               "unipc for a flow model. Hint: auto chooses euler");
+  return *plan;
+}
+
+diffusion::Variance variance_of(const SamplingConfig& config, bool learned) {
+  using Variance = SamplingConfig::Variance;
+  switch (config.variance) {
+    case Variance::kAuto:
+      return learned ? diffusion::Variance::kLearnedRange : diffusion::Variance::kFixedLarge;
+    case Variance::kFixedSmall:
+      return diffusion::Variance::kFixedSmall;
+    case Variance::kFixedLarge:
+      return diffusion::Variance::kFixedLarge;
+    case Variance::kLearnedRange:
+      KINORA_CHECK(learned, kConfig,
+                   "[sample] sample.variance must be fixed_small or fixed_large for this model, "
+                   "which learned none (model.learn_sigma), got learned_range");
+      return diffusion::Variance::kLearnedRange;
+  }
+  KINORA_UNREACHABLE("[sample] unknown variance");
+}
+
+diffusion::Sampler chain_sampler(const SamplingConfig& config, const diffusion::Iddpm& iddpm) {
+  const diffusion::DiscreteSchedule& trained = iddpm.schedule();
+  if (const auto plan = preserves_variance(config.method) || config.method == Method::kEuler ||
+                                config.method == Method::kEulerAncestral ||
+                                config.method == Method::kHeun || config.method == Method::kLms
+                            ? plan_of_levels(config, chain_levels(config, trained.alphas_cumprod))
+                            : std::nullopt) {
+    return *plan;
+  }
+  if (config.method == Method::kLcm) {
+    return diffusion::lcm(
+        {.alphas_cumprod = trained.alphas_cumprod,
+         .timesteps = diffusion::lcm_timesteps(trained.num_timesteps(), config.steps),
+         .limit = limit_of(config)});
+  }
+  const std::vector<int64_t> visited = diffusion::chain_timesteps(
+      trained.num_timesteps(), config.spacing, config.steps, config.steps_offset);
+  if (config.method == Method::kPlms) {
+    check_unlimited(config);
+    return diffusion::plms({.alphas_cumprod = trained.alphas_cumprod, .timesteps = visited},
+                           {.target = diffusion::StepTarget::kNextTimestep});
+  }
+  KINORA_CHECK(config.threshold == 0.0, kConfig,
+               "[sample] sample.threshold must be 0 for ddpm and ddim. Hint: sample.clip_denoised, "
+               "or another method");
+  const diffusion::DiscreteSchedule schedule =
+      diffusion::respaced(trained, std::vector<int64_t>(visited.rbegin(), visited.rend()));
   if (config.method == Method::kDdim) {
     return diffusion::DdimSampler{
         .schedule = schedule, .eta = config.eta, .clip_denoised = config.clip_denoised};
   }
   return diffusion::DdpmSampler{.schedule = schedule,
-                                .variance = iddpm.learned_variance()
-                                                ? diffusion::Variance::kLearnedRange
-                                                : diffusion::Variance::kFixedLarge,
+                                .variance = variance_of(config, iddpm.learned_variance()),
                                 .clip_denoised = config.clip_denoised};
+}
+
+}  // namespace
+
+diffusion::Sampler make_sampler(const SamplingConfig& config, const diffusion::Objective& objective,
+                                double size_shift) {
+  if (const auto* flow = std::get_if<diffusion::RectifiedFlow>(&objective)) {
+    return flow_sampler(config, *flow, size_shift);
+  }
+  return chain_sampler(config, std::get<diffusion::Iddpm>(objective));
 }
 
 }  // namespace kinora::pipelines

@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "kinora/diffusion/guidance.h"
+#include "kinora/diffusion/noise_levels.h"
 #include "kinora/diffusion/objective.h"
 #include "kinora/diffusion/sampler.h"
 #include "kinora/diffusion/spacing.h"
@@ -19,23 +21,46 @@ struct SamplingConfig {
     kAuto,  ///< ddpm for iddpm, euler for flow
     kDdpm,
     kDdim,
+    kPlms,
+    kDpm,        ///< DPM-Solver++ multistep
+    kDpmSde,     ///< with noise
+    kDpmSingle,  ///< single step
+    kUniPc,
     kEuler,
+    kEulerAncestral,
+    kHeun,
+    kLms,
+    kLcm,
   };
+  enum class Variance { kAuto, kFixedSmall, kFixedLarge, kLearnedRange };
+  enum class SecondOrder { kMidpoint, kHeun };
 
   Method method = Method::kAuto;
   int64_t steps = 50;
-  diffusion::Spacing spacing = diffusion::Spacing::kDit;  // ddpm, ddim
-  double eta = 0.0;                                       // ddim
-  bool clip_denoised = false;                             // ddpm, ddim
+  diffusion::Spacing spacing = diffusion::Spacing::kDit;
+  int64_t steps_offset = 0;
+  diffusion::SigmaSpacing sigmas = diffusion::SigmaSpacing::kTimesteps;
+  int64_t order = 0;                                  // 0: the method's own
+  SecondOrder second_order = SecondOrder::kMidpoint;  // dpm++*
+  Variance variance = Variance::kAuto;                // ddpm
+  double eta = 0.0;                                   // ddim
+  bool clip_denoised = false;
+  double threshold = 0.0;  // 0: none
+  double threshold_max = 1.0;
   double guidance = 1.5;
   diffusion::GuidanceChannels guidance_channels = diffusion::GuidanceChannels::kAll;
   std::vector<double> guidance_interval = {0.0, 1.0};
+  double guidance_rescale = 0.0;
+
+  /// Everything but the unconditional conditions.
+  [[nodiscard]] diffusion::Guidance guidance_of() const;
 };
 
 /// Registers the keys; the caller has opened the scope.
 void describe(Fields& fields, SamplingConfig& config);
 
-/// The sampler for a model that was trained with `objective`. kConfig if the two do not fit.
+/// The sampler for a model that was trained with `objective`. kConfig if the two do not fit, or for
+/// settings that the method does not have.
 /// size_shift: of a flow's times, see diffusion::size_shift.
 [[nodiscard]] diffusion::Sampler make_sampler(const SamplingConfig& config,
                                               const diffusion::Objective& objective,

@@ -43,7 +43,7 @@ std::string kernels_of(const RunConfig& config, const ops::BlockKernels* kernels
 
 std::string describe(const diffusion::Sampler& sampler, const diffusion::Guidance& guidance) {
   std::ostringstream text;
-  constexpr const char* kNames[] = {"ddpm", "ddim", "euler"};
+  constexpr const char* kNames[] = {"ddpm", "ddim", "euler", "solver"};
   static_assert(std::variant_size_v<diffusion::Sampler> == std::size(kNames));
   text << kNames[sampler.index()] << ", " << diffusion::num_steps(sampler) << " steps, "
        << (guidance.scale == 1.0 ? "no guidance" : "guidance ");
@@ -93,13 +93,6 @@ int64_t most(const comm::Group& world, int64_t value) {
   return all.item<int64_t>();
 }
 
-diffusion::Guidance guidance_of(const pipelines::SamplingConfig& sampling) {
-  return {.scale = sampling.guidance,
-          .channels = sampling.guidance_channels,
-          .low = sampling.guidance_interval[0],
-          .high = sampling.guidance_interval[1]};
-}
-
 }  // namespace
 
 SampleBenchmark benchmark_sample(RunConfig config, const SampleBenchmarkOptions& options,
@@ -108,7 +101,7 @@ SampleBenchmark benchmark_sample(RunConfig config, const SampleBenchmarkOptions&
   const at::Device device = choose_device(config.train.device);
   start_memory_anew(device);
   config.model = resolved_model(config, std::max<int64_t>(config.model.num_classes, 1));
-  diffusion::Guidance guidance = guidance_of(config.sample.sampling);
+  diffusion::Guidance guidance = config.sample.sampling.guidance_of();
   const bool guided = guidance.scale != 1.0;
   const pipelines::SamplingShares shares =
       pipelines::share_ranks(options.ranks, world.size(), options.batch, guided);

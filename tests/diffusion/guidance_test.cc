@@ -87,6 +87,26 @@ TEST(GuidanceTest, WorksWithoutALearnedVariance) {
   EXPECT_EQ(got[0][3].item<float>(), 1003.0F);  // scale 0: the unconditional prediction
 }
 
+TEST(GuidanceTest, RescaleKeepsTheDeviationOfTheConditional) {
+  // Lin et al. 2024, eq. 14 to 16, as diffusers' rescale_noise_cfg: deviations with n - 1.
+  const at::Tensor cond =
+      at::tensor({1.0, 2.0, 3.0, 6.0, 0.0, 4.0, 4.0, 0.0, 9.0, 9.0, 9.0, 9.0}, at::kFloat)
+          .view({1, 3, 2, 2});
+  const at::Tensor moved = 3.0 * cond + 1.0;
+  const at::Tensor data = moved.narrow(1, 0, 2);
+  const at::Tensor whole = rescaled(moved, cond, 1.0, 2);
+  EXPECT_LT(max_difference(whole.narrow(1, 0, 2), data / 3.0), 1e-6);
+  EXPECT_EQ(max_difference(whole.narrow(1, 2, 1), moved.narrow(1, 2, 1)), 0.0);
+  const at::Tensor part = rescaled(moved, cond, 0.7, 2);
+  EXPECT_LT(max_difference(part.narrow(1, 0, 2), 0.7 * data / 3.0 + 0.3 * data), 1e-5);
+  // And in guidance, where labels 1 and 10 differ by a constant: the deviations are equal.
+  LabelDenoiser denoiser(2);
+  Guidance guidance = with(4.0);
+  const at::Tensor plain = predicted(denoiser, guidance);
+  guidance.rescale = 0.7;
+  EXPECT_LT(max_difference(predicted(denoiser, guidance), plain), 1e-2);  // of values of 4000
+}
+
 TEST(GuidanceTest, ScaleOneIsTheConditionalPrediction) {
   LabelDenoiser denoiser(1);
   const at::Tensor got = predicted(denoiser, {.scale = 1.0});
@@ -144,6 +164,9 @@ TEST(GuidanceTest, RefusesUnusableSettings) {
     guidance.high = high;
     EXPECT_THROW(make(conditions, guidance), Error);
   }
+  guidance = with(2.0);
+  guidance.rescale = 1.5;
+  EXPECT_THROW(make(conditions, guidance), Error);
   LabelDenoiser three(3);
   EXPECT_THROW(static_cast<void>(predicted(three, with(2.0))), Error);
 }

@@ -66,10 +66,92 @@ TEST(MakeSamplerTest, SettingsArrive) {
 }
 
 TEST(MakeSamplerTest, MethodsOfTheOtherObjectiveAreRefused) {
-  EXPECT_THAT(refusal({.method = Method::kEuler}, learned()), HasSubstr("flow models"));
   EXPECT_THAT(refusal({.method = Method::kDdpm}, flow()), HasSubstr("must be euler"));
   EXPECT_THAT(refusal({.method = Method::kDdim}, flow()), HasSubstr("must be euler"));
+  for (const Method method : {Method::kPlms, Method::kLcm, Method::kEulerAncestral}) {
+    EXPECT_THAT(refusal({.method = method}, flow()), HasSubstr("must be euler"));
+  }
   EXPECT_THAT(refusal({.steps = 1001}, learned()), HasSubstr("1001"));
+}
+
+TEST(MakeSamplerTest, EveryMethodOfAChainMakesItsEvaluations) {
+  const struct {
+    Method method;
+    int64_t evaluations;
+  } expected[] = {{Method::kPlms, 9},
+                  {Method::kDpm, 8},
+                  {Method::kDpmSde, 8},
+                  {Method::kDpmSingle, 8},
+                  {Method::kUniPc, 8},
+                  {Method::kEuler, 8},
+                  {Method::kEulerAncestral, 8},
+                  {Method::kHeun, 15},
+                  {Method::kLms, 8},
+                  {Method::kLcm, 8}};
+  for (const auto& [method, evaluations] : expected) {
+    EXPECT_EQ(diffusion::num_steps(make_sampler({.method = method, .steps = 8}, learned())),
+              evaluations)
+        << static_cast<int>(method);
+  }
+  for (const Method method :
+       {Method::kDpm, Method::kDpmSde, Method::kDpmSingle, Method::kUniPc, Method::kLms}) {
+    EXPECT_EQ(diffusion::num_steps(make_sampler({.method = method, .steps = 8}, flow())), 8);
+  }
+  EXPECT_EQ(diffusion::num_steps(make_sampler({.method = Method::kHeun, .steps = 8}, flow())), 15);
+}
+
+TEST(MakeSamplerTest, SettingsOfSolversArrive) {
+  const auto plan = [](const SamplingConfig& config) {
+    return std::get<diffusion::SolverPlan>(make_sampler(config, learned()));
+  };
+  SamplingConfig config{.method = Method::kDpm, .steps = 20, .order = 3, .threshold = 0.9};
+  const diffusion::SolverPlan third = plan(config);
+  EXPECT_EQ(third.steps[10].next.history.size(), 3U);
+  EXPECT_EQ(third.limit.kind, diffusion::Limit::Kind::kThreshold);
+  EXPECT_EQ(third.limit.ratio, 0.9);
+  config.order = 0;
+  EXPECT_EQ(plan(config).steps[10].next.history.size(), 2U);
+  config.second_order = SamplingConfig::SecondOrder::kHeun;
+  EXPECT_NE(plan(config).steps[10].next.history[1],
+            plan({.method = Method::kDpm, .steps = 20}).steps[10].next.history[1]);
+  config.sigmas = diffusion::SigmaSpacing::kKarras;
+  EXPECT_NE(plan(config).steps[10].t, third.steps[10].t);
+  EXPECT_EQ(plan({.method = Method::kLms, .steps = 20}).steps[10].next.history.size(), 4U);
+  EXPECT_EQ(plan({.method = Method::kEuler,
+                  .steps = 10,
+                  .spacing = diffusion::Spacing::kLeading,
+                  .steps_offset = 1})
+                .steps[9]
+                .t,
+            1.0);
+  const auto ddpm = std::get<diffusion::DdpmSampler>(
+      make_sampler({.steps = 4, .variance = SamplingConfig::Variance::kFixedSmall}, learned()));
+  EXPECT_EQ(ddpm.variance, diffusion::Variance::kFixedSmall);
+}
+
+TEST(MakeSamplerTest, AFlowTowardDataIsTurned) {
+  const diffusion::RectifiedFlow away;
+  diffusion::RectifiedFlow toward;
+  toward.toward_data = true;
+  const auto conversion = [](const diffusion::Objective& objective) {
+    const auto plan = std::get<diffusion::SolverPlan>(
+        make_sampler({.method = Method::kUniPc, .steps = 4}, objective));
+    return plan.steps[1].x0_from_prediction;
+  };
+  EXPECT_DOUBLE_EQ(conversion(toward), -conversion(away));
+}
+
+TEST(MakeSamplerTest, SettingsThatAMethodLacksAreRefused) {
+  EXPECT_THAT(refusal({.method = Method::kEuler, .clip_denoised = true}, learned()),
+              HasSubstr("clip_denoised"));
+  EXPECT_THAT(refusal({.method = Method::kPlms, .threshold = 0.9}, learned()),
+              HasSubstr("threshold"));
+  EXPECT_THAT(refusal({.method = Method::kDdim, .threshold = 0.9}, learned()),
+              HasSubstr("threshold"));
+  EXPECT_THAT(refusal({.variance = SamplingConfig::Variance::kLearnedRange}, fixed()),
+              HasSubstr("learned"));
+  EXPECT_THAT(refusal({.method = Method::kDpm, .order = 4}, learned()), HasSubstr("order"));
+  EXPECT_THAT(refusal({.method = Method::kLcm, .steps = 60}, learned()), HasSubstr("60"));
 }
 
 struct OnlySampling {
@@ -86,10 +168,13 @@ TEST(SamplingConfigTest, KeysAreCheckedAndParseBack) {
     return parse_config<OnlySampling>({.text = "sample: {" + text + "}", .origin = "test"});
   };
   EXPECT_EQ(parse("method: ddim, eta: 1").sampling.method, Method::kDdim);
+  EXPECT_EQ(parse("method: dpm++_sde, sigmas: karras").sampling.method, Method::kDpmSde);
+  EXPECT_EQ(parse("guidance_rescale: 0.7").sampling.guidance_of().rescale, 0.7);
   const std::string dumped = dump_config(parse("guidance_interval: [0.25, 0.5], steps: 3"));
   EXPECT_EQ(dump_config(parse_config<OnlySampling>({.text = dumped, .origin = "dump"})), dumped);
   for (const char* wrong :
-       {"steps: 0", "eta: 1.5", "guidance: -1", "method: heun", "guidance_interval: [0.5]",
+       {"steps: 0", "eta: 1.5", "guidance: -1", "method: rk4", "guidance_interval: [0.5]",
+        "order: 5", "threshold: 2", "threshold: 0.9, clip_denoised: true", "guidance_rescale: 2",
         "guidance_interval: [0.6, 0.5]", "guidance_interval: [-0.1, 0.5]", "spacing: random"}) {
     EXPECT_THROW((void)parse(wrong), Error) << wrong;
   }

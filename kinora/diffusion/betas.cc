@@ -1,0 +1,92 @@
+#include "kinora/diffusion/betas.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "kinora/core/error.h"
+
+namespace kinora::diffusion {
+namespace {
+
+constexpr double kMaxCosineBeta = 0.999;
+constexpr double kCosineOffset = 0.008;
+
+double cosine_alpha_bar(double fraction) {
+  const double cosine =
+      std::cos((fraction + kCosineOffset) / (1.0 + kCosineOffset) * std::numbers::pi / 2.0);
+  return cosine * cosine;
+}
+
+std::vector<double> even(double start, double end, int64_t count) {
+  std::vector<double> values;
+  for (int64_t i = 0; i < count; ++i) {
+    const double fraction =
+        count == 1 ? 0.0 : static_cast<double>(i) / static_cast<double>(count - 1);
+    values.push_back(start + fraction * (end - start));
+  }
+  return values;
+}
+
+}  // namespace
+
+std::vector<double> make_betas(BetaCurve curve, int64_t num_timesteps, double start, double end) {
+  KINORA_CHECK(num_timesteps >= 1, kConfig, "[schedule] a chain needs at least 1 timestep, got ",
+               num_timesteps, ".");
+  KINORA_CHECK(curve == BetaCurve::kSquaredCosine || (start > 0.0 && start <= end && end < 1.0),
+               kConfig, "[schedule] betas must hold 0 < start <= end < 1, got ", start, " and ",
+               end, ".");
+  std::vector<double> betas;
+  switch (curve) {
+    case BetaCurve::kLinear:
+      return even(start, end, num_timesteps);
+    case BetaCurve::kScaledLinear:
+      betas = even(std::sqrt(start), std::sqrt(end), num_timesteps);
+      for (double& beta : betas) {
+        beta *= beta;
+      }
+      return betas;
+    case BetaCurve::kSquaredCosine: {
+      const double total = static_cast<double>(num_timesteps);
+      for (int64_t i = 0; i < num_timesteps; ++i) {
+        const double from = cosine_alpha_bar(static_cast<double>(i) / total);
+        const double to = cosine_alpha_bar(static_cast<double>(i + 1) / total);
+        betas.push_back(std::min(1.0 - to / from, kMaxCosineBeta));
+      }
+      return betas;
+    }
+  }
+  KINORA_UNREACHABLE("[schedule] unknown curve of betas");
+}
+
+std::vector<double> zero_terminal_snr(std::span<const double> betas) {
+  KINORA_CHECK(betas.size() >= 2, kConfig,
+               "[schedule] zero terminal SNR needs at least 2 timesteps, got ", betas.size(), ".");
+  std::vector<double> roots = alphas_cumprod(betas);
+  for (double& value : roots) {
+    value = std::sqrt(value);
+  }
+  const double first = roots.front();
+  const double last = roots.back();
+  std::vector<double> rescaled;
+  double previous = 1.0;
+  for (const double root : roots) {
+    const double moved = (root - last) * (first / (first - last));
+    const double alpha_bar = moved * moved;
+    rescaled.push_back(1.0 - alpha_bar / previous);
+    previous = alpha_bar;
+  }
+  return rescaled;
+}
+
+std::vector<double> alphas_cumprod(std::span<const double> betas) {
+  std::vector<double> products;
+  double product = 1.0;
+  for (const double beta : betas) {
+    product *= 1.0 - beta;
+    products.push_back(product);
+  }
+  return products;
+}
+
+}  // namespace kinora::diffusion

@@ -1,0 +1,334 @@
+#include "kinora/diffusion/noise_levels.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kinora/core/error.h"
+#include "kinora/diffusion/beta_quantile.h"
+#include "kinora/diffusion/schedule.h"
+
+namespace kinora::diffusion {
+namespace {
+
+constexpr double kKarrasRho = 7.0;
+constexpr double kBetaShape = 0.6;
+// In place of an alpha-bar of 0, whose sigma is infinite: 1 in the smallest steps of fp16.
+constexpr double kLeastAlphaBar = 0x1p-24;
+// Rounding downwards must not turn a timestep that is whole but for rounding into the one below.
+constexpr double kWhole = 1e-6;
+constexpr double kUniPcEnd = 1e-6;
+
+/// count values from first to last.
+std::vector<double> even(double first, double last, int64_t count) {
+  std::vector<double> values;
+  for (int64_t i = 0; i < count; ++i) {
+    const double fraction =
+        count == 1 ? 0.0 : static_cast<double>(i) / static_cast<double>(count - 1);
+    values.push_back(first + fraction * (last - first));
+  }
+  return values;
+}
+
+/// The table's value at a fractional place.
+double interpolated(std::span<const double> table, double place) {
+  const double below = std::clamp(std::floor(place), 0.0, static_cast<double>(table.size() - 1));
+  const auto low = static_cast<size_t>(below);
+  const size_t high = std::min(low + 1, table.size() - 1);
+  return table[low] + (place - below) * (table[high] - table[low]);
+}
+
+/// The fractional place of log sigma in a table of them. The table of a chain of zero terminal SNR
+/// does not ascend at its end, where diffusers' choice of the neighbours is followed.
+double place_of(double log_sigma, std::span<const double> table) {
+  size_t low = 0;
+  for (size_t i = 0; i < table.size(); ++i) {
+    if (log_sigma >= table[i]) {
+      low = i;
+    }
+  }
+  low = std::min(low, table.size() - 2);
+  const double share =
+      std::clamp((table[low] - log_sigma) / (table[low] - table[low + 1]), 0.0, 1.0);
+  return static_cast<double>(low) + share;
+}
+
+/// num_steps levels between two by the named spacing.
+std::vector<double> between_levels(SigmaSpacing spacing, double largest, double smallest,
+                                   int64_t num_steps, double rho = kKarrasRho) {
+  std::vector<double> sigmas;
+  switch (spacing) {
+    case SigmaSpacing::kTimesteps:
+      KINORA_UNREACHABLE("[sampler] levels of timesteps have no spacing of their own");
+    case SigmaSpacing::kKarras:
+      sigmas = even(std::pow(largest, 1.0 / rho), std::pow(smallest, 1.0 / rho), num_steps);
+      for (double& sigma : sigmas) {
+        sigma = std::pow(sigma, rho);
+      }
+      return sigmas;
+    case SigmaSpacing::kExponential:
+    case SigmaSpacing::kLu:
+      sigmas = even(std::log(largest), std::log(smallest), num_steps);
+      for (double& sigma : sigmas) {
+        sigma = std::exp(sigma);
+      }
+      return sigmas;
+    case SigmaSpacing::kBeta:
+      for (const double probability : even(1.0, 0.0, num_steps)) {
+        sigmas.push_back(smallest +
+                         beta_quantile(probability, kBetaShape, kBetaShape) * (largest - smallest));
+      }
+      return sigmas;
+  }
+  KINORA_UNREACHABLE("[sampler] unknown spacing of sigmas");
+}
+
+/// As numpy.arange(last, 0, -total / num_steps), rounded, less 1.
+std::vector<double> trailing(double last, double total, double num_steps) {
+  const double step = total / num_steps;
+  const double stride = (last - step) - last;  // what arange makes of it
+  std::vector<double> timesteps;
+  const auto count = static_cast<int64_t>(std::ceil(last / step - kWhole));
+  for (int64_t i = 0; i < count; ++i) {
+    timesteps.push_back(
+        static_cast<double>(round_half_even(last + static_cast<double>(i) * stride) - 1));
+  }
+  return timesteps;
+}
+
+/// The timesteps that SigmaSpacing::kTimesteps visits, noisiest first.
+std::vector<double> visited(const ChainSigmas& options, int64_t num_timesteps,
+                            int64_t num_trained) {
+  const bool inclusive = options.convention == TimestepConvention::kSigmas;
+  const int64_t num_points = inclusive ? options.num_steps : options.num_steps + 1;
+  std::vector<double> timesteps;
+  switch (options.spacing) {
+    case Spacing::kDit:
+    case Spacing::kLinspace:
+      timesteps = even(0.0, static_cast<double>(num_timesteps - 1), num_points);
+      break;
+    case Spacing::kLeading:
+      for (int64_t i = 0; i < num_points; ++i) {
+        const int64_t stride = num_timesteps / num_points;
+        timesteps.push_back(static_cast<double>(i * stride + options.steps_offset));
+      }
+      break;
+    case Spacing::kTrailing:
+      return trailing(static_cast<double>(num_timesteps), static_cast<double>(num_trained),
+                      static_cast<double>(options.num_steps));
+  }
+  std::reverse(timesteps.begin(), timesteps.end());
+  if (!inclusive) {
+    timesteps.pop_back();
+    for (double& t : timesteps) {
+      t = static_cast<double>(round_half_even(t));
+    }
+  }
+  return timesteps;
+}
+
+}  // namespace
+
+Sigmas chain_sigmas(std::span<const double> alphas_cumprod, const ChainSigmas& options) {
+  const auto num_timesteps = static_cast<int64_t>(alphas_cumprod.size());
+  KINORA_CHECK(options.num_steps >= 1 && options.num_steps < num_timesteps, kConfig,
+               "[sampler] the number of sampling steps must lie in 1..", num_timesteps - 1,
+               " for this method, got ", options.num_steps, ".");
+  std::vector<double> table;
+  std::vector<double> logs;
+  int64_t num_clipped = 0;
+  for (const double alpha_bar : alphas_cumprod) {
+    const double used = alpha_bar > 0.0 ? alpha_bar : kLeastAlphaBar;
+    table.push_back(std::sqrt((1.0 - used) / used));
+    logs.push_back(std::log(table.back()));
+    num_clipped += static_cast<int64_t>(-logs.back() < options.min_log_snr);
+  }
+  Sigmas result;
+  result.timesteps = visited(options, num_timesteps - num_clipped, num_timesteps);
+  for (const double t : result.timesteps) {
+    KINORA_CHECK(t >= 0.0 && t <= static_cast<double>(num_timesteps - 1), kConfig,
+                 "[sampler] timesteps must lie in 0..", num_timesteps - 1, ", got ", t,
+                 ". Hint: a smaller steps offset.");
+    result.sigmas.push_back(interpolated(table, t));
+  }
+  double last = table.front();
+  if (options.sigmas != SigmaSpacing::kTimesteps) {
+    const bool whole = options.convention == TimestepConvention::kDpmSolver;
+    const double smallest = options.sigma_min.value_or(whole ? last : result.sigmas.back());
+    const double largest = options.sigma_max.value_or(whole ? table.back() : result.sigmas.front());
+    result.sigmas = between_levels(options.sigmas, largest, smallest, options.num_steps);
+    result.timesteps.clear();
+    const bool rounded = options.round_karras && (options.sigmas == SigmaSpacing::kKarras ||
+                                                  options.sigmas == SigmaSpacing::kLu);
+    for (const double sigma : result.sigmas) {
+      const double place = place_of(std::log(sigma), logs);
+      const double nearest = static_cast<double>(round_half_even(place));
+      result.timesteps.push_back(!whole ? place : rounded ? nearest : std::floor(place + kWhole));
+    }
+    last = whole ? result.sigmas.back() : last;
+  }
+  result.sigmas.push_back(options.final_sigma == FinalSigma::kZero ? 0.0 : last);
+  return result;
+}
+
+std::vector<int64_t> chain_timesteps(int64_t num_timesteps, Spacing spacing, int64_t num_steps,
+                                     int64_t steps_offset) {
+  std::vector<int64_t> timesteps = spaced_timesteps(num_timesteps, spacing, num_steps);
+  std::reverse(timesteps.begin(), timesteps.end());
+  for (int64_t& t : timesteps) {
+    t += spacing == Spacing::kLeading ? steps_offset : 0;
+    KINORA_CHECK(t >= 0 && t < num_timesteps, kConfig, "[sampler] timesteps must lie in 0..",
+                 num_timesteps - 1, ", got ", t, ". Hint: a smaller steps offset.");
+  }
+  return timesteps;
+}
+
+Sigmas flow_sigmas(const FlowSigmas& options) {
+  using Ends = FlowSigmas::Ends;
+  KINORA_CHECK(options.num_steps >= 1 && options.shift > 0.0 && options.num_timesteps > 1, kConfig,
+               "[sampler] a flow needs at least 1 step and a positive shift, got ",
+               options.num_steps, " and ", options.shift, ".");
+  KINORA_CHECK(options.sigmas != SigmaSpacing::kLu, kConfig,
+               "[sampler] flows have no sigmas of Lu et al. Hint: exponential");
+  const FlowSchedule shift{options.shift};
+  const double smallest = 1.0 / static_cast<double>(options.num_timesteps);
+  std::vector<double> sigmas;
+  switch (options.ends) {
+    case Ends::kWhole:
+      sigmas = even(1.0, 0.0, options.num_steps + 1);
+      sigmas.pop_back();
+      break;
+    case Ends::kTrainedLevels:
+      // The smallest trained level has been shifted already when all levels are shifted.
+      sigmas = even(1.0, options.dynamic ? smallest : shift.shifted(smallest), options.num_steps);
+      break;
+    case Ends::kBelowOne:
+      sigmas = even(1.0 - smallest, 0.0, options.num_steps + 1);
+      sigmas.pop_back();
+      break;
+    case Ends::kAboveZero:
+      sigmas = even(1.0, smallest, options.num_steps + 1);
+      sigmas.pop_back();
+      break;
+  }
+  for (double& sigma : sigmas) {
+    sigma = shift.shifted(sigma);
+  }
+  if (options.terminal.has_value()) {
+    const double scale = (1.0 - sigmas.back()) / (1.0 - *options.terminal);
+    for (double& sigma : sigmas) {
+      sigma = 1.0 - (1.0 - sigma) / scale;
+    }
+  }
+  if (options.sigmas != SigmaSpacing::kTimesteps) {
+    sigmas = between_levels(options.sigmas, sigmas.front(), sigmas.back(), options.num_steps);
+  }
+  if (options.ends == Ends::kAboveZero && std::fabs(sigmas.front() - 1.0) < kUniPcEnd) {
+    sigmas.front() -= kUniPcEnd;
+  }
+  Sigmas result{.sigmas = sigmas, .timesteps = sigmas};
+  result.sigmas.push_back(0.0);
+  return result;
+}
+
+double dynamic_shift(int64_t tokens, double base_shift, double max_shift, int64_t base_tokens,
+                     int64_t max_tokens) {
+  const double slope = (max_shift - base_shift) / static_cast<double>(max_tokens - base_tokens);
+  return std::exp(base_shift + slope * static_cast<double>(tokens - base_tokens));
+}
+
+Sigmas edm_sigmas(const EdmSigmas& options) {
+  KINORA_CHECK(options.num_steps >= 1 && options.sigma_min > 0.0 &&
+                   options.sigma_min < options.sigma_max && options.rho > 0.0,
+               kConfig, "[sampler] EDM needs a step at least and 0 < sigma_min < sigma_max, got ",
+               options.num_steps, ", ", options.sigma_min, " and ", options.sigma_max, ".");
+  Sigmas result;
+  result.sigmas =
+      between_levels(options.exponential ? SigmaSpacing::kExponential : SigmaSpacing::kKarras,
+                     options.sigma_max, options.sigma_min, options.num_steps, options.rho);
+  for (const double sigma : result.sigmas) {
+    result.timesteps.push_back(0.25 * std::log(sigma));
+  }
+  result.sigmas.push_back(options.final_sigma == FinalSigma::kZero ? 0.0 : options.sigma_min);
+  return result;
+}
+
+namespace {
+
+/// One level a sigma: make(sigma), with its timestep and fraction; the last has none.
+template <typename Make>
+NoiseLevels levels_of(const Sigmas& sigmas, double time_end, const Make& make) {
+  KINORA_CHECK(sigmas.sigmas.size() == sigmas.timesteps.size() + 1, kInternal,
+               "[sampler] there must be a timestep for each sigma but the last, got ",
+               sigmas.timesteps.size(), " and ", sigmas.sigmas.size(), ".");
+  NoiseLevels result;
+  for (size_t i = 0; i < sigmas.sigmas.size(); ++i) {
+    NoiseLevel level = make(sigmas.sigmas[i]);
+    if (i < sigmas.timesteps.size()) {
+      level.t = sigmas.timesteps[i];
+      level.level = std::clamp(level.t / time_end, 0.0, 1.0);
+    }
+    result.levels.push_back(level);
+  }
+  return result;
+}
+
+double norm(double sigma) {
+  return std::sqrt(sigma * sigma + 1.0);
+}
+
+double largest_of(const Sigmas& sigmas) {
+  return *std::max_element(sigmas.sigmas.begin(), sigmas.sigmas.end());
+}
+
+}  // namespace
+
+NoiseLevels variance_preserving(const Sigmas& sigmas, Prediction prediction,
+                                int64_t num_timesteps) {
+  return levels_of(sigmas, static_cast<double>(num_timesteps - 1), [&](double sigma) {
+    const double alpha = 1.0 / norm(sigma);
+    return NoiseLevel{.alpha = alpha,
+                      .sigma = sigma * alpha,
+                      .to_clean = to_clean(prediction, alpha, sigma * alpha)};
+  });
+}
+
+NoiseLevels variance_exploding(const Sigmas& sigmas, Prediction prediction, int64_t num_timesteps,
+                               bool pure_start) {
+  NoiseLevels result = levels_of(sigmas, static_cast<double>(num_timesteps - 1), [&](double sigma) {
+    return NoiseLevel{.sigma = sigma,
+                      .input_scale = 1.0 / norm(sigma),
+                      .to_clean = to_clean(prediction, 1.0, sigma)};
+  });
+  const double largest = largest_of(sigmas);
+  result.initial_scale = pure_start ? largest : norm(largest);
+  return result;
+}
+
+NoiseLevels along_flow(const Sigmas& sigmas, Prediction prediction) {
+  KINORA_CHECK(prediction != Prediction::kV, kConfig,
+               "[sampler] v is a prediction of chains that preserve variance, not of flows");
+  return levels_of(sigmas, 1.0, [&](double sigma) {
+    return NoiseLevel{
+        .alpha = 1.0 - sigma, .sigma = sigma, .to_clean = to_clean(prediction, 1.0 - sigma, sigma)};
+  });
+}
+
+NoiseLevels edm_preconditioned(const Sigmas& sigmas, Prediction prediction, double sigma_data,
+                               double sigma_max) {
+  KINORA_CHECK(prediction == Prediction::kEps || prediction == Prediction::kV, kConfig,
+               "[sampler] EDM's preconditioning is for predictions eps and v");
+  KINORA_CHECK(sigma_data > 0.0, kConfig, "[sampler] sigma_data must be positive, got ", sigma_data,
+               ".");
+  const double sign = prediction == Prediction::kEps ? 1.0 : -1.0;
+  NoiseLevels result = levels_of(sigmas, 0.25 * std::log(sigma_max), [&](double sigma) {
+    const double square = sigma * sigma + sigma_data * sigma_data;
+    return NoiseLevel{.sigma = sigma,
+                      .input_scale = 1.0 / std::sqrt(square),
+                      .to_clean = {.x = sigma_data * sigma_data / square,
+                                   .prediction = sign * sigma * sigma_data / std::sqrt(square)}};
+  });
+  result.initial_scale = norm(sigma_max);
+  return result;
+}
+
+}  // namespace kinora::diffusion

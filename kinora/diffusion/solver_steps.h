@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cmath>
+
+#include "kinora/diffusion/noise_levels.h"
+#include "kinora/diffusion/solver_plan.h"
+
+/// What the solvers of this folder share.
+namespace kinora::diffusion {
+
+/// log(alpha / sigma): half of the logarithm of signal over noise; infinite without noise.
+inline double log_snr(const NoiseLevel& level) {
+  return std::log(level.alpha) - std::log(level.sigma);
+}
+
+/// `kept`, with x_0 written as what it is made of where nothing limits it: this avoids the
+/// differences of large numbers that, say, (x - x_0) / sigma is in float32.
+inline Kept folded(const Kept& kept, const ToClean& to_clean, const Limit& limit) {
+  if (limit.kind != Limit::Kind::kNone) {
+    return kept;
+  }
+  return {.x = kept.x + kept.x0 * to_clean.x,
+          .prediction = kept.prediction + kept.x0 * to_clean.prediction};
+}
+
+/// An evaluation at `level` that keeps `kept`.
+inline SolverStep evaluation(const NoiseLevel& level, const Kept& kept, const Limit& limit) {
+  return {.t = level.t,
+          .level = level.level,
+          .input_scale = level.input_scale,
+          .x0_from_x = level.to_clean.x,
+          .x0_from_prediction = level.to_clean.prediction,
+          .kept = folded(kept, level.to_clean, limit)};
+}
+
+/// eps = (x - alpha x_0) / sigma; where alpha is 1, dx / dsigma.
+inline Kept noise_of(const NoiseLevel& level) {
+  return {.x = 1.0 / level.sigma, .x0 = -level.alpha / level.sigma};
+}
+
+}  // namespace kinora::diffusion
