@@ -33,6 +33,7 @@ int run(int argc, char** argv) {
   kinora::apps::add_bench(app, action);
   kinora::apps::add_convert(app, action);
   kinora::apps::add_data(app, action);
+  kinora::apps::add_eval(app, action);
   kinora::apps::add_demo(app, action);
   try {
     app.parse(argc, argv);

@@ -27,7 +27,7 @@ struct ExtractOptions {
 };
 
 /// Computes the features of all samples. The ranks of `group` share whole batches, and every rank
-/// gets all features: the result does not depend on the number of ranks. kConfig for fewer batches
+/// gets all features in the set's order, whatever the number of ranks. kConfig for fewer batches
 /// than ranks, kShape for samples of different sizes where the network does not resize, and for
 /// features that are not finite; errors name the sample.
 [[nodiscard]] FeatureTable extract(const SampleSet& set, const FeatureNetwork& network,
