@@ -22,6 +22,7 @@ void add_convert(CLI::App& app, Action& run);
 void add_demo(CLI::App& app, Action& run);
 void add_data(CLI::App& app, Action& run);
 void add_runs(CLI::App& app, Action& run);
+void add_eval(CLI::App& app, Action& run);
 
 /// Those of "kinora data".
 void add_data_check(CLI::App& data, Action& run);

@@ -36,6 +36,7 @@ int run(int argc, char** argv) {
   kinora::apps::add_compare(app, action);
   kinora::apps::add_convert(app, action);
   kinora::apps::add_data(app, action);
+  kinora::apps::add_eval(app, action);
   kinora::apps::add_demo(app, action);
   try {
     app.parse(argc, argv);

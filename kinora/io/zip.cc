@@ -7,6 +7,7 @@
 
 #include "kinora/core/error.h"
 #include "kinora/io/file.h"
+#include "kinora/io/inflate.h"
 
 namespace kinora::io {
 namespace {
@@ -24,6 +25,8 @@ constexpr size_t kEnd64LocatorSize = 20;
 constexpr size_t kMaxComment = 0xffff;
 constexpr uint16_t kExtra64 = 0x0001;
 constexpr uint16_t kFlagEncrypted = 1;
+constexpr uint16_t kMethodStored = 0;
+constexpr uint16_t kMethodDeflated = 8;
 // A field with all bits set has its value in a 64-bit record.
 constexpr uint16_t kElsewhere16 = 0xffff;
 constexpr uint32_t kElsewhere32 = 0xffffffff;
@@ -52,7 +55,8 @@ struct Directory {
 
 class Reader {
  public:
-  Reader(std::span<const std::byte> bytes, const std::string& file) : bytes_(bytes), file_(file) {}
+  Reader(std::span<const std::byte> bytes, const std::string& file, ZipMethods methods)
+      : bytes_(bytes), file_(file), methods_(methods) {}
 
   template <typename... Parts>
   void check(bool condition, const Parts&... parts) const {
@@ -99,22 +103,30 @@ class Reader {
     const size_t total = kCentralSize + name_size + extra_size + read_le<uint16_t>(header, 32);
     check(directory_end - *position >= total, "a directory entry must end in the directory, got ",
           total, " bytes at ", *position);
-    ZipEntry entry{std::string(as_text(header.subspan(kCentralSize, name_size))),
-                   {},
-                   read_le<uint32_t>(header, 16)};
+    ZipEntry entry{.name = std::string(as_text(header.subspan(kCentralSize, name_size))),
+                   .data = {},
+                   .crc32 = read_le<uint32_t>(header, 16)};
     check_name(entry.name);
 
     const auto method = read_le<uint16_t>(header, 10);
     check((read_le<uint16_t>(header, 8) & kFlagEncrypted) == 0, in_quotes(entry.name),
           " must not be encrypted");
-    check(method == 0, in_quotes(entry.name), " must be stored, got compression method ", method,
-          ". Hint: PyTorch never compresses; save the file again with torch.save.");
+    entry.is_deflated = method == kMethodDeflated;
+    if (methods_ == ZipMethods::kStored) {
+      check(method == kMethodStored, in_quotes(entry.name),
+            " must be stored, got compression method ", method,
+            ". Hint: PyTorch never compresses; save the file again with torch.save.");
+    } else {
+      check(method == kMethodStored || entry.is_deflated, in_quotes(entry.name),
+            " must be stored or deflated, got compression method ", method);
+    }
     Sizes sizes{read_le<uint32_t>(header, 24), read_le<uint32_t>(header, 20),
                 read_le<uint32_t>(header, 42)};
     read_extra64(header.subspan(kCentralSize + name_size, extra_size), entry.name, &sizes);
-    check(sizes.stored == sizes.content, in_quotes(entry.name), " must have one size, got ",
-          sizes.stored, " stored and ", sizes.content, " bytes");
-    entry.data = data_of(directory, sizes, entry.name);
+    check(entry.is_deflated || sizes.stored == sizes.content, in_quotes(entry.name),
+          " must have one size, got ", sizes.stored, " stored and ", sizes.content, " bytes");
+    entry.content_size = sizes.content;
+    entry.data = data_of(directory, sizes, entry.name, method);
     const auto data_end =
         static_cast<uint64_t>(entry.data.data() - bytes_.data()) + entry.data.size();
     ranges->emplace_back(sizes.offset, data_end);
@@ -199,24 +211,25 @@ class Reader {
   }
 
   [[nodiscard]] std::span<const std::byte> data_of(const Directory& directory, const Sizes& sizes,
-                                                   const std::string& name) const {
+                                                   const std::string& name, uint16_t method) const {
     check(sizes.offset <= directory.offset && directory.offset - sizes.offset >= kLocalSize &&
               read_le<uint32_t>(bytes_, sizes.offset) == kLocalHeader,
           in_quotes(name), " must have a header before the directory, got offset ", sizes.offset);
     const auto header = bytes_.subspan(sizes.offset, directory.offset - sizes.offset);
     const auto name_size = read_le<uint16_t>(header, 26);
     const size_t begin = kLocalSize + name_size + read_le<uint16_t>(header, 28);
-    check(begin <= header.size() && sizes.content <= header.size() - begin, in_quotes(name),
-          " must lie before the directory, got ", sizes.content, " bytes at ", sizes.offset + begin,
+    check(begin <= header.size() && sizes.stored <= header.size() - begin, in_quotes(name),
+          " must lie before the directory, got ", sizes.stored, " bytes at ", sizes.offset + begin,
           " of ", bytes_.size(), " bytes");
-    check(
-        as_text(header.subspan(kLocalSize, name_size)) == name && read_le<uint16_t>(header, 8) == 0,
-        in_quotes(name), " must have the same name and method in its own header, got others");
-    return header.subspan(begin, sizes.content);
+    check(as_text(header.subspan(kLocalSize, name_size)) == name &&
+              read_le<uint16_t>(header, 8) == method,
+          in_quotes(name), " must have the same name and method in its own header, got others");
+    return header.subspan(begin, sizes.stored);
   }
 
   std::span<const std::byte> bytes_;
   const std::string& file_;
+  ZipMethods methods_;
 };
 
 constexpr std::array<std::array<uint32_t, 256>, 8> make_crc_tables() {
@@ -241,9 +254,9 @@ constexpr std::array<std::array<uint32_t, 256>, 8> kCrcTables = make_crc_tables(
 
 }  // namespace
 
-ZipArchive::ZipArchive(std::span<const std::byte> bytes, std::string file)
+ZipArchive::ZipArchive(std::span<const std::byte> bytes, std::string file, ZipMethods methods)
     : file_(std::move(file)) {
-  const Reader reader(bytes, file_);
+  const Reader reader(bytes, file_, methods);
   const Directory directory = reader.directory();
   std::vector<std::pair<uint64_t, uint64_t>> ranges;
   uint64_t position = directory.offset;
@@ -278,6 +291,15 @@ void ZipArchive::verify(const ZipEntry& entry) const {
     KINORA_CHECK(actual == entry.crc32, kIo, "[zip] ", file_, ": ", in_quotes(entry.name),
                  " must have CRC-32 ", entry.crc32, ", got ", actual, ": the file is damaged");
   }
+}
+
+std::vector<std::byte> ZipArchive::unpack(const ZipEntry& entry) const {
+  std::vector<std::byte> content =
+      inflate(entry.data, entry.content_size, file_ + ": " + in_quotes(entry.name));
+  const uint32_t actual = crc32(content);
+  KINORA_CHECK(actual == entry.crc32, kIo, "[zip] ", file_, ": ", in_quotes(entry.name),
+               " must have CRC-32 ", entry.crc32, ", got ", actual, ": the file is damaged");
+  return content;
 }
 
 uint32_t crc32(std::span<const std::byte> bytes) {

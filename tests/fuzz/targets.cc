@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <string_view>
 
 #include "kinora/core/error.h"
@@ -18,8 +19,10 @@
 #include "kinora/io/csv.h"
 #include "kinora/io/file.h"
 #include "kinora/io/image.h"
+#include "kinora/io/npz.h"
 #include "kinora/io/safetensors.h"
 #include "kinora/io/tar.h"
+#include "kinora/io/zip.h"
 
 namespace kinora::fuzz {
 namespace {
@@ -176,6 +179,53 @@ void parse_index(std::span<const std::byte> bytes) {
   (void)index.find("a/7.png");
 }
 
+/// Where in an archive its directory says that entries begin and what their CRCs are.
+void repair_zip(Bytes& archive) {
+  constexpr size_t kLocal = 30;
+  for (size_t at = 0; at + kLocal <= archive.size(); ++at) {
+    if (std::memcmp(archive.data() + at, "PK\x01\x02", 4) != 0 || at + 46 > archive.size()) {
+      continue;
+    }
+    uint32_t size = 0;
+    uint32_t offset = 0;
+    std::memcpy(&size, archive.data() + at + 20, sizeof(size));
+    std::memcpy(&offset, archive.data() + at + 42, sizeof(offset));
+    if (archive.size() < kLocal || offset > archive.size() - kLocal) {
+      continue;
+    }
+    uint16_t name = 0;
+    uint16_t extra = 0;
+    std::memcpy(&name, archive.data() + offset + 26, sizeof(name));
+    std::memcpy(&extra, archive.data() + offset + 28, sizeof(extra));
+    const size_t begin = offset + kLocal + name + extra;
+    if (begin <= archive.size() && size <= archive.size() - begin) {
+      const uint32_t crc = io::crc32(std::span(archive).subspan(begin, size));
+      std::memcpy(archive.data() + at + 16, &crc, sizeof(crc));
+    }
+  }
+}
+
+void parse_npz(std::span<const std::byte> bytes) {
+  const MemoryFile memory(bytes);
+  const io::NpzFile file = io::NpzFile::open(memory.path());
+  std::optional<Error> last;
+  for (const std::string& name : file.names()) {
+    try {
+      uint64_t sum = 0;
+      const io::NpyArray array = file.read(name);
+      for (const std::byte byte : array.data()) {
+        sum += static_cast<uint64_t>(byte);
+      }
+      KINORA_CHECK(sum != UINT64_MAX, kInternal, "[fuzz] keeps the reads");
+    } catch (const Error& error) {  // the others are read all the same
+      last = error;
+    }
+  }
+  if (last) {
+    throw Error(*last);
+  }
+}
+
 void parse_image(std::span<const std::byte> bytes) {
   try {
     (void)io::image_size(bytes, "fuzz");
@@ -214,6 +264,12 @@ std::vector<Target> targets() {
       {"safetensors",
        [](auto bytes) { (void)io::SafetensorsFile::open(MemoryFile(bytes).path()); },
        {io::read_file(KINORA_FUZZ_SAFETENSORS, 1 << 20)}},
+      {"npz",
+       parse_npz,
+       {io::read_file(fs::path(KINORA_FUZZ_NPZ) / "stored.npz", 1 << 20),
+        io::read_file(fs::path(KINORA_FUZZ_NPZ) / "deflated.npz", 1 << 20),
+        io::read_file(fs::path(KINORA_FUZZ_NPZ) / "versions.npz", 1 << 20)},
+       repair_zip},
       {"image", parse_image, {io::encode_png(grey), fixture("photo.jpg"), fixture("photo.webp")}},
   };
 }

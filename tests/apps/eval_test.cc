@@ -1,0 +1,204 @@
+// kinora eval: figures of folders and statistics files.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "kinora/eval/extract.h"
+#include "kinora/io/image.h"
+#include "tests/apps/files.h"
+#include "tests/apps/program.h"
+#include "tests/eval/network_files.h"
+
+namespace kinora::apps {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+namespace fs = std::filesystem;
+
+constexpr int kUsage = 2;
+constexpr int kInputOutput = 4;
+constexpr int kNumImages = 20;
+
+class EvalTest : public testing::Test {
+ protected:
+  EvalTest() {
+    eval::write_weights(folder() / "resnet.safetensors", eval::resnet_shapes());
+    for (int i = 0; i < kNumImages; ++i) {
+      write_noise("a/" + std::to_string(i) + ".png", 0);
+      write_noise("b/" + std::to_string(i) + ".png", 40);
+    }
+  }
+
+  [[nodiscard]] fs::path folder() const { return folder_.path(); }
+
+  /// 32 x 32 pixels that the name stands for, none below `floor`.
+  void write_noise(const std::string& name, int floor) const {
+    const at::Tensor pixels = eval::formula_pixels(name, {32, 32, 3}).clamp_min(floor);
+    io::Image image;
+    io::set_size(image, 32, 32);
+    std::memcpy(image.pixels.data(), pixels.const_data_ptr(), image.pixels.size());
+    fs::create_directories((folder() / name).parent_path());
+    io::write_png(folder() / name, image);
+  }
+
+  [[nodiscard]] Outcome run(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin(), "eval");
+    arguments.insert(arguments.end(), {"--device", "cpu"});
+    return run_kinora(arguments, folder());
+  }
+  /// Of `sides` in the ResNet's features.
+  [[nodiscard]] Outcome judge(std::vector<std::string> sides,
+                              const std::vector<std::string>& more = {}) const {
+    for (std::string& side : sides) {
+      side = (folder() / side).string();
+    }
+    sides.insert(sides.end(), {"--features", (folder() / "resnet.safetensors").string()});
+    sides.insert(sides.end(), more.begin(), more.end());
+    return run(sides);
+  }
+  [[nodiscard]] static nlohmann::json report(const Outcome& outcome) {
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return outcome.exit_code == 0 ? nlohmann::json::parse(outcome.out) : nlohmann::json();
+  }
+  static void expect_refusal(const Outcome& outcome, int code, const std::string& text) {
+    EXPECT_EQ(outcome.exit_code, code) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr(text));
+  }
+
+ private:
+  TemporaryFolder folder_;
+};
+
+TEST_F(EvalTest, ComparesFolders) {
+  const std::vector<std::string> metrics = {"--metrics", "frechet,is,prdc,kernel", "--json",
+                                            "--batch", "3"};
+  const Outcome outcome = judge({"a", "b"}, metrics);
+  const nlohmann::json json = report(outcome);
+  EXPECT_THAT(outcome.err, HasSubstr("20 samples for 64 features"));
+  EXPECT_EQ(json.at("num_samples"), kNumImages);
+  EXPECT_THAT(json.at("network").get<std::string>(), testing::StartsWith("resnet20-cifar "));
+  EXPECT_GT(json.at("frechet_distance").get<double>(), 0.0);
+  EXPECT_GE(json.at("inception_style_score").get<double>(), 1.0);
+  for (const char* key : {"precision", "recall", "density", "coverage", "kernel_distance"}) {
+    EXPECT_TRUE(json.contains(key)) << key;
+  }
+  EXPECT_FALSE(json.contains("fid"));
+  EXPECT_FALSE(json.contains("kid"));
+  // Ranks share the work.
+  std::vector<std::string> by_ranks = metrics;
+  by_ranks.insert(by_ranks.end(), {"--ranks", "2"});
+  const nlohmann::json shared = report(judge({"a", "b"}, by_ranks));
+  EXPECT_EQ(shared.size(), json.size());
+  for (const auto& [key, value] : json.items()) {
+    if (value.is_number_float()) {  // ranks have fewer threads each, which round otherwise
+      EXPECT_NEAR(shared.at(key).get<double>(), value.get<double>(),
+                  1e-5 * std::abs(value.get<double>()))
+          << key;
+    } else {
+      EXPECT_EQ(shared.at(key), value) << key;
+    }
+  }
+  const nlohmann::json same = report(judge({"a", "a"}, metrics));
+  EXPECT_NEAR(same.at("frechet_distance").get<double>(), 0.0,
+              1e-6 * json.at("frechet_distance").get<double>());
+  EXPECT_EQ(same.at("precision"), 1.0);
+}
+
+TEST_F(EvalTest, StatisticsServeAsEitherSide) {
+  const double direct = report(judge({"a", "b"}, {"--json"})).at("frechet_distance");
+  const fs::path stats = folder() / "b.npz";
+  const Outcome written = judge({"b"}, {"--out", stats.string()});
+  ASSERT_EQ(written.exit_code, 0) << written.err;
+  EXPECT_THAT(written.out, HasSubstr("statistics: " + stats.string()));
+  const nlohmann::json by_file = report(judge({"a", "b.npz"}, {"--json"}));
+  EXPECT_EQ(by_file.at("frechet_distance"), direct);
+  EXPECT_EQ(by_file.at("num_reference"), kNumImages);
+  ASSERT_EQ(judge({"a"}, {"--out", (folder() / "a.npz").string()}).exit_code, 0);
+  const Outcome both =
+      run({(folder() / "a.npz").string(), (folder() / "b.npz").string(), "--json"});
+  EXPECT_EQ(report(both).at("frechet_distance"), direct);  // without any network
+
+  expect_refusal(judge({"a", "b.npz"}, {"--metrics", "prdc"}), kUsage, "holds only statistics");
+  damage(stats);
+  expect_refusal(judge({"a", "b.npz"}), kInputOutput, "b.npz");
+}
+
+TEST_F(EvalTest, StatisticsOfAnotherNetworkAreRefused) {
+  ASSERT_EQ(judge({"b"}, {"--out", (folder() / "b.npz").string()}).exit_code, 0);
+  const Outcome outcome = run({(folder() / "a").string(), (folder() / "b.npz").string(),
+                               "--torchscript", KINORA_SOURCE_DIR "/tests/eval/data/script.pt"});
+  expect_refusal(outcome, kUsage, "both sides must be of one network");
+}
+
+TEST_F(EvalTest, CountsTheClassesThatAreSeen) {
+  const auto network = eval::open_network({.weights = folder() / "resnet.safetensors"}, at::kCPU);
+  const eval::SampleSet set = eval::SampleSet::open(folder() / "a", {});
+  const eval::FeatureTable table = eval::extract(set, *network, comm::Group(), {});
+  const at::Tensor seen = table.logits.argmax(1);
+  nlohmann::json labels;
+  for (int64_t i = 0; i < set.size(); ++i) {
+    const int64_t wrong = i < 5 ? 1 : 0;
+    labels[fs::path(set.name(i)).filename()] = (seen[i].item<int64_t>() + wrong) % 10;
+  }
+  write_text(folder() / "labels.json", labels.dump());
+  const nlohmann::json json = report(judge(
+      {"a"}, {"--metrics", "classes", "--json", "--labels", (folder() / "labels.json").string()}));
+  EXPECT_EQ(json.at("class_agreement"), 0.75);
+  expect_refusal(judge({"a"}, {"--metrics", "classes"}), kUsage, "every sample must have a class");
+}
+
+TEST_F(EvalTest, ScoresPairs) {
+  const Outcome outcome =
+      run({(folder() / "a").string(), (folder() / "b").string(), "--pairs", "--json"});
+  const nlohmann::json json = report(outcome);
+  EXPECT_EQ(json.at("pairs"), kNumImages);
+  EXPECT_GT(json.at("psnr").get<double>(), 3.0);
+  EXPECT_LT(json.at("ssim").get<double>(), 1.0);
+  fs::remove(folder() / "b/3.png");
+  expect_refusal(run({(folder() / "a").string(), (folder() / "b").string(), "--pairs"}), kUsage,
+                 "a/3.png must have a partner");
+}
+
+TEST_F(EvalTest, ComparesClipsByTorchScript) {
+  for (const char* side : {"c", "d"}) {
+    for (int clip = 0; clip < 12; ++clip) {
+      for (int frame = 0; frame < 3; ++frame) {
+        write_noise(std::string(side) + "/clip-" + std::to_string(clip) + "/frame_000" +
+                        std::to_string(frame) + ".png",
+                    side[0] == 'c' ? 0 : 30);
+      }
+    }
+  }
+  const std::vector<std::string> arguments = {(folder() / "c").string(),
+                                              (folder() / "d").string(),
+                                              "--clips",
+                                              "2",
+                                              "--torchscript",
+                                              KINORA_SOURCE_DIR "/tests/eval/data/script.pt",
+                                              "--json"};
+  const nlohmann::json json = report(run(arguments));
+  EXPECT_GT(json.at("frechet_video_distance").get<double>(), 0.0);
+  EXPECT_EQ(json.at("num_samples"), 12);
+}
+
+TEST_F(EvalTest, SaysWhatIsMissing) {
+  const std::string a = (folder() / "a").string();
+  expect_refusal(run({a}), kUsage, "nothing is asked for");
+  expect_refusal(run({a, (folder() / "b").string()}), kUsage, "--features FILE");
+  expect_refusal(judge({"a"}, {"--metrics", "prdc"}), kUsage, "compare with a reference");
+  expect_refusal(judge({"a", "b"}, {"--metrics", "fid"}), kUsage, "Hint: --metrics frechet");
+  expect_refusal(judge({"a", "nowhere"}), kUsage, "nowhere");
+  write_noise("odd/0.png", 0);
+  write_text(folder() / "odd/1.png", "no picture");
+  expect_refusal(judge({"odd", "a"}), kInputOutput, "odd/1.png");
+  write_picture(folder() / "odd/1.png", 1);
+  expect_refusal(judge({"odd", "a"}), 3, "got a sample of shape [3, 16, 16]");
+}
+
+}  // namespace
+}  // namespace kinora::apps
