@@ -1,5 +1,7 @@
 // kinora convert FROM --to FILE_OR_FOLDER
 
+#include <ATen/Parallel.h>
+
 #include <CLI/CLI.hpp>
 
 #include <iostream>
@@ -43,6 +45,7 @@ int convert(Arguments arguments) {
   if (!arguments.dtype.empty()) {
     options.type = type_of(arguments.dtype);
   }
+  at::set_num_threads(1);  // pieces are small: threads would mostly wait for each other
   const train::Converted converted = train::convert_weights(options);
   std::cout << converted.what << " in " << options.to.string() << ": " << converted.num_tensors
             << " tensors";

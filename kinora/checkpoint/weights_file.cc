@@ -210,7 +210,8 @@ LateTensors WeightsFile::tensors() const {
     tensors[name] = {
         .type = ops::scalar_type(parts.front().dtype),
         .shape = joined_shape(parts),
-        .read = [&parts](int64_t begin, int64_t end) { return rows_of(joined(parts), begin, end); },
+        .read = [&parts = parts](int64_t begin,
+                                 int64_t end) { return rows_of(joined(parts), begin, end); },
         .reads_rows = is_mapped};
   }
   return tensors;
