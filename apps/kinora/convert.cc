@@ -1,58 +1,66 @@
-// kinora convert CHECKPOINT --to model.safetensors
+// kinora convert FROM --to FILE_OR_FOLDER
+
+#include <ATen/Parallel.h>
 
 #include <CLI/CLI.hpp>
 
-#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <string>
 
 #include "apps/kinora/commands.h"
-#include "kinora/checkpoint/checkpoint.h"
-#include "kinora/checkpoint/weights_file.h"
-#include "kinora/core/config.h"
-#include "kinora/core/error.h"
-#include "kinora/models/model.h"
-#include "kinora/train/run_config.h"
+#include "kinora/core/text.h"
+#include "kinora/train/convert_weights.h"
 #include "kinora/train/setup.h"
 
 namespace kinora::apps {
 namespace {
 
-namespace fs = std::filesystem;
+constexpr size_t kMaxNames = 4;
 
 struct Arguments {
-  std::string checkpoint;
-  std::string to;
-  std::string dtype = "fp32";
-  int64_t ema = 0;
-  bool raw = false;
+  train::ConvertOptions options;
+  std::string dtype;
+  uint64_t max_shard_bytes = 0;
 };
 
-train::Precision precision_of(const std::string& dtype) {
+at::ScalarType type_of(const std::string& dtype) {
   if (dtype == "bf16") {
-    return train::Precision::kBf16;
+    return at::kBFloat16;
   }
-  return dtype == "fp16" ? train::Precision::kFp16 : train::Precision::kFp32;
+  return dtype == "fp16" ? at::kHalf : at::kFloat;
 }
 
-int convert(const Arguments& arguments) {
-  fs::path checkpoint = arguments.checkpoint;
-  if (const auto of_run = checkpoint::list_checkpoints(checkpoint / "checkpoints");
-      !of_run.empty()) {
-    checkpoint = of_run.back();
+/// "3 missing [a, b, c]" on a line, if there are any.
+void list(const std::vector<std::string>& names, const char* what) {
+  if (!names.empty()) {
+    std::cout << "  " << names.size() << ' ' << what << " [" << list_names(names, kMaxNames)
+              << "]\n";
   }
-  const std::string text = checkpoint::load_state(checkpoint).config;
-  auto config = parse_config<train::RunConfig>(
-      {.text = text, .origin = "configuration in " + checkpoint.string()});
-  const auto model = models::make_model(train::resolved_model(config, config.model.num_classes));
-  const bool raw = arguments.raw || config.ema_decays.empty();
-  checkpoint::convert_checkpoint(
-      checkpoint, arguments.to, *model,
-      raw ? optim::Role::master() : optim::Role::average(static_cast<size_t>(arguments.ema)),
-      train::compute_type(precision_of(arguments.dtype)));
-  std::cout << (raw ? "raw" : "averaged") << " weights of " << checkpoint.string() << " in "
-            << arguments.to << '\n';
+}
+
+int convert(Arguments arguments) {
+  train::ConvertOptions& options = arguments.options;
+  options.max_shard_bytes = static_cast<int64_t>(arguments.max_shard_bytes);
+  if (!arguments.dtype.empty()) {
+    options.type = type_of(arguments.dtype);
+  }
+  at::set_num_threads(1);  // pieces are small: threads would mostly wait for each other
+  const train::Converted converted = train::convert_weights(options);
+  std::cout << converted.what << " in " << options.to.string() << ": " << converted.num_tensors
+            << " tensors";
+  if (converted.has_model) {
+    std::cout << ", " << converted.fit.matched.size() << " matched, "
+              << converted.fit.missing.size() << " missing, " << converted.fit.unexpected.size()
+              << " unexpected";
+  }
+  std::cout << '\n';
+  list(converted.fit.missing, "missing");
+  list(converted.fit.unexpected, "unexpected and left out");
+  list(converted.made, "not in the file, as the model makes them");
+  for (const std::string& note : converted.notes) {
+    std::cout << "  " << note << '\n';
+  }
   return 0;
 }
 
@@ -60,20 +68,38 @@ int convert(const Arguments& arguments) {
 
 void add_convert(CLI::App& app, Action& run) {
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* command =
-      app.add_subcommand("convert", "Write the weights of a checkpoint as one file.");
+  train::ConvertOptions& options = arguments->options;
+  CLI::App* command = app.add_subcommand(
+      "convert", "Write weights as another kind of file: ours, safetensors, of diffusers.");
   command
-      ->add_option("checkpoint", arguments->checkpoint,
-                   "A checkpoint's folder, or a run directory: its newest one")
+      ->add_option("from", options.from,
+                   "A run directory (its newest checkpoint), a checkpoint, a file of weights "
+                   "(.safetensors, .pt, an index of shards) or a folder of Hugging Face")
       ->required();
-  command->add_option("--to", arguments->to, "The file to write, .safetensors")->required();
+  command
+      ->add_option("--to", options.to,
+                   "What to write: FILE.safetensors, or a new folder for diffusers")
+      ->required();
   CLI::Option* ema =
-      command->add_option("--ema", arguments->ema, "Which average, counted from 0; default: 0")
-          ->check(CLI::NonNegativeNumber);
-  command->add_flag("--raw", arguments->raw, "The weights that are trained, not an average")
+      command->add_option("--ema", options.ema, "Which average, counted from 0; default: 0");
+  command->add_flag("--raw", options.raw, "The weights that are trained, not an average")
       ->excludes(ema);
-  command->add_option("--dtype", arguments->dtype, "fp32, bf16 or fp16")
+  command
+      ->add_option("--dtype", arguments->dtype,
+                   "fp32, bf16 or fp16 for all floating tensors; default: as they are")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+  command
+      ->add_option("--max-shard-size", arguments->max_shard_bytes,
+                   "Several files with an index where one would be larger: 5GB, 800MB")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true));
+  command->add_option("--config", options.config_file,
+                      "The recipe of the model, for files that do not say what they are of");
+  command->add_flag("--allow-missing", options.allow_missing,
+                    "Go on where the model has tensors that the file lacks");
+  command->add_flag("--allow-unexpected", options.allow_unexpected,
+                    "Leave out what the model lacks");
+  command->add_option("--autoencoder", options.autoencoder,
+                      "The autoencoder of images for vae/ in a folder for diffusers");
   command->callback([arguments, &run] { run = [arguments] { return convert(*arguments); }; });
 }
 

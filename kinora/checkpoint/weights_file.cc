@@ -1,28 +1,25 @@
 #include "kinora/checkpoint/weights_file.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 
+#include <algorithm>
 #include <cstring>
-#include <functional>
-#include <optional>
-#include <sstream>
-#include <variant>
+#include <deque>
+#include <map>
+#include <span>
+#include <utility>
 
-#include "kinora/checkpoint/arrays_file.h"
-#include "kinora/checkpoint/buffers.h"
-#include "kinora/checkpoint/manifest.h"
-#include "kinora/checkpoint/shards.h"
-#include "kinora/checkpoint/staging.h"
+#include "kinora/checkpoint/weights_paths.h"
 #include "kinora/core/error.h"
-#include "kinora/core/text.h"
+#include "kinora/io/file.h"
 #include "kinora/io/safetensors.h"
 #include "kinora/io/torch_file.h"
 #include "kinora/ops/host_bytes.h"
 
 namespace kinora::checkpoint {
 namespace {
-
-constexpr size_t kMaxNamesInMessage = 8;
 
 /// Where in a file of torch.save the weights lie.
 std::string weights_within(const io::TorchFile& file, bool averaged) {
@@ -44,51 +41,119 @@ std::string weights_within(const io::TorchFile& file, bool averaged) {
   return "";
 }
 
-/// A tensor that is read when it is written.
-struct LateTensor {
+/// A tensor of a mapped file.
+struct Stored {
+  DType dtype = DType::kF32;
   std::vector<int64_t> shape;
-  std::function<at::Tensor()> read;
+  std::span<const std::byte> bytes;       // where it lies in C order
+  const io::TorchTensor* view = nullptr;  // else, or null
 };
-using Tensors = std::map<std::string, LateTensor>;
 
-/// The model's buffers; its parameters are to follow.
-Tensors with_buffers(nn::Module& model) {
-  Tensors tensors;
-  for (const auto& [name, buffer] : model.named_buffers()) {
-    tensors[name] = {buffer->sizes().vec(), [values = *buffer] { return values; }};
-  }
-  return tensors;
+Stored stored(const io::SafetensorsTensor& tensor) {
+  return {tensor.dtype, tensor.shape, tensor.data, nullptr};
 }
 
-void write_weights(const std::filesystem::path& path, const Tensors& tensors, at::ScalarType type,
-                   const std::string& config) {
-  std::vector<io::SafetensorsSpec> specs;
-  specs.reserve(tensors.size());
-  for (const auto& [name, tensor] : tensors) {
-    specs.push_back({.name = name, .dtype = ops::dtype_of(type), .shape = tensor.shape});
+Stored stored(const io::TorchTensor& tensor) {
+  int64_t stride = 1;
+  bool packed = true;
+  for (size_t i = tensor.shape.size(); i-- > 0;) {
+    packed = packed && (tensor.shape[i] == 1 || tensor.strides[i] == stride);
+    stride *= tensor.shape[i];
   }
-  io::SafetensorsWriter writer(path, std::move(specs),
-                               {{"format", "pt"}, {kConfigMetadata, config}});
-  for (const io::SafetensorsSpec& spec : writer.tensors()) {
-    const at::Tensor host = tensors.at(spec.name).read().to(at::kCPU, type).contiguous();
-    writer.write(spec.name, ops::bytes_of(host));
+  if (!packed) {
+    return {tensor.dtype, tensor.shape, {}, &tensor};
   }
-  writer.finish();
+  const size_t begin = static_cast<size_t>(tensor.offset) * size_of(tensor.dtype);
+  const auto size = static_cast<size_t>(io::num_bytes(tensor));
+  return {tensor.dtype, tensor.shape, tensor.storage.subspan(size == 0 ? 0 : begin, size), nullptr};
 }
 
-/// Whether these are the shapes of an image model's patch projection [C, channels, P, P] and of the
-/// same for clips, whose patches are one frame deep.
-bool is_of_one_frame(const std::vector<int64_t>& image, const std::vector<int64_t>& clip) {
-  return clip.size() == 5 && clip[2] == 1 &&
-         image == std::vector<int64_t>{clip[0], clip[1], clip[3], clip[4]};
+/// Over the mapped file where it lies there in C order and aligned, else a copy.
+at::Tensor borrowed(const Stored& tensor) {
+  const at::ScalarType type = ops::scalar_type(tensor.dtype);
+  if (tensor.view != nullptr) {
+    at::Tensor copy = at::empty(tensor.shape, type);
+    io::copy_contiguous(*tensor.view,
+                        {static_cast<std::byte*>(copy.mutable_data_ptr()), copy.nbytes()});
+    return copy;
+  }
+  const auto address = reinterpret_cast<uintptr_t>(tensor.bytes.data());
+  if (tensor.bytes.empty() || address % size_of(tensor.dtype) != 0) {
+    return ops::tensor_from_bytes(tensor.dtype, tensor.shape, tensor.bytes);
+  }
+  return at::from_blob(const_cast<std::byte*>(tensor.bytes.data()), tensor.shape, type);
+}
+
+/// The parts one after the other along dim 0.
+at::Tensor joined(const std::vector<Stored>& parts) {
+  if (parts.size() == 1) {
+    return borrowed(parts.front());
+  }
+  std::vector<at::Tensor> tensors;
+  for (const Stored& part : parts) {
+    tensors.push_back(borrowed(part));
+  }
+  return at::cat(tensors, 0);
+}
+
+std::vector<int64_t> joined_shape(const std::vector<Stored>& parts) {
+  std::vector<int64_t> shape = parts.front().shape;
+  for (size_t i = 1; i < parts.size(); ++i) {
+    shape.front() += parts[i].shape.front();
+  }
+  return shape;
+}
+
+/// Whether they can be joined.
+bool are_alike(const Stored& a, const Stored& b) {
+  return a.dtype == b.dtype && !a.shape.empty() && a.shape.size() == b.shape.size() &&
+         std::equal(a.shape.begin() + 1, a.shape.end(), b.shape.begin() + 1);
+}
+
+bool are_equal(const Stored& a, const Stored& b) {
+  if (a.dtype != b.dtype || a.shape != b.shape) {
+    return false;
+  }
+  const at::Tensor left = borrowed(a);
+  const at::Tensor right = borrowed(b);
+  return left.nbytes() == 0 ||
+         std::memcmp(left.const_data_ptr(), right.const_data_ptr(), left.nbytes()) == 0;
 }
 
 }  // namespace
 
 struct WeightsFile::Content {
-  std::optional<io::SafetensorsFile> safetensors;
-  std::optional<io::TorchFile> torch;
-  std::map<std::string, const io::TorchTensor*> torch_tensors;
+  // deques, so that what points into a file stays valid
+  std::deque<io::SafetensorsFile> safetensors;
+  std::deque<io::TorchFile> torch;
+  std::map<std::string, std::vector<Stored>> tensors;  // in parts
+
+  void add(const std::filesystem::path& file, const std::string& name, Stored tensor) {
+    KINORA_CHECK(tensors.emplace(name, std::vector{std::move(tensor)}).second, kIo, "[weights] ",
+                 file, " has ", io::in_quotes(name), ", which a file before it has, too");
+  }
+
+  void open(const std::filesystem::path& file, bool averaged) {
+    if (file.extension() == ".safetensors") {
+      safetensors.push_back(io::SafetensorsFile::open(file));
+      for (const io::SafetensorsTensor& tensor : safetensors.back().tensors()) {
+        add(file, tensor.name, stored(tensor));
+      }
+      return;
+    }
+    torch.push_back(io::TorchFile::open(file));
+    for (const io::NamedTorchTensor& named :
+         torch.back().tensors(weights_within(torch.back(), averaged))) {
+      add(file, named.name, stored(*named.tensor));
+    }
+  }
+
+  [[nodiscard]] const std::vector<Stored>& parts_of(const std::filesystem::path& path,
+                                                    const std::string& name) const {
+    const auto found = tensors.find(name);
+    KINORA_CHECK(found != tensors.end(), kIo, "[weights] ", path, " has no tensor ", name);
+    return found->second;
+  }
 };
 
 WeightsFile::WeightsFile(std::filesystem::path path, std::unique_ptr<Content> content)
@@ -99,153 +164,98 @@ WeightsFile::~WeightsFile() = default;
 
 WeightsFile WeightsFile::open(const std::filesystem::path& path, bool averaged) {
   auto content = std::make_unique<Content>();
-  if (path.extension() == ".safetensors") {
-    content->safetensors = io::SafetensorsFile::open(path);
-  } else {
-    content->torch = io::TorchFile::open(path);
-    for (const io::NamedTorchTensor& named :
-         content->torch->tensors(weights_within(*content->torch, averaged))) {
-      content->torch_tensors.emplace(named.name, named.tensor);
+  const WeightsPaths paths = find_weights(path);
+  std::map<std::string, size_t> file_of;
+  for (size_t i = 0; i < paths.files.size(); ++i) {
+    content->open(paths.files[i], averaged);
+    for (const auto& [name, tensor] : content->tensors) {
+      file_of.emplace(name, i);
     }
+  }
+  for (const auto& [name, number] : paths.shard_of) {
+    const auto found = file_of.find(name);
+    KINORA_CHECK(found != file_of.end() && found->second == number, kIo, "[weights] ",
+                 paths.files[number], " must have ", io::in_quotes(name),
+                 ", as the index beside it says, and has not");
   }
   return {path, std::move(content)};
 }
 
 std::vector<std::string> WeightsFile::names() const {
   std::vector<std::string> names;
-  if (content_->safetensors) {
-    for (const io::SafetensorsTensor& tensor : content_->safetensors->tensors()) {
-      names.push_back(tensor.name);
-    }
-  } else {
-    for (const auto& [name, tensor] : content_->torch_tensors) {
-      names.push_back(name);
-    }
+  for (const auto& [name, parts] : content_->tensors) {
+    names.push_back(name);
   }
   return names;
 }
 
 bool WeightsFile::contains(const std::string& name) const {
-  return content_->safetensors ? content_->safetensors->find(name) != nullptr
-                               : content_->torch_tensors.contains(name);
+  return content_->tensors.contains(name);
 }
 
 std::vector<int64_t> WeightsFile::shape(const std::string& name) const {
-  KINORA_CHECK(contains(name), kIo, "[weights] ", path_, " has no tensor ", name);
-  return content_->safetensors ? content_->safetensors->find(name)->shape
-                               : content_->torch_tensors.at(name)->shape;
+  return joined_shape(content_->parts_of(path_, name));
 }
 
 at::Tensor WeightsFile::read(const std::string& name) const {
-  KINORA_CHECK(contains(name), kIo, "[weights] ", path_, " has no tensor ", name);
-  if (content_->safetensors) {
-    const io::SafetensorsTensor& tensor = *content_->safetensors->find(name);
-    return ops::tensor_from_bytes(tensor.dtype, tensor.shape, tensor.data);
+  const std::vector<Stored>& parts = content_->parts_of(path_, name);
+  const at::Tensor values = joined(parts);
+  return parts.size() == 1 ? values.clone() : values;
+}
+
+LateTensors WeightsFile::tensors() const {
+  LateTensors tensors;
+  for (const auto& [name, parts] : content_->tensors) {
+    const bool is_mapped = parts.size() == 1 && parts.front().view == nullptr;
+    tensors[name] = {
+        .type = ops::scalar_type(parts.front().dtype),
+        .shape = joined_shape(parts),
+        .read = [&parts = parts](int64_t begin,
+                                 int64_t end) { return rows_of(joined(parts), begin, end); },
+        .reads_rows = is_mapped};
   }
-  const io::TorchTensor& tensor = *content_->torch_tensors.at(name);
-  at::Tensor copy = at::empty(tensor.shape, ops::scalar_type(tensor.dtype));
-  io::copy_contiguous(tensor, {static_cast<std::byte*>(copy.mutable_data_ptr()), copy.nbytes()});
-  return copy;
+  return tensors;
 }
 
 std::string WeightsFile::metadata(const std::string& key) const {
-  if (!content_->safetensors) {
-    return "";
-  }
-  const auto& metadata = content_->safetensors->metadata();
-  const auto found = metadata.find(key);
-  return found == metadata.end() ? "" : found->second;
-}
-
-void load_weights(const WeightsFile& file, nn::Module& model, optim::Arena& arena) {
-  std::map<std::string, std::vector<int64_t>> expected;
-  std::vector<std::string> missing;
-  std::vector<std::string> unexpected;
-  std::vector<std::string> misshapen;
-  for (const auto& [path, parameter] : model.named_parameters()) {
-    expected.emplace(path, parameter->shape);
-    if (!file.contains(path)) {
-      missing.push_back(path);
+  for (const io::SafetensorsFile& file : content_->safetensors) {
+    if (const auto found = file.metadata().find(key); found != file.metadata().end()) {
+      return found->second;
     }
   }
-  for (const auto& [path, buffer] : model.named_buffers()) {
-    expected.emplace(path, buffer->sizes().vec());
-  }
-  for (const std::string& name : file.names()) {
-    const auto found = expected.find(name);
-    if (found == expected.end()) {
-      unexpected.push_back(name);
+  return "";
+}
+
+void WeightsFile::rename(const nn::Naming& naming) {
+  std::map<std::string, std::vector<Stored>>& tensors = content_->tensors;
+  for (const nn::OtherName& name : naming) {
+    if (!std::ranges::all_of(name.keys,
+                             [&](const std::string& key) { return tensors.contains(key); })) {
       continue;
     }
-    const std::vector<int64_t> shape = file.shape(name);
-    if (shape != found->second && !is_of_one_frame(shape, found->second)) {
-      std::ostringstream text;
-      text << name << " (must be " << at::IntArrayRef(found->second) << ", is "
-           << at::IntArrayRef(shape) << ")";
-      misshapen.push_back(text.str());
+    std::vector<Stored> parts;
+    for (const std::string& key : name.keys) {
+      const auto found = tensors.find(key);
+      parts.push_back(found->second.front());
+      KINORA_CHECK(parts.size() == 1 || are_alike(parts.front(), parts.back()), kIo, "[weights] ",
+                   path_, ": ", key, " must be as ", name.keys.front(),
+                   " but for its rows, got shape ", at::IntArrayRef(parts.back().shape), ", not ",
+                   at::IntArrayRef(parts.front().shape));
     }
-  }
-  KINORA_CHECK(missing.empty() && unexpected.empty() && misshapen.empty(), kIo, "[weights] ",
-               file.path(), " does not fit the model: ", missing.size(), " missing [",
-               list_names(missing, kMaxNamesInMessage), "], ", unexpected.size(), " unexpected [",
-               list_names(unexpected, kMaxNamesInMessage), "], ", misshapen.size(),
-               " of another shape [", list_names(misshapen, kMaxNamesInMessage),
-               "]. Hint: compare model.* with how the file was trained");
-  for (const auto& [path, parameter] : model.named_parameters()) {
-    arena.load_parameter(path, file.read(path).view(parameter->shape));
-  }
-  if (arena.options().train) {
-    arena.reset_averages();
-  }
-  for (const auto& [path, buffer] : model.named_buffers()) {
-    if (file.contains(path)) {
-      *buffer = file.read(path).to(buffer->device(), buffer->scalar_type());
+    for (const std::string& copy : name.copies) {
+      const auto found = tensors.find(copy);
+      KINORA_CHECK(found == tensors.end() || are_equal(parts.front(), found->second.front()), kIo,
+                   "[weights] ", path_, ": ", copy, " must be the same as ", name.keys.front(),
+                   ", and is not. Hint: our model has one of them for all blocks, which such files "
+                   "cannot give");
+      tensors.erase(copy);
     }
-  }
-}
-
-void save_weights(const std::filesystem::path& path, nn::Module& model, const optim::Arena& arena,
-                  optim::Role role, at::ScalarType type, const std::string& config) {
-  Tensors tensors = with_buffers(model);
-  for (const auto& [name, parameter] : model.named_parameters()) {
-    tensors[name] = {parameter->shape,
-                     [&arena, role, path = name] { return arena.export_parameter(path, role); }};
-  }
-  if (arena.options().sharding.group.rank() == 0) {
-    write_weights(path, tensors, type, config);
-    return;
-  }
-  for (const auto& [name, tensor] : tensors) {
-    (void)tensor.read();  // this rank's part of it, for who writes
-  }
-}
-
-void convert_checkpoint(const std::filesystem::path& checkpoint, const std::filesystem::path& path,
-                        nn::Module& model, optim::Role role, at::ScalarType type) {
-  const Manifest manifest = read_manifest(checkpoint);
-  std::vector<Shard> shards = shards_of(manifest, checkpoint, optim::to_string(role));
-  const std::vector<Shard> buffers = arrays_shards(manifest, kBuffersRole);
-  shards.insert(shards.end(), buffers.begin(), buffers.end());
-  Staging staging(at::kCPU);
-  check_sizes(checkpoint, shards);
-  check_content(checkpoint, shards, {}, staging);
-  restore_buffers(read_arrays(manifest, checkpoint, kBuffersRole), model);
-  const RoleReader reader(checkpoint, manifest, optim::to_string(role));
-  Tensors tensors = with_buffers(model);
-  for (size_t b = 0; b < manifest.buckets.size(); ++b) {
-    for (const optim::Slot& slot : manifest.buckets[b].slots) {
-      const int64_t numel = c10::multiply_integers(slot.shape);
-      KINORA_CHECK(
-          slot.offset >= 0 && numel >= 0 && numel <= manifest.buckets[b].numel - slot.offset, kIo,
-          "[weights] ", checkpoint, ": ", slot.path, " lies outside of its bucket");
-      tensors[slot.path] = {slot.shape, [&reader, &slot, b] {
-                              at::Tensor values = at::empty(slot.shape, at::kFloat);
-                              reader.read(b, slot.offset, values);
-                              return values;
-                            }};
+    for (const std::string& key : name.keys) {
+      tensors.erase(key);
     }
+    content_->add(path_, name.path, parts.front());
+    tensors.at(name.path) = std::move(parts);
   }
-  write_weights(path, tensors, type, manifest.state.config);
 }
 
 }  // namespace kinora::checkpoint

@@ -351,6 +351,34 @@ std::unique_ptr<models::Autoencoder> make_autoencoder(const AutoencoderConfig& c
   return std::make_unique<models::AutoencoderTiny>(std::get<AutoencoderTinyConfig>(config.model));
 }
 
+std::string diffusers_config(const AutoencoderConfig& config) {
+  const auto* kl = std::get_if<AutoencoderKlConfig>(&config.model);
+  KINORA_CHECK(kl != nullptr && kl->scale.size() == 1 && kl->shift.size() == 1, kConfig,
+               "[autoencoder] only an AutoencoderKL of one scale can get a config.json of "
+               "diffusers. Hint: give the folder of diffusers that it comes from");
+  const size_t levels = kl->block_out_channels.size();
+  json values = {{"_class_name", "AutoencoderKL"},
+                 {"_diffusers_version", "0.30.0"},
+                 {"act_fn", "silu"},
+                 {"block_out_channels", kl->block_out_channels},
+                 {"down_block_types", std::vector<std::string>(levels, "DownEncoderBlock2D")},
+                 {"force_upcast", config.force_upcast},
+                 {"in_channels", kl->in_channels},
+                 {"latent_channels", kl->latent_channels},
+                 {"layers_per_block", kl->layers_per_block},
+                 {"mid_block_add_attention", kl->mid_block_add_attention},
+                 {"norm_num_groups", kl->norm_num_groups},
+                 {"out_channels", kl->in_channels},
+                 {"scaling_factor", kl->scale.front()},
+                 {"up_block_types", std::vector<std::string>(levels, "UpDecoderBlock2D")},
+                 {"use_post_quant_conv", kl->use_post_quant_conv},
+                 {"use_quant_conv", kl->use_quant_conv}};
+  if (kl->shift.front() != 0.0) {
+    values["shift_factor"] = kl->shift.front();
+  }
+  return values.dump(2) + "\n";
+}
+
 std::string describe(const AutoencoderConfig& config) {
   if (const auto* clips = std::get_if<ClipAutoencoderConfig>(&config.model)) {
     return describe(*clips);

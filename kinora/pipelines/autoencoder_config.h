@@ -46,6 +46,17 @@ struct AutoencoderWeights {
   [[nodiscard]] at::Tensor read(const std::string& path) const;
 };
 
+/// What lies at a path, see open_autoencoder().
+struct FoundAutoencoder {
+  AutoencoderConfig config;
+  AutoencoderWeights weights;
+};
+[[nodiscard]] FoundAutoencoder find_autoencoder(const std::filesystem::path& path);
+
+/// kIo, listing what is not so, unless the weights are all those of `model` and no others, in their
+/// shapes but for sizes of one.
+void check_names(const AutoencoderWeights& weights, nn::Module& model);
+
 /// From the shapes of an AutoencoderKL's weights. Their scaling is not in them: that of Stable
 /// Diffusion 1 and 2 for 4 channels (of SDXL if `of_sdxl`), that of Flux for 16. kConfig for
 /// others.
@@ -56,6 +67,10 @@ struct AutoencoderWeights {
 
 [[nodiscard]] std::unique_ptr<models::Autoencoder> make_autoencoder(
     const AutoencoderConfig& config);
+
+/// diffusers' config.json of an AutoencoderKL. kConfig for others, and where channels are scaled
+/// apart.
+[[nodiscard]] std::string diffusers_config(const AutoencoderConfig& config);
 
 /// All that decides what it computes, on one line.
 [[nodiscard]] std::string describe(const AutoencoderConfig& config);

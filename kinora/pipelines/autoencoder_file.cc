@@ -25,10 +25,7 @@ constexpr size_t kMaxNamesInMessage = 8;
 constexpr const char* kWeightsNames[] = {"diffusion_pytorch_model", "model", "pytorch_model"};
 constexpr std::string_view kCheckpointPrefix = "first_stage_model.";
 
-struct Found {
-  AutoencoderConfig config;
-  AutoencoderWeights weights;
-};
+using Found = FoundAutoencoder;
 
 using Rename = std::function<std::string(std::string_view key)>;
 
@@ -88,7 +85,7 @@ fs::path diffusers_folder(const fs::path& path) {
 
 fs::path weights_in(const fs::path& folder) {
   for (const char* name : kWeightsNames) {
-    for (const char* extension : {".safetensors", ".bin", ".pt"}) {
+    for (const char* extension : {".safetensors", ".safetensors.index.json", ".bin", ".pt"}) {
       fs::path path = folder / (std::string(name) + extension);
       if (fs::exists(path)) {
         return path;
@@ -96,8 +93,7 @@ fs::path weights_in(const fs::path& folder) {
     }
   }
   throw_error(ErrorKind::kIo, "[autoencoder] ", folder, " has no ", kWeightsNames[0],
-              ".safetensors or .bin. Hint: files in shards or of a variant (.fp16) must be made "
-              "one of that name");
+              ".safetensors or .bin. Hint: a file of a variant (.fp16) must be given that name");
 }
 
 /// Adds what the file has where it is of an autoencoder of clips; config: the text of config.json.
@@ -176,7 +172,26 @@ Found find_in_file(const fs::path& path) {
   return found;
 }
 
-Found find(const fs::path& path) {
+int64_t numel(const std::vector<int64_t>& shape) {
+  int64_t count = 1;
+  for (const int64_t size : shape) {
+    count *= size;
+  }
+  return count;
+}
+
+/// Whether the sizes are the same but for those of one: 1 x 1 convolutions are linear layers.
+bool fits(const std::vector<int64_t>& given, const std::vector<int64_t>& wanted) {
+  std::vector<int64_t> shorter = given;
+  std::vector<int64_t> other = wanted;
+  std::erase(shorter, 1);
+  std::erase(other, 1);
+  return shorter == other && numel(given) == numel(wanted);
+}
+
+}  // namespace
+
+FoundAutoencoder find_autoencoder(const fs::path& path) {
   KINORA_CHECK(fs::exists(path), kIo, "[autoencoder] ", path, " does not exist");
   if (const fs::path folder = diffusers_folder(path); !folder.empty()) {
     return find_in_folder(folder);
@@ -194,23 +209,6 @@ Found find(const fs::path& path) {
   }
   const fs::path other = other_half(path);
   return other.empty() ? find_in_file(path) : find_halves(path, other);
-}
-
-int64_t numel(const std::vector<int64_t>& shape) {
-  int64_t count = 1;
-  for (const int64_t size : shape) {
-    count *= size;
-  }
-  return count;
-}
-
-/// Whether the sizes are the same but for those of one: 1 x 1 convolutions are linear layers.
-bool fits(const std::vector<int64_t>& given, const std::vector<int64_t>& wanted) {
-  std::vector<int64_t> shorter = given;
-  std::vector<int64_t> other = wanted;
-  std::erase(shorter, 1);
-  std::erase(other, 1);
-  return shorter == other && numel(given) == numel(wanted);
 }
 
 void check_names(const AutoencoderWeights& weights, nn::Module& model) {
@@ -247,11 +245,9 @@ void check_names(const AutoencoderWeights& weights, nn::Module& model) {
                " of another shape [", list_names(misshapen, kMaxNamesInMessage), "]");
 }
 
-}  // namespace
-
 std::unique_ptr<models::Autoencoder> open_autoencoder(const fs::path& path, at::Device device,
                                                       at::ScalarType type) {
-  const Found found = find(path);
+  const Found found = find_autoencoder(path);
   std::unique_ptr<models::Autoencoder> model = make_autoencoder(found.config);
   check_names(found.weights, *model);
   const auto used = found.config.force_upcast && type == at::kHalf ? at::kFloat : type;
@@ -267,7 +263,7 @@ std::unique_ptr<models::Autoencoder> open_autoencoder(const fs::path& path, at::
 }
 
 std::string fingerprint(const fs::path& path) {
-  const Found found = find(path);
+  const Found found = find_autoencoder(path);
   io::Checksum checksum;
   const auto add = [&](const std::string& text) {
     checksum.update(std::as_bytes(std::span(text)));

@@ -8,10 +8,11 @@
 #include <utility>
 
 #include "kinora/checkpoint/checkpoint.h"
-#include "kinora/checkpoint/weights_file.h"
+#include "kinora/checkpoint/model_weights.h"
 #include "kinora/core/error.h"
 #include "kinora/data/loader.h"
 #include "kinora/parallel/bucket_groups.h"
+#include "kinora/pipelines/diffusers_transformer.h"
 #include "kinora/train/setup.h"
 #include "kinora/train/torch_module.h"
 
@@ -147,7 +148,7 @@ void Boosted::save_model(const std::filesystem::path& path, optim::WeightSet wei
 }
 
 void Boosted::load_model(const std::filesystem::path& path) {
-  checkpoint::load_weights(checkpoint::WeightsFile::open(path), model_->module(), *arena_);
+  checkpoint::load_weights(pipelines::open_weights(path), model_->module(), *arena_);
   model_->buffers_replaced();
 }
 

@@ -3,29 +3,20 @@
 #include <utility>
 
 #include "kinora/checkpoint/checkpoint.h"
+#include "kinora/checkpoint/model_weights.h"
 #include "kinora/checkpoint/weights_file.h"
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
 #include "kinora/parallel/guidance_parallel.h"
 #include "kinora/parallel/sequence.h"
+#include "kinora/pipelines/diffusers_transformer.h"
 #include "kinora/train/setup.h"
 
 namespace kinora::train {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// The checkpoint that a folder stands for: itself, or the newest of a run.
-fs::path checkpoint_of(const fs::path& path) {
-  if (checkpoint::step_of(path) || fs::exists(path / "manifest.json")) {
-    return path;
-  }
-  const auto checkpoints = checkpoint::list_checkpoints(path / "checkpoints");
-  KINORA_CHECK(!checkpoints.empty(), kIo, "[sample] ", path,
-               " is neither a checkpoint nor a run with one");
-  return checkpoints.back();
-}
 
 RunConfig config_for(const std::string& text, const fs::path& path, const LoadOptions& options) {
   if (!options.config_file.empty()) {
@@ -62,17 +53,28 @@ TrainedModel initial_model(RunConfig config, at::Device device, uint64_t seed) {
   return initial;
 }
 
+std::optional<fs::path> find_checkpoint(const fs::path& path) {
+  if (!fs::is_directory(path)) {
+    return std::nullopt;
+  }
+  if (checkpoint::step_of(path) || fs::exists(path / "manifest.json")) {
+    return path;
+  }
+  const auto checkpoints = checkpoint::list_checkpoints(path / "checkpoints");
+  return checkpoints.empty() ? std::nullopt : std::optional(checkpoints.back());
+}
+
 TrainedModel load_trained(const fs::path& path, const LoadOptions& options) {
   KINORA_CHECK(fs::exists(path), kIo, "[sample] ", path, " does not exist");
-  std::optional<fs::path> folder;
+  const std::optional<fs::path> folder = find_checkpoint(path);
   std::optional<checkpoint::WeightsFile> file;
   std::string text;
-  if (fs::is_directory(path)) {
-    folder = checkpoint_of(path);
+  if (folder) {
     text = checkpoint::load_state(*folder).config;
   } else {
-    file = checkpoint::WeightsFile::open(path, options.ema);
+    file = pipelines::open_weights(path, options.ema);
     text = file->metadata(checkpoint::kConfigMetadata);
+    text = text.empty() ? pipelines::diffusers_recipe(path) : text;
   }
   RunConfig config = config_for(text, path, options);
   config.model = resolved_model(config, config.model.num_classes);

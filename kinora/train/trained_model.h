@@ -38,8 +38,14 @@ struct LoadOptions {
 /// parallel.*, does not count. kConfig.
 [[nodiscard]] TrainedModel initial_model(RunConfig config, at::Device device, uint64_t seed);
 
-/// Loads a run directory (its newest checkpoint), a checkpoint's folder, or a file of weights
-/// (.safetensors, .pt) with the configuration in its header or from `config_file`. kIo, kConfig.
+/// The checkpoint that a folder stands for: itself, or the newest of a run; nothing where it is
+/// neither.
+[[nodiscard]] std::optional<std::filesystem::path> find_checkpoint(
+    const std::filesystem::path& path);
+
+/// Loads a run directory (its newest checkpoint), a checkpoint's folder, or weights
+/// (pipelines::open_weights) with the configuration in their header, from diffusers' config.json or
+/// from `config_file`. kIo, kConfig.
 [[nodiscard]] TrainedModel load_trained(const std::filesystem::path& path,
                                         const LoadOptions& options);
 

@@ -15,7 +15,7 @@
 
 #include "kinora/checkpoint/buffers.h"
 #include "kinora/checkpoint/checkpoint.h"
-#include "kinora/checkpoint/weights_file.h"
+#include "kinora/checkpoint/model_weights.h"
 #include "kinora/checkpoint/writer.h"
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"
@@ -31,6 +31,7 @@
 #include "kinora/ops/device.h"
 #include "kinora/ops/gpu_trace.h"
 #include "kinora/pipelines/decode.h"
+#include "kinora/pipelines/diffusers_transformer.h"
 #include "kinora/pipelines/draw.h"
 #include "kinora/train/exact_resume.h"
 #include "kinora/train/frozen_encoder.h"
@@ -501,7 +502,7 @@ class Trainer::Impl {
       return;
     }
     if (!config_.checkpoint.init_from.empty()) {
-      const auto file = checkpoint::WeightsFile::open(config_.checkpoint.init_from);
+      const auto file = pipelines::open_weights(config_.checkpoint.init_from);
       checkpoint::load_weights(file, trainable_->model(), trainable_->arena());
       if (writes()) {
         log_info("[train] weights from ", config_.checkpoint.init_from);

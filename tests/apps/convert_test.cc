@@ -51,7 +51,7 @@ TEST_F(ConvertTest, WhatIsNotThereIsRefused) {
   const Outcome nowhere =
       run_kinora({"convert", folder().string(), "--to", target().string()}, folder());
   EXPECT_EQ(nowhere.exit_code, 4);
-  EXPECT_THAT(nowhere.err, testing::HasSubstr("is no checkpoint"));
+  EXPECT_THAT(nowhere.err, testing::HasSubstr("neither a checkpoint nor a run"));
   EXPECT_FALSE(fs::exists(target()));
 }
 

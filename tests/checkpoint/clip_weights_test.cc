@@ -6,7 +6,7 @@
 #include <map>
 #include <vector>
 
-#include "kinora/checkpoint/weights_file.h"
+#include "kinora/checkpoint/model_weights.h"
 #include "kinora/io/safetensors.h"
 #include "kinora/models/stdit3.h"
 #include "kinora/ops/host_bytes.h"

@@ -12,7 +12,8 @@
 
 #include "kinora/checkpoint/agreement.h"
 #include "kinora/checkpoint/buffers.h"
-#include "kinora/checkpoint/weights_file.h"
+#include "kinora/checkpoint/model_weights.h"
+#include "kinora/checkpoint/weights_output.h"
 #include "kinora/checkpoint/writer.h"
 #include "tests/checkpoint/numbered_state.h"
 #include "tests/comm/ranks.h"
@@ -277,19 +278,18 @@ TEST(CheckpointRanksTest, ConvertedIsWhatExportWrites) {
         const fs::path converted = folder.path() / "converted.safetensors";
         save_weights(exported, state.model, state.arena, role, type, "some: config\n");
         if (world.rank() == 0) {
-          convert_checkpoint(path, converted, fresh, role, type);
+          write_weights(converted, checkpoint_weights(path, fresh, role),
+                        {.type = type, .metadata = weights_metadata("some: config\n")});
           EXPECT_EQ(read_text(converted), read_text(exported));
         }
         world.barrier();
       }
     }
     if (world.rank() == 0) {
-      EXPECT_THAT(refusal(ErrorKind::kIo,
-                          [&] {
-                            convert_checkpoint(path, folder.path() / "none.safetensors",
-                                               state.model, optim::Role::average(1), at::kFloat);
-                          }),
-                  HasSubstr("has no ema.1"));
+      EXPECT_THAT(
+          refusal(ErrorKind::kIo,
+                  [&] { (void)checkpoint_weights(path, state.model, optim::Role::average(1)); }),
+          HasSubstr("has no ema.1"));
     }
     world.barrier();
   });

@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "kinora/checkpoint/model_weights.h"
 #include "kinora/io/safetensors.h"
 #include "kinora/models/dit.h"
 #include "kinora/ops/host_bytes.h"

@@ -243,7 +243,7 @@ std::vector<Target> targets() {
   };
   io::Image grey;
   io::set_size(grey, 5, 7);
-  return {
+  std::vector<Target> all = {
       {"tar", parse_tar, {tar_seed()}, repair_tar},
       {"csv", parse_csv, {bytes_of("path,text\r\n\"a,\"\"b\"\"\",c\n\nd,\"e\nf\"\n")}},
       {"csv_manifest",
@@ -272,6 +272,10 @@ std::vector<Target> targets() {
        repair_zip},
       {"image", parse_image, {io::encode_png(grey), fixture("photo.jpg"), fixture("photo.webp")}},
   };
+  for (Target& target : torch_targets()) {
+    all.push_back(std::move(target));
+  }
+  return all;
 }
 
 }  // namespace kinora::fuzz

@@ -25,4 +25,7 @@ struct Target {
 
 [[nodiscard]] std::vector<Target> targets();
 
+/// Those among them that read what torch.save writes.
+[[nodiscard]] std::vector<Target> torch_targets();
+
 }  // namespace kinora::fuzz

@@ -5,6 +5,7 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,6 +22,7 @@
 #include "kinora/models/autoencoder_names.h"
 #include "kinora/models/autoencoder_tiny.h"
 #include "kinora/ops/host_bytes.h"
+#include "kinora/pipelines/autoencoder_output.h"
 #include "tests/error_of.h"
 #include "tests/io/io_testing.h"
 #include "tests/models/formula_values.h"
@@ -111,6 +113,25 @@ std::string compvis_key(std::string path) {
 at::Tensor decoded(const fs::path& path) {
   const at::NoGradGuard no_grad;
   return open_autoencoder(path, at::kCPU, at::kFloat)->decode(formula_values("z", {1, 4, 4, 6}));
+}
+
+TEST(AutoencoderFileTest, AllFormsBecomeTheSameFolderOfDiffusers) {
+  const TemporaryFolder folder;
+  const Weights weights = kl_weights();
+  write_folder(folder / "vae", weights);
+  write(folder / "compvis.safetensors", weights, compvis_key);
+  EXPECT_TRUE(is_autoencoder(folder / "vae"));
+  EXPECT_TRUE(is_autoencoder(folder / "compvis.safetensors"));
+  write(folder / "other.safetensors", {{"blocks.0.mlp.fc1.bias", at::zeros({2})}});
+  EXPECT_FALSE(is_autoencoder(folder / "other.safetensors"));
+  for (const char* from : {"vae", "compvis.safetensors"}) {
+    const fs::path out = folder / ("of-" + std::string(from));
+    EXPECT_EQ(write_autoencoder(folder / from, out, {}), static_cast<int64_t>(weights.size()));
+    EXPECT_EQ(fingerprint(out), fingerprint(folder / "vae"));
+    EXPECT_EQ(io::read_text(out / "diffusion_pytorch_model.safetensors", 1 << 22).size(),
+              io::read_text(folder / "vae/diffusion_pytorch_model.safetensors", 1 << 22).size());
+  }
+  EXPECT_EQ(io::read_text(folder / "of-vae/config.json", 1 << 20), kConfig);
 }
 
 TEST(AutoencoderFileTest, AllFormsOfOneAreTheSame) {

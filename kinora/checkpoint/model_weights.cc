@@ -1,0 +1,174 @@
+#include "kinora/checkpoint/model_weights.h"
+
+#include <ATen/ops/empty.h>
+
+#include <memory>
+#include <optional>
+#include <sstream>
+
+#include "kinora/checkpoint/arrays_file.h"
+#include "kinora/checkpoint/buffers.h"
+#include "kinora/checkpoint/manifest.h"
+#include "kinora/checkpoint/shards.h"
+#include "kinora/checkpoint/staging.h"
+#include "kinora/checkpoint/weights_output.h"
+#include "kinora/core/error.h"
+#include "kinora/core/text.h"
+
+namespace kinora::checkpoint {
+namespace {
+
+constexpr size_t kMaxNamesInMessage = 8;
+
+/// The model's buffers; its parameters are to follow.
+LateTensors with_buffers(nn::Module& model) {
+  LateTensors tensors;
+  for (const auto& [name, buffer] : model.named_buffers()) {
+    tensors.emplace(name, late_tensor(*buffer));
+  }
+  return tensors;
+}
+
+OutputOptions output_options(at::ScalarType type, const std::string& config) {
+  return {.type = type, .metadata = weights_metadata(config)};
+}
+
+}  // namespace
+
+std::map<std::string, std::string> weights_metadata(const std::string& config) {
+  std::map<std::string, std::string> metadata = {{"format", "pt"}};  // what loaders look for
+  if (!config.empty()) {
+    metadata.emplace(kConfigMetadata, config);
+  }
+  return metadata;
+}
+
+bool WeightsFit::is_whole() const {
+  return missing.empty() && unexpected.empty() && misshapen.empty();
+}
+
+bool fits_shape(const std::vector<int64_t>& given, const std::vector<int64_t>& wanted) {
+  const bool of_one_frame =
+      wanted.size() == 5 && wanted[2] == 1 &&
+      given == std::vector<int64_t>{wanted[0], wanted[1], wanted[3], wanted[4]};
+  return given == wanted || of_one_frame;
+}
+
+WeightsFit compare(const LateTensors& tensors, nn::Module& model) {
+  WeightsFit fit;
+  std::map<std::string, std::vector<int64_t>> expected;
+  for (const auto& [path, parameter] : model.named_parameters()) {
+    expected.emplace(path, parameter->shape);
+    if (!tensors.contains(path)) {
+      fit.missing.push_back(path);
+    }
+  }
+  for (const auto& [path, buffer] : model.named_buffers()) {
+    expected.emplace(path, buffer->sizes().vec());
+  }
+  for (const auto& [name, tensor] : tensors) {
+    const auto found = expected.find(name);
+    if (found == expected.end()) {
+      fit.unexpected.push_back(name);
+    } else if (fits_shape(tensor.shape, found->second)) {
+      fit.matched.push_back(name);
+    } else {
+      std::ostringstream text;
+      text << name << " (must be " << at::IntArrayRef(found->second) << ", is "
+           << at::IntArrayRef(tensor.shape) << ")";
+      fit.misshapen.push_back(text.str());
+    }
+  }
+  return fit;
+}
+
+std::string describe(const WeightsFit& fit) {
+  std::ostringstream text;
+  text << fit.missing.size() << " missing [" << list_names(fit.missing, kMaxNamesInMessage) << "], "
+       << fit.unexpected.size() << " unexpected [" << list_names(fit.unexpected, kMaxNamesInMessage)
+       << "], " << fit.misshapen.size() << " of another shape ["
+       << list_names(fit.misshapen, kMaxNamesInMessage) << "]";
+  return text.str();
+}
+
+void load_weights(const WeightsFile& file, nn::Module& model, optim::Arena& arena) {
+  const WeightsFit fit = compare(file.tensors(), model);
+  KINORA_CHECK(fit.is_whole(), kIo, "[weights] ", file.path(),
+               " does not fit the model: ", describe(fit),
+               ". Hint: compare model.* with how the file was trained");
+  for (const auto& [path, parameter] : model.named_parameters()) {
+    arena.load_parameter(path, file.read(path).view(parameter->shape));
+  }
+  if (arena.options().train) {
+    arena.reset_averages();
+  }
+  for (const auto& [path, buffer] : model.named_buffers()) {
+    if (file.contains(path)) {
+      *buffer = file.read(path).to(buffer->device(), buffer->scalar_type());
+    }
+  }
+}
+
+void save_weights(const std::filesystem::path& path, nn::Module& model, const optim::Arena& arena,
+                  optim::Role role, at::ScalarType type, const std::string& config) {
+  LateTensors tensors = with_buffers(model);
+  for (const auto& [name, parameter] : model.named_parameters()) {
+    tensors[name] = {.type = at::kFloat,
+                     .shape = parameter->shape,
+                     .read =
+                         [&arena, role, path = name](int64_t begin, int64_t end) {
+                           return rows_of(arena.export_parameter(path, role), begin, end);
+                         },
+                     .reads_rows = false};
+  }
+  if (arena.options().sharding.group.rank() == 0) {
+    write_weights(path, tensors, output_options(type, config));
+    return;
+  }
+  for (const auto& [name, tensor] : tensors) {
+    (void)tensor.read_all();  // this rank's part of it, for who writes
+  }
+}
+
+LateTensors checkpoint_weights(const std::filesystem::path& checkpoint, nn::Module& model,
+                               optim::Role role) {
+  /// What the tensors are read from.
+  struct Source {
+    Manifest manifest;
+    std::optional<RoleReader> reader;
+  };
+  const auto source = std::make_shared<Source>(Source{read_manifest(checkpoint), std::nullopt});
+  const Manifest& manifest = source->manifest;
+  std::vector<Shard> shards = shards_of(manifest, checkpoint, optim::to_string(role));
+  const std::vector<Shard> buffers = arrays_shards(manifest, kBuffersRole);
+  shards.insert(shards.end(), buffers.begin(), buffers.end());
+  Staging staging(at::kCPU);
+  check_sizes(checkpoint, shards);
+  check_content(checkpoint, shards, {}, staging);
+  restore_buffers(read_arrays(manifest, checkpoint, kBuffersRole), model);
+  source->reader.emplace(checkpoint, manifest, optim::to_string(role));
+  LateTensors tensors = with_buffers(model);
+  for (size_t b = 0; b < manifest.buckets.size(); ++b) {
+    for (const optim::Slot& slot : manifest.buckets[b].slots) {
+      const int64_t numel = c10::multiply_integers(slot.shape);
+      KINORA_CHECK(
+          slot.offset >= 0 && numel >= 0 && numel <= manifest.buckets[b].numel - slot.offset, kIo,
+          "[weights] ", checkpoint, ": ", slot.path, " lies outside of its bucket");
+      tensors[slot.path] = {
+          .type = at::kFloat,
+          .shape = slot.shape,
+          .read = [source, &slot, b](int64_t begin, int64_t end) {
+            std::vector<int64_t> shape = slot.shape;
+            if (!shape.empty()) {
+              shape.front() = end - begin;
+            }
+            at::Tensor values = at::empty(shape, at::kFloat);
+            source->reader->read(b, slot.offset + begin * (values.numel() / (end - begin)), values);
+            return values;
+          }};
+    }
+  }
+  return tensors;
+}
+
+}  // namespace kinora::checkpoint

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "kinora/checkpoint/late_tensor.h"
+#include "kinora/checkpoint/weights_file.h"
+#include "kinora/nn/module.h"
+#include "kinora/optim/arena.h"
+
+/// Between files of weights and models.
+namespace kinora::checkpoint {
+
+/// How named tensors fit a model: names, of `misshapen` with both shapes.
+struct WeightsFit {
+  std::vector<std::string> matched;
+  std::vector<std::string> missing;  ///< parameters; buffers may be left out
+  std::vector<std::string> unexpected;
+  std::vector<std::string> misshapen;
+
+  [[nodiscard]] bool is_whole() const;
+};
+
+[[nodiscard]] WeightsFit compare(const LateTensors& tensors, nn::Module& model);
+
+/// "1 missing [a], 0 unexpected [], 0 of another shape []", with the first names of each.
+[[nodiscard]] std::string describe(const WeightsFit& fit);
+
+/// Whether a tensor of shape `given` can stand for one of `wanted`: the patch projection of an
+/// image model fits that of a model of clips whose patches are one frame deep.
+[[nodiscard]] bool fits_shape(const std::vector<int64_t>& given,
+                              const std::vector<int64_t>& wanted);
+
+/// Copies every parameter of `model` from the file into the arena's master weights (and averages,
+/// where there are any) and every buffer that the file has. Strict: missing and unexpected names
+/// and wrong shapes (fits_shape()) are an error (kIo) that lists them, and then nothing is changed.
+void load_weights(const WeightsFile& file, nn::Module& model, optim::Arena& arena);
+
+/// The key in the header of files written by save_weights under which the run's configuration lies.
+inline constexpr const char* kConfigMetadata = "kinora.config";
+
+/// The header's metadata of a file of weights; config: "" for none.
+[[nodiscard]] std::map<std::string, std::string> weights_metadata(const std::string& config);
+
+/// Writes the weights in `role` (the master, an average) and the buffers as one safetensors file
+/// with the model's key names, in `type` (fp32, bf16, fp16). Atomic. Where state is divided every
+/// rank calls it, and the first of those who divide it writes.
+void save_weights(const std::filesystem::path& path, nn::Module& model, const optim::Arena& arena,
+                  optim::Role role, at::ScalarType type, const std::string& config);
+
+/// The same tensors of a checkpoint. Of `model` only the buffers are used, after the checkpoint's
+/// have been read into them. Checksums are compared first. kIo.
+[[nodiscard]] LateTensors checkpoint_weights(const std::filesystem::path& checkpoint,
+                                             nn::Module& model, optim::Role role);
+
+}  // namespace kinora::checkpoint

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+/// Which files a path to weights means.
+namespace kinora::checkpoint {
+
+/// What diffusers has no name for, beside its file.
+inline constexpr const char* kBesideDiffusers = "kinora.safetensors";
+
+/// Files that make up one set of weights.
+struct WeightsPaths {
+  std::vector<std::filesystem::path> files;
+  /// The number in `files` of the file that must have a tensor, by its name; empty where no index
+  /// says so.
+  std::map<std::string, size_t> shard_of = {};
+};
+
+/// The folder of a diffusers' model that `path` means, itself or transformer/ in it; empty if it is
+/// none: it has config.json.
+[[nodiscard]] std::filesystem::path diffusers_folder(const std::filesystem::path& path);
+
+/// Of a file, an index (X.index.json), or a folder with one of those under a name that diffusers,
+/// transformers or Open-Sora give it. kIo for what is no such thing, for an index that is not one,
+/// and for one whose files lie elsewhere than beside it.
+[[nodiscard]] WeightsPaths find_weights(const std::filesystem::path& path);
+
+}  // namespace kinora::checkpoint

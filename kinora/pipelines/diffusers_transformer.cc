@@ -1,0 +1,231 @@
+#include "kinora/pipelines/diffusers_transformer.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "kinora/checkpoint/weights_paths.h"
+#include "kinora/core/error.h"
+#include "kinora/diffusion/schedule.h"
+#include "kinora/io/file.h"
+#include "kinora/models/diffusers_names.h"
+
+namespace kinora::pipelines {
+namespace {
+
+namespace fs = std::filesystem;
+using models::Architecture;
+using models::ModelConfig;
+using nlohmann::json;
+
+constexpr int64_t kMaxConfigBytes = 1 << 20;
+constexpr const char* kDitClass = "DiTTransformer2DModel";
+constexpr const char* kPixartClass = "PixArtTransformer2DModel";
+/// What both were before they had a class each.
+constexpr const char* kOldClass = "Transformer2DModel";
+/// The first version that has these classes.
+constexpr const char* kVersion = "0.30.0";
+constexpr double kMlpRatio = 4.0;  // diffusers has no other
+/// PixArt-alpha's and -Sigma's longest captions, which no config.json has.
+constexpr int64_t kAlphaTokens = 120;
+constexpr int64_t kSigmaTokens = 300;
+
+/// A config.json of diffusers. Keys that it leaves out have the class' default.
+class Config {
+ public:
+  explicit Config(const fs::path& path) : path_(path) {
+    values_ = json::parse(io::read_text(path, kMaxConfigBytes), nullptr,
+                          /*allow_exceptions=*/false);
+    KINORA_CHECK(values_.is_object(), kIo, "[diffusers] ", path, " must be a JSON object");
+  }
+
+  template <typename T>
+  [[nodiscard]] T get(const char* key, const T& otherwise) const {
+    if (!has(key)) {
+      return otherwise;
+    }
+    try {
+      return values_[key].get<T>();
+    } catch (const json::exception&) {
+      throw_error(ErrorKind::kIo, "[diffusers] ", path_, ": ", key,
+                  " is of another kind than it must be, got ", values_[key].dump());
+    }
+  }
+
+  [[nodiscard]] bool has(const char* key) const {
+    return values_.contains(key) && !values_[key].is_null();
+  }
+
+  template <typename T>
+  void require(const char* key, const T& must, const T& otherwise) const {
+    const T got = get<T>(key, otherwise);
+    KINORA_CHECK(got == must, kConfig, "[diffusers] ", path_, ": ", key, " must be ",
+                 json(must).dump(), ", got ", json(got).dump());
+  }
+
+  [[nodiscard]] const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+  json values_;
+};
+
+json dit_recipe(const Config& config) {
+  config.require<std::string>("norm_type", "ada_norm_zero", "ada_norm_zero");
+  return {{"architecture", "dit"},
+          {"num_classes", config.get<int64_t>("num_embeds_ada_norm", 1000)}};
+}
+
+json pixart_recipe(const Config& config, int64_t sample_size) {
+  config.require<std::string>("norm_type", "ada_norm_single", "ada_norm_single");
+  const auto scale =
+      config.get<int64_t>("interpolation_scale", std::max<int64_t>(sample_size / 64, 1));
+  const bool sizes = config.get<bool>("use_additional_conditions", sample_size == 128);
+  KINORA_CHECK(config.has("caption_channels"), kConfig, "[diffusers] ", config.path(),
+               ": caption_channels must be given");
+  // Of 1024 pixels, alpha is told the size and Sigma is not; smaller ones look the same.
+  const bool is_sigma = sample_size >= 128 && !sizes;
+  return {{"architecture", "pixart"},
+          {"text_channels", config.get<int64_t>("caption_channels", 0)},
+          {"text_tokens", is_sigma ? kSigmaTokens : kAlphaTokens},
+          {"position_scale", static_cast<double>(scale)},
+          {"size_conditions", sizes},
+          {"compression", 8}};
+}
+
+json recipe_of(const Config& config) {
+  const auto kind = config.get<std::string>("_class_name", "");
+  const auto norm = config.get<std::string>("norm_type", "");
+  const bool is_dit = kind == kDitClass || (kind == kOldClass && norm == "ada_norm_zero");
+  const bool is_pixart = kind == kPixartClass || (kind == kOldClass && norm == "ada_norm_single");
+  KINORA_CHECK(is_dit || is_pixart, kConfig, "[diffusers] ", config.path(),
+               ": _class_name must be ", kDitClass, " or ", kPixartClass, ", got ",
+               io::in_quotes(kind),
+               kind == kOldClass ? " of norm_type " + io::in_quotes(norm) : "");
+  config.require<std::string>("activation_fn", "gelu-approximate", "gelu-approximate");
+  config.require<bool>("attention_bias", true, kind != kOldClass);
+  config.require<bool>("norm_elementwise_affine", false, kind == kOldClass);
+  const auto channels = config.get<int64_t>("in_channels", 4);
+  const auto out_channels = config.get<int64_t>("out_channels", channels);
+  KINORA_CHECK(out_channels == channels || out_channels == 2 * channels, kConfig, "[diffusers] ",
+               config.path(), ": out_channels must be in_channels or twice as many, got ",
+               out_channels, " and ", channels);
+  const auto size = config.get<int64_t>("sample_size", is_dit ? 32 : 128);
+  const auto heads = config.get<int64_t>("num_attention_heads", 16);
+  json model = is_dit ? dit_recipe(config) : pixart_recipe(config, size);
+  model.update({{"depth", config.get<int64_t>("num_layers", 28)},
+                {"hidden", heads * config.get<int64_t>("attention_head_dim", 72)},
+                {"heads", heads},
+                {"patch", config.get<int64_t>("patch_size", 2)},
+                {"in_channels", channels},
+                {"height", size},
+                {"width", size},
+                {"mlp_ratio", kMlpRatio},
+                {"learn_sigma", out_channels != channels}});
+  // A recipe names a run; nothing was averaged here.
+  return {{"run", {{"dir", "runs/diffusers"}}},
+          {"model", std::move(model)},
+          {"ema", {{"decays", json::array()}}}};
+}
+
+/// kConfig where diffusers' class lacks what `model` is.
+void check_describable(const ModelConfig& model) {
+  const auto must = [&](bool holds, const char* what, const auto& got) {
+    KINORA_CHECK(holds, kConfig, "[diffusers] ", what, " for diffusers, got ", got,
+                 ". Hint: write a .safetensors file, which has our names");
+  };
+  must(model.architecture == Architecture::kDit || model.architecture == Architecture::kPixart,
+       "the model must be a DiT or PixArt", model.name);
+  must(model.height == model.width, "model.height and model.width must be the same",
+       std::to_string(model.height) + " x " + std::to_string(model.width));
+  must(model.mlp_ratio == kMlpRatio, "model.mlp_ratio must be 4", model.mlp_ratio);
+  must(model.time_scale == 1.0, "times must be 0 to 999 (objective.kind=iddpm)",
+       "a factor on them of " + std::to_string(model.time_scale));
+  must(model.qk_norm != ops::Switch::kOn, "model.qk_norm must be off", "on");
+  const double scale = model.position_scale;
+  must(scale == static_cast<double>(static_cast<int64_t>(scale)),
+       "model.position_scale must be a whole number", scale);
+}
+
+json describe(const ModelConfig& model) {
+  const bool is_dit = model.architecture == Architecture::kDit;
+  json config = {{"_class_name", is_dit ? kDitClass : kPixartClass},
+                 {"_diffusers_version", kVersion},
+                 {"activation_fn", "gelu-approximate"},
+                 {"attention_bias", true},
+                 {"attention_head_dim", model.hidden / model.heads},
+                 {"dropout", 0.0},
+                 {"in_channels", model.in_channels},
+                 {"norm_elementwise_affine", false},
+                 {"norm_eps", 1e-6},
+                 {"norm_type", is_dit ? "ada_norm_zero" : "ada_norm_single"},
+                 {"num_attention_heads", model.heads},
+                 {"num_layers", model.depth},
+                 {"out_channels", model.out_channels()},
+                 {"patch_size", model.patch},
+                 {"sample_size", model.height}};
+  if (is_dit) {
+    config["num_embeds_ada_norm"] = model.num_classes;
+  } else {
+    config["caption_channels"] = model.text_channels;
+    config["cross_attention_dim"] = model.hidden;
+    config["interpolation_scale"] = static_cast<int64_t>(model.position_scale);
+    config["use_additional_conditions"] = model.size_conditions;
+  }
+  return config;
+}
+
+json describe_scheduler(int64_t timesteps) {
+  const std::vector<double> betas = diffusion::linear_betas(timesteps);
+  return {{"_class_name", "DDIMScheduler"},   {"_diffusers_version", kVersion},
+          {"beta_end", betas.back()},         {"beta_schedule", "linear"},
+          {"beta_start", betas.front()},      {"clip_sample", false},
+          {"num_train_timesteps", timesteps}, {"prediction_type", "epsilon"},
+          {"set_alpha_to_one", true},         {"steps_offset", 0}};
+}
+
+void write_json(const fs::path& path, const json& values) {
+  fs::create_directories(path.parent_path());
+  io::write_file_atomic(path, values.dump(2) + "\n");
+}
+
+}  // namespace
+
+checkpoint::WeightsFile open_weights(const fs::path& path, bool averaged) {
+  checkpoint::WeightsFile file = checkpoint::WeightsFile::open(path, averaged);
+  if (const auto naming = models::find_diffusers_naming(file.names())) {
+    file.rename(*naming);
+  }
+  return file;
+}
+
+std::string diffusers_recipe(const fs::path& path) {
+  const fs::path folder = checkpoint::diffusers_folder(path);
+  return folder.empty() ? "" : recipe_of(Config(folder / "config.json")).dump(2);
+}
+
+void write_diffusers(const fs::path& folder, checkpoint::LateTensors tensors,
+                     const ModelConfig& model, int64_t timesteps,
+                     const checkpoint::OutputOptions& options) {
+  check_describable(model);
+  const checkpoint::LateTensors renamed =
+      checkpoint::take_renamed(tensors, models::diffusers_naming(model));
+  const fs::path transformer = folder / "transformer";
+  fs::create_directories(transformer);
+  checkpoint::write_weights(transformer / "diffusion_pytorch_model.safetensors", renamed, options);
+  if (!tensors.empty()) {
+    checkpoint::OutputOptions beside = options;
+    beside.max_shard_bytes = 0;
+    checkpoint::write_weights(transformer / checkpoint::kBesideDiffusers, tensors, beside);
+  }
+  write_json(transformer / "config.json", describe(model));
+  if (model.architecture == Architecture::kDit) {
+    write_json(folder / "scheduler" / "scheduler_config.json", describe_scheduler(timesteps));
+    write_json(folder / "model_index.json", {{"_class_name", "DiTPipeline"},
+                                             {"_diffusers_version", kVersion},
+                                             {"scheduler", {"diffusers", "DDIMScheduler"}},
+                                             {"transformer", {"diffusers", kDitClass}},
+                                             {"vae", {"diffusers", "AutoencoderKL"}}});
+  }
+}
+
+}  // namespace kinora::pipelines
