@@ -37,7 +37,8 @@ TEST_F(CommandsTest, HelpConfigNamesEveryKey) {
 TEST_F(CommandsTest, HelpNamesEverySubcommand) {
   const Outcome outcome = run_kinora({"--help"}, folder());
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  for (const char* name : {"train", "sample", "bench", "data", "eval", "demo"}) {
+  for (const char* name : {"train", "sample", "bench", "data", "eval", "convert", "compare", "runs",
+                           "doctor", "demo"}) {
     EXPECT_NE(outcome.out.find(name), std::string::npos) << name;
     EXPECT_EQ(run_kinora({name, "--help"}, folder()).exit_code, 0) << name;
   }
