@@ -55,6 +55,7 @@ PairScores score_pairs(const fs::path& images, const fs::path& references) {
   check_partners(right, left, images);
   KINORA_CHECK(!left.empty(), kConfig, "[pairs] ", images.string(), " must hold images, got none");
   std::vector<std::string> names;
+  names.reserve(left.size());
   for (const auto& [name, path] : left) {
     names.push_back(name);
   }

@@ -32,8 +32,9 @@ at::Tensor planes(const io::Image& image) {
 at::Tensor gaussian_window() {
   at::Tensor window = at::empty({kWindow}, at::kDouble);
   auto* const values = window.mutable_data_ptr<double>();
+  constexpr int64_t kMiddle = kWindow / 2;
   for (int64_t i = 0; i < kWindow; ++i) {
-    const auto distance = static_cast<double>(i - kWindow / 2);
+    const auto distance = static_cast<double>(i - kMiddle);
     values[i] = std::exp(-distance * distance / (2.0 * kWindowStd * kWindowStd));
   }
   return window / window.sum();

@@ -17,7 +17,7 @@ constexpr const char* kNetwork = "network";
 
 at::Tensor read_floats(const io::NpzFile& file, const std::string& name) {
   const io::NpyArray array = file.read(name);
-  const at::Tensor values =
+  at::Tensor values =
       ops::tensor_from_bytes(array.dtype(), array.shape(), array.data()).to(at::kDouble);
   KINORA_CHECK(at::isfinite(values).all().item<bool>(), kIo, "[statistics] ", file.path().string(),
                ": ", name, " must be finite");
