@@ -90,6 +90,7 @@ at::Tensor joined(const std::vector<Stored>& parts) {
     return borrowed(parts.front());
   }
   std::vector<at::Tensor> tensors;
+  tensors.reserve(parts.size());
   for (const Stored& part : parts) {
     tensors.push_back(borrowed(part));
   }

@@ -51,7 +51,7 @@ class HostilePickleTest : public ::testing::Test {
   /// The message with which a file of this pickle is refused; nothing was run.
   std::string refusal(const std::string& program) {
     const std::string pickle = "\x80\x04" + program + ".";
-    const std::string zipped = refusal_of(make_zip({{"archive/data.pkl", pickle}}));
+    std::string zipped = refusal_of(make_zip({{"archive/data.pkl", pickle}}));
     const std::string bare = refusal_of(pickle);  // where the older format begins
     EXPECT_EQ(zipped.substr(0, zipped.find("(at byte")), bare.substr(0, bare.find("(at byte")));
     EXPECT_FALSE(std::filesystem::exists(trace_));
