@@ -52,6 +52,7 @@ class NetworksTest : public testing::Test {
   [[nodiscard]] static NetworkOutput output_of(const FeatureNetwork& network,
                                                const std::vector<at::Tensor>& samples) {
     std::vector<at::Tensor> inputs;
+    inputs.reserve(samples.size());
     for (const at::Tensor& sample : samples) {
       inputs.push_back(network.prepare(sample));
     }
