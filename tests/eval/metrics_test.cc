@@ -196,7 +196,7 @@ TEST_F(MetricsTest, PairsEqualScikitImages) {
 
 TEST_F(MetricsTest, ClassAgreementCounts) {
   const at::Tensor logits = at::eye(3);
-  const auto agreement = [&](std::vector<int64_t> labels) {
+  const auto agreement = [&](const std::vector<int64_t>& labels) {
     return class_agreement(logits, at::tensor(labels, at::kLong));
   };
   EXPECT_EQ(agreement({0, 1, 2}).num_right, 3);

@@ -32,11 +32,11 @@ constexpr double kTolerance = 1e-3;  // of the largest value; what is agreed wit
 class NetworksTest : public testing::Test {
  protected:
   static void SetUpTestSuite() {
-    folder_ = fs::temp_directory_path() / ("kinora-networks-" + std::to_string(::getpid()));
-    fs::create_directories(folder_);
-    write_weights(folder_ / "resnet.safetensors", resnet_shapes());
+    folder = fs::temp_directory_path() / ("kinora-networks-" + std::to_string(::getpid()));
+    fs::create_directories(folder);
+    write_weights(folder / "resnet.safetensors", resnet_shapes());
   }
-  static void TearDownTestSuite() { fs::remove_all(folder_); }
+  static void TearDownTestSuite() { fs::remove_all(folder); }
 
   [[nodiscard]] at::Tensor expected(const std::string& name) const {
     const io::SafetensorsTensor* const found = file_.find(name);
@@ -52,17 +52,18 @@ class NetworksTest : public testing::Test {
   [[nodiscard]] static NetworkOutput output_of(const FeatureNetwork& network,
                                                const std::vector<at::Tensor>& samples) {
     std::vector<at::Tensor> inputs;
+    inputs.reserve(samples.size());
     for (const at::Tensor& sample : samples) {
       inputs.push_back(network.prepare(sample));
     }
     return network.forward(at::stack(inputs));
   }
 
-  static fs::path folder_;
+  static fs::path folder;
   io::SafetensorsFile file_ = io::SafetensorsFile::open(KINORA_TEST_DATA "/networks.safetensors");
 };
 
-fs::path NetworksTest::folder_;
+fs::path NetworksTest::folder;
 
 TEST_F(NetworksTest, InceptionEqualsThePublishedOnes) {
   const std::map<std::string, InputResize> ways = {{"tensorflow", InputResize::kTensorflow},
@@ -70,10 +71,10 @@ TEST_F(NetworksTest, InceptionEqualsThePublishedOnes) {
                                                    {"clean", InputResize::kClean}};
   const std::vector<at::Tensor> images = {formula_pixels("image.0", {3, 40, 52}),
                                           formula_pixels("image.1", {3, 40, 52})};
-  write_weights(folder_ / "inception.safetensors", inception_shapes());
+  write_weights(folder / "inception.safetensors", inception_shapes());
   for (const auto& [name, resize] : ways) {
     const auto network =
-        open_network({.weights = folder_ / "inception.safetensors", .resize = resize}, at::kCPU);
+        open_network({.weights = folder / "inception.safetensors", .resize = resize}, at::kCPU);
     EXPECT_TRUE(network->is_fid());
     EXPECT_EQ(network->name(), "inception-v3-fid, resize " + name);
     const NetworkOutput output = output_of(*network, images);
@@ -96,10 +97,11 @@ TEST_F(NetworksTest, ResizingEqualsThePublishedOnes) {
 
 TEST_F(NetworksTest, ResnetEqualsTheJudges) {
   std::vector<at::Tensor> images;
+  images.reserve(3);
   for (int i = 0; i < 3; ++i) {
     images.push_back(formula_pixels("small." + std::to_string(i), {3, 32, 32}));
   }
-  const auto network = open_network({.weights = folder_ / "resnet.safetensors"}, at::kCPU);
+  const auto network = open_network({.weights = folder / "resnet.safetensors"}, at::kCPU);
   EXPECT_FALSE(network->is_fid());
   EXPECT_THAT(network->name(), testing::StartsWith("resnet20-cifar "));
   const NetworkOutput output = output_of(*network, images);
@@ -114,8 +116,8 @@ TEST_F(NetworksTest, ResnetEqualsTheJudges) {
 
 TEST_F(NetworksTest, DescriptionsNameWeightsAndNorms) {
   const auto describe = [&](const std::string& text) {
-    io::write_file_atomic(folder_ / "network.json", text);
-    return NetworkChoice{.weights = folder_ / "network.json"};
+    io::write_file_atomic(folder / "network.json", text);
+    return NetworkChoice{.weights = folder / "network.json"};
   };
   const auto refusal = [&](const std::string& text) {
     return error_of(ErrorKind::kIo, [&] { return open_network(describe(text), at::kCPU); });
@@ -129,7 +131,7 @@ TEST_F(NetworksTest, DescriptionsNameWeightsAndNorms) {
   EXPECT_FLOAT_EQ(inputs[1][0][0].item<float>(), pixels[1][0][0].item<float>() / 255.0F);
   EXPECT_FLOAT_EQ(inputs[2][0][0].item<float>(), pixels[2][0][0].item<float>() / 127.5F);
   EXPECT_NE(network->name(),
-            open_network({.weights = folder_ / "resnet.safetensors"}, at::kCPU)->name());
+            open_network({.weights = folder / "resnet.safetensors"}, at::kCPU)->name());
   EXPECT_THAT(refusal("[1]"), HasSubstr("a JSON object"));
   EXPECT_THAT(refusal(R"({"architecture": "resnet20-cifar"})"), HasSubstr("name its weights"));
   EXPECT_THAT(refusal(R"({"weight": "x"})"), HasSubstr("unknown key \"weight\""));
@@ -143,17 +145,17 @@ TEST_F(NetworksTest, DescriptionsNameWeightsAndNorms) {
 }
 
 TEST_F(NetworksTest, OtherWeightsAreRefused) {
-  write_weights(folder_ / "other.safetensors", {{"conv.weight", {4, 3, 3, 3}}});
+  write_weights(folder / "other.safetensors", {{"conv.weight", {4, 3, 3, 3}}});
   EXPECT_THAT(
       error_of(ErrorKind::kIo,
-               [&] { return open_network({.weights = folder_ / "other.safetensors"}, at::kCPU); }),
+               [&] { return open_network({.weights = folder / "other.safetensors"}, at::kCPU); }),
       HasSubstr("must hold the weights of inception-v3-fid or resnet20-cifar"));
   std::map<std::string, std::vector<int64_t>> shapes = resnet_shapes();
   shapes["layer2.1.conv1.weight"] = {32, 16, 3, 3};
-  write_weights(folder_ / "other.safetensors", shapes);
+  write_weights(folder / "other.safetensors", shapes);
   EXPECT_THAT(
       error_of(ErrorKind::kIo,
-               [&] { return open_network({.weights = folder_ / "other.safetensors"}, at::kCPU); }),
+               [&] { return open_network({.weights = folder / "other.safetensors"}, at::kCPU); }),
       HasSubstr("layer2.1.conv1.weight must have shape [32, 32, 3, 3], got [32, 16, 3, 3]"));
   EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return open_network({}, at::kCPU); }),
               HasSubstr("one of weights and TorchScript"));
@@ -182,7 +184,7 @@ TEST_F(NetworksTest, TorchScriptTakesImagesAndClips) {
 }
 
 TEST_F(NetworksTest, OtherFilesAreNoTorchScript) {
-  const fs::path path = folder_ / "resnet.safetensors";
+  const fs::path path = folder / "resnet.safetensors";
   EXPECT_THAT(error_of(ErrorKind::kIo, [&] { return open_network({.script = path}, at::kCPU); }),
               HasSubstr("must be a TorchScript module"));
   const auto network = open_network({.script = fs::path(KINORA_TEST_DATA) / "script.pt"}, at::kCPU);

@@ -32,7 +32,7 @@ namespace fs = std::filesystem;
 class SampleSetTest : public testing::Test {
  protected:
   SampleSetTest() { fs::create_directories(folder_); }
-  ~SampleSetTest() override { fs::remove_all(folder_); }
+  void TearDown() override { fs::remove_all(folder_); }
 
   /// An image of one grey, which is also returned as its pixels.
   void write_image(const std::string& name, int grey, int64_t height = 12,
