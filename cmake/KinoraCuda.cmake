@@ -29,6 +29,8 @@ if(NOT KINORA_CUDA STREQUAL "OFF" AND Torch_HAS_CUDA)
     # The wheels' nvcc looks for its libraries in lib64, and they have lib.
     set(ENV{LIBRARY_PATH} "${KINORA_TORCH_DIR}/../nvidia/cu13/lib:$ENV{LIBRARY_PATH}")
     enable_language(CUDA)
+    # As two words: of "-isystem=DIR" ccache keeps the path, so that no other clone finds the object.
+    set(CMAKE_INCLUDE_SYSTEM_FLAG_CUDA "-isystem ")
     if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # Debian 12's CMake 3.25.1 does not know it yet
       set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
       set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
