@@ -97,16 +97,19 @@ double tick_distance(double length) {
 std::vector<double> linear_ticks(const Range& range, double least = 0.0) {
   std::vector<double> ticks;
   const double distance = std::max(tick_distance(range.high - range.low), least);
-  const auto first = static_cast<int64_t>(std::ceil(range.low / distance));
-  const auto last = static_cast<int64_t>(std::floor(range.high / distance));
+  constexpr double kRounding = 1e-9;  // of ends that are ticks themselves
+  const auto first = static_cast<int64_t>(std::ceil(range.low / distance - kRounding));
+  const auto last = static_cast<int64_t>(std::floor(range.high / distance + kRounding));
   for (int64_t i = first; i <= last; ++i) {
     ticks.push_back(static_cast<double>(i) * distance);
   }
   return ticks;
 }
 
-/// Of a range of logarithms to base 10: where 1, 2, 5 times powers of 10 lie.
+/// Of a range of logarithms to base 10: where 1, 2, 5 times powers of 10 lie, or where these are
+/// too few, values that are evenly spaced themselves.
 std::vector<double> log_ticks(const Range& range) {
+  constexpr size_t kFewestTicks = 3;
   std::vector<double> ticks;
   const bool is_wide = range.high - range.low > 3.0;
   for (double power = std::floor(range.low); power <= range.high; power += 1.0) {
@@ -116,6 +119,11 @@ std::vector<double> log_ticks(const Range& range) {
         ticks.push_back(tick);
       }
     }
+  }
+  if (ticks.size() < kFewestTicks) {
+    ticks = linear_ticks({.low = std::pow(10.0, range.low), .high = std::pow(10.0, range.high)});
+    std::transform(ticks.begin(), ticks.end(), ticks.begin(),
+                   [](double value) { return std::log10(value); });
   }
   return ticks;
 }

@@ -146,7 +146,7 @@ std::vector<io::LineChart> charts_of(const Metrics& metrics) {
     }
     const std::string weights = name.substr(0, name.rfind("_t"));
     io::LineChart& chart = bands[weights];
-    chart.title = "Validation loss by band of t, from clean to noise: " + weights + " weights";
+    chart.title = "Validation by band of t, t0 the cleanest: " + weights;
     chart.log_y = true;
     add_plain(metrics, key, name.substr(name.rfind("_t") + 1), chart);
   }

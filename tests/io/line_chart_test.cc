@@ -25,11 +25,11 @@ struct Pixel {
 
 /// The points of the first polyline.
 std::vector<Pixel> polyline(const std::string& svg) {
-  const std::string kBegin = "points='";
-  const size_t begin = svg.find(kBegin);
+  const std::string prefix = "points='";
+  const size_t begin = svg.find(prefix);
   EXPECT_NE(begin, std::string::npos);
   std::istringstream text(svg.substr(
-      begin + kBegin.size(), svg.find('\'', begin + kBegin.size()) - begin - kBegin.size()));
+      begin + prefix.size(), svg.find('\'', begin + prefix.size()) - begin - prefix.size()));
   std::vector<Pixel> points;
   Pixel point{};
   char comma = 0;
@@ -54,6 +54,12 @@ TEST(LineChartTest, PowersAreEvenOnALogarithmicAxis) {
       .title = "t", .curves = {{.name = "a", .x = {0, 1, 2}, .y = {0.01, 0.1, 1}}}, .log_y = true};
   std::vector<Pixel> points = polyline(svg(chart));
   EXPECT_NEAR(points[1].y, 0.5 * (points[0].y + points[2].y), 0.1);
+  EXPECT_THAT(svg(chart), HasSubstr(">0.1<"));
+  LineChart narrow = chart;
+  narrow.curves[0].y = {0.9, 1.0, 1.2};
+  for (const char* tick : {">0.9<", ">1<", ">1.1<", ">1.2<"}) {
+    EXPECT_THAT(svg(narrow), HasSubstr(tick));
+  }
   chart.curves[0].y[0] = 0.0;  // has no logarithm
   points = polyline(svg(chart));
   EXPECT_GT(points[1].y, 0.6 * points[0].y + 0.4 * points[2].y);

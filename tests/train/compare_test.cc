@@ -91,10 +91,10 @@ TEST_F(CompareModelsTest, EqualModelsDifferNowhere) {
 TEST_F(CompareModelsTest, TheFirstModuleThatDiffersIsFound) {
   TrainedModel a = model();
   TrainedModel b = model();
-  const char* const kWeight = "blocks.1.mlp.fc1.weight";
+  const char* const weight = "blocks.1.mlp.fc1.weight";
   TinyDit tiny;
   for (const auto& [path, parameter] : tiny.model.named_parameters()) {
-    if (path == kWeight) {
+    if (path == weight) {
       b.arena->load_parameter(path, parameter->value.detach() * 1.01);
     }
   }
@@ -114,11 +114,11 @@ TEST_F(CompareModelsTest, PrecisionsDifferByTheirRounding) {
   TrainedModel a = model();
   TrainedModel b = model(Precision::kBf16);
   const Comparison found = compare(a, b, input(a));
-  const double kBf16Rounding = 1.0 / 512.0;  // half of the last of 8 bits
-  EXPECT_NE(found.first_above(0.1 * kBf16Rounding), nullptr);
+  const double rounding = 1.0 / 512.0;  // half of the last of 8 bits
+  EXPECT_NE(found.first_above(0.1 * rounding), nullptr);
   EXPECT_GT(found.prediction.relative_error, 0.0);
-  EXPECT_LT(found.prediction.relative_error, 20.0 * kBf16Rounding);
-  EXPECT_EQ(found.first_above(20.0 * kBf16Rounding), nullptr);
+  EXPECT_LT(found.prediction.relative_error, 20.0 * rounding);
+  EXPECT_EQ(found.first_above(20.0 * rounding), nullptr);
 }
 
 TEST_F(CompareModelsTest, ModulesOfOneSideAreNamed) {

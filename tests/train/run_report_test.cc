@@ -66,7 +66,7 @@ TEST_F(RunReportTest, ThePageHoldsEverythingAndFetchesNothing) {
   std::ofstream(folder_ / "samples/step-x.png") << "not one of ours";
   const std::string page = report_page(folder_);
   for (const char* part : {"stopped", "3 of 10", "Loss", "training", "validation, ema0",
-                           "by band of t", "ema0 weights", "Learning rate", "Samples a second",
+                           "by band of t", "cleanest: ema0", "Learning rate", "Samples a second",
                            "1 GiB", "best validation_ema0", "0.25 at step 1", "samples of step 2",
                            "data:image/png;base64,", "&lt;b&gt;bold&lt;/b&gt;"}) {
     EXPECT_THAT(page, HasSubstr(part));
@@ -83,16 +83,16 @@ TEST_F(RunReportTest, APictureSurvivesAsText) {
   image.pixels = {1, 2, 3};
   io::write_png(folder_ / "samples/step-1.png", image);
   const std::string page = report_page(folder_);
-  const std::string kBegin = "base64,";
-  const size_t begin = page.find(kBegin) + kBegin.size();
+  const std::string prefix = "base64,";
+  const size_t begin = page.find(prefix) + prefix.size();
   const std::string text = page.substr(begin, page.find('\'', begin) - begin);
   // A PNG begins with 89 50 4e 47 0d 0a 1a 0a 00 00 00 0d 49 48 44 52 (RFC 2083), in base64:
   EXPECT_TRUE(text.starts_with("iVBORw0KGgoAAAANSUhEUg")) << text;
   EXPECT_EQ(text.size() % 4, 0U);
   // ... and ends with IEND and its checksum ae 42 60 82; how those lie depends on the length.
   const size_t padding = text.size() - text.find_last_not_of('=') - 1;
-  const std::vector<std::string> kEnds = {"rkJggg==", "5CYII=", "QmCC"};
-  const std::string end = padding == 2 ? kEnds[0] : padding == 1 ? kEnds[1] : kEnds[2];
+  const std::vector<std::string> ends = {"rkJggg==", "5CYII=", "QmCC"};
+  const std::string end = padding == 2 ? ends[0] : padding == 1 ? ends[1] : ends[2];
   EXPECT_TRUE(text.ends_with(end)) << text;
 }
 
