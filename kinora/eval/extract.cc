@@ -84,6 +84,9 @@ FeatureTable extract(const SampleSet& set, const FeatureNetwork& network, const 
   std::vector<at::Tensor> features;
   std::vector<at::Tensor> logits;
   std::vector<at::Tensor> labels;
+  if (options.progress) {
+    options.progress(0, rows[own]);
+  }
   for (int64_t first = bounds[own]; first < bounds[own + 1]; first += options.batch) {
     const int64_t end = std::min(first + options.batch, bounds[own + 1]);
     const Prepared batch = prepare(set, network, first, end);

@@ -22,7 +22,7 @@ struct FeatureTable {
 struct ExtractOptions {
   int64_t batch = 32;
   at::Device device = at::kCPU;  ///< the network's
-  /// Called on every rank with the number of its samples done, and of all its samples.
+  /// Called on every rank with the number of its samples done, 0 at first, and of all its samples.
   std::function<void(int64_t done, int64_t total)> progress = {};
 };
 

@@ -11,6 +11,7 @@
 #include "kinora/data/class_names.h"
 #include "kinora/data/media_set.h"
 #include "kinora/eval/pair_scores.h"
+#include "kinora/eval/sample_set.h"
 #include "kinora/io/file.h"
 
 namespace kinora::eval {
@@ -24,7 +25,8 @@ constexpr int64_t kMaxImageBytes = int64_t{1} << 30;
 std::map<std::string, fs::path> images_by_name(const fs::path& folder) {
   std::map<std::string, fs::path> images;
   for (const std::string& path : data::walk(folder).files) {
-    if (data::is_image_name(fs::path(path).filename().string())) {
+    const std::string file = fs::path(path).filename().string();
+    if (data::is_image_name(file) && file != kContactSheet) {
       const std::string name = fs::path(path).replace_extension().string();
       KINORA_CHECK(images.emplace(name, folder / path).second, kConfig,
                    "[pairs] names must be unique without extensions, got ", name, " twice in ",

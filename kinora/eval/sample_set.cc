@@ -21,7 +21,6 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kMaxLabelsBytes = int64_t{1} << 28;
 constexpr std::string_view kClassMark = "_class-";
-constexpr const char* kContactSheet = "grid.png";
 
 /// Of `kinora sample`'s names; -1 of others.
 int64_t label_in(const std::string& name) {

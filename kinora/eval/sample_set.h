@@ -27,12 +27,15 @@ struct JudgedSample {
   int64_t label = -1;
 };
 
+/// The picture of all samples that `kinora sample` writes beside them, which is none itself.
+inline constexpr const char* kContactSheet = "grid.png";
+
 /// Numbered images or clips to be judged, in a fixed order.
 class SampleSet {
  public:
   /// `path`: a folder, a manifest or an archive as `kinora data check` takes it; an .npz with ADM's
   /// arr_0, uint8 [N, H, W, 3], and perhaps labels in arr_1; of clips also a folder of folders of
-  /// frames, frame_0000.png and on. The contact sheet grid.png of `kinora sample` is left out.
+  /// frames, frame_0000.png and on. kContactSheet is left out.
   /// kIo, kConfig for what is none of these, and for fewer than 2 samples.
   [[nodiscard]] static SampleSet open(const std::filesystem::path& path,
                                       const SampleSetOptions& options);

@@ -137,7 +137,7 @@ TEST_F(SampleSetTest, FeaturesAreInTheSetsOrder) {
   const FeatureTable table =
       extract(open("set"), *network, comm::Group(),
               {.batch = 3, .progress = [&](int64_t done, int64_t) { progress.push_back(done); }});
-  EXPECT_EQ(progress, (std::vector<int64_t>{3, 6, 7}));
+  EXPECT_EQ(progress, (std::vector<int64_t>{0, 3, 6, 7}));
   EXPECT_TRUE(table.features.select(1, 0).allclose(at::arange(7, at::kFloat) * 10.0));
   EXPECT_TRUE(table.logits.select(1, 2).allclose(at::arange(7, at::kFloat) * 10.0));
   write_image("set/8.png", 1, 12, 20);
@@ -151,6 +151,7 @@ TEST_F(SampleSetTest, PairsAreFoundByName) {
   write_image("b/x/0.png", 110);
   write_image("a/1.png", 50);
   write_image("b/1.png", 50);
+  write_image("a/grid.png", 9);  // is none
   const PairScores scores = score_pairs(folder_ / "a", folder_ / "b");
   EXPECT_EQ(scores.num_pairs, 2);
   EXPECT_EQ(scores.num_equal, 1);
