@@ -141,7 +141,8 @@ TEST_F(BenchTest, WrongArgumentsAreRefused) {
   expect_refusal(bench("train", {"train.stepz=1"}), "did you mean train.steps?");
   expect_refusal(bench("sample", {"--batch", "0"}), "--batch");
   expect_refusal(bench("sample", {"--repeats", "many"}), "--repeats");
-  expect_refusal(bench("sample", {"sample.method=euler"}), "objective.kind iddpm");
+  expect_refusal(bench("sample", {"sample.method=euler", "sample.clip_denoised=true"}),
+                 "sample.threshold must be off");
   expect_refusal(bench("sample", {"--guidance", "-2"}), "--guidance");
 }
 

@@ -169,7 +169,9 @@ TEST_F(SampleTest, BadRequestsAreRefused) {
       {{"--run", run, "--batch", "0"}, kUsage, "--batch"},
       {{"--run", run, "--seed=-1"}, kUsage, "--seed"},
       {{"--run", run, "--steps", "5000"}, kUsage, "5000"},
-      {{"--run", run, "--set", "sample.method=euler"}, kUsage, "euler is for flow models"},
+      {{"--run", run, "--set", "sample.method=euler", "sample.threshold=0.9"},
+       kUsage,
+       "must be off for this method"},
       {{"--checkpoint", (folder() / "text.safetensors").string()}, kIo, "text.safetensors"},
   };
   for (const Bad& request : requests) {

@@ -398,7 +398,8 @@ TEST(EncodeTest, EveryKillLeavesWholeBlocks) {
   const fs::path killed = folder.path() / "killed";
   fs::create_directories(killed);
   std::mt19937 random(20261122);
-  std::uniform_int_distribution<int> moment(0, 60);
+  std::uniform_int_distribution<int> more_blocks(1, 25);
+  std::uniform_int_distribution<int> moment(0, 3);
   int kills = 0;
   int64_t blocks = 0;
   for (bool done = false; !done;) {
@@ -408,9 +409,11 @@ TEST(EncodeTest, EveryKillLeavesWholeBlocks) {
         {"/proc/self/exe", "--gtest_filter=EncodeTest.EveryKillLeavesWholeBlocks"},
         {std::string(kFolderVariable) + "=" + killed.string(), "OMP_NUM_THREADS=1"}, output,
         output);
-    // Until it has gone on from there, then at any moment.
+    // Until it has gone on for some blocks, which every machine takes some kills for, then at any
+    // moment of one.
+    const int64_t last = blocks + more_blocks(random);
     pollfd end = {process.descriptor(), POLLIN, 0};
-    while (::poll(&end, 1, 2) == 0 && blocks_in(killed) <= blocks) {
+    while (::poll(&end, 1, 1) == 0 && blocks_in(killed) < last) {
     }
     if (::poll(&end, 1, moment(random)) == 0) {
       process.send(SIGKILL);
@@ -421,7 +424,8 @@ TEST(EncodeTest, EveryKillLeavesWholeBlocks) {
     ASSERT_TRUE(!done || ended.exit_code == 0);
     ASSERT_GE(blocks_in(killed), blocks) << "whole blocks were lost";
     blocks = blocks_in(killed);
-    EXPECT_EQ(fs::exists(killed / "manifest.json"), done);
+    // A kill may also come behind the last file, before the end of the process.
+    EXPECT_TRUE(!done || fs::exists(killed / "manifest.json"));
   }
   std::cout << kills << " kills, " << blocks << " blocks\n";
   EXPECT_GE(kills, 5);
