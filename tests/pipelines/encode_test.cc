@@ -438,7 +438,7 @@ TEST(DrawLatentsTest, TheNoiseBelongsToThePlaceInTheStream) {
   const at::Tensor pixels = at::zeros({3, 3, 8, 8}, at::kByte);
   const LatentEncoder encoder(autoencoder, at::kCPU, 2);
   const models::LatentMoments moments = encoder.encode(pixels);
-  const auto drawn = [&](std::vector<int64_t> places, uint64_t seed) {
+  const auto drawn = [&](const std::vector<int64_t>& places, uint64_t seed) {
     return draw_latents(moments, at::tensor(places, at::kLong), seed);
   };
   const at::Tensor first = drawn({5, 6, 7}, 1);
