@@ -378,6 +378,9 @@ class Trainer::Impl {
     const std::string step = std::to_string(state_.step);
     switch (wish.command) {
       case RunCommand::kPause:
+        if (writes()) {
+          say_state(RunState::kPaused);
+        }
         return {.text = "paused after step " + step + "; kinora runs continue goes on"};
       case RunCommand::kSave:
         save();
@@ -420,9 +423,6 @@ class Trainer::Impl {
   /// Holds still until it is told to go on, with everything in memory, and does meanwhile what else
   /// is asked. False: the run shall end.
   [[nodiscard]] bool pause(const StopSignal* stop) {
-    if (writes()) {
-      say_state(RunState::kPaused);
-    }
     do {
       watchdog_->enter(Phase::kPaused, state_.step);
       std::this_thread::sleep_for(std::chrono::duration<double>(kSecondsBetweenLooks));
