@@ -6,9 +6,9 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
-#include <iomanip>
 #include <iostream>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -16,6 +16,7 @@
 #include "apps/kinora/commands.h"
 #include "kinora/core/error.h"
 #include "kinora/core/text.h"
+#include "kinora/core/text_table.h"
 #include "kinora/io/file.h"
 #include "kinora/io/file_lock.h"
 #include "kinora/io/jsonl.h"
@@ -67,20 +68,7 @@ void print_table(const std::vector<RunSummary>& runs) {
   for (const RunSummary& run : runs) {
     rows.push_back(row_of(run));
   }
-  std::vector<size_t> widths(rows.front().size(), 0);
-  for (const auto& row : rows) {
-    for (size_t i = 0; i < row.size(); ++i) {
-      widths[i] = std::max(widths[i], row[i].size());
-    }
-  }
-  for (const auto& row : rows) {
-    std::ostringstream line;
-    for (size_t i = 0; i < row.size(); ++i) {
-      line << std::left << std::setw(static_cast<int>(widths[i]) + 2) << row[i];
-    }
-    const std::string text = line.str();
-    std::cout << text.substr(0, text.find_last_not_of(' ') + 1) << '\n';
-  }
+  std::cout << text_table(rows) << '\n';
 }
 
 void print_json(const RunSummary& run) {

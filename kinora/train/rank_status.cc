@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <iomanip>
 #include <sstream>
 #include <tuple>
 
 #include "kinora/core/text.h"
+#include "kinora/core/text_table.h"
 
 namespace kinora::train {
 namespace {
@@ -144,7 +144,7 @@ std::vector<size_t> ranks_behind(const std::vector<RankStatus>& all) {
 }
 
 std::string status_table(const std::vector<RankStatus>& all, const std::vector<size_t>& behind) {
-  std::vector<std::array<std::string, 9>> rows = {
+  std::vector<std::vector<std::string>> rows = {
       {"rank", "host", "step", "finished", "phase", "for", "last collective", "data file", ""}};
   for (size_t i = 0; i < all.size(); ++i) {
     const RankStatus& status = all[i];
@@ -155,22 +155,7 @@ std::string status_table(const std::vector<RankStatus>& all, const std::vector<s
                     status.collective.empty() ? "-" : status.collective,
                     status.data_file.empty() ? "-" : status.data_file, remark(status, is_behind)});
   }
-  std::array<size_t, 9> widths{};
-  for (const auto& row : rows) {
-    for (size_t column = 0; column < row.size(); ++column) {
-      widths[column] = std::max(widths[column], row[column].size());
-    }
-  }
-  std::ostringstream table;
-  for (const auto& row : rows) {
-    std::ostringstream line;
-    for (size_t column = 0; column < row.size(); ++column) {
-      line << std::left << std::setw(static_cast<int>(widths[column]) + 2) << row[column];
-    }
-    const std::string text = line.str();
-    table << (table.tellp() > 0 ? "\n" : "") << text.substr(0, text.find_last_not_of(' ') + 1);
-  }
-  return table.str();
+  return text_table(rows);
 }
 
 }  // namespace kinora::train
