@@ -8,7 +8,6 @@
 #include <filesystem>
 #include <iostream>
 #include <memory>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -33,6 +32,7 @@ using train::RunCommand;
 using train::RunSummary;
 
 constexpr std::chrono::milliseconds kBetweenLooks{50};
+constexpr int kDigits = 4;
 
 struct Arguments {
   std::vector<std::string> folders = {"runs"};
@@ -43,19 +43,12 @@ struct Arguments {
   std::string out;
 };
 
-std::string rounded(double value) {
-  std::ostringstream text;
-  text.precision(4);
-  text << value;
-  return text.str();
-}
-
 std::vector<std::string> row_of(const RunSummary& run) {
   const auto or_dash = [](bool known, const std::string& text) { return known ? text : "-"; };
   return {run.path.string(),
           std::string(to_string(run.state)),
           std::to_string(run.step) + (run.steps > 0 ? "/" + std::to_string(run.steps) : ""),
-          or_dash(std::isfinite(run.loss), rounded(run.loss)),
+          or_dash(std::isfinite(run.loss), human_number(run.loss, kDigits)),
           or_dash(std::isfinite(run.samples_per_s), human_rate(run.samples_per_s)),
           or_dash(std::isfinite(run.seconds_left), human_duration(run.seconds_left)),
           or_dash(run.checkpoint > 0, std::to_string(run.checkpoint)),

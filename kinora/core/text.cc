@@ -35,6 +35,10 @@ std::string human_bytes(int64_t bytes) {
   return (value < 0.0 ? "-" : "") + scaled(std::abs(value)) + " " + kUnits[unit];
 }
 
+std::string human_number(double value, int digits) {
+  return print("%.*g", digits, value);
+}
+
 std::string human_duration(double seconds) {
   constexpr double kMost = 1e12;  // far beyond every real duration, and an int64_t holds it
   if (!(seconds >= 0.0 && seconds < kMost)) {

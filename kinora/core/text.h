@@ -21,6 +21,10 @@ namespace kinora {
 /// A rate with three significant digits, without exponent: "0.0312", "4.27", "318".
 [[nodiscard]] std::string human_rate(double per_second);
 
+/// `value` with at most `digits` significant digits and an exponent where it is short so: "0.0123",
+/// "1.5e-07".
+[[nodiscard]] std::string human_number(double value, int digits);
+
 /// The pieces between separators; a text without one is one piece, so an empty text is one empty
 /// piece.
 [[nodiscard]] std::vector<std::string_view> split(std::string_view text, char separator);

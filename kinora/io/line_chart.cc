@@ -24,6 +24,7 @@ constexpr double kPlotWidth = kWidth - kLeft - kRight;
 constexpr double kPlotHeight = kHeight - kTop - kBottom;
 constexpr int kColumns = 496;  // points of a curve at most: a pixel each
 constexpr double kTicks = 5.0;
+constexpr int kDigits = 4;  // of ticks
 constexpr double kLegendCharacter = 6.5;
 constexpr double kLegendGap = 26.0;
 
@@ -128,13 +129,6 @@ std::vector<double> log_ticks(const Range& range) {
   return ticks;
 }
 
-std::string number(double value) {
-  std::ostringstream text;
-  text.precision(4);
-  text << value;
-  return text.str();
-}
-
 std::string pixels(double value) {
   std::ostringstream text;
   text.precision(1);
@@ -187,7 +181,7 @@ class Drawing {
       text_ << "<line class='grid' x1='" << pixels(kLeft) << "' x2='" << pixels(kWidth - kRight)
             << "' y1='" << at << "' y2='" << at << "'/><text class='tick' x='"
             << pixels(kLeft - 6.0) << "' y='" << at << "' text-anchor='end' dy='.35em'>"
-            << number(value) << unit_ << "</text>";
+            << human_number(value, kDigits) << unit_ << "</text>";
     }
     for (const double tick : linear_ticks(x_, /*least=*/1.0)) {
       text_ << "<text class='tick' x='" << pixels(x_at(tick)) << "' y='" << pixels(kHeight - 8.0)

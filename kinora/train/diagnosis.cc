@@ -21,7 +21,6 @@
 #include <fstream>
 #include <functional>
 #include <limits>
-#include <sstream>
 #include <tuple>
 #include <utility>
 
@@ -41,6 +40,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr int kDigits = 3;  // of measured numbers
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 constexpr double kLeastSeconds = 0.3;  // of a measurement
 constexpr int64_t kDiskBytes = int64_t{1} << 28;
@@ -52,15 +52,8 @@ double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-std::string rounded(double value) {
-  std::ostringstream text;
-  text.precision(3);
-  text << value;
-  return text.str();
-}
-
 std::string rate(double bytes_per_s) {
-  return rounded(bytes_per_s / 1e9) + " GB/s";
+  return human_number(bytes_per_s / 1e9, kDigits) + " GB/s";
 }
 
 /// The first line of a file; "" if there is none.
@@ -144,8 +137,8 @@ void add_limits(Findings& found) {
     const auto period =
         space_at == std::string::npos ? std::nullopt : number_of(limit.substr(space_at + 1));
     if (quota && period && *period > 0.0) {
-      found.push_back({"limits", "processors of this container", rounded(*quota / *period),
-                       *quota / *period, ""});
+      found.push_back({"limits", "processors of this container",
+                       human_number(*quota / *period, kDigits), *quota / *period, ""});
     }
   }
 }
@@ -198,7 +191,7 @@ void add_product(at::Device device, at::ScalarType type, const std::string& name
   const double seconds = seconds_of(device, [&] { at::matmul_out(result, a, a); });
   const double flops = 2.0 * std::pow(static_cast<double>(n), 3) / seconds;
   found.push_back({"speed", name + " matrix product, " + std::to_string(n) + " cubed",
-                   rounded(flops / 1e12) + " TFLOP/s", flops, ""});
+                   human_number(flops / 1e12, kDigits) + " TFLOP/s", flops, ""});
 }
 
 }  // namespace
@@ -380,12 +373,12 @@ Findings find_collectives(const comm::Group& group, at::Device device) {
     return found;
   }
   for (const comm::OperationSpeed& speed : comm::measure(group, device)) {
-    found.push_back(
-        {"collectives",
-         std::string(comm::to_string(speed.operation)) + " of " + std::to_string(group.size()) +
-             " ranks, sent by each",
-         rate(speed.link.bytes_per_s) + " after " + rounded(speed.link.latency * 1e6) + " us",
-         speed.link.bytes_per_s, ""});
+    found.push_back({"collectives",
+                     std::string(comm::to_string(speed.operation)) + " of " +
+                         std::to_string(group.size()) + " ranks, sent by each",
+                     rate(speed.link.bytes_per_s) + " after " +
+                         human_number(speed.link.latency * 1e6, kDigits) + " us",
+                     speed.link.bytes_per_s, ""});
   }
   return found;
 }

@@ -28,6 +28,7 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kMaxFileBytes = int64_t{1} << 28;
 constexpr size_t kMostSamples = 12;      // pictures in a page, evenly over the run
+constexpr int kDigits = 4;               // of numbers in the table
 constexpr int64_t kPictureWidth = 720;   // pixels at most
 constexpr int64_t kSmoothingShare = 50;  // a mean is over two fiftieth parts of a curve
 
@@ -176,13 +177,6 @@ std::vector<io::LineChart> charts_of(const Metrics& metrics) {
   return charts;
 }
 
-std::string rounded(double value) {
-  std::ostringstream text;
-  text.precision(4);
-  text << value;
-  return text.str();
-}
-
 class Table {
  public:
   void row(const std::string& name, const std::string& value) {
@@ -203,13 +197,14 @@ std::string summary_table(const RunSummary& summary, const Metrics& metrics) {
     table.row("left", human_duration(summary.seconds_left));
   }
   if (std::isfinite(summary.loss)) {
-    table.row("last loss", rounded(summary.loss));
+    table.row("last loss", human_number(summary.loss, kDigits));
   }
   for (const auto& [key, metric] : metrics) {
     if (key.starts_with("validation_") && !is_band(key) && !metric.values.empty()) {
       const auto best = std::min_element(metric.values.begin(), metric.values.end());
       const double step = metric.steps[static_cast<size_t>(best - metric.values.begin())];
-      table.row("best " + key, rounded(*best) + " at step " + std::to_string(std::llround(step)));
+      table.row("best " + key,
+                human_number(*best, kDigits) + " at step " + std::to_string(std::llround(step)));
     }
   }
   if (std::isfinite(summary.samples_per_s)) {

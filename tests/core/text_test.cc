@@ -20,6 +20,12 @@ TEST(TextTest, BytesHaveBinaryUnits) {
   EXPECT_EQ(human_bytes(-2048), "-2 KiB");
 }
 
+TEST(TextTest, NumbersHaveTheirDigits) {
+  EXPECT_EQ(human_number(0.012345, 3), "0.0123");
+  EXPECT_EQ(human_number(1234567.0, 4), "1.235e+06");
+  EXPECT_EQ(human_number(1.5, 4), "1.5");
+}
+
 TEST(TextTest, DurationsReadAlike) {
   EXPECT_EQ(human_duration(0.25), "0.25 s");
   EXPECT_EQ(human_duration(0.999), "1.0 s");
