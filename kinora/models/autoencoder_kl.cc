@@ -77,21 +77,26 @@ void KlResnet::add_needs(const BandPlace& place, std::vector<nn::BandNeed>& need
   if (conv_shortcut) {
     needs.push_back({.stored = place.bytes(in + out),
                      .kept = 0,  // x, as conv1's
-                     .work = place.bytes(in + out),
+                     .work = place.scratch(in + out),
+                     .gathered_work = place.bytes(in + out) + place.scratch(in + out),
                      .rows = place.rows,
                      .halo = 0});
   }
-  // A band with its halo, normalised, then padded where the picture ends, and the result. Where x
-  // is not the residual its bands are freed on the way, one and a half behind. The second adds the
-  // residual, of which the band is there too.
-  needs.push_back({.stored = place.bytes(conv_shortcut ? std::max(in, out) + out : in + out),
-                   .kept = place.bytes(in),
-                   .work = place.bytes((conv_shortcut ? 5 : 3) * in + out),
-                   .rows = place.rows,
-                   .halo = 1});
+  // Where x is not the residual it is overwritten and freed on the way; else a band is there
+  // normalised, too. With gradients a band is gathered with its halo, normalised, padded where the
+  // picture ends.
+  needs.push_back(
+      {.stored = place.bytes(conv_shortcut ? std::max(in, out) + out : in + out),
+       .kept = place.bytes(in),
+       .work = place.bytes(conv_shortcut ? out : in) + place.scratch(in + out),
+       .gathered_work = place.bytes((conv_shortcut ? 5 : 3) * in + out) + place.scratch(in + out),
+       .rows = place.rows,
+       .halo = 1});
+  // The second adds the residual, which is freed beside it.
   needs.push_back({.stored = place.bytes(2 * out),
                    .kept = place.bytes(out + shortcut),
-                   .work = place.bytes(6 * out),
+                   .work = place.bytes(out) + place.scratch(2 * out),
+                   .gathered_work = place.bytes(6 * out) + place.scratch(2 * out),
                    .rows = place.rows,
                    .halo = 1});
 }
@@ -130,8 +135,7 @@ KlMiddle::KlMiddle(int64_t channels, int64_t groups, bool has_attention)
 nn::Bands KlMiddle::forward(nn::Bands x) const {
   x = first.forward(std::move(x));
   if (attention) {
-    x = nn::over_whole(std::move(x),
-                       [this](const at::Tensor& whole) { return attention->forward(whole); });
+    x = nn::over_whole(x, [this](const at::Tensor& whole) { return attention->forward(whole); });
   }
   return second.forward(std::move(x));
 }
@@ -187,8 +191,14 @@ void KlLevel::add_needs(BandPlace& place, std::vector<nn::BandStage>& stages) co
   const BandPlace next = doubles ? place.doubled() : place.halved();
   const int64_t in = place.bytes(channels);
   const int64_t out = next.bytes(channels);
-  const nn::BandNeed convolution = {
-      .stored = in + out, .kept = in, .work = 2 * (in + out), .rows = place.rows, .halo = 1};
+  const int64_t scratch = place.scratch(channels) + next.scratch(channels);
+  // Doubling computes even rows of the result beside the whole of a band's, then odd ones.
+  const nn::BandNeed convolution = {.stored = in + out,
+                                    .kept = in,
+                                    .work = in + (doubles ? out / 2 : out) + scratch,
+                                    .gathered_work = 2 * (in + out) + scratch,
+                                    .rows = place.rows,
+                                    .halo = 1};
   const BandPlace cut = doubles ? place : next;
   const nn::BandStage begun = {.needs = {{.stored = 2 * cut.bytes(channels),
                                           .kept = 0,
@@ -258,10 +268,11 @@ nn::Bands KlHalf::forward(nn::Bands x) const {
 std::vector<nn::BandStage> KlHalf::stages(BandPlace place, int64_t units) const {
   std::vector<nn::BandStage> stages = {{.needs = {}, .units = units}};
   const auto add = [&](const nn::Conv& conv) {
-    const int64_t bytes = place.bytes(conv.shape().in_channels + conv.shape().out_channels);
+    const int64_t channels = conv.shape().in_channels + conv.shape().out_channels;
+    const int64_t bytes = place.bytes(channels);
     stages.back().needs.push_back({.stored = bytes,
                                    .kept = place.bytes(conv.shape().in_channels),
-                                   .work = 2 * bytes,
+                                   .work = 2 * bytes + place.scratch(channels),
                                    .rows = place.rows,
                                    .halo = 1});
   };

@@ -53,11 +53,16 @@ using Join = std::function<at::Tensor(const at::Tensor& x, const at::Tensor& oth
 struct BandPlace {
   int64_t rows = 0;
   int64_t row_bytes = 0;  ///< of one channel
+  /// Whether a convolution's library copies input and result into a layout of its own: cuDNN 9 does
+  /// in fp32 without TF32, and in no other type (measured on an H200).
+  bool copies = false;
 
   /// Bytes of so many channels.
   [[nodiscard]] int64_t bytes(int64_t channels) const { return channels * rows * row_bytes; }
-  [[nodiscard]] BandPlace halved() const { return {rows / 2, row_bytes / 2}; }
-  [[nodiscard]] BandPlace doubled() const { return {rows * 2, row_bytes * 2}; }
+  /// What a convolution's library takes besides, of so many channels, inputs and results.
+  [[nodiscard]] int64_t scratch(int64_t channels) const { return copies ? bytes(channels) : 0; }
+  [[nodiscard]] BandPlace halved() const { return {rows / 2, row_bytes / 2, copies}; }
+  [[nodiscard]] BandPlace doubled() const { return {rows * 2, row_bytes * 2, copies}; }
 };
 
 /// Of an image batch [B, C, H, W].

@@ -24,7 +24,7 @@ FrameAttention::FrameAttention(int64_t channels, int64_t groups, double epsilon)
 }
 
 nn::Bands FrameAttention::forward(nn::Bands x) const {
-  return over_whole(std::move(x), [this](const at::Tensor& all) { return whole(all); });
+  return over_whole(x, [this](const at::Tensor& all) { return whole(all); });
 }
 
 at::Tensor FrameAttention::whole(const at::Tensor& x) const {

@@ -47,7 +47,9 @@ int64_t peak_of(const BandStage& stage, int64_t bands, bool on_host, bool with_g
   int64_t peak = 0;
   for (const BandNeed& need : stage.needs) {
     const int64_t rows = need.rows / stage.units * units_a_band + 2 * need.halo;
-    const int64_t work = need.work * (with_gradients ? kBackwardWork : 1);
+    const bool gathers = (with_gradients || on_host) && need.gathered_work > 0;
+    const int64_t work =
+        (gathers ? need.gathered_work : need.work) * (with_gradients ? kBackwardWork : 1);
     // A layer's work is counted by rows, of which a band next to an edge sees fewer.
     peak =
         std::max(peak, (on_host ? 0 : need.stored) + work / need.rows * std::min(rows, need.rows));
@@ -81,7 +83,7 @@ Bands Bands::next_stage() && {
   ++stage_;
   KINORA_CHECK(stage_ < plan_.stages.size(), kInternal, "[bands] the plan has ",
                plan_.stages.size(), " stages");
-  const std::vector<int64_t> begins = borders(rows());
+  const std::vector<int64_t> begins = borders(num_rows());
   if (begins == begins_) {
     return std::move(*this);
   }
@@ -121,8 +123,10 @@ void Bands::add(const at::Tensor& band) {
 }
 
 bool Bands::may_overwrite() const {
-  return !at::GradMode::is_enabled() && bands_.size() == 1 && bands_[0].use_count() == 1 &&
-         bands_[0].storage().use_count() == 1;
+  return !at::GradMode::is_enabled() && !plan_.on_host &&
+         std::all_of(bands_.begin(), bands_.end(), [](const at::Tensor& band) {
+           return band.use_count() == 1 && band.storage().use_count() == 1;
+         });
 }
 
 int64_t Bands::group_elements(int64_t groups) const {
@@ -133,8 +137,18 @@ int64_t Bands::group_elements(int64_t groups) const {
   return elements / groups;
 }
 
-at::Tensor Bands::joined() const {
-  return gathered(bands_, 0, 0, begins_.back(), device_);
+at::Tensor Bands::rows(int64_t from, int64_t to) const {
+  size_t first = 0;
+  while (end(first) <= from) {
+    ++first;
+  }
+  size_t last = first;
+  while (end(last) < to) {
+    ++last;
+  }
+  return gathered({bands_.begin() + static_cast<std::ptrdiff_t>(first),
+                   bands_.begin() + static_cast<std::ptrdiff_t>(last) + 1},
+                  begin(first), from, to, device_);
 }
 
 at::Tensor Bands::computed(size_t i, std::array<int64_t, 2> halo, const Layer& layer,
@@ -184,9 +198,10 @@ Bands over_bands(Bands x, std::array<int64_t, 2> halo, const Bands::Layer& layer
   return result;
 }
 
-Bands over_whole(Bands x, const std::function<at::Tensor(const at::Tensor&)>& layer) {
+Bands over_whole(const Bands& x, const std::function<at::Tensor(const at::Tensor&)>& layer) {
   const at::Tensor made = x.computed(  // rows far around the first band are all
-      0, {0, x.rows()}, [layer](const Rows& rows, const auto& /*also*/) { return layer(rows.x); });
+      0, {0, x.num_rows()},
+      [layer](const Rows& rows, const auto& /*also*/) { return layer(rows.x); });
   Bands result = x.like();
   int64_t begin = 0;
   for (size_t i = 0; i < x.size(); ++i) {

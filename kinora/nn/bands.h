@@ -51,15 +51,21 @@ class Bands {
   void add(const at::Tensor& band);
 
   [[nodiscard]] size_t size() const { return bands_.size(); }
-  [[nodiscard]] int64_t rows() const { return begins_.back(); }
-  /// Whether a layer may overwrite it: it is one band that nobody else holds, without gradients.
+  [[nodiscard]] int64_t num_rows() const { return begins_.back(); }
+  /// Whether a layer may overwrite it: its bands lie in the device's memory, nobody else holds
+  /// them, and no gradients are wanted.
   [[nodiscard]] bool may_overwrite() const;
   /// A band where it is kept.
   [[nodiscard]] const at::Tensor& operator[](size_t i) const { return bands_[i]; }
   /// Elements of the whole that one group of a norm has.
   [[nodiscard]] int64_t group_elements(int64_t groups) const;
+  /// Rows [from, to) of the whole, on the computing device.
+  [[nodiscard]] at::Tensor rows(int64_t from, int64_t to) const;
   /// The whole, on the computing device.
-  [[nodiscard]] at::Tensor joined() const;
+  [[nodiscard]] at::Tensor joined() const { return rows(0, num_rows()); }
+  /// Where band i begins and ends.
+  [[nodiscard]] int64_t begin(size_t i) const { return begins_[i]; }
+  [[nodiscard]] int64_t end(size_t i) const { return begins_[i + 1]; }
 
   /// Computes from inputs [Rows of the band, also...]; must be pure (ops::recompute).
   using Layer = std::function<at::Tensor(const Rows& rows, const std::vector<at::Tensor>& also)>;
@@ -74,8 +80,6 @@ class Bands {
 
  private:
   Bands() = default;
-  [[nodiscard]] int64_t begin(size_t i) const { return begins_[i]; }
-  [[nodiscard]] int64_t end(size_t i) const { return begins_[i + 1]; }
   /// Where the bands of the present stage begin; at last the end.
   [[nodiscard]] std::vector<int64_t> borders(int64_t rows) const;
 
@@ -92,7 +96,8 @@ class Bands {
                                const std::vector<at::Tensor>& also = {});
 
 /// `layer`, which must be pure, of the whole; what it makes has x's rows and is cut as x is.
-[[nodiscard]] Bands over_whole(Bands x, const std::function<at::Tensor(const at::Tensor&)>& layer);
+[[nodiscard]] Bands over_whole(const Bands& x,
+                               const std::function<at::Tensor(const at::Tensor&)>& layer);
 
 /// GroupNorm::sums() of the whole.
 [[nodiscard]] at::Tensor band_sums(const Bands& x, const GroupNorm& norm);
@@ -104,8 +109,11 @@ struct BandNeed {
   int64_t stored = 0;  ///< activations that lie whole in memory while it computes
   int64_t kept = 0;    ///< what backward keeps of it: its inputs
   int64_t work = 0;    ///< what computing the whole output in one piece takes besides
-  int64_t rows = 1;    ///< of its input
-  int64_t halo = 0;    ///< rows that a band sees above it, and below it
+  /// The same where bands are gathered with the rows around them, which gradients want, or fetched
+  /// from host memory; 0: work.
+  int64_t gathered_work = 0;
+  int64_t rows = 1;  ///< of its input
+  int64_t halo = 0;  ///< rows that a band sees above it, and below it
 };
 
 /// Neighbouring layers that are cut alike, as BandPlan::Stage.

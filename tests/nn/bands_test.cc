@@ -44,7 +44,7 @@ class Network : public Module {
     Bands y = over_bands(bands, {1, 1 - (conv_.shape().stride[0] - 1)}, layer, {sums});
     y = std::move(y).next_stage();
     EXPECT_EQ(y.size(), static_cast<size_t>(plan.stages[1].bands));
-    return over_whole(std::move(y),
+    return over_whole(y,
                       [](const at::Tensor& all) {
                         return all * all.mean({2, 3}, true);
                       })
@@ -127,12 +127,35 @@ TEST(BandsMemoryTest, OnlyTheSoleOwnerOverwrites) {
   EXPECT_TRUE(x.may_overwrite());
   {
     const Bands other = x;
-    EXPECT_FALSE(x.may_overwrite());
+    EXPECT_FALSE(other.may_overwrite());
   }
   EXPECT_TRUE(x.may_overwrite());
   const at::Tensor all = normal({1, 2, 9, 4}, 1).clone();
   EXPECT_FALSE(Bands(all.narrow(2, 0, 4), {}).may_overwrite());  // a view
-  EXPECT_FALSE(Bands(all.clone(), BandPlan{.stages = {{.bands = 2}}}).may_overwrite());
+  EXPECT_TRUE(Bands(all.clone(), BandPlan{.stages = {{.bands = 2}}}).may_overwrite());
+  const BandPlan on_host = {.stages = {{.bands = 2}}, .on_host = true};
+  EXPECT_FALSE(Bands(all.clone(), on_host).may_overwrite());
+}
+
+TEST(BandsTest, RowsOfSeveralBands) {
+  const at::Tensor all = normal({1, 2, 9, 4}, 1);
+  const Bands x(all, {.stages = {{.bands = 4}}});
+  for (int64_t from = 0; from < 9; ++from) {
+    for (int64_t to = from + 1; to <= 9; ++to) {
+      EXPECT_TRUE(x.rows(from, to).equal(all.narrow(2, from, to - from))) << from << " to " << to;
+    }
+  }
+}
+
+TEST(BandsPlanTest, HostMemoryAndGradientsGather) {
+  const std::vector<BandStage> stages = {
+      {.needs = {{.stored = 1000, .work = 100, .gathered_work = 500, .rows = 10}}, .units = 10}};
+  EXPECT_EQ(plan_bands(stages, 1010, false).stages[0].bands, 10);
+  EXPECT_FALSE(plan_bands(stages, 1010, false).on_host);
+  const BandPlan host = plan_bands(stages, 260, false);
+  EXPECT_TRUE(host.on_host);
+  EXPECT_EQ(host.stages[0].bands, 2);                            // 500 / 2
+  EXPECT_EQ(plan_bands(stages, 1500, true).stages[0].bands, 4);  // 3 * 500 * 3 / 10
 }
 
 TEST(BandsPlanTest, TheFewestBandsThatFit) {
