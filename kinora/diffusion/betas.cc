@@ -18,12 +18,15 @@ double cosine_alpha_bar(double fraction) {
   return cosine * cosine;
 }
 
+/// Operations and their order as in numpy.linspace, so that tables agree to the last bit.
 std::vector<double> even(double start, double end, int64_t count) {
+  const double stride = count == 1 ? 0.0 : (end - start) / static_cast<double>(count - 1);
   std::vector<double> values;
   for (int64_t i = 0; i < count; ++i) {
-    const double fraction =
-        count == 1 ? 0.0 : static_cast<double>(i) / static_cast<double>(count - 1);
-    values.push_back(start + fraction * (end - start));
+    values.push_back(static_cast<double>(i) * stride + start);
+  }
+  if (count > 1) {
+    values.back() = end;
   }
   return values;
 }

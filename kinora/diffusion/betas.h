@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-/// Noise of discrete chains beyond the linear one of schedule.h. Computed in double.
+/// How much noise each step of a discrete chain adds. Computed in double.
 namespace kinora::diffusion {
 
 /// How beta grows over a chain.
@@ -14,9 +14,9 @@ enum class BetaCurve {
   kSquaredCosine,  ///< alpha-bar = cos^2, beta at most 0.999 (Nichol and Dhariwal 2021, eq. 17)
 };
 
-/// num_timesteps betas from `start` to `end`; kSquaredCosine reads neither. Unlike linear_betas(),
-/// the ends are taken as given for every length. Error kConfig unless num_timesteps >= 1 and
-/// 0 < start <= end < 1.
+/// num_timesteps betas from `start` to `end`; kSquaredCosine reads neither. Unlike in
+/// linear_betas() of schedule.h, the ends are taken as given for every length. Error kConfig unless
+/// num_timesteps >= 1 and 0 < start <= end < 1.
 [[nodiscard]] std::vector<double> make_betas(BetaCurve curve, int64_t num_timesteps, double start,
                                              double end);
 

@@ -8,7 +8,7 @@
 #include "kinora/diffusion/solver_plan.h"
 
 /// Solvers that walk the timesteps of a discrete chain, for every kind of prediction. (sampler.h's
-/// DdpmSampler and DdimSampler are what eps-predicting models of this project sample with.)
+/// DdpmSampler and DdimSampler are what models of this project sample with.)
 namespace kinora::diffusion {
 
 /// A trained chain and the timesteps to visit, noisiest first (chain_timesteps).

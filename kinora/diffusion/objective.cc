@@ -85,9 +85,10 @@ at::Tensor decoder_nll(const at::Tensor& x0, const at::Tensor& centred,
 }
 
 /// L_t in bits a dimension, [B]: the decoder's at t = 0, KL(q(x_{t-1} | x_t, x_0) || p) above.
-/// Differentiable in `variance` only, the model's output in [-1, 1] (not enforced).
+/// Differentiable in `variance` only, the model's output in [-1, 1] (not enforced). error = target
+/// - prediction.
 at::Tensor variational_bound(const at::Tensor& rows, const at::Tensor& t, const at::Tensor& x0,
-                             const at::Tensor& eps_error, const at::Tensor& variance,
+                             const at::Tensor& error, const at::Tensor& variance,
                              const at::Tensor& frame_mask) {
   const at::Tensor fraction = (variance + 1.0) / 2.0;
   // log of the model's variance over the posterior's; eq. 15.
@@ -95,7 +96,7 @@ at::Tensor variational_bound(const at::Tensor& rows, const at::Tensor& t, const 
   const at::Tensor log_variance = column(rows, kMinLogVariance, x0) + log_ratio;
   // Both means are linear in x_t and (predicted or true) x_0 with the same coefficients, so that
   // x_t cancels. Formed from the means, the difference would lose its digits at large t.
-  const at::Tensor mean_error = column(rows, kPosteriorDeviation, x0) * eps_error.detach();
+  const at::Tensor mean_error = column(rows, kPosteriorDeviation, x0) * error.detach();
   const at::Tensor kl =
       0.5 * (at::expm1(-log_ratio) + log_ratio + mean_error.square() * (-log_variance).exp());
   // At t = 0 the posterior mean is x_0 itself.
@@ -117,14 +118,45 @@ void check_prediction(const at::Tensor& prediction, const NoisedBatch& batch, in
                "learned variance must agree with it.");
 }
 
-Loss finish(const NoisedBatch& batch, const at::Tensor& mse, const at::Tensor& vb) {
-  const at::Tensor total = vb.defined() ? mse + vb : mse;
+/// total: what mse and vb come to.
+Loss finish(const NoisedBatch& batch, const at::Tensor& total, const at::Tensor& mse,
+            const at::Tensor& vb) {
   return {(batch.weights * total).mean(), total.detach(), mse.detach(),
           vb.defined() ? vb.detach() : at::Tensor()};
 }
 
 Loss finish(const ops::FusedLoss& loss) {
   return {loss.mean, loss.total, loss.mse, loss.vb};
+}
+
+kernels::Target target_of(Prediction prediction) {
+  switch (prediction) {
+    case Prediction::kEps:
+      return kernels::Target::kNoise;
+    case Prediction::kData:
+      return kernels::Target::kData;
+    case Prediction::kV:
+      return kernels::Target::kV;
+    case Prediction::kFlow:
+      break;
+  }
+  KINORA_UNREACHABLE("[objective] a chain has no predictions of flows");
+}
+
+/// What a denoiser of a discrete chain should have predicted.
+at::Tensor target_at(Prediction prediction, const at::Tensor& rows, const at::Tensor& noise,
+                     const at::Tensor& x0) {
+  switch (prediction) {
+    case Prediction::kEps:
+      return noise;
+    case Prediction::kData:
+      return x0;
+    case Prediction::kV:
+      return column(rows, kSignal, x0) * noise - column(rows, kNoise, x0) * x0;
+    case Prediction::kFlow:
+      break;
+  }
+  KINORA_UNREACHABLE("[objective] a chain has no predictions of flows");
 }
 
 Loss loss_of(const Iddpm& objective, const at::Tensor& prediction, const NoisedBatch& batch,
@@ -135,30 +167,31 @@ Loss loss_of(const Iddpm& objective, const at::Tensor& prediction, const NoisedB
   // 0.001 T of L_hybrid.
   const double scale = static_cast<double>(objective.schedule().num_timesteps()) /
                        static_cast<double>(kDdpmTimesteps);
-  ops::DiffusionLossInputs inputs{.target = kernels::Target::kNoise,
-                                  .prediction = prediction,
-                                  .noise = batch.noise,
-                                  .x0 = x0,
-                                  .weights = batch.weights,
-                                  .t = {},
-                                  .table = {},
-                                  .bound_scale = scale};
-  if (learned) {
-    inputs.t = batch.t;
-    inputs.table = objective.table().to(prediction.device());
-  }
+  const ops::DiffusionLossInputs inputs{.target = target_of(objective.prediction()),
+                                        .learned_variance = learned,
+                                        .prediction = prediction,
+                                        .noise = batch.noise,
+                                        .x0 = x0,
+                                        .weights = batch.weights,
+                                        .t = batch.t,
+                                        .table = objective.table().to(prediction.device()),
+                                        .bound_scale = scale};
   if (!batch.frame_mask.defined() && ops::has_fused_loss(inputs)) {
     return finish(ops::fused_loss(inputs));
   }
-  const at::Tensor eps_error = batch.noise - prediction.narrow(1, 0, channels);
-  const at::Tensor mse = mean_flat(eps_error.square(), batch.frame_mask);
+  const at::Tensor rows = rows_at(objective.table(), batch.t);
+  const at::Tensor error =
+      target_at(objective.prediction(), rows, batch.noise, x0) - prediction.narrow(1, 0, channels);
+  const at::Tensor mse = mean_flat(error.square(), batch.frame_mask);
+  const at::Tensor weighted = rows.select(1, kLossWeight) * mse;
   if (!learned) {
-    return finish(batch, mse, {});
+    return finish(batch, weighted, mse, {});
   }
   const at::Tensor bound =
-      variational_bound(rows_at(objective.table(), batch.t), batch.t, x0, eps_error,
-                        prediction.narrow(1, channels, channels), batch.frame_mask);
-  return finish(batch, mse, bound * scale);
+      variational_bound(rows, batch.t, x0, error, prediction.narrow(1, channels, channels),
+                        batch.frame_mask) *
+      scale;
+  return finish(batch, weighted + bound, mse, bound);
 }
 
 Loss loss_of(const RectifiedFlow& objective, const at::Tensor& predicted, const NoisedBatch& batch,
@@ -175,11 +208,22 @@ Loss loss_of(const RectifiedFlow& objective, const at::Tensor& predicted, const 
     return finish(ops::fused_loss(inputs));
   }
   const at::Tensor error = prediction.narrow(1, 0, channels) - (batch.noise - x0);
-  return finish(batch, mean_flat(error.square(), batch.frame_mask), {});
+  const at::Tensor mse = mean_flat(error.square(), batch.frame_mask);
+  return finish(batch, mse, mse, {});
 }
 
-/// Inverse of the distribution function at two uniform numbers put together: 46 bits, since the
-/// rarest timesteps have p_t of about 1e-6.
+/// Timesteps, int64 [B], by the sums of their probabilities, float64 [T] up to `total`: the inverse
+/// of the distribution function at two uniform numbers put together, 46 bits, since the rarest
+/// timesteps of importance sampling have p_t of about 1e-6.
+at::Tensor draw_by(const at::Tensor& cumulative, double total, const NoiseKey& key,
+                   at::Device device) {
+  const at::Tensor u = ops::random_uniform({key.sample_index.size(0), 2}, key.sample_index,
+                                           key.seed, key.step, key.timestep, device)
+                           .to(at::kDouble);
+  const at::Tensor fine = u.select(1, 0) + (u.select(1, 1) - 0.5) * 0x1p-23;
+  return at::searchsorted(cumulative, fine * total).clamp_max(cumulative.size(0) - 1);
+}
+
 Timesteps draw_by_importance(const LossSecondMoment& importance, const NoiseKey& key,
                              at::Device device) {
   const std::vector<double> p = importance.probabilities();
@@ -191,18 +235,16 @@ Timesteps draw_by_importance(const LossSecondMoment& importance, const NoiseKey&
     cumulative[t] = sum;
     weights[t] = static_cast<float>(1.0 / (static_cast<double>(p.size()) * p[t]));
   }
-  const at::Tensor u = ops::random_uniform({key.sample_index.size(0), 2}, key.sample_index,
-                                           key.seed, key.step, key.timestep, device)
-                           .to(at::kDouble);
-  const at::Tensor fine = u.select(1, 0) + (u.select(1, 1) - 0.5) * 0x1p-23;
-  const at::Tensor table = at::tensor(cumulative, at::kDouble).to(device);
   const at::Tensor index =
-      at::searchsorted(table, fine * sum).clamp_max(importance.num_timesteps() - 1);
+      draw_by(at::tensor(cumulative, at::kDouble).to(device), sum, key, device);
   return {index.to(at::kFloat), at::tensor(weights, at::kFloat).to(device).index_select(0, index)};
 }
 
 at::Tensor draw(const Iddpm& objective, const NoiseKey& key, at::Device device,
                 double /*size_shift*/) {
+  if (objective.cumulative().defined()) {
+    return draw_by(objective.cumulative().to(device), 1.0, key, device).to(at::kFloat);
+  }
   const int64_t num_timesteps = objective.schedule().num_timesteps();
   const at::Tensor u = ops::random_uniform({key.sample_index.size(0), 1}, key.sample_index,
                                            key.seed, key.step, key.timestep, device);
@@ -231,6 +273,21 @@ at::Tensor draw(const RectifiedFlow& objective, const NoiseKey& key, at::Device 
   return shift * t / (1.0 + (shift - 1.0) * t);
 }
 
+/// (predicted x_0 - x_0) / (target - prediction).
+double data_error(const DiscreteSchedule& schedule, Prediction prediction, int64_t t) {
+  switch (prediction) {
+    case Prediction::kEps:
+      return schedule.sqrt_recipm1_alphas_cumprod[t];
+    case Prediction::kData:
+      return -1.0;
+    case Prediction::kV:
+      return schedule.sqrt_one_minus_alphas_cumprod[t];
+    case Prediction::kFlow:
+      break;
+  }
+  KINORA_UNREACHABLE("[objective] a chain has no predictions of flows");
+}
+
 at::Tensor noised(const Iddpm& objective, const at::Tensor& x0, const at::Tensor& noise,
                   const at::Tensor& t) {
   const at::Tensor rows = rows_at(objective.table(), t);
@@ -246,25 +303,51 @@ at::Tensor noised(const RectifiedFlow& /*objective*/, const at::Tensor& x0, cons
 }  // namespace
 
 Iddpm::Iddpm(int64_t num_timesteps, bool learned_variance)
-    : schedule_(linear_schedule(num_timesteps)), learned_variance_(learned_variance) {
+    : Iddpm(IddpmOptions{.betas = linear_betas(num_timesteps),
+                         .learned_variance = learned_variance}) {}
+
+Iddpm::Iddpm(const IddpmOptions& options)
+    : schedule_(schedule_from_betas(options.betas)),
+      prediction_(options.prediction),
+      learned_variance_(options.learned_variance) {
+  KINORA_CHECK(prediction_ != Prediction::kFlow, kConfig,
+               "[objective] a chain has no predictions of flows");
+  KINORA_CHECK(prediction_ != Prediction::kEps || schedule_.alphas_cumprod.back() > 0.0, kConfig,
+               "[objective] predicted noise says nothing of the data where the signal is 0, at the "
+               "end of a chain of zero terminal SNR. Hint: objective.prediction=v or sample");
+  const int64_t num_timesteps = schedule_.num_timesteps();
+  const std::vector<double> weights =
+      loss_weights(options.weights, prediction_, schedule_.alphas_cumprod);
   std::vector<double> values;
   for (int64_t t = 0; t < num_timesteps; ++t) {
     const double min_log = schedule_.posterior_log_variance_clipped[t];
     const double row[kNumDiffusionColumns] = {
         schedule_.sqrt_alphas_cumprod[t],
         schedule_.sqrt_one_minus_alphas_cumprod[t],
-        schedule_.posterior_mean_coef1[t] * schedule_.sqrt_recipm1_alphas_cumprod[t],
+        schedule_.posterior_mean_coef1[t] * data_error(schedule_, prediction_, t),
         min_log,
         schedule_.log_betas[t] - min_log,
+        weights[t],
     };
     values.insert(values.end(), std::begin(row), std::end(row));
   }
   table_ =
       at::tensor(values, at::kDouble).to(at::kFloat).view({num_timesteps, kNumDiffusionColumns});
+  if (!options.timestep_probabilities.empty()) {
+    KINORA_CHECK(static_cast<int64_t>(options.timestep_probabilities.size()) == num_timesteps,
+                 kConfig, "[objective] a chain of ", num_timesteps,
+                 " timesteps needs as many probabilities, got ",
+                 options.timestep_probabilities.size(), ".");
+    cumulative_ = at::tensor(options.timestep_probabilities, at::kDouble).cumsum(0);
+    cumulative_ = cumulative_ / cumulative_[num_timesteps - 1];
+  }
 }
 
 void Iddpm::to(at::Device device) {
   table_ = table_.to(device);
+  if (cumulative_.defined()) {
+    cumulative_ = cumulative_.to(device);
+  }
 }
 
 double size_shift(const Objective& objective, double height, double width, double latent_frames) {

@@ -4,8 +4,11 @@
 
 #include <cstdint>
 #include <variant>
+#include <vector>
 
 #include "kinora/core/philox.h"
+#include "kinora/diffusion/loss_weights.h"
+#include "kinora/diffusion/prediction.h"
 #include "kinora/diffusion/schedule.h"
 #include "kinora/ops/random.h"
 
@@ -16,28 +19,49 @@ namespace kinora::diffusion {
 
 class LossSecondMoment;
 
-/// Predict eps on a discrete chain (Ho et al. 2020, eq. 14) and, with `learned_variance`, log
-/// variances between the posterior's and beta's in C more channels (Nichol and Dhariwal 2021,
-/// eq. 15). Loss L_hybrid = L_simple + 0.001 L_vlb (section 3.1), L_vlb = T L_t in bits a
-/// dimension: MSE(eps) + T / 1000 L_t, where L_t does not reach the mean. This is RESCALED_MSE of
-/// improved-diffusion, and at T = 1000 what DiT trains with.
+/// What is learned of a discrete chain.
+struct IddpmOptions {
+  std::vector<double> betas;
+  /// kEps, kData or kV.
+  Prediction prediction = Prediction::kEps;
+  bool learned_variance = true;
+  LossWeights weights{};
+  /// [T], how often each timestep is trained; empty: all alike. The loss does not make up for it.
+  std::vector<double> timestep_probabilities{};
+};
+
+/// Predict eps (Ho et al. 2020, eq. 14), x_0 or v (Salimans and Ho 2022, appendix D) on a discrete
+/// chain and, with a learned variance, log variances between the posterior's and beta's in C more
+/// channels (Nichol and Dhariwal 2021, eq. 15). Loss L_hybrid = L_simple + 0.001 L_vlb (section
+/// 3.1), L_vlb = T L_t in bits a dimension: weight MSE + T / 1000 L_t, where L_t does not reach the
+/// mean. With eps and without weights this is RESCALED_MSE of improved-diffusion, and at T = 1000
+/// what DiT trains with.
 class Iddpm {
  public:
-  /// The linear schedule of T timesteps. Error kConfig for T <= 20.
+  /// eps on the linear schedule of T timesteps. Error kConfig for T <= 20.
   explicit Iddpm(int64_t num_timesteps = kDdpmTimesteps, bool learned_variance = true);
+
+  /// Errors kConfig: eps on a chain of zero terminal SNR, the prediction of a flow, those of betas
+  /// and weights.
+  explicit Iddpm(const IddpmOptions& options);
 
   /// Moves the lookup tables, so that noise() and loss() need not copy them.
   void to(at::Device device);
 
   [[nodiscard]] const DiscreteSchedule& schedule() const { return schedule_; }
+  [[nodiscard]] Prediction prediction() const { return prediction_; }
   [[nodiscard]] bool learned_variance() const { return learned_variance_; }
   /// float32 [T, columns]; the columns are objective.cc's own.
   [[nodiscard]] const at::Tensor& table() const { return table_; }
+  /// float64 [T]: sums of the timesteps' probabilities; undefined: all are drawn alike.
+  [[nodiscard]] const at::Tensor& cumulative() const { return cumulative_; }
 
  private:
   DiscreteSchedule schedule_;
+  Prediction prediction_;
   bool learned_variance_;
   at::Tensor table_;
+  at::Tensor cumulative_;
 };
 
 /// Predict the velocity noise - x0 (see FlowSchedule). Further channels of a prediction (a model
@@ -122,8 +146,8 @@ struct NoisedBatch {
 
 struct Loss {
   at::Tensor mean;        ///< scalar: mean of weights * loss; differentiable in the prediction
-  at::Tensor per_sample;  ///< [B], detached, unweighted: mse + vb
-  at::Tensor mse;         ///< [B], detached
+  at::Tensor per_sample;  ///< [B], detached, without NoisedBatch::weights: LossWeights * mse + vb
+  at::Tensor mse;         ///< [B], detached, unweighted
   at::Tensor vb;          ///< [B], detached, T / 1000 L_t; undefined without learned variance
 };
 

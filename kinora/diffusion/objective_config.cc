@@ -1,25 +1,95 @@
 #include "kinora/diffusion/objective_config.h"
 
+#include <utility>
+#include <vector>
+
 #include "kinora/core/config.h"
+#include "kinora/diffusion/betas.h"
+#include "kinora/diffusion/speedit.h"
 
 namespace kinora::diffusion {
+
+namespace {
+
+std::vector<double> betas_of(const ObjectiveConfig& config) {
+  const auto [start, end] = scaled_ends(config);
+  std::vector<double> betas = make_betas(config.betas, config.timesteps, start, end);
+  return config.zero_terminal_snr ? zero_terminal_snr(betas) : betas;
+}
+
+}  // namespace
 
 void describe(Fields& fields, ObjectiveConfig& config) {
   using Kind = ObjectiveConfig::Kind;
   using Sampling = ObjectiveConfig::TimestepSampling;
   using Times = RectifiedFlow::Times;
+  using Weights = LossWeights::Kind;
   const auto scope = fields.scope("objective");
+  const auto is_chain = [&config] { return config.kind == Kind::kIddpm; };
   fields.add("kind", config.kind, {{"iddpm", Kind::kIddpm}, {"flow", Kind::kFlow}},
-             "What the model learns: noise (and its variance) on a discrete chain, or the velocity "
-             "of a rectified flow.");
-  fields.add("timesteps", config.timesteps, "iddpm: length of the chain, linear betas.",
-             between(21, 1e6));
+             "What the model learns: objective.prediction (and its variance) on a discrete chain, "
+             "or the velocity of a rectified flow. docs/objectives.md has the formulas.");
+  fields
+      .add("prediction", config.prediction,
+           {{"eps", Prediction::kEps}, {"sample", Prediction::kData}, {"v", Prediction::kV}},
+           "iddpm: what is predicted: the noise, the data, or v of Salimans and Ho 2022.")
+      .check("be eps for flow, whose prediction is the velocity",
+             [&config, is_chain] { return is_chain() || config.prediction == Prediction::kEps; });
+  fields.add("timesteps", config.timesteps, "iddpm: length of the chain.", between(21, 1e6));
+  fields
+      .add("betas", config.betas,
+           {{"linear", BetaCurve::kLinear},
+            {"scaled_linear", BetaCurve::kScaledLinear},
+            {"squared_cosine", BetaCurve::kSquaredCosine}},
+           "iddpm: how beta grows; scaled_linear = its square root evenly, as Stable Diffusion.")
+      .check("be linear for flow, which has no betas",
+             [&config, is_chain] { return is_chain() || config.betas == BetaCurve::kLinear; });
+  fields
+      .add("beta_start", config.beta_start,
+           "linear, scaled_linear: the first beta of a chain of 1000; of others times 1000 / "
+           "timesteps.",
+           above(0))
+      .check("be at most objective.beta_end",
+             [&config] { return config.beta_start <= config.beta_end; });
+  fields
+      .add("beta_end", config.beta_end,
+           "The last beta likewise; Stable Diffusion's are 0.00085 "
+           "and 0.012.",
+           above(0))
+      .check("be less than objective.timesteps / 1000",
+             [&config] { return scaled_ends(config).second < 1.0; });
+  fields
+      .add("zero_terminal_snr", config.zero_terminal_snr,
+           "iddpm: rescale the betas so that the chain ends in pure noise (Lin et al. 2024).")
+      .check("be false for flow, which ends in pure noise anyway",
+             [&config, is_chain] { return is_chain() || !config.zero_terminal_snr; })
+      .check(
+          "be false for objective.prediction=eps: predicted noise says nothing of the data where "
+          "there is no signal. Hint: objective.prediction=v",
+          [&config, is_chain] {
+            return !is_chain() || !config.zero_terminal_snr ||
+                   config.prediction != Prediction::kEps;
+          });
+  fields
+      .add("loss_weights", config.weights.kind,
+           {{"none", Weights::kNone}, {"min_snr", Weights::kMinSnr}, {"p2", Weights::kP2}},
+           "iddpm: weight of the squared error by its timestep: min-SNR (Hang et al. 2023) or P2 "
+           "(Choi et al. 2022).")
+      .check("be none for flow, where the distribution of t does that work (objective.times)",
+             [&config, is_chain] { return is_chain() || config.weights.kind == Weights::kNone; });
+  fields.add("min_snr_gamma", config.weights.min_snr_gamma, "min_snr: the SNR is cut to this.",
+             above(0));
+  fields.add("p2_k", config.weights.p2_k, "p2: 1 / (k + SNR)^gamma.", above(0));
+  fields.add("p2_gamma", config.weights.p2_gamma, "p2: its exponent.", at_least(0));
   fields
       .add("timestep_sampling", config.timestep_sampling,
-           {{"uniform", Sampling::kUniform}, {"importance", Sampling::kImportance}},
-           "iddpm: how t is drawn; importance = loss-second-moment of IDDPM.")
-      .check("be uniform for flow", [&config] {
-        return config.kind == Kind::kIddpm || config.timestep_sampling == Sampling::kUniform;
+           {{"uniform", Sampling::kUniform},
+            {"importance", Sampling::kImportance},
+            {"speedit", Sampling::kSpeedit}},
+           "iddpm: how t is drawn; importance = loss-second-moment of IDDPM, speedit = Wang et al. "
+           "2024, with loss_weights p2.")
+      .check("be uniform for flow", [&config, is_chain] {
+        return is_chain() || config.timestep_sampling == Sampling::kUniform;
       });
   fields.add("times", config.times,
              {{"uniform", Times::kUniform}, {"logit_normal", Times::kLogitNormal}},
@@ -36,9 +106,21 @@ void describe(Fields& fields, ObjectiveConfig& config) {
              "flow: the model predicts data - noise, as Open-Sora 1.2's checkpoints do.");
 }
 
+std::pair<double, double> scaled_ends(const ObjectiveConfig& config) {
+  const double scale = static_cast<double>(kDdpmTimesteps) / static_cast<double>(config.timesteps);
+  return {scale * config.beta_start, scale * config.beta_end};
+}
+
 Objective make_objective(const ObjectiveConfig& config, bool learned_variance) {
   if (config.kind == ObjectiveConfig::Kind::kIddpm) {
-    return Iddpm(config.timesteps, learned_variance);
+    IddpmOptions options{.betas = betas_of(config),
+                         .prediction = config.prediction,
+                         .learned_variance = learned_variance,
+                         .weights = config.weights};
+    if (config.timestep_sampling == ObjectiveConfig::TimestepSampling::kSpeedit) {
+      options.timestep_probabilities = speedit_probabilities(alphas_cumprod(options.betas));
+    }
+    return Iddpm(options);
   }
   return RectifiedFlow{.times = config.times,
                        .logit_mean = config.logit_mean,

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
+#include "kinora/diffusion/betas.h"
 #include "kinora/diffusion/objective.h"
 
 namespace kinora {
@@ -13,10 +15,16 @@ namespace kinora::diffusion {
 /// The keys objective.*.
 struct ObjectiveConfig {
   enum class Kind { kIddpm, kFlow };
-  enum class TimestepSampling { kUniform, kImportance };
+  enum class TimestepSampling { kUniform, kImportance, kSpeedit };
 
   Kind kind = Kind::kIddpm;
+  Prediction prediction = Prediction::kEps;                         // iddpm
   int64_t timesteps = kDdpmTimesteps;                               // iddpm
+  BetaCurve betas = BetaCurve::kLinear;                             // iddpm
+  double beta_start = kDdpmBetaStart;                               // iddpm
+  double beta_end = kDdpmBetaEnd;                                   // iddpm
+  bool zero_terminal_snr = false;                                   // iddpm
+  LossWeights weights;                                              // iddpm
   TimestepSampling timestep_sampling = TimestepSampling::kUniform;  // iddpm
   RectifiedFlow::Times times = RectifiedFlow::Times::kLogitNormal;  // flow
   double logit_mean = 0.0;                                          // flow
@@ -27,6 +35,10 @@ struct ObjectiveConfig {
 };
 
 void describe(Fields& fields, ObjectiveConfig& config);
+
+/// The first and last beta of the chain: those of a chain of 1000 timesteps, times 1000 / T so that
+/// the end holds about the same noise for every T (improved-diffusion).
+[[nodiscard]] std::pair<double, double> scaled_ends(const ObjectiveConfig& config);
 
 /// `learned_variance`: whether the model has the channels for it; for iddpm.
 [[nodiscard]] Objective make_objective(const ObjectiveConfig& config, bool learned_variance);

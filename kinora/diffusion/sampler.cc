@@ -17,10 +17,11 @@
 namespace kinora::diffusion {
 namespace {
 
-at::Tensor denoised(const DiscreteSchedule& schedule, int64_t index, const at::Tensor& x,
-                    const at::Tensor& eps, bool clip) {
-  const at::Tensor x0 = schedule.sqrt_recip_alphas_cumprod[index] * x -
-                        schedule.sqrt_recipm1_alphas_cumprod[index] * eps;
+at::Tensor denoised(const DiscreteSchedule& schedule, Prediction prediction, int64_t index,
+                    const at::Tensor& x, const at::Tensor& output, bool clip) {
+  const ToClean clean = to_clean(prediction, schedule.sqrt_alphas_cumprod[index],
+                                 schedule.sqrt_one_minus_alphas_cumprod[index]);
+  const at::Tensor x0 = clean.x * x + clean.prediction * output;
   return clip ? x0.clamp(-1.0, 1.0) : x0;
 }
 
@@ -256,8 +257,8 @@ SamplerStep ddpm_step(const DdpmSampler& sampler, int64_t index, const at::Tenso
   KINORA_CHECK(!learned || prediction.size(1) == 2 * channels, kShape,
                "[sampler] a learned variance needs ", 2 * channels, " channels predicted, got ",
                prediction.size(1), ". Hint: this denoiser learned none; ask for a fixed variance.");
-  const at::Tensor x0 =
-      denoised(s, index, x, prediction.narrow(1, 0, channels), sampler.clip_denoised);
+  const at::Tensor x0 = denoised(s, sampler.prediction, index, x, prediction.narrow(1, 0, channels),
+                                 sampler.clip_denoised);
   const at::Tensor mean = s.posterior_mean_coef1[index] * x0 + s.posterior_mean_coef2[index] * x;
   if (index == 0) {
     return {mean, x0};
@@ -279,9 +280,9 @@ SamplerStep ddim_step(const DdimSampler& sampler, int64_t index, const at::Tenso
                "[sampler] DDIM's eta must lie in 0..1, got ", sampler.eta, ".");
   const DiscreteSchedule& s = sampler.schedule;
   at::Tensor eps = prediction.narrow(1, 0, x.size(1));
-  const at::Tensor x0 = denoised(s, index, x, eps, sampler.clip_denoised);
-  if (sampler.clip_denoised) {
-    eps = (s.sqrt_recip_alphas_cumprod[index] * x - x0) / s.sqrt_recipm1_alphas_cumprod[index];
+  const at::Tensor x0 = denoised(s, sampler.prediction, index, x, eps, sampler.clip_denoised);
+  if (sampler.clip_denoised || sampler.prediction != Prediction::kEps) {
+    eps = (x - s.sqrt_alphas_cumprod[index] * x0) / s.sqrt_one_minus_alphas_cumprod[index];
   }
   const double alpha_prev = s.alphas_cumprod_prev[index];
   const double variance = sampler.eta * sampler.eta * s.posterior_variance[index];

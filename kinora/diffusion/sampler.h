@@ -10,6 +10,7 @@
 
 #include "kinora/diffusion/denoiser.h"
 #include "kinora/diffusion/guidance.h"
+#include "kinora/diffusion/prediction.h"
 #include "kinora/diffusion/schedule.h"
 #include "kinora/diffusion/solver_plan.h"
 
@@ -24,20 +25,20 @@ enum class Variance {
   kFixedLarge,    ///< beta (Ho et al. 2020, section 3.2)
 };
 
-/// Ancestral sampling (Ho et al. 2020, algorithm 2) of an eps-predicting denoiser. No noise is
-/// added in the last step.
+/// Ancestral sampling (Ho et al. 2020, algorithm 2). No noise is added in the last step.
 struct DdpmSampler {
   DiscreteSchedule schedule;  ///< respaced to the steps to take
   Variance variance = Variance::kLearnedRange;
   bool clip_denoised = false;  ///< clip predicted x_0 to [-1, 1]: pixels, not latents
+  Prediction prediction = Prediction::kEps;
 };
 
-/// DDIM (Song et al. 2021a, eq. 12 and 16) of an eps-predicting denoiser; a learned variance is
-/// ignored.
+/// DDIM (Song et al. 2021a, eq. 12 and 16); a learned variance is ignored.
 struct DdimSampler {
   DiscreteSchedule schedule;   ///< respaced to the steps to take
   double eta = 0.0;            ///< 0 deterministic ... 1 as much noise as DDPM's fixed small
   bool clip_denoised = false;  ///< then eps is derived again from the clipped x_0
+  Prediction prediction = Prediction::kEps;
 };
 
 /// Euler's method along a flow's velocity; further channels of the prediction are ignored.

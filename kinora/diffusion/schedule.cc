@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kinora/core/error.h"
+#include "kinora/diffusion/betas.h"
 
 namespace kinora::diffusion {
 
@@ -14,14 +15,7 @@ std::vector<double> linear_betas(int64_t num_timesteps) {
   KINORA_CHECK(num_timesteps >= 1 && end < 1.0, kConfig, "[schedule] linear betas need more than ",
                kDdpmTimesteps * kDdpmBetaEnd, " timesteps, got ", num_timesteps,
                ". Hint: train on 1000 and sample with fewer steps.");
-  // Operations and their order as in numpy.linspace, so that the tables agree to the last bit.
-  const double stride = (end - start) / static_cast<double>(num_timesteps - 1);
-  std::vector<double> betas(num_timesteps);
-  for (int64_t t = 0; t < num_timesteps; ++t) {
-    betas[t] = static_cast<double>(t) * stride + start;
-  }
-  betas.back() = end;
-  return betas;
+  return make_betas(BetaCurve::kLinear, num_timesteps, start, end);
 }
 
 DiscreteSchedule schedule_from_betas(std::vector<double> betas) {
@@ -31,8 +25,9 @@ DiscreteSchedule schedule_from_betas(std::vector<double> betas) {
   double cumprod = 1.0;
   for (size_t t = 0; t < s.betas.size(); ++t) {
     const double beta = s.betas[t];
-    KINORA_CHECK(beta > 0.0 && beta < 1.0, kConfig, "[schedule] beta must lie in (0, 1), got ",
-                 beta, " at timestep ", t, ".");
+    KINORA_CHECK(beta > 0.0 && (beta < 1.0 || (beta == 1.0 && t + 1 == s.betas.size())), kConfig,
+                 "[schedule] beta must lie in (0, 1), at the last timestep in (0, 1], got ", beta,
+                 " at timestep ", t, ".");
     const double prev = cumprod;
     cumprod *= 1.0 - beta;
     s.alphas_cumprod.push_back(cumprod);

@@ -49,7 +49,8 @@ struct DiscreteSchedule {
 /// would reach 1.
 [[nodiscard]] std::vector<double> linear_betas(int64_t num_timesteps);
 
-/// All tables of a chain. Error kConfig unless every beta lies in (0, 1).
+/// All tables of a chain. The last beta may be 1 (zero terminal SNR): then the last entries of
+/// sqrt_recip_* are infinite. Error kConfig unless every other one lies in (0, 1).
 [[nodiscard]] DiscreteSchedule schedule_from_betas(std::vector<double> betas);
 
 /// schedule_from_betas(linear_betas(T)).

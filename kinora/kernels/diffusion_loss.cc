@@ -54,12 +54,40 @@ Value divergence(double log_ratio, double mean_error, double log_variance) {
   return {0.5 * (excess + log_ratio + error), -0.5 * (excess + error)};
 }
 
-/// The row of t in the table; null for a t outside.
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kOutside[kNumDiffusionColumns] = {kNan, kNan, kNan, kNan, kNan, kNan};
+/// Without a table.
+constexpr float kPlain[kNumDiffusionColumns] = {kNan, kNan, kNan, kNan, kNan, 1.0F};
+
+/// The row of the sample's t.
 const float* row_of(const DiffusionLoss& call, int64_t sample) {
+  if (call.table == nullptr) {
+    return kPlain;
+  }
   const float t = call.t[sample];
   return t >= 0.0F && t < static_cast<float>(call.num_timesteps)
              ? call.table + static_cast<int64_t>(t) * kNumDiffusionColumns
-             : nullptr;
+             : kOutside;
+}
+
+/// target = noise * (its factor) + data * x0.
+struct TargetOf {
+  double noise;
+  double data;
+};
+
+TargetOf target_of(Target target, const float* row) {
+  switch (target) {
+    case Target::kNoise:
+      break;
+    case Target::kData:
+      return {0.0, 1.0};
+    case Target::kV:
+      return {row[kSignal], -row[kNoise]};
+    case Target::kVelocity:
+      return {1.0, -1.0};
+  }
+  return {1.0, 0.0};
 }
 
 }  // namespace
@@ -77,31 +105,28 @@ void diffusion_loss(const DiffusionLoss& call) {
         store_element(call.d_prediction, out + i, call.type, static_cast<float>(value));
       }
     };
-    const float* row = call.learned_variance ? row_of(call, b) : nullptr;
+    const float* row = row_of(call, b);
+    const TargetOf target = target_of(call.target, row);
     const double to_vb = call.bound_scale / (n * std::numbers::ln2);
     double mse = 0.0;
     double vb = 0.0;
     for (int64_t i = 0; i < call.sample_size; ++i) {
       const int64_t in = b * call.sample_size + i;
-      const double target = call.noise[in] - (call.target == Target::kVelocity ? call.x0[in] : 0.0);
-      const double error = target - load_element(call.prediction, out + i, call.type);
+      const double of_data = target.data == 0.0 ? 0.0 : target.data * call.x0[in];
+      const double error = target.noise * call.noise[in] + of_data -
+                           load_element(call.prediction, out + i, call.type);
       mse += error * error / n;
-      store_gradient(i, -2.0 * scale * error / n);
+      store_gradient(i, -2.0 * scale * row[kLossWeight] * error / n);
       if (!call.learned_variance) {
         continue;
       }
-      Value bound = {std::numeric_limits<double>::quiet_NaN(),
-                     std::numeric_limits<double>::quiet_NaN()};
-      if (row != nullptr) {
-        const double variance =
-            load_element(call.prediction, out + call.sample_size + i, call.type);
-        const double log_ratio = 0.5 * (variance + 1.0) * row[kLogVarianceRange];
-        const double log_variance = row[kMinLogVariance] + log_ratio;
-        const double mean_error = row[kPosteriorDeviation] * error;
-        bound = call.t[b] == 0.0F ? decoder_nll(call.x0[in], -mean_error, log_variance)
-                                  : divergence(log_ratio, mean_error, log_variance);
-        bound.derivative *= 0.5 * row[kLogVarianceRange];
-      }
+      const double variance = load_element(call.prediction, out + call.sample_size + i, call.type);
+      const double log_ratio = 0.5 * (variance + 1.0) * row[kLogVarianceRange];
+      const double log_variance = row[kMinLogVariance] + log_ratio;
+      const double mean_error = row[kPosteriorDeviation] * error;
+      Value bound = call.t[b] == 0.0F ? decoder_nll(call.x0[in], -mean_error, log_variance)
+                                      : divergence(log_ratio, mean_error, log_variance);
+      bound.derivative *= 0.5 * row[kLogVarianceRange];
       vb += to_vb * bound.f;
       store_gradient(call.sample_size + i, scale * to_vb * bound.derivative);
     }
@@ -116,9 +141,10 @@ void diffusion_loss(const DiffusionLoss& call) {
       call.vb[b] = static_cast<float>(vb);
     }
     if (call.total != nullptr) {
-      call.total[b] = static_cast<float>(mse + vb);
+      call.total[b] = static_cast<float>(row[kLossWeight] * mse + vb);
     }
-    mean += weight * (mse + vb) / static_cast<double>(std::max(call.batch, int64_t{1}));
+    mean += weight * (row[kLossWeight] * mse + vb) /
+            static_cast<double>(std::max(call.batch, int64_t{1}));
   }
   if (call.mean != nullptr) {
     *call.mean += static_cast<float>(call.mean_share * mean);

@@ -7,11 +7,10 @@
 /// The losses of diffusion training with their gradients. The composed specification, with the
 /// papers' equations, is diffusion/objective.cc. With n = elements of a sample:
 ///
-///   kNoise:     mse = mean((noise - eps)^2)
-///   kVelocity:  mse = mean((prediction - (noise - x0))^2)
+///   mse = mean((target - prediction)^2)
 ///   vb = bound_scale * L_t of the log variances between the posterior's and beta's that the second
-///        n channels choose; L_t does not reach eps (Nichol and Dhariwal 2021)
-///   total = mse + vb;  mean = sum over samples of weights * total / batch
+///        n channels choose; L_t does not reach the mean (Nichol and Dhariwal 2021)
+///   total = kLossWeight of t * mse + vb;  mean = sum over samples of weights * total / batch
 ///
 /// This header has the arguments and the CPU reference; kernels/cuda/diffusion_loss.h the
 /// launchers.
@@ -21,18 +20,24 @@ namespace kinora::kernels {
 enum DiffusionColumn : int64_t {
   kSignal,              ///< sqrt(alpha-bar)
   kNoise,               ///< sqrt(1 - alpha-bar)
-  kPosteriorDeviation,  ///< (model mean - posterior mean) / (noise - eps)
+  kPosteriorDeviation,  ///< (model mean - posterior mean) / (target - prediction)
   kMinLogVariance,      ///< log of the posterior variance, clipped
   kLogVarianceRange,    ///< log(beta) - kMinLogVariance
+  kLossWeight,          ///< of the mse
   kNumDiffusionColumns,
 };
 
-enum class Target : uint8_t { kNoise, kVelocity };
+enum class Target : uint8_t {
+  kNoise,
+  kData,      ///< x0
+  kV,         ///< kSignal * noise - kNoise * x0 (Salimans and Ho 2022); asks for a table
+  kVelocity,  ///< noise - x0, of flows
+};
 
 /// All arrays contiguous, fp32 but where stated.
 struct DiffusionLoss {
   Target target = Target::kNoise;
-  /// Target::kNoise only: the prediction has 2 n elements a sample.
+  /// The prediction has 2 n elements a sample. Asks for a table.
   bool learned_variance = false;
   int64_t batch = 0;
   int64_t sample_size = 0;  ///< n: elements of x0 a sample
@@ -43,12 +48,12 @@ struct DiffusionLoss {
 
   const void* prediction = nullptr;  ///< [batch, prediction_size]
   const float* noise = nullptr;      ///< [batch, n]
-  const float* x0 = nullptr;         ///< [batch, n]; read for a velocity and for learned variance
-  const float* weights = nullptr;    ///< [batch]; null: ones
+  const float* x0 = nullptr;  ///< [batch, n]; not read for Target::kNoise without learned variance
+  const float* weights = nullptr;  ///< [batch]; null: ones
 
-  /// Learned variance only.
-  const float* t = nullptr;      ///< [batch], whole numbers in [0, num_timesteps); else NaN results
+  /// Of a discrete chain; null: every kLossWeight is 1, and t is not read.
   const float* table = nullptr;  ///< [num_timesteps, kNumDiffusionColumns]
+  const float* t = nullptr;      ///< [batch], whole numbers in [0, num_timesteps); else NaN results
   int64_t num_timesteps = 0;
   double bound_scale = 1.0;
 

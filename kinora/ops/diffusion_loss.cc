@@ -27,7 +27,7 @@ struct InputsHolder : torch::CustomClassHolder {
 kernels::DiffusionLoss call_of(const DiffusionLossInputs& inputs, const at::Tensor& prediction) {
   kernels::DiffusionLoss call;
   call.target = inputs.target;
-  call.learned_variance = inputs.table.defined();
+  call.learned_variance = inputs.learned_variance;
   call.batch = prediction.size(0);
   call.sample_size = call.batch == 0 ? 0 : inputs.x0.numel() / call.batch;
   call.prediction_size = call.batch == 0 ? 0 : prediction.numel() / call.batch;
@@ -36,7 +36,7 @@ kernels::DiffusionLoss call_of(const DiffusionLossInputs& inputs, const at::Tens
   call.noise = inputs.noise.const_data_ptr<float>();
   call.x0 = inputs.x0.const_data_ptr<float>();
   call.weights = inputs.weights.const_data_ptr<float>();
-  if (call.learned_variance) {
+  if (inputs.table.defined()) {
     call.t = inputs.t.const_data_ptr<float>();
     call.table = inputs.table.const_data_ptr<float>();
     call.num_timesteps = inputs.table.size(0);
@@ -108,7 +108,7 @@ FusedLoss fused_loss(const DiffusionLossInputs& inputs) {
     rest.t = rest.t.contiguous();
     rest.table = rest.table.contiguous();
   }
-  const bool learned_variance = rest.table.defined();
+  const bool learned_variance = rest.learned_variance;
   const variable_list out = Loss::apply(c10::make_intrusive<InputsHolder>(std::move(rest)),
                                         inputs.prediction.contiguous());
   return {out[0], out[1], out[2], learned_variance ? out[3] : at::Tensor()};

@@ -12,11 +12,12 @@ namespace kinora::ops {
 /// What a loss is made of. n: elements of a sample of x0.
 struct DiffusionLossInputs {
   kernels::Target target = kernels::Target::kNoise;
+  bool learned_variance = false;
   at::Tensor prediction{};  ///< [B, C, ...], more channels than x0's where the target says so
   at::Tensor noise{};       ///< fp32, as x0
   at::Tensor x0{};          ///< fp32 [B, C, ...]
   at::Tensor weights{};     ///< fp32 [B]
-  /// With learned variance, else undefined.
+  /// Of a discrete chain, else undefined.
   at::Tensor t{};      ///< fp32 [B]
   at::Tensor table{};  ///< fp32 [timesteps, kernels::kNumDiffusionColumns]
   double bound_scale = 1.0;

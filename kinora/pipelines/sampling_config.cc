@@ -174,21 +174,20 @@ bool preserves_variance(Method method) {
          method == Method::kUniPc;
 }
 
-NoiseLevels chain_levels(const SamplingConfig& config, const std::vector<double>& alphas_cumprod) {
+NoiseLevels chain_levels(const SamplingConfig& config, const diffusion::Iddpm& iddpm) {
   using diffusion::TimestepConvention;
   const bool preserves = preserves_variance(config.method);
-  const auto num_timesteps = static_cast<int64_t>(alphas_cumprod.size());
+  const int64_t num_timesteps = iddpm.schedule().num_timesteps();
   const diffusion::Sigmas sigmas = diffusion::chain_sigmas(
-      alphas_cumprod,
+      iddpm.schedule().alphas_cumprod,
       {.num_steps = config.steps,
        .convention = preserves ? TimestepConvention::kDpmSolver : TimestepConvention::kSigmas,
        .spacing = config.spacing,
        .steps_offset = config.steps_offset,
        .sigmas = config.sigmas});
-  return preserves
-             ? diffusion::variance_preserving(sigmas, diffusion::Prediction::kEps, num_timesteps)
-             : diffusion::variance_exploding(sigmas, diffusion::Prediction::kEps, num_timesteps,
-                                             config.spacing != diffusion::Spacing::kLeading);
+  return preserves ? diffusion::variance_preserving(sigmas, iddpm.prediction(), num_timesteps)
+                   : diffusion::variance_exploding(sigmas, iddpm.prediction(), num_timesteps,
+                                                   config.spacing != diffusion::Spacing::kLeading);
 }
 
 diffusion::Sampler flow_sampler(const SamplingConfig& config, const diffusion::RectifiedFlow& flow,
@@ -249,7 +248,7 @@ diffusion::Sampler chain_sampler(const SamplingConfig& config, const diffusion::
   if (const auto plan = preserves_variance(config.method) || config.method == Method::kEuler ||
                                 config.method == Method::kEulerAncestral ||
                                 config.method == Method::kHeun || config.method == Method::kLms
-                            ? plan_of_levels(config, chain_levels(config, trained.alphas_cumprod))
+                            ? plan_of_levels(config, chain_levels(config, iddpm))
                             : std::nullopt) {
     return *plan;
   }
@@ -257,13 +256,16 @@ diffusion::Sampler chain_sampler(const SamplingConfig& config, const diffusion::
     return diffusion::lcm(
         {.alphas_cumprod = trained.alphas_cumprod,
          .timesteps = diffusion::lcm_timesteps(trained.num_timesteps(), config.steps),
+         .prediction = iddpm.prediction(),
          .limit = limit_of(config)});
   }
   const std::vector<int64_t> visited = diffusion::chain_timesteps(
       trained.num_timesteps(), config.spacing, config.steps, config.steps_offset);
   if (config.method == Method::kPlms) {
     check_unlimited(config);
-    return diffusion::plms({.alphas_cumprod = trained.alphas_cumprod, .timesteps = visited},
+    return diffusion::plms({.alphas_cumprod = trained.alphas_cumprod,
+                            .timesteps = visited,
+                            .prediction = iddpm.prediction()},
                            {.target = diffusion::StepTarget::kNextTimestep});
   }
   KINORA_CHECK(config.threshold == 0.0, kConfig,
@@ -272,12 +274,15 @@ diffusion::Sampler chain_sampler(const SamplingConfig& config, const diffusion::
   const diffusion::DiscreteSchedule schedule =
       diffusion::respaced(trained, std::vector<int64_t>(visited.rbegin(), visited.rend()));
   if (config.method == Method::kDdim) {
-    return diffusion::DdimSampler{
-        .schedule = schedule, .eta = config.eta, .clip_denoised = config.clip_denoised};
+    return diffusion::DdimSampler{.schedule = schedule,
+                                  .eta = config.eta,
+                                  .clip_denoised = config.clip_denoised,
+                                  .prediction = iddpm.prediction()};
   }
   return diffusion::DdpmSampler{.schedule = schedule,
                                 .variance = variance_of(config, iddpm.learned_variance()),
-                                .clip_denoised = config.clip_denoised};
+                                .clip_denoised = config.clip_denoised,
+                                .prediction = iddpm.prediction()};
 }
 
 }  // namespace

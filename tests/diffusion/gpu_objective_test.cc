@@ -4,7 +4,9 @@
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
 
+#include "kinora/diffusion/betas.h"
 #include "kinora/diffusion/objective.h"
+#include "kinora/diffusion/speedit.h"
 #include "kinora/kernels/cuda/random.h"
 #include "kinora/ops/device.h"
 #include "kinora/ops/diffusion_loss.h"
@@ -85,6 +87,35 @@ TEST_F(GpuObjectiveTest, TheLossEqualsTheComposedOne) {
   expect_same(Iddpm(1000, /*learned_variance=*/false), eps, batch, x0);
   expect_same(RectifiedFlow{}, eps, batch, x0);
   expect_same(RectifiedFlow{}, twice, batch, x0);
+  using Kind = LossWeights::Kind;
+  for (const bool learned : {true, false}) {
+    const at::Tensor& prediction = learned ? twice : eps;
+    for (const Prediction kind : {Prediction::kData, Prediction::kV}) {
+      for (const Kind weights : {Kind::kNone, Kind::kMinSnr, Kind::kP2}) {
+        expect_same(Iddpm({.betas = zero_terminal_snr(linear_betas(1000)),
+                           .prediction = kind,
+                           .learned_variance = learned,
+                           .weights = {.kind = weights}}),
+                    prediction, batch, x0);
+      }
+    }
+    expect_same(Iddpm({.betas = linear_betas(1000),
+                       .learned_variance = learned,
+                       .weights = {.kind = Kind::kMinSnr}}),
+                prediction, batch, x0);
+  }
+}
+
+TEST_F(GpuObjectiveTest, SpeeditDrawsTheTimestepsOfTheCpu) {
+  const std::vector<double> betas = linear_betas(1000);
+  Objective objective = Iddpm(
+      {.betas = betas, .timestep_probabilities = speedit_probabilities(alphas_cumprod(betas))});
+  const NoiseKey key{.seed = 5, .sample_index = sample_numbers(10'000)};
+  const at::Tensor want = draw_timesteps(objective, key, at::kCPU).t;
+  move_to(objective, at::kCUDA);
+  const at::Tensor got = draw_timesteps(objective, key, at::kCUDA).t;
+  EXPECT_TRUE(got.is_cuda());
+  EXPECT_EQ(max_difference(got.to(at::kCPU), want), 0.0);
 }
 
 TEST_F(GpuObjectiveTest, TheKernelIsTakenWhereThereIsOne) {

@@ -96,6 +96,17 @@ TEST(ScheduleTest, OneStepHasFiniteTables) {
   EXPECT_DOUBLE_EQ(s.posterior_mean_coef1[0], 1.0);
 }
 
+TEST(ScheduleTest, AChainMayEndInPureNoise) {
+  const DiscreteSchedule s = schedule_from_betas({0.1, 0.2, 1.0});
+  EXPECT_EQ(s.sqrt_alphas_cumprod[2], 0.0);
+  EXPECT_EQ(s.sqrt_one_minus_alphas_cumprod[2], 1.0);
+  // q(x_1 | x_2, x_0) = q(x_1 | x_0): x_2 says nothing.
+  EXPECT_DOUBLE_EQ(s.posterior_variance[2], 1.0 - 0.9 * 0.8);
+  EXPECT_DOUBLE_EQ(s.posterior_mean_coef1[2], std::sqrt(0.9 * 0.8));
+  EXPECT_EQ(s.posterior_mean_coef2[2], 0.0);
+  EXPECT_EQ(s.log_betas[2], 0.0);
+}
+
 TEST(ScheduleTest, RefusesWhatIsNoChain) {
   EXPECT_THROW(static_cast<void>(linear_schedule(0)), Error);
   EXPECT_THROW(static_cast<void>(linear_schedule(-5)), Error);
@@ -103,6 +114,8 @@ TEST(ScheduleTest, RefusesWhatIsNoChain) {
   EXPECT_NO_THROW(static_cast<void>(linear_schedule(21)));
   EXPECT_THROW(static_cast<void>(schedule_from_betas({})), Error);
   EXPECT_THROW(static_cast<void>(schedule_from_betas({0.1, 0.0})), Error);
+  EXPECT_THROW(static_cast<void>(schedule_from_betas({1.0, 0.1})), Error);
+  EXPECT_THROW(static_cast<void>(schedule_from_betas({0.1, 1.1})), Error);
   EXPECT_THROW(static_cast<void>(schedule_from_betas({0.1, std::nan("")})), Error);
   const DiscreteSchedule base = linear_schedule();
   for (const std::vector<int64_t>& steps :

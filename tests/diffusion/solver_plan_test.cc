@@ -92,24 +92,40 @@ TEST(SolverPlanTest, EulerAlongAFlowIsTheFlowSampler) {
 }
 
 TEST(SolverPlanTest, DdpmAndDdimAreTheSamplersOfTheProject) {
-  const DiscreteSchedule schedule =
-      respaced(linear_schedule(), spaced_timesteps(1000, Spacing::kDit, 9));
+  // The plans have been compared with diffusers. The denoiser may be any for any prediction.
   ToyEps toy(/*learned_variance=*/true);
-  ChainWalk even = walk(9);
-  even.timesteps = chain_timesteps(1000, Spacing::kDit, 9);
   const auto expect = [&](const SolverPlan& plan, const Sampler& sampler) {
     EXPECT_LT(max_difference(run(toy, plan, 2), run(toy, sampler, 2)), 2e-5);
   };
-  expect(ddpm(even, ChainVariance::kLearnedRange), DdpmSampler{schedule, Variance::kLearnedRange});
-  expect(ddpm(even, ChainVariance::kFixedSmall), DdpmSampler{schedule, Variance::kFixedSmall});
-  expect(ddpm(even, ChainVariance::kFixedLarge), DdpmSampler{schedule, Variance::kFixedLarge});
-  ChainWalk clipped = even;
-  clipped.limit = {.kind = Limit::Kind::kClip};
-  for (const double eta : {0.0, 0.6}) {
-    expect(ddim(even, {.eta = eta, .target = StepTarget::kNextTimestep}),
-           DdimSampler{schedule, eta});
-    expect(ddim(clipped, {.eta = eta, .eps_of_limited = true, .target = StepTarget::kNextTimestep}),
-           DdimSampler{schedule, eta, true});
+  const std::vector<double> linear = linear_betas(1000);
+  struct Case {
+    Prediction prediction;
+    std::vector<double> betas;
+  };
+  for (const Case& one :
+       {Case{Prediction::kEps, linear}, Case{Prediction::kData, linear},
+        Case{Prediction::kV, linear}, Case{Prediction::kData, zero_terminal_snr(linear)},
+        Case{Prediction::kV, zero_terminal_snr(linear)}}) {
+    const DiscreteSchedule schedule =
+        respaced(schedule_from_betas(one.betas), spaced_timesteps(1000, Spacing::kDit, 9));
+    const ChainWalk even{.alphas_cumprod = alphas_cumprod(one.betas),
+                         .timesteps = chain_timesteps(1000, Spacing::kDit, 9),
+                         .prediction = one.prediction};
+    for (const auto& [variance, of_plan] :
+         {std::pair(Variance::kLearnedRange, ChainVariance::kLearnedRange),
+          std::pair(Variance::kFixedSmall, ChainVariance::kFixedSmall),
+          std::pair(Variance::kFixedLarge, ChainVariance::kFixedLarge)}) {
+      expect(ddpm(even, of_plan), DdpmSampler{schedule, variance, false, one.prediction});
+    }
+    ChainWalk clipped = even;
+    clipped.limit = {.kind = Limit::Kind::kClip};
+    for (const double eta : {0.0, 0.6}) {
+      const Ddim next{.eta = eta, .target = StepTarget::kNextTimestep};
+      expect(ddim(even, next), DdimSampler{schedule, eta, false, one.prediction});
+      Ddim of_limited = next;
+      of_limited.eps_of_limited = true;
+      expect(ddim(clipped, of_limited), DdimSampler{schedule, eta, true, one.prediction});
+    }
   }
 }
 

@@ -9,12 +9,14 @@
 namespace kinora::kernels {
 namespace {
 
-// Rows of the 1000-step linear schedule at t = 0, 1 and 600.
+// Rows of the 1000-step linear schedule at t = 0, 1 and 600, unweighted.
 const std::vector<float> kTable = {
-    0.9999499987499375F,   0.009999999999999449F, 0.010000500037500082F, -9.81672513529567F,
-    0.6063847633194879F,   0.9998900399904341F,   0.014829292900469677F, 0.008087176628392633F,
-    -9.81672513529567F,    0.7880387633463286F,   0.15989838105953105F,  0.9871334802014067F,
-    0.012283282944009478F, -4.418848776508823F,   0.0003201320586123657F};
+    0.9999499987499375F,  0.009999999999999449F,  0.010000500037500082F,
+    -9.81672513529567F,   0.6063847633194879F,    1.0F,
+    0.9998900399904341F,  0.014829292900469677F,  0.008087176628392633F,
+    -9.81672513529567F,   0.7880387633463286F,    1.0F,
+    0.15989838105953105F, 0.9871334802014067F,    0.012283282944009478F,
+    -4.418848776508823F,  0.0003201320586123657F, 1.0F};
 
 /// Four samples of three elements, at row 0 twice, 1 and 2 of the table.
 struct Example {
@@ -134,6 +136,8 @@ TEST(DiffusionLossTest, VelocityIgnoresFurtherChannels) {
   DiffusionLoss call = example.call();
   call.target = Target::kVelocity;
   call.learned_variance = false;
+  call.table = nullptr;
+  call.t = nullptr;
   call.mean_share = 0.5;
   diffusion_loss(call);
   double mean = 0.0;
@@ -151,6 +155,61 @@ TEST(DiffusionLossTest, VelocityIgnoresFurtherChannels) {
     EXPECT_EQ(example.vb[b], 0.0F);
   }
   EXPECT_NEAR(example.mean, 10.0 + 0.5 * mean, 1e-5);
+}
+
+TEST(DiffusionLossTest, TargetsAndLossWeightsAreThoseOfTheTable) {
+  // Losses by their definition, gradients by finite differences of them.
+  constexpr double kStep = 1e-5;
+  for (const Target target : {Target::kNoise, Target::kData, Target::kV}) {
+    Example example;
+    std::vector<float> table = kTable;
+    table[kLossWeight] = 0.25F;
+    table[kNumDiffusionColumns + kLossWeight] = 3.0F;
+    table[2 * kNumDiffusionColumns + kLossWeight] = 0.5F;
+    DiffusionLoss call = example.call();
+    call.target = target;
+    call.table = table.data();
+    call.bound_scale = 0.25;
+    diffusion_loss(call);
+    double mean = 0.0;
+    for (size_t b = 0; b < 4; ++b) {
+      const float* row = table.data() + static_cast<size_t>(example.t[b]) * kNumDiffusionColumns;
+      const auto target_of = [&](size_t i) {
+        const double noise = example.noise[b * 3 + i];
+        const double x0 = example.x0[b * 3 + i];
+        switch (target) {
+          case Target::kNoise:
+            return noise;
+          case Target::kData:
+            return x0;
+          default:
+            return row[kSignal] * noise - row[kNoise] * x0;
+        }
+      };
+      double mse = 0.0;
+      double vb = 0.0;
+      for (size_t i = 0; i < 3; ++i) {
+        const size_t place = b * 6 + i;
+        const double error = target_of(i) - example.prediction[place];
+        const auto bound = [&](double variance) {
+          return bound_of(row, b < 2, example.x0[b * 3 + i], error, variance);
+        };
+        mse += error * error / 3.0;
+        vb += 0.25 * bound(example.prediction[place + 3]) / 3.0;
+        const double scale = example.weights[b] / 12.0;
+        EXPECT_NEAR(example.gradient[place], -2.0 * scale * row[kLossWeight] * error, 1e-7);
+        const double variance = example.prediction[place + 3];
+        const double slope =
+            0.25 * scale * (bound(variance + kStep) - bound(variance - kStep)) / (2.0 * kStep);
+        EXPECT_NEAR(example.gradient[place + 3], slope, 1e-5 * std::abs(slope) + 1e-9);
+      }
+      EXPECT_NEAR(example.mse[b], mse, 1e-6 * mse);
+      EXPECT_NEAR(example.vb[b], vb, 1e-5 * vb);
+      EXPECT_NEAR(example.total[b], row[kLossWeight] * mse + vb, 1e-5 * (mse + vb));
+      mean += example.weights[b] * (row[kLossWeight] * mse + vb) / 4.0;
+    }
+    EXPECT_NEAR(example.mean, 10.0 + mean, 1e-4);
+  }
 }
 
 TEST(DiffusionLossTest, NanPropagatesAndATimestepOutsideOfTheTableIsNan) {

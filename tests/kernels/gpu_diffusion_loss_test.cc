@@ -126,10 +126,10 @@ struct Inputs {
   int64_t prediction_size;
   std::vector<uint8_t> prediction;
   std::vector<float> noise, x0, weights, t;
-  // Of the 1000-step linear schedule at t = 0, 1 and 600.
-  std::vector<float> table = {0.99995F,  0.01F,     0.0100005F, -9.816725F, 0.6063848F,
-                              0.99989F,  0.014829F, 0.0080872F, -9.816725F, 0.7880388F,
-                              0.159898F, 0.987133F, 0.0122833F, -4.418849F, 0.00032013F};
+  // Of the 1000-step linear schedule at t = 0, 1 and 600, with weights.
+  std::vector<float> table = {0.99995F,  0.01F,     0.0100005F, -9.816725F, 0.6063848F,  0.25F,
+                              0.99989F,  0.014829F, 0.0080872F, -9.816725F, 0.7880388F,  3.0F,
+                              0.159898F, 0.987133F, 0.0122833F, -4.418849F, 0.00032013F, 1.0F};
   float loss_scale = 128.0F;
 };
 
@@ -150,14 +150,16 @@ TEST_F(GpuDiffusionLossTest, EqualsTheCpu) {
   };
   for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (const Shape& shape : kShapes) {
-      for (const Case& one : {Case{Target::kNoise, true}, Case{Target::kNoise, false},
-                              Case{Target::kVelocity, false}}) {
+      for (const Case& one :
+           {Case{Target::kNoise, true}, Case{Target::kNoise, false}, Case{Target::kData, true},
+            Case{Target::kData, false}, Case{Target::kV, true}, Case{Target::kV, false},
+            Case{Target::kVelocity, false}}) {
         const Inputs inputs(shape, type, one.target, one.learned_variance);
         const Results want = inputs.on_cpu();
         for (const size_t offset : {0, 1}) {
           SCOPED_TRACE(testing::Message()
                        << to_string(type) << " " << shape.batch << " x " << shape.sample_size
-                       << (one.target == Target::kVelocity ? " velocity" : " noise")
+                       << " target " << static_cast<int>(one.target)
                        << (one.learned_variance ? ", variance" : "") << ", offset " << offset);
           expect_equal(inputs.on_gpu(offset, false), want, inputs);
           expect_equal(inputs.on_gpu(offset, true), want, inputs);

@@ -1,13 +1,14 @@
 // Losses of diffusion training with their gradients, see kernels/diffusion_loss.h. A block takes
-// 1024 elements of one sample, a thread 8 of them: predicted noise (or velocity), the variance's
-// choice, noise and x0 are loaded at once, and both gradients leave from there. The block's two
-// sums go to the workspace; a second kernel of one block adds them up per sample, a group of lanes
-// each, and then over the batch, in an order that the sizes alone decide. Bound by memory at large
-// batches (fp32: 20 bytes an element of x0 with learned variance), by the launches at small ones.
+// 1024 elements of one sample, a thread 8 of them: the prediction, the variance's choice, noise and
+// x0 are loaded at once, and both gradients leave from there. The block's two sums go to the
+// workspace; a second kernel of one block adds them up per sample, a group of lanes each, and then
+// over the batch, in an order that the sizes alone decide. Bound by memory at large batches (fp32:
+// 20 bytes an element of x0 with learned variance), by the launches at small ones.
 //
 // fp32 throughout. The likelihood of a level at t = 0 is a small difference of two distribution
 // functions; what lies above the mean is mirrored, so that both are small and keep their digits.
 #include <algorithm>
+#include <limits>
 
 #include "kinora/kernels/cuda/diffusion_loss.h"
 #include "kinora/kernels/cuda/elements.cuh"
@@ -72,6 +73,43 @@ __device__ __forceinline__ Value divergence(float log_ratio, float mean_error, f
   return {0.5F * (excess + log_ratio + error), -0.5F * (excess + error)};
 }
 
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+/// The row of the sample's t in the table; null without a table or for a t outside.
+__device__ __forceinline__ const float* row_of(const DiffusionLoss& call, int64_t sample) {
+  if (call.table == nullptr) {
+    return nullptr;
+  }
+  const float t = call.t[sample];
+  return t >= 0.0F && t < static_cast<float>(call.num_timesteps)
+             ? call.table + static_cast<int64_t>(t) * kNumDiffusionColumns
+             : nullptr;
+}
+
+__device__ __forceinline__ float loss_weight(const DiffusionLoss& call, const float* row) {
+  return row != nullptr ? row[kLossWeight] : (call.table == nullptr ? 1.0F : kNan);
+}
+
+/// target = noise * (its factor) + data * x0.
+struct TargetOf {
+  float noise;
+  float data;
+};
+
+__device__ __forceinline__ TargetOf target_of(Target target, const float* row) {
+  switch (target) {
+    case Target::kNoise:
+      break;
+    case Target::kData:
+      return {0.0F, 1.0F};
+    case Target::kV:
+      return row != nullptr ? TargetOf{row[kSignal], -row[kNoise]} : TargetOf{kNan, kNan};
+    case Target::kVelocity:
+      return {1.0F, -1.0F};
+  }
+  return {1.0F, 0.0F};
+}
+
 /// The sum of a block of kThreads in its first thread.
 __device__ __forceinline__ float block_sum(float value, float* scratch) {
 #pragma unroll
@@ -104,17 +142,20 @@ __global__ void __launch_bounds__(kThreads)
   const bool whole = aligned && count == kWidth;
   const int64_t in = sample * n + i;
   const int64_t out = sample * call.prediction_size + i;
-  const bool is_velocity = call.target == Target::kVelocity;
+  const float* row = row_of(call, sample);
+  const TargetOf target = target_of(call.target, row);
   const float t = call.learned_variance ? call.t[sample] : 1.0F;
-  const bool reads_x0 = is_velocity || (call.learned_variance && t == 0.0F);
+  const bool reads_x0 = call.target != Target::kNoise || (call.learned_variance && t == 0.0F);
 
   const Packed<T, kWidth> packed = load_some<T, kWidth>(call.prediction, out, count, whole);
   Packed<T, kWidth> packed_variance = {};
   if (call.learned_variance) {
     packed_variance = load_some<T, kWidth>(call.prediction, out + n, count, whole);
   }
-  float noise[kWidth];
-  load_floats<float, kWidth>(call.noise, in, count, whole, noise);
+  float noise[kWidth] = {};
+  if (call.target != Target::kData) {
+    load_floats<float, kWidth>(call.noise, in, count, whole, noise);
+  }
   float x0[kWidth] = {};
   if (reads_x0) {
     load_floats<float, kWidth>(call.x0, in, count, whole, x0);
@@ -125,6 +166,7 @@ __global__ void __launch_bounds__(kThreads)
     scale *= call.weights == nullptr ? 1.0F : call.weights[sample];
   }
 
+  const float mse_scale = scale * loss_weight(call, row);
   float value[kWidth];
   unpack<T, kWidth>(packed, value);
   float squares = 0.0F;
@@ -132,9 +174,9 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int k = 0; k < kWidth; ++k) {
     // What lies behind the sample is zero everywhere, and so is its error.
-    error[k] = noise[k] - (is_velocity ? x0[k] : 0.0F) - value[k];
+    error[k] = target.noise * noise[k] + target.data * x0[k] - value[k];
     squares += error[k] * error[k];
-    value[k] = -2.0F * scale * error[k];
+    value[k] = -2.0F * mse_scale * error[k];
   }
   if (call.d_prediction != nullptr) {
     store_floats<T, kWidth>(call.d_prediction, out, count, whole, value);
@@ -142,11 +184,10 @@ __global__ void __launch_bounds__(kThreads)
 
   float nats = 0.0F;
   if (call.learned_variance) {
-    float range = __int_as_float(0x7fc00000);  // NaN, for a t outside of the table
+    float range = kNan;  // for a t outside of the table
     float min_log_variance = 0.0F;
     float deviation = 0.0F;
-    if (t >= 0.0F && t < static_cast<float>(call.num_timesteps)) {
-      const float* row = call.table + static_cast<int64_t>(t) * kNumDiffusionColumns;
+    if (row != nullptr) {
       range = row[kLogVarianceRange];
       min_log_variance = row[kMinLogVariance];
       deviation = row[kPosteriorDeviation];
@@ -213,7 +254,8 @@ __global__ void __launch_bounds__(kFinalThreads)
     mse *= per_element;
     vb *= per_bound;
     if (lane == 0 && sample < call.batch) {
-      weighted += (mse + vb) * (call.weights == nullptr ? 1.0F : call.weights[sample]);
+      const float total = loss_weight(call, row_of(call, sample)) * mse + vb;
+      weighted += total * (call.weights == nullptr ? 1.0F : call.weights[sample]);
       if (call.mse != nullptr) {
         call.mse[sample] = mse;
       }
@@ -221,7 +263,7 @@ __global__ void __launch_bounds__(kFinalThreads)
         call.vb[sample] = vb;
       }
       if (call.total != nullptr) {
-        call.total[sample] = mse + vb;
+        call.total[sample] = total;
       }
     }
   }
