@@ -24,6 +24,24 @@ std::string without_numbers(std::string_view name) {
   return result;
 }
 
+/// How much a name must change word by word for a pattern: a word `*` costs nothing, nor does what
+/// is behind one at the end.
+int64_t distance(std::string_view pattern, std::string_view name) {
+  const std::vector<std::string_view> wanted = split(pattern, '.');
+  const std::vector<std::string_view> words = split(name, '.');
+  int64_t sum = 0;
+  for (size_t i = 0; i < std::max(wanted.size(), words.size()); ++i) {
+    if (i >= words.size()) {
+      sum += static_cast<int64_t>(wanted[i].size());
+    } else if (i >= wanted.size()) {
+      sum += wanted.back() == "*" ? 0 : static_cast<int64_t>(words[i].size());
+    } else if (wanted[i] != "*") {
+      sum += edit_distance(wanted[i], words[i]);
+    }
+  }
+  return sum;
+}
+
 }  // namespace
 
 bool glob_matches(std::string_view pattern, std::string_view text) {
@@ -72,7 +90,7 @@ std::vector<std::string> near_names(std::string_view name, const std::vector<std
   const std::string wanted = without_numbers(name);
   for (const std::string& candidate : names) {
     const std::string plain = without_numbers(candidate);
-    distances.emplace(plain, edit_distance(wanted, plain));
+    distances.emplace(plain, distance(wanted, plain));
   }
   std::vector<std::pair<std::string, int64_t>> sorted(distances.begin(), distances.end());
   std::stable_sort(sorted.begin(), sorted.end(),

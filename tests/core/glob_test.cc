@@ -41,6 +41,10 @@ TEST(GlobTest, APatternWithoutAMatchIsRefusedWithNearNames) {
   EXPECT_THAT(message, HasSubstr("the most like it are blocks.*.attn.qkv"));
 }
 
+TEST(GlobTest, WhatAStarStandsForIsNotCompared) {
+  EXPECT_THAT(near_names("y_embeder.*", kNames, 1), ElementsAre("y_embedder.table"));
+}
+
 TEST(GlobTest, NearNamesComeOnceWithTheNearestFirst) {
   EXPECT_THAT(near_names("blocks.7.mlp.fc2", kNames, 2),
               ElementsAre("blocks.*.mlp.fc1", "blocks.*.attn.qkv"));
