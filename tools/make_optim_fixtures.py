@@ -6,6 +6,7 @@ Cases (fp32, CPU):
   clipped  weight decay 0.05, torch.nn.utils.clip_grad_norm_ to 1.0, two EMAs
   scaled   as clipped, through torch.amp.GradScaler with a short growth interval; some gradients are
            infinite or NaN
+  factors  weight decay 0.05, each parameter in a group of its own whose lr is multiplied by a factor
 
 Each case lists the gradients of every step as backward leaves them (scaled, in the last case) and,
 after each step, the norm and the loss scale, after some the weights, and after the last one the
@@ -27,21 +28,23 @@ def to_list(tensor):
     return [float(f"{value:.9g}") for value in tensor.detach().flatten().tolist()]
 
 
-def run_case(seed, weight_decay, max_norm, emas, scaler, bad_steps):
+def run_case(seed, weight_decay, max_norm, emas, scaler, bad_steps, lr_factors=(1.0,) * len(SHAPES)):
     generator = torch.Generator().manual_seed(seed)
     weights = [
         torch.nn.Parameter(torch.randn(shape, generator=generator)) for shape in SHAPES
     ]
     averages = [[weight.detach().clone() for weight in weights] for _ in emas]
     lr = 0.01
+    groups = [{"params": [weight], "lr": lr * factor} for weight, factor in zip(weights, lr_factors)]
     optimizer = torch.optim.AdamW(
-        weights, lr=lr, weight_decay=weight_decay, foreach=False, fused=False
+        groups, lr=lr, weight_decay=weight_decay, foreach=False, fused=False
     )
     case = {
         "lr": lr,
         "weight_decay": weight_decay,
         "max_grad_norm": max_norm,
         "ema_decays": emas,
+        "lr_factors": list(lr_factors),
         "initial": [to_list(weight) for weight in weights],
         "steps": [],
     }
@@ -101,6 +104,7 @@ def main():
                 3, 0.05, 1.0, [0.9], scaler,
                 {0: math.inf, 5: -math.inf, 6: math.nan, 13: math.inf},
             ),
+            "factors": run_case(4, 0.05, 1.0, [0.9], None, {}, (0.25, 10.0, 0.0, 1.0)),
         },
     }
     # JSON has no infinities: strings, which the test turns back.

@@ -21,6 +21,7 @@ constexpr size_t kMaxNames = 4;
 struct Arguments {
   train::ConvertOptions options;
   std::string dtype;
+  std::string updates;
   uint64_t max_shard_bytes = 0;
 };
 
@@ -44,6 +45,10 @@ int convert(Arguments arguments) {
   options.max_shard_bytes = static_cast<int64_t>(arguments.max_shard_bytes);
   if (!arguments.dtype.empty()) {
     options.type = type_of(arguments.dtype);
+  }
+  if (!arguments.updates.empty()) {
+    using Updates = train::ConvertOptions::Updates;
+    options.updates = arguments.updates == "own" ? Updates::kOwn : Updates::kDiffusers;
   }
   at::set_num_threads(1);  // pieces are small: threads would mostly wait for each other
   const train::Converted converted = train::convert_weights(options);
@@ -100,6 +105,16 @@ void add_convert(CLI::App& app, Action& run) {
                     "Leave out what the model lacks");
   command->add_option("--autoencoder", options.autoencoder,
                       "The autoencoder of images for vae/ in a folder for diffusers");
+  CLI::Option* lora = command->add_option(
+      "--lora", options.adapters,
+      "An adapter to merge, FILE or FILE:WEIGHT (1 = as it was trained): safetensors, or a folder "
+      "of PEFT; several by giving it again. What it changes becomes fp32 unless --dtype is given");
+  command
+      ->add_option("--adapter", arguments->updates,
+                   "Of a run with finetune.lora: write not the merged weights but the adapter, a "
+                   "folder of PEFT, with our names of linears (own) or those of diffusers")
+      ->check(CLI::IsMember({"own", "diffusers"}))
+      ->excludes(lora);
   command->callback([arguments, &run] { run = [arguments] { return convert(*arguments); }; });
 }
 

@@ -39,7 +39,8 @@ train::LoadOptions load_options(const SampleArguments& arguments) {
   train::LoadOptions options{.ema = arguments.weights == "ema",
                              .device = device_of(arguments),
                              .overrides = arguments.overrides,
-                             .config_file = arguments.config};
+                             .config_file = arguments.config,
+                             .adapters = arguments.adapters};
   if (arguments.precision == "fp32") {
     options.precision = train::Precision::kFp32;
   } else if (arguments.precision == "bf16") {
@@ -129,6 +130,9 @@ void add_what(CLI::App& command, SampleArguments& arguments) {
   command.add_option("--set", arguments.overrides, "key.path=value over the run's configuration");
   command.add_option("--weights", arguments.weights, "ema (averaged) or raw")
       ->check(CLI::IsMember({"ema", "raw"}));
+  command.add_option("--lora", arguments.adapters,
+                     "An adapter to merge, FILE or FILE:WEIGHT (1 = as it was trained): "
+                     "safetensors, or a folder of PEFT; several by giving it again");
   command.add_option("--classes", arguments.classes, "Classes by number: 0,1,2; default: all")
       ->delimiter(',');
   command.add_option(

@@ -25,6 +25,7 @@ struct SampleArguments {
   std::string config;
   std::vector<std::string> overrides;
   std::string weights = "ema";
+  std::vector<std::string> adapters;  ///< FILE or FILE:WEIGHT
 
   std::vector<int64_t> classes;
   std::vector<std::string> captions;

@@ -5,7 +5,8 @@
 
 #include "kinora/checkpoint/manifest.h"
 
-/// Files of small arrays that are the same on all ranks, one a role: scales of fp8, buffers.
+/// Files of arrays that are the same on all ranks, one a role: scales of fp8, buffers, frozen
+/// weights.
 namespace kinora::checkpoint {
 
 /// Writes `folder`/ROLE.safetensors: arrays on the CPU, contiguous. kIo.

@@ -52,7 +52,7 @@ std::unordered_map<std::string, SavedSlot> find_slots(const Manifest& manifest,
       KINORA_CHECK(found != saved.end() && found->second.slot->shape == slot.shape, kIo,
                    "[checkpoint] ", checkpoint, " is of another model: ", slot.path,
                    found == saved.end() ? " is not in it" : " has another shape",
-                   ". Hint: model.* must be as when it was saved");
+                   ". Hint: model.* and finetune.* must be as when it was saved");
       const int64_t offset = found->second.slot->offset;
       const int64_t end = manifest.buckets[found->second.bucket].numel;
       KINORA_CHECK(offset >= 0 && slot.numel <= end && offset <= end - slot.numel, kIo,
@@ -63,7 +63,7 @@ std::unordered_map<std::string, SavedSlot> find_slots(const Manifest& manifest,
   }
   KINORA_CHECK(count == saved.size(), kIo, "[checkpoint] ", checkpoint,
                " is of another model: it has ", saved.size(), " parameters, this model ", count,
-               ". Hint: model.* must be as when it was saved");
+               ". Hint: model.* and finetune.* must be as when it was saved");
   return saved;
 }
 
@@ -93,10 +93,41 @@ std::vector<Shard> shards_to_read(const Manifest& manifest, const fs::path& chec
   }
   add(arrays_shards(manifest, kFp8Role));
   add(arrays_shards(manifest, kBuffersRole));
+  add(arrays_shards(manifest, kFrozenRole));
   return shards;
 }
 
+void load_frozen(const Arrays& frozen, const fs::path& checkpoint, optim::Arena& arena) {
+  size_t count = 0;
+  for (const optim::FrozenBucket& bucket : arena.frozen()) {
+    for (const optim::Slot& slot : bucket.slots) {
+      const auto found = frozen.find(slot.path);
+      KINORA_CHECK(found != frozen.end() && found->second.sizes() == at::IntArrayRef(slot.shape),
+                   kIo, "[checkpoint] ", checkpoint, " is of another run: the frozen ", slot.path,
+                   found == frozen.end() ? " is not in it" : " has another shape",
+                   ". Hint: model.* and finetune.* must be as when it was saved");
+      ++count;
+    }
+  }
+  KINORA_CHECK(count == frozen.size(), kIo, "[checkpoint] ", checkpoint,
+               " is of another run: it has ", frozen.size(), " frozen parameters, this run ", count,
+               ". Hint: finetune.* must be as when it was saved");
+  for (const auto& [path, values] : frozen) {
+    arena.load_parameter(path, values);
+  }
+}
+
 }  // namespace
+
+Arrays frozen_of(const optim::Arena& arena) {
+  Arrays frozen;
+  for (const optim::FrozenBucket& bucket : arena.frozen()) {
+    for (const optim::Slot& slot : bucket.slots) {
+      frozen[slot.path] = arena.export_parameter(slot.path, optim::Role::compute()).cpu();
+    }
+  }
+  return frozen;
+}
 
 fs::path step_folder(const fs::path& folder, int64_t step) {
   return folder / (std::string(kStepPrefix) + std::to_string(step));
@@ -164,6 +195,7 @@ TrainingState load(const fs::path& checkpoint, optim::Arena& arena, const comm::
   in_agreement(world, [&] {
     manifest.state.fp8 = read_fp8(manifest, checkpoint);
     manifest.state.buffers = read_arrays(manifest, checkpoint, kBuffersRole);
+    load_frozen(read_arrays(manifest, checkpoint, kFrozenRole), checkpoint, arena);
     for (const optim::Role role : roles) {
       readers.emplace_back(checkpoint, manifest, optim::to_string(role));
     }

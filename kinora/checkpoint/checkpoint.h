@@ -30,7 +30,7 @@ struct PinnedChoices {
   bool operator==(const PinnedChoices&) const = default;
 };
 
-/// Small tensors on the CPU, by name.
+/// Tensors on the CPU, by name.
 using Arrays = std::map<std::string, at::Tensor>;
 
 /// Everything of a run besides the arena's arrays.
@@ -49,7 +49,13 @@ struct TrainingState {
   std::optional<ops::Fp8State> fp8;
   /// Of the model (buffers.h), the same on all ranks; likewise in a file of their own.
   Arrays buffers;
+  /// What the run does not train (frozen_of), likewise.
+  Arrays frozen;
 };
+
+/// The arena's frozen parameters in their compute type, on the CPU. Steps do not change them: they
+/// are read once a run, and share the arena's memory where that is the host's.
+[[nodiscard]] Arrays frozen_of(const optim::Arena& arena);
 
 /// "step-1000" in `folder`.
 [[nodiscard]] std::filesystem::path step_folder(const std::filesystem::path& folder, int64_t step);
@@ -69,11 +75,11 @@ std::filesystem::path save(const std::filesystem::path& folder, const optim::Are
 /// Reads only the manifest's part of the state. kIo for a folder that is no checkpoint.
 [[nodiscard]] TrainingState load_state(const std::filesystem::path& checkpoint);
 
-/// Fills the arena (its master, moments and averages, then the compute copies) and returns the
-/// state. All ranks of `world` call it; each reads what it owns, and they share the work of
-/// comparing every file's checksum before anything is changed. kIo, on all ranks the same, if a
-/// file is damaged or the checkpoint is of another model. EMAs are matched by position; with other
-/// decays than before they go on from what they were.
+/// Fills the arena (its master, moments and averages, frozen weights, then the compute copies) and
+/// returns the state. All ranks of `world` call it; each reads what it owns, and they share the
+/// work of comparing every file's checksum before anything is changed. kIo, on all ranks the same,
+/// if a file is damaged or the checkpoint is of another model. EMAs are matched by position; with
+/// other decays than before they go on from what they were.
 [[nodiscard]] TrainingState load(const std::filesystem::path& checkpoint, optim::Arena& arena,
                                  const comm::Group& world = {});
 

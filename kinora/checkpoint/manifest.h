@@ -14,9 +14,10 @@ namespace kinora::checkpoint {
 inline constexpr int64_t kManifestVersion = 2;
 inline constexpr const char* kManifestName = "manifest.json";
 
-/// The roles of the files with TrainingState::fp8 and buffers.
+/// The roles of the files with TrainingState::fp8, buffers and frozen.
 inline constexpr const char* kFp8Role = "fp8";
 inline constexpr const char* kBuffersRole = "buffers";
+inline constexpr const char* kFrozenRole = "frozen";
 
 /// What a rank writes of every bucket: of `count` equal parts number `index`.
 struct Part {
@@ -24,7 +25,8 @@ struct Part {
   int64_t count = 1;
 };
 
-/// A file of a checkpoint: a part of all buckets in one role, the scales of fp8, or buffers.
+/// A file of a checkpoint: a part of all buckets in one role, the scales of fp8, buffers,
+/// or frozen weights.
 struct Shard {
   std::string file;
   std::string role;  ///< as optim::to_string, or one of the above
@@ -41,7 +43,7 @@ struct Shard {
 
 /// What manifest.json says.
 struct Manifest {
-  TrainingState state;  ///< without fp8 and buffers
+  TrainingState state;  ///< without fp8, buffers and frozen
   /// Names, sizes and slots only.
   std::vector<optim::Bucket> buckets;
   std::vector<Shard> shards;

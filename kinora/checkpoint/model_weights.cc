@@ -92,35 +92,52 @@ std::string describe(const WeightsFit& fit) {
 }
 
 void load_weights(const WeightsFile& file, nn::Module& model, optim::Arena& arena) {
-  const WeightsFit fit = compare(file.tensors(), model);
-  KINORA_CHECK(fit.is_whole(), kIo, "[weights] ", file.path(),
+  load_weights(file.tensors(), file.path(), model, arena);
+}
+
+void load_weights(const LateTensors& tensors, const std::filesystem::path& origin,
+                  nn::Module& model, optim::Arena& arena) {
+  const WeightsFit fit = compare(tensors, model);
+  KINORA_CHECK(fit.is_whole(), kIo, "[weights] ", origin,
                " does not fit the model: ", describe(fit),
                ". Hint: compare model.* with how the file was trained");
-  for (const auto& [path, parameter] : model.named_parameters()) {
-    arena.load_parameter(path, file.read(path).view(parameter->shape));
-  }
+  copy_weights(tensors, model, arena);
   if (arena.options().train) {
     arena.reset_averages();
   }
+}
+
+void copy_weights(const LateTensors& tensors, nn::Module& model, optim::Arena& arena) {
+  for (const auto& [path, parameter] : model.named_parameters()) {
+    if (const auto found = tensors.find(path); found != tensors.end()) {
+      arena.load_parameter(path, found->second.read_all().view(parameter->shape));
+    }
+  }
   for (const auto& [path, buffer] : model.named_buffers()) {
-    if (file.contains(path)) {
-      *buffer = file.read(path).to(buffer->device(), buffer->scalar_type());
+    if (const auto found = tensors.find(path); found != tensors.end()) {
+      *buffer = found->second.read_all().to(buffer->device(), buffer->scalar_type(),
+                                            /*non_blocking=*/false, /*copy=*/true);
     }
   }
 }
 
-void save_weights(const std::filesystem::path& path, nn::Module& model, const optim::Arena& arena,
-                  optim::Role role, at::ScalarType type, const std::string& config) {
+LateTensors arena_weights(nn::Module& model, const optim::Arena& arena, optim::Role role) {
   LateTensors tensors = with_buffers(model);
   for (const auto& [name, parameter] : model.named_parameters()) {
     tensors[name] = {.type = at::kFloat,
                      .shape = parameter->shape,
                      .read =
                          [&arena, role, path = name](int64_t begin, int64_t end) {
-                           return rows_of(arena.export_parameter(path, role), begin, end);
+                           return rows_of(arena.export_parameter(path, role).cpu(), begin, end);
                          },
                      .reads_rows = false};
   }
+  return tensors;
+}
+
+void write_arena_weights(const std::filesystem::path& path, const LateTensors& tensors,
+                         const optim::Arena& arena, at::ScalarType type,
+                         const std::string& config) {
   if (arena.options().sharding.group.rank() == 0) {
     write_weights(path, tensors, output_options(type, config));
     return;
@@ -128,6 +145,11 @@ void save_weights(const std::filesystem::path& path, nn::Module& model, const op
   for (const auto& [name, tensor] : tensors) {
     (void)tensor.read_all();  // this rank's part of it, for who writes
   }
+}
+
+void save_weights(const std::filesystem::path& path, nn::Module& model, const optim::Arena& arena,
+                  optim::Role role, at::ScalarType type, const std::string& config) {
+  write_arena_weights(path, arena_weights(model, arena, role), arena, type, config);
 }
 
 LateTensors checkpoint_weights(const std::filesystem::path& checkpoint, nn::Module& model,
@@ -141,13 +163,18 @@ LateTensors checkpoint_weights(const std::filesystem::path& checkpoint, nn::Modu
   const Manifest& manifest = source->manifest;
   std::vector<Shard> shards = shards_of(manifest, checkpoint, optim::to_string(role));
   const std::vector<Shard> buffers = arrays_shards(manifest, kBuffersRole);
+  const std::vector<Shard> frozen = arrays_shards(manifest, kFrozenRole);
   shards.insert(shards.end(), buffers.begin(), buffers.end());
+  shards.insert(shards.end(), frozen.begin(), frozen.end());
   Staging staging(at::kCPU);
   check_sizes(checkpoint, shards);
   check_content(checkpoint, shards, {}, staging);
   restore_buffers(read_arrays(manifest, checkpoint, kBuffersRole), model);
   source->reader.emplace(checkpoint, manifest, optim::to_string(role));
   LateTensors tensors = with_buffers(model);
+  for (const auto& [path, values] : read_arrays(manifest, checkpoint, kFrozenRole)) {
+    tensors[path] = late_tensor(values);
+  }
   for (size_t b = 0; b < manifest.buckets.size(); ++b) {
     for (const optim::Slot& slot : manifest.buckets[b].slots) {
       const int64_t numel = c10::multiply_integers(slot.shape);

@@ -37,6 +37,13 @@ struct WeightsFit {
 /// where there are any) and every buffer that the file has. Strict: missing and unexpected names
 /// and wrong shapes (fits_shape()) are an error (kIo) that lists them, and then nothing is changed.
 void load_weights(const WeightsFile& file, nn::Module& model, optim::Arena& arena);
+/// The same of tensors that come from `origin`.
+void load_weights(const LateTensors& tensors, const std::filesystem::path& origin,
+                  nn::Module& model, optim::Arena& arena);
+
+/// Copies the parameters and buffers of `model` that `tensors` has, which are of their shapes, and
+/// leaves the others and the averages.
+void copy_weights(const LateTensors& tensors, nn::Module& model, optim::Arena& arena);
 
 /// The key in the header of files written by save_weights under which the run's configuration lies.
 inline constexpr const char* kConfigMetadata = "kinora.config";
@@ -44,14 +51,22 @@ inline constexpr const char* kConfigMetadata = "kinora.config";
 /// The header's metadata of a file of weights; config: "" for none.
 [[nodiscard]] std::map<std::string, std::string> weights_metadata(const std::string& config);
 
-/// Writes the weights in `role` (the master, an average) and the buffers as one safetensors file
-/// with the model's key names, in `type` (fp32, bf16, fp16). Atomic. Where state is divided every
-/// rank calls it, and the first of those who divide it writes.
+/// The weights in `role` (the master, an average) and the buffers, by the model's key names. Where
+/// state is divided every rank must read each tensor, in the same order.
+[[nodiscard]] LateTensors arena_weights(nn::Module& model, const optim::Arena& arena,
+                                        optim::Role role);
+
+/// Writes such tensors as one safetensors file in `type` (fp32, bf16, fp16). Atomic. Where state is
+/// divided every rank calls it, and the first of those who divide it writes.
+void write_arena_weights(const std::filesystem::path& path, const LateTensors& tensors,
+                         const optim::Arena& arena, at::ScalarType type, const std::string& config);
+
+/// Both.
 void save_weights(const std::filesystem::path& path, nn::Module& model, const optim::Arena& arena,
                   optim::Role role, at::ScalarType type, const std::string& config);
 
-/// The same tensors of a checkpoint. Of `model` only the buffers are used, after the checkpoint's
-/// have been read into them. Checksums are compared first. kIo.
+/// The same tensors of a checkpoint, with what it keeps frozen. Of `model` only the buffers are
+/// used, after the checkpoint's have been read into them. Checksums are compared first. kIo.
 [[nodiscard]] LateTensors checkpoint_weights(const std::filesystem::path& checkpoint,
                                              nn::Module& model, optim::Role role);
 

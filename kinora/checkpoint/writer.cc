@@ -3,6 +3,7 @@
 #include <chrono>
 #include <future>
 #include <numeric>
+#include <optional>
 #include <sstream>
 #include <utility>
 
@@ -73,8 +74,8 @@ struct Writer::Impl {
   void run(Job job);
   [[nodiscard]] std::string prepare(const TrainingState& state) const;
   [[nodiscard]] std::string write(const fs::path& unfinished, Job& job);
-  void commit(const fs::path& unfinished, const Job& job,
-              const std::vector<std::string>& shards) const;
+  void commit(const fs::path& unfinished, const Job& job, const std::vector<std::string>& shards);
+  [[nodiscard]] Shard write_frozen(const fs::path& unfinished, const TrainingState& state);
 
   const WriterOptions options;
   const optim::Arena& arena;
@@ -82,6 +83,9 @@ struct Writer::Impl {
   const std::optional<Part> part;
   Staging staging;
   std::optional<SnapshotPlace> place;
+  /// A file with the frozen weights, and which it is: the next checkpoint is given another name of
+  /// it. Rank 0's.
+  std::optional<std::pair<fs::path, Shard>> frozen;
   std::future<void> under_way;
 };
 
@@ -91,8 +95,10 @@ std::string Writer::Impl::prepare(const TrainingState& state) const {
     return "";
   }
   int64_t bytes = 0;
-  for (const auto& [path, buffer] : state.buffers) {
-    bytes += static_cast<int64_t>(buffer.nbytes());
+  for (const Arrays* arrays : {&state.buffers, &state.frozen}) {
+    for (const auto& [path, array] : *arrays) {
+      bytes += static_cast<int64_t>(array.nbytes());
+    }
   }
   int64_t elements = 0;
   for (const optim::Bucket& bucket : arena.buckets()) {
@@ -136,8 +142,25 @@ std::string Writer::Impl::write(const fs::path& unfinished, Job& job) {
   return to_json(shards);
 }
 
+/// The weights are written once, and then linked, where the file system can and the last checkpoint
+/// is still there.
+Shard Writer::Impl::write_frozen(const fs::path& unfinished, const TrainingState& state) {
+  if (frozen) {
+    std::error_code none;
+    fs::create_hard_link(frozen->first, unfinished / frozen->second.file, none);
+    if (none) {
+      frozen.reset();
+    }
+  }
+  if (!frozen) {
+    frozen.emplace(fs::path(), write_arrays(unfinished, kFrozenRole, state.frozen));
+  }
+  frozen->first = step_folder(options.folder, state.step) / frozen->second.file;
+  return frozen->second;
+}
+
 void Writer::Impl::commit(const fs::path& unfinished, const Job& job,
-                          const std::vector<std::string>& shards) const {
+                          const std::vector<std::string>& shards) {
   Manifest manifest{.state = job.state, .buckets = arena.buckets(), .shards = {}};
   int64_t bytes = 0;
   for (const std::string& of_rank : shards) {
@@ -148,6 +171,9 @@ void Writer::Impl::commit(const fs::path& unfinished, const Job& job,
   }
   if (!job.state.buffers.empty()) {
     manifest.shards.push_back(write_arrays(unfinished, kBuffersRole, job.state.buffers));
+  }
+  if (!job.state.frozen.empty()) {
+    manifest.shards.push_back(write_frozen(unfinished, job.state));
   }
   if (job.state.fp8) {
     manifest.shards.push_back(write_fp8(unfinished, *job.state.fp8));

@@ -71,7 +71,8 @@ void adamw_update(const AdamwBuffers& buffers, const AdamwParameters& parameters
     std::fill(buffers.grad + begin, buffers.grad + end, 0.0F);
     return;
   }
-  run_simd<AdamwBody>(buffers, adamw_scalars(parameters, control), parameters.num_emas, begin, end);
+  run_simd<AdamwBody>(buffers, adamw_scalars(parameters, control, buffers.lr_factor),
+                      parameters.num_emas, begin, end);
 }
 
 int64_t number_chunks(std::span<AdamwBucket> buckets) {

@@ -141,6 +141,7 @@ struct AdamwBuffers {
   float* ema[kMaxEmas] = {};         ///< in and out; the first num_emas are used
   void* compute = nullptr;           ///< out: rounded copy of the weights; null: none
   DType compute_type = DType::kF32;  ///< kBF16 or kF16 where compute is not null
+  double lr_factor = 1.0;            ///< of StepControl::lr
 };
 
 struct AdamwParameters {
@@ -182,14 +183,15 @@ struct AdamwScalars {
 };
 
 KINORA_HOST_DEVICE inline AdamwScalars adamw_scalars(const AdamwParameters& parameters,
-                                                     const StepControl& control) {
+                                                     const StepControl& control, double lr_factor) {
+  const double lr = control.lr * lr_factor;
   AdamwScalars scalars;
   scalars.multiplier = control.multiplier;
-  scalars.weight_keep = static_cast<float>(1.0 - control.lr * parameters.weight_decay);
+  scalars.weight_keep = static_cast<float>(1.0 - lr * parameters.weight_decay);
   scalars.beta1_complement = static_cast<float>(1.0 - parameters.beta1);
   scalars.beta2 = static_cast<float>(parameters.beta2);
   scalars.beta2_complement = static_cast<float>(1.0 - parameters.beta2);
-  scalars.negative_step_size = static_cast<float>(-(control.lr / control.bias_correction1));
+  scalars.negative_step_size = static_cast<float>(-(lr / control.bias_correction1));
   scalars.bias_correction2_sqrt = static_cast<float>(control.bias_correction2_sqrt);
   scalars.eps = static_cast<float>(parameters.eps);
   for (int k = 0; k < kMaxEmas; ++k) {

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <memory>
+
+#include "kinora/nn/low_rank.h"
 #include "kinora/nn/module.h"
 #include "kinora/ops/adaln_blocks.h"
 
@@ -14,6 +17,12 @@ class Linear : public Module {
   /// x: [..., in], any floating dtype. Returns [..., out] in the weight's dtype.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
 
+  /// Adds a trained low-rank update and freezes what is there. Before the parameters have their
+  /// memory. The plain path computes it, kernels do not.
+  void adapt(const LowRankOptions& options);
+  /// Null: none.
+  [[nodiscard]] const LowRankUpdate* update() const { return update_.get(); }
+
   /// For the fast path, which computes without this module.
   [[nodiscard]] ops::LinearWeights weights() const {
     return {weight.value, bias.value, weight.grad, bias.grad, -1};
@@ -21,6 +30,9 @@ class Linear : public Module {
 
   Parameter weight;
   Parameter bias;
+
+ private:
+  std::unique_ptr<LowRankUpdate> update_;
 };
 
 }  // namespace kinora::nn

@@ -1,6 +1,7 @@
 #include "kinora/nn/module.h"
 
 #include <cmath>
+#include <utility>
 
 #include "kinora/core/error.h"
 
@@ -26,31 +27,35 @@ int64_t Parameter::numel() const {
 }
 
 std::vector<NamedParameter> Module::named_parameters() {
-  std::vector<NamedParameter> result;
-  collect("", &result, nullptr);
-  return result;
+  Collected collected;
+  collect("", collected);
+  return std::move(collected.parameters);
 }
 
 std::vector<NamedBuffer> Module::named_buffers() {
-  std::vector<NamedBuffer> result;
-  collect("", nullptr, &result);
-  return result;
+  Collected collected;
+  collect("", collected);
+  return std::move(collected.buffers);
 }
 
-void Module::collect(const std::string& prefix, std::vector<NamedParameter>* parameters,
-                     std::vector<NamedBuffer>* buffers) {
-  if (parameters != nullptr) {
-    for (const auto& [name, parameter] : parameters_) {
-      parameters->push_back({join(prefix, name), parameter});
-    }
+std::vector<NamedLinear> Module::named_linears() {
+  Collected collected;
+  collect("", collected);
+  return std::move(collected.linears);
+}
+
+void Module::collect(const std::string& prefix, Collected& collected) {
+  if (linear_ != nullptr) {
+    collected.linears.push_back({prefix, linear_});
   }
-  if (buffers != nullptr) {
-    for (const auto& [name, buffer] : buffers_) {
-      buffers->push_back({join(prefix, name), buffer});
-    }
+  for (const auto& [name, parameter] : parameters_) {
+    collected.parameters.push_back({join(prefix, name), parameter});
+  }
+  for (const auto& [name, buffer] : buffers_) {
+    collected.buffers.push_back({join(prefix, name), buffer});
   }
   for (const auto& [name, child] : children_) {
-    child->collect(join(prefix, name), parameters, buffers);
+    child->collect(join(prefix, name), collected);
   }
 }
 

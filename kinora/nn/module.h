@@ -32,12 +32,15 @@ struct Parameter {
   Init init;
   /// Kept and computed in fp32 whatever the precision of the run (design, "Numbers": islands).
   bool fp32_island = false;
+  /// Not trained: no gradient, master, moments or averages, only the compute copy.
+  bool frozen = false;
+  double lr_factor = 1.0;  ///< of the learning rate; of the weight decay with it
 
   /// The compute copy: what forward reads. Undefined until materialised. While training a leaf that
   /// requires gradients.
   at::Tensor value;
   /// fp32, same shape: a view of the gradient bucket that backward adds into. Undefined outside
-  /// training.
+  /// training, and where it is frozen.
   at::Tensor grad;
 
   [[nodiscard]] int64_t numel() const;
@@ -51,6 +54,11 @@ struct NamedParameter {
 struct NamedBuffer {
   std::string path;
   at::Tensor* buffer;
+};
+class Linear;
+struct NamedLinear {
+  std::string path;
+  Linear* linear;
 };
 
 /// Sees (module path, output) of every module as it is computed and returns the output to go on
@@ -69,6 +77,7 @@ class Module {
   /// All parameters below this module, depth first in order of registration, paths relative to it.
   [[nodiscard]] std::vector<NamedParameter> named_parameters();
   [[nodiscard]] std::vector<NamedBuffer> named_buffers();
+  [[nodiscard]] std::vector<NamedLinear> named_linears();
 
   /// Sets (or with an empty function removes) the tap of this module and everything below it.
   /// `path` is the path that this module reports itself under.
@@ -88,6 +97,8 @@ class Module {
   void add_child(std::string name, Module& child);
   void add_parameter(std::string name, Parameter& parameter);
   void add_buffer(std::string name, at::Tensor& buffer);
+  /// This module is `linear`.
+  void set_linear(Linear& linear) { linear_ = &linear; }
 
   /// Whether something looks at outputs. Then forward must pass through every module.
   [[nodiscard]] bool is_tapped() const { return tap_ != nullptr; }
@@ -100,12 +111,18 @@ class Module {
     std::string name;
     T* item;
   };
-  void collect(const std::string& prefix, std::vector<NamedParameter>* parameters,
-               std::vector<NamedBuffer>* buffers);
+  /// What named_...() return.
+  struct Collected {
+    std::vector<NamedParameter> parameters;
+    std::vector<NamedBuffer> buffers;
+    std::vector<NamedLinear> linears;
+  };
+  void collect(const std::string& prefix, Collected& collected);
 
   std::vector<Named<Parameter>> parameters_;
   std::vector<Named<at::Tensor>> buffers_;
   std::vector<Named<Module>> children_;
+  Linear* linear_ = nullptr;
   ops::BlockKernels* kernels_ = nullptr;
   Tap tap_;
   std::string tap_path_;

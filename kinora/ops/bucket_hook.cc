@@ -33,11 +33,15 @@ struct OnBackward : torch::autograd::Function<OnBackward> {
 
 }  // namespace
 
+at::Tensor wanting_gradient(const at::Tensor& x) {
+  return x.requires_grad() ? x : x.detach().set_requires_grad(true);
+}
+
 at::Tensor on_backward(const at::Tensor& x, std::function<void()> action) {
-  if (!at::GradMode::is_enabled() || !x.requires_grad()) {
+  if (!at::GradMode::is_enabled()) {
     return x;
   }
-  return OnBackward::apply(x, c10::make_intrusive<Action>(std::move(action)));
+  return OnBackward::apply(wanting_gradient(x), c10::make_intrusive<Action>(std::move(action)));
 }
 
 }  // namespace kinora::ops

@@ -21,8 +21,11 @@ enum class BucketMoment : uint8_t {
 /// calls for others. May be empty.
 using BucketHook = std::function<void(BucketMoment moment, int64_t bucket)>;
 
+/// `x`, so that backward comes to here also where all before it is frozen.
+[[nodiscard]] at::Tensor wanting_gradient(const at::Tensor& x);
+
 /// `x`; `action` runs when backward has come back to here: all that was computed from the result
-/// has its gradients. Outside of grad mode, or where x needs no gradient, it never runs.
+/// has its gradients. Outside of grad mode it never runs.
 [[nodiscard]] at::Tensor on_backward(const at::Tensor& x, std::function<void()> action);
 
 }  // namespace kinora::ops

@@ -88,6 +88,7 @@ void check_averages(const OptimizerBucket& bucket, const kernels::AdamwParameter
 
 kernels::AdamwBuffers pointers(const OptimizerBucket& bucket) {
   kernels::AdamwBuffers buffers;
+  buffers.lr_factor = bucket.lr_factor;
   buffers.master = bucket.master.data_ptr<float>();
   buffers.grad = bucket.grad.data_ptr<float>();
   buffers.exp_avg = bucket.exp_avg.data_ptr<float>();
@@ -294,14 +295,15 @@ void adamw_update_composed(const OptimizerBucket& bucket,
     bucket.grad.zero_();
     return;
   }
+  const double lr = decisions.lr * bucket.lr_factor;
   bucket.grad.mul_(decisions.multiplier);
-  bucket.master.mul_(1.0 - decisions.lr * parameters.weight_decay);
+  bucket.master.mul_(1.0 - lr * parameters.weight_decay);
   bucket.exp_avg.lerp_(bucket.grad, 1.0 - parameters.beta1);
   bucket.exp_avg_sq.mul_(parameters.beta2)
       .addcmul_(bucket.grad, bucket.grad, 1.0 - parameters.beta2);
   const at::Tensor denominator =
       bucket.exp_avg_sq.sqrt().div_(decisions.bias_correction2_sqrt).add_(parameters.eps);
-  bucket.master.addcdiv_(bucket.exp_avg, denominator, -decisions.lr / decisions.bias_correction1);
+  bucket.master.addcdiv_(bucket.exp_avg, denominator, -lr / decisions.bias_correction1);
   for (size_t k = 0; k < bucket.ema.size(); ++k) {
     const double decay = parameters.ema_decay[k];
     bucket.ema[k].mul_(decay).add_(bucket.master, 1.0 - decay);

@@ -52,6 +52,7 @@ struct OptimizerBucket {
   std::vector<at::Tensor> ema;  ///< fp32, at most kMaxEmas
   at::Tensor compute;           ///< bf16 or fp16; undefined: none
   bool leaves_grad = false;     ///< grad need not be zero afterwards
+  double lr_factor = 1.0;       ///< of the step's learning rate
 };
 
 /// Buckets on one device with what the kernels need to go over all of them: made once.

@@ -7,6 +7,8 @@
 #include <memory>
 #include <utility>
 
+#include "kinora/ops/bucket_hook.h"
+
 namespace kinora::ops {
 namespace {
 
@@ -58,8 +60,11 @@ at::Tensor recompute(Body function, const std::vector<at::Tensor>& inputs) {
   if (!at::GradMode::is_enabled()) {
     return function(inputs);
   }
+  // The function may hold parameters that want gradients, whatever its inputs are.
+  std::vector<at::Tensor> wanting = inputs;
+  wanting.front() = wanting_gradient(wanting.front());
   return Recompute::apply(c10::make_intrusive<BodyHolder>(std::move(function)),
-                          at::TensorList(inputs));
+                          at::TensorList(wanting));
 }
 
 }  // namespace kinora::ops

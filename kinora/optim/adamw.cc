@@ -12,26 +12,60 @@ namespace kinora::optim {
 
 namespace {
 
-/// The same arrays, so that the pointers to them are still good.
-bool is_same_table(const ops::BucketTable& table, const Arena& arena) {
-  const std::vector<Bucket>& buckets = arena.buckets();
-  if (table.buckets().size() != buckets.size()) {
-    return false;
+std::vector<at::Tensor> arrays_of(const Arena& arena) {
+  std::vector<at::Tensor> arrays;
+  for (const Bucket& bucket : arena.buckets()) {
+    arrays.insert(arrays.end(),
+                  {bucket.master, bucket.grad, bucket.exp_avg, bucket.exp_avg_sq, bucket.compute});
+    arrays.insert(arrays.end(), bucket.ema.begin(), bucket.ema.end());
   }
-  for (size_t i = 0; i < buckets.size(); ++i) {
-    const ops::OptimizerBucket& entry = table.buckets()[i];
-    bool same = entry.master.is_same(buckets[i].master) && entry.grad.is_same(buckets[i].grad) &&
-                entry.exp_avg.is_same(buckets[i].exp_avg) &&
-                entry.exp_avg_sq.is_same(buckets[i].exp_avg_sq) &&
-                (!entry.compute.defined() || entry.compute.is_same(buckets[i].compute));
-    for (size_t k = 0; same && k < entry.ema.size(); ++k) {
-      same = entry.ema[k].is_same(buckets[i].ema[k]);
-    }
-    if (!same) {
-      return false;
+  return arrays;
+}
+
+bool are_same(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const at::Tensor& x, const at::Tensor& y) { return x.is_same(y); });
+}
+
+/// Elements of a bucket, counted from its slice's begin, whose parameters have one factor.
+struct Stretch {
+  int64_t begin = 0;
+  int64_t end = 0;
+  double lr_factor = 1.0;
+};
+
+/// All of this rank's slice, padding with what is before it.
+std::vector<Stretch> stretches_of(const Bucket& bucket) {
+  std::vector<Stretch> stretches = {{0, 0, bucket.slots.front().lr_factor}};
+  for (const Slot& slot : bucket.slots) {
+    const int64_t begin =
+        std::clamp<int64_t>(slot.offset - bucket.slice_begin, 0, bucket.slice_numel);
+    if (slot.lr_factor != stretches.back().lr_factor) {
+      stretches.back().end = begin;
+      stretches.push_back({begin, begin, slot.lr_factor});
     }
   }
-  return true;
+  stretches.back().end = bucket.slice_numel;
+  std::erase_if(stretches, [](const Stretch& stretch) { return stretch.begin == stretch.end; });
+  return stretches;
+}
+
+ops::OptimizerBucket part_of(const ops::OptimizerBucket& whole, const Stretch& stretch) {
+  const auto part = [&stretch](const at::Tensor& array) {
+    return array.defined() ? array.narrow(0, stretch.begin, stretch.end - stretch.begin) : array;
+  };
+  ops::OptimizerBucket result{.master = part(whole.master),
+                              .grad = part(whole.grad),
+                              .exp_avg = part(whole.exp_avg),
+                              .exp_avg_sq = part(whole.exp_avg_sq),
+                              .ema = {},
+                              .compute = part(whole.compute),
+                              .leaves_grad = whole.leaves_grad,
+                              .lr_factor = stretch.lr_factor};
+  for (const at::Tensor& ema : whole.ema) {
+    result.ema.push_back(part(ema));
+  }
+  return result;
 }
 
 void check_raw(const Arena& arena) {
@@ -102,7 +136,8 @@ int64_t AdamW::begin_step(double lr) {
 }
 
 void AdamW::prepare(const Arena& arena) {
-  if (is_same_table(table_, arena)) {
+  std::vector<at::Tensor> arrays = arrays_of(arena);
+  if (are_same(arrays_, arrays)) {
     return;
   }
   std::vector<ops::OptimizerBucket> buckets;
@@ -111,10 +146,16 @@ void AdamW::prepare(const Arena& arena) {
     // Of divided gradients this is but a slice: who reduces them starts them anew.
     const bool leaves =
         arena.options().sharding.divides() || (leaves_gradients_ && !bucket.fp32_island);
-    buckets.push_back({bucket.master, bucket.grad, bucket.exp_avg, bucket.exp_avg_sq, bucket.ema,
-                       rounds ? bucket.compute : at::Tensor(), leaves});
+    const ops::OptimizerBucket whole{bucket.master,  bucket.grad,
+                                     bucket.exp_avg, bucket.exp_avg_sq,
+                                     bucket.ema,     rounds ? bucket.compute : at::Tensor(),
+                                     leaves};
+    for (const Stretch& stretch : stretches_of(bucket)) {
+      buckets.push_back(part_of(whole, stretch));
+    }
   }
   table_ = ops::BucketTable(std::move(buckets), own_kernels_);
+  arrays_ = std::move(arrays);
 }
 
 void AdamW::launch_step(Arena& arena, const at::Tensor& loss) {

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "kinora/kernels/optimizer.h"
 #include "kinora/ops/optimizer_step.h"
@@ -42,7 +43,8 @@ struct AdamWState {
 
 /// AdamW with clipping, the dynamic loss scale of fp16 and the arena's EMAs: one pass over memory
 /// for the norm, one for everything else (kernels/optimizer.h). Of an arena that is divided this
-/// rank's slices alone, with the norm of all; gradients stay as they are then.
+/// rank's slices alone, with the norm of all; gradients stay as they are then. Parameters may have
+/// factors of the learning rate (nn::Parameter::lr_factor).
 ///
 /// With our kernels on a GPU a step is five launches that depend on nothing but addresses: the
 /// learning rate and the results go through pinned memory. So steps can be enqueued without waiting
@@ -99,7 +101,8 @@ class AdamW {
   at::Tensor control_;   // kernels::StepControl in the device's memory
   at::Tensor exchange_;  // kernels::StepExchange in the host's
   ops::BucketTable table_;
-  int64_t steps_ = 0;  // begun
+  std::vector<at::Tensor> arrays_;  // of the arena that table_ is of
+  int64_t steps_ = 0;               // begun
   bool leaves_gradients_ = false;
   bool own_kernels_;
 };

@@ -87,6 +87,17 @@ Overlap overlap(const Slot& slot, int64_t slice_begin, int64_t slice_numel) {
           std::min(slice_begin + slice_numel - slot.offset, slot.numel)};
 }
 
+template <typename AnyBucket>
+int64_t num_elements_of(const std::vector<AnyBucket>& buckets) {
+  int64_t sum = 0;
+  for (const AnyBucket& bucket : buckets) {
+    for (const Slot& slot : bucket.slots) {
+      sum += slot.numel;
+    }
+  }
+  return sum;
+}
+
 /// Bytes of the storages under `tensors`, each counted once.
 int64_t distinct_bytes(const std::vector<at::Tensor>& tensors,
                        const std::vector<at::Tensor>& counted_elsewhere) {
@@ -164,14 +175,21 @@ Arena::Arena(const std::vector<nn::NamedParameter>& parameters,
     bucket.owns_compute = bucket.ring.empty() || !options.sharding.divides_compute();
     bucket.owns_grad = bucket.ring.empty() || !options.sharding.divides_gradients();
   }
+  frozen_ = std::move(layout.frozen);
+  for (size_t i = 0; i < frozen_.size(); ++i) {
+    for (size_t k = 0; k < frozen_[i].slots.size(); ++k) {
+      places_[frozen_[i].slots[k].path] = {i, k, /*is_frozen=*/true};
+    }
+    materialise(&frozen_[i], layout.frozen_owners[i]);
+  }
   make_rings();
   for (size_t i = 0; i < buckets_.size(); ++i) {
     materialise(&buckets_[i], &owners_[i]);
   }
 }
 
-at::ScalarType Arena::type_of(const Bucket& bucket) const {
-  return bucket.fp32_island ? at::kFloat : options_.compute_type;
+at::ScalarType Arena::type_of(bool fp32_island) const {
+  return fp32_island ? at::kFloat : options_.compute_type;
 }
 
 void Arena::make_rings() {
@@ -190,7 +208,7 @@ void Arena::make_rings() {
     const int64_t numel = largest[bucket.ring];
     for (size_t k = 0; k < kRingBuffers; ++k) {
       if (!bucket.owns_compute) {
-        ring.compute.push_back(at::zeros({numel}, options.dtype(type_of(bucket))));
+        ring.compute.push_back(at::zeros({numel}, options.dtype(type_of(bucket.fp32_island))));
       }
       if (!bucket.owns_grad) {
         ring.grad.push_back(at::zeros({numel}, options));
@@ -216,7 +234,7 @@ void Arena::materialise(Bucket* bucket, std::vector<Owner>* owners) {
     turn = rings_.at(bucket->ring).next++ % kRingBuffers;
   }
 
-  const bool is_fp32 = type_of(*bucket) == at::kFloat;
+  const bool is_fp32 = type_of(bucket->fp32_island) == at::kFloat;
   at::Tensor master;
   if (!bucket->owns_compute) {
     bucket->whole_compute = rings_.at(bucket->ring).compute[turn].narrow(0, 0, bucket->numel);
@@ -259,14 +277,30 @@ void Arena::materialise(Bucket* bucket, std::vector<Owner>* owners) {
   }
 }
 
-int64_t Arena::num_elements() const {
-  int64_t sum = 0;
-  for (const Bucket& bucket : buckets_) {
-    for (const Slot& slot : bucket.slots) {
-      sum += slot.numel;
-    }
+void Arena::materialise(FrozenBucket* bucket, const std::vector<nn::Parameter*>& owners) {
+  at::Tensor values =
+      at::zeros({bucket->numel}, at::TensorOptions(at::kFloat).device(options_.device));
+  for (size_t k = 0; k < owners.size(); ++k) {
+    const Slot& slot = bucket->slots[k];
+    initialise(slot_view(values, slot), owners[k]->init, slot.path, options_.seed);
   }
-  return sum;
+  bucket->compute = values;
+  if (const at::ScalarType type = type_of(bucket->fp32_island); type != at::kFloat) {
+    bucket->compute = at::empty({bucket->numel}, values.options().dtype(type));
+    ops::round_to(values, bucket->compute);
+  }
+  for (size_t k = 0; k < owners.size(); ++k) {
+    owners[k]->value = leaf_view(bucket->compute, bucket->slots[k], false);
+    owners[k]->grad = at::Tensor();
+  }
+}
+
+int64_t Arena::num_trained() const {
+  return num_elements_of(buckets_);
+}
+
+int64_t Arena::num_frozen() const {
+  return num_elements_of(frozen_);
 }
 
 int64_t Arena::bytes(Role role) const {
@@ -279,6 +313,11 @@ int64_t Arena::bytes(Role role) const {
       masters.push_back(bucket.master);
     } else if (role.kind == Role::Kind::kGrad) {
       arrays.push_back(bucket.whole_grad);
+    }
+  }
+  if (role.kind == Role::Kind::kCompute) {
+    for (const FrozenBucket& bucket : frozen_) {
+      arrays.push_back(bucket.compute);
     }
   }
   return distinct_bytes(arrays, masters);
@@ -301,8 +340,23 @@ Arena::Place Arena::find(const std::string& path) const {
   return found->second;
 }
 
+Arena::Place Arena::find_trained(const std::string& path) const {
+  const Place place = find(path);
+  KINORA_CHECK(!place.is_frozen, kConfig, "[arena] ", path, " is frozen");
+  return place;
+}
+
 at::Tensor Arena::export_parameter(const std::string& path, Role role) const {
   const Place place = find(path);
+  if (place.is_frozen) {
+    const bool is_weights = role.kind == Role::Kind::kCompute || role.kind == Role::Kind::kMaster ||
+                            role.kind == Role::Kind::kEma;
+    KINORA_CHECK(is_weights, kConfig, "[arena] ", path, " is frozen and has no array ",
+                 to_string(role));
+    const FrozenBucket& frozen = frozen_[place.bucket];
+    const at::Tensor copy = slot_view(frozen.compute, frozen.slots[place.slot]);
+    return role.kind == Role::Kind::kCompute ? copy : copy.to(at::kFloat);
+  }
   const Bucket& bucket = buckets_[place.bucket];
   const Slot& slot = bucket.slots[place.slot];
   const at::Tensor flat = bucket.tensor(role);
@@ -328,7 +382,7 @@ at::Tensor Arena::export_parameter(const std::string& path, Role role) const {
 }
 
 Arena::Part Arena::own_part(const std::string& path, Role role) const {
-  const Place place = find(path);
+  const Place place = find_trained(path);
   const Bucket& bucket = buckets_[place.bucket];
   const Slot& slot = bucket.slots[place.slot];
   const at::Tensor flat = bucket.tensor(role);
@@ -345,13 +399,18 @@ Arena::Part Arena::own_part(const std::string& path, Role role) const {
 void Arena::load_parameter(const std::string& path, const at::Tensor& value) {
   check_raw("load a parameter");
   const Place place = find(path);
-  const Bucket& bucket = buckets_[place.bucket];
-  const Slot& slot = bucket.slots[place.slot];
+  const Slot& slot = place.is_frozen ? frozen_[place.bucket].slots[place.slot]
+                                     : buckets_[place.bucket].slots[place.slot];
   KINORA_CHECK(value.sizes() == at::IntArrayRef(slot.shape), kShape, "[arena] ", path,
                " must have shape ", at::IntArrayRef(slot.shape), ", got ", value.sizes());
   KINORA_CHECK(at::isFloatingType(value.scalar_type()), kShape, "[arena] ", path,
                " must be of a floating type, got ", value.scalar_type());
   const at::Tensor source = value.detach().to(at::kFloat);
+  if (place.is_frozen) {
+    slot_view(frozen_[place.bucket].compute, slot).copy_(source);
+    return;
+  }
+  const Bucket& bucket = buckets_[place.bucket];
   if (!options_.train) {
     slot_view(bucket.compute, slot).copy_(source);
     return;

@@ -68,6 +68,7 @@ struct Slot {
   std::vector<int64_t> shape;
   int64_t offset = 0;
   int64_t numel = 0;
+  double lr_factor = 1.0;  ///< nn::Parameter::lr_factor
 };
 
 /// `whole` arrays have `numel` elements, the others those of this rank's slice,
@@ -122,6 +123,15 @@ struct WeightSet {
   [[nodiscard]] static WeightSet average(size_t k) { return {k}; }
 };
 
+/// Frozen parameters of one nn::BucketSpec, whole on every rank.
+struct FrozenBucket {
+  std::string name;
+  int64_t numel = 0;
+  bool fp32_island = false;
+  std::vector<Slot> slots;
+  at::Tensor compute;  ///< what forward reads
+};
+
 class Arena;
 
 /// While it lives, forward reads the weights that Arena::bind was asked for; then the raw ones
@@ -146,16 +156,20 @@ class Arena {
   /// the buckets, their order, the device or who creates them. EMAs start as the weights.
   ///
   /// The parameters must outlive the arena, and lie in exactly one bucket each, islands in buckets
-  /// marked as such. Throws kConfig and kShape.
+  /// marked as such. Frozen ones have compute copies alone, and no place in buckets(): a spec with
+  /// nothing else makes no bucket. Throws kConfig, also where nothing is trained, and kShape.
   Arena(const std::vector<nn::NamedParameter>& parameters,
         const std::vector<nn::BucketSpec>& buckets, const ArenaOptions& options);
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
   [[nodiscard]] const std::vector<Bucket>& buckets() const { return buckets_; }
+  [[nodiscard]] const std::vector<FrozenBucket>& frozen() const { return frozen_; }
   [[nodiscard]] const ArenaOptions& options() const { return options_; }
   /// Elements of all parameters, without padding.
-  [[nodiscard]] int64_t num_elements() const;
+  [[nodiscard]] int64_t num_elements() const { return num_trained() + num_frozen(); }
+  [[nodiscard]] int64_t num_trained() const;
+  [[nodiscard]] int64_t num_frozen() const;
   /// Bytes of this rank's arrays of a role, padding and the buffers of rings included; without what
   /// is a part of another role's array (a compute copy that is the master itself).
   [[nodiscard]] int64_t bytes(Role role) const;
@@ -163,10 +177,11 @@ class Arena {
   [[nodiscard]] std::vector<Role> state_roles() const;
 
   /// One parameter's part of an array, in its shape: a view, or where the array is divided a copy
-  /// that the group's ranks make together (all call it). kConfig for an unknown path or role.
+  /// that the group's ranks make together (all call it). The master and every average of a frozen
+  /// parameter are its compute copy. kConfig for an unknown path or role.
   [[nodiscard]] at::Tensor export_parameter(const std::string& path, Role role) const;
-  /// This rank's part of one parameter: a flat view, without elements where others own it all, and
-  /// the place of its first element in the parameter.
+  /// This rank's part of one trained parameter: a flat view, without elements where others own it
+  /// all, and the place of its first element in the parameter.
   struct Part {
     at::Tensor values;
     int64_t begin = 0;
@@ -202,8 +217,9 @@ class Arena {
     at::Tensor value;  // over the raw weights, while an EMA is bound
   };
   struct Place {
-    size_t bucket;
+    size_t bucket;  // of frozen_ where it is_frozen
     size_t slot;
+    bool is_frozen = false;
   };
 
   /// The buffers of one ring, each as large as the largest of its buckets.
@@ -215,13 +231,17 @@ class Arena {
 
   void make_rings();
   void materialise(Bucket* bucket, std::vector<Owner>* owners);
-  [[nodiscard]] at::ScalarType type_of(const Bucket& bucket) const;
+  void materialise(FrozenBucket* bucket, const std::vector<nn::Parameter*>& owners);
+  [[nodiscard]] at::ScalarType type_of(bool fp32_island) const;
   [[nodiscard]] Place find(const std::string& path) const;
+  /// find(), which must be trained.
+  [[nodiscard]] Place find_trained(const std::string& path) const;
   void check_raw(const char* action) const;
   void unbind();
 
   ArenaOptions options_;
   std::vector<Bucket> buckets_;
+  std::vector<FrozenBucket> frozen_;
   std::vector<std::vector<Owner>> owners_;  // [bucket][slot]
   std::unordered_map<std::string, Place> places_;
   std::unordered_map<std::string, Ring> rings_;

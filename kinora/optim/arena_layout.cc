@@ -26,6 +26,20 @@ int64_t checked_numel(const nn::NamedParameter& named) {
   return numel;
 }
 
+/// Behind what the bucket has; its numel becomes the slot's end.
+template <typename AnyBucket>
+void add_slot(AnyBucket& bucket, const std::string& path, nn::Parameter* parameter) {
+  Slot slot{.path = path,
+            .shape = parameter->shape,
+            .offset = round_up(bucket.numel, kSlotAlignment),
+            .numel = checked_numel({path, parameter}),
+            .lr_factor = parameter->lr_factor};
+  bucket.numel = slot.offset + slot.numel;
+  KINORA_CHECK(bucket.numel <= kMaxNumel, kShape, "[arena] bucket ", bucket.name,
+               " must have at most 2^34 elements. Hint: split it.");
+  bucket.slots.push_back(std::move(slot));
+}
+
 }  // namespace
 
 ArenaLayout lay_out(const std::vector<nn::NamedParameter>& parameters,
@@ -51,8 +65,11 @@ ArenaLayout lay_out(const std::vector<nn::NamedParameter>& parameters,
     bucket.name = spec.name;
     bucket.fp32_island = spec.fp32_island;
     bucket.ring = spec.ring;
+    FrozenBucket frozen;
+    frozen.name = spec.name;
+    frozen.fp32_island = spec.fp32_island;
     std::vector<nn::Parameter*> owners;
-    int64_t end = 0;
+    std::vector<nn::Parameter*> frozen_owners;
     for (const std::string& path : spec.parameters) {
       const auto found = by_path.find(path);
       KINORA_CHECK(found != by_path.end(), kConfig, "[arena] bucket ", spec.name,
@@ -64,18 +81,26 @@ ArenaLayout lay_out(const std::vector<nn::NamedParameter>& parameters,
       KINORA_CHECK(parameter->fp32_island == spec.fp32_island, kConfig, "[arena] parameter ", path,
                    parameter->fp32_island ? " is an fp32 island, bucket " : " is none, bucket ",
                    spec.name, spec.fp32_island ? " is one" : " is not");
-      Slot slot{path, parameter->shape, round_up(end, kSlotAlignment), 0};
-      slot.numel = checked_numel({path, parameter});
-      end = slot.offset + slot.numel;
-      KINORA_CHECK(end <= kMaxNumel, kShape, "[arena] bucket ", spec.name,
-                   " must have at most 2^34 elements. Hint: split it.");
-      bucket.slots.push_back(std::move(slot));
-      owners.push_back(parameter);
+      if (parameter->frozen) {
+        add_slot(frozen, path, parameter);
+        frozen_owners.push_back(parameter);
+      } else {
+        add_slot(bucket, path, parameter);
+        owners.push_back(parameter);
+      }
     }
-    bucket.numel = round_up(end, kBucketAlignment);
-    layout.buckets.push_back(std::move(bucket));
-    layout.owners.push_back(std::move(owners));
+    if (!owners.empty()) {
+      bucket.numel = round_up(bucket.numel, kBucketAlignment);
+      layout.buckets.push_back(std::move(bucket));
+      layout.owners.push_back(std::move(owners));
+    }
+    if (!frozen_owners.empty()) {
+      layout.frozen.push_back(std::move(frozen));
+      layout.frozen_owners.push_back(std::move(frozen_owners));
+    }
   }
+  KINORA_CHECK(!layout.buckets.empty() || specs.empty(), kConfig,
+               "[arena] every parameter is frozen, so that there is nothing to train");
   for (const nn::NamedParameter& named : parameters) {
     KINORA_CHECK(bucket_of.contains(named.path), kConfig, "[arena] parameter ", named.path,
                  " lies in no bucket");

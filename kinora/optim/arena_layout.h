@@ -12,10 +12,13 @@ namespace kinora::optim {
 struct ArenaLayout {
   std::vector<Bucket> buckets;
   std::vector<std::vector<nn::Parameter*>> owners;  ///< [bucket][slot]
+  std::vector<FrozenBucket> frozen;
+  std::vector<std::vector<nn::Parameter*>> frozen_owners;
 };
 
 /// Places every parameter, in the order of the specs. Throws kConfig unless each lies in exactly
-/// one bucket and islands among islands; kShape for an empty or huge parameter.
+/// one bucket and islands among islands, and something is trained; kShape for an empty or huge
+/// parameter.
 [[nodiscard]] ArenaLayout lay_out(const std::vector<nn::NamedParameter>& parameters,
                                   const std::vector<nn::BucketSpec>& specs);
 

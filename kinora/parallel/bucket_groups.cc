@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "kinora/core/error.h"
@@ -11,12 +12,12 @@
 namespace kinora::parallel {
 namespace {
 
-/// fp32 bytes of each bucket.
+/// Bytes of each bucket's fp32 gradients.
 std::vector<int64_t> bytes_of(const std::vector<nn::BucketSpec>& buckets,
                               const std::vector<nn::NamedParameter>& parameters) {
   std::unordered_map<std::string, int64_t> bytes;
   for (const auto& [path, parameter] : parameters) {
-    bytes[path] = static_cast<int64_t>(sizeof(float)) * parameter->numel();
+    bytes[path] = parameter->frozen ? 0 : static_cast<int64_t>(sizeof(float)) * parameter->numel();
   }
   std::vector<int64_t> result;
   for (const nn::BucketSpec& bucket : buckets) {
@@ -40,6 +41,27 @@ int64_t num_groups(const Ring& ring, int64_t min_bytes) {
   return min_bytes == 0
              ? ring.size
              : std::clamp(ring.bytes / min_bytes, std::min(kMinGroups, ring.size), ring.size);
+}
+
+/// Numbers the groups as the arena does.
+void skip_frozen(BucketGroups& groups, const std::vector<nn::NamedParameter>& parameters) {
+  std::unordered_set<std::string> frozen;
+  for (const auto& [path, parameter] : parameters) {
+    if (parameter->frozen) {
+      frozen.insert(path);
+    }
+  }
+  std::vector<std::optional<size_t>> places;
+  size_t next = 0;
+  for (const nn::BucketSpec& group : groups.buckets) {
+    const bool is_trained =
+        std::any_of(group.parameters.begin(), group.parameters.end(),
+                    [&frozen](const std::string& path) { return !frozen.contains(path); });
+    places.push_back(is_trained ? std::optional(next++) : std::nullopt);
+  }
+  for (std::optional<size_t>& group : groups.group_of) {
+    group = places[*group];
+  }
 }
 
 }  // namespace
@@ -68,13 +90,14 @@ BucketGroups group_buckets(const std::vector<nn::BucketSpec>& buckets,
       group.parameters.insert(group.parameters.end(), bucket.parameters.begin(),
                               bucket.parameters.end());
       group.name = group.name.substr(0, group.name.find(" to ")) + " to " + bucket.name;
-      result.group_of.push_back(before->second.second);
+      result.group_of.emplace_back(before->second.second);
       continue;
     }
     last[bucket.ring] = {number, result.buckets.size()};
-    result.group_of.push_back(result.buckets.size());
+    result.group_of.emplace_back(result.buckets.size());
     result.buckets.push_back(bucket);
   }
+  skip_frozen(result, parameters);
   return result;
 }
 
@@ -85,13 +108,18 @@ ops::BucketHook BucketGroups::translate(ops::BucketHook hook) const {
     int64_t ended = 0;
   };
   const auto uses = std::make_shared<std::vector<Use>>(buckets.size());
-  for (const size_t group : group_of) {
-    ++(*uses)[group].size;
+  for (const std::optional<size_t> group : group_of) {
+    if (group) {
+      ++(*uses)[*group].size;
+    }
   }
   return [uses, group_of = group_of, hook = std::move(hook)](ops::BucketMoment moment,
                                                              int64_t bucket) {
-    const size_t group = group_of[static_cast<size_t>(bucket)];
-    Use& use = (*uses)[group];
+    const std::optional<size_t> group = group_of[static_cast<size_t>(bucket)];
+    if (!group) {
+      return;
+    }
+    Use& use = (*uses)[*group];
     const bool is_before =
         moment == ops::BucketMoment::kBeforeForward || moment == ops::BucketMoment::kBeforeBackward;
     bool is_moment_of_group = use.size == 1;
@@ -103,7 +131,7 @@ ops::BucketHook BucketGroups::translate(ops::BucketHook hook) const {
       use.ended = 0;
     }
     if (is_moment_of_group) {
-      hook(moment, static_cast<int64_t>(group));
+      hook(moment, static_cast<int64_t>(*group));
     }
   };
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "kinora/comm/link_speed.h"
@@ -14,7 +15,9 @@ namespace kinora::parallel {
 /// Neighbouring buckets of a ring as one.
 struct BucketGroups {
   std::vector<nn::BucketSpec> buckets;
-  std::vector<size_t> group_of;  ///< [the model's bucket]: its place in `buckets`
+  /// [the model's bucket]: its place in the arena of `buckets`, which has none for groups that are
+  /// frozen.
+  std::vector<std::optional<size_t>> group_of;
 
   /// For the model, what `hook` is for the groups: one comes before its first bucket and goes after
   /// its last.
@@ -22,8 +25,8 @@ struct BucketGroups {
 };
 
 /// Divides every ring as equally as its number of buckets allows in groups of at least `min_bytes`
-/// of fp32 gradients on average, but in no fewer than kMinGroups, so that the exchange of some
-/// hides behind the computation of others. 0: all stay as they are.
+/// of fp32 gradients (frozen parameters have none) on average, but in no fewer than kMinGroups, so
+/// that the exchange of some hides behind the computation of others. 0: all stay as they are.
 [[nodiscard]] BucketGroups group_buckets(const std::vector<nn::BucketSpec>& buckets,
                                          const std::vector<nn::NamedParameter>& parameters,
                                          int64_t min_bytes);

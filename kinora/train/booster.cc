@@ -166,7 +166,8 @@ std::filesystem::path Boosted::save_optimizer(const std::filesystem::path& folde
                            .config = {},
                            .pinned = {},
                            .fp8 = {},
-                           .buffers = {}},
+                           .buffers = {},
+                           .frozen = {}},
                           mesh_.world());
 }
 

@@ -8,9 +8,11 @@
 #include "kinora/checkpoint/weights_output.h"
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"
+#include "kinora/models/diffusers_names.h"
 #include "kinora/models/model.h"
 #include "kinora/pipelines/autoencoder_output.h"
 #include "kinora/pipelines/diffusers_transformer.h"
+#include "kinora/train/finetune.h"
 #include "kinora/train/run_config.h"
 #include "kinora/train/trained_model.h"
 
@@ -28,6 +30,7 @@ struct Source {
   std::string config_text;  // "" where nothing says what model it is
   RunConfig config;
   std::unique_ptr<models::Model> model;  // null likewise
+  checkpoint::Adapter updates;           // of a run that has some; merged in `tensors`
 };
 
 void set_model(Source& source, const ConvertOptions& options) {
@@ -55,6 +58,7 @@ Source from_checkpoint(const fs::path& checkpoint, const ConvertOptions& options
   source.what = (raw ? "raw weights of " : "averaged weights of ") + checkpoint.string();
   source.tensors = checkpoint::checkpoint_weights(
       checkpoint, *source.model, raw ? optim::Role::master() : optim::Role::average(options.ema));
+  source.updates = merge_updates(source.config, source.tensors);
   return source;
 }
 
@@ -119,6 +123,22 @@ void write_folder(Source& source, const ConvertOptions& options,
   }
 }
 
+/// The updates of a run in a folder.
+Converted convert_updates(const Source& source, const ConvertOptions& options) {
+  KINORA_CHECK(!source.updates.changes.empty(), kConfig, "[convert] ", options.from,
+               " is no run with finetune.lora, so it has no adapter");
+  check_empty(options.to);
+  const bool own = options.updates == ConvertOptions::Updates::kOwn;
+  const nn::Naming naming = own ? nn::Naming() : models::diffusers_naming(source.config.model);
+  checkpoint::write_adapter(options.to, source.updates,
+                            adapter_settings(source.config.finetune.lora), naming);
+  Converted converted;
+  converted.what = "adapter of the " + source.what;
+  converted.num_tensors =
+      static_cast<int64_t>(source.updates.changes.size() + source.updates.whole.size());
+  return converted;
+}
+
 /// An autoencoder alone, in a folder for diffusers.
 Converted convert_autoencoder(const ConvertOptions& options,
                               const checkpoint::OutputOptions& output) {
@@ -146,6 +166,15 @@ Converted convert_weights(const ConvertOptions& options) {
     }
   }
   Source source = checkpoint ? from_checkpoint(*checkpoint, options) : from_file(options);
+  if (options.updates != ConvertOptions::Updates::kMerged) {
+    return convert_updates(source, options);
+  }
+  if (!options.adapters.empty()) {
+    KINORA_CHECK(source.model != nullptr, kConfig, "[convert] ", options.from,
+                 " does not say what model it is, which merging adapters needs. Hint: give its "
+                 "recipe with --config");
+    merge_adapters(options.adapters, source.model->config(), source.tensors);
+  }
   Converted converted;
   converted.what = source.what;
   if (source.model != nullptr) {

@@ -231,7 +231,8 @@ void describe_autoencoder(Fields& fields, AutoencoderOptions& autoencoder) {
              at_least(0));
 }
 
-void describe_checkpoint(Fields& fields, CheckpointOptions& checkpoint) {
+void describe_checkpoint(Fields& fields, RunConfig& config) {
+  CheckpointOptions& checkpoint = config.checkpoint;
   const auto scope = fields.scope("checkpoint");
   fields.add("every", checkpoint.every,
              "Steps between checkpoints; 0 = only when the run ends or is stopped.", at_least(0));
@@ -240,11 +241,19 @@ void describe_checkpoint(Fields& fields, CheckpointOptions& checkpoint) {
   fields.add("keep_every", checkpoint.keep_every,
              "Checkpoints of steps that are a multiple of it are kept for good; 0 = none.",
              at_least(0));
-  fields.add(
-      "init_from", checkpoint.init_from,
-      "Weights to start from: a .safetensors or PyTorch .pt file with the model's key names.");
+  fields
+      .add("init_from", checkpoint.init_from,
+           "Weights to start from: a .safetensors or PyTorch .pt file with the model's key names, "
+           "or of diffusers.")
+      .check("be given for finetune.lora, finetune.fresh and finetune.positions", [&config] {
+        const FinetuneConfig& finetune = config.finetune;
+        return !config.checkpoint.init_from.empty() ||
+               (!finetune.lora.any() && finetune.fresh.empty() &&
+                finetune.positions == PositionChoice::kSame);
+      });
   fields.add("export", checkpoint.export_weights,
-             "Write model.safetensors (the averaged weights in fp32) when the run ends.");
+             "Write model.safetensors (the averaged weights in fp32, low-rank updates merged) when "
+             "the run ends, and of a run with finetune.lora also adapter/ as PEFT has it.");
 }
 
 void describe_validation(Fields& fields, RunConfig& config) {
@@ -295,6 +304,8 @@ void describe(Fields& fields, RunConfig& config) {
   }
   describe_parallel(fields, config);
   describe_lr(fields, config.lr);
+  describe(fields, config.lr_factors);
+  describe(fields, config.finetune);
   describe_optim(fields, config.optim);
   fields
       .add("ema.decays", config.ema_decays,
@@ -302,7 +313,7 @@ void describe(Fields& fields, RunConfig& config) {
            "none.",
            {.min = 0, .max = 1, .min_open = false, .max_open = true})
       .check("be at most 4 numbers", [&config] { return config.ema_decays.size() <= 4; });
-  describe_checkpoint(fields, config.checkpoint);
+  describe_checkpoint(fields, config);
   describe_validation(fields, config);
   const auto scope = fields.scope("sample");
   fields.add("every", config.sample.every, "Steps between grids of samples; 0 = never.",

@@ -17,6 +17,7 @@
 #include "kinora/optim/lr_schedule.h"
 #include "kinora/pipelines/sampling_config.h"
 #include "kinora/train/booster_options.h"
+#include "kinora/train/finetune_config.h"
 
 namespace kinora::train {
 
@@ -102,6 +103,8 @@ struct RunConfig {
   std::string plugin;                      ///< parallel.plugin
   PluginConfig parallel;                   ///< parallel.*
   optim::LrSchedule lr;
+  LrFactors lr_factors;  ///< lr.layer_decay, lr.factors
+  FinetuneConfig finetune;
   optim::AdamWConfig optim;
   std::vector<double> ema_decays = {0.9999};
   CheckpointOptions checkpoint;

@@ -127,8 +127,11 @@ std::shared_ptr<ops::BlockKernels> set_path(models::Model& model, const RunConfi
   const at::ScalarType type = compute_type(config.train.precision);
   model.set_recompute(recompute.first_blocks);
   // DiT's computes whole blocks at once, of whole images.
+  KINORA_CHECK(config.path != Path::kFast || !config.finetune.freezes(), kConfig,
+               "[train] model.path is fast, but finetune.* freezes parameters or adds updates to "
+               "linears, which only the plain path computes. Hint: model.path=auto");
   const bool has_fast_path =
-      model.num_fast_linears() > 0 &&
+      model.num_fast_linears() > 0 && !config.finetune.freezes() &&
       (config.parallel.sp_size == 1 || config.model.architecture != models::Architecture::kDit);
   if (config.path == Path::kFast || (config.path == Path::kAuto && has_fast_path &&
                                      ops::BlockKernels::worthwhile(device, type))) {

@@ -5,6 +5,7 @@
 #include "kinora/core/log.h"
 #include "kinora/ops/fp8.h"
 #include "kinora/parallel/sequence.h"
+#include "kinora/train/finetune.h"
 #include "kinora/train/setup.h"
 
 namespace kinora::train {
@@ -22,7 +23,9 @@ class BoostableModel : public Boostable {
   }
 
   nn::Module& module() override { return model_; }
-  [[nodiscard]] std::vector<nn::BucketSpec> buckets() const override { return model_.buckets(); }
+  [[nodiscard]] std::vector<nn::BucketSpec> buckets() const override {
+    return with_updates(model_.buckets(), model_);
+  }
 
   [[nodiscard]] bool tells_reads() const override { return true; }
   [[nodiscard]] bool overwrites_gradients() const override { return kernels_ != nullptr; }
@@ -57,11 +60,17 @@ BoosterOptions booster_options(const RunConfig& config, at::Device device, uint6
           .optimizer_kernel = config.kernels.optimizer};
 }
 
+std::unique_ptr<models::Model> prepared_model(const RunConfig& config) {
+  std::unique_ptr<models::Model> model = models::make_model(config.model);
+  prepare_finetuning(config, *model);
+  return model;
+}
+
 }  // namespace
 
 Trainable::Trainable(const RunConfig& config, const parallel::Mesh& mesh, at::Device device,
                      uint64_t seed)
-    : model_(models::make_model(config.model)),
+    : model_(prepared_model(config)),
       kernels_(set_path(*model_, config, device)),
       boosted_(Booster(booster_options(config, device, seed), mesh)
                    .boost(std::make_unique<BoostableModel>(*model_, kernels_.get()), config.optim,

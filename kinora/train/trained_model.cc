@@ -11,6 +11,7 @@
 #include "kinora/parallel/guidance_parallel.h"
 #include "kinora/parallel/sequence.h"
 #include "kinora/pipelines/diffusers_transformer.h"
+#include "kinora/train/finetune.h"
 #include "kinora/train/setup.h"
 
 namespace kinora::train {
@@ -34,6 +35,7 @@ TrainedModel initial_model(RunConfig config, at::Device device, uint64_t seed) {
   config.train.recompute = "none";
   config.train.fp8 = false;  // samples are computed in train.precision
   config.parallel = {};
+  config.finetune = {};  // weights are merged
   TrainedModel initial;
   initial.objective = diffusion::make_objective(config.objective, config.model.learn_sigma);
   diffusion::move_to(initial.objective, device);
@@ -83,9 +85,21 @@ TrainedModel load_trained(const fs::path& path, const LoadOptions& options) {
   if (options.precision) {
     config.train.precision = *options.precision;
   }
+  const RunConfig given = config;
   TrainedModel trained = initial_model(std::move(config), choose_device(options.device), 0);
   const bool ema = options.ema && !trained.config.ema_decays.empty();
-  if (file) {
+  const bool is_plain = options.adapters.empty() && (file || !given.finetune.freezes());
+  if (!is_plain) {
+    checkpoint::LateTensors weights =
+        file ? file->tensors()
+             : checkpoint::checkpoint_weights(
+                   *folder, *trained.model, ema ? optim::Role::average(0) : optim::Role::master());
+    if (folder) {
+      (void)merge_updates(given, weights);
+    }
+    merge_adapters(options.adapters, trained.config.model, weights);
+    checkpoint::load_weights(weights, path, *trained.model, *trained.arena);
+  } else if (file) {
     checkpoint::load_weights(*file, *trained.model, *trained.arena);
   } else {
     checkpoint::load_for_sampling(*folder, ema ? std::optional<size_t>(0) : std::nullopt,
@@ -93,6 +107,10 @@ TrainedModel load_trained(const fs::path& path, const LoadOptions& options) {
   }
   if (!options.says) {
     return trained;
+  }
+  for (const std::string& adapter : options.adapters) {
+    const checkpoint::AdapterChoice choice = checkpoint::parse_adapter_choice(adapter);
+    log_info("[sample] adapter ", choice.path, " merged with weight ", choice.weight);
   }
   if (folder) {
     log_info("[sample] ", ema ? "averaged" : "raw", " weights of ", *folder,

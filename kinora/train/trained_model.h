@@ -31,7 +31,9 @@ struct LoadOptions {
   std::optional<Precision> precision = {};  ///< nothing: the run's
   std::vector<std::string> overrides = {};  ///< key=value on the run's configuration
   std::string config_file = {};  ///< a recipe for files without a configuration of their own
-  bool says = true;              ///< logs which weights these are
+  /// Adapters to merge, each "FILE" or "FILE:WEIGHT" (checkpoint::read_adapter).
+  std::vector<std::string> adapters = {};
+  bool says = true;  ///< logs which weights these are
 };
 
 /// A model with initial weights. config.model is resolved; what concerns training alone, such as

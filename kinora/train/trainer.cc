@@ -31,9 +31,9 @@
 #include "kinora/ops/device.h"
 #include "kinora/ops/gpu_trace.h"
 #include "kinora/pipelines/decode.h"
-#include "kinora/pipelines/diffusers_transformer.h"
 #include "kinora/pipelines/draw.h"
 #include "kinora/train/exact_resume.h"
+#include "kinora/train/finetune.h"
 #include "kinora/train/frozen_encoder.h"
 #include "kinora/train/latent_stage.h"
 #include "kinora/train/non_finite.h"
@@ -115,7 +115,9 @@ class Trainer::Impl {
     trainable_ = std::make_unique<Trainable>(config_, mesh_, device_,
                                              static_cast<uint64_t>(config_.train.seed));
     start_or_resume(resume);
-    state_.buffers = checkpoint::buffers_of(trainable_->model());  // steps do not change them
+    // Steps change neither.
+    state_.buffers = checkpoint::buffers_of(trainable_->model());
+    state_.frozen = checkpoint::frozen_of(trainable_->arena());
     writer_ = std::make_unique<checkpoint::Writer>(
         checkpoint::WriterOptions{.folder = directory_->checkpoints(),
                                   .keep_last = config_.checkpoint.keep_last,
@@ -166,7 +168,7 @@ class Trainer::Impl {
     }
     if (config_.train.self_test && state_.step == 0) {
       self_test_ =
-          std::make_unique<SelfTest>(trainable_->model().named_parameters(), trainable_->arena());
+          std::make_unique<SelfTest>(trained_parameters(trainable_->model()), trainable_->arena());
     }
     watchdog_ = std::make_unique<Watchdog>(
         mesh_.world(),
@@ -502,10 +504,10 @@ class Trainer::Impl {
       return;
     }
     if (!config_.checkpoint.init_from.empty()) {
-      const auto file = pipelines::open_weights(config_.checkpoint.init_from);
-      checkpoint::load_weights(file, trainable_->model(), trainable_->arena());
+      const std::string others = initialise_from(config_, trainable_->model(), trainable_->arena());
       if (writes()) {
-        log_info("[train] weights from ", config_.checkpoint.init_from);
+        log_info("[train] weights from ", config_.checkpoint.init_from, others.empty() ? "" : "; ",
+                 others);
       }
     }
   }
@@ -581,6 +583,10 @@ class Trainer::Impl {
     const optim::Arena& arena = trainable_->arena();
     log_info("[train] ", config_.model.name, ", ", human_count(arena.num_elements()),
              " parameters, on ", ops::describe(device_));
+    if (const std::string tuned = describe_finetuning(config_, trainable_->model(), arena);
+        !tuned.empty()) {
+      log_info("[train] ", tuned);
+    }
     log_info("[train] kernels: ",
              kernel_summary(config_, trainable_->kernels(), micro_batch_, device_));
     if (!trainable_->can_be_recorded()) {
@@ -788,7 +794,7 @@ class Trainer::Impl {
     }
     (void)step_runner_->forward_backward(pending.samples.batches, pending.step - 1);
     const std::vector<std::string> names =
-        non_finite_gradients(trainable_->model().named_parameters(), trainable_->arena());
+        non_finite_gradients(trained_parameters(trainable_->model()), trainable_->arena());
     trainable_->arena().zero_grad();
     ++skipped_in_a_row_;
     std::ostringstream message;
@@ -868,10 +874,16 @@ class Trainer::Impl {
   void export_weights() {
     const auto path = directory_->path() / "model.safetensors";
     if (mesh_.index(parallel::Axis::kReplicate) == 0) {
-      checkpoint::save_weights(
-          path, trainable_->model(), trainable_->arena(),
-          config_.ema_decays.empty() ? optim::Role::master() : optim::Role::average(0), at::kFloat,
-          config_yaml_);
+      checkpoint::LateTensors weights = checkpoint::arena_weights(
+          trainable_->model(), trainable_->arena(),
+          config_.ema_decays.empty() ? optim::Role::master() : optim::Role::average(0));
+      const checkpoint::Adapter adapter = merge_updates(config_, weights);
+      checkpoint::write_arena_weights(path, weights, trainable_->arena(), at::kFloat, config_yaml_);
+      if (writes() && !adapter.changes.empty()) {
+        checkpoint::write_adapter(directory_->path() / "adapter", adapter,
+                                  adapter_settings(config_.finetune.lora), {});
+        log_info("[train] wrote ", directory_->path() / "adapter");
+      }
     }
     if (writes()) {
       log_info("[train] wrote ", path);

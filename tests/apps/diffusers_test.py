@@ -2,7 +2,7 @@
 
 usage: python3 diffusers_test.py KINORA
 
-Needs torch, diffusers, transformers and safetensors. Where this Python lacks them, another one can be named
+Needs torch, diffusers, transformers and safetensors, and peft for adapters. Where this Python lacks them, another one can be named
 by KINORA_DIFFUSERS_PYTHON; without either the test is skipped (exit code 77).
 """
 import importlib.util
@@ -153,16 +153,42 @@ class DiffusersTest(unittest.TestCase):
         for name, values in load_file(self.folder / "expected.safetensors").items():
             self.assertTrue(values.equal(load_file(self.folder / "w.safetensors")[name]), name)
 
-    def train(self):
+    @unittest.skipUnless(importlib.util.find_spec("peft"), "this Python has no peft")
+    def test_adapters_of_a_run_in_peft(self):
+        import diffusers
+        import peft
+        from safetensors.torch import load_file
+        self.train("train.steps=2", "checkpoint.export=true")
+        base = self.folder / "run" / "model.safetensors"
+        kinora("convert", base, "--to", self.folder / "theirs")
+        for kind in ("lora", "dora"):
+            run = self.folder / kind
+            self.train(f"run.dir={run}", f"checkpoint.init_from={base}", "finetune.lora.rank=3",
+                       "finetune.lora.alpha=5", f"finetune.lora.dora={str(kind == 'dora').lower()}",
+                       'finetune.lora.targets=["blocks.*.attn.*", "blocks.1.mlp.fc1"]')
+            kinora("convert", run, "--adapter", "diffusers", "--to", self.folder / (kind + "-adapter"))
+            model = diffusers.DiTTransformer2DModel.from_pretrained(self.folder / "theirs" / "transformer")
+            tuned = peft.PeftModel.from_pretrained(model, self.folder / (kind + "-adapter"))
+            merged = tuned.merge_and_unload().state_dict()
+            kinora("convert", run, "--to", self.folder / (kind + "-merged"))
+            ours = load_file(self.folder / (kind + "-merged/transformer/diffusion_pytorch_model.safetensors"))
+            before = load_file(self.folder / "theirs/transformer/diffusion_pytorch_model.safetensors")
+            changed = 0
+            for name, values in ours.items():
+                self.assertLess((merged[name] - values).abs().max(), 1e-6, name)
+                changed += not values.equal(before[name])
+            self.assertEqual(changed, 2 * 4 + 1)  # q, k, v and out of two blocks, fc1 of one
+
+    def train(self, *overrides):
         import torch
         from safetensors.torch import save_file
         latents = self.folder / "latents"
-        latents.mkdir()
+        latents.mkdir(exist_ok=True)
         save_file({"latents": torch.randn(12, 4, 8, 8), "labels": torch.arange(12) % 3},
                   latents / "part.safetensors")
         recipe = self.folder / "recipe.yaml"
         recipe.write_text(RECIPE % (latents / "part.safetensors"))
-        kinora("train", recipe, f"run.dir={self.folder / 'run'}")
+        kinora("train", recipe, f"run.dir={self.folder / 'run'}", *overrides)
 
 
 def main():

@@ -71,6 +71,33 @@ TEST_P(GpuResumeTest, TwentyStepsEqualTenAndTen) {
   expect_same_log(run_dir("whole"), run_dir("parts"), 20);
 }
 
+class GpuFinetuneTest : public RunTest {
+ protected:
+  void SetUp() override { skip_without_gpu({}); }
+};
+
+TEST_F(GpuFinetuneTest, TwentyStepsEqualTenAndTen) {
+  train_well(run_dir("base"), {"train.steps=6", "checkpoint.export=true"});
+  const Arguments common = {
+      "train.device=cuda", "train.deterministic=true", "train.precision=bf16",
+      "checkpoint.init_from=" + (run_dir("base") / "model.safetensors").string()};
+  const Arguments targets = {"finetune.lora.targets=[blocks.*]"};
+  const Arguments kinds[] = {targets,
+                             with(targets, {"finetune.lora.dora=true"}),
+                             {"finetune.freeze=[blocks.0.*]", "lr.layer_decay=0.8"}};
+  for (size_t i = 0; i < std::size(kinds); ++i) {
+    SCOPED_TRACE(i);
+    const auto train_to = [&](const std::string& run, const Arguments& more) {
+      train_well(run_dir(run + std::to_string(i)), with(with(common, kinds[i]), more));
+    };
+    train_to("whole", {"train.steps=20"});
+    train_to("parts", {"train.steps=10"});
+    train_to("parts", {"train.steps=20", "--resume", "auto"});
+    expect_same_state(run_dir("whole" + std::to_string(i)) / "checkpoints/step-20",
+                      run_dir("parts" + std::to_string(i)) / "checkpoints/step-20");
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Recipes, GpuResumeTest,
     testing::Values(

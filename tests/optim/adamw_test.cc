@@ -86,7 +86,7 @@ struct FixtureRun {
     nn::BucketSpec odd{"odd", {}, false};
     nn::BucketSpec even{"even", {}, false};
     for (size_t i = 0; i < size(); ++i) {
-      parameters.add(path_of(i), shape(i));
+      parameters.add(path_of(i), shape(i)).lr_factor = data["lr_factors"][i];
       (i % 2 == 0 ? even : odd).parameters.push_back(path_of(i));
     }
     ArenaOptions options;
@@ -122,7 +122,7 @@ TEST_P(TorchAdamWTest, TwentyStepsEqualTorch) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, TorchAdamWTest, testing::Values("plain", "clipped"),
+INSTANTIATE_TEST_SUITE_P(Cases, TorchAdamWTest, testing::Values("plain", "clipped", "factors"),
                          [](const auto& info) { return info.param; });
 
 TEST(TorchGradScalerTest, ScalesSkipsAndUpdatesEqualTorch) {

@@ -214,6 +214,78 @@ TEST(ArenaTest, LoadingSetsMasterAndComputeCopy) {
             0.333984375F);
 }
 
+/// SmallModel with everything of its first bucket but the bias frozen, and all of its last.
+struct PartlyFrozen {
+  explicit PartlyFrozen(ArenaOptions options)
+      : arena([this, &options] {
+          for (const nn::NamedParameter& named : model.named()) {
+            named.parameter->frozen = named.path != "a.bias" && named.path != "b.weight";
+          }
+          return Arena(model.named(), SmallModel::buckets(), options);
+        }()) {}
+
+  SmallModel model;
+  Arena arena;
+};
+
+TEST(ArenaFrozenTest, FrozenParametersHaveOnlyTheirComputeCopy) {
+  const PartlyFrozen frozen(with(at::kBFloat16, {0.9}));
+  const Arena& arena = frozen.arena;
+  ASSERT_EQ(arena.buckets().size(), 2U) << "a bucket of frozen parameters alone is none";
+  EXPECT_EQ(arena.num_trained(), 5 + 66);
+  EXPECT_EQ(arena.num_frozen(), 35 + 3);
+  const int64_t padded = 2 * kBucketAlignment;
+  for (const Role role :
+       {Role::master(), Role::grad(), Role::exp_avg(), Role::exp_avg_sq(), Role::average(0)}) {
+    EXPECT_EQ(arena.bytes(role), 4 * padded) << to_string(role);
+  }
+  int64_t own = 0;
+  for (const FrozenBucket& bucket : arena.frozen()) {
+    own += static_cast<int64_t>(bucket.compute.nbytes());
+  }
+  EXPECT_EQ(own, 2 * 35 + (arena.frozen().back().fp32_island ? 4 : 2) * 3);
+  for (const nn::NamedParameter& named : frozen.model.named()) {
+    EXPECT_EQ(named.parameter->value.requires_grad(), !named.parameter->frozen) << named.path;
+    EXPECT_EQ(named.parameter->grad.defined(), !named.parameter->frozen) << named.path;
+  }
+}
+
+TEST(ArenaFrozenTest, ValuesAreThoseOfATrainedOne) {
+  SmallModel all;
+  const Arena whole(all.named(), SmallModel::buckets(), with(at::kBFloat16));
+  PartlyFrozen frozen(with(at::kBFloat16));
+  for (const nn::NamedParameter& named : all.named()) {
+    EXPECT_TRUE(at::equal(frozen.arena.export_parameter(named.path, Role::compute()),
+                          whole.export_parameter(named.path, Role::compute())))
+        << named.path;
+  }
+  const at::Tensor loaded = at::full({5, 7}, 0.3, at::kFloat);
+  frozen.arena.load_parameter("a.weight", loaded);
+  EXPECT_TRUE(at::equal(frozen.arena.export_parameter("a.weight", Role::average(0)),
+                        loaded.to(at::kBFloat16).to(at::kFloat)))
+      << "every role of weights is the compute copy";
+}
+
+TEST(ArenaFrozenTest, MistakesAreRefused) {
+  PartlyFrozen frozen(with(at::kFloat));
+  EXPECT_THAT(error_of(ErrorKind::kConfig,
+                       [&] { return frozen.arena.export_parameter("a.weight", Role::grad()); }),
+              HasSubstr("a.weight is frozen and has no array grad"));
+  EXPECT_THAT(error_of(ErrorKind::kConfig,
+                       [&] { return frozen.arena.own_part("a.weight", Role::master()); }),
+              HasSubstr("a.weight is frozen"));
+  SmallModel all;
+  for (const nn::NamedParameter& named : all.named()) {
+    named.parameter->frozen = true;
+  }
+  EXPECT_THAT(error_of(ErrorKind::kConfig,
+                       [&] {
+                         Arena(all.named(), SmallModel::buckets(), with(at::kFloat));
+                         return 0;
+                       }),
+              HasSubstr("nothing to train"));
+}
+
 TEST(ArenaTest, LoadingRefusesOtherShapesPathsAndTypes) {
   SmallModel model;
   Arena arena(model.named(), SmallModel::buckets(), with(at::kFloat));

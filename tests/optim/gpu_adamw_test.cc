@@ -28,7 +28,8 @@ class GpuOptimTest : public testing::TestWithParam<at::ScalarType> {
 
 /// Three parameters on a device, with the same gradients on every device.
 struct DeviceRun {
-  DeviceRun(at::Device device, at::ScalarType type) : arena(make_arena(device, type)) {
+  DeviceRun(at::Device device, at::ScalarType type, double factor = 1.0)
+      : arena(make_arena(device, type, factor)) {
     config.weight_decay = 0.1;
     config.max_grad_norm = 1.0;
   }
@@ -45,10 +46,11 @@ struct DeviceRun {
   AdamWConfig config;
 
  private:
-  Arena make_arena(at::Device device, at::ScalarType type) {
+  /// factor: of the learning rate of the second and third parameter.
+  Arena make_arena(at::Device device, at::ScalarType type, double factor) {
     parameters.add("a.weight", {129, 33}, nn::Init::xavier_uniform(33, 129));
-    parameters.add("a.bias", {7});
-    parameters.add("b.weight", {1'000'003});
+    parameters.add("a.bias", {7}).lr_factor = factor;
+    parameters.add("b.weight", {1'000'003}).lr_factor = factor;
     ArenaOptions options;
     options.device = device;
     options.compute_type = type;
@@ -100,6 +102,20 @@ TEST_P(GpuOptimTest, StepsEqualTheCpu) {
     EXPECT_TRUE(at::equal(bucket.compute, bucket.master.to(GetParam())));
     EXPECT_EQ(bucket.grad.count_nonzero().item<int64_t>(), 0);
   }
+}
+
+TEST_P(GpuOptimTest, FactorsOfTheLearningRateEqualTheCpu) {
+  DeviceRun cpu(at::kCPU, GetParam(), 0.25);
+  DeviceRun gpu(at::kCUDA, GetParam(), 0.25);
+  AdamW on_cpu(cpu.config, cpu.arena);
+  AdamW on_gpu(gpu.config, gpu.arena);
+  for (uint32_t step = 0; step < 5; ++step) {
+    cpu.set_gradients(step, 1.0);
+    gpu.set_gradients(step, 1.0);
+    (void)on_cpu.step(cpu.arena, 0.01);
+    (void)on_gpu.step(gpu.arena, 0.01);
+  }
+  expect_close(gpu.arena, cpu.arena);
 }
 
 TEST_P(GpuOptimTest, TheSameStepsGiveTheSameBits) {

@@ -35,6 +35,8 @@ class BucketGroupsTest : public testing::Test {
     return group_buckets(buckets_, named, min_mib << 20);
   }
 
+  void freeze(size_t bucket) { parameters_[bucket].frozen = true; }
+
   static std::vector<std::string> names(const BucketGroups& groups) {
     std::vector<std::string> result;
     for (const nn::BucketSpec& bucket : groups.buckets) {
@@ -73,6 +75,24 @@ TEST_F(BucketGroupsTest, NeighboursOfARingAreDividedEqually) {
   EXPECT_THAT(groups.buckets[5].parameters, ElementsAre("block.2.weight", "block.3.weight"));
   EXPECT_EQ(groups.buckets[5].ring, "blocks");
   EXPECT_THAT(groups.group_of, ElementsAre(0, 1, 2, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8, 9));
+}
+
+TEST_F(BucketGroupsTest, FrozenGroupsHaveNoPlaceAndHearNothing) {
+  for (const size_t bucket : {0, 2, 4, 5}) {
+    freeze(bucket);
+  }
+  const BucketGroups groups = group(0);
+  EXPECT_EQ(groups.buckets.size(), 15U) << "the arena is told of all";
+  using std::nullopt;
+  EXPECT_THAT(groups.group_of,
+              ElementsAre(nullopt, 0, nullopt, 1, nullopt, nullopt, 2, 3, 4, 5, 6, 7, 8, 9, 10));
+  std::vector<int64_t> heard;
+  const auto hook = groups.translate(
+      [&heard](ops::BucketMoment /*moment*/, int64_t bucket) { heard.push_back(bucket); });
+  for (int64_t bucket = 0; bucket < 8; ++bucket) {
+    hook(ops::BucketMoment::kBeforeForward, bucket);
+  }
+  EXPECT_THAT(heard, ElementsAre(0, 1, 2, 3));
 }
 
 TEST_F(BucketGroupsTest, EnoughStayToOverlap) {

@@ -237,6 +237,38 @@ TEST_P(RanksTest, StagesGiveTheSameBits) {
   });
 }
 
+TEST_P(RanksTest, FineTuningEqualsOneRank) {
+  comm::run_on_ranks(GetParam(), [](const comm::Group& world) {
+    const auto tuned = [](int kind) {
+      RunConfig config = tiny();
+      config.lr_factors.layer_decay = 0.8;
+      if (kind == 0) {
+        config.finetune.freeze = {"x_embedder.*", "blocks.0.*", "blocks.3.attn.*", "*.bias"};
+      } else {
+        config.finetune.lora.targets = {"blocks.*.attn.*", "blocks.1.adaLN_modulation.1"};
+        config.finetune.lora.dora = kind == 2;
+        config.finetune.train = {"y_embedder.*"};
+      }
+      return config;
+    };
+    for (const int kind : {0, 1, 2}) {
+      const Outcome want = outcome_of(tuned(kind), {});
+      for (const int64_t stage : {0, 1, 2, 3}) {
+        for (const std::string recompute : {"none", "block:4"}) {
+          SCOPED_TRACE("kind " + std::to_string(kind) + ", stage " + std::to_string(stage) +
+                       ", recompute " + recompute);
+          RunConfig config = tuned(kind);
+          config.parallel.zero_stage = stage;
+          config.train.recompute = recompute;
+          config.train.micro_batch = 2;
+          config.parallel.bucket_mib = stage == 0 ? 1 : 0;  // groups of blocks
+          expect_close(outcome_of(config, world), want, kRounding);
+        }
+      }
+    }
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Worlds, RanksTest, testing::Values(2, 4),
                          testing::PrintToStringParamName());
 

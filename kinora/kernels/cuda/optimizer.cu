@@ -290,16 +290,26 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
   __shared__ int skip;
   if (threadIdx.x == 0) {  // divisions in double are slow on many GPUs: once a block
     skip = control->skip;
-    shared_scalars = adamw_scalars(parameters, *control);
+    shared_scalars = adamw_scalars(parameters, *control, 1.0);
   }
   __syncthreads();
-  const AdamwScalars scalars = shared_scalars;
+  AdamwScalars scalars = shared_scalars;
+  double lr_factor = 1.0;
   constexpr int64_t kStep = int64_t{kThreads} * kWidth * kUnroll;
   int index = 0;
   for (int64_t chunk = blockIdx.x; chunk < table.num_chunks; chunk += gridDim.x) {
     index = bucket_of(table, chunk, index);
     const AdamwBucket& bucket = table.buckets[index];
     const AdamwBuffers buffers = bucket.buffers;
+    if (buffers.lr_factor != lr_factor) {  // for the whole block alike
+      lr_factor = buffers.lr_factor;
+      __syncthreads();
+      if (threadIdx.x == 0) {
+        shared_scalars = adamw_scalars(parameters, *control, lr_factor);
+      }
+      __syncthreads();
+      scalars = shared_scalars;
+    }
     const int64_t begin = (chunk - bucket.first_chunk) * kBucketChunk;
     const int64_t end = min(bucket.count, begin + kBucketChunk);
     const bool whole = bucket.aligned != 0 && (end - begin) % kStep == 0;

@@ -1,0 +1,325 @@
+#include "kinora/train/finetune.h"
+
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/upsample_bicubic2d.h>
+#include <ATen/ops/upsample_linear1d.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <sstream>
+#include <unordered_map>
+
+#include "kinora/checkpoint/model_weights.h"
+#include "kinora/core/error.h"
+#include "kinora/core/glob.h"
+#include "kinora/core/text.h"
+#include "kinora/models/diffusers_names.h"
+#include "kinora/nn/linear.h"
+#include "kinora/pipelines/diffusers_transformer.h"
+
+namespace kinora::train {
+namespace {
+
+constexpr size_t kNamesInMessage = 4;
+
+template <typename Named>
+std::vector<std::string> paths_of(const std::vector<Named>& all) {
+  std::vector<std::string> paths;
+  for (const Named& named : all) {
+    paths.push_back(named.path);
+  }
+  return paths;
+}
+
+/// Adds the updates, with which all else starts frozen.
+void adapt(const LoraConfig& lora, nn::Module& model) {
+  for (const auto& [path, parameter] : model.named_parameters()) {
+    parameter->frozen = true;
+  }
+  const nn::LowRankOptions options{
+      .rank = lora.rank, .scale = adapter_settings(lora).scale(lora.rank), .dora = lora.dora};
+  const std::vector<nn::NamedLinear> linears = model.named_linears();
+  const std::vector<bool> is_target =
+      match_globs(lora.targets, paths_of(linears), "finetune.lora.targets");
+  for (size_t i = 0; i < linears.size(); ++i) {
+    if (is_target[i]) {
+      linears[i].linear->adapt(options);
+    }
+  }
+}
+
+void freeze(const FinetuneConfig& config, const std::vector<nn::NamedParameter>& parameters,
+            nn::Module& model) {
+  const std::vector<std::string> paths = paths_of(parameters);
+  const std::vector<bool> trained = match_globs(config.train, paths, "finetune.train");
+  const std::vector<bool> frozen = match_globs(config.freeze, paths, "finetune.freeze");
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const bool may_train = trained[i] || (config.train.empty() && !config.lora.any());
+    parameters[i].parameter->frozen = !may_train || frozen[i];
+  }
+  for (const auto& [path, linear] : model.named_linears()) {
+    KINORA_CHECK(linear->update() == nullptr || linear->weight.frozen, kConfig,
+                 "[finetune] finetune.train names ", path,
+                 ".weight, which has a low-rank update and is frozen. Hint: leave it out of one of "
+                 "finetune.train and finetune.lora.targets");
+  }
+}
+
+/// The number behind "blocks.", "spatial_blocks." and the like; -1 for other paths.
+int64_t block_of(const std::string& path) {
+  constexpr std::string_view kBlocks = "blocks.";
+  const size_t found = path.find(kBlocks);
+  if (found == std::string::npos || (found > 0 && path[found - 1] != '_')) {
+    return -1;
+  }
+  return std::stoll(path.substr(found + kBlocks.size()));
+}
+
+/// As BEiT numbers layers (Bao et al. 2021; get_layer_id_for_vit): embedders 0, blocks 1 to depth,
+/// what is behind them depth + 1.
+double layer_factor(const std::string& path, int64_t depth, double decay) {
+  const int64_t block = block_of(path);
+  const bool is_final = path.starts_with("final_layer.");
+  const int64_t layer = block >= 0 ? block + 1 : (is_final ? depth + 1 : 0);
+  return std::pow(decay, static_cast<double>(depth + 1 - layer));
+}
+
+void set_lr_factors(const LrFactors& factors, int64_t depth, nn::Module& model) {
+  const std::vector<nn::NamedParameter> parameters = model.named_parameters();
+  const std::vector<std::string> paths = paths_of(parameters);
+  for (const nn::NamedParameter& named : parameters) {
+    named.parameter->lr_factor = layer_factor(named.path, depth, factors.layer_decay);
+  }
+  std::vector<bool> done(parameters.size(), false);
+  for (const std::string& text : factors.patterns) {
+    const LrFactor factor = parse_lr_factor(text);
+    const std::vector<bool> matched = match_globs({factor.pattern}, paths, "lr.factors");
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      if (matched[i] && !done[i]) {
+        parameters[i].parameter->lr_factor *= factor.factor;
+        done[i] = true;
+      }
+    }
+  }
+}
+
+/// Rows and columns of `count` places in the proportions of `height` x `width`.
+std::pair<int64_t, int64_t> grid_of(const std::string& name, int64_t count, int64_t height,
+                                    int64_t width) {
+  const double scale = std::sqrt(static_cast<double>(count) / static_cast<double>(height * width));
+  const auto rows = std::llround(static_cast<double>(height) * scale);
+  KINORA_CHECK(rows > 0 && count % rows == 0 &&
+                   std::llround(static_cast<double>(width) * scale) == count / rows,
+               kIo, "[finetune] ", name, " of the file has ", count,
+               " places, which are no grid in the proportions of the model's ", height, " x ",
+               width, ". Hint: finetune.positions=made");
+  return {rows, count / rows};
+}
+
+/// Positions [1, S, C] for as many places as `own` has.
+at::Tensor interpolated(const std::string& name, const at::Tensor& file, const at::Tensor& own,
+                        const models::ModelConfig& model) {
+  KINORA_CHECK(file.dim() == 3 && file.size(0) == 1 && file.size(2) == own.size(2), kIo,
+               "[finetune] ", name, " must be [1, places, ", own.size(2), "], got ", file.sizes());
+  const at::Tensor channels = file.to(at::kFloat).transpose(1, 2);  // [1, C, S]
+  if (name.find("temporal") != std::string::npos) {
+    return at::upsample_linear1d(channels, {own.size(1)}, /*align_corners=*/false)
+        .transpose(1, 2)
+        .contiguous();
+  }
+  const int64_t height = model.height / model.patch;
+  const int64_t width = model.width / model.patch;
+  const auto [rows, columns] = grid_of(name, file.size(1), height, width);
+  return at::upsample_bicubic2d(channels.unflatten(2, {rows, columns}), {height, width},
+                                /*align_corners=*/false)
+      .flatten(2)
+      .transpose(1, 2)
+      .contiguous();
+}
+
+/// Lets positions of another size go, or turns them into the model's. Returns what was done.
+std::string choose_positions(PositionChoice choice, const models::ModelConfig& config,
+                             nn::Module& model, checkpoint::LateTensors& tensors) {
+  std::vector<std::string> changed;
+  for (const auto& [name, buffer] : model.named_buffers()) {
+    const auto found = tensors.find(name);
+    if (choice == PositionChoice::kSame || !name.starts_with("pos_embed") ||
+        found == tensors.end() || found->second.shape == buffer->sizes().vec()) {
+      continue;
+    }
+    if (choice == PositionChoice::kMade) {
+      tensors.erase(found);
+    } else {
+      found->second =
+          checkpoint::late_tensor(interpolated(name, found->second.read_all(), *buffer, config));
+    }
+    changed.push_back(name);
+  }
+  if (changed.empty()) {
+    return "";
+  }
+  return (choice == PositionChoice::kMade ? "made for this size: " : "interpolated: ") +
+         list_names(changed, kNamesInMessage);
+}
+
+/// DoRA starts with the norms of the rows.
+void set_magnitudes(nn::Module& model, optim::Arena& arena) {
+  for (const auto& [path, linear] : model.named_linears()) {
+    if (linear->update() != nullptr && linear->update()->has_magnitude()) {
+      const at::Tensor weight = arena.export_parameter(path + ".weight", optim::Role::master());
+      arena.load_parameter(path + ".lora_magnitude_vector",
+                           at::linalg_vector_norm(weight, 2, at::IntArrayRef{1}));
+    }
+  }
+}
+
+}  // namespace
+
+void prepare_finetuning(const RunConfig& config, nn::Module& model) {
+  const FinetuneConfig& finetune = config.finetune;
+  const std::vector<nn::NamedParameter> parameters = model.named_parameters();
+  if (finetune.lora.any()) {
+    KINORA_CHECK(config.parallel.sp_size == 1, kConfig,
+                 "[finetune] finetune.lora does not work with parallel.sequence, whose linears are "
+                 "computed in parts, got ",
+                 config.parallel.sp_size);
+    adapt(finetune.lora, model);
+  }
+  if (finetune.freezes()) {
+    freeze(finetune, parameters, model);
+  }
+  const std::vector<bool> fresh =
+      match_globs(finetune.fresh, paths_of(parameters), "finetune.fresh");
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    KINORA_CHECK(!fresh[i] || !parameters[i].parameter->frozen, kConfig, "[finetune] ",
+                 parameters[i].path,
+                 " starts anew (finetune.fresh), but is frozen, so that it would never learn. "
+                 "Hint: name it in finetune.train");
+  }
+  if (config.lr_factors.layer_decay != 1.0 || !config.lr_factors.patterns.empty()) {
+    set_lr_factors(config.lr_factors, config.model.depth, model);
+  }
+}
+
+std::vector<nn::BucketSpec> with_updates(std::vector<nn::BucketSpec> buckets, nn::Module& model) {
+  std::unordered_map<std::string, nn::BucketSpec*> bucket_of;
+  for (nn::BucketSpec& bucket : buckets) {
+    for (const std::string& path : bucket.parameters) {
+      bucket_of[path] = &bucket;
+    }
+  }
+  for (const auto& [path, parameter] : model.named_parameters()) {
+    const size_t update = path.find(".lora_");
+    if (update != std::string::npos) {
+      bucket_of.at(path.substr(0, update) + ".weight")->parameters.push_back(path);
+    }
+  }
+  return buckets;
+}
+
+std::vector<nn::NamedParameter> trained_parameters(nn::Module& model) {
+  std::vector<nn::NamedParameter> trained = model.named_parameters();
+  std::erase_if(trained, [](const nn::NamedParameter& named) { return named.parameter->frozen; });
+  return trained;
+}
+
+std::string describe_finetuning(const RunConfig& config, nn::Module& model,
+                                const optim::Arena& arena) {
+  if (arena.num_frozen() == 0) {
+    return "";
+  }
+  std::ostringstream text;
+  text << human_count(arena.num_trained()) << " of " << human_count(arena.num_elements())
+       << " parameters are trained";
+  if (config.finetune.lora.any()) {
+    const std::vector<nn::NamedLinear> linears = model.named_linears();
+    const auto count = std::count_if(
+        linears.begin(), linears.end(),
+        [](const nn::NamedLinear& named) { return named.linear->update() != nullptr; });
+    text << "; " << (config.finetune.lora.dora ? "DoRA" : "LoRA") << " of rank "
+         << config.finetune.lora.rank << " on " << count << " linears";
+  }
+  text << "; on the plain path, since kernels compute all gradients and no updates of linears";
+  return text.str();
+}
+
+std::string initialise_from(const RunConfig& config, nn::Module& model, optim::Arena& arena) {
+  const auto file = pipelines::open_weights(config.checkpoint.init_from);
+  checkpoint::LateTensors tensors = file.tensors();
+  std::vector<std::string> own;  // but for updates, which no file has
+  for (const auto& [path, parameter] : model.named_parameters()) {
+    if (path.find(".lora_") == std::string::npos) {
+      own.push_back(path);
+    }
+  }
+  const std::vector<bool> is_fresh = match_globs(config.finetune.fresh, own, "finetune.fresh");
+  std::set<std::string> expected;
+  std::vector<std::string> fresh;
+  for (size_t i = 0; i < own.size(); ++i) {
+    if (is_fresh[i]) {
+      tensors.erase(own[i]);
+      fresh.push_back(own[i]);
+    } else {
+      expected.insert(own[i]);
+    }
+  }
+  const std::string positions =
+      choose_positions(config.finetune.positions, config.model, model, tensors);
+  checkpoint::WeightsFit fit = checkpoint::compare(tensors, model);
+  std::erase_if(fit.missing, [&](const std::string& path) { return !expected.contains(path); });
+  KINORA_CHECK(fit.is_whole(), kIo, "[weights] ", file.path(),
+               " does not fit the model: ", checkpoint::describe(fit),
+               ". Hint: compare model.* with how the file was trained; "
+               "finetune.fresh=[PATTERN] starts parameters anew, as [y_embedder.*] for other "
+               "classes, and finetune.positions=made or interpolated takes positions of another "
+               "size");
+  checkpoint::copy_weights(tensors, model, arena);
+  set_magnitudes(model, arena);
+  arena.reset_averages();
+  std::string text =
+      fresh.empty() ? "" : "as in a new model: " + list_names(fresh, kNamesInMessage);
+  text += !text.empty() && !positions.empty() ? "; " : "";
+  return text + positions;
+}
+
+checkpoint::Adapter merge_updates(const RunConfig& config, checkpoint::LateTensors& weights) {
+  if (!config.finetune.lora.any()) {
+    return {};
+  }
+  checkpoint::Adapter adapter =
+      checkpoint::take_adapter(weights, adapter_settings(config.finetune.lora), "the run");
+  checkpoint::merge(weights, {{adapter, 1.0}});
+  const auto model = models::make_model(config.model);
+  prepare_finetuning(config, *model);
+  for (const auto& [path, parameter] : trained_parameters(*model)) {
+    if (const auto found = weights.find(path); found != weights.end()) {
+      found->second = checkpoint::late_tensor(found->second.read_all());
+      adapter.whole.emplace(path, found->second);
+    }
+  }
+  return adapter;
+}
+
+checkpoint::AdapterSettings adapter_settings(const LoraConfig& lora) {
+  return {.alpha = lora.alpha, .rslora = lora.rslora};
+}
+
+void merge_adapters(const std::vector<std::string>& choices, const models::ModelConfig& model,
+                    checkpoint::LateTensors& weights) {
+  std::vector<checkpoint::WeightedAdapter> adapters;
+  for (const std::string& text : choices) {
+    const checkpoint::AdapterChoice choice = checkpoint::parse_adapter_choice(text);
+    adapters.push_back(
+        {checkpoint::read_adapter(choice.path, adapter_naming(model), weights), choice.weight});
+  }
+  checkpoint::merge(weights, adapters);
+}
+
+nn::Naming adapter_naming(const models::ModelConfig& model) {
+  const bool has_other = model.architecture == models::Architecture::kDit ||
+                         model.architecture == models::Architecture::kPixart;
+  return has_other ? models::diffusers_naming(model) : nn::Naming();
+}
+
+}  // namespace kinora::train
