@@ -18,20 +18,14 @@
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"
 #include "kinora/core/text.h"
-#include "kinora/models/model.h"
-#include "kinora/optim/arena_layout.h"
 #include "kinora/train/benchmark_step.h"
 #include "kinora/train/scaling_model.h"
-#include "kinora/train/setup.h"
+#include "kinora/train/step_estimate.h"
 
 namespace kinora::apps {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-/// Backward computes two products for each of forward's.
-constexpr double kForwardShare = 1.0 / 3.0;
-constexpr double kGradientBytes = 4.0;  // fp32
 
 struct Arguments {
   std::string config;
@@ -67,32 +61,6 @@ comm::Link link_of(const char* option, const std::vector<double>& values, bool i
   return {values[0], values[1]};
 }
 
-/// The buckets of the recipe's model; the blocks have all of the computation, by their size, since
-/// the others' work is that of one token or pixel, not of all.
-std::vector<train::BucketCost> bucket_costs(const train::RunConfig& config, double micro_step_s) {
-  const models::ModelConfig model_config =
-      train::resolved_model(config, std::max<int64_t>(config.model.num_classes, 1));
-  const auto model = models::make_model(model_config);  // without values
-  const optim::ArenaLayout layout = optim::lay_out(model->named_parameters(), model->buckets());
-  const auto weight_bytes =
-      static_cast<double>(c10::elementSize(train::compute_type(config.train.precision)));
-  const auto computes = [](const optim::Bucket& bucket) {
-    return bucket.name.starts_with("blocks.");
-  };
-  double computing = 0.0;
-  for (const optim::Bucket& bucket : layout.buckets) {
-    computing += computes(bucket) ? static_cast<double>(bucket.numel) : 0.0;
-  }
-  std::vector<train::BucketCost> costs;
-  for (const optim::Bucket& bucket : layout.buckets) {
-    const auto numel = static_cast<double>(bucket.numel);
-    const double seconds = computes(bucket) ? micro_step_s * numel / computing : 0.0;
-    costs.push_back({kGradientBytes * numel, (bucket.fp32_island ? 4.0 : weight_bytes) * numel,
-                     kForwardShare * seconds, (1.0 - kForwardShare) * seconds});
-  }
-  return costs;
-}
-
 /// Everything that the prediction is made from.
 struct Study {
   train::StepCosts costs;
@@ -117,8 +85,11 @@ Study make_study(const Arguments& arguments) {
       is_given ? arguments.step_seconds : train::benchmark_step(config, {}).step_seconds;
   KINORA_CHECK(step_s > arguments.update_seconds, kConfig, "[bench] the step of one GPU, ", step_s,
                " s, must be longer than --update-seconds, got ", arguments.update_seconds);
-  study.costs.buckets = bucket_costs(
-      config, (step_s - arguments.update_seconds) / static_cast<double>(study.costs.accumulation));
+  auto resolved = config;
+  resolved.model = train::resolved_model(config, std::max<int64_t>(config.model.num_classes, 1));
+  study.costs.buckets =
+      train::bucket_costs(resolved, (step_s - arguments.update_seconds) /
+                                        static_cast<double>(study.costs.accumulation));
   double gradients = 0.0;
   double weights = 0.0;
   for (const train::BucketCost& bucket : study.costs.buckets) {
@@ -128,7 +99,7 @@ Study make_study(const Arguments& arguments) {
   study.inputs = {{"step of one GPU", step_s, "s", is_given ? "given" : "measured"},
                   {"of it, update", arguments.update_seconds, "s",
                    arguments.update_seconds > 0.0 ? "given" : "assumed"},
-                  {"share of forward", kForwardShare, "of the rest", "assumed"},
+                  {"share of forward", train::kForwardShare, "of the rest", "assumed"},
                   {"samples a step and GPU", static_cast<double>(study.samples), "", "recipe"},
                   {"micro-steps", static_cast<double>(study.costs.accumulation), "", "recipe"},
                   {"buckets", static_cast<double>(study.costs.buckets.size()), "", "recipe"},

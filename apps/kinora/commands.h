@@ -15,6 +15,7 @@ using Action = std::function<int()>;
 
 void add_train(CLI::App& app, Action& run);
 void add_sample(CLI::App& app, Action& run);
+void add_plan(CLI::App& app, Action& run);
 void add_bench(CLI::App& app, Action& run);
 void add_doctor(CLI::App& app, Action& run);
 void add_compare(CLI::App& app, Action& run);

@@ -29,6 +29,7 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   kinora::apps::Action action;
   kinora::apps::add_train(app, action);
+  kinora::apps::add_plan(app, action);
   kinora::apps::add_sample(app, action);
   kinora::apps::add_bench(app, action);
   kinora::apps::add_runs(app, action);

@@ -13,6 +13,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/maximum.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -380,7 +381,7 @@ int64_t ranks_inside(const std::vector<int64_t>& hosts) {
 Torus torus_of_hosts(const Group& group, const TorusOptions& options) {
   // A host is known by its first process.
   const at::Tensor mine = at::full({1}, group.world().rank - group.world().local_rank, at::kLong);
-  const at::Tensor all = at::empty({group.size()}, at::kLong);
+  const at::Tensor all = at::zeros({group.size()}, at::kLong);  // one host, if only rehearsed
   group.all_gather(all, mine);
   const int64_t* const hosts = all.const_data_ptr<int64_t>();
   return Torus(group, ranks_inside({hosts, hosts + group.size()}), options);

@@ -23,6 +23,8 @@
 #include "kinora/kernels/cuda/modulated_norm.h"
 #include "kinora/kernels/cuda/qk_norm_rotary.h"
 #include "kinora/kernels/cuda/random.h"
+#include "kinora/ops/block_dry_run.h"
+#include "kinora/ops/dry_run.h"
 #include "kinora/ops/host_bytes.h"
 
 namespace kinora::ops::cuda {
@@ -41,6 +43,9 @@ at::Tensor scratch(size_t bytes) {
 }  // namespace
 
 bool is_capturing() {
+  if (in_dry_run()) {
+    return true;
+  }
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   KINORA_CUDA_CHECK(cudaStreamIsCapturing(stream(), &status));
   return status != cudaStreamCaptureStatusNone;
@@ -72,6 +77,9 @@ double milliseconds(const std::function<void()>& launch) {
 }
 
 bool has_block_kernels(at::Device device, at::ScalarType type) {
+  if (in_dry_run()) {
+    return is_gpu(device);
+  }
   if (!device.is_cuda() || !kernels::cuda::has_cuda_kernels()) {
     return false;
   }
@@ -81,26 +89,41 @@ bool has_block_kernels(at::Device device, at::ScalarType type) {
 }
 
 void residual_norm_forward(const kernels::ResidualNormForward& call) {
+  if (in_dry_run()) {
+    return;
+  }
   KINORA_CUDA_CHECK(kernels::cuda::residual_norm_forward(call, stream()));
 }
 
 void residual_norm_backward(const kernels::ResidualNormBackward& call) {
+  if (in_dry_run()) {
+    return;
+  }
   const at::Tensor workspace = scratch(kernels::cuda::residual_norm_backward_workspace_bytes(
       call.rows, call.width, call.rows_per_vector));
   KINORA_CUDA_CHECK(kernels::cuda::residual_norm_backward(call, workspace.data_ptr(), stream()));
 }
 
 void qk_norm_rotary_forward(const kernels::QkNormRotaryForward& call) {
+  if (in_dry_run()) {
+    return;
+  }
   KINORA_CUDA_CHECK(kernels::cuda::qk_norm_rotary_forward(call, stream()));
 }
 
 void qk_norm_rotary_backward(const kernels::QkNormRotaryBackward& call) {
+  if (in_dry_run()) {
+    return;
+  }
   const at::Tensor workspace = scratch(kernels::cuda::qk_norm_rotary_backward_workspace_bytes(
       call.rule.rows, call.rule.head_dim, call.dq_weight != nullptr));
   KINORA_CUDA_CHECK(kernels::cuda::qk_norm_rotary_backward(call, workspace.data_ptr(), stream()));
 }
 
 void add_column_sums(const at::Tensor& in, const at::Tensor& out) {
+  if (in_dry_run()) {
+    return;
+  }
   const at::Tensor workspace =
       scratch(kernels::cuda::column_sums_workspace_bytes(in.size(0), in.size(1)));
   KINORA_CUDA_CHECK(kernels::cuda::column_sums({.rows = in.size(0),
@@ -113,6 +136,9 @@ void add_column_sums(const at::Tensor& in, const at::Tensor& out) {
 }
 
 void gelu(const at::Tensor& pre, const at::Tensor& out, const kernels::Fp8Output& out_fp8) {
+  if (in_dry_run()) {
+    return;
+  }
   kernels::ActivationForward call;
   call.rows = pre.size(0);
   call.width = pre.size(1);
@@ -125,6 +151,9 @@ void gelu(const at::Tensor& pre, const at::Tensor& out, const kernels::Fp8Output
 
 void gelu_backward(const at::Tensor& pre, const at::Tensor& grad, const at::Tensor& dpre,
                    const kernels::Fp8Output& dpre_fp8, const at::Tensor& bias_grad) {
+  if (in_dry_run()) {
+    return;
+  }
   kernels::ActivationBackward call;
   call.rows = pre.size(0);
   call.width = pre.size(1);
@@ -140,6 +169,9 @@ void gelu_backward(const at::Tensor& pre, const at::Tensor& grad, const at::Tens
 }
 
 void quantise(const at::Tensor& in, const kernels::Fp8Output& out) {
+  if (in_dry_run()) {
+    return;
+  }
   KINORA_CUDA_CHECK(kernels::cuda::quantise({.rows = in.size(0),
                                              .width = in.size(1),
                                              .type = dtype_of(in.scalar_type()),
@@ -149,6 +181,9 @@ void quantise(const at::Tensor& in, const kernels::Fp8Output& out) {
 }
 
 void block_quantise(const at::Tensor& in, kernels::BlockQuantise call) {
+  if (in_dry_run()) {
+    return;
+  }
   call.rows = in.size(0);
   call.width = in.size(1);
   call.type = dtype_of(in.scalar_type());
@@ -157,11 +192,17 @@ void block_quantise(const at::Tensor& in, kernels::BlockQuantise call) {
 }
 
 void largest_magnitude(const at::Tensor& in, float* amax) {
+  if (in_dry_run()) {
+    return;
+  }
   KINORA_CUDA_CHECK(kernels::cuda::largest_magnitude(in.const_data_ptr(), in.numel(),
                                                      dtype_of(in.scalar_type()), amax, stream()));
 }
 
 void update_scales(const kernels::ScaleUpdate& update) {
+  if (in_dry_run()) {
+    return;
+  }
   KINORA_CUDA_CHECK(kernels::cuda::update_scales(update, stream()));
 }
 
@@ -183,17 +224,20 @@ struct Products::Impl {
 };
 
 Products::Products(bool deterministic)
-    : impl_(new Impl{kernels::cuda::Matmul({.cache_file = cache_file(),
-                                            .search = !deterministic,
-                                            .deterministic = deterministic})}) {}
+    : impl_(in_dry_run() ? nullptr
+                         : new Impl{kernels::cuda::Matmul({.cache_file = cache_file(),
+                                                           .search = !deterministic,
+                                                           .deterministic = deterministic})}) {}
 Products::~Products() = default;
 
 bool Products::supports(const kernels::MatmulProblem& problem) {
-  return impl_->matmul.supports(problem);
+  return impl_ == nullptr || impl_->matmul.supports(problem);
 }
 void Products::run(const kernels::MatmulProblem& problem,
                    const kernels::MatmulArguments& arguments) {
-  impl_->matmul.run(problem, arguments, stream());
+  if (impl_ != nullptr) {
+    impl_->matmul.run(problem, arguments, stream());
+  }
 }
 std::vector<std::string> Products::report() const {
   return impl_->matmul.report();
@@ -298,10 +342,14 @@ struct FusedAttention::Impl {
   std::vector<Choice> choices;
 };
 
-FusedAttention::FusedAttention(bool deterministic) : impl_(new Impl(deterministic)) {}
+FusedAttention::FusedAttention(bool deterministic)
+    : impl_(in_dry_run() ? nullptr : new Impl(deterministic)) {}
 FusedAttention::~FusedAttention() = default;
 
 std::string FusedAttention::unsupported_reason(const kernels::AttentionForward& call) {
+  if (impl_ == nullptr) {
+    return dry_attention_refusal(call.shape);
+  }
   if (kernels::cuda::attention_supported(call.shape)) {
     return "";
   }
@@ -309,6 +357,9 @@ std::string FusedAttention::unsupported_reason(const kernels::AttentionForward& 
 }
 
 void FusedAttention::forward(const kernels::AttentionForward& call) {
+  if (impl_ == nullptr) {
+    return;
+  }
   if (impl_->choose(call, false, call.lse != nullptr).own) {
     Impl::launch_own(call);
   } else {
@@ -317,6 +368,10 @@ void FusedAttention::forward(const kernels::AttentionForward& call) {
 }
 
 void FusedAttention::backward(const kernels::AttentionBackward& call) {
+  if (impl_ == nullptr) {
+    const at::Tensor workspace = dry_attention_workspace(call.shape);
+    return;
+  }
   if (impl_->choose(call, true, true).own) {
     Impl::launch_own(call);
   } else {

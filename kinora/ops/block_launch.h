@@ -45,7 +45,7 @@ void block_quantise(const at::Tensor& in, kernels::BlockQuantise call);
 void largest_magnitude(const at::Tensor& in, float* amax);
 void update_scales(const kernels::ScaleUpdate& update);
 
-/// Whether work is being recorded on the current stream; then nothing can be timed.
+/// Whether nothing can be timed: work is being recorded on the current stream, or is a dry run.
 [[nodiscard]] bool is_capturing();
 /// Milliseconds of `launch` on the current stream: the median of a few, after a first. Waits.
 [[nodiscard]] double milliseconds(const std::function<void()>& launch);

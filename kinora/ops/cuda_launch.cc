@@ -9,6 +9,7 @@
 #include "kinora/kernels/cuda/optimizer.h"
 #include "kinora/kernels/cuda/random.h"
 #include "kinora/kernels/cuda/stopwatch.h"
+#include "kinora/ops/dry_run.h"
 #include "kinora/ops/optimizer_step.h"
 
 namespace kinora::ops::cuda {
@@ -37,6 +38,9 @@ bool available() {
 void random_fill(const at::Tensor& out, int64_t rows, const at::Tensor& sample_index,
                  const RandomStream& stream, const at::Tensor& step, int64_t first_element,
                  kernels::Distribution distribution, float scale) {
+  if (in_dry_run()) {
+    return;
+  }
   const c10::cuda::CUDAGuard guard(out.device());
   const int64_t row_size = rows == 0 ? 0 : out.numel() / rows;
   KINORA_CUDA_CHECK(kernels::cuda::random_fill(
@@ -92,18 +96,27 @@ void check_device(at::Device device) {
 }
 
 void round_to(const at::Tensor& in, DType type, const at::Tensor& out) {
+  if (in_dry_run()) {
+    return;
+  }
   const c10::cuda::CUDAGuard guard(in.device());
   KINORA_CUDA_CHECK(kernels::cuda::cast(in.const_data_ptr<float>(), in.numel(), type,
                                         out.data_ptr(), c10::cuda::getCurrentCUDAStream()));
 }
 
 void begin_lap(const at::Tensor& state) {
+  if (in_dry_run()) {
+    return;
+  }
   const c10::cuda::CUDAGuard guard(state.device());
   KINORA_CUDA_CHECK(
       kernels::cuda::begin_lap(stopwatch_state(state), c10::cuda::getCurrentCUDAStream()));
 }
 
 void end_lap(const at::Tensor& state) {
+  if (in_dry_run()) {
+    return;
+  }
   const c10::cuda::CUDAGuard guard(state.device());
   KINORA_CUDA_CHECK(
       kernels::cuda::end_lap(stopwatch_state(state), c10::cuda::getCurrentCUDAStream()));

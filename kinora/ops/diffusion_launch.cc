@@ -8,10 +8,14 @@
 #include "kinora/core/cuda.h"
 #include "kinora/kernels/cuda/diffusion_loss.h"
 #include "kinora/kernels/cuda/patches.h"
+#include "kinora/ops/dry_run.h"
 
 namespace kinora::ops::cuda {
 
 void diffusion_loss(const kernels::DiffusionLoss& call, int device_index) {
+  if (in_dry_run()) {
+    return;
+  }
   const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device_index));
   const auto bytes = kernels::cuda::diffusion_loss_workspace_bytes(call.batch, call.sample_size);
   const at::Tensor workspace =
@@ -21,6 +25,9 @@ void diffusion_loss(const kernels::DiffusionLoss& call, int device_index) {
 }
 
 void patchify(const kernels::Patches& patches, const at::Tensor& image, const at::Tensor& tokens) {
+  if (in_dry_run()) {
+    return;
+  }
   const c10::cuda::CUDAGuard guard(image.device());
   KINORA_CUDA_CHECK(kernels::cuda::patchify(patches, image.const_data_ptr<float>(),
                                             tokens.data_ptr(), c10::cuda::getCurrentCUDAStream()));
@@ -28,6 +35,9 @@ void patchify(const kernels::Patches& patches, const at::Tensor& image, const at
 
 void unpatchify(const kernels::Patches& patches, const at::Tensor& tokens,
                 const at::Tensor& image) {
+  if (in_dry_run()) {
+    return;
+  }
   const c10::cuda::CUDAGuard guard(image.device());
   KINORA_CUDA_CHECK(kernels::cuda::unpatchify(patches, tokens.const_data_ptr(),
                                               image.data_ptr<float>(),

@@ -9,6 +9,7 @@
 
 #include "kinora/ops/block_launch.h"
 #include "kinora/ops/diffusion_launch.h"
+#include "kinora/ops/dry_run.h"
 #include "kinora/ops/host_bytes.h"
 
 namespace kinora::ops {
@@ -89,7 +90,7 @@ bool has_fused_loss(const DiffusionLossInputs& inputs) {
   const at::Device device = inputs.prediction.device();
   const at::ScalarType type = inputs.prediction.scalar_type();
   const at::IntArrayRef batch = inputs.prediction.sizes().slice(0, 1);
-  return device.is_cuda() && (type == at::kFloat || type == at::kHalf || type == at::kBFloat16) &&
+  return is_gpu(device) && (type == at::kFloat || type == at::kHalf || type == at::kBFloat16) &&
          cuda::has_block_kernels(device, type) &&
          is_float_on(inputs.noise, device, inputs.x0.sizes()) &&
          is_float_on(inputs.x0, device, inputs.noise.sizes()) &&

@@ -12,6 +12,7 @@
 #include "kinora/core/cuda.h"
 #include "kinora/core/error.h"
 #include "kinora/ops/block_launch.h"
+#include "kinora/ops/dry_run.h"
 #include "kinora/ops/host_bytes.h"
 
 namespace kinora::ops {
@@ -70,6 +71,9 @@ DType fp8_type(Fp8Scaling scaling, Fp8::Role role) {
 bool Fp8::possible(at::Device device) {
   if (!cuda::has_block_kernels(device, at::kBFloat16)) {
     return false;
+  }
+  if (in_dry_run()) {
+    return true;
   }
   const CudaDevice info = cuda_device(std::max<int>(device.index(), 0));
   return 10 * info.major + info.minor >= 89;

@@ -1,6 +1,9 @@
-// A CPU-only build: nothing of block_launch.h can run, and callers ask has_block_kernels() first.
+// A CPU-only build: nothing of block_launch.h can run but for dry runs, and callers ask
+// has_block_kernels() first.
 #include "kinora/core/error.h"
+#include "kinora/ops/block_dry_run.h"
 #include "kinora/ops/block_launch.h"
+#include "kinora/ops/dry_run.h"
 
 namespace kinora::ops::cuda {
 namespace {
@@ -9,67 +12,74 @@ namespace {
   KINORA_UNREACHABLE("[ops] a GPU kernel was called in a build without GPU support");
 }
 
+void refuse_unless_dry() {
+  if (!in_dry_run()) {
+    refuse();
+  }
+}
+
 }  // namespace
 
 struct Products::Impl {};
 struct FusedAttention::Impl {};
 
 bool is_capturing() {
-  return false;
+  return in_dry_run();
 }
 double milliseconds(const std::function<void()>& /*launch*/) {
   refuse();
 }
-bool has_block_kernels(at::Device /*device*/, at::ScalarType /*type*/) {
-  return false;
+bool has_block_kernels(at::Device device, at::ScalarType /*type*/) {
+  return in_dry_run() && is_gpu(device);
 }
 void residual_norm_forward(const kernels::ResidualNormForward& /*call*/) {
-  refuse();
+  refuse_unless_dry();
 }
 void residual_norm_backward(const kernels::ResidualNormBackward& /*call*/) {
-  refuse();
+  refuse_unless_dry();
 }
 void qk_norm_rotary_forward(const kernels::QkNormRotaryForward& /*call*/) {
-  refuse();
+  refuse_unless_dry();
 }
 void qk_norm_rotary_backward(const kernels::QkNormRotaryBackward& /*call*/) {
-  refuse();
+  refuse_unless_dry();
 }
 void add_column_sums(const at::Tensor& /*in*/, const at::Tensor& /*out*/) {
-  refuse();
+  refuse_unless_dry();
 }
 void gelu(const at::Tensor& /*pre*/, const at::Tensor& /*out*/,
           const kernels::Fp8Output& /*out_fp8*/) {
-  refuse();
+  refuse_unless_dry();
 }
 void gelu_backward(const at::Tensor& /*pre*/, const at::Tensor& /*grad*/,
                    const at::Tensor& /*dpre*/, const kernels::Fp8Output& /*dpre_fp8*/,
                    const at::Tensor& /*bias_grad*/) {
-  refuse();
+  refuse_unless_dry();
 }
 void quantise(const at::Tensor& /*in*/, const kernels::Fp8Output& /*out*/) {
-  refuse();
+  refuse_unless_dry();
 }
 void block_quantise(const at::Tensor& /*in*/, kernels::BlockQuantise /*call*/) {
-  refuse();
+  refuse_unless_dry();
 }
 void largest_magnitude(const at::Tensor& /*in*/, float* /*amax*/) {
-  refuse();
+  refuse_unless_dry();
 }
 void update_scales(const kernels::ScaleUpdate& /*update*/) {
-  refuse();
+  refuse_unless_dry();
 }
 
 Products::Products(bool /*deterministic*/) {
-  refuse();
+  refuse_unless_dry();
 }
 Products::~Products() = default;
 bool Products::supports(const kernels::MatmulProblem& /*problem*/) {
-  refuse();
+  refuse_unless_dry();
+  return true;
 }
 void Products::run(const kernels::MatmulProblem& /*problem*/,
                    const kernels::MatmulArguments& /*arguments*/) {
-  refuse();
+  refuse_unless_dry();
 }
 std::vector<std::string> Products::report() const {
   refuse();
@@ -86,17 +96,19 @@ std::map<std::string, std::string> library_versions() {
 }
 
 FusedAttention::FusedAttention(bool /*deterministic*/) {
-  refuse();
+  refuse_unless_dry();
 }
 FusedAttention::~FusedAttention() = default;
-std::string FusedAttention::unsupported_reason(const kernels::AttentionForward& /*call*/) {
-  refuse();
+std::string FusedAttention::unsupported_reason(const kernels::AttentionForward& call) {
+  refuse_unless_dry();
+  return dry_attention_refusal(call.shape);
 }
 void FusedAttention::forward(const kernels::AttentionForward& /*call*/) {
-  refuse();
+  refuse_unless_dry();
 }
-void FusedAttention::backward(const kernels::AttentionBackward& /*call*/) {
-  refuse();
+void FusedAttention::backward(const kernels::AttentionBackward& call) {
+  refuse_unless_dry();
+  const at::Tensor workspace = dry_attention_workspace(call.shape);
 }
 std::string FusedAttention::describe() const {
   refuse();

@@ -1,29 +1,31 @@
-// A CPU-only build: nothing of diffusion_launch.h can run, and callers ask has_block_kernels()
-// first.
+// A CPU-only build: nothing of diffusion_launch.h can run but dry, and callers ask
+// has_block_kernels() first.
 #include "kinora/core/error.h"
 #include "kinora/ops/diffusion_launch.h"
+#include "kinora/ops/dry_run.h"
 
 namespace kinora::ops::cuda {
 namespace {
 
-[[noreturn]] void refuse() {
-  KINORA_UNREACHABLE("[ops] a GPU kernel was called in a build without GPU support");
+void refuse_unless_dry() {
+  KINORA_CHECK(in_dry_run(), kInternal,
+               "[ops] a GPU kernel was called in a build without GPU support");
 }
 
 }  // namespace
 
 void diffusion_loss(const kernels::DiffusionLoss& /*call*/, int /*device_index*/) {
-  refuse();
+  refuse_unless_dry();
 }
 
 void patchify(const kernels::Patches& /*patches*/, const at::Tensor& /*image*/,
               const at::Tensor& /*tokens*/) {
-  refuse();
+  refuse_unless_dry();
 }
 
 void unpatchify(const kernels::Patches& /*patches*/, const at::Tensor& /*tokens*/,
                 const at::Tensor& /*image*/) {
-  refuse();
+  refuse_unless_dry();
 }
 
 }  // namespace kinora::ops::cuda

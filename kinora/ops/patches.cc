@@ -6,6 +6,7 @@
 #include "kinora/core/error.h"
 #include "kinora/ops/block_launch.h"
 #include "kinora/ops/diffusion_launch.h"
+#include "kinora/ops/dry_run.h"
 #include "kinora/ops/host_bytes.h"
 
 namespace kinora::ops {
@@ -21,7 +22,7 @@ struct PatchesHolder : torch::CustomClassHolder {
 };
 
 bool has_kernel(const at::Tensor& tensor, at::ScalarType token_type) {
-  return tensor.is_cuda() &&
+  return is_gpu(tensor.device()) &&
          (token_type == at::kFloat || token_type == at::kHalf || token_type == at::kBFloat16) &&
          cuda::has_block_kernels(tensor.device(), token_type);
 }

@@ -52,7 +52,7 @@ at::Tensor random_rows(at::IntArrayRef shape, const at::Tensor& sample_index, Ra
                kShape, "[random] sample_index must be int64 [", shape[0], "], got ",
                sample_index.scalar_type(), " ", sample_index.sizes());
   at::Tensor out = at::empty(shape, at::TensorOptions().dtype(at::kFloat).device(device));
-  if (out.numel() == 0) {
+  if (out.numel() == 0 || device.is_meta()) {
     return out;
   }
   const int64_t rows = shape[0];
@@ -99,7 +99,7 @@ void random_fill(const at::Tensor& out, const RandomStream& stream, Distribution
                out.strides());
   const int64_t count = out.numel();
   check_stream_length(first_element, count);
-  if (count == 0) {
+  if (count == 0 || out.is_meta()) {
     return;
   }
   const auto scale_fp32 = static_cast<float>(scale);

@@ -14,6 +14,7 @@
 #include "kinora/data/subset.h"
 #include "kinora/ops/attention.h"
 #include "kinora/ops/device.h"
+#include "kinora/ops/dry_run.h"
 #include "kinora/ops/fp8.h"
 #include "kinora/train/micro_batch.h"
 
@@ -85,6 +86,9 @@ void check_data(const RunConfig& config, const data::Source& source, StepKind ki
 }
 
 at::Device choose_device(DeviceChoice choice) {
+  if (ops::in_dry_run()) {
+    return at::kMeta;
+  }
   if (choice == DeviceChoice::kCuda) {
     ops::require_cuda();
   }
@@ -191,6 +195,9 @@ parallel::SequencePlan sequence_plan(const RunConfig& config, const comm::Group&
   const int64_t local = std::max<int64_t>(group.world().local_size, 1);
   if (local < group.size() && group.size() % local == 0) {
     facts.ranks_inside = local;
+  }
+  if (ops::in_dry_run()) {
+    return parallel::plan_sequence(facts);  // by what is sent, as if links were alike
   }
   for (const comm::OperationSpeed& speed : comm::measure(group, device)) {
     if (speed.operation == comm::Operation::kAllGather) {

@@ -36,6 +36,7 @@
 #include "kinora/train/finetune.h"
 #include "kinora/train/frozen_encoder.h"
 #include "kinora/train/latent_stage.h"
+#include "kinora/train/memory_plan.h"
 #include "kinora/train/non_finite.h"
 #include "kinora/train/run_log.h"
 #include "kinora/train/run_requests.h"
@@ -111,6 +112,9 @@ class Trainer::Impl {
                    "[train] objective.timestep_sampling=importance does not work with "
                    "parallel.sequence, which shows a sample to several ranks");
       importance_.emplace(config_.objective.timesteps);
+    }
+    if (writes()) {
+      planned_ = plan_of_run(config_, {.device = device_.type(), .ranks = world.size()});
     }
     trainable_ = std::make_unique<Trainable>(config_, mesh_, device_,
                                              static_cast<uint64_t>(config_.train.seed));
@@ -619,21 +623,10 @@ class Trainer::Impl {
                " channels are latents; with autoencoder.path they would be decoded. kinora sample "
                "writes them to latents.safetensors");
     }
-    std::ostringstream memory;
-    for (const auto& [name, role] : std::initializer_list<std::pair<const char*, optim::Role>>{
-             {"weights", optim::Role::master()},
-             {"compute copies", optim::Role::compute()},
-             {"gradients", optim::Role::grad()},
-             {"first moments", optim::Role::exp_avg()},
-             {"second moments", optim::Role::exp_avg_sq()}}) {
-      memory << name << " " << human_bytes(arena.bytes(role)) << ", ";
+    if (planned_) {
+      log_info("[train] memory", mesh_.world().size() > 1 ? " of each rank" : "", ", planned\n",
+               table(*planned_, /*by_layer=*/false));
     }
-    int64_t averages = 0;
-    for (size_t k = 0; k < config_.ema_decays.size(); ++k) {
-      averages += arena.bytes(optim::Role::average(k));
-    }
-    log_info("[train] memory", mesh_.data_ranks() > 1 ? " of this rank: " : ": ", memory.str(),
-             "averages ", human_bytes(averages));
   }
 
   /// A step on its way: what its report needs, and its samples, which the device may still read.
@@ -897,8 +890,11 @@ class Trainer::Impl {
     if (stats.num_bad > 0) {
       text << "; " << stats.num_bad << " unreadable samples were replaced";
     }
-    if (device_.is_cuda()) {
-      text << "; peak GPU memory " << human_bytes(ops::peak_memory(device_));
+    if (const int64_t peak = peak_memory(); peak > 0) {
+      text << "; peak memory " << human_bytes(peak);
+      if (planned_) {
+        text << " (planned " << human_bytes(planned_->peak) << ")";
+      }
     }
     log_info(text.str());
   }
@@ -914,6 +910,7 @@ class Trainer::Impl {
   std::optional<LatentStage> latent_stage_;
   diffusion::Objective objective_;
   std::optional<diffusion::LossSecondMoment> importance_;
+  std::optional<MemoryPlan> planned_;  // rank 0's
   std::unique_ptr<Trainable> trainable_;
   std::unique_ptr<checkpoint::Writer> writer_;
   std::unique_ptr<TrainingStep> step_runner_;

@@ -1,0 +1,233 @@
+// kinora plan CONFIG [key=value ...]: the memory of a run, before there is one.
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+
+#include <iomanip>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "apps/kinora/commands.h"
+#include "kinora/core/config.h"
+#include "kinora/core/cuda.h"
+#include "kinora/core/error.h"
+#include "kinora/core/text.h"
+#include "kinora/core/text_table.h"
+#include "kinora/train/gpu_facts.h"
+#include "kinora/train/memory_plan.h"
+#include "kinora/train/plan_search.h"
+#include "kinora/train/step_estimate.h"
+
+namespace kinora::apps {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Arguments {
+  std::string config;
+  std::vector<std::string> overrides;
+  std::string gpu;
+  int64_t ranks = 1;
+  bool search = false;
+  bool layers = false;
+  bool json = false;
+};
+
+/// Rows of --search.
+constexpr size_t kMostChoices = 8;
+
+/// A recipe on a device.
+struct Study {
+  train::RunConfig config;
+  train::GpuFacts gpu;  // of a CPU its name and memory
+  train::PlanTarget target;
+  std::vector<std::string> assumed;
+};
+
+/// The GPU that is asked for, else that of this machine, else its CPU.
+train::GpuFacts choose_gpu(const std::string& asked, bool& is_cpu, train::DeviceChoice device) {
+  is_cpu = false;
+  if (!asked.empty()) {
+    KINORA_CHECK(device != train::DeviceChoice::kCpu, kConfig, "[plan] --gpu is ", asked,
+                 ", but train.device is cpu");
+    return train::find_gpu(asked);
+  }
+  if (device != train::DeviceChoice::kCpu && cuda_available()) {
+    const CudaDevice found = cuda_device(0);
+    return train::gpu_of_driver(found.name, found.total_memory);
+  }
+  KINORA_CHECK(device != train::DeviceChoice::kCuda, kConfig,
+               "[plan] train.device is cuda, but this machine has no GPU. Hint: --gpu says which "
+               "to plan for, one of ",
+               train::gpu_names());
+  is_cpu = true;
+  return {.name = "the memory of this machine",
+          .memory = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) *
+                    static_cast<int64_t>(sysconf(_SC_PAGE_SIZE))};
+}
+
+Study make_study(const Arguments& arguments) {
+  Study study;
+  study.config = train::without_data(
+      load_config<train::RunConfig>(arguments.config, arguments.overrides), study.assumed);
+  bool is_cpu = false;
+  study.gpu = choose_gpu(arguments.gpu, is_cpu, study.config.train.device);
+  KINORA_CHECK(!study.config.train.fp8 || is_cpu || study.gpu.fp8, kConfig,
+               "[plan] train.fp8 needs a GPU with 8-bit floats (Ada, Hopper or newer), which ",
+               study.gpu.name, " has not. Hint: train.fp8=false");
+  study.target = {.device = is_cpu ? c10::DeviceType::CPU : c10::DeviceType::CUDA,
+                  .ranks = arguments.ranks,
+                  .memory = is_cpu ? study.gpu.memory / arguments.ranks : study.gpu.memory};
+  return study;
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) {
+    text += (text.empty() ? "" : " ") + word;
+  }
+  return text;
+}
+
+std::string gib(int64_t bytes) {
+  std::ostringstream text;
+  text << std::fixed << std::setprecision(1) << static_cast<double>(bytes) / (1024.0 * 1024 * 1024);
+  return text.str();
+}
+
+std::string heading(const Study& study, const train::MemoryPlan& plan) {
+  std::ostringstream text;
+  const models::ModelConfig& model = study.config.model;
+  text << (model.name.empty() ? "the model" : model.name) << ", " << human_count(plan.parameters)
+       << " parameters, on " << plan.target.ranks << (plan.target.ranks == 1 ? " rank" : " ranks")
+       << ": " << plan.micro_batch << (plan.micro_batch == 1 ? " sample" : " samples")
+       << " at once, " << plan.passes << (plan.passes == 1 ? " time" : " times") << " a step; "
+       << (plan.fast_path ? "fast" : "plain") << " path, recompute "
+       << study.config.train.recompute;
+  return text.str();
+}
+
+std::string verdict(const Study& study, const train::MemoryPlan& plan) {
+  std::ostringstream text;
+  if (plan.fits()) {
+    text << "fits " << study.gpu.name << ": " << gib(plan.needed()) << " of "
+         << gib(plan.target.memory) << " GiB";
+    return text.str();
+  }
+  text << "does not fit " << study.gpu.name << ": " << gib(plan.needed())
+       << " GiB are needed, it has " << gib(plan.target.memory) << ". Hint: ";
+  const auto choices = train::search_plans(study.config, study.target, study.gpu, 1);
+  if (choices.empty()) {
+    text << "no setting of train.recompute, train.micro_batch"
+         << (plan.target.ranks > 1 ? " or parallel.plugin" : "")
+         << " makes it fit; more ranks with parallel.plugin=zero3 or a smaller model may";
+    return text.str();
+  }
+  const train::PlanChoice& choice = choices.front();
+  text << joined(choice.overrides) << " makes it " << gib(choice.plan.needed()) << " GiB at about "
+       << human_number(std::max(choice.slowdown, 1.0), 3) << "x the time";
+  return text.str();
+}
+
+std::string search_table(const std::vector<train::PlanChoice>& choices) {
+  std::vector<std::vector<std::string>> rows = {{"samples/s", "GiB", "overrides"}};
+  for (const train::PlanChoice& choice : choices) {
+    rows.push_back({choice.samples_per_s > 0.0 ? human_rate(choice.samples_per_s) : "?",
+                    gib(choice.plan.needed()),
+                    choice.overrides.empty() ? "(as it is)" : joined(choice.overrides)});
+  }
+  return text_table(rows);
+}
+
+Json parts_json(const std::vector<train::MemoryPart>& parts) {
+  Json json = Json::object();
+  for (const train::MemoryPart& part : parts) {
+    json[part.name] = part.bytes;
+  }
+  return json;
+}
+
+int plan(const Arguments& arguments) {
+  const Study study = make_study(arguments);
+  const train::MemoryPlan plan = train::plan_memory(study.config, study.target);
+  const double speed = study.gpu.half_flops > 0.0
+                           ? train::StepEstimate(study.config, study.gpu)
+                                 .samples_per_s(study.config, study.target.ranks)
+                           : 0.0;
+  std::vector<train::PlanChoice> choices;
+  if (arguments.search) {
+    choices = train::search_plans(study.config, study.target, study.gpu, kMostChoices);
+  }
+  const std::string said = verdict(study, plan);
+  if (arguments.json) {
+    Json json = {{"device", study.target.device == c10::DeviceType::CPU ? "cpu" : study.gpu.name},
+                 {"ranks", plan.target.ranks},
+                 {"parameters", plan.parameters},
+                 {"micro_batch", plan.micro_batch},
+                 {"fast_path", plan.fast_path},
+                 {"parts", parts_json(plan.parts)},
+                 {"layers", parts_json(plan.layers)},
+                 {"peak", plan.peak},
+                 {"needed", plan.needed()},
+                 {"memory", plan.target.memory},
+                 {"fits", plan.fits()},
+                 {"verdict", said},
+                 {"samples_per_s", speed},
+                 {"assumed", study.assumed}};
+    if (arguments.search) {
+      json["choices"] = Json::array();
+      for (const train::PlanChoice& choice : choices) {
+        json["choices"].push_back({{"overrides", choice.overrides},
+                                   {"needed", choice.plan.needed()},
+                                   {"samples_per_s", choice.samples_per_s}});
+      }
+    }
+    std::cout << json.dump() << '\n';
+    return 0;
+  }
+  std::cout << heading(study, plan) << '\n';
+  if (!plan.sharing.empty()) {
+    std::cout << plan.sharing << '\n';
+  }
+  for (const std::string& assumed : study.assumed) {
+    std::cout << "assumed: " << assumed << '\n';
+  }
+  std::cout << '\n' << train::table(plan, arguments.layers) << "\n\n" << said << '\n';
+  if (speed > 0.0) {
+    std::cout << "expected: about " << human_rate(speed) << " samples/s\n";
+  }
+  if (arguments.search) {
+    std::cout << '\n'
+              << (choices.empty() ? "nothing that was tried fits" : search_table(choices)) << '\n';
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_plan(CLI::App& app, Action& run) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = app.add_subcommand(
+      "plan", "The memory that a recipe needs, and what makes it fit, before anything of it runs.");
+  command->add_option("config", arguments->config, "The recipe, a YAML file")->required();
+  command->add_option("overrides", arguments->overrides, "key.path=value, each over the recipe");
+  command->add_option("--gpu", arguments->gpu,
+                      "What it shall run on: " + train::gpu_names() +
+                          ", or a number of GiB; default: this machine's GPU, else its CPU");
+  command->add_option("--ranks", arguments->ranks, "Processes, a GPU each")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_flag("--search", arguments->search,
+                    "List the fastest settings that fit, of what is computed again, the samples at "
+                    "once and how ranks share the work");
+  command->add_flag("--layers", arguments->layers, "Also what each block keeps for backward");
+  command->add_flag("--json", arguments->json, "One JSON object instead of text");
+  command->callback([arguments, &run] { run = [arguments] { return plan(*arguments); }; });
+}
+
+}  // namespace kinora::apps

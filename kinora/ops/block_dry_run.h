@@ -1,0 +1,19 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+
+#include "kinora/kernels/attention.h"
+
+/// What a dry run (dry_run.h) takes fused attention for, for the files of this room only.
+namespace kinora::ops::cuda {
+
+/// Empty, or why neither our own kernels nor cuDNN's have that shape.
+[[nodiscard]] std::string dry_attention_refusal(const kernels::AttentionShape& shape);
+
+/// Scratch of its backward: the gradient of the queries is added up in fp32 beside a number for
+/// each row, as in FlashAttention-2 (Dao 2023, section 3.1.2) and cuDNN.
+[[nodiscard]] at::Tensor dry_attention_workspace(const kernels::AttentionShape& shape);
+
+}  // namespace kinora::ops::cuda

@@ -1,0 +1,64 @@
+// Plans against the peaks of real steps on this GPU.
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "kinora/core/config.h"
+#include "kinora/ops/device.h"
+#include "kinora/ops/fp8.h"
+#include "kinora/train/benchmark_step.h"
+#include "kinora/train/memory_plan.h"
+
+namespace kinora::train {
+namespace {
+
+struct Setting {
+  const char* recipe;
+  std::vector<std::string> overrides;
+};
+
+TEST(GpuMemoryPlanTest, IsWithinFivePercentOfThePeak) {
+  if (!ops::best_device().is_cuda()) {
+    GTEST_SKIP() << "there is no GPU";
+  }
+  const std::string batch = "train.global_batch=64";
+  const std::string micro = "train.micro_batch=64";
+  std::vector<Setting> settings = {
+      {"imagenet-256-dit-s2", {batch, micro}},
+      {"imagenet-256-dit-s2", {batch, micro, "train.recompute=elementwise"}},
+      {"imagenet-256-dit-s2", {batch, micro, "train.recompute=mlp"}},
+      {"imagenet-256-dit-s2", {batch, micro, "train.recompute=block"}},
+      {"imagenet-256-dit-s2", {batch, micro, "train.recompute=block:6,mlp"}},
+      {"imagenet-256-dit-s2", {batch, "train.micro_batch=32"}},
+      {"imagenet-256-dit-s2", {batch, micro, "model.path=plain"}},
+      {"imagenet-256-dit-s2", {batch, micro, "train.precision=fp32"}},
+      {"moving-shapes-stdit", {"train.global_batch=16"}},
+      {"moving-shapes-stdit", {"train.global_batch=16", "train.recompute=block"}},
+      {"moving-shapes-stdit", {"train.global_batch=16", "model.path=plain"}},
+  };
+  if (ops::Fp8::possible({at::kCUDA, 0})) {
+    settings.push_back({"imagenet-256-dit-s2", {batch, micro, "train.fp8=true"}});
+  }
+  for (const auto& [recipe, overrides] : settings) {
+    const std::string path = std::string(KINORA_SOURCE_DIR) + "/configs/" + recipe + ".yaml";
+    const auto config = load_config<RunConfig>(path, overrides);
+    const auto measured =
+        static_cast<double>(benchmark_step(config, {.warmup = 4, .steps = 2}).peak_memory);
+    std::vector<std::string> assumed;
+    const MemoryPlan plan =
+        plan_memory(without_data(config, assumed), {.device = c10::DeviceType::CUDA});
+    double planned = 0.0;
+    for (const MemoryPart& part : plan.parts) {  // steps alone take no checkpoints
+      planned +=
+          part.name == "more for a checkpoint's copy" ? 0.0 : static_cast<double>(part.bytes);
+    }
+    EXPECT_NEAR(planned / measured, 1.0, 0.05)
+        << recipe << " " << testing::PrintToString(overrides) << ": planned " << planned
+        << ", measured " << measured;
+  }
+}
+
+}  // namespace
+}  // namespace kinora::train
