@@ -163,6 +163,10 @@ class PseudoSteps {
            bool keep_anchor) {
     const double now = alpha_bar(walk_, from, end_);
     const double after = alpha_bar(walk_, to, end_);
+    KINORA_CHECK(
+        now > 0.0, kConfig,
+        "[sampler] plms cannot begin where the signal is 0, as on a chain of zero terminal "
+        "SNR. Hint: ddim, dpm++ or unipc");
     const double scale =
         (after - now) / (now * std::sqrt(1.0 - after) + std::sqrt(now * (1.0 - now) * after));
     const bool is_v = walk_.prediction == Prediction::kV;

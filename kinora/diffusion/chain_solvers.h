@@ -60,8 +60,8 @@ struct Plms {
   bool end_clean = true;  ///< as Ddim has it; PNDMScheduler's default is false
   StepTarget target = StepTarget::kFixedStride;
 };
-/// Limits are not read. Errors kConfig: predictions of data, Runge-Kutta steps of fewer than 4
-/// timesteps or at other strides.
+/// Limits are not read. Errors kConfig: predictions of data, timesteps of no signal, Runge-Kutta
+/// steps of fewer than 4 timesteps or at other strides.
 [[nodiscard]] SolverPlan plms(const ChainWalk& walk, const Plms& options);
 
 /// Timesteps of LCM: `num_steps` out of the `trained_steps` that it was distilled on, noisiest

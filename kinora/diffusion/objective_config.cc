@@ -53,9 +53,7 @@ void describe(Fields& fields, ObjectiveConfig& config) {
              [&config] { return config.beta_start <= config.beta_end; });
   fields
       .add("beta_end", config.beta_end,
-           "The last beta likewise; Stable Diffusion's are 0.00085 "
-           "and 0.012.",
-           above(0))
+           "The last beta likewise; Stable Diffusion's are 0.00085 and 0.012.", above(0))
       .check("be less than objective.timesteps / 1000",
              [&config] { return scaled_ends(config).second < 1.0; });
   fields

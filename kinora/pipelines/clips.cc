@@ -69,9 +69,9 @@ void check(const ClipOptions& options, const diffusion::Sampler& sampler,
   KINORA_CHECK(
       options.given_edit == 0.0 || std::holds_alternative<diffusion::FlowEulerSampler>(sampler),
       kConfig,
-      "[sample] an edit ratio of given frames is for models that are flows (objective.kind "
-      "flow), got ",
-      options.given_edit);
+      "[sample] an edit ratio of given frames needs a flow (objective.kind flow) drawn by Euler's "
+      "method, got ",
+      options.given_edit, ". Hint: sample.method=euler");
   if (const at::Tensor& frames = options.given.frames; frames.defined()) {
     const auto count = static_cast<int64_t>(options.given.places.size());
     KINORA_CHECK(frames.sizes() ==

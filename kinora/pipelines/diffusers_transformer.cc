@@ -5,9 +5,10 @@
 
 #include "kinora/checkpoint/weights_paths.h"
 #include "kinora/core/error.h"
-#include "kinora/diffusion/schedule.h"
 #include "kinora/io/file.h"
 #include "kinora/models/diffusers_names.h"
+#include "kinora/pipelines/diffusers_config.h"
+#include "kinora/pipelines/diffusers_scheduler.h"
 
 namespace kinora::pipelines {
 namespace {
@@ -17,7 +18,7 @@ using models::Architecture;
 using models::ModelConfig;
 using nlohmann::json;
 
-constexpr int64_t kMaxConfigBytes = 1 << 20;
+constexpr const char* kSchedulerFile = "scheduler/scheduler_config.json";
 constexpr const char* kDitClass = "DiTTransformer2DModel";
 constexpr const char* kPixartClass = "PixArtTransformer2DModel";
 /// What both were before they had a class each.
@@ -29,53 +30,13 @@ constexpr double kMlpRatio = 4.0;  // diffusers has no other
 constexpr int64_t kAlphaTokens = 120;
 constexpr int64_t kSigmaTokens = 300;
 
-/// A config.json of diffusers. Keys that it leaves out have the class' default.
-class Config {
- public:
-  explicit Config(const fs::path& path) : path_(path) {
-    values_ = json::parse(io::read_text(path, kMaxConfigBytes), nullptr,
-                          /*allow_exceptions=*/false);
-    KINORA_CHECK(values_.is_object(), kIo, "[diffusers] ", path, " must be a JSON object");
-  }
-
-  template <typename T>
-  [[nodiscard]] T get(const char* key, const T& otherwise) const {
-    if (!has(key)) {
-      return otherwise;
-    }
-    try {
-      return values_[key].get<T>();
-    } catch (const json::exception&) {
-      throw_error(ErrorKind::kIo, "[diffusers] ", path_, ": ", key,
-                  " is of another kind than it must be, got ", values_[key].dump());
-    }
-  }
-
-  [[nodiscard]] bool has(const char* key) const {
-    return values_.contains(key) && !values_[key].is_null();
-  }
-
-  template <typename T>
-  void require(const char* key, const T& must, const T& otherwise) const {
-    const T got = get<T>(key, otherwise);
-    KINORA_CHECK(got == must, kConfig, "[diffusers] ", path_, ": ", key, " must be ",
-                 json(must).dump(), ", got ", json(got).dump());
-  }
-
-  [[nodiscard]] const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-  json values_;
-};
-
-json dit_recipe(const Config& config) {
+json dit_recipe(const DiffusersConfig& config) {
   config.require<std::string>("norm_type", "ada_norm_zero", "ada_norm_zero");
   return {{"architecture", "dit"},
           {"num_classes", config.get<int64_t>("num_embeds_ada_norm", 1000)}};
 }
 
-json pixart_recipe(const Config& config, int64_t sample_size) {
+json pixart_recipe(const DiffusersConfig& config, int64_t sample_size) {
   config.require<std::string>("norm_type", "ada_norm_single", "ada_norm_single");
   const auto scale =
       config.get<int64_t>("interpolation_scale", std::max<int64_t>(sample_size / 64, 1));
@@ -92,7 +53,7 @@ json pixart_recipe(const Config& config, int64_t sample_size) {
           {"compression", 8}};
 }
 
-json recipe_of(const Config& config) {
+json recipe_of(const DiffusersConfig& config) {
   const auto kind = config.get<std::string>("_class_name", "");
   const auto norm = config.get<std::string>("norm_type", "");
   const bool is_dit = kind == kDitClass || (kind == kOldClass && norm == "ada_norm_zero");
@@ -174,18 +135,13 @@ json describe(const ModelConfig& model) {
   return config;
 }
 
-json describe_scheduler(int64_t timesteps) {
-  const std::vector<double> betas = diffusion::linear_betas(timesteps);
-  return {{"_class_name", "DDIMScheduler"},   {"_diffusers_version", kVersion},
-          {"beta_end", betas.back()},         {"beta_schedule", "linear"},
-          {"beta_start", betas.front()},      {"clip_sample", false},
-          {"num_train_timesteps", timesteps}, {"prediction_type", "epsilon"},
-          {"set_alpha_to_one", true},         {"steps_offset", 0}};
+void write_text(const fs::path& path, const std::string& text) {
+  fs::create_directories(path.parent_path());
+  io::write_file_atomic(path, text);
 }
 
 void write_json(const fs::path& path, const json& values) {
-  fs::create_directories(path.parent_path());
-  io::write_file_atomic(path, values.dump(2) + "\n");
+  write_text(path, values.dump(2) + "\n");
 }
 
 }  // namespace
@@ -200,11 +156,18 @@ checkpoint::WeightsFile open_weights(const fs::path& path, bool averaged) {
 
 std::string diffusers_recipe(const fs::path& path) {
   const fs::path folder = checkpoint::diffusers_folder(path);
-  return folder.empty() ? "" : recipe_of(Config(folder / "config.json")).dump(2);
+  if (folder.empty()) {
+    return "";
+  }
+  json recipe = recipe_of(DiffusersConfig(folder / "config.json"));
+  if (const fs::path scheduler = folder / ".." / kSchedulerFile; fs::exists(scheduler)) {
+    recipe["objective"] = json::parse(objective_recipe(scheduler));
+  }
+  return recipe.dump(2);
 }
 
 void write_diffusers(const fs::path& folder, checkpoint::LateTensors tensors,
-                     const ModelConfig& model, int64_t timesteps,
+                     const ModelConfig& model, const diffusion::ObjectiveConfig& objective,
                      const checkpoint::OutputOptions& options) {
   check_describable(model);
   const checkpoint::LateTensors renamed =
@@ -219,7 +182,7 @@ void write_diffusers(const fs::path& folder, checkpoint::LateTensors tensors,
   }
   write_json(transformer / "config.json", describe(model));
   if (model.architecture == Architecture::kDit) {
-    write_json(folder / "scheduler" / "scheduler_config.json", describe_scheduler(timesteps));
+    write_text(folder / kSchedulerFile, describe_scheduler(objective, kVersion));
     write_json(folder / "model_index.json", {{"_class_name", "DiTPipeline"},
                                              {"_diffusers_version", kVersion},
                                              {"scheduler", {"diffusers", "DDIMScheduler"}},

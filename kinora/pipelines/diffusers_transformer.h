@@ -7,6 +7,7 @@
 #include "kinora/checkpoint/late_tensor.h"
 #include "kinora/checkpoint/weights_file.h"
 #include "kinora/checkpoint/weights_output.h"
+#include "kinora/diffusion/objective_config.h"
 #include "kinora/models/model_config.h"
 
 /// DiT and PixArt in the folders of diffusers.
@@ -16,16 +17,17 @@ namespace kinora::pipelines {
 [[nodiscard]] checkpoint::WeightsFile open_weights(const std::filesystem::path& path,
                                                    bool averaged = true);
 
-/// The keys of a recipe that a folder of diffusers gives, from transformer/config.json or its own;
-/// "" for other paths. kConfig for a transformer that Kinora lacks, kIo for a file that is none.
+/// The keys of a recipe that a folder of diffusers gives, from transformer/config.json or its own
+/// and from the pipeline's scheduler, if it has one; "" for other paths. kConfig for a transformer
+/// or scheduler that Kinora lacks, kIo for a file that is none.
 [[nodiscard]] std::string diffusers_recipe(const std::filesystem::path& path);
 
 /// Writes `tensors`, of our names, into a folder that diffusers opens: transformer/, for DiT also
-/// the scheduler of `timesteps` noise steps and model_index.json, so that it is a DiTPipeline once
-/// vae/ is there. What diffusers has no name for lies beside its file
-/// (checkpoint::kBesideDiffusers). kConfig for models that diffusers cannot describe.
+/// the objective's scheduler and model_index.json, so that it is a DiTPipeline once vae/ is there.
+/// What diffusers has no name for lies beside its file (checkpoint::kBesideDiffusers). kConfig for
+/// models that diffusers cannot describe.
 void write_diffusers(const std::filesystem::path& folder, checkpoint::LateTensors tensors,
-                     const models::ModelConfig& model, int64_t timesteps,
+                     const models::ModelConfig& model, const diffusion::ObjectiveConfig& objective,
                      const checkpoint::OutputOptions& options);
 
 }  // namespace kinora::pipelines

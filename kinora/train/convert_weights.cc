@@ -114,7 +114,7 @@ void write_folder(Source& source, const ConvertOptions& options,
                " does not say what model it is, which a folder of diffusers needs. Hint: give its "
                "recipe with --config");
   pipelines::write_diffusers(options.to, std::move(source.tensors), source.model->config(),
-                             source.config.objective.timesteps, output);
+                             source.config.objective, output);
   if (!options.autoencoder.empty()) {
     pipelines::write_autoencoder(options.autoencoder, options.to / "vae", output);
   } else if (source.model->config().architecture == models::Architecture::kDit) {

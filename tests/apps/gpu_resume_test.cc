@@ -109,6 +109,18 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"importance_recomputed",
              {"objective.timestep_sampling=importance", "objective.timesteps=21",
               "train.global_batch=96", "train.recompute=block"}},
+        Case{"v_min_snr",
+             {"objective.prediction=v", "objective.betas=scaled_linear",
+              "objective.zero_terminal_snr=true", "objective.loss_weights=min_snr",
+              "train.precision=bf16", "data.validation=8", "validation.every=4", "sample.every=3",
+              "sample.count=2"}},
+        Case{"sample_p2_importance",
+             {"objective.prediction=sample", "objective.betas=squared_cosine",
+              "objective.loss_weights=p2", "objective.timestep_sampling=importance",
+              "objective.timesteps=21", "train.global_batch=96"}},
+        Case{"speedit",
+             {"objective.timestep_sampling=speedit", "objective.loss_weights=p2",
+              "train.precision=bf16"}},
         Case{"validated_and_sampled",
              {"train.precision=bf16", "data.validation=8", "validation.every=4", "sample.every=3",
               "sample.count=2"}},
@@ -140,6 +152,26 @@ TEST_F(GpuGraphsTest, StepsOfTwoShapesEqualThoseWithoutGraphs) {
   }
   EXPECT_GE(images, 4);  // two steps without a graph, the recording, a replay
   EXPECT_LE(images, 16);
+}
+
+TEST_F(GpuGraphsTest, ObjectivesAreRecordedWithoutADifference) {
+  const std::vector<Arguments> objectives = {
+      {"objective.prediction=v", "objective.zero_terminal_snr=true",
+       "objective.loss_weights=min_snr"},
+      {"objective.prediction=sample", "objective.loss_weights=p2"},
+      {"objective.timestep_sampling=speedit", "objective.loss_weights=p2"}};
+  for (size_t i = 0; i < objectives.size(); ++i) {
+    SCOPED_TRACE(i);
+    const Arguments all =
+        with(with({"train.device=cuda", "train.deterministic=true", "train.steps=20"}, kWide),
+             objectives[i]);
+    const std::string number = std::to_string(i);
+    train_well(run_dir("recorded-" + number), with(all, {"kernels.graphs=on"}));
+    train_well(run_dir("eager-" + number), with(all, {"kernels.graphs=off"}));
+    expect_same_state(run_dir("recorded-" + number) / "checkpoints/step-20",
+                      run_dir("eager-" + number) / "checkpoints/step-20");
+    expect_same_log(run_dir("recorded-" + number), run_dir("eager-" + number), 20);
+  }
 }
 
 class GpuPinnedTest : public RunTest {

@@ -154,13 +154,15 @@ TEST(DrawClipsTest, WrongOptionsAreRefused) {
       HasSubstr("[3, 1, 2, 4]"));
   EXPECT_THAT(refusal(ErrorKind::kConfig, {.given_edit = 1.5}), HasSubstr("0 to 1, got 1.5"));
   LabelFlow flow;
-  EXPECT_THAT(error_of(ErrorKind::kConfig,
-                       [&] {
-                         return draw_clips(flow, diffusion::DdimSampler(), {}, {},
-                                           {3, kFrames, 2, 4}, {.given_edit = 0.5}, label_of,
-                                           at::kCPU);
-                       }),
-              HasSubstr("objective.kind flow"));
+  for (const diffusion::Sampler& sampler : {diffusion::Sampler(diffusion::DdimSampler()),
+                                            diffusion::Sampler(diffusion::SolverPlan())}) {
+    EXPECT_THAT(error_of(ErrorKind::kConfig,
+                         [&] {
+                           return draw_clips(flow, sampler, {}, {}, {3, kFrames, 2, 4},
+                                             {.given_edit = 0.5}, label_of, at::kCPU);
+                         }),
+                HasSubstr("sample.method=euler"));
+  }
 }
 
 }  // namespace

@@ -1,10 +1,16 @@
 #include "kinora/pipelines/sampling_config.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"
+#include "kinora/diffusion/betas.h"
+#include "kinora/diffusion/denoiser.h"
 
 namespace kinora::pipelines {
 namespace {
@@ -139,6 +145,70 @@ TEST(MakeSamplerTest, AFlowTowardDataIsTurned) {
     return plan.steps[1].x0_from_prediction;
   };
   EXPECT_DOUBLE_EQ(conversion(toward), -conversion(away));
+}
+
+/// The best prediction of v for data N(0.3, 0.5^2) on a chain.
+class BestV : public diffusion::Denoiser {
+ public:
+  explicit BestV(const diffusion::Iddpm& chain) : schedule_(chain.schedule()) {}
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& t,
+                     const diffusion::Conditions& /*conditions*/) override {
+    // Between timesteps alpha-bar is interpolated; sigma spaced methods ask there.
+    const double at = t[0].item<double>();
+    const auto below = static_cast<size_t>(at);
+    const size_t above = std::min(below + 1, schedule_.alphas_cumprod.size() - 1);
+    const double bar = schedule_.alphas_cumprod[below] +
+                       (at - static_cast<double>(below)) *
+                           (schedule_.alphas_cumprod[above] - schedule_.alphas_cumprod[below]);
+    const double alpha = std::sqrt(bar);
+    const double sigma = std::sqrt(1.0 - bar);
+    const double variance = bar * kStd * kStd + 1.0 - bar;
+    const at::Tensor centred = x - alpha * kMean;
+    const at::Tensor x0 = kMean + alpha * kStd * kStd / variance * centred;
+    const at::Tensor eps = sigma / variance * centred;
+    return alpha * eps - sigma * x0;
+  }
+  static constexpr double kMean = 0.3;
+  static constexpr double kStd = 0.5;
+
+ private:
+  const diffusion::DiscreteSchedule& schedule_;
+};
+
+TEST(MakeSamplerTest, EveryMethodDrawsTheDataOfAChainOfV) {
+  // Prediction and betas come from the objective alone.
+  const diffusion::Iddpm chain(
+      {.betas = diffusion::zero_terminal_snr(diffusion::linear_betas(1000)),
+       .prediction = diffusion::Prediction::kV,
+       .learned_variance = false});
+  BestV denoiser(chain);
+  for (const Method method :
+       {Method::kDdpm, Method::kDdim, Method::kDpm, Method::kDpmSde, Method::kDpmSingle,
+        Method::kUniPc, Method::kEuler, Method::kEulerAncestral, Method::kHeun, Method::kLms}) {
+    const auto sampler = make_sampler({.method = method,
+                                       .steps = 200,
+                                       .spacing = diffusion::Spacing::kTrailing,
+                                       .variance = SamplingConfig::Variance::kFixedSmall},
+                                      chain);
+    const at::Tensor x = diffusion::sample(denoiser, sampler, {64, 1, 8, 8}, {}, {},
+                                           {.seed = 1, .sample_index = at::arange(64)}, at::kCPU);
+    // Deviation of the mean of 4096 values: 0.008.
+    EXPECT_NEAR(x.mean().item<double>(), BestV::kMean, 0.03) << static_cast<int>(method);
+    EXPECT_NEAR(x.std().item<double>(), BestV::kStd, 0.03) << static_cast<int>(method);
+  }
+}
+
+TEST(MakeSamplerTest, PlmsNeedsASignalAndAnotherPredictionThanTheData) {
+  const diffusion::Iddpm pure_noise(
+      {.betas = diffusion::zero_terminal_snr(diffusion::linear_betas(1000)),
+       .prediction = diffusion::Prediction::kV});
+  EXPECT_THAT(refusal({.method = Method::kPlms}, pure_noise), HasSubstr("zero terminal SNR"));
+  const diffusion::Iddpm chain(
+      {.betas = diffusion::linear_betas(1000), .prediction = diffusion::Prediction::kData});
+  EXPECT_THAT(refusal({.method = Method::kPlms}, chain), HasSubstr("eps and v"));
+  EXPECT_EQ(
+      std::get<diffusion::DdimSampler>(make_sampler({.method = Method::kDdim}, chain)).prediction,
+      diffusion::Prediction::kData);
 }
 
 TEST(MakeSamplerTest, SettingsThatAMethodLacksAreRefused) {

@@ -15,7 +15,9 @@
 #include "kinora/checkpoint/weights_file.h"
 #include "kinora/checkpoint/weights_output.h"
 #include "kinora/core/error.h"
+#include "kinora/pipelines/diffusers_config.h"
 #include "kinora/pipelines/diffusers_transformer.h"
+#include "kinora/pipelines/sampling_config.h"
 #include "kinora/train/trained_model.h"
 #include "tests/data/files.h"
 #include "tests/error_of.h"
@@ -200,6 +202,80 @@ TEST_F(ConvertWeightsTest, AFolderForDiffusersIsAPipeline) {
               HasSubstr("must be an empty folder"));
 }
 
+/// A pipeline's folder with that scheduler of tools/make_objective_fixtures.py.
+fs::path pipeline_with(const fs::path& folder, const std::string& scheduler) {
+  fs::remove_all(folder);
+  fs::create_directories(folder);
+  fs::copy(kDit / "transformer", folder / "transformer");
+  fs::copy(kData / "diffusers_schedulers" / scheduler, folder / "scheduler");
+  return folder;
+}
+
+TEST_F(ConvertWeightsTest, TheSchedulerSaysWhatWasLearned) {
+  const auto objective_of = [&](const fs::path& path) {
+    return load_trained(path, {.device = DeviceChoice::kCpu}).config.objective;
+  };
+  for (const char* inside : {"", "transformer", "transformer/"}) {
+    const fs::path folder = pipeline_with(in("pipeline"), "ddim_v");
+    const diffusion::ObjectiveConfig of_v = objective_of(folder / inside);
+    EXPECT_EQ(of_v.prediction, diffusion::Prediction::kV) << inside;
+    EXPECT_EQ(of_v.betas, diffusion::BetaCurve::kScaledLinear);
+    EXPECT_DOUBLE_EQ(of_v.beta_start, 0.00085);
+    EXPECT_DOUBLE_EQ(of_v.beta_end, 0.012);
+    EXPECT_TRUE(of_v.zero_terminal_snr);
+  }
+  // The sampler follows: its first step is where the signal is 0.
+  const TrainedModel trained = load_trained(in("pipeline"), {.device = DeviceChoice::kCpu});
+  const auto sampler =
+      std::get<diffusion::DdpmSampler>(pipelines::make_sampler({.steps = 5}, trained.objective));
+  EXPECT_EQ(sampler.prediction, diffusion::Prediction::kV);
+  EXPECT_EQ(sampler.schedule.alphas_cumprod.back(), 0.0);
+
+  const diffusion::ObjectiveConfig half = objective_of(pipeline_with(in("half"), "dpm_500"));
+  EXPECT_EQ(half.timesteps, 500);
+  EXPECT_DOUBLE_EQ(diffusion::scaled_ends(half).first, 2e-4);
+  EXPECT_DOUBLE_EQ(diffusion::scaled_ends(half).second, 0.04);
+  EXPECT_EQ(half.prediction, diffusion::Prediction::kEps);
+  const diffusion::ObjectiveConfig data = objective_of(pipeline_with(in("data"), "unipc_sample"));
+  EXPECT_EQ(data.prediction, diffusion::Prediction::kData);
+  EXPECT_EQ(data.betas, diffusion::BetaCurve::kSquaredCosine);
+  EXPECT_FALSE(data.zero_terminal_snr);
+}
+
+TEST_F(ConvertWeightsTest, TheObjectiveSurvivesAFolderOfDiffusers) {
+  for (const char* scheduler : {"ddim_v", "dpm_500", "unipc_sample"}) {
+    const fs::path ours = in(std::string(scheduler) + ".safetensors");
+    const fs::path theirs = in(std::string(scheduler) + "-again");
+    (void)convert(pipeline_with(in("pipeline"), scheduler), ours);
+    (void)convert(ours, theirs);
+    const json wrote = json::parse(text_of(theirs / "scheduler/scheduler_config.json"));
+    const pipelines::DiffusersConfig given(kData / "diffusers_schedulers" / scheduler /
+                                           "scheduler_config.json");
+    EXPECT_EQ(wrote["num_train_timesteps"], given.get<int64_t>("num_train_timesteps", 0));
+    for (const char* key : {"prediction_type", "beta_schedule"}) {
+      EXPECT_EQ(wrote[key], given.get<std::string>(key, "")) << scheduler;
+    }
+    for (const char* key : {"beta_start", "beta_end"}) {
+      EXPECT_DOUBLE_EQ(wrote[key].get<double>(), given.get<double>(key, 0.0)) << scheduler;
+    }
+    EXPECT_EQ(wrote["rescale_betas_zero_snr"], given.get<bool>("rescale_betas_zero_snr", false));
+  }
+}
+
+TEST_F(ConvertWeightsTest, OtherSchedulersAreRefusedByName) {
+  for (const auto& [scheduler, message] : std::vector<std::pair<std::string, std::string>>{
+           {"flow_match", "is of a flow (FlowMatchEulerDiscreteScheduler)"},
+           {"dpm_flow", "is of a flow (DPMSolverMultistepScheduler)"},
+           {"sigmoid",
+            "beta_schedule must be one of linear, scaled_linear, squaredcos_cap_v2, got "
+            "\"sigmoid\""},
+           {"trained", "trained_betas must be null"}}) {
+    EXPECT_THAT(refusal(ErrorKind::kConfig,
+                        {.from = pipeline_with(in("pipeline"), scheduler), .to = in("out")}),
+                HasSubstr(message));
+  }
+}
+
 TEST_F(ConvertWeightsTest, BlocksWithEmbeddersOfTheirOwnAreRefused) {
   const std::string key = "transformer_blocks.1.norm1.emb.timestep_embedder.linear_2.bias";
   const fs::path folder = changed(kDit, [&](LateTensors& tensors) {
@@ -298,9 +374,8 @@ TEST_F(ConvertWeightsTest, WhatDiffusersCannotDescribeIsRefused) {
   const WeightsFile file = WeightsFile::open(ours);
   models::ModelConfig model = load_trained(ours, {.device = DeviceChoice::kCpu}).config.model;
   const auto refused = [&](const models::ModelConfig& config) {
-    return error_of(ErrorKind::kConfig, [&] {
-      pipelines::write_diffusers(in("out"), file.tensors(), config, 1000, {});
-    });
+    return error_of(ErrorKind::kConfig,
+                    [&] { pipelines::write_diffusers(in("out"), file.tensors(), config, {}, {}); });
   };
   models::ModelConfig flow = model;
   flow.time_scale = 1000.0;

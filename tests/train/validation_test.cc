@@ -94,6 +94,21 @@ TEST_F(ValidationTest, LossIsTheMeanSquaredErrorOfThePrediction) {
   EXPECT_GT(of_same.bands[0], of_same.bands[3]);
 }
 
+TEST_F(ValidationTest, LossWeightsDoNotCount) {
+  for (const diffusion::Prediction prediction :
+       {diffusion::Prediction::kEps, diffusion::Prediction::kData, diffusion::Prediction::kV}) {
+    diffusion::IddpmOptions options{.betas = diffusion::linear_betas(1000),
+                                    .prediction = prediction,
+                                    .learned_variance = false};
+    Zero zero;
+    const ValidationLoss plain = make(5).evaluate(zero, diffusion::Iddpm(options), at::kCPU);
+    options.weights.kind = diffusion::LossWeights::Kind::kMinSnr;
+    const ValidationLoss weighted = make(5).evaluate(zero, diffusion::Iddpm(options), at::kCPU);
+    EXPECT_EQ(plain.bands, weighted.bands);
+    EXPECT_GT(plain.mean, 0.0);
+  }
+}
+
 TEST_F(ValidationTest, DependsOnWeightsSeedAndSamplesOnly) {
   TinyDit tiny;
   const Validation validation = make(4);
