@@ -151,7 +151,7 @@ class Placer {
   Placer(const nn::Naming& other, const LateTensors& weights, std::string origin)
       : rows_(rows_by_name(other, weights)), weights_(weights), origin_(std::move(origin)) {}
 
-  [[nodiscard]] Adapter place(Adapter read) {
+  [[nodiscard]] Adapter place(Adapter&& read) {
     Adapter placed;
     placed.origin = origin_;
     for (auto& [path, changes] : read.changes) {

@@ -26,6 +26,7 @@ constexpr size_t kNamesInMessage = 4;
 template <typename Named>
 std::vector<std::string> paths_of(const std::vector<Named>& all) {
   std::vector<std::string> paths;
+  paths.reserve(all.size());
   for (const Named& named : all) {
     paths.push_back(named.path);
   }

@@ -88,7 +88,8 @@ TEST_F(CheckpointErrorTest, OfAnotherModel) {
     const Outcome outcome = train(run_dir("run"), {change, "--resume", "auto"});
     EXPECT_EQ(outcome.exit_code, kIo) << outcome.err;
     EXPECT_TRUE(says(outcome, "is of another model")) << outcome.err;
-    EXPECT_TRUE(says(outcome, "model.* must be as when it was saved")) << outcome.err;
+    EXPECT_TRUE(says(outcome, "model.* and finetune.* must be as when it was saved"))
+        << outcome.err;
   }
 }
 

@@ -226,7 +226,7 @@ class InitialiseTest : public testing::Test {
     for (const auto& [path, buffer] : model->named_buffers()) {
       tensors[path] = checkpoint::late_tensor(*buffer * 0.5);
     }
-    const fs::path path = folder_.path() / "base.safetensors";
+    fs::path path = folder_.path() / "base.safetensors";
     checkpoint::write_weights(path, tensors);
     return path;
   }
@@ -522,7 +522,7 @@ TEST(AdapterRoundTripTest, WrittenUpdatesMergeToTheSameBits) {
   for (const char* kind : {"lora", "dora"}) {
     // Of whole linears under our names, as a run has them.
     LateTensors own;
-    const auto values = [](std::vector<int64_t> shape) {
+    const auto values = [](const std::vector<int64_t>& shape) {
       const int64_t numel = c10::multiply_integers(shape);
       return checkpoint::late_tensor(at::linspace(-0.5, 0.7, numel).sin().view(shape));
     };

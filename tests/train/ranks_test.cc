@@ -310,6 +310,24 @@ TEST(SequenceRanksTest, DividedTokensEqualOneRank) {
   });
 }
 
+TEST(SequenceRanksTest, FrozenWeightsEqualOneRank) {
+  comm::run_on_ranks(2, [](const comm::Group& world) {
+    using Scheme = parallel::SequenceScheme;
+    for (const auto architecture : {models::Architecture::kDit, models::Architecture::kStdit3}) {
+      RunConfig config =
+          architecture == models::Architecture::kDit ? tiny() : tiny_video(architecture);
+      config.finetune.freeze = {"x_embedder.*", "*attn.qkv.weight", "*.mlp.fc1.*"};
+      const Outcome want = outcome_of(config, {});
+      config.parallel.sp_size = 2;
+      for (const Scheme scheme : {Scheme::kUlysses, Scheme::kFastSeq, Scheme::kMegatron}) {
+        SCOPED_TRACE(config.model.name + ", " + std::string(parallel::to_string(scheme)));
+        config.parallel.sequence_scheme = scheme;
+        expect_close(outcome_of(config, world), want, kRounding);
+      }
+    }
+  });
+}
+
 TEST(SequenceRanksTest, AllRanksInOneSequenceEqualOneRank) {
   comm::run_on_ranks(4, [](const comm::Group& world) {
     using Scheme = parallel::SequenceScheme;
