@@ -13,6 +13,7 @@
 #include "kinora/ops/block_composed.h"
 #include "kinora/ops/block_impl.h"
 #include "kinora/ops/block_launch.h"
+#include "kinora/ops/dry_run.h"
 #include "kinora/ops/host_bytes.h"
 
 namespace kinora::ops {
@@ -576,7 +577,7 @@ at::Tensor BlockKernels::gated_add_backward(const at::Tensor& dout, const at::Te
 }
 
 bool BlockKernels::can_be_recorded() const {
-  return impl_->device.is_cuda();
+  return is_gpu(impl_->device);
 }
 
 std::string BlockKernels::describe() const {

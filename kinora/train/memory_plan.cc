@@ -36,9 +36,11 @@ constexpr int64_t kMiB = int64_t{1} << 20;
 // them.
 constexpr int64_t kProcess = 400 * kMiB;
 constexpr double kHeapShare = 0.1;
-// libtorch's workspace of cuBLAS on Hopper, which its allocator counts as a tensor
-// (CUDABlas.cpp: getChosenWorkspaceSize).
-constexpr int64_t kCublasWorkspace = 32 * kMiB;
+// libtorch's workspaces of cuBLAS and cuBLASLt on Hopper, 32 MiB each for every stream that they
+// run on (CUDABlas.cpp: getChosenWorkspaceSize), which its allocator counts as tensors: what
+// configs/demo.yaml has on an H200 beyond the plan. A step that is recorded runs on a stream of its
+// own.
+constexpr int64_t kCublasWorkspace = 64 * kMiB;
 // kernels/cuda/matmul.h: beside libtorch's allocator.
 constexpr int64_t kProductsWorkspace = 64 * kMiB;
 // A context of CUDA 13 with the code of libtorch, cuBLAS and cuDNN that a run loads; assumed.
@@ -86,9 +88,9 @@ class Marks {
           return;
         case ops::BucketMoment::kAfterForward:
           // Those of modulations lie across blocks, and what they keep is the blocks'.
-          if (const std::string& name = buckets_[static_cast<size_t>(bucket)].name;
-              name.starts_with("blocks.")) {
-            layers_.push_back({name, live - before_[bucket]});
+          if (const nn::BucketSpec& spec = buckets_[static_cast<size_t>(bucket)];
+              spec.ring == "blocks") {
+            layers_.push_back({spec.name, live - before_[bucket]});
           }
           return;
         case ops::BucketMoment::kBeforeBackward:
@@ -142,6 +144,7 @@ class Planner {
     diffusion::move_to(objective, at::kMeta);
     Trainable trainable(config_, mesh, at::kMeta, /*seed=*/0);
     plan_.fast_path = trainable.kernels() != nullptr;
+    records_ = use_graphs(config_, trainable.kernels()) && trainable.can_be_recorded();
     plan_.parameters = trainable.arena().num_elements();
     plan_.sharing = trainable.boosted().describe_ranks();
     plan_.peak = ops::DryRun::peak_bytes() - start;
@@ -232,8 +235,9 @@ class Planner {
 
   void add_what_is_no_tensor() {
     if (plan_.target.device == c10::DeviceType::CUDA) {
-      plan_.parts.push_back({"workspace of cuBLAS", kCublasWorkspace});
-      plan_.peak += kCublasWorkspace;
+      const int64_t cublas = (records_ ? 2 : 1) * kCublasWorkspace;
+      plan_.parts.push_back({"workspace of cuBLAS", cublas});
+      plan_.peak += cublas;
       plan_.besides = kContext + (plan_.fast_path ? kProductsWorkspace : 0) +
                       (plan_.target.ranks > 1 ? kCommunicator : 0) +
                       static_cast<int64_t>(kFragmentation * static_cast<double>(plan_.peak));
@@ -249,6 +253,7 @@ class Planner {
   ops::DryRun run_;
   MemoryPlan plan_;
   int64_t other_state_ = 0;
+  bool records_ = false;  // CUDA graphs
 };
 
 /// Whether the classes of the data, or the size of its latents, are needed.

@@ -15,12 +15,14 @@ namespace {
 
 constexpr double kGradientBytes = 4.0;  // fp32
 
-// Measured with DiT-XL/2 on an H200 (docs/performance.md, "Measured"): 182 TFLOP in 357 ms of
-// forward and backward at batch 256, 65,536 tokens; 21 ms at batch 8; the plain path 311 TFLOP/s;
-// fp8 257 ms; the update 7.85 ms for 675 M parameters.
-constexpr double kFastShare = 0.53;
-constexpr double kPlainShare = 0.32;
-constexpr double kRowsForHalf = 1700.0;  // tokens at once of which half the speed is reached
+// Measured on an H200 (docs/performance.md, "Measured", and docs/planning.md): DiT-XL/2 182 TFLOP
+// in 357 ms of forward and backward at batch 256, 65,536 tokens, and 21 ms at batch 8; DiT-S/2, of
+// a third of the width, 0.69 of that speed; the plain path 311 TFLOP/s; fp8 257 ms; the update 7.85
+// ms for 675 M parameters.
+constexpr double kFastShare = 0.684;     // of an endless batch and width
+constexpr double kPlainShare = 0.41;     // likewise
+constexpr double kRowsForHalf = 1700.0;  // tokens at once with which half the speed is reached
+constexpr double kWidthForHalf = 334.0;  // likewise hidden
 constexpr double kFp8Gain = 1.39;
 constexpr double kBandwidthShare = 0.68;
 
@@ -47,9 +49,7 @@ std::vector<BucketCost> bucket_costs(const RunConfig& config, double micro_step_
   const optim::ArenaLayout layout = optim::lay_out(model->named_parameters(), model->buckets());
   const auto weight_bytes =
       static_cast<double>(c10::elementSize(compute_type(config.train.precision)));
-  const auto computes = [](const optim::Bucket& bucket) {
-    return bucket.name.starts_with("blocks.");
-  };
+  const auto computes = [](const optim::Bucket& bucket) { return bucket.ring == "blocks"; };
   double computing = 0.0;
   for (const optim::Bucket& bucket : layout.buckets) {
     computing += computes(bucket) ? static_cast<double>(bucket.numel) : 0.0;
@@ -83,8 +83,10 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
   const auto own_samples = static_cast<double>(micro_batch) / static_cast<double>(mesh.sequence);
   const double rows = own_samples * static_cast<double>(config.model.num_tokens());
   const bool is_fast = is_half && config.path != Path::kPlain;
+  const auto width = static_cast<double>(config.model.hidden);
   const double reached = best * (is_fast ? kFastShare : kPlainShare) *
-                         (config.train.fp8 ? kFp8Gain : 1.0) * rows / (rows + kRowsForHalf);
+                         (config.train.fp8 ? kFp8Gain : 1.0) * rows / (rows + kRowsForHalf) *
+                         width / (width + kWidthForHalf);
   // A multiply-accumulate is two operations, and backward has twice forward's.
   const double micro_step_s =
       6.0 * models::forward_macs(config.model) * own_samples / reached * recompute_factor(config);

@@ -19,7 +19,7 @@ inline constexpr double kForwardShare = 1.0 / 3.0;
 [[nodiscard]] std::vector<BucketCost> bucket_costs(const RunConfig& config, double micro_step_s);
 
 /// Samples per second of the training step on `ranks` GPUs, of all of them. A roofline: products at
-/// the share of the GPU's best that DiT-XL/2 reaches on an H200, the update at the share of its
+/// the share of the GPU's best that DiTs reach on an H200, the update at the share of its
 /// bandwidth (docs/performance.md), what is computed again, and what ranks exchange
 /// (scaling_model.h), with 8 GPUs a host and 50 GB/s a GPU between hosts. Without loading data. 0
 /// where the GPU's speed is not known.
