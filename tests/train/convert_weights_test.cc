@@ -58,7 +58,7 @@ class ConvertWeightsTest : public testing::Test {
  protected:
   /// A copy of a fixture's model whose config.json has these keys too.
   fs::path copy_of(const fs::path& fixture, const json& changes = json::object()) const {
-    const fs::path folder = folder_.path() / "copy";
+    fs::path folder = folder_.path() / "copy";
     fs::remove_all(folder);
     fs::copy(fixture / "transformer", folder);
     json config = json::parse(text_of(folder / "config.json"));
@@ -70,7 +70,7 @@ class ConvertWeightsTest : public testing::Test {
   /// The fixture's weights with `change` made to them, as one file.
   template <typename Change>
   fs::path changed(const fs::path& fixture, const Change& change) const {
-    const fs::path folder = copy_of(fixture);
+    fs::path folder = copy_of(fixture);
     const WeightsFile file = WeightsFile::open(fixture);
     LateTensors tensors = file.tensors();
     change(tensors);
