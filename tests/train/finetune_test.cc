@@ -499,6 +499,44 @@ TEST_F(AdapterErrorTest, SettingsThatWeDoNotComputeAreRefused) {
   EXPECT_EQ(refusal(good, R"({"r": 2, "lora_alpha": 4})"), "no error");
 }
 
+TEST(AdapterAlphaTest, ComesFromSettingsHeaderOrKeys) {
+  const std::string path = "blocks.0.attn.qkv.weight";
+  const auto change_of = [&path](const std::string& prefix, const std::string& settings,
+                                 const std::string& header, bool has_key) {
+    const data::TemporaryFolder folder;
+    LateTensors tensors = {
+        {prefix + "blocks.0.attn.qkv.lora_A.weight", checkpoint::late_tensor(at::ones({2, 16}))},
+        {prefix + "blocks.0.attn.qkv.lora_B.weight", checkpoint::late_tensor(at::ones({48, 2}))}};
+    if (has_key) {
+      tensors[prefix + "blocks.0.attn.qkv.alpha"] =
+          checkpoint::late_tensor(at::full({}, 6.0, at::kFloat));
+    }
+    checkpoint::OutputOptions options;
+    if (!header.empty()) {
+      options.metadata["lora_adapter_metadata"] = header;
+    }
+    checkpoint::write_weights(folder.path() / "pytorch_lora_weights.safetensors", tensors, options);
+    if (!settings.empty()) {
+      folder.write("adapter_config.json", settings);
+    }
+    Base base;
+    const at::Tensor before = base.tensors.at(path).read_all().to(at::kFloat);
+    base.merge({folder.path().string()});
+    return (base.tensors.at(path).read_all() - before).mean().item<double>();
+  };
+  constexpr double kProduct = 2.0;  // of ones, rank 2
+  constexpr double kTolerance = 1e-5;
+  const std::string peft = "base_model.model.";
+  EXPECT_NEAR(change_of(peft, "", "", false), kProduct, kTolerance) << "the scale is 1";
+  EXPECT_NEAR(change_of(peft, R"({"r": 2, "lora_alpha": 6})", "", false), 3 * kProduct, kTolerance);
+  EXPECT_NEAR(change_of(peft, R"({"r": 2, "lora_alpha": 6, "use_rslora": true})", "", false),
+              6 / std::sqrt(2.0) * kProduct, kTolerance);
+  EXPECT_NEAR(
+      change_of("transformer.", "", R"({"transformer.r": 2, "transformer.lora_alpha": 6})", false),
+      3 * kProduct, kTolerance);
+  EXPECT_NEAR(change_of("", "", "", true), 3 * kProduct, kTolerance);
+}
+
 TEST(AdapterMistakeTest, AreRefused) {
   Base base;
   const std::string dora = (kData / "adapter_dora").string();
