@@ -317,6 +317,40 @@ TEST_F(InitialiseTest, PositionsOfAnotherSizeAreMadeOrInterpolated) {
   EXPECT_TRUE(at::allclose(got.view({8, 8, 16})[3][3], want, 1e-5, 1e-5));
 }
 
+TEST_F(InitialiseTest, PositionsInTimeAreInterpolatedLinearly) {
+  RunConfig config = tiny();
+  config.model = {.architecture = models::Architecture::kStdit,
+                  .depth = 2,
+                  .hidden = 48,
+                  .heads = 4,
+                  .patch = 2,
+                  .in_channels = 4,
+                  .frames = 4,
+                  .height = 6,
+                  .width = 6,
+                  .time_scale = 1.0,
+                  .text_channels = 8,
+                  .text_tokens = 5};
+  config.model = models::resolved(config.model);
+  config.model.num_classes = 1;
+  config.checkpoint.init_from = weights_of(config);
+  const at::Tensor stored =
+      WeightsFile::open(config.checkpoint.init_from).read("pos_embed_temporal");  // [1, 4, 48]
+  config.model.frames = 8;
+  config.finetune.positions = PositionChoice::kInterpolated;
+  Prepared prepared(config);
+  EXPECT_EQ(initialise_from(config, prepared.trainable.model(), prepared.trainable.arena()),
+            "interpolated: pos_embed_temporal");
+  at::Tensor got;
+  for (const auto& [name, buffer] : prepared.trainable.model().named_buffers()) {
+    got = name == "pos_embed_temporal" ? *buffer : got;
+  }
+  ASSERT_EQ(got.sizes(), (std::vector<int64_t>{1, 8, 48}));
+  // Half-pixel centres: place 3 of 8 looks at 1.25 of 4.
+  EXPECT_TRUE(at::allclose(got[0][3], stored[0][1] * 0.75 + stored[0][2] * 0.25, 1e-5, 1e-6));
+  EXPECT_TRUE(at::allclose(got[0][0], stored[0][0], 1e-5, 1e-6)) << "nothing is before the first";
+}
+
 TEST_F(InitialiseTest, NoGridIsRefused) {
   RunConfig config = tiny();
   config.checkpoint.init_from = weights_of(config);
