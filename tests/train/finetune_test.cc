@@ -317,6 +317,40 @@ TEST_F(InitialiseTest, PositionsOfAnotherSizeAreMadeOrInterpolated) {
   EXPECT_TRUE(at::allclose(got.view({8, 8, 16})[3][3], want, 1e-5, 1e-5));
 }
 
+TEST_F(InitialiseTest, PositionsInTimeAreInterpolatedLinearly) {
+  RunConfig config = tiny();
+  config.model = {.architecture = models::Architecture::kStdit,
+                  .depth = 2,
+                  .hidden = 48,
+                  .heads = 4,
+                  .patch = 2,
+                  .in_channels = 4,
+                  .frames = 4,
+                  .height = 6,
+                  .width = 6,
+                  .time_scale = 1.0,
+                  .text_channels = 8,
+                  .text_tokens = 5};
+  config.model = models::resolved(config.model);
+  config.model.num_classes = 1;
+  config.checkpoint.init_from = weights_of(config);
+  const at::Tensor stored =
+      WeightsFile::open(config.checkpoint.init_from).read("pos_embed_temporal");  // [1, 4, 48]
+  config.model.frames = 8;
+  config.finetune.positions = PositionChoice::kInterpolated;
+  Prepared prepared(config);
+  EXPECT_EQ(initialise_from(config, prepared.trainable.model(), prepared.trainable.arena()),
+            "interpolated: pos_embed_temporal");
+  at::Tensor got;
+  for (const auto& [name, buffer] : prepared.trainable.model().named_buffers()) {
+    got = name == "pos_embed_temporal" ? *buffer : got;
+  }
+  ASSERT_EQ(got.sizes(), (std::vector<int64_t>{1, 8, 48}));
+  // Half-pixel centres: place 3 of 8 looks at 1.25 of 4.
+  EXPECT_TRUE(at::allclose(got[0][3], stored[0][1] * 0.75 + stored[0][2] * 0.25, 1e-5, 1e-6));
+  EXPECT_TRUE(at::allclose(got[0][0], stored[0][0], 1e-5, 1e-6)) << "nothing is before the first";
+}
+
 TEST_F(InitialiseTest, NoGridIsRefused) {
   RunConfig config = tiny();
   config.checkpoint.init_from = weights_of(config);
@@ -497,6 +531,44 @@ TEST_F(AdapterErrorTest, SettingsThatWeDoNotComputeAreRefused) {
   EXPECT_THAT(refusal(good, R"({"lora_alpha": "x"})"), HasSubstr("lora_alpha must be a number"));
   EXPECT_THAT(refusal(good, "[]"), HasSubstr("must be a JSON object"));
   EXPECT_EQ(refusal(good, R"({"r": 2, "lora_alpha": 4})"), "no error");
+}
+
+TEST(AdapterAlphaTest, ComesFromSettingsHeaderOrKeys) {
+  const std::string path = "blocks.0.attn.qkv.weight";
+  const auto change_of = [&path](const std::string& prefix, const std::string& settings,
+                                 const std::string& header, bool has_key) {
+    const data::TemporaryFolder folder;
+    LateTensors tensors = {
+        {prefix + "blocks.0.attn.qkv.lora_A.weight", checkpoint::late_tensor(at::ones({2, 16}))},
+        {prefix + "blocks.0.attn.qkv.lora_B.weight", checkpoint::late_tensor(at::ones({48, 2}))}};
+    if (has_key) {
+      tensors[prefix + "blocks.0.attn.qkv.alpha"] =
+          checkpoint::late_tensor(at::full({}, 6.0, at::kFloat));
+    }
+    checkpoint::OutputOptions options;
+    if (!header.empty()) {
+      options.metadata["lora_adapter_metadata"] = header;
+    }
+    checkpoint::write_weights(folder.path() / "pytorch_lora_weights.safetensors", tensors, options);
+    if (!settings.empty()) {
+      folder.write("adapter_config.json", settings);
+    }
+    Base base;
+    const at::Tensor before = base.tensors.at(path).read_all().to(at::kFloat);
+    base.merge({folder.path().string()});
+    return (base.tensors.at(path).read_all() - before).mean().item<double>();
+  };
+  constexpr double kProduct = 2.0;  // of ones, rank 2
+  constexpr double kTolerance = 1e-5;
+  const std::string peft = "base_model.model.";
+  EXPECT_NEAR(change_of(peft, "", "", false), kProduct, kTolerance) << "the scale is 1";
+  EXPECT_NEAR(change_of(peft, R"({"r": 2, "lora_alpha": 6})", "", false), 3 * kProduct, kTolerance);
+  EXPECT_NEAR(change_of(peft, R"({"r": 2, "lora_alpha": 6, "use_rslora": true})", "", false),
+              6 / std::sqrt(2.0) * kProduct, kTolerance);
+  EXPECT_NEAR(
+      change_of("transformer.", "", R"({"transformer.r": 2, "transformer.lora_alpha": 6})", false),
+      3 * kProduct, kTolerance);
+  EXPECT_NEAR(change_of("", "", "", true), 3 * kProduct, kTolerance);
 }
 
 TEST(AdapterMistakeTest, AreRefused) {
