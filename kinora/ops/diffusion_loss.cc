@@ -54,8 +54,8 @@ struct Loss : torch::autograd::Function<Loss> {
     context->save_for_backward({prediction});
     const at::TensorOptions options = prediction.options().dtype(at::kFloat);
     const int64_t batch = prediction.size(0);
-    const variable_list out = {at::zeros({}, options), at::empty({batch}, options),
-                               at::empty({batch}, options), at::empty({batch}, options)};
+    variable_list out = {at::zeros({}, options), at::empty({batch}, options),
+                         at::empty({batch}, options), at::empty({batch}, options)};
     kernels::DiffusionLoss call = call_of(holder->inputs, prediction);
     call.mean = out[0].data_ptr<float>();
     call.total = out[1].data_ptr<float>();

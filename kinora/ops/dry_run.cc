@@ -158,10 +158,12 @@ Tensor fused_attention(const Tensor& q, const Tensor& k, const Tensor& v,
       at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, dropout, causal, added, scale));
 }
 
+// NOLINTBEGIN(performance-unnecessary-value-param): as libtorch declares it
 Tensor embedding_backward(const Tensor& gradient, const Tensor& /*indices*/, c10::SymInt count,
                           c10::SymInt /*padding*/, bool /*by_frequency*/) {
   return at::empty({count.expect_int(), gradient.size(-1)}, gradient.options());
 }
+// NOLINTEND(performance-unnecessary-value-param)
 
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
   const std::vector<int64_t> sizes =
