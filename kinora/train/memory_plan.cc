@@ -181,7 +181,8 @@ class Planner {
   void take_steps(Trainable& trainable, const diffusion::Objective& objective, int64_t ranks,
                   int64_t start, int64_t state) {
     Marks marks(trainable.model().buckets());
-    if (trainable.boosted().parallel() == nullptr) {
+    // The hook wants gradients of every bucket, which frozen ones do not have.
+    if (trainable.boosted().parallel() == nullptr && trainable.arena().num_frozen() == 0) {
       trainable.model().tell_buckets(marks.hook());
     }
     TrainingStep step(trainable.model(), trainable.boosted(), objective, nullptr,

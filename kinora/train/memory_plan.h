@@ -36,8 +36,8 @@ struct MemoryPlan {
 
   /// What is held at the peak, of which it is the sum.
   std::vector<MemoryPart> parts;
-  /// Of it what each block keeps for backward. Empty with several ranks: as of one rank, unless
-  /// they divide samples.
+  /// Of it what each block keeps for backward. Empty with several ranks and where parameters are
+  /// frozen.
   std::vector<MemoryPart> layers;
   /// The most bytes at once as a run reports them (peak_memory in log.jsonl): of tensors on a GPU,
   /// of the whole process on a CPU.
