@@ -30,7 +30,7 @@ bool has_kernel(const at::Tensor& tensor, at::ScalarType token_type) {
 /// [B, N, C P P] of a contiguous fp32 [B, C, H, W].
 at::Tensor tokens_of(const kernels::Patches& patches, const at::Tensor& image) {
   const int64_t area = patches.patch * patches.patch;
-  const at::Tensor tokens =
+  at::Tensor tokens =
       at::empty({patches.batch, patches.height * patches.width / area, patches.channels * area},
                 image.options().dtype(scalar_type(patches.token_type)));
   cuda::patchify(patches, image, tokens);
@@ -39,9 +39,8 @@ at::Tensor tokens_of(const kernels::Patches& patches, const at::Tensor& image) {
 
 /// The contrary.
 at::Tensor image_of(const kernels::Patches& patches, const at::Tensor& tokens) {
-  const at::Tensor image =
-      at::empty({patches.batch, patches.channels, patches.height, patches.width},
-                tokens.options().dtype(at::kFloat));
+  at::Tensor image = at::empty({patches.batch, patches.channels, patches.height, patches.width},
+                               tokens.options().dtype(at::kFloat));
   cuda::unpatchify(patches, tokens, image);
   return image;
 }

@@ -87,8 +87,8 @@ TEST_F(FinetuneTest, TwentyStepsEqualTenAndTen) {
         "train.recompute=block:1", "ema.decays=[0.9, 0.99]"}}};
   for (const auto& [name, overrides] : cases) {
     SCOPED_TRACE(name);
-    const auto with = [&](const Arguments& more) {
-      Arguments arguments = tuned(overrides);
+    const auto with = [this, &own = overrides](const Arguments& more) {
+      Arguments arguments = tuned(own);
       arguments.insert(arguments.end(), more.begin(), more.end());
       return arguments;
     };

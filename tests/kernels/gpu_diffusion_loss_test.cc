@@ -184,7 +184,7 @@ TEST_F(GpuDiffusionLossTest, NanAndInfinityPropagate) {
     std::vector<float> prediction = decode(inputs.prediction, type);
     prediction[3] = NAN;
     prediction[16 + 8] = NAN;  // a variance
-    prediction[2 * 16] = INFINITY;
+    prediction[32] = INFINITY;
     inputs.prediction = encode(prediction, type);
     const Results got = inputs.on_gpu(0, false);
     EXPECT_TRUE(std::isnan(got.mse[0]));

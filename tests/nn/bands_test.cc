@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <array>
+
 #include "kinora/nn/conv.h"
 #include "tests/error_of.h"
 #include "tests/nn/random_values.h"
@@ -126,8 +128,8 @@ TEST(BandsMemoryTest, OnlyTheSoleOwnerOverwrites) {
   const at::NoGradGuard no_grad;
   EXPECT_TRUE(x.may_overwrite());
   {
-    const Bands other = x;
-    EXPECT_FALSE(other.may_overwrite());
+    const std::array<Bands, 2> both = {x, x};
+    EXPECT_FALSE(both[0].may_overwrite());
   }
   EXPECT_TRUE(x.may_overwrite());
   const at::Tensor all = normal({1, 2, 9, 4}, 1).clone();

@@ -51,7 +51,7 @@ class BucketGroupsTest : public testing::Test {
                         .parameters = {name + ".weight"},
                         .fp32_island = ring.empty(),
                         .ring = ring});
-    parameters_.emplace_back(std::vector<int64_t>{512, 512}, nn::Init::zero());
+    parameters_.push_back({.shape = {512, 512}, .init = nn::Init::zero(), .value = {}, .grad = {}});
   }
 
   std::vector<nn::BucketSpec> buckets_;

@@ -91,7 +91,9 @@ struct Family {
   const char* recipe;
   std::vector<std::string> overrides;
 
-  friend void PrintTo(const Family& family, std::ostream* out) { *out << family.name; }
+  friend std::ostream& operator<<(std::ostream& out, const Family& family) {
+    return out << family.name;
+  }
 };
 
 /// For models that have one time for a clip.
