@@ -112,7 +112,9 @@ std::string heading(const Study& study, const train::MemoryPlan& plan) {
   return text.str();
 }
 
-std::string verdict(const Study& study, const train::MemoryPlan& plan) {
+/// choices: what search_plans() has found where the plan does not fit.
+std::string verdict(const Study& study, const train::MemoryPlan& plan,
+                    const std::vector<train::PlanChoice>& choices) {
   std::ostringstream text;
   if (plan.fits()) {
     text << "fits " << study.gpu.name << ": " << gib(plan.needed()) << " of "
@@ -121,7 +123,6 @@ std::string verdict(const Study& study, const train::MemoryPlan& plan) {
   }
   text << "does not fit " << study.gpu.name << ": " << gib(plan.needed())
        << " GiB are needed, it has " << gib(plan.target.memory) << ". Hint: ";
-  const auto choices = train::search_plans(study.config, study.target, study.gpu, 1);
   if (choices.empty()) {
     text << "no setting of train.recompute, train.micro_batch"
          << (plan.target.ranks > 1 ? " or parallel.plugin" : "")
@@ -160,10 +161,11 @@ int plan(const Arguments& arguments) {
                                  .samples_per_s(study.config, study.target.ranks)
                            : 0.0;
   std::vector<train::PlanChoice> choices;
-  if (arguments.search) {
-    choices = train::search_plans(study.config, study.target, study.gpu, kMostChoices);
+  if (arguments.search || !plan.fits()) {
+    choices = train::search_plans(study.config, study.target, study.gpu,
+                                  arguments.search ? kMostChoices : 1);
   }
-  const std::string said = verdict(study, plan);
+  const std::string said = verdict(study, plan, choices);
   if (arguments.json) {
     Json json = {{"device", study.target.device == c10::DeviceType::CPU ? "cpu" : study.gpu.name},
                  {"ranks", plan.target.ranks},

@@ -50,15 +50,18 @@ constexpr int64_t kCommunicator = 512 * kMiB;
 // Share of the tensors' bytes that libtorch's caching allocator holds and cannot use; assumed.
 constexpr double kFragmentation = 0.03;
 
+/// Whether the model learns what an autoencoder has made, before or in the step.
+bool learns_latents(const RunConfig& config) {
+  return config.data.source == data::SourceKind::kLatents || !config.autoencoder.path.empty();
+}
+
 /// Empty samples of the recipe, as its loader would bring them.
 data::Batch sample_batch(const RunConfig& config, int64_t size) {
   const models::ModelConfig& model = config.model;
   std::vector<int64_t> shape = model.sample_shape();
   shape.insert(shape.begin(), size);
-  const bool latents =
-      config.data.source == data::SourceKind::kLatents || !config.autoencoder.path.empty();
   data::Batch batch;
-  batch.images = at::empty(shape, latents ? at::kFloat : at::kByte);
+  batch.images = at::empty(shape, learns_latents(config) ? at::kFloat : at::kByte);
   batch.sample_index = at::arange(size, at::kLong);
   batch.labels = at::zeros({size}, at::kLong);
   if (model.takes_text()) {
@@ -259,10 +262,9 @@ class Planner {
 
 /// Whether the classes of the data, or the size of its latents, are needed.
 bool needs_data(const RunConfig& config) {
-  const bool latents =
-      config.data.source == data::SourceKind::kLatents || !config.autoencoder.path.empty();
   const models::ModelConfig& model = config.model;
-  return model.num_classes == 0 || (latents && (model.height == 0 || model.width == 0));
+  return model.num_classes == 0 ||
+         (learns_latents(config) && (model.height == 0 || model.width == 0));
 }
 
 }  // namespace
@@ -285,9 +287,7 @@ RunConfig without_data(RunConfig config, std::vector<std::string>& assumed) {
       assumed.push_back("data of 1000 classes (model.num_classes), since it cannot be opened");
     }
   }
-  const bool of_latents =
-      config.data.source == data::SourceKind::kLatents || !config.autoencoder.path.empty();
-  if (of_latents && !latents && (config.model.height == 0 || config.model.width == 0)) {
+  if (learns_latents(config) && !latents && (config.model.height == 0 || config.model.width == 0)) {
     constexpr int64_t kCompression = 8;  // of Stable Diffusion's autoencoder, and most since
     KINORA_CHECK(config.data.source != data::SourceKind::kLatents, kConfig,
                  "[plan] the size of the latents is not known: model.height and model.width are 0, "
