@@ -1,7 +1,9 @@
-"""Recipes must be accepted and take a step; what a page points to must be there.
+"""Recipes must be accepted and take a step; what a page points to must be there, and what a page
+lists of the code must be what the code has.
 
 usage: python3 docs_test.py KINORA
 """
+import importlib.util
 import json
 import pathlib
 import re
@@ -56,10 +58,157 @@ class PagesTest(unittest.TestCase):
                 if not re.match(r"[a-z]+:", target):
                     self.assertTrue((page.parent / target).exists(), f"{page.name}: {target}")
 
+    def test_anchors_are_headings(self):
+        def anchors(page):
+            text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+            return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-")
+                    for heading in re.findall(r"^#+ (.*)", text, flags=re.MULTILINE)}
+
+        for page in PAGES:
+            for target, anchor in re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", page.read_text()):
+                if not re.match(r"[a-z]+:", target):
+                    named = page.parent / target if target else page
+                    self.assertIn(anchor, anchors(named), f"{page.name}: {target}#{anchor}")
+
     def test_recipes_that_pages_name_are_there(self):
         for page in PAGES:
             for named in re.findall(r"\bconfigs/[\w-]+\.yaml", page.read_text()):
                 self.assertTrue((ROOT / named).exists(), f"{page.name}: {named}")
+
+
+def text_of(path):
+    return (ROOT / path).read_text()
+
+
+def section(page, heading):
+    """The text of `page` below `heading`, up to the next heading."""
+    _, found, rest = text_of(page).partition(f"\n{heading}\n")
+    if not found:
+        raise AssertionError(f"{page} has no {heading}")
+    return re.split(r"\n#+ ", rest)[0]
+
+
+def rows(text):
+    """The cells of a page's tables, without their heads and rules."""
+    cells = [[cell.strip() for cell in line.strip("|").split("|")]
+             for line in text.splitlines() if line.startswith("|")]
+    rules = {i for i, row in enumerate(cells) if set(row[0]) == {"-"}}
+    return [row for i, row in enumerate(cells) if i not in rules and i + 1 not in rules]
+
+
+def sources(*tops):
+    """The text of every file below `tops`, for patterns; pages are none."""
+    paths = [path for top in tops for path in sorted((ROOT / top).rglob("*"))]
+    paths += [ROOT / top for top in tops if (ROOT / top).is_file()]
+    kinds = (".h", ".cc", ".cu", ".cuh", ".py", ".sh", ".cmake", ".txt", "")
+    return "\n".join(path.read_text(errors="replace") for path in paths
+                     if path.is_file() and path.suffix in kinds)
+
+
+class HouseTest(unittest.TestCase):
+    """docs/architecture.md against the folders and the includes' rules."""
+
+    PAGE = "docs/architecture.md"
+    HEADING = "## The house: floors, and one arrow down"
+
+    def floors(self):
+        spec = importlib.util.spec_from_file_location("rules", ROOT / "scripts/check_includes.py")
+        rules = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(rules)
+        rooms = {path.name for path in (ROOT / "kinora").iterdir() if path.is_dir()}
+        return {room: rules.FLOORS[room] for room in rooms}
+
+    def test_the_table_lists_every_room_on_its_floor(self):
+        listed = {room.strip("`/"): int(floor)
+                  for floor, room, _ in rows(section(self.PAGE, self.HEADING))}
+        self.assertEqual(listed, self.floors())
+
+    def test_the_diagram_shows_every_room_on_its_floor(self):
+        drawn = {}
+        for line in section(self.PAGE, self.HEADING).splitlines():
+            if match := re.fullmatch(r"floor (\d+) (.*)", line):
+                drawn.update({room: int(match[1]) for room in match[2].split()})
+        self.assertEqual(drawn, self.floors())
+
+
+class RandomPurposesTest(unittest.TestCase):
+
+    def test_the_table_lists_every_purpose_with_its_number(self):
+        enumeration = re.search(r"enum class RandomPurpose[^{]*\{(.*?)\};",
+                                text_of("kinora/core/philox.h"), re.DOTALL)[1]
+        known = {name: int(number) for name, number in re.findall(r"(k\w+) = (\d+)", enumeration)}
+        self.assertTrue(known)
+        listed = {row[1].strip("`"): int(row[0])
+                  for row in rows(section("docs/architecture.md", "## Random numbers"))
+                  if row[0].isdigit()}
+        self.assertEqual(listed, known)
+
+
+class ErrorsTest(unittest.TestCase):
+
+    PAGE = "docs/configuration.md"
+
+    def setUp(self):
+        code = sources("apps/kinora", "kinora/train/watchdog.h")
+        self.constants = {name: int(value) for name, value in
+                          re.findall(r"constexpr int (k\w+) = (\d+);", code)
+                          if name.startswith("kExit") or name.endswith("Code")}
+        report = text_of("apps/kinora/options/user_error.cc")
+        returned = re.findall(r"case ErrorKind::(k\w+):\s*return ([\w:]+);", report)
+        self.codes = {kind: self.constants.get(value.split("::")[-1]) or int(value)
+                      for kind, value in returned}
+        self.names = dict(re.findall(r'case ErrorKind::(k\w+):\s*return "(\w+)";',
+                                     text_of("kinora/core/error.cc")))
+
+    def test_the_table_lists_every_kind_with_its_code(self):
+        self.assertEqual(self.codes.keys(), self.names.keys())
+        listed = {row[1].strip("`"): int(row[0])
+                  for row in rows(section(self.PAGE, "## Exit codes")) if row[1]}
+        self.assertEqual(listed, {self.names[kind]: code for kind, code in self.codes.items()})
+
+    def test_the_table_lists_every_code(self):
+        listed = {int(row[0]) for row in rows(section(self.PAGE, "## Exit codes"))}
+        self.assertEqual(listed, {0, *self.codes.values(), *self.constants.values()})
+
+
+class EnvironmentTest(unittest.TestCase):
+
+    SECTION = ("docs/configuration.md", "## Environment variables")
+
+    def setUp(self):
+        self.pages = "\n".join(page.read_text() for page in PAGES)
+        self.program = sources("kinora", "apps")
+        self.scripts = sources("scripts", ".ci", "Makefile", "cmake", "CMakeLists.txt")
+        self.others = sources("tests", "bench", "examples", "tools")
+
+    def assert_named(self, variables, text):
+        self.assertTrue(variables)
+        for name in sorted(set(variables)):
+            with self.subTest(name):
+                self.assertRegex(text, rf"\b{name}\b", f"no page names {name}")
+
+    def test_the_section_names_what_the_program_reads(self):
+        self.assert_named(re.findall(r'\bgetenv\("(\w+)"\)', self.program)
+                          + re.findall(r'"(KINORA_[A-Z_]+)=?"', self.program),
+                          section(*self.SECTION))
+
+    def test_pages_name_what_scripts_and_tests_read(self):
+        self.assert_named(re.findall(r"\$\{?(KINORA_[A-Z_]+)", "\n".join(
+            path.read_text() for path in sorted((ROOT / "scripts").glob("*.sh"))))
+            + re.findall(r"\$ENV\{(KINORA_[A-Z_]+)\}", self.scripts)
+            + re.findall(r'(?:getenv|environ\.get)\("(KINORA_[A-Z_]+)"\)', self.others), self.pages)
+
+    def test_code_has_what_pages_name(self):
+        everything = self.program + self.scripts + self.others
+        for name in sorted(set(re.findall(r"\bKINORA_[A-Z_]+\b", self.pages))):
+            with self.subTest(name):
+                self.assertRegex(everything, rf"\b{name}\b", f"nothing reads {name}")
+
+    def test_code_has_what_the_table_lists(self):
+        table = rows(section(*self.SECTION))
+        for name in re.findall(r"`([A-Z_]+)", "\n".join(row[0] for row in table)):
+            with self.subTest(name):
+                self.assertRegex(self.program, rf"\b{name}\b", f"nothing reads {name}")
 
 
 if __name__ == "__main__":
