@@ -18,7 +18,7 @@ FLOORS = {
     "models": 5, "parallel": 5, "checkpoint": 5,
     "pipelines": 6,
     "train": 7, "eval": 7,
-    "serve": 8,
+    "serve": 8, "api": 8,
 }
 # The one way across a floor: the arena is laid out from a Module's parameters and plan.
 SIDEWAYS = {("optim", "nn")}
@@ -42,10 +42,13 @@ HEADERS = {".h", ".cuh"}
 
 
 def room_of(path):
-    """The room of a file of ours, `apps`, `tests` or `bench` for those, None for others."""
+    """The room of a file of ours, `apps`, `tests` or `bench` for those, None for others.
+
+    The headers right in kinora/ are the room api's.
+    """
     parts = path.split("/")
     if parts[0] == "kinora":
-        return parts[1] if len(parts) > 2 else None
+        return parts[1] if len(parts) > 2 else "api"
     return parts[0] if parts[0] in ("apps", "tests", "bench") else None
 
 

@@ -8,12 +8,15 @@ usage: scripts/setup.sh [--dev] [--parquet] [--video] [--cuda | --no-cuda]
 
 Installs the Debian/Ubuntu packages that are missing, and torch (libtorch) into the private
 environment .venv beside this folder. Run it as often as you like: it only does what is left to do.
+Without an NVIDIA GPU it installs only what a program for the CPU alone needs.
 
-  --dev      also clang-format and clang-tidy, for `make format` and `make lint`
+  --dev      also what developers and CI want: clang-format, clang-tidy, debootstrap, an MPI, and
+             torch, diffusers, PEFT and TensorBoard for Python, to compare with
   --parquet  also pyarrow (50 MB), for the module that reads .parquet manifests; then build again
   --video    also FFmpeg, to read and write video files (56 MB to download, 200 MB on disk)
-  --cuda     also nvcc from PyPI, if no CUDA 13 toolkit is found (the default where a GPU is)
-  --no-cuda  no nvcc, even where a GPU is
+  --cuda     also CUDA's libraries, and nvcc from PyPI if no CUDA 13 toolkit is found (the default
+             where an NVIDIA GPU is)
+  --no-cuda  nothing for GPUs, even where one is
 
 Variables:
   KINORA_TORCH_DIR  use this libtorch (a folder with include/ and lib/); no environment is made
@@ -23,22 +26,24 @@ TEXT
 
 readonly TORCH_VERSION=2.11.0
 readonly CUDA_MAJOR=13
-# cuda_runtime_api.h, which comes with torch, needs headers of this one.
-readonly CRT_PACKAGE=nvidia-cuda-crt==13.0.88
+# The two libraries of CUDA that libtorch_cpu.so is linked with.
+readonly CPU_PACKAGES=("torch==$TORCH_VERSION" nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85)
+# The headers of CUDA that come with torch need these: crt/ and nv/target.
+readonly CUDA_HEADER_PACKAGES=(nvidia-cuda-crt==13.0.88 nvidia-cuda-cccl==13.0.85)
 # C++ headers for cuDNN's attention; 1.32 would need the CUDA driver at link time.
 readonly CUDNN_PACKAGE=nvidia-cudnn-frontend==1.18.0
-# nvcc, its device compiler, and CUB/Thrust/libcu++. The runtime comes with torch.
-readonly NVCC_PACKAGES=(nvidia-cuda-nvcc==13.0.88 "$CRT_PACKAGE" nvidia-nvvm==13.0.88
-                        nvidia-cuda-cccl==13.0.85)
+# nvcc and its device compiler. The runtime comes with torch.
+readonly NVCC_PACKAGES=(nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 "${CUDA_HEADER_PACKAGES[@]}")
 readonly PACKAGES=(make g++ cmake ninja-build ccache git ca-certificates libyaml-cpp-dev
                    libcli11-dev nlohmann-json3-dev libgtest-dev libgmock-dev libbenchmark-dev
                    libjpeg-dev libpng-dev libwebp-dev libxxhash-dev zlib1g-dev libgloo-dev)
 # One version of the tools everywhere: another clang-format formats otherwise.
-readonly DEV_PACKAGES=(clang-format-14 clang-tidy-14 python3)
+readonly DEV_PACKAGES=(clang-format-14 clang-tidy-14 python3 debootstrap openmpi-bin)
+# What tests compare with, where it is there.
+readonly PYTHON_PACKAGES=(diffusers==0.42.1 peft==0.21.2 transformers==5.23.0 tensorboard==2.21.0)
 # Arrow C++: headers and libraries.
 readonly ARROW_PACKAGE=pyarrow==26.0.1
 readonly VIDEO_PACKAGES=(libavformat-dev libavcodec-dev libswscale-dev libavutil-dev)
-readonly TORCH_SPACE_MB=7000  # torch and its CUDA libraries: 4.5 GB, and 2.5 GB of downloads on the way
 
 say() { printf 'setup: %s\n' "$*"; }
 die() {
@@ -65,7 +70,17 @@ for argument in "$@"; do
 done
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-readonly root venv="$root/.venv" stamp="$root/.venv/kinora-setup"
+if [[ "$cuda" == auto ]]; then
+  cuda=no
+  ! "$root/scripts/gpus.sh" --any || cuda=yes
+fi
+# All of torch, for GPUs and for Python, or the part that the CPU alone needs.
+if [[ "$cuda" == yes ]] || "$dev"; then
+  part=whole space_mb=7000 download='2.5 GB' torch_packages=("torch==$TORCH_VERSION")
+else
+  part=cpu space_mb=2000 download='0.5 GB' torch_packages=(--no-deps "${CPU_PACKAGES[@]}")
+fi
+readonly part space_mb download torch_packages root venv="$root/.venv" stamp="$root/.venv/kinora-setup"
 
 # --- Debian packages -----------------------------------------------------------------------------
 
@@ -83,22 +98,24 @@ install_packages() {  # install_packages PACKAGE...: those of them that are miss
   done
   [[ ${#missing[@]} -gt 0 ]] || return 0
 
-  local command="apt-get install -y --no-install-recommends ${missing[*]}" sudo=()
+  local install="install -y --no-install-recommends ${missing[*]}" sudo=()
   if [[ "$(id -u)" != 0 ]]; then
     if command -v sudo >/dev/null && { sudo -n true 2>/dev/null || [[ -t 0 ]]; }; then
       sudo=(sudo)
     else
       die "these Debian packages are missing: ${missing[*]}" \
         "Installing them needs root. Run this as root, then this script again:" \
-        "apt-get update && $command"
+        "apt-get update && apt-get $install"
     fi
   fi
   say "installing Debian packages: ${missing[*]}"
   export DEBIAN_FRONTEND=noninteractive
-  "${sudo[@]}" apt-get update -q ||
+  # Another apt-get may be at work, as on a machine that has just started.
+  local apt=(apt-get -o DPkg::Lock::Timeout=600)
+  "${sudo[@]}" "${apt[@]}" update -q ||
     die "apt-get update failed (see above). Is there a network, and is /etc/apt/sources.list right?"
   # shellcheck disable=SC2086
-  "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive $command ||
+  "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive "${apt[@]}" $install ||
     die "apt-get could not install: ${missing[*]} (see above)." \
       "On Ubuntu these are in 'universe': add-apt-repository universe"
 }
@@ -134,11 +151,11 @@ pip_install() {
   local log="$root/.cache/setup-pip.log" options=(--disable-pip-version-check --no-input)
   [[ -t 1 ]] || options+=(--progress-bar off)
   # Without the room for a second copy of the downloads, keep none.
-  [[ "$(free_mb "$root")" -ge $((2 * TORCH_SPACE_MB)) ]] || options+=(--no-cache-dir)
+  [[ "$(free_mb "$root")" -ge $((2 * space_mb)) ]] || options+=(--no-cache-dir)
   "$venv/bin/python" -m pip install "${options[@]}" "$@" 2>"$log" && return
   cat "$log" >&2
   if grep -q 'No space left' "$log"; then
-    die "the disk is full: pip needs about $TORCH_SPACE_MB MB at $venv and in TMPDIR."
+    die "the disk is full: pip needs about $space_mb MB at $venv and in TMPDIR."
   elif grep -qiE 'connection|resolution|timed out|proxy|max retries|no matching dist' "$log"; then
     die "pip could not get $* from PyPI. Is there a network?" \
       "Without one, unpack libtorch $TORCH_VERSION and give its folder by KINORA_TORCH_DIR"
@@ -146,58 +163,91 @@ pip_install() {
   die "pip could not install $* (see above)."
 }
 
+# Whether the environment's libtorch loads; of the whole torch, Python's and the GPU's part, too.
 torch_works() {
-  "$venv/bin/python" -W ignore -c \
-    "import sys, torch; sys.exit(torch.__version__.split('+')[0] != '$TORCH_VERSION')" \
-    >/dev/null 2>&1
+  local check="
+import ctypes, sys, sysconfig
+sys.path.insert(0, sysconfig.get_path('purelib'))
+folder = sysconfig.get_path('purelib') + '/torch/'
+exec(open(folder + 'version.py').read())
+if __version__.split('+')[0] != '$TORCH_VERSION':
+    sys.exit('it is torch ' + __version__)
+ctypes.CDLL(folder + 'lib/libtorch_cpu.so')
+if '$part' == 'whole':
+    import torch
+"
+  "$venv/bin/python" -W ignore -c "$check" >/dev/null 2>"$root/.cache/setup-torch.log"
 }
 
 install_torch() {
-  if [[ -f "$stamp" && "$(<"$stamp")" == "torch $TORCH_VERSION" ]] &&
-    compgen -G "$venv/lib/python3*/site-packages/torch/lib/libtorch_cpu.so" >/dev/null &&
-    "$venv/bin/python" -c '' 2>/dev/null; then
-    return
+  local found='' python free
+  # The stamp is written last, so one that is there means an environment that was whole then.
+  if "$venv/bin/python" -c '' 2>/dev/null; then
+    if [[ -f "$stamp" ]] &&
+      compgen -G "$venv/lib/python3*/site-packages/torch/lib/libtorch_cpu.so" >/dev/null; then
+      found="$(<"$stamp")"
+    fi
+    case "$found" in
+      "torch $TORCH_VERSION whole" | "torch $TORCH_VERSION $part") return ;;
+    esac
   fi
-  if [[ -e "$venv" ]]; then
+  if [[ -e "$venv" && "$found" != "torch $TORCH_VERSION cpu" ]]; then
     say "checking the environment in .venv"
     if torch_works; then
-      echo "torch $TORCH_VERSION" >"$stamp"
+      echo "torch $TORCH_VERSION $part" >"$stamp"
       return
     fi
     say "it is half-made or from elsewhere: making it anew"
     rm -rf "$venv"
   fi
 
-  local python free
-  python="$(choose_python)" || {
-    [[ -z "${KINORA_PYTHON:-}" ]] || exit 1
-    install_packages python3 python3-venv
-    python="$(choose_python)" || die "no Python 3.10 to 3.14 with venv was found." \
-      "Give one by KINORA_PYTHON"
-  }
+  if [[ ! -e "$venv" ]]; then
+    python="$(choose_python)" || {
+      [[ -z "${KINORA_PYTHON:-}" ]] || exit 1
+      install_packages python3 python3-venv
+      python="$(choose_python)" || die "no Python 3.10 to 3.14 with venv was found." \
+        "Give one by KINORA_PYTHON"
+    }
+  fi
   free="$(free_mb "$root")"
-  [[ "$free" -ge "$TORCH_SPACE_MB" ]] ||
-    die "torch needs about $TORCH_SPACE_MB MB at $root, got $free MB free."
+  [[ "$free" -ge "$space_mb" ]] || die "torch needs about $space_mb MB at $root, got $free MB free."
 
-  say "making .venv with $("$python" -V)"
-  "$python" -m venv "$venv" || die "$python could not make an environment (see above)." \
-    "On Debian: apt-get install python3-venv; or give another Python by KINORA_PYTHON"
-  say "installing torch $TORCH_VERSION from PyPI (a download of 2.5 GB; some minutes)"
-  pip_install "torch==$TORCH_VERSION"
+  if [[ ! -e "$venv" ]]; then
+    say "making .venv with $("$python" -V)"
+    "$python" -m venv "$venv" || die "$python could not make an environment (see above)." \
+      "On Debian: apt-get install python3-venv; or give another Python by KINORA_PYTHON"
+  fi
+  say "installing torch $TORCH_VERSION from PyPI (a download of $download; some minutes)"
+  pip_install "${torch_packages[@]}"
   torch_works || die "torch $TORCH_VERSION was installed, but does not load:" \
-    "$("$venv/bin/python" -W ignore -c 'import torch' 2>&1 | tail -n 1)"
-  echo "torch $TORCH_VERSION" >"$stamp"
+    "$(tail -n 1 "$root/.cache/setup-torch.log")"
+  echo "torch $TORCH_VERSION $part" >"$stamp"
 }
 
-install_crt() {
-  compgen -G "$venv/lib/python3*/site-packages/nvidia/cu13/include/crt/host_defines.h" >/dev/null ||
-    pip_install "$CRT_PACKAGE"
+install_cuda_headers() {
+  local file
+  for file in crt/host_defines.h nv/target; do
+    compgen -G "$venv/lib/python3*/site-packages/nvidia/cu13/include/$file" >/dev/null || {
+      pip_install "${CUDA_HEADER_PACKAGES[@]}"
+      return
+    }
+  done
 }
 
 install_cudnn_frontend() {
   local version="${CUDNN_PACKAGE#*==}"
   compgen -G "$venv/lib/python3*/site-packages/nvidia_cudnn_frontend-$version.dist-info" >/dev/null ||
     pip_install --no-deps "$CUDNN_PACKAGE"
+}
+
+install_python_packages() {
+  local package
+  for package in "${PYTHON_PACKAGES[@]}"; do
+    compgen -G "$venv/lib/python3*/site-packages/${package/==/-}.dist-info" >/dev/null || {
+      pip_install "${PYTHON_PACKAGES[@]}"
+      return
+    }
+  done
 }
 
 install_arrow() {
@@ -251,16 +301,18 @@ if [[ -n "${KINORA_TORCH_DIR:-}" ]]; then
       "got $KINORA_TORCH_DIR"
 else
   install_torch
-  install_crt
-  install_cudnn_frontend
+  if [[ "$cuda" == yes ]]; then
+    install_cuda_headers
+    install_cudnn_frontend
+  fi
+  if "$dev"; then
+    install_python_packages
+  fi
   if "$parquet"; then
     install_arrow
   fi
 fi
 
-if [[ "$cuda" == auto ]] && "$root/scripts/gpus.sh" --any; then
-  cuda=yes
-fi
 if [[ "$cuda" == yes ]]; then
   install_nvcc
 fi

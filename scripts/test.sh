@@ -12,5 +12,25 @@ elif [[ "$gpus" == 1 ]]; then
   echo "tests: one GPU here, so those labelled multi_gpu are left out"
   options=(--label-exclude '^multi_gpu$')
 fi
-exec ctest --test-dir "${1:-$root/build}" --output-on-failure --no-tests=error \
-  --parallel "$("$root/scripts/jobs.sh")" "${options[@]}"
+build="$(realpath "${1:-$root/build}")"
+rm -rf "$build/reports"
+status=0
+GTEST_OUTPUT="xml:$build/reports/" ctest --test-dir "$build" --output-on-failure --no-tests=error \
+  --parallel "$("$root/scripts/jobs.sh")" "${options[@]}" || status=$?
+
+# Each process above is many tests: what became of them, and why some were skipped.
+awk '
+  /<testcase / { ++all }
+  /<failure / { if (number != all) { ++failed; number = all } }
+  /<skipped message=/ {
+    reason = $0
+    sub(/.*<skipped message="[^"]*\.cc:[0-9]+&#x0A;/, "", reason)
+    sub(/(&#x0A;)*".*/, "", reason)
+    ++skipped
+    ++reasons[reason]
+  }
+  END {
+    for (reason in reasons) printf "skipped %d: %s\n", reasons[reason], reason
+    printf "tests: %d passed, %d failed, %d skipped\n", all - failed - skipped, failed, skipped
+  }' "$build"/reports/*.xml
+exit "$status"

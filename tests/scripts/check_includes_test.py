@@ -50,6 +50,13 @@ class CheckIncludesTest(unittest.TestCase):
         self.expect_fault("kinora/nn/a.h", '"kinora/optim/b.h"', "points sideways")
         self.expect_fault("kinora/data/a.h", '"kinora/nn/b.h"', "points sideways")
 
+    def test_the_facade_lies_above_the_rooms(self):
+        self.expect_none("kinora/kinora.h", '"kinora/train/b.h"')
+        self.expect_none("kinora/api/a.cc", '"kinora/kinora.h"')
+        self.expect_none("examples/a/main.cc", '"kinora/kinora.h"')
+        self.expect_fault("kinora/train/a.cc", '"kinora/kinora.h"',
+                          "train (floor 7) points up to api (floor 8)")
+
     def test_apps_and_tests_stay_outside(self):
         self.expect_fault("kinora/train/a.cc", '"apps/kinora/b.h"', "must not include apps")
         self.expect_fault("kinora/train/a.cc", '"tests/train/b.h"', "must not include tests")

@@ -23,19 +23,24 @@ PYTHON = """#!/bin/bash
 here="$(dirname "$0")"
 case "$*" in
   *'import sys, venv'*) exit "${UNFIT:-0}" ;;
-  *'import sys, torch'*) [[ -f "$here/torch-works" ]] ;;
+  *'import ctypes'*) [[ -f "$here/torch-works" ]] ;;
   -V) echo 'Python 3.12.0' ;;
   '-m venv '*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
   '-m pip install '*)
     echo "$*" >>"$CALLS"
     if [[ -n "${PIP_SAYS:-}" ]]; then echo "$PIP_SAYS" >&2; exit 1; fi
     site="$here/../lib/python3.12/site-packages"
-    mkdir -p "$site/torch/lib" "$site/nvidia/cu13/include/crt"
+    mkdir -p "$site/torch/lib" "$site/nvidia/cu13/include/"{crt,nv} "$site/nvidia/cu13/bin"
     if [[ "$*" == *torch==* ]]; then
       touch "$site/torch/lib/libtorch_cpu.so" "$here/torch-works"
     fi
     if [[ "$*" == *cuda-crt==* ]]; then
       touch "$site/nvidia/cu13/include/crt/host_defines.h"
+    fi
+    if [[ "$*" == *cuda-cccl==* ]]; then touch "$site/nvidia/cu13/include/nv/target"; fi
+    if [[ "$*" == *cuda-nvcc==* ]]; then
+      printf '#!/bin/bash\necho release 13.0\n' >"$site/nvidia/cu13/bin/nvcc"
+      chmod +x "$site/nvidia/cu13/bin/nvcc"
     fi
     if [[ "$*" == *cudnn-frontend==* ]]; then
       version="${!#}"
@@ -88,10 +93,31 @@ class SetupTest(unittest.TestCase):
         self.assertEqual((status, err), (0, ""))
         self.assertIn("installing torch 2.11.0", out)
         self.assertIn("torch==2.11.0", self.calls_made())
-        self.assertIn("nvidia-cuda-crt==13.0.88", self.calls_made())
-        self.assertIn("--no-deps nvidia-cudnn-frontend==1.18.0", self.calls_made())
         before = self.calls_made()
         self.assertEqual(self.run_setup("--no-cuda"), (0, "", ""))
+        self.assertEqual(self.calls_made(), before)
+
+    def test_without_a_gpu_installs_nothing_for_gpus(self):
+        self.assertEqual(self.run_setup("--no-cuda")[0], 0)
+        self.assertIn("--no-deps torch==2.11.0 nvidia-cuda-runtime", self.calls_made())
+        for package in ("crt", "cccl", "nvcc", "cudnn"):
+            self.assertNotIn(package, self.calls_made())
+
+    def test_for_gpus_adds_the_rest_to_the_same_environment(self):
+        self.run_setup("--no-cuda")
+        before = self.calls_made()
+        status, out, err = self.run_setup("--cuda")
+        self.assertEqual((status, err), (0, ""))
+        self.assertNotIn("making", out)
+        added = self.calls_made()[len(before):]
+        self.assertNotIn("--no-deps torch", added)
+        self.assertIn("torch==2.11.0", added)
+        # What CUDA's own headers include, also where a toolkit has an nvcc.
+        self.assertIn("nvidia-cuda-crt==13.0.88 nvidia-cuda-cccl==13.0.85", added)
+        self.assertIn("--no-deps nvidia-cudnn-frontend==1.18.0", added)
+        before = self.calls_made()
+        for arguments in (["--cuda"], ["--no-cuda"]):
+            self.assertEqual(self.run_setup(*arguments), (0, "", ""))
         self.assertEqual(self.calls_made(), before)
 
     def test_repairs_a_half_made_environment(self):
@@ -147,7 +173,7 @@ class SetupTest(unittest.TestCase):
     def test_as_root_installs_what_is_missing_and_no_more(self):
         status, _, err = self.run_setup("--no-cuda", MISSING="libpng-dev", USER_ID="0")
         self.assertEqual(status, 0, err)
-        self.assertIn("apt-get update", self.calls_made())
+        self.assertRegex(self.calls_made(), "apt-get .*update")
         self.assertIn("--no-install-recommends libpng-dev\n", self.calls_made())
 
     def test_says_when_apt_cannot(self):
@@ -170,10 +196,11 @@ class SetupTest(unittest.TestCase):
         self.assertIn("KINORA_TORCH_DIR", err)
 
     def test_says_when_the_disk_is_full(self):
-        status, _, err = self.run_setup("--no-cuda", FREE_MB="5000")
-        self.assertEqual(status, 1)
-        self.assertIn("needs about 7000 MB", err)
-        self.assertIn("got 5000 MB free", err)
+        for kind, needed in (("--cuda", 7000), ("--no-cuda", 2000)):
+            status, _, err = self.run_setup(kind, FREE_MB="1900")
+            self.assertEqual(status, 1)
+            self.assertIn(f"needs about {needed} MB", err)
+            self.assertIn("got 1900 MB free", err)
         status, _, err = self.run_setup("--no-cuda", PIP_SAYS="OSError: No space left on device")
         self.assertEqual(status, 1)
         self.assertIn("the disk is full", err)

@@ -1,0 +1,148 @@
+#!/usr/bin/env bash
+# Proves that README's two commands work on a machine that has nothing.
+set -euo pipefail
+
+usage() {
+  cat <<'TEXT'
+usage: scripts/bare.sh [--quick] [--user] [--terminal] [--keep] [SUITE]
+
+Makes a bare Debian (SUITE, default bookworm: what debootstrap calls minbase, and make) in a folder
+of its own, clones the last commit into it, under a path with a space and beside a half-made .venv,
+and runs `make demo` and `make test` there. Says how long each step took. Wants root, debootstrap,
+20 GB of disk and the network.
+
+  --quick     only what shows that nothing is missing: set-up, the program, ten steps of the demo,
+              then the set-up for GPUs and every source that includes CUDA's headers. Uses the
+              caches of ccache and pip of this machine
+  --user      as an ordinary user; what the set-up asks root to install is installed as it asks
+  --terminal  on a terminal
+  --keep      keep the folder, and say where it is
+
+Variables: TMPDIR, where the folder is made; proxies and pip's own variables are passed on.
+TEXT
+}
+
+say() { printf 'bare: %s\n' "$*"; }
+die() { printf 'bare: error: %s\n' "$*" >&2; exit 1; }
+
+quick=false user=false terminal=false keep=false suite=bookworm
+for argument in "$@"; do
+  case "$argument" in
+    --quick) quick=true ;;
+    --user) user=true ;;
+    --terminal) terminal=true ;;
+    --keep) keep=true ;;
+    -h | --help) usage; exit 0 ;;
+    -*) usage >&2; die "unknown option: $argument" ;;
+    *) suite="$argument" ;;
+  esac
+done
+[[ "$(id -u)" == 0 ]] || die "root is needed, for chroot and mount"
+command -v debootstrap >/dev/null || die "debootstrap is lacking: apt-get install debootstrap"
+
+source="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+bare="$(mktemp -d "${TMPDIR:-/var/tmp}/kinora-bare.XXXXXX")"
+chmod 755 "$bare"  # its / is for every user
+readonly source bare clone='/srv/a clone/kinora'
+finish() {
+  if "$keep"; then
+    say "kept: $bare"
+  else
+    rm -rf --one-file-system "$bare"
+  fi
+}
+trap finish EXIT
+
+variables=(PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8)
+for name in {http,https,no,HTTP,HTTPS,NO}_{proxy,PROXY} PIP_INDEX_URL PIP_DEFAULT_TIMEOUT; do
+  [[ -z "${!name:-}" ]] || variables+=("$name=${!name}")
+done
+
+# as USER COMMAND...: in the clone. What is mounted for it goes with it.
+as() {
+  local who="$1" home=/root
+  shift
+  [[ "$who" == root ]] || home="/home/$who"
+  # shellcheck disable=SC2016
+  unshare --mount --pid --fork --kill-child bash -euc '
+    bare="$1" caches="$2"
+    shift 2
+    mount -t proc proc "$bare/proc"
+    mount --rbind /sys "$bare/sys"
+    mount --rbind /dev "$bare/dev"
+    if [[ -n "$caches" ]]; then
+      mount --bind "${caches%%:*}" "$bare/var/cache/ccache"
+      mount --bind "${caches##*:}" "$bare/var/cache/pip"
+    fi
+    exec chroot "$@"' _ "$bare" "$caches" --userspec="$who" "$bare" \
+    env -i "${variables[@]}" HOME="$home" USER="$who" bash -euc 'cd "$0"; exec "$@"' "$clone" "$@"
+}
+
+report=''
+# step NAME COMMAND...: as the user whom the options name.
+step() {
+  local name="$1" begin=$SECONDS
+  shift
+  say "$name: $*"
+  local command=("$@")
+  if "$terminal"; then
+    command=(script --quiet --return --command "$(printf '%q ' "$@")" /dev/null)
+  fi
+  as "$who" "${command[@]}" </dev/null || die "$name failed: $*"
+  report+="$(printf '%-24s %4d s' "$name" $((SECONDS - begin)))"$'\n'
+}
+
+say "making a bare $suite in $bare"
+debootstrap --variant=minbase --include=make "$suite" "$bare" >"$bare.log" 2>&1 ||
+  { tail -n 20 "$bare.log" >&2; die "debootstrap failed; its output is in $bare.log"; }
+rm "$bare.log"
+cp /etc/resolv.conf "$bare/etc/resolv.conf"
+if [[ -n "${PIP_CERT:-}" ]]; then
+  cp "$PIP_CERT" "$bare/etc/bare-pip.crt"
+  variables+=(PIP_CERT=/etc/bare-pip.crt)
+fi
+
+git clone --quiet --no-hardlinks "$source" "$bare$clone"
+mkdir -p "$bare$clone/.venv/bin"
+touch "$bare$clone/.venv/bin/python"
+who=root caches=''
+if "$quick"; then
+  caches="$(ccache --get-config cache_dir):${PIP_CACHE_DIR:-$HOME/.cache/pip}"
+  mkdir -p "${caches%%:*}" "${caches##*:}" "$bare/var/cache/ccache" "$bare/var/cache/pip"
+  variables+=(CCACHE_DIR=/var/cache/ccache PIP_CACHE_DIR=/var/cache/pip)
+fi
+if "$user"; then
+  chroot "$bare" useradd --create-home bare
+  chroot "$bare" chown -R bare: "${clone%/*}"
+  who=bare
+  # It cannot install packages, and says which command can.
+  if as "$who" make setup </dev/null 2>"$bare/tmp/asked"; then
+    die "a user without root could set up a bare machine"
+  fi
+  cat "$bare/tmp/asked" >&2
+  install="$(sed -n 's/^ *\(apt-get update && .*\)/\1/p' "$bare/tmp/asked")"
+  [[ -n "$install" ]] || die "the set-up did not say what to install"
+  as root bash -c "$install" </dev/null >/dev/null
+fi
+
+if "$quick"; then
+  step 'set-up' make setup
+  step 'configure and build' make build
+  step 'version' build/kinora --version
+  step 'ten steps of the demo' build/kinora demo train.steps=10 run.dir=runs/ten
+  step 'set-up for GPUs' scripts/setup.sh --cuda
+  step 'configure for GPUs' cmake --preset cuda -B build-gpu -DKINORA_CUDA_ARCHITECTURES=90a-real
+  # A target FILE^ is what becomes of FILE; files no_*.cc are for builds without.
+  mapfile -t targets < <(git -C "$source" grep -lE \
+    '#include [<"](cuda|cublas|cudnn|cupti|nccl|c10/cuda|kinora/kernels/cuda/)' -- 'kinora/*.c[cu]' |
+    grep -v '/no_' | sed "s|.*|$clone/&^|")
+  [[ ${#targets[@]} -gt 20 ]] || die "no sources with CUDA's headers were found"
+  step "CUDA's headers" ninja -C build-gpu "${targets[@]}"
+else
+  step 'set-up' make setup
+  step 'build' make build
+  step 'demo' make demo
+  step 'test' make test
+fi
+printf 'bare: %s works on a bare %s (%s)\n%s' "$(git -C "$source" rev-parse --short HEAD)" "$suite" \
+  "$who, $(nproc) cores" "$report"
