@@ -5,7 +5,8 @@
 #                            libtorch), or the environment variable of that name; default: the
 #                            private environment that scripts/setup.sh makes.
 # Targets: Torch::cpu   libtorch, libtorch_cpu, libc10 and headers
-#          Torch::cuda  libtorch_cuda, libc10_cuda and the CUDA runtime (only if this libtorch has CUDA)
+#          Torch::cuda  libtorch_cuda, libc10_cuda and the CUDA runtime (only if KINORA_WANTS_CUDA and
+#                       this libtorch has CUDA)
 #          Torch::cudart, Torch::cublaslt, Torch::cudnn  the libraries that libtorch uses, without it
 # Output:  Torch_FOUND, Torch_VERSION, Torch_HAS_CUDA, Torch_CUDA_INCLUDE_DIR, Torch_RUNTIME_DIRS
 
@@ -33,7 +34,7 @@ find_package_handle_standard_args(
   REQUIRED_VARS KINORA_TORCH_DIR Torch_VERSION
   VERSION_VAR Torch_VERSION
   REASON_FAILURE_MESSAGE
-    "run scripts/setup.sh, or give an unpacked libtorch with -DKINORA_TORCH_DIR=DIR")
+    "run Kinora's scripts/setup.sh, or give an unpacked libtorch with -DKINORA_TORCH_DIR=DIR")
 
 if(Torch_FOUND AND NOT TARGET Torch::cpu)
   set(_lib "${KINORA_TORCH_DIR}/lib")
@@ -57,7 +58,7 @@ if(Torch_FOUND AND NOT TARGET Torch::cpu)
   # The CUDA runtime: the wheel's nvidia/ folder beside torch/, else a toolkit's.
   get_filename_component(_site "${KINORA_TORCH_DIR}/.." ABSOLUTE)
   set(Torch_HAS_CUDA FALSE)
-  if(EXISTS "${_lib}/libtorch_cuda.so")
+  if(KINORA_WANTS_CUDA AND EXISTS "${_lib}/libtorch_cuda.so")
     # One pattern at a time: file(GLOB) sorts, and the first that is there counts.
     foreach(_pattern IN ITEMS "${_site}/nvidia/cu13/lib/libcudart.so.13" "${_lib}/libcudart*.so*"
                               "/usr/local/cuda/lib64/libcudart.so.13")

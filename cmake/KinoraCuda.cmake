@@ -1,10 +1,10 @@
-# Decides KINORA_HAS_CUDA (libtorch has CUDA: the program can use a GPU), KINORA_HAS_NVCC (our own
-# kernels are built) and KINORA_HAS_CUDNN (cuDNN's attention is called directly). Without nvcc and
-# cudnn-frontend the same program runs on libtorch's own kernels.
+# Decides KINORA_HAS_CUDA (the program can use a GPU: wanted, and libtorch has CUDA), KINORA_HAS_NVCC
+# (our own kernels are built) and KINORA_HAS_CUDNN (cuDNN's attention is called directly). Without
+# nvcc and cudnn-frontend the same program runs on libtorch's own kernels.
 set(KINORA_HAS_CUDA FALSE)
 set(KINORA_HAS_NVCC FALSE)
 set(KINORA_HAS_CUDNN FALSE)
-if(NOT KINORA_CUDA STREQUAL "OFF" AND Torch_HAS_CUDA)
+if(Torch_HAS_CUDA)
   set(KINORA_HAS_CUDA TRUE)
   # The first nvcc of libtorch's CUDA version; Ubuntu's own package is of an older one.
   function(kinora_nvcc_fits result nvcc)
@@ -70,3 +70,4 @@ message(STATUS "Kinora: libtorch ${Torch_VERSION}, GPU support ${KINORA_HAS_CUDA
                "own CUDA kernels ${KINORA_HAS_NVCC}, cuDNN's attention ${KINORA_HAS_CUDNN}")
 
 set(CMAKE_BUILD_RPATH "${Torch_RUNTIME_DIRS}")
+set(CMAKE_INSTALL_RPATH "${Torch_RUNTIME_DIRS}")

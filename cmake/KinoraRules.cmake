@@ -1,5 +1,8 @@
 # One library a room, one test binary a room.
 
+# Builds what `make install` installs.
+add_custom_target(kinora_installed)
+
 # Flags of every target of ours.
 add_library(kinora_flags INTERFACE)
 target_compile_options(
@@ -16,20 +19,77 @@ if(KINORA_SANITIZE)
   target_link_options(kinora_flags INTERFACE -fsanitize=${KINORA_SANITIZE})
 endif()
 
-# kinora_library(ROOM SOURCES a.cc ... HEADERS a.h ... [DEPS kinora::x ...] [PRIVATE_DEPS ...])
+# kinora_batches(RESULT TARGET source...)
 #
-# The static library kinora_ROOM with alias kinora::ROOM. Every header compiles alone
-# (target all_verify_interface_header_sets); one for device code only goes under SOURCES instead.
+# Sets RESULT to what the compiler is given for these sources of TARGET: files that include up to
+# KINORA_BATCH of them each, since most of the time of a source goes into libtorch's headers, which a
+# batch reads once. So names in unnamed namespaces are unique within a room. Compiled alone are
+# sources with flags of their own, .cu files, and those after the word ALONE: what only some builds
+# have, so that all builds have the same batches, which the compiler cache then finds.
+# The text of a batch names no folder of this machine, for the same reason.
+function(kinora_batches result target)
+  cmake_parse_arguments(ARG "" "" "ALONE" ${ARGN})
+  set(files ${ARG_ALONE})
+  set(text)
+  set(count 0)
+  set(number 0)
+  foreach(source IN LISTS ARG_UNPARSED_ARGUMENTS ITEMS end_of_list)
+    if(NOT source STREQUAL "end_of_list")
+      get_source_file_property(options "${source}" COMPILE_OPTIONS)
+      if(options OR KINORA_BATCH LESS 2 OR NOT source MATCHES "\\.cc$")
+        list(APPEND files "${source}")
+        continue()
+      endif()
+      cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY "${CMAKE_CURRENT_SOURCE_DIR}" NORMALIZE)
+      cmake_path(RELATIVE_PATH source BASE_DIRECTORY "${PROJECT_SOURCE_DIR}")
+      string(APPEND text "#include \"${source}\"\n")
+      math(EXPR count "${count} + 1")
+    endif()
+    if(text AND (count EQUAL KINORA_BATCH OR source STREQUAL "end_of_list"))
+      set(batch "${CMAKE_CURRENT_BINARY_DIR}/${target}_batch_${number}.cc")
+      file(CONFIGURE OUTPUT "${batch}" CONTENT "${text}" @ONLY)
+      # A class may hold what is in an unnamed namespace: its file is still the only one that sees it.
+      set_source_files_properties("${batch}" PROPERTIES COMPILE_OPTIONS "-Wno-subobject-linkage")
+      list(APPEND files "${batch}")
+      math(EXPR number "${number} + 1")
+      set(text)
+      set(count 0)
+    endif()
+  endforeach()
+  set(${result} ${files} PARENT_SCOPE)
+endfunction()
+
+# kinora_library(ROOM SOURCES a.cc ... [ALONE b.cc ...] HEADERS a.h ... [DEPS kinora::x ...]
+#                [PRIVATE_DEPS ...] [HEADER_DEPS ...])
+#
+# The static library kinora_ROOM with alias kinora::ROOM, which `make install` installs with its
+# headers. Every header compiles alone (scripts/lint.py); one for device code only goes under SOURCES
+# instead. ALONE: see kinora_batches. HEADER_DEPS: what our sources include and nobody links, so that
+# programs that use the installed library need not have it.
 function(kinora_library room)
-  cmake_parse_arguments(ARG "" "" "SOURCES;HEADERS;DEPS;PRIVATE_DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "SOURCES;ALONE;HEADERS;DEPS;PRIVATE_DEPS;HEADER_DEPS" ${ARGN})
   set(target kinora_${room})
-  add_library(${target} STATIC ${ARG_SOURCES})
+  kinora_batches(files ${target} ${ARG_SOURCES} ALONE ${ARG_ALONE})
+  add_library(${target} STATIC ${files})
   add_library(kinora::${room} ALIAS ${target})
   target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS "${PROJECT_SOURCE_DIR}"
                                   FILES ${ARG_HEADERS})
-  target_include_directories(${target} PUBLIC "${PROJECT_SOURCE_DIR}")
-  target_link_libraries(${target} PUBLIC ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS} kinora_flags)
-  set_target_properties(${target} PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON)
+  target_include_directories(${target} PUBLIC "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>")
+  target_compile_features(${target} INTERFACE cxx_std_20)
+  list(APPEND ARG_HEADER_DEPS kinora_flags)
+  list(TRANSFORM ARG_HEADER_DEPS REPLACE "(.+)" "$<BUILD_INTERFACE:\\1>")
+  target_link_libraries(${target} PUBLIC ${ARG_DEPS} PRIVATE ${ARG_HEADER_DEPS} ${ARG_PRIVATE_DEPS})
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${room})
+  install(TARGETS ${target} EXPORT KinoraTargets ARCHIVE DESTINATION lib FILE_SET HEADERS)
+  add_dependencies(kinora_installed ${target})
+endfunction()
+
+# kinora_install_programs(target...)
+#
+# Programs and modules, which `make install` puts into bin/: a program looks for modules beside it.
+function(kinora_install_programs)
+  install(TARGETS ${ARGN} RUNTIME DESTINATION bin LIBRARY DESTINATION bin)
+  add_dependencies(kinora_installed ${ARGN})
 endfunction()
 
 # kinora_module(NAME SOURCES a.cc ... [LIBRARIES ...] [RUNTIME_DIRS dir ...])
@@ -43,24 +103,40 @@ function(kinora_module name)
   target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}")
   target_link_libraries(${target} PRIVATE ${ARG_LIBRARIES} kinora_flags)
   set_target_properties(${target} PROPERTIES PREFIX "" BUILD_RPATH "${ARG_RUNTIME_DIRS}"
+                                             INSTALL_RPATH "${ARG_RUNTIME_DIRS}"
                                              LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}")
 endfunction()
 
-# kinora_test(ROOM SOURCES a_test.cc ... [DEPS ...] [LABELS gpu ...])
+# kinora_test(ROOM SOURCES a_test.cc ... [DEPS ...] [LABELS gpu ...] [SHARDS n])
 #
-# The test binary kinora_ROOM_test; CTest sees each TEST of it. Run it where it was built:
-# tests find their fixtures through the macro KINORA_TEST_DATA (tests/ROOM/data).
+# The test binary kinora_ROOM_test. CTest runs it as one process, since loading libtorch takes longer
+# than most tests, or as n processes of every n-th test, where they take minutes. Run it where it was
+# built: tests find their fixtures through the macro KINORA_TEST_DATA (tests/ROOM/data).
 function(kinora_test room)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "" "SHARDS" "SOURCES;DEPS;LABELS" ${ARGN})
   set(target kinora_${room}_test)
-  add_executable(${target} ${ARG_SOURCES})
+  kinora_batches(files ${target} ${ARG_SOURCES})
+  add_executable(${target} ${files})
   target_link_libraries(${target} PRIVATE ${ARG_DEPS} kinora_flags kinora_test_main)
   target_compile_definitions(
     ${target} PRIVATE KINORA_TEST_DATA="${CMAKE_CURRENT_SOURCE_DIR}/data"
                       KINORA_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
                       KINORA_BINARY_DIR="${PROJECT_BINARY_DIR}")
-  gtest_discover_tests(${target} TEST_PREFIX ${room}. DISCOVERY_MODE PRE_TEST
-                       DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT 600 LABELS "${ARG_LABELS}")
+  if(NOT ARG_SHARDS)
+    set(ARG_SHARDS 1)
+  endif()
+  foreach(shard RANGE 1 ${ARG_SHARDS})
+    set(name ${room})
+    if(ARG_SHARDS GREATER 1)
+      string(APPEND name ".${shard}")
+    endif()
+    add_test(NAME ${name} COMMAND ${target})
+    math(EXPR index "${shard} - 1")
+    # Waiting threads leave the processor to the tests beside them.
+    set_tests_properties(
+      ${name} PROPERTIES TIMEOUT 1800 LABELS "${ARG_LABELS}" ENVIRONMENT
+      "OMP_WAIT_POLICY=passive;GTEST_TOTAL_SHARDS=${ARG_SHARDS};GTEST_SHARD_INDEX=${index}")
+  endforeach()
 endfunction()
 
 # kinora_bench(ROOM SOURCES a_bench.cc ... [DEPS ...])

@@ -1,16 +1,10 @@
 // kinora bench train | ablate | sample | simulate CONFIG [key=value ...],
 // kinora bench decode | sequence
 
-#include <CLI/CLI.hpp>
-
 #include <iostream>
-#include <memory>
 #include <utility>
 
-#include "apps/kinora/bench_decode.h"
 #include "apps/kinora/bench_report.h"
-#include "apps/kinora/bench_sequence.h"
-#include "apps/kinora/bench_simulate.h"
 #include "apps/kinora/commands.h"
 #include "apps/kinora/ranks.h"
 #include "kinora/core/config.h"
@@ -22,25 +16,13 @@
 namespace kinora::apps {
 namespace {
 
-struct Arguments {
-  std::string config;
-  std::vector<std::string> overrides;
-  train::StepBenchmarkOptions step;
-  train::SampleBenchmarkOptions sample;
-  int64_t sampling_steps = 0;
-  double guidance = -1.0;
-  RankArguments ranks;
-  bool profile = false;
-  bool json = false;
-
-  [[nodiscard]] train::RunConfig run_config() const {
-    auto result = load_config<train::RunConfig>(config, overrides);
-    // Before minutes are spent on the figures that come first.
-    KINORA_CHECK(!profile || train::choose_device(result.train.device).is_cuda(), kConfig,
-                 "[bench] --profile traces a GPU, but this recipe computes on the CPU");
-    return result;
-  }
-};
+train::RunConfig config_of(const BenchArguments& arguments) {
+  auto config = load_config<train::RunConfig>(arguments.config, arguments.overrides);
+  // Before minutes are spent on the figures that come first.
+  KINORA_CHECK(!arguments.profile || train::choose_device(config.train.device).is_cuda(), kConfig,
+               "[bench] --profile traces a GPU, but this recipe computes on the CPU");
+  return config;
+}
 
 /// Not while a benchmark holds the device's memory.
 train::DeviceCeilings ceilings_of(const train::RunConfig& config) {
@@ -49,16 +31,17 @@ train::DeviceCeilings ceilings_of(const train::RunConfig& config) {
                                  train::choose_device(config.train.device));
 }
 
-int bench_train(Arguments arguments) {
-  arguments.step.profile = arguments.profile;
-  const train::RunConfig config = arguments.run_config();
+int bench_train(const BenchArguments& arguments) {
+  train::StepBenchmarkOptions options = arguments.step;
+  options.profile = arguments.profile;
+  const train::RunConfig config = config_of(arguments);
   const std::optional<comm::World> world = own_rank(arguments.ranks);
   if (!world) {
     return launch(arguments.ranks, config.train.device);
   }
   train::StepBenchmark result;
   on_rank(*world, config.train.device, [&](const comm::Group& group, at::Device /*device*/) {
-    result = train::benchmark_step(config, arguments.step, group);
+    result = train::benchmark_step(config, options, group);
   });
   if (world->rank > 0) {
     return 0;
@@ -82,8 +65,8 @@ int bench_train(Arguments arguments) {
   return 0;
 }
 
-int bench_ablate(const Arguments& arguments) {
-  const train::RunConfig config = arguments.run_config();
+int bench_ablate(const BenchArguments& arguments) {
+  const train::RunConfig config = config_of(arguments);
   const train::DeviceCeilings ceilings = ceilings_of(config);
   const std::string device = ops::describe(train::choose_device(config.train.device));
   bool is_first = true;
@@ -104,9 +87,10 @@ int bench_ablate(const Arguments& arguments) {
   return 0;
 }
 
-int bench_sample(Arguments arguments) {
-  arguments.sample.profile = arguments.profile;
-  train::RunConfig config = arguments.run_config();
+int bench_sample(const BenchArguments& arguments) {
+  train::SampleBenchmarkOptions options = arguments.sample;
+  options.profile = arguments.profile;
+  train::RunConfig config = config_of(arguments);
   if (arguments.sampling_steps > 0) {
     config.sample.sampling.steps = arguments.sampling_steps;
   }
@@ -122,7 +106,7 @@ int bench_sample(Arguments arguments) {
     if (group.rank() == 0 && config.parallel.sp_size > 1) {
       log_warn("[bench] parallel.sequence is of training, --sequence of sampling");
     }
-    result = train::benchmark_sample(config, arguments.sample, group);
+    result = train::benchmark_sample(config, options, group);
   });
   if (world->rank > 0) {
     return 0;
@@ -143,68 +127,18 @@ int bench_sample(Arguments arguments) {
   return 0;
 }
 
-CLI::App* add_command(CLI::App& bench, const char* name, const char* description,
-                      const std::shared_ptr<Arguments>& arguments) {
-  CLI::App* command = bench.add_subcommand(name, description);
-  command->add_option("config", arguments->config, "The recipe")->required();
-  command->add_option("overrides", arguments->overrides, "key.path=value, each over the recipe");
-  command->add_flag("--json", arguments->json, "One JSON object instead of text");
-  return command;
-}
-
-void add_step_options(CLI::App* command, const std::shared_ptr<Arguments>& arguments) {
-  command
-      ->add_option("--warmup", arguments->step.warmup,
-                   "Steps before timing; at least four where CUDA graphs are recorded")
-      ->check(CLI::NonNegativeNumber);
-  command->add_option("--steps", arguments->step.steps, "Timed steps")->check(CLI::PositiveNumber);
-}
-
 }  // namespace
 
-void add_bench(CLI::App& app, Action& run) {
-  auto arguments = std::make_shared<Arguments>();
-  CLI::App* bench = app.add_subcommand("bench", "Measure speed.");
-  bench->require_subcommand(1);
-  const auto add = [&](const char* name, const char* description) {
-    return add_command(*bench, name, description, arguments);
-  };
-
-  CLI::App* train = add("train", "Time the training step of a recipe on random inputs in memory.");
-  add_step_options(train, arguments);
-  train->add_flag("--profile", arguments->profile,
-                  "Then trace as many steps: time by kernel, and what the host waits for");
-  add_rank_options(*train, arguments->ranks);
-  train->callback([arguments, &run] { run = [arguments] { return bench_train(*arguments); }; });
-
-  CLI::App* ablate = add("ablate", "What each switch of the fast path is worth in the same step.");
-  add_step_options(ablate, arguments);
-  ablate->callback([arguments, &run] { run = [arguments] { return bench_ablate(*arguments); }; });
-
-  CLI::App* sample = add("sample", "Time drawing samples with a recipe's model of random weights.");
-  sample
-      ->add_option("--batch", arguments->sample.batch,
-                   "Images or clips drawn at once, on all ranks together")
-      ->check(CLI::PositiveNumber);
-  sample->add_option("--steps", arguments->sampling_steps, "Sampling steps; default: the recipe's")
-      ->check(CLI::PositiveNumber);
-  sample->add_option("--guidance", arguments->guidance, "Guidance scale; default: the recipe's")
-      ->check(CLI::NonNegativeNumber);
-  sample
-      ->add_option("--warmup", arguments->sample.warmup,
-                   "Runs before timing; at least two where CUDA graphs are recorded")
-      ->check(CLI::NonNegativeNumber);
-  sample->add_option("--repeats", arguments->sample.repeats, "Timed runs")
-      ->check(CLI::PositiveNumber);
-  sample->add_flag("--profile", arguments->profile,
-                   "Then trace a run: time by kernel, and what the host waits for");
-  add_rank_options(*sample, arguments->ranks);
-  add_sharing_options(*sample, arguments->sample.ranks);
-  sample->callback([arguments, &run] { run = [arguments] { return bench_sample(*arguments); }; });
-
-  add_bench_decode(*bench, run);
-  add_bench_sequence(*bench, run);
-  add_bench_simulate(*bench, run);
+int run(const BenchArguments& arguments) {
+  switch (arguments.what) {
+    case BenchArguments::What::kTrain:
+      return bench_train(arguments);
+    case BenchArguments::What::kAblate:
+      return bench_ablate(arguments);
+    case BenchArguments::What::kSample:
+      return bench_sample(arguments);
+  }
+  KINORA_UNREACHABLE("[bench] what is timed");
 }
 
 }  // namespace kinora::apps

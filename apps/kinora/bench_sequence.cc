@@ -1,17 +1,12 @@
 // kinora bench sequence: what sequence parallelism costs and is worth, in attention layers alone.
 
-#include "apps/kinora/bench_sequence.h"
-
-#include <CLI/CLI.hpp>
-
 #include <iomanip>
 #include <iostream>
-#include <map>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "apps/kinora/commands.h"
 #include "apps/kinora/ranks.h"
 #include "kinora/core/build_info.h"
 #include "kinora/core/text.h"
@@ -22,15 +17,6 @@ namespace kinora::apps {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-struct Arguments {
-  RankArguments ranks;
-  train::DeviceChoice device = train::DeviceChoice::kAuto;
-  std::vector<int64_t> tokens = {4096};
-  std::vector<std::string> schemes = {"one", "ulysses4", "ulysses", "fastseq", "ring"};
-  train::SequenceWork work;
-  bool json = false;
-};
 
 /// The schemes with one number of tokens.
 struct Point {
@@ -66,7 +52,7 @@ Json to_json(const Point& point, const train::SequenceRow& row) {
   return json;
 }
 
-Json to_json(const Arguments& arguments, const std::string& device, int64_t ranks,
+Json to_json(const BenchSequenceArguments& arguments, const std::string& device, int64_t ranks,
              const std::vector<Point>& points) {
   const train::SequenceWork& work = arguments.work;
   Json json = {
@@ -81,7 +67,7 @@ Json to_json(const Arguments& arguments, const std::string& device, int64_t rank
   return json;
 }
 
-void print_head(const Arguments& arguments, const std::string& device, int64_t ranks) {
+void print_head(const BenchSequenceArguments& arguments, const std::string& device, int64_t ranks) {
   const train::SequenceWork& work = arguments.work;
   std::cout << device << ", ranks " << ranks << ", frames " << work.num_frames << ", hidden "
             << work.hidden << ", heads " << work.heads << ", depth " << work.depth << "\n\n"
@@ -120,7 +106,9 @@ void print(const Point& point) {
   }
 }
 
-int bench_sequence(const Arguments& arguments) {
+}  // namespace
+
+int run(const BenchSequenceArguments& arguments) {
   const std::optional<comm::World> world = own_rank(arguments.ranks);
   if (!world) {
     return launch(arguments.ranks, arguments.device);
@@ -144,45 +132,6 @@ int bench_sequence(const Arguments& arguments) {
     }
   });
   return 0;
-}
-
-void add_number(CLI::App& command, const char* name, int64_t& value, const char* description) {
-  command.add_option(name, value, description)->check(CLI::PositiveNumber)->capture_default_str();
-}
-
-}  // namespace
-
-void add_bench_sequence(CLI::App& bench, Action& run) {
-  auto arguments = std::make_shared<Arguments>();
-  CLI::App* command = bench.add_subcommand(
-      "sequence", "Time attention layers whose tokens are divided among ranks, by every scheme.");
-  command->add_option("--tokens", arguments->tokens, "Tokens a frame: one or several numbers")
-      ->delimiter(',')
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  command
-      ->add_option("--schemes", arguments->schemes,
-                   "What to time; one: a rank alone, ulysses4: a baseline with four all-to-alls")
-      ->delimiter(',')
-      ->check(CLI::IsMember(train::sequence_benchmark_schemes()))
-      ->capture_default_str();
-  train::SequenceWork& work = arguments->work;
-  add_number(*command, "--frames", work.num_frames,
-             "Of the clip; several: layers attend within frames and through time in turn");
-  add_number(*command, "--hidden", work.hidden, "Width of a token");
-  add_number(*command, "--heads", work.heads, "Heads of attention");
-  add_number(*command, "--depth", work.depth, "Layers");
-  add_number(*command, "--warmup", work.warmup, "Steps before timing");
-  add_number(*command, "--steps", work.steps, "Timed steps, three times");
-  command->add_option("--device", arguments->device, "auto, cpu or cuda")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, train::DeviceChoice>{{"auto", train::DeviceChoice::kAuto},
-                                                     {"cpu", train::DeviceChoice::kCpu},
-                                                     {"cuda", train::DeviceChoice::kCuda}}));
-  command->add_flag("--json", arguments->json, "One JSON object instead of text");
-  add_rank_options(*command, arguments->ranks);
-  command->callback(
-      [arguments, &run] { run = [arguments] { return bench_sequence(*arguments); }; });
 }
 
 }  // namespace kinora::apps

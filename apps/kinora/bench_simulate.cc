@@ -1,20 +1,16 @@
 // kinora bench simulate CONFIG [key=value ...]: the training step on more GPUs than there are.
 
-#include "apps/kinora/bench_simulate.h"
-
 #include <ATen/core/Tensor.h>
-
-#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <iomanip>
 #include <iostream>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "apps/kinora/commands.h"
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"
 #include "kinora/core/text.h"
@@ -26,19 +22,6 @@ namespace kinora::apps {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-struct Arguments {
-  std::string config;
-  std::vector<std::string> overrides;
-  int64_t gpus_per_node = 8;
-  int64_t nodes = 1;
-  double step_seconds = 0.0;  // 0: measured
-  double update_seconds = 0.0;
-  std::vector<double> inside;  // latency, bytes/s
-  std::vector<double> across;
-  int64_t zero_stage = 0;
-  bool json = false;
-};
 
 /// A figure that the prediction rests on.
 struct Input {
@@ -70,7 +53,7 @@ struct Study {
   std::vector<Input> inputs;
 };
 
-Study make_study(const Arguments& arguments) {
+Study make_study(const SimulateArguments& arguments) {
   const auto config = load_config<train::RunConfig>(arguments.config, arguments.overrides);
   Study study;
   study.cluster.ranks_per_node = arguments.gpus_per_node;
@@ -199,7 +182,9 @@ Json to_json(const Study& study, int64_t nodes) {
   return json;
 }
 
-int bench_simulate(const Arguments& arguments) {
+}  // namespace
+
+int run(const SimulateArguments& arguments) {
   const Study study = make_study(arguments);
   if (arguments.json) {
     std::cout << to_json(study, arguments.nodes).dump() << '\n';
@@ -207,44 +192,6 @@ int bench_simulate(const Arguments& arguments) {
     print(std::cout, study, arguments.nodes);
   }
   return 0;
-}
-
-}  // namespace
-
-void add_bench_simulate(CLI::App& bench, Action& run) {
-  auto arguments = std::make_shared<Arguments>();
-  CLI::App* command = bench.add_subcommand(
-      "simulate", "Predict the training step on 1 to N nodes from the speed of GPUs and links.");
-  command->add_option("config", arguments->config, "The recipe, with the batch of one GPU")
-      ->required();
-  command->add_option("overrides", arguments->overrides, "key.path=value, each over the recipe");
-  command->add_option("--gpus-per-node", arguments->gpus_per_node, "GPUs a node")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  command->add_option("--nodes", arguments->nodes, "The largest number of nodes")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  command
-      ->add_option("--step-seconds", arguments->step_seconds,
-                   "Seconds of a step of one GPU alone; default: measured here")
-      ->check(CLI::PositiveNumber);
-  command
-      ->add_option("--update-seconds", arguments->update_seconds,
-                   "Of it, the optimizer's update, which ZeRO divides by the GPUs")
-      ->check(CLI::NonNegativeNumber);
-  command
-      ->add_option("--inside", arguments->inside,
-                   "Latency and bandwidth of the link inside a node: seconds,bytes/s")
-      ->delimiter(',')
-      ->expected(2);
-  command->add_option("--across", arguments->across, "Likewise of the link across nodes")
-      ->delimiter(',')
-      ->expected(2);
-  command->add_option("--zero-stage", arguments->zero_stage, "0 (all-reduce), 1, 2 or 3")
-      ->check(CLI::Range(0, 3));
-  command->add_flag("--json", arguments->json, "One JSON object instead of text");
-  command->callback(
-      [arguments, &run] { run = [arguments] { return bench_simulate(*arguments); }; });
 }
 
 }  // namespace kinora::apps

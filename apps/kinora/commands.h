@@ -1,33 +1,25 @@
 #pragma once
 
-#include <functional>
-#include <string>
+#include "apps/kinora/options/command.h"
 
-namespace CLI {  // NOLINT(readability-identifier-naming): CLI11's
-class App;
-}
-
-/// The subcommands, one file each. Each adds itself to the command line; what it is to run is kept
-/// in `run` and called after parsing. It returns the exit code.
+/// What the subcommands do, one file each. All return the exit code.
 namespace kinora::apps {
 
-using Action = std::function<int()>;
-
-void add_train(CLI::App& app, Action& run);
-void add_sample(CLI::App& app, Action& run);
-void add_plan(CLI::App& app, Action& run);
-void add_bench(CLI::App& app, Action& run);
-void add_doctor(CLI::App& app, Action& run);
-void add_compare(CLI::App& app, Action& run);
-void add_convert(CLI::App& app, Action& run);
-void add_demo(CLI::App& app, Action& run);
-void add_data(CLI::App& app, Action& run);
-void add_runs(CLI::App& app, Action& run);
-void add_eval(CLI::App& app, Action& run);
-
-/// Those of "kinora data".
-void add_data_check(CLI::App& data, Action& run);
-void add_data_encode(CLI::App& data, Action& run);
-void add_data_search_batch(CLI::App& data, Action& run);
+int run(const BenchArguments& arguments);
+int run(const BenchDecodeArguments& arguments);
+int run(const BenchSequenceArguments& arguments);
+int run(const CompareArguments& arguments);
+int run(const ConvertArguments& arguments);
+int run(const DataCheckArguments& arguments);
+int run(const DemoArguments& arguments);
+int run(const DoctorArguments& arguments);
+int run(const EncodeArguments& arguments);
+int run(const EvalArguments& arguments);
+int run(const PlanArguments& arguments);
+int run(const RunsArguments& arguments);
+int run(const SampleArguments& arguments);
+int run(const SearchBatchArguments& arguments);
+int run(const SimulateArguments& arguments);
+int run(const TrainArguments& arguments);
 
 }  // namespace kinora::apps

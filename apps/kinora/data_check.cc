@@ -1,7 +1,5 @@
 // kinora data check RECIPE|PATH: what of a set can be used, and what not, and why.
 
-#include <CLI/CLI.hpp>
-
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
@@ -32,17 +30,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Arguments {
-  std::string set;
-  std::vector<std::string> overrides;
-  std::string index;
-  std::string quarantine;
-  int64_t threads = 0;
-  bool full = false;
-  bool json = false;
-  bool all = false;
-};
-
 /// What is checked, and the batches that a run makes of it.
 struct Checked {
   data::DataConfig config;
@@ -50,7 +37,7 @@ struct Checked {
   uint64_t seed = 0;  ///< of the run
 };
 
-Checked what_to_check(const Arguments& arguments) {
+Checked what_to_check(const DataCheckArguments& arguments) {
   const fs::path path = arguments.set;
   if (path.extension() != ".yaml" && path.extension() != ".yml") {
     KINORA_CHECK(arguments.overrides.empty(), kConfig,
@@ -101,7 +88,9 @@ data::BucketReport check_buckets(std::unique_ptr<data::Source> whole, const Chec
                                   .max_bad = any});
 }
 
-int check(const Arguments& arguments) {
+}  // namespace
+
+int run(const DataCheckArguments& arguments) {
   Checked checked = what_to_check(arguments);
   const data::DataConfig& config = checked.config;
   fs::path path = arguments.index.empty() ? config.index : arguments.index;
@@ -151,32 +140,6 @@ int check(const Arguments& arguments) {
       ". Hint: mend or remove them, put them into quarantine (--quarantine FILE), or raise "
       "data.max_bad");
   return 0;
-}
-
-}  // namespace
-
-void add_data_check(CLI::App& data, Action& run) {
-  auto arguments = std::make_shared<Arguments>();
-  CLI::App* command = data.add_subcommand(
-      "check", "Look at all samples of a set and say which can be used, and why others cannot.");
-  command
-      ->add_option(
-          "set", arguments->set,
-          "A recipe, or a folder, manifest (.csv, .jsonl, .parquet), archive (.tar) or file "
-          "of latents")
-      ->required();
-  command->add_option("overrides", arguments->overrides, "key.path=value, each over the recipe");
-  command->add_flag("--full", arguments->full,
-                    "Decode everything once, instead of only reading headers");
-  command->add_flag("--json", arguments->json, "Print one JSON object, with all names");
-  command->add_flag("--all", arguments->all, "Print all names, not the first of each cause");
-  command->add_option("--index", arguments->index,
-                      "The file that keeps what was found (default: data.index, else one in the "
-                      "user's cache folder)");
-  command->add_option("--quarantine", arguments->quarantine,
-                      "Write the names of unusable samples to this file, for data.quarantine");
-  command->add_option("--threads", arguments->threads, "Threads; 0 takes all cores");
-  command->callback([arguments, &run] { run = [arguments] { return check(*arguments); }; });
 }
 
 }  // namespace kinora::apps

@@ -1,10 +1,7 @@
 // kinora data encode CONFIG [key=value ...] --out FOLDER
 
-#include <CLI/CLI.hpp>
-
 #include <chrono>
 #include <filesystem>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -25,20 +22,6 @@
 namespace kinora::apps {
 namespace {
 
-struct Arguments {
-  std::string config;
-  std::vector<std::string> overrides;
-  std::string out;
-  std::string autoencoder;
-  int64_t batch = 0;
-  double memory_budget = -1.0;
-  std::string dtype = "bf16";
-  bool mean_only = false;
-  bool mirrored = false;
-  double save_every = pipelines::EncodeOptions().block_seconds;
-  RankArguments ranks;
-};
-
 DType dtype_of(const std::string& name) {
   if (name == "fp32") {
     return DType::kF32;
@@ -47,7 +30,7 @@ DType dtype_of(const std::string& name) {
 }
 
 /// The recipe with what the options say in its place.
-train::RunConfig config_of(const Arguments& arguments) {
+train::RunConfig config_of(const EncodeArguments& arguments) {
   auto config = load_config<train::RunConfig>(arguments.config, arguments.overrides);
   train::AutoencoderOptions& autoencoder = config.autoencoder;
   if (!arguments.autoencoder.empty()) {
@@ -65,7 +48,7 @@ train::RunConfig config_of(const Arguments& arguments) {
   return config;
 }
 
-void encode_on_rank(const Arguments& arguments, const train::RunConfig& config,
+void encode_on_rank(const EncodeArguments& arguments, const train::RunConfig& config,
                     const comm::Group& group, at::Device device) {
   ops::configure_computation(config.train.threads, config.train.deterministic);
   const auto source = data::open_source(config.data);
@@ -99,11 +82,13 @@ void encode_on_rank(const Arguments& arguments, const train::RunConfig& config,
   }
 }
 
-int encode(const Arguments& arguments) {
+}  // namespace
+
+int run(const EncodeArguments& arguments) {
   const train::RunConfig config = config_of(arguments);
   const std::optional<comm::World> world = own_rank(arguments.ranks);
   if (!world) {
-    return launch(arguments.ranks, config.train.device);
+    return launch(arguments.ranks, config.train.device, AtStop::kSave);
   }
   // Ranks wait for the slowest at the end, once.
   const comm::GroupOptions options{.operation_timeout = std::chrono::hours(24)};
@@ -114,42 +99,6 @@ int encode(const Arguments& arguments) {
       },
       options);
   return 0;
-}
-
-}  // namespace
-
-void add_data_encode(CLI::App& data, Action& run) {
-  auto arguments = std::make_shared<Arguments>();
-  CLI::App* command = data.add_subcommand(
-      "encode",
-      "Compute the latents of a recipe's data once, as a cache to train on. Goes on "
-      "where it was stopped.");
-  command->add_option("config", arguments->config, "The recipe, .yaml: its data are encoded")
-      ->required();
-  command->add_option("overrides", arguments->overrides, "key=value, as in kinora train");
-  command->add_option("--out", arguments->out, "The folder of the cache")->required();
-  command->add_option("--autoencoder", arguments->autoencoder,
-                      "A folder or file; default: autoencoder.path of the recipe");
-  command
-      ->add_option("--batch", arguments->batch,
-                   "Samples encoded at once; default: autoencoder.micro_batch")
-      ->check(CLI::PositiveNumber);
-  command
-      ->add_option("--memory-budget", arguments->memory_budget,
-                   "GiB that activations may take; default: autoencoder.memory_gib")
-      ->check(CLI::NonNegativeNumber);
-  command->add_option("--dtype", arguments->dtype, "What is stored: bf16 (default), fp16 or fp32")
-      ->check(CLI::IsMember({"bf16", "fp16", "fp32"}));
-  command->add_flag("--mean-only", arguments->mean_only,
-                    "Store no standard deviations: half the room, always the same latent");
-  command->add_flag("--mirrored", arguments->mirrored,
-                    "Also latents of the mirrored pictures, for data.flip: twice the room");
-  command
-      ->add_option("--save-every", arguments->save_every,
-                   "Seconds after which what is computed is on the disk at the latest (10)")
-      ->check(CLI::NonNegativeNumber);
-  add_rank_options(*command, arguments->ranks);
-  command->callback([arguments, &run] { run = [arguments] { return encode(*arguments); }; });
 }
 
 }  // namespace kinora::apps

@@ -1,10 +1,7 @@
 // kinora data search-batch RECIPE [key=value ...]: batch sizes of data.buckets, by measurement.
 
-#include <CLI/CLI.hpp>
-
 #include <iomanip>
 #include <iostream>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
@@ -21,15 +18,6 @@
 
 namespace kinora::apps {
 namespace {
-
-struct Arguments {
-  std::string config;
-  std::vector<std::string> overrides;
-  double memory_gib = 0.0;
-  train::BucketSearchOptions search;
-  std::string out;
-  bool json = false;
-};
 
 /// Three significant digits.
 std::string milliseconds(double seconds) {
@@ -94,9 +82,11 @@ nlohmann::ordered_json to_json(const train::RecipeSearch& search, const std::str
   return json;
 }
 
-int search_batch(Arguments arguments) {
+}  // namespace
+
+int run(const SearchBatchArguments& given) {
+  SearchBatchArguments arguments = given;
   const auto config = load_config<train::RunConfig>(arguments.config, arguments.overrides);
-  constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
   arguments.search.memory = static_cast<int64_t>(arguments.memory_gib * kGiB);
   const train::RecipeSearch search = train::search_buckets(config, arguments.search, tell);
   const ConfigTable rows = train::with_found(config.data.buckets, search.result);
@@ -120,39 +110,6 @@ int search_batch(Arguments arguments) {
     std::cout << block;
   }
   return 0;
-}
-
-}  // namespace
-
-void add_data_search_batch(CLI::App& data, Action& run) {
-  auto arguments = std::make_shared<Arguments>();
-  CLI::App* command = data.add_subcommand(
-      "search-batch",
-      "Find batch sizes of data.buckets by timing real steps on this machine: such that all take "
-      "as long, or the largest.");
-  command->add_option("config", arguments->config, "The recipe")->required();
-  command->add_option("overrides", arguments->overrides, "key.path=value, each over the recipe");
-  command
-      ->add_option("--memory-gib", arguments->memory_gib,
-                   "What a step may take (default: of a GPU nine tenths of what is free; of a CPU, "
-                   "where the whole process counts, without limit)")
-      ->check(CLI::PositiveNumber);
-  CLI::Option* largest = command->add_flag("--largest", arguments->search.largest,
-                                           "The largest batches that fit the memory");
-  CLI::Option* seconds = command
-                             ->add_option("--step-seconds", arguments->search.step_seconds,
-                                          "What a step is to take (default: as long as --base)")
-                             ->check(CLI::PositiveNumber)
-                             ->excludes(largest);
-  command
-      ->add_option("--base", arguments->search.base,
-                   "The row whose step at its batch size the others' are to be like, as 256px:16 "
-                   "(default: the first)")
-      ->excludes(largest)
-      ->excludes(seconds);
-  command->add_option("--out", arguments->out, "Write the block data.buckets to this file too");
-  command->add_flag("--json", arguments->json, "Print one JSON object");
-  command->callback([arguments, &run] { run = [arguments] { return search_batch(*arguments); }; });
 }
 
 }  // namespace kinora::apps

@@ -2,14 +2,11 @@
 
 #include <ATen/ops/tensor.h>
 
-#include <CLI/CLI.hpp>
-
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iomanip>
 #include <iostream>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -26,11 +23,6 @@ namespace kinora::apps {
 namespace {
 
 constexpr int64_t kNumSamples = 64;
-
-struct Arguments {
-  std::string config = "configs/demo.yaml";
-  std::vector<std::string> overrides;
-};
 
 /// runs/demo, or the first of runs/demo-2, runs/demo-3, ... that is not there yet.
 std::filesystem::path free_run_dir(const std::filesystem::path& wanted) {
@@ -75,7 +67,9 @@ void print_curve(const std::vector<double>& losses) {
   }
 }
 
-int demo(const Arguments& arguments) {
+}  // namespace
+
+int run(const DemoArguments& arguments) {
   auto config = load_config<train::RunConfig>(arguments.config, arguments.overrides);
   KINORA_CHECK(config.data.source == data::SourceKind::kShapes, kConfig,
                "[demo] only the generated set can be judged; data.source must be shapes");
@@ -111,17 +105,6 @@ int demo(const Arguments& arguments) {
             << run_dir.string() << "\ndemo: judged " << score.num_right << "/" << score.num_images
             << " right\n";
   return 0;
-}
-
-}  // namespace
-
-void add_demo(CLI::App& app, Action& run) {
-  auto arguments = std::make_shared<Arguments>();
-  CLI::App* command = app.add_subcommand(
-      "demo", "Train a small model on generated shapes, sample from it and judge the samples.");
-  command->add_option("overrides", arguments->overrides, "key.path=value over the recipe");
-  command->add_option("--config", arguments->config, "The recipe")->capture_default_str();
-  command->callback([arguments, &run] { run = [arguments] { return demo(*arguments); }; });
 }
 
 }  // namespace kinora::apps

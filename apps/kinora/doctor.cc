@@ -1,10 +1,7 @@
 // kinora doctor: what this machine offers, how fast it is, and what will bite.
 
-#include <CLI/CLI.hpp>
-
 #include <iomanip>
 #include <iostream>
-#include <memory>
 #include <string>
 
 #include "apps/kinora/commands.h"
@@ -16,12 +13,6 @@ namespace kinora::apps {
 namespace {
 
 constexpr int kNameColumns = 44;
-
-struct Arguments {
-  std::string folder = ".";
-  RankArguments ranks;
-  bool json = false;
-};
 
 void print_json(const train::Finding& finding) {
   io::JsonObject line;
@@ -71,7 +62,9 @@ class Printer {
   int num_advices_ = 0;
 };
 
-int doctor(const Arguments& arguments) {
+}  // namespace
+
+int run(const DoctorArguments& arguments) {
   const std::optional<comm::World> world = own_rank(arguments.ranks);
   if (!world) {
     return launch(arguments.ranks, train::DeviceChoice::kAuto);
@@ -94,19 +87,6 @@ int doctor(const Arguments& arguments) {
     }
   });
   return 0;
-}
-
-}  // namespace
-
-void add_doctor(CLI::App& app, Action& run) {
-  auto arguments = std::make_shared<Arguments>();
-  CLI::App* command = app.add_subcommand(
-      "doctor", "Tell what this machine offers, how fast it is, and what will bite.");
-  command->add_option("--folder", arguments->folder,
-                      "Where the disk is measured, with a file of 256 MiB; default: .");
-  command->add_flag("--json", arguments->json, "One line of JSON for each finding");
-  add_rank_options(*command, arguments->ranks);
-  command->callback([arguments, &run] { run = [arguments] { return doctor(*arguments); }; });
 }
 
 }  // namespace kinora::apps

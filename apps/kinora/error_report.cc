@@ -5,8 +5,8 @@
 #include <exception>
 #include <new>
 
+#include "apps/kinora/options/user_error.h"
 #include "kinora/core/error.h"
-#include "kinora/train/watchdog.h"
 
 namespace kinora::apps {
 namespace {
@@ -14,32 +14,13 @@ namespace {
 constexpr int kExitFailure = 1;
 constexpr int kExitOutOfMemory = 8;
 
-int exit_code(ErrorKind kind) {
-  switch (kind) {
-    case ErrorKind::kConfig:
-      return kExitUsage;
-    case ErrorKind::kShape:
-      return 3;
-    case ErrorKind::kIo:
-      return 4;
-    case ErrorKind::kCuda:
-      return 5;
-    case ErrorKind::kComm:
-      return train::kPeerFailedCode;
-    case ErrorKind::kInternal:
-      return 7;
-  }
-  return kExitFailure;
-}
-
 }  // namespace
 
 ErrorReport report_current_error() {
   try {
     throw;
   } catch (const Error& error) {
-    return {std::string(to_string(error.kind())) + " error: " + error.what(),
-            exit_code(error.kind())};
+    return {error_text(error), exit_code(error.kind())};
   } catch (const c10::OutOfMemoryError& error) {
     return {std::string("out of GPU memory: ") + error.what_without_backtrace() +
                 "\nHint: a smaller train.micro_batch (the global batch stays), or "

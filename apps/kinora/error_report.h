@@ -4,9 +4,6 @@
 
 namespace kinora::apps {
 
-/// The exit code of a wrong command line or configuration; docs/configuration.md lists all.
-inline constexpr int kExitUsage = 2;
-
 /// What an exception becomes at the end of the program.
 struct ErrorReport {
   std::string text;  ///< "config error: ..."

@@ -1,11 +1,7 @@
 // kinora eval SAMPLES [REFERENCE] --features FILE: how near samples are to real ones.
 
-#include <CLI/CLI.hpp>
-
 #include <chrono>
 #include <iostream>
-#include <map>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -22,15 +18,6 @@ namespace {
 // Ranks that have read their samples wait for the others.
 constexpr std::chrono::hours kPatience{24};
 
-struct Arguments {
-  EvalOptions eval;
-  bool pairs = false;
-  bool json = false;
-  train::DeviceChoice device = train::DeviceChoice::kAuto;
-  int64_t threads = 0;
-  RankArguments ranks;
-};
-
 void print(const nlohmann::ordered_json& report, bool as_json) {
   if (as_json) {
     std::cout << report.dump() << '\n';
@@ -42,7 +29,7 @@ void print(const nlohmann::ordered_json& report, bool as_json) {
   }
 }
 
-int score_pairs(const Arguments& arguments) {
+int score_pairs(const EvalArguments& arguments) {
   const eval::PairScores scores =
       eval::score_pairs(arguments.eval.samples, arguments.eval.reference);
   print({{"pairs", scores.num_pairs},
@@ -60,7 +47,7 @@ void describe(nlohmann::ordered_json& report, const std::string& name, const Sid
   }
 }
 
-void evaluate_on_rank(const Arguments& arguments, const comm::Group& group, at::Device device) {
+void evaluate_on_rank(const EvalArguments& arguments, const comm::Group& group, at::Device device) {
   ops::configure_computation(arguments.threads, /*deterministic=*/false);
   FeatureScores evaluation(arguments.eval, group, device);
   const std::vector<Score> scores = evaluation.compute();
@@ -84,17 +71,12 @@ void evaluate_on_rank(const Arguments& arguments, const comm::Group& group, at::
   print(report, arguments.json);
 }
 
-int evaluate(Arguments& arguments) {
-  EvalOptions& options = arguments.eval;
+}  // namespace
+
+int run(const EvalArguments& arguments) {
   if (arguments.pairs) {
-    KINORA_CHECK(!options.reference.empty(), kConfig, "[eval] --pairs needs two folders, got one");
     return score_pairs(arguments);
   }
-  if (options.metrics.empty() && !options.reference.empty()) {
-    options.metrics = {"frechet"};
-  }
-  KINORA_CHECK(!options.metrics.empty() || !options.out.empty(), kConfig,
-               "[eval] nothing is asked for. Hint: give a reference, --metrics or --out");
   const std::optional<comm::World> world = own_rank(arguments.ranks);
   if (!world) {
     return launch(arguments.ranks, arguments.device);
@@ -105,80 +87,6 @@ int evaluate(Arguments& arguments) {
           },
           {.operation_timeout = kPatience});
   return 0;
-}
-
-void add_network_options(CLI::App& command, EvalOptions& options) {
-  command.add_option("--features", options.network.weights,
-                     "Weights of the Inception of FID or of a ResNet-20 for CIFAR-10 "
-                     "(.safetensors, .pth), or a description of them (.json)");
-  command.add_option("--torchscript", options.network.script,
-                     "A TorchScript network instead. It runs its author's code: only from people "
-                     "that you trust");
-  command
-      .add_option("--resize", options.network.resize,
-                  "How the Inception's input is resized: clean (clean-fid, the default), pytorch "
-                  "(pytorch-fid) or tensorflow (ADM, torch-fidelity)")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, eval::InputResize>{
-          {"clean", eval::InputResize::kClean},
-          {"pytorch", eval::InputResize::kPytorch},
-          {"tensorflow", eval::InputResize::kTensorflow}}));
-  command
-      .add_option("--input-size", options.network.script_size,
-                  "Pixels a side that a TorchScript network gets; default: as the samples are")
-      ->check(CLI::PositiveNumber);
-  command
-      .add_option(
-          "--input-range", options.network.script_range,
-          "What a TorchScript network gets: bytes (0 to 255, the default), unit (0 to 1) or "
-          "signed (-1 to 1)")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, eval::PixelRange>{{"bytes", eval::PixelRange::kBytes},
-                                                  {"unit", eval::PixelRange::kUnit},
-                                                  {"signed", eval::PixelRange::kSigned}}));
-}
-
-}  // namespace
-
-void add_eval(CLI::App& app, Action& run) {
-  auto arguments = std::make_shared<Arguments>();
-  EvalOptions& options = arguments->eval;
-  CLI::App* command = app.add_subcommand(
-      "eval", "Judge samples: Frechet distance, inception score, precision and recall, classes.");
-  command
-      ->add_option("samples", options.samples,
-                   "A folder, manifest or archive of images or clips, or an .npz of images (arr_0) "
-                   "or statistics (mu, sigma)")
-      ->required();
-  command->add_option("reference", options.reference, "What they are compared with, likewise");
-  command
-      ->add_option("--metrics", options.metrics,
-                   "Separated by commas: frechet, fid (the same, insists on the Inception), is, "
-                   "prdc, kernel, classes; default: frechet")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"frechet", "fid", "is", "prdc", "kernel", "classes"}));
-  add_network_options(*command, options);
-  command->add_option("--out", options.out, "Write the samples' statistics to this .npz file");
-  command->add_flag("--pairs", arguments->pairs,
-                    "PSNR and SSIM of the images of both folders that have the same name");
-  command
-      ->add_option("--clips", options.set.frames,
-                   "The samples are clips; of each so many frames are taken, from the middle")
-      ->check(CLI::PositiveNumber);
-  command->add_option("--labels", options.set.labels,
-                      "JSON: an object of the samples' classes by file name");
-  command->add_option("--limit", options.set.limit, "Only the first so many of each side")
-      ->check(CLI::PositiveNumber);
-  command->add_option("--batch", options.batch, "Samples at once (32)")->check(CLI::PositiveNumber);
-  command->add_option("--threads", arguments->threads, "CPU threads; 0: libtorch's default")
-      ->check(CLI::NonNegativeNumber);
-  command->add_option("--device", arguments->device, "auto, cpu or cuda")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, train::DeviceChoice>{{"auto", train::DeviceChoice::kAuto},
-                                                     {"cpu", train::DeviceChoice::kCpu},
-                                                     {"cuda", train::DeviceChoice::kCuda}}));
-  command->add_flag("--json", arguments->json, "Print one JSON object");
-  add_rank_options(*command, arguments->ranks);
-  command->callback([arguments, &run] { run = [arguments] { return evaluate(*arguments); }; });
 }
 
 }  // namespace kinora::apps

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/kinora/options/eval.h"
 #include "kinora/comm/group.h"
 #include "kinora/eval/extract.h"
 #include "kinora/eval/feature_network.h"
@@ -20,16 +21,6 @@ namespace kinora::apps {
 struct Score {
   std::string key;
   double value = 0.0;
-};
-
-struct EvalOptions {
-  std::string samples;
-  std::string reference;  ///< empty: there is none
-  std::string out;        ///< statistics of the samples; empty: not written
-  std::vector<std::string> metrics;
-  eval::NetworkChoice network;
-  eval::SampleSetOptions set;  ///< labels: of the samples
-  int64_t batch = 32;
 };
 
 /// What there is of one side.

@@ -1,60 +1,55 @@
-// The command line of Kinora: reads arguments, calls the library, prints.
+// kinora: answers a wrong command line, --help and --version at once, since it does without
+// libtorch, and becomes the program beside it for all else.
 
-#include <CLI/CLI.hpp>
+#include <unistd.h>
 
-#include <exception>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
 #include <iostream>
-#include <sstream>
-#include <string>
 
-#include "apps/kinora/commands.h"
-#include "apps/kinora/error_report.h"
-#include "kinora/core/build_info.h"
+#include "apps/kinora/options/command_line.h"
+#include "apps/kinora/options/user_error.h"
 
 namespace {
 
-std::string version_text() {
-  const kinora::BuildInfo& info = kinora::build_info();
-  std::ostringstream text;
-  text << "kinora " << info.version << "\ncommit        " << info.commit << "\ncompiler      "
-       << info.compiler << ", " << info.build_type << "\nlibtorch      " << info.libtorch
-       << "\nGPU support   " << (info.has_cuda ? "yes" : "no") << "\nown kernels   "
-       << (info.has_own_kernels ? info.cuda_architectures : "none: libtorch's serve on GPUs");
-  return text.str();
+constexpr const char* kProgram = "kinora-program";
+
+/// How long threads of libgomp, which computes with them on the CPU, spin before they sleep. Its
+/// default spins for milliseconds: where something else runs, that takes the processor from what
+/// they wait for. libgomp reads it when it is loaded.
+constexpr const char* kSpinCount = "10000";
+
+void choose_waiting() {
+  if (std::getenv("OMP_WAIT_POLICY") == nullptr) {
+    ::setenv("GOMP_SPINCOUNT", kSpinCount, /*overwrite=*/0);
+  }
 }
 
-int run(int argc, char** argv) {
-  CLI::App app{"Kinora trains and runs diffusion transformers.", "kinora"};
-  app.set_version_flag("--version", version_text());
-  app.require_subcommand(1);
-  kinora::apps::Action action;
-  kinora::apps::add_train(app, action);
-  kinora::apps::add_plan(app, action);
-  kinora::apps::add_sample(app, action);
-  kinora::apps::add_bench(app, action);
-  kinora::apps::add_runs(app, action);
-  kinora::apps::add_doctor(app, action);
-  kinora::apps::add_compare(app, action);
-  kinora::apps::add_convert(app, action);
-  kinora::apps::add_data(app, action);
-  kinora::apps::add_eval(app, action);
-  kinora::apps::add_demo(app, action);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kinora::apps::kExitUsage;
-  }
-  return action();
+/// Runs the program in this process, with the same arguments. Returns only if it cannot be run.
+void become_program(char** argv) {
+  std::error_code error;
+  const auto launcher = std::filesystem::read_symlink("/proc/self/exe", error);
+  KINORA_CHECK(!error, kIo, "[kinora] cannot find its own file: ", error.message());
+  const std::string program = launcher.parent_path() / kProgram;
+  ::execv(program.c_str(), argv);
+  kinora::throw_error(kinora::ErrorKind::kIo, "[kinora] cannot run ", program, ": ",
+                      std::strerror(errno), ". Hint: it belongs beside ", launcher.string());
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  const kinora::apps::CommandLine line = kinora::apps::read_command_line(argc, argv);
+  if (!line.command) {
+    return line.exit_code;
+  }
   try {
-    return run(argc, argv);
-  } catch (const std::exception&) {
-    const kinora::apps::ErrorReport report = kinora::apps::report_current_error();
-    std::cerr << "kinora: " << report.text << '\n';
-    return report.exit_code;
+    choose_waiting();
+    become_program(argv);
+  } catch (const kinora::Error& error) {
+    std::cerr << "kinora: " << kinora::apps::error_text(error) << '\n';
+    return kinora::apps::exit_code(error.kind());
   }
 }

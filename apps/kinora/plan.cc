@@ -2,11 +2,8 @@
 
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
-
 #include <iomanip>
 #include <iostream>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
@@ -27,16 +24,6 @@ namespace kinora::apps {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-struct Arguments {
-  std::string config;
-  std::vector<std::string> overrides;
-  std::string gpu;
-  int64_t ranks = 1;
-  bool search = false;
-  bool layers = false;
-  bool json = false;
-};
 
 /// Rows of --search.
 constexpr size_t kMostChoices = 8;
@@ -71,7 +58,7 @@ train::GpuFacts choose_gpu(const std::string& asked, bool& is_cpu, train::Device
                     static_cast<int64_t>(sysconf(_SC_PAGE_SIZE))};
 }
 
-Study make_study(const Arguments& arguments) {
+Study make_study(const PlanArguments& arguments) {
   Study study;
   study.config = train::without_data(
       load_config<train::RunConfig>(arguments.config, arguments.overrides), study.assumed);
@@ -96,7 +83,7 @@ std::string joined(const std::vector<std::string>& words) {
 
 std::string gib(int64_t bytes) {
   std::ostringstream text;
-  text << std::fixed << std::setprecision(1) << static_cast<double>(bytes) / (1024.0 * 1024 * 1024);
+  text << std::fixed << std::setprecision(1) << static_cast<double>(bytes) / kGiB;
   return text.str();
 }
 
@@ -153,7 +140,9 @@ Json parts_json(const std::vector<train::MemoryPart>& parts) {
   return json;
 }
 
-int plan(const Arguments& arguments) {
+}  // namespace
+
+int run(const PlanArguments& arguments) {
   const Study study = make_study(arguments);
   const train::MemoryPlan plan = train::plan_memory(study.config, study.target);
   const double speed = study.gpu.half_flops > 0.0
@@ -208,28 +197,6 @@ int plan(const Arguments& arguments) {
               << (choices.empty() ? "nothing that was tried fits" : search_table(choices)) << '\n';
   }
   return 0;
-}
-
-}  // namespace
-
-void add_plan(CLI::App& app, Action& run) {
-  auto arguments = std::make_shared<Arguments>();
-  CLI::App* command = app.add_subcommand(
-      "plan", "The memory that a recipe needs, and what makes it fit, before anything of it runs.");
-  command->add_option("config", arguments->config, "The recipe, a YAML file")->required();
-  command->add_option("overrides", arguments->overrides, "key.path=value, each over the recipe");
-  command->add_option("--gpu", arguments->gpu,
-                      "What it shall run on: " + train::gpu_names() +
-                          ", or a number of GiB; default: this machine's GPU, else its CPU");
-  command->add_option("--ranks", arguments->ranks, "Processes, a GPU each")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  command->add_flag("--search", arguments->search,
-                    "List the fastest settings that fit, of what is computed again, the samples at "
-                    "once and how ranks share the work");
-  command->add_flag("--layers", arguments->layers, "Also what each block keeps for backward");
-  command->add_flag("--json", arguments->json, "One JSON object instead of text");
-  command->callback([arguments, &run] { run = [arguments] { return plan(*arguments); }; });
 }
 
 }  // namespace kinora::apps

@@ -3,21 +3,21 @@
 #include <c10/util/Logging.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
-#include <thread>
 #include <vector>
 
 #include "apps/kinora/error_report.h"
+#include "apps/kinora/options/user_error.h"
 #include "kinora/comm/board.h"
 #include "kinora/comm/rendezvous.h"
 #include "kinora/core/cuda.h"
 #include "kinora/core/error.h"
 #include "kinora/core/launcher.h"
 #include "kinora/core/log.h"
+#include "kinora/core/rank_limit.h"
 #include "kinora/core/signal_block.h"
 #include "kinora/core/text.h"
 #include "kinora/train/setup.h"
@@ -26,62 +26,13 @@
 namespace kinora::apps {
 namespace {
 
-constexpr const char* kAuto = "auto";
 constexpr const char* kOurLauncher = "KINORA_RESTART";  // only it sets this variable
 constexpr std::chrono::seconds kTellTimeout{1};
-
-/// A positive number, none otherwise.
-std::optional<int64_t> positive(std::string_view text) {
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < 1) {
-    return std::nullopt;
-  }
-  return value;
-}
+constexpr std::chrono::seconds kSaveGrace{60};
 
 bool is_default(const RankArguments& arguments) {
   return arguments.nodes == 1 && arguments.node_rank == -1 && arguments.rendezvous.empty() &&
          arguments.max_restarts == 0;
-}
-
-void check(const RankArguments& arguments) {
-  KINORA_CHECK(
-      arguments.ranks.empty() || arguments.ranks == kAuto || positive(arguments.ranks).has_value(),
-      kConfig, "[ranks] --ranks must be auto or a positive number, got ", arguments.ranks);
-  if (arguments.nodes == 1) {
-    KINORA_CHECK(arguments.node_rank <= 0 && arguments.rendezvous.empty(), kConfig,
-                 "[ranks] --node-rank and --rendezvous are for several machines, but --nodes is 1");
-    return;
-  }
-  KINORA_CHECK(arguments.node_rank >= 0 && arguments.node_rank < arguments.nodes, kConfig,
-               "[ranks] --node-rank must be 0 to ", arguments.nodes - 1, " with --nodes ",
-               arguments.nodes, ", got ",
-               arguments.node_rank < 0 ? "none" : std::to_string(arguments.node_rank));
-  KINORA_CHECK(!arguments.ranks.empty(), kConfig,
-               "[ranks] --ranks, the number on each machine, must be given with --nodes");
-  KINORA_CHECK(!arguments.rendezvous.empty(), kConfig,
-               "[ranks] --rendezvous HOST:PORT, an address of machine 0, must be given with "
-               "--nodes");
-}
-
-struct Address {
-  std::string host;
-  int64_t port = 0;
-};
-
-/// "HOST:PORT", "[IPv6]:PORT".
-Address parse_address(const std::string& text) {
-  const size_t colon = text.rfind(':');
-  const auto port = colon == std::string::npos ? std::nullopt
-                                               : positive(std::string_view(text).substr(colon + 1));
-  KINORA_CHECK(port && *port <= UINT16_MAX && colon > 0, kConfig,
-               "[ranks] --rendezvous must be HOST:PORT, got ", text);
-  std::string host = text.substr(0, colon);
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
-    host = host.substr(1, host.size() - 2);
-  }
-  return {host, *port};
 }
 
 int64_t num_gpus(train::DeviceChoice device) {
@@ -89,15 +40,12 @@ int64_t num_gpus(train::DeviceChoice device) {
 }
 
 int64_t num_local_ranks(const RankArguments& arguments, int64_t gpus) {
-  if (arguments.ranks == kAuto) {
+  if (arguments.ranks == kAutoRanks) {
     return std::max<int64_t>(gpus, 1);
   }
-  const int64_t ranks = arguments.ranks.empty() ? 1 : *positive(arguments.ranks);
-  KINORA_CHECK(
-      gpus == 0 || ranks <= gpus, kConfig, "[ranks] --ranks ", ranks,
-      " needs as many GPUs, but there are ", gpus,
-      ". Hint: --ranks auto takes one a GPU; on the CPU (train.device=cpu, or --device cpu "
-      "of sample) there can be any number");
+  const int64_t ranks = arguments.ranks.empty() ? 1 : *positive_number(arguments.ranks);
+  check_num_ranks(ranks,
+                  {.gpus = gpus, .cores = num_cores(), .oversubscribe = arguments.oversubscribe});
   return ranks;
 }
 
@@ -117,9 +65,8 @@ std::vector<std::string> own_command_line() {
 std::vector<std::string> child_variables(int64_t num_ranks) {
   std::vector<std::string> variables = {"TORCHELASTIC_USE_AGENT_STORE=True"};
   if (std::getenv("OMP_NUM_THREADS") == nullptr) {
-    const int64_t cores = std::max<int64_t>(std::thread::hardware_concurrency(), 1);
     variables.push_back("OMP_NUM_THREADS=" +
-                        std::to_string(std::max<int64_t>(cores / num_ranks, 1)));
+                        std::to_string(std::max<int64_t>(num_cores() / num_ranks, 1)));
   }
   return variables;
 }
@@ -136,53 +83,8 @@ void tell_failure(const comm::World& world, const std::string& what) {
 
 }  // namespace
 
-void add_rank_options(CLI::App& command, RankArguments& arguments) {
-  command.add_option("--ranks", arguments.ranks,
-                     "Processes on this machine: a number, or auto for one a GPU. Under torchrun, "
-                     "srun or mpirun they have been started already");
-  command
-      .add_option("--nodes", arguments.nodes,
-                  "Machines on which this command is started by hand, each with --ranks (1)")
-      ->check(CLI::PositiveNumber);
-  command.add_option("--node-rank", arguments.node_rank, "Which machine this is, from 0")
-      ->check(CLI::NonNegativeNumber);
-  command.add_option("--rendezvous", arguments.rendezvous,
-                     "HOST:PORT, an address of machine 0 and a port that is free there");
-  command
-      .add_option("--max-restarts", arguments.max_restarts,
-                  "How often all ranks start again from the newest checkpoint after a failure (0)")
-      ->check(CLI::NonNegativeNumber);
-}
-
-void add_sharing_options(CLI::App& command, pipelines::SamplingRanks& wanted) {
-  command
-      .add_option(
-          "--guidance-ranks", wanted.guidance,
-          "Ranks that share classifier-free guidance, 1 or 2; default: as suits --ranks and "
-          "the number of samples")
-      ->check(CLI::Range(int64_t{1}, int64_t{2}));
-  command
-      .add_option("--sequence", wanted.sequence,
-                  "Ranks that share the tokens of a sample; default: as suits")
-      ->check(CLI::PositiveNumber);
-  std::vector<std::string> names;
-  for (size_t i = 0; i < parallel::kNumSequenceSchemes; ++i) {
-    names.emplace_back(parallel::to_string(static_cast<parallel::SequenceScheme>(i)));
-  }
-  command
-      .add_option_function<std::string>(
-          "--sequence-scheme",
-          [&wanted, names](const std::string& name) {
-            wanted.scheme = static_cast<parallel::SequenceScheme>(
-                std::find(names.begin(), names.end(), name) - names.begin());
-          },
-          "How attention reaches the tokens of other ranks, as parallel.sequence_scheme (auto)")
-      ->check(CLI::IsMember(names));
-}
-
 std::optional<comm::World> own_rank(const RankArguments& arguments,
                                     const comm::Environment& environment) {
-  check(arguments);
   const comm::World world = comm::world_from_environment(environment);
   if (environment(kOurLauncher) != nullptr) {
     return world;
@@ -193,7 +95,7 @@ std::optional<comm::World> own_rank(const RankArguments& arguments,
         world.size,
         ": --nodes, --node-rank, --rendezvous and --max-restarts are its own affair. Hint: "
         "leave them out, or unset the launcher's variables");
-    const auto ranks = positive(arguments.ranks);
+    const auto ranks = positive_number(arguments.ranks);
     KINORA_CHECK(!ranks || *ranks == world.size || *ranks == world.local_size, kConfig,
                  "[ranks] --ranks is ", arguments.ranks, ", but a launcher has started ",
                  world.size, " ranks. Hint: leave --ranks out");
@@ -203,7 +105,7 @@ std::optional<comm::World> own_rank(const RankArguments& arguments,
   return one_rank && is_default(arguments) ? std::optional(world) : std::nullopt;
 }
 
-int launch(const RankArguments& arguments, train::DeviceChoice device) {
+int launch(const RankArguments& arguments, train::DeviceChoice device, AtStop at_stop) {
   // libtorch would add stacks to what is said here of a store that has gone.
   FLAGS_caffe2_log_level = c10::GLOG_FATAL;
   std::optional<comm::StoreServer> store;
@@ -227,6 +129,9 @@ int launch(const RankArguments& arguments, train::DeviceChoice device) {
   options.environment = child_variables(options.num_ranks);
   options.max_restarts = arguments.max_restarts;
   options.final_codes = {kExitUsage};
+  if (at_stop == AtStop::kSave) {
+    options.stop_grace = kSaveGrace;
+  }
   options.peer_failure_code = train::kPeerFailedCode;
   options.on_failure = [&options](int64_t restart, const RankEnd& end) {
     comm::World world;

@@ -1,13 +1,10 @@
 // kinora runs: how runs stand, and what is asked of one that trains.
 
-#include <CLI/CLI.hpp>
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <iostream>
-#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -28,20 +25,10 @@ namespace kinora::apps {
 namespace {
 
 namespace fs = std::filesystem;
-using train::RunCommand;
 using train::RunSummary;
 
 constexpr std::chrono::milliseconds kBetweenLooks{50};
 constexpr int kDigits = 4;
-
-struct Arguments {
-  std::vector<std::string> folders = {"runs"};
-  bool json = false;
-  std::string run;
-  double value = 0.0;
-  double wait = 600.0;
-  std::string out;
-};
 
 std::vector<std::string> row_of(const RunSummary& run) {
   const auto or_dash = [](bool known, const std::string& text) { return known ? text : "-"; };
@@ -81,7 +68,7 @@ void print_json(const RunSummary& run) {
   std::cout << line.text() << '\n';
 }
 
-int list(const Arguments& arguments) {
+int list(const RunsArguments& arguments) {
   std::vector<RunSummary> runs;
   for (const std::string& folder : arguments.folders) {
     for (const fs::path& run : train::find_runs(folder)) {
@@ -98,7 +85,7 @@ int list(const Arguments& arguments) {
   return 0;
 }
 
-int ask(const Arguments& arguments, RunCommand command) {
+int ask(const RunsArguments& arguments) {
   const train::RunDirectory run(arguments.run);
   KINORA_CHECK(train::is_run(run.path()), kIo, "[runs] ", run.path(),
                " is no run's folder. Hint: kinora runs lists them");
@@ -106,7 +93,7 @@ int ask(const Arguments& arguments, RunCommand command) {
                run.path(), " now. Hint: kinora train ", run.config_file().string(),
                " --resume auto goes on with it");
   const train::RequestBox box(run.requests());
-  const std::string id = box.ask(command, arguments.value);
+  const std::string id = box.ask(arguments.command, arguments.value);
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(arguments.wait);
   auto answer = box.answer_to(id);
   bool is_alive = true;
@@ -129,7 +116,7 @@ int ask(const Arguments& arguments, RunCommand command) {
   return 0;
 }
 
-int report(const Arguments& arguments) {
+int report(const RunsArguments& arguments) {
   KINORA_CHECK(train::is_run(arguments.run), kIo, "[runs] ", arguments.run,
                " is no run's folder. Hint: kinora runs lists them");
   const fs::path out =
@@ -141,48 +128,16 @@ int report(const Arguments& arguments) {
 
 }  // namespace
 
-void add_runs(CLI::App& app, Action& run) {
-  auto arguments = std::make_shared<Arguments>();
-  CLI::App* command = app.add_subcommand(
-      "runs", "List runs; pause, save, sample, stop, change or report on one of them.");
-  command->add_option("folders", arguments->folders,
-                      "Runs, or folders that runs are in; default: runs");
-  command->add_flag("--json", arguments->json, "One line of JSON for each run");
-  command->require_subcommand(0, 1);
-  command->callback([arguments, command, &run] {
-    if (command->get_subcommands().empty()) {
-      run = [arguments] { return list(*arguments); };
-    }
-  });
-  const auto add = [&](const char* name, const char* help) {
-    CLI::App* inner = command->add_subcommand(name, help);
-    inner->add_option("run", arguments->run, "The run's folder")->required();
-    return inner;
-  };
-  const auto add_request = [&](RunCommand what, const char* help) {
-    CLI::App* inner = add(std::string(to_string(what)).c_str(), help);
-    inner->add_option("--wait", arguments->wait, "Seconds to wait for the answer; default: 600")
-        ->check(CLI::NonNegativeNumber);
-    inner->callback(
-        [arguments, what, &run] { run = [arguments, what] { return ask(*arguments, what); }; });
-    return inner;
-  };
-  add_request(RunCommand::kPause, "Hold a run still, with everything in memory.");
-  add_request(RunCommand::kContinue, "Let a paused run go on.");
-  add_request(RunCommand::kSave, "Write a checkpoint now.");
-  add_request(RunCommand::kSample, "Draw the run's samples now.");
-  add_request(RunCommand::kStop, "Save and end.");
-  add_request(RunCommand::kLearningRate, "Change lr.value from the next step on.")
-      ->add_option("value", arguments->value, "The new lr.value")
-      ->required()
-      ->check(CLI::NonNegativeNumber);
-  add_request(RunCommand::kExtend, "Change train.steps.")
-      ->add_option("steps", arguments->value, "The new train.steps")
-      ->required()
-      ->check(CLI::PositiveNumber);
-  CLI::App* page = add("report", "Write a web page about a run, which opens without a network.");
-  page->add_option("--out", arguments->out, "The file to write; default: report.html in the run");
-  page->callback([arguments, &run] { run = [arguments] { return report(*arguments); }; });
+int run(const RunsArguments& arguments) {
+  switch (arguments.what) {
+    case RunsArguments::What::kList:
+      return list(arguments);
+    case RunsArguments::What::kAsk:
+      return ask(arguments);
+    case RunsArguments::What::kReport:
+      return report(arguments);
+  }
+  KINORA_UNREACHABLE("[runs] what is wanted");
 }
 
 }  // namespace kinora::apps

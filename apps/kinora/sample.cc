@@ -1,11 +1,8 @@
 // kinora sample --run DIR | --checkpoint FILE_OR_DIR
 
-#include <CLI/CLI.hpp>
-
 #include <algorithm>
 #include <chrono>
 #include <iostream>
-#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -17,8 +14,10 @@
 #include "apps/kinora/sample_files.h"
 #include "apps/kinora/sample_judge.h"
 #include "kinora/core/error.h"
+#include "kinora/models/autoencoder.h"
 #include "kinora/ops/device.h"
 #include "kinora/pipelines/decode.h"
+#include "kinora/train/decoder.h"
 #include "kinora/train/setup.h"
 #include "kinora/train/shown_samples.h"
 
@@ -87,7 +86,11 @@ void sample_on_rank(const SampleArguments& arguments, const comm::Group& world) 
   const SampleJudge* judging = judge ? &*judge : nullptr;
   // What it refuses is refused before anything is drawn.
   const std::unique_ptr<models::Autoencoder> decoder =
-      world.rank() > 0 ? nullptr : open_decoder(arguments, trained.config, trained.device);
+      world.rank() > 0 ? nullptr
+                       : train::open_decoder(
+                             trained.config,
+                             {.path = arguments.autoencoder, .memory_gib = arguments.memory_budget},
+                             trained.device);
   Drawn drawn = draw_samples(trained, arguments, judging, world);
   if (world.rank() > 0) {
     return;
@@ -106,9 +109,9 @@ void sample_on_rank(const SampleArguments& arguments, const comm::Group& world) 
   report(write_samples(files), arguments, drawn, judging);
 }
 
-int sample(const SampleArguments& arguments) {
-  KINORA_CHECK(arguments.run.empty() != arguments.checkpoint.empty(), kConfig,
-               "[sample] give one of --run DIR and --checkpoint FILE_OR_DIR");
+}  // namespace
+
+int run(const SampleArguments& arguments) {
   const std::optional<comm::World> world = own_rank(arguments.ranks);
   if (!world) {
     return launch(arguments.ranks, device_of(arguments));
@@ -118,129 +121,6 @@ int sample(const SampleArguments& arguments) {
       [&](const comm::Group& group, at::Device /*device*/) { sample_on_rank(arguments, group); },
       {.operation_timeout = kPatience});
   return 0;
-}
-
-/// Whose weights, and what to show.
-void add_what(CLI::App& command, SampleArguments& arguments) {
-  command.add_option("--run", arguments.run, "A run directory; its newest checkpoint is used");
-  command.add_option("--checkpoint", arguments.checkpoint,
-                     "A checkpoint's folder, or a file of weights (.safetensors, .pt)");
-  command.add_option("--config", arguments.config,
-                     "Recipe of the model, for files that do not hold it");
-  command.add_option("--set", arguments.overrides, "key.path=value over the run's configuration");
-  command.add_option("--weights", arguments.weights, "ema (averaged) or raw")
-      ->check(CLI::IsMember({"ema", "raw"}));
-  command.add_option("--lora", arguments.adapters,
-                     "An adapter to merge, FILE or FILE:WEIGHT (1 = as it was trained): "
-                     "safetensors, or a folder of PEFT; several by giving it again");
-  command.add_option("--classes", arguments.classes, "Classes by number: 0,1,2; default: all")
-      ->delimiter(',');
-  command.add_option(
-      "--captions", arguments.captions,
-      "Captions, each in quotes, for runs with data.text builtin; default: the texts "
-      "of the run's first samples");
-  command.add_option("--captions-file", arguments.captions_file,
-                     "The same from a file, one a line");
-  command.add_option("--text-embeddings", arguments.text_embeddings,
-                     "Embedded texts, a file as for data.text_embeddings; its rows in order");
-  command
-      .add_option("--count", arguments.count, "Samples in all; the classes or captions take turns")
-      ->check(CLI::NonNegativeNumber);
-}
-
-void add_clip(CLI::App& command, SampleArguments& arguments) {
-  command
-      .add_option("--frames", arguments.frames,
-                  "Frames of a clip; models of architecture stdit2 and stdit3")
-      ->check(CLI::NonNegativeNumber);
-  command.add_option("--height", arguments.height, "In pixels; the same models")
-      ->check(CLI::NonNegativeNumber);
-  command.add_option("--width", arguments.width, "In pixels; the same models")
-      ->check(CLI::NonNegativeNumber);
-  command.add_option("--fps", arguments.fps, "Frames a second of clips; default: the run's")
-      ->check(CLI::Range(0.0, 1000.0));
-  CLI::Option* given = command.add_option(
-      "--given", arguments.given,
-      "A reference, some frames of every clip: an image, a strip, a folder of frames, a video file "
-      "(its first frames at the clips' rate: as many as --given-frames numbers, else half a clip); "
-      "for latents a safetensors file");
-  command
-      .add_option("--given-frames", arguments.given_frames,
-                  "Which frames these are: head, tail, head_tail, or numbers as 0,1,7")
-      ->capture_default_str()
-      ->needs(given);
-  command
-      .add_option("--frame-layout", arguments.frame_layout,
-                  "What the reference's image holds: image, or strip (square frames side by side)")
-      ->check(CLI::IsMember({"image", "strip"}))
-      ->capture_default_str()
-      ->needs(given);
-  command
-      .add_option("--given-edit", arguments.given_edit,
-                  "Of flows: the noise level, 0 to 1, from which on these frames are drawn, too; 0 "
-                  "keeps them as they are")
-      ->check(CLI::Range(0.0, 1.0))
-      ->needs(given);
-  CLI::Option* loop = command.add_option("--loop", arguments.loop,
-                                         "Pieces of a longer clip, each going on from the last");
-  loop->check(CLI::PositiveNumber);
-  command
-      .add_option("--overlap", arguments.overlap,
-                  "Last frames of a piece that are the first ones of the next")
-      ->check(CLI::NonNegativeNumber)
-      ->needs(loop);
-}
-
-/// How to compute, and what to do with the samples.
-void add_how(CLI::App& command, SampleArguments& arguments) {
-  command.add_option("--batch", arguments.batch, "Samples computed at once; does not change them")
-      ->check(CLI::PositiveNumber);
-  command.add_option("--steps", arguments.steps, "Sampling steps; default: the run's")
-      ->check(CLI::NonNegativeNumber);
-  command.add_option("--guidance", arguments.guidance, "Guidance scale; default: the run's");
-  command.add_option("--seed", arguments.seed, "Seed of the noise")->check(CLI::NonNegativeNumber);
-  command.add_option("--autoencoder", arguments.autoencoder,
-                     "Of models of latents: a folder or file that makes pictures of them; default: "
-                     "the run's autoencoder.path");
-  command
-      .add_option("--memory-budget", arguments.memory_budget,
-                  "GiB that the autoencoder's activations may take; 0 = no limit; default: the "
-                  "run's autoencoder.memory_gib")
-      ->check(CLI::NonNegativeNumber);
-  command.add_option("--out", arguments.out, "Folder for the samples");
-  command
-      .add_option("--format", arguments.format,
-                  "png (of clips a folder of frames), webp, gif or mp4; default: png, and webp of "
-                  "clips")
-      ->transform(
-          CLI::CheckedTransformer(std::map<std::string, FileFormat>{{"png", FileFormat::kPng},
-                                                                    {"webp", FileFormat::kWebp},
-                                                                    {"gif", FileFormat::kGif},
-                                                                    {"mp4", FileFormat::kMp4}}));
-  command.add_flag("--judge", arguments.judge,
-                   "Tell how many show what was asked, for data.source shapes and moving_shapes "
-                   "and for strips of two motions");
-  command.add_flag("--json", arguments.json, "Print what was done as JSON");
-  command.add_option("--device", arguments.device, "auto, cpu or cuda")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
-  command.add_option("--precision", arguments.precision, "fp32, bf16, fp16; default: the run's")
-      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
-  command.add_option("--threads", arguments.threads, "CPU threads; 0 = as many as cores");
-  command.add_flag("--deterministic", arguments.deterministic,
-                   "Only kernels that give the same bits each time");
-}
-
-}  // namespace
-
-void add_sample(CLI::App& app, Action& run) {
-  auto arguments = std::make_shared<SampleArguments>();
-  CLI::App* command = app.add_subcommand("sample", "Draw images or clips from a trained model.");
-  add_what(*command, *arguments);
-  add_clip(*command, *arguments);
-  add_how(*command, *arguments);
-  add_rank_options(*command, arguments->ranks);
-  add_sharing_options(*command, arguments->sharing);
-  command->callback([arguments, &run] { run = [arguments] { return sample(*arguments); }; });
 }
 
 }  // namespace kinora::apps

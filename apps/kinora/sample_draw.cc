@@ -1,7 +1,6 @@
 #include "apps/kinora/sample_draw.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <fstream>
 #include <memory>
 
@@ -10,7 +9,6 @@
 #include "kinora/core/log.h"
 #include "kinora/core/progress.h"
 #include "kinora/core/text.h"
-#include "kinora/pipelines/autoencoder_file.h"
 #include "kinora/pipelines/class_to_image.h"
 #include "kinora/pipelines/clips.h"
 #include "kinora/train/micro_batch.h"
@@ -134,13 +132,7 @@ train::Prompts prompts_for(const train::RunConfig& config, const SampleArguments
     captions = lines_of(arguments.captions_file);
   }
   if (!captions.empty() || !arguments.captions_file.empty()) {
-    const data::DataConfig& data = config.data;
-    KINORA_CHECK(data.text == data::TextKind::kBuiltin, kConfig,
-                 "[sample] captions need data.text builtin, whose words this run did not learn. "
-                 "Hint: embed them as its texts were, and give --text-embeddings");
-    return train::prompts_of_words(captions, {.length = data.text_length,
-                                              .channels = data.text_channels,
-                                              .pooled_channels = data.text_channels});
+    return train::prompts_of_captions(captions, config.data);
   }
   if (!arguments.text_embeddings.empty()) {
     return train::prompts_of_file(arguments.text_embeddings);
@@ -256,28 +248,6 @@ void adjust(train::RunConfig& config, const SampleArguments& arguments) {
     config.data.fps = arguments.fps * static_cast<double>(config.data.frame_stride);
     config.data.max_fps = 0.0;
   }
-}
-
-std::unique_ptr<models::Autoencoder> open_decoder(const SampleArguments& arguments,
-                                                  const train::RunConfig& config,
-                                                  at::Device device) {
-  const bool of_run = arguments.autoencoder.empty();
-  const std::string& path = of_run ? config.autoencoder.path : arguments.autoencoder;
-  if (path.empty()) {
-    return nullptr;
-  }
-  KINORA_CHECK(!of_run || std::filesystem::exists(path), kIo,
-               "[sample] the autoencoder of the run's configuration is not at ", path,
-               ". Hint: --autoencoder PATH, or --set 'autoencoder.path=\"\"' for latents");
-  constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
-  std::unique_ptr<models::Autoencoder> decoder =
-      pipelines::open_autoencoder(path, device, train::compute_type(config.train.precision));
-  KINORA_CHECK(decoder->space().channels == config.model.in_channels, kConfig,
-               "[sample] the autoencoder ", path, " makes pixels of ", decoder->space().channels,
-               " channels, but the model draws ", config.model.in_channels);
-  decoder->set_memory_budget(
-      static_cast<int64_t>(arguments.memory_budget.value_or(config.autoencoder.memory_gib) * kGib));
-  return decoder;
 }
 
 Drawn draw_samples(train::TrainedModel& trained, const SampleArguments& arguments,

@@ -1,12 +1,9 @@
 // kinora train CONFIG [key=value ...]
 
-#include <CLI/CLI.hpp>
-
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <iostream>
-#include <memory>
 #include <optional>
 
 #include "apps/kinora/commands.h"
@@ -26,17 +23,9 @@
 namespace kinora::apps {
 namespace {
 
-struct Arguments {
-  std::string config;
-  std::vector<std::string> overrides;
-  std::string resume = "never";
-  RankArguments ranks;
-  bool help_config = false;
-};
-
 /// What to go on from: as the command line says, but after a restart from the newest checkpoint of
 /// the run, if it has one.
-train::Resume resume_of(const Arguments& arguments, const train::RunConfig& config,
+train::Resume resume_of(const TrainArguments& arguments, const train::RunConfig& config,
                         const comm::World& world) {
   auto said = train::Resume::parse(arguments.resume);
   if (world.restart == 0) {
@@ -106,7 +95,7 @@ int64_t bucket_mib(const train::RunConfig& config, const train::Resume& resume,
   return mib;
 }
 
-int run_rank(const Arguments& arguments, train::RunConfig config, const comm::World& world) {
+int run_rank(const TrainArguments& arguments, train::RunConfig config, const comm::World& world) {
   std::optional<train::Trainer> trainer;  // outlives what ends the process after an error
   on_rank(world, config.train.device, [&](const comm::Group& group, at::Device device) {
     const train::Resume resume = resume_of(arguments, config, world);
@@ -121,32 +110,17 @@ int run_rank(const Arguments& arguments, train::RunConfig config, const comm::Wo
   return 0;
 }
 
-int train(const Arguments& arguments) {
+}  // namespace
+
+int run(const TrainArguments& arguments) {
   if (arguments.help_config) {
     std::cout << help_config<train::RunConfig>();
     return 0;
   }
-  KINORA_CHECK(!arguments.config.empty(), kConfig,
-               "[train] a recipe is needed. Hint: kinora train configs/demo.yaml");
   const auto config = load_config<train::RunConfig>(arguments.config, arguments.overrides);
   const std::optional<comm::World> world = own_rank(arguments.ranks);
-  return world ? run_rank(arguments, config, *world) : launch(arguments.ranks, config.train.device);
-}
-
-}  // namespace
-
-void add_train(CLI::App& app, Action& run) {
-  auto arguments = std::make_shared<Arguments>();
-  CLI::App* command = app.add_subcommand("train", "Train a model as a recipe says.");
-  command->add_option("config", arguments->config, "The recipe, a YAML file");
-  command->add_option("overrides", arguments->overrides, "key.path=value, each over the recipe");
-  command->add_option("--resume", arguments->resume,
-                      "auto: go on from the newest checkpoint, if there is one; never: the run "
-                      "directory must be new; or the folder of a checkpoint");
-  add_rank_options(*command, arguments->ranks);
-  command->add_flag("--help-config", arguments->help_config,
-                    "Print every key of a recipe with its meaning and default");
-  command->callback([arguments, &run] { run = [arguments] { return train(*arguments); }; });
+  return world ? run_rank(arguments, config, *world)
+               : launch(arguments.ranks, config.train.device, AtStop::kSave);
 }
 
 }  // namespace kinora::apps

@@ -36,18 +36,18 @@ constexpr int64_t kMaxSettingsBytes = 1 << 20;
 constexpr size_t kNamesInMessage = 4;
 
 /// What a key of an adapter's file is of a linear.
-enum class Part { kA, kB, kMagnitude, kAlpha };
+enum class LowRankPart { kA, kB, kMagnitude, kAlpha };
 struct PartName {
   const char* end;
-  Part part;
+  LowRankPart part;
 };
-constexpr PartName kParts[] = {{".lora_A.weight", Part::kA},
-                               {".lora_B.weight", Part::kB},
-                               {".lora_A.default.weight", Part::kA},
-                               {".lora_B.default.weight", Part::kB},
-                               {".lora_magnitude_vector", Part::kMagnitude},
-                               {".lora_magnitude_vector.weight", Part::kMagnitude},
-                               {".alpha", Part::kAlpha}};
+constexpr PartName kParts[] = {{".lora_A.weight", LowRankPart::kA},
+                               {".lora_B.weight", LowRankPart::kB},
+                               {".lora_A.default.weight", LowRankPart::kA},
+                               {".lora_B.default.weight", LowRankPart::kB},
+                               {".lora_magnitude_vector", LowRankPart::kMagnitude},
+                               {".lora_magnitude_vector.weight", LowRankPart::kMagnitude},
+                               {".alpha", LowRankPart::kAlpha}};
 
 /// The tensors of a linear's update, as they are found.
 struct Found {
@@ -312,16 +312,16 @@ Adapter take_adapter(LateTensors& tensors, const AdapterSettings& settings,
     Found& linear = by_linear[name.substr(0, name.size() - std::string_view(found->end).size())];
     const at::Tensor values = current->second.read_all().to(at::kFloat).contiguous();
     switch (found->part) {
-      case Part::kA:
+      case LowRankPart::kA:
         linear.a = values;
         break;
-      case Part::kB:
+      case LowRankPart::kB:
         linear.b = values;
         break;
-      case Part::kMagnitude:
+      case LowRankPart::kMagnitude:
         linear.magnitude = values;
         break;
-      case Part::kAlpha:
+      case LowRankPart::kAlpha:
         KINORA_CHECK(values.numel() == 1, kIo, "[lora] ", origin, ": ", name,
                      " must be one number, got shape ", values.sizes());
         linear.alpha = values.item<double>();

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "kinora/core/error.h"
+#include "kinora/core/nearest_name.h"
 #include "kinora/core/text.h"
 
 namespace kinora::config_detail {
@@ -205,19 +206,10 @@ struct Assigner {
     const auto found =
         node.kind == Kind::kScalar ? std::find(names.begin(), names.end(), node.text) : names.end();
     if (found == names.end()) {
-      refuse(field, origin, got(node), nearest_name(names));
+      const std::string nearest = node.kind == Kind::kScalar ? nearest_name(node.text, names) : "";
+      refuse(field, origin, got(node), nearest.empty() ? "" : "did you mean " + nearest + "?");
     }
     target.set(static_cast<size_t>(found - names.begin()));
-  }
-
-  [[nodiscard]] std::string nearest_name(const std::vector<std::string>& names) const {
-    const auto distance = [&](const std::string& name) { return edit_distance(node.text, name); };
-    const auto nearest =
-        std::min_element(names.begin(), names.end(),
-                         [&](const auto& a, const auto& b) { return distance(a) < distance(b); });
-    const bool near = node.kind == Kind::kScalar && nearest != names.end() &&
-                      distance(*nearest) <= 1 + static_cast<int64_t>(nearest->size()) / 4;
-    return near ? "did you mean " + *nearest + "?" : "";
   }
 };
 

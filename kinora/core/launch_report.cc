@@ -104,6 +104,7 @@ int exit_status(const LaunchResult& result) {
                                        : result.failure->exit_code;
   }
   const bool all_succeeded =
+      result.num_not_started == 0 &&
       std::all_of(result.ends.begin(), result.ends.end(),
                   [](const RankEnd& end) { return end.exit_code == 0 && end.signal == 0; });
   return all_succeeded ? 0 : kShellSignalBase + result.stop_signal;

@@ -26,7 +26,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Moment = std::optional<Clock::time_point>;
 
-constexpr std::chrono::milliseconds kForceAfter{1000};  // as in StopSignal
+constexpr std::chrono::milliseconds kForceRanksAfter{1000};  // as in StopSignal
 constexpr size_t kReadSize = 65536;
 
 /// While it lives, the signals that a launcher handles are read from a descriptor.
@@ -161,27 +161,13 @@ struct Rank {
 /// One start of all ranks, until all have ended.
 class Attempt {
  public:
-  Attempt(const LaunchOptions& options, int64_t restart, const SignalQueue& signals,
-          StandardSinks& sinks)
-      : options_(options), restart_(restart), signals_(signals) {
-    const int64_t world = options.world_size > 0 ? options.world_size : options.num_ranks;
-    const int port = options.master_port > 0 ? options.master_port : free_port();
-    for (int64_t i = 0; i < options.num_ranks; ++i) {
-      const int64_t rank = options.first_rank + i;
-      std::vector<std::string> variables = {"RANK=" + std::to_string(rank),
-                                            "LOCAL_RANK=" + std::to_string(i),
-                                            "WORLD_SIZE=" + std::to_string(world),
-                                            "LOCAL_WORLD_SIZE=" + std::to_string(options.num_ranks),
-                                            "MASTER_ADDR=" + options.master_address,
-                                            "MASTER_PORT=" + std::to_string(port),
-                                            "KINORA_RESTART=" + std::to_string(restart)};
-      variables.insert(variables.end(), options.environment.begin(), options.environment.end());
-      ranks_.push_back(std::make_unique<Rank>(rank, sinks, options, variables));
-    }
-  }
+  Attempt(const LaunchOptions& options, int64_t restart, const SignalQueue& signals)
+      : options_(options), restart_(restart), signals_(signals) {}
 
-  /// Waits for all ranks. `stop_signal` takes a signal to this process.
-  std::vector<RankEnd> run(int& stop_signal) {
+  /// Starts the ranks and waits for all that started. `stop_signal` takes a signal to this process,
+  /// after which none is started.
+  std::vector<RankEnd> run(StandardSinks& sinks, int& stop_signal) {
+    start(sinks, stop_signal);
     while (ends_.size() < ranks_.size()) {
       wait_for_events(stop_signal);
       act_on_time();
@@ -197,7 +183,33 @@ class Attempt {
     return ends;
   }
 
+  [[nodiscard]] int64_t num_not_started() const {
+    return options_.num_ranks - static_cast<int64_t>(ranks_.size());
+  }
+
  private:
+  void start(StandardSinks& sinks, int& stop_signal) {
+    const int64_t world = options_.world_size > 0 ? options_.world_size : options_.num_ranks;
+    const int port = options_.master_port > 0 ? options_.master_port : free_port();
+    for (int64_t i = 0; i < options_.num_ranks; ++i) {
+      handle_signals(stop_signal);
+      if (stop_signal != 0) {
+        return;
+      }
+      const int64_t rank = options_.first_rank + i;
+      std::vector<std::string> variables = {
+          "RANK=" + std::to_string(rank),
+          "LOCAL_RANK=" + std::to_string(i),
+          "WORLD_SIZE=" + std::to_string(world),
+          "LOCAL_WORLD_SIZE=" + std::to_string(options_.num_ranks),
+          "MASTER_ADDR=" + options_.master_address,
+          "MASTER_PORT=" + std::to_string(port),
+          "KINORA_RESTART=" + std::to_string(restart_)};
+      variables.insert(variables.end(), options_.environment.begin(), options_.environment.end());
+      ranks_.push_back(std::make_unique<Rank>(rank, sinks, options_, variables));
+    }
+  }
+
   void wait_for_events(int& stop_signal) {
     enum class Source { kSignal, kEnd, kOutput, kError };
     std::vector<pollfd> polled = {{signals_.descriptor(), POLLIN, 0}};
@@ -276,8 +288,9 @@ class Attempt {
       stopped_ = now;
       forgive_ends_by(signal);
       tell(signal);
-      kill_by(now + options_.stop_grace);
-    } else if (signal == SIGINT && now - stopped_ >= kForceAfter) {
+      // Ranks that lack some of the others have not computed anything that they could save.
+      kill_by(now + (num_not_started() > 0 ? options_.failure_grace : options_.stop_grace));
+    } else if (signal == SIGINT && now - stopped_ >= kForceRanksAfter) {
       kill_by(now);
     }
   }
@@ -355,7 +368,9 @@ LaunchResult launch_ranks(const LaunchOptions& options) {
   LaunchResult result;
   while (true) {
     // The ranks of an attempt are gone with it before the next one starts.
-    result.ends = Attempt(options, result.num_restarts, signals, sinks).run(result.stop_signal);
+    Attempt attempt(options, result.num_restarts, signals);
+    result.ends = attempt.run(sinks, result.stop_signal);
+    result.num_not_started = attempt.num_not_started();
     const RankEnd* blamed = rank_to_blame(result.ends, options.peer_failure_code);
     result.failure = blamed != nullptr ? std::optional(*blamed) : std::nullopt;
     sinks.output()->start_line();

@@ -43,14 +43,16 @@ struct LaunchOptions {
   std::chrono::milliseconds settle{500};
   /// From the first failure to SIGKILL: what a rank and its driver need to vanish is left of 10 s.
   std::chrono::milliseconds failure_grace{8000};
-  /// From a signal to this process to SIGKILL: the ranks may want to write a checkpoint.
-  std::chrono::milliseconds stop_grace{60000};
+  /// From a signal to this process to SIGKILL, likewise; more where ranks write a checkpoint first.
+  /// While ranks are still being started it is `failure_grace`.
+  std::chrono::milliseconds stop_grace{8000};
 };
 
 struct LaunchResult {
   std::vector<RankEnd> ends;       ///< of the last start, in the order in which the ranks ended
   std::optional<RankEnd> failure;  ///< the rank to blame; none: all went well, or were stopped
   int stop_signal = 0;             ///< SIGINT or SIGTERM, if this process got one
+  int64_t num_not_started = 0;     ///< ranks that the signal came before
   int64_t num_restarts = 0;
 };
 
@@ -74,7 +76,8 @@ struct LaunchResult {
 /// The failure is logged after all have ended, so that it is the last to be read.
 ///
 /// Stop: a first SIGINT or SIGTERM to this process goes to all ranks, and SIGKILL `stop_grace`
-/// later; a further SIGINT, a second or more after the first, kills at once. There is no restart.
+/// later; a further SIGINT, a second or more after the first, kills at once. No rank is started
+/// after it, and there is no restart.
 /// Ranks that the same signal, or the end of a peer by it, ended just before are not to blame.
 ///
 /// If this process dies, whatever the way, its ranks are killed; processes that they started are
@@ -98,7 +101,7 @@ struct LaunchResult {
 [[nodiscard]] std::string describe_end(const RankEnd& end);
 
 /// What this process should exit with: the code of the rank to blame, or 128 + its signal; 0 if
-/// all ranks exited with 0; else 128 + the signal that stopped them.
+/// all ranks were started and exited with 0; else 128 + the signal that stopped them.
 [[nodiscard]] int exit_status(const LaunchResult& result);
 
 }  // namespace kinora

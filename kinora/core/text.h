@@ -1,12 +1,21 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 /// Text for people: quantities in readable units, and what finds the word that was meant.
 namespace kinora {
+
+inline constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+
+/// Bytes of a file as the text that they are.
+[[nodiscard]] inline std::string_view as_text(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
 
 /// `bytes` with a binary unit and two to four significant digits: "512 B", "1.5 GiB".
 [[nodiscard]] std::string human_bytes(int64_t bytes);

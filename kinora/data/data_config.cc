@@ -62,8 +62,8 @@ void describe_clips(Fields& fields, DataConfig& c) {
              [&c] { return c.frame_layout == FrameLayout::kImage || has_picture_files(c); });
   fields
       .add("frames", c.frames,
-           "Frames of a clip (of latents: as they are stored) that the model sees, drawn at a "
-           "random place of the clip; 1 makes images, also of clips.",
+           "Frames that the model sees of a clip (of latents: frames as they are stored), from a "
+           "place drawn at random. 1 = images, also from clips.",
            between(1, 4096))
       .check(
           "be 1 unless data.source is moving_shapes or latents or data.frame_layout is strip or "
@@ -72,24 +72,24 @@ void describe_clips(Fields& fields, DataConfig& c) {
       .check("be at least 2 for data.source moving_shapes",
              [&c] { return c.frames >= 2 || c.source != SourceKind::kMovingShapes; });
   fields
-      .add("frame_stride", c.frame_stride, "Takes every so many frames of a clip.",
-           between(1, 4096))
+      .add("frame_stride", c.frame_stride,
+           "Take one of every so many frames of a clip: 2 = every second one.", between(1, 4096))
       .check("be 1 for data.source moving_shapes, whose clips have just data.frames frames",
              [&c] { return c.frame_stride == 1 || c.source != SourceKind::kMovingShapes; });
   fields
       .add("max_fps", c.max_fps,
-           "Of clips with more frames a second every second one is taken, or every third, and so "
-           "on, as needed to come down to this (data.frame_stride is the least stride); 0: no "
-           "limit.",
+           "Highest frame rate: of faster clips every second frame is taken, or every third, and "
+           "so on, with the least stride that comes down to it. data.frame_stride is the least "
+           "stride of all clips. 0 = no limit.",
            {.min = 0.0, .max = 1000.0})
       .check("be 0 for data.source latents, whose frames are not those that were encoded",
              [&c] { return c.max_fps == 0.0 || c.source != SourceKind::kLatents; })
       .check("be 0 for data.source moving_shapes, whose clips have just data.frames frames",
              [&c] { return c.max_fps == 0.0 || c.source != SourceKind::kMovingShapes; });
   fields.add("fps", c.fps,
-             "Frames a second of the clips as they are stored (of latents: before they were "
-             "encoded), in files that do not say it; with data.frame_stride the model is told "
-             "that many times fewer.",
+             "Frames a second of clips whose files do not say it, as they are stored (of "
+             "latents: before they were encoded). The model is told this divided by "
+             "data.frame_stride.",
              {.min = 0.0, .max = 1000.0, .min_open = true});
 }
 
@@ -97,9 +97,8 @@ void describe_texts(Fields& fields, DataConfig& c) {
   fields.add(
       "text", c.text,
       {{"none", TextKind::kNone}, {"builtin", TextKind::kBuiltin}, {"file", TextKind::kFile}},
-      "Texts of the samples: none, builtin (the words of the caption of generated samples, "
-      "else of the class name, each as a fixed random vector; no language model), file (from "
-      "data.text_embeddings).");
+      "Texts of the samples: none; builtin = the words of the caption, else of the class name, "
+      "each as a fixed random vector (no language model); file = from data.text_embeddings.");
   fields
       .add(
           "text_embeddings", c.text_embeddings,
@@ -135,8 +134,9 @@ void describe_buckets(Fields& fields, DataConfig& c) {
              "times the model's patch.",
              between(1, 1024));
   fields.add("bucket_batches", c.bucket_batches,
-             "Batches of one bucket in an optimizer step, over all ranks: a multiple of them. With "
-             "the same number the order is the same on any number of ranks. 0 = one for each.",
+             "Batches of one bucket in an optimizer step, over all ranks: a multiple of the "
+             "number of ranks. 0 = one for each rank. The same value gives the same order on any "
+             "number of ranks.",
              between(0, 65536));
 }
 
@@ -301,14 +301,14 @@ void describe(Fields& fields, DataConfig& c, std::string_view section) {
              "instead of halving their pixels with a box filter: up to several times faster, but "
              "not equal to it to the bit.");
   fields.add("threads", c.threads,
-             "Threads that read and decode; 0 takes half the cores, from 1 to 16.",
+             "Threads that read and decode; 0 = half as many as cores, from 1 to 16.",
              between(0, 1024));
   fields.add("queue", c.queue, "Batches decoded ahead.", between(1, 1024));
   fields.add(
       "max_bad", c.max_bad,
-      "Unreadable samples that are named and replaced before the run stops; -1 allows 1 % of "
-      "the set, but at least 10. Those that data.index or a manifest rejects are counted before "
-      "the run starts.",
+      "Unreadable samples that a run puts up with: each is named and replaced, and one more "
+      "stops the run. -1 = 1 % of the set, but at least 10. Those that data.index or a manifest "
+      "rejects are counted before the run starts.",
       at_least(-1));
   fields.add("index", c.index,
              "The index of the set, which kinora data check makes: what it found unusable is left "

@@ -23,11 +23,11 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 
 constexpr std::array<char, 8> kMagic = {'K', 'I', 'N', 'O', 'R', 'A', 'I', 'X'};
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kIndexVersion = 1;
 
 struct Header {
   std::array<char, 8> magic = kMagic;
-  uint32_t version = kVersion;
+  uint32_t version = kIndexVersion;
   uint32_t record_bytes = 0;
   uint64_t count = 0;
   uint64_t num_slots = 0;  // a power of two, above count
@@ -120,8 +120,8 @@ struct Index::State {
     std::memcpy(&header, bytes.data(), sizeof(Header));
     KINORA_CHECK(header.magic == kMagic, kIo, "[index] ", path,
                  " must be an index, got something else");
-    KINORA_CHECK(header.version == kVersion && header.record_bytes == sizeof(Record), kIo,
-                 "[index] ", path, " must be of version ", kVersion, ", got ", header.version);
+    KINORA_CHECK(header.version == kIndexVersion && header.record_bytes == sizeof(Record), kIo,
+                 "[index] ", path, " must be of version ", kIndexVersion, ", got ", header.version);
     KINORA_CHECK(checksum_of(header) == header.header_checksum, kIo, "[index] ", path,
                  " must be whole, got a damaged header");
     const uint64_t rest = bytes.size() - sizeof(Header);

@@ -17,7 +17,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kManifestFile = "manifest.json";
 constexpr const char* kFormat = "kinora latents";
-constexpr int64_t kVersion = 1;
+constexpr int64_t kCacheVersion = 1;
 constexpr int64_t kMaxManifestBytes = int64_t{1} << 28;
 
 CacheManifest parse_manifest(const Json& json) {
@@ -104,8 +104,8 @@ std::optional<CacheManifest> read_manifest(const std::filesystem::path& cache) {
                path.string(),
                " must be the manifest of a cache of latents. Hint: kinora data "
                "encode makes one");
-  KINORA_CHECK(json.value("version", int64_t{0}) == kVersion, kIo, "[cache] ", path.string(),
-               " must be of version ", kVersion, ", got ", json.value("version", int64_t{0}),
+  KINORA_CHECK(json.value("version", int64_t{0}) == kCacheVersion, kIo, "[cache] ", path.string(),
+               " must be of version ", kCacheVersion, ", got ", json.value("version", int64_t{0}),
                ". Hint: make the cache anew by kinora data encode");
   try {
     return parse_manifest(json);
@@ -121,7 +121,7 @@ void write_manifest(const std::filesystem::path& cache, const CacheManifest& man
     parts.push_back({{"file", part.file}, {"samples", part.samples}});
   }
   const Json json = {{"format", kFormat},
-                     {"version", kVersion},
+                     {"version", kCacheVersion},
                      {"folder", folder_of(manifest.key)},
                      {"key", manifest.key},
                      {"dtype", to_string(layout.dtype)},

@@ -19,7 +19,7 @@ double cosine_alpha_bar(double fraction) {
 }
 
 /// Operations and their order as in numpy.linspace, so that tables agree to the last bit.
-std::vector<double> even(double start, double end, int64_t count) {
+std::vector<double> numpy_linspace(double start, double end, int64_t count) {
   const double stride = count == 1 ? 0.0 : (end - start) / static_cast<double>(count - 1);
   std::vector<double> values;
   for (int64_t i = 0; i < count; ++i) {
@@ -42,9 +42,9 @@ std::vector<double> make_betas(BetaCurve curve, int64_t num_timesteps, double st
   std::vector<double> betas;
   switch (curve) {
     case BetaCurve::kLinear:
-      return even(start, end, num_timesteps);
+      return numpy_linspace(start, end, num_timesteps);
     case BetaCurve::kScaledLinear:
-      betas = even(std::sqrt(start), std::sqrt(end), num_timesteps);
+      betas = numpy_linspace(std::sqrt(start), std::sqrt(end), num_timesteps);
       for (double& beta : betas) {
         beta *= beta;
       }

@@ -46,8 +46,8 @@ void describe(Fields& fields, ObjectiveConfig& config) {
              [&config, is_chain] { return is_chain() || config.betas == BetaCurve::kLinear; });
   fields
       .add("beta_start", config.beta_start,
-           "linear, scaled_linear: the first beta of a chain of 1000; of others times 1000 / "
-           "timesteps.",
+           "linear, scaled_linear: the first beta of a chain of 1000 timesteps. Chains of other "
+           "lengths take it times 1000 / timesteps.",
            above(0))
       .check("be at most objective.beta_end",
              [&config] { return config.beta_start <= config.beta_end; });

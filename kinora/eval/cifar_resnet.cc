@@ -13,7 +13,7 @@
 namespace kinora::eval {
 namespace {
 
-constexpr double kNormEpsilon = 1e-5;
+constexpr double kResnetNormEpsilon = 1e-5;
 constexpr int64_t kFeatures = 64;
 constexpr int64_t kWidths[] = {16, 32, 64};
 constexpr int64_t kBlocksPerWidth = 3;
@@ -38,7 +38,7 @@ CifarResnet::CifarResnet(const checkpoint::WeightsFile& file, std::string name,
   const std::string prefix = file.contains("module.conv1.weight") ? "module." : "";
   const auto conv = [&](const std::string& place, const char* number, const ConvSpec& spec) {
     return FoldedConv(file, prefix + place + "conv" + number, prefix + place + "bn" + number, spec,
-                      kNormEpsilon, device);
+                      kResnetNormEpsilon, device);
   };
   stem_.push_back(conv("", "1", three_by_three(3, kWidths[0], 1)));
   int64_t in = kWidths[0];

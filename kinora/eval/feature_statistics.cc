@@ -17,7 +17,7 @@ namespace kinora::eval {
 namespace {
 
 // Enough rows for the product to be bound by arithmetic, at 2048 features 16 MiB.
-constexpr int64_t kBlockRows = 1024;
+constexpr int64_t kStatisticsRows = 1024;
 
 }  // namespace
 
@@ -25,18 +25,18 @@ FeatureStatistics::FeatureStatistics(int64_t dim)
     : dim_(dim),
       mean_(at::zeros({dim}, at::kDouble)),
       scatter_(at::zeros({dim, dim}, at::kDouble)),
-      pending_(at::zeros({kBlockRows, dim}, at::kDouble)) {}
+      pending_(at::zeros({kStatisticsRows, dim}, at::kDouble)) {}
 
 void FeatureStatistics::add(const at::Tensor& features) {
   KINORA_CHECK(features.dim() == 2 && features.size(1) == dim_ && features.is_floating_point(),
                kShape, "[statistics] features must have shape [B, ", dim_, "] and be floats, got ",
                features.sizes(), " ", features.scalar_type());
   for (int64_t first = 0; first < features.size(0);) {
-    const int64_t rows = std::min(features.size(0) - first, kBlockRows - num_pending_);
+    const int64_t rows = std::min(features.size(0) - first, kStatisticsRows - num_pending_);
     pending_.narrow(0, num_pending_, rows).copy_(features.narrow(0, first, rows));
     num_pending_ += rows;
     first += rows;
-    if (num_pending_ == kBlockRows) {
+    if (num_pending_ == kStatisticsRows) {
       add_pending();
     }
   }

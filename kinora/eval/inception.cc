@@ -15,7 +15,7 @@
 namespace kinora::eval {
 namespace {
 
-constexpr double kNormEpsilon = 0.001;
+constexpr double kInceptionNormEpsilon = 0.001;
 
 struct NamedSpec {
   std::string name;
@@ -127,8 +127,8 @@ at::Tensor max_pool(const at::Tensor& x) {
 Inception::Inception(const checkpoint::WeightsFile& file, InputResize resize, at::Device device)
     : resize_(resize) {
   for (const auto& [name, spec] : all_specs()) {
-    convs_.emplace(name,
-                   FoldedConv(file, name + ".conv", name + ".bn", spec, kNormEpsilon, device));
+    convs_.emplace(
+        name, FoldedConv(file, name + ".conv", name + ".bn", spec, kInceptionNormEpsilon, device));
   }
   classifier_ = read_weight(file, "fc.weight", {kClasses, kFeatures}, device);
 }

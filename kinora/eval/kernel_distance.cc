@@ -11,7 +11,7 @@
 namespace kinora::eval {
 namespace {
 
-constexpr int64_t kBlockRows = 1024;
+constexpr int64_t kKernelRows = 1024;
 
 at::Tensor kernel(const at::Tensor& products, int64_t dim) {
   return (products / static_cast<double>(dim) + 1.0).pow(3);
@@ -20,8 +20,8 @@ at::Tensor kernel(const at::Tensor& products, int64_t dim) {
 /// Sum of the kernels of all pairs of rows.
 double kernel_sum(const at::Tensor& a, const at::Tensor& b) {
   double sum = 0.0;
-  for (int64_t first = 0; first < a.size(0); first += kBlockRows) {
-    const at::Tensor rows = a.narrow(0, first, std::min(kBlockRows, a.size(0) - first));
+  for (int64_t first = 0; first < a.size(0); first += kKernelRows) {
+    const at::Tensor rows = a.narrow(0, first, std::min(kKernelRows, a.size(0) - first));
     sum += kernel(at::matmul(rows, b.transpose(0, 1)), a.size(1)).sum().item<double>();
   }
   return sum;

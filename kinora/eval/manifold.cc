@@ -18,7 +18,7 @@
 namespace kinora::eval {
 namespace {
 
-constexpr int64_t kBlockRows = 1024;  // of distances at once: with 50,000 columns 400 MB
+constexpr int64_t kDistanceRows = 1024;  // of distances at once: with 50,000 columns 400 MB
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
 /// Features of a set, about a centre that both sets share, which keeps digits in distances.
@@ -36,8 +36,8 @@ Points points(const at::Tensor& features, const at::Tensor& centre) {
 /// row `first`.
 void for_distances(const Points& a, const Points& b,
                    const std::function<void(int64_t first, at::Tensor& distances)>& use) {
-  for (int64_t first = 0; first < a.rows.size(0); first += kBlockRows) {
-    const int64_t count = std::min(kBlockRows, a.rows.size(0) - first);
+  for (int64_t first = 0; first < a.rows.size(0); first += kDistanceRows) {
+    const int64_t count = std::min(kDistanceRows, a.rows.size(0) - first);
     at::Tensor distances =
         at::matmul(a.rows.narrow(0, first, count), b.rows.transpose(0, 1)).mul_(-2.0);
     distances.add_(a.squares.narrow(0, first, count).unsqueeze(1)).add_(b.squares);

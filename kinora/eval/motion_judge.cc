@@ -21,17 +21,17 @@ using data::Shape;
 
 // The limits below were chosen on generated and stored clips and on spoilt ones (tests/eval).
 constexpr int64_t kMinFrames = 3;
-constexpr float kPeakShare = 0.005F;       // of the pixels, which show the shape's full contrast
-constexpr float kMinContrast = 0.04F;      // RGB distance of the shape from the ground
-constexpr float kMinLargestShare = 0.90F;  // of all that differs from the ground
-constexpr float kMinFill = 0.004F;         // the shape's share of the picture, at least
-constexpr float kMaxFill = 0.35F;          // and at most
-constexpr float kMaxAreaRatio = 1.6F;      // of a frame's shape to the middle one's, or inverse
-constexpr float kMinTravel = 0.25F;        // of the picture
-constexpr float kMaxDrift = 0.5F;          // of the travel, across it
-constexpr float kMaxWayBack = 0.15F;       // of the travel, all steps back together
-constexpr float kMaxStep = 8.0F;           // mean steps
-constexpr float kMinAgreement = 0.75F;     // of the frames
+constexpr float kPeakShare = 0.005F;         // of the pixels, which show the shape's full contrast
+constexpr float kMotionMinContrast = 0.04F;  // RGB distance of the shape from the ground
+constexpr float kMotionMinLargestShare = 0.90F;  // of all that differs from the ground
+constexpr float kMotionMinFill = 0.004F;         // the shape's share of the picture, at least
+constexpr float kMotionMaxFill = 0.35F;          // and at most
+constexpr float kMaxAreaRatio = 1.6F;   // of a frame's shape to the middle one's, or inverse
+constexpr float kMinTravel = 0.25F;     // of the picture
+constexpr float kMaxDrift = 0.5F;       // of the travel, across it
+constexpr float kMaxWayBack = 0.15F;    // of the travel, all steps back together
+constexpr float kMaxStep = 8.0F;        // mean steps
+constexpr float kMinAgreement = 0.75F;  // of the frames
 
 // In widths and heights of the picture.
 struct Track {
@@ -66,7 +66,7 @@ std::optional<Track> track(const std::vector<Picture>& frames) {
     peaks.push_back(peak_contrast(frame, ground));
   }
   const float contrast = median_of(std::move(peaks));
-  if (contrast < kMinContrast) {
+  if (contrast < kMotionMinContrast) {
     return std::nullopt;
   }
   Track found;
@@ -74,8 +74,8 @@ std::optional<Track> track(const std::vector<Picture>& frames) {
     const Foreground shown = foreground(frame, ground, 0.5F * contrast);
     const auto area = static_cast<float>(shown.largest.size());
     const float fill = area / static_cast<float>(frame.pixels.size());
-    if (fill < kMinFill || fill > kMaxFill ||
-        area < kMinLargestShare * static_cast<float>(shown.num_different)) {
+    if (fill < kMotionMinFill || fill > kMotionMaxFill ||
+        area < kMotionMinLargestShare * static_cast<float>(shown.num_different)) {
       return std::nullopt;
     }
     const Centre centre = centre_of(shown.largest, frame);

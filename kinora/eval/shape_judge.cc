@@ -17,10 +17,10 @@ using data::Rgb;
 using data::Shape;
 
 // The limits below were chosen on generated, blurred and noisy pictures (tests/eval).
-constexpr float kMinContrast = 0.30F;      // RGB distance of a pixel that differs from the ground
-constexpr float kMinFill = 0.02F;          // the shape's share of the picture, at least
-constexpr float kMaxFill = 0.35F;          // and at most
-constexpr float kMinLargestShare = 0.90F;  // of all that differs from the ground
+constexpr float kShapeMinContrast = 0.30F;  // RGB distance of a pixel that differs from the ground
+constexpr float kShapeMinFill = 0.02F;      // the shape's share of the picture, at least
+constexpr float kShapeMaxFill = 0.35F;      // and at most
+constexpr float kShapeMinLargestShare = 0.90F;  // of all that differs from the ground
 constexpr float kMinOverlap = 0.80F;
 constexpr float kMinLead = 0.01F;      // in overlap, over the second best shape
 constexpr float kMaxHueError = 22.0F;  // degrees
@@ -150,11 +150,11 @@ float best_overlap(const Cover& cover, Shape shape, Placement place) {
 std::optional<ShapeVerdict> judge_shape(const at::Tensor& image) {
   const Picture picture = to_picture(image, "shape_judge");
   const Rgb ground = ground_colour({&picture, 1});
-  const Foreground found = foreground(picture, ground, kMinContrast);
+  const Foreground found = foreground(picture, ground, kShapeMinContrast);
   const auto num_pixels = static_cast<float>(found.largest.size());
   const float fill = num_pixels / static_cast<float>(picture.pixels.size());
-  if (fill < kMinFill || fill > kMaxFill ||
-      num_pixels < kMinLargestShare * static_cast<float>(found.num_different)) {
+  if (fill < kShapeMinFill || fill > kShapeMaxFill ||
+      num_pixels < kShapeMinLargestShare * static_cast<float>(found.num_different)) {
     return std::nullopt;
   }
 

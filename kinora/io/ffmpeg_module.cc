@@ -75,7 +75,7 @@ int64_t check_frames(void* reader, FfmpegError* error) {
 bool write_mp4(const FfmpegClip* clip, void* self,
                void (*take)(void* self, const uint8_t* bytes, int64_t count), FfmpegError* error) {
   return guarded(error, false, [&] {
-    const std::vector<uint8_t> bytes = encode_mp4(*clip);
+    const std::vector<uint8_t> bytes = write_clip(*clip);
     take(self, bytes.data(), static_cast<int64_t>(bytes.size()));
     return true;
   });

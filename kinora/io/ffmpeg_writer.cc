@@ -163,7 +163,7 @@ void drain(AVCodecContext& encoder, AVFormatContext& format, AVPacket& packet) {
 
 }  // namespace
 
-std::vector<uint8_t> encode_mp4(const FfmpegClip& clip) {
+std::vector<uint8_t> write_clip(const FfmpegClip& clip) {
   clear_log();
   Buffer buffer;
   const Codec encoder = open_encoder(clip);

@@ -8,6 +8,6 @@
 namespace kinora::io::ffmpeg {
 
 /// See encode_mp4 of video.h. Fails by Failure.
-[[nodiscard]] std::vector<uint8_t> encode_mp4(const FfmpegClip& clip);
+[[nodiscard]] std::vector<uint8_t> write_clip(const FfmpegClip& clip);
 
 }  // namespace kinora::io::ffmpeg

@@ -165,10 +165,6 @@ class HeaderText {
   const std::string& name_;
 };
 
-std::string_view as_text(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 Header read_header(std::span<const std::byte> bytes, const std::string& name) {
   const std::string_view text = as_text(bytes);
   KINORA_CHECK(text.size() >= kPrefix && text.starts_with(kMagic), kIo, "[npz] ", name,

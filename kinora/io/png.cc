@@ -25,14 +25,14 @@ using ErrorText = std::array<char, 128>;
 // Warnings are about chunks that do not reach the pixels.
 void on_warning(png_structp, png_const_charp) {}
 
-struct Reader {
-  explicit Reader(std::span<const std::byte> bytes) : rest(bytes) {
+struct PngReader {
+  explicit PngReader(std::span<const std::byte> bytes) : rest(bytes) {
     png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &error, on_error, on_warning);
     info = png == nullptr ? nullptr : png_create_info_struct(png);
   }
-  Reader(const Reader&) = delete;
-  Reader& operator=(const Reader&) = delete;
-  ~Reader() { png_destroy_read_struct(&png, &info, nullptr); }
+  PngReader(const PngReader&) = delete;
+  PngReader& operator=(const PngReader&) = delete;
+  ~PngReader() { png_destroy_read_struct(&png, &info, nullptr); }
 
   std::span<const std::byte> rest;
   ErrorText error{};
@@ -41,7 +41,7 @@ struct Reader {
 };
 
 void read_bytes(png_structp png, png_bytep out, size_t count) {
-  auto* reader = static_cast<Reader*>(png_get_io_ptr(png));
+  auto* reader = static_cast<PngReader*>(png_get_io_ptr(png));
   if (reader->rest.size() < count) {
     png_error(png, "the file ends too early");
   }
@@ -50,7 +50,7 @@ void read_bytes(png_structp png, png_bytep out, size_t count) {
 }
 
 // Up to and with the transformation to 8-bit RGB. Leaves the bytes of an unpacked file row.
-bool read_header(Reader& reader, size_t* file_row_bytes) {
+bool read_header(PngReader& reader, size_t* file_row_bytes) {
   png_structp png = reader.png;
   if (setjmp(png_jmpbuf(png)) != 0) {
     return false;
@@ -74,7 +74,7 @@ bool read_header(Reader& reader, size_t* file_row_bytes) {
   return true;
 }
 
-bool read_pixels(Reader& reader, size_t height, size_t row_bytes, uint8_t* pixels) {
+bool read_pixels(PngReader& reader, size_t height, size_t row_bytes, uint8_t* pixels) {
   png_structp png = reader.png;
   if (setjmp(png_jmpbuf(png)) != 0) {
     return false;
@@ -93,7 +93,7 @@ bool read_pixels(Reader& reader, size_t height, size_t row_bytes, uint8_t* pixel
   return true;
 }
 
-[[noreturn]] void throw_corrupt(const std::string& name, const Reader& reader) {
+[[noreturn]] void throw_corrupt(const std::string& name, const PngReader& reader) {
   throw_error(ErrorKind::kIo, "[image] ", name,
               " must be a whole, valid PNG; libpng says: ", reader.error.data());
 }
@@ -162,7 +162,7 @@ ImageSize png_size(std::span<const std::byte> bytes, const std::string& name) {
 
 void decode_png_into(std::span<const std::byte> bytes, const std::string& name, Image& image) {
   const ImageSize size = png_size(bytes, name);
-  Reader reader(bytes);
+  PngReader reader(bytes);
   KINORA_CHECK(reader.info != nullptr, kIo, "[image] ", name, ": libpng could not start");
   size_t file_row_bytes = 0;
   if (!read_header(reader, &file_row_bytes)) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kinora/core/error.h"
+#include "kinora/core/text.h"
 
 namespace kinora::io {
 namespace {
@@ -16,10 +17,6 @@ namespace {
 constexpr std::string_view kLegacyMagic = "\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
 constexpr int64_t kLegacyProtocol = 1001;
 constexpr size_t kMaxShownKeys = 12;
-
-std::string_view as_text(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
 
 /// A key as it stands in dotted names; nothing for kinds of keys that have none.
 std::optional<std::string> key_name(PickleRef key) {

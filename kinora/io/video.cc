@@ -21,23 +21,23 @@ ModuleInfo ffmpeg_module() {
 }
 
 const FfmpegTable& ffmpeg() {
-  static const FfmpegTable& table = load_module<FfmpegTable>(ffmpeg_module());
-  return table;
+  static const FfmpegTable* const table = &load_module<FfmpegTable>(ffmpeg_module());
+  return *table;
 }
 
 struct DeleteReader {
   void operator()(void* reader) const { ffmpeg().delete_reader(reader); }
 };
-using Reader = std::unique_ptr<void, DeleteReader>;
+using ModuleReader = std::unique_ptr<void, DeleteReader>;
 
 // The reader that this thread's last file has left.
-Reader& idle_reader() {
-  thread_local Reader reader;
+ModuleReader& idle_reader() {
+  thread_local ModuleReader reader;
   return reader;
 }
 
-Reader take_reader() {
-  Reader reader = std::move(idle_reader());
+ModuleReader take_reader() {
+  ModuleReader reader = std::move(idle_reader());
   if (reader == nullptr) {
     reader.reset(ffmpeg().new_reader());
     KINORA_CHECK(reader != nullptr, kIo, "[video] no memory for a reader");
@@ -140,7 +140,7 @@ class VideoFile::Impl {
 
   std::string name_;
   std::unique_ptr<FileReader> file_;
-  Reader reader_;
+  ModuleReader reader_;
   VideoInfo info_;
 };
 

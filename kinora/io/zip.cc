@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kinora/core/error.h"
+#include "kinora/core/text.h"
 #include "kinora/io/file.h"
 #include "kinora/io/inflate.h"
 
@@ -41,10 +42,6 @@ T read_le(std::span<const std::byte> bytes, size_t offset) {
   return value;
 }
 
-std::string_view as_text(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 /// Where the directory lies.
 struct Directory {
   uint64_t num_entries = 0;
@@ -53,9 +50,9 @@ struct Directory {
   uint64_t limit = 0;  ///< entries and directory end here or before
 };
 
-class Reader {
+class ZipReader {
  public:
-  Reader(std::span<const std::byte> bytes, const std::string& file, ZipMethods methods)
+  ZipReader(std::span<const std::byte> bytes, const std::string& file, ZipMethods methods)
       : bytes_(bytes), file_(file), methods_(methods) {}
 
   template <typename... Parts>
@@ -256,7 +253,7 @@ constexpr std::array<std::array<uint32_t, 256>, 8> kCrcTables = make_crc_tables(
 
 ZipArchive::ZipArchive(std::span<const std::byte> bytes, std::string file, ZipMethods methods)
     : file_(std::move(file)) {
-  const Reader reader(bytes, file_, methods);
+  const ZipReader reader(bytes, file_, methods);
   const Directory directory = reader.directory();
   std::vector<std::pair<uint64_t, uint64_t>> ranges;
   uint64_t position = directory.offset;

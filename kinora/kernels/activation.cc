@@ -9,12 +9,12 @@
 namespace kinora::kernels {
 namespace {
 
-struct Value {
+struct ActivationValue {
   double f;
   double derivative;
 };
 
-Value evaluate(Activation function, double u) {
+ActivationValue evaluate(Activation function, double u) {
   const bool is_gelu = function == Activation::kGeluTanh;
   const double linear = is_gelu ? 2.0 * std::sqrt(2.0 / std::numbers::pi) : 1.0;
   const double cubic = is_gelu ? linear * 0.044715 : 0.0;
@@ -44,7 +44,7 @@ void activation_backward(const ActivationBackward& call) {
   for (int64_t row = 0; row < call.rows; ++row) {
     for (int64_t column = 0; column < call.width; ++column) {
       const int64_t i = row * call.width + column;
-      const Value value = evaluate(call.function, load_element(call.u, i, call.type));
+      const ActivationValue value = evaluate(call.function, load_element(call.u, i, call.type));
       const auto g = static_cast<float>(value.f);
       const auto du = static_cast<float>(load_element(call.dg, i, call.type) * value.derivative);
       if (call.du != nullptr) {

@@ -10,30 +10,30 @@
 namespace kinora::kernels {
 namespace {
 
-struct Value {
+struct CdfValue {
   double f;
   double derivative;
 };
 
 /// (1 + tanh(scale (x + 0.044715 x^3))) / 2, and its derivative times x.
-Value approximate_normal_cdf(double x) {
+CdfValue approximate_normal_cdf(double x) {
   const double scale = std::sqrt(2.0 / std::numbers::pi);
   const double f = 1.0 / (1.0 + std::exp(-2.0 * scale * (x + 0.044715 * x * x * x)));
   return {f, f * (1.0 - f) * 2.0 * scale * (1.0 + 3.0 * 0.044715 * x * x) * x};
 }
 
 /// -log p(x0) in nats and its derivative by log_variance.
-Value decoder_nll(double x0, double centred, double log_variance) {
+CdfValue decoder_nll(double x0, double centred, double log_variance) {
   constexpr double kHalfLevel = 1.0 / 255.0;
   constexpr double kLeastProbability = 1e-12;
   const double inverse_std = std::exp(-0.5 * log_variance);
   // 1 - F(x) = F(-x): what is above the mean is mirrored, so that small probabilities keep digits.
   const double side = centred > 0.0 ? -1.0 : 1.0;
-  Value upper = approximate_normal_cdf(inverse_std * (side * centred + kHalfLevel));
-  Value lower = approximate_normal_cdf(inverse_std * (side * centred - kHalfLevel));
+  CdfValue upper = approximate_normal_cdf(inverse_std * (side * centred + kHalfLevel));
+  CdfValue lower = approximate_normal_cdf(inverse_std * (side * centred - kHalfLevel));
   const double outermost = x0 < -0.999 ? -1.0 : (x0 > 0.999 ? 1.0 : 0.0);
   if (outermost * side > 0.0) {  // reaches to plus infinity
-    const Value other = approximate_normal_cdf(-inverse_std * (side * centred - kHalfLevel));
+    const CdfValue other = approximate_normal_cdf(-inverse_std * (side * centred - kHalfLevel));
     upper = other;
     lower = {};
   } else if (outermost * side < 0.0) {
@@ -48,7 +48,7 @@ Value decoder_nll(double x0, double centred, double log_variance) {
 }
 
 /// KL(q || p) in nats and its derivative by log_ratio.
-Value divergence(double log_ratio, double mean_error, double log_variance) {
+CdfValue divergence(double log_ratio, double mean_error, double log_variance) {
   const double excess = std::expm1(-log_ratio);
   const double error = mean_error * mean_error * std::exp(-log_variance);
   return {0.5 * (excess + log_ratio + error), -0.5 * (excess + error)};
@@ -124,8 +124,8 @@ void diffusion_loss(const DiffusionLoss& call) {
       const double log_ratio = 0.5 * (variance + 1.0) * row[kLogVarianceRange];
       const double log_variance = row[kMinLogVariance] + log_ratio;
       const double mean_error = row[kPosteriorDeviation] * error;
-      Value bound = call.t[b] == 0.0F ? decoder_nll(call.x0[in], -mean_error, log_variance)
-                                      : divergence(log_ratio, mean_error, log_variance);
+      CdfValue bound = call.t[b] == 0.0F ? decoder_nll(call.x0[in], -mean_error, log_variance)
+                                         : divergence(log_ratio, mean_error, log_variance);
       bound.derivative *= 0.5 * row[kLogVarianceRange];
       vb += to_vb * bound.f;
       store_gradient(call.sample_size + i, scale * to_vb * bound.derivative);

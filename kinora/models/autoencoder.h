@@ -10,6 +10,11 @@
 
 namespace kinora::models {
 
+inline constexpr int64_t kPixelChannels = 3;
+// Log variances are kept between these (CompVis: DiagonalGaussianDistribution).
+inline constexpr double kLeastLogVariance = -30.0;
+inline constexpr double kMostLogVariance = 20.0;
+
 /// What a diffusion model knows of an autoencoder: the space that it works in.
 struct LatentSpace {
   int64_t channels = 4;

@@ -14,10 +14,6 @@
 namespace kinora::models {
 namespace {
 
-// Log variances are kept between these (CompVis: DiagonalGaussianDistribution).
-constexpr double kLeastLogVariance = -30.0;
-constexpr double kMostLogVariance = 20.0;
-
 nn::ConvShape halving(int64_t channels) {
   return {.in_channels = channels,
           .out_channels = channels,

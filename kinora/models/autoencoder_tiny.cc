@@ -12,7 +12,6 @@
 namespace kinora::models {
 namespace {
 
-constexpr int64_t kPixelChannels = 3;
 constexpr int64_t kPoolGroups = 4;
 constexpr int64_t kPoolRatio = 4;
 constexpr double kPoolEpsilon = 1e-5;
@@ -28,7 +27,7 @@ nn::ConvShape without_bias(nn::ConvShape shape) {
   return shape;
 }
 
-nn::ConvShape halving(int64_t channels) {
+nn::ConvShape halving_conv(int64_t channels) {
   nn::ConvShape shape = without_bias(nn::ConvShape::same(channels, channels, 3));
   shape.stride = {2, 2};
   return shape;
@@ -140,7 +139,7 @@ void TinyHalf::add_encoder(const AutoencoderTinyConfig& config) {
     if (level == 0) {
       add(number++, Layer::Kind::kConv, nn::ConvShape::same(kPixelChannels, config.channels, 3));
     } else {
-      add(number++, Layer::Kind::kConv, halving(config.channels));
+      add(number++, Layer::Kind::kConv, halving_conv(config.channels));
     }
     number = add_blocks(number, config.num_encoder_blocks[level], config.channels,
                         config.pools && level + 1 == num_levels);

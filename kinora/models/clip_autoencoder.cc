@@ -9,12 +9,7 @@
 namespace kinora::models {
 namespace {
 
-constexpr int64_t kPixelChannels = 3;
-// Log variances are kept between these (CompVis: DiagonalGaussianDistribution).
-constexpr double kLeastLogVariance = -30.0;
-constexpr double kMostLogVariance = 20.0;
-
-void check_shape(const at::Tensor& x, const char* what, int64_t channels, int64_t unit) {
+void check_clip_shape(const at::Tensor& x, const char* what, int64_t channels, int64_t unit) {
   const bool fits = (x.dim() == 4 || x.dim() == 5) && x.size(1) == channels &&
                     x.size(-1) % unit == 0 && x.size(-2) % unit == 0 && x.numel() > 0;
   KINORA_CHECK(fits, kShape, "[autoencoder] ", what, " must have shape [B, ", channels,
@@ -27,14 +22,14 @@ at::Tensor to_clip(const at::Tensor& x) {
 }
 
 /// The reverse, where `given` was an image; undefined stays so.
-at::Tensor like_given(const at::Tensor& clip, const at::Tensor& given) {
+at::Tensor like_given_clip(const at::Tensor& clip, const at::Tensor& given) {
   return given.dim() == 4 && clip.defined() ? clip.squeeze(2) : clip;
 }
 
 }  // namespace
 
 LatentMoments ClipAutoencoder::encode(const at::Tensor& pixels) {
-  check_shape(pixels, "pixels", kPixelChannels, space().compression);
+  check_clip_shape(pixels, "pixels", kPixelChannels, space().compression);
   const at::Tensor clip = to_clip(pixels);
   (void)latent_frames(space(), clip.size(2));
   const auto type = weight_type();
@@ -43,16 +38,17 @@ LatentMoments ClipAutoencoder::encode(const at::Tensor& pixels) {
   const LatentMoments moments =
       to_model_space(space(), {.mean = raw.mean.to(result_type),
                                .std = raw.std.defined() ? raw.std.to(result_type) : raw.std});
-  return {.mean = like_given(moments.mean, pixels), .std = like_given(moments.std, pixels)};
+  return {.mean = like_given_clip(moments.mean, pixels),
+          .std = like_given_clip(moments.std, pixels)};
 }
 
 at::Tensor ClipAutoencoder::decode(const at::Tensor& latents) {
-  check_shape(latents, "latents", space().channels, 1);
+  check_clip_shape(latents, "latents", space().channels, 1);
   const auto type = weight_type();
   const auto result_type = c10::promoteTypes(type, at::kFloat);
   const at::Tensor raw = from_model_space(space(), to_clip(latents).to(result_type)).to(type);
   const at::Tensor pixels = decode_clip(raw.contiguous(at::MemoryFormat::ChannelsLast3d));
-  return like_given(pixels.to(result_type), latents);
+  return like_given_clip(pixels.to(result_type), latents);
 }
 
 at::ScalarType ClipAutoencoder::weight_type() {

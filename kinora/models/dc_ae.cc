@@ -8,7 +8,6 @@ namespace kinora::models {
 namespace {
 
 constexpr DcForm kForm = DcForm::kImages;
-constexpr int64_t kPixelChannels = 3;
 
 void check_stages(const char* half, const std::vector<DcAeStage>& stages) {
   for (size_t i = 0; i < stages.size(); ++i) {

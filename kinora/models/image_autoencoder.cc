@@ -9,8 +9,6 @@
 namespace kinora::models {
 namespace {
 
-constexpr int64_t kPixelChannels = 3;
-
 void check_shape(const at::Tensor& x, const char* what, int64_t channels, int64_t unit) {
   const bool fits = (x.dim() == 4 || x.dim() == 5) && x.size(1) == channels &&
                     x.size(-1) % unit == 0 && x.size(-2) % unit == 0 && x.numel() > 0;

@@ -14,7 +14,7 @@
 namespace kinora::models {
 namespace {
 
-constexpr int64_t kSizes = 3;  // height, width, ratio: a third of the dims each
+constexpr int64_t kSizeParts = 3;  // height, width, ratio: a third of the dims each
 
 Grid configured_grid(const ModelConfig& config) {
   return {1, config.height / config.patch, config.width / config.patch};
@@ -29,11 +29,11 @@ PixArt::PixArt(const ModelConfig& config)
   add_buffer("pos_embed", pos_embed);
   add_child("blocks", blocks);
   if (config.size_conditions) {
-    KINORA_CHECK(config.hidden % kSizes == 0, kConfig,
-                 "[pixart] model.hidden must be a multiple of ", kSizes,
+    KINORA_CHECK(config.hidden % kSizeParts == 0, kConfig,
+                 "[pixart] model.hidden must be a multiple of ", kSizeParts,
                  " for model.size_conditions, got ", config.hidden);
-    csize_embedder.emplace(config, config.hidden / kSizes);
-    ar_embedder.emplace(config, config.hidden / kSizes);
+    csize_embedder.emplace(config, config.hidden / kSizeParts);
+    ar_embedder.emplace(config, config.hidden / kSizeParts);
     add_child("csize_embedder", *csize_embedder);
     add_child("ar_embedder", *ar_embedder);
   }

@@ -14,7 +14,7 @@
 namespace kinora::ops {
 namespace {
 
-kernels::HeadsView view(const at::Tensor& heads) {
+kernels::HeadsView heads_view(const at::Tensor& heads) {
   KINORA_CHECK(heads.dim() == 4 && heads.stride(3) == 1, kInternal,
                "[kernels] heads must be [B, N, H, D] with adjacent dims, got ", heads.sizes(),
                " with strides ", heads.strides());
@@ -115,10 +115,10 @@ void run_backward(const kernels::QkNormRotary& pass, const HeadRule& rule, const
 bool BlockKernels::attend(const HeadTensors& in, const at::Tensor& out, const at::Tensor& lse) {
   if (impl_->attention) {
     const kernels::AttentionForward call{.shape = shape_of(in),
-                                         .q = view(in.q),
-                                         .k = view(in.k),
-                                         .v = view(in.v),
-                                         .out = view(out),
+                                         .q = heads_view(in.q),
+                                         .k = heads_view(in.k),
+                                         .v = heads_view(in.v),
+                                         .out = heads_view(out),
                                          .lse = data_of(lse)};
     const std::string refusal = impl_->attention->unsupported_reason(call);
     if (refusal.empty()) {
@@ -142,15 +142,15 @@ void BlockKernels::attend_backward(const at::Tensor& dout, const HeadTensors& in
     return;
   }
   impl_->attention->backward({.shape = shape_of(in),
-                              .q = view(in.q),
-                              .k = view(in.k),
-                              .v = view(in.v),
-                              .out = view(out),
-                              .dout = view(dout),
+                              .q = heads_view(in.q),
+                              .k = heads_view(in.k),
+                              .v = heads_view(in.v),
+                              .out = heads_view(out),
+                              .dout = heads_view(dout),
                               .lse = lse.const_data_ptr<float>(),
-                              .dq = view(grads.q),
-                              .dk = view(grads.k),
-                              .dv = view(grads.v)});
+                              .dq = heads_view(grads.q),
+                              .dk = heads_view(grads.k),
+                              .dv = heads_view(grads.v)});
 }
 
 AttentionResult BlockKernels::attention(const at::Tensor& qkv, int64_t heads, bool keep) {

@@ -22,7 +22,7 @@ namespace {
 
 using kernels::StepControl;
 
-constexpr int64_t kChunk = 16384;  // elements that one thread takes at a time
+constexpr int64_t kUpdateChunk = 16384;  // elements that one thread takes at a time
 
 void check_flat(const at::Tensor& tensor, const char* name, at::ScalarType type,
                 const at::Tensor& like) {
@@ -260,7 +260,7 @@ void adamw_update(const BucketTable& table, const kernels::AdamwParameters& para
     if (bucket.master.device().is_cpu()) {
       const kernels::AdamwBuffers buffers = pointers(bucket);
       const StepControl& decisions = *host_control(control);
-      for_chunks(bucket.master.numel(), kChunk, [&](int64_t begin, int64_t end) {
+      for_chunks(bucket.master.numel(), kUpdateChunk, [&](int64_t begin, int64_t end) {
         kernels::adamw_update(buffers, parameters, decisions, begin, end);
       });
     } else {
@@ -322,7 +322,7 @@ void round_to(const at::Tensor& in, const at::Tensor& out) {
   if (in.device().is_cpu()) {
     const auto* values = in.const_data_ptr<float>();
     auto* rounded = static_cast<uint16_t*>(out.data_ptr());
-    for_chunks(in.numel(), kChunk, [&](int64_t begin, int64_t end) {
+    for_chunks(in.numel(), kUpdateChunk, [&](int64_t begin, int64_t end) {
       kernels::cast(values + begin, end - begin, kernel_type(out), rounded + begin);
     });
   } else if (cuda::available()) {

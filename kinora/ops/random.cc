@@ -14,7 +14,7 @@ namespace {
 
 using kernels::Distribution;
 
-constexpr int64_t kChunk = 16384;  // elements that one thread makes at a time
+constexpr int64_t kRandomChunk = 16384;  // elements that one thread makes at a time
 
 void check_stream_length(int64_t first_element, int64_t count) {
   KINORA_CHECK(first_element >= 0 && static_cast<uint64_t>(count) <= kernels::kMaxStreamElements &&
@@ -28,16 +28,16 @@ void check_stream_length(int64_t first_element, int64_t count) {
 void fill_on_cpu(float* out, int64_t rows, int64_t row_size, const int64_t* sample_index,
                  const RandomStream& stream, int64_t first_element, Distribution distribution,
                  float scale) {
-  const int64_t chunks_per_row = (row_size + kChunk - 1) / kChunk;
+  const int64_t chunks_per_row = (row_size + kRandomChunk - 1) / kRandomChunk;
   at::parallel_for(0, rows * chunks_per_row, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t row = i / chunks_per_row;
-      const int64_t start = (i % chunks_per_row) * kChunk;
+      const int64_t start = (i % chunks_per_row) * kRandomChunk;
       RandomStream row_stream = stream;
       if (sample_index != nullptr) {
         row_stream.sample = static_cast<uint64_t>(sample_index[row]);
       }
-      kernels::random_fill(out + row * row_size + start, std::min(kChunk, row_size - start),
+      kernels::random_fill(out + row * row_size + start, std::min(kRandomChunk, row_size - start),
                            row_stream, static_cast<uint64_t>(first_element + start), distribution,
                            scale);
     }

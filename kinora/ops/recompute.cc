@@ -22,7 +22,7 @@ struct BodyHolder : torch::CustomClassHolder {
   Body body;
 };
 
-struct Recompute : torch::autograd::Function<Recompute> {
+struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
   static at::Tensor forward(AutogradContext* context, const c10::intrusive_ptr<BodyHolder>& holder,
                             at::TensorList inputs) {
     context->saved_data["body"] = c10::IValue::make_capsule(holder);
@@ -63,8 +63,8 @@ at::Tensor recompute(Body function, const std::vector<at::Tensor>& inputs) {
   // The function may hold parameters that want gradients, whatever its inputs are.
   std::vector<at::Tensor> wanting = inputs;
   wanting.front() = wanting_gradient(wanting.front());
-  return Recompute::apply(c10::make_intrusive<BodyHolder>(std::move(function)),
-                          at::TensorList(wanting));
+  return RecomputeFunction::apply(c10::make_intrusive<BodyHolder>(std::move(function)),
+                                  at::TensorList(wanting));
 }
 
 }  // namespace kinora::ops

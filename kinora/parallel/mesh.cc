@@ -28,7 +28,8 @@ int64_t stride_of(const MeshShape& shape, Axis axis) {
   return stride;
 }
 
-/// The lists of `length` ranks that are `stride` apart.
+}  // namespace
+
 std::vector<std::vector<int64_t>> lines(int64_t stride, int64_t length, int64_t ranks) {
   std::vector<std::vector<int64_t>> result;
   for (int64_t first = 0; first < ranks; ++first) {
@@ -42,8 +43,6 @@ std::vector<std::vector<int64_t>> lines(int64_t stride, int64_t length, int64_t 
   }
   return result;
 }
-
-}  // namespace
 
 std::string_view to_string(Axis axis) {
   constexpr std::array<std::string_view, kNumAxes> kNames = {"pipeline", "replicate", "shard",

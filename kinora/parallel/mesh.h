@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "kinora/comm/group.h"
 
@@ -31,6 +32,10 @@ struct MeshShape {
 
 /// With `shard` resolved. kConfig, naming the axes, if `ranks` is not their product.
 [[nodiscard]] MeshShape resolved(const MeshShape& shape, int64_t ranks);
+
+/// The lists of `length` ranks out of `ranks` that are `stride` apart.
+[[nodiscard]] std::vector<std::vector<int64_t>> lines(int64_t stride, int64_t length,
+                                                      int64_t ranks);
 
 class Mesh {
  public:

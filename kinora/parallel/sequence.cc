@@ -1,26 +1,13 @@
 #include "kinora/parallel/sequence.h"
 
 #include "kinora/core/error.h"
+#include "kinora/parallel/mesh.h"
 #include "kinora/parallel/sequence_dsp.h"
 #include "kinora/parallel/sequence_tensor.h"
 #include "kinora/parallel/sequence_usp.h"
 
 namespace kinora::parallel {
 namespace {
-
-/// Lists of the `length` ranks that lie `stride` apart.
-std::vector<std::vector<int64_t>> lines(int64_t ranks, int64_t stride, int64_t length) {
-  std::vector<std::vector<int64_t>> result;
-  for (int64_t first = 0; first < ranks; ++first) {
-    if (first / stride % length == 0) {
-      std::vector<int64_t>& line = result.emplace_back();
-      for (int64_t i = 0; i < length; ++i) {
-        line.push_back(first + i * stride);
-      }
-    }
-  }
-  return result;
-}
 
 std::shared_ptr<const nn::Sequence> make_usp(const SequencePlan& plan, const comm::Group& group) {
   const SequenceGroups groups = sequence_groups(plan);
@@ -38,9 +25,9 @@ std::shared_ptr<const nn::Sequence> make_usp(const SequencePlan& plan, const com
 }  // namespace
 
 SequenceGroups sequence_groups(const SequencePlan& plan) {
-  return {lines(plan.ranks(), 1, plan.all_to_all),
-          lines(plan.ranks(), plan.all_to_all, plan.ring_inside),
-          lines(plan.ranks(), plan.all_to_all * plan.ring_inside, plan.ring_across)};
+  return {lines(1, plan.all_to_all, plan.ranks()),
+          lines(plan.all_to_all, plan.ring_inside, plan.ranks()),
+          lines(plan.all_to_all * plan.ring_inside, plan.ring_across, plan.ranks())};
 }
 
 std::shared_ptr<const nn::Sequence> make_sequence(const SequencePlan& plan,

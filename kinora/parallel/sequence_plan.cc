@@ -227,12 +227,6 @@ std::string shape_text(const SequencePlan& plan) {
 
 }  // namespace
 
-std::string_view to_string(SequenceScheme scheme) {
-  constexpr std::array<std::string_view, kNumSequenceSchemes> kNames = {
-      "auto", "dsp", "ulysses", "fastseq", "usp", "nd_ring", "ring", "megatron"};
-  return kNames[static_cast<size_t>(scheme)];
-}
-
 SequenceCost cost_of(const SequencePlan& plan, const SequenceFacts& facts) {
   return Costs(plan, facts).total();
 }

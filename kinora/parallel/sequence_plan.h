@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -25,8 +26,13 @@ enum class SequenceScheme : uint8_t {
 };
 inline constexpr size_t kNumSequenceSchemes = 8;
 
-/// "auto", "dsp", "ulysses", "fastseq", "usp", "nd_ring", "ring", "megatron".
-[[nodiscard]] std::string_view to_string(SequenceScheme scheme);
+/// In the order of the enumerators.
+inline constexpr std::array<std::string_view, kNumSequenceSchemes> kSequenceSchemeNames = {
+    "auto", "dsp", "ulysses", "fastseq", "usp", "nd_ring", "ring", "megatron"};
+
+[[nodiscard]] constexpr std::string_view to_string(SequenceScheme scheme) {
+  return kSequenceSchemeNames[static_cast<size_t>(scheme)];
+}
 
 /// What make_sequence() builds. The ranks of a sequence are all_to_all x ring_inside x ring_across;
 /// schemes without rings have them all in all_to_all.

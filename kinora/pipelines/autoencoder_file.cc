@@ -12,6 +12,7 @@
 #include "kinora/models/autoencoder_names.h"
 #include "kinora/ops/host_bytes.h"
 #include "kinora/pipelines/autoencoder_config.h"
+#include "kinora/pipelines/diffusers_config.h"
 
 namespace kinora::pipelines {
 namespace {
@@ -19,7 +20,6 @@ namespace {
 namespace fs = std::filesystem;
 using checkpoint::WeightsFile;
 
-constexpr int64_t kMaxConfigBytes = 1 << 20;
 constexpr size_t kMaxNamesInMessage = 8;
 /// Diffusers', Open-Sora 1.2's, HunyuanVideo's.
 constexpr const char* kWeightsNames[] = {"diffusion_pytorch_model", "model", "pytorch_model"};

@@ -7,13 +7,12 @@
 #include "kinora/core/error.h"
 #include "kinora/io/file.h"
 #include "kinora/pipelines/autoencoder_config.h"
+#include "kinora/pipelines/diffusers_config.h"
 
 namespace kinora::pipelines {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr int64_t kMaxConfigBytes = 1 << 20;
 
 /// config.json of the folder of diffusers that `path` means, its own or that of vae/; empty if it
 /// is none.

@@ -12,8 +12,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kMaxConfigBytes = 1 << 20;
-
 /// Python writes numbers that JSON lacks, such as "lambda_min_clipped": -Infinity of DPM-Solver's
 /// schedulers. None of them is read: they become null.
 std::string without_python_numbers(std::string_view text) {

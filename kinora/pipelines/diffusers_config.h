@@ -1,10 +1,14 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <string>
 
 namespace kinora::pipelines {
+
+/// A larger configuration file is none.
+inline constexpr int64_t kMaxConfigBytes = 1 << 20;
 
 /// A configuration of diffusers, a JSON object. Errors kIo for what is none and for values of
 /// another kind. T: bool, int64_t, double, std::string.

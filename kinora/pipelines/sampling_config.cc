@@ -42,7 +42,8 @@ void describe(Fields& fields, SamplingConfig& config) {
               {"leading", Spacing::kLeading},
               {"trailing", Spacing::kTrailing},
               {"linspace", Spacing::kLinspace}},
-             "iddpm: which timesteps are visited; where fractions of them are, dit is linspace.");
+             "iddpm: which timesteps are visited. For methods that also take fractions of "
+             "timesteps, dit is the same as linspace.");
   fields.add("steps_offset", config.steps_offset,
              "iddpm: added to the timesteps of spacing leading.", at_least(0));
   fields.add("sigmas", config.sigmas,
@@ -52,7 +53,8 @@ void describe(Fields& fields, SamplingConfig& config) {
               {"beta", SigmaSpacing::kBeta}},
              "dpm++*, unipc, euler*, heun, lms: noise levels; timesteps = those of spacing or of "
              "the flow.");
-  fields.add("order", config.order, "dpm++* and unipc: 1 to 3, lms: 1 to 4; 0 = 2, of lms 4.",
+  fields.add("order", config.order,
+             "Order of the method: 1 to 3 for dpm++* and unipc, 1 to 4 for lms. 0 = 2, for lms 4.",
              between(0, 4));
   fields.add("second_order", config.second_order,
              {{"midpoint", SecondOrder::kMidpoint}, {"heun", SecondOrder::kHeun}},

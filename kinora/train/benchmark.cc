@@ -25,15 +25,13 @@
 namespace kinora::train {
 namespace {
 
-constexpr uint64_t kSeed = 1;
-
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 at::Tensor random_matrix(int64_t index, int64_t size, at::Device device) {
-  return ops::random_normal({1, size, size}, at::arange(index, index + 1, at::kLong), kSeed, 0,
-                            RandomPurpose::kTest, device)
+  return ops::random_normal({1, size, size}, at::arange(index, index + 1, at::kLong),
+                            kBenchmarkSeed, 0, RandomPurpose::kTest, device)
       .squeeze(0);
 }
 
@@ -139,7 +137,7 @@ void randomise_zeros(const std::vector<nn::NamedParameter>& parameters, optim::A
     if (parameter.init.kind == nn::Init::Kind::kZero) {
       const at::Tensor values = at::empty(parameter.shape, at::kFloat);
       ops::random_fill(values,
-                       {.seed = kSeed,
+                       {.seed = kBenchmarkSeed,
                         .sample = random_name(named.path.c_str()),
                         .step = 0,
                         .purpose = RandomPurpose::kTest},

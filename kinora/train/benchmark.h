@@ -15,6 +15,9 @@
 /// switches (benchmark_ablation.h) share.
 namespace kinora::train {
 
+/// Of the inputs and weights of every benchmark.
+inline constexpr uint64_t kBenchmarkSeed = 1;
+
 /// What a device reaches at best, to judge other figures by.
 struct DeviceCeilings {
   double gemm_tflops = 0.0;       ///< a large matrix product in the compute type

@@ -17,11 +17,9 @@
 namespace kinora::train {
 namespace {
 
-constexpr uint64_t kSeed = 1;
-
 at::Tensor random_values(std::vector<int64_t> shape, int64_t number) {
   shape.insert(shape.begin(), 1);
-  return ops::random_normal(shape, at::arange(number, number + 1, at::kLong), kSeed, 0,
+  return ops::random_normal(shape, at::arange(number, number + 1, at::kLong), kBenchmarkSeed, 0,
                             RandomPurpose::kTest, at::kCPU)
       .squeeze(0);
 }

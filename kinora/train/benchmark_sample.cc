@@ -23,8 +23,6 @@
 namespace kinora::train {
 namespace {
 
-constexpr uint64_t kSeed = 1;
-
 std::string kernels_of(const RunConfig& config, const ops::BlockKernels* kernels, bool graphs,
                        int64_t rows, at::Device device) {
   std::ostringstream text;
@@ -69,8 +67,8 @@ diffusion::Conditions conditions_of(const models::ModelConfig& model,
   batch.labels = sample_index.remainder(model.num_classes);
   if (model.takes_text()) {
     batch.text = ops::random_normal({size, model.text_tokens, model.text_channels}, sample_index,
-                                    kSeed, 0, RandomPurpose::kTest, at::kCPU);
-    batch.pooled = ops::random_normal({size, model.text_channels}, sample_index, kSeed, 1,
+                                    kBenchmarkSeed, 0, RandomPurpose::kTest, at::kCPU);
+    batch.pooled = ops::random_normal({size, model.text_channels}, sample_index, kBenchmarkSeed, 1,
                                       RandomPurpose::kTest, at::kCPU);
     batch.text_lengths = at::full({size}, model.text_tokens, at::kLong);
   }
@@ -107,7 +105,7 @@ SampleBenchmark benchmark_sample(RunConfig config, const SampleBenchmarkOptions&
       pipelines::share_ranks(options.ranks, world.size(), options.batch, guided);
   const parallel::Mesh mesh(world, shares.mesh());
   const pipelines::SampleRange own = pipelines::own_samples(options.batch, mesh);
-  TrainedModel initial = initial_model(std::move(config), device, kSeed);
+  TrainedModel initial = initial_model(std::move(config), device, kBenchmarkSeed);
   randomise_zeros(initial.model->named_parameters(), *initial.arena);
   const int64_t rows = guided && shares.guidance == 1 ? 2 * own.count : own.count;
   const auto denoiser = share(initial, mesh, options.ranks.scheme, rows);
@@ -119,13 +117,13 @@ SampleBenchmark benchmark_sample(RunConfig config, const SampleBenchmarkOptions&
   const at::Tensor sample_index = at::arange(own.first, own.first + own.count, at::kLong);
   const diffusion::Conditions conditions = conditions_of(model, sample_index, device);
   guidance.null = null_of(conditions, model.num_classes);
-  diffusion::RecordedSampler recorded(*denoiser, sampler, guidance, kSeed, device);
+  diffusion::RecordedSampler recorded(*denoiser, sampler, guidance, kBenchmarkSeed, device);
   const auto run = [&](int64_t /*call*/) {
     if (initial.graphs) {
       (void)recorded.sample(shape, conditions, guidance.null, sample_index);
     } else {
       (void)diffusion::sample(*denoiser, sampler, shape, conditions, guidance,
-                              {.seed = kSeed, .sample_index = sample_index}, device);
+                              {.seed = kBenchmarkSeed, .sample_index = sample_index}, device);
     }
   };
   // A run without a graph, and the recording.

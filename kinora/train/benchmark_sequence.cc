@@ -31,15 +31,12 @@
 namespace kinora::train {
 namespace {
 
-constexpr const char* kOne = "one";
-constexpr const char* kSeparate = "ulysses4";
-constexpr uint64_t kSeed = 1;
 constexpr int kRounds = 3;
 
 /// Standard normals that depend on `number` alone.
 at::Tensor normal(std::vector<int64_t> shape, int64_t number, at::Device device) {
   shape.insert(shape.begin(), 1);
-  return ops::random_normal(shape, at::arange(number, number + 1, at::kLong), kSeed, 0,
+  return ops::random_normal(shape, at::arange(number, number + 1, at::kLong), kBenchmarkSeed, 0,
                             RandomPurpose::kTest, device)
       .squeeze(0);
 }
@@ -290,7 +287,7 @@ parallel::SequencePlan plan_of(const std::string& scheme, const SequenceWork& wo
       .spans = {nn::Span::kFrame}};
   for (size_t i = 1; i < parallel::kNumSequenceSchemes; ++i) {
     if (parallel::to_string(static_cast<parallel::SequenceScheme>(i)) ==
-        (scheme == kSeparate ? "ulysses" : scheme)) {
+        (scheme == kSeparateUlysses ? "ulysses" : scheme)) {
       facts.scheme = static_cast<parallel::SequenceScheme>(i);
     }
   }
@@ -302,8 +299,8 @@ parallel::SequencePlan plan_of(const std::string& scheme, const SequenceWork& wo
 std::shared_ptr<const nn::Sequence> make(const std::string& scheme,
                                          const parallel::SequencePlan& plan,
                                          const comm::Group& group) {
-  return scheme == kSeparate ? std::make_shared<SeparateUlysses>(group)
-                             : parallel::make_sequence(plan, group);
+  return scheme == kSeparateUlysses ? std::make_shared<SeparateUlysses>(group)
+                                    : parallel::make_sequence(plan, group);
 }
 
 void time_scheme(const Stack& stack, const comm::Group& group, const parallel::SequencePlan& plan,
@@ -356,14 +353,6 @@ std::optional<parallel::SequencePlan> plan_for(const SequenceWork& work, const c
 
 }  // namespace
 
-std::vector<std::string> sequence_benchmark_schemes() {
-  std::vector<std::string> names = {kOne, kSeparate};
-  for (size_t i = 1; i < parallel::kNumSequenceSchemes; ++i) {
-    names.emplace_back(parallel::to_string(static_cast<parallel::SequenceScheme>(i)));
-  }
-  return names;
-}
-
 std::vector<SequenceRow> benchmark_sequence(const SequenceWork& work,
                                             const std::vector<std::string>& schemes,
                                             const comm::Group& group, at::Device device) {
@@ -380,7 +369,7 @@ std::vector<SequenceRow> benchmark_sequence(const SequenceWork& work,
   for (const std::string& scheme : schemes) {
     SequenceRow& row = rows.emplace_back();
     row.scheme = scheme;
-    if (scheme == kOne) {
+    if (scheme == kOneRank) {
       base = time_one(stack, group, &row);
       continue;
     }

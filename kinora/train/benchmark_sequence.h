@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kinora/comm/group.h"
+#include "kinora/parallel/sequence_plan.h"
 
 /// What sequence parallelism costs and is worth: attention layers alone, without what else a model
 /// has, so that thousands to hundreds of thousands of tokens can be tried in seconds.
@@ -50,12 +51,18 @@ struct SequenceRow {
   [[nodiscard]] double exposed_s() const { return step_s - compute_s; }
 };
 
-/// Names for benchmark_sequence(): "one", one rank that has all tokens; "ulysses4", a baseline;
-/// parallel::SequenceScheme's.
-///
-/// ulysses4 is DeepSpeed Ulysses as it is published (Jacobs et al. 2023): four all-to-alls, of q,
-/// k, v and the result, around every attention, in time too.
-[[nodiscard]] std::vector<std::string> sequence_benchmark_schemes();
+/// Names for benchmark_sequence(): one rank that has all tokens; a baseline, DeepSpeed Ulysses as
+/// it is published (Jacobs et al. 2023): four all-to-alls, of q, k, v and the result, around every
+/// attention, in time too; parallel::SequenceScheme's.
+inline constexpr const char* kOneRank = "one";
+inline constexpr const char* kSeparateUlysses = "ulysses4";
+
+[[nodiscard]] inline std::vector<std::string> sequence_benchmark_schemes() {
+  std::vector<std::string> names = {kOneRank, kSeparateUlysses};
+  names.insert(names.end(), parallel::kSequenceSchemeNames.begin() + 1,  // all but auto
+               parallel::kSequenceSchemeNames.end());
+  return names;
+}
 
 /// Times these schemes, one after the other. All ranks call it. "one" is computed by every rank on
 /// its own, the fastest counts; where it comes first the others are compared with it. kConfig for

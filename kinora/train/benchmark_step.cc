@@ -25,13 +25,12 @@
 namespace kinora::train {
 namespace {
 
-constexpr uint64_t kSeed = 1;
-
 /// Random texts, from half of the longest to all of it.
 void add_texts(data::Batch& batch, const models::ModelConfig& model) {
   const int64_t size = batch.sample_index.size(0);
   const auto normal = [&](const std::vector<int64_t>& shape) {
-    return ops::random_normal(shape, batch.sample_index, kSeed, 1, RandomPurpose::kTest, at::kCPU);
+    return ops::random_normal(shape, batch.sample_index, kBenchmarkSeed, 1, RandomPurpose::kTest,
+                              at::kCPU);
   };
   batch.text = normal({size, model.text_tokens, model.text_channels});
   batch.pooled = normal({size, model.text_channels});
@@ -47,10 +46,10 @@ data::Batch random_batch(const models::ModelConfig& model, std::vector<int64_t> 
   data::Batch batch;
   batch.sample_index = at::arange(first, first + size, at::kLong);
   batch.labels = batch.sample_index.remainder(model.num_classes);
-  batch.images =
-      (ops::random_uniform(shape, batch.sample_index, kSeed, 0, RandomPurpose::kTest, at::kCPU) *
-       256.0)
-          .to(at::kByte);
+  batch.images = (ops::random_uniform(shape, batch.sample_index, kBenchmarkSeed, 0,
+                                      RandomPurpose::kTest, at::kCPU) *
+                  256.0)
+                     .to(at::kByte);
   if (model.takes_text()) {
     add_texts(batch, model);
   }
@@ -119,18 +118,18 @@ class StepTimer::Impl {
         mesh_(world, config.parallel.mesh()) {
     config_.model = model_of(config, frozen_.get());
     objective_ = objective_of(config_, device_);
-    trainable_.emplace(config_, mesh_, device_, kSeed);
+    trainable_.emplace(config_, mesh_, device_, kBenchmarkSeed);
     randomise_zeros(trainable_->model().named_parameters(), trainable_->arena());
     graphs_ = use_graphs(config_, trainable_->kernels()) && trainable_->can_be_recorded();
     step_runner_.emplace(trainable_->model(), trainable_->boosted(), objective_, nullptr,
-                         StepSettings{.seed = kSeed,
+                         StepSettings{.seed = kBenchmarkSeed,
                                       .label_dropout = config_.train.label_dropout,
                                       .model = config_.model,
                                       .frame_masks = config_.frame_masks,
                                       .ranks = mesh_.world().size(),
                                       .device = device_,
                                       .graphs = graphs_});
-    stage_.emplace(frozen_ ? &frozen_->encoder : nullptr, kSeed, device_);
+    stage_.emplace(frozen_ ? &frozen_->encoder : nullptr, kBenchmarkSeed, device_);
   }
 
   [[nodiscard]] StepBenchmark time(const StepBenchmarkOptions& options) {

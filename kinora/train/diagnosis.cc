@@ -40,8 +40,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kDigits = 3;  // of measured numbers
-constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+constexpr int kDigits = 3;             // of measured numbers
 constexpr double kLeastSeconds = 0.3;  // of a measurement
 constexpr int64_t kDiskBytes = int64_t{1} << 28;
 constexpr rlim_t kEnoughFiles = 4096;
@@ -158,8 +157,9 @@ void add_environment(Findings& found) {
                            : "numbers are read and written the same in every locale, but a "
                              "terminal may show captions wrongly: export LANG=C.UTF-8"});
   for (const char* name :
-       {"OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "NCCL_DEBUG",
-        "NCCL_NVLS_ENABLE", "NCCL_P2P_DISABLE", "NCCL_SOCKET_IFNAME", "PYTORCH_CUDA_ALLOC_CONF"}) {
+       {"OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "CUDA_VISIBLE_DEVICES",
+        "CUDA_LAUNCH_BLOCKING", "NCCL_DEBUG", "NCCL_NVLS_ENABLE", "NCCL_P2P_DISABLE",
+        "NCCL_SOCKET_IFNAME", "PYTORCH_CUDA_ALLOC_CONF"}) {
     if (const std::string value = environment(name); !value.empty()) {
       const bool is_slow = std::string_view(name) == "CUDA_LAUNCH_BLOCKING" && value != "0";
       found.push_back({"host", name, value, std::nullopt,

@@ -4,11 +4,10 @@
 #include <charconv>
 
 #include "kinora/core/error.h"
+#include "kinora/core/text.h"
 
 namespace kinora::train {
 namespace {
-
-constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
 /// A row of the table.
 struct Known {

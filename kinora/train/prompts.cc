@@ -57,6 +57,16 @@ Prompts prompts_of_words(const std::vector<std::string>& captions, const data::T
   return prompts;
 }
 
+Prompts prompts_of_captions(const std::vector<std::string>& captions,
+                            const data::DataConfig& data) {
+  KINORA_CHECK(data.text == data::TextKind::kBuiltin, kConfig,
+               "[sample] captions need data.text builtin, whose words this run did not learn. "
+               "Hint: embed them as its texts were, and give --text-embeddings");
+  return prompts_of_words(captions, {.length = data.text_length,
+                                     .channels = data.text_channels,
+                                     .pooled_channels = data.text_channels});
+}
+
 Prompts prompts_of_file(const std::filesystem::path& path) {
   const data::TextFile file(path);
   Prompts prompts{.shape = file.shape(), .all = {}};

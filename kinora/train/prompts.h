@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "kinora/data/data_config.h"
 #include "kinora/data/source.h"
 #include "kinora/models/model_config.h"
 #include "kinora/pipelines/draw.h"
@@ -29,6 +30,11 @@ struct Prompts {
 /// The word vectors of `captions`. kConfig for a caption without a word, or none.
 [[nodiscard]] Prompts prompts_of_words(const std::vector<std::string>& captions,
                                        const data::TextShape& shape);
+
+/// The same as a run on `data` learned them. kConfig unless its texts are words (data.text
+/// builtin).
+[[nodiscard]] Prompts prompts_of_captions(const std::vector<std::string>& captions,
+                                          const data::DataConfig& data);
 
 /// The texts of a file (data/text_file.h), in order. kIo.
 [[nodiscard]] Prompts prompts_of_file(const std::filesystem::path& path);

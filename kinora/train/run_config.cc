@@ -39,13 +39,13 @@ void describe_train(Fields& fields, TrainOptions& train) {
       "more passes over memory, and no first step that only measures.");
   fields.add(
       "recompute", train.recompute,
-      "Activations computed again in backward: none, elementwise (norms and GELU), mlp (and the "
-      "MLP's first product), block (every block), block:K (the first K blocks), or "
-      "block:K,elementwise or block:K,mlp (the first K blocks whole, so much of the others). "
-      "Saves memory, costs up to a third more time. elementwise and mlp need the fast path.");
+      "Compute activations again in backward, which saves memory and costs up to a third more "
+      "time: none, elementwise (norms and GELU), mlp (and the MLP's first product), block (every "
+      "block), block:K (the first K blocks), or block:K,elementwise or block:K,mlp (the first K "
+      "blocks whole, and so much of the others). elementwise and mlp need the fast path.");
   fields.add("seed", train.seed, "Keys every random number of the run.", at_least(0));
   fields.add("deterministic", train.deterministic,
-             "Only kernels that give the same bits each time (GPU; somewhat slower).");
+             "Use only kernels that give the same bits each time (GPU; somewhat slower).");
   fields.add(
       "device", train.device,
       {{"auto", DeviceChoice::kAuto}, {"cpu", DeviceChoice::kCpu}, {"cuda", DeviceChoice::kCuda}},
@@ -56,9 +56,11 @@ void describe_train(Fields& fields, TrainOptions& train) {
       "bits.",
       between(0, 4096));
   fields.add("label_dropout", train.label_dropout,
-             "Share of labels replaced by the null class, for guidance.", between(0, 1));
+             "Share of the labels or captions that training replaces by the null one, for "
+             "guidance.",
+             between(0, 1));
   fields.add("max_skipped", train.max_skipped,
-             "Steps in a row with gradients that are not finite after which the run stops.",
+             "Stop the run after this many steps in a row whose gradients are not finite.",
              at_least(1));
   fields.add(
       "self_test", train.self_test,
@@ -67,16 +69,16 @@ void describe_train(Fields& fields, TrainOptions& train) {
              "Steps between entries of TensorBoard (log.jsonl has all).", at_least(1));
   fields.add(
       "stall_timeout", train.stall_timeout,
-      "Several ranks: seconds without any progress, on any of them, after which a table of all "
-      "ranks is printed "
-      "and the run ends (six times as many in checkpoints, validation and samples). 0 = never.",
+      "Several ranks: after this many seconds without progress on any of them, print a table of "
+      "all ranks and end the run. In checkpoints, validation and samples it takes six times as "
+      "many. 0 = never.",
       at_least(0));
   fields.add("profile_from", train.profile_from,
              "Step from which train.profile_steps steps are traced.", at_least(0));
   fields.add(
       "profile_steps", train.profile_steps,
-      "Steps of which every rank writes what its GPU did, when, as profile-rank0.json, ... in "
-      "the run directory, for chrome://tracing or Perfetto. 0 = none.",
+      "Trace this many steps: every rank writes what its GPU did, and when, to "
+      "profile-rank0.json, ... in the run directory, for chrome://tracing or Perfetto. 0 = none.",
       at_least(0));
 }
 
@@ -121,13 +123,15 @@ void describe_parallel(Fields& fields, RunConfig& config) {
       .check("be fp32 or bf16", [&parallel] { return parallel.reduce_type != Precision::kFp16; });
   fields.add(
       "fp8_across", parallel.fp8_across,
-      "What crosses hosts (divided gradients and weights) travels in 8 bits with a scale for "
-      "each 128 numbers; sums are fp32.");
+      "Send what crosses hosts (divided gradients and weights) in 8 bits, with a scale for each "
+      "128 numbers; sums are fp32.");
   fields.add(
       "bucket_mib", parallel.bucket_mib,
-      "At least so many MiB of fp32 gradients are exchanged at once, where the model's buckets "
-      "(a block each) are smaller. 0 = as measured on the links of GPUs; the model's own with "
-      "zero_stage 3 (which keeps two of them whole), train.deterministic or CPUs.",
+      "MiB of fp32 gradients that are exchanged at once: neighbouring buckets of the model (a "
+      "block each) are joined until they have as much. The default, 0, picks the smallest power "
+      "of two at which latency is at most about a tenth of the time, as measured on the links of "
+      "GPUs. On CPUs, with zero_stage 3 (which keeps two buckets whole) and with "
+      "train.deterministic it joins none.",
       between(0, 1024));
   fields.add("reduce_each_micro_batch", parallel.reduce_each_micro_batch,
              "zero_stage 2 and 3: reduce gradients after each micro-batch, so that no rank keeps "
@@ -169,7 +173,8 @@ void describe_kernels(Fields& fields, RunConfig& config) {
   fields.add("model.path", config.path,
              {{"auto", Path::kAuto}, {"plain", Path::kPlain}, {"fast", Path::kFast}},
              "How blocks are computed: plain = libtorch's calls one by one; fast = fused kernels "
-             "with a written-out backward; auto = fast for bf16 and fp16 on a GPU.");
+             "with a written-out backward. auto = fast for bf16 and fp16 on a GPU, but plain for "
+             "a dit with parallel.sequence and where finetune.* freezes parameters.");
   const auto scope = fields.scope("kernels");
   const auto add = [&fields](const char* name, ops::Switch& value, const char* help) {
     fields.add(name, value,
@@ -193,9 +198,9 @@ void describe_image_data(Fields& fields, RunConfig& config) {
     const auto scope = fields.scope("image_data");
     fields
         .add("share", steps.share,
-             "Share of the steps whose samples are all from image_data, a second set that has the "
-             "keys of data: single images for a model of clips, as clips of one frame. Which steps "
-             "these are is drawn. 0 = none.",
+             "Share of the steps that take all their samples from image_data, a second set with "
+             "the keys of data: single images for a model of clips, as clips of one frame. The "
+             "steps are drawn at random. 0 = none.",
              {.min = 0, .max = 1, .min_open = false, .max_open = true})
         .check("be 0 unless image_data.frames is 1",
                [&config] { return !config.image_steps.any() || config.image_data.frames == 1; })
@@ -236,10 +241,10 @@ void describe_checkpoint(Fields& fields, RunConfig& config) {
   const auto scope = fields.scope("checkpoint");
   fields.add("every", checkpoint.every,
              "Steps between checkpoints; 0 = only when the run ends or is stopped.", at_least(0));
-  fields.add("keep_last", checkpoint.keep_last, "Newest checkpoints that are kept; 0 = all.",
-             at_least(0));
+  fields.add("keep_last", checkpoint.keep_last,
+             "Keep this many of the newest checkpoints; 0 = all.", at_least(0));
   fields.add("keep_every", checkpoint.keep_every,
-             "Checkpoints of steps that are a multiple of it are kept for good; 0 = none.",
+             "Keep for good the checkpoints of steps that are a multiple of this; 0 = none.",
              at_least(0));
   fields
       .add("init_from", checkpoint.init_from,

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -24,15 +23,12 @@ constexpr const char* kAnswer = ".answer";
 constexpr int64_t kMaxBytes = 4096;
 constexpr size_t kTimeDigits = 20;
 
-constexpr std::array<std::string_view, 8> kNames = {"none",   "pause", "continue", "save",
-                                                    "sample", "stop",  "lr",       "extend"};
-
 std::optional<RunCommand> parse_command(std::string_view name) {
-  const auto* const found = std::find(kNames.begin() + 1, kNames.end(), name);
-  if (found == kNames.end()) {
+  const auto* const found = std::find(kRunCommandNames.begin() + 1, kRunCommandNames.end(), name);
+  if (found == kRunCommandNames.end()) {
     return std::nullopt;
   }
-  return static_cast<RunCommand>(found - kNames.begin());
+  return static_cast<RunCommand>(found - kRunCommandNames.begin());
 }
 
 /// Sorts by time, and is of one process at one moment.
@@ -90,10 +86,6 @@ std::optional<RunRequest> parse_request(const std::string& text) {
 }
 
 }  // namespace
-
-std::string_view to_string(RunCommand command) {
-  return kNames[static_cast<size_t>(command)];
-}
 
 std::string RequestBox::ask(RunCommand command, double value) const {
   const RunRequest request{.id = new_id(), .command = command, .value = value};

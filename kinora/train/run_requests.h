@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -22,8 +23,13 @@ enum class RunCommand : uint8_t {
   kExtend,        ///< train.steps is `value` from now on
 };
 
-/// "none", "pause", "continue", "save", "sample", "stop", "lr", "extend".
-[[nodiscard]] std::string_view to_string(RunCommand command);
+/// In the order of the enumerators.
+inline constexpr std::array<std::string_view, 8> kRunCommandNames = {
+    "none", "pause", "continue", "save", "sample", "stop", "lr", "extend"};
+
+[[nodiscard]] constexpr std::string_view to_string(RunCommand command) {
+  return kRunCommandNames[static_cast<size_t>(command)];
+}
 
 struct RunRequest {
   std::string id;  ///< names it in its box

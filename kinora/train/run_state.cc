@@ -19,8 +19,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array<std::string_view, 5> kNames = {"training", "paused", "stopped", "complete",
-                                                    "died"};
+constexpr std::array<std::string_view, 5> kRunStateNames = {"training", "paused", "stopped",
+                                                            "complete", "died"};
 constexpr int64_t kMaxStateBytes = 4096;
 constexpr int64_t kLogTail = int64_t{1} << 16;  // bytes: about a hundred steps
 constexpr int kMostDepth = 4;                   // of folders of runs
@@ -57,11 +57,11 @@ std::optional<Said> read_state(const fs::path& file) {
   if (!json.is_object()) {
     return std::nullopt;
   }
-  const auto* const name = std::find(kNames.begin(), kNames.end(), text("state"));
-  if (name == kNames.end()) {
+  const auto* const name = std::find(kRunStateNames.begin(), kRunStateNames.end(), text("state"));
+  if (name == kRunStateNames.end()) {
     return std::nullopt;
   }
-  return Said{.record = {.state = static_cast<RunState>(name - kNames.begin()),
+  return Said{.record = {.state = static_cast<RunState>(name - kRunStateNames.begin()),
                          .step = number("step"),
                          .steps = number("steps")},
               .process = text("host") + " " + std::to_string(number("process"))};
@@ -141,7 +141,7 @@ void add_runs(const fs::path& folder, int depth, std::vector<fs::path>& runs) {
 }  // namespace
 
 std::string_view to_string(RunState state) {
-  return kNames[static_cast<size_t>(state)];
+  return kRunStateNames[static_cast<size_t>(state)];
 }
 
 void write_state(const fs::path& run, const StateRecord& record) {

@@ -8,9 +8,7 @@
 #include "tests/apps/run_folder.h"
 
 namespace kinora::apps {
-namespace {
-
-constexpr int kUsage = 2;  // docs/configuration.md lists the exit codes
+namespace bench_sequence_test {
 
 class BenchSequenceTest : public testing::Test {
  protected:
@@ -116,5 +114,5 @@ TEST_F(BenchSequenceTest, WrongArgumentsAreRefused) {
   EXPECT_PRED2(says, refusal({"--heads", "5"}), "--heads must divide --hidden");
 }
 
-}  // namespace
+}  // namespace bench_sequence_test
 }  // namespace kinora::apps

@@ -5,9 +5,7 @@
 #include "tests/apps/run_folder.h"
 
 namespace kinora::apps {
-namespace {
-
-constexpr int kUsage = 2;  // docs/configuration.md lists the exit codes
+namespace bench_simulate_test {
 
 class BenchSimulateTest : public RunTest {
  protected:
@@ -75,5 +73,5 @@ TEST_F(BenchSimulateTest, WrongArgumentsAreRefused) {
   EXPECT_PRED2(says, refusal({"--step-seconds", "0"}), "--step-seconds");
 }
 
-}  // namespace
+}  // namespace bench_simulate_test
 }  // namespace kinora::apps

@@ -3,11 +3,10 @@
 #include <gtest/gtest.h>
 
 #include "tests/apps/clips.h"
+#include "tests/apps/program.h"
 
 namespace kinora::apps {
-namespace {
-
-constexpr int kUsage = 2;  // docs/configuration.md lists the exit codes
+namespace bench_test {
 
 class BenchTest : public RunTest {
  protected:
@@ -146,5 +145,5 @@ TEST_F(BenchTest, WrongArgumentsAreRefused) {
   expect_refusal(bench("sample", {"--guidance", "-2"}), "--guidance");
 }
 
-}  // namespace
+}  // namespace bench_test
 }  // namespace kinora::apps

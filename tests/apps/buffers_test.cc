@@ -12,7 +12,7 @@
 #include "tests/apps/run_folder.h"
 
 namespace kinora::apps {
-namespace {
+namespace buffers_test {
 
 namespace fs = std::filesystem;
 
@@ -88,5 +88,5 @@ TEST_F(BuffersTest, TheNullTextOfAFileStaysWithTheRun) {
               sampled("file", {"--checkpoint", converted.string()}));
 }
 
-}  // namespace
+}  // namespace buffers_test
 }  // namespace kinora::apps

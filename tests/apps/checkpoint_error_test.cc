@@ -5,12 +5,9 @@
 #include "tests/apps/run_folder.h"
 
 namespace kinora::apps {
-namespace {
+namespace checkpoint_error_test {
 
 namespace fs = std::filesystem;
-
-constexpr int kUsage = 2;
-constexpr int kIo = 4;
 
 bool says(const Outcome& outcome, const std::string& text) {
   return outcome.err.find(text) != std::string::npos;
@@ -124,5 +121,5 @@ TEST_F(CheckpointErrorTest, OldOnesArePruned) {
   EXPECT_EQ(checkpoint_steps(run_dir("run")), (std::vector<int64_t>{5, 10, 11, 12}));
 }
 
-}  // namespace
+}  // namespace checkpoint_error_test
 }  // namespace kinora::apps

@@ -10,11 +10,10 @@
 #include "tests/apps/run_folder.h"
 
 namespace kinora::apps {
-namespace {
+namespace clip_latents_test {
 
 using testing::HasSubstr;
 
-constexpr int kUsage = 2;
 constexpr int64_t kClips = 24;
 
 std::vector<float> waves(int64_t count, double step) {
@@ -116,5 +115,5 @@ TEST_F(ClipLatentsTest, WhatDoesNotFitIsRefusedBeforeTheFirstStep) {
   expect_refused({"model.architecture=dit"}, "is a model of images, but model.frames is 4");
 }
 
-}  // namespace
+}  // namespace clip_latents_test
 }  // namespace kinora::apps

@@ -9,7 +9,7 @@
 #include "tests/apps/run_folder.h"
 
 namespace kinora::apps {
-namespace {
+namespace commands_test {
 
 namespace fs = std::filesystem;
 
@@ -91,5 +91,5 @@ TEST_F(CommandsTest, DemoNeedsTheGeneratedSet) {
   EXPECT_NE(outcome.err.find("data.source must be shapes"), std::string::npos) << outcome.err;
 }
 
-}  // namespace
+}  // namespace commands_test
 }  // namespace kinora::apps

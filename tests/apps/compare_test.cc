@@ -8,7 +8,7 @@
 #include "tests/apps/run_folder.h"
 
 namespace kinora::apps {
-namespace {
+namespace compare_test {
 
 using testing::HasSubstr;
 
@@ -62,5 +62,5 @@ TEST_F(CompareCommandTest, WhatCannotBeComparedIsSaid) {
   EXPECT_THAT(outcome.err, HasSubstr("does not exist"));
 }
 
-}  // namespace
+}  // namespace compare_test
 }  // namespace kinora::apps

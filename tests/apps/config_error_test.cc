@@ -6,14 +6,11 @@
 #include "tests/apps/run_folder.h"
 
 namespace kinora::apps {
-namespace {
+namespace config_error_test {
 
 namespace fs = std::filesystem;
 
 // docs/configuration.md lists them.
-constexpr int kUsage = 2;
-constexpr int kIo = 4;
-constexpr int kCuda = 5;
 
 struct Refusal {
   std::string name;
@@ -235,5 +232,5 @@ TEST_F(RunDirectoryTest, ResumingWithOtherSettingsNamesThem) {
                  {"lr.value was 0.001 and is now 0.0005"});
 }
 
-}  // namespace
+}  // namespace config_error_test
 }  // namespace kinora::apps

@@ -6,7 +6,7 @@
 #include "tests/apps/run_folder.h"
 
 namespace kinora::apps {
-namespace {
+namespace convert_test {
 
 namespace fs = std::filesystem;
 
@@ -55,5 +55,5 @@ TEST_F(ConvertTest, WhatIsNotThereIsRefused) {
   EXPECT_FALSE(fs::exists(target()));
 }
 
-}  // namespace
+}  // namespace convert_test
 }  // namespace kinora::apps

@@ -8,11 +8,9 @@
 #include "tests/apps/run_folder.h"
 
 namespace kinora::apps {
-namespace {
+namespace data_check_test {
 
 namespace fs = std::filesystem;
-
-constexpr int kIo = 4;
 
 // 16 pictures with captions, of which two are cut off behind their headers.
 class DataCheckTest : public RunTest {
@@ -173,5 +171,5 @@ TEST_F(DataCheckTest, TheIndexLiesInTheCacheFolderByDefault) {
   EXPECT_NE(outcome.err.find((cache / "kinora").string()), std::string::npos) << outcome.err;
 }
 
-}  // namespace
+}  // namespace data_check_test
 }  // namespace kinora::apps

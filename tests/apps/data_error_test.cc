@@ -5,12 +5,9 @@
 #include "tests/apps/run_folder.h"
 
 namespace kinora::apps {
-namespace {
+namespace data_error_test {
 
 namespace fs = std::filesystem;
-
-constexpr int kUsage = 2;
-constexpr int kIo = 4;
 
 class DataErrorTest : public RunTest {
  protected:
@@ -145,5 +142,5 @@ TEST_F(DataErrorTest, ARankWithoutSamplesEndsAllRanksWhichHaveSaved) {
   EXPECT_EQ(read_log(run_dir("run")).size(), static_cast<size_t>(last) + 2);
 }
 
-}  // namespace
+}  // namespace data_error_test
 }  // namespace kinora::apps

@@ -8,11 +8,9 @@
 #include "tests/apps/run_folder.h"
 
 namespace kinora::apps {
-namespace {
+namespace data_search_batch_test {
 
 using testing::HasSubstr;
-
-constexpr int kUsage = 2;
 
 class DataSearchBatchTest : public RunTest {
  protected:
@@ -62,7 +60,7 @@ TEST_F(DataSearchBatchTest, TimesOfAllRowsAndABlockThatARecipeTakes) {
   EXPECT_LT(result.at("measurements"), 40);
   EXPECT_THAT(outcome.err, HasSubstr("[search] 64px, 4 frames"));
 
-  EXPECT_EQ(read_text(file), result.at("yaml"));
+  EXPECT_EQ(read_text(file), result.at("yaml").get<std::string>());
   const auto config = load_config<data::DataConfig>(file.string(), {});
   ASSERT_EQ(config.buckets.size(), 3U);
   EXPECT_EQ(config.buckets[0], (ConfigTableRow{"32px", 1, {0.5, 8.0}}));
@@ -120,5 +118,5 @@ TEST_F(DataSearchBatchTest, RefusesWhatItCannotSearch) {
   EXPECT_THAT(refusal({"model.architecture=stdit"}), HasSubstr("STDiT2 and STDiT3"));
 }
 
-}  // namespace
+}  // namespace data_search_batch_test
 }  // namespace kinora::apps

@@ -10,7 +10,7 @@
 #include "tests/apps/run_folder.h"
 
 namespace kinora::apps {
-namespace {
+namespace doctor_test {
 
 namespace fs = std::filesystem;
 using testing::HasSubstr;
@@ -69,5 +69,5 @@ TEST_F(DoctorTest, AFolderThatIsNotThereIsAnError) {
   EXPECT_THAT(outcome.err, HasSubstr("none"));
 }
 
-}  // namespace
+}  // namespace doctor_test
 }  // namespace kinora::apps

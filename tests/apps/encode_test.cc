@@ -11,15 +11,12 @@
 #include "tests/models/formula_values.h"
 
 namespace kinora::apps {
-namespace {
+namespace encode_test {
 
 using testing::AllOf;
 using testing::HasSubstr;
 
 namespace fs = std::filesystem;
-
-constexpr int kUsage = 2;
-constexpr int kInputOutput = 4;
 
 /// Turns the tiny recipe into one that learns 4 x 8 x 8 latents of 60 pictures, some mirrored.
 const Arguments kLatents = {
@@ -114,7 +111,7 @@ TEST_F(EncodeTest, ARunThatEncodesIsSampledAsPictures) {
   EXPECT_TRUE(fs::exists(folder() / "latents/latents.safetensors"));
   fs::rename(folder() / "vae", folder() / "moved");
   const Outcome lost = sample("lost", {});
-  EXPECT_EQ(lost.exit_code, kInputOutput);
+  EXPECT_EQ(lost.exit_code, kIo);
   EXPECT_THAT(lost.err, HasSubstr("Hint: --autoencoder PATH"));
 }
 
@@ -160,5 +157,5 @@ TEST_F(EncodeTest, TheBenchmarkEncodesInEachStep) {
   EXPECT_THAT(outcome.out + outcome.err, HasSubstr("pixels encoded in each step"));
 }
 
-}  // namespace
+}  // namespace encode_test
 }  // namespace kinora::apps

@@ -13,15 +13,13 @@
 #include "tests/eval/network_files.h"
 
 namespace kinora::apps {
-namespace {
+namespace eval_test {
 
 using testing::AllOf;
 using testing::HasSubstr;
 
 namespace fs = std::filesystem;
 
-constexpr int kUsage = 2;
-constexpr int kInputOutput = 4;
 constexpr int kNumImages = 20;
 
 class EvalTest : public testing::Test {
@@ -125,7 +123,7 @@ TEST_F(EvalTest, StatisticsServeAsEitherSide) {
 
   expect_refusal(judge({"a", "b.npz"}, {"--metrics", "prdc"}), kUsage, "holds only statistics");
   damage(stats);
-  expect_refusal(judge({"a", "b.npz"}), kInputOutput, "b.npz");
+  expect_refusal(judge({"a", "b.npz"}), kIo, "b.npz");
 }
 
 TEST_F(EvalTest, StatisticsOfAnotherNetworkAreRefused) {
@@ -195,10 +193,10 @@ TEST_F(EvalTest, SaysWhatIsMissing) {
   expect_refusal(judge({"a", "nowhere"}), kUsage, "nowhere");
   write_noise("odd/0.png", 0);
   write_text(folder() / "odd/1.png", "no picture");
-  expect_refusal(judge({"odd", "a"}), kInputOutput, "odd/1.png");
+  expect_refusal(judge({"odd", "a"}), kIo, "odd/1.png");
   write_picture(folder() / "odd/1.png", 1);
   expect_refusal(judge({"odd", "a"}), 3, "got a sample of shape [3, 16, 16]");
 }
 
-}  // namespace
+}  // namespace eval_test
 }  // namespace kinora::apps

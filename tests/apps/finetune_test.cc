@@ -9,7 +9,7 @@
 #include "tests/apps/run_folder.h"
 
 namespace kinora::apps {
-namespace {
+namespace finetune_test {
 
 namespace fs = std::filesystem;
 using testing::HasSubstr;
@@ -206,5 +206,5 @@ TEST_F(FinetuneTest, MistakesOnTheCommandLineAreNamed) {
   EXPECT_THAT(changed.err, HasSubstr("finetune.* must be as when it was saved"));
 }
 
-}  // namespace
+}  // namespace finetune_test
 }  // namespace kinora::apps

@@ -8,7 +8,7 @@
 #include "tests/apps/run_folder.h"
 
 namespace kinora::apps {
-namespace {
+namespace gpu_resume_test {
 
 namespace fs = std::filesystem;
 
@@ -302,5 +302,5 @@ TEST_F(GpuPinnedTest, WhatIsResumedBehindTheTraceSaysThatThereIsNone) {
   EXPECT_FALSE(fs::exists(run_dir("run") / "profile-rank0.json"));
 }
 
-}  // namespace
+}  // namespace gpu_resume_test
 }  // namespace kinora::apps

@@ -6,11 +6,9 @@
 #include "tests/apps/run_folder.h"
 
 namespace kinora::apps {
-namespace {
+namespace image_data_test {
 
 using testing::HasSubstr;
-
-constexpr int kUsage = 2;
 
 /// Clips of 4 frames in steps of 8, images in steps of 16, both with captions.
 const Arguments kMixed = {"data.source=moving_shapes",   "data.frames=4",
@@ -118,5 +116,5 @@ TEST_F(ImageDataTest, WhatDoesNotFitIsRefusedBeforeTheFirstStep) {
   EXPECT_THAT(outcome.err, HasSubstr("image_data.global_batch must be a multiple of the 2 ranks"));
 }
 
-}  // namespace
+}  // namespace image_data_test
 }  // namespace kinora::apps

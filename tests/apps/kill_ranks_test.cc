@@ -12,7 +12,7 @@
 #include "tests/apps/run_folder.h"
 
 namespace kinora::apps {
-namespace {
+namespace kill_ranks_test {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
@@ -82,5 +82,5 @@ TEST_P(KillRanksTest, EveryKillLeavesAWholeCheckpoint) {
 INSTANTIATE_TEST_SUITE_P(Ranks, KillRanksTest, testing::Values(2, 4),
                          testing::PrintToStringParamName());
 
-}  // namespace
+}  // namespace kill_ranks_test
 }  // namespace kinora::apps

@@ -11,7 +11,7 @@
 #include "tests/apps/run_folder.h"
 
 namespace kinora::apps {
-namespace {
+namespace kill_test {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
@@ -103,5 +103,5 @@ TEST_F(KillTest, EveryKillLeavesAWholeCheckpoint) {
   expect_same_log(run, run_dir("uninterrupted"), last);
 }
 
-}  // namespace
+}  // namespace kill_test
 }  // namespace kinora::apps

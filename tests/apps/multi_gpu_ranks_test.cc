@@ -9,7 +9,7 @@
 #include "tests/apps/run_folder.h"
 
 namespace kinora::apps {
-namespace {
+namespace multi_gpu_ranks_test {
 
 struct Case {
   std::string name;
@@ -131,5 +131,5 @@ INSTANTIATE_TEST_SUITE_P(Schemes, SequenceMultiGpuTest,
                          testing::Values("dsp", "ulysses", "fastseq", "ring", "megatron"),
                          [](const auto& info) { return info.param; });
 
-}  // namespace
+}  // namespace multi_gpu_ranks_test
 }  // namespace kinora::apps

@@ -8,7 +8,7 @@
 #include "tests/apps/clips.h"
 
 namespace kinora::apps {
-namespace {
+namespace multi_gpu_sample_test {
 
 class MultiGpuSampleTest : public RunTest {
  protected:
@@ -95,5 +95,5 @@ TEST_F(MultiGpuSampleTest, RecordedSequencesAreThoseOfOneGpu) {
   EXPECT_GT(difference_of(one, picture("other", joined(many, {"--seed", "1"}))).mean, 10.0);
 }
 
-}  // namespace
+}  // namespace multi_gpu_sample_test
 }  // namespace kinora::apps

@@ -5,9 +5,7 @@
 #include "tests/apps/run_folder.h"
 
 namespace kinora::apps {
-namespace {
-
-constexpr int kInternal = 7;
+namespace non_finite_test {
 
 void expect_said(const Outcome& outcome, const std::vector<std::string>& messages) {
   for (const std::string& message : messages) {
@@ -73,5 +71,5 @@ TEST_F(SelfTestTest, PassesWhereEverythingLearns) {
   train_well(run_dir("run"), {"train.steps=21"});
 }
 
-}  // namespace
+}  // namespace non_finite_test
 }  // namespace kinora::apps

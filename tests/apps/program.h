@@ -10,6 +10,12 @@
 /// The program `kinora`, as a process of its own.
 namespace kinora::apps {
 
+// Exit codes (docs/configuration.md).
+inline constexpr int kUsage = 2;
+inline constexpr int kIo = 4;
+inline constexpr int kCuda = 5;
+inline constexpr int kInternal = 7;
+
 /// How a process ended and what it said.
 struct Outcome {
   int exit_code = -1;  ///< -1: a signal ended it

@@ -15,7 +15,7 @@
 #include "tests/apps/run_folder.h"
 
 namespace kinora::apps {
-namespace {
+namespace ranks_test {
 
 namespace fs = std::filesystem;
 using testing::HasSubstr;
@@ -235,5 +235,5 @@ TEST_F(RanksTest, MachinesStartedByHandMeetAtTheRendezvous) {
   EXPECT_EQ(read_log(run).size(), 20U);
 }
 
-}  // namespace
+}  // namespace ranks_test
 }  // namespace kinora::apps

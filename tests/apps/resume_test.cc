@@ -13,7 +13,7 @@
 #include "tests/apps/run_folder.h"
 
 namespace kinora::apps {
-namespace {
+namespace resume_test {
 
 using testing::HasSubstr;
 
@@ -268,5 +268,5 @@ TEST_F(LearningRateTest, FollowsTheScheduleInOptimizerStepsWithAccumulationAndAf
   expect_closed_form(run_dir("resumed"));
 }
 
-}  // namespace
+}  // namespace resume_test
 }  // namespace kinora::apps

@@ -11,7 +11,7 @@
 #include "tests/apps/run_folder.h"
 
 namespace kinora::apps {
-namespace {
+namespace run_files_test {
 
 namespace fs = std::filesystem;
 
@@ -152,5 +152,5 @@ TEST_F(RunFilesTest, NoTemporaryFilesAreLeft) {
   }
 }
 
-}  // namespace
+}  // namespace run_files_test
 }  // namespace kinora::apps

@@ -10,7 +10,7 @@
 #include "tests/apps/run_folder.h"
 
 namespace kinora::apps {
-namespace {
+namespace runs_test {
 
 namespace fs = std::filesystem;
 using testing::HasSubstr;
@@ -167,5 +167,5 @@ TEST_F(RunsTest, AReportIsOneFile) {
   EXPECT_THAT(none.err, HasSubstr("kinora runs lists them"));
 }
 
-}  // namespace
+}  // namespace runs_test
 }  // namespace kinora::apps

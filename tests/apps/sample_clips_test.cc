@@ -10,15 +10,14 @@
 #include "kinora/io/image_grid.h"
 #include "kinora/io/video.h"
 #include "tests/apps/clips.h"
+#include "tests/apps/program.h"
 
 namespace kinora::apps {
-namespace {
+namespace sample_clips_test {
 
 namespace fs = std::filesystem;
 using testing::HasSubstr;
 
-constexpr int kUsage = 2;
-constexpr int kIo = 4;
 constexpr int64_t kFrames = 4;
 
 /// The frames of a clip that `kinora sample` wrote.
@@ -317,5 +316,5 @@ TEST_F(SampleClipsTest, ModelsOfImagesAndOfOneTimeTakeNoClips) {
   EXPECT_THAT(looped.err, HasSubstr("stdit2 and stdit3 only"));
 }
 
-}  // namespace
+}  // namespace sample_clips_test
 }  // namespace kinora::apps

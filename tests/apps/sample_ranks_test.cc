@@ -10,14 +10,13 @@
 
 #include "kinora/core/free_port.h"
 #include "tests/apps/clips.h"
+#include "tests/apps/program.h"
 
 namespace kinora::apps {
-namespace {
+namespace sample_ranks_test {
 
 namespace fs = std::filesystem;
 using testing::HasSubstr;
-
-constexpr int kUsage = 2;
 
 class SampleRanksTest : public RunTest {
  protected:
@@ -154,5 +153,5 @@ TEST_F(SampleRanksTest, WhatCannotBeSharedIsRefused) {
                  "2 heads do not divide");
 }
 
-}  // namespace
+}  // namespace sample_ranks_test
 }  // namespace kinora::apps

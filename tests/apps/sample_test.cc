@@ -12,12 +12,9 @@
 #include "tests/apps/run_folder.h"
 
 namespace kinora::apps {
-namespace {
+namespace sample_test {
 
 namespace fs = std::filesystem;
-
-constexpr int kUsage = 2;
-constexpr int kIo = 4;
 
 io::Image read_image(const fs::path& path) {
   return io::decode_image(io::read_file(path, 1 << 20), path.string());
@@ -205,5 +202,5 @@ TEST_F(SampleTest, DamagedCheckpointIsRefused) {
   EXPECT_NE(outcome.err.find("checksum"), std::string::npos) << outcome.err;
 }
 
-}  // namespace
+}  // namespace sample_test
 }  // namespace kinora::apps

@@ -6,7 +6,7 @@
 #include "tests/apps/run_folder.h"
 
 namespace kinora::apps {
-namespace {
+namespace signal_test {
 
 class SignalTest : public RunTest, public testing::WithParamInterface<int> {};
 
@@ -40,5 +40,5 @@ INSTANTIATE_TEST_SUITE_P(Signals, SignalTest, testing::Values(SIGINT, SIGTERM),
                            return info.param == SIGINT ? "interrupt" : "terminate";
                          });
 
-}  // namespace
+}  // namespace signal_test
 }  // namespace kinora::apps

@@ -21,7 +21,7 @@
 #include "tests/checkpoint/testing.h"
 
 namespace kinora::checkpoint {
-namespace {
+namespace checkpoint_test {
 
 namespace fs = std::filesystem;
 using testing::AllOf;
@@ -506,5 +506,5 @@ TEST_F(CheckpointTest, FailedSaveLeavesNothing) {
   EXPECT_TRUE(fs::is_empty(folder() / "full"));
 }
 
-}  // namespace
+}  // namespace checkpoint_test
 }  // namespace kinora::checkpoint

@@ -13,7 +13,7 @@
 #include "tests/checkpoint/testing.h"
 
 namespace kinora::checkpoint {
-namespace {
+namespace clip_weights_test {
 
 constexpr const char* kProjection = "x_embedder.proj.weight";
 
@@ -110,5 +110,5 @@ TEST_F(ClipWeightsTest, ThePatchesOfAnImageModelAreOneFrameDeep) {
             std::string::npos);
 }
 
-}  // namespace
+}  // namespace clip_weights_test
 }  // namespace kinora::checkpoint

@@ -10,7 +10,7 @@
 #include "tests/checkpoint/numbered_state.h"
 
 namespace kinora::checkpoint {
-namespace {
+namespace gpu_writer_test {
 
 namespace fs = std::filesystem;
 
@@ -88,5 +88,5 @@ TEST_F(GpuWriterTest, SamplingReadsHalfPrecision) {
   }
 }
 
-}  // namespace
+}  // namespace gpu_writer_test
 }  // namespace kinora::checkpoint

@@ -18,7 +18,7 @@
 #include "tests/checkpoint/numbered_state.h"
 
 namespace kinora::checkpoint {
-namespace {
+namespace kill_test {
 
 namespace fs = std::filesystem;
 using std::chrono::milliseconds;
@@ -142,5 +142,5 @@ TEST(CheckpointKillTest, EveryKillLeavesWholeOnes) {
   EXPECT_GT(in_write, 0);
 }
 
-}  // namespace
+}  // namespace kill_test
 }  // namespace kinora::checkpoint

@@ -9,7 +9,7 @@
 #include "tests/checkpoint/testing.h"
 
 namespace kinora::checkpoint {
-namespace {
+namespace manifest_test {
 
 using nlohmann::json;
 using testing::HasSubstr;
@@ -216,5 +216,5 @@ TEST_F(ManifestTest, FilesOutsideOfTheFolderAreRefused) {
   }
 }
 
-}  // namespace
+}  // namespace manifest_test
 }  // namespace kinora::checkpoint

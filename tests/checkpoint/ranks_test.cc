@@ -19,7 +19,7 @@
 #include "tests/comm/ranks.h"
 
 namespace kinora::checkpoint {
-namespace {
+namespace ranks_test {
 
 namespace fs = std::filesystem;
 using comm::Group;
@@ -295,5 +295,5 @@ TEST(CheckpointRanksTest, ConvertedIsWhatExportWrites) {
   });
 }
 
-}  // namespace
+}  // namespace ranks_test
 }  // namespace kinora::checkpoint

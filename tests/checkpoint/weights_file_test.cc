@@ -14,7 +14,7 @@
 #include "tests/checkpoint/testing.h"
 
 namespace kinora::checkpoint {
-namespace {
+namespace weights_file_test {
 
 namespace fs = std::filesystem;
 using testing::HasSubstr;
@@ -244,5 +244,5 @@ TEST_F(OriginalFileTest, AnotherSizeIsRefused) {
       HasSubstr("blocks.0.adaLN_modulation.1.bias (must be [48], is [24])"));
 }
 
-}  // namespace
+}  // namespace weights_file_test
 }  // namespace kinora::checkpoint

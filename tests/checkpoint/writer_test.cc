@@ -9,7 +9,7 @@
 #include "tests/checkpoint/numbered_state.h"
 
 namespace kinora::checkpoint {
-namespace {
+namespace writer_test {
 
 namespace fs = std::filesystem;
 using testing::ElementsAre;
@@ -129,5 +129,5 @@ TEST_F(WriterTest, FailedWriteLeavesTheOldOneAndIsSaidAtTheNextCall) {
   EXPECT_THAT(steps(), ElementsAre(1, 4));
 }
 
-}  // namespace
+}  // namespace writer_test
 }  // namespace kinora::checkpoint

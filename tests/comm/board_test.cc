@@ -10,7 +10,7 @@
 #include "tests/error_of.h"
 
 namespace kinora::comm {
-namespace {
+namespace board_test {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -93,5 +93,5 @@ TEST(BoardTest, RanksReadEachOthersWhileTheyWaitInTheGroup) {
   });
 }
 
-}  // namespace
+}  // namespace board_test
 }  // namespace kinora::comm

@@ -11,7 +11,7 @@
 #include "tests/comm/ranks.h"
 
 namespace kinora::comm {
-namespace {
+namespace collectives_test {
 
 const at::ScalarType kTypes[] = {at::kFloat, at::kBFloat16, at::kHalf, at::kLong, at::kByte};
 const int64_t kSizes[] = {0, 1, 3, 257, 20001};
@@ -160,5 +160,5 @@ TEST_P(CollectivesTest, AgreeWithOneProcess) {
 INSTANTIATE_TEST_SUITE_P(Ranks, CollectivesTest, testing::Values(2, 4),
                          testing::PrintToStringParamName());
 
-}  // namespace
+}  // namespace collectives_test
 }  // namespace kinora::comm

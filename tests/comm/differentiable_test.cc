@@ -12,7 +12,7 @@
 #include "tests/error_of.h"
 
 namespace kinora::comm {
-namespace {
+namespace differentiable_test {
 
 /// Values of which no two are equal, so that no place can stand for another.
 at::Tensor counted(at::IntArrayRef shape, double first) {
@@ -103,5 +103,5 @@ TEST(DifferentiableTest, AGroupOfOneChangesNothing) {
   EXPECT_TRUE(all_gather({}, x, 1).is_same(x));
 }
 
-}  // namespace
+}  // namespace differentiable_test
 }  // namespace kinora::comm

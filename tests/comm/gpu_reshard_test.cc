@@ -10,7 +10,7 @@
 #include "tests/comm/ranks.h"
 
 namespace kinora::comm {
-namespace {
+namespace gpu_reshard_test {
 
 /// Values of which no two ranks' and places' are equal.
 at::Tensor counted(at::IntArrayRef shape, int64_t rank, at::ScalarType type) {
@@ -102,5 +102,5 @@ TEST_P(GpuReshardTest, IsRecordedAndReplayedBetweenOtherCalls) {
 INSTANTIATE_TEST_SUITE_P(Worlds, GpuReshardTest, testing::Values(2, 4),
                          testing::PrintToStringParamName());
 
-}  // namespace
+}  // namespace gpu_reshard_test
 }  // namespace kinora::comm

@@ -16,7 +16,7 @@
 #include "tests/comm/ranks.h"
 
 namespace kinora::comm {
-namespace {
+namespace gpu_torus_test {
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
@@ -160,5 +160,5 @@ TEST(GpuLinkSpeedTest, MeasuresTheGpusLink) {
   });
 }
 
-}  // namespace
+}  // namespace gpu_torus_test
 }  // namespace kinora::comm

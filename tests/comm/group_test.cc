@@ -15,7 +15,7 @@
 #include "tests/error_of.h"
 
 namespace kinora::comm {
-namespace {
+namespace group_test {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
@@ -259,5 +259,5 @@ TEST(RendezvousTest, SaysWhenTheStoreIsNotThereOrTaken) {
               HasSubstr("is the port taken"));
 }
 
-}  // namespace
+}  // namespace group_test
 }  // namespace kinora::comm

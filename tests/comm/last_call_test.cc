@@ -5,7 +5,7 @@
 #include "tests/comm/ranks.h"
 
 namespace kinora::comm {
-namespace {
+namespace last_call_test {
 
 TEST(LastCallTest, AGroupOfOneHasNone) {
   const Group alone;
@@ -67,5 +67,5 @@ TEST(LastCallTest, SplitsCountTogetherWithTheirWorld) {
   });
 }
 
-}  // namespace
+}  // namespace last_call_test
 }  // namespace kinora::comm

@@ -9,7 +9,7 @@
 #include "tests/error_of.h"
 
 namespace kinora::comm {
-namespace {
+namespace link_speed_test {
 
 TEST(LinkSpeedTest, RingsSendAllButAPart) {
   EXPECT_DOUBLE_EQ(ring_bytes(Operation::kReduceScatter, 4, 1000.0), 750.0);
@@ -81,5 +81,5 @@ TEST(LinkSpeedTest, OneRankHasNoLink) {
   }
 }
 
-}  // namespace
+}  // namespace link_speed_test
 }  // namespace kinora::comm

@@ -19,7 +19,7 @@
 #include "tests/error_of.h"
 
 namespace kinora::comm {
-namespace {
+namespace quantised_test {
 
 /// What `rank` brings: numbers of all sizes from 2^-20 to 1, in each block.
 at::Tensor input_of(int64_t rank, int64_t count) {
@@ -174,5 +174,5 @@ TEST(QuantisedTest, WrongArgumentsAreRefused) {
             std::string::npos);
 }
 
-}  // namespace
+}  // namespace quantised_test
 }  // namespace kinora::comm

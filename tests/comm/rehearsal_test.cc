@@ -12,7 +12,7 @@
 #include "tests/error_of.h"
 
 namespace kinora::comm {
-namespace {
+namespace rehearsal_test {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -85,5 +85,5 @@ TEST(RehearsalTest, NotesCallsInTheirOrderWithoutOtherRanks) {
       HasSubstr("must divide"));
 }
 
-}  // namespace
+}  // namespace rehearsal_test
 }  // namespace kinora::comm

@@ -7,7 +7,7 @@
 #include "tests/error_of.h"
 
 namespace kinora::comm {
-namespace {
+namespace self_check_test {
 
 using std::chrono::milliseconds;
 using testing::AllOf;
@@ -66,5 +66,5 @@ TEST(SelfCheckTest, NamesTheRanksThatDoNotCome) {
   });
 }
 
-}  // namespace
+}  // namespace self_check_test
 }  // namespace kinora::comm

@@ -14,7 +14,7 @@
 #include "tests/error_of.h"
 
 namespace kinora::comm {
-namespace {
+namespace torus_test {
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
@@ -249,5 +249,5 @@ TEST(TorusTest, RanksOfOneHostAreOneLevel) {
   });
 }
 
-}  // namespace
+}  // namespace torus_test
 }  // namespace kinora::comm

@@ -9,7 +9,7 @@
 #include "tests/error_of.h"
 
 namespace kinora::comm {
-namespace {
+namespace world_test {
 
 using testing::HasSubstr;
 using Variables = std::map<std::string, std::string>;
@@ -151,5 +151,5 @@ TEST(WorldTest, ParsesSlurmsLists) {
   }
 }
 
-}  // namespace
+}  // namespace world_test
 }  // namespace kinora::comm

@@ -6,7 +6,7 @@
 #include <filesystem>
 
 namespace kinora {
-namespace {
+namespace build_info_test {
 
 TEST(BuildInfoTest, NamesVersionCompilerAndLibtorch) {
   const BuildInfo& info = build_info();
@@ -29,5 +29,5 @@ TEST(BuildInfoTest, CommitIsAHashOrUnknown) {
   EXPECT_EQ(commit.find_first_not_of("0123456789abcdef"), std::string_view::npos) << commit;
 }
 
-}  // namespace
+}  // namespace build_info_test
 }  // namespace kinora

@@ -11,7 +11,7 @@
 #include "tests/core/sample_config.h"
 
 namespace kinora {
-namespace {
+namespace config_error_test {
 
 using sample::SampleConfig;
 using testing::HasSubstr;
@@ -304,5 +304,5 @@ TEST(ConfigErrorTest, BadDescriptionsAreBugs) {
   EXPECT_NO_THROW(fields.add("a.bc", value, "A value."));
 }
 
-}  // namespace
+}  // namespace config_error_test
 }  // namespace kinora

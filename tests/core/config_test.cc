@@ -15,7 +15,7 @@
 #include "tests/error_of.h"
 
 namespace kinora {
-namespace {
+namespace config_test {
 
 using sample::Precision;
 using sample::SampleConfig;
@@ -330,5 +330,5 @@ TEST(ConfigTest, EveryHelpKeyComesBackFromItsDump) {
   }
 }
 
-}  // namespace
+}  // namespace config_test
 }  // namespace kinora

@@ -10,7 +10,7 @@
 #include "tests/core/terminal_screen.h"
 
 namespace kinora {
-namespace {
+namespace console_test {
 
 TEST(ConsoleTest, LinesScrollAboveTheStatus) {
   TerminalScreen screen(40);
@@ -61,5 +61,5 @@ TEST(ConsoleTest, LinesOfThreadsStayWhole) {
   }
 }
 
-}  // namespace
+}  // namespace console_test
 }  // namespace kinora

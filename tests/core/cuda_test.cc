@@ -6,7 +6,7 @@
 #include "kinora/core/error.h"
 
 namespace kinora {
-namespace {
+namespace cuda_test {
 
 ErrorKind kind_of(const std::function<void()>& action) {
   try {
@@ -58,5 +58,5 @@ TEST(CudaTest, CheckThrowsOnlyForErrors) {
   }
 }
 
-}  // namespace
+}  // namespace cuda_test
 }  // namespace kinora

@@ -10,7 +10,7 @@
 #include "kinora/core/philox.h"
 
 namespace kinora {
-namespace {
+namespace dtype_test {
 
 TEST(DTypeTest, NamesAndSizesAreThoseOfSafetensors) {
   EXPECT_EQ(size_of(DType::kBool), 1U);
@@ -76,5 +76,5 @@ TEST(DTypeTest, Bf16KeepsNan) {
   }
 }
 
-}  // namespace
+}  // namespace dtype_test
 }  // namespace kinora

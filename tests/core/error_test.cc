@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace kinora {
-namespace {
+namespace error_test {
 
 TEST(ErrorTest, CheckStreamsItsPartsIntoTheMessage) {
   try {
@@ -39,5 +39,5 @@ TEST(ErrorTest, KindsHaveNames) {
   EXPECT_EQ(to_string(ErrorKind::kInternal), "internal");
 }
 
-}  // namespace
+}  // namespace error_test
 }  // namespace kinora

@@ -6,7 +6,7 @@
 #include "tests/error_of.h"
 
 namespace kinora {
-namespace {
+namespace glob_test {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -50,5 +50,5 @@ TEST(GlobTest, NearNamesComeOnceWithTheNearestFirst) {
               ElementsAre("blocks.*.mlp.fc1", "blocks.*.attn.qkv"));
 }
 
-}  // namespace
+}  // namespace glob_test
 }  // namespace kinora

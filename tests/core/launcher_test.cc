@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <pthread.h>
 #include <pty.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -25,7 +26,7 @@
 #include "kinora/core/text.h"
 
 namespace kinora {
-namespace {
+namespace launcher_test {
 
 using std::chrono::milliseconds;
 using testing::HasSubstr;
@@ -482,6 +483,53 @@ TEST(LauncherTest, KillsAfterTheStopGrace) {
   EXPECT_TRUE(witness.all_gone());
 }
 
+/// Forks left until this process gets SIGTERM, from itself; 0: none to come.
+int g_forks_until_stop = 0;
+
+void stop_at_fork() {
+  if (g_forks_until_stop > 0 && --g_forks_until_stop == 0) {
+    ::raise(SIGTERM);
+  }
+}
+
+/// Launches `options`, with SIGTERM to the launcher while it starts the rank of this number,
+/// from 1.
+Launched launch_and_stop_at(int rank, const LaunchOptions& options) {
+  static const int kRegistered = ::pthread_atfork(stop_at_fork, nullptr, nullptr);
+  EXPECT_EQ(kRegistered, 0);
+  g_forks_until_stop = rank;
+  return launch(options);
+}
+
+TEST(LauncherTest, AStopWhileRanksStartIsTheEndOfStarting) {
+  Witness witness;
+  LaunchOptions options = shell(50, "trap '' TERM; exec sleep 1000");
+  options.failure_grace = milliseconds(100);
+  options.stop_grace = milliseconds(kPatience);
+  options.max_restarts = 5;
+  const Launched launched = launch_and_stop_at(3, options);
+  EXPECT_TRUE(witness.all_gone());
+  EXPECT_EQ(launched.result.stop_signal, SIGTERM);
+  EXPECT_EQ(launched.result.ends.size(), 3U);
+  EXPECT_EQ(launched.result.num_not_started, 47);
+  EXPECT_FALSE(launched.result.failure.has_value());
+  EXPECT_EQ(launched.result.num_restarts, 0);
+  EXPECT_EQ(exit_status(launched.result), 128 + SIGTERM);
+}
+
+TEST(LauncherTest, RanksThatEndWellWithoutTheOthersAreNoSuccess) {
+  LaunchResult result;
+  result.ends = {exited(0, 0)};
+  result.stop_signal = SIGTERM;
+  EXPECT_EQ(exit_status(result), 0);
+  result.num_not_started = 1;
+  EXPECT_EQ(exit_status(result), 128 + SIGTERM);
+}
+
+TEST(LauncherTest, AStopEndsAllAsSoonAsAFailureUnlessRanksNeedLonger) {
+  EXPECT_LE(LaunchOptions().stop_grace, LaunchOptions().failure_grace);
+}
+
 TEST(LauncherTest, ASecondInterruptKillsAtOnce) {
   Launcher launcher(shell(2, "trap '' INT; echo ready; exec sleep 1000"));
   launcher.wait_for("ready\n", 2);
@@ -522,5 +570,5 @@ TEST(LauncherTest, RankZeroHasATerminalWhereThereIsOne) {
   EXPECT_THAT(launcher.out(), StartsWith("bar\r\x1b[K[rank 1] line\r\n"));
 }
 
-}  // namespace
+}  // namespace launcher_test
 }  // namespace kinora

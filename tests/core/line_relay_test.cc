@@ -10,7 +10,7 @@
 #include <string>
 
 namespace kinora {
-namespace {
+namespace line_relay_test {
 
 /// A file that exists only while it is open, and a sink that writes to it.
 class Target {
@@ -137,5 +137,5 @@ TEST(LineRelayTest, AReaderThatHasGoneIsNoError) {
   ::close(ends[1]);
 }
 
-}  // namespace
+}  // namespace line_relay_test
 }  // namespace kinora

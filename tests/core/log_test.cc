@@ -9,7 +9,7 @@
 #include <regex>
 
 namespace kinora {
-namespace {
+namespace log_test {
 
 /// What `action` prints on standard error, in another process with KINORA_LOG set so.
 std::string logged(const char* level, const std::function<void()>& action) {
@@ -52,5 +52,5 @@ TEST(LogTest, FurtherLinesAreIndented) {
   EXPECT_NE(text.find(" one\n         two\n"), std::string::npos) << text;
 }
 
-}  // namespace
+}  // namespace log_test
 }  // namespace kinora

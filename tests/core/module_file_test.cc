@@ -13,7 +13,7 @@
 #include "tests/error_of.h"
 
 namespace kinora {
-namespace {
+namespace module_file_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -74,5 +74,5 @@ TEST(ModuleFileTest, AFileThatCannotBeLoadedIsNamed) {
   std::filesystem::remove_all(folder);
 }
 
-}  // namespace
+}  // namespace module_file_test
 }  // namespace kinora

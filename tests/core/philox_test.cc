@@ -10,7 +10,7 @@
 #include <vector>
 
 namespace kinora {
-namespace {
+namespace philox_test {
 
 /// The generator with all its inputs in hand: counter words 0..3 and key words 0, 1.
 std::array<uint32_t, 4> raw(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key) {
@@ -222,5 +222,5 @@ TEST(PhiloxTest, NamesHaveTheirFoldedFnvHash) {
   EXPECT_NE(random_name("blocks.0.attn.qkv.weight"), random_name("blocks.1.attn.qkv.weight"));
 }
 
-}  // namespace
+}  // namespace philox_test
 }  // namespace kinora

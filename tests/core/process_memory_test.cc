@@ -6,7 +6,7 @@
 #include <cstring>
 
 namespace kinora {
-namespace {
+namespace process_memory_test {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 
@@ -28,5 +28,5 @@ TEST(ProcessMemoryTest, ThePeakRisesWithWhatIsTouchedAndStartsAnew) {
   EXPECT_LT(peak_resident_bytes(), with_block - 100 * kMiB);
 }
 
-}  // namespace
+}  // namespace process_memory_test
 }  // namespace kinora

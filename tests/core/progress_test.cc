@@ -10,7 +10,7 @@
 #include "tests/core/terminal_screen.h"
 
 namespace kinora {
-namespace {
+namespace progress_test {
 
 using testing::HasSubstr;
 using testing::Not;
@@ -186,5 +186,5 @@ TEST_F(ProgressTest, TerminalRedrawsAtMostTenTimesASecond) {
   EXPECT_LE(redraws, 101);
 }
 
-}  // namespace
+}  // namespace progress_test
 }  // namespace kinora

@@ -10,7 +10,7 @@
 #include "kinora/core/error.h"
 
 namespace kinora {
-namespace {
+namespace stop_signal_test {
 
 TEST(StopSignalTest, RemembersTheFirstSignal) {
   const StopSignal stop;
@@ -89,5 +89,5 @@ TEST(StopSignalTest, CopiesOfOneInterruptAndRepeatedTermDoNot) {
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
-}  // namespace
+}  // namespace stop_signal_test
 }  // namespace kinora

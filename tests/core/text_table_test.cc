@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace kinora {
-namespace {
+namespace text_table_test {
 
 TEST(TextTableTest, ColumnsAreAsWideAsTheirWidestCell) {
   EXPECT_EQ(text_table({{"a", "long name", "c"}, {"wide", "-", ""}}),
@@ -12,5 +12,5 @@ TEST(TextTableTest, ColumnsAreAsWideAsTheirWidestCell) {
   EXPECT_EQ(text_table({}), "");
 }
 
-}  // namespace
+}  // namespace text_table_test
 }  // namespace kinora

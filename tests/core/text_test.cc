@@ -5,7 +5,7 @@
 #include <limits>
 
 namespace kinora {
-namespace {
+namespace text_test {
 
 TEST(TextTest, BytesHaveBinaryUnits) {
   EXPECT_EQ(human_bytes(0), "0 B");
@@ -112,5 +112,5 @@ TEST(TextTest, ListsNamesUpToALimit) {
   EXPECT_EQ(list_names({"a", "b", "c", "d", "e"}, 3), "a, b, c, and 2 more");
 }
 
-}  // namespace
+}  // namespace text_test
 }  // namespace kinora

@@ -11,7 +11,7 @@
 #include "tests/error_of.h"
 
 namespace kinora::data {
-namespace {
+namespace bucket_order_test {
 
 using ::testing::HasSubstr;
 
@@ -234,5 +234,5 @@ TEST(BucketOrderTest, BatchesMustBeDividedAmongTheRanks) {
               HasSubstr("data.bucket_batches must be a multiple of the 2 ranks, got 3"));
 }
 
-}  // namespace
+}  // namespace bucket_order_test
 }  // namespace kinora::data

@@ -3,11 +3,12 @@
 #include <gmock/gmock.h>
 
 #include <sstream>
+#include <string_view>
 
 #include "tests/data/sized_source.h"
 
 namespace kinora::data {
-namespace {
+namespace bucket_report_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -26,7 +27,7 @@ BucketReport report_of(const Source& source, const BucketOptions& table, int64_t
   return report_on_buckets(source, {.table = table, .batches_per_step = batches, .seed = 3});
 }
 
-const BucketUse& use_of(const BucketReport& report, const std::string& resolution, int64_t frames,
+const BucketUse& use_of(const BucketReport& report, std::string_view resolution, int64_t frames,
                         double ratio) {
   for (const BucketUse& use : report.buckets) {
     if (use.bucket.resolution == resolution && use.bucket.frames == frames &&
@@ -154,5 +155,5 @@ TEST(BucketReportTest, AsText) {
             Not(HasSubstr("keep probabilities"))));
 }
 
-}  // namespace
+}  // namespace bucket_report_test
 }  // namespace kinora::data

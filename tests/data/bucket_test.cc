@@ -7,7 +7,7 @@
 #include "tests/error_of.h"
 
 namespace kinora::data {
-namespace {
+namespace bucket_test {
 
 using ::testing::HasSubstr;
 
@@ -54,7 +54,7 @@ TEST(BucketTest, SizesKeepTheAreaAndTheRatio) {
   ASSERT_EQ(table.buckets().size(), 15U);
   for (const auto& [height, width] : std::initializer_list<std::pair<int64_t, int64_t>>{
            {600, 1538}, {720, 1280}, {960, 960}, {1280, 720}, {678, 1356}}) {
-    const Bucket& bucket = found(table, clip(height, width, 1));
+    const Bucket bucket = found(table, clip(height, width, 1));
     EXPECT_NEAR(static_cast<double>(bucket.height), static_cast<double>(height), 2.0);
     EXPECT_NEAR(static_cast<double>(bucket.width), static_cast<double>(width), 2.0);
   }
@@ -149,5 +149,5 @@ TEST(BucketTest, RefusesWhatMakesNoSense) {
   EXPECT_THAT(refused({{"4px", 1, {1.0, 1.0}}}), HasSubstr("must have pixels"));
 }
 
-}  // namespace
+}  // namespace bucket_test
 }  // namespace kinora::data

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 namespace kinora::data {
-namespace {
+namespace buffer_pool_test {
 
 TEST(BufferPoolTest, UsesMemoryAgainOnceNobodyLooksIntoIt) {
   BufferPool pool({2, 3, 4, 6}, at::kByte, false);
@@ -39,5 +39,5 @@ TEST(BufferPoolTest, HoldsFloats) {
   EXPECT_EQ(latents.scalar_type(), at::kFloat);
 }
 
-}  // namespace
+}  // namespace buffer_pool_test
 }  // namespace kinora::data

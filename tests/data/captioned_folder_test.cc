@@ -9,7 +9,7 @@
 #include "tests/data/media_files.h"
 
 namespace kinora::data {
-namespace {
+namespace captioned_folder_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -81,5 +81,5 @@ TEST(CaptionedFolderTest, AnEmptySetNamesTheReasons) {
               HasSubstr("must be a folder"));
 }
 
-}  // namespace
+}  // namespace captioned_folder_test
 }  // namespace kinora::data

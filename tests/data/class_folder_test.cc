@@ -7,7 +7,7 @@
 #include "tests/data/files.h"
 
 namespace kinora::data {
-namespace {
+namespace class_folder_test {
 
 using testing::AllOf;
 using testing::ElementsAre;
@@ -116,5 +116,5 @@ TEST(ClassFolderTest, RefusesSetsThatCannotBeMeant) {
   EXPECT_THAT(message("one"), HasSubstr("at least 2 images, got 1"));
 }
 
-}  // namespace
+}  // namespace class_folder_test
 }  // namespace kinora::data

@@ -11,7 +11,7 @@
 #include "tests/data/files.h"
 
 namespace kinora::data {
-namespace {
+namespace class_tar_test {
 
 using testing::AllOf;
 using testing::ElementsAre;
@@ -101,5 +101,5 @@ TEST(ClassTarTest, ReadsCifar10) {
   EXPECT_THAT(source.sample_name(0), HasSubstr("airplane/0000.jpg"));
 }
 
-}  // namespace
+}  // namespace class_tar_test
 }  // namespace kinora::data

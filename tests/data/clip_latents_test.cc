@@ -14,7 +14,7 @@
 #include "tests/data/files.h"
 
 namespace kinora::data {
-namespace {
+namespace clip_latents_test {
 
 namespace fs = std::filesystem;
 using testing::AllOf;
@@ -210,5 +210,5 @@ TEST(ClipLatentsTest, RefusesWhatDoesNotFit) {
   EXPECT_THAT(message(images, "frames: 1"), HasSubstr("at least 1, got [2, 2, 0, 2, 3]"));
 }
 
-}  // namespace
+}  // namespace clip_latents_test
 }  // namespace kinora::data

@@ -22,7 +22,7 @@
 #include "tests/data/files.h"
 
 namespace kinora::data {
-namespace {
+namespace clips_test {
 
 namespace fs = std::filesystem;
 using testing::AllOf;
@@ -457,5 +457,5 @@ TEST(StripsTest, ReadsWeizmann) {
   EXPECT_EQ(loader.stats().num_bad, 0);
 }
 
-}  // namespace
+}  // namespace clips_test
 }  // namespace kinora::data

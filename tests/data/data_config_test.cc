@@ -8,7 +8,7 @@
 #include "tests/data/files.h"
 
 namespace kinora::data {
-namespace {
+namespace data_config_test {
 
 using testing::HasSubstr;
 
@@ -152,5 +152,5 @@ TEST(DataConfigTest, RowsOfBucketsAsYamlAreReadBack) {
   EXPECT_EQ(bucket_yaml({}, 4), "");
 }
 
-}  // namespace
+}  // namespace data_config_test
 }  // namespace kinora::data

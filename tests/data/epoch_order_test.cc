@@ -11,7 +11,7 @@
 #include "tests/data/files.h"
 
 namespace kinora::data {
-namespace {
+namespace epoch_order_test {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -115,5 +115,5 @@ TEST(SplitTest, LeavesSomethingToTrainOn) {
   EXPECT_THAT(error_of([] { (void)split(10, -1, 1); }), HasSubstr("got -1"));
 }
 
-}  // namespace
+}  // namespace epoch_order_test
 }  // namespace kinora::data

@@ -16,7 +16,7 @@
 #include "tests/data/files.h"
 
 namespace kinora::data {
-namespace {
+namespace facts_test {
 
 using ::testing::HasSubstr;
 
@@ -109,5 +109,5 @@ TEST(FactsTest, WhatIsNoSampleIsNamed) {
   EXPECT_THAT(source.passed_over()[1].name, HasSubstr("a/inner"));
 }
 
-}  // namespace
+}  // namespace facts_test
 }  // namespace kinora::data

@@ -7,7 +7,7 @@
 #include "tests/data/media_files.h"
 
 namespace kinora::data {
-namespace {
+namespace guess_set_test {
 
 using ::testing::HasSubstr;
 
@@ -34,5 +34,5 @@ TEST(GuessSetTest, KnowsSetsByWhatTheyHold) {
   EXPECT_THAT(error_of([&] { (void)kind("any.zip"); }), HasSubstr("any.zip"));
 }
 
-}  // namespace
+}  // namespace guess_set_test
 }  // namespace kinora::data

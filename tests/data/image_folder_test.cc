@@ -7,7 +7,7 @@
 #include "tests/data/media_files.h"
 
 namespace kinora::data {
-namespace {
+namespace image_folder_test {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
@@ -62,5 +62,5 @@ TEST(ImageFolderTest, PicturesWithoutClasses) {
   EXPECT_THAT(source.class_names(), ElementsAre(""));
 }
 
-}  // namespace
+}  // namespace image_folder_test
 }  // namespace kinora::data

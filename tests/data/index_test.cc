@@ -18,7 +18,7 @@
 #include "tests/data/files.h"
 
 namespace kinora::data {
-namespace {
+namespace index_test {
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -222,5 +222,5 @@ TEST(IndexTest, AnErrorThatIsNoSamplesFaultEndsTheWork) {
       HasSubstr("file"));
 }
 
-}  // namespace
+}  // namespace index_test
 }  // namespace kinora::data

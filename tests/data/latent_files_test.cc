@@ -17,7 +17,7 @@
 #include "tests/data/files.h"
 
 namespace kinora::data {
-namespace {
+namespace latent_files_test {
 
 using testing::AllOf;
 using testing::ElementsAre;
@@ -362,5 +362,5 @@ TEST(LatentFilesTest, LatentOfAnotherSizeIsABadSample) {
               HasSubstr("long must hold 1 x 2 x 2 values in each of 1 frames, got 5"));
 }
 
-}  // namespace
+}  // namespace latent_files_test
 }  // namespace kinora::data

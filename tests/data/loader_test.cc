@@ -19,7 +19,7 @@
 #include "tests/data/files.h"
 
 namespace kinora::data {
-namespace {
+namespace loader_test {
 
 using testing::AllOf;
 using testing::HasSubstr;
@@ -395,5 +395,5 @@ TEST(LoadSamplesTest, ReadsThoseAskedFor) {
               HasSubstr("number 4 is bad"));
 }
 
-}  // namespace
+}  // namespace loader_test
 }  // namespace kinora::data

@@ -9,7 +9,7 @@
 #include "tests/data/media_files.h"
 
 namespace kinora::data {
-namespace {
+namespace manifest_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -131,5 +131,5 @@ TEST_F(ManifestTest, AMissingFileIsFoundWhenItIsRead) {
   EXPECT_THAT(error_of([&] { (void)source.facts(1); }), HasSubstr("p/9.png"));
 }
 
-}  // namespace
+}  // namespace manifest_test
 }  // namespace kinora::data

@@ -10,7 +10,7 @@
 #include "tests/data/files.h"
 
 namespace kinora::data {
-namespace {
+namespace moving_shapes_test {
 
 using testing::HasSubstr;
 
@@ -110,5 +110,5 @@ TEST(MovingShapesTest, RefusesSizesAndCounts) {
   EXPECT_THAT(error_of([] { MovingShapeSource(0, 1, 4, 8.0F, 32, 32); }), HasSubstr("got 1"));
 }
 
-}  // namespace
+}  // namespace moving_shapes_test
 }  // namespace kinora::data

@@ -9,7 +9,7 @@
 #include "tests/data/files.h"
 
 namespace kinora::data {
-namespace {
+namespace normalise_test {
 
 TEST(NormaliseTest, MapsBytesToMinusOneToOne) {
   const at::Tensor bytes = at::arange(256, at::kByte);
@@ -34,5 +34,5 @@ TEST(NormaliseTest, RefusesOtherTypes) {
               testing::HasSubstr("uint8, and latents float32, got Half"));
 }
 
-}  // namespace
+}  // namespace normalise_test
 }  // namespace kinora::data

@@ -6,7 +6,7 @@
 #include "tests/error_of.h"
 
 namespace kinora::data {
-namespace {
+namespace path_patterns_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -34,5 +34,5 @@ TEST(PathPatternsTest, RefusesWhatIsTooMuch) {
               HasSubstr("must rise"));
 }
 
-}  // namespace
+}  // namespace path_patterns_test
 }  // namespace kinora::data

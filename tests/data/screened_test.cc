@@ -17,7 +17,7 @@
 #include "tests/data/media_files.h"
 
 namespace kinora::data {
-namespace {
+namespace screened_test {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -171,5 +171,5 @@ TEST(SetReportTest, CausesOfOneKindAreAlike) {
             "[png] must have # rows, got #.");
 }
 
-}  // namespace
+}  // namespace screened_test
 }  // namespace kinora::data

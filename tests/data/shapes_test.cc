@@ -12,7 +12,7 @@
 #include "tests/data/files.h"
 
 namespace kinora::data {
-namespace {
+namespace shapes_test {
 
 using testing::HasSubstr;
 
@@ -126,5 +126,5 @@ TEST(ShapesTest, RefusesSizesAndCounts) {
   EXPECT_THAT(error_of([] { ShapeSource(0, 1, 32, 32); }), HasSubstr("at least 2 images, got 1"));
 }
 
-}  // namespace
+}  // namespace shapes_test
 }  // namespace kinora::data

@@ -8,7 +8,7 @@
 #include "tests/data/files.h"
 
 namespace kinora::data {
-namespace {
+namespace subset_test {
 
 TEST(SubsetTest, ReadsThroughToTheWhole) {
   const ShapeSource whole(1, 100, 16, 16);
@@ -30,5 +30,5 @@ TEST(SubsetTest, RefusesIndicesOutside) {
   EXPECT_THAT(error_of([&] { SubsetSource(whole, {0, 100}); }), testing::HasSubstr("got 100"));
 }
 
-}  // namespace
+}  // namespace subset_test
 }  // namespace kinora::data

@@ -19,7 +19,7 @@
 #include "tests/data/files.h"
 
 namespace kinora::data {
-namespace {
+namespace text_file_test {
 
 using testing::AllOf;
 using testing::ElementsAre;
@@ -258,5 +258,5 @@ TEST(TextFileSourceTest, NamesWhatIsWrongWithKeys) {
               HasSubstr("name or caption, got \"hash\""));
 }
 
-}  // namespace
+}  // namespace text_file_test
 }  // namespace kinora::data

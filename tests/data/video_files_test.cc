@@ -17,7 +17,7 @@
 #include "tests/data/files.h"
 
 namespace kinora::data {
-namespace {
+namespace video_files_test {
 
 using testing::AllOf;
 using testing::HasSubstr;
@@ -238,5 +238,5 @@ TEST_F(VideoFilesTest, CaptionsAndManifestsNameClips) {
   EXPECT_EQ(frame_of(batch.images.const_data_ptr<uint8_t>()[kSide]), 5);
 }
 
-}  // namespace
+}  // namespace video_files_test
 }  // namespace kinora::data

@@ -9,7 +9,7 @@
 #include "tests/data/media_files.h"
 
 namespace kinora::data {
-namespace {
+namespace webdataset_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -76,5 +76,5 @@ TEST(WebDatasetTest, AllBrokenArchivesAreNamed) {
   EXPECT_THAT(message, HasSubstr("missing.tar"));
 }
 
-}  // namespace
+}  // namespace webdataset_test
 }  // namespace kinora::data

@@ -12,7 +12,7 @@
 #include "tests/data/files.h"
 
 namespace kinora::data {
-namespace {
+namespace word_vectors_test {
 
 using testing::Each;
 using testing::HasSubstr;
@@ -122,5 +122,5 @@ TEST(WordVectorSourceTest, GivesCaptionsOrClassNames) {
   EXPECT_THAT(error_of([&] { images.read(0, image); }), HasSubstr("2.png"));
 }
 
-}  // namespace
+}  // namespace word_vectors_test
 }  // namespace kinora::data

@@ -23,7 +23,7 @@
 #include "tests/diffusion/tensors.h"
 
 namespace kinora::diffusion {
-namespace {
+namespace chain_objective_test {
 
 using testing::HasSubstr;
 using Weights = LossWeights::Kind;
@@ -254,5 +254,5 @@ TEST(IddpmTest, RefusesWhatCannotBeLearned) {
   }
 }
 
-}  // namespace
+}  // namespace chain_objective_test
 }  // namespace kinora::diffusion

@@ -23,7 +23,7 @@
 #include "tests/diffusion/tensors.h"
 
 namespace kinora::diffusion {
-namespace {
+namespace diffusers_test {
 
 using nlohmann::json;
 
@@ -440,5 +440,5 @@ INSTANTIATE_TEST_SUITE_P(
                     Scheduler{"LCMScheduler", make_lcm}),
     [](const testing::TestParamInfo<Scheduler>& info) { return std::string(info.param.name); });
 
-}  // namespace
+}  // namespace diffusers_test
 }  // namespace kinora::diffusion

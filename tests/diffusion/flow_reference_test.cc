@@ -18,7 +18,7 @@
 #include "tests/diffusion/tensors.h"
 
 namespace kinora::diffusion {
-namespace {
+namespace flow_reference_test {
 
 // Rounding of float32.
 constexpr double kTolerance = 1e-6;
@@ -142,5 +142,5 @@ TEST_F(FlowReferenceTest, GuidedStepsOfTheSampler) {
   }
 }
 
-}  // namespace
+}  // namespace flow_reference_test
 }  // namespace kinora::diffusion

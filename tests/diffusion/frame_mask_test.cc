@@ -12,7 +12,7 @@
 #include "kinora/diffusion/objective.h"
 
 namespace kinora::diffusion {
-namespace {
+namespace frame_mask_test {
 
 constexpr int64_t kFrames = 16;
 
@@ -83,5 +83,5 @@ TEST(FrameMaskTest, TheLossCountsNoisedFramesOnly) {
   }
 }
 
-}  // namespace
+}  // namespace frame_mask_test
 }  // namespace kinora::diffusion

@@ -14,7 +14,7 @@
 #include "tests/diffusion/tensors.h"
 
 namespace kinora::diffusion {
-namespace {
+namespace gpu_objective_test {
 
 constexpr double kTolerance = 1e-5;
 
@@ -133,5 +133,5 @@ TEST_F(GpuObjectiveTest, TheKernelIsTakenWhereThereIsOne) {
   EXPECT_FALSE(has(x.to(at::kCPU)));
 }
 
-}  // namespace
+}  // namespace gpu_objective_test
 }  // namespace kinora::diffusion

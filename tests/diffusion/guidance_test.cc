@@ -11,7 +11,7 @@
 #include "tests/diffusion/tensors.h"
 
 namespace kinora::diffusion {
-namespace {
+namespace guidance_test {
 
 constexpr int64_t kNull = 10;
 
@@ -171,5 +171,5 @@ TEST(GuidanceTest, RefusesUnusableSettings) {
   EXPECT_THROW(static_cast<void>(predicted(three, with(2.0))), Error);
 }
 
-}  // namespace
+}  // namespace guidance_test
 }  // namespace kinora::diffusion

@@ -11,7 +11,7 @@
 #include "tests/diffusion/tensors.h"
 
 namespace kinora::diffusion {
-namespace {
+namespace importance_test {
 
 /// Gives every timestep ten equal losses.
 LossSecondMoment warmed(const std::vector<double>& losses) {
@@ -123,5 +123,5 @@ TEST(LossSecondMomentTest, NeedsADiscreteScheduleOfItsSize) {
   EXPECT_THROW(static_cast<void>(draw_timesteps(Iddpm(500), key, at::kCPU, &importance)), Error);
 }
 
-}  // namespace
+}  // namespace importance_test
 }  // namespace kinora::diffusion

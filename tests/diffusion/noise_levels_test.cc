@@ -9,7 +9,7 @@
 #include "kinora/diffusion/betas.h"
 
 namespace kinora::diffusion {
-namespace {
+namespace noise_levels_test {
 
 TEST(BetaQuantileTest, EqualsScipy) {
   // scipy.stats.beta.ppf of scipy 1.17.
@@ -151,5 +151,5 @@ TEST(NoiseLevelsTest, UnusableOptionsAreRefused) {
   EXPECT_THROW((void)edm_preconditioned(edm_sigmas({}), Prediction::kEps, 0.0, 80.0), Error);
 }
 
-}  // namespace
+}  // namespace noise_levels_test
 }  // namespace kinora::diffusion

@@ -17,7 +17,7 @@
 #include "tests/diffusion/tensors.h"
 
 namespace kinora::diffusion {
-namespace {
+namespace objective_test {
 
 at::Tensor normals(at::IntArrayRef shape, uint64_t seed) {
   return ops::random_normal(shape, sample_numbers(shape[0]), seed, 0, RandomPurpose::kTest,
@@ -284,5 +284,5 @@ TEST(RectifiedFlowTest, RefusesUnusableSettings) {
   EXPECT_THROW(static_cast<void>(draw_timesteps(objective, key, at::kCPU)), Error);
 }
 
-}  // namespace
+}  // namespace objective_test
 }  // namespace kinora::diffusion

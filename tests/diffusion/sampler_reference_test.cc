@@ -9,7 +9,7 @@
 /// Trajectories of diffusers' schedulers (in double, tools/make_diffusion_fixtures.py) against
 /// ours, with the same toy denoiser and noise.
 namespace kinora::diffusion {
-namespace {
+namespace sampler_reference_test {
 
 constexpr int64_t kSteps = 10;
 // float32 rounding over ten steps; x is below 10.
@@ -95,5 +95,5 @@ TEST_F(SamplerReferenceTest, FlowEuler) {
   }
 }
 
-}  // namespace
+}  // namespace sampler_reference_test
 }  // namespace kinora::diffusion

@@ -19,7 +19,7 @@
 #include "tests/diffusion/toy_denoisers.h"
 
 namespace kinora::diffusion {
-namespace {
+namespace sampler_test {
 
 DiscreteSchedule spaced(Spacing spacing, int64_t steps) {
   return respaced(linear_schedule(), spaced_timesteps(1000, spacing, steps));
@@ -301,5 +301,5 @@ TEST(SampleTest, RefusesWhatDoesNotFit) {
                Error);
 }
 
-}  // namespace
+}  // namespace sampler_test
 }  // namespace kinora::diffusion

@@ -9,7 +9,7 @@
 #include "tests/diffusion/records.h"
 
 namespace kinora::diffusion {
-namespace {
+namespace schedule_test {
 
 TEST(ScheduleTest, TablesEqualNumpy) {
   const Records records("schedule.txt");
@@ -142,5 +142,5 @@ TEST(FlowScheduleTest, TimesRunFromOneToZero) {
   EXPECT_THROW(static_cast<void>(euler_times({-1.0}, 4)), Error);
 }
 
-}  // namespace
+}  // namespace schedule_test
 }  // namespace kinora::diffusion

@@ -17,7 +17,7 @@
 #include "tests/diffusion/toy_denoisers.h"
 
 namespace kinora::diffusion {
-namespace {
+namespace solver_plan_test {
 
 at::Tensor run(Denoiser& denoiser, const Sampler& sampler, int64_t count, int64_t first = 0,
                const Conditions& conditions = {}) {
@@ -255,5 +255,5 @@ TEST(SolverPlanTest, UnusableSettingsAreRefused) {
   EXPECT_THROW((void)run(fixed, ddpm(walk(4), ChainVariance::kLearnedRange), 2), Error);
 }
 
-}  // namespace
+}  // namespace solver_plan_test
 }  // namespace kinora::diffusion

@@ -6,7 +6,7 @@
 #include "tests/diffusion/records.h"
 
 namespace kinora::diffusion {
-namespace {
+namespace spacing_test {
 
 constexpr int64_t kTimesteps = 1000;
 
@@ -76,5 +76,5 @@ TEST(SpacingTest, RefusesImpossibleCounts) {
   }
 }
 
-}  // namespace
+}  // namespace spacing_test
 }  // namespace kinora::diffusion

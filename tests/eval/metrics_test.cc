@@ -27,7 +27,7 @@
 #include "tests/error_of.h"
 
 namespace kinora::eval {
-namespace {
+namespace metrics_test {
 
 using testing::HasSubstr;
 
@@ -214,5 +214,5 @@ TEST_F(MetricsTest, ClassAgreementCounts) {
               HasSubstr("below 3"));
 }
 
-}  // namespace
+}  // namespace metrics_test
 }  // namespace kinora::eval

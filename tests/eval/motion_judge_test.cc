@@ -21,7 +21,7 @@
 #include "kinora/data/strips.h"
 
 namespace kinora::eval {
-namespace {
+namespace motion_judge_test {
 
 using data::Motion;
 
@@ -251,5 +251,5 @@ TEST(MotionJudgeTest, RefusesWrongShapes) {
   EXPECT_THROW((void)judge_motions(batch.images, batch.labels.add(2), kStripMotions), Error);
 }
 
-}  // namespace
+}  // namespace motion_judge_test
 }  // namespace kinora::eval

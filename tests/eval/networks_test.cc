@@ -21,7 +21,7 @@
 #include "tests/eval/network_files.h"
 
 namespace kinora::eval {
-namespace {
+namespace networks_test {
 
 using testing::HasSubstr;
 
@@ -192,5 +192,5 @@ TEST_F(NetworksTest, OtherFilesAreNoTorchScript) {
               HasSubstr("must take [2]"));
 }
 
-}  // namespace
+}  // namespace networks_test
 }  // namespace kinora::eval

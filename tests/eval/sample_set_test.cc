@@ -23,7 +23,7 @@
 #include "tests/eval/network_files.h"
 
 namespace kinora::eval {
-namespace {
+namespace sample_set_test {
 
 using testing::HasSubstr;
 
@@ -187,5 +187,5 @@ TEST_F(SampleSetTest, StatisticsGoThroughFiles) {
               HasSubstr("got [2] and [3, 3]"));
 }
 
-}  // namespace
+}  // namespace sample_set_test
 }  // namespace kinora::eval

@@ -14,7 +14,7 @@
 #include "kinora/data/shapes.h"
 
 namespace kinora::eval {
-namespace {
+namespace shape_judge_test {
 
 struct Pictures {
   at::Tensor images;  // uint8 [B, 3, H, W]
@@ -164,5 +164,5 @@ TEST(ShapeJudgeTest, RefusesWrongShapes) {
   EXPECT_THROW((void)judge_shapes(pictures.images[0], pictures.labels), Error);
 }
 
-}  // namespace
+}  // namespace shape_judge_test
 }  // namespace kinora::eval

@@ -11,7 +11,7 @@
 #include "tests/fuzz/targets.h"
 
 namespace kinora::fuzz {
-namespace {
+namespace mutations_test {
 
 // What parsers trip over.
 constexpr uint64_t kOddNumbers[] = {0,
@@ -120,5 +120,5 @@ TEST_P(MutationsTest, DamageNeverCrashes) {
 INSTANTIATE_TEST_SUITE_P(Parsers, MutationsTest, ::testing::Range(size_t{0}, targets().size()),
                          [](const auto& info) { return targets()[info.param].name; });
 
-}  // namespace
+}  // namespace mutations_test
 }  // namespace kinora::fuzz

@@ -29,11 +29,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Bytes bytes_of(std::string_view text) {
-  const auto bytes = std::as_bytes(std::span(text));
-  return {bytes.begin(), bytes.end()};
-}
-
 // A file that is only in memory, with a name that ends in `suffix`.
 class MemoryFile {
  public:

@@ -4,6 +4,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 /// Our own parsers, each as a function of any bytes: it may throw Error and nothing else, and must
@@ -12,6 +13,11 @@
 namespace kinora::fuzz {
 
 using Bytes = std::vector<std::byte>;
+
+[[nodiscard]] inline Bytes bytes_of(std::string_view text) {
+  const auto bytes = std::as_bytes(std::span(text));
+  return {bytes.begin(), bytes.end()};
+}
 
 struct Target {
   std::string name;

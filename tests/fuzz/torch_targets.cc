@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "kinora/core/error.h"
+#include "kinora/core/text.h"
 #include "kinora/io/file.h"
 #include "kinora/io/pickle.h"
 #include "kinora/io/torch_file.h"
@@ -22,13 +23,6 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kMaxSeed = 1 << 20;
 
-std::string_view text_of(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-Bytes bytes_of(std::string_view text) {
-  const auto bytes = std::as_bytes(std::span(text));
-  return {bytes.begin(), bytes.end()};
-}
 Bytes fixture(const char* name) {
   return io::read_file(fs::path(KINORA_FUZZ_TORCH) / name, kMaxSeed);
 }
@@ -56,7 +50,7 @@ void parse_torch_file(std::span<const std::byte> bytes) {
 
 /// Without checksums a zip archive's content counts, and not whether it was changed.
 void remove_checksums(Bytes& archive) {
-  const std::string_view text = text_of(archive);
+  const std::string_view text = as_text(archive);
   for (size_t at = text.find("PK\x01\x02"); at != std::string_view::npos;
        at = text.find("PK\x01\x02", at + 1)) {
     for (size_t i = at + 16; i < at + 20 && i < archive.size(); ++i) {

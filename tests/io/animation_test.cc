@@ -14,7 +14,7 @@
 #include "tests/io/io_testing.h"
 
 namespace kinora::io {
-namespace {
+namespace animation_test {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -109,7 +109,7 @@ TEST(AnimationTest, OurReaderSeesTheFirstFrame) {
 }
 
 TEST(AnimationTest, WritesFilesThatReadBack) {
-  const testing::TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   const std::vector<Image> frames = noise_frames(11, 8, 6);
   write_webp(folder / "clip.webp", frames, 8.0);
   EXPECT_EQ(play(read_file(folder / "clip.webp", 1 << 20)).frames.size(), 11U);
@@ -127,7 +127,7 @@ TEST(AnimationTest, WritesFilesThatReadBack) {
 TEST(AnimationTest, RefusesWhatIsNoClip) {
   std::vector<Image> frames = noise_frames(2, 8, 6);
   const auto message = [](std::span<const Image> clip, double fps) {
-    return testing::error_message(ErrorKind::kShape, [&] { (void)encode_webp(clip, fps); });
+    return test::error_message(ErrorKind::kShape, [&] { (void)encode_webp(clip, fps); });
   };
   EXPECT_THAT(message({}, 8.0), HasSubstr("got none"));
   EXPECT_THAT(message(frames, 0.0), HasSubstr("got 0"));
@@ -139,13 +139,12 @@ TEST(AnimationTest, RefusesWhatIsNoClip) {
 }
 
 TEST(AnimationTest, NamesAFolderThatCannotBeMade) {
-  const testing::TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   const std::vector<Image> frames = noise_frames(1, 8, 6);
   write_png(folder / "file", frames[0]);
-  EXPECT_THAT(
-      testing::error_message(ErrorKind::kIo, [&] { write_frames(folder / "file/x", frames); }),
-      HasSubstr("file/x"));
+  EXPECT_THAT(test::error_message(ErrorKind::kIo, [&] { write_frames(folder / "file/x", frames); }),
+              HasSubstr("file/x"));
 }
 
-}  // namespace
+}  // namespace animation_test
 }  // namespace kinora::io

@@ -13,9 +13,9 @@
 #include "tests/io/io_testing.h"
 
 namespace kinora::io {
-namespace {
+namespace crop_decode_test {
 
-using testing::error_message;
+using test::error_message;
 using ::testing::HasSubstr;
 
 const std::string kFolder = std::string(KINORA_TEST_DATA) + "/crops/";
@@ -168,5 +168,5 @@ TEST(CropDecodeTest, FlippedBitsNeverCrash) {
   EXPECT_GT(num_read, 0);
 }
 
-}  // namespace
+}  // namespace crop_decode_test
 }  // namespace kinora::io

@@ -9,7 +9,7 @@
 #include "tests/error_of.h"
 
 namespace kinora::io {
-namespace {
+namespace csv_test {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -70,5 +70,5 @@ TEST(CsvTest, BrokenRowsAreNamed) {
               AllOf(HasSubstr("a.csv:2"), HasSubstr("a zero byte")));
 }
 
-}  // namespace
+}  // namespace csv_test
 }  // namespace kinora::io

@@ -6,7 +6,7 @@
 #include "kinora/core/error.h"
 
 namespace kinora::io {
-namespace {
+namespace file_lock_test {
 
 namespace fs = std::filesystem;
 
@@ -42,5 +42,5 @@ TEST_F(FileLockTest, AskingCreatesNothing) {
   EXPECT_THROW((void)FileLock::take(folder_ / "no/such/folder"), Error);
 }
 
-}  // namespace
+}  // namespace file_lock_test
 }  // namespace kinora::io

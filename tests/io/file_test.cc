@@ -10,12 +10,12 @@
 #include "tests/io/io_testing.h"
 
 namespace kinora::io {
-namespace {
+namespace file_test {
 
+using test::error_message;
+using test::TemporaryFolder;
 using ::testing::AllOf;
-using testing::error_message;
 using ::testing::HasSubstr;
-using testing::TemporaryFolder;
 
 std::span<const std::byte> as_bytes(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
@@ -199,5 +199,5 @@ TEST(InQuotesTest, EscapesAndShortens) {
   EXPECT_EQ(in_quotes(std::string(1000, 'a')), "\"" + std::string(120, 'a') + "\"...");
 }
 
-}  // namespace
+}  // namespace file_test
 }  // namespace kinora::io

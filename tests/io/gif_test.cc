@@ -16,10 +16,10 @@
 #include "tests/io/io_testing.h"
 
 namespace kinora::io {
-namespace {
+namespace gif_test {
 
+using test::error_message;
 using ::testing::ElementsAre;
-using testing::error_message;
 using ::testing::HasSubstr;
 
 // Images of `num_colours` random colours.
@@ -254,5 +254,5 @@ TEST(GifTest, RefusesWhatIsNoClip) {
   EXPECT_THAT(message(frames, 60.0), HasSubstr("GIF must be above 0 and at most 50, got 60"));
 }
 
-}  // namespace
+}  // namespace gif_test
 }  // namespace kinora::io

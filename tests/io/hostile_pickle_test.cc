@@ -17,14 +17,14 @@
 #include "tests/io/zip_builder.h"
 
 namespace kinora::io {
-namespace {
+namespace hostile_pickle_test {
 
+using test::error_message;
+using test::le;
+using test::make_zip;
+using test::TemporaryFolder;
 using ::testing::AnyOf;
-using testing::error_message;
 using ::testing::HasSubstr;
-using testing::le;
-using testing::make_zip;
-using testing::TemporaryFolder;
 
 /// Of Lib/pickletools.py, CPython 3.11.
 constexpr size_t kNumOpcodes = 68;
@@ -185,5 +185,5 @@ TEST_F(HostilePickleTest, WhatIsOnTheListCallsNothingElse) {
               HasSubstr("refer to storages only"));
 }
 
-}  // namespace
+}  // namespace hostile_pickle_test
 }  // namespace kinora::io

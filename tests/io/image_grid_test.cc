@@ -7,9 +7,9 @@
 #include "tests/io/io_testing.h"
 
 namespace kinora::io {
-namespace {
+namespace image_grid_test {
 
-using testing::error_message;
+using test::error_message;
 using ::testing::HasSubstr;
 
 Image flat(int64_t height, int64_t width, uint8_t value) {
@@ -71,5 +71,5 @@ TEST(ImageGridTest, RefusesWhatDoesNotFit) {
               HasSubstr("sides must be at most 65535"));
 }
 
-}  // namespace
+}  // namespace image_grid_test
 }  // namespace kinora::io

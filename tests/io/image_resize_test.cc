@@ -8,9 +8,9 @@
 #include "tests/io/io_testing.h"
 
 namespace kinora::io {
-namespace {
+namespace image_resize_test {
 
-using testing::error_message;
+using test::error_message;
 using ::testing::HasSubstr;
 
 // As in tools/make_image_fixtures.py.
@@ -127,5 +127,5 @@ TEST(ImageResizeTest, RefusesEmptyImagesAndTargets) {
       HasSubstr("got 65536 x 8"));
 }
 
-}  // namespace
+}  // namespace image_resize_test
 }  // namespace kinora::io

@@ -12,9 +12,9 @@
 #include "tests/io/io_testing.h"
 
 namespace kinora::io {
-namespace {
+namespace image_test {
 
-using testing::error_message;
+using test::error_message;
 using ::testing::HasSubstr;
 
 const std::string kFolder = std::string(KINORA_TEST_DATA) + "/images/";
@@ -253,7 +253,7 @@ TEST(ImageTest, WrittenPngReadsBackTheSame) {
   EXPECT_EQ(back.width, 5);
   EXPECT_EQ(back.pixels, image.pixels);
 
-  const testing::TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   write_png(folder / "a.png", image);
   EXPECT_EQ(read_file(folder / "a.png", 1 << 20), png);
   const std::filesystem::directory_iterator files(folder.path());
@@ -271,5 +271,5 @@ TEST(ImageTest, RefusesToWriteWhatIsNoImage) {
               HasSubstr("/nonexistent"));
 }
 
-}  // namespace
+}  // namespace image_test
 }  // namespace kinora::io

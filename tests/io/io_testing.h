@@ -8,7 +8,7 @@
 
 #include "kinora/core/error.h"
 
-namespace kinora::io::testing {
+namespace kinora::io::test {
 
 /// A folder that lives as long as this object.
 class TemporaryFolder {
@@ -49,4 +49,4 @@ std::string error_message(ErrorKind kind, Call&& call) {
   return "";
 }
 
-}  // namespace kinora::io::testing
+}  // namespace kinora::io::test

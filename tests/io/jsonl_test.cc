@@ -10,9 +10,9 @@
 #include "tests/io/io_testing.h"
 
 namespace kinora::io {
-namespace {
+namespace jsonl_test {
 
-using testing::error_message;
+using test::error_message;
 using ::testing::HasSubstr;
 
 std::string text_of(const std::filesystem::path& path) {
@@ -20,7 +20,7 @@ std::string text_of(const std::filesystem::path& path) {
 }
 
 TEST(JsonlTest, WritesOneObjectALineInOrder) {
-  const testing::TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   {
     JsonlWriter writer(folder / "log.jsonl");
     writer.write(JsonObject().add("step", 1).add("loss", 0.5).add("name", "a\"b\n"));
@@ -67,7 +67,7 @@ TEST(JsonlTest, BrokenTextStillGivesValidJson) {
 }
 
 TEST(JsonlTest, TruncateDropsLaterStepsAndATornLine) {
-  const testing::TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   const auto path = folder / "log.jsonl";
   write_file_atomic(path,
                     std::string_view("{\"run\": \"a\"}\n{\"step\": 9}\n{\"step\": 10, \"x\": [1]}\n"
@@ -81,7 +81,7 @@ TEST(JsonlTest, TruncateDropsLaterStepsAndATornLine) {
 }
 
 TEST(JsonlTest, TruncateMendsTheEndOfAWholeLastLine) {
-  const testing::TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   const auto path = folder / "log.jsonl";
   write_file_atomic(path, std::string_view("{\"step\": 1}"));
   EXPECT_EQ(truncate_jsonl(path, 10), 0);
@@ -92,7 +92,7 @@ TEST(JsonlTest, TruncateMendsTheEndOfAWholeLastLine) {
 }
 
 TEST(JsonlTest, TruncateNamesADamagedLine) {
-  const testing::TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   const auto path = folder / "log.jsonl";
   const std::string damaged = "{\"step\": 1}\n[2]\n{\"step\": 3}\n";
   write_file_atomic(path, std::string_view(damaged));
@@ -106,5 +106,5 @@ TEST(JsonlTest, AFileThatCannotBeWrittenIsNamed) {
               HasSubstr("/nonexistent/log.jsonl"));
 }
 
-}  // namespace
+}  // namespace jsonl_test
 }  // namespace kinora::io

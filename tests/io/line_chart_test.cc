@@ -11,7 +11,7 @@
 #include "kinora/core/error.h"
 
 namespace kinora::io {
-namespace {
+namespace line_chart_test {
 
 using testing::DoubleNear;
 using testing::ElementsAre;
@@ -124,5 +124,5 @@ TEST(LineChartTest, SmoothingKeepsStraightLines) {
               ElementsAre(DoubleNear(0, 1e-12), DoubleNear(1, 1e-12), DoubleNear(0, 1e-12)));
 }
 
-}  // namespace
+}  // namespace line_chart_test
 }  // namespace kinora::io

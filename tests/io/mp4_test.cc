@@ -14,14 +14,14 @@
 #include "tests/io/video_testing.h"
 
 namespace kinora::io {
-namespace {
+namespace mp4_test {
 
-using testing::colour_at;
-using testing::count_up;
-using testing::error_message;
-using testing::expect_colour;
+using test::colour_at;
+using test::count_up;
+using test::error_message;
+using test::expect_colour;
+using test::numbers_on;
 using ::testing::HasSubstr;
-using testing::numbers_on;
 
 Image draw(int64_t number, int64_t height, int64_t width) {
   Image image;
@@ -128,5 +128,5 @@ TEST(Mp4Test, RefusesWhatIsNoClip) {
   EXPECT_THAT(message(frames, {.quality = 101}), HasSubstr("got 101"));
 }
 
-}  // namespace
+}  // namespace mp4_test
 }  // namespace kinora::io

@@ -13,13 +13,13 @@
 #include "tests/io/zip_builder.h"
 
 namespace kinora::io {
-namespace {
+namespace npz_test {
 
+using test::error_message;
+using test::make_zip;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
-using testing::error_message;
 using ::testing::HasSubstr;
-using testing::make_zip;
 
 namespace fs = std::filesystem;
 
@@ -44,7 +44,7 @@ std::vector<double> eighths(size_t count) {
 /// An array of format 1 with this header and data.
 std::string npy(const std::string& header, const std::string& data) {
   std::string text(kMagic);
-  text.append("\x01", 1).append("\0", 1).append(testing::le(2, header.size()));
+  text.append("\x01", 1).append("\0", 1).append(test::le(2, header.size()));
   return text + header + data;
 }
 
@@ -61,7 +61,7 @@ class NpzTest : public ::testing::Test {
     return error_message(ErrorKind::kIo, [&] { (void)NpzFile::open(path).read("x"); });
   }
 
-  testing::TemporaryFolder folder_;
+  test::TemporaryFolder folder_;
 };
 
 class NpzFixtureTest : public ::testing::TestWithParam<const char*> {};
@@ -199,5 +199,5 @@ TEST(InflateTest, RefusesStreamsOfOtherSizes) {
   EXPECT_THAT(message(packed, uint64_t{1} << 60), HasSubstr("cannot hold as much"));
 }
 
-}  // namespace
+}  // namespace npz_test
 }  // namespace kinora::io

@@ -15,7 +15,7 @@
 #include "tests/error_of.h"
 
 namespace kinora::io {
-namespace {
+namespace parquet_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -96,5 +96,5 @@ TEST_F(ParquetTest, DamageNeverCrashes) {
   EXPECT_GT(num_refused, std::ssize(good) / 17);
 }
 
-}  // namespace
+}  // namespace parquet_test
 }  // namespace kinora::io

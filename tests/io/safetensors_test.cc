@@ -10,14 +10,14 @@
 #include "tests/io/io_testing.h"
 
 namespace kinora::io {
-namespace {
+namespace safetensors_test {
 
+using test::error_message;
+using test::TemporaryFolder;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
-using testing::error_message;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using testing::TemporaryFolder;
 
 const std::filesystem::path kPython =
     std::filesystem::path(KINORA_TEST_DATA) / "python.safetensors";
@@ -323,5 +323,5 @@ TEST(SafetensorsWriterTest, WritesNoTensorsAtAll) {
   EXPECT_THAT(SafetensorsFile::open(folder.path() / "a").tensors(), IsEmpty());
 }
 
-}  // namespace
+}  // namespace safetensors_test
 }  // namespace kinora::io

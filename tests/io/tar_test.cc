@@ -13,9 +13,9 @@
 #include "tests/io/io_testing.h"
 
 namespace kinora::io {
-namespace {
+namespace tar_test {
 
-using testing::error_message;
+using test::error_message;
 using ::testing::HasSubstr;
 
 // Makes archives block by block, broken ones too.
@@ -101,7 +101,7 @@ class TarTest : public ::testing::Test {
     return message;
   }
 
-  testing::TemporaryFolder folder_;
+  test::TemporaryFolder folder_;
 };
 
 TEST_F(TarTest, ListsRegularFilesOfUstar) {
@@ -295,5 +295,5 @@ TEST_F(TarTest, IndexesFiftyThousandImagesQuickly) {
   }
 }
 
-}  // namespace
+}  // namespace tar_test
 }  // namespace kinora::io

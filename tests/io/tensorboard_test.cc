@@ -12,9 +12,9 @@
 #include "tests/io/io_testing.h"
 
 namespace kinora::io {
-namespace {
+namespace tensorboard_test {
 
-using testing::error_message;
+using test::error_message;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 
@@ -76,7 +76,7 @@ TEST(Crc32cTest, KnownAnswers) {
 }
 
 TEST(EventWriterTest, WritesTheBytesOfTheFormat) {
-  const testing::TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   EventWriter writer(folder.path(), [] { return 1.5; });
   writer.add_scalar("loss", 300, 0.25);
   writer.purge_from(7);
@@ -95,7 +95,7 @@ TEST(EventWriterTest, WritesTheBytesOfTheFormat) {
 }
 
 TEST(EventWriterTest, HoldsAnImageAsPng) {
-  const testing::TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   EventWriter writer(folder.path());
   writer.add_image("samples", 1, small_image());
   writer.flush();
@@ -108,7 +108,7 @@ TEST(EventWriterTest, HoldsAnImageAsPng) {
 }
 
 TEST(EventWriterTest, FilesOfAFolderSortInTheOrderOfTheirMaking) {
-  const testing::TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   const auto clock = [] { return 1700000000.25; };
   const EventWriter first(folder.path(), clock);
   const EventWriter second(folder.path(), clock);
@@ -120,7 +120,7 @@ TEST(EventWriterTest, FilesOfAFolderSortInTheOrderOfTheirMaking) {
 }
 
 TEST(EventWriterTest, KeepsEventsBackUntilFlushedOrDestroyed) {
-  const testing::TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   std::filesystem::path path;
   {
     EventWriter writer(folder.path());
@@ -160,7 +160,7 @@ TEST(EventWriterTest, TheStockTensorBoardReadsIt) {
   if (output_of(python + "-c 'import tensorboard; print(1)' 2>/dev/null").empty()) {
     GTEST_SKIP() << "needs Python with the package tensorboard (variable KINORA_PYTHON)";
   }
-  const testing::TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   {
     EventWriter writer(folder.path());
     for (int64_t step = 1; step <= 5; ++step) {
@@ -187,5 +187,5 @@ TEST(EventWriterTest, TheStockTensorBoardReadsIt) {
   EXPECT_EQ(read["images"]["samples"], nlohmann::json::array({{2, 3, 2, png_size}}));
 }
 
-}  // namespace
+}  // namespace tensorboard_test
 }  // namespace kinora::io

@@ -14,15 +14,15 @@
 #include "tests/io/zip_builder.h"
 
 namespace kinora::io {
-namespace {
+namespace torch_file_test {
 
+using test::error_message;
+using test::le;
+using test::make_zip;
+using test::TemporaryFolder;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
-using testing::error_message;
 using ::testing::HasSubstr;
-using testing::le;
-using testing::make_zip;
-using testing::TemporaryFolder;
 
 const std::filesystem::path kData = KINORA_TEST_DATA;
 
@@ -506,5 +506,5 @@ TEST_F(MadeTorchFileTest, LegacyHeadersAreChecked) {
   EXPECT_THAT(raw_refusal(magic + "\x80\x02M\xea\x03."), HasSubstr("1001, got 1002"));
 }
 
-}  // namespace
+}  // namespace torch_file_test
 }  // namespace kinora::io

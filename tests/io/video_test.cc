@@ -17,18 +17,18 @@
 
 // The fixtures, and what their frames show: tools/make_video_fixtures.py.
 namespace kinora::io {
-namespace {
+namespace video_test {
 
 namespace fs = std::filesystem;
+using test::colour_at;
+using test::count_up;
+using test::error_message;
+using test::expect_colour;
+using test::numbers_on;
+using test::pixel;
+using test::TemporaryFolder;
 using ::testing::AllOf;
-using testing::colour_at;
-using testing::count_up;
-using testing::error_message;
-using testing::expect_colour;
 using ::testing::HasSubstr;
-using testing::numbers_on;
-using testing::pixel;
-using testing::TemporaryFolder;
 
 fs::path fixture(const std::string& name) {
   return fs::path(KINORA_TEST_DATA) / "videos" / name;
@@ -205,7 +205,8 @@ TEST(VideoTest, FilesCutShortAreErrors) {
 TEST(VideoTest, DamageSaysHowManyFramesCameBefore) {
   SKIP_WITHOUT_VIDEO();
   std::vector<std::byte> bytes = read_file(fixture("fast_start.mp4"), 1 << 20);
-  bytes.resize(bytes.size() - 100);
+  ASSERT_GT(bytes.size(), 100U);
+  bytes.erase(bytes.end() - 100, bytes.end());
   EXPECT_THAT(error_message(ErrorKind::kIo, [&] { (void)read_all(bytes, "cut.mp4"); }),
               AllOf(HasSubstr("cut.mp4"), HasSubstr("early"), HasSubstr("frames lie before"),
                     HasSubstr("of 20")));
@@ -308,5 +309,5 @@ TEST(VideoTest, RealClipsAreReadByFrameNumbers) {
   }
 }
 
-}  // namespace
+}  // namespace video_test
 }  // namespace kinora::io

@@ -9,7 +9,7 @@
 #include "kinora/io/video.h"
 
 /// Clips whose frames say their numbers: see tools/make_video_fixtures.py.
-namespace kinora::io::testing {
+namespace kinora::io::test {
 
 #define SKIP_WITHOUT_VIDEO()                      \
   if (const auto reason = why_no_video()) {       \
@@ -72,4 +72,4 @@ inline void expect_colour(const std::array<int64_t, 3>& got, const std::array<in
   }
 }
 
-}  // namespace kinora::io::testing
+}  // namespace kinora::io::test

@@ -8,7 +8,7 @@
 #include "kinora/io/zip.h"
 
 /// Writes small zip archives, sound or not, for tests.
-namespace kinora::io::testing {
+namespace kinora::io::test {
 
 enum class ZipParts { k32, k64 };
 
@@ -67,4 +67,4 @@ inline std::string make_zip(const std::vector<std::pair<std::string, std::string
   return archive;
 }
 
-}  // namespace kinora::io::testing
+}  // namespace kinora::io::test

@@ -7,16 +7,16 @@
 #include "tests/io/zip_builder.h"
 
 namespace kinora::io {
-namespace {
+namespace zip_test {
 
+using test::error_message;
+using test::make_zip;
+using test::put_le;
+using test::ZipParts;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
-using testing::error_message;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using testing::make_zip;
-using testing::put_le;
-using testing::ZipParts;
 
 std::span<const std::byte> as_bytes(const std::string& text) {
   return std::as_bytes(std::span(text.data(), text.size()));
@@ -186,5 +186,5 @@ TEST_F(HostileZipTest, EveryCut) {
   }
 }
 
-}  // namespace
+}  // namespace zip_test
 }  // namespace kinora::io

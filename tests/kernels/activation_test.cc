@@ -7,7 +7,7 @@
 #include "tests/kernels/typed_values.h"
 
 namespace kinora::kernels {
-namespace {
+namespace activation_test {
 
 constexpr Activation kFunctions[] = {Activation::kGeluTanh, Activation::kSilu};
 
@@ -124,5 +124,5 @@ TEST(ActivationTest, HugeValuesStayFiniteAndNanPropagates) {
   }
 }
 
-}  // namespace
+}  // namespace activation_test
 }  // namespace kinora::kernels

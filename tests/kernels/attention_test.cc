@@ -9,7 +9,7 @@
 #include "tests/kernels/typed_values.h"
 
 namespace kinora::kernels {
-namespace {
+namespace attention_test {
 
 /// All tensors of a call in fp32, heads contiguous in a row.
 struct Problem {
@@ -296,5 +296,5 @@ TEST(AttentionTest, NotANumberSpreadsToItsRowOnly) {
   EXPECT_TRUE(std::isnan(problem.dv[31]));
 }
 
-}  // namespace
+}  // namespace attention_test
 }  // namespace kinora::kernels

@@ -8,7 +8,7 @@
 #include <vector>
 
 namespace kinora::kernels {
-namespace {
+namespace cast_test {
 
 /// The value of a half's bits, by the definition of IEEE 754 binary16.
 double half_value(uint16_t bits) {
@@ -73,5 +73,5 @@ TEST(CastTest, LoopsEqualTheSingleConversions) {
   }
 }
 
-}  // namespace
+}  // namespace cast_test
 }  // namespace kinora::kernels

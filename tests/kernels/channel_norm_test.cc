@@ -7,7 +7,7 @@
 #include "tests/kernels/typed_values.h"
 
 namespace kinora::kernels {
-namespace {
+namespace channel_norm_test {
 
 TEST(ChannelNormTest, MomentsAreOfEachImageAndChannel) {
   // two images of three places of two channels
@@ -44,5 +44,5 @@ TEST(ChannelNormTest, EveryImageAndChannelHasItsFactor) {
   }
 }
 
-}  // namespace
+}  // namespace channel_norm_test
 }  // namespace kinora::kernels

@@ -7,7 +7,7 @@
 #include "tests/kernels/typed_values.h"
 
 namespace kinora::kernels {
-namespace {
+namespace column_sums_test {
 
 TEST(ColumnSumsTest, AddsToWhatIsThereAndSkipsBetweenRows) {
   for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
@@ -32,5 +32,5 @@ TEST(ColumnSumsTest, NanPropagatesInItsColumnOnly) {
   EXPECT_TRUE(std::isnan(out[1]));
 }
 
-}  // namespace
+}  // namespace column_sums_test
 }  // namespace kinora::kernels

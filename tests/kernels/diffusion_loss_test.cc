@@ -7,7 +7,7 @@
 #include "tests/kernels/typed_values.h"
 
 namespace kinora::kernels {
-namespace {
+namespace diffusion_loss_test {
 
 // Rows of the 1000-step linear schedule at t = 0, 1 and 600, unweighted.
 const std::vector<float> kTable = {
@@ -227,5 +227,5 @@ TEST(DiffusionLossTest, NanPropagatesAndATimestepOutsideOfTheTableIsNan) {
   EXPECT_TRUE(std::isnan(example.mean));
 }
 
-}  // namespace
+}  // namespace diffusion_loss_test
 }  // namespace kinora::kernels

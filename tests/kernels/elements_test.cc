@@ -8,7 +8,7 @@
 #include "kinora/kernels/cast.h"
 
 namespace kinora::kernels {
-namespace {
+namespace elements_test {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
@@ -79,5 +79,5 @@ TEST(Fp8Test, OutputsAreScaledTransposedAndMeasured) {
   EXPECT_TRUE(std::isnan(amax));
 }
 
-}  // namespace
+}  // namespace elements_test
 }  // namespace kinora::kernels

@@ -8,7 +8,7 @@
 #include "tests/kernels/typed_values.h"
 
 namespace kinora::kernels {
-namespace {
+namespace fp8_blocks_test {
 
 TEST(Fp8BlocksTest, AddsTheTermsOfEachSum) {
   // Two sums of two terms; 130 elements, so that the second block is not full.
@@ -76,5 +76,5 @@ TEST(Fp8BlocksTest, BringsBackWhatWasQuantised) {
   }
 }
 
-}  // namespace
+}  // namespace fp8_blocks_test
 }  // namespace kinora::kernels

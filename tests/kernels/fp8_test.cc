@@ -7,7 +7,7 @@
 #include "tests/kernels/typed_values.h"
 
 namespace kinora::kernels {
-namespace {
+namespace fp8_test {
 
 TEST(Fp8Test, QuantisesScaledValuesAndSaturates) {
   const std::vector<float> in = {1.0F, -3.0F, 1000.0F, -INFINITY, 0.0F, 1.0625F};
@@ -166,5 +166,5 @@ TEST(Fp8Test, BlocksOfZerosAndOfNan) {
   EXPECT_TRUE(std::isnan(fp8_to_float(data[32], DType::kF8E4M3)));
 }
 
-}  // namespace
+}  // namespace fp8_test
 }  // namespace kinora::kernels

@@ -6,7 +6,7 @@
 #include "tests/kernels/typed_values.h"
 
 namespace kinora::kernels {
-namespace {
+namespace gpu_activation_test {
 
 using GpuActivationTest = GpuTest;
 
@@ -225,5 +225,5 @@ TEST_F(GpuActivationTest, NanAndInfinityPropagate) {
   }
 }
 
-}  // namespace
+}  // namespace gpu_activation_test
 }  // namespace kinora::kernels

@@ -11,7 +11,7 @@
 #include "tests/kernels/typed_values.h"
 
 namespace kinora::kernels {
-namespace {
+namespace gpu_attention_test {
 
 using GpuAttentionTest = GpuTest;
 
@@ -469,5 +469,5 @@ TEST_F(GpuAttentionTest, RefusesWhatItCannotDo) {
   EXPECT_EQ(cuda::attention_forward(call, nullptr), cudaSuccess);
 }
 
-}  // namespace
+}  // namespace gpu_attention_test
 }  // namespace kinora::kernels

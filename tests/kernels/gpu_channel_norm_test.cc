@@ -5,7 +5,7 @@
 #include "tests/kernels/typed_values.h"
 
 namespace kinora::kernels {
-namespace {
+namespace gpu_channel_norm_test {
 
 using GpuChannelNormTest = GpuTest;
 
@@ -110,5 +110,5 @@ TEST_F(GpuChannelNormTest, OtherWidthsAreRefused) {
             cudaErrorInvalidValue);
 }
 
-}  // namespace
+}  // namespace gpu_channel_norm_test
 }  // namespace kinora::kernels

@@ -5,7 +5,7 @@
 #include "tests/kernels/typed_values.h"
 
 namespace kinora::kernels {
-namespace {
+namespace gpu_column_sums_test {
 
 using GpuColumnSumsTest = GpuTest;
 
@@ -47,5 +47,5 @@ TEST_F(GpuColumnSumsTest, EqualsTheCpuAndItself) {
   }
 }
 
-}  // namespace
+}  // namespace gpu_column_sums_test
 }  // namespace kinora::kernels

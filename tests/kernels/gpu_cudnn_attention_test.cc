@@ -11,7 +11,7 @@
 #include "tests/kernels/tolerance.h"
 
 namespace kinora::kernels {
-namespace {
+namespace gpu_cudnn_attention_test {
 
 class GpuCudnnAttentionTest : public testing::Test {
  protected:
@@ -394,5 +394,5 @@ TEST_F(GpuCudnnAttentionTest, SaysWhatItDoesNotSupport) {
   EXPECT_EQ(attention.unsupported_reason(device.forward()), "");
 }
 
-}  // namespace
+}  // namespace gpu_cudnn_attention_test
 }  // namespace kinora::kernels

@@ -5,7 +5,7 @@
 #include "tests/kernels/typed_values.h"
 
 namespace kinora::kernels {
-namespace {
+namespace gpu_diffusion_loss_test {
 
 using GpuDiffusionLossTest = GpuTest;
 
@@ -207,5 +207,5 @@ TEST_F(GpuDiffusionLossTest, ATimestepOutsideOfTheTableGivesNan) {
   EXPECT_FALSE(std::isnan(got.vb[1]));
 }
 
-}  // namespace
+}  // namespace gpu_diffusion_loss_test
 }  // namespace kinora::kernels

@@ -6,7 +6,7 @@
 #include "tests/kernels/typed_values.h"
 
 namespace kinora::kernels {
-namespace {
+namespace gpu_fp8_blocks_test {
 
 using GpuFp8BlocksTest = GpuTest;
 using Bytes = std::vector<uint8_t>;
@@ -92,5 +92,5 @@ TEST_F(GpuFp8BlocksTest, UnsuitableArraysAreRefused) {
   EXPECT_EQ(cuda::block_sums(call, nullptr), cudaErrorInvalidValue);
 }
 
-}  // namespace
+}  // namespace gpu_fp8_blocks_test
 }  // namespace kinora::kernels

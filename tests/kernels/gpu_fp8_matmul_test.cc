@@ -9,7 +9,7 @@
 #include "tests/kernels/matmul_case.h"
 
 namespace kinora::kernels::matmul_test {
-namespace {
+namespace gpu_fp8_matmul_test {
 
 using cuda::Matmul;
 
@@ -240,5 +240,5 @@ TEST_F(GpuFp8MatmulTest, BlockScalingIsAlongK) {
   EXPECT_FALSE(matmul.supports(other));
 }
 
-}  // namespace
+}  // namespace gpu_fp8_matmul_test
 }  // namespace kinora::kernels::matmul_test

@@ -6,7 +6,7 @@
 #include "tests/kernels/typed_values.h"
 
 namespace kinora::kernels {
-namespace {
+namespace gpu_fp8_test {
 
 using GpuFp8Test = GpuTest;
 using Bytes = std::vector<uint8_t>;
@@ -220,5 +220,5 @@ TEST_F(GpuFp8Test, BlocksEqualTheCpu) {
   }
 }
 
-}  // namespace
+}  // namespace gpu_fp8_test
 }  // namespace kinora::kernels

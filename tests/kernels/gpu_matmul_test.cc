@@ -14,7 +14,7 @@
 #include "tests/kernels/matmul_case.h"
 
 namespace kinora::kernels::matmul_test {
-namespace {
+namespace gpu_matmul_test {
 
 using cuda::Matmul;
 
@@ -465,5 +465,5 @@ TEST_F(GpuMatmulTest, PinnedChoicesAreTaken) {
   c.check();
 }
 
-}  // namespace
+}  // namespace gpu_matmul_test
 }  // namespace kinora::kernels::matmul_test

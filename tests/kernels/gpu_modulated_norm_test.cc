@@ -7,7 +7,7 @@
 #include "tests/kernels/typed_values.h"
 
 namespace kinora::kernels {
-namespace {
+namespace gpu_modulated_norm_test {
 
 using GpuModulatedNormTest = GpuTest;
 using Bytes = std::vector<uint8_t>;
@@ -422,5 +422,5 @@ TEST_F(GpuModulatedNormTest, ConditionsOfTheHeaderAreErrors) {
   });
 }
 
-}  // namespace
+}  // namespace gpu_modulated_norm_test
 }  // namespace kinora::kernels

@@ -9,7 +9,7 @@
 #include "tests/kernels/optimizer_arrays.h"
 
 namespace kinora::kernels {
-namespace {
+namespace gpu_optimizer_test {
 
 using GpuOptimizerTest = GpuTest;
 
@@ -285,5 +285,5 @@ TEST_F(GpuOptimizerTest, CastsEqualTheCpu) {
   }
 }
 
-}  // namespace
+}  // namespace gpu_optimizer_test
 }  // namespace kinora::kernels

@@ -5,7 +5,7 @@
 #include "tests/kernels/typed_values.h"
 
 namespace kinora::kernels {
-namespace {
+namespace gpu_patches_test {
 
 using GpuPatchesTest = GpuTest;
 
@@ -78,5 +78,5 @@ TEST_F(GpuPatchesTest, RefusesImagesThatPatchesDoNotFill) {
   EXPECT_EQ(cuda::patchify(patches, nullptr, nullptr, nullptr), cudaErrorInvalidValue);
 }
 
-}  // namespace
+}  // namespace gpu_patches_test
 }  // namespace kinora::kernels

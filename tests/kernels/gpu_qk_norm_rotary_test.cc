@@ -5,7 +5,7 @@
 #include "tests/kernels/typed_values.h"
 
 namespace kinora::kernels {
-namespace {
+namespace gpu_qk_norm_rotary_test {
 
 using GpuQkNormRotaryTest = GpuTest;
 
@@ -217,5 +217,5 @@ TEST_F(GpuQkNormRotaryTest, RefusesHeadsThatNoWarpHolds) {
   }
 }
 
-}  // namespace
+}  // namespace gpu_qk_norm_rotary_test
 }  // namespace kinora::kernels

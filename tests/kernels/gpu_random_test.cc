@@ -1,7 +1,7 @@
 #include "tests/kernels/device_array.h"
 
 namespace kinora::kernels {
-namespace {
+namespace gpu_random_test {
 
 using GpuRandomTest = GpuTest;
 
@@ -70,5 +70,5 @@ TEST_F(GpuRandomTest, StepInDeviceMemoryStandsInForTheStreams) {
   EXPECT_EQ(out.host(), expected);
 }
 
-}  // namespace
+}  // namespace gpu_random_test
 }  // namespace kinora::kernels

@@ -5,7 +5,7 @@
 #include "tests/kernels/typed_values.h"
 
 namespace kinora::kernels {
-namespace {
+namespace gpu_rms_norm_test {
 
 using GpuRmsNormTest = GpuTest;
 
@@ -156,5 +156,5 @@ TEST_F(GpuRmsNormTest, NanAndInfinityPropagate) {
   }
 }
 
-}  // namespace
+}  // namespace gpu_rms_norm_test
 }  // namespace kinora::kernels

@@ -11,7 +11,7 @@
 #include "kinora/core/error.h"
 
 namespace kinora::kernels {
-namespace {
+namespace matmul_cache_test {
 
 namespace fs = std::filesystem;
 
@@ -233,5 +233,5 @@ TEST_F(MatmulCacheTest, AFileThatCannotBeWrittenIsAnIoError) {
   }
 }
 
-}  // namespace
+}  // namespace matmul_cache_test
 }  // namespace kinora::kernels

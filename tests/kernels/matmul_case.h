@@ -197,6 +197,11 @@ class Case {
           const bool gelu =
               p_.epilogue == Epilogue::kBiasGelu || p_.epilogue == Epilogue::kBiasGeluAux;
           if (p_.epilogue == Epilogue::kBias || gelu) {
+            if (p_.accumulate) {
+              // Whether D or the bias is added, and the sum rounded, first, is the library's
+              // choice.
+              tolerance += 1.01 * unit * std::abs(value - d_.at(at) + vector_.at(j));
+            }
             value += vector_.at(j);
           }
           if (p_.epilogue == Epilogue::kBiasGeluAux) {

@@ -8,7 +8,7 @@
 #include "tests/kernels/typed_values.h"
 
 namespace kinora::kernels {
-namespace {
+namespace modulated_norm_test {
 
 // Odd, and the last vector has fewer rows than the others.
 constexpr int64_t kRows = 5;
@@ -288,5 +288,5 @@ TEST(ModulatedNormTest, QuantisedCopiesAreOfH) {
   EXPECT_EQ(amax, 1.0F);
 }
 
-}  // namespace
+}  // namespace modulated_norm_test
 }  // namespace kinora::kernels

@@ -10,7 +10,7 @@
 #include "tests/kernels/optimizer_arrays.h"
 
 namespace kinora::kernels {
-namespace {
+namespace optimizer_test {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
@@ -207,5 +207,5 @@ TEST(AdamwUpdateTest, ASkippedStepOnlyZerosTheGradient) {
   EXPECT_EQ(arrays, expected);
 }
 
-}  // namespace
+}  // namespace optimizer_test
 }  // namespace kinora::kernels

@@ -8,7 +8,7 @@
 #include "tests/kernels/typed_values.h"
 
 namespace kinora::kernels {
-namespace {
+namespace patches_test {
 
 std::vector<float> tokens_of(const Patches& patches, const std::vector<float>& image) {
   std::vector<float> tokens(image.size());
@@ -54,5 +54,5 @@ TEST(PatchesTest, RoundsTokensToTheirType) {
   }
 }
 
-}  // namespace
+}  // namespace patches_test
 }  // namespace kinora::kernels

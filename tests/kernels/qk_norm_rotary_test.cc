@@ -8,7 +8,7 @@
 #include "tests/kernels/typed_values.h"
 
 namespace kinora::kernels {
-namespace {
+namespace qk_norm_rotary_test {
 
 TEST(QkNormRotaryTest, EqualsTorchAndComplexNumbers) {
   // torch.nn.functional.rms_norm(x, (4,), weight, 1e-3), then (a + i b) * exp(i angle) in numpy,
@@ -184,5 +184,5 @@ TEST(QkNormRotaryTest, GradientsEqualFiniteDifferences) {
   }
 }
 
-}  // namespace
+}  // namespace qk_norm_rotary_test
 }  // namespace kinora::kernels

@@ -8,7 +8,7 @@
 #include <vector>
 
 namespace kinora::kernels {
-namespace {
+namespace random_test {
 
 RandomStream test_stream() {
   return {0x0123456789abcdefULL, 42, 7, RandomPurpose::kTest};
@@ -132,5 +132,5 @@ TEST(RandomFillTest, EveryPartOfTheKeyChangesTheNumbers) {
   }
 }
 
-}  // namespace
+}  // namespace random_test
 }  // namespace kinora::kernels

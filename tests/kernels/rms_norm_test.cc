@@ -7,7 +7,7 @@
 #include "tests/kernels/typed_values.h"
 
 namespace kinora::kernels {
-namespace {
+namespace rms_norm_test {
 
 TEST(RmsNormTest, EqualsTorch) {
   // torch.nn.functional.rms_norm(x, (4,), weight, 1e-3) in float64 and its gradients.
@@ -115,5 +115,5 @@ TEST(RmsNormTest, GradientsEqualFiniteDifferences) {
   }
 }
 
-}  // namespace
+}  // namespace rms_norm_test
 }  // namespace kinora::kernels

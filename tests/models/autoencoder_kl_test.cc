@@ -14,7 +14,7 @@
 #include "tests/models/autoencoder_fixture.h"
 
 namespace kinora::models {
-namespace {
+namespace autoencoder_kl_test {
 
 AutoencoderKlConfig small_config() {
   return {.block_out_channels = {8, 16, 24},
@@ -176,5 +176,5 @@ TEST(AutoencoderKlTest, WrongShapesAreNamed) {
             std::string::npos);
 }
 
-}  // namespace
+}  // namespace autoencoder_kl_test
 }  // namespace kinora::models

@@ -4,7 +4,7 @@
 #include "tests/models/autoencoder_fixture.h"
 
 namespace kinora::models {
-namespace {
+namespace autoencoder_tiny_test {
 
 AutoencoderTinyConfig small_config() {
   return {.channels = 12,
@@ -46,5 +46,5 @@ TEST(AutoencoderTinyTest, LevelsMustBeAsMany) {
             std::string::npos);
 }
 
-}  // namespace
+}  // namespace autoencoder_tiny_test
 }  // namespace kinora::models

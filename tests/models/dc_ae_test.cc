@@ -6,7 +6,7 @@
 #include "tests/models/clip_autoencoder_fixture.h"
 
 namespace kinora::models {
-namespace {
+namespace dc_ae_test {
 
 /// Of dc_ae.safetensors.
 DcAeConfig sana() {
@@ -161,5 +161,5 @@ TEST(DcAeTest, WhatDoesNotFitIsNamed) {
   expect([](DcAeConfig& c) { c.encoder[1].width = 24; }, "between 16 and 24 channels");
 }
 
-}  // namespace
+}  // namespace dc_ae_test
 }  // namespace kinora::models

@@ -13,7 +13,7 @@
 #include "tests/models/fixture.h"
 
 namespace kinora::models {
-namespace {
+namespace dit_test {
 
 // What the issue asks of fp32: 1e-4 of each tensor's norm; the fixtures' own fp32 noise is 1.5e-5.
 constexpr double kRelativeTolerance = 1e-4;
@@ -210,5 +210,5 @@ TEST(DiTTest, TapsSeeEveryModuleInOrderOfComputation) {
   EXPECT_LT(position("final_layer"), static_cast<int64_t>(seen.size()) - 1);
 }
 
-}  // namespace
+}  // namespace dit_test
 }  // namespace kinora::models

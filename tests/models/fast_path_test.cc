@@ -6,7 +6,7 @@
 #include "tests/models/random_dit.h"
 
 namespace kinora::models {
-namespace {
+namespace fast_path_test {
 
 // Sums of up to a few thousand fp32 numbers in another order.
 constexpr double kFp32Tolerance = 1e-5;
@@ -67,5 +67,5 @@ TEST_P(FastPathTest, SamplesAsThePlainPathDoes) {
 INSTANTIATE_TEST_SUITE_P(Sizes, FastPathTest, testing::ValuesIn(kGeometries),
                          [](const auto& info) { return info.param.name(); });
 
-}  // namespace
+}  // namespace fast_path_test
 }  // namespace kinora::models

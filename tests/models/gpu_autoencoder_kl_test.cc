@@ -15,7 +15,7 @@
 #include "tests/models/formula_values.h"
 
 namespace kinora::models {
-namespace {
+namespace gpu_autoencoder_kl_test {
 
 class GpuAutoencoderKlTest : public testing::Test {
  protected:
@@ -101,5 +101,5 @@ TEST_F(GpuAutoencoderKlTest, HalfPrecisionIsNearFp32) {
   EXPECT_LT(largest_relative(model.decode(moments.mean), decoded), 0.05);
 }
 
-}  // namespace
+}  // namespace gpu_autoencoder_kl_test
 }  // namespace kinora::models

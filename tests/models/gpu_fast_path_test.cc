@@ -13,7 +13,7 @@
 #include "tests/models/random_dit.h"
 
 namespace kinora::models {
-namespace {
+namespace gpu_fast_path_test {
 
 using ops::Switch;
 
@@ -317,5 +317,5 @@ TEST_F(GpuFp8FastPathTest, GivesWayWhereRowsDoNotFit) {
       << parts;
 }
 
-}  // namespace
+}  // namespace gpu_fast_path_test
 }  // namespace kinora::models

@@ -11,7 +11,7 @@
 #include "tests/models/random_clips.h"
 
 namespace kinora::models {
-namespace {
+namespace gpu_video_fast_path_test {
 
 using ops::Switch;
 
@@ -133,5 +133,5 @@ const auto kName = [](const auto& info) { return std::string(info.param.name); }
 INSTANTIATE_TEST_SUITE_P(Small, GpuVideoFastPathTest, testing::ValuesIn(kClipCases), kName);
 INSTANTIATE_TEST_SUITE_P(Large, GpuVideoFastPathTest, testing::ValuesIn(kLargeCases), kName);
 
-}  // namespace
+}  // namespace gpu_video_fast_path_test
 }  // namespace kinora::models

@@ -7,7 +7,7 @@
 #include "tests/models/clip_autoencoder_fixture.h"
 
 namespace kinora::models {
-namespace {
+namespace hunyuan_vae_test {
 
 /// Of the fixture.
 HunyuanVaeConfig small() {
@@ -107,5 +107,5 @@ TEST(HunyuanVaeTest, WhatDoesNotFitIsNamed) {
             std::string::npos);
 }
 
-}  // namespace
+}  // namespace hunyuan_vae_test
 }  // namespace kinora::models

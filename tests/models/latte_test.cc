@@ -5,7 +5,7 @@
 #include "tests/models/video_fixture.h"
 
 namespace kinora::models {
-namespace {
+namespace latte_test {
 
 TEST(LatteTest, OutputsMatchReference) {
   const VideoFixture fixture("latte");
@@ -37,5 +37,5 @@ TEST(LatteTest, BlocksAttendWithinFramesAndThroughTimeByTurns) {
   EXPECT_GT(relative_error(fixture.run(vdit, "forward"), fixture.run(latte, "forward")), 1e-2);
 }
 
-}  // namespace
+}  // namespace latte_test
 }  // namespace kinora::models

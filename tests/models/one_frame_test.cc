@@ -6,7 +6,7 @@
 #include "tests/models/video_fixture.h"
 
 namespace kinora::models {
-namespace {
+namespace one_frame_test {
 
 struct Family {
   const char* fixture;
@@ -60,5 +60,5 @@ INSTANTIATE_TEST_SUITE_P(Families, OneFrameTest,
                                          Family{"vdit", Architecture::kVdit}),
                          [](const auto& info) { return std::string(info.param.fixture); });
 
-}  // namespace
+}  // namespace one_frame_test
 }  // namespace kinora::models

@@ -8,7 +8,7 @@
 #include "tests/models/clip_autoencoder_fixture.h"
 
 namespace kinora::models {
-namespace {
+namespace opensora_vae_test {
 
 /// Of the fixture.
 OpenSoraVaeConfig small() {
@@ -87,5 +87,5 @@ TEST(OpenSoraVaeTest, SizesThatDoNotFitAreNamed) {
             std::string::npos);
 }
 
-}  // namespace
+}  // namespace opensora_vae_test
 }  // namespace kinora::models

@@ -9,7 +9,7 @@
 #include "tests/models/video_fixture.h"
 
 namespace kinora::models {
-namespace {
+namespace pixart_test {
 
 class PixArtFixtureTest : public testing::TestWithParam<const char*> {};
 
@@ -103,5 +103,5 @@ TEST(PixArtTest, WrongInputsAreNamed) {
   EXPECT_THROW(PixArt{config}, Error);
 }
 
-}  // namespace
+}  // namespace pixart_test
 }  // namespace kinora::models

@@ -14,7 +14,7 @@
 #include "tests/models/video_fixture.h"
 
 namespace kinora::models {
-namespace {
+namespace stdit_test {
 
 std::unique_ptr<Model> make(const ModelConfig& config) {
   switch (config.architecture) {
@@ -279,5 +279,5 @@ TEST(STDiT3ConfigTest, WindowsAndTheirRotationBelongTogether) {
   EXPECT_NE(refusal().find("multiple of 6"), std::string::npos);
 }
 
-}  // namespace
+}  // namespace stdit_test
 }  // namespace kinora::models

@@ -9,7 +9,7 @@
 #include "tests/models/video_fixture.h"
 
 namespace kinora::models {
-namespace {
+namespace vdit_test {
 
 TEST(VDiTTest, OutputsMatchReference) {
   const VideoFixture fixture("vdit");
@@ -106,5 +106,5 @@ TEST(VDiTTest, WrongInputsAreNamed) {
   EXPECT_THROW((void)model.forward(x, t, {}), Error);
 }
 
-}  // namespace
+}  // namespace vdit_test
 }  // namespace kinora::models

@@ -6,7 +6,7 @@
 #include "tests/models/clip_autoencoder_fixture.h"
 
 namespace kinora::models {
-namespace {
+namespace video_dc_ae_test {
 
 /// Of the fixture.
 VideoDcAeConfig small() {
@@ -56,5 +56,5 @@ TEST(VideoDcAeTest, FramesThatDoNotFitAreNamed) {
             std::string::npos);
 }
 
-}  // namespace
+}  // namespace video_dc_ae_test
 }  // namespace kinora::models

@@ -7,7 +7,7 @@
 #include "tests/models/random_clips.h"
 
 namespace kinora::models {
-namespace {
+namespace video_fast_path_test {
 
 // Sums of up to a few thousand fp32 numbers in another order.
 constexpr double kFp32Tolerance = 2e-5;
@@ -116,5 +116,5 @@ TEST_P(VideoFastPathTest, GivesWayToTaps) {
 INSTANTIATE_TEST_SUITE_P(Cases, VideoFastPathTest, testing::ValuesIn(kClipCases),
                          [](const auto& info) { return std::string(info.param.name); });
 
-}  // namespace
+}  // namespace video_fast_path_test
 }  // namespace kinora::models

@@ -24,7 +24,7 @@
 #include "tests/nn/random_values.h"
 
 namespace kinora::nn {
-namespace {
+namespace attention_test {
 
 constexpr int64_t kHidden = 24;
 constexpr int64_t kHeads = 3;
@@ -261,5 +261,5 @@ TEST(RmsNormTest, ComputesInFp32AndKeepsTheType) {
   EXPECT_TRUE(at::equal(got, norm.forward(rounded.to(at::kFloat)).to(at::kBFloat16)));
 }
 
-}  // namespace
+}  // namespace attention_test
 }  // namespace kinora::nn

@@ -13,7 +13,7 @@
 #include "tests/nn/random_values.h"
 
 namespace kinora::nn {
-namespace {
+namespace bands_test {
 
 /// Norm, SiLU and a convolution whose edges are zeros, then a sum over all places times the result.
 class Network : public Module {
@@ -197,5 +197,5 @@ TEST(BandsPlanTest, EveryStageHasItsOwn) {
   EXPECT_EQ(trained.stages[1].bands, 20);  // 150 + 400 + 120 * (1 + 2)
 }
 
-}  // namespace
+}  // namespace bands_test
 }  // namespace kinora::nn

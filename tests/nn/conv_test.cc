@@ -16,7 +16,7 @@
 #include "tests/nn/random_values.h"
 
 namespace kinora::nn {
-namespace {
+namespace conv_test {
 
 /// Result and gradients of one convolution.
 struct Outcome {
@@ -172,5 +172,5 @@ TEST(ConvTest, WrongShapesAreNamed) {
             std::string::npos);
 }
 
-}  // namespace
+}  // namespace conv_test
 }  // namespace kinora::nn

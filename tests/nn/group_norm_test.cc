@@ -10,7 +10,7 @@
 #include "tests/nn/random_values.h"
 
 namespace kinora::nn {
-namespace {
+namespace group_norm_test {
 
 double largest_difference(const at::Tensor& a, const at::Tensor& b) {
   return (a - b).abs().max().item<double>();
@@ -102,5 +102,5 @@ TEST(GroupNormErrorTest, WrongShapesAreNamed) {
             std::string::npos);
 }
 
-}  // namespace
+}  // namespace group_norm_test
 }  // namespace kinora::nn

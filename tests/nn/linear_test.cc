@@ -11,7 +11,7 @@
 #include "tests/nn/random_values.h"
 
 namespace kinora::nn {
-namespace {
+namespace linear_test {
 
 void give_values(Linear& linear, at::ScalarType type) {
   int64_t number = 10;
@@ -67,5 +67,5 @@ TEST(LinearTypeTest, DeclaresShapesAndStart) {
   EXPECT_EQ(linear.weight.numel(), 8);
 }
 
-}  // namespace
+}  // namespace linear_test
 }  // namespace kinora::nn

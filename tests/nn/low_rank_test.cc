@@ -17,7 +17,7 @@
 #include "kinora/ops/host_bytes.h"
 
 namespace kinora::nn {
-namespace {
+namespace low_rank_test {
 
 constexpr int64_t kRank = 3;
 constexpr double kAlpha = 5.0;
@@ -136,5 +136,5 @@ TEST(LowRankStartTest, StartsAsHuEtAl) {
   }
 }
 
-}  // namespace
+}  // namespace low_rank_test
 }  // namespace kinora::nn

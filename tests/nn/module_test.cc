@@ -8,7 +8,7 @@
 #include <cmath>
 
 namespace kinora::nn {
-namespace {
+namespace module_test {
 
 using testing::ElementsAre;
 
@@ -106,5 +106,5 @@ TEST(InitTest, XavierBoundIsGlorotAndBengios) {
   EXPECT_DOUBLE_EQ(init.scale, std::sqrt(6.0 / 50.0));
 }
 
-}  // namespace
+}  // namespace module_test
 }  // namespace kinora::nn

@@ -9,7 +9,7 @@
 #include "tests/nn/random_values.h"
 
 namespace kinora::nn {
-namespace {
+namespace sequence_test {
 
 constexpr int64_t kBatch = 2;
 constexpr int64_t kFrames = 3;
@@ -99,5 +99,5 @@ TEST_F(SequenceTest, TokensAreAllHereByDefault) {
   EXPECT_TRUE(sequence_.leave(x_, kTokens).is_same(x_));
 }
 
-}  // namespace
+}  // namespace sequence_test
 }  // namespace kinora::nn

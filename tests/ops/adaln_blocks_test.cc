@@ -7,7 +7,7 @@
 #include "tests/ops/random_stack.h"
 
 namespace kinora::ops {
-namespace {
+namespace adaln_blocks_test {
 
 // Sums of some thousand fp32 numbers in another order.
 constexpr double kFp32Tolerance = 1e-5;
@@ -26,5 +26,5 @@ INSTANTIATE_TEST_SUITE_P(
                     StackSizes{.width = 26, .heads = 2, .batch = 3, .tokens = 7}),
     [](const auto& info) { return info.param.name(); });
 
-}  // namespace
+}  // namespace adaln_blocks_test
 }  // namespace kinora::ops

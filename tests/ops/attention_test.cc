@@ -10,7 +10,7 @@
 #include "tests/ops/tensors.h"
 
 namespace kinora::ops {
-namespace {
+namespace attention_test {
 
 struct Size {
   int64_t batch;
@@ -135,5 +135,5 @@ TEST(AttentionKernelTest, HasAName) {
   EXPECT_TRUE(name == "flash" || name == "math") << name;  // what the CPU has
 }
 
-}  // namespace
+}  // namespace attention_test
 }  // namespace kinora::ops

@@ -10,7 +10,7 @@
 #include "kinora/ops/random.h"
 
 namespace kinora::ops {
-namespace {
+namespace edges_test {
 
 at::Tensor normal(std::vector<int64_t> shape, int64_t number) {
   shape.insert(shape.begin(), 1);
@@ -64,5 +64,5 @@ TEST(EdgesImageTest, AnImageIsAClipOfOneFrame) {
                   .equal(repeat_edges(x.unsqueeze(2), {{0, 0}, {1, 1}, {2, 0}}).squeeze(2)));
 }
 
-}  // namespace
+}  // namespace edges_test
 }  // namespace kinora::ops

@@ -5,7 +5,7 @@
 #include "kinora/core/error.h"
 
 namespace kinora::ops {
-namespace {
+namespace fastest_way_test {
 
 void never(size_t way) {
   FAIL() << "nothing to time, but way " << way << " was run";
@@ -36,5 +36,5 @@ TEST(FastestWay, NoWayIsABug) {
   }
 }
 
-}  // namespace
+}  // namespace fastest_way_test
 }  // namespace kinora::ops

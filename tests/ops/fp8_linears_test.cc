@@ -5,7 +5,7 @@
 #include <tuple>
 
 namespace kinora::ops {
-namespace {
+namespace fp8_linears_test {
 
 using kernels::MatmulProblem;
 using kernels::Scaling;
@@ -64,5 +64,5 @@ TEST(Fp8LinearsTest, OnlyWeightsHaveSquareBlocks) {
   }
 }
 
-}  // namespace
+}  // namespace fp8_linears_test
 }  // namespace kinora::ops

@@ -7,7 +7,7 @@
 #include <limits>
 
 namespace kinora::ops {
-namespace {
+namespace fp8_state_test {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -58,5 +58,5 @@ TEST(Fp8State, NumbersThatNoRunLeavesAreFaults) {
   EXPECT_EQ(fault_of(state), "amax must be no negative number, got -1 at 0");
 }
 
-}  // namespace
+}  // namespace fp8_state_test
 }  // namespace kinora::ops

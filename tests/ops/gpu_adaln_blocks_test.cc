@@ -8,7 +8,7 @@
 #include "tests/ops/random_stack.h"
 
 namespace kinora::ops {
-namespace {
+namespace gpu_adaln_blocks_test {
 
 // Sums of up to 4,000 fp32 numbers in another order, and the kernels' fast functions.
 constexpr double kFp32Tolerance = 5e-5;
@@ -43,5 +43,5 @@ INSTANTIATE_TEST_SUITE_P(
                     StackSizes{.width = 52, .heads = 2, .batch = 3, .tokens = 17}),
     [](const auto& info) { return info.param.name(); });
 
-}  // namespace
+}  // namespace gpu_adaln_blocks_test
 }  // namespace kinora::ops

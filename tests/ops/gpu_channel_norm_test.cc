@@ -8,7 +8,7 @@
 #include "kinora/ops/cuda_launch.h"
 
 namespace kinora::ops {
-namespace {
+namespace gpu_channel_norm_test {
 
 // With gradients ATen's calls compute, without the kernels: both must give the same.
 TEST(GpuChannelNormTest, KernelsEqualAtensCalls) {
@@ -46,5 +46,5 @@ TEST(GpuChannelNormTest, KernelsEqualAtensCalls) {
   }
 }
 
-}  // namespace
+}  // namespace gpu_channel_norm_test
 }  // namespace kinora::ops

@@ -15,7 +15,7 @@
 #include "kinora/ops/block_kernels.h"
 
 namespace kinora::ops {
-namespace {
+namespace gpu_fp8_test {
 
 const at::Device kGpu(at::kCUDA, 0);
 constexpr int64_t kNumLinears = 3;
@@ -141,5 +141,5 @@ TEST_F(GpuFp8Test, DeterministicAttentionIsNotTimed) {
   EXPECT_EQ(parts.find(" ms"), std::string::npos) << parts;
 }
 
-}  // namespace
+}  // namespace gpu_fp8_test
 }  // namespace kinora::ops

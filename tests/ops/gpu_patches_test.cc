@@ -11,7 +11,7 @@
 #include "tests/ops/tensors.h"
 
 namespace kinora::ops {
-namespace {
+namespace gpu_patches_test {
 
 using Function = std::function<at::Tensor(const at::Tensor&)>;
 
@@ -47,5 +47,5 @@ TEST(GpuPatchesTest, EqualTheCpus) {
   }
 }
 
-}  // namespace
+}  // namespace gpu_patches_test
 }  // namespace kinora::ops

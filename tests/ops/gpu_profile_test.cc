@@ -8,7 +8,7 @@
 #include "kinora/ops/gpu_trace.h"
 
 namespace kinora::ops {
-namespace {
+namespace gpu_profile_test {
 
 using Kind = GpuEvent::Kind;
 
@@ -116,5 +116,5 @@ TEST(GpuTraceTest, SaysWhyThereIsNone) {
   EXPECT_THROW((void)trace.stop(), Error);
 }
 
-}  // namespace
+}  // namespace gpu_profile_test
 }  // namespace kinora::ops

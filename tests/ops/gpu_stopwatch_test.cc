@@ -9,7 +9,7 @@
 #include "kinora/ops/stopwatch.h"
 
 namespace kinora::ops {
-namespace {
+namespace gpu_stopwatch_test {
 
 class GpuStopwatchTest : public testing::Test {
  protected:
@@ -68,5 +68,5 @@ TEST_F(GpuStopwatchTest, CountsReplaysOfAGraph) {
   }
 }
 
-}  // namespace
+}  // namespace gpu_stopwatch_test
 }  // namespace kinora::ops

@@ -8,7 +8,7 @@
 #include "kinora/core/error.h"
 
 namespace kinora::ops {
-namespace {
+namespace host_bytes_test {
 
 constexpr DType kAll[] = {DType::kBool, DType::kU8,   DType::kI8,     DType::kI16,
                           DType::kI32,  DType::kI64,  DType::kF8E4M3, DType::kF8E5M2,
@@ -58,5 +58,5 @@ TEST(HostBytesTest, WrongSizesAndLayoutsAreRefused) {
   expect_refusal(ErrorKind::kInternal, [] { (void)bytes_of(at::zeros({3, 4}).t()); });
 }
 
-}  // namespace
+}  // namespace host_bytes_test
 }  // namespace kinora::ops

@@ -5,7 +5,7 @@
 #include <vector>
 
 namespace kinora::ops {
-namespace {
+namespace kernel_class_test {
 
 struct Named {
   const char* name;
@@ -99,5 +99,5 @@ TEST(KernelClassTest, KnowsWhichCallsWait) {
   }
 }
 
-}  // namespace
+}  // namespace kernel_class_test
 }  // namespace kinora::ops

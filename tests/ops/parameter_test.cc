@@ -11,7 +11,7 @@
 #include "tests/ops/tensors.h"
 
 namespace kinora::ops {
-namespace {
+namespace parameter_test {
 
 void backward(const at::Tensor& scalar) {
   torch::autograd::backward({scalar}, {});
@@ -67,5 +67,5 @@ TEST(WithGradientTest, ShapesMustAgree) {
   EXPECT_THROW((void)with_gradient(value, at::zeros({3, 2})), Error);
 }
 
-}  // namespace
+}  // namespace parameter_test
 }  // namespace kinora::ops

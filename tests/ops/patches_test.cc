@@ -9,7 +9,7 @@
 #include "tests/ops/tensors.h"
 
 namespace kinora::ops {
-namespace {
+namespace patches_test {
 
 TEST(PatchesTest, ALinearOfPatchesIsAConvolution) {
   const at::Tensor image = normal({2, 3, 6, 4}, 1);
@@ -43,5 +43,5 @@ TEST(PatchesTest, RefusesOtherShapes) {
   EXPECT_THROW(static_cast<void>(unpatchify(normal({1, 6, 13}, 1), 6, 4, 2)), Error);
 }
 
-}  // namespace
+}  // namespace patches_test
 }  // namespace kinora::ops

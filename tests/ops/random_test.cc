@@ -13,7 +13,7 @@
 #include "kinora/core/error.h"
 
 namespace kinora::ops {
-namespace {
+namespace random_test {
 
 using kernels::Distribution;
 
@@ -109,5 +109,5 @@ TEST(RandomOpTest, WrongShapesAreNamed) {
       HasSubstr("2^34"));
 }
 
-}  // namespace
+}  // namespace random_test
 }  // namespace kinora::ops

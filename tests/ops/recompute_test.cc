@@ -11,7 +11,7 @@
 #include "tests/ops/tensors.h"
 
 namespace kinora::ops {
-namespace {
+namespace recompute_test {
 
 struct Gradients {
   at::Tensor x;
@@ -104,5 +104,5 @@ TEST(RecomputeTest, RunsOnceWhereNothingIsRecorded) {
   EXPECT_EQ(calls, 1);
 }
 
-}  // namespace
+}  // namespace recompute_test
 }  // namespace kinora::ops

@@ -6,7 +6,7 @@
 #include <thread>
 
 namespace kinora::ops {
-namespace {
+namespace stopwatch_test {
 
 TEST(StopwatchTest, LapsAddUpAndWhatIsBetweenDoesNot) {
   using Clock = std::chrono::steady_clock;
@@ -28,5 +28,5 @@ TEST(StopwatchTest, LapsAddUpAndWhatIsBetweenDoesNot) {
   EXPECT_LE(total, longest);
 }
 
-}  // namespace
+}  // namespace stopwatch_test
 }  // namespace kinora::ops

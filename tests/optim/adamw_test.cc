@@ -23,7 +23,7 @@
 #include "tests/optim/model.h"
 
 namespace kinora::optim {
-namespace {
+namespace adamw_test {
 
 using nlohmann::json;
 using testing::HasSubstr;
@@ -457,5 +457,5 @@ TEST(OptimizerOpErrorTest, MismatchedTensorsAreNamed) {
               HasSubstr("must be bf16 or fp16"));
 }
 
-}  // namespace
+}  // namespace adamw_test
 }  // namespace kinora::optim

@@ -15,7 +15,7 @@
 #include "tests/optim/model.h"
 
 namespace kinora::optim {
-namespace {
+namespace arena_test {
 
 using testing::HasSubstr;
 
@@ -423,5 +423,5 @@ TEST(ArenaErrorTest, OptionsAreChecked) {
   }
 }
 
-}  // namespace
+}  // namespace arena_test
 }  // namespace kinora::optim

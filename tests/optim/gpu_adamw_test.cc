@@ -12,7 +12,7 @@
 #include "tests/optim/model.h"
 
 namespace kinora::optim {
-namespace {
+namespace gpu_adamw_test {
 
 constexpr double kTolerance = 2e-6;
 
@@ -250,5 +250,5 @@ TEST(GpuRandomOpTest, BatchesHaveTheBitsOfTheCpu) {
   }
 }
 
-}  // namespace
+}  // namespace gpu_adamw_test
 }  // namespace kinora::optim

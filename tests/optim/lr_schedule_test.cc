@@ -10,7 +10,7 @@
 #include "kinora/core/error.h"
 
 namespace kinora::optim {
-namespace {
+namespace lr_schedule_test {
 
 LrSchedule schedule(LrSchedule::Kind kind) {
   return {kind, 0.1, 10, 110, 0.2};
@@ -75,5 +75,5 @@ TEST(LrScheduleTest, BadSettingsAreNamed) {
   EXPECT_THAT(complaint({LrSchedule::Kind::kLinear, 1.0, 0, 10, 1.5}), HasSubstr("final_fraction"));
 }
 
-}  // namespace
+}  // namespace lr_schedule_test
 }  // namespace kinora::optim

@@ -10,7 +10,7 @@
 #include "tests/ops/tensors.h"
 
 namespace kinora::parallel {
-namespace {
+namespace gathered_linear_test {
 
 using ops::normal;
 using ops::relative_error;
@@ -98,5 +98,5 @@ TEST_P(GatheredLinearTest, ScatterEqualsTheSumOfProducts) {
 INSTANTIATE_TEST_SUITE_P(Worlds, GatheredLinearTest, testing::Values(1, 2, 4),
                          testing::PrintToStringParamName());
 
-}  // namespace
+}  // namespace gathered_linear_test
 }  // namespace kinora::parallel

@@ -10,7 +10,7 @@
 #include "tests/ops/tensors.h"
 
 namespace kinora::ops {
-namespace {
+namespace gpu_partial_attention_test {
 
 struct GpuCase {
   at::ScalarType type;
@@ -70,5 +70,5 @@ TEST(GpuPartialAttentionTest, EqualsTheComposition) {
   }
 }
 
-}  // namespace
+}  // namespace gpu_partial_attention_test
 }  // namespace kinora::ops

@@ -10,7 +10,7 @@
 #include "tests/parallel/token_net.h"
 
 namespace kinora::parallel {
-namespace {
+namespace gpu_sequence_test {
 
 /// Output and gradients, averaged over the ranks.
 std::map<std::string, at::Tensor> results(const nn::Sequence& sequence, const comm::Group& group,
@@ -73,5 +73,5 @@ TEST(GpuSequenceTest, FourGpusEqualOne) {
   check_on_gpus(4);
 }
 
-}  // namespace
+}  // namespace gpu_sequence_test
 }  // namespace kinora::parallel

@@ -15,7 +15,7 @@
 #include "tests/ops/tensors.h"
 
 namespace kinora::parallel {
-namespace {
+namespace guidance_parallel_test {
 
 /// x + label + t, by way of `prepared` where it is given; notes the rows it was asked for.
 class NotingDenoiser : public diffusion::Denoiser {
@@ -71,5 +71,5 @@ TEST(GuidanceParallelTest, TwoRanksPredictAHalfEach) {
   });
 }
 
-}  // namespace
+}  // namespace guidance_parallel_test
 }  // namespace kinora::parallel

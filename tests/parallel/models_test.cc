@@ -14,7 +14,7 @@
 #include "tests/parallel/plans.h"
 
 namespace kinora::parallel {
-namespace {
+namespace models_test {
 
 using models::Architecture;
 using models::VideoFixture;
@@ -146,5 +146,5 @@ INSTANTIATE_TEST_SUITE_P(All, ModelsTest,
                                          Family{"latte", Architecture::kLatte}),
                          [](const auto& info) { return std::string(info.param.fixture); });
 
-}  // namespace
+}  // namespace models_test
 }  // namespace kinora::parallel

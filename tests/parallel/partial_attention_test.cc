@@ -16,7 +16,7 @@
 #include "tests/ops/tensors.h"
 
 namespace kinora::ops {
-namespace {
+namespace partial_attention_test {
 
 struct Inputs {
   at::Tensor q = normal({2, 5, 3, 8}, 1, at::kDouble);
@@ -117,5 +117,5 @@ TEST(PartialAttentionTest, OrderOfPartsChangesRoundingOnly) {
   EXPECT_LT(relative_error(forward.out, backward.out), 1e-15);
 }
 
-}  // namespace
+}  // namespace partial_attention_test
 }  // namespace kinora::ops

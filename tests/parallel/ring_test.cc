@@ -12,7 +12,7 @@
 #include "tests/comm/ranks.h"
 
 namespace kinora::parallel {
-namespace {
+namespace ring_test {
 
 at::Tensor filled(int64_t value) {
   return at::full({3}, static_cast<double>(value), at::kFloat);
@@ -82,5 +82,5 @@ TEST(RingTest, AloneThereIsNoOther) {
   EXPECT_TRUE(at::equal(sums.finish(), filled(7)));
 }
 
-}  // namespace
+}  // namespace ring_test
 }  // namespace kinora::parallel

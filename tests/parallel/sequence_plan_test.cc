@@ -12,7 +12,7 @@
 #include "tests/error_of.h"
 
 namespace kinora::parallel {
-namespace {
+namespace sequence_plan_test {
 
 using nn::Span;
 using testing::HasSubstr;
@@ -221,5 +221,5 @@ TEST(SequenceGroupsTest, TwoByFourIsAsOnPaper) {
             (std::vector<std::vector<int64_t>>{{0, 4}, {1, 5}, {2, 6}, {3, 7}}));
 }
 
-}  // namespace
+}  // namespace sequence_plan_test
 }  // namespace kinora::parallel

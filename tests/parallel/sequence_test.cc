@@ -18,7 +18,7 @@
 #include "tests/parallel/token_net.h"
 
 namespace kinora::parallel {
-namespace {
+namespace sequence_test {
 
 using ops::relative_error;
 
@@ -256,5 +256,5 @@ TEST(SequenceTest, ErrorsSayWhatDoesNotFit) {
   });
 }
 
-}  // namespace
+}  // namespace sequence_test
 }  // namespace kinora::parallel

@@ -9,7 +9,7 @@
 #include "tests/parallel/token_net.h"
 
 namespace kinora::parallel {
-namespace {
+namespace sequence_traffic_test {
 
 using comm::Operation;
 
@@ -160,5 +160,5 @@ TEST_P(SequenceTrafficTest, EntryAndExitAreOneAllGather) {
 INSTANTIATE_TEST_SUITE_P(Worlds, SequenceTrafficTest, testing::Values(2, 4),
                          testing::PrintToStringParamName());
 
-}  // namespace
+}  // namespace sequence_traffic_test
 }  // namespace kinora::parallel

@@ -28,10 +28,10 @@
 #include "tests/models/formula_values.h"
 
 namespace kinora::pipelines {
-namespace {
+namespace autoencoder_file_test {
 
 namespace fs = std::filesystem;
-using io::testing::TemporaryFolder;
+using io::test::TemporaryFolder;
 using models::formula_values;
 using testing::AllOf;
 using testing::HasSubstr;
@@ -274,5 +274,5 @@ TEST(AutoencoderFileTest, Taef2KeepsPhotos) {
   EXPECT_GT(psnr, 26.0);
 }
 
-}  // namespace
+}  // namespace autoencoder_file_test
 }  // namespace kinora::pipelines

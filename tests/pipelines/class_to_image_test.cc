@@ -10,7 +10,7 @@
 #include "kinora/core/error.h"
 
 namespace kinora::pipelines {
-namespace {
+namespace class_to_image_test {
 
 constexpr int64_t kNullClass = 10;
 
@@ -100,5 +100,5 @@ TEST(ToImagesTest, GreyBecomesRgbAndLatentsAreRefused) {
   EXPECT_THROW((void)to_images(at::full({1, 4, 2, 2}, 0.0)), Error);
 }
 
-}  // namespace
+}  // namespace class_to_image_test
 }  // namespace kinora::pipelines

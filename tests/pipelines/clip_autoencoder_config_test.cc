@@ -5,7 +5,7 @@
 #include "tests/error_of.h"
 
 namespace kinora::pipelines {
-namespace {
+namespace clip_autoencoder_config_test {
 
 std::vector<std::string> names_of(nn::Module& model) {
   std::vector<std::string> names;
@@ -102,5 +102,5 @@ TEST(ClipAutoencoderConfigTest, NamesOfFiles) {
   EXPECT_EQ(clip_autoencoder_path("scale"), "");
 }
 
-}  // namespace
+}  // namespace clip_autoencoder_config_test
 }  // namespace kinora::pipelines

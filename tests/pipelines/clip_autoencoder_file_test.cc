@@ -14,7 +14,7 @@
 #include "tests/models/formula_values.h"
 
 namespace kinora::pipelines {
-namespace {
+namespace clip_autoencoder_file_test {
 
 constexpr const char* kConfig =
     R"({"_class_name": "AutoencoderKLHunyuanVideo", "block_out_channels": [8, 16],
@@ -45,7 +45,7 @@ class ClipAutoencoderFileTest : public testing::Test {
     }
   }
 
-  io::testing::TemporaryFolder folder_;
+  io::test::TemporaryFolder folder_;
   models::HunyuanVae model_{{.latent_channels = 2,
                              .block_out_channels = {8, 16},
                              .layers_per_block = 1,
@@ -79,5 +79,5 @@ TEST_F(ClipAutoencoderFileTest, WhatIsMissingIsListed) {
   EXPECT_NE(error.find("decoder.mid_block.attentions.0.to_q.weight"), std::string::npos) << error;
 }
 
-}  // namespace
+}  // namespace clip_autoencoder_file_test
 }  // namespace kinora::pipelines

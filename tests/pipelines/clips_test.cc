@@ -13,7 +13,7 @@
 #include "tests/error_of.h"
 
 namespace kinora::pipelines {
-namespace {
+namespace clips_test {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -165,5 +165,5 @@ TEST(DrawClipsTest, WrongOptionsAreRefused) {
   }
 }
 
-}  // namespace
+}  // namespace clips_test
 }  // namespace kinora::pipelines

@@ -19,10 +19,10 @@
 #include "tests/models/formula_values.h"
 
 namespace kinora::pipelines {
-namespace {
+namespace dc_ae_file_test {
 
 namespace fs = std::filesystem;
-using io::testing::TemporaryFolder;
+using io::test::TemporaryFolder;
 using models::formula_values;
 using models::relative_error;
 using nlohmann::json;
@@ -230,5 +230,5 @@ TEST(DcAeFileTest, WhatDoesNotFitIsNamed) {
   EXPECT_THAT(refused("in_channels", 4), HasSubstr("in_channels must be 3"));
 }
 
-}  // namespace
+}  // namespace dc_ae_file_test
 }  // namespace kinora::pipelines

@@ -33,7 +33,7 @@
 #include "tests/pipelines/patch_autoencoder.h"
 
 namespace kinora::pipelines {
-namespace {
+namespace encode_test {
 
 using data::TemporaryFolder;
 using testing::AllOf;
@@ -450,5 +450,5 @@ TEST(DrawLatentsTest, TheNoiseBelongsToThePlaceInTheStream) {
   EXPECT_NEAR(noise.std().item<double>(), 1.0, 0.4);
 }
 
-}  // namespace
+}  // namespace encode_test
 }  // namespace kinora::pipelines

@@ -13,7 +13,7 @@
 #include "kinora/diffusion/denoiser.h"
 
 namespace kinora::pipelines {
-namespace {
+namespace sampling_config_test {
 
 using Method = SamplingConfig::Method;
 using testing::HasSubstr;
@@ -250,5 +250,5 @@ TEST(SamplingConfigTest, KeysAreCheckedAndParseBack) {
   }
 }
 
-}  // namespace
+}  // namespace sampling_config_test
 }  // namespace kinora::pipelines

@@ -6,7 +6,7 @@
 #include "tests/error_of.h"
 
 namespace kinora::pipelines {
-namespace {
+namespace sampling_ranks_test {
 
 using testing::HasSubstr;
 
@@ -54,5 +54,5 @@ TEST(ShareRanksTest, WhatCannotBeIsNamed) {
               HasSubstr("2 groups for 1 sample"));
 }
 
-}  // namespace
+}  // namespace sampling_ranks_test
 }  // namespace kinora::pipelines

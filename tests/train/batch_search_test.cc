@@ -8,7 +8,7 @@
 #include <vector>
 
 namespace kinora::train {
-namespace {
+namespace batch_search_test {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 
@@ -111,5 +111,5 @@ TEST(BatchSearchTest, EndsAtTheLargestThatMayBeTried) {
   EXPECT_EQ(find(machine, {.batch = 20}, 500).batch, 20);
 }
 
-}  // namespace
+}  // namespace batch_search_test
 }  // namespace kinora::train

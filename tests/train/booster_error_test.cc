@@ -8,7 +8,7 @@
 #include "tests/train/torch_net.h"
 
 namespace kinora::train {
-namespace {
+namespace booster_error_test {
 
 using testing::HasSubstr;
 
@@ -95,5 +95,5 @@ TEST(BoosterErrorTest, CallsAndValues) {
   (void)boosted.step();
 }
 
-}  // namespace
+}  // namespace booster_error_test
 }  // namespace kinora::train

@@ -23,7 +23,7 @@
 #include "tests/train/torch_net.h"
 
 namespace kinora::train {
-namespace {
+namespace booster_test {
 
 using testing::HasSubstr;
 
@@ -318,5 +318,5 @@ TEST(BoosterTest, GivesALoaderItsPart) {
   });
 }
 
-}  // namespace
+}  // namespace booster_test
 }  // namespace kinora::train

@@ -7,7 +7,7 @@
 #include <utility>
 
 namespace kinora::parallel {
-namespace {
+namespace bucket_groups_test {
 
 using ops::BucketMoment;
 using testing::ElementsAre;
@@ -149,5 +149,5 @@ TEST(BucketMibTest, LatencyIsATenthOrLess) {
   EXPECT_EQ(choose_bucket_mib({}, Operation::kReduceScatter, 4), 1);
 }
 
-}  // namespace
+}  // namespace bucket_groups_test
 }  // namespace kinora::parallel

@@ -9,7 +9,7 @@
 #include "tests/error_of.h"
 
 namespace kinora::train {
-namespace {
+namespace bucket_search_test {
 
 using ::testing::HasSubstr;
 
@@ -102,5 +102,5 @@ TEST_F(BucketSearchTest, ARowIsMeasuredAtItsLargestRatio) {
   }
 }
 
-}  // namespace
+}  // namespace bucket_search_test
 }  // namespace kinora::train

@@ -19,7 +19,7 @@
 #include "tests/data/files.h"
 
 namespace kinora::train {
-namespace {
+namespace bucket_training_test {
 
 constexpr int64_t kSamples = 32;
 constexpr int64_t kStepsAnEpoch = 6;
@@ -173,5 +173,5 @@ TEST_F(BucketTrainingTest, AnEpochHoldsEverySampleOnce) {
   }
 }
 
-}  // namespace
+}  // namespace bucket_training_test
 }  // namespace kinora::train

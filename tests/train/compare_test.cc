@@ -12,7 +12,7 @@
 #include "tests/train/tiny_dit.h"
 
 namespace kinora::train {
-namespace {
+namespace compare_test {
 
 using testing::Contains;
 using testing::IsEmpty;
@@ -131,5 +131,5 @@ TEST_F(CompareModelsTest, ModulesOfOneSideAreNamed) {
   EXPECT_THAT(found.only_in_b, IsEmpty());
 }
 
-}  // namespace
+}  // namespace compare_test
 }  // namespace kinora::train

@@ -23,7 +23,7 @@
 #include "tests/error_of.h"
 
 namespace kinora::train {
-namespace {
+namespace convert_weights_test {
 
 namespace fs = std::filesystem;
 using checkpoint::LateTensors;
@@ -423,5 +423,5 @@ TEST_F(ConvertWeightsTest, ADtypeIsOfFloatsOnly) {
   EXPECT_EQ(out.read("one").dim(), 0);
 }
 
-}  // namespace
+}  // namespace convert_weights_test
 }  // namespace kinora::train

@@ -9,7 +9,7 @@
 #include "kinora/core/error.h"
 
 namespace kinora::train {
-namespace {
+namespace exact_resume_test {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -98,5 +98,5 @@ TEST(ExactResumeTest, VersionChangesAreInOrderOfNames) {
       ElementsAre("a was 1 and is now none", "b was none and is now 2", "c was 3 and is now 5"));
 }
 
-}  // namespace
+}  // namespace exact_resume_test
 }  // namespace kinora::train

@@ -10,7 +10,7 @@
 #include "kinora/core/launcher.h"
 
 namespace kinora::train {
-namespace {
+namespace example_test {
 
 namespace fs = std::filesystem;
 
@@ -58,5 +58,5 @@ TEST(ExampleTextTest, IsThatOfTheDocumentation) {
 INSTANTIATE_TEST_SUITE_P(Worlds, ExampleTest, testing::Values(1, 2),
                          testing::PrintToStringParamName());
 
-}  // namespace
+}  // namespace example_test
 }  // namespace kinora::train

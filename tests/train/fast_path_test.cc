@@ -15,7 +15,7 @@
 #include "tests/train/tiny_dit.h"
 
 namespace kinora::train {
-namespace {
+namespace fast_path_test {
 
 std::vector<data::Batch> micro_batches() {
   std::vector<data::Batch> batches;
@@ -108,5 +108,5 @@ TEST(FastPathTest, AutoTakesThePlainPathOnTheCpu) {
   EXPECT_NE(set_path(tiny.model, config, at::kCPU), nullptr);
 }
 
-}  // namespace
+}  // namespace fast_path_test
 }  // namespace kinora::train

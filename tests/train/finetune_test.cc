@@ -31,7 +31,7 @@
 #include "tests/error_of.h"
 
 namespace kinora::train {
-namespace {
+namespace finetune_test {
 
 namespace fs = std::filesystem;
 using checkpoint::LateTensors;
@@ -625,5 +625,5 @@ TEST(AdapterRoundTripTest, WrittenUpdatesMergeToTheSameBits) {
   }
 }
 
-}  // namespace
+}  // namespace finetune_test
 }  // namespace kinora::train

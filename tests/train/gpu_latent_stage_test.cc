@@ -11,7 +11,7 @@
 #include "tests/pipelines/patch_autoencoder.h"
 
 namespace kinora::train {
-namespace {
+namespace gpu_latent_stage_test {
 
 // Steps overlap as the trainer has them: the next two are begun before one is used, and the memory
 // of those that are over is used again.
@@ -99,5 +99,5 @@ TEST(GpuLatentStageTest, PixelsAreCopiedAheadThroughTheSamePinnedMemory) {
   EXPECT_EQ(pinned_allocations(), after_warmup);
 }
 
-}  // namespace
+}  // namespace gpu_latent_stage_test
 }  // namespace kinora::train

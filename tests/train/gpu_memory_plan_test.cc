@@ -14,7 +14,7 @@
 #include "kinora/train/memory_plan.h"
 
 namespace kinora::train {
-namespace {
+namespace gpu_memory_plan_test {
 
 struct Setting {
   const char* recipe;
@@ -68,5 +68,5 @@ TEST(GpuMemoryPlanTest, IsWithinFivePercentOfThePeak) {
   }
 }
 
-}  // namespace
+}  // namespace gpu_memory_plan_test
 }  // namespace kinora::train

@@ -11,7 +11,7 @@
 #include "tests/train/reference_training.h"
 
 namespace kinora::train {
-namespace {
+namespace gpu_test {
 
 // As on the CPU: what the issue asks of fp32.
 constexpr double kFp32Tolerance = 1e-4;
@@ -116,5 +116,5 @@ TEST_F(GpuTest, RandomNumbersAreThoseOfTheCpu) {
   EXPECT_LT((normal(at::kCPU) - normal(at::kCUDA)).abs().max().item<double>(), 1e-5);
 }
 
-}  // namespace
+}  // namespace gpu_test
 }  // namespace kinora::train

@@ -16,7 +16,7 @@
 #include "kinora/train/benchmark_step.h"
 
 namespace kinora::train {
-namespace {
+namespace gpu_trace_test {
 
 class GpuTraceTest : public testing::Test {
  protected:
@@ -145,7 +145,7 @@ TEST_F(GpuTraceTest, EachBenchmarkHasItsOwnPeakOfMemory) {
     return benchmark_step(config, {.warmup = 1, .steps = 1, .profile = false}).peak_memory;
   };
   const int64_t first = peak(64);
-  const int64_t large = peak(2048);
+  const int64_t large = peak(8192);  // beside it what libraries keep from earlier tests is little
   EXPECT_GT(large, 4 * first);
   EXPECT_LT(peak(64), large / 2);  // workspaces of libraries outlive what used them
 }
@@ -169,5 +169,5 @@ TEST_F(GpuTraceTest, CeilingsAreMeasured) {
   EXPECT_GT(ceilings.copy_bytes_per_s, 1e10);
 }
 
-}  // namespace
+}  // namespace gpu_trace_test
 }  // namespace kinora::train

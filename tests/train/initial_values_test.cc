@@ -7,7 +7,7 @@
 #include "kinora/optim/arena.h"
 
 namespace kinora::train {
-namespace {
+namespace initial_values_test {
 
 models::ModelConfig tiny() {
   models::ModelConfig config;
@@ -93,5 +93,5 @@ TEST(InitialValuesTest, AreThoseOfThePaper) {
   }
 }
 
-}  // namespace
+}  // namespace initial_values_test
 }  // namespace kinora::train

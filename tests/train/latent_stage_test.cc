@@ -13,7 +13,7 @@
 #include "tests/pipelines/patch_autoencoder.h"
 
 namespace kinora::train {
-namespace {
+namespace latent_stage_test {
 
 namespace fs = std::filesystem;
 
@@ -146,5 +146,5 @@ TEST_F(LatentStageTest, TheModelTakesTheSizeOfTheLatents) {
   EXPECT_FALSE(latent_size(config.data, *source, nullptr));
 }
 
-}  // namespace
+}  // namespace latent_stage_test
 }  // namespace kinora::train

@@ -22,7 +22,7 @@
 #include "tests/error_of.h"
 
 namespace kinora::train {
-namespace {
+namespace memory_plan_test {
 
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 constexpr PlanTarget kGpu = {.device = c10::DeviceType::CUDA};
@@ -382,5 +382,5 @@ TEST(PlanSearchTest, FindsNothingWhereNothingFits) {
   EXPECT_TRUE(search_plans(config, target, find_gpu("4"), 1).empty());
 }
 
-}  // namespace
+}  // namespace memory_plan_test
 }  // namespace kinora::train

@@ -9,7 +9,7 @@
 #include "tests/train/tiny_dit.h"
 
 namespace kinora::train {
-namespace {
+namespace non_finite_test {
 
 std::optional<NonFiniteOutput> find(TinyDit& tiny) {
   return find_non_finite_output(tiny.model, [&tiny] {
@@ -81,5 +81,5 @@ TEST(NonFiniteTest, GradientsAreNamed) {
             (std::vector<std::string>{parameters[3].path}));
 }
 
-}  // namespace
+}  // namespace non_finite_test
 }  // namespace kinora::train

@@ -10,7 +10,7 @@
 #include "tests/error_of.h"
 
 namespace kinora::train {
-namespace {
+namespace prompts_test {
 
 using testing::HasSubstr;
 
@@ -114,5 +114,5 @@ TEST(PromptsTest, ImagesAreClipsOfOneFrameAt120ASecond) {
   EXPECT_EQ(got.fps.scalar_type(), at::kFloat);
 }
 
-}  // namespace
+}  // namespace prompts_test
 }  // namespace kinora::train

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 namespace kinora::train {
-namespace {
+namespace rank_status_test {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -94,5 +94,5 @@ TEST(RankStatusTest, TheTableHasALineARank) {
   EXPECT_THAT(status_table(all, {}), Not(HasSubstr("behind")));
 }
 
-}  // namespace
+}  // namespace rank_status_test
 }  // namespace kinora::train

@@ -21,7 +21,7 @@
 #include "tests/comm/ranks.h"
 
 namespace kinora::train {
-namespace {
+namespace ranks_test {
 
 constexpr uint64_t kSeed = 7;
 
@@ -546,5 +546,5 @@ TEST(RanksConstructionTest, BoundAveragesAreReadAndLeft) {
   });
 }
 
-}  // namespace
+}  // namespace ranks_test
 }  // namespace kinora::train

@@ -5,7 +5,7 @@
 #include "tests/train/reference_training.h"
 
 namespace kinora::train {
-namespace {
+namespace reference_training_test {
 
 // What the issue asks: 1e-4 of each tensor's norm; the fixture's own fp32 noise is 1.5e-5.
 constexpr double kTolerance = 1e-4;
@@ -32,5 +32,5 @@ TEST(ReferenceTrainingBf16Test, FiftyStepsStayNearPyTorch) {
   EXPECT_GT(far.weights, kTolerance) << "this was fp32";
 }
 
-}  // namespace
+}  // namespace reference_training_test
 }  // namespace kinora::train

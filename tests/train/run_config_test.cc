@@ -8,7 +8,7 @@
 #include "kinora/core/error.h"
 
 namespace kinora::train {
-namespace {
+namespace run_config_test {
 
 RunConfig parsed(const std::string& text, const std::vector<std::string>& overrides = {}) {
   return parse_config<RunConfig>({.text = "run: {dir: r}\n" + text, .origin = "test"}, overrides);
@@ -156,5 +156,5 @@ TEST(RunConfigTest, EveryRecipeParsesAndDescribesAModel) {
   EXPECT_GE(count, 2);
 }
 
-}  // namespace
+}  // namespace run_config_test
 }  // namespace kinora::train

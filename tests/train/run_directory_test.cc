@@ -8,7 +8,7 @@
 #include "kinora/core/error.h"
 
 namespace kinora::train {
-namespace {
+namespace run_directory_test {
 
 namespace fs = std::filesystem;
 
@@ -71,5 +71,5 @@ TEST_F(RunDirectoryTest, ResumeIsAutoNeverOrAFolder) {
   EXPECT_THROW((void)Resume::parse(""), Error);
 }
 
-}  // namespace
+}  // namespace run_directory_test
 }  // namespace kinora::train

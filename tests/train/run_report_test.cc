@@ -12,7 +12,7 @@
 #include "kinora/train/run_state.h"
 
 namespace kinora::train {
-namespace {
+namespace run_report_test {
 
 namespace fs = std::filesystem;
 using testing::ElementsAre;
@@ -100,5 +100,5 @@ TEST_F(RunReportTest, ARunWithoutALogHasAPageToo) {
   EXPECT_THAT(report_page(folder_), HasSubstr("Configuration"));
 }
 
-}  // namespace
+}  // namespace run_report_test
 }  // namespace kinora::train

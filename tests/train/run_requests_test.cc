@@ -10,7 +10,7 @@
 #include "kinora/core/error.h"
 
 namespace kinora::train {
-namespace {
+namespace run_requests_test {
 
 namespace fs = std::filesystem;
 using testing::HasSubstr;
@@ -113,5 +113,5 @@ TEST_F(RunRequestsTest, ClearingForgetsRequestsAndAnswers) {
   EXPECT_FALSE(box().answer_to(answered));
 }
 
-}  // namespace
+}  // namespace run_requests_test
 }  // namespace kinora::train

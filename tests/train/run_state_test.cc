@@ -12,7 +12,7 @@
 #include "kinora/train/run_directory.h"
 
 namespace kinora::train {
-namespace {
+namespace run_state_test {
 
 namespace fs = std::filesystem;
 using testing::ElementsAre;
@@ -109,5 +109,5 @@ TEST_F(RunStateTest, RunsAreFoundBelowAFolder) {
   EXPECT_THROW((void)find_runs(folder_ / "none"), Error);
 }
 
-}  // namespace
+}  // namespace run_state_test
 }  // namespace kinora::train

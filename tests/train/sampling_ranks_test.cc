@@ -16,7 +16,7 @@
 #include "tests/comm/ranks.h"
 
 namespace kinora::train {
-namespace {
+namespace sampling_ranks_test {
 
 using parallel::SequenceScheme;
 
@@ -124,5 +124,5 @@ TEST(SamplingRanksTest, SamplesDiffer) {
   EXPECT_GT((clips[0] - clips[1]).abs().max().item<double>(), 0.1);
 }
 
-}  // namespace
+}  // namespace sampling_ranks_test
 }  // namespace kinora::train

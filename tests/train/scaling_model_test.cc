@@ -9,7 +9,7 @@
 #include "tests/error_of.h"
 
 namespace kinora::train {
-namespace {
+namespace scaling_model_test {
 
 constexpr double kTolerance = 1e-12;
 
@@ -201,5 +201,5 @@ TEST(BucketSizeTest, WithoutLatencyTheSmallestIsBest) {
   EXPECT_EQ(bucket_size(1000.0, 20.0, {}).count, 1) << "of equals, the fewest";
 }
 
-}  // namespace
+}  // namespace scaling_model_test
 }  // namespace kinora::train

@@ -7,7 +7,7 @@
 #include "tests/train/tiny_dit.h"
 
 namespace kinora::train {
-namespace {
+namespace self_test_test {
 
 /// Steps with gradients of one everywhere but where `keep_zero` says.
 std::string run(TinyDit& tiny, double lr, const std::string& keep_zero = "none") {
@@ -78,5 +78,5 @@ TEST(SelfTestTest, OneGradientInTwentyStepsIsEnough) {
   EXPECT_NO_THROW(test.finish(tiny.arena));
 }
 
-}  // namespace
+}  // namespace self_test_test
 }  // namespace kinora::train

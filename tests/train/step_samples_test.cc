@@ -11,7 +11,7 @@
 #include "tests/comm/ranks.h"
 
 namespace kinora::train {
-namespace {
+namespace step_samples_test {
 
 constexpr int64_t kSteps = 60;
 
@@ -153,5 +153,5 @@ TEST(StepSamplesTest, RanksShareEveryStep) {
   });
 }
 
-}  // namespace
+}  // namespace step_samples_test
 }  // namespace kinora::train

@@ -7,7 +7,7 @@
 #include "tests/comm/ranks.h"
 
 namespace kinora::train {
-namespace {
+namespace step_times_test {
 
 TEST(StepTimesTest, ComputeIsTheRest) {
   EXPECT_DOUBLE_EQ((StepTimes{.step = 1.0, .data = 0.25, .communication = 0.5}).compute(), 0.25);
@@ -76,5 +76,5 @@ TEST(StepTimesTest, OneRankHasNobodyToCompareWith) {
   EXPECT_FALSE(alone.take());
 }
 
-}  // namespace
+}  // namespace step_times_test
 }  // namespace kinora::train

@@ -10,7 +10,7 @@
 #include "tests/train/tiny_dit.h"
 
 namespace kinora::train {
-namespace {
+namespace validation_test {
 
 // 8 samples in 2 bands over [0, 1): times in the middle of quarters of each band.
 TEST(ValidationTimeTest, IsSpreadEvenlyOverEveryBand) {
@@ -135,5 +135,5 @@ TEST_F(ValidationTest, LeavesNoGradients) {
   }
 }
 
-}  // namespace
+}  // namespace validation_test
 }  // namespace kinora::train

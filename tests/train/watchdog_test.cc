@@ -11,7 +11,7 @@
 #include "tests/comm/ranks.h"
 
 namespace kinora::train {
-namespace {
+namespace watchdog_test {
 
 using testing::AllOf;
 using testing::ContainsRegex;
@@ -136,5 +136,5 @@ TEST(WatchdogTest, AReportedFailureEndsTheOthers) {
   });
 }
 
-}  // namespace
+}  // namespace watchdog_test
 }  // namespace kinora::train

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "apps/kinora/options/ranks.h"
+#include "kinora/train/benchmark_sample.h"
+#include "kinora/train/benchmark_step.h"
+
+namespace kinora::apps {
+
+/// Of bench train, ablate and sample.
+struct BenchArguments {
+  enum class What { kTrain, kAblate, kSample } what = What::kTrain;
+  std::string config;
+  std::vector<std::string> overrides;
+  train::StepBenchmarkOptions step;
+  train::SampleBenchmarkOptions sample;
+  int64_t sampling_steps = 0;
+  double guidance = -1.0;
+  RankArguments ranks;
+  bool profile = false;
+  bool json = false;
+};
+
+}  // namespace kinora::apps

@@ -1,0 +1,13 @@
+#pragma once
+
+#include "kinora/train/benchmark_decode.h"
+
+namespace kinora::apps {
+
+struct BenchDecodeArguments {
+  train::DecodeBenchmarkOptions options;
+  double memory_gib = 0.0;
+  bool json = false;
+};
+
+}  // namespace kinora::apps

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "kinora/train/booster_options.h"
+
+namespace CLI {  // NOLINT(readability-identifier-naming): CLI11's
+class App;
+}
+
+/// Options of several subcommands that name one of a few things.
+namespace kinora::apps {
+
+/// --device.
+void add_device_option(CLI::App& command, train::DeviceChoice& device);
+
+/// By their names: "fp32", "bf16", "fp16".
+[[nodiscard]] const std::map<std::string, train::Precision>& precisions();
+
+}  // namespace kinora::apps

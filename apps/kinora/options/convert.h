@@ -1,0 +1,17 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "kinora/train/convert_weights.h"
+
+namespace kinora::apps {
+
+struct ConvertArguments {
+  train::ConvertOptions options;
+  std::string dtype;
+  std::string updates;
+  uint64_t max_shard_bytes = 0;
+};
+
+}  // namespace kinora::apps

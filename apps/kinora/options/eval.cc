@@ -1,0 +1,94 @@
+#include <CLI/CLI.hpp>
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "apps/kinora/options/choices.h"
+#include "apps/kinora/options/command.h"
+#include "kinora/core/error.h"
+
+namespace kinora::apps {
+namespace {
+
+void add_network_options(CLI::App& command, EvalOptions& options) {
+  command.add_option("--features", options.network.weights,
+                     "Weights of the Inception of FID or of a ResNet-20 for CIFAR-10 "
+                     "(.safetensors, .pth), or a description of them (.json)");
+  command.add_option("--torchscript", options.network.script,
+                     "A TorchScript network instead. It runs its author's code: only from people "
+                     "that you trust");
+  command
+      .add_option("--resize", options.network.resize,
+                  "How the Inception's input is resized: clean (clean-fid, the default), pytorch "
+                  "(pytorch-fid) or tensorflow (ADM, torch-fidelity)")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, eval::InputResize>{
+          {"clean", eval::InputResize::kClean},
+          {"pytorch", eval::InputResize::kPytorch},
+          {"tensorflow", eval::InputResize::kTensorflow}}));
+  command
+      .add_option("--input-size", options.network.script_size,
+                  "Pixels a side that a TorchScript network gets; default: as the samples are")
+      ->check(CLI::PositiveNumber);
+  command
+      .add_option(
+          "--input-range", options.network.script_range,
+          "What a TorchScript network gets: bytes (0 to 255, the default), unit (0 to 1) or "
+          "signed (-1 to 1)")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, eval::PixelRange>{{"bytes", eval::PixelRange::kBytes},
+                                                  {"unit", eval::PixelRange::kUnit},
+                                                  {"signed", eval::PixelRange::kSigned}}));
+}
+
+}  // namespace
+
+void add_eval(CLI::App& app, Chosen& chosen) {
+  auto arguments = std::make_shared<EvalArguments>();
+  EvalOptions& options = arguments->eval;
+  CLI::App* command = app.add_subcommand(
+      "eval", "Judge samples: Frechet distance, inception score, precision and recall, classes.");
+  command
+      ->add_option("samples", options.samples,
+                   "A folder, manifest or archive of images or clips, or an .npz of images (arr_0) "
+                   "or statistics (mu, sigma)")
+      ->required();
+  command->add_option("reference", options.reference, "What they are compared with, likewise");
+  command
+      ->add_option("--metrics", options.metrics,
+                   "Separated by commas: frechet, fid (the same, insists on the Inception), is, "
+                   "prdc, kernel, classes; default: frechet")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"frechet", "fid", "is", "prdc", "kernel", "classes"}));
+  add_network_options(*command, options);
+  command->add_option("--out", options.out, "Write the samples' statistics to this .npz file");
+  command->add_flag("--pairs", arguments->pairs,
+                    "PSNR and SSIM of the images of both folders that have the same name");
+  command
+      ->add_option("--clips", options.set.frames,
+                   "The samples are clips; of each so many frames are taken, from the middle")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--labels", options.set.labels,
+                      "JSON: an object of the samples' classes by file name");
+  command->add_option("--limit", options.set.limit, "Only the first so many of each side")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--batch", options.batch, "Samples at once (32)")->check(CLI::PositiveNumber);
+  command->add_option("--threads", arguments->threads, "CPU threads; 0: libtorch's default")
+      ->check(CLI::NonNegativeNumber);
+  add_device_option(*command, arguments->device);
+  command->add_flag("--json", arguments->json, "Print one JSON object");
+  add_rank_options(*command, arguments->ranks);
+  command->callback([arguments, &chosen] {
+    EvalOptions& eval = arguments->eval;
+    KINORA_CHECK(!arguments->pairs || !eval.reference.empty(), kConfig,
+                 "[eval] --pairs needs two folders, got one");
+    if (eval.metrics.empty() && !eval.reference.empty()) {
+      eval.metrics = {"frechet"};
+    }
+    KINORA_CHECK(!eval.metrics.empty() || !eval.out.empty(), kConfig,
+                 "[eval] nothing is asked for. Hint: give a reference, --metrics or --out");
+    chosen = *arguments;
+  });
+}
+
+}  // namespace kinora::apps

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "apps/kinora/options/ranks.h"
+#include "kinora/eval/feature_network.h"
+#include "kinora/eval/sample_set.h"
+#include "kinora/train/booster_options.h"
+
+namespace kinora::apps {
+
+struct EvalOptions {
+  std::string samples;
+  std::string reference;  ///< empty: there is none
+  std::string out;        ///< statistics of the samples; empty: not written
+  std::vector<std::string> metrics;
+  eval::NetworkChoice network;
+  eval::SampleSetOptions set;  ///< labels: of the samples
+  int64_t batch = 32;
+};
+
+struct EvalArguments {
+  EvalOptions eval;
+  bool pairs = false;
+  bool json = false;
+  train::DeviceChoice device = train::DeviceChoice::kAuto;
+  int64_t threads = 0;
+  RankArguments ranks;
+};
+
+}  // namespace kinora::apps

@@ -1,0 +1,21 @@
+// The program that kinora becomes: reads its arguments again, and does what they ask for.
+
+#include <exception>
+#include <iostream>
+
+#include "apps/kinora/commands.h"
+#include "apps/kinora/error_report.h"
+#include "apps/kinora/options/command_line.h"
+
+int main(int argc, char** argv) {
+  try {
+    const kinora::apps::CommandLine line = kinora::apps::read_command_line(argc, argv);
+    return line.command
+               ? std::visit([](const auto& arguments) { return run(arguments); }, *line.command)
+               : line.exit_code;
+  } catch (const std::exception&) {
+    const kinora::apps::ErrorReport report = kinora::apps::report_current_error();
+    std::cerr << "kinora: " << report.text << '\n';
+    return report.exit_code;
+  }
+}

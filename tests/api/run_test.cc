@@ -1,0 +1,154 @@
+// The facade, kinora/kinora.h. install_test.py runs README's lines of it.
+
+#include <ATen/core/Tensor.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "kinora/kinora.h"
+#include "kinora/models/autoencoder.h"
+#include "kinora/train/trained_model.h"
+#include "tests/error_of.h"
+
+namespace kinora {
+namespace run_test {
+
+using testing::HasSubstr;
+namespace fs = std::filesystem;
+
+const std::string kDemo = KINORA_SOURCE_DIR "/configs/demo.yaml";
+const std::vector<std::string> kSmall = {"model.depth=1", "train.steps=2", "train.global_batch=2",
+                                         "train.device=cpu", "sample.steps=2"};
+
+/// One run for all tests, of two steps.
+class RunTest : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder() = testing::TempDir() + "kinora-api";
+    fs::remove_all(folder());
+    std::vector<std::string> overrides = kSmall;
+    overrides.push_back("run.dir=" + folder().string());
+    result() = train_recipe(kDemo, overrides);
+  }
+  static void TearDownTestSuite() { fs::remove_all(folder()); }
+
+  static fs::path& folder() {
+    static fs::path folder;
+    return folder;
+  }
+  static FinishedRun& result() {
+    static FinishedRun result;
+    return result;
+  }
+  static Model loaded() { return load(folder(), {.device = "cpu"}); }
+};
+
+TEST_F(RunTest, RunEndsWithWhatTheRecipeAsksFor) {
+  EXPECT_EQ(result().folder, folder());
+  EXPECT_EQ(result().steps, 2);
+  EXPECT_GT(result().last_loss, 0.0);
+  EXPECT_TRUE(fs::exists(folder() / "checkpoints"));
+}
+
+TEST_F(RunTest, RunGoesOnWhereResumeSaysSo) {
+  std::vector<std::string> overrides = kSmall;
+  overrides.insert(overrides.end(), {"run.dir=" + folder().string(), "train.steps=3"});
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { (void)train_recipe(kDemo, overrides); }),
+              HasSubstr("resume"));
+  EXPECT_EQ(train_recipe(kDemo, overrides, "auto").steps, 3);
+}
+
+TEST_F(RunTest, ImagesAreThoseOfTheTensor) {
+  Model model = loaded();
+  const DrawOptions options{.classes = {0, 5}, .count = 3, .seed = 7};
+  const std::vector<io::Image> images = draw(model, options);
+  const at::Tensor pixels = draw_tensor(model, options);
+  ASSERT_EQ(images.size(), 3U);
+  EXPECT_EQ(images.front().width, 32);
+  EXPECT_EQ(pixels.sizes(), (std::vector<int64_t>{3, 3, 32, 32}));
+  const io::Image grid = io::make_grid(images);
+  EXPECT_GE(grid.width, 64);
+}
+
+TEST_F(RunTest, DrawTakesAllClassesWhereNoneAreGiven) {
+  Model model = loaded();
+  EXPECT_EQ(draw_tensor(model, {.steps = 1}).size(0), 16);
+}
+
+TEST_F(RunTest, SampleIsTheSameInAnyBatch) {
+  Model model = loaded();
+  const at::Tensor whole = draw_tensor(model, {.classes = {1, 2}, .count = 4, .seed = 3});
+  const at::Tensor single =
+      draw_tensor(model, {.classes = {1, 2}, .count = 4, .seed = 3, .batch = 1});
+  EXPECT_TRUE(whole.allclose(single, 0.0, 1e-4));
+}
+
+TEST_F(RunTest, GuidanceAndStepsAreOfOneCallOnly) {
+  Model model = loaded();
+  const at::Tensor plain = draw_tensor(model, {.classes = {1}});
+  const at::Tensor guided = draw_tensor(model, {.classes = {1}, .steps = 3, .guidance = 9.0});
+  EXPECT_FALSE(plain.equal(guided));
+  EXPECT_TRUE(plain.equal(draw_tensor(model, {.classes = {1}})));
+  EXPECT_EQ(model.trained().config.sample.sampling.steps, 2);
+}
+
+TEST_F(RunTest, WhatTheModelDoesNotTakeIsRefused) {
+  Model model = loaded();
+  EXPECT_THAT(
+      error_of(ErrorKind::kConfig, [&] { (void)draw(model, {.captions = {"a red circle"}}); }),
+      HasSubstr("[draw] this model is conditioned on classes"));
+  EXPECT_THAT(
+      error_of(
+          ErrorKind::kConfig,
+          [&] { (void)draw(model, {.captions = {"a"}, .text_embeddings = "texts.safetensors"}); }),
+      HasSubstr("only one of captions and text_embeddings"));
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { (void)draw(model, {.count = -1}); }),
+              HasSubstr("got -1"));
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { (void)load(folder(), {.device = "gpu"}); }),
+              HasSubstr("[load] device must be auto, cpu or cuda, got"));
+}
+
+TEST(LatentsTest, AreNoImagesWithoutAnAutoencoder) {
+  train::RunConfig config;
+  config.model = {.architecture = models::Architecture::kDit,
+                  .depth = 1,
+                  .hidden = 32,
+                  .heads = 2,
+                  .patch = 2,
+                  .in_channels = 4,
+                  .frames = 1,
+                  .height = 4,
+                  .width = 4,
+                  .num_classes = 2};
+  config.model = train::resolved_model(config, 2);
+  config.sample.sampling.steps = 1;
+  Model model(
+      std::make_unique<train::TrainedModel>(train::initial_model(config, at::Device(at::kCPU), 0)),
+      nullptr);
+  EXPECT_EQ(draw_tensor(model).sizes(), (std::vector<int64_t>{2, 4, 4, 4}));
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { (void)draw(model); }),
+              HasSubstr("the model draws latents of 4"));
+}
+
+TEST(TextRunTest, ClipsOfCaptionsAreStrips) {
+  const fs::path folder = testing::TempDir() + "kinora-api-clips";
+  fs::remove_all(folder);
+  const FinishedRun run = train_recipe(
+      KINORA_SOURCE_DIR "/configs/demo-video.yaml",
+      {"run.dir=" + folder.string(), "model.depth=1", "train.steps=1", "train.global_batch=2",
+       "train.micro_batch=1", "train.device=cpu", "sample.steps=1"});
+  Model model = load(run.folder, {.device = "cpu"});
+  const at::Tensor clips = draw_tensor(model, {.captions = {"a red circle moves right"}});
+  ASSERT_EQ(clips.dim(), 5);
+  EXPECT_EQ(clips.size(0), 1);
+  const std::vector<io::Image> strips = draw(model, {.count = 2});  // of the data's texts
+  ASSERT_EQ(strips.size(), 2U);
+  EXPECT_GE(strips.front().width, clips.size(2) * clips.size(4));
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { (void)draw(model, {.classes = {0}}); }),
+              HasSubstr("conditioned on texts, not on classes"));
+  fs::remove_all(folder);
+}
+
+}  // namespace run_test
+}  // namespace kinora
