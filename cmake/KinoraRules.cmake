@@ -10,12 +10,12 @@ target_compile_options(
                          -ffp-contract=off>
                          $<$<AND:$<BOOL:${KINORA_WERROR}>,$<COMPILE_LANGUAGE:CXX>>:-Werror>)
 if(KINORA_SANITIZE)
-  # vptr would need the type information of libtorch's hidden classes; g++'s maybe-uninitialized
-  # is wrong about the standard library under sanitizers.
+  # vptr would need the type information of libtorch's hidden classes. g++'s maybe-uninitialized and
+  # stringop-overflow are wrong about the standard library under sanitizers.
   target_compile_options(
     kinora_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${KINORA_SANITIZE}
                            -fno-sanitize=vptr -fno-sanitize-recover=all -fno-omit-frame-pointer
-                           -Wno-maybe-uninitialized>)
+                           -Wno-maybe-uninitialized -Wno-stringop-overflow>)
   target_link_options(kinora_flags INTERFACE -fsanitize=${KINORA_SANITIZE})
 endif()
 

@@ -18,7 +18,7 @@ FLOORS = {
     "models": 5, "parallel": 5, "checkpoint": 5,
     "pipelines": 6,
     "train": 7, "eval": 7,
-    "serve": 8, "api": 8,
+    "api": 8,
 }
 # The one way across a floor: the arena is laid out from a Module's parameters and plan.
 SIDEWAYS = {("optim", "nn")}

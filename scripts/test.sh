@@ -18,6 +18,8 @@ status=0
 GTEST_OUTPUT="xml:$build/reports/" ctest --test-dir "$build" --output-on-failure --no-tests=error \
   --parallel "$("$root/scripts/jobs.sh")" "${options[@]}" || status=$?
 
+compgen -G "$build/reports/*.xml" >/dev/null || exit "$status"  # no tests of C++
+
 # Each process above is many tests: what became of them, and why some were skipped.
 awk '
   /<testcase / { ++all }

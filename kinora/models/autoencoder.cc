@@ -35,6 +35,13 @@ int64_t floor_latents(const LatentSpace& space, int64_t frames) {
 
 }  // namespace
 
+void check_picture_shape(const at::Tensor& x, const char* what, int64_t channels, int64_t unit) {
+  const bool fits = (x.dim() == 4 || x.dim() == 5) && x.size(1) == channels &&
+                    x.size(-1) % unit == 0 && x.size(-2) % unit == 0 && x.numel() > 0;
+  KINORA_CHECK(fits, kShape, "[autoencoder] ", what, " must have shape [B, ", channels,
+               ", (T,) H, W], H and W multiples of ", unit, ", got ", x.sizes());
+}
+
 int64_t latent_frames(const LatentSpace& space, int64_t frames) {
   const auto fits = [&](int64_t count) {
     return count > 0 && pixel_frames(space, floor_latents(space, count)) == count;

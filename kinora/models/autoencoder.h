@@ -49,6 +49,10 @@ struct LatentMoments {
 /// Raw moments as a model sees them; std may be undefined.
 [[nodiscard]] LatentMoments to_model_space(const LatentSpace& space, const LatentMoments& raw);
 
+/// kShape, saying that it is about `what`, unless `x` is [B, channels, (T,) H, W] with H and W
+/// multiples of `unit`.
+void check_picture_shape(const at::Tensor& x, const char* what, int64_t channels, int64_t unit);
+
 /// Pixels to latents and back. Images are [B, 3, H, W], clips [B, 3, T, H, W], in [-1, 1]; latents
 /// [B, C, h, w] and [B, C, t, h, w]. An autoencoder of images takes a clip frame by frame, one of
 /// clips an image as a clip of one frame; the result has as many dims as what came in.

@@ -4,17 +4,8 @@
 #include <ATen/ops/exp.h>
 #include <c10/core/ScalarType.h>
 
-#include "kinora/core/error.h"
-
 namespace kinora::models {
 namespace {
-
-void check_clip_shape(const at::Tensor& x, const char* what, int64_t channels, int64_t unit) {
-  const bool fits = (x.dim() == 4 || x.dim() == 5) && x.size(1) == channels &&
-                    x.size(-1) % unit == 0 && x.size(-2) % unit == 0 && x.numel() > 0;
-  KINORA_CHECK(fits, kShape, "[autoencoder] ", what, " must have shape [B, ", channels,
-               ", (T,) H, W], H and W multiples of ", unit, ", got ", x.sizes());
-}
 
 /// Images as clips of one frame.
 at::Tensor to_clip(const at::Tensor& x) {
@@ -29,7 +20,7 @@ at::Tensor like_given_clip(const at::Tensor& clip, const at::Tensor& given) {
 }  // namespace
 
 LatentMoments ClipAutoencoder::encode(const at::Tensor& pixels) {
-  check_clip_shape(pixels, "pixels", kPixelChannels, space().compression);
+  check_picture_shape(pixels, "pixels", kPixelChannels, space().compression);
   const at::Tensor clip = to_clip(pixels);
   (void)latent_frames(space(), clip.size(2));
   const auto type = weight_type();
@@ -43,7 +34,7 @@ LatentMoments ClipAutoencoder::encode(const at::Tensor& pixels) {
 }
 
 at::Tensor ClipAutoencoder::decode(const at::Tensor& latents) {
-  check_clip_shape(latents, "latents", space().channels, 1);
+  check_picture_shape(latents, "latents", space().channels, 1);
   const auto type = weight_type();
   const auto result_type = c10::promoteTypes(type, at::kFloat);
   const at::Tensor raw = from_model_space(space(), to_clip(latents).to(result_type)).to(type);

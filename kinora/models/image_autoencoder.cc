@@ -4,17 +4,8 @@
 
 #include <functional>
 
-#include "kinora/core/error.h"
-
 namespace kinora::models {
 namespace {
-
-void check_shape(const at::Tensor& x, const char* what, int64_t channels, int64_t unit) {
-  const bool fits = (x.dim() == 4 || x.dim() == 5) && x.size(1) == channels &&
-                    x.size(-1) % unit == 0 && x.size(-2) % unit == 0 && x.numel() > 0;
-  KINORA_CHECK(fits, kShape, "[autoencoder] ", what, " must have shape [B, ", channels,
-               ", (T,) H, W], H and W multiples of ", unit, ", got ", x.sizes());
-}
 
 /// The frames of clips [B, C, T, H, W] as images [B T, C, H, W].
 at::Tensor to_images(const at::Tensor& x) {
@@ -31,7 +22,7 @@ at::Tensor like_given(const at::Tensor& images, const at::Tensor& given) {
 }  // namespace
 
 LatentMoments ImageAutoencoder::encode(const at::Tensor& pixels) {
-  check_shape(pixels, "pixels", kPixelChannels, space().compression);
+  check_picture_shape(pixels, "pixels", kPixelChannels, space().compression);
   const auto type = weight_type();
   const auto result_type = c10::promoteTypes(type, at::kFloat);
   const LatentMoments raw =
@@ -43,7 +34,7 @@ LatentMoments ImageAutoencoder::encode(const at::Tensor& pixels) {
 }
 
 at::Tensor ImageAutoencoder::decode(const at::Tensor& latents) {
-  check_shape(latents, "latents", space().channels, 1);
+  check_picture_shape(latents, "latents", space().channels, 1);
   const auto type = weight_type();
   const auto result_type = c10::promoteTypes(type, at::kFloat);
   const at::Tensor raw = from_model_space(space(), to_images(latents).to(result_type)).to(type);

@@ -14,8 +14,6 @@
 namespace kinora::models {
 namespace {
 
-constexpr int64_t kSizeParts = 3;  // height, width, ratio: a third of the dims each
-
 Grid configured_grid(const ModelConfig& config) {
   return {1, config.height / config.patch, config.width / config.patch};
 }

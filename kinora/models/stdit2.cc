@@ -12,7 +12,6 @@
 namespace kinora::models {
 namespace {
 
-constexpr int64_t kSizeShares = 3;       // height, width, ratio: a third of the dims each
 constexpr int64_t kBlockVectors = 6;     // of t_block
 constexpr int64_t kTemporalVectors = 3;  // of t_block_temp
 
@@ -54,12 +53,12 @@ STDiT2::STDiT2(const ModelConfig& config)
       t_block_temp(config.hidden, kTemporalVectors, true),
       rope(config.hidden / config.heads),
       blocks(config),
-      csize_embedder(config, config.hidden / kSizeShares),
-      ar_embedder(config, config.hidden / kSizeShares),
+      csize_embedder(config, config.hidden / kSizeParts),
+      ar_embedder(config, config.hidden / kSizeParts),
       fl_embedder(config, config.hidden),
       fps_embedder(config, config.hidden) {
-  KINORA_CHECK(config.hidden % kSizeShares == 0 && config.hidden / config.heads % 2 == 0, kConfig,
-               "[stdit2] model.hidden must be a multiple of ", kSizeShares,
+  KINORA_CHECK(config.hidden % kSizeParts == 0 && config.hidden / config.heads % 2 == 0, kConfig,
+               "[stdit2] model.hidden must be a multiple of ", kSizeParts,
                " and an even one of model.heads, got ", config.hidden, " and ", config.heads);
   add_child("t_block_temp", t_block_temp);
   add_child("rope", rope);

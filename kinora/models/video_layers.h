@@ -101,6 +101,9 @@ struct FrameCondition {
 // ---- layers; members that hold parameters are named as the published checkpoints' keys ----
 // NOLINTBEGIN(readability-identifier-naming)
 
+/// Height, width and ratio: each takes a third of the model's dims.
+inline constexpr int64_t kSizeParts = 3;
+
 /// Numbers such as sizes, embedded as times are, each in `hidden` dims: [B] or [B, n] ->
 /// [B, n hidden].
 class SizeEmbedder : public TimestepEmbedder {
