@@ -21,14 +21,13 @@
 #include "kinora/diffusion/sigma_solvers.h"
 #include "kinora/diffusion/unipc.h"
 #include "tests/diffusion/tensors.h"
+#include "tests/tolerances.h"
 
 namespace kinora::diffusion {
 namespace diffusers_test {
 
 using nlohmann::json;
 
-// Of x, relative to its largest value where that is above 1: the project's promise.
-constexpr double kTolerance = 1e-4;
 // Timesteps are written with 7 digits.
 constexpr double kTimestepTolerance = 1e-3;
 constexpr int64_t kElements = 24;
@@ -414,7 +413,7 @@ TEST_P(DiffusersTest, SameTimestepsAndResults) {
     const at::Tensor expected = of.x();
     const double scale = std::max(1.0, expected.abs().max().item<double>());
     const double difference = max_difference(run(plan, of), expected) / scale;
-    EXPECT_LE(difference, kTolerance);
+    EXPECT_LE(difference, tolerance::kWholeModel);
     largest = std::max(largest, difference);
   }
   EXPECT_GE(num_cases, 5);

@@ -16,12 +16,11 @@
 #include "kinora/io/safetensors.h"
 #include "kinora/ops/host_bytes.h"
 #include "tests/diffusion/tensors.h"
+#include "tests/tolerances.h"
 
 namespace kinora::diffusion {
 namespace flow_reference_test {
 
-// Rounding of float32.
-constexpr double kTolerance = 1e-6;
 constexpr int64_t kChannels = 2;  // of the data; the prediction has as many again
 
 RectifiedFlow open_sora() {
@@ -78,8 +77,9 @@ class FlowReferenceTest : public testing::Test {
 TEST_F(FlowReferenceTest, LargerClipsAreNoisedMore) {
   for (int64_t i = 0; i < 3; ++i) {
     const double drawn = number("t_drawn", i);
-    EXPECT_NEAR(FlowSchedule{shift(i, false)}.shifted(drawn), number("t", i), kTolerance);
-    EXPECT_NEAR(FlowSchedule{shift(i, true)}.shifted(drawn), number("image.t", i), kTolerance);
+    EXPECT_NEAR(FlowSchedule{shift(i, false)}.shifted(drawn), number("t", i), tolerance::kStored);
+    EXPECT_NEAR(FlowSchedule{shift(i, true)}.shifted(drawn), number("image.t", i),
+                tolerance::kStored);
     EXPECT_GT(number("t", i), number("image.t", i));
   }
 }
@@ -92,7 +92,7 @@ TEST_F(FlowReferenceTest, DrawnTimesAreShifted) {
   const at::Tensor shifted = draw_timesteps(open_sora(), key, at::kCPU, nullptr, ratio).t;
   for (int64_t i = 0; i < drawn.size(0); ++i) {
     EXPECT_NEAR(shifted[i].item<double>(), FlowSchedule{ratio}.shifted(drawn[i].item<double>()),
-                kTolerance);
+                tolerance::kStored);
   }
 }
 
@@ -104,7 +104,7 @@ TEST_F(FlowReferenceTest, NoisedFramesAndGivenOnes) {
   const at::Tensor more = tensor("t").view({3, 1, 1, 1, 1}) * (batch.noise - tensor("noise"));
   const at::Tensor expected =
       tensor("x_t") + at::where(mask().view({3, 1, 5, 1, 1}), more, at::zeros_like(more));
-  EXPECT_LT(relative_difference(batch.x_t, expected), kTolerance);
+  EXPECT_LT(relative_difference(batch.x_t, expected), tolerance::kStored);
 }
 
 TEST_F(FlowReferenceTest, LossAndGradientInBothDirections) {
@@ -114,12 +114,14 @@ TEST_F(FlowReferenceTest, LossAndGradientInBothDirections) {
   for (const double sign : {1.0, -1.0}) {
     const RectifiedFlow flow = sign > 0.0 ? open_sora() : toward_noise;
     const Measured masked = measure(flow, sign * output, mask());
-    EXPECT_LT(relative_difference(masked.loss.per_sample, tensor("loss")), kTolerance);
+    EXPECT_LT(relative_difference(masked.loss.per_sample, tensor("loss")), tolerance::kStored);
     // The fixture's is that of the sum over samples.
-    EXPECT_LT(relative_difference(3.0 * sign * masked.gradient, tensor("grad_output")), kTolerance);
+    EXPECT_LT(relative_difference(3.0 * sign * masked.gradient, tensor("grad_output")),
+              tolerance::kStored);
     EXPECT_TRUE((masked.gradient.narrow(1, kChannels, kChannels) == 0.0).all().item<bool>());
     const Measured whole = measure(flow, sign * output, {});
-    EXPECT_LT(relative_difference(whole.loss.per_sample, tensor("loss_unmasked")), kTolerance);
+    EXPECT_LT(relative_difference(whole.loss.per_sample, tensor("loss_unmasked")),
+              tolerance::kStored);
   }
 }
 
@@ -134,11 +136,11 @@ TEST_F(FlowReferenceTest, GuidedStepsOfTheSampler) {
                                    .toward_data = true};
     for (int64_t k = 0; k < kSteps; ++k) {
       EXPECT_NEAR(sampler.times[static_cast<size_t>(k)], tensor("times")[k][i].item<double>(),
-                  kTolerance);
+                  tolerance::kStored);
     }
     const at::Tensor x = tensor("z").narrow(0, i, 1);
     const SamplerStep step = flow_euler_step(sampler, 1, x, prediction.narrow(0, i, 1));
-    EXPECT_LT(relative_difference(step.x, tensor("stepped").narrow(0, i, 1)), kTolerance);
+    EXPECT_LT(relative_difference(step.x, tensor("stepped").narrow(0, i, 1)), tolerance::kStored);
   }
 }
 

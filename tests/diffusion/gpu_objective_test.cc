@@ -12,11 +12,10 @@
 #include "kinora/ops/diffusion_loss.h"
 #include "kinora/ops/random.h"
 #include "tests/diffusion/tensors.h"
+#include "tests/tolerances.h"
 
 namespace kinora::diffusion {
 namespace gpu_objective_test {
-
-constexpr double kTolerance = 1e-5;
 
 class GpuObjectiveTest : public testing::Test {
  protected:
@@ -55,15 +54,16 @@ void expect_same(const Objective& objective, const at::Tensor& prediction, const
                  const at::Tensor& x0) {
   const Result want = run(objective, prediction, batch, x0, at::kCPU, at::kDouble);
   const Result got = run(objective, prediction, batch, x0, at::kCUDA, at::kFloat);
-  EXPECT_LT(relative_difference(got.loss.mean.to(at::kCPU), want.loss.mean), kTolerance);
+  EXPECT_LT(relative_difference(got.loss.mean.to(at::kCPU), want.loss.mean),
+            tolerance::kOtherOrder);
   EXPECT_LT(relative_difference(got.loss.per_sample.to(at::kCPU), want.loss.per_sample),
-            kTolerance);
-  EXPECT_LT(relative_difference(got.loss.mse.to(at::kCPU), want.loss.mse), kTolerance);
+            tolerance::kOtherOrder);
+  EXPECT_LT(relative_difference(got.loss.mse.to(at::kCPU), want.loss.mse), tolerance::kOtherOrder);
   ASSERT_EQ(got.loss.vb.defined(), want.loss.vb.defined());
   if (want.loss.vb.defined()) {
-    EXPECT_LT(relative_difference(got.loss.vb.to(at::kCPU), want.loss.vb), kTolerance);
+    EXPECT_LT(relative_difference(got.loss.vb.to(at::kCPU), want.loss.vb), tolerance::kOtherOrder);
   }
-  EXPECT_LT(relative_difference(got.gradient.to(at::kCPU), want.gradient), kTolerance);
+  EXPECT_LT(relative_difference(got.gradient.to(at::kCPU), want.gradient), tolerance::kOtherOrder);
   EXPECT_FALSE(got.loss.per_sample.requires_grad());
 
   // A prediction of half the bits: its own rounding, and that of its gradient.
@@ -71,7 +71,7 @@ void expect_same(const Objective& objective, const at::Tensor& prediction, const
   const Result exact = run(objective, rounded, batch, x0, at::kCPU, at::kDouble);
   const Result half = run(objective, rounded, batch, x0, at::kCUDA, at::kHalf);
   EXPECT_LT(relative_difference(half.loss.per_sample.to(at::kCPU), exact.loss.per_sample),
-            kTolerance);
+            tolerance::kOtherOrder);
   EXPECT_LT(relative_difference(half.gradient.to(at::kCPU), exact.gradient), 1e-3);
 }
 

@@ -5,6 +5,7 @@
 #include "kinora/diffusion/spacing.h"
 #include "tests/diffusion/tensors.h"
 #include "tests/diffusion/toy_denoisers.h"
+#include "tests/tolerances.h"
 
 /// Trajectories of diffusers' schedulers (in double, tools/make_diffusion_fixtures.py) against
 /// ours, with the same toy denoiser and noise.
@@ -12,8 +13,6 @@ namespace kinora::diffusion {
 namespace sampler_reference_test {
 
 constexpr int64_t kSteps = 10;
-// float32 rounding over ten steps; x is below 10.
-constexpr double kTolerance = 1e-5;
 
 DiscreteSchedule spaced(Spacing spacing) {
   return respaced(linear_schedule(), spaced_timesteps(1000, spacing, kSteps));
@@ -31,7 +30,7 @@ class SamplerReferenceTest : public testing::Test {
     for (int64_t k = 0; k < kSteps; ++k) {
       x = step(k, x, noises[k]);
       EXPECT_EQ(x.scalar_type(), at::kFloat);
-      ASSERT_LT(max_difference(x, expected[k]), kTolerance) << name << ", step " << k;
+      ASSERT_LT(max_difference(x, expected[k]), tolerance::kOtherOrder) << name << ", step " << k;
     }
   }
 

@@ -25,13 +25,13 @@
 #include "kinora/io/safetensors.h"
 #include "kinora/ops/host_bytes.h"
 #include "tests/error_of.h"
+#include "tests/tolerances.h"
 
 namespace kinora::eval {
 namespace metrics_test {
 
 using testing::HasSubstr;
 
-constexpr double kTolerance = 1e-6;  // of values that are computed in double on both sides
 constexpr double kNoise = 1e-9;
 
 class MetricsTest : public testing::Test {
@@ -105,8 +105,8 @@ TEST_F(MetricsTest, FrechetDistanceEqualsScipys) {
   const Gaussian a = gaussian_of(tensor("a"));
   const Gaussian b = gaussian_of(tensor("b"));
   const double want = expected("frechet");
-  EXPECT_NEAR(frechet_distance(a, b), want, kTolerance * want);
-  EXPECT_NEAR(frechet_distance(b, a), want, kTolerance * want);
+  EXPECT_NEAR(frechet_distance(a, b), want, tolerance::kStored * want);
+  EXPECT_NEAR(frechet_distance(b, a), want, tolerance::kStored * want);
   EXPECT_NEAR(frechet_distance(a, a), 0.0, kNoise);
 }
 
@@ -131,8 +131,8 @@ TEST_F(MetricsTest, FrechetDistanceHasItsClosedForm) {
 
 TEST_F(MetricsTest, InceptionScoreEqualsTorchFidelitys) {
   const InceptionScore score = inception_score(tensor("logits"));
-  EXPECT_NEAR(score.mean, expected("inception_score"), kTolerance);
-  EXPECT_NEAR(score.std, expected("inception_score_std"), kTolerance);
+  EXPECT_NEAR(score.mean, expected("inception_score"), tolerance::kStored);
+  EXPECT_NEAR(score.std, expected("inception_score_std"), tolerance::kStored);
   // K sure classes, all equally often: K; one class only: 1.
   const at::Tensor sure = at::eye(5, at::kDouble).repeat({8, 1}) * 1e5;
   EXPECT_NEAR(inception_score(sure, 1).mean, 5.0, kNoise);
@@ -146,12 +146,12 @@ TEST_F(MetricsTest, InceptionScoreEqualsTorchFidelitys) {
 
 TEST_F(MetricsTest, PrecisionAndRecallEqualTorchFidelitysAndPrdcs) {
   const ManifoldScores scores = manifold_scores(tensor("a"), tensor("b"));
-  EXPECT_NEAR(scores.precision, expected("precision"), kTolerance);
-  EXPECT_NEAR(scores.recall, expected("recall"), kTolerance);
-  EXPECT_NEAR(scores.density, expected("density"), kTolerance);
-  EXPECT_NEAR(scores.coverage, expected("coverage"), kTolerance);
+  EXPECT_NEAR(scores.precision, expected("precision"), tolerance::kStored);
+  EXPECT_NEAR(scores.recall, expected("recall"), tolerance::kStored);
+  EXPECT_NEAR(scores.density, expected("density"), tolerance::kStored);
+  EXPECT_NEAR(scores.coverage, expected("coverage"), tolerance::kStored);
   const ManifoldScores mirrored = manifold_scores(tensor("b"), tensor("a"));
-  EXPECT_NEAR(mirrored.precision, expected("recall"), kTolerance);
+  EXPECT_NEAR(mirrored.precision, expected("recall"), tolerance::kStored);
 }
 
 TEST_F(MetricsTest, PrecisionAndRecallOfManyBlocks) {
@@ -162,8 +162,8 @@ TEST_F(MetricsTest, PrecisionAndRecallOfManyBlocks) {
   EXPECT_EQ(manifold_scores(reference + 0.25, reference).coverage, 1.0);
   const ManifoldScores half = manifold_scores(reference + 1050.0, reference);
   // Below the last point and 3 above it: 1050 + 3 of 2100.
-  EXPECT_NEAR(half.precision, 1053.0 / 2100.0, kTolerance);
-  EXPECT_NEAR(half.recall, 1053.0 / 2100.0, kTolerance);
+  EXPECT_NEAR(half.precision, 1053.0 / 2100.0, tolerance::kStored);
+  EXPECT_NEAR(half.recall, 1053.0 / 2100.0, tolerance::kStored);
   EXPECT_THAT(error_of(ErrorKind::kShape,
                        [&] {
                          return manifold_scores(at::ones({3, 1}), reference);
@@ -173,7 +173,7 @@ TEST_F(MetricsTest, PrecisionAndRecallOfManyBlocks) {
 
 TEST_F(MetricsTest, KernelDistanceEqualsTorchFidelitys) {
   const double want = expected("kernel");
-  EXPECT_NEAR(kernel_distance(tensor("a"), tensor("b")), want, kTolerance * want);
+  EXPECT_NEAR(kernel_distance(tensor("a"), tensor("b")), want, tolerance::kStored * want);
   EXPECT_THAT(error_of(ErrorKind::kShape,
                        [&] {
                          return kernel_distance(at::ones({1, 2}), at::ones({4, 2}));
@@ -182,8 +182,8 @@ TEST_F(MetricsTest, KernelDistanceEqualsTorchFidelitys) {
 }
 
 TEST_F(MetricsTest, PairsEqualScikitImages) {
-  EXPECT_NEAR(psnr(image("left"), image("right")), expected("psnr"), kTolerance);
-  EXPECT_NEAR(ssim(image("left"), image("right")), expected("ssim"), kTolerance);
+  EXPECT_NEAR(psnr(image("left"), image("right")), expected("psnr"), tolerance::kStored);
+  EXPECT_NEAR(ssim(image("left"), image("right")), expected("ssim"), tolerance::kStored);
   EXPECT_EQ(psnr(image("left"), image("left")), std::numeric_limits<double>::infinity());
   EXPECT_NEAR(ssim(image("left"), image("left")), 1.0, kNoise);
   io::Image small;

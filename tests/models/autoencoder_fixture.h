@@ -12,6 +12,7 @@
 
 #include "tests/models/fixture.h"
 #include "tests/models/formula_values.h"
+#include "tests/tolerances.h"
 
 namespace kinora::models {
 
@@ -40,11 +41,11 @@ inline std::map<std::string, at::Tensor> outcome(nn::Module& model, const std::s
 inline void expect_as_fixture(const Fixture& fixture, nn::Module& model, const std::string& name,
                               const std::vector<int64_t>& input_shape,
                               const TensorFunction& function) {
-  constexpr double kTolerance = 2e-6;  // the files' and the gradients' fp32
   size_t num_gradients = 0;
   for (const auto& [key, got] : outcome(model, name, input_shape, function)) {
     if (key == "output") {
-      EXPECT_LT(relative_error(got, fixture.tensor(name + ".output")), kTolerance) << name;
+      EXPECT_LT(relative_error(got, fixture.tensor(name + ".output")), tolerance::kFewRoundings)
+          << name;
       continue;
     }
     const std::string file_key = "grad." + name + "." + key;
@@ -58,10 +59,11 @@ inline void expect_as_fixture(const Fixture& fixture, nn::Module& model, const s
     const at::Tensor expected = fixture.tensor(file_key).to(at::kDouble);
     const at::Tensor wide = got.to(at::kDouble);
     const double norm = std::max(expected[0].item<double>(), 1e-3);
-    EXPECT_NEAR(wide.norm().item<double>(), expected[0].item<double>(), kTolerance * norm)
+    EXPECT_NEAR(wide.norm().item<double>(), expected[0].item<double>(),
+                tolerance::kFewRoundings * norm)
         << file_key;
     EXPECT_NEAR((wide * probe).sum().item<double>(), expected[1].item<double>(),
-                kTolerance * norm * probe.norm().item<double>())
+                tolerance::kFewRoundings * norm * probe.norm().item<double>())
         << file_key;
   }
   EXPECT_GT(num_gradients, 10);

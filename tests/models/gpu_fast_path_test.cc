@@ -11,14 +11,12 @@
 #include "kinora/ops/fp8.h"
 #include "kinora/ops/graph.h"
 #include "tests/models/random_dit.h"
+#include "tests/tolerances.h"
 
 namespace kinora::models {
 namespace gpu_fast_path_test {
 
 using ops::Switch;
-
-// Sums of up to 4,000 fp32 numbers in another order, and the kernels' fast functions.
-constexpr double kFp32Tolerance = 5e-5;
 
 // Relative L2. Rounding is off by 2.6 % (E4M3, 3 bits) and 5.2 % (E5M2, 2 bits) in the root mean
 // square, and random data averages nothing out: a weight's gradient of the last block has both, and
@@ -141,7 +139,8 @@ TEST_F(GpuFastPathTest, Fp32EqualsThePlainPathAtEveryRecomputation) {
     const ops::NamedResults exact = plain_results(geometry, kGpu, at::kFloat);
     for (const Recomputation& recomputation : kRecomputations) {
       ops::expect_near(exact, fast_results(geometry, kGpu, at::kFloat, kernels, recomputation),
-                       kFp32Tolerance, geometry.name() + ", recomputing " + recomputation.name);
+                       tolerance::kGpuKernels,
+                       geometry.name() + ", recomputing " + recomputation.name);
     }
   }
 }

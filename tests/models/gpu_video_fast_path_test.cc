@@ -9,14 +9,12 @@
 #include "kinora/ops/device.h"
 #include "kinora/ops/graph.h"
 #include "tests/models/random_clips.h"
+#include "tests/tolerances.h"
 
 namespace kinora::models {
 namespace gpu_video_fast_path_test {
 
 using ops::Switch;
-
-// Sums of up to a few thousand fp32 numbers in another order, and the kernels' fast functions.
-constexpr double kFp32Tolerance = 1e-4;
 
 const at::Device kGpu(at::kCUDA, 0);
 
@@ -83,7 +81,7 @@ TEST_P(GpuVideoFastPathTest, Fp32EqualsThePlainPath) {
     RandomClips fast(GetParam(), kGpu, at::kFloat);
     fast.model().use_fast_path(gpu_kernels(at::kFloat), level);
     fast.step();
-    ops::expect_near(exact, fast.results(), kFp32Tolerance,
+    ops::expect_near(exact, fast.results(), tolerance::kWholeModel,
                      "level " + std::to_string(static_cast<int>(level)));
   }
 }

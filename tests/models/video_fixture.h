@@ -12,6 +12,7 @@
 #include "kinora/models/model.h"
 #include "kinora/ops/host_bytes.h"
 #include "tests/models/fixture.h"
+#include "tests/tolerances.h"
 
 namespace kinora::models {
 
@@ -100,9 +101,6 @@ class VideoFixture {
   io::SafetensorsFile file_;
 };
 
-// fp32 alone lands within 2e-5 of each tensor's norm.
-constexpr double kVideoTolerance = 1e-4;
-
 /// Gives `model` the file's weights, after the tables that it made itself were compared.
 inline void set_weights(Model& model, const VideoFixture& fixture, bool train) {
   int64_t number = 0;
@@ -133,7 +131,7 @@ inline void expect_outputs(Model& model, const VideoFixture& fixture) {
   for (const char* of : {"forward", "image"}) {
     const at::Tensor expected = fixture.find(std::string(of) + ".output");
     if (expected.defined()) {
-      EXPECT_LT(relative_error(fixture.run(model, of), expected), kVideoTolerance) << of;
+      EXPECT_LT(relative_error(fixture.run(model, of), expected), tolerance::kWholeModel) << of;
     }
   }
 }
@@ -143,7 +141,8 @@ inline void expect_gradients(Model& model, const VideoFixture& fixture) {
   const at::Tensor output = fixture.run(model, "forward");
   torch::autograd::backward({(output * fixture.tensor("forward.cotangent")).sum()}, {});
   for (const auto& [path, parameter] : model.named_parameters()) {
-    EXPECT_LT(relative_error(parameter->grad, fixture.tensor("grad." + path)), kVideoTolerance)
+    EXPECT_LT(relative_error(parameter->grad, fixture.tensor("grad." + path)),
+              tolerance::kWholeModel)
         << path;
   }
 }

@@ -15,13 +15,13 @@
 #include "kinora/io/safetensors.h"
 #include "kinora/nn/linear.h"
 #include "kinora/ops/host_bytes.h"
+#include "tests/tolerances.h"
 
 namespace kinora::nn {
 namespace low_rank_test {
 
 constexpr int64_t kRank = 3;
 constexpr double kAlpha = 5.0;
-constexpr double kTolerance = 1e-5;
 
 struct Case {
   std::string name;
@@ -73,7 +73,8 @@ class LowRankTest : public testing::TestWithParam<Case> {
   }
 
   static void expect_close(const at::Tensor& got, const at::Tensor& want) {
-    EXPECT_TRUE(at::allclose(got, want, kTolerance, kTolerance)) << (got - want).abs().max();
+    EXPECT_TRUE(at::allclose(got, want, tolerance::kOtherOrder, tolerance::kOtherOrder))
+        << (got - want).abs().max();
   }
 
   io::SafetensorsFile file_ =

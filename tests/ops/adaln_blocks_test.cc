@@ -5,17 +5,15 @@
 #include <gtest/gtest.h>
 
 #include "tests/ops/random_stack.h"
+#include "tests/tolerances.h"
 
 namespace kinora::ops {
 namespace adaln_blocks_test {
 
-// Sums of some thousand fp32 numbers in another order.
-constexpr double kFp32Tolerance = 1e-5;
-
 class AdalnBlocksTest : public testing::TestWithParam<StackSizes> {};
 
 TEST_P(AdalnBlocksTest, EqualsAutogradAtEveryRecomputation) {
-  expect_stack_equals_autograd(GetParam(), at::kCPU, false, kFp32Tolerance);
+  expect_stack_equals_autograd(GetParam(), at::kCPU, false, tolerance::kOtherOrder);
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -6,12 +6,10 @@
 
 #include "kinora/ops/device.h"
 #include "tests/ops/random_stack.h"
+#include "tests/tolerances.h"
 
 namespace kinora::ops {
 namespace gpu_adaln_blocks_test {
-
-// Sums of up to 4,000 fp32 numbers in another order, and the kernels' fast functions.
-constexpr double kFp32Tolerance = 5e-5;
 
 class GpuAdalnBlocksTest : public testing::TestWithParam<StackSizes> {
  protected:
@@ -29,7 +27,7 @@ TEST_P(GpuAdalnBlocksTest, EqualsAutogradAtEveryRecomputation) {
   if (!best_device().is_cuda() || !BlockKernels::worthwhile(gpu, at::kBFloat16)) {
     GTEST_SKIP() << "there is no GPU that has the kernels";
   }
-  expect_stack_equals_autograd(GetParam(), gpu, true, kFp32Tolerance);
+  expect_stack_equals_autograd(GetParam(), gpu, true, tolerance::kGpuKernels);
 }
 
 // Head dims of the recipes; numbers of tokens that fill no tile; a width that is no multiple of 8,

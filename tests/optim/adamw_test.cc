@@ -21,6 +21,7 @@
 #include "kinora/ops/random.h"
 #include "tests/error_of.h"
 #include "tests/optim/model.h"
+#include "tests/tolerances.h"
 
 namespace kinora::optim {
 namespace adamw_test {
@@ -95,8 +96,6 @@ struct FixtureRun {
   }
 };
 
-constexpr double kTolerance = 2e-6;  // a few roundings of fp32 over 20 steps
-
 class TorchAdamWTest : public testing::TestWithParam<const char*> {};
 
 TEST_P(TorchAdamWTest, TwentyStepsEqualTorch) {
@@ -109,16 +108,16 @@ TEST_P(TorchAdamWTest, TwentyStepsEqualTorch) {
     run.set_gradients(step);
     const StepResult result = optimizer.step(run.arena, run.data["lr"]);
     EXPECT_NEAR(result.grad_norm, step["grad_norm"].get<double>(),
-                kTolerance * step["grad_norm"].get<double>());
+                tolerance::kFewRoundings * step["grad_norm"].get<double>());
     EXPECT_FALSE(result.skipped);
     if (step.contains("weights")) {
-      run.expect_close(step["weights"], Role::master(), kTolerance);
+      run.expect_close(step["weights"], Role::master(), tolerance::kFewRoundings);
     }
   }
-  run.expect_close(run.data["exp_avg"], Role::exp_avg(), kTolerance);
-  run.expect_close(run.data["exp_avg_sq"], Role::exp_avg_sq(), kTolerance);
+  run.expect_close(run.data["exp_avg"], Role::exp_avg(), tolerance::kFewRoundings);
+  run.expect_close(run.data["exp_avg_sq"], Role::exp_avg_sq(), tolerance::kFewRoundings);
   for (size_t k = 0; k < run.data["averages"].size(); ++k) {
-    run.expect_close(run.data["averages"][k], Role::average(k), kTolerance);
+    run.expect_close(run.data["averages"][k], Role::average(k), tolerance::kFewRoundings);
   }
 }
 
@@ -158,15 +157,15 @@ TEST(TorchGradScalerTest, ScalesSkipsAndUpdatesEqualTorch) {
     skipped += decisions.skip;
     if (!step["grad_norm"].is_null()) {
       EXPECT_NEAR(decisions.grad_norm, step["grad_norm"].get<double>(),
-                  kTolerance * step["grad_norm"].get<double>());
+                  tolerance::kFewRoundings * step["grad_norm"].get<double>());
     }
     if (step.contains("weights")) {
-      run.expect_close(step["weights"], Role::master(), kTolerance);
+      run.expect_close(step["weights"], Role::master(), tolerance::kFewRoundings);
     }
   }
   EXPECT_EQ(skipped, 4);
-  run.expect_close(run.data["exp_avg_sq"], Role::exp_avg_sq(), kTolerance);
-  run.expect_close(run.data["averages"][0], Role::average(0), kTolerance);
+  run.expect_close(run.data["exp_avg_sq"], Role::exp_avg_sq(), tolerance::kFewRoundings);
+  run.expect_close(run.data["averages"][0], Role::average(0), tolerance::kFewRoundings);
 }
 
 /// Random gradients of one parameter of `numel` elements, the same for every run.
@@ -248,7 +247,7 @@ TEST(AdamWTest, FusedPassEqualsTheComposedOne) {
   for (const Role role : fused.arena.state_roles()) {
     const at::Tensor want = composed.arena.buckets()[0].tensor(role);
     EXPECT_LE((fused.arena.buckets()[0].tensor(role) - want).abs().max().item<double>(),
-              kTolerance * want.abs().max().item<double>())
+              tolerance::kFewRoundings * want.abs().max().item<double>())
         << to_string(role);
   }
 }

@@ -10,11 +10,10 @@
 #include "kinora/ops/random.h"
 #include "kinora/optim/adamw.h"
 #include "tests/optim/model.h"
+#include "tests/tolerances.h"
 
 namespace kinora::optim {
 namespace gpu_adamw_test {
-
-constexpr double kTolerance = 2e-6;
 
 /// The tensor level on a GPU; with nvcc our kernels, without it the composed path.
 class GpuOptimTest : public testing::TestWithParam<at::ScalarType> {
@@ -66,7 +65,7 @@ void expect_close(const Arena& gpu, const Arena& cpu) {
       const at::Tensor want = cpu.buckets()[i].tensor(role);
       const at::Tensor got = gpu.buckets()[i].tensor(role).to(at::kCPU);
       EXPECT_LE(got.sub(want).abs().max().item<double>(),
-                kTolerance * want.abs().max().item<double>())
+                tolerance::kFewRoundings * want.abs().max().item<double>())
           << to_string(role);
     }
   }
@@ -94,7 +93,7 @@ TEST_P(GpuOptimTest, StepsEqualTheCpu) {
     gpu.set_gradients(step, scale);
     const StepResult want = on_cpu.step(cpu.arena, 0.01);
     const StepResult got = on_gpu.step(gpu.arena, 0.01);
-    EXPECT_NEAR(got.grad_norm, want.grad_norm, kTolerance * want.grad_norm);
+    EXPECT_NEAR(got.grad_norm, want.grad_norm, tolerance::kFewRoundings * want.grad_norm);
     EXPECT_EQ(got.applied_steps, want.applied_steps);
   }
   expect_close(gpu.arena, cpu.arena);

@@ -12,6 +12,7 @@
 #include "tests/error_of.h"
 #include "tests/models/video_fixture.h"
 #include "tests/parallel/plans.h"
+#include "tests/tolerances.h"
 
 namespace kinora::parallel {
 namespace models_test {
@@ -44,7 +45,7 @@ void expect_mean_gradients(models::Model& model, const AnyFixture& fixture,
     EXPECT_LT(
         models::relative_error(models::without_key_bias(path, parameter->grad),
                                models::without_key_bias(path, fixture.tensor("grad." + path))),
-        models::kVideoTolerance)
+        tolerance::kWholeModel)
         << path;
   }
 }
@@ -113,7 +114,7 @@ void check_dit(const comm::Group& world) {
         model->forward(batch.x_t, batch.t, {.labels = fixture.tensor("loss.labels")});
     const diffusion::Loss loss = diffusion::loss(objective, prediction, batch, x0);
     EXPECT_LT(models::relative_error(loss.per_sample, fixture.tensor("loss.loss")),
-              models::kVideoTolerance);
+              tolerance::kWholeModel);
     torch::autograd::backward({loss.mean}, {});
     expect_mean_gradients(*model, fixture, world);
   }

@@ -29,6 +29,7 @@
 #include "kinora/train/trained_model.h"
 #include "tests/data/files.h"
 #include "tests/error_of.h"
+#include "tests/tolerances.h"
 
 namespace kinora::train {
 namespace finetune_test {
@@ -559,16 +560,16 @@ TEST(AdapterAlphaTest, ComesFromSettingsHeaderOrKeys) {
     return (base.tensors.at(path).read_all() - before).mean().item<double>();
   };
   constexpr double kProduct = 2.0;  // of ones, rank 2
-  constexpr double kTolerance = 1e-5;
   const std::string peft = "base_model.model.";
-  EXPECT_NEAR(change_of(peft, "", "", false), kProduct, kTolerance) << "the scale is 1";
-  EXPECT_NEAR(change_of(peft, R"({"r": 2, "lora_alpha": 6})", "", false), 3 * kProduct, kTolerance);
+  EXPECT_NEAR(change_of(peft, "", "", false), kProduct, tolerance::kOtherOrder) << "the scale is 1";
+  EXPECT_NEAR(change_of(peft, R"({"r": 2, "lora_alpha": 6})", "", false), 3 * kProduct,
+              tolerance::kOtherOrder);
   EXPECT_NEAR(change_of(peft, R"({"r": 2, "lora_alpha": 6, "use_rslora": true})", "", false),
-              6 / std::sqrt(2.0) * kProduct, kTolerance);
+              6 / std::sqrt(2.0) * kProduct, tolerance::kOtherOrder);
   EXPECT_NEAR(
       change_of("transformer.", "", R"({"transformer.r": 2, "transformer.lora_alpha": 6})", false),
-      3 * kProduct, kTolerance);
-  EXPECT_NEAR(change_of("", "", "", true), 3 * kProduct, kTolerance);
+      3 * kProduct, tolerance::kOtherOrder);
+  EXPECT_NEAR(change_of("", "", "", true), 3 * kProduct, tolerance::kOtherOrder);
 }
 
 TEST(AdapterMistakeTest, AreRefused) {
