@@ -23,11 +23,9 @@ struct Conditions {
   /// bool [B, T]: whether a frame of x_t is noised. The others are given: clean, at t = 0.
   at::Tensor frame_mask{};
   at::Tensor given{};  ///< fp32, as x_t: the given frames; the others are zeros
-  /// One row of what Denoiser::prepare made of these conditions: stands in for t and them.
-  at::Tensor prepared{};
 };
 
-/// The tensors of Conditions by name, but for `prepared`.
+/// The tensors of Conditions by name.
 struct NamedCondition {
   const char* name;
   at::Tensor Conditions::*tensor;
@@ -46,6 +44,18 @@ inline constexpr std::array<NamedCondition, 11> kConditions = {{
     {"given", &Conditions::given},
 }};
 
+/// What belongs to one pass, a forward and its backward. Several passes may be in flight: forward,
+/// forward, backward, backward.
+struct Pass {
+  /// Training: the first pass of an optimizer step, whose gradients hold nothing yet.
+  bool starts_step = false;
+  /// The gradients of blocks hold nothing when this pass' backward comes to them, and may be
+  /// overwritten instead of added to. It holds in every pass where ranks divide gradients.
+  bool overwrite = false;
+  /// Sampling: one row of what Denoiser::prepare made of the conditions; stands in for t and them.
+  at::Tensor prepared{};
+};
+
 /// The seam between models and everything that trains or samples them.
 class Denoiser {
  public:
@@ -57,20 +67,20 @@ class Denoiser {
   /// x_t: float32 [B, C, H, W] (images) or [B, C, T, H, W] (video). t: float32 [B] in the
   /// schedule's unit: 0..999 for discrete schedules, [0, 1] for flows. Returns float32 of x_t's
   /// shape, with twice the channels where the model learns the variance.
-  [[nodiscard]] virtual at::Tensor forward(const at::Tensor& x_t, const at::Tensor& t,
-                                           const Conditions& conditions) = 0;
-
-  /// Once before the passes of an optimizer step, when weights have changed.
-  virtual void begin_step() {}
-
-  /// Before each pass (forward and backward of a micro-batch) of a step; may be recorded with it.
-  /// overwrite: gradients hold nothing yet, and may be overwritten instead of added to.
-  virtual void begin_pass(bool /*overwrite*/) {}
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x_t, const at::Tensor& t,
+                                   const Conditions& conditions, const Pass& pass = {}) {
+    return predict(x_t, t, conditions, pass);
+  }
 
   /// What depends on time and conditions alone, for all `times` at once: row s of the result, as
-  /// Conditions::prepared, lets forward skip that work at times[s]. times: float32 [S] on the
-  /// conditions' device. Undefined where the denoiser has no use for it.
+  /// Pass::prepared, lets forward skip that work at times[s]. times: float32 [S] on the conditions'
+  /// device. Undefined where the denoiser has no use for it.
   [[nodiscard]] virtual at::Tensor prepare(const at::Tensor& times, const Conditions& conditions);
+
+ private:
+  /// forward(), as each denoiser computes it.
+  [[nodiscard]] virtual at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t,
+                                           const Conditions& conditions, const Pass& pass) = 0;
 };
 
 }  // namespace kinora::diffusion

@@ -92,23 +92,21 @@ void GuidedDenoiser::prepare(const std::vector<Moment>& moments, const at::Tenso
 
 at::Tensor GuidedDenoiser::predict(const at::Tensor& x_t, size_t index) {
   const bool guide = active(moments_[index].level);
-  Conditions conditions = guide ? both_ : conditions_;
-  conditions.prepared = prepared_[index];
-  return predict(x_t, moments_[index].t, guide, conditions);
+  return predict(x_t, moments_[index].t, guide, {.prepared = prepared_[index]});
 }
 
 at::Tensor GuidedDenoiser::predict(const at::Tensor& x_t, double t, double level) {
   const bool guide = active(level);
-  return predict(x_t, t, guide, guide ? both_ : conditions_);
+  return predict(x_t, t, guide, Pass());
 }
 
-at::Tensor GuidedDenoiser::predict(const at::Tensor& x_t, double t, bool guide,
-                                   const Conditions& conditions) {
+at::Tensor GuidedDenoiser::predict(const at::Tensor& x_t, double t, bool guide, const Pass& pass) {
   const int64_t batch = x_t.size(0);
   const int64_t channels = x_t.size(1);
   const int64_t rows = guide ? 2 * batch : batch;
   const at::Tensor times = at::full({rows}, t, x_t.options().dtype(at::kFloat));
-  at::Tensor prediction = denoiser_.forward(guide ? at::cat({x_t, x_t}) : x_t, times, conditions);
+  at::Tensor prediction = denoiser_.forward(guide ? at::cat({x_t, x_t}) : x_t, times,
+                                            guide ? both_ : conditions_, pass);
   KINORA_CHECK(prediction.dim() == x_t.dim() && prediction.size(0) == rows &&
                    (prediction.size(1) == channels || prediction.size(1) == 2 * channels) &&
                    prediction.sizes().slice(2) == x_t.sizes().slice(2),

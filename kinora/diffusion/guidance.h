@@ -59,8 +59,7 @@ class GuidedDenoiser {
 
  private:
   [[nodiscard]] bool active(double level) const;
-  [[nodiscard]] at::Tensor predict(const at::Tensor& x_t, double t, bool guide,
-                                   const Conditions& conditions);
+  [[nodiscard]] at::Tensor predict(const at::Tensor& x_t, double t, bool guide, const Pass& pass);
 
   Denoiser& denoiser_;
   Conditions conditions_;

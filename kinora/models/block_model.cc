@@ -11,15 +11,7 @@
 
 namespace kinora::models {
 
-BlockModel::BlockModel(const ModelConfig& config)
-    : Model(config), zeroing_([this](ops::BucketMoment moment, int64_t bucket) {
-        if (hook()) {
-          hook()(moment, bucket);
-        }
-        if (moment == ops::BucketMoment::kBeforeBackward) {
-          zero_gradients(static_cast<size_t>(bucket));
-        }
-      }) {}
+BlockModel::BlockModel(const ModelConfig& config) : Model(config) {}
 
 void BlockModel::to_device(const at::Device& device) {
   for (const auto& [path, buffer] : named_buffers()) {
@@ -63,17 +55,24 @@ void BlockModel::use_fast_path(std::shared_ptr<ops::BlockKernels> kernels, ops::
   set_kernels(kernels_.get());
 }
 
-void BlockModel::begin_pass(bool overwrite) {
-  zeroes_ = may_overwrite() && overwrite && kernels() != nullptr;
-  const bool starts_step = std::exchange(starts_step_, false);
-  if (!zeroes_ || !starts_step) {
-    return;  // what is no ring's bucket adds up over a step, also where blocks' gradients do not
+ops::BucketHook BlockModel::start(const diffusion::Pass& pass) const {
+  if (!may_overwrite() || !pass.overwrite || kernels() == nullptr) {
+    return hook();
   }
-  for (size_t i = 0; i < buckets_.size(); ++i) {
+  // What is no ring's bucket adds up over a step, also where blocks' gradients do not.
+  for (size_t i = 0; pass.starts_step && i < buckets_.size(); ++i) {
     if (buckets_[i].ring.empty() && !buckets_[i].fp32_island) {
       zero_gradients(i);
     }
   }
+  return [this, tell = hook()](ops::BucketMoment moment, int64_t bucket) {
+    if (tell) {
+      tell(moment, bucket);
+    }
+    if (moment == ops::BucketMoment::kBeforeBackward) {  // the block then adds its own
+      zero_gradients(static_cast<size_t>(bucket));
+    }
+  };
 }
 
 void BlockModel::zero_gradients(size_t bucket) const {

@@ -20,8 +20,6 @@ class BlockModel : public Model {
   /// kConfig for fp8.
   void use_fast_path(std::shared_ptr<ops::BlockKernels> kernels,
                      ops::Recompute level = ops::Recompute::kNone) override;
-  void begin_step() override { starts_step_ = true; }
-  void begin_pass(bool overwrite) override;
 
  protected:
   explicit BlockModel(const ModelConfig& config);
@@ -33,8 +31,8 @@ class BlockModel : public Model {
   [[nodiscard]] bool recomputes(int64_t block) const {
     return recomputes_blocks_ || block < recompute_blocks();
   }
-  /// What run_block() tells of buckets.
-  [[nodiscard]] const ops::BucketHook& moments() const { return zeroes_ ? zeroing_ : hook(); }
+  /// To be called first in a pass. Returns what run_block() tells of buckets in it.
+  [[nodiscard]] ops::BucketHook start(const diffusion::Pass& pass) const;
   /// The embedded tokens in the type of the residual stream.
   [[nodiscard]] at::Tensor as_stream(const at::Tensor& x) const;
 
@@ -45,9 +43,6 @@ class BlockModel : public Model {
   std::vector<std::vector<const nn::Parameter*>> parameters_;  // of buckets_
   std::shared_ptr<ops::BlockKernels> kernels_;
   bool recomputes_blocks_ = false;
-  bool starts_step_ = false;  // no pass since begin_step()
-  bool zeroes_ = false;       // this pass, gradients of blocks, which hold nothing
-  ops::BucketHook zeroing_;   // hook(), and zeros gradients before a block adds its own
 };
 
 }  // namespace kinora::models

@@ -85,13 +85,14 @@ BlockConditions CaptionModel::block_conditions(const at::Tensor& vectors,
   return {vectors, y_embedder.forward(text, conditions.null_text), lengths};
 }
 
-at::Tensor CaptionModel::run(int64_t use, bool recompute, const at::Tensor& x,
-                             const BlockConditions& conditions, const Body& body) const {
+at::Tensor CaptionModel::run(const ops::BucketHook& hook, int64_t use, bool recompute,
+                             const at::Tensor& x, const BlockConditions& conditions,
+                             const Body& body) const {
   return run_block(
       [body, lengths = conditions.text_lengths](const std::vector<at::Tensor>& in) {
         return body(in[0], {in[1], in[2], lengths});
       },
-      {x, conditions.vectors, conditions.text}, recompute, moments(), block_bucket(use));
+      {x, conditions.vectors, conditions.text}, recompute, hook, block_bucket(use));
 }
 
 at::Tensor CaptionModel::finish(const at::Tensor& x, const FrameCondition& condition,

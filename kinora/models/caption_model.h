@@ -33,10 +33,11 @@ class CaptionModel : public BlockModel {
   [[nodiscard]] BlockConditions block_conditions(const at::Tensor& vectors,
                                                  const diffusion::Conditions& conditions) const;
 
-  /// A block, the one that is used as number `use` in a pass.
+  /// A block, the one that is used as number `use` in a pass. hook: start()'s.
   using Body = std::function<at::Tensor(const at::Tensor& x, const BlockConditions& conditions)>;
-  [[nodiscard]] at::Tensor run(int64_t use, bool recompute, const at::Tensor& x,
-                               const BlockConditions& conditions, const Body& body) const;
+  [[nodiscard]] at::Tensor run(const ops::BucketHook& hook, int64_t use, bool recompute,
+                               const at::Tensor& x, const BlockConditions& conditions,
+                               const Body& body) const;
 
   /// The final layer and what is behind it: as x_t.
   [[nodiscard]] at::Tensor finish(const at::Tensor& x, const FrameCondition& condition,

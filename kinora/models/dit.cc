@@ -202,8 +202,8 @@ void DiT::to_device(const at::Device& device) {
   pos_embed = pos_embed.to(device);
 }
 
-at::Tensor DiT::forward(const at::Tensor& x_t, const at::Tensor& t,
-                        const diffusion::Conditions& conditions) {
+at::Tensor DiT::predict(const at::Tensor& x_t, const at::Tensor& t,
+                        const diffusion::Conditions& conditions, const diffusion::Pass& pass) {
   KINORA_CHECK(x_t.dim() == 4 && x_t.size(1) == config().in_channels &&
                    x_t.size(2) == config().height && x_t.size(3) == config().width,
                kShape, "[dit] x_t must have shape [B, ", config().in_channels, ", ",
@@ -219,15 +219,15 @@ at::Tensor DiT::forward(const at::Tensor& x_t, const at::Tensor& t,
   // [B, 1, N, C]
   const at::Tensor x = x_embedder.forward(sequence().enter(patches.unsqueeze(1))) +
                        sequence().enter(pos_embed.unsqueeze(1));
-  if (conditions.prepared.defined()) {
-    stack_ = block_stack();
-    return to_image(final_layer.project(ops::adaln_blocks(
-        *kernels_, stack_, x.squeeze(1).to(stack_.blocks[0].qkv.weight.scalar_type()),
-        conditions.prepared)));
+  if (pass.prepared.defined()) {
+    ops::BlockStack stack = block_stack();
+    const at::Tensor typed = x.squeeze(1).to(stack.blocks[0].qkv.weight.scalar_type());
+    return to_image(
+        final_layer.project(ops::adaln_blocks(*kernels_, std::move(stack), typed, pass.prepared)));
   }
   const at::Tensor c = condition(t, conditions.labels);  // [B, C]
   if (is_fast()) {
-    return tapped(to_image(fast_blocks(x.squeeze(1), c)));
+    return tapped(to_image(fast_blocks(x.squeeze(1), c, may_overwrite() && pass.overwrite)));
   }
   const int64_t tokens = config().tokens_a_frame();
   return tapped(to_image(sequence().leave(plain_blocks(x, c), tokens).squeeze(1)));
@@ -259,13 +259,6 @@ void DiT::begin_step() {
     if (hook()) {
       hook()(ops::BucketMoment::kAfterForward, bucket);
     }
-  }
-}
-
-void DiT::begin_pass(bool overwrite) {
-  overwrites_ = may_overwrite() && overwrite && is_fast();
-  if (overwrites_) {
-    ops::zero_bias_gradients(block_stack());
   }
 }
 
@@ -320,12 +313,15 @@ at::Tensor DiT::plain_blocks(at::Tensor x, const at::Tensor& c) const {
   return final_layer.forward(x, c);  // [B, 1, N, P P out]
 }
 
-at::Tensor DiT::fast_blocks(const at::Tensor& x, const at::Tensor& c) {
-  stack_ = block_stack();
-  const at::Tensor typed = x.to(stack_.blocks[0].qkv.weight.scalar_type());
-  const at::Tensor h =
-      ops::adaln_blocks(*kernels_, stack_, typed, c, final_layer.modulation(c));  // [B, N, C]
-  return final_layer.project(h);
+at::Tensor DiT::fast_blocks(const at::Tensor& x, const at::Tensor& c, bool overwrite) const {
+  ops::BlockStack stack = block_stack();
+  stack.overwrites_gradients = overwrite;
+  if (overwrite) {
+    ops::zero_bias_gradients(stack);
+  }
+  const at::Tensor typed = x.to(stack.blocks[0].qkv.weight.scalar_type());
+  return final_layer.project(ops::adaln_blocks(*kernels_, std::move(stack), typed, c,
+                                               final_layer.modulation(c)));  // [B, N, C]
 }
 
 ops::BlockStack DiT::block_stack() const {
@@ -334,7 +330,6 @@ ops::BlockStack DiT::block_stack() const {
                         .heads = config().heads,
                         .recompute = recompute_,
                         .recomputed_blocks = recompute_blocks(),
-                        .overwrites_gradients = overwrites_,
                         .hook = hook()};
   std::vector<ops::LinearWeights> slab;
   int64_t number = 0;

@@ -123,16 +123,11 @@ class DiT : public Model {
   /// `config` as resolved() gives it.
   explicit DiT(const ModelConfig& config);
 
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x_t, const at::Tensor& t,
-                                   const diffusion::Conditions& conditions) override;
-
   /// The fast path's vectors of all seams, where they take at most 1 GiB.
   [[nodiscard]] at::Tensor prepare(const at::Tensor& times,
                                    const diffusion::Conditions& conditions) override;
 
-  /// Quantises the weights where the fast path computes in fp8.
   void begin_step() override;
-  void begin_pass(bool overwrite) override;
 
   /// The embedders, slabs of the blocks' modulation weights (so that a slab can be one GEMM), one
   /// bucket a block, the final layer. Embedders and final layer are fp32 islands.
@@ -144,18 +139,21 @@ class DiT : public Model {
                      ops::Recompute level = ops::Recompute::kNone) override;
 
  private:
+  /// Needs labels.
+  [[nodiscard]] at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t,
+                                   const diffusion::Conditions& conditions,
+                                   const diffusion::Pass& pass) override;
   [[nodiscard]] ops::BlockStack block_stack() const;
   [[nodiscard]] at::Tensor plain_blocks(at::Tensor x, const at::Tensor& c) const;
   void call_hook(ops::BucketMoment moment, int64_t block) const;
-  [[nodiscard]] at::Tensor fast_blocks(const at::Tensor& x, const at::Tensor& c);
+  [[nodiscard]] at::Tensor fast_blocks(const at::Tensor& x, const at::Tensor& c,
+                                       bool overwrite) const;
   [[nodiscard]] bool is_fast() const { return kernels_ != nullptr && !is_tapped(); }
   [[nodiscard]] at::Tensor condition(const at::Tensor& t, const at::Tensor& labels) const;
   [[nodiscard]] at::Tensor to_image(const at::Tensor& patches) const;
 
   ops::Recompute recompute_ = ops::Recompute::kNone;
   std::shared_ptr<ops::BlockKernels> kernels_;
-  bool overwrites_ = false;
-  ops::BlockStack stack_;  // of the last fast forward; its backward reads it
   PatchEmbed x_embedder;
   TimestepEmbedder t_embedder;
   LabelEmbedder y_embedder;

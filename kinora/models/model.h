@@ -48,7 +48,10 @@ class Model : public nn::Module, public diffusion::Denoiser {
   /// none.
   virtual void use_fast_path(std::shared_ptr<ops::BlockKernels> kernels,
                              ops::Recompute level = ops::Recompute::kNone);
-  /// A pass that begins with `overwrite` overwrites the blocks' gradients from now on, where it
+  /// Once before the passes of an optimizer step, when weights have changed: quantises them where
+  /// the fast path computes in fp8.
+  virtual void begin_step() {}
+  /// A pass with diffusion::Pass::overwrite overwrites the blocks' gradients from now on, where it
   /// takes the fast path: who updates the weights need not zero them
   /// (optim::AdamW::leave_gradients).
   void overwrite_gradients() { may_overwrite_ = true; }

@@ -48,8 +48,8 @@ at::Tensor PixArt::positions(const Grid& grid, const at::Device& device) const {
   return frame_positions(along(grid.rows), along(grid.columns), config().hidden);
 }
 
-at::Tensor PixArt::forward(const at::Tensor& x_t, const at::Tensor& t,
-                           const diffusion::Conditions& conditions) {
+at::Tensor PixArt::predict(const at::Tensor& x_t, const at::Tensor& t,
+                           const diffusion::Conditions& conditions, const diffusion::Pass& pass) {
   check_inputs(x_t, t, conditions);
   const Grid grid = grid_of(config(), x_t);
   KINORA_CHECK(grid.frames == 1, kShape, "[pixart] x_t must be images, got ", x_t.sizes());
@@ -66,6 +66,7 @@ at::Tensor PixArt::forward(const at::Tensor& x_t, const at::Tensor& t,
       block_conditions(modulation_vectors(t_block, condition), conditions);
   const Grid own = configured_grid(config());
   const bool has_own_size = grid.rows == own.rows && grid.columns == own.columns;
+  const ops::BucketHook hook = start(pass);
   at::Tensor x = embed(
       x_t, has_own_size ? pos_embed.unsqueeze(1) : positions(grid, x_t.device()));  // [B, 1, S', C]
   const CaptionBlock::Attend attend = [this, tokens = grid.tokens_a_frame()](
@@ -74,7 +75,7 @@ at::Tensor PixArt::forward(const at::Tensor& x_t, const at::Tensor& t,
     return sequence().self_attention(attention, image, nn::Span::kFrame, tokens);
   };
   for (int64_t i = 0; i < config().depth; ++i) {
-    x = run(i, recomputes(i), x, inputs,
+    x = run(hook, i, recomputes(i), x, inputs,
             [this, &block = blocks[i], attend](const at::Tensor& image, const BlockConditions& in) {
               return block.forward(image, in, sequence(), attend);
             });

@@ -13,12 +13,13 @@ class PixArt : public CaptionModel {
  public:
   explicit PixArt(const ModelConfig& config);
 
+ private:
   /// Needs text, and with size_conditions height and width. x_t: [B, C, H, W], or a clip of one
   /// frame.
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x_t, const at::Tensor& t,
-                                   const diffusion::Conditions& conditions) override;
+  [[nodiscard]] at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t,
+                                   const diffusion::Conditions& conditions,
+                                   const diffusion::Pass& pass) override;
 
- private:
   /// fp32 [1, 1, S, C].
   [[nodiscard]] at::Tensor positions(const Grid& grid, const at::Device& device) const;
 

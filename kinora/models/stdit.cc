@@ -48,8 +48,8 @@ STDiT::STDiT(const ModelConfig& config) : CaptionModel(config), blocks(config) {
   set_block_buckets(numbered("blocks", config.depth));
 }
 
-at::Tensor STDiT::forward(const at::Tensor& x_t, const at::Tensor& t,
-                          const diffusion::Conditions& conditions) {
+at::Tensor STDiT::predict(const at::Tensor& x_t, const at::Tensor& t,
+                          const diffusion::Conditions& conditions, const diffusion::Pass& pass) {
   check_inputs(x_t, t, conditions);
   check_size(x_t);
   const Grid grid = grid_of(config(), x_t);
@@ -57,11 +57,12 @@ at::Tensor STDiT::forward(const at::Tensor& x_t, const at::Tensor& t,
   const BlockConditions inputs =
       block_conditions(modulation_vectors(t_block, condition), conditions);
 
+  const ops::BucketHook hook = start(pass);
   at::Tensor x = embed(x_t, pos_embed.unsqueeze(0));  // [B, T, S', C]
   for (int64_t i = 0; i < config().depth; ++i) {
     const at::Tensor time =
         i == 0 ? pos_embed_temporal.narrow(1, 0, grid.frames).unsqueeze(2) : at::Tensor();
-    x = run(i, recomputes(i), x, inputs,
+    x = run(hook, i, recomputes(i), x, inputs,
             [this, &block = blocks[i], tokens = grid.tokens_a_frame(), time](
                 const at::Tensor& in, const BlockConditions& given) {
               return block.forward(in, given, sequence(), tokens, time);

@@ -26,11 +26,12 @@ class STDiT : public CaptionModel {
  public:
   explicit STDiT(const ModelConfig& config);
 
-  /// Needs text.
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x_t, const at::Tensor& t,
-                                   const diffusion::Conditions& conditions) override;
-
  private:
+  /// Needs text.
+  [[nodiscard]] at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t,
+                                   const diffusion::Conditions& conditions,
+                                   const diffusion::Pass& pass) override;
+
   // NOLINTBEGIN(readability-identifier-naming): named as the published checkpoints' keys
   at::Tensor pos_embed;           // [1, S, C]
   at::Tensor pos_embed_temporal;  // [1, T, C]

@@ -72,8 +72,8 @@ STDiT2::STDiT2(const ModelConfig& config)
   set_block_buckets(numbered("blocks", config.depth));
 }
 
-at::Tensor STDiT2::forward(const at::Tensor& x_t, const at::Tensor& t,
-                           const diffusion::Conditions& conditions) {
+at::Tensor STDiT2::predict(const at::Tensor& x_t, const at::Tensor& t,
+                           const diffusion::Conditions& conditions, const diffusion::Pass& pass) {
   check_inputs(x_t, t, conditions);
   const Grid grid = grid_of(config(), x_t);
   const at::Tensor& height = required(conditions.height, "height", x_t);
@@ -93,9 +93,10 @@ at::Tensor STDiT2::forward(const at::Tensor& x_t, const at::Tensor& t,
   const at::Tensor scale = picture_scale(config(), conditions);
   const at::Tensor rotary =
       rotary_angles(rope.freqs, at::arange(grid.frames, scale.options())).unsqueeze(1);
+  const ops::BucketHook hook = start(pass);
   at::Tensor x = embed(x_t, scaled_positions(config(), grid, scale));  // [B, T, S', C]
   for (int64_t i = 0; i < config().depth; ++i) {
-    x = run(i, recomputes(i), x, inputs,
+    x = run(hook, i, recomputes(i), x, inputs,
             [this, &block = blocks[i], tokens = grid.tokens_a_frame(), rotary](
                 const at::Tensor& in, const BlockConditions& given) {
               return block.forward(in, given, sequence(), tokens, rotary);

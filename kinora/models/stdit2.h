@@ -27,11 +27,12 @@ class STDiT2 : public CaptionModel {
  public:
   explicit STDiT2(const ModelConfig& config);
 
-  /// Needs text, fps, height, width, num_frames.
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x_t, const at::Tensor& t,
-                                   const diffusion::Conditions& conditions) override;
-
  private:
+  /// Needs text, fps, height, width, num_frames.
+  [[nodiscard]] at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t,
+                                   const diffusion::Conditions& conditions,
+                                   const diffusion::Pass& pass) override;
+
   // NOLINTBEGIN(readability-identifier-naming): named as the published checkpoints' keys
   Modulation t_block_temp;
   Rope rope;

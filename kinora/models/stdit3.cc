@@ -46,8 +46,8 @@ STDiT3::STDiT3(const ModelConfig& config)
   set_block_buckets(blocks);
 }
 
-at::Tensor STDiT3::forward(const at::Tensor& x_t, const at::Tensor& t,
-                           const diffusion::Conditions& conditions) {
+at::Tensor STDiT3::predict(const at::Tensor& x_t, const at::Tensor& t,
+                           const diffusion::Conditions& conditions, const diffusion::Pass& pass) {
   check_inputs(x_t, t, conditions);
   const Grid grid = grid_of(config(), x_t);
   const at::Tensor scale = picture_scale(config(), conditions);
@@ -59,6 +59,7 @@ at::Tensor STDiT3::forward(const at::Tensor& x_t, const at::Tensor& t,
   const CaptionBlock::Attend in_space = attend_space(grid, scale);
   const CaptionBlock::Attend in_time = attend_time(grid, scale);
 
+  const ops::BucketHook hook = start(pass);
   at::Tensor x = embed(x_t, scaled_positions(config(), grid, scale));  // [B, T, S', C]
   for (int64_t i = 0; i < config().depth; ++i) {
     const bool recompute = recomputes(i);
@@ -67,8 +68,8 @@ at::Tensor STDiT3::forward(const at::Tensor& x_t, const at::Tensor& t,
         return block.forward(tokens, in, sequence(), attend);
       };
     };
-    x = run(2 * i, recompute, x, inputs, body(spatial_blocks[i], in_space));
-    x = run(2 * i + 1, recompute, x, inputs, body(temporal_blocks[i], in_time));
+    x = run(hook, 2 * i, recompute, x, inputs, body(spatial_blocks[i], in_space));
+    x = run(hook, 2 * i + 1, recompute, x, inputs, body(temporal_blocks[i], in_time));
   }
   return finish(x, condition, x_t);
 }

@@ -11,11 +11,12 @@ class STDiT3 : public CaptionModel {
  public:
   explicit STDiT3(const ModelConfig& config);
 
-  /// Needs text, fps, height, width.
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x_t, const at::Tensor& t,
-                                   const diffusion::Conditions& conditions) override;
-
  private:
+  /// Needs text, fps, height, width.
+  [[nodiscard]] at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t,
+                                   const diffusion::Conditions& conditions,
+                                   const diffusion::Pass& pass) override;
+
   /// Angles of rows x columns tokens in each of `frames`: fp32 [frames, rows * columns, D].
   [[nodiscard]] at::Tensor angles_3d(int64_t frames, int64_t rows, int64_t columns,
                                      const at::Tensor& scale) const;

@@ -102,12 +102,13 @@ void VDiT::check_inputs(const at::Tensor& x_t, const at::Tensor& t,
                "[vdit] frames cannot be given: the model has one time for a clip");
 }
 
-at::Tensor VDiT::forward(const at::Tensor& x_t, const at::Tensor& t,
-                         const diffusion::Conditions& conditions) {
+at::Tensor VDiT::predict(const at::Tensor& x_t, const at::Tensor& t,
+                         const diffusion::Conditions& conditions, const diffusion::Pass& pass) {
   check_inputs(x_t, t, conditions);
   const at::Tensor c = t_embedder.forward(t) +
                        y_embedder.forward(conditions.pooled, conditions.null_text);  // [B, C]
   const int64_t tokens = config().tokens_a_frame();
+  const ops::BucketHook hook = start(pass);
   at::Tensor x = as_stream(x_embedder.forward(sequence().enter(to_patches(config(), x_t))) +
                            sequence().enter(pos_embed_spatial.unsqueeze(1)));  // [B, T, S', C]
   for (int64_t i = 0; i < config().depth; ++i) {
@@ -118,7 +119,7 @@ at::Tensor VDiT::forward(const at::Tensor& x_t, const at::Tensor& t,
         [this, &block = blocks[i], span = span_of(i), tokens](const std::vector<at::Tensor>& in) {
           return block.forward(in[0], in[1], sequence(), span, tokens);
         },
-        {x, c}, recomputes(i), moments(), 1 + i);  // behind the embedders
+        {x, c}, recomputes(i), hook, 1 + i);  // behind the embedders
   }
   const at::Tensor patches = sequence().leave(final_layer.forward(x, c), tokens);
   return tapped(from_patches(config(), patches, x_t));

@@ -30,10 +30,6 @@ class VDiT : public BlockModel {
  public:
   explicit VDiT(const ModelConfig& config);
 
-  /// Needs pooled.
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x_t, const at::Tensor& t,
-                                   const diffusion::Conditions& conditions) override;
-
  protected:
   /// Among which tokens a block attends.
   [[nodiscard]] virtual nn::Span span_of(int64_t /*block*/) const { return nn::Span::kClip; }
@@ -41,6 +37,11 @@ class VDiT : public BlockModel {
   [[nodiscard]] virtual int64_t first_block_in_time() const { return 0; }
 
  private:
+  /// Needs pooled.
+  [[nodiscard]] at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t,
+                                   const diffusion::Conditions& conditions,
+                                   const diffusion::Pass& pass) override;
+
   void check_inputs(const at::Tensor& x_t, const at::Tensor& t,
                     const diffusion::Conditions& conditions) const;
 

@@ -331,12 +331,12 @@ at::Tensor run_block(const std::function<at::Tensor(const std::vector<at::Tensor
   if (hook) {
     hook(Moment::kBeforeForward, bucket);
     inputs[0] =
-        ops::on_backward(inputs[0], [&hook, bucket] { hook(Moment::kAfterBackward, bucket); });
+        ops::on_backward(inputs[0], [hook, bucket] { hook(Moment::kAfterBackward, bucket); });
   }
   at::Tensor x = recompute ? ops::recompute(body, inputs) : body(inputs);
   if (hook) {
     hook(Moment::kAfterForward, bucket);
-    x = ops::on_backward(x, [&hook, bucket] { hook(Moment::kBeforeBackward, bucket); });
+    x = ops::on_backward(x, [hook, bucket] { hook(Moment::kBeforeBackward, bucket); });
   }
   return x;
 }

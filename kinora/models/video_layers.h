@@ -207,8 +207,8 @@ void set_init(nn::Module& module, const std::vector<std::string>& endings, nn::I
 /// Which of block_buckets() belongs to the block that is used as number `use`.
 [[nodiscard]] int64_t block_bucket(int64_t use);
 
-/// body(inputs), the block of `bucket`, whose first input is x: tells `hook` (which lives until
-/// backward) and keeps only the inputs where `recompute`.
+/// body(inputs), the block of `bucket`, whose first input is x: tells `hook`, in backward too, and
+/// keeps only the inputs where `recompute`.
 [[nodiscard]] at::Tensor run_block(
     const std::function<at::Tensor(const std::vector<at::Tensor>& inputs)>& body,
     std::vector<at::Tensor> inputs, bool recompute, const ops::BucketHook& hook, int64_t bucket);

@@ -72,11 +72,11 @@ std::vector<SlabGroup> slab_groups(const BlockStack& stack) {
 
 /// One pass through a stack: the sizes, the modulation and what is kept.
 struct Pass : torch::CustomClassHolder {
-  Pass(BlockKernels& kernels, const BlockStack& stack, bool keeps)
-      : kernels(kernels), stack(stack), keeps(keeps), groups(slab_groups(stack)) {}
+  Pass(BlockKernels& kernels, BlockStack given, bool keeps)
+      : kernels(kernels), stack(std::move(given)), keeps(keeps), groups(slab_groups(stack)) {}
 
   BlockKernels& kernels;
-  const BlockStack& stack;
+  const BlockStack stack;
   const bool keeps;  ///< what backward needs
   const std::vector<SlabGroup> groups;
   size_t modulated = 0;  ///< groups whose vectors are there
@@ -479,13 +479,14 @@ void zero_bias_gradients(const BlockStack& stack) {
   at::_foreach_zero_(gradients);
 }
 
-at::Tensor adaln_blocks(BlockKernels& kernels, const BlockStack& stack, const at::Tensor& x,
+at::Tensor adaln_blocks(BlockKernels& kernels, BlockStack stack, const at::Tensor& x,
                         const at::Tensor& c, const at::Tensor& final_modulation) {
   if (!at::GradMode::is_enabled()) {
-    return adaln_blocks(kernels, stack, x, seam_vectors(kernels, stack, c, final_modulation));
+    const at::Tensor vectors = seam_vectors(kernels, stack, c, final_modulation);
+    return adaln_blocks(kernels, std::move(stack), x, vectors);
   }
   check_condition(stack, c, final_modulation);
-  return AdalnBlocks::apply(c10::make_intrusive<Pass>(kernels, stack, true), x, c,
+  return AdalnBlocks::apply(c10::make_intrusive<Pass>(kernels, std::move(stack), true), x, c,
                             final_modulation);
 }
 
@@ -501,9 +502,9 @@ at::Tensor seam_vectors(BlockKernels& kernels, const BlockStack& stack, const at
   return vectors;
 }
 
-at::Tensor adaln_blocks(BlockKernels& kernels, const BlockStack& stack, const at::Tensor& x,
+at::Tensor adaln_blocks(BlockKernels& kernels, BlockStack stack, const at::Tensor& x,
                         const at::Tensor& vectors) {
-  Pass pass(kernels, stack, false);
+  Pass pass(kernels, std::move(stack), false);
   pass.modulated = pass.groups.size();
   start(pass, x, vectors);
   return run_forward(pass, x);

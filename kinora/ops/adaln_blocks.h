@@ -48,17 +48,15 @@ void zero_bias_gradients(const BlockStack& stack);
 ///
 /// x: [B, N, C] in the compute type. c: fp32 [B, C], the condition before SiLU. final_modulation:
 /// fp32 [B, 2 C], shift and scale of the last norm. Returns fp32 [B, N, C]. Differentiable in all
-/// three; gradients of weights are added in place. `stack` and `kernels` are borrowed until
-/// backward has run.
-[[nodiscard]] at::Tensor adaln_blocks(BlockKernels& kernels, const BlockStack& stack,
-                                      const at::Tensor& x, const at::Tensor& c,
-                                      const at::Tensor& final_modulation);
+/// three; gradients of weights are added in place. `kernels` is borrowed until backward has run.
+[[nodiscard]] at::Tensor adaln_blocks(BlockKernels& kernels, BlockStack stack, const at::Tensor& x,
+                                      const at::Tensor& c, const at::Tensor& final_modulation);
 
 /// The same without gradients in two parts, for sampling: the vectors of all seams, fp32
 /// [B, (6 L + 2) C], which do not depend on x; and the blocks with given vectors.
 [[nodiscard]] at::Tensor seam_vectors(BlockKernels& kernels, const BlockStack& stack,
                                       const at::Tensor& c, const at::Tensor& final_modulation);
-[[nodiscard]] at::Tensor adaln_blocks(BlockKernels& kernels, const BlockStack& stack,
-                                      const at::Tensor& x, const at::Tensor& vectors);
+[[nodiscard]] at::Tensor adaln_blocks(BlockKernels& kernels, BlockStack stack, const at::Tensor& x,
+                                      const at::Tensor& vectors);
 
 }  // namespace kinora::ops

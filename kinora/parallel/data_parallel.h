@@ -23,7 +23,7 @@ struct DataParallelOptions {
   at::ScalarType reduce_type = at::kFloat;
   /// What crosses hosts travels in 8 bits (comm/quantised.h).
   bool fp8_across = false;
-  /// The model overwrites the gradients of ring buckets (Denoiser::begin_pass): only those of
+  /// The model overwrites the gradients of ring buckets (diffusion::Pass::overwrite): only those of
   /// vectors have to be zeroed.
   bool overwrites_gradients = false;
   /// The model reads all weights before the first pass of a step (to quantise them): they are

@@ -24,7 +24,6 @@ diffusion::Conditions GuidanceParallel::own(const diffusion::Conditions& conditi
   for (const diffusion::NamedCondition& condition : diffusion::kConditions) {
     part.*condition.tensor = own(conditions.*condition.tensor);
   }
-  part.prepared = conditions.prepared;  // of this part already
   return part;
 }
 
@@ -33,10 +32,12 @@ at::Tensor GuidanceParallel::prepare(const at::Tensor& times,
   return denoiser_.prepare(times, own(conditions));
 }
 
-at::Tensor GuidanceParallel::forward(const at::Tensor& x_t, const at::Tensor& t,
-                                     const diffusion::Conditions& conditions) {
+at::Tensor GuidanceParallel::predict(const at::Tensor& x_t, const at::Tensor& t,
+                                     const diffusion::Conditions& conditions,
+                                     const diffusion::Pass& pass) {
   const at::NoGradGuard no_grad;
-  at::Tensor prediction = denoiser_.forward(own(x_t), own(t), own(conditions)).contiguous();
+  // What was prepared is of this part already.
+  at::Tensor prediction = denoiser_.forward(own(x_t), own(t), own(conditions), pass).contiguous();
   if (group_.size() == 1 || x_t.size(0) % group_.size() != 0) {
     return prediction;
   }

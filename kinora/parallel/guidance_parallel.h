@@ -18,13 +18,13 @@ class GuidanceParallel : public diffusion::Denoiser {
   /// `denoiser` is borrowed; it may itself be divided among ranks that are not of this group.
   GuidanceParallel(diffusion::Denoiser& denoiser, comm::Group group);
 
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x_t, const at::Tensor& t,
-                                   const diffusion::Conditions& conditions) override;
-  void begin_step() override { denoiser_.begin_step(); }
   [[nodiscard]] at::Tensor prepare(const at::Tensor& times,
                                    const diffusion::Conditions& conditions) override;
 
  private:
+  [[nodiscard]] at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t,
+                                   const diffusion::Conditions& conditions,
+                                   const diffusion::Pass& pass) override;
   /// This rank's part of a batch; all of it where the group does not divide it.
   [[nodiscard]] at::Tensor own(const at::Tensor& tensor) const;
   [[nodiscard]] diffusion::Conditions own(const diffusion::Conditions& conditions) const;

@@ -28,7 +28,7 @@ class Boostable {
   /// Calls the hook before and after it reads a bucket in forward, too. Else the whole weights lie
   /// there from step to step, and the hook hears of gradients alone.
   [[nodiscard]] virtual bool tells_reads() const = 0;
-  /// Overwrites the gradients of ring buckets where a pass starts without any.
+  /// Overwrites the gradients of ring buckets where diffusion::Pass::overwrite says so.
   [[nodiscard]] virtual bool overwrites_gradients() const { return false; }
   /// Computes in fp8, from weights that it quantises in begin_step().
   [[nodiscard]] virtual bool is_fp8() const { return false; }
@@ -45,8 +45,7 @@ class Boostable {
   /// Before the passes of an optimizer step.
   virtual void begin_step() {}
   /// Before forward and backward of a micro-batch, or if not tells_reads() before backward.
-  /// overwrite: gradients hold nothing yet.
-  virtual void begin_pass(bool overwrite) = 0;
+  virtual void begin_pass() {}
   /// After backward.
   virtual void end_pass() {}
 };

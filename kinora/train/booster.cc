@@ -100,9 +100,9 @@ void Boosted::accumulate(int64_t num_passes) {
   next_num_passes_ = num_passes;
 }
 
-void Boosted::begin() {
-  if (is_begun_) {
-    return;
+diffusion::Pass Boosted::begin() {
+  if (begun_) {
+    return *begun_;
   }
   KINORA_CHECK(passes_ == 0 || passes_ < num_passes_, kConfig, "[booster] the ", num_passes_,
                " passes of a step are done, step() must come. Hint: accumulate(n) sets how many "
@@ -111,22 +111,22 @@ void Boosted::begin() {
     num_passes_ = next_num_passes_;
     begin_step();
   }
-  begin_pass({.first = passes_ == 0, .last = passes_ + 1 == num_passes_});
-  is_begun_ = true;
+  begun_ = begin_pass({.first = passes_ == 0, .last = passes_ + 1 == num_passes_});
+  return *begun_;
 }
 
 void Boosted::backward(const at::Tensor& loss) {
   KINORA_CHECK(loss.defined() && loss.numel() == 1, kShape,
                "[booster] backward() needs a loss of one element");
   begin();
-  is_begun_ = false;  // also after an error
+  begun_.reset();  // also after an error
   end_pass(loss, 1.0 / static_cast<double>(num_passes_ * mesh_.world().size()));
   ++passes_;
 }
 
 optim::StepResult Boosted::step() {
   const int64_t needed = passes_ == 0 ? next_num_passes_ : num_passes_;
-  KINORA_CHECK(passes_ == needed && !is_begun_, kConfig, "[booster] step() comes after ", needed,
+  KINORA_CHECK(passes_ == needed && !begun_, kConfig, "[booster] step() comes after ", needed,
                " calls of backward(), got ", passes_);
   passes_ = 0;
   const int64_t number = enqueue_update(schedule_.at(steps_), end_step());
@@ -185,13 +185,13 @@ void Boosted::begin_step() {
   loss_.zero_();
 }
 
-void Boosted::begin_pass(Pass pass) {
-  if (parallel_ == nullptr) {
-    model_->begin_pass(pass.first);
-    return;
+diffusion::Pass Boosted::begin_pass(Turn turn) {
+  if (parallel_ != nullptr) {
+    parallel_->begin_pass(turn.first, turn.last);
   }
-  parallel_->begin_pass(pass.first, pass.last);
-  model_->begin_pass(parallel_->starts_empty(pass.first));
+  model_->begin_pass();
+  return {.starts_step = turn.first,
+          .overwrite = parallel_ == nullptr ? turn.first : parallel_->starts_empty(turn.first)};
 }
 
 void Boosted::end_pass(const at::Tensor& loss, double share) {

@@ -4,9 +4,11 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "kinora/comm/group.h"
+#include "kinora/diffusion/denoiser.h"
 #include "kinora/optim/adamw.h"
 #include "kinora/optim/arena.h"
 #include "kinora/optim/lr_schedule.h"
@@ -41,8 +43,9 @@ class Boosted {
 
   /// Passes (forward and backward) of a step, from the next step on; 1 at first. kConfig below 1.
   void accumulate(int64_t num_passes);
-  /// Says that forward comes. A torch::nn::Module does not need it, a model of Kinora does.
-  void begin();
+  /// Says that forward comes. A torch::nn::Module does not need it. A model of Kinora does, and
+  /// forward takes what is returned.
+  diffusion::Pass begin();
   /// Backward of `loss`: one element, in any floating type, on the model's device. kShape.
   void backward(const at::Tensor& loss);
   /// Updates the weights, with the learning rate that the schedule has for the step, and waits.
@@ -71,14 +74,14 @@ class Boosted {
   // The steps by which backward() and step() work, for who runs passes of his own (TrainingStep).
 
   /// Which of its step's passes a pass is.
-  struct Pass {
+  struct Turn {
     bool first = true;
     bool last = true;
 
-    bool operator==(const Pass&) const = default;
+    bool operator==(const Turn&) const = default;
   };
   void begin_step();
-  void begin_pass(Pass pass);
+  diffusion::Pass begin_pass(Turn turn);
   /// Backward of `share` times the loss, which ends the pass; adds that much to the step's loss.
   void end_pass(const at::Tensor& loss, double share);
   /// After the last pass: the step's loss over all ranks, fp32, no dims, on the device; the same
@@ -113,7 +116,7 @@ class Boosted {
   int64_t num_passes_ = 1;
   int64_t next_num_passes_ = 1;
   int64_t passes_ = 0;  // of the step, done
-  bool is_begun_ = false;
+  std::optional<diffusion::Pass> begun_;
   int64_t steps_ = 0;
 };
 

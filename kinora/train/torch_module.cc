@@ -122,7 +122,7 @@ class TorchModule : public Boostable {
     }
   }
 
-  void begin_pass(bool /*overwrite*/) override {
+  void begin_pass() override {
     missing_.assign(trained_.back().bucket + 1, 0);
     for (Trained& trained : trained_) {
       trained.tensor.mutable_grad().reset();

@@ -42,7 +42,6 @@ class BoostableModel : public Boostable {
   }
   void tell_buckets(ops::BucketHook hook) override { model_.tell_buckets(std::move(hook)); }
   void begin_step() override { model_.begin_step(); }
-  void begin_pass(bool overwrite) override { model_.begin_pass(overwrite); }
 
  private:
   models::Model& model_;

@@ -33,7 +33,8 @@ MicroBatch TrainingStep::inputs_of(const data::Batch& batch, int64_t step) const
 }
 
 TrainingStep::MicroLoss TrainingStep::micro_loss(const MicroBatch& batch,
-                                                 const ops::RandomStep& step) {
+                                                 const ops::RandomStep& step,
+                                                 const diffusion::Pass& pass) {
   const models::ModelConfig& model = settings_.model;
   const ClipSize size = clip_size(batch.images);
   const at::Tensor x0 = data::to_float(batch.images, settings_.device);
@@ -54,7 +55,7 @@ TrainingStep::MicroLoss TrainingStep::micro_loss(const MicroBatch& batch,
            objective_, static_cast<double>(size.height * model.compression),
            static_cast<double>(size.width * model.compression), static_cast<double>(size.frames)),
        .frame_mask = conditions.frame_mask});
-  const at::Tensor prediction = denoiser_.forward(noised.x_t, noised.t, conditions);
+  const at::Tensor prediction = denoiser_.forward(noised.x_t, noised.t, conditions, pass);
   return {.loss = diffusion::loss(objective_, prediction, noised, x0), .t = noised.t};
 }
 
@@ -70,7 +71,7 @@ at::Tensor TrainingStep::forward_backward(const std::vector<data::Batch>& micro_
   for (const data::Batch& batch : micro_batches) {
     // Alone, all passes but the first are the same.
     const Part part{
-        .pass = {.first = &batch == &micro_batches.front(),
+        .turn = {.first = &batch == &micro_batches.front(),
                  .last = boosted_.parallel() == nullptr || &batch == &micro_batches.back()},
         .share =
             static_cast<double>(batch.images.size(0)) / static_cast<double>(own * settings_.ranks)};
@@ -86,8 +87,7 @@ at::Tensor TrainingStep::forward_backward(const std::vector<data::Batch>& micro_
 
 void TrainingStep::micro_step(const MicroBatch& batch, const Part& part,
                               const ops::RandomStep& step) {
-  boosted_.begin_pass(part.pass);
-  const MicroLoss micro = micro_loss(batch, step);
+  const MicroLoss micro = micro_loss(batch, step, boosted_.begin_pass(part.turn));
   boosted_.end_pass(micro.loss.mean, part.share);
   if (importance_ != nullptr) {
     seen_t_.push_back(micro.t);
@@ -147,7 +147,7 @@ void TrainingStep::replay(const MicroBatch& batch, const Part& part, int64_t ste
 void TrainingStep::forward_only(const std::vector<data::Batch>& micro_batches, int64_t step) {
   at::NoGradGuard no_grad;
   for (const data::Batch& batch : micro_batches) {
-    (void)micro_loss(inputs_of(batch, step), static_cast<uint32_t>(step));
+    (void)micro_loss(inputs_of(batch, step), static_cast<uint32_t>(step), {});
   }
 }
 

@@ -64,10 +64,11 @@ class TrainingStep {
   struct Recorded;
   /// What the model takes of a batch in this step, on the host.
   [[nodiscard]] MicroBatch inputs_of(const data::Batch& batch, int64_t step) const;
-  [[nodiscard]] MicroLoss micro_loss(const MicroBatch& batch, const ops::RandomStep& step);
+  [[nodiscard]] MicroLoss micro_loss(const MicroBatch& batch, const ops::RandomStep& step,
+                                     const diffusion::Pass& pass);
   /// A pass, and its part of the loss of a step.
   struct Part {
-    Boosted::Pass pass;
+    Boosted::Turn turn;
     double share = 1.0;
     bool operator==(const Part&) const = default;
   };

@@ -19,8 +19,8 @@ constexpr int64_t kNull = 10;
 class LabelDenoiser : public Denoiser {
  public:
   explicit LabelDenoiser(int64_t width) : width_(width) {}
-  at::Tensor forward(const at::Tensor& x_t, const at::Tensor& /*t*/,
-                     const Conditions& conditions) override {
+  at::Tensor predict(const at::Tensor& x_t, const at::Tensor& /*t*/, const Conditions& conditions,
+                     const Pass& /*pass*/) override {
     rows.push_back(x_t.size(0));
     const int64_t channels = width_ * x_t.size(1);
     const at::Tensor by_channel = at::arange(channels, at::kFloat).view({1, channels, 1, 1});

@@ -40,7 +40,8 @@ at::Tensor initial_noise(int64_t count) {
 class Constant : public Denoiser {
  public:
   explicit Constant(double value) : value_(value) {}
-  at::Tensor forward(const at::Tensor& x_t, const at::Tensor& t, const Conditions&) override {
+  at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t, const Conditions&,
+                     const Pass& /*pass*/) override {
     times.push_back(t[0].item<float>());
     EXPECT_EQ(t.sizes(), (std::vector<int64_t>{x_t.size(0)}));
     EXPECT_EQ(t.scalar_type(), at::kFloat);
@@ -121,7 +122,8 @@ TEST(SampleTest, EtaOneIsDdpmWithTheSmallVariance) {
 /// E[eps | x_t] for Gaussian data under our own tables.
 class ExactEps : public Denoiser {
  public:
-  at::Tensor forward(const at::Tensor& x_t, const at::Tensor& t, const Conditions&) override {
+  at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t, const Conditions&,
+                     const Pass& /*pass*/) override {
     const double alpha_bar = schedule_.alphas_cumprod[static_cast<size_t>(t[0].item<float>())];
     return (x_t - std::sqrt(alpha_bar) * data.mean) *
            (std::sqrt(1.0 - alpha_bar) / (alpha_bar * data.std * data.std + 1.0 - alpha_bar));
@@ -185,8 +187,8 @@ TEST(SampleTest, VideoHasOneMoreDim) {
 /// shown.
 class FrameFlow : public Denoiser {
  public:
-  at::Tensor forward(const at::Tensor& x_t, const at::Tensor& t,
-                     const Conditions& conditions) override {
+  at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t, const Conditions& conditions,
+                     const Pass& /*pass*/) override {
     noised.push_back(conditions.frame_mask.defined()
                          ? conditions.frame_mask.clone()
                          : at::ones({x_t.size(0), x_t.size(2)}, at::kBool));
@@ -278,7 +280,8 @@ TEST(SampleTest, EditedFramesOfAConstantVelocity) {
 TEST(SampleTest, RecordsNoGradients) {
   class Scaled : public Denoiser {
    public:
-    at::Tensor forward(const at::Tensor& x_t, const at::Tensor&, const Conditions&) override {
+    at::Tensor predict(const at::Tensor& x_t, const at::Tensor&, const Conditions&,
+                       const Pass& /*pass*/) override {
       return x_t * weight;
     }
     at::Tensor weight = at::full({1}, 0.5, at::kFloat).requires_grad_();

@@ -28,8 +28,8 @@ at::Tensor run(Denoiser& denoiser, const Sampler& sampler, int64_t count, int64_
 /// The linear chain's eps for N(mean, std^2) data, from its own alpha-bar.
 class ChainEps : public Denoiser {
  public:
-  at::Tensor forward(const at::Tensor& x_t, const at::Tensor& t,
-                     const Conditions& /*conditions*/) override {
+  at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t, const Conditions& /*conditions*/,
+                     const Pass& /*pass*/) override {
     std::vector<double> bars;
     for (int64_t i = 0; i < t.size(0); ++i) {
       bars.push_back(chain_[static_cast<size_t>(std::lround(t[i].item<double>()))]);
@@ -185,8 +185,8 @@ TEST(SolverPlanTest, ImagesDoNotDependOnTheBatch) {
 TEST(SolverPlanTest, GivenFramesAreShownUnscaledAndStay) {
   class Watcher : public Denoiser {
    public:
-    at::Tensor forward(const at::Tensor& x_t, const at::Tensor& /*t*/,
-                       const Conditions& conditions) override {
+    at::Tensor predict(const at::Tensor& x_t, const at::Tensor& /*t*/, const Conditions& conditions,
+                       const Pass& /*pass*/) override {
       largest = std::max(largest, max_difference(x_t.select(2, 0), conditions.given.select(2, 0)));
       return 0.1 * x_t;
     }

@@ -26,8 +26,8 @@ class ToyEps : public Denoiser {
   explicit ToyEps(bool learned_variance, GaussianData data = {})
       : learned_variance_(learned_variance), data_(data) {}
 
-  at::Tensor forward(const at::Tensor& x_t, const at::Tensor& t,
-                     const Conditions& /*conditions*/) override {
+  at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t, const Conditions& /*conditions*/,
+                     const Pass& /*pass*/) override {
     const at::Tensor u = spread(t) / 1000.0;
     const at::Tensor alpha_bar = (-(0.1 * u + 9.95 * u * u)).exp();
     const at::Tensor eps = (x_t - alpha_bar.sqrt() * data_.mean) * (1.0 - alpha_bar).sqrt() /
@@ -45,8 +45,8 @@ class ToyVelocity : public Denoiser {
  public:
   explicit ToyVelocity(GaussianData data = {}) : data_(data) {}
 
-  at::Tensor forward(const at::Tensor& x_t, const at::Tensor& t,
-                     const Conditions& /*conditions*/) override {
+  at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t, const Conditions& /*conditions*/,
+                     const Pass& /*pass*/) override {
     const at::Tensor time = spread(t);
     const at::Tensor rest = 1.0 - time;
     const double variance = data_.std * data_.std;

@@ -4,12 +4,10 @@
 #include <gtest/gtest.h>
 
 #include "tests/models/random_dit.h"
+#include "tests/tolerances.h"
 
 namespace kinora::models {
 namespace fast_path_test {
-
-// Sums of up to a few thousand fp32 numbers in another order.
-constexpr double kFp32Tolerance = 1e-5;
 
 constexpr Geometry kGeometries[] = {
     {.hidden = 144, .heads = 2, .batch = 1, .rows = 3, .columns = 7},
@@ -28,7 +26,7 @@ TEST_P(FastPathTest, EqualsThePlainPathAtEveryRecomputation) {
     ops::expect_near(
         plain,
         fast_results(GetParam(), at::kCPU, at::kFloat, cpu_kernels(at::kFloat), recomputation),
-        kFp32Tolerance, recomputation.name);
+        tolerance::kOtherOrder, recomputation.name);
   }
 }
 
@@ -51,8 +49,29 @@ TEST_P(FastPathTest, OverwrittenGradientsOfTwoPassesAddUp) {
   fast.overwrite_gradients();
   for (const int64_t passes : {1, 2}) {
     fast.step(passes);
-    ops::expect_near(plain, fast.results(1.0 / static_cast<double>(passes)), kFp32Tolerance,
+    ops::expect_near(plain, fast.results(1.0 / static_cast<double>(passes)), tolerance::kOtherOrder,
                      std::to_string(passes) + " passes");
+  }
+}
+
+TEST_P(FastPathTest, PassesInFlightEqualPassesOneAfterTheOther) {
+  for (const bool is_fast : {false, true}) {
+    for (const Recomputation& recomputation : kRecomputations) {
+      const auto dit = [&] {
+        auto result = std::make_unique<RandomDiT>(GetParam(), at::kCPU, at::kFloat);
+        result->model.set_recompute(recomputation.blocks);
+        if (is_fast) {
+          result->model.use_fast_path(cpu_kernels(at::kFloat), recomputation.level);
+          result->overwrite_gradients();
+        }
+        return result;
+      };
+      const auto one_by_one = dit();
+      const auto in_flight = dit();
+      one_by_one->step_of_unlike_passes(3, /*in_flight=*/false);
+      in_flight->step_of_unlike_passes(3, /*in_flight=*/true);
+      ops::expect_same(one_by_one->results(), in_flight->results(), recomputation.name);
+    }
   }
 }
 
@@ -60,8 +79,8 @@ TEST_P(FastPathTest, SamplesAsThePlainPathDoes) {
   RandomDiT plain(GetParam(), at::kCPU, at::kFloat);
   RandomDiT fast(GetParam(), at::kCPU, at::kFloat);
   fast.model.use_fast_path(cpu_kernels(at::kFloat));
-  ops::expect_near(plain.sample(), fast.sample(), kFp32Tolerance, "in one");
-  ops::expect_near(plain.sample(), fast.sample_prepared(), kFp32Tolerance, "prepared");
+  ops::expect_near(plain.sample(), fast.sample(), tolerance::kOtherOrder, "in one");
+  ops::expect_near(plain.sample(), fast.sample_prepared(), tolerance::kOtherOrder, "prepared");
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, FastPathTest, testing::ValuesIn(kGeometries),

@@ -149,19 +149,9 @@ class RandomClips {
             const std::function<void(const std::function<void()>&)>& wrap = {}) {
     model_->begin_step();
     const auto work = [&] {
-      x_grad_.zero_();
-      for (const optim::Bucket& bucket : arena_.buckets()) {
-        // What the first pass starts anew is left as it was, which must not be seen.
-        if (!overwrites_ || bucket.fp32_island) {
-          at::Tensor(bucket.grad).zero_();
-        }
-      }
+      start_gradients();
       for (int64_t pass = 0; pass < passes; ++pass) {
-        model_->begin_pass(pass == 0);
-        const at::Tensor output =
-            model_->forward(ops::with_gradient(x_t_, x_grad_), t_, conditions_);
-        torch::autograd::backward({(output * weighting_).sum()}, {});
-        output_ = output.detach();
+        backward(forward(pass));
       }
     };
     if (wrap) {
@@ -171,12 +161,30 @@ class RandomClips {
     }
   }
 
+  /// A step of passes whose inputs differ. in_flight: every forward comes before the first
+  /// backward; else each pass ends before the next.
+  void step_of_unlike_passes(int64_t passes, bool in_flight) {
+    model_->begin_step();
+    start_gradients();
+    std::vector<at::Tensor> outputs;
+    for (int64_t pass = 0; pass < passes; ++pass) {
+      outputs.push_back(forward(pass, 1.0 / static_cast<double>(pass + 1)));
+      if (!in_flight) {
+        backward(outputs.back());
+      }
+    }
+    for (const at::Tensor& output : outputs) {
+      if (in_flight) {
+        backward(output);
+      }
+    }
+  }
+
   /// On the CPU: what a forward leaves for its backward, which then runs.
   [[nodiscard]] int64_t bytes_kept() {
     model_->begin_step();
-    model_->begin_pass(true);
     ops::HostBytesInUse counter;
-    const at::Tensor output = model_->forward(ops::with_gradient(x_t_, x_grad_), t_, conditions_);
+    const at::Tensor output = forward(/*pass=*/0);
     const int64_t kept = counter.bytes();
     torch::autograd::backward({output.sum()}, {});
     return kept;
@@ -211,6 +219,26 @@ class RandomClips {
   [[nodiscard]] bool has_words() const { return conditions_.text.defined(); }
 
  private:
+  void start_gradients() {
+    x_grad_.zero_();
+    for (const optim::Bucket& bucket : arena_.buckets()) {
+      // What the first pass starts anew is left as it was, which must not be seen.
+      if (!overwrites_ || bucket.fp32_island) {
+        at::Tensor(bucket.grad).zero_();
+      }
+    }
+  }
+
+  [[nodiscard]] at::Tensor forward(int64_t pass, double scale = 1.0) {
+    return model_->forward(ops::with_gradient(x_t_, x_grad_) * scale, t_, conditions_,
+                           {.starts_step = pass == 0, .overwrite = pass == 0});
+  }
+
+  void backward(const at::Tensor& output) {
+    torch::autograd::backward({(output * weighting_).sum()}, {});
+    output_ = output.detach();
+  }
+
   /// Activations, gates and logits of about 1.
   static double deviation(const std::string& path, const std::vector<int64_t>& shape) {
     if (path.ends_with("bias") || path.ends_with("norm.weight")) {

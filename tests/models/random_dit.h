@@ -92,25 +92,34 @@ class RandomDiT {
             const std::function<void(const std::function<void()>&)>& wrap = {}) {
     model.begin_step();
     const auto work = [&] {
-      x_grad_.zero_();
-      for (const optim::Bucket& bucket : arena.buckets()) {
-        // What the first pass overwrites is left as it was, which must not be seen.
-        if (!overwrites_ || bucket.fp32_island) {
-          at::Tensor(bucket.grad).zero_();
-        }
-      }
+      start_gradients();
       for (int64_t pass = 0; pass < passes; ++pass) {
-        model.begin_pass(pass == 0);
-        const at::Tensor output =
-            model.forward(ops::with_gradient(x_t_, x_grad_), t_, {.labels = labels_});
-        torch::autograd::backward({(output * weighting_).sum()}, {});
-        output_ = output.detach();
+        backward(forward(pass));
       }
     };
     if (wrap) {
       wrap(work);
     } else {
       work();
+    }
+  }
+
+  /// A step of passes whose inputs differ. in_flight: every forward comes before the first
+  /// backward; else each pass ends before the next.
+  void step_of_unlike_passes(int64_t passes, bool in_flight) {
+    model.begin_step();
+    start_gradients();
+    std::vector<at::Tensor> outputs;
+    for (int64_t pass = 0; pass < passes; ++pass) {
+      outputs.push_back(forward(pass, 1.0 / static_cast<double>(pass + 1)));
+      if (!in_flight) {
+        backward(outputs.back());
+      }
+    }
+    for (const at::Tensor& output : outputs) {
+      if (in_flight) {
+        backward(output);
+      }
     }
   }
 
@@ -143,13 +152,33 @@ class RandomDiT {
   [[nodiscard]] ops::NamedResults sample_prepared() {
     const at::NoGradGuard no_grad;
     const at::Tensor vectors = model.prepare(t_.narrow(0, 0, 1), {.labels = labels_});
-    return {{"output", model.forward(x_t_, t_, {.labels = labels_, .prepared = vectors[0]})}};
+    return {{"output", model.forward(x_t_, t_, {.labels = labels_}, {.prepared = vectors[0]})}};
   }
 
   DiT model;
   optim::Arena arena;
 
  private:
+  void start_gradients() {
+    x_grad_.zero_();
+    for (const optim::Bucket& bucket : arena.buckets()) {
+      // What the first pass overwrites is left as it was, which must not be seen.
+      if (!overwrites_ || bucket.fp32_island) {
+        at::Tensor(bucket.grad).zero_();
+      }
+    }
+  }
+
+  [[nodiscard]] at::Tensor forward(int64_t pass, double scale = 1.0) {
+    return model.forward(ops::with_gradient(x_t_, x_grad_) * scale, t_, {.labels = labels_},
+                         {.starts_step = pass == 0, .overwrite = pass == 0});
+  }
+
+  void backward(const at::Tensor& output) {
+    torch::autograd::backward({(output * weighting_).sum()}, {});
+    output_ = output.detach();
+  }
+
   bool overwrites_ = false;
   at::Tensor x_t_, x_grad_, t_, labels_, weighting_, output_;
 };

@@ -5,12 +5,10 @@
 #include <gtest/gtest.h>
 
 #include "tests/models/random_clips.h"
+#include "tests/tolerances.h"
 
 namespace kinora::models {
 namespace video_fast_path_test {
-
-// Sums of up to a few thousand fp32 numbers in another order.
-constexpr double kFp32Tolerance = 2e-5;
 
 std::shared_ptr<ops::BlockKernels> cpu_kernels(at::ScalarType type,
                                                const ops::KernelOptions& options = {}) {
@@ -27,15 +25,17 @@ TEST_P(VideoFastPathTest, EqualsThePlainPath) {
     fast.model().set_recompute(recompute);
     fast.model().use_fast_path(cpu_kernels(at::kFloat));
     fast.step();
-    ops::expect_near(plain.results(), fast.results(), kFp32Tolerance,
+    ops::expect_near(plain.results(), fast.results(), tolerance::kOtherOrderOfBranches,
                      "recomputing " + std::to_string(recompute));
   }
   RandomClips fast(GetParam(), at::kCPU, at::kFloat);
   fast.model().use_fast_path(cpu_kernels(at::kFloat, {.attention = ops::Switch::kOff}),
                              ops::Recompute::kBlock);
   fast.step();
-  ops::expect_near(plain.results(), fast.results(), kFp32Tolerance, "recomputing all");
-  ops::expect_near(plain.sample(), fast.sample(), kFp32Tolerance, "without gradients");
+  ops::expect_near(plain.results(), fast.results(), tolerance::kOtherOrderOfBranches,
+                   "recomputing all");
+  ops::expect_near(plain.sample(), fast.sample(), tolerance::kOtherOrderOfBranches,
+                   "without gradients");
 }
 
 TEST_P(VideoFastPathTest, WhatIsComputedAgainChangesNoBit) {
@@ -87,6 +87,26 @@ TEST_P(VideoFastPathTest, IsAsNearToFp32AsThePlainPathInBf16) {
   }
 }
 
+TEST_P(VideoFastPathTest, PassesInFlightEqualPassesOneAfterTheOther) {
+  for (const bool is_fast : {false, true}) {
+    for (const int64_t recompute : {0, 1}) {
+      const auto results = [&](bool in_flight) {
+        RandomClips clips(GetParam(), at::kCPU, at::kFloat);
+        clips.model().set_recompute(recompute);
+        if (is_fast) {
+          clips.model().use_fast_path(cpu_kernels(at::kFloat));
+          clips.overwrite_gradients();
+        }
+        clips.step_of_unlike_passes(3, in_flight);
+        return clips.results();
+      };
+      ops::expect_same(
+          results(false), results(true),
+          (is_fast ? "fast, recomputing " : "plain, recomputing ") + std::to_string(recompute));
+    }
+  }
+}
+
 TEST_P(VideoFastPathTest, GradientsOfTwoPassesAddUpAndOldOnesGo) {
   RandomClips plain(GetParam(), at::kCPU, at::kFloat);
   plain.step();
@@ -96,7 +116,7 @@ TEST_P(VideoFastPathTest, GradientsOfTwoPassesAddUpAndOldOnesGo) {
   for (const int64_t passes : {1, 2}) {
     fast.step(passes);
     ops::expect_near(plain.results(), fast.results(1.0 / static_cast<double>(passes)),
-                     kFp32Tolerance, std::to_string(passes) + " passes");
+                     tolerance::kOtherOrderOfBranches, std::to_string(passes) + " passes");
   }
 }
 

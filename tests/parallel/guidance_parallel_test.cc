@@ -22,11 +22,12 @@ class NotingDenoiser : public diffusion::Denoiser {
  public:
   explicit NotingDenoiser(bool prepares) : prepares_(prepares) {}
 
-  at::Tensor forward(const at::Tensor& x_t, const at::Tensor& t,
-                     const diffusion::Conditions& conditions) override {
+  at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t,
+                     const diffusion::Conditions& conditions,
+                     const diffusion::Pass& pass) override {
     rows.push_back(x_t.size(0));
-    EXPECT_EQ(conditions.prepared.defined(), prepares_);
-    const at::Tensor moved = prepares_ ? conditions.prepared : conditions.labels + t;
+    EXPECT_EQ(pass.prepared.defined(), prepares_);
+    const at::Tensor moved = prepares_ ? pass.prepared : conditions.labels + t;
     return x_t + moved.view({-1, 1, 1, 1});
   }
   at::Tensor prepare(const at::Tensor& times, const diffusion::Conditions& conditions) override {

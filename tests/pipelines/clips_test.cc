@@ -23,8 +23,9 @@ constexpr int64_t kFrames = 6;
 /// A flow of constant velocity, the label, so that a frame is its noise minus the label.
 class LabelFlow : public diffusion::Denoiser {
  public:
-  at::Tensor forward(const at::Tensor& x_t, const at::Tensor& /*t*/,
-                     const diffusion::Conditions& conditions) override {
+  at::Tensor predict(const at::Tensor& x_t, const at::Tensor& /*t*/,
+                     const diffusion::Conditions& conditions,
+                     const diffusion::Pass& /*pass*/) override {
     if (conditions.frame_mask.defined()) {
       masks.push_back(conditions.frame_mask);
     }

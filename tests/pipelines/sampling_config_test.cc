@@ -151,8 +151,9 @@ TEST(MakeSamplerTest, AFlowTowardDataIsTurned) {
 class BestV : public diffusion::Denoiser {
  public:
   explicit BestV(const diffusion::Iddpm& chain) : schedule_(chain.schedule()) {}
-  at::Tensor forward(const at::Tensor& x, const at::Tensor& t,
-                     const diffusion::Conditions& /*conditions*/) override {
+  at::Tensor predict(const at::Tensor& x, const at::Tensor& t,
+                     const diffusion::Conditions& /*conditions*/,
+                     const diffusion::Pass& /*pass*/) override {
     // Between timesteps alpha-bar is interpolated; sigma spaced methods ask there.
     const double at = t[0].item<double>();
     const auto below = static_cast<size_t>(at);

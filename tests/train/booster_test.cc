@@ -279,11 +279,12 @@ std::vector<float> losses_of_dit(const RunConfig& config, const comm::Group& wor
       const at::Tensor x = (at::arange(2 * 3 * 16 * 16, at::kFloat).view({2, 3, 16, 16}) * 0.1 +
                             static_cast<double>(index))
                                .sin();
-      boosted.begin();
-      boosted.backward(trainable.model()
-                           .forward(x, at::full({2}, 100.0F), {.labels = at::full({2}, index % 16)})
-                           .square()
-                           .mean());
+      const diffusion::Pass begun = boosted.begin();
+      boosted.backward(
+          trainable.model()
+              .forward(x, at::full({2}, 100.0F), {.labels = at::full({2}, index % 16)}, begun)
+              .square()
+              .mean());
     }
     losses.push_back(boosted.step().loss);
   }

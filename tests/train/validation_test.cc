@@ -31,8 +31,9 @@ TEST(ValidationTimeTest, IsSpreadEvenlyOverEveryBand) {
 class Zero : public diffusion::Denoiser {
  public:
   explicit Zero(double scale = 0.0) : scale_(scale) {}
-  at::Tensor forward(const at::Tensor& x_t, const at::Tensor& t,
-                     const diffusion::Conditions& conditions) override {
+  at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t,
+                     const diffusion::Conditions& conditions,
+                     const diffusion::Pass& /*pass*/) override {
     for (int64_t i = 0; i < t.size(0); ++i) {
       times.push_back(t[i].item<double>());
       labels.push_back(conditions.labels[i].item<int64_t>());
