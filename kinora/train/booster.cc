@@ -260,6 +260,11 @@ Booster::Booster(const BoosterOptions& options, const parallel::Mesh& mesh)
 
 Boosted Booster::boost(torch::nn::Module& model, const optim::AdamWConfig& optimizer,
                        const optim::LrSchedule& schedule) const {
+  KINORA_CHECK(mesh_.shape().sequence == 1, kConfig,
+               "[booster] sp_size must be 1 for a torch::nn::Module, which does not divide tokens: "
+               "the ranks of a sequence would all compute the same, got ",
+               mesh_.shape().sequence,
+               ". Hint: leave sp_size out, and all ranks take other samples");
   return boost(torch_module(model), optimizer, schedule);
 }
 
