@@ -8,7 +8,7 @@
 
 #include "apps/kinora/commands.h"
 #include "apps/kinora/ranks.h"
-#include "kinora/checkpoint/checkpoint.h"
+#include "kinora/checkpoint/step_folders.h"
 #include "kinora/comm/group.h"
 #include "kinora/comm/link_speed.h"
 #include "kinora/comm/self_check.h"

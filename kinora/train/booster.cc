@@ -9,6 +9,7 @@
 
 #include "kinora/checkpoint/checkpoint.h"
 #include "kinora/checkpoint/model_weights.h"
+#include "kinora/checkpoint/writer.h"
 #include "kinora/core/error.h"
 #include "kinora/data/loader.h"
 #include "kinora/parallel/bucket_groups.h"

@@ -15,7 +15,9 @@
 
 #include "kinora/checkpoint/buffers.h"
 #include "kinora/checkpoint/checkpoint.h"
+#include "kinora/checkpoint/frozen.h"
 #include "kinora/checkpoint/model_weights.h"
+#include "kinora/checkpoint/step_folders.h"
 #include "kinora/checkpoint/writer.h"
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"

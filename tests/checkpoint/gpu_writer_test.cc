@@ -4,6 +4,8 @@
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
+#include "kinora/checkpoint/checkpoint.h"
+#include "kinora/checkpoint/step_folders.h"
 #include "kinora/checkpoint/writer.h"
 #include "kinora/core/cuda.h"
 #include "kinora/ops/device.h"
