@@ -40,6 +40,7 @@
 #include "kinora/train/latent_stage.h"
 #include "kinora/train/memory_plan.h"
 #include "kinora/train/non_finite.h"
+#include "kinora/train/rank_agreement.h"
 #include "kinora/train/run_log.h"
 #include "kinora/train/run_requests.h"
 #include "kinora/train/run_state.h"
@@ -76,14 +77,14 @@ constexpr size_t kMaxNamesInMessage = 4;
 class Trainer::Impl {
  public:
   Impl(const RunConfig& config, const Resume& resume, const comm::Group& world)
-      : config_(config),
-        mesh_(world, config.parallel.mesh()),
-        micro_batch_(config.micro_batch(mesh_.data_ranks())),
-        device_(choose_device(config.train.device)),
-        data_(open_data(config.data)),
-        image_data_(config.image_steps.any() ? open_data(config.image_data) : RunData()),
+      : config_(agree_on_run(config, resume, world)),
+        mesh_(world, config_.parallel.mesh()),
+        micro_batch_(config_.micro_batch(mesh_.data_ranks())),
+        device_(choose_device(config_.train.device)),
+        data_(open_data(config_.data)),
+        image_data_(config_.image_steps.any() ? open_data(config_.image_data) : RunData()),
         vote_(mesh_.world()),
-        times_(world, config.train.log_every) {
+        times_(world, config_.train.log_every) {
     open_directory(resume);
     KINORA_CHECK(config_.train.profile_steps == 0 || device_.is_cuda(), kConfig,
                  "[train] train.profile_steps traces a GPU, but this run computes on the CPU");
