@@ -12,7 +12,7 @@
 #include "kinora/checkpoint/shards.h"
 #include "kinora/checkpoint/staging.h"
 #include "kinora/core/error.h"
-#include "kinora/ops/device.h"
+#include "kinora/device/device.h"
 
 namespace kinora::checkpoint {
 namespace {
@@ -126,7 +126,7 @@ TrainingState load(const fs::path& checkpoint, optim::Arena& arena, const comm::
     for (size_t i = 0; i < roles.size(); ++i) {
       add_targets(readers[i], saved, arena, roles[i], targets);
     }
-    ops::synchronize(arena.options().device);  // the staging's streams do not wait for others
+    device::synchronize(arena.options().device);  // the staging's streams do not wait for others
     read_into(targets, staging);
     return std::string();
   });
@@ -149,7 +149,7 @@ void load_for_sampling(const fs::path& checkpoint, std::optional<size_t> ema, nn
   const RoleReader reader(checkpoint, manifest, optim::to_string(role));
   std::vector<ReadTarget> targets;
   add_targets(reader, saved, arena, optim::Role::compute(), targets);
-  ops::synchronize(arena.options().device);
+  device::synchronize(arena.options().device);
   read_into(targets, staging);
 }
 

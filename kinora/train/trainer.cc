@@ -26,12 +26,12 @@
 #include "kinora/core/progress.h"
 #include "kinora/core/text.h"
 #include "kinora/data/loader.h"
+#include "kinora/device/device.h"
+#include "kinora/device/gpu_trace.h"
 #include "kinora/diffusion/objective_config.h"
 #include "kinora/io/clip_file.h"
 #include "kinora/io/file.h"
 #include "kinora/io/image_grid.h"
-#include "kinora/ops/device.h"
-#include "kinora/ops/gpu_trace.h"
 #include "kinora/pipelines/decode.h"
 #include "kinora/pipelines/draw.h"
 #include "kinora/train/exact_resume.h"
@@ -88,7 +88,7 @@ class Trainer::Impl {
     open_directory(resume);
     KINORA_CHECK(config_.train.profile_steps == 0 || device_.is_cuda(), kConfig,
                  "[train] train.profile_steps traces a GPU, but this run computes on the CPU");
-    ops::configure_computation(config_.train.threads, config_.train.deterministic);
+    device::configure_computation(config_.train.threads, config_.train.deterministic);
     encoder_ = open_encoder(config_, device_);
     const pipelines::LatentEncoder* encoder = encoder_ ? &encoder_->encoder : nullptr;
     const int64_t num_image_classes = image_data_.train ? image_data_.train->num_classes() : 0;
@@ -255,13 +255,13 @@ class Trainer::Impl {
       trace_.emplace();
       trace_->start();
     } else if (trace_ && (is_over || state_.step >= options.profile_from + options.profile_steps)) {
-      const ops::GpuRecords records = trace_->stop();
+      const device::GpuRecords records = trace_->stop();
       trace_.reset();
       const int64_t rank = mesh_.world().rank();
       const auto path = directory_->path() / ("profile-rank" + std::to_string(rank) + ".json");
-      io::write_file_atomic(path, ops::chrome_trace(records, rank));
+      io::write_file_atomic(path, device::chrome_trace(records, rank));
       if (writes()) {
-        const ops::GpuProfile profile = ops::profile_of(records);
+        const device::GpuProfile profile = device::profile_of(records);
         const auto steps = static_cast<double>(state_.step - options.profile_from);
         std::ostringstream text;
         text.precision(4);
@@ -589,7 +589,7 @@ class Trainer::Impl {
   void announce() const {
     const optim::Arena& arena = trainable_->arena();
     log_info("[train] ", config_.model.name, ", ", human_count(arena.num_elements()),
-             " parameters, on ", ops::describe(device_));
+             " parameters, on ", device::describe(device_));
     if (const std::string tuned = describe_finetuning(config_, trainable_->model(), arena);
         !tuned.empty()) {
       log_info("[train] ", tuned);
@@ -773,7 +773,7 @@ class Trainer::Impl {
   /// does not say.
   [[nodiscard]] int64_t peak_memory() const {
     if (device_.is_cuda()) {
-      return ops::peak_memory(device_);
+      return device::peak_memory(device_);
     }
     try {
       return peak_resident_bytes();
@@ -923,7 +923,7 @@ class Trainer::Impl {
   std::unique_ptr<Watchdog> watchdog_;
   checkpoint::TrainingState state_;
   std::string config_yaml_;
-  std::optional<ops::GpuTrace> trace_;
+  std::optional<device::GpuTrace> trace_;
   std::deque<StepSamples> samples_;  // of the steps to come
   std::exception_ptr data_error_;    // why there are no more
   static constexpr int64_t kFirstRankVote = 2;

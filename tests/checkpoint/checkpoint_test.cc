@@ -17,9 +17,9 @@
 #include "kinora/checkpoint/manifest.h"
 #include "kinora/checkpoint/step_folders.h"
 #include "kinora/checkpoint/writer.h"
+#include "kinora/device/host_bytes.h"
 #include "kinora/io/file.h"
 #include "kinora/io/safetensors.h"
-#include "kinora/ops/host_bytes.h"
 #include "tests/checkpoint/testing.h"
 
 namespace kinora::checkpoint {
@@ -366,7 +366,7 @@ class Fp8DamageTest : public CheckpointTest {
       tensors.push_back({.name = name,
                          .dtype = DType::kF32,
                          .shape = array.sizes().vec(),
-                         .data = ops::bytes_of(array)});
+                         .data = device::bytes_of(array)});
     }
     const io::SafetensorsSummary summary =
         io::write_safetensors(path_ / "fp8.safetensors", tensors);

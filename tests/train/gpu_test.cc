@@ -6,7 +6,7 @@
 
 #include <map>
 
-#include "kinora/ops/device.h"
+#include "kinora/device/device.h"
 #include "kinora/ops/random.h"
 #include "tests/train/reference_training.h"
 
@@ -22,7 +22,7 @@ constexpr double kBf16Tolerance = 3e-2;
 class GpuTest : public testing::Test {
  protected:
   void SetUp() override {
-    if (!ops::best_device().is_cuda()) {
+    if (!device::best_device().is_cuda()) {
       GTEST_SKIP() << "there is no GPU";
     }
   }

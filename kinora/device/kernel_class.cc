@@ -1,10 +1,10 @@
-#include "kinora/ops/kernel_class.h"
+#include "kinora/device/kernel_class.h"
 
 #include <algorithm>
 #include <array>
 #include <initializer_list>
 
-namespace kinora::ops {
+namespace kinora::device {
 namespace {
 
 struct Rule {
@@ -164,4 +164,4 @@ bool waits_for_device(std::string_view call) {
   return std::find(kCalls.begin(), kCalls.end(), call) != kCalls.end();
 }
 
-}  // namespace kinora::ops
+}  // namespace kinora::device

@@ -9,7 +9,7 @@
 #include "kinora/core/dtype.h"
 
 /// Between tensors and the bytes of files.
-namespace kinora::ops {
+namespace kinora::device {
 
 [[nodiscard]] at::ScalarType scalar_type(DType dtype);
 
@@ -24,4 +24,4 @@ namespace kinora::ops {
 /// The bytes of a contiguous CPU tensor; they live as long as it.
 [[nodiscard]] std::span<const std::byte> bytes_of(const at::Tensor& tensor);
 
-}  // namespace kinora::ops
+}  // namespace kinora::device

@@ -3,7 +3,7 @@
 #include <functional>
 #include <memory>
 
-namespace kinora::ops {
+namespace kinora::device {
 
 /// Work on a GPU that is recorded once as a CUDA graph and replayed: one launch instead of
 /// hundreds. What it reads and writes must stay at the same addresses.
@@ -31,4 +31,4 @@ class Graph {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace kinora::ops
+}  // namespace kinora::device

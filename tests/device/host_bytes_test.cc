@@ -1,4 +1,4 @@
-#include "kinora/ops/host_bytes.h"
+#include "kinora/device/host_bytes.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
@@ -7,7 +7,7 @@
 
 #include "kinora/core/error.h"
 
-namespace kinora::ops {
+namespace kinora::device {
 namespace host_bytes_test {
 
 constexpr DType kAll[] = {DType::kBool, DType::kU8,   DType::kI8,     DType::kI16,
@@ -59,4 +59,4 @@ TEST(HostBytesTest, WrongSizesAndLayoutsAreRefused) {
 }
 
 }  // namespace host_bytes_test
-}  // namespace kinora::ops
+}  // namespace kinora::device

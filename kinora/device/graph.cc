@@ -1,4 +1,4 @@
-#include "kinora/ops/graph.h"
+#include "kinora/device/graph.h"
 
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -7,7 +7,7 @@
 
 #include "kinora/core/error.h"
 
-namespace kinora::ops {
+namespace kinora::device {
 
 struct Graph::Impl {
   at::cuda::CUDAGraph graph;
@@ -43,4 +43,4 @@ void Graph::replay() {
   impl_->graph.replay();
 }
 
-}  // namespace kinora::ops
+}  // namespace kinora::device

@@ -2,9 +2,9 @@
 
 #include <memory>
 
-#include "kinora/ops/gpu_profile.h"
+#include "kinora/device/gpu_profile.h"
 
-namespace kinora::ops {
+namespace kinora::device {
 
 /// Records what all GPUs of the process do, kernels inside of CUDA graphs too, and which calls made
 /// the host wait, by CUPTI's activity interface. Its library is loaded by start(): programs that
@@ -31,4 +31,4 @@ class GpuTrace {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace kinora::ops
+}  // namespace kinora::device

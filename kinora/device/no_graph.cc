@@ -1,8 +1,8 @@
 // A CPU-only build: there is nothing to record.
 #include "kinora/core/error.h"
-#include "kinora/ops/graph.h"
+#include "kinora/device/graph.h"
 
-namespace kinora::ops {
+namespace kinora::device {
 
 struct Graph::Impl {};
 
@@ -21,4 +21,4 @@ void Graph::replay() {
   KINORA_UNREACHABLE("[graph] this build has no GPU support");
 }
 
-}  // namespace kinora::ops
+}  // namespace kinora::device

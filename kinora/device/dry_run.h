@@ -6,7 +6,7 @@
 
 /// The memory that code needs, without the memory: tensors of libtorch's meta device have no data,
 /// but they are made and freed in the order in which the code makes and frees real ones.
-namespace kinora::ops {
+namespace kinora::device {
 
 /// While one lives, tensors of the meta device are counted, and launchers of kernels do nothing
 /// with them. Code that asks for a device (train::choose_device) computes on them as it would on
@@ -35,4 +35,4 @@ class DryRun {
 /// Whether tensors of `device` are on a GPU, or stand for such.
 [[nodiscard]] bool is_gpu(c10::Device device);
 
-}  // namespace kinora::ops
+}  // namespace kinora::device

@@ -1,4 +1,4 @@
-#include "kinora/ops/device.h"
+#include "kinora/device/device.h"
 
 #include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
@@ -12,7 +12,7 @@
 #include "kinora/core/error.h"
 #include "kinora/core/text.h"
 
-namespace kinora::ops {
+namespace kinora::device {
 
 at::Device best_device() {
   return cuda_available() ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
@@ -66,4 +66,4 @@ void configure_computation(int64_t num_threads, bool deterministic) {
   }
 }
 
-}  // namespace kinora::ops
+}  // namespace kinora::device

@@ -1,4 +1,4 @@
-#include "kinora/ops/host_bytes.h"
+#include "kinora/device/host_bytes.h"
 
 #include <ATen/ops/empty.h>
 
@@ -8,7 +8,7 @@
 
 #include "kinora/core/error.h"
 
-namespace kinora::ops {
+namespace kinora::device {
 namespace {
 
 constexpr std::array<std::pair<DType, at::ScalarType>, 12> kTypes = {{
@@ -63,4 +63,4 @@ std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
 }
 
-}  // namespace kinora::ops
+}  // namespace kinora::device

@@ -4,11 +4,11 @@
 #include <chrono>
 
 #include "kinora/core/cuda.h"
-#include "kinora/ops/device.h"
-#include "kinora/ops/graph.h"
-#include "kinora/ops/stopwatch.h"
+#include "kinora/device/device.h"
+#include "kinora/device/graph.h"
+#include "kinora/device/stopwatch.h"
 
-namespace kinora::ops {
+namespace kinora::device {
 namespace gpu_stopwatch_test {
 
 class GpuStopwatchTest : public testing::Test {
@@ -69,4 +69,4 @@ TEST_F(GpuStopwatchTest, CountsReplaysOfAGraph) {
 }
 
 }  // namespace gpu_stopwatch_test
-}  // namespace kinora::ops
+}  // namespace kinora::device

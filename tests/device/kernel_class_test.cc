@@ -1,10 +1,10 @@
-#include "kinora/ops/kernel_class.h"
+#include "kinora/device/kernel_class.h"
 
 #include <gtest/gtest.h>
 
 #include <vector>
 
-namespace kinora::ops {
+namespace kinora::device {
 namespace kernel_class_test {
 
 struct Named {
@@ -100,4 +100,4 @@ TEST(KernelClassTest, KnowsWhichCallsWait) {
 }
 
 }  // namespace kernel_class_test
-}  // namespace kinora::ops
+}  // namespace kinora::device

@@ -1,13 +1,13 @@
-#include "kinora/ops/gpu_profile.h"
+#include "kinora/device/gpu_profile.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "kinora/core/error.h"
-#include "kinora/ops/device.h"
-#include "kinora/ops/gpu_trace.h"
+#include "kinora/device/device.h"
+#include "kinora/device/gpu_trace.h"
 
-namespace kinora::ops {
+namespace kinora::device {
 namespace gpu_profile_test {
 
 using Kind = GpuEvent::Kind;
@@ -117,4 +117,4 @@ TEST(GpuTraceTest, SaysWhyThereIsNone) {
 }
 
 }  // namespace gpu_profile_test
-}  // namespace kinora::ops
+}  // namespace kinora::device

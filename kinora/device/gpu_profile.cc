@@ -1,4 +1,4 @@
-#include "kinora/ops/gpu_profile.h"
+#include "kinora/device/gpu_profile.h"
 
 #include <algorithm>
 #include <iterator>
@@ -6,7 +6,7 @@
 #include <sstream>
 #include <utility>
 
-namespace kinora::ops {
+namespace kinora::device {
 namespace {
 
 std::string name_of(const GpuRecords& records, const GpuEvent& event) {
@@ -160,4 +160,4 @@ std::string chrome_trace(const GpuRecords& records, int64_t rank) {
   return text.str();
 }
 
-}  // namespace kinora::ops
+}  // namespace kinora::device

@@ -1,4 +1,4 @@
-#include "kinora/ops/dry_run.h"
+#include "kinora/device/dry_run.h"
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/WrapDimUtils.h>
@@ -18,7 +18,7 @@
 
 #include "kinora/core/error.h"
 
-namespace kinora::ops {
+namespace kinora::device {
 namespace {
 
 /// Allocators are libtorch's for the whole process, and so is this count.
@@ -211,4 +211,4 @@ TORCH_LIBRARY_IMPL(aten, AutogradMeta, library) {
   library.impl("scaled_dot_product_attention", fused_attention);
 }
 
-}  // namespace kinora::ops
+}  // namespace kinora::device

@@ -1,8 +1,8 @@
 // A build without GPU support, or one that found no headers of CUPTI: nothing can be traced.
 #include "kinora/core/error.h"
-#include "kinora/ops/gpu_trace.h"
+#include "kinora/device/gpu_trace.h"
 
-namespace kinora::ops {
+namespace kinora::device {
 
 struct GpuTrace::Impl {};
 
@@ -20,4 +20,4 @@ GpuRecords GpuTrace::stop() {
   KINORA_UNREACHABLE("[trace] nothing was started");
 }
 
-}  // namespace kinora::ops
+}  // namespace kinora::device

@@ -1,4 +1,4 @@
-#include "kinora/ops/gpu_trace.h"
+#include "kinora/device/gpu_trace.h"
 
 #include <cxxabi.h>
 #include <dlfcn.h>
@@ -18,7 +18,7 @@
 #include "kinora/core/cuda.h"
 #include "kinora/core/error.h"
 
-namespace kinora::ops {
+namespace kinora::device {
 namespace {
 
 /// CUPTI's functions, from the library that libtorch brings.
@@ -325,4 +325,4 @@ GpuRecords GpuTrace::stop() {
   return records;
 }
 
-}  // namespace kinora::ops
+}  // namespace kinora::device

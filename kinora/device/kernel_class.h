@@ -6,7 +6,7 @@
 #include <string_view>
 
 /// What the names in a trace of a GPU mean.
-namespace kinora::ops {
+namespace kinora::device {
 
 enum class KernelClass : uint8_t {
   kGemm,
@@ -40,4 +40,4 @@ enum class KernelClass : uint8_t {
 /// device is done with something: synchronisation, blocking copies, giving memory back.
 [[nodiscard]] bool waits_for_device(std::string_view call);
 
-}  // namespace kinora::ops
+}  // namespace kinora::device

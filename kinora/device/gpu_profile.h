@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "kinora/ops/kernel_class.h"
+#include "kinora/device/kernel_class.h"
 
-/// What a trace of a GPU (ops/gpu_trace.h) says in sum.
-namespace kinora::ops {
+/// What a trace of a GPU (gpu_trace.h) says in sum.
+namespace kinora::device {
 
 /// A kernel, copy or memset on the device. Times are nanoseconds since any moment.
 struct GpuEvent {
@@ -73,4 +73,4 @@ struct GpuProfile {
 /// events, JSON): a process `rank`, a thread a stream, times from the first event on.
 [[nodiscard]] std::string chrome_trace(const GpuRecords& records, int64_t rank);
 
-}  // namespace kinora::ops
+}  // namespace kinora::device

@@ -1,11 +1,11 @@
-#include "kinora/ops/stopwatch.h"
+#include "kinora/device/stopwatch.h"
 
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <thread>
 
-namespace kinora::ops {
+namespace kinora::device {
 namespace stopwatch_test {
 
 TEST(StopwatchTest, LapsAddUpAndWhatIsBetweenDoesNot) {
@@ -29,4 +29,4 @@ TEST(StopwatchTest, LapsAddUpAndWhatIsBetweenDoesNot) {
 }
 
 }  // namespace stopwatch_test
-}  // namespace kinora::ops
+}  // namespace kinora::device

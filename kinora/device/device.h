@@ -6,7 +6,7 @@
 #include <string>
 
 /// The device that a program computes on. Works in every build; without GPU support there is none.
-namespace kinora::ops {
+namespace kinora::device {
 
 /// The first GPU if there is one, else the CPU.
 [[nodiscard]] at::Device best_device();
@@ -27,4 +27,4 @@ void synchronize(at::Device device);
 /// before anything is computed.
 void configure_computation(int64_t num_threads, bool deterministic);
 
-}  // namespace kinora::ops
+}  // namespace kinora::device

@@ -1,5 +1,5 @@
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
-#include "kinora/ops/stopwatch.h"
+#include "kinora/device/stopwatch.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -7,9 +7,9 @@
 #include <chrono>
 
 #include "kinora/core/log.h"
-#include "kinora/ops/cuda_launch.h"
+#include "kinora/device/stopwatch_launch.h"
 
-namespace kinora::ops {
+namespace kinora::device {
 namespace {
 
 int64_t host_nanoseconds() {
@@ -26,7 +26,7 @@ Stopwatch::Stopwatch(at::Device device)
 void Stopwatch::begin() {
   if (state_.is_cpu()) {
     state_.mutable_data_ptr<int64_t>()[1] = host_nanoseconds();
-  } else if (cuda::available()) {
+  } else if (cuda::has_stopwatch()) {
     cuda::begin_lap(state_);
   }
 }
@@ -35,7 +35,7 @@ void Stopwatch::end() {
   if (state_.is_cpu()) {
     auto* state = state_.mutable_data_ptr<int64_t>();
     state[0] += host_nanoseconds() - state[1];
-  } else if (cuda::available()) {
+  } else if (cuda::has_stopwatch()) {
     cuda::end_lap(state_);
   }
 }
@@ -54,4 +54,4 @@ Lap::~Lap() {
   }
 }
 
-}  // namespace kinora::ops
+}  // namespace kinora::device

@@ -3,7 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 /// How long a part of the device's work takes, step after step, without waiting for it.
-namespace kinora::ops {
+namespace kinora::device {
 
 /// Adds up laps. On a GPU they are of the current stream, by the device's clock: from when it comes
 /// to begin() to when it comes to end(), in replays of a CUDA graph too. Each costs two kernels of
@@ -35,4 +35,4 @@ class Lap {
   Stopwatch& stopwatch_;
 };
 
-}  // namespace kinora::ops
+}  // namespace kinora::device
