@@ -13,12 +13,13 @@ import sys
 FLOORS = {
     "core": 1,
     "kernels": 2, "io": 2,
-    "ops": 3, "comm": 3,
-    "nn": 4, "diffusion": 4, "optim": 4, "data": 4,
-    "models": 5, "parallel": 5, "checkpoint": 5,
-    "pipelines": 6,
-    "train": 7, "eval": 7,
-    "api": 8,
+    "device": 3,
+    "ops": 4, "comm": 4,
+    "nn": 5, "diffusion": 5, "optim": 5, "data": 5,
+    "models": 6, "parallel": 6, "checkpoint": 6,
+    "pipelines": 7,
+    "train": 8, "eval": 8,
+    "api": 9,
 }
 # The one way across a floor: the arena is laid out from a Module's parameters and plan.
 SIDEWAYS = {("optim", "nn")}

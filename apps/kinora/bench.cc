@@ -10,7 +10,7 @@
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
-#include "kinora/ops/device.h"
+#include "kinora/device/device.h"
 #include "kinora/train/setup.h"
 
 namespace kinora::apps {
@@ -26,7 +26,7 @@ train::RunConfig config_of(const BenchArguments& arguments) {
 
 /// Not while a benchmark holds the device's memory.
 train::DeviceCeilings ceilings_of(const train::RunConfig& config) {
-  ops::configure_computation(config.train.threads, config.train.deterministic);
+  device::configure_computation(config.train.threads, config.train.deterministic);
   return train::measure_ceilings(train::compute_type(config.train.precision),
                                  train::choose_device(config.train.device));
 }
@@ -68,7 +68,7 @@ int bench_train(const BenchArguments& arguments) {
 int bench_ablate(const BenchArguments& arguments) {
   const train::RunConfig config = config_of(arguments);
   const train::DeviceCeilings ceilings = ceilings_of(config);
-  const std::string device = ops::describe(train::choose_device(config.train.device));
+  const std::string device = device::describe(train::choose_device(config.train.device));
   bool is_first = true;
   const std::vector<train::AblationRow> rows =
       train::ablate(config, arguments.step, [&](const train::AblationRow& row) {

@@ -68,7 +68,7 @@ std::string copy_speed(const train::DeviceCeilings& ceilings) {
   return digits(ceilings.copy_bytes_per_s / 1e9) + " GB/s read and written by a large copy";
 }
 
-std::string waits_text(const ops::GpuProfile& profile, int64_t calls, const std::string& unit) {
+std::string waits_text(const device::GpuProfile& profile, int64_t calls, const std::string& unit) {
   std::ostringstream text;
   text << "host waits: " << profile.synchronise_calls << " synchronise calls and "
        << profile.device_to_host_copies << " device-to-host copies in " << calls << ' ' << unit
@@ -144,7 +144,7 @@ void print(std::ostream& out, const train::SampleBenchmark& result, int64_t batc
   line(out, "peak memory", memory(result.peak_memory));
 }
 
-void print(std::ostream& out, const ops::GpuProfile& profile, int64_t calls,
+void print(std::ostream& out, const device::GpuProfile& profile, int64_t calls,
            const std::string& unit) {
   const auto each = static_cast<double>(calls);
   const double span = profile.span_seconds;
@@ -157,7 +157,7 @@ void print(std::ostream& out, const ops::GpuProfile& profile, int64_t calls,
   out << "\nprofile of " << calls << ' ' << unit << "s: " << digits(span * 1e3 / each) << " ms a "
       << unit << " while traced\n"
       << right("ms/" + unit, 12) << right("%", 9) << right("launches", 12) << "  class\n";
-  for (const ops::ClassTotal& total : profile.classes) {
+  for (const device::ClassTotal& total : profile.classes) {
     row(std::string(to_string(total.kind)), total.seconds, total.launches);
   }
   row("nothing runs", span - profile.busy_seconds, -1);
@@ -166,8 +166,8 @@ void print(std::ostream& out, const ops::GpuProfile& profile, int64_t calls,
   }
   out << '\n' << right("ms/" + unit, 12) << right("%", 9) << right("launches", 12) << "  kernel\n";
   for (size_t i = 0; i < std::min(profile.kernels.size(), kMaxKernels); ++i) {
-    const ops::KernelTotal& total = profile.kernels[i];
-    row(left(std::string(to_string(total.kind)), 12) + ops::short_kernel_name(total.name, 100),
+    const device::KernelTotal& total = profile.kernels[i];
+    row(left(std::string(to_string(total.kind)), 12) + device::short_kernel_name(total.name, 100),
         total.seconds, total.launches);
   }
   out << waits_text(profile, calls, unit) << '\n';
@@ -247,7 +247,7 @@ Json to_json(const train::SampleBenchmark& result, int64_t batch,
   return json;
 }
 
-Json to_json(const ops::GpuProfile& profile, int64_t calls) {
+Json to_json(const device::GpuProfile& profile, int64_t calls) {
   const auto each = static_cast<double>(calls);
   Json json;
   json["calls"] = calls;
@@ -261,13 +261,13 @@ Json to_json(const ops::GpuProfile& profile, int64_t calls) {
   json["dropped_records"] = profile.dropped;
   json["waits"] = profile.waits;
   json["classes"] = Json::array();
-  for (const ops::ClassTotal& total : profile.classes) {
+  for (const device::ClassTotal& total : profile.classes) {
     json["classes"].push_back({{"class", to_string(total.kind)},
                                {"ms", total.seconds * 1e3 / each},
                                {"launches", static_cast<double>(total.launches) / each}});
   }
   json["kernels"] = Json::array();
-  for (const ops::KernelTotal& total : profile.kernels) {
+  for (const device::KernelTotal& total : profile.kernels) {
     json["kernels"].push_back({{"name", total.name},
                                {"class", to_string(total.kind)},
                                {"ms", total.seconds * 1e3 / each},

@@ -23,7 +23,7 @@ void print(std::ostream& out, const train::SampleBenchmark& result, int64_t batc
 
 /// What the device did in `calls` calls of `unit` ("step"), by class and by kernel, and for what
 /// the host waited.
-void print(std::ostream& out, const ops::GpuProfile& profile, int64_t calls,
+void print(std::ostream& out, const device::GpuProfile& profile, int64_t calls,
            const std::string& unit);
 
 void print_ablation_head(std::ostream& out, const std::string& device,
@@ -37,7 +37,7 @@ void print_attention_share(std::ostream& out, const std::vector<train::AblationR
                            const train::DeviceCeilings& ceilings);
 [[nodiscard]] Json to_json(const train::SampleBenchmark& result, int64_t batch,
                            const train::DeviceCeilings& ceilings);
-[[nodiscard]] Json to_json(const ops::GpuProfile& profile, int64_t calls);
+[[nodiscard]] Json to_json(const device::GpuProfile& profile, int64_t calls);
 [[nodiscard]] Json to_json(const std::vector<train::AblationRow>& rows, const std::string& device,
                            int64_t global_batch, const train::DeviceCeilings& ceilings);
 

@@ -10,7 +10,7 @@
 #include "apps/kinora/ranks.h"
 #include "kinora/core/build_info.h"
 #include "kinora/core/text.h"
-#include "kinora/ops/device.h"
+#include "kinora/device/device.h"
 #include "kinora/train/benchmark_sequence.h"
 
 namespace kinora::apps {
@@ -116,7 +116,7 @@ int run(const BenchSequenceArguments& arguments) {
   on_rank(*world, arguments.device, [&](const comm::Group& group, at::Device device) {
     const bool prints = group.rank() == 0 && !arguments.json;
     if (prints) {
-      print_head(arguments, ops::describe(device), group.size());
+      print_head(arguments, device::describe(device), group.size());
     }
     std::vector<Point> points;
     for (const int64_t tokens : arguments.tokens) {
@@ -128,7 +128,8 @@ int run(const BenchSequenceArguments& arguments) {
       }
     }
     if (group.rank() == 0 && arguments.json) {
-      std::cout << to_json(arguments, ops::describe(device), group.size(), points).dump() << '\n';
+      std::cout << to_json(arguments, device::describe(device), group.size(), points).dump()
+                << '\n';
     }
   });
   return 0;

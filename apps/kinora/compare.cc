@@ -8,8 +8,8 @@
 
 #include "apps/kinora/commands.h"
 #include "kinora/core/text.h"
+#include "kinora/device/device.h"
 #include "kinora/io/jsonl.h"
-#include "kinora/ops/device.h"
 #include "kinora/train/compare.h"
 
 namespace kinora::apps {
@@ -84,7 +84,7 @@ void print(const train::Comparison& found, double threshold, bool all) {
 }  // namespace
 
 int run(const CompareArguments& arguments) {
-  ops::configure_computation(arguments.threads, /*deterministic=*/true);
+  device::configure_computation(arguments.threads, /*deterministic=*/true);
   train::TrainedModel a = load(arguments.a, arguments);
   train::TrainedModel b = load(arguments.b, arguments);
   const train::Comparison found =

@@ -14,7 +14,7 @@
 #include "kinora/core/progress.h"
 #include "kinora/core/stop_signal.h"
 #include "kinora/data/data_config.h"
-#include "kinora/ops/device.h"
+#include "kinora/device/device.h"
 #include "kinora/pipelines/encode.h"
 #include "kinora/train/frozen_encoder.h"
 #include "kinora/train/run_config.h"
@@ -50,7 +50,7 @@ train::RunConfig config_of(const EncodeArguments& arguments) {
 
 void encode_on_rank(const EncodeArguments& arguments, const train::RunConfig& config,
                     const comm::Group& group, at::Device device) {
-  ops::configure_computation(config.train.threads, config.train.deterministic);
+  device::configure_computation(config.train.threads, config.train.deterministic);
   const auto source = data::open_source(config.data);
   const auto frozen = train::open_encoder(config, device);
   pipelines::EncodeOptions options{.out = arguments.out,

@@ -9,8 +9,8 @@
 #include "apps/kinora/eval_scores.h"
 #include "apps/kinora/ranks.h"
 #include "kinora/core/error.h"
+#include "kinora/device/device.h"
 #include "kinora/eval/image_pairs.h"
-#include "kinora/ops/device.h"
 
 namespace kinora::apps {
 namespace {
@@ -48,7 +48,7 @@ void describe(nlohmann::ordered_json& report, const std::string& name, const Sid
 }
 
 void evaluate_on_rank(const EvalArguments& arguments, const comm::Group& group, at::Device device) {
-  ops::configure_computation(arguments.threads, /*deterministic=*/false);
+  device::configure_computation(arguments.threads, /*deterministic=*/false);
   FeatureScores evaluation(arguments.eval, group, device);
   const std::vector<Score> scores = evaluation.compute();
   if (group.rank() > 0) {

@@ -14,8 +14,8 @@
 #include "apps/kinora/sample_files.h"
 #include "apps/kinora/sample_judge.h"
 #include "kinora/core/error.h"
+#include "kinora/device/device.h"
 #include "kinora/models/autoencoder.h"
-#include "kinora/ops/device.h"
 #include "kinora/pipelines/decode.h"
 #include "kinora/train/decoder.h"
 #include "kinora/train/setup.h"
@@ -70,7 +70,7 @@ void report(const std::string& written, const SampleArguments& arguments, const 
 }
 
 void sample_on_rank(const SampleArguments& arguments, const comm::Group& world) {
-  ops::configure_computation(arguments.threads, arguments.deterministic);
+  device::configure_computation(arguments.threads, arguments.deterministic);
   train::LoadOptions options = load_options(arguments);
   options.says = world.rank() == 0;
   train::TrainedModel trained =

@@ -8,11 +8,11 @@
 
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
+#include "kinora/device/host_bytes.h"
 #include "kinora/io/animation.h"
 #include "kinora/io/clip_file.h"
 #include "kinora/io/image_grid.h"
 #include "kinora/io/safetensors.h"
-#include "kinora/ops/host_bytes.h"
 #include "kinora/pipelines/class_to_image.h"
 #include "kinora/train/shown_samples.h"
 
@@ -52,7 +52,7 @@ void write_latents(const std::filesystem::path& path, const SampleFiles& files) 
   std::vector<io::SafetensorsTensor> tensors = {{.name = "latents",
                                                  .dtype = DType::kF32,
                                                  .shape = latents.sizes().vec(),
-                                                 .data = ops::bytes_of(latents)}};
+                                                 .data = device::bytes_of(latents)}};
   if (labels.size() == files.labels.size()) {
     tensors.push_back({.name = "labels",
                        .dtype = DType::kI64,

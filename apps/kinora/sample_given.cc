@@ -10,11 +10,11 @@
 #include "kinora/data/class_names.h"
 #include "kinora/data/frame_choice.h"
 #include "kinora/data/normalise.h"
+#include "kinora/device/host_bytes.h"
 #include "kinora/io/file.h"
 #include "kinora/io/image_resize.h"
 #include "kinora/io/safetensors.h"
 #include "kinora/io/video.h"
-#include "kinora/ops/host_bytes.h"
 
 namespace kinora::apps {
 namespace {
@@ -117,7 +117,7 @@ at::Tensor read_latents(const fs::path& path, const models::ModelConfig& model) 
   const io::SafetensorsTensor* found = file.find("latents");
   KINORA_CHECK(found != nullptr, kIo, "[sample] ", path, " has no tensor latents");
   at::Tensor latents =
-      ops::tensor_from_bytes(found->dtype, found->shape, found->data).to(at::kFloat);
+      device::tensor_from_bytes(found->dtype, found->shape, found->data).to(at::kFloat);
   if (latents.dim() == 5 && latents.size(0) == 1) {
     latents = latents.squeeze(0);
   }

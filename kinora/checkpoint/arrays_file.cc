@@ -4,8 +4,8 @@
 #include <iterator>
 #include <string>
 
+#include "kinora/device/host_bytes.h"
 #include "kinora/io/safetensors.h"
-#include "kinora/ops/host_bytes.h"
 
 namespace kinora::checkpoint {
 
@@ -17,9 +17,9 @@ Shard write_arrays(const fs::path& folder, const char* role, const Arrays& array
   tensors.reserve(arrays.size());
   for (const auto& [name, array] : arrays) {
     tensors.push_back({.name = name,
-                       .dtype = ops::dtype_of(array.scalar_type()),
+                       .dtype = device::dtype_of(array.scalar_type()),
                        .shape = array.sizes().vec(),
-                       .data = ops::bytes_of(array)});
+                       .data = device::bytes_of(array)});
   }
   const io::SafetensorsSummary summary = io::write_safetensors(folder / file, tensors);
   return {.file = file,
@@ -42,7 +42,7 @@ Arrays read_arrays(const Manifest& manifest, const fs::path& checkpoint, const c
   for (const Shard& shard : arrays_shards(manifest, role)) {
     const auto file = io::SafetensorsFile::open(checkpoint / shard.file);
     for (const io::SafetensorsTensor& tensor : file.tensors()) {
-      arrays[tensor.name] = ops::tensor_from_bytes(tensor.dtype, tensor.shape, tensor.data);
+      arrays[tensor.name] = device::tensor_from_bytes(tensor.dtype, tensor.shape, tensor.data);
     }
   }
   return arrays;

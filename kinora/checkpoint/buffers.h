@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kinora/checkpoint/checkpoint.h"
+#include "kinora/checkpoint/training_state.h"
 #include "kinora/nn/module.h"
 
 namespace kinora::checkpoint {

@@ -1,32 +1,23 @@
 #include "kinora/checkpoint/checkpoint.h"
 
-#include <unistd.h>
-
-#include <algorithm>
-#include <charconv>
 #include <unordered_map>
+#include <vector>
 
 #include "kinora/checkpoint/agreement.h"
 #include "kinora/checkpoint/arrays_file.h"
 #include "kinora/checkpoint/buffers.h"
 #include "kinora/checkpoint/fp8_file.h"
+#include "kinora/checkpoint/frozen.h"
 #include "kinora/checkpoint/manifest.h"
 #include "kinora/checkpoint/shards.h"
 #include "kinora/checkpoint/staging.h"
-#include "kinora/checkpoint/writer.h"
 #include "kinora/core/error.h"
-#include "kinora/core/log.h"
-#include "kinora/core/text.h"
-#include "kinora/io/file.h"
-#include "kinora/ops/device.h"
+#include "kinora/device/device.h"
 
 namespace kinora::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr std::string_view kStepPrefix = "step-";
-constexpr std::string_view kUnfinishedPrefix = ".unfinished-";
 
 /// Where a parameter lies in a checkpoint.
 struct SavedSlot {
@@ -97,78 +88,7 @@ std::vector<Shard> shards_to_read(const Manifest& manifest, const fs::path& chec
   return shards;
 }
 
-void load_frozen(const Arrays& frozen, const fs::path& checkpoint, optim::Arena& arena) {
-  size_t count = 0;
-  for (const optim::FrozenBucket& bucket : arena.frozen()) {
-    for (const optim::Slot& slot : bucket.slots) {
-      const auto found = frozen.find(slot.path);
-      KINORA_CHECK(found != frozen.end() && found->second.sizes() == at::IntArrayRef(slot.shape),
-                   kIo, "[checkpoint] ", checkpoint, " is of another run: the frozen ", slot.path,
-                   found == frozen.end() ? " is not in it" : " has another shape",
-                   ". Hint: model.* and finetune.* must be as when it was saved");
-      ++count;
-    }
-  }
-  KINORA_CHECK(count == frozen.size(), kIo, "[checkpoint] ", checkpoint,
-               " is of another run: it has ", frozen.size(), " frozen parameters, this run ", count,
-               ". Hint: finetune.* must be as when it was saved");
-  for (const auto& [path, values] : frozen) {
-    arena.load_parameter(path, values);
-  }
-}
-
 }  // namespace
-
-Arrays frozen_of(const optim::Arena& arena) {
-  Arrays frozen;
-  for (const optim::FrozenBucket& bucket : arena.frozen()) {
-    for (const optim::Slot& slot : bucket.slots) {
-      frozen[slot.path] = arena.export_parameter(slot.path, optim::Role::compute()).cpu();
-    }
-  }
-  return frozen;
-}
-
-fs::path step_folder(const fs::path& folder, int64_t step) {
-  return folder / (std::string(kStepPrefix) + std::to_string(step));
-}
-
-std::optional<int64_t> step_of(const fs::path& checkpoint) {
-  const std::string name = checkpoint.filename().string();
-  if (!name.starts_with(kStepPrefix)) {
-    return std::nullopt;
-  }
-  int64_t step = 0;
-  const char* first = name.data() + kStepPrefix.size();
-  const char* last = name.data() + name.size();
-  const auto parsed = std::from_chars(first, last, step);
-  if (parsed.ec != std::errc() || parsed.ptr != last || step < 0) {
-    return std::nullopt;
-  }
-  return step;
-}
-
-std::vector<fs::path> list_checkpoints(const fs::path& folder) {
-  std::vector<fs::path> found;
-  if (fs::is_directory(folder)) {
-    for (const auto& entry : fs::directory_iterator(folder)) {
-      if (entry.is_directory() && step_of(entry.path())) {
-        found.push_back(entry.path());
-      }
-    }
-  }
-  std::sort(found.begin(), found.end(),
-            [](const fs::path& a, const fs::path& b) { return *step_of(a) < *step_of(b); });
-  return found;
-}
-
-fs::path save(const fs::path& folder, const optim::Arena& arena, const TrainingState& state,
-              const comm::Group& world) {
-  Writer writer({.folder = folder, .place = SnapshotPlace::kNone}, arena, world);
-  writer.start(state);
-  writer.wait();
-  return step_folder(folder, state.step);
-}
 
 TrainingState load_state(const fs::path& checkpoint) {
   return read_manifest(checkpoint).state;
@@ -195,7 +115,7 @@ TrainingState load(const fs::path& checkpoint, optim::Arena& arena, const comm::
   in_agreement(world, [&] {
     manifest.state.fp8 = read_fp8(manifest, checkpoint);
     manifest.state.buffers = read_arrays(manifest, checkpoint, kBuffersRole);
-    load_frozen(read_arrays(manifest, checkpoint, kFrozenRole), checkpoint, arena);
+    restore_frozen(read_arrays(manifest, checkpoint, kFrozenRole), checkpoint, arena);
     for (const optim::Role role : roles) {
       readers.emplace_back(checkpoint, manifest, optim::to_string(role));
     }
@@ -206,7 +126,7 @@ TrainingState load(const fs::path& checkpoint, optim::Arena& arena, const comm::
     for (size_t i = 0; i < roles.size(); ++i) {
       add_targets(readers[i], saved, arena, roles[i], targets);
     }
-    ops::synchronize(arena.options().device);  // the staging's streams do not wait for others
+    device::synchronize(arena.options().device);  // the staging's streams do not wait for others
     read_into(targets, staging);
     return std::string();
   });
@@ -229,51 +149,8 @@ void load_for_sampling(const fs::path& checkpoint, std::optional<size_t> ema, nn
   const RoleReader reader(checkpoint, manifest, optim::to_string(role));
   std::vector<ReadTarget> targets;
   add_targets(reader, saved, arena, optim::Role::compute(), targets);
-  ops::synchronize(arena.options().device);
+  device::synchronize(arena.options().device);
   read_into(targets, staging);
-}
-
-void check_space(const fs::path& folder, int64_t bytes) {
-  constexpr int64_t kRest = 16 << 20;  // headers and manifest, generously
-  const int64_t needed = bytes + kRest;
-  const int64_t available = io::free_space(folder);
-  KINORA_CHECK(available >= needed, kIo, "[checkpoint] ", folder, " has ", human_bytes(available),
-               " free, but a checkpoint needs ", human_bytes(needed), ": ",
-               human_bytes(needed - available),
-               " are missing. Hint: free some, or lower checkpoint.keep_last");
-}
-
-std::string unfinished_name(int64_t step) {
-  return std::string(kUnfinishedPrefix) + std::to_string(step) + "-" + std::to_string(::getpid());
-}
-
-void remove_unfinished(const fs::path& folder) {
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with(kUnfinishedPrefix)) {
-      log_info("[checkpoint] removing ", entry.path(), ", which was never finished");
-      fs::remove_all(entry.path());
-    }
-  }
-}
-
-void prune(const fs::path& folder, int64_t keep_last, int64_t keep_every) {
-  if (keep_last <= 0) {
-    return;
-  }
-  const std::vector<fs::path> checkpoints = list_checkpoints(folder);
-  const auto num_old = static_cast<int64_t>(checkpoints.size()) - keep_last;
-  for (int64_t i = 0; i < num_old; ++i) {
-    const fs::path& checkpoint = checkpoints[static_cast<size_t>(i)];
-    if (keep_every > 0 && *step_of(checkpoint) % keep_every == 0) {
-      continue;
-    }
-    // Renamed first, so that a run that ends here leaves no half of a step-N behind.
-    const fs::path doomed =
-        folder / (std::string(kUnfinishedPrefix) + checkpoint.filename().string());
-    io::rename_durably(checkpoint, doomed);
-    fs::remove_all(doomed);
-  }
 }
 
 }  // namespace kinora::checkpoint

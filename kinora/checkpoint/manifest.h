@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "kinora/checkpoint/checkpoint.h"
+#include "kinora/checkpoint/training_state.h"
 #include "kinora/optim/arena.h"
 
 namespace kinora::checkpoint {

@@ -6,8 +6,8 @@
 
 #include "kinora/checkpoint/agreement.h"
 #include "kinora/core/error.h"
+#include "kinora/device/host_bytes.h"
 #include "kinora/io/safetensors.h"
-#include "kinora/ops/host_bytes.h"
 
 namespace kinora::checkpoint {
 namespace {
@@ -59,7 +59,7 @@ std::string write_chunk(const ShardFile& file, const Chunk& chunk, io::FileWrite
       const at::Tensor piece =
           array.narrow(0, (begin - offset) / kElementBytes, (end - begin) / kElementBytes);
       const at::Tensor host = buffer.on_host(piece);
-      write(begin, ops::bytes_of(host));
+      write(begin, device::bytes_of(host));
     }
     offset += size;
   }

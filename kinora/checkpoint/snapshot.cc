@@ -12,7 +12,7 @@
 #include "kinora/core/cuda.h"
 #include "kinora/core/log.h"
 #include "kinora/core/text.h"
-#include "kinora/ops/device.h"
+#include "kinora/device/device.h"
 
 namespace kinora::checkpoint {
 namespace {
@@ -80,7 +80,7 @@ void move_to_host(std::vector<ShardFile>& files, at::Device device, Staging& sta
       pieces.push_back({to.narrow(0, first, count), from.narrow(0, first, count)});
     }
   });
-  ops::synchronize(device);
+  device::synchronize(device);
   staging.for_each(static_cast<int64_t>(pieces.size()), [&](int64_t i, StagingBuffer& buffer) {
     const Piece& piece = pieces[static_cast<size_t>(i)];
     piece.to.copy_(buffer.on_host(piece.from));
@@ -133,7 +133,7 @@ Snapshot take_snapshot(std::vector<ShardFile>& files, at::Device device, Snapsho
   if (snapshot.place == SnapshotPlace::kHost) {
     move_to_host(files, device, staging);
   } else if (snapshot.place == SnapshotPlace::kNone) {
-    ops::synchronize(device);
+    device::synchronize(device);
   } else if (device.is_cuda()) {
     snapshot.ready.emplace(device.type());
     snapshot.ready->record(at::accelerator::getCurrentStream(device.index()));

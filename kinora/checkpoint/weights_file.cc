@@ -13,10 +13,10 @@
 
 #include "kinora/checkpoint/weights_paths.h"
 #include "kinora/core/error.h"
+#include "kinora/device/host_bytes.h"
 #include "kinora/io/file.h"
 #include "kinora/io/safetensors.h"
 #include "kinora/io/torch_file.h"
-#include "kinora/ops/host_bytes.h"
 
 namespace kinora::checkpoint {
 namespace {
@@ -70,7 +70,7 @@ Stored stored(const io::TorchTensor& tensor) {
 
 /// Over the mapped file where it lies there in C order and aligned, else a copy.
 at::Tensor borrowed(const Stored& tensor) {
-  const at::ScalarType type = ops::scalar_type(tensor.dtype);
+  const at::ScalarType type = device::scalar_type(tensor.dtype);
   if (tensor.view != nullptr) {
     at::Tensor copy = at::empty(tensor.shape, type);
     io::copy_contiguous(*tensor.view,
@@ -79,7 +79,7 @@ at::Tensor borrowed(const Stored& tensor) {
   }
   const auto address = reinterpret_cast<uintptr_t>(tensor.bytes.data());
   if (tensor.bytes.empty() || address % size_of(tensor.dtype) != 0) {
-    return ops::tensor_from_bytes(tensor.dtype, tensor.shape, tensor.bytes);
+    return device::tensor_from_bytes(tensor.dtype, tensor.shape, tensor.bytes);
   }
   return at::from_blob(const_cast<std::byte*>(tensor.bytes.data()), tensor.shape, type);
 }
@@ -209,7 +209,7 @@ LateTensors WeightsFile::tensors() const {
   for (const auto& [name, parts] : content_->tensors) {
     const bool is_mapped = parts.size() == 1 && parts.front().view == nullptr;
     tensors[name] = {
-        .type = ops::scalar_type(parts.front().dtype),
+        .type = device::scalar_type(parts.front().dtype),
         .shape = joined_shape(parts),
         .read = [&parts = parts](int64_t begin,
                                  int64_t end) { return rows_of(joined(parts), begin, end); },

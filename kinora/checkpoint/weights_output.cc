@@ -10,9 +10,9 @@
 
 #include "kinora/core/error.h"
 #include "kinora/core/text.h"
+#include "kinora/device/host_bytes.h"
 #include "kinora/io/file.h"
 #include "kinora/io/safetensors.h"
-#include "kinora/ops/host_bytes.h"
 
 namespace kinora::checkpoint {
 namespace {
@@ -93,7 +93,7 @@ void write_tensor(Output& output, const LateTensor& tensor, at::ScalarType type)
   for (int64_t row = 0; row < rows; row += step) {
     const at::Tensor piece =
         tensor.read(row, std::min(row + step, rows)).to(at::kCPU, type).contiguous();
-    output.append(ops::bytes_of(piece));
+    output.append(device::bytes_of(piece));
   }
 }
 
@@ -104,7 +104,7 @@ void write_file(const fs::path& path, const LateTensors& tensors, const Names& n
   for (const std::string& name : names) {
     const LateTensor& tensor = tensors.at(name);
     specs.push_back(
-        {.name = name, .dtype = ops::dtype_of(type_of(tensor, options)), .shape = tensor.shape});
+        {.name = name, .dtype = device::dtype_of(type_of(tensor, options)), .shape = tensor.shape});
   }
   // As the format's writers do, so that every tensor is aligned to its element.
   std::ranges::stable_sort(specs, std::ranges::greater{},
@@ -113,7 +113,7 @@ void write_file(const fs::path& path, const LateTensors& tensors, const Names& n
   Output output(path);
   output.append(std::as_bytes(std::span(header)));
   for (const io::SafetensorsSpec& spec : specs) {
-    write_tensor(output, tensors.at(spec.name), ops::scalar_type(spec.dtype));
+    write_tensor(output, tensors.at(spec.name), device::scalar_type(spec.dtype));
   }
   output.finish();
 }

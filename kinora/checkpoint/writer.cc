@@ -11,6 +11,7 @@
 #include "kinora/checkpoint/arrays_file.h"
 #include "kinora/checkpoint/fp8_file.h"
 #include "kinora/checkpoint/manifest.h"
+#include "kinora/checkpoint/step_folders.h"
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
 #include "kinora/core/text.h"
@@ -256,6 +257,14 @@ void Writer::wait() {
   if (impl_->under_way.valid()) {
     impl_->under_way.get();
   }
+}
+
+fs::path save(const fs::path& folder, const optim::Arena& arena, const TrainingState& state,
+              const comm::Group& world) {
+  Writer writer({.folder = folder, .place = SnapshotPlace::kNone}, arena, world);
+  writer.start(state);
+  writer.wait();
+  return step_folder(folder, state.step);
 }
 
 }  // namespace kinora::checkpoint

@@ -5,8 +5,8 @@
 #include <memory>
 #include <optional>
 
-#include "kinora/checkpoint/checkpoint.h"
 #include "kinora/checkpoint/snapshot.h"
+#include "kinora/checkpoint/training_state.h"
 #include "kinora/comm/group.h"
 #include "kinora/optim/arena.h"
 
@@ -51,5 +51,10 @@ class Writer {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+/// Writes `folder`/step-N and returns its path, as Writer does, and waits for it. All
+/// ranks of `world` call it.
+std::filesystem::path save(const std::filesystem::path& folder, const optim::Arena& arena,
+                           const TrainingState& state, const comm::Group& world = {});
 
 }  // namespace kinora::checkpoint

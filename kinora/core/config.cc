@@ -71,6 +71,10 @@ class Reader {
                    value.kind == Kind::kScalar ? value.text : "a list", ". Hint: its keys are ",
                    keys_of(key));
       read_mapping(value, key + ".");
+    } else if (const RetiredKey* retired = find_retired(key); retired != nullptr) {
+      KINORA_CHECK(value.kind == Kind::kScalar && value.text == retired->value, kConfig,
+                   "[config] ", where, ": ", key, " is no more, since ", retired->because,
+                   ". Hint: leave it out; of older files only ", retired->value, " is read");
     } else {
       refuse_unknown(key, where, value.kind == Kind::kMapping);
     }
@@ -85,6 +89,13 @@ class Reader {
       }
     }
     return text;
+  }
+
+  [[nodiscard]] const RetiredKey* find_retired(const std::string& key) const {
+    const std::vector<RetiredKey>& all = fields_.retired();
+    const auto found =
+        std::find_if(all.begin(), all.end(), [&](const auto& entry) { return entry.key == key; });
+    return found == all.end() ? nullptr : &*found;
   }
 
   [[noreturn]] void refuse_unknown(const std::string& key, const std::string& where,
@@ -221,6 +232,10 @@ Field& Fields::add(std::string_view key, std::vector<std::string>& value, std::s
 
 Field& Fields::add(std::string_view key, ConfigTable& value, std::string_view doc) {
   return add_target(key, &value, doc, {});
+}
+
+void Fields::retire(std::string_view key, std::string_view value, std::string_view because) {
+  retired_.push_back({prefix_ + std::string(key), std::string(value), std::string(because)});
 }
 
 ConfigText read_config_file(const std::filesystem::path& path) {

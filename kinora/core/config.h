@@ -100,6 +100,13 @@ struct Field {
   std::string origin;  ///< who set the value: "a.yaml:3", "command line"; empty: the default
 };
 
+/// A key that is no more. Made by Fields::retire.
+struct RetiredKey {
+  std::string key;  ///< with all scopes
+  std::string value;
+  std::string because;
+};
+
 /// The description of one configuration object, which it borrows: the object must outlive it.
 class Fields {
  public:
@@ -154,16 +161,22 @@ class Fields {
     return add_target(key, std::move(target), doc, {});
   }
 
+  /// A key of earlier versions that accepted `value` alone. Files that have it so are read as
+  /// before; any other value is refused, with `because`. Help and dump do not know it.
+  void retire(std::string_view key, std::string_view value, std::string_view because);
+
   Scope scope(std::string_view name) { return Scope(*this, name); }
 
   [[nodiscard]] const std::deque<Field>& all() const { return fields_; }
   [[nodiscard]] std::deque<Field>& all() { return fields_; }
+  [[nodiscard]] const std::vector<RetiredKey>& retired() const { return retired_; }
 
  private:
   Field& add_target(std::string_view key, Field::Target target, std::string_view doc, Range range);
 
   std::deque<Field> fields_;  // references to its elements stay valid
-  std::string prefix_;        // "train." inside the scope train
+  std::vector<RetiredKey> retired_;
+  std::string prefix_;  // "train." inside the scope train
 };
 
 /// YAML text and the name that errors give it: a path, or "config of checkpoint X".

@@ -11,7 +11,7 @@
 
 #include "kinora/core/error.h"
 #include "kinora/core/philox.h"
-#include "kinora/ops/graph.h"
+#include "kinora/device/graph.h"
 #include "kinora/ops/random.h"
 
 namespace kinora::diffusion {
@@ -328,7 +328,7 @@ struct RecordedSampler::Recorded {
   Conditions null;
   at::Tensor sample_index;
   at::Tensor x;
-  ops::Graph graph;
+  device::Graph graph;
 };
 
 RecordedSampler::RecordedSampler(Denoiser& denoiser, const Sampler& sampler,

@@ -7,7 +7,7 @@
 #include <span>
 
 #include "kinora/core/error.h"
-#include "kinora/ops/host_bytes.h"
+#include "kinora/device/host_bytes.h"
 
 namespace kinora::eval {
 namespace {
@@ -18,7 +18,7 @@ constexpr const char* kNetwork = "network";
 at::Tensor read_floats(const io::NpzFile& file, const std::string& name) {
   const io::NpyArray array = file.read(name);
   at::Tensor values =
-      ops::tensor_from_bytes(array.dtype(), array.shape(), array.data()).to(at::kDouble);
+      device::tensor_from_bytes(array.dtype(), array.shape(), array.data()).to(at::kDouble);
   KINORA_CHECK(at::isfinite(values).all().item<bool>(), kIo, "[statistics] ", file.path().string(),
                ": ", name, " must be finite");
   return values;
@@ -68,8 +68,8 @@ void write_statistics(const std::filesystem::path& path, const Gaussian& gaussia
   const at::Tensor covariance = gaussian.covariance.contiguous();
   const std::array<int64_t, 1> count = {gaussian.count};
   const std::array<io::NpzMember, 4> members = {
-      io::NpzMember{"mu", DType::kF64, mean.sizes().vec(), ops::bytes_of(mean)},
-      io::NpzMember{"sigma", DType::kF64, covariance.sizes().vec(), ops::bytes_of(covariance)},
+      io::NpzMember{"mu", DType::kF64, mean.sizes().vec(), device::bytes_of(mean)},
+      io::NpzMember{"sigma", DType::kF64, covariance.sizes().vec(), device::bytes_of(covariance)},
       io::NpzMember{kNumSamples, DType::kI64, {}, std::as_bytes(std::span(count))},
       io::NpzMember{kNetwork,
                     DType::kU8,

@@ -5,9 +5,9 @@
 #include <cmath>
 
 #include "kinora/core/error.h"
+#include "kinora/device/host_bytes.h"
 #include "kinora/ops/block_composed.h"
 #include "kinora/ops/block_impl.h"
-#include "kinora/ops/host_bytes.h"
 
 // Shapes: B batch, N queries, L keys, C width, H heads, D = C / H, R rows.
 
@@ -29,7 +29,7 @@ kernels::AttentionShape shape_of(const HeadTensors& in) {
       .query_length = in.q.size(1),
       .key_length = in.k.size(1),
       .head_dim = head_dim,
-      .type = dtype_of(in.q.scalar_type()),
+      .type = device::dtype_of(in.q.scalar_type()),
       .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim))),
       .key_lengths = in.key_lengths.defined() ? in.key_lengths.const_data_ptr<int32_t>() : nullptr};
 }
@@ -52,7 +52,7 @@ struct RulePasses {
     kernels::QkNormRotary pass{.rows = in.size(0),
                                .heads = heads,
                                .head_dim = head_dim,
-                               .type = dtype_of(in.scalar_type()),
+                               .type = device::dtype_of(in.scalar_type()),
                                .normalise = rule.has_norm(),
                                .epsilon = static_cast<float>(rule.epsilon),
                                .q_weight = data_of(q_weight),

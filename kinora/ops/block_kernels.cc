@@ -10,11 +10,11 @@
 #include <sstream>
 
 #include "kinora/core/error.h"
+#include "kinora/device/dry_run.h"
+#include "kinora/device/host_bytes.h"
 #include "kinora/ops/block_composed.h"
 #include "kinora/ops/block_impl.h"
 #include "kinora/ops/block_launch.h"
-#include "kinora/ops/dry_run.h"
-#include "kinora/ops/host_bytes.h"
 
 namespace kinora::ops {
 namespace {
@@ -58,9 +58,9 @@ MatmulProblem forward_problem(const at::Tensor& x, const at::Tensor& weight,
           .n = weight.size(0),
           .k = x.size(1),
           .transpose_b = true,
-          .a_type = dtype_of(x.scalar_type()),
-          .b_type = dtype_of(weight.scalar_type()),
-          .d_type = dtype_of(out.scalar_type()),
+          .a_type = device::dtype_of(x.scalar_type()),
+          .b_type = device::dtype_of(weight.scalar_type()),
+          .d_type = device::dtype_of(out.scalar_type()),
           .lda = row_stride(x),
           .ldd = row_stride(out)};
 }
@@ -70,9 +70,9 @@ MatmulProblem input_grad_problem(const at::Tensor& dy, const at::Tensor& weight,
   return {.m = dy.size(0),
           .n = weight.size(1),
           .k = dy.size(1),
-          .a_type = dtype_of(dy.scalar_type()),
-          .b_type = dtype_of(weight.scalar_type()),
-          .d_type = dtype_of(out.scalar_type()),
+          .a_type = device::dtype_of(dy.scalar_type()),
+          .b_type = device::dtype_of(weight.scalar_type()),
+          .d_type = device::dtype_of(out.scalar_type()),
           .lda = row_stride(dy)};
 }
 
@@ -82,8 +82,8 @@ MatmulProblem weight_grad_problem(const at::Tensor& dy, const at::Tensor& x, boo
           .n = x.size(1),
           .k = dy.size(0),
           .transpose_a = true,
-          .a_type = dtype_of(dy.scalar_type()),
-          .b_type = dtype_of(x.scalar_type()),
+          .a_type = device::dtype_of(dy.scalar_type()),
+          .b_type = device::dtype_of(x.scalar_type()),
           .d_type = DType::kF32,
           .accumulate = !overwrite,
           .lda = row_stride(dy),
@@ -105,7 +105,7 @@ void BlockKernels::Impl::run_adding_bias_grad(const MatmulProblem& problem,
                                               kernels::MatmulArguments arguments,
                                               const at::Tensor& bias_grad) const {
   const at::Tensor sums =
-      empty({1, kernels::vector_size(problem)}, scalar_type(problem.bias_grad_type));
+      empty({1, kernels::vector_size(problem)}, device::scalar_type(problem.bias_grad_type));
   arguments.bias_grad = sums.data_ptr();
   products->run(problem, arguments);
   cuda::add_column_sums(sums, bias_grad);
@@ -434,8 +434,8 @@ SeamForward BlockKernels::seam(const at::Tensor& x, const at::Tensor& branch,
                                     .width = x.size(1),
                                     .rows_per_vector = x.size(0) / vectors.scale.size(0),
                                     .epsilon = kNormEpsilon,
-                                    .type = dtype_of(x.scalar_type()),
-                                    .h_type = dtype_of(h_type),
+                                    .type = device::dtype_of(x.scalar_type()),
+                                    .h_type = device::dtype_of(h_type),
                                     .x = x.data_ptr(),
                                     .gate = view(vectors.gate),
                                     .scale = view(vectors.scale),
@@ -491,8 +491,8 @@ SeamBackward BlockKernels::seam_backward(const at::Tensor& dh, const at::Tensor&
   kernels::ResidualNormBackward call{.rows = x.size(0),
                                      .width = x.size(1),
                                      .rows_per_vector = x.size(0) / vectors.scale.size(0),
-                                     .type = dtype_of(x.scalar_type()),
-                                     .dh_type = dtype_of(dh.scalar_type()),
+                                     .type = device::dtype_of(x.scalar_type()),
+                                     .dh_type = device::dtype_of(dh.scalar_type()),
                                      .dh = dh.data_ptr(),
                                      .dx_out = dx_out.defined() ? dx_out.data_ptr() : nullptr,
                                      .x_out = x.data_ptr(),
@@ -543,8 +543,8 @@ at::Tensor BlockKernels::gated_add(const at::Tensor& x, const at::Tensor& branch
   cuda::residual_norm_forward({.rows = x.size(0),
                                .width = x.size(1),
                                .rows_per_vector = x.size(0) / gate.size(0),
-                               .type = dtype_of(x.scalar_type()),
-                               .h_type = dtype_of(x.scalar_type()),
+                               .type = device::dtype_of(x.scalar_type()),
+                               .h_type = device::dtype_of(x.scalar_type()),
                                .x = x.data_ptr(),
                                .branch = branch.data_ptr(),
                                .gate = view(gate),
@@ -564,8 +564,8 @@ at::Tensor BlockKernels::gated_add_backward(const at::Tensor& dout, const at::Te
   cuda::residual_norm_backward({.rows = branch.size(0),
                                 .width = branch.size(1),
                                 .rows_per_vector = branch.size(0) / gate.size(0),
-                                .type = dtype_of(branch.scalar_type()),
-                                .dh_type = dtype_of(branch.scalar_type()),
+                                .type = device::dtype_of(branch.scalar_type()),
+                                .dh_type = device::dtype_of(branch.scalar_type()),
                                 .dx_out = dout.data_ptr(),
                                 .branch = branch.data_ptr(),
                                 .gate = view(gate),
@@ -577,7 +577,7 @@ at::Tensor BlockKernels::gated_add_backward(const at::Tensor& dout, const at::Te
 }
 
 bool BlockKernels::can_be_recorded() const {
-  return is_gpu(impl_->device);
+  return device::is_gpu(impl_->device);
 }
 
 std::string BlockKernels::describe() const {

@@ -14,6 +14,8 @@
 
 #include "kinora/core/cuda.h"
 #include "kinora/core/error.h"
+#include "kinora/device/dry_run.h"
+#include "kinora/device/host_bytes.h"
 #include "kinora/kernels/cuda/activation.h"
 #include "kinora/kernels/cuda/attention.h"
 #include "kinora/kernels/cuda/column_sums.h"
@@ -24,8 +26,6 @@
 #include "kinora/kernels/cuda/qk_norm_rotary.h"
 #include "kinora/kernels/cuda/random.h"
 #include "kinora/ops/block_dry_run.h"
-#include "kinora/ops/dry_run.h"
-#include "kinora/ops/host_bytes.h"
 
 namespace kinora::ops::cuda {
 namespace {
@@ -43,7 +43,7 @@ at::Tensor scratch(size_t bytes) {
 }  // namespace
 
 bool is_capturing() {
-  if (in_dry_run()) {
+  if (device::in_dry_run()) {
     return true;
   }
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
@@ -77,8 +77,8 @@ double milliseconds(const std::function<void()>& launch) {
 }
 
 bool has_block_kernels(at::Device device, at::ScalarType type) {
-  if (in_dry_run()) {
-    return is_gpu(device);
+  if (device::in_dry_run()) {
+    return device::is_gpu(device);
   }
   if (!device.is_cuda() || !kernels::cuda::has_cuda_kernels()) {
     return false;
@@ -89,14 +89,14 @@ bool has_block_kernels(at::Device device, at::ScalarType type) {
 }
 
 void residual_norm_forward(const kernels::ResidualNormForward& call) {
-  if (in_dry_run()) {
+  if (device::in_dry_run()) {
     return;
   }
   KINORA_CUDA_CHECK(kernels::cuda::residual_norm_forward(call, stream()));
 }
 
 void residual_norm_backward(const kernels::ResidualNormBackward& call) {
-  if (in_dry_run()) {
+  if (device::in_dry_run()) {
     return;
   }
   const at::Tensor workspace = scratch(kernels::cuda::residual_norm_backward_workspace_bytes(
@@ -105,14 +105,14 @@ void residual_norm_backward(const kernels::ResidualNormBackward& call) {
 }
 
 void qk_norm_rotary_forward(const kernels::QkNormRotaryForward& call) {
-  if (in_dry_run()) {
+  if (device::in_dry_run()) {
     return;
   }
   KINORA_CUDA_CHECK(kernels::cuda::qk_norm_rotary_forward(call, stream()));
 }
 
 void qk_norm_rotary_backward(const kernels::QkNormRotaryBackward& call) {
-  if (in_dry_run()) {
+  if (device::in_dry_run()) {
     return;
   }
   const at::Tensor workspace = scratch(kernels::cuda::qk_norm_rotary_backward_workspace_bytes(
@@ -121,7 +121,7 @@ void qk_norm_rotary_backward(const kernels::QkNormRotaryBackward& call) {
 }
 
 void add_column_sums(const at::Tensor& in, const at::Tensor& out) {
-  if (in_dry_run()) {
+  if (device::in_dry_run()) {
     return;
   }
   const at::Tensor workspace =
@@ -129,20 +129,20 @@ void add_column_sums(const at::Tensor& in, const at::Tensor& out) {
   KINORA_CUDA_CHECK(kernels::cuda::column_sums({.rows = in.size(0),
                                                 .width = in.size(1),
                                                 .row_stride = in.stride(0),
-                                                .type = dtype_of(in.scalar_type()),
+                                                .type = device::dtype_of(in.scalar_type()),
                                                 .in = in.const_data_ptr(),
                                                 .out = out.data_ptr<float>()},
                                                workspace.data_ptr(), stream()));
 }
 
 void gelu(const at::Tensor& pre, const at::Tensor& out, const kernels::Fp8Output& out_fp8) {
-  if (in_dry_run()) {
+  if (device::in_dry_run()) {
     return;
   }
   kernels::ActivationForward call;
   call.rows = pre.size(0);
   call.width = pre.size(1);
-  call.type = dtype_of(pre.scalar_type());
+  call.type = device::dtype_of(pre.scalar_type());
   call.u = pre.const_data_ptr();
   call.g = out.defined() ? out.data_ptr() : nullptr;
   call.g_fp8 = out_fp8;
@@ -151,13 +151,13 @@ void gelu(const at::Tensor& pre, const at::Tensor& out, const kernels::Fp8Output
 
 void gelu_backward(const at::Tensor& pre, const at::Tensor& grad, const at::Tensor& dpre,
                    const kernels::Fp8Output& dpre_fp8, const at::Tensor& bias_grad) {
-  if (in_dry_run()) {
+  if (device::in_dry_run()) {
     return;
   }
   kernels::ActivationBackward call;
   call.rows = pre.size(0);
   call.width = pre.size(1);
-  call.type = dtype_of(pre.scalar_type());
+  call.type = device::dtype_of(pre.scalar_type());
   call.u = pre.const_data_ptr();
   call.dg = grad.const_data_ptr();
   call.du = dpre.defined() ? dpre.data_ptr() : nullptr;
@@ -169,38 +169,38 @@ void gelu_backward(const at::Tensor& pre, const at::Tensor& grad, const at::Tens
 }
 
 void quantise(const at::Tensor& in, const kernels::Fp8Output& out) {
-  if (in_dry_run()) {
+  if (device::in_dry_run()) {
     return;
   }
   KINORA_CUDA_CHECK(kernels::cuda::quantise({.rows = in.size(0),
                                              .width = in.size(1),
-                                             .type = dtype_of(in.scalar_type()),
+                                             .type = device::dtype_of(in.scalar_type()),
                                              .in = in.const_data_ptr(),
                                              .out = out},
                                             stream()));
 }
 
 void block_quantise(const at::Tensor& in, kernels::BlockQuantise call) {
-  if (in_dry_run()) {
+  if (device::in_dry_run()) {
     return;
   }
   call.rows = in.size(0);
   call.width = in.size(1);
-  call.type = dtype_of(in.scalar_type());
+  call.type = device::dtype_of(in.scalar_type());
   call.in = in.const_data_ptr();
   KINORA_CUDA_CHECK(kernels::cuda::block_quantise(call, stream()));
 }
 
 void largest_magnitude(const at::Tensor& in, float* amax) {
-  if (in_dry_run()) {
+  if (device::in_dry_run()) {
     return;
   }
-  KINORA_CUDA_CHECK(kernels::cuda::largest_magnitude(in.const_data_ptr(), in.numel(),
-                                                     dtype_of(in.scalar_type()), amax, stream()));
+  KINORA_CUDA_CHECK(kernels::cuda::largest_magnitude(
+      in.const_data_ptr(), in.numel(), device::dtype_of(in.scalar_type()), amax, stream()));
 }
 
 void update_scales(const kernels::ScaleUpdate& update) {
-  if (in_dry_run()) {
+  if (device::in_dry_run()) {
     return;
   }
   KINORA_CUDA_CHECK(kernels::cuda::update_scales(update, stream()));
@@ -224,10 +224,11 @@ struct Products::Impl {
 };
 
 Products::Products(bool deterministic)
-    : impl_(in_dry_run() ? nullptr
-                         : new Impl{kernels::cuda::Matmul({.cache_file = cache_file(),
-                                                           .search = !deterministic,
-                                                           .deterministic = deterministic})}) {}
+    : impl_(device::in_dry_run()
+                ? nullptr
+                : new Impl{kernels::cuda::Matmul({.cache_file = cache_file(),
+                                                  .search = !deterministic,
+                                                  .deterministic = deterministic})}) {}
 Products::~Products() = default;
 
 bool Products::supports(const kernels::MatmulProblem& problem) {
@@ -343,7 +344,7 @@ struct FusedAttention::Impl {
 };
 
 FusedAttention::FusedAttention(bool deterministic)
-    : impl_(in_dry_run() ? nullptr : new Impl(deterministic)) {}
+    : impl_(device::in_dry_run() ? nullptr : new Impl(deterministic)) {}
 FusedAttention::~FusedAttention() = default;
 
 std::string FusedAttention::unsupported_reason(const kernels::AttentionForward& call) {

@@ -8,9 +8,9 @@
 #include <cstdint>
 
 #include "kinora/core/cuda.h"
+#include "kinora/device/host_bytes.h"
 #include "kinora/kernels/cuda/channel_norm.h"
 #include "kinora/ops/cuda_launch.h"
-#include "kinora/ops/host_bytes.h"
 
 namespace kinora::ops::cuda {
 namespace {
@@ -29,7 +29,7 @@ bool channel_norm_takes(const at::Tensor& x) {
   const bool is_known = type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
   return available() && is_known && x.size(0) <= kMaxBatch &&
          reinterpret_cast<uintptr_t>(x.const_data_ptr()) % kAlignment == 0 &&
-         kernels::cuda::channel_norm_takes(x.size(1), dtype_of(type));
+         kernels::cuda::channel_norm_takes(x.size(1), device::dtype_of(type));
 }
 
 void channel_moments(const at::Tensor& x, const at::Tensor& out) {
@@ -40,7 +40,7 @@ void channel_moments(const at::Tensor& x, const at::Tensor& out) {
   KINORA_CUDA_CHECK(kernels::cuda::channel_moments({.batch = x.size(0),
                                                     .places = places_of(x),
                                                     .channels = x.size(1),
-                                                    .type = dtype_of(x.scalar_type()),
+                                                    .type = device::dtype_of(x.scalar_type()),
                                                     .in = x.const_data_ptr(),
                                                     .out = out.data_ptr<double>()},
                                                    workspace.data_ptr(),
@@ -53,7 +53,7 @@ void channel_affine(const at::Tensor& x, const at::Tensor& scale, const at::Tens
   KINORA_CUDA_CHECK(kernels::cuda::channel_affine({.batch = x.size(0),
                                                    .places = places_of(x),
                                                    .channels = x.size(1),
-                                                   .type = dtype_of(x.scalar_type()),
+                                                   .type = device::dtype_of(x.scalar_type()),
                                                    .in = x.const_data_ptr(),
                                                    .scale = scale.const_data_ptr<float>(),
                                                    .shift = shift.const_data_ptr<float>(),

@@ -6,10 +6,9 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include "kinora/core/cuda.h"
+#include "kinora/device/dry_run.h"
 #include "kinora/kernels/cuda/optimizer.h"
 #include "kinora/kernels/cuda/random.h"
-#include "kinora/kernels/cuda/stopwatch.h"
-#include "kinora/ops/dry_run.h"
 #include "kinora/ops/optimizer_step.h"
 
 namespace kinora::ops::cuda {
@@ -25,10 +24,6 @@ kernels::cuda::BucketTable launch_table(const BucketTable& table) {
       static_cast<int32_t>(table.buckets().size()), table.num_chunks()};
 }
 
-kernels::cuda::StopwatchState* stopwatch_state(const at::Tensor& state) {
-  return reinterpret_cast<kernels::cuda::StopwatchState*>(state.data_ptr<int64_t>());
-}
-
 }  // namespace
 
 bool available() {
@@ -38,7 +33,7 @@ bool available() {
 void random_fill(const at::Tensor& out, int64_t rows, const at::Tensor& sample_index,
                  const RandomStream& stream, const at::Tensor& step, int64_t first_element,
                  kernels::Distribution distribution, float scale) {
-  if (in_dry_run()) {
+  if (device::in_dry_run()) {
     return;
   }
   const c10::cuda::CUDAGuard guard(out.device());
@@ -96,30 +91,12 @@ void check_device(at::Device device) {
 }
 
 void round_to(const at::Tensor& in, DType type, const at::Tensor& out) {
-  if (in_dry_run()) {
+  if (device::in_dry_run()) {
     return;
   }
   const c10::cuda::CUDAGuard guard(in.device());
   KINORA_CUDA_CHECK(kernels::cuda::cast(in.const_data_ptr<float>(), in.numel(), type,
                                         out.data_ptr(), c10::cuda::getCurrentCUDAStream()));
-}
-
-void begin_lap(const at::Tensor& state) {
-  if (in_dry_run()) {
-    return;
-  }
-  const c10::cuda::CUDAGuard guard(state.device());
-  KINORA_CUDA_CHECK(
-      kernels::cuda::begin_lap(stopwatch_state(state), c10::cuda::getCurrentCUDAStream()));
-}
-
-void end_lap(const at::Tensor& state) {
-  if (in_dry_run()) {
-    return;
-  }
-  const c10::cuda::CUDAGuard guard(state.device());
-  KINORA_CUDA_CHECK(
-      kernels::cuda::end_lap(stopwatch_state(state), c10::cuda::getCurrentCUDAStream()));
 }
 
 }  // namespace kinora::ops::cuda

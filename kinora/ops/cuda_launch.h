@@ -48,8 +48,4 @@ void check_device(at::Device device);
 
 void round_to(const at::Tensor& in, DType type, const at::Tensor& out);
 
-/// @param state  int64 [2]: kernels::cuda::StopwatchState.
-void begin_lap(const at::Tensor& state);
-void end_lap(const at::Tensor& state);
-
 }  // namespace kinora::ops::cuda

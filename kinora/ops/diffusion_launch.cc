@@ -6,14 +6,14 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include "kinora/core/cuda.h"
+#include "kinora/device/dry_run.h"
 #include "kinora/kernels/cuda/diffusion_loss.h"
 #include "kinora/kernels/cuda/patches.h"
-#include "kinora/ops/dry_run.h"
 
 namespace kinora::ops::cuda {
 
 void diffusion_loss(const kernels::DiffusionLoss& call, int device_index) {
-  if (in_dry_run()) {
+  if (device::in_dry_run()) {
     return;
   }
   const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device_index));
@@ -25,7 +25,7 @@ void diffusion_loss(const kernels::DiffusionLoss& call, int device_index) {
 }
 
 void patchify(const kernels::Patches& patches, const at::Tensor& image, const at::Tensor& tokens) {
-  if (in_dry_run()) {
+  if (device::in_dry_run()) {
     return;
   }
   const c10::cuda::CUDAGuard guard(image.device());
@@ -35,7 +35,7 @@ void patchify(const kernels::Patches& patches, const at::Tensor& image, const at
 
 void unpatchify(const kernels::Patches& patches, const at::Tensor& tokens,
                 const at::Tensor& image) {
-  if (in_dry_run()) {
+  if (device::in_dry_run()) {
     return;
   }
   const c10::cuda::CUDAGuard guard(image.device());

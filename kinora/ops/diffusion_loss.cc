@@ -7,10 +7,10 @@
 
 #include <utility>
 
+#include "kinora/device/dry_run.h"
+#include "kinora/device/host_bytes.h"
 #include "kinora/ops/block_launch.h"
 #include "kinora/ops/diffusion_launch.h"
-#include "kinora/ops/dry_run.h"
-#include "kinora/ops/host_bytes.h"
 
 namespace kinora::ops {
 namespace {
@@ -32,7 +32,7 @@ kernels::DiffusionLoss call_of(const DiffusionLossInputs& inputs, const at::Tens
   call.batch = prediction.size(0);
   call.sample_size = call.batch == 0 ? 0 : inputs.x0.numel() / call.batch;
   call.prediction_size = call.batch == 0 ? 0 : prediction.numel() / call.batch;
-  call.type = dtype_of(prediction.scalar_type());
+  call.type = device::dtype_of(prediction.scalar_type());
   call.prediction = prediction.const_data_ptr();
   call.noise = inputs.noise.const_data_ptr<float>();
   call.x0 = inputs.x0.const_data_ptr<float>();
@@ -90,7 +90,8 @@ bool has_fused_loss(const DiffusionLossInputs& inputs) {
   const at::Device device = inputs.prediction.device();
   const at::ScalarType type = inputs.prediction.scalar_type();
   const at::IntArrayRef batch = inputs.prediction.sizes().slice(0, 1);
-  return is_gpu(device) && (type == at::kFloat || type == at::kHalf || type == at::kBFloat16) &&
+  return device::is_gpu(device) &&
+         (type == at::kFloat || type == at::kHalf || type == at::kBFloat16) &&
          cuda::has_block_kernels(device, type) &&
          is_float_on(inputs.noise, device, inputs.x0.sizes()) &&
          is_float_on(inputs.x0, device, inputs.noise.sizes()) &&

@@ -11,9 +11,9 @@
 
 #include "kinora/core/cuda.h"
 #include "kinora/core/error.h"
+#include "kinora/device/dry_run.h"
+#include "kinora/device/host_bytes.h"
 #include "kinora/ops/block_launch.h"
-#include "kinora/ops/dry_run.h"
-#include "kinora/ops/host_bytes.h"
 
 namespace kinora::ops {
 namespace {
@@ -72,7 +72,7 @@ bool Fp8::possible(at::Device device) {
   if (!cuda::has_block_kernels(device, at::kBFloat16)) {
     return false;
   }
-  if (in_dry_run()) {
+  if (device::in_dry_run()) {
     return true;
   }
   const CudaDevice info = cuda_device(std::max<int>(device.index(), 0));

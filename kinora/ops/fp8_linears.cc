@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "kinora/core/error.h"
-#include "kinora/ops/host_bytes.h"
+#include "kinora/device/host_bytes.h"
 #include "kinora/ops/random.h"
 
 namespace kinora::ops {
@@ -138,7 +138,7 @@ LinearShape Fp8Linears::shape_of(int64_t number, int64_t rows) const {
 }
 
 bool Fp8Linears::has_products(const LinearShape& shape) {
-  const Fp8Problems problems = fp8_problems(fp8_->scaling(), shape, dtype_of(type_));
+  const Fp8Problems problems = fp8_problems(fp8_->scaling(), shape, device::dtype_of(type_));
   MatmulProblem adding = problems.weight_grad;
   adding.accumulate = true;
   return shape.rows % kAlignment == 0 && products_.supports(problems.forward) &&
@@ -191,7 +191,7 @@ Fp8Linears::Decision Fp8Linears::decide(const LinearShape& shape) {
     weight_grad(trial.dy_fp8, trial.x_fp8, trial.linear.weight_grad, /*overwrite=*/true);
   };
   const bool is_possible = runs([&] { run(kInFp8); });
-  const MatmulProblem part = fp8_problems(scaling, shape, dtype_of(type_)).forward;
+  const MatmulProblem part = fp8_problems(scaling, shape, device::dtype_of(type_)).forward;
   const size_t fastest = ways_.choose(part, {{"fp8", is_possible}, {name_of(type_), true}}, run);
   return {.shape = shape, .in_fp8 = fastest == kInFp8, .times = ways_.times(part)};
 }
@@ -207,7 +207,7 @@ Operand Fp8Linears::operand(const at::Tensor& value, int64_t number, Fp8::Role r
 at::Tensor Fp8Linears::linear(const Operand& x, const Operand& weight, const at::Tensor& bias) {
   const LinearShape shape = product_shape(x, weight);
   at::Tensor out = at::empty({shape.rows, shape.out}, bias.options());
-  products_.run(fp8_problems(fp8_->scaling(), shape, dtype_of(type_)).forward,
+  products_.run(fp8_problems(fp8_->scaling(), shape, device::dtype_of(type_)).forward,
                 {.a = x.fp8.data_ptr(),
                  .b = weight.fp8.data_ptr(),
                  .d = out.data_ptr(),
@@ -220,7 +220,7 @@ at::Tensor Fp8Linears::linear(const Operand& x, const Operand& weight, const at:
 at::Tensor Fp8Linears::input_grad(const Operand& dy, const Operand& weight) {
   const LinearShape shape = product_shape(dy, weight);
   at::Tensor out = at::empty({shape.rows, shape.in}, dy.fp8.options().dtype(type_));
-  products_.run(fp8_problems(fp8_->scaling(), shape, dtype_of(type_)).input_grad,
+  products_.run(fp8_problems(fp8_->scaling(), shape, device::dtype_of(type_)).input_grad,
                 {.a = dy.fp8.data_ptr(),
                  .b = weight.fp8_transposed.data_ptr(),
                  .d = out.data_ptr(),
@@ -233,7 +233,7 @@ void Fp8Linears::weight_grad(const Operand& dy, const Operand& x, const at::Tens
                              bool overwrite) {
   const LinearShape shape{
       .rows = dy.rows(), .in = x.fp8_transposed.size(0), .out = dy.fp8_transposed.size(0)};
-  MatmulProblem problem = fp8_problems(fp8_->scaling(), shape, dtype_of(type_)).weight_grad;
+  MatmulProblem problem = fp8_problems(fp8_->scaling(), shape, device::dtype_of(type_)).weight_grad;
   problem.accumulate = !overwrite;
   products_.run(problem, {.a = dy.fp8_transposed.data_ptr(),
                           .b = x.fp8_transposed.data_ptr(),

@@ -1,9 +1,9 @@
 // A CPU-only build: nothing of block_launch.h can run but for dry runs, and callers ask
 // has_block_kernels() first.
 #include "kinora/core/error.h"
+#include "kinora/device/dry_run.h"
 #include "kinora/ops/block_dry_run.h"
 #include "kinora/ops/block_launch.h"
-#include "kinora/ops/dry_run.h"
 
 namespace kinora::ops::cuda {
 namespace {
@@ -13,7 +13,7 @@ namespace {
 }
 
 void refuse_unless_dry() {
-  if (!in_dry_run()) {
+  if (!device::in_dry_run()) {
     refuse();
   }
 }
@@ -24,13 +24,13 @@ struct Products::Impl {};
 struct FusedAttention::Impl {};
 
 bool is_capturing() {
-  return in_dry_run();
+  return device::in_dry_run();
 }
 double milliseconds(const std::function<void()>& /*launch*/) {
   refuse();
 }
 bool has_block_kernels(at::Device device, at::ScalarType /*type*/) {
-  return in_dry_run() && is_gpu(device);
+  return device::in_dry_run() && device::is_gpu(device);
 }
 void residual_norm_forward(const kernels::ResidualNormForward& /*call*/) {
   refuse_unless_dry();

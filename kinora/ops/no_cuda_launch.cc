@@ -53,12 +53,4 @@ void round_to(const at::Tensor& /*in*/, DType /*type*/, const at::Tensor& /*out*
   no_kernels();
 }
 
-void begin_lap(const at::Tensor& /*state*/) {
-  no_kernels();
-}
-
-void end_lap(const at::Tensor& /*state*/) {
-  no_kernels();
-}
-
 }  // namespace kinora::ops::cuda

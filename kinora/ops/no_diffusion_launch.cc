@@ -1,14 +1,14 @@
 // A CPU-only build: nothing of diffusion_launch.h can run but dry, and callers ask
 // has_block_kernels() first.
 #include "kinora/core/error.h"
+#include "kinora/device/dry_run.h"
 #include "kinora/ops/diffusion_launch.h"
-#include "kinora/ops/dry_run.h"
 
 namespace kinora::ops::cuda {
 namespace {
 
 void refuse_unless_dry() {
-  KINORA_CHECK(in_dry_run(), kInternal,
+  KINORA_CHECK(device::in_dry_run(), kInternal,
                "[ops] a GPU kernel was called in a build without GPU support");
 }
 

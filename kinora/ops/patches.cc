@@ -4,10 +4,10 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "kinora/core/error.h"
+#include "kinora/device/dry_run.h"
+#include "kinora/device/host_bytes.h"
 #include "kinora/ops/block_launch.h"
 #include "kinora/ops/diffusion_launch.h"
-#include "kinora/ops/dry_run.h"
-#include "kinora/ops/host_bytes.h"
 
 namespace kinora::ops {
 namespace {
@@ -22,7 +22,7 @@ struct PatchesHolder : torch::CustomClassHolder {
 };
 
 bool has_kernel(const at::Tensor& tensor, at::ScalarType token_type) {
-  return is_gpu(tensor.device()) &&
+  return device::is_gpu(tensor.device()) &&
          (token_type == at::kFloat || token_type == at::kHalf || token_type == at::kBFloat16) &&
          cuda::has_block_kernels(tensor.device(), token_type);
 }
@@ -32,7 +32,7 @@ at::Tensor tokens_of(const kernels::Patches& patches, const at::Tensor& image) {
   const int64_t area = patches.patch * patches.patch;
   at::Tensor tokens =
       at::empty({patches.batch, patches.height * patches.width / area, patches.channels * area},
-                image.options().dtype(scalar_type(patches.token_type)));
+                image.options().dtype(device::scalar_type(patches.token_type)));
   cuda::patchify(patches, image, tokens);
   return tokens;
 }
@@ -89,7 +89,7 @@ at::Tensor patchify(const at::Tensor& image, int64_t patch, at::ScalarType type)
                                       image.size(2),
                                       image.size(3),
                                       patch,
-                                      dtype_of(type)};
+                                      device::dtype_of(type)};
     return Patchify::apply(c10::make_intrusive<PatchesHolder>(patches), image.contiguous());
   }
   return image.reshape({image.size(0), image.size(1), rows, patch, columns, patch})
@@ -110,8 +110,8 @@ at::Tensor unpatchify(const at::Tensor& tokens, int64_t height, int64_t width, i
   const int64_t channels = tokens.size(2) / (patch * patch);
   if (has_kernel(tokens, tokens.scalar_type())) {
     const kernels::Patches patches = {
-        kernels::PatchOrder::kChannelLast, tokens.size(0), channels, height, width, patch,
-        dtype_of(tokens.scalar_type())};
+        kernels::PatchOrder::kChannelLast,     tokens.size(0), channels, height, width, patch,
+        device::dtype_of(tokens.scalar_type())};
     return Unpatchify::apply(c10::make_intrusive<PatchesHolder>(patches), tokens.contiguous());
   }
   return tokens.reshape({tokens.size(0), rows, columns, patch, patch, channels})

@@ -20,9 +20,6 @@ void check_options(const ArenaOptions& options) {
   const at::ScalarType type = options.compute_type;
   KINORA_CHECK(type == at::kFloat || type == at::kBFloat16 || type == at::kHalf, kConfig,
                "[arena] compute_type must be fp32, bf16 or fp16, got ", type);
-  KINORA_CHECK(options.tier == Tier::kDevice, kConfig,
-               "[arena] parameters can only be kept on the device so far; pinned host memory and "
-               "files are to come");
   KINORA_CHECK(options.ema_decays.size() <= kernels::kMaxEmas, kConfig, "[arena] at most ",
                kernels::kMaxEmas, " EMAs can be kept, got ", options.ema_decays.size());
   KINORA_CHECK(options.train || options.ema_decays.empty(), kConfig,

@@ -18,9 +18,6 @@
 /// clipping, communication, offload and checkpoints work on buckets or slices of them.
 namespace kinora::optim {
 
-/// Where a bucket's arrays are stored.
-enum class Tier : uint8_t { kDevice, kPinnedHost, kFile };
-
 /// One of the flat arrays that belong to a bucket.
 struct Role {
   enum class Kind : uint8_t { kCompute, kMaster, kGrad, kExpAvg, kExpAvgSq, kEma };
@@ -79,7 +76,6 @@ struct Bucket {
   int64_t numel = 0;
   bool fp32_island = false;
   std::string ring;
-  Tier tier = Tier::kDevice;
   std::vector<Slot> slots;
   int64_t slice_begin = 0;
   int64_t slice_numel = 0;
@@ -109,9 +105,8 @@ struct ArenaOptions {
   uint64_t seed = 0;                         ///< of the initial values
   /// false: only the compute copies, to sample with.
   bool train = true;
-  std::vector<double>
-      ema_decays;             ///< in [0, 1), at most 4; ema = ema * decay + weight * (1 - decay)
-  Tier tier = Tier::kDevice;  ///< the only one so far
+  /// In [0, 1), at most 4; ema = ema * decay + weight * (1 - decay).
+  std::vector<double> ema_decays;
   Sharding sharding = {};
 };
 

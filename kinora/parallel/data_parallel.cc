@@ -52,7 +52,7 @@ ops::BucketHook DataParallel::hook() {
 }
 
 void DataParallel::begin_step() {
-  const ops::Lap lap(waiting_);
+  const device::Lap lap(waiting_);
   if (options_.reads_before_passes) {
     refresh();
   }
@@ -95,7 +95,7 @@ void DataParallel::end_pass() {
     }
   }
   {
-    const ops::Lap lap(waiting_);
+    const device::Lap lap(waiting_);
     while (!reducing_.empty()) {
       finish_oldest();
     }
@@ -118,7 +118,7 @@ void DataParallel::end_pass() {
 }
 
 void DataParallel::add_over_samples(const at::Tensor& value) {
-  const ops::Lap lap(waiting_);
+  const device::Lap lap(waiting_);
   shard_group().all_reduce(value);
   replicate_.all_reduce(value);
 }
@@ -250,7 +250,7 @@ void DataParallel::make_grad_ready(size_t bucket) {
            turn_[r.bucket] == turn_[bucket];
   });
   if (before != reducing_.rend()) {
-    const ops::Lap lap(waiting_);
+    const device::Lap lap(waiting_);
     for (auto count = std::distance(before, reducing_.rend()); count > 0; --count) {
       finish_oldest();
     }
@@ -265,7 +265,7 @@ void DataParallel::make_grad_ready(size_t bucket) {
 
 size_t DataParallel::free_lane(size_t bucket) {
   while (std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.is_busy; })) {
-    const ops::Lap lap(waiting_);
+    const device::Lap lap(waiting_);
     finish_oldest();
   }
   const auto found =
@@ -313,7 +313,7 @@ void DataParallel::reduce(size_t bucket_index) {
 
 void DataParallel::wait(std::optional<comm::Work>& work) {
   if (work) {
-    const ops::Lap lap(waiting_);
+    const device::Lap lap(waiting_);
     work->wait();
     work.reset();
   }

@@ -11,8 +11,8 @@
 
 #include "kinora/comm/group.h"
 #include "kinora/comm/torus.h"
+#include "kinora/device/stopwatch.h"
 #include "kinora/ops/bucket_hook.h"
-#include "kinora/ops/stopwatch.h"
 #include "kinora/optim/arena.h"
 
 /// Data parallelism: what the ranks that compute on different samples exchange.
@@ -82,7 +82,7 @@ class DataParallel {
   void refresh();
 
   /// Nanoseconds for which computation has waited for communication so far, in steps: as
-  /// ops::Stopwatch::total.
+  /// device::Stopwatch::total.
   [[nodiscard]] at::Tensor waited() const { return waiting_.total(); }
 
   [[nodiscard]] const comm::Group& shard_group() const { return arena_.options().sharding.group; }
@@ -149,7 +149,7 @@ class DataParallel {
   std::deque<Reduction> reducing_;  // by age
   std::vector<comm::Work> replicating_;
   std::vector<Lane> lanes_;
-  ops::Stopwatch waiting_;  // of waits and what is done between them
+  device::Stopwatch waiting_;  // of waits and what is done between them
 };
 
 }  // namespace kinora::parallel

@@ -8,9 +8,9 @@
 
 #include "kinora/core/error.h"
 #include "kinora/core/text.h"
+#include "kinora/device/host_bytes.h"
 #include "kinora/io/file.h"
 #include "kinora/models/autoencoder_names.h"
-#include "kinora/ops/host_bytes.h"
 #include "kinora/pipelines/autoencoder_config.h"
 #include "kinora/pipelines/diffusers_config.h"
 
@@ -275,7 +275,7 @@ std::string fingerprint(const fs::path& path) {
     std::ostringstream text;
     text << name << ' ' << at::IntArrayRef(value.sizes()) << ' ' << value.scalar_type();
     add(text.str());
-    checksum.update(ops::bytes_of(value));
+    checksum.update(device::bytes_of(value));
   }
   return checksum.hex();
 }

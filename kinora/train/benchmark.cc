@@ -18,8 +18,8 @@
 
 #include "kinora/core/cuda.h"
 #include "kinora/core/error.h"
-#include "kinora/ops/device.h"
-#include "kinora/ops/gpu_trace.h"
+#include "kinora/device/device.h"
+#include "kinora/device/gpu_trace.h"
 #include "kinora/ops/random.h"
 
 namespace kinora::train {
@@ -103,23 +103,23 @@ double median_call_seconds(at::Device device, int64_t calls,
   for (int64_t block = 0; block < blocks; ++block) {
     const int64_t end = calls * (block + 1) / blocks;
     const auto in_block = static_cast<double>(end - call);
-    ops::synchronize(device);
+    device::synchronize(device);
     const double started = now();
     for (; call < end; ++call) {
       enqueue(call);
     }
-    ops::synchronize(device);
+    device::synchronize(device);
     seconds.push_back((now() - started) / in_block);
   }
   return median(std::move(seconds));
 }
 
-ops::GpuProfile profile_calls(at::Device device, int64_t calls,
-                              const std::function<void(int64_t)>& enqueue) {
+device::GpuProfile profile_calls(at::Device device, int64_t calls,
+                                 const std::function<void(int64_t)>& enqueue) {
   KINORA_CHECK(device.is_cuda(), kConfig,
                "[bench] --profile traces a GPU, but this recipe computes on ",
-               ops::describe(device));
-  ops::GpuTrace trace;
+               device::describe(device));
+  device::GpuTrace trace;
   trace.start();  // the first call under a trace pays for what CUPTI sets up
   enqueue(0);
   (void)trace.stop();
@@ -127,7 +127,7 @@ ops::GpuProfile profile_calls(at::Device device, int64_t calls,
   for (int64_t call = 0; call < calls; ++call) {
     enqueue(call);
   }
-  return ops::profile_of(trace.stop());
+  return device::profile_of(trace.stop());
 }
 
 void randomise_zeros(const std::vector<nn::NamedParameter>& parameters, optim::Arena& arena) {
@@ -167,7 +167,7 @@ bool caught_out_of_memory() {
 void start_memory_anew(at::Device device) {
   if (device.is_cuda()) {
     (void)at::empty({1}, at::device(device));  // the allocator exists from its first tensor on
-    ops::synchronize(device);
+    device::synchronize(device);
     at::accelerator::emptyCache();
     at::accelerator::resetPeakStats(device.index());
   }

@@ -7,8 +7,8 @@
 #include <optional>
 #include <vector>
 
+#include "kinora/device/gpu_profile.h"
 #include "kinora/nn/module.h"
-#include "kinora/ops/gpu_profile.h"
 #include "kinora/optim/arena.h"
 
 /// What the benchmarks of training (benchmark_step.h), sampling (benchmark_sample.h) and of the
@@ -37,9 +37,9 @@ struct DeviceCeilings {
                                          const std::function<void(int64_t)>& enqueue);
 
 /// What the device does in `calls` more calls, and for what the host waits meanwhile. kConfig
-/// unless the device is a GPU; the errors of ops::GpuTrace.
-[[nodiscard]] ops::GpuProfile profile_calls(at::Device device, int64_t calls,
-                                            const std::function<void(int64_t)>& enqueue);
+/// unless the device is a GPU; the errors of device::GpuTrace.
+[[nodiscard]] device::GpuProfile profile_calls(at::Device device, int64_t calls,
+                                               const std::function<void(int64_t)>& enqueue);
 
 /// Replaces initial zeros by small random numbers: products of zeros are faster than real ones.
 void randomise_zeros(const std::vector<nn::NamedParameter>& parameters, optim::Arena& arena);
@@ -48,7 +48,7 @@ void randomise_zeros(const std::vector<nn::NamedParameter>& parameters, optim::A
 /// suffice. Only in a catch block.
 [[nodiscard]] bool caught_out_of_memory();
 
-/// Gives back memory that nothing holds, and starts the peak of ops::peak_memory() anew.
+/// Gives back memory that nothing holds, and starts the peak of device::peak_memory() anew.
 void start_memory_anew(at::Device device);
 
 }  // namespace kinora::train

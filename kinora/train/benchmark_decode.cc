@@ -7,8 +7,8 @@
 #include <memory>
 
 #include "kinora/core/philox.h"
+#include "kinora/device/device.h"
 #include "kinora/models/autoencoder_kl.h"
-#include "kinora/ops/device.h"
 #include "kinora/ops/random.h"
 #include "kinora/pipelines/autoencoder_file.h"
 #include "kinora/train/benchmark.h"
@@ -53,7 +53,7 @@ std::vector<int64_t> shape_of(const DecodeBenchmarkOptions& options,
 }  // namespace
 
 DecodeBenchmark benchmark_decode(const DecodeBenchmarkOptions& options) {
-  ops::configure_computation(0, false);
+  device::configure_computation(0, false);
   const at::Device device = choose_device(options.device);
   const at::ScalarType type = compute_type(options.precision);
   start_memory_anew(device);
@@ -74,10 +74,10 @@ DecodeBenchmark benchmark_decode(const DecodeBenchmarkOptions& options) {
     run(i);
   }
   DecodeBenchmark result;
-  result.device = ops::describe(device);
+  result.device = device::describe(device);
   result.seconds = median_call_seconds(device, options.repeats, run);
   result.images_per_s = static_cast<double>(options.batch) / result.seconds;
-  result.peak_memory = ops::peak_memory(device);
+  result.peak_memory = device::peak_memory(device);
   return result;
 }
 

@@ -10,10 +10,10 @@
 #include <utility>
 
 #include "kinora/core/philox.h"
+#include "kinora/device/device.h"
 #include "kinora/diffusion/sampler.h"
 #include "kinora/models/model.h"
 #include "kinora/ops/attention.h"
-#include "kinora/ops/device.h"
 #include "kinora/ops/random.h"
 #include "kinora/train/benchmark.h"
 #include "kinora/train/micro_batch.h"
@@ -95,7 +95,7 @@ int64_t most(const comm::Group& world, int64_t value) {
 
 SampleBenchmark benchmark_sample(RunConfig config, const SampleBenchmarkOptions& options,
                                  const comm::Group& world) {
-  ops::configure_computation(config.train.threads, config.train.deterministic);
+  device::configure_computation(config.train.threads, config.train.deterministic);
   const at::Device device = choose_device(config.train.device);
   start_memory_anew(device);
   config.model = resolved_model(config, std::max<int64_t>(config.model.num_classes, 1));
@@ -141,12 +141,12 @@ SampleBenchmark benchmark_sample(RunConfig config, const SampleBenchmarkOptions&
   }
   result.seconds = median(std::move(seconds));
   result.samples_per_s = static_cast<double>(options.batch) / result.seconds;
-  result.device = ops::describe(device);
+  result.device = device::describe(device);
   result.unit = model.is_video() ? "clips" : "images";
   result.ranks = world.size() > 1 ? shares.reason : "";
   result.steps = diffusion::num_steps(sampler);
   result.sampler = describe(sampler, guidance);
-  result.peak_memory = most(world, ops::peak_memory(device));
+  result.peak_memory = most(world, device::peak_memory(device));
   result.kernels = kernels_of(initial.config, initial.kernels.get(), initial.graphs, rows, device);
   if (const std::optional<int64_t> each = rows_per_sample(guidance)) {
     result.model_tflops = 2.0 * models::forward_macs(model) * result.samples_per_s *

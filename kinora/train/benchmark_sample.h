@@ -5,7 +5,7 @@
 #include <string>
 
 #include "kinora/comm/group.h"
-#include "kinora/ops/gpu_profile.h"
+#include "kinora/device/gpu_profile.h"
 #include "kinora/pipelines/sampling_ranks.h"
 #include "kinora/train/run_config.h"
 
@@ -32,8 +32,8 @@ struct SampleBenchmark {
   /// TFLOP/s a rank: 2 x multiply-accumulates of the forward passes; none where guidance is on for
   /// a part of the steps only.
   std::optional<double> model_tflops;
-  int64_t peak_memory = 0;                 ///< bytes of tensors on a GPU, the most; 0 on the CPU
-  std::optional<ops::GpuProfile> profile;  ///< of one run
+  int64_t peak_memory = 0;                    ///< bytes of tensors on a GPU, the most; 0 on the CPU
+  std::optional<device::GpuProfile> profile;  ///< of one run
 };
 
 /// Times sampling as config.sample says, with random weights and texts. Nothing is left in the

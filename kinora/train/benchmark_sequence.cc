@@ -17,10 +17,10 @@
 
 #include "kinora/comm/rehearsal.h"
 #include "kinora/core/error.h"
+#include "kinora/device/device.h"
 #include "kinora/nn/self_attention.h"
 #include "kinora/nn/sequence.h"
 #include "kinora/ops/block_kernels.h"
-#include "kinora/ops/device.h"
 #include "kinora/ops/random.h"
 #include "kinora/parallel/sequence.h"
 #include "kinora/train/benchmark.h"
@@ -231,9 +231,9 @@ class Runner {
   /// The most by the statistics of a GPU's allocator.
   [[nodiscard]] int64_t peak_of_gpu() const {
     start_memory_anew(stack_.device());
-    const int64_t before = ops::peak_memory(stack_.device());
+    const int64_t before = device::peak_memory(stack_.device());
     static_cast<void>(step());
-    return ops::peak_memory(stack_.device()) - before;
+    return device::peak_memory(stack_.device()) - before;
   }
 
  private:

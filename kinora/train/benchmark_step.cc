@@ -12,8 +12,8 @@
 
 #include "kinora/core/error.h"
 #include "kinora/core/process_memory.h"
+#include "kinora/device/device.h"
 #include "kinora/models/model.h"
-#include "kinora/ops/device.h"
 #include "kinora/ops/random.h"
 #include "kinora/train/benchmark.h"
 #include "kinora/train/frozen_encoder.h"
@@ -84,7 +84,7 @@ std::vector<int64_t> pixel_shape(const ClipSize& size) {
 
 /// With the device's memory as it was before anything of this was there.
 at::Device prepared_device(const RunConfig& config) {
-  ops::configure_computation(config.train.threads, config.train.deterministic);
+  device::configure_computation(config.train.threads, config.train.deterministic);
   const at::Device device = choose_device(config.train.device);
   start_memory_anew(device);
   return device;
@@ -145,13 +145,13 @@ class StepTimer::Impl {
     // Two steps without a graph, the recording, and one that replays it.
     constexpr int64_t kGraphWarmup = 4;
     StepBenchmark result;
-    result.device = ops::describe(device_);
+    result.device = device::describe(device_);
     result.fast_path = kernels != nullptr;
     result.graphs = graphs_;
     result.step_seconds = steps.time(
         graphs_ ? std::max(options.warmup, kGraphWarmup) : options.warmup, options.steps);
     result.last_loss = steps.last_loss();
-    result.peak_memory = ops::peak_memory(device_);
+    result.peak_memory = device::peak_memory(device_);
     result.kernels = kernel_summary(config_, kernels, micro_batch, device_);
     if (frozen_) {
       result.kernels += ", pixels encoded in each step";
@@ -182,7 +182,7 @@ class StepTimer::Impl {
     Steps steps(*this, std::move(batches));
     StepCost cost{.seconds = steps.time(warmup, kSteps)};
     if (knows_peak) {
-      cost.peak_memory = device_.is_cuda() ? ops::peak_memory(device_) : peak_resident_bytes();
+      cost.peak_memory = device_.is_cuda() ? device::peak_memory(device_) : peak_resident_bytes();
     }
     return cost;
   }

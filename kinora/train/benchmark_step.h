@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "kinora/comm/group.h"
-#include "kinora/ops/gpu_profile.h"
+#include "kinora/device/gpu_profile.h"
 #include "kinora/train/batch_search.h"
 #include "kinora/train/micro_batch.h"
 #include "kinora/train/run_config.h"
@@ -33,8 +33,8 @@ struct StepBenchmark {
   double model_tflops = 0.0;  ///< TFLOP/s: 3 x 2 x multiply-accumulates of a forward pass
   int64_t peak_memory = 0;    ///< bytes of tensors on the GPU, of this benchmark; 0 on the CPU
   double last_loss = 0.0;     ///< to see that it computed
-  std::optional<ops::GpuProfile> profile;  ///< of options.steps steps
-  std::vector<std::string> products;       ///< a line for each of the fast path's matrix products
+  std::optional<device::GpuProfile> profile;  ///< of options.steps steps
+  std::vector<std::string> products;  ///< a line for each of the fast path's matrix products
 };
 
 /// A recipe's model and optimizer, whose steps are timed on random inputs that lie in memory, one

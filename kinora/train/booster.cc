@@ -9,6 +9,7 @@
 
 #include "kinora/checkpoint/checkpoint.h"
 #include "kinora/checkpoint/model_weights.h"
+#include "kinora/checkpoint/writer.h"
 #include "kinora/core/error.h"
 #include "kinora/data/loader.h"
 #include "kinora/parallel/bucket_groups.h"
@@ -260,6 +261,11 @@ Booster::Booster(const BoosterOptions& options, const parallel::Mesh& mesh)
 
 Boosted Booster::boost(torch::nn::Module& model, const optim::AdamWConfig& optimizer,
                        const optim::LrSchedule& schedule) const {
+  KINORA_CHECK(mesh_.shape().sequence == 1, kConfig,
+               "[booster] sp_size must be 1 for a torch::nn::Module, which does not divide tokens: "
+               "the ranks of a sequence would all compute the same, got ",
+               mesh_.shape().sequence,
+               ". Hint: leave sp_size out, and all ranks take other samples");
   return boost(torch_module(model), optimizer, schedule);
 }
 

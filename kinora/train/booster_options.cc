@@ -8,21 +8,13 @@
 namespace kinora::train {
 
 parallel::MeshShape PluginConfig::mesh() const {
-  return {.pipeline = pp_size,
-          .replicate = replicate,
-          .shard = shard,
-          .sequence = sp_size,
-          .tensor = tp_size};
+  return {.replicate = replicate, .shard = shard, .sequence = sp_size};
 }
 
 int zero_stage(const std::string& plugin, const PluginConfig& config) {
   constexpr std::array<const char*, 4> kPlugins = {"ddp", "zero1", "zero2", "zero3"};
   KINORA_CHECK(plugin != "gemini" && plugin != "hybrid", kConfig, "[parallel] plugin ", plugin,
                " is not in this version, which has ddp, zero1, zero2 and zero3");
-  KINORA_CHECK(config.pp_size == 1 && config.tp_size == 1, kConfig,
-               "[parallel] this version divides samples, sequences and state (replicate, shard, "
-               "sequence); pipeline (pp_size) and tensor (tp_size) must be 1, got ",
-               config.pp_size, " and ", config.tp_size);
   KINORA_CHECK(config.zero_stage >= -1 && config.zero_stage <= 3, kConfig,
                "[parallel] zero_stage must be 0 to 3, or -1 for what the plugin says, got ",
                config.zero_stage);

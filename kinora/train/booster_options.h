@@ -20,10 +20,8 @@ struct PluginConfig {
   int64_t zero_stage = -1;
   int64_t replicate = 1;  ///< groups of ranks that each divide the whole state
   int64_t shard = 0;      ///< ranks that divide it; 0: those that remain
-  int64_t pp_size = 1;    ///< stages of a pipeline: 1 so far
-  int64_t sp_size = 1;    ///< ranks that divide a sequence
+  int64_t sp_size = 1;    ///< ranks that divide a sequence; of Kinora's own models alone
   parallel::SequenceScheme sequence_scheme = parallel::SequenceScheme::kAuto;
-  int64_t tp_size = 1;  ///< ranks that divide tensors: 1 so far
   /// Gradients travel and are summed in this type: fp32, or bf16 for half the bytes.
   Precision reduce_type = Precision::kFp32;
   bool fp8_across = false;  ///< what crosses hosts travels in 8 bits (comm/quantised.h)

@@ -9,7 +9,7 @@
 #include "kinora/core/error.h"
 #include "kinora/core/process_memory.h"
 #include "kinora/core/text.h"
-#include "kinora/ops/device.h"
+#include "kinora/device/device.h"
 #include "kinora/train/benchmark.h"
 #include "kinora/train/benchmark_step.h"
 #include "kinora/train/setup.h"
@@ -132,7 +132,7 @@ RecipeSearch search_buckets(
     return cost;
   };
   const data::BucketOptions buckets = data::loader_options(config.data).buckets;
-  return {.device = ops::describe(device),
+  return {.device = device::describe(device),
           .memory = options.memory,
           .result = search_buckets(buckets, options, measure)};
 }

@@ -31,8 +31,8 @@
 #include "kinora/core/error.h"
 #include "kinora/core/module_file.h"
 #include "kinora/core/text.h"
+#include "kinora/device/device.h"
 #include "kinora/io/file.h"
-#include "kinora/ops/device.h"
 #include "kinora/train/setup.h"
 
 namespace kinora::train {
@@ -171,13 +171,13 @@ void add_environment(Findings& found) {
 /// Seconds of one call of `work` on the device, the least of some rounds.
 double seconds_of(at::Device device, const std::function<void()>& work) {
   work();
-  ops::synchronize(device);
+  device::synchronize(device);
   double best = std::numeric_limits<double>::infinity();
   const double end = seconds_now() + kLeastSeconds;
   do {
     const double start = seconds_now();
     work();
-    ops::synchronize(device);
+    device::synchronize(device);
     best = std::min(best, seconds_now() - start);
   } while (seconds_now() < end);
   return best;

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kinora/checkpoint/checkpoint.h"
+#include "kinora/checkpoint/training_state.h"
 #include "kinora/ops/block_kernels.h"
 #include "kinora/train/run_config.h"
 

@@ -18,8 +18,8 @@
 #include "kinora/core/log.h"
 #include "kinora/core/text.h"
 #include "kinora/core/text_table.h"
+#include "kinora/device/dry_run.h"
 #include "kinora/diffusion/objective_config.h"
-#include "kinora/ops/dry_run.h"
 #include "kinora/parallel/mesh.h"
 #include "kinora/train/setup.h"
 #include "kinora/train/trainable.h"
@@ -80,7 +80,7 @@ class Marks {
 
   [[nodiscard]] ops::BucketHook hook() {
     return [this](ops::BucketMoment moment, int64_t bucket) {
-      const int64_t live = ops::DryRun::live_bytes();
+      const int64_t live = device::DryRun::live_bytes();
       switch (moment) {
         case ops::BucketMoment::kBeforeForward:
           if (in_backward_) {  // of the pass before
@@ -141,7 +141,7 @@ class Planner {
     const parallel::Mesh mesh(group, config_.parallel.mesh());
     plan_.micro_batch = config_.micro_batch(mesh.data_ranks());
     plan_.passes = config_.train.global_batch / mesh.data_ranks() / plan_.micro_batch;
-    const int64_t start = ops::DryRun::live_bytes();
+    const int64_t start = device::DryRun::live_bytes();
     diffusion::Objective objective =
         diffusion::make_objective(config_.objective, config_.model.learn_sigma);
     diffusion::move_to(objective, at::kMeta);
@@ -150,10 +150,10 @@ class Planner {
     records_ = use_graphs(config_, trainable.kernels()) && trainable.can_be_recorded();
     plan_.parameters = trainable.arena().num_elements();
     plan_.sharing = trainable.boosted().describe_ranks();
-    plan_.peak = ops::DryRun::peak_bytes() - start;
-    const int64_t state = add_state(trainable.arena(), ops::DryRun::live_bytes() - start);
+    plan_.peak = device::DryRun::peak_bytes() - start;
+    const int64_t state = add_state(trainable.arena(), device::DryRun::live_bytes() - start);
     take_steps(trainable, objective, mesh.world().size(), start, state);
-    count_checkpoint(trainable.arena(), ops::DryRun::live_bytes() - start);
+    count_checkpoint(trainable.arena(), device::DryRun::live_bytes() - start);
     add_what_is_no_tensor();
     return std::move(plan_);
   }
@@ -200,12 +200,12 @@ class Planner {
                                            sample_batch(config_, plan_.micro_batch));
     constexpr int64_t kSteps = 2;
     for (int64_t i = 0; i < kSteps; ++i) {
-      ops::DryRun::start_peak_anew();
+      device::DryRun::start_peak_anew();
       (void)step.forward_backward(batches, i);
-      plan_.peak = std::max(plan_.peak, ops::DryRun::peak_bytes() - start);
+      plan_.peak = std::max(plan_.peak, device::DryRun::peak_bytes() - start);
     }
     plan_.layers = marks.layers();
-    const int64_t live = ops::DryRun::live_bytes() - start;
+    const int64_t live = device::DryRun::live_bytes() - start;
     other_state_ += live - state;
     plan_.parts.push_back({"buffers and exchange", other_state_});
     const int64_t of_pass = plan_.peak - live;
@@ -254,7 +254,7 @@ class Planner {
   }
 
   const RunConfig& config_;
-  ops::DryRun run_;
+  device::DryRun run_;
   MemoryPlan plan_;
   int64_t other_state_ = 0;
   bool records_ = false;  // CUDA graphs

@@ -58,7 +58,7 @@ struct MemoryPlan {
 [[nodiscard]] RunConfig without_data(RunConfig config, std::vector<std::string>& assumed);
 
 /// The plan of a recipe whose model is resolved: the run's own code lays out the state and takes a
-/// step on tensors without memory (ops::DryRun). Errors of a run whose settings contradict each
+/// step on tensors without memory (device::DryRun). Errors of a run whose settings contradict each
 /// other.
 [[nodiscard]] MemoryPlan plan_memory(const RunConfig& config, const PlanTarget& target);
 

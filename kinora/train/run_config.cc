@@ -99,7 +99,6 @@ void describe_parallel(Fields& fields, RunConfig& config) {
              "Ranks that compute on different samples and divide the state as zero_stage says. 0 = "
              "the ranks that remain.",
              at_least(0));
-  fields.add("pipeline", parallel.pp_size, "Stages of a pipeline: 1 so far.", at_least(1));
   using Scheme = parallel::SequenceScheme;
   fields.add("sequence", parallel.sp_size,
              "Ranks that divide the tokens of each sample (sequence parallelism).", at_least(1));
@@ -114,7 +113,6 @@ void describe_parallel(Fields& fields, RunConfig& config) {
               {"megatron", Scheme::kMegatron}},
              "How attention reaches the tokens of other ranks; auto = the cheapest by the measured "
              "links.");
-  fields.add("tensor", parallel.tp_size, "Ranks that divide tensors: 1 so far.", at_least(1));
   fields
       .add("reduce_type", parallel.reduce_type,
            {{"fp32", Precision::kFp32}, {"bf16", Precision::kBf16}, {"fp16", Precision::kFp16}},
@@ -136,6 +134,8 @@ void describe_parallel(Fields& fields, RunConfig& config) {
   fields.add("reduce_each_micro_batch", parallel.reduce_each_micro_batch,
              "zero_stage 2 and 3: reduce gradients after each micro-batch, so that no rank keeps "
              "them whole; false = once a step, with the memory of whole gradients.");
+  fields.retire("pipeline", "1", "this version does not divide a model's layers");
+  fields.retire("tensor", "1", "this version does not divide tensors");
 }
 
 void describe_lr(Fields& fields, optim::LrSchedule& lr) {

@@ -11,7 +11,7 @@
 #include <sstream>
 #include <utility>
 
-#include "kinora/checkpoint/checkpoint.h"
+#include "kinora/checkpoint/step_folders.h"
 #include "kinora/core/error.h"
 #include "kinora/core/text.h"
 #include "kinora/io/file.h"

@@ -12,9 +12,9 @@
 #include "kinora/core/error.h"
 #include "kinora/data/epoch_order.h"
 #include "kinora/data/subset.h"
+#include "kinora/device/device.h"
+#include "kinora/device/dry_run.h"
 #include "kinora/ops/attention.h"
-#include "kinora/ops/device.h"
-#include "kinora/ops/dry_run.h"
 #include "kinora/ops/fp8.h"
 #include "kinora/train/micro_batch.h"
 
@@ -86,13 +86,13 @@ void check_data(const RunConfig& config, const data::Source& source, StepKind ki
 }
 
 at::Device choose_device(DeviceChoice choice) {
-  if (ops::in_dry_run()) {
+  if (device::in_dry_run()) {
     return at::kMeta;
   }
   if (choice == DeviceChoice::kCuda) {
-    ops::require_cuda();
+    device::require_cuda();
   }
-  if (choice == DeviceChoice::kCpu || ops::best_device().is_cpu()) {
+  if (choice == DeviceChoice::kCpu || device::best_device().is_cpu()) {
     return at::kCPU;
   }
   return {at::kCUDA, at::accelerator::getDeviceIndex()};
@@ -196,7 +196,7 @@ parallel::SequencePlan sequence_plan(const RunConfig& config, const comm::Group&
   if (local < group.size() && group.size() % local == 0) {
     facts.ranks_inside = local;
   }
-  if (ops::in_dry_run()) {
+  if (device::in_dry_run()) {
     return parallel::plan_sequence(facts);  // by what is sent, as if links were alike
   }
   for (const comm::OperationSpeed& speed : comm::measure(group, device)) {

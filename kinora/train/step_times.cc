@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 #include <vector>
 
@@ -10,6 +11,10 @@ namespace kinora::train {
 namespace {
 
 constexpr int64_t kNumbers = 3;  // of a rank
+
+double host_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 double median_of(std::vector<double> values) {
   std::sort(values.begin(), values.end());
@@ -26,6 +31,21 @@ RankTimes::Spread spread_of(const std::vector<double>& values) {
 
 double StepTimes::compute() const {
   return std::max(step - data - communication, 0.0);
+}
+
+void StepClock::restart() {
+  last_ = host_seconds();
+}
+
+StepTimes StepClock::lap(double data_wait, std::optional<int64_t> waited) {
+  StepTimes times{.step = host_seconds() - last_};
+  restart();
+  times.data = data_wait - std::exchange(last_data_wait_, data_wait);
+  if (waited) {
+    times.communication =
+        static_cast<double>(*waited - std::exchange(last_waited_, *waited)) * 1e-9;
+  }
+  return times;
 }
 
 RankTimes compare_ranks(std::span<const StepTimes> ranks, int64_t step) {

@@ -22,6 +22,24 @@ struct StepTimes {
   [[nodiscard]] double compute() const;
 };
 
+/// Measures them, from the end of a step to that of the next, by the host's clock.
+class StepClock {
+ public:
+  StepClock() { restart(); }
+
+  /// The next step begins now, whatever was before.
+  void restart();
+
+  /// At the end of a step. data_wait: seconds that all steps so far have waited for samples;
+  /// waited: nanoseconds that computation has waited for other ranks likewise, nothing alone.
+  [[nodiscard]] StepTimes lap(double data_wait, std::optional<int64_t> waited);
+
+ private:
+  double last_ = 0.0;  // seconds from any origin
+  double last_data_wait_ = 0.0;
+  int64_t last_waited_ = 0;
+};
+
 /// The ranks' times of the same steps.
 struct RankTimes {
   struct Spread {

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "kinora/core/log.h"
-#include "kinora/ops/dry_run.h"
+#include "kinora/device/dry_run.h"
 #include "kinora/ops/fp8.h"
 #include "kinora/parallel/sequence.h"
 #include "kinora/train/finetune.h"
@@ -80,7 +80,7 @@ Trainable::Trainable(const RunConfig& config, const parallel::Mesh& mesh, at::De
         sequence_plan(config, group, config.micro_batch(mesh.data_ranks()), device);
     model_->use_sequence(parallel::make_sequence(plan, group));
     has_one_communicator_ = plan.num_levels() == 1 && group.size() == mesh.world().size();
-    if (mesh.world().rank() == 0 && !ops::in_dry_run()) {
+    if (mesh.world().rank() == 0 && !device::in_dry_run()) {
       log_info("[train] ", plan.reason);
     }
   }

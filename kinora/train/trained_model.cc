@@ -4,6 +4,7 @@
 
 #include "kinora/checkpoint/checkpoint.h"
 #include "kinora/checkpoint/model_weights.h"
+#include "kinora/checkpoint/step_folders.h"
 #include "kinora/checkpoint/weights_file.h"
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"

@@ -23,7 +23,8 @@ struct TrainResult {
 class Trainer {
  public:
   /// Opens data and run directory, builds or resumes the model. The errors of all of these. Several
-  /// ranks (`world`) each make one from the same recipe; rank 0 alone writes logs and samples.
+  /// ranks (`world`) each make one from the same recipe, and first check that they have
+  /// (rank_agreement.h); rank 0 alone writes logs and samples.
   Trainer(const RunConfig& config, const Resume& resume, const comm::Group& world = {});
   ~Trainer();
   Trainer(const Trainer&) = delete;

@@ -7,7 +7,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "kinora/data/normalise.h"
-#include "kinora/ops/graph.h"
+#include "kinora/device/graph.h"
 #include "kinora/ops/random.h"
 
 namespace kinora::train {
@@ -99,7 +99,7 @@ void TrainingStep::micro_step(const MicroBatch& batch, const Part& part,
 struct TrainingStep::Recorded {
   MicroBatch inputs;  // on the device
   at::Tensor step;    // int64 [1]
-  ops::Graph graph;
+  device::Graph graph;
   Part part;
   int64_t last_step = -1;
   int64_t steps = 0;  // seen so far

@@ -3,9 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "kinora/device/host_bytes.h"
 #include "kinora/io/safetensors.h"
 #include "kinora/models/autoencoder_kl.h"
-#include "kinora/ops/host_bytes.h"
 #include "tests/apps/clips.h"
 #include "tests/apps/run_folder.h"
 #include "tests/models/formula_values.h"
@@ -38,7 +38,7 @@ class EncodeTest : public RunTest {
       tensors.push_back({.name = path,
                          .dtype = DType::kF32,
                          .shape = parameter->shape,
-                         .data = ops::bytes_of(values.back())});
+                         .data = device::bytes_of(values.back())});
     }
     fs::create_directories(folder() / name);
     io::write_safetensors(folder() / name / "diffusion_pytorch_model.safetensors", tensors);

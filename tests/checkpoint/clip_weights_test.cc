@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "kinora/checkpoint/model_weights.h"
+#include "kinora/device/host_bytes.h"
 #include "kinora/io/safetensors.h"
 #include "kinora/models/stdit3.h"
-#include "kinora/ops/host_bytes.h"
 #include "tests/checkpoint/testing.h"
 
 namespace kinora::checkpoint {
@@ -50,9 +50,9 @@ class ClipWeightsTest : public testing::Test {
     std::vector<io::SafetensorsTensor> entries;
     for (const auto& [path, tensor] : values_) {
       entries.push_back({.name = path,
-                         .dtype = ops::dtype_of(tensor.scalar_type()),
+                         .dtype = device::dtype_of(tensor.scalar_type()),
                          .shape = tensor.sizes().vec(),
-                         .data = ops::bytes_of(tensor)});
+                         .data = device::bytes_of(tensor)});
     }
     io::write_safetensors(folder_.path() / "w.safetensors", entries, {});
     return WeightsFile::open(folder_.path() / "w.safetensors");

@@ -4,9 +4,11 @@
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
+#include "kinora/checkpoint/checkpoint.h"
+#include "kinora/checkpoint/step_folders.h"
 #include "kinora/checkpoint/writer.h"
 #include "kinora/core/cuda.h"
-#include "kinora/ops/device.h"
+#include "kinora/device/device.h"
 #include "tests/checkpoint/numbered_state.h"
 
 namespace kinora::checkpoint {
@@ -35,7 +37,7 @@ TEST_F(GpuWriterTest, TheNextUpdateMayBeEnqueuedAtOnce) {
     const int64_t step = 1 + static_cast<int64_t>(place);
     Writer writer({.folder = folder_.path(), .place = place}, trained.arena, {});
     trained.set(step);
-    ops::synchronize(kGpu);
+    device::synchronize(kGpu);
     writer.start(NumberedState::state(step));
     // As the optimizer does: on the device, without the host waiting.
     for (const optim::Bucket& bucket : trained.arena.buckets()) {

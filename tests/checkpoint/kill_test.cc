@@ -12,6 +12,8 @@
 #include <random>
 #include <thread>
 
+#include "kinora/checkpoint/checkpoint.h"
+#include "kinora/checkpoint/step_folders.h"
 #include "kinora/checkpoint/writer.h"
 #include "kinora/comm/rendezvous.h"
 #include "kinora/core/child_process.h"

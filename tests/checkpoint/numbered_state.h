@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kinora/checkpoint/checkpoint.h"
+#include "kinora/checkpoint/training_state.h"
 #include "tests/checkpoint/testing.h"
 
 namespace kinora::checkpoint {

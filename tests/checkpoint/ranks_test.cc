@@ -12,7 +12,9 @@
 
 #include "kinora/checkpoint/agreement.h"
 #include "kinora/checkpoint/buffers.h"
+#include "kinora/checkpoint/checkpoint.h"
 #include "kinora/checkpoint/model_weights.h"
+#include "kinora/checkpoint/step_folders.h"
 #include "kinora/checkpoint/weights_output.h"
 #include "kinora/checkpoint/writer.h"
 #include "tests/checkpoint/numbered_state.h"

@@ -8,9 +8,9 @@
 #include <gtest/gtest.h>
 
 #include "kinora/checkpoint/model_weights.h"
+#include "kinora/device/host_bytes.h"
 #include "kinora/io/safetensors.h"
 #include "kinora/models/dit.h"
-#include "kinora/ops/host_bytes.h"
 #include "tests/checkpoint/testing.h"
 
 namespace kinora::checkpoint {
@@ -57,9 +57,9 @@ class WeightsFileTest : public testing::Test {
     std::vector<io::SafetensorsTensor> entries;
     for (const auto& [key, tensor] : tensors) {
       entries.push_back({.name = key,
-                         .dtype = ops::dtype_of(tensor.scalar_type()),
+                         .dtype = device::dtype_of(tensor.scalar_type()),
                          .shape = tensor.sizes().vec(),
-                         .data = ops::bytes_of(tensor)});
+                         .data = device::bytes_of(tensor)});
     }
     io::write_safetensors(folder_.path() / name, entries, metadata);
     return folder_.path() / name;

@@ -5,6 +5,8 @@
 #include <signal.h>
 #include <sys/resource.h>
 
+#include "kinora/checkpoint/checkpoint.h"
+#include "kinora/checkpoint/step_folders.h"
 #include "kinora/io/file.h"
 #include "tests/checkpoint/numbered_state.h"
 

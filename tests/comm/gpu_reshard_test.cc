@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "kinora/core/cuda.h"
-#include "kinora/ops/device.h"
-#include "kinora/ops/graph.h"
+#include "kinora/device/device.h"
+#include "kinora/device/graph.h"
 #include "tests/comm/ranks.h"
 
 namespace kinora::comm {
@@ -38,7 +38,7 @@ class GpuReshardTest : public testing::TestWithParam<int64_t> {
           const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(world.local_rank));
           at::accelerator::setDeviceIndex(device.index());  // graphs are recorded there
           body(connect(world, device), device);
-          ops::synchronize(device);
+          device::synchronize(device);
         },
         options);
   }
@@ -86,7 +86,7 @@ TEST_P(GpuReshardTest, IsRecordedAndReplayedBetweenOtherCalls) {
     const at::Tensor x = counted({4 * world.size(), 8, 16}, world.rank(), at::kFloat).to(device);
     const auto there_and_back = [&] { return world.reshard(world.reshard(x, 0, 1).mul(2), 1, 0); };
     at::Tensor y = there_and_back();
-    ops::Graph graph;
+    device::Graph graph;
     graph.record([&] { y = there_and_back(); });
     for (int64_t i = 1; i <= 5; ++i) {
       x.fill_(static_cast<double>(i + world.rank()));

@@ -11,8 +11,8 @@
 #include "kinora/comm/quantised.h"
 #include "kinora/comm/torus.h"
 #include "kinora/core/cuda.h"
+#include "kinora/device/device.h"
 #include "kinora/kernels/cuda/random.h"
-#include "kinora/ops/device.h"
 #include "tests/comm/ranks.h"
 
 namespace kinora::comm {
@@ -35,7 +35,7 @@ void run_on_gpus(int64_t num_gpus,
         world.store_prefix += "gpus/";
         const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(world.local_rank));
         body(connect(world, device), device);
-        ops::synchronize(device);
+        device::synchronize(device);
       },
       options);
 }

@@ -54,6 +54,15 @@ TEST(ConfigErrorTest, UnknownKeyNamesFileLineAndNearestKey) {
             "train.lr.value?");
 }
 
+TEST(ConfigErrorTest, RetiredKeysSayWhyTheyAreGone) {
+  const std::string gone =
+      " train.stages is no more, since there are no stages. Hint: leave it out; "
+      "of older files only 1 is read";
+  EXPECT_EQ(error_of("train: {stages: 2}"), "[config] a.yaml:1:" + gone);
+  EXPECT_EQ(error_of("train: {stages: [1]}"), "[config] a.yaml:1:" + gone);
+  EXPECT_EQ(error_of_setting("train.stages=2"), "[config] command line:" + gone);
+}
+
 TEST(ConfigErrorTest, UnknownSectionNamesTheNearestSection) {
   EXPECT_EQ(error_of("\ntrian:\n  steps: 1\n"),
             "[config] a.yaml:2: unknown section trian. Hint: did you mean train?");

@@ -99,6 +99,13 @@ TEST(ConfigTest, OverrideMendsAnOutOfRangeValue) {
   EXPECT_EQ(parsed("train.steps: 0", {"train.steps=3"}).steps, 3);
 }
 
+TEST(ConfigTest, RetiredKeysAreReadWithTheirOneValueAndNotDumped) {
+  const SampleConfig config = parsed("train: {stages: 1, steps: 2}", {"train.stages=1"});
+  EXPECT_EQ(config.steps, 2);
+  EXPECT_EQ(dump_config(config).find("stages"), std::string::npos);
+  EXPECT_EQ(help_config<SampleConfig>().find("stages"), std::string::npos);
+}
+
 TEST(ConfigTest, AnchorsAndAliasesShareValues) {
   const SampleConfig config = parsed(R"(
 data:

@@ -44,6 +44,7 @@ inline void describe(kinora::Fields& fields, SampleConfig& c) {
     }
     fields.add("dropout", c.dropout, "Probability that a label is dropped.",
                {.min = 0.0, .max = 1.0, .max_open = true});
+    fields.retire("stages", "1", "there are no stages");
   }
   fields.add("data.path", c.path, "Folder of the images.");
   fields.add("data.input_size", c.input_size, "Height and width in pixels.", kinora::at_least(1))

@@ -10,11 +10,11 @@
 
 #include <string>
 
+#include "kinora/device/host_bytes.h"
 #include "kinora/diffusion/guidance.h"
 #include "kinora/diffusion/objective.h"
 #include "kinora/diffusion/sampler.h"
 #include "kinora/io/safetensors.h"
-#include "kinora/ops/host_bytes.h"
 #include "tests/diffusion/tensors.h"
 #include "tests/tolerances.h"
 
@@ -36,7 +36,7 @@ class FlowReferenceTest : public testing::Test {
   [[nodiscard]] at::Tensor tensor(const std::string& name) const {
     const io::SafetensorsTensor* found = file_.find(name);
     EXPECT_NE(found, nullptr) << name;
-    return ops::tensor_from_bytes(found->dtype, found->shape, found->data);
+    return device::tensor_from_bytes(found->dtype, found->shape, found->data);
   }
   [[nodiscard]] double number(const std::string& name, int64_t sample) const {
     return tensor(name)[sample].item<double>();

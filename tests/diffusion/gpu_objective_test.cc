@@ -4,11 +4,11 @@
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
 
+#include "kinora/device/device.h"
 #include "kinora/diffusion/betas.h"
 #include "kinora/diffusion/objective.h"
 #include "kinora/diffusion/speedit.h"
 #include "kinora/kernels/cuda/random.h"
-#include "kinora/ops/device.h"
 #include "kinora/ops/diffusion_loss.h"
 #include "kinora/ops/random.h"
 #include "tests/diffusion/tensors.h"
@@ -20,7 +20,7 @@ namespace gpu_objective_test {
 class GpuObjectiveTest : public testing::Test {
  protected:
   void SetUp() override {
-    if (!ops::best_device().is_cuda()) {
+    if (!device::best_device().is_cuda()) {
       GTEST_SKIP() << "there is no GPU";
     }
   }

@@ -16,6 +16,7 @@
 #include <cstring>
 #include <limits>
 
+#include "kinora/device/host_bytes.h"
 #include "kinora/eval/class_agreement.h"
 #include "kinora/eval/feature_statistics.h"
 #include "kinora/eval/inception_score.h"
@@ -23,7 +24,6 @@
 #include "kinora/eval/manifold.h"
 #include "kinora/eval/pair_scores.h"
 #include "kinora/io/safetensors.h"
-#include "kinora/ops/host_bytes.h"
 #include "tests/error_of.h"
 #include "tests/tolerances.h"
 
@@ -39,7 +39,7 @@ class MetricsTest : public testing::Test {
   [[nodiscard]] at::Tensor tensor(const std::string& name) const {
     const io::SafetensorsTensor* const found = file_.find(name);
     EXPECT_NE(found, nullptr) << name;
-    return ops::tensor_from_bytes(found->dtype, found->shape, found->data);
+    return device::tensor_from_bytes(found->dtype, found->shape, found->data);
   }
   [[nodiscard]] double expected(const std::string& name) const {
     return tensor("expected." + name).item<double>();

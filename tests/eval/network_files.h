@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "kinora/device/host_bytes.h"
 #include "kinora/io/safetensors.h"
-#include "kinora/ops/host_bytes.h"
 #include "tests/models/formula_values.h"
 
 /// Networks as files, with the weights of tools/make_eval_fixtures.py.
@@ -33,8 +33,10 @@ inline void write_weights(const std::filesystem::path& path, const Shapes& shape
       const double scale = shape.size() == 4 ? std::sqrt(2.0) : 1.0;
       values.push_back(models::formula_weight(name, shape) * scale);
     }
-    tensors.push_back(
-        {.name = name, .dtype = DType::kF32, .shape = shape, .data = ops::bytes_of(values.back())});
+    tensors.push_back({.name = name,
+                       .dtype = DType::kF32,
+                       .shape = shape,
+                       .data = device::bytes_of(values.back())});
   }
   io::write_safetensors(path, tensors);
 }

@@ -13,10 +13,10 @@
 #include <filesystem>
 #include <map>
 
+#include "kinora/device/host_bytes.h"
 #include "kinora/eval/feature_network.h"
 #include "kinora/io/file.h"
 #include "kinora/io/safetensors.h"
-#include "kinora/ops/host_bytes.h"
 #include "tests/error_of.h"
 #include "tests/eval/network_files.h"
 
@@ -41,7 +41,7 @@ class NetworksTest : public testing::Test {
   [[nodiscard]] at::Tensor expected(const std::string& name) const {
     const io::SafetensorsTensor* const found = file_.find(name);
     EXPECT_NE(found, nullptr) << name;
-    return ops::tensor_from_bytes(found->dtype, found->shape, found->data);
+    return device::tensor_from_bytes(found->dtype, found->shape, found->data);
   }
   void expect_near(const at::Tensor& actual, const std::string& name) const {
     const at::Tensor want = expected(name);

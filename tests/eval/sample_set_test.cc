@@ -12,13 +12,13 @@
 #include <array>
 #include <filesystem>
 
+#include "kinora/device/host_bytes.h"
 #include "kinora/eval/extract.h"
 #include "kinora/eval/image_pairs.h"
 #include "kinora/eval/statistics_file.h"
 #include "kinora/io/file.h"
 #include "kinora/io/image.h"
 #include "kinora/io/npz.h"
-#include "kinora/ops/host_bytes.h"
 #include "tests/error_of.h"
 #include "tests/eval/network_files.h"
 
@@ -96,7 +96,7 @@ TEST_F(SampleSetTest, ReadsImagesOfAdm) {
   const at::Tensor images = formula_pixels("adm", {5, 6, 7, 3});
   const std::array<int64_t, 5> labels = {4, 3, 2, 1, 0};
   const std::vector<io::NpzMember> members = {
-      {"arr_0", DType::kU8, {5, 6, 7, 3}, ops::bytes_of(images)},
+      {"arr_0", DType::kU8, {5, 6, 7, 3}, device::bytes_of(images)},
       {"arr_1", DType::kI64, {5}, std::as_bytes(std::span(labels))}};
   io::write_npz(folder_ / "adm.npz", members);
   const SampleSet set = open("adm.npz");
@@ -104,7 +104,7 @@ TEST_F(SampleSetTest, ReadsImagesOfAdm) {
   EXPECT_TRUE(set.read(3).pixels.equal(images[3].permute({2, 0, 1})));
   EXPECT_EQ(labels_of(set), (std::vector<int64_t>{4, 3, 2, 1, 0}));
   const std::vector<io::NpzMember> grey = {
-      {"arr_0", DType::kU8, {15, 6, 7}, ops::bytes_of(images)}};
+      {"arr_0", DType::kU8, {15, 6, 7}, device::bytes_of(images)}};
   io::write_npz(folder_ / "adm.npz", grey);
   EXPECT_THAT(error_of(ErrorKind::kIo, [&] { return open("adm.npz"); }),
               HasSubstr("uint8 [N, H, W, 3], got U8 of 3 dims"));
@@ -179,8 +179,8 @@ TEST_F(SampleSetTest, StatisticsGoThroughFiles) {
   const at::Tensor mean = at::arange(2, at::kDouble);
   const at::Tensor covariance = at::eye(3, at::kDouble);
   const std::vector<io::NpzMember> wrong = {
-      {"mu", DType::kF64, {2}, ops::bytes_of(mean)},
-      {"sigma", DType::kF64, {3, 3}, ops::bytes_of(covariance)}};
+      {"mu", DType::kF64, {2}, device::bytes_of(mean)},
+      {"sigma", DType::kF64, {3, 3}, device::bytes_of(covariance)}};
   io::write_npz(folder_ / "wrong.npz", wrong);
   EXPECT_THAT(error_of(ErrorKind::kIo,
                        [&] { return read_statistics(io::NpzFile::open(folder_ / "wrong.npz")); }),

@@ -10,10 +10,10 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "kinora/device/host_bytes.h"
 #include "kinora/diffusion/objective.h"
 #include "kinora/io/safetensors.h"
 #include "kinora/models/dit.h"
-#include "kinora/ops/host_bytes.h"
 
 namespace kinora::models {
 
@@ -27,7 +27,7 @@ class Fixture {
   [[nodiscard]] at::Tensor tensor(const std::string& name) const {
     const io::SafetensorsTensor* found = file_.find(name);
     EXPECT_NE(found, nullptr) << "no tensor " << name;
-    return ops::tensor_from_bytes(found->dtype, found->shape, found->data);
+    return device::tensor_from_bytes(found->dtype, found->shape, found->data);
   }
 
   [[nodiscard]] bool contains(const std::string& name) const { return file_.find(name) != nullptr; }

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "kinora/core/cuda.h"
+#include "kinora/device/device.h"
 #include "kinora/models/autoencoder_kl.h"
-#include "kinora/ops/device.h"
 #include "tests/models/formula_values.h"
 
 namespace kinora::models {
@@ -44,13 +44,13 @@ double largest_relative(const at::Tensor& got, const at::Tensor& expected) {
 template <typename Decode>
 std::pair<at::Tensor, int64_t> with_peak(const Decode& decode) {
   const at::Device device(at::kCUDA, 0);
-  ops::synchronize(device);
+  device::synchronize(device);
   at::accelerator::emptyCache();
   at::accelerator::resetPeakStats(0);
-  const int64_t before = ops::peak_memory(device);
+  const int64_t before = device::peak_memory(device);
   const at::Tensor result = decode();
-  ops::synchronize(device);
-  return {result, ops::peak_memory(device) - before};
+  device::synchronize(device);
+  return {result, device::peak_memory(device) - before};
 }
 
 TEST_F(GpuAutoencoderKlTest, BudgetsAreKeptAndChangeNothingElse) {

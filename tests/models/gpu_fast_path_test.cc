@@ -7,9 +7,9 @@
 #include <cstdlib>
 
 #include "kinora/core/cuda.h"
-#include "kinora/ops/device.h"
+#include "kinora/device/device.h"
+#include "kinora/device/graph.h"
 #include "kinora/ops/fp8.h"
-#include "kinora/ops/graph.h"
 #include "tests/models/random_dit.h"
 #include "tests/tolerances.h"
 
@@ -114,17 +114,17 @@ class GpuFastPathTest : public testing::Test {
     ::unsetenv("XDG_CACHE_HOME");
     ::unsetenv("HOME");
     // It also fills new tensors with NaN: what is read but was never written is seen.
-    ops::configure_computation(0, true);
+    device::configure_computation(0, true);
   }
   void SetUp() override {
-    if (!ops::best_device().is_cuda() || !ops::BlockKernels::worthwhile(kGpu, at::kBFloat16)) {
+    if (!device::best_device().is_cuda() || !ops::BlockKernels::worthwhile(kGpu, at::kBFloat16)) {
       GTEST_SKIP() << "there is no GPU that has the kernels";
     }
   }
 };
 
 /// Records the work of a step at its first call, and replays it at every one.
-std::function<void(const std::function<void()>&)> replaying(ops::Graph& graph) {
+std::function<void(const std::function<void()>&)> replaying(device::Graph& graph) {
   return [&graph](const std::function<void()>& work) {
     if (!graph.is_recorded()) {
       graph.record(work);
@@ -219,7 +219,7 @@ TEST_F(GpuFastPathTest, StepsAreTheSameBitsAndAGraphReplaysThem) {
       fast->step();
       ops::expect_same(first, fast->results(), how);
 
-      ops::Graph graph;
+      device::Graph graph;
       fast->step(1, replaying(graph));
       const ops::NamedResults replayed = fast->results();
       reference.expect_as_near(replayed,
@@ -253,7 +253,7 @@ void expect_fp8_steps(const Reference& reference,
       reference.expect_near_in_fp8(fast->results(1.0 / static_cast<double>(passes)),
                                    std::to_string(passes) + " passes, " + how);
     }
-    ops::Graph graph;
+    device::Graph graph;
     for (int replay = 0; replay < 2; ++replay) {
       fast->step(1, replaying(graph));
       reference.expect_near_in_fp8(fast->results(),

@@ -6,8 +6,8 @@
 
 #include <cstdlib>
 
-#include "kinora/ops/device.h"
-#include "kinora/ops/graph.h"
+#include "kinora/device/device.h"
+#include "kinora/device/graph.h"
 #include "tests/models/random_clips.h"
 #include "tests/tolerances.h"
 
@@ -64,12 +64,12 @@ class GpuVideoFastPathTest : public testing::TestWithParam<ClipCase> {
     ::unsetenv("XDG_CACHE_HOME");
     ::unsetenv("HOME");
     // It also fills new tensors with NaN: what is read but was never written is seen.
-    ops::configure_computation(0, true);
+    device::configure_computation(0, true);
     // The plain path's masked attention adds gradients in any order.
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
   }
   void SetUp() override {
-    if (!ops::best_device().is_cuda() || !ops::BlockKernels::worthwhile(kGpu, at::kBFloat16)) {
+    if (!device::best_device().is_cuda() || !ops::BlockKernels::worthwhile(kGpu, at::kBFloat16)) {
       GTEST_SKIP() << "there is no GPU that has the kernels";
     }
   }
@@ -114,7 +114,7 @@ TEST_P(GpuVideoFastPathTest, StepsAreTheSameBitsAndAGraphReplaysThem) {
     const ops::NamedResults first = fast.results();
     fast.step();
     ops::expect_same(first, fast.results(), "again");
-    ops::Graph graph;
+    device::Graph graph;
     for (int replay = 0; replay < 2; ++replay) {
       fast.step(1, [&graph](const std::function<void()>& work) {
         if (!graph.is_recorded()) {

@@ -8,9 +8,9 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "kinora/device/host_bytes.h"
 #include "kinora/io/safetensors.h"
 #include "kinora/models/model.h"
-#include "kinora/ops/host_bytes.h"
 #include "tests/models/fixture.h"
 #include "tests/tolerances.h"
 
@@ -28,7 +28,7 @@ class VideoFixture {
   [[nodiscard]] at::Tensor find(const std::string& name) const {
     const io::SafetensorsTensor* found = file_.find(name);
     return found == nullptr ? at::Tensor()
-                            : ops::tensor_from_bytes(found->dtype, found->shape, found->data);
+                            : device::tensor_from_bytes(found->dtype, found->shape, found->data);
   }
   [[nodiscard]] at::Tensor tensor(const std::string& name) const {
     at::Tensor found = find(name);

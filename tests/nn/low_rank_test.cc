@@ -12,9 +12,9 @@
 #include <cmath>
 
 #include "kinora/core/error.h"
+#include "kinora/device/host_bytes.h"
 #include "kinora/io/safetensors.h"
 #include "kinora/nn/linear.h"
-#include "kinora/ops/host_bytes.h"
 #include "tests/tolerances.h"
 
 namespace kinora::nn {
@@ -48,7 +48,7 @@ class LowRankTest : public testing::TestWithParam<Case> {
   [[nodiscard]] at::Tensor tensor(const std::string& name) const {
     const io::SafetensorsTensor* found = file_.find(name);
     EXPECT_NE(found, nullptr) << name;
-    return ops::tensor_from_bytes(found->dtype, found->shape, found->data);
+    return device::tensor_from_bytes(found->dtype, found->shape, found->data);
   }
   [[nodiscard]] at::Tensor of_case(const std::string& name) const {
     return tensor(GetParam().name + "." + name);

@@ -4,7 +4,7 @@
 
 #include <cstdlib>
 
-#include "kinora/ops/device.h"
+#include "kinora/device/device.h"
 #include "tests/ops/random_stack.h"
 #include "tests/tolerances.h"
 
@@ -18,13 +18,13 @@ class GpuAdalnBlocksTest : public testing::TestWithParam<StackSizes> {
     ::unsetenv("XDG_CACHE_HOME");
     ::unsetenv("HOME");
     // It also fills new tensors with NaN: what is read but was never written is seen.
-    configure_computation(0, true);
+    device::configure_computation(0, true);
   }
 };
 
 TEST_P(GpuAdalnBlocksTest, EqualsAutogradAtEveryRecomputation) {
   const at::Device gpu(at::kCUDA, 0);
-  if (!best_device().is_cuda() || !BlockKernels::worthwhile(gpu, at::kBFloat16)) {
+  if (!device::best_device().is_cuda() || !BlockKernels::worthwhile(gpu, at::kBFloat16)) {
     GTEST_SKIP() << "there is no GPU that has the kernels";
   }
   expect_stack_equals_autograd(GetParam(), gpu, true, tolerance::kGpuKernels);

@@ -6,7 +6,7 @@
 
 #include <functional>
 
-#include "kinora/ops/device.h"
+#include "kinora/device/device.h"
 #include "kinora/ops/patches.h"
 #include "tests/ops/tensors.h"
 
@@ -35,7 +35,7 @@ void expect_same(const Function& function, const at::Tensor& input) {
 }
 
 TEST(GpuPatchesTest, EqualTheCpus) {
-  if (!best_device().is_cuda()) {
+  if (!device::best_device().is_cuda()) {
     GTEST_SKIP() << "there is no GPU";
   }
   const at::Tensor image = normal({3, 4, 6, 10}, 1);

@@ -416,11 +416,6 @@ TEST(ArenaErrorTest, OptionsAreChecked) {
   EXPECT_THAT(message(with(at::kFloat, {1.0})), HasSubstr("must be in [0, 1), got 1"));
   EXPECT_THAT(message(with(at::kFloat, std::vector<double>(5, 0.9))), HasSubstr("at most 4"));
   EXPECT_THAT(message(with(at::kFloat, {0.9}, false)), HasSubstr("in training only"));
-  for (const Tier tier : {Tier::kPinnedHost, Tier::kFile}) {
-    ArenaOptions options = with(at::kFloat);
-    options.tier = tier;
-    EXPECT_THAT(message(options), HasSubstr("only be kept on the device so far"));
-  }
 }
 
 }  // namespace arena_test

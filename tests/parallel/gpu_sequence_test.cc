@@ -5,7 +5,7 @@
 #include <map>
 
 #include "kinora/core/cuda.h"
-#include "kinora/ops/device.h"
+#include "kinora/device/device.h"
 #include "tests/comm/ranks.h"
 #include "tests/parallel/token_net.h"
 
@@ -60,7 +60,7 @@ void check_on_gpus(int64_t num_gpus) {
             }
           }
         }
-        ops::synchronize(device);
+        device::synchronize(device);
       },
       options);
 }

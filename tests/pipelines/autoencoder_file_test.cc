@@ -15,13 +15,13 @@
 #include <map>
 
 #include "kinora/data/class_tar.h"
+#include "kinora/device/host_bytes.h"
 #include "kinora/io/file.h"
 #include "kinora/io/image_resize.h"
 #include "kinora/io/safetensors.h"
 #include "kinora/models/autoencoder_kl.h"
 #include "kinora/models/autoencoder_names.h"
 #include "kinora/models/autoencoder_tiny.h"
-#include "kinora/ops/host_bytes.h"
 #include "kinora/pipelines/autoencoder_output.h"
 #include "tests/error_of.h"
 #include "tests/io/io_testing.h"
@@ -68,7 +68,7 @@ void write(
     tensors.push_back({.name = rename(name),
                        .dtype = DType::kF32,
                        .shape = value.sizes().vec(),
-                       .data = ops::bytes_of(value)});
+                       .data = device::bytes_of(value)});
   }
   io::write_safetensors(path, tensors);
 }

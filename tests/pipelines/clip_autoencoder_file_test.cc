@@ -4,10 +4,10 @@
 
 #include <map>
 
+#include "kinora/device/host_bytes.h"
 #include "kinora/io/file.h"
 #include "kinora/io/safetensors.h"
 #include "kinora/models/hunyuan_vae.h"
-#include "kinora/ops/host_bytes.h"
 #include "kinora/pipelines/autoencoder_file.h"
 #include "tests/error_of.h"
 #include "tests/io/io_testing.h"
@@ -31,7 +31,7 @@ class ClipAutoencoderFileTest : public testing::Test {
         tensors.push_back({.name = prefix + path,
                            .dtype = DType::kF32,
                            .shape = parameter->shape,
-                           .data = ops::bytes_of(parameter->value)});
+                           .data = device::bytes_of(parameter->value)});
       }
     }
     io::write_safetensors(folder_ / "diffusion_pytorch_model.safetensors", tensors);

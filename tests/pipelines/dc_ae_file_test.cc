@@ -7,10 +7,10 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "kinora/device/host_bytes.h"
 #include "kinora/io/file.h"
 #include "kinora/io/safetensors.h"
 #include "kinora/models/dc_ae.h"
-#include "kinora/ops/host_bytes.h"
 #include "kinora/pipelines/autoencoder_config.h"
 #include "kinora/pipelines/autoencoder_file.h"
 #include "tests/error_of.h"
@@ -79,7 +79,7 @@ void write_folder(const fs::path& folder, const json& config, const Weights& wei
     tensors.push_back({.name = name,
                        .dtype = value.scalar_type() == at::kLong ? DType::kI64 : DType::kF32,
                        .shape = value.sizes().vec(),
-                       .data = ops::bytes_of(value)});
+                       .data = device::bytes_of(value)});
   }
   io::write_safetensors(folder / "diffusion_pytorch_model.safetensors", tensors);
 }

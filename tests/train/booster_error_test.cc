@@ -33,9 +33,6 @@ TEST(BoosterErrorTest, PluginsThatCannotBeHad) {
   options = fp32();
   options.plugin_config.zero_stage = 4;
   EXPECT_THAT(refusal(options), HasSubstr("must be 0 to 3"));
-  options = fp32();
-  options.plugin_config.tp_size = 2;
-  EXPECT_THAT(refusal(options), HasSubstr("(tp_size) must be 1, got 1 and 2"));
 }
 
 TEST(BoosterErrorTest, WhatATorchModuleCannotDo) {
@@ -57,6 +54,16 @@ TEST(BoosterErrorTest, Zero3OnRanks) {
     BoosterOptions options = fp32();
     options.plugin = "zero3";
     EXPECT_THAT(refusal(options, world), HasSubstr("Hint: zero2"));
+  });
+}
+
+TEST(BoosterErrorTest, DividedSequencesOnRanks) {
+  comm::run_on_ranks(2, [](const comm::Group& world) {
+    BoosterOptions options = fp32();
+    options.plugin_config.sp_size = 2;
+    EXPECT_THAT(
+        refusal(options, world),
+        HasSubstr("sp_size must be 1 for a torch::nn::Module, which does not divide tokens"));
   });
 }
 

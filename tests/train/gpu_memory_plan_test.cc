@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kinora/core/config.h"
-#include "kinora/ops/device.h"
+#include "kinora/device/device.h"
 #include "kinora/ops/fp8.h"
 #include "kinora/train/benchmark.h"
 #include "kinora/train/benchmark_step.h"
@@ -22,7 +22,7 @@ struct Setting {
 };
 
 TEST(GpuMemoryPlanTest, IsWithinFivePercentOfThePeak) {
-  if (!ops::best_device().is_cuda()) {
+  if (!device::best_device().is_cuda()) {
     GTEST_SKIP() << "there is no GPU";
   }
   const at::Device gpu(at::kCUDA, 0);
@@ -51,7 +51,7 @@ TEST(GpuMemoryPlanTest, IsWithinFivePercentOfThePeak) {
     // share, which counts for these, too.
     constexpr int64_t kWorkspace = int64_t{64} << 20;
     start_memory_anew(gpu);
-    const int64_t left = std::max<int64_t>(0, ops::peak_memory(gpu) - kWorkspace);
+    const int64_t left = std::max<int64_t>(0, device::peak_memory(gpu) - kWorkspace);
     const auto measured =
         static_cast<double>(benchmark_step(config, {.warmup = 4, .steps = 2}).peak_memory - left);
     std::vector<std::string> assumed;

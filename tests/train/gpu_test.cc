@@ -6,7 +6,7 @@
 
 #include <map>
 
-#include "kinora/ops/device.h"
+#include "kinora/device/device.h"
 #include "kinora/ops/random.h"
 #include "tests/tolerances.h"
 #include "tests/train/reference_training.h"
@@ -17,7 +17,7 @@ namespace gpu_test {
 class GpuTest : public testing::Test {
  protected:
   void SetUp() override {
-    if (!ops::best_device().is_cuda()) {
+    if (!device::best_device().is_cuda()) {
       GTEST_SKIP() << "there is no GPU";
     }
   }

@@ -8,9 +8,9 @@
 #include <algorithm>
 
 #include "kinora/core/error.h"
-#include "kinora/ops/device.h"
-#include "kinora/ops/gpu_trace.h"
-#include "kinora/ops/graph.h"
+#include "kinora/device/device.h"
+#include "kinora/device/gpu_trace.h"
+#include "kinora/device/graph.h"
 #include "kinora/train/benchmark.h"
 #include "kinora/train/benchmark_sample.h"
 #include "kinora/train/benchmark_step.h"
@@ -21,7 +21,7 @@ namespace gpu_trace_test {
 class GpuTraceTest : public testing::Test {
  protected:
   void SetUp() override {
-    if (!ops::best_device().is_cuda()) {
+    if (!device::best_device().is_cuda()) {
       GTEST_SKIP() << "there is no GPU";
     }
   }
@@ -43,15 +43,15 @@ RunConfig small_dit() {
   return config;
 }
 
-int64_t launches_of(const ops::GpuProfile& profile, ops::KernelClass kind) {
+int64_t launches_of(const device::GpuProfile& profile, device::KernelClass kind) {
   int64_t launches = 0;
-  for (const ops::ClassTotal& total : profile.classes) {
+  for (const device::ClassTotal& total : profile.classes) {
     launches += total.kind == kind ? total.launches : 0;
   }
   return launches;
 }
 
-std::string waits_of(const ops::GpuProfile& profile) {
+std::string waits_of(const device::GpuProfile& profile) {
   std::string text;
   for (const auto& [call, count] : profile.waits) {
     text += call + " x " + std::to_string(count) + ", ";
@@ -63,16 +63,16 @@ TEST_F(GpuTraceTest, SeesKernelsInsideOfGraphs) {
   const at::Tensor x = at::zeros({1 << 20}, at::device(at::kCUDA).dtype(at::kFloat));
   const auto work = [&x] { at::Tensor(x).add_(1.0).mul_(0.5).add_(2.0); };
   work();
-  ops::Graph graph;
+  device::Graph graph;
   graph.record(work);
   graph.replay();
-  ops::GpuTrace trace;
+  device::GpuTrace trace;
   trace.start();
   for (int i = 0; i < 5; ++i) {
     graph.replay();
   }
-  const ops::GpuProfile profile = ops::profile_of(trace.stop());
-  EXPECT_EQ(launches_of(profile, ops::KernelClass::kElementwise), 15);
+  const device::GpuProfile profile = device::profile_of(trace.stop());
+  EXPECT_EQ(launches_of(profile, device::KernelClass::kElementwise), 15);
   EXPECT_EQ(profile.dropped, 0);
   EXPECT_GT(profile.busy_seconds, 0.0);
   EXPECT_LE(profile.busy_seconds, profile.span_seconds);
@@ -81,12 +81,12 @@ TEST_F(GpuTraceTest, SeesKernelsInsideOfGraphs) {
 
 TEST_F(GpuTraceTest, SeesCopiesAndWhatWaits) {
   const at::Tensor x = at::ones({1000}, at::device(at::kCUDA).dtype(at::kFloat));
-  ops::GpuTrace trace;
+  device::GpuTrace trace;
   trace.start();
   EXPECT_EQ(x.sum().item<double>(), 1000.0);
-  ops::synchronize(at::Device(at::kCUDA, 0));
+  device::synchronize(at::Device(at::kCUDA, 0));
   const at::Tensor y = x.clone();
-  const ops::GpuProfile profile = ops::profile_of(trace.stop());
+  const device::GpuProfile profile = device::profile_of(trace.stop());
   EXPECT_EQ(profile.device_to_host_copies, 1);
   EXPECT_GE(profile.synchronise_calls, 2) << waits_of(profile);
   EXPECT_EQ(profile.waits.count("cudaDeviceSynchronize"), 1U) << waits_of(profile);
@@ -100,11 +100,11 @@ TEST_F(GpuTraceTest, SeesCopiesAndWhatWaits) {
 TEST_F(GpuTraceTest, RunsOneAtATimeAndOverAgain) {
   const at::Tensor x = at::zeros({1000}, at::device(at::kCUDA).dtype(at::kFloat));
   at::Tensor(x).add_(1.0);  // loads the kernel
-  ops::GpuTrace trace;
+  device::GpuTrace trace;
   EXPECT_THROW((void)trace.stop(), Error);
   for (int i = 1; i < 3; ++i) {
     trace.start();
-    ops::GpuTrace other;
+    device::GpuTrace other;
     EXPECT_THROW(other.start(), Error);
     for (int k = 0; k < i; ++k) {
       at::Tensor(x).add_(1.0);
@@ -112,7 +112,7 @@ TEST_F(GpuTraceTest, RunsOneAtATimeAndOverAgain) {
     EXPECT_EQ(trace.stop().events.size(), static_cast<size_t>(i));
   }
   {
-    ops::GpuTrace abandoned;
+    device::GpuTrace abandoned;
     abandoned.start();
     at::Tensor(x).add_(1.0);
   }
@@ -127,15 +127,15 @@ TEST_F(GpuTraceTest, FiftyTrainingStepsNeverWaitForTheDevice) {
   ASSERT_TRUE(result.fast_path) << result.kernels;
   ASSERT_TRUE(result.graphs) << result.kernels;
   ASSERT_TRUE(result.profile.has_value());
-  const ops::GpuProfile& profile = *result.profile;
+  const device::GpuProfile& profile = *result.profile;
   EXPECT_EQ(profile.synchronise_calls, 0) << waits_of(profile);
   EXPECT_EQ(profile.device_to_host_copies, 0);
   EXPECT_EQ(profile.pageable_copies, 0);
   EXPECT_EQ(profile.dropped, 0);
   // The trace was no empty one: each step multiplies, attends and updates.
-  EXPECT_GE(launches_of(profile, ops::KernelClass::kGemm), kSteps * 2 * 8);
-  EXPECT_GE(launches_of(profile, ops::KernelClass::kAttention), kSteps * 2 * 2);
-  EXPECT_GE(launches_of(profile, ops::KernelClass::kOptimizer), kSteps);
+  EXPECT_GE(launches_of(profile, device::KernelClass::kGemm), kSteps * 2 * 8);
+  EXPECT_GE(launches_of(profile, device::KernelClass::kAttention), kSteps * 2 * 2);
+  EXPECT_GE(launches_of(profile, device::KernelClass::kOptimizer), kSteps);
 }
 
 TEST_F(GpuTraceTest, EachBenchmarkHasItsOwnPeakOfMemory) {
@@ -159,7 +159,7 @@ TEST_F(GpuTraceTest, SamplingIsMeasured) {
       benchmark_sample(config, {.batch = 4, .warmup = 2, .repeats = 3, .profile = true});
   EXPECT_GT(result.samples_per_s, 0.0);
   ASSERT_TRUE(result.profile.has_value());
-  EXPECT_GE(launches_of(*result.profile, ops::KernelClass::kGemm), 10 * 2 * 4);
+  EXPECT_GE(launches_of(*result.profile, device::KernelClass::kGemm), 10 * 2 * 4);
   EXPECT_EQ(result.profile->dropped, 0);
 }
 

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <optional>
+#include <thread>
 #include <vector>
 
 #include "tests/comm/ranks.h"
@@ -13,6 +16,23 @@ TEST(StepTimesTest, ComputeIsTheRest) {
   EXPECT_DOUBLE_EQ((StepTimes{.step = 1.0, .data = 0.25, .communication = 0.5}).compute(), 0.25);
   // The host waited for samples while the device had work.
   EXPECT_EQ((StepTimes{.step = 1.0, .data = 0.75, .communication = 0.5}).compute(), 0.0);
+}
+
+TEST(StepTimesTest, AClockSaysWhatEachStepHasWaited) {
+  constexpr std::chrono::milliseconds kPause(30);
+  StepClock clock;
+  std::this_thread::sleep_for(kPause);
+  const StepTimes first = clock.lap(0.5, 2'000'000'000);
+  EXPECT_GE(first.step, 0.03);
+  EXPECT_DOUBLE_EQ(first.data, 0.5);
+  EXPECT_DOUBLE_EQ(first.communication, 2.0);
+  std::this_thread::sleep_for(kPause);
+  clock.restart();
+  const StepTimes second = clock.lap(0.75, 2'250'000'000);
+  EXPECT_LT(second.step, 0.03) << "what was before restart() does not count";
+  EXPECT_DOUBLE_EQ(second.data, 0.25);
+  EXPECT_DOUBLE_EQ(second.communication, 0.25);
+  EXPECT_EQ(clock.lap(0.75, std::nullopt).communication, 0.0) << "alone";
 }
 
 TEST(StepTimesTest, TheSlowRankIsTheOneThatOthersWaitFor) {

@@ -1,0 +1,69 @@
+#include "kinora/device/device.h"
+
+#include <ATen/Context.h>
+#include <ATen/DeviceAccelerator.h>
+#include <ATen/Parallel.h>
+#include <c10/core/CachingDeviceAllocator.h>
+
+#include <cstdlib>
+#include <sstream>
+
+#include "kinora/core/cuda.h"
+#include "kinora/core/error.h"
+#include "kinora/core/text.h"
+
+namespace kinora::device {
+
+at::Device best_device() {
+  return cuda_available() ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
+}
+
+void require_cuda() {
+  KINORA_CHECK(cuda_available(), kCuda,
+               "[device] a GPU was asked for, but none can be used: ", cuda_unavailable_reason(),
+               ". Hint: nvidia-smi shows what the "
+               "driver sees; kinora --version whether this build has GPU support");
+}
+
+std::string describe(at::Device device) {
+  std::ostringstream text;
+  if (device.is_cpu()) {
+    text << "cpu, " << at::get_num_threads() << " threads";
+    return text.str();
+  }
+  const CudaDevice info = cuda_device(device.index());
+  text << device << ", " << info.name << ", " << human_bytes(info.total_memory);
+  return text.str();
+}
+
+void synchronize(at::Device device) {
+  if (device.is_cuda()) {
+    at::accelerator::synchronizeDevice(device.index());
+  }
+}
+
+int64_t peak_memory(at::Device device) {
+  if (!device.is_cuda()) {
+    return 0;
+  }
+  const auto stats = at::accelerator::getDeviceStats(device.index());
+  return stats.allocated_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)]
+      .peak;
+}
+
+void configure_computation(int64_t num_threads, bool deterministic) {
+  if (num_threads > 0) {
+    at::set_num_threads(static_cast<int>(num_threads));
+  }
+  at::globalContext().setAllowTF32CuDNN(false);  // fp32 convolutions are fp32, as products are
+  if (deterministic) {
+    // cuBLAS reads this when its first handle is made; without it split-K sums vary.
+    ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
+    at::globalContext().setDeterministicAlgorithms(true, false);
+    at::globalContext().setDeterministicCuDNN(true);
+    // cuDNN's attention backward adds with atomics; flash attention's has a deterministic form.
+    at::globalContext().setSDPUseCuDNN(false);
+  }
+}
+
+}  // namespace kinora::device

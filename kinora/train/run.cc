@@ -1,0 +1,141 @@
+#include "kinora/train/run.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kinora/checkpoint/buffers.h"
+#include "kinora/checkpoint/frozen.h"
+#include "kinora/checkpoint/step_folders.h"
+#include "kinora/core/config.h"
+#include "kinora/core/error.h"
+#include "kinora/core/process_memory.h"
+#include "kinora/device/device.h"
+#include "kinora/diffusion/objective_config.h"
+#include "kinora/io/clip_file.h"
+#include "kinora/io/file.h"
+#include "kinora/train/rank_agreement.h"
+#include "kinora/train/run_resume.h"
+
+namespace kinora::train {
+namespace {
+
+/// The others find it as rank 0 leaves it.
+RunDirectory opened_directory(const std::string& folder, const Resume& resume,
+                              const comm::Group& world) {
+  std::optional<RunDirectory> directory;
+  if (world.rank() == 0) {
+    directory.emplace(folder, resume);
+    checkpoint::remove_unfinished(directory->checkpoints());
+  } else {
+    directory.emplace(folder);
+  }
+  world.barrier();
+  return std::move(*directory);
+}
+
+/// What the sampler refuses is refused before the first step, not after hours.
+void check_samples(const RunConfig& config, const diffusion::Objective& objective, bool writes) {
+  if (config.sample.every == 0) {
+    return;
+  }
+  (void)sampler_of(config, objective);
+  if (config.model.is_video() && writes) {
+    io::check_can_write(config.sample.format);
+  }
+}
+
+}  // namespace
+
+Run::Run(const RunConfig& asked, const Resume& resume, const comm::Group& world)
+    : config(agree_on_run(asked, resume, world)),
+      mesh(world, config.parallel.mesh()),
+      micro_batch(config.micro_batch(mesh.data_ranks())),
+      device(choose_device(config.train.device)),
+      data(open_data(config.data)),
+      image_data(config.image_steps.any() ? open_data(config.image_data) : RunData()),
+      directory(opened_directory(config.run_dir, resume, mesh.world())) {
+  KINORA_CHECK(config.train.profile_steps == 0 || device.is_cuda(), kConfig,
+               "[train] train.profile_steps traces a GPU, but this run computes on the CPU");
+  device::configure_computation(config.train.threads, config.train.deterministic);
+  encoder = open_encoder(config, device);
+  const pipelines::LatentEncoder* encodes = encoder ? &encoder->encoder : nullptr;
+  const int64_t num_image_classes = image_data.train ? image_data.train->num_classes() : 0;
+  const auto sizes = latent_size(config.data, *data.train, encodes);
+  config.model =
+      resolved_model(config, std::max(data.train->num_classes(), num_image_classes), sizes);
+  check_data(config, *data.train, StepKind::kData, sizes);
+  if (image_data.train) {
+    check_data(config, *image_data.train, StepKind::kImageData,
+               latent_size(config.image_data, *image_data.train, encodes));
+    (void)config.image_micro_batch(mesh.data_ranks());
+  }
+  objective = diffusion::make_objective(config.objective, config.model.learn_sigma);
+  diffusion::move_to(objective, device);
+  check_samples(config, objective, writes());
+  if (config.objective.timestep_sampling ==
+      diffusion::ObjectiveConfig::TimestepSampling::kImportance) {
+    KINORA_CHECK(mesh.shape().sequence == 1, kConfig,
+                 "[train] objective.timestep_sampling=importance does not work with "
+                 "parallel.sequence, which shows a sample to several ranks");
+    importance.emplace(config.objective.timesteps);
+  }
+  if (writes()) {
+    planned = plan_of_run(config, {.device = device.type(), .ranks = world.size()});
+  }
+  const auto seed = static_cast<uint64_t>(config.train.seed);
+  trainable = std::make_unique<Trainable>(config, mesh, device, seed);
+  start_or_resume(*this, resume);
+  // Steps change neither.
+  state.buffers = checkpoint::buffers_of(trainable->model());
+  state.frozen = checkpoint::frozen_of(trainable->arena());
+  config_yaml = dump_config(config);
+  latents.emplace(encodes, seed, device);
+}
+
+void Run::open_log() {
+  if (writes()) {
+    io::write_file_atomic(directory.config_file(), config_yaml);
+    log.emplace(directory, state.step, config.train.log_every);
+  }
+}
+
+void Run::start() {
+  samples = std::make_unique<StepSupply>(
+      StepLoader(config, *data.train, image_data.train.get(), mesh,
+                 StepPosition{state.step, state.position, state.image_position}, device.is_cuda()),
+      *latents);
+  watchdog = std::make_unique<Watchdog>(
+      mesh.world(),
+      StallOptions{.seconds = mesh.world().size() > 1 ? config.train.stall_timeout : 0.0,
+                   .data_file = [&loader = samples->loader()] { return loader.waits_for(); },
+                   .end_process = {}});
+}
+
+void Run::stop() {
+  watchdog.reset();
+  samples.reset();
+}
+
+bool Run::shows_samples() const {
+  return encoder != nullptr || config.model.in_channels == 3 || config.model.in_channels == 1;
+}
+
+int64_t Run::peak_memory() const {
+  if (device.is_cuda()) {
+    return device::peak_memory(device);
+  }
+  try {
+    return peak_resident_bytes();
+  } catch (const Error&) {
+    return 0;
+  }
+}
+
+void Run::renew_config() {
+  config_yaml = dump_config(config);
+  if (writes()) {
+    io::write_file_atomic(directory.config_file(), config_yaml);
+  }
+}
+
+}  // namespace kinora::train

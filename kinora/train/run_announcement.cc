@@ -1,0 +1,96 @@
+#include "kinora/train/run_announcement.h"
+
+#include <sstream>
+#include <string>
+
+#include "kinora/core/log.h"
+#include "kinora/core/text.h"
+#include "kinora/device/device.h"
+#include "kinora/train/finetune.h"
+
+namespace kinora::train {
+namespace {
+
+void announce_model(const Run& run) {
+  Trainable& trainable = *run.trainable;
+  log_info("[train] ", run.config.model.name, ", ", human_count(trainable.arena().num_elements()),
+           " parameters, on ", device::describe(run.device));
+  if (const std::string tuned =
+          describe_finetuning(run.config, trainable.model(), trainable.arena());
+      !tuned.empty()) {
+    log_info("[train] ", tuned);
+  }
+  log_info("[train] kernels: ",
+           kernel_summary(run.config, trainable.kernels(), run.micro_batch, run.device));
+  if (!trainable.can_be_recorded()) {
+    log_info("[train] no CUDA graphs: ",
+             trainable.boosted().can_be_recorded()
+                 ? "a sequence is divided among not all ranks, or in more than one way"
+                 : "the ranks divide the state across several hosts");
+  }
+  if (const std::string ranks = trainable.boosted().describe_ranks(); !ranks.empty()) {
+    log_info("[train] ", ranks);
+  }
+}
+
+void announce_data(const Run& run) {
+  const RunConfig& config = run.config;
+  const data::Source& data = *run.data.train;
+  log_info("[train] ", data.size(),
+           data.latent_shape()       ? " latents of "
+           : run.encoder             ? " pictures or clips to encode in each step, of "
+           : config.model.is_video() ? " clips of "
+                                     : " images of ",
+           data.num_classes(), " classes; ",
+           config.data.buckets.empty()
+               ? std::to_string(config.train.global_batch) + " samples a step, " +
+                     std::to_string(run.micro_batch) + " at once"
+               : "of a step the samples, and those at once, are those of a bucket",
+           run.mesh.data_ranks() > 1 ? " on each rank" : "");
+  if (run.image_data.train) {
+    log_info("[train] ", config.image_steps.share * 100.0, " % of the steps take ",
+             config.image_batch(), " of ", run.image_data.train->size(), " image_data, ",
+             config.image_micro_batch(run.mesh.data_ranks()), " at once");
+  }
+}
+
+}  // namespace
+
+void announce(const Run& run) {
+  if (!run.writes()) {
+    return;
+  }
+  announce_model(run);
+  announce_data(run);
+  if (run.config.sample.every > 0 && !run.shows_samples()) {
+    log_info("[train] no grids of samples while training: samples of ",
+             run.config.model.in_channels,
+             " channels are latents; with autoencoder.path they would be decoded. kinora sample "
+             "writes them to latents.safetensors");
+  }
+  if (run.planned) {
+    log_info("[train] memory", run.mesh.world().size() > 1 ? " of each rank" : "", ", planned\n",
+             table(*run.planned, /*by_layer=*/false));
+  }
+}
+
+void announce_end(const Run& run, const data::LoaderStats& stats) {
+  if (!run.writes()) {
+    return;
+  }
+  std::ostringstream text;
+  text << "[train] step " << run.state.step << "; waited " << human_duration(stats.wait_seconds)
+       << " for data";
+  if (stats.num_bad > 0) {
+    text << "; " << stats.num_bad << " unreadable samples were replaced";
+  }
+  if (const int64_t peak = run.peak_memory(); peak > 0) {
+    text << "; peak memory " << human_bytes(peak);
+    if (run.planned) {
+      text << " (planned " << human_bytes(run.planned->peak) << ")";
+    }
+  }
+  log_info(text.str());
+}
+
+}  // namespace kinora::train

@@ -1,0 +1,71 @@
+#include "kinora/train/run_checkpoints.h"
+
+#include <algorithm>
+
+#include "kinora/checkpoint/low_rank_file.h"
+#include "kinora/checkpoint/model_weights.h"
+#include "kinora/checkpoint/weights_output.h"
+#include "kinora/core/log.h"
+#include "kinora/train/exact_resume.h"
+#include "kinora/train/finetune.h"
+
+namespace kinora::train {
+namespace {
+
+checkpoint::WriterOptions writer_options(const Run& run) {
+  return {.folder = run.directory.checkpoints(),
+          .keep_last = run.config.checkpoint.keep_last,
+          .keep_every = run.config.checkpoint.keep_every,
+          .ranks_per_host = std::max<int64_t>(run.mesh.world().world().local_size, 1)};
+}
+
+}  // namespace
+
+RunCheckpoints::RunCheckpoints(Run& run)
+    : run_(run), writer_(writer_options(run), run.trainable->arena(), run.mesh.world()) {}
+
+bool RunCheckpoints::looks_at(int64_t step) const {
+  return is_due(step, run_.config.checkpoint.every) || step == run_.config.train.steps;
+}
+
+void RunCheckpoints::after_step(int64_t step) {
+  if (looks_at(step)) {
+    save();
+  }
+}
+
+void RunCheckpoints::save() {
+  checkpoint::TrainingState& state = run_.state;
+  run_.enter(Phase::kCheckpoint, state.step);
+  state.optimizer = run_.trainable->optimizer().state();
+  if (run_.importance) {
+    state.timestep_history = run_.importance->state().history;
+    state.timestep_counts = run_.importance->state().counts;
+  }
+  keep_for_resume(run_.config, run_.device, run_.trainable->kernels(), state);
+  state.config = run_.config_yaml;
+  writer_.start(state);
+}
+
+void export_weights(Run& run) {
+  const auto folder = run.directory.path();
+  const auto path = folder / "model.safetensors";
+  if (run.mesh.index(parallel::Axis::kReplicate) == 0) {
+    const optim::Arena& arena = run.trainable->arena();
+    checkpoint::LateTensors weights = checkpoint::arena_weights(
+        run.trainable->model(), arena,
+        run.config.ema_decays.empty() ? optim::Role::master() : optim::Role::average(0));
+    const checkpoint::Adapter adapter = merge_updates(run.config, weights);
+    checkpoint::write_arena_weights(path, weights, arena, at::kFloat, run.config_yaml);
+    if (run.writes() && !adapter.changes.empty()) {
+      checkpoint::write_adapter(folder / "adapter", adapter,
+                                adapter_settings(run.config.finetune.lora), {});
+      log_info("[train] wrote ", folder / "adapter");
+    }
+  }
+  if (run.writes()) {
+    log_info("[train] wrote ", path);
+  }
+}
+
+}  // namespace kinora::train

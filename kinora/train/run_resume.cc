@@ -1,0 +1,112 @@
+#include "kinora/train/run_resume.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <iterator>
+#include <string>
+
+#include "kinora/checkpoint/buffers.h"
+#include "kinora/checkpoint/checkpoint.h"
+#include "kinora/checkpoint/step_folders.h"
+#include "kinora/core/config.h"
+#include "kinora/core/error.h"
+#include "kinora/core/log.h"
+#include "kinora/io/file.h"
+#include "kinora/train/exact_resume.h"
+#include "kinora/train/finetune.h"
+#include "kinora/train/run.h"
+
+namespace kinora::train {
+namespace {
+
+/// Newer checkpoints of the same run would be taken for its newest state the next time.
+void check_newest(const Run& run, const std::filesystem::path& checkpoint) {
+  const auto own = checkpoint::list_checkpoints(run.directory.checkpoints());
+  if (own.empty()) {
+    return;
+  }
+  std::error_code ignored;
+  KINORA_CHECK(std::filesystem::equivalent(own.back(), checkpoint, ignored), kConfig,
+               "[train] the run directory holds the newer checkpoint ", own.back(),
+               ". Hint: give another run.dir to branch off at ", checkpoint);
+}
+
+void warn_of_changes(const Run& run, const std::filesystem::path& checkpoint) {
+  const auto before = flatten_config(parse_config<RunConfig>(
+      {.text = run.state.config, .origin = "configuration of " + checkpoint.string()}));
+  const auto after = flatten_config(run.config);
+  for (size_t i = 0; i < after.size(); ++i) {
+    if (before[i].second != after[i].second) {
+      log_warn("[train] ", after[i].first, " was ", before[i].second, " and is now ",
+               after[i].second);
+    }
+  }
+}
+
+void load_run(Run& run, const std::filesystem::path& checkpoint) {
+  run.state = checkpoint::load(checkpoint, run.trainable->arena(), run.mesh.world());
+  checkpoint::restore_buffers(run.state.buffers, run.trainable->model());
+  run.trainable->optimizer().restore(run.state.optimizer);
+  if (run.importance && !run.state.timestep_counts.empty()) {
+    run.importance->restore(
+        {.history = run.state.timestep_history, .counts = run.state.timestep_counts});
+  }
+  resume_exactly(run.config, run.device, run.state, run.trainable->kernels());
+  if (run.writes()) {
+    log_info("[train] resumed from ", checkpoint, ": step ", run.state.step, ", ",
+             run.state.position + run.state.image_position, " samples seen");
+    warn_of_changes(run, checkpoint);
+  }
+}
+
+/// Frees the name of a damaged checkpoint for the run, which comes to its step again.
+void set_aside(const std::filesystem::path& damaged) {
+  const auto aside = damaged.parent_path() / ("damaged-" + damaged.filename().string());
+  std::filesystem::remove_all(aside);
+  io::rename_durably(damaged, aside);
+  log_warn("[train] the damaged checkpoint is now ", aside);
+}
+
+/// The newest checkpoint that is not damaged; damaged ones are named. False: there is none.
+bool load_newest(Run& run) {
+  const auto checkpoints = checkpoint::list_checkpoints(run.directory.checkpoints());
+  for (auto candidate = checkpoints.rbegin(); candidate != checkpoints.rend(); ++candidate) {
+    try {
+      load_run(run, *candidate);
+      if (run.writes()) {
+        std::for_each(checkpoints.rbegin(), candidate, set_aside);
+      }
+      return true;
+    } catch (const Error& error) {
+      if (std::next(candidate) == checkpoints.rend() || error.kind() != ErrorKind::kIo) {
+        throw;
+      }
+      log_error("[train] ", error.what(), "; trying the one before");
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+void start_or_resume(Run& run, const Resume& resume) {
+  if (resume.mode == Resume::Mode::kPath) {
+    check_newest(run, resume.checkpoint);
+    load_run(run, resume.checkpoint);
+    return;
+  }
+  if (resume.mode == Resume::Mode::kAuto && load_newest(run)) {
+    return;
+  }
+  if (run.config.checkpoint.init_from.empty()) {
+    return;
+  }
+  const std::string others =
+      initialise_from(run.config, run.trainable->model(), run.trainable->arena());
+  if (run.writes()) {
+    log_info("[train] weights from ", run.config.checkpoint.init_from, others.empty() ? "" : "; ",
+             others);
+  }
+}
+
+}  // namespace kinora::train

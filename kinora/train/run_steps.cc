@@ -1,0 +1,161 @@
+#include "kinora/train/run_steps.h"
+
+#include <cmath>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kinora/core/error.h"
+#include "kinora/core/log.h"
+#include "kinora/core/text.h"
+#include "kinora/train/non_finite.h"
+
+namespace kinora::train {
+namespace {
+
+// Parameters that a message names.
+constexpr size_t kMaxNamesInMessage = 4;
+
+StepSettings step_settings(const Run& run) {
+  const Trainable& trainable = *run.trainable;
+  return {.seed = static_cast<uint64_t>(run.config.train.seed),
+          .label_dropout = run.config.train.label_dropout,
+          .model = run.config.model,
+          .frame_masks = run.config.frame_masks,
+          .ranks = run.mesh.world().size(),
+          .device = run.device,
+          .graphs = use_graphs(run.config, trainable.kernels()) && trainable.can_be_recorded()};
+}
+
+}  // namespace
+
+RunSteps::RunSteps(Run& run)
+    : run_(run),
+      step_(run.trainable->model(), run.trainable->boosted(), run.objective,
+            run.importance ? &*run.importance : nullptr, step_settings(run)),
+      times_(run.mesh.world(), run.config.train.log_every) {
+  if (run.config.train.self_test && run.state.step == 0) {
+    self_test_ = std::make_unique<SelfTest>(trained_parameters(run.trainable->model()),
+                                            run.trainable->arena());
+  }
+}
+
+void RunSteps::begin(StepSamples samples) {
+  checkpoint::TrainingState& state = run_.state;
+  PendingStep pending{.step = state.step + 1,
+                      .number = 0,
+                      .lr = run_.config.lr.at(state.step),
+                      .samples = std::move(samples),
+                      .waited = {}};
+  run_.enter(Phase::kForwardBackward, pending.step);
+  const at::Tensor loss = step_.forward_backward(pending.samples.batches, state.step);
+  if (self_test_) {
+    self_test_->see_gradients(run_.trainable->arena());
+  }
+  Boosted& boosted = run_.trainable->boosted();
+  if (const auto* parallel = boosted.parallel(); parallel != nullptr) {
+    pending.waited = parallel->waited();
+  }
+  pending.number = boosted.enqueue_update(pending.lr, loss);
+  state.step += 1;
+  (pending.samples.kind == StepKind::kData ? state.position : state.image_position) +=
+      pending.samples.global_batch;
+  pending_.push_back(std::move(pending));
+}
+
+bool RunSteps::one_at_a_time() const {
+  return self_test_ != nullptr || run_.importance.has_value() || !run_.device.is_cuda();
+}
+
+StepRecord RunSteps::finish() {
+  const PendingStep pending = std::move(pending_.front());
+  pending_.pop_front();
+  run_.enter(Phase::kUpdate, pending.step);
+  const optim::StepResult update = run_.trainable->optimizer().wait_report(pending.number);
+  run_.watchdog->progress(pending.step);
+  const double loss = update.loss;
+  if (!std::isfinite(loss)) {
+    stop_at_loss(pending, loss);
+  }
+  if (update.skipped) {
+    note_skipped(pending, update);
+  } else {
+    skipped_in_a_row_ = 0;
+    step_.update_importance();
+  }
+  if (self_test_ && pending.step == SelfTest::kSteps) {
+    self_test_->finish(run_.trainable->arena());
+    self_test_.reset();
+  }
+  const StepTimes times = times_of(pending);
+  StepRecord record{.step = pending.step,
+                    .kind = pending.samples.kind,
+                    .has_kinds = run_.config.image_steps.any(),
+                    .size = size_of(pending.samples),
+                    .loss = loss,
+                    .lr = pending.lr,
+                    .grad_norm = update.grad_norm,
+                    .loss_scale = update.loss_scale,
+                    .skipped = update.skipped,
+                    .samples_per_s = static_cast<double>(pending.samples.global_batch) / times.step,
+                    .peak_memory = run_.peak_memory(),
+                    .times = times,
+                    .slowest = pending.samples.slowest,
+                    .validation = {}};
+  times_.add(pending.step, times);
+  record.ranks = run_.writes() ? times_.take() : std::nullopt;
+  return record;
+}
+
+StepTimes RunSteps::times_of(const PendingStep& pending) {
+  const double data_wait = run_.samples->loader().stats().wait_seconds;
+  return clock_.lap(data_wait, pending.waited.defined()
+                                   ? std::optional(pending.waited.item<int64_t>())
+                                   : std::nullopt);
+}
+
+/// Where steps are of many sizes.
+std::optional<StepSize> RunSteps::size_of(const StepSamples& samples) const {
+  const bool is_data = samples.kind == StepKind::kData;
+  if ((is_data ? run_.config.data : run_.config.image_data).buckets.empty()) {
+    return std::nullopt;
+  }
+  return StepSize{.samples = samples.global_batch,
+                  .size = clip_size(samples.batches.front().images)};
+}
+
+void RunSteps::stop_at_loss(const PendingStep& pending, double loss) {
+  run_.trainable->boosted().refresh();
+  const auto found = find_non_finite_output(run_.trainable->model(), [&] {
+    step_.forward_only(pending.samples.batches, pending.step - 1);
+  });
+  throw_error(ErrorKind::kInternal, "[train] the loss of step ", pending.step, " is ", loss,
+              found ? "; first output that is not finite: " + to_string(*found)
+                    : "; every module's output is finite, so the loss itself overflows",
+              ". The last checkpoint is from before. Hint: a lower lr.value, or "
+              "optim.max_grad_norm");
+}
+
+void RunSteps::note_skipped(const PendingStep& pending, const optim::StepResult& update) {
+  if (run_.config.train.precision == Precision::kFp16 && update.loss_scale >= 1.0F) {
+    log_debug("[train] step ", pending.step, ": fp16 overflow, loss scale now ", update.loss_scale);
+    return;
+  }
+  (void)step_.forward_backward(pending.samples.batches, pending.step - 1);
+  optim::Arena& arena = run_.trainable->arena();
+  const std::vector<std::string> names =
+      non_finite_gradients(trained_parameters(run_.trainable->model()), arena);
+  arena.zero_grad();
+  ++skipped_in_a_row_;
+  const int64_t most = run_.config.train.max_skipped;
+  std::ostringstream message;
+  message << "[train] step " << pending.step << " was skipped: gradients are not finite ("
+          << (names.empty() ? "finite when computed again" : list_names(names, kMaxNamesInMessage))
+          << "); " << skipped_in_a_row_ << " in a row of at most " << most;
+  KINORA_CHECK(skipped_in_a_row_ < most, kInternal, message.str(),
+               ". Hint: a lower lr.value, or optim.max_grad_norm");
+  log_warn(message.str());
+}
+
+}  // namespace kinora::train

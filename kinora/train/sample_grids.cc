@@ -1,0 +1,83 @@
+#include "kinora/train/sample_grids.h"
+
+#include <ATen/ops/empty.h>
+
+#include <vector>
+
+#include "kinora/core/error.h"
+#include "kinora/io/clip_file.h"
+#include "kinora/io/image_grid.h"
+#include "kinora/pipelines/decode.h"
+#include "kinora/pipelines/draw.h"
+#include "kinora/train/shown_samples.h"
+
+namespace kinora::train {
+
+bool SampleGrids::looks_at(int64_t step) const {
+  return run_.shows_samples() && is_due(step, run_.config.sample.every);
+}
+
+void SampleGrids::after_step(int64_t step) {
+  if (looks_at(step)) {
+    draw();
+  }
+}
+
+/// Each rank draws equally many, since where weights are divided all of them take part in every
+/// pass, and rank 0 makes a picture of them.
+void SampleGrids::draw() {
+  const RunConfig& config = run_.config;
+  const parallel::Mesh& mesh = run_.mesh;
+  const int64_t step = run_.state.step;
+  run_.enter(Phase::kSampling, step);
+  run_.trainable->boosted().refresh();
+  const optim::BoundWeights bound = run_.trainable->arena().bind(
+      config.ema_decays.empty() ? optim::WeightSet::raw() : optim::WeightSet::average(0));
+  const int64_t parts = mesh.data_ranks();
+  const int64_t own = (config.sample.count + parts - 1) / parts;
+  const at::Tensor drawn = pipelines::draw(
+      run_.trainable->model(), sampler_of(config, run_.objective), config.sample.sampling,
+      {.count = own,
+       .first_index = mesh.data_rank() * own,
+       .batch = run_.micro_batch,
+       .seed = static_cast<uint64_t>(config.train.seed)},
+      config.model.sample_shape(), shown_conditions(*run_.data.train, config, run_.device),
+      run_.device);
+  std::vector<int64_t> shape = drawn.sizes().vec();
+  shape.insert(shape.begin(), {parts, mesh.shape().sequence});
+  const at::Tensor gathered = at::empty(shape, drawn.options());
+  mesh.world().all_gather(gathered, drawn);
+  // All ranks of a sequence have drawn the same.
+  const at::Tensor all = gathered.select(1, 0).flatten(0, 1);
+  if (!run_.writes()) {
+    return;
+  }
+  at::Tensor shown = all.narrow(0, 0, config.sample.count);
+  if (run_.encoder != nullptr) {
+    shown = pipelines::decode_latents(*run_.encoder->autoencoder, shown, run_.device);
+  }
+  const io::Image grid = io::make_grid(shown_images(shown));
+  const auto path = run_.directory.samples() / ("step-" + std::to_string(step));
+  io::write_png(path.string() + ".png", grid);
+  if (shown.dim() == 5 && shown.size(2) > 1) {
+    io::write_clip(path, shown_animation(shown), clip_fps(config.data), config.sample.format);
+  }
+  run_.log->add_samples(step, grid);
+}
+
+std::string SampleGrids::why_none() const {
+  if (!run_.shows_samples()) {
+    return "samples are latents, which cannot be shown without autoencoder.path";
+  }
+  try {
+    (void)sampler_of(run_.config, run_.objective);
+    if (run_.config.model.is_video()) {
+      io::check_can_write(run_.config.sample.format);
+    }
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace kinora::train

@@ -1,0 +1,33 @@
+#include "kinora/train/step_supply.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kinora/core/error.h"
+
+namespace kinora::train {
+
+StepSupply::StepSupply(StepLoader loader, const LatentStage& latents)
+    : loader_(std::move(loader)), latents_(latents) {}
+
+void StepSupply::fetch(int64_t steps_left) {
+  constexpr int64_t kStepsOfSamples = 2;
+  const int64_t wanted = std::min(kStepsOfSamples, steps_left);
+  while (error_ == nullptr && static_cast<int64_t>(samples_.size()) < wanted) {
+    try {
+      samples_.push_back(loader_.next());
+      latents_.begin(samples_.back());
+    } catch (const Error&) {
+      error_ = std::current_exception();
+    }
+  }
+}
+
+StepSamples StepSupply::take() {
+  StepSamples samples = std::move(samples_.front());
+  samples_.pop_front();
+  latents_.wait(samples);
+  return samples;
+}
+
+}  // namespace kinora::train
