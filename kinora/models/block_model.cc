@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_zero.h>
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -33,6 +34,7 @@ void BlockModel::set_buckets(std::vector<nn::BucketSpec> buckets) {
     by_path[path] = parameter;
   }
   buckets_ = std::move(buckets);
+  first_block_ = std::ranges::find_if(buckets_, &nn::BucketSpec::is_block) - buckets_.begin();
   parameters_.clear();
   for (const nn::BucketSpec& bucket : buckets_) {
     std::vector<const nn::Parameter*>& parameters = parameters_.emplace_back();

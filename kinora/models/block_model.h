@@ -26,7 +26,7 @@ class BlockModel : public Model {
  protected:
   explicit BlockModel(const ModelConfig& config);
 
-  /// To be called when all children are there.
+  /// To be called when all children are there. Those of blocks lie together, in order of use.
   void set_buckets(std::vector<nn::BucketSpec> buckets);
 
   /// Whether block (of STDiT3: pair) number `block` keeps only its input.
@@ -35,6 +35,8 @@ class BlockModel : public Model {
   }
   /// What run_block() tells of buckets.
   [[nodiscard]] const ops::BucketHook& moments() const { return zeroes_ ? zeroing_ : hook(); }
+  /// The bucket of the block that is used as number `use` in a pass.
+  [[nodiscard]] int64_t block_bucket(int64_t use) const { return first_block_ + use; }
   /// The embedded tokens in the type of the residual stream.
   [[nodiscard]] at::Tensor as_stream(const at::Tensor& x) const;
 
@@ -43,6 +45,7 @@ class BlockModel : public Model {
 
   std::vector<nn::BucketSpec> buckets_;
   std::vector<std::vector<const nn::Parameter*>> parameters_;  // of buckets_
+  int64_t first_block_ = 0;                                    // in buckets_
   std::shared_ptr<ops::BlockKernels> kernels_;
   bool recomputes_blocks_ = false;
   bool starts_step_ = false;  // no pass since begin_step()

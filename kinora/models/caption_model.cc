@@ -21,6 +21,7 @@ CaptionModel::CaptionModel(const ModelConfig& config)
   add_child("t_block", t_block);
   add_child("y_embedder", y_embedder);
   add_child("final_layer", final_layer);
+  final_layer.set_layer(config.depth + 1);
   // As PixArt starts; the block vectors are not zero at first.
   set_init(*this,
            {"t_block.1.weight", "y_embedder.y_proj.fc1.weight", "y_embedder.y_proj.fc2.weight"},

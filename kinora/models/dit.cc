@@ -161,6 +161,7 @@ DiT::Blocks::Blocks(const ModelConfig& config) {
   for (int64_t i = 0; i < config.depth; ++i) {
     items.push_back(std::make_unique<DiTBlock>(config));
     add_child(std::to_string(i), *items.back());
+    items.back()->set_layer(i + 1);
   }
 }
 
@@ -179,6 +180,7 @@ DiT::DiT(const ModelConfig& config)
   add_buffer("pos_embed", pos_embed);
   add_child("blocks", blocks);
   add_child("final_layer", final_layer);
+  final_layer.set_layer(config.depth + 1);
 }
 
 void DiT::use_sequence(std::shared_ptr<const nn::Sequence> sequence) {

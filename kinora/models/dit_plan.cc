@@ -33,7 +33,8 @@ std::vector<nn::BucketSpec> DiT::buckets() const {
   }
   for (int64_t i = 0; i < config().depth; ++i) {
     const std::string block = "blocks." + std::to_string(i);
-    nn::BucketSpec bucket{.name = block, .parameters = {}, .fp32_island = false, .ring = "blocks"};
+    nn::BucketSpec bucket{
+        .name = block, .parameters = {}, .fp32_island = false, .ring = "blocks", .is_block = true};
     for (const char* linear : {"attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2"}) {
       bucket.parameters.push_back(block + "." + linear + ".weight");
       bucket.parameters.push_back(block + "." + linear + ".bias");

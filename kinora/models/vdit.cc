@@ -60,12 +60,17 @@ VDiT::VDiT(const ModelConfig& config)
   add_buffer("pos_embed_temporal", pos_embed_temporal);
   add_child("blocks", blocks);
   add_child("final_layer", final_layer);
+  final_layer.set_layer(config.depth + 1);
 
   nn::BucketSpec embedders{.name = "embedders", .parameters = {}, .fp32_island = true};
   nn::BucketSpec last{.name = "final_layer", .parameters = {}, .fp32_island = true};
   std::vector<nn::BucketSpec> of_blocks;
   for (const std::string& block : numbered("blocks", config.depth)) {
-    of_blocks.push_back({.name = block, .parameters = {}, .fp32_island = false, .ring = "blocks"});
+    of_blocks.push_back({.name = block,
+                         .parameters = {},
+                         .fp32_island = false,
+                         .ring = "blocks",
+                         .is_block = true});
   }
   for (const auto& [path, parameter] : named_parameters()) {
     if (path.starts_with("blocks.")) {
@@ -118,7 +123,7 @@ at::Tensor VDiT::forward(const at::Tensor& x_t, const at::Tensor& t,
         [this, &block = blocks[i], span = span_of(i), tokens](const std::vector<at::Tensor>& in) {
           return block.forward(in[0], in[1], sequence(), span, tokens);
         },
-        {x, c}, recomputes(i), moments(), 1 + i);  // behind the embedders
+        {x, c}, recomputes(i), moments(), block_bucket(i));
   }
   const at::Tensor patches = sequence().leave(final_layer.forward(x, c), tokens);
   return tapped(from_patches(config(), patches, x_t));

@@ -314,14 +314,11 @@ std::vector<nn::BucketSpec> block_buckets(nn::Module& model,
     buckets.push_back({.name = block,
                        .parameters = std::move(in_blocks[block]),
                        .fp32_island = false,
-                       .ring = "blocks"});
+                       .ring = "blocks",
+                       .is_block = true});
   }
   buckets.push_back(std::move(final_layer));
   return buckets;
-}
-
-int64_t block_bucket(int64_t use) {
-  return 3 + use;  // behind embedders, text and tables
 }
 
 at::Tensor run_block(const std::function<at::Tensor(const std::vector<at::Tensor>& inputs)>& body,

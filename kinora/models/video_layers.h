@@ -183,6 +183,7 @@ class BlockList : public nn::Module {
   explicit BlockList(const ModelConfig& config) {
     for (int64_t i = 0; i < config.depth; ++i) {
       items_.push_back(std::make_unique<Block>(config));
+      items_.back()->set_layer(i + 1);
       add_child(std::to_string(i), *items_.back());
     }
   }
@@ -203,9 +204,6 @@ void set_init(nn::Module& module, const std::vector<std::string>& endings, nn::I
 /// for each of `blocks`, paths such as "blocks.0" in order of use; the final layer.
 [[nodiscard]] std::vector<nn::BucketSpec> block_buckets(nn::Module& model,
                                                         const std::vector<std::string>& blocks);
-
-/// Which of block_buckets() belongs to the block that is used as number `use`.
-[[nodiscard]] int64_t block_bucket(int64_t use);
 
 /// body(inputs), the block of `bucket`, whose first input is x: tells `hook` (which lives until
 /// backward) and keeps only the inputs where `recompute`.

@@ -56,6 +56,7 @@ TEST_P(STDiTFixtureTest, EveryGradientMatchesReferenceForEveryRecomputation) {
     expect_gradients(*trained, fixture_);
   }
 }
+    EXPECT_EQ(bucket.is_block, !bucket.ring.empty());
 
 TEST_P(STDiTFixtureTest, BucketsHoldEveryParameterOnceAndIslandsApart) {
   const std::unique_ptr<Model> fresh = make(config_);
