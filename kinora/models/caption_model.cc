@@ -11,7 +11,7 @@ namespace kinora::models {
 
 CaptionModel::CaptionModel(const ModelConfig& config)
     : BlockModel(config),
-      x_embedder(config),
+      x_embedder(config, 3),
       t_embedder(config),
       t_block(config.hidden, 6, true),
       y_embedder(config),

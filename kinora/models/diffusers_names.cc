@@ -1,9 +1,9 @@
 #include "kinora/models/diffusers_names.h"
 
-#include <algorithm>
 #include <set>
 
 #include "kinora/core/error.h"
+#include "kinora/models/families.h"
 
 namespace kinora::models {
 namespace {
@@ -50,7 +50,7 @@ std::string block_key(int64_t block) {
   return "transformer_blocks." + std::to_string(block) + ".";
 }
 
-nn::Naming dit_naming(int64_t depth) {
+nn::Naming naming_of_dit(int64_t depth) {
   Table table;
   std::vector<std::string> copies;  // of the embedders
   for (int64_t block = 1; block < depth; ++block) {
@@ -74,7 +74,7 @@ nn::Naming dit_naming(int64_t depth) {
   return std::move(table.naming);
 }
 
-nn::Naming pixart_naming(int64_t depth, bool size_conditions) {
+nn::Naming naming_of_pixart(int64_t depth, bool size_conditions) {
   Table table;
   table.add_layer("x_embedder.proj", {"pos_embed.proj"});
   table.add_embedder("t_embedder", "adaln_single.emb.timestep_embedder");
@@ -99,36 +99,62 @@ nn::Naming pixart_naming(int64_t depth, bool size_conditions) {
   return std::move(table.naming);
 }
 
+/// How many blocks a file with these names has.
+int64_t num_blocks(const std::set<std::string>& names) {
+  int64_t depth = 0;
+  while (names.contains(block_key(depth) + "attn1.to_q.weight")) {
+    ++depth;
+  }
+  return depth;
+}
+
 }  // namespace
 
-nn::Naming diffusers_naming(const ModelConfig& config) {
-  if (config.architecture == Architecture::kDit) {
-    return dit_naming(config.depth);
+nn::Naming dit_naming(const ModelConfig& config) {
+  return naming_of_dit(config.depth);
+}
+
+std::optional<nn::Naming> find_dit_naming(const std::vector<std::string>& names) {
+  const std::set<std::string> known(names.begin(), names.end());
+  const int64_t depth = num_blocks(known);
+  if (depth == 0 || !known.contains(block_key(0) + "norm1.linear.weight")) {
+    return std::nullopt;
   }
-  KINORA_CHECK(config.architecture == Architecture::kPixart, kConfig,
-               "[convert] diffusers has DiT and PixArt, but not ", config.name,
-               ". Hint: write a .safetensors file");
-  nn::Naming naming = pixart_naming(config.depth, config.size_conditions);
+  return naming_of_dit(depth);
+}
+
+nn::Naming pixart_naming(const ModelConfig& config) {
+  nn::Naming naming = naming_of_pixart(config.depth, config.size_conditions);
   // Ours is of clips, with one frame a patch.
   naming.front().shape = {config.hidden, config.in_channels, config.patch, config.patch};
   return naming;
 }
 
-std::optional<nn::Naming> find_diffusers_naming(const std::vector<std::string>& names) {
+std::optional<nn::Naming> find_pixart_naming(const std::vector<std::string>& names) {
   const std::set<std::string> known(names.begin(), names.end());
-  int64_t depth = 0;
-  while (known.contains(block_key(depth) + "attn1.to_q.weight")) {
-    ++depth;
-  }
-  if (depth == 0) {
+  const int64_t depth = num_blocks(known);
+  if (depth == 0 || !known.contains("adaln_single.linear.weight")) {
     return std::nullopt;
   }
-  if (known.contains("adaln_single.linear.weight")) {
-    return pixart_naming(depth,
-                         known.contains("adaln_single.emb.resolution_embedder.linear_1.weight"));
-  }
-  if (known.contains(block_key(0) + "norm1.linear.weight")) {
-    return dit_naming(depth);
+  return naming_of_pixart(depth,
+                          known.contains("adaln_single.emb.resolution_embedder.linear_1.weight"));
+}
+
+nn::Naming diffusers_naming(const ModelConfig& config) {
+  const Family& family = family_of(config);
+  KINORA_CHECK(family.diffusers.has_value(), kConfig, "[convert] diffusers has ",
+               families_that([](const Family& other) { return other.diffusers.has_value(); }),
+               ", but not ", config.name, ". Hint: write a .safetensors file");
+  return family.diffusers->naming(config);
+}
+
+std::optional<nn::Naming> find_diffusers_naming(const std::vector<std::string>& names) {
+  for (const Family& family : families()) {
+    if (family.diffusers) {
+      if (std::optional<nn::Naming> naming = family.diffusers->find_naming(names)) {
+        return naming;
+      }
+    }
   }
   return std::nullopt;
 }

@@ -15,6 +15,7 @@
 
 #include "kinora/core/error.h"
 #include "kinora/models/seams.h"
+#include "kinora/models/transformer_config.h"
 #include "kinora/ops/bucket_hook.h"
 #include "kinora/ops/fp8.h"
 #include "kinora/ops/parameter.h"
@@ -32,7 +33,7 @@ constexpr double kEmbeddingStd = 0.02;
 
 }  // namespace
 
-PatchEmbed::Projection::Projection(const ModelConfig& config)
+PatchEmbed::Projection::Projection(const ModelConfig& config, int64_t dims)
     : weight{.shape = {config.hidden, config.in_channels, config.patch, config.patch},
              .init = nn::Init::xavier_uniform(
                  config.in_channels * config.patch_frames * config.patch * config.patch,
@@ -45,14 +46,14 @@ PatchEmbed::Projection::Projection(const ModelConfig& config)
            .fp32_island = true,
            .value = {},
            .grad = {}} {
-  if (config.architecture != Architecture::kDit) {
+  if (dims == 3) {
     weight.shape.insert(weight.shape.begin() + 2, config.patch_frames);
   }
   add_parameter("weight", weight);
   add_parameter("bias", bias);
 }
 
-PatchEmbed::PatchEmbed(const ModelConfig& config) : proj(config) {
+PatchEmbed::PatchEmbed(const ModelConfig& config, int64_t dims) : proj(config, dims) {
   add_child("proj", proj);
 }
 
@@ -160,14 +161,14 @@ at::Tensor FinalLayer::modulation(const at::Tensor& c) const {
 DiT::Blocks::Blocks(const ModelConfig& config) {
   for (int64_t i = 0; i < config.depth; ++i) {
     items.push_back(std::make_unique<DiTBlock>(config));
-    add_child(std::to_string(i), *items.back());
     items.back()->set_layer(i + 1);
+    add_child(std::to_string(i), *items.back());
   }
 }
 
 DiT::DiT(const ModelConfig& config)
     : Model(config),
-      x_embedder(config),
+      x_embedder(config, 2),
       t_embedder(config),
       y_embedder(config),
       pos_embed(sin_cos_position_embedding(config.hidden, config.height / config.patch,
@@ -181,6 +182,11 @@ DiT::DiT(const ModelConfig& config)
   add_child("blocks", blocks);
   add_child("final_layer", final_layer);
   final_layer.set_layer(config.depth + 1);
+}
+
+double DiT::macs(const ModelConfig& config) {
+  const TransformerMacs m(config);
+  return m.model(m.mlp + m.attention(m.tokens) + m.modulation);
 }
 
 void DiT::use_sequence(std::shared_ptr<const nn::Sequence> sequence) {

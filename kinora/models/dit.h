@@ -20,15 +20,15 @@ namespace kinora::models {
 // NOLINTBEGIN(readability-identifier-naming)
 
 /// Projects patches, fp32: [..., values of a patch] -> [..., C]. Key: proj, whose weight has the
-/// shape of the original's convolution: [C, channels, P, P], of clips [C, channels, p, P, P].
+/// shape of the original's convolution: of 2 dims [C, channels, P, P], of 3 [C, channels, p, P, P].
 class PatchEmbed : public nn::Module {
  public:
-  explicit PatchEmbed(const ModelConfig& config);
+  PatchEmbed(const ModelConfig& config, int64_t dims);
   [[nodiscard]] at::Tensor forward(const at::Tensor& patches) const;
 
  private:
   struct Projection : nn::Module {
-    explicit Projection(const ModelConfig& config);
+    Projection(const ModelConfig& config, int64_t dims);
     nn::Parameter weight;
     nn::Parameter bias;
   };
@@ -122,6 +122,8 @@ class DiT : public Model {
  public:
   /// `config` as resolved() gives it.
   explicit DiT(const ModelConfig& config);
+  /// Family::macs.
+  [[nodiscard]] static double macs(const ModelConfig& config);
 
   [[nodiscard]] at::Tensor forward(const at::Tensor& x_t, const at::Tensor& t,
                                    const diffusion::Conditions& conditions) override;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kinora/models/transformer_config.h"
 #include "kinora/models/vdit.h"
 
 namespace kinora::models {
@@ -9,6 +10,11 @@ namespace kinora::models {
 class Latte : public VDiT {
  public:
   explicit Latte(const ModelConfig& config) : VDiT(config) {}
+  /// Family::macs.
+  [[nodiscard]] static double macs(const ModelConfig& config) {
+    const TransformerMacs m(config);
+    return m.model(m.mlp + (m.attention(m.places) + m.attention(m.frames)) / 2 + m.modulation);
+  }
 
  protected:
   [[nodiscard]] nn::Span span_of(int64_t block) const override {

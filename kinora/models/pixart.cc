@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "kinora/core/error.h"
+#include "kinora/models/transformer_config.h"
 
 // Shapes: B batch, S patches of an image, C hidden.
 
@@ -46,6 +47,11 @@ at::Tensor PixArt::positions(const Grid& grid, const at::Device& device) const {
            (base / static_cast<double>(count) / config().position_scale);
   };
   return frame_positions(along(grid.rows), along(grid.columns), config().hidden);
+}
+
+double PixArt::macs(const ModelConfig& config) {
+  const TransformerMacs m(config);
+  return m.model(m.mlp + m.attention(m.tokens) + m.cross_attention) + m.modulation + m.captions;
 }
 
 at::Tensor PixArt::forward(const at::Tensor& x_t, const at::Tensor& t,

@@ -12,6 +12,8 @@ namespace kinora::models {
 class PixArt : public CaptionModel {
  public:
   explicit PixArt(const ModelConfig& config);
+  /// Family::macs.
+  [[nodiscard]] static double macs(const ModelConfig& config);
 
   /// Needs text, and with size_conditions height and width. x_t: [B, C, H, W], or a clip of one
   /// frame.

@@ -3,6 +3,8 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 
+#include "kinora/models/transformer_config.h"
+
 // Shapes: B batch, T frames of patches, S patches of a frame, C hidden.
 
 namespace kinora::models {
@@ -46,6 +48,12 @@ STDiT::STDiT(const ModelConfig& config) : CaptionModel(config), blocks(config) {
   add_child("blocks", blocks);
   set_init(*this, {"cross_attn.proj.weight"}, nn::Init::zero());
   set_block_buckets(numbered("blocks", config.depth));
+}
+
+double STDiT::macs(const ModelConfig& config) {
+  const TransformerMacs m(config);
+  return m.model(m.mlp + m.attention(m.places) + m.attention(m.frames) + m.cross_attention) +
+         m.modulation + m.captions;
 }
 
 at::Tensor STDiT::forward(const at::Tensor& x_t, const at::Tensor& t,

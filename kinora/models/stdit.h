@@ -25,6 +25,8 @@ class STDiTBlock : public CaptionBlock {
 class STDiT : public CaptionModel {
  public:
   explicit STDiT(const ModelConfig& config);
+  /// Family::macs.
+  [[nodiscard]] static double macs(const ModelConfig& config);
 
   /// Needs text.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x_t, const at::Tensor& t,

@@ -6,6 +6,7 @@
 #include <ATen/ops/stack.h>
 
 #include "kinora/core/error.h"
+#include "kinora/models/transformer_config.h"
 
 // Shapes: B batch, T frames of patches, S patches of a frame, C hidden, D dims of a head.
 
@@ -70,6 +71,12 @@ STDiT2::STDiT2(const ModelConfig& config)
   set_init(*this, {"t_block_temp.1.weight"}, nn::Init::normal(0.02));
   set_init(*this, {"cross_attn.proj.weight"}, nn::Init::zero());
   set_block_buckets(numbered("blocks", config.depth));
+}
+
+double STDiT2::macs(const ModelConfig& config) {
+  const TransformerMacs m(config);
+  return m.model(m.mlp + m.attention(m.places) + m.attention(m.frames) + m.cross_attention) +
+         m.modulation + m.captions + 3 * m.hidden * m.hidden;
 }
 
 at::Tensor STDiT2::forward(const at::Tensor& x_t, const at::Tensor& t,

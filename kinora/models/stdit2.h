@@ -26,6 +26,8 @@ class STDiT2Block : public CaptionBlock {
 class STDiT2 : public CaptionModel {
  public:
   explicit STDiT2(const ModelConfig& config);
+  /// Family::macs.
+  [[nodiscard]] static double macs(const ModelConfig& config);
 
   /// Needs text, fps, height, width, num_frames.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x_t, const at::Tensor& t,

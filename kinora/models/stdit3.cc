@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "kinora/core/error.h"
+#include "kinora/models/transformer_config.h"
 
 // Shapes: B batch, T frames of patches, S patches of a frame, C hidden, D dims of a head.
 
@@ -44,6 +45,12 @@ STDiT3::STDiT3(const ModelConfig& config)
     blocks.push_back("temporal_blocks." + std::to_string(i));
   }
   set_block_buckets(blocks);
+}
+
+double STDiT3::macs(const ModelConfig& config) {
+  const TransformerMacs m(config);
+  return m.model(2 * (m.mlp + m.cross_attention) + m.attention(m.places) + m.attention(m.frames)) +
+         m.modulation + m.captions;
 }
 
 at::Tensor STDiT3::forward(const at::Tensor& x_t, const at::Tensor& t,

@@ -10,6 +10,8 @@ namespace kinora::models {
 class STDiT3 : public CaptionModel {
  public:
   explicit STDiT3(const ModelConfig& config);
+  /// Family::macs.
+  [[nodiscard]] static double macs(const ModelConfig& config);
 
   /// Needs text, fps, height, width.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x_t, const at::Tensor& t,

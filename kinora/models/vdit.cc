@@ -43,7 +43,7 @@ at::Tensor TextEmbedder::forward(const at::Tensor& pooled, const at::Tensor& nul
 
 VDiT::VDiT(const ModelConfig& config)
     : BlockModel(config),
-      x_embedder(config),
+      x_embedder(config, 3),
       t_embedder(config),
       y_embedder(config),
       pos_embed_spatial(frame_positions(numbers(config.height / config.patch),
@@ -83,6 +83,10 @@ VDiT::VDiT(const ModelConfig& config)
   buckets.insert(buckets.end(), of_blocks.begin(), of_blocks.end());
   buckets.push_back(std::move(last));
   set_buckets(std::move(buckets));
+}
+
+double VDiT::macs(const ModelConfig& config) {
+  return DiT::macs(config);
 }
 
 void VDiT::check_inputs(const at::Tensor& x_t, const at::Tensor& t,

@@ -29,6 +29,8 @@ class TextEmbedder : public nn::Module {
 class VDiT : public BlockModel {
  public:
   explicit VDiT(const ModelConfig& config);
+  /// Family::macs.
+  [[nodiscard]] static double macs(const ModelConfig& config);
 
   /// Needs pooled.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x_t, const at::Tensor& t,

@@ -15,6 +15,7 @@
 #include "kinora/core/glob.h"
 #include "kinora/core/text.h"
 #include "kinora/models/diffusers_names.h"
+#include "kinora/models/families.h"
 #include "kinora/nn/linear.h"
 #include "kinora/pipelines/diffusers_transformer.h"
 
@@ -310,9 +311,7 @@ void merge_adapters(const std::vector<std::string>& choices, const models::Model
 }
 
 nn::Naming adapter_naming(const models::ModelConfig& model) {
-  const bool has_other = model.architecture == models::Architecture::kDit ||
-                         model.architecture == models::Architecture::kPixart;
-  return has_other ? models::diffusers_naming(model) : nn::Naming();
+  return models::family_of(model).diffusers ? models::diffusers_naming(model) : nn::Naming();
 }
 
 }  // namespace kinora::train

@@ -111,7 +111,7 @@ TEST_F(RunTest, WhatTheModelDoesNotTakeIsRefused) {
 
 TEST(LatentsTest, AreNoImagesWithoutAnAutoencoder) {
   train::RunConfig config;
-  config.model = {.architecture = models::Architecture::kDit,
+  config.model = {.architecture = "dit",
                   .depth = 1,
                   .hidden = 32,
                   .heads = 2,

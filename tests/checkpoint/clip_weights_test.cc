@@ -19,7 +19,7 @@ constexpr const char* kProjection = "x_embedder.proj.weight";
 
 models::ModelConfig tiny(int64_t patch_frames) {
   models::ModelConfig config;
-  config.architecture = models::Architecture::kStdit3;
+  config.architecture = "stdit3";
   config.frames = 2 * patch_frames;
   config.height = 4;
   config.width = 4;

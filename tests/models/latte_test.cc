@@ -9,14 +9,14 @@ namespace latte_test {
 
 TEST(LatteTest, OutputsMatchReference) {
   const VideoFixture fixture("latte");
-  Latte model(fixture.config(Architecture::kLatte));
+  Latte model(fixture.config("latte"));
   set_weights(model, fixture, false);
   expect_outputs(model, fixture);
 }
 
 TEST(LatteTest, EveryGradientMatchesReferenceForEveryRecomputation) {
   const VideoFixture fixture("latte");
-  const ModelConfig config = fixture.config(Architecture::kLatte);
+  const ModelConfig config = fixture.config("latte");
   for (int64_t recompute = 0; recompute <= config.depth; ++recompute) {
     SCOPED_TRACE(std::to_string(recompute) + " blocks recomputed");
     Latte model(config);
@@ -29,9 +29,9 @@ TEST(LatteTest, EveryGradientMatchesReferenceForEveryRecomputation) {
 // Same parameters as VDiT, by the same names; other numbers.
 TEST(LatteTest, BlocksAttendWithinFramesAndThroughTimeByTurns) {
   const VideoFixture fixture("latte");
-  Latte latte(fixture.config(Architecture::kLatte));
+  Latte latte(fixture.config("latte"));
   set_weights(latte, fixture, false);
-  VDiT vdit(fixture.config(Architecture::kVdit));
+  VDiT vdit(fixture.config("vdit"));
   set_weights(vdit, fixture, false);
   const at::NoGradGuard no_grad;
   EXPECT_GT(relative_error(fixture.run(vdit, "forward"), fixture.run(latte, "forward")), 1e-2);

@@ -15,14 +15,14 @@ class PixArtFixtureTest : public testing::TestWithParam<const char*> {};
 
 TEST_P(PixArtFixtureTest, OutputsMatchReference) {
   const VideoFixture fixture(GetParam());
-  PixArt model(fixture.config(Architecture::kPixart));
+  PixArt model(fixture.config("pixart"));
   set_weights(model, fixture, false);
   expect_outputs(model, fixture);
 }
 
 TEST_P(PixArtFixtureTest, EveryGradientMatchesReferenceForEveryRecomputation) {
   const VideoFixture fixture(GetParam());
-  const ModelConfig config = fixture.config(Architecture::kPixart);
+  const ModelConfig config = fixture.config("pixart");
   for (int64_t recompute = 0; recompute <= config.depth; ++recompute) {
     SCOPED_TRACE(std::to_string(recompute) + " blocks recomputed");
     PixArt model(config);
@@ -38,7 +38,7 @@ INSTANTIATE_TEST_SUITE_P(Fixtures, PixArtFixtureTest,
 
 TEST(PixArtTest, ImagesAndClipsOfOneFrameAreTheSame) {
   const VideoFixture fixture("pixart");
-  PixArt model(fixture.config(Architecture::kPixart));
+  PixArt model(fixture.config("pixart"));
   set_weights(model, fixture, false);
   const at::NoGradGuard no_grad;
   const at::Tensor clip = fixture.tensor("forward.x_t");  // [B, C, 1, H, W]
@@ -71,7 +71,7 @@ TEST(PixArtTest, SizesArePublished) {
 }
 
 TEST(PixArtTest, BucketsHoldEveryParameterOnce) {
-  PixArt model(VideoFixture("pixart_sizes").config(Architecture::kPixart));
+  PixArt model(VideoFixture("pixart_sizes").config("pixart"));
   std::multiset<std::string> in_buckets;
   for (const nn::BucketSpec& bucket : model.buckets()) {
     in_buckets.insert(bucket.parameters.begin(), bucket.parameters.end());
@@ -85,7 +85,7 @@ TEST(PixArtTest, BucketsHoldEveryParameterOnce) {
 
 TEST(PixArtTest, WrongInputsAreNamed) {
   const VideoFixture fixture("pixart_sizes");
-  PixArt model(fixture.config(Architecture::kPixart));
+  PixArt model(fixture.config("pixart"));
   set_weights(model, fixture, false);
   const at::Tensor x = fixture.tensor("forward.x_t");
   const at::Tensor t = fixture.tensor("forward.t");
@@ -98,7 +98,7 @@ TEST(PixArtTest, WrongInputsAreNamed) {
   conditions.text = at::Tensor();
   EXPECT_THROW((void)model.forward(x, t, conditions), Error);
 
-  ModelConfig config = fixture.config(Architecture::kPixart);
+  ModelConfig config = fixture.config("pixart");
   config.hidden = 16;
   EXPECT_THROW(PixArt{config}, Error);
 }

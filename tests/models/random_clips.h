@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "kinora/models/families.h"
 #include "kinora/models/model.h"
 #include "kinora/ops/parameter.h"
 #include "kinora/optim/arena.h"
@@ -29,7 +30,7 @@ namespace kinora::models {
 /// A model of two blocks (STDiT3: pairs), and a batch for it.
 struct ClipCase {
   const char* name;
-  Architecture architecture;
+  const char* architecture;
   int64_t batch = 3;
   int64_t frames = 4;
   int64_t rows = 3;     ///< of tokens
@@ -73,26 +74,26 @@ struct ClipCase {
 inline constexpr double kStreamSlack = 2.5;
 
 inline constexpr ClipCase kClipCases[] = {
-    {.name = "stdit", .architecture = Architecture::kStdit},
-    {.name = "stdit_given_frames", .architecture = Architecture::kStdit, .gives_frames = true},
-    {.name = "stdit_one_frame", .architecture = Architecture::kStdit, .frames = 1},
-    {.name = "stdit_one_clip", .architecture = Architecture::kStdit, .batch = 1},
-    {.name = "stdit2", .architecture = Architecture::kStdit2, .qk_norm = true, .elementwise = 11.0},
-    {.name = "stdit3", .architecture = Architecture::kStdit3, .qk_norm = true, .elementwise = 8.0},
+    {.name = "stdit", .architecture = "stdit"},
+    {.name = "stdit_given_frames", .architecture = "stdit", .gives_frames = true},
+    {.name = "stdit_one_frame", .architecture = "stdit", .frames = 1},
+    {.name = "stdit_one_clip", .architecture = "stdit", .batch = 1},
+    {.name = "stdit2", .architecture = "stdit2", .qk_norm = true, .elementwise = 11.0},
+    {.name = "stdit3", .architecture = "stdit3", .qk_norm = true, .elementwise = 8.0},
     {.name = "stdit3_given_frames",
-     .architecture = Architecture::kStdit3,
+     .architecture = "stdit3",
      .qk_norm = true,
      .gives_frames = true,
      .elementwise = 8.0},
     {.name = "stdit3_windows",
-     .architecture = Architecture::kStdit3,
+     .architecture = "stdit3",
      .qk_norm = true,
      .windows = true,
      // In every other block no norm but that of the MLP: attention reads what was cut.
      .elementwise = 6.5},
-    {.name = "pixart", .architecture = Architecture::kPixart, .frames = 1},
-    {.name = "vdit", .architecture = Architecture::kVdit},
-    {.name = "latte", .architecture = Architecture::kLatte},
+    {.name = "pixart", .architecture = "pixart", .frames = 1},
+    {.name = "vdit", .architecture = "vdit"},
+    {.name = "latte", .architecture = "latte"},
 };
 
 /// A model whose weights are all random, those too that start at zero: behind a gate of zero
@@ -126,7 +127,7 @@ class RandomClips {
     const at::Tensor sample = at::arange(c.batch, at::kLong);
     t_ = ((sample * 37).remainder(101).to(at::kFloat) * 9.0 + 5.0).to(device);
     conditions_.null_text = (sample.remainder(3) == 1).to(device);
-    if (config.architecture == Architecture::kVdit || config.architecture == Architecture::kLatte) {
+    if (family_of(config).conditions.pooled) {
       conditions_.pooled = inputs({c.batch, config.text_channels});
       return;
     }

@@ -13,14 +13,14 @@ namespace vdit_test {
 
 TEST(VDiTTest, OutputsMatchReference) {
   const VideoFixture fixture("vdit");
-  VDiT model(fixture.config(Architecture::kVdit));
+  VDiT model(fixture.config("vdit"));
   set_weights(model, fixture, false);
   expect_outputs(model, fixture);
 }
 
 TEST(VDiTTest, EveryGradientMatchesReferenceForEveryRecomputation) {
   const VideoFixture fixture("vdit");
-  const ModelConfig config = fixture.config(Architecture::kVdit);
+  const ModelConfig config = fixture.config("vdit");
   for (int64_t recompute = 0; recompute <= config.depth; ++recompute) {
     SCOPED_TRACE(std::to_string(recompute) + " blocks recomputed");
     VDiT model(config);
@@ -61,7 +61,7 @@ TEST(VDiTTest, SizesAreThoseOfDiT) {
 
 TEST(VDiTTest, BucketsHoldEveryParameterOnceAndAreToldInOrder) {
   const VideoFixture fixture("vdit");
-  VDiT model(fixture.config(Architecture::kVdit));
+  VDiT model(fixture.config("vdit"));
   const std::vector<nn::BucketSpec> buckets = model.buckets();
   std::multiset<std::string> in_buckets;
   std::vector<int64_t> ring;
@@ -94,7 +94,7 @@ TEST(VDiTTest, BucketsHoldEveryParameterOnceAndAreToldInOrder) {
 
 TEST(VDiTTest, WrongInputsAreNamed) {
   const VideoFixture fixture("vdit");
-  VDiT model(fixture.config(Architecture::kVdit));
+  VDiT model(fixture.config("vdit"));
   set_weights(model, fixture, false);
   const at::Tensor x = fixture.tensor("forward.x_t");
   const at::Tensor t = fixture.tensor("forward.t");

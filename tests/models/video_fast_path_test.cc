@@ -60,7 +60,7 @@ TEST_P(VideoFastPathTest, LevelsKeepLess) {
   };
   const int64_t all = kept_at(ops::Recompute::kNone);
   const ModelConfig& config = clips.model().config();
-  const int64_t num_blocks = config.architecture == Architecture::kStdit3 ? 4 : 2;
+  const int64_t num_blocks = config.architecture == "stdit3" ? 4 : 2;
   const auto tokens = static_cast<double>(GetParam().batch * config.num_tokens() * num_blocks);
   // The projection of captions is an MLP of width C in one piece.
   const auto words =

@@ -45,7 +45,7 @@ class VideoFixture {
   }
 
   /// The model that made the file.
-  [[nodiscard]] ModelConfig config(Architecture architecture) const {
+  [[nodiscard]] ModelConfig config(const char* architecture) const {
     const auto json = nlohmann::json::parse(file_.metadata().at("config"));
     ModelConfig config;
     config.architecture = architecture;

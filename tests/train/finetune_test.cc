@@ -319,7 +319,7 @@ TEST_F(InitialiseTest, PositionsOfAnotherSizeAreMadeOrInterpolated) {
 
 TEST_F(InitialiseTest, PositionsInTimeAreInterpolatedLinearly) {
   RunConfig config = tiny();
-  config.model = {.architecture = models::Architecture::kStdit,
+  config.model = {.architecture = "stdit",
                   .depth = 2,
                   .hidden = 48,
                   .heads = 4,
