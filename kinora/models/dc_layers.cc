@@ -24,7 +24,7 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-constexpr double kNormEpsilon = 1e-5;
+constexpr double kDcNormEpsilon = 1e-5;
 constexpr double kAttentionEpsilon = 1e-15;
 constexpr int64_t kExpansion = 4;  // of the gated layers
 
@@ -141,10 +141,10 @@ at::Tensor PlaceNorm::forward(const at::Tensor& x) const {
   const std::vector<int64_t> per_channel = {1, -1, 1, 1, 1};
   at::Tensor normed;
   if (kind_ == DcNorm::kRms) {
-    normed = wide * at::rsqrt(wide.square().mean(1, true) + kNormEpsilon);
+    normed = wide * at::rsqrt(wide.square().mean(1, true) + kDcNormEpsilon);
   } else {
     const at::Tensor variance = running_var.to(wide.scalar_type()).view(per_channel);
-    normed = (wide - running_mean.view(per_channel)) * at::rsqrt(variance + kNormEpsilon);
+    normed = (wide - running_mean.view(per_channel)) * at::rsqrt(variance + kDcNormEpsilon);
   }
   return tapped(at::addcmul(ops::with_gradient(bias.value, bias.grad).view(per_channel), normed,
                             ops::with_gradient(weight.value, weight.grad).view(per_channel))

@@ -8,7 +8,7 @@
 namespace kinora::models {
 namespace {
 
-constexpr double kEpsilon = 1e-5;
+constexpr double kTemporalEpsilon = 1e-5;
 
 ClipKernel kernel(bool has_bias) {
   return {.edges = Edges::kZero, .has_bias = has_bias};
@@ -16,7 +16,7 @@ ClipKernel kernel(bool has_bias) {
 
 ResidualOptions residual(const TemporalVaeConfig& config) {
   return {.groups = config.num_groups,
-          .epsilon = kEpsilon,
+          .epsilon = kTemporalEpsilon,
           .kernel = kernel(false),
           .shortcut_name = "conv3.conv"};
 }
@@ -59,7 +59,7 @@ void add_encoder(BandNet& net, const TemporalVaeConfig& config) {
   add_residuals(net, "res_blocks", channels, channels, config);
   net.add<NormConvLayer>("", channels, 2 * config.channels,
                          NormConvLayer::Options{.groups = config.num_groups,
-                                                .epsilon = kEpsilon,
+                                                .epsilon = kTemporalEpsilon,
                                                 .kernel = ClipKernel::point(),
                                                 .norm_name = "norm1",
                                                 .conv_name = "conv2.conv"});
@@ -79,7 +79,7 @@ void add_decoder(BandNet& net, const TemporalVaeConfig& config) {
   }
   net.add<NormConvLayer>("", channels, config.channels,
                          NormConvLayer::Options{.groups = config.num_groups,
-                                                .epsilon = kEpsilon,
+                                                .epsilon = kTemporalEpsilon,
                                                 .kernel = kernel(true),
                                                 .norm_name = "norm1",
                                                 .conv_name = "conv_out.conv"});

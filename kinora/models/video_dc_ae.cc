@@ -9,7 +9,7 @@
 namespace kinora::models {
 namespace {
 
-constexpr DcForm kForm = DcForm::kClips;
+constexpr DcForm kClipForm = DcForm::kClips;
 
 LatentSpace space_of(const VideoDcAeConfig& config) {
   const size_t stages = config.widths.size();
@@ -32,47 +32,48 @@ void add_blocks(BandNet& net, const VideoDcAeConfig& config, size_t stage, int64
   for (int64_t j = first; j < first + depth; ++j) {
     const std::string op = "stages." + std::to_string(stage) + ".op_list." + std::to_string(j);
     if (static_cast<int64_t>(stage) < config.first_attention_stage) {
-      net.add<DcResidualLayer>(op + ".main", width, kForm);
+      net.add<DcResidualLayer>(op + ".main", width, kClipForm);
     } else {
       net.add<LinearAttentionLayer>(op + ".context_module.main", width,
                                     LinearAttentionOptions{.head_channels = config.attention_dim},
-                                    kForm);
-      net.add<GatedLayer>(op + ".local_module.main", width, kForm);
+                                    kClipForm);
+      net.add<GatedLayer>(op + ".local_module.main", width, kClipForm);
     }
   }
 }
 
 void add_encoder(BandNet& net, const VideoDcAeConfig& config) {
   const std::vector<int64_t>& widths = config.widths;
-  net.add<AveragingLayer>("project_in", 3, widths.front(), DcResize{.has_shortcut = false}, kForm);
+  net.add<AveragingLayer>("project_in", 3, widths.front(), DcResize{.has_shortcut = false},
+                          kClipForm);
   for (size_t i = 0; i < widths.size(); ++i) {
     add_blocks(net, config, i, config.encoder_depths[i], 0);
     if (i + 1 < widths.size()) {
       net.add<AveragingLayer>("stages." + std::to_string(i) + ".op_list." +
                                   std::to_string(config.encoder_depths[i]) + ".main",
                               widths[i], widths[i + 1],
-                              DcResize{.frames = config.temporal[i], .sides = true}, kForm);
+                              DcResize{.frames = config.temporal[i], .sides = true}, kClipForm);
     }
   }
   net.add<AveragingLayer>("project_out.main.op_list.0", widths.back(), config.latent_channels,
-                          DcResize{}, kForm);
+                          DcResize{}, kClipForm);
 }
 
 void add_decoder(BandNet& net, const VideoDcAeConfig& config) {
   const std::vector<int64_t>& widths = config.widths;
   net.add<DuplicatingLayer>("project_in.main", config.latent_channels, widths.back(), DcResize{},
-                            kForm);
+                            kClipForm);
   for (size_t i = widths.size(); i-- > 0;) {
     const bool enlarges = i + 1 < widths.size();
     if (enlarges) {
       net.add<DuplicatingLayer>("stages." + std::to_string(i) + ".op_list.0.main.conv",
                                 widths[i + 1], widths[i],
-                                DcResize{.frames = config.temporal[i], .sides = true}, kForm);
+                                DcResize{.frames = config.temporal[i], .sides = true}, kClipForm);
     }
     add_blocks(net, config, i, config.decoder_depths[i], enlarges ? 1 : 0);
   }
   net.add<NormReluConvLayer>("project_out.op_list", widths.front(), 3,
-                             DcResize{.has_shortcut = false}, kForm);
+                             DcResize{.has_shortcut = false}, kClipForm);
 }
 
 }  // namespace

@@ -28,7 +28,7 @@
 namespace kinora::models {
 namespace {
 
-constexpr double kMaxPeriod = 10000.0;
+constexpr double kLongestPeriod = 10000.0;
 
 int64_t divided_up(int64_t value, int64_t by) {
   return (value + by - 1) / by;
@@ -90,7 +90,7 @@ at::Tensor from_patches(const ModelConfig& config, const at::Tensor& patches,
 at::Tensor sin_cos_positions(const at::Tensor& positions, int64_t dims) {
   const at::Tensor exponents =
       at::arange(dims / 2, positions.options()) / (-static_cast<double>(dims) / 2);
-  const at::Tensor angles = at::outer(positions, at::pow(kMaxPeriod, exponents));
+  const at::Tensor angles = at::outer(positions, at::pow(kLongestPeriod, exponents));
   return at::cat({at::sin(angles), at::cos(angles)}, 1).to(at::kFloat);
 }
 
@@ -215,8 +215,9 @@ at::Tensor CaptionEmbedder::forward(const at::Tensor& text, const at::Tensor& nu
 }
 
 Rope::Rope(int64_t dim)
-    : freqs(at::pow(kMaxPeriod, at::arange(0, dim, 2, at::kDouble) / (-static_cast<double>(dim)))
-                .to(at::kFloat)) {
+    : freqs(
+          at::pow(kLongestPeriod, at::arange(0, dim, 2, at::kDouble) / (-static_cast<double>(dim)))
+              .to(at::kFloat)) {
   add_buffer("freqs", freqs);
 }
 
