@@ -14,7 +14,7 @@
 #include "apps/kinora/sample_files.h"
 #include "apps/kinora/sample_judge.h"
 #include "kinora/core/error.h"
-#include "kinora/models/autoencoder.h"
+#include "kinora/models/autoencoders/autoencoder.h"
 #include "kinora/ops/device.h"
 #include "kinora/pipelines/decode.h"
 #include "kinora/train/decoder.h"

@@ -4,16 +4,16 @@
 #include <utility>
 
 #include "kinora/core/error.h"
-#include "kinora/models/diffusers_names.h"
-#include "kinora/models/dit.h"
-#include "kinora/models/latte.h"
 #include "kinora/models/model.h"
-#include "kinora/models/pixart.h"
-#include "kinora/models/stdit.h"
-#include "kinora/models/stdit2.h"
-#include "kinora/models/stdit3.h"
-#include "kinora/models/transformer_config.h"
-#include "kinora/models/vdit.h"
+#include "kinora/models/transformers/diffusers_names.h"
+#include "kinora/models/transformers/dit.h"
+#include "kinora/models/transformers/latte.h"
+#include "kinora/models/transformers/pixart.h"
+#include "kinora/models/transformers/stdit.h"
+#include "kinora/models/transformers/stdit2.h"
+#include "kinora/models/transformers/stdit3.h"
+#include "kinora/models/transformers/transformer_config.h"
+#include "kinora/models/transformers/vdit.h"
 
 namespace kinora::models {
 namespace {

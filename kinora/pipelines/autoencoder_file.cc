@@ -9,7 +9,7 @@
 #include "kinora/core/error.h"
 #include "kinora/core/text.h"
 #include "kinora/io/file.h"
-#include "kinora/models/autoencoder_names.h"
+#include "kinora/models/autoencoders/autoencoder_names.h"
 #include "kinora/ops/host_bytes.h"
 #include "kinora/pipelines/autoencoder_config.h"
 #include "kinora/pipelines/diffusers_config.h"

@@ -9,8 +9,8 @@
 #include "kinora/checkpoint/weights_paths.h"
 #include "kinora/core/error.h"
 #include "kinora/io/file.h"
-#include "kinora/models/diffusers_names.h"
 #include "kinora/models/families.h"
+#include "kinora/models/transformers/diffusers_names.h"
 #include "kinora/pipelines/diffusers_config.h"
 #include "kinora/pipelines/diffusers_scheduler.h"
 

@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "kinora/core/philox.h"
-#include "kinora/models/autoencoder_kl.h"
+#include "kinora/models/autoencoders/autoencoder_kl.h"
 #include "kinora/ops/device.h"
 #include "kinora/ops/random.h"
 #include "kinora/pipelines/autoencoder_file.h"

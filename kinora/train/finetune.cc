@@ -14,8 +14,8 @@
 #include "kinora/core/error.h"
 #include "kinora/core/glob.h"
 #include "kinora/core/text.h"
-#include "kinora/models/diffusers_names.h"
 #include "kinora/models/families.h"
+#include "kinora/models/transformers/diffusers_names.h"
 #include "kinora/nn/linear.h"
 #include "kinora/pipelines/diffusers_transformer.h"
 

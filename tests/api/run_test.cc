@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "kinora/kinora.h"
-#include "kinora/models/autoencoder.h"
+#include "kinora/models/autoencoders/autoencoder.h"
 #include "kinora/train/trained_model.h"
 #include "tests/error_of.h"
 

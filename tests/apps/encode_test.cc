@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "kinora/io/safetensors.h"
-#include "kinora/models/autoencoder_kl.h"
+#include "kinora/models/autoencoders/autoencoder_kl.h"
 #include "kinora/ops/host_bytes.h"
 #include "tests/apps/clips.h"
 #include "tests/apps/run_folder.h"

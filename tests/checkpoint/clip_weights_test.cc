@@ -8,7 +8,7 @@
 
 #include "kinora/checkpoint/model_weights.h"
 #include "kinora/io/safetensors.h"
-#include "kinora/models/stdit3.h"
+#include "kinora/models/transformers/stdit3.h"
 #include "kinora/ops/host_bytes.h"
 #include "tests/checkpoint/testing.h"
 

@@ -9,7 +9,7 @@
 
 #include "kinora/checkpoint/model_weights.h"
 #include "kinora/io/safetensors.h"
-#include "kinora/models/dit.h"
+#include "kinora/models/transformers/dit.h"
 #include "kinora/ops/host_bytes.h"
 #include "tests/checkpoint/testing.h"
 

@@ -12,8 +12,8 @@
 
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"
-#include "kinora/models/diffusers_names.h"
 #include "kinora/models/model.h"
+#include "kinora/models/transformers/diffusers_names.h"
 #include "tests/error_of.h"
 
 namespace kinora::models {

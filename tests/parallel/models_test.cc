@@ -10,7 +10,7 @@
 #include "kinora/parallel/sequence.h"
 #include "tests/comm/ranks.h"
 #include "tests/error_of.h"
-#include "tests/models/video_fixture.h"
+#include "tests/models/transformers/video_fixture.h"
 #include "tests/parallel/plans.h"
 
 namespace kinora::parallel {

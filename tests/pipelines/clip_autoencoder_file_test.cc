@@ -6,7 +6,7 @@
 
 #include "kinora/io/file.h"
 #include "kinora/io/safetensors.h"
-#include "kinora/models/hunyuan_vae.h"
+#include "kinora/models/autoencoders/hunyuan_vae.h"
 #include "kinora/ops/host_bytes.h"
 #include "kinora/pipelines/autoencoder_file.h"
 #include "tests/error_of.h"
