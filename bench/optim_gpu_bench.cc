@@ -1,6 +1,6 @@
 // The optimizer's passes over memory on a GPU at DiT-XL/2's buckets (675 M parameters in 37
-// buckets; models/dit_plan.cc): the norm, and AdamW with one EMA, bf16 copy and gradient zeroed,
-// beside a copy; the target is 92 % of the copy's bandwidth.
+// buckets; models/transformers/dit_plan.cc): the norm, and AdamW with one EMA, bf16 copy and
+// gradient zeroed, beside a copy; the target is 92 % of the copy's bandwidth.
 //   kinora_optim_gpu_bench [--benchmark_filter=...] ; device: GPU
 #include <memory>
 #include <vector>

@@ -23,6 +23,13 @@ FLOORS = {
 }
 # The one way across a floor: the arena is laid out from a Module's parameters and plan.
 SIDEWAYS = {("optim", "nn")}
+# Folders of a room, and the other ones in it that they see. What lies in the room itself sees all,
+# and all see it.
+FOLDERS = {
+    "models/autoencoders": {"models/layers"},
+    "models/transformers": {"models/layers"},
+    "models/layers": set(),
+}
 TORCH_FREE = {"core", "kernels", "io"}
 TORCH = re.compile(r"(torch|ATen|c10|caffe2)/")
 THIRD_PARTY = re.compile(r"(yaml-cpp|nlohmann|spdlog|fmt|CLI|webp|google|libpng\w*)/"
@@ -51,6 +58,21 @@ def room_of(path):
     if parts[0] == "kinora":
         return parts[1] if len(parts) > 2 else "api"
     return parts[0] if parts[0] in ("apps", "tests", "bench") else None
+
+
+def folder_of(path):
+    """The folder of FOLDERS that a file lies in, None for others."""
+    parts = path.split("/")
+    folder = "/".join(parts[1:3])
+    return folder if parts[0] == "kinora" and folder in FOLDERS else None
+
+
+def folder_fault(name, target):
+    """What is wrong with an include of `target` within a room; None if nothing is."""
+    own, to = folder_of(name), folder_of(target)
+    if own in (None, to) or to is None or to.split("/")[0] != own.split("/")[0]:
+        return None
+    return None if to in FOLDERS[own] else f"{own} must not include {to}"
 
 
 def arrow_fault(room, quoted, target):
@@ -110,7 +132,8 @@ def check(root):
                     continue
                 target = match.group(2)
                 fault = (header_fault(path, room, target)
-                         or arrow_fault(room, match.group(1) == '"', target))
+                         or arrow_fault(room, match.group(1) == '"', target)
+                         or folder_fault(name, target))
                 if fault:
                     faults.append(f"{name}:{number}: {fault}")
     return faults

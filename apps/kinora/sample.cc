@@ -15,7 +15,7 @@
 #include "apps/kinora/sample_judge.h"
 #include "kinora/core/error.h"
 #include "kinora/device/device.h"
-#include "kinora/models/autoencoder.h"
+#include "kinora/models/autoencoders/autoencoder.h"
 #include "kinora/pipelines/decode.h"
 #include "kinora/train/decoder.h"
 #include "kinora/train/setup.h"

@@ -9,6 +9,7 @@
 #include "kinora/core/log.h"
 #include "kinora/core/progress.h"
 #include "kinora/core/text.h"
+#include "kinora/models/families.h"
 #include "kinora/pipelines/class_to_image.h"
 #include "kinora/pipelines/clips.h"
 #include "kinora/train/micro_batch.h"
@@ -228,7 +229,7 @@ void adjust(train::RunConfig& config, const SampleArguments& arguments) {
     sampling.guidance = arguments.guidance;
   }
   models::ModelConfig& model = config.model;
-  const bool any_size = train::takes_any_size(model);
+  const bool any_size = models::family_of(model).takes_any_size;
   const auto set = [&](const char* option, int64_t wanted, int64_t unit, int64_t patch,
                        int64_t& value) {
     if (wanted == 0) {
@@ -236,7 +237,8 @@ void adjust(train::RunConfig& config, const SampleArguments& arguments) {
     }
     KINORA_CHECK(any_size || wanted == value * unit, kConfig, "[sample] ", option, " must be ",
                  value * unit, ", which this model was made for, got ", wanted,
-                 ". Hint: models of architecture stdit2 and stdit3 take any size");
+                 ". Hint: ", models::families_that(&models::Family::takes_any_size),
+                 " take any size");
     KINORA_CHECK(wanted % (unit * patch) == 0, kConfig, "[sample] ", option,
                  " must be a multiple of ", unit * patch, ", got ", wanted);
     value = wanted / unit;

@@ -15,6 +15,7 @@
 #include "kinora/io/image_resize.h"
 #include "kinora/io/safetensors.h"
 #include "kinora/io/video.h"
+#include "kinora/models/families.h"
 
 namespace kinora::apps {
 namespace {
@@ -141,13 +142,9 @@ pipelines::GivenFrames read_given(const fs::path& path, const GivenOptions& opti
 }
 
 void check_takes_given(const models::ModelConfig& model) {
-  using models::Architecture;
-  KINORA_CHECK(model.architecture == Architecture::kStdit ||
-                   model.architecture == Architecture::kStdit2 ||
-                   model.architecture == Architecture::kStdit3,
-               kConfig,
-               "[sample] frames can be given to models of architecture stdit, stdit2 and stdit3 "
-               "only; this one has one time for all that it draws");
+  const auto can = [](const models::Family& family) { return family.conditions.frame_mask; };
+  KINORA_CHECK(can(models::family_of(model)), kConfig, "[sample] frames can be given to ",
+               models::families_that(can), " only; this model has one time for all that it draws");
 }
 
 }  // namespace kinora::apps

@@ -5,7 +5,7 @@
 
 #include "kinora/core/error.h"
 #include "kinora/kinora.h"
-#include "kinora/models/autoencoder.h"
+#include "kinora/models/autoencoders/autoencoder.h"
 #include "kinora/pipelines/class_to_image.h"
 #include "kinora/pipelines/decode.h"
 #include "kinora/pipelines/draw.h"

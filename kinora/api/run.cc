@@ -6,7 +6,7 @@
 #include "kinora/core/error.h"
 #include "kinora/core/text.h"
 #include "kinora/kinora.h"
-#include "kinora/models/autoencoder.h"
+#include "kinora/models/autoencoders/autoencoder.h"
 #include "kinora/train/decoder.h"
 #include "kinora/train/trained_model.h"
 #include "kinora/train/trainer.h"

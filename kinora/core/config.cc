@@ -238,6 +238,17 @@ void Fields::retire(std::string_view key, std::string_view value, std::string_vi
   retired_.push_back({prefix_ + std::string(key), std::string(value), std::string(because)});
 }
 
+Field& Fields::add(std::string_view key, std::string& value, std::vector<std::string> choices,
+                   std::string_view doc) {
+  Field::EnumTarget target;
+  target.names = std::move(choices);
+  target.get = [&value, names = target.names] {
+    return static_cast<size_t>(std::ranges::find(names, value) - names.begin());
+  };
+  target.set = [&value, names = target.names](size_t index) { value = names[index]; };
+  return add_target(key, std::move(target), doc, {});
+}
+
 ConfigText read_config_file(const std::filesystem::path& path) {
   constexpr size_t kMaxBytes = size_t{1} << 20;
   std::error_code ignored;

@@ -64,10 +64,10 @@ struct Choice {
 
 /// One key: where its value lives and what it accepts. Made by Fields::add.
 struct Field {
-  /// An enum, type-erased: its value as a position in `names`.
+  /// One of some names, an enum's or a string: its value as a position in `names`.
   struct EnumTarget {
     std::vector<std::string> names;
-    std::function<size_t()> get;  ///< names.size() if the enum holds a value without a name
+    std::function<size_t()> get;  ///< names.size() if the value has no name
     std::function<void(size_t)> set;
   };
   using Target =
@@ -140,6 +140,10 @@ class Fields {
              Range range = {});
   Field& add(std::string_view key, std::vector<std::string>& value, std::string_view doc);
   Field& add(std::string_view key, ConfigTable& value, std::string_view doc);
+
+  /// A string that is one of `choices`.
+  Field& add(std::string_view key, std::string& value, std::vector<std::string> choices,
+             std::string_view doc);
 
   /// An enum by the names of its enumerators.
   template <typename Enum>

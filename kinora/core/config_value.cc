@@ -264,7 +264,7 @@ struct Formatter {
   [[nodiscard]] std::string operator()(const Field::EnumTarget& target) const {
     const size_t index = target.get();
     KINORA_CHECK(index < target.names.size(), kConfig, "[config] ", field.key, " must be ",
-                 expected(field), ", got an enumerator without a name");
+                 expected(field), ", got a value without a name");
     return one(target.names[index]);
   }
 

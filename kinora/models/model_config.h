@@ -12,25 +12,17 @@ class Fields;
 
 namespace kinora::models {
 
-/// The families of diffusion transformers; each has its file.
-enum class Architecture : uint8_t {
-  kAuto,    ///< by name; of "custom": kDit
-  kDit,     ///< Peebles and Xie 2023, "Scalable diffusion models with transformers"
-  kVdit,    ///< OpenDiT: DiT with attention over a whole clip, pooled text
-  kLatte,   ///< OpenDiT: blocks alternate between space and time, pooled text
-  kStdit,   ///< Open-Sora 1.0
-  kStdit2,  ///< Open-Sora 1.1
-  kStdit3,  ///< Open-Sora 1.2, 1.3
-  kPixart,  ///< Chen et al. 2023, "PixArt-alpha"; Chen et al. 2024, "PixArt-Sigma"
-};
+/// ModelConfig::name of a size that is not published, and ModelConfig::architecture by that name.
+inline constexpr const char* kCustomName = "custom";
+inline constexpr const char* kAutoArchitecture = "auto";
 
-/// A diffusion transformer.
+/// A diffusion model. What `name` and the family do not give, or have no use for, stays 0 or auto.
 struct ModelConfig {
   /// A published size, such as "DiT-XL/2" or "STDiT3-XL/2", gives what is 0 or auto below; "custom"
   /// gives nothing.
-  std::string name = "custom";
-  Architecture architecture = Architecture::kAuto;
-  int64_t depth = 0;         ///< number of blocks; STDiT3: of pairs
+  std::string name = kCustomName;
+  std::string architecture = kAutoArchitecture;  ///< Family::key
+  int64_t depth = 0;                             ///< number of blocks; STDiT3: of pairs
   int64_t hidden = 0;        ///< C, width of a token; a multiple of 4 (position embedding)
   int64_t heads = 0;         ///< attention heads; divides hidden
   int64_t patch = 0;         ///< side of a square patch
@@ -57,11 +49,10 @@ struct ModelConfig {
   bool rotary_3d = false;                    ///< STDiT3: over time, rows and columns
   std::vector<int64_t> window = {};  ///< STDiT3: frames, rows, columns of local attention; [] = all
 
-  [[nodiscard]] bool is_video() const {
-    return architecture != Architecture::kDit && architecture != Architecture::kPixart;
-  }
-  /// Whether it is conditioned on captions; else on classes.
-  [[nodiscard]] bool takes_text() const { return architecture != Architecture::kDit; }
+  /// Family::is_video: it makes clips.
+  [[nodiscard]] bool is_video() const;
+  /// Whether its family is conditioned on captions; else on classes.
+  [[nodiscard]] bool takes_text() const;
   [[nodiscard]] int64_t out_channels() const { return learn_sigma ? 2 * in_channels : in_channels; }
   /// T and S of the input.
   [[nodiscard]] int64_t num_frames() const { return frames / patch_frames; }
@@ -79,9 +70,6 @@ void describe(Fields& fields, ModelConfig& config);
 
 /// Fills the sizes that `name` gives and checks the whole; kConfig where it does not fit together.
 [[nodiscard]] ModelConfig resolved(ModelConfig config);
-
-/// The published sizes: "DiT-S/2", ..., "STDiT3-3B/2".
-[[nodiscard]] std::vector<std::string> model_names();
 
 /// Multiply-accumulates of one forward pass of one sample, captions of full length: linears,
 /// attention, modulation. The "Gflops" of DiT's paper (119 for DiT-XL/2 at 256 px) are these, in

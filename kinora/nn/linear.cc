@@ -28,6 +28,7 @@ void Linear::adapt(const LowRankOptions& options) {
   bias.frozen = true;
   update_ = std::make_unique<LowRankUpdate>(weight.shape[1], weight.shape[0], options,
                                             weight.fp32_island);
+  update_->set_layer(weight.layer);
   add_child("", *update_);
 }
 

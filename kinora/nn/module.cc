@@ -74,6 +74,15 @@ void Module::set_kernels(ops::BlockKernels* kernels) {
   }
 }
 
+void Module::set_layer(int64_t layer) {
+  for (const auto& [name, parameter] : parameters_) {
+    parameter->layer = layer;
+  }
+  for (const auto& [name, child] : children_) {
+    child->set_layer(layer);
+  }
+}
+
 void Module::add_child(std::string name, Module& child) {
   children_.push_back({std::move(name), &child});
 }

@@ -35,6 +35,9 @@ struct Parameter {
   /// Not trained: no gradient, master, moments or averages, only the compute copy.
   bool frozen = false;
   double lr_factor = 1.0;  ///< of the learning rate; of the weight decay with it
+  /// How deep in the model: 0 embedders and the like, 1 the first block, ..., the most what is
+  /// behind the blocks.
+  int64_t layer = 0;
 
   /// The compute copy: what forward reads. Undefined until materialised. While training a leaf that
   /// requires gradients.
@@ -78,6 +81,9 @@ class Module {
   [[nodiscard]] std::vector<NamedParameter> named_parameters();
   [[nodiscard]] std::vector<NamedBuffer> named_buffers();
   [[nodiscard]] std::vector<NamedLinear> named_linears();
+
+  /// Sets Parameter::layer of all parameters below this module.
+  void set_layer(int64_t layer);
 
   /// Sets (or with an empty function removes) the tap of this module and everything below it.
   /// `path` is the path that this module reports itself under.

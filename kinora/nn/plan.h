@@ -14,6 +14,8 @@ struct BucketSpec {
   /// Buckets of one ring are used one after the other, so that where memory is short they can take
   /// turns in the same buffers (optim::Sharding). Empty: it is used all the time.
   std::string ring = {};
+  /// Holds a block: most of the model's time goes by such, and most of what forward keeps.
+  bool is_block = false;
 };
 
 }  // namespace kinora::nn

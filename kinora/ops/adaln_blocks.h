@@ -9,7 +9,7 @@
 #include "kinora/ops/bucket_hook.h"
 
 /// A stack of adaLN-Zero transformer blocks (Peebles and Xie 2023, section 3.2) with written-out
-/// backward: the fast path. models/dit.cc's DiTBlock is its specification.
+/// backward: the fast path. models/transformers/dit.cc's DiTBlock is its specification.
 namespace kinora::ops {
 
 struct BlockWeights {

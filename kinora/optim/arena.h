@@ -76,6 +76,7 @@ struct Bucket {
   int64_t numel = 0;
   bool fp32_island = false;
   std::string ring;
+  bool is_block = false;  ///< nn::BucketSpec::is_block
   std::vector<Slot> slots;
   int64_t slice_begin = 0;
   int64_t slice_numel = 0;

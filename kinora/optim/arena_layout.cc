@@ -65,6 +65,7 @@ ArenaLayout lay_out(const std::vector<nn::NamedParameter>& parameters,
     bucket.name = spec.name;
     bucket.fp32_island = spec.fp32_island;
     bucket.ring = spec.ring;
+    bucket.is_block = spec.is_block;
     FrozenBucket frozen;
     frozen.name = spec.name;
     frozen.fp32_island = spec.fp32_island;

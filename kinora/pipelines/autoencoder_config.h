@@ -6,9 +6,9 @@
 #include <variant>
 
 #include "kinora/checkpoint/weights_file.h"
-#include "kinora/models/autoencoder_kl.h"
-#include "kinora/models/autoencoder_tiny.h"
-#include "kinora/models/dc_ae.h"
+#include "kinora/models/autoencoders/autoencoder_kl.h"
+#include "kinora/models/autoencoders/autoencoder_tiny.h"
+#include "kinora/models/autoencoders/dc_ae.h"
 #include "kinora/pipelines/clip_autoencoder_config.h"
 
 namespace kinora::pipelines {

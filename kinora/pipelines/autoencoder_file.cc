@@ -10,7 +10,7 @@
 #include "kinora/core/text.h"
 #include "kinora/device/host_bytes.h"
 #include "kinora/io/file.h"
-#include "kinora/models/autoencoder_names.h"
+#include "kinora/models/autoencoders/autoencoder_names.h"
 #include "kinora/pipelines/autoencoder_config.h"
 #include "kinora/pipelines/diffusers_config.h"
 

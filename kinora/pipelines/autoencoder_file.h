@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "kinora/models/autoencoder.h"
+#include "kinora/models/autoencoders/autoencoder.h"
 
 namespace kinora::pipelines {
 

@@ -6,10 +6,10 @@
 #include <variant>
 #include <vector>
 
-#include "kinora/models/autoencoder.h"
-#include "kinora/models/hunyuan_vae.h"
-#include "kinora/models/opensora_vae.h"
-#include "kinora/models/video_dc_ae.h"
+#include "kinora/models/autoencoders/autoencoder.h"
+#include "kinora/models/autoencoders/hunyuan_vae.h"
+#include "kinora/models/autoencoders/opensora_vae.h"
+#include "kinora/models/autoencoders/video_dc_ae.h"
 
 namespace kinora::pipelines {
 

@@ -1,12 +1,16 @@
 #include "kinora/pipelines/diffusers_transformer.h"
 
+#include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <utility>
 
 #include "kinora/checkpoint/weights_paths.h"
 #include "kinora/core/error.h"
 #include "kinora/io/file.h"
-#include "kinora/models/diffusers_names.h"
+#include "kinora/models/families.h"
+#include "kinora/models/transformers/diffusers_names.h"
 #include "kinora/pipelines/diffusers_config.h"
 #include "kinora/pipelines/diffusers_scheduler.h"
 
@@ -14,14 +18,11 @@ namespace kinora::pipelines {
 namespace {
 
 namespace fs = std::filesystem;
-using models::Architecture;
 using models::ModelConfig;
 using nlohmann::json;
 
 constexpr const char* kSchedulerFile = "scheduler/scheduler_config.json";
-constexpr const char* kDitClass = "DiTTransformer2DModel";
-constexpr const char* kPixartClass = "PixArtTransformer2DModel";
-/// What both were before they had a class each.
+/// What all were before they had a class each.
 constexpr const char* kOldClass = "Transformer2DModel";
 /// The first version that has these classes.
 constexpr const char* kVersion = "0.30.0";
@@ -30,14 +31,17 @@ constexpr double kMlpRatio = 4.0;  // diffusers has no other
 constexpr int64_t kAlphaTokens = 120;
 constexpr int64_t kSigmaTokens = 300;
 
-json dit_recipe(const DiffusersConfig& config) {
-  config.require<std::string>("norm_type", "ada_norm_zero", "ada_norm_zero");
-  return {{"architecture", "dit"},
-          {"num_classes", config.get<int64_t>("num_embeds_ada_norm", 1000)}};
+// ---- what config.json says of each class ----
+
+json dit_recipe(const DiffusersConfig& config, int64_t /*sample_size*/) {
+  return {{"num_classes", config.get<int64_t>("num_embeds_ada_norm", 1000)}};
+}
+
+json describe_dit(const ModelConfig& model) {
+  return {{"num_embeds_ada_norm", model.num_classes}};
 }
 
 json pixart_recipe(const DiffusersConfig& config, int64_t sample_size) {
-  config.require<std::string>("norm_type", "ada_norm_single", "ada_norm_single");
   const auto scale =
       config.get<int64_t>("interpolation_scale", std::max<int64_t>(sample_size / 64, 1));
   const bool sizes = config.get<bool>("use_additional_conditions", sample_size == 128);
@@ -45,35 +49,80 @@ json pixart_recipe(const DiffusersConfig& config, int64_t sample_size) {
                ": caption_channels must be given");
   // Of 1024 pixels, alpha is told the size and Sigma is not; smaller ones look the same.
   const bool is_sigma = sample_size >= 128 && !sizes;
-  return {{"architecture", "pixart"},
-          {"text_channels", config.get<int64_t>("caption_channels", 0)},
+  return {{"text_channels", config.get<int64_t>("caption_channels", 0)},
           {"text_tokens", is_sigma ? kSigmaTokens : kAlphaTokens},
           {"position_scale", static_cast<double>(scale)},
           {"size_conditions", sizes},
           {"compression", 8}};
 }
 
-json recipe_of(const DiffusersConfig& config) {
+json describe_pixart(const ModelConfig& model) {
+  return {{"caption_channels", model.text_channels},
+          {"cross_attention_dim", model.hidden},
+          {"interpolation_scale", static_cast<int64_t>(model.position_scale)},
+          {"use_additional_conditions", model.size_conditions}};
+}
+
+/// A class of diffusers: models::DiffusersFamily's, with its config.json.
+struct TransformerClass {
+  std::string_view name;
+  const char* norm_type;
+  int64_t sample_size;  // by default
+  /// The keys model.* that it alone has.
+  json (*recipe)(const DiffusersConfig& config, int64_t sample_size);
+  /// The keys of config.json likewise.
+  json (*describe)(const ModelConfig& model);
+};
+constexpr std::array<TransformerClass, 2> kClasses = {{
+    {"DiTTransformer2DModel", "ada_norm_zero", 32, dit_recipe, describe_dit},
+    {"PixArtTransformer2DModel", "ada_norm_single", 128, pixart_recipe, describe_pixart},
+}};
+
+const TransformerClass& class_of(const models::Family& family) {
+  const auto* const found =
+      std::ranges::find(kClasses, family.diffusers->class_name, &TransformerClass::name);
+  KINORA_CHECK(found != kClasses.end(), kInternal, "[diffusers] nobody describes ",
+               family.diffusers->class_name);
+  return *found;
+}
+
+/// The family that config.json is of.
+const models::Family& family_in(const DiffusersConfig& config) {
   const auto kind = config.get<std::string>("_class_name", "");
   const auto norm = config.get<std::string>("norm_type", "");
-  const bool is_dit = kind == kDitClass || (kind == kOldClass && norm == "ada_norm_zero");
-  const bool is_pixart = kind == kPixartClass || (kind == kOldClass && norm == "ada_norm_single");
-  KINORA_CHECK(is_dit || is_pixart, kConfig, "[diffusers] ", config.path(),
-               ": _class_name must be ", kDitClass, " or ", kPixartClass, ", got ",
-               io::in_quotes(kind),
-               kind == kOldClass ? " of norm_type " + io::in_quotes(norm) : "");
+  std::string known;
+  for (const models::Family& family : models::families()) {
+    if (family.diffusers) {
+      const TransformerClass& its = class_of(family);
+      if (kind == its.name || (kind == kOldClass && norm == its.norm_type)) {
+        return family;
+      }
+      known += (known.empty() ? "" : " or ") + family.diffusers->class_name;
+    }
+  }
+  throw_error(ErrorKind::kConfig, "[diffusers] ", config.path(), ": _class_name must be ", known,
+              ", got ", io::in_quotes(kind),
+              kind == kOldClass ? " of norm_type " + io::in_quotes(norm) : "");
+}
+
+json recipe_of(const DiffusersConfig& config) {
+  const models::Family& family = family_in(config);
+  const TransformerClass& its = class_of(family);
+  const bool is_old = config.get<std::string>("_class_name", "") == kOldClass;
+  config.require<std::string>("norm_type", its.norm_type, its.norm_type);
   config.require<std::string>("activation_fn", "gelu-approximate", "gelu-approximate");
-  config.require<bool>("attention_bias", true, kind != kOldClass);
-  config.require<bool>("norm_elementwise_affine", false, kind == kOldClass);
+  config.require<bool>("attention_bias", true, !is_old);
+  config.require<bool>("norm_elementwise_affine", false, is_old);
   const auto channels = config.get<int64_t>("in_channels", 4);
   const auto out_channels = config.get<int64_t>("out_channels", channels);
   KINORA_CHECK(out_channels == channels || out_channels == 2 * channels, kConfig, "[diffusers] ",
                config.path(), ": out_channels must be in_channels or twice as many, got ",
                out_channels, " and ", channels);
-  const auto size = config.get<int64_t>("sample_size", is_dit ? 32 : 128);
+  const auto size = config.get<int64_t>("sample_size", its.sample_size);
   const auto heads = config.get<int64_t>("num_attention_heads", 16);
-  json model = is_dit ? dit_recipe(config) : pixart_recipe(config, size);
-  model.update({{"depth", config.get<int64_t>("num_layers", 28)},
+  json model = its.recipe(config, size);
+  model.update({{"architecture", family.key},
+                {"depth", config.get<int64_t>("num_layers", 28)},
                 {"hidden", heads * config.get<int64_t>("attention_head_dim", 72)},
                 {"heads", heads},
                 {"patch", config.get<int64_t>("patch_size", 2)},
@@ -94,8 +143,9 @@ void check_describable(const ModelConfig& model) {
     KINORA_CHECK(holds, kConfig, "[diffusers] ", what, " for diffusers, got ", got,
                  ". Hint: write a .safetensors file, which has our names");
   };
-  must(model.architecture == Architecture::kDit || model.architecture == Architecture::kPixart,
-       "the model must be a DiT or PixArt", model.name);
+  const auto has = [](const models::Family& family) { return family.diffusers.has_value(); };
+  must(has(models::family_of(model)),
+       ("the model must be one of " + models::families_that(has)).c_str(), model.name);
   must(model.height == model.width, "model.height and model.width must be the same",
        std::to_string(model.height) + " x " + std::to_string(model.width));
   must(model.mlp_ratio == kMlpRatio, "model.mlp_ratio must be 4", model.mlp_ratio);
@@ -108,8 +158,8 @@ void check_describable(const ModelConfig& model) {
 }
 
 json describe(const ModelConfig& model) {
-  const bool is_dit = model.architecture == Architecture::kDit;
-  json config = {{"_class_name", is_dit ? kDitClass : kPixartClass},
+  const TransformerClass& its = class_of(models::family_of(model));
+  json config = {{"_class_name", its.name},
                  {"_diffusers_version", kVersion},
                  {"activation_fn", "gelu-approximate"},
                  {"attention_bias", true},
@@ -118,20 +168,13 @@ json describe(const ModelConfig& model) {
                  {"in_channels", model.in_channels},
                  {"norm_elementwise_affine", false},
                  {"norm_eps", 1e-6},
-                 {"norm_type", is_dit ? "ada_norm_zero" : "ada_norm_single"},
+                 {"norm_type", its.norm_type},
                  {"num_attention_heads", model.heads},
                  {"num_layers", model.depth},
                  {"out_channels", model.out_channels()},
                  {"patch_size", model.patch},
                  {"sample_size", model.height}};
-  if (is_dit) {
-    config["num_embeds_ada_norm"] = model.num_classes;
-  } else {
-    config["caption_channels"] = model.text_channels;
-    config["cross_attention_dim"] = model.hidden;
-    config["interpolation_scale"] = static_cast<int64_t>(model.position_scale);
-    config["use_additional_conditions"] = model.size_conditions;
-  }
+  config.update(its.describe(model));
   return config;
 }
 
@@ -181,12 +224,13 @@ void write_diffusers(const fs::path& folder, checkpoint::LateTensors tensors,
     checkpoint::write_weights(transformer / checkpoint::kBesideDiffusers, tensors, beside);
   }
   write_json(transformer / "config.json", describe(model));
-  if (model.architecture == Architecture::kDit) {
+  const models::DiffusersFamily& family = *models::family_of(model).diffusers;
+  if (!family.pipeline.empty()) {
     write_text(folder / kSchedulerFile, describe_scheduler(objective, kVersion));
-    write_json(folder / "model_index.json", {{"_class_name", "DiTPipeline"},
+    write_json(folder / "model_index.json", {{"_class_name", family.pipeline},
                                              {"_diffusers_version", kVersion},
                                              {"scheduler", {"diffusers", "DDIMScheduler"}},
-                                             {"transformer", {"diffusers", kDitClass}},
+                                             {"transformer", {"diffusers", family.class_name}},
                                              {"vae", {"diffusers", "AutoencoderKL"}}});
   }
 }

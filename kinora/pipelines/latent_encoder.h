@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kinora/models/autoencoder.h"
+#include "kinora/models/autoencoders/autoencoder.h"
 
 namespace kinora::pipelines {
 

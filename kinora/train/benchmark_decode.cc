@@ -8,7 +8,7 @@
 
 #include "kinora/core/philox.h"
 #include "kinora/device/device.h"
-#include "kinora/models/autoencoder_kl.h"
+#include "kinora/models/autoencoders/autoencoder_kl.h"
 #include "kinora/ops/random.h"
 #include "kinora/pipelines/autoencoder_file.h"
 #include "kinora/train/benchmark.h"

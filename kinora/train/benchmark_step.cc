@@ -13,6 +13,7 @@
 #include "kinora/core/error.h"
 #include "kinora/core/process_memory.h"
 #include "kinora/device/device.h"
+#include "kinora/models/families.h"
 #include "kinora/models/model.h"
 #include "kinora/ops/random.h"
 #include "kinora/train/benchmark.h"
@@ -168,9 +169,10 @@ class StepTimer::Impl {
   }
 
   [[nodiscard]] StepCost time(const ClipSize& size, int64_t batch) {
-    KINORA_CHECK(takes_any_size(config_.model), kConfig,
+    KINORA_CHECK(models::family_of(config_.model).takes_any_size, kConfig,
                  "[bench] samples of many sizes need a model that takes clips of any size, got ",
-                 config_.model.name, ". Hint: STDiT2 and STDiT3 do");
+                 config_.model.name,
+                 ". Hint: ", models::families_that(&models::Family::takes_any_size), " do");
     // The fast path times the ways to compute a product in its first calls.
     const int64_t warmup = trainable_->kernels() != nullptr ? 3 : 1;
     constexpr int64_t kSteps = 3;

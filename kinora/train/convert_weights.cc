@@ -8,8 +8,9 @@
 #include "kinora/checkpoint/weights_output.h"
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"
-#include "kinora/models/diffusers_names.h"
+#include "kinora/models/families.h"
 #include "kinora/models/model.h"
+#include "kinora/models/transformers/diffusers_names.h"
 #include "kinora/pipelines/autoencoder_output.h"
 #include "kinora/pipelines/diffusers_transformer.h"
 #include "kinora/train/finetune.h"
@@ -115,11 +116,12 @@ void write_folder(Source& source, const ConvertOptions& options,
                "recipe with --config");
   pipelines::write_diffusers(options.to, std::move(source.tensors), source.model->config(),
                              source.config.objective, output);
+  const std::string& pipeline = models::family_of(source.model->config()).diffusers->pipeline;
   if (!options.autoencoder.empty()) {
     pipelines::write_autoencoder(options.autoencoder, options.to / "vae", output);
-  } else if (source.model->config().architecture == models::Architecture::kDit) {
-    converted.notes.emplace_back(
-        "there is no vae/, so DiTPipeline.from_pretrained needs vae=... (or --autoencoder here)");
+  } else if (!pipeline.empty()) {
+    converted.notes.push_back("there is no vae/, so " + pipeline +
+                              ".from_pretrained needs vae=... (or --autoencoder here)");
   }
 }
 

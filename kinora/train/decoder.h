@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "kinora/models/autoencoder.h"
+#include "kinora/models/autoencoders/autoencoder.h"
 #include "kinora/train/run_config.h"
 
 namespace kinora::train {

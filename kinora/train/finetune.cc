@@ -14,7 +14,8 @@
 #include "kinora/core/error.h"
 #include "kinora/core/glob.h"
 #include "kinora/core/text.h"
-#include "kinora/models/diffusers_names.h"
+#include "kinora/models/families.h"
+#include "kinora/models/transformers/diffusers_names.h"
 #include "kinora/nn/linear.h"
 #include "kinora/pipelines/diffusers_transformer.h"
 
@@ -67,31 +68,23 @@ void freeze(const FinetuneConfig& config, const std::vector<nn::NamedParameter>&
   }
 }
 
-/// The number behind "blocks.", "spatial_blocks." and the like; -1 for other paths.
-int64_t block_of(const std::string& path) {
-  constexpr std::string_view kBlocks = "blocks.";
-  const size_t found = path.find(kBlocks);
-  if (found == std::string::npos || (found > 0 && path[found - 1] != '_')) {
-    return -1;
-  }
-  return std::stoll(path.substr(found + kBlocks.size()));
-}
-
 /// As BEiT numbers layers (Bao et al. 2021; get_layer_id_for_vit): embedders 0, blocks 1 to depth,
-/// what is behind them depth + 1.
-double layer_factor(const std::string& path, int64_t depth, double decay) {
-  const int64_t block = block_of(path);
-  const bool is_final = path.starts_with("final_layer.");
-  const int64_t layer = block >= 0 ? block + 1 : (is_final ? depth + 1 : 0);
-  return std::pow(decay, static_cast<double>(depth + 1 - layer));
+/// what is behind them depth + 1, whose factor is 1.
+void set_layer_decay(double decay, const std::vector<nn::NamedParameter>& parameters) {
+  int64_t last = 0;
+  for (const nn::NamedParameter& named : parameters) {
+    last = std::max(last, named.parameter->layer);
+  }
+  for (const nn::NamedParameter& named : parameters) {
+    named.parameter->lr_factor =
+        std::pow(decay, static_cast<double>(last - named.parameter->layer));
+  }
 }
 
-void set_lr_factors(const LrFactors& factors, int64_t depth, nn::Module& model) {
+void set_lr_factors(const LrFactors& factors, nn::Module& model) {
   const std::vector<nn::NamedParameter> parameters = model.named_parameters();
   const std::vector<std::string> paths = paths_of(parameters);
-  for (const nn::NamedParameter& named : parameters) {
-    named.parameter->lr_factor = layer_factor(named.path, depth, factors.layer_decay);
-  }
+  set_layer_decay(factors.layer_decay, parameters);
   std::vector<bool> done(parameters.size(), false);
   for (const std::string& text : factors.patterns) {
     const LrFactor factor = parse_lr_factor(text);
@@ -199,7 +192,7 @@ void prepare_finetuning(const RunConfig& config, nn::Module& model) {
                  "Hint: name it in finetune.train");
   }
   if (config.lr_factors.layer_decay != 1.0 || !config.lr_factors.patterns.empty()) {
-    set_lr_factors(config.lr_factors, config.model.depth, model);
+    set_lr_factors(config.lr_factors, model);
   }
 }
 
@@ -318,9 +311,7 @@ void merge_adapters(const std::vector<std::string>& choices, const models::Model
 }
 
 nn::Naming adapter_naming(const models::ModelConfig& model) {
-  const bool has_other = model.architecture == models::Architecture::kDit ||
-                         model.architecture == models::Architecture::kPixart;
-  return has_other ? models::diffusers_naming(model) : nn::Naming();
+  return models::family_of(model).diffusers ? models::diffusers_naming(model) : nn::Naming();
 }
 
 }  // namespace kinora::train

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "kinora/models/autoencoder.h"
+#include "kinora/models/autoencoders/autoencoder.h"
 #include "kinora/pipelines/latent_encoder.h"
 #include "kinora/train/run_config.h"
 

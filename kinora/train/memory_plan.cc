@@ -91,8 +91,7 @@ class Marks {
           return;
         case ops::BucketMoment::kAfterForward:
           // Those of modulations lie across blocks, and what they keep is the blocks'.
-          if (const nn::BucketSpec& spec = buckets_[static_cast<size_t>(bucket)];
-              spec.ring == "blocks") {
+          if (const nn::BucketSpec& spec = buckets_[static_cast<size_t>(bucket)]; spec.is_block) {
             layers_.push_back({spec.name, live - before_[bucket]});
           }
           return;

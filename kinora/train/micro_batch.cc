@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kinora/core/error.h"
+#include "kinora/models/families.h"
 
 namespace kinora::train {
 namespace {
@@ -18,12 +19,6 @@ namespace {
 /// The same number for each of `batch` samples.
 at::Tensor of_all(int64_t batch, double value) {
   return at::full({batch}, value, at::kFloat);
-}
-
-/// Whether the model takes the vector of a whole text; else its tokens.
-bool takes_pooled(const models::ModelConfig& model) {
-  return model.architecture == models::Architecture::kVdit ||
-         model.architecture == models::Architecture::kLatte;
 }
 
 /// Of the texts in a batch.
@@ -62,16 +57,11 @@ at::Tensor unseen_samples(const models::ModelConfig& model, int64_t batch) {
   return at::empty({1}).expand(sizes);
 }
 
-bool takes_any_size(const models::ModelConfig& model) {
-  return model.architecture == models::Architecture::kStdit2 ||
-         model.architecture == models::Architecture::kStdit3;
-}
-
 void check_texts(const data::TextShape& texts, const models::ModelConfig& model) {
   if (!model.takes_text()) {
     return;
   }
-  const bool pooled = takes_pooled(model);
+  const bool pooled = models::family_of(model).conditions.pooled;
   const int64_t channels = pooled ? texts.pooled_channels : texts.channels;
   KINORA_CHECK(channels > 0, kConfig, "[train] ", model.name,
                " is conditioned on texts, and the data has none",
@@ -87,28 +77,35 @@ void check_texts(const data::TextShape& texts, const models::ModelConfig& model)
 
 MicroBatch micro_batch_of(const data::Batch& batch, const models::ModelConfig& model) {
   MicroBatch result{.images = batch.images, .sample_index = batch.sample_index, .conditions = {}};
+  const models::FamilyConditions& wanted = models::family_of(model).conditions;
   diffusion::Conditions& conditions = result.conditions;
-  if (!model.takes_text()) {
+  if (wanted.labels) {
     conditions.labels = batch.labels;
-    return result;
   }
   check_texts(text_shape(batch), model);
-  if (takes_pooled(model)) {
-    conditions.pooled = batch.pooled;
-  } else {
+  if (wanted.text) {
     conditions.text = batch.text;
     conditions.text_lengths = batch.text_lengths;
+  }
+  if (wanted.pooled) {
+    conditions.pooled = batch.pooled;
   }
   const int64_t batch_size = batch.images.size(0);
   const ClipSize size = clip_size(batch.images);
   const bool is_image = size.frames == 1;
-  conditions.fps = model.is_video() && is_image ? of_all(batch_size, kImageFps) : batch.fps;
+  if (wanted.fps) {
+    conditions.fps = is_image ? of_all(batch_size, kImageFps) : batch.fps;
+  }
   const auto number = [batch_size](int64_t value) {
     return of_all(batch_size, static_cast<double>(value));
   };
-  conditions.height = number(size.height * model.compression);
-  conditions.width = number(size.width * model.compression);
-  conditions.num_frames = number(is_image ? 1 : size.frames * model.frame_compression);
+  if (wanted.size) {
+    conditions.height = number(size.height * model.compression);
+    conditions.width = number(size.width * model.compression);
+  }
+  if (wanted.num_frames) {
+    conditions.num_frames = number(is_image ? 1 : size.frames * model.frame_compression);
+  }
   return result;
 }
 

@@ -29,16 +29,13 @@ struct ClipSize {
 /// Samples of the model's size that nobody looks at: for batches of conditions alone.
 [[nodiscard]] at::Tensor unseen_samples(const models::ModelConfig& model, int64_t batch);
 
-/// Whether `model` is for clips of any size; else for one, and for single frames of it.
-[[nodiscard]] bool takes_any_size(const models::ModelConfig& model);
-
 /// Frames a second that models of clips are told of images, as Open-Sora does.
 inline constexpr double kImageFps = 120.0;
 
 /// kConfig where texts of this size are not what `model` takes; 0 channels: there are none.
 void check_texts(const data::TextShape& texts, const models::ModelConfig& model);
 
-/// What `model` takes of a batch: classes or texts, and the size of its samples; a model of clips
+/// What `model` takes of a batch (models::FamilyConditions); a model of clips
 /// takes images as clips of one frame. Nothing is dropped yet, nor are frames given. kConfig where
 /// the data lacks what the model needs.
 [[nodiscard]] MicroBatch micro_batch_of(const data::Batch& batch, const models::ModelConfig& model);

@@ -14,6 +14,7 @@
 #include "kinora/data/subset.h"
 #include "kinora/device/device.h"
 #include "kinora/device/dry_run.h"
+#include "kinora/models/families.h"
 #include "kinora/ops/attention.h"
 #include "kinora/ops/fp8.h"
 #include "kinora/train/micro_batch.h"
@@ -67,10 +68,11 @@ void check_data(const RunConfig& config, const data::Source& source, StepKind ki
                latents ? "set it to that of the data"
                        : "to train on latents set autoencoder.path, or compute them first with "
                          "kinora data encode and set data.source to latents");
-  const bool any_size = is_image_data && takes_any_size(model);
-  KINORA_CHECK(data.buckets.empty() || takes_any_size(model), kConfig, "[train] ", section,
+  const bool takes_any_size = models::family_of(model).takes_any_size;
+  const bool any_size = is_image_data && takes_any_size;
+  KINORA_CHECK(data.buckets.empty() || takes_any_size, kConfig, "[train] ", section,
                ".buckets needs a model that takes clips of any size, got ", model.name,
-               ". Hint: STDiT2 and STDiT3 do");
+               ". Hint: ", models::families_that(&models::Family::takes_any_size), " do");
   KINORA_CHECK(any_size || (model.height == shape.height && model.width == shape.width), kConfig,
                "[train] model.height and width must be those of the ", section, ", ", shape.height,
                " x ", shape.width, ", got ", model.height, " x ", model.width,
@@ -130,13 +132,12 @@ std::shared_ptr<ops::BlockKernels> set_path(models::Model& model, const RunConfi
   const RecomputePlan recompute = parse_recompute(config.train.recompute, config.model.depth);
   const at::ScalarType type = compute_type(config.train.precision);
   model.set_recompute(recompute.first_blocks);
-  // DiT's computes whole blocks at once, of whole images.
   KINORA_CHECK(config.path != Path::kFast || !config.finetune.freezes(), kConfig,
                "[train] model.path is fast, but finetune.* freezes parameters or adds updates to "
                "linears, which only the plain path computes. Hint: model.path=auto");
   const bool has_fast_path =
       model.num_fast_linears() > 0 && !config.finetune.freezes() &&
-      (config.parallel.sp_size == 1 || config.model.architecture != models::Architecture::kDit);
+      (config.parallel.sp_size == 1 || models::family_of(config.model).fast_on_parts);
   if (config.path == Path::kFast || (config.path == Path::kAuto && has_fast_path &&
                                      ops::BlockKernels::worthwhile(device, type))) {
     auto kernels = std::make_shared<ops::BlockKernels>(config.kernels, device, type,
@@ -178,14 +179,7 @@ parallel::SequencePlan sequence_plan(const RunConfig& config, const comm::Group&
                                 .batch = batch,
                                 .num_frames = model.num_frames(),
                                 .tokens_a_frame = model.tokens_a_frame()};
-  using models::Architecture;
-  if (model.architecture == Architecture::kDit || model.architecture == Architecture::kPixart) {
-    facts.spans = {nn::Span::kFrame};
-  } else if (model.architecture == Architecture::kVdit) {
-    facts.spans = {nn::Span::kClip};
-  } else {
-    facts.spans = {nn::Span::kFrame, nn::Span::kTime};
-  }
+  facts.spans = models::family_of(model).spans;
   if (!model.window.empty()) {  // in the place of attention in time
     facts.spans.pop_back();
     facts.windows = 1;

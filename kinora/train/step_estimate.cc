@@ -49,15 +49,14 @@ std::vector<BucketCost> bucket_costs(const RunConfig& config, double micro_step_
   const optim::ArenaLayout layout = optim::lay_out(model->named_parameters(), model->buckets());
   const auto weight_bytes =
       static_cast<double>(c10::elementSize(compute_type(config.train.precision)));
-  const auto computes = [](const optim::Bucket& bucket) { return bucket.ring == "blocks"; };
   double computing = 0.0;
   for (const optim::Bucket& bucket : layout.buckets) {
-    computing += computes(bucket) ? static_cast<double>(bucket.numel) : 0.0;
+    computing += bucket.is_block ? static_cast<double>(bucket.numel) : 0.0;
   }
   std::vector<BucketCost> costs;
   for (const optim::Bucket& bucket : layout.buckets) {
     const auto numel = static_cast<double>(bucket.numel);
-    const double seconds = computes(bucket) ? micro_step_s * numel / computing : 0.0;
+    const double seconds = bucket.is_block ? micro_step_s * numel / computing : 0.0;
     costs.push_back({kGradientBytes * numel, (bucket.fp32_island ? 4.0 : weight_bytes) * numel,
                      kForwardShare * seconds, (1.0 - kForwardShare) * seconds});
   }

@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "kinora/kinora.h"
-#include "kinora/models/autoencoder.h"
+#include "kinora/models/autoencoders/autoencoder.h"
 #include "kinora/train/trained_model.h"
 #include "tests/error_of.h"
 
@@ -111,7 +111,7 @@ TEST_F(RunTest, WhatTheModelDoesNotTakeIsRefused) {
 
 TEST(LatentsTest, AreNoImagesWithoutAnAutoencoder) {
   train::RunConfig config;
-  config.model = {.architecture = models::Architecture::kDit,
+  config.model = {.architecture = "dit",
                   .depth = 1,
                   .hidden = 32,
                   .heads = 2,

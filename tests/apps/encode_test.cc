@@ -5,7 +5,7 @@
 
 #include "kinora/device/host_bytes.h"
 #include "kinora/io/safetensors.h"
-#include "kinora/models/autoencoder_kl.h"
+#include "kinora/models/autoencoders/autoencoder_kl.h"
 #include "tests/apps/clips.h"
 #include "tests/apps/run_folder.h"
 #include "tests/models/formula_values.h"

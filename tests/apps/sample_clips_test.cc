@@ -313,7 +313,7 @@ TEST_F(SampleClipsTest, ModelsOfImagesAndOfOneTimeTakeNoClips) {
   const Outcome looped =
       sample("bad", {"--captions", "a red circle moving up", "--loop", "2", "--overlap", "1"});
   EXPECT_EQ(looped.exit_code, kUsage);
-  EXPECT_THAT(looped.err, HasSubstr("stdit2 and stdit3 only"));
+  EXPECT_THAT(looped.err, HasSubstr("STDiT2 and STDiT3 only"));
 }
 
 }  // namespace sample_clips_test

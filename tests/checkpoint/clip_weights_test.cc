@@ -9,7 +9,7 @@
 #include "kinora/checkpoint/model_weights.h"
 #include "kinora/device/host_bytes.h"
 #include "kinora/io/safetensors.h"
-#include "kinora/models/stdit3.h"
+#include "kinora/models/transformers/stdit3.h"
 #include "tests/checkpoint/testing.h"
 
 namespace kinora::checkpoint {
@@ -19,7 +19,7 @@ constexpr const char* kProjection = "x_embedder.proj.weight";
 
 models::ModelConfig tiny(int64_t patch_frames) {
   models::ModelConfig config;
-  config.architecture = models::Architecture::kStdit3;
+  config.architecture = "stdit3";
   config.frames = 2 * patch_frames;
   config.height = 4;
   config.width = 4;

@@ -10,7 +10,7 @@
 #include "kinora/checkpoint/model_weights.h"
 #include "kinora/device/host_bytes.h"
 #include "kinora/io/safetensors.h"
-#include "kinora/models/dit.h"
+#include "kinora/models/transformers/dit.h"
 #include "tests/checkpoint/testing.h"
 
 namespace kinora::checkpoint {

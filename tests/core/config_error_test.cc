@@ -291,7 +291,7 @@ TEST(ConfigErrorTest, ValuesOfAProgramAreChecked) {
   config = {};
   config.precision = static_cast<sample::Precision>(9);
   EXPECT_THAT(message_of(ErrorKind::kConfig, [&] { (void)dump_config(config); }),
-              HasSubstr("an enumerator without a name"));
+              HasSubstr("a value without a name"));
   config = {};
   config.path = "\xff";
   EXPECT_THAT(message_of(ErrorKind::kConfig, [&] { (void)dump_config(config); }),

@@ -119,6 +119,24 @@ ema: {decays: [0.5]}
   EXPECT_THAT(config.input_size, ElementsAre(8, 8));
 }
 
+struct Chosen {
+  std::string shape = "round";
+};
+void describe(Fields& fields, Chosen& c) {
+  fields.add("shape", c.shape, {"round", "square"}, "Its outline.");
+}
+
+TEST(ConfigTest, StringsMayHaveChoices) {
+  EXPECT_EQ(parse_config<Chosen>({"shape: square", "a.yaml"}).shape, "square");
+  EXPECT_EQ(dump_config(Chosen{}), "shape: round\n");
+  EXPECT_THAT(help_config<Chosen>(), HasSubstr("one of round, square"));
+  EXPECT_THAT(error_of(ErrorKind::kConfig,
+                       [] {
+                         return parse_config<Chosen>({"shape: squre", "a.yaml"}).shape;
+                       }),
+              HasSubstr("did you mean square?"));
+}
+
 TEST(ConfigTest, FilesAreRead) {
   const std::string path = testing::TempDir() + "kinora_config_test.yaml";
   std::ofstream(path) << "train:\r\n  steps: 12\r\n";

@@ -7,7 +7,7 @@
 #include "kinora/device/host_bytes.h"
 #include "kinora/io/file.h"
 #include "kinora/io/safetensors.h"
-#include "kinora/models/hunyuan_vae.h"
+#include "kinora/models/autoencoders/hunyuan_vae.h"
 #include "kinora/pipelines/autoencoder_file.h"
 #include "tests/error_of.h"
 #include "tests/io/io_testing.h"

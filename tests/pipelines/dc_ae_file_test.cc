@@ -10,13 +10,13 @@
 #include "kinora/device/host_bytes.h"
 #include "kinora/io/file.h"
 #include "kinora/io/safetensors.h"
-#include "kinora/models/dc_ae.h"
+#include "kinora/models/autoencoders/dc_ae.h"
 #include "kinora/pipelines/autoencoder_config.h"
 #include "kinora/pipelines/autoencoder_file.h"
 #include "tests/error_of.h"
 #include "tests/io/io_testing.h"
-#include "tests/models/fixture.h"
 #include "tests/models/formula_values.h"
+#include "tests/models/transformers/fixture.h"
 
 namespace kinora::pipelines {
 namespace dc_ae_file_test {

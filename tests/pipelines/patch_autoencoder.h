@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kinora/core/error.h"
-#include "kinora/models/autoencoder.h"
+#include "kinora/models/autoencoders/autoencoder.h"
 #include "kinora/ops/random.h"
 
 namespace kinora {

@@ -50,6 +50,16 @@ class CheckIncludesTest(unittest.TestCase):
         self.expect_fault("kinora/nn/a.h", '"kinora/optim/b.h"', "points sideways")
         self.expect_fault("kinora/data/a.h", '"kinora/nn/b.h"', "points sideways")
 
+    def test_folders_of_a_room_have_an_order(self):
+        self.expect_none("kinora/models/transformers/a.h", '"kinora/models/layers/b.h"')
+        self.expect_none("kinora/models/transformers/a.h", '"kinora/models/transformers/b.h"')
+        self.expect_none("kinora/models/layers/a.h", '"kinora/models/b.h"')
+        self.expect_none("kinora/models/a.cc", '"kinora/models/transformers/b.h"')
+        self.expect_fault("kinora/models/layers/a.h", '"kinora/models/transformers/b.h"',
+                          "models/layers must not include models/transformers")
+        self.expect_fault("kinora/models/transformers/a.cc", '"kinora/models/autoencoders/b.h"',
+                          "models/transformers must not include models/autoencoders")
+
     def test_the_facade_lies_above_the_rooms(self):
         self.expect_none("kinora/kinora.h", '"kinora/train/b.h"')
         self.expect_none("kinora/api/a.cc", '"kinora/kinora.h"')

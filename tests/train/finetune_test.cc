@@ -20,8 +20,8 @@
 #include "kinora/checkpoint/weights_file.h"
 #include "kinora/checkpoint/weights_output.h"
 #include "kinora/core/config.h"
-#include "kinora/models/diffusers_names.h"
-#include "kinora/models/dit.h"
+#include "kinora/models/transformers/diffusers_names.h"
+#include "kinora/models/transformers/dit.h"
 #include "kinora/nn/linear.h"
 #include "kinora/pipelines/diffusers_transformer.h"
 #include "kinora/train/convert_weights.h"
@@ -320,7 +320,7 @@ TEST_F(InitialiseTest, PositionsOfAnotherSizeAreMadeOrInterpolated) {
 
 TEST_F(InitialiseTest, PositionsInTimeAreInterpolatedLinearly) {
   RunConfig config = tiny();
-  config.model = {.architecture = models::Architecture::kStdit,
+  config.model = {.architecture = "stdit",
                   .depth = 2,
                   .hidden = 48,
                   .heads = 4,

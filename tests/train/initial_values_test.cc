@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "kinora/models/dit.h"
+#include "kinora/models/transformers/dit.h"
 #include "kinora/optim/arena.h"
 
 namespace kinora::train {

@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "kinora/models/dit.h"
+#include "kinora/models/transformers/dit.h"
 #include "kinora/optim/adamw.h"
 #include "kinora/optim/arena.h"
-#include "tests/models/fixture.h"
+#include "tests/models/transformers/fixture.h"
 
 /// The 50 optimizer steps of tests/models/data/dit_latent.safetensors, as PyTorch took them.
 namespace kinora::train {

@@ -23,7 +23,7 @@ using parallel::SequenceScheme;
 /// Clips of nine tokens a frame, which no even number of ranks divides.
 RunConfig tiny_clips() {
   RunConfig config;
-  config.model = {.architecture = models::Architecture::kStdit,
+  config.model = {.architecture = "stdit",
                   .depth = 2,
                   .hidden = 48,
                   .heads = 4,

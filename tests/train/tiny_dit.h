@@ -4,7 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
 
-#include "kinora/models/dit.h"
+#include "kinora/models/transformers/dit.h"
 #include "kinora/ops/random.h"
 #include "kinora/optim/arena.h"
 

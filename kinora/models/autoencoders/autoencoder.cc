@@ -1,0 +1,90 @@
+#include "kinora/models/autoencoders/autoencoder.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/tensor.h>
+
+#include <string>
+
+#include "kinora/core/error.h"
+
+namespace kinora::models {
+namespace {
+
+/// One value a channel, to be spread over `like` [B, C, ...].
+at::Tensor per_channel(const std::vector<double>& values, const at::Tensor& like) {
+  const auto count = static_cast<int64_t>(values.size());
+  KINORA_CHECK(count == 1 || count == like.size(1), kShape, "[autoencoder] latents must have ",
+               count, " channels, got ", like.sizes());
+  std::vector<int64_t> shape(static_cast<size_t>(like.dim()), 1);
+  shape[1] = count;
+  return at::tensor(values, like.options().requires_grad(false)).view(shape);
+}
+
+/// Latent frames of clips that fit, else of those a little shorter.
+int64_t floor_latents(const LatentSpace& space, int64_t frames) {
+  const int64_t f = space.frame_compression;
+  const auto of_chunk = [&](int64_t n) {
+    return space.first_frame_alone ? (n + f - 1) / f : n / f;
+  };
+  if (frames == 1 || space.chunk_frames == 0) {
+    return frames == 1 ? 1 : of_chunk(frames);
+  }
+  return frames / space.chunk_frames * of_chunk(space.chunk_frames) +
+         of_chunk(frames % space.chunk_frames);
+}
+
+}  // namespace
+
+void check_picture_shape(const at::Tensor& x, const char* what, int64_t channels, int64_t unit) {
+  const bool fits = (x.dim() == 4 || x.dim() == 5) && x.size(1) == channels &&
+                    x.size(-1) % unit == 0 && x.size(-2) % unit == 0 && x.numel() > 0;
+  KINORA_CHECK(fits, kShape, "[autoencoder] ", what, " must have shape [B, ", channels,
+               ", (T,) H, W], H and W multiples of ", unit, ", got ", x.sizes());
+}
+
+int64_t latent_frames(const LatentSpace& space, int64_t frames) {
+  const auto fits = [&](int64_t count) {
+    return count > 0 && pixel_frames(space, floor_latents(space, count)) == count;
+  };
+  if (!fits(frames)) {
+    int64_t less = frames - 1;
+    while (less > 0 && !fits(less)) {
+      --less;
+    }
+    int64_t more = frames + 1;
+    while (!fits(more)) {
+      ++more;
+    }
+    throw_error(ErrorKind::kShape, "[autoencoder] clips of ", frames,
+                " frames do not become whole latent frames. Hint: ",
+                less > 0 ? std::to_string(less) + " or " : "", more, " frames.");
+  }
+  return floor_latents(space, frames);
+}
+
+int64_t pixel_frames(const LatentSpace& space, int64_t latents) {
+  const int64_t f = space.frame_compression;
+  const auto of_chunk = [&](int64_t n) {
+    return space.first_frame_alone && n > 0 ? (n - 1) * f + 1 : n * f;
+  };
+  if (latents == 1 || space.chunk_frames == 0) {
+    return latents == 1 ? 1 : of_chunk(latents);
+  }
+  const int64_t whole = floor_latents(space, space.chunk_frames);
+  return latents / whole * space.chunk_frames + of_chunk(latents % whole);
+}
+
+at::Tensor to_model_space(const LatentSpace& space, const at::Tensor& raw) {
+  return (raw - per_channel(space.shift, raw)) * per_channel(space.scale, raw);
+}
+
+at::Tensor from_model_space(const LatentSpace& space, const at::Tensor& latents) {
+  return latents / per_channel(space.scale, latents) + per_channel(space.shift, latents);
+}
+
+LatentMoments to_model_space(const LatentSpace& space, const LatentMoments& raw) {
+  return {.mean = to_model_space(space, raw.mean),
+          .std = raw.std.defined() ? raw.std * per_channel(space.scale, raw.std) : raw.std};
+}
+
+}  // namespace kinora::models

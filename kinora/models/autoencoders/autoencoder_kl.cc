@@ -1,0 +1,327 @@
+#include "kinora/models/autoencoders/autoencoder_kl.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/exp.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <c10/core/ScalarType.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "kinora/core/error.h"
+
+namespace kinora::models {
+namespace {
+
+nn::ConvShape halving(int64_t channels) {
+  return {.in_channels = channels,
+          .out_channels = channels,
+          .kernel = {3, 3},
+          .stride = {2, 2},
+          .padding = {{0, 1}, {0, 1}}};
+}
+
+AutoencoderKlConfig checked(const AutoencoderKlConfig& config) {
+  KINORA_CHECK(!config.block_out_channels.empty() && config.layers_per_block > 0 &&
+                   config.latent_channels > 0 && config.in_channels > 0,
+               kConfig, "[autoencoder] levels, layers and channels must be there, got ",
+               config.block_out_channels.size(), " levels of ", config.layers_per_block,
+               " layers, ", config.latent_channels, " latent channels of ", config.in_channels);
+  return config;
+}
+
+LatentSpace space_of(const AutoencoderKlConfig& config) {
+  LatentSpace space;
+  space.channels = config.latent_channels;
+  space.compression = int64_t{1} << (config.block_out_channels.size() - 1);
+  space.scale = config.scale;
+  space.shift = config.shift;
+  return space;
+}
+
+}  // namespace
+
+// ---- parts ----
+
+KlResnet::KlResnet(int64_t in_channels, int64_t out_channels, int64_t groups)
+    : norm1(groups, in_channels),
+      conv1(nn::ConvShape::same(in_channels, out_channels, 3)),
+      norm2(groups, out_channels),
+      conv2(nn::ConvShape::same(out_channels, out_channels, 3)) {
+  add_child("norm1", norm1);
+  add_child("conv1", conv1);
+  add_child("norm2", norm2);
+  add_child("conv2", conv2);
+  if (in_channels != out_channels) {
+    conv_shortcut.emplace(nn::ConvShape::same(in_channels, out_channels, 1));
+    add_child("conv_shortcut", *conv_shortcut);
+  }
+}
+
+nn::Bands KlResnet::forward(nn::Bands x) const {
+  // Before conv1, which is the last that needs x then.
+  nn::Bands residual = conv_shortcut ? convolve(x, *conv_shortcut) : x;
+  nn::Bands h = norm_silu_convolve(std::move(x), norm1, conv1);
+  return norm_silu_convolve(std::move(h), norm2, conv2, std::move(residual));
+}
+
+void KlResnet::add_needs(const BandPlace& place, std::vector<nn::BandNeed>& needs) const {
+  const int64_t in = conv1.shape().in_channels;
+  const int64_t out = conv1.shape().out_channels;
+  const int64_t shortcut = conv_shortcut ? out : 0;
+  if (conv_shortcut) {
+    needs.push_back({.stored = place.bytes(in + out),
+                     .kept = 0,  // x, as conv1's
+                     .work = place.scratch(in + out),
+                     .gathered_work = place.bytes(in + out) + place.scratch(in + out),
+                     .rows = place.rows,
+                     .halo = 0});
+  }
+  // Where x is not the residual it is overwritten and freed on the way; else a band is there
+  // normalised, too. With gradients a band is gathered with its halo, normalised, padded where the
+  // picture ends.
+  needs.push_back(
+      {.stored = place.bytes(conv_shortcut ? std::max(in, out) + out : in + out),
+       .kept = place.bytes(in),
+       .work = place.bytes(conv_shortcut ? out : in) + place.scratch(in + out),
+       .gathered_work = place.bytes((conv_shortcut ? 5 : 3) * in + out) + place.scratch(in + out),
+       .rows = place.rows,
+       .halo = 1});
+  // The second adds the residual, which is freed beside it.
+  needs.push_back({.stored = place.bytes(2 * out),
+                   .kept = place.bytes(out + shortcut),
+                   .work = place.bytes(out) + place.scratch(2 * out),
+                   .gathered_work = place.bytes(6 * out) + place.scratch(2 * out),
+                   .rows = place.rows,
+                   .halo = 1});
+}
+
+KlAttention::KlAttention(int64_t channels, int64_t groups)
+    : group_norm(groups, channels),
+      to_q(channels, channels, nn::Init::xavier_uniform(channels, channels)),
+      to_k(channels, channels, nn::Init::xavier_uniform(channels, channels)),
+      to_v(channels, channels, nn::Init::xavier_uniform(channels, channels)),
+      to_out(channels, channels, nn::Init::xavier_uniform(channels, channels)) {
+  add_child("group_norm", group_norm);
+  add_child("to_q", to_q);
+  add_child("to_k", to_k);
+  add_child("to_v", to_v);
+  add_child("to_out.0", to_out);
+}
+
+at::Tensor KlAttention::forward(const at::Tensor& x) const {
+  const at::Tensor tokens = group_norm.forward(x).flatten(2).transpose(1, 2);  // [B, H W, C]
+  const auto heads = [&](const nn::Linear& linear) { return linear.forward(tokens).unsqueeze(1); };
+  const at::Tensor attended =
+      at::scaled_dot_product_attention(heads(to_q), heads(to_k), heads(to_v)).squeeze(1);
+  return tapped(to_out.forward(attended).transpose(1, 2).view(x.sizes()) + x);
+}
+
+KlMiddle::KlMiddle(int64_t channels, int64_t groups, bool has_attention)
+    : first(channels, channels, groups), second(channels, channels, groups) {
+  add_child("resnets.0", first);
+  if (has_attention) {
+    attention.emplace(channels, groups);
+    add_child("attentions.0", *attention);
+  }
+  add_child("resnets.1", second);
+}
+
+nn::Bands KlMiddle::forward(nn::Bands x) const {
+  x = first.forward(std::move(x));
+  if (attention) {
+    x = nn::over_whole(x, [this](const at::Tensor& whole) { return attention->forward(whole); });
+  }
+  return second.forward(std::move(x));
+}
+
+void KlMiddle::add_needs(const BandPlace& place, std::vector<nn::BandNeed>& needs) const {
+  first.add_needs(place, needs);
+  if (attention) {
+    // x in bands and joined, normalised, queries, keys, values, attended, projected, the sum
+    constexpr int64_t kTensors = 9;
+    needs.push_back(whole_need(place, kTensors * first.conv1.shape().out_channels));
+  }
+  second.add_needs(place, needs);
+}
+
+KlLevel::KlLevel(int64_t in_channels, int64_t out_channels, int64_t groups, int64_t num_resnets,
+                 Next next)
+    : next_(next) {
+  for (int64_t i = 0; i < num_resnets; ++i) {
+    resnets.push_back(
+        std::make_unique<KlResnet>(i == 0 ? in_channels : out_channels, out_channels, groups));
+    add_child("resnets." + std::to_string(i), *resnets.back());
+  }
+  if (next == Next::kHalf) {
+    resample.emplace(halving(out_channels));
+    add_child("downsamplers.0.conv", *resample);
+  } else if (next == Next::kDouble) {
+    resample.emplace(nn::ConvShape::same(out_channels, out_channels, 3));
+    add_child("upsamplers.0.conv", *resample);
+  }
+}
+
+nn::Bands KlLevel::forward(nn::Bands x) const {
+  for (const auto& resnet : resnets) {
+    x = resnet->forward(std::move(x));
+  }
+  if (!resample) {
+    return x;
+  }
+  // The smaller activation is cut anew.
+  return next_ == Next::kDouble ? convolve_doubled(std::move(x).next_stage(), *resample)
+                                : convolve(std::move(x), *resample).next_stage();
+}
+
+void KlLevel::add_needs(BandPlace& place, std::vector<nn::BandStage>& stages) const {
+  for (const auto& resnet : resnets) {
+    resnet->add_needs(place, stages.back().needs);
+  }
+  if (!resample) {
+    return;
+  }
+  const bool doubles = next_ == Next::kDouble;
+  const int64_t channels = resample->shape().out_channels;
+  const BandPlace next = doubles ? place.doubled() : place.halved();
+  const int64_t in = place.bytes(channels);
+  const int64_t out = next.bytes(channels);
+  const int64_t scratch = place.scratch(channels) + next.scratch(channels);
+  // Doubling computes even rows of the result beside the whole of a band's, then odd ones.
+  const nn::BandNeed convolution = {.stored = in + out,
+                                    .kept = in,
+                                    .work = in + (doubles ? out / 2 : out) + scratch,
+                                    .gathered_work = 2 * (in + out) + scratch,
+                                    .rows = place.rows,
+                                    .halo = 1};
+  const BandPlace cut = doubles ? place : next;
+  const nn::BandStage begun = {.needs = {{.stored = 2 * cut.bytes(channels),
+                                          .kept = 0,
+                                          .work = cut.bytes(channels),
+                                          .rows = cut.rows,
+                                          .halo = 0}},
+                               .units = doubles ? place.rows : stages.back().units};
+  if (!doubles) {
+    stages.back().needs.push_back(convolution);
+  }
+  stages.push_back(begun);
+  if (doubles) {
+    stages.back().needs.push_back(convolution);
+  }
+  place = next;
+}
+
+KlHalf::KlHalf(const AutoencoderKlConfig& config, Kind kind)
+    : conv_in(
+          nn::ConvShape::same(kind == Kind::kEncoder ? config.in_channels : config.latent_channels,
+                              kind == Kind::kEncoder ? config.block_out_channels.front()
+                                                     : config.block_out_channels.back(),
+                              3)),
+      mid_block(config.block_out_channels.back(), config.norm_num_groups,
+                config.mid_block_add_attention),
+      conv_norm_out(config.norm_num_groups, kind == Kind::kEncoder
+                                                ? config.block_out_channels.back()
+                                                : config.block_out_channels.front()),
+      conv_out(nn::ConvShape::same(
+          conv_norm_out.weight.shape[0],
+          kind == Kind::kEncoder ? 2 * config.latent_channels : config.in_channels, 3)),
+      kind_(kind) {
+  const bool encodes = kind == Kind::kEncoder;
+  std::vector<int64_t> channels = config.block_out_channels;
+  if (!encodes) {
+    std::reverse(channels.begin(), channels.end());
+  }
+  add_child("conv_in", conv_in);
+  const std::string name = encodes ? "down_blocks." : "up_blocks.";
+  for (size_t i = 0; i < channels.size(); ++i) {
+    const auto next = encodes ? KlLevel::Next::kHalf : KlLevel::Next::kDouble;
+    levels.push_back(
+        std::make_unique<KlLevel>(channels[i == 0 ? 0 : i - 1], channels[i], config.norm_num_groups,
+                                  config.layers_per_block + (encodes ? 0 : 1),
+                                  i + 1 == channels.size() ? KlLevel::Next::kNone : next));
+    add_child(name + std::to_string(i), *levels.back());
+  }
+  add_child("mid_block", mid_block);
+  add_child("conv_norm_out", conv_norm_out);
+  add_child("conv_out", conv_out);
+}
+
+nn::Bands KlHalf::forward(nn::Bands x) const {
+  x = convolve(std::move(x), conv_in);
+  if (kind_ == Kind::kDecoder) {
+    x = mid_block.forward(std::move(x));
+  }
+  for (const auto& level : levels) {
+    x = level->forward(std::move(x));
+  }
+  if (kind_ == Kind::kEncoder) {
+    x = mid_block.forward(std::move(x));
+  }
+  return norm_silu_convolve(std::move(x), conv_norm_out, conv_out);
+}
+
+std::vector<nn::BandStage> KlHalf::stages(BandPlace place, int64_t units) const {
+  std::vector<nn::BandStage> stages = {{.needs = {}, .units = units}};
+  const auto add = [&](const nn::Conv& conv) {
+    const int64_t channels = conv.shape().in_channels + conv.shape().out_channels;
+    const int64_t bytes = place.bytes(channels);
+    stages.back().needs.push_back({.stored = bytes,
+                                   .kept = place.bytes(conv.shape().in_channels),
+                                   .work = 2 * bytes + place.scratch(channels),
+                                   .rows = place.rows,
+                                   .halo = 1});
+  };
+  add(conv_in);
+  if (kind_ == Kind::kDecoder) {
+    mid_block.add_needs(place, stages.back().needs);
+  }
+  for (const auto& level : levels) {
+    level->add_needs(place, stages);
+  }
+  if (kind_ == Kind::kEncoder) {
+    mid_block.add_needs(place, stages.back().needs);
+  }
+  add(conv_out);
+  return stages;
+}
+
+// ---- the whole ----
+
+AutoencoderKl::AutoencoderKl(const AutoencoderKlConfig& config)
+    : ImageAutoencoder(space_of(checked(config))),
+      encoder(config, KlHalf::Kind::kEncoder),
+      decoder(config, KlHalf::Kind::kDecoder) {
+  const int64_t channels = config.latent_channels;
+  add_child("encoder", encoder);
+  add_child("decoder", decoder);
+  if (config.use_quant_conv) {
+    quant_conv.emplace(nn::ConvShape::same(2 * channels, 2 * channels, 1));
+    add_child("quant_conv", *quant_conv);
+  }
+  if (config.use_post_quant_conv) {
+    post_quant_conv.emplace(nn::ConvShape::same(channels, channels, 1));
+    add_child("post_quant_conv", *post_quant_conv);
+  }
+}
+
+LatentMoments AutoencoderKl::encode_images(const at::Tensor& pixels) {
+  at::Tensor moments = run(encoder, pixels, space().compression);
+  if (quant_conv) {
+    moments = quant_conv->forward(moments);
+  }
+  const auto parts = moments.to(c10::promoteTypes(moments.scalar_type(), at::kFloat)).chunk(2, 1);
+  return {.mean = parts[0],
+          .std = at::exp(parts[1].clamp(kLeastLogVariance, kMostLogVariance) * 0.5)};
+}
+
+at::Tensor AutoencoderKl::decode_images(const at::Tensor& raw) {
+  return run(decoder, post_quant_conv ? post_quant_conv->forward(raw) : raw, 1);
+}
+
+at::Tensor AutoencoderKl::run(const KlHalf& half, const at::Tensor& x, int64_t unit) const {
+  return run_in_bands(x, half.stages(place_of(x), x.size(2) / unit), memory_budget(),
+                      [&half](nn::Bands bands) { return half.forward(std::move(bands)); });
+}
+
+}  // namespace kinora::models

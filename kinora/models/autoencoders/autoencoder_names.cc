@@ -1,0 +1,112 @@
+#include "kinora/models/autoencoders/autoencoder_names.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <utility>
+#include <vector>
+
+#include "kinora/core/text.h"
+
+namespace kinora::models {
+namespace {
+
+using Words = std::vector<std::string>;
+using Renamed = std::pair<std::string_view, std::string_view>;
+
+bool is_number(const std::string& word) {
+  return !word.empty() && word.size() < 6 &&
+         std::all_of(word.begin(), word.end(),
+                     [](unsigned char c) { return std::isdigit(c) != 0; });
+}
+
+std::string joined(const Words& words) {
+  std::string path;
+  for (const std::string& word : words) {
+    path += (path.empty() ? "" : ".") + word;
+  }
+  return path;
+}
+
+template <size_t N>
+std::string renamed(const std::string& word, const std::array<Renamed, N>& names) {
+  for (const auto& [from, to] : names) {
+    if (word == from) {
+      return std::string(to);
+    }
+  }
+  return word;
+}
+
+constexpr std::array<Renamed, 10> kAttentionNames = {{{"norm", "group_norm"},
+                                                      {"q", "to_q"},
+                                                      {"k", "to_k"},
+                                                      {"v", "to_v"},
+                                                      {"proj_out", "to_out.0"},
+                                                      {"query", "to_q"},
+                                                      {"key", "to_k"},
+                                                      {"value", "to_v"},
+                                                      {"proj_attn", "to_out.0"},
+                                                      {"group_norm", "group_norm"}}};
+
+/// CompVis' words after "encoder" or "decoder".
+Words from_compvis(const Words& words, size_t num_levels) {
+  Words path = {words[0]};
+  if (words[1] == "norm_out") {
+    path.emplace_back("conv_norm_out");
+  } else if (words[1] == "mid" && words.size() == 5) {
+    path.emplace_back("mid_block");
+    if (words[2] == "attn_1") {
+      path.insert(path.end(), {"attentions.0", renamed(words[3], kAttentionNames)});
+    } else {
+      path.insert(path.end(), {words[2] == "block_1" ? "resnets.0" : "resnets.1", words[3]});
+    }
+  } else if ((words[1] == "down" || words[1] == "up") && words.size() >= 6 && is_number(words[2])) {
+    const auto level = static_cast<size_t>(std::stoul(words[2]));
+    const bool up = words[1] == "up";
+    path.emplace_back(up ? "up_blocks" : "down_blocks");
+    path.push_back(std::to_string(up && level < num_levels ? num_levels - 1 - level : level));
+    if (words[3] == "block") {
+      path.insert(path.end(),
+                  {"resnets", words[4], words[5] == "nin_shortcut" ? "conv_shortcut" : words[5]});
+    } else {
+      path.insert(path.end(), {up ? "upsamplers.0" : "downsamplers.0", words[4]});
+    }
+  } else {
+    return words;
+  }
+  path.push_back(words.back());
+  return path;
+}
+
+}  // namespace
+
+std::string kl_path(std::string_view key, size_t num_levels) {
+  Words words;
+  for (const std::string_view word : split(key, '.')) {
+    words.emplace_back(word);
+  }
+  const bool is_half = words.size() >= 3 && (words[0] == "encoder" || words[0] == "decoder");
+  if (!is_half) {
+    return std::string(key);
+  }
+  if (words.size() == 6 && words[2] == "attentions") {  // encoder.mid_block.attentions.0.X.weight
+    words[4] = renamed(words[4], kAttentionNames);
+    return joined(words);
+  }
+  return joined(from_compvis(words, num_levels));
+}
+
+std::string tiny_path(std::string_view key, bool is_decoder) {
+  const size_t dot = key.find('.');
+  const std::string number(key.substr(0, dot));
+  if (dot == std::string_view::npos || !is_number(number)) {
+    return std::string(key);
+  }
+  // The original's decoder begins with a layer of its own that keeps latents within bounds.
+  const int64_t shift = is_decoder ? 1 : 0;
+  return (is_decoder ? "decoder.layers." : "encoder.layers.") +
+         std::to_string(std::stol(number) - shift) + std::string(key.substr(dot));
+}
+
+}  // namespace kinora::models

@@ -1,0 +1,234 @@
+#include "kinora/models/families.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kinora/core/error.h"
+#include "kinora/models/model.h"
+#include "kinora/models/transformers/diffusers_names.h"
+#include "kinora/models/transformers/dit.h"
+#include "kinora/models/transformers/latte.h"
+#include "kinora/models/transformers/pixart.h"
+#include "kinora/models/transformers/stdit.h"
+#include "kinora/models/transformers/stdit2.h"
+#include "kinora/models/transformers/stdit3.h"
+#include "kinora/models/transformers/transformer_config.h"
+#include "kinora/models/transformers/vdit.h"
+
+namespace kinora::models {
+namespace {
+
+constexpr int64_t kT5Width = 4096;
+constexpr int64_t kClipWidth = 512;  // of the pooled vector of CLIP ViT-B/32
+
+template <typename T>
+std::unique_ptr<Model> make(const ModelConfig& config) {
+  return std::make_unique<T>(config);
+}
+
+PublishedSize size(std::string name, int64_t depth, int64_t hidden, int64_t heads) {
+  return {std::move(name), {.depth = depth, .hidden = hidden, .heads = heads}};
+}
+
+PublishedSize text_size(std::string name, int64_t depth, int64_t hidden, int64_t heads,
+                        int64_t text_channels, int64_t text_tokens, bool size_conditions = false) {
+  PublishedSize made = size(std::move(name), depth, hidden, heads);
+  made.values.text_channels = text_channels;
+  made.values.text_tokens = text_tokens;
+  made.values.size_conditions = size_conditions;
+  return made;
+}
+
+/// One row each.
+std::vector<Family> make_families() {
+  const std::vector<PublishedPatch> patch_of_two = {{"2", 1, 2}};
+  const std::vector<PublishedPatch> clip_patches = {{"1x2x2", 1, 2}, {"2x2x2", 2, 2}};
+  return {
+      // Peebles and Xie 2023, "Scalable diffusion models with transformers", table 1.
+      {.key = "dit",
+       .name = "DiT",
+       .conditions = {.labels = true},
+       .spans = {nn::Span::kFrame},
+       .fast_on_parts = false,
+       .sizes = {size("S", 12, 384, 6), size("B", 12, 768, 12), size("L", 24, 1024, 16),
+                 size("XL", 28, 1152, 16)},
+       .patches = {{"2", 1, 2}, {"4", 1, 4}, {"8", 1, 8}},
+       .resolve = resolve_transformer,
+       .macs = DiT::macs,
+       .make = make<DiT>,
+       .diffusers = DiffusersFamily{.class_name = "DiTTransformer2DModel",
+                                    .pipeline = "DiTPipeline",
+                                    .naming = dit_naming,
+                                    .find_naming = find_dit_naming}},
+      // OpenDiT 1.0: DiT with attention over a whole clip.
+      {.key = "vdit",
+       .name = "VDiT",
+       .is_video = true,
+       .conditions = {.pooled = true},
+       .spans = {nn::Span::kClip},
+       .sizes = {text_size("XL", 28, 1152, 16, kClipWidth, 1)},
+       .patches = clip_patches,
+       .resolve = resolve_transformer,
+       .macs = VDiT::macs,
+       .make = make<VDiT>},
+      // OpenDiT 1.0: blocks alternate between space and time.
+      {.key = "latte",
+       .name = "Latte",
+       .is_video = true,
+       .conditions = {.pooled = true},
+       .spans = {nn::Span::kFrame, nn::Span::kTime},
+       .sizes = {text_size("XL", 28, 1152, 16, kClipWidth, 1)},
+       .patches = clip_patches,
+       .resolve = resolve_transformer,
+       .macs = Latte::macs,
+       .make = make<Latte>},
+      // Open-Sora 1.0.
+      {.key = "stdit",
+       .name = "STDiT",
+       .is_video = true,
+       .conditions = {.text = true, .frame_mask = true},
+       .spans = {nn::Span::kFrame, nn::Span::kTime},
+       .sizes = {text_size("XL", 28, 1152, 16, kT5Width, 120)},
+       .patches = patch_of_two,
+       .resolve = resolve_transformer,
+       .macs = STDiT::macs,
+       .make = make<STDiT>},
+      // Open-Sora 1.1.
+      {.key = "stdit2",
+       .name = "STDiT2",
+       .is_video = true,
+       .conditions =
+           {.text = true, .fps = true, .size = true, .num_frames = true, .frame_mask = true},
+       .takes_any_size = true,
+       .spans = {nn::Span::kFrame, nn::Span::kTime},
+       .qk_norm = true,
+       .sizes = {text_size("XL", 28, 1152, 16, kT5Width, 120)},
+       .patches = patch_of_two,
+       .resolve = resolve_transformer,
+       .macs = STDiT2::macs,
+       .make = make<STDiT2>},
+      // Open-Sora 1.2 and 1.3.
+      {.key = "stdit3",
+       .name = "STDiT3",
+       .is_video = true,
+       .conditions = {.text = true, .fps = true, .size = true, .frame_mask = true},
+       .takes_any_size = true,
+       .spans = {nn::Span::kFrame, nn::Span::kTime},
+       .qk_norm = true,
+       .sizes = {text_size("XL", 28, 1152, 16, kT5Width, 300),
+                 text_size("3B", 28, 1872, 26, kT5Width, 300)},
+       .patches = patch_of_two,
+       .resolve = resolve_transformer,
+       .macs = STDiT3::macs,
+       .make = make<STDiT3>},
+      // Chen et al. 2023, "PixArt-alpha"; Chen et al. 2024, "PixArt-Sigma".
+      {.key = "pixart",
+       .name = "PixArt",
+       .conditions = {.text = true, .size = true},
+       .spans = {nn::Span::kFrame},
+       .sizes = {text_size("XL", 28, 1152, 16, kT5Width, 120),
+                 text_size("1B", 28, 1872, 26, kT5Width, 120),
+                 text_size("MS-XL", 28, 1152, 16, kT5Width, 120, true),
+                 text_size("Sigma-XL", 28, 1152, 16, kT5Width, 300)},
+       .patches = patch_of_two,
+       .resolve = resolve_transformer,
+       .macs = PixArt::macs,
+       .make = make<PixArt>,
+       .diffusers = DiffusersFamily{.class_name = "PixArtTransformer2DModel",
+                                    .pipeline = "",
+                                    .naming = pixart_naming,
+                                    .find_naming = find_pixart_naming}},
+  };
+}
+
+/// "a" of one, "{a,b}" of several.
+template <typename Named>
+std::string braced(const std::vector<Named>& all) {
+  std::string text;
+  for (const Named& one : all) {
+    text += (text.empty() ? "" : ",") + one.name;
+  }
+  return all.size() == 1 ? text : "{" + text + "}";
+}
+
+struct NamedFamily {
+  const Family* family;
+  PublishedSize size;
+};
+
+NamedFamily find_published(const std::string& name) {
+  std::string known;
+  for (const Family& family : families()) {
+    for (PublishedSize& size : family.published()) {
+      if (size.name == name) {
+        return {&family, std::move(size)};
+      }
+      known += ", " + size.name;
+    }
+  }
+  throw_error(ErrorKind::kConfig, "[model] model.name must be custom", known, "; got ", name);
+}
+
+}  // namespace
+
+std::vector<PublishedSize> Family::published() const {
+  std::vector<PublishedSize> all;
+  for (const PublishedSize& size : sizes) {
+    for (const PublishedPatch& patch : patches) {
+      PublishedSize made = {name + "-" + size.name + "/" + patch.name, size.values};
+      made.values.patch = patch.side;
+      made.values.patch_frames = patch.frames;
+      all.push_back(std::move(made));
+    }
+  }
+  return all;
+}
+
+std::string Family::published_in_short() const {
+  return name + "-" + braced(sizes) + "/" + braced(patches);
+}
+
+const std::vector<Family>& families() {
+  static const std::vector<Family> all = make_families();
+  return all;
+}
+
+const Family& family_of(const ModelConfig& config) {
+  if (config.architecture == kAutoArchitecture) {
+    return config.name == kCustomName ? families().front() : *find_published(config.name).family;
+  }
+  const auto found = std::ranges::find(families(), config.architecture, &Family::key);
+  KINORA_CHECK(found != families().end(), kConfig, "[model] there is no model.architecture \"",
+               config.architecture, "\"");
+  return *found;
+}
+
+ModelConfig published_values(const ModelConfig& config) {
+  if (config.name == kCustomName) {
+    return {};
+  }
+  const NamedFamily named = find_published(config.name);
+  KINORA_CHECK(&family_of(config) == named.family, kConfig,
+               "[model] model.architecture contradicts model.name ", config.name);
+  return named.size.values;
+}
+
+std::string families_that(const std::function<bool(const Family& family)>& are_so) {
+  std::vector<std::string> names;
+  for (const Family& family : families()) {
+    if (are_so(family)) {
+      names.push_back(family.name);
+    }
+  }
+  std::string text;
+  for (size_t i = 0; i < names.size(); ++i) {
+    text += (i == 0 ? "" : (i + 1 == names.size() ? " and " : ", ")) + names[i];
+  }
+  return text;
+}
+
+std::unique_ptr<Model> make_model(const ModelConfig& config) {
+  return family_of(config).make(config);
+}
+
+}  // namespace kinora::models

@@ -1,0 +1,92 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kinora/models/model_config.h"
+#include "kinora/nn/naming.h"
+#include "kinora/nn/sequence.h"
+
+/// The families of models. What the rest of the house has to know of one stands in its row here, so
+/// that nobody else asks which family a model is of.
+namespace kinora::models {
+
+class Model;
+
+/// Which of diffusion::Conditions a family reads. Without a condition it draws from the null class
+/// where it reads labels, else from the null embedding of captions.
+struct FamilyConditions {
+  bool labels = false;
+  bool text = false;    ///< tokens of captions
+  bool pooled = false;  ///< a vector a caption
+  bool fps = false;
+  bool size = false;  ///< height and width
+  bool num_frames = false;
+  bool frame_mask = false;  ///< frames can be given: they have a time of their own
+};
+
+/// A size that was published.
+struct PublishedSize {
+  std::string name;    ///< "XL"
+  ModelConfig values;  ///< what it gives where a recipe has 0 or auto
+};
+
+/// A patch that was published, as each size of the family.
+struct PublishedPatch {
+  std::string name;  ///< "2"
+  int64_t frames = 1;
+  int64_t side = 1;
+};
+
+/// What diffusers calls a family; pipelines/diffusers_transformer.cc knows its config.json.
+struct DiffusersFamily {
+  std::string class_name;  ///< "DiTTransformer2DModel"
+  std::string pipeline;    ///< that needs no text encoder: "DiTPipeline"; "" = none
+  nn::Naming (*naming)(const ModelConfig& config) = nullptr;
+  /// Of a file with these names; nothing if they are not of this class.
+  std::optional<nn::Naming> (*find_naming)(const std::vector<std::string>& names) = nullptr;
+};
+
+struct Family {
+  std::string key;        ///< model.architecture
+  std::string name;       ///< for people, and before the sizes: "DiT" of "DiT-XL/2"
+  bool is_video = false;  ///< it makes clips; else images
+  FamilyConditions conditions;
+  bool takes_any_size = false;  ///< else one, of clips also single frames of it
+  /// Among which tokens its attentions go, when it has no windows.
+  std::vector<nn::Span> spans;
+  /// Whether its fast path computes where a sample's tokens lie on several ranks.
+  bool fast_on_parts = true;
+  bool qk_norm = false;  ///< as published
+  std::vector<PublishedSize> sizes;
+  std::vector<PublishedPatch> patches;
+  /// Fills the family's own keys from a published size and by default, and checks them; kConfig.
+  void (*resolve)(ModelConfig& config, const ModelConfig& published) = nullptr;
+  double (*macs)(const ModelConfig& config) = nullptr;  ///< forward_macs()
+  std::unique_ptr<Model> (*make)(const ModelConfig& config) = nullptr;
+  std::optional<DiffusersFamily> diffusers = {};
+
+  /// "DiT-S/2", ...
+  [[nodiscard]] std::vector<PublishedSize> published() const;
+  /// The same in short: "DiT-{S,B,L,XL}/{2,4,8}".
+  [[nodiscard]] std::string published_in_short() const;
+};
+
+/// All of them; a custom model that names none is of the first.
+[[nodiscard]] const std::vector<Family>& families();
+
+/// The family of a model, whether its configuration is resolved() or not. kConfig for a name or an
+/// architecture that nobody knows.
+[[nodiscard]] const Family& family_of(const ModelConfig& config);
+
+/// What model.name gives; nothing for "custom". kConfig for a name that nobody knows, or that
+/// contradicts model.architecture.
+[[nodiscard]] ModelConfig published_values(const ModelConfig& config);
+
+/// The names of those that are so: "STDiT2 and STDiT3".
+[[nodiscard]] std::string families_that(const std::function<bool(const Family& family)>& are_so);
+
+}  // namespace kinora::models

@@ -1,0 +1,248 @@
+#include "kinora/models/layers/clip_layers.h"
+
+#include <ATen/TensorOperators.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "kinora/ops/edges.h"
+
+namespace kinora::models {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+nn::Conv make_conv(int64_t in_channels, int64_t out_channels, const ClipKernel& kernel) {
+  const int first = kernel.of_images ? 1 : 0;  // of the dims that weights have
+  return nn::Conv({.in_channels = in_channels,
+                   .out_channels = out_channels,
+                   .kernel = {kernel.size.begin() + first, kernel.size.end()},
+                   .stride = {kernel.stride.begin() + first, kernel.stride.end()},
+                   .groups = kernel.groups,
+                   .has_bias = kernel.has_bias});
+}
+
+}  // namespace
+
+ClipConv::ClipConv(int64_t in_channels, int64_t out_channels, const ClipKernel& kernel)
+    : kernel_(kernel), conv_(make_conv(in_channels, out_channels, kernel)) {}
+
+std::array<int64_t, 2> ClipConv::halo() const {
+  // The last stride - 1 rows of a band are those that its last output is made of.
+  const int64_t around = kernel_.size[1] / 2;
+  return {around, std::max<int64_t>(0, around - (kernel_.stride[1] - 1))};
+}
+
+at::Tensor ClipConv::forward(const nn::Rows& x) const {
+  const int64_t beside = kernel_.size[2] / 2;
+  if (kernel_.of_images) {
+    return conv_.forward(x.x.squeeze(2), {x.missing, {beside, beside}}).unsqueeze(2);
+  }
+  const std::vector<nn::Padding> padding = {kernel_.time, x.missing, {beside, beside}};
+  if (kernel_.edges == Edges::kZero) {
+    return conv_.forward(x.x, padding);
+  }
+  return conv_.forward(ops::repeat_edges(x.x, padding), {{0, 0}, {0, 0}, {0, 0}});
+}
+
+at::Tensor ClipConv::forward_doubled(const nn::Rows& x, int64_t frames) const {
+  return kernel_.of_images ? conv_.forward_doubled(x.x.squeeze(2), x.missing).unsqueeze(2)
+                           : forward(doubled(x, frames));
+}
+
+ClipSize ClipConv::out_size(const ClipSize& in) const {
+  ClipSize out = in;
+  out.channels = conv_.shape().out_channels;
+  const int64_t frames = in.frames + kernel_.time[0] + kernel_.time[1] - kernel_.size[0];
+  out.frames = frames / kernel_.stride[0] + 1;
+  out.rows = in.rows / kernel_.stride[1];
+  out.columns = in.columns / kernel_.stride[2];
+  return out;
+}
+
+nn::BandNeed clip_need(const ClipSize& in, const ClipSize& out, int64_t halo, bool normed,
+                       int64_t beside) {
+  // Reading gathers a copy. A norm computes in fp32 (its input and its result) and rounds. The
+  // convolution reads a padded copy.
+  const int64_t wide = in.bytes() / in.element_bytes * std::max<int64_t>(4, in.element_bytes);
+  const int64_t norm = normed ? in.bytes() + 2 * wide + in.bytes() : 0;
+  const int64_t convolution = 3 * in.bytes() + out.bytes();
+  return {.stored = std::max(in.bytes(), out.bytes()) + beside,
+          .kept = in.bytes(),
+          .work = std::max(norm, convolution) + std::min(in.bytes(), out.bytes()),
+          .rows = in.rows,
+          .halo = halo};
+}
+
+nn::Bands over_bands_beside(nn::Bands x, std::array<int64_t, 2> halo, const nn::Bands::Layer& layer,
+                            nn::Bands beside, const std::vector<at::Tensor>& also) {
+  nn::Bands result = x.like();
+  for (size_t i = 0; i < x.size(); ++i) {
+    std::vector<at::Tensor> values = {beside[i]};
+    values.insert(values.end(), also.begin(), also.end());
+    result.add(x.computed(i, halo, layer, values));
+    x.release(i, halo);
+    beside.release(i, {0, 0});
+  }
+  return result;
+}
+
+nn::Rows doubled(const nn::Rows& rows, int64_t frames) {
+  // One row around is two of the larger clip, of which one stays.
+  const at::Tensor large = ops::repeat_places(rows.x, frames);
+  const int64_t above = 1 - rows.missing[0];
+  const int64_t below = 1 - rows.missing[1];
+  return {large.narrow(3, above, large.size(3) - above - below), rows.missing};
+}
+
+ConvLayer::ConvLayer(int64_t in_channels, int64_t out_channels, const ClipKernel& kernel)
+    : conv_(in_channels, out_channels, kernel) {
+  add_child("conv", conv_.parameters());
+}
+
+nn::Bands ConvLayer::forward(nn::Bands x) const {
+  return over_bands(std::move(x), conv_.halo(),
+                    [this](const nn::Rows& rows, const Tensors&) { return conv_.forward(rows); });
+}
+
+ClipSize ConvLayer::plan(const ClipSize& in, std::vector<nn::BandNeed>* needs) const {
+  const ClipSize out = conv_.out_size(in);
+  needs->push_back(clip_need(in, out, conv_.halo()[0], false));
+  return out;
+}
+
+UpsampleLayer::UpsampleLayer(int64_t channels, int64_t frames, const ClipKernel& kernel)
+    : frames_(frames), conv_(channels, channels, kernel) {
+  add_child("conv", conv_.parameters());
+}
+
+nn::Bands UpsampleLayer::forward(nn::Bands x) const {
+  const auto layer = [this](const nn::Rows& rows, const Tensors& /*also*/) {
+    const auto [large, missing] = doubled(rows, frames_);
+    const int64_t first = frames_ - 1;  // the first frame stays one
+    return conv_.forward({large.narrow(2, first, large.size(2) - first), missing});
+  };
+  return over_bands(std::move(x), {1, 1}, layer);
+}
+
+ClipSize UpsampleLayer::plan(const ClipSize& in, std::vector<nn::BandNeed>* needs) const {
+  ClipSize large = in;
+  large.frames = in.frames * frames_ - (frames_ - 1);
+  large.rows *= 2;
+  large.columns *= 2;
+  const ClipSize out = conv_.out_size(large);
+  nn::BandNeed need = clip_need(large, out, 1, false);
+  need.stored = out.bytes();
+  need.kept = in.bytes();
+  need.rows = in.rows;
+  needs->push_back(need);
+  return out;
+}
+
+FrameDoublingLayer::FrameDoublingLayer(int64_t channels, const ClipKernel& kernel)
+    : conv_(channels, 2 * channels, kernel) {
+  add_child("conv", conv_.parameters());
+}
+
+nn::Bands FrameDoublingLayer::forward(nn::Bands x) const {
+  const auto layer = [this](const nn::Rows& rows, const Tensors& /*also*/) {
+    const at::Tensor y = conv_.forward(rows);                      // [B, 2 C, T, H, W]
+    return y.unflatten(1, {-1, 2}).transpose(2, 3).flatten(2, 3);  // [B, C, 2 T, H, W]
+  };
+  return over_bands(std::move(x), conv_.halo(), layer);
+}
+
+ClipSize FrameDoublingLayer::plan(const ClipSize& in, std::vector<nn::BandNeed>* needs) const {
+  ClipSize out = conv_.out_size(in);
+  needs->push_back(clip_need(in, out, conv_.halo()[0], false));
+  needs->back().work += out.bytes();  // the frames in their order are a copy
+  out.channels /= 2;
+  out.frames *= 2;
+  return out;
+}
+
+NormConvLayer::NormConvLayer(int64_t in_channels, int64_t out_channels, const Options& options)
+    : norm_(options.groups, in_channels, options.epsilon),
+      conv_(in_channels, out_channels, options.kernel) {
+  add_child(options.norm_name, norm_);
+  add_child(options.conv_name, conv_.parameters());
+}
+
+nn::Bands NormConvLayer::forward(nn::Bands x) const {
+  const at::Tensor sums = band_sums(x, norm_);
+  const auto layer = [this, elements = x.group_elements(norm_.groups())](const nn::Rows& rows,
+                                                                         const Tensors& also) {
+    return conv_.forward({norm_.apply_silu(rows.x, also[0], elements), rows.missing});
+  };
+  return over_bands(std::move(x), conv_.halo(), layer, {sums});
+}
+
+ClipSize NormConvLayer::plan(const ClipSize& in, std::vector<nn::BandNeed>* needs) const {
+  const ClipSize out = conv_.out_size(in);
+  needs->push_back(clip_need(in, out, conv_.halo()[0], true));
+  return out;
+}
+
+ResidualLayer::ResidualLayer(int64_t in_channels, int64_t out_channels,
+                             const ResidualOptions& options)
+    : norm1_(options.groups, in_channels, options.epsilon),
+      conv1_(in_channels, out_channels, options.kernel),
+      norm2_(options.groups, out_channels, options.epsilon),
+      conv2_(out_channels, out_channels, options.kernel) {
+  add_child("norm1", norm1_);
+  add_child("conv1.conv", conv1_.parameters());
+  add_child("norm2", norm2_);
+  add_child("conv2.conv", conv2_.parameters());
+  if (in_channels != out_channels) {
+    shortcut_ = std::make_unique<ClipConv>(in_channels, out_channels,
+                                           ClipKernel::point(options.kernel.has_bias));
+    add_child(options.shortcut_name, shortcut_->parameters());
+  }
+}
+
+nn::Bands ResidualLayer::forward(nn::Bands x) const {
+  const auto half = [](const nn::GroupNorm& norm, const ClipConv& conv, int64_t elements) {
+    return [&norm, &conv, elements](const nn::Rows& rows, const Tensors& also) {
+      return conv.forward({norm.apply_silu(rows.x, also.back(), elements), rows.missing});
+    };
+  };
+  const at::Tensor sums = band_sums(x, norm1_);
+  const auto first = half(norm1_, conv1_, x.group_elements(norm1_.groups()));
+  nn::Bands y = x.like();
+  nn::Bands skip = x.like();
+  for (size_t i = 0; i < x.size(); ++i) {
+    y.add(x.computed(i, conv1_.halo(), first, {sums}));
+    if (shortcut_ != nullptr) {
+      skip.add(x.computed(i, {0, 0}, [this](const nn::Rows& rows, const Tensors&) {
+        return shortcut_->forward(rows);
+      }));
+      x.release(i, conv1_.halo());  // both halves have read it
+    }
+  }
+  if (shortcut_ == nullptr) {
+    skip = std::move(x);
+  }
+  const at::Tensor sums2 = band_sums(y, norm2_);
+  const auto second = [half = half(norm2_, conv2_, y.group_elements(norm2_.groups()))](
+                          const nn::Rows& rows, const Tensors& also) {
+    return half(rows, also) + also[0];
+  };
+  return over_bands_beside(std::move(y), conv2_.halo(), second, std::move(skip), {sums2});
+}
+
+ClipSize ResidualLayer::plan(const ClipSize& in, std::vector<nn::BandNeed>* needs) const {
+  const ClipSize out = conv1_.out_size(in);
+  const int64_t halo = conv1_.halo()[0];
+  nn::BandNeed first = clip_need(in, out, halo, true);
+  // With a shortcut x is freed as both halves are made of it; else it stays until the end.
+  first.stored = shortcut_ == nullptr ? 2 * in.bytes() : std::max(in.bytes(), 2 * out.bytes());
+  first.work += out.bytes();
+  needs->push_back(first);
+  nn::BandNeed second = clip_need(out, out, halo, true, out.bytes());
+  second.kept += shortcut_ == nullptr ? 0 : out.bytes();
+  second.work += out.bytes();
+  needs->push_back(second);
+  return out;
+}
+
+}  // namespace kinora::models

@@ -1,0 +1,153 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kinora/models/layers/band_net.h"
+#include "kinora/nn/bands.h"
+#include "kinora/nn/conv.h"
+#include "kinora/nn/group_norm.h"
+
+/// Layers of the autoencoders of clips. B = batch, C = channels, T = frames, H, W = rows, columns.
+namespace kinora::models {
+
+/// What a convolution sees where the clip ends.
+enum class Edges { kZero, kRepeat };
+
+struct ClipKernel {
+  std::array<int64_t, 3> size = {3, 3, 3};  ///< T, H, W; odd
+  std::array<int64_t, 3> stride = {1, 1, 1};
+  /// Frames before and after the clip; causal ones have none after it.
+  nn::Padding time = {2, 0};
+  Edges edges = Edges::kRepeat;
+  bool has_bias = true;
+  int64_t groups = 1;
+  /// Weights have no dim of time, and clips one frame: in T size and stride are 1 and none are
+  /// around, edges are kZero.
+  bool of_images = false;
+
+  /// What sees one place only.
+  [[nodiscard]] static ClipKernel point(bool has_bias = true) {
+    return {.size = {1, 1, 1}, .time = {0, 0}, .has_bias = has_bias};
+  }
+};
+
+/// A convolution that sees size / 2 places around in H and W.
+class ClipConv {
+ public:
+  ClipConv(int64_t in_channels, int64_t out_channels, const ClipKernel& kernel);
+
+  /// What has its parameters.
+  [[nodiscard]] nn::Conv& parameters() { return conv_; }
+
+  /// x: rows that halo() asked for.
+  [[nodiscard]] at::Tensor forward(const nn::Rows& x) const;
+  /// forward() of doubled(x, frames), for kernels of 3 x 3 places that see zeros around.
+  [[nodiscard]] at::Tensor forward_doubled(const nn::Rows& x, int64_t frames) const;
+  [[nodiscard]] std::array<int64_t, 2> halo() const;
+  [[nodiscard]] ClipSize out_size(const ClipSize& in) const;
+
+ private:
+  ClipKernel kernel_;
+  nn::Conv conv_;
+};
+
+/// What a layer takes that reads `in`, makes `out` and has `beside` bytes lying by. `normed`: it
+/// begins with a norm.
+[[nodiscard]] nn::BandNeed clip_need(const ClipSize& in, const ClipSize& out, int64_t halo,
+                                     bool normed, int64_t beside = 0);
+
+/// `layer` over all bands, whose `also` begins with the band of `beside` at the same rows; both are
+/// freed on the way if nobody else holds them.
+[[nodiscard]] nn::Bands over_bands_beside(nn::Bands x, std::array<int64_t, 2> halo,
+                                          const nn::Bands::Layer& layer, nn::Bands beside,
+                                          const std::vector<at::Tensor>& also = {});
+
+/// Rows with one row around, every place of them twice in H and W and every frame `frames` times,
+/// with one row around.
+[[nodiscard]] nn::Rows doubled(const nn::Rows& rows, int64_t frames);
+
+/// A ClipConv alone; its parameters lie in "conv".
+class ConvLayer : public BandLayer {
+ public:
+  ConvLayer(int64_t in_channels, int64_t out_channels, const ClipKernel& kernel);
+  [[nodiscard]] nn::Bands forward(nn::Bands x) const override;
+  [[nodiscard]] ClipSize plan(const ClipSize& in, std::vector<nn::BandNeed>* needs) const override;
+
+ private:
+  ClipConv conv_;
+};
+
+/// Every place twice in H and W, every frame but the first `frames` times, then a convolution that
+/// keeps the size; its parameters lie in "conv".
+class UpsampleLayer : public BandLayer {
+ public:
+  UpsampleLayer(int64_t channels, int64_t frames, const ClipKernel& kernel);
+  [[nodiscard]] nn::Bands forward(nn::Bands x) const override;
+  [[nodiscard]] ClipSize plan(const ClipSize& in, std::vector<nn::BandNeed>* needs) const override;
+
+ private:
+  int64_t frames_;
+  ClipConv conv_;
+};
+
+/// A convolution to twice the channels, which become twice the frames: channel 2 c + s of frame t
+/// is channel c of frame 2 t + s. Its parameters lie in "conv".
+class FrameDoublingLayer : public BandLayer {
+ public:
+  FrameDoublingLayer(int64_t channels, const ClipKernel& kernel);
+  [[nodiscard]] nn::Bands forward(nn::Bands x) const override;
+  [[nodiscard]] ClipSize plan(const ClipSize& in, std::vector<nn::BandNeed>* needs) const override;
+
+ private:
+  ClipConv conv_;
+};
+
+/// Group norm, SiLU, convolution.
+class NormConvLayer : public BandLayer {
+ public:
+  struct Options {
+    int64_t groups = 32;
+    double epsilon = 1e-6;
+    ClipKernel kernel = {};
+    std::string norm_name = "conv_norm_out";
+    std::string conv_name = "conv_out.conv";
+  };
+  NormConvLayer(int64_t in_channels, int64_t out_channels, const Options& options);
+  [[nodiscard]] nn::Bands forward(nn::Bands x) const override;
+  [[nodiscard]] ClipSize plan(const ClipSize& in, std::vector<nn::BandNeed>* needs) const override;
+
+ private:
+  nn::GroupNorm norm_;
+  ClipConv conv_;
+};
+
+struct ResidualOptions {
+  int64_t groups = 32;
+  double epsilon = 1e-6;
+  ClipKernel kernel = {};
+  /// The 1x1x1 convolution where widths differ.
+  std::string shortcut_name = "conv_shortcut.conv";
+};
+
+/// x + two times (group norm, SiLU, convolution): norm1, conv1.conv, norm2, conv2.conv.
+class ResidualLayer : public BandLayer {
+ public:
+  ResidualLayer(int64_t in_channels, int64_t out_channels, const ResidualOptions& options);
+  [[nodiscard]] nn::Bands forward(nn::Bands x) const override;
+  [[nodiscard]] ClipSize plan(const ClipSize& in, std::vector<nn::BandNeed>* needs) const override;
+
+ private:
+  nn::GroupNorm norm1_;
+  ClipConv conv1_;
+  nn::GroupNorm norm2_;
+  ClipConv conv2_;
+  std::unique_ptr<ClipConv> shortcut_;  // null where widths are the same
+};
+
+}  // namespace kinora::models

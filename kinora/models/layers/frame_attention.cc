@@ -1,0 +1,55 @@
+#include "kinora/models/layers/frame_attention.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+
+#include <utility>
+
+#include "kinora/models/layers/band_layers.h"
+
+namespace kinora::models {
+
+FrameAttention::FrameAttention(int64_t channels, int64_t groups, double epsilon)
+    : group_norm_(groups, channels, epsilon),
+      to_q_(channels, channels, nn::Init::xavier_uniform(channels, channels)),
+      to_k_(channels, channels, nn::Init::xavier_uniform(channels, channels)),
+      to_v_(channels, channels, nn::Init::xavier_uniform(channels, channels)),
+      to_out_(channels, channels, nn::Init::xavier_uniform(channels, channels)) {
+  add_child("group_norm", group_norm_);
+  add_child("to_q", to_q_);
+  add_child("to_k", to_k_);
+  add_child("to_v", to_v_);
+  add_child("to_out.0", to_out_);
+}
+
+nn::Bands FrameAttention::forward(nn::Bands x) const {
+  return over_whole(x, [this](const at::Tensor& all) { return whole(all); });
+}
+
+at::Tensor FrameAttention::whole(const at::Tensor& x) const {
+  const int64_t places = x.size(3) * x.size(4);
+  const at::Tensor tokens = group_norm_.forward(x).flatten(2).transpose(1, 2);  // [B, T H W, C]
+  const at::Tensor q = to_q_.forward(tokens).unsqueeze(1);                      // [B, 1, T H W, C]
+  const at::Tensor k = to_k_.forward(tokens).unsqueeze(1);
+  const at::Tensor v = to_v_.forward(tokens).unsqueeze(1);
+  // Frame by frame: what a frame sees is all that came before, so that no mask is needed.
+  std::vector<at::Tensor> frames;
+  for (int64_t t = 0; t < x.size(2); ++t) {
+    frames.push_back(at::scaled_dot_product_attention(q.narrow(2, t * places, places),
+                                                      k.narrow(2, 0, (t + 1) * places),
+                                                      v.narrow(2, 0, (t + 1) * places)));
+  }
+  const at::Tensor seen = to_out_.forward(at::cat(frames, 2).squeeze(1));
+  return x + seen.transpose(1, 2).reshape(x.sizes());
+}
+
+ClipSize FrameAttention::plan(const ClipSize& in, std::vector<nn::BandNeed>* needs) const {
+  // x in bands and joined, normed and its fp32 copies, q, k, v, what attention sees, the result.
+  constexpr int64_t kCopies = 10;
+  needs->push_back(whole_need({.rows = 1, .row_bytes = in.bytes()}, kCopies));
+  needs->back().kept = in.bytes();
+  return in;
+}
+
+}  // namespace kinora::models

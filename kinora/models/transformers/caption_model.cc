@@ -1,0 +1,106 @@
+#include "kinora/models/transformers/caption_model.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/full.h>
+
+#include "kinora/core/error.h"
+
+// Shapes: B batch, T frames of patches, S patches of a frame, C hidden, L text tokens.
+
+namespace kinora::models {
+
+CaptionModel::CaptionModel(const ModelConfig& config)
+    : BlockModel(config),
+      x_embedder(config, 3),
+      t_embedder(config),
+      t_block(config.hidden, 6, true),
+      y_embedder(config),
+      final_layer(config) {
+  add_child("x_embedder", x_embedder);
+  add_child("t_embedder", t_embedder);
+  add_child("t_block", t_block);
+  add_child("y_embedder", y_embedder);
+  add_child("final_layer", final_layer);
+  final_layer.set_layer(config.depth + 1);
+  // As PixArt starts; the block vectors are not zero at first.
+  set_init(*this,
+           {"t_block.1.weight", "y_embedder.y_proj.fc1.weight", "y_embedder.y_proj.fc2.weight"},
+           nn::Init::normal(0.02));
+}
+
+void CaptionModel::set_block_buckets(const std::vector<std::string>& blocks) {
+  set_buckets(block_buckets(*this, blocks));
+}
+
+void CaptionModel::check_inputs(const at::Tensor& x_t, const at::Tensor& t,
+                                const diffusion::Conditions& conditions) const {
+  const Grid grid = grid_of(config(), x_t);
+  const int64_t batch = x_t.size(0);
+  KINORA_CHECK(t.dim() == 1 && t.size(0) == batch && t.scalar_type() == at::kFloat, kShape,
+               "[model] t must be float32 [", batch, "], got ", t.scalar_type(), " ", t.sizes());
+  KINORA_CHECK(conditions.text.defined() && conditions.text.size(0) == batch, kShape, "[model] ",
+               config().name, " needs text, [", batch, ", L, ", config().text_channels, "]");
+  const at::Tensor& lengths = conditions.text_lengths;
+  KINORA_CHECK(!lengths.defined() || (lengths.dim() == 1 && lengths.size(0) == batch), kShape,
+               "[model] text_lengths must be int64 [", batch, "], got ", lengths.sizes());
+  const at::Tensor& null = conditions.null_text;
+  KINORA_CHECK(!null.defined() ||
+                   (null.dim() == 1 && null.size(0) == batch && null.scalar_type() == at::kBool),
+               kShape, "[model] null_text must be bool [", batch, "], got ", null.scalar_type(),
+               " ", null.sizes());
+  const at::Tensor& mask = conditions.frame_mask;
+  KINORA_CHECK(!mask.defined() || (mask.dim() == 2 && mask.size(0) == batch &&
+                                   mask.size(1) == grid.frames && mask.scalar_type() == at::kBool),
+               kShape, "[model] frame_mask must be bool [", batch, ", ", grid.frames, "], got ",
+               mask.scalar_type(), " ", mask.sizes());
+}
+
+void CaptionModel::check_size(const at::Tensor& x_t) const {
+  const Grid grid = grid_of(config(), x_t);
+  KINORA_CHECK((grid.frames == config().num_frames() || grid.frames == 1) &&
+                   grid.rows == config().height / config().patch &&
+                   grid.columns == config().width / config().patch,
+               kShape, "[model] ", config().name, " is for x_t of ", config().frames, " x ",
+               config().height, " x ", config().width, " or one such frame, got ", x_t.sizes());
+}
+
+const at::Tensor& CaptionModel::required(const at::Tensor& number, const char* name,
+                                         const at::Tensor& x_t) const {
+  KINORA_CHECK(number.defined() && number.dim() == 1 && number.size(0) == x_t.size(0), kShape,
+               "[model] ", config().name, " needs ", name, ", float32 [", x_t.size(0), "]");
+  return number;
+}
+
+at::Tensor CaptionModel::embed(const at::Tensor& x_t, const at::Tensor& positions) const {
+  const at::Tensor patches = sequence().enter(to_patches(config(), x_t));
+  return as_stream(x_embedder.forward(patches) + sequence().enter(positions));
+}
+
+BlockConditions CaptionModel::block_conditions(const at::Tensor& vectors,
+                                               const diffusion::Conditions& conditions) const {
+  const at::Tensor& text = conditions.text;
+  at::Tensor lengths = conditions.text_lengths;
+  if (!lengths.defined()) {
+    lengths = at::full({text.size(0)}, text.size(1), text.options().dtype(at::kLong));
+  }
+  return {vectors, y_embedder.forward(text, conditions.null_text), lengths};
+}
+
+at::Tensor CaptionModel::run(const ops::BucketHook& hook, int64_t use, bool recompute,
+                             const at::Tensor& x, const BlockConditions& conditions,
+                             const Body& body) const {
+  return run_block(
+      [body, lengths = conditions.text_lengths](const std::vector<at::Tensor>& in) {
+        return body(in[0], {in[1], in[2], lengths});
+      },
+      {x, conditions.vectors, conditions.text}, recompute, hook, block_bucket(use));
+}
+
+at::Tensor CaptionModel::finish(const at::Tensor& x, const FrameCondition& condition,
+                                const at::Tensor& x_t) const {
+  const at::Tensor part = final_layer.forward(x, condition.of_frames());
+  const at::Tensor patches = sequence().leave(part, grid_of(config(), x_t).tokens_a_frame());
+  return tapped(from_patches(config(), patches, x_t));
+}
+
+}  // namespace kinora::models

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "kinora/models/transformers/block_model.h"
+#include "kinora/models/transformers/video_layers.h"
+
+namespace kinora::models {
+
+/// What the transformers have in common that captions condition by adaLN-single, PixArt and its
+/// line: embedders, final layer, buffers, buckets. Each has its own forward() and blocks.
+class CaptionModel : public BlockModel {
+ protected:
+  explicit CaptionModel(const ModelConfig& config);
+
+  /// To be called when all children are there. blocks: paths in order of use.
+  void set_block_buckets(const std::vector<std::string>& blocks);
+
+  /// kShape where x_t, t, text, its lengths or the frame mask do not fit together.
+  void check_inputs(const at::Tensor& x_t, const at::Tensor& t,
+                    const diffusion::Conditions& conditions) const;
+  /// kShape where x_t is not of the configured size or one frame of it, for models made for one.
+  void check_size(const at::Tensor& x_t) const;
+  /// The number [B] that the model is conditioned on; kShape where it is not given.
+  [[nodiscard]] const at::Tensor& required(const at::Tensor& number, const char* name,
+                                           const at::Tensor& x_t) const;
+
+  /// This rank's tokens in the type of the residual stream: [B, T, S', C]. positions: [1, 1, S, C].
+  [[nodiscard]] at::Tensor embed(const at::Tensor& x_t, const at::Tensor& positions) const;
+
+  [[nodiscard]] BlockConditions block_conditions(const at::Tensor& vectors,
+                                                 const diffusion::Conditions& conditions) const;
+
+  /// A block, the one that is used as number `use` in a pass. hook: start()'s.
+  using Body = std::function<at::Tensor(const at::Tensor& x, const BlockConditions& conditions)>;
+  [[nodiscard]] at::Tensor run(const ops::BucketHook& hook, int64_t use, bool recompute,
+                               const at::Tensor& x, const BlockConditions& conditions,
+                               const Body& body) const;
+
+  /// The final layer and what is behind it: as x_t.
+  [[nodiscard]] at::Tensor finish(const at::Tensor& x, const FrameCondition& condition,
+                                  const at::Tensor& x_t) const;
+
+  // NOLINTBEGIN(readability-identifier-naming): named as the published checkpoints' keys
+  PatchEmbed x_embedder;
+  TimestepEmbedder t_embedder;
+  Modulation t_block;
+  CaptionEmbedder y_embedder;
+  CaptionFinalLayer final_layer;
+  // NOLINTEND(readability-identifier-naming)
+};
+
+}  // namespace kinora::models

@@ -1,0 +1,162 @@
+#include "kinora/models/transformers/diffusers_names.h"
+
+#include <set>
+
+#include "kinora/core/error.h"
+#include "kinora/models/families.h"
+
+namespace kinora::models {
+namespace {
+
+/// A naming as it grows: most tensors come as weight and bias of a layer.
+class Table {
+ public:
+  void add_layer(const std::string& path, const std::vector<std::string>& keys,
+                 const std::vector<std::string>& copies = {}) {
+    for (const char* kind : {".weight", ".bias"}) {
+      naming.push_back({path + kind, with_end(keys, kind), with_end(copies, kind)});
+    }
+  }
+
+  /// Attention on itself, and the MLP.
+  void add_block_layers(const std::string& path, const std::string& key) {
+    add_layer(path + "attn.qkv", {key + "attn1.to_q", key + "attn1.to_k", key + "attn1.to_v"});
+    add_layer(path + "attn.proj", {key + "attn1.to_out.0"});
+    add_layer(path + "mlp.fc1", {key + "ff.net.0.proj"});
+    add_layer(path + "mlp.fc2", {key + "ff.net.2"});
+  }
+
+  /// An embedder of numbers; `more`: modules that repeat it.
+  void add_embedder(const std::string& path, const std::string& key,
+                    const std::vector<std::string>& more = {}) {
+    add_layer(path + ".mlp.0", {key + ".linear_1"}, with_end(more, ".linear_1"));
+    add_layer(path + ".mlp.2", {key + ".linear_2"}, with_end(more, ".linear_2"));
+  }
+
+  static std::vector<std::string> with_end(std::vector<std::string> names, const char* end) {
+    for (std::string& name : names) {
+      name += end;
+    }
+    return names;
+  }
+
+  nn::Naming naming;
+};
+
+std::string block_path(int64_t block) {
+  return "blocks." + std::to_string(block) + ".";
+}
+std::string block_key(int64_t block) {
+  return "transformer_blocks." + std::to_string(block) + ".";
+}
+
+nn::Naming naming_of_dit(int64_t depth) {
+  Table table;
+  std::vector<std::string> copies;  // of the embedders
+  for (int64_t block = 1; block < depth; ++block) {
+    copies.push_back(block_key(block) + "norm1.emb");
+  }
+  const std::string first = block_key(0) + "norm1.emb";
+  table.add_layer("x_embedder.proj", {"pos_embed.proj"});
+  table.add_embedder("t_embedder", first + ".timestep_embedder",
+                     Table::with_end(copies, ".timestep_embedder"));
+  const char* labels = ".class_embedder.embedding_table.weight";
+  table.naming.push_back(
+      {"y_embedder.embedding_table.weight", {first + labels}, Table::with_end(copies, labels)});
+  for (int64_t block = 0; block < depth; ++block) {
+    const std::string path = block_path(block);
+    const std::string key = block_key(block);
+    table.add_block_layers(path, key);
+    table.add_layer(path + "adaLN_modulation.1", {key + "norm1.linear"});
+  }
+  table.add_layer("final_layer.adaLN_modulation.1", {"proj_out_1"});
+  table.add_layer("final_layer.linear", {"proj_out_2"});
+  return std::move(table.naming);
+}
+
+nn::Naming naming_of_pixart(int64_t depth, bool size_conditions) {
+  Table table;
+  table.add_layer("x_embedder.proj", {"pos_embed.proj"});
+  table.add_embedder("t_embedder", "adaln_single.emb.timestep_embedder");
+  if (size_conditions) {
+    table.add_embedder("csize_embedder", "adaln_single.emb.resolution_embedder");
+    table.add_embedder("ar_embedder", "adaln_single.emb.aspect_ratio_embedder");
+  }
+  table.add_layer("t_block.1", {"adaln_single.linear"});
+  table.add_layer("y_embedder.y_proj.fc1", {"caption_projection.linear_1"});
+  table.add_layer("y_embedder.y_proj.fc2", {"caption_projection.linear_2"});
+  for (int64_t block = 0; block < depth; ++block) {
+    const std::string path = block_path(block);
+    const std::string key = block_key(block);
+    table.naming.push_back({path + "scale_shift_table", {key + "scale_shift_table"}});
+    table.add_block_layers(path, key);
+    table.add_layer(path + "cross_attn.q_linear", {key + "attn2.to_q"});
+    table.add_layer(path + "cross_attn.kv_linear", {key + "attn2.to_k", key + "attn2.to_v"});
+    table.add_layer(path + "cross_attn.proj", {key + "attn2.to_out.0"});
+  }
+  table.naming.push_back({"final_layer.scale_shift_table", {"scale_shift_table"}});
+  table.add_layer("final_layer.linear", {"proj_out"});
+  return std::move(table.naming);
+}
+
+/// How many blocks a file with these names has.
+int64_t num_blocks(const std::set<std::string>& names) {
+  int64_t depth = 0;
+  while (names.contains(block_key(depth) + "attn1.to_q.weight")) {
+    ++depth;
+  }
+  return depth;
+}
+
+}  // namespace
+
+nn::Naming dit_naming(const ModelConfig& config) {
+  return naming_of_dit(config.depth);
+}
+
+std::optional<nn::Naming> find_dit_naming(const std::vector<std::string>& names) {
+  const std::set<std::string> known(names.begin(), names.end());
+  const int64_t depth = num_blocks(known);
+  if (depth == 0 || !known.contains(block_key(0) + "norm1.linear.weight")) {
+    return std::nullopt;
+  }
+  return naming_of_dit(depth);
+}
+
+nn::Naming pixart_naming(const ModelConfig& config) {
+  nn::Naming naming = naming_of_pixart(config.depth, config.size_conditions);
+  // Ours is of clips, with one frame a patch.
+  naming.front().shape = {config.hidden, config.in_channels, config.patch, config.patch};
+  return naming;
+}
+
+std::optional<nn::Naming> find_pixart_naming(const std::vector<std::string>& names) {
+  const std::set<std::string> known(names.begin(), names.end());
+  const int64_t depth = num_blocks(known);
+  if (depth == 0 || !known.contains("adaln_single.linear.weight")) {
+    return std::nullopt;
+  }
+  return naming_of_pixart(depth,
+                          known.contains("adaln_single.emb.resolution_embedder.linear_1.weight"));
+}
+
+nn::Naming diffusers_naming(const ModelConfig& config) {
+  const Family& family = family_of(config);
+  KINORA_CHECK(family.diffusers.has_value(), kConfig, "[convert] diffusers has ",
+               families_that([](const Family& other) { return other.diffusers.has_value(); }),
+               ", but not ", config.name, ". Hint: write a .safetensors file");
+  return family.diffusers->naming(config);
+}
+
+std::optional<nn::Naming> find_diffusers_naming(const std::vector<std::string>& names) {
+  for (const Family& family : families()) {
+    if (family.diffusers) {
+      if (std::optional<nn::Naming> naming = family.diffusers->find_naming(names)) {
+        return naming;
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace kinora::models

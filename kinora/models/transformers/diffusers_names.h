@@ -1,0 +1,30 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kinora/models/model_config.h"
+#include "kinora/nn/naming.h"
+
+/// Keys of diffusers' transformers, as the paths of our modules.
+namespace kinora::models {
+
+// Both classes, once Transformer2DModel, keep queries, keys and values apart.
+
+/// DiTTransformer2DModel, of which every block repeats the embedders.
+[[nodiscard]] nn::Naming dit_naming(const ModelConfig& config);
+[[nodiscard]] std::optional<nn::Naming> find_dit_naming(const std::vector<std::string>& names);
+
+/// PixArtTransformer2DModel.
+[[nodiscard]] nn::Naming pixart_naming(const ModelConfig& config);
+[[nodiscard]] std::optional<nn::Naming> find_pixart_naming(const std::vector<std::string>& names);
+
+/// Of a model's family; kConfig for one that diffusers lacks.
+[[nodiscard]] nn::Naming diffusers_naming(const ModelConfig& config);
+
+/// The same for a file with these names; nothing if they are not diffusers'.
+[[nodiscard]] std::optional<nn::Naming> find_diffusers_naming(
+    const std::vector<std::string>& names);
+
+}  // namespace kinora::models

@@ -1,0 +1,387 @@
+#include "kinora/models/transformers/dit.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/cos.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/exp.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/silu.h>
+#include <ATen/ops/sin.h>
+
+#include <cmath>
+
+#include "kinora/core/error.h"
+#include "kinora/models/transformers/seams.h"
+#include "kinora/models/transformers/transformer_config.h"
+#include "kinora/ops/bucket_hook.h"
+#include "kinora/ops/fp8.h"
+#include "kinora/ops/parameter.h"
+#include "kinora/ops/patches.h"
+#include "kinora/ops/recompute.h"
+
+// Shapes: B batch, N tokens, C hidden, P patch side, h x w the grid of patches.
+
+namespace kinora::models {
+namespace {
+
+constexpr int64_t kFrequencyDims = 256;
+constexpr double kMaxPeriod = 10000.0;
+constexpr double kEmbeddingStd = 0.02;
+
+}  // namespace
+
+PatchEmbed::Projection::Projection(const ModelConfig& config, int64_t dims)
+    : weight{.shape = {config.hidden, config.in_channels, config.patch, config.patch},
+             .init = nn::Init::xavier_uniform(
+                 config.in_channels * config.patch_frames * config.patch * config.patch,
+                 config.hidden),
+             .fp32_island = true,
+             .value = {},
+             .grad = {}},
+      bias{.shape = {config.hidden},
+           .init = nn::Init::zero(),
+           .fp32_island = true,
+           .value = {},
+           .grad = {}} {
+  if (dims == 3) {
+    weight.shape.insert(weight.shape.begin() + 2, config.patch_frames);
+  }
+  add_parameter("weight", weight);
+  add_parameter("bias", bias);
+}
+
+PatchEmbed::PatchEmbed(const ModelConfig& config, int64_t dims) : proj(config, dims) {
+  add_child("proj", proj);
+}
+
+at::Tensor PatchEmbed::forward(const at::Tensor& patches) const {
+  const at::Tensor weight = ops::with_gradient(proj.weight.value, proj.weight.grad).flatten(1);
+  return tapped(at::linear(patches, weight, ops::with_gradient(proj.bias.value, proj.bias.grad)));
+}
+
+TimestepEmbedder::Mlp::Mlp(const ModelConfig& config)
+    : first(kFrequencyDims, config.hidden, nn::Init::normal(kEmbeddingStd), true),
+      second(config.hidden, config.hidden, nn::Init::normal(kEmbeddingStd), true) {
+  add_child("0", first);
+  add_child("2", second);
+}
+
+TimestepEmbedder::TimestepEmbedder(const ModelConfig& config)
+    : time_scale_(config.time_scale), mlp(config) {
+  add_child("mlp", mlp);
+}
+
+at::Tensor TimestepEmbedder::forward(const at::Tensor& t) const {
+  constexpr int64_t kHalf = kFrequencyDims / 2;
+  const at::Tensor frequencies =
+      at::exp(at::arange(kHalf, t.options()) * (-std::log(kMaxPeriod) / kHalf));
+  const at::Tensor angles = (t * time_scale_).unsqueeze(1) * frequencies;      // [B, 128]
+  const at::Tensor sinusoid = at::cat({at::cos(angles), at::sin(angles)}, 1);  // [B, 256]
+  return tapped(mlp.second.forward(at::silu(mlp.first.forward(sinusoid))));    // [B, C]
+}
+
+LabelEmbedder::Table::Table(const ModelConfig& config)
+    : weight{.shape = {config.num_classes + 1, config.hidden},
+             .init = nn::Init::normal(kEmbeddingStd),
+             .fp32_island = true,
+             .value = {},
+             .grad = {}} {
+  add_parameter("weight", weight);
+}
+
+LabelEmbedder::LabelEmbedder(const ModelConfig& config) : embedding_table(config) {
+  add_child("embedding_table", embedding_table);
+}
+
+at::Tensor LabelEmbedder::forward(const at::Tensor& labels) const {
+  const nn::Parameter& table = embedding_table.weight;
+  return tapped(at::embedding(ops::with_gradient(table.value, table.grad), labels));
+}
+
+Modulation::Modulation(int64_t hidden, int64_t num_vectors, bool fp32_island)
+    : num_vectors_(num_vectors),
+      linear(hidden, num_vectors * hidden, nn::Init::zero(), fp32_island) {
+  add_child("1", linear);
+}
+
+std::vector<at::Tensor> Modulation::forward(const at::Tensor& c) const {
+  const at::Tensor vectors = tapped(linear.forward(at::silu(c)).to(at::kFloat));
+  return vectors.view({vectors.size(0), 1, 1, -1}).chunk(num_vectors_, -1);
+}
+
+DiTBlock::DiTBlock(const ModelConfig& config)
+    : attn({.hidden = config.hidden, .heads = config.heads}),
+      mlp(config.hidden, config.mlp_hidden(), config.hidden),
+      adaLN_modulation(config.hidden, 6, false) {
+  add_child("attn", attn);
+  add_child("mlp", mlp);
+  add_child("adaLN_modulation", adaLN_modulation);
+}
+
+ops::BlockWeights DiTBlock::weights() const {
+  return {attn.qkv.weights(), attn.proj.weights(), mlp.fc1.weights(), mlp.fc2.weights()};
+}
+
+at::Tensor DiTBlock::forward(const at::Tensor& x, const at::Tensor& c, const nn::Sequence& sequence,
+                             nn::Span span, int64_t tokens) const {
+  const std::vector<at::Tensor> m = adaLN_modulation.forward(c);
+  const at::Tensor& shift_msa = m[0];
+  const at::Tensor& scale_msa = m[1];
+  const at::Tensor& gate_msa = m[2];
+  const at::Tensor& shift_mlp = m[3];
+  const at::Tensor& scale_mlp = m[4];
+  const at::Tensor& gate_mlp = m[5];
+  const auto [in, h] = normed_sum(kernels(), x, {}, {}, shift_msa, scale_msa);
+  const auto [y, h_mlp] =
+      normed_sum(kernels(), in, gate_msa, sequence.self_attention(attn, h, span, tokens), shift_mlp,
+                 scale_mlp);
+  return tapped(gated_sum(kernels(), y, gate_mlp, sequence.mlp(mlp, h_mlp)));
+}
+
+FinalLayer::FinalLayer(const ModelConfig& config)
+    : linear(config.hidden, config.patch * config.patch * config.out_channels(), nn::Init::zero(),
+             true),
+      adaLN_modulation(config.hidden, 2, true) {
+  add_child("linear", linear);
+  add_child("adaLN_modulation", adaLN_modulation);
+}
+
+at::Tensor FinalLayer::forward(const at::Tensor& x, const at::Tensor& c) const {
+  const std::vector<at::Tensor> m = adaLN_modulation.forward(c);  // shift, scale
+  return tapped(linear.forward(final_norm(kernels(), x, m[0], m[1])));
+}
+
+at::Tensor FinalLayer::modulation(const at::Tensor& c) const {
+  return at::cat(adaLN_modulation.forward(c), -1).flatten(1);
+}
+
+DiT::Blocks::Blocks(const ModelConfig& config) {
+  for (int64_t i = 0; i < config.depth; ++i) {
+    items.push_back(std::make_unique<DiTBlock>(config));
+    items.back()->set_layer(i + 1);
+    add_child(std::to_string(i), *items.back());
+  }
+}
+
+DiT::DiT(const ModelConfig& config)
+    : Model(config),
+      x_embedder(config, 2),
+      t_embedder(config),
+      y_embedder(config),
+      pos_embed(sin_cos_position_embedding(config.hidden, config.height / config.patch,
+                                           config.width / config.patch)),
+      blocks(config),
+      final_layer(config) {
+  add_child("x_embedder", x_embedder);
+  add_child("t_embedder", t_embedder);
+  add_child("y_embedder", y_embedder);
+  add_buffer("pos_embed", pos_embed);
+  add_child("blocks", blocks);
+  add_child("final_layer", final_layer);
+  final_layer.set_layer(config.depth + 1);
+}
+
+double DiT::macs(const ModelConfig& config) {
+  const TransformerMacs m(config);
+  return m.model(m.mlp + m.attention(m.tokens) + m.modulation);
+}
+
+void DiT::use_sequence(std::shared_ptr<const nn::Sequence> sequence) {
+  KINORA_CHECK(
+      kernels_ == nullptr, kConfig,
+      "[dit] the fast path needs all tokens of a sample on one rank. Hint: model.path=plain");
+  Model::use_sequence(std::move(sequence));
+}
+
+int64_t DiT::num_fast_linears() const {
+  constexpr int64_t kLinearsOfABlock = 4;
+  return kLinearsOfABlock * config().depth;
+}
+
+void DiT::use_fast_path(std::shared_ptr<ops::BlockKernels> kernels, ops::Recompute level) {
+  kernels_ = std::move(kernels);
+  recompute_ = level;
+}
+
+void DiT::to_device(const at::Device& device) {
+  pos_embed = pos_embed.to(device);
+}
+
+at::Tensor DiT::predict(const at::Tensor& x_t, const at::Tensor& t,
+                        const diffusion::Conditions& conditions, const diffusion::Pass& pass) {
+  KINORA_CHECK(x_t.dim() == 4 && x_t.size(1) == config().in_channels &&
+                   x_t.size(2) == config().height && x_t.size(3) == config().width,
+               kShape, "[dit] x_t must have shape [B, ", config().in_channels, ", ",
+               config().height, ", ", config().width, "], got ", x_t.sizes());
+  KINORA_CHECK(t.dim() == 1 && t.size(0) == x_t.size(0) && t.scalar_type() == at::kFloat, kShape,
+               "[dit] t must be float32 [", x_t.size(0), "], got ", t.scalar_type(), " ",
+               t.sizes());
+  KINORA_CHECK(conditions.labels.defined() && conditions.labels.dim() == 1 &&
+                   conditions.labels.size(0) == x_t.size(0),
+               kShape, "[dit] labels must be given, int64 [", x_t.size(0), "]");
+
+  const at::Tensor patches = ops::patchify(x_t, config().patch, x_t.scalar_type());
+  // [B, 1, N, C]
+  const at::Tensor x = x_embedder.forward(sequence().enter(patches.unsqueeze(1))) +
+                       sequence().enter(pos_embed.unsqueeze(1));
+  if (pass.prepared.defined()) {
+    ops::BlockStack stack = block_stack();
+    const at::Tensor typed = x.squeeze(1).to(stack.blocks[0].qkv.weight.scalar_type());
+    return to_image(
+        final_layer.project(ops::adaln_blocks(*kernels_, std::move(stack), typed, pass.prepared)));
+  }
+  const at::Tensor c = condition(t, conditions.labels);  // [B, C]
+  if (is_fast()) {
+    return tapped(to_image(fast_blocks(x.squeeze(1), c, may_overwrite() && pass.overwrite)));
+  }
+  const int64_t tokens = config().tokens_a_frame();
+  return tapped(to_image(sequence().leave(plain_blocks(x, c), tokens).squeeze(1)));
+}
+
+at::Tensor DiT::condition(const at::Tensor& t, const at::Tensor& labels) const {
+  return t_embedder.forward(t) + y_embedder.forward(labels);
+}
+
+at::Tensor DiT::to_image(const at::Tensor& patches) const {
+  return ops::unpatchify(patches, config().height, config().width, config().patch);
+}
+
+void DiT::begin_step() {
+  if (!is_fast() || kernels_->fp8() == nullptr) {
+    return;
+  }
+  ops::Fp8& fp8 = *kernels_->fp8();
+  fp8.begin_step();
+  const std::vector<ops::BlockWeights> blocks = block_stack().blocks;
+  for (int64_t i = 0; i < config().depth; ++i) {
+    // Weights that are divided among ranks come for a moment: what is quantised stays.
+    const int64_t bucket = dit_block_buckets(config().depth, i).block;
+    if (hook()) {
+      hook()(ops::BucketMoment::kBeforeForward, bucket);
+    }
+    const ops::BlockWeights& block = blocks[static_cast<size_t>(i)];
+    fp8.quantise_weights({block.qkv, block.proj, block.fc1, block.fc2});
+    if (hook()) {
+      hook()(ops::BucketMoment::kAfterForward, bucket);
+    }
+  }
+}
+
+at::Tensor DiT::prepare(const at::Tensor& times, const diffusion::Conditions& conditions) {
+  constexpr int64_t kMaxBytes = int64_t{1} << 30;
+  const int64_t batch = conditions.labels.size(0);
+  const int64_t columns = (6 * config().depth + 2) * config().hidden;
+  const int64_t rows = times.size(0) * batch;
+  if (!is_fast() || rows * columns * static_cast<int64_t>(sizeof(float)) > kMaxBytes) {
+    return {};
+  }
+  const at::Tensor c = condition(times.repeat_interleave(batch),
+                                 conditions.labels.repeat({times.size(0)}));  // [S B, C]
+  return ops::seam_vectors(*kernels_, block_stack(), c, final_layer.modulation(c))
+      .view({times.size(0), batch, columns});
+}
+
+void DiT::call_hook(ops::BucketMoment moment, int64_t block) const {
+  const DiTBlockBuckets buckets = dit_block_buckets(config().depth, block);
+  const bool forward =
+      moment == ops::BucketMoment::kBeforeForward || moment == ops::BucketMoment::kAfterForward;
+  const bool before =
+      moment == ops::BucketMoment::kBeforeForward || moment == ops::BucketMoment::kBeforeBackward;
+  if (forward == before ? buckets.opens_slab : buckets.closes_slab) {
+    hook()(moment, buckets.modulation);
+  }
+  hook()(moment, buckets.block);
+}
+
+at::Tensor DiT::plain_blocks(at::Tensor x, const at::Tensor& c) const {
+  const int64_t tokens = config().tokens_a_frame();
+  for (int64_t i = 0; i < config().depth; ++i) {
+    const DiTBlock& block = *blocks.items[static_cast<size_t>(i)];
+    if (hook()) {
+      call_hook(ops::BucketMoment::kBeforeForward, i);
+      x = ops::on_backward(x, [this, i] { call_hook(ops::BucketMoment::kAfterBackward, i); });
+    }
+    if (i < recompute_blocks()) {
+      x = ops::recompute(
+          [this, &block, tokens](const std::vector<at::Tensor>& in) {
+            return block.forward(in[0], in[1], sequence(), nn::Span::kFrame, tokens);
+          },
+          {x, c});
+    } else {
+      x = block.forward(x, c, sequence(), nn::Span::kFrame, tokens);
+    }
+    if (hook()) {
+      call_hook(ops::BucketMoment::kAfterForward, i);
+      x = ops::on_backward(x, [this, i] { call_hook(ops::BucketMoment::kBeforeBackward, i); });
+    }
+  }
+  return final_layer.forward(x, c);  // [B, 1, N, P P out]
+}
+
+at::Tensor DiT::fast_blocks(const at::Tensor& x, const at::Tensor& c, bool overwrite) const {
+  ops::BlockStack stack = block_stack();
+  stack.overwrites_gradients = overwrite;
+  if (overwrite) {
+    ops::zero_bias_gradients(stack);
+  }
+  const at::Tensor typed = x.to(stack.blocks[0].qkv.weight.scalar_type());
+  return final_layer.project(ops::adaln_blocks(*kernels_, std::move(stack), typed, c,
+                                               final_layer.modulation(c)));  // [B, N, C]
+}
+
+ops::BlockStack DiT::block_stack() const {
+  ops::BlockStack stack{.blocks = {},
+                        .modulation = {},
+                        .heads = config().heads,
+                        .recompute = recompute_,
+                        .recomputed_blocks = recompute_blocks(),
+                        .hook = hook()};
+  std::vector<ops::LinearWeights> slab;
+  int64_t number = 0;
+  for (int64_t i = 0; i < config().depth; ++i) {
+    const DiTBlock& block = *blocks.items[static_cast<size_t>(i)];
+    ops::BlockWeights weights = block.weights();
+    for (ops::LinearWeights* linear : {&weights.qkv, &weights.proj, &weights.fc1, &weights.fc2}) {
+      linear->number = number++;
+    }
+    stack.blocks.push_back(std::move(weights));
+    const DiTBlockBuckets buckets = dit_block_buckets(config().depth, i);
+    stack.block_buckets.push_back(buckets.block);
+    slab.push_back(block.modulation());
+    if (buckets.closes_slab) {
+      for (ops::LinearWeights& merged : ops::merge_adjacent(slab)) {
+        stack.modulation.push_back(std::move(merged));
+        stack.modulation_buckets.push_back(buckets.modulation);
+      }
+      slab.clear();
+    }
+  }
+  return stack;
+}
+
+at::Tensor sin_cos_position_embedding(int64_t hidden, int64_t rows, int64_t columns) {
+  KINORA_CHECK(hidden % 4 == 0, kConfig, "[dit] hidden must be a multiple of 4, got ", hidden);
+  at::Tensor table = at::empty({1, rows * columns, hidden}, at::kFloat);
+  float* out = table.mutable_data_ptr<float>();
+  const int64_t quarter = hidden / 4;
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t column = 0; column < columns; ++column) {
+      for (const int64_t position : {column, row}) {
+        for (int64_t i = 0; i < quarter; ++i) {
+          const double omega =
+              1.0 / std::pow(kMaxPeriod, static_cast<double>(i) / static_cast<double>(quarter));
+          const double angle = static_cast<double>(position) * omega;
+          out[i] = static_cast<float>(std::sin(angle));
+          out[quarter + i] = static_cast<float>(std::cos(angle));
+        }
+        out += 2 * quarter;
+      }
+    }
+  }
+  return table;
+}
+
+}  // namespace kinora::models

@@ -1,0 +1,186 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "kinora/models/model.h"
+#include "kinora/nn/linear.h"
+#include "kinora/nn/mlp.h"
+#include "kinora/nn/module.h"
+#include "kinora/nn/plan.h"
+#include "kinora/nn/self_attention.h"
+#include "kinora/nn/sequence.h"
+#include "kinora/ops/adaln_blocks.h"
+
+namespace kinora::models {
+
+// Shapes: B batch, N tokens, C hidden, P patch side, H and W of the input in patches h and w.
+
+// Members that hold parameters are named as the original's keys.
+// NOLINTBEGIN(readability-identifier-naming)
+
+/// Projects patches, fp32: [..., values of a patch] -> [..., C]. Key: proj, whose weight has the
+/// shape of the original's convolution: of 2 dims [C, channels, P, P], of 3 [C, channels, p, P, P].
+class PatchEmbed : public nn::Module {
+ public:
+  PatchEmbed(const ModelConfig& config, int64_t dims);
+  [[nodiscard]] at::Tensor forward(const at::Tensor& patches) const;
+
+ private:
+  struct Projection : nn::Module {
+    Projection(const ModelConfig& config, int64_t dims);
+    nn::Parameter weight;
+    nn::Parameter bias;
+  };
+  Projection proj;
+};
+
+/// Sinusoid of 256 dims (cos first, max period 1e4) and a two-layer MLP, all fp32: [B] -> [B, C].
+class TimestepEmbedder : public nn::Module {
+ public:
+  explicit TimestepEmbedder(const ModelConfig& config);
+  [[nodiscard]] at::Tensor forward(const at::Tensor& t) const;
+
+ private:
+  struct Mlp : nn::Module {
+    explicit Mlp(const ModelConfig& config);
+    nn::Linear first;
+    nn::Linear second;
+  };
+  double time_scale_;
+  Mlp mlp;
+};
+
+/// A learned vector a class, and one more for the null class: int64 [B] -> [B, C].
+class LabelEmbedder : public nn::Module {
+ public:
+  explicit LabelEmbedder(const ModelConfig& config);
+  [[nodiscard]] at::Tensor forward(const at::Tensor& labels) const;
+
+ private:
+  struct Table : nn::Module {
+    explicit Table(const ModelConfig& config);
+    nn::Parameter weight;
+  };
+  Table embedding_table;
+};
+
+/// Linear(SiLU(c)), starting at zero: the modulation vectors. Key "1", as in the original's
+/// Sequential.
+class Modulation : public nn::Module {
+ public:
+  Modulation(int64_t hidden, int64_t num_vectors, bool fp32_island);
+  /// c: [B, C]. Returns num_vectors tensors [B, 1, 1, C], fp32.
+  [[nodiscard]] std::vector<at::Tensor> forward(const at::Tensor& c) const;
+  [[nodiscard]] ops::LinearWeights weights() const { return linear.weights(); }
+
+ private:
+  int64_t num_vectors_;
+  nn::Linear linear;
+};
+
+/// A block with adaLN-Zero (paper, section 3.2, figure 3).
+class DiTBlock : public nn::Module {
+ public:
+  explicit DiTBlock(const ModelConfig& config);
+  /// x: the residual stream [B, T, S', C], of which images are one frame; c: [B, C] fp32; span:
+  /// among which tokens attention goes; tokens: S.
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& c,
+                                   const nn::Sequence& sequence, nn::Span span,
+                                   int64_t tokens) const;
+
+  // For the fast path of DiT.
+  [[nodiscard]] ops::BlockWeights weights() const;
+  [[nodiscard]] ops::LinearWeights modulation() const { return adaLN_modulation.weights(); }
+
+ private:
+  nn::SelfAttention attn;
+  nn::Mlp mlp;
+  Modulation adaLN_modulation;
+};
+
+/// Modulated LayerNorm and projection to patches, fp32: [B, T, S', C] -> [B, T, S', P * P * out].
+class FinalLayer : public nn::Module {
+ public:
+  explicit FinalLayer(const ModelConfig& config);
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& c) const;
+
+  // For the fast path of DiT, whose blocks end with the modulated norm.
+  /// c: [B, C]. Returns shift and scale, fp32 [B, 2 C].
+  [[nodiscard]] at::Tensor modulation(const at::Tensor& c) const;
+  [[nodiscard]] at::Tensor project(const at::Tensor& h) const { return linear.forward(h); }
+
+ private:
+  nn::Linear linear;
+  Modulation adaLN_modulation;
+};
+
+/// The diffusion transformer. Keys, shapes and arithmetic are those of the original, so its
+/// checkpoints load by name. Plain path: ATen calls, on CPU and GPU, the specification. Fast path:
+/// the blocks by ops::adaln_blocks, their residual stream in the compute type, all tokens here.
+class DiT : public Model {
+ public:
+  /// `config` as resolved() gives it.
+  explicit DiT(const ModelConfig& config);
+  /// Family::macs.
+  [[nodiscard]] static double macs(const ModelConfig& config);
+
+  /// The fast path's vectors of all seams, where they take at most 1 GiB.
+  [[nodiscard]] at::Tensor prepare(const at::Tensor& times,
+                                   const diffusion::Conditions& conditions) override;
+
+  void begin_step() override;
+
+  /// The embedders, slabs of the blocks' modulation weights (so that a slab can be one GEMM), one
+  /// bucket a block, the final layer. Embedders and final layer are fp32 islands.
+  [[nodiscard]] std::vector<nn::BucketSpec> buckets() const override;
+  void to_device(const at::Device& device) override;
+  void use_sequence(std::shared_ptr<const nn::Sequence> sequence) override;
+  [[nodiscard]] int64_t num_fast_linears() const override;
+  void use_fast_path(std::shared_ptr<ops::BlockKernels> kernels,
+                     ops::Recompute level = ops::Recompute::kNone) override;
+
+ private:
+  /// Needs labels.
+  [[nodiscard]] at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t,
+                                   const diffusion::Conditions& conditions,
+                                   const diffusion::Pass& pass) override;
+  [[nodiscard]] ops::BlockStack block_stack() const;
+  [[nodiscard]] at::Tensor plain_blocks(at::Tensor x, const at::Tensor& c) const;
+  void call_hook(ops::BucketMoment moment, int64_t block) const;
+  [[nodiscard]] at::Tensor fast_blocks(const at::Tensor& x, const at::Tensor& c,
+                                       bool overwrite) const;
+  [[nodiscard]] bool is_fast() const { return kernels_ != nullptr && !is_tapped(); }
+  [[nodiscard]] at::Tensor condition(const at::Tensor& t, const at::Tensor& labels) const;
+  [[nodiscard]] at::Tensor to_image(const at::Tensor& patches) const;
+
+  ops::Recompute recompute_ = ops::Recompute::kNone;
+  std::shared_ptr<ops::BlockKernels> kernels_;
+  PatchEmbed x_embedder;
+  TimestepEmbedder t_embedder;
+  LabelEmbedder y_embedder;
+  at::Tensor pos_embed;  // [1, N, C]
+  struct Blocks : nn::Module {
+    explicit Blocks(const ModelConfig& config);
+    std::vector<std::unique_ptr<DiTBlock>> items;
+  };
+  Blocks blocks;
+  FinalLayer final_layer;
+};
+
+// NOLINTEND(readability-identifier-naming)
+
+/// Position table of the original: [1, h * w, C], tokens row by row; the first half of C encodes
+/// the column, the second the row, each as [sin | cos] with frequencies 10000^(-i / (C / 4)).
+[[nodiscard]] at::Tensor sin_cos_position_embedding(int64_t hidden, int64_t rows, int64_t columns);
+
+/// Where block `block` has its weights in DiT::buckets().
+struct DiTBlockBuckets {
+  int64_t modulation = 0;
+  int64_t block = 0;
+  bool opens_slab = false;   ///< the first block of its modulation bucket
+  bool closes_slab = false;  ///< the last one
+};
+[[nodiscard]] DiTBlockBuckets dit_block_buckets(int64_t depth, int64_t block);
+
+}  // namespace kinora::models

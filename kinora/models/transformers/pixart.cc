@@ -1,0 +1,92 @@
+#include "kinora/models/transformers/pixart.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/stack.h>
+
+#include <cmath>
+
+#include "kinora/core/error.h"
+#include "kinora/models/transformers/transformer_config.h"
+
+// Shapes: B batch, S patches of an image, C hidden.
+
+namespace kinora::models {
+namespace {
+
+Grid configured_grid(const ModelConfig& config) {
+  return {1, config.height / config.patch, config.width / config.patch};
+}
+
+}  // namespace
+
+PixArt::PixArt(const ModelConfig& config)
+    : CaptionModel(config),
+      pos_embed(positions(configured_grid(config), at::kCPU).squeeze(1)),
+      blocks(config) {
+  add_buffer("pos_embed", pos_embed);
+  add_child("blocks", blocks);
+  if (config.size_conditions) {
+    KINORA_CHECK(config.hidden % kSizeParts == 0, kConfig,
+                 "[pixart] model.hidden must be a multiple of ", kSizeParts,
+                 " for model.size_conditions, got ", config.hidden);
+    csize_embedder.emplace(config, config.hidden / kSizeParts);
+    ar_embedder.emplace(config, config.hidden / kSizeParts);
+    add_child("csize_embedder", *csize_embedder);
+    add_child("ar_embedder", *ar_embedder);
+  }
+  set_block_buckets(numbered("blocks", config.depth));
+}
+
+at::Tensor PixArt::positions(const Grid& grid, const at::Device& device) const {
+  const Grid own = configured_grid(config());
+  const double base = std::floor(std::sqrt(static_cast<double>(own.tokens_a_frame())));
+  const auto along = [&](int64_t count) {
+    return at::arange(count, at::TensorOptions(device).dtype(at::kDouble)) *
+           (base / static_cast<double>(count) / config().position_scale);
+  };
+  return frame_positions(along(grid.rows), along(grid.columns), config().hidden);
+}
+
+double PixArt::macs(const ModelConfig& config) {
+  const TransformerMacs m(config);
+  return m.model(m.mlp + m.attention(m.tokens) + m.cross_attention) + m.modulation + m.captions;
+}
+
+at::Tensor PixArt::predict(const at::Tensor& x_t, const at::Tensor& t,
+                           const diffusion::Conditions& conditions, const diffusion::Pass& pass) {
+  check_inputs(x_t, t, conditions);
+  const Grid grid = grid_of(config(), x_t);
+  KINORA_CHECK(grid.frames == 1, kShape, "[pixart] x_t must be images, got ", x_t.sizes());
+
+  FrameCondition condition = embed_time(t_embedder, t, conditions.frame_mask);
+  if (csize_embedder.has_value()) {
+    const at::Tensor& height = required(conditions.height, "height", x_t);
+    const at::Tensor& width = required(conditions.width, "width", x_t);
+    condition = condition.plus(at::cat({csize_embedder->forward(at::stack({height, width}, 1)),
+                                        ar_embedder->forward(height / width)},
+                                       1));
+  }
+  const BlockConditions inputs =
+      block_conditions(modulation_vectors(t_block, condition), conditions);
+  const Grid own = configured_grid(config());
+  const bool has_own_size = grid.rows == own.rows && grid.columns == own.columns;
+  const ops::BucketHook hook = start(pass);
+  at::Tensor x = embed(
+      x_t, has_own_size ? pos_embed.unsqueeze(1) : positions(grid, x_t.device()));  // [B, 1, S', C]
+  const CaptionBlock::Attend attend = [this, tokens = grid.tokens_a_frame()](
+                                          const nn::SelfAttention& attention,
+                                          const at::Tensor& image) {
+    return sequence().self_attention(attention, image, nn::Span::kFrame, tokens);
+  };
+  for (int64_t i = 0; i < config().depth; ++i) {
+    x = run(hook, i, recomputes(i), x, inputs,
+            [this, &block = blocks[i], attend](const at::Tensor& image, const BlockConditions& in) {
+              return block.forward(image, in, sequence(), attend);
+            });
+  }
+  return finish(x, condition, x_t);
+}
+
+}  // namespace kinora::models

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <optional>
+
+#include "kinora/models/transformers/caption_model.h"
+
+namespace kinora::models {
+
+/// PixArt-alpha (Chen et al. 2023) and PixArt-Sigma (2024): images from captions. Positions are
+/// made for the configured size; images of other sizes are stretched to it. size_conditions: the
+/// multi-scale models, which are told height, width and their ratio.
+class PixArt : public CaptionModel {
+ public:
+  explicit PixArt(const ModelConfig& config);
+  /// Family::macs.
+  [[nodiscard]] static double macs(const ModelConfig& config);
+
+ private:
+  /// Needs text, and with size_conditions height and width. x_t: [B, C, H, W], or a clip of one
+  /// frame.
+  [[nodiscard]] at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t,
+                                   const diffusion::Conditions& conditions,
+                                   const diffusion::Pass& pass) override;
+
+  /// fp32 [1, 1, S, C].
+  [[nodiscard]] at::Tensor positions(const Grid& grid, const at::Device& device) const;
+
+  // NOLINTBEGIN(readability-identifier-naming): named as the published checkpoints' keys
+  at::Tensor pos_embed;  // [1, S, C]
+  BlockList<CaptionBlock> blocks;
+  std::optional<SizeEmbedder> csize_embedder;
+  std::optional<SizeEmbedder> ar_embedder;
+  // NOLINTEND(readability-identifier-naming)
+};
+
+}  // namespace kinora::models

@@ -1,0 +1,115 @@
+#include "kinora/models/transformers/stdit2.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/stack.h>
+
+#include "kinora/core/error.h"
+#include "kinora/models/transformers/transformer_config.h"
+
+// Shapes: B batch, T frames of patches, S patches of a frame, C hidden, D dims of a head.
+
+namespace kinora::models {
+namespace {
+
+constexpr int64_t kBlockVectors = 6;     // of t_block
+constexpr int64_t kTemporalVectors = 3;  // of t_block_temp
+
+}  // namespace
+
+STDiT2Block::STDiT2Block(const ModelConfig& config)
+    : CaptionBlock(config),
+      attn_temp({.hidden = config.hidden,
+                 .heads = config.heads,
+                 .qk_norm = config.qk_norm == ops::Switch::kOn,
+                 .norm_after_rotary = true,
+                 .zero_output = true}),
+      scale_shift_table_temporal(random_table(kTemporalVectors, config.hidden)) {
+  add_child("attn_temp", attn_temp);
+  add_parameter("scale_shift_table_temporal", scale_shift_table_temporal);
+}
+
+at::Tensor STDiT2Block::forward(const at::Tensor& x, const BlockConditions& conditions,
+                                const nn::Sequence& sequence, int64_t tokens_a_frame,
+                                const at::Tensor& rotary) const {
+  const std::vector<at::Tensor> m =
+      modulation_of(scale_shift_table, conditions.vectors.narrow(2, 0, kBlockVectors));
+  const std::vector<at::Tensor> time = modulation_of(
+      scale_shift_table_temporal, conditions.vectors.narrow(2, kBlockVectors, kTemporalVectors));
+  const at::Tensor& gate_msa = m[2];
+  const at::Tensor& gate_time = time[2];
+  const auto [in, h] = normed_sum(kernels(), x, {}, {}, m[0], m[1]);
+  const auto [mid, h_time] = normed_sum(
+      kernels(), in, gate_msa, sequence.self_attention(attn, h, nn::Span::kFrame, tokens_a_frame),
+      time[0], time[1]);
+  const at::Tensor y = gated_sum(
+      kernels(), mid, gate_time,
+      sequence.self_attention(attn_temp, h_time, nn::Span::kTime, tokens_a_frame, rotary));
+  return tapped(text_and_mlp(y, conditions, sequence, m));
+}
+
+STDiT2::STDiT2(const ModelConfig& config)
+    : CaptionModel(config),
+      t_block_temp(config.hidden, kTemporalVectors, true),
+      rope(config.hidden / config.heads),
+      blocks(config),
+      csize_embedder(config, config.hidden / kSizeParts),
+      ar_embedder(config, config.hidden / kSizeParts),
+      fl_embedder(config, config.hidden),
+      fps_embedder(config, config.hidden) {
+  KINORA_CHECK(config.hidden % kSizeParts == 0 && config.hidden / config.heads % 2 == 0, kConfig,
+               "[stdit2] model.hidden must be a multiple of ", kSizeParts,
+               " and an even one of model.heads, got ", config.hidden, " and ", config.heads);
+  add_child("t_block_temp", t_block_temp);
+  add_child("rope", rope);
+  add_child("blocks", blocks);
+  add_child("csize_embedder", csize_embedder);
+  add_child("ar_embedder", ar_embedder);
+  add_child("fl_embedder", fl_embedder);
+  add_child("fps_embedder", fps_embedder);
+  set_init(*this, {"t_block_temp.1.weight"}, nn::Init::normal(0.02));
+  set_init(*this, {"cross_attn.proj.weight"}, nn::Init::zero());
+  set_block_buckets(numbered("blocks", config.depth));
+}
+
+double STDiT2::macs(const ModelConfig& config) {
+  const TransformerMacs m(config);
+  return m.model(m.mlp + m.attention(m.places) + m.attention(m.frames) + m.cross_attention) +
+         m.modulation + m.captions + 3 * m.hidden * m.hidden;
+}
+
+at::Tensor STDiT2::predict(const at::Tensor& x_t, const at::Tensor& t,
+                           const diffusion::Conditions& conditions, const diffusion::Pass& pass) {
+  check_inputs(x_t, t, conditions);
+  const Grid grid = grid_of(config(), x_t);
+  const at::Tensor& height = required(conditions.height, "height", x_t);
+  const at::Tensor& width = required(conditions.width, "width", x_t);
+  const at::Tensor sizes = at::cat(
+      {csize_embedder.forward(at::stack({height, width}, 1)), ar_embedder.forward(height / width)},
+      1);
+  const at::Tensor times = fl_embedder.forward(required(conditions.num_frames, "num_frames", x_t)) +
+                           fps_embedder.forward(required(conditions.fps, "fps", x_t));
+  const FrameCondition condition = embed_time(t_embedder, t, conditions.frame_mask);
+  const BlockConditions inputs =
+      block_conditions(at::cat({modulation_vectors(t_block, condition.plus(sizes)),
+                                modulation_vectors(t_block_temp, condition.plus(times))},
+                               2),
+                       conditions);
+
+  const at::Tensor scale = picture_scale(config(), conditions);
+  const at::Tensor rotary =
+      rotary_angles(rope.freqs, at::arange(grid.frames, scale.options())).unsqueeze(1);
+  const ops::BucketHook hook = start(pass);
+  at::Tensor x = embed(x_t, scaled_positions(config(), grid, scale));  // [B, T, S', C]
+  for (int64_t i = 0; i < config().depth; ++i) {
+    x = run(hook, i, recomputes(i), x, inputs,
+            [this, &block = blocks[i], tokens = grid.tokens_a_frame(), rotary](
+                const at::Tensor& in, const BlockConditions& given) {
+              return block.forward(in, given, sequence(), tokens, rotary);
+            });
+  }
+  return finish(x, condition, x_t);
+}
+
+}  // namespace kinora::models

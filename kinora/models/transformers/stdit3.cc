@@ -1,0 +1,131 @@
+#include "kinora/models/transformers/stdit3.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+
+#include <algorithm>
+
+#include "kinora/core/error.h"
+#include "kinora/models/transformers/transformer_config.h"
+
+// Shapes: B batch, T frames of patches, S patches of a frame, C hidden, D dims of a head.
+
+namespace kinora::models {
+namespace {
+
+int64_t rotary_dims(const ModelConfig& config) {
+  const int64_t head = config.hidden / config.heads;
+  const int64_t axes = config.rotary_3d ? 3 : 1;
+  KINORA_CHECK(head % (2 * axes) == 0, kConfig, "[stdit3] model.hidden / model.heads must be a ",
+               "multiple of ", 2 * axes, " for its rotary embedding, got ", head);
+  return head / axes;
+}
+
+}  // namespace
+
+STDiT3::STDiT3(const ModelConfig& config)
+    : CaptionModel(config),
+      fps_embedder(config, config.hidden),
+      rope(rotary_dims(config)),
+      spatial_blocks(config),
+      temporal_blocks(config) {
+  KINORA_CHECK(config.window.empty() != config.rotary_3d, kConfig,
+               "[stdit3] model.window and model.rotary_3d are given both or neither");
+  add_child("fps_embedder", fps_embedder);
+  add_child("rope", rope);
+  add_child("spatial_blocks", spatial_blocks);
+  add_child("temporal_blocks", temporal_blocks);
+  set_init(*this, {"fps_embedder.mlp.2.weight", "final_layer.linear.weight"}, nn::Init::zero());
+  // At first a model of single frames.
+  set_init(temporal_blocks, {"attn.proj.weight", "mlp.fc2.weight"}, nn::Init::zero());
+  std::vector<std::string> blocks;
+  for (int64_t i = 0; i < config.depth; ++i) {
+    blocks.push_back("spatial_blocks." + std::to_string(i));
+    blocks.push_back("temporal_blocks." + std::to_string(i));
+  }
+  set_block_buckets(blocks);
+}
+
+double STDiT3::macs(const ModelConfig& config) {
+  const TransformerMacs m(config);
+  return m.model(2 * (m.mlp + m.cross_attention) + m.attention(m.places) + m.attention(m.frames)) +
+         m.modulation + m.captions;
+}
+
+at::Tensor STDiT3::predict(const at::Tensor& x_t, const at::Tensor& t,
+                           const diffusion::Conditions& conditions, const diffusion::Pass& pass) {
+  check_inputs(x_t, t, conditions);
+  const Grid grid = grid_of(config(), x_t);
+  const at::Tensor scale = picture_scale(config(), conditions);
+  const FrameCondition condition =
+      embed_time(t_embedder, t, conditions.frame_mask)
+          .plus(fps_embedder.forward(required(conditions.fps, "fps", x_t)));
+  const BlockConditions inputs =
+      block_conditions(modulation_vectors(t_block, condition), conditions);
+  const CaptionBlock::Attend in_space = attend_space(grid, scale);
+  const CaptionBlock::Attend in_time = attend_time(grid, scale);
+
+  const ops::BucketHook hook = start(pass);
+  at::Tensor x = embed(x_t, scaled_positions(config(), grid, scale));  // [B, T, S', C]
+  for (int64_t i = 0; i < config().depth; ++i) {
+    const bool recompute = recomputes(i);
+    const auto body = [this](const CaptionBlock& block, const CaptionBlock::Attend& attend) {
+      return [this, &block, attend](const at::Tensor& tokens, const BlockConditions& in) {
+        return block.forward(tokens, in, sequence(), attend);
+      };
+    };
+    x = run(hook, 2 * i, recompute, x, inputs, body(spatial_blocks[i], in_space));
+    x = run(hook, 2 * i + 1, recompute, x, inputs, body(temporal_blocks[i], in_time));
+  }
+  return finish(x, condition, x_t);
+}
+
+at::Tensor STDiT3::angles_3d(int64_t frames, int64_t rows, int64_t columns,
+                             const at::Tensor& scale) const {
+  const auto axis = [&](int64_t count) { return at::arange(count, scale.options()); };
+  const int64_t dims = 2 * rope.freqs.size(0);
+  const std::vector<int64_t> shape = {frames, rows, columns, dims};
+  // A larger picture has finer rows and columns.
+  return at::cat({rotary_angles(rope.freqs, axis(frames)).view({-1, 1, 1, dims}).expand(shape),
+                  rotary_angles(rope.freqs, axis(rows) / scale).view({-1, 1, dims}).expand(shape),
+                  rotary_angles(rope.freqs, axis(columns) / scale).expand(shape)},
+                 -1)
+      .flatten(1, 2);
+}
+
+CaptionBlock::Attend STDiT3::attend_space(const Grid& grid, const at::Tensor& scale) const {
+  at::Tensor angles;
+  if (config().rotary_3d) {
+    angles =
+        angles_3d(1, grid.rows, grid.columns, scale).expand({grid.frames, -1, -1});  // [T, S, D]
+  }
+  return [this, angles, tokens = grid.tokens_a_frame()](const nn::SelfAttention& attention,
+                                                        const at::Tensor& x) {
+    return sequence().self_attention(attention, x, nn::Span::kFrame, tokens, angles);
+  };
+}
+
+CaptionBlock::Attend STDiT3::attend_time(const Grid& grid, const at::Tensor& scale) const {
+  if (config().window.empty()) {
+    at::Tensor angles =
+        rotary_angles(rope.freqs, at::arange(grid.frames, scale.options())).unsqueeze(1);
+    return [this, angles, tokens = grid.tokens_a_frame()](const nn::SelfAttention& attention,
+                                                          const at::Tensor& x) {
+      return sequence().self_attention(attention, x, nn::Span::kTime, tokens, angles);
+    };
+  }
+  const nn::Windows windows = {.rows = grid.rows,
+                               .columns = grid.columns,
+                               .window_frames = std::min(config().window[0], grid.frames),
+                               .window_rows = std::min(config().window[1], grid.rows),
+                               .window_columns = std::min(config().window[2], grid.columns)};
+  at::Tensor angles =
+      angles_3d(windows.window_frames, windows.window_rows, windows.window_columns, scale)
+          .flatten(0, 1);
+  return [this, angles, windows](const nn::SelfAttention& attention, const at::Tensor& x) {
+    return sequence().window_attention(attention, x, windows, angles);
+  };
+}
+
+}  // namespace kinora::models

@@ -1,0 +1,36 @@
+#pragma once
+
+#include "kinora/models/transformers/caption_model.h"
+
+namespace kinora::models {
+
+/// STDiT3 of Open-Sora 1.2: pairs of a block that attends within frames and one that attends
+/// through time, for clips of any size. With rotary_3d and window that of 1.3: a third of a head's
+/// dims turns for each axis, and the second block of a pair attends within windows of a clip.
+class STDiT3 : public CaptionModel {
+ public:
+  explicit STDiT3(const ModelConfig& config);
+  /// Family::macs.
+  [[nodiscard]] static double macs(const ModelConfig& config);
+
+ private:
+  /// Needs text, fps, height, width.
+  [[nodiscard]] at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t,
+                                   const diffusion::Conditions& conditions,
+                                   const diffusion::Pass& pass) override;
+
+  /// Angles of rows x columns tokens in each of `frames`: fp32 [frames, rows * columns, D].
+  [[nodiscard]] at::Tensor angles_3d(int64_t frames, int64_t rows, int64_t columns,
+                                     const at::Tensor& scale) const;
+  [[nodiscard]] CaptionBlock::Attend attend_space(const Grid& grid, const at::Tensor& scale) const;
+  [[nodiscard]] CaptionBlock::Attend attend_time(const Grid& grid, const at::Tensor& scale) const;
+
+  // NOLINTBEGIN(readability-identifier-naming): named as the published checkpoints' keys
+  SizeEmbedder fps_embedder;
+  Rope rope;
+  BlockList<CaptionBlock> spatial_blocks;
+  BlockList<CaptionBlock> temporal_blocks;
+  // NOLINTEND(readability-identifier-naming)
+};
+
+}  // namespace kinora::models

@@ -1,0 +1,137 @@
+#include "kinora/models/transformers/vdit.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+
+#include <utility>
+
+#include "kinora/core/error.h"
+
+// Shapes: B batch, T frames of patches, S patches of a frame, C hidden, D width of a caption's
+// vector.
+
+namespace kinora::models {
+namespace {
+
+/// For DiT's final layer: the frames of a patch count as channels there.
+ModelConfig of_final_layer(ModelConfig config) {
+  config.in_channels *= config.patch_frames;
+  return config;
+}
+
+at::Tensor numbers(int64_t count) {
+  return at::arange(count, at::kDouble);
+}
+
+}  // namespace
+
+TextEmbedder::TextEmbedder(const ModelConfig& config)
+    : output_projection(config.text_channels, config.hidden,
+                        nn::Init::xavier_uniform(config.text_channels, config.hidden), true),
+      y_embedding(at::zeros({1, config.text_channels}, at::kFloat)) {
+  add_child("output_projection", output_projection);
+  add_buffer("y_embedding", y_embedding);
+}
+
+at::Tensor TextEmbedder::forward(const at::Tensor& pooled, const at::Tensor& null_text) const {
+  const at::Tensor vectors =
+      null_text.defined() ? at::where(null_text.unsqueeze(1), y_embedding, pooled) : pooled;
+  return tapped(output_projection.forward(vectors));
+}
+
+VDiT::VDiT(const ModelConfig& config)
+    : BlockModel(config),
+      x_embedder(config, 3),
+      t_embedder(config),
+      y_embedder(config),
+      pos_embed_spatial(frame_positions(numbers(config.height / config.patch),
+                                        numbers(config.width / config.patch), config.hidden)
+                            .squeeze(1)),
+      pos_embed_temporal(
+          sin_cos_positions(numbers(config.num_frames()), config.hidden).unsqueeze(0)),
+      blocks(config),
+      final_layer(of_final_layer(config)) {
+  add_child("x_embedder", x_embedder);
+  add_child("t_embedder", t_embedder);
+  add_child("y_embedder", y_embedder);
+  add_buffer("pos_embed_spatial", pos_embed_spatial);
+  add_buffer("pos_embed_temporal", pos_embed_temporal);
+  add_child("blocks", blocks);
+  add_child("final_layer", final_layer);
+  final_layer.set_layer(config.depth + 1);
+
+  nn::BucketSpec embedders{.name = "embedders", .parameters = {}, .fp32_island = true};
+  nn::BucketSpec last{.name = "final_layer", .parameters = {}, .fp32_island = true};
+  std::vector<nn::BucketSpec> of_blocks;
+  for (const std::string& block : numbered("blocks", config.depth)) {
+    of_blocks.push_back({.name = block,
+                         .parameters = {},
+                         .fp32_island = false,
+                         .ring = "blocks",
+                         .is_block = true});
+  }
+  for (const auto& [path, parameter] : named_parameters()) {
+    if (path.starts_with("blocks.")) {
+      of_blocks[std::stoul(path.substr(7))].parameters.push_back(path);
+    } else {
+      (path.starts_with("final_layer.") ? last : embedders).parameters.push_back(path);
+    }
+  }
+  std::vector<nn::BucketSpec> buckets = {std::move(embedders)};
+  buckets.insert(buckets.end(), of_blocks.begin(), of_blocks.end());
+  buckets.push_back(std::move(last));
+  set_buckets(std::move(buckets));
+}
+
+double VDiT::macs(const ModelConfig& config) {
+  return DiT::macs(config);
+}
+
+void VDiT::check_inputs(const at::Tensor& x_t, const at::Tensor& t,
+                        const diffusion::Conditions& conditions) const {
+  const ModelConfig& c = config();
+  const int64_t batch = x_t.size(0);
+  const bool has_frames =
+      x_t.dim() == 4 || (x_t.dim() == 5 && (x_t.size(2) == c.frames || x_t.size(2) == 1));
+  KINORA_CHECK(has_frames && x_t.size(1) == c.in_channels && x_t.size(-2) == c.height &&
+                   x_t.size(-1) == c.width,
+               kShape, "[vdit] x_t must have shape [B, ", c.in_channels, ", ", c.frames, ", ",
+               c.height, ", ", c.width, "] or be one such frame, got ", x_t.sizes());
+  KINORA_CHECK(t.dim() == 1 && t.size(0) == batch && t.scalar_type() == at::kFloat, kShape,
+               "[vdit] t must be float32 [", batch, "], got ", t.scalar_type(), " ", t.sizes());
+  const at::Tensor& pooled = conditions.pooled;
+  KINORA_CHECK(pooled.defined(), kShape, "[vdit] pooled captions must be given, [", batch, ", ",
+               c.text_channels, "]");
+  KINORA_CHECK(pooled.dim() == 2 && pooled.size(0) == batch && pooled.size(1) == c.text_channels,
+               kShape, "[vdit] pooled must have shape [", batch, ", ", c.text_channels, "], got ",
+               pooled.sizes());
+  KINORA_CHECK(!conditions.frame_mask.defined(), kShape,
+               "[vdit] frames cannot be given: the model has one time for a clip");
+}
+
+at::Tensor VDiT::predict(const at::Tensor& x_t, const at::Tensor& t,
+                         const diffusion::Conditions& conditions, const diffusion::Pass& pass) {
+  check_inputs(x_t, t, conditions);
+  const at::Tensor c = t_embedder.forward(t) +
+                       y_embedder.forward(conditions.pooled, conditions.null_text);  // [B, C]
+  const int64_t tokens = config().tokens_a_frame();
+  const ops::BucketHook hook = start(pass);
+  at::Tensor x = as_stream(x_embedder.forward(sequence().enter(to_patches(config(), x_t))) +
+                           sequence().enter(pos_embed_spatial.unsqueeze(1)));  // [B, T, S', C]
+  for (int64_t i = 0; i < config().depth; ++i) {
+    if (i == first_block_in_time()) {
+      x = as_stream(x + pos_embed_temporal.narrow(1, 0, x.size(1)).unsqueeze(2));
+    }
+    x = run_block(
+        [this, &block = blocks[i], span = span_of(i), tokens](const std::vector<at::Tensor>& in) {
+          return block.forward(in[0], in[1], sequence(), span, tokens);
+        },
+        {x, c}, recomputes(i), hook, block_bucket(i));
+  }
+  const at::Tensor patches = sequence().leave(final_layer.forward(x, c), tokens);
+  return tapped(from_patches(config(), patches, x_t));
+}
+
+}  // namespace kinora::models

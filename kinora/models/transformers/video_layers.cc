@@ -1,0 +1,342 @@
+#include "kinora/models/transformers/video_layers.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/cos.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/outer.h>
+#include <ATen/ops/pow.h>
+#include <ATen/ops/sin.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include "kinora/core/error.h"
+#include "kinora/ops/parameter.h"
+#include "kinora/ops/random.h"
+#include "kinora/ops/recompute.h"
+
+// Shapes: B batch, T frames of patches, S patches of a frame, C hidden, P patch side, p its frames,
+// L text tokens, D their width.
+
+namespace kinora::models {
+namespace {
+
+constexpr double kLongestPeriod = 10000.0;
+
+int64_t divided_up(int64_t value, int64_t by) {
+  return (value + by - 1) / by;
+}
+
+at::Tensor as_clip(const at::Tensor& x_t) {
+  return x_t.dim() == 4 ? x_t.unsqueeze(2) : x_t;
+}
+
+at::Tensor value_of(const nn::Parameter& parameter) {
+  return ops::with_gradient(parameter.value, parameter.grad);
+}
+
+}  // namespace
+
+// ---- patches ----
+
+Grid grid_of(const ModelConfig& config, const at::Tensor& x_t) {
+  const at::Tensor clip = as_clip(x_t);
+  KINORA_CHECK(clip.dim() == 5 && clip.size(1) == config.in_channels, kShape,
+               "[model] x_t must have shape [B, ", config.in_channels,
+               ", frames, height, width] or, of images, [B, ", config.in_channels,
+               ", height, width], got ", x_t.sizes());
+  return {divided_up(clip.size(2), config.patch_frames), divided_up(clip.size(3), config.patch),
+          divided_up(clip.size(4), config.patch)};
+}
+
+at::Tensor to_patches(const ModelConfig& config, const at::Tensor& x_t) {
+  const auto [frames, rows, columns] = grid_of(config, x_t);
+  const int64_t p = config.patch;
+  const at::Tensor clip = as_clip(x_t);
+  const at::Tensor full =
+      at::constant_pad_nd(clip, {0, columns * p - clip.size(4), 0, rows * p - clip.size(3), 0,
+                                 frames * config.patch_frames - clip.size(2)});
+  return full.view({clip.size(0), clip.size(1), frames, config.patch_frames, rows, p, columns, p})
+      .permute({0, 2, 4, 6, 1, 3, 5, 7})
+      .reshape({clip.size(0), frames, rows * columns, -1});
+}
+
+at::Tensor from_patches(const ModelConfig& config, const at::Tensor& patches,
+                        const at::Tensor& x_t) {
+  const auto [frames, rows, columns] = grid_of(config, x_t);
+  const at::Tensor clip = as_clip(x_t);
+  const int64_t p = config.patch;
+  const int64_t pt = config.patch_frames;
+  const at::Tensor full = patches.to(at::kFloat)
+                              .view({clip.size(0), frames, rows, columns, pt, p, p, -1})
+                              .permute({0, 7, 1, 4, 2, 5, 3, 6})
+                              .reshape({clip.size(0), -1, frames * pt, rows * p, columns * p});
+  const at::Tensor cropped = full.narrow(2, 0, clip.size(2))
+                                 .narrow(3, 0, clip.size(3))
+                                 .narrow(4, 0, clip.size(4))
+                                 .contiguous();
+  return x_t.dim() == 4 ? cropped.squeeze(2) : cropped;
+}
+
+// ---- positions ----
+
+at::Tensor sin_cos_positions(const at::Tensor& positions, int64_t dims) {
+  const at::Tensor exponents =
+      at::arange(dims / 2, positions.options()) / (-static_cast<double>(dims) / 2);
+  const at::Tensor angles = at::outer(positions, at::pow(kLongestPeriod, exponents));
+  return at::cat({at::sin(angles), at::cos(angles)}, 1).to(at::kFloat);
+}
+
+at::Tensor frame_positions(const at::Tensor& rows, const at::Tensor& columns, int64_t hidden) {
+  const int64_t half = hidden / 2;
+  const std::vector<int64_t> shape = {rows.size(0), columns.size(0), half};
+  return at::cat({sin_cos_positions(columns, half).unsqueeze(0).expand(shape),
+                  sin_cos_positions(rows, half).unsqueeze(1).expand(shape)},
+                 -1)
+      .view({1, 1, -1, hidden});
+}
+
+at::Tensor picture_scale(const ModelConfig& config, const diffusion::Conditions& conditions) {
+  KINORA_CHECK(conditions.height.defined() && conditions.width.defined(), kShape, "[model] ",
+               config.name, " needs the clips' height and width in pixels");
+  // Read where it is: the host never waits for it.
+  return (conditions.height.select(0, 0).to(at::kDouble) *
+          conditions.width.select(0, 0).to(at::kDouble))
+             .sqrt() /
+         static_cast<double>(config.base_pixels);
+}
+
+at::Tensor scaled_positions(const ModelConfig& config, const Grid& grid, const at::Tensor& scale) {
+  const double base = std::round(std::sqrt(static_cast<double>(grid.tokens_a_frame())));
+  const auto positions = [&](int64_t count) {
+    return at::arange(count, scale.options()) * (base / static_cast<double>(count)) / scale;
+  };
+  return frame_positions(positions(grid.rows), positions(grid.columns), config.hidden);
+}
+
+at::Tensor rotary_angles(const at::Tensor& frequencies, const at::Tensor& positions) {
+  return at::outer(positions.to(at::kFloat), frequencies).repeat_interleave(2, -1);
+}
+
+// ---- modulation ----
+
+nn::Parameter random_table(int64_t rows, int64_t hidden) {
+  return {.shape = {rows, hidden},
+          .init = nn::Init::normal(1.0 / std::sqrt(static_cast<double>(hidden))),
+          .fp32_island = true,
+          .value = {},
+          .grad = {}};
+}
+
+FrameCondition FrameCondition::plus(const at::Tensor& added) const {
+  return {noised + added, given.defined() ? given + added : given, frame_mask};
+}
+
+at::Tensor FrameCondition::of_frames() const {
+  if (!frame_mask.defined()) {
+    return noised.unsqueeze(1);
+  }
+  return at::where(frame_mask.unsqueeze(2), noised.unsqueeze(1), given.unsqueeze(1));
+}
+
+FrameCondition embed_time(const TimestepEmbedder& embedder, const at::Tensor& t,
+                          const at::Tensor& frame_mask) {
+  return {embedder.forward(t),
+          frame_mask.defined() ? embedder.forward(at::zeros_like(t)) : at::Tensor(), frame_mask};
+}
+
+at::Tensor modulation_vectors(const Modulation& modulation, const FrameCondition& condition) {
+  const auto vectors = [&modulation](const at::Tensor& c) {
+    return at::cat(modulation.forward(c), 2);  // [B, 1, n, C]
+  };
+  if (!condition.frame_mask.defined()) {
+    return vectors(condition.noised);
+  }
+  return at::where(condition.frame_mask.unsqueeze(2).unsqueeze(3), vectors(condition.noised),
+                   vectors(condition.given));
+}
+
+std::vector<at::Tensor> modulation_of(const nn::Parameter& table, const at::Tensor& vectors) {
+  return (value_of(table) + vectors).unsqueeze(3).unbind(2);
+}
+
+// ---- layers ----
+
+namespace {
+
+/// A TimestepEmbedder's configuration for plain numbers.
+ModelConfig embedding_of_sizes(ModelConfig config, int64_t hidden) {
+  config.hidden = hidden;
+  config.time_scale = 1.0;
+  return config;
+}
+
+}  // namespace
+
+SizeEmbedder::SizeEmbedder(ModelConfig config, int64_t hidden)
+    : TimestepEmbedder(embedding_of_sizes(std::move(config), hidden)) {}
+
+at::Tensor SizeEmbedder::forward(const at::Tensor& values) const {
+  return TimestepEmbedder::forward(values.flatten()).view({values.size(0), -1});
+}
+
+CaptionEmbedder::CaptionEmbedder(const ModelConfig& config)
+    : y_proj(config.text_channels, config.hidden, config.hidden),
+      y_embedding(at::empty({config.text_tokens, config.text_channels}, at::kFloat)) {
+  ops::random_fill(y_embedding,
+                   {.seed = 0,
+                    .sample = random_name("y_embedder.y_embedding"),
+                    .step = 0,
+                    .purpose = RandomPurpose::kInit},
+                   kernels::Distribution::kNormal,
+                   1.0 / std::sqrt(static_cast<double>(config.text_channels)));
+  add_child("y_proj", y_proj);
+  add_buffer("y_embedding", y_embedding);
+}
+
+at::Tensor CaptionEmbedder::forward(const at::Tensor& text, const at::Tensor& null_text) const {
+  KINORA_CHECK(text.defined() && text.dim() == 3 && text.size(1) <= y_embedding.size(0) &&
+                   text.size(2) == y_embedding.size(1),
+               kShape, "[model] text must have shape [B, up to ", y_embedding.size(0), ", ",
+               y_embedding.size(1), "], got ", text.sizes());
+  at::Tensor captions = text;
+  if (null_text.defined()) {
+    captions = at::where(null_text.view({-1, 1, 1}), y_embedding.narrow(0, 0, text.size(1)),
+                         text.to(at::kFloat));
+  }
+  return tapped(y_proj.forward(captions));
+}
+
+Rope::Rope(int64_t dim)
+    : freqs(
+          at::pow(kLongestPeriod, at::arange(0, dim, 2, at::kDouble) / (-static_cast<double>(dim)))
+              .to(at::kFloat)) {
+  add_buffer("freqs", freqs);
+}
+
+CaptionFinalLayer::CaptionFinalLayer(const ModelConfig& config)
+    : linear(config.hidden,
+             config.patch_frames * config.patch * config.patch * config.out_channels(),
+             nn::Init::zero(), true),
+      scale_shift_table(random_table(2, config.hidden)) {
+  add_child("linear", linear);
+  add_parameter("scale_shift_table", scale_shift_table);
+}
+
+at::Tensor CaptionFinalLayer::forward(const at::Tensor& x, const at::Tensor& c) const {
+  const std::vector<at::Tensor> m = modulation_of(scale_shift_table, c.unsqueeze(2));
+  return tapped(linear.forward(final_norm(kernels(), x, m[0], m[1])));
+}
+
+CaptionBlock::CaptionBlock(const ModelConfig& config)
+    : attn({.hidden = config.hidden,
+            .heads = config.heads,
+            .qk_norm = config.qk_norm == ops::Switch::kOn}),
+      cross_attn({.hidden = config.hidden, .heads = config.heads}),
+      mlp(config.hidden, config.mlp_hidden(), config.hidden),
+      scale_shift_table(random_table(6, config.hidden)) {
+  add_child("attn", attn);
+  add_child("cross_attn", cross_attn);
+  add_child("mlp", mlp);
+  add_parameter("scale_shift_table", scale_shift_table);
+}
+
+at::Tensor CaptionBlock::forward(const at::Tensor& x, const BlockConditions& conditions,
+                                 const nn::Sequence& sequence, const Attend& attend) const {
+  const std::vector<at::Tensor> m = modulation_of(scale_shift_table, conditions.vectors);
+  const at::Tensor& shift_msa = m[0];
+  const at::Tensor& scale_msa = m[1];
+  const at::Tensor& gate_msa = m[2];
+  const auto [in, h] = normed_sum(kernels(), x, {}, {}, shift_msa, scale_msa);
+  const at::Tensor y = gated_sum(kernels(), in, gate_msa, attend(attn, h));
+  return tapped(text_and_mlp(y, conditions, sequence, m));
+}
+
+at::Tensor CaptionBlock::text_and_mlp(const at::Tensor& x, const BlockConditions& conditions,
+                                      const nn::Sequence& sequence,
+                                      const std::vector<at::Tensor>& m) const {
+  const at::Tensor& shift_mlp = m[3];
+  const at::Tensor& scale_mlp = m[4];
+  const at::Tensor& gate_mlp = m[5];
+  const at::Tensor told =
+      sequence.cross_attention(cross_attn, x, conditions.text, conditions.text_lengths);
+  const auto [y, h] = normed_sum(kernels(), x, {}, told, shift_mlp, scale_mlp);
+  return gated_sum(kernels(), y, gate_mlp, sequence.mlp(mlp, h));
+}
+
+// ---- blocks in a model ----
+
+std::vector<std::string> numbered(const std::string& list, int64_t depth) {
+  std::vector<std::string> paths;
+  for (int64_t i = 0; i < depth; ++i) {
+    paths.push_back(list + "." + std::to_string(i));
+  }
+  return paths;
+}
+
+void set_init(nn::Module& module, const std::vector<std::string>& endings, nn::Init init) {
+  for (const auto& [path, parameter] : module.named_parameters()) {
+    for (const std::string& ending : endings) {
+      if (path.ends_with(ending)) {
+        parameter->init = init;
+      }
+    }
+  }
+}
+
+std::vector<nn::BucketSpec> block_buckets(nn::Module& model,
+                                          const std::vector<std::string>& blocks) {
+  nn::BucketSpec embedders{.name = "embedders", .parameters = {}, .fp32_island = true};
+  nn::BucketSpec text{.name = "text", .parameters = {}};
+  nn::BucketSpec tables{.name = "tables", .parameters = {}, .fp32_island = true};
+  nn::BucketSpec final_layer{.name = "final_layer", .parameters = {}, .fp32_island = true};
+  std::map<std::string, std::vector<std::string>> in_blocks;
+  for (const auto& [path, parameter] : model.named_parameters()) {
+    const auto block = std::find_if(blocks.begin(), blocks.end(), [&path = path](const auto& name) {
+      return path.starts_with(name + ".");
+    });
+    if (block != blocks.end()) {
+      (parameter->fp32_island ? tables.parameters : in_blocks[*block]).push_back(path);
+    } else if (path.starts_with("final_layer.")) {
+      final_layer.parameters.push_back(path);
+    } else {
+      (parameter->fp32_island ? embedders : text).parameters.push_back(path);
+    }
+  }
+  std::vector<nn::BucketSpec> buckets = {std::move(embedders), std::move(text), std::move(tables)};
+  for (const std::string& block : blocks) {
+    buckets.push_back({.name = block,
+                       .parameters = std::move(in_blocks[block]),
+                       .fp32_island = false,
+                       .ring = "blocks",
+                       .is_block = true});
+  }
+  buckets.push_back(std::move(final_layer));
+  return buckets;
+}
+
+at::Tensor run_block(const std::function<at::Tensor(const std::vector<at::Tensor>& inputs)>& body,
+                     std::vector<at::Tensor> inputs, bool recompute, const ops::BucketHook& hook,
+                     int64_t bucket) {
+  using Moment = ops::BucketMoment;
+  if (hook) {
+    hook(Moment::kBeforeForward, bucket);
+    inputs[0] =
+        ops::on_backward(inputs[0], [hook, bucket] { hook(Moment::kAfterBackward, bucket); });
+  }
+  at::Tensor x = recompute ? ops::recompute(body, inputs) : body(inputs);
+  if (hook) {
+    hook(Moment::kAfterForward, bucket);
+    x = ops::on_backward(x, [hook, bucket] { hook(Moment::kBeforeBackward, bucket); });
+  }
+  return x;
+}
+
+}  // namespace kinora::models

@@ -1,0 +1,111 @@
+#include "kinora/models/autoencoders/hunyuan_vae.h"
+
+#include <ATen/core/grad_mode.h>
+#include <gtest/gtest.h>
+
+#include "tests/error_of.h"
+#include "tests/models/autoencoders/clip_autoencoder_fixture.h"
+
+namespace kinora::models {
+namespace hunyuan_vae_test {
+
+/// Of the fixture.
+HunyuanVaeConfig small() {
+  return {.latent_channels = 2,
+          .block_out_channels = {8, 8, 16, 16},
+          .layers_per_block = 1,
+          .norm_num_groups = 4,
+          .scaling_factor = 0.5};
+}
+
+TEST(HunyuanVaeTest, EqualsDiffusersAndItsGradients) {
+  const Fixture fixture("hunyuan_vae.safetensors");
+  HunyuanVae model(small());
+  expect_case(fixture, "encode", model, {2, 3, 9, 16, 24});
+  expect_case(fixture, "decode", model, {1, 2, 3, 2, 3});
+  expect_image(fixture, "encode_image", model, {1, 3, 1, 16, 24});
+  expect_image(fixture, "decode_image", model, {1, 2, 1, 2, 3});
+}
+
+TEST(HunyuanVaeTest, PiecesAreTheWhole) {
+  HunyuanVae model(small());
+  for (const int64_t frames : {1, 2, 3}) {
+    expect_same_in_all_pieces(model, [&](const at::Tensor& x) { return model.decode(x); },
+                              {1, 2, frames, 5, 2});
+  }
+  expect_same_in_all_pieces(model, [&](const at::Tensor& x) { return raw_encode(model, x); },
+                            {2, 3, 5, 40, 16});
+}
+
+TEST(HunyuanVaeTest, TheBudgetHolds) {
+  // Two clips: of one, small ones, the CPU's library unfolds convolutions, which takes 27 times
+  // more.
+  const ClipSize size = {.batch = 2, .channels = 2, .frames = 2, .rows = 12, .columns = 3};
+  for (const bool with_gradients : {false, true}) {
+    HunyuanVae model(small());
+    set_formula_weights(model);
+    const at::AutoGradMode mode(with_gradients);
+    const at::Tensor latents =
+        formula_values("z", {2, 2, 2, 12, 3}).set_requires_grad(with_gradients);
+    const auto peak = [&] { return decoding_peak(model, latents); };
+    const int64_t unlimited = peak();
+    for (const int64_t percent : {90, 70, 50}) {
+      const int64_t budget = unlimited * percent / 100;
+      model.set_memory_budget(budget);
+      const nn::BandPlan plan = model.decode_plan(size, with_gradients);
+      EXPECT_FALSE(plan.on_host) << percent;
+      EXPECT_LE(peak(), budget) << plan.stages[0].bands << " bands, gradients: " << with_gradients;
+    }
+  }
+}
+
+TEST(HunyuanVaeTest, AClipOf768PixelsFitsInto24GB) {
+  // 65 frames in bf16: the planned activations, of which nothing leaves the GPU.
+  HunyuanVae model({});
+  model.set_memory_budget(24'000'000'000);
+  const nn::BandPlan plan = model.decode_plan(
+      {.channels = 16, .frames = 17, .rows = 96, .columns = 96, .element_bytes = 2}, false);
+  EXPECT_FALSE(plan.on_host);
+  EXPECT_LE(plan.stages[0].bands, 48);  // of 16 rows or more, of which the two around are an eighth
+}
+
+TEST(HunyuanVaeTest, AnImageIsAClipOfOneFrame) {
+  const at::NoGradGuard no_grad;
+  HunyuanVae model(small());
+  set_formula_weights(model);
+  const at::Tensor image = formula_values("image", {2, 3, 8, 16});
+  const at::Tensor latent = model.encode(image).mean;
+  EXPECT_EQ(latent.sizes(), (std::vector<int64_t>{2, 2, 1, 2}));
+  EXPECT_TRUE(latent.equal(model.encode(image.unsqueeze(2)).mean.squeeze(2)));
+  EXPECT_EQ(model.decode(latent).sizes(), image.sizes());
+}
+
+TEST(HunyuanVaeTest, FramesAndLatentFrames) {
+  const HunyuanVae model(small());
+  EXPECT_EQ(latent_frames(model.space(), 1), 1);
+  EXPECT_EQ(latent_frames(model.space(), 5), 2);
+  EXPECT_EQ(latent_frames(model.space(), 129), 33);
+  EXPECT_EQ(pixel_frames(model.space(), 33), 129);
+}
+
+TEST(HunyuanVaeTest, WhatDoesNotFitIsNamed) {
+  HunyuanVae model(small());
+  const auto message = [&](const std::vector<int64_t>& shape) {
+    return error_of(ErrorKind::kShape,
+                    [&] { (void)model.encode(formula_values("x", shape)).mean; });
+  };
+  EXPECT_NE(message({1, 3, 16, 8, 8})
+                .find("16 frames do not become whole latent frames. Hint: "
+                      "13 or 17 frames"),
+            std::string::npos);
+  EXPECT_NE(message({1, 3, 5, 8, 12}).find("multiples of 8, got [1, 3, 5, 8, 12]"),
+            std::string::npos);
+  HunyuanVaeConfig config = small();
+  config.temporal_compression_ratio = 3;
+  EXPECT_NE(error_of(ErrorKind::kConfig, [&] { HunyuanVae odd(config); })
+                .find("temporal_compression_ratio must be a power of two"),
+            std::string::npos);
+}
+
+}  // namespace hunyuan_vae_test
+}  // namespace kinora::models

@@ -1,0 +1,185 @@
+#include "kinora/models/families.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "kinora/core/config.h"
+#include "kinora/core/error.h"
+#include "kinora/models/model.h"
+#include "kinora/models/transformers/diffusers_names.h"
+#include "tests/error_of.h"
+
+namespace kinora::models {
+namespace families_test {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+/// A published size, for latents of Stable Diffusion.
+ModelConfig published(const std::string& name, int64_t frames = 0) {
+  ModelConfig config;
+  config.name = name;
+  config.in_channels = 4;
+  config.frames = frames;
+  config.height = 32;
+  config.width = 32;
+  config.num_classes = 1000;
+  return config;
+}
+
+TEST(FamiliesTest, EveryRowIsFull) {
+  std::set<std::string> names;
+  for (const Family& family : families()) {
+    SCOPED_TRACE(family.key);
+    EXPECT_TRUE(names.insert(family.key).second);
+    EXPECT_TRUE(names.insert(family.name).second);
+    const FamilyConditions& conditions = family.conditions;
+    EXPECT_EQ(conditions.labels + conditions.text + conditions.pooled, 1);
+    EXPECT_FALSE(family.spans.empty());
+    EXPECT_NE(family.resolve, nullptr);
+    EXPECT_NE(family.macs, nullptr);
+    EXPECT_NE(family.make, nullptr);
+    EXPECT_FALSE(family.published().empty());
+    if (family.diffusers) {
+      EXPECT_NE(family.diffusers->naming, nullptr);
+      EXPECT_NE(family.diffusers->find_naming, nullptr);
+    }
+  }
+}
+
+TEST(FamiliesTest, EveryNameGivesItsModel) {
+  for (const Family& family : families()) {
+    for (const PublishedSize& size : family.published()) {
+      SCOPED_TRACE(size.name);
+      const ModelConfig recipe = published(size.name, family.is_video ? 16 : 0);
+      EXPECT_EQ(&family_of(recipe), &family);
+      EXPECT_EQ(recipe.is_video(), family.is_video);
+      ModelConfig config = resolved(recipe);
+      EXPECT_EQ(config.architecture, family.key);
+      EXPECT_EQ(&family_of(config), &family);
+      EXPECT_EQ(config.depth, size.values.depth);
+      EXPECT_EQ(config.qk_norm, family.qk_norm ? ops::Switch::kOn : ops::Switch::kOff);
+      EXPECT_GT(forward_macs(config), 0.0);
+      config.depth = 1;
+      EXPECT_EQ(&family_of(make_model(config)->config()), &family);
+    }
+  }
+}
+
+TEST(FamiliesTest, ARecipeMayAlsoNameTheFamily) {
+  ModelConfig config = published("STDiT2-XL/2", 16);
+  config.architecture = "stdit2";
+  EXPECT_EQ(resolved(config).hidden, 1152);
+  config.architecture = "stdit3";
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return resolved(config).name; }),
+              HasSubstr("model.architecture contradicts model.name STDiT2-XL/2"));
+  config.architecture = "stdit9";
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return family_of(config).key; }),
+              HasSubstr("\"stdit9\""));
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return resolved(published("DiT-M/2")).name; }),
+              HasSubstr("must be custom, DiT-S/2, DiT-S/4"));
+  EXPECT_EQ(family_of(ModelConfig{}).key, "dit");
+}
+
+TEST(FamiliesTest, HelpAndHintsNameThem) {
+  Fields fields;
+  ModelConfig config;
+  describe(fields, config);
+  EXPECT_EQ(fields.all().front().doc,
+            "A published size: DiT-{S,B,L,XL}/{2,4,8}, VDiT-XL/{1x2x2,2x2x2}, "
+            "Latte-XL/{1x2x2,2x2x2}, STDiT-XL/2, STDiT2-XL/2, STDiT3-{XL,3B}/2, "
+            "PixArt-{XL,1B,MS-XL,Sigma-XL}/2. It gives what is 0 or auto below; custom gives "
+            "nothing.");
+  EXPECT_THAT(dump(fields), HasSubstr("name: custom\n  architecture: auto\n"));
+  EXPECT_EQ(families_that(&Family::takes_any_size), "STDiT2 and STDiT3");
+  EXPECT_EQ(families_that([](const Family& family) { return family.conditions.frame_mask; }),
+            "STDiT, STDiT2 and STDiT3");
+  EXPECT_EQ(families_that([](const Family& family) { return family.key == "dit"; }), "DiT");
+}
+
+// In 10^9, at 32 x 32 latents and, of clips, 16 frames of them. DiT's are those of the paper; the
+// others pin what is counted.
+TEST(FamiliesTest, MultiplyAccumulatesAreCounted) {
+  struct Row {
+    const char* name;
+    double gmacs;
+  };
+  for (const Row& row :
+       {Row{"DiT-S/2", 6.06}, Row{"DiT-B/2", 23.01}, Row{"DiT-L/2", 80.71}, Row{"DiT-XL/2", 118.64},
+        Row{"DiT-XL/4", 29.05}, Row{"DiT-XL/8", 7.39}, Row{"VDiT-XL/1x2x2", 2909.22},
+        Row{"Latte-XL/2x2x2", 931.11}, Row{"STDiT-XL/2", 2853.12}, Row{"STDiT2-XL/2", 2853.12},
+        Row{"STDiT3-XL/2", 4538.74}, Row{"STDiT3-3B/2", 11749.43}, Row{"PixArt-XL/2", 149.06},
+        Row{"PixArt-Sigma-XL/2", 166.5}}) {
+    const ModelConfig recipe = published(row.name);
+    const ModelConfig config = published(row.name, recipe.is_video() ? 16 : 0);
+    EXPECT_NEAR(forward_macs(resolved(config)) / 1e9, row.gmacs, 0.005 * row.gmacs) << row.name;
+  }
+}
+
+TEST(FamiliesTest, DiffusersNamesAreFoundAgain) {
+  for (const Family& family : families()) {
+    if (!family.diffusers) {
+      continue;
+    }
+    ModelConfig config = published(family.published().front().name);
+    config.depth = 2;
+    config = resolved(config);
+    std::vector<std::string> keys;
+    for (const nn::OtherName& name : diffusers_naming(config)) {
+      keys.insert(keys.end(), name.keys.begin(), name.keys.end());
+      keys.insert(keys.end(), name.copies.begin(), name.copies.end());
+    }
+    const auto found = find_diffusers_naming(keys);
+    ASSERT_TRUE(found.has_value()) << family.key;
+    EXPECT_EQ(found->size(), diffusers_naming(config).size());
+    EXPECT_EQ(found->back().path, diffusers_naming(config).back().path);
+  }
+  EXPECT_FALSE(find_diffusers_naming({"blocks.0.attn.qkv.weight"}).has_value());
+  EXPECT_THAT(error_of(ErrorKind::kConfig,
+                       [] { return diffusers_naming(resolved(published("STDiT-XL/2", 16))); }),
+              HasSubstr("diffusers has DiT and PixArt, but not STDiT-XL/2"));
+}
+
+/// Whether a source compares something called `word`, or names an enumerator of it.
+bool compares(const std::string& text, const std::string& word) {
+  for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) {
+    const size_t next = text.find_first_not_of(" \n", at + word.size());
+    const std::string operation = next == std::string::npos ? "" : text.substr(next, 2);
+    if (operation == "==" || operation == "!=" || operation == "::") {
+      return true;
+    }
+  }
+  return false;
+}
+
+// What differs from family to family is asked of its row.
+TEST(FamiliesTest, NobodyElseAsksWhichFamilyAModelIsOf) {
+  const fs::path root = KINORA_SOURCE_DIR;
+  int64_t num_files = 0;
+  for (const char* top : {"kinora", "apps"}) {
+    for (const auto& entry : fs::recursive_directory_iterator(root / top)) {
+      const std::string extension = entry.path().extension().string();
+      if (entry.path().stem() == "families" || !entry.is_regular_file() ||
+          !std::set<std::string>{".h", ".cc", ".cu", ".cuh"}.contains(extension)) {
+        continue;
+      }
+      ++num_files;
+      std::ifstream file(entry.path());
+      const std::string text{std::istreambuf_iterator<char>(file), {}};
+      for (const char* word : {".architecture", "Architecture", "family.key", ").key"}) {
+        EXPECT_FALSE(compares(text, word)) << entry.path() << " compares " << word;
+      }
+    }
+  }
+  EXPECT_GT(num_files, 500);
+}
+
+}  // namespace families_test
+}  // namespace kinora::models

@@ -1,0 +1,135 @@
+// The fast path of the models of clips and captions by its kernels on a GPU against the plain path
+// on the same GPU with the same weights: output and every gradient.
+
+#include <ATen/Context.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "kinora/device/device.h"
+#include "kinora/device/graph.h"
+#include "tests/models/transformers/random_clips.h"
+#include "tests/tolerances.h"
+
+namespace kinora::models {
+namespace gpu_video_fast_path_test {
+
+using ops::Switch;
+
+const at::Device kGpu(at::kCUDA, 0);
+
+// As many tokens as the kernels for long sequences want, and captions that fill no tile.
+constexpr ClipCase kLargeCases[] = {
+    {.name = "stdit_large",
+     .architecture = "stdit",
+     .batch = 2,
+     .frames = 16,
+     .rows = 16,
+     .columns = 18},
+    {.name = "stdit3_large",
+     .architecture = "stdit3",
+     .batch = 2,
+     .frames = 5,
+     .rows = 16,
+     .columns = 18,
+     .qk_norm = true,
+     .gives_frames = true},
+    {.name = "latte_large",
+     .architecture = "latte",
+     .batch = 2,
+     .frames = 16,
+     .rows = 16,
+     .columns = 18,
+     .hidden = 128},
+};
+
+std::shared_ptr<ops::BlockKernels> gpu_kernels(at::ScalarType type, bool deterministic = true,
+                                               const ops::KernelOptions& options = {}) {
+  return std::make_shared<ops::BlockKernels>(options, kGpu, type, deterministic);
+}
+
+ops::NamedResults plain_results(const ClipCase& c, at::ScalarType type) {
+  RandomClips clips(c, kGpu, type);
+  clips.step();
+  return clips.results();
+}
+
+constexpr ops::Recompute kLevels[] = {ops::Recompute::kNone, ops::Recompute::kElementwise,
+                                      ops::Recompute::kMlp, ops::Recompute::kBlock};
+
+class GpuVideoFastPathTest : public testing::TestWithParam<ClipCase> {
+ protected:
+  static void SetUpTestSuite() {
+    // Algorithms are neither taken from nor left to other runs.
+    ::unsetenv("XDG_CACHE_HOME");
+    ::unsetenv("HOME");
+    // It also fills new tensors with NaN: what is read but was never written is seen.
+    device::configure_computation(0, true);
+    // The plain path's masked attention adds gradients in any order.
+    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
+  }
+  void SetUp() override {
+    if (!device::best_device().is_cuda() || !ops::BlockKernels::worthwhile(kGpu, at::kBFloat16)) {
+      GTEST_SKIP() << "there is no GPU that has the kernels";
+    }
+  }
+};
+
+TEST_P(GpuVideoFastPathTest, Fp32EqualsThePlainPath) {
+  const ops::NamedResults exact = plain_results(GetParam(), at::kFloat);
+  for (const ops::Recompute level : kLevels) {
+    RandomClips fast(GetParam(), kGpu, at::kFloat);
+    fast.model().use_fast_path(gpu_kernels(at::kFloat), level);
+    fast.step();
+    ops::expect_near(exact, fast.results(), tolerance::kWholeModel,
+                     "level " + std::to_string(static_cast<int>(level)));
+  }
+}
+
+// On, not auto: what cannot run is an error instead of a path that was tested elsewhere.
+TEST_P(GpuVideoFastPathTest, Bf16IsAsNearAsThePlainPath) {
+  const ops::NamedResults exact = plain_results(GetParam(), at::kFloat);
+  const ops::NamedResults plain = plain_results(GetParam(), at::kBFloat16);
+  for (const bool deterministic : {true, false}) {
+    RandomClips fast(GetParam(), kGpu, at::kBFloat16);
+    fast.model().use_fast_path(
+        gpu_kernels(at::kBFloat16, deterministic,
+                    {.adaln = Switch::kOn, .attention = Switch::kOn, .epilogue = Switch::kOn}));
+    fast.overwrite_gradients();
+    for (const int64_t passes : {1, 2}) {
+      fast.step(passes);
+      ops::expect_as_near(exact, plain, fast.results(1.0 / static_cast<double>(passes)),
+                          std::to_string(passes) + " passes", kStreamSlack);
+    }
+  }
+}
+
+TEST_P(GpuVideoFastPathTest, StepsAreTheSameBitsAndAGraphReplaysThem) {
+  const auto kernels = gpu_kernels(at::kBFloat16);
+  for (const ops::Recompute level : kLevels) {
+    RandomClips fast(GetParam(), kGpu, at::kBFloat16);
+    fast.model().use_fast_path(kernels, level);
+    fast.overwrite_gradients();
+    fast.step();
+    const ops::NamedResults first = fast.results();
+    fast.step();
+    ops::expect_same(first, fast.results(), "again");
+    device::Graph graph;
+    for (int replay = 0; replay < 2; ++replay) {
+      fast.step(1, [&graph](const std::function<void()>& work) {
+        if (!graph.is_recorded()) {
+          graph.record(work);
+        }
+        graph.replay();
+      });
+      ops::expect_same(first, fast.results(), "replay " + std::to_string(replay));
+    }
+  }
+}
+
+const auto kName = [](const auto& info) { return std::string(info.param.name); };
+INSTANTIATE_TEST_SUITE_P(Small, GpuVideoFastPathTest, testing::ValuesIn(kClipCases), kName);
+INSTANTIATE_TEST_SUITE_P(Large, GpuVideoFastPathTest, testing::ValuesIn(kLargeCases), kName);
+
+}  // namespace gpu_video_fast_path_test
+}  // namespace kinora::models

@@ -1,0 +1,140 @@
+// Both paths of the models of clips and captions on the CPU, where the fast one is composed of ATen
+// calls: what is tested are the functions' backwards and their places in the models.
+// gpu_video_fast_path_test.cc does the same with the kernels.
+
+#include <gtest/gtest.h>
+
+#include "tests/models/transformers/random_clips.h"
+#include "tests/tolerances.h"
+
+namespace kinora::models {
+namespace video_fast_path_test {
+
+std::shared_ptr<ops::BlockKernels> cpu_kernels(at::ScalarType type,
+                                               const ops::KernelOptions& options = {}) {
+  return std::make_shared<ops::BlockKernels>(options, at::kCPU, type, false);
+}
+
+class VideoFastPathTest : public testing::TestWithParam<ClipCase> {};
+
+TEST_P(VideoFastPathTest, EqualsThePlainPath) {
+  RandomClips plain(GetParam(), at::kCPU, at::kFloat);
+  plain.step();
+  for (const int64_t recompute : {0, 1, 2}) {
+    RandomClips fast(GetParam(), at::kCPU, at::kFloat);
+    fast.model().set_recompute(recompute);
+    fast.model().use_fast_path(cpu_kernels(at::kFloat));
+    fast.step();
+    ops::expect_near(plain.results(), fast.results(), tolerance::kOtherOrderOfBranches,
+                     "recomputing " + std::to_string(recompute));
+  }
+  RandomClips fast(GetParam(), at::kCPU, at::kFloat);
+  fast.model().use_fast_path(cpu_kernels(at::kFloat, {.attention = ops::Switch::kOff}),
+                             ops::Recompute::kBlock);
+  fast.step();
+  ops::expect_near(plain.results(), fast.results(), tolerance::kOtherOrderOfBranches,
+                   "recomputing all");
+  ops::expect_near(plain.sample(), fast.sample(), tolerance::kOtherOrderOfBranches,
+                   "without gradients");
+}
+
+TEST_P(VideoFastPathTest, WhatIsComputedAgainChangesNoBit) {
+  RandomClips keeping(GetParam(), at::kCPU, at::kFloat);
+  keeping.model().use_fast_path(cpu_kernels(at::kFloat));
+  keeping.step(2);
+  for (const ops::Recompute level : {ops::Recompute::kElementwise, ops::Recompute::kMlp}) {
+    RandomClips clips(GetParam(), at::kCPU, at::kFloat);
+    clips.model().use_fast_path(cpu_kernels(at::kFloat), level);
+    clips.step(2);
+    ops::expect_same(keeping.results(), clips.results(),
+                     level == ops::Recompute::kMlp ? "mlp" : "elementwise");
+  }
+}
+
+// As docs/video.md says; fp32 on the CPU.
+TEST_P(VideoFastPathTest, LevelsKeepLess) {
+  RandomClips clips(GetParam(), at::kCPU, at::kFloat);
+  const auto kept_at = [&](ops::Recompute level) {
+    clips.model().use_fast_path(cpu_kernels(at::kFloat), level);
+    return clips.bytes_kept();
+  };
+  const int64_t all = kept_at(ops::Recompute::kNone);
+  const ModelConfig& config = clips.model().config();
+  const int64_t num_blocks = config.architecture == "stdit3" ? 4 : 2;
+  const auto tokens = static_cast<double>(GetParam().batch * config.num_tokens() * num_blocks);
+  // The projection of captions is an MLP of width C in one piece.
+  const auto words =
+      static_cast<double>(clips.has_words() ? GetParam().batch * config.text_tokens : 0);
+  const auto saved = [&](ops::Recompute level) {
+    return static_cast<double>(all - kept_at(level)) /
+           static_cast<double>(config.hidden * static_cast<int64_t>(sizeof(float)));
+  };
+  EXPECT_DOUBLE_EQ(saved(ops::Recompute::kElementwise), GetParam().elementwise * tokens + words);
+  EXPECT_DOUBLE_EQ(saved(ops::Recompute::kMlp),
+                   (GetParam().elementwise + 4.0) * tokens + 2.0 * words);
+}
+
+TEST_P(VideoFastPathTest, IsAsNearToFp32AsThePlainPathInBf16) {
+  RandomClips exact(GetParam(), at::kCPU, at::kFloat);
+  RandomClips plain(GetParam(), at::kCPU, at::kBFloat16);
+  exact.step();
+  plain.step();
+  for (const ops::Recompute level : {ops::Recompute::kNone, ops::Recompute::kMlp}) {
+    RandomClips fast(GetParam(), at::kCPU, at::kBFloat16);
+    fast.model().use_fast_path(cpu_kernels(at::kBFloat16), level);
+    fast.step();
+    ops::expect_as_near(exact.results(), plain.results(), fast.results(), "", kStreamSlack);
+  }
+}
+
+TEST_P(VideoFastPathTest, PassesInFlightEqualPassesOneAfterTheOther) {
+  for (const bool is_fast : {false, true}) {
+    for (const int64_t recompute : {0, 1}) {
+      const auto results = [&](bool in_flight) {
+        RandomClips clips(GetParam(), at::kCPU, at::kFloat);
+        clips.model().set_recompute(recompute);
+        if (is_fast) {
+          clips.model().use_fast_path(cpu_kernels(at::kFloat));
+          clips.overwrite_gradients();
+        }
+        clips.step_of_unlike_passes(3, in_flight);
+        return clips.results();
+      };
+      ops::expect_same(
+          results(false), results(true),
+          (is_fast ? "fast, recomputing " : "plain, recomputing ") + std::to_string(recompute));
+    }
+  }
+}
+
+TEST_P(VideoFastPathTest, GradientsOfTwoPassesAddUpAndOldOnesGo) {
+  RandomClips plain(GetParam(), at::kCPU, at::kFloat);
+  plain.step();
+  RandomClips fast(GetParam(), at::kCPU, at::kFloat);
+  fast.model().use_fast_path(cpu_kernels(at::kFloat));
+  fast.overwrite_gradients();
+  for (const int64_t passes : {1, 2}) {
+    fast.step(passes);
+    ops::expect_near(plain.results(), fast.results(1.0 / static_cast<double>(passes)),
+                     tolerance::kOtherOrderOfBranches, std::to_string(passes) + " passes");
+  }
+}
+
+TEST_P(VideoFastPathTest, GivesWayToTaps) {
+  RandomClips plain(GetParam(), at::kCPU, at::kFloat);
+  RandomClips tapped(GetParam(), at::kCPU, at::kFloat);
+  tapped.model().use_fast_path(cpu_kernels(at::kFloat));
+  int64_t outputs = 0;
+  tapped.model().set_tap([&outputs](const std::string& /*path*/, const at::Tensor& output) {
+    ++outputs;
+    return output;
+  });
+  ops::expect_same(plain.sample(), tapped.sample(), "tapped");
+  EXPECT_GT(outputs, 20);
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, VideoFastPathTest, testing::ValuesIn(kClipCases),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace video_fast_path_test
+}  // namespace kinora::models
