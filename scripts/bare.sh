@@ -103,6 +103,8 @@ if [[ -n "${PIP_CERT:-}" ]]; then
 fi
 
 git clone --quiet --no-hardlinks "$source" "$bare$clone"
+commit="$(git -C "$bare$clone" rev-parse --short HEAD)"
+readonly commit
 mkdir -p "$bare$clone/.venv/bin"
 touch "$bare$clone/.venv/bin/python"
 who=root caches=''
@@ -144,5 +146,5 @@ else
   step 'demo' make demo
   step 'test' make test
 fi
-printf 'bare: %s works on a bare %s (%s)\n%s' "$(git -C "$source" rev-parse --short HEAD)" "$suite" \
+printf 'bare: %s works on a bare %s (%s)\n%s' "$commit" "$suite" \
   "$who, $(nproc) cores" "$report"

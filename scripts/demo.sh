@@ -14,7 +14,7 @@ say() { printf 'demo: %s\n' "$*"; }
 say "trains a small diffusion model on generated shapes, draws with it and judges the pictures"
 if [[ ! -x build/kinora ]]; then
   [[ -f .venv/kinora-setup ]] ||
-    say '1. set-up: Debian packages, and torch into .venv/ (0.5 GB; 2.5 GB for NVIDIA GPUs): about 1 minute'
-  say '2. build, into build/: about 9 minutes on two cores'
+    say '1. set-up: Debian packages, and torch into .venv/ (0.5 GB; 2.5 GB for NVIDIA GPUs): half a minute to a minute'
+  say '2. build, into build/: 4 to 9 minutes on two cores'
 fi
-say '3. training and pictures, into runs/demo/: 3 to 6 minutes on two cores; Ctrl-C saves and ends it'
+say '3. training and pictures, into runs/demo/: 3 to 5 minutes on two cores; Ctrl-C saves and ends it'

@@ -78,7 +78,8 @@ class RunningRanks {
       const std::string count = std::to_string(kNumRanks);
       ranks_.push_back(std::make_unique<ChildProcess>(
           std::vector<std::string>{"/proc/self/exe",
-                                   "--gtest_filter=CheckpointKillTest.EveryKillLeavesWholeOnes"},
+                                   "--gtest_filter=CheckpointKillTest.EveryKillLeavesWholeOnes",
+                                   "--gtest_output="},
           std::vector<std::string>{std::string(kFolderVariable) + "=" + folder.string(),
                                    "RANK=" + number, "WORLD_SIZE=" + count, "LOCAL_RANK=" + number,
                                    "LOCAL_WORLD_SIZE=" + count, "MASTER_ADDR=127.0.0.1",

@@ -50,7 +50,8 @@ Rank start_rank(int64_t rank, int64_t num_ranks, int64_t port) {
   Rank started;
   started.output = OpenDescriptor(memfd_create("output", MFD_CLOEXEC));
   started.process = std::make_unique<ChildProcess>(
-      std::vector<std::string>{"/proc/self/exe", "--gtest_filter=" + current_test()},
+      std::vector<std::string>{"/proc/self/exe", "--gtest_filter=" + current_test(),
+                               "--gtest_output="},
       std::vector<std::string>{variable(kRanksVariable, num_ranks), variable("RANK", rank),
                                variable("WORLD_SIZE", num_ranks), variable("LOCAL_RANK", rank),
                                variable("LOCAL_WORLD_SIZE", num_ranks), "MASTER_ADDR=127.0.0.1",

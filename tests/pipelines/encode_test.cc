@@ -406,7 +406,8 @@ TEST(EncodeTest, EveryKillLeavesWholeBlocks) {
     ASSERT_LT(kills, 1000) << "no progress";
     const OpenDescriptor output(memfd_create("output", MFD_CLOEXEC));
     ChildProcess process(
-        {"/proc/self/exe", "--gtest_filter=EncodeTest.EveryKillLeavesWholeBlocks"},
+        {"/proc/self/exe", "--gtest_filter=EncodeTest.EveryKillLeavesWholeBlocks",
+         "--gtest_output="},
         {std::string(kFolderVariable) + "=" + killed.string(), "OMP_NUM_THREADS=1"}, output,
         output);
     // Until it has gone on for some blocks, which every machine takes some kills for, then at any
