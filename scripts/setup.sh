@@ -94,7 +94,7 @@ install_packages() {  # install_packages PACKAGE...: those of them that are miss
   installed=" $({ dpkg-query -W -f '${db:Status-Status}:${Package}\n' "$@" 2>/dev/null || true; } |
     sed -n 's/^installed://p' | tr '\n' ' ')"
   for package in "$@"; do
-    [[ "$installed" == *" $package "* ]] || missing+=("$package")
+    [[ "$installed ${missing[*]} " == *" $package "* ]] || missing+=("$package")
   done
   [[ ${#missing[@]} -gt 0 ]] || return 0
 
@@ -202,12 +202,8 @@ install_torch() {
   fi
 
   if [[ ! -e "$venv" ]]; then
-    python="$(choose_python)" || {
-      [[ -z "${KINORA_PYTHON:-}" ]] || exit 1
-      install_packages python3 python3-venv
-      python="$(choose_python)" || die "no Python 3.10 to 3.14 with venv was found." \
-        "Give one by KINORA_PYTHON"
-    }
+    python="$(choose_python)" || die "no Python 3.10 to 3.14 with venv was found." \
+      "Give one by KINORA_PYTHON"
   fi
   free="$(free_mb "$root")"
   [[ "$free" -ge "$space_mb" ]] || die "torch needs about $space_mb MB at $root, got $free MB free."
@@ -286,13 +282,18 @@ if ! flock -n 9; then
   flock 9
 fi
 
-install_packages "${PACKAGES[@]}"
+# All at once: who has no rights of root is asked once.
+packages=("${PACKAGES[@]}")
 if "$dev"; then
-  install_packages "${DEV_PACKAGES[@]}"
+  packages+=("${DEV_PACKAGES[@]}")
 fi
 if "$video"; then
-  install_packages "${VIDEO_PACKAGES[@]}"
+  packages+=("${VIDEO_PACKAGES[@]}")
 fi
+if [[ -z "${KINORA_TORCH_DIR:-}" && ! -f "$stamp" ]] && ! choose_python >/dev/null; then
+  packages+=(python3 python3-venv)
+fi
+install_packages "${packages[@]}"
 
 if [[ -n "${KINORA_TORCH_DIR:-}" ]]; then
   [[ -f "$KINORA_TORCH_DIR/include/torch/headeronly/version.h" &&

@@ -170,6 +170,13 @@ class SetupTest(unittest.TestCase):
         self.assertNotIn("libwebp-dev", err)
         self.assertEqual(self.calls_made(), "")
 
+    def test_without_root_asks_once_for_everything(self):
+        status, _, err = self.run_setup("--no-cuda", "--dev", "--video",
+                                        MISSING="libpng-dev clang-tidy-14 libavcodec-dev")
+        self.assertEqual(status, 1)
+        for package in ("libpng-dev", "clang-tidy-14", "libavcodec-dev"):
+            self.assertIn(package, err)
+
     def test_as_root_installs_what_is_missing_and_no_more(self):
         status, _, err = self.run_setup("--no-cuda", MISSING="libpng-dev", USER_ID="0")
         self.assertEqual(status, 0, err)
