@@ -104,7 +104,7 @@ std::vector<Family> make_families() {
        .qk_norm = true,
        .sizes = {text_size("XL", 28, 1152, 16, kT5Width, 120)},
        .patches = patch_of_two,
-       .resolve = resolve_transformer,
+       .resolve = STDiT2::resolve,
        .macs = STDiT2::macs,
        .make = make<STDiT2>},
       // Open-Sora 1.2 and 1.3.
@@ -118,7 +118,7 @@ std::vector<Family> make_families() {
        .sizes = {text_size("XL", 28, 1152, 16, kT5Width, 300),
                  text_size("3B", 28, 1872, 26, kT5Width, 300)},
        .patches = patch_of_two,
-       .resolve = resolve_transformer,
+       .resolve = STDiT3::resolve,
        .macs = STDiT3::macs,
        .make = make<STDiT3>},
       // Chen et al. 2023, "PixArt-alpha"; Chen et al. 2024, "PixArt-Sigma".
@@ -131,7 +131,7 @@ std::vector<Family> make_families() {
                  text_size("MS-XL", 28, 1152, 16, kT5Width, 120, true),
                  text_size("Sigma-XL", 28, 1152, 16, kT5Width, 300)},
        .patches = patch_of_two,
-       .resolve = resolve_transformer,
+       .resolve = PixArt::resolve,
        .macs = PixArt::macs,
        .make = make<PixArt>,
        .diffusers = DiffusersFamily{.class_name = "PixArtTransformer2DModel",

@@ -28,9 +28,6 @@ PixArt::PixArt(const ModelConfig& config)
   add_buffer("pos_embed", pos_embed);
   add_child("blocks", blocks);
   if (config.size_conditions) {
-    KINORA_CHECK(config.hidden % kSizeParts == 0, kConfig,
-                 "[pixart] model.hidden must be a multiple of ", kSizeParts,
-                 " for model.size_conditions, got ", config.hidden);
     csize_embedder.emplace(config, config.hidden / kSizeParts);
     ar_embedder.emplace(config, config.hidden / kSizeParts);
     add_child("csize_embedder", *csize_embedder);
@@ -47,6 +44,13 @@ at::Tensor PixArt::positions(const Grid& grid, const at::Device& device) const {
            (base / static_cast<double>(count) / config().position_scale);
   };
   return frame_positions(along(grid.rows), along(grid.columns), config().hidden);
+}
+
+void PixArt::resolve(ModelConfig& config, const ModelConfig& published) {
+  resolve_transformer(config, published);
+  KINORA_CHECK(!config.size_conditions || config.hidden % kSizeParts == 0, kConfig,
+               "[pixart] model.hidden must be a multiple of ", kSizeParts,
+               " for model.size_conditions, got ", config.hidden);
 }
 
 double PixArt::macs(const ModelConfig& config) {

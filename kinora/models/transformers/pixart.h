@@ -12,6 +12,8 @@ namespace kinora::models {
 class PixArt : public CaptionModel {
  public:
   explicit PixArt(const ModelConfig& config);
+  /// Family::resolve.
+  static void resolve(ModelConfig& config, const ModelConfig& published);
   /// Family::macs.
   [[nodiscard]] static double macs(const ModelConfig& config);
 

@@ -58,9 +58,6 @@ STDiT2::STDiT2(const ModelConfig& config)
       ar_embedder(config, config.hidden / kSizeParts),
       fl_embedder(config, config.hidden),
       fps_embedder(config, config.hidden) {
-  KINORA_CHECK(config.hidden % kSizeParts == 0 && config.hidden / config.heads % 2 == 0, kConfig,
-               "[stdit2] model.hidden must be a multiple of ", kSizeParts,
-               " and an even one of model.heads, got ", config.hidden, " and ", config.heads);
   add_child("t_block_temp", t_block_temp);
   add_child("rope", rope);
   add_child("blocks", blocks);
@@ -71,6 +68,13 @@ STDiT2::STDiT2(const ModelConfig& config)
   set_init(*this, {"t_block_temp.1.weight"}, nn::Init::normal(0.02));
   set_init(*this, {"cross_attn.proj.weight"}, nn::Init::zero());
   set_block_buckets(numbered("blocks", config.depth));
+}
+
+void STDiT2::resolve(ModelConfig& config, const ModelConfig& published) {
+  resolve_transformer(config, published);
+  KINORA_CHECK(config.hidden % kSizeParts == 0 && config.hidden / config.heads % 2 == 0, kConfig,
+               "[stdit2] model.hidden must be a multiple of ", kSizeParts,
+               " and an even one of model.heads, got ", config.hidden, " and ", config.heads);
 }
 
 double STDiT2::macs(const ModelConfig& config) {

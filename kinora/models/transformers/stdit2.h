@@ -26,6 +26,8 @@ class STDiT2Block : public CaptionBlock {
 class STDiT2 : public CaptionModel {
  public:
   explicit STDiT2(const ModelConfig& config);
+  /// Family::resolve.
+  static void resolve(ModelConfig& config, const ModelConfig& published);
   /// Family::macs.
   [[nodiscard]] static double macs(const ModelConfig& config);
 

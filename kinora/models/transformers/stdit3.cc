@@ -14,12 +14,9 @@
 namespace kinora::models {
 namespace {
 
-int64_t rotary_dims(const ModelConfig& config) {
-  const int64_t head = config.hidden / config.heads;
-  const int64_t axes = config.rotary_3d ? 3 : 1;
-  KINORA_CHECK(head % (2 * axes) == 0, kConfig, "[stdit3] model.hidden / model.heads must be a ",
-               "multiple of ", 2 * axes, " for its rotary embedding, got ", head);
-  return head / axes;
+/// Axes along which a head's dims turn.
+int64_t rotary_axes(const ModelConfig& config) {
+  return config.rotary_3d ? 3 : 1;
 }
 
 }  // namespace
@@ -27,11 +24,9 @@ int64_t rotary_dims(const ModelConfig& config) {
 STDiT3::STDiT3(const ModelConfig& config)
     : CaptionModel(config),
       fps_embedder(config, config.hidden),
-      rope(rotary_dims(config)),
+      rope(config.hidden / config.heads / rotary_axes(config)),
       spatial_blocks(config),
       temporal_blocks(config) {
-  KINORA_CHECK(config.window.empty() != config.rotary_3d, kConfig,
-               "[stdit3] model.window and model.rotary_3d are given both or neither");
   add_child("fps_embedder", fps_embedder);
   add_child("rope", rope);
   add_child("spatial_blocks", spatial_blocks);
@@ -45,6 +40,20 @@ STDiT3::STDiT3(const ModelConfig& config)
     blocks.push_back("temporal_blocks." + std::to_string(i));
   }
   set_block_buckets(blocks);
+}
+
+void STDiT3::resolve(ModelConfig& config, const ModelConfig& published) {
+  resolve_transformer(config, published);
+  KINORA_CHECK(config.window.empty() || config.window.size() == 3, kConfig,
+               "[model] model.window must be [] or frames, rows and columns, got ",
+               config.window.size(), " numbers");
+  KINORA_CHECK(config.window.empty() != config.rotary_3d, kConfig,
+               "[stdit3] model.window and model.rotary_3d are given both or neither");
+  const int64_t head = config.hidden / config.heads;
+  const int64_t parts = 2 * rotary_axes(config);
+  KINORA_CHECK(head % parts == 0, kConfig,
+               "[stdit3] model.hidden / model.heads must be a multiple of ", parts,
+               " for its rotary embedding, got ", head);
 }
 
 double STDiT3::macs(const ModelConfig& config) {

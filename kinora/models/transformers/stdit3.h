@@ -10,6 +10,8 @@ namespace kinora::models {
 class STDiT3 : public CaptionModel {
  public:
   explicit STDiT3(const ModelConfig& config);
+  /// Family::resolve.
+  static void resolve(ModelConfig& config, const ModelConfig& published);
   /// Family::macs.
   [[nodiscard]] static double macs(const ModelConfig& config);
 

@@ -42,9 +42,6 @@ void resolve_transformer(ModelConfig& config, const ModelConfig& published) {
   KINORA_CHECK(config.frames > 0 && config.frames % config.patch_frames == 0, kConfig,
                "[model] model.frames must be a positive multiple of model.patch_frames = ",
                config.patch_frames, ", got ", config.frames);
-  KINORA_CHECK(config.window.empty() || config.window.size() == 3, kConfig,
-               "[model] model.window must be [] or frames, rows and columns, got ",
-               config.window.size(), " numbers");
   KINORA_CHECK(config.mlp_hidden() > 0, kConfig, "[model] model.mlp_ratio gives an empty MLP, got ",
                config.mlp_ratio);
 }

@@ -100,7 +100,7 @@ TEST(PixArtTest, WrongInputsAreNamed) {
 
   ModelConfig config = fixture.config("pixart");
   config.hidden = 16;
-  EXPECT_THROW(PixArt{config}, Error);
+  EXPECT_THROW((void)resolved(config), Error);
 }
 
 }  // namespace pixart_test

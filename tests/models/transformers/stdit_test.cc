@@ -258,7 +258,7 @@ TEST(STDiTSizeTest, ParametersAreAsManyAsPublished) {
 TEST(STDiT3ConfigTest, WindowsAndTheirRotationBelongTogether) {
   ModelConfig config = VideoFixture("stdit3_windows").config("stdit3");
   const auto refusal = [&config] {
-    return error_of(ErrorKind::kConfig, [&] { return STDiT3(config).buckets(); });
+    return error_of(ErrorKind::kConfig, [&] { return resolved(config).window; });
   };
   EXPECT_EQ(refusal(), "no error");
   config.rotary_3d = false;
