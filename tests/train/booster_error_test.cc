@@ -54,6 +54,7 @@ TEST(BoosterErrorTest, Zero3OnRanks) {
     BoosterOptions options = fp32();
     options.plugin = "zero3";
     EXPECT_THAT(refusal(options, world), HasSubstr("Hint: zero2"));
+    world.barrier();  // the others are still connecting
   });
 }
 
@@ -64,6 +65,7 @@ TEST(BoosterErrorTest, DividedSequencesOnRanks) {
     EXPECT_THAT(
         refusal(options, world),
         HasSubstr("sp_size must be 1 for a torch::nn::Module, which does not divide tokens"));
+    world.barrier();
   });
 }
 
