@@ -15,6 +15,7 @@
 #include "kinora/ops/random.h"
 #include "kinora/train/benchmark.h"
 #include "kinora/train/trainable.h"
+#include "tests/tolerances.h"
 
 namespace kinora::train {
 namespace training_step_test {
@@ -22,7 +23,6 @@ namespace training_step_test {
 constexpr uint64_t kSeed = 7;
 constexpr int64_t kStep = 3;
 constexpr double kDropout = 0.5;
-constexpr double kRounding = 1e-5;  // sums in another order
 
 RunConfig tiny() {
   RunConfig config;
@@ -42,7 +42,7 @@ RunConfig tiny() {
 
 RunConfig tiny_clips() {
   RunConfig config = tiny();
-  config.model = models::resolved({.architecture = models::Architecture::kStdit3,
+  config.model = models::resolved({.architecture = "stdit3",
                                    .depth = 1,
                                    .hidden = 48,
                                    .heads = 4,
@@ -81,10 +81,11 @@ class Watched : public diffusion::Denoiser {
  public:
   explicit Watched(models::Model& model) : model_(model) {}
 
-  at::Tensor forward(const at::Tensor& x_t, const at::Tensor& t,
-                     const diffusion::Conditions& conditions) override {
+  at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t,
+                     const diffusion::Conditions& conditions,
+                     const diffusion::Pass& pass) override {
     seen.push_back({x_t, t, conditions});
-    return model_.forward(x_t, t, conditions);
+    return model_.forward(x_t, t, conditions, pass);
   }
 
   struct Call {
@@ -159,8 +160,9 @@ TEST(TrainingStepTest, MicroBatchesGiveLossAndGradientsOfTheWholeBatch) {
       batches.push_back(samples(config.model, first, micro_batch));
     }
     const double loss = setup.step.forward_backward(batches, kStep).item<double>();
-    EXPECT_NEAR(loss, want.mean.item<double>(), kRounding * loss) << micro_batch;
-    EXPECT_TRUE(at::allclose(setup.gradients(), want_gradients, kRounding, kRounding))
+    EXPECT_NEAR(loss, want.mean.item<double>(), tolerance::kOtherOrder * loss) << micro_batch;
+    EXPECT_TRUE(at::allclose(setup.gradients(), want_gradients, tolerance::kOtherOrder,
+                             tolerance::kOtherOrder))
         << micro_batch;
   }
 }
@@ -176,11 +178,11 @@ TEST(TrainingStepTest, PixelsAreScaledAndTheShareIsThatOfAllRanks) {
   Tiny one_of_four(config, {.ranks = 4});
   const double loss = of_floats.step.forward_backward({floats}, kStep).item<double>();
   EXPECT_NEAR(of_bytes.step.forward_backward({bytes}, kStep).item<double>(), loss,
-              kRounding * loss);
+              tolerance::kOtherOrder * loss);
   EXPECT_NEAR(one_of_four.step.forward_backward({floats}, kStep).item<double>(), loss / 4,
-              kRounding * loss);
-  EXPECT_TRUE(
-      at::allclose(one_of_four.gradients() * 4.0, of_floats.gradients(), kRounding, kRounding));
+              tolerance::kOtherOrder * loss);
+  EXPECT_TRUE(at::allclose(one_of_four.gradients() * 4.0, of_floats.gradients(),
+                           tolerance::kOtherOrder, tolerance::kOtherOrder));
 }
 
 TEST(TrainingStepTest, GradientsOfStepsAddUpUntilTheyAreUsed) {
@@ -190,7 +192,8 @@ TEST(TrainingStepTest, GradientsOfStepsAddUpUntilTheyAreUsed) {
   (void)setup.step.forward_backward(batch, kStep);
   const at::Tensor once = setup.gradients();
   (void)setup.step.forward_backward(batch, kStep);
-  EXPECT_TRUE(at::allclose(setup.gradients(), once * 2.0, kRounding, kRounding));
+  EXPECT_TRUE(
+      at::allclose(setup.gradients(), once * 2.0, tolerance::kOtherOrder, tolerance::kOtherOrder));
 }
 
 TEST(TrainingStepTest, ForwardOnlyShowsTheSameAndLeavesNoGradients) {
@@ -247,7 +250,7 @@ TEST(TrainingStepTest, ImportanceHearsTheLossOfEachSample) {
   EXPECT_EQ(importance.state().counts, want.state().counts);
   for (size_t i = 0; i < want.state().history.size(); ++i) {
     EXPECT_NEAR(importance.state().history[i], want.state().history[i],
-                kRounding * want.state().history[i]);
+                tolerance::kOtherOrder * want.state().history[i]);
   }
 }
 
