@@ -14,7 +14,8 @@ and runs `make demo` and `make test` there. Says how long each step took. Wants 
   --quick     only what shows that nothing is missing: set-up, the program, ten steps of the demo,
               then the set-up for GPUs and every source that includes CUDA's headers. Uses the
               caches of ccache and pip of this machine
-  --user      as an ordinary user; what the set-up asks root to install is installed as it asks
+  --user      as an ordinary user; what the set-up asks root to install is installed as it asks.
+              With --quick it gets a copy of ccache's cache
   --terminal  on a terminal
   --keep      keep the folder, and say where it is
 
@@ -109,12 +110,20 @@ mkdir -p "$bare$clone/.venv/bin"
 touch "$bare$clone/.venv/bin/python"
 who=root caches=''
 if "$quick"; then
+  mkdir -p "$(ccache --get-config cache_dir)" "$bare/var/cache/ccache"
+  variables+=(CCACHE_DIR=/var/cache/ccache)
+fi
+if "$quick" && ! "$user"; then
   caches="$(ccache --get-config cache_dir):${PIP_CACHE_DIR:-$HOME/.cache/pip}"
-  mkdir -p "${caches%%:*}" "${caches##*:}" "$bare/var/cache/ccache" "$bare/var/cache/pip"
-  variables+=(CCACHE_DIR=/var/cache/ccache PIP_CACHE_DIR=/var/cache/pip)
+  mkdir -p "${caches##*:}" "$bare/var/cache/pip"
+  variables+=(PIP_CACHE_DIR=/var/cache/pip)
 fi
 if "$user"; then
   chroot "$bare" useradd --create-home bare
+  if "$quick"; then  # which root owns
+    cp -r "$(ccache --get-config cache_dir)/." "$bare/var/cache/ccache"
+    chroot "$bare" chown -R bare: /var/cache/ccache
+  fi
   chroot "$bare" chown -R bare: "${clone%/*}"
   who=bare
   # It cannot install packages, and says which command can.
