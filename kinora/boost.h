@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kinora/train/booster.h"
+#include "kinora/train/boost/booster.h"
 
 /// The fourth function of kinora/kinora.h, in a header of its own since it needs libtorch's.
 namespace kinora {

@@ -9,7 +9,7 @@
 #include "apps/kinora/options/choices.h"
 #include "kinora/core/build_info.h"
 #include "kinora/core/text.h"
-#include "kinora/train/benchmark_decode.h"
+#include "kinora/train/bench/benchmark_decode.h"
 
 namespace kinora::apps {
 namespace {

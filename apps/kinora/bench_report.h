@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "kinora/train/benchmark.h"
-#include "kinora/train/benchmark_ablation.h"
-#include "kinora/train/benchmark_sample.h"
-#include "kinora/train/benchmark_step.h"
+#include "kinora/train/bench/benchmark.h"
+#include "kinora/train/bench/benchmark_ablation.h"
+#include "kinora/train/bench/benchmark_sample.h"
+#include "kinora/train/bench/benchmark_step.h"
 
 /// What `kinora bench` prints: text for people, and the same as JSON.
 namespace kinora::apps {

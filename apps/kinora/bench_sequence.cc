@@ -11,7 +11,7 @@
 #include "kinora/core/build_info.h"
 #include "kinora/core/text.h"
 #include "kinora/device/device.h"
-#include "kinora/train/benchmark_sequence.h"
+#include "kinora/train/bench/benchmark_sequence.h"
 
 namespace kinora::apps {
 namespace {

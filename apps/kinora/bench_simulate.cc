@@ -14,9 +14,9 @@
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"
 #include "kinora/core/text.h"
-#include "kinora/train/benchmark_step.h"
-#include "kinora/train/scaling_model.h"
-#include "kinora/train/step_estimate.h"
+#include "kinora/train/bench/benchmark_step.h"
+#include "kinora/train/bench/scaling_model.h"
+#include "kinora/train/plan/step_estimate.h"
 
 namespace kinora::apps {
 namespace {

@@ -14,7 +14,7 @@
 #include "kinora/core/log.h"
 #include "kinora/core/text.h"
 #include "kinora/io/file.h"
-#include "kinora/train/bucket_search.h"
+#include "kinora/train/bench/bucket_search.h"
 
 namespace kinora::apps {
 namespace {

@@ -7,7 +7,7 @@
 #include "apps/kinora/commands.h"
 #include "apps/kinora/ranks.h"
 #include "kinora/io/jsonl.h"
-#include "kinora/train/diagnosis.h"
+#include "kinora/train/bench/diagnosis.h"
 
 namespace kinora::apps {
 namespace {

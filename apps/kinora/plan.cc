@@ -15,10 +15,10 @@
 #include "kinora/core/error.h"
 #include "kinora/core/text.h"
 #include "kinora/core/text_table.h"
-#include "kinora/train/gpu_facts.h"
-#include "kinora/train/memory_plan.h"
-#include "kinora/train/plan_search.h"
-#include "kinora/train/step_estimate.h"
+#include "kinora/train/plan/gpu_facts.h"
+#include "kinora/train/plan/memory_plan.h"
+#include "kinora/train/plan/plan_search.h"
+#include "kinora/train/plan/step_estimate.h"
 
 namespace kinora::apps {
 namespace {

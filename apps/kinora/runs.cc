@@ -16,10 +16,10 @@
 #include "kinora/io/file.h"
 #include "kinora/io/file_lock.h"
 #include "kinora/io/jsonl.h"
-#include "kinora/train/run_directory.h"
-#include "kinora/train/run_report.h"
-#include "kinora/train/run_requests.h"
-#include "kinora/train/run_state.h"
+#include "kinora/train/records/run_directory.h"
+#include "kinora/train/records/run_report.h"
+#include "kinora/train/records/run_requests.h"
+#include "kinora/train/records/run_state.h"
 
 namespace kinora::apps {
 namespace {

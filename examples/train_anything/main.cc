@@ -8,7 +8,7 @@
 #include <iostream>
 
 #include "kinora/comm/group.h"
-#include "kinora/train/booster.h"
+#include "kinora/train/boost/booster.h"
 #include "kinora/train/setup.h"
 
 int main() {

@@ -6,8 +6,8 @@
 
 #include "kinora/comm/group.h"
 #include "kinora/comm/link_speed.h"
+#include "kinora/train/records/run_directory.h"
 #include "kinora/train/run_config.h"
-#include "kinora/train/run_directory.h"
 
 namespace kinora::train {
 

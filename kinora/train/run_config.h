@@ -16,7 +16,7 @@
 #include "kinora/optim/adamw.h"
 #include "kinora/optim/lr_schedule.h"
 #include "kinora/pipelines/sampling_config.h"
-#include "kinora/train/booster_options.h"
+#include "kinora/train/boost/booster_options.h"
 #include "kinora/train/finetune_config.h"
 
 namespace kinora::train {

@@ -4,10 +4,10 @@
 #include <optional>
 
 #include "kinora/core/stop_signal.h"
+#include "kinora/train/records/run_requests.h"
+#include "kinora/train/records/run_state.h"
 #include "kinora/train/run.h"
 #include "kinora/train/run_checkpoints.h"
-#include "kinora/train/run_requests.h"
-#include "kinora/train/run_state.h"
 #include "kinora/train/sample_grids.h"
 #include "kinora/train/step_vote.h"
 

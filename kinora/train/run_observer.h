@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "kinora/train/run_log.h"
+#include "kinora/train/records/run_log.h"
 
 namespace kinora::train {
 

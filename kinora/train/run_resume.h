@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kinora/train/run_directory.h"
+#include "kinora/train/records/run_directory.h"
 
 namespace kinora::train {
 

@@ -9,6 +9,7 @@
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
 #include "kinora/core/text.h"
+#include "kinora/train/finetune.h"
 #include "kinora/train/non_finite.h"
 
 namespace kinora::train {

@@ -8,8 +8,8 @@
 #include <optional>
 
 #include "kinora/optim/adamw.h"
+#include "kinora/train/records/run_log.h"
 #include "kinora/train/run.h"
-#include "kinora/train/run_log.h"
 #include "kinora/train/self_test.h"
 #include "kinora/train/step_samples.h"
 #include "kinora/train/step_times.h"

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "kinora/comm/group.h"
-#include "kinora/train/run_requests.h"
+#include "kinora/train/records/run_requests.h"
 
 namespace kinora::train {
 

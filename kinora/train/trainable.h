@@ -5,7 +5,7 @@
 #include "kinora/models/model.h"
 #include "kinora/ops/block_kernels.h"
 #include "kinora/parallel/mesh.h"
-#include "kinora/train/booster.h"
+#include "kinora/train/boost/booster.h"
 #include "kinora/train/run_config.h"
 
 namespace kinora::train {

@@ -13,7 +13,7 @@
 #include "kinora/diffusion/importance.h"
 #include "kinora/diffusion/objective.h"
 #include "kinora/models/model_config.h"
-#include "kinora/train/booster.h"
+#include "kinora/train/boost/booster.h"
 #include "kinora/train/micro_batch.h"
 
 namespace kinora::train {

@@ -8,7 +8,7 @@
 #include "kinora/diffusion/objective.h"
 #include "kinora/ops/block_kernels.h"
 #include "kinora/ops/random.h"
-#include "kinora/train/benchmark.h"
+#include "kinora/train/bench/benchmark.h"
 #include "kinora/train/setup.h"
 #include "kinora/train/trainable.h"
 #include "kinora/train/training_step.h"

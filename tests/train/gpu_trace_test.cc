@@ -11,9 +11,9 @@
 #include "kinora/device/device.h"
 #include "kinora/device/gpu_trace.h"
 #include "kinora/device/graph.h"
-#include "kinora/train/benchmark.h"
-#include "kinora/train/benchmark_sample.h"
-#include "kinora/train/benchmark_step.h"
+#include "kinora/train/bench/benchmark.h"
+#include "kinora/train/bench/benchmark_sample.h"
+#include "kinora/train/bench/benchmark_step.h"
 
 namespace kinora::train {
 namespace gpu_trace_test {

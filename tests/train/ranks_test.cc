@@ -15,7 +15,7 @@
 #include <thread>
 
 #include "kinora/ops/random.h"
-#include "kinora/train/benchmark.h"
+#include "kinora/train/bench/benchmark.h"
 #include "kinora/train/trainable.h"
 #include "kinora/train/training_step.h"
 #include "tests/comm/ranks.h"

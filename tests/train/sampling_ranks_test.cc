@@ -9,7 +9,7 @@
 
 #include "kinora/ops/random.h"
 #include "kinora/pipelines/clips.h"
-#include "kinora/train/benchmark.h"
+#include "kinora/train/bench/benchmark.h"
 #include "kinora/train/micro_batch.h"
 #include "kinora/train/setup.h"
 #include "kinora/train/trained_model.h"

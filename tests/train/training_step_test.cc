@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "kinora/ops/random.h"
-#include "kinora/train/benchmark.h"
+#include "kinora/train/bench/benchmark.h"
 #include "kinora/train/trainable.h"
 #include "tests/tolerances.h"
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "apps/kinora/options/ranks.h"
-#include "kinora/train/benchmark_sample.h"
-#include "kinora/train/benchmark_step.h"
+#include "kinora/train/bench/benchmark_sample.h"
+#include "kinora/train/bench/benchmark_step.h"
 
 namespace kinora::apps {
 

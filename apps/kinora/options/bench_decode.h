@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kinora/train/benchmark_decode.h"
+#include "kinora/train/bench/benchmark_decode.h"
 
 namespace kinora::apps {
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "apps/kinora/options/ranks.h"
-#include "kinora/train/benchmark_sequence.h"
-#include "kinora/train/booster_options.h"
+#include "kinora/train/bench/benchmark_sequence.h"
+#include "kinora/train/boost/booster_options.h"
 
 namespace kinora::apps {
 

@@ -3,7 +3,7 @@
 #include <map>
 #include <string>
 
-#include "kinora/train/booster_options.h"
+#include "kinora/train/boost/booster_options.h"
 
 namespace CLI {  // NOLINT(readability-identifier-naming): CLI11's
 class App;

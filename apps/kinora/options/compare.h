@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "kinora/train/booster_options.h"
+#include "kinora/train/boost/booster_options.h"
 
 namespace kinora::apps {
 

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "kinora/train/bucket_search.h"
+#include "kinora/train/bench/bucket_search.h"
 
 namespace kinora::apps {
 

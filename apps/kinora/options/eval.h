@@ -7,7 +7,7 @@
 #include "apps/kinora/options/ranks.h"
 #include "kinora/eval/feature_network.h"
 #include "kinora/eval/sample_set.h"
-#include "kinora/train/booster_options.h"
+#include "kinora/train/boost/booster_options.h"
 
 namespace kinora::apps {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "kinora/train/run_requests.h"
+#include "kinora/train/records/run_requests.h"
 
 namespace kinora::apps {
 

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kinora/comm/group.h"
+#include "kinora/device/gpu_profile.h"
+#include "kinora/train/bench/batch_search.h"
+#include "kinora/train/micro_batch.h"
+#include "kinora/train/run_config.h"
+
+namespace kinora::train {
+
+struct StepBenchmarkOptions {
+  int64_t warmup = 5;    ///< steps before timing; at least four where CUDA graphs are recorded
+  int64_t steps = 20;    ///< timed steps
+  bool profile = false;  ///< trace as many steps again, after the timed ones
+};
+
+/// Speed of the training step, without the data pipeline.
+struct StepBenchmark {
+  std::string device;
+  std::string kernels;
+  bool fast_path = false;
+  bool graphs = false;
+  double step_seconds = 0.0;  ///< of one step in the median block of steps
+  double samples_per_s = 0.0;
+  double model_tflops = 0.0;  ///< TFLOP/s: 3 x 2 x multiply-accumulates of a forward pass
+  int64_t peak_memory = 0;    ///< bytes of tensors on the GPU, of this benchmark; 0 on the CPU
+  double last_loss = 0.0;     ///< to see that it computed
+  std::optional<device::GpuProfile> profile;  ///< of options.steps steps
+  std::vector<std::string> products;  ///< a line for each of the fast path's matrix products
+};
+
+/// A recipe's model and optimizer, whose steps are timed on random inputs that lie in memory, one
+/// behind the other as in training. Layers that start at zero are randomised: products of zeros are
+/// faster than real ones. Nothing is left in the device's memory at the end. With several ranks all
+/// make one and call it, and the figures are of this rank's time and all ranks' samples.
+class StepTimer {
+ public:
+  /// Errors as those of a run.
+  explicit StepTimer(const RunConfig& config, const comm::Group& world = {});
+  StepTimer(const StepTimer&) = delete;
+  StepTimer& operator=(const StepTimer&) = delete;
+  ~StepTimer();
+
+  /// Of the recipe's batches.
+  [[nodiscard]] StepBenchmark time(const StepBenchmarkOptions& options);
+
+  /// Of steps of one batch a rank, of pictures or clips of that size in pixels: the median of three
+  /// after those in which the device warms up. The memory is that of tensors on a GPU; on a CPU the
+  /// whole process's, 0 where the system does not say. Errors of running out of memory: the timer
+  /// is of no use then.
+  [[nodiscard]] StepCost time(const ClipSize& size, int64_t batch);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// StepTimer::time() of the recipe's batches.
+[[nodiscard]] StepBenchmark benchmark_step(const RunConfig& config,
+                                           const StepBenchmarkOptions& options,
+                                           const comm::Group& world = {});
+
+}  // namespace kinora::train

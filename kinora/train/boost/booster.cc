@@ -1,0 +1,284 @@
+#include "kinora/train/boost/booster.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <sstream>
+#include <utility>
+
+#include "kinora/checkpoint/checkpoint.h"
+#include "kinora/checkpoint/model_weights.h"
+#include "kinora/checkpoint/writer.h"
+#include "kinora/core/error.h"
+#include "kinora/data/loader.h"
+#include "kinora/parallel/bucket_groups.h"
+#include "kinora/pipelines/diffusers_transformer.h"
+#include "kinora/train/boost/torch_module.h"
+#include "kinora/train/setup.h"
+
+namespace kinora::train {
+namespace {
+
+void check_possible(const Boostable& model, const BoosterOptions& options, int stage,
+                    const parallel::Mesh& mesh) {
+  const bool divides_weights = stage == 3 && mesh.state_group().size() > 1;
+  KINORA_CHECK(!divides_weights || model.tells_reads(), kConfig,
+               "[booster] zero3 brings weights together just before they are read, and a "
+               "torch::nn::Module does not say when. Hint: zero2, which divides all else");
+  KINORA_CHECK(!options.use_fp8 || model.is_fp8(), kConfig,
+               "[booster] use_fp8 needs the linears of Kinora's own models, on their fast path; a "
+               "torch::nn::Module has its own. Hint: precision bf16");
+}
+
+/// Says what is wrong with a plugin before axes that it would need are found not to fit.
+parallel::MeshShape checked_mesh(const BoosterOptions& options) {
+  (void)zero_stage(options.plugin, options.plugin_config);
+  return options.plugin_config.mesh();
+}
+
+optim::AdamWConfig with_clipping(optim::AdamWConfig optimizer, double grad_clip) {
+  if (grad_clip != 0.0) {
+    KINORA_CHECK(optimizer.max_grad_norm == 0.0 || optimizer.max_grad_norm == grad_clip, kConfig,
+                 "[booster] grad_clip is ", grad_clip, ", but the optimizer's max_grad_norm is ",
+                 optimizer.max_grad_norm, ". Hint: leave one of them out");
+    optimizer.max_grad_norm = grad_clip;
+  }
+  return optimizer;
+}
+
+}  // namespace
+
+Boosted::Boosted(std::unique_ptr<Boostable> model, const BoosterOptions& options,
+                 const parallel::Mesh& mesh, const optim::AdamWConfig& optimizer,
+                 const optim::LrSchedule& schedule)
+    : mesh_(mesh), schedule_(schedule), model_(std::move(model)) {
+  const int stage = zero_stage(options.plugin, options.plugin_config);
+  check_possible(*model_, options, stage, mesh_);
+  schedule_.validate();
+  const at::Device device = choose_device(options.device);
+  const bool groups = mesh_.world().size() > 1 && model_->tells_reads();
+  const parallel::BucketGroups buckets =
+      parallel::group_buckets(model_->buckets(), model_->module().named_parameters(),
+                              groups ? options.plugin_config.bucket_mib << 20 : 0);
+  arena_ = std::make_unique<optim::Arena>(
+      model_->module().named_parameters(), buckets.buckets,
+      optim::ArenaOptions{
+          .device = device,
+          .compute_type = compute_type(options.precision),
+          .seed = options.seed,
+          .train = true,
+          .ema_decays = options.ema_decays,
+          .sharding = {.group = mesh_.state_group(),
+                       .stage = stage,
+                       .whole_gradients = !options.plugin_config.reduce_each_micro_batch}});
+  optimizer_ = std::make_unique<optim::AdamW>(with_clipping(optimizer, options.grad_clip), *arena_,
+                                              own_optimizer(options.optimizer_kernel, device));
+  if (model_->overwrites_gradients()) {
+    optimizer_->leave_gradients();
+  }
+  if (mesh_.world().size() > 1) {
+    parallel_ = std::make_unique<parallel::DataParallel>(
+        *arena_, mesh_.group(parallel::Axis::kReplicate),
+        parallel::DataParallelOptions{
+            .reduce_type = compute_type(options.plugin_config.reduce_type),
+            .fp8_across = options.plugin_config.fp8_across,
+            .overwrites_gradients = model_->overwrites_gradients(),
+            .reads_before_passes = model_->is_fp8() || !model_->tells_reads(),
+            .largest = model_->magnitudes()});
+    model_->tell_buckets(buckets.translate(parallel_->hook()));
+  }
+  model_->settle(*arena_, mesh_.world());  // when all that can be refused has been
+  loss_ = at::zeros({}, at::device(device).dtype(at::kFloat));
+}
+
+Boosted::Boosted(Boosted&&) noexcept = default;
+Boosted::~Boosted() = default;
+
+void Boosted::accumulate(int64_t num_passes) {
+  KINORA_CHECK(num_passes >= 1, kConfig, "[booster] a step must have 1 pass or more, got ",
+               num_passes);
+  next_num_passes_ = num_passes;
+}
+
+diffusion::Pass Boosted::begin() {
+  if (begun_) {
+    return *begun_;
+  }
+  KINORA_CHECK(passes_ == 0 || passes_ < num_passes_, kConfig, "[booster] the ", num_passes_,
+               " passes of a step are done, step() must come. Hint: accumulate(n) sets how many "
+               "make one");
+  if (passes_ == 0) {
+    num_passes_ = next_num_passes_;
+    begin_step();
+  }
+  begun_ = begin_pass({.first = passes_ == 0, .last = passes_ + 1 == num_passes_});
+  return *begun_;
+}
+
+void Boosted::backward(const at::Tensor& loss) {
+  KINORA_CHECK(loss.defined() && loss.numel() == 1, kShape,
+               "[booster] backward() needs a loss of one element");
+  begin();
+  begun_.reset();  // also after an error
+  end_pass(loss, 1.0 / static_cast<double>(num_passes_ * mesh_.world().size()));
+  ++passes_;
+}
+
+optim::StepResult Boosted::step() {
+  const int64_t needed = passes_ == 0 ? next_num_passes_ : num_passes_;
+  KINORA_CHECK(passes_ == needed && !begun_, kConfig, "[booster] step() comes after ", needed,
+               " calls of backward(), got ", passes_);
+  passes_ = 0;
+  const int64_t number = enqueue_update(schedule_.at(steps_), end_step());
+  if (!model_->tells_reads()) {
+    refresh();
+  }
+  ++steps_;
+  return optimizer_->wait_report(number);
+}
+
+void Boosted::save_model(const std::filesystem::path& path, optim::WeightSet weights) {
+  if (mesh_.index(parallel::Axis::kReplicate) == 0) {
+    checkpoint::save_weights(
+        path, model_->module(), *arena_,
+        weights.ema ? optim::Role::average(*weights.ema) : optim::Role::master(), at::kFloat,
+        /*config=*/"");
+  }
+  mesh_.world().barrier();  // the others find it
+}
+
+void Boosted::load_model(const std::filesystem::path& path) {
+  checkpoint::load_weights(pipelines::open_weights(path), model_->module(), *arena_);
+  model_->buffers_replaced();
+}
+
+std::filesystem::path Boosted::save_optimizer(const std::filesystem::path& folder) {
+  if (mesh_.world().rank() == 0) {
+    std::filesystem::create_directories(folder);
+  }
+  mesh_.world().barrier();  // the others find it
+  return checkpoint::save(folder, *arena_,
+                          {.step = steps_,
+                           .position = 0,
+                           .optimizer = optimizer_->state(),
+                           .timestep_history = {},
+                           .timestep_counts = {},
+                           .config = {},
+                           .pinned = {},
+                           .fp8 = {},
+                           .buffers = {},
+                           .frozen = {}},
+                          mesh_.world());
+}
+
+void Boosted::load_optimizer(const std::filesystem::path& checkpoint) {
+  const checkpoint::TrainingState state = checkpoint::load(checkpoint, *arena_, mesh_.world());
+  optimizer_->restore(state.optimizer);
+  steps_ = state.step;
+}
+
+void Boosted::begin_step() {
+  if (parallel_ != nullptr) {
+    parallel_->begin_step();
+  }
+  model_->begin_step();
+  loss_.zero_();
+}
+
+diffusion::Pass Boosted::begin_pass(Turn turn) {
+  if (parallel_ != nullptr) {
+    parallel_->begin_pass(turn.first, turn.last);
+  }
+  model_->begin_pass();
+  return {.starts_step = turn.first,
+          .overwrite = parallel_ == nullptr ? turn.first : parallel_->starts_empty(turn.first)};
+}
+
+void Boosted::end_pass(const at::Tensor& loss, double share) {
+  // Without dims the product is fp32, which holds the loss scale of fp16.
+  const at::Tensor scalar = loss.dim() == 0 ? loss : loss.reshape({});
+  torch::autograd::backward({scalar * (optimizer_->loss_scale() * share)}, {});
+  model_->end_pass();
+  if (parallel_ != nullptr) {
+    parallel_->end_pass();
+  }
+  loss_.add_(scalar.detach(), share);
+}
+
+at::Tensor Boosted::end_step() {
+  if (parallel_ != nullptr) {
+    parallel_->add_over_samples(loss_);
+  }
+  return loss_;
+}
+
+int64_t Boosted::enqueue_update(double lr, const at::Tensor& loss) {
+  const int64_t number = optimizer_->enqueue_step(*arena_, lr, loss);
+  if (parallel_ != nullptr) {
+    parallel_->weights_changed();
+  }
+  return number;
+}
+
+void Boosted::refresh() {
+  if (parallel_ != nullptr) {
+    parallel_->refresh();
+  }
+}
+
+std::string Boosted::describe_ranks() const {
+  if (parallel_ == nullptr) {
+    return {};
+  }
+  const optim::Sharding& sharding = arena_->options().sharding;
+  std::ostringstream text;
+  text << mesh_.data_ranks() << " ranks, each with its own samples; ";
+  if (mesh_.shape().sequence > 1) {
+    text.str("");
+    text << mesh_.data_ranks() << " groups of " << mesh_.shape().sequence
+         << " ranks, which divide each sample of their group; ";
+  }
+  if (!sharding.divides()) {
+    text << "each keeps everything (DDP), in " << arena_->buckets().size() << " buckets";
+    return text.str();
+  }
+  text << "ZeRO-" << sharding.stage << " among " << sharding.group.size() << ": master, moments";
+  text << (sharding.divides_gradients() ? ", averages and gradients" : " and averages");
+  text << (sharding.divides_compute() ? " and weights are divided" : " are divided");
+  if (mesh_.shape().replicate > 1) {
+    text << ", " << mesh_.shape().replicate << " times over";
+  }
+  text << ", in " << arena_->buckets().size() << " buckets";
+  return text.str();
+}
+
+Booster::Booster(const BoosterOptions& options, const comm::Group& world)
+    : Booster(options, parallel::Mesh(world, checked_mesh(options))) {}
+
+Booster::Booster(const BoosterOptions& options, const parallel::Mesh& mesh)
+    : options_(options), mesh_(mesh), device_(choose_device(options.device)) {}
+
+Boosted Booster::boost(torch::nn::Module& model, const optim::AdamWConfig& optimizer,
+                       const optim::LrSchedule& schedule) const {
+  KINORA_CHECK(mesh_.shape().sequence == 1, kConfig,
+               "[booster] sp_size must be 1 for a torch::nn::Module, which does not divide tokens: "
+               "the ranks of a sequence would all compute the same, got ",
+               mesh_.shape().sequence,
+               ". Hint: leave sp_size out, and all ranks take other samples");
+  return boost(torch_module(model), optimizer, schedule);
+}
+
+Boosted Booster::boost(std::unique_ptr<Boostable> model, const optim::AdamWConfig& optimizer,
+                       const optim::LrSchedule& schedule) const {
+  return {std::move(model), options_, mesh_, optimizer, schedule};
+}
+
+data::LoaderOptions Booster::boost(data::LoaderOptions loader) const {
+  loader.rank = mesh_.data_rank();
+  loader.num_ranks = mesh_.data_ranks();
+  loader.pinned = device_.is_cuda();
+  return loader;
+}
+
+}  // namespace kinora::train

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "kinora/train/boost/boostable.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace kinora::train {
+
+/// Of fp32 gradients: large enough for the links between ranks, small enough to leave early.
+inline constexpr int64_t kBucketBytes = int64_t{25} << 20;
+
+/// A torch::nn::Module as the Booster sees it. Names are those of the module; of parameters under
+/// several names (tied weights) the first counts.
+///
+/// - Parameters that require gradients, in buckets of at most `bucket_bytes` of fp32 (or of one
+///   parameter) in order of registration, become views of the arena's compute copies: contiguous,
+///   on its device, in its type. Their `grad` is gone after each backward: gradients are added up
+///   in fp32, outside of the module.
+/// - Parameters that do not require gradients stay what they are, in the compute type.
+/// - Buffers go to the device and keep their type. Ranks start with those of rank 0, and then each
+///   has its own.
+/// - Inputs are the caller's: they must be of the device, and of the type that the module expects.
+/// - A bucket is reduced when it and those behind it have all their gradients, the others at the
+///   end of backward; so ranks reduce in the same order whatever their graphs are, and parameters
+///   may be unused.
+///
+/// The module may die before the result, and is the caller's again, with the last weights, when the
+/// result is gone. kConfig if nothing requires gradients, or if it is boosted already.
+[[nodiscard]] std::unique_ptr<Boostable> torch_module(torch::nn::Module& module,
+                                                      int64_t bucket_bytes = kBucketBytes);
+
+}  // namespace kinora::train

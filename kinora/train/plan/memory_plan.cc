@@ -1,0 +1,342 @@
+#include "kinora/train/plan/memory_plan.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <exception>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "kinora/checkpoint/snapshot.h"
+#include "kinora/comm/rehearsal.h"
+#include "kinora/core/error.h"
+#include "kinora/core/log.h"
+#include "kinora/core/text.h"
+#include "kinora/core/text_table.h"
+#include "kinora/device/dry_run.h"
+#include "kinora/diffusion/objective_config.h"
+#include "kinora/parallel/mesh.h"
+#include "kinora/train/setup.h"
+#include "kinora/train/trainable.h"
+#include "kinora/train/training_step.h"
+
+namespace kinora::train {
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+// The peak of `kinora train` on a CPU beyond its tensors, fitted to eight runs of configs/demo.yaml
+// and demo-video.yaml of other sizes, types and recomputation on 2 CPU cores: code and threads of
+// the program and of libtorch, the loader; and what the heap holds between tensors, as a share of
+// them.
+constexpr int64_t kProcess = 400 * kMiB;
+constexpr double kHeapShare = 0.1;
+// libtorch's workspaces of cuBLAS and cuBLASLt on Hopper, 32 MiB each for every stream that they
+// run on (CUDABlas.cpp: getChosenWorkspaceSize), which its allocator counts as tensors: what
+// configs/demo.yaml has on an H200 beyond the plan. A step that is recorded runs on a stream of its
+// own.
+constexpr int64_t kCublasWorkspace = 64 * kMiB;
+// kernels/cuda/matmul.h: beside libtorch's allocator.
+constexpr int64_t kProductsWorkspace = 64 * kMiB;
+// A context of CUDA 13 with the code of libtorch, cuBLAS and cuDNN that a run loads; assumed.
+constexpr int64_t kContext = 800 * kMiB;
+// NCCL's channels and buffers of a communicator among GPUs of one host; assumed.
+constexpr int64_t kCommunicator = 512 * kMiB;
+// Share of the tensors' bytes that libtorch's caching allocator holds and cannot use; assumed.
+constexpr double kFragmentation = 0.03;
+
+/// Whether the model learns what an autoencoder has made, before or in the step.
+bool learns_latents(const RunConfig& config) {
+  return config.data.source == data::SourceKind::kLatents || !config.autoencoder.path.empty();
+}
+
+/// Empty samples of the recipe, as its loader would bring them.
+data::Batch sample_batch(const RunConfig& config, int64_t size) {
+  const models::ModelConfig& model = config.model;
+  std::vector<int64_t> shape = model.sample_shape();
+  shape.insert(shape.begin(), size);
+  data::Batch batch;
+  batch.images = at::empty(shape, learns_latents(config) ? at::kFloat : at::kByte);
+  batch.sample_index = at::arange(size, at::kLong);
+  batch.labels = at::zeros({size}, at::kLong);
+  if (model.takes_text()) {
+    batch.text = at::empty({size, model.text_tokens, model.text_channels}, at::kFloat);
+    batch.text_lengths = at::full({size}, model.text_tokens, at::kLong);
+    batch.pooled = at::empty({size, model.text_channels}, at::kFloat);
+    batch.fps = at::full({size}, config.data.fps, at::kFloat);
+  }
+  return batch;
+}
+
+/// What lives when backward begins, and what each block's part of forward leaves there.
+class Marks {
+ public:
+  explicit Marks(const std::vector<nn::BucketSpec>& buckets) : buckets_(buckets) {}
+
+  [[nodiscard]] ops::BucketHook hook() {
+    return [this](ops::BucketMoment moment, int64_t bucket) {
+      const int64_t live = device::DryRun::live_bytes();
+      switch (moment) {
+        case ops::BucketMoment::kBeforeForward:
+          if (in_backward_) {  // of the pass before
+            layers_.clear();
+            in_backward_ = false;
+          }
+          before_[bucket] = live;
+          return;
+        case ops::BucketMoment::kAfterForward:
+          // Those of modulations lie across blocks, and what they keep is the blocks'.
+          if (const nn::BucketSpec& spec = buckets_[static_cast<size_t>(bucket)]; spec.is_block) {
+            layers_.push_back({spec.name, live - before_[bucket]});
+          }
+          return;
+        case ops::BucketMoment::kBeforeBackward:
+          if (!in_backward_) {
+            at_backward_ = live;
+          }
+          in_backward_ = true;
+          return;
+        case ops::BucketMoment::kAfterBackward:
+          return;
+      }
+    };
+  }
+  /// Of the last pass.
+  [[nodiscard]] const std::vector<MemoryPart>& layers() const { return layers_; }
+  [[nodiscard]] int64_t at_backward() const { return at_backward_; }
+
+ private:
+  std::vector<nn::BucketSpec> buckets_;
+  std::map<int64_t, int64_t> before_;
+  int64_t at_backward_ = 0;
+  bool in_backward_ = false;
+  std::vector<MemoryPart> layers_;
+};
+
+class Planner {
+ public:
+  Planner(const RunConfig& config, const PlanTarget& target)
+      : config_(config), run_(target.device) {
+    plan_.target = target;
+  }
+
+  MemoryPlan plan() {
+    const comm::World world{.rank = 0,
+                            .size = plan_.target.ranks,
+                            .local_rank = 0,
+                            .local_size = plan_.target.ranks,
+                            .store_host = "",
+                            .store_port = 0,
+                            .store_is_hosted = false,
+                            .store_prefix = ""};
+    const comm::Group group = world.size > 1
+                                  ? comm::rehearse(world, std::make_shared<comm::RehearsedCalls>())
+                                  : comm::Group();
+    const parallel::Mesh mesh(group, config_.parallel.mesh());
+    plan_.micro_batch = config_.micro_batch(mesh.data_ranks());
+    plan_.passes = config_.train.global_batch / mesh.data_ranks() / plan_.micro_batch;
+    const int64_t start = device::DryRun::live_bytes();
+    diffusion::Objective objective =
+        diffusion::make_objective(config_.objective, config_.model.learn_sigma);
+    diffusion::move_to(objective, at::kMeta);
+    Trainable trainable(config_, mesh, at::kMeta, /*seed=*/0);
+    plan_.fast_path = trainable.kernels() != nullptr;
+    records_ = use_graphs(config_, trainable.kernels()) && trainable.can_be_recorded();
+    plan_.parameters = trainable.arena().num_elements();
+    plan_.sharing = trainable.boosted().describe_ranks();
+    plan_.peak = device::DryRun::peak_bytes() - start;
+    const int64_t state = add_state(trainable.arena(), device::DryRun::live_bytes() - start);
+    take_steps(trainable, objective, mesh.world().size(), start, state);
+    count_checkpoint(trainable.arena(), device::DryRun::live_bytes() - start);
+    add_what_is_no_tensor();
+    return std::move(plan_);
+  }
+
+ private:
+  /// Returns the bytes of all parts, which are `live`.
+  int64_t add_state(const optim::Arena& arena, int64_t live) {
+    using optim::Role;
+    int64_t averages = 0;
+    for (size_t k = 0; k < config_.ema_decays.size(); ++k) {
+      averages += arena.bytes(Role::average(k));
+    }
+    plan_.parts = {{"weights", arena.bytes(Role::master())},
+                   {"compute copies", arena.bytes(Role::compute())},
+                   {"gradients", arena.bytes(Role::grad())},
+                   {"moments", arena.bytes(Role::exp_avg()) + arena.bytes(Role::exp_avg_sq())},
+                   {"averages", averages}};
+    int64_t sum = 0;
+    for (const MemoryPart& part : plan_.parts) {
+      sum += part.bytes;
+    }
+    other_state_ = live - sum;
+    return live;
+  }
+
+  /// Two steps, since the second one needs what the first one has made: what ranks exchange in the
+  /// order of the first, and 8-bit products by the scales that it has measured.
+  void take_steps(Trainable& trainable, const diffusion::Objective& objective, int64_t ranks,
+                  int64_t start, int64_t state) {
+    Marks marks(trainable.model().buckets());
+    // The hook wants gradients of every bucket, which frozen ones do not have.
+    if (trainable.boosted().parallel() == nullptr && trainable.arena().num_frozen() == 0) {
+      trainable.model().tell_buckets(marks.hook());
+    }
+    TrainingStep step(trainable.model(), trainable.boosted(), objective, nullptr,
+                      StepSettings{.seed = 0,
+                                   .label_dropout = config_.train.label_dropout,
+                                   .model = config_.model,
+                                   .frame_masks = config_.frame_masks,
+                                   .ranks = ranks,
+                                   .device = at::kMeta});
+    const int64_t passes = std::min<int64_t>(plan_.passes, 2);
+    const std::vector<data::Batch> batches(static_cast<size_t>(passes),
+                                           sample_batch(config_, plan_.micro_batch));
+    constexpr int64_t kSteps = 2;
+    for (int64_t i = 0; i < kSteps; ++i) {
+      device::DryRun::start_peak_anew();
+      (void)step.forward_backward(batches, i);
+      plan_.peak = std::max(plan_.peak, device::DryRun::peak_bytes() - start);
+    }
+    plan_.layers = marks.layers();
+    const int64_t live = device::DryRun::live_bytes() - start;
+    other_state_ += live - state;
+    plan_.parts.push_back({"buffers and exchange", other_state_});
+    const int64_t of_pass = plan_.peak - live;
+    if (plan_.layers.empty()) {
+      plan_.parts.push_back({"activations and workspace", of_pass});
+    } else {
+      const int64_t kept = marks.at_backward() - start - live;
+      plan_.parts.push_back({"activations kept for backward", kept});
+      plan_.parts.push_back({"workspace of backward", of_pass - kept});
+    }
+  }
+
+  /// A checkpoint's copy of the state is taken on the GPU where it has room
+  /// (checkpoint/snapshot.h), when activations are gone.
+  void count_checkpoint(const optim::Arena& arena, int64_t live) {
+    if (plan_.target.device != c10::DeviceType::CUDA) {
+      return;
+    }
+    int64_t copy = 0;
+    for (const optim::Role role : arena.state_roles()) {
+      copy += arena.bytes(role);
+    }
+    const int64_t peak = live + copy;
+    const int64_t room = plan_.target.memory - plan_.peak - kContext;
+    const bool has_room = plan_.target.memory == 0 || room >= copy + checkpoint::kDeviceReserve;
+    if (peak > plan_.peak && has_room) {
+      plan_.parts.push_back({"more for a checkpoint's copy", peak - plan_.peak});
+      plan_.peak = peak;
+    }
+  }
+
+  void add_what_is_no_tensor() {
+    if (plan_.target.device == c10::DeviceType::CUDA) {
+      const int64_t cublas = (records_ ? 2 : 1) * kCublasWorkspace;
+      plan_.parts.push_back({"workspace of cuBLAS", cublas});
+      plan_.peak += cublas;
+      plan_.besides = kContext + (plan_.fast_path ? kProductsWorkspace : 0) +
+                      (plan_.target.ranks > 1 ? kCommunicator : 0) +
+                      static_cast<int64_t>(kFragmentation * static_cast<double>(plan_.peak));
+    } else {
+      const int64_t process =
+          kProcess + static_cast<int64_t>(kHeapShare * static_cast<double>(plan_.peak));
+      plan_.parts.push_back({"program, libraries, heap", process});
+      plan_.peak += process;
+    }
+  }
+
+  const RunConfig& config_;
+  device::DryRun run_;
+  MemoryPlan plan_;
+  int64_t other_state_ = 0;
+  bool records_ = false;  // CUDA graphs
+};
+
+/// Whether the classes of the data, or the size of its latents, are needed.
+bool needs_data(const RunConfig& config) {
+  const models::ModelConfig& model = config.model;
+  return model.num_classes == 0 ||
+         (learns_latents(config) && (model.height == 0 || model.width == 0));
+}
+
+}  // namespace
+
+RunConfig without_data(RunConfig config, std::vector<std::string>& assumed) {
+  if (!needs_data(config)) {
+    config.model = resolved_model(config, 1);
+    return config;
+  }
+  constexpr int64_t kClasses = 1000;
+  int64_t classes = std::max<int64_t>(config.model.num_classes, 1);
+  std::optional<LatentSize> latents;
+  try {
+    const RunData data = open_data(config.data);
+    classes = data.whole->num_classes();
+    latents = latent_size(config.data, *data.whole, nullptr);
+  } catch (const Error&) {
+    if (config.model.num_classes == 0) {
+      classes = kClasses;
+      assumed.push_back("data of 1000 classes (model.num_classes), since it cannot be opened");
+    }
+  }
+  if (learns_latents(config) && !latents && (config.model.height == 0 || config.model.width == 0)) {
+    constexpr int64_t kCompression = 8;  // of Stable Diffusion's autoencoder, and most since
+    KINORA_CHECK(config.data.source != data::SourceKind::kLatents, kConfig,
+                 "[plan] the size of the latents is not known: model.height and model.width are 0, "
+                 "and data.path cannot be opened. Hint: give them as overrides");
+    latents = LatentSize{.shape = {.channels = config.model.in_channels,
+                                   .height = config.data.height / kCompression,
+                                   .width = config.data.width / kCompression,
+                                   .pixel_height = config.data.height,
+                                   .pixel_width = config.data.width},
+                         .frames = config.data.frames};
+    assumed.push_back("an autoencoder that makes pictures 8 times smaller each way");
+  }
+  config.model = resolved_model(config, classes, latents);
+  return config;
+}
+
+MemoryPlan plan_memory(const RunConfig& config, const PlanTarget& target) {
+  return Planner(config, target).plan();
+}
+
+std::optional<MemoryPlan> plan_of_run(const RunConfig& config, const PlanTarget& target) {
+  try {
+    return plan_memory(config, target);
+  } catch (const std::exception& error) {
+    log_warn("[train] the memory of this run cannot be planned: ", error.what());
+    return std::nullopt;
+  }
+}
+
+std::string table(const MemoryPlan& plan, bool by_layer) {
+  std::vector<std::vector<std::string>> rows;
+  const auto add = [&](const std::string& name, int64_t bytes) {
+    if (bytes != 0) {
+      rows.push_back({"  " + name, human_bytes(bytes)});
+    }
+  };
+  for (const MemoryPart& part : plan.parts) {
+    add(part.name, part.bytes);
+  }
+  rows.push_back({"peak", human_bytes(plan.peak)});
+  if (plan.besides > 0) {
+    rows.push_back({"besides: context, libraries, fragments", human_bytes(plan.besides)});
+  }
+  if (by_layer && !plan.layers.empty()) {
+    rows.push_back({"activations by layer", ""});
+    for (const MemoryPart& layer : plan.layers) {
+      add(layer.name, layer.bytes);
+    }
+  }
+  return text_table(rows);
+}
+
+}  // namespace kinora::train

@@ -1,0 +1,185 @@
+#include "kinora/train/plan/plan_search.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "kinora/core/error.h"
+#include "kinora/train/boost/booster_options.h"
+#include "kinora/train/plan/step_estimate.h"
+
+namespace kinora::train {
+namespace {
+
+/// A setting to try. Larger numbers of the first three take less memory.
+struct Candidate {
+  int stage = 0;
+  size_t recompute = 0;  // of kRecompute
+  int64_t division = 1;  // of the samples of a rank: micro-batches
+  int64_t sequence = 1;
+  RunConfig config;
+  std::vector<std::string> overrides;
+  double samples_per_s = 0.0;
+
+  /// Their order: by speed in steps of a hundredth, which the estimate does not tell apart, then
+  /// what changes least.
+  [[nodiscard]] std::array<int64_t, 3> rank() const {
+    constexpr double kStep = 0.01;
+    return {-std::lround(std::log(samples_per_s) / kStep), static_cast<int64_t>(overrides.size()),
+            static_cast<int64_t>(recompute)};
+  }
+
+  /// Whether this one cannot fit if `other` does not.
+  [[nodiscard]] bool needs_as_much_as(const Candidate& other) const {
+    return stage <= other.stage && recompute <= other.recompute && division <= other.division &&
+           sequence <= other.sequence;
+  }
+};
+
+constexpr std::array<const char*, 4> kRecompute = {"none", "elementwise", "mlp", "block"};
+constexpr std::array<const char*, 4> kPlugins = {"ddp", "zero1", "zero2", "zero3"};
+
+class Search {
+ public:
+  Search(const RunConfig& config, const PlanTarget& target, const GpuFacts& gpu)
+      : config_(config), target_(target), estimate_(config, speed_of(gpu)) {}
+
+  std::vector<PlanChoice> find(size_t most) {
+    add_all();
+    const double as_it_is = estimate_.samples_per_s(config_, target_.ranks);
+    std::stable_sort(candidates_.begin(), candidates_.end(),
+                     [](const Candidate& a, const Candidate& b) { return a.rank() < b.rank(); });
+    std::vector<PlanChoice> found;
+    std::vector<const Candidate*> too_large;
+    for (const Candidate& candidate : candidates_) {
+      if (found.size() == most) {
+        break;
+      }
+      if (std::any_of(too_large.begin(), too_large.end(),
+                      [&](const Candidate* other) { return candidate.needs_as_much_as(*other); })) {
+        continue;
+      }
+      std::optional<MemoryPlan> plan = plan_of(candidate);
+      if (!plan) {
+        continue;
+      }
+      if (!plan->fits()) {
+        too_large.push_back(&candidate);
+        continue;
+      }
+      found.push_back({.overrides = candidate.overrides,
+                       .plan = *std::move(plan),
+                       .samples_per_s = knows_speed_ ? candidate.samples_per_s : 0.0,
+                       .slowdown = as_it_is / candidate.samples_per_s});
+    }
+    return found;
+  }
+
+ private:
+  /// Where nothing is known of its speed any GPU gives the order.
+  GpuFacts speed_of(const GpuFacts& gpu) {
+    knows_speed_ = gpu.half_flops > 0.0;
+    return knows_speed_ ? gpu : find_gpu("h200");
+  }
+
+  /// Nothing where the run would be refused.
+  [[nodiscard]] std::optional<MemoryPlan> plan_of(const Candidate& candidate) const {
+    try {
+      return plan_memory(candidate.config, target_);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kConfig) {
+        throw;
+      }
+      return std::nullopt;
+    }
+  }
+
+  void add_all() {
+    const int first = target_.ranks > 1 ? 0 : zero_stage(config_.plugin, config_.parallel);
+    const int last = target_.ranks > 1 ? 3 : first;
+    for (int64_t sequence = 1; sequence <= target_.ranks; sequence *= 2) {
+      if (target_.ranks % sequence != 0 || (sequence > 1 && !config_.model.is_video())) {
+        continue;
+      }
+      for (int stage = first; stage <= last; ++stage) {
+        for (size_t recompute = 0; recompute < kRecompute.size(); ++recompute) {
+          add_divisions(stage, recompute, sequence);
+        }
+      }
+    }
+  }
+
+  void add_divisions(int stage, size_t recompute, int64_t sequence) {
+    const int64_t data_ranks = target_.ranks / sequence;
+    if (config_.train.global_batch % data_ranks != 0) {
+      return;
+    }
+    const int64_t own = config_.train.global_batch / data_ranks;
+    for (int64_t division = 1; division <= own; division *= 2) {
+      if (own % division != 0) {
+        break;
+      }
+      add(stage, recompute, division, sequence, own / division);
+    }
+  }
+
+  void add(int stage, size_t recompute, int64_t division, int64_t sequence, int64_t micro_batch) {
+    Candidate candidate{.stage = stage,
+                        .recompute = recompute,
+                        .division = division,
+                        .sequence = sequence,
+                        .config = config_,
+                        .overrides = {}};
+    RunConfig& config = candidate.config;
+    const auto set = [&candidate](const std::string& key, const std::string& value) {
+      candidate.overrides.push_back(key + "=" + value);
+    };
+    if (zero_stage(config_.plugin, config_.parallel) != stage) {
+      config.plugin = kPlugins[static_cast<size_t>(stage)];
+      config.parallel.zero_stage = -1;
+      set("parallel.plugin", config.plugin);
+      if (config_.parallel.zero_stage >= 0) {
+        set("parallel.zero_stage", "-1");
+      }
+    }
+    if (config_.parallel.sp_size != sequence) {
+      config.parallel.sp_size = sequence;
+      set("parallel.sequence", std::to_string(sequence));
+    }
+    if (config_.train.recompute != kRecompute[recompute]) {
+      config.train.recompute = kRecompute[recompute];
+      set("train.recompute", config.train.recompute);
+    }
+    const int64_t now = config_.train.micro_batch;
+    if ((now > 0 ? now : micro_batch * division) != micro_batch) {
+      config.train.micro_batch = micro_batch;
+      set("train.micro_batch", std::to_string(micro_batch));
+    }
+    try {
+      candidate.samples_per_s = estimate_.samples_per_s(config, target_.ranks);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kConfig) {
+        throw;
+      }
+      return;  // axes that do not make so many ranks
+    }
+    candidates_.push_back(std::move(candidate));
+  }
+
+  RunConfig config_;
+  PlanTarget target_;
+  bool knows_speed_ = false;
+  StepEstimate estimate_;
+  std::vector<Candidate> candidates_;
+};
+
+}  // namespace
+
+std::vector<PlanChoice> search_plans(const RunConfig& config, const PlanTarget& target,
+                                     const GpuFacts& gpu, size_t most) {
+  return Search(config, target, gpu).find(most);
+}
+
+}  // namespace kinora::train

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "kinora/train/plan/gpu_facts.h"
+#include "kinora/train/plan/memory_plan.h"
+#include "kinora/train/run_config.h"
+
+/// Which settings make a run fit.
+namespace kinora::train {
+
+/// Settings that fit.
+struct PlanChoice {
+  std::vector<std::string> overrides;  ///< "train.recompute=mlp"; none: the recipe as it is
+  MemoryPlan plan;
+  double samples_per_s = 0.0;  ///< StepEstimate's; 0: not known
+  double slowdown = 1.0;       ///< seconds for a sample, against the recipe's as it is
+};
+
+/// The fastest `most` settings of train.recompute, train.micro_batch and, with several ranks,
+/// parallel.* that fit the target, the fastest first; the recipe's other settings and its global
+/// batch stay. By expected speed, where the GPU's is known, else by what they compute again.
+/// `config.model` is resolved.
+[[nodiscard]] std::vector<PlanChoice> search_plans(const RunConfig& config,
+                                                   const PlanTarget& target, const GpuFacts& gpu,
+                                                   size_t most);
+
+}  // namespace kinora::train

@@ -1,0 +1,128 @@
+#include "kinora/train/plan/step_estimate.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "kinora/models/model.h"
+#include "kinora/optim/arena_layout.h"
+#include "kinora/parallel/mesh.h"
+#include "kinora/train/setup.h"
+
+namespace kinora::train {
+namespace {
+
+constexpr double kGradientBytes = 4.0;  // fp32
+
+// Measured on an H200 (docs/performance.md, "Measured", and docs/planning.md): DiT-XL/2 182 TFLOP
+// in 357 ms of forward and backward at batch 256, 65,536 tokens, and 21 ms at batch 8; DiT-S/2, of
+// a third of the width, 0.69 of that speed; the plain path 311 TFLOP/s; fp8 257 ms; the update 7.85
+// ms for 675 M parameters.
+constexpr double kFastShare = 0.684;     // of an endless batch and width
+constexpr double kPlainShare = 0.41;     // likewise
+constexpr double kRowsForHalf = 1700.0;  // tokens at once with which half the speed is reached
+constexpr double kWidthForHalf = 334.0;  // likewise hidden
+constexpr double kFp8Gain = 1.39;
+constexpr double kBandwidthShare = 0.68;
+
+/// Forward and backward with recomputation, against those without: of the multiply-accumulates of a
+/// block's forward, a third is the first product of the MLP.
+double recompute_factor(const RunConfig& config) {
+  const RecomputePlan plan = parse_recompute(config.train.recompute, config.model.depth);
+  const double blocks = static_cast<double>(plan.first_blocks) /
+                        static_cast<double>(std::max<int64_t>(config.model.depth, 1));
+  double rest = 1.0;
+  if (plan.level == ops::Recompute::kElementwise) {
+    rest = 1.045;  // measured: 381 ms against 364.5
+  } else if (plan.level == ops::Recompute::kMlp) {
+    rest = 1.045 + kForwardShare / 3.0;
+  }
+  constexpr double kWholeBlock = 1.3;  // all but the MLP's second product is computed again
+  return blocks * kWholeBlock + (1.0 - blocks) * rest;
+}
+
+}  // namespace
+
+std::vector<BucketCost> bucket_costs(const RunConfig& config, double micro_step_s) {
+  const auto model = models::make_model(config.model);  // without values
+  const optim::ArenaLayout layout = optim::lay_out(model->named_parameters(), model->buckets());
+  const auto weight_bytes =
+      static_cast<double>(c10::elementSize(compute_type(config.train.precision)));
+  double computing = 0.0;
+  for (const optim::Bucket& bucket : layout.buckets) {
+    computing += bucket.is_block ? static_cast<double>(bucket.numel) : 0.0;
+  }
+  std::vector<BucketCost> costs;
+  for (const optim::Bucket& bucket : layout.buckets) {
+    const auto numel = static_cast<double>(bucket.numel);
+    const double seconds = bucket.is_block ? micro_step_s * numel / computing : 0.0;
+    costs.push_back({kGradientBytes * numel, (bucket.fp32_island ? 4.0 : weight_bytes) * numel,
+                     kForwardShare * seconds, (1.0 - kForwardShare) * seconds});
+  }
+  return costs;
+}
+
+StepEstimate::StepEstimate(const RunConfig& config, const GpuFacts& gpu)
+    : gpu_(gpu), shares_(bucket_costs(config, 1.0)) {
+  for (const BucketCost& bucket : shares_) {
+    parameters_ += bucket.gradient_bytes / kGradientBytes;
+  }
+}
+
+double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const {
+  const bool is_half = config.train.precision != Precision::kFp32;
+  const double best = is_half ? gpu_.half_flops : gpu_.fp32_flops;
+  if (best == 0.0) {
+    return 0.0;
+  }
+  const parallel::MeshShape mesh = parallel::resolved(config.parallel.mesh(), ranks);
+  const int64_t data_ranks = mesh.replicate * mesh.shard;
+  const int64_t micro_batch = config.micro_batch(data_ranks);
+  const auto own_samples = static_cast<double>(micro_batch) / static_cast<double>(mesh.sequence);
+  const double rows = own_samples * static_cast<double>(config.model.num_tokens());
+  const bool is_fast = is_half && config.path != Path::kPlain;
+  const auto width = static_cast<double>(config.model.hidden);
+  const double reached = best * (is_fast ? kFastShare : kPlainShare) *
+                         (config.train.fp8 ? kFp8Gain : 1.0) * rows / (rows + kRowsForHalf) *
+                         width / (width + kWidthForHalf);
+  // A multiply-accumulate is two operations, and backward has twice forward's.
+  const double micro_step_s =
+      6.0 * models::forward_macs(config.model) * own_samples / reached * recompute_factor(config);
+  // fp32: the gradient read and zeroed, weight, two moments and averages read and written; and the
+  // copy for forward.
+  const double update_bytes =
+      8.0 + 8.0 * (3.0 + static_cast<double>(config.ema_decays.size())) + 2.0;
+  StepCosts costs{.buckets = shares_,
+                  .accumulation = config.train.global_batch / data_ranks / micro_batch,
+                  .update_s = update_bytes * parameters_ / (kBandwidthShare * gpu_.bytes_per_s)};
+  for (BucketCost& bucket : costs.buckets) {
+    bucket.forward_s *= micro_step_s;
+    bucket.backward_s *= micro_step_s;
+    bucket.gradient_bytes *= config.parallel.reduce_type == Precision::kFp32 ? 1.0 : 0.5;
+  }
+  double step_s = costs.seconds();
+  if (ranks > 1) {
+    constexpr int64_t kGpusOfAHost = 8;
+    constexpr double kLatency = 20e-6;
+    constexpr double kAcross = 50e9;
+    const int64_t a_host = std::gcd(ranks, kGpusOfAHost);
+    const Cluster cluster{.ranks_per_node = a_host,
+                          .nodes = ranks / a_host,
+                          .inside = {kLatency, gpu_.link_bytes_per_s},
+                          .across = {kLatency, kAcross}};
+    step_s = predict_step(costs, cluster,
+                          static_cast<ZeroStage>(zero_stage(config.plugin, config.parallel)))
+                 .step_s;
+    if (mesh.sequence > 1) {
+      // Ulysses (Jacobs et al. 2023): q, k, v and the output of each block change their division,
+      // forward and backward.
+      const double bytes = 8.0 * static_cast<double>(config.model.depth) * rows *
+                           static_cast<double>(config.model.hidden) * 2.0;
+      step_s += static_cast<double>(costs.accumulation) * bytes / gpu_.link_bytes_per_s;
+    }
+  }
+  return static_cast<double>(config.train.global_batch) / step_s;
+}
+
+}  // namespace kinora::train

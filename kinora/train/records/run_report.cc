@@ -1,0 +1,298 @@
+#include "kinora/train/records/run_report.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdint>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <optional>
+#include <sstream>
+#include <utility>
+
+#include "kinora/checkpoint/step_folders.h"
+#include "kinora/core/error.h"
+#include "kinora/core/text.h"
+#include "kinora/io/file.h"
+#include "kinora/io/image.h"
+#include "kinora/io/image_resize.h"
+#include "kinora/io/line_chart.h"
+#include "kinora/train/records/run_directory.h"
+#include "kinora/train/records/run_state.h"
+
+namespace kinora::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kMaxFileBytes = int64_t{1} << 28;
+constexpr size_t kMostSamples = 12;      // pictures in a page, evenly over the run
+constexpr int kDigits = 4;               // of numbers in the table
+constexpr int64_t kPictureWidth = 720;   // pixels at most
+constexpr int64_t kSmoothingShare = 50;  // a mean is over two fiftieth parts of a curve
+
+constexpr const char* kStyle =
+    "body{font:15px/1.5 system-ui,sans-serif;margin:2em auto;max-width:1180px;padding:0 1em;"
+    "color:#222;background:#fff}h1{font-size:1.5em}h2{font-size:1.15em;margin-top:2em}"
+    "table{border-collapse:collapse}td{padding:.15em 1.2em .15em 0;vertical-align:top}"
+    "td:first-child{color:#666}.charts{display:grid;gap:1em;"
+    "grid-template-columns:repeat(auto-fit,minmax(420px,1fr))}svg{width:100%;height:auto}"
+    ".title{font:600 14px system-ui,sans-serif}.tick{font:11px system-ui,sans-serif;fill:#555}"
+    ".grid{stroke:#e4e4e4}.samples{display:grid;gap:1em;"
+    "grid-template-columns:repeat(auto-fill,minmax(260px,1fr))}figure{margin:0}"
+    "figure img{width:100%;image-rendering:auto}figcaption{color:#555}"
+    "pre{background:#f6f6f6;padding:1em;overflow:auto}";
+
+std::string base64(std::span<const std::byte> bytes) {
+  constexpr std::string_view kDigits =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string text;
+  text.reserve((bytes.size() + 2) / 3 * 4);
+  for (size_t i = 0; i < bytes.size(); i += 3) {
+    uint32_t three = 0;
+    for (size_t k = 0; k < 3; ++k) {
+      three = three << 8U | (i + k < bytes.size() ? std::to_integer<uint32_t>(bytes[i + k]) : 0U);
+    }
+    for (size_t k = 0; k < 4; ++k) {
+      const bool is_padding = i + k > bytes.size();
+      text += is_padding ? '=' : kDigits[three >> (18U - 6U * k) & 63U];
+    }
+  }
+  return text;
+}
+
+/// The PNG grid at `path`, made smaller if need be, as an address that holds its content.
+std::string picture(const fs::path& path) {
+  const std::vector<std::byte> bytes = io::read_file(path, kMaxFileBytes);
+  const io::ImageSize size = io::image_size(bytes, path.string());
+  if (size.width <= kPictureWidth) {
+    return "data:image/png;base64," + base64(bytes);
+  }
+  const io::Image small = io::resize(io::decode_image(bytes, path.string()),
+                                     std::max<int64_t>(size.height * kPictureWidth / size.width, 1),
+                                     kPictureWidth, io::Filter::kBicubic);
+  return "data:image/png;base64," + base64(io::encode_png(small));
+}
+
+/// Grids of samples by step.
+std::map<int64_t, fs::path> sample_grids(const fs::path& folder) {
+  std::map<int64_t, fs::path> grids;
+  std::error_code ignored;
+  if (!fs::is_directory(folder, ignored)) {
+    return grids;
+  }
+  constexpr std::string_view kPrefix = "step-";
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().stem().string();
+    int64_t step = 0;
+    if (entry.path().extension() == ".png" && name.starts_with(kPrefix)) {
+      const char* const end = name.data() + name.size();
+      const auto read = std::from_chars(name.data() + kPrefix.size(), end, step);
+      if (read.ec == std::errc() && read.ptr == end) {
+        grids.emplace(step, entry.path());
+      }
+    }
+  }
+  return grids;
+}
+
+using Metrics = std::map<std::string, Metric>;
+
+/// The metric as it is, faint, and its running mean.
+void add_with_mean(const Metrics& metrics, const std::string& key, const std::string& name,
+                   io::LineChart& chart) {
+  const auto found = metrics.find(key);
+  if (found == metrics.end()) {
+    return;
+  }
+  io::Curve curve{.name = name, .x = found->second.steps, .y = found->second.values, .faint = true};
+  const auto radius = static_cast<int64_t>(curve.x.size()) / kSmoothingShare;
+  io::Curve mean = io::smoothed(curve, radius);
+  mean.faint = false;
+  if (radius > 0) {
+    chart.curves.push_back(std::move(curve));
+  }
+  chart.curves.push_back(std::move(mean));
+}
+
+void add_plain(const Metrics& metrics, const std::string& key, const std::string& name,
+               io::LineChart& chart) {
+  if (const auto found = metrics.find(key); found != metrics.end()) {
+    chart.curves.push_back({.name = name, .x = found->second.steps, .y = found->second.values});
+  }
+}
+
+/// Names of the form "validation_WEIGHTS", and of their bands "validation_WEIGHTS_tK".
+bool is_band(const std::string& key) {
+  const size_t at = key.rfind("_t");
+  return at != std::string::npos && at + 2 < key.size() &&
+         std::all_of(key.begin() + static_cast<std::ptrdiff_t>(at) + 2, key.end(),
+                     [](char c) { return c >= '0' && c <= '9'; });
+}
+
+std::vector<io::LineChart> charts_of(const Metrics& metrics) {
+  constexpr std::string_view kValidation = "validation_";
+  io::LineChart loss{.title = "Loss", .curves = {}, .log_y = true};
+  add_with_mean(metrics, "loss", "training", loss);
+  std::map<std::string, io::LineChart> bands;
+  for (const auto& [key, metric] : metrics) {
+    if (!key.starts_with(kValidation)) {
+      continue;
+    }
+    const std::string name = key.substr(kValidation.size());
+    if (!is_band(key)) {
+      add_plain(metrics, key, "validation, " + name, loss);
+      continue;
+    }
+    const std::string weights = name.substr(0, name.rfind("_t"));
+    io::LineChart& chart = bands[weights];
+    chart.title = "Validation by band of t, t0 the cleanest: " + weights;
+    chart.log_y = true;
+    add_plain(metrics, key, name.substr(name.rfind("_t") + 1), chart);
+  }
+  std::vector<io::LineChart> charts = {std::move(loss)};
+  for (auto& [weights, chart] : bands) {
+    charts.push_back(std::move(chart));
+  }
+  io::LineChart rate{.title = "Learning rate", .curves = {}};
+  add_plain(metrics, "lr", "", rate);
+  io::LineChart norm{
+      .title = "Norm of the gradients, before clipping", .curves = {}, .log_y = true};
+  add_with_mean(metrics, "grad_norm", "", norm);
+  io::LineChart speed{.title = "Samples a second", .curves = {}};
+  add_with_mean(metrics, "samples_per_s", "", speed);
+  io::LineChart waits{.title = "Share of the step that waits", .curves = {}};
+  add_with_mean(metrics, "data_wait_share", "for data", waits);
+  add_with_mean(metrics, "communication_share", "for other ranks", waits);
+  io::LineChart memory{.title = "Most memory so far", .curves = {}, .bytes = true};
+  add_plain(metrics, "peak_memory", "", memory);
+  io::LineChart scale{.title = "Loss scale", .curves = {}, .log_y = true};
+  add_plain(metrics, "loss_scale", "", scale);
+  for (io::LineChart* chart : {&rate, &norm, &speed, &waits, &memory, &scale}) {
+    if (!chart->curves.empty()) {
+      charts.push_back(std::move(*chart));
+    }
+  }
+  return charts;
+}
+
+class Table {
+ public:
+  void row(const std::string& name, const std::string& value) {
+    text_ += "<tr><td>" + io::escaped(name) + "</td><td>" + io::escaped(value) + "</td></tr>";
+  }
+  [[nodiscard]] std::string text() const { return "<table>" + text_ + "</table>"; }
+
+ private:
+  std::string text_;
+};
+
+std::string summary_table(const RunSummary& summary, const Metrics& metrics) {
+  Table table;
+  table.row("state", std::string(to_string(summary.state)));
+  table.row("steps", std::to_string(summary.step) +
+                         (summary.steps > 0 ? " of " + std::to_string(summary.steps) : ""));
+  if (std::isfinite(summary.seconds_left)) {
+    table.row("left", human_duration(summary.seconds_left));
+  }
+  if (std::isfinite(summary.loss)) {
+    table.row("last loss", human_number(summary.loss, kDigits));
+  }
+  for (const auto& [key, metric] : metrics) {
+    if (key.starts_with("validation_") && !is_band(key) && !metric.values.empty()) {
+      const auto best = std::min_element(metric.values.begin(), metric.values.end());
+      const double step = metric.steps[static_cast<size_t>(best - metric.values.begin())];
+      table.row("best " + key,
+                human_number(*best, kDigits) + " at step " + std::to_string(std::llround(step)));
+    }
+  }
+  if (std::isfinite(summary.samples_per_s)) {
+    table.row("samples a second, lately", human_rate(summary.samples_per_s));
+  }
+  if (const auto seconds = metrics.find("step_s"); seconds != metrics.end()) {
+    const std::vector<double>& values = seconds->second.values;
+    table.row("time in steps", human_duration(std::accumulate(values.begin(), values.end(), 0.0)));
+  }
+  if (const auto memory = metrics.find("peak_memory"); memory != metrics.end()) {
+    table.row("most memory", human_bytes(std::llround(memory->second.values.back())));
+  }
+  return table.text();
+}
+
+/// Every n-th entry so that at most kMostSamples are left, the last among them.
+std::vector<std::pair<int64_t, fs::path>> chosen(const std::map<int64_t, fs::path>& grids) {
+  std::vector<std::pair<int64_t, fs::path>> all(grids.begin(), grids.end());
+  if (all.size() <= kMostSamples) {
+    return all;
+  }
+  std::vector<std::pair<int64_t, fs::path>> some;
+  for (size_t i = 0; i < kMostSamples; ++i) {
+    some.push_back(all[i * (all.size() - 1) / (kMostSamples - 1)]);
+  }
+  return some;
+}
+
+void add_samples(const fs::path& folder, std::ostringstream& page) {
+  const auto grids = sample_grids(folder);
+  if (grids.empty()) {
+    return;
+  }
+  page << "<h2>Samples</h2><div class='samples'>";
+  for (const auto& [step, path] : chosen(grids)) {
+    page << "<figure><img alt='samples of step " << step << "' src='" << picture(path)
+         << "'><figcaption>step " << step << "</figcaption></figure>";
+  }
+  page << "</div>";
+}
+
+}  // namespace
+
+Metrics read_metrics(const fs::path& log) {
+  std::ifstream file(log);
+  KINORA_CHECK(file.good(), kIo, "[runs] cannot read ", log);
+  Metrics metrics;
+  for (std::string text; std::getline(file, text);) {
+    const nlohmann::json line = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+    if (!line.is_object() || !line.contains("step") || !line["step"].is_number()) {
+      continue;
+    }
+    const double step = line["step"].get<double>();
+    for (const auto& [key, value] : line.items()) {
+      if (value.is_number() && key != "step") {
+        Metric& metric = metrics[key];
+        metric.steps.push_back(step);
+        metric.values.push_back(value.get<double>());
+      }
+    }
+  }
+  return metrics;
+}
+
+std::string report_page(const fs::path& folder) {
+  const RunDirectory run(folder);
+  const RunSummary summary = summarise(folder);
+  std::error_code ignored;
+  const Metrics metrics =
+      fs::exists(run.log_file(), ignored) ? read_metrics(run.log_file()) : Metrics();
+  const std::string name = fs::absolute(folder).lexically_normal().filename().string();
+  std::ostringstream page;
+  page << "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>" << io::escaped(name)
+       << "</title><style>" << kStyle << "</style></head><body><h1>" << io::escaped(folder.string())
+       << "</h1>" << summary_table(summary, metrics) << "<h2>Curves</h2><div class='charts'>";
+  for (const io::LineChart& chart : charts_of(metrics)) {
+    page << "<div>" << io::svg(chart) << "</div>";
+  }
+  page << "</div>";
+  add_samples(run.samples(), page);
+  page << "<h2>Checkpoints</h2><p>";
+  const auto checkpoints = checkpoint::list_checkpoints(run.checkpoints());
+  for (const fs::path& checkpoint : checkpoints) {
+    page << io::escaped(checkpoint.filename().string()) << ' ';
+  }
+  page << (checkpoints.empty() ? "none" : "") << "</p><h2>Configuration</h2><pre>"
+       << io::escaped(io::read_text(run.config_file(), kMaxFileBytes)) << "</pre></body></html>\n";
+  return page.str();
+}
+
+}  // namespace kinora::train

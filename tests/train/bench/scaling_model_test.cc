@@ -1,0 +1,205 @@
+// Predicted steps against closed forms.
+#include "kinora/train/bench/scaling_model.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "tests/error_of.h"
+
+namespace kinora::train {
+namespace scaling_model_test {
+
+constexpr double kTolerance = 1e-12;
+
+const ZeroStage kStages[] = {ZeroStage::kNone, ZeroStage::kOptimizer, ZeroStage::kGradients,
+                             ZeroStage::kWeights};
+
+StepCosts one_bucket() {
+  return {{{.gradient_bytes = 800.0, .weight_bytes = 400.0, .forward_s = 1.0, .backward_s = 2.0}},
+          1,
+          0.5};
+}
+
+/// Links of 100 and 10 bytes/s, `latency` each.
+Cluster cluster(int64_t ranks_per_node, int64_t nodes, double latency = 0.0) {
+  Cluster result;
+  result.ranks_per_node = ranks_per_node;
+  result.nodes = nodes;
+  result.inside = {latency, 100.0};
+  result.across = {latency, 10.0};
+  return result;
+}
+
+TEST(ScalingModelTest, OneGpuExchangesNothing) {
+  for (const ZeroStage stage : kStages) {
+    const ScalingPrediction result = predict_step(one_bucket(), cluster(1, 1, 5.0), stage);
+    EXPECT_NEAR(result.step_s, 3.5, kTolerance);
+    EXPECT_NEAR(result.exposed_s, 0.0, kTolerance);
+    EXPECT_NEAR(result.efficiency, 1.0, kTolerance);
+    EXPECT_EQ(result.inside_s, 0.0);
+    EXPECT_EQ(result.across_s, 0.0);
+  }
+}
+
+TEST(ScalingModelTest, LinksThatCostNothingScaleFully) {
+  StepCosts costs = one_bucket();
+  costs.buckets.assign(5, costs.buckets.front());
+  Cluster free;
+  free.ranks_per_node = 8;
+  free.nodes = 16;
+  for (const ZeroStage stage : kStages) {
+    const ScalingPrediction result = predict_step(costs, free, stage);
+    const double update_s = stage == ZeroStage::kNone ? 0.5 : 0.5 / 128.0;
+    EXPECT_NEAR(result.step_s, 15.0 + update_s, kTolerance);
+    EXPECT_NEAR(result.exposed_s, 0.0, kTolerance);
+  }
+}
+
+/// Nothing hides the communication of a single bucket.
+TEST(ScalingModelTest, OneBucketIsExposed) {
+  const double reduce_s = 1.0 + 0.75 * 800.0 / 100.0;  // four ranks, latency 1
+  const double gather_s = 1.0 + 0.75 * 400.0 / 100.0;
+  const double all_reduce_s = 2.0 * reduce_s;
+  // Stage 3 gathers for forward and for backward.
+  const double exposed[] = {all_reduce_s, reduce_s + gather_s, reduce_s + gather_s,
+                            reduce_s + 2.0 * gather_s};
+  for (const ZeroStage stage : kStages) {
+    const ScalingPrediction result = predict_step(one_bucket(), cluster(4, 1, 1.0), stage);
+    const double update_s = stage == ZeroStage::kNone ? 0.5 : 0.125;
+    const double expected = exposed[static_cast<size_t>(stage)];
+    EXPECT_NEAR(result.exposed_s, expected, kTolerance);
+    EXPECT_NEAR(result.inside_s, expected, kTolerance);
+    EXPECT_NEAR(result.step_s, 3.0 + update_s + expected, kTolerance);
+    EXPECT_NEAR(result.efficiency, 3.5 / result.step_s, kTolerance);
+  }
+}
+
+/// Of many buckets that compute longer than they travel, only the last reduced and the first
+/// gathered one are exposed.
+TEST(ScalingModelTest, ComputationHidesAllButTheEnds) {
+  StepCosts costs;
+  costs.buckets.assign(
+      10, {.gradient_bytes = 200.0, .weight_bytes = 100.0, .forward_s = 1.0, .backward_s = 2.0});
+  const double reduce_s = 0.5 * 200.0 / 100.0;
+  const double gather_s = 0.5 * 100.0 / 100.0;
+  EXPECT_NEAR(predict_step(costs, cluster(2, 1), ZeroStage::kNone).exposed_s, 2.0 * reduce_s,
+              kTolerance);
+  for (const ZeroStage stage : {ZeroStage::kOptimizer, ZeroStage::kGradients}) {
+    EXPECT_NEAR(predict_step(costs, cluster(2, 1), stage).exposed_s, reduce_s + gather_s,
+                kTolerance);
+  }
+  // Stage 3 also waits at the turn from forward to backward, where nothing was gathered ahead.
+  EXPECT_NEAR(predict_step(costs, cluster(2, 1), ZeroStage::kWeights).exposed_s,
+              reduce_s + 2.0 * gather_s, kTolerance);
+}
+
+/// Where links are the bottleneck, they never rest.
+TEST(ScalingModelTest, SlowLinksSetThePace) {
+  StepCosts costs;
+  costs.buckets.assign(
+      10, {.gradient_bytes = 200.0, .weight_bytes = 100.0, .forward_s = 0.0, .backward_s = 0.0});
+  const double bytes[] = {4000.0, 3000.0, 3000.0, 4000.0};
+  for (const ZeroStage stage : kStages) {
+    const ScalingPrediction result = predict_step(costs, cluster(2, 1), stage);
+    EXPECT_NEAR(result.step_s, 0.5 * bytes[static_cast<size_t>(stage)] / 100.0, 1e-9);
+    EXPECT_NEAR(result.exposed_s, result.step_s, 1e-9);
+  }
+}
+
+TEST(ScalingModelTest, AccumulationReducesOnceWhereItMay) {
+  StepCosts costs = one_bucket();
+  costs.accumulation = 3;
+  const double reduce_s = 0.75 * 800.0 / 100.0;
+  const double gather_s = 0.75 * 400.0 / 100.0;
+  const auto busy = [&](ZeroStage stage) {
+    return predict_step(costs, cluster(4, 1), stage).inside_s;
+  };
+  EXPECT_NEAR(busy(ZeroStage::kNone), 2.0 * reduce_s, kTolerance);
+  EXPECT_NEAR(busy(ZeroStage::kOptimizer), reduce_s + gather_s, kTolerance);
+  EXPECT_NEAR(busy(ZeroStage::kGradients), 3.0 * reduce_s + gather_s, kTolerance);
+  EXPECT_NEAR(busy(ZeroStage::kWeights), 3.0 * (reduce_s + 2.0 * gather_s), kTolerance);
+  // The second and third micro-step hide what they can: 2 s of it, in forward.
+  const ScalingPrediction result = predict_step(costs, cluster(4, 1), ZeroStage::kGradients);
+  EXPECT_LT(result.exposed_s, 3.0 * reduce_s + gather_s);
+}
+
+/// 2 x 2 ranks, 800 bytes: inside half of 400 for each piece, across a part of 200.
+TEST(ScalingModelTest, TwoLevelsOverlapWherePipelined) {
+  const double inside_s = 200.0 / 100.0;
+  const double across_s = 200.0 / 10.0;
+  StepCosts costs = one_bucket();
+  costs.buckets[0].weight_bytes = 0.0;
+  Cluster torus = cluster(2, 2);
+  torus.min_pipelined_bytes = 200;
+  // The second piece is reduced inside while the first crosses.
+  EXPECT_NEAR(predict_step(costs, torus, ZeroStage::kOptimizer).exposed_s, inside_s + across_s,
+              kTolerance);
+  // Stage 0 gathers too: the own piece inside while the other crosses, then that one inside.
+  EXPECT_NEAR(predict_step(costs, torus, ZeroStage::kNone).exposed_s, 2.0 * (inside_s + across_s),
+              kTolerance);
+  torus.min_pipelined_bytes = 201;
+  const ScalingPrediction in_turn = predict_step(costs, torus, ZeroStage::kNone);
+  EXPECT_NEAR(in_turn.exposed_s, 2.0 * (2.0 * inside_s + across_s), kTolerance);
+  EXPECT_NEAR(in_turn.inside_s, 4.0 * inside_s, kTolerance);
+  EXPECT_NEAR(in_turn.across_s, 2.0 * across_s, kTolerance);
+}
+
+/// One rank a node: a ring of messages.
+TEST(ScalingModelTest, NodesOfOneGpuHaveOneLevel) {
+  StepCosts costs = one_bucket();
+  costs.buckets[0].weight_bytes = 0.0;
+  const ScalingPrediction result = predict_step(costs, cluster(1, 4, 1.0), ZeroStage::kNone);
+  EXPECT_NEAR(result.exposed_s, 2.0 * 3.0 * (1.0 + 200.0 / 10.0), kTolerance);
+  EXPECT_EQ(result.inside_s, 0.0);
+}
+
+TEST(ScalingModelTest, NothingCannotBePredicted) {
+  EXPECT_NE(
+      error_of(ErrorKind::kConfig, [] { return predict_step({}, cluster(1, 1), ZeroStage::kNone); })
+          .find("[scaling] needs buckets"),
+      std::string::npos);
+  EXPECT_NE(error_of(ErrorKind::kConfig,
+                     [] { return predict_step(one_bucket(), cluster(0, 1), ZeroStage::kNone); })
+                .find("got 1, 1, 0 and 1"),
+            std::string::npos);
+}
+
+TEST(BucketSizeTest, WithoutBackwardOneBucketIsBest) {
+  const BucketChoice choice = bucket_size(1000.0, 0.0, {0.5, 100.0});
+  EXPECT_EQ(choice.count, 1);
+  EXPECT_EQ(choice.bytes, 1000.0);
+  EXPECT_NEAR(choice.exposed_s, 10.5, kTolerance);
+}
+
+TEST(BucketSizeTest, BalancesTheTailAgainstLatencies) {
+  // All but the tail is hidden while n * 0.1 + 10 <= 20.
+  const BucketChoice choice = bucket_size(1000.0, 20.0, {0.1, 100.0});
+  EXPECT_EQ(choice.count, 100);
+  EXPECT_NEAR(choice.exposed_s, 0.1 + 10.0 / 100.0, kTolerance);
+}
+
+/// Its formula against the simulated step, where backward hides all, some and little.
+TEST(BucketSizeTest, ExposesWhatTheSimulationDoes) {
+  for (const double backward_s : {40.0, 12.0, 1.0}) {
+    const BucketChoice choice = bucket_size(1000.0, backward_s, {0.5, 100.0});
+    StepCosts costs;
+    costs.buckets.assign(static_cast<size_t>(choice.count),
+                         {.gradient_bytes = 2.0 * choice.bytes,  // two ranks send half of them
+                          .weight_bytes = 0.0,
+                          .forward_s = 0.0,
+                          .backward_s = backward_s / static_cast<double>(choice.count)});
+    EXPECT_NEAR(predict_step(costs, cluster(2, 1, 0.5), ZeroStage::kOptimizer).exposed_s,
+                choice.exposed_s, 1e-9)
+        << backward_s;
+  }
+}
+
+TEST(BucketSizeTest, WithoutLatencyTheSmallestIsBest) {
+  EXPECT_EQ(bucket_size(1000.0, 20.0, {0.0, 100.0}).count, 1024);
+  EXPECT_EQ(bucket_size(1000.0, 20.0, {}).count, 1) << "of equals, the fewest";
+}
+
+}  // namespace scaling_model_test
+}  // namespace kinora::train

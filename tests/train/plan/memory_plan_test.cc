@@ -1,0 +1,386 @@
+#include "kinora/train/plan/memory_plan.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <numeric>
+#include <ostream>
+
+#include "kinora/core/config.h"
+#include "kinora/diffusion/objective_config.h"
+#include "kinora/train/plan/gpu_facts.h"
+#include "kinora/train/plan/plan_search.h"
+#include "kinora/train/plan/step_estimate.h"
+#include "kinora/train/setup.h"
+#include "kinora/train/trainable.h"
+#include "kinora/train/training_step.h"
+#include "tests/cpu_count.h"
+#include "tests/error_of.h"
+
+namespace kinora::train {
+namespace memory_plan_test {
+
+constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+constexpr PlanTarget kGpu = {.device = c10::DeviceType::CUDA};
+
+std::filesystem::path recipe(const std::string& name) {
+  return std::filesystem::path(KINORA_SOURCE_DIR) / "configs" / (name + ".yaml");
+}
+
+RunConfig config_of(const std::string& name, const std::vector<std::string>& overrides) {
+  std::vector<std::string> assumed;
+  return without_data(load_config<RunConfig>(recipe(name).string(), overrides), assumed);
+}
+
+int64_t bytes_of(const MemoryPlan& plan, const std::string& name) {
+  for (const MemoryPart& part : plan.parts) {
+    if (part.name == name) {
+      return part.bytes;
+    }
+  }
+  return 0;
+}
+
+/// Of the tensors alone.
+int64_t tensors_of(const MemoryPlan& plan) {
+  return plan.peak - bytes_of(plan, "program, libraries, heap");
+}
+
+data::Batch real_batch(const RunConfig& config, int64_t size) {
+  const models::ModelConfig& model = config.model;
+  std::vector<int64_t> shape = model.sample_shape();
+  shape.insert(shape.begin(), size);
+  data::Batch batch;
+  batch.images = at::ones(shape, at::kByte);
+  batch.sample_index = at::arange(size, at::kLong);
+  batch.labels = at::zeros({size}, at::kLong);
+  if (model.takes_text()) {
+    batch.text = at::ones({size, model.text_tokens, model.text_channels});
+    batch.text_lengths = at::full({size}, model.text_tokens, at::kLong);
+    batch.pooled = at::ones({size, model.text_channels});
+    batch.fps = at::full({size}, 8.0, at::kFloat);
+  }
+  return batch;
+}
+
+/// The most bytes of CPU tensors at once in two steps that are really computed.
+int64_t measured_peak(const RunConfig& config) {
+  const data::Batch batch = real_batch(config, config.micro_batch());
+  const CpuCount count;
+  const diffusion::Objective objective =
+      diffusion::make_objective(config.objective, config.model.learn_sigma);
+  Trainable trainable(config, parallel::Mesh(), at::kCPU, 0);
+  TrainingStep step(trainable.model(), trainable.boosted(), objective, nullptr,
+                    StepSettings{.label_dropout = config.train.label_dropout,
+                                 .model = config.model,
+                                 .frame_masks = config.frame_masks});
+  const std::vector<data::Batch> batches(
+      static_cast<size_t>(config.train.global_batch / config.micro_batch()), batch);
+  for (int64_t i = 0; i < 2; ++i) {
+    (void)step.forward_backward(batches, i);
+  }
+  return count.peak();
+}
+
+struct Family {
+  const char* name;
+  const char* recipe;
+  std::vector<std::string> overrides;
+
+  friend std::ostream& operator<<(std::ostream& out, const Family& family) {
+    return out << family.name;
+  }
+};
+
+/// For models that have one time for a clip.
+std::vector<std::string> without_masks(std::vector<std::string> overrides) {
+  for (const char* key : {"quarter_head", "image_head", "quarter_tail"}) {
+    overrides.push_back("frame_masks." + std::string(key) + "=0");
+  }
+  return overrides;
+}
+
+class FamilyTest : public testing::TestWithParam<Family> {};
+
+TEST_P(FamilyTest, PlansThePeakOfARealStep) {
+  for (const char* precision : {"fp32", "bf16"}) {
+    for (const char* recompute : {"none", "block:1", "block"}) {
+      std::vector<std::string> overrides = GetParam().overrides;
+      overrides.insert(overrides.end(),
+                       {std::string("train.precision=") + precision, "train.device=cpu",
+                        std::string("train.recompute=") + recompute, "train.global_batch=4",
+                        "model.depth=2", "train.micro_batch=2"});
+      const RunConfig config = config_of(GetParam().recipe, overrides);
+      const auto planned = static_cast<double>(tensors_of(plan_memory(config, {})));
+      const auto measured = static_cast<double>(measured_peak(config));
+      EXPECT_NEAR(planned / measured, 1.0, 0.03)
+          << precision << " " << recompute << ": planned " << planned << ", measured " << measured;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    MemoryPlan, FamilyTest,
+    testing::Values(Family{"dit", "demo", {}},
+                    Family{"dit_iddpm", "demo", {"objective.kind=iddpm", "model.learn_sigma=true"}},
+                    Family{"stdit", "demo-video", {}},
+                    Family{"stdit2", "demo-video", {"model.architecture=stdit2"}},
+                    Family{"stdit3", "demo-video", {"model.architecture=stdit3"}},
+                    Family{"latte", "demo-video", without_masks({"model.architecture=latte"})},
+                    Family{"vdit", "demo-video",
+                           without_masks({"model.architecture=vdit", "model.patch_frames=2"})},
+                    Family{"pixart",
+                           "demo",
+                           {"model.architecture=pixart", "data.text=builtin", "data.text_length=8",
+                            "model.text_tokens=8", "model.text_channels=64"}}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(MemoryPlanTest, CountsTheStateOfTheRealArena) {
+  const RunConfig config = config_of("demo", {"train.precision=bf16", "ema.decays=[0.9,0.99]"});
+  const MemoryPlan plan = plan_memory(config, {});
+  const Trainable trainable(config, parallel::Mesh(), at::kCPU, 0);
+  const optim::Arena& arena = trainable.arena();
+  using optim::Role;
+  EXPECT_EQ(plan.parameters, arena.num_elements());
+  EXPECT_EQ(bytes_of(plan, "weights"), arena.bytes(Role::master()));
+  EXPECT_EQ(bytes_of(plan, "compute copies"), arena.bytes(Role::compute()));
+  EXPECT_EQ(bytes_of(plan, "gradients"), arena.bytes(Role::grad()));
+  EXPECT_EQ(bytes_of(plan, "moments"),
+            arena.bytes(Role::exp_avg()) + arena.bytes(Role::exp_avg_sq()));
+  EXPECT_EQ(bytes_of(plan, "averages"),
+            arena.bytes(Role::average(0)) + arena.bytes(Role::average(1)));
+}
+
+TEST(MemoryPlanTest, PartsAddUpToThePeak) {
+  for (const PlanTarget& target : {PlanTarget(), kGpu}) {
+    const MemoryPlan plan = plan_memory(config_of("demo", {}), target);
+    const int64_t sum =
+        std::accumulate(plan.parts.begin(), plan.parts.end(), int64_t{0},
+                        [](int64_t before, const MemoryPart& part) { return before + part.bytes; });
+    EXPECT_EQ(sum, plan.peak);
+    EXPECT_EQ(plan.layers.size(), 4U);
+  }
+}
+
+/// A peak that was measured on H200s with kinora bench train, and is printed in
+/// docs/performance.md, docs/distributed.md or docs/planning.md.
+struct MeasuredPeak {
+  const char* recipe;
+  std::vector<std::string> overrides;
+  int64_t ranks;
+  double gib;
+};
+
+TEST(MemoryPlanTest, AgreesWithPeaksThatWereMeasured) {
+  const std::string batch = "train.micro_batch=128";
+  const std::vector<MeasuredPeak> peaks = {
+      {"imagenet-256-dit-xl2", {"train.micro_batch=256"}, 1, 86.1},
+      {"imagenet-256-dit-xl2", {"train.micro_batch=256", "train.fp8=true"}, 1, 86.9},
+      {"imagenet-256-dit-xl2", {"train.micro_batch=256", "train.recompute=elementwise"}, 1, 63.1},
+      {"imagenet-512-dit-xl2", {"train.global_batch=64", "train.micro_batch=64"}, 1, 85.8},
+      {"imagenet-256-dit-xl2", {"train.global_batch=128", batch}, 1, 50.0},
+      {"imagenet-256-dit-xl2", {"train.global_batch=128", batch, "model.path=plain"}, 1, 62.2},
+      {"imagenet-256-dit-xl2", {"train.global_batch=512", batch}, 4, 50.0},
+      {"imagenet-256-dit-xl2", {"train.global_batch=512", batch, "parallel.plugin=zero1"}, 4, 42.6},
+      {"imagenet-256-dit-xl2", {"train.global_batch=512", batch, "parallel.plugin=zero2"}, 4, 41.1},
+      {"imagenet-256-dit-xl2", {"train.global_batch=512", batch, "parallel.plugin=zero3"}, 4, 40.3},
+      {"imagenet-256-dit-xl2",
+       {"train.global_batch=512", batch, "parallel.plugin=zero2", "train.recompute=block"},
+       4,
+       10.5},
+      {"imagenet-256-dit-xl2",
+       {"train.global_batch=512", batch, "parallel.plugin=zero2", "train.fp8=true"},
+       4,
+       41.9},
+      {"cifar10-dit-s2", {}, 1, 6.0430},
+      {"demo-video", {}, 1, 0.1793},
+      {"demo", {}, 1, 0.1112},
+      {"imagenet-256-dit-b2", {}, 1, 23.7686},
+      {"imagenet-256-dit-l2", {}, 1, 23.3459},
+      {"imagenet-256-dit-s2", {}, 1, 11.2835},
+      {"imagenet-256-dit-xl2-opendit", {}, 1, 39.4077},
+      {"imagenet-256-dit-xl2", {}, 1, 32.0668},
+      {"imagenet-512-dit-b2", {}, 1, 23.7574},
+      {"imagenet-512-dit-l2", {}, 1, 23.3770},
+      {"imagenet-512-dit-s2", {}, 1, 21.7313},
+      {"imagenet-512-dit-xl2", {}, 1, 32.0485},
+      {"moving-shapes-stdit", {}, 1, 16.5867},
+      {"opensora-16x512-stdit-xl2", {}, 1, 33.0223},
+      {"opensora-stdit3-xl2", {}, 1, 33.7686},
+  };
+  for (const MeasuredPeak& peak : peaks) {
+    PlanTarget target = kGpu;
+    target.ranks = peak.ranks;
+    const RunConfig config = config_of(peak.recipe, peak.overrides);
+    const MemoryPlan plan = plan_memory(config, target);
+    const double planned =
+        static_cast<double>(plan.peak - bytes_of(plan, "more for a checkpoint's copy")) / kGiB;
+    EXPECT_NEAR(planned / peak.gib, 1.0, 0.05)
+        << peak.recipe << " " << testing::PrintToString(peak.overrides);
+  }
+}
+
+TEST(MemoryPlanTest, DividesStateAmongRanks) {
+  const auto plan_with = [](const std::string& plugin) {
+    const RunConfig config =
+        config_of("imagenet-256-dit-s2", {"train.micro_batch=64", "parallel.plugin=" + plugin});
+    return plan_memory(config, {.device = c10::DeviceType::CUDA, .ranks = 4});
+  };
+  const MemoryPlan ddp = plan_with("ddp");
+  const MemoryPlan zero1 = plan_with("zero1");
+  const MemoryPlan zero2 = plan_with("zero2");
+  const MemoryPlan zero3 = plan_with("zero3");
+  for (const MemoryPlan* plan : {&zero1, &zero2, &zero3}) {
+    for (const char* name : {"moments", "averages"}) {
+      EXPECT_EQ(4 * bytes_of(*plan, name), bytes_of(ddp, name)) << name;
+    }
+    EXPECT_LT(bytes_of(*plan, "weights"), bytes_of(ddp, "weights") / 3);  // islands are read whole
+  }
+  EXPECT_EQ(bytes_of(zero1, "gradients"), bytes_of(ddp, "gradients"));
+  EXPECT_LT(bytes_of(zero2, "gradients"), bytes_of(zero1, "gradients"));
+  EXPECT_EQ(bytes_of(zero2, "compute copies"), bytes_of(ddp, "compute copies"));
+  EXPECT_LT(bytes_of(zero3, "compute copies"), bytes_of(zero2, "compute copies"));
+}
+
+TEST(MemoryPlanTest, EveryRecipeHasAPlan) {
+  int64_t recipes = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(recipe("demo").parent_path())) {
+    const std::string name = entry.path().stem().string();
+    const MemoryPlan plan = plan_memory(config_of(name, {}), kGpu);
+    EXPECT_GT(plan.peak, bytes_of(plan, "weights")) << name;
+    EXPECT_FALSE(table(plan, true).empty());
+    ++recipes;
+  }
+  EXPECT_GE(recipes, 15);
+}
+
+TEST(MemoryPlanTest, SequenceParallelismDividesActivations) {
+  const auto plan_with = [](const std::string& sequence) {
+    const RunConfig config =
+        config_of("opensora-16x512-stdit-xl2",
+                  {"parallel.sequence=" + sequence, "train.global_batch=4", "train.micro_batch=1"});
+    return plan_memory(config, {.device = c10::DeviceType::CUDA, .ranks = 4});
+  };
+  const int64_t whole = bytes_of(plan_with("1"), "activations and workspace");
+  const int64_t divided = bytes_of(plan_with("4"), "activations and workspace");
+  EXPECT_LT(divided, whole / 2);
+}
+
+TEST(MemoryPlanTest, SaysWhatItAssumes) {
+  std::vector<std::string> assumed;
+  const auto config = load_config<RunConfig>(recipe("cifar10-dit-s2").string(),
+                                             {"data.path=[/nowhere.tar]", "model.num_classes=0"});
+  EXPECT_EQ(without_data(config, assumed).model.num_classes, 1000);
+  ASSERT_EQ(assumed.size(), 1U);
+  EXPECT_NE(assumed[0].find("1000 classes"), std::string::npos);
+}
+
+TEST(MemoryPlanTest, AsksForTheSizeOfLatentsThatAreNotThere) {
+  const auto config = load_config<RunConfig>(
+      recipe("imagenet-256-dit-s2").string(),
+      {"data.path=[/nowhere.safetensors]", "model.height=0", "model.width=0"});
+  std::vector<std::string> assumed;
+  const std::string message =
+      error_of(ErrorKind::kConfig, [&] { (void)without_data(config, assumed); });
+  EXPECT_NE(message.find("model.height and model.width"), std::string::npos) << message;
+}
+
+TEST(MemoryPlanTest, RefusesWhatARunRefuses) {
+  const RunConfig config = config_of("demo", {"train.recompute=mlp", "train.device=cpu"});
+  const std::string message = error_of(ErrorKind::kConfig, [&] { (void)plan_memory(config, {}); });
+  EXPECT_NE(message.find("needs the fast path"), std::string::npos) << message;
+}
+
+TEST(GpuFactsTest, FindsByNameAndByMemory) {
+  EXPECT_EQ(find_gpu("h200").half_flops, 989e12);
+  EXPECT_EQ(find_gpu("24").memory, int64_t{24} << 30);
+  EXPECT_EQ(find_gpu("24").half_flops, 0.0);
+  EXPECT_EQ(gpu_of_driver("NVIDIA H200", 5).name, "h200");
+  EXPECT_EQ(gpu_of_driver("NVIDIA H200", 5).memory, 5);
+  EXPECT_EQ(gpu_of_driver("Unheard Of", 5).half_flops, 0.0);
+  for (const char* wrong : {"h300", "-1", "24GiB", ""}) {
+    const std::string message = error_of(ErrorKind::kConfig, [&] { (void)find_gpu(wrong); });
+    EXPECT_NE(message.find("h200"), std::string::npos) << message;
+  }
+}
+
+TEST(StepEstimateTest, IsNearWhatWasMeasured) {
+  // docs/performance.md and docs/distributed.md, on H200s.
+  const GpuFacts h200 = find_gpu("h200");
+  const auto estimate = [&](const char* name, const std::vector<std::string>& overrides,
+                            int64_t ranks) {
+    const RunConfig config = config_of(name, overrides);
+    return StepEstimate(config, h200).samples_per_s(config, ranks);
+  };
+  constexpr double kTolerance = 0.15;  // the constants are fitted to the first two and DiT-S/2
+  EXPECT_NEAR(estimate("imagenet-256-dit-xl2", {"train.micro_batch=256"}, 1) / 702.0, 1.0,
+              kTolerance);
+  EXPECT_NEAR(
+      estimate("imagenet-256-dit-xl2", {"train.micro_batch=256", "train.fp8=true"}, 1) / 967.0, 1.0,
+      kTolerance);
+  EXPECT_NEAR(
+      estimate("imagenet-512-dit-xl2", {"train.global_batch=64", "train.micro_batch=64"}, 1) /
+          150.0,
+      1.0, kTolerance);
+  EXPECT_NEAR(
+      estimate("imagenet-256-dit-b2", {"train.global_batch=32", "train.micro_batch=32"}, 1) /
+          2675.0,
+      1.0, kTolerance);
+  EXPECT_NEAR(estimate("imagenet-512-dit-b2", {}, 1) / 696.0, 1.0, kTolerance);
+  EXPECT_NEAR(estimate("imagenet-256-dit-l2", {}, 1) / 982.0, 1.0, kTolerance);
+  EXPECT_NEAR(estimate("opensora-16x512-stdit-xl2", {}, 1) / 4.67, 1.0, 2 * kTolerance);
+  EXPECT_NEAR(estimate("opensora-stdit3-xl2", {}, 1) / 8.24, 1.0, 2 * kTolerance);
+  EXPECT_NEAR(estimate("imagenet-256-dit-xl2",
+                       {"train.global_batch=512", "train.micro_batch=128", "parallel.plugin=zero2",
+                        "train.recompute=block"},
+                       4) /
+                  2207.0,
+              1.0, kTolerance);
+}
+
+TEST(PlanSearchTest, FindsWhatFitsTheFastestFirst) {
+  const RunConfig config = config_of("imagenet-256-dit-xl2", {"train.micro_batch=256"});
+  const GpuFacts gpu = find_gpu("l40s");
+  PlanTarget target = kGpu;
+  target.memory = gpu.memory;
+  EXPECT_FALSE(plan_memory(config, target).fits());
+  const std::vector<PlanChoice> choices = search_plans(config, target, gpu, 5);
+  ASSERT_EQ(choices.size(), 5U);
+  for (size_t i = 0; i < choices.size(); ++i) {
+    EXPECT_TRUE(choices[i].plan.fits());
+    EXPECT_FALSE(choices[i].overrides.empty());
+    EXPECT_GE(choices[i].slowdown, 1.0);
+    if (i > 0) {
+      EXPECT_LE(choices[i].samples_per_s, choices[i - 1].samples_per_s * 1.01);
+    }
+    // The overrides make of the recipe what was planned.
+    std::vector<std::string> overrides = {"train.micro_batch=256"};
+    overrides.insert(overrides.end(), choices[i].overrides.begin(), choices[i].overrides.end());
+    EXPECT_EQ(plan_memory(config_of("imagenet-256-dit-xl2", overrides), target).peak,
+              choices[i].plan.peak);
+  }
+}
+
+TEST(PlanSearchTest, DividesStateWhereThatIsNeeded) {
+  const RunConfig config = config_of("opensora-stdit3-xl2", {});
+  const GpuFacts gpu = find_gpu("16");
+  const PlanTarget target{.device = c10::DeviceType::CUDA, .ranks = 8, .memory = gpu.memory};
+  EXPECT_FALSE(plan_memory(config, target).fits());
+  const std::vector<PlanChoice> choices = search_plans(config, target, gpu, 1);
+  ASSERT_EQ(choices.size(), 1U);
+  EXPECT_EQ(choices[0].overrides[0].rfind("parallel.plugin=zero", 0), 0U);
+}
+
+TEST(PlanSearchTest, FindsNothingWhereNothingFits) {
+  const RunConfig config = config_of("imagenet-256-dit-xl2", {});
+  PlanTarget target = kGpu;
+  target.memory = int64_t{4} << 30;
+  EXPECT_TRUE(search_plans(config, target, find_gpu("4"), 1).empty());
+}
+
+}  // namespace memory_plan_test
+}  // namespace kinora::train
