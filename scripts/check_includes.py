@@ -17,8 +17,9 @@ FLOORS = {
     "nn": 4, "diffusion": 4, "optim": 4, "data": 4,
     "models": 5, "parallel": 5, "checkpoint": 5,
     "pipelines": 6,
-    "train": 7, "eval": 7,
-    "api": 8,
+    "inference": 7,
+    "train": 8, "eval": 8,
+    "api": 9,
 }
 # The one way across a floor: the arena is laid out from a Module's parameters and plan.
 SIDEWAYS = {("optim", "nn")}

@@ -71,7 +71,7 @@ comm::Link check_ranks(const comm::Group& group, at::Device device,
 int64_t bucket_mib(const train::RunConfig& config, const train::Resume& resume,
                    const comm::Link& link, const comm::Group& group, at::Device device) {
   const bool measures = config.parallel.bucket_mib == 0 && group.size() > 1 && device.is_cuda() &&
-                        !config.train.deterministic &&
+                        !config.deterministic &&
                         train::zero_stage(config.plugin, config.parallel) < 3;
   if (!measures) {
     return config.parallel.bucket_mib;

@@ -12,6 +12,8 @@
 
 #include "kinora/core/error.h"
 #include "kinora/core/process_memory.h"
+#include "kinora/inference/conditions.h"
+#include "kinora/inference/setup.h"
 #include "kinora/models/model.h"
 #include "kinora/ops/device.h"
 #include "kinora/ops/random.h"
@@ -75,7 +77,7 @@ std::vector<data::Batch> random_batches(const RunConfig& config, const std::vect
 }
 
 /// Of pictures, or clips.
-std::vector<int64_t> pixel_shape(const ClipSize& size) {
+std::vector<int64_t> pixel_shape(const inference::ClipSize& size) {
   if (size.frames == 1) {
     return {3, size.height, size.width};
   }
@@ -84,8 +86,8 @@ std::vector<int64_t> pixel_shape(const ClipSize& size) {
 
 /// With the device's memory as it was before anything of this was there.
 at::Device prepared_device(const RunConfig& config) {
-  ops::configure_computation(config.train.threads, config.train.deterministic);
-  const at::Device device = choose_device(config.train.device);
+  ops::configure_computation(config.train.threads, config.deterministic);
+  const at::Device device = inference::choose_device(config.train.device);
   start_memory_anew(device);
   return device;
 }
@@ -95,7 +97,7 @@ bool sees_pixels(const RunConfig& config) {
 }
 
 models::ModelConfig model_of(const RunConfig& config, const FrozenEncoder* frozen) {
-  return resolved_model(
+  return inference::resolved_model(
       config, std::max<int64_t>(config.model.num_classes, 1),
       frozen ? std::optional(encoded_size(config.data, frozen->encoder)) : std::nullopt);
 }
@@ -114,7 +116,9 @@ class StepTimer::Impl {
   Impl(const RunConfig& config, const comm::Group& world)
       : config_(config),
         device_(prepared_device(config)),
-        frozen_(sees_pixels(config) ? open_encoder(config, device_) : nullptr),
+        frozen_(sees_pixels(config)
+                    ? open_encoder(config.autoencoder, {&config.data, &config.image_data}, device_)
+                    : nullptr),
         mesh_(world, config.parallel.mesh()) {
     config_.model = model_of(config, frozen_.get());
     objective_ = objective_of(config_, device_);
@@ -167,8 +171,8 @@ class StepTimer::Impl {
     return result;
   }
 
-  [[nodiscard]] StepCost time(const ClipSize& size, int64_t batch) {
-    KINORA_CHECK(takes_any_size(config_.model), kConfig,
+  [[nodiscard]] StepCost time(const inference::ClipSize& size, int64_t batch) {
+    KINORA_CHECK(inference::takes_any_size(config_.model), kConfig,
                  "[bench] samples of many sizes need a model that takes clips of any size, got ",
                  config_.model.name, ". Hint: STDiT2 and STDiT3 do");
     // The fast path times the ways to compute a product in its first calls.
@@ -246,7 +250,7 @@ StepBenchmark StepTimer::time(const StepBenchmarkOptions& options) {
   return impl_->time(options);
 }
 
-StepCost StepTimer::time(const ClipSize& size, int64_t batch) {
+StepCost StepTimer::time(const inference::ClipSize& size, int64_t batch) {
   return impl_->time(size, batch);
 }
 

@@ -9,10 +9,10 @@
 #include "kinora/core/error.h"
 #include "kinora/core/process_memory.h"
 #include "kinora/core/text.h"
+#include "kinora/inference/setup.h"
 #include "kinora/ops/device.h"
 #include "kinora/train/benchmark.h"
 #include "kinora/train/benchmark_step.h"
-#include "kinora/train/setup.h"
 
 namespace kinora::train {
 namespace {
@@ -100,7 +100,7 @@ RecipeSearch search_buckets(
     const RunConfig& config, BucketSearchOptions options,
     const std::function<void(const data::Bucket&, int64_t batch, const std::optional<StepCost>&)>&
         on_measured) {
-  const at::Device device = choose_device(config.train.device);
+  const at::Device device = inference::choose_device(config.train.device);
   start_memory_anew(device);
   if (options.memory == 0 && device.is_cuda()) {
     constexpr int64_t kTenths = 9;  // the rest for gaps between tensors

@@ -24,7 +24,12 @@
 #include "kinora/core/progress.h"
 #include "kinora/core/text.h"
 #include "kinora/data/loader.h"
+#include "kinora/data/run_data.h"
 #include "kinora/diffusion/objective_config.h"
+#include "kinora/inference/conditions.h"
+#include "kinora/inference/setup.h"
+#include "kinora/inference/shown_samples.h"
+#include "kinora/inference/updates.h"
 #include "kinora/io/clip_file.h"
 #include "kinora/io/file.h"
 #include "kinora/io/image_grid.h"
@@ -43,7 +48,6 @@
 #include "kinora/train/run_state.h"
 #include "kinora/train/self_test.h"
 #include "kinora/train/setup.h"
-#include "kinora/train/shown_samples.h"
 #include "kinora/train/step_samples.h"
 #include "kinora/train/step_times.h"
 #include "kinora/train/step_vote.h"
@@ -77,21 +81,21 @@ class Trainer::Impl {
       : config_(config),
         mesh_(world, config.parallel.mesh()),
         micro_batch_(config.micro_batch(mesh_.data_ranks())),
-        device_(choose_device(config.train.device)),
+        device_(inference::choose_device(config.train.device)),
         data_(open_data(config.data)),
-        image_data_(config.image_steps.any() ? open_data(config.image_data) : RunData()),
+        image_data_(config.image_steps.any() ? open_data(config.image_data) : data::RunData()),
         vote_(mesh_.world()),
         times_(world, config.train.log_every) {
     open_directory(resume);
     KINORA_CHECK(config_.train.profile_steps == 0 || device_.is_cuda(), kConfig,
                  "[train] train.profile_steps traces a GPU, but this run computes on the CPU");
-    ops::configure_computation(config_.train.threads, config_.train.deterministic);
-    encoder_ = open_encoder(config_, device_);
+    ops::configure_computation(config_.train.threads, config_.deterministic);
+    encoder_ = open_encoder(config_.autoencoder, {&config_.data, &config_.image_data}, device_);
     const pipelines::LatentEncoder* encoder = encoder_ ? &encoder_->encoder : nullptr;
     const int64_t num_image_classes = image_data_.train ? image_data_.train->num_classes() : 0;
     const auto latents = latent_size(config_.data, *data_.train, encoder);
-    config_.model =
-        resolved_model(config_, std::max(data_.train->num_classes(), num_image_classes), latents);
+    config_.model = inference::resolved_model(
+        config_, std::max(data_.train->num_classes(), num_image_classes), latents);
     check_data(config_, *data_.train, StepKind::kData, latents);
     if (image_data_.train) {
       check_data(config_, *image_data_.train, StepKind::kImageData,
@@ -100,10 +104,10 @@ class Trainer::Impl {
     }
     objective_ = diffusion::make_objective(config_.objective, config_.model.learn_sigma);
     diffusion::move_to(objective_, device_);
-    if (config_.sample.every > 0) {  // what the sampler refuses is refused now, not after hours
+    if (config_.shown.every > 0) {  // what the sampler refuses is refused now, not after hours
       (void)sampler_of(config_, objective_);
       if (config_.model.is_video() && writes()) {
-        io::check_can_write(config_.sample.format);
+        io::check_can_write(config_.shown.format);
       }
     }
     if (config_.objective.timestep_sampling ==
@@ -171,8 +175,8 @@ class Trainer::Impl {
                ", and this run goes on from step ", state_.step);
     }
     if (config_.train.self_test && state_.step == 0) {
-      self_test_ =
-          std::make_unique<SelfTest>(trained_parameters(trainable_->model()), trainable_->arena());
+      self_test_ = std::make_unique<SelfTest>(inference::trained_parameters(trainable_->model()),
+                                              trainable_->arena());
     }
     watchdog_ = std::make_unique<Watchdog>(
         mesh_.world(),
@@ -195,7 +199,7 @@ class Trainer::Impl {
       if (due(state_.step, config_.checkpoint.every) || last) {
         save();
       }
-      if (shows_samples() && due(state_.step, config_.sample.every)) {
+      if (shows_samples() && due(state_.step, config_.shown.every)) {
         draw_samples();
       }
     }
@@ -469,7 +473,7 @@ class Trainer::Impl {
     try {
       (void)sampler_of(config_, objective_);
       if (config_.model.is_video()) {
-        io::check_can_write(config_.sample.format);
+        io::check_can_write(config_.shown.format);
       }
     } catch (const Error& error) {
       return error.what();
@@ -618,7 +622,7 @@ class Trainer::Impl {
                config_.image_batch(), " of ", image_data_.train->size(), " image_data, ",
                config_.image_micro_batch(mesh_.data_ranks()), " at once");
     }
-    if (config_.sample.every > 0 && !shows_samples()) {
+    if (config_.shown.every > 0 && !shows_samples()) {
       log_info("[train] no grids of samples while training: samples of ", config_.model.in_channels,
                " channels are latents; with autoencoder.path they would be decoded. kinora sample "
                "writes them to latents.safetensors");
@@ -668,7 +672,7 @@ class Trainer::Impl {
     const bool looks =
         self_test_ || importance_ || !device_.is_cuda() || state_.step == config_.train.steps ||
         due(state_.step, config_.checkpoint.every) || due(state_.step, config_.validation.every) ||
-        due(state_.step, config_.sample.every);
+        due(state_.step, config_.shown.every);
     return looks ? 0 : kStepsAhead;
   }
 
@@ -679,7 +683,7 @@ class Trainer::Impl {
       return std::nullopt;
     }
     return StepSize{.samples = samples.global_batch,
-                    .size = clip_size(samples.batches.front().images)};
+                    .size = inference::clip_size(samples.batches.front().images)};
   }
 
   /// Waits for the oldest step.
@@ -780,14 +784,14 @@ class Trainer::Impl {
   }
 
   void note_skipped(const PendingStep& pending, const optim::StepResult& update) {
-    if (config_.train.precision == Precision::kFp16 && update.loss_scale >= 1.0F) {
+    if (config_.precision == Precision::kFp16 && update.loss_scale >= 1.0F) {
       log_debug("[train] step ", pending.step, ": fp16 overflow, loss scale now ",
                 update.loss_scale);
       return;
     }
     (void)step_runner_->forward_backward(pending.samples.batches, pending.step - 1);
-    const std::vector<std::string> names =
-        non_finite_gradients(trained_parameters(trainable_->model()), trainable_->arena());
+    const std::vector<std::string> names = non_finite_gradients(
+        inference::trained_parameters(trainable_->model()), trainable_->arena());
     trainable_->arena().zero_grad();
     ++skipped_in_a_row_;
     std::ostringstream message;
@@ -835,13 +839,14 @@ class Trainer::Impl {
     const int64_t parts = mesh_.data_ranks();
     const int64_t own = (config_.sample.count + parts - 1) / parts;
     const pipelines::SamplingConfig& sampling = config_.sample.sampling;
-    const at::Tensor drawn = pipelines::draw(
-        trainable_->model(), sampler_of(config_, objective_), sampling,
-        {.count = own,
-         .first_index = mesh_.data_rank() * own,
-         .batch = micro_batch_,
-         .seed = static_cast<uint64_t>(config_.train.seed)},
-        config_.model.sample_shape(), shown_conditions(*data_.train, config_, device_), device_);
+    const at::Tensor drawn =
+        pipelines::draw(trainable_->model(), sampler_of(config_, objective_), sampling,
+                        {.count = own,
+                         .first_index = mesh_.data_rank() * own,
+                         .batch = micro_batch_,
+                         .seed = static_cast<uint64_t>(config_.train.seed)},
+                        config_.model.sample_shape(),
+                        inference::shown_conditions(*data_.train, config_, device_), device_);
     std::vector<int64_t> shape = drawn.sizes().vec();
     shape.insert(shape.begin(), {parts, mesh_.shape().sequence});
     const at::Tensor gathered = at::empty(shape, drawn.options());
@@ -855,11 +860,12 @@ class Trainer::Impl {
     if (encoder_ != nullptr) {
       shown = pipelines::decode_latents(*encoder_->autoencoder, shown, device_);
     }
-    const io::Image grid = io::make_grid(shown_images(shown));
+    const io::Image grid = io::make_grid(inference::shown_images(shown));
     const auto path = directory_->samples() / ("step-" + std::to_string(state_.step));
     io::write_png(path.string() + ".png", grid);
     if (shown.dim() == 5 && shown.size(2) > 1) {
-      io::write_clip(path, shown_animation(shown), clip_fps(config_.data), config_.sample.format);
+      io::write_clip(path, inference::shown_animation(shown), inference::clip_fps(config_.data),
+                     config_.shown.format);
     }
     log_->add_samples(state_.step, grid);
   }
@@ -874,7 +880,7 @@ class Trainer::Impl {
       checkpoint::write_arena_weights(path, weights, trainable_->arena(), at::kFloat, config_yaml_);
       if (writes() && !adapter.changes.empty()) {
         checkpoint::write_adapter(directory_->path() / "adapter", adapter,
-                                  adapter_settings(config_.finetune.lora), {});
+                                  inference::adapter_settings(config_.finetune.lora), {});
         log_info("[train] wrote ", directory_->path() / "adapter");
       }
     }
@@ -904,8 +910,8 @@ class Trainer::Impl {
   int64_t micro_batch_;
   std::optional<RunDirectory> directory_;
   at::Device device_;
-  RunData data_;
-  RunData image_data_;                      // empty where image_data.share is 0
+  data::RunData data_;
+  data::RunData image_data_;                // empty where image_data.share is 0
   std::unique_ptr<FrozenEncoder> encoder_;  // null where the model sees the data as it is
   std::optional<LatentStage> latent_stage_;
   diffusion::Objective objective_;

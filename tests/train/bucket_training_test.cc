@@ -131,7 +131,7 @@ TEST_F(BucketTrainingTest, TheLogHasTheSizesOfTheOrder) {
   const std::vector<nlohmann::json> lines = log("sizes");
   ASSERT_EQ(lines.size(), 12U);
 
-  const RunData data = open_data(run.data);
+  const data::RunData data = open_data(run.data);
   const data::LoaderOptions options = data::loader_options(run.data);
   data::BucketOrder order(*data.train,
                           {.table = options.buckets, .batches_per_step = 2, .seed = 5});
@@ -154,7 +154,7 @@ TEST_F(BucketTrainingTest, TheLogHasTheSizesOfTheOrder) {
 
 TEST_F(BucketTrainingTest, AnEpochHoldsEverySampleOnce) {
   const RunConfig run = config("samples");
-  const RunData data = open_data(run.data);
+  const data::RunData data = open_data(run.data);
   const parallel::Mesh mesh({}, run.parallel.mesh());
   StepLoader loader(run, *data.train, nullptr, mesh, {}, /*pinned=*/false);
   for (int epoch = 0; epoch < 3; ++epoch) {

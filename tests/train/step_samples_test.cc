@@ -80,8 +80,8 @@ class Sets {
 
  private:
   RunConfig config_;
-  RunData data_;
-  RunData images_;
+  data::RunData data_;
+  data::RunData images_;
 };
 
 /// Of all micro-batches.

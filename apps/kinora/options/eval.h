@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "apps/kinora/options/ranks.h"
+#include "kinora/core/compute_choice.h"
 #include "kinora/eval/feature_network.h"
 #include "kinora/eval/sample_set.h"
-#include "kinora/train/booster_options.h"
 
 namespace kinora::apps {
 
@@ -25,7 +25,7 @@ struct EvalArguments {
   EvalOptions eval;
   bool pairs = false;
   bool json = false;
-  train::DeviceChoice device = train::DeviceChoice::kAuto;
+  DeviceChoice device = DeviceChoice::kAuto;
   int64_t threads = 0;
   RankArguments ranks;
 };
