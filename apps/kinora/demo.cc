@@ -16,7 +16,7 @@
 #include "kinora/eval/shape_judge.h"
 #include "kinora/inference/drawing.h"
 #include "kinora/io/image_grid.h"
-#include "kinora/pipelines/class_to_image.h"
+#include "kinora/pipelines/images.h"
 #include "kinora/train/trainer.h"
 
 namespace kinora::apps {
@@ -84,7 +84,7 @@ int run(const DemoArguments& arguments) {
 
   inference::TrainedModel trained = inference::load_trained(run_dir, {});
   inference::Drawing drawing(
-      trained, {.count = kNumSamples, .seed = static_cast<uint64_t>(config.train.seed)}, {});
+      trained, {{.count = kNumSamples, .seed = static_cast<uint64_t>(config.train.seed)}}, {});
   std::vector<int64_t> labels;
   for (const inference::Asked& asked : drawing.asked()) {
     labels.push_back(*asked.label);

@@ -96,7 +96,7 @@ void sample_on_rank(const SampleArguments& arguments, const comm::Group& world) 
       arguments.run.empty() ? arguments.checkpoint : arguments.run, options);
   // What is refused is refused before anything is drawn.
   inference::check_format(arguments.format, trained.recipe.model.is_video());
-  inference::Drawing drawing(trained, request_of(arguments, trained.recipe.model),
+  inference::Drawing drawing(trained, {request_of(arguments, trained.recipe.model)},
                              arguments.options);
   const inference::ModelRecipe& recipe = drawing.recipe();
   const std::vector<inference::Asked>& asked = drawing.asked();

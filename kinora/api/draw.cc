@@ -12,12 +12,12 @@ namespace kinora {
 at::Tensor draw_tensor(Model& model, const DrawOptions& options) {
   inference::TrainedModel& trained = model.trained();
   inference::Drawing drawing(trained,
-                             {.classes = options.classes,
-                              .captions = options.captions,
-                              .text_embeddings = options.text_embeddings,
-                              .count = options.count,
-                              .seed = options.seed,
-                              .guidance = options.guidance},
+                             {{.classes = options.classes,
+                               .captions = options.captions,
+                               .text_embeddings = options.text_embeddings,
+                               .count = options.count,
+                               .seed = options.seed,
+                               .guidance = options.guidance}},
                              {.batch = options.batch, .steps = options.steps});
   const at::Tensor samples = drawing.draw();
   return model.decoder() == nullptr

@@ -7,7 +7,7 @@
 
 #include "kinora/data/data_config.h"
 #include "kinora/data/source.h"
-#include "kinora/inference/drawing.h"
+#include "kinora/inference/request.h"
 #include "kinora/models/model_config.h"
 
 namespace kinora::eval {

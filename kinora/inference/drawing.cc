@@ -1,5 +1,6 @@
 #include "kinora/inference/drawing.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
@@ -88,26 +89,53 @@ pipelines::ClipOptions clip_options(const ModelRecipe& recipe, const DrawOptions
   return clips;
 }
 
+/// One behind the other. All have the same tensors.
+pipelines::DrawConditions joined(const std::vector<pipelines::DrawConditions>& pieces) {
+  pipelines::DrawConditions all;
+  const auto join = [&pieces](auto part, auto tensor) {
+    std::vector<at::Tensor> tensors;
+    for (const pipelines::DrawConditions& piece : pieces) {
+      if ((piece.*part.*tensor).defined()) {
+        tensors.push_back(piece.*part.*tensor);
+      }
+    }
+    return tensors.empty() ? at::Tensor() : at::cat(tensors);
+  };
+  for (const auto& [name, tensor] : diffusion::kConditions) {
+    all.conditions.*tensor = join(&pipelines::DrawConditions::conditions, tensor);
+    all.null.*tensor = join(&pipelines::DrawConditions::null, tensor);
+  }
+  return all;
+}
+
 }  // namespace
 
-Drawing::Drawing(TrainedModel& trained, const Request& request, const DrawOptions& options)
-    : trained_(trained), recipe_(trained.recipe), options_(options), seed_(request.seed) {
-  check(request, options, recipe_.model);
+Drawing::Drawing(TrainedModel& trained, const std::vector<Request>& requests,
+                 const DrawOptions& options)
+    : trained_(trained), recipe_(trained.recipe), options_(options) {
   pipelines::SamplingConfig& sampling = recipe_.sample.sampling;
   sampling.steps = options.steps > 0 ? options.steps : sampling.steps;
-  sampling.guidance = request.guidance.value_or(sampling.guidance);
   set_size(options, recipe_);
-  if (recipe_.model.takes_text()) {
-    ask_for_texts(request);
-  } else {
-    ask_for_classes(request);
+  KINORA_CHECK(!requests.empty(), kConfig, "[sample] there must be at least one request");
+  for (const Request& request : requests) {
+    check(request, options, recipe_.model);
+    Part part{.first = static_cast<int64_t>(asked_.size()), .count = 0, .conditions_of = {}};
+    const std::vector<Asked> asked = recipe_.model.takes_text()
+                                         ? ask_for_texts(request, part.conditions_of)
+                                         : ask_for_classes(request, part.conditions_of);
+    part.count = static_cast<int64_t>(asked.size());
+    const std::vector<pipelines::SampleToDraw> samples = pipelines::numbered_samples(
+        0, part.count, request.seed, request.guidance.value_or(sampling.guidance));
+    asked_.insert(asked_.end(), asked.begin(), asked.end());
+    samples_.insert(samples_.end(), samples.begin(), samples.end());
+    parts_.push_back(std::move(part));
   }
   if (recipe_.model.is_video()) {
     clips_ = clip_options(recipe_, options);
   }
 }
 
-void Drawing::ask_for_classes(const Request& request) {
+std::vector<Asked> Drawing::ask_for_classes(const Request& request, ConditionsOf& conditions) {
   const int64_t num_classes = recipe_.model.num_classes;
   std::vector<int64_t> classes = request.classes;
   if (classes.empty()) {
@@ -120,35 +148,59 @@ void Drawing::ask_for_classes(const Request& request) {
   }
   const size_t count = request.count > 0 ? static_cast<size_t>(request.count) : classes.size();
   std::vector<int64_t> labels;
+  std::vector<Asked> asked;
   for (size_t i = 0; i < count; ++i) {
     labels.push_back(classes[i % classes.size()]);
-    asked_.push_back({.label = labels.back()});
+    asked.push_back({.label = labels.back()});
   }
-  conditions_ = [labels = at::tensor(labels, at::kLong), num_classes, device = trained_.device](
-                    int64_t first, int64_t size) {
+  conditions = [labels = at::tensor(labels, at::kLong), num_classes, device = trained_.device](
+                   int64_t first, int64_t size) {
     pipelines::DrawConditions result;
     result.conditions.labels = labels.narrow(0, first, size).to(device);
     result.null = null_of(result.conditions, num_classes);
     return result;
   };
+  return asked;
 }
 
-void Drawing::ask_for_texts(const Request& request) {
+std::vector<Asked> Drawing::ask_for_texts(const Request& request, ConditionsOf& conditions) {
   Prompts prompts = prompts_for(recipe_, request);
+  const data::TextShape shape = text_shape_.value_or(prompts.shape);
+  KINORA_CHECK(shape.length == prompts.shape.length && shape.channels == prompts.shape.channels &&
+                   shape.pooled_channels == prompts.shape.pooled_channels,
+               kConfig,
+               "[sample] requests that are drawn together must have texts of one size, got ",
+               shape.length, " and ", prompts.shape.length, " tokens");
+  text_shape_ = shape;
   const size_t count = request.count > 0 ? static_cast<size_t>(request.count) : prompts.all.size();
+  std::vector<Asked> asked;
   for (size_t i = 0; i < count; ++i) {
     const Prompt& prompt = prompts.all[i % prompts.all.size()];
-    asked_.push_back({.caption = prompt.caption, .label = prompt.label});
+    asked.push_back({.caption = prompt.caption, .label = prompt.label});
   }
-  conditions_ = conditions_of_prompts(std::move(prompts), recipe_.model, clip_fps(recipe_.data),
-                                      trained_.device);
+  conditions = conditions_of_prompts(std::move(prompts), recipe_.model, clip_fps(recipe_.data),
+                                     trained_.device);
+  return asked;
+}
+
+pipelines::DrawConditions Drawing::conditions_of(int64_t first, int64_t size) const {
+  std::vector<pipelines::DrawConditions> pieces;
+  for (const Part& part : parts_) {
+    const int64_t begin = std::max(first, part.first);
+    const int64_t end = std::min(first + size, part.first + part.count);
+    if (begin < end) {
+      pieces.push_back(part.conditions_of(begin - part.first, end - begin));
+    }
+  }
+  return pieces.size() == 1 ? pieces.front() : joined(pieces);
 }
 
 at::Tensor Drawing::draw(const comm::Group& world, const std::function<void(double)>& progress) {
   const models::ModelConfig& model = recipe_.model;
   const pipelines::SamplingConfig& sampling = recipe_.sample.sampling;
   const auto count = static_cast<int64_t>(asked_.size());
-  const bool guided = sampling.guidance != 1.0;
+  const bool guided = std::any_of(samples_.begin(), samples_.end(),
+                                  [](const auto& sample) { return sample.guidance != 1.0; });
   const pipelines::SamplingShares shares =
       pipelines::share_ranks(options_.ranks, world.size(), count, guided);
   const parallel::Mesh mesh(world, shares.mesh());
@@ -167,11 +219,12 @@ at::Tensor Drawing::draw(const comm::Group& world, const std::function<void(doub
   const std::unique_ptr<diffusion::Denoiser> denoiser =
       share(trained_, model, mesh, options_.ranks.scheme, rows);
   const diffusion::Sampler sampler = sampler_of(recipe_, trained_.objective);
-  const pipelines::DrawRequest request{.count = own.count,
-                                       .first_index = own.first,
-                                       .batch = options_.batch,
-                                       .seed = seed_,
-                                       .graphs = trained_.graphs};
+  const auto begin = samples_.begin() + own.first;
+  const pipelines::DrawRequest request{
+      .samples = {begin, begin + own.count}, .batch = options_.batch, .graphs = trained_.graphs};
+  const auto conditions = [&](int64_t first, int64_t size) {
+    return conditions_of(own.first + first, size);
+  };
   const auto report = [&](double done) {
     if (progress) {  // the other groups are about as far
       progress(done * static_cast<double>(count) / static_cast<double>(own.count));
@@ -180,8 +233,8 @@ at::Tensor Drawing::draw(const comm::Group& world, const std::function<void(doub
   const std::vector<int64_t> shape = model.sample_shape();
   const at::Tensor samples =
       model.is_video() ? pipelines::draw_clips(*denoiser, sampler, sampling, request, shape, clips_,
-                                               conditions_, trained_.device, report)
-                       : pipelines::draw(*denoiser, sampler, sampling, request, shape, conditions_,
+                                               conditions, trained_.device, report)
+                       : pipelines::draw(*denoiser, sampler, sampling, request, shape, conditions,
                                          trained_.device, report);
   return pipelines::gather_samples(samples, count, mesh);
 }

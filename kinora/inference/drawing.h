@@ -5,66 +5,26 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "kinora/comm/group.h"
-#include "kinora/data/data_config.h"
+#include "kinora/data/source.h"
 #include "kinora/inference/prompts.h"
 #include "kinora/inference/recipe.h"
+#include "kinora/inference/request.h"
 #include "kinora/inference/trained_model.h"
 #include "kinora/pipelines/clips.h"
 #include "kinora/pipelines/draw.h"
-#include "kinora/pipelines/sampling_ranks.h"
 
 namespace kinora::inference {
-
-/// Samples that somebody asks for. Sample i of a request has the noise of (seed, i), and so looks
-/// the same in any batch or count.
-struct Request {
-  /// Classes in turn, each in [0, model.num_classes); empty: all. Of models of classes.
-  std::vector<int64_t> classes = {};
-  /// Captions in turn, of models that learned words (data.text builtin).
-  std::vector<std::string> captions = {};
-  /// A file of embedded texts (data.text_embeddings), in turn, of models of texts. Without these
-  /// and captions: the texts of the model's data.
-  std::string text_embeddings = {};
-  int64_t count = 0;  ///< samples; 0: one of each class, caption or text
-  uint64_t seed = 0;
-  std::optional<double> guidance = {};  ///< scale; nothing: the recipe's
-};
-
-/// How samples are drawn; 0: as the recipe says.
-struct DrawOptions {
-  int64_t batch = 64;  ///< computed at once
-  int64_t steps = 0;   ///< of the sampler
-  // Of models of clips. Sizes other than the model's own are for those that take any.
-  int64_t frames = 0;
-  int64_t height = 0;  ///< in pixels, as width
-  int64_t width = 0;
-  double fps = 0.0;
-  /// Some frames of every clip (given_frames.h); empty: none. Which these are, see
-  /// pipelines::frame_places, and what its image holds.
-  std::string given = {};
-  std::string given_frames = "head";
-  data::FrameLayout frame_layout = data::FrameLayout::kImage;
-  double given_edit = 0.0;  ///< see pipelines::ClipOptions, as these
-  int64_t pieces = 1;
-  int64_t overlap = 0;
-  pipelines::SamplingRanks ranks = {};  ///< how they share the work
-};
-
-/// What a sample was asked to show.
-struct Asked {
-  std::string caption = {};           ///< empty: not known
-  std::optional<int64_t> label = {};  ///< its class, where known
-};
 
 /// Samples that are going to be drawn.
 class Drawing {
  public:
-  /// Reads what they are to show. The model is borrowed. kConfig for what it does not take; kIo.
-  Drawing(TrainedModel& trained, const Request& request, const DrawOptions& options);
+  /// Reads what they are to show; the samples of all requests lie one behind the other, and share
+  /// batches. The model is borrowed. kConfig for what it does not take, and for texts of several
+  /// sizes; kIo.
+  Drawing(TrainedModel& trained, const std::vector<Request>& requests, const DrawOptions& options);
 
   /// The model's, with what the options change.
   [[nodiscard]] const ModelRecipe& recipe() const { return recipe_; }
@@ -79,15 +39,27 @@ class Drawing {
                                 const std::function<void(double)>& progress = {});
 
  private:
-  void ask_for_classes(const Request& request);
-  void ask_for_texts(const Request& request);
+  using ConditionsOf = std::function<pipelines::DrawConditions(int64_t first, int64_t size)>;
+
+  /// The samples of one request, and their conditions by number.
+  struct Part {
+    int64_t first;  // among all
+    int64_t count;
+    ConditionsOf conditions_of;
+  };
+
+  [[nodiscard]] std::vector<Asked> ask_for_classes(const Request& request,
+                                                   ConditionsOf& conditions);
+  [[nodiscard]] std::vector<Asked> ask_for_texts(const Request& request, ConditionsOf& conditions);
+  [[nodiscard]] pipelines::DrawConditions conditions_of(int64_t first, int64_t size) const;
 
   TrainedModel& trained_;
   ModelRecipe recipe_;
   DrawOptions options_;
-  uint64_t seed_;
   std::vector<Asked> asked_;
-  std::function<pipelines::DrawConditions(int64_t first, int64_t size)> conditions_;
+  std::vector<pipelines::SampleToDraw> samples_;
+  std::vector<Part> parts_;
+  std::optional<data::TextShape> text_shape_;  // of all requests
   pipelines::ClipOptions clips_;
 };
 

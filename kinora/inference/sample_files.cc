@@ -14,7 +14,7 @@
 #include "kinora/io/image_grid.h"
 #include "kinora/io/safetensors.h"
 #include "kinora/ops/host_bytes.h"
-#include "kinora/pipelines/class_to_image.h"
+#include "kinora/pipelines/images.h"
 
 namespace kinora::inference {
 namespace {

@@ -5,7 +5,7 @@
 #include "kinora/inference/conditions.h"
 #include "kinora/inference/prompts.h"
 #include "kinora/io/image_grid.h"
-#include "kinora/pipelines/class_to_image.h"
+#include "kinora/pipelines/images.h"
 
 namespace kinora::inference {
 

@@ -45,16 +45,16 @@ std::string describe(const diffusion::Sampler& sampler, const diffusion::Guidanc
   constexpr const char* kNames[] = {"ddpm", "ddim", "euler", "solver"};
   static_assert(std::variant_size_v<diffusion::Sampler> == std::size(kNames));
   text << kNames[sampler.index()] << ", " << diffusion::num_steps(sampler) << " steps, "
-       << (guidance.scale == 1.0 ? "no guidance" : "guidance ");
-  if (guidance.scale != 1.0) {
-    text << guidance.scale;
+       << (guidance.scale.any() ? "guidance " : "no guidance");
+  if (guidance.scale.any()) {
+    text << guidance.scale.value;
   }
   return text.str();
 }
 
 /// Rows that the model sees in each step for a sample, where that is always the same.
 std::optional<int64_t> rows_per_sample(const diffusion::Guidance& guidance) {
-  if (guidance.scale == 1.0) {
+  if (!guidance.scale.any()) {
     return 1;
   }
   return guidance.low <= 0.0 && guidance.high >= 1.0 ? std::optional<int64_t>(2) : std::nullopt;
@@ -101,7 +101,7 @@ SampleBenchmark benchmark_sample(RunConfig config, const SampleBenchmarkOptions&
   start_memory_anew(device);
   config.model = inference::resolved_model(config, std::max<int64_t>(config.model.num_classes, 1));
   diffusion::Guidance guidance = config.sample.sampling.guidance_of();
-  const bool guided = guidance.scale != 1.0;
+  const bool guided = guidance.scale.any();
   const pipelines::SamplingShares shares =
       pipelines::share_ranks(options.ranks, world.size(), options.batch, guided);
   const parallel::Mesh mesh(world, shares.mesh());
@@ -118,13 +118,13 @@ SampleBenchmark benchmark_sample(RunConfig config, const SampleBenchmarkOptions&
   const at::Tensor sample_index = at::arange(own.first, own.first + own.count, at::kLong);
   const diffusion::Conditions conditions = conditions_in_turn(model, sample_index, device);
   guidance.null = inference::null_of(conditions, model.num_classes);
-  diffusion::RecordedSampler recorded(*denoiser, sampler, guidance, kBenchmarkSeed, device);
+  diffusion::RecordedSampler recorded(*denoiser, sampler, device);
+  const diffusion::SampleKey key{.seed = kBenchmarkSeed, .sample_index = sample_index};
   const auto run = [&](int64_t /*call*/) {
     if (initial.graphs) {
-      (void)recorded.sample(shape, conditions, guidance.null, sample_index);
+      (void)recorded.sample(shape, conditions, guidance, key);
     } else {
-      (void)diffusion::sample(*denoiser, sampler, shape, conditions, guidance,
-                              {.seed = kBenchmarkSeed, .sample_index = sample_index}, device);
+      (void)diffusion::sample(*denoiser, sampler, shape, conditions, guidance, key, device);
     }
   };
   // A run without a graph, and the recording.

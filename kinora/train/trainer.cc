@@ -838,15 +838,16 @@ class Trainer::Impl {
         config_.ema_decays.empty() ? optim::WeightSet::raw() : optim::WeightSet::average(0));
     const int64_t parts = mesh_.data_ranks();
     const int64_t own = (config_.sample.count + parts - 1) / parts;
+    const int64_t first = mesh_.data_rank() * own;
     const pipelines::SamplingConfig& sampling = config_.sample.sampling;
-    const at::Tensor drawn =
-        pipelines::draw(trainable_->model(), sampler_of(config_, objective_), sampling,
-                        {.count = own,
-                         .first_index = mesh_.data_rank() * own,
-                         .batch = micro_batch_,
-                         .seed = static_cast<uint64_t>(config_.train.seed)},
-                        config_.model.sample_shape(),
-                        inference::shown_conditions(*data_.train, config_, device_), device_);
+    const auto conditions = inference::shown_conditions(*data_.train, config_, device_);
+    const at::Tensor drawn = pipelines::draw(
+        trainable_->model(), sampler_of(config_, objective_), sampling,
+        {.samples = pipelines::numbered_samples(
+             first, own, static_cast<uint64_t>(config_.train.seed), sampling.guidance),
+         .batch = micro_batch_},
+        config_.model.sample_shape(),
+        [&](int64_t number, int64_t size) { return conditions(first + number, size); }, device_);
     std::vector<int64_t> shape = drawn.sizes().vec();
     shape.insert(shape.begin(), {parts, mesh_.shape().sequence});
     const at::Tensor gathered = at::empty(shape, drawn.options());

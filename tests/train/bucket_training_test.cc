@@ -12,8 +12,8 @@
 
 #include "kinora/core/config.h"
 #include "kinora/data/bucket_order.h"
+#include "kinora/data/run_data.h"
 #include "kinora/io/image.h"
-#include "kinora/train/setup.h"
 #include "kinora/train/step_samples.h"
 #include "kinora/train/trainer.h"
 #include "tests/data/files.h"

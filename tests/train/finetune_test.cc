@@ -22,6 +22,7 @@
 #include "kinora/core/config.h"
 #include "kinora/inference/convert_weights.h"
 #include "kinora/inference/trained_model.h"
+#include "kinora/inference/updates.h"
 #include "kinora/models/diffusers_names.h"
 #include "kinora/models/dit.h"
 #include "kinora/nn/linear.h"

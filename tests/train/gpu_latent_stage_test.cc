@@ -6,8 +6,9 @@
 
 #include <deque>
 
+#include "kinora/data/run_data.h"
+#include "kinora/inference/setup.h"
 #include "kinora/train/latent_stage.h"
-#include "kinora/train/setup.h"
 #include "tests/pipelines/patch_autoencoder.h"
 
 namespace kinora::train {

@@ -6,6 +6,7 @@
 
 #include <vector>
 
+#include "kinora/data/run_data.h"
 #include "kinora/pipelines/encode.h"
 #include "kinora/train/setup.h"
 #include "kinora/train/training_step.h"

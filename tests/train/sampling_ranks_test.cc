@@ -75,8 +75,10 @@ at::Tensor drawn(const comm::Group& world, int64_t samples, const pipelines::Sam
   options.given.places = {2};
   const at::Tensor clips = pipelines::draw_clips(
       *denoiser, sampler_of(trained.recipe, trained.objective), trained.recipe.sample.sampling,
-      {.count = own.count, .first_index = own.first, .batch = 2, .seed = 3}, model.sample_shape(),
-      options, [&](int64_t first, int64_t size) { return captions(model, first, size); }, at::kCPU);
+      {.samples = pipelines::numbered_samples(own.first, own.count, 3, 3.0), .batch = 2},
+      model.sample_shape(), options,
+      [&](int64_t first, int64_t size) { return captions(model, own.first + first, size); },
+      at::kCPU);
   return pipelines::gather_samples(clips, samples, mesh);
 }
 

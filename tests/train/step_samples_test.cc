@@ -7,7 +7,7 @@
 #include <cmath>
 #include <string>
 
-#include "kinora/train/setup.h"
+#include "kinora/data/run_data.h"
 #include "tests/comm/ranks.h"
 
 namespace kinora::train {

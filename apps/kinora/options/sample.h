@@ -7,7 +7,7 @@
 
 #include "apps/kinora/options/ranks.h"
 #include "kinora/core/compute_choice.h"
-#include "kinora/inference/drawing.h"
+#include "kinora/inference/request.h"
 #include "kinora/inference/sample_files.h"
 
 namespace kinora::apps {
