@@ -16,7 +16,7 @@ class Tensor;
 namespace kinora::models {
 class Autoencoder;
 }
-namespace kinora::train {
+namespace kinora::inference {
 struct TrainedModel;
 }
 
@@ -58,18 +58,19 @@ struct LoadOptions {
 /// A trained model on its device, and what makes pixels of its latents.
 class Model {
  public:
-  Model(std::unique_ptr<train::TrainedModel> trained, std::unique_ptr<models::Autoencoder> decoder);
+  Model(std::unique_ptr<inference::TrainedModel> trained,
+        std::unique_ptr<models::Autoencoder> decoder);
   Model(Model&&) noexcept;
   Model& operator=(Model&&) noexcept;
   ~Model();
 
-  /// All of it (kinora/train/trained_model.h).
-  [[nodiscard]] train::TrainedModel& trained() const { return *trained_; }
+  /// All of it (kinora/inference/trained_model.h).
+  [[nodiscard]] inference::TrainedModel& trained() const { return *trained_; }
   /// Null: the model draws pixels, or its run names no autoencoder.
   [[nodiscard]] models::Autoencoder* decoder() const { return decoder_.get(); }
 
  private:
-  std::unique_ptr<train::TrainedModel> trained_;
+  std::unique_ptr<inference::TrainedModel> trained_;
   std::unique_ptr<models::Autoencoder> decoder_;
 };
 

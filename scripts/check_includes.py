@@ -18,8 +18,9 @@ FLOORS = {
     "nn": 5, "diffusion": 5, "optim": 5, "data": 5,
     "models": 6, "parallel": 6, "checkpoint": 6,
     "pipelines": 7,
-    "train": 8, "eval": 8,
-    "api": 9,
+    "inference": 8,
+    "train": 9, "eval": 9,
+    "api": 10,
 }
 # The one way across a floor: the arena is laid out from a Module's parameters and plan.
 SIDEWAYS = {("optim", "nn")}

@@ -11,7 +11,7 @@
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
 #include "kinora/device/device.h"
-#include "kinora/train/setup.h"
+#include "kinora/inference/setup.h"
 
 namespace kinora::apps {
 namespace {
@@ -19,16 +19,16 @@ namespace {
 train::RunConfig config_of(const BenchArguments& arguments) {
   auto config = load_config<train::RunConfig>(arguments.config, arguments.overrides);
   // Before minutes are spent on the figures that come first.
-  KINORA_CHECK(!arguments.profile || train::choose_device(config.train.device).is_cuda(), kConfig,
-               "[bench] --profile traces a GPU, but this recipe computes on the CPU");
+  KINORA_CHECK(!arguments.profile || inference::choose_device(config.train.device).is_cuda(),
+               kConfig, "[bench] --profile traces a GPU, but this recipe computes on the CPU");
   return config;
 }
 
 /// Not while a benchmark holds the device's memory.
 train::DeviceCeilings ceilings_of(const train::RunConfig& config) {
-  device::configure_computation(config.train.threads, config.train.deterministic);
-  return train::measure_ceilings(train::compute_type(config.train.precision),
-                                 train::choose_device(config.train.device));
+  device::configure_computation(config.train.threads, config.deterministic);
+  return train::measure_ceilings(inference::compute_type(config.precision),
+                                 inference::choose_device(config.train.device));
 }
 
 int bench_train(const BenchArguments& arguments) {
@@ -68,7 +68,7 @@ int bench_train(const BenchArguments& arguments) {
 int bench_ablate(const BenchArguments& arguments) {
   const train::RunConfig config = config_of(arguments);
   const train::DeviceCeilings ceilings = ceilings_of(config);
-  const std::string device = device::describe(train::choose_device(config.train.device));
+  const std::string device = device::describe(inference::choose_device(config.train.device));
   bool is_first = true;
   const std::vector<train::AblationRow> rows =
       train::ablate(config, arguments.step, [&](const train::AblationRow& row) {

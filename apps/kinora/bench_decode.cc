@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string name_of(train::Precision precision) {
+std::string name_of(Precision precision) {
   for (const auto& [name, value] : precisions()) {
     if (value == precision) {
       return name;

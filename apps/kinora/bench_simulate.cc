@@ -69,7 +69,8 @@ Study make_study(const SimulateArguments& arguments) {
   KINORA_CHECK(step_s > arguments.update_seconds, kConfig, "[bench] the step of one GPU, ", step_s,
                " s, must be longer than --update-seconds, got ", arguments.update_seconds);
   auto resolved = config;
-  resolved.model = train::resolved_model(config, std::max<int64_t>(config.model.num_classes, 1));
+  resolved.model =
+      inference::resolved_model(config, std::max<int64_t>(config.model.num_classes, 1));
   study.costs.buckets =
       train::bucket_costs(resolved, (step_s - arguments.update_seconds) /
                                         static_cast<double>(study.costs.accumulation));

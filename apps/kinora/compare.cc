@@ -9,24 +9,24 @@
 #include "apps/kinora/commands.h"
 #include "kinora/core/text.h"
 #include "kinora/device/device.h"
+#include "kinora/inference/compare.h"
 #include "kinora/io/jsonl.h"
-#include "kinora/train/compare.h"
+#include "kinora/train/compared_input.h"
 
 namespace kinora::apps {
 namespace {
 
-using train::OutputDifference;
-using train::Precision;
+using inference::OutputDifference;
 
 constexpr int kDifferentCode = 1;  // as diff and cmp
 constexpr size_t kMostNames = 5;
 
-train::TrainedModel load(const ComparedSide& side, const CompareArguments& arguments) {
-  return train::load_trained(side.path, {.ema = side.weights == "ema",
-                                         .device = arguments.device,
-                                         .precision = side.precision,
-                                         .overrides = side.overrides,
-                                         .config_file = arguments.config});
+inference::TrainedModel load(const ComparedSide& side, const CompareArguments& arguments) {
+  return inference::load_trained(side.path, {.ema = side.weights == "ema",
+                                             .device = arguments.device,
+                                             .precision = side.precision,
+                                             .overrides = side.overrides,
+                                             .config_file = arguments.config});
 }
 
 /// What rounding alone makes of a model's outputs, at most: of the coarser precision of the two.
@@ -55,7 +55,7 @@ void print_json(const OutputDifference& output, const char* kind) {
             << '\n';
 }
 
-void print(const train::Comparison& found, double threshold, bool all) {
+void print(const inference::Comparison& found, double threshold, bool all) {
   std::cout << "relative err       cosine    max |b-a|  module\n";
   const OutputDifference* first = found.first_above(threshold);
   for (const OutputDifference& output : found.modules) {
@@ -85,15 +85,15 @@ void print(const train::Comparison& found, double threshold, bool all) {
 
 int run(const CompareArguments& arguments) {
   device::configure_computation(arguments.threads, /*deterministic=*/true);
-  train::TrainedModel a = load(arguments.a, arguments);
-  train::TrainedModel b = load(arguments.b, arguments);
-  const train::Comparison found =
-      train::compare(a, b,
-                     train::compared_input(a.config, a.objective, arguments.count,
-                                           static_cast<uint64_t>(arguments.seed)));
+  inference::TrainedModel a = load(arguments.a, arguments);
+  inference::TrainedModel b = load(arguments.b, arguments);
+  const inference::Comparison found =
+      inference::compare(a, b,
+                         train::compared_input(a.recipe, a.objective, arguments.count,
+                                               static_cast<uint64_t>(arguments.seed)));
   const double threshold = arguments.threshold > 0.0
                                ? arguments.threshold
-                               : usual_error(a.config.train.precision, b.config.train.precision);
+                               : usual_error(a.recipe.precision, b.recipe.precision);
   if (arguments.json) {
     for (const OutputDifference& output : found.modules) {
       print_json(output, "module");

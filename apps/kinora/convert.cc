@@ -7,8 +7,7 @@
 
 #include "apps/kinora/commands.h"
 #include "kinora/core/text.h"
-#include "kinora/train/convert_weights.h"
-#include "kinora/train/setup.h"
+#include "kinora/inference/convert_weights.h"
 
 namespace kinora::apps {
 namespace {
@@ -33,17 +32,17 @@ void list(const std::vector<std::string>& names, const char* what) {
 }  // namespace
 
 int run(const ConvertArguments& arguments) {
-  train::ConvertOptions options = arguments.options;
+  inference::ConvertOptions options = arguments.options;
   options.max_shard_bytes = static_cast<int64_t>(arguments.max_shard_bytes);
   if (!arguments.dtype.empty()) {
     options.type = type_of(arguments.dtype);
   }
   if (!arguments.updates.empty()) {
-    using Updates = train::ConvertOptions::Updates;
+    using Updates = inference::ConvertOptions::Updates;
     options.updates = arguments.updates == "own" ? Updates::kOwn : Updates::kDiffusers;
   }
   at::set_num_threads(1);  // pieces are small: threads would mostly wait for each other
-  const train::Converted converted = train::convert_weights(options);
+  const inference::Converted converted = inference::convert_weights(options);
   std::cout << converted.what << " in " << options.to.string() << ": " << converted.num_tensors
             << " tensors";
   if (converted.has_model) {

@@ -32,7 +32,7 @@ DType dtype_of(const std::string& name) {
 /// The recipe with what the options say in its place.
 train::RunConfig config_of(const EncodeArguments& arguments) {
   auto config = load_config<train::RunConfig>(arguments.config, arguments.overrides);
-  train::AutoencoderOptions& autoencoder = config.autoencoder;
+  inference::AutoencoderOptions& autoencoder = config.autoencoder;
   if (!arguments.autoencoder.empty()) {
     autoencoder.path = arguments.autoencoder;
   }
@@ -50,9 +50,10 @@ train::RunConfig config_of(const EncodeArguments& arguments) {
 
 void encode_on_rank(const EncodeArguments& arguments, const train::RunConfig& config,
                     const comm::Group& group, at::Device device) {
-  device::configure_computation(config.train.threads, config.train.deterministic);
+  device::configure_computation(config.train.threads, config.deterministic);
   const auto source = data::open_source(config.data);
-  const auto frozen = train::open_encoder(config, device);
+  const auto frozen =
+      train::open_encoder(config.autoencoder, {&config.data, &config.image_data}, device);
   pipelines::EncodeOptions options{.out = arguments.out,
                                    .data = config.data,
                                    .autoencoder = train::autoencoder_key(config.autoencoder),

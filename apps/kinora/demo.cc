@@ -14,9 +14,9 @@
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"
 #include "kinora/eval/shape_judge.h"
+#include "kinora/inference/drawing.h"
 #include "kinora/io/image_grid.h"
-#include "kinora/pipelines/class_to_image.h"
-#include "kinora/train/trained_model.h"
+#include "kinora/pipelines/images.h"
 #include "kinora/train/trainer.h"
 
 namespace kinora::apps {
@@ -82,22 +82,14 @@ int run(const DemoArguments& arguments) {
   const std::filesystem::path run_dir = config.run_dir;
   print_curve(losses_of(run_dir / "log.jsonl"));
 
-  const train::TrainedModel trained = train::load_trained(run_dir, {});
-  pipelines::ClassToImageRequest request{.classes = {},
-                                         .count = kNumSamples,
-                                         .first_index = 0,
-                                         .batch = kNumSamples,
-                                         .seed = static_cast<uint64_t>(config.train.seed)};
+  inference::TrainedModel trained = inference::load_trained(run_dir, {});
+  inference::Drawing drawing(
+      trained, {{.count = kNumSamples, .seed = static_cast<uint64_t>(config.train.seed)}}, {});
   std::vector<int64_t> labels;
-  for (int64_t i = 0; i < kNumSamples; ++i) {
-    labels.push_back(i % trained.config.model.num_classes);
+  for (const inference::Asked& asked : drawing.asked()) {
+    labels.push_back(*asked.label);
   }
-  request.classes = labels;
-  const models::ModelConfig& model = trained.config.model;
-  const pipelines::SamplingConfig& sampling = trained.config.sample.sampling;
-  const at::Tensor pixels = pipelines::sample_classes(
-      *trained.model, pipelines::make_sampler(sampling, trained.objective), sampling, request,
-      {model.in_channels, model.height, model.width}, model.num_classes, trained.device);
+  const at::Tensor pixels = drawing.draw();
   const std::filesystem::path picture = run_dir / "samples" / "demo.png";
   io::write_png(picture, io::make_grid(pipelines::to_images(pixels)));
   const eval::ShapeScore score = eval::judge_shapes(pixels, at::tensor(labels, at::kLong));

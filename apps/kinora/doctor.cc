@@ -67,9 +67,9 @@ class Printer {
 int run(const DoctorArguments& arguments) {
   const std::optional<comm::World> world = own_rank(arguments.ranks);
   if (!world) {
-    return launch(arguments.ranks, train::DeviceChoice::kAuto);
+    return launch(arguments.ranks, DeviceChoice::kAuto);
   }
-  on_rank(*world, train::DeviceChoice::kAuto, [&](const comm::Group& group, at::Device device) {
+  on_rank(*world, DeviceChoice::kAuto, [&](const comm::Group& group, at::Device device) {
     const bool speaks = group.rank() == 0;
     Printer printer(arguments.json);
     if (speaks) {

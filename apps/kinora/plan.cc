@@ -37,18 +37,18 @@ struct Study {
 };
 
 /// The GPU that is asked for, else that of this machine, else its CPU.
-train::GpuFacts choose_gpu(const std::string& asked, bool& is_cpu, train::DeviceChoice device) {
+train::GpuFacts choose_gpu(const std::string& asked, bool& is_cpu, DeviceChoice device) {
   is_cpu = false;
   if (!asked.empty()) {
-    KINORA_CHECK(device != train::DeviceChoice::kCpu, kConfig, "[plan] --gpu is ", asked,
+    KINORA_CHECK(device != DeviceChoice::kCpu, kConfig, "[plan] --gpu is ", asked,
                  ", but train.device is cpu");
     return train::find_gpu(asked);
   }
-  if (device != train::DeviceChoice::kCpu && cuda_available()) {
+  if (device != DeviceChoice::kCpu && cuda_available()) {
     const CudaDevice found = cuda_device(0);
     return train::gpu_of_driver(found.name, found.total_memory);
   }
-  KINORA_CHECK(device != train::DeviceChoice::kCuda, kConfig,
+  KINORA_CHECK(device != DeviceChoice::kCuda, kConfig,
                "[plan] train.device is cuda, but this machine has no GPU. Hint: --gpu says which "
                "to plan for, one of ",
                train::gpu_names());

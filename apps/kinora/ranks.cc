@@ -35,8 +35,8 @@ bool is_default(const RankArguments& arguments) {
          arguments.max_restarts == 0;
 }
 
-int64_t num_gpus(train::DeviceChoice device) {
-  return device == train::DeviceChoice::kCpu ? 0 : cuda_device_count();
+int64_t num_gpus(DeviceChoice device) {
+  return device == DeviceChoice::kCpu ? 0 : cuda_device_count();
 }
 
 int64_t num_local_ranks(const RankArguments& arguments, int64_t gpus) {
@@ -105,7 +105,7 @@ std::optional<comm::World> own_rank(const RankArguments& arguments,
   return one_rank && is_default(arguments) ? std::optional(world) : std::nullopt;
 }
 
-int launch(const RankArguments& arguments, train::DeviceChoice device, AtStop at_stop) {
+int launch(const RankArguments& arguments, DeviceChoice device, AtStop at_stop) {
   // libtorch would add stacks to what is said here of a store that has gone.
   FLAGS_caffe2_log_level = c10::GLOG_FATAL;
   std::optional<comm::StoreServer> store;
@@ -147,7 +147,7 @@ int launch(const RankArguments& arguments, train::DeviceChoice device, AtStop at
   return exit_status(launch_ranks(options));
 }
 
-void on_rank(const comm::World& world, train::DeviceChoice choice,
+void on_rank(const comm::World& world, DeviceChoice choice,
              const std::function<void(const comm::Group& group, at::Device device)>& work,
              const comm::GroupOptions& options) {
   comm::Group group;  // outlives the catch block: its end could wait for ranks that have ended

@@ -9,7 +9,7 @@
 #include "apps/kinora/options/ranks.h"
 #include "kinora/comm/group.h"
 #include "kinora/comm/world.h"
-#include "kinora/train/run_config.h"
+#include "kinora/core/compute_choice.h"
 
 /// A command as several processes: which of them this one is, and how they start and end.
 namespace kinora::apps {
@@ -30,13 +30,12 @@ enum class AtStop {
 /// Runs this command line again in as many processes as there are to be, until all have ended.
 /// Returns the exit code. kConfig, before anything starts, for more ranks than this machine has
 /// room for (check_num_ranks).
-int launch(const RankArguments& arguments, train::DeviceChoice device,
-           AtStop at_stop = AtStop::kEnd);
+int launch(const RankArguments& arguments, DeviceChoice device, AtStop at_stop = AtStop::kEnd);
 
 /// Does `work` as the rank that this process is, with its device and the group of all ranks. All of
 /// them end together: where one throws, it is as leave_with_current_error(); a rank that works
 /// alone just throws.
-void on_rank(const comm::World& world, train::DeviceChoice choice,
+void on_rank(const comm::World& world, DeviceChoice choice,
              const std::function<void(const comm::Group& group, at::Device device)>& work,
              const comm::GroupOptions& options = {});
 

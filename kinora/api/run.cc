@@ -5,22 +5,22 @@
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"
 #include "kinora/core/text.h"
+#include "kinora/inference/decoder.h"
+#include "kinora/inference/trained_model.h"
 #include "kinora/kinora.h"
 #include "kinora/models/autoencoders/autoencoder.h"
-#include "kinora/train/decoder.h"
-#include "kinora/train/trained_model.h"
 #include "kinora/train/trainer.h"
 
 namespace kinora {
 namespace {
 
-train::DeviceChoice device_of(const std::string& device) {
+DeviceChoice device_of(const std::string& device) {
   if (device == "auto") {
-    return train::DeviceChoice::kAuto;
+    return DeviceChoice::kAuto;
   }
   KINORA_CHECK(device == "cpu" || device == "cuda", kConfig,
                "[load] device must be auto, cpu or cuda, got ", quote(device));
-  return device == "cpu" ? train::DeviceChoice::kCpu : train::DeviceChoice::kCuda;
+  return device == "cpu" ? DeviceChoice::kCpu : DeviceChoice::kCuda;
 }
 
 }  // namespace
@@ -32,7 +32,7 @@ FinishedRun train_recipe(const std::filesystem::path& recipe,
   return {.folder = config.run_dir, .steps = result.step, .last_loss = result.last_loss};
 }
 
-Model::Model(std::unique_ptr<train::TrainedModel> trained,
+Model::Model(std::unique_ptr<inference::TrainedModel> trained,
              std::unique_ptr<models::Autoencoder> decoder)
     : trained_(std::move(trained)), decoder_(std::move(decoder)) {}
 Model::Model(Model&&) noexcept = default;
@@ -40,13 +40,13 @@ Model& Model::operator=(Model&&) noexcept = default;
 Model::~Model() = default;
 
 Model load(const std::filesystem::path& path, const LoadOptions& options) {
-  auto trained = std::make_unique<train::TrainedModel>(
-      train::load_trained(path, {.ema = options.averaged,
-                                 .device = device_of(options.device),
-                                 .overrides = options.overrides,
-                                 .config_file = options.recipe,
-                                 .adapters = options.adapters}));
-  auto decoder = train::open_decoder(trained->config, {}, trained->device);
+  auto trained = std::make_unique<inference::TrainedModel>(
+      inference::load_trained(path, {.ema = options.averaged,
+                                     .device = device_of(options.device),
+                                     .overrides = options.overrides,
+                                     .config_file = options.recipe,
+                                     .adapters = options.adapters}));
+  auto decoder = inference::open_decoder(trained->recipe, {}, trained->device);
   return {std::move(trained), std::move(decoder)};
 }
 

@@ -57,6 +57,10 @@ class Reader {
     }
   }
 
+  [[nodiscard]] bool knows(const std::string& key) const {
+    return by_key_.count(key) > 0 || sections_.count(key) > 0;
+  }
+
   // Sections and keys that exist bound the recursion, so aliases cannot blow it up.
   void read_entry(const std::string& key, int line, const YamlNode& value) {
     const std::string where = location(origin_, line);
@@ -75,22 +79,12 @@ class Reader {
       KINORA_CHECK(value.kind == Kind::kScalar && value.text == retired->value, kConfig,
                    "[config] ", where, ": ", key, " is no more, since ", retired->because,
                    ". Hint: leave it out; of older files only ", retired->value, " is read");
-    } else {
+    } else if (!fields_.is_skipped(key)) {
       refuse_unknown(key, where, value.kind == Kind::kMapping);
     }
   }
 
  private:
-  [[nodiscard]] std::string keys_of(const std::string& section) const {
-    std::string text;
-    for (const Field& field : fields_.all()) {
-      if (field.key.compare(0, section.size() + 1, section + ".") == 0) {
-        text += (text.empty() ? "" : ", ") + field.key;
-      }
-    }
-    return text;
-  }
-
   [[nodiscard]] const RetiredKey* find_retired(const std::string& key) const {
     const std::vector<RetiredKey>& all = fields_.retired();
     const auto found =
@@ -114,6 +108,17 @@ class Reader {
     throw_error(ErrorKind::kConfig, "[config] ", where, ": unknown ",
                 is_section ? "section " : "key ", is_utf8(key) ? key : quote(key),
                 ". Hint: ", hint);
+  }
+
+ private:
+  [[nodiscard]] std::string keys_of(const std::string& section) const {
+    std::string text;
+    for (const Field& field : fields_.all()) {
+      if (field.key.compare(0, section.size() + 1, section + ".") == 0) {
+        text += (text.empty() ? "" : ", ") + field.key;
+      }
+    }
+    return text;
   }
 
   /// The known keys (or sections) most like `key`, as "a or b"; empty if none is like it. A key in
@@ -159,14 +164,27 @@ class Reader {
   std::map<std::string, int> lines_;
 };
 
-void read_override(Fields& fields, const std::string& text) {
+/// Whether a key stands in the mapping, below other keys or with dots.
+bool holds(const YamlNode& mapping, std::string_view key) {
+  return std::any_of(mapping.entries.begin(), mapping.entries.end(), [&](const auto& entry) {
+    return entry.key == key || (key.starts_with(entry.key + ".") &&
+                                holds(*entry.value, key.substr(entry.key.size() + 1)));
+  });
+}
+
+/// `root`: what the override is over.
+void read_override(Fields& fields, const std::string& text, const YamlNode& root) {
   static const std::string kOrigin = "command line";
   const size_t equals = text.find('=');
   const std::string key(trim(std::string_view(text).substr(0, equals)));
   KINORA_CHECK(equals != std::string::npos && !key.empty(), kConfig, "[config] ", kOrigin,
                ": a setting must look like key.path=value, got ", text);
   const auto document = config_detail::parse_yaml(text.substr(equals + 1), kOrigin, true);
-  Reader(fields, kOrigin, false).read_entry(key, 0, *document.root);
+  Reader reader(fields, kOrigin, false);
+  reader.read_entry(key, 0, *document.root);
+  if (fields.is_skipped(key) && !reader.knows(key) && !holds(root, key)) {
+    reader.refuse_unknown(key, kOrigin, document.root->kind == Kind::kMapping);
+  }
 }
 
 }  // namespace
@@ -178,6 +196,12 @@ Fields::Scope::Scope(Fields& fields, std::string_view name)
 
 Fields::Scope::~Scope() {
   fields_.prefix_.resize(outer_size_);
+}
+
+bool Fields::is_skipped(std::string_view key) const {
+  return std::any_of(skipped_.begin(), skipped_.end(), [key](const std::string& skipped) {
+    return key == skipped || key.starts_with(skipped + ".");
+  });
 }
 
 Field& Fields::add_target(std::string_view key, Field::Target target, std::string_view doc,
@@ -274,7 +298,7 @@ void parse(Fields& fields, const ConfigText& text, const std::vector<std::string
                root.kind == Kind::kScalar ? "a single value" : "a list");
   Reader(fields, text.origin, true).read_mapping(root, "");
   for (const std::string& setting : overrides) {
-    read_override(fields, setting);
+    read_override(fields, setting, root);
   }
   for (const Field& field : fields.all()) {
     KINORA_CHECK(!field.is_required || !field.origin.empty(), kConfig, "[config] ", text.origin,

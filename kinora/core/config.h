@@ -171,6 +171,12 @@ class Fields {
 
   Scope scope(std::string_view name) { return Scope(*this, name); }
 
+  /// Lets a text hold `key`, or keys below it, without knowing them: they are somebody else's, who
+  /// wrote a larger configuration. Described keys count as ever. An override must name a described
+  /// key, or one that the text holds.
+  void skip(std::string_view key) { skipped_.emplace_back(prefix_ + std::string(key)); }
+  [[nodiscard]] bool is_skipped(std::string_view key) const;
+
   [[nodiscard]] const std::deque<Field>& all() const { return fields_; }
   [[nodiscard]] std::deque<Field>& all() { return fields_; }
   [[nodiscard]] const std::vector<RetiredKey>& retired() const { return retired_; }
@@ -180,7 +186,8 @@ class Fields {
 
   std::deque<Field> fields_;  // references to its elements stay valid
   std::vector<RetiredKey> retired_;
-  std::string prefix_;  // "train." inside the scope train
+  std::string prefix_;                // "train." inside the scope train
+  std::vector<std::string> skipped_;  // keys and sections
 };
 
 /// YAML text and the name that errors give it: a path, or "config of checkpoint X".

@@ -9,8 +9,8 @@
 namespace kinora::device {
 
 /// While one lives, tensors of the meta device are counted, and launchers of kernels do nothing
-/// with them. Code that asks for a device (train::choose_device) computes on them as it would on
-/// the device that they stand for, with the same tensors at the same times, but for
+/// with them. Code that asks for a device (inference::choose_device) computes on them as it would
+/// on the device that they stand for, with the same tensors at the same times, but for
 ///   - what libraries take besides tensors, such as the workspaces of cuBLAS;
 ///   - scratch of our own launchers, which they hand back at once, except for attention's;
 ///   - ways to compute a part that a GPU would choose by timing: the first possible one is taken.

@@ -49,25 +49,32 @@ Conditions stacked(const Conditions& conditions, const Conditions& null) {
   return both;
 }
 
+/// A number for each sample, [B, 1, ...] of as many dims as `samples`.
+at::Tensor as_rows(const at::Tensor& numbers, const at::Tensor& samples) {
+  std::vector<int64_t> shape(static_cast<size_t>(samples.dim()), 1);
+  shape[0] = samples.size(0);
+  return numbers.view(shape);
+}
+
 }  // namespace
 
 GuidedDenoiser::GuidedDenoiser(Denoiser& denoiser, const Conditions& conditions,
                                const Guidance& guidance)
     : denoiser_(denoiser), conditions_(conditions), guidance_(guidance) {
-  KINORA_CHECK(std::isfinite(guidance.scale), kConfig,
-               "[guidance] the scale must be a finite number, got ", guidance.scale, ".");
+  KINORA_CHECK(std::isfinite(guidance.scale.value), kConfig,
+               "[guidance] the scale must be a finite number, got ", guidance.scale.value, ".");
   KINORA_CHECK(guidance.low >= 0.0 && guidance.low <= guidance.high && guidance.high <= 1.0,
                kConfig, "[guidance] the interval must hold 0 <= low <= high <= 1, got [",
                guidance.low, ", ", guidance.high, "].");
   KINORA_CHECK(guidance.rescale >= 0.0 && guidance.rescale <= 1.0, kConfig,
                "[guidance] rescale must lie in 0..1, got ", guidance.rescale, ".");
-  if (guidance.scale != 1.0) {
+  if (guidance.scale.any()) {
     both_ = stacked(conditions, guidance.null);
   }
 }
 
 bool GuidedDenoiser::active(double level) const {
-  return guidance_.scale != 1.0 && level >= guidance_.low && level <= guidance_.high;
+  return guidance_.scale.any() && level >= guidance_.low && level <= guidance_.high;
 }
 
 void GuidedDenoiser::prepare(const std::vector<Moment>& moments, const at::Tensor& times) {
@@ -122,14 +129,17 @@ at::Tensor GuidedDenoiser::predict(const at::Tensor& x_t, double t, bool guide, 
                                   : rescaled(moved, conditional, guidance_.rescale, channels);
 }
 
-at::Tensor guided(const at::Tensor& conditional, const at::Tensor& unconditional, double scale,
-                  GuidanceChannels channels, int64_t num_channels) {
+at::Tensor guided(const at::Tensor& conditional, const at::Tensor& unconditional,
+                  const GuidanceScale& scale, GuidanceChannels channels, int64_t num_channels) {
   const int64_t count = channels == GuidanceChannels::kAll
                             ? num_channels
                             : std::min(kDitGuidedChannels, num_channels);
   const at::Tensor cond = conditional.narrow(1, 0, count);
   const at::Tensor uncond = unconditional.narrow(1, 0, count);
-  const at::Tensor moved = uncond + scale * (cond - uncond);
+  const at::Tensor difference = cond - uncond;
+  const at::Tensor moved =
+      uncond + (scale.of_each.defined() ? as_rows(scale.of_each, difference) * difference
+                                        : scale.value * difference);
   const int64_t rest = conditional.size(1) - count;
   return rest == 0 ? moved : at::cat({moved, conditional.narrow(1, count, rest)}, 1);
 }
@@ -138,9 +148,7 @@ at::Tensor rescaled(const at::Tensor& guided, const at::Tensor& conditional, dou
                     int64_t num_channels) {
   const auto deviation = [num_channels](const at::Tensor& prediction) {
     const at::Tensor data = prediction.narrow(1, 0, num_channels);
-    std::vector<int64_t> shape(static_cast<size_t>(data.dim()), 1);
-    shape[0] = data.size(0);
-    return data.flatten(1).std(/*dim=*/{1}, /*unbiased=*/true).view(shape);
+    return as_rows(data.flatten(1).std(/*dim=*/{1}, /*unbiased=*/true), data);
   };
   const at::Tensor factor = deviation(conditional) / deviation(guided);  // [B, 1, ...]
   const at::Tensor data = guided.narrow(1, 0, num_channels) * (rescale * factor + (1.0 - rescale));

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <utility>
 #include <vector>
 
 #include "kinora/diffusion/denoiser.h"
@@ -14,11 +15,23 @@ enum class GuidanceChannels {
   kFirstThree,  ///< the first three only, as DiT's forward_with_cfg does, also for latents of four
 };
 
+/// A scale of guidance: a number for all samples, or one for each.
+struct GuidanceScale {
+  GuidanceScale(double value) : value(value) {}  // NOLINT(google-explicit-constructor)
+  explicit GuidanceScale(at::Tensor of_each) : of_each(std::move(of_each)) {}
+
+  /// Whether there is guidance, with its doubled batch.
+  [[nodiscard]] bool any() const { return of_each.defined() || value != 1.0; }
+
+  double value = 1.0;
+  at::Tensor of_each;  ///< float32 [B] on the samples' device; used where defined
+};
+
 /// Classifier-free guidance (Ho and Salimans 2022): uncond + scale * (cond - uncond). Scale 1 is
 /// the conditional prediction alone, at the price of one forward without a doubled batch. A learned
 /// variance always comes from the conditional prediction (Peebles and Xie 2023).
 struct Guidance {
-  double scale = 1.0;
+  GuidanceScale scale = 1.0;
   GuidanceChannels channels = GuidanceChannels::kAll;
   /// Guide only at noise levels in [low, high] (Kynkaanniemi et al. 2024), as fractions of the
   /// schedule: 0 clean, 1 pure noise; t / (T - 1) of a discrete chain, t of a flow. Elsewhere the
@@ -36,9 +49,9 @@ struct Guidance {
 /// A denoiser with guidance for one batch of conditions.
 class GuidedDenoiser {
  public:
-  /// `denoiser` is borrowed. Errors: kConfig for a non-finite scale, an interval that is not
-  /// 0 <= low <= high <= 1 or a rescale outside of 0..1, or where null conditions are missing;
-  /// kShape where they differ in shape from the conditions.
+  /// `denoiser` is borrowed. Errors: kConfig for a number that is not finite as the scale of all,
+  /// an interval that is not 0 <= low <= high <= 1 or a rescale outside of 0..1, or where null
+  /// conditions are missing; kShape where they differ in shape from the conditions.
   GuidedDenoiser(Denoiser& denoiser, const Conditions& conditions, const Guidance& guidance);
 
   /// Lets the denoiser do at once what depends on times and conditions alone: predict() is then
@@ -71,7 +84,8 @@ class GuidedDenoiser {
 
 /// Guidance on predictions of shape [B, C or 2 C, ...] where x_t has `num_channels` = C.
 [[nodiscard]] at::Tensor guided(const at::Tensor& conditional, const at::Tensor& unconditional,
-                                double scale, GuidanceChannels channels, int64_t num_channels);
+                                const GuidanceScale& scale, GuidanceChannels channels,
+                                int64_t num_channels);
 
 /// `guided` with the share `rescale` of its first num_channels channels brought to the deviation
 /// that those of `conditional` have over all but the first dim.

@@ -325,52 +325,53 @@ void copy(const at::Tensor& to, const at::Tensor& optional) {
 struct RecordedSampler::Recorded {
   std::vector<int64_t> shape;
   Conditions conditions;
-  Conditions null;
-  at::Tensor sample_index;
+  Guidance guidance;
+  SampleKey key;
   at::Tensor x;
   device::Graph graph;
 };
 
-RecordedSampler::RecordedSampler(Denoiser& denoiser, const Sampler& sampler,
-                                 const Guidance& guidance, uint64_t seed, at::Device device)
+RecordedSampler::RecordedSampler(Denoiser& denoiser, const Sampler& sampler, at::Device device)
     : denoiser_(denoiser),
       sampler_(sampler),
-      guidance_(guidance),
-      seed_(seed),
       device_(device),
       times_(sampling_times(sampler, device)) {}
 RecordedSampler::~RecordedSampler() = default;
 
 at::Tensor RecordedSampler::sample(at::IntArrayRef shape, const Conditions& conditions,
-                                   const Conditions& null, const at::Tensor& sample_index) {
-  check(sampler_, shape, sample_index);
+                                   const Guidance& guidance, const SampleKey& key) {
+  check(sampler_, shape, key.sample_index);
   const c10::NoGradGuard no_grad;
-  Guidance guidance = guidance_;
   if (recorded_ == nullptr || recorded_->shape != shape.vec()) {
-    guidance.null = null;
-    const SampleKey key{seed_, sample_index};
     at::Tensor x = run_all({denoiser_, sampler_, shape, guidance, key, times_, {}}, conditions);
     recorded_ = std::make_unique<Recorded>();
     recorded_->shape = shape.vec();
+    recorded_->guidance = guidance;
+    recorded_->key = key;
     for (const auto& [name, tensor] : kConditions) {
       recorded_->conditions.*tensor = clone(conditions.*tensor);
-      recorded_->null.*tensor = clone(null.*tensor);
+      recorded_->guidance.null.*tensor = clone(guidance.null.*tensor);
     }
-    recorded_->sample_index = sample_index.to(device_);
+    recorded_->guidance.scale.of_each = clone(guidance.scale.of_each);
+    recorded_->key.sample_index = key.sample_index.to(device_);
+    if (key.seed.of_each.defined()) {
+      recorded_->key.seed.of_each = key.seed.of_each.to(device_);
+    }
     return x;
   }
   Recorded& recorded = *recorded_;
   for (const auto& [name, tensor] : kConditions) {
     copy(recorded.conditions.*tensor, conditions.*tensor);
-    copy(recorded.null.*tensor, null.*tensor);
+    copy(recorded.guidance.null.*tensor, guidance.null.*tensor);
   }
-  recorded.sample_index.copy_(sample_index);
+  copy(recorded.guidance.scale.of_each, guidance.scale.of_each);
+  copy(recorded.key.sample_index, key.sample_index);
+  copy(recorded.key.seed.of_each, key.seed.of_each);
   if (!recorded.graph.is_recorded()) {
-    guidance.null = recorded.null;
-    const SampleKey key{seed_, recorded.sample_index};
     recorded.graph.record([&] {
       recorded.x =
-          run_all({denoiser_, sampler_, shape, guidance, key, times_, {}}, recorded.conditions);
+          run_all({denoiser_, sampler_, shape, recorded.guidance, recorded.key, times_, {}},
+                  recorded.conditions);
     });
   }
   recorded.graph.replay();

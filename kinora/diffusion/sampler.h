@@ -13,6 +13,7 @@
 #include "kinora/diffusion/prediction.h"
 #include "kinora/diffusion/schedule.h"
 #include "kinora/diffusion/solver_plan.h"
+#include "kinora/ops/random.h"
 
 /// From noise to data with a denoiser. Samplers are values, compute in float32, and draw noise by
 /// (seed, image index, step), so that the batch size does not matter.
@@ -76,10 +77,10 @@ struct SamplerStep {
 [[nodiscard]] SamplerStep flow_euler_step(const FlowEulerSampler& sampler, int64_t index,
                                           const at::Tensor& x, const at::Tensor& prediction);
 
-/// Names the noise of a batch of images.
+/// Names the noise of a batch of images: that of image b is of its seed and number alone.
 struct SampleKey {
-  uint64_t seed = 0;
-  at::Tensor sample_index;  ///< int64 [B] on the CPU: numbers of the images
+  ops::RandomSeed seed = 0;  ///< of all, or of each
+  at::Tensor sample_index;   ///< int64 [B] on the CPU: numbers of the images
 };
 
 struct SampleProgress {
@@ -109,21 +110,19 @@ using SampleCallback = std::function<void(const SampleProgress&)>;
 /// size.
 class RecordedSampler {
  public:
-  /// All are borrowed. `guidance.null` comes with each batch.
-  RecordedSampler(Denoiser& denoiser, const Sampler& sampler, const Guidance& guidance,
-                  uint64_t seed, at::Device device);
+  /// Both are borrowed.
+  RecordedSampler(Denoiser& denoiser, const Sampler& sampler, at::Device device);
   ~RecordedSampler();
 
-  /// sample() with key {seed, sample_index}.
+  /// As diffusion::sample(). Between batches of a size only tensors differ: what guidance and key
+  /// have as numbers is as it was recorded.
   [[nodiscard]] at::Tensor sample(at::IntArrayRef shape, const Conditions& conditions,
-                                  const Conditions& null, const at::Tensor& sample_index);
+                                  const Guidance& guidance, const SampleKey& key);
 
  private:
   struct Recorded;
   Denoiser& denoiser_;
   const Sampler& sampler_;
-  Guidance guidance_;
-  uint64_t seed_;
   at::Device device_;
   at::Tensor times_;
   std::unique_ptr<Recorded> recorded_;  // of the last size

@@ -31,8 +31,8 @@ bool available() {
 }
 
 void random_fill(const at::Tensor& out, int64_t rows, const at::Tensor& sample_index,
-                 const RandomStream& stream, const at::Tensor& step, int64_t first_element,
-                 kernels::Distribution distribution, float scale) {
+                 const at::Tensor& seed, const RandomStream& stream, const at::Tensor& step,
+                 int64_t first_element, kernels::Distribution distribution, float scale) {
   if (device::in_dry_run()) {
     return;
   }
@@ -40,7 +40,8 @@ void random_fill(const at::Tensor& out, int64_t rows, const at::Tensor& sample_i
   const int64_t row_size = rows == 0 ? 0 : out.numel() / rows;
   KINORA_CUDA_CHECK(kernels::cuda::random_fill(
       out.data_ptr<float>(), rows, row_size,
-      sample_index.defined() ? sample_index.const_data_ptr<int64_t>() : nullptr, stream,
+      sample_index.defined() ? sample_index.const_data_ptr<int64_t>() : nullptr,
+      seed.defined() ? seed.const_data_ptr<int64_t>() : nullptr, stream,
       step.defined() ? step.const_data_ptr<int64_t>() : nullptr,
       static_cast<uint64_t>(first_element), distribution, scale,
       c10::cuda::getCurrentCUDAStream()));

@@ -22,9 +22,10 @@ namespace kinora::ops::cuda {
 
 /// @param out           fp32 [rows, ...], contiguous, on a GPU.
 /// @param sample_index  int64 [rows] on the same GPU, or undefined: one row, of stream.sample.
+/// @param seed          likewise, or undefined: stream.seed.
 void random_fill(const at::Tensor& out, int64_t rows, const at::Tensor& sample_index,
-                 const RandomStream& stream, const at::Tensor& step, int64_t first_element,
-                 kernels::Distribution distribution, float scale);
+                 const at::Tensor& seed, const RandomStream& stream, const at::Tensor& step,
+                 int64_t first_element, kernels::Distribution distribution, float scale);
 
 /// Scratch for add_sum_squares of this table.
 [[nodiscard]] at::Tensor sum_squares_workspace(const BucketTable& table);

@@ -16,9 +16,9 @@ bool available() {
 }
 
 void random_fill(const at::Tensor& /*out*/, int64_t /*rows*/, const at::Tensor& /*sample_index*/,
-                 const RandomStream& /*stream*/, const at::Tensor& /*step*/,
-                 int64_t /*first_element*/, kernels::Distribution /*distribution*/,
-                 float /*scale*/) {
+                 const at::Tensor& /*seed*/, const RandomStream& /*stream*/,
+                 const at::Tensor& /*step*/, int64_t /*first_element*/,
+                 kernels::Distribution /*distribution*/, float /*scale*/) {
   no_kernels();
 }
 

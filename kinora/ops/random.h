@@ -22,18 +22,27 @@ struct RandomStep {
   at::Tensor on_device;  ///< used where defined
 };
 
+/// The seed of a stream: a number, or one for each row.
+struct RandomSeed {
+  RandomSeed(uint64_t value) : value(value) {}  // NOLINT(google-explicit-constructor)
+  explicit RandomSeed(at::Tensor of_each) : of_each(std::move(of_each)) {}
+
+  uint64_t value = 0;
+  at::Tensor of_each;  ///< int64 [B] on the CPU or the device, its bits; used where defined
+};
+
 /// Standard normals, fp32 `shape` = [B, ...] on `device`: row b is the stream of sample
 /// sample_index[b], its elements in C order. GPU work goes to the current stream; without our own
 /// kernels the numbers are made on the CPU and copied (the same bits).
 /// @param sample_index  int64 [B] on the CPU or on `device`.
 /// Throws kShape.
 [[nodiscard]] at::Tensor random_normal(at::IntArrayRef shape, const at::Tensor& sample_index,
-                                       uint64_t seed, const RandomStep& step, RandomPurpose purpose,
-                                       at::Device device);
+                                       const RandomSeed& seed, const RandomStep& step,
+                                       RandomPurpose purpose, at::Device device);
 
 /// As random_normal, but uniform in (0, 1).
 [[nodiscard]] at::Tensor random_uniform(at::IntArrayRef shape, const at::Tensor& sample_index,
-                                        uint64_t seed, const RandomStep& step,
+                                        const RandomSeed& seed, const RandomStep& step,
                                         RandomPurpose purpose, at::Device device);
 
 /// Fills `out` (fp32, contiguous, any shape and device) with elements first_element,

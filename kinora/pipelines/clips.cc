@@ -124,8 +124,9 @@ at::Tensor draw_clips(
   const int64_t num_frames = sample_shape[1];
   at::Tensor given;  // [count, C, K, H, W]
   std::vector<int64_t> places = options.given.places;
+  const auto count = static_cast<int64_t>(request.samples.size());
   if (options.given.frames.defined()) {
-    given = options.given.frames.unsqueeze(0).expand({request.count, -1, -1, -1, -1});
+    given = options.given.frames.unsqueeze(0).expand({count, -1, -1, -1, -1});
   }
   diffusion::Sampler editing = sampler;
   if (options.given_edit > 0.0) {
@@ -134,20 +135,19 @@ at::Tensor draw_clips(
   at::Tensor clips;
   for (int64_t piece = 0; piece < options.pieces; ++piece) {
     DrawRequest of_piece = request;
-    of_piece.first_index += piece * kPieceStride;
+    for (SampleToDraw& sample : of_piece.samples) {
+      sample.index += piece * kPieceStride;
+    }
     const auto conditions_of_piece = [&](int64_t first, int64_t size) {
-      const int64_t sample = first - piece * kPieceStride;
-      DrawConditions result = conditions_of(sample, size);
+      DrawConditions result = conditions_of(first, size);
       if (given.defined()) {
-        give(given.narrow(0, sample - request.first_index, size), places, num_frames, device,
-             result.conditions);
+        give(given.narrow(0, first, size), places, num_frames, device, result.conditions);
       }
       return result;
     };
     const auto report = [&](double done) {
       if (progress) {
-        progress((static_cast<double>(piece * request.count) + done) /
-                 static_cast<double>(options.pieces));
+        progress((static_cast<double>(piece * count) + done) / static_cast<double>(options.pieces));
       }
     };
     const at::Tensor drawn = draw(denoiser, piece == 0 ? editing : sampler, config, of_piece,

@@ -38,8 +38,8 @@ struct ClipOptions {
   int64_t overlap = 0;
 };
 
-/// Draws clips: float32 [count, C, L, H, W] on the CPU with L = pieces (T - overlap) + overlap, for
-/// sample_shape [C, T, H, W]. The conditions are those of all pieces; the rest is as in draw().
+/// Draws clips: float32 [samples, C, L, H, W] on the CPU with L = pieces (T - overlap) + overlap,
+/// for sample_shape [C, T, H, W]. The conditions are those of all pieces; the rest is as in draw().
 /// kConfig where pieces and overlap, or given_edit and the sampler, do not fit; kShape for given
 /// frames of another shape.
 [[nodiscard]] at::Tensor draw_clips(

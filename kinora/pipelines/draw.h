@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "kinora/diffusion/denoiser.h"
 #include "kinora/diffusion/sampler.h"
@@ -11,13 +12,22 @@
 
 namespace kinora::pipelines {
 
-/// Samples to draw. Sample i has the noise of (seed, i), so that neither the batch size nor the
-/// count changes what it looks like.
-struct DrawRequest {
-  int64_t count = 1;
-  int64_t first_index = 0;  ///< number of the first sample
-  int64_t batch = 64;       ///< samples computed at once
+/// A sample to draw: its noise is that of (seed, index), so that neither the samples beside it nor
+/// their count change what it looks like.
+struct SampleToDraw {
   uint64_t seed = 0;
+  int64_t index = 0;
+  double guidance = 1.0;  ///< scale; 1: none
+};
+
+/// Samples first, first + 1, ... of one seed and scale.
+[[nodiscard]] std::vector<SampleToDraw> numbered_samples(int64_t first, int64_t count,
+                                                         uint64_t seed, double guidance);
+
+/// Samples to draw. They share the sampler, and of guidance all but its scale.
+struct DrawRequest {
+  std::vector<SampleToDraw> samples;
+  int64_t batch = 64;  ///< samples computed at once
   /// Record the sampling loop as a CUDA graph where several batches of a size follow each other.
   bool graphs = false;
 };
@@ -28,9 +38,9 @@ struct DrawConditions {
   diffusion::Conditions null;
 };
 
-/// Draws samples: float32 [count, *sample_shape] on the CPU. `conditions_of(first, size)`: those of
-/// samples first, ..., first + size - 1. `progress` is called with the number of samples done,
-/// fractions included. kConfig for an empty request.
+/// Draws samples: float32 [samples, *sample_shape] on the CPU. `conditions_of(first, size)`: those
+/// of request.samples[first], ..., [first + size - 1]. `progress` is called with the number of
+/// samples done, fractions included. kConfig for an empty request, or a scale that is not finite.
 [[nodiscard]] at::Tensor draw(
     diffusion::Denoiser& denoiser, const diffusion::Sampler& sampler, const SamplingConfig& config,
     const DrawRequest& request, at::IntArrayRef sample_shape,

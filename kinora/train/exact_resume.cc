@@ -72,7 +72,7 @@ void pin(const checkpoint::PinnedChoices& pinned, at::Device device, ops::BlockK
 void keep_for_resume(const RunConfig& config, at::Device device, const ops::BlockKernels* kernels,
                      checkpoint::TrainingState& state) {
   state.pinned.reset();
-  if (config.train.deterministic) {
+  if (config.deterministic) {
     state.pinned = {.versions = versions(device, kernels), .products = {}};
     if (kernels != nullptr) {
       state.pinned->products = lines_of(kernels->product_choices());
@@ -86,7 +86,7 @@ void keep_for_resume(const RunConfig& config, at::Device device, const ops::Bloc
 
 void resume_exactly(const RunConfig& config, at::Device device,
                     const checkpoint::TrainingState& state, ops::BlockKernels* kernels) {
-  if (config.train.deterministic && state.pinned) {
+  if (config.deterministic && state.pinned) {
     check_products(state.pinned->products);
   }
   if (kernels != nullptr && kernels->fp8() != nullptr &&
@@ -99,7 +99,7 @@ void resume_exactly(const RunConfig& config, at::Device device,
           "train.precision and measures");
     }
   }
-  if (config.train.deterministic) {
+  if (config.deterministic) {
     if (state.pinned) {
       pin(*state.pinned, device, kernels);
     } else {

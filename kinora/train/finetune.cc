@@ -14,6 +14,7 @@
 #include "kinora/core/error.h"
 #include "kinora/core/glob.h"
 #include "kinora/core/text.h"
+#include "kinora/inference/updates.h"
 #include "kinora/models/families.h"
 #include "kinora/models/transformers/diffusers_names.h"
 #include "kinora/nn/linear.h"
@@ -24,48 +25,13 @@ namespace {
 
 constexpr size_t kNamesInMessage = 4;
 
-template <typename Named>
-std::vector<std::string> paths_of(const std::vector<Named>& all) {
+std::vector<std::string> paths_of(const std::vector<nn::NamedParameter>& all) {
   std::vector<std::string> paths;
   paths.reserve(all.size());
-  for (const Named& named : all) {
+  for (const nn::NamedParameter& named : all) {
     paths.push_back(named.path);
   }
   return paths;
-}
-
-/// Adds the updates, with which all else starts frozen.
-void adapt(const LoraConfig& lora, nn::Module& model) {
-  for (const auto& [path, parameter] : model.named_parameters()) {
-    parameter->frozen = true;
-  }
-  const nn::LowRankOptions options{
-      .rank = lora.rank, .scale = adapter_settings(lora).scale(lora.rank), .dora = lora.dora};
-  const std::vector<nn::NamedLinear> linears = model.named_linears();
-  const std::vector<bool> is_target =
-      match_globs(lora.targets, paths_of(linears), "finetune.lora.targets");
-  for (size_t i = 0; i < linears.size(); ++i) {
-    if (is_target[i]) {
-      linears[i].linear->adapt(options);
-    }
-  }
-}
-
-void freeze(const FinetuneConfig& config, const std::vector<nn::NamedParameter>& parameters,
-            nn::Module& model) {
-  const std::vector<std::string> paths = paths_of(parameters);
-  const std::vector<bool> trained = match_globs(config.train, paths, "finetune.train");
-  const std::vector<bool> frozen = match_globs(config.freeze, paths, "finetune.freeze");
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    const bool may_train = trained[i] || (config.train.empty() && !config.lora.any());
-    parameters[i].parameter->frozen = !may_train || frozen[i];
-  }
-  for (const auto& [path, linear] : model.named_linears()) {
-    KINORA_CHECK(linear->update() == nullptr || linear->weight.frozen, kConfig,
-                 "[finetune] finetune.train names ", path,
-                 ".weight, which has a low-rank update and is frozen. Hint: leave it out of one of "
-                 "finetune.train and finetune.lora.targets");
-  }
 }
 
 /// As BEiT numbers layers (Bao et al. 2021; get_layer_id_for_vit): embedders 0, blocks 1 to depth,
@@ -133,16 +99,16 @@ at::Tensor interpolated(const std::string& name, const at::Tensor& file, const a
 }
 
 /// Lets positions of another size go, or turns them into the model's. Returns what was done.
-std::string choose_positions(PositionChoice choice, const models::ModelConfig& config,
+std::string choose_positions(inference::PositionChoice choice, const models::ModelConfig& config,
                              nn::Module& model, checkpoint::LateTensors& tensors) {
   std::vector<std::string> changed;
   for (const auto& [name, buffer] : model.named_buffers()) {
     const auto found = tensors.find(name);
-    if (choice == PositionChoice::kSame || !name.starts_with("pos_embed") ||
+    if (choice == inference::PositionChoice::kSame || !name.starts_with("pos_embed") ||
         found == tensors.end() || found->second.shape == buffer->sizes().vec()) {
       continue;
     }
-    if (choice == PositionChoice::kMade) {
+    if (choice == inference::PositionChoice::kMade) {
       tensors.erase(found);
     } else {
       found->second =
@@ -153,7 +119,7 @@ std::string choose_positions(PositionChoice choice, const models::ModelConfig& c
   if (changed.empty()) {
     return "";
   }
-  return (choice == PositionChoice::kMade ? "made for this size: " : "interpolated: ") +
+  return (choice == inference::PositionChoice::kMade ? "made for this size: " : "interpolated: ") +
          list_names(changed, kNamesInMessage);
 }
 
@@ -171,18 +137,13 @@ void set_magnitudes(nn::Module& model, optim::Arena& arena) {
 }  // namespace
 
 void prepare_finetuning(const RunConfig& config, nn::Module& model) {
-  const FinetuneConfig& finetune = config.finetune;
+  const inference::FinetuneConfig& finetune = config.finetune;
+  KINORA_CHECK(!finetune.lora.any() || config.parallel.sp_size == 1, kConfig,
+               "[finetune] finetune.lora does not work with parallel.sequence, whose linears are "
+               "computed in parts, got ",
+               config.parallel.sp_size);
   const std::vector<nn::NamedParameter> parameters = model.named_parameters();
-  if (finetune.lora.any()) {
-    KINORA_CHECK(config.parallel.sp_size == 1, kConfig,
-                 "[finetune] finetune.lora does not work with parallel.sequence, whose linears are "
-                 "computed in parts, got ",
-                 config.parallel.sp_size);
-    adapt(finetune.lora, model);
-  }
-  if (finetune.freezes()) {
-    freeze(finetune, parameters, model);
-  }
+  inference::add_updates(finetune, model);
   const std::vector<bool> fresh =
       match_globs(finetune.fresh, paths_of(parameters), "finetune.fresh");
   for (size_t i = 0; i < parameters.size(); ++i) {
@@ -210,12 +171,6 @@ std::vector<nn::BucketSpec> with_updates(std::vector<nn::BucketSpec> buckets, nn
     }
   }
   return buckets;
-}
-
-std::vector<nn::NamedParameter> trained_parameters(nn::Module& model) {
-  std::vector<nn::NamedParameter> trained = model.named_parameters();
-  std::erase_if(trained, [](const nn::NamedParameter& named) { return named.parameter->frozen; });
-  return trained;
 }
 
 std::string describe_finetuning(const RunConfig& config, nn::Module& model,
@@ -275,43 +230,6 @@ std::string initialise_from(const RunConfig& config, nn::Module& model, optim::A
       fresh.empty() ? "" : "as in a new model: " + list_names(fresh, kNamesInMessage);
   text += !text.empty() && !positions.empty() ? "; " : "";
   return text + positions;
-}
-
-checkpoint::Adapter merge_updates(const RunConfig& config, checkpoint::LateTensors& weights) {
-  if (!config.finetune.lora.any()) {
-    return {};
-  }
-  checkpoint::Adapter adapter =
-      checkpoint::take_adapter(weights, adapter_settings(config.finetune.lora), "the run");
-  checkpoint::merge(weights, {{adapter, 1.0}});
-  const auto model = models::make_model(config.model);
-  prepare_finetuning(config, *model);
-  for (const auto& [path, parameter] : trained_parameters(*model)) {
-    if (const auto found = weights.find(path); found != weights.end()) {
-      found->second = checkpoint::late_tensor(found->second.read_all());
-      adapter.whole.emplace(path, found->second);
-    }
-  }
-  return adapter;
-}
-
-checkpoint::AdapterSettings adapter_settings(const LoraConfig& lora) {
-  return {.alpha = lora.alpha, .rslora = lora.rslora};
-}
-
-void merge_adapters(const std::vector<std::string>& choices, const models::ModelConfig& model,
-                    checkpoint::LateTensors& weights) {
-  std::vector<checkpoint::WeightedAdapter> adapters;
-  for (const std::string& text : choices) {
-    const checkpoint::AdapterChoice choice = checkpoint::parse_adapter_choice(text);
-    adapters.push_back(
-        {checkpoint::read_adapter(choice.path, adapter_naming(model), weights), choice.weight});
-  }
-  checkpoint::merge(weights, adapters);
-}
-
-nn::Naming adapter_naming(const models::ModelConfig& model) {
-  return models::family_of(model).diffusers ? models::diffusers_naming(model) : nn::Naming();
 }
 
 }  // namespace kinora::train

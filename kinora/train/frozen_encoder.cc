@@ -4,8 +4,8 @@
 
 #include "kinora/core/error.h"
 #include "kinora/data/latent_cache.h"
+#include "kinora/inference/setup.h"
 #include "kinora/pipelines/autoencoder_file.h"
-#include "kinora/train/setup.h"
 
 namespace kinora::train {
 namespace {
@@ -24,26 +24,28 @@ void check_cache(const data::DataConfig& data, const std::string& fingerprint) {
 
 }  // namespace
 
-std::string autoencoder_key(const AutoencoderOptions& options) {
+std::string autoencoder_key(const inference::AutoencoderOptions& options) {
   return pipelines::fingerprint(options.path) + " in " +
-         std::string(at::toString(compute_type(options.precision)));
+         std::string(at::toString(inference::compute_type(options.precision)));
 }
 
-std::unique_ptr<FrozenEncoder> open_encoder(const RunConfig& config, at::Device device) {
-  const AutoencoderOptions& options = config.autoencoder;
+std::unique_ptr<FrozenEncoder> open_encoder(const inference::AutoencoderOptions& options,
+                                            std::initializer_list<const data::DataConfig*> sets,
+                                            at::Device device) {
   if (options.path.empty()) {
     return nullptr;
   }
   const std::string fingerprint = pipelines::fingerprint(options.path);
-  check_cache(config.data, fingerprint);
-  check_cache(config.image_data, fingerprint);
+  for (const data::DataConfig* set : sets) {
+    check_cache(*set, fingerprint);
+  }
   auto autoencoder =
-      pipelines::open_autoencoder(options.path, device, compute_type(options.precision));
+      pipelines::open_autoencoder(options.path, device, inference::compute_type(options.precision));
   autoencoder->set_memory_budget(
       static_cast<int64_t>(options.memory_gib * static_cast<double>(int64_t{1} << 30)));
   const pipelines::LatentEncoder encoder(
       *autoencoder, device,
-      options.micro_batch > 0 ? options.micro_batch : AutoencoderOptions::kMicroBatch);
+      options.micro_batch > 0 ? options.micro_batch : inference::AutoencoderOptions::kMicroBatch);
   return std::make_unique<FrozenEncoder>(FrozenEncoder{std::move(autoencoder), encoder});
 }
 

@@ -2,12 +2,14 @@
 
 #include <c10/core/Device.h>
 
+#include <initializer_list>
 #include <memory>
 #include <string>
 
+#include "kinora/data/data_config.h"
+#include "kinora/inference/recipe.h"
 #include "kinora/models/autoencoders/autoencoder.h"
 #include "kinora/pipelines/latent_encoder.h"
-#include "kinora/train/run_config.h"
 
 namespace kinora::train {
 
@@ -18,11 +20,12 @@ struct FrozenEncoder {
 };
 
 /// What names the latents of autoencoder.* in a cache: which it is, and how it computes. kIo.
-[[nodiscard]] std::string autoencoder_key(const AutoencoderOptions& options);
+[[nodiscard]] std::string autoencoder_key(const inference::AutoencoderOptions& options);
 
-/// That of autoencoder.*; null without a path. Errors of opening it; kConfig where the data are a
-/// cache that another one made.
-[[nodiscard]] std::unique_ptr<FrozenEncoder> open_encoder(const RunConfig& config,
-                                                          at::Device device);
+/// That of autoencoder.*; null without a path. Errors of opening it; kConfig where one of the sets
+/// is a cache that another one made.
+[[nodiscard]] std::unique_ptr<FrozenEncoder> open_encoder(
+    const inference::AutoencoderOptions& options,
+    std::initializer_list<const data::DataConfig*> sets, at::Device device);
 
 }  // namespace kinora::train

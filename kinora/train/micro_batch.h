@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include "kinora/data/batch.h"
-#include "kinora/data/source.h"
 #include "kinora/diffusion/denoiser.h"
 #include "kinora/models/model_config.h"
 
@@ -18,26 +17,7 @@ struct MicroBatch {
   diffusion::Conditions conditions;
 };
 
-/// Of the samples of a batch: frames (1: images), height and width of what the model sees.
-struct ClipSize {
-  int64_t frames = 1;
-  int64_t height = 0;
-  int64_t width = 0;
-};
-[[nodiscard]] ClipSize clip_size(const at::Tensor& images);
-
-/// Samples of the model's size that nobody looks at: for batches of conditions alone.
-[[nodiscard]] at::Tensor unseen_samples(const models::ModelConfig& model, int64_t batch);
-
-/// Frames a second that models of clips are told of images, as Open-Sora does.
-inline constexpr double kImageFps = 120.0;
-
-/// kConfig where texts of this size are not what `model` takes; 0 channels: there are none.
-void check_texts(const data::TextShape& texts, const models::ModelConfig& model);
-
-/// What `model` takes of a batch (models::FamilyConditions); a model of clips
-/// takes images as clips of one frame. Nothing is dropped yet, nor are frames given. kConfig where
-/// the data lacks what the model needs.
+/// A batch with what `model` takes of it (inference/conditions.h).
 [[nodiscard]] MicroBatch micro_batch_of(const data::Batch& batch, const models::ModelConfig& model);
 
 [[nodiscard]] MicroBatch to_device(const MicroBatch& batch, at::Device device);
@@ -51,14 +31,5 @@ void check_texts(const data::TextShape& texts, const models::ModelConfig& model)
 /// Uninitialised, of the shapes of `batch`.
 [[nodiscard]] MicroBatch empty_like(const MicroBatch& batch, at::Device device);
 void copy(const MicroBatch& from, const MicroBatch& to);
-
-/// Classifier-free guidance: classes become the null class, texts the null embedding.
-/// dropped: bool [B] on the device.
-void drop_conditions(diffusion::Conditions& conditions, const at::Tensor& dropped,
-                     int64_t null_class);
-
-/// Those of the unconditional prediction: what drop_conditions() makes of all of them.
-[[nodiscard]] diffusion::Conditions null_of(const diffusion::Conditions& conditions,
-                                            int64_t null_class);
 
 }  // namespace kinora::train

@@ -24,7 +24,7 @@ std::string speed_text(const comm::Link& link) {
 
 bool leaves_buckets_open(const RunConfig& config, int64_t ranks, at::Device device) {
   return config.parallel.bucket_mib == 0 && ranks > 1 && device.is_cuda() &&
-         !config.train.deterministic && zero_stage(config.plugin, config.parallel) < 3;
+         !config.deterministic && zero_stage(config.plugin, config.parallel) < 3;
 }
 
 /// The configuration of the checkpoint that a run goes on from; empty without one.
@@ -58,7 +58,7 @@ RunConfig agree_on_run(const RunConfig& config, const Resume& resume, const comm
   std::vector<comm::Fact> facts = comm::program_facts();
   facts.push_back({"configuration", dump_config(config), true});
   const comm::SelfCheck found = comm::self_check(world, facts);
-  const at::Device device = choose_device(config.train.device);
+  const at::Device device = inference::choose_device(config.train.device);
   const std::vector<comm::OperationSpeed> speeds = comm::measure(world, device);
   const auto link_of = [&speeds](comm::Operation operation) {
     return std::find_if(speeds.begin(), speeds.end(),

@@ -35,12 +35,12 @@ RunDirectory opened_directory(const std::string& folder, const Resume& resume,
 
 /// What the sampler refuses is refused before the first step, not after hours.
 void check_samples(const RunConfig& config, const diffusion::Objective& objective, bool writes) {
-  if (config.sample.every == 0) {
+  if (config.shown.every == 0) {
     return;
   }
   (void)sampler_of(config, objective);
   if (config.model.is_video() && writes) {
-    io::check_can_write(config.sample.format);
+    io::check_can_write(config.shown.format);
   }
 }
 
@@ -50,13 +50,13 @@ Run::Run(const RunConfig& asked, const Resume& resume, const comm::Group& world)
     : config(agree_on_run(asked, resume, world)),
       mesh(world, config.parallel.mesh()),
       micro_batch(config.micro_batch(mesh.data_ranks())),
-      device(choose_device(config.train.device)),
-      data(open_data(config.data)),
-      image_data(config.image_steps.any() ? open_data(config.image_data) : RunData()),
+      device(inference::choose_device(config.train.device)),
+      data(data::open_data(config.data)),
+      image_data(config.image_steps.any() ? data::open_data(config.image_data) : data::RunData()),
       directory(opened_directory(config.run_dir, resume, mesh.world())) {
   KINORA_CHECK(config.train.profile_steps == 0 || device.is_cuda(), kConfig,
                "[train] train.profile_steps traces a GPU, but this run computes on the CPU");
-  device::configure_computation(config.train.threads, config.train.deterministic);
+  device::configure_computation(config.train.threads, config.deterministic);
   encoder = open_encoder(config, device);
   const pipelines::LatentEncoder* encodes = encoder ? &encoder->encoder : nullptr;
   const int64_t num_image_classes = image_data.train ? image_data.train->num_classes() : 0;

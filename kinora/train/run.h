@@ -58,8 +58,8 @@ struct Run {
   parallel::Mesh mesh;
   int64_t micro_batch;
   at::Device device;
-  RunData data;
-  RunData image_data;  ///< empty where image_data.share is 0
+  data::RunData data;
+  data::RunData image_data;  ///< empty where image_data.share is 0
   RunDirectory directory;
   std::unique_ptr<FrozenEncoder> encoder;  ///< null where the model sees the data as it is
   diffusion::Objective objective;

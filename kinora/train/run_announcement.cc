@@ -62,7 +62,7 @@ void announce(const Run& run) {
   }
   announce_model(run);
   announce_data(run);
-  if (run.config.sample.every > 0 && !run.shows_samples()) {
+  if (run.config.shown.every > 0 && !run.shows_samples()) {
     log_info("[train] no grids of samples while training: samples of ",
              run.config.model.in_channels,
              " channels are latents; with autoencoder.path they would be decoded. kinora sample "

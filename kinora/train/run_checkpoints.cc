@@ -59,7 +59,7 @@ void export_weights(Run& run) {
     checkpoint::write_arena_weights(path, weights, arena, at::kFloat, run.config_yaml);
     if (run.writes() && !adapter.changes.empty()) {
       checkpoint::write_adapter(folder / "adapter", adapter,
-                                adapter_settings(run.config.finetune.lora), {});
+                                inference::adapter_settings(run.config.finetune.lora), {});
       log_info("[train] wrote ", folder / "adapter");
     }
   }

@@ -1,6 +1,5 @@
 #include "kinora/train/run_config.h"
 
-#include <algorithm>
 #include <charconv>
 #include <string_view>
 
@@ -10,7 +9,8 @@
 namespace kinora::train {
 namespace {
 
-void describe_train(Fields& fields, TrainOptions& train) {
+void describe_train(Fields& fields, RunConfig& config) {
+  TrainOptions& train = config.train;
   const auto scope = fields.scope("train");
   fields.add("steps", train.steps, "Optimizer step at which training stops.", at_least(0));
   fields.add("global_batch", train.global_batch, "Samples in an optimizer step, over all ranks.",
@@ -22,9 +22,7 @@ void describe_train(Fields& fields, TrainOptions& train) {
       .check("divide train.global_batch", [&train] {
         return train.micro_batch == 0 || train.global_batch % train.micro_batch == 0;
       });
-  fields.add("precision", train.precision,
-             {{"fp32", Precision::kFp32}, {"bf16", Precision::kBf16}, {"fp16", Precision::kFp16}},
-             "Type of the blocks' arithmetic; weights, moments and averages are fp32 always.");
+  describe_precision(fields, config);
   fields.add("fp8", train.fp8,
              "Matrix products of the blocks in 8-bit floats (Ada, Hopper or newer; the fast path "
              "with train.precision bf16 or fp16); everything else as train.precision says.");
@@ -44,8 +42,7 @@ void describe_train(Fields& fields, TrainOptions& train) {
       "block), block:K (the first K blocks), or block:K,elementwise or block:K,mlp (the first K "
       "blocks whole, and so much of the others). elementwise and mlp need the fast path.");
   fields.add("seed", train.seed, "Keys every random number of the run.", at_least(0));
-  fields.add("deterministic", train.deterministic,
-             "Use only kernels that give the same bits each time (GPU; somewhat slower).");
+  describe_deterministic(fields, config);
   fields.add(
       "device", train.device,
       {{"auto", DeviceChoice::kAuto}, {"cpu", DeviceChoice::kCpu}, {"cuda", DeviceChoice::kCuda}},
@@ -169,29 +166,6 @@ void describe_optim(Fields& fields, optim::AdamWConfig& optim) {
              "Clip gradients to this global norm; 0 = no clipping.", at_least(0));
 }
 
-void describe_kernels(Fields& fields, RunConfig& config) {
-  fields.add("model.path", config.path,
-             {{"auto", Path::kAuto}, {"plain", Path::kPlain}, {"fast", Path::kFast}},
-             "How blocks are computed: plain = libtorch's calls one by one; fast = fused kernels "
-             "with a written-out backward. auto = fast for bf16 and fp16 on a GPU, but plain for "
-             "a dit with parallel.sequence and where finetune.* freezes parameters.");
-  const auto scope = fields.scope("kernels");
-  const auto add = [&fields](const char* name, ops::Switch& value, const char* help) {
-    fields.add(name, value,
-               {{"auto", ops::Switch::kAuto}, {"on", ops::Switch::kOn}, {"off", ops::Switch::kOff}},
-               help);
-  };
-  add("adaln", config.kernels.adaln,
-      "Gate, residual, norm and modulation as one kernel. auto = where it can run; on = refuse to "
-      "run without; off = composed of libtorch's calls.");
-  add("attention", config.kernels.attention,
-      "Own or cuDNN's fused attention, whichever is faster. off = unfused.");
-  add("epilogue", config.kernels.epilogue,
-      "Matrix products by cuBLASLt with bias and GELU inside and algorithms searched by timing.");
-  add("optimizer", config.kernels.optimizer, "AdamW, averages and rounding in one kernel.");
-  add("graphs", config.kernels.graphs, "The step as CUDA graphs: no launch overhead.");
-}
-
 void describe_image_data(Fields& fields, RunConfig& config) {
   ImageSteps& steps = config.image_steps;
   {
@@ -220,22 +194,6 @@ void describe_image_data(Fields& fields, RunConfig& config) {
   describe(fields, config.image_data, "image_data");
 }
 
-void describe_autoencoder(Fields& fields, AutoencoderOptions& autoencoder) {
-  const auto scope = fields.scope("autoencoder");
-  fields.add("path", autoencoder.path,
-             "A frozen autoencoder, a folder or file: training on pixels encodes them in each "
-             "step, and the model learns their latents.");
-  fields.add("precision", autoencoder.precision,
-             {{"fp32", Precision::kFp32}, {"bf16", Precision::kBf16}, {"fp16", Precision::kFp16}},
-             "Type of its arithmetic.");
-  fields.add("micro_batch", autoencoder.micro_batch,
-             "Images or clips that it encodes at once; 0 = 32.", at_least(0));
-  fields.add("memory_gib", autoencoder.memory_gib,
-             "GiB that its activations may take; within them the same numbers are computed piece "
-             "by piece. 0 = no limit.",
-             at_least(0));
-}
-
 void describe_checkpoint(Fields& fields, RunConfig& config) {
   CheckpointOptions& checkpoint = config.checkpoint;
   const auto scope = fields.scope("checkpoint");
@@ -251,10 +209,10 @@ void describe_checkpoint(Fields& fields, RunConfig& config) {
            "Weights to start from: a .safetensors or PyTorch .pt file with the model's key names, "
            "or of diffusers.")
       .check("be given for finetune.lora, finetune.fresh and finetune.positions", [&config] {
-        const FinetuneConfig& finetune = config.finetune;
+        const inference::FinetuneConfig& finetune = config.finetune;
         return !config.checkpoint.init_from.empty() ||
                (!finetune.lora.any() && finetune.fresh.empty() &&
-                finetune.positions == PositionChoice::kSame);
+                finetune.positions == inference::PositionChoice::kSame);
       });
   fields.add("export", checkpoint.export_weights,
              "Write model.safetensors (the averaged weights in fp32, low-rank updates merged) when "
@@ -302,29 +260,21 @@ void describe(Fields& fields, RunConfig& config) {
   describe_image_data(fields, config);
   describe_autoencoder(fields, config.autoencoder);
   describe(fields, config.objective);
-  describe_train(fields, config.train);
-  {
-    const auto scope = fields.scope("frame_masks");
-    describe(fields, config.frame_masks);
-  }
+  describe_train(fields, config);
+  describe_frame_masks(fields, config);
   describe_parallel(fields, config);
   describe_lr(fields, config.lr);
   describe(fields, config.lr_factors);
   describe(fields, config.finetune);
   describe_optim(fields, config.optim);
-  fields
-      .add("ema.decays", config.ema_decays,
-           "Decays of the averaged weights, at most 4; the first is what is sampled from. [] = "
-           "none.",
-           {.min = 0, .max = 1, .min_open = false, .max_open = true})
-      .check("be at most 4 numbers", [&config] { return config.ema_decays.size() <= 4; });
+  describe_averages(fields, config);
   describe_checkpoint(fields, config);
   describe_validation(fields, config);
   const auto scope = fields.scope("sample");
-  fields.add("every", config.sample.every, "Steps between grids of samples; 0 = never.",
+  fields.add("every", config.shown.every, "Steps between grids of samples; 0 = never.",
              at_least(0));
-  fields.add("count", config.sample.count, "Samples in a grid while training.", between(1, 4096));
-  fields.add("format", config.sample.format,
+  describe_sample_count(fields, config);
+  fields.add("format", config.shown.format,
              {{"webp", io::ClipFormat::kWebp},
               {"gif", io::ClipFormat::kGif},
               {"mp4", io::ClipFormat::kMp4}},
@@ -374,38 +324,6 @@ RecomputePlan parse_recompute(const std::string& recompute, int64_t depth) {
                "block:K,elementwise or block:K,mlp with K from 0 to ",
                depth, ", got ", recompute);
   return plan;
-}
-
-models::ModelConfig resolved_model(const RunConfig& config, int64_t num_data_classes,
-                                   const std::optional<LatentSize>& latents) {
-  models::ModelConfig model = config.model;
-  const bool of_latents =
-      config.data.source == data::SourceKind::kLatents || !config.autoencoder.path.empty();
-  KINORA_CHECK(!of_latents || latents || (model.height > 0 && model.width > 0), kConfig,
-               "[train] model.height and model.width must be given where neither latents nor the "
-               "autoencoder are opened, got ",
-               model.height, " x ", model.width);
-  const LatentSize size = latents.value_or(
-      LatentSize{.shape = {.channels = 0, .height = config.data.height, .width = config.data.width},
-                 .frames = config.data.frames});
-  model.height = model.height == 0 ? size.shape.height : model.height;
-  model.width = model.width == 0 ? size.shape.width : model.width;
-  model.frames = model.frames == 0 ? size.frames : model.frames;
-  if (model.compression == 1 && size.shape.pixel_height > 0) {
-    model.compression = std::max<int64_t>(size.shape.pixel_height / size.shape.height, 1);
-  }
-  model = models::resolved(model);
-  if (model.num_classes == 0) {
-    model.num_classes = num_data_classes;
-  }
-  KINORA_CHECK(model.num_classes >= num_data_classes, kConfig, "[train] the data has ",
-               num_data_classes, " classes, but model.num_classes is ", model.num_classes,
-               ". Hint: leave it at 0 to take the data's");
-  if (model.time_scale == 0.0) {
-    const bool flow = config.objective.kind == diffusion::ObjectiveConfig::Kind::kFlow;
-    model.time_scale = flow ? 1000.0 : 1.0;
-  }
-  return model;
 }
 
 }  // namespace kinora::train

@@ -1,39 +1,30 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
-#include <vector>
 
+#include "kinora/core/compute_choice.h"
 #include "kinora/data/data_config.h"
-#include "kinora/diffusion/frame_mask.h"
-#include "kinora/diffusion/objective_config.h"
+#include "kinora/inference/recipe.h"
 #include "kinora/io/clip_file.h"
-#include "kinora/models/model_config.h"
 #include "kinora/ops/adaln_blocks.h"
 #include "kinora/ops/fp8.h"
-#include "kinora/ops/kernel_options.h"
 #include "kinora/optim/adamw.h"
 #include "kinora/optim/lr_schedule.h"
-#include "kinora/pipelines/sampling_config.h"
 #include "kinora/train/boost/booster_options.h"
-#include "kinora/train/finetune_config.h"
+#include "kinora/train/lr_factors.h"
 
 namespace kinora::train {
 
-enum class Path { kAuto, kPlain, kFast };
-
-/// The keys train.*; their meanings stand in describe().
+/// The keys train.*, but for precision and deterministic; their meanings stand in describe().
 struct TrainOptions {
   int64_t steps = 1000;
   int64_t global_batch = 64;
   int64_t micro_batch = 0;
-  Precision precision = Precision::kFp32;
   bool fp8 = false;
   ops::Fp8Scaling fp8_scaling = ops::Fp8Scaling::kDelayed;
   std::string recompute = "none";
   int64_t seed = 0;
-  bool deterministic = false;
   DeviceChoice device = DeviceChoice::kAuto;
   int64_t threads = 0;
   double label_dropout = 0.1;
@@ -54,16 +45,6 @@ struct ImageSteps {
   [[nodiscard]] bool any() const { return share > 0.0; }
 };
 
-/// The keys autoencoder.*.
-struct AutoencoderOptions {
-  std::string path;
-  Precision precision = Precision::kBf16;
-  int64_t micro_batch = 0;  ///< 0: kMicroBatch
-  double memory_gib = 0.0;  ///< 0: no limit
-
-  static constexpr int64_t kMicroBatch = 32;
-};
-
 /// The keys checkpoint.*.
 struct CheckpointOptions {
   int64_t every = 1000;
@@ -79,37 +60,27 @@ struct ValidationOptions {
   int64_t bands = 4;
 };
 
-/// The keys sample.*.
-struct SampleOptions {
+/// The keys sample.every and sample.format, of the samples that a run shows while it trains.
+struct ShownOptions {
   int64_t every = 0;
-  int64_t count = 16;
   io::ClipFormat format = io::ClipFormat::kWebp;  ///< of clips
-  pipelines::SamplingConfig sampling;
 };
 
-/// A run, complete: what `kinora train` reads, and writes back with everything resolved.
-struct RunConfig {
+/// A run, complete: what `kinora train` reads, and writes back with everything resolved. What its
+/// model is, and how that is trained. (It inherits, since all of a recipe is also a run's.)
+struct RunConfig : inference::ModelRecipe {
   std::string run_dir;
-  models::ModelConfig model;
-  Path path = Path::kAuto;  ///< model.path
-  ops::KernelOptions kernels;
-  data::DataConfig data;
   data::DataConfig image_data;
-  AutoencoderOptions autoencoder;
   ImageSteps image_steps;  ///< image_data.*
-  diffusion::ObjectiveConfig objective;
   TrainOptions train;
-  diffusion::FrameMaskRatios frame_masks;  ///< frame_masks.*
-  std::string plugin;                      ///< parallel.plugin
-  PluginConfig parallel;                   ///< parallel.*
+  std::string plugin;     ///< parallel.plugin
+  PluginConfig parallel;  ///< parallel.*
   optim::LrSchedule lr;
   LrFactors lr_factors;  ///< lr.layer_decay, lr.factors
-  FinetuneConfig finetune;
   optim::AdamWConfig optim;
-  std::vector<double> ema_decays = {0.9999};
   CheckpointOptions checkpoint;
   ValidationOptions validation;
-  SampleOptions sample;
+  ShownOptions shown;
 
   /// Samples that each of `data_ranks` computes at once. kConfig unless the global batch is a
   /// multiple of what they compute at once together.
@@ -136,18 +107,5 @@ struct RecomputePlan {
 /// What train.recompute asks for: "none", "elementwise", "mlp", "block", "block:K", or
 /// "block:K,elementwise" and "block:K,mlp". kConfig.
 [[nodiscard]] RecomputePlan parse_recompute(const std::string& recompute, int64_t depth);
-
-/// Latents of the data, as their files or the autoencoder have them.
-struct LatentSize {
-  data::SampleShape shape;
-  int64_t frames = 1;
-};
-
-/// The model of the run: sizes from its name, input size and classes from the data, time_scale from
-/// the objective. `latents` are those of the data where they are known. kConfig where model and
-/// data do not fit together, or where the size is that of latents that nobody opened.
-[[nodiscard]] models::ModelConfig resolved_model(
-    const RunConfig& config, int64_t num_data_classes,
-    const std::optional<LatentSize>& latents = std::nullopt);
 
 }  // namespace kinora::train

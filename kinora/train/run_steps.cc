@@ -37,7 +37,7 @@ RunSteps::RunSteps(Run& run)
             run.importance ? &*run.importance : nullptr, step_settings(run)),
       times_(run.mesh.world(), run.config.train.log_every) {
   if (run.config.train.self_test && run.state.step == 0) {
-    self_test_ = std::make_unique<SelfTest>(trained_parameters(run.trainable->model()),
+    self_test_ = std::make_unique<SelfTest>(inference::trained_parameters(run.trainable->model()),
                                             run.trainable->arena());
   }
 }
@@ -123,7 +123,7 @@ std::optional<StepSize> RunSteps::size_of(const StepSamples& samples) const {
     return std::nullopt;
   }
   return StepSize{.samples = samples.global_batch,
-                  .size = clip_size(samples.batches.front().images)};
+                  .size = inference::clip_size(samples.batches.front().images)};
 }
 
 void RunSteps::stop_at_loss(const PendingStep& pending, double loss) {
@@ -139,14 +139,14 @@ void RunSteps::stop_at_loss(const PendingStep& pending, double loss) {
 }
 
 void RunSteps::note_skipped(const PendingStep& pending, const optim::StepResult& update) {
-  if (run_.config.train.precision == Precision::kFp16 && update.loss_scale >= 1.0F) {
+  if (run_.config.precision == Precision::kFp16 && update.loss_scale >= 1.0F) {
     log_debug("[train] step ", pending.step, ": fp16 overflow, loss scale now ", update.loss_scale);
     return;
   }
   (void)step_.forward_backward(pending.samples.batches, pending.step - 1);
   optim::Arena& arena = run_.trainable->arena();
   const std::vector<std::string> names =
-      non_finite_gradients(trained_parameters(run_.trainable->model()), arena);
+      non_finite_gradients(inference::trained_parameters(run_.trainable->model()), arena);
   arena.zero_grad();
   ++skipped_in_a_row_;
   const int64_t most = run_.config.train.max_skipped;

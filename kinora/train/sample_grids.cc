@@ -9,12 +9,12 @@
 #include "kinora/io/image_grid.h"
 #include "kinora/pipelines/decode.h"
 #include "kinora/pipelines/draw.h"
-#include "kinora/train/shown_samples.h"
+#include "kinora/inference/shown_samples.h"
 
 namespace kinora::train {
 
 bool SampleGrids::looks_at(int64_t step) const {
-  return run_.shows_samples() && is_due(step, run_.config.sample.every);
+  return run_.shows_samples() && is_due(step, run_.config.shown.every);
 }
 
 void SampleGrids::after_step(int64_t step) {
@@ -35,14 +35,15 @@ void SampleGrids::draw() {
       config.ema_decays.empty() ? optim::WeightSet::raw() : optim::WeightSet::average(0));
   const int64_t parts = mesh.data_ranks();
   const int64_t own = (config.sample.count + parts - 1) / parts;
+  const int64_t first = mesh.data_rank() * own;
+  const auto conditions = inference::shown_conditions(*run_.data.train, config, run_.device);
   const at::Tensor drawn = pipelines::draw(
       run_.trainable->model(), sampler_of(config, run_.objective), config.sample.sampling,
-      {.count = own,
-       .first_index = mesh.data_rank() * own,
-       .batch = run_.micro_batch,
-       .seed = static_cast<uint64_t>(config.train.seed)},
-      config.model.sample_shape(), shown_conditions(*run_.data.train, config, run_.device),
-      run_.device);
+      {.samples = pipelines::numbered_samples(first, own, static_cast<uint64_t>(config.train.seed),
+                                              config.sample.sampling.guidance),
+       .batch = run_.micro_batch},
+      config.model.sample_shape(),
+      [&](int64_t number, int64_t size) { return conditions(first + number, size); }, run_.device);
   std::vector<int64_t> shape = drawn.sizes().vec();
   shape.insert(shape.begin(), {parts, mesh.shape().sequence});
   const at::Tensor gathered = at::empty(shape, drawn.options());
@@ -56,11 +57,11 @@ void SampleGrids::draw() {
   if (run_.encoder != nullptr) {
     shown = pipelines::decode_latents(*run_.encoder->autoencoder, shown, run_.device);
   }
-  const io::Image grid = io::make_grid(shown_images(shown));
+  const io::Image grid = io::make_grid(inference::shown_images(shown));
   const auto path = run_.directory.samples() / ("step-" + std::to_string(step));
   io::write_png(path.string() + ".png", grid);
   if (shown.dim() == 5 && shown.size(2) > 1) {
-    io::write_clip(path, shown_animation(shown), clip_fps(config.data), config.sample.format);
+    io::write_clip(path, inference::shown_animation(shown), inference::clip_fps(config.data), config.shown.format);
   }
   run_.log->add_samples(step, grid);
 }
@@ -72,7 +73,7 @@ std::string SampleGrids::why_none() const {
   try {
     (void)sampler_of(run_.config, run_.objective);
     if (run_.config.model.is_video()) {
-      io::check_can_write(run_.config.sample.format);
+      io::check_can_write(run_.config.shown.format);
     }
   } catch (const Error& error) {
     return error.what();

@@ -3,38 +3,23 @@
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/ops/empty.h>
 
-#include <algorithm>
 #include <sstream>
 
-#include "kinora/comm/link_speed.h"
 #include "kinora/core/build_info.h"
 #include "kinora/core/cuda.h"
 #include "kinora/core/error.h"
-#include "kinora/data/epoch_order.h"
-#include "kinora/data/subset.h"
 #include "kinora/device/device.h"
 #include "kinora/device/dry_run.h"
+#include "kinora/inference/conditions.h"
+#include "kinora/inference/setup.h"
 #include "kinora/models/families.h"
 #include "kinora/ops/attention.h"
 #include "kinora/ops/fp8.h"
-#include "kinora/train/micro_batch.h"
 
 namespace kinora::train {
 
-RunData open_data(const data::DataConfig& config) {
-  RunData data;
-  data.whole = data::open_source(config);
-  data::Split parts =
-      data::split(data.whole->size(), config.validation, static_cast<uint64_t>(config.seed));
-  data.train = std::make_unique<data::SubsetSource>(*data.whole, std::move(parts.train));
-  if (!parts.validation.empty()) {
-    data.validation =
-        std::make_unique<data::SubsetSource>(*data.whole, std::move(parts.validation));
-  }
-  return data;
-}
-
-LatentSize encoded_size(const data::DataConfig& data, const pipelines::LatentEncoder& encoder) {
+inference::LatentSize encoded_size(const data::DataConfig& data,
+                                   const pipelines::LatentEncoder& encoder) {
   const std::vector<int64_t> latent =
       encoder.shape_of(data.frames, data.height, data.width).latent;  // [C, h, w], [C, T, h, w]
   return {.shape = {.channels = latent.front(),
@@ -45,16 +30,17 @@ LatentSize encoded_size(const data::DataConfig& data, const pipelines::LatentEnc
           .frames = latent.size() == 4 ? latent[1] : 1};
 }
 
-std::optional<LatentSize> latent_size(const data::DataConfig& data, const data::Source& source,
-                                      const pipelines::LatentEncoder* encoder) {
+std::optional<inference::LatentSize> latent_size(const data::DataConfig& data,
+                                                 const data::Source& source,
+                                                 const pipelines::LatentEncoder* encoder) {
   if (const auto shape = source.latent_shape()) {
-    return LatentSize{.shape = *shape, .frames = data.frames};
+    return inference::LatentSize{.shape = *shape, .frames = data.frames};
   }
   return encoder == nullptr ? std::nullopt : std::optional(encoded_size(data, *encoder));
 }
 
 void check_data(const RunConfig& config, const data::Source& source, StepKind kind,
-                const std::optional<LatentSize>& latents) {
+                const std::optional<inference::LatentSize>& latents) {
   const models::ModelConfig& model = config.model;
   const std::string_view section = to_string(kind);
   const bool is_image_data = kind == StepKind::kImageData;
@@ -70,8 +56,8 @@ void check_data(const RunConfig& config, const data::Source& source, StepKind ki
                          "kinora data encode and set data.source to latents");
   const bool takes_any_size = models::family_of(model).takes_any_size;
   const bool any_size = is_image_data && takes_any_size;
-  KINORA_CHECK(data.buckets.empty() || takes_any_size, kConfig, "[train] ", section,
-               ".buckets needs a model that takes clips of any size, got ", model.name,
+  KINORA_CHECK(data.buckets.empty() || takes_any_size, kConfig, "[train] ",
+               section, ".buckets needs a model that takes clips of any size, got ", model.name,
                ". Hint: ", models::families_that(&models::Family::takes_any_size), " do");
   KINORA_CHECK(any_size || (model.height == shape.height && model.width == shape.width), kConfig,
                "[train] model.height and width must be those of the ", section, ", ", shape.height,
@@ -84,24 +70,11 @@ void check_data(const RunConfig& config, const data::Source& source, StepKind ki
                                            shape.pixel_width / model.compression == shape.width),
                kConfig, "[train] ", section, ": latents of ", shape.text(),
                ", but model.compression is ", model.compression);
-  check_texts(source.text_shape().value_or(data::TextShape()), model);
-}
-
-at::Device choose_device(DeviceChoice choice) {
-  if (device::in_dry_run()) {
-    return at::kMeta;
-  }
-  if (choice == DeviceChoice::kCuda) {
-    device::require_cuda();
-  }
-  if (choice == DeviceChoice::kCpu || device::best_device().is_cpu()) {
-    return at::kCPU;
-  }
-  return {at::kCUDA, at::accelerator::getDeviceIndex()};
+  inference::check_texts(source.text_shape().value_or(data::TextShape()), model);
 }
 
 at::Device rank_device(const comm::World& world, DeviceChoice choice) {
-  at::Device device = choose_device(choice);
+  at::Device device = inference::choose_device(choice);
   if (!device.is_cuda()) {
     return device;
   }
@@ -115,49 +88,29 @@ at::Device rank_device(const comm::World& world, DeviceChoice choice) {
   return device;
 }
 
-at::ScalarType compute_type(Precision precision) {
-  switch (precision) {
-    case Precision::kFp32:
-      return at::kFloat;
-    case Precision::kBf16:
-      return at::kBFloat16;
-    case Precision::kFp16:
-      return at::kHalf;
-  }
-  KINORA_UNREACHABLE("[train] unknown precision");
-}
-
 std::shared_ptr<ops::BlockKernels> set_path(models::Model& model, const RunConfig& config,
                                             at::Device device) {
   const RecomputePlan recompute = parse_recompute(config.train.recompute, config.model.depth);
-  const at::ScalarType type = compute_type(config.train.precision);
-  model.set_recompute(recompute.first_blocks);
-  KINORA_CHECK(config.path != Path::kFast || !config.finetune.freezes(), kConfig,
+  const bool freezes = config.finetune.freezes();
+  KINORA_CHECK(config.path != inference::Path::kFast || !freezes, kConfig,
                "[train] model.path is fast, but finetune.* freezes parameters or adds updates to "
                "linears, which only the plain path computes. Hint: model.path=auto");
-  const bool has_fast_path =
-      model.num_fast_linears() > 0 && !config.finetune.freezes() &&
-      (config.parallel.sp_size == 1 || models::family_of(config.model).fast_on_parts);
-  if (config.path == Path::kFast || (config.path == Path::kAuto && has_fast_path &&
-                                     ops::BlockKernels::worthwhile(device, type))) {
-    auto kernels = std::make_shared<ops::BlockKernels>(config.kernels, device, type,
-                                                       config.train.deterministic);
-    if (config.train.fp8) {
-      kernels->use_fp8(
-          std::make_unique<ops::Fp8>(model.num_fast_linears(), device, config.train.fp8_scaling));
-    }
-    model.use_fast_path(kernels, recompute.level);
-    return kernels;
-  }
-  KINORA_CHECK(!config.train.fp8, kConfig,
+  const std::shared_ptr<ops::BlockKernels> kernels =
+      freezes ? nullptr : inference::fast_path(config, model, config.parallel.sp_size, device);
+  KINORA_CHECK(kernels != nullptr || !config.train.fp8, kConfig,
                "[train] train.fp8 needs the fast path, and this run takes the plain one. Hint: it "
                "needs a GPU and train.precision bf16 or fp16");
-  KINORA_CHECK(recompute.level == ops::Recompute::kNone, kConfig,
+  KINORA_CHECK(kernels != nullptr || recompute.level == ops::Recompute::kNone, kConfig,
                "[train] train.recompute=", config.train.recompute,
                " needs the fast path, and this run takes the plain one. "
                "Hint: block:K works there; or set model.path to fast");
-  model.use_fast_path(nullptr);
-  return nullptr;
+  if (config.train.fp8) {
+    kernels->use_fp8(
+        std::make_unique<ops::Fp8>(model.num_fast_linears(), device, config.train.fp8_scaling));
+  }
+  model.set_recompute(recompute.first_blocks);
+  model.use_fast_path(kernels, recompute.level);
+  return kernels;
 }
 
 bool own_optimizer(ops::Switch wanted, at::Device device) {
@@ -165,50 +118,6 @@ bool own_optimizer(ops::Switch wanted, at::Device device) {
   KINORA_CHECK(wanted != ops::Switch::kOn || can, kConfig,
                "[kernels] kernels.optimizer is on, but this build has no nvcc");
   return can && (device.is_cpu() || wanted != ops::Switch::kOff);
-}
-
-parallel::SequencePlan sequence_plan(const RunConfig& config, const comm::Group& group,
-                                     int64_t batch, at::Device device) {
-  const models::ModelConfig& model = config.model;
-  parallel::SequenceFacts facts{.scheme = config.parallel.sequence_scheme,
-                                .ranks = group.size(),
-                                .ranks_inside = group.size(),
-                                .heads = model.heads,
-                                .hidden = model.hidden,
-                                .mlp_hidden = model.mlp_hidden(),
-                                .batch = batch,
-                                .num_frames = model.num_frames(),
-                                .tokens_a_frame = model.tokens_a_frame()};
-  facts.spans = models::family_of(model).spans;
-  if (!model.window.empty()) {  // in the place of attention in time
-    facts.spans.pop_back();
-    facts.windows = 1;
-  }
-  facts.element_bytes =
-      static_cast<int64_t>(c10::elementSize(compute_type(config.train.precision)));
-  const int64_t local = std::max<int64_t>(group.world().local_size, 1);
-  if (local < group.size() && group.size() % local == 0) {
-    facts.ranks_inside = local;
-  }
-  if (device::in_dry_run()) {
-    return parallel::plan_sequence(facts);  // by what is sent, as if links were alike
-  }
-  for (const comm::OperationSpeed& speed : comm::measure(group, device)) {
-    if (speed.operation == comm::Operation::kAllGather) {
-      facts.inside = speed.link;
-      facts.across = speed.link;
-    }
-  }
-  return parallel::plan_sequence(facts);
-}
-
-diffusion::Sampler sampler_of(const RunConfig& config, const diffusion::Objective& objective) {
-  const models::ModelConfig& model = config.model;
-  return pipelines::make_sampler(
-      config.sample.sampling, objective,
-      diffusion::size_shift(objective, static_cast<double>(model.height * model.compression),
-                            static_cast<double>(model.width * model.compression),
-                            static_cast<double>(model.frames)));
 }
 
 bool use_graphs(const RunConfig& config, const ops::BlockKernels* kernels) {
@@ -232,7 +141,7 @@ std::string kernel_summary(const RunConfig& config, const ops::BlockKernels* ker
          << (use_graphs(config, kernels) ? "CUDA graphs" : "no CUDA graphs") << ", optimizer ";
   } else {
     at::Tensor qkv = at::empty({micro_batch, model.tokens_a_frame(), 3 * model.hidden},
-                               at::device(device).dtype(compute_type(config.train.precision)));
+                               at::device(device).dtype(inference::compute_type(config.precision)));
     qkv.set_requires_grad(true);  // the choice depends on it
     text << "plain path: attention " << ops::attention_kernel(qkv, model.heads) << " ("
          << qkv.scalar_type() << ", " << model.tokens_a_frame() << " tokens, head_dim "

@@ -4,6 +4,7 @@
 
 #include "kinora/core/log.h"
 #include "kinora/device/dry_run.h"
+#include "kinora/inference/setup.h"
 #include "kinora/ops/fp8.h"
 #include "kinora/parallel/sequence.h"
 #include "kinora/train/finetune.h"
@@ -51,7 +52,7 @@ class BoostableModel : public Boostable {
 BoosterOptions booster_options(const RunConfig& config, at::Device device, uint64_t seed) {
   return {.plugin = config.plugin,
           .plugin_config = config.parallel,
-          .precision = config.train.precision,
+          .precision = config.precision,
           .grad_clip = 0.0,  // optim.max_grad_norm
           .use_fp8 = config.train.fp8,
           .ema_decays = config.ema_decays,
@@ -77,7 +78,8 @@ Trainable::Trainable(const RunConfig& config, const parallel::Mesh& mesh, at::De
                           config.lr)) {
   if (const comm::Group& group = mesh.group(parallel::Axis::kSequence); group.size() > 1) {
     const parallel::SequencePlan plan =
-        sequence_plan(config, group, config.micro_batch(mesh.data_ranks()), device);
+        inference::sequence_plan(config.model, config.precision, config.parallel.sequence_scheme,
+                                 group, config.micro_batch(mesh.data_ranks()), device);
     model_->use_sequence(parallel::make_sequence(plan, group));
     has_one_communicator_ = plan.num_levels() == 1 && group.size() == mesh.world().size();
     if (mesh.world().rank() == 0 && !device::in_dry_run()) {

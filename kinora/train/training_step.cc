@@ -8,6 +8,7 @@
 
 #include "kinora/data/normalise.h"
 #include "kinora/device/graph.h"
+#include "kinora/inference/conditions.h"
 #include "kinora/ops/random.h"
 
 namespace kinora::train {
@@ -24,7 +25,7 @@ TrainingStep::~TrainingStep() = default;
 
 MicroBatch TrainingStep::inputs_of(const data::Batch& batch, int64_t step) const {
   MicroBatch inputs = micro_batch_of(batch, settings_.model);
-  const int64_t frames = clip_size(batch.images).frames;
+  const int64_t frames = inference::clip_size(batch.images).frames;
   if (settings_.frame_masks.sum() > 0.0 && frames > 1) {
     inputs.conditions.frame_mask = diffusion::draw_frame_masks(
         settings_.frame_masks, frames, settings_.seed, step, batch.sample_index);
@@ -36,14 +37,14 @@ TrainingStep::MicroLoss TrainingStep::micro_loss(const MicroBatch& batch,
                                                  const ops::RandomStep& step,
                                                  const diffusion::Pass& pass) {
   const models::ModelConfig& model = settings_.model;
-  const ClipSize size = clip_size(batch.images);
+  const inference::ClipSize size = inference::clip_size(batch.images);
   const at::Tensor x0 = data::to_float(batch.images, settings_.device);
   diffusion::Conditions conditions = to_device(batch, settings_.device).conditions;
   if (settings_.label_dropout > 0.0) {
     const at::Tensor draw =
         ops::random_uniform({x0.size(0)}, batch.sample_index, settings_.seed, step,
                             RandomPurpose::kLabelDropout, settings_.device);
-    drop_conditions(conditions, draw < settings_.label_dropout, model.num_classes);
+    inference::drop_conditions(conditions, draw < settings_.label_dropout, model.num_classes);
   }
   if (const at::Tensor& mask = conditions.frame_mask; mask.defined()) {
     conditions.given = at::where(mask.view({mask.size(0), 1, mask.size(1), 1, 1}), 0.0, x0);

@@ -13,7 +13,7 @@ TEST(BoostTest, ModuleOfLibtorchLearns) {
   at::manual_seed(1);
   torch::nn::Linear model(2, 1);
   auto boosted = boost(*model, {}, {.value = 5e-2},
-                       {.precision = train::Precision::kFp32, .device = train::DeviceChoice::kCpu});
+                       {.precision = Precision::kFp32, .device = DeviceChoice::kCpu});
   float first = 0.0F;
   float last = 0.0F;
   for (int step = 0; step < 50; ++step) {

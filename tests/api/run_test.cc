@@ -6,9 +6,9 @@
 
 #include <filesystem>
 
+#include "kinora/inference/trained_model.h"
 #include "kinora/kinora.h"
 #include "kinora/models/autoencoders/autoencoder.h"
-#include "kinora/train/trained_model.h"
 #include "tests/error_of.h"
 
 namespace kinora {
@@ -90,19 +90,19 @@ TEST_F(RunTest, GuidanceAndStepsAreOfOneCallOnly) {
   const at::Tensor guided = draw_tensor(model, {.classes = {1}, .steps = 3, .guidance = 9.0});
   EXPECT_FALSE(plain.equal(guided));
   EXPECT_TRUE(plain.equal(draw_tensor(model, {.classes = {1}})));
-  EXPECT_EQ(model.trained().config.sample.sampling.steps, 2);
+  EXPECT_EQ(model.trained().recipe.sample.sampling.steps, 2);
 }
 
 TEST_F(RunTest, WhatTheModelDoesNotTakeIsRefused) {
   Model model = loaded();
   EXPECT_THAT(
       error_of(ErrorKind::kConfig, [&] { (void)draw(model, {.captions = {"a red circle"}}); }),
-      HasSubstr("[draw] this model is conditioned on classes"));
+      HasSubstr("[sample] this model is conditioned on classes"));
   EXPECT_THAT(
       error_of(
           ErrorKind::kConfig,
           [&] { (void)draw(model, {.captions = {"a"}, .text_embeddings = "texts.safetensors"}); }),
-      HasSubstr("only one of captions and text_embeddings"));
+      HasSubstr("only one of captions and embedded texts"));
   EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { (void)draw(model, {.count = -1}); }),
               HasSubstr("got -1"));
   EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { (void)load(folder(), {.device = "gpu"}); }),
@@ -110,8 +110,8 @@ TEST_F(RunTest, WhatTheModelDoesNotTakeIsRefused) {
 }
 
 TEST(LatentsTest, AreNoImagesWithoutAnAutoencoder) {
-  train::RunConfig config;
-  config.model = {.architecture = "dit",
+  inference::ModelRecipe recipe;
+  recipe.model = {.architecture = "dit",
                   .depth = 1,
                   .hidden = 32,
                   .heads = 2,
@@ -121,11 +121,11 @@ TEST(LatentsTest, AreNoImagesWithoutAnAutoencoder) {
                   .height = 4,
                   .width = 4,
                   .num_classes = 2};
-  config.model = train::resolved_model(config, 2);
-  config.sample.sampling.steps = 1;
-  Model model(
-      std::make_unique<train::TrainedModel>(train::initial_model(config, at::Device(at::kCPU), 0)),
-      nullptr);
+  recipe.model = inference::resolved_model(recipe, 2);
+  recipe.sample.sampling.steps = 1;
+  Model model(std::make_unique<inference::TrainedModel>(
+                  inference::initial_model(recipe, at::Device(at::kCPU), 0)),
+              nullptr);
   EXPECT_EQ(draw_tensor(model).sizes(), (std::vector<int64_t>{2, 4, 4, 4}));
   EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { (void)draw(model); }),
               HasSubstr("the model draws latents of 4"));

@@ -245,7 +245,7 @@ TEST_F(SampleClipsTest, ModelsOfAnySizeDrawOtherSizes) {
             read_text(folder() / "fast/clip-00000.webp"));
   const Outcome odd = sample("odd", joined(caption, {"--height", "18"}));
   EXPECT_EQ(odd.exit_code, kUsage);
-  EXPECT_THAT(odd.err, HasSubstr("--height must be a multiple of 4, got 18"));
+  EXPECT_THAT(odd.err, HasSubstr("height must be a multiple of 4, got 18"));
   sample_well("image", joined(caption, {"--frames", "1"}));
   EXPECT_TRUE(fs::exists(folder() / "image/image-00000.png"));
 }
@@ -277,8 +277,8 @@ TEST_F(SampleClipsTest, BadRequestsAreRefused) {
       {{"--captions", "a", "--text-embeddings", "b"}, kUsage, "only one of --captions"},
       {{"--captions-file", path("nowhere.txt")}, kIo, "nowhere.txt"},
       {{"--text-embeddings", path("nowhere.safetensors")}, kIo, "nowhere.safetensors"},
-      {joined(caption, {"--frames", "8"}), kUsage, "--frames must be 4"},
-      {joined(caption, {"--width", "32"}), kUsage, "--width must be 16"},
+      {joined(caption, {"--frames", "8"}), kUsage, "frames must be 4"},
+      {joined(caption, {"--width", "32"}), kUsage, "width must be 16"},
       {joined(caption, {"--given", path("nowhere.png")}), kIo, "nowhere.png"},
       {joined(caption, {"--given", path("frames")}), kUsage, "1 to 3 can be given, got 4"},
       {joined(caption, {"--given", path("frames/frame_0000.png"), "--given-frames", "4"}), kUsage,

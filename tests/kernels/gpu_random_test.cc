@@ -24,8 +24,8 @@ TEST_F(GpuRandomTest, BitsEqualTheCpuAtOddSizesAndOffsets) {
                         first, distribution, 0.7F);
           }
           const DeviceArray<float> out(std::vector<float>(expected.size()), misalignment);
-          ASSERT_EQ(cuda::random_fill(out.data(), 3, row_size, device_samples.data(), stream,
-                                      nullptr, first, distribution, 0.7F, nullptr),
+          ASSERT_EQ(cuda::random_fill(out.data(), 3, row_size, device_samples.data(), nullptr,
+                                      stream, nullptr, first, distribution, 0.7F, nullptr),
                     cudaSuccess);
           ASSERT_EQ(out.host(), expected) << "row_size " << row_size << ", first " << first;
         }
@@ -41,19 +41,19 @@ TEST_F(GpuRandomTest, BitsEqualTheCpuOverMillions) {
     const auto count = static_cast<int64_t>(expected.size());
     random_fill(expected.data(), count, stream, 0, distribution, 1.0F);
     const DeviceArray<float> out(std::vector<float>(expected.size()));
-    ASSERT_EQ(cuda::random_fill(out.data(), 1, count, nullptr, stream, nullptr, 0, distribution,
-                                1.0F, nullptr),
+    ASSERT_EQ(cuda::random_fill(out.data(), 1, count, nullptr, nullptr, stream, nullptr, 0,
+                                distribution, 1.0F, nullptr),
               cudaSuccess);
     EXPECT_TRUE(out.host() == expected);
   }
 }
 
 TEST_F(GpuRandomTest, NothingIsDrawnForNoRows) {
-  EXPECT_EQ(cuda::random_fill(nullptr, 0, 4, nullptr, {}, nullptr, 0, Distribution::kNormal, 1.0F,
-                              nullptr),
+  EXPECT_EQ(cuda::random_fill(nullptr, 0, 4, nullptr, nullptr, {}, nullptr, 0,
+                              Distribution::kNormal, 1.0F, nullptr),
             cudaSuccess);
-  EXPECT_EQ(cuda::random_fill(nullptr, 4, 0, nullptr, {}, nullptr, 0, Distribution::kNormal, 1.0F,
-                              nullptr),
+  EXPECT_EQ(cuda::random_fill(nullptr, 4, 0, nullptr, nullptr, {}, nullptr, 0,
+                              Distribution::kNormal, 1.0F, nullptr),
             cudaSuccess);
 }
 
@@ -64,8 +64,27 @@ TEST_F(GpuRandomTest, StepInDeviceMemoryStandsInForTheStreams) {
   stream.step = 0;
   const DeviceArray<int64_t> step({11});
   const DeviceArray<float> out(std::vector<float>(expected.size()));
-  ASSERT_EQ(cuda::random_fill(out.data(), 1, 1000, nullptr, stream, step.data(), 0,
+  ASSERT_EQ(cuda::random_fill(out.data(), 1, 1000, nullptr, nullptr, stream, step.data(), 0,
                               Distribution::kNormal, 1.0F, nullptr),
+            cudaSuccess);
+  EXPECT_EQ(out.host(), expected);
+}
+
+TEST_F(GpuRandomTest, RowsHaveSeedsOfTheirOwn) {
+  const DeviceArray<int64_t> samples({4, 4, 7});
+  const DeviceArray<int64_t> seeds({3, -1, 3});  // -1: the largest unsigned one
+  const uint64_t wanted_seeds[] = {3, ~uint64_t{0}, 3};
+  const uint64_t wanted_samples[] = {4, 4, 7};
+  std::vector<float> expected(3 * 10);
+  for (size_t row = 0; row < 3; ++row) {
+    random_fill(expected.data() + row * 10, 10,
+                {wanted_seeds[row], wanted_samples[row], 2, RandomPurpose::kTest}, 0,
+                Distribution::kNormal, 1.0F);
+  }
+  const DeviceArray<float> out(std::vector<float>(expected.size()));
+  ASSERT_EQ(cuda::random_fill(out.data(), 3, 10, samples.data(), seeds.data(),
+                              {9, 9, 2, RandomPurpose::kTest}, nullptr, 0, Distribution::kNormal,
+                              1.0F, nullptr),
             cudaSuccess);
   EXPECT_EQ(out.host(), expected);
 }

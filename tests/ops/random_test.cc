@@ -39,6 +39,18 @@ TEST(RandomOpTest, RowsAreTheStreamsOfTheirSamples) {
   }
 }
 
+TEST(RandomOpTest, RowsMayHaveSeedsOfTheirOwn) {
+  const at::Tensor index = index_of({4, 4, 7});
+  const at::Tensor got = random_normal({3, 10}, index, RandomSeed(index_of({3, -1, 5})), 11,
+                                       RandomPurpose::kNoise, at::kCPU);
+  const uint64_t seeds[] = {3, ~uint64_t{0}, 5};
+  for (int64_t row = 0; row < 3; ++row) {
+    EXPECT_TRUE(
+        at::equal(got.narrow(0, row, 1), random_normal({1, 10}, index.narrow(0, row, 1), seeds[row],
+                                                       11, RandomPurpose::kNoise, at::kCPU)));
+  }
+}
+
 TEST(RandomOpTest, ARowDoesNotDependOnItsBatch) {
   const at::Tensor batch = normal({4, 3, 7}, index_of({3, 1, 4, 8}));
   const at::Tensor single = normal({1, 3, 7}, index_of({4}));
@@ -96,6 +108,11 @@ TEST(RandomOpTest, WrongShapesAreNamed) {
                 (void)normal({2}, index_of({1, 2}).to(at::kInt));
               }),
               HasSubstr("got Int"));
+  EXPECT_THAT(message([] {
+                (void)random_normal({2, 2}, index_of({1, 2}), RandomSeed(index_of({3})), 11,
+                                    RandomPurpose::kNoise, at::kCPU);
+              }),
+              HasSubstr("seed must be int64 [2]"));
   EXPECT_THAT(message([] { (void)normal({}, index_of({})); }), HasSubstr("[B, ...]"));
   const at::Tensor halves = at::empty({4}, at::TensorOptions(at::kHalf));
   EXPECT_THAT(message([&] { random_fill(halves, {}, Distribution::kNormal, 1.0); }),

@@ -44,8 +44,8 @@ at::Tensor drawn(const ClipOptions& options, int64_t count = 3, int64_t batch = 
   LabelFlow own;
   const SamplingConfig config{.steps = 2, .guidance = 1.0};
   return draw_clips(flow != nullptr ? *flow : own, make_sampler(config, diffusion::RectifiedFlow()),
-                    config, {.count = count, .batch = batch, .seed = 3}, {3, kFrames, 2, 4},
-                    options, label_of, at::kCPU, [progress](double done) {
+                    config, {.samples = numbered_samples(0, count, 3, 1.0), .batch = batch},
+                    {3, kFrames, 2, 4}, options, label_of, at::kCPU, [progress](double done) {
                       if (progress != nullptr) {
                         progress->push_back(done);
                       }
@@ -159,8 +159,9 @@ TEST(DrawClipsTest, WrongOptionsAreRefused) {
                                             diffusion::Sampler(diffusion::SolverPlan())}) {
     EXPECT_THAT(error_of(ErrorKind::kConfig,
                          [&] {
-                           return draw_clips(flow, sampler, {}, {}, {3, kFrames, 2, 4},
-                                             {.given_edit = 0.5}, label_of, at::kCPU);
+                           return draw_clips(flow, sampler, {}, {.samples = {{}}},
+                                             {3, kFrames, 2, 4}, {.given_edit = 0.5}, label_of,
+                                             at::kCPU);
                          }),
                 HasSubstr("sample.method=euler"));
   }

@@ -12,8 +12,8 @@
 
 #include "kinora/core/config.h"
 #include "kinora/data/bucket_order.h"
+#include "kinora/data/run_data.h"
 #include "kinora/io/image.h"
-#include "kinora/train/setup.h"
 #include "kinora/train/step_samples.h"
 #include "kinora/train/trainer.h"
 #include "tests/data/files.h"
@@ -131,7 +131,7 @@ TEST_F(BucketTrainingTest, TheLogHasTheSizesOfTheOrder) {
   const std::vector<nlohmann::json> lines = log("sizes");
   ASSERT_EQ(lines.size(), 12U);
 
-  const RunData data = open_data(run.data);
+  const data::RunData data = open_data(run.data);
   const data::LoaderOptions options = data::loader_options(run.data);
   data::BucketOrder order(*data.train,
                           {.table = options.buckets, .batches_per_step = 2, .seed = 5});
@@ -154,7 +154,7 @@ TEST_F(BucketTrainingTest, TheLogHasTheSizesOfTheOrder) {
 
 TEST_F(BucketTrainingTest, AnEpochHoldsEverySampleOnce) {
   const RunConfig run = config("samples");
-  const RunData data = open_data(run.data);
+  const data::RunData data = open_data(run.data);
   const parallel::Mesh mesh({}, run.parallel.mesh());
   StepLoader loader(run, *data.train, nullptr, mesh, {}, /*pinned=*/false);
   for (int epoch = 0; epoch < 3; ++epoch) {

@@ -17,7 +17,7 @@ using testing::IsEmpty;
 
 RunConfig deterministic(bool is_deterministic = true) {
   RunConfig config;
-  config.train.deterministic = is_deterministic;
+  config.deterministic = is_deterministic;
   return config;
 }
 

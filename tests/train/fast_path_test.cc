@@ -38,7 +38,7 @@ RunConfig tiny_config() {
   return config;
 }
 
-std::unique_ptr<Trainable> trainable_on(Path path) {
+std::unique_ptr<Trainable> trainable_on(inference::Path path) {
   RunConfig config = tiny_config();
   config.path = path;
   const parallel::Mesh mesh({}, config.parallel.mesh());
@@ -56,9 +56,9 @@ void add_gradients(Trainable& trainable) {
 
 // The first micro-batch overwrites what the last step left, the second adds to it.
 TEST(FastPathTest, OverwrittenGradientsOfTwoMicroBatchesEqualThePlainPaths) {
-  const auto plain = trainable_on(Path::kPlain);
+  const auto plain = trainable_on(inference::Path::kPlain);
   add_gradients(*plain);
-  const auto fast = trainable_on(Path::kFast);
+  const auto fast = trainable_on(inference::Path::kFast);
   for (const optim::Bucket& bucket : fast->arena().buckets()) {
     if (!bucket.fp32_island) {
       at::Tensor(bucket.grad).fill_(7.0);
@@ -91,10 +91,10 @@ TEST(FastPathTest, WhatCannotBeHadIsRefused) {
   config = tiny_config();
   config.train.fp8 = true;
   EXPECT_EQ(refusal(config), ErrorKind::kConfig);
-  config.path = Path::kFast;
+  config.path = inference::Path::kFast;
   EXPECT_EQ(refusal(config), ErrorKind::kConfig);  // no fp8 on a CPU
   config = tiny_config();
-  config.path = Path::kFast;
+  config.path = inference::Path::kFast;
   config.kernels.attention = ops::Switch::kOn;
   EXPECT_EQ(refusal(config), ErrorKind::kConfig);
 }
@@ -103,7 +103,7 @@ TEST(FastPathTest, AutoTakesThePlainPathOnTheCpu) {
   TinyDit tiny;
   RunConfig config = tiny_config();
   EXPECT_EQ(set_path(tiny.model, config, at::kCPU), nullptr);
-  config.path = Path::kFast;
+  config.path = inference::Path::kFast;
   config.train.recompute = "elementwise";
   EXPECT_NE(set_path(tiny.model, config, at::kCPU), nullptr);
 }

@@ -20,13 +20,14 @@
 #include "kinora/checkpoint/weights_file.h"
 #include "kinora/checkpoint/weights_output.h"
 #include "kinora/core/config.h"
+#include "kinora/inference/convert_weights.h"
+#include "kinora/inference/trained_model.h"
+#include "kinora/inference/updates.h"
 #include "kinora/models/transformers/diffusers_names.h"
 #include "kinora/models/transformers/dit.h"
 #include "kinora/nn/linear.h"
 #include "kinora/pipelines/diffusers_transformer.h"
-#include "kinora/train/convert_weights.h"
 #include "kinora/train/trainable.h"
-#include "kinora/train/trained_model.h"
 #include "tests/data/files.h"
 #include "tests/error_of.h"
 #include "tests/tolerances.h"
@@ -111,7 +112,7 @@ TEST(FreezeTest, MistakesAreRefused) {
   EXPECT_THAT(refusal(config), HasSubstr("nothing to train"));
   config = tiny();
   config.finetune.freeze = {"x_embedder.*"};
-  config.path = Path::kFast;
+  config.path = inference::Path::kFast;
   EXPECT_THAT(refusal(config), HasSubstr("which only the plain path computes"));
   config = tiny();
   config.finetune.fresh = {"y_embedder.*"};
@@ -164,7 +165,7 @@ TEST(LoraTest, UpdatesAreTrainedInTheirLinearsBucket) {
   config.finetune.train = {"y_embedder.*"};
   Prepared prepared(config);
   std::vector<std::string> trained;
-  for (const auto& [path, parameter] : trained_parameters(prepared.trainable.model())) {
+  for (const auto& [path, parameter] : inference::trained_parameters(prepared.trainable.model())) {
     trained.push_back(path);
   }
   EXPECT_EQ(trained.size(), 2U * (2U * 3U + 1U) + 1U);
@@ -283,7 +284,7 @@ TEST_F(InitialiseTest, PositionsOfAnotherSizeAreMadeOrInterpolated) {
       WeightsFile::open(config.checkpoint.init_from).read("pos_embed");  // half of the formula
   config.model.height = 32;
   config.model.width = 32;
-  const auto positions_with = [&config](PositionChoice choice) {
+  const auto positions_with = [&config](inference::PositionChoice choice) {
     config.finetune.positions = choice;
     Prepared prepared(config);
     const std::string said =
@@ -298,9 +299,9 @@ TEST_F(InitialiseTest, PositionsOfAnotherSizeAreMadeOrInterpolated) {
                                                 strict.trainable.arena());
                        }),
               HasSubstr("finetune.positions"));
-  EXPECT_TRUE(at::equal(positions_with(PositionChoice::kMade),
+  EXPECT_TRUE(at::equal(positions_with(inference::PositionChoice::kMade),
                         models::sin_cos_position_embedding(16, 8, 8)));
-  const at::Tensor got = positions_with(PositionChoice::kInterpolated);  // [1, 64, 16]
+  const at::Tensor got = positions_with(inference::PositionChoice::kInterpolated);  // [1, 64, 16]
   ASSERT_EQ(got.sizes(), (std::vector<int64_t>{1, 64, 16}));
   // Keys 1981 with a = -0.75, half-pixel centres: place 3 of 8 looks at 1.25 of 4, whose weights
   // are W(1.25), W(0.25), W(0.75), W(1.75).
@@ -338,7 +339,7 @@ TEST_F(InitialiseTest, PositionsInTimeAreInterpolatedLinearly) {
   const at::Tensor stored =
       WeightsFile::open(config.checkpoint.init_from).read("pos_embed_temporal");  // [1, 4, 48]
   config.model.frames = 8;
-  config.finetune.positions = PositionChoice::kInterpolated;
+  config.finetune.positions = inference::PositionChoice::kInterpolated;
   Prepared prepared(config);
   EXPECT_EQ(initialise_from(config, prepared.trainable.model(), prepared.trainable.arena()),
             "interpolated: pos_embed_temporal");
@@ -356,7 +357,7 @@ TEST_F(InitialiseTest, NoGridIsRefused) {
   RunConfig config = tiny();
   config.checkpoint.init_from = weights_of(config);
   config.model.height = 32;
-  config.finetune.positions = PositionChoice::kInterpolated;
+  config.finetune.positions = inference::PositionChoice::kInterpolated;
   Prepared prepared(config);
   EXPECT_THAT(error_of(ErrorKind::kIo,
                        [&] {
@@ -387,12 +388,12 @@ TEST_F(InitialiseTest, DoraStartsAsTheBase) {
 struct Base {
   Base() : file(pipelines::open_weights(kDit)), tensors(file.tensors()), model(config().model) {}
 
-  static RunConfig config() {
-    return parse_config<RunConfig>(
+  static inference::ModelRecipe config() {
+    return parse_config<inference::ModelRecipe>(
         {.text = pipelines::diffusers_recipe(kDit), .origin = "fixture"});
   }
   void merge(const std::vector<std::string>& adapters) {
-    merge_adapters(adapters, models::resolved(model), tensors);
+    inference::merge_adapters(adapters, models::resolved(model), tensors);
   }
 
   WeightsFile file;

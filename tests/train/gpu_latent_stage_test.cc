@@ -6,8 +6,9 @@
 
 #include <deque>
 
+#include "kinora/data/run_data.h"
+#include "kinora/inference/setup.h"
 #include "kinora/train/latent_stage.h"
-#include "kinora/train/setup.h"
 #include "tests/pipelines/patch_autoencoder.h"
 
 namespace kinora::train {
@@ -23,8 +24,8 @@ TEST(GpuLatentStageTest, LatentsAreThoseOfTheCpuHoweverStepsOverlap) {
   config.data.width = 64;
   config.train.global_batch = 32;
   config.train.micro_batch = 16;
-  const RunData data = open_data(config.data);
-  const at::Device gpu = choose_device(DeviceChoice::kCuda);
+  const data::RunData data = open_data(config.data);
+  const at::Device gpu = inference::choose_device(DeviceChoice::kCuda);
   PatchAutoencoder autoencoder;
   const pipelines::LatentEncoder on_cpu(autoencoder, at::kCPU, 16);
   const pipelines::LatentEncoder on_gpu(autoencoder, gpu, 5);
@@ -68,8 +69,8 @@ TEST(GpuLatentStageTest, PixelsAreCopiedAheadThroughTheSamePinnedMemory) {
   config.data.width = 64;
   config.train.global_batch = 32;
   config.train.micro_batch = 16;
-  const RunData data = open_data(config.data);
-  const at::Device gpu = choose_device(DeviceChoice::kCuda);
+  const data::RunData data = open_data(config.data);
+  const at::Device gpu = inference::choose_device(DeviceChoice::kCuda);
   const LatentStage stage(nullptr, 3, gpu);
   StepLoader cpu_loader(config, *data.train, nullptr, {}, {}, /*pinned=*/false);
   StepLoader gpu_loader(config, *data.train, nullptr, {}, {}, /*pinned=*/true);

@@ -37,7 +37,7 @@ RunConfig small_dit() {
   config.model.height = 16;
   config.model.width = 16;
   config.model.num_classes = 10;
-  config.train.precision = Precision::kBf16;
+  config.precision = Precision::kBf16;
   config.train.global_batch = 8;
   config.optim.max_grad_norm = 1.0;
   return config;

@@ -6,6 +6,7 @@
 
 #include <vector>
 
+#include "kinora/data/run_data.h"
 #include "kinora/pipelines/encode.h"
 #include "kinora/train/setup.h"
 #include "kinora/train/training_step.h"
@@ -50,7 +51,7 @@ RunConfig cached_config(const pipelines::LatentEncoder& encoder, const fs::path&
 /// The steps from `first` to `last` of a run.
 std::vector<StepSamples> steps_of(const RunConfig& config, const LatentStage& stage, int64_t first,
                                   int64_t last) {
-  const RunData data = open_data(config.data);
+  const data::RunData data = open_data(config.data);
   const int64_t position = first * config.train.global_batch;
   StepLoader loader(config, *data.train, nullptr, {},
                     {.step = first, .data = position, .image_data = 0}, /*pinned=*/false);
@@ -140,7 +141,7 @@ TEST_F(LatentStageTest, TheModelTakesTheSizeOfTheLatents) {
   ASSERT_TRUE(latents);
   EXPECT_EQ(latents->shape, (data::SampleShape{3, 4, 4, 16, 16}));
   EXPECT_EQ(latents->frames, 1);
-  const models::ModelConfig model = resolved_model(config, 16, latents);
+  const models::ModelConfig model = inference::resolved_model(config, 16, latents);
   EXPECT_EQ(model.height, 4);
   EXPECT_EQ(model.compression, 4);
   EXPECT_FALSE(latent_size(config.data, *source, nullptr));

@@ -50,11 +50,11 @@ bool is_all(const at::Tensor& values, double value) {
 }
 
 TEST(MicroBatchTest, ClipSizeIsOfTheLastDims) {
-  const ClipSize image = clip_size(at::zeros({2, 3, 4, 6}));
+  const inference::ClipSize image = inference::clip_size(at::zeros({2, 3, 4, 6}));
   EXPECT_EQ(image.frames, 1);
   EXPECT_EQ(image.height, 4);
   EXPECT_EQ(image.width, 6);
-  const ClipSize clip = clip_size(at::zeros({2, 3, 5, 4, 6}));
+  const inference::ClipSize clip = inference::clip_size(at::zeros({2, 3, 5, 4, 6}));
   EXPECT_EQ(clip.frames, 5);
   EXPECT_EQ(clip.height, 4);
   EXPECT_EQ(clip.width, 6);
@@ -103,7 +103,7 @@ TEST(MicroBatchTest, SomeModelsTakeTheVectorOfAText) {
 TEST(MicroBatchTest, TextsThatAModelCannotTakeAreRefused) {
   const auto refusal = [](const data::TextShape& texts, const std::string& architecture) {
     return error_of(ErrorKind::kConfig, [&] {
-      check_texts(texts, text_model(architecture));
+      inference::check_texts(texts, text_model(architecture));
       return 0;
     });
   };
@@ -125,7 +125,7 @@ TEST(MicroBatchTest, UnseenSamplesHaveTheShapeAndNoMemory) {
   model.frames = 3;
   model.height = 2;
   model.width = 6;
-  const at::Tensor samples = unseen_samples(model, 7);
+  const at::Tensor samples = inference::unseen_samples(model, 7);
   EXPECT_EQ(samples.sizes(), (at::IntArrayRef{7, 4, 3, 2, 6}));
   EXPECT_EQ(samples.storage().nbytes(), sizeof(float));
 }
@@ -160,18 +160,18 @@ TEST(MicroBatchTest, PartsAndCopiesHaveAllThatIsThere) {
 TEST(MicroBatchTest, DroppedConditionsAreTheNullOnes) {
   const at::Tensor dropped = at::arange(3) == 1;
   diffusion::Conditions classes{.labels = at::arange(5, 8, at::kLong)};
-  drop_conditions(classes, dropped, /*null_class=*/9);
+  inference::drop_conditions(classes, dropped, /*null_class=*/9);
   EXPECT_TRUE(classes.labels.equal(at::arange(5, 8, at::kLong) + dropped * 3));  // 5, 9, 7
   diffusion::Conditions texts{.text = at::ones({3, 5, 8})};
-  drop_conditions(texts, dropped, 9);
+  inference::drop_conditions(texts, dropped, 9);
   EXPECT_TRUE(texts.null_text.is_same(dropped));
   EXPECT_TRUE(texts.text.equal(at::ones({3, 5, 8})));
 
   const at::Tensor all = at::ones({3}, at::kBool);
-  EXPECT_TRUE(null_of(classes, 9).labels.equal(at::full({3}, 9, at::kLong)));
+  EXPECT_TRUE(inference::null_of(classes, 9).labels.equal(at::full({3}, 9, at::kLong)));
   for (const diffusion::Conditions& given :
        {texts, diffusion::Conditions{.pooled = at::ones({3, 8})}}) {
-    const diffusion::Conditions null = null_of(given, 9);
+    const diffusion::Conditions null = inference::null_of(given, 9);
     EXPECT_TRUE(null.null_text.equal(all));
     EXPECT_FALSE(null.labels.defined());
   }

@@ -71,9 +71,9 @@ TEST_F(BucketChoiceTest, StaysWhereTheRunSaysItOrJoinsNoBuckets) {
   config.plugin = "zero3";
   EXPECT_EQ(bucket_mib_of(config, {}, kLink, 8, kGpu), 0);
   config.plugin = "zero2";
-  config.train.deterministic = true;
+  config.deterministic = true;
   EXPECT_EQ(bucket_mib_of(config, {}, kLink, 8, kGpu), 0);
-  config.train.deterministic = false;
+  config.deterministic = false;
   config.parallel.bucket_mib = 5;
   EXPECT_EQ(bucket_mib_of(config, {}, kLink, 8, kGpu), 5);
 }

@@ -38,7 +38,7 @@ RunConfig tiny() {
   config.model.num_classes = 10;
   config.model.time_scale = 1.0;
   config.model = models::resolved(config.model);
-  config.path = Path::kPlain;
+  config.path = inference::Path::kPlain;
   config.train.global_batch = 8;
   config.train.device = DeviceChoice::kCpu;
   config.optim.max_grad_norm = 0.5;
@@ -179,7 +179,7 @@ class RanksTest : public testing::TestWithParam<int64_t> {};
 
 TEST_P(RanksTest, EveryStageEqualsOneRank) {
   comm::run_on_ranks(GetParam(), [](const comm::Group& world) {
-    for (const Path path : {Path::kPlain, Path::kFast}) {
+    for (const inference::Path path : {inference::Path::kPlain, inference::Path::kFast}) {
       RunConfig config = tiny();
       config.path = path;
       const Outcome want = outcome_of(config, {});
@@ -212,11 +212,11 @@ TEST_P(RanksTest, RecomputationAndHalfTypesEqualOneRank) {
       config.parallel.zero_stage = stage;
       config.train.recompute = "block:4";
       expect_close(outcome_of(config, world), outcome_of(config, {}), kRounding);
-      config.train.precision = Precision::kBf16;
+      config.precision = Precision::kBf16;
       const Outcome alone = outcome_of(config, {});
       // Other micro-batches round to bf16 at other places.
       expect_close(outcome_of(config, world), alone, 2e-2);
-      config.train.precision = Precision::kFp32;
+      config.precision = Precision::kFp32;
       config.parallel.reduce_type = Precision::kBf16;
       expect_close(outcome_of(config, world), outcome_of(config, {}), 1e-2);
     }
@@ -349,7 +349,7 @@ TEST(RanksTrafficTest, IsThatOfTheClosedForms) {
     for (int stage = 0; stage <= 3; ++stage) {
       SCOPED_TRACE("stage " + std::to_string(stage));
       RunConfig config = tiny();
-      config.path = Path::kFast;
+      config.path = inference::Path::kFast;
       config.parallel.zero_stage = stage;
       config.train.micro_batch = 2;  // two passes
       TinyRun run(config, world);
@@ -392,7 +392,7 @@ TEST(RanksTrafficTest, IsThatOfTheClosedForms) {
 TEST(RanksBucketsTest, LargerOnesGiveTheSameBitsWithFewerCalls) {
   comm::run_on_ranks(2, [](const comm::Group& world) {
     using comm::Operation;
-    for (const Path path : {Path::kPlain, Path::kFast}) {
+    for (const inference::Path path : {inference::Path::kPlain, inference::Path::kFast}) {
       for (int stage = 0; stage <= 3; ++stage) {
         SCOPED_TRACE("path " + std::to_string(static_cast<int>(path)) + ", stage " +
                      std::to_string(stage));
@@ -461,7 +461,7 @@ TEST(RanksMemoryTest, IsThatOfTheClosedForms) {
     for (int stage = 0; stage <= 3; ++stage) {
       SCOPED_TRACE("stage " + std::to_string(stage));
       RunConfig config = tiny();
-      config.train.precision = Precision::kBf16;
+      config.precision = Precision::kBf16;
       config.parallel.zero_stage = stage;
       TinyRun run(config, world);
       const optim::Arena& arena = run.trainable.arena();
@@ -517,7 +517,7 @@ TEST(RanksConstructionTest, BoundAveragesAreReadAndLeft) {
       for (const int stage : {0, 1, 3}) {
         SCOPED_TRACE("stage " + std::to_string(stage));
         RunConfig config = tiny();
-        config.train.precision = precision;
+        config.precision = precision;
         config.parallel.zero_stage = stage;
         TinyRun run(config, world);
         Outcome outcome;

@@ -32,7 +32,7 @@ TEST(RunConfigTest, DumpParsesBackToTheSame) {
   config.data.source = data::SourceKind::kTar;
   config.objective.kind = diffusion::ObjectiveConfig::Kind::kFlow;
   config.objective.shift = 1.0 / 3.0;
-  config.train.precision = Precision::kBf16;
+  config.precision = Precision::kBf16;
   config.train.recompute = "block:3";
   config.train.fp8_scaling = ops::Fp8Scaling::kBlock;
   config.lr.value = 1.23456789012345678e-4;
@@ -44,7 +44,7 @@ TEST(RunConfigTest, DumpParsesBackToTheSame) {
   EXPECT_EQ(back.lr.value, config.lr.value);
   EXPECT_EQ(back.data.path, config.data.path);
   EXPECT_EQ(back.ema_decays, config.ema_decays);
-  EXPECT_EQ(back.train.precision, Precision::kBf16);
+  EXPECT_EQ(back.precision, Precision::kBf16);
   EXPECT_EQ(back.train.fp8_scaling, ops::Fp8Scaling::kBlock);
 }
 
@@ -123,7 +123,7 @@ TEST(RunConfigTest, Recompute) {
 
 TEST(RunConfigTest, ModelTakesSizeAndClassesFromTheData) {
   const RunConfig config = parsed("model: {name: DiT-S/4}\ndata: {height: 32, width: 64}");
-  const models::ModelConfig model = resolved_model(config, 7);
+  const models::ModelConfig model = inference::resolved_model(config, 7);
   EXPECT_EQ(model.height, 32);
   EXPECT_EQ(model.width, 64);
   EXPECT_EQ(model.num_classes, 7);
@@ -131,11 +131,11 @@ TEST(RunConfigTest, ModelTakesSizeAndClassesFromTheData) {
   EXPECT_EQ(model.time_scale, 1.0);
   RunConfig flow = config;
   flow.objective.kind = diffusion::ObjectiveConfig::Kind::kFlow;
-  EXPECT_EQ(resolved_model(flow, 7).time_scale, 1000.0);
+  EXPECT_EQ(inference::resolved_model(flow, 7).time_scale, 1000.0);
   flow.model.num_classes = 6;
-  EXPECT_THROW((void)resolved_model(flow, 7), Error);
+  EXPECT_THROW((void)inference::resolved_model(flow, 7), Error);
   flow.model.num_classes = 8;
-  EXPECT_EQ(resolved_model(flow, 7).num_classes, 8);
+  EXPECT_EQ(inference::resolved_model(flow, 7).num_classes, 8);
 }
 
 TEST(RunConfigTest, EveryRecipeParsesAndDescribesAModel) {
@@ -147,14 +147,14 @@ TEST(RunConfigTest, EveryRecipeParsesAndDescribesAModel) {
     }
     ++count;
     const auto config = load_config<RunConfig>(entry.path(), {"run.dir=r"});
-    std::optional<LatentSize> latents;
+    std::optional<inference::LatentSize> latents;
     if (config.data.source == data::SourceKind::kLatents) {
-      latents = LatentSize{.shape = {.channels = config.model.in_channels,
-                                     .height = config.model.height,
-                                     .width = config.model.width},
-                           .frames = config.data.frames};
+      latents = inference::LatentSize{.shape = {.channels = config.model.in_channels,
+                                                .height = config.model.height,
+                                                .width = config.model.width},
+                                      .frames = config.data.frames};
     }
-    const models::ModelConfig model = resolved_model(config, 1, latents);
+    const models::ModelConfig model = inference::resolved_model(config, 1, latents);
     EXPECT_GT(models::forward_macs(model), 0.0) << entry.path();
     EXPECT_NO_THROW((void)parse_recompute(config.train.recompute, model.depth)) << entry.path();
     EXPECT_NO_THROW((void)pipelines::make_sampler(

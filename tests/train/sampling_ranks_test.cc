@@ -7,12 +7,11 @@
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
 
+#include "kinora/inference/conditions.h"
+#include "kinora/inference/trained_model.h"
 #include "kinora/ops/random.h"
 #include "kinora/pipelines/clips.h"
 #include "kinora/train/bench/benchmark.h"
-#include "kinora/train/micro_batch.h"
-#include "kinora/train/setup.h"
-#include "kinora/train/trained_model.h"
 #include "tests/comm/ranks.h"
 
 namespace kinora::train {
@@ -21,8 +20,8 @@ namespace sampling_ranks_test {
 using parallel::SequenceScheme;
 
 /// Clips of nine tokens a frame, which no even number of ranks divides.
-RunConfig tiny_clips() {
-  RunConfig config;
+inference::ModelRecipe tiny_clips() {
+  inference::ModelRecipe config;
   config.model = {.architecture = "stdit",
                   .depth = 2,
                   .hidden = 48,
@@ -38,8 +37,8 @@ RunConfig tiny_clips() {
                   .text_tokens = 5};
   config.model = models::resolved(config.model);
   config.model.num_classes = 1;
-  config.path = Path::kPlain;
-  config.train.precision = Precision::kFp32;
+  config.path = inference::Path::kPlain;
+  config.precision = Precision::kFp32;
   config.objective.kind = diffusion::ObjectiveConfig::Kind::kFlow;
   config.sample.sampling.steps = 3;
   config.sample.sampling.guidance = 3.0;
@@ -50,34 +49,36 @@ RunConfig tiny_clips() {
 pipelines::DrawConditions captions(const models::ModelConfig& model, int64_t first, int64_t size) {
   data::Batch batch;
   batch.sample_index = at::arange(first, first + size, at::kLong);
-  batch.images = unseen_samples(model, size);
+  batch.images = inference::unseen_samples(model, size);
   batch.text = ops::random_normal({size, model.text_tokens, model.text_channels},
                                   batch.sample_index, 5, 0, RandomPurpose::kTest, at::kCPU);
   batch.text_lengths = batch.sample_index.remainder(model.text_tokens) + 1;
   batch.fps = at::full({size}, 8.0, at::kFloat);
-  pipelines::DrawConditions result{.conditions = micro_batch_of(batch, model).conditions,
+  pipelines::DrawConditions result{.conditions = inference::conditions_of(batch, model),
                                    .null = {}};
-  result.null = null_of(result.conditions, 1);
+  result.null = inference::null_of(result.conditions, 1);
   return result;
 }
 
 /// Two pieces, the first from a given frame. Rank 0 of `world` gets all of them.
 at::Tensor drawn(const comm::Group& world, int64_t samples, const pipelines::SamplingShares& shares,
                  SequenceScheme scheme) {
-  TrainedModel trained = initial_model(tiny_clips(), at::kCPU, 7);
+  inference::TrainedModel trained = inference::initial_model(tiny_clips(), at::kCPU, 7);
   randomise_zeros(trained.model->named_parameters(), *trained.arena);
-  const models::ModelConfig& model = trained.config.model;
+  const models::ModelConfig& model = trained.recipe.model;
   const parallel::Mesh mesh(world, shares.mesh());
   const pipelines::SampleRange own = pipelines::own_samples(samples, mesh);
-  const auto denoiser = share(trained, mesh, scheme, own.count);
+  const auto denoiser = share(trained, model, mesh, scheme, own.count);
   pipelines::ClipOptions options{.given = {}, .pieces = 2, .overlap = 1};
   options.given.frames = ops::random_normal({1, 4, 1, 6, 6}, at::arange(1, at::kLong), 5, 1,
                                             RandomPurpose::kTest, at::kCPU)[0];
   options.given.places = {2};
   const at::Tensor clips = pipelines::draw_clips(
-      *denoiser, sampler_of(trained.config, trained.objective), trained.config.sample.sampling,
-      {.count = own.count, .first_index = own.first, .batch = 2, .seed = 3}, model.sample_shape(),
-      options, [&](int64_t first, int64_t size) { return captions(model, first, size); }, at::kCPU);
+      *denoiser, sampler_of(trained.recipe, trained.objective), trained.recipe.sample.sampling,
+      {.samples = pipelines::numbered_samples(own.first, own.count, 3, 3.0), .batch = 2},
+      model.sample_shape(), options,
+      [&](int64_t first, int64_t size) { return captions(model, own.first + first, size); },
+      at::kCPU);
   return pipelines::gather_samples(clips, samples, mesh);
 }
 

@@ -43,9 +43,9 @@ std::string refusal(const Call& call) {
 
 TEST(SetupTest, HeldOutSamplesAreNotTrained) {
   RunConfig config = tiny();
-  EXPECT_EQ(open_data(config.data).validation, nullptr);
+  EXPECT_EQ(data::open_data(config.data).validation, nullptr);
   config.data.validation = 8;
-  const RunData data = open_data(config.data);
+  const data::RunData data = data::open_data(config.data);
   ASSERT_NE(data.validation, nullptr);
   EXPECT_EQ(data.whole->size(), 50);
   std::vector<std::string> names;
@@ -62,9 +62,9 @@ TEST(SetupTest, HeldOutSamplesAreNotTrained) {
 
 TEST(SetupTest, DataMustBeWhatTheModelTakes) {
   const RunConfig good = tiny();
-  const RunData data = open_data(good.data);
+  const data::RunData data = data::open_data(good.data);
   const auto fault = [&](const RunConfig& config,
-                         const std::optional<LatentSize>& latents = std::nullopt) {
+                         const std::optional<inference::LatentSize>& latents = std::nullopt) {
     return refusal([&] {
       check_data(config, *data.whole, StepKind::kData, latents);
       return 0;
@@ -75,7 +75,7 @@ TEST(SetupTest, DataMustBeWhatTheModelTakes) {
   config.model.in_channels = 4;
   EXPECT_THAT(fault(config), AllOf(HasSubstr("images of 3 channels, but model.in_channels is 4"),
                                    HasSubstr("kinora data encode")));
-  EXPECT_THAT(fault(good, LatentSize{.shape = {.channels = 4, .height = 16, .width = 16}}),
+  EXPECT_THAT(fault(good, inference::LatentSize{.shape = {.channels = 4, .height = 16, .width = 16}}),
               HasSubstr("latents of 4 channels, but model.in_channels is 3"));
   config = good;
   config.model.height = 32;
@@ -83,7 +83,7 @@ TEST(SetupTest, DataMustBeWhatTheModelTakes) {
   config = good;
   config.data.frames = 4;
   EXPECT_THAT(fault(config), HasSubstr("model.frames must be those of the data, 4, got 1"));
-  EXPECT_THAT(fault(good, LatentSize{.shape = {.channels = 3,
+  EXPECT_THAT(fault(good, inference::LatentSize{.shape = {.channels = 3,
                                                .height = 16,
                                                .width = 16,
                                                .pixel_height = 128,
@@ -92,7 +92,7 @@ TEST(SetupTest, DataMustBeWhatTheModelTakes) {
 }
 
 TEST(SetupTest, TheCpuIsThereForEveryRank) {
-  EXPECT_TRUE(choose_device(DeviceChoice::kCpu).is_cpu());
+  EXPECT_TRUE(inference::choose_device(DeviceChoice::kCpu).is_cpu());
   comm::World world;
   world.rank = 3;
   world.size = 4;
@@ -101,16 +101,16 @@ TEST(SetupTest, TheCpuIsThereForEveryRank) {
 }
 
 TEST(SetupTest, PrecisionsAreTypesOfLibtorch) {
-  EXPECT_EQ(compute_type(Precision::kFp32), at::kFloat);
-  EXPECT_EQ(compute_type(Precision::kBf16), at::kBFloat16);
-  EXPECT_EQ(compute_type(Precision::kFp16), at::kHalf);
+  EXPECT_EQ(inference::compute_type(Precision::kFp32), at::kFloat);
+  EXPECT_EQ(inference::compute_type(Precision::kBf16), at::kBFloat16);
+  EXPECT_EQ(inference::compute_type(Precision::kFp16), at::kHalf);
 }
 
 TEST(SetupTest, APathIsTakenWhereItCanBe) {
   RunConfig config = tiny();
   const auto model = models::make_model(config.model);
   EXPECT_EQ(set_path(*model, config, at::kCPU), nullptr) << "a CPU takes the plain path";
-  config.path = Path::kFast;
+  config.path = inference::Path::kFast;
   EXPECT_NE(set_path(*model, config, at::kCPU), nullptr) << "unless it is told to";
   config.finetune.freeze = {"*"};
   EXPECT_THAT(refusal([&] { return set_path(*model, config, at::kCPU); }),
@@ -147,7 +147,7 @@ TEST(SetupTest, TheSummarySaysWhatRuns) {
               AllOf(StartsWith("plain path: attention "),
                     HasSubstr("(Float, 64 tokens, head_dim 16), linears of libtorch, optimizer "
                               "own (CPU)")));
-  config.path = Path::kFast;
+  config.path = inference::Path::kFast;
   const auto model = models::make_model(config.model);
   const auto kernels = set_path(*model, config, at::kCPU);
   EXPECT_THAT(kernel_summary(config, kernels.get(), 2, at::kCPU),

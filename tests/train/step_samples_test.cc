@@ -7,7 +7,7 @@
 #include <cmath>
 #include <string>
 
-#include "kinora/train/setup.h"
+#include "kinora/data/run_data.h"
 #include "tests/comm/ranks.h"
 
 namespace kinora::train {
@@ -80,8 +80,8 @@ class Sets {
 
  private:
   RunConfig config_;
-  RunData data_;
-  RunData images_;
+  data::RunData data_;
+  data::RunData images_;
 };
 
 /// Of all micro-batches.

@@ -35,7 +35,7 @@ RunConfig tiny() {
                                    .width = 8,
                                    .num_classes = 10,
                                    .time_scale = 1.0});
-  config.path = Path::kPlain;
+  config.path = inference::Path::kPlain;
   config.train.device = DeviceChoice::kCpu;
   return config;
 }

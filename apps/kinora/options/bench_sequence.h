@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "apps/kinora/options/ranks.h"
+#include "kinora/core/compute_choice.h"
 #include "kinora/train/bench/benchmark_sequence.h"
 #include "kinora/train/boost/booster_options.h"
 
@@ -12,7 +13,7 @@ namespace kinora::apps {
 
 struct BenchSequenceArguments {
   RankArguments ranks;
-  train::DeviceChoice device = train::DeviceChoice::kAuto;
+  DeviceChoice device = DeviceChoice::kAuto;
   std::vector<int64_t> tokens = {4096};
   std::vector<std::string> schemes = {"one", "ulysses4", "ulysses", "fastseq", "ring"};
   train::SequenceWork work;

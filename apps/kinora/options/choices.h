@@ -3,6 +3,7 @@
 #include <map>
 #include <string>
 
+#include "kinora/core/compute_choice.h"
 #include "kinora/train/boost/booster_options.h"
 
 namespace CLI {  // NOLINT(readability-identifier-naming): CLI11's
@@ -13,9 +14,9 @@ class App;
 namespace kinora::apps {
 
 /// --device.
-void add_device_option(CLI::App& command, train::DeviceChoice& device);
+void add_device_option(CLI::App& command, DeviceChoice& device);
 
 /// By their names: "fp32", "bf16", "fp16".
-[[nodiscard]] const std::map<std::string, train::Precision>& precisions();
+[[nodiscard]] const std::map<std::string, Precision>& precisions();
 
 }  // namespace kinora::apps

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "kinora/core/compute_choice.h"
 #include "kinora/train/boost/booster_options.h"
 
 namespace kinora::apps {
@@ -13,7 +14,7 @@ namespace kinora::apps {
 struct ComparedSide {
   std::string path;
   std::vector<std::string> overrides;
-  std::optional<train::Precision> precision;
+  std::optional<Precision> precision;
   std::string weights = "ema";
 };
 
@@ -24,7 +25,7 @@ struct CompareArguments {
   int64_t count = 4;
   int64_t seed = 0;
   double threshold = 0.0;
-  train::DeviceChoice device = train::DeviceChoice::kAuto;
+  DeviceChoice device = DeviceChoice::kAuto;
   int64_t threads = 0;
   bool json = false;
   bool all = false;

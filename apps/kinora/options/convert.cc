@@ -8,7 +8,7 @@ namespace kinora::apps {
 
 void add_convert(CLI::App& app, Chosen& chosen) {
   auto arguments = std::make_shared<ConvertArguments>();
-  train::ConvertOptions& options = arguments->options;
+  inference::ConvertOptions& options = arguments->options;
   CLI::App* command = app.add_subcommand(
       "convert", "Write weights as another kind of file: ours, safetensors, of diffusers.");
   command

@@ -3,12 +3,12 @@
 #include <cstdint>
 #include <string>
 
-#include "kinora/train/convert_weights.h"
+#include "kinora/inference/convert_weights.h"
 
 namespace kinora::apps {
 
 struct ConvertArguments {
-  train::ConvertOptions options;
+  inference::ConvertOptions options;
   std::string dtype;
   std::string updates;
   uint64_t max_shard_bytes = 0;

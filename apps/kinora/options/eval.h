@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "apps/kinora/options/ranks.h"
+#include "kinora/core/compute_choice.h"
 #include "kinora/eval/feature_network.h"
 #include "kinora/eval/sample_set.h"
 #include "kinora/train/boost/booster_options.h"
@@ -25,7 +26,7 @@ struct EvalArguments {
   EvalOptions eval;
   bool pairs = false;
   bool json = false;
-  train::DeviceChoice device = train::DeviceChoice::kAuto;
+  DeviceChoice device = DeviceChoice::kAuto;
   int64_t threads = 0;
   RankArguments ranks;
 };

@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 
+#include "apps/kinora/options/choices.h"
 #include "apps/kinora/options/command.h"
 #include "kinora/core/error.h"
 
@@ -22,59 +23,66 @@ void add_what(CLI::App& command, SampleArguments& arguments) {
   command.add_option("--lora", arguments.adapters,
                      "An adapter to merge, FILE or FILE:WEIGHT (1 = as it was trained): "
                      "safetensors, or a folder of PEFT; several by giving it again");
-  command.add_option("--classes", arguments.classes, "Classes by number: 0,1,2; default: all")
+  command
+      .add_option("--classes", arguments.request.classes, "Classes by number: 0,1,2; default: all")
       ->delimiter(',');
   command.add_option(
-      "--captions", arguments.captions,
+      "--captions", arguments.request.captions,
       "Captions, each in quotes, for runs with data.text builtin; default: the texts "
       "of the run's first samples");
   command.add_option("--captions-file", arguments.captions_file,
                      "The same from a file, one a line");
-  command.add_option("--text-embeddings", arguments.text_embeddings,
+  command.add_option("--text-embeddings", arguments.request.text_embeddings,
                      "Embedded texts, a file as for data.text_embeddings; its rows in order");
   command
-      .add_option("--count", arguments.count, "Samples in all; the classes or captions take turns")
+      .add_option("--count", arguments.request.count,
+                  "Samples in all; the classes or captions take turns")
       ->check(CLI::NonNegativeNumber);
 }
 
 void add_clip(CLI::App& command, SampleArguments& arguments) {
   command
-      .add_option("--frames", arguments.frames,
+      .add_option("--frames", arguments.options.frames,
                   "Frames of a clip; models of architecture stdit2 and stdit3")
       ->check(CLI::NonNegativeNumber);
-  command.add_option("--height", arguments.height, "In pixels; the same models")
+  command.add_option("--height", arguments.options.height, "In pixels; the same models")
       ->check(CLI::NonNegativeNumber);
-  command.add_option("--width", arguments.width, "In pixels; the same models")
+  command.add_option("--width", arguments.options.width, "In pixels; the same models")
       ->check(CLI::NonNegativeNumber);
-  command.add_option("--fps", arguments.fps, "Frames a second of clips; default: the run's")
+  command
+      .add_option("--fps", arguments.options.fps, "Frames a second of clips; default: the run's")
       ->check(CLI::Range(0.0, 1000.0));
   CLI::Option* given = command.add_option(
-      "--given", arguments.given,
+      "--given", arguments.options.given,
       "A reference, some frames of every clip: an image, a strip, a folder of frames, a video file "
       "(its first frames at the clips' rate: as many as --given-frames numbers, else half a clip); "
       "for latents a safetensors file");
   command
-      .add_option("--given-frames", arguments.given_frames,
+      .add_option("--given-frames", arguments.options.given_frames,
                   "Which frames these are: head, tail, head_tail, or numbers as 0,1,7")
       ->capture_default_str()
       ->needs(given);
   command
-      .add_option("--frame-layout", arguments.frame_layout,
-                  "What the reference's image holds: image, or strip (square frames side by side)")
+      .add_option_function<std::string>(
+          "--frame-layout",
+          [&layout = arguments.options.frame_layout](const std::string& name) {
+            layout = name == "strip" ? data::FrameLayout::kStrip : data::FrameLayout::kImage;
+          },
+          "What the reference's image holds: image, or strip (square frames side by side); "
+          "default: image")
       ->check(CLI::IsMember({"image", "strip"}))
-      ->capture_default_str()
       ->needs(given);
   command
-      .add_option("--given-edit", arguments.given_edit,
+      .add_option("--given-edit", arguments.options.given_edit,
                   "Of flows: the noise level, 0 to 1, from which on these frames are drawn, too; 0 "
                   "keeps them as they are")
       ->check(CLI::Range(0.0, 1.0))
       ->needs(given);
-  CLI::Option* loop = command.add_option("--loop", arguments.loop,
+  CLI::Option* loop = command.add_option("--loop", arguments.options.pieces,
                                          "Pieces of a longer clip, each going on from the last");
   loop->check(CLI::PositiveNumber);
   command
-      .add_option("--overlap", arguments.overlap,
+      .add_option("--overlap", arguments.options.overlap,
                   "Last frames of a piece that are the first ones of the next")
       ->check(CLI::NonNegativeNumber)
       ->needs(loop);
@@ -82,12 +90,17 @@ void add_clip(CLI::App& command, SampleArguments& arguments) {
 
 /// How to compute, and what to do with the samples.
 void add_how(CLI::App& command, SampleArguments& arguments) {
-  command.add_option("--batch", arguments.batch, "Samples computed at once; does not change them")
+  command
+      .add_option("--batch", arguments.options.batch,
+                  "Samples computed at once; does not change them")
       ->check(CLI::PositiveNumber);
-  command.add_option("--steps", arguments.steps, "Sampling steps; default: the run's")
+  command.add_option("--steps", arguments.options.steps, "Sampling steps; default: the run's")
       ->check(CLI::NonNegativeNumber);
-  command.add_option("--guidance", arguments.guidance, "Guidance scale; default: the run's");
-  command.add_option("--seed", arguments.seed, "Seed of the noise")->check(CLI::NonNegativeNumber);
+  command
+      .add_option("--guidance", arguments.request.guidance, "Guidance scale; default: the run's")
+      ->check(CLI::NonNegativeNumber);
+  command.add_option("--seed", arguments.request.seed, "Seed of the noise")
+      ->check(CLI::NonNegativeNumber);
   command.add_option("--autoencoder", arguments.autoencoder,
                      "Of models of latents: a folder or file that makes pictures of them; default: "
                      "the run's autoencoder.path");
@@ -101,19 +114,18 @@ void add_how(CLI::App& command, SampleArguments& arguments) {
       .add_option("--format", arguments.format,
                   "png (of clips a folder of frames), webp, gif or mp4; default: png, and webp of "
                   "clips")
-      ->transform(
-          CLI::CheckedTransformer(std::map<std::string, FileFormat>{{"png", FileFormat::kPng},
-                                                                    {"webp", FileFormat::kWebp},
-                                                                    {"gif", FileFormat::kGif},
-                                                                    {"mp4", FileFormat::kMp4}}));
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, inference::FileFormat>{{"png", inference::FileFormat::kPng},
+                                                       {"webp", inference::FileFormat::kWebp},
+                                                       {"gif", inference::FileFormat::kGif},
+                                                       {"mp4", inference::FileFormat::kMp4}}));
   command.add_flag("--judge", arguments.judge,
                    "Tell how many show what was asked, for data.source shapes and moving_shapes "
                    "and for strips of two motions");
   command.add_flag("--json", arguments.json, "Print what was done as JSON");
-  command.add_option("--device", arguments.device, "auto, cpu or cuda")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  add_device_option(command, arguments.device);
   command.add_option("--precision", arguments.precision, "fp32, bf16, fp16; default: the run's")
-      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+      ->transform(CLI::CheckedTransformer(precisions()));
   command.add_option("--threads", arguments.threads, "CPU threads; 0 = as many as cores");
   command.add_flag("--deterministic", arguments.deterministic,
                    "Only kernels that give the same bits each time");
@@ -128,10 +140,16 @@ void add_sample(CLI::App& app, Chosen& chosen) {
   add_clip(*command, *arguments);
   add_how(*command, *arguments);
   add_rank_options(*command, arguments->ranks);
-  add_sharing_options(*command, arguments->sharing);
+  add_sharing_options(*command, arguments->options.ranks);
   command->callback([arguments, &chosen] {
     KINORA_CHECK(arguments->run.empty() != arguments->checkpoint.empty(), kConfig,
                  "[sample] give one of --run DIR and --checkpoint FILE_OR_DIR");
+    const inference::Request& request = arguments->request;
+    const int num_texts = static_cast<int>(!request.captions.empty()) +
+                          static_cast<int>(!arguments->captions_file.empty()) +
+                          static_cast<int>(!request.text_embeddings.empty());
+    KINORA_CHECK(num_texts <= 1, kConfig,
+                 "[sample] give only one of --captions, --captions-file and --text-embeddings");
     chosen = *arguments;
   });
 }

@@ -40,9 +40,9 @@ cudaError_t attention_backward(const AttentionBackward& /*call*/, void* /*worksp
 }
 
 cudaError_t random_fill(float* /*out*/, int64_t /*rows*/, int64_t /*row_size*/,
-                        const int64_t* /*sample_index*/, const RandomStream& /*stream*/,
-                        const int64_t* /*step*/, uint64_t /*first_element*/,
-                        Distribution /*distribution*/, float /*scale*/,
+                        const int64_t* /*sample_index*/, const int64_t* /*seed*/,
+                        const RandomStream& /*stream*/, const int64_t* /*step*/,
+                        uint64_t /*first_element*/, Distribution /*distribution*/, float /*scale*/,
                         cudaStream_t /*cuda_stream*/) {
   return cudaErrorNotSupported;
 }

@@ -12,7 +12,8 @@ constexpr int kThreads = 256;
 constexpr int64_t kMaxBlocks = 65536;
 
 __global__ void random_fill_kernel(float* __restrict__ out, int64_t rows, int64_t row_size,
-                                   const int64_t* __restrict__ sample_index, RandomStream stream,
+                                   const int64_t* __restrict__ sample_index,
+                                   const int64_t* __restrict__ seed, RandomStream stream,
                                    const int64_t* __restrict__ step, uint64_t first_element,
                                    Distribution distribution, float scale, bool whole_vectors) {
   if (step != nullptr) {
@@ -29,6 +30,9 @@ __global__ void random_fill_kernel(float* __restrict__ out, int64_t rows, int64_
     const int64_t block = first_block + i % blocks_per_row;
     if (sample_index != nullptr) {
       stream.sample = static_cast<uint64_t>(sample_index[row]);
+    }
+    if (seed != nullptr) {
+      stream.seed = static_cast<uint64_t>(seed[row]);
     }
     float values[4];
     random_block(stream, static_cast<uint32_t>(block), distribution, scale, values);
@@ -54,8 +58,9 @@ bool has_cuda_kernels() {
 }
 
 cudaError_t random_fill(float* out, int64_t rows, int64_t row_size, const int64_t* sample_index,
-                        const RandomStream& stream, const int64_t* step, uint64_t first_element,
-                        Distribution distribution, float scale, cudaStream_t cuda_stream) {
+                        const int64_t* seed, const RandomStream& stream, const int64_t* step,
+                        uint64_t first_element, Distribution distribution, float scale,
+                        cudaStream_t cuda_stream) {
   if (rows == 0 || row_size == 0) {
     return cudaSuccess;
   }
@@ -64,7 +69,7 @@ cudaError_t random_fill(float* out, int64_t rows, int64_t row_size, const int64_
   const int64_t total = rows * (row_size / 4 + 2);
   const int64_t blocks = std::min((total + kThreads - 1) / kThreads, kMaxBlocks);
   random_fill_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, cuda_stream>>>(
-      out, rows, row_size, sample_index, stream, step, first_element, distribution, scale,
+      out, rows, row_size, sample_index, seed, stream, step, first_element, distribution, scale,
       whole_vectors);
   return cudaGetLastError();
 }

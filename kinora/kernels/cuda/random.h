@@ -23,12 +23,14 @@ namespace kinora::kernels::cuda {
 /// @param sample_index  [rows]; row b's stream is `stream` with sample sample_index[b]. May be
 /// null:
 ///                      then every row's sample is stream.sample.
+/// @param seed          [rows]; row b's stream has seed seed[b] (the bits of an unsigned one). May
+///                      be null: then it is stream.seed.
 /// @param step          one number, that of stream.step, in device memory, for launches that are
 ///                      replayed; null: stream.step.
 [[nodiscard]] cudaError_t random_fill(float* out, int64_t rows, int64_t row_size,
-                                      const int64_t* sample_index, const RandomStream& stream,
-                                      const int64_t* step, uint64_t first_element,
-                                      Distribution distribution, float scale,
-                                      cudaStream_t cuda_stream);
+                                      const int64_t* sample_index, const int64_t* seed,
+                                      const RandomStream& stream, const int64_t* step,
+                                      uint64_t first_element, Distribution distribution,
+                                      float scale, cudaStream_t cuda_stream);
 
 }  // namespace kinora::kernels::cuda

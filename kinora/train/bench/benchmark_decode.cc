@@ -8,11 +8,11 @@
 
 #include "kinora/core/philox.h"
 #include "kinora/device/device.h"
+#include "kinora/inference/setup.h"
 #include "kinora/models/autoencoders/autoencoder_kl.h"
 #include "kinora/ops/random.h"
 #include "kinora/pipelines/autoencoder_file.h"
 #include "kinora/train/bench/benchmark.h"
-#include "kinora/train/setup.h"
 
 namespace kinora::train {
 namespace {
@@ -54,8 +54,8 @@ std::vector<int64_t> shape_of(const DecodeBenchmarkOptions& options,
 
 DecodeBenchmark benchmark_decode(const DecodeBenchmarkOptions& options) {
   device::configure_computation(0, false);
-  const at::Device device = choose_device(options.device);
-  const at::ScalarType type = compute_type(options.precision);
+  const at::Device device = inference::choose_device(options.device);
+  const at::ScalarType type = inference::compute_type(options.precision);
   start_memory_anew(device);
   const at::NoGradGuard no_grad;
   const std::unique_ptr<models::Autoencoder> model =

@@ -12,28 +12,29 @@
 #include "kinora/core/philox.h"
 #include "kinora/device/device.h"
 #include "kinora/diffusion/sampler.h"
+#include "kinora/inference/conditions.h"
+#include "kinora/inference/setup.h"
+#include "kinora/inference/trained_model.h"
 #include "kinora/models/model.h"
 #include "kinora/ops/attention.h"
 #include "kinora/ops/random.h"
 #include "kinora/train/bench/benchmark.h"
-#include "kinora/train/micro_batch.h"
-#include "kinora/train/setup.h"
-#include "kinora/train/trained_model.h"
 
 namespace kinora::train {
 namespace {
 
-std::string kernels_of(const RunConfig& config, const ops::BlockKernels* kernels, bool graphs,
-                       int64_t rows, at::Device device) {
+std::string kernels_of(const inference::ModelRecipe& recipe, const ops::BlockKernels* kernels,
+                       bool graphs, int64_t rows, at::Device device) {
   std::ostringstream text;
   if (kernels != nullptr) {
     text << "fast path: " << kernels->describe() << ", "
          << (graphs ? "the loop as a CUDA graph" : "no CUDA graphs");
     return text.str();
   }
-  const models::ModelConfig& model = config.model;
-  const at::Tensor qkv = at::empty({rows, model.tokens_a_frame(), 3 * model.hidden},
-                                   at::device(device).dtype(compute_type(config.train.precision)));
+  const models::ModelConfig& model = recipe.model;
+  const at::Tensor qkv =
+      at::empty({rows, model.tokens_a_frame(), 3 * model.hidden},
+                at::device(device).dtype(inference::compute_type(recipe.precision)));
   text << "plain path: attention " << ops::attention_kernel(qkv, model.heads)
        << ", linears of libtorch";
   return text.str();
@@ -44,26 +45,26 @@ std::string describe(const diffusion::Sampler& sampler, const diffusion::Guidanc
   constexpr const char* kNames[] = {"ddpm", "ddim", "euler", "solver"};
   static_assert(std::variant_size_v<diffusion::Sampler> == std::size(kNames));
   text << kNames[sampler.index()] << ", " << diffusion::num_steps(sampler) << " steps, "
-       << (guidance.scale == 1.0 ? "no guidance" : "guidance ");
-  if (guidance.scale != 1.0) {
-    text << guidance.scale;
+       << (guidance.scale.any() ? "guidance " : "no guidance");
+  if (guidance.scale.any()) {
+    text << guidance.scale.value;
   }
   return text.str();
 }
 
 /// Rows that the model sees in each step for a sample, where that is always the same.
 std::optional<int64_t> rows_per_sample(const diffusion::Guidance& guidance) {
-  if (guidance.scale == 1.0) {
+  if (!guidance.scale.any()) {
     return 1;
   }
   return guidance.low <= 0.0 && guidance.high >= 1.0 ? std::optional<int64_t>(2) : std::nullopt;
 }
 
 /// Classes in turn, or random texts of full length, which cost most.
-diffusion::Conditions conditions_of(const models::ModelConfig& model,
-                                    const at::Tensor& sample_index, at::Device device) {
+diffusion::Conditions conditions_in_turn(const models::ModelConfig& model,
+                                         const at::Tensor& sample_index, at::Device device) {
   const int64_t size = sample_index.size(0);
-  data::Batch batch{.images = unseen_samples(model, size)};
+  data::Batch batch{.images = inference::unseen_samples(model, size)};
   batch.labels = sample_index.remainder(model.num_classes);
   if (model.takes_text()) {
     batch.text = ops::random_normal({size, model.text_tokens, model.text_channels}, sample_index,
@@ -75,7 +76,7 @@ diffusion::Conditions conditions_of(const models::ModelConfig& model,
   if (model.is_video()) {
     batch.fps = at::full({size}, 8.0, at::kFloat);
   }
-  return to_device(micro_batch_of(batch, model), device).conditions;
+  return inference::to_device(inference::conditions_of(batch, model), device);
 }
 
 /// The largest value of any rank.
@@ -95,35 +96,35 @@ int64_t most(const comm::Group& world, int64_t value) {
 
 SampleBenchmark benchmark_sample(RunConfig config, const SampleBenchmarkOptions& options,
                                  const comm::Group& world) {
-  device::configure_computation(config.train.threads, config.train.deterministic);
-  const at::Device device = choose_device(config.train.device);
+  device::configure_computation(config.train.threads, config.deterministic);
+  const at::Device device = inference::choose_device(config.train.device);
   start_memory_anew(device);
-  config.model = resolved_model(config, std::max<int64_t>(config.model.num_classes, 1));
+  config.model = inference::resolved_model(config, std::max<int64_t>(config.model.num_classes, 1));
   diffusion::Guidance guidance = config.sample.sampling.guidance_of();
-  const bool guided = guidance.scale != 1.0;
+  const bool guided = guidance.scale.any();
   const pipelines::SamplingShares shares =
       pipelines::share_ranks(options.ranks, world.size(), options.batch, guided);
   const parallel::Mesh mesh(world, shares.mesh());
   const pipelines::SampleRange own = pipelines::own_samples(options.batch, mesh);
-  TrainedModel initial = initial_model(std::move(config), device, kBenchmarkSeed);
+  inference::TrainedModel initial = inference::initial_model(config, device, kBenchmarkSeed);
   randomise_zeros(initial.model->named_parameters(), *initial.arena);
   const int64_t rows = guided && shares.guidance == 1 ? 2 * own.count : own.count;
-  const auto denoiser = share(initial, mesh, options.ranks.scheme, rows);
+  const auto denoiser = share(initial, initial.recipe.model, mesh, options.ranks.scheme, rows);
 
-  const models::ModelConfig& model = initial.config.model;
-  const diffusion::Sampler sampler = sampler_of(initial.config, initial.objective);
+  const models::ModelConfig& model = initial.recipe.model;
+  const diffusion::Sampler sampler = sampler_of(initial.recipe, initial.objective);
   std::vector<int64_t> shape = model.sample_shape();
   shape.insert(shape.begin(), own.count);
   const at::Tensor sample_index = at::arange(own.first, own.first + own.count, at::kLong);
-  const diffusion::Conditions conditions = conditions_of(model, sample_index, device);
-  guidance.null = null_of(conditions, model.num_classes);
-  diffusion::RecordedSampler recorded(*denoiser, sampler, guidance, kBenchmarkSeed, device);
+  const diffusion::Conditions conditions = conditions_in_turn(model, sample_index, device);
+  guidance.null = inference::null_of(conditions, model.num_classes);
+  diffusion::RecordedSampler recorded(*denoiser, sampler, device);
+  const diffusion::SampleKey key{.seed = kBenchmarkSeed, .sample_index = sample_index};
   const auto run = [&](int64_t /*call*/) {
     if (initial.graphs) {
-      (void)recorded.sample(shape, conditions, guidance.null, sample_index);
+      (void)recorded.sample(shape, conditions, guidance, key);
     } else {
-      (void)diffusion::sample(*denoiser, sampler, shape, conditions, guidance,
-                              {.seed = kBenchmarkSeed, .sample_index = sample_index}, device);
+      (void)diffusion::sample(*denoiser, sampler, shape, conditions, guidance, key, device);
     }
   };
   // A run without a graph, and the recording.
@@ -147,7 +148,7 @@ SampleBenchmark benchmark_sample(RunConfig config, const SampleBenchmarkOptions&
   result.steps = diffusion::num_steps(sampler);
   result.sampler = describe(sampler, guidance);
   result.peak_memory = most(world, device::peak_memory(device));
-  result.kernels = kernels_of(initial.config, initial.kernels.get(), initial.graphs, rows, device);
+  result.kernels = kernels_of(initial.recipe, initial.kernels.get(), initial.graphs, rows, device);
   if (const std::optional<int64_t> each = rows_per_sample(guidance)) {
     result.model_tflops = 2.0 * models::forward_macs(model) * result.samples_per_s *
                           static_cast<double>(*each * result.steps) /

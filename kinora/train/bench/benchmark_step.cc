@@ -13,6 +13,8 @@
 #include "kinora/core/error.h"
 #include "kinora/core/process_memory.h"
 #include "kinora/device/device.h"
+#include "kinora/inference/conditions.h"
+#include "kinora/inference/setup.h"
 #include "kinora/models/families.h"
 #include "kinora/models/model.h"
 #include "kinora/ops/random.h"
@@ -76,7 +78,7 @@ std::vector<data::Batch> random_batches(const RunConfig& config, const std::vect
 }
 
 /// Of pictures, or clips.
-std::vector<int64_t> pixel_shape(const ClipSize& size) {
+std::vector<int64_t> pixel_shape(const inference::ClipSize& size) {
   if (size.frames == 1) {
     return {3, size.height, size.width};
   }
@@ -85,8 +87,8 @@ std::vector<int64_t> pixel_shape(const ClipSize& size) {
 
 /// With the device's memory as it was before anything of this was there.
 at::Device prepared_device(const RunConfig& config) {
-  device::configure_computation(config.train.threads, config.train.deterministic);
-  const at::Device device = choose_device(config.train.device);
+  device::configure_computation(config.train.threads, config.deterministic);
+  const at::Device device = inference::choose_device(config.train.device);
   start_memory_anew(device);
   return device;
 }
@@ -96,7 +98,7 @@ bool sees_pixels(const RunConfig& config) {
 }
 
 models::ModelConfig model_of(const RunConfig& config, const FrozenEncoder* frozen) {
-  return resolved_model(
+  return inference::resolved_model(
       config, std::max<int64_t>(config.model.num_classes, 1),
       frozen ? std::optional(encoded_size(config.data, frozen->encoder)) : std::nullopt);
 }
@@ -115,7 +117,9 @@ class StepTimer::Impl {
   Impl(const RunConfig& config, const comm::Group& world)
       : config_(config),
         device_(prepared_device(config)),
-        frozen_(sees_pixels(config) ? open_encoder(config, device_) : nullptr),
+        frozen_(sees_pixels(config)
+                    ? open_encoder(config.autoencoder, {&config.data, &config.image_data}, device_)
+                    : nullptr),
         mesh_(world, config.parallel.mesh()) {
     config_.model = model_of(config, frozen_.get());
     objective_ = objective_of(config_, device_);
@@ -168,7 +172,7 @@ class StepTimer::Impl {
     return result;
   }
 
-  [[nodiscard]] StepCost time(const ClipSize& size, int64_t batch) {
+  [[nodiscard]] StepCost time(const inference::ClipSize& size, int64_t batch) {
     KINORA_CHECK(models::family_of(config_.model).takes_any_size, kConfig,
                  "[bench] samples of many sizes need a model that takes clips of any size, got ",
                  config_.model.name,
@@ -248,7 +252,7 @@ StepBenchmark StepTimer::time(const StepBenchmarkOptions& options) {
   return impl_->time(options);
 }
 
-StepCost StepTimer::time(const ClipSize& size, int64_t batch) {
+StepCost StepTimer::time(const inference::ClipSize& size, int64_t batch) {
   return impl_->time(size, batch);
 }
 

@@ -10,6 +10,7 @@
 
 #include "kinora/comm/group.h"
 #include "kinora/device/gpu_profile.h"
+#include "kinora/inference/conditions.h"
 #include "kinora/train/bench/batch_search.h"
 #include "kinora/train/micro_batch.h"
 #include "kinora/train/run_config.h"
@@ -56,7 +57,7 @@ class StepTimer {
   /// after those in which the device warms up. The memory is that of tensors on a GPU; on a CPU the
   /// whole process's, 0 where the system does not say. Errors of running out of memory: the timer
   /// is of no use then.
-  [[nodiscard]] StepCost time(const ClipSize& size, int64_t batch);
+  [[nodiscard]] StepCost time(const inference::ClipSize& size, int64_t batch);
 
  private:
   class Impl;

@@ -10,9 +10,9 @@
 #include "kinora/core/process_memory.h"
 #include "kinora/core/text.h"
 #include "kinora/device/device.h"
+#include "kinora/inference/setup.h"
 #include "kinora/train/bench/benchmark.h"
 #include "kinora/train/bench/benchmark_step.h"
-#include "kinora/train/setup.h"
 
 namespace kinora::train {
 namespace {
@@ -100,7 +100,7 @@ RecipeSearch search_buckets(
     const RunConfig& config, BucketSearchOptions options,
     const std::function<void(const data::Bucket&, int64_t batch, const std::optional<StepCost>&)>&
         on_measured) {
-  const at::Device device = choose_device(config.train.device);
+  const at::Device device = inference::choose_device(config.train.device);
   start_memory_anew(device);
   if (options.memory == 0 && device.is_cuda()) {
     constexpr int64_t kTenths = 9;  // the rest for gaps between tensors

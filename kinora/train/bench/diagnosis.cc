@@ -350,7 +350,7 @@ Findings find_compute(at::Device device) {
   config.model.num_classes = 1000;
   config.model = models::resolved(config.model);
   config.model.depth = 1;  // a block tells what all run by
-  config.train.precision = device.is_cuda() ? Precision::kBf16 : Precision::kFp32;
+  config.precision = device.is_cuda() ? Precision::kBf16 : Precision::kFp32;
   const auto model = models::make_model(config.model);
   const auto kernels = set_path(*model, config, device);
   found.push_back({"kernels",

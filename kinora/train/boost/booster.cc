@@ -12,6 +12,7 @@
 #include "kinora/checkpoint/writer.h"
 #include "kinora/core/error.h"
 #include "kinora/data/loader.h"
+#include "kinora/inference/setup.h"
 #include "kinora/parallel/bucket_groups.h"
 #include "kinora/pipelines/diffusers_transformer.h"
 #include "kinora/train/boost/torch_module.h"
@@ -56,7 +57,7 @@ Boosted::Boosted(std::unique_ptr<Boostable> model, const BoosterOptions& options
   const int stage = zero_stage(options.plugin, options.plugin_config);
   check_possible(*model_, options, stage, mesh_);
   schedule_.validate();
-  const at::Device device = choose_device(options.device);
+  const at::Device device = inference::choose_device(options.device);
   const bool groups = mesh_.world().size() > 1 && model_->tells_reads();
   const parallel::BucketGroups buckets =
       parallel::group_buckets(model_->buckets(), model_->module().named_parameters(),
@@ -65,7 +66,7 @@ Boosted::Boosted(std::unique_ptr<Boostable> model, const BoosterOptions& options
       model_->module().named_parameters(), buckets.buckets,
       optim::ArenaOptions{
           .device = device,
-          .compute_type = compute_type(options.precision),
+          .compute_type = inference::compute_type(options.precision),
           .seed = options.seed,
           .train = true,
           .ema_decays = options.ema_decays,
@@ -81,7 +82,7 @@ Boosted::Boosted(std::unique_ptr<Boostable> model, const BoosterOptions& options
     parallel_ = std::make_unique<parallel::DataParallel>(
         *arena_, mesh_.group(parallel::Axis::kReplicate),
         parallel::DataParallelOptions{
-            .reduce_type = compute_type(options.plugin_config.reduce_type),
+            .reduce_type = inference::compute_type(options.plugin_config.reduce_type),
             .fp8_across = options.plugin_config.fp8_across,
             .overwrites_gradients = model_->overwrites_gradients(),
             .reads_before_passes = model_->is_fp8() || !model_->tells_reads(),
@@ -257,7 +258,7 @@ Booster::Booster(const BoosterOptions& options, const comm::Group& world)
     : Booster(options, parallel::Mesh(world, checked_mesh(options))) {}
 
 Booster::Booster(const BoosterOptions& options, const parallel::Mesh& mesh)
-    : options_(options), mesh_(mesh), device_(choose_device(options.device)) {}
+    : options_(options), mesh_(mesh), device_(inference::choose_device(options.device)) {}
 
 Boosted Booster::boost(torch::nn::Module& model, const optim::AdamWConfig& optimizer,
                        const optim::LrSchedule& schedule) const {

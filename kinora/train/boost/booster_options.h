@@ -4,14 +4,12 @@
 #include <string>
 #include <vector>
 
+#include "kinora/core/compute_choice.h"
 #include "kinora/ops/kernel_options.h"
 #include "kinora/parallel/mesh.h"
 #include "kinora/parallel/sequence_plan.h"
 
 namespace kinora::train {
-
-enum class Precision { kFp32, kBf16, kFp16 };
-enum class DeviceChoice { kAuto, kCpu, kCuda };
 
 /// How ranks share the work; in a recipe the keys parallel.*.
 struct PluginConfig {

@@ -18,6 +18,7 @@
 #include "kinora/core/log.h"
 #include "kinora/core/text.h"
 #include "kinora/core/text_table.h"
+#include "kinora/data/run_data.h"
 #include "kinora/device/dry_run.h"
 #include "kinora/diffusion/objective_config.h"
 #include "kinora/parallel/mesh.h"
@@ -270,14 +271,14 @@ bool needs_data(const RunConfig& config) {
 
 RunConfig without_data(RunConfig config, std::vector<std::string>& assumed) {
   if (!needs_data(config)) {
-    config.model = resolved_model(config, 1);
+    config.model = inference::resolved_model(config, 1);
     return config;
   }
   constexpr int64_t kClasses = 1000;
   int64_t classes = std::max<int64_t>(config.model.num_classes, 1);
-  std::optional<LatentSize> latents;
+  std::optional<inference::LatentSize> latents;
   try {
-    const RunData data = open_data(config.data);
+    const data::RunData data = open_data(config.data);
     classes = data.whole->num_classes();
     latents = latent_size(config.data, *data.whole, nullptr);
   } catch (const Error&) {
@@ -291,15 +292,15 @@ RunConfig without_data(RunConfig config, std::vector<std::string>& assumed) {
     KINORA_CHECK(config.data.source != data::SourceKind::kLatents, kConfig,
                  "[plan] the size of the latents is not known: model.height and model.width are 0, "
                  "and data.path cannot be opened. Hint: give them as overrides");
-    latents = LatentSize{.shape = {.channels = config.model.in_channels,
-                                   .height = config.data.height / kCompression,
-                                   .width = config.data.width / kCompression,
-                                   .pixel_height = config.data.height,
-                                   .pixel_width = config.data.width},
-                         .frames = config.data.frames};
+    latents = inference::LatentSize{.shape = {.channels = config.model.in_channels,
+                                              .height = config.data.height / kCompression,
+                                              .width = config.data.width / kCompression,
+                                              .pixel_height = config.data.height,
+                                              .pixel_width = config.data.width},
+                                    .frames = config.data.frames};
     assumed.push_back("an autoencoder that makes pictures 8 times smaller each way");
   }
-  config.model = resolved_model(config, classes, latents);
+  config.model = inference::resolved_model(config, classes, latents);
   return config;
 }
 

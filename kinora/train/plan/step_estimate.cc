@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <numeric>
 
+#include "kinora/inference/setup.h"
 #include "kinora/models/model.h"
 #include "kinora/optim/arena_layout.h"
 #include "kinora/parallel/mesh.h"
-#include "kinora/train/setup.h"
 
 namespace kinora::train {
 namespace {
@@ -48,7 +48,7 @@ std::vector<BucketCost> bucket_costs(const RunConfig& config, double micro_step_
   const auto model = models::make_model(config.model);  // without values
   const optim::ArenaLayout layout = optim::lay_out(model->named_parameters(), model->buckets());
   const auto weight_bytes =
-      static_cast<double>(c10::elementSize(compute_type(config.train.precision)));
+      static_cast<double>(c10::elementSize(inference::compute_type(config.precision)));
   double computing = 0.0;
   for (const optim::Bucket& bucket : layout.buckets) {
     computing += bucket.is_block ? static_cast<double>(bucket.numel) : 0.0;
@@ -71,7 +71,7 @@ StepEstimate::StepEstimate(const RunConfig& config, const GpuFacts& gpu)
 }
 
 double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const {
-  const bool is_half = config.train.precision != Precision::kFp32;
+  const bool is_half = config.precision != Precision::kFp32;
   const double best = is_half ? gpu_.half_flops : gpu_.fp32_flops;
   if (best == 0.0) {
     return 0.0;
@@ -81,7 +81,7 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
   const int64_t micro_batch = config.micro_batch(data_ranks);
   const auto own_samples = static_cast<double>(micro_batch) / static_cast<double>(mesh.sequence);
   const double rows = own_samples * static_cast<double>(config.model.num_tokens());
-  const bool is_fast = is_half && config.path != Path::kPlain;
+  const bool is_fast = is_half && config.path != inference::Path::kPlain;
   const auto width = static_cast<double>(config.model.hidden);
   const double reached = best * (is_fast ? kFastShare : kPlainShare) *
                          (config.train.fp8 ? kFp8Gain : 1.0) * rows / (rows + kRowsForHalf) *

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "kinora/inference/conditions.h"
 #include "kinora/io/image.h"
 #include "kinora/io/jsonl.h"
 #include "kinora/io/tensorboard.h"
@@ -20,7 +21,7 @@ namespace kinora::train {
 /// Of the samples of a step, as the model sees them.
 struct StepSize {
   int64_t samples = 0;  ///< of all ranks
-  ClipSize size;
+  inference::ClipSize size;
 };
 
 /// What one optimizer step did.

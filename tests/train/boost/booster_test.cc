@@ -298,7 +298,7 @@ TEST(BoosterTest, TakesKinorasModelsToZero3) {
     config.train.device = DeviceChoice::kCpu;
     config.lr.value = 1e-2;
     config.optim.eps = 1e-2;
-    for (const Path path : {Path::kPlain, Path::kFast}) {
+    for (const inference::Path path : {inference::Path::kPlain, inference::Path::kFast}) {
       config.path = path;
       config.plugin.clear();
       const std::vector<float> want = losses_of_dit(config, {}, 4);

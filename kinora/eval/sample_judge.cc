@@ -1,0 +1,107 @@
+#include "kinora/eval/sample_judge.h"
+
+#include <array>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kinora/core/error.h"
+#include "kinora/core/text.h"
+#include "kinora/data/moving_shapes.h"
+#include "kinora/data/shapes.h"
+#include "kinora/eval/motion_judge.h"
+#include "kinora/eval/shape_judge.h"
+
+namespace kinora::eval {
+namespace {
+
+/// Letters and digits in lower case, words between single spaces, one at each end.
+std::string words_of(std::string_view text) {
+  std::string words = " ";
+  for (const char c : text) {
+    const bool is_upper = c >= 'A' && c <= 'Z';
+    if (is_upper || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9')) {
+      words += is_upper ? static_cast<char>(c - 'A' + 'a') : c;
+    } else if (words.back() != ' ') {
+      words += ' ';
+    }
+  }
+  if (words.back() != ' ') {
+    words += ' ';
+  }
+  return words;
+}
+
+bool names(std::string_view caption, std::string_view words) {
+  return words_of(caption).find(words_of(words)) != std::string::npos;
+}
+
+/// The colour in the caption, if it names one.
+std::optional<data::Colour> colour_of(std::string_view caption) {
+  for (int64_t i = 0; i < data::kNumColours; ++i) {
+    const auto colour = static_cast<data::Colour>(i);
+    if (names(caption, data::name_of(colour))) {
+      return colour;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+SampleJudge::SampleJudge(const data::DataConfig& data, const models::ModelConfig& model) {
+  KINORA_CHECK(model.in_channels == 3, kConfig, "[judge] needs pixels, and samples of ",
+               model.in_channels, " channels are latents");
+  const bool is_clip = model.is_video() && model.frames > 1;
+  data_ = data::open_source(data);
+  if (data.source == data::SourceKind::kShapes && !is_clip) {
+    kind_ = Kind::kShapes;
+  } else if (data.source == data::SourceKind::kMovingShapes && is_clip) {
+    kind_ = Kind::kMovingShapes;
+  } else {
+    KINORA_CHECK(data.frame_layout == data::FrameLayout::kStrip && is_clip &&
+                     data_->num_classes() == static_cast<int64_t>(kStripMotions.size()),
+                 kConfig,
+                 "[judge] knows images of data.source shapes, and clips of moving_shapes "
+                 "and of strips of the two motions");
+    kind_ = Kind::kMotions;
+  }
+}
+
+int64_t SampleJudge::label_of(const inference::Asked& asked) const {
+  if (asked.label) {
+    return *asked.label;
+  }
+  const std::vector<std::string>& classes = data_->class_names();
+  for (size_t label = 0; label < classes.size(); ++label) {
+    if (names(asked.caption, classes[label])) {
+      return static_cast<int64_t>(label);
+    }
+  }
+  throw_error(ErrorKind::kConfig, "[judge] cannot tell what ", quote(asked.caption),
+              " should show: it names none of the data's classes, such as ",
+              quote(classes.front()));
+}
+
+bool SampleJudge::is_right(const at::Tensor& sample, const inference::Asked& asked) const {
+  const int64_t label = label_of(asked);
+  switch (kind_) {
+    case Kind::kShapes: {
+      const auto verdict = judge_shape(sample.dim() == 4 ? sample.squeeze(1) : sample);
+      return verdict && verdict->label() == label;
+    }
+    case Kind::kMovingShapes: {
+      const auto verdict = judge_moving_shape(sample);
+      return verdict && verdict->label() == label &&
+             verdict->colour == colour_of(asked.caption).value_or(verdict->colour);
+    }
+    case Kind::kMotions: {
+      const auto verdict = judge_motion(sample);
+      return verdict && verdict->motion == kStripMotions[static_cast<size_t>(label)];
+    }
+  }
+  KINORA_UNREACHABLE("[sample] unknown judge");
+}
+
+}  // namespace kinora::eval

@@ -1,0 +1,126 @@
+#include "kinora/inference/conditions.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/where.h>
+
+#include <vector>
+
+#include "kinora/core/error.h"
+#include "kinora/models/families.h"
+
+namespace kinora::inference {
+namespace {
+
+/// The same number for each of `batch` samples.
+at::Tensor of_all(int64_t batch, double value) {
+  return at::full({batch}, value, at::kFloat);
+}
+
+/// Of the texts in a batch.
+data::TextShape text_shape(const data::Batch& batch) {
+  const bool has_text = batch.text.defined();
+  return {.length = has_text ? batch.text.size(1) : 0,
+          .channels = has_text ? batch.text.size(2) : 0,
+          .pooled_channels = batch.pooled.defined() ? batch.pooled.size(1) : 0};
+}
+
+}  // namespace
+
+ClipSize clip_size(const at::Tensor& images) {
+  return {.frames = images.dim() == 5 ? images.size(2) : 1,
+          .height = images.size(-2),
+          .width = images.size(-1)};
+}
+
+at::Tensor unseen_samples(const models::ModelConfig& model, int64_t batch) {
+  std::vector<int64_t> sizes = model.sample_shape();
+  sizes.insert(sizes.begin(), batch);
+  return at::empty({1}).expand(sizes);
+}
+
+void check_texts(const data::TextShape& texts, const models::ModelConfig& model) {
+  if (!model.takes_text()) {
+    return;
+  }
+  const bool pooled = models::family_of(model).conditions.pooled;
+  const int64_t channels = pooled ? texts.pooled_channels : texts.channels;
+  KINORA_CHECK(channels > 0, kConfig, "[train] ", model.name,
+               " is conditioned on texts, and the data has none",
+               pooled ? " with a pooled vector" : "",
+               ". Hint: data.text=builtin, or data.text_embeddings");
+  KINORA_CHECK(channels == model.text_channels, kConfig,
+               "[train] the data's texts have vectors of ", channels,
+               " numbers, but model.text_channels is ", model.text_channels);
+  KINORA_CHECK(pooled || texts.length <= model.text_tokens, kConfig,
+               "[train] the data's texts have up to ", texts.length,
+               " tokens, but model.text_tokens is ", model.text_tokens);
+}
+
+diffusion::Conditions conditions_of(const data::Batch& batch, const models::ModelConfig& model) {
+  const models::FamilyConditions& wanted = models::family_of(model).conditions;
+  diffusion::Conditions conditions;
+  if (wanted.labels) {
+    conditions.labels = batch.labels;
+  }
+  check_texts(text_shape(batch), model);
+  if (wanted.text) {
+    conditions.text = batch.text;
+    conditions.text_lengths = batch.text_lengths;
+  }
+  if (wanted.pooled) {
+    conditions.pooled = batch.pooled;
+  }
+  const int64_t batch_size = batch.images.size(0);
+  const ClipSize size = clip_size(batch.images);
+  const bool is_image = size.frames == 1;
+  if (wanted.fps) {
+    conditions.fps = is_image ? of_all(batch_size, kImageFps) : batch.fps;
+  }
+  const auto number = [batch_size](int64_t value) {
+    return of_all(batch_size, static_cast<double>(value));
+  };
+  if (wanted.size) {
+    conditions.height = number(size.height * model.compression);
+    conditions.width = number(size.width * model.compression);
+  }
+  if (wanted.num_frames) {
+    conditions.num_frames = number(is_image ? 1 : size.frames * model.frame_compression);
+  }
+  return conditions;
+}
+
+diffusion::Conditions to_device(const diffusion::Conditions& conditions, at::Device device) {
+  diffusion::Conditions result;
+  for (const auto& [name, tensor] : diffusion::kConditions) {
+    if ((conditions.*tensor).defined()) {
+      result.*tensor = (conditions.*tensor).to(device, /*non_blocking=*/true);
+    }
+  }
+  return result;
+}
+
+void drop_conditions(diffusion::Conditions& conditions, const at::Tensor& dropped,
+                     int64_t null_class) {
+  if (conditions.labels.defined()) {
+    conditions.labels =
+        at::where(dropped, at::full_like(conditions.labels, null_class), conditions.labels);
+  } else {
+    conditions.null_text = dropped;
+  }
+}
+
+diffusion::Conditions null_of(const diffusion::Conditions& conditions, int64_t null_class) {
+  diffusion::Conditions null;
+  if (conditions.labels.defined()) {
+    null.labels = at::full_like(conditions.labels, null_class);
+  } else {
+    const at::Tensor& text = conditions.text.defined() ? conditions.text : conditions.pooled;
+    null.null_text = at::ones({text.size(0)}, text.options().dtype(at::kBool));
+  }
+  return null;
+}
+
+}  // namespace kinora::inference

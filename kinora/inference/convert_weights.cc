@@ -1,0 +1,197 @@
+#include "kinora/inference/convert_weights.h"
+
+#include <memory>
+#include <utility>
+
+#include "kinora/checkpoint/checkpoint.h"
+#include "kinora/checkpoint/weights_file.h"
+#include "kinora/checkpoint/weights_output.h"
+#include "kinora/core/config.h"
+#include "kinora/core/error.h"
+#include "kinora/inference/recipe.h"
+#include "kinora/inference/trained_model.h"
+#include "kinora/inference/updates.h"
+#include "kinora/models/families.h"
+#include "kinora/models/model.h"
+#include "kinora/models/transformers/diffusers_names.h"
+#include "kinora/pipelines/autoencoder_output.h"
+#include "kinora/pipelines/diffusers_transformer.h"
+
+namespace kinora::inference {
+namespace {
+
+namespace fs = std::filesystem;
+using checkpoint::LateTensors;
+
+/// Tensors under our names, and the model that they are of.
+struct Source {
+  std::string what;
+  std::optional<checkpoint::WeightsFile> file;  // that the tensors lie in
+  LateTensors tensors;
+  std::string config_text;  // "" where nothing says what model it is
+  ModelRecipe recipe;
+  std::unique_ptr<models::Model> model;  // null likewise
+  checkpoint::Adapter updates;           // of a run that has some; merged in `tensors`
+};
+
+void set_model(Source& source, const ConvertOptions& options) {
+  if (!options.config_file.empty()) {
+    source.recipe = load_config<ModelRecipe>(options.config_file, {});
+    source.config_text = dump_config(source.recipe);
+  } else if (!source.config_text.empty()) {
+    source.recipe = parse_config<ModelRecipe>(
+        {.text = source.config_text, .origin = "configuration in " + options.from.string()});
+  } else {
+    return;
+  }
+  models::ModelConfig& model = source.recipe.model;
+  model = resolved_model(source.recipe, model.num_classes);
+  source.model = models::make_model(model);
+}
+
+Source from_checkpoint(const fs::path& checkpoint, const ConvertOptions& options) {
+  Source source;
+  source.config_text = checkpoint::load_state(checkpoint).config;
+  set_model(source, options);
+  KINORA_CHECK(source.model != nullptr, kIo, "[convert] ", checkpoint,
+               " does not say what model it is of");
+  const bool raw = options.raw || source.recipe.ema_decays.empty();
+  source.what = (raw ? "raw weights of " : "averaged weights of ") + checkpoint.string();
+  source.tensors = checkpoint::checkpoint_weights(
+      checkpoint, *source.model, raw ? optim::Role::master() : optim::Role::average(options.ema));
+  source.updates = merge_updates(source.recipe, source.tensors);
+  return source;
+}
+
+Source from_file(const ConvertOptions& options) {
+  KINORA_CHECK(options.ema == 0, kConfig, "[convert] ", options.from,
+               " is no checkpoint of ours, so there is no average number ", options.ema);
+  Source source;
+  source.what = "weights of " + options.from.string();
+  source.file = pipelines::open_weights(options.from, !options.raw);
+  source.tensors = source.file->tensors();
+  source.config_text = source.file->metadata(checkpoint::kConfigMetadata);
+  if (source.config_text.empty()) {
+    source.config_text = pipelines::diffusers_recipe(options.from);
+  }
+  set_model(source, options);
+  return source;
+}
+
+/// Lets what is not the model's go, or refuses it; adds the model's buffers.
+void fit_to_model(Source& source, const ConvertOptions& options, Converted& converted) {
+  converted.has_model = true;
+  converted.fit = checkpoint::compare(source.tensors, *source.model);
+  const checkpoint::WeightsFit& fit = converted.fit;
+  KINORA_CHECK(fit.misshapen.empty() && (fit.missing.empty() || options.allow_missing) &&
+                   (fit.unexpected.empty() || options.allow_unexpected),
+               kIo, "[convert] ", options.from, " does not fit the model: ", fit.matched.size(),
+               " matched, ", checkpoint::describe(fit),
+               ". Hint: --allow-missing, --allow-unexpected, or another --config");
+  for (const std::string& name : fit.unexpected) {
+    source.tensors.erase(name);
+  }
+  for (const auto& [path, parameter] : source.model->named_parameters()) {
+    if (const auto found = source.tensors.find(path); found != source.tensors.end()) {
+      found->second = checkpoint::with_shape(std::move(found->second), parameter->shape);
+    }
+  }
+  for (const auto& [path, buffer] : source.model->named_buffers()) {
+    if (!source.tensors.contains(path)) {
+      source.tensors.emplace(path, checkpoint::late_tensor(*buffer));
+      converted.made.push_back(path);
+    }
+  }
+}
+
+void check_empty(const fs::path& folder) {
+  KINORA_CHECK(!fs::exists(folder) || (fs::is_directory(folder) && fs::is_empty(folder)), kIo,
+               "[convert] ", folder, " must be an empty folder or not be there");
+}
+
+void write_folder(Source& source, const ConvertOptions& options,
+                  const checkpoint::OutputOptions& output, Converted& converted) {
+  KINORA_CHECK(source.model != nullptr, kConfig, "[convert] ", options.from,
+               " does not say what model it is, which a folder of diffusers needs. Hint: give its "
+               "recipe with --config");
+  pipelines::write_diffusers(options.to, std::move(source.tensors), source.model->config(),
+                             source.recipe.objective, output);
+  const std::string& pipeline = models::family_of(source.model->config()).diffusers->pipeline;
+  if (!options.autoencoder.empty()) {
+    pipelines::write_autoencoder(options.autoencoder, options.to / "vae", output);
+  } else if (!pipeline.empty()) {
+    converted.notes.push_back("there is no vae/, so " + pipeline +
+                              ".from_pretrained needs vae=... (or --autoencoder here)");
+  }
+}
+
+/// The updates of a run in a folder.
+Converted convert_updates(const Source& source, const ConvertOptions& options) {
+  KINORA_CHECK(!source.updates.changes.empty(), kConfig, "[convert] ", options.from,
+               " is no run with finetune.lora, so it has no adapter");
+  check_empty(options.to);
+  const bool own = options.updates == ConvertOptions::Updates::kOwn;
+  const nn::Naming naming = own ? nn::Naming() : models::diffusers_naming(source.recipe.model);
+  checkpoint::write_adapter(options.to, source.updates,
+                            adapter_settings(source.recipe.finetune.lora), naming);
+  Converted converted;
+  converted.what = "adapter of the " + source.what;
+  converted.num_tensors =
+      static_cast<int64_t>(source.updates.changes.size() + source.updates.whole.size());
+  return converted;
+}
+
+/// An autoencoder alone, in a folder for diffusers.
+Converted convert_autoencoder(const ConvertOptions& options,
+                              const checkpoint::OutputOptions& output) {
+  Converted converted;
+  converted.what = "autoencoder of " + options.from.string();
+  converted.num_tensors = pipelines::write_autoencoder(options.from, options.to, output);
+  return converted;
+}
+
+}  // namespace
+
+Converted convert_weights(const ConvertOptions& options) {
+  KINORA_CHECK(fs::exists(options.from), kIo, "[convert] ", options.from, " does not exist");
+  const bool to_file = options.to.extension() == ".safetensors";
+  KINORA_CHECK(to_file || options.to.extension().empty() || fs::is_directory(options.to), kConfig,
+               "[convert] --to must be FILE.safetensors or a folder, got ", options.to);
+  const std::optional<fs::path> checkpoint = find_checkpoint(options.from);
+  checkpoint::OutputOptions output{.type = options.type,
+                                   .metadata = checkpoint::weights_metadata(""),
+                                   .max_shard_bytes = options.max_shard_bytes};
+  if (!to_file) {
+    check_empty(options.to);
+    if (!checkpoint && pipelines::is_autoencoder(options.from)) {
+      return convert_autoencoder(options, output);
+    }
+  }
+  Source source = checkpoint ? from_checkpoint(*checkpoint, options) : from_file(options);
+  if (options.updates != ConvertOptions::Updates::kMerged) {
+    return convert_updates(source, options);
+  }
+  if (!options.adapters.empty()) {
+    KINORA_CHECK(source.model != nullptr, kConfig, "[convert] ", options.from,
+                 " does not say what model it is, which merging adapters needs. Hint: give its "
+                 "recipe with --config");
+    merge_adapters(options.adapters, source.model->config(), source.tensors);
+  }
+  Converted converted;
+  converted.what = source.what;
+  if (source.model != nullptr) {
+    fit_to_model(source, options, converted);
+  } else {
+    converted.notes.emplace_back("nothing says what model it is, so names are as they were");
+  }
+  converted.num_tensors = static_cast<int64_t>(source.tensors.size());
+  output.metadata = checkpoint::weights_metadata(source.config_text);
+  if (to_file) {
+    checkpoint::write_weights(options.to, source.tensors, output);
+  } else {
+    write_folder(source, options, output, converted);
+  }
+  return converted;
+}
+
+}  // namespace kinora::inference

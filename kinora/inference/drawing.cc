@@ -1,0 +1,242 @@
+#include "kinora/inference/drawing.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <utility>
+
+#include "kinora/core/error.h"
+#include "kinora/core/log.h"
+#include "kinora/data/run_data.h"
+#include "kinora/inference/conditions.h"
+#include "kinora/inference/given_frames.h"
+#include "kinora/inference/shown_samples.h"
+
+namespace kinora::inference {
+namespace {
+
+void check(const Request& request, const DrawOptions& options, const models::ModelConfig& model) {
+  const bool has_texts = !request.captions.empty() || !request.text_embeddings.empty();
+  KINORA_CHECK(request.captions.empty() || request.text_embeddings.empty(), kConfig,
+               "[sample] give only one of captions and embedded texts");
+  KINORA_CHECK(model.takes_text() || !has_texts, kConfig,
+               "[sample] this model is conditioned on classes, not on texts. Hint: give classes");
+  KINORA_CHECK(!model.takes_text() || request.classes.empty(), kConfig,
+               "[sample] this model is conditioned on texts, not on classes. Hint: give captions");
+  KINORA_CHECK(request.count >= 0, kConfig, "[sample] count must not be negative, got ",
+               request.count);
+  const bool of_clips = options.fps > 0.0 || options.pieces > 1 || !options.given.empty();
+  KINORA_CHECK(model.is_video() || !of_clips, kConfig,
+               "[sample] a rate of frames, pieces and given frames are for models of clips, and "
+               "this one draws images");
+}
+
+/// Size and speed of clips.
+void set_size(const DrawOptions& options, ModelRecipe& recipe) {
+  models::ModelConfig& model = recipe.model;
+  const bool any_size = takes_any_size(model);
+  const auto set = [&](const char* name, int64_t wanted, int64_t unit, int64_t patch,
+                       int64_t& value) {
+    if (wanted == 0) {
+      return;
+    }
+    KINORA_CHECK(any_size || wanted == value * unit, kConfig, "[sample] ", name, " must be ",
+                 value * unit, ", which this model was made for, got ", wanted,
+                 ". Hint: models of architecture stdit2 and stdit3 take any size");
+    KINORA_CHECK(wanted % (unit * patch) == 0, kConfig, "[sample] ", name,
+                 " must be a multiple of ", unit * patch, ", got ", wanted);
+    value = wanted / unit;
+  };
+  set("frames", options.frames, model.frame_compression, model.patch_frames, model.frames);
+  set("height", options.height, model.compression, model.patch, model.height);
+  set("width", options.width, model.compression, model.patch, model.width);
+  if (options.fps > 0.0) {
+    recipe.data.fps = options.fps * static_cast<double>(recipe.data.frame_stride);
+    recipe.data.max_fps = 0.0;
+  }
+}
+
+/// What the samples are to show: what was asked for, or the texts of the model's data.
+Prompts prompts_for(const ModelRecipe& recipe, const Request& request) {
+  if (!request.captions.empty()) {
+    return prompts_of_captions(request.captions, recipe.data);
+  }
+  if (!request.text_embeddings.empty()) {
+    return prompts_of_file(request.text_embeddings);
+  }
+  return prompts_of_data(*data::open_data(recipe.data).train,
+                         request.count > 0 ? request.count : recipe.sample.count);
+}
+
+pipelines::ClipOptions clip_options(const ModelRecipe& recipe, const DrawOptions& options) {
+  if (options.pieces > 1) {
+    check_takes_given(recipe.model);
+  }
+  pipelines::ClipOptions clips{.given = {},
+                               .given_edit = options.given_edit,
+                               .pieces = options.pieces,
+                               .overlap = options.overlap};
+  if (!options.given.empty()) {
+    clips.given = read_given(options.given,
+                             {.layout = options.frame_layout,
+                              .places = options.given_frames,
+                              .fps = clip_fps(recipe.data)},
+                             recipe.model);
+  }
+  return clips;
+}
+
+/// One behind the other. All have the same tensors.
+pipelines::DrawConditions joined(const std::vector<pipelines::DrawConditions>& pieces) {
+  pipelines::DrawConditions all;
+  const auto join = [&pieces](auto part, auto tensor) {
+    std::vector<at::Tensor> tensors;
+    for (const pipelines::DrawConditions& piece : pieces) {
+      if ((piece.*part.*tensor).defined()) {
+        tensors.push_back(piece.*part.*tensor);
+      }
+    }
+    return tensors.empty() ? at::Tensor() : at::cat(tensors);
+  };
+  for (const auto& [name, tensor] : diffusion::kConditions) {
+    all.conditions.*tensor = join(&pipelines::DrawConditions::conditions, tensor);
+    all.null.*tensor = join(&pipelines::DrawConditions::null, tensor);
+  }
+  return all;
+}
+
+}  // namespace
+
+Drawing::Drawing(TrainedModel& trained, const std::vector<Request>& requests,
+                 const DrawOptions& options)
+    : trained_(trained), recipe_(trained.recipe), options_(options) {
+  pipelines::SamplingConfig& sampling = recipe_.sample.sampling;
+  sampling.steps = options.steps > 0 ? options.steps : sampling.steps;
+  set_size(options, recipe_);
+  KINORA_CHECK(!requests.empty(), kConfig, "[sample] there must be at least one request");
+  for (const Request& request : requests) {
+    check(request, options, recipe_.model);
+    Part part{.first = static_cast<int64_t>(asked_.size()), .count = 0, .conditions_of = {}};
+    const std::vector<Asked> asked = recipe_.model.takes_text()
+                                         ? ask_for_texts(request, part.conditions_of)
+                                         : ask_for_classes(request, part.conditions_of);
+    part.count = static_cast<int64_t>(asked.size());
+    const std::vector<pipelines::SampleToDraw> samples = pipelines::numbered_samples(
+        0, part.count, request.seed, request.guidance.value_or(sampling.guidance));
+    asked_.insert(asked_.end(), asked.begin(), asked.end());
+    samples_.insert(samples_.end(), samples.begin(), samples.end());
+    parts_.push_back(std::move(part));
+  }
+  if (recipe_.model.is_video()) {
+    clips_ = clip_options(recipe_, options);
+  }
+}
+
+std::vector<Asked> Drawing::ask_for_classes(const Request& request, ConditionsOf& conditions) {
+  const int64_t num_classes = recipe_.model.num_classes;
+  std::vector<int64_t> classes = request.classes;
+  if (classes.empty()) {
+    classes.resize(static_cast<size_t>(num_classes));
+    std::iota(classes.begin(), classes.end(), 0);
+  }
+  for (const int64_t label : classes) {
+    KINORA_CHECK(label >= 0 && label < num_classes, kConfig, "[sample] classes must lie in 0 to ",
+                 num_classes - 1, ", got ", label);
+  }
+  const size_t count = request.count > 0 ? static_cast<size_t>(request.count) : classes.size();
+  std::vector<int64_t> labels;
+  std::vector<Asked> asked;
+  for (size_t i = 0; i < count; ++i) {
+    labels.push_back(classes[i % classes.size()]);
+    asked.push_back({.label = labels.back()});
+  }
+  conditions = [labels = at::tensor(labels, at::kLong), num_classes, device = trained_.device](
+                   int64_t first, int64_t size) {
+    pipelines::DrawConditions result;
+    result.conditions.labels = labels.narrow(0, first, size).to(device);
+    result.null = null_of(result.conditions, num_classes);
+    return result;
+  };
+  return asked;
+}
+
+std::vector<Asked> Drawing::ask_for_texts(const Request& request, ConditionsOf& conditions) {
+  Prompts prompts = prompts_for(recipe_, request);
+  const data::TextShape shape = text_shape_.value_or(prompts.shape);
+  KINORA_CHECK(shape.length == prompts.shape.length && shape.channels == prompts.shape.channels &&
+                   shape.pooled_channels == prompts.shape.pooled_channels,
+               kConfig,
+               "[sample] requests that are drawn together must have texts of one size, got ",
+               shape.length, " and ", prompts.shape.length, " tokens");
+  text_shape_ = shape;
+  const size_t count = request.count > 0 ? static_cast<size_t>(request.count) : prompts.all.size();
+  std::vector<Asked> asked;
+  for (size_t i = 0; i < count; ++i) {
+    const Prompt& prompt = prompts.all[i % prompts.all.size()];
+    asked.push_back({.caption = prompt.caption, .label = prompt.label});
+  }
+  conditions = conditions_of_prompts(std::move(prompts), recipe_.model, clip_fps(recipe_.data),
+                                     trained_.device);
+  return asked;
+}
+
+pipelines::DrawConditions Drawing::conditions_of(int64_t first, int64_t size) const {
+  std::vector<pipelines::DrawConditions> pieces;
+  for (const Part& part : parts_) {
+    const int64_t begin = std::max(first, part.first);
+    const int64_t end = std::min(first + size, part.first + part.count);
+    if (begin < end) {
+      pieces.push_back(part.conditions_of(begin - part.first, end - begin));
+    }
+  }
+  return pieces.size() == 1 ? pieces.front() : joined(pieces);
+}
+
+at::Tensor Drawing::draw(const comm::Group& world, const std::function<void(double)>& progress) {
+  const models::ModelConfig& model = recipe_.model;
+  const pipelines::SamplingConfig& sampling = recipe_.sample.sampling;
+  const auto count = static_cast<int64_t>(asked_.size());
+  const bool guided = std::any_of(samples_.begin(), samples_.end(),
+                                  [](const auto& sample) { return sample.guidance != 1.0; });
+  const pipelines::SamplingShares shares =
+      pipelines::share_ranks(options_.ranks, world.size(), count, guided);
+  const parallel::Mesh mesh(world, shares.mesh());
+  const pipelines::SampleRange own = pipelines::own_samples(count, mesh);
+  if (world.rank() == 0 && world.size() > 1) {
+    log_info("[sample] ", shares.reason);
+  }
+  const bool goes_on = clips_.given.frames.defined() || clips_.pieces > 1;
+  if (world.rank() == 0 && goes_on && recipe_.frame_masks.sum() == 0.0) {
+    log_warn(
+        "[sample] this model was never given frames while it trained (frame_masks), so it may not "
+        "go on from them");
+  }
+  const int64_t rows =
+      std::min(own.count, options_.batch) * (guided && shares.guidance == 1 ? 2 : 1);
+  const std::unique_ptr<diffusion::Denoiser> denoiser =
+      share(trained_, model, mesh, options_.ranks.scheme, rows);
+  const diffusion::Sampler sampler = sampler_of(recipe_, trained_.objective);
+  const auto begin = samples_.begin() + own.first;
+  const pipelines::DrawRequest request{
+      .samples = {begin, begin + own.count}, .batch = options_.batch, .graphs = trained_.graphs};
+  const auto conditions = [&](int64_t first, int64_t size) {
+    return conditions_of(own.first + first, size);
+  };
+  const auto report = [&](double done) {
+    if (progress) {  // the other groups are about as far
+      progress(done * static_cast<double>(count) / static_cast<double>(own.count));
+    }
+  };
+  const std::vector<int64_t> shape = model.sample_shape();
+  const at::Tensor samples =
+      model.is_video() ? pipelines::draw_clips(*denoiser, sampler, sampling, request, shape, clips_,
+                                               conditions, trained_.device, report)
+                       : pipelines::draw(*denoiser, sampler, sampling, request, shape, conditions,
+                                         trained_.device, report);
+  return pipelines::gather_samples(samples, count, mesh);
+}
+
+}  // namespace kinora::inference

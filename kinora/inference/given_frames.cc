@@ -1,0 +1,150 @@
+#include "kinora/inference/given_frames.h"
+
+#include <ATen/ops/stack.h>
+#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "kinora/core/error.h"
+#include "kinora/data/class_names.h"
+#include "kinora/data/frame_choice.h"
+#include "kinora/data/normalise.h"
+#include "kinora/device/host_bytes.h"
+#include "kinora/io/file.h"
+#include "kinora/io/image_resize.h"
+#include "kinora/io/safetensors.h"
+#include "kinora/io/video.h"
+#include "kinora/models/families.h"
+
+namespace kinora::inference {
+namespace {
+
+namespace fs = std::filesystem;
+
+io::Image read_image(const fs::path& path) {
+  constexpr int64_t kMaxBytes = int64_t{1} << 30;
+  return io::decode_image(io::read_file(path, kMaxBytes), path.string());
+}
+
+std::vector<fs::path> files_in(const fs::path& folder) {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (entry.is_regular_file()) {
+      files.push_back(entry.path());
+    }
+  }
+  std::sort(files.begin(), files.end());
+  KINORA_CHECK(!files.empty(), kIo, "[sample] ", folder, " holds no frames");
+  return files;
+}
+
+/// uint8 [H, W, 3].
+at::Tensor pixels_of(const io::Image& image) {
+  return at::tensor(image.pixels, at::kByte).view({image.height, image.width, 3});
+}
+
+/// The frames of a strip, `width` pixels each, as images.
+std::vector<io::Image> frames_of_strip(const io::Image& strip, int64_t width) {
+  const at::Tensor pixels = pixels_of(strip);
+  std::vector<io::Image> frames;
+  for (int64_t left = 0; left < strip.width; left += width) {
+    const at::Tensor frame = pixels.narrow(1, left, width).contiguous();
+    io::Image image;
+    io::set_size(image, strip.height, width);
+    std::copy_n(frame.const_data_ptr<uint8_t>(), image.pixels.size(), image.pixels.data());
+    frames.push_back(std::move(image));
+  }
+  return frames;
+}
+
+std::vector<io::Image> read_strip(const fs::path& path) {
+  const io::Image strip = read_image(path);
+  KINORA_CHECK(strip.width % strip.height == 0, kIo, "[sample] ", path,
+               " must be a strip of square frames, that is, its width a multiple of its height; "
+               "got ",
+               strip.width, " x ", strip.height);
+  return frames_of_strip(strip, strip.height);
+}
+
+/// The first frames of a file, `count` or all that there are, at a rate of at most `fps`.
+std::vector<io::Image> read_video(const fs::path& path, int64_t count, double fps) {
+  io::VideoFile file = io::VideoFile::open(path);
+  const int64_t stride = data::FrameChoice{.max_fps = fps}.stride(file.info().fps);
+  io::Image strip;
+  file.read_frames(0, std::min(count, (file.num_frames() - 1) / stride + 1), stride, strip);
+  return frames_of_strip(strip, file.info().width);
+}
+
+/// How many frames of a video are taken: as many as `places` numbers, else half of a clip.
+int64_t frames_wanted(const std::string& places, int64_t num_frames) {
+  const bool numbers = !places.empty() && places.front() >= '0' && places.front() <= '9';
+  return numbers ? std::count(places.begin(), places.end(), ',') + 1
+                 : std::max<int64_t>(num_frames / 2, 1);
+}
+
+std::vector<io::Image> read_frames(const fs::path& path, const GivenOptions& options,
+                                   int64_t num_frames) {
+  if (fs::is_directory(path)) {
+    std::vector<io::Image> frames;
+    for (const fs::path& file : files_in(path)) {
+      frames.push_back(read_image(file));
+    }
+    return frames;
+  }
+  if (data::is_video_name(path.filename().string())) {
+    return read_video(path, frames_wanted(options.places, num_frames), options.fps);
+  }
+  if (options.layout == data::FrameLayout::kStrip) {
+    return read_strip(path);
+  }
+  return {read_image(path)};
+}
+
+/// float32 [3, K, H, W] in [-1, 1].
+at::Tensor read_pixels(const fs::path& path, const GivenOptions& options,
+                       const models::ModelConfig& model) {
+  std::vector<at::Tensor> frames;
+  for (const io::Image& image : read_frames(path, options, model.frames)) {
+    frames.push_back(
+        pixels_of(io::center_crop(image, model.height, model.width)).permute({2, 0, 1}));
+  }
+  return data::to_float(at::stack(frames, 1), at::kCPU);
+}
+
+/// float32 [C, K, H, W].
+at::Tensor read_latents(const fs::path& path, const models::ModelConfig& model) {
+  const auto file = io::SafetensorsFile::open(path);
+  const io::SafetensorsTensor* found = file.find("latents");
+  KINORA_CHECK(found != nullptr, kIo, "[sample] ", path, " has no tensor latents");
+  at::Tensor latents =
+      device::tensor_from_bytes(found->dtype, found->shape, found->data).to(at::kFloat);
+  if (latents.dim() == 5 && latents.size(0) == 1) {
+    latents = latents.squeeze(0);
+  }
+  KINORA_CHECK(latents.dim() == 4 && latents.size(0) == model.in_channels &&
+                   latents.size(2) == model.height && latents.size(3) == model.width,
+               kIo, "[sample] latents of ", path, " must have shape [", model.in_channels, ", K, ",
+               model.height, ", ", model.width, "], got ", latents.sizes());
+  return latents;
+}
+
+}  // namespace
+
+pipelines::GivenFrames read_given(const fs::path& path, const GivenOptions& options,
+                                  const models::ModelConfig& model) {
+  check_takes_given(model);
+  KINORA_CHECK(fs::exists(path), kIo, "[sample] ", path, " does not exist");
+  const at::Tensor frames =
+      model.in_channels == 3 ? read_pixels(path, options, model) : read_latents(path, model);
+  return {.frames = frames,
+          .places = pipelines::frame_places(options.places, frames.size(1), model.frames)};
+}
+
+void check_takes_given(const models::ModelConfig& model) {
+  const auto can = [](const models::Family& family) { return family.conditions.frame_mask; };
+  KINORA_CHECK(can(models::family_of(model)), kConfig, "[sample] frames can be given to ",
+               models::families_that(can), " only; this model has one time for all that it draws");
+}
+
+}  // namespace kinora::inference

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <filesystem>
+
+#include "kinora/data/data_config.h"
+#include "kinora/models/model_config.h"
+#include "kinora/pipelines/clips.h"
+
+namespace kinora::inference {
+
+struct GivenOptions {
+  data::FrameLayout layout = data::FrameLayout::kImage;  ///< of an image file
+  std::string places;  ///< where the frames lie in clips, see pipelines::frame_places
+  double fps = 0.0;    ///< of the clips: frames of faster videos are left out
+};
+
+/// The reference of clips of `model`. `path`: an image, a strip of square frames, a folder of
+/// frames in the order of their names, a video file (its first frames: as many as options.places
+/// numbers, else at most half of a clip), or for latents a safetensors file with latents
+/// [C, K, H, W] or [1, C, K, H, W]. Images are cropped to the model's size. kConfig where the model
+/// takes no given frames; kIo.
+[[nodiscard]] pipelines::GivenFrames read_given(const std::filesystem::path& path,
+                                                const GivenOptions& options,
+                                                const models::ModelConfig& model);
+
+/// kConfig unless some frames of the model's clips can be given.
+void check_takes_given(const models::ModelConfig& model);
+
+}  // namespace kinora::inference

@@ -1,0 +1,117 @@
+#include "kinora/inference/prompts.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+
+#include <algorithm>
+
+#include "kinora/core/error.h"
+#include "kinora/core/log.h"
+#include "kinora/core/text.h"
+#include "kinora/data/text_file.h"
+#include "kinora/data/word_vectors.h"
+#include "kinora/inference/conditions.h"
+
+namespace kinora::inference {
+namespace {
+
+void copy_row(const std::vector<float>& values, const at::Tensor& rows, int64_t row) {
+  std::copy(values.begin(), values.end(),
+            rows.mutable_data_ptr<float>() + row * static_cast<int64_t>(values.size()));
+}
+
+/// The texts of samples first, ..., of the model's size, as the loader would give them.
+data::Batch batch_of(const Prompts& prompts, const models::ModelConfig& model, int64_t first,
+                     int64_t size) {
+  const data::TextShape& shape = prompts.shape;
+  data::Batch batch{.images = unseen_samples(model, size)};
+  batch.text = at::empty({size, shape.length, shape.channels});
+  batch.text_lengths = at::empty({size}, at::kLong);
+  if (shape.pooled_channels > 0) {
+    batch.pooled = at::empty({size, shape.pooled_channels});
+  }
+  for (int64_t i = 0; i < size; ++i) {
+    const auto number = static_cast<size_t>(first + i) % prompts.all.size();
+    const data::Text& text = prompts.all[number].text;
+    copy_row(text.tokens, batch.text, i);
+    batch.text_lengths.mutable_data_ptr<int64_t>()[i] = text.length;
+    if (batch.pooled.defined()) {
+      copy_row(text.pooled, batch.pooled, i);
+    }
+  }
+  return batch;
+}
+
+}  // namespace
+
+Prompts prompts_of_words(const std::vector<std::string>& captions, const data::TextShape& shape) {
+  KINORA_CHECK(!captions.empty(), kConfig, "[sample] there must be at least one caption");
+  Prompts prompts{.shape = shape, .all = {}};
+  for (const std::string& caption : captions) {
+    Prompt prompt{.caption = caption, .text = {}, .label = {}};
+    data::embed_words(caption, shape, prompt.text);
+    KINORA_CHECK(prompt.text.length > 0, kConfig, "[sample] a caption must have a word in it, got ",
+                 quote(caption));
+    prompts.all.push_back(std::move(prompt));
+  }
+  return prompts;
+}
+
+Prompts prompts_of_captions(const std::vector<std::string>& captions,
+                            const data::DataConfig& data) {
+  KINORA_CHECK(data.text == data::TextKind::kBuiltin, kConfig,
+               "[sample] captions need data.text builtin, whose words this run did not learn. "
+               "Hint: embed them as its texts were, and give --text-embeddings");
+  return prompts_of_words(captions, {.length = data.text_length,
+                                     .channels = data.text_channels,
+                                     .pooled_channels = data.text_channels});
+}
+
+Prompts prompts_of_file(const std::filesystem::path& path) {
+  const data::TextFile file(path);
+  Prompts prompts{.shape = file.shape(), .all = {}};
+  for (int64_t number = 0; number < file.num_texts(); ++number) {
+    Prompt prompt;
+    file.read(number, prompt.text);
+    prompts.all.push_back(std::move(prompt));
+  }
+  return prompts;
+}
+
+Prompts prompts_of_data(const data::Source& source, int64_t count) {
+  KINORA_CHECK(source.text_shape().has_value(), kConfig,
+               "[sample] the run's data has no texts. Hint: data.text");
+  Prompts prompts{.shape = *source.text_shape(), .all = {}};
+  data::Sample sample;
+  sample.choice = data::FrameChoice{};  // one frame at most: only its text counts
+  for (int64_t i = 0; i < source.size() && static_cast<int64_t>(prompts.all.size()) < count; ++i) {
+    try {
+      source.read(i, sample);
+    } catch (const Error& error) {
+      log_warn("[sample] its text is left out: ", error.what());
+      continue;
+    }
+    const std::string& caption = sample.caption.empty()
+                                     ? source.class_names()[static_cast<size_t>(sample.label)]
+                                     : sample.caption;
+    prompts.all.push_back({.caption = caption, .text = sample.text, .label = sample.label});
+  }
+  KINORA_CHECK(!prompts.all.empty(), kIo, "[sample] no sample of the run's data can be read");
+  return prompts;
+}
+
+std::function<pipelines::DrawConditions(int64_t first, int64_t size)> conditions_of_prompts(
+    Prompts prompts, const models::ModelConfig& model, double fps, at::Device device) {
+  return [prompts = std::move(prompts), model, fps, device](int64_t first, int64_t size) {
+    data::Batch batch = batch_of(prompts, model, first, size);
+    if (model.frames > 1) {
+      batch.fps = at::full({size}, fps, at::kFloat);
+    }
+    pipelines::DrawConditions result;
+    result.conditions = to_device(conditions_of(batch, model), device);
+    result.null = null_of(result.conditions, model.num_classes);
+    return result;
+  };
+}
+
+}  // namespace kinora::inference

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kinora/data/data_config.h"
+#include "kinora/data/source.h"
+#include "kinora/models/model_config.h"
+#include "kinora/pipelines/draw.h"
+
+namespace kinora::inference {
+
+/// What a sample is to show.
+struct Prompt {
+  std::string caption;  ///< in words; empty: not known
+  data::Text text;
+  std::optional<int64_t> label;  ///< the class, where known
+};
+
+/// Prompts of one size of texts.
+struct Prompts {
+  data::TextShape shape;
+  std::vector<Prompt> all;  ///< never empty
+};
+
+/// The word vectors of `captions`. kConfig for a caption without a word, or none.
+[[nodiscard]] Prompts prompts_of_words(const std::vector<std::string>& captions,
+                                       const data::TextShape& shape);
+
+/// The same as a run on `data` learned them. kConfig unless its texts are words (data.text
+/// builtin).
+[[nodiscard]] Prompts prompts_of_captions(const std::vector<std::string>& captions,
+                                          const data::DataConfig& data);
+
+/// The texts of a file (data/text_file.h), in order. kIo.
+[[nodiscard]] Prompts prompts_of_file(const std::filesystem::path& path);
+
+/// The texts of the first `count` samples that can be read, or of all. kConfig for a source without
+/// texts; kIo if none can be read.
+[[nodiscard]] Prompts prompts_of_data(const data::Source& source, int64_t count);
+
+/// Sample i shows prompt i modulo their number, at `fps` frames a second if it is a clip.
+[[nodiscard]] std::function<pipelines::DrawConditions(int64_t first, int64_t size)>
+conditions_of_prompts(Prompts prompts, const models::ModelConfig& model, double fps,
+                      at::Device device);
+
+}  // namespace kinora::inference

@@ -1,0 +1,144 @@
+#include "kinora/inference/recipe.h"
+
+#include <algorithm>
+
+#include "kinora/core/config.h"
+#include "kinora/core/error.h"
+
+namespace kinora::inference {
+
+void describe_kernels(Fields& fields, ModelRecipe& recipe) {
+  fields.add("model.path", recipe.path,
+             {{"auto", Path::kAuto}, {"plain", Path::kPlain}, {"fast", Path::kFast}},
+             "How blocks are computed: plain = libtorch's calls one by one; fast = fused kernels "
+             "with a written-out backward. auto = fast for bf16 and fp16 on a GPU, but plain for "
+             "a dit with parallel.sequence and where finetune.* freezes parameters.");
+  const auto scope = fields.scope("kernels");
+  const auto add = [&fields](const char* name, ops::Switch& value, const char* help) {
+    fields.add(name, value,
+               {{"auto", ops::Switch::kAuto}, {"on", ops::Switch::kOn}, {"off", ops::Switch::kOff}},
+               help);
+  };
+  add("adaln", recipe.kernels.adaln,
+      "Gate, residual, norm and modulation as one kernel. auto = where it can run; on = refuse to "
+      "run without; off = composed of libtorch's calls.");
+  add("attention", recipe.kernels.attention,
+      "Own or cuDNN's fused attention, whichever is faster. off = unfused.");
+  add("epilogue", recipe.kernels.epilogue,
+      "Matrix products by cuBLASLt with bias and GELU inside and algorithms searched by timing.");
+  add("optimizer", recipe.kernels.optimizer, "AdamW, averages and rounding in one kernel.");
+  add("graphs", recipe.kernels.graphs, "The step as CUDA graphs: no launch overhead.");
+}
+
+void describe_autoencoder(Fields& fields, AutoencoderOptions& autoencoder) {
+  const auto scope = fields.scope("autoencoder");
+  fields.add("path", autoencoder.path,
+             "A frozen autoencoder, a folder or file: training on pixels encodes them in each "
+             "step, and the model learns their latents.");
+  fields.add("precision", autoencoder.precision,
+             {{"fp32", Precision::kFp32}, {"bf16", Precision::kBf16}, {"fp16", Precision::kFp16}},
+             "Type of its arithmetic.");
+  fields.add("micro_batch", autoencoder.micro_batch,
+             "Images or clips that it encodes at once; 0 = 32.", at_least(0));
+  fields.add("memory_gib", autoencoder.memory_gib,
+             "GiB that its activations may take; within them the same numbers are computed piece "
+             "by piece. 0 = no limit.",
+             at_least(0));
+}
+
+void describe_precision(Fields& fields, ModelRecipe& recipe) {
+  fields.add("precision", recipe.precision,
+             {{"fp32", Precision::kFp32}, {"bf16", Precision::kBf16}, {"fp16", Precision::kFp16}},
+             "Type of the blocks' arithmetic; weights, moments and averages are fp32 always.");
+}
+
+void describe_deterministic(Fields& fields, ModelRecipe& recipe) {
+  fields.add("deterministic", recipe.deterministic,
+             "Use only kernels that give the same bits each time (GPU; somewhat slower).");
+}
+
+void describe_frame_masks(Fields& fields, ModelRecipe& recipe) {
+  const auto scope = fields.scope("frame_masks");
+  describe(fields, recipe.frame_masks);
+}
+
+void describe_averages(Fields& fields, ModelRecipe& recipe) {
+  fields
+      .add("ema.decays", recipe.ema_decays,
+           "Decays of the averaged weights, at most 4; the first is what is sampled from. [] = "
+           "none.",
+           {.min = 0, .max = 1, .min_open = false, .max_open = true})
+      .check("be at most 4 numbers", [&recipe] { return recipe.ema_decays.size() <= 4; });
+}
+
+void describe_sample_count(Fields& fields, ModelRecipe& recipe) {
+  fields.add("count", recipe.sample.count, "Samples in a grid while training.", between(1, 4096));
+}
+
+void describe(Fields& fields, ModelRecipe& recipe) {
+  describe(fields, recipe.model);
+  describe_kernels(fields, recipe);
+  describe(fields, recipe.data);
+  describe_autoencoder(fields, recipe.autoencoder);
+  describe(fields, recipe.objective);
+  {
+    const auto scope = fields.scope("train");
+    describe_precision(fields, recipe);
+    describe_deterministic(fields, recipe);
+  }
+  describe_frame_masks(fields, recipe);
+  describe(fields, recipe.finetune);
+  describe_averages(fields, recipe);
+  {
+    const auto scope = fields.scope("sample");
+    describe_sample_count(fields, recipe);
+    describe(fields, recipe.sample.sampling);
+  }
+  for (const char* others : {"run", "image_data", "train", "parallel", "lr", "optim", "checkpoint",
+                             "validation", "sample.every", "sample.format"}) {
+    fields.skip(others);
+  }
+}
+
+models::ModelConfig resolved_model(const ModelRecipe& recipe, int64_t num_data_classes,
+                                   const std::optional<LatentSize>& latents) {
+  models::ModelConfig model = recipe.model;
+  const bool of_latents =
+      recipe.data.source == data::SourceKind::kLatents || !recipe.autoencoder.path.empty();
+  KINORA_CHECK(!of_latents || latents || (model.height > 0 && model.width > 0), kConfig,
+               "[train] model.height and model.width must be given where neither latents nor the "
+               "autoencoder are opened, got ",
+               model.height, " x ", model.width);
+  const LatentSize size = latents.value_or(
+      LatentSize{.shape = {.channels = 0, .height = recipe.data.height, .width = recipe.data.width},
+                 .frames = recipe.data.frames});
+  model.height = model.height == 0 ? size.shape.height : model.height;
+  model.width = model.width == 0 ? size.shape.width : model.width;
+  model.frames = model.frames == 0 ? size.frames : model.frames;
+  if (model.compression == 1 && size.shape.pixel_height > 0) {
+    model.compression = std::max<int64_t>(size.shape.pixel_height / size.shape.height, 1);
+  }
+  model = models::resolved(model);
+  if (model.num_classes == 0) {
+    model.num_classes = num_data_classes;
+  }
+  KINORA_CHECK(model.num_classes >= num_data_classes, kConfig, "[train] the data has ",
+               num_data_classes, " classes, but model.num_classes is ", model.num_classes,
+               ". Hint: leave it at 0 to take the data's");
+  if (model.time_scale == 0.0) {
+    const bool flow = recipe.objective.kind == diffusion::ObjectiveConfig::Kind::kFlow;
+    model.time_scale = flow ? 1000.0 : 1.0;
+  }
+  return model;
+}
+
+diffusion::Sampler sampler_of(const ModelRecipe& recipe, const diffusion::Objective& objective) {
+  const models::ModelConfig& model = recipe.model;
+  return pipelines::make_sampler(
+      recipe.sample.sampling, objective,
+      diffusion::size_shift(objective, static_cast<double>(model.height * model.compression),
+                            static_cast<double>(model.width * model.compression),
+                            static_cast<double>(model.frames)));
+}
+
+}  // namespace kinora::inference

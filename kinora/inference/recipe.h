@@ -1,0 +1,92 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kinora/core/compute_choice.h"
+#include "kinora/data/data_config.h"
+#include "kinora/diffusion/frame_mask.h"
+#include "kinora/diffusion/objective.h"
+#include "kinora/diffusion/objective_config.h"
+#include "kinora/diffusion/sampler.h"
+#include "kinora/inference/finetune_config.h"
+#include "kinora/models/model_config.h"
+#include "kinora/ops/kernel_options.h"
+#include "kinora/pipelines/sampling_config.h"
+
+namespace kinora {
+class Fields;
+}
+
+namespace kinora::inference {
+
+enum class Path { kAuto, kPlain, kFast };
+
+/// The keys autoencoder.*.
+struct AutoencoderOptions {
+  std::string path;
+  Precision precision = Precision::kBf16;
+  int64_t micro_batch = 0;  ///< 0: kMicroBatch
+  double memory_gib = 0.0;  ///< 0: no limit
+
+  static constexpr int64_t kMicroBatch = 32;
+};
+
+/// The keys sample.*, but for those of the grids that training shows.
+struct SampleOptions {
+  int64_t count = 16;
+  pipelines::SamplingConfig sampling;
+};
+
+/// What a model is, and how samples are drawn from it: all that a reader of a checkpoint needs of
+/// the configuration of the run that wrote it (train::RunConfig). Keys are those of the run.
+struct ModelRecipe {
+  models::ModelConfig model;
+  Path path = Path::kAuto;  ///< model.path
+  ops::KernelOptions kernels;
+  data::DataConfig data;  ///< what it learned from: sizes, classes, words
+  AutoencoderOptions autoencoder;
+  diffusion::ObjectiveConfig objective;
+  Precision precision = Precision::kFp32;  ///< train.precision
+  bool deterministic = false;              ///< train.deterministic
+  diffusion::FrameMaskRatios frame_masks;  ///< frame_masks.*: how often it was given frames
+  FinetuneConfig finetune;                 ///< which updates its checkpoints hold beside weights
+  std::vector<double> ema_decays = {0.9999};
+  SampleOptions sample;
+};
+
+/// Registers every key, and lets a text hold those of a run that are not the model's.
+void describe(Fields& fields, ModelRecipe& recipe);
+
+/// The keys by themselves, for a run's configuration, which has its own between them.
+void describe_kernels(Fields& fields, ModelRecipe& recipe);  ///< model.path, kernels.*
+void describe_autoencoder(Fields& fields, AutoencoderOptions& autoencoder);
+void describe_frame_masks(Fields& fields, ModelRecipe& recipe);
+void describe_averages(Fields& fields, ModelRecipe& recipe);  ///< ema.decays
+/// In the scope `train`.
+void describe_precision(Fields& fields, ModelRecipe& recipe);
+void describe_deterministic(Fields& fields, ModelRecipe& recipe);
+/// In the scope `sample`.
+void describe_sample_count(Fields& fields, ModelRecipe& recipe);
+
+/// Latents of the data, as their files or the autoencoder have them.
+struct LatentSize {
+  data::SampleShape shape;
+  int64_t frames = 1;
+};
+
+/// The model of the recipe: sizes from its name, input size and classes from the data, time_scale
+/// from the objective. `latents` are those of the data where they are known. kConfig where model
+/// and data do not fit together, or where the size is that of latents that nobody opened.
+[[nodiscard]] models::ModelConfig resolved_model(
+    const ModelRecipe& recipe, int64_t num_data_classes,
+    const std::optional<LatentSize>& latents = std::nullopt);
+
+/// What samples of the model's size are drawn with. kConfig where sample.* does not fit the
+/// objective. recipe.model is resolved.
+[[nodiscard]] diffusion::Sampler sampler_of(const ModelRecipe& recipe,
+                                            const diffusion::Objective& objective);
+
+}  // namespace kinora::inference

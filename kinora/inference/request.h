@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kinora/data/data_config.h"
+#include "kinora/pipelines/sampling_ranks.h"
+
+namespace kinora::inference {
+
+/// Samples that somebody asks for. Sample i of a request has the noise of (seed, i), and so looks
+/// the same in any batch or count.
+struct Request {
+  /// Classes in turn, each in [0, model.num_classes); empty: all. Of models of classes.
+  std::vector<int64_t> classes = {};
+  /// Captions in turn, of models that learned words (data.text builtin).
+  std::vector<std::string> captions = {};
+  /// A file of embedded texts (data.text_embeddings), in turn, of models of texts. Without these
+  /// and captions: the texts of the model's data.
+  std::string text_embeddings = {};
+  int64_t count = 0;  ///< samples; 0: one of each class, caption or text
+  uint64_t seed = 0;
+  std::optional<double> guidance = {};  ///< scale; nothing: the recipe's
+};
+
+/// How samples are drawn; 0: as the recipe says.
+struct DrawOptions {
+  int64_t batch = 64;  ///< computed at once
+  int64_t steps = 0;   ///< of the sampler
+  // Of models of clips. Sizes other than the model's own are for those that take any.
+  int64_t frames = 0;
+  int64_t height = 0;  ///< in pixels, as width
+  int64_t width = 0;
+  double fps = 0.0;
+  /// Some frames of every clip (given_frames.h); empty: none. Which these are, see
+  /// pipelines::frame_places, and what its image holds.
+  std::string given = {};
+  std::string given_frames = "head";
+  data::FrameLayout frame_layout = data::FrameLayout::kImage;
+  double given_edit = 0.0;  ///< see pipelines::ClipOptions, as these
+  int64_t pieces = 1;
+  int64_t overlap = 0;
+  pipelines::SamplingRanks ranks = {};  ///< how they share the work
+};
+
+/// What a sample was asked to show.
+struct Asked {
+  std::string caption = {};           ///< empty: not known
+  std::optional<int64_t> label = {};  ///< its class, where known
+};
+
+}  // namespace kinora::inference

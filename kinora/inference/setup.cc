@@ -1,0 +1,88 @@
+#include "kinora/inference/setup.h"
+
+#include <ATen/DeviceAccelerator.h>
+
+#include <algorithm>
+
+#include "kinora/comm/link_speed.h"
+#include "kinora/core/error.h"
+#include "kinora/models/families.h"
+#include "kinora/device/device.h"
+#include "kinora/device/dry_run.h"
+
+namespace kinora::inference {
+
+at::Device choose_device(DeviceChoice choice) {
+  if (device::in_dry_run()) {
+    return at::kMeta;
+  }
+  if (choice == DeviceChoice::kCuda) {
+    device::require_cuda();
+  }
+  if (choice == DeviceChoice::kCpu || device::best_device().is_cpu()) {
+    return at::kCPU;
+  }
+  return {at::kCUDA, at::accelerator::getDeviceIndex()};
+}
+
+at::ScalarType compute_type(Precision precision) {
+  switch (precision) {
+    case Precision::kFp32:
+      return at::kFloat;
+    case Precision::kBf16:
+      return at::kBFloat16;
+    case Precision::kFp16:
+      return at::kHalf;
+  }
+  KINORA_UNREACHABLE("[train] unknown precision");
+}
+
+std::shared_ptr<ops::BlockKernels> fast_path(const ModelRecipe& recipe, const models::Model& model,
+                                             int64_t sequence_ranks, at::Device device) {
+  const at::ScalarType type = compute_type(recipe.precision);
+  const bool has_fast_path =
+      model.num_fast_linears() > 0 &&
+      (sequence_ranks == 1 || models::family_of(recipe.model).fast_on_parts);
+  const bool takes_it =
+      recipe.path == Path::kFast ||
+      (recipe.path == Path::kAuto && has_fast_path && ops::BlockKernels::worthwhile(device, type));
+  return takes_it ? std::make_shared<ops::BlockKernels>(recipe.kernels, device, type,
+                                                        recipe.deterministic)
+                  : nullptr;
+}
+
+parallel::SequencePlan sequence_plan(const models::ModelConfig& model, Precision precision,
+                                     parallel::SequenceScheme scheme, const comm::Group& group,
+                                     int64_t batch, at::Device device) {
+  parallel::SequenceFacts facts{.scheme = scheme,
+                                .ranks = group.size(),
+                                .ranks_inside = group.size(),
+                                .heads = model.heads,
+                                .hidden = model.hidden,
+                                .mlp_hidden = model.mlp_hidden(),
+                                .batch = batch,
+                                .num_frames = model.num_frames(),
+                                .tokens_a_frame = model.tokens_a_frame()};
+  facts.spans = models::family_of(model).spans;
+  if (!model.window.empty()) {  // in the place of attention in time
+    facts.spans.pop_back();
+    facts.windows = 1;
+  }
+  facts.element_bytes = static_cast<int64_t>(c10::elementSize(compute_type(precision)));
+  const int64_t local = std::max<int64_t>(group.world().local_size, 1);
+  if (local < group.size() && group.size() % local == 0) {
+    facts.ranks_inside = local;
+  }
+  if (device::in_dry_run()) {
+    return parallel::plan_sequence(facts);  // by what is sent, as if links were alike
+  }
+  for (const comm::OperationSpeed& speed : comm::measure(group, device)) {
+    if (speed.operation == comm::Operation::kAllGather) {
+      facts.inside = speed.link;
+      facts.across = speed.link;
+    }
+  }
+  return parallel::plan_sequence(facts);
+}
+
+}  // namespace kinora::inference

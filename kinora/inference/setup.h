@@ -1,0 +1,40 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "kinora/comm/group.h"
+#include "kinora/core/compute_choice.h"
+#include "kinora/inference/recipe.h"
+#include "kinora/models/model.h"
+#include "kinora/ops/block_kernels.h"
+#include "kinora/parallel/sequence_plan.h"
+
+/// What a model is computed on and by.
+namespace kinora::inference {
+
+/// A GPU is the current one, which a rank among several has chosen. kCuda if a GPU is asked for and
+/// there is none.
+[[nodiscard]] at::Device choose_device(DeviceChoice choice);
+
+[[nodiscard]] at::ScalarType compute_type(Precision precision);
+
+/// The kernels of the fast path where the recipe takes it; null: the plain path. sequence_ranks:
+/// those that divide the tokens of a sample.
+[[nodiscard]] std::shared_ptr<ops::BlockKernels> fast_path(const ModelRecipe& recipe,
+                                                           const models::Model& model,
+                                                           int64_t sequence_ranks,
+                                                           at::Device device);
+
+/// How the ranks of `group` divide the tokens of `batch` samples; measures the links between them,
+/// also for a given scheme, whose groups can have several shapes. All ranks call it. kConfig where
+/// no scheme is possible.
+[[nodiscard]] parallel::SequencePlan sequence_plan(const models::ModelConfig& model,
+                                                   Precision precision,
+                                                   parallel::SequenceScheme scheme,
+                                                   const comm::Group& group, int64_t batch,
+                                                   at::Device device);
+
+}  // namespace kinora::inference

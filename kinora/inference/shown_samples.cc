@@ -1,0 +1,49 @@
+#include "kinora/inference/shown_samples.h"
+
+#include <ATen/ops/arange.h>
+
+#include "kinora/inference/conditions.h"
+#include "kinora/inference/prompts.h"
+#include "kinora/io/image_grid.h"
+#include "kinora/pipelines/images.h"
+
+namespace kinora::inference {
+
+std::function<pipelines::DrawConditions(int64_t first, int64_t size)> shown_conditions(
+    const data::Source& data, const ModelRecipe& recipe, at::Device device) {
+  const models::ModelConfig& model = recipe.model;
+  if (model.takes_text()) {
+    return conditions_of_prompts(prompts_of_data(data, recipe.sample.count), model,
+                                 clip_fps(recipe.data), device);
+  }
+  return [num_classes = model.num_classes, device](int64_t first, int64_t size) {
+    pipelines::DrawConditions result;
+    result.conditions.labels =
+        at::arange(first, first + size, at::kLong).remainder(num_classes).to(device);
+    result.null = null_of(result.conditions, num_classes);
+    return result;
+  };
+}
+
+double clip_fps(const data::DataConfig& config) {
+  return config.fps /
+         static_cast<double>(data::sample_size(config).choice(0.0F).stride(config.fps));
+}
+
+std::vector<io::Image> shown_images(const at::Tensor& pixels) {
+  if (pixels.dim() == 4) {
+    return pipelines::to_images(pixels);
+  }
+  // [B, C, T, H, W] -> [B, C, H, T W]
+  return pipelines::to_images(pixels.permute({0, 1, 3, 2, 4}).flatten(3));
+}
+
+std::vector<io::Image> shown_animation(const at::Tensor& clips) {
+  std::vector<io::Image> grids;
+  for (int64_t frame = 0; frame < clips.size(2); ++frame) {
+    grids.push_back(io::make_grid(pipelines::to_images(clips.select(2, frame))));
+  }
+  return grids;
+}
+
+}  // namespace kinora::inference

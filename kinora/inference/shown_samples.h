@@ -1,0 +1,30 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <vector>
+
+#include "kinora/data/source.h"
+#include "kinora/inference/recipe.h"
+#include "kinora/io/image.h"
+#include "kinora/pipelines/draw.h"
+
+namespace kinora::inference {
+
+/// Conditions of the samples that a run shows while it trains: all classes in turn, or the texts of
+/// the first sample.count samples of `data` in turn. recipe.model is resolved.
+[[nodiscard]] std::function<pipelines::DrawConditions(int64_t first, int64_t size)>
+shown_conditions(const data::Source& data, const ModelRecipe& recipe, at::Device device);
+
+/// Frames a second of the clips that the run's model sees.
+[[nodiscard]] double clip_fps(const data::DataConfig& config);
+
+/// Pixels [B, 3 or 1, H, W] or clips [B, 3 or 1, T, H, W], float32 in [-1, 1], as images; a clip as
+/// a strip of its frames.
+[[nodiscard]] std::vector<io::Image> shown_images(const at::Tensor& pixels);
+
+/// Clips [B, 3 or 1, T, H, W] that play side by side: T grids.
+[[nodiscard]] std::vector<io::Image> shown_animation(const at::Tensor& clips);
+
+}  // namespace kinora::inference

@@ -1,0 +1,157 @@
+#include "kinora/inference/trained_model.h"
+
+#include "kinora/checkpoint/checkpoint.h"
+#include "kinora/checkpoint/model_weights.h"
+#include "kinora/checkpoint/step_folders.h"
+#include "kinora/checkpoint/weights_file.h"
+#include "kinora/core/config.h"
+#include "kinora/core/error.h"
+#include "kinora/core/log.h"
+#include "kinora/inference/setup.h"
+#include "kinora/inference/updates.h"
+#include "kinora/parallel/guidance_parallel.h"
+#include "kinora/parallel/sequence.h"
+#include "kinora/pipelines/diffusers_transformer.h"
+
+namespace kinora::inference {
+namespace {
+
+namespace fs = std::filesystem;
+
+ModelRecipe recipe_in(const std::string& text, const fs::path& path, const LoadOptions& options) {
+  if (!options.config_file.empty()) {
+    return load_config<ModelRecipe>(options.config_file, options.overrides);
+  }
+  KINORA_CHECK(!text.empty(), kConfig, "[sample] ", path,
+               " does not say what model it is. Hint: give its recipe with --config");
+  return parse_config<ModelRecipe>({.text = text, .origin = "configuration in " + path.string()},
+                                   options.overrides);
+}
+
+/// Whether sampling can be recorded as a CUDA graph. kConfig where it must be and cannot.
+bool records(const ModelRecipe& recipe, const ops::BlockKernels* kernels) {
+  const bool can = kernels != nullptr && kernels->can_be_recorded();
+  KINORA_CHECK(recipe.kernels.graphs != ops::Switch::kOn || can, kConfig,
+               "[sample] kernels.graphs is on, but sampling cannot be recorded: it needs the fast "
+               "path on a GPU with its kernels");
+  return can && recipe.kernels.graphs != ops::Switch::kOff;
+}
+
+/// Takes the path that the recipe asks for.
+void set_path(TrainedModel& trained, int64_t sequence_ranks) {
+  trained.kernels = fast_path(trained.recipe, *trained.model, sequence_ranks, trained.device);
+  trained.model->use_fast_path(trained.kernels);
+  trained.graphs = records(trained.recipe, trained.kernels.get());
+}
+
+}  // namespace
+
+TrainedModel initial_model(const ModelRecipe& recipe, at::Device device, uint64_t seed) {
+  TrainedModel initial{
+      .recipe = recipe,
+      .model = models::make_model(recipe.model),
+      .arena = nullptr,
+      .objective = diffusion::make_objective(recipe.objective, recipe.model.learn_sigma),
+      .device = device,
+      .kernels = nullptr};
+  diffusion::move_to(initial.objective, device);
+  initial.arena = std::make_unique<optim::Arena>(
+      initial.model->named_parameters(), initial.model->buckets(),
+      optim::ArenaOptions{.device = device,
+                          .compute_type = compute_type(recipe.precision),
+                          .seed = seed,
+                          .train = false,
+                          .ema_decays = {}});
+  initial.model->to_device(device);
+  set_path(initial, /*sequence_ranks=*/1);
+  return initial;
+}
+
+std::optional<fs::path> find_checkpoint(const fs::path& path) {
+  if (!fs::is_directory(path)) {
+    return std::nullopt;
+  }
+  if (checkpoint::step_of(path) || fs::exists(path / "manifest.json")) {
+    return path;
+  }
+  const auto checkpoints = checkpoint::list_checkpoints(path / "checkpoints");
+  return checkpoints.empty() ? std::nullopt : std::optional(checkpoints.back());
+}
+
+TrainedModel load_trained(const fs::path& path, const LoadOptions& options) {
+  KINORA_CHECK(fs::exists(path), kIo, "[sample] ", path, " does not exist");
+  const std::optional<fs::path> folder = find_checkpoint(path);
+  std::optional<checkpoint::WeightsFile> file;
+  std::string text;
+  if (folder) {
+    text = checkpoint::load_state(*folder).config;
+  } else {
+    file = pipelines::open_weights(path, options.ema);
+    text = file->metadata(checkpoint::kConfigMetadata);
+    text = text.empty() ? pipelines::diffusers_recipe(path) : text;
+  }
+  ModelRecipe recipe = recipe_in(text, path, options);
+  recipe.model = resolved_model(recipe, recipe.model.num_classes);
+  KINORA_CHECK(recipe.model.num_classes > 0 || recipe.model.takes_text(), kConfig,
+               "[sample] model.num_classes must be given for ", path);
+  recipe.precision = options.precision.value_or(recipe.precision);
+  TrainedModel trained = initial_model(recipe, choose_device(options.device), 0);
+  const bool ema = options.ema && !recipe.ema_decays.empty();
+  const bool is_plain = options.adapters.empty() && (file || !recipe.finetune.freezes());
+  if (!is_plain) {
+    checkpoint::LateTensors weights =
+        file ? file->tensors()
+             : checkpoint::checkpoint_weights(
+                   *folder, *trained.model, ema ? optim::Role::average(0) : optim::Role::master());
+    if (folder) {
+      (void)merge_updates(recipe, weights);
+    }
+    merge_adapters(options.adapters, recipe.model, weights);
+    checkpoint::load_weights(weights, path, *trained.model, *trained.arena);
+  } else if (file) {
+    checkpoint::load_weights(*file, *trained.model, *trained.arena);
+  } else {
+    checkpoint::load_for_sampling(*folder, ema ? std::optional<size_t>(0) : std::nullopt,
+                                  *trained.model, *trained.arena);
+  }
+  if (!options.says) {
+    return trained;
+  }
+  for (const std::string& adapter : options.adapters) {
+    const checkpoint::AdapterChoice choice = checkpoint::parse_adapter_choice(adapter);
+    log_info("[sample] adapter ", choice.path, " merged with weight ", choice.weight);
+  }
+  if (folder) {
+    log_info("[sample] ", ema ? "averaged" : "raw", " weights of ", *folder,
+             options.ema && !ema ? ": the run keeps no averages" : "");
+    return trained;
+  }
+  log_info("[sample] weights of ", path);
+  if (!options.ema && path.extension() == ".safetensors") {
+    log_warn("[sample] raw weights were asked for, but ", path,
+             " holds one set only: that is used");
+  }
+  return trained;
+}
+
+std::unique_ptr<diffusion::Denoiser> share(TrainedModel& trained, const models::ModelConfig& model,
+                                           const parallel::Mesh& mesh,
+                                           parallel::SequenceScheme scheme, int64_t rows) {
+  if (const comm::Group& group = mesh.group(parallel::Axis::kSequence); group.size() > 1) {
+    const parallel::SequencePlan plan =
+        sequence_plan(model, trained.recipe.precision, scheme, group, rows, trained.device);
+    set_path(trained, group.size());
+    trained.model->use_sequence(parallel::make_sequence(plan, group));
+    // Two communicators in one graph can wait for each other forever where their calls may be under
+    // way at once: those of a sequence's two levels, but not guidance's, which waits for all of
+    // them and they for it.
+    trained.graphs = trained.graphs && plan.num_levels() == 1;
+    if (mesh.world().rank() == 0) {
+      log_info("[sample] ", plan.reason);
+    }
+  }
+  return std::make_unique<parallel::GuidanceParallel>(*trained.model,
+                                                      mesh.group(parallel::Axis::kGuidance));
+}
+
+}  // namespace kinora::inference

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kinora/diffusion/objective.h"
+#include "kinora/inference/recipe.h"
+#include "kinora/models/model.h"
+#include "kinora/ops/block_kernels.h"
+#include "kinora/optim/arena.h"
+#include "kinora/parallel/mesh.h"
+#include "kinora/parallel/sequence_plan.h"
+
+namespace kinora::inference {
+
+/// A model with its weights, ready to sample from.
+struct TrainedModel {
+  ModelRecipe recipe;  ///< model resolved
+  std::unique_ptr<models::Model> model;
+  std::unique_ptr<optim::Arena> arena;
+  diffusion::Objective objective;
+  at::Device device = at::kCPU;
+  std::shared_ptr<ops::BlockKernels> kernels;  ///< of the fast path; null: the plain one
+  bool graphs = false;                         ///< whether sampling can be recorded
+};
+
+struct LoadOptions {
+  bool ema = true;  ///< the first average, if the run has one; else the raw weights
+  DeviceChoice device = DeviceChoice::kAuto;
+  std::optional<Precision> precision = {};  ///< nothing: the run's
+  std::vector<std::string> overrides = {};  ///< key=value on the run's recipe
+  std::string config_file = {};  ///< a recipe for files without a configuration of their own
+  /// Adapters to merge, each "FILE" or "FILE:WEIGHT" (checkpoint::read_adapter).
+  std::vector<std::string> adapters = {};
+  bool says = true;  ///< logs which weights these are
+};
+
+/// A model with initial weights. recipe.model is resolved. kConfig.
+[[nodiscard]] TrainedModel initial_model(const ModelRecipe& recipe, at::Device device,
+                                         uint64_t seed);
+
+/// The checkpoint that a folder stands for: itself, or the newest of a run; nothing where it is
+/// neither.
+[[nodiscard]] std::optional<std::filesystem::path> find_checkpoint(
+    const std::filesystem::path& path);
+
+/// Loads a run directory (its newest checkpoint), a checkpoint's folder, or weights
+/// (pipelines::open_weights) with the configuration in their header, from diffusers' config.json or
+/// from `config_file`. kIo, kConfig.
+[[nodiscard]] TrainedModel load_trained(const std::filesystem::path& path,
+                                        const LoadOptions& options);
+
+/// `trained` as the ranks along the mesh's guidance and sequence axes compute it together, each
+/// with one of its own. It is borrowed. model: the sizes of what is drawn. rows: samples and, with
+/// guidance, unconditional ones that a sequence computes at once. kConfig where `scheme` is not
+/// possible. All ranks call it.
+[[nodiscard]] std::unique_ptr<diffusion::Denoiser> share(TrainedModel& trained,
+                                                         const models::ModelConfig& model,
+                                                         const parallel::Mesh& mesh,
+                                                         parallel::SequenceScheme scheme,
+                                                         int64_t rows);
+
+}  // namespace kinora::inference

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "kinora/checkpoint/late_tensor.h"
+#include "kinora/checkpoint/low_rank_file.h"
+#include "kinora/inference/recipe.h"
+#include "kinora/models/model_config.h"
+#include "kinora/nn/module.h"
+
+/// Low-rank updates of linears: in a model, in its checkpoints, and merged into plain weights.
+namespace kinora::inference {
+
+/// Freezes parameters and adds low-rank updates as finetune.* says, before the parameters have
+/// their memory. kConfig for a pattern that nothing matches, with the names most like it, and where
+/// keys contradict each other.
+void add_updates(const FinetuneConfig& finetune, nn::Module& model);
+
+/// Those that are not frozen.
+[[nodiscard]] std::vector<nn::NamedParameter> trained_parameters(nn::Module& model);
+
+/// Merges the updates of a run into its weights, raw or averaged, under their plain names. Returns
+/// what was trained, as an adapter; an empty one where the run has no updates, whose weights are
+/// plain.
+checkpoint::Adapter merge_updates(const ModelRecipe& recipe, checkpoint::LateTensors& weights);
+
+[[nodiscard]] checkpoint::AdapterSettings adapter_settings(const LoraConfig& lora);
+
+/// Merges adapters, each "FILE" or "FILE:WEIGHT", into plain weights of `model`.
+void merge_adapters(const std::vector<std::string>& choices, const models::ModelConfig& model,
+                    checkpoint::LateTensors& weights);
+
+/// The other names that adapters of such a model may have: those of diffusers, where it has it.
+[[nodiscard]] nn::Naming adapter_naming(const models::ModelConfig& model);
+
+}  // namespace kinora::inference

@@ -1,0 +1,90 @@
+#include "kinora/inference/drawing.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/equal.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/error_of.h"
+#include "tests/train/tiny_dit.h"
+
+namespace kinora::inference {
+namespace drawing_test {
+
+using testing::HasSubstr;
+
+/// A flow of random weights on 16 x 16 pixels.
+class DrawingTest : public testing::Test {
+ protected:
+  DrawingTest() {
+    ModelRecipe recipe;
+    recipe.model = train::TinyDit::config();
+    recipe.objective.kind = diffusion::ObjectiveConfig::Kind::kFlow;
+    recipe.sample.sampling.steps = 3;
+    trained_ = initial_model(recipe, at::kCPU, 1);
+    train::TinyDit tiny;
+    for (const auto& [path, parameter] : tiny.model.named_parameters()) {
+      trained_.arena->load_parameter(path, parameter->value.detach());
+    }
+  }
+
+  at::Tensor drawn(const std::vector<Request>& requests, int64_t batch = 64) {
+    return Drawing(trained_, requests, {.batch = batch}).draw();
+  }
+
+  TrainedModel trained_;
+};
+
+// What the pictures of several users have in common is the time that they take.
+TEST_F(DrawingTest, RequestsShareBatchesAndEachIsAsAlone) {
+  const std::vector<Request> requests = {
+      {.classes = {1}, .count = 2, .seed = 5, .guidance = 4.0},
+      {.classes = {3, 0}, .count = 3, .seed = 8, .guidance = 1.0},
+      {.classes = {1}, .seed = 9}};
+  const at::Tensor together = drawn(requests);
+  ASSERT_EQ(together.size(0), 6);
+  for (const int64_t batch : {2, 4}) {
+    EXPECT_LT((drawn(requests, batch) - together).abs().max().item<double>(), 1.0 / 255.0);
+  }
+  int64_t first = 0;
+  for (const Request& request : requests) {
+    const at::Tensor alone = drawn({request});
+    const at::Tensor among = together.narrow(0, first, alone.size(0));
+    // Pixels in [-1, 1]: a level is 2 / 255.
+    EXPECT_LT((among - alone).abs().max().item<double>(), 1.0 / 255.0) << first;
+    first += alone.size(0);
+  }
+  const at::Tensor other = drawn({{.classes = {1}, .count = 2, .seed = 6, .guidance = 4.0}});
+  EXPECT_GT((other - together.narrow(0, 0, 2)).abs().max().item<double>(), 0.1);
+}
+
+TEST_F(DrawingTest, SaysWhatEachSampleWasAskedToShow) {
+  const Drawing drawing(trained_, {{.classes = {2, 0}, .count = 3}, {.classes = {1}}}, {});
+  std::vector<int64_t> labels;
+  for (const Asked& asked : drawing.asked()) {
+    labels.push_back(asked.label.value());
+  }
+  EXPECT_THAT(labels, testing::ElementsAre(2, 0, 2, 1));
+}
+
+TEST_F(DrawingTest, StepsAreOfOneDrawingOnly) {
+  const at::Tensor before = drawn({{.classes = {1}}});
+  const Drawing other(trained_, {{.classes = {1}}}, {.steps = 7});
+  EXPECT_EQ(other.recipe().sample.sampling.steps, 7);
+  EXPECT_TRUE(at::equal(drawn({{.classes = {1}}}), before));
+}
+
+TEST_F(DrawingTest, WhatTheModelDoesNotTakeIsRefused) {
+  const auto refusal = [this](const Request& request, const DrawOptions& options = {}) {
+    return error_of(ErrorKind::kConfig, [&] { return Drawing(trained_, {request}, options); });
+  };
+  EXPECT_THAT(refusal({.captions = {"a"}}), HasSubstr("conditioned on classes"));
+  EXPECT_THAT(refusal({.captions = {"a"}, .text_embeddings = "b"}), HasSubstr("only one"));
+  EXPECT_THAT(refusal({.classes = {-1}}), HasSubstr("got -1"));
+  EXPECT_THAT(refusal({.count = -1}), HasSubstr("got -1"));
+  EXPECT_THAT(refusal({}, {.height = 32}), HasSubstr("height must be 16"));
+  EXPECT_THAT(refusal({}, {.pieces = 2}), HasSubstr("models of clips"));
+}
+
+}  // namespace drawing_test
+}  // namespace kinora::inference
