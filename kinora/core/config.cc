@@ -84,14 +84,6 @@ class Reader {
     }
   }
 
- private:
-  [[nodiscard]] const RetiredKey* find_retired(const std::string& key) const {
-    const std::vector<RetiredKey>& all = fields_.retired();
-    const auto found =
-        std::find_if(all.begin(), all.end(), [&](const auto& entry) { return entry.key == key; });
-    return found == all.end() ? nullptr : &*found;
-  }
-
   [[noreturn]] void refuse_unknown(const std::string& key, const std::string& where,
                                    bool is_section) const {
     std::string hint = nearest(key, is_section);
@@ -111,6 +103,13 @@ class Reader {
   }
 
  private:
+  [[nodiscard]] const RetiredKey* find_retired(const std::string& key) const {
+    const std::vector<RetiredKey>& all = fields_.retired();
+    const auto found =
+        std::find_if(all.begin(), all.end(), [&](const auto& entry) { return entry.key == key; });
+    return found == all.end() ? nullptr : &*found;
+  }
+
   [[nodiscard]] std::string keys_of(const std::string& section) const {
     std::string text;
     for (const Field& field : fields_.all()) {

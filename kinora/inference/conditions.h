@@ -29,8 +29,9 @@ inline constexpr double kImageFps = 120.0;
 /// kConfig where texts of this size are not what `model` takes; 0 channels: there are none.
 void check_texts(const data::TextShape& texts, const models::ModelConfig& model);
 
-/// What `model` takes of a batch (models::FamilyConditions); a model of clips takes images as clips of one frame. Nothing is dropped yet, nor are frames given. kConfig where
-/// the data lacks what the model needs.
+/// What `model` takes of a batch (models::FamilyConditions); a model of clips takes images as clips
+/// of one frame. Nothing is dropped yet, nor are frames given. kConfig where the data lacks what
+/// the model needs.
 [[nodiscard]] diffusion::Conditions conditions_of(const data::Batch& batch,
                                                   const models::ModelConfig& model);
 

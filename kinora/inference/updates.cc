@@ -5,8 +5,8 @@
 #include "kinora/core/error.h"
 #include "kinora/core/glob.h"
 #include "kinora/models/families.h"
-#include "kinora/models/transformers/diffusers_names.h"
 #include "kinora/models/model.h"
+#include "kinora/models/transformers/diffusers_names.h"
 #include "kinora/nn/linear.h"
 
 namespace kinora::inference {

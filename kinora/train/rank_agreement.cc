@@ -10,6 +10,7 @@
 #include "kinora/core/config.h"
 #include "kinora/core/log.h"
 #include "kinora/core/text.h"
+#include "kinora/inference/setup.h"
 #include "kinora/parallel/bucket_groups.h"
 #include "kinora/train/setup.h"
 

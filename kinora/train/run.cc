@@ -11,6 +11,7 @@
 #include "kinora/core/process_memory.h"
 #include "kinora/device/device.h"
 #include "kinora/diffusion/objective_config.h"
+#include "kinora/inference/setup.h"
 #include "kinora/io/clip_file.h"
 #include "kinora/io/file.h"
 #include "kinora/train/rank_agreement.h"
@@ -57,7 +58,7 @@ Run::Run(const RunConfig& asked, const Resume& resume, const comm::Group& world)
   KINORA_CHECK(config.train.profile_steps == 0 || device.is_cuda(), kConfig,
                "[train] train.profile_steps traces a GPU, but this run computes on the CPU");
   device::configure_computation(config.train.threads, config.deterministic);
-  encoder = open_encoder(config, device);
+  encoder = open_encoder(config.autoencoder, {&config.data, &config.image_data}, device);
   const pipelines::LatentEncoder* encodes = encoder ? &encoder->encoder : nullptr;
   const int64_t num_image_classes = image_data.train ? image_data.train->num_classes() : 0;
   const auto sizes = latent_size(config.data, *data.train, encodes);

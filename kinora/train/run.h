@@ -9,6 +9,7 @@
 
 #include "kinora/checkpoint/training_state.h"
 #include "kinora/comm/group.h"
+#include "kinora/data/run_data.h"
 #include "kinora/diffusion/importance.h"
 #include "kinora/diffusion/objective.h"
 #include "kinora/parallel/mesh.h"

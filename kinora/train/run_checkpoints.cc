@@ -6,6 +6,7 @@
 #include "kinora/checkpoint/model_weights.h"
 #include "kinora/checkpoint/weights_output.h"
 #include "kinora/core/log.h"
+#include "kinora/inference/updates.h"
 #include "kinora/train/exact_resume.h"
 #include "kinora/train/finetune.h"
 

@@ -9,6 +9,8 @@
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
 #include "kinora/core/text.h"
+#include "kinora/inference/conditions.h"
+#include "kinora/inference/updates.h"
 #include "kinora/train/finetune.h"
 #include "kinora/train/non_finite.h"
 

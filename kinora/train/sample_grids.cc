@@ -5,11 +5,11 @@
 #include <vector>
 
 #include "kinora/core/error.h"
+#include "kinora/inference/shown_samples.h"
 #include "kinora/io/clip_file.h"
 #include "kinora/io/image_grid.h"
 #include "kinora/pipelines/decode.h"
 #include "kinora/pipelines/draw.h"
-#include "kinora/inference/shown_samples.h"
 
 namespace kinora::train {
 
@@ -61,7 +61,8 @@ void SampleGrids::draw() {
   const auto path = run_.directory.samples() / ("step-" + std::to_string(step));
   io::write_png(path.string() + ".png", grid);
   if (shown.dim() == 5 && shown.size(2) > 1) {
-    io::write_clip(path, inference::shown_animation(shown), inference::clip_fps(config.data), config.shown.format);
+    io::write_clip(path, inference::shown_animation(shown), inference::clip_fps(config.data),
+                   config.shown.format);
   }
   run_.log->add_samples(step, grid);
 }

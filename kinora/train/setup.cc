@@ -56,8 +56,8 @@ void check_data(const RunConfig& config, const data::Source& source, StepKind ki
                          "kinora data encode and set data.source to latents");
   const bool takes_any_size = models::family_of(model).takes_any_size;
   const bool any_size = is_image_data && takes_any_size;
-  KINORA_CHECK(data.buckets.empty() || takes_any_size, kConfig, "[train] ",
-               section, ".buckets needs a model that takes clips of any size, got ", model.name,
+  KINORA_CHECK(data.buckets.empty() || takes_any_size, kConfig, "[train] ", section,
+               ".buckets needs a model that takes clips of any size, got ", model.name,
                ". Hint: ", models::families_that(&models::Family::takes_any_size), " do");
   KINORA_CHECK(any_size || (model.height == shape.height && model.width == shape.width), kConfig,
                "[train] model.height and width must be those of the ", section, ", ", shape.height,

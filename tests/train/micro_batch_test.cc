@@ -1,4 +1,5 @@
 #include "kinora/train/micro_batch.h"
+#include "kinora/inference/conditions.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>

@@ -1,3 +1,5 @@
+#include "kinora/inference/setup.h"
+#include "kinora/data/run_data.h"
 #include "kinora/train/setup.h"
 
 #include <ATen/ops/empty.h>
@@ -75,8 +77,9 @@ TEST(SetupTest, DataMustBeWhatTheModelTakes) {
   config.model.in_channels = 4;
   EXPECT_THAT(fault(config), AllOf(HasSubstr("images of 3 channels, but model.in_channels is 4"),
                                    HasSubstr("kinora data encode")));
-  EXPECT_THAT(fault(good, inference::LatentSize{.shape = {.channels = 4, .height = 16, .width = 16}}),
-              HasSubstr("latents of 4 channels, but model.in_channels is 3"));
+  EXPECT_THAT(
+      fault(good, inference::LatentSize{.shape = {.channels = 4, .height = 16, .width = 16}}),
+      HasSubstr("latents of 4 channels, but model.in_channels is 3"));
   config = good;
   config.model.height = 32;
   EXPECT_THAT(fault(config), HasSubstr("those of the data, 16 x 16, got 32 x 16"));
@@ -84,10 +87,10 @@ TEST(SetupTest, DataMustBeWhatTheModelTakes) {
   config.data.frames = 4;
   EXPECT_THAT(fault(config), HasSubstr("model.frames must be those of the data, 4, got 1"));
   EXPECT_THAT(fault(good, inference::LatentSize{.shape = {.channels = 3,
-                                               .height = 16,
-                                               .width = 16,
-                                               .pixel_height = 128,
-                                               .pixel_width = 128}}),
+                                                          .height = 16,
+                                                          .width = 16,
+                                                          .pixel_height = 128,
+                                                          .pixel_width = 128}}),
               HasSubstr("but model.compression is 1"));
 }
 
