@@ -171,9 +171,9 @@ class Fields {
 
   Scope scope(std::string_view name) { return Scope(*this, name); }
 
-  /// Lets a text hold `key`, or keys below it, without knowing them: they are somebody else's, who
-  /// wrote a larger configuration. Described keys count as ever. An override must name a described
-  /// key, or one that the text holds.
+  /// Lets a text hold a section, or a key of a section that has described ones, without knowing it:
+  /// it is somebody else's, who wrote a larger configuration. Described keys count as ever. An
+  /// override must name a described key, or one that the text holds.
   void skip(std::string_view key) { skipped_.emplace_back(prefix_ + std::string(key)); }
   [[nodiscard]] bool is_skipped(std::string_view key) const;
 

@@ -37,7 +37,7 @@ void check(const Request& request, const DrawOptions& options, const models::Mod
 /// Size and speed of clips.
 void set_size(const DrawOptions& options, ModelRecipe& recipe) {
   models::ModelConfig& model = recipe.model;
-  const bool any_size = takes_any_size(model);
+  const bool any_size = models::family_of(model).takes_any_size;
   const auto set = [&](const char* name, int64_t wanted, int64_t unit, int64_t patch,
                        int64_t& value) {
     if (wanted == 0) {
@@ -45,7 +45,8 @@ void set_size(const DrawOptions& options, ModelRecipe& recipe) {
     }
     KINORA_CHECK(any_size || wanted == value * unit, kConfig, "[sample] ", name, " must be ",
                  value * unit, ", which this model was made for, got ", wanted,
-                 ". Hint: models of architecture stdit2 and stdit3 take any size");
+                 ". Hint: ", models::families_that(&models::Family::takes_any_size),
+                 " take any size");
     KINORA_CHECK(wanted % (unit * patch) == 0, kConfig, "[sample] ", name,
                  " must be a multiple of ", unit * patch, ", got ", wanted);
     value = wanted / unit;

@@ -355,5 +355,29 @@ TEST(ConfigTest, EveryHelpKeyComesBackFromItsDump) {
   }
 }
 
+TEST(ConfigTest, SkippedKeysAreSomebodyElses) {
+  struct Part {
+    int64_t steps = 1;
+    int64_t level = 1;
+  };
+  const auto read = [](const std::string& text, const std::vector<std::string>& overrides) {
+    Part part;
+    Fields fields;
+    fields.add("train.steps", part.steps, "Steps.");
+    fields.add("log.level", part.level, "Level.");
+    fields.skip("train");
+    fields.skip("lr");
+    fields.skip("log.every");
+    parse(fields, {text, "a.yaml"}, overrides);
+    return part.steps;
+  };
+  const std::string text = "train: {steps: 3, seed: 5}\nlr: {value: 1}\nlog: {every: 2}\n";
+  EXPECT_EQ(read(text, {}), 3);
+  EXPECT_EQ(read(text, {"train.steps=4", "train.seed=6", "lr.value=2", "log.every=1"}), 4);
+  EXPECT_THROW((void)read(text, {"train.sed=6"}), Error);
+  EXPECT_THROW((void)read(text, {"lr.valeu=2"}), Error);
+  EXPECT_THROW((void)read("log: {evry: 2}", {}), Error);
+}
+
 }  // namespace config_test
 }  // namespace kinora

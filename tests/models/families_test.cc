@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -68,7 +70,14 @@ TEST(FamiliesTest, EveryNameGivesItsModel) {
       EXPECT_EQ(config.qk_norm, family.qk_norm ? ops::Switch::kOn : ops::Switch::kOff);
       EXPECT_GT(forward_macs(config), 0.0);
       config.depth = 1;
-      EXPECT_EQ(&family_of(make_model(config)->config()), &family);
+      const std::unique_ptr<Model> model = make_model(config);
+      EXPECT_EQ(&family_of(model->config()), &family);
+      std::set<int64_t> layers;
+      for (const auto& [path, parameter] : model->named_parameters()) {
+        layers.insert(parameter->layer);
+      }
+      EXPECT_EQ(layers, (std::set<int64_t>{0, 1, 2})) << "embedders, the block, what follows it";
+      EXPECT_TRUE(std::ranges::any_of(model->buckets(), &nn::BucketSpec::is_block));
     }
   }
 }
