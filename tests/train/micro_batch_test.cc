@@ -1,5 +1,4 @@
 #include "kinora/train/micro_batch.h"
-#include "kinora/inference/conditions.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
@@ -13,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "kinora/inference/conditions.h"
 #include "tests/error_of.h"
 
 namespace kinora::train {
@@ -87,7 +87,7 @@ TEST(MicroBatchTest, AModelOfTextsGetsThemAndTheSizeInPixels) {
 TEST(MicroBatchTest, ImagesOfAModelOfClipsAreOneFrame) {
   const diffusion::Conditions got =
       micro_batch_of(batch_of({2, 6}), text_model("stdit2")).conditions;
-  EXPECT_TRUE(is_all(got.fps, kImageFps));
+  EXPECT_TRUE(is_all(got.fps, inference::kImageFps));
   EXPECT_TRUE(is_all(got.num_frames, 1));
 }
 

@@ -1,5 +1,3 @@
-#include "kinora/inference/setup.h"
-#include "kinora/data/run_data.h"
 #include "kinora/train/setup.h"
 
 #include <ATen/ops/empty.h>
@@ -9,6 +7,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "kinora/data/run_data.h"
+#include "kinora/inference/setup.h"
 #include "kinora/models/model.h"
 #include "tests/comm/ranks.h"
 #include "tests/error_of.h"
@@ -170,11 +170,14 @@ TEST(SetupTest, TheSamplerMustFitTheObjective) {
 TEST(SetupTest, ASequenceIsDividedAsTheModelAttends) {
   comm::run_on_ranks(2, [](const comm::Group& world) {
     RunConfig config = tiny();
-    EXPECT_EQ(sequence_plan(config, world, 4, at::kCPU).ranks(), 2);
+    const auto plan = [&] {
+      return inference::sequence_plan(config.model, config.precision,
+                                      config.parallel.sequence_scheme, world, 4, at::kCPU);
+    };
+    EXPECT_EQ(plan().ranks(), 2);
     config.parallel.sequence_scheme = parallel::SequenceScheme::kUlysses;
     config.model.heads = 1;
-    EXPECT_THAT(refusal([&] { return sequence_plan(config, world, 4, at::kCPU); }),
-                HasSubstr("ulysses"));
+    EXPECT_THAT(refusal(plan), HasSubstr("ulysses"));
   });
 }
 
