@@ -329,6 +329,17 @@ struct RecordedSampler::Recorded {
   SampleKey key;
   at::Tensor x;
   device::Graph graph;
+
+  /// Whether such a batch differs in tensors only, whose values are copied.
+  [[nodiscard]] bool suits(at::IntArrayRef other, const Guidance& other_guidance,
+                           const SampleKey& other_key) const {
+    const auto same = [](const auto& a, const auto& b) {
+      return a.of_each.defined() == b.of_each.defined() &&
+             (a.of_each.defined() || a.value == b.value);
+    };
+    return shape == other.vec() && same(guidance.scale, other_guidance.scale) &&
+           same(key.seed, other_key.seed);
+  }
 };
 
 RecordedSampler::RecordedSampler(Denoiser& denoiser, const Sampler& sampler, at::Device device)
@@ -342,7 +353,7 @@ at::Tensor RecordedSampler::sample(at::IntArrayRef shape, const Conditions& cond
                                    const Guidance& guidance, const SampleKey& key) {
   check(sampler_, shape, key.sample_index);
   const c10::NoGradGuard no_grad;
-  if (recorded_ == nullptr || recorded_->shape != shape.vec()) {
+  if (recorded_ == nullptr || !recorded_->suits(shape, guidance, key)) {
     at::Tensor x = run_all({denoiser_, sampler_, shape, guidance, key, times_, {}}, conditions);
     recorded_ = std::make_unique<Recorded>();
     recorded_->shape = shape.vec();

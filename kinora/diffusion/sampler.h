@@ -114,8 +114,9 @@ class RecordedSampler {
   RecordedSampler(Denoiser& denoiser, const Sampler& sampler, at::Device device);
   ~RecordedSampler();
 
-  /// As diffusion::sample(). Between batches of a size only tensors differ: what guidance and key
-  /// have as numbers is as it was recorded.
+  /// As diffusion::sample(). A batch of another size, seed or scale of all samples is recorded
+  /// anew; seeds and scales of each sample may differ from batch to batch, all else of guidance may
+  /// not.
   [[nodiscard]] at::Tensor sample(at::IntArrayRef shape, const Conditions& conditions,
                                   const Guidance& guidance, const SampleKey& key);
 

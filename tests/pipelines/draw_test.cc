@@ -21,8 +21,9 @@ constexpr int64_t kNullClass = 10;
 /// A flow of constant velocity, the label: the image is the noise minus the label.
 class LabelFlow : public diffusion::Denoiser {
  public:
-  at::Tensor forward(const at::Tensor& x_t, const at::Tensor& /*t*/,
-                     const diffusion::Conditions& conditions) override {
+  at::Tensor predict(const at::Tensor& x_t, const at::Tensor& /*t*/,
+                     const diffusion::Conditions& conditions,
+                     const diffusion::Pass& /*pass*/) override {
     largest_batch = std::max(largest_batch, x_t.size(0));
     return x_t * 0.0 + conditions.labels.view({-1, 1, 1, 1});
   }
