@@ -73,7 +73,7 @@ TEST(MicroBatchTest, AModelOfClassesGetsLabelsAlone) {
 
 TEST(MicroBatchTest, AModelOfTextsGetsThemAndTheSizeInPixels) {
   const data::Batch batch = batch_of({3, 2, 6});
-  const diffusion::Conditions got = micro_batch_of(batch, text_model("stdit3")).conditions;
+  const diffusion::Conditions got = micro_batch_of(batch, text_model("stdit2")).conditions;
   EXPECT_TRUE(got.text.is_same(batch.text));
   EXPECT_TRUE(got.text_lengths.is_same(batch.text_lengths));
   EXPECT_FALSE(got.labels.defined());
@@ -82,6 +82,8 @@ TEST(MicroBatchTest, AModelOfTextsGetsThemAndTheSizeInPixels) {
   EXPECT_TRUE(is_all(got.height, 2 * 8));
   EXPECT_TRUE(is_all(got.width, 6 * 8));
   EXPECT_TRUE(is_all(got.num_frames, 3 * 4));
+  // Which does not read their number.
+  EXPECT_FALSE(micro_batch_of(batch, text_model("stdit3")).conditions.num_frames.defined());
 }
 
 TEST(MicroBatchTest, ImagesOfAModelOfClipsAreOneFrame) {
