@@ -56,6 +56,11 @@ void freeze(const FinetuneConfig& config, const std::vector<nn::NamedParameter>&
   }
 }
 
+/// The other names that adapters of such a model may have: those of diffusers, where it has it.
+nn::Naming adapter_naming(const models::ModelConfig& model) {
+  return models::family_of(model).diffusers ? models::diffusers_naming(model) : nn::Naming();
+}
+
 }  // namespace
 
 void add_updates(const FinetuneConfig& finetune, nn::Module& model) {
@@ -105,10 +110,6 @@ void merge_adapters(const std::vector<std::string>& choices, const models::Model
         {checkpoint::read_adapter(choice.path, adapter_naming(model), weights), choice.weight});
   }
   checkpoint::merge(weights, adapters);
-}
-
-nn::Naming adapter_naming(const models::ModelConfig& model) {
-  return models::family_of(model).diffusers ? models::diffusers_naming(model) : nn::Naming();
 }
 
 }  // namespace kinora::inference

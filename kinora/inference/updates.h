@@ -31,7 +31,4 @@ checkpoint::Adapter merge_updates(const ModelRecipe& recipe, checkpoint::LateTen
 void merge_adapters(const std::vector<std::string>& choices, const models::ModelConfig& model,
                     checkpoint::LateTensors& weights);
 
-/// The other names that adapters of such a model may have: those of diffusers, where it has it.
-[[nodiscard]] nn::Naming adapter_naming(const models::ModelConfig& model);
-
 }  // namespace kinora::inference
