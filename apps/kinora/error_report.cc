@@ -3,7 +3,10 @@
 #include <c10/util/Exception.h>
 
 #include <exception>
+#include <filesystem>
 #include <new>
+#include <string>
+#include <string_view>
 
 #include "apps/kinora/options/user_error.h"
 #include "kinora/core/error.h"
@@ -12,7 +15,9 @@ namespace kinora::apps {
 namespace {
 
 constexpr int kExitFailure = 1;
-constexpr int kExitOutOfMemory = 8;
+
+/// How libtorch says that the host has no more memory: by an error without a type of its own.
+constexpr std::string_view kNoHostMemory = "can't allocate memory";
 
 }  // namespace
 
@@ -29,7 +34,15 @@ ErrorReport report_current_error() {
   } catch (const std::bad_alloc&) {
     return {"out of memory. Hint: a smaller train.micro_batch", kExitOutOfMemory};
   } catch (const c10::Error& error) {
+    const std::string message = error.what_without_backtrace();
+    if (message.find(kNoHostMemory) != std::string::npos) {
+      return {"out of memory: " + message + "\nHint: a smaller train.micro_batch",
+              kExitOutOfMemory};
+    }
     return {std::string("error in libtorch: ") + error.what_without_backtrace(), kExitFailure};
+  } catch (const std::filesystem::filesystem_error& error) {
+    const Error io_error(ErrorKind::kIo, error.what());
+    return {error_text(io_error), exit_code(io_error.kind())};
   } catch (const std::exception& error) {
     return {std::string("error: ") + error.what(), kExitFailure};
   }

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
+#include <new>
 
 #include "kinora/core/error.h"
 
@@ -55,6 +56,8 @@ std::vector<std::string> in_agreement(const comm::Group& group,
     mine = failure(error.kind(), error.what());
   } catch (const std::filesystem::filesystem_error& error) {
     mine = failure(ErrorKind::kIo, error.what());
+  } catch (const std::bad_alloc&) {
+    mine = failure(ErrorKind::kMemory, "out of memory");
   } catch (const std::exception& error) {
     mine = failure(ErrorKind::kInternal, error.what());
   }

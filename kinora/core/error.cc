@@ -10,10 +10,16 @@ std::string_view to_string(ErrorKind kind) {
       return "shape";
     case ErrorKind::kIo:
       return "io";
+    case ErrorKind::kDamaged:
+      return "io";
     case ErrorKind::kCuda:
       return "cuda";
     case ErrorKind::kComm:
       return "comm";
+    case ErrorKind::kMemory:
+      return "memory";
+    case ErrorKind::kDiverged:
+      return "training";
     case ErrorKind::kInternal:
       return "internal";
   }

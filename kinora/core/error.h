@@ -11,9 +11,13 @@ namespace kinora {
 enum class ErrorKind {
   kConfig,    ///< a setting, an argument, an unsuitable combination of them
   kShape,     ///< a tensor's shape or dtype
-  kIo,        ///< a file or folder: missing, unreadable, corrupt, no space
+  kIo,        ///< a file or folder: missing, unreadable, not what it should be, no space
+  kDamaged,   ///< a file that has lost what was written to it, as a checksum shows; of the user's
+              ///< files an io error, too
   kCuda,      ///< the GPU or its libraries
   kComm,      ///< another rank
+  kMemory,    ///< more memory is needed than there is
+  kDiverged,  ///< training broke down: a loss or gradients are not finite, parameters do not move
   kInternal,  ///< a bug in Kinora
 };
 

@@ -1,7 +1,6 @@
 #include "kinora/train/run_steps.h"
 
 #include <cmath>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -133,8 +132,9 @@ void RunSteps::stop_at_loss(const PendingStep& pending, double loss) {
   const auto found = find_non_finite_output(run_.trainable->model(), [&] {
     step_.forward_only(pending.samples.batches, pending.step - 1);
   });
-  throw_error(ErrorKind::kInternal, "[train] the loss of step ", pending.step, " is ", loss,
-              found ? "; first output that is not finite: " + to_string(*found)
+  throw_error(ErrorKind::kDiverged, "[train] training diverged at step ", pending.step,
+              ": the loss is ", std::isnan(loss) ? "not a number" : "infinite",
+              found ? "; the first output that is not finite is that of " + to_string(*found)
                     : "; every module's output is finite, so the loss itself overflows",
               ". The last checkpoint is from before. Hint: a lower lr.value, or "
               "optim.max_grad_norm");
@@ -152,13 +152,13 @@ void RunSteps::note_skipped(const PendingStep& pending, const optim::StepResult&
   arena.zero_grad();
   ++skipped_in_a_row_;
   const int64_t most = run_.config.train.max_skipped;
-  std::ostringstream message;
-  message << "[train] step " << pending.step << " was skipped: gradients are not finite ("
-          << (names.empty() ? "finite when computed again" : list_names(names, kMaxNamesInMessage))
-          << "); " << skipped_in_a_row_ << " in a row of at most " << most;
-  KINORA_CHECK(skipped_in_a_row_ < most, kInternal, message.str(),
-               ". Hint: a lower lr.value, or optim.max_grad_norm");
-  log_warn(message.str());
+  const std::string where =
+      names.empty() ? "finite when computed again" : list_names(names, kMaxNamesInMessage);
+  KINORA_CHECK(skipped_in_a_row_ < most, kDiverged, "[train] training diverged at step ",
+               pending.step, ": gradients are not finite (", where, "), now ", skipped_in_a_row_,
+               " in a row. Hint: a lower lr.value, or optim.max_grad_norm");
+  log_warn("[train] step ", pending.step, " was skipped: gradients are not finite (", where, "); ",
+           skipped_in_a_row_, " in a row of at most ", most);
 }
 
 }  // namespace kinora::train

@@ -30,7 +30,7 @@ class RunSteps {
   /// Whether the host has to look at the device's memory between two steps, whoever else does.
   [[nodiscard]] bool one_at_a_time() const;
 
-  /// Waits for the oldest of them, and says what it did. kInternal, naming modules or parameters,
+  /// Waits for the oldest of them, and says what it did. kDiverged, naming modules or parameters,
   /// for a loss that is not finite, for too many skipped steps in a row, and for parameters that do
   /// not learn.
   [[nodiscard]] StepRecord finish();

@@ -72,7 +72,7 @@ void SelfTest::finish(const optim::Arena& arena) const {
       unmoved.push_back(parameters_[i].path);
     }
   }
-  KINORA_CHECK(without_gradient.empty() && unmoved.empty(), kInternal, "[self_test] after ", kSteps,
+  KINORA_CHECK(without_gradient.empty() && unmoved.empty(), kDiverged, "[self_test] after ", kSteps,
                " steps ", without_gradient.size(), " parameters have had no gradient",
                joined(without_gradient), "\nand ", unmoved.size(), " others have not moved",
                joined(unmoved),

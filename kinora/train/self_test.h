@@ -24,7 +24,7 @@ class SelfTest {
   /// After backward and before the update of each of the first steps.
   void see_gradients(const optim::Arena& arena);
 
-  /// After kSteps updates: kInternal, naming every parameter that had only zero gradients or did
+  /// After kSteps updates: kDiverged, naming every parameter that had only zero gradients or did
   /// not move, if there is one.
   void finish(const optim::Arena& arena) const;
 

@@ -19,10 +19,10 @@ class NonFiniteTest : public RunTest {};
 // After the first step only the final layer, whose gradient alone is not zero, has moved: by 3e37.
 TEST_F(NonFiniteTest, LossThatIsNotFiniteStopsTheRunAndNamesTheFirstModule) {
   const Outcome outcome = train(run_dir("run"), {"lr.value=3e37", "checkpoint.every=1"});
-  EXPECT_EQ(outcome.exit_code, kInternal) << outcome.err;
-  expect_said(outcome,
-              {"the loss of step 2 is", "first output that is not finite: final_layer.linear",
-               "values are not finite, the others lie in", "lower lr.value"});
+  EXPECT_EQ(outcome.exit_code, kDiverged) << outcome.err;
+  expect_said(outcome, {"training error: [train] training diverged at step 2: the loss is ",
+                        "the first output that is not finite is that of final_layer.linear",
+                        "values are not finite, the others lie in", "lower lr.value"});
   // Nothing that is not finite is left behind: what was saved can be gone on from.
   const std::vector<int64_t> steps = checkpoint_steps(run_dir("run"));
   ASSERT_FALSE(steps.empty());
@@ -31,8 +31,9 @@ TEST_F(NonFiniteTest, LossThatIsNotFiniteStopsTheRunAndNamesTheFirstModule) {
 
 TEST_F(NonFiniteTest, LossThatOverflowsOnItsOwnIsToldFromThat) {
   const Outcome outcome = train(run_dir("run"), {"lr.value=1e30"});
-  EXPECT_EQ(outcome.exit_code, kInternal) << outcome.err;
-  expect_said(outcome, {"the loss of step 2 is", "the loss itself overflows", "lower lr.value"});
+  EXPECT_EQ(outcome.exit_code, kDiverged) << outcome.err;
+  expect_said(outcome, {"training diverged at step 2: the loss is infinite",
+                        "the loss itself overflows", "lower lr.value"});
 }
 
 // From the third step on the loss is finite and its gradient is not.
@@ -40,9 +41,10 @@ TEST_F(NonFiniteTest, GradientsThatAreNotFiniteAreSkippedAndNamedAndStopTheRunIn
   const Outcome outcome =
       train(run_dir("run"), {"lr.value=1e8", "model.learn_sigma=false", "model.mlp_ratio=4",
                              "train.max_skipped=3", "checkpoint.every=1"});
-  EXPECT_EQ(outcome.exit_code, kInternal) << outcome.err;
+  EXPECT_EQ(outcome.exit_code, kDiverged) << outcome.err;
   expect_said(outcome, {"was skipped: gradients are not finite (", "1 in a row of at most 3",
-                        "2 in a row of at most 3", "3 in a row of at most 3", "lower lr.value"});
+                        "2 in a row of at most 3", "training diverged at step ", "now 3 in a row",
+                        "lower lr.value"});
   // A skipped step changes no weight, moment or average.
   const std::vector<LogLine> log = read_log(run_dir("run"));
   ASSERT_GE(log.size(), 2U);
@@ -58,7 +60,7 @@ class SelfTestTest : public RunTest {};
 
 TEST_F(SelfTestTest, NamesParametersThatDoNotMove) {
   const Outcome outcome = train(run_dir("run"), {"lr.value=0", "train.steps=25"});
-  EXPECT_EQ(outcome.exit_code, kInternal) << outcome.err;
+  EXPECT_EQ(outcome.exit_code, kDiverged) << outcome.err;
   expect_said(outcome, {"[self_test]", "have not moved", "blocks.0.attn.qkv.weight",
                         "final_layer.linear.bias", "train.self_test=false"});
 }

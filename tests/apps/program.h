@@ -14,7 +14,8 @@ namespace kinora::apps {
 inline constexpr int kUsage = 2;
 inline constexpr int kIo = 4;
 inline constexpr int kCuda = 5;
-inline constexpr int kInternal = 7;
+inline constexpr int kOutOfMemory = 8;
+inline constexpr int kDiverged = 10;
 
 /// How a process ended and what it said.
 struct Outcome {

@@ -26,7 +26,7 @@ std::string run(TinyDit& tiny, double lr, const std::string& keep_zero = "none")
   try {
     test.finish(tiny.arena);
   } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kInternal);
+    EXPECT_EQ(error.kind(), ErrorKind::kDiverged);
     return error.what();
   }
   return "";

@@ -12,10 +12,16 @@ int exit_code(ErrorKind kind) {
       return 3;
     case ErrorKind::kIo:
       return 4;
+    case ErrorKind::kDamaged:
+      return 4;
     case ErrorKind::kCuda:
       return 5;
     case ErrorKind::kComm:
       return train::kPeerFailedCode;
+    case ErrorKind::kDiverged:
+      return 10;
+    case ErrorKind::kMemory:
+      return kExitOutOfMemory;
     case ErrorKind::kInternal:
       return 7;
   }
