@@ -1,5 +1,6 @@
 // The program that kinora becomes: reads its arguments again, and does what they ask for.
 
+#include <csignal>
 #include <exception>
 #include <iostream>
 
@@ -8,6 +9,8 @@
 #include "apps/kinora/options/command_line.h"
 
 int main(int argc, char** argv) {
+  // A file at the limit of its size (ulimit -f) is an error to report, not the end.
+  (void)std::signal(SIGXFSZ, SIG_IGN);
   try {
     const kinora::apps::CommandLine line = kinora::apps::read_command_line(argc, argv);
     return line.command

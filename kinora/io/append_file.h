@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <filesystem>
 #include <string_view>
 
@@ -14,18 +15,20 @@ class AppendFile {
     kNew,        ///< an existing file (or symbolic link) is an error
   };
 
-  /// Errors (kIo): `path` cannot be opened for writing.
+  /// Errors (kIo): `path` cannot be opened for writing, or is a pipe or a device.
   AppendFile(std::filesystem::path path, Create create);
   AppendFile(const AppendFile&) = delete;
   AppendFile& operator=(const AppendFile&) = delete;
   ~AppendFile();
 
-  /// Error (kIo): the system refuses, as when the disk is full.
+  /// Error (kIo): the system refuses, as when the disk is full; then nothing of `bytes` is there.
   void append(std::string_view bytes);
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
 
  private:
+  void take_back(size_t count) const;
+
   std::filesystem::path path_;
   int descriptor_;
 };

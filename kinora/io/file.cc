@@ -186,7 +186,8 @@ FileWriter::FileWriter(std::filesystem::path path, Create create) : path_(std::m
   if (create != Create::kReplace) {
     how = create == Create::kNew ? O_EXCL : 0;
   }
-  descriptor_ = open_retrying(path_, O_WRONLY | O_CREAT | how, 0666);
+  // O_NONBLOCK as in open_regular().
+  descriptor_ = open_retrying(path_, O_WRONLY | O_CREAT | O_NONBLOCK | how, 0666);
   if (descriptor_ < 0) {
     fail("create", path_, errno);
   }
@@ -291,6 +292,17 @@ std::filesystem::path temporary_name(const std::filesystem::path& path) {
   std::filesystem::path name = path;
   name += "." + std::to_string(::getpid()) + "-" + std::to_string(now.tv_nsec) + "-" +
           std::to_string(counter.fetch_add(1)) + ".tmp";
+  return name;
+}
+
+std::filesystem::path damaged_name(const std::filesystem::path& path) {
+  const std::filesystem::path first = folder_of(path) / ("damaged-" + path.filename().string());
+  std::filesystem::path name = first;
+  std::error_code ignored;
+  for (int number = 2; std::filesystem::exists(name, ignored); ++number) {
+    name = first;
+    name += "-" + std::to_string(number);
+  }
   return name;
 }
 

@@ -120,6 +120,10 @@ class FileWriter {
 /// another process is most unlikely to use: create the file with Create::kNew.
 [[nodiscard]] std::filesystem::path temporary_name(const std::filesystem::path& path);
 
+/// "damaged-NAME" beside `path`, or "damaged-NAME-2" and so on, the first that is not taken: where
+/// what cannot be read goes, so that nothing is lost.
+[[nodiscard]] std::filesystem::path damaged_name(const std::filesystem::path& path);
+
 /// Renames `from` to `to`, replacing it, and makes the new name durable (fsync of the folder).
 void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to);
 

@@ -64,15 +64,15 @@ JsonObject& JsonObject::add_integer(std::string_view key, int64_t value) {
   return add_raw(key, std::to_string(value));
 }
 
-int64_t truncate_jsonl(const std::filesystem::path& path, int64_t last_step) {
+Truncated truncate_jsonl(const std::filesystem::path& path, int64_t last_step) {
+  Truncated result;
   if (!std::filesystem::exists(path)) {
-    return 0;
+    return result;
   }
   const MappedFile file(path);
   const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()),
                               file.bytes().size());
   std::string kept;
-  int64_t num_removed = 0;
   int64_t line_number = 0;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = text.find('\n', begin);
@@ -81,24 +81,29 @@ int64_t truncate_jsonl(const std::filesystem::path& path, int64_t last_step) {
     ++line_number;
     const nlohmann::json value = nlohmann::json::parse(line, nullptr, false);
     if (!value.is_object()) {
-      KINORA_CHECK(begin == text.size(), kIo, "[jsonl] ", path.string(), ":", line_number,
-                   ": each line must be a JSON object, got ", quoted(line),
-                   ". Hint: mend or delete this line");
-      ++num_removed;
+      if (end == std::string_view::npos) {
+        ++result.num_removed;
+      } else if (result.num_damaged++ == 0) {
+        result.first_damaged = line_number;
+      }
       continue;
     }
     const auto step = value.find("step");
     if (step != value.end() && step->is_number_integer() && step->get<int64_t>() > last_step) {
-      ++num_removed;
+      ++result.num_removed;
       continue;
     }
     kept += line;
     kept += '\n';
   }
+  if (result.num_damaged > 0) {
+    result.set_aside = damaged_name(path);
+    write_file_atomic(result.set_aside, text);
+  }
   if (kept != text) {
     write_file_atomic(path, kept);
   }
-  return num_removed;
+  return result;
 }
 
 }  // namespace kinora::io

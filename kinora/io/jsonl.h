@@ -55,9 +55,18 @@ class JsonlWriter {
   AppendFile file_;
 };
 
-/// Removes from `path` every line whose integer member "step" is above `last_step`, and a torn last
-/// line; other lines stay as they are. Atomic. A missing file counts as empty. Returns the number
-/// of lines removed. Error (kIo): a line other than the last is not a JSON object.
-int64_t truncate_jsonl(const std::filesystem::path& path, int64_t last_step);
+/// What truncate_jsonl did.
+struct Truncated {
+  int64_t num_removed = 0;          ///< lines of later steps, and a torn last one
+  int64_t num_damaged = 0;          ///< lines that are no JSON objects
+  int64_t first_damaged = 0;        ///< its number, from 1 on
+  std::filesystem::path set_aside;  ///< the file as it was, where lines are damaged; else empty
+};
+
+/// Removes from `path` every line whose integer member "step" is above `last_step`, a torn last
+/// line, and damaged lines; with damaged ones the file as it was stays beside it as
+/// "damaged-NAME". Other lines stay as they are. Atomic. A missing file counts as empty.
+/// Errors (kIo): it is no regular file, or cannot be written.
+Truncated truncate_jsonl(const std::filesystem::path& path, int64_t last_step);
 
 }  // namespace kinora::io

@@ -36,7 +36,7 @@ StepWish RunControl::own_wish(const StopSignal* stop) {
     return {.stop = kFirstRankVote + run_.mesh.world().rank()};
   }
   if (run_.writes() && !asked_ && seconds_now() >= next_look_) {
-    asked_ = requests_.take();
+    use_requests_([&] { asked_ = requests_.take(); });
     next_look_ = seconds_now() + kSecondsBetweenLooks;
   }
   StepWish wish{.stop = stop != nullptr && stop->requested() ? 1 : 0};
@@ -146,27 +146,34 @@ RunAnswer RunControl::answer_of(const StepWish& wish) {
 void RunControl::reply(RunAnswer answer) {
   answer.step = run_.state.step;
   log_info("[train] asked to ", to_string(asked_->command), ": ", answer.text);
-  requests_.reply(*asked_, answer);
+  use_requests_([&] { requests_.reply(*asked_, answer); });
   asked_.reset();
 }
 
 /// To requests that came at the end.
 void RunControl::reply_to_the_last() {
-  for (; asked_ || (asked_ = requests_.take()); asked_.reset()) {
+  const auto take = [this] {
+    use_requests_([&] { asked_ = requests_.take(); });
+    return asked_.has_value();
+  };
+  for (; asked_ || take(); asked_.reset()) {
     const bool done = asked_->command == RunCommand::kStop;
-    requests_.reply(*asked_, {.done = done,
-                              .step = run_.state.step,
-                              .text = std::string(done ? "stopped, and saved as step "
-                                                       : "the run has ended at step ") +
-                                      std::to_string(run_.state.step)});
+    const RunAnswer answer{
+        .done = done,
+        .step = run_.state.step,
+        .text = (done ? "stopped, and saved as step " : "the run has ended at step ") +
+                std::to_string(run_.state.step)};
+    use_requests_([&] { requests_.reply(*asked_, answer); });
   }
 }
 
 /// For `kinora runs`.
 void RunControl::say_state(RunState state) {
   said_ = state;
-  write_state(run_.directory.path(),
-              {.state = state, .step = run_.state.step, .steps = run_.config.train.steps});
+  write_state_([&] {
+    write_state(run_.directory.path(),
+                {.state = state, .step = run_.state.step, .steps = run_.config.train.steps});
+  });
 }
 
 void RunControl::renew_config() {

@@ -67,6 +67,8 @@ class RunControl {
   std::optional<RunRequest> asked_;  // taken and not replied to; rank 0's
   double next_look_ = 0.0;           // at requests_, in seconds of the host's clock
   RunState said_ = RunState::kTraining;
+  BestEffort write_state_{"state.json"};
+  BestEffort use_requests_{"requests of kinora runs"};
 };
 
 }  // namespace kinora::train

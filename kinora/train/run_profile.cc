@@ -6,6 +6,7 @@
 #include "kinora/core/log.h"
 #include "kinora/device/gpu_profile.h"
 #include "kinora/io/file.h"
+#include "kinora/train/records/best_effort.h"
 
 namespace kinora::train {
 
@@ -38,8 +39,9 @@ void RunProfile::end_trace(int64_t step) {
   trace_.reset();
   const int64_t rank = run_.mesh.world().rank();
   const auto path = run_.directory.path() / ("profile-rank" + std::to_string(rank) + ".json");
-  io::write_file_atomic(path, device::chrome_trace(records, rank));
-  if (!run_.writes()) {
+  const bool written = BestEffort("the trace")(
+      [&] { io::write_file_atomic(path, device::chrome_trace(records, rank)); });
+  if (!written || !run_.writes()) {
     return;
   }
   const device::GpuProfile profile = device::profile_of(records);

@@ -59,11 +59,13 @@ void SampleGrids::draw() {
   }
   const io::Image grid = io::make_grid(inference::shown_images(shown));
   const auto path = run_.directory.samples() / ("step-" + std::to_string(step));
-  io::write_png(path.string() + ".png", grid);
-  if (shown.dim() == 5 && shown.size(2) > 1) {
-    io::write_clip(path, inference::shown_animation(shown), inference::clip_fps(config.data),
-                   config.shown.format);
-  }
+  write_([&] {
+    io::write_png(path.string() + ".png", grid);
+    if (shown.dim() == 5 && shown.size(2) > 1) {
+      io::write_clip(path, inference::shown_animation(shown), inference::clip_fps(config.data),
+                     config.shown.format);
+    }
+  });
   run_.log->add_samples(step, grid);
 }
 

@@ -24,6 +24,7 @@ class SampleGrids : public RunObserver {
 
  private:
   Run& run_;
+  BestEffort write_{"pictures of samples"};
 };
 
 }  // namespace kinora::train

@@ -9,6 +9,7 @@
 #include "kinora/checkpoint/step_folders.h"
 #include "kinora/io/file.h"
 #include "tests/checkpoint/numbered_state.h"
+#include "tests/file_size_limit.h"
 
 namespace kinora::checkpoint {
 namespace writer_test {
@@ -67,7 +68,7 @@ TEST_F(WriterTest, SeveralChunksAFile) {
   file.seekp(kChunkBytes + 5);
   file.put('\x55');
   file.close();
-  EXPECT_THAT(refusal(ErrorKind::kIo, [&] { (void)load(path, trained.arena); }),
+  EXPECT_THAT(refusal(ErrorKind::kDamaged, [&] { (void)load(path, trained.arena); }),
               HasSubstr("master.safetensors\" is damaged: the checksum of bytes 33554432 to "));
 }
 
@@ -88,27 +89,6 @@ TEST_F(WriterTest, OneAfterTheOtherAndOldOnesGoAfterwards) {
     EXPECT_TRUE(loaded.is(step));
   }
 }
-
-/// Files of this process cannot grow beyond `bytes` while it lives.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) {
-    EXPECT_EQ(::getrlimit(RLIMIT_FSIZE, &before_), 0);
-    handler_ = ::signal(SIGXFSZ, SIG_IGN);
-    const rlimit limit{bytes, before_.rlim_max};
-    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
-  }
-  FileSizeLimit(const FileSizeLimit&) = delete;
-  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
-  ~FileSizeLimit() {
-    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &before_), 0);
-    ::signal(SIGXFSZ, handler_);
-  }
-
- private:
-  rlimit before_{};
-  sighandler_t handler_ = nullptr;
-};
 
 TEST_F(WriterTest, FailedWriteLeavesTheOldOneAndIsSaidAtTheNextCall) {
   NumberedState trained({}, 20'000);

@@ -1,12 +1,14 @@
 #include "kinora/io/jsonl.h"
 
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "kinora/io/file.h"
+#include "tests/file_size_limit.h"
 #include "tests/io/io_testing.h"
 
 namespace kinora::io {
@@ -73,10 +75,10 @@ TEST(JsonlTest, TruncateDropsLaterStepsAndATornLine) {
                     std::string_view("{\"run\": \"a\"}\n{\"step\": 9}\n{\"step\": 10, \"x\": [1]}\n"
                                      "{\"step\": 11}\n{\"event\": \"saved\", \"step\": 12}\n"
                                      "{\"step\": 13, \"lo"));
-  EXPECT_EQ(truncate_jsonl(path, 10), 3);
+  EXPECT_EQ(truncate_jsonl(path, 10).num_removed, 3);
   const std::string kept = "{\"run\": \"a\"}\n{\"step\": 9}\n{\"step\": 10, \"x\": [1]}\n";
   EXPECT_EQ(text_of(path), kept);
-  EXPECT_EQ(truncate_jsonl(path, 10), 0);
+  EXPECT_EQ(truncate_jsonl(path, 10).num_removed, 0);
   EXPECT_EQ(text_of(path), kept);
 }
 
@@ -84,21 +86,55 @@ TEST(JsonlTest, TruncateMendsTheEndOfAWholeLastLine) {
   const test::TemporaryFolder folder;
   const auto path = folder / "log.jsonl";
   write_file_atomic(path, std::string_view("{\"step\": 1}"));
-  EXPECT_EQ(truncate_jsonl(path, 10), 0);
+  EXPECT_EQ(truncate_jsonl(path, 10).num_removed, 0);
   EXPECT_EQ(text_of(path), "{\"step\": 1}\n");
   write_file_atomic(path, std::string_view(""));
-  EXPECT_EQ(truncate_jsonl(path, 10), 0);
-  EXPECT_EQ(truncate_jsonl(folder / "missing.jsonl", 10), 0);
+  EXPECT_EQ(truncate_jsonl(path, 10).num_removed, 0);
+  EXPECT_EQ(truncate_jsonl(folder / "missing.jsonl", 10).num_removed, 0);
 }
 
-TEST(JsonlTest, TruncateNamesADamagedLine) {
+TEST(JsonlTest, TruncateSetsADamagedFileAsideAndKeepsItsGoodLines) {
   const test::TemporaryFolder folder;
   const auto path = folder / "log.jsonl";
-  const std::string damaged = "{\"step\": 1}\n[2]\n{\"step\": 3}\n";
-  write_file_atomic(path, std::string_view(damaged));
-  EXPECT_THAT(error_message(ErrorKind::kIo, [&] { truncate_jsonl(path, 1); }),
-              HasSubstr("log.jsonl:2: each line must be a JSON object, got \"[2]\""));
-  EXPECT_EQ(text_of(path), damaged);
+  const std::string damaged =
+      "{\"step\": 1}\n[2]\n{\"step\": 3}\n\x1b[31m\xff\n\n{\"step\": 4}\n{\"st";
+  for (const char* aside : {"damaged-log.jsonl", "damaged-log.jsonl-2"}) {
+    write_file_atomic(path, std::string_view(damaged));
+    const Truncated done = truncate_jsonl(path, 3);
+    EXPECT_EQ(done.num_damaged, 3);
+    EXPECT_EQ(done.first_damaged, 2);
+    EXPECT_EQ(done.num_removed, 2);
+    EXPECT_EQ(done.set_aside, folder / aside);
+    EXPECT_EQ(text_of(folder / aside), damaged);
+    EXPECT_EQ(text_of(path), "{\"step\": 1}\n{\"step\": 3}\n");
+  }
+  EXPECT_TRUE(truncate_jsonl(path, 3).set_aside.empty());
+}
+
+TEST(JsonlTest, APipeIsNotWaitedFor) {
+  const test::TemporaryFolder folder;
+  const auto path = folder / "log.jsonl";
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_THAT(error_message(ErrorKind::kIo, [&] { (void)truncate_jsonl(path, 1); }),
+              HasSubstr("must be a regular file"));
+  EXPECT_THAT(error_message(ErrorKind::kIo, [&] { JsonlWriter writer(path); }),
+              HasSubstr("log.jsonl"));
+}
+
+TEST(JsonlTest, ALineThatDoesNotFitLeavesNothing) {
+  const test::TemporaryFolder folder;
+  const auto path = folder / "log.jsonl";
+  JsonlWriter writer(path);
+  writer.write(JsonObject().add("step", 1));
+  const std::string first = text_of(path);
+  {
+    const FileSizeLimit limit(first.size() + 4);
+    EXPECT_THAT(error_message(ErrorKind::kIo, [&] { writer.write(JsonObject().add("step", 2)); }),
+                HasSubstr("cannot write"));
+  }
+  EXPECT_EQ(text_of(path), first);
+  writer.write(JsonObject().add("step", 3));
+  EXPECT_EQ(text_of(path), first + "{\"step\": 3}\n");
 }
 
 TEST(JsonlTest, AFileThatCannotBeWrittenIsNamed) {

@@ -21,15 +21,25 @@ std::optional<io::FileLock> take_patiently(const std::filesystem::path& file) {
   return lock;
 }
 
-/// Empty folders do not count: a start that was refused leaves those of the run.
-bool holds_a_run(const RunDirectory& run) {
+/// The first that lies in the folder, if anything does. Empty folders do not count: a start that
+/// was refused leaves those of the run.
+std::optional<std::filesystem::path> first_content(const RunDirectory& run) {
   for (const auto& entry : std::filesystem::directory_iterator(run.path())) {
     const bool empty_folder = entry.is_directory() && std::filesystem::is_empty(entry.path());
     if (entry.path() != run.lock_file() && !empty_folder) {
-      return true;
+      return entry.path();
     }
   }
-  return false;
+  return std::nullopt;
+}
+
+/// Whether a run was begun in the folder, or copied there.
+bool is_of_a_run(const RunDirectory& run) {
+  const auto exists = [](const std::filesystem::path& path) {
+    return std::filesystem::exists(path);
+  };
+  return exists(run.lock_file()) ||
+         (exists(run.config_file()) && (exists(run.log_file()) || exists(run.checkpoints())));
 }
 
 }  // namespace
@@ -52,10 +62,14 @@ RunDirectory::RunDirectory(std::filesystem::path path, const Resume& resume)
   std::filesystem::create_directories(path_, failure);
   KINORA_CHECK(!failure && std::filesystem::is_directory(path_), kIo,
                "[run] cannot create the run directory ", path_, ": ", failure.message());
+  const auto content = first_content(*this);
+  KINORA_CHECK(!content || is_of_a_run(*this), kConfig,
+               "[run] run.dir must be new, empty, or of a run, but ", path_,
+               " holds other files, such as ", content->filename(), ". Hint: give another run.dir");
   lock_ = take_patiently(lock_file());
   KINORA_CHECK(lock_, kIo, "[run] another process trains in ", path_,
                ". Hint: stop it, or give another run.dir");
-  KINORA_CHECK(resume.mode != Resume::Mode::kNever || !holds_a_run(*this), kConfig,
+  KINORA_CHECK(resume.mode != Resume::Mode::kNever || !content, kConfig,
                "[run] run.dir must be new or empty, but ", path_,
                " holds a run. Hint: --resume auto goes on with it; another run.dir starts anew");
   std::filesystem::create_directories(samples());

@@ -28,8 +28,8 @@ struct Resume {
 /// lives.
 class RunDirectory {
  public:
-  /// Creates the folder. kConfig if it is not empty and `resume` is kNever; kIo if it cannot be
-  /// made or another process trains in it.
+  /// Creates the folder. kConfig if it holds files and no run, or a run and `resume` is kNever; kIo
+  /// if it cannot be made or another process trains in it.
   RunDirectory(std::filesystem::path path, const Resume& resume);
   /// The names alone, for a rank of a run whose rank 0 has created the folder.
   explicit RunDirectory(std::filesystem::path path) : path_(std::move(path)) {}

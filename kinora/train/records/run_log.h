@@ -11,6 +11,7 @@
 #include "kinora/io/jsonl.h"
 #include "kinora/io/tensorboard.h"
 #include "kinora/train/micro_batch.h"
+#include "kinora/train/records/best_effort.h"
 #include "kinora/train/records/run_directory.h"
 #include "kinora/train/step_samples.h"
 #include "kinora/train/step_times.h"
@@ -47,9 +48,12 @@ struct StepRecord {
 
 /// The metrics of a run: one object a step in log.jsonl, a choice of them in TensorBoard's event
 /// file. Steps with image_data have curves of their own there.
+///
+/// A run outlives a log that cannot be written: see BestEffort.
 class RunLog {
  public:
-  /// Forgets what is recorded after `first_step` updates (resume).
+  /// Forgets what is recorded after `first_step` updates (resume), and sets a damaged log aside.
+  /// kIo if it cannot be opened.
   RunLog(const RunDirectory& directory, int64_t first_step, int64_t tensorboard_every);
 
   void add_step(const StepRecord& record);
@@ -57,11 +61,13 @@ class RunLog {
   void flush();
 
  private:
-  void add_times(const StepRecord& record, io::JsonObject& line);
+  void add_events(const StepRecord& record);
 
   int64_t tensorboard_every_;
   io::JsonlWriter jsonl_;
   io::EventWriter events_;
+  BestEffort write_log_{"log.jsonl"};
+  BestEffort write_events_{"TensorBoard's file"};
 };
 
 }  // namespace kinora::train

@@ -128,7 +128,7 @@ std::optional<RunRequest> RequestBox::take() const {
     return std::nullopt;
   }
   std::vector<fs::path> requests;
-  for (const auto& entry : fs::directory_iterator(folder_)) {
+  for (const auto& entry : fs::directory_iterator(folder_, failure)) {
     if (entry.path().extension() == kRequest) {
       requests.push_back(entry.path());
     }

@@ -1,16 +1,19 @@
 #include "kinora/train/records/run_directory.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
 #include <fstream>
 
 #include "kinora/core/error.h"
+#include "tests/error_of.h"
 
 namespace kinora::train {
 namespace run_directory_test {
 
 namespace fs = std::filesystem;
+using testing::HasSubstr;
 
 class RunDirectoryTest : public testing::Test {
  public:
@@ -58,6 +61,25 @@ TEST_F(RunDirectoryTest, ThatHoldsAnythingNeedsResume) {
     EXPECT_EQ(error.kind(), ErrorKind::kConfig);
   }
   // The refusal has let go of the lock.
+  EXPECT_NO_THROW(RunDirectory(folder_ / "r", {.mode = kAuto, .checkpoint = {}}));
+}
+
+TEST_F(RunDirectoryTest, AFolderWithOtherFilesIsNoRun) {
+  fs::create_directories(folder_ / "r/pictures");
+  std::ofstream(folder_ / "r/pictures/cat.png") << "x";
+  for (const Resume::Mode mode : {kNever, kAuto, Resume::Mode::kPath}) {
+    EXPECT_THAT(
+        error_of(ErrorKind::kConfig,
+                 [&] { return RunDirectory(folder_ / "r", {.mode = mode, .checkpoint = {}}); }),
+        HasSubstr("holds other files, such as \"pictures\""));
+  }
+  EXPECT_FALSE(fs::exists(folder_ / "r/.lock")) << "nothing of ours must be left there";
+  EXPECT_FALSE(fs::exists(folder_ / "r/samples"));
+}
+
+TEST_F(RunDirectoryTest, ACopyOfARunWithoutItsLockIsARun) {
+  fs::create_directories(folder_ / "r/checkpoints/step-3");
+  std::ofstream(folder_ / "r/config.yaml") << "x";
   EXPECT_NO_THROW(RunDirectory(folder_ / "r", {.mode = kAuto, .checkpoint = {}}));
 }
 

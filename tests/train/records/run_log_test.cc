@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/data/files.h"
+#include "tests/file_size_limit.h"
 
 namespace kinora::train {
 namespace run_log_test {
@@ -161,6 +162,46 @@ TEST_F(RunLogTest, GridsGoToTensorBoard) {
   log.add_samples(5, grid);
   EXPECT_THAT(events(), HasSubstr("samples"));
   EXPECT_THAT(events(), HasSubstr("PNG"));
+}
+
+TEST_F(RunLogTest, AFullDiskCostsLinesAndNotTheRun) {
+  RunLog log(directory(), 0, 1);
+  log.add_step(record_of(1));
+  testing::internal::CaptureStderr();
+  {
+    const FileSizeLimit full(1);
+    for (int64_t step = 2; step < 6; ++step) {
+      log.add_step(record_of(step));
+      log.flush();
+    }
+  }
+  log.add_step(record_of(6));
+  log.flush();
+  const std::string said = testing::internal::GetCapturedStderr();
+  const std::vector<Json> all = lines();
+  ASSERT_EQ(all.size(), 2U) << "no half of a line either";
+  EXPECT_EQ(all[0]["step"], 1);
+  EXPECT_EQ(all[1]["step"], 6);
+  for (const std::string what : {"log.jsonl", "TensorBoard's file"}) {
+    const std::string once = "the run goes on without " + what;
+    const size_t first = said.find(once);
+    EXPECT_NE(first, std::string::npos) << said;
+    EXPECT_EQ(said.find(once, first + 1), std::string::npos) << said;
+    EXPECT_THAT(said, HasSubstr(what + " can be written again"));
+  }
+}
+
+TEST_F(RunLogTest, ADamagedLogIsSetAside) {
+  std::ofstream(folder_.path() / "log.jsonl") << "{\"step\": 1}\n\x1b[2J\n{\"step\": 2}\n";
+  testing::internal::CaptureStderr();
+  RunLog log(directory(), 2, 1);
+  log.add_step(record_of(3));
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(lines().size(), 3U);
+  EXPECT_THAT(said, HasSubstr("has 1 damaged line, the first is line 2"));
+  EXPECT_THAT(said, HasSubstr("damaged-log.jsonl"));
+  EXPECT_EQ(said.find('\x1b'), std::string::npos);
+  EXPECT_TRUE(fs::exists(folder_.path() / "damaged-log.jsonl"));
 }
 
 }  // namespace run_log_test
