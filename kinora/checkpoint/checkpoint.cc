@@ -46,7 +46,7 @@ std::unordered_map<std::string, SavedSlot> find_slots(const Manifest& manifest,
                    ". Hint: model.* and finetune.* must be as when it was saved");
       const int64_t offset = found->second.slot->offset;
       const int64_t end = manifest.buckets[found->second.bucket].numel;
-      KINORA_CHECK(offset >= 0 && slot.numel <= end && offset <= end - slot.numel, kIo,
+      KINORA_CHECK(offset >= 0 && slot.numel <= end && offset <= end - slot.numel, kDamaged,
                    "[checkpoint] ", checkpoint, " is damaged: ", slot.path, " at ", offset,
                    " reaches beyond the ", end, " elements of its bucket");
       ++count;

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "kinora/core/build_info.h"
 #include "kinora/core/error.h"
 #include "kinora/core/text.h"
 #include "kinora/io/file.h"
@@ -85,22 +86,34 @@ Shard parse_shard(const Json& json, int64_t version) {
   }
   KINORA_CHECK(
       !shard.file.empty() && shard.file.front() != '.' && shard.file.find('/') == std::string::npos,
-      kIo, "a shard's file must lie in the checkpoint's folder, got ", quote(shard.file));
+      kDamaged, "a shard's file must lie in the checkpoint's folder, got ", quote(shard.file));
   KINORA_CHECK(shard.num_bytes > 0 && shard.chunk_bytes > 0 &&
                    std::cmp_equal(shard.checksums.size(),
                                   Shard::num_chunks(shard.num_bytes, shard.chunk_bytes)),
-               kIo, "the ", shard.num_bytes, " bytes of ", quote(shard.file),
+               kDamaged, "the ", shard.num_bytes, " bytes of ", quote(shard.file),
                " must have a checksum every ", shard.chunk_bytes, ", got ", shard.checksums.size());
-  KINORA_CHECK(shard.part.index >= 0 && shard.part.index < shard.part.count, kIo, "the part of ",
-               quote(shard.file), " must be one of ", shard.part.count, ", got ", shard.part.index);
+  KINORA_CHECK(shard.part.index >= 0 && shard.part.index < shard.part.count, kDamaged,
+               "the part of ", quote(shard.file), " must be one of ", shard.part.count, ", got ",
+               shard.part.index);
   return shard;
 }
 
-Manifest parse(const Json& json) {
-  KINORA_CHECK(json.at("format") == kFormat, kIo, "format must be ", kFormat);
+/// A checkpoint that this program is too old for is whole.
+void check_version(const Json& json) {
   const Json& version = json.at("version");
-  KINORA_CHECK(version == 1 || version == kManifestVersion, kIo, "version must be 1 or ",
-               kManifestVersion, ", got ", version.dump(), ". Hint: use a newer Kinora");
+  KINORA_CHECK(!version.is_number_integer() || version <= kManifestVersion, kIo, "version ",
+               version.dump(), " of the format was written by kinora ",
+               json.value("written_by", std::string("of a later version")), "; kinora ",
+               build_info().version, " reads versions up to ", kManifestVersion,
+               ". Hint: use the kinora that wrote it, or a later one");
+  KINORA_CHECK(version == 1 || version == kManifestVersion, kDamaged,
+               "version must be a number from 1 to ", kManifestVersion, ", got ", version.dump());
+}
+
+Manifest parse(const Json& json) {
+  KINORA_CHECK(json.at("format") == kFormat, kDamaged, "format must be ", kFormat);
+  check_version(json);
+  const Json& version = json.at("version");
   Manifest manifest;
   manifest.state = parse_state(json.at("state"));
   for (const Json& entry : json.at("buckets")) {
@@ -126,6 +139,7 @@ Manifest parse(const Json& json) {
 std::string to_json(const Manifest& manifest) {
   Json json = {{"format", kFormat},
                {"version", kManifestVersion},
+               {"written_by", build_info().version},
                {"state", state_json(manifest.state)},
                {"buckets", Json::array()},
                {"shards", shards_json(manifest.shards)}};
@@ -155,15 +169,15 @@ std::vector<Shard> parse_shards(const std::string& text) {
 
 Manifest read_manifest(const std::filesystem::path& checkpoint) {
   const std::filesystem::path path = checkpoint / kManifestName;
-  KINORA_CHECK(std::filesystem::exists(path), kIo, "[checkpoint] ", checkpoint,
+  KINORA_CHECK(std::filesystem::exists(path), kDamaged, "[checkpoint] ", checkpoint,
                " is no checkpoint: it has no ", kManifestName);
   const std::string text = io::read_text(path, kMaxManifestBytes);
   try {
     return parse(Json::parse(text));
   } catch (const Json::exception& error) {
-    throw_error(ErrorKind::kIo, "[checkpoint] ", path, " is damaged: ", error.what());
+    throw_error(ErrorKind::kDamaged, "[checkpoint] ", path, " is damaged: ", error.what());
   } catch (const Error& error) {
-    throw_error(ErrorKind::kIo, "[checkpoint] ", path, ": ", error.what());
+    throw_error(error.kind(), "[checkpoint] ", path, ": ", error.what());
   }
 }
 

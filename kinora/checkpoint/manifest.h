@@ -49,13 +49,15 @@ struct Manifest {
   std::vector<Shard> shards;
 };
 
+/// As the program that runs writes it.
 [[nodiscard]] std::string to_json(const Manifest& manifest);
 
 /// The manifest's list of shards alone, on its way between ranks.
 [[nodiscard]] std::string to_json(const std::vector<Shard>& shards);
 [[nodiscard]] std::vector<Shard> parse_shards(const std::string& text);
 
-/// Reads `checkpoint`/manifest.json. kIo, naming the file, for anything that does not fit.
+/// Reads `checkpoint`/manifest.json. kDamaged, naming the file, for anything that does not fit; kIo
+/// if it cannot be read, or a newer version wrote it.
 [[nodiscard]] Manifest read_manifest(const std::filesystem::path& checkpoint);
 
 }  // namespace kinora::checkpoint

@@ -81,7 +81,7 @@ void check_chunk(const fs::path& path, const Chunk& chunk) {
     offset += static_cast<int64_t>(piece.size());
   }
   const std::string& expected = chunk.shard->checksums[static_cast<size_t>(chunk.number)];
-  KINORA_CHECK(sum.hex() == expected, kIo, "[checkpoint] ", path,
+  KINORA_CHECK(sum.hex() == expected, kDamaged, "[checkpoint] ", path,
                " is damaged: the checksum of bytes ", chunk.begin(), " to ", chunk.end(),
                " must be ", expected, ", got ", sum.hex(),
                ". Hint: use another checkpoint of the run");
@@ -172,7 +172,7 @@ std::vector<Shard> shards_of(const Manifest& manifest, const fs::path& checkpoin
   const auto count = static_cast<int64_t>(shards.size());
   for (int64_t i = 0; i < count; ++i) {
     const Part& part = shards[static_cast<size_t>(i)].part;
-    KINORA_CHECK(part.index == i && part.count == count, kIo, "[checkpoint] ", checkpoint,
+    KINORA_CHECK(part.index == i && part.count == count, kDamaged, "[checkpoint] ", checkpoint,
                  " must have each part of ", role, " once, got ", count, " files, of which ",
                  shards[static_cast<size_t>(i)].file, " is part ", part.index + 1, " of ",
                  part.count);
@@ -182,9 +182,12 @@ std::vector<Shard> shards_of(const Manifest& manifest, const fs::path& checkpoin
 
 void check_sizes(const fs::path& checkpoint, const std::vector<Shard>& shards) {
   for (const Shard& shard : shards) {
-    const io::FileReader file(checkpoint / shard.file);
-    KINORA_CHECK(file.size() == shard.num_bytes, kIo, "[checkpoint] ", file.path(), " must have ",
-                 shard.num_bytes, " bytes, got ", file.size(),
+    const fs::path path = checkpoint / shard.file;
+    KINORA_CHECK(fs::exists(path), kDamaged, "[checkpoint] ", path,
+                 " is missing. Hint: use another checkpoint of the run");
+    const io::FileReader file(path);
+    KINORA_CHECK(file.size() == shard.num_bytes, kDamaged, "[checkpoint] ", file.path(),
+                 " must have ", shard.num_bytes, " bytes, got ", file.size(),
                  ". Hint: use another checkpoint of the run");
   }
 }
@@ -216,7 +219,7 @@ RoleReader::RoleReader(const fs::path& checkpoint, const Manifest& manifest,
   const std::vector<Shard> shards = shards_of(manifest, checkpoint, role);
   const auto count = static_cast<int64_t>(shards.size());
   for (const optim::Bucket& bucket : manifest.buckets) {
-    KINORA_CHECK(bucket.numel % count == 0, kIo, "[checkpoint] ", checkpoint, ": the ",
+    KINORA_CHECK(bucket.numel % count == 0, kDamaged, "[checkpoint] ", checkpoint, ": the ",
                  bucket.numel, " elements of bucket ", bucket.name, " do not divide into ", count,
                  " parts");
     part_numel_.push_back(bucket.numel / count);
@@ -230,7 +233,7 @@ RoleReader::RoleReader(const fs::path& checkpoint, const Manifest& manifest,
       const io::SafetensorsTensor* found = header.find(manifest.buckets[b].name);
       KINORA_CHECK(found != nullptr && found->dtype == DType::kF32 &&
                        found->shape == std::vector<int64_t>{part_numel_[b]},
-                   kIo, "[checkpoint] ", path, " must hold bucket ", manifest.buckets[b].name,
+                   kDamaged, "[checkpoint] ", path, " must hold bucket ", manifest.buckets[b].name,
                    ", F32 [", part_numel_[b], "]");
       // The data end with the last tensor, and the file with the data.
       const auto& last = header.tensors().back().data;

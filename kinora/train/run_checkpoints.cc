@@ -4,6 +4,7 @@
 
 #include "kinora/checkpoint/low_rank_file.h"
 #include "kinora/checkpoint/model_weights.h"
+#include "kinora/checkpoint/step_folders.h"
 #include "kinora/checkpoint/weights_output.h"
 #include "kinora/core/log.h"
 #include "kinora/inference/updates.h"
@@ -36,8 +37,45 @@ void RunCheckpoints::after_step(int64_t step) {
 }
 
 void RunCheckpoints::save() {
+  run_.enter(Phase::kCheckpoint, run_.state.step);
+  update_state();
+  try {
+    writer_.start(run_.state);
+  } catch (const Error& failure) {  // of the one before
+    try_again(failure);
+  }
+}
+
+void RunCheckpoints::wait() {
+  try {
+    writer_.wait();
+  } catch (const Error& failure) {
+    update_state();
+    try_again(failure);
+  }
+}
+
+/// All ranks come here, since the writer's errors are the same on all of them.
+void RunCheckpoints::try_again(const Error& failure) {
+  if (failure.kind() != ErrorKind::kIo) {
+    throw failure;
+  }
+  if (run_.writes()) {
+    log_error(failure.what(), "; trying once more, with step ", run_.state.step);
+  }
+  try {
+    writer_.start(run_.state);
+    writer_.wait();
+  } catch (const Error& error) {
+    const auto whole = checkpoint::list_checkpoints(run_.directory.checkpoints());
+    throw_error(error.kind(), error.what(), "; the run ends at step ", run_.state.step, ", and ",
+                whole.empty() ? "has no checkpoint"
+                              : "its last whole checkpoint is " + whole.back().string());
+  }
+}
+
+void RunCheckpoints::update_state() {
   checkpoint::TrainingState& state = run_.state;
-  run_.enter(Phase::kCheckpoint, state.step);
   state.optimizer = run_.trainable->optimizer().state();
   if (run_.importance) {
     state.timestep_history = run_.importance->state().history;
@@ -45,7 +83,6 @@ void RunCheckpoints::save() {
   }
   keep_for_resume(run_.config, run_.device, run_.trainable->kernels(), state);
   state.config = run_.config_yaml;
-  writer_.start(state);
 }
 
 void export_weights(Run& run) {

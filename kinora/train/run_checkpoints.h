@@ -3,12 +3,15 @@
 #include <cstdint>
 
 #include "kinora/checkpoint/writer.h"
+#include "kinora/core/error.h"
 #include "kinora/train/run.h"
 #include "kinora/train/run_observer.h"
 
 namespace kinora::train {
 
-/// Saves a run every checkpoint.every steps and at its end, in the background.
+/// Saves a run every checkpoint.every steps and at its end, in the background. Where a checkpoint
+/// cannot be written, the state at the moment when that is noticed is tried once more; a second
+/// failure ends the run.
 class RunCheckpoints : public RunObserver {
  public:
   /// Borrows the run.
@@ -17,12 +20,16 @@ class RunCheckpoints : public RunObserver {
   [[nodiscard]] bool looks_at(int64_t step) const override;
   void after_step(int64_t step) override;
 
-  /// As it is now; no step may be on its way.
+  /// As it is now; no step may be on its way. kIo: what was saved before could not be written, nor
+  /// the state as it is now.
   void save();
-  /// Until what was saved is on the disk. kIo.
-  void wait() { writer_.wait(); }
+  /// Until what was saved is on the disk; no step may be on its way. kIo as above.
+  void wait();
 
  private:
+  void update_state();
+  void try_again(const Error& failure);
+
   Run& run_;
   checkpoint::Writer writer_;
 };

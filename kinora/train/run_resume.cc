@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <filesystem>
 #include <iterator>
+#include <sstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "kinora/checkpoint/buffers.h"
 #include "kinora/checkpoint/checkpoint.h"
@@ -31,19 +34,46 @@ void check_newest(const Run& run, const std::filesystem::path& checkpoint) {
                ". Hint: give another run.dir to branch off at ", checkpoint);
 }
 
-void warn_of_changes(const Run& run, const std::filesystem::path& checkpoint) {
-  const auto before = flatten_config(parse_config<RunConfig>(
-      {.text = run.state.config, .origin = "configuration of " + checkpoint.string()}));
-  const auto after = flatten_config(run.config);
-  for (size_t i = 0; i < after.size(); ++i) {
-    if (before[i].second != after[i].second) {
-      log_warn("[train] ", after[i].first, " was ", before[i].second, " and is now ",
-               after[i].second);
-    }
+using Settings = std::vector<std::pair<std::string, std::string>>;
+
+/// Of the run that wrote the checkpoint; empty where they cannot be read, which loading it reports.
+Settings settings_of(const std::filesystem::path& checkpoint) {
+  try {
+    return flatten_config(
+        parse_config<RunConfig>({.text = checkpoint::load_state(checkpoint).config,
+                                 .origin = "configuration of " + checkpoint.string()}));
+  } catch (const Error& error) {
+    log_warn("[train] what has changed since ", checkpoint, " is not known: ", error.what());
+    return {};
   }
 }
 
-void load_run(Run& run, const std::filesystem::path& checkpoint) {
+/// Says which keys differ between the run and the command, before what they may cause.
+void warn_of_changes(const Run& run, const Resume& resume,
+                     const std::filesystem::path& checkpoint) {
+  const Settings before = settings_of(checkpoint);
+  const Settings after = flatten_config(run.config);
+  std::ostringstream changes;
+  int64_t count = 0;
+  for (size_t i = 0; i < before.size(); ++i) {
+    if (before[i].second != after[i].second) {
+      changes << "\n  " << after[i].first << " was " << before[i].second << " and is now "
+              << after[i].second;
+      ++count;
+    }
+  }
+  if (count > 0) {
+    log_warn("[train] this command differs from the run in ", count, count == 1 ? " key" : " keys",
+             changes.str(), "\n  To go on as before: kinora train ",
+             (checkpoint / "config.yaml").string(), " --resume ",
+             resume.mode == Resume::Mode::kAuto ? "auto" : checkpoint.string());
+  }
+}
+
+void load_run(Run& run, const Resume& resume, const std::filesystem::path& checkpoint) {
+  if (run.writes()) {
+    warn_of_changes(run, resume, checkpoint);
+  }
   run.state = checkpoint::load(checkpoint, run.trainable->arena(), run.mesh.world());
   checkpoint::restore_buffers(run.state.buffers, run.trainable->model());
   run.trainable->optimizer().restore(run.state.optimizer);
@@ -55,30 +85,28 @@ void load_run(Run& run, const std::filesystem::path& checkpoint) {
   if (run.writes()) {
     log_info("[train] resumed from ", checkpoint, ": step ", run.state.step, ", ",
              run.state.position + run.state.image_position, " samples seen");
-    warn_of_changes(run, checkpoint);
   }
 }
 
 /// Frees the name of a damaged checkpoint for the run, which comes to its step again.
 void set_aside(const std::filesystem::path& damaged) {
-  const auto aside = damaged.parent_path() / ("damaged-" + damaged.filename().string());
-  std::filesystem::remove_all(aside);
+  const auto aside = io::damaged_name(damaged);
   io::rename_durably(damaged, aside);
   log_warn("[train] the damaged checkpoint is now ", aside);
 }
 
 /// The newest checkpoint that is not damaged; damaged ones are named. False: there is none.
-bool load_newest(Run& run) {
+bool load_newest(Run& run, const Resume& resume) {
   const auto checkpoints = checkpoint::list_checkpoints(run.directory.checkpoints());
   for (auto candidate = checkpoints.rbegin(); candidate != checkpoints.rend(); ++candidate) {
     try {
-      load_run(run, *candidate);
+      load_run(run, resume, *candidate);
       if (run.writes()) {
         std::for_each(checkpoints.rbegin(), candidate, set_aside);
       }
       return true;
     } catch (const Error& error) {
-      if (std::next(candidate) == checkpoints.rend() || error.kind() != ErrorKind::kIo) {
+      if (std::next(candidate) == checkpoints.rend() || error.kind() != ErrorKind::kDamaged) {
         throw;
       }
       log_error("[train] ", error.what(), "; trying the one before");
@@ -92,10 +120,10 @@ bool load_newest(Run& run) {
 void start_or_resume(Run& run, const Resume& resume) {
   if (resume.mode == Resume::Mode::kPath) {
     check_newest(run, resume.checkpoint);
-    load_run(run, resume.checkpoint);
+    load_run(run, resume, resume.checkpoint);
     return;
   }
-  if (resume.mode == Resume::Mode::kAuto && load_newest(run)) {
+  if (resume.mode == Resume::Mode::kAuto && load_newest(run, resume)) {
     return;
   }
   if (run.config.checkpoint.init_from.empty()) {

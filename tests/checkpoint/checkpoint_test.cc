@@ -197,7 +197,7 @@ TEST_F(CheckpointTest, LoadsTheOldFormat) {
   std::string damaged = read_text(path / "ema.0.safetensors");
   damaged.back() = static_cast<char>(damaged.back() ^ 1);
   write_text(path / "ema.0.safetensors", damaged);
-  EXPECT_THAT(refusal(ErrorKind::kIo, [&] { (void)load(path, loaded.arena); }),
+  EXPECT_THAT(refusal(ErrorKind::kDamaged, [&] { (void)load(path, loaded.arena); }),
               AllOf(HasSubstr("ema.0.safetensors"), HasSubstr("checksum")));
 }
 
@@ -272,7 +272,7 @@ TEST_F(CheckpointTest, BuffersAreAsTheyWere) {
   std::string damaged = read_text(path / "buffers.safetensors");
   damaged.back() = static_cast<char>(damaged.back() ^ 1);
   write_text(path / "buffers.safetensors", damaged);
-  EXPECT_THAT(refusal(ErrorKind::kIo, [&] { (void)load(path, other.arena); }),
+  EXPECT_THAT(refusal(ErrorKind::kDamaged, [&] { (void)load(path, other.arena); }),
               AllOf(HasSubstr("buffers.safetensors"), HasSubstr("checksum")));
 }
 
@@ -281,10 +281,10 @@ class DamageTest : public CheckpointTest {
  protected:
   DamageTest() : saved_(3), path_(save(folder(), saved_.arena, state_at(1))) {}
 
-  std::string load_refusal() const {
+  std::string load_refusal(ErrorKind kind = ErrorKind::kDamaged) const {
     Trained loaded(4);
     const Trained untouched(4);
-    std::string message = refusal(ErrorKind::kIo, [&] { (void)load(path_, loaded.arena); });
+    std::string message = refusal(kind, [&] { (void)load(path_, loaded.arena); });
     EXPECT_TRUE(loaded.equals(untouched)) << "a refused checkpoint has changed the arena";
     return message;
   }
@@ -349,10 +349,10 @@ class Fp8DamageTest : public CheckpointTest {
     path_ = save(folder(), Trained(3).arena, state);
   }
 
-  [[nodiscard]] std::string load_refusal() const {
+  [[nodiscard]] std::string load_refusal(ErrorKind kind = ErrorKind::kDamaged) const {
     Trained loaded(4);
     const Trained untouched(4);
-    std::string message = refusal(ErrorKind::kIo, [&] { (void)load(path_, loaded.arena); });
+    std::string message = refusal(kind, [&] { (void)load(path_, loaded.arena); });
     EXPECT_TRUE(loaded.equals(untouched)) << "a refused checkpoint has changed the arena";
     return message;
   }
@@ -377,7 +377,7 @@ class Fp8DamageTest : public CheckpointTest {
     shard["chunk_bytes"] = summary.num_bytes;
     shard["checksums"] = {summary.checksum};
     write_text(path_ / kManifestName, manifest.dump());
-    return load_refusal();
+    return load_refusal(ErrorKind::kIo);
   }
 
   fs::path path_;

@@ -6,6 +6,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "kinora/core/build_info.h"
 #include "tests/checkpoint/testing.h"
 
 namespace kinora::checkpoint {
@@ -52,7 +53,7 @@ class ManifestTest : public testing::Test {
   std::string refusal_of(const std::function<void(json&)>& change) const {
     json manifest = json::parse(to_json(example()));
     change(manifest);
-    return refusal(ErrorKind::kIo, [&] { (void)read(manifest.dump()); });
+    return refusal(ErrorKind::kDamaged, [&] { (void)read(manifest.dump()); });
   }
 
   TemporaryFolder folder_;
@@ -122,7 +123,7 @@ TEST_F(ManifestTest, SameContentSameBytes) {
 }
 
 TEST_F(ManifestTest, FolderWithoutOneIsNoCheckpoint) {
-  EXPECT_THAT(refusal(ErrorKind::kIo, [&] { (void)read_manifest(folder_.path()); }),
+  EXPECT_THAT(refusal(ErrorKind::kDamaged, [&] { (void)read_manifest(folder_.path()); }),
               HasSubstr("is no checkpoint"));
 }
 
@@ -132,16 +133,25 @@ TEST_F(ManifestTest, DamagedTextIsRefusedWithItsName) {
        {std::string(), std::string("{"), whole.substr(0, whole.size() / 2), "\xFF" + whole,
         whole + "}", std::string("[]"), std::string("null"), std::string("12"),
         std::string(100000, '[')}) {
-    const std::string message = refusal(ErrorKind::kIo, [&] { (void)read(text); });
+    const std::string message = refusal(ErrorKind::kDamaged, [&] { (void)read(text); });
     EXPECT_THAT(message, HasSubstr(kManifestName)) << text.substr(0, 50);
   }
 }
 
 TEST_F(ManifestTest, OtherFormatsAndVersionsAreRefused) {
   EXPECT_THAT(refusal_of([](json& m) { m["format"] = "other"; }), HasSubstr("format must be"));
-  EXPECT_THAT(refusal_of([](json& m) { m["version"] = 3; }),
-              HasSubstr("version must be 1 or 2, got 3. Hint: use a newer Kinora"));
+  EXPECT_THAT(refusal_of([](json& m) { m["version"] = 0; }), HasSubstr("version must be"));
   EXPECT_THAT(refusal_of([](json& m) { m["version"] = "1"; }), HasSubstr("version must be"));
+}
+
+// It is whole: what takes damaged ones out of the way must leave it alone.
+TEST_F(ManifestTest, OfANewerVersionSaysWhoWroteIt) {
+  json manifest = json::parse(to_json(example()));
+  EXPECT_EQ(manifest["written_by"], build_info().version);
+  manifest = {{"format", manifest["format"]}, {"version", 3}, {"written_by", "9.1.0"}};
+  const std::string message = refusal(ErrorKind::kIo, [&] { (void)read(manifest.dump()); });
+  EXPECT_THAT(message, HasSubstr("version 3 of the format was written by kinora 9.1.0; kinora " +
+                                 std::string(build_info().version) + " reads versions up to 2"));
 }
 
 TEST_F(ManifestTest, EveryMissingFieldIsRefused) {
@@ -155,12 +165,12 @@ TEST_F(ManifestTest, EveryMissingFieldIsRefused) {
         continue;
       }
       if (place.back() == "dtype" || place.back() == "pinned" || place.back() == "cuDNN" ||
-          place.back() == "image_position") {
+          place.back() == "image_position" || place.back() == "written_by") {
         continue;  // for readers: all is F32; what only some runs have, or newer ones
       }
       json less = whole;
       less.at(place.parent_pointer()).erase(place.back());
-      const std::string message = refusal(ErrorKind::kIo, [&] { (void)read(less.dump()); });
+      const std::string message = refusal(ErrorKind::kDamaged, [&] { (void)read(less.dump()); });
       EXPECT_THAT(message, HasSubstr(kManifestName)) << place.to_string();
       ++num_removed;
     }

@@ -242,7 +242,7 @@ TEST(CheckpointRanksTest, DamagedAndMissingPartsAreNamedOnAllRanks) {
     state.set(900);
     const char* name = "ema.0-00003-of-00004.safetensors";
     const auto refuse = [&] {
-      return refusal(ErrorKind::kIo, [&] { (void)load(path, state.arena, world); });
+      return refusal(ErrorKind::kDamaged, [&] { (void)load(path, state.arena, world); });
     };
     world.barrier();
     if (world.rank() == 0) {
