@@ -1,7 +1,5 @@
 // kinora plan CONFIG [key=value ...]: the memory of a run, before there is one.
 
-#include <unistd.h>
-
 #include <iomanip>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -13,6 +11,7 @@
 #include "kinora/core/config.h"
 #include "kinora/core/cuda.h"
 #include "kinora/core/error.h"
+#include "kinora/core/process_memory.h"
 #include "kinora/core/text.h"
 #include "kinora/core/text_table.h"
 #include "kinora/train/plan/gpu_facts.h"
@@ -53,9 +52,7 @@ train::GpuFacts choose_gpu(const std::string& asked, bool& is_cpu, DeviceChoice 
                "to plan for, one of ",
                train::gpu_names());
   is_cpu = true;
-  return {.name = "the memory of this machine",
-          .memory = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) *
-                    static_cast<int64_t>(sysconf(_SC_PAGE_SIZE))};
+  return {.name = "the memory of this machine", .memory = physical_memory()};
 }
 
 Study make_study(const PlanArguments& arguments) {

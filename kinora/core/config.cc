@@ -275,8 +275,14 @@ Field& Fields::add(std::string_view key, std::string& value, std::vector<std::st
 ConfigText read_config_file(const std::filesystem::path& path) {
   constexpr size_t kMaxBytes = size_t{1} << 20;
   std::error_code ignored;
-  KINORA_CHECK(!std::filesystem::is_directory(path, ignored), kIo, "[config] ", path.string(),
+  const auto type = std::filesystem::status(path, ignored).type();
+  KINORA_CHECK(type != std::filesystem::file_type::directory, kIo, "[config] ", path.string(),
                " must be a YAML file, got a folder");
+  // The open of a named pipe would wait for a writer.
+  KINORA_CHECK(type == std::filesystem::file_type::regular ||
+                   type == std::filesystem::file_type::not_found ||
+                   type == std::filesystem::file_type::none,
+               kIo, "[config] ", path.string(), " must be a YAML file, got a pipe or a device");
   std::ifstream file(path, std::ios::binary);
   KINORA_CHECK(file, kIo, "[config] cannot open ", path.string(), ": ", std::strerror(errno));
   ConfigText result{std::string(kMaxBytes + 1, '\0'), path.string()};

@@ -48,8 +48,9 @@ struct Range {
 [[nodiscard]] constexpr Range at_least(double min) {
   return {.min = min};
 }
-[[nodiscard]] constexpr Range above(double min) {
-  return {.min = min, .min_open = true};
+[[nodiscard]] constexpr Range above(double min,
+                                    double max = std::numeric_limits<double>::infinity()) {
+  return {.min = min, .max = max, .min_open = true};
 }
 [[nodiscard]] constexpr Range between(double min, double max) {
   return {.min = min, .max = max};

@@ -19,6 +19,11 @@ namespace {
 constexpr size_t kMaxDepth = 32;
 constexpr size_t kMaxNodes = 100000;
 
+// A comment behind the text. yaml-cpp takes the end of the text for the end of a quoted value; so a
+// value that holds this was never closed.
+constexpr std::string_view kEnd = "\n# kinora: here ends the text #\n";
+constexpr std::string_view kEndMark = kEnd.substr(1, kEnd.size() - 2);
+
 /// Builds the tree from yaml-cpp's events rather than from its Node: that keeps repeated keys
 /// visible, and lets the limits act while parsing.
 class Builder : public YAML::EventHandler {
@@ -43,6 +48,8 @@ class Builder : public YAML::EventHandler {
 
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                 const std::string& value) override {
+    check(value.find(kEndMark) == std::string::npos, line(mark),
+          "a quote begins here and is never closed");
     YamlNode* node = create(mark, tag, YamlNode::Kind::kScalar);
     node->text = value;
     node->quoted = tag == "!";  // yaml-cpp's tag of all scalars that are not plain
@@ -183,12 +190,14 @@ YamlDocument parse_yaml(const std::string& text, const std::string& origin, bool
   }
   Builder builder(origin, one_line);
   try {
-    std::istringstream stream(text);
+    std::istringstream stream(text + std::string(kEnd));
     YAML::Parser parser(stream);
     while (parser.HandleNextDocument(builder)) {
     }
   } catch (const YAML::Exception& error) {
-    throw_error(ErrorKind::kConfig, "[config] ", location(origin, builder.line(error.mark)),
+    const auto last = static_cast<int>(1 + std::count(text.begin(), text.end(), '\n'));
+    throw_error(ErrorKind::kConfig, "[config] ",
+                location(origin, std::min(builder.line(error.mark), last)),
                 ": invalid YAML: ", error.msg);
   }
   return builder.take();

@@ -1,6 +1,7 @@
 #include "kinora/core/process_memory.h"
 
 #include <malloc.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <string>
@@ -28,6 +29,10 @@ int64_t peak_resident_bytes() {
   }
   throw_error(ErrorKind::kIo,
               "[memory] /proc/self/status must have VmHWM, which this system lacks");
+}
+
+int64_t physical_memory() {
+  return static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
 }
 
 }  // namespace kinora

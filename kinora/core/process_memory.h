@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-/// Memory of this process, by Linux's /proc.
+/// Memory of this process and this machine, by Linux's /proc.
 namespace kinora {
 
 /// Starts peak_resident_bytes() anew from what the process holds now, after giving back what its
@@ -12,5 +12,8 @@ namespace kinora {
 /// The most bytes of RAM that the process has held at once: everything, its code and libraries
 /// too. kIo if the kernel does not say.
 [[nodiscard]] int64_t peak_resident_bytes();
+
+/// Bytes of RAM that this machine has.
+[[nodiscard]] int64_t physical_memory();
 
 }  // namespace kinora

@@ -22,6 +22,13 @@ void check_num_ranks(int64_t ranks, const RankRoom& room) {
                ". Hint: --oversubscribe allows more");
 }
 
+void check_num_threads(int64_t threads, int64_t cores) {
+  const int64_t most = kThreadsPerCore * cores;
+  KINORA_CHECK(threads >= 0 && threads <= most, kConfig,
+               "[threads] the number of CPU threads must lie in 0 to ", most, ", ", kThreadsPerCore,
+               " for each of ", cores, " cores, got ", threads);
+}
+
 int64_t num_cores() {
   return std::max<int64_t>(std::thread::hardware_concurrency(), 1);
 }

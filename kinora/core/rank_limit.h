@@ -19,6 +19,14 @@ struct RankRoom {
 /// ranks, and else for more than kRanksPerCore ranks a core.
 void check_num_ranks(int64_t ranks, const RankRoom& room);
 
+/// Threads of computation that a core may have. Results depend on their number, so a small machine
+/// may repeat what a large one did; what asks for more is mistyped.
+inline constexpr int64_t kThreadsPerCore = 64;
+
+/// Before any thread is started. kConfig for a negative number, and for more than kThreadsPerCore a
+/// core.
+void check_num_threads(int64_t threads, int64_t cores);
+
 /// Cores that this process may use, at least 1.
 [[nodiscard]] int64_t num_cores();
 

@@ -282,7 +282,7 @@ void describe(Fields& fields, DataConfig& c, std::string_view section) {
              at_least(0));
   fields.add("validation", c.validation,
              "Number of samples held out of training for validation, drawn at random.",
-             at_least(0));
+             between(0, 4294967295.0));
   fields
       .add("flip", c.flip,
            "Mirror every image or clip with probability 1/2; of latents, where they were computed "
@@ -309,7 +309,7 @@ void describe(Fields& fields, DataConfig& c, std::string_view section) {
       "Unreadable samples that a run puts up with: each is named and replaced, and one more "
       "stops the run. -1 = 1 % of the set, but at least 10. Those that data.index or a manifest "
       "rejects are counted before the run starts.",
-      at_least(-1));
+      between(-1, 4294967295.0));
   fields.add("index", c.index,
              "The index of the set, which kinora data check makes: what it found unusable is left "
              "out.");

@@ -10,6 +10,7 @@
 
 #include "kinora/core/cuda.h"
 #include "kinora/core/error.h"
+#include "kinora/core/rank_limit.h"
 #include "kinora/core/text.h"
 
 namespace kinora::device {
@@ -52,6 +53,7 @@ int64_t peak_memory(at::Device device) {
 }
 
 void configure_computation(int64_t num_threads, bool deterministic) {
+  check_num_threads(num_threads, num_cores());
   if (num_threads > 0) {
     at::set_num_threads(static_cast<int>(num_threads));
   }

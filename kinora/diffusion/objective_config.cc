@@ -48,12 +48,12 @@ void describe(Fields& fields, ObjectiveConfig& config) {
       .add("beta_start", config.beta_start,
            "linear, scaled_linear: the first beta of a chain of 1000 timesteps. Chains of other "
            "lengths take it times 1000 / timesteps.",
-           above(0))
+           above(0, 1000))
       .check("be at most objective.beta_end",
              [&config] { return config.beta_start <= config.beta_end; });
   fields
       .add("beta_end", config.beta_end,
-           "The last beta likewise; Stable Diffusion's are 0.00085 and 0.012.", above(0))
+           "The last beta likewise; Stable Diffusion's are 0.00085 and 0.012.", above(0, 1000))
       .check("be less than objective.timesteps / 1000",
              [&config] { return scaled_ends(config).second < 1.0; });
   fields
@@ -76,9 +76,9 @@ void describe(Fields& fields, ObjectiveConfig& config) {
       .check("be none for flow, where the distribution of t does that work (objective.times)",
              [&config, is_chain] { return is_chain() || config.weights.kind == Weights::kNone; });
   fields.add("min_snr_gamma", config.weights.min_snr_gamma, "min_snr: the SNR is cut to this.",
-             above(0));
-  fields.add("p2_k", config.weights.p2_k, "p2: 1 / (k + SNR)^gamma.", above(0));
-  fields.add("p2_gamma", config.weights.p2_gamma, "p2: its exponent.", at_least(0));
+             above(0, 1e6));
+  fields.add("p2_k", config.weights.p2_k, "p2: 1 / (k + SNR)^gamma.", above(0, 1e6));
+  fields.add("p2_gamma", config.weights.p2_gamma, "p2: its exponent.", between(0, 100));
   fields
       .add("timestep_sampling", config.timestep_sampling,
            {{"uniform", Sampling::kUniform},
@@ -92,11 +92,13 @@ void describe(Fields& fields, ObjectiveConfig& config) {
   fields.add("times", config.times,
              {{"uniform", Times::kUniform}, {"logit_normal", Times::kLogitNormal}},
              "flow: how t is drawn.");
-  fields.add("logit_mean", config.logit_mean, "flow: mean of the logit of t; above 0 = noisier.");
+  fields.add("logit_mean", config.logit_mean, "flow: mean of the logit of t; above 0 = noisier.",
+             between(-100, 100));
   fields.add("logit_std", config.logit_std, "flow: standard deviation of the logit of t.",
-             above(0));
+             above(0, 100));
   fields.add("shift", config.shift,
-             "flow: resolution shift of t, in training and sampling; above 1 = noisier.", above(0));
+             "flow: resolution shift of t, in training and sampling; above 1 = noisier.",
+             above(0, 1000));
   fields.add(
       "shift_by_size", config.shift_by_size,
       "flow: multiply the shift by sqrt(pixels / 512^2) sqrt(latent frames) (Open-Sora 1.2).");

@@ -28,8 +28,8 @@ void describe(Fields& fields, FinetuneConfig& config) {
   fields.add("targets", lora.targets,
              "Linears that get a trained low-rank update while they are frozen, as patterns over "
              "their paths: [blocks.*.attn.*]. [] = none.");
-  fields.add("rank", lora.rank, "Rank r of the updates.", at_least(1));
-  fields.add("alpha", lora.alpha, "Updates are multiplied by alpha / rank.", above(0));
+  fields.add("rank", lora.rank, "Rank r of the updates.", between(1, 65536));
+  fields.add("alpha", lora.alpha, "Updates are multiplied by alpha / rank.", above(0, 1e6));
   fields.add("rslora", lora.rslora, "By alpha / sqrt(rank) instead (rsLoRA).");
   fields.add("dora", lora.dora, "Train the norms of the weights' rows apart (DoRA).");
 }

@@ -39,11 +39,11 @@ void describe_autoencoder(Fields& fields, AutoencoderOptions& autoencoder) {
              {{"fp32", Precision::kFp32}, {"bf16", Precision::kBf16}, {"fp16", Precision::kFp16}},
              "Type of its arithmetic.");
   fields.add("micro_batch", autoencoder.micro_batch,
-             "Images or clips that it encodes at once; 0 = 32.", at_least(0));
+             "Images or clips that it encodes at once; 0 = 32.", between(0, 65536));
   fields.add("memory_gib", autoencoder.memory_gib,
              "GiB that its activations may take; within them the same numbers are computed piece "
              "by piece. 0 = no limit.",
-             at_least(0));
+             between(0, 1e6));
 }
 
 void describe_precision(Fields& fields, ModelRecipe& recipe) {

@@ -35,14 +35,15 @@ void describe(Fields& fields, ModelConfig& config) {
       "architecture", config.architecture, std::move(architectures),
       "The family of a custom model; auto = by name, of custom " + families().front().key + ".");
   fields.add("depth", config.depth,
-             "Number of transformer blocks (stdit3: of pairs of them); 0 = by name.", at_least(0));
+             "Number of transformer blocks (stdit3: of pairs of them); 0 = by name.",
+             between(0, 4096));
   fields.add("hidden", config.hidden,
-             "Width of a token, a multiple of 4 and of heads; 0 = by name.", at_least(0));
-  fields.add("heads", config.heads, "Attention heads; 0 = by name.", at_least(0));
+             "Width of a token, a multiple of 4 and of heads; 0 = by name.", between(0, 1048576));
+  fields.add("heads", config.heads, "Attention heads; 0 = by name.", between(0, 65536));
   fields.add("patch", config.patch, "Side of a patch in pixels of the input; 0 = by name.",
-             at_least(0));
+             between(0, 1024));
   fields.add("patch_frames", config.patch_frames, "Frames of a patch; 0 = by name, of custom 1.",
-             at_least(0));
+             between(0, 1024));
   fields.add("in_channels", config.in_channels, "Channels of the input: 3 pixels, 4 SD latents.",
              between(1, 4096));
   fields.add("frames", config.frames,
@@ -54,19 +55,19 @@ void describe(Fields& fields, ModelConfig& config) {
   fields.add("compression", config.compression,
              "Pixels along a side of one value of the input: 1 for pixels, 8 for SD latents. Of "
              "models that are told the size.",
-             at_least(1));
+             between(1, 1024));
   fields.add("frame_compression", config.frame_compression,
-             "Frames of the clip to one of the input, likewise.", at_least(1));
+             "Frames of the clip to one of the input, likewise.", between(1, 1024));
   fields.add("num_classes", config.num_classes,
              "Number of classes, to which the null class is added; 0 = as many as the data has.",
              between(0, 1e7));
-  fields.add("mlp_ratio", config.mlp_ratio, "Hidden width of the MLP over hidden.", above(0));
+  fields.add("mlp_ratio", config.mlp_ratio, "Hidden width of the MLP over hidden.", above(0, 1024));
   fields.add("learn_sigma", config.learn_sigma,
              "Predict the variance too, in as many more output channels (iddpm).");
   fields.add(
       "time_scale", config.time_scale,
       "Factor on t before its embedding: 1 for t in 0..999, 1000 for flows; 0 = by objective.",
-      at_least(0));
+      between(0, 1e6));
   fields.add("text_channels", config.text_channels,
              "Width of embedded text tokens (vdit, latte: of the pooled vector); 0 = by name.",
              between(0, 65536));
@@ -79,16 +80,16 @@ void describe(Fields& fields, ModelConfig& config) {
              "pixart: condition on height, width and aspect ratio.");
   fields.add("base_pixels", config.base_pixels,
              "stdit2, stdit3: side in pixels of the clip at which positions are unscaled.",
-             at_least(1));
+             between(1, 65536));
   fields.add("position_scale", config.position_scale,
-             "stdit, pixart: positions in space are divided by it.", above(0));
+             "stdit, pixart: positions in space are divided by it.", above(0, 1e6));
   fields.add("time_position_scale", config.time_position_scale,
-             "stdit: positions in time are divided by it.", above(0));
+             "stdit: positions in time are divided by it.", above(0, 1e6));
   fields.add("rotary_3d", config.rotary_3d,
              "stdit3: rotary positions over time, rows and columns in both attentions (1.3).");
   fields.add("window", config.window,
              "stdit3: frames, rows and columns of windows of attention (1.3); [] = all.",
-             at_least(1));
+             between(1, 65536));
 }
 
 ModelConfig resolved(ModelConfig config) {

@@ -8,6 +8,9 @@
 
 #include "kinora/core/error.h"
 #include "kinora/core/philox.h"
+#include "kinora/core/process_memory.h"
+#include "kinora/core/text.h"
+#include "kinora/device/dry_run.h"
 #include "kinora/kernels/optimizer.h"
 #include "kinora/ops/optimizer_step.h"
 #include "kinora/ops/random.h"
@@ -151,6 +154,30 @@ at::Tensor Bucket::tensor(Role role) const {
   KINORA_UNREACHABLE("[arena] unknown role");
 }
 
+namespace {
+
+/// The system promises more than it has, and ends the process that takes it at its word; so what
+/// can never fit is refused. A GPU's memory is refused by its own allocator.
+void check_host_memory(const std::vector<Bucket>& buckets, const ArenaOptions& options) {
+  if (!options.device.is_cpu() || device::in_dry_run()) {
+    return;
+  }
+  double elements = 0.0;
+  for (const Bucket& bucket : buckets) {
+    elements += static_cast<double>(bucket.slice_numel);
+  }
+  // Trained: weights, gradients, two moments; all of them fp32.
+  const double arrays = options.train ? 4.0 + static_cast<double>(options.ema_decays.size()) : 1.0;
+  const double bytes = elements * arrays * sizeof(float);
+  const auto memory = static_cast<double>(physical_memory());
+  KINORA_CHECK(bytes <= memory, kMemory, "[model] ", human_count(static_cast<int64_t>(elements)),
+               " parameters", options.train ? ", their gradients and the optimizer's state" : "",
+               " need ", human_number(bytes / kGiB, 3), " GiB, and this machine has ",
+               human_number(memory / kGiB, 3), " GiB. Hint: kinora plan shows what a recipe needs");
+}
+
+}  // namespace
+
 Arena::Arena(const std::vector<nn::NamedParameter>& parameters,
              const std::vector<nn::BucketSpec>& buckets, const ArenaOptions& options)
     : options_(options) {
@@ -172,6 +199,7 @@ Arena::Arena(const std::vector<nn::NamedParameter>& parameters,
     bucket.owns_compute = bucket.ring.empty() || !options.sharding.divides_compute();
     bucket.owns_grad = bucket.ring.empty() || !options.sharding.divides_gradients();
   }
+  check_host_memory(buckets_, options);
   frozen_ = std::move(layout.frozen);
   for (size_t i = 0; i < frozen_.size(); ++i) {
     for (size_t k = 0; k < frozen_[i].slots.size(); ++k) {

@@ -45,7 +45,7 @@ void describe(Fields& fields, SamplingConfig& config) {
              "iddpm: which timesteps are visited. For methods that also take fractions of "
              "timesteps, dit is the same as linspace.");
   fields.add("steps_offset", config.steps_offset,
-             "iddpm: added to the timesteps of spacing leading.", at_least(0));
+             "iddpm: added to the timesteps of spacing leading.", between(0, 1e6));
   fields.add("sigmas", config.sigmas,
              {{"timesteps", SigmaSpacing::kTimesteps},
               {"karras", SigmaSpacing::kKarras},
@@ -78,8 +78,9 @@ void describe(Fields& fields, SamplingConfig& config) {
       .check("be 0 where clip_denoised is set",
              [&config] { return config.threshold == 0.0 || !config.clip_denoised; });
   fields.add("threshold_max", config.threshold_max, "Upper end of that quantile's value.",
-             at_least(1));
-  fields.add("guidance", config.guidance, "Classifier-free guidance scale; 1 = none.", at_least(0));
+             between(1, 1e6));
+  fields.add("guidance", config.guidance, "Classifier-free guidance scale; 1 = none.",
+             between(0, 1000));
   fields.add("guidance_channels", config.guidance_channels,
              {{"all", GuidanceChannels::kAll}, {"first_three", GuidanceChannels::kFirstThree}},
              "Channels that guidance moves; first_three is what the original DiT did.");

@@ -9,16 +9,23 @@
 namespace kinora::train {
 namespace {
 
+// Nothing that runs has more, and sums of them fit into their types.
+constexpr double kMostSteps = 1e12;
+constexpr double kMostSamples = 1048576;  // of a batch
+constexpr double kMostRanks = 65536;
+constexpr double kLargestFloat = 3e38;  // about that of 32 bits, in which weights are updated
+
 void describe_train(Fields& fields, RunConfig& config) {
   TrainOptions& train = config.train;
   const auto scope = fields.scope("train");
-  fields.add("steps", train.steps, "Optimizer step at which training stops.", at_least(0));
+  fields.add("steps", train.steps, "Optimizer step at which training stops.",
+             between(0, kMostSteps));
   fields.add("global_batch", train.global_batch, "Samples in an optimizer step, over all ranks.",
-             at_least(1));
+             between(1, kMostSamples));
   fields
       .add("micro_batch", train.micro_batch,
            "Samples computed at once; the rest of the global batch is accumulated. 0 = all.",
-           at_least(0))
+           between(0, kMostSamples))
       .check("divide train.global_batch", [&train] {
         return train.micro_batch == 0 || train.global_batch % train.micro_batch == 0;
       });
@@ -58,25 +65,25 @@ void describe_train(Fields& fields, RunConfig& config) {
              between(0, 1));
   fields.add("max_skipped", train.max_skipped,
              "Stop the run after this many steps in a row whose gradients are not finite.",
-             at_least(1));
+             between(1, kMostSteps));
   fields.add(
       "self_test", train.self_test,
       "After 20 steps, stop with the names of parameters that got no gradient or never moved.");
   fields.add("log_every", train.log_every,
-             "Steps between entries of TensorBoard (log.jsonl has all).", at_least(1));
+             "Steps between entries of TensorBoard (log.jsonl has all).", between(1, kMostSteps));
   fields.add(
       "stall_timeout", train.stall_timeout,
       "Several ranks: after this many seconds without progress on any of them, print a table of "
       "all ranks and end the run. In checkpoints, validation and samples it takes six times as "
       "many. 0 = never.",
-      at_least(0));
+      between(0, 1e9));
   fields.add("profile_from", train.profile_from,
-             "Step from which train.profile_steps steps are traced.", at_least(0));
+             "Step from which train.profile_steps steps are traced.", between(0, kMostSteps));
   fields.add(
       "profile_steps", train.profile_steps,
       "Trace this many steps: every rank writes what its GPU did, and when, to "
       "profile-rank0.json, ... in the run directory, for chrome://tracing or Perfetto. 0 = none.",
-      at_least(0));
+      between(0, 10000));
 }
 
 void describe_parallel(Fields& fields, RunConfig& config) {
@@ -91,14 +98,16 @@ void describe_parallel(Fields& fields, RunConfig& config) {
       "averages; 2 = and gradients; 3 = and what forward reads. -1 = as plugin says, else 0.",
       between(-1, 3));
   fields.add("replicate", parallel.replicate,
-             "Groups of ranks that each divide the whole state (hybrid sharding).", at_least(1));
+             "Groups of ranks that each divide the whole state (hybrid sharding).",
+             between(1, kMostRanks));
   fields.add("shard", parallel.shard,
              "Ranks that compute on different samples and divide the state as zero_stage says. 0 = "
              "the ranks that remain.",
-             at_least(0));
+             between(0, kMostRanks));
   using Scheme = parallel::SequenceScheme;
   fields.add("sequence", parallel.sp_size,
-             "Ranks that divide the tokens of each sample (sequence parallelism).", at_least(1));
+             "Ranks that divide the tokens of each sample (sequence parallelism).",
+             between(1, kMostRanks));
   fields.add("sequence_scheme", parallel.sequence_scheme,
              {{"auto", Scheme::kAuto},
               {"ulysses", Scheme::kUlysses},
@@ -141,13 +150,13 @@ void describe_lr(Fields& fields, optim::LrSchedule& lr) {
   fields.add("schedule", lr.kind,
              {{"constant", Kind::kConstant}, {"cosine", Kind::kCosine}, {"linear", Kind::kLinear}},
              "How the learning rate goes on after the warm-up.");
-  fields.add("value", lr.value, "Highest learning rate.", at_least(0));
-  fields.add("warmup", lr.warmup, "Optimizer steps of linear warm-up.", at_least(0));
+  fields.add("value", lr.value, "Highest learning rate.", between(0, kLargestFloat));
+  fields.add("warmup", lr.warmup, "Optimizer steps of linear warm-up.", between(0, kMostSteps));
   fields
       .add("horizon", lr.horizon,
            "Optimizer step at which cosine and linear end, warm-up included; independent of "
            "train.steps.",
-           at_least(0))
+           between(0, kMostSteps))
       .check("be above lr.warmup for cosine and linear",
              [&lr] { return lr.kind == Kind::kConstant || lr.horizon > lr.warmup; });
   fields.add("final_fraction", lr.final_fraction, "Share of lr.value from the horizon on.",
@@ -159,11 +168,11 @@ void describe_optim(Fields& fields, optim::AdamWConfig& optim) {
   const Range decay{.min = 0, .max = 1, .min_open = false, .max_open = true};
   fields.add("beta1", optim.beta1, "AdamW: decay of the first moment.", decay);
   fields.add("beta2", optim.beta2, "AdamW: decay of the second moment.", decay);
-  fields.add("eps", optim.eps, "AdamW: added to the root of the second moment.", above(0));
+  fields.add("eps", optim.eps, "AdamW: added to the root of the second moment.", above(0, 1));
   fields.add("weight_decay", optim.weight_decay, "AdamW: decoupled decay of every parameter.",
-             at_least(0));
+             between(0, 1000));
   fields.add("max_grad_norm", optim.max_grad_norm,
-             "Clip gradients to this global norm; 0 = no clipping.", at_least(0));
+             "Clip gradients to this global norm; 0 = no clipping.", between(0, 1e12));
 }
 
 void describe_image_data(Fields& fields, RunConfig& config) {
@@ -182,10 +191,12 @@ void describe_image_data(Fields& fields, RunConfig& config) {
             "be 0 unless image_data.validation is 0: what is held out are samples of data",
             [&config] { return !config.image_steps.any() || config.image_data.validation == 0; });
     fields.add("global_batch", steps.global_batch,
-               "Samples in such a step, over all ranks. 0 = train.global_batch.", at_least(0));
+               "Samples in such a step, over all ranks. 0 = train.global_batch.",
+               between(0, kMostSamples));
     fields
         .add("micro_batch", steps.micro_batch,
-             "Samples of it computed at once; the rest is accumulated. 0 = all.", at_least(0))
+             "Samples of it computed at once; the rest is accumulated. 0 = all.",
+             between(0, kMostSamples))
         .check("divide image_data.global_batch", [&config] {
           const int64_t micro_batch = config.image_steps.micro_batch;
           return micro_batch == 0 || config.image_batch() % micro_batch == 0;
@@ -198,12 +209,13 @@ void describe_checkpoint(Fields& fields, RunConfig& config) {
   CheckpointOptions& checkpoint = config.checkpoint;
   const auto scope = fields.scope("checkpoint");
   fields.add("every", checkpoint.every,
-             "Steps between checkpoints; 0 = only when the run ends or is stopped.", at_least(0));
+             "Steps between checkpoints; 0 = only when the run ends or is stopped.",
+             between(0, kMostSteps));
   fields.add("keep_last", checkpoint.keep_last,
-             "Keep this many of the newest checkpoints; 0 = all.", at_least(0));
+             "Keep this many of the newest checkpoints; 0 = all.", between(0, kMostSteps));
   fields.add("keep_every", checkpoint.keep_every,
              "Keep for good the checkpoints of steps that are a multiple of this; 0 = none.",
-             at_least(0));
+             between(0, kMostSteps));
   fields
       .add("init_from", checkpoint.init_from,
            "Weights to start from: a .safetensors or PyTorch .pt file with the model's key names, "
@@ -227,7 +239,7 @@ void describe_validation(Fields& fields, RunConfig& config) {
            "Steps between validations on the data.validation held-out images, each with a fixed t "
            "and "
            "fixed noise; 0 = never.",
-           at_least(0))
+           between(0, kMostSteps))
       .check("be 0 unless data.validation is positive",
              [&config] { return config.validation.every == 0 || config.data.validation > 0; });
   fields
@@ -272,7 +284,7 @@ void describe(Fields& fields, RunConfig& config) {
   describe_validation(fields, config);
   const auto scope = fields.scope("sample");
   fields.add("every", config.shown.every, "Steps between grids of samples; 0 = never.",
-             at_least(0));
+             between(0, kMostSteps));
   describe_sample_count(fields, config);
   fields.add("format", config.shown.format,
              {{"webp", io::ClipFormat::kWebp},

@@ -1,7 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <sstream>
@@ -209,6 +211,32 @@ TEST(ConfigErrorTest, InvalidYamlNamesTheLine) {
   EXPECT_THAT(error_of("a: b: c\n"), HasSubstr("a.yaml:1: invalid YAML"));
   EXPECT_THAT(error_of("train:\n\tsteps: 1\n"), HasSubstr("a.yaml:2: invalid YAML"));
   EXPECT_THAT(error_of("top: *nobody\n"), HasSubstr("a.yaml:1: invalid YAML"));
+}
+
+TEST(ConfigErrorTest, AQuoteThatIsNeverClosedIsRefusedWhereItBegins) {
+  const std::string refusal = "a quote begins here and is never closed";
+  for (const char* quote : {"\"", "'"}) {
+    EXPECT_THAT(
+        error_of("top: 1\ndata:\n  path: " + std::string(quote) + "x\ntrain:\n  steps: 3\n"),
+        HasSubstr("a.yaml:3: " + refusal));
+    EXPECT_THAT(error_of("top: " + std::string(quote) + "x"), HasSubstr("a.yaml:1: " + refusal));
+    EXPECT_THAT(error_of("data: {path: " + std::string(quote) + "x}\n"),
+                HasSubstr("a.yaml:1: " + refusal));
+    EXPECT_THAT(error_of_setting("top=" + std::string(quote) + "x"), HasSubstr(refusal));
+  }
+}
+
+TEST(ConfigErrorTest, APipeIsNotWaitedFor) {
+  const std::string pipe = testing::TempDir() + "kinora-config-pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  try {
+    (void)read_config_file(pipe);
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kIo);
+    EXPECT_THAT(error.what(), HasSubstr("got a pipe or a device"));
+  }
+  std::filesystem::remove(pipe);
 }
 
 TEST(ConfigErrorTest, StrangeTextIsRefused) {

@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <string>
 
 #include "kinora/core/error.h"
+#include "tests/error_of.h"
 
 namespace kinora {
 namespace rank_limit_test {
@@ -30,6 +32,20 @@ TEST(RankLimitTest, CoresBearAFewRanksEach) {
   EXPECT_THAT(said, HasSubstr("--ranks must be at most 8 here, 4 for each of 2 cores, got 9"));
   EXPECT_THAT(said, HasSubstr("Hint: --oversubscribe"));
   EXPECT_EQ(refusal(100000, {.cores = 2, .oversubscribe = true}), "");
+}
+
+TEST(RankLimitTest, CoresBearManyThreadsEachButNotAnyNumber) {
+  EXPECT_NO_THROW(check_num_threads(0, 1));
+  EXPECT_NO_THROW(check_num_threads(128, 2));
+  for (const int64_t absurd : {int64_t{-1}, int64_t{129}, std::numeric_limits<int64_t>::max()}) {
+    EXPECT_THAT(
+        error_of(ErrorKind::kConfig,
+                 [&] {
+                   check_num_threads(absurd, 2);
+                   return 0;
+                 }),
+        HasSubstr("must lie in 0 to 128, 64 for each of 2 cores, got " + std::to_string(absurd)));
+  }
 }
 
 TEST(RankLimitTest, EveryRankNeedsAGpuWhereThereAreSome) {

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
+#include <variant>
+#include <vector>
 
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"
@@ -162,6 +165,28 @@ TEST(RunConfigTest, EveryRecipeParsesAndDescribesAModel) {
         << entry.path();
   }
   EXPECT_GE(count, 2);
+}
+
+// So nothing absurd gets as far as an allocation. Only a seed may be any number of its type.
+TEST(RunConfigTest, EveryNumberHasARange) {
+  RunConfig config;
+  Fields fields;
+  describe(fields, config);
+  int64_t count = 0;
+  for (const Field& field : fields.all()) {
+    const bool is_number = std::holds_alternative<int64_t*>(field.target) ||
+                           std::holds_alternative<double*>(field.target) ||
+                           std::holds_alternative<std::vector<int64_t>*>(field.target) ||
+                           std::holds_alternative<std::vector<double>*>(field.target);
+    if (!is_number || field.key.ends_with("seed")) {
+      continue;
+    }
+    EXPECT_TRUE(std::isfinite(field.range.min) && std::isfinite(field.range.max)) << field.key;
+    ++count;
+  }
+  EXPECT_GT(count, 80);
+  EXPECT_NE(refusal("train: {seed: 99999999999999999999}").find("integers have 64 bits"),
+            std::string::npos);
 }
 
 }  // namespace run_config_test
