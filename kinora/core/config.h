@@ -56,6 +56,14 @@ struct Range {
   return {.min = min, .max = max};
 }
 
+/// Whether a number, which is finite, lies in the range.
+[[nodiscard]] bool contains(const Range& range, long double value);
+
+/// What lies in the range, as messages and help say it: "an integer of 1 or more", "a number from 0
+/// to 1", "a number above 0", "an integer".
+[[nodiscard]] std::string integers_in(const Range& range);
+[[nodiscard]] std::string numbers_in(const Range& range);
+
 /// A name of an enumerator in configuration files.
 template <typename Enum>
 struct Choice {

@@ -306,18 +306,20 @@ std::string bound(double value) {
   return {buffer.data(), result.ptr};
 }
 
-std::string describe_range(const Range& range) {
+/// "1 or more", "from 0 to 1", "above 0", "0 or more and below 1"; empty where all are.
+std::string bounds(const Range& range) {
   const bool low = std::isfinite(range.min);
   const bool high = std::isfinite(range.max);
   if (low && high && !range.min_open && !range.max_open) {
-    return " from " + bound(range.min) + " to " + bound(range.max);
+    return "from " + bound(range.min) + " to " + bound(range.max);
   }
   std::string text;
   if (low) {
-    text += (range.min_open ? " > " : " >= ") + bound(range.min);
+    text = range.min_open ? "above " + bound(range.min) : bound(range.min) + " or more";
   }
   if (high) {
-    text += std::string(low ? " and" : "") + (range.max_open ? " < " : " <= ") + bound(range.max);
+    text += (low ? " and " : "") + std::string(range.max_open ? "below " : "at most ") +
+            bound(range.max);
   }
   return text;
 }
@@ -326,8 +328,8 @@ struct Expectation {
   const Range& range;
 
   std::string operator()(const bool*) const { return "true or false"; }
-  std::string operator()(const int64_t*) const { return "an integer" + describe_range(range); }
-  std::string operator()(const double*) const { return "a number" + describe_range(range); }
+  std::string operator()(const int64_t*) const { return integers_in(range); }
+  std::string operator()(const double*) const { return numbers_in(range); }
   std::string operator()(const std::string*) const { return "a string"; }
   std::string operator()(const std::vector<int64_t>*) const { return list("integers"); }
   std::string operator()(const std::vector<double>*) const { return list("numbers"); }
@@ -342,8 +344,8 @@ struct Expectation {
   }
 
   [[nodiscard]] std::string list(const std::string& of) const {
-    const std::string limits = describe_range(range);
-    return "a list of " + of + (limits.empty() ? "" : ", each" + limits);
+    const std::string each = bounds(range);
+    return "a list of " + of + (each.empty() ? "" : ", each " + each);
   }
 };
 
@@ -353,7 +355,7 @@ struct RangeCheck {
   template <typename T>
   bool operator()(const T* value) const {
     if constexpr (std::is_arithmetic_v<T> && !std::is_same_v<T, bool>) {
-      return holds(*value);
+      return contains(range, *value);
     }
     return true;
   }
@@ -364,13 +366,14 @@ struct RangeCheck {
   }
   bool operator()(const ConfigTable*) const { return true; }
   bool operator()(const Field::EnumTarget&) const { return true; }
-
-  /// In long double, which holds every int64_t.
-  [[nodiscard]] bool holds(long double value) const {
-    return std::isfinite(value) && (range.min_open ? value > range.min : value >= range.min) &&
-           (range.max_open ? value < range.max : value <= range.max);
-  }
 };
+
+/// With what comes before: "an integer of 1 or more".
+std::string within(const std::string& numbers, const Range& range) {
+  const std::string text = bounds(range);
+  const bool is_amount = text.find(" or more") != std::string::npos;
+  return numbers + (text.empty() ? "" : is_amount ? " of " : " ") + text;
+}
 
 }  // namespace
 
@@ -392,3 +395,21 @@ bool in_range(const Field& field) {
 }
 
 }  // namespace kinora::config_detail
+
+namespace kinora {
+
+// long double holds every int64_t.
+bool contains(const Range& range, long double value) {
+  return std::isfinite(value) && (range.min_open ? value > range.min : value >= range.min) &&
+         (range.max_open ? value < range.max : value <= range.max);
+}
+
+std::string integers_in(const Range& range) {
+  return config_detail::within("an integer", range);
+}
+
+std::string numbers_in(const Range& range) {
+  return config_detail::within("a number", range);
+}
+
+}  // namespace kinora

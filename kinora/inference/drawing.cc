@@ -34,6 +34,20 @@ void check(const Request& request, const DrawOptions& options, const models::Mod
                "this one draws images");
 }
 
+/// Numbers that nobody has looked at, where a program gives them. 0: as the recipe says.
+void check(const DrawOptions& options) {
+  const auto check_number = [](const char* name, double value, double most) {
+    KINORA_CHECK(value >= 0.0 && value <= most, kConfig, "[sample] ", name,
+                 " must be between 0 and ", most, ", got ", value);
+  };
+  constexpr double kMostSize = 1e6;  // frames, or pixels a side
+  check_number("steps", static_cast<double>(options.steps), pipelines::kMostSteps);
+  check_number("frames", static_cast<double>(options.frames), kMostSize);
+  check_number("height", static_cast<double>(options.height), kMostSize);
+  check_number("width", static_cast<double>(options.width), kMostSize);
+  check_number("fps", options.fps, 1000.0);
+}
+
 /// Size and speed of clips.
 void set_size(const DrawOptions& options, ModelRecipe& recipe) {
   models::ModelConfig& model = recipe.model;
@@ -114,6 +128,7 @@ pipelines::DrawConditions joined(const std::vector<pipelines::DrawConditions>& p
 Drawing::Drawing(TrainedModel& trained, const std::vector<Request>& requests,
                  const DrawOptions& options)
     : trained_(trained), recipe_(trained.recipe), options_(options) {
+  check(options);
   pipelines::SamplingConfig& sampling = recipe_.sample.sampling;
   sampling.steps = options.steps > 0 ? options.steps : sampling.steps;
   set_size(options, recipe_);

@@ -4,7 +4,6 @@
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
-#include <cmath>
 #include <span>
 
 #include "kinora/core/error.h"
@@ -22,8 +21,9 @@ Common common_of(const std::vector<SampleToDraw>& samples) {
   const SampleToDraw& first = samples.front();
   Common common;
   for (const SampleToDraw& sample : samples) {
-    KINORA_CHECK(std::isfinite(sample.guidance), kConfig,
-                 "[sample] a scale of guidance must be a finite number, got ", sample.guidance);
+    KINORA_CHECK(sample.guidance >= 0.0 && sample.guidance <= kMostGuidance, kConfig,
+                 "[sample] a scale of guidance must be between 0 and ", kMostGuidance, ", got ",
+                 sample.guidance);
     common.seed = common.seed && sample.seed == first.seed;
     common.guidance = common.guidance && sample.guidance == first.guidance;
   }

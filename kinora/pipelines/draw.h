@@ -40,7 +40,7 @@ struct DrawConditions {
 
 /// Draws samples: float32 [samples, *sample_shape] on the CPU. `conditions_of(first, size)`: those
 /// of request.samples[first], ..., [first + size - 1]. `progress` is called with the number of
-/// samples done, fractions included. kConfig for an empty request, or a scale that is not finite.
+/// samples done, fractions included. kConfig for an empty request, or a scale beyond kMostGuidance.
 [[nodiscard]] at::Tensor draw(
     diffusion::Denoiser& denoiser, const diffusion::Sampler& sampler, const SamplingConfig& config,
     const DrawRequest& request, at::IntArrayRef sample_shape,

@@ -36,7 +36,8 @@ void describe(Fields& fields, SamplingConfig& config) {
              "Sampler; auto = ddpm for objective.kind iddpm, euler for flow. docs/sampling.md says "
              "which are for which.");
   fields.add("steps", config.steps,
-             "Sampling steps; heun asks the model twice in all but the last.", between(1, 1e6));
+             "Sampling steps; heun asks the model twice in all but the last.",
+             between(1, static_cast<double>(kMostSteps)));
   fields.add("spacing", config.spacing,
              {{"dit", Spacing::kDit},
               {"leading", Spacing::kLeading},
@@ -80,7 +81,7 @@ void describe(Fields& fields, SamplingConfig& config) {
   fields.add("threshold_max", config.threshold_max, "Upper end of that quantile's value.",
              between(1, 1e6));
   fields.add("guidance", config.guidance, "Classifier-free guidance scale; 1 = none.",
-             between(0, 1000));
+             between(0, kMostGuidance));
   fields.add("guidance_channels", config.guidance_channels,
              {{"all", GuidanceChannels::kAll}, {"first_three", GuidanceChannels::kFirstThree}},
              "Channels that guidance moves; first_three is what the original DiT did.");

@@ -15,6 +15,10 @@ class Fields;
 
 namespace kinora::pipelines {
 
+/// What steps and a scale of guidance may be at most: what lies above is a slip of the pen.
+inline constexpr int64_t kMostSteps = 10000;
+inline constexpr double kMostGuidance = 1000.0;
+
 /// How images are drawn from a trained model: keys below sample.*.
 struct SamplingConfig {
   enum class Method {

@@ -44,6 +44,44 @@ TEST_F(CommandsTest, HelpNamesEverySubcommand) {
   }
 }
 
+TEST_F(CommandsTest, NumbersBeyondTheirBoundsAreRefusedInOneForm) {
+  const std::string digits = "99999999999999999999";
+  struct Wrong {
+    Arguments arguments;
+    std::string message;
+  };
+  const Arguments sample = {"sample", "--run", "nowhere"};
+  const auto sampled = [&sample](const std::string& option, const std::string& value) {
+    Arguments arguments = sample;
+    arguments.push_back(option + "=" + value);
+    return arguments;
+  };
+  const std::vector<Wrong> lines = {
+      {sampled("--count", "0"), "--count: must be an integer of 1 or more, got 0"},
+      {sampled("--count", "-3"), "--count: must be an integer of 1 or more, got -3"},
+      {sampled("--count", "2.5"), "--count: must be an integer of 1 or more, got 2.5"},
+      {sampled("--steps", "0"), "--steps: must be an integer from 1 to 10000, got 0"},
+      {sampled("--steps", "20000"), "--steps: must be an integer from 1 to 10000, got 20000"},
+      {sampled("--width", "-8"), "--width: must be an integer of 1 or more, got -8"},
+      {sampled("--guidance", "nan"), "--guidance: must be a number from 0 to 1000, got nan"},
+      {sampled("--guidance", "inf"), "--guidance: must be a number from 0 to 1000, got inf"},
+      {sampled("--guidance", "1e308"), "--guidance: must be a number from 0 to 1000, got 1e308"},
+      {sampled("--seed", digits),
+       "--seed: must be an integer of 0 or more, got " + digits + ". Hint: numbers have 64"},
+      {sampled("--seed", "010"), "--seed: must be an integer of 0 or more, got 010"},
+      {sampled("--nodes", "0"), "--nodes: must be an integer of 1 or more, got 0"},
+      {{"eval", "samples", "--out", "x.npz", "--limit", "0"},
+       "--limit: must be an integer of 1 or more, got 0"},
+      {{"compare", "a", "b", "--threshold", "0"}, "--threshold: must be a number above 0, got 0"},
+  };
+  for (const Wrong& line : lines) {
+    const Outcome outcome = run_kinora(line.arguments, folder());
+    EXPECT_EQ(outcome.exit_code, kUsage) << line.message;
+    EXPECT_NE(outcome.err.find(line.message), std::string::npos)
+        << line.message << " not in " << outcome.err;
+  }
+}
+
 TEST_F(CommandsTest, BenchTrainMeasures) {
   const Arguments command = {"bench",    "train", recipe().string(), "run.dir=unused",
                              "--warmup", "1",     "--steps",         "3"};

@@ -116,10 +116,11 @@ TEST_F(FaultTest, AFolderOfOtherFilesIsNoRun) {
 
 TEST_F(FaultTest, AModelThatCanNeverFitIsRefusedAtOnce) {
   const Outcome outcome =
-      train(run_dir("run"), {"model.hidden=16384", "model.heads=128", "model.depth=4000"});
+      train(run_dir("run"), {"model.hidden=65536", "model.heads=512", "model.depth=200"});
   EXPECT_EQ(outcome.exit_code, kOutOfMemory) << outcome.err;
   EXPECT_THAT(outcome.err, AllOf(HasSubstr("memory error"), HasSubstr("this machine has")));
-  const Outcome absurd = run_kinora({"plan", recipe().string(), "model.hidden=1e8"}, folder());
+  const Outcome absurd =
+      run_kinora({"plan", recipe().string(), "run.dir=x", "model.hidden=1e8"}, folder());
   EXPECT_EQ(absurd.exit_code, kUsage) << absurd.err;
   EXPECT_THAT(absurd.err, HasSubstr("model.hidden must be an integer from 0 to 1048576"));
 }

@@ -32,7 +32,7 @@ TEST_F(NonFiniteTest, LossThatIsNotFiniteStopsTheRunAndNamesTheFirstModule) {
 TEST_F(NonFiniteTest, LossThatOverflowsOnItsOwnIsToldFromThat) {
   const Outcome outcome = train(run_dir("run"), {"lr.value=1e30"});
   EXPECT_EQ(outcome.exit_code, kDiverged) << outcome.err;
-  expect_said(outcome, {"training diverged at step 2: the loss is infinite",
+  expect_said(outcome, {"training diverged at step 2: the loss is not a number",
                         "the loss itself overflows", "lower lr.value"});
 }
 

@@ -166,6 +166,7 @@ TEST_F(SampleTest, BadRequestsAreRefused) {
       {{"--run", run, "--batch", "0"}, kUsage, "--batch"},
       {{"--run", run, "--seed=-1"}, kUsage, "--seed"},
       {{"--run", run, "--steps", "5000"}, kUsage, "5000"},
+      {{"--run", run, "--set", "sample.guidance=1e308"}, kUsage, "sample.guidance"},
       {{"--run", run, "--set", "sample.method=euler", "sample.threshold=0.9"},
        kUsage,
        "must be off for this method"},

@@ -84,16 +84,17 @@ TEST(ConfigErrorTest, MergeKeysAreExplained) {
 
 TEST(ConfigErrorTest, WrongTypesAreNamed) {
   EXPECT_EQ(error_of("train:\n  steps: many\n"),
-            "[config] a.yaml:2: train.steps must be an integer >= 1, got many");
+            "[config] a.yaml:2: train.steps must be an integer of 1 or more, got many");
   EXPECT_EQ(error_of("train: {steps: 1.5}"),
-            "[config] a.yaml:1: train.steps must be an integer >= 1, got 1.5");
+            "[config] a.yaml:1: train.steps must be an integer of 1 or more, got 1.5");
   EXPECT_EQ(error_of("train: {steps: \"5\"}"),
-            "[config] a.yaml:1: train.steps must be an integer >= 1, got the string \"5\". Hint: a "
+            "[config] a.yaml:1: train.steps must be an integer of 1 or more, got the string \"5\". "
+            "Hint: a "
             "value in quotes is a string");
   EXPECT_EQ(error_of("train: {deterministic: yes}"),
             "[config] a.yaml:1: train.deterministic must be true or false, got yes");
   EXPECT_EQ(error_of("train: {lr: {value: fast}}"),
-            "[config] a.yaml:1: train.lr.value must be a number > 0, got fast");
+            "[config] a.yaml:1: train.lr.value must be a number above 0, got fast");
   EXPECT_EQ(error_of("train: {precision: bf61}"),
             "[config] a.yaml:1: train.precision must be one of fp32, bf16, fp16, got bf61. Hint: "
             "did you mean bf16?");
@@ -121,15 +122,15 @@ TEST(ConfigErrorTest, NumbersMustBeFinite) {
 
 TEST(ConfigErrorTest, RangesAreChecked) {
   EXPECT_EQ(error_of("train:\n  steps: 0\n"),
-            "[config] a.yaml:2: train.steps must be an integer >= 1, got 0");
+            "[config] a.yaml:2: train.steps must be an integer of 1 or more, got 0");
   EXPECT_EQ(error_of_setting("train.global_batch=65537"),
             "[config] command line: train.global_batch must be an integer from 1 to 65536, got "
             "65537");
-  EXPECT_THAT(error_of_setting("train.lr.value=0"), HasSubstr("must be a number > 0, got 0.0"));
-  EXPECT_THAT(error_of_setting("train.dropout=1"), HasSubstr(">= 0 and < 1, got 1.0"));
+  EXPECT_THAT(error_of_setting("train.lr.value=0"), HasSubstr("must be a number above 0, got 0.0"));
+  EXPECT_THAT(error_of_setting("train.dropout=1"), HasSubstr("0 or more and below 1, got 1.0"));
   EXPECT_THAT(error_of_setting("ema.decays=[0.5, 1.5]"),
               HasSubstr("each from 0 to 1, got [0.5, 1.5]"));
-  EXPECT_THAT(error_of_setting("data.input_size=[0, 1]"), HasSubstr("each >= 1, got [0, 1]"));
+  EXPECT_THAT(error_of_setting("data.input_size=[0, 1]"), HasSubstr("each 1 or more, got [0, 1]"));
 }
 
 TEST(ConfigErrorTest, LargeIntegersAreComparedExactly) {
@@ -178,10 +179,11 @@ TEST(ConfigErrorTest, ShapesOfValuesAreChecked) {
             "train.deterministic, train.lr.value, train.dropout");
   EXPECT_THAT(error_of("data: [1]"), HasSubstr("data is a section and must hold keys, got a list"));
   EXPECT_THAT(error_of("train:\n  steps:\n    x: 1\n"),
-              HasSubstr("a.yaml:2: train.steps must be an integer >= 1, got a mapping"));
+              HasSubstr("a.yaml:2: train.steps must be an integer of 1 or more, got a mapping"));
   EXPECT_THAT(error_of("top: [1]"), HasSubstr("top must be an integer, got a list"));
-  EXPECT_THAT(error_of("data: {input_size: 5}"),
-              HasSubstr("must be a list of integers, each >= 1, got 5. Hint: write it as [a, b]"));
+  EXPECT_THAT(
+      error_of("data: {input_size: 5}"),
+      HasSubstr("must be a list of integers, each 1 or more, got 5. Hint: write it as [a, b]"));
   EXPECT_THAT(error_of("data: {input_size: [5, x]}"), HasSubstr("got x in the list"));
   EXPECT_THAT(error_of("data: {input_size: [5, [6]]}"), HasSubstr("got a list in the list"));
   EXPECT_THAT(error_of("train: {precision: [fp32]}"), HasSubstr("got a list"));
@@ -192,7 +194,8 @@ TEST(ConfigErrorTest, ShapesOfValuesAreChecked) {
 
 TEST(ConfigErrorTest, NullIsNoValue) {
   for (const char* text : {"train: {steps: }", "train:\n  steps: ~\n", "train: {steps: null}"}) {
-    EXPECT_THAT(error_of(text), HasSubstr("train.steps must be an integer >= 1, got no value"));
+    EXPECT_THAT(error_of(text),
+                HasSubstr("train.steps must be an integer of 1 or more, got no value"));
   }
   EXPECT_THAT(error_of_setting("data.path="), HasSubstr("write \"\" for an empty string"));
   EXPECT_THAT(error_of_setting("data.path=#1"), HasSubstr("got no value (null)"));
@@ -308,7 +311,7 @@ TEST(ConfigErrorTest, ValuesOfAProgramAreChecked) {
   EXPECT_NO_THROW(check_config(config));
   config.dropout = 2.0;
   EXPECT_EQ(message_of(ErrorKind::kConfig, [&] { check_config(config); }),
-            "[config] train.dropout must be a number >= 0 and < 1, got 2.0");
+            "[config] train.dropout must be a number of 0 or more and below 1, got 2.0");
   config.dropout = std::nan("");
   EXPECT_THAT(message_of(ErrorKind::kConfig, [&] { check_config(config); }), HasSubstr("got nan"));
   config = {};

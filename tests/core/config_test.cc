@@ -323,13 +323,13 @@ TEST(ConfigTest, RandomStringsComeBack) {
 
 TEST(ConfigTest, HelpNamesTypeRangeDefaultAndMeaning) {
   const std::string text = help_config<SampleConfig>();
-  EXPECT_THAT(text, HasSubstr("train\n  train.steps: an integer >= 1 (default 1000)\n"
+  EXPECT_THAT(text, HasSubstr("train\n  train.steps: an integer of 1 or more (default 1000)\n"
                               "      Optimizer step at which training stops.\n"));
   EXPECT_THAT(text, HasSubstr("train.global_batch: an integer from 1 to 65536 (default 16)"));
   EXPECT_THAT(text, HasSubstr("train.precision: one of fp32, bf16, fp16 (default fp32)"));
   EXPECT_THAT(text, HasSubstr("train.deterministic: true or false (default false)"));
-  EXPECT_THAT(text, HasSubstr("train.lr.value: a number > 0 (default 0.0001)"));
-  EXPECT_THAT(text, HasSubstr("train.dropout: a number >= 0 and < 1 (default 0.1)"));
+  EXPECT_THAT(text, HasSubstr("train.lr.value: a number above 0 (default 0.0001)"));
+  EXPECT_THAT(text, HasSubstr("train.dropout: a number of 0 or more and below 1 (default 0.1)"));
   EXPECT_THAT(text, HasSubstr("\ndata\n  data.path: a string (default data/train)"));
   EXPECT_THAT(text,
               HasSubstr("ema.decays: a list of numbers, each from 0 to 1 (default [0.9999])"));

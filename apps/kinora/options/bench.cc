@@ -3,6 +3,8 @@
 #include <memory>
 
 #include "apps/kinora/options/command.h"
+#include "apps/kinora/options/numbers.h"
+#include "kinora/pipelines/sampling_config.h"
 
 namespace kinora::apps {
 namespace {
@@ -20,8 +22,8 @@ void add_step_options(CLI::App* command, const std::shared_ptr<BenchArguments>& 
   command
       ->add_option("--warmup", arguments->step.warmup,
                    "Steps before timing; at least four where CUDA graphs are recorded")
-      ->check(CLI::NonNegativeNumber);
-  command->add_option("--steps", arguments->step.steps, "Timed steps")->check(CLI::PositiveNumber);
+      ->check(whole(0, kMany));
+  command->add_option("--steps", arguments->step.steps, "Timed steps")->check(whole(1, kMany));
 }
 
 }  // namespace
@@ -55,17 +57,16 @@ void add_bench(CLI::App& app, Chosen& chosen) {
   sample
       ->add_option("--batch", arguments->sample.batch,
                    "Images or clips drawn at once, on all ranks together")
-      ->check(CLI::PositiveNumber);
+      ->check(whole(1, kMany));
   sample->add_option("--steps", arguments->sampling_steps, "Sampling steps; default: the recipe's")
-      ->check(CLI::PositiveNumber);
+      ->check(whole(1, kMany));
   sample->add_option("--guidance", arguments->guidance, "Guidance scale; default: the recipe's")
-      ->check(CLI::NonNegativeNumber);
+      ->check(real(0.0, pipelines::kMostGuidance));
   sample
       ->add_option("--warmup", arguments->sample.warmup,
                    "Runs before timing; at least two where CUDA graphs are recorded")
-      ->check(CLI::NonNegativeNumber);
-  sample->add_option("--repeats", arguments->sample.repeats, "Timed runs")
-      ->check(CLI::PositiveNumber);
+      ->check(whole(0, kMany));
+  sample->add_option("--repeats", arguments->sample.repeats, "Timed runs")->check(whole(1, kMany));
   sample->add_flag("--profile", arguments->profile,
                    "Then trace a run: time by kernel, and what the host waits for");
   add_rank_options(*sample, arguments->ranks);

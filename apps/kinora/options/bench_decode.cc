@@ -4,6 +4,7 @@
 
 #include "apps/kinora/options/choices.h"
 #include "apps/kinora/options/command.h"
+#include "apps/kinora/options/numbers.h"
 
 namespace kinora::apps {
 
@@ -15,24 +16,21 @@ void add_bench_decode(CLI::App& bench, Chosen& chosen) {
   command->add_option("--autoencoder", options.autoencoder,
                       "File or folder; default: Stable Diffusion's, with random weights");
   command->add_flag("--encode", options.encode, "Encode instead");
-  command->add_option("--batch", options.batch, "Images or clips at once")
-      ->check(CLI::PositiveNumber);
-  command->add_option("--height", options.height, "In pixels")->check(CLI::PositiveNumber);
-  command->add_option("--width", options.width, "In pixels")->check(CLI::PositiveNumber);
+  command->add_option("--batch", options.batch, "Images or clips at once")->check(whole(1, kMany));
+  command->add_option("--height", options.height, "In pixels")->check(whole(1, kMany));
+  command->add_option("--width", options.width, "In pixels")->check(whole(1, kMany));
   command
       ->add_option("--frames", options.frames, "Frames of clips, latent ones to decode; 1: images")
-      ->check(CLI::PositiveNumber);
+      ->check(whole(1, kMany));
   command
       ->add_option("--memory-budget", arguments->memory_gib,
                    "GiB that activations may take; 0 = no limit")
-      ->check(CLI::NonNegativeNumber);
+      ->check(real(0.0));
   command->add_option("--precision", options.precision, "fp32, bf16 or fp16")
       ->transform(CLI::CheckedTransformer(precisions()));
   add_device_option(*command, options.device);
-  command->add_option("--warmup", options.warmup, "Runs before timing")
-      ->check(CLI::NonNegativeNumber);
-  command->add_option("--repeats", options.repeats, "Timed runs a block")
-      ->check(CLI::PositiveNumber);
+  command->add_option("--warmup", options.warmup, "Runs before timing")->check(whole(0, kMany));
+  command->add_option("--repeats", options.repeats, "Timed runs a block")->check(whole(1, kMany));
   command->add_flag("--json", arguments->json, "One JSON object instead of text");
   command->callback([arguments, &chosen] { chosen = *arguments; });
 }

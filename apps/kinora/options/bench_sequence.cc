@@ -4,12 +4,13 @@
 
 #include "apps/kinora/options/choices.h"
 #include "apps/kinora/options/command.h"
+#include "apps/kinora/options/numbers.h"
 
 namespace kinora::apps {
 namespace {
 
 void add_number(CLI::App& command, const char* name, int64_t& value, const char* description) {
-  command.add_option(name, value, description)->check(CLI::PositiveNumber)->capture_default_str();
+  command.add_option(name, value, description)->check(whole(1, kMany))->capture_default_str();
 }
 
 }  // namespace
@@ -20,7 +21,7 @@ void add_bench_sequence(CLI::App& bench, Chosen& chosen) {
       "sequence", "Time attention layers whose tokens are divided among ranks, by every scheme.");
   command->add_option("--tokens", arguments->tokens, "Tokens a frame: one or several numbers")
       ->delimiter(',')
-      ->check(CLI::PositiveNumber)
+      ->check(whole(1, kMany))
       ->capture_default_str();
   command
       ->add_option("--schemes", arguments->schemes,

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "apps/kinora/options/command.h"
+#include "apps/kinora/options/numbers.h"
 
 namespace kinora::apps {
 
@@ -14,19 +15,19 @@ void add_bench_simulate(CLI::App& bench, Chosen& chosen) {
       ->required();
   command->add_option("overrides", arguments->overrides, "key.path=value, each over the recipe");
   command->add_option("--gpus-per-node", arguments->gpus_per_node, "GPUs a node")
-      ->check(CLI::PositiveNumber)
+      ->check(whole(1, kMany))
       ->capture_default_str();
   command->add_option("--nodes", arguments->nodes, "The largest number of nodes")
-      ->check(CLI::PositiveNumber)
+      ->check(whole(1, kMany))
       ->capture_default_str();
   command
       ->add_option("--step-seconds", arguments->step_seconds,
                    "Seconds of a step of one GPU alone; default: measured here")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   command
       ->add_option("--update-seconds", arguments->update_seconds,
                    "Of it, the optimizer's update, which ZeRO divides by the GPUs")
-      ->check(CLI::NonNegativeNumber);
+      ->check(real(0.0));
   command
       ->add_option("--inside", arguments->inside,
                    "Latency and bandwidth of the link inside a node: seconds,bytes/s")
@@ -36,7 +37,7 @@ void add_bench_simulate(CLI::App& bench, Chosen& chosen) {
       ->delimiter(',')
       ->expected(2);
   command->add_option("--zero-stage", arguments->zero_stage, "0 (all-reduce), 1, 2 or 3")
-      ->check(CLI::Range(0, 3));
+      ->check(whole(0, 3));
   command->add_flag("--json", arguments->json, "One JSON object instead of text");
   command->callback([arguments, &chosen] { chosen = *arguments; });
 }

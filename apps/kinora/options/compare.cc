@@ -5,6 +5,7 @@
 
 #include "apps/kinora/options/choices.h"
 #include "apps/kinora/options/command.h"
+#include "apps/kinora/options/numbers.h"
 
 namespace kinora::apps {
 namespace {
@@ -32,17 +33,17 @@ void add_compare(CLI::App& app, Chosen& chosen) {
   command->add_option("--config", arguments->config,
                       "Recipe of the models, for files that do not hold it");
   command->add_option("--count", arguments->count, "Samples of A's data to show; default: 4")
-      ->check(CLI::PositiveNumber);
+      ->check(whole(1));
   command->add_option("--seed", arguments->seed, "Seed of their noise; default: 0")
-      ->check(CLI::NonNegativeNumber);
+      ->check(whole(0));
   command
       ->add_option("--threshold", arguments->threshold,
                    "Relative error from which a module differs; default: 1e-4, 1e-2 where one is "
                    "fp16, 5e-2 where one is bf16")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   add_device_option(*command, arguments->device);
   command->add_option("--threads", arguments->threads, "CPU threads; default: libtorch's choice")
-      ->check(CLI::NonNegativeNumber);
+      ->check(whole(0));
   command->add_flag("--all", arguments->all, "Print every module, not only those that differ");
   command->add_flag("--json", arguments->json, "One line of JSON for each module");
   command->callback([arguments, &chosen] { chosen = *arguments; });

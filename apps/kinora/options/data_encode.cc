@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "apps/kinora/options/command.h"
+#include "apps/kinora/options/numbers.h"
 
 namespace kinora::apps {
 
@@ -21,11 +22,11 @@ void add_data_encode(CLI::App& data, Chosen& chosen) {
   command
       ->add_option("--batch", arguments->batch,
                    "Samples encoded at once; default: autoencoder.micro_batch")
-      ->check(CLI::PositiveNumber);
+      ->check(whole(1));
   command
       ->add_option("--memory-budget", arguments->memory_budget,
                    "GiB that activations may take; default: autoencoder.memory_gib")
-      ->check(CLI::NonNegativeNumber);
+      ->check(real(0.0));
   command->add_option("--dtype", arguments->dtype, "What is stored: bf16 (default), fp16 or fp32")
       ->check(CLI::IsMember({"bf16", "fp16", "fp32"}));
   command->add_flag("--mean-only", arguments->mean_only,
@@ -35,7 +36,7 @@ void add_data_encode(CLI::App& data, Chosen& chosen) {
   command
       ->add_option("--save-every", arguments->save_every,
                    "Seconds after which what is computed is on the disk at the latest (10)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(real(0.0));
   add_rank_options(*command, arguments->ranks);
   command->callback([arguments, &chosen] { chosen = *arguments; });
 }

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "apps/kinora/options/command.h"
+#include "apps/kinora/options/numbers.h"
 
 namespace kinora::apps {
 
@@ -18,13 +19,13 @@ void add_data_search_batch(CLI::App& data, Chosen& chosen) {
       ->add_option("--memory-gib", arguments->memory_gib,
                    "What a step may take (default: of a GPU nine tenths of what is free; of a CPU, "
                    "where the whole process counts, without limit)")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   CLI::Option* largest = command->add_flag("--largest", arguments->search.largest,
                                            "The largest batches that fit the memory");
   CLI::Option* seconds = command
                              ->add_option("--step-seconds", arguments->search.step_seconds,
                                           "What a step is to take (default: as long as --base)")
-                             ->check(CLI::PositiveNumber)
+                             ->check(above_zero())
                              ->excludes(largest);
   command
       ->add_option("--base", arguments->search.base,

@@ -6,6 +6,7 @@
 
 #include "apps/kinora/options/choices.h"
 #include "apps/kinora/options/command.h"
+#include "apps/kinora/options/numbers.h"
 #include "kinora/core/error.h"
 
 namespace kinora::apps {
@@ -29,7 +30,7 @@ void add_network_options(CLI::App& command, EvalOptions& options) {
   command
       .add_option("--input-size", options.network.script_size,
                   "Pixels a side that a TorchScript network gets; default: as the samples are")
-      ->check(CLI::PositiveNumber);
+      ->check(whole(1));
   command
       .add_option(
           "--input-range", options.network.script_range,
@@ -67,14 +68,14 @@ void add_eval(CLI::App& app, Chosen& chosen) {
   command
       ->add_option("--clips", options.set.frames,
                    "The samples are clips; of each so many frames are taken, from the middle")
-      ->check(CLI::PositiveNumber);
+      ->check(whole(1));
   command->add_option("--labels", options.set.labels,
                       "JSON: an object of the samples' classes by file name");
   command->add_option("--limit", options.set.limit, "Only the first so many of each side")
-      ->check(CLI::PositiveNumber);
-  command->add_option("--batch", options.batch, "Samples at once (32)")->check(CLI::PositiveNumber);
+      ->check(whole(1));
+  command->add_option("--batch", options.batch, "Samples at once (32)")->check(whole(1));
   command->add_option("--threads", arguments->threads, "CPU threads; 0: libtorch's default")
-      ->check(CLI::NonNegativeNumber);
+      ->check(whole(0));
   add_device_option(*command, arguments->device);
   command->add_flag("--json", arguments->json, "Print one JSON object");
   add_rank_options(*command, arguments->ranks);

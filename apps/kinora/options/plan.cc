@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "apps/kinora/options/command.h"
+#include "apps/kinora/options/numbers.h"
 
 namespace kinora::apps {
 
@@ -17,7 +18,7 @@ void add_plan(CLI::App& app, Chosen& chosen) {
       "What it shall run on: h200, 4090, ... (another name lists all), or a number of "
       "GiB; default: this machine's GPU, else its CPU");
   command->add_option("--ranks", arguments->ranks, "Processes, a GPU each")
-      ->check(CLI::PositiveNumber)
+      ->check(whole(1, 65536))
       ->capture_default_str();
   command->add_flag("--search", arguments->search,
                     "List the fastest settings that fit, of what is computed again, the samples at "

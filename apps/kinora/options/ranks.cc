@@ -6,6 +6,7 @@
 #include <charconv>
 #include <vector>
 
+#include "apps/kinora/options/numbers.h"
 #include "kinora/core/error.h"
 #include "kinora/core/rank_limit.h"
 
@@ -18,15 +19,15 @@ void add_rank_options(CLI::App& command, RankArguments& arguments) {
   command
       .add_option("--nodes", arguments.nodes,
                   "Machines on which this command is started by hand, each with --ranks (1)")
-      ->check(CLI::PositiveNumber);
+      ->check(whole(1));
   command.add_option("--node-rank", arguments.node_rank, "Which machine this is, from 0")
-      ->check(CLI::NonNegativeNumber);
+      ->check(whole(0));
   command.add_option("--rendezvous", arguments.rendezvous,
                      "HOST:PORT, an address of machine 0 and a port that is free there");
   command
       .add_option("--max-restarts", arguments.max_restarts,
                   "How often all ranks start again from the newest checkpoint after a failure (0)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(whole(0));
   command.add_flag(
       "--oversubscribe", arguments.oversubscribe,
       "Without GPUs: allow more ranks than " + std::to_string(kRanksPerCore) + " for each core");
@@ -38,11 +39,11 @@ void add_sharing_options(CLI::App& command, pipelines::SamplingRanks& wanted) {
           "--guidance-ranks", wanted.guidance,
           "Ranks that share classifier-free guidance, 1 or 2; default: as suits --ranks and "
           "the number of samples")
-      ->check(CLI::Range(int64_t{1}, int64_t{2}));
+      ->check(whole(1, 2));
   command
       .add_option("--sequence", wanted.sequence,
                   "Ranks that share the tokens of a sample; default: as suits")
-      ->check(CLI::PositiveNumber);
+      ->check(whole(1));
   const std::vector<std::string> names(parallel::kSequenceSchemeNames.begin(),
                                        parallel::kSequenceSchemeNames.end());
   command

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "apps/kinora/options/command.h"
+#include "apps/kinora/options/numbers.h"
 
 namespace kinora::apps {
 
@@ -26,7 +27,7 @@ void add_runs(CLI::App& app, Chosen& chosen) {
   const auto add_request = [&](RunCommand what, const char* help) {
     CLI::App* inner = add(std::string(to_string(what)).c_str(), help);
     inner->add_option("--wait", arguments->wait, "Seconds to wait for the answer; default: 600")
-        ->check(CLI::NonNegativeNumber);
+        ->check(real(0.0));
     inner->callback([arguments, what] {
       arguments->what = RunsArguments::What::kAsk;
       arguments->command = what;
@@ -41,11 +42,11 @@ void add_runs(CLI::App& app, Chosen& chosen) {
   add_request(RunCommand::kLearningRate, "Change lr.value from the next step on.")
       ->add_option("value", arguments->value, "The new lr.value")
       ->required()
-      ->check(CLI::NonNegativeNumber);
+      ->check(real(0.0));
   add_request(RunCommand::kExtend, "Change train.steps.")
       ->add_option("steps", arguments->value, "The new train.steps")
       ->required()
-      ->check(CLI::PositiveNumber);
+      ->check(whole(1));
   CLI::App* page = add("report", "Write a web page about a run, which opens without a network.");
   page->add_option("--out", arguments->out, "The file to write; default: report.html in the run");
   page->callback([arguments] { arguments->what = RunsArguments::What::kReport; });

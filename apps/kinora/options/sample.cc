@@ -5,6 +5,7 @@
 
 #include "apps/kinora/options/choices.h"
 #include "apps/kinora/options/command.h"
+#include "apps/kinora/options/numbers.h"
 #include "kinora/core/error.h"
 
 namespace kinora::apps {
@@ -37,21 +38,21 @@ void add_what(CLI::App& command, SampleArguments& arguments) {
   command
       .add_option("--count", arguments.request.count,
                   "Samples in all; the classes or captions take turns")
-      ->check(CLI::NonNegativeNumber);
+      ->check(whole(1));
 }
 
 void add_clip(CLI::App& command, SampleArguments& arguments) {
   command
       .add_option("--frames", arguments.options.frames,
                   "Frames of a clip; models of architecture stdit2 and stdit3")
-      ->check(CLI::NonNegativeNumber);
+      ->check(whole(1));
   command.add_option("--height", arguments.options.height, "In pixels; the same models")
-      ->check(CLI::NonNegativeNumber);
+      ->check(whole(1));
   command.add_option("--width", arguments.options.width, "In pixels; the same models")
-      ->check(CLI::NonNegativeNumber);
+      ->check(whole(1));
   command
       .add_option("--fps", arguments.options.fps, "Frames a second of clips; default: the run's")
-      ->check(CLI::Range(0.0, 1000.0));
+      ->check(real(0.001, 1000.0));
   CLI::Option* given = command.add_option(
       "--given", arguments.options.given,
       "A reference, some frames of every clip: an image, a strip, a folder of frames, a video file "
@@ -76,15 +77,15 @@ void add_clip(CLI::App& command, SampleArguments& arguments) {
       .add_option("--given-edit", arguments.options.given_edit,
                   "Of flows: the noise level, 0 to 1, from which on these frames are drawn, too; 0 "
                   "keeps them as they are")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(real(0.0, 1.0))
       ->needs(given);
   CLI::Option* loop = command.add_option("--loop", arguments.options.pieces,
                                          "Pieces of a longer clip, each going on from the last");
-  loop->check(CLI::PositiveNumber);
+  loop->check(whole(1));
   command
       .add_option("--overlap", arguments.options.overlap,
                   "Last frames of a piece that are the first ones of the next")
-      ->check(CLI::NonNegativeNumber)
+      ->check(whole(0))
       ->needs(loop);
 }
 
@@ -93,14 +94,13 @@ void add_how(CLI::App& command, SampleArguments& arguments) {
   command
       .add_option("--batch", arguments.options.batch,
                   "Samples computed at once; does not change them")
-      ->check(CLI::PositiveNumber);
+      ->check(whole(1));
   command.add_option("--steps", arguments.options.steps, "Sampling steps; default: the run's")
-      ->check(CLI::NonNegativeNumber);
+      ->check(whole(1, pipelines::kMostSteps));
   command
       .add_option("--guidance", arguments.request.guidance, "Guidance scale; default: the run's")
-      ->check(CLI::NonNegativeNumber);
-  command.add_option("--seed", arguments.request.seed, "Seed of the noise")
-      ->check(CLI::NonNegativeNumber);
+      ->check(real(0.0, pipelines::kMostGuidance));
+  command.add_option("--seed", arguments.request.seed, "Seed of the noise")->check(whole(0));
   command.add_option("--autoencoder", arguments.autoencoder,
                      "Of models of latents: a folder or file that makes pictures of them; default: "
                      "the run's autoencoder.path");
@@ -108,7 +108,7 @@ void add_how(CLI::App& command, SampleArguments& arguments) {
       .add_option("--memory-budget", arguments.memory_budget,
                   "GiB that the autoencoder's activations may take; 0 = no limit; default: the "
                   "run's autoencoder.memory_gib")
-      ->check(CLI::NonNegativeNumber);
+      ->check(real(0.0));
   command.add_option("--out", arguments.out, "Folder for the samples");
   command
       .add_option("--format", arguments.format,
@@ -126,7 +126,8 @@ void add_how(CLI::App& command, SampleArguments& arguments) {
   add_device_option(command, arguments.device);
   command.add_option("--precision", arguments.precision, "fp32, bf16, fp16; default: the run's")
       ->transform(CLI::CheckedTransformer(precisions()));
-  command.add_option("--threads", arguments.threads, "CPU threads; 0 = as many as cores");
+  command.add_option("--threads", arguments.threads, "CPU threads; 0 = as many as cores")
+      ->check(whole(0));
   command.add_flag("--deterministic", arguments.deterministic,
                    "Only kernels that give the same bits each time");
 }
