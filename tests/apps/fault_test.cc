@@ -116,7 +116,7 @@ TEST_F(FaultTest, AFolderOfOtherFilesIsNoRun) {
 
 TEST_F(FaultTest, AModelThatCanNeverFitIsRefusedAtOnce) {
   const Outcome outcome =
-      train(run_dir("run"), {"model.hidden=65536", "model.heads=512", "model.depth=200"});
+      train(run_dir("run"), {"model.hidden=16384", "model.heads=128", "model.depth=400"});
   EXPECT_EQ(outcome.exit_code, kOutOfMemory) << outcome.err;
   EXPECT_THAT(outcome.err, AllOf(HasSubstr("memory error"), HasSubstr("this machine has")));
   const Outcome absurd =

@@ -12,17 +12,13 @@ bool BestEffort::operator()(const std::function<void()>& write) {
     if (error.kind() != ErrorKind::kIo) {
       throw;
     }
-    if (!failing_) {
-      log_warn("[train] ", error.what(), "; the run goes on without ", what_,
-               " until it can be written");
+    if (!has_failed_) {
+      log_warn("[train] ", error.what(), "; while it cannot be written, the run goes on without ",
+               what_);
     }
-    failing_ = true;
+    has_failed_ = true;
     return false;
   }
-  if (failing_) {
-    log_info("[train] ", what_, " can be written again");
-  }
-  failing_ = false;
   return true;
 }
 

@@ -11,13 +11,12 @@ class BestEffort {
   /// `what` as messages name it: "log.jsonl".
   explicit BestEffort(std::string what) : what_(std::move(what)) {}
 
-  /// Runs `write`. Its errors of kind kIo are logged, the first of several in a row, and so is the
-  /// first success after them. Returns whether it succeeded.
+  /// Runs `write`, and returns whether it succeeded. Of its errors of kind kIo the first is logged.
   bool operator()(const std::function<void()>& write);
 
  private:
   std::string what_;
-  bool failing_ = false;
+  bool has_failed_ = false;
 };
 
 }  // namespace kinora::train
