@@ -6,8 +6,11 @@
 #include "apps/kinora/commands.h"
 #include "apps/kinora/error_report.h"
 #include "apps/kinora/options/command_line.h"
+#include "kinora/core/printable.h"
 
 int main(int argc, char** argv) {
+  static const kinora::PrintableStream kOut(std::cout);  // also where something calls exit
+  static const kinora::PrintableStream kErrors(std::cerr);
   try {
     const kinora::apps::CommandLine line = kinora::apps::read_command_line(argc, argv);
     return line.command
