@@ -9,6 +9,7 @@
 
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
+#include "kinora/device/device.h"
 
 namespace kinora::train {
 namespace {
@@ -165,8 +166,26 @@ void RunControl::reply_to_the_last() {
 /// For `kinora runs`.
 void RunControl::say_state(RunState state) {
   said_ = state;
-  write_state(run_.directory.path(),
-              {.state = state, .step = run_.state.step, .steps = run_.config.train.steps});
+  write_state(run_.directory.path(), {.state = state,
+                                      .step = run_.state.step,
+                                      .steps = run_.config.train.steps,
+                                      .device = device::describe(run_.device)});
+}
+
+void RunControl::say_error(const std::string& why) const {
+  if (!run_.writes()) {
+    return;
+  }
+  const bool has_ended = said_ == RunState::kStopped || said_ == RunState::kComplete;
+  try {
+    write_state(run_.directory.path(), {.state = has_ended ? said_ : RunState::kDied,
+                                        .step = run_.state.step,
+                                        .steps = run_.config.train.steps,
+                                        .device = device::describe(run_.device),
+                                        .error = why});
+  } catch (const Error& error) {
+    log_warn("[train] the run's state cannot be written: ", error.what());
+  }
 }
 
 void RunControl::renew_config() {

@@ -44,6 +44,8 @@ class RunControl {
   void say_why(const StopSignal* stop) const;
   /// When all is saved. The rank without samples ends with its own error, the others with kComm.
   void end();
+  /// The run ends by an error, for `kinora runs`. Throws nothing.
+  void say_error(const std::string& why) const;
 
  private:
   static constexpr int64_t kFirstRankVote = 2;  // StepWish::stop of rank 0 without samples
