@@ -4,6 +4,18 @@ include(KinoraLinked)
 find_package(CLI11 CONFIG REQUIRED)
 find_package(nlohmann_json CONFIG REQUIRED)
 kinora_static_dependency(xxhash xxhash.h)
+kinora_static_dependency(stb stb/stb_image.h)
+
+# libtiff, shared, for the module that reads TIFF; may be missing.
+find_path(KINORA_tiff_INCLUDE tiffio.h)
+find_library(KINORA_tiff tiff)
+if(KINORA_tiff_INCLUDE AND KINORA_tiff)
+  add_library(kinora_third_party::tiff INTERFACE IMPORTED GLOBAL)
+  target_include_directories(kinora_third_party::tiff SYSTEM INTERFACE "${KINORA_tiff_INCLUDE}")
+  target_link_libraries(kinora_third_party::tiff INTERFACE "${KINORA_tiff}")
+else()
+  message(STATUS "Kinora: no libtiff; TIFF cannot be read (scripts/setup.sh)")
+endif()
 
 # Arrow C++ from the wheel of pyarrow, for the module that reads Parquet; may be missing.
 file(GLOB KINORA_PYARROW_FOUND "${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages/pyarrow")

@@ -24,6 +24,7 @@ function(kinora_static_dependency name header)
 endfunction()
 
 kinora_static_dependency(yaml_cpp yaml-cpp/yaml.h yaml-cpp)
+kinora_static_dependency(gif gif_lib.h gif)
 kinora_static_dependency(jpeg jpeglib.h jpeg)
 kinora_static_dependency(png png.h png z)
 kinora_static_dependency(webp webp/decode.h webpmux webpdemux webp)

@@ -10,8 +10,8 @@ Installs the Debian/Ubuntu packages that are missing, and torch (libtorch) into 
 environment .venv beside this folder. Run it as often as you like: it only does what is left to do.
 Without an NVIDIA GPU it installs only what a program for the CPU alone needs.
 
-  --dev      also what developers and CI want: clang-format, clang-tidy, debootstrap, an MPI, and
-             torch, diffusers, PEFT and TensorBoard for Python, to compare with
+  --dev      also what developers and CI want: clang-format, clang-tidy, debootstrap, an MPI, a
+             browser (on Debian), and torch, diffusers, PEFT and TensorBoard for Python, to compare with
   --parquet  also pyarrow (50 MB), for the module that reads .parquet manifests; then build again
   --video    also FFmpeg, to read and write video files (56 MB to download, 200 MB on disk)
   --cuda     also CUDA's libraries, and nvcc from PyPI if no CUDA 13 toolkit is found (the default
@@ -36,9 +36,12 @@ readonly CUDNN_PACKAGE=nvidia-cudnn-frontend==1.18.0
 readonly NVCC_PACKAGES=(nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 "${CUDA_HEADER_PACKAGES[@]}")
 readonly PACKAGES=(make g++ cmake ninja-build ccache git ca-certificates libyaml-cpp-dev
                    libcli11-dev nlohmann-json3-dev libgtest-dev libgmock-dev libbenchmark-dev
-                   libjpeg-dev libpng-dev libwebp-dev libxxhash-dev zlib1g-dev libgloo-dev)
+                   libjpeg-dev libpng-dev libwebp-dev libgif-dev libstb-dev libtiff-dev
+                   libxxhash-dev zlib1g-dev libgloo-dev)
 # One version of the tools everywhere: another clang-format formats otherwise.
 readonly DEV_PACKAGES=(clang-format-14 clang-tidy-14 python3 debootstrap openmpi-bin)
+# A browser, for the test of the page of kinora runs report. Ubuntu's is a snap, which a test cannot use.
+readonly BROWSER_PACKAGE=chromium
 # What tests compare with, where it is there.
 readonly PYTHON_PACKAGES=(diffusers==0.42.1 peft==0.21.2 transformers==5.23.0 tensorboard==2.21.0)
 # Arrow C++: headers and libraries.
@@ -286,6 +289,7 @@ fi
 packages=("${PACKAGES[@]}")
 if "$dev"; then
   packages+=("${DEV_PACKAGES[@]}")
+  ! grep -qx 'ID=debian' /etc/os-release 2>/dev/null || packages+=("$BROWSER_PACKAGE")
 fi
 if "$video"; then
   packages+=("${VIDEO_PACKAGES[@]}")

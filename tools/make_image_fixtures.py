@@ -97,6 +97,58 @@ def animated_webp(frames, width, height):
     return b"RIFF" + struct.pack("<I", 4 + len(body)) + b"WEBP" + body
 
 
+def raw_bmp(palette, bits):
+    """A BMP written by hand, for what Pillow cannot write: 16 colours."""
+    colours = np.zeros((2 ** bits, 4), np.uint8)
+    stored = np.array(palette.getpalette(), np.uint8).reshape(-1, 3)[:2 ** bits, ::-1]
+    colours[:len(stored), :3] = stored
+    pixels = np.asarray(palette)[::-1]
+    per_byte = 8 // bits
+    padded = np.zeros((pixels.shape[0], -(-pixels.shape[1] // (4 * per_byte)) * 4 * per_byte), np.uint8)
+    padded[:, :pixels.shape[1]] = pixels
+    rows = sum(padded[:, i::per_byte].astype(int) << bits * (per_byte - 1 - i) for i in range(per_byte))
+    offset = 54 + colours.size
+    return (struct.pack("<2sIII", b"BM", offset + rows.size, 0, offset)
+            + struct.pack("<IiiHHIIiiII", 40, palette.width, palette.height, 1, bits, 0, rows.size, 0, 0,
+                          2 ** bits, 0) + colours.tobytes() + rows.astype(np.uint8).tobytes())
+
+
+def top_down(bmp):
+    """The BMP of 24 bits whose first row is the upper one."""
+    offset, = struct.unpack_from("<I", bmp, 10)
+    height, = struct.unpack_from("<i", bmp, 22)
+    stride = (len(bmp) - offset) // height
+    rows = [bmp[offset + i * stride:offset + (i + 1) * stride] for i in range(height)]
+    return bmp[:22] + struct.pack("<i", -height) + bmp[26:offset] + b"".join(reversed(rows))
+
+
+def larger_screen(gif, left, top):
+    """The GIF with its only frame moved to the right and down on a larger screen."""
+    width, height = struct.unpack_from("<HH", gif, 6)
+    moved = bytearray(gif)
+    struct.pack_into("<HH", moved, 6, width + left + 3, height + top + 2)
+    frame = gif.index(b"," + bytes(4) + struct.pack("<HH", width, height))
+    struct.pack_into("<HH", moved, frame + 1, left, top)
+    return bytes(moved)
+
+
+def raw_tiff(pixels):
+    """A TIFF written by hand, for what Pillow cannot write: 16-bit colour."""
+    height, width, channels = pixels.shape
+    data = pixels.astype("<u2").tobytes()
+    tags = [(256, 3, 1, width), (257, 3, 1, height), (258, 3, channels, 16), (259, 3, 1, 1),
+            (262, 3, 1, 2 if channels == 3 else 1), (273, 4, 1, 0), (277, 3, 1, channels),
+            (278, 3, 1, height), (279, 4, 1, len(data))]
+    end = 8 + 2 + 12 * len(tags) + 4
+    deep = struct.pack("<3H", 16, 16, 16) if channels == 3 else b""
+    values = {258: end if deep else 16, 273: end + len(deep)}
+    directory = struct.pack("<H", len(tags)) + b"".join(
+        struct.pack("<HHI", tag, kind, count)
+        + struct.pack("<I" if kind == 4 or (tag == 258 and deep) else "<Hxx", values.get(tag, value))
+        for tag, kind, count, value in tags) + bytes(4)
+    return b"II*\0" + struct.pack("<I", 8) + directory + deep + data
+
+
 def as_rgb(data):
     return np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB"))
 
@@ -158,6 +210,37 @@ def image_cases():
                  animated_webp([(lossless, 0, 0), (lossless, 0, 0)], WIDTH, HEIGHT))
     yield pillow("animated_offset.webp",
                  animated_webp([(lossy, 4, 6), (lossless, 0, 0)], WIDTH + 7, HEIGHT + 8))
+
+    for bits, kind in ((1, gray.convert("1")), (4, small_palette), (8, palette), (24, rgb), (32, rgba)):
+        yield pillow(f"{bits}bit.bmp", raw_bmp(kind, 4) if bits == 4 else saved(kind, format="bmp"))
+    yield pillow("top_down.bmp", top_down(saved(rgb, format="bmp")))
+
+    yield pillow("palette.gif", saved(palette, format="gif"))
+    yield pillow("palette_4bit.gif", saved(small_palette, format="gif", interlace=0))
+    yield pillow("interlaced.gif", saved(palette, format="gif", interlace=1))
+    yield pillow("transparent.gif", saved(palette, format="gif", transparency=7))
+    yield pillow("animated.gif", saved(palette, format="gif", save_all=True, duration=100,
+                                       append_images=[palette.rotate(180), palette.rotate(90)]))
+    yield pillow("small_frame.gif", larger_screen(saved(palette, format="gif"), 7, 8))
+    yield pillow("small_frame_transparent.gif",
+                 larger_screen(saved(palette, format="gif", transparency=7), 7, 8))
+
+    for packing in (None, "tiff_lzw", "tiff_adobe_deflate", "packbits"):
+        yield pillow(f"rgb_{packing or 'plain'}.tif", saved(rgb, format="tiff", compression=packing))
+    yield pillow("gray.tif", saved(gray, format="tiff"))
+    yield pillow("fax.tif", saved(gray.convert("1"), format="tiff", compression="group4"))
+    yield pillow("palette.tif", saved(palette, format="tiff"))
+    yield pillow("rgba.tif", saved(rgba, format="tiff", compression="tiff_lzw"))
+    yield pillow("gray_alpha.tif", saved(Image.merge("LA", (gray, alpha)), format="tiff"))
+    yield pillow("jpeg.tif", saved(rgb, format="tiff", compression="jpeg"), 2)
+    yield pillow("pages.tif", saved(rgb, format="tiff", save_all=True, append_images=[rgb.rotate(180)]))
+    for orientation in range(2, 9):
+        yield pillow(f"orientation_{orientation}.tif",
+                     saved(rgb, format="tiff", tiffinfo={274: orientation}))
+    for name, channels, tolerance in (("rgb16.tif", 3, 0), ("gray16.tif", 1, 1)):
+        deep = picture(channels=channels, bits=16)
+        rounded = np.floor(deep * (255.0 / 65535.0) + 0.5).astype(np.uint8)
+        yield name, raw_tiff(deep), np.broadcast_to(rounded, (HEIGHT, WIDTH, 3)), tolerance
 
 
 def fnv(array):

@@ -10,6 +10,7 @@
 
 #include "apps/kinora/commands.h"
 #include "kinora/core/config.h"
+#include "kinora/core/counted.h"
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
 #include "kinora/core/progress.h"
@@ -24,6 +25,7 @@
 #include "kinora/data/set_report.h"
 #include "kinora/data/subset.h"
 #include "kinora/train/run_config.h"
+#include "kinora/train/setup.h"
 
 namespace kinora::apps {
 namespace {
@@ -37,16 +39,27 @@ struct Checked {
   uint64_t seed = 0;  ///< of the run
 };
 
+/// The set at a path, with what the command line says of it.
+data::DataConfig guessed(const DataCheckArguments& arguments) {
+  data::DataConfig config = data::guess_set(arguments.set);
+  const data::SourceKind kind = config.source;
+  Fields fields;
+  describe(fields, config);
+  parse(fields, {.text = "", .origin = arguments.set}, arguments.overrides);
+  if (config.source == kind) {
+    log_info("[data] ", arguments.set, " is read as ", data::layout_text(kind),
+             ". Hint: to read it in another way add data.source=NAME");
+  }
+  return config;
+}
+
 Checked what_to_check(const DataCheckArguments& arguments) {
   const fs::path path = arguments.set;
   if (path.extension() != ".yaml" && path.extension() != ".yml") {
-    KINORA_CHECK(arguments.overrides.empty(), kConfig,
-                 "[data] only a recipe can be overridden, got ", arguments.set, " and ",
-                 arguments.overrides.front());
-    return {.config = data::guess_set(arguments.set),
-            .batch = {.global_batch = 64, .is_configured = false}};
+    return {.config = guessed(arguments), .batch = {.global_batch = 64, .is_configured = false}};
   }
   const auto config = load_config<train::RunConfig>(arguments.set, arguments.overrides);
+  train::check_model_takes(config.data, config.model, "data");
   return {.config = config.data,
           .batch = {.global_batch = config.train.global_batch,
                     .num_held_out = config.data.validation,
@@ -67,15 +80,16 @@ void put_in_quarantine(const fs::path& path, const data::SetReport& report,
 /// there is a data.index, the index at `path` leave it, without those of validation. Nothing is
 /// refused that training would only count.
 data::BucketReport check_buckets(std::unique_ptr<data::Source> whole, const Checked& checked,
-                                 const fs::path& path) {
+                                 const fs::path& path, data::Index index) {
   const data::DataConfig& config = checked.config;
   const bool has_list = fs::exists(config.quarantine);
+  const bool has_index = !config.index.empty() && fs::exists(path);
   const int64_t any = whole->size() + std::ssize(whole->passed_over());
   const std::unique_ptr<data::Source> source = data::with_known_facts(
       data::screen(std::move(whole), {.quarantine = has_list ? config.quarantine : "",
-                                      .index = config.index.empty() ? "" : path,
+                                      .index = has_index ? path : "",
                                       .max_bad = any}),
-      data::Index::open(path));
+      std::move(index));
   const data::SubsetSource part(
       *source,
       data::split(source->size(), config.validation, static_cast<uint64_t>(config.seed)).train);
@@ -106,21 +120,23 @@ int run(const DataCheckArguments& arguments) {
   std::unique_ptr<data::Source> source = data::open_whole_source(config);
   const StopSignal stop;
   Progress progress(source->size(), "samples");
-  const data::IndexUpdate update =
+  data::IndexUpdate update =
       data::update_index(*source, path,
                          {.full = arguments.full,
                           .num_threads = arguments.threads,
                           .on_progress = [&progress](int64_t done) { progress.update(done); },
                           .wants_stop = [&stop] { return stop.requested(); }});
   progress.finish();
-  log_info("[data] ", update.num_read, " samples were looked at, ", update.num_reused,
-           " were known; the index is ", path.string());
+  log_info("[data] ", counted(update.num_read, "sample was", "samples were"), " looked at, ",
+           counted(update.num_reused, "was", "were"), " known",
+           update.is_kept ? "; the index is " + path.string() : "");
   KINORA_CHECK(update.is_complete, kIo, "[data] stopped by ", stop.name(),
                ". Hint: the same command goes on where this one was");
 
-  const data::SetReport report = data::report_on(*source, data::Index::open(path), quarantine);
+  const data::SetReport report = data::report_on(*source, update.index, quarantine);
   if (!config.buckets.empty()) {
-    checked.batch.buckets = check_buckets(std::move(source), checked, path);
+    checked.batch.buckets =
+        check_buckets(std::move(source), checked, path, std::move(update.index));
   }
   if (arguments.json) {
     std::cout << data::to_json(report, checked.batch) << '\n';

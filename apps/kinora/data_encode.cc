@@ -9,6 +9,7 @@
 #include "apps/kinora/commands.h"
 #include "apps/kinora/ranks.h"
 #include "kinora/core/config.h"
+#include "kinora/core/counted.h"
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
 #include "kinora/core/progress.h"
@@ -74,11 +75,11 @@ void encode_on_rank(const EncodeArguments& arguments, const train::RunConfig& co
       pipelines::encode(*source, frozen->encoder, options, group, &stop);
   progress.reset();
   if (result.complete && group.rank() == 0) {
-    log_info("[encode] ", arguments.out, " holds latents of ", result.samples,
-             " samples; train on them with data.source=latents 'data.path=[", arguments.out, "]'");
+    log_info("[encode] ", arguments.out, " holds latents of ", counted(result.samples, "sample"),
+             "; train on them with data.source=latents 'data.path=[", arguments.out, "]'");
     if (result.left_out > 0) {
-      log_warn("[encode] ", result.left_out,
-               " samples could not be encoded and were left out; the cache's part-*.jsonl say why");
+      log_warn("[encode] left out ", counted(result.left_out, "sample"),
+               " that could not be encoded; the cache's part-*.jsonl say why");
     }
   }
 }

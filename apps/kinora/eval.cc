@@ -1,6 +1,7 @@
 // kinora eval SAMPLES [REFERENCE] --features FILE: how near samples are to real ones.
 
 #include <chrono>
+#include <cmath>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -32,9 +33,12 @@ void print(const nlohmann::ordered_json& report, bool as_json) {
 int score_pairs(const EvalArguments& arguments) {
   const eval::PairScores scores =
       eval::score_pairs(arguments.eval.samples, arguments.eval.reference);
+  // JSON has no infinite number.
+  const auto psnr = std::isinf(scores.psnr) ? nlohmann::ordered_json("infinite")
+                                            : nlohmann::ordered_json(scores.psnr);
   print({{"pairs", scores.num_pairs},
          {"equal_pairs", scores.num_equal},
-         {"psnr", scores.psnr},
+         {"psnr", psnr},
          {"ssim", scores.ssim}},
         arguments.json);
   return 0;

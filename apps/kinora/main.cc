@@ -11,6 +11,7 @@
 
 #include "apps/kinora/options/command_line.h"
 #include "apps/kinora/options/user_error.h"
+#include "kinora/core/printable.h"
 
 namespace {
 
@@ -41,6 +42,8 @@ void become_program(char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  const kinora::PrintableStream out(std::cout);
+  const kinora::PrintableStream errors(std::cerr);
   const kinora::apps::CommandLine line = kinora::apps::read_command_line(argc, argv);
   if (!line.command) {
     return line.exit_code;

@@ -7,10 +7,13 @@
 #include "apps/kinora/commands.h"
 #include "apps/kinora/error_report.h"
 #include "apps/kinora/options/command_line.h"
+#include "kinora/core/printable.h"
 
 int main(int argc, char** argv) {
   // A file at the limit of its size (ulimit -f) is an error to report, not the end.
   (void)std::signal(SIGXFSZ, SIG_IGN);
+  static const kinora::PrintableStream kOut(std::cout);  // also where something calls exit
+  static const kinora::PrintableStream kErrors(std::cerr);
   try {
     const kinora::apps::CommandLine line = kinora::apps::read_command_line(argc, argv);
     return line.command

@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <utility>
 
+#include "kinora/core/printable.h"
+
 namespace kinora {
 namespace {
 
@@ -51,11 +53,12 @@ void Console::print_line(std::string_view line) {
   if (!status_.empty()) {
     text += kEraseLine;
   }
-  text.append(line).append("\n").append(drawn_status());
+  text.append(printable(line)).append("\n").append(drawn_status());
   write_(text);
 }
 
 void Console::set_status(std::string text) {
+  text = printable(text);
   const std::lock_guard lock(mutex_);
   if (columns() == 0 || text == status_) {
     return;

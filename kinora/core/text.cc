@@ -12,7 +12,7 @@ template <typename... Args>
 std::string print(const char* pattern, Args... args) {
   std::array<char, 64> buffer;
   const int size = std::snprintf(buffer.data(), buffer.size(), pattern, args...);
-  return {buffer.data(), static_cast<size_t>(size)};
+  return {buffer.data(), std::min(static_cast<size_t>(size), buffer.size() - 1)};
 }
 
 /// "1.5", "15.2", "1023" of a number below `next`, the size of the next unit.
@@ -76,6 +76,9 @@ std::string human_count(int64_t count) {
 std::string human_rate(double per_second) {
   if (!(per_second > 0.0) || !std::isfinite(per_second)) {
     return per_second == 0.0 ? "0" : "?";
+  }
+  if (per_second >= 1e15) {
+    return human_number(per_second, 3);
   }
   const int digits_before = static_cast<int>(std::floor(std::log10(per_second))) + 1;
   return print("%.*f", std::clamp(3 - digits_before, 0, 9), per_second);

@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "kinora/core/counted.h"
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
 #include "kinora/data/sample_reader.h"
@@ -91,9 +92,11 @@ void BucketOrder::find_misfits(const Source& source) {
   }
   KINORA_CHECK(num_left_out < source.size(), kConfig, "[buckets] none of the ", source.size(),
                " samples suits a bucket:", text);
-  log_info("[buckets] ", source.size() - num_left_out, " of ", source.size(), " samples in ",
-           std::count_if(counts.begin(), counts.end(), [](int64_t count) { return count > 0; }),
-           " buckets", text.empty() ? "" : "; left out are:", text);
+  log_info(
+      "[buckets] ", source.size() - num_left_out, " of ", counted(source.size(), "sample"), " in ",
+      counted(std::count_if(counts.begin(), counts.end(), [](int64_t count) { return count > 0; }),
+              "bucket"),
+      text.empty() ? "" : "; left out are:", text);
 }
 
 SampleFacts BucketOrder::facts(int64_t index) const {

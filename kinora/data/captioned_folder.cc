@@ -55,7 +55,7 @@ MediaSet list_captioned_folder(const fs::path& folder) {
       continue;
     }
     if (!is_image_name(name) && !is_video_name(name)) {
-      set.passed_over.push_back({full(path), "no picture, clip or caption, by its name"});
+      set.passed_over.push_back({full(path), "not a picture, clip or caption that Kinora reads"});
       continue;
     }
     MediaItem item{.path = full(path), .is_video = is_video_name(name)};

@@ -6,8 +6,8 @@
 #include <system_error>
 #include <utility>
 
+#include "kinora/core/counted.h"
 #include "kinora/core/error.h"
-#include "kinora/core/log.h"
 #include "kinora/data/class_names.h"
 #include "kinora/data/file_stamp.h"
 #include "kinora/data/video_clip.h"
@@ -55,13 +55,18 @@ ClassFolder::ClassFolder(std::filesystem::path root, WantedFiles wanted)
   const Listing listing = list(root_);
   KINORA_CHECK(!listing.folders.empty(), kConfig,
                "[data] a set must hold one folder for each class, got ", root_.string(), " with ",
-               listing.files.size(), " files",
+               counted(std::ssize(listing.files), "file"),
                listing.files.empty() ? std::string() : " (first: " + listing.files.front() + ")",
                " and no folder. Hint: for a set without classes put all ", wanted_.plural(),
                " into one folder inside it.");
   names_ = listing.folders;
   for (const std::string& name : names_) {
     list_class(name);
+  }
+  for (const std::string& file : listing.files) {
+    passed_over_.push_back({(root_ / file).string(), wanted_.match(file)
+                                                         ? "outside of the class folders"
+                                                         : wanted_.others()});
   }
   check_size(size(), root_.string());
 }
@@ -79,7 +84,8 @@ void ClassFolder::list_class(const std::string& name) {
     }
   }
   for (const std::string& inner : listing.folders) {
-    passed_over_.push_back({(folder / inner).string(), "a folder inside a class folder"});
+    passed_over_.push_back(
+        {(folder / inner).string(), "a folder inside a class folder, which is not searched"});
   }
   const bool found = files_.size() > num_before;
   std::string hint = std::string("put ") + wanted_.plural() + " into it, or remove it.";
@@ -88,14 +94,10 @@ void ClassFolder::list_class(const std::string& name) {
            "); if they are the classes, set data.path to " + folder.string() + ".";
   }
   KINORA_CHECK(found, kConfig, "[data] every class folder must hold ", wanted_.plural(), " (",
-               wanted_.suffixes(), "), got ", folder.string(), " with ", listing.files.size(),
-               " other files",
+               wanted_.suffixes(), "), got ", folder.string(), " with ",
+               counted(std::ssize(listing.files), "other file"),
                listing.files.empty() ? std::string() : " (first: " + listing.files.front() + ")",
                ". Hint: ", hint);
-  if (!listing.folders.empty()) {
-    log_warn("[data] ", folder.string(),
-             " holds folders, which are not searched (first: ", listing.folders.front(), ")");
-  }
 }
 
 std::string ClassFolder::sample_name(int64_t index) const {

@@ -12,8 +12,9 @@ namespace kinora::data {
 
 /// Images, or video files, in one folder a class: DIR/CLASS/FILE. Labels are the positions of
 /// the class names in bytewise order, as torchvision's ImageFolder gives them; a class's images are
-/// ordered bytewise too. Folders inside a class folder are not searched; the log says so. Symbolic
-/// links are followed; hidden files and folders and files of other kinds are passed over.
+/// ordered bytewise too. Symbolic links are followed. Passed over are hidden files and folders,
+/// files of other kinds and those outside of class folders; folders inside a class folder are not
+/// searched.
 class ClassFolder : public Source {
  public:
   /// Lists the folders; images are opened when read. Errors: no such folder, a folder that cannot

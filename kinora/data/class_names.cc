@@ -19,7 +19,8 @@ bool has_suffix(std::string_view file_name, std::span<const std::string_view> su
 }
 
 bool is_image_name(std::string_view file_name) {
-  constexpr std::array<std::string_view, 4> kSuffixes = {".jpg", ".jpeg", ".png", ".webp"};
+  constexpr std::array<std::string_view, 8> kSuffixes = {".jpg", ".jpeg", ".png", ".webp",
+                                                         ".gif", ".bmp",  ".tif", ".tiff"};
   return has_suffix(file_name, kSuffixes);
 }
 
@@ -30,7 +31,7 @@ bool is_video_name(std::string_view file_name) {
 }
 
 std::string_view image_suffixes() {
-  return ".jpg, .jpeg, .png or .webp";
+  return ".jpg, .jpeg, .png, .webp, .gif, .bmp, .tif or .tiff";
 }
 
 std::string_view video_suffixes() {

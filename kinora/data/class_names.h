@@ -9,11 +9,13 @@
 /// What class folders on disk and in archives have in common.
 namespace kinora::data {
 
-/// Whether a file name ends in .jpg, .jpeg, .png or .webp, in any case, and is not hidden: names
-/// that begin with a dot are not images even so (macOS leaves ._photo.jpg beside photo.jpg).
+/// Whether a file name ends in .jpg, .jpeg, .png, .webp, .gif, .bmp, .tif or .tiff, in any case,
+/// and is not hidden: names that begin with a dot are not images even so (macOS leaves ._photo.jpg
+/// beside photo.jpg).
 [[nodiscard]] bool is_image_name(std::string_view file_name);
 
-/// The same of .mp4, .m4v, .mov, .mkv, .webm, .avi and .gif, which may be clips.
+/// The same of .mp4, .m4v, .mov, .mkv, .webm, .avi and .gif, which may be clips. So a GIF is a
+/// picture, its first frame, among pictures and a clip among clips.
 [[nodiscard]] bool is_video_name(std::string_view file_name);
 
 /// Whether a file name that is not hidden ends in one of `suffixes`, which are in lower case, in
@@ -21,7 +23,7 @@ namespace kinora::data {
 [[nodiscard]] bool has_suffix(std::string_view file_name,
                               std::span<const std::string_view> suffixes);
 
-/// ".jpg, .jpeg, .png or .webp".
+/// ".jpg, .jpeg, .png, .webp, .gif, .bmp, .tif or .tiff".
 [[nodiscard]] std::string_view image_suffixes();
 
 /// ".mp4, .m4v, .mov, .mkv, .webm, .avi or .gif".
@@ -41,7 +43,7 @@ struct WantedFiles {
   }
   /// Why others are passed over.
   [[nodiscard]] const char* others() const {
-    return videos ? "no video, by its name" : "no picture, by its name";
+    return videos ? "not a video that Kinora reads" : "not a picture that Kinora reads";
   }
 };
 

@@ -4,6 +4,7 @@
 #include <set>
 #include <string_view>
 
+#include "kinora/core/counted.h"
 #include "kinora/core/error.h"
 #include "kinora/data/class_names.h"
 #include "kinora/data/file_stamp.h"
@@ -53,7 +54,8 @@ ClassTar::ClassTar(const std::vector<std::filesystem::path>& paths, WantedFiles 
     }
   }
   KINORA_CHECK(!files_.empty(), kConfig, "[data] a set must hold ", wanted_.plural(), " (",
-               wanted_.suffixes(), "), got ", passed_over_.size(), " files of other kinds",
+               wanted_.suffixes(), "), got ", counted(std::ssize(passed_over_), "file"),
+               " of other kinds",
                passed_over_.empty() ? "" : ", the first of them " + passed_over_.front().name,
                ", and none of these in ", paths.front().string(),
                paths.size() > 1 ? " and the other archives." : ".");

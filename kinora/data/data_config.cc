@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kinora/core/error.h"
+#include "kinora/data/causes.h"
 #include "kinora/data/class_folder.h"
 #include "kinora/data/class_tar.h"
 #include "kinora/data/latent_cache.h"
@@ -322,9 +323,11 @@ void describe(Fields& fields, DataConfig& c, std::string_view section) {
 }
 
 std::unique_ptr<Source> open_source(const DataConfig& config) {
-  return screen(
-      open_whole_source(config),
-      {.quarantine = config.quarantine, .index = config.index, .max_bad = config.max_bad});
+  std::unique_ptr<Source> source =
+      screen(open_whole_source(config),
+             {.quarantine = config.quarantine, .index = config.index, .max_bad = config.max_bad});
+  announce_unusable(*source);
+  return source;
 }
 
 std::string set_identity(const DataConfig& config) {

@@ -54,6 +54,29 @@ SourceKind kind_of_folder(const fs::path& folder) {
 
 }  // namespace
 
+std::string layout_text(SourceKind source) {
+  switch (source) {
+    case SourceKind::kFolder:
+      return "data.source=folder (a folder for each class)";
+    case SourceKind::kTar:
+      return "data.source=tar (an archive with a folder for each class)";
+    case SourceKind::kCaptions:
+      return "data.source=captions (pictures without classes, with captions beside them or none)";
+    case SourceKind::kManifest:
+      return "data.source=manifest (a table of paths and captions)";
+    case SourceKind::kWebDataset:
+      return "data.source=webdataset (an archive of pictures with captions or classes by key)";
+    case SourceKind::kImageFolder:
+      return "data.source=imagefolder (a folder with metadata)";
+    case SourceKind::kLatents:
+      return "data.source=latents (latents of an autoencoder)";
+    case SourceKind::kShapes:
+    case SourceKind::kMovingShapes:
+      break;
+  }
+  KINORA_UNREACHABLE("[data] generated sets are not guessed");
+}
+
 DataConfig guess_set(const std::string& path) {
   DataConfig config;
   config.path = {path};

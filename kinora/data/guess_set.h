@@ -13,4 +13,7 @@ namespace kinora::data {
 /// (kIo): it cannot be read.
 [[nodiscard]] DataConfig guess_set(const std::string& path);
 
+/// What such a set is taken for, in words: "data.source=folder (a folder for each class)".
+[[nodiscard]] std::string layout_text(SourceKind source);
+
 }  // namespace kinora::data

@@ -55,7 +55,7 @@ MediaSet list_by_metadata(const fs::path& folder, const fs::path& metadata) {
                           is_video_name(fs::path(path).filename().string());
     if (!named.contains(full) && full != metadata.lexically_normal().string()) {
       set.passed_over.push_back({full, is_media ? "a picture or clip that the metadata do not name"
-                                                : "no picture or clip, by its name"});
+                                                : "not a picture or clip that Kinora reads"});
     }
   }
   return set;
@@ -75,7 +75,8 @@ MediaSet list_by_class(const fs::path& folder) {
       set.items.push_back({.path = (folder / path).string(), .is_video = is_video_name(name)});
       labels.push_back(fs::path(path).parent_path().filename().string());
     } else {
-      set.passed_over.push_back({(folder / path).string(), "no picture or clip, by its name"});
+      set.passed_over.push_back(
+          {(folder / path).string(), "not a picture or clip that Kinora reads"});
     }
   }
   set_labels(set, std::move(labels));

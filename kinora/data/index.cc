@@ -100,20 +100,22 @@ void probe(std::span<const uint32_t> slots, std::string_view name, const Use& us
 }  // namespace
 
 struct Index::State {
-  io::MappedFile file;
+  std::optional<io::MappedFile> file;
+  std::vector<std::byte> own;  // without a file
   std::span<const Record> records = {};
   std::span<const uint32_t> slots = {};
   std::string_view texts = {};
 
-  explicit State(const std::filesystem::path& path) : file(path) {}
+  explicit State(const std::filesystem::path& path) : file(path) {
+    map(file->bytes(), path.string());
+  }
+  explicit State(std::vector<std::byte> bytes) : own(std::move(bytes)) { map(own, "new"); }
 
   [[nodiscard]] std::string_view name(const Record& record) const {
     return texts.substr(record.name_begin, record.name_bytes);
   }
 
-  void map() {
-    const std::span<const std::byte> bytes = file.bytes();
-    const std::string path = file.path().string();
+  void map(std::span<const std::byte> bytes, const std::string& path) {
     Header header;
     KINORA_CHECK(bytes.size() >= sizeof(Header), kIo, "[index] ", path,
                  " must be an index, got only ", bytes.size(), " bytes");
@@ -158,7 +160,12 @@ Index::~Index() = default;
 Index Index::open(const std::filesystem::path& path) {
   Index index;
   index.state_ = std::make_unique<State>(path);
-  index.state_->map();
+  return index;
+}
+
+Index Index::of_bytes(std::vector<std::byte> bytes) {
+  Index index;
+  index.state_ = std::make_unique<State>(std::move(bytes));
   return index;
 }
 
@@ -267,7 +274,7 @@ void IndexWriter::add(std::string_view name, const IndexEntry& entry) {
   state_->add(name, entry);
 }
 
-void IndexWriter::write(const std::filesystem::path& path, const Index& rest) const {
+std::vector<std::byte> IndexWriter::bytes(const Index& rest) const {
   State merged;
   if (rest.size() > 0) {
     merged = *state_;
@@ -291,13 +298,17 @@ void IndexWriter::write(const std::filesystem::path& path, const Index& rest) co
                 .checksum = io::checksum_value(std::span(bytes).subspan(sizeof(Header)))};
   header.header_checksum = checksum_of(header);
   std::memcpy(bytes.data(), &header, sizeof(Header));
+  return bytes;
+}
+
+void IndexWriter::write(const std::filesystem::path& path, const Index& rest) const {
   if (path.has_parent_path()) {
     std::error_code error;
     std::filesystem::create_directories(path.parent_path(), error);
     KINORA_CHECK(!error, kIo, "[index] cannot make the folder ", path.parent_path().string(), ": ",
                  error.message());
   }
-  io::write_file_atomic(path, bytes);
+  io::write_file_atomic(path, bytes(rest));
 }
 
 }  // namespace kinora::data

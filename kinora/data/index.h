@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -49,6 +50,9 @@ class Index {
   [[nodiscard]] std::string_view name(int64_t place) const;
   [[nodiscard]] IndexEntry entry(int64_t place) const;
 
+  /// Of bytes that IndexWriter made.
+  [[nodiscard]] static Index of_bytes(std::vector<std::byte> bytes);
+
   /// The entry of the sample with that name; nothing without one. Any thread.
   [[nodiscard]] std::optional<IndexEntry> find(std::string_view name) const;
 
@@ -66,8 +70,10 @@ class IndexWriter {
   /// Each name once; of later ones the first counts.
   void add(std::string_view name, const IndexEntry& entry);
 
-  /// Makes the entries so far, and those of `rest` with other names, the content of `path`; makes
-  /// the folders above it. Error (kIo).
+  /// The file of the entries so far, and of those of `rest` with other names.
+  [[nodiscard]] std::vector<std::byte> bytes(const Index& rest = {}) const;
+
+  /// Makes them the content of `path`; makes the folders above it. Error (kIo).
   void write(const std::filesystem::path& path, const Index& rest = {}) const;
 
  private:
@@ -86,19 +92,22 @@ struct IndexOptions {
 };
 
 struct IndexUpdate {
+  Index index;              ///< what is known of the samples now
   int64_t num_reused = 0;   ///< entries that were there and whose files did not change
   int64_t num_read = 0;     ///< samples looked at
   bool is_complete = true;  ///< false: it was stopped
+  bool is_kept = true;      ///< false: the file could not be written
 };
 
 /// Brings the index at `path` up to date: samples that it lacks, whose files have another stamp, or
 /// that a full check is still wanted of, are looked at by several threads; samples that are gone
 /// leave it. A process that is killed meanwhile loses what it did in the last `save_interval`.
+/// Where the file cannot be written, or `path` is empty, the log says so once, and nothing is kept.
 IndexUpdate update_index(const Source& source, const std::filesystem::path& path,
                          const IndexOptions& options);
 
 /// Where the index of a set lies that names no place: a file in $XDG_CACHE_HOME/kinora or
-/// ~/.cache/kinora, named by `what` (kind and full paths of the set).
+/// ~/.cache/kinora, named by `what` (kind and full paths of the set). Empty: neither is known.
 [[nodiscard]] std::filesystem::path default_index_path(const std::string& what);
 
 }  // namespace kinora::data

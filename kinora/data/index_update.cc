@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "kinora/core/error.h"
+#include "kinora/core/log.h"
 #include "kinora/data/index.h"
 #include "kinora/io/file.h"
 
@@ -62,7 +63,8 @@ class Updater {
     }
     update_.is_complete = num_done_ == source_.size();
     save();
-    return update_;
+    update_.index = update_.is_kept ? Index::open(path_) : Index::of_bytes(writer_.bytes());
+    return std::move(update_);
   }
 
  private:
@@ -156,9 +158,21 @@ class Updater {
   }
 
   // What the old index knows of samples that were not looked at yet stays.
-  void save() const {
-    const Index nothing;
-    writer_.write(path_, num_done_ < source_.size() ? old_ : nothing);
+  void save() {
+    if (!update_.is_kept) {
+      return;
+    }
+    try {
+      KINORA_CHECK(
+          !path_.empty(), kIo,
+          "[index] a folder for it must be known from XDG_CACHE_HOME or HOME, got neither");
+      const Index nothing;
+      writer_.write(path_, num_done_ < source_.size() ? old_ : nothing);
+    } catch (const Error& error) {
+      update_.is_kept = false;
+      log_warn(error.what(),
+               "\n  What is found out is not kept. Hint: --index FILE, or data.index");
+    }
   }
 
   const Source& source_;
@@ -189,9 +203,9 @@ IndexUpdate update_index(const Source& source, const fs::path& path, const Index
 fs::path default_index_path(const std::string& what) {
   const char* cache = std::getenv("XDG_CACHE_HOME");
   const char* home = std::getenv("HOME");
-  KINORA_CHECK(cache != nullptr || home != nullptr, kConfig,
-               "[index] a folder for indices must be known from XDG_CACHE_HOME or HOME, got "
-               "neither. Hint: set data.index");
+  if (cache == nullptr && home == nullptr) {
+    return {};
+  }
   const fs::path folder = cache != nullptr ? fs::path(cache) : fs::path(home) / ".cache";
   return folder / "kinora" / (io::checksum(std::as_bytes(std::span(what))) + ".index");
 }

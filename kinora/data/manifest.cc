@@ -82,7 +82,7 @@ class Lister {
     const std::string file = path.filename().string();
     const bool is_video = is_video_name(file);
     if (!is_video && !is_image_name(file)) {
-      return reject(row, "no picture or clip, by its name");
+      return reject(row, "not a picture or clip that Kinora reads");
     }
     MediaItem item{.path = path.string(), .is_video = is_video};
     if (!values[kText].empty()) {

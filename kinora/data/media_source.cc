@@ -1,14 +1,14 @@
 #include "kinora/data/media_source.h"
 
-#include <map>
 #include <span>
 #include <string_view>
 #include <system_error>
 #include <utility>
 
 #include "kinora/core/error.h"
-#include "kinora/core/log.h"
 #include "kinora/core/text.h"
+#include "kinora/data/causes.h"
+#include "kinora/data/class_names.h"
 #include "kinora/data/file_stamp.h"
 #include "kinora/data/video_clip.h"
 #include "kinora/io/file.h"
@@ -27,45 +27,32 @@ std::string_view as_text(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// One line for each cause.
-std::string summary(const std::vector<PassedOver>& all) {
-  struct Group {
-    int64_t count = 0;
-    std::string first;
-  };
-  std::map<std::string_view, Group> groups;
-  for (const PassedOver& one : all) {
-    Group& group = groups[one.cause];
-    if (group.count++ == 0) {
-      group.first = one.name;
-    }
-  }
-  std::string lines;
-  for (const auto& [cause, group] : groups) {
-    lines += "\n  " + std::string(cause) + ": " + std::to_string(group.count) +
-             " (first: " + group.first + ")";
-  }
-  return lines;
+std::string_view file_name_of(const MediaSet& set, const MediaItem& item) {
+  const std::string_view path =
+      set.archives.empty() ? item.path : set.archives[item.place].entries()[item.entry].name;
+  return path.substr(path.rfind('/') + 1);
 }
 
 }  // namespace
 
 MediaSource::MediaSource(MediaSet set, const MediaOptions& options)
     : set_(std::move(set)), options_(options) {
+  for (MediaItem& item : set_.items) {
+    // Among pictures a GIF is one.
+    item.is_video =
+        item.is_video && (options_.is_video || !is_image_name(file_name_of(set_, item)));
+  }
   for (const fs::path& root : set_.roots) {
     roots_.push_back(fs::canonical(root));
   }
   for (const io::TarFile& archive : set_.archives) {
     stamps_.push_back(file_stamp(archive.path()));
   }
-  KINORA_CHECK(size() >= 2, kConfig, "[data] a set must hold at least 2 pictures or clips, got ",
-               size(), " in ", list_names(set_.origins, 3),
-               set_.passed_over.empty() ? "" : "; passed over:", summary(set_.passed_over),
-               "\nHint: to fit a single picture on purpose, put a copy of it beside it.");
-  if (!set_.passed_over.empty()) {
-    log_warn("[data] passed over in ", list_names(set_.origins, 3), ":", summary(set_.passed_over),
-             "\n  kinora data check names all of them.");
-  }
+  KINORA_CHECK(
+      size() >= 2, kConfig, "[data] a set must hold at least 2 pictures or clips, got ", size(),
+      " in ", list_names(set_.origins, 3),
+      set_.passed_over.empty() ? "" : "; passed over:", lines_of(group_by_cause(set_.passed_over)),
+      "\nHint: to fit a single picture on purpose, put a copy of it beside it.");
 }
 
 std::string MediaSource::sample_name(int64_t index) const {

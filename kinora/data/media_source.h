@@ -20,8 +20,7 @@ struct MediaOptions {
 /// read, and so are files with captions.
 class MediaSource : public Source {
  public:
-  /// Logs what was rejected or passed over, by cause. Error (kConfig): fewer than 2 samples, with
-  /// the first reasons.
+  /// Error (kConfig): fewer than 2 samples, with what was passed over, by cause.
   explicit MediaSource(MediaSet set, const MediaOptions& options = {});
 
   [[nodiscard]] int64_t size() const override { return std::ssize(set_.items); }

@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <deque>
 #include <numeric>
 #include <utility>
 
+#include "kinora/core/counted.h"
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
 #include "kinora/core/text.h"
+#include "kinora/data/causes.h"
 #include "kinora/io/file.h"
 
 namespace kinora::data {
@@ -112,15 +115,17 @@ std::unique_ptr<Source> screen(std::unique_ptr<Source> source, const ScreeningOp
   }
   std::vector<int64_t> kept;
   int64_t num_unknown = 0;
+  std::deque<std::string> names;  // of what is left out
+  NamesByCause left_out;
   for (int64_t i = 0; i < source->size() && !(quarantine.empty() && index.size() == 0); ++i) {
     const std::string name = source->sample_name(i);
     const std::optional<IndexEntry> known = index.find(name);
     num_unknown += known ? 0 : 1;
     if (quarantine.contains(name)) {
-      continue;
-    }
-    if (known && !known->is_usable()) {
+      left_out["in quarantine"].push_back(names.emplace_back(name));
+    } else if (known && !known->is_usable()) {
       rejections.add(std::string(known->cause));
+      left_out[cause_kind(known->cause, name)].push_back(names.emplace_back(name));
     } else {
       kept.push_back(i);
     }
@@ -130,11 +135,11 @@ std::unique_ptr<Source> screen(std::unique_ptr<Source> source, const ScreeningOp
     return source;
   }
   if (index.size() > 0 && num_unknown > 0) {
-    log_warn("[data] ", num_unknown, " samples are not in ", options.index.string(),
-             " yet and were not checked. Hint: kinora data check");
+    log_warn("[data] ", counted(num_unknown, "sample is", "samples are"), " not in ",
+             options.index.string(), " yet. Hint: kinora data check");
   }
-  log_info("[data] ", kept.size(), " samples of ", source->size(), " are used, ",
-           source->size() - std::ssize(kept), " are in quarantine or known to be unusable");
+  log_info("[data] ", kept.size(), " of ", counted(source->size(), "sample"), " will be used",
+           left_out.empty() ? "" : "; left out:", lines_of(left_out));
   check_size(std::ssize(kept), "what is left of the set");
   return std::make_unique<ScreenedSource>(std::move(source), std::move(kept), std::move(index));
 }

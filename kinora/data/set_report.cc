@@ -6,7 +6,9 @@
 #include <ostream>
 #include <utility>
 
+#include "kinora/core/printable.h"
 #include "kinora/core/text.h"
+#include "kinora/data/causes.h"
 
 namespace kinora::data {
 namespace {
@@ -30,17 +32,15 @@ std::vector<Steps> steps_of(const SetReport& report, const BatchChoice& choice) 
   return all;
 }
 
-using NamesByCause = std::map<std::string, std::vector<std::string_view>>;
-
 void print_groups(std::ostream& out, const NamesByCause& groups, int64_t most_names) {
   for (const auto& [cause, names] : groups) {
-    out << "    " << cause << ": " << names.size() << '\n';
+    out << "    " << count_of(cause, names) << '\n';
     for (size_t i = 0; i < names.size(); ++i) {
       if (std::cmp_equal(i, most_names)) {
         out << "      and " << names.size() - i << " more (--all names them)\n";
         break;
       }
-      out << "      " << names[i] << '\n';
+      out << "      " << printable_line(names[i]) << '\n';
     }
   }
 }
@@ -138,26 +138,6 @@ SetReport report_on(const Source& source, const Index& index, const Quarantine& 
   return report;
 }
 
-std::string cause_kind(std::string_view cause, std::string_view name) {
-  std::string text(cause.substr(0, std::min(cause.find(" Hint: "), cause.size())));
-  for (size_t at = text.find(name); !name.empty() && at != std::string::npos;
-       at = text.find(name, at)) {
-    text.replace(at, name.size(), "");
-  }
-  std::string kind;
-  for (const char c : text) {
-    const bool is_digit = c >= '0' && c <= '9';
-    if (is_digit && kind.ends_with('#')) {
-      continue;
-    }
-    if (c == ' ' && kind.ends_with(' ')) {
-      continue;  // where the name stood
-    }
-    kind += is_digit ? '#' : (c == '\n' ? ' ' : c);
-  }
-  return kind;
-}
-
 void print(std::ostream& out, const SetReport& report, const BatchChoice& batch,
            int64_t most_names) {
   out << "samples " << report.num_samples << ", classes " << report.num_classes << '\n'
@@ -174,12 +154,8 @@ void print(std::ostream& out, const SetReport& report, const BatchChoice& batch,
   }
   out << "  rejected " << report.rejected.size() << '\n';
   print_groups(out, causes, most_names);
-  causes.clear();
-  for (const PassedOver& one : report.beside) {
-    causes[one.cause].push_back(one.name);
-  }
   out << "  beside them " << report.beside.size() << '\n';
-  print_groups(out, causes, most_names);
+  print_groups(out, group_by_cause(report.beside), most_names);
   print_sizes(out, report);
   if (batch.buckets) {
     print(out, *batch.buckets);

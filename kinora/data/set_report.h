@@ -34,9 +34,6 @@ struct SetReport {
 [[nodiscard]] SetReport report_on(const Source& source, const Index& index,
                                   const Quarantine& quarantine);
 
-/// A cause without the name and numbers in it and without its hint, so that like ones group.
-[[nodiscard]] std::string cause_kind(std::string_view cause, std::string_view name);
-
 /// How a set divides into steps.
 struct BatchChoice {
   int64_t global_batch = 1;

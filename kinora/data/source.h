@@ -4,6 +4,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kinora/core/dtype.h"
@@ -99,6 +100,9 @@ struct SampleFacts {
 
   bool operator==(const SampleFacts&) const = default;
 };
+
+/// How the cause ends of files that are passed over because of their names' suffixes.
+inline constexpr std::string_view kNotRead = "that Kinora reads";
 
 /// Of something that lies among a set's files, or stands in its manifest, and is no sample.
 struct PassedOver {

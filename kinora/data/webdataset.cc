@@ -103,7 +103,7 @@ class ShardLister {
         }
       }
       for (const uint32_t entry : parts.others) {
-        pass_over(entry, "no picture or clip, by its name");
+        pass_over(entry, "not a picture or clip that Kinora reads");
       }
       return;
     }

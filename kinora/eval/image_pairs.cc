@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 
 #include <cmath>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -82,7 +83,8 @@ PairScores score_pairs(const fs::path& images, const fs::path& references) {
     scores.ssim += ssims[i] / static_cast<double>(names.size());
   }
   const int64_t num_different = scores.num_pairs - scores.num_equal;
-  scores.psnr /= static_cast<double>(num_different > 0 ? num_different : 1);
+  scores.psnr = num_different > 0 ? scores.psnr / static_cast<double>(num_different)
+                                  : std::numeric_limits<double>::infinity();
   return scores;
 }
 

@@ -9,7 +9,7 @@ namespace kinora::eval {
 struct PairScores {
   int64_t num_pairs = 0;
   int64_t num_equal = 0;  ///< pairs without any difference, which have no finite PSNR
-  double psnr = 0.0;      ///< dB, over the other pairs; 0 where there are none
+  double psnr = 0.0;      ///< dB, over the other pairs; infinite where there are none
   double ssim = 0.0;
 };
 

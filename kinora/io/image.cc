@@ -1,7 +1,9 @@
 #include "kinora/io/image.h"
 
+#include <array>
 #include <cstring>
 #include <string_view>
+#include <utility>
 
 #include "kinora/core/error.h"
 #include "kinora/io/file.h"
@@ -10,7 +12,9 @@
 namespace kinora::io {
 namespace {
 
-enum class Format { kPng, kJpeg, kWebp };
+enum class Format { kPng, kJpeg, kWebp, kGif, kBmp, kTiff };
+
+constexpr std::string_view kFormats = "a PNG, JPEG, WebP, GIF, BMP or TIFF image";
 
 bool has_at(std::span<const std::byte> bytes, size_t offset, std::string_view magic) {
   return bytes.size() >= offset + magic.size() &&
@@ -19,8 +23,7 @@ bool has_at(std::span<const std::byte> bytes, size_t offset, std::string_view ma
 
 Format recognise(std::span<const std::byte> bytes, const std::string& name) {
   using namespace std::string_view_literals;
-  KINORA_CHECK(!bytes.empty(), kIo, "[image] ", name,
-               " must be a PNG, JPEG or WebP image, got an empty file");
+  KINORA_CHECK(!bytes.empty(), kIo, "[image] ", name, " must be ", kFormats, ", got an empty file");
   if (has_at(bytes, 0, "\x89PNG\r\n\x1a\n"sv)) {
     return Format::kPng;
   }
@@ -30,9 +33,19 @@ Format recognise(std::span<const std::byte> bytes, const std::string& name) {
   if (has_at(bytes, 0, "RIFF"sv) && has_at(bytes, 8, "WEBP"sv)) {
     return Format::kWebp;
   }
-  throw_error(ErrorKind::kIo, "[image] ", name,
-              " must be a PNG, JPEG or WebP image, got a file that begins like none of them. "
-              "Hint: convert other formats first");
+  if (has_at(bytes, 0, "GIF87a"sv) || has_at(bytes, 0, "GIF89a"sv)) {
+    return Format::kGif;
+  }
+  if (has_at(bytes, 0, "BM"sv)) {
+    return Format::kBmp;
+  }
+  for (const std::string_view magic : {"II*\0"sv, "MM\0*"sv, "II+\0"sv, "MM\0+"sv}) {
+    if (has_at(bytes, 0, magic)) {
+      return Format::kTiff;
+    }
+  }
+  throw_error(ErrorKind::kIo, "[image] ", name, " must be ", kFormats,
+              ", got a file that begins like none of them. Hint: convert other formats first");
 }
 
 }  // namespace
@@ -78,6 +91,34 @@ void set_size(Image& image, int64_t height, int64_t width) {
   image.pixels.resize(static_cast<size_t>(height * width * 3));
 }
 
+ImageSize upright_size(ImageSize stored, int orientation) {
+  if (orientation >= 5) {
+    std::swap(stored.height, stored.width);
+  }
+  return stored;
+}
+
+void orient(const std::vector<uint8_t>& stored, int64_t stored_width, int orientation,
+            Image& image) {
+  const int64_t stored_height = static_cast<int64_t>(stored.size()) / (stored_width * 3);
+  const bool transposed = orientation >= 5;
+  // By orientation 1 to 8: whether the stored row or column is counted from its far end.
+  constexpr std::array<bool, 8> kFlipRow = {false, false, true, true, false, true, true, false};
+  constexpr std::array<bool, 8> kFlipColumn = {false, true, true, false, false, false, true, true};
+  const bool flip_row = kFlipRow[static_cast<size_t>(orientation - 1)];
+  const bool flip_column = kFlipColumn[static_cast<size_t>(orientation - 1)];
+  uint8_t* out = image.pixels.data();
+  for (int64_t y = 0; y < image.height; ++y) {
+    for (int64_t x = 0; x < image.width; ++x, out += 3) {
+      int64_t row = transposed ? x : y;
+      int64_t column = transposed ? y : x;
+      row = flip_row ? stored_height - 1 - row : row;
+      column = flip_column ? stored_width - 1 - column : column;
+      std::memcpy(out, stored.data() + (row * stored_width + column) * 3, 3);
+    }
+  }
+}
+
 Image decode_image(std::span<const std::byte> bytes, const std::string& name) {
   Image image;
   decode_image_into(bytes, name, image);
@@ -93,6 +134,12 @@ void decode_image_into(std::span<const std::byte> bytes, const std::string& name
       return decode_jpeg_into(bytes, name, image, hint);
     case Format::kWebp:
       return decode_webp_into(bytes, name, image);
+    case Format::kGif:
+      return decode_gif_into(bytes, name, image);
+    case Format::kBmp:
+      return decode_bmp_into(bytes, name, image);
+    case Format::kTiff:
+      return decode_tiff_into(bytes, name, image);
   }
 }
 
@@ -104,6 +151,12 @@ ImageSize image_size(std::span<const std::byte> bytes, const std::string& name) 
       return jpeg_size(bytes, name);
     case Format::kWebp:
       return webp_size(bytes, name);
+    case Format::kGif:
+      return gif_size(bytes, name);
+    case Format::kBmp:
+      return bmp_size(bytes, name);
+    case Format::kTiff:
+      return tiff_size(bytes, name);
   }
   KINORA_UNREACHABLE("[image] unknown format");
 }

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-/// Still images: PNG, JPEG and WebP in, PNG out. Clips go out through animation.h.
+/// Still images: PNG, JPEG, WebP, GIF, BMP and TIFF in, PNG out. Clips go out through animation.h.
 namespace kinora::io {
 
 /// An RGB image with 8 bits a channel; rows from top to bottom without gaps.
@@ -31,7 +31,8 @@ struct ImageSize {
 inline constexpr int64_t kMaxImageSide = 65535;
 inline constexpr int64_t kMaxImagePixels = int64_t{1} << 28;
 
-/// Decodes `bytes`, a PNG, JPEG or WebP file (told apart by their first bytes), into RGB.
+/// Decodes `bytes`, a PNG, JPEG, WebP, GIF, BMP or TIFF file (told apart by their first bytes),
+/// into RGB. TIFF wants the module kinora_tiff.so (kConfig without it).
 ///
 /// Everything becomes RGB as Pillow's convert("RGB") does it, the convention of training code:
 ///  - alpha and transparent colours are dropped, not composited: the colour stored under them
@@ -39,9 +40,10 @@ inline constexpr int64_t kMaxImagePixels = int64_t{1} << 28;
 ///  - grey is copied to three channels, palettes are looked up, CMYK and YCCK JPEGs are taken as
 ///    Adobe writes them (inverted);
 ///  - gamma and colour profiles are ignored.
-/// Two things differ from a bare convert("RGB"): a JPEG's EXIF orientation is applied (as
-/// ImageOps.exif_transpose does), and 16-bit PNGs are rounded to the nearest 8-bit value.
-/// Of an animation (WebP, APNG) the first frame is read.
+/// Two things differ from a bare convert("RGB"): the orientation of JPEGs and TIFFs is applied (as
+/// ImageOps.exif_transpose does), and 16 bits a channel are rounded to the nearest 8-bit value (of
+/// grey TIFFs to one beside it, too).
+/// Of an animation (WebP, APNG, GIF) the first frame is read, of a TIFF the first picture.
 ///
 /// `name` is what error messages call the file. Errors (kIo): another format; a side of zero or
 /// beyond the limits above; corrupt or truncated data, also where the codec would only warn.

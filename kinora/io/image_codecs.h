@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "kinora/io/image.h"
 
@@ -14,6 +15,13 @@ void prepare_image(const char* format, const std::string& name, ImageSize size, 
 
 /// Checks the limits of image.h.
 void check_image_size(const char* format, const std::string& name, ImageSize size);
+
+/// Of a picture stored with that orientation: 1, upright, to 8, as EXIF numbers them.
+[[nodiscard]] ImageSize upright_size(ImageSize stored, int orientation);
+
+/// Writes the stored pixels (RGB) upright into `image`, which has its upright size.
+void orient(const std::vector<uint8_t>& stored, int64_t stored_width, int orientation,
+            Image& image);
 
 struct ClipLimits {
   int64_t max_side = 0;
@@ -34,5 +42,14 @@ void decode_jpeg_into(std::span<const std::byte> bytes, const std::string& name,
 
 [[nodiscard]] ImageSize webp_size(std::span<const std::byte> bytes, const std::string& name);
 void decode_webp_into(std::span<const std::byte> bytes, const std::string& name, Image& image);
+
+[[nodiscard]] ImageSize gif_size(std::span<const std::byte> bytes, const std::string& name);
+void decode_gif_into(std::span<const std::byte> bytes, const std::string& name, Image& image);
+
+[[nodiscard]] ImageSize bmp_size(std::span<const std::byte> bytes, const std::string& name);
+void decode_bmp_into(std::span<const std::byte> bytes, const std::string& name, Image& image);
+
+[[nodiscard]] ImageSize tiff_size(std::span<const std::byte> bytes, const std::string& name);
+void decode_tiff_into(std::span<const std::byte> bytes, const std::string& name, Image& image);
 
 }  // namespace kinora::io

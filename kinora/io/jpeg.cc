@@ -214,34 +214,8 @@ int exif_orientation(const jpeg_decompress_struct& jpeg) {
   return 1;
 }
 
-ImageSize upright_size(const jpeg_decompress_struct& jpeg, int orientation) {
-  ImageSize size{static_cast<int64_t>(jpeg.image_height), static_cast<int64_t>(jpeg.image_width)};
-  if (orientation >= 5) {
-    std::swap(size.height, size.width);
-  }
-  return size;
-}
-
-// Writes the stored pixels (RGB) upright into `image`, which has its upright size.
-void orient(const std::vector<uint8_t>& stored, int64_t stored_width, int orientation,
-            Image& image) {
-  const int64_t stored_height = static_cast<int64_t>(stored.size()) / (stored_width * 3);
-  const bool transposed = orientation >= 5;
-  // By orientation 1 to 8: whether the stored row or column is counted from its far end.
-  constexpr std::array<bool, 8> kFlipRow = {false, false, true, true, false, true, true, false};
-  constexpr std::array<bool, 8> kFlipColumn = {false, true, true, false, false, false, true, true};
-  const bool flip_row = kFlipRow[static_cast<size_t>(orientation - 1)];
-  const bool flip_column = kFlipColumn[static_cast<size_t>(orientation - 1)];
-  uint8_t* out = image.pixels.data();
-  for (int64_t y = 0; y < image.height; ++y) {
-    for (int64_t x = 0; x < image.width; ++x, out += 3) {
-      int64_t row = transposed ? x : y;
-      int64_t column = transposed ? y : x;
-      row = flip_row ? stored_height - 1 - row : row;
-      column = flip_column ? stored_width - 1 - column : column;
-      std::memcpy(out, stored.data() + (row * stored_width + column) * 3, 3);
-    }
-  }
+ImageSize stored_size(const jpeg_decompress_struct& jpeg) {
+  return {static_cast<int64_t>(jpeg.image_height), static_cast<int64_t>(jpeg.image_width)};
 }
 
 // a * b / 255, rounded.
@@ -285,7 +259,7 @@ ImageSize jpeg_size(std::span<const std::byte> bytes, const std::string& name) {
     throw_corrupt(name, decoder);
   }
   check_channels(decoder, name);
-  const ImageSize size = upright_size(decoder.jpeg, exif_orientation(decoder.jpeg));
+  const ImageSize size = upright_size(stored_size(decoder.jpeg), exif_orientation(decoder.jpeg));
   check_image_size("JPEG", name, size);
   return size;
 }
@@ -298,7 +272,7 @@ void decode_jpeg_into(std::span<const std::byte> bytes, const std::string& name,
   }
   check_channels(decoder, name);
   const int orientation = exif_orientation(decoder.jpeg);
-  ImageSize size = upright_size(decoder.jpeg, orientation);
+  ImageSize size = upright_size(stored_size(decoder.jpeg), orientation);
   check_image_size("JPEG", name, size);
   const bool cmyk = decoder.jpeg.num_components == 4;
   if (!cmyk && orientation == 1) {

@@ -15,13 +15,14 @@ namespace {
 
 // Pixels. The plot has text to its left, above and below.
 constexpr double kWidth = 560.0;
-constexpr double kHeight = 260.0;
+constexpr double kHeight = 276.0;  // without further rows of the legend, which follow below
 constexpr double kLeft = 64.0;
 constexpr double kRight = 12.0;
 constexpr double kTop = 46.0;
-constexpr double kBottom = 26.0;
+constexpr double kBottom = 42.0;
 constexpr double kPlotWidth = kWidth - kLeft - kRight;
 constexpr double kPlotHeight = kHeight - kTop - kBottom;
+constexpr double kLegendRow = 16.0;
 constexpr int kColumns = 496;  // points of a curve at most: a pixel each
 constexpr double kTicks = 5.0;
 constexpr int kDigits = 4;  // of ticks
@@ -174,7 +175,7 @@ class Drawing {
 
   [[nodiscard]] std::string text() const { return text_.str(); }
 
-  void axes() {
+  void axes(const std::string& x_title) {
     for (const double tick : is_log_ ? log_ticks(y_) : linear_ticks(y_)) {
       const double value = is_log_ ? std::pow(10.0, tick) : tick;
       const std::string at = pixels(y_at(tick));
@@ -184,9 +185,11 @@ class Drawing {
             << human_number(value, kDigits) << unit_ << "</text>";
     }
     for (const double tick : linear_ticks(x_, /*least=*/1.0)) {
-      text_ << "<text class='tick' x='" << pixels(x_at(tick)) << "' y='" << pixels(kHeight - 8.0)
+      text_ << "<text class='tick' x='" << pixels(x_at(tick)) << "' y='" << pixels(kHeight - 24.0)
             << "' text-anchor='middle'>" << human_count(std::llround(tick)) << "</text>";
     }
+    text_ << "<text class='tick' x='" << pixels(kLeft + kPlotWidth / 2.0) << "' y='"
+          << pixels(kHeight - 6.0) << "' text-anchor='middle'>" << escaped(x_title) << "</text>";
   }
 
   void curve(const std::vector<Point>& points, const char* colour, bool faint) {
@@ -206,12 +209,22 @@ class Drawing {
     text_ << "'/>";
   }
 
+  /// Above the plot; what has no room there follows in rows below it.
   void legend(const std::string& name, const char* colour) {
-    text_ << "<line x1='" << pixels(legend_) << "' x2='" << pixels(legend_ + 14.0)
-          << "' y1='34' y2='34' stroke='" << colour << "' stroke-width='2'/><text class='tick' x='"
-          << pixels(legend_ + 18.0) << "' y='38'>" << escaped(name) << "</text>";
-    legend_ += kLegendGap + kLegendCharacter * static_cast<double>(name.size());
+    const double width = kLegendGap + kLegendCharacter * static_cast<double>(name.size());
+    if (legend_ > kLeft && legend_ + width > kWidth) {
+      legend_ = kLeft;
+      height_ += kLegendRow;
+      legend_y_ = height_ - 10.0;
+    }
+    text_ << "<line x1='" << pixels(legend_) << "' x2='" << pixels(legend_ + 14.0) << "' y1='"
+          << pixels(legend_y_) << "' y2='" << pixels(legend_y_) << "' stroke='" << colour
+          << "' stroke-width='2'/><text class='tick' x='" << pixels(legend_ + 18.0) << "' y='"
+          << pixels(legend_y_ + 4.0) << "'>" << escaped(name) << "</text>";
+    legend_ += width;
   }
+
+  [[nodiscard]] double height() const { return height_; }
 
  private:
   [[nodiscard]] double x_at(double x) const { return kLeft + kPlotWidth * x_.part(x); }
@@ -223,7 +236,9 @@ class Drawing {
   Range y_;
   bool is_log_;
   std::string unit_;
-  double legend_ = kLeft;
+  double legend_ = kLeft;  // where the next name begins
+  double legend_y_ = 34.0;
+  double height_ = kHeight;
   std::ostringstream text_;
 };
 
@@ -293,15 +308,13 @@ std::string svg(const LineChart& chart) {
       y.add(point.y);
     }
   }
-  std::ostringstream text;
-  text << "<svg viewBox='0 0 " << kWidth << ' ' << kHeight
-       << "' xmlns='http://www.w3.org/2000/svg' role='img'><text class='title' x='" << kLeft
-       << "' y='18'>" << escaped(chart.title) << "</text>";
+  std::string plot;
+  double height = kHeight;
   if (!x.is_empty()) {
     x = with_length(x, 1.0);
     y = with_length(y, y.high == 0.0 ? 1.0 : 0.1 * std::abs(y.high));
     Drawing drawing(x, y, is_log, unit.name);
-    drawing.axes();
+    drawing.axes(chart.x_title);
     size_t colour = 0;
     for (const bool faint : {true, false}) {  // the faint ones first, behind the others
       colour = 0;
@@ -319,9 +332,13 @@ std::string svg(const LineChart& chart) {
       }
       colour += curve.faint ? 0 : 1;
     }
-    text << drawing.text();
+    plot = drawing.text();
+    height = drawing.height();
   }
-  text << "</svg>";
+  std::ostringstream text;
+  text << "<svg viewBox='0 0 " << kWidth << ' ' << height
+       << "' xmlns='http://www.w3.org/2000/svg' role='img'><text class='title' x='" << kLeft
+       << "' y='18'>" << escaped(chart.title) << "</text>" << plot << "</svg>";
   return text.str();
 }
 

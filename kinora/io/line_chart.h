@@ -16,6 +16,7 @@ struct Curve {
 
 struct LineChart {
   std::string title;
+  std::string x_title = {};  ///< what x counts; "" leaves it out
   std::vector<Curve> curves;
   /// A logarithmic axis where all values are above 0.
   bool log_y = false;

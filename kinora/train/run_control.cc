@@ -9,6 +9,7 @@
 
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
+#include "kinora/device/device.h"
 
 namespace kinora::train {
 namespace {
@@ -170,9 +171,23 @@ void RunControl::reply_to_the_last() {
 /// For `kinora runs`.
 void RunControl::say_state(RunState state) {
   said_ = state;
+  write_state_of(state, "");
+}
+
+void RunControl::say_error(const std::string& why) {
+  if (run_.writes()) {
+    const bool has_ended = said_ == RunState::kStopped || said_ == RunState::kComplete;
+    write_state_of(has_ended ? said_ : RunState::kDied, why);
+  }
+}
+
+void RunControl::write_state_of(RunState state, const std::string& error) {
   write_state_([&] {
-    write_state(run_.directory.path(),
-                {.state = state, .step = run_.state.step, .steps = run_.config.train.steps});
+    write_state(run_.directory.path(), {.state = state,
+                                        .step = run_.state.step,
+                                        .steps = run_.config.train.steps,
+                                        .device = device::describe(run_.device),
+                                        .error = error});
   });
 }
 

@@ -44,6 +44,8 @@ class RunControl {
   void say_why(const StopSignal* stop) const;
   /// When all is saved. The rank without samples ends with its own error, the others with kComm.
   void end();
+  /// The run ends by an error, for `kinora runs`. Throws nothing.
+  void say_error(const std::string& why);
 
  private:
   static constexpr int64_t kFirstRankVote = 2;  // StepWish::stop of rank 0 without samples
@@ -55,6 +57,7 @@ class RunControl {
   void reply(RunAnswer answer);
   void reply_to_the_last();
   void say_state(RunState state);
+  void write_state_of(RunState state, const std::string& error);
   void renew_config();
   [[noreturn]] void end_without_data() const;
 

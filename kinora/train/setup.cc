@@ -39,6 +39,17 @@ std::optional<inference::LatentSize> latent_size(const data::DataConfig& data,
   return encoder == nullptr ? std::nullopt : std::optional(encoded_size(data, *encoder));
 }
 
+void check_model_takes(const data::DataConfig& data, const models::ModelConfig& model,
+                       std::string_view section) {
+  KINORA_CHECK(data.buckets.empty() || models::family_of(model).takes_any_size, kConfig, "[train] ",
+               section, ".buckets needs a model that takes clips of any size, got ", model.name,
+               ". Hint: ", models::families_that(&models::Family::takes_any_size), " do");
+  KINORA_CHECK(data.text == data::TextKind::kNone || model.takes_text(), kConfig, "[train] ",
+               section, ".text gives samples texts, but the model, ", model.name,
+               ", is conditioned on classes alone and would never see them. Hint: leave ", section,
+               ".text out, or choose another model.name");
+}
+
 void check_data(const RunConfig& config, const data::Source& source, StepKind kind,
                 const std::optional<inference::LatentSize>& latents) {
   const models::ModelConfig& model = config.model;
@@ -54,11 +65,8 @@ void check_data(const RunConfig& config, const data::Source& source, StepKind ki
                latents ? "set it to that of the data"
                        : "to train on latents set autoencoder.path, or compute them first with "
                          "kinora data encode and set data.source to latents");
-  const bool takes_any_size = models::family_of(model).takes_any_size;
-  const bool any_size = is_image_data && takes_any_size;
-  KINORA_CHECK(data.buckets.empty() || takes_any_size, kConfig, "[train] ", section,
-               ".buckets needs a model that takes clips of any size, got ", model.name,
-               ". Hint: ", models::families_that(&models::Family::takes_any_size), " do");
+  check_model_takes(data, model, section);
+  const bool any_size = is_image_data && models::family_of(model).takes_any_size;
   KINORA_CHECK(any_size || (model.height == shape.height && model.width == shape.width), kConfig,
                "[train] model.height and width must be those of the ", section, ", ", shape.height,
                " x ", shape.width, ", got ", model.height, " x ", model.width,

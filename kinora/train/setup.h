@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "kinora/comm/world.h"
 #include "kinora/data/source.h"
@@ -26,6 +27,11 @@ namespace kinora::train {
 [[nodiscard]] std::optional<inference::LatentSize> latent_size(
     const data::DataConfig& data, const data::Source& source,
     const pipelines::LatentEncoder* encoder);
+
+/// kConfig where the model cannot use what `data`, the section of that name, asks for: texts, or
+/// buckets of sizes.
+void check_model_takes(const data::DataConfig& data, const models::ModelConfig& model,
+                       std::string_view section);
 
 /// kConfig where samples of the run's data, or of its image_data, are not what its model takes:
 /// pixels, or these latents. config.model is resolved.

@@ -1,6 +1,8 @@
 #include "kinora/train/trainer.h"
 
+#include <exception>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "kinora/core/log.h"
@@ -61,6 +63,8 @@ class Trainer::Impl {
     end(stop);
     return {.step = run_.state.step, .complete = run_.is_complete(), .last_loss = last_loss_};
   }
+
+  void say_error(const std::string& why) { control_.say_error(why); }
 
  private:
   void begin() {
@@ -155,7 +159,12 @@ Trainer::Trainer(const RunConfig& config, const Resume& resume, const comm::Grou
 Trainer::~Trainer() = default;
 
 TrainResult Trainer::run(const StopSignal* stop) {
-  return impl_->run(stop);
+  try {
+    return impl_->run(stop);
+  } catch (const std::exception& error) {
+    impl_->say_error(error.what());
+    throw;
+  }
 }
 
 }  // namespace kinora::train

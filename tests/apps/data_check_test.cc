@@ -75,7 +75,7 @@ TEST_F(DataCheckTest, ARunRefusesTooManyUntilTheyAreInQuarantine) {
   ASSERT_EQ(check({"--quarantine", list.string()}).exit_code, 0);
   const Outcome trained = train_on_it({"data.quarantine=" + list.string()});
   EXPECT_EQ(trained.exit_code, 0) << trained.err;
-  EXPECT_NE(trained.err.find("14 samples of 16 are used"), std::string::npos) << trained.err;
+  EXPECT_NE(trained.err.find("14 of 16 samples will be used"), std::string::npos) << trained.err;
 }
 
 TEST_F(DataCheckTest, ASetThatNoRunWouldTakeFails) {
@@ -115,7 +115,9 @@ TEST_F(DataCheckTest, BucketsOfARecipe) {
                              "data.path=[" + data_.string() + "]",
                              R"(data.buckets={"32px": {1: [1.0, 4]}, "16px": {1: [1.0, 5]}})",
                              "data.bucket_multiple=8",
-                             "data.bucket_batches=2"};
+                             "data.bucket_batches=2",
+                             "data.text=builtin",
+                             "model.architecture=stdit2"};
   const auto with = [&](const Arguments& more) {
     Arguments all = command;
     all.insert(all.end(), more.begin(), more.end());
@@ -158,6 +160,75 @@ TEST_F(DataCheckTest, BucketsOfARecipe) {
       with({R"(data.buckets={"512px": {1: [1.0, 4]}})", "--index", index_.string()});
   EXPECT_EQ(none.exit_code, 2) << none.err;
   EXPECT_NE(none.err.find("none of the 23 samples suits a bucket"), std::string::npos) << none.err;
+}
+
+TEST_F(DataCheckTest, WhatTrainRefusesOfARecipeIsRefusedHere) {
+  const Arguments of_data = {"data.source=captions", "data.path=[" + data_.string() + "]"};
+  const auto refusals = [&](const std::string& wrong) {
+    Arguments arguments = {"data", "check", recipe().string(), "run.dir=unused", wrong};
+    arguments.insert(arguments.end(), of_data.begin(), of_data.end());
+    Arguments more = of_data;
+    more.push_back(wrong);
+    return std::vector<Outcome>{run_kinora(arguments, folder()), train(run_dir("refused"), more)};
+  };
+  for (const Outcome& outcome : refusals(R"(data.buckets={"32px": {1: [1.0, 4]}})")) {
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
+    EXPECT_NE(outcome.err.find("data.buckets needs a model that"), std::string::npos)
+        << outcome.err;
+  }
+  for (const Outcome& outcome : refusals("data.text=builtin")) {
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
+    EXPECT_NE(outcome.err.find("data.text gives samples texts, but the model, custom, is"),
+              std::string::npos)
+        << outcome.err;
+  }
+}
+
+TEST_F(DataCheckTest, TheGuessedLayoutIsSaidAndAnotherTaken) {
+  const Outcome guessed = check();
+  EXPECT_NE(guessed.err.find(data_.string() + " is read as data.source=captions"),
+            std::string::npos)
+      << guessed.err;
+  EXPECT_NE(guessed.err.find("add data.source=NAME"), std::string::npos) << guessed.err;
+  const Outcome other = check({"data.source=imagefolder", "--json"});
+  ASSERT_EQ(other.exit_code, 0) << other.err;
+  EXPECT_EQ(nlohmann::json::parse(other.out).at("with_caption"), 0);
+  EXPECT_EQ(other.err.find("is read as"), std::string::npos) << other.err;
+}
+
+TEST_F(DataCheckTest, ARunAndACheckCountAlikeWhatTheyCannotUse) {
+  const fs::path set = folder() / "set";
+  for (const char* name : {"cat/1.png", "cat/2.png", "dog/3.png", "dog/4.png", "5.png"}) {
+    fs::create_directories((set / name).parent_path());
+    write_picture(set / name, 1, 20, 24);
+  }
+  write_text(set / "dog/empty.png", "");
+  write_text(set / "dog/broken.png", "x");
+  write_text(set / "dog/a.avif", "x");
+  write_text(set / "dog/b.txt", "x");
+  const Outcome checked = run_kinora(
+      {"data", "check", set.string(), "data.source=folder", "--index", index_.string()}, folder());
+  const Outcome trained =
+      train(run_dir("run"), {"data.source=folder", "data.path=[" + set.string() + "]",
+                             "train.steps=1", "train.global_batch=4"});
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  for (const std::string& all : {checked.out, trained.err}) {
+    for (const char* part :
+         {"outside of the class folders: 1", "not a picture that Kinora reads: 2 (.avif: 1, .txt",
+          "got an empty file: 1", "begins like none of them.: 1"}) {
+      EXPECT_NE(all.find(part), std::string::npos) << part << "\n" << all;
+    }
+  }
+}
+
+TEST_F(DataCheckTest, ACacheFolderThatCannotBeWrittenCostsTheCacheAlone) {
+  write_text(folder() / "file", "x");
+  ::setenv("XDG_CACHE_HOME", (folder() / "file").c_str(), 1);
+  const Outcome outcome = run_kinora({"data", "check", data_.string(), "--json"}, folder());
+  ::unsetenv("XDG_CACHE_HOME");
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(nlohmann::json::parse(outcome.out).at("usable"), 16);
+  EXPECT_NE(outcome.err.find("What is found out is not kept"), std::string::npos) << outcome.err;
 }
 
 TEST_F(DataCheckTest, TheIndexLiesInTheCacheFolderByDefault) {

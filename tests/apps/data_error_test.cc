@@ -79,6 +79,28 @@ TEST_F(DataErrorTest, TextNamedPngIsNamedAndSkipped) {
   EXPECT_EQ(read_log(run_dir("run")).size(), 8U);
 }
 
+// They could set a terminal's title, hide lines or worse.
+TEST_F(DataErrorTest, NamesOfFilesDoNotSteerTheTerminal) {
+  for (const char* name : {"a\x1b[2J.png", "b\xff.png", "c\x1b]0;title\a.avif", "d\n\x1b[1m.png"}) {
+    write_text(data_ / "cat" / name, "broken");
+  }
+  const Outcome trained = train_on_folder();
+  EXPECT_EQ(trained.exit_code, 0) << trained.err;
+  const Outcome checked =
+      run_kinora({"data", "check", data_.string(), "--index", (folder() / "i").string()}, folder());
+  EXPECT_EQ(checked.exit_code, 0) << checked.err;
+  const Outcome refused =
+      run_kinora({"data", "check", (data_ / "e\x1b[1m.zip").string()}, folder());
+  EXPECT_EQ(refused.exit_code, kUsage);
+  const std::string all = trained.out + trained.err + checked.out + checked.err + refused.err;
+  EXPECT_EQ(all.find('\x1b'), std::string::npos) << all;
+  EXPECT_EQ(all.find('\xff'), std::string::npos) << all;
+  for (const char* shown : {"a\\x1b[2J.png", "b\\xff.png", "title\\x07.avif", "e\\x1b[1m.zip"}) {
+    EXPECT_NE(all.find(shown), std::string::npos) << shown << "\n" << all;
+  }
+  EXPECT_NE(checked.out.find("d\\x0a\\x1b[1m.png"), std::string::npos) << checked.out;
+}
+
 TEST_F(DataErrorTest, TruncatedPictureIsNamedAndSkipped) {
   const std::string photo = read_text(fs::path(KINORA_SOURCE_DIR) / "tests/data/data/photo.jpg");
   write_text(data_ / "dog" / "whole.jpg", photo);
@@ -102,6 +124,10 @@ TEST_F(DataErrorTest, TooManyBadImagesStopTheRunWhichIsSaved) {
   const Outcome outcome = train_on_folder({"train.steps=200", "checkpoint.every=0",
                                            "data.max_bad=4", "data.queue=1", "--resume", "auto"});
   expect_refusal(outcome, kIo, {"data.max_bad", ".png"});
+  ASSERT_EQ(run_kinora({"runs", "report", run_dir("run").string()}, folder()).exit_code, 0);
+  const std::string page = read_text(run_dir("run") / "report.html");
+  EXPECT_NE(page.find("why it ended"), std::string::npos);
+  EXPECT_NE(page.find("samples may be unreadable"), std::string::npos);
   const std::vector<LogLine> log = read_log(run_dir("run"));
   ASSERT_FALSE(log.empty());
   const int64_t last = log.back().at("step");

@@ -157,6 +157,9 @@ TEST_F(EvalTest, ScoresPairs) {
   EXPECT_EQ(json.at("pairs"), kNumImages);
   EXPECT_GT(json.at("psnr").get<double>(), 3.0);
   EXPECT_LT(json.at("ssim").get<double>(), 1.0);
+  const std::string same = (folder() / "a").string();
+  EXPECT_EQ(report(run({same, same, "--pairs", "--json"})).at("psnr"), "infinite");
+  EXPECT_NE(run({same, same, "--pairs"}).out.find("psnr: infinite\n"), std::string::npos);
   fs::remove(folder() / "b/3.png");
   expect_refusal(run({(folder() / "a").string(), (folder() / "b").string(), "--pairs"}), kUsage,
                  "a/3.png must have a partner");

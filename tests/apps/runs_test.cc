@@ -159,9 +159,13 @@ TEST_F(RunsTest, AReportIsOneFile) {
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   const std::string page = read_text(run / "report.html");
   for (const char* part :
-       {"<svg", "by band of t", "samples of step 20", "complete", "Most memory"}) {
+       {"<svg", "by band of t", "samples of step 20", "complete", "Peak memory", "started",
+        "commit of Kinora", "classes 0 to", "What differs from the defaults"}) {
     EXPECT_THAT(page, HasSubstr(part));
   }
+  write_text(run / "samples/step-10.png", "broken");
+  EXPECT_EQ(ask("report", run).exit_code, 0);
+  EXPECT_THAT(read_text(run / "report.html"), HasSubstr("step-10.png must be a PNG"));
   const Outcome none = ask("report", folder() / "none");
   EXPECT_EQ(none.exit_code, 4);
   EXPECT_THAT(none.err, HasSubstr("kinora runs lists them"));

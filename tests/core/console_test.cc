@@ -25,6 +25,15 @@ TEST(ConsoleTest, LinesScrollAboveTheStatus) {
   EXPECT_EQ(screen.lines(), (Lines{"a message longer than the bar", "end", ""}));
 }
 
+TEST(ConsoleTest, NamesOfFilesDoNotSteerTheTerminal) {
+  TerminalScreen screen(0);
+  screen.console().print_line("bad\x1b[2J.png");
+  EXPECT_EQ(screen.raw(), "bad\\x1b[2J.png\n");
+  TerminalScreen terminal(40);
+  terminal.console().set_status("\x1b[2J\rbar");
+  EXPECT_EQ(terminal.lines(), (Lines{"\\x1b[2J\\x0dbar"}));
+}
+
 TEST(ConsoleTest, StatusIsCutToTheTerminal) {
   TerminalScreen screen(10);
   screen.console().set_status("0123456789abcdef");

@@ -51,6 +51,7 @@ TEST(TextTest, CountsAndRatesStayShort) {
   EXPECT_EQ(human_rate(318.4), "318");
   EXPECT_EQ(human_rate(4.268), "4.27");
   EXPECT_EQ(human_rate(0.03123), "0.0312");
+  EXPECT_EQ(human_rate(1e308), "1e+308");  // and not 309 digits
   EXPECT_EQ(human_rate(0.0), "0");
   EXPECT_EQ(human_rate(1234567.0), "1234567");
 }

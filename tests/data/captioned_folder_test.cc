@@ -55,7 +55,7 @@ TEST(CaptionedFolderTest, WhatIsMissingShiftsNothing) {
   EXPECT_THAT(contents(source), ElementsAre("10 ten", "12 ", "13 thirteen"));
   EXPECT_THAT(passed_over(source, folder.path()),
               ElementsAre("loop: a link to a folder, which is not followed",
-                          "notes.md: no picture, clip or caption, by its name",
+                          "notes.md: not a picture, clip or caption that Kinora reads",
                           "1.txt: a caption without a picture or clip"));
 }
 

@@ -5,6 +5,7 @@
 
 #include "kinora/core/error.h"
 #include "tests/data/files.h"
+#include "tests/data/media_files.h"
 
 namespace kinora::data {
 namespace class_folder_test {
@@ -29,6 +30,9 @@ TEST(ClassFolderTest, LabelsAreBytewisePositionsAsInImageFolder) {
   folder.write("set/top.png", grey_png(9));
   const ClassFolder source(folder.path() / "set");
   EXPECT_THAT(source.class_names(), ElementsAre("Bee", "ant", "zebra"));
+  EXPECT_THAT(passed_over(source, (folder.path() / "set").string()),
+              ElementsAre("ant/notes.txt: not a picture that Kinora reads",
+                          "top.png: outside of the class folders"));
   ASSERT_EQ(source.size(), 5);
 
   Sample sample;
@@ -106,7 +110,7 @@ TEST(ClassFolderTest, RefusesSetsThatCannotBeMeant) {
   folder.write("class/full/2.png", grey_png(1));
   folder.write("class/void/x.txt", "x");
   EXPECT_THAT(message("class"),
-              AllOf(HasSubstr("class/void"), HasSubstr("1 other files (first: x.txt)")));
+              AllOf(HasSubstr("class/void"), HasSubstr("1 other file (first: x.txt)")));
 
   folder.write("high/train/cat/1.png", grey_png(1));
   EXPECT_THAT(message("high"), AllOf(HasSubstr("first: cat"), HasSubstr("set data.path to"),

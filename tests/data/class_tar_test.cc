@@ -68,7 +68,7 @@ TEST(ClassTarTest, RefusesSetsThatCannotBeMeant) {
   EXPECT_THAT(error_of([&] { ClassTar source({other}); }), HasSubstr("other.tar"));
 
   const fs::path none =
-      folder.write("none.tar", tar({{"c/x.txt", text("x")}, {"c/y.gif", text("y")}}));
+      folder.write("none.tar", tar({{"c/x.txt", text("x")}, {"c/y.avif", text("y")}}));
   EXPECT_THAT(error_of([&] { ClassTar source({none}); }),
               AllOf(HasSubstr("got 2 files of other kinds"), HasSubstr("x.txt")));
 

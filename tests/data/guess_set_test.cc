@@ -29,6 +29,9 @@ TEST(GuessSetTest, KnowsSetsByWhatTheyHold) {
   EXPECT_EQ(kind("classes.tar"), SourceKind::kTar);
   folder.write("web-00.tar", tar({{"a/1.png", grey_png(1)}, {"a/1.txt", bytes_of("x")}}));
   EXPECT_EQ(kind("web-{00..09}.tar"), SourceKind::kWebDataset);
+  for (const char* name : {"classes", "captions", "hub", "classes.tar", "web-00.tar"}) {
+    EXPECT_THAT(layout_text(kind(name)), HasSubstr("data.source="));
+  }
   EXPECT_EQ(kind("any.CSV"), SourceKind::kManifest);
   EXPECT_EQ(kind("any.safetensors"), SourceKind::kLatents);
   EXPECT_THAT(error_of([&] { (void)kind("any.zip"); }), HasSubstr("any.zip"));

@@ -51,7 +51,7 @@ TEST(ImageFolderTest, ClassFolders) {
   source.read(0, sample);
   EXPECT_EQ(sample.label, 1);
   EXPECT_THAT(passed_over(source, folder.path()),
-              ElementsAre("train/dog/x.txt: no picture or clip, by its name"));
+              ElementsAre("train/dog/x.txt: not a picture or clip that Kinora reads"));
 }
 
 TEST(ImageFolderTest, PicturesWithoutClasses) {

@@ -217,9 +217,24 @@ TEST(IndexTest, AnErrorThatIsNoSamplesFaultEndsTheWork) {
   const TemporaryFolder folder;
   EXPECT_THROW((void)update_index(Broken(), folder.path() / "a.index", {}), std::bad_alloc);
   folder.write("file", std::string("x"));
-  EXPECT_THAT(
-      error_of([&] { (void)update_index(NamedSource(9), folder.path() / "file/a.index", {}); }),
-      HasSubstr("file"));
+}
+
+TEST(IndexTest, AFolderThatCannotBeWrittenCostsTheFileAlone) {
+  const TemporaryFolder folder;
+  folder.write("file", std::string("x"));
+  for (const fs::path& path : {folder.path() / "file/a.index", fs::path()}) {
+    testing::internal::CaptureStderr();
+    const IndexUpdate update =
+        update_index(NamedSource(300), path, {.num_threads = 2, .save_interval = 0.0});
+    const std::string told = testing::internal::GetCapturedStderr();
+    EXPECT_FALSE(update.is_kept);
+    EXPECT_TRUE(update.is_complete);
+    ASSERT_EQ(update.index.size(), 300);
+    EXPECT_TRUE(update.index.find(NamedSource(300).sample_name(7)));
+    const size_t warning = told.find("warning: [index]");
+    ASSERT_NE(warning, std::string::npos) << told;
+    EXPECT_EQ(told.find("warning:", warning + 1), std::string::npos) << told;  // once
+  }
 }
 
 }  // namespace index_test

@@ -92,7 +92,8 @@ TEST_F(ManifestTest, BadRowsAreNamedAndShiftNothing) {
   EXPECT_THAT(
       passed(source),
       ElementsAre("m.csv:3! a row with more or fewer fields than the first",
-                  "m.csv:4! a row without a path", "m.csv:5! no picture or clip, by its name",
+                  "m.csv:4! a row without a path",
+                  "m.csv:5! not a picture or clip that Kinora reads",
                   "m.csv:6! an address in the net, not a file",
                   "m.csv:7! a path that leads out of the manifest's folder (data.allow_outside)",
                   "m.csv:8! a path that leads out of the manifest's folder (data.allow_outside)"));

@@ -153,8 +153,6 @@ TEST_F(ScreenedTest, TheReportNamesAllThatIsRejected) {
   EXPECT_EQ(report.num_quarantined, 1);
   ASSERT_EQ(report.rejected.size(), 2U);
   EXPECT_EQ(report.rejected.begin()->first, name(3));
-  EXPECT_EQ(cause_kind(report.rejected.at(name(3)), name(3)),
-            cause_kind(report.rejected.at(name(7)), name(7)));
   ASSERT_EQ(report.beside.size(), 1U);
   EXPECT_EQ(report.sizes.at({8, 8, 1}), 7);
   std::ostringstream text;
@@ -164,11 +162,6 @@ TEST_F(ScreenedTest, TheReportNamesAllThatIsRejected) {
                                 HasSubstr("4: 1 + 2  <- as configured"), HasSubstr("8: 0 + 6")));
   const std::string json = to_json(report, {.global_batch = 4});
   EXPECT_THAT(json, AllOf(HasSubstr("3.png"), HasSubstr("7.png"), HasSubstr("\"usable\": 7")));
-}
-
-TEST(SetReportTest, CausesOfOneKindAreAlike) {
-  EXPECT_EQ(cause_kind("[png] a/1.png must have 12 rows, got 3. Hint: mend a/1.png", "a/1.png"),
-            "[png] must have # rows, got #.");
 }
 
 }  // namespace screened_test

@@ -58,7 +58,7 @@ TEST(WebDatasetTest, WhatDoesNotMatchIsNamed) {
   EXPECT_THAT(passed_over(source, folder.path()),
               ElementsAre("0.tar:\"2.jpg\": another picture or clip of the same key",
                           "0.tar:\"1.txt\": a caption or class without a picture or clip",
-                          "0.tar:\"README.md\": no picture or clip, by its name",
+                          "0.tar:\"README.md\": not a picture or clip that Kinora reads",
                           "0.tar:\"5.png\"! a class of no or more than 256 bytes",
                           "0.tar:\"3.png\"! no class, where others have one"));
 }

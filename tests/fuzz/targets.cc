@@ -236,6 +236,9 @@ std::vector<Target> targets() {
   const auto fixture = [&images](const char* name) {
     return io::read_file(images / name, 1 << 20);
   };
+  const auto small = [](const char* name) {
+    return io::read_file(fs::path(KINORA_FUZZ_PICTURES) / name, 1 << 20);
+  };
   io::Image grey;
   io::set_size(grey, 5, 7);
   std::vector<Target> all = {
@@ -266,6 +269,14 @@ std::vector<Target> targets() {
         io::read_file(fs::path(KINORA_FUZZ_NPZ) / "versions.npz", 1 << 20)},
        repair_zip},
       {"image", parse_image, {io::encode_png(grey), fixture("photo.jpg"), fixture("photo.webp")}},
+      {"gif",
+       parse_image,
+       {small("animated.gif"), small("interlaced.gif"), small("small_frame.gif")}},
+      {"bmp", parse_image, {small("1bit.bmp"), small("8bit.bmp"), small("32bit.bmp")}},
+      {"tiff",
+       parse_image,
+       {small("rgb_plain.tif"), small("rgb_tiff_lzw.tif"), small("fax.tif"), small("palette.tif"),
+        small("orientation_6.tif"), small("rgb16.tif")}},
   };
   for (Target& target : torch_targets()) {
     all.push_back(std::move(target));

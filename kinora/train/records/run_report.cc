@@ -12,7 +12,9 @@
 #include <utility>
 
 #include "kinora/checkpoint/step_folders.h"
+#include "kinora/core/config.h"
 #include "kinora/core/error.h"
+#include "kinora/core/printable.h"
 #include "kinora/core/text.h"
 #include "kinora/io/file.h"
 #include "kinora/io/image.h"
@@ -20,6 +22,7 @@
 #include "kinora/io/line_chart.h"
 #include "kinora/train/records/run_directory.h"
 #include "kinora/train/records/run_state.h"
+#include "kinora/train/run_config.h"
 
 namespace kinora::train {
 namespace {
@@ -37,12 +40,13 @@ constexpr const char* kStyle =
     "color:#222;background:#fff}h1{font-size:1.5em}h2{font-size:1.15em;margin-top:2em}"
     "table{border-collapse:collapse}td{padding:.15em 1.2em .15em 0;vertical-align:top}"
     "td:first-child{color:#666}.charts{display:grid;gap:1em;"
-    "grid-template-columns:repeat(auto-fit,minmax(420px,1fr))}svg{width:100%;height:auto}"
+    "grid-template-columns:repeat(auto-fit,minmax(min(420px,100%),1fr))}svg{width:100%;height:auto}"
     ".title{font:600 14px system-ui,sans-serif}.tick{font:11px system-ui,sans-serif;fill:#555}"
     ".grid{stroke:#e4e4e4}.samples{display:grid;gap:1em;"
-    "grid-template-columns:repeat(auto-fill,minmax(260px,1fr))}figure{margin:0}"
+    "grid-template-columns:repeat(auto-fill,minmax(min(260px,100%),1fr))}figure{margin:0}"
     "figure img{width:100%;image-rendering:auto}figcaption{color:#555}"
-    "pre{background:#f6f6f6;padding:1em;overflow:auto}";
+    "pre{background:#f6f6f6;padding:1em;overflow:auto}h1,td{overflow-wrap:anywhere}"
+    ".fault{color:#a40000}summary{cursor:pointer}";
 
 std::string base64(std::span<const std::byte> bytes) {
   constexpr std::string_view kDigits =
@@ -165,7 +169,7 @@ std::vector<io::LineChart> charts_of(const Metrics& metrics) {
   io::LineChart waits{.title = "Share of the step that waits", .curves = {}};
   add_with_mean(metrics, "data_wait_share", "for data", waits);
   add_with_mean(metrics, "communication_share", "for other ranks", waits);
-  io::LineChart memory{.title = "Most memory so far", .curves = {}, .bytes = true};
+  io::LineChart memory{.title = "Peak memory so far", .curves = {}, .bytes = true};
   add_plain(metrics, "peak_memory", "", memory);
   io::LineChart scale{.title = "Loss scale", .curves = {}, .log_y = true};
   add_plain(metrics, "loss_scale", "", scale);
@@ -174,13 +178,23 @@ std::vector<io::LineChart> charts_of(const Metrics& metrics) {
       charts.push_back(std::move(*chart));
     }
   }
+  for (io::LineChart& chart : charts) {
+    chart.x_title = "optimizer step";
+  }
   return charts;
 }
 
 class Table {
  public:
-  void row(const std::string& name, const std::string& value) {
-    text_ += "<tr><td>" + io::escaped(name) + "</td><td>" + io::escaped(value) + "</td></tr>";
+  /// kind: of the style, such as "fault".
+  void row(const std::string& name, const std::string& value, const std::string& kind = "") {
+    text_ += "<tr><td>" + io::escaped(name) + "</td><td class='" + kind + "'>" +
+             io::escaped(printable(value)) + "</td></tr>";
+  }
+  void row_if_known(const std::string& name, const std::string& value) {
+    if (!value.empty()) {
+      row(name, value);
+    }
   }
   [[nodiscard]] std::string text() const { return "<table>" + text_ + "</table>"; }
 
@@ -188,9 +202,21 @@ class Table {
   std::string text_;
 };
 
+/// Why a run died, or what stopped it that was no wish; empty: nothing did.
+std::string why_ended(const RunSummary& summary) {
+  if (!summary.error.empty() || summary.state != RunState::kDied) {
+    return summary.error;
+  }
+  return "its process ended without a word: it was killed, for want of memory perhaps, or the "
+         "machine stopped";
+}
+
 std::string summary_table(const RunSummary& summary, const Metrics& metrics) {
   Table table;
   table.row("state", std::string(to_string(summary.state)));
+  if (const std::string why = why_ended(summary); !why.empty()) {
+    table.row("why it ended", why, "fault");
+  }
   table.row("steps", std::to_string(summary.step) +
                          (summary.steps > 0 ? " of " + std::to_string(summary.steps) : ""));
   if (std::isfinite(summary.seconds_left)) {
@@ -208,15 +234,20 @@ std::string summary_table(const RunSummary& summary, const Metrics& metrics) {
     }
   }
   if (std::isfinite(summary.samples_per_s)) {
-    table.row("samples a second, lately", human_rate(summary.samples_per_s));
+    table.row("recent samples/s", human_rate(summary.samples_per_s));
   }
   if (const auto seconds = metrics.find("step_s"); seconds != metrics.end()) {
     const std::vector<double>& values = seconds->second.values;
-    table.row("time in steps", human_duration(std::accumulate(values.begin(), values.end(), 0.0)));
+    table.row("training time", human_duration(std::accumulate(values.begin(), values.end(), 0.0)));
   }
   if (const auto memory = metrics.find("peak_memory"); memory != metrics.end()) {
-    table.row("most memory", human_bytes(std::llround(memory->second.values.back())));
+    table.row("peak memory", human_bytes(std::llround(memory->second.values.back())));
   }
+  table.row_if_known("started", summary.started);
+  table.row_if_known("ended", summary.ended);
+  table.row_if_known("machine", summary.host);
+  table.row_if_known("device", summary.device);
+  table.row_if_known("commit of Kinora", summary.commit);
   return table.text();
 }
 
@@ -233,17 +264,69 @@ std::vector<std::pair<int64_t, fs::path>> chosen(const std::map<int64_t, fs::pat
   return some;
 }
 
-void add_samples(const fs::path& folder, std::ostringstream& page) {
+/// What a grid shows: its classes take turns.
+std::string labels_of(const RunConfig& config) {
+  if (config.model.takes_text()) {
+    return "captions of the data, in turn";
+  }
+  const int64_t count = config.sample.count;
+  const int64_t num_classes = config.model.num_classes;
+  if (num_classes < 1) {
+    return "";
+  }
+  std::string text = num_classes == 1
+                         ? "class 0"
+                         : "classes 0 to " + std::to_string(std::min(count, num_classes) - 1);
+  return text + ", row by row" +
+         (num_classes > 1 && count > num_classes ? ", again and again" : "");
+}
+
+void add_samples(const fs::path& folder, const std::string& labels, std::ostringstream& page) {
   const auto grids = sample_grids(folder);
   if (grids.empty()) {
     return;
   }
   page << "<h2>Samples</h2><div class='samples'>";
   for (const auto& [step, path] : chosen(grids)) {
-    page << "<figure><img alt='samples of step " << step << "' src='" << picture(path)
-         << "'><figcaption>step " << step << "</figcaption></figure>";
+    page << "<figure>";
+    try {
+      const std::string content = picture(path);
+      page << "<img alt='samples of step " << step << "' src='" << content << "'>";
+    } catch (const Error& error) {
+      page << "<p class='fault'>" << io::escaped(printable(error.what())) << "</p>";
+    }
+    page << "<figcaption>step " << step << (labels.empty() ? "" : ": " + labels)
+         << "</figcaption></figure>";
   }
   page << "</div>";
+}
+
+/// The configuration, folded; above it what differs from the defaults, where it can be read.
+void add_configuration(const std::string& text, const std::optional<RunConfig>& config,
+                       std::ostringstream& page) {
+  page << "<h2>Configuration</h2>";
+  if (config) {
+    const auto values = flatten_config(*config);
+    const auto defaults = flatten_config(RunConfig());
+    page << "<p>What differs from the defaults:</p><pre>";
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (values[i] != defaults[i]) {
+        page << io::escaped(values[i].first + ": " + values[i].second) << '\n';
+      }
+    }
+    page << "</pre>";
+  }
+  page << "<details><summary>All of it</summary><pre>" << io::escaped(text) << "</pre></details>";
+}
+
+std::optional<RunConfig> config_of(const std::string& text, const fs::path& file) {
+  try {
+    auto config = parse_config<RunConfig>({.text = text, .origin = file.string()});
+    (void)config.model.takes_text();  // of a model that this version knows
+    return config;
+  } catch (const Error&) {
+    return std::nullopt;  // of another version, say; it is shown as it is
+  }
 }
 
 }  // namespace
@@ -277,21 +360,26 @@ std::string report_page(const fs::path& folder) {
       fs::exists(run.log_file(), ignored) ? read_metrics(run.log_file()) : Metrics();
   const std::string name = fs::absolute(folder).lexically_normal().filename().string();
   std::ostringstream page;
-  page << "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>" << io::escaped(name)
-       << "</title><style>" << kStyle << "</style></head><body><h1>" << io::escaped(folder.string())
-       << "</h1>" << summary_table(summary, metrics) << "<h2>Curves</h2><div class='charts'>";
+  page << "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
+       << "<meta name='viewport' content='width=device-width, initial-scale=1'><title>"
+       << io::escaped(name) << "</title><style>" << kStyle << "</style></head><body><h1>"
+       << io::escaped(folder.string()) << "</h1>" << summary_table(summary, metrics)
+       << "<h2>Curves</h2><div class='charts'>";
   for (const io::LineChart& chart : charts_of(metrics)) {
     page << "<div>" << io::svg(chart) << "</div>";
   }
   page << "</div>";
-  add_samples(run.samples(), page);
+  const std::string text = io::read_text(run.config_file(), kMaxFileBytes);
+  const std::optional<RunConfig> config = config_of(text, run.config_file());
+  add_samples(run.samples(), config ? labels_of(*config) : "", page);
   page << "<h2>Checkpoints</h2><p>";
   const auto checkpoints = checkpoint::list_checkpoints(run.checkpoints());
   for (const fs::path& checkpoint : checkpoints) {
     page << io::escaped(checkpoint.filename().string()) << ' ';
   }
-  page << (checkpoints.empty() ? "none" : "") << "</p><h2>Configuration</h2><pre>"
-       << io::escaped(io::read_text(run.config_file(), kMaxFileBytes)) << "</pre></body></html>\n";
+  page << (checkpoints.empty() ? "none" : "") << "</p>";
+  add_configuration(text, config, page);
+  page << "</body></html>\n";
   return page.str();
 }
 

@@ -17,9 +17,10 @@ struct Metric {
 /// cannot be read.
 [[nodiscard]] std::map<std::string, Metric> read_metrics(const std::filesystem::path& log);
 
-/// A web page about a run: how it stands, curves of loss, validation by bands of t, learning rate,
-/// speed and memory, samples over time, checkpoints, its configuration. One file that needs no
-/// network and no script. kIo if the run cannot be read.
+/// A web page about a run: how it stands, where it ran and why it died, curves of loss, validation
+/// by bands of t, learning rate, speed and memory, samples over time, checkpoints, its
+/// configuration. One file that needs no network and no script, for screens of 400 pixels and more.
+/// A picture that cannot be read is named in its place. kIo if the run cannot be read.
 [[nodiscard]] std::string report_page(const std::filesystem::path& run);
 
 }  // namespace kinora::train

@@ -4,11 +4,15 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <ctime>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "kinora/checkpoint/step_folders.h"
+#include "kinora/core/build_info.h"
 #include "kinora/core/error.h"
+#include "kinora/core/printable.h"
 #include "kinora/io/file.h"
 #include "kinora/io/file_lock.h"
 #include "kinora/io/jsonl.h"
@@ -21,7 +25,8 @@ namespace fs = std::filesystem;
 
 constexpr std::array<std::string_view, 5> kRunStateNames = {"training", "paused", "stopped",
                                                             "complete", "died"};
-constexpr int64_t kMaxStateBytes = 4096;
+constexpr int64_t kMaxStateBytes = 65536;
+constexpr size_t kMaxErrorBytes = 4096;         // of the reason for an end
 constexpr int64_t kLogTail = int64_t{1} << 16;  // bytes: about a hundred steps
 constexpr int kMostDepth = 4;                   // of folders of runs
 constexpr size_t kHostNameBytes = 256;
@@ -29,6 +34,24 @@ constexpr size_t kHostNameBytes = 256;
 std::string host_name() {
   std::array<char, kHostNameBytes> name{};
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "?";
+}
+
+/// "2026-01-31 23:59:59 UTC".
+std::string text_of(std::chrono::system_clock::time_point when) {
+  const std::time_t seconds = std::chrono::system_clock::to_time_t(when);
+  std::tm utc{};
+  ::gmtime_r(&seconds, &utc);
+  std::array<char, 32> text;
+  return {text.data(), std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M:%S UTC", &utc)};
+}
+
+/// When the file was written; empty without one.
+std::string time_of(const fs::path& file) {
+  std::error_code error;
+  const fs::file_time_type time = fs::last_write_time(file, error);
+  return error ? ""
+               : text_of(std::chrono::file_clock::to_sys(
+                     std::chrono::time_point_cast<std::chrono::seconds>(time)));
 }
 
 nlohmann::json parse(std::string_view text) {
@@ -39,7 +62,11 @@ nlohmann::json parse(std::string_view text) {
 /// makes no sense.
 struct Said {
   StateRecord record;
+  std::string host;
   std::string process;
+  std::string started;
+  std::string time;
+  std::string commit;
 };
 
 std::optional<Said> read_state(const fs::path& file) {
@@ -63,8 +90,14 @@ std::optional<Said> read_state(const fs::path& file) {
   }
   return Said{.record = {.state = static_cast<RunState>(name - kRunStateNames.begin()),
                          .step = number("step"),
-                         .steps = number("steps")},
-              .process = text("host") + " " + std::to_string(number("process"))};
+                         .steps = number("steps"),
+                         .device = text("device"),
+                         .error = text("error")},
+              .host = text("host"),
+              .process = text("host") + " " + std::to_string(number("process")),
+              .started = text("started"),
+              .time = text("time"),
+              .commit = text("commit")};
 }
 
 /// The last steps of a log.
@@ -145,15 +178,23 @@ std::string_view to_string(RunState state) {
 }
 
 void write_state(const fs::path& run, const StateRecord& record) {
-  io::write_file_atomic(RunDirectory(run).state_file(),
-                        io::JsonObject()
-                                .add("state", to_string(record.state))
-                                .add("step", record.step)
-                                .add("steps", record.steps)
-                                .add("host", host_name())
-                                .add("process", ::getpid())
-                                .text() +
-                            "\n");
+  const fs::path file = RunDirectory(run).state_file();
+  const std::string now = text_of(std::chrono::system_clock::now());
+  const std::optional<Said> before = read_state(file);
+  io::JsonObject state;
+  state.add("state", to_string(record.state))
+      .add("step", record.step)
+      .add("steps", record.steps)
+      .add("started", before && !before->started.empty() ? before->started : now)
+      .add("time", now)
+      .add("host", host_name())
+      .add("process", ::getpid())
+      .add("device", record.device)
+      .add("commit", build_info().commit);
+  if (!record.error.empty()) {
+    state.add("error", printable(record.error.substr(0, kMaxErrorBytes)));
+  }
+  io::write_file_atomic(file, state.text() + "\n");
 }
 
 bool is_run(const fs::path& folder) {
@@ -186,6 +227,10 @@ RunSummary summarise(const fs::path& folder) {
     summary.state = said->record.state;
     summary.step = std::max(summary.step, said->record.step);
     summary.steps = said->record.steps;
+    summary.started = said->started;
+    summary.host = said->host;
+    summary.device = said->record.device;
+    summary.commit = said->commit;
   }
   const bool says_alive =
       said && (summary.state == RunState::kTraining || summary.state == RunState::kPaused);
@@ -194,6 +239,11 @@ RunSummary summarise(const fs::path& folder) {
     summary.process = said ? said->process : "";
   } else if (says_alive) {
     summary.state = RunState::kDied;
+  }
+  if (!is_alive) {
+    // One that died without a word wrote its log last.
+    summary.ended = std::max(said ? said->time : "", time_of(run.log_file()));
+    summary.error = said ? said->record.error : "";
   }
   if (is_alive && summary.state == RunState::kTraining && summary.steps > 0) {
     summary.seconds_left = end.step_seconds * static_cast<double>(summary.steps - summary.step);

@@ -21,11 +21,14 @@ enum class RunState : uint8_t {
 /// "training", "paused", "stopped", "complete", "died".
 [[nodiscard]] std::string_view to_string(RunState state);
 
-/// What a run says of itself in state.json, with the host and number of its process.
+/// What a run says of itself in state.json, with the host and number of its process, the commit of
+/// the program, and when it began.
 struct StateRecord {
   RunState state = RunState::kTraining;
-  int64_t step = 0;   ///< optimizer updates done
-  int64_t steps = 0;  ///< train.steps
+  int64_t step = 0;         ///< optimizer updates done
+  int64_t steps = 0;        ///< train.steps
+  std::string device = {};  ///< that it computes on, in words
+  std::string error = {};   ///< why it died; empty: it did not, or nobody could say
 };
 
 /// Writes it into the folder `run`, atomically. kIo.
@@ -41,6 +44,13 @@ struct RunSummary {
   double samples_per_s = std::numeric_limits<double>::quiet_NaN();  ///< of the last steps
   double seconds_left = std::numeric_limits<double>::quiet_NaN();   ///< of one that trains
   std::string process;  ///< "host 1234" of one that trains or is paused
+  // Empty: not known. Times are like "2026-01-31 23:59:59 UTC".
+  std::string started = {};
+  std::string ended = {};  ///< of one that does not train
+  std::string host = {};
+  std::string device = {};
+  std::string commit = {};  ///< of the program
+  std::string error = {};   ///< why it died
 };
 
 /// Whether the folder is that of a run.

@@ -6,10 +6,12 @@
 
 #include <fstream>
 
+#include "kinora/core/config.h"
 #include "kinora/core/error.h"
 #include "kinora/io/image.h"
 #include "kinora/train/records/run_directory.h"
 #include "kinora/train/records/run_state.h"
+#include "kinora/train/run_config.h"
 
 namespace kinora::train {
 namespace run_report_test {
@@ -65,10 +67,26 @@ TEST_F(RunReportTest, ThePageHoldsEverythingAndFetchesNothing) {
   io::write_png(folder_ / "samples/step-2.png", image);
   std::ofstream(folder_ / "samples/step-x.png") << "not one of ours";
   const std::string page = report_page(folder_);
-  for (const char* part : {"stopped", "3 of 10", "Loss", "training", "validation, ema0",
-                           "by band of t", "cleanest: ema0", "Learning rate", "Samples a second",
-                           "1 GiB", "best validation_ema0", "0.25 at step 1", "samples of step 2",
-                           "data:image/png;base64,", "&lt;b&gt;bold&lt;/b&gt;"}) {
+  for (const char* part : {"stopped",
+                           "3 of 10",
+                           "Loss",
+                           "training",
+                           "validation, ema0",
+                           "by band of t",
+                           "cleanest: ema0",
+                           "Learning rate",
+                           "Samples a second",
+                           "optimizer step",
+                           "recent samples/s",
+                           "training time",
+                           "peak memory",
+                           "name='viewport'",
+                           "1 GiB",
+                           "best validation_ema0",
+                           "0.25 at step 1",
+                           "samples of step 2",
+                           "data:image/png;base64,",
+                           "&lt;b&gt;bold&lt;/b&gt;"}) {
     EXPECT_THAT(page, HasSubstr(part));
   }
   EXPECT_THAT(page, Not(HasSubstr("<b>")));
@@ -94,6 +112,43 @@ TEST_F(RunReportTest, APictureSurvivesAsText) {
   const std::vector<std::string> ends = {"rkJggg==", "5CYII=", "QmCC"};
   const std::string end = padding == 2 ? ends[0] : padding == 1 ? ends[1] : ends[2];
   EXPECT_TRUE(text.ends_with(end)) << text;
+}
+
+TEST_F(RunReportTest, ABrokenPictureIsNamedInItsPlace) {
+  io::Image image;
+  io::set_size(image, 1, 1);
+  io::write_png(folder_ / "samples/step-1.png", image);
+  std::ofstream(folder_ / "samples/step-2.png") << "cut off";
+  const std::string page = report_page(folder_);
+  EXPECT_THAT(page, HasSubstr("data:image/png;base64,"));
+  EXPECT_THAT(page, HasSubstr("samples/step-2.png must be a PNG"));
+  EXPECT_THAT(page, HasSubstr("step 2"));
+}
+
+TEST_F(RunReportTest, WhyARunDiedIsSaid) {
+  write_state(folder_, {.state = RunState::kTraining, .step = 3, .steps = 10});
+  EXPECT_THAT(report_page(folder_), HasSubstr("its process ended without a word"));
+  write_state(folder_, {.state = RunState::kDied,
+                        .step = 3,
+                        .steps = 10,
+                        .device = "a <device>",
+                        .error = "[data] the disk \xff is full"});
+  const std::string page = report_page(folder_);
+  EXPECT_THAT(page, HasSubstr("[data] the disk \\xff is full"));
+  EXPECT_THAT(page, HasSubstr("a &lt;device&gt;"));
+  EXPECT_THAT(page, Not(HasSubstr("ended without a word")));
+}
+
+TEST_F(RunReportTest, WhatDiffersFromTheDefaultsStandsOnTop) {
+  RunConfig config;
+  config.run_dir = folder_.string();
+  config.train.steps = 77;
+  std::ofstream(folder_ / "config.yaml") << dump_config(config);
+  const std::string page = report_page(folder_);
+  const std::string top = page.substr(page.find("differs from the defaults"));
+  EXPECT_THAT(top.substr(0, top.find("<details>")), HasSubstr("train.steps: 77"));
+  EXPECT_THAT(top.substr(0, top.find("<details>")), Not(HasSubstr("train.seed")));
+  EXPECT_THAT(top.substr(top.find("<details>")), HasSubstr("seed: "));
 }
 
 TEST_F(RunReportTest, ARunWithoutALogHasAPageToo) {

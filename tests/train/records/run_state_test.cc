@@ -8,7 +8,9 @@
 #include <fstream>
 #include <optional>
 
+#include "kinora/core/build_info.h"
 #include "kinora/core/error.h"
+#include "kinora/io/file.h"
 #include "kinora/train/records/run_directory.h"
 
 namespace kinora::train {
@@ -77,6 +79,29 @@ TEST_F(RunStateTest, WithoutItsProcessItHasDiedUnlessItSaidThatItEnds) {
   write_state(path, {.state = RunState::kComplete, .step = 10, .steps = 10});
   EXPECT_EQ(summarise(path).state, RunState::kComplete);
   EXPECT_THAT(summarise(path).process, IsEmpty());
+}
+
+TEST_F(RunStateTest, SaysWhenAndWhereItRanAndWhyItDied) {
+  const fs::path path = make_run("r");
+  write_state(path, {.state = RunState::kTraining, .step = 0, .steps = 10, .device = "a GPU"});
+  const RunSummary first = summarise(path);
+  EXPECT_EQ(first.started.size(), std::string("2026-01-31 23:59:59 UTC").size());
+  EXPECT_GE(first.ended, first.started);
+  EXPECT_FALSE(first.host.empty());
+  EXPECT_EQ(first.device, "a GPU");
+  EXPECT_EQ(first.commit, build_info().commit);
+  EXPECT_THAT(first.error, IsEmpty());
+  // A later process does not change when the run began.
+  const std::string state = io::read_text(path / "state.json", 4096);
+  const size_t at = state.find(first.started);
+  io::write_file_atomic(path / "state.json", std::string(state).replace(at, 4, "2001"));
+  write_state(path, {.state = RunState::kDied, .step = 0, .steps = 10, .error = "no room"});
+  const RunSummary second = summarise(path);
+  EXPECT_TRUE(second.started.starts_with("2001-")) << second.started;
+  EXPECT_EQ(second.error, "no room");
+  const RunDirectory held(path, {.mode = Resume::Mode::kAuto, .checkpoint = {}});
+  EXPECT_THAT(summarise(path).ended, IsEmpty());
+  EXPECT_THAT(summarise(path).error, IsEmpty());
 }
 
 TEST_F(RunStateTest, OfALongLogTheEndIsRead) {
