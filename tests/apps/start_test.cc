@@ -84,7 +84,7 @@ TEST_F(StartTest, AnswersAWrongCommandLineByItself) {
     EXPECT_THAT(outcome.out, IsEmpty());
   };
   expect_refused({}, "A subcommand is required");
-  expect_refused({"trian"}, "Hint: did you mean train?\n");
+  expect_refused({"trian"}, "kinora: there is no command trian\nHint: did you mean train?\n");
   expect_refused({"data", "chekc"}, "Hint: did you mean check?\n");
   expect_refused({"train", "recipe.yaml", "--resmue", "auto"}, "Hint: did you mean --resume?\n");
   expect_refused({"bench", "train"}, "config is required");

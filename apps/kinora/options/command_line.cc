@@ -79,6 +79,12 @@ CommandLine read_command_line(int argc, const char* const* argv) {
     app.parse(argc, argv);
     std::visit(CheckRanks(), *line.command);
   } catch (const CLI::ParseError& error) {
+    const std::vector<std::string> words = app.remaining();
+    if (app.get_subcommands().empty() && !words.empty() && !words.front().starts_with('-')) {
+      std::cerr << "kinora: there is no command " << words.front() << '\n'
+                << hint(app) << "Run kinora --help for more information.\n";
+      return {.command = {}, .exit_code = kExitUsage};
+    }
     const bool is_answer = app.exit(error) == 0;  // help or the version
     if (!is_answer) {
       std::cerr << hint(app);
