@@ -1,9 +1,12 @@
 // kinora sample --run DIR | --checkpoint FILE_OR_DIR
 
+#include <ATen/ops/zeros.h>
+
 #include <algorithm>
 #include <chrono>
 #include <fstream>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -12,14 +15,19 @@
 
 #include "apps/kinora/commands.h"
 #include "apps/kinora/ranks.h"
+#include "apps/kinora/verdicts.h"
 #include "kinora/core/error.h"
+#include "kinora/core/log.h"
 #include "kinora/core/progress.h"
+#include "kinora/core/stop_signal.h"
 #include "kinora/core/text.h"
 #include "kinora/device/device.h"
 #include "kinora/eval/sample_judge.h"
 #include "kinora/inference/decoder.h"
 #include "kinora/inference/drawing.h"
+#include "kinora/inference/drawing_key.h"
 #include "kinora/inference/sample_files.h"
+#include "kinora/inference/sample_folder.h"
 #include "kinora/inference/shown_samples.h"
 #include "kinora/models/autoencoders/autoencoder.h"
 #include "kinora/pipelines/decode.h"
@@ -68,23 +76,80 @@ inference::Request request_of(const SampleArguments& arguments, const models::Mo
   return request;
 }
 
-/// What was written and judged, in words or as JSON.
-void report(const std::string& written, const SampleArguments& arguments, const at::Tensor& samples,
-            const std::vector<inference::Asked>& asked, const eval::SampleJudge* judge) {
-  nlohmann::json json = {{"samples", asked.size()}, {"out", arguments.out}};
+/// What is there and what was judged, in words or as JSON.
+void report(const std::string& written, const SampleArguments& arguments, int64_t count,
+            bool judges) {
+  nlohmann::json json = {{"samples", count}, {"out", arguments.out}};
   std::ostringstream text;
   text << written << '\n';
-  if (judge != nullptr) {
-    std::vector<bool> right;
-    for (size_t i = 0; i < asked.size(); ++i) {
-      right.push_back(judge->is_right(samples[static_cast<int64_t>(i)], asked[i]));
+  if (judges) {
+    const std::map<int64_t, bool> verdicts = read_verdicts(arguments.out);
+    nlohmann::json each = nlohmann::json::array();
+    for (int64_t i = 0; i < count; ++i) {
+      const auto found = verdicts.find(i);
+      each.push_back(found == verdicts.end() ? nlohmann::json() : nlohmann::json(found->second));
     }
-    const auto num_right = std::count(right.begin(), right.end(), true);
-    const double share = static_cast<double>(num_right) / static_cast<double>(right.size());
-    text << "judged " << num_right << "/" << right.size() << " right\n";
-    json["judge"] = {{"right", num_right}, {"share", share}, {"each", right}};
+    const auto num_right = std::count(each.begin(), each.end(), nlohmann::json(true));
+    const auto num_judged = std::ssize(verdicts);
+    text << "judged " << num_right << "/" << num_judged << " right";
+    if (num_judged < count) {
+      text << "; " << count - num_judged << " were drawn without --judge";
+    }
+    text << '\n';
+    json["judge"] = {{"right", num_right},
+                     {"share", static_cast<double>(num_right) /
+                                   static_cast<double>(std::max<int64_t>(num_judged, 1))},
+                     {"each", each}};
   }
   std::cout << (arguments.json ? json.dump() + "\n" : text.str());
+}
+
+/// What the options decide beside what inference::drawing_key() has.
+inference::DrawingKey key_of(const SampleArguments& arguments,
+                             const inference::TrainedModel& trained,
+                             const inference::Drawing& drawing, const inference::Request& request) {
+  static constexpr const char* kFormats[] = {"usual", "png", "webp", "gif", "mp4"};
+  inference::DrawingKey key = inference::drawing_key(trained, drawing, request, arguments.options);
+  key["decoder"] = arguments.autoencoder;
+  key["format"] = kFormats[static_cast<size_t>(arguments.format)];
+  return key;
+}
+
+inference::SampleKind kind_of(const models::ModelConfig& model, bool decoded) {
+  if (!decoded && model.in_channels != 3 && model.in_channels != 1) {
+    return inference::SampleKind::kLatents;
+  }
+  // A clip of one frame is an image.
+  return model.is_video() && model.frames > 1 ? inference::SampleKind::kClips
+                                              : inference::SampleKind::kImages;
+}
+
+/// Which samples rank 0 finds; the same on all ranks.
+std::vector<bool> shared(const std::vector<bool>& there, const comm::Group& world,
+                         at::Device device) {
+  at::Tensor all = at::zeros({std::ssize(there)}, at::kLong);
+  for (int64_t i = 0; i < std::ssize(there); ++i) {
+    all[i] = there[static_cast<size_t>(i)] ? 1 : 0;
+  }
+  all = all.to(device);
+  world.broadcast(all, 0);
+  all = all.cpu();
+  std::vector<bool> result;
+  for (int64_t i = 0; i < all.numel(); ++i) {
+    result.push_back(all.const_data_ptr<int64_t>()[i] != 0);
+  }
+  return result;
+}
+
+/// The step within a batch: "step 12/50 of samples 1-8".
+std::string words_of(const pipelines::DrawProgress& progress) {
+  if (progress.step == progress.steps) {
+    return "";
+  }
+  std::ostringstream text;
+  text << "step " << progress.step << "/" << progress.steps << " of samples " << progress.first + 1
+       << "-" << progress.first + progress.size;
+  return text.str();
 }
 
 void sample_on_rank(const SampleArguments& arguments, const comm::Group& world) {
@@ -96,8 +161,8 @@ void sample_on_rank(const SampleArguments& arguments, const comm::Group& world) 
       arguments.run.empty() ? arguments.checkpoint : arguments.run, options);
   // What is refused is refused before anything is drawn.
   inference::check_format(arguments.format, trained.recipe.model.is_video());
-  inference::Drawing drawing(trained, {request_of(arguments, trained.recipe.model)},
-                             arguments.options);
+  const inference::Request request = request_of(arguments, trained.recipe.model);
+  inference::Drawing drawing(trained, {request}, arguments.options);
   const inference::ModelRecipe& recipe = drawing.recipe();
   const std::vector<inference::Asked>& asked = drawing.asked();
   std::optional<eval::SampleJudge> judge;
@@ -107,40 +172,79 @@ void sample_on_rank(const SampleArguments& arguments, const comm::Group& world) 
       (void)judge->label_of(each);
     }
   }
-  const std::unique_ptr<models::Autoencoder> decoder =
-      speaks ? inference::open_decoder(
-                   recipe, {.path = arguments.autoencoder, .memory_gib = arguments.memory_budget},
-                   trained.device)
-             : nullptr;
+  const std::unique_ptr<models::Autoencoder> decoder = inference::open_decoder(
+      recipe, {.path = arguments.autoencoder, .memory_gib = arguments.memory_budget},
+      trained.device);
+  inference::SampleFilesOptions file_options{.folder = arguments.out,
+                                             .kind = kind_of(recipe.model, decoder != nullptr),
+                                             .labels = {},
+                                             .fps = inference::clip_fps(recipe.data),
+                                             .format = arguments.format};
+  for (const inference::Asked& each : asked) {
+    file_options.labels.push_back(recipe.model.takes_text() ? std::nullopt : each.label);
+  }
+  inference::SampleFiles files(file_options);
+
+  std::optional<io::FileLock> lock;
+  if (speaks) {
+    lock = inference::claim_folder(arguments.out, key_of(arguments, trained, drawing, request),
+                                   arguments.overwrite);
+  }
+  const std::vector<bool> there = shared(files.there(), world, trained.device);
+  const auto count = std::ssize(there);
+  const auto before = std::count(there.begin(), there.end(), true);
+  if (speaks && before > 0) {
+    log_info("[sample] ", before, " of ", count, " are there already, drawing ", count - before);
+  }
+  std::optional<VerdictLog> verdicts;
+  const StopSignal stop;
+  Progress progress(count, recipe.model.is_video() ? "clips" : "images", before);
+  pipelines::DrawEvents events{.done = [&](int64_t first, const at::Tensor& samples) {
+    const at::Tensor shown =
+        decoder == nullptr ? samples : pipelines::decode_latents(*decoder, samples, trained.device);
+    if (judge) {
+      if (!verdicts) {
+        verdicts.emplace(arguments.out, world.rank());
+      }
+      for (int64_t i = 0; i < shown.size(0); ++i) {
+        verdicts->add(first + i, judge->is_right(shown[i], asked[static_cast<size_t>(first + i)]));
+      }
+    }
+    files.write(first, shown);
+  }};
+  events.stops = [&stop] { return stop.requested(); };
+  if (speaks) {
+    events.progress = [&](const pipelines::DrawProgress& now) {  // other groups are about as far
+      progress.update(static_cast<double>(before) + now.part * static_cast<double>(count - before),
+                      words_of(now));
+    };
+  }
+  if (before < count) {
+    (void)drawing.draw_batches(world, events, there);
+  }
+  files.flush();
+  progress.finish();
+  world.barrier();
   if (!speaks) {
-    (void)drawing.draw(world);
     return;
   }
-  Progress progress(static_cast<int64_t>(asked.size()),
-                    recipe.model.is_video() ? "clips" : "images");
-  at::Tensor samples = drawing.draw(
-      world, [&progress](double done) { progress.update(static_cast<int64_t>(done)); });
-  progress.finish();
-  if (decoder != nullptr) {
-    samples = pipelines::decode_latents(*decoder, samples, trained.device);
+  const std::vector<bool> now = files.there();
+  if (const auto done = std::count(now.begin(), now.end(), true); done < count) {
+    log_info("[sample] stopped", stop.requested() ? " by " : "", stop.name(), ": ", done, " of ",
+             count, " samples are in ", arguments.out,
+             "; the same command goes on with the others");
+    return;
   }
-  inference::SampleFiles files{.folder = arguments.out,
-                               .samples = samples,
-                               .labels = {},
-                               .fps = inference::clip_fps(recipe.data),
-                               .format = arguments.format};
-  for (const inference::Asked& each : asked) {
-    files.labels.push_back(recipe.model.takes_text() ? std::nullopt : each.label);
-  }
-  report(inference::write_samples(files), arguments, samples, asked, judge ? &*judge : nullptr);
+  report(files.finish(), arguments, count, judge.has_value());
 }
 
 }  // namespace
 
 int run(const SampleArguments& arguments) {
+  inference::check_can_write(arguments.out);
   const std::optional<comm::World> world = own_rank(arguments.ranks);
   if (!world) {
-    return launch(arguments.ranks, arguments.device);
+    return launch(arguments.ranks, arguments.device, AtStop::kSave);
   }
   on_rank(
       *world, arguments.device,

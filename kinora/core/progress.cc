@@ -14,6 +14,7 @@ constexpr double kWindow = 60.0;         // seconds
 constexpr size_t kWindowUpdates = 10;    // kept even if they took longer than the window
 constexpr int64_t kWarmUpUpdates = 3;    // compilers, caches and autotuners run in these
 constexpr double kSampleSpacing = 0.1;   // seconds; bounds the window's memory
+constexpr double kRounding = 1e-6;       // of fractions that add up to a whole unit
 constexpr double kRedrawInterval = 0.1;  // seconds
 constexpr int kMostBarColumns = 30;
 constexpr int kFewestBarColumns = 5;
@@ -30,8 +31,8 @@ Progress::Progress(int64_t total, std::string unit, int64_t start, ProgressOptio
       start_(start),
       options_(std::move(options)),
       start_time_(now()),
-      done_(start),
-      window_{{start_time_, start}},
+      done_(static_cast<double>(start)),
+      window_{{start_time_, done_}},
       last_shown_(-std::numeric_limits<double>::infinity()) {}
 
 Progress::~Progress() {
@@ -42,7 +43,7 @@ double Progress::now() const {
   return options_.clock ? options_.clock() : steady_seconds();
 }
 
-void Progress::update(int64_t done, std::string_view suffix) {
+void Progress::update(double done, std::string_view suffix) {
   if (finished_) {
     return;
   }
@@ -52,7 +53,7 @@ void Progress::update(int64_t done, std::string_view suffix) {
   ++num_updates_;
   remember(time);
   const bool redraws = options_.console->columns() > 0;
-  const bool complete = total_ > 0 && done_ >= total_;  // finish will say it
+  const bool complete = total_ > 0 && done_ >= static_cast<double>(total_);  // finish will say it
   if (time - last_shown_ >= (redraws ? kRedrawInterval : options_.plain_interval) &&
       (redraws || !complete)) {
     show(time);
@@ -75,7 +76,7 @@ void Progress::remember(double time) {
 }
 
 std::string Progress::count() const {
-  std::string text = std::to_string(done_);
+  std::string text = std::to_string(static_cast<int64_t>(done_ + kRounding));
   if (total_ > 0) {
     text += "/" + std::to_string(total_);
   }
@@ -87,11 +88,10 @@ std::string Progress::line(int columns) const {
   const Sample& oldest = window_.front();
   const Sample& newest = window_.back();
   if (newest.time > oldest.time && newest.done > oldest.done) {
-    const double rate =
-        static_cast<double>(newest.done - oldest.done) / (newest.time - oldest.time);
+    const double rate = (newest.done - oldest.done) / (newest.time - oldest.time);
     text += "  " + human_rate(rate) + " " + unit_ + "/s";
     if (total_ > 0) {
-      const auto left = static_cast<double>(std::max<int64_t>(total_ - done_, 0));
+      const double left = std::max(static_cast<double>(total_) - done_, 0.0);
       text += "  ETA " + human_duration(left / rate);
     }
   }
@@ -101,8 +101,7 @@ std::string Progress::line(int columns) const {
   if (total_ <= 0) {
     return text;
   }
-  const double part =
-      std::clamp(static_cast<double>(done_) / static_cast<double>(total_), 0.0, 1.0);
+  const double part = std::clamp(done_ / static_cast<double>(total_), 0.0, 1.0);
   std::string percent = std::to_string(static_cast<int>(100.0 * part)) + "%";
   percent.insert(0, 4 - std::min<size_t>(percent.size(), 4), ' ');
   // "100% [####......]  " before the text, if the terminal has room for it
@@ -131,8 +130,9 @@ void Progress::finish() {
   }
   const double seconds = now() - start_time_;
   std::string text = count() + " in " + human_duration(seconds);
-  if (seconds > 0.0 && done_ > start_) {
-    text += "  " + human_rate(static_cast<double>(done_ - start_) / seconds) + " " + unit_ + "/s";
+  const double own = done_ - static_cast<double>(start_);
+  if (seconds > 0.0 && own > 0.0) {
+    text += "  " + human_rate(own / seconds) + " " + unit_ + "/s";
   }
   if (!suffix_.empty()) {
     text += "  " + suffix_;

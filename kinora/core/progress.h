@@ -33,8 +33,9 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  /// `done` units are done, counted with `start`. `suffix` is shown at the end: "loss 0.123".
-  void update(int64_t done, std::string_view suffix = {});
+  /// `done` units are done, counted with `start`; of a fraction only the bar and the rate know.
+  /// `suffix` is shown at the end: "loss 0.123".
+  void update(double done, std::string_view suffix = {});
 
   /// The end has moved. Shown from the next update on.
   void set_total(int64_t total) { total_ = total; }
@@ -46,7 +47,7 @@ class Progress {
  private:
   struct Sample {
     double time;
-    int64_t done;
+    double done;
   };
 
   [[nodiscard]] double now() const;
@@ -60,7 +61,7 @@ class Progress {
   const int64_t start_;
   const ProgressOptions options_;
   const double start_time_;
-  int64_t done_;
+  double done_;
   std::string suffix_;
   int64_t num_updates_ = 0;
   std::deque<Sample> window_;

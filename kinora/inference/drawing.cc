@@ -1,6 +1,7 @@
 #include "kinora/inference/drawing.h"
 
 #include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
@@ -123,6 +124,19 @@ pipelines::DrawConditions joined(const std::vector<pipelines::DrawConditions>& p
   return all;
 }
 
+/// Whether any rank of the group that shares each sample says yes: they go on or stop together.
+bool agreed(bool own, const parallel::Mesh& mesh, at::Device device) {
+  for (const parallel::Axis axis : {parallel::Axis::kSequence, parallel::Axis::kGuidance}) {
+    if (const comm::Group& group = mesh.group(axis); group.size() > 1) {
+      const at::Tensor any =
+          at::full({1}, own ? 1 : 0, at::TensorOptions(at::kLong).device(device));
+      group.all_reduce(any, comm::Reduction::kMax);
+      own = any.item<int64_t>() != 0;
+    }
+  }
+  return own;
+}
+
 }  // namespace
 
 Drawing::Drawing(TrainedModel& trained, const std::vector<Request>& requests,
@@ -151,7 +165,8 @@ Drawing::Drawing(TrainedModel& trained, const std::vector<Request>& requests,
   }
 }
 
-std::vector<Asked> Drawing::ask_for_classes(const Request& request, ConditionsOf& conditions) {
+std::vector<Asked> Drawing::ask_for_classes(const Request& request,
+                                            pipelines::ConditionsOf& conditions) {
   const int64_t num_classes = recipe_.model.num_classes;
   std::vector<int64_t> classes = request.classes;
   if (classes.empty()) {
@@ -179,7 +194,8 @@ std::vector<Asked> Drawing::ask_for_classes(const Request& request, ConditionsOf
   return asked;
 }
 
-std::vector<Asked> Drawing::ask_for_texts(const Request& request, ConditionsOf& conditions) {
+std::vector<Asked> Drawing::ask_for_texts(const Request& request,
+                                          pipelines::ConditionsOf& conditions) {
   Prompts prompts = prompts_for(recipe_, request);
   const data::TextShape shape = text_shape_.value_or(prompts.shape);
   KINORA_CHECK(shape.length == prompts.shape.length && shape.channels == prompts.shape.channels &&
@@ -211,7 +227,8 @@ pipelines::DrawConditions Drawing::conditions_of(int64_t first, int64_t size) co
   return pieces.size() == 1 ? pieces.front() : joined(pieces);
 }
 
-at::Tensor Drawing::draw(const comm::Group& world, const std::function<void(double)>& progress) {
+bool Drawing::draw_batches(const comm::Group& world, const pipelines::DrawEvents& events,
+                           const std::vector<bool>& there) {
   const models::ModelConfig& model = recipe_.model;
   const pipelines::SamplingConfig& sampling = recipe_.sample.sampling;
   const auto count = static_cast<int64_t>(asked_.size());
@@ -236,23 +253,43 @@ at::Tensor Drawing::draw(const comm::Group& world, const std::function<void(doub
       share(trained_, model, mesh, options_.ranks.scheme, rows);
   const diffusion::Sampler sampler = sampler_of(recipe_, trained_.objective);
   const auto begin = samples_.begin() + own.first;
-  const pipelines::DrawRequest request{
-      .samples = {begin, begin + own.count}, .batch = options_.batch, .graphs = trained_.graphs};
+  const auto wants = [&](int64_t first, int64_t size) {
+    const auto of_batch = there.begin() + (there.empty() ? 0 : own.first + first);
+    return there.empty() || !std::all_of(of_batch, of_batch + size, [](bool is) { return is; });
+  };
+  const pipelines::DrawRequest request{.samples = {begin, begin + own.count},
+                                       .batch = options_.batch,
+                                       .graphs = trained_.graphs,
+                                       .wants = wants};
   const auto conditions = [&](int64_t first, int64_t size) {
     return conditions_of(own.first + first, size);
   };
-  const auto report = [&](double done) {
-    if (progress) {  // the other groups are about as far
-      progress(done * static_cast<double>(count) / static_cast<double>(own.count));
+  pipelines::DrawEvents heard{.done = [&](int64_t first, const at::Tensor& samples) {
+    if (pipelines::leads_group(mesh)) {
+      events.done(own.first + first, samples);
     }
-  };
+  }};
+  if (events.progress) {
+    heard.progress = [&](pipelines::DrawProgress progress) {
+      progress.first += own.first;
+      events.progress(progress);
+    };
+  }
+  if (events.stops) {
+    heard.stops = [&] { return agreed(events.stops(), mesh, trained_.device); };
+  }
   const std::vector<int64_t> shape = model.sample_shape();
-  const at::Tensor samples =
-      model.is_video() ? pipelines::draw_clips(*denoiser, sampler, sampling, request, shape, clips_,
-                                               conditions, trained_.device, report)
-                       : pipelines::draw(*denoiser, sampler, sampling, request, shape, conditions,
-                                         trained_.device, report);
-  return pipelines::gather_samples(samples, count, mesh);
+  return model.is_video()
+             ? pipelines::draw_clip_batches(*denoiser, sampler, sampling, request, shape, clips_,
+                                            conditions, trained_.device, heard)
+             : pipelines::draw_batches(*denoiser, sampler, sampling, request, shape, conditions,
+                                       trained_.device, heard);
+}
+
+at::Tensor Drawing::draw() {
+  pipelines::DrawnSamples drawn;
+  (void)draw_batches({}, drawn.events());
+  return drawn.all();
 }
 
 }  // namespace kinora::inference

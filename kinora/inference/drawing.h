@@ -3,7 +3,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <vector>
 
@@ -31,26 +30,29 @@ class Drawing {
   /// One a sample.
   [[nodiscard]] const std::vector<Asked>& asked() const { return asked_; }
 
-  /// All samples, float32 [B, C, H, W] or [B, C, T, H, W] on the CPU: pixels or latents, as the
-  /// model has them. All ranks of `world` call it, and those but rank 0 get some only. `progress`
-  /// is called with the number of samples done, fractions included. kConfig where the ranks do not
+  /// Draws batch by batch: pixels or latents, as the model has them. Each group of ranks has
+  /// samples of its own, of which its first rank hears by events.done; all ranks of `world` call
+  /// it. Batches that are whole in `there` (of each sample, the same on all ranks; empty: none is)
+  /// are left out. False where this rank's group was stopped. kConfig where the ranks do not
   /// divide.
-  [[nodiscard]] at::Tensor draw(const comm::Group& world = {},
-                                const std::function<void(double)>& progress = {});
+  bool draw_batches(const comm::Group& world, const pipelines::DrawEvents& events,
+                    const std::vector<bool>& there = {});
+
+  /// All samples by this process alone, float32 [B, C, H, W] or [B, C, T, H, W] on the CPU.
+  [[nodiscard]] at::Tensor draw();
 
  private:
-  using ConditionsOf = std::function<pipelines::DrawConditions(int64_t first, int64_t size)>;
-
   /// The samples of one request, and their conditions by number.
   struct Part {
     int64_t first;  // among all
     int64_t count;
-    ConditionsOf conditions_of;
+    pipelines::ConditionsOf conditions_of;
   };
 
   [[nodiscard]] std::vector<Asked> ask_for_classes(const Request& request,
-                                                   ConditionsOf& conditions);
-  [[nodiscard]] std::vector<Asked> ask_for_texts(const Request& request, ConditionsOf& conditions);
+                                                   pipelines::ConditionsOf& conditions);
+  [[nodiscard]] std::vector<Asked> ask_for_texts(const Request& request,
+                                                 pipelines::ConditionsOf& conditions);
   [[nodiscard]] pipelines::DrawConditions conditions_of(int64_t first, int64_t size) const;
 
   TrainedModel& trained_;

@@ -2,16 +2,21 @@
 
 #include <ATen/ops/stack.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <span>
 #include <sstream>
+#include <utility>
 
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
 #include "kinora/device/host_bytes.h"
+#include "kinora/inference/sample_folder.h"
 #include "kinora/inference/shown_samples.h"
 #include "kinora/io/animation.h"
 #include "kinora/io/clip_file.h"
+#include "kinora/io/file.h"
 #include "kinora/io/image_grid.h"
 #include "kinora/io/safetensors.h"
 #include "kinora/pipelines/images.h"
@@ -19,7 +24,16 @@
 namespace kinora::inference {
 namespace {
 
+namespace fs = std::filesystem;
+
 constexpr double kFpsOfStill = 1.0;  // of animations of one frame
+constexpr const char* kLatentsFile = "latents.safetensors";
+constexpr const char* kLatents = "latents";
+constexpr const char* kLabels = "labels";
+
+// The contact sheet shows so many samples, and fewer where they are large.
+constexpr int64_t kMostInGrid = 256;
+constexpr int64_t kMostGridPixels = int64_t{1} << 26;
 
 /// Of all but png.
 io::ClipFormat clip_format(FileFormat format) {
@@ -33,90 +47,72 @@ io::ClipFormat clip_format(FileFormat format) {
   }
 }
 
-/// "image-00003_class-7", "clip-00003".
-std::string name_of(const char* kind, size_t index, std::optional<int64_t> label) {
+const char* extension_of(FileFormat format) {
+  switch (format) {
+    case FileFormat::kUsual:
+    case FileFormat::kPng:
+      return ".png";
+    case FileFormat::kWebp:
+      return ".webp";
+    case FileFormat::kGif:
+      return ".gif";
+    case FileFormat::kMp4:
+      return ".mp4";
+  }
+  KINORA_UNREACHABLE("[sample] unknown format");
+}
+
+/// "image-00003", "clip-00003".
+std::string numbered(const char* kind, int64_t index) {
   char number[32];
-  std::snprintf(number, sizeof(number), "-%05zu", index);
-  return kind + std::string(number) + (label ? "_class-" + std::to_string(*label) : "");
+  std::snprintf(number, sizeof(number), "-%05lld", static_cast<long long>(index));
+  return std::string(kind) + number;
 }
 
-/// Latents cannot be shown yet, so they are kept as they are, with their labels.
-void write_latents(const std::filesystem::path& path, const SampleFiles& files) {
-  std::vector<int64_t> labels;
-  for (const std::optional<int64_t>& label : files.labels) {
-    if (label) {
-      labels.push_back(*label);
-    }
-  }
-  const at::Tensor latents = files.samples.contiguous();
-  std::vector<io::SafetensorsTensor> tensors = {{.name = "latents",
-                                                 .dtype = DType::kF32,
-                                                 .shape = latents.sizes().vec(),
-                                                 .data = device::bytes_of(latents)}};
-  if (labels.size() == files.labels.size()) {
-    tensors.push_back({.name = "labels",
-                       .dtype = DType::kI64,
-                       .shape = {static_cast<int64_t>(labels.size())},
-                       .data = std::as_bytes(std::span(labels))});
-  }
-  io::write_safetensors(path, tensors);
-}
-
-/// Some frames of long clips [B, C, T, H, W], all of short ones.
-at::Tensor shown_frames(const at::Tensor& clips) {
+/// Some frames of a long clip [C, T, H, W], all of a short one.
+at::Tensor shown_frames(const at::Tensor& clip) {
   constexpr int64_t kMaxShown = 32;
-  const int64_t num_frames = clips.size(2);
+  const int64_t num_frames = clip.size(1);
   if (num_frames <= kMaxShown) {
-    return clips;
+    return clip;
   }
   std::vector<at::Tensor> shown;
   for (int64_t i = 0; i < kMaxShown; ++i) {
-    shown.push_back(clips.select(2, i * (num_frames - 1) / (kMaxShown - 1)));
+    shown.push_back(clip.select(1, i * (num_frames - 1) / (kMaxShown - 1)));
   }
-  return at::stack(shown, 2);
+  return at::stack(shown, 1);
 }
 
-/// The contact sheet; nothing where that were too large, which is no reason to fail when all else
-/// is written.
-std::optional<io::Image> overview(const at::Tensor& samples) {
-  try {
-    if (samples.dim() == 5) {
-      return io::make_grid(shown_images(shown_frames(samples)), {.columns = 1});
-    }
-    return io::make_grid(shown_images(samples));
-  } catch (const Error& error) {
-    log_warn("[sample] no grid of all samples: ", error.what());
-    return std::nullopt;
-  }
+bool belongs_in_grid(int64_t index, const io::Image& tile) {
+  const int64_t most = std::max<int64_t>(kMostGridPixels / (tile.height * tile.width), 1);
+  return index < std::min(kMostInGrid, most);
 }
 
-void write_images(const SampleFiles& files, const at::Tensor& pixels) {
-  const std::vector<io::Image> images = pipelines::to_images(pixels);
-  for (size_t i = 0; i < images.size(); ++i) {
-    const std::filesystem::path path = files.folder / name_of("image", i, files.labels[i]);
-    if (files.format == FileFormat::kUsual || files.format == FileFormat::kPng) {
-      io::write_png(path.string() + ".png", images[i]);
-    } else {
-      io::write_clip(path, std::span(&images[i], 1), kFpsOfStill, clip_format(files.format));
-    }
-  }
+void write_latent(const fs::path& path, const at::Tensor& latent) {
+  const at::Tensor whole = latent.contiguous();
+  const io::SafetensorsTensor tensor{.name = kLatents,
+                                     .dtype = DType::kF32,
+                                     .shape = whole.sizes().vec(),
+                                     .data = device::bytes_of(whole)};
+  io::write_safetensors(path, std::span(&tensor, 1));
 }
 
-void write_clips(const SampleFiles& files) {
-  for (size_t i = 0; i < files.labels.size(); ++i) {
-    const at::Tensor clip = files.samples[static_cast<int64_t>(i)];  // [C, T, H, W]
-    const std::vector<io::Image> frames = pipelines::to_images(clip.transpose(0, 1));
-    const std::filesystem::path path = files.folder / name_of("clip", i, std::nullopt);
-    if (files.format == FileFormat::kUsual || files.format == FileFormat::kPng) {
-      io::write_frames(path, frames);
-    }
-    if (files.format != FileFormat::kPng) {
-      io::write_clip(path, frames, files.fps, clip_format(files.format));
-    }
-  }
+/// A folder of frames that has its name when all of them are in it.
+void write_whole_frames(const fs::path& path, std::span<const io::Image> frames) {
+  const fs::path temporary = io::temporary_name(path);
+  io::write_frames(temporary, frames);
+  io::rename_durably(temporary, path);
 }
 
 }  // namespace
+
+/// What becomes files of a sample.
+struct SampleFiles::Ready {
+  int64_t index = 0;
+  std::vector<io::Image> frames;  // of an image one
+  std::optional<io::Image> tile;  // its part of the contact sheet, if it has one
+  at::Tensor latent;
+};
 
 void check_format(FileFormat format, bool is_video) {
   KINORA_CHECK(is_video || format != FileFormat::kMp4, kConfig,
@@ -124,27 +120,192 @@ void check_format(FileFormat format, bool is_video) {
   io::check_can_write(clip_format(format));
 }
 
-std::string write_samples(const SampleFiles& files) {
-  std::filesystem::create_directories(files.folder);
-  const int64_t channels = files.samples.size(1);
-  if (channels != 3 && channels != 1) {
-    const std::filesystem::path path = files.folder / "latents.safetensors";
-    write_latents(path, files);
-    return path.string();
+SampleFiles::SampleFiles(SampleFilesOptions options) : options_(std::move(options)) {}
+
+SampleFiles::~SampleFiles() = default;
+
+fs::path SampleFiles::stem(int64_t index) const {
+  const std::optional<int64_t> label = options_.labels[static_cast<size_t>(index)];
+  if (options_.kind == SampleKind::kClips) {
+    return options_.folder / numbered("clip", index);
   }
-  // A clip of one frame is an image.
-  const bool is_clip = files.samples.dim() == 5 && files.samples.size(2) > 1;
-  if (is_clip) {
-    write_clips(files);
-  } else {
-    write_images(files, files.samples.dim() == 5 ? files.samples.squeeze(2) : files.samples);
+  return options_.folder /
+         (numbered("image", index) + (label ? "_class-" + std::to_string(*label) : ""));
+}
+
+fs::path SampleFiles::latent_path(int64_t index) const {
+  return scratch_of(options_.folder) / (numbered("latent", index) + ".safetensors");
+}
+
+fs::path SampleFiles::tile_path(int64_t index) const {
+  return scratch_of(options_.folder) / (numbered("tile", index) + ".png");
+}
+
+std::vector<fs::path> SampleFiles::outputs(int64_t index) const {
+  if (options_.kind == SampleKind::kLatents) {
+    return {latent_path(index)};
   }
+  const std::string name = stem(index).string();
+  if (options_.kind == SampleKind::kClips && options_.format == FileFormat::kUsual) {
+    return {name, name + ".webp"};
+  }
+  if (options_.kind == SampleKind::kClips && options_.format == FileFormat::kPng) {
+    return {name};
+  }
+  return {name + extension_of(options_.format)};
+}
+
+bool SampleFiles::is_there(int64_t index) const {
+  const std::vector<fs::path> files = outputs(index);
+  return (options_.kind == SampleKind::kLatents && fs::exists(options_.folder / kLatentsFile)) ||
+         std::all_of(files.begin(), files.end(), [](const fs::path& file) { return exists(file); });
+}
+
+std::vector<bool> SampleFiles::there() const {
+  std::vector<bool> there;
+  for (int64_t i = 0; i < std::ssize(options_.labels); ++i) {
+    there.push_back(is_there(i));
+  }
+  return there;
+}
+
+SampleFiles::Ready SampleFiles::ready(int64_t index, const at::Tensor& sample) const {
+  Ready ready{.index = index, .frames = {}, .tile = {}, .latent = {}};
+  if (options_.kind == SampleKind::kLatents) {
+    ready.latent = sample;
+    return ready;
+  }
+  const bool is_clip = options_.kind == SampleKind::kClips;
+  // [T, C, H, W], of an image [1, C, H, W]
+  ready.frames =
+      pipelines::to_images(sample.dim() == 4 ? sample.transpose(0, 1) : sample.unsqueeze(0));
+  io::Image tile =
+      is_clip ? shown_images(shown_frames(sample).unsqueeze(0)).front() : ready.frames.front();
+  if (belongs_in_grid(index, tile)) {
+    ready.tile = std::move(tile);
+  }
+  return ready;
+}
+
+void SampleFiles::write(int64_t first, const at::Tensor& samples) {
+  std::vector<Ready> batch;
+  for (int64_t i = 0; i < samples.size(0); ++i) {
+    if (!is_there(first + i)) {
+      batch.push_back(ready(first + i, samples[i]));
+    }
+  }
+  flush();
+  writing_ = std::async(std::launch::async, [this, batch = std::move(batch)] {
+    for (const Ready& sample : batch) {
+      write(sample);
+    }
+  });
+}
+
+void SampleFiles::write(const Ready& sample) const {
+  if (sample.tile) {
+    io::write_png(tile_path(sample.index), *sample.tile);
+  }
+  for (const fs::path& path : outputs(sample.index)) {
+    if (fs::exists(path)) {
+      continue;
+    }
+    if (sample.latent.defined()) {
+      write_latent(path, sample.latent);
+    } else if (!path.has_extension()) {
+      write_whole_frames(path, sample.frames);
+    } else if (path.extension() == ".png") {
+      io::write_png(path, sample.frames.front());
+    } else {
+      const bool is_clip = options_.kind == SampleKind::kClips;
+      io::write_clip(stem(sample.index), sample.frames, is_clip ? options_.fps : kFpsOfStill,
+                     clip_format(options_.format));
+    }
+  }
+}
+
+void SampleFiles::flush() {
+  if (writing_.valid()) {
+    writing_.get();
+  }
+}
+
+/// One behind the other, without ever holding all of them.
+void SampleFiles::join_latents() const {
+  const fs::path path = options_.folder / kLatentsFile;
+  if (fs::exists(path)) {
+    return;
+  }
+  const auto count = static_cast<int64_t>(options_.labels.size());
+  std::vector<int64_t> shape = io::SafetensorsFile::open(latent_path(0)).find(kLatents)->shape;
+  shape.insert(shape.begin(), count);
+  std::vector<int64_t> labels;
+  for (const std::optional<int64_t>& label : options_.labels) {
+    if (label) {
+      labels.push_back(*label);
+    }
+  }
+  const bool has_labels = std::ssize(labels) == count;
+  std::vector<io::SafetensorsSpec> specs = {
+      {.name = kLatents, .dtype = DType::kF32, .shape = shape}};
+  if (has_labels) {
+    specs.push_back({.name = kLabels, .dtype = DType::kI64, .shape = {count}});
+  }
+  io::SafetensorsWriter writer(path, specs);
+  for (const io::SafetensorsSpec& spec : writer.tensors()) {
+    if (spec.name == kLabels) {
+      writer.write(kLabels, std::as_bytes(std::span(labels)));
+      continue;
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      writer.write(kLatents, io::SafetensorsFile::open(latent_path(i)).find(kLatents)->data);
+    }
+  }
+  writer.finish();
+  for (int64_t i = 0; i < count; ++i) {
+    fs::remove(latent_path(i));
+  }
+}
+
+/// Nothing where that were too large, which is no reason to fail when all else is written.
+int64_t SampleFiles::write_grid(const fs::path& path) const {
+  constexpr int64_t kMaxTileBytes = int64_t{1} << 30;
+  std::vector<io::Image> tiles;
+  while (fs::exists(tile_path(std::ssize(tiles)))) {
+    const fs::path file = tile_path(std::ssize(tiles));
+    tiles.push_back(io::decode_image(io::read_file(file, kMaxTileBytes), file.string()));
+  }
+  if (tiles.empty()) {
+    return 0;
+  }
+  try {
+    const bool is_clip = options_.kind == SampleKind::kClips;
+    io::write_png(path, io::make_grid(tiles, {.columns = is_clip ? 1 : 0}));
+  } catch (const Error& error) {
+    log_warn("[sample] no grid of the samples: ", error.what());
+    return 0;
+  }
+  for (int64_t i = 0; i < std::ssize(tiles); ++i) {
+    fs::remove(tile_path(i));
+  }
+  return std::ssize(tiles);
+}
+
+std::string SampleFiles::finish() {
+  flush();
+  if (options_.kind == SampleKind::kLatents) {
+    join_latents();
+    return (options_.folder / kLatentsFile).string();
+  }
+  const auto count = static_cast<int64_t>(options_.labels.size());
   std::ostringstream text;
-  text << files.labels.size() << (is_clip ? " clips in " : " images in ") << files.folder.string();
-  if (const std::optional<io::Image> grid = overview(files.samples)) {
-    const std::filesystem::path path = files.folder / "grid.png";
-    io::write_png(path, *grid);
+  text << count << (options_.kind == SampleKind::kClips ? " clips in " : " images in ")
+       << options_.folder.string();
+  const fs::path path = options_.folder / "grid.png";
+  if (const int64_t shown = write_grid(path); shown == count) {
     text << ", all together in " << path.string();
+  } else if (shown > 0) {
+    text << ", the first " << shown << " together in " << path.string();
   }
   return text.str();
 }

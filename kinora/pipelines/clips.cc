@@ -115,50 +115,55 @@ std::vector<int64_t> frame_places(std::string_view where, int64_t count, int64_t
   return places;
 }
 
-at::Tensor draw_clips(
-    diffusion::Denoiser& denoiser, const diffusion::Sampler& sampler, const SamplingConfig& config,
-    const DrawRequest& request, at::IntArrayRef sample_shape, const ClipOptions& options,
-    const std::function<DrawConditions(int64_t first, int64_t size)>& conditions_of,
-    at::Device device, const std::function<void(double)>& progress) {
+bool draw_clip_batches(diffusion::Denoiser& denoiser, const diffusion::Sampler& sampler,
+                       const SamplingConfig& config, const DrawRequest& request,
+                       at::IntArrayRef sample_shape, const ClipOptions& options,
+                       const ConditionsOf& conditions_of, at::Device device,
+                       const DrawEvents& events) {
   check(options, sampler, sample_shape);
   const int64_t num_frames = sample_shape[1];
-  at::Tensor given;  // [count, C, K, H, W]
-  std::vector<int64_t> places = options.given.places;
-  const auto count = static_cast<int64_t>(request.samples.size());
-  if (options.given.frames.defined()) {
-    given = options.given.frames.unsqueeze(0).expand({count, -1, -1, -1, -1});
-  }
+  const int64_t overlap = options.overlap;
   diffusion::Sampler editing = sampler;
   if (options.given_edit > 0.0) {
     std::get<diffusion::FlowEulerSampler>(editing).given_edit = options.given_edit;
   }
-  at::Tensor clips;
-  for (int64_t piece = 0; piece < options.pieces; ++piece) {
-    DrawRequest of_piece = request;
-    for (SampleToDraw& sample : of_piece.samples) {
-      sample.index += piece * kPieceStride;
+  BatchDrawer first_pieces(denoiser, editing, config, request, sample_shape, device);
+  BatchDrawer later_pieces(denoiser, sampler, config, request, sample_shape, device);
+  const auto draw_batch = [&](int64_t first, int64_t size, const StepReport& report) {
+    at::Tensor given;  // [size, C, K, H, W]
+    if (options.given.frames.defined()) {
+      given = options.given.frames.unsqueeze(0).expand({size, -1, -1, -1, -1});
     }
-    const auto conditions_of_piece = [&](int64_t first, int64_t size) {
-      DrawConditions result = conditions_of(first, size);
+    std::vector<int64_t> places = options.given.places;
+    at::Tensor clips;
+    for (int64_t piece = 0; piece < options.pieces; ++piece) {
+      DrawConditions conditions = conditions_of(first, size);
       if (given.defined()) {
-        give(given.narrow(0, first, size), places, num_frames, device, result.conditions);
+        give(given, places, num_frames, device, conditions.conditions);
       }
-      return result;
-    };
-    const auto report = [&](double done) {
-      if (progress) {
-        progress((static_cast<double>(piece * count) + done) / static_cast<double>(options.pieces));
-      }
-    };
-    const at::Tensor drawn = draw(denoiser, piece == 0 ? editing : sampler, config, of_piece,
-                                  sample_shape, conditions_of_piece, device, report);
-    const int64_t overlap = options.overlap;
-    clips =
-        piece == 0 ? drawn : at::cat({clips, drawn.narrow(2, overlap, num_frames - overlap)}, 2);
-    given = drawn.narrow(2, num_frames - overlap, overlap);
-    places = run_of(0, overlap);
-  }
-  return clips;
+      const at::Tensor drawn = (piece == 0 ? first_pieces : later_pieces)
+                                   .draw(first, size, conditions, piece * kPieceStride,
+                                         [&](int64_t step, int64_t steps) {
+                                           report(piece * steps + step, options.pieces * steps);
+                                         });
+      clips =
+          piece == 0 ? drawn : at::cat({clips, drawn.narrow(2, overlap, num_frames - overlap)}, 2);
+      given = drawn.narrow(2, num_frames - overlap, overlap);
+      places = run_of(0, overlap);
+    }
+    return clips;
+  };
+  return for_each_batch(request, events, draw_batch);
+}
+
+at::Tensor draw_clips(diffusion::Denoiser& denoiser, const diffusion::Sampler& sampler,
+                      const SamplingConfig& config, const DrawRequest& request,
+                      at::IntArrayRef sample_shape, const ClipOptions& options,
+                      const ConditionsOf& conditions_of, at::Device device) {
+  DrawnSamples drawn;
+  (void)draw_clip_batches(denoiser, sampler, config, request, sample_shape, options, conditions_of,
+                          device, drawn.events());
+  return drawn.all();
 }
 
 }  // namespace kinora::pipelines

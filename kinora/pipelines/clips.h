@@ -38,14 +38,21 @@ struct ClipOptions {
   int64_t overlap = 0;
 };
 
-/// Draws clips: float32 [samples, C, L, H, W] on the CPU with L = pieces (T - overlap) + overlap,
-/// for sample_shape [C, T, H, W]. The conditions are those of all pieces; the rest is as in draw().
-/// kConfig where pieces and overlap, or given_edit and the sampler, do not fit; kShape for given
-/// frames of another shape.
-[[nodiscard]] at::Tensor draw_clips(
-    diffusion::Denoiser& denoiser, const diffusion::Sampler& sampler, const SamplingConfig& config,
-    const DrawRequest& request, at::IntArrayRef sample_shape, const ClipOptions& options,
-    const std::function<DrawConditions(int64_t first, int64_t size)>& conditions_of,
-    at::Device device, const std::function<void(double)>& progress = {});
+/// Draws clips [C, L, H, W] with L = pieces (T - overlap) + overlap, for sample_shape [C, T, H, W],
+/// batch by batch; a batch's steps are those of all its pieces. The conditions are those of all
+/// pieces; the rest is as in draw_batches(). kConfig where pieces and overlap, or given_edit and
+/// the sampler, do not fit; kShape for given frames of another shape.
+bool draw_clip_batches(diffusion::Denoiser& denoiser, const diffusion::Sampler& sampler,
+                       const SamplingConfig& config, const DrawRequest& request,
+                       at::IntArrayRef sample_shape, const ClipOptions& options,
+                       const ConditionsOf& conditions_of, at::Device device,
+                       const DrawEvents& events);
+
+/// The same, all in one tensor: float32 [samples, C, L, H, W] on the CPU.
+[[nodiscard]] at::Tensor draw_clips(diffusion::Denoiser& denoiser,
+                                    const diffusion::Sampler& sampler, const SamplingConfig& config,
+                                    const DrawRequest& request, at::IntArrayRef sample_shape,
+                                    const ClipOptions& options, const ConditionsOf& conditions_of,
+                                    at::Device device);
 
 }  // namespace kinora::pipelines

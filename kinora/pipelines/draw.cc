@@ -11,31 +11,16 @@
 namespace kinora::pipelines {
 namespace {
 
-/// What the samples of a request have in common.
-struct Common {
-  bool seed = true;
-  bool guidance = true;
-};
+/// Ends the loop of a batch.
+struct Stopped {};
 
-Common common_of(const std::vector<SampleToDraw>& samples) {
-  const SampleToDraw& first = samples.front();
-  Common common;
-  for (const SampleToDraw& sample : samples) {
-    KINORA_CHECK(sample.guidance >= 0.0 && sample.guidance <= kMostGuidance, kConfig,
-                 "[sample] a scale of guidance must be between 0 and ", kMostGuidance, ", got ",
-                 sample.guidance);
-    common.seed = common.seed && sample.seed == first.seed;
-    common.guidance = common.guidance && sample.guidance == first.guidance;
-  }
-  return common;
-}
-
-diffusion::SampleKey key_of(std::span<const SampleToDraw> samples, bool one_seed) {
+diffusion::SampleKey key_of(std::span<const SampleToDraw> samples, bool one_seed,
+                            int64_t index_offset) {
   std::vector<int64_t> seeds;
   std::vector<int64_t> indices;
   for (const SampleToDraw& sample : samples) {
     seeds.push_back(static_cast<int64_t>(sample.seed));
-    indices.push_back(sample.index);
+    indices.push_back(sample.index + index_offset);
   }
   return {.seed = one_seed ? ops::RandomSeed(samples.front().seed)
                            : ops::RandomSeed(at::tensor(seeds, at::kLong)),
@@ -65,45 +50,122 @@ std::vector<SampleToDraw> numbered_samples(int64_t first, int64_t count, uint64_
   return samples;
 }
 
-at::Tensor draw(diffusion::Denoiser& denoiser, const diffusion::Sampler& sampler,
-                const SamplingConfig& config, const DrawRequest& request,
-                at::IntArrayRef sample_shape,
-                const std::function<DrawConditions(int64_t first, int64_t size)>& conditions_of,
-                at::Device device, const std::function<void(double)>& progress) {
+bool for_each_batch(const DrawRequest& request, const DrawEvents& events,
+                    const std::function<at::Tensor(int64_t first, int64_t size,
+                                                   const StepReport& report)>& draw_batch) {
   const auto count = static_cast<int64_t>(request.samples.size());
   KINORA_CHECK(count > 0 && request.batch > 0, kConfig, "[sample] count and batch must not be 0");
-  const Common common = common_of(request.samples);
-  diffusion::RecordedSampler recorded(denoiser, sampler, device);
-  std::vector<at::Tensor> results;
-  for (int64_t done = 0; done < count; done += request.batch) {
-    const int64_t batch = std::min(request.batch, count - done);
-    const std::span<const SampleToDraw> samples(request.samples.data() + done,
-                                                static_cast<size_t>(batch));
-    const DrawConditions given = conditions_of(done, batch);
-    std::vector<int64_t> shape = {batch};
-    shape.insert(shape.end(), sample_shape.begin(), sample_shape.end());
-    const diffusion::SampleKey key = key_of(samples, common.seed);
-    diffusion::Guidance guidance = config.guidance_of();
-    guidance.scale = scale_of(samples, common.guidance, device);
-    guidance.null = given.null;
-    if (request.graphs && count >= 2 * request.batch && batch == request.batch) {
-      results.push_back(recorded.sample(shape, given.conditions, guidance, key).cpu());
-      if (progress) {
-        progress(static_cast<double>(done + batch));
-      }
-      continue;
+  std::vector<int64_t> wanted;
+  int64_t total = 0;
+  for (int64_t first = 0; first < count; first += request.batch) {
+    const int64_t size = std::min(request.batch, count - first);
+    if (!request.wants || request.wants(first, size)) {
+      wanted.push_back(first);
+      total += size;
     }
-    const auto report = [&](const diffusion::SampleProgress& step) {
-      if (progress) {
-        progress(static_cast<double>(done) +
-                 static_cast<double>(batch * step.step) / static_cast<double>(step.total));
+  }
+  const auto stops = [&events] { return events.stops && events.stops(); };
+  int64_t drawn = 0;
+  for (const int64_t first : wanted) {
+    const int64_t size = std::min(request.batch, count - first);
+    const auto report = [&](int64_t step, int64_t steps) {
+      if (events.progress) {
+        const double now = static_cast<double>(drawn) +
+                           static_cast<double>(size * step) / static_cast<double>(steps);
+        events.progress({.first = first,
+                         .size = size,
+                         .step = step,
+                         .steps = steps,
+                         .part = now / static_cast<double>(total)});
+      }
+      if (step < steps && stops()) {
+        throw Stopped();
       }
     };
-    results.push_back(
-        diffusion::sample(denoiser, sampler, shape, given.conditions, guidance, key, device, report)
-            .cpu());
+    try {
+      events.done(first, draw_batch(first, size, report));
+    } catch (const Stopped&) {
+      return false;
+    }
+    drawn += size;
+    if (drawn < total && stops()) {
+      return false;
+    }
   }
-  return at::cat(results);
+  return true;
+}
+
+BatchDrawer::BatchDrawer(diffusion::Denoiser& denoiser, const diffusion::Sampler& sampler,
+                         const SamplingConfig& config, const DrawRequest& request,
+                         at::IntArrayRef sample_shape, at::Device device)
+    : denoiser_(denoiser),
+      sampler_(sampler),
+      config_(config),
+      request_(request),
+      sample_shape_(sample_shape.vec()),
+      device_(device),
+      recorded_(denoiser, sampler_, device) {
+  for (const SampleToDraw& sample : request.samples) {
+    KINORA_CHECK(sample.guidance >= 0.0 && sample.guidance <= kMostGuidance, kConfig,
+                 "[sample] a scale of guidance must be between 0 and ", kMostGuidance, ", got ",
+                 sample.guidance);
+    one_seed_ = one_seed_ && sample.seed == request.samples.front().seed;
+    one_scale_ = one_scale_ && sample.guidance == request.samples.front().guidance;
+  }
+}
+
+at::Tensor BatchDrawer::draw(int64_t first, int64_t size, const DrawConditions& given,
+                             int64_t index_offset, const StepReport& report) {
+  const std::span<const SampleToDraw> samples(request_.samples.data() + first,
+                                              static_cast<size_t>(size));
+  std::vector<int64_t> shape = {size};
+  shape.insert(shape.end(), sample_shape_.begin(), sample_shape_.end());
+  const diffusion::SampleKey key = key_of(samples, one_seed_, index_offset);
+  diffusion::Guidance guidance = config_.guidance_of();
+  guidance.scale = scale_of(samples, one_scale_, device_);
+  guidance.null = given.null;
+  const bool repeats = std::ssize(request_.samples) >= 2 * request_.batch;
+  if (request_.graphs && repeats && size == request_.batch) {
+    const at::Tensor drawn = recorded_.sample(shape, given.conditions, guidance, key).cpu();
+    const int64_t steps = diffusion::num_steps(sampler_);
+    report(steps, steps);
+    return drawn;
+  }
+  return diffusion::sample(
+             denoiser_, sampler_, shape, given.conditions, guidance, key, device_,
+             [&](const diffusion::SampleProgress& done) { report(done.step, done.total); })
+      .cpu();
+}
+
+bool draw_batches(diffusion::Denoiser& denoiser, const diffusion::Sampler& sampler,
+                  const SamplingConfig& config, const DrawRequest& request,
+                  at::IntArrayRef sample_shape, const ConditionsOf& conditions_of,
+                  at::Device device, const DrawEvents& events) {
+  BatchDrawer drawer(denoiser, sampler, config, request, sample_shape, device);
+  return for_each_batch(
+      request, events, [&](int64_t first, int64_t size, const StepReport& report) {
+        return drawer.draw(first, size, conditions_of(first, size), /*index_offset=*/0, report);
+      });
+}
+
+at::Tensor draw(diffusion::Denoiser& denoiser, const diffusion::Sampler& sampler,
+                const SamplingConfig& config, const DrawRequest& request,
+                at::IntArrayRef sample_shape, const ConditionsOf& conditions_of,
+                at::Device device) {
+  DrawnSamples drawn;
+  (void)draw_batches(denoiser, sampler, config, request, sample_shape, conditions_of, device,
+                     drawn.events());
+  return drawn.all();
+}
+
+DrawEvents DrawnSamples::events() {
+  return {.done = [this](int64_t /*first*/, const at::Tensor& samples) {
+    batches_.push_back(samples);
+  }};
+}
+
+at::Tensor DrawnSamples::all() const {
+  return at::cat(batches_);
 }
 
 }  // namespace kinora::pipelines

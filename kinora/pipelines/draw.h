@@ -30,6 +30,8 @@ struct DrawRequest {
   int64_t batch = 64;  ///< samples computed at once
   /// Record the sampling loop as a CUDA graph where several batches of a size follow each other.
   bool graphs = false;
+  /// Whether the batch of samples first, ..., first + size - 1 is drawn; empty: all are.
+  std::function<bool(int64_t first, int64_t size)> wants = {};
 };
 
 /// Conditions of a batch, on the device, and what is different in its unconditional prediction.
@@ -38,13 +40,83 @@ struct DrawConditions {
   diffusion::Conditions null;
 };
 
-/// Draws samples: float32 [samples, *sample_shape] on the CPU. `conditions_of(first, size)`: those
-/// of request.samples[first], ..., [first + size - 1]. `progress` is called with the number of
-/// samples done, fractions included. kConfig for an empty request, or a scale beyond kMostGuidance.
-[[nodiscard]] at::Tensor draw(
-    diffusion::Denoiser& denoiser, const diffusion::Sampler& sampler, const SamplingConfig& config,
-    const DrawRequest& request, at::IntArrayRef sample_shape,
-    const std::function<DrawConditions(int64_t first, int64_t size)>& conditions_of,
-    at::Device device, const std::function<void(double)>& progress = {});
+/// Those of samples first, ..., first + size - 1.
+using ConditionsOf = std::function<DrawConditions(int64_t first, int64_t size)>;
+
+/// How far drawing is: at step `step` of `steps` of the samples first, ..., first + size - 1.
+struct DrawProgress {
+  int64_t first = 0;
+  int64_t size = 0;
+  int64_t step = 0;
+  int64_t steps = 1;
+  double part = 0.0;  ///< done of all that is drawn, 0 to 1
+};
+
+/// Whom drawing tells of what it does.
+struct DrawEvents {
+  /// A batch is done: samples first, first + 1, ..., float32 [size, *sample_shape] on the CPU.
+  std::function<void(int64_t first, const at::Tensor& samples)> done;
+  /// After each step, or after a batch where its loop is a CUDA graph.
+  std::function<void(const DrawProgress& progress)> progress = {};
+  /// Asked as often; true: the batch is given up, and no other is drawn.
+  std::function<bool()> stops = {};
+};
+
+/// After step `step` of `steps` of a batch.
+using StepReport = std::function<void(int64_t step, int64_t steps)>;
+
+/// Goes through the batches of a request and tells of them: all that draws is a loop of this. False
+/// where it was stopped. kConfig for an empty request.
+bool for_each_batch(const DrawRequest& request, const DrawEvents& events,
+                    const std::function<at::Tensor(int64_t first, int64_t size,
+                                                   const StepReport& report)>& draw_batch);
+
+/// Draws batches of one request by one sampler.
+class BatchDrawer {
+ public:
+  /// All but the sampler is borrowed. kConfig for a scale beyond kMostGuidance.
+  BatchDrawer(diffusion::Denoiser& denoiser, const diffusion::Sampler& sampler,
+              const SamplingConfig& config, const DrawRequest& request,
+              at::IntArrayRef sample_shape, at::Device device);
+
+  /// Samples first, ..., first + size - 1: float32 [size, *sample_shape] on the CPU, with the noise
+  /// of samples whose index is greater by `index_offset`.
+  [[nodiscard]] at::Tensor draw(int64_t first, int64_t size, const DrawConditions& given,
+                                int64_t index_offset, const StepReport& report);
+
+ private:
+  diffusion::Denoiser& denoiser_;
+  const diffusion::Sampler sampler_;
+  const SamplingConfig& config_;
+  const DrawRequest& request_;
+  std::vector<int64_t> sample_shape_;
+  at::Device device_;
+  bool one_seed_ = true;
+  bool one_scale_ = true;
+  diffusion::RecordedSampler recorded_;
+};
+
+/// Draws samples [*sample_shape], batch by batch. False where it was stopped. kConfig as the
+/// BatchDrawer, and for an empty request.
+bool draw_batches(diffusion::Denoiser& denoiser, const diffusion::Sampler& sampler,
+                  const SamplingConfig& config, const DrawRequest& request,
+                  at::IntArrayRef sample_shape, const ConditionsOf& conditions_of,
+                  at::Device device, const DrawEvents& events);
+
+/// The same, all in one tensor: float32 [samples, *sample_shape] on the CPU.
+[[nodiscard]] at::Tensor draw(diffusion::Denoiser& denoiser, const diffusion::Sampler& sampler,
+                              const SamplingConfig& config, const DrawRequest& request,
+                              at::IntArrayRef sample_shape, const ConditionsOf& conditions_of,
+                              at::Device device);
+
+/// Keeps what is drawn.
+class DrawnSamples {
+ public:
+  [[nodiscard]] DrawEvents events();
+  [[nodiscard]] at::Tensor all() const;
+
+ private:
+  std::vector<at::Tensor> batches_;
+};
 
 }  // namespace kinora::pipelines

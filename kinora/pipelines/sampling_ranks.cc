@@ -1,7 +1,5 @@
 #include "kinora/pipelines/sampling_ranks.h"
 
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
 #include <numeric>
 #include <sstream>
@@ -10,13 +8,6 @@
 
 namespace kinora::pipelines {
 namespace {
-
-using parallel::Axis;
-
-SampleRange range_of(int64_t samples, int64_t group, int64_t groups) {
-  const int64_t first = samples * group / groups;
-  return {first, samples * (group + 1) / groups - first};
-}
 
 std::string number_of(int64_t samples) {
   return std::to_string(samples) + (samples == 1 ? " sample" : " samples");
@@ -67,33 +58,12 @@ SamplingShares share_ranks(const SamplingRanks& wanted, int64_t ranks, int64_t s
 }
 
 SampleRange own_samples(int64_t samples, const parallel::Mesh& mesh) {
-  return range_of(samples, mesh.data_rank(), mesh.data_ranks());
+  const int64_t first = samples * mesh.data_rank() / mesh.data_ranks();
+  return {first, samples * (mesh.data_rank() + 1) / mesh.data_ranks() - first};
 }
 
-at::Tensor gather_samples(const at::Tensor& own, int64_t samples, const parallel::Mesh& mesh) {
-  const int64_t groups = mesh.data_ranks();
-  // The first rank of each group sends; all of a group have drawn the same.
-  if (groups == 1 || mesh.index(Axis::kGuidance) + mesh.index(Axis::kSequence) > 0) {
-    return own;
-  }
-  const comm::Group& leaders = mesh.group(Axis::kShard);
-  if (leaders.rank() > 0) {
-    for (int64_t i = 0; i < own.size(0); ++i) {
-      leaders.send(own[i].contiguous(), 0);
-    }
-    return own;
-  }
-  std::vector<int64_t> shape = own.sizes().vec();
-  shape[0] = samples;
-  at::Tensor all = at::empty(shape, own.options());
-  all.narrow(0, 0, own.size(0)).copy_(own);
-  for (int64_t group = 1; group < groups; ++group) {
-    const SampleRange range = range_of(samples, group, groups);
-    for (int64_t i = range.first; i < range.first + range.count; ++i) {
-      leaders.receive(all[i], group);
-    }
-  }
-  return all;
+bool leads_group(const parallel::Mesh& mesh) {
+  return mesh.index(parallel::Axis::kGuidance) + mesh.index(parallel::Axis::kSequence) == 0;
 }
 
 }  // namespace kinora::pipelines

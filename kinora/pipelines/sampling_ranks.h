@@ -1,7 +1,5 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <string>
 
@@ -46,9 +44,7 @@ struct SampleRange {
 /// can be.
 [[nodiscard]] SampleRange own_samples(int64_t samples, const parallel::Mesh& mesh);
 
-/// On rank 0 all samples in order, elsewhere those of the rank. own: [count of own_samples(), ...]
-/// on the CPU. All ranks call it.
-[[nodiscard]] at::Tensor gather_samples(const at::Tensor& own, int64_t samples,
-                                        const parallel::Mesh& mesh);
+/// Whether this rank is the first of its group, all of which draw the same.
+[[nodiscard]] bool leads_group(const parallel::Mesh& mesh);
 
 }  // namespace kinora::pipelines

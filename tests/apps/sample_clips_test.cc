@@ -214,12 +214,12 @@ TEST_F(SampleClipsTest, FilesOfOtherFormats) {
 // With the weights that come with the repository.
 TEST_F(SampleClipsTest, JudgeCountsWhatIsRight) {
   const auto judged = [&](const Arguments& more) {
-    const Outcome outcome =
-        run_kinora(joined({"sample", "--checkpoint",
-                           (fs::path(KINORA_SOURCE_DIR) / "weights/shapes.safetensors").string(),
-                           "--out", path("judged"), "--device", "cpu", "--judge", "--json"},
-                          more),
-                   folder());
+    const Outcome outcome = run_kinora(
+        joined({"sample", "--checkpoint",
+                (fs::path(KINORA_SOURCE_DIR) / "weights/shapes.safetensors").string(), "--out",
+                path("judged"), "--overwrite", "--device", "cpu", "--judge", "--json"},
+               more),
+        folder());
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
     return nlohmann::json::parse(outcome.out).at("judge");
   };

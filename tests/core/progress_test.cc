@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
 
 #include "kinora/core/text.h"
 #include "tests/core/terminal_screen.h"
@@ -25,7 +26,7 @@ class ProgressTest : public testing::Test {
         ProgressOptions{.console = &screen_->console(), .clock = [this] { return time_; }});
   }
 
-  void update_at(double time, int64_t done, std::string_view suffix = {}) {
+  void update_at(double time, double done, std::string_view suffix = {}) {
     time_ = time;
     progress_->update(done, suffix);
   }
@@ -137,6 +138,19 @@ TEST_F(ProgressTest, ResumedWorkCountsItsOwnSteps) {
   progress_->finish();
   EXPECT_THAT(lines().front(), HasSubstr("51% "));
   EXPECT_EQ(lines().back(), "100/100 steps in 50 s  1.00 steps/s");
+}
+
+// Where one unit takes long, the bar, the rate and the end that they foretell move within it.
+TEST_F(ProgressTest, FractionsOfAUnitCount) {
+  start(0, 2);
+  for (int step = 1; step <= 14; ++step) {
+    update_at(1000.0 + step, step / 20.0, "step " + std::to_string(step));
+  }
+  EXPECT_THAT(lines().back(), HasSubstr(" 27%"));
+  EXPECT_THAT(lines().back(), HasSubstr("0/2 steps  0.0500 steps/s  ETA 29 s  step 11"));
+  update_at(1020.0, 0.1 + 0.2 + 0.7 - 1e-12);
+  progress_->finish();
+  EXPECT_EQ(lines().back(), "1/2 steps in 20 s  0.0500 steps/s");
 }
 
 TEST_F(ProgressTest, UnknownTotalHasNoEta) {

@@ -40,16 +40,12 @@ DrawConditions label_of(int64_t first, int64_t size) {
 }
 
 at::Tensor drawn(const ClipOptions& options, int64_t count = 3, int64_t batch = 2,
-                 LabelFlow* flow = nullptr, std::vector<double>* progress = nullptr) {
+                 LabelFlow* flow = nullptr) {
   LabelFlow own;
   const SamplingConfig config{.steps = 2, .guidance = 1.0};
   return draw_clips(flow != nullptr ? *flow : own, make_sampler(config, diffusion::RectifiedFlow()),
                     config, {.samples = numbered_samples(0, count, 3, 1.0), .batch = batch},
-                    {3, kFrames, 2, 4}, options, label_of, at::kCPU, [progress](double done) {
-                      if (progress != nullptr) {
-                        progress->push_back(done);
-                      }
-                    });
+                    {3, kFrames, 2, 4}, options, label_of, at::kCPU);
 }
 
 TEST(FramePlacesTest, NamedAndNumbered) {
@@ -131,16 +127,37 @@ TEST(DrawClipsTest, EditedFramesAreDrawnOnAndSharedOnesKept) {
   EXPECT_EQ(flow.masks[1][0].logical_not().nonzero().item<int64_t>(), 0);
 }
 
-TEST(DrawClipsTest, BatchesChangeNothingAndProgressCountsClips) {
+TEST(DrawClipsTest, BatchesChangeNothing) {
   const ClipOptions options{
       .given = {.frames = at::randn({3, 1, 2, 4}), .places = {0}}, .pieces = 2, .overlap = 1};
-  std::vector<double> progress;
-  const at::Tensor expected = drawn(options, 4, 4, nullptr, &progress);
-  EXPECT_THAT(progress, ElementsAre(1.0, 2.0, 3.0, 4.0));
+  const at::Tensor expected = drawn(options, 4, 4);
   for (const int64_t batch : {1, 3}) {
     EXPECT_TRUE(at::equal(drawn(options, 4, batch), expected)) << batch;
   }
   EXPECT_TRUE(at::equal(drawn(options, 2, 2), expected.narrow(0, 0, 2)));
+}
+
+// A batch is whole, with all its pieces, before the next one begins.
+TEST(DrawClipsTest, ABatchHasTheStepsOfAllItsPieces) {
+  LabelFlow flow;
+  const SamplingConfig config{.steps = 2, .guidance = 1.0};
+  std::vector<double> parts;
+  std::vector<int64_t> done;
+  EXPECT_TRUE(draw_clip_batches(flow, make_sampler(config, diffusion::RectifiedFlow()), config,
+                                {.samples = numbered_samples(0, 2, 3, 1.0), .batch = 1},
+                                {3, kFrames, 2, 4}, {.pieces = 2, .overlap = 1}, label_of, at::kCPU,
+                                {.done =
+                                     [&](int64_t first, const at::Tensor& clips) {
+                                       done.push_back(first);
+                                       EXPECT_EQ(clips.size(2), 2 * kFrames - 1);
+                                     },
+                                 .progress =
+                                     [&](const DrawProgress& now) {
+                                       EXPECT_EQ(now.steps, 4);
+                                       parts.push_back(now.part);
+                                     }}));
+  EXPECT_THAT(parts, ElementsAre(0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0));
+  EXPECT_THAT(done, ElementsAre(0, 1));
 }
 
 TEST(DrawClipsTest, WrongOptionsAreRefused) {

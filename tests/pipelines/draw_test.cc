@@ -2,14 +2,16 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/allclose.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <functional>
+#include <cmath>
 #include <limits>
+#include <string>
 
 #include "kinora/core/error.h"
 
@@ -30,13 +32,8 @@ class LabelFlow : public diffusion::Denoiser {
   int64_t largest_batch = 0;
 };
 
-/// Sample i has class classes[i % classes.size()].
-at::Tensor drawn(const std::vector<SampleToDraw>& samples, const std::vector<int64_t>& classes,
-                 int64_t batch, LabelFlow* flow = nullptr,
-                 const std::function<void(double)>& progress = {}) {
-  LabelFlow own;
-  const SamplingConfig config{.steps = 2};
-  const auto conditions_of = [&classes](int64_t first, int64_t size) {
+ConditionsOf labels_of(const std::vector<int64_t>& classes) {
+  return [classes](int64_t first, int64_t size) {
     std::vector<int64_t> labels;
     for (int64_t i = first; i < first + size; ++i) {
       labels.push_back(classes[static_cast<size_t>(i) % classes.size()]);
@@ -44,9 +41,24 @@ at::Tensor drawn(const std::vector<SampleToDraw>& samples, const std::vector<int
     return DrawConditions{.conditions = {.labels = at::tensor(labels, at::kLong)},
                           .null = {.labels = at::full({size}, kNullClass, at::kLong)}};
   };
+}
+
+/// Sample i has class classes[i % classes.size()].
+at::Tensor drawn(const std::vector<SampleToDraw>& samples, const std::vector<int64_t>& classes,
+                 int64_t batch, LabelFlow* flow = nullptr) {
+  LabelFlow own;
+  const SamplingConfig config{.steps = 2};
   return draw(flow != nullptr ? *flow : own, make_sampler(config, diffusion::RectifiedFlow()),
-              config, {.samples = samples, .batch = batch}, {3, 2, 5}, conditions_of, at::kCPU,
-              progress);
+              config, {.samples = samples, .batch = batch}, {3, 2, 5}, labels_of(classes),
+              at::kCPU);
+}
+
+/// The same samples of one class, batch by batch.
+bool draw_batches(const DrawRequest& request, const DrawEvents& events) {
+  LabelFlow flow;
+  const SamplingConfig config{.steps = 2};
+  return draw_batches(flow, make_sampler(config, diffusion::RectifiedFlow()), config, request,
+                      {3, 2, 5}, labels_of({1}), at::kCPU, events);
 }
 
 TEST(DrawTest, BatchesChangeNothing) {
@@ -101,11 +113,54 @@ TEST(DrawTest, SamplesOfABatchHaveSeedsAndScalesOfTheirOwn) {
   }
 }
 
-TEST(DrawTest, ProgressCountsSamples) {
-  std::vector<double> seen;
-  (void)drawn(numbered_samples(0, 3, 0, 1.0), {1}, 2, nullptr,
-              [&seen](double done) { seen.push_back(done); });
-  EXPECT_EQ(seen, (std::vector<double>{1.0, 2.0, 2.5, 3.0}));
+TEST(DrawTest, ABatchIsHandedOverBeforeTheNextIsDrawn) {
+  std::vector<std::string> heard;
+  std::vector<at::Tensor> batches;
+  EXPECT_TRUE(draw_batches(
+      {.samples = numbered_samples(0, 3, 4, 1.0), .batch = 2},
+      {.done =
+           [&](int64_t first, const at::Tensor& samples) {
+             heard.push_back("done " + std::to_string(first));
+             batches.push_back(samples);
+           },
+       .progress =
+           [&](const DrawProgress& now) {
+             heard.push_back(std::to_string(now.first) + "+" + std::to_string(now.size) + " step " +
+                             std::to_string(now.step) + "/" + std::to_string(now.steps) + " " +
+                             std::to_string(std::lround(60 * now.part)));
+           }}));
+  EXPECT_EQ(heard, (std::vector<std::string>{"0+2 step 1/2 20", "0+2 step 2/2 40", "done 0",
+                                             "2+1 step 1/2 50", "2+1 step 2/2 60", "done 2"}));
+  EXPECT_TRUE(at::equal(at::cat(batches), drawn(numbered_samples(0, 3, 4, 1.0), {1}, 2)));
+}
+
+TEST(DrawTest, BatchesThatNobodyWantsAreLeftOut) {
+  const DrawRequest request{.samples = numbered_samples(0, 5, 4, 1.0),
+                            .batch = 2,
+                            .wants = [](int64_t first, int64_t /*size*/) { return first == 2; }};
+  std::vector<double> parts;
+  at::Tensor only;
+  EXPECT_TRUE(draw_batches(
+      request, {.done =
+                    [&](int64_t first, const at::Tensor& samples) {
+                      EXPECT_EQ(first, 2);
+                      only = samples;
+                    },
+                .progress = [&](const DrawProgress& now) { parts.push_back(now.part); }}));
+  EXPECT_EQ(parts, (std::vector<double>{0.5, 1.0}));
+  const at::Tensor all = drawn(request.samples, {1}, 2);
+  EXPECT_TRUE(at::equal(only, all.narrow(0, 2, 2)));
+}
+
+TEST(DrawTest, StopsAfterTheStepThatIsUnderWay) {
+  int64_t asked = 0;
+  std::vector<int64_t> done;
+  const DrawEvents events{
+      .done = [&](int64_t first, const at::Tensor& /*samples*/) { done.push_back(first); },
+      .stops = [&] { return ++asked == 3; }};  // after step 1 of the second batch
+  EXPECT_FALSE(draw_batches({.samples = numbered_samples(0, 6, 4, 1.0), .batch = 2}, events));
+  EXPECT_EQ(asked, 3);
+  EXPECT_EQ(done, (std::vector<int64_t>{0}));
 }
 
 TEST(DrawTest, BadRequestsAreRefused) {

@@ -109,7 +109,10 @@ void add_how(CLI::App& command, SampleArguments& arguments) {
                   "GiB that the autoencoder's activations may take; 0 = no limit; default: the "
                   "run's autoencoder.memory_gib")
       ->check(real(0.0));
-  command.add_option("--out", arguments.out, "Folder for the samples");
+  command.add_option("--out", arguments.out,
+                     "Folder for the samples; the same command goes on with those that it lacks");
+  command.add_flag("--overwrite", arguments.overwrite,
+                   "Remove the samples of another drawing from it first");
   command
       .add_option("--format", arguments.format,
                   "png (of clips a folder of frames), webp, gif or mp4; default: png, and webp of "

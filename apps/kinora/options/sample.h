@@ -29,6 +29,7 @@ struct SampleArguments {
   std::optional<double> memory_budget;  ///< GiB; 0: no limit
 
   std::string out = "samples";
+  bool overwrite = false;
   inference::FileFormat format = inference::FileFormat::kUsual;
   DeviceChoice device = DeviceChoice::kAuto;
   std::optional<Precision> precision;

@@ -1,0 +1,67 @@
+#include "kinora/inference/drawing_key.h"
+
+#include <span>
+#include <string>
+
+#include "kinora/core/config.h"
+#include "kinora/data/file_stamp.h"
+#include "kinora/device/host_bytes.h"
+#include "kinora/io/file.h"
+
+namespace kinora::inference {
+namespace {
+
+void add(const std::string& text, io::Checksum& sum) {
+  sum.update(std::as_bytes(std::span(text)));
+}
+
+/// As they were loaded: averaged or raw, with adapters merged, in the type that they are computed
+/// in.
+std::string checksum_of_weights(const optim::Arena& arena) {
+  io::Checksum sum;
+  for (const optim::Bucket& bucket : arena.buckets()) {
+    sum.update(device::bytes_of(bucket.compute.cpu().contiguous()));
+  }
+  for (const optim::FrozenBucket& bucket : arena.frozen()) {
+    sum.update(device::bytes_of(bucket.compute.cpu().contiguous()));
+  }
+  return sum.hex();
+}
+
+std::string checksum_of_asked(const std::vector<Asked>& asked) {
+  io::Checksum sum;
+  for (const Asked& each : asked) {
+    add(std::to_string(each.label.value_or(-1)) + " " + each.caption + "\n", sum);
+  }
+  return sum.hex();
+}
+
+/// A file that samples are made from; empty: there is none.
+std::string named(const std::string& path) {
+  return path.empty() ? "" : path + " " + std::to_string(data::file_stamp(path));
+}
+
+}  // namespace
+
+DrawingKey drawing_key(const TrainedModel& trained, const Drawing& drawing, const Request& request,
+                       const DrawOptions& options) {
+  DrawingKey key;
+  ModelRecipe recipe = drawing.recipe();
+  recipe.sample.sampling.guidance = request.guidance.value_or(recipe.sample.sampling.guidance);
+  for (const auto& [name, value] : flatten_config(recipe)) {
+    key[name] = value;
+  }
+  key.erase("sample.count");  // of grids that training shows
+  key["weights"] = "checksum " + checksum_of_weights(*trained.arena);
+  key["count"] = std::to_string(drawing.asked().size());
+  key["seed"] = std::to_string(request.seed);
+  key["classes or captions"] = "checksum " + checksum_of_asked(drawing.asked());
+  key["text embeddings"] = named(request.text_embeddings);
+  key["given frames"] = named(options.given) + " " + options.given_frames + " " +
+                        std::to_string(static_cast<int>(options.frame_layout)) + " " +
+                        std::to_string(options.given_edit);
+  key["pieces"] = std::to_string(options.pieces) + ", overlap " + std::to_string(options.overlap);
+  return key;
+}
+
+}  // namespace kinora::inference
