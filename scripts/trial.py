@@ -371,12 +371,13 @@ class Trial:
             arguments = self.train(run, "train.steps=100000", "--ranks", "2", "train.stall_timeout=4")
             process = self.start(arguments)
             time.sleep(self.random.uniform(4.0, 6.0))
-            children = subprocess.run(["pgrep", "-g", str(process.pid)], capture_output=True,
-                                      text=True).stdout.split()
-            ranks = [int(pid) for pid in children if int(pid) != process.pid]
+            ranks = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True,
+                                   text=True).stdout.split()
             if ranks:
-                os.kill(self.random.choice(ranks), signal.SIGSTOP)
+                os.kill(int(self.random.choice(ranks)), signal.SIGSTOP)
             self.finish("SIGSTOP of a rank", process, arguments)
+            for rank in ranks:  # where it hung
+                subprocess.run(["kill", "-KILL", rank], capture_output=True)
             shutil.rmtree(run, ignore_errors=True)
 
     def clock_jumps(self, until):
