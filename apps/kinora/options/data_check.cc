@@ -16,7 +16,8 @@ void add_data_check(CLI::App& data, Chosen& chosen) {
           "A recipe, or a folder, manifest (.csv, .jsonl, .parquet), archive (.tar) or file "
           "of latents")
       ->required();
-  command->add_option("overrides", arguments->overrides, "key.path=value, each over the recipe, or over what is guessed of a path");
+  command->add_option("overrides", arguments->overrides,
+                      "key.path=value, each over the recipe, or over what is guessed of a path");
   command->add_flag("--full", arguments->full,
                     "Decode everything once, instead of only reading headers");
   command->add_flag("--json", arguments->json, "Print one JSON object, with all names");
