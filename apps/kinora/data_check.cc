@@ -72,7 +72,7 @@ void put_in_quarantine(const fs::path& path, const data::SetReport& report,
                        data::Quarantine quarantine) {
   quarantine.insert(report.rejected.begin(), report.rejected.end());
   data::write_quarantine(path, quarantine);
-  log_info("[data] ", quarantine.size(), " names in ", path.string(),
+  log_info("[data] ", counted(std::ssize(quarantine), "name"), " in ", path.string(),
            "; use it by data.quarantine");
 }
 
@@ -151,8 +151,8 @@ int run(const DataCheckArguments& arguments) {
   }
   const int64_t limit = data::allowed_bad(report.num_samples, config.max_bad);
   KINORA_CHECK(
-      std::cmp_less_equal(report.rejected.size(), limit), kIo, "[data] at most ", limit,
-      " samples may be unusable, got ", report.rejected.size(),
+      std::cmp_less_equal(report.rejected.size(), limit), kIo, "[data] at most ",
+      counted(limit, "sample"), " may be unusable, got ", report.rejected.size(),
       ". Hint: mend or remove them, put them into quarantine (--quarantine FILE), or raise "
       "data.max_bad");
   return 0;

@@ -14,6 +14,7 @@
 #include "kinora/core/log.h"
 #include "kinora/core/progress.h"
 #include "kinora/core/stop_signal.h"
+#include "kinora/data/causes.h"
 #include "kinora/data/data_config.h"
 #include "kinora/device/device.h"
 #include "kinora/pipelines/encode.h"
@@ -53,6 +54,9 @@ void encode_on_rank(const EncodeArguments& arguments, const train::RunConfig& co
                     const comm::Group& group, at::Device device) {
   device::configure_computation(config.train.threads, config.deterministic);
   const auto source = data::open_source(config.data);
+  if (group.rank() == 0) {
+    data::announce_unusable(*source);
+  }
   const auto frozen =
       train::open_encoder(config.autoencoder, {&config.data, &config.image_data}, device);
   pipelines::EncodeOptions options{.out = arguments.out,

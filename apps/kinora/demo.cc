@@ -13,6 +13,7 @@
 #include "apps/kinora/commands.h"
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"
+#include "kinora/core/text.h"
 #include "kinora/eval/shape_judge.h"
 #include "kinora/inference/drawing.h"
 #include "kinora/io/image_grid.h"
@@ -61,8 +62,7 @@ void print_curve(const std::vector<double>& losses) {
   const double top = *std::max_element(means.begin(), means.end());
   std::cout << "\nloss\n";
   for (size_t i = 0; i < means.size(); ++i) {
-    std::cout << std::setw(7) << (i + 1) * stretch << "  " << std::fixed << std::setprecision(4)
-              << means[i] << "  "
+    std::cout << std::setw(7) << (i + 1) * stretch << "  " << human_number(means[i], 4) << "  "
               << std::string(static_cast<size_t>(kBarWidth * means[i] / top), '#') << '\n';
   }
 }

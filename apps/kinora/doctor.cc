@@ -1,4 +1,4 @@
-// kinora doctor: what this machine offers, how fast it is, and what will bite.
+// kinora doctor: what this machine offers, how fast it is, and what may cause trouble.
 
 #include <iomanip>
 #include <iostream>

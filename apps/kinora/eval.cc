@@ -21,7 +21,9 @@ constexpr std::chrono::hours kPatience{24};
 
 void print(const nlohmann::ordered_json& report, bool as_json) {
   if (as_json) {
-    std::cout << report.dump() << '\n';
+    std::cout << report.dump(-1, ' ', /*ensure_ascii=*/true,
+                             nlohmann::json::error_handler_t::replace)
+              << '\n';
     return;
   }
   for (const auto& [key, value] : report.items()) {

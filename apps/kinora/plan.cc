@@ -9,6 +9,7 @@
 
 #include "apps/kinora/commands.h"
 #include "kinora/core/config.h"
+#include "kinora/core/counted.h"
 #include "kinora/core/cuda.h"
 #include "kinora/core/error.h"
 #include "kinora/core/process_memory.h"
@@ -88,10 +89,9 @@ std::string heading(const Study& study, const train::MemoryPlan& plan) {
   std::ostringstream text;
   const models::ModelConfig& model = study.config.model;
   text << (model.name.empty() ? "the model" : model.name) << ", " << human_count(plan.parameters)
-       << " parameters, on " << plan.target.ranks << (plan.target.ranks == 1 ? " rank" : " ranks")
-       << ": " << plan.micro_batch << (plan.micro_batch == 1 ? " sample" : " samples")
-       << " at once, " << plan.passes << (plan.passes == 1 ? " time" : " times") << " a step; "
-       << (plan.fast_path ? "fast" : "plain") << " path, recompute "
+       << " parameters, on " << counted(plan.target.ranks, "rank") << ": "
+       << counted(plan.micro_batch, "sample") << " at once, " << counted(plan.passes, "time")
+       << " a step; " << (plan.fast_path ? "fast" : "plain") << " path, recompute "
        << study.config.train.recompute;
   return text.str();
 }

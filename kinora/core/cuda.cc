@@ -31,6 +31,11 @@ std::string cuda_unavailable_reason() {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   static_cast<void>(cudaGetLastError());
+  int driver = 0;
+  if (error == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess &&
+      driver == 0) {
+    return "no NVIDIA driver found";  // CUDA itself calls it too old
+  }
   if (error != cudaSuccess) {
     return cudaGetErrorString(error);
   }

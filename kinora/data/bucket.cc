@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "kinora/core/counted.h"
 #include "kinora/core/error.h"
 #include "kinora/core/text.h"
 #include "kinora/data/frame_choice.h"
@@ -103,8 +104,8 @@ std::string bucket_yaml(const ConfigTable& rows, int64_t indent) {
 }
 
 std::string Bucket::text() const {
-  return resolution + ", " + std::to_string(frames) + (frames == 1 ? " frame, " : " frames, ") +
-         std::to_string(height) + " x " + std::to_string(width);
+  return resolution + ", " + counted(frames, "frame") + ", " + std::to_string(height) + " x " +
+         std::to_string(width);
 }
 
 BucketTable::BucketTable(const BucketOptions& options) : options_(options) {
@@ -113,7 +114,7 @@ BucketTable::BucketTable(const BucketOptions& options) : options_(options) {
   KINORA_CHECK(options.multiple >= 1 && options.multiple <= kMaxSide, kConfig,
                "[buckets] sizes must be multiples of 1 to ", kMaxSide, ", got ", options.multiple);
   for (const ConfigTableRow& from : options.rows) {
-    const std::string name = from.first + ", " + std::to_string(from.second) + " frames";
+    const std::string name = from.first + ", " + counted(from.second, "frame");
     const std::optional<int64_t> pixels = resolution_pixels(from.first);
     KINORA_CHECK(pixels, kConfig,
                  "[buckets] a resolution must be a number of pixels a side, as 256px, or of lines, "
@@ -146,8 +147,8 @@ BucketTable::BucketTable(const BucketOptions& options) : options_(options) {
   for (size_t i = 0; i < rows_.size(); ++i) {
     Row& row = rows_[i];
     KINORA_CHECK(i == 0 || row.pixels != rows_[i - 1].pixels || row.frames != rows_[i - 1].frames,
-                 kConfig, "[buckets] ", row.resolution, ", ", row.frames,
-                 " frames must come once, got it twice");
+                 kConfig, "[buckets] ", row.resolution, ", ", counted(row.frames, "frame"),
+                 " must come once, got it twice");
     row.first_bucket = std::ssize(buckets_);
     for (const double ratio : heights_over_widths(options.ratios)) {
       const double area = static_cast<double>(row.pixels);

@@ -7,6 +7,8 @@
 #include <sstream>
 #include <utility>
 
+#include "kinora/core/counted.h"
+
 namespace kinora::data {
 namespace {
 
@@ -17,7 +19,7 @@ std::string with_digits(double value, int digits) {
 }
 
 std::string frames_text(int64_t frames) {
-  return std::to_string(frames) + (frames == 1 ? " frame" : " frames");
+  return counted(frames, "frame");
 }
 
 void print_head(std::ostream& out) {
@@ -105,8 +107,7 @@ BucketReport report_on_buckets(const Source& source, const BucketOrderOptions& o
 
 void print(std::ostream& out, const BucketReport& report) {
   out << "  buckets in the first epoch of train.seed " << report.seed << ", "
-      << report.batches_per_step << (report.batches_per_step == 1 ? " batch" : " batches")
-      << " of one bucket a step\n";
+      << counted(report.batches_per_step, "batch", "batches") << " of one bucket a step\n";
   print_head(out);
   for (const BucketUse& use : report.buckets) {
     if (use.num_samples > 0) {

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "kinora/core/error.h"
-#include "kinora/data/causes.h"
 #include "kinora/data/class_folder.h"
 #include "kinora/data/class_tar.h"
 #include "kinora/data/latent_cache.h"
@@ -323,11 +322,9 @@ void describe(Fields& fields, DataConfig& c, std::string_view section) {
 }
 
 std::unique_ptr<Source> open_source(const DataConfig& config) {
-  std::unique_ptr<Source> source =
-      screen(open_whole_source(config),
-             {.quarantine = config.quarantine, .index = config.index, .max_bad = config.max_bad});
-  announce_unusable(*source);
-  return source;
+  return screen(
+      open_whole_source(config),
+      {.quarantine = config.quarantine, .index = config.index, .max_bad = config.max_bad});
 }
 
 std::string set_identity(const DataConfig& config) {

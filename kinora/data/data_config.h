@@ -69,8 +69,8 @@ struct DataConfig {
 /// Names the keys, all in `section`; what they mean stands with those of "data" alone.
 void describe(Fields& fields, DataConfig& config, std::string_view section = "data");
 
-/// The set without the samples that data.index and data.quarantine reject. Tells what cannot be
-/// used (announce_unusable). Throws Error as the sources and as screen() do.
+/// The set without the samples that data.index and data.quarantine reject. Throws Error as the
+/// sources and as screen() do.
 [[nodiscard]] std::unique_ptr<Source> open_source(const DataConfig& config);
 
 /// The whole set.

@@ -6,6 +6,7 @@
 #include <ostream>
 #include <utility>
 
+#include "kinora/core/counted.h"
 #include "kinora/core/printable.h"
 #include "kinora/core/text.h"
 #include "kinora/data/causes.h"
@@ -49,7 +50,7 @@ std::string size_text(const std::tuple<int64_t, int64_t, int64_t>& size, bool is
   const auto [height, width, frames] = size;
   std::string text = std::to_string(height) + " x " + std::to_string(width);
   if (is_video) {
-    text += frames == 0 ? ", ? frames" : ", " + std::to_string(frames) + " frames";
+    text += frames == 0 ? ", ? frames" : ", " + counted(frames, "frame");
   }
   return text;
 }
@@ -197,7 +198,7 @@ std::string to_json(const SetReport& report, const BatchChoice& batch) {
           {{"global_batch", steps.batch}, {"steps", steps.whole}, {"rest", steps.rest}});
     }
   }
-  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  return json.dump(2, ' ', /*ensure_ascii=*/true, nlohmann::ordered_json::error_handler_t::replace);
 }
 
 }  // namespace kinora::data

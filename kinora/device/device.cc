@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "kinora/core/counted.h"
 #include "kinora/core/cuda.h"
 #include "kinora/core/error.h"
 #include "kinora/core/rank_limit.h"
@@ -29,7 +30,7 @@ void require_cuda() {
 std::string describe(at::Device device) {
   std::ostringstream text;
   if (device.is_cpu()) {
-    text << "cpu, " << at::get_num_threads() << " threads";
+    text << "cpu, " << counted(at::get_num_threads(), "thread");
     return text.str();
   }
   const CudaDevice info = cuda_device(device.index());

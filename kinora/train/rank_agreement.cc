@@ -8,6 +8,7 @@
 #include "kinora/checkpoint/step_folders.h"
 #include "kinora/comm/self_check.h"
 #include "kinora/core/config.h"
+#include "kinora/core/counted.h"
 #include "kinora/core/log.h"
 #include "kinora/core/text.h"
 #include "kinora/inference/setup.h"
@@ -70,8 +71,8 @@ RunConfig agree_on_run(const RunConfig& config, const Resume& resume, const comm
   RunConfig agreed = config;
   agreed.parallel.bucket_mib = bucket_mib_of(config, resume, reduce_scatter, world.size(), device);
   if (world.rank() == 0) {
-    log_info("[train] self-check: ", world.size(), " ranks on ", found.num_hosts,
-             found.num_hosts == 1 ? " host" : " hosts", ", with one program and configuration",
+    log_info("[train] self-check: ", world.size(), " ranks on ", counted(found.num_hosts, "host"),
+             ", with one program and configuration",
              found.num_hosts == 1 ? "" : "; clocks differ by " + human_duration(found.clock_offset),
              "; all-reduce at ", speed_text(link_of(comm::Operation::kAllReduce)));
     if (leaves_buckets_open(config, world.size(), device)) {

@@ -3,8 +3,10 @@
 #include <sstream>
 #include <string>
 
+#include "kinora/core/counted.h"
 #include "kinora/core/log.h"
 #include "kinora/core/text.h"
+#include "kinora/data/causes.h"
 #include "kinora/device/device.h"
 #include "kinora/train/finetune.h"
 
@@ -34,16 +36,20 @@ void announce_model(const Run& run) {
 }
 
 void announce_data(const Run& run) {
+  data::announce_unusable(*run.data.whole);
+  if (run.image_data.whole) {
+    data::announce_unusable(*run.image_data.whole);
+  }
   const RunConfig& config = run.config;
   const data::Source& data = *run.data.train;
-  log_info("[train] ", data.size(),
-           data.latent_shape()       ? " latents of "
-           : run.encoder             ? " pictures or clips to encode in each step, of "
-           : config.model.is_video() ? " clips of "
-                                     : " images of ",
-           data.num_classes(), " classes; ",
+  const char* const kind = data.latent_shape()       ? "latent"
+                           : config.model.is_video() ? "clip"
+                                                     : "image";
+  log_info("[train] ", counted(data.size(), kind),
+           run.encoder ? " to encode in each step, of " : " of ",
+           counted(data.num_classes(), "class", "classes"), "; ",
            config.data.buckets.empty()
-               ? std::to_string(config.train.global_batch) + " samples a step, " +
+               ? counted(config.train.global_batch, "sample") + " a step, " +
                      std::to_string(run.micro_batch) + " at once"
                : "of a step the samples, and those at once, are those of a bucket",
            run.mesh.data_ranks() > 1 ? " on each rank" : "");
@@ -82,7 +88,8 @@ void announce_end(const Run& run, const data::LoaderStats& stats) {
   text << "[train] step " << run.state.step << "; waited " << human_duration(stats.wait_seconds)
        << " for data";
   if (stats.num_bad > 0) {
-    text << "; " << stats.num_bad << " unreadable samples were replaced";
+    text << "; " << counted(stats.num_bad, "unreadable sample was", "unreadable samples were")
+         << " replaced";
   }
   if (const int64_t peak = run.peak_memory(); peak > 0) {
     text << "; peak memory " << human_bytes(peak);

@@ -209,8 +209,8 @@ TEST_F(DataCheckTest, ARunAndACheckCountAlikeWhatTheyCannotUse) {
   const Outcome checked = run_kinora(
       {"data", "check", set.string(), "data.source=folder", "--index", index_.string()}, folder());
   const Outcome trained =
-      train(run_dir("run"), {"data.source=folder", "data.path=[" + set.string() + "]",
-                             "train.steps=1", "train.global_batch=4"});
+      train(run_dir("run"), {"data.source=folder", "data.path=[" + set.string() + "]", "--ranks",
+                             "2", "train.steps=1", "train.global_batch=4"});
   ASSERT_EQ(trained.exit_code, 0) << trained.err;
   for (const std::string& all : {checked.out, trained.err}) {
     for (const char* part :
@@ -219,6 +219,8 @@ TEST_F(DataCheckTest, ARunAndACheckCountAlikeWhatTheyCannotUse) {
       EXPECT_NE(all.find(part), std::string::npos) << part << "\n" << all;
     }
   }
+  // One rank speaks for all.
+  EXPECT_EQ(trained.err.find("passed over"), trained.err.rfind("passed over")) << trained.err;
 }
 
 TEST_F(DataCheckTest, ACacheFolderThatCannotBeWrittenCostsTheCacheAlone) {

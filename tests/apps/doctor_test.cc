@@ -7,6 +7,7 @@
 #include <map>
 #include <sstream>
 
+#include "kinora/core/build_info.h"
 #include "tests/apps/run_folder.h"
 
 namespace kinora::apps {
@@ -54,6 +55,12 @@ TEST_F(DoctorTest, MeasuresTheMachineAndLeavesNothingBehind) {
   EXPECT_THAT(findings.at("kernels: DiT-XL/2 at 256 px, fp32").at("value").get<std::string>(),
               HasSubstr("plain path"));
   EXPECT_TRUE(fs::is_empty(measured()));
+  EXPECT_EQ(findings.count("program: TIFF"), 1U);
+  const auto gpus = findings.find("gpu: GPUs");  // where there is none
+  if (gpus != findings.end() && !fs::exists("/proc/driver/nvidia/version") &&
+      build_info().has_cuda) {
+    EXPECT_EQ(gpus->second.at("value"), "none: no NVIDIA driver found");
+  }
 }
 
 TEST_F(DoctorTest, RanksMeasureTheirCollectives) {

@@ -143,6 +143,12 @@ TEST_F(ScreenedTest, AnEpochIsTheIndexLessTheRejected) {
   EXPECT_EQ(values, (std::multiset<int>{0, 1, 2, 4, 5, 6, 8, 9}));
 }
 
+TEST(SetReportTest, JsonIsPlainAsciiWhateverNamesHold) {
+  SetReport report;
+  report.beside.push_back({"a\x7f\xc2\x9b\xff.png", "odd"});
+  EXPECT_THAT(to_json(report, {.global_batch = 4}), HasSubstr(R"("a\u007f\u009b\ufffd.png")"));
+}
+
 TEST_F(ScreenedTest, TheReportNamesAllThatIsRejected) {
   folder_.write("set/a/notes.md", std::string("x"));
   folder_.write("set/a/new.png", grey_png(77, 4, 6));

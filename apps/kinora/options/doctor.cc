@@ -9,7 +9,7 @@ namespace kinora::apps {
 void add_doctor(CLI::App& app, Chosen& chosen) {
   auto arguments = std::make_shared<DoctorArguments>();
   CLI::App* command = app.add_subcommand(
-      "doctor", "Tell what this machine offers, how fast it is, and what will bite.");
+      "doctor", "Tell what this machine offers, how fast it is, and what may cause trouble.");
   command->add_option("--folder", arguments->folder,
                       "Where the disk is measured, with a file of 256 MiB; default: .");
   command->add_flag("--json", arguments->json, "One line of JSON for each finding");

@@ -214,13 +214,14 @@ Findings find_program() {
       found.push_back({"program", fact.name, fact.value, std::nullopt, ""});
     }
   }
-  for (const auto& [name, what, how] : {std::tuple("ffmpeg", "video files", "--video"),
-                                        std::tuple("parquet", "Parquet", "--parquet")}) {
+  for (const auto& [name, what, how] :
+       {std::tuple("tiff", "TIFF", ""), std::tuple("ffmpeg", "video files", " --video"),
+        std::tuple("parquet", "Parquet", " --parquet")}) {
     const bool is_there =
         has_module({.name = name, .what = "", .needed_for = "", .how_to_have = ""});
     found.push_back({"program", what, is_there ? "can be read" : "cannot be read", std::nullopt,
                      is_there ? ""
-                              : "only where they are wanted: scripts/setup.sh " + std::string(how) +
+                              : "only where they are wanted: scripts/setup.sh" + std::string(how) +
                                     ", then build again"});
   }
   return found;

@@ -60,6 +60,9 @@ std::string fault_of(const RunRequest& request) {
   if (request.command == RunCommand::kExtend && request.value != std::floor(request.value)) {
     return "steps must be a whole number";
   }
+  if (request.command == RunCommand::kExtend && request.value > 0x1p53) {
+    return "steps must be at most 2^53";
+  }
   return "";
 }
 

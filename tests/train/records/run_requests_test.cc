@@ -101,6 +101,7 @@ TEST_F(RunRequestsTest, ValuesThatNoRunTakesAreRefusedAtOnce) {
   EXPECT_THROW((void)box().ask(RunCommand::kLearningRate, -1.0), Error);
   EXPECT_THROW((void)box().ask(RunCommand::kLearningRate, std::nan("")), Error);
   EXPECT_THROW((void)box().ask(RunCommand::kExtend, 10.5), Error);
+  EXPECT_THROW((void)box().ask(RunCommand::kExtend, 1e308), Error);
   EXPECT_FALSE(box().take());
 }
 
