@@ -17,6 +17,7 @@
 #include "kinora/data/causes.h"
 #include "kinora/data/data_config.h"
 #include "kinora/device/device.h"
+#include "kinora/io/file.h"
 #include "kinora/pipelines/encode.h"
 #include "kinora/train/frozen_encoder.h"
 #include "kinora/train/run_config.h"
@@ -92,6 +93,7 @@ void encode_on_rank(const EncodeArguments& arguments, const train::RunConfig& co
 
 int run(const EncodeArguments& arguments) {
   const train::RunConfig config = config_of(arguments);
+  io::check_can_write(arguments.out);
   const std::optional<comm::World> world = own_rank(arguments.ranks);
   if (!world) {
     return launch(arguments.ranks, config.train.device, AtStop::kSave);

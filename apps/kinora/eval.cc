@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -12,6 +13,7 @@
 #include "kinora/core/error.h"
 #include "kinora/device/device.h"
 #include "kinora/eval/image_pairs.h"
+#include "kinora/io/file.h"
 
 namespace kinora::apps {
 namespace {
@@ -82,6 +84,9 @@ void evaluate_on_rank(const EvalArguments& arguments, const comm::Group& group, 
 int run(const EvalArguments& arguments) {
   if (arguments.pairs) {
     return score_pairs(arguments);
+  }
+  if (const std::filesystem::path out = arguments.eval.out; !out.empty()) {
+    io::check_can_write(std::filesystem::absolute(out).parent_path());
   }
   const std::optional<comm::World> world = own_rank(arguments.ranks);
   if (!world) {

@@ -106,7 +106,23 @@ void FeatureScores::read_features(Side& side) {
       progress->update(done);
     };
   }
+  // Frechet distances and files of statistics need no more of a set, however large it is.
+  if (!wants("is") && !wants("prdc") && !wants("kernel") && !wants("classes")) {
+    keep_gaussian(side, eval::extract_gaussian(*side.set, *network_, group_, options));
+    return;
+  }
   side.table = eval::extract(*side.set, *network_, group_, options);
+}
+
+void FeatureScores::keep_gaussian(Side& side, const eval::Gaussian& gaussian) {
+  side.statistics =
+      eval::StoredStatistics{.gaussian = gaussian, .spatial = {}, .network = network_name_};
+  const int64_t dim = gaussian.mean.numel();
+  if (group_.rank() == 0 && gaussian.count <= dim) {
+    log_warn("[eval] ", side.path, " has ", gaussian.count, " samples for ", dim,
+             " features: the covariance is not of full rank, and the distance is far too large to "
+             "compare with figures of other numbers of samples");
+  }
 }
 
 void FeatureScores::find_gaussian(Side& side) {
@@ -116,13 +132,7 @@ void FeatureScores::find_gaussian(Side& side) {
   const at::Tensor& features = side.table->features;
   eval::FeatureStatistics statistics(features.size(1));
   statistics.add(features);
-  side.statistics = eval::StoredStatistics{
-      .gaussian = statistics.gaussian(), .spatial = {}, .network = network_name_};
-  if (group_.rank() == 0 && features.size(0) <= features.size(1)) {
-    log_warn("[eval] ", side.path, " has ", features.size(0), " samples for ", features.size(1),
-             " features: the covariance is not of full rank, and the distance is far too large to "
-             "compare with figures of other numbers of samples");
-  }
+  keep_gaussian(side, statistics.gaussian());
 }
 
 std::vector<Score> FeatureScores::compute() {

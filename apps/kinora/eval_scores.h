@@ -51,6 +51,7 @@ class FeatureScores {
   [[nodiscard]] Side open_side(const std::string& path, bool needs_samples,
                                const eval::SampleSetOptions& options) const;
   void read_features(Side& side);
+  void keep_gaussian(Side& side, const eval::Gaussian& gaussian);
   void find_gaussian(Side& side);
   [[nodiscard]] bool wants(const char* metric) const;
   [[nodiscard]] bool is_fid() const;

@@ -3,6 +3,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <fstream>
 #include <iostream>
@@ -18,9 +19,11 @@
 #include "apps/kinora/verdicts.h"
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
+#include "kinora/core/nearest_name.h"
 #include "kinora/core/progress.h"
 #include "kinora/core/stop_signal.h"
 #include "kinora/core/text.h"
+#include "kinora/data/data_config.h"
 #include "kinora/device/device.h"
 #include "kinora/eval/sample_judge.h"
 #include "kinora/inference/decoder.h"
@@ -29,6 +32,7 @@
 #include "kinora/inference/sample_files.h"
 #include "kinora/inference/sample_folder.h"
 #include "kinora/inference/shown_samples.h"
+#include "kinora/io/file.h"
 #include "kinora/models/autoencoders/autoencoder.h"
 #include "kinora/pipelines/decode.h"
 
@@ -41,11 +45,17 @@ constexpr std::chrono::hours kPatience{24};
 // Of a model of many classes, those that are drawn where none are named.
 constexpr int64_t kMostClasses = 64;
 
+constexpr size_t kNamesInMessage = 8;
+
 inference::LoadOptions load_options(const SampleArguments& arguments) {
+  std::vector<std::string> overrides = arguments.overrides;
+  if (!arguments.sampler.empty()) {
+    overrides.push_back("sample.method=" + arguments.sampler);
+  }
   return {.ema = arguments.weights == "ema",
           .device = arguments.device,
           .precision = arguments.precision,
-          .overrides = arguments.overrides,
+          .overrides = overrides,
           .config_file = arguments.config,
           .adapters = arguments.adapters};
 }
@@ -64,8 +74,54 @@ std::vector<std::string> lines_of(const std::string& path) {
   return lines;
 }
 
-inference::Request request_of(const SampleArguments& arguments, const models::ModelConfig& model) {
+/// Those that the model was trained with, or of generated data.
+std::vector<std::string> class_names_of(const inference::ModelRecipe& recipe) {
+  const bool is_generated = recipe.data.path.empty();
+  return recipe.model.class_names.empty() && is_generated
+             ? data::open_source(recipe.data)->class_names()
+             : recipe.model.class_names;
+}
+
+/// By number or by name.
+std::vector<int64_t> classes_of(const std::vector<std::string>& words,
+                                const inference::ModelRecipe& recipe) {
+  std::vector<int64_t> classes;
+  std::optional<std::vector<std::string>> names;
+  for (const std::string& word : words) {
+    int64_t number = 0;
+    const char* const end = word.data() + word.size();
+    if (const auto read = std::from_chars(word.data(), end, number);
+        read.ec == std::errc() && read.ptr == end) {
+      classes.push_back(number);
+      continue;
+    }
+    if (!names) {
+      names = class_names_of(recipe);
+      KINORA_CHECK(!names->empty(), kConfig,
+                   "[sample] classes must be numbers for this model, which "
+                   "does not say what they are called, got ",
+                   quote(word));
+    }
+    const auto found = std::find(names->begin(), names->end(), word);
+    if (found == names->end()) {
+      const std::string nearest = nearest_name(word, *names);
+      throw_error(ErrorKind::kConfig,
+                  "[sample] classes must be numbers or names of the model's "
+                  "classes, got ",
+                  quote(word), ". Hint: ",
+                  nearest.empty() ? "they are " + list_names(*names, kNamesInMessage)
+                                  : "did you mean " + nearest + "?");
+    }
+    classes.push_back(found - names->begin());
+  }
+  return classes;
+}
+
+inference::Request request_of(const SampleArguments& arguments,
+                              const inference::ModelRecipe& recipe) {
+  const models::ModelConfig& model = recipe.model;
   inference::Request request = arguments.request;
+  request.classes = classes_of(arguments.classes, recipe);
   if (!arguments.captions_file.empty()) {
     request.captions = lines_of(arguments.captions_file);
   }
@@ -161,7 +217,7 @@ void sample_on_rank(const SampleArguments& arguments, const comm::Group& world) 
       arguments.run.empty() ? arguments.checkpoint : arguments.run, options);
   // What is refused is refused before anything is drawn.
   inference::check_format(arguments.format, trained.recipe.model.is_video());
-  const inference::Request request = request_of(arguments, trained.recipe.model);
+  const inference::Request request = request_of(arguments, trained.recipe);
   inference::Drawing drawing(trained, {request}, arguments.options);
   const inference::ModelRecipe& recipe = drawing.recipe();
   const std::vector<inference::Asked>& asked = drawing.asked();
@@ -241,7 +297,7 @@ void sample_on_rank(const SampleArguments& arguments, const comm::Group& world) 
 }  // namespace
 
 int run(const SampleArguments& arguments) {
-  inference::check_can_write(arguments.out);
+  io::check_can_write(arguments.out);
   const std::optional<comm::World> world = own_rank(arguments.ranks);
   if (!world) {
     return launch(arguments.ranks, arguments.device, AtStop::kSave);

@@ -9,6 +9,8 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <functional>
+#include <optional>
 #include <vector>
 
 #include "kinora/core/error.h"
@@ -62,10 +64,12 @@ at::Tensor gathered(const at::Tensor& own, const std::vector<int64_t>& rows,
   return at::cat(parts);
 }
 
-}  // namespace
-
-FeatureTable extract(const SampleSet& set, const FeatureNetwork& network, const comm::Group& group,
-                     const ExtractOptions& options) {
+/// Calls `take` with the network's output of each batch of this rank's share. Returns how many
+/// samples each rank has.
+std::vector<int64_t> for_each_batch(
+    const SampleSet& set, const FeatureNetwork& network, const comm::Group& group,
+    const ExtractOptions& options,
+    const std::function<void(const NetworkOutput& output, const at::Tensor& labels)>& take) {
   const at::NoGradGuard no_grad;
   const int64_t num_batches = (set.size() + options.batch - 1) / options.batch;
   KINORA_CHECK(num_batches >= group.size(), kConfig, "[eval] ", group.size(),
@@ -81,9 +85,6 @@ FeatureTable extract(const SampleSet& set, const FeatureNetwork& network, const 
     rows.push_back(bounds[rank + 1] - bounds[rank]);
   }
   const auto own = static_cast<size_t>(group.rank());
-  std::vector<at::Tensor> features;
-  std::vector<at::Tensor> logits;
-  std::vector<at::Tensor> labels;
   if (options.progress) {
     options.progress(0, rows[own]);
   }
@@ -94,15 +95,30 @@ FeatureTable extract(const SampleSet& set, const FeatureNetwork& network, const 
     KINORA_CHECK(at::isfinite(output.features).all().item<bool>(), kShape,
                  "[eval] features must be finite, got others of the samples from ", set.name(first),
                  " to ", set.name(end - 1));
-    features.push_back(output.features);
-    if (output.logits.defined()) {
-      logits.push_back(output.logits);
-    }
-    labels.push_back(batch.labels.unsqueeze(1));
+    take(output, batch.labels);
     if (options.progress) {
       options.progress(end - bounds[own], rows[own]);
     }
   }
+  return rows;
+}
+
+}  // namespace
+
+FeatureTable extract(const SampleSet& set, const FeatureNetwork& network, const comm::Group& group,
+                     const ExtractOptions& options) {
+  std::vector<at::Tensor> features;
+  std::vector<at::Tensor> logits;
+  std::vector<at::Tensor> labels;
+  const std::vector<int64_t> rows =
+      for_each_batch(set, network, group, options,
+                     [&](const NetworkOutput& output, const at::Tensor& labels_of_batch) {
+                       features.push_back(output.features);
+                       if (output.logits.defined()) {
+                         logits.push_back(output.logits);
+                       }
+                       labels.push_back(labels_of_batch.unsqueeze(1));
+                     });
   const auto joined = [&](const std::vector<at::Tensor>& parts) {
     return gathered(at::cat(parts), rows, group).to(at::kCPU);
   };
@@ -112,6 +128,20 @@ FeatureTable extract(const SampleSet& set, const FeatureNetwork& network, const 
   }
   table.labels = gathered(at::cat(labels).to(options.device), rows, group).to(at::kCPU).squeeze(1);
   return table;
+}
+
+Gaussian extract_gaussian(const SampleSet& set, const FeatureNetwork& network,
+                          const comm::Group& group, const ExtractOptions& options) {
+  std::optional<FeatureStatistics> statistics;
+  (void)for_each_batch(set, network, group, options,
+                       [&](const NetworkOutput& output, const at::Tensor& /*labels*/) {
+                         if (!statistics) {
+                           statistics.emplace(output.features.size(1));
+                         }
+                         statistics->add(output.features);
+                       });
+  statistics->add_all(group, options.device);
+  return statistics->gaussian();
 }
 
 }  // namespace kinora::eval

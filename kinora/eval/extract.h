@@ -8,6 +8,7 @@
 
 #include "kinora/comm/group.h"
 #include "kinora/eval/feature_network.h"
+#include "kinora/eval/feature_statistics.h"
 #include "kinora/eval/sample_set.h"
 
 namespace kinora::eval {
@@ -32,5 +33,10 @@ struct ExtractOptions {
 /// features that are not finite; errors name the sample.
 [[nodiscard]] FeatureTable extract(const SampleSet& set, const FeatureNetwork& network,
                                    const comm::Group& group, const ExtractOptions& options);
+
+/// Mean and covariance of the same features, of which no more than a batch is kept. With several
+/// ranks those of extract() but for rounding. Also kConfig for fewer than 2 samples.
+[[nodiscard]] Gaussian extract_gaussian(const SampleSet& set, const FeatureNetwork& network,
+                                        const comm::Group& group, const ExtractOptions& options);
 
 }  // namespace kinora::eval

@@ -1,6 +1,9 @@
 #include "kinora/eval/feature_statistics.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/linalg_eigh.h>
 #include <ATen/ops/linalg_eigvalsh.h>
@@ -10,6 +13,7 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 #include "kinora/core/error.h"
 
@@ -50,13 +54,36 @@ void FeatureStatistics::add_pending() {
   const at::Tensor mean = rows.mean(0);
   rows.sub_(mean);
   scatter_.addmm_(rows.t(), rows);
+  join(mean, std::exchange(num_pending_, 0));
+}
+
+void FeatureStatistics::join(const at::Tensor& mean, int64_t count) {
   const auto before = static_cast<double>(count_);
-  const auto added = static_cast<double>(num_pending_);
+  const auto added = static_cast<double>(count);
   const at::Tensor apart = mean - mean_;
   scatter_.add_(at::outer(apart, apart), before * added / (before + added));
   mean_.add_(apart, added / (before + added));
-  count_ += num_pending_;
-  num_pending_ = 0;
+  count_ += count;
+}
+
+void FeatureStatistics::add_all(const comm::Group& group, at::Device device) {
+  if (group.size() == 1) {
+    return;
+  }
+  add_pending();
+  const at::Tensor own =
+      at::cat({at::full({1}, static_cast<double>(count_), at::kDouble), mean_, scatter_.flatten()});
+  // Groups move bytes of other types than those that they add.
+  const at::Tensor bytes = own.view(at::kByte).to(device);
+  const at::Tensor all = at::empty({group.size() * bytes.numel()}, bytes.options());
+  group.all_gather(all, bytes);
+  const at::Tensor states = all.cpu().view(at::kDouble).view({group.size(), own.numel()});
+  *this = FeatureStatistics(dim_);
+  for (int64_t rank = 0; rank < group.size(); ++rank) {
+    const at::Tensor state = states[rank];
+    scatter_.add_(state.narrow(0, 1 + dim_, dim_ * dim_).view({dim_, dim_}));
+    join(state.narrow(0, 1, dim_), static_cast<int64_t>(state[0].item<double>()));
+  }
 }
 
 Gaussian FeatureStatistics::gaussian() {

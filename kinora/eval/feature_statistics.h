@@ -1,8 +1,11 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <cstdint>
+
+#include "kinora/comm/group.h"
 
 /// Mean and covariance of features, and the distance of two such Gaussians.
 namespace kinora::eval {
@@ -24,6 +27,10 @@ class FeatureStatistics {
   /// features: [B, D] of any floating type, on any device. kShape for others.
   void add(const at::Tensor& features);
 
+  /// Adds those of all ranks of a group, of whose features each has added some, rank by rank. All
+  /// ranks call it.
+  void add_all(const comm::Group& group, at::Device device);
+
   [[nodiscard]] int64_t count() const { return count_ + num_pending_; }
 
   /// The covariance is over count - 1, as numpy.cov has it. kConfig for fewer than 2 samples, and
@@ -32,6 +39,8 @@ class FeatureStatistics {
 
  private:
   void add_pending();
+  /// Counts rows whose products are in scatter_ already.
+  void join(const at::Tensor& mean, int64_t count);
 
   int64_t dim_;
   int64_t count_ = 0;  ///< in mean_ and scatter_

@@ -84,18 +84,8 @@ fs::path scratch_of(const fs::path& folder) {
   return folder / ".drawing";
 }
 
-void check_can_write(const fs::path& folder) {
-  std::error_code failure;
-  fs::create_directories(folder, failure);
-  KINORA_CHECK(!failure, kIo, "[sample] cannot make the folder ", folder.string(), ": ",
-               failure.message(), ". Hint: give another --out");
-  const fs::path probe = io::temporary_name(folder / kKeyFile);
-  io::FileWriter(probe, io::FileWriter::Create::kNew).close();
-  fs::remove(probe);
-}
-
 io::FileLock claim_folder(const fs::path& folder, const DrawingKey& key, bool overwrite) {
-  check_can_write(scratch_of(folder));
+  io::check_can_write(scratch_of(folder));
   std::optional<io::FileLock> lock = io::FileLock::take(scratch_of(folder) / kLockFile);
   KINORA_CHECK(lock, kIo, "[sample] another process draws into ", folder.string(),
                ". Hint: stop it, or give another --out");

@@ -16,9 +16,6 @@ namespace kinora::inference {
 /// What decides samples, in words: drawings of equal keys draw equal samples.
 using DrawingKey = std::map<std::string, std::string>;
 
-/// Makes the folder where it is missing. kIo where nothing can be written to it.
-void check_can_write(const std::filesystem::path& folder);
-
 /// Makes a folder that of one drawing: its own from before, or one without samples. Else kConfig,
 /// which says what differs, but with `overwrite` the samples in it are removed, and nothing else.
 /// Nobody else draws into it while the lock is held. kIo.

@@ -306,6 +306,16 @@ std::filesystem::path damaged_name(const std::filesystem::path& path) {
   return name;
 }
 
+void check_can_write(const std::filesystem::path& folder) {
+  std::error_code failure;
+  std::filesystem::create_directories(folder, failure);
+  KINORA_CHECK(!failure, kIo, "[file] cannot make the folder ", folder.string(), ": ",
+               failure.message(), ". Hint: another place to write to");
+  const std::filesystem::path probe = temporary_name(folder / "probe");
+  FileWriter(probe, FileWriter::Create::kNew).close();
+  ::unlink(probe.c_str());
+}
+
 void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to) {
   if (::rename(from.c_str(), to.c_str()) != 0) {
     fail(("rename " + from.string() + " to").c_str(), to, errno);

@@ -130,6 +130,10 @@ void rename_durably(const std::filesystem::path& from, const std::filesystem::pa
 /// Makes the names in a folder durable: after creating, renaming or removing entries.
 void sync_folder(const std::filesystem::path& folder);
 
+/// Makes the folder where it is missing, and finds out whether files can be made in it: before long
+/// work whose result belongs there.
+void check_can_write(const std::filesystem::path& folder);
+
 /// Bytes that this user may still write to the file system of `path`, which must exist.
 [[nodiscard]] int64_t free_space(const std::filesystem::path& path);
 

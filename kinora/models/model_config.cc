@@ -61,6 +61,8 @@ void describe(Fields& fields, ModelConfig& config) {
   fields.add("num_classes", config.num_classes,
              "Number of classes, to which the null class is added; 0 = as many as the data has.",
              between(0, 1e7));
+  fields.add("class_names", config.class_names,
+             "Names of the classes by number, for kinora sample --classes; [] = the data's.");
   fields.add("mlp_ratio", config.mlp_ratio, "Hidden width of the MLP over hidden.", above(0, 1024));
   fields.add("learn_sigma", config.learn_sigma,
              "Predict the variance too, in as many more output channels (iddpm).");

@@ -34,7 +34,8 @@ struct ModelConfig {
   int64_t compression = 1;   ///< pixels of a clip along a side of the input's cell
   int64_t frame_compression = 1;  ///< frames of a clip that make one of the input
   int64_t num_classes = 0;  ///< class num_classes is the null class; 0 = as many as the data has
-  double mlp_ratio = 4.0;   ///< hidden width of the MLP over C
+  std::vector<std::string> class_names = {};  ///< by number; []: nobody says
+  double mlp_ratio = 4.0;                     ///< hidden width of the MLP over C
   bool learn_sigma = true;  ///< twice the output channels: prediction and variance
   /// t is multiplied by it before the embedding: 1 for t in 0..999, 1000 for flows; 0 = by
   /// objective.

@@ -292,7 +292,9 @@ class Encoder {
       report(result.computed, left);
       if (stopped && i + 1 < pieces.size()) {
         written.get();
-        log_info("[encode] stopped by ", stop->name(), "; the same command goes on from there");
+        log_info("[encode] stopped by ", stop->name(), ": ", left - result.computed, " of the ",
+                 world_.size() > 1 ? "samples of this rank" : "samples",
+                 " are left; the same command goes on with them");
         return false;
       }
     }

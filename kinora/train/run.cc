@@ -9,6 +9,7 @@
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"
 #include "kinora/core/process_memory.h"
+#include "kinora/core/text.h"
 #include "kinora/device/device.h"
 #include "kinora/diffusion/objective_config.h"
 #include "kinora/inference/setup.h"
@@ -45,6 +46,17 @@ void check_samples(const RunConfig& config, const diffusion::Objective& objectiv
   }
 }
 
+/// Keeps the names of the data's classes with the model, for people who sample from it where the
+/// data are not at hand.
+void name_classes(const data::Source& data, models::ModelConfig& model) {
+  constexpr size_t kMostNames = 10000;  // they are in every checkpoint
+  const std::vector<std::string>& names = data.class_names();
+  const bool are_text = std::all_of(names.begin(), names.end(), is_utf8);
+  if (!model.takes_text() && model.class_names.empty() && names.size() <= kMostNames && are_text) {
+    model.class_names = names;
+  }
+}
+
 }  // namespace
 
 Run::Run(const RunConfig& asked, const Resume& resume, const comm::Group& world)
@@ -64,6 +76,7 @@ Run::Run(const RunConfig& asked, const Resume& resume, const comm::Group& world)
   const auto sizes = latent_size(config.data, *data.train, encodes);
   config.model =
       resolved_model(config, std::max(data.train->num_classes(), num_image_classes), sizes);
+  name_classes(*data.train, config.model);
   check_data(config, *data.train, StepKind::kData, sizes);
   if (image_data.train) {
     check_data(config, *image_data.train, StepKind::kImageData,

@@ -148,6 +148,16 @@ TEST_F(EncodeTest, AnAutoencoderIsNeeded) {
   EXPECT_THAT(outcome.err, HasSubstr("--autoencoder PATH"));
 }
 
+TEST_F(EncodeTest, WhereNothingCanBeWrittenIsSaidBeforeAnythingIsRead) {
+  write_text(folder() / "file", "not a folder");
+  const Outcome outcome =
+      run_kinora({"data", "encode", recipe().string(), "run.dir=unused", "--autoencoder", "none",
+                  "--out", (folder() / "file/cache").string()},
+                 folder());
+  EXPECT_EQ(outcome.exit_code, kIo);
+  EXPECT_THAT(outcome.err, HasSubstr("cannot make the folder"));
+}
+
 TEST_F(EncodeTest, TheBenchmarkEncodesInEachStep) {
   const Outcome outcome =
       run_kinora(joined(joined({"bench", "train", recipe().string(), "run.dir=unused"}, on_line()),

@@ -109,6 +109,9 @@ TEST_F(EvalTest, ComparesFolders) {
 
 TEST_F(EvalTest, StatisticsServeAsEitherSide) {
   const double direct = report(judge({"a", "b"}, {"--json"})).at("frechet_distance");
+  const double shared =
+      report(judge({"a", "b"}, {"--json", "--ranks", "2", "--batch", "6"})).at("frechet_distance");
+  EXPECT_NEAR(shared, direct, 1e-5 * direct);
   const fs::path stats = folder() / "b.npz";
   const Outcome written = judge({"b"}, {"--out", stats.string()});
   ASSERT_EQ(written.exit_code, 0) << written.err;
@@ -124,6 +127,13 @@ TEST_F(EvalTest, StatisticsServeAsEitherSide) {
   expect_refusal(judge({"a", "b.npz"}, {"--metrics", "prdc"}), kUsage, "holds only statistics");
   damage(stats);
   expect_refusal(judge({"a", "b.npz"}), kIo, "b.npz");
+}
+
+TEST_F(EvalTest, WhereNothingCanBeWrittenIsSaidBeforeAnythingIsRead) {
+  write_text(folder() / "file", "not a folder");
+  expect_refusal(
+      run({"nowhere", "--features", "none", "--out", (folder() / "file/x.npz").string()}), kIo,
+      "cannot make the folder");
 }
 
 TEST_F(EvalTest, StatisticsOfAnotherNetworkAreRefused) {

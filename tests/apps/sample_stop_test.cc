@@ -142,7 +142,7 @@ TEST_F(SampleStopTest, WhereNothingCanBeWrittenIsSaidFirst) {
   const Outcome outcome = run_kinora(
       {"sample", "--run", "nowhere", "--out", (folder() / "file/out").string()}, folder());
   EXPECT_EQ(outcome.exit_code, kIo);
-  EXPECT_THAT(outcome.err, AllOf(HasSubstr("cannot make the folder"), HasSubstr("--out")));
+  EXPECT_THAT(outcome.err, HasSubstr("cannot make the folder"));
 }
 
 }  // namespace sample_stop_test

@@ -96,6 +96,32 @@ TEST_F(SampleTest, WritesNamedFilesAndAGrid) {
   EXPECT_GT(distance({drawn[0]}, {drawn[3]}), 0) << "images of one class must differ in noise";
 }
 
+TEST_F(SampleTest, ClassesByNameAreThoseByNumber) {
+  const auto numbers = of_run("numbers", {"--classes", "1,0", "--sampler", "ddim"});
+  const auto names =
+      of_run("names", {"--classes", "green circle,0", "--set", "sample.method=ddim"});
+  EXPECT_EQ(distance(numbers, names), 0);
+  EXPECT_TRUE(fs::exists(folder() / "names/image-00000_class-1.png"));
+}
+
+TEST_F(SampleTest, NamesOfClassesOutliveTheirData) {
+  for (int i = 0; i < 8; ++i) {
+    const fs::path path = folder() / "animals" / (i % 2 == 0 ? "cat" : "dog");
+    fs::create_directories(path);
+    write_picture(path / (std::to_string(i) + ".png"), i);
+  }
+  train_well(run_dir("pets"),
+             {"data.source=folder", "data.path=[" + (folder() / "animals").string() + "]",
+              "train.steps=1"});
+  fs::remove_all(folder() / "animals");
+  const Outcome drawn = sample("dogs", {"--run", run_dir("pets").string(), "--classes", "dog"});
+  EXPECT_EQ(drawn.exit_code, 0) << drawn.err;
+  EXPECT_TRUE(fs::exists(folder() / "dogs/image-00000_class-1.png"));
+  const Outcome wrong = sample("cats", {"--run", run_dir("pets").string(), "--classes", "cta"});
+  EXPECT_EQ(wrong.exit_code, kUsage);
+  EXPECT_NE(wrong.err.find("did you mean cat?"), std::string::npos) << wrong.err;
+}
+
 TEST_F(SampleTest, SameSeedSameImagesWhateverTheBatchAndCount) {
   const Arguments request = {"--classes", "0,1,2", "--count", "9", "--seed", "3"};
   const auto with = [&request](const char* batch) {
@@ -157,7 +183,9 @@ TEST_F(SampleTest, BadRequestsAreRefused) {
   const std::vector<Bad> requests = {
       {{"--run", run, "--classes", "16"}, kUsage, "classes must lie in 0 to 15, got 16"},
       {{"--run", run, "--classes=-1"}, kUsage, "got -1"},
-      {{"--run", run, "--classes", "cat"}, kUsage, "cat"},
+      {{"--run", run, "--classes", "cat"}, kUsage, "got \"cat\". Hint: they are "},
+      {{"--run", run, "--classes", "red circel"}, kUsage, "did you mean red circle?"},
+      {{"--run", run, "--sampler", "eulr"}, kUsage, "euler"},
       {{"--run", run, "--checkpoint", run}, kUsage, "one of --run DIR and --checkpoint"},
       {{}, kUsage, "one of --run DIR and --checkpoint"},
       {{"--run", (folder() / "nowhere").string()}, kIo, "does not exist"},

@@ -4,6 +4,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/eye.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -140,6 +141,14 @@ TEST_F(SampleSetTest, FeaturesAreInTheSetsOrder) {
   EXPECT_EQ(progress, (std::vector<int64_t>{0, 3, 6, 7}));
   EXPECT_TRUE(table.features.select(1, 0).allclose(at::arange(7, at::kFloat) * 10.0));
   EXPECT_TRUE(table.logits.select(1, 2).allclose(at::arange(7, at::kFloat) * 10.0));
+  // Added up batch by batch, the same in every bit as of the whole table.
+  FeatureStatistics whole(table.features.size(1));
+  whole.add(table.features);
+  const Gaussian kept = whole.gaussian();
+  const Gaussian added = extract_gaussian(open("set"), *network, comm::Group(), {.batch = 3});
+  EXPECT_TRUE(at::equal(added.mean, kept.mean));
+  EXPECT_TRUE(at::equal(added.covariance, kept.covariance));
+  EXPECT_EQ(added.count, 7);
   write_image("set/8.png", 1, 12, 20);
   EXPECT_THAT(error_of(ErrorKind::kShape,
                        [&] { return extract(open("set"), *network, comm::Group(), {}); }),

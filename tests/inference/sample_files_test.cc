@@ -158,11 +158,5 @@ TEST_F(SampleFilesTest, OneProcessDrawsIntoAFolder) {
   EXPECT_THAT(error_of(ErrorKind::kIo, [&] { claim({}); }), HasSubstr("another process draws"));
 }
 
-TEST_F(SampleFilesTest, AFolderThatCannotBeMadeIsNamed) {
-  std::ofstream(folder_) << "a file";
-  EXPECT_THAT(error_of(ErrorKind::kIo, [&] { check_can_write(folder_ / "in"); }),
-              AllOf(HasSubstr("cannot make the folder"), HasSubstr("--out")));
-}
-
 }  // namespace sample_files_test
 }  // namespace kinora::inference

@@ -25,7 +25,8 @@ void add_what(CLI::App& command, SampleArguments& arguments) {
                      "An adapter to merge, FILE or FILE:WEIGHT (1 = as it was trained): "
                      "safetensors, or a folder of PEFT; several by giving it again");
   command
-      .add_option("--classes", arguments.request.classes, "Classes by number: 0,1,2; default: all")
+      .add_option("--classes", arguments.classes,
+                  "Classes by number or name: 0,1,2 or cat,dog; default: all")
       ->delimiter(',');
   command.add_option(
       "--captions", arguments.request.captions,
@@ -95,6 +96,8 @@ void add_how(CLI::App& command, SampleArguments& arguments) {
       .add_option("--batch", arguments.options.batch,
                   "Samples computed at once; does not change them")
       ->check(whole(1));
+  command.add_option("--sampler", arguments.sampler,
+                     "Method: another name of --set sample.method=...; default: the run's");
   command.add_option("--steps", arguments.options.steps, "Sampling steps; default: the run's")
       ->check(whole(1, pipelines::kMostSteps));
   command

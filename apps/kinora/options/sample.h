@@ -18,10 +18,12 @@ struct SampleArguments {
   std::string checkpoint;
   std::string config;
   std::vector<std::string> overrides;
+  std::string sampler;  ///< sample.method
   std::string weights = "ema";
   std::vector<std::string> adapters;  ///< FILE or FILE:WEIGHT
 
   inference::Request request;
+  std::vector<std::string> classes;  ///< numbers and names, instead of the request's
   std::string captions_file;
   inference::DrawOptions options;
 
