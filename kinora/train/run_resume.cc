@@ -12,6 +12,7 @@
 #include "kinora/checkpoint/checkpoint.h"
 #include "kinora/checkpoint/step_folders.h"
 #include "kinora/core/config.h"
+#include "kinora/core/counted.h"
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
 #include "kinora/io/file.h"
@@ -63,10 +64,9 @@ void warn_of_changes(const Run& run, const Resume& resume,
     }
   }
   if (count > 0) {
-    log_warn("[train] this command differs from the run in ", count, count == 1 ? " key" : " keys",
-             changes.str(), "\n  To go on as before: kinora train ",
-             (checkpoint / "config.yaml").string(), " --resume ",
-             resume.mode == Resume::Mode::kAuto ? "auto" : checkpoint.string());
+    log_warn("[train] this command differs from the run in ", counted(count, "key"), changes.str(),
+             "\n  To go on as before: kinora train ", (checkpoint / "config.yaml").string(),
+             " --resume ", resume.mode == Resume::Mode::kAuto ? "auto" : checkpoint.string());
   }
 }
 

@@ -1,5 +1,6 @@
 #include "kinora/train/records/run_log.h"
 
+#include "kinora/core/counted.h"
 #include "kinora/core/log.h"
 
 namespace kinora::train {
@@ -10,10 +11,9 @@ std::filesystem::path truncated(const RunDirectory& directory, int64_t first_ste
   const std::filesystem::path path = directory.log_file();
   const io::Truncated done = io::truncate_jsonl(path, first_step);
   if (done.num_damaged > 0) {
-    log_warn("[train] ", path, " has ", done.num_damaged,
-             done.num_damaged == 1 ? " damaged line" : " damaged lines", ", the first is line ",
-             done.first_damaged, ". The run goes on with the others; the file as it was is now ",
-             done.set_aside);
+    log_warn("[train] ", path, " has ", counted(done.num_damaged, "damaged line"),
+             ", the first is line ", done.first_damaged,
+             ". The run goes on with the others; the file as it was is now ", done.set_aside);
   }
   return path;
 }
