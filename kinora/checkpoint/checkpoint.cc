@@ -6,6 +6,7 @@
 #include "kinora/checkpoint/agreement.h"
 #include "kinora/checkpoint/arrays_file.h"
 #include "kinora/checkpoint/buffers.h"
+#include "kinora/checkpoint/finite.h"
 #include "kinora/checkpoint/fp8_file.h"
 #include "kinora/checkpoint/frozen.h"
 #include "kinora/checkpoint/manifest.h"
@@ -128,6 +129,9 @@ TrainingState load(const fs::path& checkpoint, optim::Arena& arena, const comm::
     }
     device::synchronize(arena.options().device);  // the staging's streams do not wait for others
     read_into(targets, staging);
+    for (const optim::Role role : roles) {
+      check_finite(arena, role, checkpoint);
+    }
     return std::string();
   });
   arena.refresh_compute();
@@ -151,6 +155,7 @@ void load_for_sampling(const fs::path& checkpoint, std::optional<size_t> ema, nn
   add_targets(reader, saved, arena, optim::Role::compute(), targets);
   device::synchronize(arena.options().device);
   read_into(targets, staging);
+  check_finite(arena, optim::Role::compute(), checkpoint);
 }
 
 }  // namespace kinora::checkpoint

@@ -23,8 +23,8 @@ namespace kinora::checkpoint {
 /// returns the state. All ranks of `world` call it; each reads what it owns, and they share the
 /// work of comparing every file's checksum before anything is changed. Errors are the same on all
 /// ranks: kDamaged if what was written is no longer there; kIo if the checkpoint cannot be read, is
-/// of another model, or was written by a newer version. EMAs are matched by position; with other
-/// decays than before they go on from what they were.
+/// of another model, holds values that are not finite, or was written by a newer version. EMAs are
+/// matched by position; with other decays than before they go on from what they were.
 [[nodiscard]] TrainingState load(const std::filesystem::path& checkpoint, optim::Arena& arena,
                                  const comm::Group& world = {});
 

@@ -8,6 +8,7 @@
 
 #include "kinora/checkpoint/arrays_file.h"
 #include "kinora/checkpoint/buffers.h"
+#include "kinora/checkpoint/finite.h"
 #include "kinora/checkpoint/manifest.h"
 #include "kinora/checkpoint/shards.h"
 #include "kinora/checkpoint/staging.h"
@@ -101,13 +102,14 @@ void load_weights(const LateTensors& tensors, const std::filesystem::path& origi
   KINORA_CHECK(fit.is_whole(), kIo, "[weights] ", origin,
                " does not fit the model: ", describe(fit),
                ". Hint: compare model.* with how the file was trained");
-  copy_weights(tensors, model, arena);
+  copy_weights(tensors, origin, model, arena);
   if (arena.options().train) {
     arena.reset_averages();
   }
 }
 
-void copy_weights(const LateTensors& tensors, nn::Module& model, optim::Arena& arena) {
+void copy_weights(const LateTensors& tensors, const std::filesystem::path& origin,
+                  nn::Module& model, optim::Arena& arena) {
   for (const auto& [path, parameter] : model.named_parameters()) {
     if (const auto found = tensors.find(path); found != tensors.end()) {
       arena.load_parameter(path, found->second.read_all().view(parameter->shape));
@@ -117,8 +119,11 @@ void copy_weights(const LateTensors& tensors, nn::Module& model, optim::Arena& a
     if (const auto found = tensors.find(path); found != tensors.end()) {
       *buffer = found->second.read_all().to(buffer->device(), buffer->scalar_type(),
                                             /*non_blocking=*/false, /*copy=*/true);
+      check_finite(path, *buffer, origin);
     }
   }
+  check_finite(arena, arena.options().train ? optim::Role::master() : optim::Role::compute(),
+               origin);
 }
 
 LateTensors arena_weights(nn::Module& model, const optim::Arena& arena, optim::Role role) {

@@ -42,8 +42,9 @@ void load_weights(const LateTensors& tensors, const std::filesystem::path& origi
                   nn::Module& model, optim::Arena& arena);
 
 /// Copies the parameters and buffers of `model` that `tensors` has, which are of their shapes, and
-/// leaves the others and the averages.
-void copy_weights(const LateTensors& tensors, nn::Module& model, optim::Arena& arena);
+/// leaves the others and the averages. kIo for values that are not finite.
+void copy_weights(const LateTensors& tensors, const std::filesystem::path& origin,
+                  nn::Module& model, optim::Arena& arena);
 
 /// The key in the header of files written by save_weights under which the run's configuration lies.
 inline constexpr const char* kConfigMetadata = "kinora.config";

@@ -223,7 +223,7 @@ std::string initialise_from(const RunConfig& config, nn::Module& model, optim::A
                "finetune.fresh=[PATTERN] starts parameters anew, as [y_embedder.*] for other "
                "classes, and finetune.positions=made or interpolated takes positions of another "
                "size");
-  checkpoint::copy_weights(tensors, model, arena);
+  checkpoint::copy_weights(tensors, file.path(), model, arena);
   set_magnitudes(model, arena);
   arena.reset_averages();
   std::string text =

@@ -9,6 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -240,6 +241,25 @@ TEST_F(CheckpointTest, SamplingLoadsRawOrAveragedWeights) {
   optim::Arena arena(model.named_parameters(), SmallModel::buckets(), only_weights);
   EXPECT_THAT(refusal(ErrorKind::kIo, [&] { load_for_sampling(path, 2, model, arena); }),
               HasSubstr("has no ema.2"));
+}
+
+// Sound files of a run whose weights are no numbers any more.
+TEST_F(CheckpointTest, WeightsThatAreNotFiniteAreNamed) {
+  const Trained saved(3);
+  saved.arena.own_part("first.weight", optim::Role::master())
+      .values.narrow(0, 5, 2)
+      .fill_(std::nan(""));
+  const fs::path path = save(folder(), saved.arena, state_at(1));
+  SmallModel model;
+  optim::ArenaOptions only_weights = options(9, at::kFloat, 0);
+  only_weights.train = false;
+  optim::Arena arena(model.named_parameters(), SmallModel::buckets(), only_weights);
+  const auto named = HasSubstr("tensor first.weight holds 2 values that are not finite");
+  EXPECT_THAT(refusal(ErrorKind::kIo, [&] { load_for_sampling(path, {}, model, arena); }), named);
+  load_for_sampling(path, 0, model, arena);  // the average is sound
+  Trained resumed(4);
+  EXPECT_THAT(refusal(ErrorKind::kIo, [&] { (void)load(path, resumed.arena); }),
+              testing::AllOf(named, HasSubstr("(first at 5)")));
 }
 
 TEST_F(CheckpointTest, BuffersAreAsTheyWere) {

@@ -7,6 +7,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "kinora/checkpoint/model_weights.h"
 #include "kinora/device/host_bytes.h"
 #include "kinora/io/safetensors.h"
@@ -80,6 +82,32 @@ TEST_F(WeightsFileTest, LoadsByNameIntoMasterComputeAverageAndBuffer) {
     EXPECT_TRUE(at::equal(parameter->value.detach(), expected.to(parameter->value.scalar_type())));
   }
   EXPECT_TRUE(at::equal(small.model.table, weights.at("table")));
+}
+
+TEST_F(WeightsFileTest, ValuesThatAreNotFiniteAreNamed) {
+  for (const auto& [name, wrong] : std::map<std::string, double>{
+           {"first.weight", std::nan("")}, {"second.bias", HUGE_VAL}, {"table", -HUGE_VAL}}) {
+    for (const bool train : {false, true}) {
+      Tensors weights = small_weights();
+      weights.at(name).flatten()[1] = wrong;
+      Small small(train);
+      const auto file = WeightsFile::open(write("w.safetensors", weights));
+      EXPECT_THAT(refusal(ErrorKind::kIo, [&] { load_weights(file, small.model, *small.arena); }),
+                  testing::AllOf(HasSubstr("w.safetensors: tensor " + name + " holds 1 value"),
+                                 HasSubstr("(first at 1)")));
+    }
+  }
+}
+
+// 1e39 is a number in the file, but none as fp32.
+TEST_F(WeightsFileTest, ValuesThatOverflowTheTypeOfTheModelAreNamed) {
+  Tensors weights = small_weights();
+  weights.at("second.weight") = weights.at("second.weight").to(at::kDouble);
+  weights.at("second.weight").flatten()[3] = 1e39;
+  Small small(/*train=*/false);
+  const auto file = WeightsFile::open(write("w.safetensors", weights));
+  EXPECT_THAT(refusal(ErrorKind::kIo, [&] { load_weights(file, small.model, *small.arena); }),
+              HasSubstr("second.weight holds 1 value that is not finite, as Float (first at 3)"));
 }
 
 TEST_F(WeightsFileTest, OtherFloatTypesAreConverted) {
