@@ -60,6 +60,10 @@ inference::LoadOptions load_options(const SampleArguments& arguments) {
           .adapters = arguments.adapters};
 }
 
+const std::string& model_of(const SampleArguments& arguments) {
+  return arguments.run.empty() ? arguments.checkpoint : arguments.run;
+}
+
 /// The lines of a file that are not empty.
 std::vector<std::string> lines_of(const std::string& path) {
   std::ifstream file(path);
@@ -213,8 +217,7 @@ void sample_on_rank(const SampleArguments& arguments, const comm::Group& world) 
   inference::LoadOptions options = load_options(arguments);
   const bool speaks = world.rank() == 0;
   options.says = speaks;
-  inference::TrainedModel trained = inference::load_trained(
-      arguments.run.empty() ? arguments.checkpoint : arguments.run, options);
+  inference::TrainedModel trained = inference::load_trained(model_of(arguments), options);
   // What is refused is refused before anything is drawn.
   inference::check_format(arguments.format, trained.recipe.model.is_video());
   const inference::Request request = request_of(arguments, trained.recipe);
@@ -300,6 +303,8 @@ int run(const SampleArguments& arguments) {
   io::check_can_write(arguments.out);
   const std::optional<comm::World> world = own_rank(arguments.ranks);
   if (!world) {
+    // What is wrong with it is said once, and before there are ranks.
+    (void)inference::read_recipe(model_of(arguments), load_options(arguments));
     return launch(arguments.ranks, arguments.device, AtStop::kSave);
   }
   on_rank(

@@ -28,6 +28,33 @@ ModelRecipe recipe_in(const std::string& text, const fs::path& path, const LoadO
                                    options.overrides);
 }
 
+/// A checkpoint's folder or a file of weights, and what they say that they are of.
+struct OpenModel {
+  std::optional<fs::path> folder;
+  std::optional<checkpoint::WeightsFile> file;
+  ModelRecipe recipe;
+};
+
+OpenModel open_model(const fs::path& path, const LoadOptions& options) {
+  KINORA_CHECK(fs::exists(path), kIo, "[sample] ", path, " does not exist");
+  OpenModel model{.folder = find_checkpoint(path), .file = {}, .recipe = {}};
+  std::string text;
+  if (model.folder) {
+    text = checkpoint::load_state(*model.folder).config;
+  } else {
+    model.file = pipelines::open_weights(path, options.ema);
+    text = model.file->metadata(checkpoint::kConfigMetadata);
+    text = text.empty() ? pipelines::diffusers_recipe(path) : text;
+  }
+  ModelRecipe& recipe = model.recipe;
+  recipe = recipe_in(text, path, options);
+  recipe.model = resolved_model(recipe, recipe.model.num_classes);
+  KINORA_CHECK(recipe.model.num_classes > 0 || recipe.model.takes_text(), kConfig,
+               "[sample] model.num_classes must be given for ", path);
+  recipe.precision = options.precision.value_or(recipe.precision);
+  return model;
+}
+
 /// Whether sampling can be recorded as a CUDA graph. kConfig where it must be and cannot.
 bool records(const ModelRecipe& recipe, const ops::BlockKernels* kernels) {
   const bool can = kernels != nullptr && kernels->can_be_recorded();
@@ -78,23 +105,12 @@ std::optional<fs::path> find_checkpoint(const fs::path& path) {
   return checkpoints.empty() ? std::nullopt : std::optional(checkpoints.back());
 }
 
+ModelRecipe read_recipe(const fs::path& path, const LoadOptions& options) {
+  return open_model(path, options).recipe;
+}
+
 TrainedModel load_trained(const fs::path& path, const LoadOptions& options) {
-  KINORA_CHECK(fs::exists(path), kIo, "[sample] ", path, " does not exist");
-  const std::optional<fs::path> folder = find_checkpoint(path);
-  std::optional<checkpoint::WeightsFile> file;
-  std::string text;
-  if (folder) {
-    text = checkpoint::load_state(*folder).config;
-  } else {
-    file = pipelines::open_weights(path, options.ema);
-    text = file->metadata(checkpoint::kConfigMetadata);
-    text = text.empty() ? pipelines::diffusers_recipe(path) : text;
-  }
-  ModelRecipe recipe = recipe_in(text, path, options);
-  recipe.model = resolved_model(recipe, recipe.model.num_classes);
-  KINORA_CHECK(recipe.model.num_classes > 0 || recipe.model.takes_text(), kConfig,
-               "[sample] model.num_classes must be given for ", path);
-  recipe.precision = options.precision.value_or(recipe.precision);
+  const auto [folder, file, recipe] = open_model(path, options);
   TrainedModel trained = initial_model(recipe, choose_device(options.device), 0);
   const bool ema = options.ema && !recipe.ema_decays.empty();
   const bool is_plain = options.adapters.empty() && (file || !recipe.finetune.freezes());

@@ -53,6 +53,10 @@ struct LoadOptions {
 [[nodiscard]] TrainedModel load_trained(const std::filesystem::path& path,
                                         const LoadOptions& options);
 
+/// The recipe alone, as load_trained() takes it: the model resolved, no weights read.
+[[nodiscard]] ModelRecipe read_recipe(const std::filesystem::path& path,
+                                      const LoadOptions& options);
+
 /// `trained` as the ranks along the mesh's guidance and sequence axes compute it together, each
 /// with one of its own. It is borrowed. model: the sizes of what is drawn. rows: samples and, with
 /// guidance, unconditional ones that a sequence computes at once. kConfig where `scheme` is not

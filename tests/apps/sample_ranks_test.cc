@@ -165,5 +165,14 @@ TEST_F(SampleRanksTest, WhatCannotBeSharedIsRefused) {
                  "2 heads do not divide");
 }
 
+TEST_F(SampleRanksTest, WhatNoRankCouldReadIsSaidOnceAndStartsNone) {
+  const Outcome outcome = run_kinora({"sample", "--run", (folder() / "nowhere").string(), "--out",
+                                      (folder() / "out").string(), "--ranks", "2"},
+                                     folder());
+  EXPECT_EQ(outcome.exit_code, kIo) << outcome.err;
+  EXPECT_NE(outcome.err.find("does not exist"), std::string::npos) << outcome.err;
+  EXPECT_EQ(outcome.err.find("rank"), std::string::npos) << outcome.err;
+}
+
 }  // namespace sample_ranks_test
 }  // namespace kinora::apps
