@@ -11,6 +11,7 @@ import re
 import resource
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -30,8 +31,8 @@ sample: {steps: 3}
 """
 ABSURD = ["-1", "0", "1.5", "-3", "nan", "inf", "-inf", "1e308", "1e100", "99999999999999999999",
           "2147483648", "4294967296", "9223372036854775807", "-9223372036854775808", "", "''",
-          "true", "null", "[]", "[[[[[[]]]]]]", "{a: b}", "x" * 5000, "../../../etc/passwd", "/",
-          "/dev/zero", "/dev/full", "\x1b[31mred", "a\nb", "\xff\xfe", "%s%n", "'unclosed", "block:9"]
+          "true", "null", "[]", "[[[[[[]]]]]]", "{a: b}", "x" * 5000, "../outside", "pipe",
+          "device", "\x1b[31mred", "a\nb", "\xff\xfe", "%s%n", "'unclosed", "block:9"]
 
 
 class Tally:
@@ -54,6 +55,14 @@ class Trial:
         self.tallies = collections.OrderedDict()
         self.recipe = folder / "tiny.yaml"
         self.recipe.write_text(RECIPE)
+        # Of our own: one who is root could put a file in place of the machine's.
+        os.mkfifo(folder / "pipe")
+        try:
+            os.mknod(folder / "device", stat.S_IFCHR | 0o666, os.makedev(1, 7))  # /dev/full
+        except PermissionError:
+            pass
+        self.special = {name: os.stat(folder / name).st_mode for name in ("pipe", "device")
+                        if (folder / name).exists()}
         self.environment = {**os.environ, "OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": "1"}
 
     # ---- one command ----
@@ -102,6 +111,11 @@ class Trial:
             tally.crashes.append(f"signal {-code}: {text}")
         elif not killed and code not in CLEAR_CODES and not (code == 1 and arguments[0] == "compare"):
             tally.unclear.append(f"exit code {code}: {text}: {said.strip()[-200:]}")
+        for name, mode in self.special.items():
+            if not (self.folder / name).exists() or os.stat(self.folder / name).st_mode != mode:
+                tally.crashes.append(f"replaced the {name}: {text}")
+                del self.special[name]
+                break
         if "\x1b[31m" in said or "AddressSanitizer" in said:
             tally.crashes.append(f"raw bytes or a sanitizer's report in what was said: {text}")
         return code, said
@@ -453,7 +467,10 @@ def main():
     chosen = [name for name in shares if not arguments.only or name in arguments.only.split(",")]
     seconds = arguments.minutes * 60 / sum(shares[name] for name in chosen)
     with tempfile.TemporaryDirectory(prefix="kinora-trial-") as name:
-        trial = Trial(arguments.program.resolve(), pathlib.Path(name), arguments.seed)
+        # One folder deeper: what leads out of it does not lead out of ours.
+        work = pathlib.Path(name) / "work"
+        work.mkdir()
+        trial = Trial(arguments.program.resolve(), work, arguments.seed)
         for name in chosen:
             skipped = getattr(trial, name)(time.time() + seconds * shares[name])
             print(f"{name}: {'skipped, it ' + skipped if skipped else 'done'}", file=sys.stderr,

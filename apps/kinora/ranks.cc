@@ -105,6 +105,11 @@ std::optional<comm::World> own_rank(const RankArguments& arguments,
   return one_rank && is_default(arguments) ? std::optional(world) : std::nullopt;
 }
 
+void check_room(const RankArguments& arguments, DeviceChoice device) {
+  const SignalBlock block;  // the driver of GPUs may have threads
+  (void)num_local_ranks(arguments, num_gpus(device));
+}
+
 int launch(const RankArguments& arguments, DeviceChoice device, AtStop at_stop) {
   // libtorch would add stacks to what is said here of a store that has gone.
   FLAGS_caffe2_log_level = c10::GLOG_FATAL;

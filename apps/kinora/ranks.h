@@ -27,9 +27,11 @@ enum class AtStop {
   kSave,  ///< they may take a minute to write what they have computed
 };
 
+/// kConfig for more ranks than this machine has room for (check_num_ranks).
+void check_room(const RankArguments& arguments, DeviceChoice device);
+
 /// Runs this command line again in as many processes as there are to be, until all have ended.
-/// Returns the exit code. kConfig, before anything starts, for more ranks than this machine has
-/// room for (check_num_ranks).
+/// Returns the exit code. kConfig, before anything starts, as check_room().
 int launch(const RankArguments& arguments, DeviceChoice device, AtStop at_stop = AtStop::kEnd);
 
 /// Does `work` as the rank that this process is, with its device and the group of all ranks. All of

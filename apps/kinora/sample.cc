@@ -303,7 +303,8 @@ int run(const SampleArguments& arguments) {
   io::check_can_write(arguments.out);
   const std::optional<comm::World> world = own_rank(arguments.ranks);
   if (!world) {
-    // What is wrong with it is said once, and before there are ranks.
+    check_room(arguments.ranks, arguments.device);
+    // What is wrong with the model is said once, and before there are ranks.
     (void)inference::read_recipe(model_of(arguments), load_options(arguments));
     return launch(arguments.ranks, arguments.device, AtStop::kSave);
   }

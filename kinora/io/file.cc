@@ -317,6 +317,12 @@ void check_can_write(const std::filesystem::path& folder) {
 }
 
 void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to) {
+  // rename(2) would put a file in place of /dev/null, and who is root may do that.
+  struct stat status {};
+  const bool is_taken = ::lstat(to.c_str(), &status) == 0;
+  KINORA_CHECK(
+      !is_taken || S_ISREG(status.st_mode) || S_ISLNK(status.st_mode) || S_ISDIR(status.st_mode),
+      kIo, "[file] must be a regular file, got a pipe or a device: ", to.string());
   if (::rename(from.c_str(), to.c_str()) != 0) {
     fail(("rename " + from.string() + " to").c_str(), to, errno);
   }

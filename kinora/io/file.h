@@ -124,7 +124,8 @@ class FileWriter {
 /// what cannot be read goes, so that nothing is lost.
 [[nodiscard]] std::filesystem::path damaged_name(const std::filesystem::path& path);
 
-/// Renames `from` to `to`, replacing it, and makes the new name durable (fsync of the folder).
+/// Renames `from` to `to`, replacing it, and makes the new name durable (fsync of the folder). A
+/// pipe or a device is not replaced.
 void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to);
 
 /// Makes the names in a folder durable: after creating, renaming or removing entries.

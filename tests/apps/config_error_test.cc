@@ -186,7 +186,7 @@ TEST_F(RunDirectoryTest, ThatHoldsARunNeedsResume) {
 TEST_F(RunDirectoryTest, ThatHoldsOtherFilesIsRefused) {
   fs::create_directory(run_dir("run"));
   write_text(run_dir("run") / "letter.txt", "dear reader");
-  expect_refusal(train(run_dir("run")), kUsage, {"run.dir must be new or empty"});
+  expect_refusal(train(run_dir("run")), kUsage, {"run.dir must be new, empty, or of a run"});
 }
 
 TEST_F(RunDirectoryTest, ThatIsAFileIsRefused) {

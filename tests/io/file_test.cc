@@ -123,6 +123,19 @@ TEST(FileWriterTest, NewRefusesFilesAndLinks) {
   EXPECT_FALSE(std::filesystem::exists(folder.path() / "elsewhere"));
 }
 
+TEST(WriteFileAtomicTest, APipeOrADeviceIsNotReplaced) {
+  const TemporaryFolder folder;
+  const auto pipe = folder.path() / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_THAT(error_message(ErrorKind::kIo, [&] { write_file_atomic(pipe, "x"); }),
+              HasSubstr("must be a regular file, got a pipe or a device"));
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()),
+                          std::filesystem::directory_iterator()),
+            1)
+      << "nothing half-made is left";
+}
+
 TEST(FileWriterTest, ReportsAFullDevice) {
   if (!std::filesystem::exists("/dev/full")) {
     GTEST_SKIP() << "no /dev/full here";
