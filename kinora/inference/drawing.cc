@@ -15,6 +15,7 @@
 #include "kinora/inference/conditions.h"
 #include "kinora/inference/given_frames.h"
 #include "kinora/inference/shown_samples.h"
+#include "kinora/models/families.h"
 
 namespace kinora::inference {
 namespace {
