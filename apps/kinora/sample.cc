@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
-#include <fstream>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -13,6 +12,7 @@
 #include <numeric>
 #include <optional>
 #include <sstream>
+#include <string_view>
 
 #include "apps/kinora/commands.h"
 #include "apps/kinora/ranks.h"
@@ -66,10 +66,10 @@ const std::string& model_of(const SampleArguments& arguments) {
 
 /// The lines of a file that are not empty.
 std::vector<std::string> lines_of(const std::string& path) {
-  std::ifstream file(path);
-  KINORA_CHECK(file.good(), kIo, "[sample] cannot read ", path);
+  constexpr int64_t kMostBytes = int64_t{1} << 26;
+  const std::string text = io::read_text(path, kMostBytes);
   std::vector<std::string> lines;
-  for (std::string line; std::getline(file, line);) {
+  for (const std::string_view line : split(text, '\n')) {
     if (!trim(line).empty()) {
       lines.emplace_back(trim(line));
     }

@@ -276,6 +276,7 @@ TEST_F(SampleClipsTest, BadRequestsAreRefused) {
       {{"--captions", "..."}, kUsage, "must have a word"},
       {{"--captions", "a", "--text-embeddings", "b"}, kUsage, "only one of --captions"},
       {{"--captions-file", path("nowhere.txt")}, kIo, "nowhere.txt"},
+      {{"--captions-file", "/dev/zero"}, kIo, "must be a regular file"},
       {{"--text-embeddings", path("nowhere.safetensors")}, kIo, "nowhere.safetensors"},
       {joined(caption, {"--frames", "8"}), kUsage, "frames must be 4"},
       {joined(caption, {"--width", "32"}), kUsage, "width must be 16"},
