@@ -14,6 +14,7 @@
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
 #include "kinora/core/progress.h"
+#include "kinora/core/rank_limit.h"
 #include "kinora/core/stop_signal.h"
 #include "kinora/data/bucket_report.h"
 #include "kinora/data/data_config.h"
@@ -105,6 +106,7 @@ data::BucketReport check_buckets(std::unique_ptr<data::Source> whole, const Chec
 }  // namespace
 
 int run(const DataCheckArguments& arguments) {
+  check_num_threads(arguments.threads, num_cores());
   Checked checked = what_to_check(arguments);
   const data::DataConfig& config = checked.config;
   fs::path path = arguments.index.empty() ? config.index : arguments.index;

@@ -39,7 +39,7 @@ ErrorReport report_current_error() {
       return {"out of memory: " + message + "\nHint: a smaller train.micro_batch",
               kExitOutOfMemory};
     }
-    return {std::string("error in libtorch: ") + error.what_without_backtrace(), kExitFailure};
+    return {"error in libtorch: " + message, kExitFailure};
   } catch (const std::filesystem::filesystem_error& error) {
     const Error io_error(ErrorKind::kIo, error.what());
     return {error_text(io_error), exit_code(io_error.kind())};

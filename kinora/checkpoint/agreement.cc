@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cstring>
@@ -56,6 +57,8 @@ std::vector<std::string> in_agreement(const comm::Group& group,
     mine = failure(error.kind(), error.what());
   } catch (const std::filesystem::filesystem_error& error) {
     mine = failure(ErrorKind::kIo, error.what());
+  } catch (const c10::OutOfMemoryError& error) {
+    mine = failure(ErrorKind::kMemory, error.what_without_backtrace());
   } catch (const std::bad_alloc&) {
     mine = failure(ErrorKind::kMemory, "out of memory");
   } catch (const std::exception& error) {

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "kinora/core/counted.h"
 #include "kinora/core/error.h"
 
 namespace kinora::checkpoint {
@@ -27,9 +28,8 @@ void check_part(const std::string& name, const at::Tensor& values, int64_t begin
   }
   const at::Tensor wrong = at::isfinite(values).logical_not().flatten().nonzero();
   throw_error(ErrorKind::kIo, "[weights] ", origin.string(), ": tensor ", name, " holds ",
-              wrong.size(0), wrong.size(0) == 1 ? " value that is" : " values that are",
-              " not finite, as ", values.scalar_type(), " (first at ",
-              begin + wrong[0].item<int64_t>(),
+              counted(wrong.size(0), "value that is", "values that are"), " not finite, as ",
+              values.scalar_type(), " (first at ", begin + wrong[0].item<int64_t>(),
               "). Hint: the file is damaged or its run broke down; take an earlier checkpoint");
 }
 

@@ -223,6 +223,14 @@ TEST_F(DataCheckTest, ARunAndACheckCountAlikeWhatTheyCannotUse) {
   EXPECT_EQ(trained.err.find("passed over"), trained.err.rfind("passed over")) << trained.err;
 }
 
+TEST_F(DataCheckTest, ThreadsAreBoundedByTheMachine) {
+  const Outcome outcome =
+      run_kinora({"data", "check", recipe().string(), "--threads", "1000000"}, folder());
+  EXPECT_EQ(outcome.exit_code, kUsage) << outcome.err;
+  EXPECT_NE(outcome.err.find("for each of"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("got 1000000"), std::string::npos) << outcome.err;
+}
+
 TEST_F(DataCheckTest, ACacheFolderThatCannotBeWrittenCostsTheCacheAlone) {
   write_text(folder() / "file", "x");
   ::setenv("XDG_CACHE_HOME", (folder() / "file").c_str(), 1);

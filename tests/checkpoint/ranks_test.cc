@@ -1,6 +1,7 @@
 // Checkpoints of several ranks.
 
 #include <ATen/ops/ones.h>
+#include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -8,6 +9,8 @@
 #include <sys/mount.h>
 #include <sys/resource.h>
 
+#include <functional>
+#include <new>
 #include <numeric>
 
 #include "kinora/checkpoint/agreement.h"
@@ -230,6 +233,24 @@ TEST(CheckpointRanksTest, AFullDiskIsSaidOnAllRanksAndLeavesTheOldCheckpoint) {
       EXPECT_TRUE(state.is(step));
     }
     world.barrier();
+  });
+}
+
+TEST(CheckpointRanksTest, WantOfMemoryIsThatOnAllRanks) {
+  comm::run_on_ranks(2, [](const Group& world) {
+    const auto fail = [&](const std::function<void()>& how) {
+      return refusal(ErrorKind::kMemory, [&] {
+        (void)in_agreement(world, [&] {
+          if (world.rank() == 1) {
+            how();
+          }
+          return std::string();
+        });
+      });
+    };
+    EXPECT_THAT(fail([] { throw std::bad_alloc(); }), HasSubstr("[rank 1] out of memory"));
+    EXPECT_THAT(fail([] { TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory"); }),
+                HasSubstr("[rank 1] CUDA out of memory"));
   });
 }
 
