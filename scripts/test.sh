@@ -15,7 +15,8 @@ fi
 build="$(realpath "${1:-$root/build}")"
 rm -rf "$build/reports"
 status=0
-GTEST_OUTPUT="xml:$build/reports/" ctest --test-dir "$build" --output-on-failure --no-tests=error \
+# Brief: of a process that fails, what failed.
+GTEST_BRIEF=1 GTEST_OUTPUT="xml:$build/reports/" ctest --test-dir "$build" --output-on-failure --no-tests=error \
   --parallel "$("$root/scripts/jobs.sh")" "${options[@]}" || status=$?
 
 compgen -G "$build/reports/*.xml" >/dev/null || exit "$status"  # no tests of C++

@@ -1,6 +1,7 @@
 // Snapshots of a GPU's arrays, and the way back.
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
@@ -54,6 +55,8 @@ TEST_F(GpuWriterTest, TheNextUpdateMayBeEnqueuedAtOnce) {
 }
 
 TEST_F(GpuWriterTest, TakesTheDeviceWhereThereIsRoomAndElseTheHost) {
+  // libtorch knows nothing of a device that has held no tensor yet.
+  const at::Tensor first = at::empty({1}, at::device(kGpu));
   const int64_t room = cuda_free_memory(0);
   EXPECT_EQ(choose_place(kGpu, int64_t{1} << 20, 1), SnapshotPlace::kDevice);
   EXPECT_NE(choose_place(kGpu, room + (int64_t{1} << 30), 1), SnapshotPlace::kDevice);
