@@ -11,8 +11,8 @@ void describe_kernels(Fields& fields, ModelRecipe& recipe) {
   fields.add("model.path", recipe.path,
              {{"auto", Path::kAuto}, {"plain", Path::kPlain}, {"fast", Path::kFast}},
              "How blocks are computed: plain = libtorch's calls one by one; fast = fused kernels "
-             "with a written-out backward. auto = fast for bf16 and fp16 on a GPU, but plain for "
-             "a dit with parallel.sequence and where finetune.* freezes parameters.");
+             "with a written-out backward. auto = fast for bf16 and fp16 on a GPU, but plain with "
+             "finetune.lora.dora.");
   const auto scope = fields.scope("kernels");
   const auto add = [&fields](const char* name, ops::Switch& value, const char* help) {
     fields.add(name, value,

@@ -38,10 +38,9 @@ at::ScalarType compute_type(Precision precision) {
 }
 
 std::shared_ptr<ops::BlockKernels> fast_path(const ModelRecipe& recipe, const models::Model& model,
-                                             int64_t sequence_ranks, at::Device device) {
+                                             at::Device device) {
   const at::ScalarType type = compute_type(recipe.precision);
-  const bool has_fast_path = model.num_fast_linears() > 0 &&
-                             (sequence_ranks == 1 || models::family_of(recipe.model).fast_on_parts);
+  const bool has_fast_path = model.num_fast_linears() > 0;
   const bool takes_it =
       recipe.path == Path::kFast ||
       (recipe.path == Path::kAuto && has_fast_path && ops::BlockKernels::worthwhile(device, type));

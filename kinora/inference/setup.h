@@ -21,11 +21,9 @@ namespace kinora::inference {
 
 [[nodiscard]] at::ScalarType compute_type(Precision precision);
 
-/// The kernels of the fast path where the recipe takes it; null: the plain path. sequence_ranks:
-/// those that divide the tokens of a sample.
+/// The kernels of the fast path where the recipe takes it; null: the plain path.
 [[nodiscard]] std::shared_ptr<ops::BlockKernels> fast_path(const ModelRecipe& recipe,
                                                            const models::Model& model,
-                                                           int64_t sequence_ranks,
                                                            at::Device device);
 
 /// How the ranks of `group` divide the tokens of `batch` samples; measures the links between them,

@@ -65,8 +65,8 @@ bool records(const ModelRecipe& recipe, const ops::BlockKernels* kernels) {
 }
 
 /// Takes the path that the recipe asks for.
-void set_path(TrainedModel& trained, int64_t sequence_ranks) {
-  trained.kernels = fast_path(trained.recipe, *trained.model, sequence_ranks, trained.device);
+void set_path(TrainedModel& trained) {
+  trained.kernels = fast_path(trained.recipe, *trained.model, trained.device);
   trained.model->use_fast_path(trained.kernels);
   trained.graphs = records(trained.recipe, trained.kernels.get());
 }
@@ -90,7 +90,7 @@ TrainedModel initial_model(const ModelRecipe& recipe, at::Device device, uint64_
                           .train = false,
                           .ema_decays = {}});
   initial.model->to_device(device);
-  set_path(initial, /*sequence_ranks=*/1);
+  set_path(initial);
   return initial;
 }
 
@@ -156,7 +156,7 @@ std::unique_ptr<diffusion::Denoiser> share(TrainedModel& trained, const models::
   if (const comm::Group& group = mesh.group(parallel::Axis::kSequence); group.size() > 1) {
     const parallel::SequencePlan plan =
         sequence_plan(model, trained.recipe.precision, scheme, group, rows, trained.device);
-    set_path(trained, group.size());
+    set_path(trained);
     trained.model->use_sequence(parallel::make_sequence(plan, group));
     // Two communicators in one graph can wait for each other forever where their calls may be under
     // way at once: those of a sequence's two levels, but not guidance's, which waits for all of

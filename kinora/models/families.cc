@@ -49,7 +49,6 @@ std::vector<Family> make_families() {
        .name = "DiT",
        .conditions = {.labels = true},
        .spans = {nn::Span::kFrame},
-       .fast_on_parts = false,
        .sizes = {size("S", 12, 384, 6), size("B", 12, 768, 12), size("L", 24, 1024, 16),
                  size("XL", 28, 1152, 16)},
        .patches = {{"2", 1, 2}, {"4", 1, 4}, {"8", 1, 8}},

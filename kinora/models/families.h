@@ -58,8 +58,6 @@ struct Family {
   bool takes_any_size = false;  ///< else one, of clips also single frames of it
   /// Among which tokens its attentions go, when it has no windows.
   std::vector<nn::Span> spans;
-  /// Whether its fast path computes where a sample's tokens lie on several ranks.
-  bool fast_on_parts = true;
   bool qk_norm = false;  ///< as published
   std::vector<PublishedSize> sizes;
   std::vector<PublishedPatch> patches;

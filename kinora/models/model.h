@@ -9,7 +9,7 @@
 #include "kinora/nn/module.h"
 #include "kinora/nn/plan.h"
 #include "kinora/nn/sequence.h"
-#include "kinora/ops/adaln_blocks.h"
+#include "kinora/ops/block_stack.h"
 #include "kinora/ops/bucket_hook.h"
 
 namespace kinora::ops {

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "kinora/core/error.h"
-#include "kinora/ops/fused.h"
 
 // Shapes: B batch, N tokens, L text tokens, C hidden, H heads, D = C / H.
 
@@ -34,11 +33,6 @@ at::Tensor CrossAttention::forward(const at::Tensor& x, const at::Tensor& text,
                kShape,
                "[cross_attention] text and lengths must be [B, L, C] and [B] with B = ", x.size(0),
                ", got ", text.sizes(), " and ", lengths.sizes());
-  if (kernels() != nullptr) {
-    return proj.forward(
-        ops::fused::cross_attention(*kernels(), q_linear.forward(x), kv_linear.forward(text),
-                                    lengths.clamp(0, text.size(1)).to(at::kInt), num_heads));
-  }
   const at::Tensor q =
       q_linear.forward(x).unflatten(-1, {num_heads, -1}).transpose(1, 2);  // [B, H, N, D]
   const std::vector<at::Tensor> kv = kv_linear.forward(text)

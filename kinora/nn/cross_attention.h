@@ -2,6 +2,7 @@
 
 #include "kinora/nn/linear.h"
 #include "kinora/nn/module.h"
+#include "kinora/ops/block_stack.h"
 
 namespace kinora::nn {
 
@@ -19,6 +20,11 @@ class CrossAttention : public Module {
   /// to; a row without any gives zeros before the projection. Returns [B, N, C].
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& text,
                                    const at::Tensor& lengths) const;
+
+  /// For the fast path.
+  [[nodiscard]] ops::CrossAttentionBody body() const {
+    return {q_linear.weights(), kv_linear.weights(), proj.weights(), num_heads};
+  }
 
   int64_t num_heads;
   Linear q_linear;   // [C, C]

@@ -2,7 +2,7 @@
 
 #include <ATen/ops/linear.h>
 
-#include "kinora/ops/fused.h"
+#include "kinora/core/error.h"
 #include "kinora/ops/parameter.h"
 
 namespace kinora::nn {
@@ -38,12 +38,20 @@ at::Tensor Linear::forward(const at::Tensor& x) const {
                                    ops::with_gradient(weight.value, weight.grad),
                                    ops::with_gradient(bias.value, bias.grad)));
   }
-  if (kernels() != nullptr && !weight.fp32_island) {
-    return ops::fused::linear(*kernels(), x.to(weight.value.scalar_type()), weights());
-  }
   return tapped(at::linear(x.to(weight.value.scalar_type()),
                            ops::with_gradient(weight.value, weight.grad),
                            ops::with_gradient(bias.value, bias.grad)));
+}
+
+ops::LinearWeights Linear::weights() const {
+  ops::LinearWeights weights{weight.value, bias.value, weight.grad, bias.grad, number_};
+  if (update_ != nullptr) {
+    KINORA_CHECK(!update_->has_magnitude(), kConfig,
+                 "[linear] the fast path does not compute magnitudes (DoRA). "
+                 "Hint: model.path=plain");
+    weights.update = update_->weights();
+  }
+  return weights;
 }
 
 }  // namespace kinora::nn

@@ -4,7 +4,7 @@
 
 #include "kinora/nn/low_rank.h"
 #include "kinora/nn/module.h"
-#include "kinora/ops/adaln_blocks.h"
+#include "kinora/ops/linear_weights.h"
 
 namespace kinora::nn {
 
@@ -18,21 +18,23 @@ class Linear : public Module {
   [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
 
   /// Adds a trained low-rank update and freezes what is there. Before the parameters have their
-  /// memory. The plain path computes it, kernels do not.
+  /// memory.
   void adapt(const LowRankOptions& options);
   /// Null: none.
   [[nodiscard]] const LowRankUpdate* update() const { return update_.get(); }
 
-  /// For the fast path, which computes without this module.
-  [[nodiscard]] ops::LinearWeights weights() const {
-    return {weight.value, bias.value, weight.grad, bias.grad, -1};
-  }
+  /// For the fast path, which computes without this module. kConfig for an update with magnitudes
+  /// (DoRA), which only forward() computes.
+  [[nodiscard]] ops::LinearWeights weights() const;
+  /// weights().number.
+  void set_number(int64_t number) { number_ = number; }
 
   Parameter weight;
   Parameter bias;
 
  private:
   std::unique_ptr<LowRankUpdate> update_;
+  int64_t number_ = -1;
 };
 
 }  // namespace kinora::nn

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "kinora/nn/module.h"
+#include "kinora/ops/linear_weights.h"
 
 namespace kinora::nn {
 
@@ -31,6 +32,11 @@ class LowRankUpdate : public Module {
   /// x: [..., in] in the weight's dtype. Returns [..., out].
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& weight,
                                    const at::Tensor& bias) const;
+
+  /// For the fast path: all but the magnitude.
+  [[nodiscard]] ops::LowRankWeights weights() const {
+    return {a_.weight.value, b_.weight.value, a_.weight.grad, b_.weight.grad, scale_};
+  }
 
   [[nodiscard]] bool has_magnitude() const { return magnitude_.has_value(); }
 

@@ -2,8 +2,6 @@
 
 #include <ATen/ops/gelu.h>
 
-#include "kinora/ops/fused.h"
-
 namespace kinora::nn {
 
 Mlp::Mlp(int64_t in_features, int64_t hidden, int64_t out_features, bool fp32_island)
@@ -14,10 +12,6 @@ Mlp::Mlp(int64_t in_features, int64_t hidden, int64_t out_features, bool fp32_is
 }
 
 at::Tensor Mlp::forward(const at::Tensor& x) const {
-  if (kernels() != nullptr && !fc1.weight.fp32_island) {
-    return ops::fused::mlp(*kernels(), x.to(fc1.weight.value.scalar_type()), fc1.weights(),
-                           fc2.weights());
-  }
   return tapped(fc2.forward(at::gelu(fc1.forward(x), "tanh")));
 }
 

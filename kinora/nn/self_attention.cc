@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "kinora/ops/attention.h"
-#include "kinora/ops/fused.h"
+#include "kinora/ops/token_attention.h"
 
 // Shapes: B batch, N tokens, C hidden, H heads, D = C / H.
 
@@ -68,30 +68,44 @@ at::Tensor SelfAttention::forward(const at::Tensor& x, const at::Tensor& rotary,
   return tapped(proj.forward(out));
 }
 
-at::Tensor SelfAttention::attend_along(const at::Tensor& x, const at::Tensor& rotary) const {
-  at::Tensor packed = qkv.forward(x);                                           // [G, N, M, 3 C]
-  const at::Tensor angles = rotary.defined() ? rotary.flatten(0, -2) : rotary;  // [P, D]
+ops::HeadRule SelfAttention::rule(const at::Tensor& rotary) const {
   ops::HeadRule rule{.norm_after_rotary = norm_after_rotary_};
-  if (!kernels()->has_head_rules()) {
-    const int64_t rows = packed.numel() / packed.size(3);
-    packed = norm_and_rotate(packed.reshape({1, rows, 3, num_heads, -1}),
-                             angles.defined() ? angles.repeat({rows / angles.size(0), 1}) : angles)
-                 .view_as(packed);
-  } else {
-    if (q_norm) {
-      rule.q_weight = q_norm->weight.value.detach();
-      rule.k_weight = k_norm->weight.value.detach();
-      rule.q_weight_grad = q_norm->weight.grad;
-      rule.k_weight_grad = k_norm->weight.grad;
-      rule.epsilon = q_norm->epsilon();
-    }
-    if (angles.defined()) {
-      const at::Tensor pairs = angles.slice(1, 0, std::nullopt, 2);  // each angle once
-      rule.cosines = at::cos(pairs);
-      rule.sines = at::sin(pairs);
-    }
+  if (q_norm) {
+    rule.q_weight = q_norm->weight.value.detach();
+    rule.k_weight = k_norm->weight.value.detach();
+    rule.q_weight_grad = q_norm->weight.grad;
+    rule.k_weight_grad = k_norm->weight.grad;
+    rule.epsilon = q_norm->epsilon();
   }
-  return proj.forward(ops::fused::self_attention(*kernels(), packed, num_heads, rule));
+  if (rotary.defined()) {
+    const at::Tensor pairs =
+        rotary.flatten(0, -2).slice(1, 0, std::nullopt, 2);  // [P, D / 2]: each angle once
+    rule.cosines = at::cos(pairs);
+    rule.sines = at::sin(pairs);
+  }
+  return rule;
+}
+
+ops::SelfAttentionBody SelfAttention::body(int64_t length, int64_t stride,
+                                           const at::Tensor& rotary) const {
+  return {qkv.weights(), proj.weights(), num_heads, length, stride, rule(rotary)};
+}
+
+at::Tensor SelfAttention::attend_along(const at::Tensor& x, const at::Tensor& rotary) const {
+  at::Tensor packed = qkv.forward(x);  // [G, N, M, 3 C]
+  ops::HeadRule of_heads;
+  if (kernels()->has_head_rules()) {
+    of_heads = rule(rotary);
+  } else {
+    const int64_t rows = packed.numel() / packed.size(3);
+    at::Tensor angles;
+    if (rotary.defined()) {
+      angles = rotary.flatten(0, -2);  // [P, D]
+      angles = angles.repeat({rows / angles.size(0), 1});
+    }
+    packed = norm_and_rotate(packed.reshape({1, rows, 3, num_heads, -1}), angles).view_as(packed);
+  }
+  return proj.forward(ops::self_attention(*kernels(), packed, num_heads, of_heads));
 }
 
 at::Tensor SelfAttention::project(const at::Tensor& x, const at::Tensor& rotary) const {

@@ -5,6 +5,7 @@
 #include "kinora/nn/linear.h"
 #include "kinora/nn/module.h"
 #include "kinora/nn/rms_norm.h"
+#include "kinora/ops/block_stack.h"
 
 namespace kinora::nn {
 
@@ -32,9 +33,17 @@ class SelfAttention : public Module {
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& rotary = {},
                                    const at::Tensor& valid = {}) const;
 
+  /// For the fast path: sequences of `length` tokens that lie `stride` rows apart. rotary:
+  /// undefined or fp32 [.., D], row r turned by the angles of row r % P, of all P.
+  [[nodiscard]] ops::SelfAttentionBody body(int64_t length, int64_t stride,
+                                            const at::Tensor& rotary) const;
+  /// What the rotation and the norms of body() need: queries and keys have one.
+  [[nodiscard]] bool has_rule(const at::Tensor& rotary) const {
+    return q_norm.has_value() || rotary.defined();
+  }
+
   /// By kernels, which must be set, and without moving tokens: attention along the second dim of x
-  /// [G, N, M, C], as ops::fused::self_attention has it. rotary: undefined or fp32 [.., D], row r
-  /// of x turned by the angles of row r % P, of all P.
+  /// [G, N, M, C], as ops::self_attention has it. rotary: as body()'s.
   [[nodiscard]] at::Tensor attend_along(const at::Tensor& x, const at::Tensor& rotary) const;
 
   /// The packed projections with norm and rotation: [B, N, 3, H, D].
@@ -51,6 +60,8 @@ class SelfAttention : public Module {
   std::optional<RmsNorm> k_norm;
 
  private:
+  [[nodiscard]] ops::HeadRule rule(const at::Tensor& rotary) const;
+
   bool norm_after_rotary_;
 };
 

@@ -44,6 +44,11 @@ class Sequence {
   Sequence& operator=(const Sequence&) = delete;
   virtual ~Sequence() = default;
 
+  /// Whether a part is less than all tokens, so that self-attention must go through this object.
+  [[nodiscard]] virtual bool divides_tokens() const { return false; }
+  /// Whether mlp() is more than the MLP of each token.
+  [[nodiscard]] virtual bool divides_mlp() const { return false; }
+
   /// This rank's part of what belongs to tokens: [B or 1, T or 1, S, ...] -> [.., .., S', ...]. Not
   /// differentiable: for inputs, positions, masks. Tokens that fill up the last part are zeros.
   [[nodiscard]] virtual at::Tensor enter(const at::Tensor& tokens) const { return tokens; }

@@ -34,12 +34,6 @@ kernels::AttentionShape shape_of(const HeadTensors& in) {
       .key_lengths = in.key_lengths.defined() ? in.key_lengths.const_data_ptr<int32_t>() : nullptr};
 }
 
-/// [B, N, 3 C] as its parts.
-HeadTensors parts_of(const at::Tensor& qkv, int64_t heads) {
-  const at::Tensor parts = qkv.unflatten(2, {3, heads, -1});
-  return {parts.select(2, 0), parts.select(2, 1), parts.select(2, 2), {}};
-}
-
 float* data_of(const at::Tensor& vector) {
   return vector.defined() ? vector.data_ptr<float>() : nullptr;
 }
@@ -151,26 +145,6 @@ void BlockKernels::attend_backward(const at::Tensor& dout, const HeadTensors& in
                               .dq = heads_view(grads.q),
                               .dk = heads_view(grads.k),
                               .dv = heads_view(grads.v)});
-}
-
-AttentionResult BlockKernels::attention(const at::Tensor& qkv, int64_t heads, bool keep) {
-  AttentionResult result{
-      impl_->empty({qkv.size(0), qkv.size(1), qkv.size(2) / 3}, qkv.scalar_type()), {}};
-  if (keep) {
-    result.lse = impl_->empty({qkv.size(0), heads, qkv.size(1)}, at::kFloat);
-  }
-  if (!attend(parts_of(qkv, heads), result.out.unflatten(2, {heads, -1}), result.lse)) {
-    result.lse = at::Tensor();
-  }
-  return result;
-}
-
-at::Tensor BlockKernels::attention_backward(const at::Tensor& dout, const at::Tensor& qkv,
-                                            const AttentionResult& forward, int64_t heads) {
-  at::Tensor dqkv = impl_->empty(qkv.sizes(), qkv.scalar_type());
-  attend_backward(dout.unflatten(2, {heads, -1}), parts_of(qkv, heads),
-                  forward.out.unflatten(2, {heads, -1}), forward.lse, parts_of(dqkv, heads));
-  return dqkv;
 }
 
 bool BlockKernels::has_head_rules() const {

@@ -10,7 +10,6 @@
 #include "kinora/ops/block_launch.h"
 #include "kinora/ops/fastest_way.h"
 #include "kinora/ops/fp8_linears.h"
-#include "kinora/ops/norm_inputs.h"
 
 /// What BlockKernels holds, for the files that implement it.
 namespace kinora::ops {
@@ -28,8 +27,6 @@ struct BlockKernels::Impl {
   std::unique_ptr<cuda::FusedAttention> attention = nullptr;
 
   std::unique_ptr<Fp8Linears> fp8 = nullptr;  // null: none in fp8
-  Recompute recompute = Recompute::kNone;
-  NormInputs norm_inputs = {};
 
   [[nodiscard]] at::Tensor empty(at::IntArrayRef shape, at::ScalarType type) const {
     return at::empty(shape, at::device(device).dtype(type));

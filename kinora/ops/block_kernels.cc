@@ -152,18 +152,6 @@ Fp8* BlockKernels::fp8() const {
   return impl_->fp8 != nullptr ? &impl_->fp8->fp8() : nullptr;
 }
 
-void BlockKernels::set_recompute(Recompute level) {
-  impl_->recompute = level;
-}
-
-Recompute BlockKernels::recompute() const {
-  return impl_->recompute;
-}
-
-NormInputs& BlockKernels::norm_inputs() {
-  return impl_->norm_inputs;
-}
-
 Operand BlockKernels::operand(const at::Tensor& value, int64_t number, bool is_gradient) {
   if (!impl_->covers(number, value.size(0))) {
     return {.value = value, .number = number};
@@ -171,8 +159,12 @@ Operand BlockKernels::operand(const at::Tensor& value, int64_t number, bool is_g
   return impl_->fp8->operand(value, number, is_gradient ? Fp8::kGradient : Fp8::kInput);
 }
 
-at::Tensor BlockKernels::linear(const Operand& x, const LinearWeights& linear) {
+at::Tensor BlockKernels::linear(const Operand& x, const LinearWeights& linear,
+                                const at::Tensor& addend) {
   impl_->count(x, linear);
+  if (addend.defined()) {
+    return add_product(x.value, linear, addend);
+  }
   if (x.fp8.defined()) {
     return impl_->fp8->linear(x, fp8()->weight(linear.number), linear.bias);
   }
@@ -182,6 +174,24 @@ at::Tensor BlockKernels::linear(const Operand& x, const LinearWeights& linear) {
   at::Tensor out = impl_->empty({x.value.size(0), linear.weight.size(0)}, x.value.scalar_type());
   linear_into(x.value, linear, out);
   return out;
+}
+
+at::Tensor BlockKernels::add_product(const at::Tensor& x, const LinearWeights& linear,
+                                     const at::Tensor& out) {
+  if (impl_->products) {
+    MatmulProblem problem = forward_problem(x, linear.weight, out);
+    problem.accumulate = true;
+    problem.epilogue = Epilogue::kBias;
+    const at::Tensor typed_bias = linear.bias.to(out.scalar_type());
+    if (impl_->products->supports(problem)) {
+      impl_->products->run(problem, {.a = x.data_ptr(),
+                                     .b = linear.weight.data_ptr(),
+                                     .d = out.data_ptr(),
+                                     .bias = typed_bias.data_ptr()});
+      return out;
+    }
+  }
+  return at::Tensor(out).addmm_(x, linear.weight.t()).add_(linear.bias);
 }
 
 void BlockKernels::linear_into(const at::Tensor& x, const LinearWeights& linear,
@@ -208,9 +218,11 @@ void BlockKernels::linear_into(const at::Tensor& x, const LinearWeights& linear,
 }
 
 BlockKernels::Gelu BlockKernels::linear_gelu(const Operand& x, const LinearWeights& linear,
-                                             int64_t consumer, bool keep) {
+                                             int64_t consumer, bool keep,
+                                             const at::Tensor& addend) {
   Impl& impl = *impl_;
-  if (!keep && impl.products && !x.fp8.defined()) {
+  const bool adds = addend.defined();
+  if (!adds && !keep && impl.products && !x.fp8.defined()) {
     const at::Tensor out =
         impl.empty({x.value.size(0), linear.weight.size(0)}, x.value.scalar_type());
     MatmulProblem problem = forward_problem(x.value, linear.weight, out);
@@ -223,33 +235,43 @@ BlockKernels::Gelu BlockKernels::linear_gelu(const Operand& x, const LinearWeigh
       return {{}, {.value = out, .number = consumer}};
     }
   }
-  if (!impl.products || x.fp8.defined() || impl.covers(consumer, x.rows())) {
-    const at::Tensor pre = this->linear(x, linear);
+  if (!impl.products || x.fp8.defined() || impl.covers(consumer, x.rows()) || (adds && !keep)) {
+    const at::Tensor pre = this->linear(x, linear, addend);
     return {pre, gelu(pre, consumer)};
   }
   impl.count(x, linear);
-  Gelu result{impl.empty({x.value.size(0), linear.weight.size(0)}, x.value.scalar_type()),
-              {.value = impl.empty({x.value.size(0), linear.weight.size(0)}, x.value.scalar_type()),
-               .number = consumer}};
-  MatmulProblem problem = forward_problem(x.value, linear.weight, result.pre);
+  const at::Tensor other =
+      impl.empty({x.value.size(0), linear.weight.size(0)}, x.value.scalar_type());
+  MatmulProblem problem = forward_problem(x.value, linear.weight, other);
+  problem.accumulate = adds;
   problem.aux_type = problem.d_type;
   problem.epilogue = Epilogue::kBiasGeluAux;
   constexpr size_t kFused = 0;
-  const auto run = [&](size_t way) {
+  // The product's result lies in `made`: fused the outputs, else what they are made of.
+  const auto run = [&](size_t way, const at::Tensor& made) {
     if (way == kFused) {
       impl.products->run(problem, {.a = x.value.data_ptr(),
                                    .b = linear.weight.data_ptr(),
-                                   .d = result.out.value.data_ptr(),
+                                   .d = made.data_ptr(),
                                    .bias = linear.bias.data_ptr(),
-                                   .aux = result.pre.data_ptr()});
-    } else {
-      linear_into(x.value, linear, result.pre);
-      cuda::gelu(result.pre, result.out.value, {});
+                                   .aux = other.data_ptr()});
+      return;
     }
+    if (adds) {
+      (void)add_product(x.value, linear, made);
+    } else {
+      linear_into(x.value, linear, made);
+    }
+    cuda::gelu(made, other, {});
   };
-  run(impl.ways.choose(problem, {{"fused", impl.products->supports(problem)}, {"in steps", true}},
-                       run));
-  return result;
+  const size_t way =
+      impl.ways.choose(problem, {{"fused", impl.products->supports(problem)}, {"in steps", true}},
+                       // Not to the addend, which would be added to each time.
+                       [&](size_t timed) { run(timed, at::empty_like(other)); });
+  const at::Tensor made = adds ? addend : at::empty_like(other);
+  run(way, made);
+  const bool is_fused = way == kFused;
+  return {is_fused ? other : made, {.value = is_fused ? made : other, .number = consumer}};
 }
 
 Operand BlockKernels::gelu(const at::Tensor& pre, int64_t consumer) {
@@ -269,8 +291,19 @@ Operand BlockKernels::gelu(const at::Tensor& pre, int64_t consumer) {
   return operand(out, consumer, false);
 }
 
-at::Tensor BlockKernels::input_grad(const Operand& dy, const LinearWeights& linear) {
+at::Tensor BlockKernels::input_grad(const Operand& dy, const LinearWeights& linear,
+                                    const at::Tensor& addend) {
   impl_->count(dy, linear);
+  if (addend.defined()) {
+    if (!impl_->products) {
+      return at::Tensor(addend).addmm_(dy.value, linear.weight);
+    }
+    MatmulProblem problem = input_grad_problem(dy.value, linear.weight, addend);
+    problem.accumulate = true;
+    impl_->products->run(
+        problem, {.a = dy.value.data_ptr(), .b = linear.weight.data_ptr(), .d = addend.data_ptr()});
+    return addend;
+  }
   if (dy.fp8.defined()) {
     return impl_->fp8->input_grad(dy, fp8()->weight(linear.number));
   }
@@ -285,18 +318,19 @@ at::Tensor BlockKernels::input_grad(const Operand& dy, const LinearWeights& line
 }
 
 Operand BlockKernels::gelu_input_grad(const Operand& dy, const LinearWeights& linear,
-                                      const at::Tensor& pre, const LinearWeights& producer) {
+                                      const at::Tensor& pre, const LinearWeights& producer,
+                                      const at::Tensor& addend) {
   Impl& impl = *impl_;
-  if (!impl.products) {
-    const at::Tensor grad = composed::gelu_backward(input_grad(dy, linear), pre);
-    add_column_sums(grad, producer.bias_grad);
-    return operand(grad, producer.number, true);
-  }
-  if (!dy.fp8.defined()) {
+  if (impl.products && !dy.fp8.defined()) {
     impl.count(dy, linear);
-    const at::Tensor out =
-        impl.empty({dy.value.size(0), linear.weight.size(1)}, dy.value.scalar_type());
-    const MatmulProblem product = input_grad_problem(dy.value, linear.weight, out);
+    const bool adds = addend.defined();
+    const bool has_bias = producer.bias_grad.defined();
+    const auto room = [&] {
+      return impl.empty({dy.value.size(0), linear.weight.size(1)}, dy.value.scalar_type());
+    };
+    const at::Tensor out = adds ? addend : room();
+    MatmulProblem product = input_grad_problem(dy.value, linear.weight, out);
+    product.accumulate = adds;
     MatmulProblem fused = product;
     fused.aux_type = product.d_type;
     fused.epilogue = Epilogue::kGeluGrad;
@@ -305,41 +339,57 @@ Operand BlockKernels::gelu_input_grad(const Operand& dy, const LinearWeights& li
     const bool has_fused_with_bias = impl.choose_bias_grad_type(&fused_with_bias);
     constexpr size_t kFused = 0;
     constexpr size_t kFusedWithBias = 2;
-    const auto run = [&](size_t way, const at::Tensor& bias_grad) {
+    const auto run = [&](size_t way, const at::Tensor& grad, const at::Tensor& bias_grad) {
       kernels::MatmulArguments arguments{
-          .a = dy.value.data_ptr(), .b = linear.weight.data_ptr(), .d = out.data_ptr()};
-      if (way == kFused) {
-        arguments.aux = pre.data_ptr();
-        impl.products->run(fused, arguments);
-        add_column_sums(out, bias_grad);
-      } else if (way == kFusedWithBias) {
+          .a = dy.value.data_ptr(), .b = linear.weight.data_ptr(), .d = grad.data_ptr()};
+      if (way == kFusedWithBias && has_bias) {
         arguments.aux = pre.data_ptr();
         impl.run_adding_bias_grad(fused_with_bias, arguments, bias_grad);
+      } else if (way == kFused || way == kFusedWithBias) {
+        arguments.aux = pre.data_ptr();
+        impl.products->run(fused, arguments);
+        if (has_bias) {
+          add_column_sums(grad, bias_grad);
+        }
       } else {
         impl.products->run(product, arguments);
-        cuda::gelu_backward(pre, out, out, {}, bias_grad);
+        cuda::gelu_backward(pre, grad, grad, {}, bias_grad);
       }
     };
+    // Not to the gradient, nor to the addend, which would be added to each time.
+    const auto scratch = [&] { return impl.empty({pre.size(1)}, at::kFloat); };
     const size_t way = impl.ways.choose(
         fused,
         {{"fused", impl.products->supports(fused)},
          {"in steps", true},
          {fused_with_bias.bias_grad_type == DType::kF32 ? "fused with the bias gradient"
                                                         : "fused with the bias gradient in bf16",
-          has_fused_with_bias}},
-        // Not to the gradient, which would be added to each time.
-        [&](size_t timed) { run(timed, at::empty_like(producer.bias_grad)); });
-    run(way, producer.bias_grad);
+          has_fused_with_bias && has_bias}},
+        [&](size_t timed) { run(timed, adds ? room() : out, scratch()); });
+    run(way, out, has_bias ? producer.bias_grad : scratch());
     return operand(out, producer.number, true);
   }
-  const at::Tensor grad = input_grad(dy, linear);
-  if (impl.fuses(producer.number, grad.size(0))) {
-    Operand result = fp8()->unfilled(grad.sizes(), producer.number, Fp8::kGradient);
-    cuda::gelu_backward(pre, grad, {}, fp8()->output(result, Fp8::kGradient), producer.bias_grad);
+  return gelu_backward(input_grad(dy, linear, addend), pre, producer);
+}
+
+Operand BlockKernels::gelu_backward(const at::Tensor& dout, const at::Tensor& pre,
+                                    const LinearWeights& producer) {
+  if (!impl_->products) {
+    const at::Tensor grad = composed::gelu_backward(dout, pre);
+    if (producer.bias_grad.defined()) {
+      add_column_sums(grad, producer.bias_grad);
+    }
+    return operand(grad, producer.number, true);
+  }
+  const at::Tensor bias_grad =
+      producer.bias_grad.defined() ? producer.bias_grad : impl_->empty({dout.size(1)}, at::kFloat);
+  if (impl_->fuses(producer.number, dout.size(0))) {
+    Operand result = fp8()->unfilled(dout.sizes(), producer.number, Fp8::kGradient);
+    cuda::gelu_backward(pre, dout, {}, fp8()->output(result, Fp8::kGradient), bias_grad);
     return result;
   }
-  cuda::gelu_backward(pre, grad, grad, {}, producer.bias_grad);
-  return operand(grad, producer.number, true);
+  cuda::gelu_backward(pre, dout, dout, {}, bias_grad);
+  return operand(dout, producer.number, true);
 }
 
 void BlockKernels::weight_grad(const Operand& dy, const Operand& x, const LinearWeights& linear,
@@ -473,8 +523,7 @@ Operand BlockKernels::modulated_norm(const at::Tensor& x, const SeamVectors& vec
 SeamBackward BlockKernels::seam_backward(const at::Tensor& dh, const at::Tensor& dx_out,
                                          const at::Tensor& x, const NormStatistics& statistics,
                                          const at::Tensor& branch, const SeamVectors& vectors,
-                                         const SeamVectors& grads, const LinearWeights* producer,
-                                         bool keep_dx_out) {
+                                         const SeamVectors& grads, const LinearWeights* producer) {
   Impl& impl = *impl_;
   const int64_t number = producer != nullptr ? producer->number : -1;
   if (!impl.own_norm) {
@@ -487,7 +536,7 @@ SeamBackward BlockKernels::seam_backward(const at::Tensor& dh, const at::Tensor&
     return result;
   }
   check_rows(dh, "dh", x);
-  SeamBackward result{dx_out.defined() && !keep_dx_out ? dx_out : at::empty_like(x), {}};
+  SeamBackward result{dx_out.defined() ? dx_out : at::empty_like(x), {}};
   kernels::ResidualNormBackward call{.rows = x.size(0),
                                      .width = x.size(1),
                                      .rows_per_vector = x.size(0) / vectors.scale.size(0),
@@ -511,7 +560,7 @@ SeamBackward BlockKernels::seam_backward(const at::Tensor& dh, const at::Tensor&
   call.branch = branch.data_ptr();
   call.dgate = grads.gate.data_ptr<float>();
   at::Tensor branch_sum;
-  if (producer != nullptr) {
+  if (producer != nullptr && producer->bias_grad.defined()) {
     branch_sum = impl.empty(vectors.scale.sizes(), at::kFloat);
     call.dbranch_sum = branch_sum.data_ptr<float>();
   }
@@ -524,7 +573,7 @@ SeamBackward BlockKernels::seam_backward(const at::Tensor& dh, const at::Tensor&
     call.dbranch = result.dbranch.value.data_ptr();
   }
   cuda::residual_norm_backward(call);
-  if (producer != nullptr) {
+  if (branch_sum.defined()) {
     add_column_sums(branch_sum, producer->bias_grad);
   }
   if (!quantises) {

@@ -10,6 +10,7 @@
 
 #include "kinora/kernels/modulated_norm.h"
 #include "kinora/ops/kernel_options.h"
+#include "kinora/ops/linear_weights.h"
 
 /// What the written-out forward and backward of a transformer block is made of: products, norms and
 /// attention without autograd, on one device. Each part runs by our own kernel or by the library
@@ -18,17 +19,6 @@
 ///
 /// Shapes: R rows (batch x tokens), C width, V vectors (samples, each R / V rows).
 namespace kinora::ops {
-
-/// Weights of y = x W^T + b in the compute type, and where backward adds their gradients (fp32; may
-/// be undefined outside of training).
-struct LinearWeights {
-  at::Tensor weight;  ///< [out, in]
-  at::Tensor bias;    ///< [out]
-  at::Tensor weight_grad;
-  at::Tensor bias_grad;
-  /// The linear's number in its model, by which it is known to Fp8; negative: never in fp8.
-  int64_t number = -1;
-};
 
 /// A matrix as products read it: in the block's type, or as 8-bit copies where its linear computes
 /// in fp8.
@@ -73,11 +63,6 @@ struct SeamBackward {
   Operand dbranch;  ///< [R, C]
 };
 
-struct AttentionResult {
-  at::Tensor out;  ///< [B, N, C]
-  at::Tensor lse;  ///< fp32 [B, H, N]; undefined where the composed path ran
-};
-
 /// Queries [B, N, H, D], keys and values [B, L, H, D], their gradients, or whatever else is laid
 /// out so: any strides, last dim adjacent.
 struct HeadTensors {
@@ -104,17 +89,7 @@ struct HeadRule {
   [[nodiscard]] bool is_empty() const { return !has_norm() && !cosines.defined(); }
 };
 
-/// What a block keeps for backward (Chen et al. 2016 for the idea). Attention is never computed
-/// again but by kBlock.
-enum class Recompute : uint8_t {
-  kNone,
-  kElementwise,  ///< norms' and GELU's outputs are made again from their inputs
-  kMlp,          ///< and the first product of the MLP
-  kBlock,        ///< everything: only the block's input is kept
-};
-
 class Fp8;
-class NormInputs;
 
 class BlockKernels {
  public:
@@ -134,17 +109,13 @@ class BlockKernels {
   /// Null: not in fp8.
   [[nodiscard]] Fp8* fp8() const;
 
-  /// What the functions of fused.h keep from now on, up to kMlp; of whole blocks others decide.
-  void set_recompute(Recompute level);
-  [[nodiscard]] Recompute recompute() const;
-  /// Of norms that these functions need not keep.
-  [[nodiscard]] NormInputs& norm_inputs();
-
   /// A matrix as the input (or, where is_gradient, the gradient of the output) of linear `number`.
   [[nodiscard]] Operand operand(const at::Tensor& value, int64_t number, bool is_gradient);
 
-  /// x W^T + bias: [R, out].
-  [[nodiscard]] at::Tensor linear(const Operand& x, const LinearWeights& linear);
+  /// x W^T + bias: [R, out]. addend: [R, out], added and overwritten; undefined: none. Never fp8
+  /// with one.
+  [[nodiscard]] at::Tensor linear(const Operand& x, const LinearWeights& linear,
+                                  const at::Tensor& addend = {});
   /// The same into `out`: [R, out], rows at any distance, of the block's type or fp32. Never fp8.
   void linear_into(const at::Tensor& x, const LinearWeights& linear, const at::Tensor& out);
 
@@ -152,18 +123,20 @@ class BlockKernels {
     at::Tensor pre;  ///< x W^T + bias
     Operand out;     ///< GELU_tanh(pre), the input of linear `consumer`
   };
-  /// keep: whether `pre` is wanted.
+  /// keep: whether `pre` is wanted. addend: as linear()'s.
   [[nodiscard]] Gelu linear_gelu(const Operand& x, const LinearWeights& linear, int64_t consumer,
-                                 bool keep);
+                                 bool keep, const at::Tensor& addend = {});
   [[nodiscard]] Operand gelu(const at::Tensor& pre, int64_t consumer);
 
-  /// dy W: dy [R, out] -> [R, in].
-  [[nodiscard]] at::Tensor input_grad(const Operand& dy, const LinearWeights& linear);
-  /// (dy W) * GELU_tanh'(pre), the gradient of the output of `producer`, whose bias gradient is
-  /// added: a sum in fp32 or, where the library gives it beside the product, fastest and of bf16
-  /// inputs, in fp32 with one rounding to bf16.
+  /// dy W: dy [R, out] -> [R, in]. addend: as linear()'s.
+  [[nodiscard]] at::Tensor input_grad(const Operand& dy, const LinearWeights& linear,
+                                      const at::Tensor& addend = {});
+  /// (dy W + addend) * GELU_tanh'(pre), the gradient of the output of `producer`, whose bias
+  /// gradient is added where it has one: a sum in fp32 or, where the library gives it beside the
+  /// product, fastest and of bf16 inputs, in fp32 with one rounding to bf16.
   [[nodiscard]] Operand gelu_input_grad(const Operand& dy, const LinearWeights& linear,
-                                        const at::Tensor& pre, const LinearWeights& producer);
+                                        const at::Tensor& pre, const LinearWeights& producer,
+                                        const at::Tensor& addend = {});
   /// weight_grad += dy^T x; where `overwrite`, it is set.
   void weight_grad(const Operand& dy, const Operand& x, const LinearWeights& linear,
                    bool overwrite);
@@ -184,16 +157,15 @@ class BlockKernels {
   /// The modulated norm of x: h again, in the block's type.
   [[nodiscard]] Operand modulated_norm(const at::Tensor& x, const SeamVectors& vectors,
                                        int64_t consumer);
-  /// Backward of seam(). dh: gradient of h; dx_out: of x (undefined: zero; it is overwritten unless
-  /// keep_dx_out). x, statistics, branch: what seam() returned and got. Writes the gradients of the
+  /// Backward of seam(). dh: gradient of h; dx_out: of x (undefined: zero; it is overwritten).
+  /// x, statistics, branch: what seam() returned and got. Writes the gradients of the
   /// vectors into `grads` (fp32, as laid out as the vectors; gate undefined where there is no
   /// branch) and adds the column sums of dbranch to the bias gradient of `producer`, the linear
-  /// that made it (null: to none).
+  /// that made it (null, or without one: to none).
   [[nodiscard]] SeamBackward seam_backward(const at::Tensor& dh, const at::Tensor& dx_out,
                                            const at::Tensor& x, const NormStatistics& statistics,
                                            const at::Tensor& branch, const SeamVectors& vectors,
-                                           const SeamVectors& grads, const LinearWeights* producer,
-                                           bool keep_dx_out = false);
+                                           const SeamVectors& grads, const LinearWeights* producer);
 
   /// x + gate * branch: [R, C]; gate [V, C].
   [[nodiscard]] at::Tensor gated_add(const at::Tensor& x, const at::Tensor& branch,
@@ -201,12 +173,6 @@ class BlockKernels {
   /// Its backward: the gradient of branch. That of x is dout; that of gate is written to gate_grad.
   [[nodiscard]] at::Tensor gated_add_backward(const at::Tensor& dout, const at::Tensor& branch,
                                               const at::Tensor& gate, const at::Tensor& gate_grad);
-
-  /// Self-attention of packed projections [B, N, 3 C] with `heads` heads; scale 1 / sqrt(D).
-  [[nodiscard]] AttentionResult attention(const at::Tensor& qkv, int64_t heads, bool keep);
-  /// The packed gradient [B, N, 3 C].
-  [[nodiscard]] at::Tensor attention_backward(const at::Tensor& dout, const at::Tensor& qkv,
-                                              const AttentionResult& forward, int64_t heads);
 
   /// softmax(Q K^T / sqrt(D)) V into out [B, N, H, D] and, where `lse` is defined, the statistics
   /// for backward into it: fp32 [B, H, N].
@@ -246,6 +212,12 @@ class BlockKernels {
   [[nodiscard]] std::map<std::string, std::string> library_versions() const;
 
  private:
+  /// dout * GELU_tanh'(pre), as gelu_input_grad().
+  [[nodiscard]] Operand gelu_backward(const at::Tensor& dout, const at::Tensor& pre,
+                                      const LinearWeights& producer);
+  [[nodiscard]] at::Tensor add_product(const at::Tensor& x, const LinearWeights& linear,
+                                       const at::Tensor& out);
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -10,7 +10,7 @@
 #include "kinora/comm/differentiable.h"
 #include "kinora/core/error.h"
 #include "kinora/ops/attention.h"
-#include "kinora/ops/fused.h"
+#include "kinora/ops/token_attention.h"
 #include "kinora/parallel/spans.h"
 
 namespace kinora::parallel {
@@ -117,7 +117,7 @@ at::Tensor attend_by_heads(const nn::SelfAttention& attention, const at::Tensor&
                            nn::Span span) {
   if (attention.kernels() != nullptr) {
     const at::Tensor rows = nn::along(packed.flatten(3).contiguous(), span);
-    return ops::fused::self_attention(*attention.kernels(), rows, packed.size(4), {})
+    return ops::self_attention(*attention.kernels(), rows, packed.size(4), {})
         .view({packed.size(0), packed.size(1), packed.size(2), -1});
   }
   const at::Tensor out =

@@ -22,6 +22,7 @@ class ShardedSequence : public nn::Sequence {
  public:
   explicit ShardedSequence(comm::Group group) : group_(std::move(group)) {}
 
+  [[nodiscard]] bool divides_tokens() const final { return true; }
   [[nodiscard]] at::Tensor enter(const at::Tensor& tokens) const final;
   /// One all_gather; none in backward.
   [[nodiscard]] at::Tensor leave(const at::Tensor& part, int64_t tokens_a_frame) const final;

@@ -29,6 +29,7 @@ class MegatronSequence : public ShardedSequence {
  public:
   using ShardedSequence::ShardedSequence;
 
+  [[nodiscard]] bool divides_mlp() const override { return true; }
   [[nodiscard]] at::Tensor mlp(const nn::Mlp& mlp, const at::Tensor& x) const override;
 
  protected:

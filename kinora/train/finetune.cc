@@ -189,7 +189,9 @@ std::string describe_finetuning(const RunConfig& config, nn::Module& model,
     text << "; " << (config.finetune.lora.dora ? "DoRA" : "LoRA") << " of rank "
          << config.finetune.lora.rank << " on " << count << " linears";
   }
-  text << "; on the plain path, since kernels compute all gradients and no updates of linears";
+  if (config.finetune.lora.any() && config.finetune.lora.dora) {
+    text << "; on the plain path, since kernels compute no magnitudes";
+  }
   return text.str();
 }
 

@@ -7,7 +7,7 @@
 #include "kinora/data/data_config.h"
 #include "kinora/inference/recipe.h"
 #include "kinora/io/clip_file.h"
-#include "kinora/ops/adaln_blocks.h"
+#include "kinora/ops/block_stack.h"
 #include "kinora/ops/fp8.h"
 #include "kinora/optim/adamw.h"
 #include "kinora/optim/lr_schedule.h"

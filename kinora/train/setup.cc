@@ -99,12 +99,12 @@ at::Device rank_device(const comm::World& world, DeviceChoice choice) {
 std::shared_ptr<ops::BlockKernels> set_path(models::Model& model, const RunConfig& config,
                                             at::Device device) {
   const RecomputePlan recompute = parse_recompute(config.train.recompute, config.model.depth);
-  const bool freezes = config.finetune.freezes();
-  KINORA_CHECK(config.path != inference::Path::kFast || !freezes, kConfig,
-               "[train] model.path is fast, but finetune.* freezes parameters or adds updates to "
-               "linears, which only the plain path computes. Hint: model.path=auto");
+  const bool has_magnitudes = config.finetune.lora.any() && config.finetune.lora.dora;
+  KINORA_CHECK(config.path != inference::Path::kFast || !has_magnitudes, kConfig,
+               "[train] model.path is fast, but finetune.lora.dora adds magnitudes to linears, "
+               "which only the plain path computes. Hint: model.path=auto");
   const std::shared_ptr<ops::BlockKernels> kernels =
-      freezes ? nullptr : inference::fast_path(config, model, config.parallel.sp_size, device);
+      has_magnitudes ? nullptr : inference::fast_path(config, model, device);
   KINORA_CHECK(kernels != nullptr || !config.train.fp8, kConfig,
                "[train] train.fp8 needs the fast path, and this run takes the plain one. Hint: it "
                "needs a GPU and train.precision bf16 or fp16");

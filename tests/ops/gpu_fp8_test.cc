@@ -13,6 +13,7 @@
 #include "kinora/core/cuda.h"
 #include "kinora/core/error.h"
 #include "kinora/ops/block_kernels.h"
+#include "kinora/ops/token_attention.h"
 
 namespace kinora::ops {
 namespace gpu_fp8_test {
@@ -132,9 +133,10 @@ TEST_F(GpuFp8Test, StatesThatDoNotFitAreRefused) {
 TEST_F(GpuFp8Test, DeterministicAttentionIsNotTimed) {
   Fp8Run run;
   const at::Tensor qkv = matrix(0, 0, false).view({2, kRows / 2, kWidth}).repeat({1, 1, 3});
-  const AttentionResult forward = run.kernels.attention(qkv, 1, true);
+  const at::Tensor tokens = qkv.unsqueeze(2);  // [G, N, M, 3 C]
+  const AttendedTokens forward = attend_tokens(run.kernels, tokens, 1, {}, /*keep=*/true);
   ASSERT_TRUE(forward.lse.defined());
-  (void)run.kernels.attention_backward(at::ones_like(forward.out), qkv, forward, 1);
+  (void)attend_tokens_backward(run.kernels, at::ones_like(forward.out), tokens, forward, 1, {});
   const std::string parts = run.kernels.describe();
   EXPECT_NE(parts.find("forward "), std::string::npos) << parts;
   EXPECT_NE(parts.find("backward "), std::string::npos) << parts;

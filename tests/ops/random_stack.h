@@ -14,10 +14,11 @@
 
 #include <cmath>
 #include <string>
+#include <variant>
 #include <vector>
 
-#include "kinora/ops/adaln_blocks.h"
 #include "kinora/ops/attention.h"
+#include "kinora/ops/block_stack.h"
 #include "kinora/ops/parameter.h"
 #include "tests/ops/named_results.h"
 #include "tests/ops/tensors.h"
@@ -41,13 +42,13 @@ struct StackSizes {
 };
 
 /// A stack of blocks with random weights that are exact in bf16, its inputs, and one training pass
-/// through it: by autograd, which is what is to be met, or by adaln_blocks.
+/// through it: by autograd, which is what is to be met, or by run_blocks.
 class RandomStack {
  public:
   RandomStack(const StackSizes& sizes, at::Device device, at::ScalarType type)
       : device_(device), type_(type) {
     const int64_t width = sizes.width;
-    stack_.heads = sizes.heads;
+    heads_ = sizes.heads;
     const int64_t rows = 6 * width;
     LinearWeights slab;  // what all blocks' modulation is cut from
     if (sizes.one_behind) {
@@ -55,13 +56,25 @@ class RandomStack {
     }
     for (int64_t i = 0; i < sizes.depth; ++i) {
       const std::string block = "blocks." + std::to_string(i);
+      const LinearWeights qkv = linear(3 * width, width, block + ".qkv");
+      const LinearWeights proj = linear(width, width, block + ".proj");
+      const LinearWeights fc1 = linear(4 * width, width, block + ".fc1");
+      const LinearWeights fc2 = linear(width, 4 * width, block + ".fc2");
       stack_.blocks.push_back(
-          {linear(3 * width, width, block + ".qkv"), linear(width, width, block + ".proj"),
-           linear(4 * width, width, block + ".fc1"), linear(width, 4 * width, block + ".fc2")});
+          {.branches = {{.body = SelfAttentionBody{.qkv = qkv,
+                                                   .proj = proj,
+                                                   .heads = sizes.heads,
+                                                   .length = sizes.tokens},
+                         .shift = 0,
+                         .scale = 1,
+                         .gate = 2},
+                        {.body = MlpBody{fc1, fc2}, .shift = 3, .scale = 4, .gate = 5}},
+           .num_vectors = 6});
       modulation_.push_back(sizes.one_behind ? part(slab, i * rows, rows)
                                              : linear(rows, width, block + ".modulation"));
     }
     stack_.modulation = merge_adjacent(modulation_);
+    stack_.modulation_buckets.assign(stack_.modulation.size(), 0);
     x_ = input({sizes.batch, sizes.tokens, width}, "x");
     c_ = input({sizes.batch, width}, "c");
     final_modulation_ = input({sizes.batch, 2 * width}, "final_modulation");
@@ -80,7 +93,7 @@ class RandomStack {
   [[nodiscard]] NamedResults fast(BlockKernels& kernels, Recompute level) {
     stack_.recompute = level;
     return run([&](const at::Tensor& x, const at::Tensor& c, const at::Tensor& last) {
-      return adaln_blocks(kernels, stack_, x.to(type_), c, last);
+      return run_blocks(kernels, stack_, {.x = x.to(type_), .condition = c, .vectors = last});
     });
   }
 
@@ -115,7 +128,7 @@ class RandomStack {
       return whole.detach().narrow(0, first, count).set_requires_grad(true);
     };
     return {leaf(slab.weight), leaf(slab.bias), slab.weight_grad.narrow(0, first, count),
-            slab.bias_grad.narrow(0, first, count), -1};
+            slab.bias_grad.narrow(0, first, count)};
   }
 
   Leaf input(const std::vector<int64_t>& shape, const std::string& name) {
@@ -155,14 +168,15 @@ class RandomStack {
                                          const at::Tensor& last) const {
     const at::Tensor silu_c = at::silu(c);
     for (size_t i = 0; i < stack_.blocks.size(); ++i) {
-      const BlockWeights& block = stack_.blocks[i];
+      const auto& self = std::get<SelfAttentionBody>(stack_.blocks[i].branches[0].body);
+      const auto& mlp = std::get<MlpBody>(stack_.blocks[i].branches[1].body);
       const auto m =
           product(silu_c, modulation_[i]).to(at::kFloat).unsqueeze(1).chunk(6, -1);  // [B, 1, C]
       const at::Tensor attended =
-          attention(product(norm(x, m[0], m[1]), block.qkv), stack_.heads);  // [B, N, C]
-      x = at::addcmul(x, m[2], product(attended, block.proj));
-      const at::Tensor hidden = at::gelu(product(norm(x, m[3], m[4]), block.fc1), "tanh");
-      x = at::addcmul(x, m[5], product(hidden, block.fc2));
+          attention(product(norm(x, m[0], m[1]), self.qkv), heads_);  // [B, N, C]
+      x = at::addcmul(x, m[2], product(attended, self.proj));
+      const at::Tensor hidden = at::gelu(product(norm(x, m[3], m[4]), mlp.fc1), "tanh");
+      x = at::addcmul(x, m[5], product(hidden, mlp.fc2));
     }
     const auto m = last.unsqueeze(1).chunk(2, -1);
     return norm(x, m[0], m[1]);
@@ -170,6 +184,7 @@ class RandomStack {
 
   at::Device device_;
   at::ScalarType type_;
+  int64_t heads_ = 1;
   int64_t number_ = 0;
   BlockStack stack_;
   std::vector<LinearWeights> modulation_;  // a block each
@@ -181,7 +196,7 @@ class RandomStack {
 inline constexpr Recompute kRecomputes[] = {Recompute::kNone, Recompute::kElementwise,
                                             Recompute::kMlp, Recompute::kBlock};
 
-/// A stack by adaln_blocks against autograd on `device`: fp32 within `fp32_tolerance`, bf16 as near
+/// A stack by run_blocks against autograd on `device`: fp32 within `fp32_tolerance`, bf16 as near
 /// to fp32 as autograd in bf16.
 inline void expect_stack_equals_autograd(const StackSizes& sizes, at::Device device,
                                          bool deterministic, double fp32_tolerance) {

@@ -116,8 +116,10 @@ TEST(SetupTest, APathIsTakenWhereItCanBe) {
   config.path = inference::Path::kFast;
   EXPECT_NE(set_path(*model, config, at::kCPU), nullptr) << "unless it is told to";
   config.finetune.freeze = {"*"};
+  EXPECT_NE(set_path(*model, config, at::kCPU), nullptr) << "whatever is frozen";
+  config.finetune.lora = {.targets = {"*.qkv"}, .dora = true};
   EXPECT_THAT(refusal([&] { return set_path(*model, config, at::kCPU); }),
-              HasSubstr("model.path is fast, but finetune.* freezes"));
+              HasSubstr("model.path is fast, but finetune.lora.dora adds magnitudes"));
   config = tiny();
   config.train.fp8 = true;
   EXPECT_THAT(refusal([&] { return set_path(*model, config, at::kCPU); }),

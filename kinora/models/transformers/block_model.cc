@@ -4,11 +4,11 @@
 #include <ATen/ops/_foreach_zero.h>
 
 #include <algorithm>
-#include <map>
+#include <set>
 #include <utility>
 
 #include "kinora/core/error.h"
-#include "kinora/ops/block_kernels.h"
+#include "kinora/ops/fp8.h"
 
 namespace kinora::models {
 
@@ -20,86 +20,120 @@ void BlockModel::to_device(const at::Device& device) {
   }
 }
 
-void BlockModel::set_buckets(std::vector<nn::BucketSpec> buckets) {
-  std::map<std::string, const nn::Parameter*> by_path;
-  for (const auto& [path, parameter] : named_parameters()) {
-    by_path[path] = parameter;
-  }
+void BlockModel::set_buckets(std::vector<nn::BucketSpec> buckets,
+                             std::vector<std::vector<nn::Linear*>> linears) {
   buckets_ = std::move(buckets);
+  linears_ = std::move(linears);
   first_block_ = std::ranges::find_if(buckets_, &nn::BucketSpec::is_block) - buckets_.begin();
-  parameters_.clear();
-  for (const nn::BucketSpec& bucket : buckets_) {
-    std::vector<const nn::Parameter*>& parameters = parameters_.emplace_back();
-    for (const std::string& path : bucket.parameters) {
-      parameters.push_back(by_path.at(path));
-    }
-  }
 }
 
 int64_t BlockModel::num_fast_linears() const {
-  int64_t linears = 0;
-  for (size_t i = 0; i < buckets_.size(); ++i) {
-    for (const nn::Parameter* parameter : parameters_[i]) {
-      linears += !buckets_[i].ring.empty() && parameter->shape.size() == 2 ? 1 : 0;
-    }
+  int64_t number = 0;
+  for (const std::vector<nn::Linear*>& block : linears_) {
+    number += static_cast<int64_t>(block.size());
   }
-  return linears;
+  return number;
 }
 
 void BlockModel::use_fast_path(std::shared_ptr<ops::BlockKernels> kernels, ops::Recompute level) {
-  KINORA_CHECK(kernels == nullptr || kernels->fp8() == nullptr, kConfig, "[model] ", config().name,
-               " does not compute in fp8. Hint: train.fp8=false");
   kernels_ = std::move(kernels);
-  recomputes_blocks_ = level == ops::Recompute::kBlock;
-  if (kernels_ != nullptr) {
-    kernels_->set_recompute(recomputes_blocks_ ? ops::Recompute::kNone : level);
-  }
+  level_ = level;
   set_kernels(kernels_.get());
-}
-
-ops::BucketHook BlockModel::start(const diffusion::Pass& pass) const {
-  if (!may_overwrite() || !pass.overwrite || kernels() == nullptr) {
-    return hook();
-  }
-  // What is no ring's bucket adds up over a step, also where blocks' gradients do not.
-  for (size_t i = 0; pass.starts_step && i < buckets_.size(); ++i) {
-    if (buckets_[i].ring.empty() && !buckets_[i].fp32_island) {
-      zero_gradients(i);
+  int64_t number = 0;
+  for (const std::vector<nn::Linear*>& block : linears_) {
+    for (nn::Linear* linear : block) {
+      linear->set_number(linear->update() == nullptr ? number++ : -1);
     }
   }
-  return [this, tell = hook()](ops::BucketMoment moment, int64_t bucket) {
-    if (tell) {
-      tell(moment, bucket);
-    }
-    if (moment == ops::BucketMoment::kBeforeBackward) {  // the block then adds its own
-      zero_gradients(static_cast<size_t>(bucket));
-    }
-  };
-}
-
-void BlockModel::zero_gradients(size_t bucket) const {
-  std::vector<at::Tensor> gradients;
-  for (const nn::Parameter* parameter : parameters_[bucket]) {
-    if (parameter->grad.defined()) {
-      gradients.push_back(parameter->grad);
+  std::set<std::string> in_rings;
+  for (const nn::BucketSpec& bucket : buckets_) {
+    if (!bucket.ring.empty()) {
+      in_rings.insert(bucket.parameters.begin(), bucket.parameters.end());
     }
   }
-  if (!gradients.empty()) {
-    const at::NoGradGuard no_grad;
-    at::_foreach_zero_(gradients);
+  outside_.clear();
+  for (const auto& [path, parameter] : named_parameters()) {
+    // An update lies where its weight does.
+    const std::string owner = path.substr(0, path.find(".lora_"));
+    if (!parameter->fp32_island && !in_rings.contains(path) &&
+        !in_rings.contains(owner + ".weight")) {
+      outside_.push_back(parameter);
+    }
   }
 }
 
-at::Tensor BlockModel::as_stream(const at::Tensor& x) const {
-  if (kernels() == nullptr) {
-    return x;
+void BlockModel::begin_step() {
+  if (!is_fast() || kernels_->fp8() == nullptr) {
+    return;
   }
-  for (size_t i = 0; i < buckets_.size(); ++i) {
-    if (!buckets_[i].ring.empty()) {
-      return x.to(parameters_[i].front()->value.scalar_type());
+  ops::Fp8& fp8 = *kernels_->fp8();
+  fp8.begin_step();
+  for (size_t i = 0; i < linears_.size(); ++i) {
+    // Weights that are divided among ranks come for a moment: what is quantised stays.
+    const int64_t bucket = block_bucket(static_cast<int64_t>(i));
+    if (hook()) {
+      hook()(ops::BucketMoment::kBeforeForward, bucket);
+    }
+    std::vector<ops::LinearWeights> numbered;
+    for (const nn::Linear* linear : linears_[i]) {
+      if (linear->update() == nullptr) {
+        numbered.push_back(linear->weights());
+      }
+    }
+    if (!numbered.empty()) {
+      fp8.quantise_weights(numbered);
+    }
+    if (hook()) {
+      hook()(ops::BucketMoment::kAfterForward, bucket);
     }
   }
-  return x;
+}
+
+FastPass BlockModel::fast_pass(const at::Tensor& x, int64_t tokens_a_frame) const {
+  FastPass pass{.kernels = *kernels_, .sequence = sequence(), .tokens_a_frame = tokens_a_frame};
+  if (x.defined()) {
+    pass.batch = x.size(0);
+    pass.frames = x.size(1);
+    pass.tokens = x.size(2);
+  }
+  return pass;
+}
+
+ops::BlockStack BlockModel::stack(std::vector<ops::Block> blocks,
+                                  const diffusion::Pass& pass) const {
+  const auto num_blocks = static_cast<int64_t>(blocks.size());
+  const bool overwrites = may_overwrite() && pass.overwrite;
+  if (overwrites && pass.starts_step) {
+    std::vector<at::Tensor> gradients;
+    for (const nn::Parameter* parameter : outside_) {
+      if (parameter->grad.defined()) {
+        gradients.push_back(parameter->grad);
+      }
+    }
+    if (!gradients.empty()) {
+      const at::NoGradGuard no_grad;
+      at::_foreach_zero_(gradients);
+    }
+  }
+  ops::BlockStack stack{.blocks = std::move(blocks),
+                        .recompute = level_,
+                        .recomputed_blocks = recompute_blocks() * num_blocks / config().depth,
+                        .overwrites_gradients = overwrites,
+                        .hook = hook()};
+  for (int64_t i = 0; i < num_blocks; ++i) {
+    stack.block_buckets.push_back(block_bucket(i));
+  }
+  return stack;
+}
+
+at::Tensor BlockModel::run(ops::BlockStack stack, ops::StackInputs inputs) const {
+  inputs.x = inputs.x.to(linears_.front().front()->weight.value.scalar_type());
+  return ops::run_blocks(*kernels_, std::move(stack), std::move(inputs));
+}
+
+at::Tensor BlockModel::stack_vectors(const ops::BlockStack& stack, const at::Tensor& condition,
+                                     const at::Tensor& vectors) const {
+  return ops::stack_vectors(*kernels_, stack, condition, vectors);
 }
 
 }  // namespace kinora::models

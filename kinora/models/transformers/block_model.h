@@ -5,47 +5,57 @@
 #include <vector>
 
 #include "kinora/models/model.h"
+#include "kinora/models/transformers/branches.h"
+#include "kinora/ops/block_stack.h"
 
 namespace kinora::models {
 
-/// What the transformers have in common whose blocks compute by nn's modules: buckets, and a fast
-/// path on which these modules and the seams between them run by kernels (ops/fused.h), with the
-/// residual stream in the compute type and the tokens wherever a nn::Sequence has them.
+/// What all transformers have in common: buckets, and a fast path on which the blocks are one stack
+/// (ops/block_stack.h), with the residual stream in the compute type and the tokens wherever a
+/// nn::Sequence has them.
 class BlockModel : public Model {
  public:
   [[nodiscard]] std::vector<nn::BucketSpec> buckets() const override { return buckets_; }
   void to_device(const at::Device& device) override;
 
   [[nodiscard]] int64_t num_fast_linears() const override;
-  /// kConfig for fp8.
   void use_fast_path(std::shared_ptr<ops::BlockKernels> kernels,
                      ops::Recompute level = ops::Recompute::kNone) override;
+  void begin_step() override;
 
  protected:
   explicit BlockModel(const ModelConfig& config);
 
   /// To be called when all children are there. Those of blocks lie together, in order of use.
-  void set_buckets(std::vector<nn::BucketSpec> buckets);
+  /// linears: of each block, those that can compute in fp8, in order.
+  void set_buckets(std::vector<nn::BucketSpec> buckets,
+                   std::vector<std::vector<nn::Linear*>> linears);
 
-  /// Whether block (of STDiT3: pair) number `block` keeps only its input.
-  [[nodiscard]] bool recomputes(int64_t block) const {
-    return recomputes_blocks_ || block < recompute_blocks();
-  }
-  /// To be called first in a pass. Returns what run_block() tells of buckets in it.
-  [[nodiscard]] ops::BucketHook start(const diffusion::Pass& pass) const;
+  /// Whether blocks run as a stack: on the fast path, unless something looks at modules' outputs.
+  [[nodiscard]] bool is_fast() const { return kernels_ != nullptr && !is_tapped(); }
+  /// Of the pass over tokens x [B, T, S', C] (undefined: none, for stack_vectors()), of which a
+  /// frame has tokens_a_frame on all ranks.
+  [[nodiscard]] FastPass fast_pass(const at::Tensor& x, int64_t tokens_a_frame) const;
+  /// All blocks of a pass, in order of use. To be called before anything adds gradients.
+  [[nodiscard]] ops::BlockStack stack(std::vector<ops::Block> blocks,
+                                      const diffusion::Pass& pass) const;
+  /// Runs it on inputs whose x [.., C] is in any type: fp32.
+  [[nodiscard]] at::Tensor run(ops::BlockStack stack, ops::StackInputs inputs) const;
+
+  /// ops::stack_vectors by the fast path's kernels.
+  [[nodiscard]] at::Tensor stack_vectors(const ops::BlockStack& stack, const at::Tensor& condition,
+                                         const at::Tensor& vectors) const;
+
   /// The bucket of the block that is used as number `use` in a pass.
   [[nodiscard]] int64_t block_bucket(int64_t use) const { return first_block_ + use; }
-  /// The embedded tokens in the type of the residual stream.
-  [[nodiscard]] at::Tensor as_stream(const at::Tensor& x) const;
 
  private:
-  void zero_gradients(size_t bucket) const;
-
   std::vector<nn::BucketSpec> buckets_;
-  std::vector<std::vector<const nn::Parameter*>> parameters_;  // of buckets_
-  int64_t first_block_ = 0;                                    // in buckets_
+  int64_t first_block_ = 0;  // in buckets_
+  std::vector<std::vector<nn::Linear*>> linears_;
+  std::vector<const nn::Parameter*> outside_;  // that add up over a step: no islands, in no ring
   std::shared_ptr<ops::BlockKernels> kernels_;
-  bool recomputes_blocks_ = false;
+  ops::Recompute level_ = ops::Recompute::kNone;
 };
 
 }  // namespace kinora::models

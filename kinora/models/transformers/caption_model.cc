@@ -1,7 +1,11 @@
 #include "kinora/models/transformers/caption_model.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/stack.h>
+
+#include <utility>
 
 #include "kinora/core/error.h"
 
@@ -28,8 +32,9 @@ CaptionModel::CaptionModel(const ModelConfig& config)
            nn::Init::normal(0.02));
 }
 
-void CaptionModel::set_block_buckets(const std::vector<std::string>& blocks) {
-  set_buckets(block_buckets(*this, blocks));
+void CaptionModel::set_block_buckets(const std::vector<std::string>& blocks,
+                                     std::vector<std::vector<nn::Linear*>> linears) {
+  set_buckets(block_buckets(*this, blocks), std::move(linears));
 }
 
 void CaptionModel::check_inputs(const at::Tensor& x_t, const at::Tensor& t,
@@ -73,7 +78,7 @@ const at::Tensor& CaptionModel::required(const at::Tensor& number, const char* n
 
 at::Tensor CaptionModel::embed(const at::Tensor& x_t, const at::Tensor& positions) const {
   const at::Tensor patches = sequence().enter(to_patches(config(), x_t));
-  return as_stream(x_embedder.forward(patches) + sequence().enter(positions));
+  return x_embedder.forward(patches) + sequence().enter(positions);
 }
 
 BlockConditions CaptionModel::block_conditions(const at::Tensor& vectors,
@@ -86,19 +91,41 @@ BlockConditions CaptionModel::block_conditions(const at::Tensor& vectors,
   return {vectors, y_embedder.forward(text, conditions.null_text), lengths};
 }
 
-at::Tensor CaptionModel::run(const ops::BucketHook& hook, int64_t use, bool recompute,
-                             const at::Tensor& x, const BlockConditions& conditions,
-                             const Body& body) const {
+at::Tensor CaptionModel::run_plain(int64_t use, bool recompute, const at::Tensor& x,
+                                   const BlockConditions& conditions, const Body& body) const {
   return run_block(
       [body, lengths = conditions.text_lengths](const std::vector<at::Tensor>& in) {
         return body(in[0], {in[1], in[2], lengths});
       },
-      {x, conditions.vectors, conditions.text}, recompute, hook, block_bucket(use));
+      {x, conditions.vectors, conditions.text}, recompute, hook(), block_bucket(use));
+}
+
+at::Tensor CaptionModel::run_fast(std::vector<ops::Block> blocks,
+                                  const std::vector<at::Tensor>& tables, const at::Tensor& x,
+                                  const BlockConditions& conditions,
+                                  const FrameCondition& condition, const at::Tensor& x_t,
+                                  const diffusion::Pass& pass) const {
+  const at::Tensor of_blocks =
+      at::stack(tables) + conditions.vectors.unsqueeze(2);                // [B, T or 1, L, n, C]
+  const at::Tensor last = final_layer.modulation(condition.of_frames());  // [B, T or 1, 2, C]
+  const at::Tensor vectors =
+      at::cat({of_blocks.flatten(2, 3), last}, 2).flatten(2, 3).flatten(0, 1);
+  const at::Tensor h = BlockModel::run(
+      stack(std::move(blocks), pass),
+      {.x = x,
+       .vectors = vectors,
+       .text = conditions.text,
+       .text_lengths =
+           conditions.text_lengths.clamp(0, conditions.text.size(1)).to(at::kInt).contiguous()});
+  return to_clip(final_layer.project(h), x_t);
 }
 
 at::Tensor CaptionModel::finish(const at::Tensor& x, const FrameCondition& condition,
                                 const at::Tensor& x_t) const {
-  const at::Tensor part = final_layer.forward(x, condition.of_frames());
+  return to_clip(final_layer.forward(x, condition.of_frames()), x_t);
+}
+
+at::Tensor CaptionModel::to_clip(const at::Tensor& part, const at::Tensor& x_t) const {
   const at::Tensor patches = sequence().leave(part, grid_of(config(), x_t).tokens_a_frame());
   return tapped(from_patches(config(), patches, x_t));
 }

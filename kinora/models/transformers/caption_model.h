@@ -15,8 +15,10 @@ class CaptionModel : public BlockModel {
  protected:
   explicit CaptionModel(const ModelConfig& config);
 
-  /// To be called when all children are there. blocks: paths in order of use.
-  void set_block_buckets(const std::vector<std::string>& blocks);
+  /// To be called when all children are there. blocks: paths in order of use. linears: of each,
+  /// those that can compute in fp8.
+  void set_block_buckets(const std::vector<std::string>& blocks,
+                         std::vector<std::vector<nn::Linear*>> linears);
 
   /// kShape where x_t, t, text, its lengths or the frame mask do not fit together.
   void check_inputs(const at::Tensor& x_t, const at::Tensor& t,
@@ -27,22 +29,33 @@ class CaptionModel : public BlockModel {
   [[nodiscard]] const at::Tensor& required(const at::Tensor& number, const char* name,
                                            const at::Tensor& x_t) const;
 
-  /// This rank's tokens in the type of the residual stream: [B, T, S', C]. positions: [1, 1, S, C].
+  /// This rank's tokens, fp32: [B, T, S', C]. positions: [1, 1, S, C].
   [[nodiscard]] at::Tensor embed(const at::Tensor& x_t, const at::Tensor& positions) const;
 
   [[nodiscard]] BlockConditions block_conditions(const at::Tensor& vectors,
                                                  const diffusion::Conditions& conditions) const;
 
-  /// A block, the one that is used as number `use` in a pass. hook: start()'s.
+  /// A block of the plain path, the one that is used as number `use` in a pass.
   using Body = std::function<at::Tensor(const at::Tensor& x, const BlockConditions& conditions)>;
-  [[nodiscard]] at::Tensor run(const ops::BucketHook& hook, int64_t use, bool recompute,
-                               const at::Tensor& x, const BlockConditions& conditions,
-                               const Body& body) const;
+  [[nodiscard]] at::Tensor run_plain(int64_t use, bool recompute, const at::Tensor& x,
+                                     const BlockConditions& conditions, const Body& body) const;
+  /// All blocks and what is behind them by the fast path: as x_t. tables: the learned part of each
+  /// block's vectors, [n, C], to which conditions.vectors [B, T or 1, n, C] are added.
+  [[nodiscard]] at::Tensor run_fast(std::vector<ops::Block> blocks,
+                                    const std::vector<at::Tensor>& tables, const at::Tensor& x,
+                                    const BlockConditions& conditions,
+                                    const FrameCondition& condition, const at::Tensor& x_t,
+                                    const diffusion::Pass& pass) const;
 
-  /// The final layer and what is behind it: as x_t.
+  /// The final layer of the plain path and what is behind it: as x_t.
   [[nodiscard]] at::Tensor finish(const at::Tensor& x, const FrameCondition& condition,
                                   const at::Tensor& x_t) const;
 
+ private:
+  /// This rank's patches as x_t.
+  [[nodiscard]] at::Tensor to_clip(const at::Tensor& part, const at::Tensor& x_t) const;
+
+ protected:
   // NOLINTBEGIN(readability-identifier-naming): named as the published checkpoints' keys
   PatchEmbed x_embedder;
   TimestepEmbedder t_embedder;

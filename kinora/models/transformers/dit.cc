@@ -12,12 +12,13 @@
 #include <ATen/ops/sin.h>
 
 #include <cmath>
+#include <utility>
 
 #include "kinora/core/error.h"
+#include "kinora/models/transformers/branches.h"
 #include "kinora/models/transformers/seams.h"
 #include "kinora/models/transformers/transformer_config.h"
 #include "kinora/ops/bucket_hook.h"
-#include "kinora/ops/fp8.h"
 #include "kinora/ops/parameter.h"
 #include "kinora/ops/patches.h"
 #include "kinora/ops/recompute.h"
@@ -121,8 +122,14 @@ DiTBlock::DiTBlock(const ModelConfig& config)
   add_child("adaLN_modulation", adaLN_modulation);
 }
 
-ops::BlockWeights DiTBlock::weights() const {
-  return {attn.qkv.weights(), attn.proj.weights(), mlp.fc1.weights(), mlp.fc2.weights()};
+ops::Block DiTBlock::fast(const FastPass& pass, nn::Span span) const {
+  return {.branches = {attention_branch(pass, attn, span, {.shift = 0, .scale = 1, .gate = 2}),
+                       mlp_branch(pass, mlp, {.shift = 3, .scale = 4, .gate = 5})},
+          .num_vectors = 6};
+}
+
+std::vector<nn::Linear*> DiTBlock::linears() {
+  return {&attn.qkv, &attn.proj, &mlp.fc1, &mlp.fc2};
 }
 
 at::Tensor DiTBlock::forward(const at::Tensor& x, const at::Tensor& c, const nn::Sequence& sequence,
@@ -134,11 +141,10 @@ at::Tensor DiTBlock::forward(const at::Tensor& x, const at::Tensor& c, const nn:
   const at::Tensor& shift_mlp = m[3];
   const at::Tensor& scale_mlp = m[4];
   const at::Tensor& gate_mlp = m[5];
-  const auto [in, h] = normed_sum(kernels(), x, {}, {}, shift_msa, scale_msa);
-  const auto [y, h_mlp] =
-      normed_sum(kernels(), in, gate_msa, sequence.self_attention(attn, h, span, tokens), shift_mlp,
-                 scale_mlp);
-  return tapped(gated_sum(kernels(), y, gate_mlp, sequence.mlp(mlp, h_mlp)));
+  const at::Tensor h = modulated_norm(x, shift_msa, scale_msa);
+  const at::Tensor y = gated_sum(x, gate_msa, sequence.self_attention(attn, h, span, tokens));
+  const at::Tensor h_mlp = modulated_norm(y, shift_mlp, scale_mlp);
+  return tapped(gated_sum(y, gate_mlp, sequence.mlp(mlp, h_mlp)));
 }
 
 FinalLayer::FinalLayer(const ModelConfig& config)
@@ -151,7 +157,7 @@ FinalLayer::FinalLayer(const ModelConfig& config)
 
 at::Tensor FinalLayer::forward(const at::Tensor& x, const at::Tensor& c) const {
   const std::vector<at::Tensor> m = adaLN_modulation.forward(c);  // shift, scale
-  return tapped(linear.forward(final_norm(kernels(), x, m[0], m[1])));
+  return tapped(linear.forward(modulated_norm(x, m[0], m[1])));
 }
 
 at::Tensor FinalLayer::modulation(const at::Tensor& c) const {
@@ -167,7 +173,7 @@ DiT::Blocks::Blocks(const ModelConfig& config) {
 }
 
 DiT::DiT(const ModelConfig& config)
-    : Model(config),
+    : BlockModel(config),
       x_embedder(config, 2),
       t_embedder(config),
       y_embedder(config),
@@ -182,32 +188,16 @@ DiT::DiT(const ModelConfig& config)
   add_child("blocks", blocks);
   add_child("final_layer", final_layer);
   final_layer.set_layer(config.depth + 1);
+  std::vector<std::vector<nn::Linear*>> linears;
+  for (const auto& block : blocks.items) {
+    linears.push_back(block->linears());
+  }
+  set_buckets(dit_buckets(config.depth), std::move(linears));
 }
 
 double DiT::macs(const ModelConfig& config) {
   const TransformerMacs m(config);
   return m.model(m.mlp + m.attention(m.tokens) + m.modulation);
-}
-
-void DiT::use_sequence(std::shared_ptr<const nn::Sequence> sequence) {
-  KINORA_CHECK(
-      kernels_ == nullptr, kConfig,
-      "[dit] the fast path needs all tokens of a sample on one rank. Hint: model.path=plain");
-  Model::use_sequence(std::move(sequence));
-}
-
-int64_t DiT::num_fast_linears() const {
-  constexpr int64_t kLinearsOfABlock = 4;
-  return kLinearsOfABlock * config().depth;
-}
-
-void DiT::use_fast_path(std::shared_ptr<ops::BlockKernels> kernels, ops::Recompute level) {
-  kernels_ = std::move(kernels);
-  recompute_ = level;
-}
-
-void DiT::to_device(const at::Device& device) {
-  pos_embed = pos_embed.to(device);
 }
 
 at::Tensor DiT::predict(const at::Tensor& x_t, const at::Tensor& t,
@@ -227,17 +217,17 @@ at::Tensor DiT::predict(const at::Tensor& x_t, const at::Tensor& t,
   // [B, 1, N, C]
   const at::Tensor x = x_embedder.forward(sequence().enter(patches.unsqueeze(1))) +
                        sequence().enter(pos_embed.unsqueeze(1));
+  const int64_t tokens = config().tokens_a_frame();
   if (pass.prepared.defined()) {
-    ops::BlockStack stack = block_stack();
-    const at::Tensor typed = x.squeeze(1).to(stack.blocks[0].qkv.weight.scalar_type());
-    return to_image(
-        final_layer.project(ops::adaln_blocks(*kernels_, std::move(stack), typed, pass.prepared)));
+    const at::Tensor h = run(fast_stack(x, pass), {.x = x, .vectors = pass.prepared});
+    return to_image(sequence().leave(final_layer.project(h), tokens).squeeze(1));
   }
   const at::Tensor c = condition(t, conditions.labels);  // [B, C]
   if (is_fast()) {
-    return tapped(to_image(fast_blocks(x.squeeze(1), c, may_overwrite() && pass.overwrite)));
+    const at::Tensor h =
+        run(fast_stack(x, pass), {.x = x, .condition = c, .vectors = final_layer.modulation(c)});
+    return to_image(sequence().leave(final_layer.project(h), tokens).squeeze(1));
   }
-  const int64_t tokens = config().tokens_a_frame();
   return tapped(to_image(sequence().leave(plain_blocks(x, c), tokens).squeeze(1)));
 }
 
@@ -247,27 +237,6 @@ at::Tensor DiT::condition(const at::Tensor& t, const at::Tensor& labels) const {
 
 at::Tensor DiT::to_image(const at::Tensor& patches) const {
   return ops::unpatchify(patches, config().height, config().width, config().patch);
-}
-
-void DiT::begin_step() {
-  if (!is_fast() || kernels_->fp8() == nullptr) {
-    return;
-  }
-  ops::Fp8& fp8 = *kernels_->fp8();
-  fp8.begin_step();
-  const std::vector<ops::BlockWeights> blocks = block_stack().blocks;
-  for (int64_t i = 0; i < config().depth; ++i) {
-    // Weights that are divided among ranks come for a moment: what is quantised stays.
-    const int64_t bucket = dit_block_buckets(config().depth, i).block;
-    if (hook()) {
-      hook()(ops::BucketMoment::kBeforeForward, bucket);
-    }
-    const ops::BlockWeights& block = blocks[static_cast<size_t>(i)];
-    fp8.quantise_weights({block.qkv, block.proj, block.fc1, block.fc2});
-    if (hook()) {
-      hook()(ops::BucketMoment::kAfterForward, bucket);
-    }
-  }
 }
 
 at::Tensor DiT::prepare(const at::Tensor& times, const diffusion::Conditions& conditions) {
@@ -280,7 +249,7 @@ at::Tensor DiT::prepare(const at::Tensor& times, const diffusion::Conditions& co
   }
   const at::Tensor c = condition(times.repeat_interleave(batch),
                                  conditions.labels.repeat({times.size(0)}));  // [S B, C]
-  return ops::seam_vectors(*kernels_, block_stack(), c, final_layer.modulation(c))
+  return stack_vectors(fast_stack({}, {}), c, final_layer.modulation(c))
       .view({times.size(0), batch, columns});
 }
 
@@ -321,45 +290,26 @@ at::Tensor DiT::plain_blocks(at::Tensor x, const at::Tensor& c) const {
   return final_layer.forward(x, c);  // [B, 1, N, P P out]
 }
 
-at::Tensor DiT::fast_blocks(const at::Tensor& x, const at::Tensor& c, bool overwrite) const {
-  ops::BlockStack stack = block_stack();
-  stack.overwrites_gradients = overwrite;
-  if (overwrite) {
-    ops::zero_bias_gradients(stack);
+ops::BlockStack DiT::fast_stack(const at::Tensor& x, const diffusion::Pass& pass) const {
+  const FastPass fast = fast_pass(x, config().tokens_a_frame());
+  std::vector<ops::Block> stacked;
+  for (const auto& block : blocks.items) {
+    stacked.push_back(block->fast(fast, nn::Span::kFrame));
   }
-  const at::Tensor typed = x.to(stack.blocks[0].qkv.weight.scalar_type());
-  return final_layer.project(ops::adaln_blocks(*kernels_, std::move(stack), typed, c,
-                                               final_layer.modulation(c)));  // [B, N, C]
-}
-
-ops::BlockStack DiT::block_stack() const {
-  ops::BlockStack stack{.blocks = {},
-                        .modulation = {},
-                        .heads = config().heads,
-                        .recompute = recompute_,
-                        .recomputed_blocks = recompute_blocks(),
-                        .hook = hook()};
+  ops::BlockStack all = stack(std::move(stacked), pass);
   std::vector<ops::LinearWeights> slab;
-  int64_t number = 0;
   for (int64_t i = 0; i < config().depth; ++i) {
-    const DiTBlock& block = *blocks.items[static_cast<size_t>(i)];
-    ops::BlockWeights weights = block.weights();
-    for (ops::LinearWeights* linear : {&weights.qkv, &weights.proj, &weights.fc1, &weights.fc2}) {
-      linear->number = number++;
-    }
-    stack.blocks.push_back(std::move(weights));
     const DiTBlockBuckets buckets = dit_block_buckets(config().depth, i);
-    stack.block_buckets.push_back(buckets.block);
-    slab.push_back(block.modulation());
+    slab.push_back(blocks.items[static_cast<size_t>(i)]->modulation());
     if (buckets.closes_slab) {
       for (ops::LinearWeights& merged : ops::merge_adjacent(slab)) {
-        stack.modulation.push_back(std::move(merged));
-        stack.modulation_buckets.push_back(buckets.modulation);
+        all.modulation.push_back(std::move(merged));
+        all.modulation_buckets.push_back(buckets.modulation);
       }
       slab.clear();
     }
   }
-  return stack;
+  return all;
 }
 
 at::Tensor sin_cos_position_embedding(int64_t hidden, int64_t rows, int64_t columns) {

@@ -3,14 +3,14 @@
 #include <memory>
 #include <vector>
 
-#include "kinora/models/model.h"
+#include "kinora/models/transformers/block_model.h"
 #include "kinora/nn/linear.h"
 #include "kinora/nn/mlp.h"
 #include "kinora/nn/module.h"
 #include "kinora/nn/plan.h"
 #include "kinora/nn/self_attention.h"
 #include "kinora/nn/sequence.h"
-#include "kinora/ops/adaln_blocks.h"
+#include "kinora/ops/linear_weights.h"
 
 namespace kinora::models {
 
@@ -89,9 +89,11 @@ class DiTBlock : public nn::Module {
                                    const nn::Sequence& sequence, nn::Span span,
                                    int64_t tokens) const;
 
-  // For the fast path of DiT.
-  [[nodiscard]] ops::BlockWeights weights() const;
+  // For the fast path.
+  [[nodiscard]] ops::Block fast(const FastPass& pass, nn::Span span) const;
   [[nodiscard]] ops::LinearWeights modulation() const { return adaLN_modulation.weights(); }
+  /// Those that can compute in fp8, in order.
+  [[nodiscard]] std::vector<nn::Linear*> linears();
 
  private:
   nn::SelfAttention attn;
@@ -105,7 +107,7 @@ class FinalLayer : public nn::Module {
   explicit FinalLayer(const ModelConfig& config);
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& c) const;
 
-  // For the fast path of DiT, whose blocks end with the modulated norm.
+  // For the fast path, whose blocks end with the modulated norm.
   /// c: [B, C]. Returns shift and scale, fp32 [B, 2 C].
   [[nodiscard]] at::Tensor modulation(const at::Tensor& c) const;
   [[nodiscard]] at::Tensor project(const at::Tensor& h) const { return linear.forward(h); }
@@ -116,9 +118,9 @@ class FinalLayer : public nn::Module {
 };
 
 /// The diffusion transformer. Keys, shapes and arithmetic are those of the original, so its
-/// checkpoints load by name. Plain path: ATen calls, on CPU and GPU, the specification. Fast path:
-/// the blocks by ops::adaln_blocks, their residual stream in the compute type, all tokens here.
-class DiT : public Model {
+/// checkpoints load by name. The modulation linears of some blocks are one product on the fast
+/// path.
+class DiT : public BlockModel {
  public:
   /// `config` as resolved() gives it.
   explicit DiT(const ModelConfig& config);
@@ -129,33 +131,18 @@ class DiT : public Model {
   [[nodiscard]] at::Tensor prepare(const at::Tensor& times,
                                    const diffusion::Conditions& conditions) override;
 
-  void begin_step() override;
-
-  /// The embedders, slabs of the blocks' modulation weights (so that a slab can be one GEMM), one
-  /// bucket a block, the final layer. Embedders and final layer are fp32 islands.
-  [[nodiscard]] std::vector<nn::BucketSpec> buckets() const override;
-  void to_device(const at::Device& device) override;
-  void use_sequence(std::shared_ptr<const nn::Sequence> sequence) override;
-  [[nodiscard]] int64_t num_fast_linears() const override;
-  void use_fast_path(std::shared_ptr<ops::BlockKernels> kernels,
-                     ops::Recompute level = ops::Recompute::kNone) override;
-
  private:
   /// Needs labels.
   [[nodiscard]] at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t,
                                    const diffusion::Conditions& conditions,
                                    const diffusion::Pass& pass) override;
-  [[nodiscard]] ops::BlockStack block_stack() const;
+  /// x: [B, 1, S', C], or undefined for stack_vectors().
+  [[nodiscard]] ops::BlockStack fast_stack(const at::Tensor& x, const diffusion::Pass& pass) const;
   [[nodiscard]] at::Tensor plain_blocks(at::Tensor x, const at::Tensor& c) const;
   void call_hook(ops::BucketMoment moment, int64_t block) const;
-  [[nodiscard]] at::Tensor fast_blocks(const at::Tensor& x, const at::Tensor& c,
-                                       bool overwrite) const;
-  [[nodiscard]] bool is_fast() const { return kernels_ != nullptr && !is_tapped(); }
   [[nodiscard]] at::Tensor condition(const at::Tensor& t, const at::Tensor& labels) const;
   [[nodiscard]] at::Tensor to_image(const at::Tensor& patches) const;
 
-  ops::Recompute recompute_ = ops::Recompute::kNone;
-  std::shared_ptr<ops::BlockKernels> kernels_;
   PatchEmbed x_embedder;
   TimestepEmbedder t_embedder;
   LabelEmbedder y_embedder;
@@ -174,7 +161,11 @@ class DiT : public Model {
 /// the column, the second the row, each as [sin | cos] with frequencies 10000^(-i / (C / 4)).
 [[nodiscard]] at::Tensor sin_cos_position_embedding(int64_t hidden, int64_t rows, int64_t columns);
 
-/// Where block `block` has its weights in DiT::buckets().
+/// The embedders, slabs of the blocks' modulation weights (so that a slab can be one GEMM), one
+/// bucket a block, the final layer. Embedders and final layer are fp32 islands.
+[[nodiscard]] std::vector<nn::BucketSpec> dit_buckets(int64_t depth);
+
+/// Where block `block` has its weights in dit_buckets().
 struct DiTBlockBuckets {
   int64_t modulation = 0;
   int64_t block = 0;

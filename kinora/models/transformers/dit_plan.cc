@@ -10,7 +10,7 @@ constexpr int64_t kBlocksPerSlab = 4;
 
 }  // namespace
 
-std::vector<nn::BucketSpec> DiT::buckets() const {
+std::vector<nn::BucketSpec> dit_buckets(int64_t depth) {
   std::vector<nn::BucketSpec> buckets;
   buckets.push_back(
       {.name = "embedders",
@@ -18,20 +18,20 @@ std::vector<nn::BucketSpec> DiT::buckets() const {
                       "t_embedder.mlp.0.bias", "t_embedder.mlp.2.weight", "t_embedder.mlp.2.bias",
                       "y_embedder.embedding_table.weight"},
        .fp32_island = true});
-  for (int64_t first = 0; first < config().depth; first += kBlocksPerSlab) {
+  for (int64_t first = 0; first < depth; first += kBlocksPerSlab) {
     nn::BucketSpec slab{.name = "modulation." + std::to_string(first / kBlocksPerSlab),
                         .parameters = {},
                         .fp32_island = false,
                         .ring = "modulation"};
     // Weights first, then biases: each a contiguous matrix or vector over the slab's blocks.
     for (const char* kind : {"weight", "bias"}) {
-      for (int64_t i = first; i < std::min(first + kBlocksPerSlab, config().depth); ++i) {
+      for (int64_t i = first; i < std::min(first + kBlocksPerSlab, depth); ++i) {
         slab.parameters.push_back("blocks." + std::to_string(i) + ".adaLN_modulation.1." + kind);
       }
     }
     buckets.push_back(std::move(slab));
   }
-  for (int64_t i = 0; i < config().depth; ++i) {
+  for (int64_t i = 0; i < depth; ++i) {
     const std::string block = "blocks." + std::to_string(i);
     nn::BucketSpec bucket{
         .name = block, .parameters = {}, .fp32_island = false, .ring = "blocks", .is_block = true};

@@ -6,6 +6,8 @@
 #include <ATen/ops/stack.h>
 
 #include <cmath>
+#include <utility>
+#include <vector>
 
 #include "kinora/core/error.h"
 #include "kinora/models/transformers/transformer_config.h"
@@ -33,7 +35,7 @@ PixArt::PixArt(const ModelConfig& config)
     add_child("csize_embedder", *csize_embedder);
     add_child("ar_embedder", *ar_embedder);
   }
-  set_block_buckets(numbered("blocks", config.depth));
+  set_block_buckets(numbered("blocks", config.depth), linears_of(blocks, config.depth));
 }
 
 at::Tensor PixArt::positions(const Grid& grid, const at::Device& device) const {
@@ -76,19 +78,31 @@ at::Tensor PixArt::predict(const at::Tensor& x_t, const at::Tensor& t,
       block_conditions(modulation_vectors(t_block, condition), conditions);
   const Grid own = configured_grid(config());
   const bool has_own_size = grid.rows == own.rows && grid.columns == own.columns;
-  const ops::BucketHook hook = start(pass);
   at::Tensor x = embed(
       x_t, has_own_size ? pos_embed.unsqueeze(1) : positions(grid, x_t.device()));  // [B, 1, S', C]
+  if (is_fast()) {
+    const FastPass fast = fast_pass(x, grid.tokens_a_frame());
+    std::vector<ops::Block> stacked;
+    std::vector<at::Tensor> tables;
+    for (int64_t i = 0; i < config().depth; ++i) {
+      stacked.push_back(
+          blocks[i].fast(fast, attention_branch(fast, blocks[i].self_attention(), nn::Span::kFrame,
+                                                CaptionBlock::kAttentionVectors)));
+      tables.push_back(blocks[i].table());
+    }
+    return run_fast(std::move(stacked), tables, x, inputs, condition, x_t, pass);
+  }
   const CaptionBlock::Attend attend = [this, tokens = grid.tokens_a_frame()](
                                           const nn::SelfAttention& attention,
                                           const at::Tensor& image) {
     return sequence().self_attention(attention, image, nn::Span::kFrame, tokens);
   };
   for (int64_t i = 0; i < config().depth; ++i) {
-    x = run(hook, i, recomputes(i), x, inputs,
-            [this, &block = blocks[i], attend](const at::Tensor& image, const BlockConditions& in) {
-              return block.forward(image, in, sequence(), attend);
-            });
+    x = run_plain(
+        i, i < recompute_blocks(), x, inputs,
+        [this, &block = blocks[i], attend](const at::Tensor& image, const BlockConditions& in) {
+          return block.forward(image, in, sequence(), attend);
+        });
   }
   return finish(x, condition, x_t);
 }

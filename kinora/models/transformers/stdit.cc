@@ -2,12 +2,26 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 
+#include <utility>
+#include <vector>
+
+#include "kinora/models/transformers/seams.h"
 #include "kinora/models/transformers/transformer_config.h"
 
 // Shapes: B batch, T frames of patches, S patches of a frame, C hidden.
 
 namespace kinora::models {
+namespace {
+
+/// A block's vectors along `dim`, behind which stands the gate of attention again: that through
+/// time has the same.
+at::Tensor with_gate_again(const at::Tensor& vectors, int64_t dim) {
+  return at::cat({vectors, vectors.narrow(dim, CaptionBlock::kAttentionVectors.gate, 1)}, dim);
+}
+
+}  // namespace
 
 STDiTBlock::STDiTBlock(const ModelConfig& config)
     : CaptionBlock(config),
@@ -23,13 +37,35 @@ at::Tensor STDiTBlock::forward(const at::Tensor& x, const BlockConditions& condi
                                const at::Tensor& time_positions) const {
   const std::vector<at::Tensor> m = modulation_of(scale_shift_table, conditions.vectors);
   const at::Tensor& gate_msa = m[2];
-  const auto [in, h] = normed_sum(kernels(), x, {}, {}, m[0], m[1]);
-  at::Tensor y = gated_sum(kernels(), in, gate_msa,
-                           sequence.self_attention(attn, h, nn::Span::kFrame, tokens_a_frame));
+  const at::Tensor h = modulated_norm(x, m[0], m[1]);
+  at::Tensor y =
+      gated_sum(x, gate_msa, sequence.self_attention(attn, h, nn::Span::kFrame, tokens_a_frame));
   const at::Tensor in_time = time_positions.defined() ? y + time_positions : y;
-  y = gated_sum(kernels(), y, gate_msa,
+  y = gated_sum(y, gate_msa,
                 sequence.self_attention(attn_temp, in_time, nn::Span::kTime, tokens_a_frame));
   return tapped(text_and_mlp(y, conditions, sequence, m));
+}
+
+ops::Block STDiTBlock::fast(const FastPass& pass, const at::Tensor& time_positions) const {
+  ops::Block block =
+      CaptionBlock::fast(pass, attention_branch(pass, attn, nn::Span::kFrame, kAttentionVectors));
+  ops::Branch in_time = attention_branch(pass, attn_temp, nn::Span::kTime, {.gate = 6});
+  if (time_positions.defined()) {
+    in_time.offset = pass.offset(time_positions);
+  }
+  block.branches.insert(block.branches.begin() + 1, std::move(in_time));
+  block.num_vectors = 7;
+  return block;
+}
+
+at::Tensor STDiTBlock::table() const {
+  return with_gate_again(CaptionBlock::table(), 0);
+}
+
+std::vector<nn::Linear*> STDiTBlock::linears() {
+  std::vector<nn::Linear*> linears = CaptionBlock::linears();
+  linears.insert(linears.begin() + 2, {&attn_temp.qkv, &attn_temp.proj});
+  return linears;
 }
 
 STDiT::STDiT(const ModelConfig& config) : CaptionModel(config), blocks(config) {
@@ -47,7 +83,7 @@ STDiT::STDiT(const ModelConfig& config) : CaptionModel(config), blocks(config) {
   add_buffer("pos_embed_temporal", pos_embed_temporal);
   add_child("blocks", blocks);
   set_init(*this, {"cross_attn.proj.weight"}, nn::Init::zero());
-  set_block_buckets(numbered("blocks", config.depth));
+  set_block_buckets(numbered("blocks", config.depth), linears_of(blocks, config.depth));
 }
 
 double STDiT::macs(const ModelConfig& config) {
@@ -65,16 +101,28 @@ at::Tensor STDiT::predict(const at::Tensor& x_t, const at::Tensor& t,
   const BlockConditions inputs =
       block_conditions(modulation_vectors(t_block, condition), conditions);
 
-  const ops::BucketHook hook = start(pass);
+  const auto time = [&](int64_t block) {
+    return block == 0 ? pos_embed_temporal.narrow(1, 0, grid.frames).unsqueeze(2) : at::Tensor();
+  };
   at::Tensor x = embed(x_t, pos_embed.unsqueeze(0));  // [B, T, S', C]
+  if (is_fast()) {
+    const FastPass fast = fast_pass(x, grid.tokens_a_frame());
+    std::vector<ops::Block> stacked;
+    std::vector<at::Tensor> tables;
+    for (int64_t i = 0; i < config().depth; ++i) {
+      stacked.push_back(blocks[i].fast(fast, time(i)));
+      tables.push_back(blocks[i].table());
+    }
+    const BlockConditions with_gates = {with_gate_again(inputs.vectors, 2), inputs.text,
+                                        inputs.text_lengths};
+    return run_fast(std::move(stacked), tables, x, with_gates, condition, x_t, pass);
+  }
   for (int64_t i = 0; i < config().depth; ++i) {
-    const at::Tensor time =
-        i == 0 ? pos_embed_temporal.narrow(1, 0, grid.frames).unsqueeze(2) : at::Tensor();
-    x = run(hook, i, recomputes(i), x, inputs,
-            [this, &block = blocks[i], tokens = grid.tokens_a_frame(), time](
-                const at::Tensor& in, const BlockConditions& given) {
-              return block.forward(in, given, sequence(), tokens, time);
-            });
+    x = run_plain(i, i < recompute_blocks(), x, inputs,
+                  [this, &block = blocks[i], tokens = grid.tokens_a_frame(), positions = time(i)](
+                      const at::Tensor& in, const BlockConditions& given) {
+                    return block.forward(in, given, sequence(), tokens, positions);
+                  });
   }
   return finish(x, condition, x_t);
 }

@@ -15,6 +15,11 @@ class STDiTBlock : public CaptionBlock {
                                    const nn::Sequence& sequence, int64_t tokens_a_frame,
                                    const at::Tensor& time_positions) const;
 
+  // For the fast path; vector 6 is the gate of the attention through time.
+  [[nodiscard]] ops::Block fast(const FastPass& pass, const at::Tensor& time_positions) const;
+  [[nodiscard]] at::Tensor table() const;  ///< [7, C]
+  [[nodiscard]] std::vector<nn::Linear*> linears();
+
  private:
   nn::SelfAttention attn_temp;  // NOLINT(readability-identifier-naming)
 };

@@ -5,8 +5,13 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/stack.h>
 
+#include <utility>
+#include <vector>
+
 #include "kinora/core/error.h"
+#include "kinora/models/transformers/seams.h"
 #include "kinora/models/transformers/transformer_config.h"
+#include "kinora/ops/parameter.h"
 
 // Shapes: B batch, T frames of patches, S patches of a frame, C hidden, D dims of a head.
 
@@ -39,14 +44,35 @@ at::Tensor STDiT2Block::forward(const at::Tensor& x, const BlockConditions& cond
       scale_shift_table_temporal, conditions.vectors.narrow(2, kBlockVectors, kTemporalVectors));
   const at::Tensor& gate_msa = m[2];
   const at::Tensor& gate_time = time[2];
-  const auto [in, h] = normed_sum(kernels(), x, {}, {}, m[0], m[1]);
-  const auto [mid, h_time] = normed_sum(
-      kernels(), in, gate_msa, sequence.self_attention(attn, h, nn::Span::kFrame, tokens_a_frame),
-      time[0], time[1]);
+  const at::Tensor h = modulated_norm(x, m[0], m[1]);
+  const at::Tensor mid =
+      gated_sum(x, gate_msa, sequence.self_attention(attn, h, nn::Span::kFrame, tokens_a_frame));
+  const at::Tensor h_time = modulated_norm(mid, time[0], time[1]);
   const at::Tensor y = gated_sum(
-      kernels(), mid, gate_time,
+      mid, gate_time,
       sequence.self_attention(attn_temp, h_time, nn::Span::kTime, tokens_a_frame, rotary));
   return tapped(text_and_mlp(y, conditions, sequence, m));
+}
+
+ops::Block STDiT2Block::fast(const FastPass& pass, const at::Tensor& rotary) const {
+  ops::Block block =
+      CaptionBlock::fast(pass, attention_branch(pass, attn, nn::Span::kFrame, kAttentionVectors));
+  block.branches.insert(block.branches.begin() + 1,
+                        attention_branch(pass, attn_temp, nn::Span::kTime,
+                                         {.shift = 6, .scale = 7, .gate = 8}, rotary));
+  block.num_vectors = kBlockVectors + kTemporalVectors;
+  return block;
+}
+
+at::Tensor STDiT2Block::table() const {
+  return at::cat({CaptionBlock::table(), ops::with_gradient(scale_shift_table_temporal.value,
+                                                            scale_shift_table_temporal.grad)});
+}
+
+std::vector<nn::Linear*> STDiT2Block::linears() {
+  std::vector<nn::Linear*> linears = CaptionBlock::linears();
+  linears.insert(linears.begin() + 2, {&attn_temp.qkv, &attn_temp.proj});
+  return linears;
 }
 
 STDiT2::STDiT2(const ModelConfig& config)
@@ -67,7 +93,7 @@ STDiT2::STDiT2(const ModelConfig& config)
   add_child("fps_embedder", fps_embedder);
   set_init(*this, {"t_block_temp.1.weight"}, nn::Init::normal(0.02));
   set_init(*this, {"cross_attn.proj.weight"}, nn::Init::zero());
-  set_block_buckets(numbered("blocks", config.depth));
+  set_block_buckets(numbered("blocks", config.depth), linears_of(blocks, config.depth));
 }
 
 void STDiT2::resolve(ModelConfig& config, const ModelConfig& published) {
@@ -104,14 +130,23 @@ at::Tensor STDiT2::predict(const at::Tensor& x_t, const at::Tensor& t,
   const at::Tensor scale = picture_scale(config(), conditions);
   const at::Tensor rotary =
       rotary_angles(rope.freqs, at::arange(grid.frames, scale.options())).unsqueeze(1);
-  const ops::BucketHook hook = start(pass);
   at::Tensor x = embed(x_t, scaled_positions(config(), grid, scale));  // [B, T, S', C]
+  if (is_fast()) {
+    const FastPass fast = fast_pass(x, grid.tokens_a_frame());
+    std::vector<ops::Block> stacked;
+    std::vector<at::Tensor> tables;
+    for (int64_t i = 0; i < config().depth; ++i) {
+      stacked.push_back(blocks[i].fast(fast, rotary));
+      tables.push_back(blocks[i].table());
+    }
+    return run_fast(std::move(stacked), tables, x, inputs, condition, x_t, pass);
+  }
   for (int64_t i = 0; i < config().depth; ++i) {
-    x = run(hook, i, recomputes(i), x, inputs,
-            [this, &block = blocks[i], tokens = grid.tokens_a_frame(), rotary](
-                const at::Tensor& in, const BlockConditions& given) {
-              return block.forward(in, given, sequence(), tokens, rotary);
-            });
+    x = run_plain(i, i < recompute_blocks(), x, inputs,
+                  [this, &block = blocks[i], tokens = grid.tokens_a_frame(), rotary](
+                      const at::Tensor& in, const BlockConditions& given) {
+                    return block.forward(in, given, sequence(), tokens, rotary);
+                  });
   }
   return finish(x, condition, x_t);
 }

@@ -15,6 +15,11 @@ class STDiT2Block : public CaptionBlock {
                                    const nn::Sequence& sequence, int64_t tokens_a_frame,
                                    const at::Tensor& rotary) const;
 
+  // For the fast path; the vectors of the attention through time are 6 to 8.
+  [[nodiscard]] ops::Block fast(const FastPass& pass, const at::Tensor& rotary) const;
+  [[nodiscard]] at::Tensor table() const;  ///< [9, C]
+  [[nodiscard]] std::vector<nn::Linear*> linears();
+
  private:
   // NOLINTBEGIN(readability-identifier-naming): named as the published checkpoints' keys
   nn::SelfAttention attn_temp;

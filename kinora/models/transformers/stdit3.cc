@@ -5,6 +5,9 @@
 #include <ATen/ops/cat.h>
 
 #include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "kinora/core/error.h"
 #include "kinora/models/transformers/transformer_config.h"
@@ -35,11 +38,14 @@ STDiT3::STDiT3(const ModelConfig& config)
   // At first a model of single frames.
   set_init(temporal_blocks, {"attn.proj.weight", "mlp.fc2.weight"}, nn::Init::zero());
   std::vector<std::string> blocks;
+  std::vector<std::vector<nn::Linear*>> linears;
   for (int64_t i = 0; i < config.depth; ++i) {
     blocks.push_back("spatial_blocks." + std::to_string(i));
     blocks.push_back("temporal_blocks." + std::to_string(i));
+    linears.push_back(spatial_blocks[i].linears());
+    linears.push_back(temporal_blocks[i].linears());
   }
-  set_block_buckets(blocks);
+  set_block_buckets(blocks, std::move(linears));
 }
 
 void STDiT3::resolve(ModelConfig& config, const ModelConfig& published) {
@@ -72,20 +78,39 @@ at::Tensor STDiT3::predict(const at::Tensor& x_t, const at::Tensor& t,
           .plus(fps_embedder.forward(required(conditions.fps, "fps", x_t)));
   const BlockConditions inputs =
       block_conditions(modulation_vectors(t_block, condition), conditions);
-  const CaptionBlock::Attend in_space = attend_space(grid, scale);
-  const CaptionBlock::Attend in_time = attend_time(grid, scale);
-
-  const ops::BucketHook hook = start(pass);
   at::Tensor x = embed(x_t, scaled_positions(config(), grid, scale));  // [B, T, S', C]
+  const Angles angles = angles_of(grid, scale);
+  if (is_fast()) {
+    const FastPass fast = fast_pass(x, grid.tokens_a_frame());
+    std::vector<ops::Block> stacked;
+    std::vector<at::Tensor> tables;
+    for (int64_t i = 0; i < config().depth; ++i) {
+      const CaptionBlock& in_space = spatial_blocks[i];
+      const CaptionBlock& in_time = temporal_blocks[i];
+      constexpr BranchVectors kVectors = CaptionBlock::kAttentionVectors;
+      stacked.push_back(
+          in_space.fast(fast, attention_branch(fast, in_space.self_attention(), nn::Span::kFrame,
+                                               kVectors, angles.space)));
+      stacked.push_back(in_time.fast(
+          fast, config().window.empty() ? attention_branch(fast, in_time.self_attention(),
+                                                           nn::Span::kTime, kVectors, angles.time)
+                                        : window_branch(fast, in_time.self_attention(),
+                                                        windows_of(grid), kVectors, angles.time)));
+      tables.insert(tables.end(), {in_space.table(), in_time.table()});
+    }
+    return run_fast(std::move(stacked), tables, x, inputs, condition, x_t, pass);
+  }
+  const CaptionBlock::Attend in_space = attend_space(grid, angles.space);
+  const CaptionBlock::Attend in_time = attend_time(grid, angles.time);
   for (int64_t i = 0; i < config().depth; ++i) {
-    const bool recompute = recomputes(i);
+    const bool recompute = i < recompute_blocks();
     const auto body = [this](const CaptionBlock& block, const CaptionBlock::Attend& attend) {
       return [this, &block, attend](const at::Tensor& tokens, const BlockConditions& in) {
         return block.forward(tokens, in, sequence(), attend);
       };
     };
-    x = run(hook, 2 * i, recompute, x, inputs, body(spatial_blocks[i], in_space));
-    x = run(hook, 2 * i + 1, recompute, x, inputs, body(temporal_blocks[i], in_time));
+    x = run_plain(2 * i, recompute, x, inputs, body(spatial_blocks[i], in_space));
+    x = run_plain(2 * i + 1, recompute, x, inputs, body(temporal_blocks[i], in_time));
   }
   return finish(x, condition, x_t);
 }
@@ -103,36 +128,46 @@ at::Tensor STDiT3::angles_3d(int64_t frames, int64_t rows, int64_t columns,
       .flatten(1, 2);
 }
 
-CaptionBlock::Attend STDiT3::attend_space(const Grid& grid, const at::Tensor& scale) const {
-  at::Tensor angles;
+nn::Windows STDiT3::windows_of(const Grid& grid) const {
+  return {.rows = grid.rows,
+          .columns = grid.columns,
+          .window_frames = std::min(config().window[0], grid.frames),
+          .window_rows = std::min(config().window[1], grid.rows),
+          .window_columns = std::min(config().window[2], grid.columns)};
+}
+
+STDiT3::Angles STDiT3::angles_of(const Grid& grid, const at::Tensor& scale) const {
+  Angles angles;
   if (config().rotary_3d) {
-    angles =
-        angles_3d(1, grid.rows, grid.columns, scale).expand({grid.frames, -1, -1});  // [T, S, D]
+    angles.space = angles_3d(1, grid.rows, grid.columns, scale).expand({grid.frames, -1, -1});
   }
+  if (config().window.empty()) {
+    angles.time = rotary_angles(rope.freqs, at::arange(grid.frames, scale.options())).unsqueeze(1);
+  } else {
+    const nn::Windows windows = windows_of(grid);
+    angles.time =
+        angles_3d(windows.window_frames, windows.window_rows, windows.window_columns, scale)
+            .flatten(0, 1);
+  }
+  return angles;
+}
+
+CaptionBlock::Attend STDiT3::attend_space(const Grid& grid, const at::Tensor& angles) const {
   return [this, angles, tokens = grid.tokens_a_frame()](const nn::SelfAttention& attention,
                                                         const at::Tensor& x) {
     return sequence().self_attention(attention, x, nn::Span::kFrame, tokens, angles);
   };
 }
 
-CaptionBlock::Attend STDiT3::attend_time(const Grid& grid, const at::Tensor& scale) const {
+CaptionBlock::Attend STDiT3::attend_time(const Grid& grid, const at::Tensor& angles) const {
   if (config().window.empty()) {
-    at::Tensor angles =
-        rotary_angles(rope.freqs, at::arange(grid.frames, scale.options())).unsqueeze(1);
     return [this, angles, tokens = grid.tokens_a_frame()](const nn::SelfAttention& attention,
                                                           const at::Tensor& x) {
       return sequence().self_attention(attention, x, nn::Span::kTime, tokens, angles);
     };
   }
-  const nn::Windows windows = {.rows = grid.rows,
-                               .columns = grid.columns,
-                               .window_frames = std::min(config().window[0], grid.frames),
-                               .window_rows = std::min(config().window[1], grid.rows),
-                               .window_columns = std::min(config().window[2], grid.columns)};
-  at::Tensor angles =
-      angles_3d(windows.window_frames, windows.window_rows, windows.window_columns, scale)
-          .flatten(0, 1);
-  return [this, angles, windows](const nn::SelfAttention& attention, const at::Tensor& x) {
+  return [this, angles, windows = windows_of(grid)](const nn::SelfAttention& attention,
+                                                    const at::Tensor& x) {
     return sequence().window_attention(attention, x, windows, angles);
   };
 }

@@ -24,8 +24,16 @@ class STDiT3 : public CaptionModel {
   /// Angles of rows x columns tokens in each of `frames`: fp32 [frames, rows * columns, D].
   [[nodiscard]] at::Tensor angles_3d(int64_t frames, int64_t rows, int64_t columns,
                                      const at::Tensor& scale) const;
-  [[nodiscard]] CaptionBlock::Attend attend_space(const Grid& grid, const at::Tensor& scale) const;
-  [[nodiscard]] CaptionBlock::Attend attend_time(const Grid& grid, const at::Tensor& scale) const;
+  /// Of both blocks of a pair, as nn::Sequence takes them; undefined: nothing is turned.
+  struct Angles {
+    at::Tensor space;  ///< [T, S, D]
+    at::Tensor time;   ///< [T, 1, D], or of a window's tokens [N, D]
+  };
+  [[nodiscard]] Angles angles_of(const Grid& grid, const at::Tensor& scale) const;
+  [[nodiscard]] nn::Windows windows_of(const Grid& grid) const;
+  // Of the plain path.
+  [[nodiscard]] CaptionBlock::Attend attend_space(const Grid& grid, const at::Tensor& angles) const;
+  [[nodiscard]] CaptionBlock::Attend attend_time(const Grid& grid, const at::Tensor& angles) const;
 
   // NOLINTBEGIN(readability-identifier-naming): named as the published checkpoints' keys
   SizeEmbedder fps_embedder;

@@ -82,7 +82,7 @@ VDiT::VDiT(const ModelConfig& config)
   std::vector<nn::BucketSpec> buckets = {std::move(embedders)};
   buckets.insert(buckets.end(), of_blocks.begin(), of_blocks.end());
   buckets.push_back(std::move(last));
-  set_buckets(std::move(buckets));
+  set_buckets(std::move(buckets), linears_of(blocks, config.depth));
 }
 
 double VDiT::macs(const ModelConfig& config) {
@@ -117,21 +117,41 @@ at::Tensor VDiT::predict(const at::Tensor& x_t, const at::Tensor& t,
   const at::Tensor c = t_embedder.forward(t) +
                        y_embedder.forward(conditions.pooled, conditions.null_text);  // [B, C]
   const int64_t tokens = config().tokens_a_frame();
-  const ops::BucketHook hook = start(pass);
-  at::Tensor x = as_stream(x_embedder.forward(sequence().enter(to_patches(config(), x_t))) +
-                           sequence().enter(pos_embed_spatial.unsqueeze(1)));  // [B, T, S', C]
+  at::Tensor x = x_embedder.forward(sequence().enter(to_patches(config(), x_t))) +
+                 sequence().enter(pos_embed_spatial.unsqueeze(1));  // [B, T, S', C]
+  const auto to_clip = [&](const at::Tensor& part) {
+    return tapped(from_patches(config(), sequence().leave(part, tokens), x_t));
+  };
+  const at::Tensor time = pos_embed_temporal.narrow(1, 0, x.size(1)).unsqueeze(2);  // [1, T, 1, C]
+  if (is_fast()) {
+    const FastPass fast = fast_pass(x, tokens);
+    std::vector<ops::Block> stacked;
+    std::vector<ops::LinearWeights> modulation;
+    for (int64_t i = 0; i < config().depth; ++i) {
+      stacked.push_back(blocks[i].fast(fast, span_of(i)));
+      modulation.push_back(blocks[i].modulation());
+      if (i == first_block_in_time()) {
+        stacked.back().offset = fast.offset(time);
+      }
+    }
+    ops::BlockStack all = stack(std::move(stacked), pass);
+    all.modulation = std::move(modulation);
+    all.modulation_buckets.assign(all.modulation.size(), -1);
+    const at::Tensor h =
+        run(std::move(all), {.x = x, .condition = c, .vectors = final_layer.modulation(c)});
+    return to_clip(final_layer.project(h));
+  }
   for (int64_t i = 0; i < config().depth; ++i) {
     if (i == first_block_in_time()) {
-      x = as_stream(x + pos_embed_temporal.narrow(1, 0, x.size(1)).unsqueeze(2));
+      x = x + time;
     }
     x = run_block(
         [this, &block = blocks[i], span = span_of(i), tokens](const std::vector<at::Tensor>& in) {
           return block.forward(in[0], in[1], sequence(), span, tokens);
         },
-        {x, c}, recomputes(i), hook, block_bucket(i));
+        {x, c}, i < recompute_blocks(), hook(), block_bucket(i));
   }
-  const at::Tensor patches = sequence().leave(final_layer.forward(x, c), tokens);
-  return tapped(from_patches(config(), patches, x_t));
+  return to_clip(final_layer.forward(x, c));
 }
 
 }  // namespace kinora::models

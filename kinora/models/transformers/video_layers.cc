@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "kinora/core/error.h"
+#include "kinora/models/transformers/seams.h"
 #include "kinora/ops/parameter.h"
 #include "kinora/ops/random.h"
 #include "kinora/ops/recompute.h"
@@ -232,7 +233,11 @@ CaptionFinalLayer::CaptionFinalLayer(const ModelConfig& config)
 
 at::Tensor CaptionFinalLayer::forward(const at::Tensor& x, const at::Tensor& c) const {
   const std::vector<at::Tensor> m = modulation_of(scale_shift_table, c.unsqueeze(2));
-  return tapped(linear.forward(final_norm(kernels(), x, m[0], m[1])));
+  return tapped(linear.forward(modulated_norm(x, m[0], m[1])));
+}
+
+at::Tensor CaptionFinalLayer::modulation(const at::Tensor& c) const {
+  return value_of(scale_shift_table) + c.unsqueeze(2);
 }
 
 CaptionBlock::CaptionBlock(const ModelConfig& config)
@@ -254,8 +259,8 @@ at::Tensor CaptionBlock::forward(const at::Tensor& x, const BlockConditions& con
   const at::Tensor& shift_msa = m[0];
   const at::Tensor& scale_msa = m[1];
   const at::Tensor& gate_msa = m[2];
-  const auto [in, h] = normed_sum(kernels(), x, {}, {}, shift_msa, scale_msa);
-  const at::Tensor y = gated_sum(kernels(), in, gate_msa, attend(attn, h));
+  const at::Tensor h = modulated_norm(x, shift_msa, scale_msa);
+  const at::Tensor y = gated_sum(x, gate_msa, attend(attn, h));
   return tapped(text_and_mlp(y, conditions, sequence, m));
 }
 
@@ -265,10 +270,24 @@ at::Tensor CaptionBlock::text_and_mlp(const at::Tensor& x, const BlockConditions
   const at::Tensor& shift_mlp = m[3];
   const at::Tensor& scale_mlp = m[4];
   const at::Tensor& gate_mlp = m[5];
-  const at::Tensor told =
-      sequence.cross_attention(cross_attn, x, conditions.text, conditions.text_lengths);
-  const auto [y, h] = normed_sum(kernels(), x, {}, told, shift_mlp, scale_mlp);
-  return gated_sum(kernels(), y, gate_mlp, sequence.mlp(mlp, h));
+  const at::Tensor y =
+      x + sequence.cross_attention(cross_attn, x, conditions.text, conditions.text_lengths);
+  return gated_sum(y, gate_mlp, sequence.mlp(mlp, modulated_norm(y, shift_mlp, scale_mlp)));
+}
+
+ops::Block CaptionBlock::fast(const FastPass& pass, ops::Branch attention) const {
+  return {.branches = {std::move(attention), text_branch(cross_attn),
+                       mlp_branch(pass, mlp, kMlpVectors)},
+          .num_vectors = 6};
+}
+
+at::Tensor CaptionBlock::table() const {
+  return value_of(scale_shift_table);
+}
+
+std::vector<nn::Linear*> CaptionBlock::linears() {
+  return {&attn.qkv, &attn.proj, &cross_attn.q_linear, &cross_attn.kv_linear, &cross_attn.proj,
+          &mlp.fc1,  &mlp.fc2};
 }
 
 // ---- blocks in a model ----

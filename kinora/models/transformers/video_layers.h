@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "kinora/diffusion/denoiser.h"
+#include "kinora/models/transformers/branches.h"
 #include "kinora/models/transformers/dit.h"
-#include "kinora/models/transformers/seams.h"
 #include "kinora/nn/cross_attention.h"
 #include "kinora/nn/mlp.h"
 #include "kinora/nn/module.h"
@@ -138,6 +138,11 @@ class CaptionFinalLayer : public nn::Module {
   /// x: [B, T, S', C]. c: the time's embedding, fp32 [B, T or 1, C].
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& c) const;
 
+  // For the fast path, whose blocks end with the modulated norm.
+  /// Shift and scale: fp32 [B, T or 1, 2, C].
+  [[nodiscard]] at::Tensor modulation(const at::Tensor& c) const;
+  [[nodiscard]] at::Tensor project(const at::Tensor& h) const { return linear.forward(h); }
+
  private:
   nn::Linear linear;
   nn::Parameter scale_shift_table;  // [2, C]
@@ -159,6 +164,17 @@ class CaptionBlock : public nn::Module {
   using Attend = std::function<at::Tensor(const nn::SelfAttention& attention, const at::Tensor& x)>;
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const BlockConditions& conditions,
                                    const nn::Sequence& sequence, const Attend& attend) const;
+
+  // For the fast path.
+  /// attention: a branch of self-attention with kAttentionVectors.
+  [[nodiscard]] ops::Block fast(const FastPass& pass, ops::Branch attention) const;
+  [[nodiscard]] const nn::SelfAttention& self_attention() const { return attn; }
+  /// The learned part of the block's vectors: [6, C].
+  [[nodiscard]] at::Tensor table() const;
+  /// Those that can compute in fp8, in order.
+  [[nodiscard]] std::vector<nn::Linear*> linears();
+  static constexpr BranchVectors kAttentionVectors{.shift = 0, .scale = 1, .gate = 2};
+  static constexpr BranchVectors kMlpVectors{.shift = 3, .scale = 4, .gate = 5};
 
  protected:
   /// What follows self-attention. m: of modulation_of().
@@ -188,6 +204,7 @@ class BlockList : public nn::Module {
     }
   }
   [[nodiscard]] const Block& operator[](int64_t i) const { return *items_[static_cast<size_t>(i)]; }
+  [[nodiscard]] Block& operator[](int64_t i) { return *items_[static_cast<size_t>(i)]; }
 
  private:
   std::vector<std::unique_ptr<Block>> items_;
@@ -195,6 +212,17 @@ class BlockList : public nn::Module {
 
 /// The paths of a list's blocks: "blocks.0" to "blocks.<depth - 1>".
 [[nodiscard]] std::vector<std::string> numbered(const std::string& list, int64_t depth);
+
+/// Of every block of a list, those that can compute in fp8.
+template <typename Block>
+[[nodiscard]] std::vector<std::vector<nn::Linear*>> linears_of(BlockList<Block>& blocks,
+                                                               int64_t depth) {
+  std::vector<std::vector<nn::Linear*>> linears;
+  for (int64_t i = 0; i < depth; ++i) {
+    linears.push_back(blocks[i].linears());
+  }
+  return linears;
+}
 
 /// Sets how parameters start whose path ends with one of `endings`.
 void set_init(nn::Module& module, const std::vector<std::string>& endings, nn::Init init);

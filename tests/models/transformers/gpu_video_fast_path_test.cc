@@ -8,6 +8,7 @@
 
 #include "kinora/device/device.h"
 #include "kinora/device/graph.h"
+#include "kinora/ops/fp8.h"
 #include "tests/models/transformers/random_clips.h"
 #include "tests/tolerances.h"
 
@@ -17,6 +18,11 @@ namespace gpu_video_fast_path_test {
 using ops::Switch;
 
 const at::Device kGpu(at::kCUDA, 0);
+
+// Relative to fp32, of three bits of mantissa through up to five branches a block; measured
+// largest: see the test of DiT.
+constexpr double kFp8Tolerance = 0.35;
+constexpr double kFp8OutputTolerance = 0.12;
 
 // As many tokens as the kernels for long sequences want, and captions that fill no tile.
 constexpr ClipCase kLargeCases[] = {
@@ -127,8 +133,74 @@ TEST_P(GpuVideoFastPathTest, StepsAreTheSameBitsAndAGraphReplaysThem) {
   }
 }
 
+// Batch times tokens, and words, are multiples of 16, as fp8 products want it.
+constexpr ClipCase kFp8Cases[] = {
+    {.name = "stdit", .architecture = "stdit", .batch = 16, .rows = 4, .columns = 4, .hidden = 128},
+    {.name = "stdit2",
+     .architecture = "stdit2",
+     .batch = 16,
+     .rows = 4,
+     .columns = 4,
+     .qk_norm = true,
+     .hidden = 192},
+    {.name = "stdit3",
+     .architecture = "stdit3",
+     .batch = 16,
+     .rows = 4,
+     .columns = 4,
+     .qk_norm = true,
+     .hidden = 128},
+    {.name = "pixart",
+     .architecture = "pixart",
+     .batch = 16,
+     .frames = 1,
+     .rows = 4,
+     .columns = 4,
+     .hidden = 128},
+    {.name = "latte", .architecture = "latte", .batch = 16, .rows = 4, .columns = 4, .hidden = 128},
+};
+
+class GpuVideoFp8Test : public GpuVideoFastPathTest {
+ protected:
+  void SetUp() override {
+    GpuVideoFastPathTest::SetUp();
+    if (!IsSkipped() && !ops::Fp8::possible(kGpu)) {
+      GTEST_SKIP() << "this GPU has no fp8 products";
+    }
+  }
+};
+
+TEST_P(GpuVideoFp8Test, StaysNearTheReference) {
+  const ops::NamedResults exact = plain_results(GetParam(), at::kFloat);
+  const ops::NamedResults plain = plain_results(GetParam(), at::kBFloat16);
+  for (const ops::Fp8Scaling scaling : {ops::Fp8Scaling::kDelayed, ops::Fp8Scaling::kCurrent}) {
+    for (const ops::Recompute level : kLevels) {
+      const std::string how = "scaling " + std::to_string(static_cast<int>(scaling)) + ", level " +
+                              std::to_string(static_cast<int>(level));
+      RandomClips fast(GetParam(), kGpu, at::kBFloat16);
+      const auto kernels = gpu_kernels(at::kBFloat16);
+      kernels->use_fp8(std::make_unique<ops::Fp8>(fast.model().num_fast_linears(), kGpu, scaling));
+      fast.model().use_fast_path(kernels, level);
+      fast.overwrite_gradients();
+      if (scaling == ops::Fp8Scaling::kDelayed) {
+        fast.step();
+        ops::expect_as_near(exact, plain, fast.results(), how + ", measuring", kStreamSlack);
+      }
+      for (const int64_t passes : {1, 2}) {
+        fast.step(passes);
+        const ops::NamedResults results = fast.results(1.0 / static_cast<double>(passes));
+        ops::expect_relative({exact[0]}, {results[0]}, kFp8OutputTolerance, how);
+        ops::expect_relative(exact, results, kFp8Tolerance, how);
+      }
+      EXPECT_NE(kernels->describe().find("100 % of the blocks' arithmetic"), std::string::npos)
+          << kernels->describe();
+    }
+  }
+}
+
 const auto kName = [](const auto& info) { return std::string(info.param.name); };
 INSTANTIATE_TEST_SUITE_P(Small, GpuVideoFastPathTest, testing::ValuesIn(kClipCases), kName);
+INSTANTIATE_TEST_SUITE_P(Fp8, GpuVideoFp8Test, testing::ValuesIn(kFp8Cases), kName);
 INSTANTIATE_TEST_SUITE_P(Large, GpuVideoFastPathTest, testing::ValuesIn(kLargeCases), kName);
 
 }  // namespace gpu_video_fast_path_test

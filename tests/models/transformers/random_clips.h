@@ -19,6 +19,7 @@
 #include "kinora/models/model.h"
 #include "kinora/ops/parameter.h"
 #include "kinora/optim/arena.h"
+#include "tests/models/transformers/tuned.h"
 #include "tests/ops/host_bytes_in_use.h"
 #include "tests/ops/named_results.h"
 #include "tests/ops/tensors.h"
@@ -38,6 +39,7 @@ struct ClipCase {
   bool qk_norm = false;
   bool gives_frames = false;  ///< some frames are given
   bool windows = false;
+  bool tuned = false;  ///< by updates of linears, some frozen
   int64_t hidden = 144;
   int64_t heads = 2;
   /// Widths C a token and block that recompute level elementwise does not keep: norms, also of
@@ -94,6 +96,13 @@ inline constexpr ClipCase kClipCases[] = {
     {.name = "pixart", .architecture = "pixart", .frames = 1},
     {.name = "vdit", .architecture = "vdit"},
     {.name = "latte", .architecture = "latte"},
+    {.name = "stdit2_tuned",
+     .architecture = "stdit2",
+     .qk_norm = true,
+     .tuned = true,
+     .elementwise = 11.0},
+    {.name = "pixart_tuned", .architecture = "pixart", .frames = 1, .tuned = true},
+    {.name = "latte_tuned", .architecture = "latte", .tuned = true},
 };
 
 /// A model whose weights are all random, those too that start at zero: behind a gate of zero
@@ -101,9 +110,9 @@ inline constexpr ClipCase kClipCases[] = {
 class RandomClips {
  public:
   RandomClips(const ClipCase& c, at::Device device, at::ScalarType type)
-      : model_(make_model(c.config())),
+      : model_(made(c)),
         arena_(
-            model_->named_parameters(), model_->buckets(),
+            model_->named_parameters(), buckets_with_updates(model_->buckets(), *model_),
             {.device = device, .compute_type = type, .seed = 1, .train = true, .ema_decays = {}}) {
     model_->to_device(device);
     int64_t number = 0;
@@ -204,7 +213,9 @@ class RandomClips {
   [[nodiscard]] ops::NamedResults results(double factor = 1.0) {
     ops::NamedResults results{{"output", output_.clone()}, {"gradient of x_t", x_grad_ * factor}};
     for (const auto& [path, parameter] : model_->named_parameters()) {
-      results.push_back({path, parameter->grad * factor});
+      if (!parameter->frozen) {
+        results.push_back({path, parameter->grad * factor});
+      }
     }
     return results;
   }
@@ -216,10 +227,16 @@ class RandomClips {
   }
 
   [[nodiscard]] Model& model() { return *model_; }
-  /// Whether captions are tokens.
-  [[nodiscard]] bool has_words() const { return conditions_.text.defined(); }
 
  private:
+  static std::unique_ptr<Model> made(const ClipCase& c) {
+    std::unique_ptr<Model> model = make_model(c.config());
+    if (c.tuned) {
+      tune(*model);
+    }
+    return model;
+  }
+
   void start_gradients() {
     x_grad_.zero_();
     for (const optim::Bucket& bucket : arena_.buckets()) {

@@ -16,6 +16,7 @@
 #include "kinora/models/transformers/dit.h"
 #include "kinora/ops/parameter.h"
 #include "kinora/optim/arena.h"
+#include "tests/models/transformers/tuned.h"
 #include "tests/ops/named_results.h"
 #include "tests/ops/tensors.h"
 
@@ -30,6 +31,7 @@ struct Geometry {
   int64_t batch = 0;
   int64_t rows = 0;     ///< of tokens
   int64_t columns = 0;  ///< of tokens
+  bool tuned = false;   ///< by updates of linears, some frozen
 
   [[nodiscard]] ModelConfig config() const {
     constexpr int64_t kPatch = 2;
@@ -48,7 +50,7 @@ struct Geometry {
 
   [[nodiscard]] std::string name() const {
     return "D" + std::to_string(hidden / heads) + "_B" + std::to_string(batch) + "_N" +
-           std::to_string(rows * columns);
+           std::to_string(rows * columns) + (tuned ? "_tuned" : "");
   }
 };
 
@@ -57,9 +59,9 @@ struct Geometry {
 class RandomDiT {
  public:
   RandomDiT(const Geometry& geometry, at::Device device, at::ScalarType type)
-      : model(geometry.config()),
+      : model(geometry),
         arena(
-            model.named_parameters(), model.buckets(),
+            model.named_parameters(), buckets_with_updates(model.buckets(), model),
             {.device = device, .compute_type = type, .seed = 1, .train = true, .ema_decays = {}}) {
     model.to_device(device);
     int64_t number = 0;
@@ -136,7 +138,9 @@ class RandomDiT {
   [[nodiscard]] ops::NamedResults results(double factor = 1.0) {
     ops::NamedResults results{{"output", output_.clone()}, {"gradient of x_t", x_grad_ * factor}};
     for (const auto& [path, parameter] : model.named_parameters()) {
-      results.push_back({path, parameter->grad * factor});
+      if (!parameter->frozen) {
+        results.push_back({path, parameter->grad * factor});
+      }
     }
     return results;
   }
@@ -155,7 +159,14 @@ class RandomDiT {
     return {{"output", model.forward(x_t_, t_, {.labels = labels_}, {.prepared = vectors[0]})}};
   }
 
-  DiT model;
+  struct Made : DiT {
+    explicit Made(const Geometry& geometry) : DiT(geometry.config()) {
+      if (geometry.tuned) {
+        tune(*this);
+      }
+    }
+  };
+  Made model;
   optim::Arena arena;
 
  private:

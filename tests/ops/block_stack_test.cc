@@ -1,6 +1,6 @@
-// The written-out forward and backward, composed of ATen calls. gpu_adaln_blocks_test.cc does the
+// The written-out forward and backward, composed of ATen calls. gpu_block_stack_test.cc does the
 // same with the kernels.
-#include "kinora/ops/adaln_blocks.h"
+#include "kinora/ops/block_stack.h"
 
 #include <gtest/gtest.h>
 
@@ -8,21 +8,21 @@
 #include "tests/tolerances.h"
 
 namespace kinora::ops {
-namespace adaln_blocks_test {
+namespace block_stack_test {
 
-class AdalnBlocksTest : public testing::TestWithParam<StackSizes> {};
+class BlockStackTest : public testing::TestWithParam<StackSizes> {};
 
-TEST_P(AdalnBlocksTest, EqualsAutogradAtEveryRecomputation) {
+TEST_P(BlockStackTest, EqualsAutogradAtEveryRecomputation) {
   expect_stack_equals_autograd(GetParam(), at::kCPU, false, tolerance::kOtherOrder);
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Sizes, AdalnBlocksTest,
+    Sizes, BlockStackTest,
     testing::Values(StackSizes{.width = 72, .heads = 1, .batch = 1, .tokens = 21},
                     StackSizes{
                         .width = 64, .heads = 2, .batch = 5, .tokens = 9, .one_behind = false},
                     StackSizes{.width = 26, .heads = 2, .batch = 3, .tokens = 7}),
     [](const auto& info) { return info.param.name(); });
 
-}  // namespace adaln_blocks_test
+}  // namespace block_stack_test
 }  // namespace kinora::ops

@@ -9,9 +9,9 @@
 #include "tests/tolerances.h"
 
 namespace kinora::ops {
-namespace gpu_adaln_blocks_test {
+namespace gpu_block_stack_test {
 
-class GpuAdalnBlocksTest : public testing::TestWithParam<StackSizes> {
+class GpuBlockStackTest : public testing::TestWithParam<StackSizes> {
  protected:
   static void SetUpTestSuite() {
     // Algorithms are neither taken from nor left to other runs.
@@ -22,7 +22,7 @@ class GpuAdalnBlocksTest : public testing::TestWithParam<StackSizes> {
   }
 };
 
-TEST_P(GpuAdalnBlocksTest, EqualsAutogradAtEveryRecomputation) {
+TEST_P(GpuBlockStackTest, EqualsAutogradAtEveryRecomputation) {
   const at::Device gpu(at::kCUDA, 0);
   if (!device::best_device().is_cuda() || !BlockKernels::worthwhile(gpu, at::kBFloat16)) {
     GTEST_SKIP() << "there is no GPU that has the kernels";
@@ -33,7 +33,7 @@ TEST_P(GpuAdalnBlocksTest, EqualsAutogradAtEveryRecomputation) {
 // Head dims of the recipes; numbers of tokens that fill no tile; a width that is no multiple of 8,
 // whose rows are not aligned and whose heads no fused attention has.
 INSTANTIATE_TEST_SUITE_P(
-    Sizes, GpuAdalnBlocksTest,
+    Sizes, GpuBlockStackTest,
     testing::Values(StackSizes{.width = 144, .heads = 2, .batch = 1, .tokens = 133},
                     StackSizes{
                         .width = 128, .heads = 2, .batch = 257, .tokens = 5, .one_behind = false},
@@ -41,5 +41,5 @@ INSTANTIATE_TEST_SUITE_P(
                     StackSizes{.width = 52, .heads = 2, .batch = 3, .tokens = 17}),
     [](const auto& info) { return info.param.name(); });
 
-}  // namespace gpu_adaln_blocks_test
+}  // namespace gpu_block_stack_test
 }  // namespace kinora::ops

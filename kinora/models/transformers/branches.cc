@@ -1,0 +1,120 @@
+#include "kinora/models/transformers/branches.h"
+
+#include <initializer_list>
+#include <utility>
+#include <variant>
+#include <vector>
+
+// Shapes: B batch, T frames, S' tokens of a frame here, C hidden.
+
+namespace kinora::models {
+namespace {
+
+template <typename Body>
+ops::Branch branch(Body body, const BranchVectors& vectors) {
+  return {.body = std::move(body),
+          .shift = vectors.shift,
+          .scale = vectors.scale,
+          .gate = vectors.gate};
+}
+
+void take(std::vector<at::Tensor>& gradients, std::initializer_list<const nn::Linear*> linears) {
+  for (const nn::Linear* linear : linears) {
+    const ops::LinearWeights weights = linear->weights();
+    gradients.insert(gradients.end(), {weights.weight_grad, weights.bias_grad});
+    if (weights.update) {
+      gradients.insert(gradients.end(), {weights.update->a_grad, weights.update->b_grad});
+    }
+  }
+}
+
+/// `function` takes and returns tokens [B, T, S', C].
+template <typename Function>
+ops::FunctionBody of_tokens(const FastPass& pass, Function function,
+                            std::vector<at::Tensor> gradients) {
+  return {[function = std::move(function), batch = pass.batch, frames = pass.frames,
+           tokens = pass.tokens](const at::Tensor& rows) {
+            return function(rows.view({batch, frames, tokens, rows.size(1)}))
+                .reshape({-1, rows.size(1)});
+          },
+          std::move(gradients)};
+}
+
+std::vector<at::Tensor> gradients_of(const nn::SelfAttention& attention) {
+  std::vector<at::Tensor> gradients;
+  take(gradients, {&attention.qkv, &attention.proj});
+  if (attention.q_norm) {
+    gradients.insert(gradients.end(),
+                     {attention.q_norm->weight.grad, attention.k_norm->weight.grad});
+  }
+  return gradients;
+}
+
+}  // namespace
+
+at::Tensor FastPass::offset(const at::Tensor& positions) const {
+  return positions.select(0, 0)
+      .expand({frames, tokens, positions.size(-1)})
+      .reshape({-1, positions.size(-1)});
+}
+
+ops::Branch attention_branch(const FastPass& pass, const nn::SelfAttention& attention,
+                             nn::Span span, const BranchVectors& vectors,
+                             const at::Tensor& rotary) {
+  const bool has_kernel = !attention.has_rule(rotary) || pass.kernels.has_head_rules();
+  if (!has_kernel || pass.sequence.divides_tokens()) {
+    return branch(of_tokens(
+                      pass,
+                      [&attention, &sequence = pass.sequence, span, rotary,
+                       tokens = pass.tokens_a_frame](const at::Tensor& x) {
+                        return sequence.self_attention(attention, x, span, tokens, rotary);
+                      },
+                      gradients_of(attention)),
+                  vectors);
+  }
+  at::Tensor angles;
+  if (rotary.defined()) {
+    angles = rotary.expand({pass.frames, pass.tokens, -1});
+  }
+  switch (span) {
+    case nn::Span::kFrame:
+      return branch(attention.body(pass.tokens, 1, angles), vectors);
+    case nn::Span::kTime:
+      return branch(attention.body(pass.frames, pass.tokens, angles), vectors);
+    case nn::Span::kClip:
+      break;
+  }
+  return branch(attention.body(pass.frames * pass.tokens, 1, angles), vectors);
+}
+
+ops::Branch window_branch(const FastPass& pass, const nn::SelfAttention& attention,
+                          const nn::Windows& windows, const BranchVectors& vectors,
+                          const at::Tensor& rotary) {
+  return branch(of_tokens(
+                    pass,
+                    [&attention, &sequence = pass.sequence, windows, rotary](const at::Tensor& x) {
+                      return sequence.window_attention(attention, x, windows, rotary);
+                    },
+                    gradients_of(attention)),
+                vectors);
+}
+
+ops::Branch text_branch(const nn::CrossAttention& attention) {
+  return branch(attention.body(), {});
+}
+
+ops::Branch mlp_branch(const FastPass& pass, const nn::Mlp& mlp, const BranchVectors& vectors) {
+  if (!pass.sequence.divides_mlp()) {
+    return branch(mlp.body(), vectors);
+  }
+  std::vector<at::Tensor> gradients;
+  take(gradients, {&mlp.fc1, &mlp.fc2});
+  return branch(
+      of_tokens(
+          pass,
+          [&mlp, &sequence = pass.sequence](const at::Tensor& x) { return sequence.mlp(mlp, x); },
+          std::move(gradients)),
+      vectors);
+}
+
+}  // namespace kinora::models

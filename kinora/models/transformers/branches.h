@@ -1,0 +1,50 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "kinora/nn/cross_attention.h"
+#include "kinora/nn/mlp.h"
+#include "kinora/nn/self_attention.h"
+#include "kinora/nn/sequence.h"
+#include "kinora/ops/block_stack.h"
+
+/// The parts of transformers as branches of the fast path: those that nn::Sequence does not divide
+/// by their kernels, the others as functions.
+namespace kinora::models {
+
+/// A pass through blocks, wherever its tokens [B, T, S', C] lie.
+struct FastPass {
+  ops::BlockKernels& kernels;
+  const nn::Sequence& sequence;
+  int64_t batch = 0;
+  int64_t frames = 0;
+  int64_t tokens = 0;          ///< S', here
+  int64_t tokens_a_frame = 0;  ///< S
+
+  /// fp32 [1 or B, T or 1, S' or 1, C] as an offset of every token: [T S', C].
+  [[nodiscard]] at::Tensor offset(const at::Tensor& positions) const;
+};
+
+/// Numbers of a block's vectors; negative: none.
+struct BranchVectors {
+  int64_t shift = -1;
+  int64_t scale = -1;
+  int64_t gate = -1;
+};
+
+/// rotary: as nn::Sequence::self_attention's.
+[[nodiscard]] ops::Branch attention_branch(const FastPass& pass, const nn::SelfAttention& attention,
+                                           nn::Span span, const BranchVectors& vectors,
+                                           const at::Tensor& rotary = {});
+/// rotary: as nn::Sequence::window_attention's.
+[[nodiscard]] ops::Branch window_branch(const FastPass& pass, const nn::SelfAttention& attention,
+                                        const nn::Windows& windows, const BranchVectors& vectors,
+                                        const at::Tensor& rotary);
+/// Neither normed nor gated.
+[[nodiscard]] ops::Branch text_branch(const nn::CrossAttention& attention);
+[[nodiscard]] ops::Branch mlp_branch(const FastPass& pass, const nn::Mlp& mlp,
+                                     const BranchVectors& vectors);
+
+}  // namespace kinora::models

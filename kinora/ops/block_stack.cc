@@ -1,0 +1,670 @@
+#include "kinora/ops/block_stack.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_zero.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/silu.h>
+#include <ATen/ops/silu_backward.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <optional>
+#include <utility>
+
+#include "kinora/core/error.h"
+#include "kinora/ops/branch_pass.h"
+#include "kinora/ops/bucket_hook.h"
+
+// Shapes: R rows, C width, V vectors, B batch, L text tokens, n vectors of all blocks and the final
+// norm.
+
+namespace kinora::ops {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+void zero(const std::vector<at::Tensor>& gradients) {
+  if (!gradients.empty()) {
+    const at::NoGradGuard no_grad;
+    at::_foreach_zero_(gradients);
+  }
+}
+
+// ---- modulation ----
+
+/// The modulation linears of one bucket, and the columns of theirs among all vectors.
+struct SlabGroup {
+  size_t first = 0;  ///< in BlockStack::modulation
+  size_t end = 0;
+  int64_t column = 0;
+  int64_t end_column = 0;
+  int64_t bucket = -1;  ///< negative: that of the block
+};
+
+std::vector<SlabGroup> slab_groups(const BlockStack& stack) {
+  std::vector<SlabGroup> groups;
+  for (size_t i = 0; i < stack.modulation.size(); ++i) {
+    const int64_t bucket = stack.modulation_buckets[i];
+    if (groups.empty() || bucket < 0 || bucket != groups.back().bucket) {
+      const int64_t column = groups.empty() ? 0 : groups.back().end_column;
+      groups.push_back(
+          {.first = i, .end = i, .column = column, .end_column = column, .bucket = bucket});
+    }
+    groups.back().end = i + 1;
+    groups.back().end_column += stack.modulation[i].weight.size(0);
+  }
+  return groups;
+}
+
+void call_hook(const BlockStack& stack, BucketMoment moment, const SlabGroup& group) {
+  if (stack.hook && group.bucket >= 0) {
+    stack.hook(moment, group.bucket);
+  }
+}
+
+/// Fills the group's columns of `vectors`; `silu_c` is SiLU(c) in the compute type.
+void modulate(BlockKernels& kernels, const BlockStack& stack, const SlabGroup& group,
+              const at::Tensor& silu_c, const at::Tensor& vectors) {
+  call_hook(stack, BucketMoment::kBeforeForward, group);
+  int64_t column = group.column;
+  for (size_t i = group.first; i < group.end; ++i) {
+    const LinearWeights& slab = stack.modulation[i];
+    const int64_t count = slab.weight.size(0);
+    const at::Tensor out = vectors.narrow(1, column, count);
+    kernels.linear_into(silu_c, slab, out);
+    if (slab.update) {
+      at::Tensor(out).add_(raised(*slab.update, low_of(*slab.update, silu_c)));
+    }
+    column += count;
+  }
+  call_hook(stack, BucketMoment::kAfterForward, group);
+}
+
+/// Room for the vectors of all seams, of which those that are given are there.
+at::Tensor vectors_with(const std::vector<SlabGroup>& groups, const at::Tensor& given) {
+  if (groups.empty()) {
+    return given.contiguous();
+  }
+  const int64_t columns = groups.back().end_column;
+  const int64_t last = given.size(1);
+  at::Tensor vectors = at::empty({given.size(0), columns + last}, given.options());
+  vectors.narrow(1, columns, last).copy_(given);
+  return vectors;
+}
+
+at::Tensor typed_silu(const BlockStack& stack, const at::Tensor& c) {
+  return at::silu(c).to(stack.modulation.front().weight.scalar_type());
+}
+
+// ---- a pass ----
+
+/// Where a branch stands in a stack.
+struct Place {
+  const Branch* branch;
+  int64_t block;
+  int64_t column;  ///< of its block's first vector
+  bool is_first;   ///< in its block
+  bool is_last;
+};
+
+/// One pass through a stack: the sizes, the vectors and what is kept.
+struct Pass : torch::CustomClassHolder {
+  Pass(BlockKernels& kernels, BlockStack given, int64_t width, bool keeps)
+      : kernels(kernels),
+        stack(std::move(given)),
+        width(width),
+        branches{
+            .kernels = kernels, .keeps = keeps, .overwrites_gradients = stack.overwrites_gradients},
+        groups(slab_groups(stack)) {
+    int64_t column = 0;
+    for (size_t i = 0; i < stack.blocks.size(); ++i) {
+      const Block& block = stack.blocks[i];
+      for (const Branch& branch : block.branches) {
+        places.push_back({&branch, static_cast<int64_t>(i), column,
+                          &branch == &block.branches.front(), &branch == &block.branches.back()});
+      }
+      column += block.num_vectors * width;
+    }
+    final_column = column;
+  }
+
+  BlockKernels& kernels;
+  const BlockStack stack;
+  const int64_t width;  ///< C
+  BranchPass branches;
+  const std::vector<SlabGroup> groups;
+  std::vector<Place> places;
+  int64_t final_column = 0;    ///< of the final norm's vectors
+  size_t modulated = 0;        ///< groups whose vectors are there
+  std::vector<int64_t> shape;  ///< of x
+  at::Tensor silu_c;           ///< [V, C] in the compute type
+  at::Tensor vectors;          ///< fp32 [V, n C]
+  at::Tensor ones;             ///< a gate: [V, C] of one value
+  std::vector<KeptBranch> kept;
+  at::Tensor x_out;
+  NormStatistics norm_final;
+
+  [[nodiscard]] bool keeps() const { return branches.keeps; }
+  [[nodiscard]] size_t size() const { return places.size(); }
+  [[nodiscard]] Recompute recompute_of(int64_t block) const {
+    return block < stack.recomputed_blocks ? Recompute::kBlock : stack.recompute;
+  }
+  /// Gradients may be elsewhere before a bucket's turn.
+  [[nodiscard]] bool zeroes_in_backward() const {
+    return stack.overwrites_gradients && stack.hook != nullptr;
+  }
+  [[nodiscard]] bool modulates_in_blocks() const {
+    return !groups.empty() && groups.front().bucket < 0;
+  }
+
+  /// Vector `which` of the block that `place` stands in; undefined where it is negative.
+  [[nodiscard]] at::Tensor vector(const at::Tensor& all, const Place& place, int64_t which) const {
+    return which < 0 ? at::Tensor() : all.narrow(1, place.column + which * width, width);
+  }
+  /// Of the seam behind branch k - 1 and before branch k (the final norm behind the last).
+  [[nodiscard]] SeamVectors seam(const at::Tensor& all, size_t k) const {
+    SeamVectors seam;
+    if (k > 0) {
+      seam.gate = vector(all, places[k - 1], places[k - 1].branch->gate);
+    }
+    if (k == size()) {
+      seam.shift = all.narrow(1, final_column, width);
+      seam.scale = all.narrow(1, final_column + width, width);
+    } else {
+      seam.scale = vector(all, places[k], places[k].branch->scale);
+      seam.shift = vector(all, places[k], places[k].branch->shift);
+    }
+    return seam;
+  }
+  /// What is added to the stream before branch k, besides the branch before it.
+  [[nodiscard]] at::Tensor stream_offset(size_t k) const {
+    return k < size() && places[k].is_first
+               ? stack.blocks[static_cast<size_t>(places[k].block)].offset
+               : at::Tensor();
+  }
+  [[nodiscard]] bool has_norm(size_t k) const {
+    return k == size() || places[k].branch->has_norm();
+  }
+  /// Whether the sum behind branch k - 1 and the norm before branch k are one kernel.
+  [[nodiscard]] bool is_one_seam(size_t k) const {
+    return k > 0 && has_norm(k) && !stream_offset(k).defined();
+  }
+};
+
+void call_hook(const Pass& pass, BucketMoment moment, int64_t block) {
+  if (pass.stack.hook) {
+    pass.stack.hook(moment, pass.stack.block_buckets[static_cast<size_t>(block)]);
+  }
+}
+
+/// Makes the vectors of the blocks up to `block`, each group when the first of its blocks needs it:
+/// its weights may still be on their way while blocks before it compute.
+void modulate_up_to(Pass& pass, int64_t column) {
+  while (pass.modulated < pass.groups.size() && pass.groups[pass.modulated].column <= column) {
+    modulate(pass.kernels, pass.stack, pass.groups[pass.modulated++], pass.silu_c, pass.vectors);
+  }
+}
+
+// ---- seams ----
+
+/// rows [R, C] + offset [P, C] of row r % P.
+at::Tensor with_offset(const at::Tensor& rows, const at::Tensor& offset) {
+  return (rows.view({-1, offset.size(0), offset.size(1)}) + offset)
+      .to(rows.scalar_type())
+      .view(rows.sizes());
+}
+
+at::Tensor sum(const Pass& pass, const at::Tensor& x, const at::Tensor& branch,
+               const at::Tensor& gate) {
+  return gate.defined() ? pass.kernels.gated_add(x, branch, gate) : x + branch;
+}
+
+/// What branch k reads where it has no norm.
+Operand unnormed(const Pass& pass, const Branch& branch, const at::Tensor& x) {
+  return pass.kernels.operand(branch.offset.defined() ? with_offset(x, branch.offset) : x,
+                              pass.branches.number(first_linear(branch)), false);
+}
+
+/// From the stream x before branch k - 1 to the stream, and what is read of it, before branch k.
+/// result: of branch k - 1.
+SeamForward seam_before(Pass& pass, size_t k, const at::Tensor& x, const at::Tensor& result) {
+  const at::ScalarType h_type = k == pass.size() ? at::kFloat : x.scalar_type();
+  const int64_t consumer =
+      k == pass.size() ? -1 : pass.branches.number(first_linear(*pass.places[k].branch));
+  SeamVectors vectors = pass.seam(pass.vectors, k);
+  if (pass.is_one_seam(k)) {
+    if (!vectors.gate.defined()) {
+      vectors.gate = pass.ones;
+    }
+    return pass.kernels.seam(x, result, vectors, h_type, pass.keeps(), consumer);
+  }
+  at::Tensor stream = k > 0 ? sum(pass, x, result, vectors.gate) : x;
+  if (const at::Tensor offset = pass.stream_offset(k); offset.defined()) {
+    stream = with_offset(stream, offset);
+  }
+  if (pass.has_norm(k)) {
+    vectors.gate = at::Tensor();
+    return pass.kernels.seam(stream, {}, vectors, h_type, pass.keeps(), consumer);
+  }
+  return {stream, unnormed(pass, *pass.places[k].branch, stream), {}};
+}
+
+struct SeamGrad {
+  at::Tensor dx;       ///< of the stream before branch k - 1
+  ResultGrad dresult;  ///< of branch k - 1
+};
+
+/// Backward of seam_before(). dh: of what branch k reads; dx_out: of the stream behind the seam,
+/// which is overwritten; x, statistics: of the norm before branch k. grads: of the vectors.
+SeamGrad seam_backward(const Pass& pass, size_t k, const at::Tensor& dh, const at::Tensor& dx_out,
+                       const at::Tensor& x, const NormStatistics& statistics,
+                       const at::Tensor& result, const at::Tensor& grads) {
+  SeamVectors vectors = pass.seam(pass.vectors, k);
+  SeamVectors of_vectors = pass.seam(grads, k);
+  const LinearWeights* producer = k > 0 ? last_linear(*pass.places[k - 1].branch) : nullptr;
+  if (pass.is_one_seam(k) && vectors.gate.defined()) {
+    SeamBackward seam = pass.kernels.seam_backward(dh, dx_out, x, statistics, result, vectors,
+                                                   of_vectors, producer);
+    return {seam.dx, {std::move(seam.dbranch), {}}};
+  }
+  at::Tensor dx = dx_out;
+  if (pass.has_norm(k)) {
+    const at::Tensor gate = std::exchange(vectors.gate, at::Tensor());
+    const at::Tensor dgate = std::exchange(of_vectors.gate, at::Tensor());
+    dx = pass.kernels.seam_backward(dh, dx_out, x, statistics, {}, vectors, of_vectors, nullptr).dx;
+    vectors.gate = gate;
+    of_vectors.gate = dgate;
+  } else if (dx.defined()) {
+    dx = dx + dh;
+  } else {
+    dx = dh;
+  }
+  if (k == 0) {
+    return {dx, {}};
+  }
+  const at::Tensor dresult = vectors.gate.defined() ? pass.kernels.gated_add_backward(
+                                                          dx, result, vectors.gate, of_vectors.gate)
+                                                    : dx;
+  return {dx,
+          {pass.kernels.operand(dresult, pass.branches.number(producer), /*is_gradient=*/true),
+           dresult}};
+}
+
+// ---- forward ----
+
+/// Drops what the block's level computes again, of the branches [first, end) of a block.
+void forget(Pass& pass, Recompute level, size_t first, size_t end) {
+  for (size_t k = first; k < end; ++k) {
+    KeptBranch& kept = pass.kept[k];
+    if (level == Recompute::kBlock) {
+      // The last result belongs to the seam behind the block, whose backward comes first.
+      KeptBranch rest;
+      if (k == first) {
+        rest.x = kept.x;
+        rest.statistics = kept.statistics;
+      }
+      if (k + 1 == end) {
+        rest.result = kept.result;
+      }
+      kept = std::move(rest);
+      continue;
+    }
+    forget_inner(level, *pass.places[k].branch, kept);
+    if (level != Recompute::kNone) {
+      kept.h = {};
+    }
+  }
+}
+
+at::Tensor run_forward(Pass& pass, const at::Tensor& given) {
+  at::Tensor x = given.reshape({-1, pass.width});
+  at::Tensor result;
+  size_t first = 0;  // branch of the block
+  for (size_t k = 0; k < pass.size(); ++k) {
+    const Place& place = pass.places[k];
+    if (place.is_first) {
+      first = k;
+      if (!pass.modulates_in_blocks()) {
+        modulate_up_to(pass, place.column);
+      }
+      call_hook(pass, BucketMoment::kBeforeForward, place.block);
+      modulate_up_to(pass, place.column);
+    }
+    SeamForward seam = seam_before(pass, k, x, result);
+    KeptBranch kept{
+        .x = std::move(seam.x), .statistics = std::move(seam.statistics), .h = std::move(seam.h)};
+    x = kept.x;
+    run_inner(pass.branches, *place.branch, kept);
+    run_last(pass.branches, *place.branch, kept);
+    result = kept.result;
+    if (pass.keeps()) {
+      forget_unread(*place.branch, kept);
+    }
+    if (place.branch->gate < 0) {
+      kept.result = at::Tensor();  // it is a summand, whose backward does not read it
+    }
+    if (pass.keeps()) {
+      pass.kept.push_back(std::move(kept));
+    }
+    if (place.is_last) {
+      call_hook(pass, BucketMoment::kAfterForward, place.block);
+      if (pass.keeps()) {
+        forget(pass, pass.recompute_of(place.block), first, k + 1);
+      }
+    }
+  }
+  SeamForward seam = seam_before(pass, pass.size(), x, result);
+  if (pass.keeps()) {
+    pass.x_out = std::move(seam.x);
+    pass.norm_final = std::move(seam.statistics);
+  }
+  return seam.h.value.view(pass.shape);
+}
+
+// ---- backward ----
+
+/// Computes again what forget() dropped, of the block whose last branch is `last`.
+void remember(Pass& pass, size_t last) {
+  const int64_t block = pass.places[last].block;
+  const Recompute level = pass.recompute_of(block);
+  if (level == Recompute::kNone) {
+    return;
+  }
+  size_t first = last;
+  while (!pass.places[first].is_first) {
+    --first;
+  }
+  for (size_t k = first; k <= last; ++k) {
+    KeptBranch& kept = pass.kept[k];
+    const Branch& branch = *pass.places[k].branch;
+    if (level != Recompute::kBlock && std::holds_alternative<FunctionBody>(branch.body)) {
+      continue;
+    }
+    if (level == Recompute::kBlock && k > first) {
+      SeamForward seam = seam_before(pass, k, pass.kept[k - 1].x, pass.kept[k - 1].result);
+      kept.x = std::move(seam.x);
+      kept.statistics = std::move(seam.statistics);
+      kept.h = std::move(seam.h);
+    } else if (pass.has_norm(k)) {
+      kept.h = pass.kernels.modulated_norm(kept.x, pass.seam(pass.vectors, k),
+                                           pass.branches.number(first_linear(branch)));
+    } else {
+      kept.h = unnormed(pass, branch, kept.x);
+    }
+    if (level != Recompute::kBlock) {
+      remember_inner(pass.branches, branch, kept);
+      continue;
+    }
+    run_inner(pass.branches, branch, kept);
+    if (k < last) {
+      run_last(pass.branches, branch, kept);
+    }
+  }
+}
+
+/// The gradients that backward adds to where it overwrites those of weights: of a block.
+std::vector<at::Tensor> added_gradients(const Pass& pass, size_t block) {
+  std::vector<at::Tensor> gradients;
+  for (const Branch& branch : pass.stack.blocks[block].branches) {
+    const std::vector<at::Tensor> of_branch = added_gradients(branch);
+    gradients.insert(gradients.end(), of_branch.begin(), of_branch.end());
+  }
+  return gradients;
+}
+
+std::vector<at::Tensor> added_gradients(const LinearWeights& slab) {
+  std::vector<at::Tensor> gradients = {slab.bias_grad};
+  if (slab.update) {
+    gradients.insert(gradients.end(), {slab.update->a_grad, slab.update->b_grad});
+  }
+  std::erase_if(gradients, [](const at::Tensor& gradient) { return !gradient.defined(); });
+  return gradients;
+}
+
+struct StackGradients {
+  at::Tensor x;
+  at::Tensor condition;  ///< fp32 [V, C]; undefined without
+  at::Tensor vectors;    ///< fp32: of those that were given
+};
+
+/// What blocks add to the gradient of the modulation's input, as their gradients become complete.
+class ModulationBackward {
+ public:
+  /// `grads`: of the vectors of all seams. dsilu: fp32 [V, C], added to.
+  ModulationBackward(Pass& pass, const at::Tensor& grads, const at::Tensor& dsilu)
+      : pass_(pass), grads_(grads), dsilu_(dsilu), pending_(pass.groups.size()) {}
+
+  /// The gradients of the vectors from this column on are complete.
+  void complete(int64_t column) {
+    while (pending_ > 0 && pass_.groups[pending_ - 1].column >= column) {
+      finish(pass_.groups[--pending_]);
+    }
+  }
+
+ private:
+  void finish(const SlabGroup& group) {
+    const BlockStack& stack = pass_.stack;
+    call_hook(stack, BucketMoment::kBeforeBackward, group);
+    const at::Tensor typed = grads_.narrow(1, group.column, group.end_column - group.column)
+                                 .to(pass_.silu_c.scalar_type());
+    int64_t column = group.column;
+    for (size_t i = group.first; i < group.end; ++i) {
+      const LinearWeights& slab = stack.modulation[i];
+      const int64_t count = slab.weight.size(0);
+      const at::Tensor dy = typed.narrow(1, column - group.column, count);
+      if (pass_.zeroes_in_backward()) {
+        zero(added_gradients(slab));
+      }
+      if (slab.weight_grad.defined()) {
+        pass_.kernels.weight_grad({.value = dy}, {.value = pass_.silu_c}, slab,
+                                  stack.overwrites_gradients);
+      }
+      if (slab.bias_grad.defined()) {
+        pass_.kernels.add_column_sums(grads_.narrow(1, column, count), slab.bias_grad);
+      }
+      pass_.kernels.add_input_grad(dy, slab.weight, dsilu_);
+      if (slab.update) {
+        dsilu_.add_(
+            update_backward(*slab.update, dy, pass_.silu_c, low_of(*slab.update, pass_.silu_c)));
+      }
+      column += count;
+    }
+    call_hook(stack, BucketMoment::kAfterBackward, group);
+  }
+
+  Pass& pass_;
+  at::Tensor grads_;
+  at::Tensor dsilu_;
+  size_t pending_;
+};
+
+/// They hold what an earlier step left.
+void zero_added_gradients(const Pass& pass) {
+  std::vector<at::Tensor> gradients;
+  const auto take = [&gradients](const std::vector<at::Tensor>& more) {
+    gradients.insert(gradients.end(), more.begin(), more.end());
+  };
+  for (size_t i = 0; i < pass.stack.blocks.size(); ++i) {
+    take(added_gradients(pass, i));
+  }
+  for (const LinearWeights& slab : pass.stack.modulation) {
+    take(added_gradients(slab));
+  }
+  zero(gradients);
+}
+
+StackGradients run_stack_backward(Pass& pass, const at::Tensor& c, const at::Tensor& incoming) {
+  const at::Tensor grads = at::empty_like(pass.vectors);
+  const at::Tensor dsilu = c.defined() ? at::zeros(c.sizes(), c.options()) : at::Tensor();
+  ModulationBackward modulation(pass, grads, dsilu);
+  at::Tensor dh = incoming.reshape({-1, pass.width});
+  at::Tensor dx;  // of the residual stream
+  at::Tensor x = std::move(pass.x_out);
+  NormStatistics statistics = std::move(pass.norm_final);
+  // What is complete behind the seam before branch k.
+  const auto complete = [&](size_t k) {
+    if (k == pass.size() || !pass.places[k].is_first) {
+      return;
+    }
+    modulation.complete(pass.places[k].column);
+    if (pass.modulates_in_blocks()) {
+      call_hook(pass, BucketMoment::kAfterBackward, pass.places[k].block);
+    }
+  };
+  for (size_t k = pass.size(); k > 0;) {
+    const size_t behind = k--;
+    const Place& place = pass.places[k];
+    KeptBranch& kept = pass.kept[k];
+    if (place.is_last) {
+      call_hook(pass, BucketMoment::kBeforeBackward, place.block);
+      if (pass.zeroes_in_backward()) {
+        zero(added_gradients(pass, static_cast<size_t>(place.block)));
+      }
+    }
+    SeamGrad seam = seam_backward(pass, behind, dh, dx, x, statistics, kept.result, grads);
+    dx = seam.dx;
+    complete(behind);
+    x = at::Tensor();
+    kept.result = at::Tensor();
+    if (place.is_last) {
+      remember(pass, k);
+      kept.result = at::Tensor();
+    }
+    dh = run_backward(pass.branches, *place.branch, std::move(seam.dresult), kept);
+    if (place.is_first && !pass.modulates_in_blocks()) {
+      call_hook(pass, BucketMoment::kAfterBackward, place.block);
+    }
+    x = std::move(kept.x);
+    statistics = std::move(kept.statistics);
+    kept.x = at::Tensor();
+  }
+  const SeamGrad first = seam_backward(pass, 0, dh, dx, x, statistics, {}, grads);
+  complete(0);
+  const int64_t given = pass.groups.empty() ? 0 : pass.groups.back().end_column;
+  return {first.dx.view(pass.shape), c.defined() ? at::silu_backward(dsilu, c) : at::Tensor(),
+          grads.narrow(1, given, grads.size(1) - given)};
+}
+
+// ---- the autograd node ----
+
+/// Takes the sizes and vectors of a pass.
+void start(Pass& pass, const StackInputs& inputs, const at::Tensor& vectors) {
+  const int64_t width = pass.width;
+  const int64_t rows = inputs.x.numel() / width;
+  KINORA_CHECK(inputs.x.size(-1) == width && vectors.dim() == 2 && vectors.size(0) > 0 &&
+                   rows % vectors.size(0) == 0 &&
+                   vectors.size(1) == pass.final_column + 2 * width &&
+                   vectors.scalar_type() == at::kFloat,
+               kShape, "[block_stack] x must be [.., ", width, "] and have vectors float32 [V, ",
+               pass.final_column + 2 * width, "] with V a divisor of its rows, got ",
+               inputs.x.sizes(), " and ", vectors.scalar_type(), " ", vectors.sizes());
+  KINORA_CHECK(
+      !inputs.text.defined() ||
+          (inputs.text.dim() == 3 && inputs.text_lengths.defined() &&
+           inputs.text_lengths.scalar_type() == at::kInt && inputs.text_lengths.is_contiguous() &&
+           inputs.text_lengths.dim() == 1 && inputs.text_lengths.size(0) == inputs.text.size(0) &&
+           rows % inputs.text.size(0) == 0),
+      kShape, "[block_stack] text and its lengths must be [B, L, C] and int32 [B], got ",
+      inputs.text.defined() ? inputs.text.sizes() : at::IntArrayRef());
+  pass.shape = inputs.x.sizes().vec();
+  pass.vectors = vectors;
+  pass.ones = at::ones({1, width}, vectors.options()).expand({vectors.size(0), width});
+  pass.branches.text = inputs.text;
+  pass.branches.text_lengths = inputs.text_lengths;
+}
+
+void check_condition(const BlockStack& stack, const at::Tensor& c, const at::Tensor& given) {
+  const int64_t width = stack.modulation.front().weight.size(1);
+  KINORA_CHECK(c.dim() == 2 && c.size(1) == width && given.dim() == 2 && given.size(0) == c.size(0),
+               kShape, "[block_stack] the condition must be [V, ", width,
+               "] and given vectors [V, ..], got ", c.sizes(), " and ", given.sizes());
+}
+
+/// Functions take and return what may be undefined so.
+std::optional<at::Tensor> optional(const at::Tensor& tensor) {
+  return tensor.defined() ? std::optional(tensor) : std::nullopt;
+}
+
+struct RunBlocks : torch::autograd::Function<RunBlocks> {
+  static at::Tensor forward(AutogradContext* context, const c10::intrusive_ptr<Pass>& pass,
+                            const at::Tensor& x, const std::optional<at::Tensor>& c,
+                            const at::Tensor& vectors, const std::optional<at::Tensor>& text,
+                            const std::optional<at::Tensor>& text_lengths) {
+    context->saved_data["pass"] = c10::IValue::make_capsule(pass);
+    context->save_for_backward({c.value_or(at::Tensor())});
+    if (c) {
+      pass->silu_c = typed_silu(pass->stack, *c);
+    }
+    start(*pass,
+          {.x = x,
+           .vectors = {},
+           .text = text ? text->contiguous() : at::Tensor(),
+           .text_lengths = text_lengths.value_or(at::Tensor())},
+          vectors_with(pass->groups, vectors));
+    if (pass->stack.overwrites_gradients && !pass->stack.hook) {
+      zero_added_gradients(*pass);
+    }
+    return run_forward(*pass, x);
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& incoming) {
+    const auto holder = context->saved_data["pass"].toCapsule();
+    Pass& pass = *static_cast<Pass*>(holder.get());
+    at::Tensor& text_grad = pass.branches.text_grad;
+    const at::Tensor& text = pass.branches.text;
+    if (text.defined()) {
+      text_grad =
+          at::zeros({text.size(0) * text.size(1), text.size(2)}, text.options().dtype(at::kFloat));
+    }
+    const StackGradients grads =
+        run_stack_backward(pass, context->get_saved_variables()[0], incoming[0]);
+    at::Tensor dtext;
+    if (text.defined()) {
+      dtext = std::exchange(text_grad, at::Tensor()).to(text.scalar_type()).view(text.sizes());
+    }
+    return {at::Tensor(), grads.x, grads.condition, grads.vectors, dtext, at::Tensor()};
+  }
+};
+
+}  // namespace
+
+at::Tensor run_blocks(BlockKernels& kernels, BlockStack stack, StackInputs inputs) {
+  const int64_t width = inputs.x.size(-1);
+  const bool modulates = inputs.condition.defined() && !stack.modulation.empty();
+  if (modulates) {
+    check_condition(stack, inputs.condition, inputs.vectors);
+  }
+  if (at::GradMode::is_enabled()) {
+    return RunBlocks::apply(
+        c10::make_intrusive<Pass>(kernels, std::move(stack), width, /*keeps=*/true),
+        wanting_gradient(inputs.x), optional(inputs.condition), inputs.vectors,
+        optional(inputs.text), optional(inputs.text_lengths));
+  }
+  if (modulates) {
+    inputs.vectors = stack_vectors(kernels, stack, inputs.condition, inputs.vectors);
+  }
+  Pass pass(kernels, std::move(stack), width, /*keeps=*/false);
+  pass.modulated = pass.groups.size();
+  if (inputs.text.defined()) {
+    inputs.text = inputs.text.contiguous();
+  }
+  start(pass, inputs, inputs.vectors.contiguous());
+  return run_forward(pass, inputs.x);
+}
+
+at::Tensor stack_vectors(BlockKernels& kernels, const BlockStack& stack,
+                         const at::Tensor& condition, const at::Tensor& vectors) {
+  check_condition(stack, condition, vectors);
+  const std::vector<SlabGroup> groups = slab_groups(stack);
+  const at::Tensor silu_c = typed_silu(stack, condition);
+  at::Tensor all = vectors_with(groups, vectors);
+  for (const SlabGroup& group : groups) {
+    modulate(kernels, stack, group, silu_c, all);
+  }
+  return all;
+}
+
+}  // namespace kinora::ops

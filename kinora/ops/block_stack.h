@@ -1,0 +1,128 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <variant>
+#include <vector>
+
+#include "kinora/ops/block_kernels.h"
+#include "kinora/ops/bucket_hook.h"
+#include "kinora/ops/linear_weights.h"
+
+/// Consecutive transformer blocks with written-out forward and backward: the fast path. What a
+/// block computes is data: a list of branches off the residual stream, each
+///
+///     x += gate * body(LayerNorm(x) * (1 + scale) + shift)
+///
+/// A DiT block (Peebles and Xie 2023, section 3.2) is two of them, self-attention and MLP. The
+/// plain paths of the models are the specification. All blocks are one autograd node, so that the
+/// sum behind a branch and the norm before the next are one kernel, operands pass between kernels
+/// in 16 or 8 bits, and what is kept is chosen in one place.
+///
+/// Shapes: R rows of tokens, C width, B batch, L text tokens, V vectors of R / V consecutive rows
+/// each.
+namespace kinora::ops {
+
+/// Attention among the tokens of each sequence: token_attention.h's, of tokens [R / (N M), N, M].
+struct SelfAttentionBody {
+  LinearWeights qkv;  ///< [3 C, C]
+  LinearWeights proj;
+  int64_t heads = 1;
+  int64_t length = 0;  ///< N
+  int64_t stride = 1;  ///< M
+  HeadRule rule{};
+};
+
+/// Attention to the pass's text.
+struct CrossAttentionBody {
+  LinearWeights q;
+  LinearWeights kv;  ///< [2 C, C]
+  LinearWeights proj;
+  int64_t heads = 1;
+};
+
+/// fc2(GELU_tanh(fc1(x))).
+struct MlpBody {
+  LinearWeights fc1;
+  LinearWeights fc2;
+};
+
+/// Anything else, such as attention among tokens of several ranks: a differentiable, pure function
+/// of rows [R, C], whose parameters come by with_gradient().
+struct FunctionBody {
+  std::function<at::Tensor(const at::Tensor& rows)> function;
+  std::vector<at::Tensor> gradients;  ///< what it adds to
+};
+
+struct Branch {
+  std::variant<SelfAttentionBody, CrossAttentionBody, MlpBody, FunctionBody> body;
+  // Vectors by their number in the block, each used once. Negative: neither norm nor modulation,
+  // and a gate of one.
+  int64_t shift = -1;
+  int64_t scale = -1;
+  int64_t gate = -1;
+  /// [P, C], fp32, without gradient: row r % P is added to row r of what the body reads. Only
+  /// without norm.
+  at::Tensor offset{};
+
+  [[nodiscard]] bool has_norm() const { return scale >= 0; }
+};
+
+struct Block {
+  std::vector<Branch> branches;
+  int64_t num_vectors = 0;
+  /// As Branch::offset, added to the residual stream before the block.
+  at::Tensor offset{};
+};
+
+/// What a block keeps for backward (Chen et al. 2016 for the idea). Attention is never computed
+/// again but by kBlock.
+enum class Recompute : uint8_t {
+  kNone,
+  kElementwise,  ///< norms' and GELU's outputs, turned heads are made again from their inputs
+  kMlp,          ///< and the first product of the MLP
+  kBlock,        ///< everything: only the block's input is kept
+};
+
+struct BlockStack {
+  std::vector<Block> blocks;
+  /// Linears of SiLU(condition) that make the blocks' vectors, in order: out = C x some blocks'.
+  /// Empty: the vectors are given.
+  std::vector<LinearWeights> modulation = {};
+  Recompute recompute = Recompute::kNone;
+  /// The first `recomputed_blocks` blocks are as kBlock, whatever `recompute` says.
+  int64_t recomputed_blocks = 0;
+  /// Backward overwrites the gradients of weights, and all others hold nothing before it adds.
+  bool overwrites_gradients = false;
+  /// Told when the weights of a bucket are used. Empty: nobody.
+  BucketHook hook = {};
+  std::vector<int64_t> block_buckets = {};  ///< of blocks[i]
+  /// Of modulation[i]; negative: it makes the vectors of one block, in whose bucket it lies.
+  std::vector<int64_t> modulation_buckets = {};
+};
+
+struct StackInputs {
+  at::Tensor x;  ///< [.., C] with R rows, in the compute type
+  /// fp32 [V, C], before SiLU. Undefined where there is no modulation or `vectors` has all.
+  at::Tensor condition{};
+  /// fp32 [V, n C]: what modulation does not make. The last two are the final norm's, shift and
+  /// scale.
+  at::Tensor vectors;
+  at::Tensor text{};          ///< [B, L, C] in the compute type
+  at::Tensor text_lengths{};  ///< int32 [B]: as CrossAttention's
+};
+
+/// The blocks and the modulated norm behind the last one: fp32, of x's shape. Differentiable in x,
+/// condition, vectors and text; gradients of weights are added in place. `kernels` is borrowed
+/// until backward has run. Everything can be recorded in a CUDA graph: nothing waits for the device
+/// but the first call of a shape, which times. kShape where inputs do not fit together.
+[[nodiscard]] at::Tensor run_blocks(BlockKernels& kernels, BlockStack stack, StackInputs inputs);
+
+/// The vectors of all blocks and of the final norm, for StackInputs::vectors without condition:
+/// they do not depend on x. Without gradients.
+[[nodiscard]] at::Tensor stack_vectors(BlockKernels& kernels, const BlockStack& stack,
+                                       const at::Tensor& condition, const at::Tensor& vectors);
+
+}  // namespace kinora::ops

@@ -1,0 +1,323 @@
+#include "kinora/ops/branch_pass.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <utility>
+
+namespace kinora::ops {
+namespace {
+
+// ---- linears ----
+
+/// What the linear's low-rank update adds to its result; undefined without one.
+at::Tensor update_of(const BranchPass& pass, const Operand& x, const LinearWeights& weights,
+                     KeptBranch& kept) {
+  if (!weights.update) {
+    return {};
+  }
+  const at::Tensor low = low_of(*weights.update, x.value);
+  if (pass.keeps) {
+    kept.low_rank[&weights] = low;
+  }
+  return raised(*weights.update, low);
+}
+
+at::Tensor linear(const BranchPass& pass, const Operand& x, const LinearWeights& weights,
+                  KeptBranch& kept) {
+  return pass.kernels.linear(x, weights, update_of(pass, x, weights, kept));
+}
+
+/// Adds the gradients of weights that are not frozen; of the bias, too, where `values`, dy as it
+/// was before it became an operand, are given.
+void add_gradients(const BranchPass& pass, const Operand& dy, const at::Tensor& values,
+                   const Operand& x, const LinearWeights& weights) {
+  const bool has_weight = weights.weight_grad.defined();
+  const bool wants_bias = values.defined() && weights.bias_grad.defined();
+  if (has_weight && wants_bias) {
+    pass.kernels.weight_and_bias_grad(dy, values, x, weights, pass.overwrites_gradients);
+  } else if (has_weight) {
+    pass.kernels.weight_grad(dy, x, weights, pass.overwrites_gradients);
+  } else if (wants_bias) {
+    pass.kernels.add_column_sums(values, weights.bias_grad);
+  }
+}
+
+/// What the linear's update adds to the gradient of x, undefined without one; adds the gradients of
+/// the update.
+at::Tensor update_grad(const Operand& dy, const Operand& x, const LinearWeights& weights,
+                       KeptBranch& kept) {
+  if (!weights.update) {
+    return {};
+  }
+  const LowRankWeights& update = *weights.update;
+  const auto low = kept.low_rank.extract(&weights);
+  return update_backward(update, dy.value, x.value,
+                         low.empty() ? low_of(update, x.value) : low.mapped());
+}
+
+at::Tensor input_grad(const BranchPass& pass, const Operand& dy, const Operand& x,
+                      const LinearWeights& weights, KeptBranch& kept) {
+  return pass.kernels.input_grad(dy, weights, update_grad(dy, x, weights, kept));
+}
+
+/// Of a linear between other parts: the gradients of its weights, and that of x.
+at::Tensor linear_backward(const BranchPass& pass, const at::Tensor& dy, const Operand& x,
+                           const LinearWeights& weights, KeptBranch& kept) {
+  const Operand operand = pass.kernels.operand(dy, pass.number(&weights), true);
+  add_gradients(pass, operand, dy, x, weights);
+  return input_grad(pass, operand, x, weights, kept);
+}
+
+// ---- self-attention ----
+
+/// [R, 3 C] or [R, C] as token_attention.h has tokens.
+at::Tensor tokens_of(const SelfAttentionBody& body, const at::Tensor& rows) {
+  return rows.view({-1, body.length, body.stride, rows.size(1)});
+}
+
+at::Tensor rows_of(const at::Tensor& tokens) {
+  return tokens.view({-1, tokens.size(-1)});
+}
+
+void inner(const BranchPass& pass, const SelfAttentionBody& body, KeptBranch& kept) {
+  kept.packed = linear(pass, kept.h, body.qkv, kept);
+  kept.attended =
+      attend_tokens(pass.kernels, tokens_of(body, kept.packed), body.heads, body.rule, pass.keeps);
+  kept.last = pass.kernels.operand(rows_of(kept.attended.out), pass.number(&body.proj), false);
+}
+
+at::Tensor backward(const BranchPass& pass, const SelfAttentionBody& body, ResultGrad dresult,
+                    KeptBranch& kept) {
+  add_gradients(pass, dresult.operand, dresult.values, kept.last, body.proj);
+  const at::Tensor dout = input_grad(pass, dresult.operand, kept.last, body.proj, kept);
+  kept.last = {};
+  dresult = {};
+  const at::Tensor dpacked = rows_of(attend_tokens_backward(pass.kernels, tokens_of(body, dout),
+                                                            tokens_of(body, kept.packed),
+                                                            kept.attended, body.heads, body.rule));
+  kept.packed = at::Tensor();
+  kept.attended = {};
+  return linear_backward(pass, dpacked, kept.h, body.qkv, kept);
+}
+
+// ---- cross-attention ----
+
+/// Queries [R, C] and packed keys and values [B L, 2 C], or their gradients.
+HeadTensors heads_of(const BranchPass& pass, const CrossAttentionBody& body, const at::Tensor& q,
+                     const at::Tensor& kv, const at::Tensor& lengths) {
+  const int64_t batch = pass.text.size(0);
+  const at::Tensor pairs = kv.view({batch, -1, 2, body.heads, q.size(1) / body.heads});
+  return {q.view({batch, -1, body.heads, q.size(1) / body.heads}), pairs.select(2, 0),
+          pairs.select(2, 1), lengths};
+}
+
+void inner(const BranchPass& pass, const CrossAttentionBody& body, KeptBranch& kept) {
+  kept.packed = linear(pass, kept.h, body.q, kept);
+  kept.text = pass.kernels.operand(rows_of(pass.text), pass.number(&body.kv), false);
+  kept.text_packed = linear(pass, kept.text, body.kv, kept);
+  const HeadTensors heads = heads_of(pass, body, kept.packed, kept.text_packed, pass.text_lengths);
+  kept.attended = {{}, at::empty_like(kept.packed), {}};
+  if (pass.keeps) {
+    kept.attended.lse = at::empty({heads.q.size(0), body.heads, heads.q.size(1)},
+                                  kept.packed.options().dtype(at::kFloat));
+  }
+  if (!pass.kernels.attend(heads, kept.attended.out.view(heads.q.sizes()), kept.attended.lse)) {
+    kept.attended.lse = at::Tensor();
+  }
+  kept.last = pass.kernels.operand(kept.attended.out, pass.number(&body.proj), false);
+}
+
+at::Tensor backward(const BranchPass& pass, const CrossAttentionBody& body, ResultGrad dresult,
+                    KeptBranch& kept) {
+  add_gradients(pass, dresult.operand, dresult.values, kept.last, body.proj);
+  const at::Tensor dout = input_grad(pass, dresult.operand, kept.last, body.proj, kept);
+  kept.last = {};
+  dresult = {};
+  const HeadTensors heads = heads_of(pass, body, kept.packed, kept.text_packed, pass.text_lengths);
+  const at::Tensor dq = at::empty_like(kept.packed);
+  const at::Tensor dkv = at::zeros_like(kept.text_packed);  // padding has no gradient
+  pass.kernels.attend_backward(dout.view(heads.q.sizes()), heads,
+                               kept.attended.out.view(heads.q.sizes()), kept.attended.lse,
+                               heads_of(pass, body, dq, dkv, {}));
+  kept.packed = at::Tensor();
+  kept.text_packed = at::Tensor();
+  kept.attended = {};
+  const at::Tensor dtext = linear_backward(pass, dkv, kept.text, body.kv, kept);
+  kept.text = {};
+  if (pass.text_grad.defined()) {
+    at::Tensor(pass.text_grad).add_(dtext);
+  }
+  return linear_backward(pass, dq, kept.h, body.q, kept);
+}
+
+// ---- MLP ----
+
+void inner(const BranchPass& pass, const MlpBody& body, KeptBranch& kept) {
+  const int64_t consumer = pass.number(&body.fc2);
+  BlockKernels::Gelu hidden = pass.kernels.linear_gelu(kept.h, body.fc1, consumer, pass.keeps,
+                                                       update_of(pass, kept.h, body.fc1, kept));
+  kept.hidden_pre = std::move(hidden.pre);
+  kept.last = std::move(hidden.out);
+}
+
+at::Tensor backward(const BranchPass& pass, const MlpBody& body, ResultGrad dresult,
+                    KeptBranch& kept) {
+  add_gradients(pass, dresult.operand, dresult.values, kept.last, body.fc2);
+  const at::Tensor of_update = update_grad(dresult.operand, kept.last, body.fc2, kept);
+  kept.last = {};
+  const Operand dhidden =
+      pass.kernels.gelu_input_grad(dresult.operand, body.fc2, kept.hidden_pre, body.fc1, of_update);
+  kept.hidden_pre = at::Tensor();
+  dresult = {};
+  add_gradients(pass, dhidden, {}, kept.h, body.fc1);
+  return input_grad(pass, dhidden, kept.h, body.fc1, kept);
+}
+
+// ---- functions ----
+
+void inner(const BranchPass& pass, const FunctionBody& body, KeptBranch& kept) {
+  if (!pass.keeps) {
+    kept.result = body.function(kept.h.value);
+    return;
+  }
+  const at::AutoGradMode with_gradients(true);
+  kept.leaf = kept.h.value.detach().set_requires_grad(true);
+  kept.graph = body.function(kept.leaf);
+}
+
+at::Tensor backward(const BranchPass& /*pass*/, const FunctionBody& /*body*/, ResultGrad dresult,
+                    KeptBranch& kept) {
+  torch::autograd::backward({std::exchange(kept.graph, at::Tensor())}, {dresult.operand.value});
+  return std::exchange(kept.leaf, at::Tensor()).grad();
+}
+
+}  // namespace
+
+const LinearWeights* first_linear(const Branch& branch) {
+  const auto linears = linears_of(branch);
+  return linears.empty() ? nullptr : linears.front();
+}
+
+const LinearWeights* last_linear(const Branch& branch) {
+  const auto linears = linears_of(branch);
+  return linears.empty() ? nullptr : linears.back();
+}
+
+std::vector<const LinearWeights*> linears_of(const Branch& branch) {
+  if (const auto* attention = std::get_if<SelfAttentionBody>(&branch.body)) {
+    return {&attention->qkv, &attention->proj};
+  }
+  if (const auto* cross = std::get_if<CrossAttentionBody>(&branch.body)) {
+    return {&cross->q, &cross->kv, &cross->proj};
+  }
+  if (const auto* mlp = std::get_if<MlpBody>(&branch.body)) {
+    return {&mlp->fc1, &mlp->fc2};
+  }
+  return {};  // of a function
+}
+
+std::vector<at::Tensor> added_gradients(const Branch& branch) {
+  std::vector<at::Tensor> gradients;
+  for (const LinearWeights* linear : linears_of(branch)) {
+    gradients.push_back(linear->bias_grad);
+    if (linear->update) {
+      gradients.insert(gradients.end(), {linear->update->a_grad, linear->update->b_grad});
+    }
+  }
+  if (const auto* attention = std::get_if<SelfAttentionBody>(&branch.body)) {
+    gradients.insert(gradients.end(),
+                     {attention->rule.q_weight_grad, attention->rule.k_weight_grad});
+  } else if (const auto* function = std::get_if<FunctionBody>(&branch.body)) {
+    gradients = function->gradients;
+  }
+  std::erase_if(gradients, [](const at::Tensor& gradient) { return !gradient.defined(); });
+  return gradients;
+}
+
+void run_inner(const BranchPass& pass, const Branch& branch, KeptBranch& kept) {
+  std::visit([&](const auto& body) { inner(pass, body, kept); }, branch.body);
+}
+
+void run_last(const BranchPass& pass, const Branch& branch, KeptBranch& kept) {
+  if (const LinearWeights* last = last_linear(branch)) {
+    kept.result = linear(pass, kept.last, *last, kept);
+  } else if (pass.keeps) {
+    kept.result = kept.graph.detach();
+  }
+}
+
+void forget_unread(const Branch& branch, KeptBranch& kept) {
+  const auto reads = [](const LinearWeights* linear) {
+    return linear != nullptr && (linear->weight_grad.defined() || linear->update);
+  };
+  if (!reads(first_linear(branch))) {
+    kept.h = {};  // a function has its own
+  }
+  if (!reads(last_linear(branch))) {
+    kept.last = {};
+  }
+}
+
+void forget_inner(Recompute level, const Branch& branch, KeptBranch& kept) {
+  const bool is_mlp = std::holds_alternative<MlpBody>(branch.body);
+  if (level != Recompute::kNone) {
+    kept.attended.ready = at::Tensor();
+    if (is_mlp) {
+      kept.last = {};
+    }
+  }
+  if (level == Recompute::kMlp) {
+    kept.hidden_pre = at::Tensor();
+  }
+  // Weight gradients read the transposed copies only.
+  for (Operand* operand : {&kept.h, &kept.text, &kept.last}) {
+    operand->fp8 = at::Tensor();
+  }
+}
+
+void remember_inner(const BranchPass& pass, const Branch& branch, KeptBranch& kept) {
+  const auto* body = std::get_if<MlpBody>(&branch.body);
+  if (body == nullptr) {
+    return;
+  }
+  if (kept.hidden_pre.defined()) {
+    kept.last = pass.kernels.gelu(kept.hidden_pre, pass.number(&body->fc2));
+  } else {
+    inner(pass, *body, kept);
+  }
+}
+
+at::Tensor run_backward(const BranchPass& pass, const Branch& branch, ResultGrad dresult,
+                        KeptBranch& kept) {
+  at::Tensor dh =
+      std::visit([&](const auto& body) { return backward(pass, body, std::move(dresult), kept); },
+                 branch.body);
+  kept.h = {};
+  return dh;
+}
+
+at::Tensor low_of(const LowRankWeights& update, const at::Tensor& x) {
+  return at::mm(x, update.a.t());
+}
+
+at::Tensor raised(const LowRankWeights& update, const at::Tensor& low) {
+  return at::mm(low * update.scale, update.b.t());
+}
+
+at::Tensor update_backward(const LowRankWeights& update, const at::Tensor& dy, const at::Tensor& x,
+                           const at::Tensor& low) {
+  const at::Tensor dlow = at::mm(dy, update.b).mul_(update.scale);  // [R, rank]
+  if (update.b_grad.defined()) {
+    at::Tensor(update.b_grad).add_(at::mm(dy.t(), low), update.scale);
+    at::Tensor(update.a_grad).add_(at::mm(dlow.t(), x));
+  }
+  return at::mm(dlow, update.a);
+}
+
+}  // namespace kinora::ops

@@ -1,0 +1,94 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <vector>
+
+#include "kinora/ops/block_kernels.h"
+#include "kinora/ops/block_stack.h"
+#include "kinora/ops/token_attention.h"
+
+/// One branch of a block, forward and backward, between the seams that block_stack.cc runs. For
+/// this room only.
+///
+/// Shapes: R rows of tokens, C width, B batch, L text tokens.
+namespace kinora::ops {
+
+/// What all branches of a pass share.
+struct BranchPass {
+  BlockKernels& kernels;
+  bool keeps = false;                 ///< what backward needs
+  bool overwrites_gradients = false;  ///< those of weights
+  at::Tensor text{};                  ///< [B, L, C]
+  at::Tensor text_lengths{};          ///< int32 [B]
+  at::Tensor text_grad{};             ///< fp32 [B L, C], added to; undefined: not wanted
+
+  /// The number by which fp8 knows a linear: none where nothing is kept, since its scales and
+  /// quantised weights are those of training.
+  [[nodiscard]] int64_t number(const LinearWeights* linear) const {
+    return keeps && linear != nullptr ? linear->number : -1;
+  }
+};
+
+/// What a branch keeps; undefined where it is computed again. Rows [R, ...].
+struct KeptBranch {
+  at::Tensor x;  ///< the residual stream where the branch leaves it
+  NormStatistics statistics{};
+  Operand h{};  ///< what the body reads
+  // Of attention.
+  at::Tensor packed{};  ///< queries, keys and values; of cross-attention the queries
+  AttendedTokens attended{};
+  Operand text{};
+  at::Tensor text_packed{};  ///< keys and values of text: [B L, 2 C]
+  // Of an MLP.
+  at::Tensor hidden_pre{};
+  Operand last{};  ///< the input of the last linear
+  /// x A^T of the linears with a low-rank update, as far as it is kept.
+  std::map<const LinearWeights*, at::Tensor> low_rank{};
+  at::Tensor leaf{};    ///< a function's input
+  at::Tensor graph{};   ///< and its result, with its graph
+  at::Tensor result{};  ///< what the branch adds to the stream, before its gate
+};
+
+/// The linear that reads what the branch reads, and the one that makes its result; null: a
+/// function's.
+[[nodiscard]] const LinearWeights* first_linear(const Branch& branch);
+[[nodiscard]] const LinearWeights* last_linear(const Branch& branch);
+/// All of them, in order of use.
+[[nodiscard]] std::vector<const LinearWeights*> linears_of(const Branch& branch);
+/// The gradients that backward adds to even where those of weights are overwritten.
+[[nodiscard]] std::vector<at::Tensor> added_gradients(const Branch& branch);
+
+/// From h to the input of the last linear.
+void run_inner(const BranchPass& pass, const Branch& branch, KeptBranch& kept);
+/// From there to the result.
+void run_last(const BranchPass& pass, const Branch& branch, KeptBranch& kept);
+
+/// Drops the inputs of linears that backward does not read: of those that are frozen.
+void forget_unread(const Branch& branch, KeptBranch& kept);
+/// Drops what kElementwise and kMlp compute again, and makes it again; h is the caller's.
+void forget_inner(Recompute level, const Branch& branch, KeptBranch& kept);
+void remember_inner(const BranchPass& pass, const Branch& branch, KeptBranch& kept);
+
+/// The gradient of the result.
+struct ResultGrad {
+  Operand operand;
+  /// As it was before it became an operand; undefined where the gradient of the last linear's bias
+  /// has been added.
+  at::Tensor values{};
+};
+/// The gradient of h; adds those of weights. Drops what it has read.
+[[nodiscard]] at::Tensor run_backward(const BranchPass& pass, const Branch& branch,
+                                      ResultGrad dresult, KeptBranch& kept);
+
+// Low-rank updates of a linear: x [R, in], its low [R, rank] = x A^T, y [R, out].
+
+[[nodiscard]] at::Tensor low_of(const LowRankWeights& update, const at::Tensor& x);
+/// scale low B^T.
+[[nodiscard]] at::Tensor raised(const LowRankWeights& update, const at::Tensor& low);
+/// Adds the factors' gradients; returns that of x.
+[[nodiscard]] at::Tensor update_backward(const LowRankWeights& update, const at::Tensor& dy,
+                                         const at::Tensor& x, const at::Tensor& low);
+
+}  // namespace kinora::ops

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "kinora/nn/linear.h"
+#include "kinora/nn/module.h"
+#include "kinora/nn/plan.h"
+
+/// Models that are fine-tuned, for tests of their paths.
+namespace kinora::models {
+
+/// Of ops::expect_as_near: updates, here as large as what they change, round once more on their way
+/// and go into the residual stream of the fast path, which is bf16 where the plain one's is fp32.
+inline constexpr double kTunedSlack = 1.6;
+
+/// Of the linears by turns: a low-rank update, frozen, only the bias frozen, trained.
+inline void tune(nn::Module& model) {
+  int64_t number = 0;
+  for (const auto& [path, linear] : model.named_linears()) {
+    switch (number++ % 4) {
+      case 0:
+        linear->adapt({.rank = 2, .scale = 0.7});
+        break;
+      case 1:
+        linear->weight.frozen = true;
+        [[fallthrough]];
+      case 2:
+        linear->bias.frozen = true;
+        break;
+      default:
+        break;
+    }
+  }
+}
+
+/// Updates lie in the buckets of their weights.
+inline std::vector<nn::BucketSpec> buckets_with_updates(std::vector<nn::BucketSpec> buckets,
+                                                        nn::Module& model) {
+  for (const auto& [path, parameter] : model.named_parameters()) {
+    const size_t update = path.find(".lora_");
+    if (update == std::string::npos) {
+      continue;
+    }
+    for (nn::BucketSpec& bucket : buckets) {
+      const std::vector<std::string>& held = bucket.parameters;
+      if (std::find(held.begin(), held.end(), path.substr(0, update) + ".weight") != held.end()) {
+        bucket.parameters.push_back(path);
+      }
+    }
+  }
+  return buckets;
+}
+
+}  // namespace kinora::models
