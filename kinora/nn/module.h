@@ -89,8 +89,8 @@ class Module {
   /// `path` is the path that this module reports itself under.
   void set_tap(const Tap& tap, const std::string& path = "");
 
-  /// Lets this module and everything below it compute by `kernels`, borrowed, where they can (null:
-  /// by ATen's calls alone), but for fp32 islands.
+  /// Lets the attention of this module and everything below it run by `kernels`, borrowed; null: by
+  /// ATen's calls.
   void set_kernels(ops::BlockKernels* kernels);
   /// Those of set_kernels(), null where outputs are tapped: kernels pass over modules.
   [[nodiscard]] ops::BlockKernels* kernels() const { return tap_ ? nullptr : kernels_; }

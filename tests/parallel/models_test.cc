@@ -98,32 +98,38 @@ void check_dit(const comm::Group& world) {
     if (!suits(scheme, world.size(), "dit")) {
       continue;
     }
-    SCOPED_TRACE(std::string(to_string(scheme)));
-    const std::unique_ptr<models::Model> model = models::make_model(config);
-    for (const auto& [path, parameter] : model->named_parameters()) {
-      parameter->value = fixture.tensor("weights." + path).requires_grad_();
-      parameter->grad = at::zeros_like(parameter->value);
+    for (const bool is_fast : {false, true}) {
+      SCOPED_TRACE(std::string(to_string(scheme)) + (is_fast ? ", fast" : ", plain"));
+      const std::unique_ptr<models::Model> model = models::make_model(config);
+      for (const auto& [path, parameter] : model->named_parameters()) {
+        parameter->value = fixture.tensor("weights." + path).requires_grad_();
+        parameter->grad = at::zeros_like(parameter->value);
+      }
+      model->use_sequence(make_sequence(plan_of(scheme, world.size()), world));
+      if (is_fast) {
+        model->use_fast_path(
+            std::make_shared<ops::BlockKernels>(ops::KernelOptions{}, at::kCPU, at::kFloat, true));
+      }
+      const at::Tensor x0 = fixture.tensor("loss.x0");
+      const diffusion::Objective objective = fixture.objective();
+      const diffusion::NoisedBatch batch =
+          models::noised(objective, x0, fixture.tensor("loss.noise"), fixture.tensor("loss.t"));
+      const at::Tensor prediction =
+          model->forward(batch.x_t, batch.t, {.labels = fixture.tensor("loss.labels")});
+      const diffusion::Loss loss = diffusion::loss(objective, prediction, batch, x0);
+      EXPECT_LT(models::relative_error(loss.per_sample, fixture.tensor("loss.loss")),
+                tolerance::kWholeModel);
+      torch::autograd::backward({loss.mean}, {});
+      expect_mean_gradients(*model, fixture, world);
     }
-    model->use_sequence(make_sequence(plan_of(scheme, world.size()), world));
-    const at::Tensor x0 = fixture.tensor("loss.x0");
-    const diffusion::Objective objective = fixture.objective();
-    const diffusion::NoisedBatch batch =
-        models::noised(objective, x0, fixture.tensor("loss.noise"), fixture.tensor("loss.t"));
-    const at::Tensor prediction =
-        model->forward(batch.x_t, batch.t, {.labels = fixture.tensor("loss.labels")});
-    const diffusion::Loss loss = diffusion::loss(objective, prediction, batch, x0);
-    EXPECT_LT(models::relative_error(loss.per_sample, fixture.tensor("loss.loss")),
-              tolerance::kWholeModel);
-    torch::autograd::backward({loss.mean}, {});
-    expect_mean_gradients(*model, fixture, world);
   }
 }
 
-TEST(PlainDiTTest, TwoRanksMatchTheReference) {
+TEST(DiTTest, TwoRanksMatchTheReference) {
   comm::run_on_ranks(2, check_dit);
 }
 
-TEST(PlainDiTTest, FourRanksMatchTheReference) {
+TEST(DiTTest, FourRanksMatchTheReference) {
   comm::run_on_ranks(4, check_dit);
 }
 
