@@ -300,13 +300,13 @@ void forget(Pass& pass, Recompute level, size_t first, size_t end) {
   for (size_t k = first; k < end; ++k) {
     KeptBranch& kept = pass.kept[k];
     if (level == Recompute::kBlock) {
-      // The last result belongs to the seam behind the block, whose backward comes first.
+      // The last result belongs to the seam behind the block.
       KeptBranch rest;
       if (k == first) {
         rest.x = kept.x;
         rest.statistics = kept.statistics;
       }
-      if (k + 1 == end) {
+      if (k + 1 == end && pass.stack.keeps_results) {
         rest.result = kept.result;
       }
       kept = std::move(rest);
@@ -366,6 +366,11 @@ at::Tensor run_forward(Pass& pass, const at::Tensor& given) {
 
 // ---- backward ----
 
+/// Whether the last result of a block is made again, before the seam behind it goes back.
+bool remakes_result(const Pass& pass, int64_t block) {
+  return pass.recompute_of(block) == Recompute::kBlock && !pass.stack.keeps_results;
+}
+
 /// Computes again what forget() dropped, of the block whose last branch is `last`.
 void remember(Pass& pass, size_t last) {
   const int64_t block = pass.places[last].block;
@@ -399,7 +404,7 @@ void remember(Pass& pass, size_t last) {
       continue;
     }
     run_inner(pass.branches, branch, kept);
-    if (k < last) {
+    if (k < last || remakes_result(pass, block)) {
       run_last(pass.branches, branch, kept);
     }
   }
@@ -523,15 +528,17 @@ StackGradients run_stack_backward(Pass& pass, const at::Tensor& c, const at::Ten
       if (pass.zeroes_in_backward()) {
         zero(added_gradients(pass, static_cast<size_t>(place.block)));
       }
+      if (remakes_result(pass, place.block)) {
+        remember(pass, k);
+      }
     }
     SeamGrad seam = seam_backward(pass, behind, dh, dx, x, statistics, kept.result, grads);
     dx = seam.dx;
     complete(behind);
     x = at::Tensor();
     kept.result = at::Tensor();
-    if (place.is_last) {
+    if (place.is_last && !remakes_result(pass, place.block)) {
       remember(pass, k);
-      kept.result = at::Tensor();
     }
     dh = run_backward(pass.branches, *place.branch, std::move(seam.dresult), kept);
     if (place.is_first && !pass.modulates_in_blocks()) {

@@ -94,6 +94,9 @@ struct BlockStack {
   Recompute recompute = Recompute::kNone;
   /// The first `recomputed_blocks` blocks are as kBlock, whatever `recompute` says.
   int64_t recomputed_blocks = 0;
+  /// kBlock keeps the result of a block's last branch, too: an activation more a block, a product
+  /// less in backward.
+  bool keeps_results = false;
   /// Backward overwrites the gradients of weights, and all others hold nothing before it adds.
   bool overwrites_gradients = false;
   /// Told when the weights of a bucket are used. Empty: nobody.

@@ -297,6 +297,7 @@ ops::BlockStack DiT::fast_stack(const at::Tensor& x, const diffusion::Pass& pass
     stacked.push_back(block->fast(fast, nn::Span::kFrame));
   }
   ops::BlockStack all = stack(std::move(stacked), pass);
+  all.keeps_results = true;
   std::vector<ops::LinearWeights> slab;
   for (int64_t i = 0; i < config().depth; ++i) {
     const DiTBlockBuckets buckets = dit_block_buckets(config().depth, i);
