@@ -85,9 +85,6 @@ void modulate(BlockKernels& kernels, const BlockStack& stack, const SlabGroup& g
 
 /// Room for the vectors of all seams, of which those that are given are there.
 at::Tensor vectors_with(const std::vector<SlabGroup>& groups, const at::Tensor& given) {
-  if (groups.empty()) {
-    return given.contiguous();
-  }
   const int64_t columns = groups.back().end_column;
   const int64_t last = given.size(1);
   at::Tensor vectors = at::empty({given.size(0), columns + last}, given.options());
@@ -557,8 +554,16 @@ StackGradients run_stack_backward(Pass& pass, const at::Tensor& c, const at::Ten
 
 // ---- the autograd node ----
 
-/// Takes the sizes and vectors of a pass.
-void start(Pass& pass, const StackInputs& inputs, const at::Tensor& vectors) {
+/// Takes the sizes and vectors of a pass. Those that modulation makes come when their block does,
+/// whose weights may not be there before.
+void start(Pass& pass, const StackInputs& inputs) {
+  at::Tensor vectors = inputs.vectors.contiguous();
+  if (inputs.condition.defined()) {
+    pass.silu_c = typed_silu(pass.stack, inputs.condition);
+    vectors = vectors_with(pass.groups, vectors);
+  } else {
+    pass.modulated = pass.groups.size();
+  }
   const int64_t width = pass.width;
   const int64_t rows = inputs.x.numel() / width;
   KINORA_CHECK(inputs.x.size(-1) == width && vectors.dim() == 2 && vectors.size(0) > 0 &&
@@ -579,7 +584,7 @@ void start(Pass& pass, const StackInputs& inputs, const at::Tensor& vectors) {
   pass.shape = inputs.x.sizes().vec();
   pass.vectors = vectors;
   pass.ones = at::ones({1, width}, vectors.options()).expand({vectors.size(0), width});
-  pass.branches.text = inputs.text;
+  pass.branches.text = inputs.text.defined() ? inputs.text.contiguous() : inputs.text;
   pass.branches.text_lengths = inputs.text_lengths;
 }
 
@@ -602,15 +607,11 @@ struct RunBlocks : torch::autograd::Function<RunBlocks> {
                             const std::optional<at::Tensor>& text_lengths) {
     context->saved_data["pass"] = c10::IValue::make_capsule(pass);
     context->save_for_backward({c.value_or(at::Tensor())});
-    if (c) {
-      pass->silu_c = typed_silu(pass->stack, *c);
-    }
-    start(*pass,
-          {.x = x,
-           .vectors = {},
-           .text = text ? text->contiguous() : at::Tensor(),
-           .text_lengths = text_lengths.value_or(at::Tensor())},
-          vectors_with(pass->groups, vectors));
+    start(*pass, {.x = x,
+                  .condition = c.value_or(at::Tensor()),
+                  .vectors = vectors,
+                  .text = text.value_or(at::Tensor()),
+                  .text_lengths = text_lengths.value_or(at::Tensor())});
     if (pass->stack.overwrites_gradients && !pass->stack.hook) {
       zero_added_gradients(*pass);
     }
@@ -640,8 +641,7 @@ struct RunBlocks : torch::autograd::Function<RunBlocks> {
 
 at::Tensor run_blocks(BlockKernels& kernels, BlockStack stack, StackInputs inputs) {
   const int64_t width = inputs.x.size(-1);
-  const bool modulates = inputs.condition.defined() && !stack.modulation.empty();
-  if (modulates) {
+  if (inputs.condition.defined()) {
     check_condition(stack, inputs.condition, inputs.vectors);
   }
   if (at::GradMode::is_enabled()) {
@@ -650,15 +650,8 @@ at::Tensor run_blocks(BlockKernels& kernels, BlockStack stack, StackInputs input
         wanting_gradient(inputs.x), optional(inputs.condition), inputs.vectors,
         optional(inputs.text), optional(inputs.text_lengths));
   }
-  if (modulates) {
-    inputs.vectors = stack_vectors(kernels, stack, inputs.condition, inputs.vectors);
-  }
   Pass pass(kernels, std::move(stack), width, /*keeps=*/false);
-  pass.modulated = pass.groups.size();
-  if (inputs.text.defined()) {
-    inputs.text = inputs.text.contiguous();
-  }
-  start(pass, inputs, inputs.vectors.contiguous());
+  start(pass, inputs);
   return run_forward(pass, inputs.x);
 }
 

@@ -4,6 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+#include <map>
+#include <string>
+#include <vector>
+
 #include "tests/models/transformers/random_clips.h"
 #include "tests/tolerances.h"
 
@@ -124,6 +129,42 @@ TEST_P(VideoFastPathTest, GradientsOfTwoPassesAddUpAndOldOnesGo) {
     ops::expect_near(plain.results(), fast.results(1.0 / static_cast<double>(passes)),
                      tolerance::kOtherOrderOfBranches, std::to_string(passes) + " passes");
   }
+}
+
+// As where ranks divide weights: those of a bucket are there while it is used, and not else.
+TEST_P(VideoFastPathTest, ReadsABucketOnlyWhileItIsUsed) {
+  RandomClips whole(GetParam(), at::kCPU, at::kFloat);
+  whole.model().use_fast_path(cpu_kernels(at::kFloat));
+  const ops::NamedResults sample = whole.sample();
+  RandomClips clips(GetParam(), at::kCPU, at::kFloat);
+  clips.model().use_fast_path(cpu_kernels(at::kFloat));
+  std::map<std::string, at::Tensor> values;
+  std::map<std::string, at::Tensor> copies;
+  for (const auto& [path, parameter] : clips.model().named_parameters()) {
+    values[path] = parameter->value.detach();
+    copies[path] = values[path].clone();
+  }
+  const std::vector<nn::BucketSpec> buckets = clips.model().buckets();
+  const auto set = [&](int64_t bucket, bool is_there) {
+    const at::NoGradGuard no_grad;
+    for (const std::string& path : buckets[static_cast<size_t>(bucket)].parameters) {
+      if (is_there) {
+        values[path].copy_(copies[path]);
+      } else {
+        values[path].fill_(std::numeric_limits<double>::quiet_NaN());
+      }
+    }
+  };
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    if (!buckets[i].ring.empty()) {
+      set(static_cast<int64_t>(i), false);
+    }
+  }
+  clips.model().tell_buckets([&](ops::BucketMoment moment, int64_t bucket) {
+    set(bucket, moment == ops::BucketMoment::kBeforeForward ||
+                    moment == ops::BucketMoment::kBeforeBackward);
+  });
+  ops::expect_same(sample, clips.sample(), "without gradients");
 }
 
 TEST_P(VideoFastPathTest, GivesWayToTaps) {
