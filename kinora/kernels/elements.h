@@ -22,11 +22,6 @@ void store_element(void* data, int64_t index, DType type, float value);
 /// The float of an 8-bit float's bits.
 [[nodiscard]] float fp8_to_float(uint8_t bits, DType type);
 
-/// Whether anything of it is wanted.
-[[nodiscard]] inline bool is_wanted(const Fp8Output& output) {
-  return output.data != nullptr || output.transposed != nullptr || output.amax != nullptr;
-}
-
 /// Writes one element of a [rows, width] matrix to what is wanted of `output`.
 void store_fp8(const Fp8Output& output, int64_t rows, int64_t width, int64_t row, int64_t column,
                float value);

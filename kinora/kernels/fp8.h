@@ -28,6 +28,11 @@ struct Fp8Output {
   float* amax = nullptr;
 };
 
+/// Whether anything of it is wanted.
+[[nodiscard]] KINORA_HOST_DEVICE inline bool is_wanted(const Fp8Output& output) {
+  return output.data != nullptr || output.transposed != nullptr || output.amax != nullptr;
+}
+
 /// An 8-bit copy of a matrix.
 struct Quantise {
   int64_t rows = 0;

@@ -87,7 +87,8 @@ void residual_norm_forward(const ResidualNormForward& call) {
       const auto h = static_cast<float>(xhat * (1.0 + element(call.scale, vector, c)) +
                                         element(call.shift, vector, c));
       if (call.h != nullptr) {
-        store_element(call.h, row * width + c, call.h_type, h);
+        store_element(call.h, row * (call.h_stride > 0 ? call.h_stride : width) + c, call.h_type,
+                      h);
       }
       if (is_wanted(call.h_fp8)) {
         store_fp8(call.h_fp8, call.rows, width, row, c, h);
@@ -103,8 +104,7 @@ void residual_norm_forward(const ResidualNormForward& call) {
 }
 
 void residual_norm_backward(const ResidualNormBackward& call) {
-  assert(call.branch != nullptr || (call.dbranch == nullptr && call.dgate == nullptr &&
-                                    call.dbranch_sum == nullptr && !is_wanted(call.dbranch_fp8)));
+  assert(call.branch != nullptr || call.dgate == nullptr);
   const int64_t width = call.width;
   const auto inverse_width = 1.0 / static_cast<double>(width);
   ColumnTotals totals(width);
@@ -136,12 +136,15 @@ void residual_norm_backward(const ResidualNormBackward& call) {
       if (call.dx != nullptr) {
         store_element(call.dx, i, call.type, static_cast<float>(dx));
       }
-      if (call.branch != nullptr) {
-        totals.dgate[k] += load_element(call.branch, i, call.type) * dx;
+      if (has_branch(call)) {
+        if (call.dgate != nullptr) {
+          totals.dgate[k] += load_element(call.branch, i, call.type) * dx;
+        }
         totals.dx[k] += dx;
         const auto dbranch = element(call.gate, vector, c) * static_cast<float>(dx);
         if (call.dbranch != nullptr) {
-          store_element(call.dbranch, i, call.type, dbranch);
+          const int64_t stride = call.dbranch_stride > 0 ? call.dbranch_stride : width;
+          store_element(call.dbranch, row * stride + c, call.type, dbranch);
         }
         if (is_wanted(call.dbranch_fp8)) {
           store_fp8(call.dbranch_fp8, call.rows, width, row, c, dbranch);

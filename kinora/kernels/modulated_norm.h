@@ -46,6 +46,7 @@ struct ResidualNormForward {
 
   void* x_out = nullptr;  ///< may be x; null: not written
   void* h = nullptr;      ///< null: not written
+  int64_t h_stride = 0;   ///< elements between rows of h; 0: width
   Fp8Output h_fp8 = {};   ///< a quantised copy of h
   float* mean = nullptr;  ///< [rows]; null: not written
   float* rstd = nullptr;  ///< [rows]; null: not written
@@ -74,12 +75,13 @@ struct ResidualNormBackward {
   const void* x_out = nullptr;
   const float* mean = nullptr;   ///< [rows]
   const float* rstd = nullptr;   ///< [rows]
-  const void* branch = nullptr;  ///< null: there was none; dbranch, dgate, dbranch_sum must be null
+  const void* branch = nullptr;  ///< read for dgate alone, which is null without
   VectorView gate;
   VectorView scale;
 
   void* dx = nullptr;          ///< may be dx_out; null: not written (without a norm it is dx_out)
   void* dbranch = nullptr;     ///< null: not written
+  int64_t dbranch_stride = 0;  ///< elements between its rows; 0: width
   Fp8Output dbranch_fp8 = {};  ///< a quantised copy of dbranch
   /// fp32, vector v at [v * dvector_stride]; overwritten; null: not wanted.
   float* dshift = nullptr;
@@ -88,6 +90,12 @@ struct ResidualNormBackward {
   int64_t dvector_stride = 0;
   float* dbranch_sum = nullptr;  ///< fp32 [vectors, width], overwritten; null: not wanted
 };
+
+/// Whether a gradient of the branch or of its gate is wanted; else `gate` is not read.
+[[nodiscard]] KINORA_HOST_DEVICE inline bool has_branch(const ResidualNormBackward& call) {
+  return call.dbranch != nullptr || is_wanted(call.dbranch_fp8) || call.dgate != nullptr ||
+         call.dbranch_sum != nullptr;
+}
 
 /// The CPU reference: plain loops.
 void residual_norm_forward(const ResidualNormForward& call);

@@ -42,6 +42,7 @@ __global__ void __launch_bounds__(kAnyThreads) forward_any_kernel(const Residual
   const int64_t width = call.width;
   const bool wants_h8 = call.h_fp8.data != nullptr;
   const bool wants_h = call.h != nullptr || wants_h8 || call.h_fp8.amax != nullptr;
+  const int64_t h_stride = call.h_stride > 0 ? call.h_stride : call.width;
   const bool wants_norm = wants_h || call.mean != nullptr || call.rstd != nullptr;
   const float h8_scale = wants_h8 && call.h_fp8.scale != nullptr ? *call.h_fp8.scale : 1.0F;
   uint32_t magnitude = 0;
@@ -90,9 +91,9 @@ __global__ void __launch_bounds__(kAnyThreads) forward_any_kernel(const Residual
                         vector_element(call.shift, vector, c);
         magnitude = larger_magnitude(magnitude, h);
         if (call.h != nullptr && call.h_type == DType::kF32) {
-          static_cast<float*>(call.h)[i] = h;
+          static_cast<float*>(call.h)[row * h_stride + c] = h;
         } else if (call.h != nullptr) {
-          static_cast<T*>(call.h)[i] = from_float<T>(h);
+          static_cast<T*>(call.h)[row * h_stride + c] = from_float<T>(h);
         }
         if (wants_h8) {
           static_cast<uint8_t*>(call.h_fp8.data)[i] = static_cast<uint8_t>(
@@ -109,7 +110,7 @@ __global__ void __launch_bounds__(kAnyThreads) forward_any_kernel(const Residual
 bool is_aligned_call(const ResidualNormForward& call) {
   return call.width % kChunk == 0 && is_aligned_to<16>(call.x) && is_aligned_to<16>(call.branch) &&
          is_aligned_to<16>(call.x_out) && is_aligned_to<16>(call.h) &&
-         is_aligned_to<8>(call.h_fp8.data);
+         call.h_stride % kChunk == 0 && is_aligned_to<8>(call.h_fp8.data);
 }
 
 template <typename T>

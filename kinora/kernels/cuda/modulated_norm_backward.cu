@@ -99,19 +99,21 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
   const int64_t column = static_cast<int64_t>(thread) * kChunk;
   const bool has_dh = call.dh != nullptr;
   const bool has_dx_out = call.dx_out != nullptr;
-  const bool has_branch = call.branch != nullptr;
+  const bool has_branch = kernels::has_branch(call);
+  const bool reads_branch = call.dgate != nullptr;
   const bool dh_is_float = call.dh_type == DType::kF32;
   const bool e5m2 = call.dbranch_fp8.type == DType::kF8E5M2;
   const bool wants_fp8 = call.dbranch_fp8.data != nullptr;
   const float fp8_scale =
       wants_fp8 && call.dbranch_fp8.scale != nullptr ? *call.dbranch_fp8.scale : 1.0F;
+  const int64_t dbranch_stride = call.dbranch_stride > 0 ? call.dbranch_stride : call.width;
 
   // A row in the ring: dh, x_out, dx_out, branch, as far as they are there.
   const int dh_pieces = !has_dh ? 0 : (dh_is_float ? 2 : kPieces);
   const int x_piece = dh_pieces;
   const int dx_out_piece = x_piece + (has_dh ? kPieces : 0);
   const int branch_piece = dx_out_piece + (has_dx_out ? kPieces : 0);
-  const int num_pieces = branch_piece + (has_branch ? kPieces : 0);
+  const int num_pieces = branch_piece + (reads_branch ? kPieces : 0);
   auto* const tile = reinterpret_cast<uint8_t*>(ring + kRing * num_pieces * num_active);
 
   const int64_t first = plan.ranges.begin(blockIdx.x);
@@ -137,7 +139,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
       if (has_dx_out) {
         copy(call.dx_out, dx_out_piece, kPieces);
       }
-      if (has_branch) {
+      if (reads_branch) {
         copy(call.branch, branch_piece, kPieces);
       }
     }
@@ -291,16 +293,22 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
               store_floats<T, kChunk>(call.dx, place, kChunk, true, dx);
             }
             if (has_branch) {
-              float branch[kChunk];
-              read_ring<T>(source + branch_piece * num_active, num_active, branch);
+              if (reads_branch) {
+                float branch[kChunk];
+                read_ring<T>(source + branch_piece * num_active, num_active, branch);
+#pragma unroll
+                for (int k = 0; k < kChunk; ++k) {
+                  sums[2][k] += branch[k] * dx[k];
+                }
+              }
 #pragma unroll
               for (int k = 0; k < kChunk; ++k) {
-                sums[2][k] += branch[k] * dx[k];
                 sums[3][k] += dx[k];
                 dx[k] *= gate[k];
               }
               if (call.dbranch != nullptr) {
-                store_floats<T, kChunk>(call.dbranch, place, kChunk, true, dx);
+                store_floats<T, kChunk>(call.dbranch, (row + r) * dbranch_stride + column, kChunk,
+                                        true, dx);
               }
               if (call.dbranch_fp8.amax != nullptr) {
 #pragma unroll
@@ -413,6 +421,7 @@ __global__ void __launch_bounds__(kAnyColumns)
   const bool wants_fp8 = call.dbranch_fp8.data != nullptr;
   const float fp8_scale =
       wants_fp8 && call.dbranch_fp8.scale != nullptr ? *call.dbranch_fp8.scale : 1.0F;
+  const int64_t dbranch_stride = call.dbranch_stride > 0 ? call.dbranch_stride : call.width;
   const int64_t first = plan.ranges.begin(blockIdx.x);
   const int64_t end = plan.ranges.begin(static_cast<int64_t>(blockIdx.x) + 1);
   uint32_t magnitude = 0;
@@ -423,7 +432,7 @@ __global__ void __launch_bounds__(kAnyColumns)
     const int64_t vector_end = min(vector_begin + plan.rows_per_vector, call.rows);
     const int64_t segment_begin = row;
     const int64_t segment_end = min(vector_end, end);
-    const float gate = call.branch == nullptr ? 0.0F : vector_element(call.gate, vector, column);
+    const float gate = has_branch(call) ? vector_element(call.gate, vector, column) : 0.0F;
     const float factor =
         call.dh == nullptr ? 0.0F : 1.0F + vector_element(call.scale, vector, column);
     float sums[kQuantities] = {};
@@ -446,13 +455,15 @@ __global__ void __launch_bounds__(kAnyColumns)
       if (call.dx != nullptr) {
         static_cast<T*>(call.dx)[i] = from_float<T>(dx);
       }
-      if (call.branch != nullptr) {
-        sums[2] += to_float(static_cast<const T*>(call.branch)[i]) * dx;
+      if (has_branch(call)) {
+        if (call.dgate != nullptr) {
+          sums[2] += to_float(static_cast<const T*>(call.branch)[i]) * dx;
+        }
         sums[3] += dx;
         const float dbranch = gate * dx;
         magnitude = larger_magnitude(magnitude, dbranch);
         if (call.dbranch != nullptr) {
-          static_cast<T*>(call.dbranch)[i] = from_float<T>(dbranch);
+          static_cast<T*>(call.dbranch)[row * dbranch_stride + column] = from_float<T>(dbranch);
         }
         if (wants_fp8) {
           static_cast<uint8_t*>(call.dbranch_fp8.data)[i] = static_cast<uint8_t>(quantise_word(
@@ -518,7 +529,7 @@ size_t ring_bytes(const ResidualNormBackward& call, int rows) {
     row_bytes += (call.dh_type == DType::kF32 ? 4 : sizeof(T)) + sizeof(T);
   }
   row_bytes += call.dx_out != nullptr ? sizeof(T) : 0;
-  row_bytes += call.branch != nullptr ? sizeof(T) : 0;
+  row_bytes += call.dgate != nullptr ? sizeof(T) : 0;
   return static_cast<size_t>(2 * rows * call.width) * row_bytes;
 }
 
@@ -572,7 +583,8 @@ bool is_aligned_call(const ResidualNormBackward& call, const void* workspace) {
          is_aligned_to<16>(call.dh) && is_aligned_to<16>(call.dx_out) &&
          is_aligned_to<16>(call.x_out) && is_aligned_to<16>(call.branch) &&
          is_aligned_to<16>(call.dx) && is_aligned_to<16>(call.dbranch) &&
-         is_aligned_to<8>(call.dbranch_fp8.data) && is_aligned_to<16>(workspace);
+         call.dbranch_stride % kChunk == 0 && is_aligned_to<8>(call.dbranch_fp8.data) &&
+         is_aligned_to<16>(workspace);
 }
 
 template <typename T>
@@ -603,12 +615,11 @@ cudaError_t residual_norm_backward(const ResidualNormBackward& call, void* works
   if (call.rows == 0 || call.width == 0) {
     return cudaSuccess;
   }
-  const bool has_branch_outputs = call.dbranch != nullptr || is_wanted(call.dbranch_fp8) ||
-                                  call.dgate != nullptr || call.dbranch_sum != nullptr;
   const bool has_norm_outputs = call.dshift != nullptr || call.dscale != nullptr;
   const Fp8Output& fp8 = call.dbranch_fp8;
   if ((call.dh_type != call.type && call.dh_type != DType::kF32) ||
-      (call.branch == nullptr && has_branch_outputs) || (call.dh == nullptr && has_norm_outputs) ||
+      (call.branch == nullptr && call.dgate != nullptr) ||
+      (call.dh == nullptr && has_norm_outputs) ||
       (fp8.transposed != nullptr &&
        (fp8.data == nullptr || call.rows % kTileSegment != 0 || call.width % kTileSegment != 0 ||
         !is_aligned_to<16>(fp8.transposed)))) {

@@ -190,6 +190,11 @@ struct RowNorm {
     return row * static_cast<int>(call.width) + lane * kChunk;
   }
 
+  /// The same of h.
+  [[nodiscard]] __device__ __forceinline__ int64_t h_base_of(int64_t row) const {
+    return call.h_stride > 0 ? row * call.h_stride + lane * kChunk : base_of(row);
+  }
+
   /// x: x_out, unrounded; changed.
   /// read_vectors(i, factor, offset) has 1 + scale and shift of the lane's i-th chunk.
   template <typename ReadVectors>
@@ -251,13 +256,14 @@ struct RowNorm {
     if (!wants_h) {
       return;
     }
+    const int64_t h_base = h_base_of(row);
     if (has_plain_h) {
 #pragma unroll
       for (int i = 0; i < kChunks; ++i) {
         if (has(i)) {
           float h[kChunk];
           modulate(i, rstd, h);
-          store_floats<T, kChunk>(call.h, base + i * kLanes * kChunk, kChunk, true, h);
+          store_floats<T, kChunk>(call.h, h_base + i * kLanes * kChunk, kChunk, true, h);
         }
       }
       return;
@@ -266,13 +272,14 @@ struct RowNorm {
     for (int i = 0; i < kChunks; ++i) {
       if (has(i)) {
         const int64_t place = base + i * kLanes * kChunk;
+        const int64_t h_place = h_base + i * kLanes * kChunk;
         float h[kChunk];
         modulate(i, rstd, h);
         if (call.h != nullptr) {
           if (h_is_float) {
-            store_floats<float, kChunk>(call.h, place, kChunk, true, h);
+            store_floats<float, kChunk>(call.h, h_place, kChunk, true, h);
           } else {
-            store_floats<T, kChunk>(call.h, place, kChunk, true, h);
+            store_floats<T, kChunk>(call.h, h_place, kChunk, true, h);
           }
         }
         if (call.h_fp8.amax != nullptr) {

@@ -196,7 +196,7 @@ BackwardPlan make_plan(const ResidualNormBackward& call) {
   BackwardPlan plan = {};
   plan.rows_per_vector = std::min(call.rows_per_vector, call.rows);
   plan.partial_pitch = partial_pitch(call.width);
-  plan.vectors_aligned = (call.branch == nullptr || is_aligned_view(call.gate)) &&
+  plan.vectors_aligned = (!has_branch(call) || is_aligned_view(call.gate)) &&
                          (call.dh == nullptr || is_aligned_view(call.scale));
   plan.sums_aligned = call.dvector_stride % 4 == 0 && is_aligned_to<16>(call.dshift) &&
                       is_aligned_to<16>(call.dscale) && is_aligned_to<16>(call.dgate) &&
