@@ -7,6 +7,7 @@
 #include "kinora/kernels/cuda/diffusion_loss.h"
 #include "kinora/kernels/cuda/fp8.h"
 #include "kinora/kernels/cuda/fp8_blocks.h"
+#include "kinora/kernels/cuda/low_rank.h"
 #include "kinora/kernels/cuda/modulated_norm.h"
 #include "kinora/kernels/cuda/optimizer.h"
 #include "kinora/kernels/cuda/patches.h"
@@ -186,6 +187,24 @@ cudaError_t block_quantise(const BlockQuantise& /*call*/, cudaStream_t /*stream*
 }
 
 cudaError_t block_sums(const BlockSums& /*call*/, cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
+bool low_rank_supported(DType /*type*/, int64_t /*in*/, int64_t /*out*/, int64_t /*rank*/) {
+  return false;
+}
+
+cudaError_t low_rank_forward(const LowRankForward& /*call*/, cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
+size_t low_rank_backward_workspace_bytes(int64_t /*rows*/, int64_t /*in*/, int64_t /*out*/,
+                                         int64_t /*rank*/) {
+  return 0;
+}
+
+cudaError_t low_rank_backward(const LowRankBackward& /*call*/, void* /*workspace*/,
+                              cudaStream_t /*stream*/) {
   return cudaErrorNotSupported;
 }
 

@@ -1,0 +1,553 @@
+// The narrow products of low-rank updates (kernels/low_rank.h). All are bound by memory: the wide
+// matrices x and dy are read as seldom as the sums allow.
+//
+//   low_kernel        low = x A^T, and the copies of A and B: reads x once
+//   gradients_kernel  of dy: parts of dlow = scale dy B and of dy^T low, read together, once;
+//                     of x, when dlow is complete: parts of x^T dlow
+//   finish_*_kernel   add up the parts, in order
+//
+// low_kernel: four warps share 16 rows and take turns in their columns, 32 at a time. A lane holds
+// 16 adjacent bytes of a row, which is not where mma wants its columns; but a sum over columns may
+// take them in any order, so long as both operands have the same one.
+//
+// gradients_kernel: a block has kColumns columns and walks down a range of rows, kRows at a time,
+// which come into a ring in shared memory ahead of their use. Of such a tile [kRows, kColumns] its
+// product with B (over the columns) leaves at once, that with low (over the rows) stays in
+// registers. Chunks of 16 bytes are swizzled (chunk c of row r lies at c ^ r % 8), so that ldmatrix
+// meets every bank once.
+//
+// Limits: low_rank_supported.
+#include <algorithm>
+
+#include "kinora/kernels/cuda/attention_ops.cuh"
+#include "kinora/kernels/cuda/elements.cuh"
+#include "kinora/kernels/cuda/low_rank.h"
+
+namespace kinora::kernels::cuda {
+namespace {
+
+using attention::commit_copies;
+using attention::copy_async;
+using attention::load_matrices;
+using attention::load_transposed;
+using attention::multiply_add16;
+using attention::shared_base;
+using attention::wait_copies;
+
+template <typename T>
+using Tag = std::conditional_t<std::is_same_v<T, __half>, attention::F16, attention::Bf16>;
+
+// --- low = x A^T ---------------------------------------------------------------------------------
+
+constexpr int kLowWarps = 4;
+constexpr int kLowThreads = 32 * kLowWarps;
+constexpr int kLowRows = 16;
+
+template <typename T>
+__device__ __forceinline__ void copy_factors(const LowRankForward& call) {
+  const int64_t threads = static_cast<int64_t>(gridDim.x) * kLowThreads;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kLowThreads + threadIdx.x;
+  auto* const joined = static_cast<T*>(call.joined);
+  for (int64_t i = first; i < call.out * call.rank; i += threads) {
+    joined[i / call.rank * call.joined_stride + call.in + i % call.rank] =
+        from_float<T>(call.scale * to_float(static_cast<const T*>(call.b)[i]));
+  }
+  for (int64_t i = first; i < call.rank * call.in; i += threads) {
+    joined[(call.out + i / call.in) * call.joined_stride + i % call.in] =
+        static_cast<const T*>(call.a)[i];
+  }
+}
+
+/// kTiles: rank / 8.
+template <typename T, int kTiles>
+__global__ void __launch_bounds__(kLowThreads) low_kernel(const LowRankForward call) {
+  constexpr int kRank = 8 * kTiles;
+  __shared__ float sums[kLowWarps][kLowRows][kRank];
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int g = lane / 4;
+  const int t = lane % 4;
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * kLowRows + g;
+  const bool has_upper = row < call.rows;
+  const bool has_lower = row + 8 < call.rows;
+  const T* const upper = static_cast<const T*>(call.x) + row * call.x_stride;
+  const T* const lower = upper + 8 * call.x_stride;
+  const T* const a = static_cast<const T*>(call.a) + g * call.in;
+  const auto load = [&](const T* source, bool valid) {
+    return valid ? *reinterpret_cast<const uint4*>(source) : make_uint4(0, 0, 0, 0);
+  };
+
+  float c[kTiles][4] = {};
+#pragma unroll 3
+  for (int64_t column = 32 * warp + 8 * t; column - 8 * t < call.in; column += 32 * kLowWarps) {
+    const bool is_inside = column < call.in;
+    const uint4 x0 = load(upper + column, has_upper && is_inside);
+    const uint4 x1 = load(lower + column, has_lower && is_inside);
+    const uint32_t first[4] = {x0.x, x1.x, x0.y, x1.y};
+    const uint32_t second[4] = {x0.z, x1.z, x0.w, x1.w};
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const uint4 b = load(a + 8 * tile * call.in + column, is_inside);
+      multiply_add16<Tag<T>>(c[tile], first, b.x, b.y);
+      multiply_add16<Tag<T>>(c[tile], second, b.z, b.w);
+    }
+  }
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
+    *reinterpret_cast<float2*>(&sums[warp][g][8 * tile + 2 * t]) =
+        make_float2(c[tile][0], c[tile][1]);
+    *reinterpret_cast<float2*>(&sums[warp][g + 8][8 * tile + 2 * t]) =
+        make_float2(c[tile][2], c[tile][3]);
+  }
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < kLowRows * kRank; i += kLowThreads) {
+    const int64_t place = static_cast<int64_t>(blockIdx.x) * kLowRows + i / kRank;
+    if (place < call.rows) {
+      float sum = 0.0F;
+#pragma unroll
+      for (int w = 0; w < kLowWarps; ++w) {
+        sum += sums[w][i / kRank][i % kRank];
+      }
+      static_cast<T*>(call.low)[place * call.low_stride + i % kRank] = from_float<T>(sum);
+    }
+  }
+  copy_factors<T>(call);
+}
+
+// --- Gradients -----------------------------------------------------------------------------------
+
+constexpr int kRows = 64;
+constexpr int kColumns = 384;
+constexpr int kThreads = kColumns;     // a warp has 32 columns
+constexpr int kChunks = kColumns / 8;  // of 16 bytes in a row of a tile
+// Of the product with B a warp has 16 rows, and the columns of its group.
+constexpr int kRowTiles = kRows / 16;
+constexpr int kGroups = kThreads / 32 / kRowTiles;
+constexpr int kGroupColumns = kColumns / kGroups;
+// What the ranges are made for: an H100 or H200, a block a multiprocessor. A constant, so that
+// sums are the same everywhere.
+constexpr int64_t kTargetBlocks = 132;
+
+struct Parts {
+  int64_t num_ranges;      // of rows
+  int64_t rows_per_range;  // a multiple of kRows
+  int64_t num_strips;      // of columns
+};
+
+int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+Parts make_parts(int64_t rows, int64_t width) {
+  Parts parts = {};
+  parts.num_strips = ceil_div(width, kColumns);
+  const int64_t wanted =
+      std::clamp(kTargetBlocks / parts.num_strips, int64_t{1}, ceil_div(rows, kRows));
+  parts.rows_per_range = ceil_div(ceil_div(rows, wanted), kRows) * kRows;
+  parts.num_ranges = ceil_div(rows, parts.rows_per_range);
+  return parts;
+}
+
+/// A matrix [rows, width], y, beside a narrow one [rows, rank].
+struct Gradients {
+  int64_t rows;
+  int64_t width;
+  const void* y;
+  int64_t y_stride;
+  const void* low;
+  int64_t low_stride;
+  const void* b;  // [width, rank], contiguous; null: its product is not wanted
+  Parts parts;
+  float* low_parts;   // [num_strips, rows, rank]: of y b
+  float* grad_parts;  // [num_ranges, width, rank]: of y^T low
+};
+
+template <int kRank>
+struct Shared {
+  static constexpr int kStages = kRank > 32 ? 2 : 3;  // of the ring: what there is room for
+  static constexpr int kStage = kRows * (kColumns + kRank) * 2;
+  static constexpr int kB = kStages * kStage;  // where B's rows begin
+  static constexpr int kSums = kB + kColumns * kRank * 2;
+  static constexpr int kBytes = kSums + (kGroups - 1) * kRows * kRank * 4;
+};
+
+template <typename T, int kTiles>
+__global__ void __launch_bounds__(kThreads) gradients_kernel(const Gradients call) {
+  constexpr int kRank = 8 * kTiles;
+  constexpr int kLowBytes = 2 * kRank;
+  constexpr int kStages = Shared<kRank>::kStages;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % 32;
+  const int warp = thread / 32;
+  const int64_t first_column = static_cast<int64_t>(blockIdx.x) * kColumns;
+  const int64_t first_row = static_cast<int64_t>(blockIdx.y) * call.parts.rows_per_range;
+  const int64_t end_row = min(first_row + call.parts.rows_per_range, call.rows);
+  const int steps = static_cast<int>((end_row - first_row + kRows - 1) / kRows);
+  const bool wants_low = call.b != nullptr;
+
+  const uint32_t base = shared_base();
+  const uint32_t b_base = base + Shared<kRank>::kB;
+  const uint32_t sum_base = base + Shared<kRank>::kSums;
+  const auto stage = [&](int step) { return base + step % kStages * Shared<kRank>::kStage; };
+
+  if (wants_low) {
+    for (int i = thread; i < kColumns * kTiles; i += kThreads) {
+      const int64_t column = first_column + i / kTiles;
+      copy_async(b_base + 16 * i, static_cast<const T*>(call.b) + column * kRank + i % kTiles * 8,
+                 column < call.width);
+    }
+  }
+  const auto fetch = [&](int step) {
+    if (step < steps) {
+      const int64_t row0 = first_row + static_cast<int64_t>(step) * kRows;
+      const uint32_t tile = stage(step);
+#pragma unroll
+      for (int i = thread; i < kRows * kChunks; i += kThreads) {
+        const int r = i / kChunks;
+        const int chunk = i % kChunks;
+        const int64_t column = first_column + 8 * chunk;
+        copy_async(tile + (r * kChunks + (chunk ^ (r & 7))) * 16,
+                   static_cast<const T*>(call.y) + (row0 + r) * call.y_stride + column,
+                   row0 + r < end_row && column < call.width);
+      }
+      for (int i = thread; i < kRows * kTiles; i += kThreads) {
+        const int r = i / kTiles;
+        copy_async(tile + kRows * kColumns * 2 + 16 * i,
+                   static_cast<const T*>(call.low) + (row0 + r) * call.low_stride + i % kTiles * 8,
+                   row0 + r < end_row);
+      }
+    }
+    commit_copies();  // also where there is nothing: the counting goes on
+  };
+  for (int step = 0; step < kStages - 1; ++step) {
+    fetch(step);
+  }
+
+  // Address of 16 bytes of the tile's row r, chunk c.
+  const auto at = [&](uint32_t tile, int r, int c) {
+    return tile + static_cast<uint32_t>((r * kChunks + (c ^ (r & 7))) * 16);
+  };
+  float grad[2][kTiles][4] = {};  // 32 columns a warp, two tiles of 16
+  for (int step = 0; step < steps; ++step) {
+    wait_copies<kStages - 2>();
+    __syncthreads();  // the tile is there for all, and all are done with the one before
+    fetch(step + kStages - 1);
+    const uint32_t tile = stage(step);
+    const uint32_t low = tile + kRows * kColumns * 2;
+
+    // y^T low.
+#pragma unroll
+    for (int k = 0; k < kRows / 16; ++k) {
+      uint32_t b[kTiles][2];
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+        load_transposed(b[n], low + (16 * k + lane % 16) * kLowBytes + 16 * n);
+      }
+#pragma unroll
+      for (int m = 0; m < 2; ++m) {
+        uint32_t a[4];
+        load_transposed(
+            a, at(tile, 16 * k + lane % 8 + lane / 16 * 8, 4 * warp + 2 * m + lane / 8 % 2));
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n) {
+          multiply_add16<Tag<T>>(grad[m][n], a, b[n][0], b[n][1]);
+        }
+      }
+    }
+
+    // y b: each group of warps sums over columns of its own; the first adds up the groups' sums.
+    if (wants_low) {
+      const int row = 16 * (warp % kRowTiles);
+      const int group = warp / kRowTiles;
+      float sum[kTiles][4] = {};
+#pragma unroll
+      for (int k = 0; k < kGroupColumns / 16; ++k) {
+        const int chunk = group * (kGroupColumns / 8) + 2 * k;
+        uint32_t a[4];
+        load_matrices(a, at(tile, row + lane % 16, chunk + lane / 16));
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n) {
+          uint32_t b[2];
+          load_transposed(b, b_base + (8 * chunk + lane % 16) * kLowBytes + 16 * n);
+          multiply_add16<Tag<T>>(sum[n], a, b[0], b[1]);
+        }
+      }
+      const int r0 = row + lane / 4;
+      const auto place = [&](int from, int r, int n) {
+        return sum_base +
+               static_cast<uint32_t>((((from - 1) * kRows + r) * kRank + 8 * n + lane % 4 * 2) * 4);
+      };
+      if (group > 0) {
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n) {
+          attention::store_shared(place(group, r0, n), sum[n][0]);
+          attention::store_shared(place(group, r0, n) + 4, sum[n][1]);
+          attention::store_shared(place(group, r0 + 8, n), sum[n][2]);
+          attention::store_shared(place(group, r0 + 8, n) + 4, sum[n][3]);
+        }
+      }
+      __syncthreads();
+      if (group == 0) {
+        const int64_t global = first_row + static_cast<int64_t>(step) * kRows + r0;
+        float* const target =
+            call.low_parts + (blockIdx.x * call.rows + global) * kRank + lane % 4 * 2;
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+          for (int other = 1; other < kGroups; ++other) {
+            const float2 upper = attention::load_shared_float2(place(other, r0, n));
+            const float2 lower = attention::load_shared_float2(place(other, r0 + 8, n));
+            sum[n][0] += upper.x;
+            sum[n][1] += upper.y;
+            sum[n][2] += lower.x;
+            sum[n][3] += lower.y;
+          }
+          if (global < end_row) {
+            *reinterpret_cast<float2*>(target + 8 * n) = make_float2(sum[n][0], sum[n][1]);
+          }
+          if (global + 8 < end_row) {
+            *reinterpret_cast<float2*>(target + 8 * kRank + 8 * n) =
+                make_float2(sum[n][2], sum[n][3]);
+          }
+        }
+      }
+    }
+  }
+
+#pragma unroll
+  for (int m = 0; m < 2; ++m) {
+    const int64_t column = first_column + 32 * warp + 16 * m + lane / 4;
+    float* const target =
+        call.grad_parts + (blockIdx.y * call.width + column) * kRank + lane % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      if (column < call.width) {
+        *reinterpret_cast<float2*>(target + 8 * n) = make_float2(grad[m][n][0], grad[m][n][1]);
+      }
+      if (column + 8 < call.width) {
+        *reinterpret_cast<float2*>(target + 8 * kRank + 8 * n) =
+            make_float2(grad[m][n][2], grad[m][n][3]);
+      }
+    }
+  }
+}
+
+constexpr int kFinishThreads = 256;
+constexpr int kPartsAtOnce = 12;  // so many loads of a thread are under way
+
+/// low[row, r] = scale * sum of its parts; four elements a thread.
+template <typename T>
+__global__ void __launch_bounds__(kFinishThreads)
+    finish_low_kernel(const float* __restrict__ parts, int64_t num_parts, int64_t rows,
+                      int64_t rank, float scale, T* __restrict__ low, int64_t stride) {
+  const int64_t i = (static_cast<int64_t>(blockIdx.x) * kFinishThreads + threadIdx.x) * 4;
+  if (i >= rows * rank) {
+    return;
+  }
+  float4 sum = make_float4(0.0F, 0.0F, 0.0F, 0.0F);
+  for (int64_t first = 0; first < num_parts; first += kPartsAtOnce) {
+    float4 quads[kPartsAtOnce];
+#pragma unroll
+    for (int k = 0; k < kPartsAtOnce; ++k) {
+      quads[k] = first + k < num_parts
+                     ? *reinterpret_cast<const float4*>(parts + (first + k) * rows * rank + i)
+                     : make_float4(0.0F, 0.0F, 0.0F, 0.0F);
+    }
+#pragma unroll
+    for (int k = 0; k < kPartsAtOnce; ++k) {
+      const float4& quad = quads[k];
+      sum = make_float4(sum.x + quad.x, sum.y + quad.y, sum.z + quad.z, sum.w + quad.w);
+    }
+  }
+  T* const target = low + i / rank * stride + i % rank;
+  target[0] = from_float<T>(scale * sum.x);
+  target[1] = from_float<T>(scale * sum.y);
+  target[2] = from_float<T>(scale * sum.z);
+  target[3] = from_float<T>(scale * sum.w);
+}
+
+struct Finish {
+  const float* a_parts;  // [a_ranges, in, rank]
+  const float* b_parts;  // [b_ranges, out, rank]
+  int64_t a_ranges;
+  int64_t b_ranges;
+  int64_t in;
+  int64_t out;
+  int64_t rank;
+  float scale;    // of b's
+  float* a_grad;  // [rank, in]
+  float* b_grad;  // [out, rank]
+};
+
+__global__ void __launch_bounds__(kFinishThreads) finish_grads_kernel(const Finish call) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kFinishThreads + threadIdx.x;
+  const int64_t b_size = call.out * call.rank;
+  const int64_t a_size = call.in * call.rank;
+  if (i >= a_size + b_size) {
+    return;
+  }
+  const bool is_b = i < b_size;
+  const int64_t element = is_b ? i : i - b_size;
+  const float* const parts = (is_b ? call.b_parts : call.a_parts) + element;
+  const int64_t size = is_b ? b_size : a_size;
+  const int64_t count = is_b ? call.b_ranges : call.a_ranges;
+  float sum = 0.0F;
+  for (int64_t first = 0; first < count; first += kPartsAtOnce) {
+    float values[kPartsAtOnce];
+#pragma unroll
+    for (int k = 0; k < kPartsAtOnce; ++k) {
+      values[k] = first + k < count ? parts[(first + k) * size] : 0.0F;
+    }
+#pragma unroll
+    for (int k = 0; k < kPartsAtOnce; ++k) {
+      sum += values[k];
+    }
+  }
+  if (is_b) {
+    call.b_grad[element] += call.scale * sum;
+  } else {
+    call.a_grad[element % call.rank * call.in + element / call.rank] += sum;
+  }
+}
+
+// --- Launchers -----------------------------------------------------------------------------------
+
+/// Where the parts lie in the workspace, in floats.
+struct Workspace {
+  int64_t low = 0;
+  int64_t b = 0;
+  int64_t a = 0;
+  int64_t size = 0;
+
+  Workspace(int64_t rows, int64_t in, int64_t out, int64_t rank) {
+    const Parts of_dy = make_parts(rows, out);
+    b = of_dy.num_strips * rows * rank;
+    a = b + of_dy.num_ranges * out * rank;
+    size = a + make_parts(rows, in).num_ranges * in * rank;
+  }
+};
+
+template <typename T, int kTiles>
+cudaError_t launch_gradients(const Gradients& call, cudaStream_t stream) {
+  constexpr int kBytes = Shared<8 * kTiles>::kBytes;
+  const auto kernel = gradients_kernel<T, kTiles>;
+  const cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  if (error != cudaSuccess) {
+    return error;
+  }
+  kernel<<<dim3(static_cast<unsigned>(call.parts.num_strips),
+                static_cast<unsigned>(call.parts.num_ranges)),
+           kThreads, kBytes, stream>>>(call);
+  return cudaGetLastError();
+}
+
+template <typename T, int kTiles>
+cudaError_t launch_forward(const LowRankForward& call, cudaStream_t stream) {
+  low_kernel<T, kTiles>
+      <<<static_cast<unsigned>(ceil_div(call.rows, kLowRows)), kLowThreads, 0, stream>>>(call);
+  return cudaGetLastError();
+}
+
+template <typename T, int kTiles>
+cudaError_t launch_backward(const LowRankBackward& call, void* workspace, cudaStream_t stream) {
+  const Workspace places(call.rows, call.in, call.out, call.rank);
+  auto* const parts = static_cast<float*>(workspace);
+  const Gradients of_dy = {
+      call.rows,          call.out,        call.dy, call.dy_stride,
+      call.low,           call.low_stride, call.b,  make_parts(call.rows, call.out),
+      parts + places.low, parts + places.b};
+  cudaError_t error = launch_gradients<T, kTiles>(of_dy, stream);
+  if (error != cudaSuccess) {
+    return error;
+  }
+  const int64_t quads = ceil_div(call.rows * call.rank / 4, kFinishThreads);
+  finish_low_kernel<T><<<static_cast<unsigned>(quads), kFinishThreads, 0, stream>>>(
+      of_dy.low_parts, of_dy.parts.num_strips, call.rows, call.rank, call.scale,
+      static_cast<T*>(call.dlow), call.dlow_stride);
+  const Gradients of_x = {call.rows, call.in,          call.x,  call.x_stride,
+                          call.dlow, call.dlow_stride, nullptr, make_parts(call.rows, call.in),
+                          nullptr,   parts + places.a};
+  error = launch_gradients<T, kTiles>(of_x, stream);
+  if (error != cudaSuccess) {
+    return error;
+  }
+  const Finish finish = {parts + places.a,
+                         parts + places.b,
+                         of_x.parts.num_ranges,
+                         of_dy.parts.num_ranges,
+                         call.in,
+                         call.out,
+                         call.rank,
+                         call.scale,
+                         call.a_grad,
+                         call.b_grad};
+  finish_grads_kernel<<<static_cast<unsigned>(
+                            ceil_div((call.in + call.out) * call.rank, kFinishThreads)),
+                        kFinishThreads, 0, stream>>>(finish);
+  return cudaGetLastError();
+}
+
+/// Calls body with the 16-bit type and the number of tiles as types.
+template <typename Body>
+cudaError_t with_kernel(DType type, int64_t rank, const Body& body) {
+  const auto with_tiles = [&](auto element) {
+    using T = decltype(element);
+    switch (rank) {
+      case 8:
+        return body(T{}, std::integral_constant<int, 1>{});
+      case 16:
+        return body(T{}, std::integral_constant<int, 2>{});
+      case 32:
+        return body(T{}, std::integral_constant<int, 4>{});
+      default:
+        return body(T{}, std::integral_constant<int, 8>{});
+    }
+  };
+  return type == DType::kBF16 ? with_tiles(__nv_bfloat16{}) : with_tiles(__half{});
+}
+
+bool starts_on_16_bytes(const void* data, int64_t stride) {
+  return is_aligned_to<16>(data) && stride % 8 == 0;
+}
+
+}  // namespace
+
+bool low_rank_supported(DType type, int64_t in, int64_t out, int64_t rank) {
+  return (type == DType::kBF16 || type == DType::kF16) &&
+         (rank == 8 || rank == 16 || rank == 32 || rank == 64) && in % 8 == 0 && out % 8 == 0;
+}
+
+cudaError_t low_rank_forward(const LowRankForward& call, cudaStream_t stream) {
+  if (!low_rank_supported(call.type, call.in, call.out, call.rank) ||
+      !starts_on_16_bytes(call.x, call.x_stride) || !is_aligned_to<16>(call.a)) {
+    return cudaErrorInvalidValue;
+  }
+  if (call.rows == 0) {
+    return cudaSuccess;
+  }
+  return with_kernel(call.type, call.rank, [&](auto element, auto tiles) {
+    return launch_forward<decltype(element), decltype(tiles)::value>(call, stream);
+  });
+}
+
+size_t low_rank_backward_workspace_bytes(int64_t rows, int64_t in, int64_t out, int64_t rank) {
+  return static_cast<size_t>(Workspace(rows, in, out, rank).size) * sizeof(float);
+}
+
+cudaError_t low_rank_backward(const LowRankBackward& call, void* workspace, cudaStream_t stream) {
+  if (!low_rank_supported(call.type, call.in, call.out, call.rank) ||
+      !starts_on_16_bytes(call.dy, call.dy_stride) || !starts_on_16_bytes(call.x, call.x_stride) ||
+      !starts_on_16_bytes(call.low, call.low_stride) ||
+      !starts_on_16_bytes(call.dlow, call.dlow_stride) || !is_aligned_to<16>(call.b)) {
+    return cudaErrorInvalidValue;
+  }
+  if (call.rows == 0) {
+    return cudaSuccess;
+  }
+  return with_kernel(call.type, call.rank, [&](auto element, auto tiles) {
+    return launch_backward<decltype(element), decltype(tiles)::value>(call, workspace, stream);
+  });
+}
+
+}  // namespace kinora::kernels::cuda
