@@ -82,11 +82,15 @@ SeamBackward seam_backward(const at::Tensor& dh, const at::Tensor& dx_out, const
   if (dx_out.defined()) {
     dx = dx + by_vector(dx_out, vectors.scale);
   }
-  at::Tensor(grads.shift).copy_(dh32.sum(1));
-  at::Tensor(grads.scale).copy_((dh32 * xhat).sum(1));
+  if (grads.shift.defined()) {
+    at::Tensor(grads.shift).copy_(dh32.sum(1));
+    at::Tensor(grads.scale).copy_((dh32 * xhat).sum(1));
+  }
   SeamBackward result{dx.view_as(x).to(x.scalar_type()), {}};
-  if (branch.defined()) {
-    at::Tensor(grads.gate).copy_((by_vector(branch, vectors.scale) * dx).sum(1));
+  if (vectors.gate.defined()) {
+    if (grads.gate.defined()) {
+      at::Tensor(grads.gate).copy_((by_vector(branch, vectors.scale) * dx).sum(1));
+    }
     const at::Tensor dbranch = per_row(vectors.gate) * dx;
     if (branch_bias_grad.defined()) {
       at::Tensor(branch_bias_grad).add_(dbranch.sum(at::IntArrayRef{0, 1}));
@@ -105,7 +109,9 @@ at::Tensor gated_add(const at::Tensor& x, const at::Tensor& branch, const at::Te
 at::Tensor gated_add_backward(const at::Tensor& dout, const at::Tensor& branch,
                               const at::Tensor& gate, const at::Tensor& gate_grad) {
   const at::Tensor dout32 = by_vector(dout, gate);
-  at::Tensor(gate_grad).copy_((by_vector(branch, gate) * dout32).sum(1));
+  if (gate_grad.defined()) {
+    at::Tensor(gate_grad).copy_((by_vector(branch, gate) * dout32).sum(1));
+  }
   return (per_row(gate) * dout32).view_as(dout).to(dout.scalar_type());
 }
 

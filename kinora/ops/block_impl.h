@@ -10,6 +10,7 @@
 #include "kinora/ops/block_launch.h"
 #include "kinora/ops/fastest_way.h"
 #include "kinora/ops/fp8_linears.h"
+#include "kinora/ops/low_rank_linears.h"
 
 /// What BlockKernels holds, for the files that implement it.
 namespace kinora::ops {
@@ -27,6 +28,7 @@ struct BlockKernels::Impl {
   std::unique_ptr<cuda::FusedAttention> attention = nullptr;
 
   std::unique_ptr<Fp8Linears> fp8 = nullptr;  // null: none in fp8
+  LowRankLinears low_rank = {};
 
   [[nodiscard]] at::Tensor empty(at::IntArrayRef shape, at::ScalarType type) const {
     return at::empty(shape, at::device(device).dtype(type));

@@ -38,6 +38,15 @@ kernels::VectorView view(const at::Tensor& vectors) {
   return {vectors.const_data_ptr<float>(), vectors.stride(0), nullptr};
 }
 
+/// Null where it is undefined.
+float* floats(const at::Tensor& vectors) {
+  return vectors.defined() ? vectors.data_ptr<float>() : nullptr;
+}
+
+int64_t vector_stride(const at::Tensor& vectors) {
+  return vectors.defined() ? vectors.stride(0) : 0;
+}
+
 void check_rows(const at::Tensor& tensor, const char* name, const at::Tensor& like) {
   KINORA_CHECK(
       tensor.sizes() == like.sizes() && tensor.is_contiguous() && tensor.device() == like.device(),
@@ -62,6 +71,7 @@ MatmulProblem forward_problem(const at::Tensor& x, const at::Tensor& weight,
           .b_type = device::dtype_of(weight.scalar_type()),
           .d_type = device::dtype_of(out.scalar_type()),
           .lda = row_stride(x),
+          .ldb = row_stride(weight),
           .ldd = row_stride(out)};
 }
 
@@ -73,7 +83,9 @@ MatmulProblem input_grad_problem(const at::Tensor& dy, const at::Tensor& weight,
           .a_type = device::dtype_of(dy.scalar_type()),
           .b_type = device::dtype_of(weight.scalar_type()),
           .d_type = device::dtype_of(out.scalar_type()),
-          .lda = row_stride(dy)};
+          .lda = row_stride(dy),
+          .ldb = row_stride(weight),
+          .ldd = row_stride(out)};
 }
 
 /// dW (fp32) (+)= dy^T x.
@@ -152,6 +164,23 @@ Fp8* BlockKernels::fp8() const {
   return impl_->fp8 != nullptr ? &impl_->fp8->fp8() : nullptr;
 }
 
+int64_t BlockKernels::room(const LinearWeights& linear) const {
+  return impl_->products != nullptr && impl_->fp8 == nullptr ? LowRankLinears::room(linear) : 0;
+}
+
+at::Tensor BlockKernels::empty_with_room(int64_t rows, int64_t columns, int64_t room) const {
+  return LowRankLinears::empty(rows, columns, room, at::device(impl_->device).dtype(impl_->type));
+}
+
+JoinedProduct BlockKernels::joined(Operand& x, const LinearWeights& linear) {
+  return impl_->low_rank.forward(x, linear);
+}
+
+JoinedProduct BlockKernels::joined_grad(const Operand& dy, Operand& x,
+                                        const LinearWeights& linear) {
+  return impl_->low_rank.backward(dy, x, linear);
+}
+
 Operand BlockKernels::operand(const at::Tensor& value, int64_t number, bool is_gradient) {
   if (!impl_->covers(number, value.size(0))) {
     return {.value = value, .number = number};
@@ -163,7 +192,10 @@ at::Tensor BlockKernels::linear(const Operand& x, const LinearWeights& linear,
                                 const at::Tensor& addend) {
   impl_->count(x, linear);
   if (addend.defined()) {
-    return add_product(x.value, linear, addend);
+    if (!add_linear(x.value, linear, addend, /*accumulate=*/true)) {
+      at::Tensor(addend).addmm_(x.value, linear.weight.t()).add_(linear.bias);
+    }
+    return addend;
   }
   if (x.fp8.defined()) {
     return impl_->fp8->linear(x, fp8()->weight(linear.number), linear.bias);
@@ -176,22 +208,23 @@ at::Tensor BlockKernels::linear(const Operand& x, const LinearWeights& linear,
   return out;
 }
 
-at::Tensor BlockKernels::add_product(const at::Tensor& x, const LinearWeights& linear,
-                                     const at::Tensor& out) {
-  if (impl_->products) {
-    MatmulProblem problem = forward_problem(x, linear.weight, out);
-    problem.accumulate = true;
-    problem.epilogue = Epilogue::kBias;
-    const at::Tensor typed_bias = linear.bias.to(out.scalar_type());
-    if (impl_->products->supports(problem)) {
-      impl_->products->run(problem, {.a = x.data_ptr(),
-                                     .b = linear.weight.data_ptr(),
-                                     .d = out.data_ptr(),
-                                     .bias = typed_bias.data_ptr()});
-      return out;
-    }
+bool BlockKernels::add_linear(const at::Tensor& x, const LinearWeights& linear,
+                              const at::Tensor& out, bool accumulate) {
+  if (!impl_->products) {
+    return false;
   }
-  return at::Tensor(out).addmm_(x, linear.weight.t()).add_(linear.bias);
+  MatmulProblem problem = forward_problem(x, linear.weight, out);
+  problem.accumulate = accumulate;
+  problem.epilogue = Epilogue::kBias;
+  if (!impl_->products->supports(problem)) {
+    return false;
+  }
+  const at::Tensor typed_bias = linear.bias.to(out.scalar_type());
+  impl_->products->run(problem, {.a = x.data_ptr(),
+                                 .b = linear.weight.data_ptr(),
+                                 .d = out.data_ptr(),
+                                 .bias = typed_bias.data_ptr()});
+  return true;
 }
 
 void BlockKernels::linear_into(const at::Tensor& x, const LinearWeights& linear,
@@ -200,31 +233,23 @@ void BlockKernels::linear_into(const at::Tensor& x, const LinearWeights& linear,
     composed::linear(x, linear.weight, linear.bias, out);
     return;
   }
-  MatmulProblem problem = forward_problem(x, linear.weight, out);
-  problem.epilogue = Epilogue::kBias;
-  const at::Tensor typed_bias = linear.bias.to(out.scalar_type());
-  if (impl_->products->supports(problem)) {
-    impl_->products->run(problem, {.a = x.data_ptr(),
-                                   .b = linear.weight.data_ptr(),
-                                   .d = out.data_ptr(),
-                                   .bias = typed_bias.data_ptr()});
+  if (add_linear(x, linear, out, /*accumulate=*/false)) {
     return;
   }
-  at::Tensor(out).copy_(typed_bias.expand_as(out));
-  problem.epilogue = Epilogue::kNone;
+  at::Tensor(out).copy_(linear.bias.to(out.scalar_type()).expand_as(out));
+  MatmulProblem problem = forward_problem(x, linear.weight, out);
   problem.accumulate = true;
   impl_->products->run(problem,
                        {.a = x.data_ptr(), .b = linear.weight.data_ptr(), .d = out.data_ptr()});
 }
 
 BlockKernels::Gelu BlockKernels::linear_gelu(const Operand& x, const LinearWeights& linear,
-                                             int64_t consumer, bool keep,
+                                             Consumer consumer, bool keep,
                                              const at::Tensor& addend) {
   Impl& impl = *impl_;
   const bool adds = addend.defined();
   if (!adds && !keep && impl.products && !x.fp8.defined()) {
-    const at::Tensor out =
-        impl.empty({x.value.size(0), linear.weight.size(0)}, x.value.scalar_type());
+    const at::Tensor out = empty_with_room(x.value.size(0), linear.weight.size(0), consumer.room);
     MatmulProblem problem = forward_problem(x.value, linear.weight, out);
     problem.epilogue = Epilogue::kBiasGelu;
     if (impl.products->supports(problem)) {
@@ -232,20 +257,36 @@ BlockKernels::Gelu BlockKernels::linear_gelu(const Operand& x, const LinearWeigh
                                    .b = linear.weight.data_ptr(),
                                    .d = out.data_ptr(),
                                    .bias = linear.bias.data_ptr()});
-      return {{}, {.value = out, .number = consumer}};
+      return {{}, {.value = out, .number = consumer.number, .room = consumer.room}};
     }
   }
-  if (!impl.products || x.fp8.defined() || impl.covers(consumer, x.rows()) || (adds && !keep)) {
+  if (!impl.products || x.fp8.defined() || impl.covers(consumer.number, x.rows()) ||
+      (adds && !keep)) {
     const at::Tensor pre = this->linear(x, linear, addend);
     return {pre, gelu(pre, consumer)};
   }
   impl.count(x, linear);
   const at::Tensor other =
       impl.empty({x.value.size(0), linear.weight.size(0)}, x.value.scalar_type());
-  MatmulProblem problem = forward_problem(x.value, linear.weight, other);
-  problem.accumulate = adds;
-  problem.aux_type = problem.d_type;
-  problem.epilogue = Epilogue::kBiasGeluAux;
+  const auto problem_of = [&](const at::Tensor& out) {
+    MatmulProblem problem = forward_problem(x.value, linear.weight, out);
+    problem.accumulate = adds;
+    problem.aux_type = problem.d_type;
+    problem.epilogue = Epilogue::kBiasGeluAux;
+    return problem;
+  };
+  if (consumer.room > 0 && !adds) {  // only the product leaves room
+    const at::Tensor out = empty_with_room(other.size(0), other.size(1), consumer.room);
+    if (const MatmulProblem problem = problem_of(out); impl.products->supports(problem)) {
+      impl.products->run(problem, {.a = x.value.data_ptr(),
+                                   .b = linear.weight.data_ptr(),
+                                   .d = out.data_ptr(),
+                                   .bias = linear.bias.data_ptr(),
+                                   .aux = other.data_ptr()});
+      return {other, {.value = out, .number = consumer.number, .room = consumer.room}};
+    }
+  }
+  const MatmulProblem problem = problem_of(other);
   constexpr size_t kFused = 0;
   // The product's result lies in `made`: fused the outputs, else what they are made of.
   const auto run = [&](size_t way, const at::Tensor& made) {
@@ -258,7 +299,7 @@ BlockKernels::Gelu BlockKernels::linear_gelu(const Operand& x, const LinearWeigh
       return;
     }
     if (adds) {
-      (void)add_product(x.value, linear, made);
+      (void)this->linear({.value = x.value}, linear, made);
     } else {
       linear_into(x.value, linear, made);
     }
@@ -271,13 +312,13 @@ BlockKernels::Gelu BlockKernels::linear_gelu(const Operand& x, const LinearWeigh
   const at::Tensor made = adds ? addend : at::empty_like(other);
   run(way, made);
   const bool is_fused = way == kFused;
-  return {is_fused ? other : made, {.value = is_fused ? made : other, .number = consumer}};
+  return {is_fused ? other : made, {.value = is_fused ? made : other, .number = consumer.number}};
 }
 
-Operand BlockKernels::gelu(const at::Tensor& pre, int64_t consumer) {
+Operand BlockKernels::gelu(const at::Tensor& pre, Consumer consumer) {
   Impl& impl = *impl_;
-  if (impl.fuses(consumer, pre.size(0))) {
-    Operand result = fp8()->unfilled(pre.sizes(), consumer, Fp8::kInput);
+  if (impl.fuses(consumer.number, pre.size(0))) {
+    Operand result = fp8()->unfilled(pre.sizes(), consumer.number, Fp8::kInput);
     cuda::gelu(pre, {}, fp8()->output(result, Fp8::kInput));
     return result;
   }
@@ -288,7 +329,7 @@ Operand BlockKernels::gelu(const at::Tensor& pre, int64_t consumer) {
   } else {
     out = composed::gelu(pre);
   }
-  return operand(out, consumer, false);
+  return operand(out, consumer.number, false);
 }
 
 at::Tensor BlockKernels::input_grad(const Operand& dy, const LinearWeights& linear,
@@ -325,10 +366,11 @@ Operand BlockKernels::gelu_input_grad(const Operand& dy, const LinearWeights& li
     impl.count(dy, linear);
     const bool adds = addend.defined();
     const bool has_bias = producer.bias_grad.defined();
-    const auto room = [&] {
-      return impl.empty({dy.value.size(0), linear.weight.size(1)}, dy.value.scalar_type());
+    const int64_t free = adds ? 0 : room(producer);
+    const auto made = [&] {
+      return empty_with_room(dy.value.size(0), linear.weight.size(1), free);
     };
-    const at::Tensor out = adds ? addend : room();
+    const at::Tensor out = adds ? addend : made();
     MatmulProblem product = input_grad_problem(dy.value, linear.weight, out);
     product.accumulate = adds;
     MatmulProblem fused = product;
@@ -358,16 +400,22 @@ Operand BlockKernels::gelu_input_grad(const Operand& dy, const LinearWeights& li
     };
     // Not to the gradient, nor to the addend, which would be added to each time.
     const auto scratch = [&] { return impl.empty({pre.size(1)}, at::kFloat); };
+    const bool has_fused = impl.products->supports(fused);
+    if (free > 0 && !has_fused) {  // only the product leaves room
+      return gelu_backward(input_grad(dy, linear), pre, producer);
+    }
     const size_t way = impl.ways.choose(
         fused,
-        {{"fused", impl.products->supports(fused)},
-         {"in steps", true},
+        {{"fused", has_fused},
+         {"in steps", free == 0},
          {fused_with_bias.bias_grad_type == DType::kF32 ? "fused with the bias gradient"
                                                         : "fused with the bias gradient in bf16",
           has_fused_with_bias && has_bias}},
-        [&](size_t timed) { run(timed, adds ? room() : out, scratch()); });
+        [&](size_t timed) { run(timed, adds ? made() : out, scratch()); });
     run(way, out, has_bias ? producer.bias_grad : scratch());
-    return operand(out, producer.number, true);
+    Operand result = operand(out, producer.number, true);
+    result.room = free;
+    return result;
   }
   return gelu_backward(input_grad(dy, linear, addend), pre, producer);
 }
@@ -472,11 +520,11 @@ void BlockKernels::add_column_sums(const at::Tensor& in, const at::Tensor& out) 
 
 SeamForward BlockKernels::seam(const at::Tensor& x, const at::Tensor& branch,
                                const SeamVectors& vectors, at::ScalarType h_type, bool keep,
-                               int64_t consumer) {
+                               Consumer consumer) {
   Impl& impl = *impl_;
   if (!impl.own_norm) {
     SeamForward result = composed::seam(x, branch, vectors, h_type);
-    result.h = operand(result.h.value, consumer, false);
+    result.h = operand(result.h.value, consumer.number, false);
     return result;
   }
   SeamForward result{branch.defined() ? at::empty_like(x) : x, {}, {}};
@@ -490,13 +538,15 @@ SeamForward BlockKernels::seam(const at::Tensor& x, const at::Tensor& branch,
                                     .gate = view(vectors.gate),
                                     .scale = view(vectors.scale),
                                     .shift = view(vectors.shift)};
-  const bool quantises = impl.fuses(consumer, x.size(0));
+  const bool quantises = impl.fuses(consumer.number, x.size(0));
   if (quantises) {
-    result.h = fp8()->unfilled(x.sizes(), consumer, Fp8::kInput);
+    result.h = fp8()->unfilled(x.sizes(), consumer.number, Fp8::kInput);
     call.h_fp8 = fp8()->output(result.h, Fp8::kInput);
   } else {
-    result.h.value = impl.empty(x.sizes(), h_type);
+    result.h.value = consumer.room > 0 ? empty_with_room(x.size(0), x.size(1), consumer.room)
+                                       : impl.empty(x.sizes(), h_type);
     call.h = result.h.value.data_ptr();
+    call.h_stride = result.h.value.stride(0);
   }
   if (branch.defined()) {
     check_rows(branch, "branch", x);
@@ -510,13 +560,14 @@ SeamForward BlockKernels::seam(const at::Tensor& x, const at::Tensor& branch,
   }
   cuda::residual_norm_forward(call);
   if (!quantises) {
-    result.h = operand(result.h.value, consumer, false);
+    result.h = operand(result.h.value, consumer.number, false);
+    result.h.room = consumer.room;
   }
   return result;
 }
 
 Operand BlockKernels::modulated_norm(const at::Tensor& x, const SeamVectors& vectors,
-                                     int64_t consumer) {
+                                     Consumer consumer) {
   return seam(x, {}, {{}, vectors.scale, vectors.shift}, x.scalar_type(), true, consumer).h;
 }
 
@@ -530,7 +581,7 @@ SeamBackward BlockKernels::seam_backward(const at::Tensor& dh, const at::Tensor&
     SeamBackward result =
         composed::seam_backward(dh, dx_out, x, statistics, branch, vectors, grads,
                                 producer != nullptr ? producer->bias_grad : at::Tensor());
-    if (branch.defined()) {
+    if (vectors.gate.defined()) {
       result.dbranch = operand(result.dbranch.value, number, true);
     }
     return result;
@@ -550,15 +601,18 @@ SeamBackward BlockKernels::seam_backward(const at::Tensor& dh, const at::Tensor&
                                      .gate = view(vectors.gate),
                                      .scale = view(vectors.scale),
                                      .dx = result.dx.data_ptr(),
-                                     .dshift = grads.shift.data_ptr<float>(),
-                                     .dscale = grads.scale.data_ptr<float>(),
-                                     .dvector_stride = grads.shift.stride(0)};
-  if (!branch.defined()) {
+                                     .dshift = floats(grads.shift),
+                                     .dscale = floats(grads.scale),
+                                     .dvector_stride = vector_stride(grads.shift)};
+  if (!vectors.gate.defined()) {
     cuda::residual_norm_backward(call);
     return result;
   }
-  call.branch = branch.data_ptr();
-  call.dgate = grads.gate.data_ptr<float>();
+  if (grads.gate.defined()) {
+    check_rows(branch, "branch", x);
+    call.branch = branch.data_ptr();
+    call.dgate = floats(grads.gate);
+  }
   at::Tensor branch_sum;
   if (producer != nullptr && producer->bias_grad.defined()) {
     branch_sum = impl.empty(vectors.scale.sizes(), at::kFloat);
@@ -569,15 +623,21 @@ SeamBackward BlockKernels::seam_backward(const at::Tensor& dh, const at::Tensor&
     result.dbranch = fp8()->unfilled(x.sizes(), number, Fp8::kGradient);
     call.dbranch_fp8 = fp8()->output(result.dbranch, Fp8::kGradient);
   } else {
-    result.dbranch.value = at::empty_like(x);
+    result.dbranch.room = producer != nullptr ? room(*producer) : 0;
+    result.dbranch.value = result.dbranch.room > 0
+                               ? empty_with_room(x.size(0), x.size(1), result.dbranch.room)
+                               : at::empty_like(x);
     call.dbranch = result.dbranch.value.data_ptr();
+    call.dbranch_stride = result.dbranch.value.stride(0);
   }
   cuda::residual_norm_backward(call);
   if (branch_sum.defined()) {
     add_column_sums(branch_sum, producer->bias_grad);
   }
   if (!quantises) {
+    const int64_t free = result.dbranch.room;
     result.dbranch = operand(result.dbranch.value, number, true);
+    result.dbranch.room = free;
   }
   return result;
 }
@@ -608,20 +668,22 @@ at::Tensor BlockKernels::gated_add_backward(const at::Tensor& dout, const at::Te
   if (!impl_->own_norm) {
     return composed::gated_add_backward(dout, branch, gate, gate_grad);
   }
-  check_rows(dout, "dout", branch);
-  at::Tensor dbranch = at::empty_like(branch);
-  cuda::residual_norm_backward({.rows = branch.size(0),
-                                .width = branch.size(1),
-                                .rows_per_vector = branch.size(0) / gate.size(0),
-                                .type = device::dtype_of(branch.scalar_type()),
-                                .dh_type = device::dtype_of(branch.scalar_type()),
+  if (gate_grad.defined()) {
+    check_rows(branch, "branch", dout);
+  }
+  at::Tensor dbranch = at::empty_like(dout);
+  cuda::residual_norm_backward({.rows = dout.size(0),
+                                .width = dout.size(1),
+                                .rows_per_vector = dout.size(0) / gate.size(0),
+                                .type = device::dtype_of(dout.scalar_type()),
+                                .dh_type = device::dtype_of(dout.scalar_type()),
                                 .dx_out = dout.data_ptr(),
-                                .branch = branch.data_ptr(),
+                                .branch = gate_grad.defined() ? branch.data_ptr() : nullptr,
                                 .gate = view(gate),
                                 .scale = {},
                                 .dbranch = dbranch.data_ptr(),
-                                .dgate = gate_grad.data_ptr<float>(),
-                                .dvector_stride = gate_grad.stride(0)});
+                                .dgate = floats(gate_grad),
+                                .dvector_stride = vector_stride(gate_grad)});
   return dbranch;
 }
 

@@ -32,11 +32,22 @@ struct Operand {
   at::Tensor transposed_factors{};
   /// Of the linear whose input or gradient it is; negative in passes that do not train.
   int64_t number = -1;
+  int64_t room = 0;  ///< columns behind each row of `value` that are free: for the linear's update
+  /// x A^T of an input, where the linear's update has been computed: [R, rank].
+  at::Tensor low{};
 
   [[nodiscard]] int64_t rows() const {
     return value.defined() ? value.size(0) : fp8_transposed.size(1);
   }
 };
+
+/// The linear that reads a matrix, as the part that writes it must know it.
+struct Consumer {
+  int64_t number = -1;  ///< LinearWeights::number; negative: it does not compute in fp8
+  int64_t room = 0;     ///< BlockKernels::room()
+};
+
+struct JoinedProduct;
 
 /// Shift, scale and gate of a seam: views [V, C] of one fp32 matrix, last dim adjacent. `gate` may
 /// be undefined.
@@ -109,6 +120,17 @@ class BlockKernels {
   /// Null: not in fp8.
   [[nodiscard]] Fp8* fp8() const;
 
+  /// Columns that a matrix must leave free behind its rows for the update of the linear that reads
+  /// it, or whose gradient it is, so that the update takes no pass of its own; 0: none.
+  [[nodiscard]] int64_t room(const LinearWeights& linear) const;
+  /// [rows, columns] in the block's type with that room.
+  [[nodiscard]] at::Tensor empty_with_room(int64_t rows, int64_t columns, int64_t room) const;
+  /// The products linear() and input_grad() of a linear with its update, as LowRankLinears has
+  /// them, for operands with room.
+  [[nodiscard]] JoinedProduct joined(Operand& x, const LinearWeights& linear);
+  [[nodiscard]] JoinedProduct joined_grad(const Operand& dy, Operand& x,
+                                          const LinearWeights& linear);
+
   /// A matrix as the input (or, where is_gradient, the gradient of the output) of linear `number`.
   [[nodiscard]] Operand operand(const at::Tensor& value, int64_t number, bool is_gradient);
 
@@ -124,9 +146,9 @@ class BlockKernels {
     Operand out;     ///< GELU_tanh(pre), the input of linear `consumer`
   };
   /// keep: whether `pre` is wanted. addend: as linear()'s.
-  [[nodiscard]] Gelu linear_gelu(const Operand& x, const LinearWeights& linear, int64_t consumer,
+  [[nodiscard]] Gelu linear_gelu(const Operand& x, const LinearWeights& linear, Consumer consumer,
                                  bool keep, const at::Tensor& addend = {});
-  [[nodiscard]] Operand gelu(const at::Tensor& pre, int64_t consumer);
+  [[nodiscard]] Operand gelu(const at::Tensor& pre, Consumer consumer);
 
   /// dy W: dy [R, out] -> [R, in]. addend: as linear()'s.
   [[nodiscard]] at::Tensor input_grad(const Operand& dy, const LinearWeights& linear,
@@ -150,18 +172,19 @@ class BlockKernels {
   void add_column_sums(const at::Tensor& in, const at::Tensor& out);
 
   /// x + gate * branch (branch may be undefined: x), its LayerNorm and modulation, the input of
-  /// linear `consumer`. h_type: the block's type or fp32. keep: whether statistics are wanted.
+  /// `consumer`. h_type: the block's type or fp32. keep: whether statistics are wanted.
   [[nodiscard]] SeamForward seam(const at::Tensor& x, const at::Tensor& branch,
                                  const SeamVectors& vectors, at::ScalarType h_type, bool keep,
-                                 int64_t consumer);
+                                 Consumer consumer);
   /// The modulated norm of x: h again, in the block's type.
   [[nodiscard]] Operand modulated_norm(const at::Tensor& x, const SeamVectors& vectors,
-                                       int64_t consumer);
+                                       Consumer consumer);
   /// Backward of seam(). dh: gradient of h; dx_out: of x (undefined: zero; it is overwritten).
-  /// x, statistics, branch: what seam() returned and got. Writes the gradients of the
-  /// vectors into `grads` (fp32, as laid out as the vectors; gate undefined where there is no
-  /// branch) and adds the column sums of dbranch to the bias gradient of `producer`, the linear
-  /// that made it (null, or without one: to none).
+  /// x, statistics, branch: what seam() returned and got. Where vectors.gate is undefined there was
+  /// no branch. Writes the gradients of the vectors into `grads` (fp32, as laid out as the vectors;
+  /// undefined where they are not wanted; `branch` is read for that of the gate alone) and adds the
+  /// column sums of dbranch to the bias gradient of `producer`, the linear that made it (null, or
+  /// without one: to none).
   [[nodiscard]] SeamBackward seam_backward(const at::Tensor& dh, const at::Tensor& dx_out,
                                            const at::Tensor& x, const NormStatistics& statistics,
                                            const at::Tensor& branch, const SeamVectors& vectors,
@@ -170,7 +193,8 @@ class BlockKernels {
   /// x + gate * branch: [R, C]; gate [V, C].
   [[nodiscard]] at::Tensor gated_add(const at::Tensor& x, const at::Tensor& branch,
                                      const at::Tensor& gate);
-  /// Its backward: the gradient of branch. That of x is dout; that of gate is written to gate_grad.
+  /// Its backward: the gradient of branch. That of x is dout; that of gate is written to gate_grad,
+  /// undefined where it is not wanted, and `branch` with it.
   [[nodiscard]] at::Tensor gated_add_backward(const at::Tensor& dout, const at::Tensor& branch,
                                               const at::Tensor& gate, const at::Tensor& gate_grad);
 
@@ -215,8 +239,10 @@ class BlockKernels {
   /// dout * GELU_tanh'(pre), as gelu_input_grad().
   [[nodiscard]] Operand gelu_backward(const at::Tensor& dout, const at::Tensor& pre,
                                       const LinearWeights& producer);
-  [[nodiscard]] at::Tensor add_product(const at::Tensor& x, const LinearWeights& linear,
-                                       const at::Tensor& out);
+  /// out (+)= x W^T + bias as one product.
+  /// @return  whether there is one; if not, nothing was done.
+  bool add_linear(const at::Tensor& x, const LinearWeights& linear, const at::Tensor& out,
+                  bool accumulate);
 
   struct Impl;
   std::unique_ptr<Impl> impl_;

@@ -21,6 +21,7 @@
 #include "kinora/kernels/cuda/column_sums.h"
 #include "kinora/kernels/cuda/cudnn_attention.h"
 #include "kinora/kernels/cuda/fp8.h"
+#include "kinora/kernels/cuda/low_rank.h"
 #include "kinora/kernels/cuda/matmul.h"
 #include "kinora/kernels/cuda/modulated_norm.h"
 #include "kinora/kernels/cuda/qk_norm_rotary.h"
@@ -118,6 +119,26 @@ void qk_norm_rotary_backward(const kernels::QkNormRotaryBackward& call) {
   const at::Tensor workspace = scratch(kernels::cuda::qk_norm_rotary_backward_workspace_bytes(
       call.rule.rows, call.rule.head_dim, call.dq_weight != nullptr));
   KINORA_CUDA_CHECK(kernels::cuda::qk_norm_rotary_backward(call, workspace.data_ptr(), stream()));
+}
+
+bool low_rank_supported(DType type, int64_t in, int64_t out, int64_t rank) {
+  return kernels::cuda::low_rank_supported(type, in, out, rank);
+}
+
+void low_rank_forward(const kernels::LowRankForward& call) {
+  if (device::in_dry_run()) {
+    return;
+  }
+  KINORA_CUDA_CHECK(kernels::cuda::low_rank_forward(call, stream()));
+}
+
+void low_rank_backward(const kernels::LowRankBackward& call) {
+  const at::Tensor workspace = scratch(
+      kernels::cuda::low_rank_backward_workspace_bytes(call.rows, call.in, call.out, call.rank));
+  if (device::in_dry_run()) {
+    return;
+  }
+  KINORA_CUDA_CHECK(kernels::cuda::low_rank_backward(call, workspace.data_ptr(), stream()));
 }
 
 void add_column_sums(const at::Tensor& in, const at::Tensor& out) {

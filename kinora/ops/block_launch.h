@@ -10,6 +10,7 @@
 
 #include "kinora/kernels/attention.h"
 #include "kinora/kernels/fp8.h"
+#include "kinora/kernels/low_rank.h"
 #include "kinora/kernels/matmul.h"
 #include "kinora/kernels/modulated_norm.h"
 #include "kinora/kernels/qk_norm_rotary.h"
@@ -27,6 +28,11 @@ void residual_norm_backward(const kernels::ResidualNormBackward& call);
 
 void qk_norm_rotary_forward(const kernels::QkNormRotaryForward& call);
 void qk_norm_rotary_backward(const kernels::QkNormRotaryBackward& call);
+
+/// Whether kernels/low_rank.h's run for a linear of these sizes.
+[[nodiscard]] bool low_rank_supported(DType type, int64_t in, int64_t out, int64_t rank);
+void low_rank_forward(const kernels::LowRankForward& call);
+void low_rank_backward(const kernels::LowRankBackward& call);
 
 /// out fp32 [C] += column sums of in [R, C], rows at any distance.
 void add_column_sums(const at::Tensor& in, const at::Tensor& out);

@@ -10,6 +10,7 @@
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -134,6 +135,8 @@ struct Pass : torch::CustomClassHolder {
   BranchPass branches;
   const std::vector<SlabGroup> groups;
   std::vector<Place> places;
+  bool wants_x = true;         ///< the gradient of the stack's x
+  bool wants_vectors = true;   ///< their gradients, and so those of what makes them
   int64_t final_column = 0;    ///< of the final norm's vectors
   size_t modulated = 0;        ///< groups whose vectors are there
   std::vector<int64_t> shape;  ///< of x
@@ -229,8 +232,8 @@ Operand unnormed(const Pass& pass, const Branch& branch, const at::Tensor& x) {
 /// result: of branch k - 1.
 SeamForward seam_before(Pass& pass, size_t k, const at::Tensor& x, const at::Tensor& result) {
   const at::ScalarType h_type = k == pass.size() ? at::kFloat : x.scalar_type();
-  const int64_t consumer =
-      k == pass.size() ? -1 : pass.branches.number(first_linear(*pass.places[k].branch));
+  const Consumer consumer =
+      k == pass.size() ? Consumer{} : pass.branches.consumer(first_linear(*pass.places[k].branch));
   SeamVectors vectors = pass.seam(pass.vectors, k);
   if (pass.is_one_seam(k)) {
     if (!vectors.gate.defined()) {
@@ -260,7 +263,7 @@ SeamGrad seam_backward(const Pass& pass, size_t k, const at::Tensor& dh, const a
                        const at::Tensor& x, const NormStatistics& statistics,
                        const at::Tensor& result, const at::Tensor& grads) {
   SeamVectors vectors = pass.seam(pass.vectors, k);
-  SeamVectors of_vectors = pass.seam(grads, k);
+  SeamVectors of_vectors = pass.wants_vectors ? pass.seam(grads, k) : SeamVectors();
   const LinearWeights* producer = k > 0 ? last_linear(*pass.places[k - 1].branch) : nullptr;
   if (pass.is_one_seam(k) && vectors.gate.defined()) {
     SeamBackward seam = pass.kernels.seam_backward(dh, dx_out, x, statistics, result, vectors,
@@ -340,8 +343,8 @@ at::Tensor run_forward(Pass& pass, const at::Tensor& given) {
     if (pass.keeps()) {
       forget_unread(*place.branch, kept);
     }
-    if (place.branch->gate < 0) {
-      kept.result = at::Tensor();  // it is a summand, whose backward does not read it
+    if (place.branch->gate < 0 || !pass.wants_vectors) {
+      kept.result = at::Tensor();  // read for the gradient of the gate alone
     }
     if (pass.keeps()) {
       pass.kept.push_back(std::move(kept));
@@ -365,7 +368,8 @@ at::Tensor run_forward(Pass& pass, const at::Tensor& given) {
 
 /// Whether the last result of a block is made again, before the seam behind it goes back.
 bool remakes_result(const Pass& pass, int64_t block) {
-  return pass.recompute_of(block) == Recompute::kBlock && !pass.stack.keeps_results;
+  return pass.recompute_of(block) == Recompute::kBlock && !pass.stack.keeps_results &&
+         pass.wants_vectors;
 }
 
 /// Computes again what forget() dropped, of the block whose last branch is `last`.
@@ -392,7 +396,7 @@ void remember(Pass& pass, size_t last) {
       kept.h = std::move(seam.h);
     } else if (pass.has_norm(k)) {
       kept.h = pass.kernels.modulated_norm(kept.x, pass.seam(pass.vectors, k),
-                                           pass.branches.number(first_linear(branch)));
+                                           pass.branches.consumer(first_linear(branch)));
     } else {
       kept.h = unnormed(pass, branch, kept.x);
     }
@@ -450,6 +454,14 @@ class ModulationBackward {
   void finish(const SlabGroup& group) {
     const BlockStack& stack = pass_.stack;
     call_hook(stack, BucketMoment::kBeforeBackward, group);
+    if (pass_.wants_vectors) {
+      add_gradients(group);
+    }
+    call_hook(stack, BucketMoment::kAfterBackward, group);
+  }
+
+  void add_gradients(const SlabGroup& group) {
+    const BlockStack& stack = pass_.stack;
     const at::Tensor typed = grads_.narrow(1, group.column, group.end_column - group.column)
                                  .to(pass_.silu_c.scalar_type());
     int64_t column = group.column;
@@ -474,7 +486,6 @@ class ModulationBackward {
       }
       column += count;
     }
-    call_hook(stack, BucketMoment::kAfterBackward, group);
   }
 
   Pass& pass_;
@@ -499,8 +510,10 @@ void zero_added_gradients(const Pass& pass) {
 }
 
 StackGradients run_stack_backward(Pass& pass, const at::Tensor& c, const at::Tensor& incoming) {
-  const at::Tensor grads = at::empty_like(pass.vectors);
-  const at::Tensor dsilu = c.defined() ? at::zeros(c.sizes(), c.options()) : at::Tensor();
+  const bool wants_vectors = pass.wants_vectors;
+  const at::Tensor grads = wants_vectors ? at::empty_like(pass.vectors) : at::Tensor();
+  const at::Tensor dsilu =
+      c.defined() && wants_vectors ? at::zeros(c.sizes(), c.options()) : at::Tensor();
   ModulationBackward modulation(pass, grads, dsilu);
   at::Tensor dh = incoming.reshape({-1, pass.width});
   at::Tensor dx;  // of the residual stream
@@ -537,6 +550,7 @@ StackGradients run_stack_backward(Pass& pass, const at::Tensor& c, const at::Ten
     if (place.is_last && !remakes_result(pass, place.block)) {
       remember(pass, k);
     }
+    pass.branches.wants_dh = k > 0 || pass.wants_x || wants_vectors;
     dh = run_backward(pass.branches, *place.branch, std::move(seam.dresult), kept);
     if (place.is_first && !pass.modulates_in_blocks()) {
       call_hook(pass, BucketMoment::kAfterBackward, place.block);
@@ -545,8 +559,15 @@ StackGradients run_stack_backward(Pass& pass, const at::Tensor& c, const at::Ten
     statistics = std::move(kept.statistics);
     kept.x = at::Tensor();
   }
+  if (!pass.wants_x && !wants_vectors) {
+    complete(0);
+    return {};
+  }
   const SeamGrad first = seam_backward(pass, 0, dh, dx, x, statistics, {}, grads);
   complete(0);
+  if (!wants_vectors) {
+    return {first.dx.view(pass.shape), {}, {}};
+  }
   const int64_t given = pass.groups.empty() ? 0 : pass.groups.back().end_column;
   return {first.dx.view(pass.shape), c.defined() ? at::silu_backward(dsilu, c) : at::Tensor(),
           grads.narrow(1, given, grads.size(1) - given)};
@@ -637,6 +658,15 @@ struct RunBlocks : torch::autograd::Function<RunBlocks> {
   }
 };
 
+/// Whether anything that makes the vectors is trained.
+bool wants_vectors(const BlockStack& stack, const StackInputs& inputs) {
+  return inputs.vectors.requires_grad() ||
+         (inputs.condition.defined() && inputs.condition.requires_grad()) ||
+         std::any_of(stack.modulation.begin(), stack.modulation.end(), [](const auto& slab) {
+           return slab.weight_grad.defined() || slab.bias_grad.defined() || slab.update;
+         });
+}
+
 }  // namespace
 
 at::Tensor run_blocks(BlockKernels& kernels, BlockStack stack, StackInputs inputs) {
@@ -645,10 +675,12 @@ at::Tensor run_blocks(BlockKernels& kernels, BlockStack stack, StackInputs input
     check_condition(stack, inputs.condition, inputs.vectors);
   }
   if (at::GradMode::is_enabled()) {
-    return RunBlocks::apply(
-        c10::make_intrusive<Pass>(kernels, std::move(stack), width, /*keeps=*/true),
-        wanting_gradient(inputs.x), optional(inputs.condition), inputs.vectors,
-        optional(inputs.text), optional(inputs.text_lengths));
+    const bool wants = wants_vectors(stack, inputs);
+    auto pass = c10::make_intrusive<Pass>(kernels, std::move(stack), width, /*keeps=*/true);
+    pass->wants_x = inputs.x.requires_grad();
+    pass->wants_vectors = wants;
+    return RunBlocks::apply(std::move(pass), wanting_gradient(inputs.x), optional(inputs.condition),
+                            inputs.vectors, optional(inputs.text), optional(inputs.text_lengths));
   }
   Pass pass(kernels, std::move(stack), width, /*keeps=*/false);
   start(pass, inputs);

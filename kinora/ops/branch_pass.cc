@@ -10,27 +10,40 @@
 
 #include <utility>
 
+#include "kinora/ops/low_rank_linears.h"
+
 namespace kinora::ops {
 namespace {
 
 // ---- linears ----
 
-/// What the linear's low-rank update adds to its result; undefined without one.
-at::Tensor update_of(const BranchPass& pass, const Operand& x, const LinearWeights& weights,
-                     KeptBranch& kept) {
+/// A product with what the linear's low-rank update adds to it: inside of the product, or as an
+/// addend (undefined without).
+struct Product {
+  Operand operand;
+  LinearWeights weights;
+  at::Tensor addend{};
+
+  explicit Product(JoinedProduct joined)
+      : operand(std::move(joined.operand)), weights(std::move(joined.weights)) {}
+  Product(Operand operand, LinearWeights weights, at::Tensor addend)
+      : operand(std::move(operand)), weights(std::move(weights)), addend(std::move(addend)) {}
+};
+
+Product forward_product(const BranchPass& pass, Operand& x, const LinearWeights& weights) {
   if (!weights.update) {
-    return {};
+    return {x, weights, {}};
   }
-  const at::Tensor low = low_of(*weights.update, x.value);
-  if (pass.keeps) {
-    kept.low_rank[&weights] = low;
+  if (x.room > 0) {
+    return Product(pass.kernels.joined(x, weights));
   }
-  return raised(*weights.update, low);
+  x.low = low_of(*weights.update, x.value);
+  return {x, weights, raised(*weights.update, x.low)};
 }
 
-at::Tensor linear(const BranchPass& pass, const Operand& x, const LinearWeights& weights,
-                  KeptBranch& kept) {
-  return pass.kernels.linear(x, weights, update_of(pass, x, weights, kept));
+at::Tensor linear(const BranchPass& pass, Operand& x, const LinearWeights& weights) {
+  const Product product = forward_product(pass, x, weights);
+  return pass.kernels.linear(product.operand, product.weights, product.addend);
 }
 
 /// Adds the gradients of weights that are not frozen; of the bias, too, where `values`, dy as it
@@ -48,30 +61,35 @@ void add_gradients(const BranchPass& pass, const Operand& dy, const at::Tensor& 
   }
 }
 
-/// What the linear's update adds to the gradient of x, undefined without one; adds the gradients of
-/// the update.
-at::Tensor update_grad(const Operand& dy, const Operand& x, const LinearWeights& weights,
-                       KeptBranch& kept) {
+/// The product that gives the gradient of x. Adds the gradients of the update.
+Product backward_product(const BranchPass& pass, const Operand& dy, Operand& x,
+                         const LinearWeights& weights) {
   if (!weights.update) {
-    return {};
+    return {dy, weights, {}};
   }
   const LowRankWeights& update = *weights.update;
-  const auto low = kept.low_rank.extract(&weights);
-  return update_backward(update, dy.value, x.value,
-                         low.empty() ? low_of(update, x.value) : low.mapped());
+  if (dy.room > 0 && x.room > 0 && update.b_grad.defined()) {
+    return Product(pass.kernels.joined_grad(dy, x, weights));
+  }
+  return {dy, weights,
+          update_backward(update, dy.value, x.value,
+                          x.low.defined() ? x.low : low_of(update, x.value))};
 }
 
-at::Tensor input_grad(const BranchPass& pass, const Operand& dy, const Operand& x,
-                      const LinearWeights& weights, KeptBranch& kept) {
-  return pass.kernels.input_grad(dy, weights, update_grad(dy, x, weights, kept));
+at::Tensor input_grad(const BranchPass& pass, const Operand& dy, Operand& x,
+                      const LinearWeights& weights, bool is_wanted = true) {
+  const Product product = backward_product(pass, dy, x, weights);
+  return is_wanted ? pass.kernels.input_grad(product.operand, product.weights, product.addend)
+                   : at::Tensor();
 }
 
-/// Of a linear between other parts: the gradients of its weights, and that of x.
-at::Tensor linear_backward(const BranchPass& pass, const at::Tensor& dy, const Operand& x,
-                           const LinearWeights& weights, KeptBranch& kept) {
-  const Operand operand = pass.kernels.operand(dy, pass.number(&weights), true);
+/// Of a linear between other parts: the gradients of its weights, and that of x. room: what dy has.
+at::Tensor linear_backward(const BranchPass& pass, const at::Tensor& dy, int64_t room, Operand& x,
+                           const LinearWeights& weights, bool is_wanted = true) {
+  Operand operand = pass.kernels.operand(dy, pass.number(&weights), true);
+  operand.room = room;
   add_gradients(pass, operand, dy, x, weights);
-  return input_grad(pass, operand, x, weights, kept);
+  return input_grad(pass, operand, x, weights, is_wanted);
 }
 
 // ---- self-attention ----
@@ -86,24 +104,27 @@ at::Tensor rows_of(const at::Tensor& tokens) {
 }
 
 void inner(const BranchPass& pass, const SelfAttentionBody& body, KeptBranch& kept) {
-  kept.packed = linear(pass, kept.h, body.qkv, kept);
-  kept.attended =
-      attend_tokens(pass.kernels, tokens_of(body, kept.packed), body.heads, body.rule, pass.keeps);
+  kept.packed = linear(pass, kept.h, body.qkv);
+  const int64_t room = pass.kernels.room(body.proj);
+  kept.attended = attend_tokens(pass.kernels, tokens_of(body, kept.packed), body.heads, body.rule,
+                                pass.keeps, room);
   kept.last = pass.kernels.operand(rows_of(kept.attended.out), pass.number(&body.proj), false);
+  kept.last.room = room;
 }
 
 at::Tensor backward(const BranchPass& pass, const SelfAttentionBody& body, ResultGrad dresult,
                     KeptBranch& kept) {
   add_gradients(pass, dresult.operand, dresult.values, kept.last, body.proj);
-  const at::Tensor dout = input_grad(pass, dresult.operand, kept.last, body.proj, kept);
+  const at::Tensor dout = input_grad(pass, dresult.operand, kept.last, body.proj);
   kept.last = {};
   dresult = {};
-  const at::Tensor dpacked = rows_of(attend_tokens_backward(pass.kernels, tokens_of(body, dout),
-                                                            tokens_of(body, kept.packed),
-                                                            kept.attended, body.heads, body.rule));
+  const int64_t room = pass.kernels.room(body.qkv);
+  const at::Tensor dpacked = rows_of(
+      attend_tokens_backward(pass.kernels, tokens_of(body, dout), tokens_of(body, kept.packed),
+                             kept.attended, body.heads, body.rule, room));
   kept.packed = at::Tensor();
   kept.attended = {};
-  return linear_backward(pass, dpacked, kept.h, body.qkv, kept);
+  return linear_backward(pass, dpacked, room, kept.h, body.qkv, pass.wants_dh);
 }
 
 // ---- cross-attention ----
@@ -118,9 +139,9 @@ HeadTensors heads_of(const BranchPass& pass, const CrossAttentionBody& body, con
 }
 
 void inner(const BranchPass& pass, const CrossAttentionBody& body, KeptBranch& kept) {
-  kept.packed = linear(pass, kept.h, body.q, kept);
+  kept.packed = linear(pass, kept.h, body.q);
   kept.text = pass.kernels.operand(rows_of(pass.text), pass.number(&body.kv), false);
-  kept.text_packed = linear(pass, kept.text, body.kv, kept);
+  kept.text_packed = linear(pass, kept.text, body.kv);
   const HeadTensors heads = heads_of(pass, body, kept.packed, kept.text_packed, pass.text_lengths);
   kept.attended = {{}, at::empty_like(kept.packed), {}};
   if (pass.keeps) {
@@ -136,7 +157,7 @@ void inner(const BranchPass& pass, const CrossAttentionBody& body, KeptBranch& k
 at::Tensor backward(const BranchPass& pass, const CrossAttentionBody& body, ResultGrad dresult,
                     KeptBranch& kept) {
   add_gradients(pass, dresult.operand, dresult.values, kept.last, body.proj);
-  const at::Tensor dout = input_grad(pass, dresult.operand, kept.last, body.proj, kept);
+  const at::Tensor dout = input_grad(pass, dresult.operand, kept.last, body.proj);
   kept.last = {};
   dresult = {};
   const HeadTensors heads = heads_of(pass, body, kept.packed, kept.text_packed, pass.text_lengths);
@@ -148,20 +169,20 @@ at::Tensor backward(const BranchPass& pass, const CrossAttentionBody& body, Resu
   kept.packed = at::Tensor();
   kept.text_packed = at::Tensor();
   kept.attended = {};
-  const at::Tensor dtext = linear_backward(pass, dkv, kept.text, body.kv, kept);
+  const at::Tensor dtext = linear_backward(pass, dkv, 0, kept.text, body.kv);
   kept.text = {};
   if (pass.text_grad.defined()) {
     at::Tensor(pass.text_grad).add_(dtext);
   }
-  return linear_backward(pass, dq, kept.h, body.q, kept);
+  return linear_backward(pass, dq, 0, kept.h, body.q, pass.wants_dh);
 }
 
 // ---- MLP ----
 
 void inner(const BranchPass& pass, const MlpBody& body, KeptBranch& kept) {
-  const int64_t consumer = pass.number(&body.fc2);
-  BlockKernels::Gelu hidden = pass.kernels.linear_gelu(kept.h, body.fc1, consumer, pass.keeps,
-                                                       update_of(pass, kept.h, body.fc1, kept));
+  const Product fc1 = forward_product(pass, kept.h, body.fc1);
+  BlockKernels::Gelu hidden = pass.kernels.linear_gelu(
+      fc1.operand, fc1.weights, pass.consumer(&body.fc2), pass.keeps, fc1.addend);
   kept.hidden_pre = std::move(hidden.pre);
   kept.last = std::move(hidden.out);
 }
@@ -169,14 +190,14 @@ void inner(const BranchPass& pass, const MlpBody& body, KeptBranch& kept) {
 at::Tensor backward(const BranchPass& pass, const MlpBody& body, ResultGrad dresult,
                     KeptBranch& kept) {
   add_gradients(pass, dresult.operand, dresult.values, kept.last, body.fc2);
-  const at::Tensor of_update = update_grad(dresult.operand, kept.last, body.fc2, kept);
+  const Product fc2 = backward_product(pass, dresult.operand, kept.last, body.fc2);
   kept.last = {};
   const Operand dhidden =
-      pass.kernels.gelu_input_grad(dresult.operand, body.fc2, kept.hidden_pre, body.fc1, of_update);
+      pass.kernels.gelu_input_grad(fc2.operand, fc2.weights, kept.hidden_pre, body.fc1, fc2.addend);
   kept.hidden_pre = at::Tensor();
   dresult = {};
   add_gradients(pass, dhidden, {}, kept.h, body.fc1);
-  return input_grad(pass, dhidden, kept.h, body.fc1, kept);
+  return input_grad(pass, dhidden, kept.h, body.fc1, pass.wants_dh);
 }
 
 // ---- functions ----
@@ -246,7 +267,7 @@ void run_inner(const BranchPass& pass, const Branch& branch, KeptBranch& kept) {
 
 void run_last(const BranchPass& pass, const Branch& branch, KeptBranch& kept) {
   if (const LinearWeights* last = last_linear(branch)) {
-    kept.result = linear(pass, kept.last, *last, kept);
+    kept.result = linear(pass, kept.last, *last);
   } else if (pass.keeps) {
     kept.result = kept.graph.detach();
   }
@@ -287,7 +308,7 @@ void remember_inner(const BranchPass& pass, const Branch& branch, KeptBranch& ke
     return;
   }
   if (kept.hidden_pre.defined()) {
-    kept.last = pass.kernels.gelu(kept.hidden_pre, pass.number(&body->fc2));
+    kept.last = pass.kernels.gelu(kept.hidden_pre, pass.consumer(&body->fc2));
   } else {
     inner(pass, *body, kept);
   }

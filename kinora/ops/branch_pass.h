@@ -2,7 +2,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <map>
 #include <vector>
 
 #include "kinora/ops/block_kernels.h"
@@ -20,6 +19,7 @@ struct BranchPass {
   BlockKernels& kernels;
   bool keeps = false;                 ///< what backward needs
   bool overwrites_gradients = false;  ///< those of weights
+  bool wants_dh = true;               ///< run_backward: the gradient of what the branch reads
   at::Tensor text{};                  ///< [B, L, C]
   at::Tensor text_lengths{};          ///< int32 [B]
   at::Tensor text_grad{};             ///< fp32 [B L, C], added to; undefined: not wanted
@@ -28,6 +28,9 @@ struct BranchPass {
   /// quantised weights are those of training.
   [[nodiscard]] int64_t number(const LinearWeights* linear) const {
     return keeps && linear != nullptr ? linear->number : -1;
+  }
+  [[nodiscard]] Consumer consumer(const LinearWeights* linear) const {
+    return {number(linear), linear != nullptr ? kernels.room(*linear) : 0};
   }
 };
 
@@ -43,9 +46,7 @@ struct KeptBranch {
   at::Tensor text_packed{};  ///< keys and values of text: [B L, 2 C]
   // Of an MLP.
   at::Tensor hidden_pre{};
-  Operand last{};  ///< the input of the last linear
-  /// x A^T of the linears with a low-rank update, as far as it is kept.
-  std::map<const LinearWeights*, at::Tensor> low_rank{};
+  Operand last{};       ///< the input of the last linear
   at::Tensor leaf{};    ///< a function's input
   at::Tensor graph{};   ///< and its result, with its graph
   at::Tensor result{};  ///< what the branch adds to the stream, before its gate
@@ -78,7 +79,8 @@ struct ResultGrad {
   /// has been added.
   at::Tensor values{};
 };
-/// The gradient of h; adds those of weights. Drops what it has read.
+/// The gradient of h, undefined where it is not wanted; adds those of weights. Drops what it has
+/// read.
 [[nodiscard]] at::Tensor run_backward(const BranchPass& pass, const Branch& branch,
                                       ResultGrad dresult, KeptBranch& kept);
 

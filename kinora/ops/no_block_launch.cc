@@ -44,6 +44,15 @@ void qk_norm_rotary_forward(const kernels::QkNormRotaryForward& /*call*/) {
 void qk_norm_rotary_backward(const kernels::QkNormRotaryBackward& /*call*/) {
   refuse_unless_dry();
 }
+bool low_rank_supported(DType /*type*/, int64_t /*in*/, int64_t /*out*/, int64_t /*rank*/) {
+  return device::in_dry_run();
+}
+void low_rank_forward(const kernels::LowRankForward& /*call*/) {
+  refuse_unless_dry();
+}
+void low_rank_backward(const kernels::LowRankBackward& /*call*/) {
+  refuse_unless_dry();
+}
 void add_column_sums(const at::Tensor& /*in*/, const at::Tensor& /*out*/) {
   refuse_unless_dry();
 }

@@ -48,6 +48,15 @@ at::Tensor flat_rows(const at::Tensor& tokens) {
   return tokens.view({-1, tokens.size(-1)});
 }
 
+/// Tokens [G, N, M, C] like those given, with room behind each.
+at::Tensor empty_tokens(const BlockKernels& kernels, const at::Tensor& like, int64_t width,
+                        int64_t room) {
+  const int64_t rows = like.numel() / like.size(3);
+  const at::Tensor tokens = room > 0 ? kernels.empty_with_room(rows, width, room)
+                                     : at::empty({rows, width}, like.options());
+  return tokens.view({like.size(0), like.size(1), like.size(2), width});
+}
+
 /// Queries and keys as attention reads them: [G, N, M, 2 C], or `packed` where they are ready.
 at::Tensor ready_heads(BlockKernels& kernels, const at::Tensor& packed, int64_t heads,
                        const HeadRule& rule) {
@@ -111,12 +120,12 @@ struct SelfAttention : torch::autograd::Function<SelfAttention> {
 }  // namespace
 
 AttendedTokens attend_tokens(BlockKernels& kernels, const at::Tensor& packed, int64_t heads,
-                             const HeadRule& rule, bool keep) {
-  std::vector<int64_t> shape = packed.sizes().vec();
-  shape[3] /= 3;
+                             const HeadRule& rule, bool keep, int64_t room) {
+  const std::vector<int64_t> shape = packed.sizes().vec();
   const at::Tensor ready = ready_heads(kernels, packed, heads, rule);
-  AttendedTokens result{
-      rule.is_empty() ? at::Tensor() : ready, at::empty(shape, packed.options()), {}};
+  AttendedTokens result{rule.is_empty() ? at::Tensor() : ready,
+                        empty_tokens(kernels, packed, shape[3] / 3, room),
+                        {}};
   if (keep) {
     result.lse =
         at::empty({shape[0], shape[2], heads, shape[1]}, packed.options().dtype(at::kFloat));
@@ -137,12 +146,12 @@ AttendedTokens attend_tokens(BlockKernels& kernels, const at::Tensor& packed, in
 
 at::Tensor attend_tokens_backward(BlockKernels& kernels, const at::Tensor& dout,
                                   const at::Tensor& packed, const AttendedTokens& forward,
-                                  int64_t heads, const HeadRule& rule) {
+                                  int64_t heads, const HeadRule& rule, int64_t room) {
   const at::Tensor ready =
       forward.ready.defined() ? forward.ready : ready_heads(kernels, packed, heads, rule);
   const at::Tensor out = split(forward.out, 1, heads).select(3, 0);
   const at::Tensor dout_heads = split(dout.contiguous(), 1, heads).select(3, 0);
-  at::Tensor dpacked = at::empty_like(packed);
+  at::Tensor dpacked = empty_tokens(kernels, packed, packed.size(3), room);
   const at::Tensor grads = split(dpacked, 3, heads);
   for_each(
       ready, packed, heads, [&](const Sequences& sequences, const HeadTensors& in, int64_t group) {

@@ -34,6 +34,8 @@ constexpr Geometry kGeometries[] = {
     {.hidden = 144, .heads = 2, .batch = 257, .rows = 3, .columns = 3},
     {.hidden = 128, .heads = 2, .batch = 257, .rows = 3, .columns = 5},
     {.hidden = 128, .heads = 2, .batch = 257, .rows = 3, .columns = 5, .tuned = true},
+    {.hidden = 128, .heads = 2, .batch = 257, .rows = 3, .columns = 5, .rank = 8},
+    {.hidden = 144, .heads = 2, .batch = 3, .rows = 15, .columns = 17, .rank = 16},
 };
 
 // Batch times tokens is a multiple of 16, as fp8 products want it.
@@ -86,7 +88,7 @@ struct Reference {
     ops::expect_as_near(exact, plain, results, geometry.name() + ", " + how, slack());
   }
 
-  [[nodiscard]] double slack() const { return geometry.tuned ? kTunedSlack : 1.0; }
+  [[nodiscard]] double slack() const { return geometry.slack(); }
 
   void expect_near_in_fp8(const ops::NamedResults& results, const std::string& how) const {
     ops::expect_relative({exact[0]}, {results[0]}, kFp8OutputTolerance,
@@ -211,7 +213,7 @@ TEST_F(GpuFastPathTest, SearchedAlgorithmsAreAsNear) {
 
 TEST_F(GpuFastPathTest, StepsAreTheSameBitsAndAGraphReplaysThem) {
   const auto kernels = gpu_kernels();
-  for (const Geometry& geometry : {kGeometries[0], kGeometries[3]}) {
+  for (const Geometry& geometry : {kGeometries[0], kGeometries[3], kGeometries[5]}) {
     const Reference reference(geometry);
     for (const Recomputation& recomputation : kRecomputations) {
       const std::string how = geometry.name() + ", recomputing " + recomputation.name;

@@ -32,6 +32,7 @@ struct Geometry {
   int64_t rows = 0;     ///< of tokens
   int64_t columns = 0;  ///< of tokens
   bool tuned = false;   ///< by updates of linears, some frozen
+  int64_t rank = 0;     ///< of adapt_blocks(); 0: it is not adapted
 
   [[nodiscard]] ModelConfig config() const {
     constexpr int64_t kPatch = 2;
@@ -48,9 +49,13 @@ struct Geometry {
     return resolved(config);
   }
 
+  /// Of ops::expect_as_near.
+  [[nodiscard]] double slack() const { return tuned || rank > 0 ? kTunedSlack : 1.0; }
+
   [[nodiscard]] std::string name() const {
     return "D" + std::to_string(hidden / heads) + "_B" + std::to_string(batch) + "_N" +
-           std::to_string(rows * columns) + (tuned ? "_tuned" : "");
+           std::to_string(rows * columns) + (tuned ? "_tuned" : "") +
+           (rank > 0 ? "_rank" + std::to_string(rank) : "");
   }
 };
 
@@ -163,6 +168,9 @@ class RandomDiT {
     explicit Made(const Geometry& geometry) : DiT(geometry.config()) {
       if (geometry.tuned) {
         tune(*this);
+      }
+      if (geometry.rank > 0) {
+        adapt_blocks(*this, geometry.rank);
       }
     }
   };

@@ -35,6 +35,18 @@ inline void tune(nn::Module& model) {
   }
 }
 
+/// As a run of LoRA: updates of the blocks' linears but modulation are trained, and nothing else.
+inline void adapt_blocks(nn::Module& model, int64_t rank) {
+  for (const auto& [path, parameter] : model.named_parameters()) {
+    parameter->frozen = true;
+  }
+  for (const auto& [path, linear] : model.named_linears()) {
+    if (path.starts_with("blocks.") && path.find("adaLN") == std::string::npos) {
+      linear->adapt({.rank = rank, .scale = 0.7});
+    }
+  }
+}
+
 /// Updates lie in the buckets of their weights.
 inline std::vector<nn::BucketSpec> buckets_with_updates(std::vector<nn::BucketSpec> buckets,
                                                         nn::Module& model) {
