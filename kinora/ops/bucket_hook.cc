@@ -18,16 +18,22 @@ struct Action : torch::CustomClassHolder {
 };
 
 struct OnBackward : torch::autograd::Function<OnBackward> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
-                            const c10::intrusive_ptr<Action>& action) {
+  static variable_list forward(AutogradContext* context, const c10::intrusive_ptr<Action>& action,
+                               at::TensorList streams) {
     context->saved_data["action"] = c10::IValue::make_capsule(action);
-    return x.view_as(x);
+    variable_list results;
+    for (const at::Tensor& stream : streams) {
+      results.push_back(stream.view_as(stream));
+    }
+    return results;
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& incoming) {
     const auto holder = context->saved_data["action"].toCapsule();
     static_cast<const Action*>(holder.get())->run();
-    return {incoming[0], at::Tensor()};
+    variable_list gradients = {at::Tensor()};  // the action has none
+    gradients.insert(gradients.end(), incoming.begin(), incoming.end());
+    return gradients;
   }
 };
 
@@ -37,11 +43,16 @@ at::Tensor wanting_gradient(const at::Tensor& x) {
   return x.requires_grad() ? x : x.detach().set_requires_grad(true);
 }
 
-at::Tensor on_backward(const at::Tensor& x, std::function<void()> action) {
+std::vector<at::Tensor> on_backward(std::vector<at::Tensor> streams, std::function<void()> action) {
   if (!at::GradMode::is_enabled()) {
-    return x;
+    return streams;
   }
-  return OnBackward::apply(wanting_gradient(x), c10::make_intrusive<Action>(std::move(action)));
+  streams.front() = wanting_gradient(streams.front());
+  return OnBackward::apply(c10::make_intrusive<Action>(std::move(action)), at::TensorList(streams));
+}
+
+at::Tensor on_backward(const at::Tensor& x, std::function<void()> action) {
+  return on_backward(std::vector<at::Tensor>{x}, std::move(action)).front();
 }
 
 }  // namespace kinora::ops

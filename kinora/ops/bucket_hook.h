@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 namespace kinora::ops {
 
@@ -24,8 +25,10 @@ using BucketHook = std::function<void(BucketMoment moment, int64_t bucket)>;
 /// `x`, so that backward comes to here also where all before it is frozen.
 [[nodiscard]] at::Tensor wanting_gradient(const at::Tensor& x);
 
-/// `x`; `action` runs when backward has come back to here: all that was computed from the result
-/// has its gradients. Outside of grad mode it never runs.
+/// `streams`; `action` runs once, when backward has come back to here by all of them: all that was
+/// computed from the results has its gradients. Outside of grad mode it never runs.
+[[nodiscard]] std::vector<at::Tensor> on_backward(std::vector<at::Tensor> streams,
+                                                  std::function<void()> action);
 [[nodiscard]] at::Tensor on_backward(const at::Tensor& x, std::function<void()> action);
 
 }  // namespace kinora::ops

@@ -14,7 +14,7 @@ namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-using Body = std::function<at::Tensor(const std::vector<at::Tensor>&)>;
+using Body = std::function<variable_list(const variable_list&)>;
 
 /// Carries the function through the context's IValue map.
 struct BodyHolder : torch::CustomClassHolder {
@@ -23,8 +23,9 @@ struct BodyHolder : torch::CustomClassHolder {
 };
 
 struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
-  static at::Tensor forward(AutogradContext* context, const c10::intrusive_ptr<BodyHolder>& holder,
-                            at::TensorList inputs) {
+  static variable_list forward(AutogradContext* context,
+                               const c10::intrusive_ptr<BodyHolder>& holder,
+                               at::TensorList inputs) {
     context->saved_data["body"] = c10::IValue::make_capsule(holder);
     context->save_for_backward(inputs.vec());
     at::NoGradGuard no_grad;
@@ -39,12 +40,20 @@ struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
     for (const at::Tensor& saved : context->get_saved_variables()) {
       inputs.push_back(saved.detach().set_requires_grad(saved.requires_grad()));
     }
-    at::Tensor output;
+    variable_list outputs;
     {
       at::AutoGradMode with_grad(true);
-      output = body(inputs);
+      outputs = body(inputs);
     }
-    torch::autograd::backward({output}, {incoming[0]});
+    variable_list wanting;
+    variable_list of_wanting;
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      if (outputs[i].requires_grad()) {  // not an input that went through as it was
+        wanting.push_back(outputs[i]);
+        of_wanting.push_back(incoming[i]);
+      }
+    }
+    torch::autograd::backward(wanting, of_wanting);
 
     variable_list gradients = {at::Tensor()};  // the function itself has none
     for (const at::Tensor& input : inputs) {
@@ -56,7 +65,7 @@ struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
 
 }  // namespace
 
-at::Tensor recompute(Body function, const std::vector<at::Tensor>& inputs) {
+std::vector<at::Tensor> recompute(Body function, const std::vector<at::Tensor>& inputs) {
   if (!at::GradMode::is_enabled()) {
     return function(inputs);
   }
@@ -65,6 +74,17 @@ at::Tensor recompute(Body function, const std::vector<at::Tensor>& inputs) {
   wanting.front() = wanting_gradient(wanting.front());
   return RecomputeFunction::apply(c10::make_intrusive<BodyHolder>(std::move(function)),
                                   at::TensorList(wanting));
+}
+
+at::Tensor recompute(std::function<at::Tensor(const std::vector<at::Tensor>& inputs)> function,
+                     const std::vector<at::Tensor>& inputs) {
+  if (!at::GradMode::is_enabled()) {
+    return function(inputs);
+  }
+  const Body body = [function = std::move(function)](const variable_list& in) {
+    return variable_list{function(in)};
+  };
+  return recompute(body, inputs).front();
 }
 
 }  // namespace kinora::ops

@@ -12,6 +12,9 @@ namespace kinora::ops {
 ///
 /// `function` must be pure (the same result both times) and is kept until backward has run.
 /// Gradients reach those of `inputs` that require them, and parameters used through with_gradient.
+[[nodiscard]] std::vector<at::Tensor> recompute(
+    std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)> function,
+    const std::vector<at::Tensor>& inputs);
 [[nodiscard]] at::Tensor recompute(
     std::function<at::Tensor(const std::vector<at::Tensor>& inputs)> function,
     const std::vector<at::Tensor>& inputs);

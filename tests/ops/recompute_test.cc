@@ -74,6 +74,31 @@ TEST(RecomputeTest, InputsWithoutGradientsGetNone) {
   EXPECT_FALSE(constant.grad().defined());
 }
 
+// Two streams that meet, of which one goes on as it was, or ends.
+TEST(RecomputeTest, SeveralStreams) {
+  const at::Tensor c = normal({3}, 5);
+  const auto run = [&c](bool recomputed, bool ends) {
+    const at::Tensor text = normal({3}, 1).set_requires_grad(true);
+    const at::Tensor image = normal({3}, 2).set_requires_grad(true);
+    const auto body = [](const std::vector<at::Tensor>& in) {
+      return std::vector<at::Tensor>{in[0], in[1] * in[0].sin(), in[2]};
+    };
+    const std::vector<at::Tensor> inputs = {text, image, c};
+    const std::vector<at::Tensor> out = recomputed ? recompute(body, inputs) : body(inputs);
+    const at::Tensor loss = (out[1] * out[2]).sum();
+    torch::autograd::backward({ends ? loss : loss + out[0].exp().sum()}, {});
+    return std::vector<at::Tensor>{out[0], out[1], text.grad(), image.grad()};
+  };
+  for (const bool ends : {false, true}) {
+    const std::vector<at::Tensor> plain = run(false, ends);
+    const std::vector<at::Tensor> again = run(true, ends);
+    for (size_t i = 0; i < plain.size(); ++i) {
+      EXPECT_TRUE(at::equal(plain[i], again[i])) << i;
+    }
+  }
+  EXPECT_FALSE(c.grad().defined());
+}
+
 TEST(RecomputeTest, OneInsideAnother) {
   const at::Tensor x = normal({3}, 1).set_requires_grad(true);
   int calls = 0;

@@ -61,28 +61,8 @@ VDiT::VDiT(const ModelConfig& config)
   add_child("blocks", blocks);
   add_child("final_layer", final_layer);
   final_layer.set_layer(config.depth + 1);
-
-  nn::BucketSpec embedders{.name = "embedders", .parameters = {}, .fp32_island = true};
-  nn::BucketSpec last{.name = "final_layer", .parameters = {}, .fp32_island = true};
-  std::vector<nn::BucketSpec> of_blocks;
-  for (const std::string& block : numbered("blocks", config.depth)) {
-    of_blocks.push_back({.name = block,
-                         .parameters = {},
-                         .fp32_island = false,
-                         .ring = "blocks",
-                         .is_block = true});
-  }
-  for (const auto& [path, parameter] : named_parameters()) {
-    if (path.starts_with("blocks.")) {
-      of_blocks[std::stoul(path.substr(7))].parameters.push_back(path);
-    } else {
-      (path.starts_with("final_layer.") ? last : embedders).parameters.push_back(path);
-    }
-  }
-  std::vector<nn::BucketSpec> buckets = {std::move(embedders)};
-  buckets.insert(buckets.end(), of_blocks.begin(), of_blocks.end());
-  buckets.push_back(std::move(last));
-  set_buckets(std::move(buckets), linears_of(blocks, config.depth));
+  set_buckets(block_buckets(*this, numbered("blocks", config.depth)),
+              linears_of(blocks, config.depth));
 }
 
 double VDiT::macs(const ModelConfig& config) {

@@ -338,24 +338,37 @@ std::vector<nn::BucketSpec> block_buckets(nn::Module& model,
                        .is_block = true});
   }
   buckets.push_back(std::move(final_layer));
+  std::erase_if(buckets, [](const nn::BucketSpec& bucket) { return bucket.parameters.empty(); });
   return buckets;
 }
 
-at::Tensor run_block(const std::function<at::Tensor(const std::vector<at::Tensor>& inputs)>& body,
-                     std::vector<at::Tensor> inputs, bool recompute, const ops::BucketHook& hook,
-                     int64_t bucket) {
+std::vector<at::Tensor> run_block(
+    const std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>& body,
+    std::vector<at::Tensor> streams, const std::vector<at::Tensor>& shared, bool recompute,
+    const ops::BucketHook& hook, int64_t bucket) {
   using Moment = ops::BucketMoment;
   if (hook) {
     hook(Moment::kBeforeForward, bucket);
-    inputs[0] =
-        ops::on_backward(inputs[0], [hook, bucket] { hook(Moment::kAfterBackward, bucket); });
+    streams = ops::on_backward(std::move(streams),
+                               [hook, bucket] { hook(Moment::kAfterBackward, bucket); });
   }
-  at::Tensor x = recompute ? ops::recompute(body, inputs) : body(inputs);
+  std::vector<at::Tensor> inputs = std::move(streams);
+  inputs.insert(inputs.end(), shared.begin(), shared.end());
+  std::vector<at::Tensor> results = recompute ? ops::recompute(body, inputs) : body(inputs);
   if (hook) {
     hook(Moment::kAfterForward, bucket);
-    x = ops::on_backward(x, [hook, bucket] { hook(Moment::kBeforeBackward, bucket); });
+    results = ops::on_backward(std::move(results),
+                               [hook, bucket] { hook(Moment::kBeforeBackward, bucket); });
   }
-  return x;
+  return results;
+}
+
+at::Tensor run_block(const std::function<at::Tensor(const std::vector<at::Tensor>& inputs)>& body,
+                     const std::vector<at::Tensor>& inputs, bool recompute,
+                     const ops::BucketHook& hook, int64_t bucket) {
+  return run_block([body](const std::vector<at::Tensor>& in) { return std::vector{body(in)}; },
+                   {inputs.front()}, {inputs.begin() + 1, inputs.end()}, recompute, hook, bucket)
+      .front();
 }
 
 }  // namespace kinora::models

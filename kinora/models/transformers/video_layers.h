@@ -3,6 +3,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "kinora/diffusion/denoiser.h"
@@ -192,13 +193,18 @@ class CaptionBlock : public nn::Module {
 
 // ---- blocks in a model ----
 
-/// Blocks under the key that they have in a model.
+/// Blocks under the key that they have in a model. Those that differ by their place take it: a
+/// Block(config, i).
 template <typename Block>
 class BlockList : public nn::Module {
  public:
   explicit BlockList(const ModelConfig& config) {
     for (int64_t i = 0; i < config.depth; ++i) {
-      items_.push_back(std::make_unique<Block>(config));
+      if constexpr (std::is_constructible_v<Block, const ModelConfig&, int64_t>) {
+        items_.push_back(std::make_unique<Block>(config, i));
+      } else {
+        items_.push_back(std::make_unique<Block>(config));
+      }
       items_.back()->set_layer(i + 1);
       add_child(std::to_string(i), *items_.back());
     }
@@ -229,14 +235,23 @@ void set_init(nn::Module& module, const std::vector<std::string>& endings, nn::I
 
 /// Flat buckets of a model's parameters in forward order: the islands of the embedders; what is no
 /// island outside of blocks ("text"); the islands of blocks ("tables"); one of the ring "blocks"
-/// for each of `blocks`, paths such as "blocks.0" in order of use; the final layer.
+/// for each of `blocks`, paths such as "blocks.0" in order of use; the final layer. Those that
+/// would be empty are left out.
 [[nodiscard]] std::vector<nn::BucketSpec> block_buckets(nn::Module& model,
                                                         const std::vector<std::string>& blocks);
 
-/// body(inputs), the block of `bucket`, whose first input is x: tells `hook`, in backward too, and
-/// keeps only the inputs where `recompute`.
+/// body(inputs), the block of `bucket`, whose inputs are its streams, such as the tokens of an
+/// image and of its text, and then what all blocks read. Returns those streams that go on. Tells
+/// `hook`, in backward too, and keeps only the inputs where `recompute`.
+[[nodiscard]] std::vector<at::Tensor> run_block(
+    const std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>& body,
+    std::vector<at::Tensor> streams, const std::vector<at::Tensor>& shared, bool recompute,
+    const ops::BucketHook& hook, int64_t bucket);
+
+/// The same of one stream, the first of `inputs`.
 [[nodiscard]] at::Tensor run_block(
     const std::function<at::Tensor(const std::vector<at::Tensor>& inputs)>& body,
-    std::vector<at::Tensor> inputs, bool recompute, const ops::BucketHook& hook, int64_t bucket);
+    const std::vector<at::Tensor>& inputs, bool recompute, const ops::BucketHook& hook,
+    int64_t bucket);
 
 }  // namespace kinora::models
