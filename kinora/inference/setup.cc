@@ -62,6 +62,8 @@ parallel::SequencePlan sequence_plan(const models::ModelConfig& model, Precision
                                 .num_frames = model.num_frames(),
                                 .tokens_a_frame = model.tokens_a_frame()};
   facts.spans = models::family_of(model).spans;
+  KINORA_CHECK(!facts.spans.empty(), kConfig, "[sequence] ", models::name_of(model),
+               " cannot divide the tokens of a sample among ranks. Hint: parallel.sequence=1");
   if (!model.window.empty()) {  // in the place of attention in time
     facts.spans.pop_back();
     facts.windows = 1;

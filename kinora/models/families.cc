@@ -21,11 +21,6 @@ namespace {
 constexpr int64_t kT5Width = 4096;
 constexpr int64_t kClipWidth = 512;  // of the pooled vector of CLIP ViT-B/32
 
-template <typename T>
-std::unique_ptr<Model> make(const ModelConfig& config) {
-  return std::make_unique<T>(config);
-}
-
 PublishedSize size(std::string name, int64_t depth, int64_t hidden, int64_t heads) {
   return {std::move(name), {.depth = depth, .hidden = hidden, .heads = heads}};
 }
@@ -40,7 +35,7 @@ PublishedSize text_size(std::string name, int64_t depth, int64_t hidden, int64_t
 }
 
 /// One row each.
-std::vector<Family> make_families() {
+std::deque<Family> make_families() {
   const std::vector<PublishedPatch> patch_of_two = {{"2", 1, 2}};
   const std::vector<PublishedPatch> clip_patches = {{"1x2x2", 1, 2}, {"2x2x2", 2, 2}};
   return {
@@ -140,6 +135,11 @@ std::vector<Family> make_families() {
   };
 }
 
+std::deque<Family>& table() {
+  static std::deque<Family> all = make_families();
+  return all;
+}
+
 /// "a" of one, "{a,b}" of several.
 template <typename Named>
 std::string braced(const std::vector<Named>& all) {
@@ -187,9 +187,31 @@ std::string Family::published_in_short() const {
   return name + "-" + braced(sizes) + "/" + braced(patches);
 }
 
-const std::vector<Family>& families() {
-  static const std::vector<Family> all = make_families();
-  return all;
+const std::deque<Family>& families() {
+  return table();
+}
+
+void add_family(Family family) {
+  KINORA_CHECK(!family.key.empty() && family.key != kAutoArchitecture && !family.name.empty(),
+               kConfig, "[families] a family must have a key other than auto and a name, got \"",
+               family.key, "\" and \"", family.name, "\"");
+  const FamilyConditions& given = family.conditions;
+  KINORA_CHECK(given.labels + given.text + given.pooled == 1, kConfig, "[families] ", family.key,
+               " must be conditioned on one of labels, text and pooled, got ",
+               given.labels + given.text + given.pooled, " of them");
+  KINORA_CHECK(family.resolve != nullptr && family.macs != nullptr && family.make != nullptr,
+               kConfig, "[families] ", family.key, " must have resolve, macs and make");
+  KINORA_CHECK(family.sizes.empty() == family.patches.empty(), kConfig, "[families] ", family.key,
+               " must have published sizes and patches, or neither, got ", family.sizes.size(),
+               " and ", family.patches.size());
+  KINORA_CHECK(!family.diffusers, kConfig, "[families] ", family.key,
+               " must leave diffusers out, which has just the house's own families");
+  for (const Family& other : families()) {
+    KINORA_CHECK(family.key != other.key && family.name != other.name, kConfig,
+                 "[families] there is a family ", other.key, " already, named ", other.name,
+                 "; got ", family.key, ", named ", family.name);
+  }
+  table().push_back(std::move(family));
 }
 
 const Family& family_of(const ModelConfig& config) {
@@ -200,6 +222,10 @@ const Family& family_of(const ModelConfig& config) {
   KINORA_CHECK(found != families().end(), kConfig, "[model] there is no model.architecture \"",
                config.architecture, "\"");
   return *found;
+}
+
+std::string name_of(const ModelConfig& config) {
+  return config.name == kCustomName ? family_of(config).name : config.name;
 }
 
 ModelConfig published_values(const ModelConfig& config) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -56,11 +57,11 @@ struct Family {
   bool is_video = false;  ///< it makes clips; else images
   FamilyConditions conditions;
   bool takes_any_size = false;  ///< else one, of clips also single frames of it
-  /// Among which tokens its attentions go, when it has no windows.
-  std::vector<nn::Span> spans;
+  /// Among which tokens its attentions go, when it has no windows. []: ranks cannot divide them.
+  std::vector<nn::Span> spans = {};
   bool qk_norm = false;  ///< as published
-  std::vector<PublishedSize> sizes;
-  std::vector<PublishedPatch> patches;
+  std::vector<PublishedSize> sizes = {};
+  std::vector<PublishedPatch> patches = {};
   /// Fills the family's own keys from a published size and by default, and checks them; kConfig.
   void (*resolve)(ModelConfig& config, const ModelConfig& published) = nullptr;
   double (*macs)(const ModelConfig& config) = nullptr;  ///< forward_macs()
@@ -73,12 +74,27 @@ struct Family {
   [[nodiscard]] std::string published_in_short() const;
 };
 
-/// All of them; a custom model that names none is of the first.
-[[nodiscard]] const std::vector<Family>& families();
+/// Family::make.
+template <typename T>
+[[nodiscard]] std::unique_ptr<Model> make(const ModelConfig& config) {
+  return std::make_unique<T>(config);
+}
+
+/// All of them; a custom model that names none is of the first. Rows stay where they are.
+[[nodiscard]] const std::deque<Family>& families();
+
+/// Makes a family of the program's own known from now on, as those of the house are. Without sizes
+/// it has custom models alone. To be called while no other thread uses this room, such as first
+/// thing in main. kConfig for a row that is not whole, whose key or name is taken, or that has a
+/// class of diffusers (whose files are read for the house's own).
+void add_family(Family family);
 
 /// The family of a model, whether its configuration is resolved() or not. kConfig for a name or an
 /// architecture that nobody knows.
 [[nodiscard]] const Family& family_of(const ModelConfig& config);
+
+/// For people: "DiT-XL/2", of a custom model "DiT".
+[[nodiscard]] std::string name_of(const ModelConfig& config);
 
 /// What model.name gives; nothing for "custom". kConfig for a name that nobody knows, or that
 /// contradicts model.architecture.

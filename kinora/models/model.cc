@@ -1,6 +1,7 @@
 #include "kinora/models/model.h"
 
 #include "kinora/core/error.h"
+#include "kinora/models/families.h"
 
 namespace kinora::models {
 
@@ -16,7 +17,8 @@ void Model::use_sequence(std::shared_ptr<const nn::Sequence> sequence) {
 
 // NOLINTNEXTLINE(performance-unnecessary-value-param): models that have one keep them
 void Model::use_fast_path(std::shared_ptr<ops::BlockKernels> kernels, ops::Recompute /*level*/) {
-  KINORA_CHECK(kernels == nullptr, kConfig, "[model] ", config_.name, " has no fast path yet");
+  KINORA_CHECK(kernels == nullptr, kConfig, "[model] ", name_of(config_),
+               " has no fast path. Hint: leave model.path at auto");
 }
 
 }  // namespace kinora::models

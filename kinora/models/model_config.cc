@@ -25,7 +25,9 @@ void describe(Fields& fields, ModelConfig& config) {
   std::string published;
   std::vector<std::string> architectures = {kAutoArchitecture};
   for (const Family& family : families()) {
-    published += (published.empty() ? "" : ", ") + family.published_in_short();
+    if (!family.sizes.empty()) {
+      published += (published.empty() ? "" : ", ") + family.published_in_short();
+    }
     architectures.push_back(family.key);
   }
   fields.add("name", config.name,

@@ -145,7 +145,7 @@ void check_describable(const ModelConfig& model) {
   };
   const auto has = [](const models::Family& family) { return family.diffusers.has_value(); };
   must(has(models::family_of(model)),
-       ("the model must be one of " + models::families_that(has)).c_str(), model.name);
+       ("the model must be one of " + models::families_that(has)).c_str(), models::name_of(model));
   must(model.height == model.width, "model.height and model.width must be the same",
        std::to_string(model.height) + " x " + std::to_string(model.width));
   must(model.mlp_ratio == kMlpRatio, "model.mlp_ratio must be 4", model.mlp_ratio);

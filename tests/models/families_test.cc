@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <memory>
 #include <set>
@@ -95,6 +96,35 @@ TEST(FamiliesTest, ARecipeMayAlsoNameTheFamily) {
   EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return resolved(published("DiT-M/2")).name; }),
               HasSubstr("must be custom, DiT-S/2, DiT-S/4"));
   EXPECT_EQ(family_of(ModelConfig{}).key, "dit");
+}
+
+// tests/api/two_streams_test.cc adds one.
+TEST(FamiliesTest, RowsThatAreNotWholeAreRefused) {
+  const Family whole = families().front();
+  const auto refusal = [&](const std::function<void(Family&)>& change) {
+    Family row = whole;
+    row.key = "own";
+    row.name = "Own";
+    row.diffusers.reset();
+    change(row);
+    const size_t before = families().size();
+    std::string message = error_of(ErrorKind::kConfig, [&] { add_family(row); });
+    EXPECT_EQ(families().size(), before);
+    return message;
+  };
+  EXPECT_THAT(refusal([](Family& row) { row.key = "auto"; }), HasSubstr("a key other than auto"));
+  EXPECT_THAT(refusal([](Family& row) { row.name = ""; }), HasSubstr("got \"own\" and \"\""));
+  EXPECT_THAT(refusal([](Family& row) { row.key = "pixart"; }),
+              HasSubstr("there is a family pixart already, named PixArt; got pixart, named Own"));
+  EXPECT_THAT(refusal([](Family& row) { row.name = "DiT"; }), HasSubstr("got own, named DiT"));
+  EXPECT_THAT(refusal([](Family& row) { row.conditions.text = true; }),
+              HasSubstr("one of labels, text and pooled, got 2 of them"));
+  EXPECT_THAT(refusal([](Family& row) { row.make = nullptr; }),
+              HasSubstr("own must have resolve, macs and make"));
+  EXPECT_THAT(refusal([](Family& row) { row.patches.clear(); }),
+              HasSubstr("sizes and patches, or neither, got 4 and 0"));
+  EXPECT_THAT(refusal([&](Family& row) { row.diffusers = whole.diffusers; }),
+              HasSubstr("own must leave diffusers out"));
 }
 
 TEST(FamiliesTest, HelpAndHintsNameThem) {

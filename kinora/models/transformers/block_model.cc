@@ -36,6 +36,10 @@ int64_t BlockModel::num_fast_linears() const {
 }
 
 void BlockModel::use_fast_path(std::shared_ptr<ops::BlockKernels> kernels, ops::Recompute level) {
+  if (linears_.empty()) {
+    Model::use_fast_path(std::move(kernels), level);
+    return;
+  }
   kernels_ = std::move(kernels);
   level_ = level;
   set_kernels(kernels_.get());

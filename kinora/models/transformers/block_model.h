@@ -27,7 +27,7 @@ class BlockModel : public Model {
   explicit BlockModel(const ModelConfig& config);
 
   /// To be called when all children are there. Those of blocks lie together, in order of use.
-  /// linears: of each block, those that can compute in fp8, in order.
+  /// linears: of each block, those that can compute in fp8, in order; [] = there is no fast path.
   void set_buckets(std::vector<nn::BucketSpec> buckets,
                    std::vector<std::vector<nn::Linear*>> linears);
 

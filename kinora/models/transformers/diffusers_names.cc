@@ -144,7 +144,7 @@ nn::Naming diffusers_naming(const ModelConfig& config) {
   const Family& family = family_of(config);
   KINORA_CHECK(family.diffusers.has_value(), kConfig, "[convert] diffusers has ",
                families_that([](const Family& other) { return other.diffusers.has_value(); }),
-               ", but not ", config.name, ". Hint: write a .safetensors file");
+               ", but not ", name_of(config), ". Hint: write a .safetensors file");
   return family.diffusers->naming(config);
 }
 
