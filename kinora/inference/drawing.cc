@@ -67,9 +67,10 @@ void set_size(const DrawOptions& options, ModelRecipe& recipe) {
                  " must be a multiple of ", unit * patch, ", got ", wanted);
     value = wanted / unit;
   };
-  set("frames", options.frames, model.frame_compression, model.patch_frames, model.frames);
-  set("height", options.height, model.compression, model.patch, model.height);
-  set("width", options.width, model.compression, model.patch, model.width);
+  const models::ModelShape shape = models::shape_of(model);
+  set("frames", options.frames, model.frame_compression, shape.patch_frames, model.frames);
+  set("height", options.height, model.compression, shape.patch, model.height);
+  set("width", options.width, model.compression, shape.patch, model.width);
   if (options.fps > 0.0) {
     recipe.data.fps = options.fps * static_cast<double>(recipe.data.frame_stride);
     recipe.data.max_fps = 0.0;

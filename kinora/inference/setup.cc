@@ -52,19 +52,20 @@ std::shared_ptr<ops::BlockKernels> fast_path(const ModelRecipe& recipe, const mo
 parallel::SequencePlan sequence_plan(const models::ModelConfig& model, Precision precision,
                                      parallel::SequenceScheme scheme, const comm::Group& group,
                                      int64_t batch, at::Device device) {
+  const models::ModelShape shape = models::shape_of(model);
   parallel::SequenceFacts facts{.scheme = scheme,
                                 .ranks = group.size(),
                                 .ranks_inside = group.size(),
-                                .heads = model.heads,
-                                .hidden = model.hidden,
-                                .mlp_hidden = model.mlp_hidden(),
+                                .heads = shape.heads,
+                                .hidden = shape.width,
+                                .mlp_hidden = shape.mlp_width,
                                 .batch = batch,
-                                .num_frames = model.num_frames(),
-                                .tokens_a_frame = model.tokens_a_frame()};
+                                .num_frames = shape.frames,
+                                .tokens_a_frame = shape.tokens_a_frame()};
   facts.spans = models::family_of(model).spans;
   KINORA_CHECK(!facts.spans.empty(), kConfig, "[sequence] ", models::name_of(model),
                " cannot divide the tokens of a sample among ranks. Hint: parallel.sequence=1");
-  if (!model.window.empty()) {  // in the place of attention in time
+  if (shape.has_windows) {
     facts.spans.pop_back();
     facts.windows = 1;
   }

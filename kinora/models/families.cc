@@ -199,8 +199,9 @@ void add_family(Family family) {
   KINORA_CHECK(given.labels + given.text + given.pooled == 1, kConfig, "[families] ", family.key,
                " must be conditioned on one of labels, text and pooled, got ",
                given.labels + given.text + given.pooled, " of them");
-  KINORA_CHECK(family.resolve != nullptr && family.macs != nullptr && family.make != nullptr,
-               kConfig, "[families] ", family.key, " must have resolve, macs and make");
+  KINORA_CHECK(family.resolve != nullptr && family.shape != nullptr && family.macs != nullptr &&
+                   family.make != nullptr,
+               kConfig, "[families] ", family.key, " must have resolve, shape, macs and make");
   KINORA_CHECK(family.sizes.empty() == family.patches.empty(), kConfig, "[families] ", family.key,
                " must have published sizes and patches, or neither, got ", family.sizes.size(),
                " and ", family.patches.size());
@@ -226,6 +227,10 @@ const Family& family_of(const ModelConfig& config) {
 
 std::string name_of(const ModelConfig& config) {
   return config.name == kCustomName ? family_of(config).name : config.name;
+}
+
+ModelShape shape_of(const ModelConfig& config) {
+  return family_of(config).shape(config);
 }
 
 ModelConfig published_values(const ModelConfig& config) {

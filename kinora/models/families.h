@@ -51,6 +51,26 @@ struct DiffusersFamily {
   std::optional<nn::Naming> (*find_naming)(const std::vector<std::string>& names) = nullptr;
 };
 
+/// What those outside of models/ ask of a model's size; the keys that give it are the family's own.
+/// 0 where it has no such thing.
+struct ModelShape {
+  int64_t blocks = 0;  ///< that train.recompute counts
+  int64_t width = 0;   ///< of a token
+  int64_t heads = 0;
+  int64_t mlp_width = 0;
+  int64_t frames = 0;  ///< of tokens
+  int64_t rows = 0;    ///< of tokens in a frame
+  int64_t columns = 0;
+  int64_t patch_frames = 1;  ///< the input's frames must be a multiple of it
+  int64_t patch = 1;         ///< its height and width likewise
+  bool has_windows = false;  ///< local attention in the place of the last of Family::spans
+
+  [[nodiscard]] int64_t tokens_a_frame() const { return rows * columns; }
+};
+
+/// Family::shape of transformers.
+[[nodiscard]] ModelShape transformer_shape(const ModelConfig& config);
+
 struct Family {
   std::string key;        ///< model.architecture
   std::string name;       ///< for people, and before the sizes: "DiT" of "DiT-XL/2"
@@ -64,7 +84,8 @@ struct Family {
   std::vector<PublishedPatch> patches = {};
   /// Fills the family's own keys from a published size and by default, and checks them; kConfig.
   void (*resolve)(ModelConfig& config, const ModelConfig& published) = nullptr;
-  double (*macs)(const ModelConfig& config) = nullptr;  ///< forward_macs()
+  ModelShape (*shape)(const ModelConfig& config) = transformer_shape;  ///< shape_of()
+  double (*macs)(const ModelConfig& config) = nullptr;                 ///< forward_macs()
   std::unique_ptr<Model> (*make)(const ModelConfig& config) = nullptr;
   std::optional<DiffusersFamily> diffusers = {};
 
@@ -95,6 +116,9 @@ void add_family(Family family);
 
 /// For people: "DiT-XL/2", of a custom model "DiT".
 [[nodiscard]] std::string name_of(const ModelConfig& config);
+
+/// Of a configuration that is resolved().
+[[nodiscard]] ModelShape shape_of(const ModelConfig& config);
 
 /// What model.name gives; nothing for "custom". kConfig for a name that nobody knows, or that
 /// contradicts model.architecture.

@@ -6,8 +6,9 @@
 namespace kinora::models {
 
 void Model::set_recompute(int64_t num_blocks) {
-  KINORA_CHECK(num_blocks >= 0 && num_blocks <= config_.depth, kConfig,
-               "[model] recomputed blocks must be 0 to ", config_.depth, ", got ", num_blocks);
+  const int64_t blocks = shape_of(config_).blocks;
+  KINORA_CHECK(num_blocks >= 0 && num_blocks <= blocks, kConfig,
+               "[model] recomputed blocks must be 0 to ", blocks, ", got ", num_blocks);
   recompute_blocks_ = num_blocks;
 }
 

@@ -88,8 +88,9 @@ at::Tensor interpolated(const std::string& name, const at::Tensor& file, const a
         .transpose(1, 2)
         .contiguous();
   }
-  const int64_t height = model.height / model.patch;
-  const int64_t width = model.width / model.patch;
+  const models::ModelShape shape = models::shape_of(model);
+  const int64_t height = shape.rows;
+  const int64_t width = shape.columns;
   const auto [rows, columns] = grid_of(name, file.size(1), height, width);
   return at::upsample_bicubic2d(channels.unflatten(2, {rows, columns}), {height, width},
                                 /*align_corners=*/false)

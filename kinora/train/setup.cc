@@ -98,7 +98,8 @@ at::Device rank_device(const comm::World& world, DeviceChoice choice) {
 
 std::shared_ptr<ops::BlockKernels> set_path(models::Model& model, const RunConfig& config,
                                             at::Device device) {
-  const RecomputePlan recompute = parse_recompute(config.train.recompute, config.model.depth);
+  const RecomputePlan recompute =
+      parse_recompute(config.train.recompute, models::shape_of(config.model).blocks);
   const bool has_magnitudes = config.finetune.lora.any() && config.finetune.lora.dora;
   KINORA_CHECK(config.path != inference::Path::kFast || !has_magnitudes, kConfig,
                "[train] model.path is fast, but finetune.lora.dora adds magnitudes to linears, "
@@ -142,18 +143,18 @@ bool use_graphs(const RunConfig& config, const ops::BlockKernels* kernels) {
 
 std::string kernel_summary(const RunConfig& config, const ops::BlockKernels* kernels,
                            int64_t micro_batch, at::Device device) {
-  const models::ModelConfig& model = config.model;
+  const models::ModelShape shape = models::shape_of(config.model);
   std::ostringstream text;
   if (kernels != nullptr) {
     text << "fast path: " << kernels->describe() << ", "
          << (use_graphs(config, kernels) ? "CUDA graphs" : "no CUDA graphs") << ", optimizer ";
   } else {
-    at::Tensor qkv = at::empty({micro_batch, model.tokens_a_frame(), 3 * model.hidden},
+    at::Tensor qkv = at::empty({micro_batch, shape.tokens_a_frame(), 3 * shape.width},
                                at::device(device).dtype(inference::compute_type(config.precision)));
     qkv.set_requires_grad(true);  // the choice depends on it
-    text << "plain path: attention " << ops::attention_kernel(qkv, model.heads) << " ("
-         << qkv.scalar_type() << ", " << model.tokens_a_frame() << " tokens, head_dim "
-         << model.hidden / model.heads << "), linears of libtorch, optimizer ";
+    text << "plain path: attention " << ops::attention_kernel(qkv, shape.heads) << " ("
+         << qkv.scalar_type() << ", " << shape.tokens_a_frame() << " tokens, head_dim "
+         << shape.width / shape.heads << "), linears of libtorch, optimizer ";
   }
   if (device.is_cpu()) {
     text << "own (CPU)";

@@ -9,6 +9,7 @@
 #include <functional>
 #include <iterator>
 #include <memory>
+#include <regex>
 #include <set>
 #include <string>
 #include <vector>
@@ -47,6 +48,7 @@ TEST(FamiliesTest, EveryRowIsFull) {
     EXPECT_EQ(conditions.labels + conditions.text + conditions.pooled, 1);
     EXPECT_FALSE(family.spans.empty());
     EXPECT_NE(family.resolve, nullptr);
+    EXPECT_NE(family.shape, nullptr);
     EXPECT_NE(family.macs, nullptr);
     EXPECT_NE(family.make, nullptr);
     EXPECT_FALSE(family.published().empty());
@@ -120,7 +122,7 @@ TEST(FamiliesTest, RowsThatAreNotWholeAreRefused) {
   EXPECT_THAT(refusal([](Family& row) { row.conditions.text = true; }),
               HasSubstr("one of labels, text and pooled, got 2 of them"));
   EXPECT_THAT(refusal([](Family& row) { row.make = nullptr; }),
-              HasSubstr("own must have resolve, macs and make"));
+              HasSubstr("own must have resolve, shape, macs and make"));
   EXPECT_THAT(refusal([](Family& row) { row.patches.clear(); }),
               HasSubstr("sizes and patches, or neither, got 4 and 0"));
   EXPECT_THAT(refusal([&](Family& row) { row.diffusers = whole.diffusers; }),
@@ -198,28 +200,85 @@ bool compares(const std::string& text, const std::string& word) {
   return false;
 }
 
-// What differs from family to family is asked of its row.
-TEST(FamiliesTest, NobodyElseAsksWhichFamilyAModelIsOf) {
-  const fs::path root = KINORA_SOURCE_DIR;
-  // These: the table, and a network of features, which has an architecture too.
-  const std::set<std::string> exempt = {"families", "feature_network"};
-  int64_t num_files = 0;
+struct SourceFile {
+  fs::path path;
+  std::string text;
+};
+
+/// All sources of the library and the program.
+std::vector<SourceFile> sources() {
+  std::vector<SourceFile> all;
   for (const char* top : {"kinora", "apps"}) {
-    for (const auto& entry : fs::recursive_directory_iterator(root / top)) {
+    for (const auto& entry : fs::recursive_directory_iterator(fs::path(KINORA_SOURCE_DIR) / top)) {
       const std::string extension = entry.path().extension().string();
-      if (exempt.contains(entry.path().stem().string()) || !entry.is_regular_file() ||
-          !std::set<std::string>{".h", ".cc", ".cu", ".cuh"}.contains(extension)) {
-        continue;
-      }
-      ++num_files;
-      std::ifstream file(entry.path());
-      const std::string text{std::istreambuf_iterator<char>(file), {}};
-      for (const char* word : {".architecture", "Architecture", "family.key", ").key"}) {
-        EXPECT_FALSE(compares(text, word)) << entry.path() << " compares " << word;
+      if (entry.is_regular_file() &&
+          std::set<std::string>{".h", ".cc", ".cu", ".cuh"}.contains(extension)) {
+        std::ifstream file(entry.path());
+        all.push_back({entry.path(), std::string{std::istreambuf_iterator<char>(file), {}}});
       }
     }
   }
+  return all;
+}
+
+// What differs from family to family is asked of its row.
+TEST(FamiliesTest, NobodyElseAsksWhichFamilyAModelIsOf) {
+  // These: the table, and a network of features, which has an architecture too.
+  const std::set<std::string> exempt = {"families", "feature_network"};
+  int64_t num_files = 0;
+  for (const SourceFile& source : sources()) {
+    if (exempt.contains(source.path.stem().string())) {
+      continue;
+    }
+    ++num_files;
+    for (const char* word : {".architecture", "Architecture", "family.key", ").key"}) {
+      EXPECT_FALSE(compares(source.text, word)) << source.path << " compares " << word;
+    }
+  }
   EXPECT_GT(num_files, 500);
+}
+
+// Depth, width and patches are keys of transformers: others ask shape_of().
+TEST(FamiliesTest, KeysOfTransformersStayInTheirRoom) {
+  // These: what diffusers says of its transformers, and a recipe of DiT's for a measurement.
+  const std::set<std::string> exempt = {"diffusers_transformer", "diagnosis"};
+  const std::regex key(
+      "model\\.(depth|hidden|heads|patch|patch_frames|mlp_ratio|qk_norm|size_conditions|base_"
+      "pixels|"
+      "position_scale|time_position_scale|rotary_3d|window|num_tokens|num_frames|tokens_a_frame|"
+      "mlp_hidden)\\b");
+  int64_t num_keys = 0;
+  for (const SourceFile& source : sources()) {
+    std::smatch found;
+    if (source.path.string().find("/kinora/models/") != std::string::npos ||
+        !std::regex_search(source.text, found, key)) {
+      continue;
+    }
+    ++num_keys;
+    EXPECT_TRUE(exempt.contains(source.path.stem().string()))
+        << source.path << " reads " << found.str() << ". Hint: models::shape_of()";
+  }
+  EXPECT_EQ(num_keys, 2) << "the exempt ones: the search finds something";
+}
+
+TEST(FamiliesTest, ShapesSayWhatOthersAsk) {
+  ModelConfig config = published("STDiT3-XL/2", 16);
+  config.width = 48;
+  const ModelShape shape = shape_of(resolved(config));
+  EXPECT_EQ(shape.blocks, 28);
+  EXPECT_EQ(shape.width, 1152);
+  EXPECT_EQ(shape.heads, 16);
+  EXPECT_EQ(shape.mlp_width, 4608);
+  EXPECT_EQ(shape.frames, 16);
+  EXPECT_EQ(shape.rows, 16);
+  EXPECT_EQ(shape.columns, 24);
+  EXPECT_EQ(shape.tokens_a_frame(), 16 * 24);
+  EXPECT_EQ(shape.patch_frames, 1);
+  EXPECT_EQ(shape.patch, 2);
+  EXPECT_FALSE(shape.has_windows);
+  config.rotary_3d = true;
+  config.window = {2, 4, 4};
+  EXPECT_TRUE(shape_of(resolved(config)).has_windows);
 }
 
 }  // namespace families_test

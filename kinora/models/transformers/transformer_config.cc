@@ -1,6 +1,7 @@
 #include "kinora/models/transformers/transformer_config.h"
 
 #include "kinora/core/error.h"
+#include "kinora/models/families.h"
 
 namespace kinora::models {
 namespace {
@@ -44,6 +45,19 @@ void resolve_transformer(ModelConfig& config, const ModelConfig& published) {
                config.patch_frames, ", got ", config.frames);
   KINORA_CHECK(config.mlp_hidden() > 0, kConfig, "[model] model.mlp_ratio gives an empty MLP, got ",
                config.mlp_ratio);
+}
+
+ModelShape transformer_shape(const ModelConfig& config) {
+  return {.blocks = config.depth,
+          .width = config.hidden,
+          .heads = config.heads,
+          .mlp_width = config.mlp_hidden(),
+          .frames = config.num_frames(),
+          .rows = config.height / config.patch,
+          .columns = config.width / config.patch,
+          .patch_frames = config.patch_frames,
+          .patch = config.patch,
+          .has_windows = !config.window.empty()};
 }
 
 TransformerMacs::TransformerMacs(const ModelConfig& config)

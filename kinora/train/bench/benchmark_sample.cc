@@ -15,6 +15,7 @@
 #include "kinora/inference/conditions.h"
 #include "kinora/inference/setup.h"
 #include "kinora/inference/trained_model.h"
+#include "kinora/models/families.h"
 #include "kinora/models/model.h"
 #include "kinora/ops/attention.h"
 #include "kinora/ops/random.h"
@@ -31,11 +32,11 @@ std::string kernels_of(const inference::ModelRecipe& recipe, const ops::BlockKer
          << (graphs ? "the loop as a CUDA graph" : "no CUDA graphs");
     return text.str();
   }
-  const models::ModelConfig& model = recipe.model;
+  const models::ModelShape shape = models::shape_of(recipe.model);
   const at::Tensor qkv =
-      at::empty({rows, model.tokens_a_frame(), 3 * model.hidden},
+      at::empty({rows, shape.tokens_a_frame(), 3 * shape.width},
                 at::device(device).dtype(inference::compute_type(recipe.precision)));
-  text << "plain path: attention " << ops::attention_kernel(qkv, model.heads)
+  text << "plain path: attention " << ops::attention_kernel(qkv, shape.heads)
        << ", linears of libtorch";
   return text.str();
 }

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "kinora/inference/setup.h"
+#include "kinora/models/families.h"
 #include "kinora/models/model.h"
 #include "kinora/optim/arena_layout.h"
 #include "kinora/parallel/mesh.h"
@@ -29,9 +30,10 @@ constexpr double kBandwidthShare = 0.68;
 /// Forward and backward with recomputation, against those without: of the multiply-accumulates of a
 /// block's forward, a third is the first product of the MLP.
 double recompute_factor(const RunConfig& config) {
-  const RecomputePlan plan = parse_recompute(config.train.recompute, config.model.depth);
-  const double blocks = static_cast<double>(plan.first_blocks) /
-                        static_cast<double>(std::max<int64_t>(config.model.depth, 1));
+  const int64_t all = models::shape_of(config.model).blocks;
+  const RecomputePlan plan = parse_recompute(config.train.recompute, all);
+  const double blocks =
+      static_cast<double>(plan.first_blocks) / static_cast<double>(std::max<int64_t>(all, 1));
   double rest = 1.0;
   if (plan.level == ops::Recompute::kElementwise) {
     rest = 1.045;  // measured: 381 ms against 364.5
@@ -80,9 +82,10 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
   const int64_t data_ranks = mesh.replicate * mesh.shard;
   const int64_t micro_batch = config.micro_batch(data_ranks);
   const auto own_samples = static_cast<double>(micro_batch) / static_cast<double>(mesh.sequence);
-  const double rows = own_samples * static_cast<double>(config.model.num_tokens());
+  const models::ModelShape shape = models::shape_of(config.model);
+  const double rows = own_samples * static_cast<double>(shape.frames * shape.tokens_a_frame());
   const bool is_fast = is_half && config.path != inference::Path::kPlain;
-  const auto width = static_cast<double>(config.model.hidden);
+  const auto width = static_cast<double>(shape.width);
   const double reached = best * (is_fast ? kFastShare : kPlainShare) *
                          (config.train.fp8 ? kFp8Gain : 1.0) * rows / (rows + kRowsForHalf) *
                          width / (width + kWidthForHalf);
@@ -117,8 +120,7 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
     if (mesh.sequence > 1) {
       // Ulysses (Jacobs et al. 2023): q, k, v and the output of each block change their division,
       // forward and backward.
-      const double bytes = 8.0 * static_cast<double>(config.model.depth) * rows *
-                           static_cast<double>(config.model.hidden) * 2.0;
+      const double bytes = 8.0 * static_cast<double>(shape.blocks) * rows * width * 2.0;
       step_s += static_cast<double>(costs.accumulation) * bytes / gpu_.link_bytes_per_s;
     }
   }
