@@ -30,6 +30,7 @@ FOLDERS = {
     "models/autoencoders": {"models/layers"},
     "models/transformers": {"models/layers"},
     "models/layers": set(),
+    "models/text_encoders": set(),
 }
 TORCH_FREE = {"core", "kernels", "io"}
 TORCH = re.compile(r"(torch|ATen|c10|caffe2)/")

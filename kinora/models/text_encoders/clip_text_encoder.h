@@ -1,0 +1,97 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kinora/models/text_encoders/activation.h"
+#include "kinora/models/text_encoders/text_encoder.h"
+
+namespace kinora::models {
+
+/// As transformers' CLIPTextConfig names and starts it: ViT-B/32.
+struct ClipTextConfig {
+  int64_t vocab_size = 49408;
+  int64_t hidden_size = 512;
+  int64_t intermediate_size = 2048;
+  int64_t num_hidden_layers = 12;
+  int64_t num_attention_heads = 8;
+  int64_t max_position_embeddings = 77;
+  Activation activation = Activation::kQuickGelu;
+  double layer_norm_eps = 1e-5;
+  int64_t projection_dim = 0;  ///< of the pooled vector; 0: it is not projected
+  /// A text is pooled where this token stands for the first time. 2 is the old rule: where its
+  /// largest id does, which is the end's in the published vocabulary.
+  int64_t eos_token_id = 49407;
+};
+
+/// (x - mean) / deviation * weight + bias over the last dim, in fp32.
+class ClipLayerNorm : public nn::Module {
+ public:
+  ClipLayerNorm(int64_t dim, double epsilon);
+  /// x: fp32 [..., dim]; returns the same.
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
+
+  nn::Parameter weight;
+  nn::Parameter bias;
+
+ private:
+  double epsilon_;
+};
+
+/// x + out_proj(attention(norm(x))), then x + fc2(activation(fc1(norm(x)))).
+class ClipTextBlock : public nn::Module {
+ public:
+  explicit ClipTextBlock(const ClipTextConfig& config);
+  /// x: fp32 [rows, C]; returns the same.
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const RaggedRows& rows) const;
+
+  TextLinear k_proj;
+  TextLinear v_proj;
+  TextLinear q_proj;
+  TextLinear out_proj;
+  ClipLayerNorm layer_norm1;
+  TextLinear fc1;
+  TextLinear fc2;
+  ClipLayerNorm layer_norm2;
+
+ private:
+  int64_t num_heads_;
+  Activation activation_;
+};
+
+/// The text tower of CLIP (transformers' CLIPTextModel and CLIPTextModelWithProjection). A token
+/// sees itself and those before it, so padding behind the end changes no state before it.
+class ClipTextEncoder : public TextEncoder {
+ public:
+  explicit ClipTextEncoder(const ClipTextConfig& config);
+
+  /// pooled: the normed last state at each text's end, projected where there is a projection,
+  /// whatever `layer` is. kShape also for texts beyond the positions and without an end.
+  [[nodiscard]] TextStates encode(const TextTokens& tokens, const TextLayer& layer) override;
+  using TextEncoder::encode;
+
+  [[nodiscard]] const ClipTextConfig& config() const { return config_; }
+  [[nodiscard]] int64_t num_blocks() const override { return config_.num_hidden_layers; }
+  [[nodiscard]] int64_t width() const override { return config_.hidden_size; }
+  [[nodiscard]] int64_t pooled_width() const override;
+  [[nodiscard]] int64_t vocab_size() const override { return config_.vocab_size; }
+  [[nodiscard]] std::string block_path(int64_t block) const override;
+  [[nodiscard]] nn::Parameter& vocabulary() override { return token_embedding; }
+  [[nodiscard]] std::vector<TextLinear*> linears() override;
+
+  nn::Parameter token_embedding;     ///< [vocab_size, C]
+  nn::Parameter position_embedding;  ///< [max_position_embeddings, C]
+  std::vector<std::unique_ptr<ClipTextBlock>> blocks;
+  ClipLayerNorm final_layer_norm;
+  std::optional<TextLinear> text_projection;
+
+ private:
+  /// The row of each text's end, int64 on the CPU.
+  [[nodiscard]] at::Tensor end_rows(const TextTokens& tokens) const;
+
+  ClipTextConfig config_;
+};
+
+}  // namespace kinora::models

@@ -1,0 +1,104 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kinora/models/text_encoders/ragged_attention.h"
+#include "kinora/models/text_encoders/text_linear.h"
+#include "kinora/nn/module.h"
+#include "kinora/nn/plan.h"
+
+namespace kinora::models {
+
+/// A longer text is refused: its scores would take memory by the square of its length.
+inline constexpr int64_t kMostTokens = 4096;
+
+/// Texts as a tokenizer numbers them, one after the other. What is here is computed and attended
+/// to, so padding belongs here only where a pipeline attends to it, too: Stable Diffusion's 77
+/// tokens of CLIP, Flux' 512 of T5.
+struct TextTokens {
+  std::vector<int64_t> ids;
+  std::vector<int64_t> lengths;  ///< of each text, from 1 to kMostTokens
+
+  void add(std::span<const int32_t> text);
+};
+
+/// Which of the encoder's states are wanted.
+struct TextLayer {
+  int64_t before_last = 0;  ///< 0: behind the last block; 1: behind the one before it
+  bool normed = true;       ///< by the final norm
+};
+
+struct TextStates {
+  at::Tensor states;             ///< fp32 [rows, width], a row a token
+  std::vector<int64_t> lengths;  ///< rows of each text
+  at::Tensor pooled;  ///< fp32 [texts, P]: one vector a text; undefined where there is none
+};
+
+/// The states as [texts, length, width], zeros behind each text's end. length: that of the longest,
+/// or longer; 0: that of the longest. kShape for a shorter one.
+[[nodiscard]] at::Tensor padded_states(const TextStates& states, int64_t length = 0);
+
+/// Says that the parameters of a block are read from now on (`begins`), or no longer.
+using TextBlockHook = std::function<void(int64_t block, bool begins)>;
+
+/// Turns tokens into states. Linears run over all rows, whatever text they belong to; attention
+/// within each text. The residual stream and the norms are fp32, linears and attention in the type
+/// of the weights. Parameters are named as transformers does.
+class TextEncoder : public nn::Module {
+ public:
+  virtual ~TextEncoder() = default;
+
+  /// kShape for an id that the vocabulary lacks, for texts that are empty or too long, and for a
+  /// layer that is not there. Differentiable in the parameters.
+  [[nodiscard]] virtual TextStates encode(const TextTokens& tokens, const TextLayer& layer) = 0;
+  [[nodiscard]] TextStates encode(const TextTokens& tokens) { return encode(tokens, {}); }
+
+  [[nodiscard]] virtual int64_t num_blocks() const = 0;
+  /// Channels of a state.
+  [[nodiscard]] virtual int64_t width() const = 0;
+  /// Of `pooled`; 0: there is none.
+  [[nodiscard]] virtual int64_t pooled_width() const = 0;
+  [[nodiscard]] virtual int64_t vocab_size() const = 0;
+  /// What the paths of a block's parameters begin with: "encoder.block.3.".
+  [[nodiscard]] virtual std::string block_path(int64_t block) const = 0;
+  /// The table of the vocabulary, which may lie on the CPU while the rest is on a GPU, in any
+  /// floating type.
+  [[nodiscard]] virtual nn::Parameter& vocabulary() = 0;
+  /// Those of the blocks, whose weights may lie in 8 bits.
+  [[nodiscard]] virtual std::vector<TextLinear*> linears() = 0;
+
+  /// One of the embeddings, one a block, one of what is behind them.
+  [[nodiscard]] std::vector<nn::BucketSpec> buckets();
+
+  void set_block_hook(TextBlockHook hook) { hook_ = std::move(hook); }
+
+ protected:
+  /// Calls `compute` between both calls of the hook, and returns its result.
+  template <typename Compute>
+  [[nodiscard]] at::Tensor with_block(int64_t block, const Compute& compute) const {
+    if (!hook_) {
+      return compute();
+    }
+    hook_(block, true);
+    const at::Tensor result = compute();
+    hook_(block, false);
+    return result;
+  }
+
+  /// The errors of encode().
+  void check(const TextTokens& tokens, const TextLayer& layer) const;
+  /// The vocabulary's rows, fp32 [rows, width] on `device`.
+  [[nodiscard]] at::Tensor embed(const TextTokens& tokens, at::Device device);
+
+ private:
+  TextBlockHook hook_;
+};
+
+}  // namespace kinora::models

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <future>
+#include <string>
+#include <vector>
+
+#include "kinora/checkpoint/late_tensor.h"
+#include "kinora/checkpoint/weights_file.h"
+#include "kinora/models/text_encoders/text_encoder.h"
+
+namespace kinora::pipelines {
+
+/// Gives a text encoder's blocks their weights for as long as they compute.
+class StreamedBlocks {
+ public:
+  /// Borrows `encoder`. `tensors`, by its paths, lie in `file`.
+  StreamedBlocks(models::TextEncoder& encoder, checkpoint::WeightsFile file,
+                 checkpoint::LateTensors tensors, at::Device device, at::ScalarType type);
+
+  /// Its models::TextBlockHook.
+  void use(int64_t block, bool begins);
+
+ private:
+  /// A block's weights in the encoder's type, on the host.
+  [[nodiscard]] std::vector<at::Tensor> read(int64_t block) const;
+  void read_ahead(int64_t block);
+
+  checkpoint::WeightsFile file_;  // first, since tensors_ are in it
+  checkpoint::LateTensors tensors_;
+  at::Device device_;
+  at::ScalarType type_;
+  std::vector<std::vector<nn::NamedParameter>> blocks_;
+  int64_t ahead_ = -1;  // the block of next_
+  std::future<std::vector<at::Tensor>> next_;
+};
+
+}  // namespace kinora::pipelines

@@ -1,0 +1,211 @@
+#include "kinora/pipelines/text_encoder_file.h"
+
+#include <algorithm>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "kinora/checkpoint/model_weights.h"
+#include "kinora/checkpoint/weights_file.h"
+#include "kinora/core/error.h"
+#include "kinora/core/text.h"
+#include "kinora/io/file.h"
+#include "kinora/pipelines/diffusers_config.h"
+#include "kinora/pipelines/streamed_blocks.h"
+#include "kinora/pipelines/text_encoder_config.h"
+
+namespace kinora::pipelines {
+namespace {
+
+namespace fs = std::filesystem;
+using checkpoint::LateTensors;
+using checkpoint::WeightsFile;
+
+constexpr size_t kMaxNamesInMessage = 8;
+
+/// A kind of text encoder in a file: what its keys are known by, whatever stands before them.
+struct Kind {
+  std::string_view anchor;  ///< a key of the first block, below what is `own`
+  std::string_view own;     ///< what stands before it in our paths
+  std::string_view other;   ///< towers of the same keys end so
+  TextEncoderConfig (*config_of)(const LateTensors&, const std::string&);
+};
+constexpr Kind kT5 = {"block.0.layer.0.SelfAttention.q.weight", "encoder.", "decoder.",
+                      [](const LateTensors& tensors, const std::string& where) {
+                        return TextEncoderConfig(t5_config_of(tensors, where));
+                      }};
+constexpr Kind kClip = {"encoder.layers.0.self_attn.q_proj.weight", "text_model.", "vision_model.",
+                        [](const LateTensors& tensors, const std::string& where) {
+                          return TextEncoderConfig(clip_config_of(tensors, where));
+                        }};
+
+/// A text encoder in a file: the kind, and what stands before its keys.
+struct Place {
+  const Kind* kind = nullptr;
+  std::string prefix;
+};
+
+/// Those whose keys begin with `wanted`.
+std::vector<Place> places_in(const std::vector<std::string>& names, const std::string& wanted) {
+  std::vector<Place> places;
+  for (const std::string& name : names) {
+    for (const Kind* kind : {&kT5, &kClip}) {
+      if (!name.starts_with(wanted) || !name.ends_with(kind->anchor)) {
+        continue;
+      }
+      std::string prefix = name.substr(0, name.size() - kind->anchor.size());
+      const bool is_whole_word = prefix.empty() || prefix.ends_with('.');
+      if (is_whole_word && !prefix.ends_with(kind->other)) {
+        places.push_back({kind, std::move(prefix)});
+      }
+    }
+  }
+  return places;
+}
+
+Place only_place(const WeightsFile& file, const std::string& wanted) {
+  std::vector<Place> places = places_in(file.names(), wanted);
+  KINORA_CHECK(!places.empty(), kIo, "[text encoder] ", file.path(),
+               " has no text encoder: no key ", wanted.empty() ? "" : "after " + wanted + " ",
+               "ends with ", kT5.anchor, " (T5) or ", kClip.anchor, " (CLIP)");
+  std::vector<std::string> prefixes;
+  for (const Place& place : places) {
+    prefixes.push_back(io::in_quotes(place.prefix));
+  }
+  KINORA_CHECK(places.size() == 1, kConfig, "[text encoder] ", file.path(), " has ", places.size(),
+               " text encoders, before whose keys stand ", list_names(prefixes, kMaxNamesInMessage),
+               ". Hint: choose one by its prefix");
+  return places.front();
+}
+
+/// The tensors at `place`, under our paths.
+LateTensors tensors_at(const WeightsFile& file, const Place& place) {
+  const std::string_view own = place.kind->own;
+  // What lies beside the blocks' tower, not in it: T5's vocabulary, CLIP's projection.
+  const std::string outer = place.prefix.ends_with(own)
+                                ? place.prefix.substr(0, place.prefix.size() - own.size())
+                                : place.prefix;
+  LateTensors tensors;
+  for (auto& [name, tensor] : file.tensors()) {
+    if (name == outer + "shared.weight" || name == outer + "text_projection.weight") {
+      tensors.insert_or_assign(name.substr(outer.size()), tensor);
+    } else if (name.starts_with(place.prefix)) {
+      const std::string key = name.substr(place.prefix.size());
+      if (key == "embed_tokens.weight") {  // the same as shared.weight, which is taken if there
+        tensors.emplace("shared.weight", tensor);
+      } else if (key != "embeddings.position_ids") {  // old CLIPs: 0, 1, 2, ...
+        tensors.emplace(std::string(own) + key, tensor);
+      }
+    }
+  }
+  return tensors;
+}
+
+/// The folder of config.json and weights that `path` means; empty if it is a file.
+fs::path folder_of(const fs::path& path) {
+  KINORA_CHECK(fs::exists(path), kIo, "[text encoder] ", path, " does not exist");
+  if (!fs::is_directory(path)) {
+    return {};
+  }
+  for (const fs::path& folder : {path, path / "text_encoder"}) {
+    if (fs::is_regular_file(folder / "config.json")) {
+      return folder;
+    }
+  }
+  throw_error(ErrorKind::kIo, "[text encoder] ", path,
+              " has neither config.json nor text_encoder/config.json");
+}
+
+/// How the encoder is built: by config.json where there is one, else by the shapes.
+TextEncoderConfig config_for(const fs::path& path, const fs::path& folder, const Place& place,
+                             const LateTensors& tensors) {
+  const fs::path config = (folder.empty() ? path.parent_path() : folder) / "config.json";
+  if (!folder.empty() || fs::is_regular_file(config)) {
+    const std::string text = io::read_text(config, kMaxConfigBytes);
+    if (!folder.empty() || is_text_encoder_config(text)) {
+      return parse_text_encoder_config(text, config.string());
+    }
+  }
+  return place.kind->config_of(tensors, path.string());
+}
+
+void check_fit(const WeightsFile& file, const LateTensors& tensors, nn::Module& encoder) {
+  const checkpoint::WeightsFit fit = checkpoint::compare(tensors, encoder);
+  KINORA_CHECK(fit.is_whole(), kIo, "[text encoder] ", file.path(),
+               " does not fit its config: ", checkpoint::describe(fit));
+  for (const auto& [path, tensor] : tensors) {
+    KINORA_CHECK(at::isFloatingType(tensor.type), kIo, "[text encoder] ", file.path(), ": ", path,
+                 " must be of floating type, got ", tensor.type);
+  }
+}
+
+/// Gives every parameter for which `is_wanted` its weight.
+template <typename IsWanted>
+void load(models::TextEncoder& encoder, const LateTensors& tensors,
+          const TextEncoderOptions& options, const IsWanted& is_wanted) {
+  std::unordered_map<const nn::Parameter*, models::TextLinear*> linears;
+  if (options.eight_bits) {
+    for (models::TextLinear* linear : encoder.linears()) {
+      linears.emplace(&linear->weight, linear);
+    }
+  }
+  for (const auto& [path, parameter] : encoder.named_parameters()) {
+    if (!is_wanted(path)) {
+      continue;
+    }
+    const at::Tensor value = tensors.at(path).read_all();
+    if (const auto found = linears.find(parameter); found != linears.end()) {
+      const models::EightBitWeight bits = models::to_eight_bits(value, *options.eight_bits);
+      found->second->set_eight_bits({bits.values.to(options.device), bits.scale.to(options.device)},
+                                    options.type);
+    } else {
+      parameter->value = value.to(options.device, options.type, /*non_blocking=*/false,
+                                  /*copy=*/true);
+    }
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<models::TextEncoder> open_text_encoder(const fs::path& path,
+                                                       const TextEncoderOptions& options) {
+  KINORA_CHECK(!(options.streamed && options.eight_bits), kConfig,
+               "[text encoder] a streamed encoder must not be kept in 8 bits, got both");
+  const fs::path folder = folder_of(path);
+  WeightsFile file = WeightsFile::open(folder.empty() ? path : folder, /*averaged=*/false);
+  const Place place = only_place(file, options.prefix);
+  LateTensors tensors = tensors_at(file, place);
+  std::unique_ptr<models::TextEncoder> encoder =
+      make_text_encoder(config_for(path, folder, place, tensors));
+  check_fit(file, tensors, *encoder);
+  for (const auto& [name, parameter] : encoder->named_parameters()) {
+    parameter->frozen = true;
+  }
+  if (!options.streamed) {
+    load(*encoder, tensors, options, [](const std::string&) { return true; });
+    return encoder;
+  }
+  const nn::Parameter* vocabulary = &encoder->vocabulary();
+  std::string vocabulary_path;
+  for (const auto& [name, parameter] : encoder->named_parameters()) {
+    if (parameter == vocabulary) {
+      vocabulary_path = name;
+    }
+  }
+  load(*encoder, tensors, options, [&](const std::string& name) {
+    for (int64_t i = 0; i < encoder->num_blocks(); ++i) {
+      if (name.starts_with(encoder->block_path(i))) {
+        return false;
+      }
+    }
+    return name != vocabulary_path;
+  });
+  encoder->vocabulary().value = tensors.at(vocabulary_path).read_all();  // in the mapped file
+  const auto blocks = std::make_shared<StreamedBlocks>(
+      *encoder, std::move(file), std::move(tensors), options.device, options.type);
+  encoder->set_block_hook([blocks](int64_t block, bool begins) { blocks->use(block, begins); });
+  return encoder;
+}
+
+}  // namespace kinora::pipelines

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "kinora/models/text_encoders/text_encoder.h"
+
+namespace kinora::pipelines {
+
+struct TextEncoderOptions {
+  at::Device device = at::kCPU;
+  at::ScalarType type = at::kFloat;  ///< kFloat, kBFloat16 or kHalf
+  /// The linears of the blocks are kept in 8 bits, and widened to `type` at each use.
+  std::optional<models::EightBit> eight_bits = std::nullopt;
+  /// Blocks are read from the file each time they are used, the next one while one computes. So the
+  /// device holds one, and the host another. The vocabulary stays in the mapped file. Not with
+  /// eight_bits.
+  bool streamed = false;
+  /// Of a file with several text encoders, the one whose keys begin so.
+  std::string prefix = {};
+};
+
+/// A text encoder with its weights, frozen. `path` is one of
+///   - a folder of transformers with config.json and model.safetensors, pytorch_model.bin or one of
+///     their indices (model.safetensors.index.json), or one that has it in text_encoder/;
+///   - a file of weights, or an index. The encoder's keys may have anything before them
+///     ("text_encoder.", "cond_stage_model.transformer."), and other parts may lie beside it: T5's
+///     decoder, CLIP's vision tower, a whole pipeline. A config.json beside it is followed if it is
+///     a text encoder's; else text_encoder_config.h says how it is built.
+/// Names and shapes are compared before any weight is read: kIo, listing what is missing,
+/// unexpected or of another shape, with both shapes. kConfig for a config that is not known, and
+/// where there are several encoders, naming them.
+[[nodiscard]] std::unique_ptr<models::TextEncoder> open_text_encoder(
+    const std::filesystem::path& path, const TextEncoderOptions& options);
+
+}  // namespace kinora::pipelines
