@@ -22,6 +22,7 @@ using nlohmann::json;
 constexpr int64_t kMostChannels = 1 << 20;
 constexpr int64_t kMostWords = 1 << 24;
 constexpr int64_t kMostLayers = 1024;
+constexpr int kMostLevels = 16;  // of nested JSON
 
 constexpr std::pair<std::string_view, Activation> kActivations[] = {
     {"relu", Activation::kRelu},
@@ -32,6 +33,15 @@ constexpr std::pair<std::string_view, Activation> kActivations[] = {
     {"silu", Activation::kSilu},
 };
 constexpr std::string_view kGated = "gated-";
+
+/// The values of a config.json; what lies deeper than any config does is left out. Null: no JSON.
+json parse_json(const std::string& text) {
+  const auto keep = [](int level, json::parse_event_t /*event*/, json& /*value*/) {
+    return level <= kMostLevels;
+  };
+  json values = json::parse(text, keep, /*allow_exceptions=*/false);
+  return values.is_discarded() ? json() : values;
+}
 
 /// Values of a config.json.
 class Reader {
@@ -204,13 +214,13 @@ int64_t count_blocks(const LateTensors& tensors, const std::string& prefix,
 }  // namespace
 
 TextEncoderConfig parse_text_encoder_config(const std::string& text, const std::string& where) {
-  json values = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  json values = parse_json(text);
   KINORA_CHECK(values.is_object(), kIo, "[text encoder] ", where, " is not a JSON object");
   return parse(Reader(std::move(values), where));
 }
 
 bool is_text_encoder_config(const std::string& text) {
-  const json values = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const json values = parse_json(text);
   if (!values.is_object() || !values.contains("model_type")) {
     return false;
   }

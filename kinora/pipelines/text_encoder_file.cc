@@ -140,6 +140,15 @@ void check_fit(const WeightsFile& file, const LateTensors& tensors, nn::Module& 
   }
 }
 
+bool is_of_a_block(const models::TextEncoder& encoder, const std::string& path) {
+  for (int64_t i = 0; i < encoder.num_blocks(); ++i) {
+    if (path.starts_with(encoder.block_path(i))) {
+      return true;
+    }
+  }
+  return false;
+}
+
 /// Gives every parameter for which `is_wanted` its weight.
 template <typename IsWanted>
 void load(models::TextEncoder& encoder, const LateTensors& tensors,
@@ -186,22 +195,11 @@ std::unique_ptr<models::TextEncoder> open_text_encoder(const fs::path& path,
     load(*encoder, tensors, options, [](const std::string&) { return true; });
     return encoder;
   }
-  const nn::Parameter* vocabulary = &encoder->vocabulary();
-  std::string vocabulary_path;
-  for (const auto& [name, parameter] : encoder->named_parameters()) {
-    if (parameter == vocabulary) {
-      vocabulary_path = name;
-    }
-  }
+  const nn::NamedParameter vocabulary = encoder->vocabulary();
   load(*encoder, tensors, options, [&](const std::string& name) {
-    for (int64_t i = 0; i < encoder->num_blocks(); ++i) {
-      if (name.starts_with(encoder->block_path(i))) {
-        return false;
-      }
-    }
-    return name != vocabulary_path;
+    return name != vocabulary.path && !is_of_a_block(*encoder, name);
   });
-  encoder->vocabulary().value = tensors.at(vocabulary_path).read_all();  // in the mapped file
+  vocabulary.parameter->value = tensors.at(vocabulary.path).read_all();  // in the mapped file
   const auto blocks = std::make_shared<StreamedBlocks>(
       *encoder, std::move(file), std::move(tensors), options.device, options.type);
   encoder->set_block_hook([blocks](int64_t block, bool begins) { blocks->use(block, begins); });

@@ -121,7 +121,7 @@ TEST_P(TextEncoderFolderTest, WeightsTakeThePrecisionAskedFor) {
     for (const models::TextLinear* linear : encoder->linears()) {
       EXPECT_EQ(linear->weight.value.element_size(), 1);
     }
-    EXPECT_EQ(encoder->vocabulary().value.scalar_type(), at::kBFloat16);
+    EXPECT_EQ(encoder->vocabulary().parameter->value.scalar_type(), at::kBFloat16);
     EXPECT_LT(difference(*encoder, fixture), 1.3e-1);
   }
 }
@@ -371,6 +371,20 @@ TEST(TextEncoderFileTest, BadConfigsAreNamed) {
       error_of(ErrorKind::kIo,
                [] { return parse_text_encoder_config(R"({"model_type": "clip"})", "c").index(); }),
       HasSubstr("text_config"));
+}
+
+TEST(TextEncoderFileTest, DeepJsonIsAnErrorAndNoCrash) {
+  const auto error = [](const std::string& text) {
+    return error_of(ErrorKind::kIo,
+                    [&] { return parse_text_encoder_config(text, "config.json").index(); });
+  };
+  constexpr size_t kLevels = 400000;
+  const std::string open(kLevels, '[');
+  const std::string value = open + std::string(kLevels, ']');
+  EXPECT_THAT(error(open), HasSubstr("not a JSON object"));
+  EXPECT_THAT(error(R"({"model_type": "t5", "d_model": )" + value + "}"), HasSubstr("d_model"));
+  EXPECT_THAT(error(R"({"model_type": "clip", "text_config": )" + value + "}"),
+              HasSubstr("text_config"));
 }
 
 TEST(TextEncoderFileTest, PathsThatAreNoneAreNamed) {

@@ -12,7 +12,7 @@ folder of transformers, tests/pipelines/data/t5_bin. Wants torch and transformer
   grad.KEY                   [2]: norm, and product with values(KEY), of the gradient of
                              sum(states * values("states")) + sum(pooled * values("pooled"))
 
-t5_xxl_layer is one block of T5-XXL's width; its file has no gradients. Of the metadata, `config` is
+Prints how far transformers itself lands in 16 bits. t5_xxl_layer is one block of T5-XXL's width; its file has no gradients. Of the metadata, `config` is
 config.json's text, and `q_scale` what T5's q are multiplied with, about 1 / sqrt(d_kv): T5 starts so,
 since it does not divide scores. Norms of T5 compute their mean square in float32, as transformers does.
 """
@@ -66,6 +66,10 @@ def rows_of(states, lengths):
     return torch.cat([text[:length] for text, length in zip(states, lengths)])
 
 
+def encode_rounded(model, dtype, ids, mask):
+    return model.to(dtype)(input_ids=ids, attention_mask=mask).last_hidden_state.double()
+
+
 def run(name, model, lengths, vocabulary, end, prefix="", padded_length=0, gradients=True, large=False):
     fill(model, prefix)
     model.config.architectures = [type(model).__name__]
@@ -103,6 +107,10 @@ def run(name, model, lengths, vocabulary, end, prefix="", padded_length=0, gradi
                     parameter.mul_(2.0**15)
             large_states = encode(longest, attention_mask=mask).last_hidden_state
             tensors["large.states"] = rows_of(large_states, lengths)
+        for dtype in (torch.bfloat16, torch.float16):
+            fill(model, prefix)
+            rounded = rows_of(encode_rounded(model, dtype, longest, mask), lengths)
+            print(f"  transformers in {dtype}: {float((rounded - states).norm() / states.norm()):.1e} of the norm")
     path = DATA / (name + ".safetensors")
     metadata = {"kinora_fixture": "text_encoder", "version": "1",
                 "q_scale": str(q_scale(model.config)), "config": model.config.to_json_string(use_diff=False)}

@@ -78,7 +78,9 @@ class ClipTextEncoder : public TextEncoder {
   [[nodiscard]] int64_t pooled_width() const override;
   [[nodiscard]] int64_t vocab_size() const override { return config_.vocab_size; }
   [[nodiscard]] std::string block_path(int64_t block) const override;
-  [[nodiscard]] nn::Parameter& vocabulary() override { return token_embedding; }
+  [[nodiscard]] nn::NamedParameter vocabulary() override {
+    return {"text_model.embeddings.token_embedding.weight", &token_embedding};
+  }
   [[nodiscard]] std::vector<TextLinear*> linears() override;
 
   nn::Parameter token_embedding;     ///< [vocab_size, C]

@@ -81,7 +81,7 @@ void TextEncoder::check(const TextTokens& tokens, const TextLayer& layer) const 
 }
 
 at::Tensor TextEncoder::embed(const TextTokens& tokens, at::Device device) {
-  const nn::Parameter& table = vocabulary();
+  const nn::Parameter& table = *vocabulary().parameter;
   const at::Tensor ids = at::tensor(tokens.ids, at::kLong).to(table.value.device());
   return at::embedding(ops::with_gradient(table.value, table.grad), ids).to(device, at::kFloat);
 }

@@ -70,7 +70,7 @@ class TextEncoder : public nn::Module {
   [[nodiscard]] virtual std::string block_path(int64_t block) const = 0;
   /// The table of the vocabulary, which may lie on the CPU while the rest is on a GPU, in any
   /// floating type.
-  [[nodiscard]] virtual nn::Parameter& vocabulary() = 0;
+  [[nodiscard]] virtual nn::NamedParameter vocabulary() = 0;
   /// Those of the blocks, whose weights may lie in 8 bits.
   [[nodiscard]] virtual std::vector<TextLinear*> linears() = 0;
 
