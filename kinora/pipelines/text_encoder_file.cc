@@ -29,13 +29,15 @@ struct Kind {
   std::string_view anchor;  ///< a key of the first block, below what is `own`
   std::string_view own;     ///< what stands before it in our paths
   std::string_view other;   ///< towers of the same keys end so
+  std::string_view beside;  ///< what lies beside `own`: the vocabulary, the projection
   TextEncoderConfig (*config_of)(const LateTensors&, const std::string&);
 };
 constexpr Kind kT5 = {"block.0.layer.0.SelfAttention.q.weight", "encoder.", "decoder.",
-                      [](const LateTensors& tensors, const std::string& where) {
+                      "shared.weight", [](const LateTensors& tensors, const std::string& where) {
                         return TextEncoderConfig(t5_config_of(tensors, where));
                       }};
 constexpr Kind kClip = {"encoder.layers.0.self_attn.q_proj.weight", "text_model.", "vision_model.",
+                        "text_projection.weight",
                         [](const LateTensors& tensors, const std::string& where) {
                           return TextEncoderConfig(clip_config_of(tensors, where));
                         }};
@@ -81,21 +83,21 @@ Place only_place(const WeightsFile& file, const std::string& wanted) {
 
 /// The tensors at `place`, under our paths.
 LateTensors tensors_at(const WeightsFile& file, const Place& place) {
-  const std::string_view own = place.kind->own;
-  // What lies beside the blocks' tower, not in it: T5's vocabulary, CLIP's projection.
-  const std::string outer = place.prefix.ends_with(own)
-                                ? place.prefix.substr(0, place.prefix.size() - own.size())
-                                : place.prefix;
+  const std::string own(place.kind->own);
+  std::string outer = place.prefix;
+  if (outer == own || outer.ends_with("." + own)) {
+    outer.resize(outer.size() - own.size());
+  }
   LateTensors tensors;
   for (auto& [name, tensor] : file.tensors()) {
-    if (name == outer + "shared.weight" || name == outer + "text_projection.weight") {
-      tensors.insert_or_assign(name.substr(outer.size()), tensor);
+    if (name == outer + std::string(place.kind->beside)) {
+      tensors.insert_or_assign(std::string(place.kind->beside), tensor);
     } else if (name.starts_with(place.prefix)) {
       const std::string key = name.substr(place.prefix.size());
       if (key == "embed_tokens.weight") {  // the same as shared.weight, which is taken if there
         tensors.emplace("shared.weight", tensor);
       } else if (key != "embeddings.position_ids") {  // old CLIPs: 0, 1, 2, ...
-        tensors.emplace(std::string(own) + key, tensor);
+        tensors.emplace(own + key, tensor);
       }
     }
   }

@@ -224,8 +224,10 @@ TEST(TextEncoderFileTest, OtherPartsOfAFileAreLeftOut) {
   // Only T5's stack, with its own name of the vocabulary.
   weights = without_prefix(weights_of(t5), "encoder.");
   weights["embed_tokens.weight"] = weights.extract("shared.weight").mapped();
-  write_folder(folder / "stack", weights, t5.config_text());
-  EXPECT_LT(difference(folder / "stack", t5), kInFp32);
+  for (const char* prefix : {"", "text_encoder."}) {
+    write_folder(folder / "stack", with_prefix(weights, prefix), t5.config_text());
+    EXPECT_LT(difference(folder / "stack", t5), kInFp32) << prefix;
+  }
 }
 
 TEST(TextEncoderFileTest, OneOfSeveralEncodersIsChosen) {

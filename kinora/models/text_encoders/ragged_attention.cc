@@ -2,7 +2,6 @@
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
@@ -27,6 +26,23 @@ constexpr int64_t kGpuUnit = 64;
 
 int64_t round_up(int64_t value, int64_t unit) {
   return (value + unit - 1) / unit * unit;
+}
+
+/// The numbers of the texts of each group: lengths that are the same when rounded up, kMostScores.
+std::vector<std::vector<size_t>> grouped(const std::vector<int64_t>& lengths, int64_t unit) {
+  std::map<int64_t, std::vector<size_t>> by_length;
+  for (size_t text = 0; text < lengths.size(); ++text) {
+    by_length[round_up(lengths[text], unit)].push_back(text);
+  }
+  std::vector<std::vector<size_t>> groups;
+  for (const auto& [length, texts] : by_length) {
+    const auto most = static_cast<size_t>(std::max<int64_t>(1, kMostScores / (length * length)));
+    for (size_t begin = 0; begin < texts.size(); begin += most) {
+      const size_t end = std::min(begin + most, texts.size());
+      groups.emplace_back(texts.data() + begin, texts.data() + end);
+    }
+  }
+  return groups;
 }
 
 /// The bias of every query and key, [H, L, L]: row i is the window of `by_distance` [H, 2 M - 1]
@@ -55,51 +71,40 @@ std::optional<at::Tensor> mask_of(const RaggedRows::Group& group,
 
 RaggedRows::RaggedRows(std::vector<int64_t> lengths, at::Device device, int64_t unit)
     : lengths_(std::move(lengths)) {
-  std::map<int64_t, std::vector<std::vector<size_t>>> texts;  // by rounded length, in groups
-  std::vector<int64_t> first_row;
-  for (size_t i = 0; i < lengths_.size(); ++i) {
-    const int64_t length = lengths_[i];
-    KINORA_CHECK(length >= 1, kShape, "[text] a text must have at least one token, got ", length,
-                 " for text ", i);
-    const int64_t rounded = round_up(length, unit);
-    std::vector<std::vector<size_t>>& groups = texts[rounded];
-    const auto most = static_cast<size_t>(std::max<int64_t>(1, kMostScores / (rounded * rounded)));
-    if (groups.empty() || groups.back().size() == most) {
-      groups.emplace_back();
-    }
-    groups.back().push_back(i);
-    first_row.push_back(size_);
-    longest_ = std::max(longest_, length);
-    size_ += length;
+  std::vector<int64_t> first_rows;
+  for (size_t text = 0; text < lengths_.size(); ++text) {
+    KINORA_CHECK(lengths_[text] >= 1, kShape, "[text] a text must have at least one token, got ",
+                 lengths_[text], " for text ", text);
+    first_rows.push_back(size_);
+    longest_ = std::max(longest_, lengths_[text]);
+    size_ += lengths_[text];
   }
   std::vector<int64_t> places(static_cast<size_t>(size_));
   int64_t place = 0;
-  for (const auto& [rounded, same_length] : texts) {
-    for (const std::vector<size_t>& members : same_length) {
-      Group group{
-          .count = static_cast<int64_t>(members.size()), .length = 0, .rows = {}, .valid = {}};
-      bool is_padded = false;
-      for (const size_t text : members) {
-        is_padded = is_padded || lengths_[text] != lengths_[members.front()];
-        group.length = std::max(group.length, lengths_[text]);
-      }
-      std::vector<int64_t> rows;
-      at::Tensor valid = at::empty({group.count, 1, 1, group.length}, at::kBool);
-      bool* is_valid = valid.mutable_data_ptr<bool>();
-      for (const size_t text : members) {
-        for (int64_t i = 0; i < group.length; ++i, ++place) {
-          const bool is_there = i < lengths_[text];
-          rows.push_back(first_row[text] + (is_there ? i : 0));
-          *is_valid++ = is_there;
-          if (is_there) {
-            places[static_cast<size_t>(rows.back())] = place;
-          }
+  for (const std::vector<size_t>& members : grouped(lengths_, unit)) {
+    int64_t length = 0;
+    bool is_padded = false;
+    for (const size_t text : members) {
+      length = std::max(length, lengths_[text]);
+      is_padded = is_padded || lengths_[text] != lengths_[members.front()];
+    }
+    const auto count = static_cast<int64_t>(members.size());
+    at::Tensor rows = at::empty({count * length}, at::kLong);
+    at::Tensor valid = at::empty({count, 1, 1, length}, at::kBool);
+    int64_t* row = rows.mutable_data_ptr<int64_t>();
+    bool* is_valid = valid.mutable_data_ptr<bool>();
+    for (const size_t text : members) {
+      for (int64_t i = 0; i < length; ++i, ++place) {
+        const bool is_there = i < lengths_[text];
+        *is_valid++ = is_there;
+        *row++ = first_rows[text] + (is_there ? i : 0);
+        if (is_there) {
+          places[static_cast<size_t>(first_rows[text] + i)] = place;
         }
       }
-      group.rows = at::tensor(rows, at::kLong).to(device);
-      group.valid = is_padded ? valid.to(device) : at::Tensor();
-      groups_.push_back(std::move(group));
     }
+    groups_.push_back(
+        {count, length, rows.to(device), is_padded ? valid.to(device) : at::Tensor()});
   }
   places_ = at::tensor(places, at::kLong).to(device);
 }
