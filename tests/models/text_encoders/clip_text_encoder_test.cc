@@ -20,8 +20,8 @@ TEST(ClipTextEncoderTest, SizesArePublished) {
     ClipTextConfig config;
     double millions;
   };
-  // Counted from the published files' headers: ViT-B/32 and L/14 without, bigG with projection;
-  // Stable Diffusion 2 has the first 23 of ViT-H/14's 24 blocks.
+  // bigG with its projection, the others without. Stable Diffusion 2 has the first 23 of ViT-H/14's
+  // 24 blocks.
   for (const Row& row :
        {Row{"ViT-B/32", {}, 63.17},
         Row{"ViT-L/14",
