@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <iterator>
 
 #include "kinora/core/error.h"
 #include "kinora/diffusion/solver_steps.h"
@@ -19,8 +21,27 @@ int64_t length_of(const ChainWalk& walk) {
   return static_cast<int64_t>(walk.alphas_cumprod.size());
 }
 
+/// Of steps whose stride is fixed.
 int64_t stride_of(const ChainWalk& walk) {
-  return length_of(walk) / static_cast<int64_t>(walk.timesteps.size());
+  const int64_t num_steps = std::ssize(walk.timesteps);
+  const int64_t stride = length_of(walk) / num_steps;
+  const int64_t reach = std::abs(walk.timesteps.front() - walk.timesteps.back());
+  // A whole walk reaches as far in every spacing.
+  KINORA_CHECK(reach >= stride * (num_steps - 1), kConfig, "[sampler] ", num_steps,
+               " timesteps of a whole walk over ", length_of(walk), " must lie at least ", stride,
+               " apart, got ", walk.timesteps.front(), " to ", walk.timesteps.back(),
+               ". Hint: give all timesteps, and ChainWalk::first and count for a part of them");
+  return stride;
+}
+
+/// Where the part to take ends.
+int64_t end_of(const ChainWalk& walk) {
+  return walk.count < 0 ? std::ssize(walk.timesteps) : walk.first + walk.count;
+}
+
+/// Timestep i of the whole walk; behind the last -1, the clean data.
+int64_t visited(const ChainWalk& walk, int64_t i) {
+  return i < std::ssize(walk.timesteps) ? walk.timesteps[static_cast<size_t>(i)] : -1;
 }
 
 /// alpha-bar; below timestep 0 `first`.
@@ -61,6 +82,10 @@ void check(const ChainWalk& walk) {
                "[sampler] needs at least 1 step, got ", walk.timesteps.size(), ".");
   KINORA_CHECK(walk.prediction != Prediction::kFlow, kConfig,
                "[sampler] a chain has no predictions of flows");
+  const int64_t num_steps = std::ssize(walk.timesteps);
+  KINORA_CHECK(walk.first >= 0 && walk.first < end_of(walk) && end_of(walk) <= num_steps, kConfig,
+               "[sampler] the part of a walk must lie in its ", num_steps, " timesteps, got first ",
+               walk.first, " and count ", walk.count, ".");
 }
 
 }  // namespace
@@ -68,11 +93,10 @@ void check(const ChainWalk& walk) {
 SolverPlan ddpm(const ChainWalk& walk, ChainVariance variance) {
   check(walk);
   SolverPlan plan{.steps = {}, .limit = walk.limit};
-  for (size_t i = 0; i < walk.timesteps.size(); ++i) {
-    const int64_t t = walk.timesteps[i];
-    const int64_t previous = i + 1 < walk.timesteps.size() ? walk.timesteps[i + 1] : -1;
+  for (int64_t i = walk.first; i < end_of(walk); ++i) {
+    const int64_t t = visited(walk, i);
     const double now = alpha_bar(walk, t, 1.0);
-    const double after = alpha_bar(walk, previous, 1.0);
+    const double after = alpha_bar(walk, visited(walk, i + 1), 1.0);
     const double beta = 1.0 - now / after;
     const double posterior = std::max((1.0 - after) / (1.0 - now) * beta, kLeastVariance);
     SolverStep step = evaluation(level_at(walk, t, now), {}, walk.limit);
@@ -105,13 +129,13 @@ SolverPlan ddim(const ChainWalk& walk, const Ddim& options) {
   KINORA_CHECK(options.eta >= 0.0 && options.eta <= 1.0, kConfig,
                "[sampler] DDIM's eta must lie in 0..1, got ", options.eta, ".");
   const double end = options.end_clean ? 1.0 : walk.alphas_cumprod.front();
+  const bool fixed = options.target == StepTarget::kFixedStride;
+  const int64_t stride = fixed ? stride_of(walk) : 0;
   SolverPlan plan{.steps = {}, .limit = walk.limit};
-  for (size_t i = 0; i < walk.timesteps.size(); ++i) {
-    const int64_t t = walk.timesteps[i];
-    const int64_t next = i + 1 < walk.timesteps.size() ? walk.timesteps[i + 1] : -1;
+  for (int64_t i = walk.first; i < end_of(walk); ++i) {
+    const int64_t t = visited(walk, i);
     const double now = alpha_bar(walk, t, end);
-    const double after = alpha_bar(
-        walk, options.target == StepTarget::kFixedStride ? t - stride_of(walk) : next, end);
+    const double after = alpha_bar(walk, fixed ? t - stride : visited(walk, i + 1), end);
     const double variance =
         options.eta * options.eta * (1.0 - after) / (1.0 - now) * (1.0 - now / after);
     const double direction = std::sqrt(std::max(1.0 - after - variance, 0.0));
@@ -130,9 +154,11 @@ SolverPlan ddim(const ChainWalk& walk, const Ddim& options) {
 SolverPlan ddim_inverse(const ChainWalk& walk, bool start_clean) {
   check(walk);
   const double start = start_clean ? 1.0 : walk.alphas_cumprod.front();
+  const int64_t stride = stride_of(walk);
   SolverPlan plan{.steps = {}, .limit = walk.limit};
-  for (const int64_t t : walk.timesteps) {
-    const double now = alpha_bar(walk, std::min(t - stride_of(walk), length_of(walk) - 1), start);
+  for (int64_t i = walk.first; i < end_of(walk); ++i) {
+    const int64_t t = visited(walk, i);
+    const double now = alpha_bar(walk, std::min(t - stride, length_of(walk) - 1), start);
     const double after = alpha_bar(walk, t, start);
     const NoiseLevel level = level_at(walk, t, now);
     KINORA_CHECK(walk.prediction != Prediction::kData || level.sigma > 0.0, kConfig,
@@ -198,33 +224,34 @@ class PseudoSteps {
 
 SolverPlan plms(const ChainWalk& walk, const Plms& options) {
   PseudoSteps steps(walk, options.end_clean ? 1.0 : walk.alphas_cumprod.front());
-  const int64_t stride = stride_of(walk);
-  const std::vector<int64_t>& visited = walk.timesteps;
   const bool fixed = options.target == StepTarget::kFixedStride;
+  const int64_t stride = fixed ? stride_of(walk) : 0;
   KINORA_CHECK(fixed || !options.runge_kutta, kConfig,
                "[sampler] PNDM's Runge-Kutta steps are of a fixed stride");
-  std::vector<size_t> kept;  // evaluations that the multistep formula reads, oldest first
-  size_t first = 0;          // of the timesteps that remain
+  std::vector<size_t> kept;    // evaluations that the multistep formula reads, oldest first
+  int64_t first = walk.first;  // of the timesteps that remain
+  const int64_t end = end_of(walk);
   if (options.runge_kutta) {
-    KINORA_CHECK(visited.size() > kPseudoRungeKuttaSteps, kConfig,
+    KINORA_CHECK(end - first > kPseudoRungeKuttaSteps, kConfig,
                  "[sampler] PNDM with Runge-Kutta steps needs at least ",
-                 kPseudoRungeKuttaSteps + 1, " timesteps, got ", visited.size(), ".");
+                 kPseudoRungeKuttaSteps + 1, " timesteps, got ", end - first, ".");
     const int64_t half = stride / 2;
-    for (; first < kPseudoRungeKuttaSteps; ++first) {
-      const int64_t t = visited[first];
+    for (; first < walk.first + kPseudoRungeKuttaSteps; ++first) {
+      const int64_t t = visited(walk, first);
+      const int64_t next = visited(walk, first + 1);
       const size_t e = steps.count();
       kept.push_back(e);
-      const int64_t middle = visited[first + 1] + half;
+      const int64_t middle = next + half;
       steps.add(t, t, t - half, {{e, 1.0}}, false, true);
       steps.add(middle, t, middle, {{e + 1, 1.0}}, true, false);
       steps.add(middle, t, middle - half, {{e + 2, 1.0}}, true, false);
-      steps.add(visited[first + 1], t, visited[first + 1],
+      steps.add(next, t, next,
                 {{e, 1.0 / 6.0}, {e + 1, 1.0 / 3.0}, {e + 2, 1.0 / 3.0}, {e + 3, 1.0 / 6.0}}, true,
                 false);
     }
   }
-  for (size_t i = first; i < visited.size(); ++i) {
-    const int64_t t = visited[i];
+  for (int64_t i = first; i < end; ++i) {
+    const int64_t t = visited(walk, i);
     kept.push_back(steps.count());
     const auto newest = [&kept](size_t age) { return kept[kept.size() - 1 - age]; };
     std::vector<std::pair<size_t, double>> outputs;
@@ -244,14 +271,13 @@ SolverPlan plms(const ChainWalk& walk, const Plms& options) {
                    {newest(2), 37.0 / 24.0},
                    {newest(3), -9.0 / 24.0}};
     }
-    const bool begins = i == 0;
-    const int64_t next = i + 1 < visited.size() ? visited[i + 1] : -1;
+    const bool begins = i == walk.first;
+    const int64_t next = visited(walk, i + 1);
     steps.add(t, t, fixed ? t - stride : next, outputs, false, begins);
-    if (begins && visited.size() > 1) {
+    if (begins && next >= 0) {
       // The same step again, by the mean of its two ends' outputs.
-      const int64_t end = visited[1];
       const size_t e = steps.count();
-      steps.add(end, fixed ? end + stride : t, end, {{e, 0.5}, {e - 1, 0.5}}, true, false);
+      steps.add(next, fixed ? next + stride : t, next, {{e, 0.5}, {e - 1, 0.5}}, true, false);
     }
   }
   return steps.plan();
@@ -276,18 +302,18 @@ std::vector<int64_t> lcm_timesteps(int64_t num_timesteps, int64_t num_steps,
 SolverPlan lcm(const ChainWalk& walk, double timestep_scaling) {
   check(walk);
   SolverPlan plan{.steps = {}, .limit = walk.limit};
-  for (size_t i = 0; i < walk.timesteps.size(); ++i) {
-    const int64_t t = walk.timesteps[i];
+  for (int64_t i = walk.first; i < end_of(walk); ++i) {
+    const int64_t t = visited(walk, i);
     const double scaled = static_cast<double>(t) * timestep_scaling;
     const double square = scaled * scaled + kLcmSigmaData * kLcmSigmaData;
     const double skip = kLcmSigmaData * kLcmSigmaData / square;
     const double out = scaled / std::sqrt(square);
     const double now = alpha_bar(walk, t, 1.0);
     SolverStep step = evaluation(level_at(walk, t, now), {}, walk.limit);
-    if (i + 1 == walk.timesteps.size()) {
+    if (i + 1 == std::ssize(walk.timesteps)) {
       step.next = {.x = skip, .x0 = out};
     } else {
-      const double after = alpha_bar(walk, walk.timesteps[i + 1], 1.0);
+      const double after = alpha_bar(walk, visited(walk, i + 1), 1.0);
       step.next = {.x = std::sqrt(after) * skip,
                    .x0 = std::sqrt(after) * out,
                    .noise = std::sqrt(1.0 - after)};

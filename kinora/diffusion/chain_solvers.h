@@ -14,9 +14,15 @@ namespace kinora::diffusion {
 /// A trained chain and the timesteps to visit, noisiest first (chain_timesteps).
 struct ChainWalk {
   std::vector<double> alphas_cumprod;  ///< of all trained timesteps
-  std::vector<int64_t> timesteps;
+  std::vector<int64_t> timesteps;      ///< of the whole walk, also where a part of it is taken
   Prediction prediction = Prediction::kEps;
   Limit limit{};
+  /// The part to take: `count` steps from timesteps[first] on; -1: all that follow. The last four
+  /// of ten, {.first = 6}, draw on from a picture that was noised to timesteps[6]; the first four,
+  /// {.count = 4}, leave x at the level of timesteps[4]. Strides and targets are those of the
+  /// whole.
+  int64_t first = 0;
+  int64_t count = -1;
 };
 
 /// The deviation of DDPM's noise.
@@ -27,13 +33,17 @@ enum class ChainVariance {
   kLearnedRange,  ///< it lies between the two by the second half (Nichol and Dhariwal 2021, eq. 15)
 };
 
+/// All of these: kConfig for a walk without steps, or a part that does not lie in it.
+
 /// Ho et al. 2020, algorithm 2 (DDPMScheduler). Noise is added unless the timestep is 0.
 [[nodiscard]] SolverPlan ddpm(const ChainWalk& walk, ChainVariance variance);
 
 /// Where a step of DDIM and PLMS leads.
 enum class StepTarget {
   kNextTimestep,  ///< the next one visited, after the last to clean data
-  kFixedStride,   ///< T / N timesteps down, whatever is visited next (diffusers)
+  /// T / N timesteps down, whatever is visited next (diffusers); N: timesteps of the whole walk.
+  /// kConfig for timesteps that are closer together than that, since they are only a part of one.
+  kFixedStride,
 };
 
 /// Song et al. 2021a, eq. 12 and 16 (DDIMScheduler).
@@ -48,7 +58,7 @@ struct Ddim {
 
 /// DDIM backwards, from data to noise: walk.timesteps ascend, each names the level that a step ends
 /// at and is given to the denoiser (DDIMInverseScheduler). start_clean: below timestep 0 alpha-bar
-/// is 1. Run with x as the data; sample() is not for it.
+/// is 1. Its stride is fixed. Run with x as the data; sample() is not for it.
 [[nodiscard]] SolverPlan ddim_inverse(const ChainWalk& walk, bool start_clean = true);
 
 /// Liu et al. 2022 (PNDM): pseudo linear multistep of fourth order on eps, which begins with an

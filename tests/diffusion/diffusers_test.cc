@@ -20,6 +20,7 @@
 #include "kinora/diffusion/dpm_solver.h"
 #include "kinora/diffusion/sigma_solvers.h"
 #include "kinora/diffusion/unipc.h"
+#include "tests/diffusion/recorded_loops.h"
 #include "tests/diffusion/tensors.h"
 #include "tests/tolerances.h"
 
@@ -30,7 +31,6 @@ using nlohmann::json;
 
 // Timesteps are written with 7 digits.
 constexpr double kTimestepTolerance = 1e-3;
-constexpr int64_t kElements = 24;
 
 const json& fixture() {
   static const json kFixture = [] {
@@ -39,24 +39,6 @@ const json& fixture() {
     return json::parse(file);
   }();
   return kFixture;
-}
-
-at::Tensor wave(double amplitude, double (*function)(double), double stride, double offset) {
-  std::vector<double> values;
-  for (int64_t i = 0; i < kElements; ++i) {
-    values.push_back(amplitude * function(stride * static_cast<double>(i) + offset));
-  }
-  return at::tensor(values, at::kFloat).view({2, 3, 2, 2});
-}
-at::Tensor start() {
-  return wave(1.4, std::sin, 1.7, 0.3);
-}
-at::Tensor noise(int64_t evaluation) {
-  return wave(1.4, std::cos, 2.3, 1.1 * static_cast<double>(evaluation));
-}
-at::Tensor denoised(const at::Tensor& x, double t, bool learned_variance) {
-  const at::Tensor out = 0.4 * (1.5 * x + t / 300.0).cos() + 0.25 * x;
-  return learned_variance ? at::cat({out, 0.5 + 0.4 * (x + t / 200.0).sin()}, 1) : out;
 }
 
 /// A recorded loop, and the options that it ran with.
