@@ -255,12 +255,17 @@ void sample_on_rank(const SampleArguments& arguments, const comm::Group& world) 
   if (speaks && before > 0) {
     log_info("[sample] ", before, " of ", count, " are there already, drawing ", count - before);
   }
+  const bool alone = recipe.sample.sampling.batch_invariant;
+  if (speaks && alone && count - before > 1) {
+    log_info("[sample] sample.batch_invariant takes ", drawing.batch_cost().describe());
+  }
   std::optional<VerdictLog> verdicts;
   const StopSignal stop;
   Progress progress(count, recipe.model.is_video() ? "clips" : "images", before);
   pipelines::DrawEvents events{.done = [&](int64_t first, const at::Tensor& samples) {
     const at::Tensor shown =
-        decoder == nullptr ? samples : pipelines::decode_latents(*decoder, samples, trained.device);
+        decoder == nullptr ? samples
+                           : pipelines::decode_latents(*decoder, samples, trained.device, alone);
     if (judge) {
       if (!verdicts) {
         verdicts.emplace(arguments.out, world.rank());

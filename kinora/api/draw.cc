@@ -22,7 +22,8 @@ at::Tensor draw_tensor(Model& model, const DrawOptions& options) {
   const at::Tensor samples = drawing.draw();
   return model.decoder() == nullptr
              ? samples
-             : pipelines::decode_latents(*model.decoder(), samples, trained.device);
+             : pipelines::decode_latents(*model.decoder(), samples, trained.device,
+                                         drawing.recipe().sample.sampling.batch_invariant);
 }
 
 std::vector<io::Image> draw(Model& model, const DrawOptions& options) {

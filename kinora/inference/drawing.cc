@@ -1,297 +1,137 @@
 #include "kinora/inference/drawing.h"
 
 #include <ATen/ops/cat.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/tensor.h>
+#include <ATen/ops/stack.h>
 
 #include <algorithm>
-#include <memory>
-#include <numeric>
+#include <iterator>
 #include <utility>
 
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
-#include "kinora/data/run_data.h"
-#include "kinora/inference/conditions.h"
-#include "kinora/inference/given_frames.h"
-#include "kinora/inference/shown_samples.h"
-#include "kinora/models/families.h"
 
 namespace kinora::inference {
 namespace {
 
-void check(const Request& request, const DrawOptions& options, const models::ModelConfig& model) {
-  const bool has_texts = !request.captions.empty() || !request.text_embeddings.empty();
-  KINORA_CHECK(request.captions.empty() || request.text_embeddings.empty(), kConfig,
-               "[sample] give only one of captions and embedded texts");
-  KINORA_CHECK(model.takes_text() || !has_texts, kConfig,
-               "[sample] this model is conditioned on classes, not on texts. Hint: give classes");
-  KINORA_CHECK(!model.takes_text() || request.classes.empty(), kConfig,
-               "[sample] this model is conditioned on texts, not on classes. Hint: give captions");
-  KINORA_CHECK(request.count >= 0, kConfig, "[sample] count must not be negative, got ",
-               request.count);
+void check_number(const char* name, double value, double most) {
+  KINORA_CHECK(value >= 0.0 && value <= most, kConfig, "[sample] ", name, " must be between 0 and ",
+               most, ", got ", value);
+}
+
+void check(const SampleSize& size) {
+  constexpr double kMostSize = 1e6;  // frames, or pixels a side
+  check_number("frames", static_cast<double>(size.frames), kMostSize);
+  check_number("height", static_cast<double>(size.height), kMostSize);
+  check_number("width", static_cast<double>(size.width), kMostSize);
+}
+
+/// Numbers that nobody has looked at, where a program gives them. 0: as the recipe says.
+void check(const DrawOptions& options, const models::ModelConfig& model) {
+  check_number("steps", static_cast<double>(options.steps), pipelines::kMostSteps);
+  check(options.size);
+  check_number("fps", options.fps, 1000.0);
   const bool of_clips = options.fps > 0.0 || options.pieces > 1 || !options.given.empty();
   KINORA_CHECK(model.is_video() || !of_clips, kConfig,
                "[sample] a rate of frames, pieces and given frames are for models of clips, and "
                "this one draws images");
 }
 
-/// Numbers that nobody has looked at, where a program gives them. 0: as the recipe says.
-void check(const DrawOptions& options) {
-  const auto check_number = [](const char* name, double value, double most) {
-    KINORA_CHECK(value >= 0.0 && value <= most, kConfig, "[sample] ", name,
-                 " must be between 0 and ", most, ", got ", value);
-  };
-  constexpr double kMostSize = 1e6;  // frames, or pixels a side
-  check_number("steps", static_cast<double>(options.steps), pipelines::kMostSteps);
-  check_number("frames", static_cast<double>(options.frames), kMostSize);
-  check_number("height", static_cast<double>(options.height), kMostSize);
-  check_number("width", static_cast<double>(options.width), kMostSize);
-  check_number("fps", options.fps, 1000.0);
-}
-
-/// Size and speed of clips.
-void set_size(const DrawOptions& options, ModelRecipe& recipe) {
-  models::ModelConfig& model = recipe.model;
-  const bool any_size = models::family_of(model).takes_any_size;
-  const auto set = [&](const char* name, int64_t wanted, int64_t unit, int64_t patch,
-                       int64_t& value) {
-    if (wanted == 0) {
-      return;
-    }
-    KINORA_CHECK(any_size || wanted == value * unit, kConfig, "[sample] ", name, " must be ",
-                 value * unit, ", which this model was made for, got ", wanted,
-                 ". Hint: ", models::families_that(&models::Family::takes_any_size),
-                 " take any size");
-    KINORA_CHECK(wanted % (unit * patch) == 0, kConfig, "[sample] ", name,
-                 " must be a multiple of ", unit * patch, ", got ", wanted);
-    value = wanted / unit;
-  };
-  const models::ModelShape shape = models::shape_of(model);
-  set("frames", options.frames, model.frame_compression, shape.patch_frames, model.frames);
-  set("height", options.height, model.compression, shape.patch, model.height);
-  set("width", options.width, model.compression, shape.patch, model.width);
-  if (options.fps > 0.0) {
-    recipe.data.fps = options.fps * static_cast<double>(recipe.data.frame_stride);
-    recipe.data.max_fps = 0.0;
-  }
-}
-
-/// What the samples are to show: what was asked for, or the texts of the model's data.
-Prompts prompts_for(const ModelRecipe& recipe, const Request& request) {
-  if (!request.captions.empty()) {
-    return prompts_of_captions(request.captions, recipe.data);
-  }
-  if (!request.text_embeddings.empty()) {
-    return prompts_of_file(request.text_embeddings);
-  }
-  return prompts_of_data(*data::open_data(recipe.data).train,
-                         request.count > 0 ? request.count : recipe.sample.count);
-}
-
-pipelines::ClipOptions clip_options(const ModelRecipe& recipe, const DrawOptions& options) {
-  if (options.pieces > 1) {
-    check_takes_given(recipe.model);
-  }
-  pipelines::ClipOptions clips{.given = {},
-                               .given_edit = options.given_edit,
-                               .pieces = options.pieces,
-                               .overlap = options.overlap};
-  if (!options.given.empty()) {
-    clips.given = read_given(options.given,
-                             {.layout = options.frame_layout,
-                              .places = options.given_frames,
-                              .fps = clip_fps(recipe.data)},
-                             recipe.model);
-  }
-  return clips;
-}
-
-/// One behind the other. All have the same tensors.
-pipelines::DrawConditions joined(const std::vector<pipelines::DrawConditions>& pieces) {
-  pipelines::DrawConditions all;
-  const auto join = [&pieces](auto part, auto tensor) {
-    std::vector<at::Tensor> tensors;
-    for (const pipelines::DrawConditions& piece : pieces) {
-      if ((piece.*part.*tensor).defined()) {
-        tensors.push_back(piece.*part.*tensor);
-      }
-    }
-    return tensors.empty() ? at::Tensor() : at::cat(tensors);
-  };
-  for (const auto& [name, tensor] : diffusion::kConditions) {
-    all.conditions.*tensor = join(&pipelines::DrawConditions::conditions, tensor);
-    all.null.*tensor = join(&pipelines::DrawConditions::null, tensor);
-  }
-  return all;
-}
-
-/// Whether any rank of the group that shares each sample says yes: they go on or stop together.
-bool agreed(bool own, const parallel::Mesh& mesh, at::Device device) {
-  for (const parallel::Axis axis : {parallel::Axis::kSequence, parallel::Axis::kGuidance}) {
-    if (const comm::Group& group = mesh.group(axis); group.size() > 1) {
-      const at::Tensor any =
-          at::full({1}, own ? 1 : 0, at::TensorOptions(at::kLong).device(device));
-      group.all_reduce(any, comm::Reduction::kMax);
-      own = any.item<int64_t>() != 0;
-    }
-  }
-  return own;
+/// `size` where it says one, else `otherwise`.
+SampleSize chosen(const SampleSize& size, const SampleSize& otherwise) {
+  const auto choose = [](int64_t own, int64_t other) { return own == 0 ? other : own; };
+  return {.frames = choose(size.frames, otherwise.frames),
+          .height = choose(size.height, otherwise.height),
+          .width = choose(size.width, otherwise.width)};
 }
 
 }  // namespace
 
 Drawing::Drawing(TrainedModel& trained, const std::vector<Request>& requests,
                  const DrawOptions& options)
-    : trained_(trained), recipe_(trained.recipe), options_(options) {
-  check(options);
-  pipelines::SamplingConfig& sampling = recipe_.sample.sampling;
-  sampling.steps = options.steps > 0 ? options.steps : sampling.steps;
-  set_size(options, recipe_);
+    : options_(options) {
+  check(options, trained.recipe.model);
   KINORA_CHECK(!requests.empty(), kConfig, "[sample] there must be at least one request");
   for (const Request& request : requests) {
-    check(request, options, recipe_.model);
-    Part part{.first = static_cast<int64_t>(asked_.size()), .count = 0, .conditions_of = {}};
-    const std::vector<Asked> asked = recipe_.model.takes_text()
-                                         ? ask_for_texts(request, part.conditions_of)
-                                         : ask_for_classes(request, part.conditions_of);
-    part.count = static_cast<int64_t>(asked.size());
-    const std::vector<pipelines::SampleToDraw> samples = pipelines::numbered_samples(
-        0, part.count, request.seed, request.guidance.value_or(sampling.guidance));
-    asked_.insert(asked_.end(), asked.begin(), asked.end());
-    samples_.insert(samples_.end(), samples.begin(), samples.end());
-    parts_.push_back(std::move(part));
-  }
-  if (recipe_.model.is_video()) {
-    clips_ = clip_options(recipe_, options);
-  }
-}
-
-std::vector<Asked> Drawing::ask_for_classes(const Request& request,
-                                            pipelines::ConditionsOf& conditions) {
-  const int64_t num_classes = recipe_.model.num_classes;
-  std::vector<int64_t> classes = request.classes;
-  if (classes.empty()) {
-    classes.resize(static_cast<size_t>(num_classes));
-    std::iota(classes.begin(), classes.end(), 0);
-  }
-  for (const int64_t label : classes) {
-    KINORA_CHECK(label >= 0 && label < num_classes, kConfig, "[sample] classes must lie in 0 to ",
-                 num_classes - 1, ", got ", label);
-  }
-  const size_t count = request.count > 0 ? static_cast<size_t>(request.count) : classes.size();
-  std::vector<int64_t> labels;
-  std::vector<Asked> asked;
-  for (size_t i = 0; i < count; ++i) {
-    labels.push_back(classes[i % classes.size()]);
-    asked.push_back({.label = labels.back()});
-  }
-  conditions = [labels = at::tensor(labels, at::kLong), num_classes, device = trained_.device](
-                   int64_t first, int64_t size) {
-    pipelines::DrawConditions result;
-    result.conditions.labels = labels.narrow(0, first, size).to(device);
-    result.null = null_of(result.conditions, num_classes);
-    return result;
-  };
-  return asked;
-}
-
-std::vector<Asked> Drawing::ask_for_texts(const Request& request,
-                                          pipelines::ConditionsOf& conditions) {
-  Prompts prompts = prompts_for(recipe_, request);
-  const data::TextShape shape = text_shape_.value_or(prompts.shape);
-  KINORA_CHECK(shape.length == prompts.shape.length && shape.channels == prompts.shape.channels &&
-                   shape.pooled_channels == prompts.shape.pooled_channels,
-               kConfig,
-               "[sample] requests that are drawn together must have texts of one size, got ",
-               shape.length, " and ", prompts.shape.length, " tokens");
-  text_shape_ = shape;
-  const size_t count = request.count > 0 ? static_cast<size_t>(request.count) : prompts.all.size();
-  std::vector<Asked> asked;
-  for (size_t i = 0; i < count; ++i) {
-    const Prompt& prompt = prompts.all[i % prompts.all.size()];
-    asked.push_back({.caption = prompt.caption, .label = prompt.label});
-  }
-  conditions = conditions_of_prompts(std::move(prompts), recipe_.model, clip_fps(recipe_.data),
-                                     trained_.device);
-  return asked;
-}
-
-pipelines::DrawConditions Drawing::conditions_of(int64_t first, int64_t size) const {
-  std::vector<pipelines::DrawConditions> pieces;
-  for (const Part& part : parts_) {
-    const int64_t begin = std::max(first, part.first);
-    const int64_t end = std::min(first + size, part.first + part.count);
-    if (begin < end) {
-      pieces.push_back(part.conditions_of(begin - part.first, end - begin));
+    check(request.size);
+    DrawingGroup group(trained, chosen(request.size, options.size), options_);
+    // Sizes in words may differ where those of the model do not: 0 is its own.
+    auto found = std::find_if(groups_.begin(), groups_.end(), [&](const DrawingGroup& other) {
+      return other.recipe().model.sample_shape() == group.recipe().model.sample_shape();
+    });
+    if (found == groups_.end()) {
+      groups_.push_back(std::move(group));
+      found = std::prev(groups_.end());
     }
+    const std::vector<Asked> asked = found->add(request, std::ssize(asked_));
+    asked_.insert(asked_.end(), asked.begin(), asked.end());
+    counts_.push_back(std::ssize(asked));
   }
-  return pieces.size() == 1 ? pieces.front() : joined(pieces);
+}
+
+pipelines::BatchCost Drawing::batch_cost() {
+  return groups_.front().batch_cost();
 }
 
 bool Drawing::draw_batches(const comm::Group& world, const pipelines::DrawEvents& events,
                            const std::vector<bool>& there) {
-  const models::ModelConfig& model = recipe_.model;
-  const pipelines::SamplingConfig& sampling = recipe_.sample.sampling;
-  const auto count = static_cast<int64_t>(asked_.size());
-  const bool guided = std::any_of(samples_.begin(), samples_.end(),
-                                  [](const auto& sample) { return sample.guidance != 1.0; });
+  int64_t fewest = std::ssize(asked_);
+  bool guided = false;
+  for (const DrawingGroup& group : groups_) {
+    fewest = std::min(fewest, group.count());
+    guided = guided || group.is_guided();
+  }
   const pipelines::SamplingShares shares =
-      pipelines::share_ranks(options_.ranks, world.size(), count, guided);
+      pipelines::share_ranks(options_.ranks, world.size(), fewest, guided);
   const parallel::Mesh mesh(world, shares.mesh());
-  const pipelines::SampleRange own = pipelines::own_samples(count, mesh);
   if (world.rank() == 0 && world.size() > 1) {
     log_info("[sample] ", shares.reason);
   }
-  const bool goes_on = clips_.given.frames.defined() || clips_.pieces > 1;
-  if (world.rank() == 0 && goes_on && recipe_.frame_masks.sum() == 0.0) {
+  if (world.rank() == 0 && groups_.front().goes_on() && recipe().frame_masks.sum() == 0.0) {
     log_warn(
         "[sample] this model was never given frames while it trained (frame_masks), so it may not "
         "go on from them");
   }
-  const int64_t rows =
-      std::min(own.count, options_.batch) * (guided && shares.guidance == 1 ? 2 : 1);
-  const std::unique_ptr<diffusion::Denoiser> denoiser =
-      share(trained_, model, mesh, options_.ranks.scheme, rows);
-  const diffusion::Sampler sampler = sampler_of(recipe_, trained_.objective);
-  const auto begin = samples_.begin() + own.first;
-  const auto wants = [&](int64_t first, int64_t size) {
-    const auto of_batch = there.begin() + (there.empty() ? 0 : own.first + first);
-    return there.empty() || !std::all_of(of_batch, of_batch + size, [](bool is) { return is; });
-  };
-  const pipelines::DrawRequest request{.samples = {begin, begin + own.count},
-                                       .batch = options_.batch,
-                                       .graphs = trained_.graphs,
-                                       .wants = wants};
-  const auto conditions = [&](int64_t first, int64_t size) {
-    return conditions_of(own.first + first, size);
-  };
-  pipelines::DrawEvents heard{.done = [&](int64_t first, const at::Tensor& samples) {
-    if (pipelines::leads_group(mesh)) {
-      events.done(own.first + first, samples);
+  int64_t drawn = 0;
+  for (DrawingGroup& group : groups_) {
+    pipelines::DrawEvents heard = events;
+    if (events.progress) {
+      heard.progress = [&](pipelines::DrawProgress progress) {
+        progress.part =
+            (static_cast<double>(drawn) + progress.part * static_cast<double>(group.count())) /
+            static_cast<double>(asked_.size());
+        events.progress(progress);
+      };
     }
-  }};
-  if (events.progress) {
-    heard.progress = [&](pipelines::DrawProgress progress) {
-      progress.first += own.first;
-      events.progress(progress);
-    };
+    if (!group.draw_batches(mesh, heard, there)) {
+      return false;
+    }
+    drawn += group.count();
   }
-  if (events.stops) {
-    heard.stops = [&] { return agreed(events.stops(), mesh, trained_.device); };
+  return true;
+}
+
+std::vector<at::Tensor> Drawing::draw_each() {
+  std::vector<at::Tensor> samples(asked_.size());
+  (void)draw_batches({}, {.done = [&](int64_t first, const at::Tensor& drawn) {
+                       for (int64_t i = 0; i < drawn.size(0); ++i) {
+                         samples[static_cast<size_t>(first + i)] = drawn[i];
+                       }
+                     }});
+  std::vector<at::Tensor> requests;
+  auto begin = samples.begin();
+  for (const int64_t count : counts_) {
+    requests.push_back(at::stack(std::vector<at::Tensor>(begin, begin + count)));
+    begin += count;
   }
-  const std::vector<int64_t> shape = model.sample_shape();
-  return model.is_video()
-             ? pipelines::draw_clip_batches(*denoiser, sampler, sampling, request, shape, clips_,
-                                            conditions, trained_.device, heard)
-             : pipelines::draw_batches(*denoiser, sampler, sampling, request, shape, conditions,
-                                       trained_.device, heard);
+  return requests;
 }
 
 at::Tensor Drawing::draw() {
-  pipelines::DrawnSamples drawn;
-  (void)draw_batches({}, drawn.events());
-  return drawn.all();
+  KINORA_CHECK(groups_.size() == 1, kConfig,
+               "[sample] requests must be of one size to be drawn "
+               "into one tensor, got ",
+               groups_.size(), " sizes. Hint: draw_each()");
+  return at::cat(draw_each());
 }
 
 }  // namespace kinora::inference

@@ -10,6 +10,16 @@
 
 namespace kinora::inference {
 
+/// Of what is drawn; 0: as the model has it, and of a request as DrawOptions have it. Other sizes
+/// are for models that take any (models::Family::takes_any_size).
+struct SampleSize {
+  int64_t frames = 0;
+  int64_t height = 0;  ///< in pixels, as width
+  int64_t width = 0;
+
+  bool operator==(const SampleSize&) const = default;
+};
+
 /// Samples that somebody asks for. Sample i of a request has the noise of (seed, i), and so looks
 /// the same in any batch or count.
 struct Request {
@@ -23,17 +33,15 @@ struct Request {
   int64_t count = 0;  ///< samples; 0: one of each class, caption or text
   uint64_t seed = 0;
   std::optional<double> guidance = {};  ///< scale; nothing: the recipe's
+  SampleSize size = {};
 };
 
 /// How samples are drawn; 0: as the recipe says.
 struct DrawOptions {
-  int64_t batch = 64;  ///< computed at once
-  int64_t steps = 0;   ///< of the sampler
-  // Of models of clips. Sizes other than the model's own are for those that take any.
-  int64_t frames = 0;
-  int64_t height = 0;  ///< in pixels, as width
-  int64_t width = 0;
-  double fps = 0.0;
+  int64_t batch = 64;    ///< computed at once
+  int64_t steps = 0;     ///< of the sampler
+  SampleSize size = {};  ///< of requests that say none
+  double fps = 0.0;      ///< of models of clips, as what follows
   /// Some frames of every clip (given_frames.h); empty: none. Which these are, see
   /// pipelines::frame_places, and what its image holds.
   std::string given = {};

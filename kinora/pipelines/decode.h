@@ -8,8 +8,9 @@
 namespace kinora::pipelines {
 
 /// Pixels of latents [N, C, (t,) h, w], a few of them at once on `device`: float32 on the CPU,
-/// in [-1, 1] but for what the autoencoder exceeds it by. kShape.
+/// in [-1, 1] but for what the autoencoder exceeds it by. one_by_one: each as if it were alone
+/// (sample.batch_invariant). kShape.
 [[nodiscard]] at::Tensor decode_latents(models::Autoencoder& autoencoder, const at::Tensor& latents,
-                                        at::Device device);
+                                        at::Device device, bool one_by_one = false);
 
 }  // namespace kinora::pipelines

@@ -41,6 +41,18 @@ diffusion::GuidanceScale scale_of(std::span<const SampleToDraw> samples, bool on
 
 }  // namespace
 
+DrawConditions DrawConditions::of_row(int64_t row) const {
+  const auto copy = [row](const at::Tensor& tensor) {
+    return tensor.defined() ? tensor.narrow(0, row, 1).clone() : at::Tensor();
+  };
+  DrawConditions one;
+  for (const auto& [name, tensor] : diffusion::kConditions) {
+    one.conditions.*tensor = copy(conditions.*tensor);
+    one.null.*tensor = copy(null.*tensor);
+  }
+  return one;
+}
+
 std::vector<SampleToDraw> numbered_samples(int64_t first, int64_t count, uint64_t seed,
                                            double guidance) {
   std::vector<SampleToDraw> samples;
@@ -104,7 +116,9 @@ BatchDrawer::BatchDrawer(diffusion::Denoiser& denoiser, const diffusion::Sampler
       request_(request),
       sample_shape_(sample_shape.vec()),
       device_(device),
-      recorded_(denoiser, sampler_, device) {
+      one_seed_(!config.batch_invariant),  // one graph for all of them
+      recorded_(denoiser, sampler_, device),
+      recorded_unguided_(denoiser, sampler_, device) {
   for (const SampleToDraw& sample : request.samples) {
     KINORA_CHECK(sample.guidance >= 0.0 && sample.guidance <= kMostGuidance, kConfig,
                  "[sample] a scale of guidance must be between 0 and ", kMostGuidance, ", got ",
@@ -116,17 +130,35 @@ BatchDrawer::BatchDrawer(diffusion::Denoiser& denoiser, const diffusion::Sampler
 
 at::Tensor BatchDrawer::draw(int64_t first, int64_t size, const DrawConditions& given,
                              int64_t index_offset, const StepReport& report) {
+  if (!config_.batch_invariant) {
+    return draw_together(first, size, given, index_offset, report);
+  }
+  std::vector<at::Tensor> samples;
+  for (int64_t i = 0; i < size; ++i) {
+    samples.push_back(draw_together(
+        first + i, 1, given.of_row(i), index_offset,
+        [&](int64_t step, int64_t steps) { report(i * steps + step, size * steps); }));
+  }
+  return at::cat(samples);
+}
+
+at::Tensor BatchDrawer::draw_together(int64_t first, int64_t size, const DrawConditions& given,
+                                      int64_t index_offset, const StepReport& report) {
   const std::span<const SampleToDraw> samples(request_.samples.data() + first,
                                               static_cast<size_t>(size));
   std::vector<int64_t> shape = {size};
   shape.insert(shape.end(), sample_shape_.begin(), sample_shape_.end());
   const diffusion::SampleKey key = key_of(samples, one_seed_, index_offset);
+  const bool alone = config_.batch_invariant;
+  const bool unguided = alone && samples.front().guidance == 1.0;
   diffusion::Guidance guidance = config_.guidance_of();
-  guidance.scale = scale_of(samples, one_scale_, device_);
+  guidance.scale = scale_of(samples, alone ? unguided : one_scale_, device_);
   guidance.null = given.null;
-  const bool repeats = std::ssize(request_.samples) >= 2 * request_.batch;
-  if (request_.graphs && repeats && size == request_.batch) {
-    const at::Tensor drawn = recorded_.sample(shape, given.conditions, guidance, key).cpu();
+  const int64_t at_once = alone ? 1 : request_.batch;
+  const bool repeats = std::ssize(request_.samples) >= 2 * at_once;
+  if (request_.graphs && repeats && size == at_once) {
+    diffusion::RecordedSampler& recorded = unguided ? recorded_unguided_ : recorded_;
+    const at::Tensor drawn = recorded.sample(shape, given.conditions, guidance, key).cpu();
     const int64_t steps = diffusion::num_steps(sampler_);
     report(steps, steps);
     return drawn;

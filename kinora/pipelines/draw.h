@@ -38,6 +38,9 @@ struct DrawRequest {
 struct DrawConditions {
   diffusion::Conditions conditions;
   diffusion::Conditions null;
+
+  /// Those of sample `row` alone, in memory of their own.
+  [[nodiscard]] DrawConditions of_row(int64_t row) const;
 };
 
 /// Those of samples first, ..., first + size - 1.
@@ -80,11 +83,15 @@ class BatchDrawer {
               at::IntArrayRef sample_shape, at::Device device);
 
   /// Samples first, ..., first + size - 1: float32 [size, *sample_shape] on the CPU, with the noise
-  /// of samples whose index is greater by `index_offset`.
+  /// of samples whose index is greater by `index_offset`. With config.batch_invariant one by one:
+  /// then no tensor that any of them is computed with has rows of another.
   [[nodiscard]] at::Tensor draw(int64_t first, int64_t size, const DrawConditions& given,
                                 int64_t index_offset, const StepReport& report);
 
  private:
+  [[nodiscard]] at::Tensor draw_together(int64_t first, int64_t size, const DrawConditions& given,
+                                         int64_t index_offset, const StepReport& report);
+
   diffusion::Denoiser& denoiser_;
   const diffusion::Sampler sampler_;
   const SamplingConfig& config_;
@@ -94,6 +101,7 @@ class BatchDrawer {
   bool one_seed_ = true;
   bool one_scale_ = true;
   diffusion::RecordedSampler recorded_;
+  diffusion::RecordedSampler recorded_unguided_;  // of samples drawn by themselves
 };
 
 /// Draws samples [*sample_shape], batch by batch. False where it was stopped. kConfig as the

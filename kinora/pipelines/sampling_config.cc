@@ -97,6 +97,9 @@ void describe(Fields& fields, SamplingConfig& config) {
              "How far guidance keeps the deviation of the conditional prediction: 0 = not at all, "
              "0.7 = as Lin et al. 2024 advise.",
              between(0, 1));
+  fields.add("batch_invariant", config.batch_invariant,
+             "Draw and decode the samples of a batch one by one, so that each is the same in every "
+             "bit whatever is drawn beside it. What that costs is measured and said.");
 }
 
 diffusion::Guidance SamplingConfig::guidance_of() const {

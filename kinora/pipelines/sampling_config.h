@@ -55,6 +55,8 @@ struct SamplingConfig {
   diffusion::GuidanceChannels guidance_channels = diffusion::GuidanceChannels::kAll;
   std::vector<double> guidance_interval = {0.0, 1.0};
   double guidance_rescale = 0.0;
+  /// A sample is the same in every bit whatever is drawn beside it, which costs the batch's speed.
+  bool batch_invariant = false;
 
   /// Everything but the unconditional conditions.
   [[nodiscard]] diffusion::Guidance guidance_of() const;

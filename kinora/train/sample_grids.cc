@@ -55,7 +55,8 @@ void SampleGrids::draw() {
   }
   at::Tensor shown = all.narrow(0, 0, config.sample.count);
   if (run_.encoder != nullptr) {
-    shown = pipelines::decode_latents(*run_.encoder->autoencoder, shown, run_.device);
+    shown = pipelines::decode_latents(*run_.encoder->autoencoder, shown, run_.device,
+                                      config.sample.sampling.batch_invariant);
   }
   const io::Image grid = io::make_grid(inference::shown_images(shown));
   const auto path = run_.directory.samples() / ("step-" + std::to_string(step));

@@ -82,7 +82,7 @@ TEST_F(DrawingTest, WhatTheModelDoesNotTakeIsRefused) {
   EXPECT_THAT(refusal({.captions = {"a"}, .text_embeddings = "b"}), HasSubstr("only one"));
   EXPECT_THAT(refusal({.classes = {-1}}), HasSubstr("got -1"));
   EXPECT_THAT(refusal({.count = -1}), HasSubstr("got -1"));
-  EXPECT_THAT(refusal({}, {.height = 32}), HasSubstr("height must be 16"));
+  EXPECT_THAT(refusal({}, {.size = {.height = 32}}), HasSubstr("height must be 16"));
   EXPECT_THAT(refusal({}, {.pieces = 2}), HasSubstr("models of clips"));
 }
 

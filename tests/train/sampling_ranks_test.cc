@@ -4,6 +4,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
 
@@ -68,9 +69,10 @@ struct Drawn {
 
 /// Two pieces, the first from a given frame: those of this rank's group.
 Drawn drawn(const comm::Group& world, int64_t samples, const pipelines::SamplingShares& shares,
-            SequenceScheme scheme) {
+            SequenceScheme scheme, bool batch_invariant = false) {
   inference::TrainedModel trained = inference::initial_model(tiny_clips(), at::kCPU, 7);
   randomise_zeros(trained.model->named_parameters(), *trained.arena);
+  trained.recipe.sample.sampling.batch_invariant = batch_invariant;
   const models::ModelConfig& model = trained.recipe.model;
   const parallel::Mesh mesh(world, shares.mesh());
   const pipelines::SampleRange own = pipelines::own_samples(samples, mesh);
@@ -122,6 +124,18 @@ TEST(SamplingRanksTest, GuidanceAndTokens) {
 
 TEST(SamplingRanksTest, GroupsThatShare) {
   expect_as_alone(4, 3, {.groups = 2, .guidance = 2}, SequenceScheme::kUlysses);
+}
+
+// On the same ranks, in every bit; the last batch is of one sample.
+TEST(SamplingRanksTest, BatchInvariant) {
+  comm::run_on_ranks(4, [](const comm::Group& world) {
+    const pipelines::SamplingShares shares{.guidance = 2, .sequence = 2};
+    const auto first = [&](int64_t samples) {
+      return drawn(world, samples, shares, SequenceScheme::kDsp, /*batch_invariant=*/true)
+          .clips.narrow(0, 0, 1);
+    };
+    EXPECT_TRUE(at::equal(first(3), first(1)));
+  });
 }
 
 // Of different samples the comparison above must be able to fail.

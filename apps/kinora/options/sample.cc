@@ -44,12 +44,12 @@ void add_what(CLI::App& command, SampleArguments& arguments) {
 
 void add_clip(CLI::App& command, SampleArguments& arguments) {
   command
-      .add_option("--frames", arguments.options.frames,
+      .add_option("--frames", arguments.options.size.frames,
                   "Frames of a clip; models of architecture stdit2 and stdit3")
       ->check(whole(1));
-  command.add_option("--height", arguments.options.height, "In pixels; the same models")
+  command.add_option("--height", arguments.options.size.height, "In pixels; the same models")
       ->check(whole(1));
-  command.add_option("--width", arguments.options.width, "In pixels; the same models")
+  command.add_option("--width", arguments.options.size.width, "In pixels; the same models")
       ->check(whole(1));
   command
       .add_option("--fps", arguments.options.fps, "Frames a second of clips; default: the run's")

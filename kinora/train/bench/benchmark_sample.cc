@@ -19,6 +19,7 @@
 #include "kinora/models/model.h"
 #include "kinora/ops/attention.h"
 #include "kinora/ops/random.h"
+#include "kinora/pipelines/draw.h"
 #include "kinora/train/bench/benchmark.h"
 
 namespace kinora::train {
@@ -41,7 +42,8 @@ std::string kernels_of(const inference::ModelRecipe& recipe, const ops::BlockKer
   return text.str();
 }
 
-std::string describe(const diffusion::Sampler& sampler, const diffusion::Guidance& guidance) {
+std::string describe(const diffusion::Sampler& sampler, const diffusion::Guidance& guidance,
+                     bool alone) {
   std::ostringstream text;
   constexpr const char* kNames[] = {"ddpm", "ddim", "euler", "solver"};
   static_assert(std::variant_size_v<diffusion::Sampler> == std::size(kNames));
@@ -50,6 +52,7 @@ std::string describe(const diffusion::Sampler& sampler, const diffusion::Guidanc
   if (guidance.scale.any()) {
     text << guidance.scale.value;
   }
+  text << (alone ? ", samples one by one" : "");
   return text.str();
 }
 
@@ -109,23 +112,33 @@ SampleBenchmark benchmark_sample(RunConfig config, const SampleBenchmarkOptions&
   const pipelines::SampleRange own = pipelines::own_samples(options.batch, mesh);
   inference::TrainedModel initial = inference::initial_model(config, device, kBenchmarkSeed);
   randomise_zeros(initial.model->named_parameters(), *initial.arena);
-  const int64_t rows = guided && shares.guidance == 1 ? 2 * own.count : own.count;
+  const bool alone = config.sample.sampling.batch_invariant;
+  const int64_t at_once = alone ? 1 : own.count;
+  const int64_t rows = guided && shares.guidance == 1 ? 2 * at_once : at_once;
   const auto denoiser = share(initial, initial.recipe.model, mesh, options.ranks.scheme, rows);
 
   const models::ModelConfig& model = initial.recipe.model;
   const diffusion::Sampler sampler = sampler_of(initial.recipe, initial.objective);
   std::vector<int64_t> shape = model.sample_shape();
-  shape.insert(shape.begin(), own.count);
+  shape.insert(shape.begin(), at_once);
   const at::Tensor sample_index = at::arange(own.first, own.first + own.count, at::kLong);
   const diffusion::Conditions conditions = conditions_in_turn(model, sample_index, device);
-  guidance.null = inference::null_of(conditions, model.num_classes);
+  const pipelines::DrawConditions all{.conditions = conditions,
+                                      .null = inference::null_of(conditions, model.num_classes)};
   diffusion::RecordedSampler recorded(*denoiser, sampler, device);
-  const diffusion::SampleKey key{.seed = kBenchmarkSeed, .sample_index = sample_index};
-  const auto run = [&](int64_t /*call*/) {
+  const auto run_rows = [&](int64_t first, const pipelines::DrawConditions& given) {
+    guidance.null = given.null;
+    const diffusion::SampleKey key{.seed = kBenchmarkSeed,
+                                   .sample_index = sample_index.narrow(0, first, at_once)};
     if (initial.graphs) {
-      (void)recorded.sample(shape, conditions, guidance, key);
+      (void)recorded.sample(shape, given.conditions, guidance, key);
     } else {
-      (void)diffusion::sample(*denoiser, sampler, shape, conditions, guidance, key, device);
+      (void)diffusion::sample(*denoiser, sampler, shape, given.conditions, guidance, key, device);
+    }
+  };
+  const auto run = [&](int64_t /*call*/) {
+    for (int64_t first = 0; first < own.count; first += at_once) {
+      run_rows(first, alone ? all.of_row(first) : all);
     }
   };
   // A run without a graph, and the recording.
@@ -147,7 +160,7 @@ SampleBenchmark benchmark_sample(RunConfig config, const SampleBenchmarkOptions&
   result.unit = model.is_video() ? "clips" : "images";
   result.ranks = world.size() > 1 ? shares.reason : "";
   result.steps = diffusion::num_steps(sampler);
-  result.sampler = describe(sampler, guidance);
+  result.sampler = describe(sampler, guidance, alone);
   result.peak_memory = most(world, device::peak_memory(device));
   result.kernels = kernels_of(initial.recipe, initial.kernels.get(), initial.graphs, rows, device);
   if (const std::optional<int64_t> each = rows_per_sample(guidance)) {

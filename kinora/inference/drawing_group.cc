@@ -1,0 +1,288 @@
+#include "kinora/inference/drawing_group.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <utility>
+
+#include "kinora/core/error.h"
+#include "kinora/data/run_data.h"
+#include "kinora/inference/conditions.h"
+#include "kinora/inference/given_frames.h"
+#include "kinora/inference/prompts.h"
+#include "kinora/inference/shown_samples.h"
+#include "kinora/models/families.h"
+
+namespace kinora::inference {
+namespace {
+
+void check(const Request& request, const models::ModelConfig& model) {
+  const bool has_texts = !request.captions.empty() || !request.text_embeddings.empty();
+  KINORA_CHECK(request.captions.empty() || request.text_embeddings.empty(), kConfig,
+               "[sample] give only one of captions and embedded texts");
+  KINORA_CHECK(model.takes_text() || !has_texts, kConfig,
+               "[sample] this model is conditioned on classes, not on texts. Hint: give classes");
+  KINORA_CHECK(!model.takes_text() || request.classes.empty(), kConfig,
+               "[sample] this model is conditioned on texts, not on classes. Hint: give captions");
+  KINORA_CHECK(request.count >= 0, kConfig, "[sample] count must not be negative, got ",
+               request.count);
+}
+
+/// Size and speed of clips.
+void set_size(const SampleSize& size, double fps, ModelRecipe& recipe) {
+  models::ModelConfig& model = recipe.model;
+  const bool any_size = models::family_of(model).takes_any_size;
+  const auto set = [&](const char* name, int64_t wanted, int64_t unit, int64_t patch,
+                       int64_t& value) {
+    if (wanted == 0) {
+      return;
+    }
+    KINORA_CHECK(any_size || wanted == value * unit, kConfig, "[sample] ", name, " must be ",
+                 value * unit, ", which this model was made for, got ", wanted,
+                 ". Hint: ", models::families_that(&models::Family::takes_any_size),
+                 " take any size");
+    KINORA_CHECK(wanted % (unit * patch) == 0, kConfig, "[sample] ", name,
+                 " must be a multiple of ", unit * patch, ", got ", wanted);
+    value = wanted / unit;
+  };
+  const models::ModelShape shape = models::shape_of(model);
+  set("frames", size.frames, model.frame_compression, shape.patch_frames, model.frames);
+  set("height", size.height, model.compression, shape.patch, model.height);
+  set("width", size.width, model.compression, shape.patch, model.width);
+  if (fps > 0.0) {
+    recipe.data.fps = fps * static_cast<double>(recipe.data.frame_stride);
+    recipe.data.max_fps = 0.0;
+  }
+}
+
+/// What the samples are to show: what was asked for, or the texts of the model's data.
+Prompts prompts_for(const ModelRecipe& recipe, const Request& request) {
+  if (!request.captions.empty()) {
+    return prompts_of_captions(request.captions, recipe.data);
+  }
+  if (!request.text_embeddings.empty()) {
+    return prompts_of_file(request.text_embeddings);
+  }
+  return prompts_of_data(*data::open_data(recipe.data).train,
+                         request.count > 0 ? request.count : recipe.sample.count);
+}
+
+pipelines::ClipOptions clip_options(const ModelRecipe& recipe, const DrawOptions& options) {
+  if (options.pieces > 1) {
+    check_takes_given(recipe.model);
+  }
+  pipelines::ClipOptions clips{.given = {},
+                               .given_edit = options.given_edit,
+                               .pieces = options.pieces,
+                               .overlap = options.overlap};
+  if (!options.given.empty()) {
+    clips.given = read_given(options.given,
+                             {.layout = options.frame_layout,
+                              .places = options.given_frames,
+                              .fps = clip_fps(recipe.data)},
+                             recipe.model);
+  }
+  return clips;
+}
+
+/// One behind the other. All have the same tensors.
+pipelines::DrawConditions joined(const std::vector<pipelines::DrawConditions>& pieces) {
+  pipelines::DrawConditions all;
+  const auto join = [&pieces](auto part, auto tensor) {
+    std::vector<at::Tensor> tensors;
+    for (const pipelines::DrawConditions& piece : pieces) {
+      if ((piece.*part.*tensor).defined()) {
+        tensors.push_back(piece.*part.*tensor);
+      }
+    }
+    return tensors.empty() ? at::Tensor() : at::cat(tensors);
+  };
+  for (const auto& [name, tensor] : diffusion::kConditions) {
+    all.conditions.*tensor = join(&pipelines::DrawConditions::conditions, tensor);
+    all.null.*tensor = join(&pipelines::DrawConditions::null, tensor);
+  }
+  return all;
+}
+
+/// Whether any rank of the group that shares each sample says yes: they go on or stop together.
+bool agreed(bool own, const parallel::Mesh& mesh, at::Device device) {
+  for (const parallel::Axis axis : {parallel::Axis::kSequence, parallel::Axis::kGuidance}) {
+    if (const comm::Group& group = mesh.group(axis); group.size() > 1) {
+      const at::Tensor any =
+          at::full({1}, own ? 1 : 0, at::TensorOptions(at::kLong).device(device));
+      group.all_reduce(any, comm::Reduction::kMax);
+      own = any.item<int64_t>() != 0;
+    }
+  }
+  return own;
+}
+
+}  // namespace
+
+DrawingGroup::DrawingGroup(TrainedModel& trained, const SampleSize& size,
+                           const DrawOptions& options)
+    : trained_(trained), recipe_(trained.recipe), options_(options) {
+  pipelines::SamplingConfig& sampling = recipe_.sample.sampling;
+  sampling.steps = options.steps > 0 ? options.steps : sampling.steps;
+  set_size(size, options.fps, recipe_);
+  if (recipe_.model.is_video()) {
+    clips_ = clip_options(recipe_, options);
+  }
+}
+
+std::vector<Asked> DrawingGroup::add(const Request& request, int64_t number) {
+  check(request, recipe_.model);
+  Part part{.first = std::ssize(samples_), .count = 0, .conditions_of = {}};
+  std::vector<Asked> asked = recipe_.model.takes_text()
+                                 ? ask_for_texts(request, part.conditions_of)
+                                 : ask_for_classes(request, part.conditions_of);
+  part.count = std::ssize(asked);
+  const std::vector<pipelines::SampleToDraw> samples = pipelines::numbered_samples(
+      0, part.count, request.seed, request.guidance.value_or(recipe_.sample.sampling.guidance));
+  samples_.insert(samples_.end(), samples.begin(), samples.end());
+  for (int64_t i = 0; i < part.count; ++i) {
+    numbers_.push_back(number + i);
+  }
+  parts_.push_back(std::move(part));
+  return asked;
+}
+
+bool DrawingGroup::is_guided() const {
+  return std::any_of(samples_.begin(), samples_.end(),
+                     [](const auto& sample) { return sample.guidance != 1.0; });
+}
+
+std::vector<Asked> DrawingGroup::ask_for_classes(const Request& request,
+                                                 pipelines::ConditionsOf& conditions) {
+  const int64_t num_classes = recipe_.model.num_classes;
+  std::vector<int64_t> classes = request.classes;
+  if (classes.empty()) {
+    classes.resize(static_cast<size_t>(num_classes));
+    std::iota(classes.begin(), classes.end(), 0);
+  }
+  for (const int64_t label : classes) {
+    KINORA_CHECK(label >= 0 && label < num_classes, kConfig, "[sample] classes must lie in 0 to ",
+                 num_classes - 1, ", got ", label);
+  }
+  const size_t count = request.count > 0 ? static_cast<size_t>(request.count) : classes.size();
+  std::vector<int64_t> labels;
+  std::vector<Asked> asked;
+  for (size_t i = 0; i < count; ++i) {
+    labels.push_back(classes[i % classes.size()]);
+    asked.push_back({.label = labels.back()});
+  }
+  conditions = [labels = at::tensor(labels, at::kLong), num_classes, device = trained_.device](
+                   int64_t first, int64_t size) {
+    pipelines::DrawConditions result;
+    result.conditions.labels = labels.narrow(0, first, size).to(device);
+    result.null = null_of(result.conditions, num_classes);
+    return result;
+  };
+  return asked;
+}
+
+std::vector<Asked> DrawingGroup::ask_for_texts(const Request& request,
+                                               pipelines::ConditionsOf& conditions) {
+  Prompts prompts = prompts_for(recipe_, request);
+  const data::TextShape shape = text_shape_.value_or(prompts.shape);
+  KINORA_CHECK(shape.length == prompts.shape.length && shape.channels == prompts.shape.channels &&
+                   shape.pooled_channels == prompts.shape.pooled_channels,
+               kConfig,
+               "[sample] requests that are drawn together must have texts of one size, got ",
+               shape.length, " and ", prompts.shape.length, " tokens");
+  text_shape_ = shape;
+  const size_t count = request.count > 0 ? static_cast<size_t>(request.count) : prompts.all.size();
+  std::vector<Asked> asked;
+  for (size_t i = 0; i < count; ++i) {
+    const Prompt& prompt = prompts.all[i % prompts.all.size()];
+    asked.push_back({.caption = prompt.caption, .label = prompt.label});
+  }
+  conditions = conditions_of_prompts(std::move(prompts), recipe_.model, clip_fps(recipe_.data),
+                                     trained_.device);
+  return asked;
+}
+
+pipelines::DrawConditions DrawingGroup::conditions_of(int64_t first, int64_t size) const {
+  std::vector<pipelines::DrawConditions> pieces;
+  for (const Part& part : parts_) {
+    const int64_t begin = std::max(first, part.first);
+    const int64_t end = std::min(first + size, part.first + part.count);
+    if (begin < end) {
+      pieces.push_back(part.conditions_of(begin - part.first, end - begin));
+    }
+  }
+  return pieces.size() == 1 ? pieces.front() : joined(pieces);
+}
+
+pipelines::BatchCost DrawingGroup::batch_cost() const {
+  constexpr int64_t kMostSamples = 8;  // more would hardly say more, but take memory and time
+  const int64_t size = std::min({kMostSamples, options_.batch, count()});
+  diffusion::Guidance guidance = recipe_.sample.sampling.guidance_of();
+  guidance.scale = is_guided() ? 2.0 : 1.0;  // any scale but 1 takes as long
+  return pipelines::measure_batch_cost(*trained_.model, sampler_of(recipe_, trained_.objective),
+                                       guidance, recipe_.model.sample_shape(),
+                                       conditions_of(0, size), size, trained_.device);
+}
+
+bool DrawingGroup::draw_batches(const parallel::Mesh& mesh, const pipelines::DrawEvents& events,
+                                const std::vector<bool>& there) {
+  const models::ModelConfig& model = recipe_.model;
+  const pipelines::SamplingConfig& sampling = recipe_.sample.sampling;
+  const pipelines::SampleRange own = pipelines::own_samples(count(), mesh);
+  const int64_t at_once = sampling.batch_invariant ? 1 : std::min(own.count, options_.batch);
+  const bool pairs = is_guided() && mesh.shape().guidance == 1;
+  const std::unique_ptr<diffusion::Denoiser> denoiser =
+      share(trained_, model, mesh, options_.ranks.scheme, pairs ? 2 * at_once : at_once);
+  const diffusion::Sampler sampler = sampler_of(recipe_, trained_.objective);
+  const auto begin = samples_.begin() + own.first;
+  const auto number_of = [&](int64_t i) { return numbers_[static_cast<size_t>(own.first + i)]; };
+  const auto wants = [&](int64_t first, int64_t size) {
+    for (int64_t i = first; i < first + size; ++i) {
+      if (there.empty() || !there[static_cast<size_t>(number_of(i))]) {
+        return true;
+      }
+    }
+    return false;
+  };
+  const pipelines::DrawRequest request{.samples = {begin, begin + own.count},
+                                       .batch = options_.batch,
+                                       .graphs = trained_.graphs,
+                                       .wants = wants};
+  const auto conditions = [&](int64_t first, int64_t size) {
+    return conditions_of(own.first + first, size);
+  };
+  pipelines::DrawEvents heard{.done = [&](int64_t first, const at::Tensor& samples) {
+    if (!pipelines::leads_group(mesh)) {
+      return;
+    }
+    // Requests of other sizes may lie between those of this one.
+    int64_t begins = 0;
+    for (int64_t i = 1; i <= samples.size(0); ++i) {
+      if (i == samples.size(0) || number_of(first + i) != number_of(first + i - 1) + 1) {
+        events.done(number_of(first + begins), samples.narrow(0, begins, i - begins));
+        begins = i;
+      }
+    }
+  }};
+  if (events.progress) {
+    heard.progress = [&](pipelines::DrawProgress progress) {
+      progress.first = number_of(progress.first);
+      events.progress(progress);
+    };
+  }
+  if (events.stops) {
+    heard.stops = [&] { return agreed(events.stops(), mesh, trained_.device); };
+  }
+  const std::vector<int64_t> shape = model.sample_shape();
+  return model.is_video()
+             ? pipelines::draw_clip_batches(*denoiser, sampler, sampling, request, shape, clips_,
+                                            conditions, trained_.device, heard)
+             : pipelines::draw_batches(*denoiser, sampler, sampling, request, shape, conditions,
+                                       trained_.device, heard);
+}
+
+}  // namespace kinora::inference

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+#include <iterator>
+#include <optional>
+#include <vector>
+
+#include "kinora/data/source.h"
+#include "kinora/inference/recipe.h"
+#include "kinora/inference/request.h"
+#include "kinora/inference/trained_model.h"
+#include "kinora/parallel/mesh.h"
+#include "kinora/pipelines/batch_cost.h"
+#include "kinora/pipelines/clips.h"
+#include "kinora/pipelines/draw.h"
+
+namespace kinora::inference {
+
+/// The samples of a drawing that are of one size, and so can share batches.
+class DrawingGroup {
+ public:
+  /// The model is borrowed. size: 0 as the model has it. kConfig for what it does not take; kIo.
+  DrawingGroup(TrainedModel& trained, const SampleSize& size, const DrawOptions& options);
+
+  /// Samples number, number + 1, ... of the drawing: what each was asked to show. kConfig; kIo.
+  std::vector<Asked> add(const Request& request, int64_t number);
+
+  /// The model's, with the size of these samples.
+  [[nodiscard]] const ModelRecipe& recipe() const { return recipe_; }
+  [[nodiscard]] int64_t count() const { return std::ssize(samples_); }
+  [[nodiscard]] bool is_guided() const;
+  /// Whether samples go on from given frames, or from pieces of their own.
+  [[nodiscard]] bool goes_on() const { return clips_.given.frames.defined() || clips_.pieces > 1; }
+
+  /// Of its first samples, see Drawing::batch_cost.
+  [[nodiscard]] pipelines::BatchCost batch_cost() const;
+
+  /// As Drawing::draw_batches, on a mesh whose shard axis is that of the groups of ranks; of
+  /// samples by their numbers, which in a batch need not follow each other: each run of them is an
+  /// event by itself. The part of progress is that of these samples.
+  bool draw_batches(const parallel::Mesh& mesh, const pipelines::DrawEvents& events,
+                    const std::vector<bool>& there);
+
+ private:
+  /// The samples of one request, and their conditions by number.
+  struct Part {
+    int64_t first;  // among those of the group
+    int64_t count;
+    pipelines::ConditionsOf conditions_of;
+  };
+
+  [[nodiscard]] std::vector<Asked> ask_for_classes(const Request& request,
+                                                   pipelines::ConditionsOf& conditions);
+  [[nodiscard]] std::vector<Asked> ask_for_texts(const Request& request,
+                                                 pipelines::ConditionsOf& conditions);
+  [[nodiscard]] pipelines::DrawConditions conditions_of(int64_t first, int64_t size) const;
+
+  TrainedModel& trained_;
+  ModelRecipe recipe_;
+  const DrawOptions& options_;
+  std::vector<pipelines::SampleToDraw> samples_;
+  std::vector<int64_t> numbers_;  // of the samples in the drawing
+  std::vector<Part> parts_;
+  std::optional<data::TextShape> text_shape_;  // of all requests
+  pipelines::ClipOptions clips_;
+};
+
+}  // namespace kinora::inference
