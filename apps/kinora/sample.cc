@@ -246,8 +246,11 @@ void sample_on_rank(const SampleArguments& arguments, const comm::Group& world) 
 
   std::optional<io::FileLock> lock;
   if (speaks) {
-    lock = inference::claim_folder(arguments.out, key_of(arguments, trained, drawing, request),
-                                   arguments.overwrite);
+    const inference::DrawingKey key = key_of(arguments, trained, drawing, request);
+    lock = inference::claim_folder(
+        arguments.out, std::ssize(asked),
+        [&](int64_t count) { return inference::key_of_first(key, asked, count); },
+        arguments.overwrite);
   }
   const std::vector<bool> there = shared(files.there(), world, trained.device);
   const auto count = std::ssize(there);

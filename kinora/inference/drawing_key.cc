@@ -2,6 +2,7 @@
 
 #include <span>
 #include <string>
+#include <utility>
 
 #include "kinora/core/config.h"
 #include "kinora/data/file_stamp.h"
@@ -28,7 +29,7 @@ std::string checksum_of_weights(const optim::Arena& arena) {
   return sum.hex();
 }
 
-std::string checksum_of_asked(const std::vector<Asked>& asked) {
+std::string checksum_of_asked(std::span<const Asked> asked) {
   io::Checksum sum;
   for (const Asked& each : asked) {
     add(std::to_string(each.label.value_or(-1)) + " " + each.caption + "\n", sum);
@@ -53,14 +54,19 @@ DrawingKey drawing_key(const TrainedModel& trained, const Drawing& drawing, cons
   }
   key.erase("sample.count");  // of grids that training shows
   key["weights"] = "checksum " + checksum_of_weights(*trained.arena);
-  key["count"] = std::to_string(drawing.asked().size());
   key["seed"] = std::to_string(request.seed);
-  key["classes or captions"] = "checksum " + checksum_of_asked(drawing.asked());
   key["text embeddings"] = named(request.text_embeddings);
   key["given frames"] = named(options.given) + " " + options.given_frames + " " +
                         std::to_string(static_cast<int>(options.frame_layout)) + " " +
                         std::to_string(options.given_edit);
   key["pieces"] = std::to_string(options.pieces) + ", overlap " + std::to_string(options.overlap);
+  return key_of_first(std::move(key), drawing.asked(), std::ssize(drawing.asked()));
+}
+
+DrawingKey key_of_first(DrawingKey key, std::span<const Asked> asked, int64_t count) {
+  key["count"] = std::to_string(count);
+  key["classes or captions"] =
+      "checksum " + checksum_of_asked(asked.first(static_cast<size_t>(count)));
   return key;
 }
 

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstdint>
+#include <span>
+
 #include "kinora/inference/drawing.h"
 #include "kinora/inference/request.h"
 #include "kinora/inference/sample_folder.h"
@@ -12,5 +15,8 @@ namespace kinora::inference {
 /// threads.
 [[nodiscard]] DrawingKey drawing_key(const TrainedModel& trained, const Drawing& drawing,
                                      const Request& request, const DrawOptions& options);
+
+/// `key` as if the drawing were of its first `count` samples. asked: of all of them.
+[[nodiscard]] DrawingKey key_of_first(DrawingKey key, std::span<const Asked> asked, int64_t count);
 
 }  // namespace kinora::inference

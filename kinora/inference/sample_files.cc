@@ -35,6 +35,14 @@ constexpr const char* kLabels = "labels";
 constexpr int64_t kMostInGrid = 256;
 constexpr int64_t kMostGridPixels = int64_t{1} << 26;
 
+constexpr const char* kGridCountFile = "grid-count";  // so many it shows
+constexpr int64_t kMaxPngBytes = int64_t{1} << 30;
+
+/// A clip is a row.
+io::GridOptions grid_options(SampleKind kind) {
+  return {.columns = kind == SampleKind::kClips ? 1 : 0};
+}
+
 /// Of all but png.
 io::ClipFormat clip_format(FileFormat format) {
   switch (format) {
@@ -155,16 +163,30 @@ std::vector<fs::path> SampleFiles::outputs(int64_t index) const {
   return {name + extension_of(options_.format)};
 }
 
-bool SampleFiles::is_there(int64_t index) const {
+/// Latents that are all together: those of a drawing that was finished.
+int64_t SampleFiles::num_joined() const {
+  const fs::path path = options_.folder / kLatentsFile;
+  if (options_.kind != SampleKind::kLatents || !fs::exists(path)) {
+    return 0;
+  }
+  const auto file = io::SafetensorsFile::open(path);
+  const io::SafetensorsTensor* const latents = file.find(kLatents);
+  KINORA_CHECK(latents != nullptr && !latents->shape.empty(), kIo, "[sample] ", path.string(),
+               " must hold latents. Hint: remove it, or give another --out");
+  return latents->shape.front();
+}
+
+bool SampleFiles::is_there(int64_t index, int64_t num_joined) const {
   const std::vector<fs::path> files = outputs(index);
-  return (options_.kind == SampleKind::kLatents && fs::exists(options_.folder / kLatentsFile)) ||
+  return index < num_joined ||
          std::all_of(files.begin(), files.end(), [](const fs::path& file) { return exists(file); });
 }
 
 std::vector<bool> SampleFiles::there() const {
   std::vector<bool> there;
+  const int64_t joined = num_joined();
   for (int64_t i = 0; i < std::ssize(options_.labels); ++i) {
-    there.push_back(is_there(i));
+    there.push_back(is_there(i, joined));
   }
   return there;
 }
@@ -189,8 +211,9 @@ SampleFiles::Ready SampleFiles::ready(int64_t index, const at::Tensor& sample) c
 
 void SampleFiles::write(int64_t first, const at::Tensor& samples) {
   std::vector<Ready> batch;
+  const int64_t joined = num_joined();
   for (int64_t i = 0; i < samples.size(0); ++i) {
-    if (!is_there(first + i)) {
+    if (!is_there(first + i, joined)) {
       batch.push_back(ready(first + i, samples[i]));
     }
   }
@@ -233,11 +256,12 @@ void SampleFiles::flush() {
 /// One behind the other, without ever holding all of them.
 void SampleFiles::join_latents() const {
   const fs::path path = options_.folder / kLatentsFile;
-  if (fs::exists(path)) {
+  const auto count = static_cast<int64_t>(options_.labels.size());
+  const int64_t joined = num_joined();
+  if (joined >= count) {
     return;
   }
-  const auto count = static_cast<int64_t>(options_.labels.size());
-  std::vector<int64_t> shape = io::SafetensorsFile::open(latent_path(0)).find(kLatents)->shape;
+  std::vector<int64_t> shape = io::SafetensorsFile::open(latent_path(joined)).find(kLatents)->shape;
   shape.insert(shape.begin(), count);
   std::vector<int64_t> labels;
   for (const std::optional<int64_t>& label : options_.labels) {
@@ -257,38 +281,64 @@ void SampleFiles::join_latents() const {
       writer.write(kLabels, std::as_bytes(std::span(labels)));
       continue;
     }
-    for (int64_t i = 0; i < count; ++i) {
+    if (joined > 0) {
+      writer.write(kLatents, io::SafetensorsFile::open(path).find(kLatents)->data);
+    }
+    for (int64_t i = joined; i < count; ++i) {
       writer.write(kLatents, io::SafetensorsFile::open(latent_path(i)).find(kLatents)->data);
     }
   }
   writer.finish();
-  for (int64_t i = 0; i < count; ++i) {
+  for (int64_t i = joined; i < count; ++i) {
     fs::remove(latent_path(i));
+  }
+}
+
+/// Those of a drawing that was finished; none where it made no grid.
+std::vector<io::Image> SampleFiles::tiles_of_grid(const fs::path& path) const {
+  const fs::path count_file = scratch_of(options_.folder) / kGridCountFile;
+  if (!fs::exists(path) || !fs::exists(count_file)) {
+    return {};
+  }
+  try {
+    constexpr int64_t kMostDigits = 20;
+    const int64_t count = std::stoll(io::read_text(count_file, kMostDigits));
+    KINORA_CHECK(count <= kMostInGrid, kIo, "[sample] ", count_file.string(), " must be at most ",
+                 kMostInGrid, ", got ", count);
+    return io::split_grid(io::decode_image(io::read_file(path, kMaxPngBytes), path.string()), count,
+                          grid_options(options_.kind));
+  } catch (const std::exception& error) {
+    log_warn("[sample] ", path.string(), " is made of what is drawn now alone: ", error.what());
+    return {};
   }
 }
 
 /// Nothing where that were too large, which is no reason to fail when all else is written.
 int64_t SampleFiles::write_grid(const fs::path& path) const {
-  constexpr int64_t kMaxTileBytes = int64_t{1} << 30;
   std::vector<io::Image> tiles;
+  if (!fs::exists(tile_path(0))) {
+    tiles = tiles_of_grid(path);
+  }
+  const int64_t num_before = std::ssize(tiles);
   while (fs::exists(tile_path(std::ssize(tiles)))) {
     const fs::path file = tile_path(std::ssize(tiles));
-    tiles.push_back(io::decode_image(io::read_file(file, kMaxTileBytes), file.string()));
+    tiles.push_back(io::decode_image(io::read_file(file, kMaxPngBytes), file.string()));
   }
-  if (tiles.empty()) {
-    return 0;
+  const int64_t count = std::ssize(tiles);
+  if (count == num_before) {
+    return count;
   }
   try {
-    const bool is_clip = options_.kind == SampleKind::kClips;
-    io::write_png(path, io::make_grid(tiles, {.columns = is_clip ? 1 : 0}));
+    io::write_png(path, io::make_grid(tiles, grid_options(options_.kind)));
   } catch (const Error& error) {
     log_warn("[sample] no grid of the samples: ", error.what());
     return 0;
   }
-  for (int64_t i = 0; i < std::ssize(tiles); ++i) {
+  io::write_file_atomic(scratch_of(options_.folder) / kGridCountFile, std::to_string(count));
+  for (int64_t i = num_before; i < count; ++i) {
     fs::remove(tile_path(i));
   }
-  return std::ssize(tiles);
+  return count;
 }
 
 std::string SampleFiles::finish() {

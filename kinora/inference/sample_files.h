@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "kinora/io/image.h"
+
 namespace kinora::inference {
 
 /// What files of samples are.
@@ -57,8 +59,8 @@ class SampleFiles {
   void flush();
 
   /// When all samples are there: the contact sheet of the first ones, grid.png, of a clip a row of
-  /// its frames, of long clips 32 of them, evenly spaced; latents all in latents.safetensors.
-  /// Returns what is there, in words.
+  /// its frames, of long clips 32 of them, evenly spaced; latents all in latents.safetensors. Where
+  /// a drawing of fewer was finished, what it made grows. Returns what is there, in words.
   std::string finish();
 
  private:
@@ -68,10 +70,12 @@ class SampleFiles {
   [[nodiscard]] std::filesystem::path latent_path(int64_t index) const;
   [[nodiscard]] std::filesystem::path tile_path(int64_t index) const;
   [[nodiscard]] std::vector<std::filesystem::path> outputs(int64_t index) const;
-  [[nodiscard]] bool is_there(int64_t index) const;
+  [[nodiscard]] int64_t num_joined() const;
+  [[nodiscard]] bool is_there(int64_t index, int64_t num_joined) const;
   [[nodiscard]] Ready ready(int64_t index, const at::Tensor& sample) const;
   void write(const Ready& sample) const;
   void join_latents() const;
+  [[nodiscard]] std::vector<io::Image> tiles_of_grid(const std::filesystem::path& path) const;
   [[nodiscard]] int64_t write_grid(const std::filesystem::path& path) const;
 
   SampleFilesOptions options_;

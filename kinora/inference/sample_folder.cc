@@ -1,5 +1,6 @@
 #include "kinora/inference/sample_folder.h"
 
+#include <charconv>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <regex>
@@ -78,13 +79,34 @@ std::optional<DrawingKey> read_key(const fs::path& folder) {
   }
 }
 
+/// Of the samples that a key is of; nothing where it does not say, as of no drawing.
+std::optional<int64_t> count_of(const DrawingKey& key) {
+  const auto found = key.find("count");
+  int64_t count = 0;
+  if (found == key.end()) {
+    return std::nullopt;
+  }
+  const char* const end = found->second.data() + found->second.size();
+  const auto read = std::from_chars(found->second.data(), end, count);
+  return read.ec == std::errc() && read.ptr == end ? std::optional(count) : std::nullopt;
+}
+
+/// Whether what was drawn before are samples of this drawing: all, or the first ones.
+bool belongs(const DrawingKey& before, int64_t count, const KeyOfFirst& key_of) {
+  const std::optional<int64_t> fewer = count_of(before);
+  return before == key_of(count) ||
+         (fewer && *fewer >= 0 && *fewer < count && before == key_of(*fewer));
+}
+
 }  // namespace
 
 fs::path scratch_of(const fs::path& folder) {
   return folder / ".drawing";
 }
 
-io::FileLock claim_folder(const fs::path& folder, const DrawingKey& key, bool overwrite) {
+io::FileLock claim_folder(const fs::path& folder, int64_t count, const KeyOfFirst& key_of,
+                          bool overwrite) {
+  const DrawingKey key = key_of(count);
   io::check_can_write(scratch_of(folder));
   std::optional<io::FileLock> lock = io::FileLock::take(scratch_of(folder) / kLockFile);
   KINORA_CHECK(lock, kIo, "[sample] another process draws into ", folder.string(),
@@ -101,7 +123,7 @@ io::FileLock claim_folder(const fs::path& folder, const DrawingKey& key, bool ov
                  " must hold no samples of an unknown drawing, got ",
                  written.front().filename().string(),
                  ". Hint: --overwrite removes them, or give another --out");
-    KINORA_CHECK(*before == key, kConfig, "[sample] ", folder.string(),
+    KINORA_CHECK(belongs(*before, count, key_of), kConfig, "[sample] ", folder.string(),
                  " holds samples of another drawing: ", data::difference(*before, key),
                  ". Hint: --overwrite removes them, or give another --out");
   }

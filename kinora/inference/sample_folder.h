@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
 
@@ -13,14 +15,18 @@
 ///     .drawing/                     what it needs until it is done, and verdicts of --judge
 namespace kinora::inference {
 
-/// What decides samples, in words: drawings of equal keys draw equal samples.
+/// What decides samples, in words: drawings of equal keys draw equal samples. "count" is how many.
 using DrawingKey = std::map<std::string, std::string>;
 
-/// Makes a folder that of one drawing: its own from before, or one without samples. Else kConfig,
-/// which says what differs, but with `overwrite` the samples in it are removed, and nothing else.
-/// Nobody else draws into it while the lock is held. kIo.
-[[nodiscard]] io::FileLock claim_folder(const std::filesystem::path& folder, const DrawingKey& key,
-                                        bool overwrite);
+/// The key of the first `count` samples of a drawing.
+using KeyOfFirst = std::function<DrawingKey(int64_t count)>;
+
+/// Makes a folder that of one drawing of `count` samples: its own from before, also where that was
+/// of fewer samples, or one without samples. Else kConfig, which says what differs, but with
+/// `overwrite` the samples in it are removed, and nothing else. Nobody else draws into it while the
+/// lock is held. kIo.
+[[nodiscard]] io::FileLock claim_folder(const std::filesystem::path& folder, int64_t count,
+                                        const KeyOfFirst& key_of, bool overwrite);
 
 /// What a drawing needs until it is done.
 [[nodiscard]] std::filesystem::path scratch_of(const std::filesystem::path& folder);

@@ -11,16 +11,33 @@ int64_t divide_up(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
 
-}  // namespace
+struct Cells {
+  int64_t rows;
+  int64_t columns;
+};
 
-Image make_grid(std::span<const Image> images, const GridOptions& options) {
-  const auto count = static_cast<int64_t>(images.size());
+Cells cells_of(int64_t count, const GridOptions& options) {
   KINORA_CHECK(count > 0, kShape, "[image_grid] a grid must have at least one image, got none");
   for (const int64_t value : {options.rows, options.columns, options.padding}) {
     KINORA_CHECK(value >= 0 && value <= kMaxImageSide, kShape,
                  "[image_grid] rows, columns and padding must be in 0..", kMaxImageSide, ", got ",
                  options.rows, ", ", options.columns, " and ", options.padding);
   }
+  int64_t columns = options.columns;
+  if (columns == 0 && options.rows > 0) {
+    columns = divide_up(count, options.rows);
+  }
+  while (columns == 0 || (options.columns == 0 && options.rows == 0 && columns * columns < count)) {
+    ++columns;
+  }
+  return {.rows = options.rows > 0 ? options.rows : divide_up(count, columns), .columns = columns};
+}
+
+}  // namespace
+
+Image make_grid(std::span<const Image> images, const GridOptions& options) {
+  const auto count = static_cast<int64_t>(images.size());
+  const auto [rows, columns] = cells_of(count, options);
   const Image& like = images.front();
   for (const Image& image : images) {
     KINORA_CHECK(image.height == like.height && image.width == like.width && image.channels == 3 &&
@@ -30,14 +47,6 @@ Image make_grid(std::span<const Image> images, const GridOptions& options) {
                  like.width, " x ", like.height, ", got ", image.width, " x ", image.height,
                  " with ", image.channels, " channels and ", image.pixels.size(), " bytes");
   }
-  int64_t columns = options.columns;
-  if (columns == 0 && options.rows > 0) {
-    columns = divide_up(count, options.rows);
-  }
-  while (columns == 0 || (options.columns == 0 && options.rows == 0 && columns * columns < count)) {
-    ++columns;
-  }
-  const int64_t rows = options.rows > 0 ? options.rows : divide_up(count, columns);
   const int64_t cell_height = like.height + options.padding;
   const int64_t cell_width = like.width + options.padding;
   const int64_t room = kMaxImageSide - options.padding;
@@ -64,6 +73,32 @@ Image make_grid(std::span<const Image> images, const GridOptions& options) {
     }
   }
   return grid;
+}
+
+std::vector<Image> split_grid(const Image& grid, int64_t count, const GridOptions& options) {
+  const auto [rows, columns] = cells_of(count, options);
+  const int64_t cell_height = (grid.height - options.padding) / rows;
+  const int64_t cell_width = (grid.width - options.padding) / columns;
+  const Image like{.height = cell_height - options.padding,
+                   .width = cell_width - options.padding,
+                   .channels = 3,
+                   .pixels = {}};
+  KINORA_CHECK(like.height > 0 && like.width > 0 && grid.channels == 3 && rows * columns >= count &&
+                   rows * cell_height + options.padding == grid.height &&
+                   columns * cell_width + options.padding == grid.width,
+               kShape, "[image_grid] a grid of ", count, " images in ", rows, " rows and ", columns,
+               " columns cannot be ", grid.width, " x ", grid.height, " pixels");
+  std::vector<Image> images(static_cast<size_t>(count), like);
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t top = options.padding + i / columns * cell_height;
+    const int64_t left = options.padding + i % columns * cell_width;
+    Image& image = images[static_cast<size_t>(i)];
+    for (int64_t y = 0; y < image.height; ++y) {
+      const auto begin = grid.pixels.begin() + ((top + y) * grid.width + left) * 3;
+      image.pixels.insert(image.pixels.end(), begin, begin + image.width * 3);
+    }
+  }
+  return images;
 }
 
 }  // namespace kinora::io

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "kinora/io/image.h"
 
@@ -19,5 +20,10 @@ struct GridOptions {
 /// Lays `images`, all of one size, out row by row. Errors (kShape): no images, different sizes,
 /// more images than rows x columns, or a grid with sides beyond kMaxImageSide.
 [[nodiscard]] Image make_grid(std::span<const Image> images, const GridOptions& options = {});
+
+/// The images of a grid that make_grid made of `count` ones with these options. kShape for one that
+/// it cannot have made.
+[[nodiscard]] std::vector<Image> split_grid(const Image& grid, int64_t count,
+                                            const GridOptions& options = {});
 
 }  // namespace kinora::io

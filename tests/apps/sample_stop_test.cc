@@ -121,6 +121,21 @@ TEST_F(SampleStopTest, RanksOfAGroupStopTogether) {
   EXPECT_THAT(outcome.err, HasSubstr("stopped by SIGTERM: "));
 }
 
+TEST_F(SampleStopTest, ALargerCountGoesOn) {
+  const auto of = [](const char* count) {
+    return Arguments{"--count", count, "--batch", "2", "--steps", "2"};
+  };
+  ASSERT_EQ(sample("grown", of("4")).exit_code, 0);
+  const Outcome grown = sample("grown", of("7"));
+  EXPECT_EQ(grown.exit_code, 0) << grown.err;
+  EXPECT_THAT(grown.err, HasSubstr("4 of 7 are there already, drawing 3"));
+  ASSERT_EQ(sample("whole", of("7")).exit_code, 0);
+  expect_same("whole", "grown");
+  const Outcome fewer = sample("grown", of("4"));
+  EXPECT_EQ(fewer.exit_code, kUsage);
+  EXPECT_THAT(fewer.err, HasSubstr("count was 7 and is now 4"));
+}
+
 TEST_F(SampleStopTest, AnotherDrawingIsRefusedUnlessItMayOverwrite) {
   const Arguments three = {"--count", "3", "--steps", "2"};
   ASSERT_EQ(sample("out", three).exit_code, 0);

@@ -42,13 +42,15 @@ class SampleFilesTest : public testing::Test {
   }
 
   void claim(const DrawingKey& key, bool overwrite = false) const {
-    (void)claim_folder(folder_, key, overwrite);
+    (void)claim_folder(
+        folder_, 0, [&](int64_t /*count*/) { return key; }, overwrite);
   }
 
   void touch(const std::string& name) const { std::ofstream(folder_ / name) << "x"; }
   [[nodiscard]] bool has(const std::string& name) const { return fs::exists(folder_ / name); }
 
   fs::path folder_;
+  int64_t last_ = 0;
 };
 
 /// Images [count, 3, 4, 6], each of one grey.
@@ -118,6 +120,90 @@ TEST_F(SampleFilesTest, LatentsAreJoinedAtTheEnd) {
   EXPECT_THAT(files.there(), ElementsAre(true, true, true));
 }
 
+/// What a drawing of more makes of the same folder, after one of fewer was finished.
+TEST_F(SampleFilesTest, AFinishedDrawingGrows) {
+  claim({});
+  for (const SampleKind kind : {SampleKind::kImages, SampleKind::kClips}) {
+    const auto drawn = [&](int64_t count) {
+      return kind == SampleKind::kImages
+                 ? greys(12).narrow(0, 0, count)
+                 : greys(12).narrow(0, 0, count).unsqueeze(2).expand({-1, -1, 2, -1, -1});
+    };
+    {
+      SampleFiles files(options(kind, 12));
+      files.write(0, drawn(12));
+      (void)files.finish();
+    }
+    const std::vector<std::byte> expected = io::read_file(folder_ / "grid.png", 1 << 24);
+    claim({{"seed", "2"}}, /*overwrite=*/true);
+    for (const int64_t count : {3, 4, 12, 12}) {  // the last time there is nothing to do
+      SampleFiles files(options(kind, count));
+      EXPECT_EQ(std::ranges::count(files.there(), true), count == 3 ? 0 : count == 4 ? 3 : last_);
+      files.write(0, drawn(count));
+      EXPECT_THAT(files.finish(), HasSubstr(", all together in"));
+      last_ = count;
+    }
+    EXPECT_EQ(io::read_file(folder_ / "grid.png", 1 << 24), expected);
+    EXPECT_FALSE(has(".drawing/tile-00000.png"));
+    claim({}, /*overwrite=*/true);
+  }
+}
+
+// A grid that somebody else wrote is replaced by one of what is drawn now.
+TEST_F(SampleFilesTest, AGridThatCannotBeReadIsNoReasonToFail) {
+  claim({});
+  {
+    SampleFiles files(options(SampleKind::kImages, 2));
+    files.write(0, greys(2));
+    (void)files.finish();
+  }
+  touch("grid.png");
+  SampleFiles files(options(SampleKind::kImages, 3));
+  files.write(0, greys(3));
+  EXPECT_THAT(files.finish(), HasSubstr("3 images in"));
+}
+
+TEST_F(SampleFilesTest, LatentsOfAFinishedDrawingGrow) {
+  claim({});
+  const at::Tensor latents = at::arange(5 * 4 * 2 * 2, at::kFloat).view({5, 4, 2, 2});
+  for (const int64_t count : {2, 5}) {
+    SampleFilesOptions of_classes = options(SampleKind::kLatents, count);
+    for (int64_t i = 0; i < count; ++i) {
+      of_classes.labels[static_cast<size_t>(i)] = i + 7;
+    }
+    SampleFiles files(of_classes);
+    EXPECT_EQ(std::ranges::count(files.there(), true), count == 2 ? 0 : 2);
+    files.write(0, latents.narrow(0, 0, count));
+    (void)files.finish();
+  }
+  const auto file = io::SafetensorsFile::open(folder_ / "latents.safetensors");
+  EXPECT_THAT(file.find("latents")->shape, ElementsAre(5, 4, 2, 2));
+  EXPECT_TRUE(std::ranges::equal(file.find("latents")->data,
+                                 std::as_bytes(std::span(latents.const_data_ptr<float>(), 80))));
+  const std::vector<int64_t> labels = {7, 8, 9, 10, 11};
+  EXPECT_TRUE(std::ranges::equal(file.find("labels")->data, std::as_bytes(std::span(labels))));
+}
+
+TEST_F(SampleFilesTest, AFolderOfFewerSamplesOfTheSameDrawingIsTaken) {
+  const auto key_of = [](const std::string& asked) {
+    return [asked](int64_t count) {
+      return DrawingKey{{"count", std::to_string(count)},
+                        {"asked", asked.substr(0, static_cast<size_t>(count))}};
+    };
+  };
+  const auto claim_first = [&](int64_t count, const std::string& asked) {
+    (void)claim_folder(folder_, count, key_of(asked), /*overwrite=*/false);
+    touch("image-00000.png");
+  };
+  claim_first(2, "ab");
+  claim_first(4, "abcd");
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { claim_first(6, "abxdef"); }),
+              HasSubstr("asked was abcd and is now abxdef"));
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { claim_first(3, "abc"); }),
+              HasSubstr("count was 4 and is now 3"));
+  claim_first(6, "abcdef");
+}
+
 TEST_F(SampleFilesTest, AFolderIsOfOneDrawing) {
   const DrawingKey key = {{"seed", "3"}, {"weights", "a"}};
   fs::create_directories(folder_);
@@ -154,7 +240,8 @@ TEST_F(SampleFilesTest, SamplesOfAnUnknownDrawingAreKept) {
 }
 
 TEST_F(SampleFilesTest, OneProcessDrawsIntoAFolder) {
-  const io::FileLock held = claim_folder(folder_, {}, false);
+  const io::FileLock held = claim_folder(
+      folder_, 0, [](int64_t /*count*/) { return DrawingKey(); }, false);
   EXPECT_THAT(error_of(ErrorKind::kIo, [&] { claim({}); }), HasSubstr("another process draws"));
 }
 

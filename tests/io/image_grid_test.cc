@@ -71,5 +71,26 @@ TEST(ImageGridTest, RefusesWhatDoesNotFit) {
               HasSubstr("sides must be at most 65535"));
 }
 
+TEST(ImageGridTest, ComesApartAgain) {
+  std::vector<Image> images;
+  for (uint8_t i = 0; i < 7; ++i) {
+    images.push_back(flat(3, 4, i));
+    images.back().pixels[5] = 99;
+  }
+  for (const GridOptions& options :
+       {GridOptions{}, GridOptions{.columns = 1}, GridOptions{.rows = 2, .padding = 0}}) {
+    const std::vector<Image> split = split_grid(make_grid(images, options), 7, options);
+    ASSERT_EQ(split.size(), 7U);
+    for (size_t i = 0; i < 7; ++i) {
+      EXPECT_EQ(split[i].pixels, images[i].pixels) << i;
+      EXPECT_EQ(split[i].width, 4);
+    }
+  }
+  EXPECT_THAT(error_message(ErrorKind::kShape, [&] { (void)split_grid(flat(11, 9, 0), 2); }),
+              HasSubstr("a grid of 2 images in 1 rows and 2 columns cannot be 9 x 11 pixels"));
+  EXPECT_THAT(error_message(ErrorKind::kShape, [&] { (void)split_grid(flat(1, 1, 0), 9); }),
+              HasSubstr("cannot be"));
+}
+
 }  // namespace image_grid_test
 }  // namespace kinora::io
