@@ -24,6 +24,8 @@ function(kinora_static_dependency name header)
 endfunction()
 
 kinora_static_dependency(yaml_cpp yaml-cpp/yaml.h yaml-cpp)
+kinora_static_dependency(pcre2 pcre2.h pcre2-8)
+kinora_static_dependency(utf8proc utf8proc.h utf8proc)
 kinora_static_dependency(gif gif_lib.h gif)
 kinora_static_dependency(jpeg jpeglib.h jpeg)
 kinora_static_dependency(png png.h png z)

@@ -16,6 +16,7 @@
 #include "kinora/inference/prompts.h"
 #include "kinora/inference/shown_samples.h"
 #include "kinora/models/families.h"
+#include "kinora/prompts/wildcards.h"
 
 namespace kinora::inference {
 namespace {
@@ -28,6 +29,8 @@ void check(const Request& request, const models::ModelConfig& model) {
                "[sample] this model is conditioned on classes, not on texts. Hint: give classes");
   KINORA_CHECK(!model.takes_text() || request.classes.empty(), kConfig,
                "[sample] this model is conditioned on texts, not on classes. Hint: give captions");
+  KINORA_CHECK(request.wildcards.empty() || !request.captions.empty(), kConfig,
+               "[sample] wildcards stand in captions, and there are none. Hint: give captions");
   KINORA_CHECK(request.count >= 0, kConfig, "[sample] count must not be negative, got ",
                request.count);
 }
@@ -59,10 +62,27 @@ void set_size(const SampleSize& size, double fps, ModelRecipe& recipe) {
   }
 }
 
+/// The captions of samples 0, 1, ...: those of the request in turn, each with lines of its own
+/// where they have wildcards.
+std::vector<std::string> captions_of(const Request& request) {
+  if (request.wildcards.empty()) {
+    return request.captions;
+  }
+  prompts::Wildcards wildcards(request.wildcards);
+  const size_t count =
+      request.count > 0 ? static_cast<size_t>(request.count) : request.captions.size();
+  std::vector<std::string> captions;
+  for (size_t i = 0; i < count; ++i) {
+    captions.push_back(
+        wildcards.expanded(request.captions[i % request.captions.size()], request.seed, i));
+  }
+  return captions;
+}
+
 /// What the samples are to show: what was asked for, or the texts of the model's data.
 Prompts prompts_for(const ModelRecipe& recipe, const Request& request) {
   if (!request.captions.empty()) {
-    return prompts_of_captions(request.captions, recipe.data);
+    return prompts_of_captions(captions_of(request), recipe.data);
   }
   if (!request.text_embeddings.empty()) {
     return prompts_of_file(request.text_embeddings);

@@ -27,6 +27,9 @@ struct Request {
   std::vector<int64_t> classes = {};
   /// Captions in turn, of models that learned words (data.text builtin).
   std::vector<std::string> captions = {};
+  /// A folder of lists that wildcards in captions choose from, each sample for itself by (seed, i)
+  /// (prompts/wildcards.h); empty: captions are as they are.
+  std::string wildcards = {};
   /// A file of embedded texts (data.text_embeddings), in turn, of models of texts. Without these
   /// and captions: the texts of the model's data.
   std::string text_embeddings = {};

@@ -31,6 +31,9 @@ struct Target {
 
 [[nodiscard]] std::vector<Target> targets();
 
+/// Those among them that read prompts.
+[[nodiscard]] std::vector<Target> prompt_targets();
+
 /// Those among them that read what torch.save writes.
 [[nodiscard]] std::vector<Target> torch_targets();
 

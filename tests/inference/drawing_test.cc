@@ -4,8 +4,14 @@
 #include <ATen/ops/equal.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
 
 #include "tests/error_of.h"
+#include "tests/inference/family_models.h"
 #include "tests/train/tiny_dit.h"
 
 namespace kinora::inference {
@@ -84,6 +90,39 @@ TEST_F(DrawingTest, WhatTheModelDoesNotTakeIsRefused) {
   EXPECT_THAT(refusal({.count = -1}), HasSubstr("got -1"));
   EXPECT_THAT(refusal({}, {.size = {.height = 32}}), HasSubstr("height must be 16"));
   EXPECT_THAT(refusal({}, {.pieces = 2}), HasSubstr("models of clips"));
+}
+
+TEST(DrawingWildcardsTest, EachSampleChoosesForItself) {
+  const std::filesystem::path folder =
+      std::filesystem::path(testing::TempDir()) / ("drawing-" + std::to_string(::getpid()));
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder / "color.txt") << "red\nblue\ngreen\n";
+  TrainedModel trained = tiny_model(family_named("pixart"), at::kCPU);
+  const auto asked = [&](uint64_t seed, int64_t count) {
+    const Drawing drawing(trained,
+                          {{.captions = {"a __color__ circle", "a cross"},
+                            .wildcards = folder.string(),
+                            .count = count,
+                            .seed = seed}},
+                          {});
+    std::vector<std::string> captions;
+    for (const Asked& each : drawing.asked()) {
+      captions.push_back(each.caption);
+    }
+    return captions;
+  };
+  const std::vector<std::string> many = asked(1, 12);
+  EXPECT_GT(std::set<std::string>(many.begin(), many.end()).size(), 2U);
+  EXPECT_EQ(many[3], "a cross");
+  const std::vector<std::string> first(many.begin(), many.begin() + 5);
+  EXPECT_EQ(asked(1, 5), first) << "a larger count goes on";
+  EXPECT_EQ(asked(1, 0).size(), 2U);
+  EXPECT_NE(asked(2, 12), many);
+  EXPECT_THAT(
+      error_of(ErrorKind::kConfig,
+               [&] { return Drawing(trained, {{.wildcards = folder.string()}}, {}).draw(); }),
+      HasSubstr("wildcards stand in captions"));
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace drawing_test

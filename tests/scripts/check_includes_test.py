@@ -65,7 +65,7 @@ class CheckIncludesTest(unittest.TestCase):
         self.expect_none("kinora/api/a.cc", '"kinora/kinora.h"')
         self.expect_none("examples/a/main.cc", '"kinora/kinora.h"')
         self.expect_fault("kinora/train/a.cc", '"kinora/kinora.h"',
-                          "train (floor 9) points up to api (floor 10)")
+                          "train (floor 10) points up to api (floor 11)")
 
     def test_apps_and_tests_stay_outside(self):
         self.expect_fault("kinora/train/a.cc", '"apps/kinora/b.h"', "must not include apps")

@@ -34,6 +34,8 @@ void add_what(CLI::App& command, SampleArguments& arguments) {
       "of the run's first samples");
   command.add_option("--captions-file", arguments.captions_file,
                      "The same from a file, one a line");
+  command.add_option("--wildcards", arguments.request.wildcards,
+                     "A folder of lists: __animal__ in a caption becomes a line of animal.txt");
   command.add_option("--text-embeddings", arguments.request.text_embeddings,
                      "Embedded texts, a file as for data.text_embeddings; its rows in order");
   command

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace kinora::prompts {
+
+/// A caption that is cleaned may be so long.
+inline constexpr size_t kMostCaptionBytes = size_t{1} << 14;
+
+/// DeepFloyd IF's cleaning of captions, which PixArt and Open-Sora were trained on
+/// (PixArtAlphaPipeline._clean_caption, Open-Sora's T5Encoder.clean_caption): in lower case,
+/// without addresses, tags, names of files, long numbers, Chinese characters and odd punctuation.
+/// Both do it twice over. What of it is not as there: fixed_text.h, html_text.h. Bytes that are not
+/// UTF-8 become U+FFFD first. kConfig for a caption that is too long.
+[[nodiscard]] std::string clean_caption(std::string_view caption);
+
+/// What both do to a prompt: clean_caption twice, or without `cleans` lower case alone.
+[[nodiscard]] std::string preprocess_caption(std::string_view caption, bool cleans = true);
+
+}  // namespace kinora::prompts
