@@ -4,6 +4,7 @@
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
+#include "kinora/device/device.h"
 #include "kinora/inference/setup.h"
 #include "tests/inference/family_models.h"
 
@@ -12,6 +13,12 @@ namespace gpu_shared_batches_test {
 
 class GpuSharedBatchesTest : public testing::TestWithParam<std::string> {
  protected:
+  void SetUp() override {
+    if (!device::best_device().is_cuda()) {
+      GTEST_SKIP() << "there is no GPU";
+    }
+  }
+
   [[nodiscard]] static const models::Family& family() { return family_named(GetParam()); }
 
   /// batch_invariant, in this type, with CUDA graphs where the path records them.
