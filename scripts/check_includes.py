@@ -13,7 +13,7 @@ import sys
 FLOORS = {
     "core": 1,
     "kernels": 2, "io": 2,
-    "prompts": 3,
+    "prompts": 3, "tokenizers": 3,
     "device": 4,
     "ops": 5, "comm": 5,
     "nn": 6, "diffusion": 6, "optim": 6, "data": 6,
@@ -33,7 +33,7 @@ FOLDERS = {
     "models/layers": set(),
     "models/text_encoders": set(),
 }
-TORCH_FREE = {"core", "kernels", "io", "prompts"}
+TORCH_FREE = {"core", "kernels", "io", "prompts", "tokenizers"}
 TORCH = re.compile(r"(torch|ATen|c10|caffe2)/")
 THIRD_PARTY = re.compile(r"(yaml-cpp|nlohmann|spdlog|fmt|CLI|webp|google|stb|libpng\w*)/"
                          r"|(png|jpeglib|gif_lib|tiffio|xxhash|zlib|pcre2|utf8proc)\.h$")
