@@ -278,8 +278,10 @@ std::vector<Target> targets() {
        {small("rgb_plain.tif"), small("rgb_tiff_lzw.tif"), small("fax.tif"), small("palette.tif"),
         small("orientation_6.tif"), small("rgb16.tif")}},
   };
-  for (const auto& more : {prompt_targets(), torch_targets()}) {
-    all.insert(all.end(), more.begin(), more.end());
+  for (auto more : {prompt_targets, torch_targets, tokenizer_targets}) {
+    for (Target& target : more()) {
+      all.push_back(std::move(target));
+    }
   }
   return all;
 }

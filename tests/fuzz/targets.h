@@ -37,4 +37,7 @@ struct Target {
 /// Those among them that read what torch.save writes.
 [[nodiscard]] std::vector<Target> torch_targets();
 
+/// Those that read tokenizers.
+[[nodiscard]] std::vector<Target> tokenizer_targets();
+
 }  // namespace kinora::fuzz
