@@ -53,7 +53,7 @@ class Bpe {
   static Bpe of_sentence_piece(const Vocabulary& vocabulary, Rules rules,
                                const std::vector<ScoredPiece>& pieces);
 
-  /// Appends the ids of `word`, which is well-formed UTF-8 and at most kMaxWordBytes long.
+  /// Appends the ids of `word`, which is well-formed UTF-8 of less than 4 GiB.
   void encode(std::string_view word, std::vector<int64_t>& ids, Scratch& scratch) const;
 
  private:
@@ -75,8 +75,5 @@ class Bpe {
   std::vector<int64_t> byte_ids_;  // empty: no byte_fallback
   const Vocabulary* vocabulary_ = nullptr;
 };
-
-/// The longest word that a model takes.
-inline constexpr size_t kMaxWordBytes = size_t{1} << 30;
 
 }  // namespace kinora::tokenizers

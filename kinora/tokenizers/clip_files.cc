@@ -78,8 +78,8 @@ Pipeline read_clip_files(const std::filesystem::path& folder, const TokenizerCon
   pipeline.before = {pipeline.special.bos};
   pipeline.after = {pipeline.special.eos};
   auto& decoders = pipeline.decoders.emplace();
-  decoders.emplace_back(DecodeSuffix{"</w>"});
   decoders.emplace_back(DecodeByteLevel{});
+  add_suffix_decoders("</w>", decoders);
 
   // Special tokens are looked for in the text as well. Of several that are the same the last
   // counts.

@@ -129,6 +129,11 @@ void read_pre_tokenizer(const JsonValue& value, std::vector<PreTokenizer>& stage
   }
 }
 
+void add_suffix_decoders(const std::string& suffix, std::vector<Decoder>& stages) {
+  stages.emplace_back(DecodeReplace{Pattern::of_text(suffix), " "});
+  stages.emplace_back(DecodeStrip{" ", 0, 1});
+}
+
 void read_decoder(const JsonValue& value, std::vector<Decoder>& stages) {
   const std::string_view type = value.at("type").text();
   if (type == "Sequence") {

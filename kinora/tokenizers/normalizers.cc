@@ -15,6 +15,12 @@ constexpr std::string_view kMetaSpace = "\xE2\x96\x81";  // U+2581
 // A longer grapheme cluster is taken character by character (normalizers/precompiled.rs).
 constexpr size_t kMaxClusterBytes = 5;
 
+void check_normalized_size(size_t size) {
+  KINORA_CHECK(size <= kMaxNormalizedBytes, kConfig,
+               "[tokenizer] a normalised text must have at most ", kMaxNormalizedBytes,
+               " bytes, got ", size);
+}
+
 bool is_ascii(std::string_view text) {
   return std::all_of(text.begin(), text.end(),
                      [](char byte) { return static_cast<signed char>(byte) >= 0; });
@@ -103,6 +109,8 @@ void apply(const Replace& stage, NormalizedText& text) {
       (stage.content.empty() || first.end > code_point_at(text.text, 0).size)) {
     text.at_start = false;
   }
+  // The product fits: a file has at most 64 MiB, and a text 2^30 matches.
+  check_normalized_size(text.text.size() + matches.size() * stage.content.size());
   std::string replaced;
   size_t at = 0;
   for (const Range& match : matches) {
@@ -162,6 +170,7 @@ void apply(const Precompiled& stage, NormalizedText& text) {
   std::string to;
   to.reserve(from.size());
   for (size_t at = 0; at < from.size();) {
+    check_normalized_size(to.size());
     const size_t end = cluster_end(from, at);
     if (end - at <= kMaxClusterBytes) {
       const std::string_view cluster = from.substr(at, end - at);
@@ -212,6 +221,7 @@ void apply(const SentencePieceRules& rules, NormalizedText& text) {
     to += prefixed ? space : "";
     bool after_space = rules.remove_extra_whitespaces;
     while (!rest.empty()) {
+      check_normalized_size(to.size());
       CharMap::Replacement start = sentence_piece_start(rules, rest);
       rest.remove_prefix(start.size);
       while (after_space && start.text.starts_with(' ')) {

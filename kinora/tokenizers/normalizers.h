@@ -65,7 +65,11 @@ struct SentencePieceRules {
 using Normalizer =
     std::variant<UnicodeForm, Lowercase, Replace, Prepend, Strip, Precompiled, SentencePieceRules>;
 
-/// Applies the stages in order. `text` is well-formed UTF-8, before and after.
+/// The longest text that stages may make, in bytes.
+inline constexpr size_t kMaxNormalizedBytes = size_t{256} << 20;
+
+/// Applies the stages in order. `text` is well-formed UTF-8, before and after. Error (kConfig): a
+/// stage makes more than kMaxNormalizedBytes of it.
 void normalize(const std::vector<Normalizer>& stages, NormalizedText& text);
 
 }  // namespace kinora::tokenizers

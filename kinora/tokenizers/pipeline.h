@@ -65,6 +65,9 @@ void read_pre_tokenizer(const JsonValue& value, std::vector<PreTokenizer>& stage
 void read_decoder(const JsonValue& value, std::vector<Decoder>& stages);
 void read_model(const JsonValue& value, Pipeline& pipeline);
 
+/// Behind DecodeByteLevel, which joins: the ends of words as spaces, as CLIPTokenizer writes them.
+void add_suffix_decoders(const std::string& suffix, std::vector<Decoder>& stages);
+
 /// A list of merges, each a pair of tokens, in order: the earlier merges first.
 class MergeList {
  public:

@@ -15,6 +15,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Pieces of one byte take forty times the text.
+constexpr size_t kMaxTextBytes = size_t{64} << 20;
+
 std::optional<int64_t> id_or_nothing(int64_t id) {
   return id < 0 ? std::nullopt : std::optional(id);
 }
@@ -40,6 +43,9 @@ DividedText divided(const Pipeline& pipeline, std::string_view text) {
     part.text.assign(text.substr(begin, end - begin));
     part.at_start = begin == 0;
     normalize(pipeline.normalizers, part);
+    KINORA_CHECK(all.text.size() + part.text.size() <= kMaxNormalizedBytes, kConfig,
+                 "[tokenizer] a normalised text must have at most ", kMaxNormalizedBytes,
+                 " bytes, got more");
     const std::string_view whole = part.text;
     size_t at = 0;
     for (const auto& [range, id] : pipeline.added.find(whole, /*normalized=*/true)) {
@@ -175,17 +181,14 @@ Tokenizer Tokenizer::load(const fs::path& path) {
 
 Tokens Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
   const Pipeline& pipeline = *pipeline_;
-  KINORA_CHECK(text.size() <= kMaxWordBytes / 4, kConfig, "[tokenizer] a text must have at most ",
-               kMaxWordBytes / 4, " bytes, got ", text.size());
+  KINORA_CHECK(text.size() <= kMaxTextBytes, kConfig, "[tokenizer] a text must have at most ",
+               kMaxTextBytes, " bytes, got ", text.size());
   std::string whole;
   if (!is_utf8(text)) {
     whole = replace_broken(text);
     text = whole;
   }
   const DividedText pieces = divided(pipeline, text);
-  KINORA_CHECK(pieces.text.size() <= kMaxWordBytes, kConfig,
-               "[tokenizer] a normalised text must have at most ", kMaxWordBytes, " bytes, got ",
-               pieces.text.size());
   Tokens tokens;
   if (options.special_tokens) {
     tokens.ids = pipeline.before;

@@ -48,7 +48,7 @@ class Tokenizer {
   ~Tokenizer();
 
   /// The ids of `text`. Bytes of it that are not UTF-8 count as U+FFFD, as in Python's
-  /// decode(errors="replace"). Takes time in proportion to the text, of up to 1 GiB. Errors
+  /// decode(errors="replace"). Takes time in proportion to the text, of up to 64 MiB. Errors
   /// (kConfig): max_length leaves no room for the special tokens; the text has a character without
   /// a token, and there is none for unknown ones.
   [[nodiscard]] Tokens encode(std::string_view text, const EncodeOptions& options = {}) const;

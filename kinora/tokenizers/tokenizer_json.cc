@@ -93,6 +93,11 @@ Pipeline read_tokenizer_json(const std::filesystem::path& path) {
   }
   if (const auto value = root.find("decoder")) {
     read_decoder(*value, pipeline.decoders.emplace());
+    // CLIP's files leave this to transformers.
+    const std::string suffix = root.at("model").text_or("end_of_word_suffix", "");
+    if (!suffix.empty() && value->at("type").text() == "ByteLevel") {
+      add_suffix_decoders(suffix, *pipeline.decoders);
+    }
   }
   if (const auto value = root.find("added_tokens")) {
     value->each([&](const JsonValue& each) { read_added_token(each, pipeline); });

@@ -40,7 +40,7 @@ class Unigram {
   Unigram(const Vocabulary& vocabulary, const Rules& rules, const std::vector<ScoredPiece>& pieces,
           std::string_view where);
 
-  /// Appends the ids of `text`, which is well-formed UTF-8 and at most kMaxWordBytes long. Error
+  /// Appends the ids of `text`, which is well-formed UTF-8 of less than 4 GiB. Error
   /// (kConfig): a character has no piece, and there is no unk.
   void encode(std::string_view text, std::vector<int64_t>& ids, Scratch& scratch) const;
 

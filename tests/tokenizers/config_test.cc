@@ -34,6 +34,7 @@ TEST(ConfigTest, ClipNeedsOnlyItsTwoFiles) {
   EXPECT_THAT(tokenizer.encode("AA  a<|endoftext|>!").ids, ElementsAre(5, 2, 1, 6, 4, 6));
   EXPECT_EQ(tokenizer.pad_id(), 6);
   EXPECT_EQ(tokenizer.decode({5, 2, 1, 6}), "aa a");
+  EXPECT_EQ(tokenizer.decode({2, 0}), "aa a") << "a word that is cut off within";
   EXPECT_EQ(Tokenizer::load(folder / "vocab.json").vocab_size(), 7);
 }
 

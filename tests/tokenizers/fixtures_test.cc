@@ -101,6 +101,8 @@ TEST(RealTokenizerTest, ClipGivesThePublishedIds) {
   EXPECT_EQ(cut.cut, "cat and a dog");
   EXPECT_EQ(tokenizer.decode(tokenizer.encode("A photo of a cat's 3 tails").ids),
             "a photo of a cat 's 3 tails");
+  const std::string words = "un caf\xC3\xA9 noir \xE4\xBA\xBA";
+  EXPECT_EQ(tokenizer.decode(tokenizer.encode(words).ids), words);
   EXPECT_EQ(tokenizer.vocab_size(), 49408);
   EXPECT_EQ(tokenizer.pad_id(), 49407);
   EXPECT_EQ(tokenizer.bos_id(), 49406);

@@ -99,6 +99,20 @@ TEST(HostileTokenizerTest, PostProcessorsMustHaveTheTextOnce) {
               HasSubstr("got \"Other\""));
 }
 
+TEST(HostileTokenizerTest, TextsThatStagesMakeTooLongAreRefused) {
+  std::string stages = R"({"type": "NFC"})";
+  for (int i = 0; i < 40; ++i) {
+    stages += R"(, {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"})";
+  }
+  const Tokenizer tokenizer = test::from_json(json_of(
+      abc_model(), R"("normalizer": {"type": "Sequence", "normalizers": [)" + stages + "]}"));
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return tokenizer.encode("aaaa"); }),
+              HasSubstr("a normalised text must have at most 268435456 bytes, got"));
+  EXPECT_THAT(error_of(ErrorKind::kConfig,
+                       [&] { return tokenizer.encode(std::string((64 << 20) + 1, 'b')); }),
+              HasSubstr("a text must have at most 67108864 bytes, got 67108865"));
+}
+
 TEST(HostileTokenizerTest, ExpressionsThatNeedManyStepsEnd) {
   const Tokenizer tokenizer = test::from_json(
       json_of(abc_model(), R"x("pre_tokenizer": {"type": "Split", "behavior": "Isolated",

@@ -140,7 +140,7 @@ TEST(TokenizerTest, MetaspaceBeginsOnlyTheFirstPieceWhereItSaysSo) {
 
 TEST(TokenizerTest, TenMegabytesTakeLinearTime) {
   // Quadratic time would take hours.
-  for (const char* name : {"clip", "llama2_json", "llama2_model", "t5_spiece", "qwen2"}) {
+  for (const char* name : {"clip", "llama2_json", "t5_spiece"}) {
     const Tokenizer tokenizer = Tokenizer::load(test::kData / name);
     const std::string letters(10'000'000, 'a');
     EXPECT_GT(tokenizer.encode(letters).ids.size(), 100'000U) << name;
