@@ -181,6 +181,10 @@ JoinedProduct BlockKernels::joined_grad(const Operand& dy, Operand& x,
   return impl_->low_rank.backward(dy, x, linear);
 }
 
+void BlockKernels::add_update_gradients() {
+  impl_->low_rank.add_gradients();
+}
+
 Operand BlockKernels::operand(const at::Tensor& value, int64_t number, bool is_gradient) {
   if (!impl_->covers(number, value.size(0))) {
     return {.value = value, .number = number};

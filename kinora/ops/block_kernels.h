@@ -130,6 +130,8 @@ class BlockKernels {
   [[nodiscard]] JoinedProduct joined(Operand& x, const LinearWeights& linear);
   [[nodiscard]] JoinedProduct joined_grad(const Operand& dy, Operand& x,
                                           const LinearWeights& linear);
+  /// Adds the gradients of the updates whose joined_grad() has been called, all at once.
+  void add_update_gradients();
 
   /// A matrix as the input (or, where is_gradient, the gradient of the output) of linear `number`.
   [[nodiscard]] Operand operand(const at::Tensor& value, int64_t number, bool is_gradient);

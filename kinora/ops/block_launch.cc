@@ -132,13 +132,27 @@ void low_rank_forward(const kernels::LowRankForward& call) {
   KINORA_CUDA_CHECK(kernels::cuda::low_rank_forward(call, stream()));
 }
 
-void low_rank_backward(const kernels::LowRankBackward& call) {
+at::Tensor low_rank_backward(const kernels::LowRankBackward& call) {
   const at::Tensor workspace = scratch(
       kernels::cuda::low_rank_backward_workspace_bytes(call.rows, call.in, call.out, call.rank));
+  if (!device::in_dry_run()) {
+    KINORA_CUDA_CHECK(kernels::cuda::low_rank_backward(call, workspace.data_ptr(), stream()));
+  }
+  return workspace;
+}
+
+void low_rank_add_gradients(const std::vector<LowRankParts>& parts) {
   if (device::in_dry_run()) {
     return;
   }
-  KINORA_CUDA_CHECK(kernels::cuda::low_rank_backward(call, workspace.data_ptr(), stream()));
+  std::vector<kernels::cuda::LowRankParts> batch;
+  for (const LowRankParts& part : parts) {
+    batch.push_back({part.call, part.parts.const_data_ptr()});
+    if (batch.size() == kernels::cuda::kMaxLowRankParts || &part == &parts.back()) {
+      KINORA_CUDA_CHECK(kernels::cuda::low_rank_add_gradients(batch, stream()));
+      batch.clear();
+    }
+  }
 }
 
 void add_column_sums(const at::Tensor& in, const at::Tensor& out) {

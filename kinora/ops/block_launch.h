@@ -32,7 +32,13 @@ void qk_norm_rotary_backward(const kernels::QkNormRotaryBackward& call);
 /// Whether kernels/low_rank.h's run for a linear of these sizes.
 [[nodiscard]] bool low_rank_supported(DType type, int64_t in, int64_t out, int64_t rank);
 void low_rank_forward(const kernels::LowRankForward& call);
-void low_rank_backward(const kernels::LowRankBackward& call);
+/// @return  the parts of the factors' gradients, for low_rank_add_gradients.
+[[nodiscard]] at::Tensor low_rank_backward(const kernels::LowRankBackward& call);
+struct LowRankParts {
+  kernels::LowRankBackward call;
+  at::Tensor parts;
+};
+void low_rank_add_gradients(const std::vector<LowRankParts>& parts);
 
 /// out fp32 [C] += column sums of in [R, C], rows at any distance.
 void add_column_sums(const at::Tensor& in, const at::Tensor& out);

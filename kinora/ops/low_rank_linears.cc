@@ -3,7 +3,6 @@
 #include <ATen/ops/empty.h>
 
 #include "kinora/device/host_bytes.h"
-#include "kinora/ops/block_launch.h"
 
 namespace kinora::ops {
 namespace {
@@ -97,25 +96,31 @@ JoinedProduct LowRankLinears::backward(const Operand& dy, Operand& x, const Line
   }
   const LowRankWeights& update = *linear.update;
   const at::Tensor dlow = room_of(dy.value, dy.room);
-  cuda::low_rank_backward({.rows = x.value.size(0),
-                           .in = x.value.size(1),
-                           .out = linear.weight.size(0),
-                           .rank = update.a.size(0),
-                           .type = device::dtype_of(x.value.scalar_type()),
-                           .scale = static_cast<float>(update.scale),
-                           .dy = dy.value.const_data_ptr(),
-                           .dy_stride = dy.value.stride(0),
-                           .x = x.value.const_data_ptr(),
-                           .x_stride = x.value.stride(0),
-                           .low = x.low.const_data_ptr(),
-                           .low_stride = x.low.stride(0),
-                           .b = update.b.const_data_ptr(),
-                           .dlow = dlow.data_ptr(),
-                           .dlow_stride = dlow.stride(0),
-                           .a_grad = update.a_grad.data_ptr<float>(),
-                           .b_grad = update.b_grad.data_ptr<float>()});
+  const kernels::LowRankBackward call{.rows = x.value.size(0),
+                                      .in = x.value.size(1),
+                                      .out = linear.weight.size(0),
+                                      .rank = update.a.size(0),
+                                      .type = device::dtype_of(x.value.scalar_type()),
+                                      .scale = static_cast<float>(update.scale),
+                                      .dy = dy.value.const_data_ptr(),
+                                      .dy_stride = dy.value.stride(0),
+                                      .x = x.value.const_data_ptr(),
+                                      .x_stride = x.value.stride(0),
+                                      .low = x.low.const_data_ptr(),
+                                      .low_stride = x.low.stride(0),
+                                      .b = update.b.const_data_ptr(),
+                                      .dlow = dlow.data_ptr(),
+                                      .dlow_stride = dlow.stride(0),
+                                      .a_grad = update.a_grad.data_ptr<float>(),
+                                      .b_grad = update.b_grad.data_ptr<float>()};
+  pending_.push_back({call, cuda::low_rank_backward(call)});
   return {{.value = with_room(dy.value, dy.room)},
           {.weight = joined(linear), .bias = {}, .weight_grad = {}, .bias_grad = {}}};
+}
+
+void LowRankLinears::add_gradients() {
+  cuda::low_rank_add_gradients(pending_);
+  pending_.clear();
 }
 
 }  // namespace kinora::ops

@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <map>
+#include <vector>
 
 #include "kinora/ops/block_kernels.h"
+#include "kinora/ops/block_launch.h"
 
 /// Linears with a low-rank update as one product each, as kernels/low_rank.h has them. For the
 /// files of this room only.
@@ -28,9 +30,11 @@ class LowRankLinears {
 
   /// [x | low] [W | scale B]^T; sets x.low. x has room.
   [[nodiscard]] JoinedProduct forward(Operand& x, const LinearWeights& linear);
-  /// [dy | dlow] [W ; A]; adds the gradients of A and B. x and dy have room. x.low may be
-  /// undefined: then it is made again.
+  /// [dy | dlow] [W ; A]. x and dy have room. x.low may be undefined: then it is made again. The
+  /// gradients of A and B are added by add_gradients().
   [[nodiscard]] JoinedProduct backward(const Operand& dy, Operand& x, const LinearWeights& linear);
+  /// Of all backward() since the last call, as one launch.
+  void add_gradients();
 
  private:
   /// A frozen weight with room behind and below it: a copy, made again when the weight changed.
@@ -43,6 +47,7 @@ class LowRankLinears {
     at::Tensor joined;
   };
   std::map<const void*, Copy> copies_;  // by the weight's address
+  std::vector<cuda::LowRankParts> pending_;
 };
 
 }  // namespace kinora::ops

@@ -50,7 +50,11 @@ bool low_rank_supported(DType /*type*/, int64_t /*in*/, int64_t /*out*/, int64_t
 void low_rank_forward(const kernels::LowRankForward& /*call*/) {
   refuse_unless_dry();
 }
-void low_rank_backward(const kernels::LowRankBackward& /*call*/) {
+at::Tensor low_rank_backward(const kernels::LowRankBackward& /*call*/) {
+  refuse_unless_dry();
+  return {};
+}
+void low_rank_add_gradients(const std::vector<LowRankParts>& /*parts*/) {
   refuse_unless_dry();
 }
 void add_column_sums(const at::Tensor& /*in*/, const at::Tensor& /*out*/) {

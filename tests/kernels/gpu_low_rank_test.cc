@@ -91,10 +91,10 @@ Results on_gpu(const Shape& shape, DType type, const Inputs& inputs) {
   EXPECT_EQ(cuda::low_rank_forward(
                 forward_call(shape, type, x.data(), a.data(), b.data(), joined.data()), nullptr),
             cudaSuccess);
-  EXPECT_EQ(cuda::low_rank_backward(backward_call(shape, type, x.data(), dy.data(), b.data(),
-                                                  a_grad.data(), b_grad.data()),
-                                    workspace.data(), nullptr),
-            cudaSuccess);
+  const LowRankBackward backward =
+      backward_call(shape, type, x.data(), dy.data(), b.data(), a_grad.data(), b_grad.data());
+  EXPECT_EQ(cuda::low_rank_backward(backward, workspace.data(), nullptr), cudaSuccess);
+  EXPECT_EQ(cuda::low_rank_add_gradients({{{backward, workspace.data()}}}, nullptr), cudaSuccess);
   EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   return {x.host(), dy.host(), joined.host(), a_grad.host(), b_grad.host()};
 }

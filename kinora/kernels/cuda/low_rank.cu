@@ -4,7 +4,7 @@
 //   low_kernel        low = x A^T, and the copies of A and B: reads x once
 //   gradients_kernel  of dy: parts of dlow = scale dy B and of dy^T low, read together, once;
 //                     of x, when dlow is complete: parts of x^T dlow
-//   finish_*_kernel   add up the parts, in order
+//   finish_*_kernel   add up the parts, in order; those of gradients for several linears at once
 //
 // low_kernel: four warps share 16 rows and take turns in their columns, 32 at a time. A lane holds
 // 16 adjacent bytes of a row, which is not where mma wants its columns; but a sum over columns may
@@ -379,7 +379,13 @@ struct Finish {
   float* b_grad;  // [out, rank]
 };
 
-__global__ void __launch_bounds__(kFinishThreads) finish_grads_kernel(const Finish call) {
+struct Finishes {
+  Finish calls[kMaxLowRankParts];
+};
+
+__global__ void __launch_bounds__(kFinishThreads)
+    finish_grads_kernel(const __grid_constant__ Finishes finishes) {
+  const Finish& call = finishes.calls[blockIdx.y];
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kFinishThreads + threadIdx.x;
   const int64_t b_size = call.out * call.rank;
   const int64_t a_size = call.in * call.rank;
@@ -468,24 +474,7 @@ cudaError_t launch_backward(const LowRankBackward& call, void* workspace, cudaSt
   const Gradients of_x = {call.rows, call.in,          call.x,  call.x_stride,
                           call.dlow, call.dlow_stride, nullptr, make_parts(call.rows, call.in),
                           nullptr,   parts + places.a};
-  error = launch_gradients<T, kTiles>(of_x, stream);
-  if (error != cudaSuccess) {
-    return error;
-  }
-  const Finish finish = {parts + places.a,
-                         parts + places.b,
-                         of_x.parts.num_ranges,
-                         of_dy.parts.num_ranges,
-                         call.in,
-                         call.out,
-                         call.rank,
-                         call.scale,
-                         call.a_grad,
-                         call.b_grad};
-  finish_grads_kernel<<<static_cast<unsigned>(
-                            ceil_div((call.in + call.out) * call.rank, kFinishThreads)),
-                        kFinishThreads, 0, stream>>>(finish);
-  return cudaGetLastError();
+  return launch_gradients<T, kTiles>(of_x, stream);
 }
 
 /// Calls body with the 16-bit type and the number of tiles as types.
@@ -548,6 +537,34 @@ cudaError_t low_rank_backward(const LowRankBackward& call, void* workspace, cuda
   return with_kernel(call.type, call.rank, [&](auto element, auto tiles) {
     return launch_backward<decltype(element), decltype(tiles)::value>(call, workspace, stream);
   });
+}
+
+cudaError_t low_rank_add_gradients(std::span<const LowRankParts> parts, cudaStream_t stream) {
+  if (parts.empty() || parts.size() > kMaxLowRankParts) {
+    return parts.empty() ? cudaSuccess : cudaErrorInvalidValue;
+  }
+  Finishes finishes = {};
+  int64_t most = 0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const LowRankBackward& call = parts[i].call;
+    const Workspace places(call.rows, call.in, call.out, call.rank);
+    const auto* const workspace = static_cast<const float*>(parts[i].workspace);
+    finishes.calls[i] = {workspace + places.a,
+                         workspace + places.b,
+                         make_parts(call.rows, call.in).num_ranges,
+                         make_parts(call.rows, call.out).num_ranges,
+                         call.in,
+                         call.out,
+                         call.rank,
+                         call.scale,
+                         call.a_grad,
+                         call.b_grad};
+    most = std::max(most, (call.in + call.out) * call.rank);
+  }
+  finish_grads_kernel<<<dim3(static_cast<unsigned>(ceil_div(most, kFinishThreads)),
+                             static_cast<unsigned>(parts.size())),
+                        kFinishThreads, 0, stream>>>(finishes);
+  return cudaGetLastError();
 }
 
 }  // namespace kinora::kernels::cuda

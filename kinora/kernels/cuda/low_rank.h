@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <span>
 
 #include "kinora/kernels/low_rank.h"
 
@@ -21,9 +22,21 @@ namespace kinora::kernels::cuda {
 [[nodiscard]] size_t low_rank_backward_workspace_bytes(int64_t rows, int64_t in, int64_t out,
                                                        int64_t rank);
 
-/// kernels::low_rank_backward on the device, in an order that depends on the sizes alone.
-/// `workspace` may be used again by the next call on the same stream.
+/// The first half of kernels::low_rank_backward on the device: dlow, and parts of the factors'
+/// gradients, which stay in `workspace` until low_rank_add_gradients has read them.
 [[nodiscard]] cudaError_t low_rank_backward(const LowRankBackward& call, void* workspace,
                                             cudaStream_t stream);
+
+/// A call of low_rank_backward and its workspace.
+struct LowRankParts {
+  LowRankBackward call;
+  const void* workspace = nullptr;
+};
+inline constexpr size_t kMaxLowRankParts = 8;
+
+/// The second half, of up to kMaxLowRankParts calls at once: adds up the factors' gradients, in an
+/// order that depends on the sizes alone.
+[[nodiscard]] cudaError_t low_rank_add_gradients(std::span<const LowRankParts> parts,
+                                                 cudaStream_t stream);
 
 }  // namespace kinora::kernels::cuda

@@ -208,6 +208,11 @@ cudaError_t low_rank_backward(const LowRankBackward& /*call*/, void* /*workspace
   return cudaErrorNotSupported;
 }
 
+cudaError_t low_rank_add_gradients(std::span<const LowRankParts> /*parts*/,
+                                   cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
 cudaError_t begin_lap(StopwatchState* /*state*/, cudaStream_t /*stream*/) {
   return cudaErrorNotSupported;
 }
