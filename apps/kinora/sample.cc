@@ -17,6 +17,7 @@
 #include "apps/kinora/commands.h"
 #include "apps/kinora/ranks.h"
 #include "apps/kinora/verdicts.h"
+#include "kinora/core/config.h"
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
 #include "kinora/core/nearest_name.h"
@@ -29,12 +30,15 @@
 #include "kinora/inference/decoder.h"
 #include "kinora/inference/drawing.h"
 #include "kinora/inference/drawing_key.h"
+#include "kinora/inference/pipeline_prompts.h"
 #include "kinora/inference/sample_files.h"
 #include "kinora/inference/sample_folder.h"
+#include "kinora/inference/setup.h"
 #include "kinora/inference/shown_samples.h"
 #include "kinora/io/file.h"
 #include "kinora/models/autoencoders/autoencoder.h"
 #include "kinora/pipelines/decode.h"
+#include "kinora/pipelines/diffusers_pipeline.h"
 
 namespace kinora::apps {
 namespace {
@@ -212,15 +216,54 @@ std::string words_of(const pipelines::DrawProgress& progress) {
   return text.str();
 }
 
+/// The captions of `request` as the text encoder of its pipeline embeds them, and what is drawn
+/// with them. The encoder is gone when this returns.
+void encode(const SampleArguments& arguments, const pipelines::TextPipeline& pipeline,
+            const inference::ModelRecipe& recipe, bool says, inference::Request& request) {
+  (void)inference::decoder_path(recipe, {.path = arguments.autoencoder});
+  if (says) {
+    log_info("[sample] ", pipeline.class_name, " in ", pipeline.folder);
+    const auto values = flatten_config(recipe);
+    const std::map<std::string, std::string> keys(values.begin(), values.end());
+    log_info("[sample] sampler ", keys.at("sample.method"), ", spacing ", keys.at("sample.spacing"),
+             ", on betas ", keys.at("objective.betas"), ", predicts ",
+             keys.at("objective.prediction"));
+    log_info("[sample] pictures of ", recipe.model.height * recipe.model.compression, " x ",
+             recipe.model.width * recipe.model.compression, " pixels");
+  }
+  if (!request.text_embeddings.empty()) {
+    return;
+  }
+  KINORA_CHECK(
+      !request.captions.empty(), kConfig,
+      "[sample] a pipeline draws what words say, got none. Hint: --prompt \"a red circle\"");
+  request.encoded = std::make_shared<inference::Prompts>(
+      inference::prompts_of_pipeline(pipeline, inference::captions_of(request), recipe,
+                                     {.negative = arguments.negative,
+                                      .cleans = arguments.cleans_captions,
+                                      .device = inference::choose_device(arguments.device),
+                                      .says = says}));
+  request.captions.clear();
+  request.wildcards.clear();
+}
+
 void sample_on_rank(const SampleArguments& arguments, const comm::Group& world) {
   device::configure_computation(arguments.threads, arguments.deterministic);
   inference::LoadOptions options = load_options(arguments);
   const bool speaks = world.rank() == 0;
   options.says = speaks;
-  inference::TrainedModel trained = inference::load_trained(model_of(arguments), options);
+  const inference::ModelRecipe own = inference::read_recipe(model_of(arguments), options);
   // What is refused is refused before anything is drawn.
-  inference::check_format(arguments.format, trained.recipe.model.is_video());
-  const inference::Request request = request_of(arguments, trained.recipe);
+  inference::check_format(arguments.format, own.model.is_video());
+  inference::Request request = request_of(arguments, own);
+  const auto pipeline = pipelines::find_text_pipeline(model_of(arguments));
+  if (pipeline) {
+    encode(arguments, *pipeline, own, speaks, request);
+  }
+  KINORA_CHECK(pipeline || (arguments.negative.empty() && arguments.cleans_captions), kConfig,
+               "[sample] --negative and --no-cleaning are for pipelines with a text encoder, and ",
+               model_of(arguments), " has none");
+  inference::TrainedModel trained = inference::load_trained(model_of(arguments), options);
   inference::Drawing drawing(trained, {request}, arguments.options);
   const inference::ModelRecipe& recipe = drawing.recipe();
   const std::vector<inference::Asked>& asked = drawing.asked();

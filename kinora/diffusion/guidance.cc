@@ -35,9 +35,9 @@ Conditions stacked(const Conditions& conditions, const Conditions& null) {
       kConfig,
       "[guidance] a scale other than 1 needs conditions, got none. Hint: give labels or "
       "texts, or set the guidance scale to 1.");
-  KINORA_CHECK(null.labels.defined() || null.null_text.defined(), kConfig,
+  KINORA_CHECK(null.labels.defined() || null.null_text.defined() || null.text.defined(), kConfig,
                "[guidance] a scale other than 1 needs null conditions, got none. Hint: give the "
-               "null class or null_text, or set the guidance scale to 1.");
+               "null class, null_text or a text, or set the guidance scale to 1.");
   Conditions conditional = conditions;
   if (null.null_text.defined() && !conditional.null_text.defined()) {
     conditional.null_text = at::zeros_like(null.null_text);

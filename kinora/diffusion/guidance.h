@@ -42,7 +42,7 @@ struct Guidance {
   /// conditional one (Lin et al. 2024, section 3.4): 0 none, 1 all.
   double rescale = 0.0;
   /// What is different in the unconditional prediction, each of the batch's size: labels of the
-  /// null class, or null_text. Needed where scale is not 1.
+  /// null class, null_text, or the text that stands for none. Needed where scale is not 1.
   Conditions null = {};
 };
 

@@ -9,16 +9,20 @@
 
 namespace kinora::inference {
 
+std::string decoder_path(const ModelRecipe& recipe, const DecoderChoice& choice) {
+  const std::string& path = choice.path.empty() ? recipe.autoencoder.path : choice.path;
+  KINORA_CHECK(path.empty() || !choice.path.empty() || std::filesystem::exists(path), kIo,
+               "[sample] the autoencoder of the run's configuration is not at ", path,
+               ". Hint: --autoencoder PATH, or --set 'autoencoder.path=\"\"' for latents");
+  return path;
+}
+
 std::unique_ptr<models::Autoencoder> open_decoder(const ModelRecipe& recipe,
                                                   const DecoderChoice& choice, at::Device device) {
-  const bool of_run = choice.path.empty();
-  const std::string& path = of_run ? recipe.autoencoder.path : choice.path;
+  const std::string path = decoder_path(recipe, choice);
   if (path.empty()) {
     return nullptr;
   }
-  KINORA_CHECK(!of_run || std::filesystem::exists(path), kIo,
-               "[sample] the autoencoder of the run's configuration is not at ", path,
-               ". Hint: --autoencoder PATH, or --set 'autoencoder.path=\"\"' for latents");
   std::unique_ptr<models::Autoencoder> decoder =
       pipelines::open_autoencoder(path, device, compute_type(recipe.precision));
   KINORA_CHECK(decoder->space().channels == recipe.model.in_channels, kConfig,

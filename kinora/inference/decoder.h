@@ -17,6 +17,9 @@ struct DecoderChoice {
   std::optional<double> memory_gib = {};  ///< 0: no limit; nothing: autoencoder.memory_gib
 };
 
+/// The autoencoder's folder or file; empty: nobody names one. kIo where the recipe's is not there.
+[[nodiscard]] std::string decoder_path(const ModelRecipe& recipe, const DecoderChoice& choice);
+
 /// What makes pixels of the latents that a model draws; null: nobody names an autoencoder.
 /// kIo where none is there, kConfig where it does not belong to the model.
 [[nodiscard]] std::unique_ptr<models::Autoencoder> open_decoder(const ModelRecipe& recipe,

@@ -16,15 +16,16 @@
 #include "kinora/inference/prompts.h"
 #include "kinora/inference/shown_samples.h"
 #include "kinora/models/families.h"
-#include "kinora/prompts/wildcards.h"
 
 namespace kinora::inference {
 namespace {
 
 void check(const Request& request, const models::ModelConfig& model) {
-  const bool has_texts = !request.captions.empty() || !request.text_embeddings.empty();
-  KINORA_CHECK(request.captions.empty() || request.text_embeddings.empty(), kConfig,
-               "[sample] give only one of captions and embedded texts");
+  const int num_texts = static_cast<int>(!request.captions.empty()) +
+                        static_cast<int>(!request.text_embeddings.empty()) +
+                        static_cast<int>(request.encoded != nullptr);
+  const bool has_texts = num_texts > 0;
+  KINORA_CHECK(num_texts <= 1, kConfig, "[sample] give only one of captions and embedded texts");
   KINORA_CHECK(model.takes_text() || !has_texts, kConfig,
                "[sample] this model is conditioned on classes, not on texts. Hint: give classes");
   KINORA_CHECK(!model.takes_text() || request.classes.empty(), kConfig,
@@ -62,25 +63,11 @@ void set_size(const SampleSize& size, double fps, ModelRecipe& recipe) {
   }
 }
 
-/// The captions of samples 0, 1, ...: those of the request in turn, each with lines of its own
-/// where they have wildcards.
-std::vector<std::string> captions_of(const Request& request) {
-  if (request.wildcards.empty()) {
-    return request.captions;
-  }
-  prompts::Wildcards wildcards(request.wildcards);
-  const size_t count =
-      request.count > 0 ? static_cast<size_t>(request.count) : request.captions.size();
-  std::vector<std::string> captions;
-  for (size_t i = 0; i < count; ++i) {
-    captions.push_back(
-        wildcards.expanded(request.captions[i % request.captions.size()], request.seed, i));
-  }
-  return captions;
-}
-
 /// What the samples are to show: what was asked for, or the texts of the model's data.
 Prompts prompts_for(const ModelRecipe& recipe, const Request& request) {
+  if (request.encoded) {
+    return *request.encoded;
+  }
   if (!request.captions.empty()) {
     return prompts_of_captions(captions_of(request), recipe.data);
   }
@@ -214,7 +201,10 @@ std::vector<Asked> DrawingGroup::ask_for_texts(const Request& request,
                kConfig,
                "[sample] requests that are drawn together must have texts of one size, got ",
                shape.length, " and ", prompts.shape.length, " tokens");
+  KINORA_CHECK(!text_shape_ || has_negative_ == prompts.negative.has_value(), kConfig,
+               "[sample] requests that are drawn together must all have a negative text, or none");
   text_shape_ = shape;
+  has_negative_ = prompts.negative.has_value();
   const size_t count = request.count > 0 ? static_cast<size_t>(request.count) : prompts.all.size();
   std::vector<Asked> asked;
   for (size_t i = 0; i < count; ++i) {

@@ -62,6 +62,7 @@ class DrawingGroup {
   std::vector<int64_t> numbers_;  // of the samples in the drawing
   std::vector<Part> parts_;
   std::optional<data::TextShape> text_shape_;  // of all requests
+  bool has_negative_ = false;                  // likewise
   pipelines::ClipOptions clips_;
 };
 

@@ -7,6 +7,7 @@
 #include "kinora/core/config.h"
 #include "kinora/data/file_stamp.h"
 #include "kinora/device/host_bytes.h"
+#include "kinora/inference/prompts.h"
 #include "kinora/io/file.h"
 
 namespace kinora::inference {
@@ -56,6 +57,9 @@ DrawingKey drawing_key(const TrainedModel& trained, const Drawing& drawing, cons
   key["weights"] = "checksum " + checksum_of_weights(*trained.arena);
   key["seed"] = std::to_string(request.seed);
   key["text embeddings"] = named(request.text_embeddings);
+  if (request.encoded) {
+    key["text encoder"] = request.encoded->origin;
+  }
   key["given frames"] = named(options.given) + " " + options.given_frames + " " +
                         std::to_string(static_cast<int>(options.frame_layout)) + " " +
                         std::to_string(options.given_edit);

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/full_like.h>
 
 #include <algorithm>
 
@@ -11,6 +12,7 @@
 #include "kinora/data/text_file.h"
 #include "kinora/data/word_vectors.h"
 #include "kinora/inference/conditions.h"
+#include "kinora/prompts/wildcards.h"
 
 namespace kinora::inference {
 namespace {
@@ -42,7 +44,33 @@ data::Batch batch_of(const Prompts& prompts, const models::ModelConfig& model, i
   return batch;
 }
 
+/// `text` instead of every text of `conditions`.
+diffusion::Conditions negative_of(const data::Text& text, const diffusion::Conditions& conditions) {
+  const at::Tensor& texts = conditions.text;
+  at::Tensor row = at::empty({1, texts.size(1), texts.size(2)});
+  copy_row(text.tokens, row, 0);
+  diffusion::Conditions negative;
+  negative.text = row.to(texts.device()).expand_as(texts);
+  negative.text_lengths = at::full_like(conditions.text_lengths, text.length);
+  return negative;
+}
+
 }  // namespace
+
+std::vector<std::string> captions_of(const Request& request) {
+  if (request.wildcards.empty()) {
+    return request.captions;
+  }
+  prompts::Wildcards wildcards(request.wildcards);
+  const size_t count =
+      request.count > 0 ? static_cast<size_t>(request.count) : request.captions.size();
+  std::vector<std::string> captions;
+  for (size_t i = 0; i < count; ++i) {
+    captions.push_back(
+        wildcards.expanded(request.captions[i % request.captions.size()], request.seed, i));
+  }
+  return captions;
+}
 
 Prompts prompts_of_words(const std::vector<std::string>& captions, const data::TextShape& shape) {
   KINORA_CHECK(!captions.empty(), kConfig, "[sample] there must be at least one caption");
@@ -109,7 +137,8 @@ std::function<pipelines::DrawConditions(int64_t first, int64_t size)> conditions
     }
     pipelines::DrawConditions result;
     result.conditions = to_device(conditions_of(batch, model), device);
-    result.null = null_of(result.conditions, model.num_classes);
+    result.null = prompts.negative ? negative_of(*prompts.negative, result.conditions)
+                                   : null_of(result.conditions, model.num_classes);
     return result;
   };
 }

@@ -9,6 +9,7 @@
 
 #include "kinora/data/data_config.h"
 #include "kinora/data/source.h"
+#include "kinora/inference/request.h"
 #include "kinora/models/model_config.h"
 #include "kinora/pipelines/draw.h"
 
@@ -25,7 +26,16 @@ struct Prompt {
 struct Prompts {
   data::TextShape shape;
   std::vector<Prompt> all;  ///< never empty
+  /// What the unconditional prediction is told; nothing: the model's null embedding. Of models of
+  /// tokens, not of pooled vectors.
+  std::optional<data::Text> negative = {};
+  std::string origin =
+      {};  ///< in words: what embedded them; empty: the same texts always give them
 };
+
+/// The captions of samples 0, 1, ...: those of the request in turn, each with lines of its own
+/// where they have wildcards. kConfig, kIo of the lists.
+[[nodiscard]] std::vector<std::string> captions_of(const Request& request);
 
 /// The word vectors of `captions`. kConfig for a caption without a word, or none.
 [[nodiscard]] Prompts prompts_of_words(const std::vector<std::string>& captions,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,6 +10,8 @@
 #include "kinora/pipelines/sampling_ranks.h"
 
 namespace kinora::inference {
+
+struct Prompts;
 
 /// Of what is drawn; 0: as the model has it, and of a request as DrawOptions have it. Other sizes
 /// are for models that take any (models::Family::takes_any_size).
@@ -33,6 +36,9 @@ struct Request {
   /// A file of embedded texts (data.text_embeddings), in turn, of models of texts. Without these
   /// and captions: the texts of the model's data.
   std::string text_embeddings = {};
+  /// Or texts that are embedded already, in turn: what a pipeline's text encoder makes of captions
+  /// (pipeline_prompts.h).
+  std::shared_ptr<const Prompts> encoded = {};
   int64_t count = 0;  ///< samples; 0: one of each class, caption or text
   uint64_t seed = 0;
   std::optional<double> guidance = {};  ///< scale; nothing: the recipe's

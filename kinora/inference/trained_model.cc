@@ -11,6 +11,7 @@
 #include "kinora/inference/updates.h"
 #include "kinora/parallel/guidance_parallel.h"
 #include "kinora/parallel/sequence.h"
+#include "kinora/pipelines/diffusers_pipeline.h"
 #include "kinora/pipelines/diffusers_transformer.h"
 
 namespace kinora::inference {
@@ -41,6 +42,9 @@ OpenModel open_model(const fs::path& path, const LoadOptions& options) {
   std::string text;
   if (model.folder) {
     text = checkpoint::load_state(*model.folder).config;
+  } else if (const auto pipeline = pipelines::find_text_pipeline(path)) {
+    text = options.config_file.empty() ? pipelines::pipeline_recipe(*pipeline) : "";
+    model.file = pipelines::open_weights(path, options.ema);
   } else {
     model.file = pipelines::open_weights(path, options.ema);
     text = model.file->metadata(checkpoint::kConfigMetadata);

@@ -49,7 +49,9 @@ struct LoadOptions {
 
 /// Loads a run directory (its newest checkpoint), a checkpoint's folder, or weights
 /// (pipelines::open_weights) with the configuration in their header, from diffusers' config.json or
-/// from `config_file`. kIo, kConfig.
+/// from `config_file`. Of a pipeline that draws from words (pipelines::find_text_pipeline) also how
+/// it samples and its autoencoder's path; its text encoder is that of pipeline_prompts.h. kIo,
+/// kConfig.
 [[nodiscard]] TrainedModel load_trained(const std::filesystem::path& path,
                                         const LoadOptions& options);
 

@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "kinora/core/error.h"
 #include "kinora/diffusion/betas.h"
@@ -32,6 +34,80 @@ constexpr Named<BetaCurve> kCurves[] = {
     {BetaCurve::kLinear, "linear", "linear"},
     {BetaCurve::kScaledLinear, "scaled_linear", "scaled_linear"},
     {BetaCurve::kSquaredCosine, "squaredcos_cap_v2", "squared_cosine"}};
+
+/// A scheduler's class, and what it does where its file does not say.
+struct SchedulerClass {
+  const char* name;
+  const char* method;
+  const char* spacing;  // null: it has one way
+  bool clips;           // clip_sample
+  int64_t order;        // solver_order; 0: it has none
+};
+constexpr SchedulerClass kSchedulers[] = {
+    {"DDPMScheduler", "ddpm", "leading", true, 0},
+    {"DDIMScheduler", "ddim", "leading", true, 0},
+    {"PNDMScheduler", "plms", "leading", false, 0},
+    {"DPMSolverMultistepScheduler", "dpm++", "linspace", false, 2},
+    {"DPMSolverSinglestepScheduler", "dpm++_single", nullptr, false, 2},
+    {"UniPCMultistepScheduler", "unipc", "linspace", false, 2},
+    {"EulerDiscreteScheduler", "euler", "linspace", false, 0},
+    {"EulerAncestralDiscreteScheduler", "euler_ancestral", "linspace", false, 0},
+    {"HeunDiscreteScheduler", "heun", "linspace", false, 0},
+    {"LMSDiscreteScheduler", "lms", "linspace", false, 0},
+    {"LCMScheduler", "lcm", nullptr, false, 0},
+};
+
+const SchedulerClass& class_of(const DiffusersConfig& scheduler) {
+  const auto name = scheduler.get<std::string>("_class_name", "");
+  std::string known;
+  for (const SchedulerClass& its : kSchedulers) {
+    if (name == its.name) {
+      return its;
+    }
+    known += (known.empty() ? "" : ", ") + std::string(its.name);
+  }
+  throw_error(ErrorKind::kConfig, "[diffusers] ", scheduler.path(), ": _class_name must be one of ",
+              known, ", got ", io::in_quotes(name), ". Hint: give a recipe with --config");
+}
+
+/// Options of schedulers that the recipe has no key for.
+void check_known(const DiffusersConfig& scheduler, const SchedulerClass& its) {
+  for (const char* key : {"euler_at_final", "use_lu_lambdas"}) {
+    scheduler.require<bool>(key, false, false);
+  }
+  // Singlestep solvers choose by the number of steps.
+  if (std::string_view(its.method) != "dpm++_single") {
+    scheduler.require<bool>("lower_order_final", true, true);
+  }
+  scheduler.require<std::string>("final_sigmas_type", "zero", "zero");
+  KINORA_CHECK(!scheduler.has("lambda_min_clipped"), kConfig, "[diffusers] ", scheduler.path(),
+               ": lambda_min_clipped must be -Infinity, got a number");
+}
+
+/// The sigmas that these options choose.
+const char* sigmas_of(const DiffusersConfig& scheduler) {
+  for (const auto& [key, name] :
+       {std::pair("use_karras_sigmas", "karras"),
+        std::pair("use_exponential_sigmas", "exponential"), std::pair("use_beta_sigmas", "beta")}) {
+    if (scheduler.get<bool>(key, false)) {
+      return name;
+    }
+  }
+  return "timesteps";
+}
+
+/// DPM-Solver's kinds and options.
+void add_dpm(const DiffusersConfig& scheduler, json& sample) {
+  const auto kind = scheduler.get<std::string>("algorithm_type", "dpmsolver++");
+  const bool noisy = kind == "sde-dpmsolver++" && sample["method"] == "dpm++";
+  KINORA_CHECK(noisy || kind == "dpmsolver++", kConfig, "[diffusers] ", scheduler.path(),
+               ": algorithm_type must be dpmsolver++, of multistep also sde-dpmsolver++, got ",
+               io::in_quotes(kind));
+  if (noisy) {
+    sample["method"] = "dpm++_sde";
+  }
+  sample["second_order"] = scheduler.get<std::string>("solver_type", "midpoint");
+}
 
 /// The recipe's name of config's value.
 template <typename T, size_t kCount>
@@ -85,6 +161,43 @@ std::string objective_recipe(const std::filesystem::path& scheduler_config) {
     objective["beta_end"] = scale * scheduler.get<double>("beta_end", diffusion::kDdpmBetaEnd);
   }
   return objective.dump();
+}
+
+std::string sampling_recipe(const std::filesystem::path& scheduler_config) {
+  const DiffusersConfig scheduler(scheduler_config);
+  const SchedulerClass& its = class_of(scheduler);
+  check_known(scheduler, its);
+  json sample = {{"method", its.method},
+                 {"sigmas", sigmas_of(scheduler)},
+                 {"clip_denoised", scheduler.get<bool>("clip_sample", its.clips)}};
+  if (its.spacing != nullptr) {
+    sample["spacing"] = scheduler.get<std::string>("timestep_spacing", its.spacing);
+    sample["steps_offset"] = scheduler.get<int64_t>("steps_offset", 0);
+  } else {
+    sample["spacing"] = "linspace";
+  }
+  if (its.order > 0) {
+    sample["order"] = scheduler.get<int64_t>("solver_order", its.order);
+  }
+  if (std::string_view(its.method).starts_with("dpm++")) {
+    add_dpm(scheduler, sample);
+  }
+  if (sample["method"] == "ddpm") {
+    sample["variance"] = scheduler.get<std::string>("variance_type", "fixed_small");
+  }
+  if (sample["method"] == "plms") {
+    scheduler.require<bool>("skip_prk_steps", true, false);
+  }
+  if (sample["method"] == "unipc") {
+    scheduler.require<bool>("predict_x0", true, true);
+    scheduler.require<std::string>("solver_type", "bh2", "bh2");
+  }
+  if (scheduler.get<bool>("thresholding", false)) {
+    sample["clip_denoised"] = false;
+    sample["threshold"] = scheduler.get<double>("dynamic_thresholding_ratio", 0.995);
+    sample["threshold_max"] = scheduler.get<double>("sample_max_value", 1.0);
+  }
+  return sample.dump();
 }
 
 std::string describe_scheduler(const diffusion::ObjectiveConfig& objective,

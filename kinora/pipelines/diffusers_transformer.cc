@@ -12,6 +12,7 @@
 #include "kinora/models/families.h"
 #include "kinora/models/transformers/diffusers_names.h"
 #include "kinora/pipelines/diffusers_config.h"
+#include "kinora/pipelines/diffusers_pipeline.h"
 #include "kinora/pipelines/diffusers_scheduler.h"
 
 namespace kinora::pipelines {
@@ -203,6 +204,9 @@ std::string diffusers_recipe(const fs::path& path) {
     return "";
   }
   json recipe = recipe_of(DiffusersConfig(folder / "config.json"));
+  if (const auto pipeline = find_text_pipeline(path)) {
+    recipe["model"]["text_tokens"] = pipeline->text_tokens;
+  }
   if (const fs::path scheduler = folder / ".." / kSchedulerFile; fs::exists(scheduler)) {
     recipe["objective"] = json::parse(objective_recipe(scheduler));
   }

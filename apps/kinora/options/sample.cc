@@ -14,8 +14,9 @@ namespace {
 /// Whose weights, and what to show.
 void add_what(CLI::App& command, SampleArguments& arguments) {
   command.add_option("--run", arguments.run, "A run directory; its newest checkpoint is used");
-  command.add_option("--checkpoint", arguments.checkpoint,
-                     "A checkpoint's folder, or a file of weights (.safetensors, .pt)");
+  command.add_option("--checkpoint,--model", arguments.checkpoint,
+                     "A checkpoint's folder, a file of weights (.safetensors, .pt), or a folder of "
+                     "diffusers: a transformer, or PixArt's whole pipeline");
   command.add_option("--config", arguments.config,
                      "Recipe of the model, for files that do not hold it");
   command.add_option("--set", arguments.overrides, "key.path=value over the run's configuration");
@@ -29,11 +30,16 @@ void add_what(CLI::App& command, SampleArguments& arguments) {
                   "Classes by number or name: 0,1,2 or cat,dog; default: all")
       ->delimiter(',');
   command.add_option(
-      "--captions", arguments.request.captions,
-      "Captions, each in quotes, for runs with data.text builtin; default: the texts "
-      "of the run's first samples");
+      "--captions,--prompt", arguments.request.captions,
+      "Captions, each in quotes, for pipelines and for runs with data.text builtin; default: the "
+      "texts of the run's first samples");
   command.add_option("--captions-file", arguments.captions_file,
                      "The same from a file, one a line");
+  command.add_option("--negative", arguments.negative,
+                     "Of pipelines: a caption to guide away from; default: the empty one");
+  command.add_flag("!--no-cleaning", arguments.cleans_captions,
+                   "Of pipelines: captions are only made lower case, where else addresses, tags "
+                   "and odd punctuation are left out");
   command.add_option("--wildcards", arguments.request.wildcards,
                      "A folder of lists: __animal__ in a caption becomes a line of animal.txt");
   command.add_option("--text-embeddings", arguments.request.text_embeddings,

@@ -25,6 +25,8 @@ struct SampleArguments {
   inference::Request request;
   std::vector<std::string> classes;  ///< numbers and names, instead of the request's
   std::string captions_file;
+  std::string negative;         ///< caption that a pipeline guides away from
+  bool cleans_captions = true;  ///< of pipelines
   inference::DrawOptions options;
 
   std::string autoencoder;

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <string>
+#include <vector>
+
+#include "kinora/inference/prompts.h"
+#include "kinora/inference/recipe.h"
+#include "kinora/pipelines/diffusers_pipeline.h"
+
+namespace kinora::inference {
+
+/// How captions become what a pipeline's denoiser is told.
+struct CaptionOptions {
+  std::string negative = {};  ///< what pictures are guided away from
+  bool cleans = true;         ///< prompts::preprocess_caption, of the negative caption, too
+  at::Device device = at::kCPU;
+  bool says = true;  ///< logs what is chosen and what of a caption is cut off
+};
+
+/// The captions as the pipeline's tokenizer and text encoder embed them, each with room for
+/// model.text_tokens of `recipe` (load_trained's or read_recipe's), and the negative one. The
+/// encoder computes in recipe.precision and is released before this returns. kIo for parts that are
+/// missing; kConfig, before weights are read, where its states or the tokenizer's vocabulary do not
+/// fit.
+[[nodiscard]] Prompts prompts_of_pipeline(const pipelines::TextPipeline& pipeline,
+                                          const std::vector<std::string>& captions,
+                                          const ModelRecipe& recipe, const CaptionOptions& options);
+
+}  // namespace kinora::inference

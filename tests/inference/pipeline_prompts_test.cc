@@ -1,0 +1,203 @@
+#include "kinora/inference/pipeline_prompts.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/new_zeros.h>
+#include <ATen/ops/tensor.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "kinora/checkpoint/weights_file.h"
+#include "kinora/inference/decoder.h"
+#include "kinora/inference/drawing.h"
+#include "kinora/ops/random.h"
+#include "kinora/pipelines/decode.h"
+#include "tests/error_of.h"
+
+// The folders are diffusers', and drawn.safetensors what it draws with them:
+// tools/reference/make_pipeline_fixtures.py.
+
+namespace kinora::inference {
+namespace pipeline_prompts_test {
+
+namespace fs = std::filesystem;
+using checkpoint::WeightsFile;
+using nlohmann::json;
+using testing::HasSubstr;
+
+const LoadOptions kOnCpu = {.device = DeviceChoice::kCpu, .says = false};
+
+class PipelinePromptsTest : public testing::TestWithParam<const char*> {
+ protected:
+  PipelinePromptsTest() {
+    fs::remove_all(scratch_);
+    fs::create_directories(scratch_);
+  }
+  ~PipelinePromptsTest() override { fs::remove_all(scratch_); }
+
+  static fs::path folder(const std::string& name = GetParam()) {
+    return fs::path(KINORA_SOURCE_DIR) / "tests/inference/data" / name;
+  }
+  static WeightsFile drawn() { return WeightsFile::open(folder() / "drawn.safetensors"); }
+  static std::vector<std::string> captions() {
+    return json::parse(drawn().metadata("prompts")).get<std::vector<std::string>>();
+  }
+  static Prompts prompts(const CaptionOptions& options, const fs::path& path = folder()) {
+    return prompts_of_pipeline(pipelines::find_text_pipeline(path).value(), captions(),
+                               read_recipe(path, kOnCpu), options);
+  }
+  static CaptionOptions quiet() {
+    return {.negative = drawn().metadata("negative"), .says = false};
+  }
+
+  /// A copy of the pipeline that a test may change.
+  [[nodiscard]] fs::path copy() const {
+    const fs::path path = scratch_ / "pipeline";
+    fs::remove_all(path);
+    fs::copy(folder(), path, fs::copy_options::recursive);
+    return path;
+  }
+  static void set(const fs::path& file, const json& changes) {
+    std::ifstream in(file);
+    json values = json::parse(in);
+    values.update(changes);
+    std::ofstream(file) << values;
+  }
+
+ private:
+  fs::path scratch_ =
+      fs::path(testing::TempDir()) / ("pipeline-prompts-" + std::to_string(::getpid()));
+};
+
+std::string name_of(const testing::TestParamInfo<const char*>& info) {
+  return info.param;
+}
+INSTANTIATE_TEST_SUITE_P(Pipelines, PipelinePromptsTest,
+                         testing::Values("pixart_alpha", "pixart_sigma"), name_of);
+
+TEST_P(PipelinePromptsTest, StatesAreThoseOfDiffusers) {
+  const WeightsFile expected = drawn();
+  const at::Tensor states = expected.read("states");
+  const at::Tensor lengths = expected.read("lengths");
+  const Prompts ours = prompts(quiet());
+  std::vector<data::Text> texts;
+  for (const Prompt& prompt : ours.all) {
+    texts.push_back(prompt.text);
+  }
+  texts.push_back(ours.negative.value());
+  ASSERT_EQ(std::ssize(texts), lengths.numel());
+  EXPECT_EQ(ours.shape.length, std::string(GetParam()) == "pixart_alpha" ? 120 : 300);
+  EXPECT_EQ(texts[2].length, ours.shape.length);  // cut off there
+  int64_t first = 0;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    ASSERT_EQ(texts[i].length, lengths[static_cast<int64_t>(i)].item<int64_t>()) << i;
+    at::Tensor padded = states.new_zeros({ours.shape.length, ours.shape.channels});
+    padded.narrow(0, 0, texts[i].length).copy_(states.narrow(0, first, texts[i].length));
+    const at::Tensor own = at::tensor(texts[i].tokens).view_as(padded);
+    EXPECT_LT(((own - padded).norm() / padded.norm()).item<double>(), 5e-6) << i;
+    EXPECT_EQ(
+        own.narrow(0, texts[i].length, own.size(0) - texts[i].length).abs().sum().item<double>(),
+        0.0);
+    first += texts[i].length;
+  }
+}
+
+TEST_P(PipelinePromptsTest, PicturesAreThoseOfDiffusers) {
+  const WeightsFile expected = drawn();
+  const uint64_t seed = std::stoull(expected.metadata("seed"));
+  const at::Tensor noise = expected.read("noise");
+  ASSERT_LT((ops::random_normal(noise.sizes(), at::arange(noise.size(0), at::kLong), seed, 0,
+                                RandomPurpose::kInitialNoise, at::kCPU) -
+             noise)
+                .abs()
+                .max()
+                .item<double>(),
+            2e-6);
+  const Prompts encoded = prompts(quiet());
+  TrainedModel trained = load_trained(folder(), kOnCpu);
+  EXPECT_EQ(trained.recipe.sample.sampling.steps, 20);
+  EXPECT_EQ(trained.recipe.sample.sampling.guidance, 4.5);
+  Drawing drawing(trained, {{.encoded = std::make_shared<Prompts>(encoded), .seed = seed}},
+                  {.steps = 4});
+  const at::Tensor latents = drawing.draw();
+  const at::Tensor wanted = expected.read("latents");
+  EXPECT_LT(((latents - wanted).norm() / wanted.norm()).item<double>(), 1e-4);
+  const auto decoder = open_decoder(trained.recipe, {}, at::kCPU);
+  const at::Tensor pictures =
+      (pipelines::decode_latents(*decoder, latents, at::kCPU, false) / 2 + 0.5).clamp(0.0, 1.0);
+  const at::Tensor theirs = expected.read("pictures").to(at::kFloat);
+  ASSERT_EQ(pictures.sizes(), theirs.sizes());
+  const double difference = (pictures - theirs).abs().max().item<double>();
+  RecordProperty("largest_difference", std::to_string(difference));
+  EXPECT_LT(difference, 1.0 / 255.0);
+
+  // What the conditions are matters that much.
+  Prompts others = encoded;
+  std::swap(others.all[0], others.all[1]);
+  Prompts unguided = encoded;
+  unguided.negative.reset();
+  for (const Prompts& changed : {others, unguided}) {
+    const at::Tensor other =
+        Drawing(trained, {{.encoded = std::make_shared<Prompts>(changed), .seed = seed}},
+                {.steps = 4})
+            .draw();
+    EXPECT_GT(((other - wanted).norm() / wanted.norm()).item<double>(), 1e-2);
+  }
+}
+
+TEST_P(PipelinePromptsTest, CaptionsAreCleanedOrNot) {
+  const Prompts cleaned = prompts({.says = false});
+  const Prompts lower = prompts({.cleans = false, .says = false});
+  EXPECT_EQ(cleaned.all[0].text.tokens, lower.all[0].text.tokens);
+  EXPECT_NE(cleaned.all[1].text.length, lower.all[1].text.length);  // tags and an address
+  EXPECT_NE(cleaned.origin, lower.origin);
+}
+
+TEST_P(PipelinePromptsTest, MissingPartsAreNamedWithTheirPaths) {
+  for (const char* part : {"transformer/config.json", "scheduler/scheduler_config.json",
+                           "tokenizer", "text_encoder", "text_encoder/config.json"}) {
+    const fs::path path = copy();
+    fs::remove_all(path / part);
+    EXPECT_THAT(error_of(ErrorKind::kIo, [&] { return prompts(quiet(), path); }),
+                HasSubstr((path / part).string()));
+  }
+  const fs::path path = copy();
+  fs::remove_all(path / "vae");
+  EXPECT_THAT(error_of(ErrorKind::kIo, [&] { return decoder_path(read_recipe(path, kOnCpu), {}); }),
+              HasSubstr((path / "vae").string()));
+}
+
+TEST_P(PipelinePromptsTest, WhatDoesNotFitIsRefusedBeforeWeightsAreRead) {
+  const auto refusal = [&](const json& changes) {
+    const fs::path path = copy();
+    set(path / "text_encoder/config.json", changes);
+    for (const auto& entry : fs::directory_iterator(path / "text_encoder")) {
+      if (entry.path().filename() != "config.json") {
+        fs::remove(entry.path());
+      }
+    }
+    return error_of(ErrorKind::kConfig, [&] { return prompts(quiet(), path); });
+  };
+  EXPECT_THAT(refusal({{"d_model", 24}}), HasSubstr("24 channels, but the transformer takes 16"));
+  EXPECT_THAT(refusal({{"vocab_size", 500}}), HasSubstr("has a vocabulary of 500"));
+}
+
+TEST_P(PipelinePromptsTest, OtherPipelinesAreNotOfWords) {
+  const fs::path path = copy();
+  set(path / "model_index.json", {{"_class_name", "DiTPipeline"}});
+  EXPECT_FALSE(pipelines::find_text_pipeline(path).has_value());
+  EXPECT_FALSE(pipelines::find_text_pipeline(path / "vae").has_value());
+  std::ofstream(path / "model_index.json") << "[";
+  EXPECT_THAT(error_of(ErrorKind::kIo, [&] { return pipelines::find_text_pipeline(path); }),
+              HasSubstr("model_index.json"));
+}
+
+}  // namespace pipeline_prompts_test
+}  // namespace kinora::inference
