@@ -163,7 +163,8 @@ class Trial:
     def options(self, until):
         """Every option of every subcommand, and every key of a recipe, with absurd values."""
         commands = [["train"], ["plan"], ["sample"], ["eval"], ["compare"], ["convert"], ["demo"],
-                    ["doctor"], ["data", "check"], ["data", "encode"], ["data", "search-batch"],
+                    ["doctor"], ["data", "check"], ["data", "encode"],
+                    ["data", "encode-texts"], ["data", "search-batch"],
                     ["runs", "list"], ["runs", "report"], ["bench", "train"], ["bench", "sample"],
                     ["bench", "decode"]]
         words = {}
@@ -177,7 +178,8 @@ class Trial:
         self.run("undisturbed runs", self.train(run))
         places = {"train": [self.recipe], "plan": [self.recipe], "sample": ["--run", run],
                   "convert": [run / "checkpoints/step-20", self.folder / "out.safetensors"],
-                  "encode": [self.recipe], "check": [self.recipe], "search-batch": [self.recipe],
+                  "encode": [self.recipe], "encode-texts": [self.recipe],
+                  "check": [self.recipe], "search-batch": [self.recipe],
                   "report": [run], "list": [self.folder]}
         while time.time() < until:
             value = self.random.choice(ABSURD)

@@ -14,6 +14,7 @@ int run(const DataCheckArguments& arguments);
 int run(const DemoArguments& arguments);
 int run(const DoctorArguments& arguments);
 int run(const EncodeArguments& arguments);
+int run(const EncodeTextsArguments& arguments);
 int run(const EvalArguments& arguments);
 int run(const PlanArguments& arguments);
 int run(const RunsArguments& arguments);

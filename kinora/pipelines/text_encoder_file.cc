@@ -1,6 +1,8 @@
 #include "kinora/pipelines/text_encoder_file.h"
 
 #include <algorithm>
+#include <span>
+#include <sstream>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -10,6 +12,7 @@
 #include "kinora/checkpoint/weights_file.h"
 #include "kinora/core/error.h"
 #include "kinora/core/text.h"
+#include "kinora/device/host_bytes.h"
 #include "kinora/io/file.h"
 #include "kinora/pipelines/diffusers_config.h"
 #include "kinora/pipelines/streamed_blocks.h"
@@ -206,6 +209,28 @@ std::unique_ptr<models::TextEncoder> open_text_encoder(const fs::path& path,
       *encoder, std::move(file), std::move(tensors), options.device, options.type);
   encoder->set_block_hook([blocks](int64_t block, bool begins) { blocks->use(block, begins); });
   return encoder;
+}
+
+std::string text_encoder_fingerprint(const fs::path& path, const std::string& prefix) {
+  constexpr size_t kFirstBytes = 4096;
+  const fs::path folder = folder_of(path);
+  const WeightsFile file = WeightsFile::open(folder.empty() ? path : folder, /*averaged=*/false);
+  const Place place = only_place(file, prefix);
+  io::Checksum checksum;
+  const fs::path config = (folder.empty() ? path.parent_path() : folder) / "config.json";
+  if (fs::is_regular_file(config)) {
+    checksum.update(io::read_file(config, kMaxConfigBytes));
+  }
+  for (const auto& [name, tensor] : tensors_at(file, place)) {
+    std::ostringstream line;
+    line << name << ' ' << at::IntArrayRef(tensor.shape) << ' ' << tensor.type << '\n';
+    const std::string text = line.str();
+    checksum.update(std::as_bytes(std::span(text)));
+    const at::Tensor first = tensor.read(0, std::min<int64_t>(tensor.rows(), 1));
+    const std::span<const std::byte> bytes = device::bytes_of(first);
+    checksum.update(bytes.first(std::min(bytes.size(), kFirstBytes)));
+  }
+  return checksum.hex();
 }
 
 }  // namespace kinora::pipelines

@@ -11,6 +11,7 @@
 #include "apps/kinora/options/convert.h"
 #include "apps/kinora/options/data_check.h"
 #include "apps/kinora/options/data_encode.h"
+#include "apps/kinora/options/data_encode_texts.h"
 #include "apps/kinora/options/data_search_batch.h"
 #include "apps/kinora/options/demo.h"
 #include "apps/kinora/options/doctor.h"
@@ -33,8 +34,8 @@ namespace kinora::apps {
 using Command =
     std::variant<BenchArguments, BenchDecodeArguments, BenchSequenceArguments, CompareArguments,
                  ConvertArguments, DataCheckArguments, DemoArguments, DoctorArguments,
-                 EncodeArguments, EvalArguments, PlanArguments, RunsArguments, SampleArguments,
-                 SearchBatchArguments, SimulateArguments, TrainArguments>;
+                 EncodeArguments, EncodeTextsArguments, EvalArguments, PlanArguments, RunsArguments,
+                 SampleArguments, SearchBatchArguments, SimulateArguments, TrainArguments>;
 using Chosen = std::optional<Command>;
 
 /// Each adds its subcommand, which keeps its options in `chosen` if it is the one.
@@ -56,6 +57,7 @@ void add_bench_sequence(CLI::App& bench, Chosen& chosen);
 void add_bench_simulate(CLI::App& bench, Chosen& chosen);
 void add_data_check(CLI::App& data, Chosen& chosen);
 void add_data_encode(CLI::App& data, Chosen& chosen);
+void add_data_encode_texts(CLI::App& data, Chosen& chosen);
 void add_data_search_batch(CLI::App& data, Chosen& chosen);
 
 }  // namespace kinora::apps

@@ -12,6 +12,7 @@ void add_data(CLI::App& app, Chosen& chosen) {
   data->require_subcommand(1);
   add_data_check(*data, chosen);
   add_data_encode(*data, chosen);
+  add_data_encode_texts(*data, chosen);
   add_data_search_batch(*data, chosen);
 }
 

@@ -1,0 +1,82 @@
+#include "kinora/pipelines/tokenizer_folder.h"
+
+#include <algorithm>
+#include <array>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "kinora/core/error.h"
+#include "kinora/core/text.h"
+#include "kinora/io/file.h"
+
+namespace kinora::pipelines {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// One of these makes a folder a tokenizer's.
+constexpr std::array<std::string_view, 4> kTokenizerFiles = {"tokenizer.json", "spiece.model",
+                                                             "tokenizer.model", "vocab.json"};
+/// Read beside them.
+constexpr std::array<std::string_view, 3> kBesideTokenizer = {"merges.txt", "tokenizer_config.json",
+                                                              "special_tokens_map.json"};
+
+bool has_tokenizer(const fs::path& folder) {
+  return std::ranges::any_of(kTokenizerFiles, [&folder](std::string_view name) {
+    return fs::is_regular_file(folder / name);
+  });
+}
+
+}  // namespace
+
+fs::path find_tokenizer(const fs::path& text_encoder) {
+  fs::path folder = text_encoder;
+  if (!folder.has_filename()) {
+    folder = folder.parent_path();
+  }
+  if (!fs::is_directory(folder)) {
+    folder = folder.parent_path();
+  }
+  // text_encoder/ and text_encoder_2/ of a pipeline.
+  constexpr std::string_view kEncoder = "text_encoder";
+  const std::string name = folder.filename().string();
+  const std::string number = name.starts_with(kEncoder) ? name.substr(kEncoder.size()) : "";
+  const std::vector<fs::path> places = {folder, folder / "tokenizer",
+                                        folder.parent_path() / ("tokenizer" + number)};
+  const auto found = std::ranges::find_if(places, has_tokenizer);
+  std::vector<std::string> names;
+  for (const fs::path& place : places) {
+    names.push_back(place.string());
+  }
+  KINORA_CHECK(found != places.end(), kIo, "[tokenizer] none of ", list_names(names, places.size()),
+               " has a tokenizer (",
+               list_names({kTokenizerFiles.begin(), kTokenizerFiles.end()}, kTokenizerFiles.size()),
+               "). Hint: name its folder by --tokenizer");
+  return *found;
+}
+
+std::string tokenizer_fingerprint(const fs::path& path) {
+  constexpr int64_t kMostBytes = int64_t{1} << 28;
+  const bool is_folder = fs::is_directory(path);
+  const fs::path folder = is_folder ? path : path.parent_path();
+  std::vector<std::string> names(kBesideTokenizer.begin(), kBesideTokenizer.end());
+  if (is_folder) {
+    names.insert(names.end(), kTokenizerFiles.begin(), kTokenizerFiles.end());
+  } else {
+    names.push_back(path.filename().string());
+  }
+  io::Checksum checksum;
+  for (const std::string& name : names) {
+    if (!fs::is_regular_file(folder / name)) {
+      continue;
+    }
+    const std::vector<std::byte> bytes = io::read_file(folder / name, kMostBytes);
+    const std::string head = name + " " + std::to_string(bytes.size()) + "\n";
+    checksum.update(std::as_bytes(std::span(head)));
+    checksum.update(bytes);
+  }
+  return checksum.hex();
+}
+
+}  // namespace kinora::pipelines

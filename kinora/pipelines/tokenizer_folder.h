@@ -1,0 +1,17 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+namespace kinora::pipelines {
+
+/// Where the tokenizer of a text encoder (text_encoder_file.h) lies: in the encoder's own folder,
+/// or in the pipeline's folder tokenizer/, of text_encoder_2/ tokenizer_2/. kIo where none of them
+/// has one, naming them.
+[[nodiscard]] std::filesystem::path find_tokenizer(const std::filesystem::path& text_encoder);
+
+/// What tells a tokenizer from others: a checksum of all files that Tokenizer::load() may read of
+/// the folder or file. kIo.
+[[nodiscard]] std::string tokenizer_fingerprint(const std::filesystem::path& path);
+
+}  // namespace kinora::pipelines
