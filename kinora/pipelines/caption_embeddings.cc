@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -44,6 +45,19 @@ struct TokenisedCaptions {
   }
 };
 
+/// In quotes, of a long text its beginning.
+std::string shortened(const std::string& text) {
+  constexpr size_t kMostBytes = 120;
+  if (text.size() <= kMostBytes) {
+    return quote(text);
+  }
+  size_t end = kMostBytes;
+  while (end > 0 && (static_cast<uint8_t>(text[end]) & 0xC0U) == 0x80U) {
+    --end;  // within a character
+  }
+  return quote(text.substr(0, end)) + "...";
+}
+
 TokenisedCaptions tokenise(std::span<const std::string> captions,
                            const tokenizers::Tokenizer& tokenizer,
                            const CaptionEmbeddingOptions& options) {
@@ -53,10 +67,10 @@ TokenisedCaptions tokenise(std::span<const std::string> captions,
     const tokenizers::Tokens tokens =
         tokenizer.encode(options.clean ? prompts::preprocess_caption(caption) : caption,
                          {.max_length = options.max_tokens});
-    KINORA_CHECK(!tokens.ids.empty(), kConfig, "[captions] the caption ", io::in_quotes(caption),
+    KINORA_CHECK(!tokens.ids.empty(), kConfig, "[captions] the caption ", shortened(caption),
                  " must have a token, got none");
     if (tokens.num_cut > 0 && ++result.cut == 1) {
-      example = io::in_quotes(tokens.cut) + " of " + io::in_quotes(caption);
+      example = shortened(tokens.cut) + " of " + shortened(caption);
     }
     result.ids.insert(result.ids.end(), tokens.ids.begin(), tokens.ids.end());
     result.ends.push_back(std::ssize(result.ids));
@@ -172,7 +186,10 @@ class PartialTextFile {
       io::FileWriter(partial_).close();
     }
     writer_.emplace(partial_, io::FileWriter::Create::kKeep);
-    fs::resize_file(partial_, static_cast<uintmax_t>(num_bytes()));
+    std::error_code failure;
+    fs::resize_file(partial_, static_cast<uintmax_t>(num_bytes()), failure);
+    KINORA_CHECK(!failure, kIo, "[captions] cannot make ", partial_.string(), " of ",
+                 human_bytes(num_bytes()), ": ", failure.message());
   }
 
   /// Of `out`.
@@ -276,7 +293,7 @@ void write_rows(std::span<const int64_t> rows, std::span<const std::string> capt
     const bool is_finite = at::isfinite(own).all().item<bool>() &&
                            (!pooled.defined() || at::isfinite(pooled[i]).all().item<bool>());
     KINORA_CHECK(is_finite, kConfig, "[captions] the embedding of ",
-                 io::in_quotes(captions[static_cast<size_t>(row)]), " is not finite as ",
+                 shortened(captions[static_cast<size_t>(row)]), " is not finite as ",
                  to_string(layout.dtype), ". Hint: --precision bf16, --dtype bf16");
     file.write(layout.embeddings_at + row * layout.length * token_bytes, device::bytes_of(own));
     if (pooled.defined()) {

@@ -31,7 +31,7 @@ bool has_tokenizer(const fs::path& folder) {
 }  // namespace
 
 fs::path find_tokenizer(const fs::path& text_encoder) {
-  fs::path folder = text_encoder;
+  fs::path folder = fs::absolute(text_encoder).lexically_normal();
   if (!folder.has_filename()) {
     folder = folder.parent_path();
   }
