@@ -220,7 +220,7 @@ std::string words_of(const pipelines::DrawProgress& progress) {
 /// with them. The encoder is gone when this returns.
 void encode(const SampleArguments& arguments, const pipelines::TextPipeline& pipeline,
             const inference::ModelRecipe& recipe, bool says, inference::Request& request) {
-  (void)inference::decoder_path(recipe, {.path = arguments.autoencoder});
+  const std::string decoder = inference::decoder_path(recipe, {.path = arguments.autoencoder});
   if (says) {
     log_info("[sample] ", pipeline.class_name, " in ", pipeline.folder);
     const auto values = flatten_config(recipe);
@@ -229,7 +229,8 @@ void encode(const SampleArguments& arguments, const pipelines::TextPipeline& pip
              ", on betas ", keys.at("objective.betas"), ", predicts ",
              keys.at("objective.prediction"));
     log_info("[sample] pictures of ", recipe.model.height * recipe.model.compression, " x ",
-             recipe.model.width * recipe.model.compression, " pixels");
+             recipe.model.width * recipe.model.compression, " pixels",
+             decoder.empty() ? ", as latents" : " by autoencoder " + decoder);
   }
   if (!request.text_embeddings.empty()) {
     return;

@@ -1,0 +1,78 @@
+// kinora sample from words, with the tiny pipelines of tools/reference/make_pipeline_fixtures.py.
+
+#include <ATen/TensorOperators.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "kinora/checkpoint/weights_file.h"
+#include "kinora/io/file.h"
+#include "kinora/io/image.h"
+#include "tests/apps/clips.h"
+#include "tests/apps/run_folder.h"
+
+namespace kinora::apps {
+namespace sample_words_test {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+
+const fs::path kAlpha = fs::path(KINORA_SOURCE_DIR) / "tests/inference/data/pixart_alpha";
+
+class SampleWordsTest : public RunTest {};
+
+TEST_F(SampleWordsTest, PicturesAreThoseOfDiffusersPipeline) {
+  const auto drawn = checkpoint::WeightsFile::open(kAlpha / "drawn.safetensors");
+  const auto prompts =
+      nlohmann::json::parse(drawn.metadata("prompts")).get<std::vector<std::string>>();
+  Arguments arguments = {"sample",
+                         "--model",
+                         kAlpha.string(),
+                         "--out",
+                         (folder() / "out").string(),
+                         "--steps",
+                         "4",
+                         "--seed",
+                         drawn.metadata("seed"),
+                         "--device",
+                         "cpu",
+                         "--prompt"};
+  const Outcome outcome = run_kinora(joined(arguments, prompts), folder());
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("PixArtAlphaPipeline in"), HasSubstr("dpm++"),
+                                 HasSubstr("64 x 64 pixels"), HasSubstr("longer than 120 tokens")));
+  const at::Tensor theirs = drawn.read("pictures").to(at::kFloat);  // [B, 3, H, W]
+  for (int64_t b = 0; b < std::ssize(prompts); ++b) {
+    const fs::path path = folder() / "out" / ("image-0000" + std::to_string(b) + ".png");
+    const io::Image image = io::decode_image(io::read_file(path, 1 << 20), path.string());
+    const at::Tensor wanted = (theirs[b].permute({1, 2, 0}).contiguous() * 255.0).flatten();
+    ASSERT_EQ(std::ssize(image.pixels), wanted.numel());
+    for (int64_t i = 0; i < wanted.numel(); ++i) {
+      ASSERT_LE(std::abs(image.pixels[static_cast<size_t>(i)] - wanted.const_data_ptr<float>()[i]),
+                1.0F);
+    }
+  }
+}
+
+TEST_F(SampleWordsTest, WhatCannotBeDrawnIsRefused) {
+  const auto refusal = [this](const Arguments& more) {
+    const Outcome outcome = run_kinora(
+        joined({"sample", "--out", (folder() / "out").string(), "--device", "cpu"}, more),
+        folder());
+    EXPECT_NE(outcome.exit_code, 0);
+    return outcome.err;
+  };
+  EXPECT_THAT(refusal({"--model", kAlpha.string()}), HasSubstr("draws what words say, got none"));
+  EXPECT_THAT(refusal({"--model", kAlpha.string(), "--prompt", "a", "--height", "128"}),
+              HasSubstr("height must be 64"));
+  EXPECT_THAT(
+      refusal({"--model", (kAlpha / "transformer").string(), "--negative", "a", "--prompt", "a"}),
+      HasSubstr("are for pipelines with a text encoder"));
+}
+
+}  // namespace sample_words_test
+}  // namespace kinora::apps
