@@ -70,20 +70,9 @@ DividedText divided(const Pipeline& pipeline, std::string_view text) {
   return all;
 }
 
-void encode_pieces(const Bpe& model, const DividedText& text, std::vector<int64_t>& ids) {
-  Bpe::Scratch scratch;
-  for (const Piece& piece : text.pieces) {
-    if (piece.token >= 0) {
-      ids.push_back(piece.token);
-    } else {
-      const auto [begin, end] = piece.range;
-      model.encode(std::string_view(text.text).substr(begin, end - begin), ids, scratch);
-    }
-  }
-}
-
-void encode_pieces(const Unigram& model, const DividedText& text, std::vector<int64_t>& ids) {
-  Unigram::Scratch scratch;
+template <typename Model>
+void encode_pieces(const Model& model, const DividedText& text, std::vector<int64_t>& ids) {
+  typename Model::Scratch scratch;
   for (const Piece& piece : text.pieces) {
     if (piece.token >= 0) {
       ids.push_back(piece.token);
