@@ -217,7 +217,11 @@ void shapes(benchmark::internal::Benchmark* bench) {
   bench->Args({4, 24, 4608, 4608, 128, 0});
   bench->Args({16, 16, 1024, 120, 72, 0});
   bench->Args({1, 16, 16384, 300, 72, 0});
+  bench->Args({64, 16, 256, 120, 72, 0});
+  bench->Args({2, 16, 16384, 120, 72, 0});
+  bench->Args({1024, 16, 16, 16, 72, 1});
   bench->Args({4096, 16, 16, 16, 72, 1});
+  bench->Args({1024, 16, 30, 30, 72, 1});
   bench->Args({1024, 16, 64, 64, 72, 1});
   bench->Args({16, 8, 4096, 77, 40, 0});
   bench->Args({16, 8, 1024, 1024, 80, 0});

@@ -342,9 +342,22 @@ TEST_F(GpuAttentionTest, EqualsTheCpuWithManyShortSequences) {
   }
 }
 
+// A warp has a whole sequence: of 16 tokens, of 32, and beyond them the other kernels.
+TEST_F(GpuAttentionTest, EqualsTheCpuWithShortSequencesOfEveryHeadDim) {
+  for (const int64_t head_dim : {32, 40, 64, 72, 80, 96, 128, 160}) {
+    for (const int64_t length : {1, 7, 15, 16, 17, 30, 32, 33}) {
+      compare({3, 5, length, length, head_dim, Layout::kTemporal}, DType::kBF16);
+    }
+    compare({3, 5, 16, 16, head_dim}, DType::kF16);
+    compare({7, 3, 9, 14, head_dim, Layout::kSeparate}, DType::kBF16);
+    compare({7, 3, 30, 3, head_dim, Layout::kSeparate}, DType::kF16);
+    compare({7, 3, 2, 31, head_dim, Layout::kSeparate}, DType::kBF16);
+  }
+}
+
 TEST_F(GpuAttentionTest, EqualsTheCpuWithOtherKeysThanQueries) {
-  constexpr int64_t kLengths[][2] = {{64, 16},  {200, 300}, {1000, 77},
-                                     {17, 600}, {1, 257},   {40, 1}};
+  constexpr int64_t kLengths[][2] = {{64, 16}, {200, 300}, {1000, 77}, {17, 600},
+                                     {1, 257}, {40, 1},    {4100, 120}};
   for (const auto& length : kLengths) {
     compare({3, 2, length[0], length[1], 72, Layout::kSeparate}, DType::kBF16);
   }

@@ -1,6 +1,6 @@
 // Own attention kernels: the choice by head_dim, and the sum of the parts of dK and dV. The kernels
-// are in attention_forward.cuh and attention_backward.cuh, compiled in attention_64_72.cu and its
-// like.
+// are in attention_forward.cuh, attention_backward.cuh and attention_short.cuh, compiled in
+// attention_64_72.cu and its like.
 #include "kinora/kernels/cuda/attention.h"
 
 #include <limits>
@@ -76,6 +76,15 @@ bool is_supported(const AttentionShape& shape, const Gpu& gpu) {
                     shape.batch * shape.heads <= kMax / (shape.query_length / 32 + 1);
   return has_type && fits && shape.scale > 0.0F &&
          with_head_dim(shape.head_dim, yes) == cudaSuccess;
+}
+
+bool is_short(const AttentionShape& shape, const Gpu& gpu) {
+  bool result = false;
+  (void)with_head_dim(shape.head_dim, [&](auto head_dim) {
+    result = attention::short_supported<head_dim()>(shape, gpu);
+    return cudaSuccess;
+  });
+  return result;
 }
 
 bool is_aligned(const HeadsView& view) {
@@ -156,6 +165,11 @@ cudaError_t attention_forward(const AttentionForward& call, cudaStream_t stream)
   if (call.shape.batch * call.shape.heads == 0) {
     return cudaSuccess;
   }
+  if (is_short(call.shape, gpu)) {
+    return with_head_dim(call.shape.head_dim, [&](auto head_dim) {
+      return attention::launch_short_forward<head_dim()>(call, stream);
+    });
+  }
   if (attention::wgmma_forward_supported(call.shape, gpu)) {
     return attention::launch_wgmma_forward(call, gpu, stream);
   }
@@ -167,7 +181,7 @@ cudaError_t attention_forward(const AttentionForward& call, cudaStream_t stream)
 size_t attention_backward_workspace_bytes(const AttentionShape& shape) {
   Gpu gpu;
   if (shape.batch * shape.heads == 0 || current_gpu(&gpu) != cudaSuccess ||
-      !is_supported(shape, gpu)) {
+      !is_supported(shape, gpu) || is_short(shape, gpu)) {
     return 0;
   }
   if (attention::wgmma_backward_supported(shape, gpu)) {
@@ -195,6 +209,11 @@ cudaError_t attention_backward(const AttentionBackward& call, void* workspace,
   }
   if (call.shape.batch * call.shape.heads == 0) {
     return cudaSuccess;
+  }
+  if (is_short(call.shape, gpu)) {
+    return with_head_dim(call.shape.head_dim, [&](auto head_dim) {
+      return attention::launch_short_backward<head_dim()>(call, stream);
+    });
   }
   if (attention::wgmma_backward_supported(call.shape, gpu)) {
     return attention::launch_wgmma_backward(call, workspace, gpu, stream);

@@ -625,26 +625,31 @@ cudaError_t plan_backward(const AttentionShape& shape, const Gpu& gpu, BackwardP
          backward_shared_bytes<kHeadDim>(plan->num_warps, 1, plan->num_slots) > gpu.shared_bytes) {
     plan->num_warps /= 2;
   }
-  plan->num_kv_buffers = 2;
-  if (backward_shared_bytes<kHeadDim>(plan->num_warps, 2, plan->num_slots) > gpu.shared_bytes) {
-    plan->num_kv_buffers = 1;
-  }
-  plan->shared_bytes =
-      backward_shared_bytes<kHeadDim>(plan->num_warps, plan->num_kv_buffers, plan->num_slots);
-
   const void* kernel = shape.type == DType::kBF16
                            ? reinterpret_cast<const void*>(backward_kernel<Bf16, kHeadDim>)
                            : reinterpret_cast<const void*>(backward_kernel<F16, kHeadDim>);
-  cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan->shared_bytes);
-  if (error != cudaSuccess) {
-    return error;
-  }
+  // Keys are fetched ahead where that costs no block of an SM: a second block hides more.
   int blocks = 0;
-  error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, 32 * plan->num_warps,
-                                                        static_cast<size_t>(plan->shared_bytes));
-  if (error != cudaSuccess) {
-    return error;
+  for (const int buffers : {1, 2}) {
+    const int bytes = backward_shared_bytes<kHeadDim>(plan->num_warps, buffers, plan->num_slots);
+    if (buffers == 2 && bytes > gpu.shared_bytes) {
+      break;
+    }
+    cudaError_t error =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    int found = 0;
+    if (error == cudaSuccess) {
+      error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&found, kernel, 32 * plan->num_warps,
+                                                            static_cast<size_t>(bytes));
+    }
+    if (error != cudaSuccess) {
+      return error;
+    }
+    if (found >= blocks) {
+      blocks = found;
+      plan->num_kv_buffers = buffers;
+      plan->shared_bytes = bytes;
+    }
   }
   const int places = std::max(1, blocks) * gpu.num_multiprocessors;
 

@@ -131,6 +131,13 @@ __device__ __forceinline__ void load_transposed(uint32_t (&r)[2], uint32_t addre
                : "memory");
 }
 
+/// The 8 x 8 matrix of which a lane has (row g, columns 2t..2t+1), transposed.
+__device__ __forceinline__ uint32_t transpose_tile(uint32_t word) {
+  uint32_t result;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(word));
+  return result;
+}
+
 /// c += a b, 16 x 8 x 8.
 template <typename T>
 __device__ __forceinline__ void multiply_add8(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t b0);

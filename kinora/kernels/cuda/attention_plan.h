@@ -60,4 +60,14 @@ cudaError_t plan_backward(const AttentionShape& shape, const Gpu& gpu, BackwardP
 template <int kHeadDim>
 cudaError_t launch_backward(const BackwardPlan& plan, cudaStream_t stream);
 
+/// The kernels of sequences of at most 32 tokens (of 16 above head_dim 96), all of one length.
+template <int kHeadDim>
+bool short_supported(const AttentionShape& shape, const Gpu& gpu);
+
+template <int kHeadDim>
+cudaError_t launch_short_forward(const AttentionForward& call, cudaStream_t stream);
+
+template <int kHeadDim>
+cudaError_t launch_short_backward(const AttentionBackward& call, cudaStream_t stream);
+
 }  // namespace kinora::kernels::cuda::attention

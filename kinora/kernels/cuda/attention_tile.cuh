@@ -92,7 +92,7 @@ template <typename T, int kHeadDim, int kMTiles, int kNTiles>
 __device__ __forceinline__ void multiply_rows(float (&acc)[kMTiles][kNTiles][4], uint32_t a,
                                               uint32_t b, int lane) {
   using R = Row<kHeadDim>;
-  static_assert(kNTiles == 4);
+  static_assert(kNTiles == 2 || kNTiles == 4);
   // A: matrices (rows 0-7, chunk 0), (8-15, 0), (0-7, 1), (8-15, 1) are a0 ... a3.
   const uint32_t a_lane = a + (lane & 15) * R::kPitch + (lane >> 4) * 16;
   // B: matrices (rows 0-7, chunk 0), (0-7, 1), (8-15, 0), (8-15, 1): b0, b1 of two tiles.
@@ -100,9 +100,9 @@ __device__ __forceinline__ void multiply_rows(float (&acc)[kMTiles][kNTiles][4],
       b + ((lane & 7) + ((lane >> 4) << 3)) * R::kPitch + ((lane >> 3) & 1) * 16;
 #pragma unroll
   for (int step = 0; step < R::kChunks / 2; ++step) {
-    uint32_t b_fragment[2][4];
+    uint32_t b_fragment[kNTiles / 2][4];
 #pragma unroll
-    for (int j = 0; j < 2; ++j) {
+    for (int j = 0; j < kNTiles / 2; ++j) {
       load_matrices(b_fragment[j], b_lane + j * 16 * R::kPitch + step * 32);
     }
 #pragma unroll
@@ -118,8 +118,8 @@ __device__ __forceinline__ void multiply_rows(float (&acc)[kMTiles][kNTiles][4],
   }
   if constexpr (R::kChunks % 2 == 1) {
     constexpr int kLast = (R::kChunks - 1) * 16;
-    uint32_t b_fragment[4];  // b0 of the four tiles
-    load_matrices(b_fragment, b + lane * R::kPitch + kLast);
+    uint32_t b_fragment[kNTiles];  // b0 of the tiles
+    load_matrices(b_fragment, b + (lane & (8 * kNTiles - 1)) * R::kPitch + kLast);
     uint32_t a_fragment[kMTiles * 2];  // a0, a1 of each
     load_matrices(a_fragment, a + (lane & (16 * kMTiles - 1)) * R::kPitch + kLast);
 #pragma unroll
