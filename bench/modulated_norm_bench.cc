@@ -212,7 +212,7 @@ void BM_Quantise(benchmark::State& state) {
                            DType::kBF16,
                            in,
                            {DType::kF8E4M3, data, nullptr, nullptr, amax}},
-                          s);
+                          nullptr, s);
   });
 }
 
@@ -224,7 +224,7 @@ void BM_QuantiseBoth(benchmark::State& state) {
                                        DType::kBF16,
                                        in,
                                        {DType::kF8E4M3, data, transposed, nullptr, amax}},
-                                      s);
+                                      nullptr, s);
               });
 }
 

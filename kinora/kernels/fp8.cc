@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kinora/kernels/column_sums.h"
 #include "kinora/kernels/elements.h"
 
 namespace kinora::kernels {
@@ -53,6 +54,14 @@ void quantise(const Quantise& call) {
       store_fp8(call.out, call.rows, call.width, row, column,
                 load_element(call.in, row * call.width + column, call.type));
     }
+  }
+  if (call.column_sums != nullptr) {
+    column_sums({.rows = call.rows,
+                 .width = call.width,
+                 .row_stride = call.width,
+                 .type = call.type,
+                 .in = call.in,
+                 .out = call.column_sums});
   }
 }
 

@@ -40,6 +40,7 @@ struct Quantise {
   DType type = DType::kBF16;  ///< of in: kF32, kBF16, kF16
   const void* in = nullptr;   ///< [rows, width]
   Fp8Output out;
+  float* column_sums = nullptr;  ///< fp32 [width], added to; null: not wanted
 };
 void quantise(const Quantise& call);
 

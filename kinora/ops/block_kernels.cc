@@ -192,6 +192,16 @@ Operand BlockKernels::operand(const at::Tensor& value, int64_t number, bool is_g
   return impl_->fp8->operand(value, number, is_gradient ? Fp8::kGradient : Fp8::kInput);
 }
 
+ResultGrad BlockKernels::result_grad(const at::Tensor& dy, int64_t number,
+                                     const at::Tensor& bias_grad) {
+  if (!impl_->covers(number, dy.size(0))) {
+    return {{.value = dy, .number = number}, dy};
+  }
+  Operand operand = impl_->fp8->operand(dy, number, Fp8::kGradient, bias_grad);
+  const bool is_added = operand.fp8.defined();
+  return {std::move(operand), is_added ? at::Tensor() : dy};
+}
+
 at::Tensor BlockKernels::linear(const Operand& x, const LinearWeights& linear,
                                 const at::Tensor& addend) {
   impl_->count(x, linear);
@@ -469,7 +479,7 @@ void BlockKernels::weight_and_bias_grad(const Operand& dy, const at::Tensor& dy_
                                         const Operand& x, const LinearWeights& linear,
                                         bool overwrite) {
   Impl& impl = *impl_;
-  if (!impl.products || dy.fp8.defined()) {
+  if (!impl.products) {
     add_column_sums(dy_values, linear.bias_grad);
     weight_grad(dy, x, linear, overwrite);
     return;
@@ -667,28 +677,47 @@ at::Tensor BlockKernels::gated_add(const at::Tensor& x, const at::Tensor& branch
   return out;
 }
 
-at::Tensor BlockKernels::gated_add_backward(const at::Tensor& dout, const at::Tensor& branch,
-                                            const at::Tensor& gate, const at::Tensor& gate_grad) {
-  if (!impl_->own_norm) {
-    return composed::gated_add_backward(dout, branch, gate, gate_grad);
+ResultGrad BlockKernels::gated_add_backward(const at::Tensor& dout, const at::Tensor& branch,
+                                            const at::Tensor& gate, const at::Tensor& gate_grad,
+                                            int64_t number, const at::Tensor& bias_grad) {
+  Impl& impl = *impl_;
+  if (!impl.own_norm) {
+    return result_grad(composed::gated_add_backward(dout, branch, gate, gate_grad), number,
+                       bias_grad);
   }
   if (gate_grad.defined()) {
     check_rows(branch, "branch", dout);
   }
-  at::Tensor dbranch = at::empty_like(dout);
-  cuda::residual_norm_backward({.rows = dout.size(0),
-                                .width = dout.size(1),
-                                .rows_per_vector = dout.size(0) / gate.size(0),
-                                .type = device::dtype_of(dout.scalar_type()),
-                                .dh_type = device::dtype_of(dout.scalar_type()),
-                                .dx_out = dout.data_ptr(),
-                                .branch = gate_grad.defined() ? branch.data_ptr() : nullptr,
-                                .gate = view(gate),
-                                .scale = {},
-                                .dbranch = dbranch.data_ptr(),
-                                .dgate = floats(gate_grad),
-                                .dvector_stride = vector_stride(gate_grad)});
-  return dbranch;
+  kernels::ResidualNormBackward call{.rows = dout.size(0),
+                                     .width = dout.size(1),
+                                     .rows_per_vector = dout.size(0) / gate.size(0),
+                                     .type = device::dtype_of(dout.scalar_type()),
+                                     .dh_type = device::dtype_of(dout.scalar_type()),
+                                     .dx_out = dout.data_ptr(),
+                                     .branch = gate_grad.defined() ? branch.data_ptr() : nullptr,
+                                     .gate = view(gate),
+                                     .scale = {},
+                                     .dgate = floats(gate_grad),
+                                     .dvector_stride = vector_stride(gate_grad)};
+  at::Tensor sum;
+  if (bias_grad.defined()) {
+    sum = impl.empty(gate.sizes(), at::kFloat);
+    call.dbranch_sum = sum.data_ptr<float>();
+  }
+  const bool quantises = impl.fuses(number, dout.size(0));
+  Operand dbranch;
+  if (quantises) {
+    dbranch = fp8()->unfilled(dout.sizes(), number, Fp8::kGradient);
+    call.dbranch_fp8 = fp8()->output(dbranch, Fp8::kGradient);
+  } else {
+    dbranch.value = at::empty_like(dout);
+    call.dbranch = dbranch.value.data_ptr();
+  }
+  cuda::residual_norm_backward(call);
+  if (sum.defined()) {
+    add_column_sums(sum, bias_grad);
+  }
+  return {quantises ? std::move(dbranch) : operand(dbranch.value, number, true), {}};
 }
 
 bool BlockKernels::can_be_recorded() const {

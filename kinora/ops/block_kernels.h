@@ -74,6 +74,14 @@ struct SeamBackward {
   Operand dbranch;  ///< [R, C]
 };
 
+/// The gradient of a linear's result.
+struct ResultGrad {
+  Operand operand;
+  /// As it was before it became an operand; undefined where the gradient of the linear's bias has
+  /// been added.
+  at::Tensor values{};
+};
+
 /// Queries [B, N, H, D], keys and values [B, L, H, D], their gradients, or whatever else is laid
 /// out so: any strides, last dim adjacent.
 struct HeadTensors {
@@ -135,6 +143,10 @@ class BlockKernels {
 
   /// A matrix as the input (or, where is_gradient, the gradient of the output) of linear `number`.
   [[nodiscard]] Operand operand(const at::Tensor& value, int64_t number, bool is_gradient);
+  /// dy as the gradient of the output of linear `number`. Where a kernel makes an operand of it,
+  /// the same one adds the column sums to bias_grad (undefined: not wanted).
+  [[nodiscard]] ResultGrad result_grad(const at::Tensor& dy, int64_t number,
+                                       const at::Tensor& bias_grad);
 
   /// x W^T + bias: [R, out]. addend: [R, out], added and overwritten; undefined: none. Never fp8
   /// with one.
@@ -195,10 +207,12 @@ class BlockKernels {
   /// x + gate * branch: [R, C]; gate [V, C].
   [[nodiscard]] at::Tensor gated_add(const at::Tensor& x, const at::Tensor& branch,
                                      const at::Tensor& gate);
-  /// Its backward: the gradient of branch. That of x is dout; that of gate is written to gate_grad,
-  /// undefined where it is not wanted, and `branch` with it.
-  [[nodiscard]] at::Tensor gated_add_backward(const at::Tensor& dout, const at::Tensor& branch,
-                                              const at::Tensor& gate, const at::Tensor& gate_grad);
+  /// Its backward: the gradient of branch, as result_grad() has it of the linear that made it. That
+  /// of x is dout; that of gate is written to gate_grad, undefined where it is not wanted, and
+  /// `branch` with it.
+  [[nodiscard]] ResultGrad gated_add_backward(const at::Tensor& dout, const at::Tensor& branch,
+                                              const at::Tensor& gate, const at::Tensor& gate_grad,
+                                              int64_t number, const at::Tensor& bias_grad);
 
   /// softmax(Q K^T / sqrt(D)) V into out [B, N, H, D] and, where `lse` is defined, the statistics
   /// for backward into it: fp32 [B, H, N].

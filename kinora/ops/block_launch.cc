@@ -203,16 +203,21 @@ void gelu_backward(const at::Tensor& pre, const at::Tensor& grad, const at::Tens
   KINORA_CUDA_CHECK(kernels::cuda::activation_backward(call, workspace.data_ptr(), stream()));
 }
 
-void quantise(const at::Tensor& in, const kernels::Fp8Output& out) {
+void quantise(const at::Tensor& in, const kernels::Fp8Output& out, const at::Tensor& column_sums) {
   if (device::in_dry_run()) {
     return;
   }
-  KINORA_CUDA_CHECK(kernels::cuda::quantise({.rows = in.size(0),
-                                             .width = in.size(1),
-                                             .type = device::dtype_of(in.scalar_type()),
-                                             .in = in.const_data_ptr(),
-                                             .out = out},
-                                            stream()));
+  const bool wants_sums = column_sums.defined();
+  const at::Tensor workspace =
+      scratch(wants_sums ? kernels::cuda::quantise_workspace_bytes(in.size(0), in.size(1)) : 0);
+  KINORA_CUDA_CHECK(
+      kernels::cuda::quantise({.rows = in.size(0),
+                               .width = in.size(1),
+                               .type = device::dtype_of(in.scalar_type()),
+                               .in = in.const_data_ptr(),
+                               .out = out,
+                               .column_sums = wants_sums ? column_sums.data_ptr<float>() : nullptr},
+                              workspace.data_ptr(), stream()));
 }
 
 void block_quantise(const at::Tensor& in, kernels::BlockQuantise call) {

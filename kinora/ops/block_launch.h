@@ -51,7 +51,9 @@ void gelu_backward(const at::Tensor& pre, const at::Tensor& grad, const at::Tens
                    const kernels::Fp8Output& dpre_fp8, const at::Tensor& bias_grad);
 
 /// Of kernels/fp8.h; matrices are contiguous.
-void quantise(const at::Tensor& in, const kernels::Fp8Output& out);
+/// column_sums: fp32 [C], added to; undefined: not wanted.
+void quantise(const at::Tensor& in, const kernels::Fp8Output& out,
+              const at::Tensor& column_sums = {});
 /// `call` without rows, width, type and in, which are those of `in`.
 void block_quantise(const at::Tensor& in, kernels::BlockQuantise call);
 void largest_magnitude(const at::Tensor& in, float* amax);

@@ -285,12 +285,12 @@ SeamGrad seam_backward(const Pass& pass, size_t k, const at::Tensor& dh, const a
   if (k == 0) {
     return {dx, {}};
   }
-  const at::Tensor dresult = vectors.gate.defined() ? pass.kernels.gated_add_backward(
-                                                          dx, result, vectors.gate, of_vectors.gate)
-                                                    : dx;
-  return {dx,
-          {pass.kernels.operand(dresult, pass.branches.number(producer), /*is_gradient=*/true),
-           dresult}};
+  const int64_t number = pass.branches.number(producer);
+  const at::Tensor bias_grad = producer != nullptr ? producer->bias_grad : at::Tensor();
+  return {dx, vectors.gate.defined()
+                  ? pass.kernels.gated_add_backward(dx, result, vectors.gate, of_vectors.gate,
+                                                    number, bias_grad)
+                  : pass.kernels.result_grad(dx, number, bias_grad)};
 }
 
 // ---- forward ----

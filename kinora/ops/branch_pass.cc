@@ -86,10 +86,10 @@ at::Tensor input_grad(const BranchPass& pass, const Operand& dy, Operand& x,
 /// Of a linear between other parts: the gradients of its weights, and that of x. room: what dy has.
 at::Tensor linear_backward(const BranchPass& pass, const at::Tensor& dy, int64_t room, Operand& x,
                            const LinearWeights& weights, bool is_wanted = true) {
-  Operand operand = pass.kernels.operand(dy, pass.number(&weights), true);
-  operand.room = room;
-  add_gradients(pass, operand, dy, x, weights);
-  return input_grad(pass, operand, x, weights, is_wanted);
+  ResultGrad grad = pass.kernels.result_grad(dy, pass.number(&weights), weights.bias_grad);
+  grad.operand.room = room;
+  add_gradients(pass, grad.operand, grad.values, x, weights);
+  return input_grad(pass, grad.operand, x, weights, is_wanted);
 }
 
 // ---- self-attention ----

@@ -72,13 +72,6 @@ void forget_unread(const Branch& branch, KeptBranch& kept);
 void forget_inner(Recompute level, const Branch& branch, KeptBranch& kept);
 void remember_inner(const BranchPass& pass, const Branch& branch, KeptBranch& kept);
 
-/// The gradient of the result.
-struct ResultGrad {
-  Operand operand;
-  /// As it was before it became an operand; undefined where the gradient of the last linear's bias
-  /// has been added.
-  at::Tensor values{};
-};
 /// The gradient of h, undefined where it is not wanted; adds those of weights. Drops what it has
 /// read.
 [[nodiscard]] at::Tensor run_backward(const BranchPass& pass, const Branch& branch,

@@ -196,8 +196,12 @@ kernels::Fp8Output Fp8::output(const Operand& operand, Role role) const {
           .amax = is_delayed() ? amax_.data_ptr<float>() + place : nullptr};
 }
 
-Operand Fp8::quantise(const at::Tensor& value, int64_t number, Role role) {
+Operand Fp8::quantise(const at::Tensor& value, int64_t number, Role role,
+                      const at::Tensor& column_sums) {
   if (scaling_ == Fp8Scaling::kBlock) {
+    if (column_sums.defined()) {
+      cuda::add_column_sums(value, column_sums);
+    }
     Operand operand = unfilled_blocks(value.sizes(), /*is_square=*/false, device_);
     operand.number = number;
     fill_blocks(value, /*is_square=*/false, operand);
@@ -216,7 +220,7 @@ Operand Fp8::quantise(const at::Tensor& value, int64_t number, Role role) {
     cuda::update_scales(
         scale_update(own(amax_), {}, 0, own(largest_), own(scale_), operand.factors));
   }
-  cuda::quantise(value, output(operand, role));
+  cuda::quantise(value, output(operand, role), column_sums);
   return operand;
 }
 

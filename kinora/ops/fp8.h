@@ -73,8 +73,10 @@ class Fp8 {
   enum Role : int64_t { kInput, kGradient };
   /// Counts the matrix's magnitudes for the next step's scale. Delayed scaling.
   void measure(const at::Tensor& value, int64_t number, Role role);
-  /// The 8-bit copies of the input or gradient of linear `number`.
-  [[nodiscard]] Operand quantise(const at::Tensor& value, int64_t number, Role role);
+  /// The 8-bit copies of the input or gradient of linear `number`. column_sums: fp32 [C], those of
+  /// `value` are added; undefined: not wanted.
+  [[nodiscard]] Operand quantise(const at::Tensor& value, int64_t number, Role role,
+                                 const at::Tensor& column_sums = {});
   /// The same, not filled yet, and what a kernel that makes the matrix needs to fill it: where
   /// knows_scales().
   [[nodiscard]] Operand unfilled(at::IntArrayRef shape, int64_t number, Role role) const;

@@ -196,9 +196,10 @@ Fp8Linears::Decision Fp8Linears::decide(const LinearShape& shape) {
   return {.shape = shape, .in_fp8 = fastest == kInFp8, .times = ways_.times(part)};
 }
 
-Operand Fp8Linears::operand(const at::Tensor& value, int64_t number, Fp8::Role role) {
+Operand Fp8Linears::operand(const at::Tensor& value, int64_t number, Fp8::Role role,
+                            const at::Tensor& column_sums) {
   if (!fp8_->is_calibrating()) {
-    return fp8_->quantise(value, number, role);
+    return fp8_->quantise(value, number, role, column_sums);
   }
   fp8_->measure(value, number, role);
   return {.value = value, .number = number};

@@ -60,8 +60,10 @@ class Fp8Linears {
     return fp8_->knows_scales() && covers(number, rows);
   }
 
-  /// As BlockKernels::operand(), of a linear that covers() its rows.
-  [[nodiscard]] Operand operand(const at::Tensor& value, int64_t number, Fp8::Role role);
+  /// As BlockKernels::operand(), of a linear that covers() its rows. column_sums: where the result
+  /// is 8-bit, those of `value` are added (fp32 [C]); undefined: not wanted.
+  [[nodiscard]] Operand operand(const at::Tensor& value, int64_t number, Fp8::Role role,
+                                const at::Tensor& column_sums = {});
 
   /// `weight` is Fp8's.
   [[nodiscard]] at::Tensor linear(const Operand& x, const Operand& weight, const at::Tensor& bias);

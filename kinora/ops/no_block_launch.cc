@@ -69,7 +69,8 @@ void gelu_backward(const at::Tensor& /*pre*/, const at::Tensor& /*grad*/,
                    const at::Tensor& /*bias_grad*/) {
   refuse_unless_dry();
 }
-void quantise(const at::Tensor& /*in*/, const kernels::Fp8Output& /*out*/) {
+void quantise(const at::Tensor& /*in*/, const kernels::Fp8Output& /*out*/,
+              const at::Tensor& /*column_sums*/) {
   refuse_unless_dry();
 }
 void block_quantise(const at::Tensor& /*in*/, kernels::BlockQuantise /*call*/) {

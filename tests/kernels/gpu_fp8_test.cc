@@ -68,11 +68,45 @@ TEST_F(GpuFp8Test, QuantisedCopiesEqualTheCpu) {
                                   gpu_in.data(),
                                   {fp8_type, gpu_data.data(), gpu_transposed.data(),
                                    gpu_scale.data(), gpu_amax.data()}},
-                                 nullptr),
+                                 nullptr, nullptr),
                   cudaSuccess);
         expect_same_bytes(gpu_data.host(), data, "data");
         expect_same_bytes(gpu_transposed.host(), transposed, "transposed");
         EXPECT_EQ(gpu_amax.host()[0], amax);
+      }
+    }
+  }
+}
+
+TEST_F(GpuFp8Test, QuantisingAddsColumnSums) {
+  for (const DType type : kTypes) {
+    for (const Shape& shape : kTiledShapes) {
+      SCOPED_TRACE(testing::Message()
+                   << to_string(type) << " " << shape.rows << " x " << shape.width);
+      const Bytes in = encode(random_values(shape.rows * shape.width, 2), type);
+      const auto numel = static_cast<size_t>(shape.rows * shape.width);
+      const auto width = static_cast<size_t>(shape.width);
+      Floats sums(width, 0.5F);
+      Bytes data(numel), transposed(numel);
+      Quantise call{.rows = shape.rows, .width = shape.width, .type = type, .in = in.data()};
+      call.out = {.data = data.data(), .transposed = transposed.data()};
+      call.column_sums = sums.data();
+      quantise(call);
+      const DeviceArray<uint8_t> gpu_in(in);
+      const DeviceArray<uint8_t> gpu_data{Bytes(numel)};
+      const DeviceArray<uint8_t> gpu_transposed{Bytes(numel)};
+      const DeviceArray<float> gpu_sums(Floats(width, 0.5F));
+      const DeviceArray<uint8_t> workspace{
+          Bytes(cuda::quantise_workspace_bytes(shape.rows, shape.width))};
+      call.in = gpu_in.data();
+      call.out = {.data = gpu_data.data(), .transposed = gpu_transposed.data()};
+      call.column_sums = gpu_sums.data();
+      ASSERT_EQ(cuda::quantise(call, workspace.data(), nullptr), cudaSuccess);
+      expect_same_bytes(gpu_data.host(), data, "data");
+      expect_same_bytes(gpu_transposed.host(), transposed, "transposed");
+      const Floats got = gpu_sums.host();
+      for (size_t c = 0; c < width; ++c) {
+        ASSERT_NEAR(got[c], sums[c], 1e-5F * std::sqrt(static_cast<float>(shape.rows))) << c;
       }
     }
   }
@@ -96,7 +130,7 @@ TEST_F(GpuFp8Test, PlainCopiesEqualTheCpuAtOddSizesAndAlignments) {
                             type,
                             gpu_in.data(),
                             {DType::kF8E4M3, gpu_data.data(), nullptr, nullptr, gpu_amax.data()}},
-                           nullptr),
+                           nullptr, nullptr),
             cudaSuccess);
         ASSERT_EQ(cuda::largest_magnitude(gpu_in.data(), count, type, gpu_amax.data() + 1, nullptr),
                   cudaSuccess);

@@ -4,12 +4,14 @@
 // of eight elements in flight. With one a block takes a tile of
 // 128 x 128, eight loads a thread, whose bytes go through shared memory (fp8_tile.cuh) and leave as
 // runs of 128 bytes in both orders. Blocks of the block-scaled copies are those tiles, too:
-// magnitudes are taken from registers, so that the input is read once.
+// magnitudes are taken from registers, so that the input is read once. So are column sums: a tile
+// leaves one row of partial ones, which a second kernel adds (column_sums.cu).
 //
 // Largest magnitudes are maxima of the floats' bits as integers: the order does not matter, and NaN
 // is the largest.
 #include <algorithm>
 
+#include "kinora/kernels/cuda/column_sums.h"
 #include "kinora/kernels/cuda/fp8.h"
 #include "kinora/kernels/cuda/fp8_tile.cuh"
 
@@ -118,10 +120,14 @@ __device__ __forceinline__ void put_in_tile(uint8_t* tile, int row, int column, 
   *reinterpret_cast<uint2*>(tile + tile_offset<kSegments>(kTile, row, column)) = bytes;
 }
 
-template <typename T>
+/// kSums: a tile's column sums go to its row of `partial` [rows of tiles, width].
+template <typename T, bool kSums>
 __global__ void __launch_bounds__(kThreads)
-    quantise_tile_kernel(const void* __restrict__ in, int64_t rows, int64_t width, Fp8Output out) {
+    quantise_tile_kernel(const void* __restrict__ in, int64_t rows, int64_t width, Fp8Output out,
+                         float* __restrict__ partial) {
+  constexpr int kWarps = kThreads / 32;
   __shared__ alignas(16) uint8_t tile[kTile * kTile];
+  __shared__ float sums[kSums ? kWarps : 1][kSums ? kTile : 1];  // of a warp's rows
   const TilePlace place(rows, width);
   const float scale = out.scale != nullptr ? *out.scale : 1.0F;
   const bool e5m2 = out.type == DType::kF8E5M2;
@@ -133,6 +139,7 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
   uint32_t magnitude = 0;
+  float sum[kChunk] = {};
 #pragma unroll
   for (int i = 0; i < kTileLoads; ++i) {
     if (place.has(i)) {
@@ -141,6 +148,9 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int k = 0; k < kChunk; ++k) {
         magnitude = larger_magnitude(magnitude, values[k]);
+        if constexpr (kSums) {
+          sum[k] += values[k];
+        }
       }
       const uint2 bytes = quantise8(values, scale, e5m2);
       if (out.data != nullptr) {
@@ -153,7 +163,27 @@ __global__ void __launch_bounds__(kThreads)
   if (out.amax != nullptr) {
     record_warp_amax(out.amax, magnitude);
   }
+  const int thread = static_cast<int>(threadIdx.x);
+  if constexpr (kSums) {
+#pragma unroll
+    for (int k = 0; k < kChunk; ++k) {
+      sum[k] += __shfl_xor_sync(kFullWarp, sum[k], kTileChunks);  // the other row of the warp
+      if (thread % 32 < kTileChunks) {
+        sums[thread / 32][place.column + k] = sum[k];
+      }
+    }
+  }
   __syncthreads();
+  if constexpr (kSums) {
+    if (thread < place.num_columns) {
+      float total = 0.0F;
+#pragma unroll
+      for (int warp = 0; warp < kWarps; ++warp) {
+        total += sums[warp][thread];
+      }
+      partial[blockIdx.y * width + place.column_base + thread] = total;
+    }
+  }
   store_transposed<kSegments>(
       tile, kTile, place.num_rows, place.num_columns,
       static_cast<uint8_t*>(out.transposed) + place.column_base * rows + place.row_base, rows);
@@ -368,9 +398,17 @@ __global__ void __launch_bounds__(kThreads) block_quantise_kernel(const BlockQua
 
 }  // namespace
 
-cudaError_t quantise(const Quantise& call, cudaStream_t stream) {
+size_t quantise_workspace_bytes(int64_t rows, int64_t width) {
+  return static_cast<size_t>((rows + kTile - 1) / kTile * width) * sizeof(float);
+}
+
+cudaError_t quantise(const Quantise& call, void* workspace, cudaStream_t stream) {
   if (call.rows == 0 || call.width == 0) {
     return cudaSuccess;
+  }
+  const bool wants_sums = call.column_sums != nullptr;
+  if (call.out.transposed == nullptr && wants_sums) {
+    return cudaErrorInvalidValue;
   }
   if (call.out.transposed == nullptr) {
     return with_type(call.type, [&](auto type) {
@@ -381,11 +419,18 @@ cudaError_t quantise(const Quantise& call, cudaStream_t stream) {
       !is_aligned_to<16>(call.out.data) || !is_aligned_to<16>(call.out.transposed)) {
     return cudaErrorInvalidValue;
   }
-  return with_type(call.type, [&](auto type) {
-    quantise_tile_kernel<decltype(type)><<<tile_grid(call.rows, call.width), kThreads, 0, stream>>>(
-        call.in, call.rows, call.width, call.out);
+  const dim3 grid = tile_grid(call.rows, call.width);
+  auto* const partial = static_cast<float*>(workspace);
+  const cudaError_t error = with_type(call.type, [&](auto type) {
+    const auto kernel = wants_sums ? quantise_tile_kernel<decltype(type), true>
+                                   : quantise_tile_kernel<decltype(type), false>;
+    kernel<<<grid, kThreads, 0, stream>>>(call.in, call.rows, call.width, call.out, partial);
     return cudaGetLastError();
   });
+  if (error != cudaSuccess || !wants_sums) {
+    return error;
+  }
+  return add_partial_sums(partial, grid.y, call.width, call.column_sums, stream);
 }
 
 cudaError_t transpose_bytes(const void* in, int64_t rows, int64_t width, void* out,

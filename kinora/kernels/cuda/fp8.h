@@ -2,6 +2,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
+#include <cstdint>
+
 #include "kinora/kernels/fp8.h"
 
 /// Launchers of kernels/fp8.h (rules of this folder: cuda/random.h). All pointers are device
@@ -10,8 +13,13 @@
 /// cudaErrorInvalidValue. The rest takes any size and alignment (16 bytes is fastest).
 namespace kinora::kernels::cuda {
 
-/// kernels::quantise on the device.
-[[nodiscard]] cudaError_t quantise(const Quantise& call, cudaStream_t stream);
+/// Bytes of quantise's scratch where column sums are wanted.
+[[nodiscard]] size_t quantise_workspace_bytes(int64_t rows, int64_t width);
+
+/// kernels::quantise on the device. Column sums go with a transposed copy alone; they are added up
+/// in an order that depends on the sizes. `workspace` is read where they are wanted, and may be
+/// used again by the next call on the same stream.
+[[nodiscard]] cudaError_t quantise(const Quantise& call, void* workspace, cudaStream_t stream);
 
 /// kernels::transpose_bytes on the device.
 [[nodiscard]] cudaError_t transpose_bytes(const void* in, int64_t rows, int64_t width, void* out,
