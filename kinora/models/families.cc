@@ -12,7 +12,7 @@
 #include "kinora/models/transformers/stdit.h"
 #include "kinora/models/transformers/stdit2.h"
 #include "kinora/models/transformers/stdit3.h"
-#include "kinora/models/transformers/transformer_config.h"
+#include "kinora/models/transformers/transformer_family.h"
 #include "kinora/models/transformers/vdit.h"
 
 namespace kinora::models {
@@ -22,7 +22,7 @@ constexpr int64_t kT5Width = 4096;
 constexpr int64_t kClipWidth = 512;  // of the pooled vector of CLIP ViT-B/32
 
 PublishedSize size(std::string name, int64_t depth, int64_t hidden, int64_t heads) {
-  return {std::move(name), {.depth = depth, .hidden = hidden, .heads = heads}};
+  return {std::move(name), {.transformer = {.depth = depth, .hidden = hidden, .heads = heads}}};
 }
 
 PublishedSize text_size(std::string name, int64_t depth, int64_t hidden, int64_t heads,
@@ -30,7 +30,7 @@ PublishedSize text_size(std::string name, int64_t depth, int64_t hidden, int64_t
   PublishedSize made = size(std::move(name), depth, hidden, heads);
   made.values.text_channels = text_channels;
   made.values.text_tokens = text_tokens;
-  made.values.size_conditions = size_conditions;
+  made.values.transformer.size_conditions = size_conditions;
   return made;
 }
 
@@ -82,6 +82,7 @@ std::deque<Family> make_families() {
        .is_video = true,
        .conditions = {.text = true, .frame_mask = true},
        .spans = {nn::Span::kFrame, nn::Span::kTime},
+       .own_keys = {"qk_norm", "position_scale", "time_position_scale"},
        .sizes = {text_size("XL", 28, 1152, 16, kT5Width, 120)},
        .patches = patch_of_two,
        .resolve = resolve_transformer,
@@ -96,6 +97,7 @@ std::deque<Family> make_families() {
        .takes_any_size = true,
        .spans = {nn::Span::kFrame, nn::Span::kTime},
        .qk_norm = true,
+       .own_keys = {"qk_norm", "base_pixels"},
        .sizes = {text_size("XL", 28, 1152, 16, kT5Width, 120)},
        .patches = patch_of_two,
        .resolve = STDiT2::resolve,
@@ -109,6 +111,7 @@ std::deque<Family> make_families() {
        .takes_any_size = true,
        .spans = {nn::Span::kFrame, nn::Span::kTime},
        .qk_norm = true,
+       .own_keys = {"qk_norm", "base_pixels", "rotary_3d", "window"},
        .sizes = {text_size("XL", 28, 1152, 16, kT5Width, 300),
                  text_size("3B", 28, 1872, 26, kT5Width, 300)},
        .patches = patch_of_two,
@@ -120,6 +123,7 @@ std::deque<Family> make_families() {
        .name = "PixArt",
        .conditions = {.text = true, .size = true},
        .spans = {nn::Span::kFrame},
+       .own_keys = {"qk_norm", "size_conditions", "position_scale"},
        .sizes = {text_size("XL", 28, 1152, 16, kT5Width, 120),
                  text_size("1B", 28, 1872, 26, kT5Width, 120),
                  text_size("MS-XL", 28, 1152, 16, kT5Width, 120, true),
@@ -175,8 +179,8 @@ std::vector<PublishedSize> Family::published() const {
   for (const PublishedSize& size : sizes) {
     for (const PublishedPatch& patch : patches) {
       PublishedSize made = {name + "-" + size.name + "/" + patch.name, size.values};
-      made.values.patch = patch.side;
-      made.values.patch_frames = patch.frames;
+      made.values.transformer.patch = patch.side;
+      made.values.transformer.patch_frames = patch.frames;
       all.push_back(std::move(made));
     }
   }

@@ -80,9 +80,12 @@ struct Family {
   /// Among which tokens its attentions go, when it has no windows. []: ranks cannot divide them.
   std::vector<nn::Span> spans = {};
   bool qk_norm = false;  ///< as published
+  /// The keys that it reads of those that not all transformers read: "window".
+  std::vector<std::string> own_keys = {};
   std::vector<PublishedSize> sizes = {};
   std::vector<PublishedPatch> patches = {};
-  /// Fills the family's own keys from a published size and by default, and checks them; kConfig.
+  /// Fills its part of the configuration from a published size and by default, and checks it;
+  /// kConfig, too for a key that is set and that it has no use for.
   void (*resolve)(ModelConfig& config, const ModelConfig& published) = nullptr;
   ModelShape (*shape)(const ModelConfig& config) = transformer_shape;  ///< shape_of()
   double (*macs)(const ModelConfig& config) = nullptr;                 ///< forward_macs()

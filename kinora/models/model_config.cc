@@ -36,16 +36,6 @@ void describe(Fields& fields, ModelConfig& config) {
   fields.add(
       "architecture", config.architecture, std::move(architectures),
       "The family of a custom model; auto = by name, of custom " + families().front().key + ".");
-  fields.add("depth", config.depth,
-             "Number of transformer blocks (stdit3: of pairs of them); 0 = by name.",
-             between(0, 4096));
-  fields.add("hidden", config.hidden,
-             "Width of a token, a multiple of 4 and of heads; 0 = by name.", between(0, 1048576));
-  fields.add("heads", config.heads, "Attention heads; 0 = by name.", between(0, 65536));
-  fields.add("patch", config.patch, "Side of a patch in pixels of the input; 0 = by name.",
-             between(0, 1024));
-  fields.add("patch_frames", config.patch_frames, "Frames of a patch; 0 = by name, of custom 1.",
-             between(0, 1024));
   fields.add("in_channels", config.in_channels, "Channels of the input: 3 pixels, 4 SD latents.",
              between(1, 4096));
   fields.add("frames", config.frames,
@@ -65,7 +55,6 @@ void describe(Fields& fields, ModelConfig& config) {
              between(0, 1e7));
   fields.add("class_names", config.class_names,
              "Names of the classes by number, for kinora sample --classes; [] = the data's.");
-  fields.add("mlp_ratio", config.mlp_ratio, "Hidden width of the MLP over hidden.", above(0, 1024));
   fields.add("learn_sigma", config.learn_sigma,
              "Predict the variance too, in as many more output channels (iddpm).");
   fields.add(
@@ -77,31 +66,18 @@ void describe(Fields& fields, ModelConfig& config) {
              between(0, 65536));
   fields.add("text_tokens", config.text_tokens, "Tokens of the longest caption; 0 = by name.",
              between(0, 65536));
-  fields.add("qk_norm", config.qk_norm,
-             {{"auto", ops::Switch::kAuto}, {"on", ops::Switch::kOn}, {"off", ops::Switch::kOff}},
-             "RMSNorm of each head's queries and keys; auto = as published.");
-  fields.add("size_conditions", config.size_conditions,
-             "pixart: condition on height, width and aspect ratio.");
-  fields.add("base_pixels", config.base_pixels,
-             "stdit2, stdit3: side in pixels of the clip at which positions are unscaled.",
-             between(1, 65536));
-  fields.add("position_scale", config.position_scale,
-             "stdit, pixart: positions in space are divided by it.", above(0, 1e6));
-  fields.add("time_position_scale", config.time_position_scale,
-             "stdit: positions in time are divided by it.", above(0, 1e6));
-  fields.add("rotary_3d", config.rotary_3d,
-             "stdit3: rotary positions over time, rows and columns in both attentions (1.3).");
-  fields.add("window", config.window,
-             "stdit3: frames, rows and columns of windows of attention (1.3); [] = all.",
-             between(1, 65536));
+  describe(fields, config.transformer);
 }
 
 ModelConfig resolved(ModelConfig config) {
   const ModelConfig published = published_values(config);
   const Family& family = family_of(config);
   config.architecture = family.key;
-  if (config.qk_norm == ops::Switch::kAuto) {
-    config.qk_norm = family.qk_norm ? ops::Switch::kOn : ops::Switch::kOff;
+  if (config.text_channels == 0) {
+    config.text_channels = published.text_channels;
+  }
+  if (config.text_tokens == 0) {
+    config.text_tokens = published.text_tokens;
   }
   if (config.frames == 0 && !family.is_video) {
     config.frames = 1;

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "kinora/ops/kernel_options.h"
+#include "kinora/models/transformers/transformer_config.h"
 
 namespace kinora {
 class Fields;
@@ -16,57 +16,41 @@ namespace kinora::models {
 inline constexpr const char* kCustomName = "custom";
 inline constexpr const char* kAutoArchitecture = "auto";
 
-/// A diffusion model. What `name` and the family do not give, or have no use for, stays 0 or auto.
+/// A diffusion model: first what every family may have, which the whole house reads; then the part
+/// of each kind of network, which its own room in models/ reads. Others ask shape_of()
+/// (families.h). What `name` and the family do not give, or have no use for, stays 0 or auto.
 struct ModelConfig {
   /// A published size, such as "DiT-XL/2" or "STDiT3-XL/2", gives what is 0 or auto below; "custom"
   /// gives nothing.
   std::string name = kCustomName;
   std::string architecture = kAutoArchitecture;  ///< Family::key
-  int64_t depth = 0;                             ///< number of blocks; STDiT3: of pairs
-  int64_t hidden = 0;        ///< C, width of a token; a multiple of 4 (position embedding)
-  int64_t heads = 0;         ///< attention heads; divides hidden
-  int64_t patch = 0;         ///< side of a square patch
-  int64_t patch_frames = 0;  ///< frames of a patch
-  int64_t in_channels = 3;   ///< 3 for pixels, 4 for the latents of Stable Diffusion
-  int64_t frames = 0;        ///< of the input, a multiple of patch_frames; 0 = data's, images 1
-  int64_t height = 0;        ///< of the input (latent or pixels), a multiple of patch; 0 = data's
-  int64_t width = 0;         ///< likewise
-  int64_t compression = 1;   ///< pixels of a clip along a side of the input's cell
+  int64_t in_channels = 3;        ///< 3 for pixels, 4 for the latents of Stable Diffusion
+  int64_t frames = 0;             ///< of the input; 0 = the data's, of images 1
+  int64_t height = 0;             ///< of the input (latent or pixels); 0 = data's
+  int64_t width = 0;              ///< likewise
+  int64_t compression = 1;        ///< pixels of a clip along a side of the input's cell
   int64_t frame_compression = 1;  ///< frames of a clip that make one of the input
   int64_t num_classes = 0;  ///< class num_classes is the null class; 0 = as many as the data has
   std::vector<std::string> class_names = {};  ///< by number; []: nobody says
-  double mlp_ratio = 4.0;                     ///< hidden width of the MLP over C
   bool learn_sigma = true;  ///< twice the output channels: prediction and variance
   /// t is multiplied by it before the embedding: 1 for t in 0..999, 1000 for flows; 0 = by
   /// objective.
   double time_scale = 0.0;
-  int64_t text_channels = 0;                 ///< width of text tokens, or of the pooled vector
-  int64_t text_tokens = 0;                   ///< longest caption
-  ops::Switch qk_norm = ops::Switch::kAuto;  ///< auto: as published
-  bool size_conditions = false;              ///< PixArt: height, width and aspect ratio
-  int64_t base_pixels = 512;                 ///< side for which positions are unscaled
-  double position_scale = 1.0;               ///< positions in space are divided by it
-  double time_position_scale = 1.0;          ///< positions in time likewise
-  bool rotary_3d = false;                    ///< STDiT3: over time, rows and columns
-  std::vector<int64_t> window = {};  ///< STDiT3: frames, rows, columns of local attention; [] = all
+  int64_t text_channels = 0;  ///< width of text tokens, or of the pooled vector
+  int64_t text_tokens = 0;    ///< longest caption
+
+  TransformerConfig transformer = {};  ///< of a family of transformers
 
   /// Family::is_video: it makes clips.
   [[nodiscard]] bool is_video() const;
   /// Whether its family is conditioned on captions; else on classes.
   [[nodiscard]] bool takes_text() const;
   [[nodiscard]] int64_t out_channels() const { return learn_sigma ? 2 * in_channels : in_channels; }
-  /// T and S of the input.
-  [[nodiscard]] int64_t num_frames() const { return frames / patch_frames; }
-  [[nodiscard]] int64_t tokens_a_frame() const { return (height / patch) * (width / patch); }
-  [[nodiscard]] int64_t num_tokens() const { return num_frames() * tokens_a_frame(); }
-  [[nodiscard]] int64_t mlp_hidden() const {
-    return static_cast<int64_t>(static_cast<double>(hidden) * mlp_ratio);
-  }
   /// A sample of the input: [C, H, W], of clips [C, T, H, W].
   [[nodiscard]] std::vector<int64_t> sample_shape() const;
 };
 
-/// Registers the keys model.*.
+/// Registers the keys model.*, those of its parts among them.
 void describe(Fields& fields, ModelConfig& config);
 
 /// Fills the sizes that `name` gives and checks the whole; kConfig where it does not fit together.

@@ -59,9 +59,9 @@ json pixart_recipe(const DiffusersConfig& config, int64_t sample_size) {
 
 json describe_pixart(const ModelConfig& model) {
   return {{"caption_channels", model.text_channels},
-          {"cross_attention_dim", model.hidden},
-          {"interpolation_scale", static_cast<int64_t>(model.position_scale)},
-          {"use_additional_conditions", model.size_conditions}};
+          {"cross_attention_dim", model.transformer.hidden},
+          {"interpolation_scale", static_cast<int64_t>(model.transformer.position_scale)},
+          {"use_additional_conditions", model.transformer.size_conditions}};
 }
 
 /// A class of diffusers: models::DiffusersFamily's, with its config.json.
@@ -140,6 +140,7 @@ json recipe_of(const DiffusersConfig& config) {
 
 /// kConfig where diffusers' class lacks what `model` is.
 void check_describable(const ModelConfig& model) {
+  const models::TransformerConfig& own = model.transformer;
   const auto must = [&](bool holds, const char* what, const auto& got) {
     KINORA_CHECK(holds, kConfig, "[diffusers] ", what, " for diffusers, got ", got,
                  ". Hint: write a .safetensors file, which has our names");
@@ -149,31 +150,32 @@ void check_describable(const ModelConfig& model) {
        ("the model must be one of " + models::families_that(has)).c_str(), models::name_of(model));
   must(model.height == model.width, "model.height and model.width must be the same",
        std::to_string(model.height) + " x " + std::to_string(model.width));
-  must(model.mlp_ratio == kMlpRatio, "model.mlp_ratio must be 4", model.mlp_ratio);
+  must(own.mlp_ratio == kMlpRatio, "model.mlp_ratio must be 4", own.mlp_ratio);
   must(model.time_scale == 1.0, "times must be 0 to 999 (objective.kind=iddpm)",
        "a factor on them of " + std::to_string(model.time_scale));
-  must(model.qk_norm != ops::Switch::kOn, "model.qk_norm must be off", "on");
-  const double scale = model.position_scale;
+  must(own.qk_norm != ops::Switch::kOn, "model.qk_norm must be off", "on");
+  const double scale = own.position_scale;
   must(scale == static_cast<double>(static_cast<int64_t>(scale)),
        "model.position_scale must be a whole number", scale);
 }
 
 json describe(const ModelConfig& model) {
+  const models::TransformerConfig& own = model.transformer;
   const TransformerClass& its = class_of(models::family_of(model));
   json config = {{"_class_name", its.name},
                  {"_diffusers_version", kVersion},
                  {"activation_fn", "gelu-approximate"},
                  {"attention_bias", true},
-                 {"attention_head_dim", model.hidden / model.heads},
+                 {"attention_head_dim", own.hidden / own.heads},
                  {"dropout", 0.0},
                  {"in_channels", model.in_channels},
                  {"norm_elementwise_affine", false},
                  {"norm_eps", 1e-6},
                  {"norm_type", its.norm_type},
-                 {"num_attention_heads", model.heads},
-                 {"num_layers", model.depth},
+                 {"num_attention_heads", own.heads},
+                 {"num_layers", own.depth},
                  {"out_channels", model.out_channels()},
-                 {"patch_size", model.patch},
+                 {"patch_size", own.patch},
                  {"sample_size", model.height}};
   config.update(its.describe(model));
   return config;

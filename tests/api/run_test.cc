@@ -112,15 +112,12 @@ TEST_F(RunTest, WhatTheModelDoesNotTakeIsRefused) {
 TEST(LatentsTest, AreNoImagesWithoutAnAutoencoder) {
   inference::ModelRecipe recipe;
   recipe.model = {.architecture = "dit",
-                  .depth = 1,
-                  .hidden = 32,
-                  .heads = 2,
-                  .patch = 2,
                   .in_channels = 4,
                   .frames = 1,
                   .height = 4,
                   .width = 4,
-                  .num_classes = 2};
+                  .num_classes = 2,
+                  .transformer = {.depth = 1, .hidden = 32, .heads = 2, .patch = 2}};
   recipe.model = inference::resolved_model(recipe, 2);
   recipe.sample.sampling.steps = 1;
   Model model(std::make_unique<inference::TrainedModel>(

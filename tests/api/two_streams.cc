@@ -8,7 +8,7 @@
 
 #include "kinora/models/families.h"
 #include "kinora/models/transformers/seams.h"
-#include "kinora/models/transformers/transformer_config.h"
+#include "kinora/models/transformers/transformer_family.h"
 #include "kinora/models/transformers/video_layers.h"
 #include "kinora/ops/patches.h"
 
@@ -21,7 +21,7 @@ using Tensors = std::vector<at::Tensor>;
 
 /// What a block does to one stream x [B, 1, L or N, C]. m: of `modulation`.
 struct Stream : nn::Module {
-  Stream(const ModelConfig& c, bool goes_on)
+  Stream(const TransformerConfig& c, bool goes_on)
       : modulation(c.hidden, goes_on ? 6 : 2, false),
         qkv(c.hidden, 3 * c.hidden, nn::Init::normal(0.02)) {
     add_child("modulation", modulation);
@@ -46,7 +46,7 @@ struct Stream : nn::Module {
 };
 
 struct Block : nn::Module {
-  Block(const ModelConfig& c, int64_t i)
+  Block(const TransformerConfig& c, int64_t i)
       : heads(c.heads), text(c, i + 1 < c.depth), image(c, true) {
     add_child("text", text);
     add_child("image", image);
@@ -76,10 +76,11 @@ struct TwoStreams : BlockModel {
   explicit TwoStreams(const ModelConfig& c)
       : BlockModel(c),
         x_embedder(c, 2),
-        t_embedder(c),
+        t_embedder(c.transformer.hidden, c.time_scale),
         y_embedder(c),
-        pos_embed(sin_cos_position_embedding(c.hidden, c.height / c.patch, c.width / c.patch)),
-        blocks(c),
+        pos_embed(
+            sin_cos_position_embedding(c.transformer.hidden, grid_of(c).rows, grid_of(c).columns)),
+        blocks(c.transformer),
         final_layer(c) {
     add_child("x_embedder", x_embedder);
     add_child("t_embedder", t_embedder);
@@ -87,8 +88,8 @@ struct TwoStreams : BlockModel {
     add_buffer("pos_embed", pos_embed);
     add_child("blocks", blocks);
     add_child("final_layer", final_layer);
-    final_layer.set_layer(c.depth + 1);
-    set_buckets(block_buckets(*this, numbered("blocks", c.depth)), {});
+    final_layer.set_layer(c.transformer.depth + 1);
+    set_buckets(block_buckets(*this, numbered("blocks", c.transformer.depth)), {});
   }
   /// Counts the last block as the others.
   [[nodiscard]] static double macs(const ModelConfig& config) {
@@ -104,18 +105,19 @@ struct TwoStreams : BlockModel {
     const at::Tensor& lengths = conditions.text_lengths;
     const at::Tensor time = t_embedder.forward(t);
     const at::Tensor text = y_embedder.forward(conditions.text, conditions.null_text);
-    const at::Tensor image = x_embedder.forward(ops::patchify(x_t, c.patch, at::kFloat));
+    const at::Tensor image =
+        x_embedder.forward(ops::patchify(x_t, c.transformer.patch, at::kFloat));
     const at::Tensor is_word = at::arange(text.size(1), lengths.options()) < lengths.unsqueeze(1);
     const at::Tensor is_read =
         at::constant_pad_nd(is_word, {0, image.size(1)}, true).unsqueeze(1).unsqueeze(1);
     Tensors streams = {text.to(at::kFloat).unsqueeze(1), (image + pos_embed).unsqueeze(1)};
-    for (int64_t i = 0; i < c.depth; ++i) {
+    for (int64_t i = 0; i < c.transformer.depth; ++i) {
       streams = run_block([&block = blocks[i]](const Tensors& in) { return block.forward(in); },
                           std::move(streams), {time, is_read}, i < recompute_blocks(), hook(),
                           block_bucket(i));
     }
     const at::Tensor patches = final_layer.forward(streams.back(), time).squeeze(1);
-    return tapped(ops::unpatchify(patches, c.height, c.width, c.patch));
+    return tapped(ops::unpatchify(patches, c.height, c.width, c.transformer.patch));
   }
 
   PatchEmbed x_embedder;

@@ -24,11 +24,11 @@ models::ModelConfig tiny(int64_t patch_frames) {
   config.height = 4;
   config.width = 4;
   config.in_channels = 4;
-  config.patch_frames = patch_frames;
-  config.patch = 2;
-  config.hidden = 16;
-  config.depth = 1;
-  config.heads = 2;
+  config.transformer.patch_frames = patch_frames;
+  config.transformer.patch = 2;
+  config.transformer.hidden = 16;
+  config.transformer.depth = 1;
+  config.transformer.heads = 2;
   config.text_channels = 6;
   config.text_tokens = 3;
   return models::resolved(config);

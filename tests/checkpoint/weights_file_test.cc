@@ -216,10 +216,10 @@ class OriginalFileTest : public testing::Test {
     config_.height = 4;
     config_.width = 6;
     config_.in_channels = 4;
-    config_.patch = 2;
-    config_.hidden = 4;
-    config_.depth = 1;
-    config_.heads = 2;
+    config_.transformer.patch = 2;
+    config_.transformer.hidden = 4;
+    config_.transformer.depth = 1;
+    config_.transformer.heads = 2;
     config_.num_classes = 3;
     config_.time_scale = 1.0;
     model_.emplace(models::resolved(config_));
@@ -263,7 +263,7 @@ TEST_F(OriginalFileTest, PositionTableIsOurs) {
 }
 
 TEST_F(OriginalFileTest, AnotherSizeIsRefused) {
-  config_.hidden = 8;
+  config_.transformer.hidden = 8;
   models::DiT wider(models::resolved(config_));
   optim::Arena arena(wider.named_parameters(), wider.buckets(),
                      {.train = false, .ema_decays = {}, .sharding = {}});

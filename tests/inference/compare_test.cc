@@ -137,7 +137,7 @@ TEST_F(CompareModelsTest, PrecisionsDifferByTheirRounding) {
 TEST_F(CompareModelsTest, ModulesOfOneSideAreNamed) {
   TrainedModel a = model();
   ModelRecipe shallow = recipe(Precision::kFp32);
-  shallow.model.depth = 1;
+  shallow.model.transformer.depth = 1;
   TrainedModel b = initial_model(shallow, at::kCPU, 1);
   const Comparison found = compare(a, b, input(a));
   EXPECT_THAT(found.only_in_a, Contains("blocks.1.mlp.fc1"));

@@ -112,7 +112,7 @@ TEST_F(ConvertWeightsTest, DitOfDiffusersComputesTheSame) {
   const WeightsFile given = WeightsFile::open(kDit / "expected.safetensors");
   TrainedModel trained =
       load_trained(kDit, {.device = DeviceChoice::kCpu, .precision = Precision::kFp32});
-  EXPECT_EQ(trained.recipe.model.depth, 2);
+  EXPECT_EQ(trained.recipe.model.transformer.depth, 2);
   EXPECT_EQ(trained.recipe.model.num_classes, 5);
   const at::Tensor output = output_of(trained, given);
   // diffusers' own frequencies of t are others (tools/make_diffusers_fixtures.py): at t = 0 they do
@@ -126,7 +126,7 @@ TEST_F(ConvertWeightsTest, PixartOfDiffusersComputesTheSame) {
   const WeightsFile given = WeightsFile::open(kPixart / "expected.safetensors");
   TrainedModel trained =
       load_trained(kPixart, {.device = DeviceChoice::kCpu, .precision = Precision::kFp32});
-  EXPECT_TRUE(trained.recipe.model.size_conditions);
+  EXPECT_TRUE(trained.recipe.model.transformer.size_conditions);
   EXPECT_LT(distance(output_of(trained, given), given.read("output")), 1e-5);
 }
 
@@ -359,7 +359,8 @@ TEST_F(ConvertWeightsTest, ARecipeSaysWhatAFileIsOf) {
   EXPECT_TRUE(converted.made.empty());
   expect_equal(WeightsFile::open(options.to), WeightsFile::open(original));
   // The file says what it is from now on.
-  EXPECT_EQ(load_trained(options.to, {.device = DeviceChoice::kCpu}).recipe.model.hidden, 4);
+  EXPECT_EQ(
+      load_trained(options.to, {.device = DeviceChoice::kCpu}).recipe.model.transformer.hidden, 4);
   options.from = options.to;
   options.config_file.clear();
   options.to = in("theirs");
@@ -381,7 +382,7 @@ TEST_F(ConvertWeightsTest, WhatDiffusersCannotDescribeIsRefused) {
   flow.time_scale = 1000.0;
   EXPECT_THAT(refused(flow), HasSubstr("objective.kind=iddpm"));
   models::ModelConfig narrow = model;
-  narrow.mlp_ratio = 2.0;
+  narrow.transformer.mlp_ratio = 2.0;
   EXPECT_THAT(refused(narrow), HasSubstr("model.mlp_ratio must be 4 for diffusers, got 2"));
   models::ModelConfig clips = model;
   clips.architecture = "stdit";

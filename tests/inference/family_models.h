@@ -33,10 +33,10 @@ inline TrainedModel tiny_model(const models::Family& family, at::Device device,
   constexpr int64_t kTextChannels = 8;
   ModelRecipe recipe;
   recipe.model.architecture = family.key;
-  recipe.model.depth = 2;
-  recipe.model.hidden = 96;  // heads of 32, which our kernels take
-  recipe.model.heads = 3;
-  recipe.model.patch = 2;
+  recipe.model.transformer.depth = 2;
+  recipe.model.transformer.hidden = 96;  // heads of 32, which our kernels take
+  recipe.model.transformer.heads = 3;
+  recipe.model.transformer.patch = 2;
   recipe.model.in_channels = 4;
   recipe.model.frames = family.is_video ? 4 : 1;
   recipe.model.height = 12;

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <regex>
 #include <set>
@@ -25,6 +26,7 @@ namespace families_test {
 
 namespace fs = std::filesystem;
 using testing::HasSubstr;
+using testing::StartsWith;
 
 /// A published size, for latents of Stable Diffusion.
 ModelConfig published(const std::string& name, int64_t frames = 0) {
@@ -69,10 +71,10 @@ TEST(FamiliesTest, EveryNameGivesItsModel) {
       ModelConfig config = resolved(recipe);
       EXPECT_EQ(config.architecture, family.key);
       EXPECT_EQ(&family_of(config), &family);
-      EXPECT_EQ(config.depth, size.values.depth);
-      EXPECT_EQ(config.qk_norm, family.qk_norm ? ops::Switch::kOn : ops::Switch::kOff);
+      EXPECT_EQ(config.transformer.depth, size.values.transformer.depth);
+      EXPECT_EQ(config.transformer.qk_norm, family.qk_norm ? ops::Switch::kOn : ops::Switch::kOff);
       EXPECT_GT(forward_macs(config), 0.0);
-      config.depth = 1;
+      config.transformer.depth = 1;
       const std::unique_ptr<Model> model = make_model(config);
       EXPECT_EQ(&family_of(model->config()), &family);
       std::set<int64_t> layers;
@@ -88,7 +90,7 @@ TEST(FamiliesTest, EveryNameGivesItsModel) {
 TEST(FamiliesTest, ARecipeMayAlsoNameTheFamily) {
   ModelConfig config = published("STDiT2-XL/2", 16);
   config.architecture = "stdit2";
-  EXPECT_EQ(resolved(config).hidden, 1152);
+  EXPECT_EQ(resolved(config).transformer.hidden, 1152);
   config.architecture = "stdit3";
   EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return resolved(config).name; }),
               HasSubstr("model.architecture contradicts model.name STDiT2-XL/2"));
@@ -170,7 +172,7 @@ TEST(FamiliesTest, DiffusersNamesAreFoundAgain) {
       continue;
     }
     ModelConfig config = published(family.published().front().name);
-    config.depth = 2;
+    config.transformer.depth = 2;
     config = resolved(config);
     std::vector<std::string> keys;
     for (const nn::OtherName& name : diffusers_naming(config)) {
@@ -238,27 +240,89 @@ TEST(FamiliesTest, NobodyElseAsksWhichFamilyAModelIsOf) {
   EXPECT_GT(num_files, 500);
 }
 
-// Depth, width and patches are keys of transformers: others ask shape_of().
+// Depth, width and patches are ModelConfig::transformer's: others ask shape_of().
 TEST(FamiliesTest, KeysOfTransformersStayInTheirRoom) {
-  // These: what diffusers says of its transformers, and a recipe of DiT's for a measurement.
-  const std::set<std::string> exempt = {"diffusers_transformer", "diagnosis"};
-  const std::regex key(
-      "model\\.(depth|hidden|heads|patch|patch_frames|mlp_ratio|qk_norm|size_conditions|base_"
-      "pixels|"
-      "position_scale|time_position_scale|rotary_3d|window|num_tokens|num_frames|tokens_a_frame|"
-      "mlp_hidden)\\b");
-  int64_t num_keys = 0;
-  for (const SourceFile& source : sources()) {
-    std::smatch found;
-    if (source.path.string().find("/kinora/models/") != std::string::npos ||
-        !std::regex_search(source.text, found, key)) {
-      continue;
-    }
-    ++num_keys;
-    EXPECT_TRUE(exempt.contains(source.path.stem().string()))
-        << source.path << " reads " << found.str() << ". Hint: models::shape_of()";
+  TransformerConfig config;
+  Fields fields;
+  describe(fields, config);
+  std::string names = "mlp_hidden|patch_volume";
+  for (const Field& field : fields.all()) {
+    names += "|" + field.key;
   }
-  EXPECT_EQ(num_keys, 2) << "the exempt ones: the search finds something";
+  const std::regex part("\\btransformer\\.(" + names + ")\\b|\\bTransformerConfig\\b");
+  std::set<std::string> readers;
+  for (const SourceFile& source : sources()) {
+    if (source.path.string().find("/kinora/models/") == std::string::npos &&
+        std::regex_search(source.text, part)) {
+      readers.insert(source.path.stem().string());
+    }
+  }
+  EXPECT_EQ(readers, (std::set<std::string>{"diffusers_transformer"}))
+      << "what diffusers says of its transformers. Hint: others ask models::shape_of()";
+}
+
+/// The keys model.* and what the help says of each.
+std::map<std::string, std::string> help_by_key() {
+  ModelConfig config;
+  Fields fields;
+  describe(fields, config);
+  std::map<std::string, std::string> all;
+  for (const Field& field : fields.all()) {
+    all[field.key] = field.doc;
+  }
+  return all;
+}
+
+TEST(FamiliesTest, HelpSaysWhichFamiliesReadAKey) {
+  const std::map<std::string, std::string> help = help_by_key();
+  std::map<std::string, std::string> readers;
+  for (const Family& family : families()) {
+    for (const std::string& key : family.own_keys) {
+      readers[key] += (readers[key].empty() ? "" : ", ") + family.key;
+    }
+  }
+  EXPECT_EQ(readers.size(), 7U);
+  for (const auto& [key, names] : readers) {
+    ASSERT_TRUE(help.contains("model." + key)) << key;
+    EXPECT_THAT(help.at("model." + key), StartsWith(names + ": "));
+  }
+}
+
+// A family refuses what it would not read, and names those that do.
+TEST(FamiliesTest, KeysWithoutAUseAreRefused) {
+  const std::map<std::string, std::string> set = {
+      {"qk_norm", "on"},       {"size_conditions", "true"},    {"base_pixels", "256"},
+      {"position_scale", "2"}, {"time_position_scale", "0.5"}, {"rotary_3d", "true"},
+      {"window", "[2, 4, 4]"},
+  };
+  for (const Family& family : families()) {
+    const std::string name = family.published().front().name;
+    for (const auto& [key, value] : set) {
+      SCOPED_TRACE(name + " with " + key);
+      std::vector<std::string> overrides = {"model.name=" + name, "model.in_channels=4",
+                                            "model.height=32", "model.width=32",
+                                            "model." + key + "=" + value};
+      if (family.is_video) {
+        overrides.emplace_back("model.frames=16");
+      }
+      const bool reads = std::ranges::count(family.own_keys, key) > 0;
+      if (reads && (key == "rotary_3d" || key == "window")) {  // only together
+        overrides.emplace_back("model.window=[2, 4, 4]");
+        overrides.emplace_back("model.rotary_3d=true");
+      }
+      const auto config = parse_config<ModelConfig>({}, overrides);
+      if (reads) {
+        EXPECT_NO_THROW((void)resolved(config));
+      } else {
+        EXPECT_THAT(
+            error_of(ErrorKind::kConfig, [&] { return resolved(config).name; }),
+            HasSubstr(family.name + " has no use for model." + key + ". Hint: leave it out"));
+      }
+    }
+  }
+  const auto clips = parse_config<ModelConfig>({}, {"model.name=DiT-S/2", "model.base_pixels=256"});
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return resolved(clips).name; }),
+              HasSubstr("it is for STDiT2 and STDiT3"));
 }
 
 TEST(FamiliesTest, ShapesSayWhatOthersAsk) {
@@ -276,8 +340,8 @@ TEST(FamiliesTest, ShapesSayWhatOthersAsk) {
   EXPECT_EQ(shape.patch_frames, 1);
   EXPECT_EQ(shape.patch, 2);
   EXPECT_FALSE(shape.has_windows);
-  config.rotary_3d = true;
-  config.window = {2, 4, 4};
+  config.transformer.rotary_3d = true;
+  config.transformer.window = {2, 4, 4};
   EXPECT_TRUE(shape_of(resolved(config)).has_windows);
 }
 

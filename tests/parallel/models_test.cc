@@ -57,7 +57,7 @@ void check(const Family& family, const comm::Group& world) {
       continue;
     }
     const auto sequence = make_sequence(plan_of(scheme, world.size()), world);
-    if (!config.window.empty() && world.size() > config.heads) {
+    if (!config.transformer.window.empty() && world.size() > config.transformer.heads) {
       const std::unique_ptr<models::Model> model = models::make_model(config);
       models::set_weights(*model, fixture, /*train=*/false);
       model->use_sequence(sequence);
@@ -72,7 +72,8 @@ void check(const Family& family, const comm::Group& world) {
       bool fast;
     };
     for (const Way& way :
-         {Way{"plain", 0, false}, Way{"recomputed", config.depth, false}, Way{"fast", 0, true}}) {
+         {Way{"plain", 0, false}, Way{"recomputed", config.transformer.depth, false},
+          Way{"fast", 0, true}}) {
       SCOPED_TRACE(std::string(to_string(scheme)) + ", " + way.name);
       const std::unique_ptr<models::Model> model = models::make_model(config);
       models::set_weights(*model, fixture, /*train=*/true);
@@ -93,7 +94,7 @@ void check(const Family& family, const comm::Group& world) {
 void check_dit(const comm::Group& world) {
   const models::Fixture fixture("dit_latent.safetensors");
   const models::ModelConfig config = fixture.config();
-  ASSERT_EQ(config.heads, 2);
+  ASSERT_EQ(config.transformer.heads, 2);
   for (const SequenceScheme scheme : kSchemes) {
     if (!suits(scheme, world.size(), "dit")) {
       continue;

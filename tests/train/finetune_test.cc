@@ -45,10 +45,10 @@ const fs::path kDit = kData / "diffusers_dit";
 
 RunConfig tiny() {
   RunConfig config;
-  config.model.depth = 3;
-  config.model.hidden = 16;
-  config.model.heads = 2;
-  config.model.patch = 4;
+  config.model.transformer.depth = 3;
+  config.model.transformer.hidden = 16;
+  config.model.transformer.heads = 2;
+  config.model.transformer.patch = 4;
   config.model.in_channels = 3;
   config.model.height = 16;
   config.model.width = 16;
@@ -267,7 +267,7 @@ TEST_F(InitialiseTest, OtherClassesStartAsInANewModel) {
 TEST_F(InitialiseTest, OtherMismatchesStayErrors) {
   RunConfig config = tiny();
   config.checkpoint.init_from = weights_of(config);
-  config.model.depth = 4;
+  config.model.transformer.depth = 4;
   config.finetune.fresh = {"y_embedder.*"};
   Prepared prepared(config);
   EXPECT_THAT(error_of(ErrorKind::kIo,
@@ -323,17 +323,14 @@ TEST_F(InitialiseTest, PositionsOfAnotherSizeAreMadeOrInterpolated) {
 TEST_F(InitialiseTest, PositionsInTimeAreInterpolatedLinearly) {
   RunConfig config = tiny();
   config.model = {.architecture = "stdit",
-                  .depth = 2,
-                  .hidden = 48,
-                  .heads = 4,
-                  .patch = 2,
                   .in_channels = 4,
                   .frames = 4,
                   .height = 6,
                   .width = 6,
                   .time_scale = 1.0,
                   .text_channels = 8,
-                  .text_tokens = 5};
+                  .text_tokens = 5,
+                  .transformer = {.depth = 2, .hidden = 48, .heads = 4, .patch = 2}};
   config.model = models::resolved(config.model);
   config.model.num_classes = 1;
   config.checkpoint.init_from = weights_of(config);

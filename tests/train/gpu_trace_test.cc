@@ -29,10 +29,10 @@ class GpuTraceTest : public testing::Test {
 
 RunConfig small_dit() {
   RunConfig config;
-  config.model.depth = 2;
-  config.model.hidden = 128;
-  config.model.heads = 2;
-  config.model.patch = 2;
+  config.model.transformer.depth = 2;
+  config.model.transformer.hidden = 128;
+  config.model.transformer.heads = 2;
+  config.model.transformer.patch = 2;
   config.model.in_channels = 4;
   config.model.height = 16;
   config.model.width = 16;

@@ -11,10 +11,10 @@ namespace initial_values_test {
 
 models::ModelConfig tiny() {
   models::ModelConfig config;
-  config.depth = 3;
-  config.hidden = 32;
-  config.heads = 2;
-  config.patch = 2;
+  config.transformer.depth = 3;
+  config.transformer.hidden = 32;
+  config.transformer.heads = 2;
+  config.transformer.patch = 2;
   config.in_channels = 4;
   config.height = 8;
   config.width = 8;

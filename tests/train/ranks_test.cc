@@ -28,10 +28,10 @@ constexpr uint64_t kSeed = 7;
 /// Six blocks: two buckets of modulation, of which the second is smaller.
 RunConfig tiny() {
   RunConfig config;
-  config.model.depth = 6;
-  config.model.hidden = 32;
-  config.model.heads = 2;
-  config.model.patch = 2;
+  config.model.transformer.depth = 6;
+  config.model.transformer.hidden = 32;
+  config.model.transformer.heads = 2;
+  config.model.transformer.patch = 2;
   config.model.in_channels = 4;
   config.model.height = 8;
   config.model.width = 8;
@@ -78,17 +78,14 @@ std::vector<data::Batch> batches_of(const RunConfig& config, const parallel::Mes
 RunConfig tiny_video(const std::string& architecture) {
   RunConfig config = tiny();
   config.model = {.architecture = architecture,
-                  .depth = 2,
-                  .hidden = 48,
-                  .heads = 4,
-                  .patch = 2,
                   .in_channels = 4,
                   .frames = 3,
                   .height = 6,
                   .width = 6,
                   .time_scale = 1.0,
                   .text_channels = 8,
-                  .text_tokens = 5};
+                  .text_tokens = 5,
+                  .transformer = {.depth = 2, .hidden = 48, .heads = 4, .patch = 2}};
   config.model = models::resolved(config.model);
   config.model.num_classes = 1;
   config.frame_masks.image_head = 0.3;

@@ -130,7 +130,7 @@ TEST(RunConfigTest, ModelTakesSizeAndClassesFromTheData) {
   EXPECT_EQ(model.height, 32);
   EXPECT_EQ(model.width, 64);
   EXPECT_EQ(model.num_classes, 7);
-  EXPECT_EQ(model.hidden, 384);
+  EXPECT_EQ(model.transformer.hidden, 384);
   EXPECT_EQ(model.time_scale, 1.0);
   RunConfig flow = config;
   flow.objective.kind = diffusion::ObjectiveConfig::Kind::kFlow;
@@ -159,7 +159,8 @@ TEST(RunConfigTest, EveryRecipeParsesAndDescribesAModel) {
     }
     const models::ModelConfig model = inference::resolved_model(config, 1, latents);
     EXPECT_GT(models::forward_macs(model), 0.0) << entry.path();
-    EXPECT_NO_THROW((void)parse_recompute(config.train.recompute, model.depth)) << entry.path();
+    EXPECT_NO_THROW((void)parse_recompute(config.train.recompute, model.transformer.depth))
+        << entry.path();
     EXPECT_NO_THROW((void)pipelines::make_sampler(
         config.sample.sampling, diffusion::make_objective(config.objective, model.learn_sigma)))
         << entry.path();

@@ -24,10 +24,6 @@ using parallel::SequenceScheme;
 inference::ModelRecipe tiny_clips() {
   inference::ModelRecipe config;
   config.model = {.architecture = "stdit",
-                  .depth = 2,
-                  .hidden = 48,
-                  .heads = 4,
-                  .patch = 2,
                   .in_channels = 4,
                   .frames = 3,
                   .height = 6,
@@ -35,7 +31,8 @@ inference::ModelRecipe tiny_clips() {
                   .learn_sigma = false,
                   .time_scale = 1000.0,
                   .text_channels = 8,
-                  .text_tokens = 5};
+                  .text_tokens = 5,
+                  .transformer = {.depth = 2, .hidden = 48, .heads = 4, .patch = 2}};
   config.model = models::resolved(config.model);
   config.model.num_classes = 1;
   config.path = inference::Path::kPlain;

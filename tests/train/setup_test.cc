@@ -22,15 +22,13 @@ using testing::StartsWith;
 
 RunConfig tiny() {
   RunConfig config;
-  config.model = models::resolved({.depth = 2,
-                                   .hidden = 32,
-                                   .heads = 2,
-                                   .patch = 2,
-                                   .in_channels = 3,
-                                   .height = 16,
-                                   .width = 16,
-                                   .num_classes = 10,
-                                   .time_scale = 1.0});
+  config.model =
+      models::resolved({.in_channels = 3,
+                        .height = 16,
+                        .width = 16,
+                        .num_classes = 10,
+                        .time_scale = 1.0,
+                        .transformer = {.depth = 2, .hidden = 32, .heads = 2, .patch = 2}});
   config.data.height = 16;
   config.data.width = 16;
   config.data.count = 50;
@@ -178,7 +176,7 @@ TEST(SetupTest, ASequenceIsDividedAsTheModelAttends) {
     };
     EXPECT_EQ(plan().ranks(), 2);
     config.parallel.sequence_scheme = parallel::SequenceScheme::kUlysses;
-    config.model.heads = 1;
+    config.model.transformer.heads = 1;
     EXPECT_THAT(refusal(plan), HasSubstr("ulysses"));
   });
 }

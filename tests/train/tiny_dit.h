@@ -34,10 +34,10 @@ struct TinyDit {
 
   static models::ModelConfig config() {
     models::ModelConfig config;
-    config.depth = 2;
-    config.hidden = 16;
-    config.heads = 2;
-    config.patch = 4;
+    config.transformer.depth = 2;
+    config.transformer.hidden = 16;
+    config.transformer.heads = 2;
+    config.transformer.patch = 4;
     config.in_channels = 3;
     config.height = 16;
     config.width = 16;

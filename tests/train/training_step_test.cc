@@ -26,15 +26,13 @@ constexpr double kDropout = 0.5;
 
 RunConfig tiny() {
   RunConfig config;
-  config.model = models::resolved({.depth = 2,
-                                   .hidden = 32,
-                                   .heads = 2,
-                                   .patch = 2,
-                                   .in_channels = 4,
-                                   .height = 8,
-                                   .width = 8,
-                                   .num_classes = 10,
-                                   .time_scale = 1.0});
+  config.model =
+      models::resolved({.in_channels = 4,
+                        .height = 8,
+                        .width = 8,
+                        .num_classes = 10,
+                        .time_scale = 1.0,
+                        .transformer = {.depth = 2, .hidden = 32, .heads = 2, .patch = 2}});
   config.path = inference::Path::kPlain;
   config.train.device = DeviceChoice::kCpu;
   return config;
@@ -42,18 +40,16 @@ RunConfig tiny() {
 
 RunConfig tiny_clips() {
   RunConfig config = tiny();
-  config.model = models::resolved({.architecture = "stdit3",
-                                   .depth = 1,
-                                   .hidden = 48,
-                                   .heads = 4,
-                                   .patch = 2,
-                                   .in_channels = 4,
-                                   .frames = 4,
-                                   .height = 4,
-                                   .width = 4,
-                                   .time_scale = 1.0,
-                                   .text_channels = 8,
-                                   .text_tokens = 5});
+  config.model =
+      models::resolved({.architecture = "stdit3",
+                        .in_channels = 4,
+                        .frames = 4,
+                        .height = 4,
+                        .width = 4,
+                        .time_scale = 1.0,
+                        .text_channels = 8,
+                        .text_tokens = 5,
+                        .transformer = {.depth = 1, .hidden = 48, .heads = 4, .patch = 2}});
   config.model.num_classes = 1;
   return config;
 }

@@ -119,11 +119,12 @@ ops::BlockStack BlockModel::stack(std::vector<ops::Block> blocks,
       at::_foreach_zero_(gradients);
     }
   }
-  ops::BlockStack stack{.blocks = std::move(blocks),
-                        .recompute = level_,
-                        .recomputed_blocks = recompute_blocks() * num_blocks / config().depth,
-                        .overwrites_gradients = overwrites,
-                        .hook = hook()};
+  ops::BlockStack stack{
+      .blocks = std::move(blocks),
+      .recompute = level_,
+      .recomputed_blocks = recompute_blocks() * num_blocks / config().transformer.depth,
+      .overwrites_gradients = overwrites,
+      .hook = hook()};
   for (int64_t i = 0; i < num_blocks; ++i) {
     stack.block_buckets.push_back(block_bucket(i));
   }

@@ -16,8 +16,8 @@ namespace kinora::models {
 CaptionModel::CaptionModel(const ModelConfig& config)
     : BlockModel(config),
       x_embedder(config, 3),
-      t_embedder(config),
-      t_block(config.hidden, 6, true),
+      t_embedder(config.transformer.hidden, config.time_scale),
+      t_block(config.transformer.hidden, 6, true),
       y_embedder(config),
       final_layer(config) {
   add_child("x_embedder", x_embedder);
@@ -25,7 +25,7 @@ CaptionModel::CaptionModel(const ModelConfig& config)
   add_child("t_block", t_block);
   add_child("y_embedder", y_embedder);
   add_child("final_layer", final_layer);
-  final_layer.set_layer(config.depth + 1);
+  final_layer.set_layer(config.transformer.depth + 1);
   // As PixArt starts; the block vectors are not zero at first.
   set_init(*this,
            {"t_block.1.weight", "y_embedder.y_proj.fc1.weight", "y_embedder.y_proj.fc2.weight"},
@@ -62,9 +62,9 @@ void CaptionModel::check_inputs(const at::Tensor& x_t, const at::Tensor& t,
 
 void CaptionModel::check_size(const at::Tensor& x_t) const {
   const Grid grid = grid_of(config(), x_t);
-  KINORA_CHECK((grid.frames == config().num_frames() || grid.frames == 1) &&
-                   grid.rows == config().height / config().patch &&
-                   grid.columns == config().width / config().patch,
+  const Grid own = grid_of(config());
+  KINORA_CHECK((grid.frames == own.frames || grid.frames == 1) && grid.rows == own.rows &&
+                   grid.columns == own.columns,
                kShape, "[model] ", config().name, " is for x_t of ", config().frames, " x ",
                config().height, " x ", config().width, " or one such frame, got ", x_t.sizes());
 }

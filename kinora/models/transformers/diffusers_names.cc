@@ -111,7 +111,7 @@ int64_t num_blocks(const std::set<std::string>& names) {
 }  // namespace
 
 nn::Naming dit_naming(const ModelConfig& config) {
-  return naming_of_dit(config.depth);
+  return naming_of_dit(config.transformer.depth);
 }
 
 std::optional<nn::Naming> find_dit_naming(const std::vector<std::string>& names) {
@@ -124,9 +124,11 @@ std::optional<nn::Naming> find_dit_naming(const std::vector<std::string>& names)
 }
 
 nn::Naming pixart_naming(const ModelConfig& config) {
-  nn::Naming naming = naming_of_pixart(config.depth, config.size_conditions);
+  nn::Naming naming =
+      naming_of_pixart(config.transformer.depth, config.transformer.size_conditions);
   // Ours is of clips, with one frame a patch.
-  naming.front().shape = {config.hidden, config.in_channels, config.patch, config.patch};
+  naming.front().shape = {config.transformer.hidden, config.in_channels, config.transformer.patch,
+                          config.transformer.patch};
   return naming;
 }
 

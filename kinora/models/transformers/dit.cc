@@ -16,8 +16,9 @@
 
 #include "kinora/core/error.h"
 #include "kinora/models/transformers/branches.h"
+#include "kinora/models/transformers/grid.h"
 #include "kinora/models/transformers/seams.h"
-#include "kinora/models/transformers/transformer_config.h"
+#include "kinora/models/transformers/transformer_family.h"
 #include "kinora/ops/bucket_hook.h"
 #include "kinora/ops/parameter.h"
 #include "kinora/ops/patches.h"
@@ -35,20 +36,20 @@ constexpr double kEmbeddingStd = 0.02;
 }  // namespace
 
 PatchEmbed::Projection::Projection(const ModelConfig& config, int64_t dims)
-    : weight{.shape = {config.hidden, config.in_channels, config.patch, config.patch},
+    : weight{.shape = {config.transformer.hidden, config.in_channels, config.transformer.patch,
+                       config.transformer.patch},
              .init = nn::Init::xavier_uniform(
-                 config.in_channels * config.patch_frames * config.patch * config.patch,
-                 config.hidden),
+                 config.in_channels * config.transformer.patch_volume(), config.transformer.hidden),
              .fp32_island = true,
              .value = {},
              .grad = {}},
-      bias{.shape = {config.hidden},
+      bias{.shape = {config.transformer.hidden},
            .init = nn::Init::zero(),
            .fp32_island = true,
            .value = {},
            .grad = {}} {
   if (dims == 3) {
-    weight.shape.insert(weight.shape.begin() + 2, config.patch_frames);
+    weight.shape.insert(weight.shape.begin() + 2, config.transformer.patch_frames);
   }
   add_parameter("weight", weight);
   add_parameter("bias", bias);
@@ -63,15 +64,15 @@ at::Tensor PatchEmbed::forward(const at::Tensor& patches) const {
   return tapped(at::linear(patches, weight, ops::with_gradient(proj.bias.value, proj.bias.grad)));
 }
 
-TimestepEmbedder::Mlp::Mlp(const ModelConfig& config)
-    : first(kFrequencyDims, config.hidden, nn::Init::normal(kEmbeddingStd), true),
-      second(config.hidden, config.hidden, nn::Init::normal(kEmbeddingStd), true) {
+TimestepEmbedder::Mlp::Mlp(int64_t hidden)
+    : first(kFrequencyDims, hidden, nn::Init::normal(kEmbeddingStd), true),
+      second(hidden, hidden, nn::Init::normal(kEmbeddingStd), true) {
   add_child("0", first);
   add_child("2", second);
 }
 
-TimestepEmbedder::TimestepEmbedder(const ModelConfig& config)
-    : time_scale_(config.time_scale), mlp(config) {
+TimestepEmbedder::TimestepEmbedder(int64_t hidden, double time_scale)
+    : time_scale_(time_scale), mlp(hidden) {
   add_child("mlp", mlp);
 }
 
@@ -85,7 +86,7 @@ at::Tensor TimestepEmbedder::forward(const at::Tensor& t) const {
 }
 
 LabelEmbedder::Table::Table(const ModelConfig& config)
-    : weight{.shape = {config.num_classes + 1, config.hidden},
+    : weight{.shape = {config.num_classes + 1, config.transformer.hidden},
              .init = nn::Init::normal(kEmbeddingStd),
              .fp32_island = true,
              .value = {},
@@ -113,7 +114,7 @@ std::vector<at::Tensor> Modulation::forward(const at::Tensor& c) const {
   return vectors.view({vectors.size(0), 1, 1, -1}).chunk(num_vectors_, -1);
 }
 
-DiTBlock::DiTBlock(const ModelConfig& config)
+DiTBlock::DiTBlock(const TransformerConfig& config)
     : attn({.hidden = config.hidden, .heads = config.heads}),
       mlp(config.hidden, config.mlp_hidden(), config.hidden),
       adaLN_modulation(config.hidden, 6, false) {
@@ -148,9 +149,10 @@ at::Tensor DiTBlock::forward(const at::Tensor& x, const at::Tensor& c, const nn:
 }
 
 FinalLayer::FinalLayer(const ModelConfig& config)
-    : linear(config.hidden, config.patch * config.patch * config.out_channels(), nn::Init::zero(),
-             true),
-      adaLN_modulation(config.hidden, 2, true) {
+    : linear(config.transformer.hidden,
+             config.transformer.patch * config.transformer.patch * config.out_channels(),
+             nn::Init::zero(), true),
+      adaLN_modulation(config.transformer.hidden, 2, true) {
   add_child("linear", linear);
   add_child("adaLN_modulation", adaLN_modulation);
 }
@@ -164,7 +166,7 @@ at::Tensor FinalLayer::modulation(const at::Tensor& c) const {
   return at::cat(adaLN_modulation.forward(c), -1).flatten(1);
 }
 
-DiT::Blocks::Blocks(const ModelConfig& config) {
+DiT::Blocks::Blocks(const TransformerConfig& config) {
   for (int64_t i = 0; i < config.depth; ++i) {
     items.push_back(std::make_unique<DiTBlock>(config));
     items.back()->set_layer(i + 1);
@@ -175,11 +177,11 @@ DiT::Blocks::Blocks(const ModelConfig& config) {
 DiT::DiT(const ModelConfig& config)
     : BlockModel(config),
       x_embedder(config, 2),
-      t_embedder(config),
+      t_embedder(config.transformer.hidden, config.time_scale),
       y_embedder(config),
-      pos_embed(sin_cos_position_embedding(config.hidden, config.height / config.patch,
-                                           config.width / config.patch)),
-      blocks(config),
+      pos_embed(sin_cos_position_embedding(config.transformer.hidden, grid_of(config).rows,
+                                           grid_of(config).columns)),
+      blocks(config.transformer),
       final_layer(config) {
   add_child("x_embedder", x_embedder);
   add_child("t_embedder", t_embedder);
@@ -187,12 +189,12 @@ DiT::DiT(const ModelConfig& config)
   add_buffer("pos_embed", pos_embed);
   add_child("blocks", blocks);
   add_child("final_layer", final_layer);
-  final_layer.set_layer(config.depth + 1);
+  final_layer.set_layer(config.transformer.depth + 1);
   std::vector<std::vector<nn::Linear*>> linears;
   for (const auto& block : blocks.items) {
     linears.push_back(block->linears());
   }
-  set_buckets(dit_buckets(config.depth), std::move(linears));
+  set_buckets(dit_buckets(config.transformer.depth), std::move(linears));
 }
 
 double DiT::macs(const ModelConfig& config) {
@@ -213,11 +215,11 @@ at::Tensor DiT::predict(const at::Tensor& x_t, const at::Tensor& t,
                    conditions.labels.size(0) == x_t.size(0),
                kShape, "[dit] labels must be given, int64 [", x_t.size(0), "]");
 
-  const at::Tensor patches = ops::patchify(x_t, config().patch, x_t.scalar_type());
+  const at::Tensor patches = ops::patchify(x_t, config().transformer.patch, x_t.scalar_type());
   // [B, 1, N, C]
   const at::Tensor x = x_embedder.forward(sequence().enter(patches.unsqueeze(1))) +
                        sequence().enter(pos_embed.unsqueeze(1));
-  const int64_t tokens = config().tokens_a_frame();
+  const int64_t tokens = grid_of(config()).tokens_a_frame();
   if (pass.prepared.defined()) {
     const at::Tensor h = run(fast_stack(x, pass), {.x = x, .vectors = pass.prepared});
     return to_image(sequence().leave(final_layer.project(h), tokens).squeeze(1));
@@ -236,13 +238,13 @@ at::Tensor DiT::condition(const at::Tensor& t, const at::Tensor& labels) const {
 }
 
 at::Tensor DiT::to_image(const at::Tensor& patches) const {
-  return ops::unpatchify(patches, config().height, config().width, config().patch);
+  return ops::unpatchify(patches, config().height, config().width, config().transformer.patch);
 }
 
 at::Tensor DiT::prepare(const at::Tensor& times, const diffusion::Conditions& conditions) {
   constexpr int64_t kMaxBytes = int64_t{1} << 30;
   const int64_t batch = conditions.labels.size(0);
-  const int64_t columns = (6 * config().depth + 2) * config().hidden;
+  const int64_t columns = (6 * config().transformer.depth + 2) * config().transformer.hidden;
   const int64_t rows = times.size(0) * batch;
   if (!is_fast() || rows * columns * static_cast<int64_t>(sizeof(float)) > kMaxBytes) {
     return {};
@@ -254,7 +256,7 @@ at::Tensor DiT::prepare(const at::Tensor& times, const diffusion::Conditions& co
 }
 
 void DiT::call_hook(ops::BucketMoment moment, int64_t block) const {
-  const DiTBlockBuckets buckets = dit_block_buckets(config().depth, block);
+  const DiTBlockBuckets buckets = dit_block_buckets(config().transformer.depth, block);
   const bool forward =
       moment == ops::BucketMoment::kBeforeForward || moment == ops::BucketMoment::kAfterForward;
   const bool before =
@@ -266,8 +268,8 @@ void DiT::call_hook(ops::BucketMoment moment, int64_t block) const {
 }
 
 at::Tensor DiT::plain_blocks(at::Tensor x, const at::Tensor& c) const {
-  const int64_t tokens = config().tokens_a_frame();
-  for (int64_t i = 0; i < config().depth; ++i) {
+  const int64_t tokens = grid_of(config()).tokens_a_frame();
+  for (int64_t i = 0; i < config().transformer.depth; ++i) {
     const DiTBlock& block = *blocks.items[static_cast<size_t>(i)];
     if (hook()) {
       call_hook(ops::BucketMoment::kBeforeForward, i);
@@ -291,7 +293,7 @@ at::Tensor DiT::plain_blocks(at::Tensor x, const at::Tensor& c) const {
 }
 
 ops::BlockStack DiT::fast_stack(const at::Tensor& x, const diffusion::Pass& pass) const {
-  const FastPass fast = fast_pass(x, config().tokens_a_frame());
+  const FastPass fast = fast_pass(x, grid_of(config()).tokens_a_frame());
   std::vector<ops::Block> stacked;
   for (const auto& block : blocks.items) {
     stacked.push_back(block->fast(fast, nn::Span::kFrame));
@@ -299,8 +301,8 @@ ops::BlockStack DiT::fast_stack(const at::Tensor& x, const diffusion::Pass& pass
   ops::BlockStack all = stack(std::move(stacked), pass);
   all.keeps_results = true;
   std::vector<ops::LinearWeights> slab;
-  for (int64_t i = 0; i < config().depth; ++i) {
-    const DiTBlockBuckets buckets = dit_block_buckets(config().depth, i);
+  for (int64_t i = 0; i < config().transformer.depth; ++i) {
+    const DiTBlockBuckets buckets = dit_block_buckets(config().transformer.depth, i);
     slab.push_back(blocks.items[static_cast<size_t>(i)]->modulation());
     if (buckets.closes_slab) {
       for (ops::LinearWeights& merged : ops::merge_adjacent(slab)) {

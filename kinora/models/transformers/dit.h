@@ -38,12 +38,13 @@ class PatchEmbed : public nn::Module {
 /// Sinusoid of 256 dims (cos first, max period 1e4) and a two-layer MLP, all fp32: [B] -> [B, C].
 class TimestepEmbedder : public nn::Module {
  public:
-  explicit TimestepEmbedder(const ModelConfig& config);
+  /// time_scale: ModelConfig's.
+  TimestepEmbedder(int64_t hidden, double time_scale);
   [[nodiscard]] at::Tensor forward(const at::Tensor& t) const;
 
  private:
   struct Mlp : nn::Module {
-    explicit Mlp(const ModelConfig& config);
+    explicit Mlp(int64_t hidden);
     nn::Linear first;
     nn::Linear second;
   };
@@ -82,7 +83,7 @@ class Modulation : public nn::Module {
 /// A block with adaLN-Zero (paper, section 3.2, figure 3).
 class DiTBlock : public nn::Module {
  public:
-  explicit DiTBlock(const ModelConfig& config);
+  explicit DiTBlock(const TransformerConfig& config);
   /// x: the residual stream [B, T, S', C], of which images are one frame; c: [B, C] fp32; span:
   /// among which tokens attention goes; tokens: S.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& c,
@@ -148,7 +149,7 @@ class DiT : public BlockModel {
   LabelEmbedder y_embedder;
   at::Tensor pos_embed;  // [1, N, C]
   struct Blocks : nn::Module {
-    explicit Blocks(const ModelConfig& config);
+    explicit Blocks(const TransformerConfig& config);
     std::vector<std::unique_ptr<DiTBlock>> items;
   };
   Blocks blocks;

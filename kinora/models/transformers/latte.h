@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kinora/models/transformers/transformer_config.h"
+#include "kinora/models/transformers/transformer_family.h"
 #include "kinora/models/transformers/vdit.h"
 
 namespace kinora::models {

@@ -10,49 +10,44 @@
 #include <vector>
 
 #include "kinora/core/error.h"
-#include "kinora/models/transformers/transformer_config.h"
+#include "kinora/models/transformers/transformer_family.h"
 
 // Shapes: B batch, S patches of an image, C hidden.
 
 namespace kinora::models {
-namespace {
-
-Grid configured_grid(const ModelConfig& config) {
-  return {1, config.height / config.patch, config.width / config.patch};
-}
-
-}  // namespace
 
 PixArt::PixArt(const ModelConfig& config)
     : CaptionModel(config),
-      pos_embed(positions(configured_grid(config), at::kCPU).squeeze(1)),
-      blocks(config) {
+      pos_embed(positions(grid_of(config), at::kCPU).squeeze(1)),
+      blocks(config.transformer) {
   add_buffer("pos_embed", pos_embed);
   add_child("blocks", blocks);
-  if (config.size_conditions) {
-    csize_embedder.emplace(config, config.hidden / kSizeParts);
-    ar_embedder.emplace(config, config.hidden / kSizeParts);
+  if (config.transformer.size_conditions) {
+    csize_embedder.emplace(config.transformer.hidden / kSizeParts);
+    ar_embedder.emplace(config.transformer.hidden / kSizeParts);
     add_child("csize_embedder", *csize_embedder);
     add_child("ar_embedder", *ar_embedder);
   }
-  set_block_buckets(numbered("blocks", config.depth), linears_of(blocks, config.depth));
+  set_block_buckets(numbered("blocks", config.transformer.depth),
+                    linears_of(blocks, config.transformer.depth));
 }
 
 at::Tensor PixArt::positions(const Grid& grid, const at::Device& device) const {
-  const Grid own = configured_grid(config());
+  const Grid own = grid_of(config());
   const double base = std::floor(std::sqrt(static_cast<double>(own.tokens_a_frame())));
   const auto along = [&](int64_t count) {
     return at::arange(count, at::TensorOptions(device).dtype(at::kDouble)) *
-           (base / static_cast<double>(count) / config().position_scale);
+           (base / static_cast<double>(count) / config().transformer.position_scale);
   };
-  return frame_positions(along(grid.rows), along(grid.columns), config().hidden);
+  return frame_positions(along(grid.rows), along(grid.columns), config().transformer.hidden);
 }
 
 void PixArt::resolve(ModelConfig& config, const ModelConfig& published) {
   resolve_transformer(config, published);
-  KINORA_CHECK(!config.size_conditions || config.hidden % kSizeParts == 0, kConfig,
+  const TransformerConfig& own = config.transformer;
+  KINORA_CHECK(!own.size_conditions || own.hidden % kSizeParts == 0, kConfig,
                "[pixart] model.hidden must be a multiple of ", kSizeParts,
-               " for model.size_conditions, got ", config.hidden);
+               " for model.size_conditions, got ", own.hidden);
 }
 
 double PixArt::macs(const ModelConfig& config) {
@@ -76,7 +71,7 @@ at::Tensor PixArt::predict(const at::Tensor& x_t, const at::Tensor& t,
   }
   const BlockConditions inputs =
       block_conditions(modulation_vectors(t_block, condition), conditions);
-  const Grid own = configured_grid(config());
+  const Grid own = grid_of(config());
   const bool has_own_size = grid.rows == own.rows && grid.columns == own.columns;
   at::Tensor x = embed(
       x_t, has_own_size ? pos_embed.unsqueeze(1) : positions(grid, x_t.device()));  // [B, 1, S', C]
@@ -84,7 +79,7 @@ at::Tensor PixArt::predict(const at::Tensor& x_t, const at::Tensor& t,
     const FastPass fast = fast_pass(x, grid.tokens_a_frame());
     std::vector<ops::Block> stacked;
     std::vector<at::Tensor> tables;
-    for (int64_t i = 0; i < config().depth; ++i) {
+    for (int64_t i = 0; i < config().transformer.depth; ++i) {
       stacked.push_back(
           blocks[i].fast(fast, attention_branch(fast, blocks[i].self_attention(), nn::Span::kFrame,
                                                 CaptionBlock::kAttentionVectors)));
@@ -97,7 +92,7 @@ at::Tensor PixArt::predict(const at::Tensor& x_t, const at::Tensor& t,
                                           const at::Tensor& image) {
     return sequence().self_attention(attention, image, nn::Span::kFrame, tokens);
   };
-  for (int64_t i = 0; i < config().depth; ++i) {
+  for (int64_t i = 0; i < config().transformer.depth; ++i) {
     x = run_plain(
         i, i < recompute_blocks(), x, inputs,
         [this, &block = blocks[i], attend](const at::Tensor& image, const BlockConditions& in) {

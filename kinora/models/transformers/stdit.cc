@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kinora/models/transformers/seams.h"
-#include "kinora/models/transformers/transformer_config.h"
+#include "kinora/models/transformers/transformer_family.h"
 
 // Shapes: B batch, T frames of patches, S patches of a frame, C hidden.
 
@@ -23,7 +23,7 @@ at::Tensor with_gate_again(const at::Tensor& vectors, int64_t dim) {
 
 }  // namespace
 
-STDiTBlock::STDiTBlock(const ModelConfig& config)
+STDiTBlock::STDiTBlock(const TransformerConfig& config)
     : CaptionBlock(config),
       attn_temp({.hidden = config.hidden,
                  .heads = config.heads,
@@ -68,22 +68,22 @@ std::vector<nn::Linear*> STDiTBlock::linears() {
   return linears;
 }
 
-STDiT::STDiT(const ModelConfig& config) : CaptionModel(config), blocks(config) {
+STDiT::STDiT(const ModelConfig& config) : CaptionModel(config), blocks(config.transformer) {
   const auto positions = [](int64_t count, double scale) {
     return at::arange(count, at::kDouble) / scale;
   };
-  pos_embed =
-      frame_positions(positions(config.height / config.patch, config.position_scale),
-                      positions(config.width / config.patch, config.position_scale), config.hidden)
-          .squeeze(0);
+  const TransformerConfig& own = config.transformer;
+  const Grid grid = grid_of(config);
+  pos_embed = frame_positions(positions(grid.rows, own.position_scale),
+                              positions(grid.columns, own.position_scale), own.hidden)
+                  .squeeze(0);
   pos_embed_temporal =
-      sin_cos_positions(positions(config.num_frames(), config.time_position_scale), config.hidden)
-          .unsqueeze(0);
+      sin_cos_positions(positions(grid.frames, own.time_position_scale), own.hidden).unsqueeze(0);
   add_buffer("pos_embed", pos_embed);
   add_buffer("pos_embed_temporal", pos_embed_temporal);
   add_child("blocks", blocks);
   set_init(*this, {"cross_attn.proj.weight"}, nn::Init::zero());
-  set_block_buckets(numbered("blocks", config.depth), linears_of(blocks, config.depth));
+  set_block_buckets(numbered("blocks", own.depth), linears_of(blocks, own.depth));
 }
 
 double STDiT::macs(const ModelConfig& config) {
@@ -109,7 +109,7 @@ at::Tensor STDiT::predict(const at::Tensor& x_t, const at::Tensor& t,
     const FastPass fast = fast_pass(x, grid.tokens_a_frame());
     std::vector<ops::Block> stacked;
     std::vector<at::Tensor> tables;
-    for (int64_t i = 0; i < config().depth; ++i) {
+    for (int64_t i = 0; i < config().transformer.depth; ++i) {
       stacked.push_back(blocks[i].fast(fast, time(i)));
       tables.push_back(blocks[i].table());
     }
@@ -117,7 +117,7 @@ at::Tensor STDiT::predict(const at::Tensor& x_t, const at::Tensor& t,
                                         inputs.text_lengths};
     return run_fast(std::move(stacked), tables, x, with_gates, condition, x_t, pass);
   }
-  for (int64_t i = 0; i < config().depth; ++i) {
+  for (int64_t i = 0; i < config().transformer.depth; ++i) {
     x = run_plain(i, i < recompute_blocks(), x, inputs,
                   [this, &block = blocks[i], tokens = grid.tokens_a_frame(), positions = time(i)](
                       const at::Tensor& in, const BlockConditions& given) {

@@ -9,7 +9,7 @@ namespace kinora::models {
 /// frames: so it was published and trained.
 class STDiTBlock : public CaptionBlock {
  public:
-  explicit STDiTBlock(const ModelConfig& config);
+  explicit STDiTBlock(const TransformerConfig& config);
   /// time_positions: fp32 [1, T, 1, C]; undefined but in the first block.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const BlockConditions& conditions,
                                    const nn::Sequence& sequence, int64_t tokens_a_frame,

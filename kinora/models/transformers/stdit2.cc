@@ -10,7 +10,7 @@
 
 #include "kinora/core/error.h"
 #include "kinora/models/transformers/seams.h"
-#include "kinora/models/transformers/transformer_config.h"
+#include "kinora/models/transformers/transformer_family.h"
 #include "kinora/ops/parameter.h"
 
 // Shapes: B batch, T frames of patches, S patches of a frame, C hidden, D dims of a head.
@@ -23,7 +23,7 @@ constexpr int64_t kTemporalVectors = 3;  // of t_block_temp
 
 }  // namespace
 
-STDiT2Block::STDiT2Block(const ModelConfig& config)
+STDiT2Block::STDiT2Block(const TransformerConfig& config)
     : CaptionBlock(config),
       attn_temp({.hidden = config.hidden,
                  .heads = config.heads,
@@ -77,13 +77,13 @@ std::vector<nn::Linear*> STDiT2Block::linears() {
 
 STDiT2::STDiT2(const ModelConfig& config)
     : CaptionModel(config),
-      t_block_temp(config.hidden, kTemporalVectors, true),
-      rope(config.hidden / config.heads),
-      blocks(config),
-      csize_embedder(config, config.hidden / kSizeParts),
-      ar_embedder(config, config.hidden / kSizeParts),
-      fl_embedder(config, config.hidden),
-      fps_embedder(config, config.hidden) {
+      t_block_temp(config.transformer.hidden, kTemporalVectors, true),
+      rope(config.transformer.hidden / config.transformer.heads),
+      blocks(config.transformer),
+      csize_embedder(config.transformer.hidden / kSizeParts),
+      ar_embedder(config.transformer.hidden / kSizeParts),
+      fl_embedder(config.transformer.hidden),
+      fps_embedder(config.transformer.hidden) {
   add_child("t_block_temp", t_block_temp);
   add_child("rope", rope);
   add_child("blocks", blocks);
@@ -93,14 +93,16 @@ STDiT2::STDiT2(const ModelConfig& config)
   add_child("fps_embedder", fps_embedder);
   set_init(*this, {"t_block_temp.1.weight"}, nn::Init::normal(0.02));
   set_init(*this, {"cross_attn.proj.weight"}, nn::Init::zero());
-  set_block_buckets(numbered("blocks", config.depth), linears_of(blocks, config.depth));
+  set_block_buckets(numbered("blocks", config.transformer.depth),
+                    linears_of(blocks, config.transformer.depth));
 }
 
 void STDiT2::resolve(ModelConfig& config, const ModelConfig& published) {
   resolve_transformer(config, published);
-  KINORA_CHECK(config.hidden % kSizeParts == 0 && config.hidden / config.heads % 2 == 0, kConfig,
+  const TransformerConfig& own = config.transformer;
+  KINORA_CHECK(own.hidden % kSizeParts == 0 && own.hidden / own.heads % 2 == 0, kConfig,
                "[stdit2] model.hidden must be a multiple of ", kSizeParts,
-               " and an even one of model.heads, got ", config.hidden, " and ", config.heads);
+               " and an even one of model.heads, got ", own.hidden, " and ", own.heads);
 }
 
 double STDiT2::macs(const ModelConfig& config) {
@@ -135,13 +137,13 @@ at::Tensor STDiT2::predict(const at::Tensor& x_t, const at::Tensor& t,
     const FastPass fast = fast_pass(x, grid.tokens_a_frame());
     std::vector<ops::Block> stacked;
     std::vector<at::Tensor> tables;
-    for (int64_t i = 0; i < config().depth; ++i) {
+    for (int64_t i = 0; i < config().transformer.depth; ++i) {
       stacked.push_back(blocks[i].fast(fast, rotary));
       tables.push_back(blocks[i].table());
     }
     return run_fast(std::move(stacked), tables, x, inputs, condition, x_t, pass);
   }
-  for (int64_t i = 0; i < config().depth; ++i) {
+  for (int64_t i = 0; i < config().transformer.depth; ++i) {
     x = run_plain(i, i < recompute_blocks(), x, inputs,
                   [this, &block = blocks[i], tokens = grid.tokens_a_frame(), rotary](
                       const at::Tensor& in, const BlockConditions& given) {

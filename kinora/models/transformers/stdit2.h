@@ -8,7 +8,7 @@ namespace kinora::models {
 /// rotary embedding, behind which queries and keys are normed.
 class STDiT2Block : public CaptionBlock {
  public:
-  explicit STDiT2Block(const ModelConfig& config);
+  explicit STDiT2Block(const TransformerConfig& config);
   /// conditions.vectors: [B, T or 1, 9, C], the last three of the attention through time. rotary:
   /// fp32 [T, 1, D].
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const BlockConditions& conditions,

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "kinora/core/error.h"
-#include "kinora/models/transformers/transformer_config.h"
+#include "kinora/models/transformers/transformer_family.h"
 
 // Shapes: B batch, T frames of patches, S patches of a frame, C hidden, D dims of a head.
 
@@ -18,7 +18,7 @@ namespace kinora::models {
 namespace {
 
 /// Axes along which a head's dims turn.
-int64_t rotary_axes(const ModelConfig& config) {
+int64_t rotary_axes(const TransformerConfig& config) {
   return config.rotary_3d ? 3 : 1;
 }
 
@@ -26,10 +26,10 @@ int64_t rotary_axes(const ModelConfig& config) {
 
 STDiT3::STDiT3(const ModelConfig& config)
     : CaptionModel(config),
-      fps_embedder(config, config.hidden),
-      rope(config.hidden / config.heads / rotary_axes(config)),
-      spatial_blocks(config),
-      temporal_blocks(config) {
+      fps_embedder(config.transformer.hidden),
+      rope(config.transformer.hidden / config.transformer.heads / rotary_axes(config.transformer)),
+      spatial_blocks(config.transformer),
+      temporal_blocks(config.transformer) {
   add_child("fps_embedder", fps_embedder);
   add_child("rope", rope);
   add_child("spatial_blocks", spatial_blocks);
@@ -39,7 +39,7 @@ STDiT3::STDiT3(const ModelConfig& config)
   set_init(temporal_blocks, {"attn.proj.weight", "mlp.fc2.weight"}, nn::Init::zero());
   std::vector<std::string> blocks;
   std::vector<std::vector<nn::Linear*>> linears;
-  for (int64_t i = 0; i < config.depth; ++i) {
+  for (int64_t i = 0; i < config.transformer.depth; ++i) {
     blocks.push_back("spatial_blocks." + std::to_string(i));
     blocks.push_back("temporal_blocks." + std::to_string(i));
     linears.push_back(spatial_blocks[i].linears());
@@ -50,13 +50,14 @@ STDiT3::STDiT3(const ModelConfig& config)
 
 void STDiT3::resolve(ModelConfig& config, const ModelConfig& published) {
   resolve_transformer(config, published);
-  KINORA_CHECK(config.window.empty() || config.window.size() == 3, kConfig,
+  const TransformerConfig& own = config.transformer;
+  KINORA_CHECK(own.window.empty() || own.window.size() == 3, kConfig,
                "[model] model.window must be [] or frames, rows and columns, got ",
-               config.window.size(), " numbers");
-  KINORA_CHECK(config.window.empty() != config.rotary_3d, kConfig,
+               own.window.size(), " numbers");
+  KINORA_CHECK(own.window.empty() != own.rotary_3d, kConfig,
                "[stdit3] model.window and model.rotary_3d are given both or neither");
-  const int64_t head = config.hidden / config.heads;
-  const int64_t parts = 2 * rotary_axes(config);
+  const int64_t head = own.hidden / own.heads;
+  const int64_t parts = 2 * rotary_axes(own);
   KINORA_CHECK(head % parts == 0, kConfig,
                "[stdit3] model.hidden / model.heads must be a multiple of ", parts,
                " for its rotary embedding, got ", head);
@@ -84,25 +85,26 @@ at::Tensor STDiT3::predict(const at::Tensor& x_t, const at::Tensor& t,
     const FastPass fast = fast_pass(x, grid.tokens_a_frame());
     std::vector<ops::Block> stacked;
     std::vector<at::Tensor> tables;
-    for (int64_t i = 0; i < config().depth; ++i) {
+    for (int64_t i = 0; i < config().transformer.depth; ++i) {
       const CaptionBlock& in_space = spatial_blocks[i];
       const CaptionBlock& in_time = temporal_blocks[i];
       constexpr BranchVectors kVectors = CaptionBlock::kAttentionVectors;
       stacked.push_back(
           in_space.fast(fast, attention_branch(fast, in_space.self_attention(), nn::Span::kFrame,
                                                kVectors, angles.space)));
-      stacked.push_back(in_time.fast(
-          fast, config().window.empty() ? attention_branch(fast, in_time.self_attention(),
-                                                           nn::Span::kTime, kVectors, angles.time)
-                                        : window_branch(fast, in_time.self_attention(),
-                                                        windows_of(grid), kVectors, angles.time)));
+      stacked.push_back(
+          in_time.fast(fast, config().transformer.window.empty()
+                                 ? attention_branch(fast, in_time.self_attention(), nn::Span::kTime,
+                                                    kVectors, angles.time)
+                                 : window_branch(fast, in_time.self_attention(), windows_of(grid),
+                                                 kVectors, angles.time)));
       tables.insert(tables.end(), {in_space.table(), in_time.table()});
     }
     return run_fast(std::move(stacked), tables, x, inputs, condition, x_t, pass);
   }
   const CaptionBlock::Attend in_space = attend_space(grid, angles.space);
   const CaptionBlock::Attend in_time = attend_time(grid, angles.time);
-  for (int64_t i = 0; i < config().depth; ++i) {
+  for (int64_t i = 0; i < config().transformer.depth; ++i) {
     const bool recompute = i < recompute_blocks();
     const auto body = [this](const CaptionBlock& block, const CaptionBlock::Attend& attend) {
       return [this, &block, attend](const at::Tensor& tokens, const BlockConditions& in) {
@@ -131,17 +133,17 @@ at::Tensor STDiT3::angles_3d(int64_t frames, int64_t rows, int64_t columns,
 nn::Windows STDiT3::windows_of(const Grid& grid) const {
   return {.rows = grid.rows,
           .columns = grid.columns,
-          .window_frames = std::min(config().window[0], grid.frames),
-          .window_rows = std::min(config().window[1], grid.rows),
-          .window_columns = std::min(config().window[2], grid.columns)};
+          .window_frames = std::min(config().transformer.window[0], grid.frames),
+          .window_rows = std::min(config().transformer.window[1], grid.rows),
+          .window_columns = std::min(config().transformer.window[2], grid.columns)};
 }
 
 STDiT3::Angles STDiT3::angles_of(const Grid& grid, const at::Tensor& scale) const {
   Angles angles;
-  if (config().rotary_3d) {
+  if (config().transformer.rotary_3d) {
     angles.space = angles_3d(1, grid.rows, grid.columns, scale).expand({grid.frames, -1, -1});
   }
-  if (config().window.empty()) {
+  if (config().transformer.window.empty()) {
     angles.time = rotary_angles(rope.freqs, at::arange(grid.frames, scale.options())).unsqueeze(1);
   } else {
     const nn::Windows windows = windows_of(grid);
@@ -160,7 +162,7 @@ CaptionBlock::Attend STDiT3::attend_space(const Grid& grid, const at::Tensor& an
 }
 
 CaptionBlock::Attend STDiT3::attend_time(const Grid& grid, const at::Tensor& angles) const {
-  if (config().window.empty()) {
+  if (config().transformer.window.empty()) {
     return [this, angles, tokens = grid.tokens_a_frame()](const nn::SelfAttention& attention,
                                                           const at::Tensor& x) {
       return sequence().self_attention(attention, x, nn::Span::kTime, tokens, angles);

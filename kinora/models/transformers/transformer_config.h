@@ -1,32 +1,42 @@
 #pragma once
 
-#include "kinora/models/model_config.h"
+#include <cstdint>
+#include <vector>
+
+#include "kinora/ops/kernel_options.h"
+
+namespace kinora {
+class Fields;
+}
 
 namespace kinora::models {
 
-/// Family::resolve of transformers: depth, width, heads, patch and captions.
-void resolve_transformer(ModelConfig& config, const ModelConfig& published);
+/// What only transformers have: ModelConfig::transformer. 0 or auto is what model.name gives.
+struct TransformerConfig {
+  int64_t depth = 0;         ///< number of blocks; STDiT3: of pairs
+  int64_t hidden = 0;        ///< C, width of a token; a multiple of 4 (position embedding)
+  int64_t heads = 0;         ///< attention heads; divides hidden
+  int64_t patch = 0;         ///< side of a square patch
+  int64_t patch_frames = 0;  ///< frames of a patch
+  double mlp_ratio = 4.0;    ///< hidden width of the MLP over C
 
-/// Multiply-accumulates of what transformers are made of, of one sample with captions of full
-/// length: the parts of their forward_macs().
-struct TransformerMacs {
-  explicit TransformerMacs(const ModelConfig& config);
+  // Those that a family reads stand in its row, in Family::own_keys.
+  ops::Switch qk_norm = ops::Switch::kAuto;  ///< auto: as published
+  bool size_conditions = false;              ///< PixArt: height, width and aspect ratio
+  int64_t base_pixels = 512;                 ///< side for which positions are unscaled
+  double position_scale = 1.0;               ///< positions in space are divided by it
+  double time_position_scale = 1.0;          ///< positions in time likewise
+  bool rotary_3d = false;                    ///< STDiT3: over time, rows and columns
+  std::vector<int64_t> window = {};  ///< STDiT3: frames, rows, columns of local attention; [] = all
 
-  /// Of all tokens, each of which meets `keys` others; with projections.
-  [[nodiscard]] double attention(double keys) const;
-  /// A model whose blocks take that many: with its embedders and final layer.
-  [[nodiscard]] double model(double block) const { return depth * block + ends; }
-
-  double depth;
-  double hidden;
-  double frames;           ///< of patches
-  double places;           ///< in a frame
-  double tokens;           ///< all: frames * places
-  double mlp;              ///< of all tokens
-  double cross_attention;  ///< of all tokens
-  double modulation;       ///< the six vectors of a block
-  double captions;         ///< their embedding
-  double ends;             ///< patches, time and the final layer
+  /// Values of one channel in a patch.
+  [[nodiscard]] int64_t patch_volume() const { return patch_frames * patch * patch; }
+  [[nodiscard]] int64_t mlp_hidden() const {
+    return static_cast<int64_t>(static_cast<double>(hidden) * mlp_ratio);
+  }
 };
+
+/// Registers its keys in the scope that is open.
+void describe(Fields& fields, TransformerConfig& config);
 
 }  // namespace kinora::models

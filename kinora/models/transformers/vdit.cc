@@ -17,7 +17,7 @@ namespace {
 
 /// For DiT's final layer: the frames of a patch count as channels there.
 ModelConfig of_final_layer(ModelConfig config) {
-  config.in_channels *= config.patch_frames;
+  config.in_channels *= config.transformer.patch_frames;
   return config;
 }
 
@@ -28,8 +28,9 @@ at::Tensor numbers(int64_t count) {
 }  // namespace
 
 TextEmbedder::TextEmbedder(const ModelConfig& config)
-    : output_projection(config.text_channels, config.hidden,
-                        nn::Init::xavier_uniform(config.text_channels, config.hidden), true),
+    : output_projection(config.text_channels, config.transformer.hidden,
+                        nn::Init::xavier_uniform(config.text_channels, config.transformer.hidden),
+                        true),
       y_embedding(at::zeros({1, config.text_channels}, at::kFloat)) {
   add_child("output_projection", output_projection);
   add_buffer("y_embedding", y_embedding);
@@ -44,14 +45,15 @@ at::Tensor TextEmbedder::forward(const at::Tensor& pooled, const at::Tensor& nul
 VDiT::VDiT(const ModelConfig& config)
     : BlockModel(config),
       x_embedder(config, 3),
-      t_embedder(config),
+      t_embedder(config.transformer.hidden, config.time_scale),
       y_embedder(config),
-      pos_embed_spatial(frame_positions(numbers(config.height / config.patch),
-                                        numbers(config.width / config.patch), config.hidden)
+      pos_embed_spatial(frame_positions(numbers(grid_of(config).rows),
+                                        numbers(grid_of(config).columns), config.transformer.hidden)
                             .squeeze(1)),
       pos_embed_temporal(
-          sin_cos_positions(numbers(config.num_frames()), config.hidden).unsqueeze(0)),
-      blocks(config),
+          sin_cos_positions(numbers(grid_of(config).frames), config.transformer.hidden)
+              .unsqueeze(0)),
+      blocks(config.transformer),
       final_layer(of_final_layer(config)) {
   add_child("x_embedder", x_embedder);
   add_child("t_embedder", t_embedder);
@@ -60,9 +62,9 @@ VDiT::VDiT(const ModelConfig& config)
   add_buffer("pos_embed_temporal", pos_embed_temporal);
   add_child("blocks", blocks);
   add_child("final_layer", final_layer);
-  final_layer.set_layer(config.depth + 1);
-  set_buckets(block_buckets(*this, numbered("blocks", config.depth)),
-              linears_of(blocks, config.depth));
+  final_layer.set_layer(config.transformer.depth + 1);
+  set_buckets(block_buckets(*this, numbered("blocks", config.transformer.depth)),
+              linears_of(blocks, config.transformer.depth));
 }
 
 double VDiT::macs(const ModelConfig& config) {
@@ -96,7 +98,7 @@ at::Tensor VDiT::predict(const at::Tensor& x_t, const at::Tensor& t,
   check_inputs(x_t, t, conditions);
   const at::Tensor c = t_embedder.forward(t) +
                        y_embedder.forward(conditions.pooled, conditions.null_text);  // [B, C]
-  const int64_t tokens = config().tokens_a_frame();
+  const int64_t tokens = grid_of(config()).tokens_a_frame();
   at::Tensor x = x_embedder.forward(sequence().enter(to_patches(config(), x_t))) +
                  sequence().enter(pos_embed_spatial.unsqueeze(1));  // [B, T, S', C]
   const auto to_clip = [&](const at::Tensor& part) {
@@ -107,7 +109,7 @@ at::Tensor VDiT::predict(const at::Tensor& x_t, const at::Tensor& t,
     const FastPass fast = fast_pass(x, tokens);
     std::vector<ops::Block> stacked;
     std::vector<ops::LinearWeights> modulation;
-    for (int64_t i = 0; i < config().depth; ++i) {
+    for (int64_t i = 0; i < config().transformer.depth; ++i) {
       stacked.push_back(blocks[i].fast(fast, span_of(i)));
       modulation.push_back(blocks[i].modulation());
       if (i == first_block_in_time()) {
@@ -121,7 +123,7 @@ at::Tensor VDiT::predict(const at::Tensor& x_t, const at::Tensor& t,
         run(std::move(all), {.x = x, .condition = c, .vectors = final_layer.modulation(c)});
     return to_clip(final_layer.project(h));
   }
-  for (int64_t i = 0; i < config().depth; ++i) {
+  for (int64_t i = 0; i < config().transformer.depth; ++i) {
     if (i == first_block_in_time()) {
       x = x + time;
     }

@@ -31,10 +31,6 @@ namespace {
 
 constexpr double kLongestPeriod = 10000.0;
 
-int64_t divided_up(int64_t value, int64_t by) {
-  return (value + by - 1) / by;
-}
-
 at::Tensor as_clip(const at::Tensor& x_t) {
   return x_t.dim() == 4 ? x_t.unsqueeze(2) : x_t;
 }
@@ -47,24 +43,15 @@ at::Tensor value_of(const nn::Parameter& parameter) {
 
 // ---- patches ----
 
-Grid grid_of(const ModelConfig& config, const at::Tensor& x_t) {
-  const at::Tensor clip = as_clip(x_t);
-  KINORA_CHECK(clip.dim() == 5 && clip.size(1) == config.in_channels, kShape,
-               "[model] x_t must have shape [B, ", config.in_channels,
-               ", frames, height, width] or, of images, [B, ", config.in_channels,
-               ", height, width], got ", x_t.sizes());
-  return {divided_up(clip.size(2), config.patch_frames), divided_up(clip.size(3), config.patch),
-          divided_up(clip.size(4), config.patch)};
-}
-
 at::Tensor to_patches(const ModelConfig& config, const at::Tensor& x_t) {
   const auto [frames, rows, columns] = grid_of(config, x_t);
-  const int64_t p = config.patch;
+  const int64_t p = config.transformer.patch;
+  const int64_t pt = config.transformer.patch_frames;
   const at::Tensor clip = as_clip(x_t);
-  const at::Tensor full =
-      at::constant_pad_nd(clip, {0, columns * p - clip.size(4), 0, rows * p - clip.size(3), 0,
-                                 frames * config.patch_frames - clip.size(2)});
-  return full.view({clip.size(0), clip.size(1), frames, config.patch_frames, rows, p, columns, p})
+  const at::Tensor full = at::constant_pad_nd(
+      clip,
+      {0, columns * p - clip.size(4), 0, rows * p - clip.size(3), 0, frames * pt - clip.size(2)});
+  return full.view({clip.size(0), clip.size(1), frames, pt, rows, p, columns, p})
       .permute({0, 2, 4, 6, 1, 3, 5, 7})
       .reshape({clip.size(0), frames, rows * columns, -1});
 }
@@ -73,8 +60,8 @@ at::Tensor from_patches(const ModelConfig& config, const at::Tensor& patches,
                         const at::Tensor& x_t) {
   const auto [frames, rows, columns] = grid_of(config, x_t);
   const at::Tensor clip = as_clip(x_t);
-  const int64_t p = config.patch;
-  const int64_t pt = config.patch_frames;
+  const int64_t p = config.transformer.patch;
+  const int64_t pt = config.transformer.patch_frames;
   const at::Tensor full = patches.to(at::kFloat)
                               .view({clip.size(0), frames, rows, columns, pt, p, p, -1})
                               .permute({0, 7, 1, 4, 2, 5, 3, 6})
@@ -111,7 +98,7 @@ at::Tensor picture_scale(const ModelConfig& config, const diffusion::Conditions&
   return (conditions.height.select(0, 0).to(at::kDouble) *
           conditions.width.select(0, 0).to(at::kDouble))
              .sqrt() /
-         static_cast<double>(config.base_pixels);
+         static_cast<double>(config.transformer.base_pixels);
 }
 
 at::Tensor scaled_positions(const ModelConfig& config, const Grid& grid, const at::Tensor& scale) {
@@ -119,7 +106,7 @@ at::Tensor scaled_positions(const ModelConfig& config, const Grid& grid, const a
   const auto positions = [&](int64_t count) {
     return at::arange(count, scale.options()) * (base / static_cast<double>(count)) / scale;
   };
-  return frame_positions(positions(grid.rows), positions(grid.columns), config.hidden);
+  return frame_positions(positions(grid.rows), positions(grid.columns), config.transformer.hidden);
 }
 
 at::Tensor rotary_angles(const at::Tensor& frequencies, const at::Tensor& positions) {
@@ -170,26 +157,14 @@ std::vector<at::Tensor> modulation_of(const nn::Parameter& table, const at::Tens
 
 // ---- layers ----
 
-namespace {
-
-/// A TimestepEmbedder's configuration for plain numbers.
-ModelConfig embedding_of_sizes(ModelConfig config, int64_t hidden) {
-  config.hidden = hidden;
-  config.time_scale = 1.0;
-  return config;
-}
-
-}  // namespace
-
-SizeEmbedder::SizeEmbedder(ModelConfig config, int64_t hidden)
-    : TimestepEmbedder(embedding_of_sizes(std::move(config), hidden)) {}
+SizeEmbedder::SizeEmbedder(int64_t hidden) : TimestepEmbedder(hidden, 1.0) {}
 
 at::Tensor SizeEmbedder::forward(const at::Tensor& values) const {
   return TimestepEmbedder::forward(values.flatten()).view({values.size(0), -1});
 }
 
 CaptionEmbedder::CaptionEmbedder(const ModelConfig& config)
-    : y_proj(config.text_channels, config.hidden, config.hidden),
+    : y_proj(config.text_channels, config.transformer.hidden, config.transformer.hidden),
       y_embedding(at::empty({config.text_tokens, config.text_channels}, at::kFloat)) {
   ops::random_fill(y_embedding,
                    {.seed = 0,
@@ -223,10 +198,9 @@ Rope::Rope(int64_t dim)
 }
 
 CaptionFinalLayer::CaptionFinalLayer(const ModelConfig& config)
-    : linear(config.hidden,
-             config.patch_frames * config.patch * config.patch * config.out_channels(),
+    : linear(config.transformer.hidden, config.transformer.patch_volume() * config.out_channels(),
              nn::Init::zero(), true),
-      scale_shift_table(random_table(2, config.hidden)) {
+      scale_shift_table(random_table(2, config.transformer.hidden)) {
   add_child("linear", linear);
   add_parameter("scale_shift_table", scale_shift_table);
 }
@@ -240,7 +214,7 @@ at::Tensor CaptionFinalLayer::modulation(const at::Tensor& c) const {
   return value_of(scale_shift_table) + c.unsqueeze(2);
 }
 
-CaptionBlock::CaptionBlock(const ModelConfig& config)
+CaptionBlock::CaptionBlock(const TransformerConfig& config)
     : attn({.hidden = config.hidden,
             .heads = config.heads,
             .qk_norm = config.qk_norm == ops::Switch::kOn}),

@@ -9,6 +9,7 @@
 #include "kinora/diffusion/denoiser.h"
 #include "kinora/models/transformers/branches.h"
 #include "kinora/models/transformers/dit.h"
+#include "kinora/models/transformers/grid.h"
 #include "kinora/nn/cross_attention.h"
 #include "kinora/nn/mlp.h"
 #include "kinora/nn/module.h"
@@ -25,18 +26,6 @@
 namespace kinora::models {
 
 // ---- patches ----
-
-/// A clip counted in patches.
-struct Grid {
-  int64_t frames = 0;
-  int64_t rows = 0;
-  int64_t columns = 0;
-  [[nodiscard]] int64_t tokens_a_frame() const { return rows * columns; }
-};
-
-/// Of x_t: [B, channels, H, W] (one frame) or [B, channels, frames, H, W]. A patch at the end need
-/// not be full.
-[[nodiscard]] Grid grid_of(const ModelConfig& config, const at::Tensor& x_t);
 
 /// x_t cut into patches, what is missing of the last ones zeros: [B, T, S, channels p P P].
 [[nodiscard]] at::Tensor to_patches(const ModelConfig& config, const at::Tensor& x_t);
@@ -56,8 +45,8 @@ struct Grid {
 [[nodiscard]] at::Tensor frame_positions(const at::Tensor& rows, const at::Tensor& columns,
                                          int64_t hidden);
 
-/// Side of a square of the clip's pixels over config.base_pixels: fp64, no dims, on its device. Of
-/// the first sample: those of a batch have one size.
+/// Side of a square of the clip's pixels over transformer.base_pixels: fp64, no dims, on its
+/// device. Of the first sample: those of a batch have one size.
 [[nodiscard]] at::Tensor picture_scale(const ModelConfig& config,
                                        const diffusion::Conditions& conditions);
 
@@ -109,7 +98,7 @@ inline constexpr int64_t kSizeParts = 3;
 /// [B, n hidden].
 class SizeEmbedder : public TimestepEmbedder {
  public:
-  SizeEmbedder(ModelConfig config, int64_t hidden);
+  explicit SizeEmbedder(int64_t hidden);
   [[nodiscard]] at::Tensor forward(const at::Tensor& values) const;
 };
 
@@ -159,7 +148,7 @@ struct BlockConditions {
 /// Self-attention, cross attention to the caption (neither normed nor gated), MLP.
 class CaptionBlock : public nn::Module {
  public:
-  explicit CaptionBlock(const ModelConfig& config);
+  explicit CaptionBlock(const TransformerConfig& config);
 
   /// How x [B, T, S', C] goes through the block's self-attention.
   using Attend = std::function<at::Tensor(const nn::SelfAttention& attention, const at::Tensor& x)>;
@@ -198,9 +187,9 @@ class CaptionBlock : public nn::Module {
 template <typename Block>
 class BlockList : public nn::Module {
  public:
-  explicit BlockList(const ModelConfig& config) {
+  explicit BlockList(const TransformerConfig& config) {
     for (int64_t i = 0; i < config.depth; ++i) {
-      if constexpr (std::is_constructible_v<Block, const ModelConfig&, int64_t>) {
+      if constexpr (std::is_constructible_v<Block, const TransformerConfig&, int64_t>) {
         items_.push_back(std::make_unique<Block>(config, i));
       } else {
         items_.push_back(std::make_unique<Block>(config));

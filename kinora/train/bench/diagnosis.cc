@@ -344,13 +344,10 @@ Findings find_compute(at::Device device) {
     }
   }
   RunConfig config;
-  config.model.name = "DiT-XL/2";
-  config.model.in_channels = 4;
-  config.model.height = 32;
-  config.model.width = 32;
-  config.model.num_classes = 1000;
-  config.model = models::resolved(config.model);
-  config.model.depth = 1;  // a block tells what all run by
+  // One block tells what all run by.
+  config.model = models::resolved(parse_config<models::ModelConfig>(
+      {}, {"model.name=DiT-XL/2", "model.depth=1", "model.in_channels=4", "model.height=32",
+           "model.width=32", "model.num_classes=1000"}));
   config.precision = device.is_cuda() ? Precision::kBf16 : Precision::kFp32;
   const auto model = models::make_model(config.model);
   const auto kernels = set_path(*model, config, device);

@@ -184,10 +184,10 @@ class HookedRun {
   static std::unique_ptr<Model> made(const std::string& architecture, const Way& way) {
     ModelConfig config;
     config.architecture = architecture;
-    config.depth = 6;  // DiT: two slabs of modulation
-    config.hidden = 48;
-    config.heads = 2;
-    config.patch = 2;
+    config.transformer.depth = 6;  // DiT: two slabs of modulation
+    config.transformer.hidden = 48;
+    config.transformer.heads = 2;
+    config.transformer.patch = 2;
     config.in_channels = 4;
     config.height = 6;
     config.width = 10;

@@ -10,6 +10,7 @@
 
 #include "kinora/core/error.h"
 #include "kinora/diffusion/objective.h"
+#include "kinora/models/families.h"
 #include "tests/models/transformers/fixture.h"
 #include "tests/tolerances.h"
 
@@ -58,8 +59,8 @@ class DiTFixtureTest : public testing::TestWithParam<const char*> {};
 TEST_P(DiTFixtureTest, PositionTableMatchesReference) {
   const Fixture fixture(GetParam());
   const ModelConfig config = fixture.config();
-  const at::Tensor table = sin_cos_position_embedding(config.hidden, config.height / config.patch,
-                                                      config.width / config.patch);
+  const at::Tensor table = sin_cos_position_embedding(
+      config.transformer.hidden, shape_of(config).rows, shape_of(config).columns);
   EXPECT_LT(relative_error(table, fixture.tensor("weights.pos_embed")), 1e-6);
 }
 
@@ -73,7 +74,7 @@ TEST_P(DiTFixtureTest, ForwardMatchesReference) {
 TEST_P(DiTFixtureTest, EveryGradientMatchesReferenceForEveryRecomputation) {
   const Fixture fixture(GetParam());
   const ModelConfig config = fixture.config();
-  for (int64_t recompute = 0; recompute <= config.depth; ++recompute) {
+  for (int64_t recompute = 0; recompute <= config.transformer.depth; ++recompute) {
     DiT model(config);
     set_weights(model, fixture, true);
     model.set_recompute(recompute);
@@ -96,7 +97,7 @@ TEST_P(DiTFixtureTest, FastPathMatchesReferenceAtEveryLevelOfRecomputation) {
   for (const auto& [level, blocks] :
        {Recomputation{ops::Recompute::kNone, 0}, Recomputation{ops::Recompute::kElementwise, 0},
         Recomputation{ops::Recompute::kMlp, 0}, Recomputation{ops::Recompute::kMlp, 1},
-        Recomputation{ops::Recompute::kNone, config.depth}}) {
+        Recomputation{ops::Recompute::kNone, config.transformer.depth}}) {
     DiT model(config);
     set_weights(model, fixture, true);
     model.set_recompute(blocks);
@@ -139,7 +140,7 @@ TEST(ModelConfigTest, SizesMatchThePaper) {
     const ModelConfig config = named(row.name);
     if (row.millions > 0) {
       DiT model(config);
-      int64_t count = config.num_tokens() * config.hidden;
+      int64_t count = shape_of(config).tokens_a_frame() * config.transformer.hidden;
       for (const auto& [path, parameter] : model.named_parameters()) {
         count += parameter->numel();
       }
@@ -151,7 +152,7 @@ TEST(ModelConfigTest, SizesMatchThePaper) {
 
 TEST(ModelConfigTest, BadSizesAreRefused) {
   ModelConfig config = named("DiT-S/2");
-  config.heads = 5;
+  config.transformer.heads = 5;
   EXPECT_THROW((void)resolved(config), Error);
   config = named("DiT-S/2");
   config.height = 33;

@@ -43,11 +43,11 @@ class Fixture {
     config.height = json["height"];
     config.width = json["width"];
     config.in_channels = json["in_channels"];
-    config.patch = json["patch"];
-    config.hidden = json["hidden"];
-    config.depth = json["depth"];
-    config.heads = json["heads"];
-    config.mlp_ratio = json["mlp_ratio"];
+    config.transformer.patch = json["patch"];
+    config.transformer.hidden = json["hidden"];
+    config.transformer.depth = json["depth"];
+    config.transformer.heads = json["heads"];
+    config.transformer.mlp_ratio = json["mlp_ratio"];
     config.num_classes = json["num_classes"];
     config.learn_sigma = json["learn_sigma"];
     config.time_scale = json["time_scale"];

@@ -66,8 +66,8 @@ std::shared_ptr<ops::BlockKernels> fp8_kernels(
     const Geometry& geometry, ops::Fp8Scaling scaling = ops::Fp8Scaling::kDelayed) {
   constexpr int64_t kLinearsOfABlock = 4;
   auto kernels = gpu_kernels();
-  kernels->use_fp8(
-      std::make_unique<ops::Fp8>(kLinearsOfABlock * geometry.config().depth, kGpu, scaling));
+  kernels->use_fp8(std::make_unique<ops::Fp8>(
+      kLinearsOfABlock * geometry.config().transformer.depth, kGpu, scaling));
   return kernels;
 }
 

@@ -17,7 +17,7 @@ TEST(LatteTest, OutputsMatchReference) {
 TEST(LatteTest, EveryGradientMatchesReferenceForEveryRecomputation) {
   const VideoFixture fixture("latte");
   const ModelConfig config = fixture.config("latte");
-  for (int64_t recompute = 0; recompute <= config.depth; ++recompute) {
+  for (int64_t recompute = 0; recompute <= config.transformer.depth; ++recompute) {
     SCOPED_TRACE(std::to_string(recompute) + " blocks recomputed");
     Latte model(config);
     set_weights(model, fixture, true);

@@ -3,6 +3,7 @@
 #include <ATen/ops/constant_pad_nd.h>
 #include <gtest/gtest.h>
 
+#include "kinora/models/transformers/grid.h"
 #include "tests/models/transformers/video_fixture.h"
 
 namespace kinora::models {
@@ -23,11 +24,11 @@ TEST_P(OneFrameTest, AsAModelMadeForOnePatchOfFrames) {
   const at::NoGradGuard no_grad;
   const VideoFixture fixture(GetParam().fixture);
   ModelConfig config = fixture.config(GetParam().architecture);
-  ASSERT_GT(config.num_frames(), 1);
+  ASSERT_GT(grid_of(config).frames, 1);
   const std::unique_ptr<Model> model = make_model(config);
   set_weights(*model, fixture, false);
 
-  config.frames = config.patch_frames;
+  config.frames = config.transformer.patch_frames;
   const std::unique_ptr<Model> single = make_model(config);
   const auto weights = model->named_parameters();
   const auto single_weights = single->named_parameters();
@@ -46,7 +47,8 @@ TEST_P(OneFrameTest, AsAModelMadeForOnePatchOfFrames) {
   const at::Tensor clip = fixture.tensor("forward.x_t").narrow(2, 0, 1);
   diffusion::Conditions conditions = fixture.conditions("forward");
   conditions.frame_mask = at::Tensor();
-  const at::Tensor full = at::constant_pad_nd(clip, {0, 0, 0, 0, 0, config.patch_frames - 1});
+  const at::Tensor full =
+      at::constant_pad_nd(clip, {0, 0, 0, 0, 0, config.transformer.patch_frames - 1});
   const at::Tensor expected = single->forward(full, t, conditions).narrow(2, 0, 1);
   const at::Tensor of_clip = model->forward(clip, t, conditions);
   ASSERT_EQ(of_clip.sizes(), expected.sizes());

@@ -23,7 +23,7 @@ TEST_P(PixArtFixtureTest, OutputsMatchReference) {
 TEST_P(PixArtFixtureTest, EveryGradientMatchesReferenceForEveryRecomputation) {
   const VideoFixture fixture(GetParam());
   const ModelConfig config = fixture.config("pixart");
-  for (int64_t recompute = 0; recompute <= config.depth; ++recompute) {
+  for (int64_t recompute = 0; recompute <= config.transformer.depth; ++recompute) {
     SCOPED_TRACE(std::to_string(recompute) + " blocks recomputed");
     PixArt model(config);
     set_weights(model, fixture, true);
@@ -99,7 +99,7 @@ TEST(PixArtTest, WrongInputsAreNamed) {
   EXPECT_THROW((void)model.forward(x, t, conditions), Error);
 
   ModelConfig config = fixture.config("pixart");
-  config.hidden = 16;
+  config.transformer.hidden = 16;
   EXPECT_THROW((void)resolved(config), Error);
 }
 

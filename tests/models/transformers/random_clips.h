@@ -50,22 +50,22 @@ struct ClipCase {
     constexpr int64_t kPatch = 2;
     ModelConfig config;
     config.architecture = architecture;
-    config.depth = 2;
-    config.hidden = hidden;
-    config.heads = heads;
-    config.patch = kPatch;
-    config.patch_frames = 1;
+    config.transformer.depth = 2;
+    config.transformer.hidden = hidden;
+    config.transformer.heads = heads;
+    config.transformer.patch = kPatch;
+    config.transformer.patch_frames = 1;
     config.in_channels = 4;
     config.frames = frames;
     config.height = rows * kPatch;
     config.width = columns * kPatch;
     config.text_channels = 32;
     config.text_tokens = 11;
-    config.qk_norm = qk_norm ? ops::Switch::kOn : ops::Switch::kOff;
+    config.transformer.qk_norm = qk_norm ? ops::Switch::kOn : ops::Switch::kOff;
     config.time_scale = 1.0;
     if (windows) {
-      config.window = {3, 2, 3};
-      config.rotary_3d = true;
+      config.transformer.window = {3, 2, 3};
+      config.transformer.rotary_3d = true;
     }
     return resolved(config);
   }

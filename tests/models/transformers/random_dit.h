@@ -37,10 +37,10 @@ struct Geometry {
   [[nodiscard]] ModelConfig config() const {
     constexpr int64_t kPatch = 2;
     ModelConfig config;
-    config.depth = 2;
-    config.hidden = hidden;
-    config.heads = heads;
-    config.patch = kPatch;
+    config.transformer.depth = 2;
+    config.transformer.hidden = hidden;
+    config.transformer.heads = heads;
+    config.transformer.patch = kPatch;
     config.in_channels = 4;
     config.height = rows * kPatch;
     config.width = columns * kPatch;

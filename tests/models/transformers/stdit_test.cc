@@ -38,7 +38,7 @@ TEST_P(STDiTFixtureTest, OutputsMatchReference) {
 }
 
 TEST_P(STDiTFixtureTest, EveryGradientMatchesReferenceForEveryRecomputation) {
-  for (int64_t recompute = 0; recompute <= config_.depth; ++recompute) {
+  for (int64_t recompute = 0; recompute <= config_.transformer.depth; ++recompute) {
     SCOPED_TRACE(std::to_string(recompute) + " blocks recomputed");
     const std::unique_ptr<Model> trained = model(true);
     trained->set_recompute(recompute);
@@ -70,7 +70,7 @@ TEST_P(STDiTFixtureTest, BucketsHoldEveryParameterOnceAndIslandsApart) {
 // gradients are complete when it is given back.
 TEST_P(STDiTFixtureTest, BucketsAreAnnouncedInOrderAndComplete) {
   using Moment = ops::BucketMoment;
-  for (const int64_t recompute : {int64_t{0}, config_.depth}) {
+  for (const int64_t recompute : {int64_t{0}, config_.transformer.depth}) {
     SCOPED_TRACE(std::to_string(recompute) + " blocks recomputed");
     const std::unique_ptr<Model> trained = model(true);
     trained->set_recompute(recompute);
@@ -258,13 +258,13 @@ TEST(STDiTSizeTest, ParametersAreAsManyAsPublished) {
 TEST(STDiT3ConfigTest, WindowsAndTheirRotationBelongTogether) {
   ModelConfig config = VideoFixture("stdit3_windows").config("stdit3");
   const auto refusal = [&config] {
-    return error_of(ErrorKind::kConfig, [&] { return resolved(config).window; });
+    return error_of(ErrorKind::kConfig, [&] { return resolved(config).name; });
   };
   EXPECT_EQ(refusal(), "no error");
-  config.rotary_3d = false;
+  config.transformer.rotary_3d = false;
   EXPECT_NE(refusal().find("both or neither"), std::string::npos);
-  config.rotary_3d = true;
-  config.heads = 3;  // 8 dims each: no three axes of pairs
+  config.transformer.rotary_3d = true;
+  config.transformer.heads = 3;  // 8 dims each: no three axes of pairs
   EXPECT_NE(refusal().find("multiple of 6"), std::string::npos);
 }
 

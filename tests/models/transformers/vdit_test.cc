@@ -21,7 +21,7 @@ TEST(VDiTTest, OutputsMatchReference) {
 TEST(VDiTTest, EveryGradientMatchesReferenceForEveryRecomputation) {
   const VideoFixture fixture("vdit");
   const ModelConfig config = fixture.config("vdit");
-  for (int64_t recompute = 0; recompute <= config.depth; ++recompute) {
+  for (int64_t recompute = 0; recompute <= config.transformer.depth; ++recompute) {
     SCOPED_TRACE(std::to_string(recompute) + " blocks recomputed");
     VDiT model(config);
     set_weights(model, fixture, true);
@@ -50,10 +50,11 @@ TEST(VDiTTest, SizesAreThoseOfDiT) {
     for (const auto& [path, parameter] : model.named_parameters()) {
       count += parameter->numel();
     }
-    const int64_t captions = (config.text_channels + 1) * config.hidden;
-    const int64_t classes = (1001 + 256) * config.hidden;  // and positions
+    const int64_t captions = (config.text_channels + 1) * config.transformer.hidden;
+    const int64_t classes = (1001 + 256) * config.transformer.hidden;  // and positions
     // More frames in a patch: wider projections into and out of the blocks, 4 + 8 channels.
-    const int64_t frames = (row.patch_frames - 1) * ((4 + 8) * 4 * config.hidden + 8 * 4);
+    const int64_t frames =
+        (row.patch_frames - 1) * ((4 + 8) * 4 * config.transformer.hidden + 8 * 4);
     EXPECT_NEAR(static_cast<double>(count - captions + classes - frames) / 1e6, 675.13, 0.006)
         << row.name;
   }

@@ -66,13 +66,15 @@ TEST_P(VideoFastPathTest, LevelsKeepLess) {
   const int64_t all = kept_at(ops::Recompute::kNone);
   const ModelConfig& config = clips.model().config();
   const int64_t num_blocks = config.architecture == "stdit3" ? 4 : 2;
-  const auto tokens = static_cast<double>(GetParam().batch * config.num_tokens() * num_blocks);
+  const ModelShape shape = shape_of(config);
+  const auto tokens =
+      static_cast<double>(GetParam().batch * shape.frames * shape.tokens_a_frame() * num_blocks);
   // What the first block of STDiT reads through time: tokens with their positions.
   const double with_positions =
       config.architecture == "stdit" ? tokens / static_cast<double>(num_blocks) : 0.0;
   const auto saved = [&](ops::Recompute level) {
     return static_cast<double>(all - kept_at(level)) /
-           static_cast<double>(config.hidden * static_cast<int64_t>(sizeof(float)));
+           static_cast<double>(config.transformer.hidden * static_cast<int64_t>(sizeof(float)));
   };
   if (GetParam().tuned) {  // frozen linears keep no inputs in the first place
     EXPECT_LT(saved(ops::Recompute::kElementwise), GetParam().elementwise * tokens);

@@ -5,11 +5,13 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "kinora/device/host_bytes.h"
 #include "kinora/io/safetensors.h"
+#include "kinora/models/families.h"
 #include "kinora/models/model.h"
 #include "tests/models/transformers/fixture.h"
 #include "tests/tolerances.h"
@@ -54,23 +56,25 @@ class VideoFixture {
     config.height = json["height"];
     config.width = json["width"];
     config.in_channels = json["in_channels"];
-    config.patch_frames = json["patch_frames"];
-    config.patch = json["patch"];
-    config.hidden = json["hidden"];
-    config.depth = json["depth"];
-    config.heads = json["heads"];
-    config.mlp_ratio = json["mlp_ratio"];
+    config.transformer.patch_frames = json["patch_frames"];
+    config.transformer.patch = json["patch"];
+    config.transformer.hidden = json["hidden"];
+    config.transformer.depth = json["depth"];
+    config.transformer.heads = json["heads"];
+    config.transformer.mlp_ratio = json["mlp_ratio"];
     config.learn_sigma = json["learn_sigma"];
     config.time_scale = json["time_scale"];
     config.text_channels = json["text_channels"];
     config.text_tokens = json["text_tokens"];
-    config.qk_norm = json["qk_norm"].get<bool>() ? ops::Switch::kOn : ops::Switch::kOff;
-    config.position_scale = json["position_scale"];
-    config.time_position_scale = json["time_position_scale"];
-    config.base_pixels = json["base_pixels"];
-    config.size_conditions = json["size_conditions"];
-    config.window = json["window"].get<std::vector<int64_t>>();
-    config.rotary_3d = json["rotary_3d"];
+    config.transformer.qk_norm = json["qk_norm"].get<bool>() ? ops::Switch::kOn : ops::Switch::kOff;
+    config.transformer.position_scale = json["position_scale"];
+    config.transformer.time_position_scale = json["time_position_scale"];
+    if (std::ranges::count(family_of(config).own_keys, "base_pixels") > 0) {  // all files have it
+      config.transformer.base_pixels = json["base_pixels"];
+    }
+    config.transformer.size_conditions = json["size_conditions"];
+    config.transformer.window = json["window"].get<std::vector<int64_t>>();
+    config.transformer.rotary_3d = json["rotary_3d"];
     return resolved(config);
   }
 

@@ -1,0 +1,121 @@
+#include "kinora/models/transformers/transformer_family.h"
+
+#include <algorithm>
+#include <string>
+
+#include "kinora/core/error.h"
+#include "kinora/models/families.h"
+#include "kinora/models/transformers/grid.h"
+
+namespace kinora::models {
+namespace {
+
+void fill(int64_t& value, int64_t published) {
+  if (value == 0) {
+    value = published;
+  }
+}
+
+double real(int64_t value) {
+  return static_cast<double>(value);
+}
+
+/// A key that not every transformer reads.
+struct OwnKey {
+  const char* name;
+  bool is_set;
+};
+
+std::vector<OwnKey> own_keys(const TransformerConfig& config) {
+  const TransformerConfig unset;
+  return {{"qk_norm", config.qk_norm == ops::Switch::kOn},
+          {"size_conditions", config.size_conditions},
+          {"base_pixels", config.base_pixels != unset.base_pixels},
+          {"position_scale", config.position_scale != unset.position_scale},
+          {"time_position_scale", config.time_position_scale != unset.time_position_scale},
+          {"rotary_3d", config.rotary_3d},
+          {"window", !config.window.empty()}};
+}
+
+void check_own_keys(const ModelConfig& config) {
+  for (const OwnKey& key : own_keys(config.transformer)) {
+    const auto reads = [&](const Family& family) {
+      return std::ranges::count(family.own_keys, key.name) > 0;
+    };
+    KINORA_CHECK(!key.is_set || reads(family_of(config)), kConfig, "[model] ",
+                 family_of(config).name, " has no use for model.", key.name,
+                 ". Hint: leave it out; it is for ", families_that(reads));
+  }
+}
+
+}  // namespace
+
+void resolve_transformer(ModelConfig& config, const ModelConfig& published) {
+  TransformerConfig& own = config.transformer;
+  const TransformerConfig& given = published.transformer;
+  fill(own.depth, given.depth);
+  fill(own.hidden, given.hidden);
+  fill(own.heads, given.heads);
+  fill(own.patch, given.patch);
+  fill(own.patch_frames, given.patch_frames);
+  fill(own.patch_frames, 1);
+  own.size_conditions |= given.size_conditions;
+  check_own_keys(config);
+  if (own.qk_norm == ops::Switch::kAuto) {
+    own.qk_norm = family_of(config).qk_norm ? ops::Switch::kOn : ops::Switch::kOff;
+  }
+  KINORA_CHECK(own.depth > 0 && own.hidden > 0 && own.heads > 0 && own.patch > 0, kConfig,
+               "[model] model.depth, hidden, heads and patch must be positive, got ", own.depth,
+               ", ", own.hidden, ", ", own.heads, ", ", own.patch,
+               ". Hint: set them, or a model.name such as DiT-S/2");
+  KINORA_CHECK(own.hidden % own.heads == 0 && own.hidden % 4 == 0, kConfig,
+               "[model] model.hidden must be a multiple of 4 and of model.heads = ", own.heads,
+               ", got ", own.hidden);
+  KINORA_CHECK(config.height > 0 && config.width > 0 && config.height % own.patch == 0 &&
+                   config.width % own.patch == 0,
+               kConfig,
+               "[model] model.height and width must be positive multiples of model.patch = ",
+               own.patch, ", got ", config.height, " x ", config.width);
+  KINORA_CHECK(config.frames > 0 && config.frames % own.patch_frames == 0, kConfig,
+               "[model] model.frames must be a positive multiple of model.patch_frames = ",
+               own.patch_frames, ", got ", config.frames);
+  KINORA_CHECK(own.mlp_hidden() > 0, kConfig, "[model] model.mlp_ratio gives an empty MLP, got ",
+               own.mlp_ratio);
+}
+
+ModelShape transformer_shape(const ModelConfig& config) {
+  const TransformerConfig& own = config.transformer;
+  const Grid grid = grid_of(config);
+  return {.blocks = own.depth,
+          .width = own.hidden,
+          .heads = own.heads,
+          .mlp_width = own.mlp_hidden(),
+          .frames = grid.frames,
+          .rows = grid.rows,
+          .columns = grid.columns,
+          .patch_frames = own.patch_frames,
+          .patch = own.patch,
+          .has_windows = !own.window.empty()};
+}
+
+TransformerMacs::TransformerMacs(const ModelConfig& config)
+    : depth(real(config.transformer.depth)),
+      hidden(real(config.transformer.hidden)),
+      frames(real(grid_of(config).frames)),
+      places(real(grid_of(config).tokens_a_frame())),
+      tokens(frames * places),
+      mlp(2 * tokens * hidden * real(config.transformer.mlp_hidden())) {  // fc1, fc2
+  const double text = real(config.text_tokens);
+  cross_attention = tokens * (2 * hidden * hidden + 2 * text * hidden) + text * 2 * hidden * hidden;
+  modulation = 6 * hidden * hidden;
+  captions = text * (real(config.text_channels) * hidden + hidden * hidden);
+  const double channels = real(config.in_channels + config.out_channels());
+  ends = tokens * hidden * real(config.transformer.patch_volume()) * channels +
+         2 * hidden * hidden + (256 + hidden) * hidden;
+}
+
+double TransformerMacs::attention(double keys) const {
+  return tokens * (4 * hidden * hidden + 2 * keys * hidden);  // qkv and proj; scores and values
+}
+
+}  // namespace kinora::models
