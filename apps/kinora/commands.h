@@ -8,6 +8,7 @@ namespace kinora::apps {
 int run(const BenchArguments& arguments);
 int run(const BenchDecodeArguments& arguments);
 int run(const BenchSequenceArguments& arguments);
+int run(const BenchTextArguments& arguments);
 int run(const CompareArguments& arguments);
 int run(const ConvertArguments& arguments);
 int run(const DataCheckArguments& arguments);

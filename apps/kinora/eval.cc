@@ -19,7 +19,7 @@ namespace kinora::apps {
 namespace {
 
 // Ranks that have read their samples wait for the others.
-constexpr std::chrono::hours kPatience{24};
+constexpr std::chrono::hours kRankPatience{24};
 
 void print(const nlohmann::ordered_json& report, bool as_json) {
   if (as_json) {
@@ -96,7 +96,7 @@ int run(const EvalArguments& arguments) {
           [&](const comm::Group& group, at::Device device) {
             evaluate_on_rank(arguments, group, device);
           },
-          {.operation_timeout = kPatience});
+          {.operation_timeout = kRankPatience});
   return 0;
 }
 

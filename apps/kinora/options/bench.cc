@@ -76,6 +76,7 @@ void add_bench(CLI::App& app, Chosen& chosen) {
   add_bench_decode(*bench, chosen);
   add_bench_sequence(*bench, chosen);
   add_bench_simulate(*bench, chosen);
+  add_bench_text(*bench, chosen);
 }
 
 }  // namespace kinora::apps

@@ -7,6 +7,7 @@
 #include "apps/kinora/options/bench_decode.h"
 #include "apps/kinora/options/bench_sequence.h"
 #include "apps/kinora/options/bench_simulate.h"
+#include "apps/kinora/options/bench_text.h"
 #include "apps/kinora/options/compare.h"
 #include "apps/kinora/options/convert.h"
 #include "apps/kinora/options/data_check.h"
@@ -32,10 +33,11 @@ namespace kinora::apps {
 
 /// What the command line asks for: the options of one subcommand.
 using Command =
-    std::variant<BenchArguments, BenchDecodeArguments, BenchSequenceArguments, CompareArguments,
-                 ConvertArguments, DataCheckArguments, DemoArguments, DoctorArguments,
-                 EncodeArguments, EncodeTextsArguments, EvalArguments, PlanArguments, RunsArguments,
-                 SampleArguments, SearchBatchArguments, SimulateArguments, TrainArguments>;
+    std::variant<BenchArguments, BenchDecodeArguments, BenchSequenceArguments, BenchTextArguments,
+                 CompareArguments, ConvertArguments, DataCheckArguments, DemoArguments,
+                 DoctorArguments, EncodeArguments, EncodeTextsArguments, EvalArguments,
+                 PlanArguments, RunsArguments, SampleArguments, SearchBatchArguments,
+                 SimulateArguments, TrainArguments>;
 using Chosen = std::optional<Command>;
 
 /// Each adds its subcommand, which keeps its options in `chosen` if it is the one.
@@ -55,6 +57,7 @@ void add_demo(CLI::App& app, Chosen& chosen);
 void add_bench_decode(CLI::App& bench, Chosen& chosen);
 void add_bench_sequence(CLI::App& bench, Chosen& chosen);
 void add_bench_simulate(CLI::App& bench, Chosen& chosen);
+void add_bench_text(CLI::App& bench, Chosen& chosen);
 void add_data_check(CLI::App& data, Chosen& chosen);
 void add_data_encode(CLI::App& data, Chosen& chosen);
 void add_data_encode_texts(CLI::App& data, Chosen& chosen);
