@@ -39,6 +39,17 @@ void activation_forward(const ActivationForward& call) {
   }
 }
 
+void gated_activation(const GatedActivation& call) {
+  for (int64_t row = 0; row < call.rows; ++row) {
+    for (int64_t column = 0; column < call.width; ++column) {
+      const int64_t i = 2 * row * call.width + column;
+      const double f = evaluate(call.function, load_element(call.uv, i, call.type)).f;
+      store_element(call.g, row * call.g_stride + column, call.type,
+                    static_cast<float>(f * load_element(call.uv, i + call.width, call.type)));
+    }
+  }
+}
+
 void activation_backward(const ActivationBackward& call) {
   std::vector<double> sums(static_cast<size_t>(call.bias_grad == nullptr ? 0 : call.width));
   for (int64_t row = 0; row < call.rows; ++row) {

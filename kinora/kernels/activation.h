@@ -30,6 +30,19 @@ struct ActivationForward {
   Fp8Output g_fp8;    ///< a quantised copy of g, made of its unrounded values
 };
 
+/// g = f(u) * v, of a gated linear unit (Shazeer 2020), forward alone: each row of `uv` has u and
+/// then v, `width` elements each.
+struct GatedActivation {
+  Activation function = Activation::kGeluTanh;
+  int64_t rows = 0;
+  int64_t width = 0;
+  DType type = DType::kBF16;  ///< of uv, g: kF32, kBF16, kF16
+
+  const void* uv = nullptr;  ///< [rows, 2 width]
+  void* g = nullptr;         ///< may be uv, in the place of u
+  int64_t g_stride = 0;      ///< elements from row to row of g
+};
+
 /// du = dg * f'(u), and whatever else is wanted.
 struct ActivationBackward {
   Activation function = Activation::kGeluTanh;
@@ -48,6 +61,7 @@ struct ActivationBackward {
 
 /// The CPU reference: plain loops, in double.
 void activation_forward(const ActivationForward& call);
+void gated_activation(const GatedActivation& call);
 void activation_backward(const ActivationBackward& call);
 
 }  // namespace kinora::kernels

@@ -19,7 +19,7 @@ void rms_norm_forward(const RmsNormForward& call) {
                                         static_cast<double>(call.epsilon));
     for (int64_t c = 0; c < call.width; ++c) {
       const double weight = call.weight == nullptr ? 1.0 : call.weight[c];
-      store_element(call.y, first + c, call.type,
+      store_element(call.y, first + c, call.y_type.value_or(call.type),
                     static_cast<float>(load_element(call.x, first + c, call.type) * rstd * weight));
     }
     if (call.rstd != nullptr) {

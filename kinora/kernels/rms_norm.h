@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "kinora/core/dtype.h"
 
@@ -17,6 +18,8 @@ struct RmsNormForward {
   int64_t width = 0;
   float epsilon = 1e-6F;
   DType type = DType::kBF16;  ///< of x and y: kF32, kBF16, kF16
+  /// Of y alone, where x is kF32: kBF16 or kF16. Then y is not x.
+  std::optional<DType> y_type = {};
 
   const void* x = nullptr;
   const float* weight = nullptr;  ///< [width]; null: ones

@@ -26,6 +26,7 @@ constexpr int kUnroll = 4;  // vectors, or rows, of a thread
 constexpr int kTileColumns = 64;
 constexpr int kTileRows = 128;
 constexpr int64_t kTargetBlocks = 2048;
+constexpr int64_t kMostGridRows = 65'535;
 
 /// s(u) = u (linear + cubic u^2).
 struct Coefficients {
@@ -426,7 +427,45 @@ cudaError_t launch(Call call, DType type, cudaStream_t stream) {
   });
 }
 
+/// A thread takes a vector of a row, and of every row that is a multiple of the grid's further.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    gated_kernel(const GatedActivation call, Coefficients coefficients, bool aligned) {
+  const int64_t column = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kWidth;
+  const auto count = static_cast<int>(min(call.width - column, int64_t{kWidth}));
+  if (count <= 0) {
+    return;
+  }
+  for (int64_t row = blockIdx.y; row < call.rows; row += gridDim.y) {
+    const int64_t first = 2 * row * call.width + column;
+    float u[kWidth];
+    float v[kWidth];
+    load_floats<T, kWidth>(call.uv, first, count, aligned, u);
+    load_floats<T, kWidth>(call.uv, first + call.width, count, aligned, v);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      u[i] = activate<T>(coefficients, u[i]) * v[i];
+    }
+    store_floats<T, kWidth>(call.g, row * call.g_stride + column, count, aligned, u);
+  }
+}
+
 }  // namespace
+
+cudaError_t gated_activation(const GatedActivation& call, cudaStream_t stream) {
+  if (call.rows == 0 || call.width == 0) {
+    return cudaSuccess;
+  }
+  const bool aligned = call.width % kWidth == 0 && call.g_stride % kWidth == 0 &&
+                       is_aligned_to<16>(call.uv) && is_aligned_to<16>(call.g);
+  const dim3 grid(static_cast<unsigned>(ceil_div(call.width, int64_t{kThreads} * kWidth)),
+                  static_cast<unsigned>(std::min(call.rows, kMostGridRows)));
+  return with_type(call.type, [&](auto example) {
+    gated_kernel<decltype(example)>
+        <<<grid, kThreads, 0, stream>>>(call, coefficients_of(call.function), aligned);
+    return cudaGetLastError();
+  });
+}
 
 cudaError_t activation_forward(const ActivationForward& call, cudaStream_t stream) {
   if (call.rows == 0 || call.width == 0) {

@@ -14,6 +14,9 @@ namespace kinora::kernels::cuda {
 /// kernels::activation_forward on the device.
 [[nodiscard]] cudaError_t activation_forward(const ActivationForward& call, cudaStream_t stream);
 
+/// kernels::gated_activation on the device.
+[[nodiscard]] cudaError_t gated_activation(const GatedActivation& call, cudaStream_t stream);
+
 /// Bytes of activation_backward's scratch; 0 where bias_grad is not wanted.
 [[nodiscard]] size_t activation_backward_workspace_bytes(int64_t rows, int64_t width,
                                                          bool bias_grad);

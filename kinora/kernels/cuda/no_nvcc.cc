@@ -13,6 +13,7 @@
 #include "kinora/kernels/cuda/patches.h"
 #include "kinora/kernels/cuda/peers.h"
 #include "kinora/kernels/cuda/qk_norm_rotary.h"
+#include "kinora/kernels/cuda/ragged_attention.h"
 #include "kinora/kernels/cuda/random.h"
 #include "kinora/kernels/cuda/rms_norm.h"
 #include "kinora/kernels/cuda/stopwatch.h"
@@ -74,6 +75,18 @@ cudaError_t adamw_update(const BucketTable& /*table*/, const AdamwParameters& /*
 
 cudaError_t publish_report(const StepControl* /*control*/, const float* /*loss*/,
                            StepExchange* /*exchange*/, cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
+cudaError_t gated_activation(const GatedActivation& /*call*/, cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
+bool ragged_attention_supported(const RaggedAttention& /*call*/) {
+  return false;
+}
+
+cudaError_t ragged_attention(const RaggedAttention& /*call*/, cudaStream_t /*stream*/) {
   return cudaErrorNotSupported;
 }
 

@@ -73,7 +73,8 @@ __device__ __forceinline__ float row_sum(float value, float* scratch) {
   }
 }
 
-template <typename T, int kRowThreads, int kVectors>
+/// T: of x;  Y: of y.
+template <typename T, typename Y, int kRowThreads, int kVectors>
 __global__ void __launch_bounds__(kThreads)
     forward_kernel(const RmsNormForward call, bool aligned, bool weight_aligned) {
   __shared__ float scratch[kWarps];
@@ -107,7 +108,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int k = 0; k < kChunk; ++k) {
       x[k] *= rstd * weight[k];
     }
-    store_floats<T, kChunk>(call.y, row * call.width + columns.first(v), columns.count(v),
+    store_floats<Y, kChunk>(call.y, row * call.width + columns.first(v), columns.count(v),
                             columns.whole(v), x);
   }
   if (call.rstd != nullptr && threadIdx.x % kRowThreads == 0) {
@@ -210,7 +211,7 @@ __device__ __forceinline__ float weight_at(const float* weight, int64_t column) 
   return weight == nullptr ? 1.0F : weight[column];
 }
 
-template <typename T>
+template <typename T, typename Y>
 __global__ void __launch_bounds__(kThreads) wide_forward_kernel(const RmsNormForward call) {
   __shared__ float scratch[kWarps];
   const int64_t first = static_cast<int64_t>(blockIdx.x) * call.width;
@@ -222,8 +223,8 @@ __global__ void __launch_bounds__(kThreads) wide_forward_kernel(const RmsNormFor
   squares = block_sum(squares, scratch);
   const float rstd = rsqrtf(squares / static_cast<float>(call.width) + call.epsilon);
   for (int64_t c = threadIdx.x; c < call.width; c += kThreads) {
-    static_cast<T*>(call.y)[first + c] =
-        from_float<T>(element<T>(call.x, first + c) * (rstd * weight_at(call.weight, c)));
+    static_cast<Y*>(call.y)[first + c] =
+        from_float<Y>(element<T>(call.x, first + c) * (rstd * weight_at(call.weight, c)));
   }
   if (call.rstd != nullptr && threadIdx.x == 0) {
     call.rstd[blockIdx.x] = rstd;
@@ -279,27 +280,33 @@ void with_columns(int64_t width, const Body& body) {
   }
 }
 
+template <typename T, typename Y>
+cudaError_t launch_forward(const RmsNormForward& call, cudaStream_t stream) {
+  if (call.width > kMaxWidth) {
+    wide_forward_kernel<T, Y><<<static_cast<unsigned>(call.rows), kThreads, 0, stream>>>(call);
+    return cudaGetLastError();
+  }
+  const bool aligned =
+      call.width % kChunk == 0 && is_aligned_to<16>(call.x) && is_aligned_to<16>(call.y);
+  with_columns(call.width, [&](auto row_threads, auto vectors) {
+    constexpr int kRows = kThreads / row_threads();
+    const auto blocks = static_cast<unsigned>(ceil_div(call.rows, kRows));
+    forward_kernel<T, Y, row_threads(), vectors()>
+        <<<blocks, kThreads, 0, stream>>>(call, aligned, is_aligned_to<16>(call.weight));
+  });
+  return cudaGetLastError();
+}
+
 }  // namespace
 
 cudaError_t rms_norm_forward(const RmsNormForward& call, cudaStream_t stream) {
   if (call.rows == 0 || call.width == 0) {
     return cudaSuccess;
   }
-  return with_type(call.type, [&](auto example) {
-    using T = decltype(example);
-    if (call.width > kMaxWidth) {
-      wide_forward_kernel<T><<<static_cast<unsigned>(call.rows), kThreads, 0, stream>>>(call);
-      return cudaGetLastError();
-    }
-    const bool aligned =
-        call.width % kChunk == 0 && is_aligned_to<16>(call.x) && is_aligned_to<16>(call.y);
-    with_columns(call.width, [&](auto row_threads, auto vectors) {
-      constexpr int kRows = kThreads / row_threads();
-      const auto blocks = static_cast<unsigned>(ceil_div(call.rows, kRows));
-      forward_kernel<T, row_threads(), vectors()>
-          <<<blocks, kThreads, 0, stream>>>(call, aligned, is_aligned_to<16>(call.weight));
-    });
-    return cudaGetLastError();
+  return with_type(call.y_type.value_or(call.type), [&](auto example) {
+    using Y = decltype(example);
+    return call.type == DType::kF32 ? launch_forward<float, Y>(call, stream)
+                                    : launch_forward<Y, Y>(call, stream);
   });
 }
 

@@ -1,13 +1,16 @@
 #include "kinora/models/text_encoders/t5_encoder.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/log.h>
 #include <ATen/ops/where.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "kinora/core/error.h"
+#include "kinora/models/text_encoders/t5_inference.h"
 #include "kinora/ops/parameter.h"
 
 // Shapes: T rows of all texts, C width, H heads, D channels of a head.
@@ -149,22 +152,46 @@ std::vector<TextLinear*> T5Encoder::linears() {
   return linears;
 }
 
+at::Tensor T5Encoder::run_blocks(const at::Tensor& x, const TextTokens& tokens, int64_t count) {
+  const at::Device device = x.device();
+  const int64_t longest = std::ranges::max(tokens.lengths);
+  const at::Tensor buckets = t5_distance_buckets(config_, longest).to(device);
+  const at::ScalarType type = final_layer_norm.weight.value.scalar_type();
+  at::Tensor bias;
+  const auto run = [&](const auto& run_block) {
+    at::Tensor result = x;
+    for (int64_t i = 0; i < count; ++i) {
+      const T5Block& block = *blocks[static_cast<size_t>(i)];
+      result = with_block(i, [&] {
+        if (block.has_bias()) {
+          bias = block.distance_bias(buckets);
+        }
+        return run_block(block, result);
+      });
+    }
+    return result;
+  };
+  if (at::GradMode::is_enabled() || is_tapped() ||
+      !T5Inference::takes(config_, longest, device, type)) {
+    const RaggedRows rows(tokens.lengths, device, RaggedRows::unit_for(device));
+    return run(
+        [&](const T5Block& block, const at::Tensor& in) { return block.forward(in, rows, bias); });
+  }
+  if (!kernels_) {
+    kernels_ = std::make_unique<ops::TextKernels>();
+  }
+  T5Inference inference(config_, tokens.lengths, device, type, *kernels_);
+  return run([&](const T5Block& block, const at::Tensor& in) {
+    inference.run(block, in, bias.to(at::kFloat).contiguous());
+    return in;
+  });
+}
+
 TextStates T5Encoder::encode(const TextTokens& tokens, const TextLayer& layer) {
   check(tokens, layer);
   const at::Device device = final_layer_norm.weight.value.device();
-  const RaggedRows rows(tokens.lengths, device, RaggedRows::unit_for(device));
-  const at::Tensor buckets = t5_distance_buckets(config_, rows.longest()).to(device);
-  at::Tensor x = embed(tokens, device);  // [T, C]
-  at::Tensor bias;
-  for (int64_t i = 0; i < config_.num_layers - layer.before_last; ++i) {
-    const T5Block& block = *blocks[static_cast<size_t>(i)];
-    x = with_block(i, [&] {
-      if (block.has_bias()) {
-        bias = block.distance_bias(buckets);
-      }
-      return block.forward(x, rows, bias);
-    });
-  }
+  const at::Tensor x = run_blocks(embed(tokens, device), tokens,
+                                  config_.num_layers - layer.before_last);  // [T, C]
   return {.states = layer.normed ? final_layer_norm.forward(x) : x,
           .lengths = tokens.lengths,
           .pooled = {}};

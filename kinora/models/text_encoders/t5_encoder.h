@@ -8,6 +8,7 @@
 #include "kinora/models/text_encoders/activation.h"
 #include "kinora/models/text_encoders/text_encoder.h"
 #include "kinora/nn/rms_norm.h"
+#include "kinora/ops/text_kernels.h"
 
 namespace kinora::models {
 
@@ -68,6 +69,9 @@ class T5Block : public nn::Module {
 ///
 /// In fp16 nothing overflows: the residual stream is fp32, and what wo reads, whose product leaves
 /// fp16's range in the larger models, is divided by a power of two a row before it.
+///
+/// In bf16 on a GPU, and where no gradients are wanted, blocks run by our own kernels
+/// (t5_inference.h).
 class T5Encoder : public TextEncoder {
  public:
   explicit T5Encoder(const T5Config& config);
@@ -89,7 +93,11 @@ class T5Encoder : public TextEncoder {
   nn::RmsNorm final_layer_norm;
 
  private:
+  /// The blocks up to `count`, over x: fp32 [rows, C]. Returns the same.
+  [[nodiscard]] at::Tensor run_blocks(const at::Tensor& x, const TextTokens& tokens, int64_t count);
+
   T5Config config_;
+  std::unique_ptr<ops::TextKernels> kernels_;  // made when first needed
 };
 
 }  // namespace kinora::models

@@ -35,6 +35,9 @@ class TextLinear : public nn::Module {
   /// x: [rows, in], any floating type. Returns [rows, out] in type().
   [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
 
+  /// [out, in] in type(): the weight itself, or a new one that was widened.
+  [[nodiscard]] at::Tensor wide_weight() const;
+
   /// What it computes in.
   [[nodiscard]] at::ScalarType type() const;
 
@@ -45,8 +48,6 @@ class TextLinear : public nn::Module {
   std::optional<nn::Parameter> bias;
 
  private:
-  [[nodiscard]] at::Tensor wide_weight() const;
-
   at::Tensor scale_;  // of an 8-bit weight, else undefined
   at::ScalarType wide_type_ = at::kFloat;
 };
