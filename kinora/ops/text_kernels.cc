@@ -63,14 +63,13 @@ bool TextKernels::takes(at::Device device, at::ScalarType type, int64_t head_dim
 
 void TextKernels::norm(const at::Tensor& x, const at::Tensor& weight, double epsilon,
                        const at::Tensor& out) {
-  const at::Tensor wide = weight.to(at::kFloat);
   const kernels::RmsNormForward call = {.rows = x.size(0),
                                         .width = x.size(1),
                                         .epsilon = static_cast<float>(epsilon),
                                         .type = DType::kF32,
                                         .y_type = device::dtype_of(out.scalar_type()),
                                         .x = x.const_data_ptr(),
-                                        .weight = wide.const_data_ptr<float>(),
+                                        .weight = weight.const_data_ptr<float>(),
                                         .y = out.data_ptr()};
   if (x.is_cuda()) {
     cuda::rms_norm(call);

@@ -39,7 +39,8 @@ class TextKernels {
   [[nodiscard]] static bool takes(at::Device device, at::ScalarType type, int64_t head_dim,
                                   int64_t longest);
 
-  /// x / rms(x) * weight. x: fp32 [R, C], contiguous; out: [R, C], contiguous, 16 bits or fp32.
+  /// x / rms(x) * weight. x: fp32 [R, C]; weight: fp32 [C]; out: [R, C], 16 bits or fp32; all
+  /// contiguous.
   void norm(const at::Tensor& x, const at::Tensor& weight, double epsilon, const at::Tensor& out);
   /// x W^T, which is added to `out` where `accumulate`. x: [R, in]; out: [R, out], of x's type or
   /// fp32.

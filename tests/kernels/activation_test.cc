@@ -47,6 +47,28 @@ TEST(ActivationTest, EqualsTorch) {
   }
 }
 
+TEST(ActivationTest, GatedIsTheActivationTimesTheGate) {
+  const std::vector<float> u = {-1.0F, 2.0F, 0.25F, -0.5F};
+  const std::vector<float> v = {3.0F, -0.5F, 0.0F, 1.5F};
+  for (const Activation function : {Activation::kGeluTanh, Activation::kSilu}) {
+    const std::vector<float> f = forward(function, u);
+    // Rows of two; the result in the place of u.
+    std::vector<float> uv = {u[0], u[1], v[0], v[1], u[2], u[3], v[2], v[3]};
+    gated_activation({.function = function,
+                      .rows = 2,
+                      .width = 2,
+                      .type = DType::kF32,
+                      .uv = uv.data(),
+                      .g = uv.data(),
+                      .g_stride = 4});
+    for (size_t i = 0; i < u.size(); ++i) {
+      const size_t place = i / 2 * 4 + i % 2;
+      EXPECT_NEAR(uv[place], f[i] * v[i], 1e-6) << i;
+      EXPECT_EQ(uv[place + 2], v[i]) << i;
+    }
+  }
+}
+
 TEST(ActivationTest, GradientsEqualFiniteDifferences) {
   for (const Activation function : kFunctions) {
     for (double u = -6.0; u <= 6.0; u += 0.37) {

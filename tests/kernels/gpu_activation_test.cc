@@ -199,6 +199,36 @@ TEST_F(GpuActivationTest, EqualsTheCpu) {
   }
 }
 
+TEST_F(GpuActivationTest, GatedEqualsTheCpu) {
+  for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const auto& [rows, width] :
+         {std::pair<int64_t, int64_t>{1, 1}, {3, 7}, {70'000, 8}, {33, 2056}, {5, 10'240}}) {
+      for (const bool in_place : {false, true}) {
+        SCOPED_TRACE(testing::Message() << to_string(type) << " " << rows << " x " << width
+                                        << (in_place ? ", in place" : ""));
+        std::vector<uint8_t> uv = encode(random_values(rows * 2 * width, 1, 2.0F), type);
+        const DeviceArray<uint8_t> device_uv(uv);
+        std::vector<uint8_t> g(uv.size() / 2);
+        const DeviceArray<uint8_t> device_g(g);
+        GatedActivation call = {.function = Activation::kGeluTanh,
+                                .rows = rows,
+                                .width = width,
+                                .type = type,
+                                .uv = device_uv.data(),
+                                .g = in_place ? device_uv.data() : device_g.data(),
+                                .g_stride = in_place ? 2 * width : width};
+        ASSERT_EQ(cuda::gated_activation(call, nullptr), cudaSuccess);
+        ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+        call.uv = uv.data();
+        call.g = in_place ? uv.data() : g.data();
+        gated_activation(call);
+        expect_close(decode((in_place ? device_uv : device_g).host(), type),
+                     decode(in_place ? uv : g, type), type, 1e-2, "g");
+      }
+    }
+  }
+}
+
 TEST_F(GpuActivationTest, TheSameBitsTwice) {
   const Inputs inputs({4113, 1160}, DType::kBF16);
   const Results first = inputs.on_gpu(Activation::kGeluTanh, true, {true, true, false}, 0);

@@ -129,6 +129,32 @@ TEST_F(GpuRmsNormTest, EqualsTheCpu) {
   }
 }
 
+TEST_F(GpuRmsNormTest, NarrowsFp32AsTheCpu) {
+  for (const DType type : {DType::kBF16, DType::kF16}) {
+    for (const Shape& shape : kShapes) {
+      SCOPED_TRACE(testing::Message()
+                   << to_string(type) << " " << shape.rows << " x " << shape.width);
+      const Inputs inputs(shape, DType::kF32);
+      std::vector<uint8_t> y(static_cast<size_t>(shape.rows * shape.width) * size_of(type));
+      const DeviceArray<uint8_t> device_x(inputs.x);
+      const DeviceArray<uint8_t> device_y(y);
+      const DeviceArray<float> device_weight(inputs.weight);
+      RmsNormForward call = inputs.forward();
+      call.y_type = type;
+      call.x = device_x.data();
+      call.weight = device_weight.data();
+      call.y = device_y.data();
+      ASSERT_EQ(cuda::rms_norm_forward(call, nullptr), cudaSuccess);
+      ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+      call.x = inputs.x.data();
+      call.weight = inputs.weight.data();
+      call.y = y.data();
+      rms_norm_forward(call);
+      expect_close(decode(device_y.host(), type), decode(y, type), type, 1e-2, "y");
+    }
+  }
+}
+
 TEST_F(GpuRmsNormTest, TheSameBitsTwice) {
   for (const Shape& shape : {Shape{8200, 1152}, Shape{1027, 3072}, Shape{33, 8200}}) {
     const Inputs inputs(shape, DType::kBF16);

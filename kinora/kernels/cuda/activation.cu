@@ -430,7 +430,7 @@ cudaError_t launch(Call call, DType type, cudaStream_t stream) {
 /// A thread takes a vector of a row, and of every row that is a multiple of the grid's further.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    gated_kernel(const GatedActivation call, Coefficients coefficients, bool aligned) {
+    gated_activation_kernel(const GatedActivation call, Coefficients coefficients, bool aligned) {
   const int64_t column = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kWidth;
   const auto count = static_cast<int>(min(call.width - column, int64_t{kWidth}));
   if (count <= 0) {
@@ -461,7 +461,7 @@ cudaError_t gated_activation(const GatedActivation& call, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(ceil_div(call.width, int64_t{kThreads} * kWidth)),
                   static_cast<unsigned>(std::min(call.rows, kMostGridRows)));
   return with_type(call.type, [&](auto example) {
-    gated_kernel<decltype(example)>
+    gated_activation_kernel<decltype(example)>
         <<<grid, kThreads, 0, stream>>>(call, coefficients_of(call.function), aligned);
     return cudaGetLastError();
   });

@@ -52,9 +52,9 @@ void T5Inference::run(const T5Block& block, const at::Tensor& x, const at::Tenso
   transform(block, x);
 }
 
-at::Tensor T5Inference::normed(const nn::RmsNorm& norm, const at::Tensor& rows) {
+at::Tensor T5Inference::normed(const at::Tensor& rows, const at::Tensor& weight) {
   at::Tensor out = normed_.slice(0, 0, rows.size(0));
-  kernels_.norm(rows, norm.weight.value, norm.epsilon(), out);
+  kernels_.norm(rows, weight, config_.layer_norm_epsilon, out);
   return out;
 }
 
@@ -64,9 +64,10 @@ void T5Inference::attend(const T5Block& block, const at::Tensor& x,
   const at::Tensor weights[] = {block.q.wide_weight(), block.k.wide_weight(),
                                 block.v.wide_weight()};
   const at::Tensor last = block.o.wide_weight();
+  const at::Tensor norm = block.attention_norm.weight.value.to(at::kFloat);
   for (const Chunk& chunk : chunks_) {
     const at::Tensor rows = x.slice(0, chunk.begin, chunk.end);
-    const at::Tensor in = normed(block.attention_norm, rows);
+    const at::Tensor in = normed(rows, norm);
     at::Tensor heads[3];
     for (int64_t i = 0; i < 3; ++i) {
       heads[i] = wide_.narrow(0, i * rows.size(0) * inner, rows.size(0) * inner)
@@ -88,10 +89,11 @@ void T5Inference::transform(const T5Block& block, const at::Tensor& x) {
   const at::Tensor first = block.wi.wide_weight();
   const at::Tensor gate = block.wi_1 ? block.wi_1->wide_weight() : at::Tensor();
   const at::Tensor last = block.wo.wide_weight();
+  const at::Tensor norm = block.mlp_norm.weight.value.to(at::kFloat);
   const int64_t columns = config_.is_gated ? 2 * config_.d_ff : config_.d_ff;
   for (const Chunk& chunk : chunks_) {
     const at::Tensor rows = x.slice(0, chunk.begin, chunk.end);
-    const at::Tensor in = normed(block.mlp_norm, rows);
+    const at::Tensor in = normed(rows, norm);
     const at::Tensor wide =
         wide_.narrow(0, 0, rows.size(0) * columns).view({rows.size(0), columns});
     at::Tensor hidden = wide.slice(1, 0, config_.d_ff);

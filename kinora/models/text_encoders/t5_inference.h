@@ -44,8 +44,8 @@ class T5Inference {
 
   void attend(const T5Block& block, const at::Tensor& x, const at::Tensor& distance_bias);
   void transform(const T5Block& block, const at::Tensor& x);
-  /// The normed rows of a chunk.
-  [[nodiscard]] at::Tensor normed(const nn::RmsNorm& norm, const at::Tensor& rows);
+  /// The normed rows of a chunk. weight: fp32 [C].
+  [[nodiscard]] at::Tensor normed(const at::Tensor& rows, const at::Tensor& weight);
 
   const T5Config& config_;
   ops::TextKernels& kernels_;
