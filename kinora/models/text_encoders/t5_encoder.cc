@@ -152,7 +152,8 @@ std::vector<TextLinear*> T5Encoder::linears() {
   return linears;
 }
 
-at::Tensor T5Encoder::run_blocks(const at::Tensor& x, const TextTokens& tokens, int64_t count) {
+at::Tensor T5Encoder::states_of(const at::Tensor& x, const TextTokens& tokens,
+                                const TextLayer& layer) {
   const at::Device device = x.device();
   const int64_t longest = std::ranges::max(tokens.lengths);
   const at::Tensor buckets = t5_distance_buckets(config_, longest).to(device);
@@ -160,7 +161,7 @@ at::Tensor T5Encoder::run_blocks(const at::Tensor& x, const TextTokens& tokens, 
   at::Tensor bias;
   const auto run = [&](const auto& run_block) {
     at::Tensor result = x;
-    for (int64_t i = 0; i < count; ++i) {
+    for (int64_t i = 0; i < config_.num_layers - layer.before_last; ++i) {
       const T5Block& block = *blocks[static_cast<size_t>(i)];
       result = with_block(i, [&] {
         if (block.has_bias()) {
@@ -174,25 +175,28 @@ at::Tensor T5Encoder::run_blocks(const at::Tensor& x, const TextTokens& tokens, 
   if (at::GradMode::is_enabled() || is_tapped() ||
       !T5Inference::takes(config_, longest, device, type)) {
     const RaggedRows rows(tokens.lengths, device, RaggedRows::unit_for(device));
-    return run(
+    const at::Tensor result = run(
         [&](const T5Block& block, const at::Tensor& in) { return block.forward(in, rows, bias); });
+    return layer.normed ? final_layer_norm.forward(result) : result;
   }
   if (!kernels_) {
     kernels_ = std::make_unique<ops::TextKernels>();
   }
   T5Inference inference(config_, tokens.lengths, device, type, *kernels_);
-  return run([&](const T5Block& block, const at::Tensor& in) {
+  at::Tensor result = run([&](const T5Block& block, const at::Tensor& in) {
     inference.run(block, in, bias.to(at::kFloat).contiguous());
     return in;
   });
+  if (layer.normed) {
+    inference.finish(final_layer_norm, result);
+  }
+  return result;
 }
 
 TextStates T5Encoder::encode(const TextTokens& tokens, const TextLayer& layer) {
   check(tokens, layer);
   const at::Device device = final_layer_norm.weight.value.device();
-  const at::Tensor x = run_blocks(embed(tokens, device), tokens,
-                                  config_.num_layers - layer.before_last);  // [T, C]
-  return {.states = layer.normed ? final_layer_norm.forward(x) : x,
+  return {.states = states_of(embed(tokens, device), tokens, layer),
           .lengths = tokens.lengths,
           .pooled = {}};
 }

@@ -93,8 +93,9 @@ class T5Encoder : public TextEncoder {
   nn::RmsNorm final_layer_norm;
 
  private:
-  /// The blocks up to `count`, over x: fp32 [rows, C]. Returns the same.
-  [[nodiscard]] at::Tensor run_blocks(const at::Tensor& x, const TextTokens& tokens, int64_t count);
+  /// The states of x, the embedded tokens: fp32 [rows, C], which may be overwritten.
+  [[nodiscard]] at::Tensor states_of(const at::Tensor& x, const TextTokens& tokens,
+                                     const TextLayer& layer);
 
   T5Config config_;
   std::unique_ptr<ops::TextKernels> kernels_;  // made when first needed

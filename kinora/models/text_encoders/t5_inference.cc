@@ -52,6 +52,10 @@ void T5Inference::run(const T5Block& block, const at::Tensor& x, const at::Tenso
   transform(block, x);
 }
 
+void T5Inference::finish(const nn::RmsNorm& norm, const at::Tensor& x) {
+  kernels_.norm(x, norm.weight.value.to(at::kFloat), norm.epsilon(), x);
+}
+
 at::Tensor T5Inference::normed(const at::Tensor& rows, const at::Tensor& weight) {
   at::Tensor out = normed_.slice(0, 0, rows.size(0));
   kernels_.norm(rows, weight, config_.layer_norm_epsilon, out);

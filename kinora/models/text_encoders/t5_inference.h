@@ -31,8 +31,11 @@ class T5Inference {
   /// RaggedAttentionOptions.
   void run(const T5Block& block, const at::Tensor& x, const at::Tensor& distance_bias);
 
-  /// As many fill a GPU; its products are no faster with more.
-  static constexpr int64_t kChunkRows = 8192;
+  /// x, fp32 [rows, C], contiguous, becomes what `norm` returns.
+  void finish(const nn::RmsNorm& norm, const at::Tensor& x);
+
+  /// As many fill a GPU, and its products are no faster with more (H200).
+  static constexpr int64_t kChunkRows = 2048;
 
  private:
   struct Chunk {
