@@ -41,6 +41,7 @@ Batch of_each(const Batch& batch, const Function& function) {
           .sample_index = of(batch.sample_index),
           .fps = of(batch.fps),
           .text = of(batch.text),
+          .tokens = of(batch.tokens),
           .text_lengths = of(batch.text_lengths),
           .pooled = of(batch.pooled)};
 }
@@ -66,7 +67,11 @@ BatchBuffers::BatchBuffers(const Source& source, const SampleSize& size, int64_t
     fps_.emplace(std::vector<int64_t>{batch}, at::kFloat, /*pinned=*/false);
   }
   if (const std::optional<TextShape> text = source.text_shape()) {
-    text_.emplace(std::vector<int64_t>{batch, text->length, text->channels}, at::kFloat, pinned);
+    if (text->is_ids()) {
+      tokens_.emplace(std::vector<int64_t>{batch, text->length}, at::kLong, /*pinned=*/false);
+    } else {
+      text_.emplace(std::vector<int64_t>{batch, text->length, text->channels}, at::kFloat, pinned);
+    }
     text_lengths_.emplace(std::vector<int64_t>{batch}, at::kLong, /*pinned=*/false);
     if (text->pooled_channels > 0) {
       pooled_.emplace(std::vector<int64_t>{batch, text->pooled_channels}, at::kFloat, pinned);
@@ -84,13 +89,14 @@ Batch BatchBuffers::take() {
           .sample_index = sample_index_.take(),
           .fps = taken(fps_),
           .text = taken(text_),
+          .tokens = taken(tokens_),
           .text_lengths = taken(text_lengths_),
           .pooled = taken(pooled_)};
 }
 
 int64_t BatchBuffers::num_allocated() const {
   int64_t sum = images_.num_allocated() + labels_.num_allocated() + sample_index_.num_allocated();
-  for (const auto* pool : {&latent_std_, &fps_, &text_, &text_lengths_, &pooled_}) {
+  for (const auto* pool : {&latent_std_, &fps_, &text_, &tokens_, &text_lengths_, &pooled_}) {
     sum += *pool ? (*pool)->num_allocated() : 0;
   }
   return sum;

@@ -24,7 +24,10 @@ struct Batch {
       {};                ///< int64 [B]: position in the data stream, the RNG's sample number
   at::Tensor fps = {};   ///< of clips: float32 [B], frames a second as they lie here
   at::Tensor text = {};  ///< float32 [B, L, D], zero behind a text's length; may be pinned
-  at::Tensor text_lengths = {};  ///< int64 [B], from 1 to L; with `text`
+  /// Instead of `text`, where a text encoder is behind: ids int64 [B, L], padding behind a text's
+  /// length.
+  at::Tensor tokens = {};
+  at::Tensor text_lengths = {};  ///< int64 [B], from 1 to L; with `text` or `tokens`
   at::Tensor pooled = {};        ///< float32 [B, pooled channels]
 };
 
@@ -69,6 +72,7 @@ class BatchBuffers {
   std::optional<BufferPool> latent_std_;
   std::optional<BufferPool> fps_;
   std::optional<BufferPool> text_;
+  std::optional<BufferPool> tokens_;
   std::optional<BufferPool> text_lengths_;
   std::optional<BufferPool> pooled_;
 };

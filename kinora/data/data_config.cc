@@ -96,9 +96,13 @@ void describe_clips(Fields& fields, DataConfig& c) {
 void describe_texts(Fields& fields, DataConfig& c) {
   fields.add(
       "text", c.text,
-      {{"none", TextKind::kNone}, {"builtin", TextKind::kBuiltin}, {"file", TextKind::kFile}},
+      {{"none", TextKind::kNone},
+       {"builtin", TextKind::kBuiltin},
+       {"file", TextKind::kFile},
+       {"tokens", TextKind::kTokens}},
       "Texts of the samples: none; builtin = the words of the caption, else of the class name, "
-      "each as a fixed random vector (no language model); file = from data.text_embeddings.");
+      "each as a fixed random vector (no language model); file = from data.text_embeddings; tokens "
+      "= the same captions as text.tokenizer numbers them, for a text encoder in the run.");
   fields
       .add(
           "text_embeddings", c.text_embeddings,
@@ -321,9 +325,9 @@ void describe(Fields& fields, DataConfig& c, std::string_view section) {
   }
 }
 
-std::unique_ptr<Source> open_source(const DataConfig& config) {
+std::unique_ptr<Source> open_source(const DataConfig& config, const CaptionTokens* tokens) {
   return screen(
-      open_whole_source(config),
+      open_whole_source(config, tokens),
       {.quarantine = config.quarantine, .index = config.index, .max_bad = config.max_bad});
 }
 
@@ -337,7 +341,7 @@ std::string set_identity(const DataConfig& config) {
   return text;
 }
 
-std::unique_ptr<Source> open_whole_source(const DataConfig& config) {
+std::unique_ptr<Source> open_whole_source(const DataConfig& config, const CaptionTokens* tokens) {
   std::unique_ptr<Source> source = open_pictures(config);
   if (config.frame_layout == FrameLayout::kStrip) {
     source = std::make_unique<StripSource>(std::move(source), static_cast<float>(config.fps));
@@ -350,6 +354,9 @@ std::unique_ptr<Source> open_whole_source(const DataConfig& config) {
                                                 config.text_channels);
     case TextKind::kFile:
       return std::make_unique<TextFileSource>(std::move(source), config.text_embeddings);
+    case TextKind::kTokens:
+      return tokens == nullptr ? std::move(source)
+                               : std::make_unique<TokenSource>(std::move(source), *tokens);
   }
   KINORA_UNREACHABLE("[data] unknown kind of text");
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kinora/core/config.h"
+#include "kinora/data/caption_tokens.h"
 #include "kinora/data/loader.h"
 #include "kinora/data/source.h"
 
@@ -32,7 +33,7 @@ enum class FrameLayout : uint8_t {
 };
 
 /// Where the texts of samples come from.
-enum class TextKind : uint8_t { kNone, kBuiltin, kFile };
+enum class TextKind : uint8_t { kNone, kBuiltin, kFile, kTokens };
 
 /// Which images, clips or latents to train on, and how to load them.
 struct DataConfig {
@@ -70,11 +71,14 @@ struct DataConfig {
 void describe(Fields& fields, DataConfig& config, std::string_view section = "data");
 
 /// The set without the samples that data.index and data.quarantine reject. Throws Error as the
-/// sources and as screen() do.
-[[nodiscard]] std::unique_ptr<Source> open_source(const DataConfig& config);
+/// sources and as screen() do. `tokens`: for data.text tokens; null: samples come without them,
+/// for those who look at pictures and captions alone.
+[[nodiscard]] std::unique_ptr<Source> open_source(const DataConfig& config,
+                                                  const CaptionTokens* tokens = nullptr);
 
 /// The whole set.
-[[nodiscard]] std::unique_ptr<Source> open_whole_source(const DataConfig& config);
+[[nodiscard]] std::unique_ptr<Source> open_whole_source(const DataConfig& config,
+                                                        const CaptionTokens* tokens = nullptr);
 
 /// What tells this set, as files show it, from others: its kind and its full paths.
 [[nodiscard]] std::string set_identity(const DataConfig& config);

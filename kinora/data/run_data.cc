@@ -7,9 +7,9 @@
 
 namespace kinora::data {
 
-RunData open_data(const DataConfig& config) {
+RunData open_data(const DataConfig& config, const CaptionTokens* tokens) {
   RunData data;
-  data.whole = open_source(config);
+  data.whole = open_source(config, tokens);
   Split parts = split(data.whole->size(), config.validation, static_cast<uint64_t>(config.seed));
   data.train = std::make_unique<SubsetSource>(*data.whole, std::move(parts.train));
   if (!parts.validation.empty()) {

@@ -14,7 +14,8 @@ struct RunData {
   std::unique_ptr<Source> validation;  ///< null if nothing is held out
 };
 
-/// Opens the data and holds out data.validation samples. kConfig if too few are left.
-[[nodiscard]] RunData open_data(const DataConfig& config);
+/// Opens the data and holds out data.validation samples. `tokens` as for open_source(). kConfig if
+/// too few are left.
+[[nodiscard]] RunData open_data(const DataConfig& config, const CaptionTokens* tokens = nullptr);
 
 }  // namespace kinora::data

@@ -13,10 +13,11 @@ namespace kinora::data {
 namespace {
 
 // To row `i` of `out`.
-void copy_values(const std::vector<float>& values, const at::Tensor& out, int64_t i) {
+template <typename Value>
+void copy_values(const std::vector<Value>& values, const at::Tensor& out, int64_t i) {
   assert(static_cast<int64_t>(values.size()) * out.size(0) == out.numel());
   std::copy(values.begin(), values.end(),
-            out.mutable_data_ptr<float>() + i * static_cast<int64_t>(values.size()));
+            out.mutable_data_ptr<Value>() + i * static_cast<int64_t>(values.size()));
 }
 
 // The columns [left, left + width) of `strip`.
@@ -101,6 +102,11 @@ void SampleReader::read(int64_t index, const Augmentation& augmentation, const B
   }
   if (batch.text.defined()) {
     copy_values(sample_.text.tokens, batch.text, i);
+  }
+  if (batch.tokens.defined()) {
+    copy_values(sample_.text.ids, batch.tokens, i);
+  }
+  if (batch.text_lengths.defined()) {
     batch.text_lengths.mutable_data_ptr<int64_t>()[i] = sample_.text.length;
   }
   if (batch.pooled.defined()) {

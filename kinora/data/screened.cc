@@ -74,7 +74,7 @@ class Rejections {
 Quarantine read_quarantine(const std::filesystem::path& path) {
   const std::string text = io::read_text(path, kMaxListBytes);
   Quarantine quarantine;
-  for (std::string_view line : split(text, '\n')) {
+  for (std::string_view line : kinora::split(text, '\n')) {
     if (line.ends_with('\r')) {
       line.remove_suffix(1);
     }

@@ -31,17 +31,20 @@ struct SampleShape {
 /// The size of the texts of a set.
 struct TextShape {
   int64_t length = 0;           ///< L: tokens that every text has room for
-  int64_t channels = 0;         ///< D: of a token's vector
+  int64_t channels = 0;         ///< D: of a token's vector; 0: texts are the ids of their tokens
   int64_t pooled_channels = 0;  ///< of the vector of the whole text; 0: there is none
+
+  [[nodiscard]] bool is_ids() const { return length > 0 && channels == 0; }
 
   bool operator==(const TextShape&) const = default;
 };
 
-/// A text as a model takes it.
+/// A text as a model takes it, or its text encoder: as vectors of its tokens, or as their ids.
 struct Text {
-  std::vector<float> tokens;  ///< [L, D]; zero from `length` on
-  int64_t length = 0;         ///< tokens that count
-  std::vector<float> pooled;  ///< [pooled_channels]
+  std::vector<float> tokens;      ///< [L, D]; zero from `length` on
+  std::vector<int64_t> ids = {};  ///< [L]; padding from `length` on
+  int64_t length = 0;             ///< tokens that count
+  std::vector<float> pooled;      ///< [pooled_channels]
 };
 
 /// Numbers of a mapped file where they lie, perhaps unaligned: F32, F16 or BF16. They live as long

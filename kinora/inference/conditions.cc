@@ -45,12 +45,14 @@ void check_texts(const data::TextShape& texts, const models::ModelConfig& model)
   if (!model.takes_text()) {
     return;
   }
+  KINORA_CHECK(!texts.is_ids(), kConfig, "[train] the data's texts are tokens, and nothing makes ",
+               "of them what ", model.name, " is conditioned on. Hint: text.encoder");
   const bool pooled = models::family_of(model).conditions.pooled;
   const int64_t channels = pooled ? texts.pooled_channels : texts.channels;
-  KINORA_CHECK(channels > 0, kConfig, "[train] ", model.name,
-               " is conditioned on texts, and the data has none",
-               pooled ? " with a pooled vector" : "",
-               ". Hint: data.text=builtin, or data.text_embeddings");
+  KINORA_CHECK(
+      channels > 0, kConfig, "[train] ", model.name,
+      " is conditioned on texts, and the data has none", pooled ? " with a pooled vector" : "",
+      ". Hint: data.text=tokens with text.encoder, data.text_embeddings, or data.text=builtin");
   KINORA_CHECK(channels == model.text_channels, kConfig,
                "[train] the data's texts have vectors of ", channels,
                " numbers, but model.text_channels is ", model.text_channels);

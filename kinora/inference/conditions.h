@@ -26,7 +26,7 @@ struct ClipSize {
 /// Frames a second that models of clips are told of images, as Open-Sora does.
 inline constexpr double kImageFps = 120.0;
 
-/// kConfig where texts of this size are not what `model` takes; 0 channels: there are none.
+/// kConfig where texts of this size are not what `model` takes; length 0: there are none.
 void check_texts(const data::TextShape& texts, const models::ModelConfig& model);
 
 /// What `model` takes of a batch (models::FamilyConditions); a model of clips takes images as clips

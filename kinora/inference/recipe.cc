@@ -4,6 +4,7 @@
 
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"
+#include "kinora/models/text_encoders/text_encoder.h"
 
 namespace kinora::inference {
 
@@ -46,6 +47,22 @@ void describe_autoencoder(Fields& fields, AutoencoderOptions& autoencoder) {
              between(0, 1e6));
 }
 
+void describe_text(Fields& fields, TextOptions& text) {
+  const auto scope = fields.scope("text");
+  fields.add("tokenizer", text.tokenizer,
+             "The tokenizer of data.text tokens: a folder as Hugging Face lays it out, or a file "
+             "of it.");
+  fields.add("max_length", text.max_length,
+             "Tokens of the longest caption, special ones counted; of longer ones the rest is cut "
+             "off. 0 = model.text_tokens, but no more than the tokenizer says.",
+             between(0, models::kMostTokens));
+  fields.add(
+      "clean", text.clean,
+      {{"auto", ops::Switch::kAuto}, {"on", ops::Switch::kOn}, {"off", ops::Switch::kOff}},
+      "Clean captions as PixArt and Open-Sora were trained on them (lower case, without "
+      "addresses, tags and file names). auto = of models of tokens, not of a pooled vector.");
+}
+
 void describe_precision(Fields& fields, ModelRecipe& recipe) {
   fields.add("precision", recipe.precision,
              {{"fp32", Precision::kFp32}, {"bf16", Precision::kBf16}, {"fp16", Precision::kFp16}},
@@ -80,6 +97,7 @@ void describe(Fields& fields, ModelRecipe& recipe) {
   describe_kernels(fields, recipe);
   describe(fields, recipe.data);
   describe_autoencoder(fields, recipe.autoencoder);
+  describe_text(fields, recipe.text);
   describe(fields, recipe.objective);
   {
     const auto scope = fields.scope("train");

@@ -34,6 +34,13 @@ struct AutoencoderOptions {
   static constexpr int64_t kMicroBatch = 32;
 };
 
+/// The keys text.*.
+struct TextOptions {
+  std::string tokenizer;
+  int64_t max_length = 0;                  ///< 0: as the model and the tokenizer have it
+  ops::Switch clean = ops::Switch::kAuto;  ///< auto: of models of tokens, not of pooled vectors
+};
+
 /// The keys sample.*, but for those of the grids that training shows.
 struct SampleOptions {
   int64_t count = 16;
@@ -48,6 +55,7 @@ struct ModelRecipe {
   ops::KernelOptions kernels;
   data::DataConfig data;  ///< what it learned from: sizes, classes, words
   AutoencoderOptions autoencoder;
+  TextOptions text;
   diffusion::ObjectiveConfig objective;
   Precision precision = Precision::kFp32;  ///< train.precision
   bool deterministic = false;              ///< train.deterministic
@@ -63,6 +71,7 @@ void describe(Fields& fields, ModelRecipe& recipe);
 /// The keys by themselves, for a run's configuration, which has its own between them.
 void describe_kernels(Fields& fields, ModelRecipe& recipe);  ///< model.path, kernels.*
 void describe_autoencoder(Fields& fields, AutoencoderOptions& autoencoder);
+void describe_text(Fields& fields, TextOptions& text);
 void describe_frame_masks(Fields& fields, ModelRecipe& recipe);
 void describe_averages(Fields& fields, ModelRecipe& recipe);  ///< ema.decays
 /// In the scope `train`.

@@ -15,7 +15,7 @@
 #include "kinora/core/counted.h"
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
-#include "kinora/core/text.h"
+#include "kinora/data/caption_tokens.h"
 #include "kinora/device/host_bytes.h"
 #include "kinora/io/file.h"
 #include "kinora/io/file_lock.h"
@@ -45,19 +45,6 @@ struct TokenisedCaptions {
   }
 };
 
-/// In quotes, of a long text its beginning.
-std::string shortened(const std::string& text) {
-  constexpr size_t kMostBytes = 120;
-  if (text.size() <= kMostBytes) {
-    return quote(text);
-  }
-  size_t end = kMostBytes;
-  while (end > 0 && (static_cast<uint8_t>(text[end]) & 0xC0U) == 0x80U) {
-    --end;  // within a character
-  }
-  return quote(text.substr(0, end)) + "...";
-}
-
 TokenisedCaptions tokenise(std::span<const std::string> captions,
                            const tokenizers::Tokenizer& tokenizer,
                            const CaptionEmbeddingOptions& options) {
@@ -67,10 +54,10 @@ TokenisedCaptions tokenise(std::span<const std::string> captions,
     const tokenizers::Tokens tokens =
         tokenizer.encode(options.clean ? prompts::preprocess_caption(caption) : caption,
                          {.max_length = options.max_tokens});
-    KINORA_CHECK(!tokens.ids.empty(), kConfig, "[captions] the caption ", shortened(caption),
+    KINORA_CHECK(!tokens.ids.empty(), kConfig, "[captions] the caption ", data::shortened(caption),
                  " must have a token, got none");
     if (tokens.num_cut > 0 && ++result.cut == 1) {
-      example = shortened(tokens.cut) + " of " + shortened(caption);
+      example = data::shortened(tokens.cut) + " of " + data::shortened(caption);
     }
     result.ids.insert(result.ids.end(), tokens.ids.begin(), tokens.ids.end());
     result.ends.push_back(std::ssize(result.ids));
@@ -293,7 +280,7 @@ void write_rows(std::span<const int64_t> rows, std::span<const std::string> capt
     const bool is_finite = at::isfinite(own).all().item<bool>() &&
                            (!pooled.defined() || at::isfinite(pooled[i]).all().item<bool>());
     KINORA_CHECK(is_finite, kConfig, "[captions] the embedding of ",
-                 shortened(captions[static_cast<size_t>(row)]), " is not finite as ",
+                 data::shortened(captions[static_cast<size_t>(row)]), " is not finite as ",
                  to_string(layout.dtype), ". Hint: --precision bf16, --dtype bf16");
     file.write(layout.embeddings_at + row * layout.length * token_bytes, device::bytes_of(own));
     if (pooled.defined()) {

@@ -13,6 +13,7 @@
 #include "kinora/device/device.h"
 #include "kinora/diffusion/objective_config.h"
 #include "kinora/inference/setup.h"
+#include "kinora/inference/text_tokens.h"
 #include "kinora/io/clip_file.h"
 #include "kinora/io/file.h"
 #include "kinora/train/rank_agreement.h"
@@ -64,8 +65,11 @@ Run::Run(const RunConfig& asked, const Resume& resume, const comm::Group& world)
       mesh(world, config.parallel.mesh()),
       micro_batch(config.micro_batch(mesh.data_ranks())),
       device(inference::choose_device(config.train.device)),
-      data(data::open_data(config.data)),
-      image_data(config.image_steps.any() ? data::open_data(config.image_data) : data::RunData()),
+      tokens(inference::caption_tokens(config)),
+      data(data::open_data(config.data, tokens ? &*tokens : nullptr)),
+      image_data(config.image_steps.any()
+                     ? data::open_data(config.image_data, tokens ? &*tokens : nullptr)
+                     : data::RunData()),
       directory(opened_directory(config.run_dir, resume, mesh.world())) {
   KINORA_CHECK(config.train.profile_steps == 0 || device.is_cuda(), kConfig,
                "[train] train.profile_steps traces a GPU, but this run computes on the CPU");

@@ -59,6 +59,7 @@ struct Run {
   parallel::Mesh mesh;
   int64_t micro_batch;
   at::Device device;
+  std::optional<data::CaptionTokens> tokens;  ///< of data.text tokens
   data::RunData data;
   data::RunData image_data;  ///< empty where image_data.share is 0
   RunDirectory directory;

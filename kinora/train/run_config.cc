@@ -271,6 +271,7 @@ void describe(Fields& fields, RunConfig& config) {
   describe(fields, config.data);
   describe_image_data(fields, config);
   describe_autoencoder(fields, config.autoencoder);
+  describe_text(fields, config.text);
   describe(fields, config.objective);
   describe_train(fields, config);
   describe_frame_masks(fields, config);

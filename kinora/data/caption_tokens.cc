@@ -1,0 +1,62 @@
+#include "kinora/data/caption_tokens.h"
+
+#include <string>
+#include <utility>
+
+#include "kinora/core/error.h"
+#include "kinora/core/log.h"
+#include "kinora/core/text.h"
+#include "kinora/prompts/caption_cleaning.h"
+
+namespace kinora::data {
+
+std::string shortened(const std::string& text) {
+  constexpr size_t kMostBytes = 120;
+  if (text.size() <= kMostBytes) {
+    return quote(text);
+  }
+  size_t end = kMostBytes;
+  while (end > 0 && (static_cast<uint8_t>(text[end]) & 0xC0U) == 0x80U) {
+    --end;  // within a character
+  }
+  return quote(text.substr(0, end)) + "...";
+}
+
+TokenSource::TokenSource(std::unique_ptr<Source> inner, CaptionTokens tokens)
+    : WrappedSource(std::move(inner)),
+      tokens_(std::move(tokens)),
+      padding_(tokens_.tokenizer->pad_id().value_or(0)) {
+  const int64_t least = tokens_.tokenizer->num_special_tokens() + 1;
+  KINORA_CHECK(tokens_.max_length >= least, kConfig, "[text] texts must have room for ", least,
+               " tokens or more, special ones counted, got ", tokens_.max_length,
+               ". Hint: text.max_length, model.text_tokens");
+}
+
+void TokenSource::read(int64_t index, Sample& out) const {
+  WrappedSource::read(index, out);
+  out.text.ids = ids_of(
+      index, out.caption.empty() ? class_names()[static_cast<size_t>(out.label)] : out.caption);
+  out.text.length = std::ssize(out.text.ids);
+  KINORA_CHECK(out.text.length > 0, kIo, "[text] ", sample_name(index),
+               " must have a caption or a class name with a token in it, got none");
+  out.text.ids.resize(static_cast<size_t>(tokens_.max_length), padding_);
+}
+
+std::vector<int64_t> TokenSource::ids_of(int64_t index, std::string_view caption) const {
+  try {
+    tokenizers::Tokens tokens = tokens_.tokenizer->encode(
+        tokens_.cleans ? prompts::preprocess_caption(caption) : std::string(caption),
+        {.max_length = tokens_.max_length});
+    if (tokens.num_cut > 0 && !said_what_is_cut_.exchange(true)) {
+      log_warn("[text] captions of more than ", tokens_.max_length,
+               " tokens are cut off there; the first is that of ", sample_name(index),
+               ", which loses the last ", tokens.num_cut, ": ", shortened(tokens.cut));
+    }
+    return std::move(tokens.ids);
+  } catch (const Error& error) {  // of this caption, so of this sample alone
+    throw_error(ErrorKind::kIo, "[text] the caption of ", sample_name(index),
+                " cannot be made tokens: ", error.what());
+  }
+}
+
+}  // namespace kinora::data

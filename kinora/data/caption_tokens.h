@@ -1,0 +1,49 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kinora/data/wrapped_source.h"
+#include "kinora/tokenizers/tokenizer.h"
+
+namespace kinora::data {
+
+/// How captions become tokens.
+struct CaptionTokens {
+  std::shared_ptr<const tokenizers::Tokenizer> tokenizer;
+  /// L: places that every text has, special tokens counted. Longer texts are cut off.
+  int64_t max_length = 0;
+  bool cleans = false;  ///< prompts::preprocess_caption() before they are tokenised
+};
+
+/// A caption between double quotes, as messages show it: of a long one its beginning.
+[[nodiscard]] std::string shortened(const std::string& caption);
+
+/// Gives the samples of another source the tokens of their caption or, without one, of their class
+/// name: Text::ids, padded by the tokenizer's padding (0 where it has none) behind the text's
+/// length. The first text that is cut off is named in the log. A sample whose text has no token, or
+/// that the tokenizer or the cleaning refuses, is unreadable.
+class TokenSource : public WrappedSource {
+ public:
+  /// kConfig: max_length has no room for a token beside the special ones.
+  TokenSource(std::unique_ptr<Source> inner, CaptionTokens tokens);
+
+  [[nodiscard]] std::optional<TextShape> text_shape() const override {
+    return TextShape{.length = tokens_.max_length, .channels = 0, .pooled_channels = 0};
+  }
+  void read(int64_t index, Sample& out) const override;
+
+ private:
+  [[nodiscard]] std::vector<int64_t> ids_of(int64_t index, std::string_view caption) const;
+
+  CaptionTokens tokens_;
+  int64_t padding_;
+  mutable std::atomic<bool> said_what_is_cut_ = false;
+};
+
+}  // namespace kinora::data

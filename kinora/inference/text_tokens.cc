@@ -1,0 +1,45 @@
+#include "kinora/inference/text_tokens.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "kinora/core/error.h"
+#include "kinora/models/families.h"
+#include "kinora/models/text_encoders/text_encoder.h"
+#include "kinora/tokenizers/tokenizer.h"
+
+namespace kinora::inference {
+namespace {
+
+/// Of the longest caption; the model may be unresolved.
+int64_t default_length(const models::ModelConfig& model, const tokenizers::Tokenizer& tokenizer) {
+  const int64_t longest =
+      std::min(models::kMostTokens, tokenizer.max_length().value_or(models::kMostTokens));
+  if (models::family_of(model).conditions.pooled) {
+    return longest;
+  }
+  const int64_t own =
+      model.text_tokens > 0 ? model.text_tokens : models::published_values(model).text_tokens;
+  return own > 0 ? std::min(longest, own) : longest;
+}
+
+}  // namespace
+
+std::optional<data::CaptionTokens> caption_tokens(const ModelRecipe& recipe) {
+  const TextOptions& text = recipe.text;
+  KINORA_CHECK(recipe.data.text != data::TextKind::kTokens || !text.tokenizer.empty(), kConfig,
+               "[text] data.text is tokens, and there is no tokenizer. Hint: text.tokenizer");
+  if (text.tokenizer.empty()) {
+    return std::nullopt;
+  }
+  data::CaptionTokens tokens{.tokenizer = std::make_shared<const tokenizers::Tokenizer>(
+                                 tokenizers::Tokenizer::load(text.tokenizer))};
+  tokens.max_length =
+      text.max_length > 0 ? text.max_length : default_length(recipe.model, *tokens.tokenizer);
+  tokens.cleans =
+      text.clean == ops::Switch::kOn ||
+      (text.clean == ops::Switch::kAuto && !models::family_of(recipe.model).conditions.pooled);
+  return tokens;
+}
+
+}  // namespace kinora::inference
