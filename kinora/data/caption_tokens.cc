@@ -10,6 +10,12 @@
 
 namespace kinora::data {
 
+tokenizers::Tokens encode(const CaptionTokens& tokens, std::string_view caption) {
+  return tokens.tokenizer->encode(
+      tokens.cleans ? prompts::preprocess_caption(caption) : std::string(caption),
+      {.max_length = tokens.max_length});
+}
+
 std::string shortened(const std::string& text) {
   constexpr size_t kMostBytes = 120;
   if (text.size() <= kMostBytes) {
@@ -44,9 +50,7 @@ void TokenSource::read(int64_t index, Sample& out) const {
 
 std::vector<int64_t> TokenSource::ids_of(int64_t index, std::string_view caption) const {
   try {
-    tokenizers::Tokens tokens = tokens_.tokenizer->encode(
-        tokens_.cleans ? prompts::preprocess_caption(caption) : std::string(caption),
-        {.max_length = tokens_.max_length});
+    tokenizers::Tokens tokens = encode(tokens_, caption);
     if (tokens.num_cut > 0 && !said_what_is_cut_.exchange(true)) {
       log_warn("[text] captions of more than ", tokens_.max_length,
                " tokens are cut off there; the first is that of ", sample_name(index),

@@ -21,6 +21,9 @@ struct CaptionTokens {
   bool cleans = false;  ///< prompts::preprocess_caption() before they are tokenised
 };
 
+/// Those of one caption. Errors of the tokenizer and the cleaning.
+[[nodiscard]] tokenizers::Tokens encode(const CaptionTokens& tokens, std::string_view caption);
+
 /// A caption between double quotes, as messages show it: of a long one its beginning.
 [[nodiscard]] std::string shortened(const std::string& caption);
 

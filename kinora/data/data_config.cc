@@ -118,6 +118,39 @@ void describe_texts(Fields& fields, DataConfig& c) {
              between(1, 65536));
 }
 
+void describe_captions(Fields& fields, DataConfig& c) {
+  // A file of embeddings has one caption of each sample, as it is.
+  const auto can_draw = [&c] { return c.text != TextKind::kFile; };
+  fields
+      .add("captions", c.captions.lines,
+           {{"whole", CaptionLines::kWhole},
+            {"first", CaptionLines::kFirst},
+            {"random", CaptionLines::kRandom}},
+           "Of captions of several lines (a list in JSON has a line each): whole = all of it is "
+           "the caption; first = the first line; random = one of them, drawn each time that the "
+           "sample is shown.")
+      .check("not be random for data.text file",
+             [&c, can_draw] { return c.captions.lines != CaptionLines::kRandom || can_draw(); });
+  fields
+      .add("caption_weights", c.captions.weights,
+           "How often captions random draws the first line, the second, ...: relative to each "
+           "other, none of further lines. [] = all equally often.",
+           between(0, 1e6))
+      .check("begin with a number above 0",
+             [&c] { return c.captions.weights.empty() || c.captions.weights.front() > 0.0; });
+  fields
+      .add("shuffle_tags", c.captions.shuffles_tags,
+           "Captions are tags with commas between them, in a new order each time.")
+      .check("be false for data.text file",
+             [&c, can_draw] { return !c.captions.shuffles_tags || can_draw(); });
+  fields
+      .add("drop_tags", c.captions.drop_tags,
+           "Probability that a tag of a caption is left out, drawn each time; one stays always.",
+           between(0, 1))
+      .check("be 0 for data.text file",
+             [&c, can_draw] { return c.captions.drop_tags == 0.0 || can_draw(); });
+}
+
 void describe_buckets(Fields& fields, DataConfig& c) {
   fields
       .add("buckets", c.buckets,
@@ -276,6 +309,7 @@ void describe(Fields& fields, DataConfig& c, std::string_view section) {
              between(1, kMaxSide));
   fields.add("width", c.width, "Width of the images in pixels.", between(1, kMaxSide));
   describe_clips(fields, c);
+  describe_captions(fields, c);
   describe_texts(fields, c);
   fields.add("count", c.count,
              "Number of generated images or clips, for data.source shapes and moving_shapes.",
@@ -345,6 +379,9 @@ std::unique_ptr<Source> open_whole_source(const DataConfig& config, const Captio
   std::unique_ptr<Source> source = open_pictures(config);
   if (config.frame_layout == FrameLayout::kStrip) {
     source = std::make_unique<StripSource>(std::move(source), static_cast<float>(config.fps));
+  }
+  if (config.captions.changes()) {
+    source = std::make_unique<CaptionChoiceSource>(std::move(source), config.captions);
   }
   switch (config.text) {
     case TextKind::kNone:

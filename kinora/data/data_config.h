@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kinora/core/config.h"
+#include "kinora/data/caption_choice.h"
 #include "kinora/data/caption_tokens.h"
 #include "kinora/data/loader.h"
 #include "kinora/data/source.h"
@@ -47,6 +48,7 @@ struct DataConfig {
   int64_t frame_stride = 1;
   double max_fps = 0.0;  ///< 0: no limit
   double fps = 8.0;  ///< of clips as they are stored; of latents: where their files do not say it
+  CaptionChoice captions;
   TextKind text = TextKind::kNone;
   std::string text_embeddings;
   int64_t text_length = 16;    ///< of built-in texts, in words

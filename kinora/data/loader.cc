@@ -25,6 +25,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+/// In the place of the step, which loading has none of: 0 is of pictures and clips.
+constexpr uint32_t kCaptionStep = 1;
+
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
@@ -318,7 +321,9 @@ class Loader::Impl {
                               RandomPurpose::kAugment};
     const Augmentation augmentation{
         .flip = options_.random_flip && random_uniform(stream, 0) < 0.5F,
-        .start = random_uniform(stream, 1)};
+        .start = random_uniform(stream, 1),
+        .caption_draws = RandomStream{options_.seed, static_cast<uint64_t>(position), kCaptionStep,
+                                      RandomPurpose::kAugment}};
     int64_t index = slot.indices[static_cast<size_t>(i)];
     std::string reason;
     for (int64_t attempt = 1;; ++attempt) {

@@ -8,6 +8,7 @@
 
 #include "kinora/core/error.h"
 #include "kinora/data/class_names.h"
+#include "kinora/data/json_lines.h"
 #include "kinora/io/file.h"
 
 namespace kinora::data {
@@ -51,6 +52,10 @@ std::string json_caption(std::string_view json, const std::string& name) {
     const auto found = value.find(key);
     if (found != value.end() && found->is_string()) {
       return found->get<std::string>();
+    }
+    std::optional<std::string> lines = found == value.end() ? std::nullopt : lines_of_list(*found);
+    if (lines) {
+      return *std::move(lines);
     }
   }
   return "";

@@ -46,7 +46,8 @@ struct MediaSet {
 };
 
 /// The caption in a JSON object: its member "caption", "text" or "prompt", the first that is a
-/// string; empty without one. Error (kIo) for what is no JSON object.
+/// string or a list of strings, which become lines; empty without one. Error (kIo) for what is no
+/// JSON object.
 [[nodiscard]] std::string json_caption(std::string_view json, const std::string& name);
 
 /// What messages call an item.

@@ -82,6 +82,7 @@ void SampleReader::read(int64_t index, const Augmentation& augmentation, const B
                         int64_t i) {
   sample_.choice = size_.choice(augmentation.start);
   sample_.is_chosen = false;
+  sample_.caption_draws = augmentation.caption_draws;
   sample_.crop = {size_.height, size_.width, size_.scaled_decode};
   source_.read(index, sample_);
   choose_frames(index);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kinora/core/dtype.h"
+#include "kinora/core/philox.h"
 #include "kinora/data/frame_choice.h"
 #include "kinora/io/image.h"
 
@@ -79,6 +80,9 @@ struct Sample {
   io::CropHint crop = {};
   /// What the reader is going to take of a clip; nothing: all frames. It stands here before read().
   std::optional<FrameChoice> choice;
+  /// Set by who reads: what random choices of its caption are drawn by (CaptionChoice); nothing:
+  /// they are not drawn.
+  std::optional<RandomStream> caption_draws;
   /// Set by sources for which the other frames were work: `image` holds just the chosen ones.
   bool is_chosen = false;
 

@@ -8,6 +8,7 @@
 #include "kinora/core/error.h"
 #include "kinora/core/text.h"
 #include "kinora/data/class_names.h"
+#include "kinora/data/json_lines.h"
 #include "kinora/io/csv.h"
 #include "kinora/io/file.h"
 #include "kinora/io/parquet.h"
@@ -67,6 +68,9 @@ std::string json_text(const nlohmann::json& object, const TableColumn& column) {
   for (const std::string_view name : column.names) {
     const auto found = object.find(name);
     if (found != object.end() && !found->is_null()) {
+      if (std::optional<std::string> lines = lines_of_list(*found)) {
+        return *std::move(lines);
+      }
       return found->is_string()
                  ? found->get<std::string>()
                  : found->dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
