@@ -185,6 +185,10 @@ Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index) {
   return at::empty(sizes, x.options());
 }
 
+Tensor flip(const Tensor& x, at::IntArrayRef /*dims*/) {
+  return at::empty(x.sizes(), x.options());
+}
+
 Tensor searchsorted(const Tensor& /*sorted*/, const Tensor& values, bool /*out_int32*/,
                     bool /*right*/, std::optional<c10::string_view> /*side*/,
                     const OptionalTensor& /*sorter*/) {
@@ -194,6 +198,7 @@ Tensor searchsorted(const Tensor& /*sorted*/, const Tensor& values, bool /*out_i
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, Meta, library) {
+  library.impl("flip", flip);
   library.impl("native_layer_norm", layer_norm);
   library.impl("native_layer_norm_backward", layer_norm_backward);
   library.impl("_scaled_dot_product_flash_attention_for_cpu", attention);

@@ -12,9 +12,11 @@
 #include "kinora/core/error.h"
 #include "kinora/data/run_data.h"
 #include "kinora/inference/conditions.h"
+#include "kinora/inference/frozen_text_encoder.h"
 #include "kinora/inference/given_frames.h"
 #include "kinora/inference/prompts.h"
 #include "kinora/inference/shown_samples.h"
+#include "kinora/inference/text_tokens.h"
 #include "kinora/models/families.h"
 
 namespace kinora::inference {
@@ -64,18 +66,28 @@ void set_size(const SampleSize& size, double fps, ModelRecipe& recipe) {
 }
 
 /// What the samples are to show: what was asked for, or the texts of the model's data.
-Prompts prompts_for(const ModelRecipe& recipe, const Request& request) {
+Prompts prompts_for(const ModelRecipe& recipe, const Request& request, at::Device device) {
   if (request.encoded) {
     return *request.encoded;
   }
   if (!request.captions.empty()) {
-    return prompts_of_captions(captions_of(request), recipe.data);
+    const bool encodes = !recipe.text.encoder.empty();
+    return encodes ? prompts_of_encoder(captions_of(request), recipe, device)
+                   : prompts_of_captions(captions_of(request), recipe.data);
   }
   if (!request.text_embeddings.empty()) {
     return prompts_of_file(request.text_embeddings);
   }
-  return prompts_of_data(*data::open_data(recipe.data).train,
-                         request.count > 0 ? request.count : recipe.sample.count);
+  const int64_t count = request.count > 0 ? request.count : recipe.sample.count;
+  if (recipe.data.text != data::TextKind::kTokens) {
+    return prompts_of_data(*data::open_data(recipe.data).train, count);
+  }
+  const data::CaptionTokens tokens = caption_tokens(recipe).value();
+  Prompts prompts = prompts_of_data(*data::open_data(recipe.data, &tokens).train, count);
+  if (const auto encoder = open_text_encoder(recipe, tokens, device)) {
+    encode(prompts, encoder->encoder);
+  }
+  return prompts;
 }
 
 pipelines::ClipOptions clip_options(const ModelRecipe& recipe, const DrawOptions& options) {
@@ -194,7 +206,7 @@ std::vector<Asked> DrawingGroup::ask_for_classes(const Request& request,
 
 std::vector<Asked> DrawingGroup::ask_for_texts(const Request& request,
                                                pipelines::ConditionsOf& conditions) {
-  Prompts prompts = prompts_for(recipe_, request);
+  Prompts prompts = prompts_for(recipe_, request, trained_.device);
   const data::TextShape shape = text_shape_.value_or(prompts.shape);
   KINORA_CHECK(shape.length == prompts.shape.length && shape.channels == prompts.shape.channels &&
                    shape.pooled_channels == prompts.shape.pooled_channels,

@@ -88,8 +88,9 @@ Prompts prompts_of_words(const std::vector<std::string>& captions, const data::T
 Prompts prompts_of_captions(const std::vector<std::string>& captions,
                             const data::DataConfig& data) {
   KINORA_CHECK(data.text == data::TextKind::kBuiltin, kConfig,
-               "[sample] captions need data.text builtin, whose words this run did not learn. "
-               "Hint: embed them as its texts were, and give --text-embeddings");
+               "[sample] captions need data.text builtin, whose words this run did not learn, or a "
+               "text encoder. Hint: text.encoder=FOLDER, or embed them as its texts were, and give "
+               "--text-embeddings");
   return prompts_of_words(captions, {.length = data.text_length,
                                      .channels = data.text_channels,
                                      .pooled_channels = data.text_channels});

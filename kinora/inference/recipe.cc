@@ -49,9 +49,17 @@ void describe_autoencoder(Fields& fields, AutoencoderOptions& autoencoder) {
 
 void describe_text(Fields& fields, TextOptions& text) {
   const auto scope = fields.scope("text");
+  fields.add("encoder", text.encoder,
+             "A frozen text encoder (T5, CLIP), a folder or file: training with data.text tokens "
+             "encodes captions in each step, and prompts are encoded where samples are drawn.");
+  fields.add("precision", text.precision,
+             {{"fp32", Precision::kFp32}, {"bf16", Precision::kBf16}, {"fp16", Precision::kFp16}},
+             "Type of its weights and arithmetic.");
+  fields.add("micro_batch", text.micro_batch, "Captions that it encodes at once; 0 = 64.",
+             between(0, 65536));
   fields.add("tokenizer", text.tokenizer,
              "The tokenizer of data.text tokens: a folder as Hugging Face lays it out, or a file "
-             "of it.");
+             "of it. Default: that of text.encoder, in its folder or beside it.");
   fields.add("max_length", text.max_length,
              "Tokens of the longest caption, special ones counted; of longer ones the rest is cut "
              "off. 0 = model.text_tokens, but no more than the tokenizer says.",

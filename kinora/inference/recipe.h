@@ -36,9 +36,14 @@ struct AutoencoderOptions {
 
 /// The keys text.*.
 struct TextOptions {
-  std::string tokenizer;
+  std::string encoder;
+  Precision precision = Precision::kBf16;
+  int64_t micro_batch = 0;                 ///< 0: kMicroBatch
+  std::string tokenizer;                   ///< empty: the encoder's
   int64_t max_length = 0;                  ///< 0: as the model and the tokenizer have it
   ops::Switch clean = ops::Switch::kAuto;  ///< auto: of models of tokens, not of pooled vectors
+
+  static constexpr int64_t kMicroBatch = 64;
 };
 
 /// The keys sample.*, but for those of the grids that training shows.

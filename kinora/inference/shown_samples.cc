@@ -2,7 +2,10 @@
 
 #include <ATen/ops/arange.h>
 
+#include <utility>
+
 #include "kinora/inference/conditions.h"
+#include "kinora/inference/frozen_text_encoder.h"
 #include "kinora/inference/prompts.h"
 #include "kinora/io/image_grid.h"
 #include "kinora/pipelines/images.h"
@@ -10,11 +13,15 @@
 namespace kinora::inference {
 
 std::function<pipelines::DrawConditions(int64_t first, int64_t size)> shown_conditions(
-    const data::Source& data, const ModelRecipe& recipe, at::Device device) {
+    const data::Source& data, const ModelRecipe& recipe, const pipelines::TextBatchEncoder* encoder,
+    at::Device device) {
   const models::ModelConfig& model = recipe.model;
   if (model.takes_text()) {
-    return conditions_of_prompts(prompts_of_data(data, recipe.sample.count), model,
-                                 clip_fps(recipe.data), device);
+    Prompts prompts = prompts_of_data(data, recipe.sample.count);
+    if (prompts.shape.is_ids() && encoder != nullptr) {
+      encode(prompts, *encoder);
+    }
+    return conditions_of_prompts(std::move(prompts), model, clip_fps(recipe.data), device);
   }
   return [num_classes = model.num_classes, device](int64_t first, int64_t size) {
     pipelines::DrawConditions result;

@@ -9,13 +9,16 @@
 #include "kinora/inference/recipe.h"
 #include "kinora/io/image.h"
 #include "kinora/pipelines/draw.h"
+#include "kinora/pipelines/text_batch_encoder.h"
 
 namespace kinora::inference {
 
 /// Conditions of the samples that a run shows while it trains: all classes in turn, or the texts of
-/// the first sample.count samples of `data` in turn. recipe.model is resolved.
+/// the first sample.count samples of `data` in turn, made vectors of by `encoder` (may be null)
+/// where they are tokens. recipe.model is resolved.
 [[nodiscard]] std::function<pipelines::DrawConditions(int64_t first, int64_t size)>
-shown_conditions(const data::Source& data, const ModelRecipe& recipe, at::Device device);
+shown_conditions(const data::Source& data, const ModelRecipe& recipe,
+                 const pipelines::TextBatchEncoder* encoder, at::Device device);
 
 /// Frames a second of the clips that the run's model sees.
 [[nodiscard]] double clip_fps(const data::DataConfig& config);

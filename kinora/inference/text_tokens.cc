@@ -1,11 +1,13 @@
 #include "kinora/inference/text_tokens.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 
 #include "kinora/core/error.h"
 #include "kinora/models/families.h"
 #include "kinora/models/text_encoders/text_encoder.h"
+#include "kinora/pipelines/tokenizer_folder.h"
 #include "kinora/tokenizers/tokenizer.h"
 
 namespace kinora::inference {
@@ -27,13 +29,19 @@ int64_t default_length(const models::ModelConfig& model, const tokenizers::Token
 
 std::optional<data::CaptionTokens> caption_tokens(const ModelRecipe& recipe) {
   const TextOptions& text = recipe.text;
-  KINORA_CHECK(recipe.data.text != data::TextKind::kTokens || !text.tokenizer.empty(), kConfig,
-               "[text] data.text is tokens, and there is no tokenizer. Hint: text.tokenizer");
-  if (text.tokenizer.empty()) {
+  KINORA_CHECK(recipe.data.text != data::TextKind::kTokens || !text.tokenizer.empty() ||
+                   !text.encoder.empty(),
+               kConfig,
+               "[text] data.text is tokens, and there is no tokenizer. Hint: text.encoder, or "
+               "text.tokenizer for a model with an encoder of its own");
+  if (text.tokenizer.empty() && text.encoder.empty()) {
     return std::nullopt;
   }
+  const std::filesystem::path path = text.tokenizer.empty()
+                                         ? pipelines::find_tokenizer(text.encoder)
+                                         : std::filesystem::path(text.tokenizer);
   data::CaptionTokens tokens{.tokenizer = std::make_shared<const tokenizers::Tokenizer>(
-                                 tokenizers::Tokenizer::load(text.tokenizer))};
+                                 tokenizers::Tokenizer::load(path))};
   tokens.max_length =
       text.max_length > 0 ? text.max_length : default_length(recipe.model, *tokens.tokenizer);
   tokens.cleans =

@@ -9,8 +9,8 @@ namespace kinora::inference {
 
 /// How the captions of the recipe's data become tokens, by the keys text.*: cut off after
 /// text.max_length, else after model.text_tokens or what the tokenizer says, whichever is less.
-/// Nothing without a tokenizer. Errors of Tokenizer::load(); kConfig where data.text is tokens and
-/// there is none.
+/// Nothing without a tokenizer and an encoder. Errors of Tokenizer::load(); kConfig where data.text
+/// is tokens and there is none.
 [[nodiscard]] std::optional<data::CaptionTokens> caption_tokens(const ModelRecipe& recipe);
 
 }  // namespace kinora::inference

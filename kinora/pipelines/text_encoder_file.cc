@@ -180,15 +180,17 @@ void load(models::TextEncoder& encoder, const LateTensors& tensors,
   }
 }
 
-}  // namespace
+/// A text encoder without weights, frozen, and where these lie.
+struct Outline {
+  WeightsFile file;
+  LateTensors tensors;
+  std::unique_ptr<models::TextEncoder> encoder;
+};
 
-std::unique_ptr<models::TextEncoder> open_text_encoder(const fs::path& path,
-                                                       const TextEncoderOptions& options) {
-  KINORA_CHECK(!(options.streamed && options.eight_bits), kConfig,
-               "[text encoder] a streamed encoder must not be kept in 8 bits, got both");
+Outline outline(const fs::path& path, const std::string& prefix) {
   const fs::path folder = folder_of(path);
   WeightsFile file = WeightsFile::open(folder.empty() ? path : folder, /*averaged=*/false);
-  const Place place = only_place(file, options.prefix);
+  const Place place = only_place(file, prefix);
   LateTensors tensors = tensors_at(file, place);
   std::unique_ptr<models::TextEncoder> encoder =
       make_text_encoder(config_for(path, folder, place, tensors));
@@ -196,9 +198,24 @@ std::unique_ptr<models::TextEncoder> open_text_encoder(const fs::path& path,
   for (const auto& [name, parameter] : encoder->named_parameters()) {
     parameter->frozen = true;
   }
+  return {std::move(file), std::move(tensors), std::move(encoder)};
+}
+
+}  // namespace
+
+std::unique_ptr<models::TextEncoder> outlined_text_encoder(const fs::path& path,
+                                                           const std::string& prefix) {
+  return outline(path, prefix).encoder;
+}
+
+std::unique_ptr<models::TextEncoder> open_text_encoder(const fs::path& path,
+                                                       const TextEncoderOptions& options) {
+  KINORA_CHECK(!(options.streamed && options.eight_bits), kConfig,
+               "[text encoder] a streamed encoder must not be kept in 8 bits, got both");
+  auto [file, tensors, encoder] = outline(path, options.prefix);
   if (!options.streamed) {
     load(*encoder, tensors, options, [](const std::string&) { return true; });
-    return encoder;
+    return std::move(encoder);
   }
   const nn::NamedParameter vocabulary = encoder->vocabulary();
   load(*encoder, tensors, options, [&](const std::string& name) {
@@ -208,7 +225,7 @@ std::unique_ptr<models::TextEncoder> open_text_encoder(const fs::path& path,
   const auto blocks = std::make_shared<StreamedBlocks>(
       *encoder, std::move(file), std::move(tensors), options.device, options.type);
   encoder->set_block_hook([blocks](int64_t block, bool begins) { blocks->use(block, begins); });
-  return encoder;
+  return std::move(encoder);
 }
 
 std::string text_encoder_fingerprint(const fs::path& path, const std::string& prefix) {

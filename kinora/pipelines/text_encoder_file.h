@@ -38,6 +38,10 @@ struct TextEncoderOptions {
 [[nodiscard]] std::unique_ptr<models::TextEncoder> open_text_encoder(
     const std::filesystem::path& path, const TextEncoderOptions& options);
 
+/// The same without weights, whose names and shapes are compared all the same.
+[[nodiscard]] std::unique_ptr<models::TextEncoder> outlined_text_encoder(
+    const std::filesystem::path& path, const std::string& prefix = {});
+
 /// What tells a text encoder from others, whatever its path: a checksum of how it is built and of
 /// the names, types, shapes and first values of its weights. Reads a page of each. Errors as
 /// open_text_encoder().

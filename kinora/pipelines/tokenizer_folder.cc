@@ -52,7 +52,7 @@ fs::path find_tokenizer(const fs::path& text_encoder) {
   KINORA_CHECK(found != places.end(), kIo, "[tokenizer] none of ", list_names(names, places.size()),
                " has a tokenizer (",
                list_names({kTokenizerFiles.begin(), kTokenizerFiles.end()}, kTokenizerFiles.size()),
-               "). Hint: name its folder by --tokenizer");
+               "). Hint: name its folder by --tokenizer, in a recipe by text.tokenizer");
   return *found;
 }
 

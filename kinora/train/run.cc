@@ -65,7 +65,7 @@ Run::Run(const RunConfig& asked, const Resume& resume, const comm::Group& world)
       mesh(world, config.parallel.mesh()),
       micro_batch(config.micro_batch(mesh.data_ranks())),
       device(inference::choose_device(config.train.device)),
-      tokens(inference::caption_tokens(config)),
+      tokens(takes_tokens(config) ? inference::caption_tokens(config) : std::nullopt),
       data(data::open_data(config.data, tokens ? &*tokens : nullptr)),
       image_data(config.image_steps.any()
                      ? data::open_data(config.image_data, tokens ? &*tokens : nullptr)
@@ -81,10 +81,14 @@ Run::Run(const RunConfig& asked, const Resume& resume, const comm::Group& world)
   config.model =
       resolved_model(config, std::max(data.train->num_classes(), num_image_classes), sizes);
   name_classes(*data.train, config.model);
-  check_data(config, *data.train, StepKind::kData, sizes);
+  if (tokens) {
+    text_encoder = inference::open_text_encoder(config, *tokens, device);
+  }
+  const pipelines::TextBatchEncoder* texts = text_encoder ? &text_encoder->encoder : nullptr;
+  check_data(config, *data.train, StepKind::kData, sizes, texts);
   if (image_data.train) {
     check_data(config, *image_data.train, StepKind::kImageData,
-               latent_size(config.image_data, *image_data.train, encodes));
+               latent_size(config.image_data, *image_data.train, encodes), texts);
     (void)config.image_micro_batch(mesh.data_ranks());
   }
   objective = diffusion::make_objective(config.objective, config.model.learn_sigma);
@@ -107,7 +111,7 @@ Run::Run(const RunConfig& asked, const Resume& resume, const comm::Group& world)
   state.buffers = checkpoint::buffers_of(trainable->model());
   state.frozen = checkpoint::frozen_of(trainable->arena());
   config_yaml = dump_config(config);
-  latents.emplace(encodes, seed, device);
+  stage.emplace(encodes, texts, seed, device);
 }
 
 void Run::open_log() {
@@ -121,7 +125,7 @@ void Run::start() {
   samples = std::make_unique<StepSupply>(
       StepLoader(config, *data.train, image_data.train.get(), mesh,
                  StepPosition{state.step, state.position, state.image_position}, device.is_cuda()),
-      *latents);
+      *stage);
   watchdog = std::make_unique<Watchdog>(
       mesh.world(),
       StallOptions{.seconds = mesh.world().size() > 1 ? config.train.stall_timeout : 0.0,

@@ -12,9 +12,10 @@
 #include "kinora/data/run_data.h"
 #include "kinora/diffusion/importance.h"
 #include "kinora/diffusion/objective.h"
+#include "kinora/inference/frozen_text_encoder.h"
 #include "kinora/parallel/mesh.h"
+#include "kinora/train/encode_stage.h"
 #include "kinora/train/frozen_encoder.h"
-#include "kinora/train/latent_stage.h"
 #include "kinora/train/plan/memory_plan.h"
 #include "kinora/train/records/run_directory.h"
 #include "kinora/train/records/run_log.h"
@@ -70,7 +71,9 @@ struct Run {
   std::unique_ptr<Trainable> trainable;
   checkpoint::TrainingState state;  ///< step: updates begun; a checkpoint fills in the rest
   std::string config_yaml;
-  std::optional<LatentStage> latents;
+  /// Null where texts come as the model takes them.
+  std::unique_ptr<inference::FrozenTextEncoder> text_encoder;
+  std::optional<EncodeStage> stage;
   std::optional<RunLog> log;            ///< rank 0's, from open_log() on
   std::unique_ptr<StepSupply> samples;  ///< from start() to stop(), as the watchdog, whose thread
   std::unique_ptr<Watchdog> watchdog;   ///< looks at the samples

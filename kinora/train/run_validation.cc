@@ -6,7 +6,7 @@ namespace kinora::train {
 
 RunValidation::RunValidation(Run& run)
     : run_(run),
-      validation_(*run.data.validation, data::sample_size(run.config.data), *run.latents,
+      validation_(*run.data.validation, data::sample_size(run.config.data), *run.stage,
                   run.config.model, run.config.validation.bands, run.micro_batch,
                   static_cast<uint64_t>(run.config.train.seed)) {}
 

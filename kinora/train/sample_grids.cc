@@ -36,7 +36,9 @@ void SampleGrids::draw() {
   const int64_t parts = mesh.data_ranks();
   const int64_t own = (config.sample.count + parts - 1) / parts;
   const int64_t first = mesh.data_rank() * own;
-  const auto conditions = inference::shown_conditions(*run_.data.train, config, run_.device);
+  const auto conditions = inference::shown_conditions(
+      *run_.data.train, config, run_.text_encoder ? &run_.text_encoder->encoder : nullptr,
+      run_.device);
   const at::Tensor drawn = pipelines::draw(
       run_.trainable->model(), sampler_of(config, run_.objective), config.sample.sampling,
       {.samples = pipelines::numbered_samples(first, own, static_cast<uint64_t>(config.train.seed),

@@ -51,7 +51,8 @@ void check_model_takes(const data::DataConfig& data, const models::ModelConfig& 
 }
 
 void check_data(const RunConfig& config, const data::Source& source, StepKind kind,
-                const std::optional<inference::LatentSize>& latents) {
+                const std::optional<inference::LatentSize>& latents,
+                const pipelines::TextBatchEncoder* texts) {
   const models::ModelConfig& model = config.model;
   const std::string_view section = to_string(kind);
   const bool is_image_data = kind == StepKind::kImageData;
@@ -78,7 +79,16 @@ void check_data(const RunConfig& config, const data::Source& source, StepKind ki
                                            shape.pixel_width / model.compression == shape.width),
                kConfig, "[train] ", section, ": latents of ", shape.text(),
                ", but model.compression is ", model.compression);
-  inference::check_texts(source.text_shape().value_or(data::TextShape()), model);
+  data::TextShape text = source.text_shape().value_or(data::TextShape());
+  if (text.is_ids() && texts != nullptr) {
+    text = texts->shape_of(text.length);
+  }
+  inference::check_texts(text, model);
+}
+
+bool takes_tokens(const RunConfig& config) {
+  return config.data.text == data::TextKind::kTokens ||
+         (config.image_steps.any() && config.image_data.text == data::TextKind::kTokens);
 }
 
 at::Device rank_device(const comm::World& world, DeviceChoice choice) {

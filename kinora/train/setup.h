@@ -13,6 +13,7 @@
 #include "kinora/models/model.h"
 #include "kinora/ops/block_kernels.h"
 #include "kinora/pipelines/latent_encoder.h"
+#include "kinora/pipelines/text_batch_encoder.h"
 #include "kinora/train/run_config.h"
 #include "kinora/train/step_samples.h"
 
@@ -34,9 +35,14 @@ void check_model_takes(const data::DataConfig& data, const models::ModelConfig& 
                        std::string_view section);
 
 /// kConfig where samples of the run's data, or of its image_data, are not what its model takes:
-/// pixels, or these latents. config.model is resolved.
+/// pixels, or these latents, and texts as they are or as `texts` encodes them. config.model is
+/// resolved.
 void check_data(const RunConfig& config, const data::Source& source, StepKind kind,
-                const std::optional<inference::LatentSize>& latents);
+                const std::optional<inference::LatentSize>& latents,
+                const pipelines::TextBatchEncoder* texts = nullptr);
+
+/// Whether any set of the run has tokens for texts.
+[[nodiscard]] bool takes_tokens(const RunConfig& config);
 
 /// What the rank computes on: its GPU by local rank, which becomes the current one, or the CPU. The
 /// only GPU that it can see is its own, since a launcher may have chosen it. kConfig if there are

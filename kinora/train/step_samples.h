@@ -34,7 +34,7 @@ struct StepSamples {
   int64_t global_batch = 0;          ///< samples of all ranks
   std::vector<data::Batch> batches;  ///< this rank's micro-batches
   data::SlowestSample slowest;       ///< of those
-  std::optional<c10::Event> ready;   ///< when a LatentStage is done with them, on its own stream
+  std::optional<c10::Event> ready;   ///< when a EncodeStage is done with them, on its own stream
 };
 
 /// Where a run stands: steps done, and samples that were taken of each set.

@@ -7,8 +7,8 @@
 
 namespace kinora::train {
 
-StepSupply::StepSupply(StepLoader loader, const LatentStage& latents)
-    : loader_(std::move(loader)), latents_(latents) {}
+StepSupply::StepSupply(StepLoader loader, const EncodeStage& stage)
+    : loader_(std::move(loader)), stage_(stage) {}
 
 void StepSupply::fetch(int64_t steps_left) {
   constexpr int64_t kStepsOfSamples = 2;
@@ -16,7 +16,7 @@ void StepSupply::fetch(int64_t steps_left) {
   while (error_ == nullptr && static_cast<int64_t>(samples_.size()) < wanted) {
     try {
       samples_.push_back(loader_.next());
-      latents_.begin(samples_.back());
+      stage_.begin(samples_.back());
     } catch (const Error&) {
       error_ = std::current_exception();
     }
@@ -26,7 +26,7 @@ void StepSupply::fetch(int64_t steps_left) {
 StepSamples StepSupply::take() {
   StepSamples samples = std::move(samples_.front());
   samples_.pop_front();
-  latents_.wait(samples);
+  stage_.wait(samples);
   return samples;
 }
 

@@ -4,7 +4,7 @@
 #include <deque>
 #include <exception>
 
-#include "kinora/train/latent_stage.h"
+#include "kinora/train/encode_stage.h"
 #include "kinora/train/step_samples.h"
 
 namespace kinora::train {
@@ -12,8 +12,8 @@ namespace kinora::train {
 /// The samples of a run's steps to come, already on their way to the device.
 class StepSupply {
  public:
-  /// Borrows `latents`.
-  StepSupply(StepLoader loader, const LatentStage& latents);
+  /// Borrows `stage`.
+  StepSupply(StepLoader loader, const EncodeStage& stage);
 
   /// Takes the samples of the next step and of that behind it from the loader, of at most
   /// `steps_left`: all ranks have to hear that one of them has none before they begin a step that
@@ -30,7 +30,7 @@ class StepSupply {
 
  private:
   StepLoader loader_;
-  const LatentStage& latents_;
+  const EncodeStage& stage_;
   std::deque<StepSamples> samples_;
   std::exception_ptr error_;
 };

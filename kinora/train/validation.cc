@@ -25,7 +25,7 @@ double validation_time(int64_t i, int64_t n, int64_t num_bands, double end) {
 }
 
 Validation::Validation(const data::Source& held_out, const data::SampleSize& size,
-                       const LatentStage& latents, const models::ModelConfig& model,
+                       const EncodeStage& latents, const models::ModelConfig& model,
                        int64_t num_bands, int64_t micro_batch, uint64_t seed)
     : num_bands_(num_bands), micro_batch_(micro_batch), seed_(seed) {
   std::vector<int64_t> indices(static_cast<size_t>(held_out.size()));

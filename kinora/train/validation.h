@@ -12,7 +12,7 @@
 #include "kinora/diffusion/objective.h"
 #include "kinora/models/model_config.h"
 #include "kinora/parallel/mesh.h"
-#include "kinora/train/latent_stage.h"
+#include "kinora/train/encode_stage.h"
 #include "kinora/train/micro_batch.h"
 
 namespace kinora::train {
@@ -28,7 +28,7 @@ class Validation {
  public:
   /// Loads the samples now, of latents that are drawn the means. `micro_batch`: how many are
   /// computed at once.
-  Validation(const data::Source& held_out, const data::SampleSize& size, const LatentStage& latents,
+  Validation(const data::Source& held_out, const data::SampleSize& size, const EncodeStage& latents,
              const models::ModelConfig& model, int64_t num_bands, int64_t micro_batch,
              uint64_t seed);
 

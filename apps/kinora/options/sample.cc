@@ -29,10 +29,10 @@ void add_what(CLI::App& command, SampleArguments& arguments) {
       .add_option("--classes", arguments.classes,
                   "Classes by number or name: 0,1,2 or cat,dog; default: all")
       ->delimiter(',');
-  command.add_option(
-      "--captions,--prompt", arguments.request.captions,
-      "Captions, each in quotes, for pipelines and for runs with data.text builtin; default: the "
-      "texts of the run's first samples");
+  command.add_option("--captions,--prompt", arguments.request.captions,
+                     "Captions, each in quotes, for pipelines and for runs with text.encoder or "
+                     "data.text builtin; default: the "
+                     "texts of the run's first samples");
   command.add_option("--captions-file", arguments.captions_file,
                      "The same from a file, one a line");
   command.add_option("--negative", arguments.negative,

@@ -19,8 +19,8 @@
 #include "kinora/models/model.h"
 #include "kinora/ops/random.h"
 #include "kinora/train/bench/benchmark.h"
+#include "kinora/train/encode_stage.h"
 #include "kinora/train/frozen_encoder.h"
-#include "kinora/train/latent_stage.h"
 #include "kinora/train/setup.h"
 #include "kinora/train/trainable.h"
 #include "kinora/train/training_step.h"
@@ -134,7 +134,7 @@ class StepTimer::Impl {
                                       .ranks = mesh_.world().size(),
                                       .device = device_,
                                       .graphs = graphs_});
-    stage_.emplace(frozen_ ? &frozen_->encoder : nullptr, kBenchmarkSeed, device_);
+    stage_.emplace(frozen_ ? &frozen_->encoder : nullptr, nullptr, kBenchmarkSeed, device_);
   }
 
   [[nodiscard]] StepBenchmark time(const StepBenchmarkOptions& options) {
@@ -240,7 +240,7 @@ class StepTimer::Impl {
   std::optional<Trainable> trainable_;
   bool graphs_ = false;
   std::optional<TrainingStep> step_runner_;
-  std::optional<LatentStage> stage_;
+  std::optional<EncodeStage> stage_;
   int64_t step_ = 0;
 };
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
@@ -21,7 +22,10 @@
 #include "kinora/data/run_data.h"
 #include "kinora/device/dry_run.h"
 #include "kinora/diffusion/objective_config.h"
+#include "kinora/inference/setup.h"
 #include "kinora/parallel/mesh.h"
+#include "kinora/pipelines/text_batch_encoder.h"
+#include "kinora/pipelines/text_encoder_file.h"
 #include "kinora/train/setup.h"
 #include "kinora/train/trainable.h"
 #include "kinora/train/training_step.h"
@@ -154,6 +158,9 @@ class Planner {
     const int64_t state = add_state(trainable.arena(), device::DryRun::live_bytes() - start);
     take_steps(trainable, objective, mesh.world().size(), start, state);
     count_checkpoint(trainable.arena(), device::DryRun::live_bytes() - start);
+    if (takes_tokens(config_) && !config_.text.encoder.empty()) {
+      add_text_encoder();
+    }
     add_what_is_no_tensor();
     return std::move(plan_);
   }
@@ -237,6 +244,37 @@ class Planner {
     }
   }
 
+  /// Its weights, what it needs for texts of full length, and the texts of the two steps that are
+  /// on their way (step_supply.h). On a GPU it computes beside a step, else before it.
+  void add_text_encoder() {
+    const int64_t before = device::DryRun::live_bytes();
+    const std::unique_ptr<models::TextEncoder> encoder =
+        pipelines::outlined_text_encoder(config_.text.encoder);
+    const auto type = inference::compute_type(config_.text.precision);
+    for (const auto& [path, parameter] : encoder->named_parameters()) {
+      parameter->value = at::empty(parameter->shape, at::device(at::kMeta).dtype(type));
+    }
+    const int64_t weights = device::DryRun::live_bytes() - before;
+    const int64_t length =
+        config_.text.max_length > 0 ? config_.text.max_length : config_.model.text_tokens;
+    const int64_t at_once = std::min(plan_.micro_batch, config_.text.micro_batch > 0
+                                                            ? config_.text.micro_batch
+                                                            : inference::TextOptions::kMicroBatch);
+    device::DryRun::start_peak_anew();
+    (void)pipelines::TextBatchEncoder(*encoder, at_once)
+        .encode(at::zeros({at_once, length}, at::kLong), at::full({at_once}, length, at::kLong));
+    const int64_t workspace = device::DryRun::peak_bytes() - before - weights;
+    constexpr int64_t kSteps = 2;
+    const auto value_bytes = static_cast<int64_t>(sizeof(float));
+    const int64_t texts =
+        kSteps * plan_.passes * plan_.micro_batch * length * encoder->width() * value_bytes;
+    const bool is_beside = plan_.target.device == c10::DeviceType::CUDA;
+    plan_.parts.push_back({"text encoder", weights});
+    plan_.parts.push_back({"encoded texts", texts});
+    plan_.parts.push_back({"workspace of the text encoder", is_beside ? workspace : 0});
+    plan_.peak += weights + texts + (is_beside ? workspace : 0);
+  }
+
   void add_what_is_no_tensor() {
     if (plan_.target.device == c10::DeviceType::CUDA) {
       const int64_t cublas = (records_ ? 2 : 1) * kCublasWorkspace;
@@ -270,6 +308,10 @@ bool needs_data(const RunConfig& config) {
 }  // namespace
 
 RunConfig without_data(RunConfig config, std::vector<std::string>& assumed) {
+  if (!config.text.encoder.empty() && !std::filesystem::exists(config.text.encoder)) {
+    config.text.encoder.clear();
+    assumed.push_back("a text encoder that takes no memory, since text.encoder does not exist");
+  }
   if (!needs_data(config)) {
     config.model = inference::resolved_model(config, 1);
     return config;

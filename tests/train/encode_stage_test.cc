@@ -1,4 +1,4 @@
-#include "kinora/train/latent_stage.h"
+#include "kinora/train/encode_stage.h"
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
@@ -14,7 +14,7 @@
 #include "tests/pipelines/patch_autoencoder.h"
 
 namespace kinora::train {
-namespace latent_stage_test {
+namespace encode_stage_test {
 
 namespace fs = std::filesystem;
 
@@ -49,7 +49,7 @@ RunConfig cached_config(const pipelines::LatentEncoder& encoder, const fs::path&
 }
 
 /// The steps from `first` to `last` of a run.
-std::vector<StepSamples> steps_of(const RunConfig& config, const LatentStage& stage, int64_t first,
+std::vector<StepSamples> steps_of(const RunConfig& config, const EncodeStage& stage, int64_t first,
                                   int64_t last) {
   const data::RunData data = open_data(config.data);
   const int64_t position = first * config.train.global_batch;
@@ -79,21 +79,21 @@ void expect_same(const std::vector<StepSamples>& left, const std::vector<StepSam
   }
 }
 
-class LatentStageTest : public testing::Test {
+class EncodeStageTest : public testing::Test {
  protected:
   PatchAutoencoder autoencoder_;
   const pipelines::LatentEncoder encoder_{autoencoder_, at::kCPU, 3};
-  const LatentStage encoding_{&encoder_, 5, at::kCPU};
-  const LatentStage drawing_{nullptr, 5, at::kCPU};
+  const EncodeStage encoding_{&encoder_, nullptr, 5, at::kCPU};
+  const EncodeStage drawing_{nullptr, nullptr, 5, at::kCPU};
   const data::TemporaryFolder folder_;
 };
 
-TEST_F(LatentStageTest, PixelsGiveTheLatentsOfTheirCache) {
+TEST_F(EncodeStageTest, PixelsGiveTheLatentsOfTheirCache) {
   const RunConfig cached = cached_config(encoder_, folder_.path());
   expect_same(steps_of(pixel_config(), encoding_, 0, 7), steps_of(cached, drawing_, 0, 7));
 }
 
-TEST_F(LatentStageTest, AResumedRunDrawsTheSame) {
+TEST_F(EncodeStageTest, AResumedRunDrawsTheSame) {
   const RunConfig cached = cached_config(encoder_, folder_.path());
   std::vector<StepSamples> all = steps_of(cached, drawing_, 0, 6);
   all.erase(all.begin(), all.begin() + 4);
@@ -101,7 +101,7 @@ TEST_F(LatentStageTest, AResumedRunDrawsTheSame) {
 }
 
 // The 8 samples are two pictures, four times.
-TEST_F(LatentStageTest, EveryEpochDrawsAnew) {
+TEST_F(EncodeStageTest, EveryEpochDrawsAnew) {
   RunConfig config = pixel_config();
   config.data.count = 2;
   config.data.flip = false;
@@ -114,17 +114,17 @@ TEST_F(LatentStageTest, EveryEpochDrawsAnew) {
   }
 }
 
-TEST_F(LatentStageTest, WhatIsNotDrawnPassesAsItIs) {
+TEST_F(EncodeStageTest, WhatIsNotDrawnPassesAsItIs) {
   const std::vector<StepSamples> steps = steps_of(pixel_config(), drawing_, 0, 1);
   EXPECT_EQ(steps.front().batches.front().images.scalar_type(), at::kByte);
 }
 
-TEST_F(LatentStageTest, MeansAreNotDrawn) {
+TEST_F(EncodeStageTest, MeansAreNotDrawn) {
   const RunConfig cached = cached_config(encoder_, folder_.path());
   const std::vector<int64_t> indices = {3, 1};
   const RunConfig pixels = pixel_config();
   const data::SampleSize size = data::sample_size(pixels.data);
-  const auto means_of = [&](const RunConfig& config, const LatentStage& stage) {
+  const auto means_of = [&](const RunConfig& config, const EncodeStage& stage) {
     return stage.means(data::load_samples(*data::open_source(config.data), indices, size)).images;
   };
   const at::Tensor means = means_of(pixels, encoding_);
@@ -133,7 +133,7 @@ TEST_F(LatentStageTest, MeansAreNotDrawn) {
   EXPECT_TRUE(at::equal(means, means_of(pixels, encoding_)));
 }
 
-TEST_F(LatentStageTest, TheModelTakesTheSizeOfTheLatents) {
+TEST_F(EncodeStageTest, TheModelTakesTheSizeOfTheLatents) {
   RunConfig config = pixel_config();
   config.model.name = "DiT-S/2";
   const auto source = data::open_source(config.data);
@@ -147,5 +147,5 @@ TEST_F(LatentStageTest, TheModelTakesTheSizeOfTheLatents) {
   EXPECT_FALSE(latent_size(config.data, *source, nullptr));
 }
 
-}  // namespace latent_stage_test
+}  // namespace encode_stage_test
 }  // namespace kinora::train

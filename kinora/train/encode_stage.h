@@ -7,19 +7,21 @@
 
 #include "kinora/data/batch.h"
 #include "kinora/pipelines/latent_encoder.h"
+#include "kinora/pipelines/text_batch_encoder.h"
 #include "kinora/train/step_samples.h"
 
 namespace kinora::train {
 
 /// What happens to the samples of a step before the model sees them: they are copied to the device,
-/// a frozen autoencoder makes latents of pixels, and of latents with a deviation one is drawn. On a
-/// GPU this runs on a stream of its own, beside the steps before. Which latents come out depends on
-/// seed and place in the stream of samples alone: the same whether pixels or a cache of their
-/// latents went in.
-class LatentStage {
+/// a frozen autoencoder makes latents of pixels, of latents with a deviation one is drawn, and a
+/// frozen text encoder makes vectors of tokens. On a GPU this runs on a stream of its own, beside
+/// the steps before. Which latents come out depends on seed and place in the stream of samples
+/// alone: the same whether pixels or a cache of their latents went in.
+class EncodeStage {
  public:
-  /// `encoder` is borrowed; null: pixels stay pixels.
-  LatentStage(const pipelines::LatentEncoder* encoder, uint64_t seed, at::Device device);
+  /// Both encoders are borrowed; null: pixels stay pixels, and tokens tokens.
+  EncodeStage(const pipelines::LatentEncoder* encoder, const pipelines::TextBatchEncoder* texts,
+              uint64_t seed, at::Device device);
 
   /// Begins the work; the samples are what it makes of them, for use after wait().
   void begin(StepSamples& samples) const;
@@ -27,8 +29,8 @@ class LatentStage {
   /// Orders what the current stream gets from now on behind that work. The host does not wait.
   void wait(const StepSamples& samples) const;
 
-  /// Latents that are not drawn, for samples that are to be the same each time: means, on the CPU.
-  /// Waits for the device.
+  /// The same at once, with latents that are not drawn, for samples that are to be the same each
+  /// time: means, on the CPU. Waits for the device.
   [[nodiscard]] data::Batch means(const data::Batch& batch) const;
 
  private:
@@ -36,7 +38,11 @@ class LatentStage {
   [[nodiscard]] bool changes(const data::Batch& batch) const;
   [[nodiscard]] models::LatentMoments moments_of(const data::Batch& batch) const;
 
+  /// Where the batch has tokens and somebody encodes them.
+  void encode_texts(data::Batch& batch) const;
+
   const pipelines::LatentEncoder* encoder_;
+  const pipelines::TextBatchEncoder* texts_;
   uint64_t seed_;
   at::Device device_;
   std::optional<c10::Stream> stream_;  // of a GPU

@@ -8,15 +8,15 @@
 
 #include "kinora/data/run_data.h"
 #include "kinora/inference/setup.h"
-#include "kinora/train/latent_stage.h"
+#include "kinora/train/encode_stage.h"
 #include "tests/pipelines/patch_autoencoder.h"
 
 namespace kinora::train {
-namespace gpu_latent_stage_test {
+namespace gpu_encode_stage_test {
 
 // Steps overlap as the trainer has them: the next two are begun before one is used, and the memory
 // of those that are over is used again.
-TEST(GpuLatentStageTest, LatentsAreThoseOfTheCpuHoweverStepsOverlap) {
+TEST(GpuEncodeStageTest, LatentsAreThoseOfTheCpuHoweverStepsOverlap) {
   constexpr int64_t kSteps = 30;
   RunConfig config;
   config.data.count = 100;
@@ -29,8 +29,8 @@ TEST(GpuLatentStageTest, LatentsAreThoseOfTheCpuHoweverStepsOverlap) {
   PatchAutoencoder autoencoder;
   const pipelines::LatentEncoder on_cpu(autoencoder, at::kCPU, 16);
   const pipelines::LatentEncoder on_gpu(autoencoder, gpu, 5);
-  const LatentStage cpu_stage(&on_cpu, 3, at::kCPU);
-  const LatentStage gpu_stage(&on_gpu, 3, gpu);
+  const EncodeStage cpu_stage(&on_cpu, nullptr, 3, at::kCPU);
+  const EncodeStage gpu_stage(&on_gpu, nullptr, 3, gpu);
   StepLoader cpu_loader(config, *data.train, nullptr, {}, {}, /*pinned=*/false);
   StepLoader gpu_loader(config, *data.train, nullptr, {}, {}, /*pinned=*/true);
   std::deque<StepSamples> ahead;
@@ -60,7 +60,7 @@ TEST(GpuLatentStageTest, LatentsAreThoseOfTheCpuHoweverStepsOverlap) {
 
 // Pinned memory is libtorch's allocator's, which gives a block out again once the copies that read
 // it are done.
-TEST(GpuLatentStageTest, PixelsAreCopiedAheadThroughTheSamePinnedMemory) {
+TEST(GpuEncodeStageTest, PixelsAreCopiedAheadThroughTheSamePinnedMemory) {
   constexpr int64_t kSteps = 40;
   constexpr int64_t kWarmup = 10;
   RunConfig config;
@@ -71,7 +71,7 @@ TEST(GpuLatentStageTest, PixelsAreCopiedAheadThroughTheSamePinnedMemory) {
   config.train.micro_batch = 16;
   const data::RunData data = open_data(config.data);
   const at::Device gpu = inference::choose_device(DeviceChoice::kCuda);
-  const LatentStage stage(nullptr, 3, gpu);
+  const EncodeStage stage(nullptr, nullptr, 3, gpu);
   StepLoader cpu_loader(config, *data.train, nullptr, {}, {}, /*pinned=*/false);
   StepLoader gpu_loader(config, *data.train, nullptr, {}, {}, /*pinned=*/true);
   const auto pinned_allocations = [] {
@@ -100,5 +100,5 @@ TEST(GpuLatentStageTest, PixelsAreCopiedAheadThroughTheSamePinnedMemory) {
   EXPECT_EQ(pinned_allocations(), after_warmup);
 }
 
-}  // namespace gpu_latent_stage_test
+}  // namespace gpu_encode_stage_test
 }  // namespace kinora::train

@@ -1,13 +1,16 @@
-#include "kinora/train/latent_stage.h"
+#include "kinora/train/encode_stage.h"
 
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <utility>
+
 namespace kinora::train {
 
-LatentStage::LatentStage(const pipelines::LatentEncoder* encoder, uint64_t seed, at::Device device)
-    : encoder_(encoder), seed_(seed), device_(device) {
+EncodeStage::EncodeStage(const pipelines::LatentEncoder* encoder,
+                         const pipelines::TextBatchEncoder* texts, uint64_t seed, at::Device device)
+    : encoder_(encoder), texts_(texts), seed_(seed), device_(device) {
   if (device.is_cuda()) {
     const c10::impl::VirtualGuardImpl backend(device.type());
     stream_ = backend.getNewStream(device, /*priority=*/0);
@@ -17,12 +20,12 @@ LatentStage::LatentStage(const pipelines::LatentEncoder* encoder, uint64_t seed,
   }
 }
 
-bool LatentStage::changes(const data::Batch& batch) const {
+bool EncodeStage::changes(const data::Batch& batch) const {
   return batch.latent_std.defined() ||
          (encoder_ != nullptr && batch.images.scalar_type() == at::kByte);
 }
 
-models::LatentMoments LatentStage::moments_of(const data::Batch& batch) const {
+models::LatentMoments EncodeStage::moments_of(const data::Batch& batch) const {
   if (encoder_ != nullptr && batch.images.scalar_type() == at::kByte) {
     return encoder_->encode(batch.images);
   }
@@ -30,7 +33,16 @@ models::LatentMoments LatentStage::moments_of(const data::Batch& batch) const {
           .std = batch.latent_std.to(device_, /*non_blocking=*/true)};
 }
 
-void LatentStage::begin(StepSamples& samples) const {
+void EncodeStage::encode_texts(data::Batch& batch) const {
+  if (texts_ != nullptr && batch.tokens.defined()) {
+    pipelines::EncodedTexts encoded = texts_->encode(batch.tokens, batch.text_lengths);
+    batch.text = std::move(encoded.states);
+    batch.pooled = std::move(encoded.pooled);
+    batch.tokens.reset();
+  }
+}
+
+void EncodeStage::begin(StepSamples& samples) const {
   const c10::OptionalStreamGuard guard(stream_);
   for (data::Batch& batch : samples.batches) {
     if (changes(batch)) {
@@ -39,6 +51,7 @@ void LatentStage::begin(StepSamples& samples) const {
     } else {
       batch.images = batch.images.to(device_, /*non_blocking=*/true);
     }
+    encode_texts(batch);
   }
   if (stream_) {
     samples.ready.emplace(device_.type());
@@ -46,24 +59,32 @@ void LatentStage::begin(StepSamples& samples) const {
   }
 }
 
-void LatentStage::wait(const StepSamples& samples) const {
+void EncodeStage::wait(const StepSamples& samples) const {
   if (!samples.ready) {
     return;
   }
   const c10::Stream current = c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
   samples.ready->block(current);
   for (const data::Batch& batch : samples.batches) {
-    if (batch.images.is_cuda()) {
-      batch.images.record_stream(current);  // its memory goes back to the other stream
+    for (const at::Tensor* made : {&batch.images, &batch.text, &batch.pooled}) {
+      if (made->defined() && made->is_cuda()) {
+        made->record_stream(current);  // its memory goes back to the other stream
+      }
     }
   }
 }
 
-data::Batch LatentStage::means(const data::Batch& batch) const {
+data::Batch EncodeStage::means(const data::Batch& batch) const {
   data::Batch result = batch;
   if (changes(batch)) {
     result.images = moments_of(batch).mean.to(at::kCPU);
     result.latent_std.reset();
+  }
+  encode_texts(result);
+  for (at::Tensor* text : {&result.text, &result.pooled}) {
+    if (text->defined()) {
+      *text = text->to(at::kCPU);
+    }
   }
   return result;
 }

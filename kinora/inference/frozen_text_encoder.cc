@@ -1,0 +1,104 @@
+#include "kinora/inference/frozen_text_encoder.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "kinora/core/error.h"
+#include "kinora/core/log.h"
+#include "kinora/core/text.h"
+#include "kinora/inference/setup.h"
+#include "kinora/inference/text_tokens.h"
+#include "kinora/models/families.h"
+#include "kinora/pipelines/text_encoder_file.h"
+
+namespace kinora::inference {
+namespace {
+
+/// Before any weight is read.
+void check_fit(const models::TextEncoder& encoder, const data::CaptionTokens& tokens,
+               const ModelRecipe& recipe) {
+  const std::string& path = recipe.text.encoder;
+  const models::ModelConfig& model = recipe.model;
+  const bool pooled = models::family_of(model).conditions.pooled;
+  const int64_t width = pooled ? encoder.pooled_width() : encoder.width();
+  KINORA_CHECK(width > 0, kConfig, "[text] ", models::name_of(model),
+               " takes a pooled vector, and text.encoder, ", path, ", gives none. Hint: a CLIP");
+  KINORA_CHECK(width == model.text_channels, kConfig, "[text] text.encoder, ", path,
+               ", gives vectors of ", width, " numbers, but model.text_channels is ",
+               model.text_channels, ". Hint: take the encoder that the model was made for");
+  KINORA_CHECK(tokens.tokenizer->vocab_size() <= encoder.vocab_size(), kConfig,
+               "[text] the tokenizer has ", tokens.tokenizer->vocab_size(),
+               " tokens, but the vocabulary of text.encoder, ", path, ", ", encoder.vocab_size(),
+               ". Hint: leave text.tokenizer out to take the encoder's own");
+}
+
+}  // namespace
+
+std::unique_ptr<FrozenTextEncoder> open_text_encoder(const ModelRecipe& recipe,
+                                                     const data::CaptionTokens& tokens,
+                                                     at::Device device) {
+  const TextOptions& text = recipe.text;
+  if (text.encoder.empty()) {
+    return nullptr;
+  }
+  check_fit(*pipelines::outlined_text_encoder(text.encoder), tokens, recipe);
+  auto model = pipelines::open_text_encoder(
+      text.encoder, {.device = device, .type = compute_type(text.precision)});
+  const pipelines::TextBatchEncoder encoder(
+      *model, text.micro_batch > 0 ? text.micro_batch : TextOptions::kMicroBatch);
+  return std::make_unique<FrozenTextEncoder>(FrozenTextEncoder{std::move(model), encoder});
+}
+
+Prompts prompts_of_encoder(const std::vector<std::string>& captions, const ModelRecipe& recipe,
+                           at::Device device) {
+  KINORA_CHECK(!captions.empty(), kConfig, "[sample] there must be at least one caption");
+  const data::CaptionTokens tokens = caption_tokens(recipe).value();
+  Prompts prompts{.shape = {.length = tokens.max_length}, .all = {}};
+  for (const std::string& caption : captions) {
+    tokenizers::Tokens made = data::encode(tokens, caption);
+    KINORA_CHECK(!made.ids.empty(), kConfig, "[sample] a caption must have a token, got none of ",
+                 data::shortened(caption));
+    if (made.num_cut > 0) {
+      log_warn("[sample] a caption is longer than ", tokens.max_length, " tokens; the last ",
+               made.num_cut, " are left out: ", data::shortened(made.cut));
+    }
+    Prompt prompt{.caption = caption, .text = {}, .label = {}};
+    prompt.text.length = std::ssize(made.ids);
+    prompt.text.ids = std::move(made.ids);
+    prompt.text.ids.resize(static_cast<size_t>(tokens.max_length), 0);
+    prompts.all.push_back(std::move(prompt));
+  }
+  const auto encoder = open_text_encoder(recipe, tokens, device);
+  encode(prompts, encoder->encoder);
+  prompts.origin = recipe.text.encoder + (tokens.cleans ? ", cleaned" : "");
+  return prompts;
+}
+
+void encode(Prompts& prompts, const pipelines::TextBatchEncoder& encoder) {
+  const int64_t count = std::ssize(prompts.all);
+  const int64_t length = prompts.shape.length;
+  const at::Tensor tokens = at::empty({count, length}, at::kLong);
+  const at::Tensor lengths = at::empty({count}, at::kLong);
+  for (int64_t i = 0; i < count; ++i) {
+    const data::Text& text = prompts.all[static_cast<size_t>(i)].text;
+    std::ranges::copy(text.ids, tokens.mutable_data_ptr<int64_t>() + i * length);
+    lengths.mutable_data_ptr<int64_t>()[i] = text.length;
+  }
+  const pipelines::EncodedTexts encoded = encoder.encode(tokens, lengths);
+  const auto row_of = [](const at::Tensor& rows, int64_t i) {
+    const at::Tensor row = rows[i].cpu().contiguous();
+    const auto* values = row.const_data_ptr<float>();
+    return std::vector<float>(values, values + row.numel());
+  };
+  for (int64_t i = 0; i < count; ++i) {
+    data::Text& text = prompts.all[static_cast<size_t>(i)].text;
+    text.tokens = row_of(encoded.states, i);
+    text.pooled = encoded.pooled.defined() ? row_of(encoded.pooled, i) : std::vector<float>();
+    text.ids.clear();
+  }
+  prompts.shape = encoder.shape_of(length);
+}
+
+}  // namespace kinora::inference

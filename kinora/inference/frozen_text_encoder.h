@@ -1,0 +1,38 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kinora/data/caption_tokens.h"
+#include "kinora/inference/prompts.h"
+#include "kinora/inference/recipe.h"
+#include "kinora/models/text_encoders/text_encoder.h"
+#include "kinora/pipelines/text_batch_encoder.h"
+
+namespace kinora::inference {
+
+/// The text encoder of a recipe, frozen.
+struct FrozenTextEncoder {
+  std::unique_ptr<models::TextEncoder> model;
+  pipelines::TextBatchEncoder encoder;
+};
+
+/// That of text.encoder; null without a path. recipe.model is resolved. Errors of opening it;
+/// kConfig, before weights are read, where its vectors are not those that the model takes, or its
+/// vocabulary is smaller than the tokenizer's.
+[[nodiscard]] std::unique_ptr<FrozenTextEncoder> open_text_encoder(
+    const ModelRecipe& recipe, const data::CaptionTokens& tokens, at::Device device);
+
+/// The captions as text.tokenizer and text.encoder of the recipe embed them, which are released
+/// before this returns. Errors as those of open_text_encoder() and caption_tokens(); kConfig for a
+/// caption without a token, or none.
+[[nodiscard]] Prompts prompts_of_encoder(const std::vector<std::string>& captions,
+                                         const ModelRecipe& recipe, at::Device device);
+
+/// Makes vectors of the tokens of prompts_of_data().
+void encode(Prompts& prompts, const pipelines::TextBatchEncoder& encoder);
+
+}  // namespace kinora::inference
