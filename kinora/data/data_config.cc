@@ -12,6 +12,7 @@
 #include "kinora/data/media_source.h"
 #include "kinora/data/moving_shapes.h"
 #include "kinora/data/path_patterns.h"
+#include "kinora/data/scenes.h"
 #include "kinora/data/screened.h"
 #include "kinora/data/shapes.h"
 #include "kinora/data/strips.h"
@@ -21,9 +22,13 @@
 namespace kinora::data {
 namespace {
 
+bool is_generated(const DataConfig& c) {
+  return c.source == SourceKind::kShapes || c.source == SourceKind::kMovingShapes ||
+         c.source == SourceKind::kScenes;
+}
+
 bool has_picture_files(const DataConfig& c) {
-  return c.source != SourceKind::kShapes && c.source != SourceKind::kMovingShapes &&
-         c.source != SourceKind::kLatents;
+  return !is_generated(c) && c.source != SourceKind::kLatents;
 }
 
 // Of latents their files say it.
@@ -36,6 +41,7 @@ bool has_right_paths(const DataConfig& c) {
   switch (c.source) {
     case SourceKind::kShapes:
     case SourceKind::kMovingShapes:
+    case SourceKind::kScenes:
       return c.path.empty();
     case SourceKind::kFolder:
     case SourceKind::kCaptions:
@@ -241,6 +247,9 @@ std::unique_ptr<Source> open_pictures(const DataConfig& config) {
       return std::make_unique<MovingShapeSource>(static_cast<uint64_t>(config.seed), config.count,
                                                  config.frames, static_cast<float>(config.fps),
                                                  config.height, config.width);
+    case SourceKind::kScenes:
+      return std::make_unique<SceneSource>(static_cast<uint64_t>(config.seed), config.count,
+                                           config.height, config.width);
     case SourceKind::kFolder:
       return std::make_unique<ClassFolder>(folder_of(config), wanted_files(config));
     case SourceKind::kTar:
@@ -272,24 +281,27 @@ std::unique_ptr<Source> open_pictures(const DataConfig& config) {
 void describe(Fields& fields, DataConfig& c, std::string_view section) {
   const size_t first = fields.all().size();
   const auto scope = fields.scope(section);
-  fields.add("source", c.source,
-             {{"shapes", SourceKind::kShapes},
-              {"moving_shapes", SourceKind::kMovingShapes},
-              {"folder", SourceKind::kFolder},
-              {"tar", SourceKind::kTar},
-              {"captions", SourceKind::kCaptions},
-              {"manifest", SourceKind::kManifest},
-              {"webdataset", SourceKind::kWebDataset},
-              {"imagefolder", SourceKind::kImageFolder},
-              {"latents", SourceKind::kLatents}},
-             "Where samples come from: shapes (generated images, need no files), "
-             "moving_shapes (generated clips of 4 shapes that move in 4 directions), folder "
-             "(PATH/CLASS/IMAGE), tar (the same inside archives, which are not unpacked), captions "
-             "(a folder of pictures with captions in .txt or .json files beside them), manifest "
-             "(a table of paths and captions: CSV, JSON Lines, Parquet), webdataset (archives of "
-             "KEY.jpg, KEY.txt, KEY.json, KEY.cls), imagefolder (as Hugging Face has it), latents "
-             "(a folder that kinora data encode made, or safetensors files with latents "
-             "[n, C, h, w], of clips [n, C, T, h, w], already scaled, and labels [n]).");
+  fields.add(
+      "source", c.source,
+      {{"shapes", SourceKind::kShapes},
+       {"moving_shapes", SourceKind::kMovingShapes},
+       {"scenes", SourceKind::kScenes},
+       {"folder", SourceKind::kFolder},
+       {"tar", SourceKind::kTar},
+       {"captions", SourceKind::kCaptions},
+       {"manifest", SourceKind::kManifest},
+       {"webdataset", SourceKind::kWebDataset},
+       {"imagefolder", SourceKind::kImageFolder},
+       {"latents", SourceKind::kLatents}},
+      "Where samples come from: shapes (generated images, need no files), "
+      "moving_shapes (generated clips of 4 shapes that move in 4 directions), scenes (generated "
+      "pictures of 1 to 3 objects with captions), folder (PATH/CLASS/IMAGE), tar (the same inside "
+      "archives, which are not unpacked), captions "
+      "(a folder of pictures with captions in .txt or .json files beside them), manifest "
+      "(a table of paths and captions: CSV, JSON Lines, Parquet), webdataset (archives of "
+      "KEY.jpg, KEY.txt, KEY.json, KEY.cls), imagefolder (as Hugging Face has it), latents "
+      "(a folder that kinora data encode made, or safetensors files with latents "
+      "[n, C, h, w], of clips [n, C, T, h, w], already scaled, and labels [n]).");
   fields
       .add("path", c.path,
            "The folder, or one or several archives, manifests or .safetensors files of latents; "
@@ -312,7 +324,8 @@ void describe(Fields& fields, DataConfig& c, std::string_view section) {
   describe_captions(fields, c);
   describe_texts(fields, c);
   fields.add("count", c.count,
-             "Number of generated images or clips, for data.source shapes and moving_shapes.",
+             "Number of generated images or clips, for data.source shapes, moving_shapes and "
+             "scenes.",
              between(2, 4294967295.0));
   fields.add("seed", c.seed,
              "Seed of the generated images and of the choice of what is held out; apart from "
@@ -327,11 +340,12 @@ void describe(Fields& fields, DataConfig& c, std::string_view section) {
            "of "
            "mirrored pictures too.")
       .check(
-          "be false for data.source moving_shapes and for shapes with data.text (their classes or "
-          "captions tell left from right)",
+          "be false for data.source moving_shapes and scenes and for shapes with data.text (their "
+          "classes or captions tell left from right)",
           [&c] {
-            return !c.flip || (c.source != SourceKind::kMovingShapes &&
-                               (c.source != SourceKind::kShapes || c.text == TextKind::kNone));
+            return !c.flip ||
+                   (c.source != SourceKind::kMovingShapes && c.source != SourceKind::kScenes &&
+                    (c.source != SourceKind::kShapes || c.text == TextKind::kNone));
           });
   describe_buckets(fields, c);
   fields.add("scaled_decode", c.scaled_decode,

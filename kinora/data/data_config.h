@@ -17,6 +17,7 @@ namespace kinora::data {
 enum class SourceKind : uint8_t {
   kShapes,
   kMovingShapes,
+  kScenes,
   kFolder,
   kTar,
   kCaptions,

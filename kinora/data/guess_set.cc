@@ -72,6 +72,7 @@ std::string layout_text(SourceKind source) {
       return "data.source=latents (latents of an autoencoder)";
     case SourceKind::kShapes:
     case SourceKind::kMovingShapes:
+    case SourceKind::kScenes:
       break;
   }
   KINORA_UNREACHABLE("[data] generated sets are not guessed");

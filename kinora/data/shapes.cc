@@ -112,13 +112,17 @@ float shape_distance(Shape shape, float x, float y) {
   KINORA_UNREACHABLE("[shapes] unknown shape");
 }
 
+Rgb ground_of(float lightness) {
+  return {lightness, lightness * 1.03F, lightness * 1.22F};
+}
+
 void draw(const ShapeScene& scene, int64_t left, int64_t width, io::Image& out) {
   const int64_t height = out.height;
   const float radius = scene.radius * static_cast<float>(std::min(height, width));  // pixels
   const float centre_x = scene.centre_x * static_cast<float>(width);
   const float centre_y = scene.centre_y * static_cast<float>(height);
   const Rgb colour = rgb_of(scene.colour);
-  const Rgb ground = {scene.ground, scene.ground * 1.03F, scene.ground * 1.22F};  // a bluish slate
+  const Rgb ground = ground_of(scene.ground);
   for (int64_t row = 0; row < height; ++row) {
     uint8_t* pixel = out.pixels.data() + (row * out.width + left) * 3;
     const float y = (static_cast<float>(row) + 0.5F - centre_y) / radius;

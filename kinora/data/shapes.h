@@ -59,6 +59,9 @@ struct ShapeScene {
 [[nodiscard]] std::string_view name_of(Shape shape);
 [[nodiscard]] std::string_view name_of(Colour colour);
 
+/// The colour of a ground of this lightness: a bluish slate.
+[[nodiscard]] Rgb ground_of(float lightness);
+
 /// Draws the scene, with edges smoothed over one pixel, over the columns [left, left + width) of
 /// `out`: a frame of a strip.
 void draw(const ShapeScene& scene, int64_t left, int64_t width, io::Image& out);

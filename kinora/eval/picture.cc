@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <utility>
 
 #include "kinora/core/error.h"
 
@@ -81,15 +82,15 @@ Rgb ground_colour(std::span<const Picture> pictures) {
   return median(border);
 }
 
-Foreground foreground(const Picture& picture, const Rgb& ground, float contrast) {
+std::vector<std::vector<int64_t>> foreground_groups(const Picture& picture, const Rgb& ground,
+                                                    float contrast) {
   const int64_t size = picture.height * picture.width;
   std::vector<bool> open(static_cast<size_t>(size));
-  Foreground result;
   for (int64_t i = 0; i < size; ++i) {
     open[static_cast<size_t>(i)] =
         distance(picture.pixels[static_cast<size_t>(i)], ground) > contrast;
-    result.num_different += open[static_cast<size_t>(i)] ? 1 : 0;
   }
+  std::vector<std::vector<int64_t>> groups;
   std::vector<int64_t> group;
   const auto visit = [&](int64_t i) {
     if (open[static_cast<size_t>(i)]) {
@@ -116,8 +117,19 @@ Foreground foreground(const Picture& picture, const Rgb& ground, float contrast)
         visit(i + picture.width);
       }
     }
+    if (!group.empty()) {
+      groups.push_back(group);
+    }
+  }
+  return groups;
+}
+
+Foreground foreground(const Picture& picture, const Rgb& ground, float contrast) {
+  Foreground result;
+  for (std::vector<int64_t>& group : foreground_groups(picture, ground, contrast)) {
+    result.num_different += std::ssize(group);
     if (group.size() > result.largest.size()) {
-      result.largest = group;
+      result.largest = std::move(group);
     }
   }
   return result;

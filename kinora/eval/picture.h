@@ -42,6 +42,11 @@ struct Foreground {
   std::vector<int64_t> largest;
 };
 
+/// The connected groups of pixels whose distance from the ground is above `contrast`.
+[[nodiscard]] std::vector<std::vector<int64_t>> foreground_groups(const Picture& picture,
+                                                                  const data::Rgb& ground,
+                                                                  float contrast);
+
 /// A pixel differs if its distance from the ground is above `contrast`.
 [[nodiscard]] Foreground foreground(const Picture& picture, const data::Rgb& ground,
                                     float contrast);
