@@ -29,7 +29,7 @@ SIDEWAYS = {("optim", "nn")}
 # and all see it.
 FOLDERS = {
     "models/autoencoders": {"models/layers"},
-    "models/transformers": {"models/layers"},
+    "models/transformers": {"models/layers", "models/text_encoders"},
     "models/layers": set(),
     "models/text_encoders": set(),
 }

@@ -11,6 +11,7 @@ namespace kinora::diffusion {
 struct Conditions {
   at::Tensor labels{};        ///< int64 [B]; the null class is the denoiser's num_classes
   at::Tensor text{};          ///< embedded captions: fp32 or bf16 [B, L, D]
+  at::Tensor tokens{};        ///< instead of `text`, for models with a text encoder: int64 [B, L]
   at::Tensor text_lengths{};  ///< int64 [B]: tokens of the caption; what follows is padding
   at::Tensor pooled{};        ///< one vector a caption: fp32 [B, D]
   /// bool [B]: the model's null embedding stands for this caption (classifier-free guidance). Its
@@ -30,9 +31,10 @@ struct NamedCondition {
   const char* name;
   at::Tensor Conditions::*tensor;
 };
-inline constexpr std::array<NamedCondition, 11> kConditions = {{
+inline constexpr std::array<NamedCondition, 12> kConditions = {{
     {"labels", &Conditions::labels},
     {"text", &Conditions::text},
+    {"tokens", &Conditions::tokens},
     {"text_lengths", &Conditions::text_lengths},
     {"pooled", &Conditions::pooled},
     {"null_text", &Conditions::null_text},

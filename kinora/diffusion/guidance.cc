@@ -31,7 +31,8 @@ at::Tensor stacked(const char* name, const at::Tensor& conditional, const at::Te
 
 Conditions stacked(const Conditions& conditions, const Conditions& null) {
   KINORA_CHECK(
-      conditions.labels.defined() || conditions.text.defined() || conditions.pooled.defined(),
+      conditions.labels.defined() || conditions.text.defined() || conditions.tokens.defined() ||
+          conditions.pooled.defined(),
       kConfig,
       "[guidance] a scale other than 1 needs conditions, got none. Hint: give labels or "
       "texts, or set the guidance scale to 1.");

@@ -6,6 +6,7 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/where.h>
 
+#include <string>
 #include <vector>
 
 #include "kinora/core/error.h"
@@ -21,6 +22,9 @@ at::Tensor of_all(int64_t batch, double value) {
 
 /// Of the texts in a batch.
 data::TextShape text_shape(const data::Batch& batch) {
+  if (batch.tokens.defined()) {
+    return {.length = batch.tokens.size(1)};
+  }
   const bool has_text = batch.text.defined();
   return {.length = has_text ? batch.text.size(1) : 0,
           .channels = has_text ? batch.text.size(2) : 0,
@@ -45,8 +49,17 @@ void check_texts(const data::TextShape& texts, const models::ModelConfig& model)
   if (!model.takes_text()) {
     return;
   }
+  if (model.text_encoder.any()) {
+    KINORA_CHECK(texts.is_ids() && texts.length <= model.text_tokens, kConfig, "[train] ",
+                 model.name, " has a text encoder of its own, and the data must have tokens, up to ",
+                 model.text_tokens, " (model.text_tokens), got ",
+                 texts.is_ids() ? std::to_string(texts.length) : "none",
+                 ". Hint: data.text=tokens and text.tokenizer");
+    return;
+  }
   KINORA_CHECK(!texts.is_ids(), kConfig, "[train] the data's texts are tokens, and nothing makes ",
-               "of them what ", model.name, " is conditioned on. Hint: text.encoder");
+               "of them what ", model.name,
+               " is conditioned on. Hint: model.text_encoder, or text.encoder");
   const bool pooled = models::family_of(model).conditions.pooled;
   const int64_t channels = pooled ? texts.pooled_channels : texts.channels;
   KINORA_CHECK(
@@ -70,6 +83,7 @@ diffusion::Conditions conditions_of(const data::Batch& batch, const models::Mode
   check_texts(text_shape(batch), model);
   if (wanted.text) {
     conditions.text = batch.text;
+    conditions.tokens = batch.tokens;
     conditions.text_lengths = batch.text_lengths;
   }
   if (wanted.pooled) {
@@ -119,7 +133,9 @@ diffusion::Conditions null_of(const diffusion::Conditions& conditions, int64_t n
   if (conditions.labels.defined()) {
     null.labels = at::full_like(conditions.labels, null_class);
   } else {
-    const at::Tensor& text = conditions.text.defined() ? conditions.text : conditions.pooled;
+    const at::Tensor& text = conditions.text.defined()     ? conditions.text
+                             : conditions.tokens.defined() ? conditions.tokens
+                                                           : conditions.pooled;
     null.null_text = at::ones({text.size(0)}, text.options().dtype(at::kBool));
   }
   return null;

@@ -15,6 +15,7 @@
 #include "kinora/inference/frozen_text_encoder.h"
 #include "kinora/inference/given_frames.h"
 #include "kinora/inference/prompts.h"
+#include "kinora/inference/text_tokens.h"
 #include "kinora/inference/shown_samples.h"
 #include "kinora/inference/text_tokens.h"
 #include "kinora/models/families.h"
@@ -73,7 +74,7 @@ Prompts prompts_for(const ModelRecipe& recipe, const Request& request, at::Devic
   if (!request.captions.empty()) {
     const bool encodes = !recipe.text.encoder.empty();
     return encodes ? prompts_of_encoder(captions_of(request), recipe, device)
-                   : prompts_of_captions(captions_of(request), recipe.data);
+                   : prompts_of_captions(captions_of(request), recipe);
   }
   if (!request.text_embeddings.empty()) {
     return prompts_of_file(request.text_embeddings);

@@ -12,14 +12,17 @@
 #include "kinora/data/text_file.h"
 #include "kinora/data/word_vectors.h"
 #include "kinora/inference/conditions.h"
+#include "kinora/inference/text_tokens.h"
+#include "kinora/prompts/caption_cleaning.h"
 #include "kinora/prompts/wildcards.h"
 
 namespace kinora::inference {
 namespace {
 
-void copy_row(const std::vector<float>& values, const at::Tensor& rows, int64_t row) {
+template <typename T>
+void copy_row(const std::vector<T>& values, const at::Tensor& rows, int64_t row) {
   std::copy(values.begin(), values.end(),
-            rows.mutable_data_ptr<float>() + row * static_cast<int64_t>(values.size()));
+            rows.mutable_data_ptr<T>() + row * static_cast<int64_t>(values.size()));
 }
 
 /// The texts of samples first, ..., of the model's size, as the loader would give them.
@@ -27,7 +30,11 @@ data::Batch batch_of(const Prompts& prompts, const models::ModelConfig& model, i
                      int64_t size) {
   const data::TextShape& shape = prompts.shape;
   data::Batch batch{.images = unseen_samples(model, size)};
-  batch.text = at::empty({size, shape.length, shape.channels});
+  if (shape.is_ids()) {
+    batch.tokens = at::empty({size, shape.length}, at::kLong);
+  } else {
+    batch.text = at::empty({size, shape.length, shape.channels});
+  }
   batch.text_lengths = at::empty({size}, at::kLong);
   if (shape.pooled_channels > 0) {
     batch.pooled = at::empty({size, shape.pooled_channels});
@@ -35,7 +42,11 @@ data::Batch batch_of(const Prompts& prompts, const models::ModelConfig& model, i
   for (int64_t i = 0; i < size; ++i) {
     const auto number = static_cast<size_t>(first + i) % prompts.all.size();
     const data::Text& text = prompts.all[number].text;
-    copy_row(text.tokens, batch.text, i);
+    if (shape.is_ids()) {
+      copy_row(text.ids, batch.tokens, i);
+    } else {
+      copy_row(text.tokens, batch.text, i);
+    }
     batch.text_lengths.mutable_data_ptr<int64_t>()[i] = text.length;
     if (batch.pooled.defined()) {
       copy_row(text.pooled, batch.pooled, i);
@@ -85,8 +96,38 @@ Prompts prompts_of_words(const std::vector<std::string>& captions, const data::T
   return prompts;
 }
 
-Prompts prompts_of_captions(const std::vector<std::string>& captions,
-                            const data::DataConfig& data) {
+Prompts prompts_of_tokens(const std::vector<std::string>& captions,
+                          const data::CaptionTokens& tokens) {
+  KINORA_CHECK(!captions.empty(), kConfig, "[sample] there must be at least one caption");
+  const int64_t padding = tokens.tokenizer->pad_id().value_or(0);
+  Prompts prompts{.shape = {.length = tokens.max_length}, .all = {}};
+  for (const std::string& caption : captions) {
+    tokenizers::Tokens made = tokens.tokenizer->encode(
+        tokens.cleans ? prompts::preprocess_caption(caption) : caption,
+        {.max_length = tokens.max_length});
+    KINORA_CHECK(!made.ids.empty(), kConfig, "[sample] a caption must have a token in it, got ",
+                 quote(caption));
+    if (made.num_cut > 0) {
+      log_warn("[sample] a caption of more than ", tokens.max_length,
+               " tokens is cut off there, and loses ", data::shortened(made.cut));
+    }
+    Prompt prompt{.caption = caption, .text = {}, .label = {}};
+    prompt.text.length = std::ssize(made.ids);
+    prompt.text.ids = std::move(made.ids);
+    prompt.text.ids.resize(static_cast<size_t>(tokens.max_length), padding);
+    prompts.all.push_back(std::move(prompt));
+  }
+  return prompts;
+}
+
+Prompts prompts_of_captions(const std::vector<std::string>& captions, const ModelRecipe& recipe) {
+  const data::DataConfig& data = recipe.data;
+  if (recipe.model.text_encoder.any()) {
+    const std::optional<data::CaptionTokens> tokens = caption_tokens(recipe);
+    KINORA_CHECK(tokens.has_value(), kConfig,
+                 "[sample] the model's text encoder needs a tokenizer. Hint: text.tokenizer");
+    return prompts_of_tokens(captions, *tokens);
+  }
   KINORA_CHECK(data.text == data::TextKind::kBuiltin, kConfig,
                "[sample] captions need data.text builtin, whose words this run did not learn, or a "
                "text encoder. Hint: text.encoder=FOLDER, or embed them as its texts were, and give "

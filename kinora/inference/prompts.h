@@ -7,8 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "kinora/data/data_config.h"
+#include "kinora/data/caption_tokens.h"
 #include "kinora/data/source.h"
+#include "kinora/inference/recipe.h"
 #include "kinora/inference/request.h"
 #include "kinora/models/model_config.h"
 #include "kinora/pipelines/draw.h"
@@ -41,10 +42,15 @@ struct Prompts {
 [[nodiscard]] Prompts prompts_of_words(const std::vector<std::string>& captions,
                                        const data::TextShape& shape);
 
-/// The same as a run on `data` learned them. kConfig unless its texts are words (data.text
-/// builtin).
+/// The tokens of `captions`, for a model with a text encoder of its own. kConfig for a caption
+/// without a token, or none.
+[[nodiscard]] Prompts prompts_of_tokens(const std::vector<std::string>& captions,
+                                        const data::CaptionTokens& tokens);
+
+/// The texts of `captions` as the model of `recipe` learned them: tokens for its own text encoder,
+/// else words (data.text builtin). kConfig where it learned neither; errors of caption_tokens().
 [[nodiscard]] Prompts prompts_of_captions(const std::vector<std::string>& captions,
-                                          const data::DataConfig& data);
+                                          const ModelRecipe& recipe);
 
 /// The texts of a file (data/text_file.h), in order. kIo.
 [[nodiscard]] Prompts prompts_of_file(const std::filesystem::path& path);

@@ -42,6 +42,10 @@ std::optional<data::CaptionTokens> caption_tokens(const ModelRecipe& recipe) {
                                          : std::filesystem::path(text.tokenizer);
   data::CaptionTokens tokens{.tokenizer = std::make_shared<const tokenizers::Tokenizer>(
                                  tokenizers::Tokenizer::load(path))};
+  const models::TextEncoderSize& own = recipe.model.text_encoder;
+  KINORA_CHECK(!own.any() || tokens.tokenizer->vocab_size() <= own.vocab, kConfig,
+               "[text] model.text_encoder.vocab must be at least ", tokens.tokenizer->vocab_size(),
+               ", which ", path.string(), " has, got ", own.vocab);
   tokens.max_length =
       text.max_length > 0 ? text.max_length : default_length(recipe.model, *tokens.tokenizer);
   tokens.cleans =

@@ -21,7 +21,8 @@ class Model;
 /// where it reads labels, else from the null embedding of captions.
 struct FamilyConditions {
   bool labels = false;
-  bool text = false;    ///< tokens of captions
+  bool text = false;    ///< embedded tokens of captions
+  bool tokens = false;  ///< where the model has a text encoder (model.text_encoder), their ids
   bool pooled = false;  ///< a vector a caption
   bool fps = false;
   bool size = false;  ///< height and width

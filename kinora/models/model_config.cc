@@ -20,6 +20,41 @@ std::vector<int64_t> ModelConfig::sample_shape() const {
   return {in_channels, height, width};
 }
 
+namespace {
+
+void describe_text_encoder(Fields& fields, TextEncoderSize& encoder) {
+  const auto scope = fields.scope("text_encoder");
+  fields.add("layers", encoder.layers,
+             "Layers of a text encoder of T5's architecture that is trained with the model, which "
+             "takes data.text tokens (pixart, stdit, stdit2, stdit3); 0 = none.",
+             between(0, 256));
+  fields.add("width", encoder.width, "Width of its tokens.", between(1, 65536));
+  fields.add("heads", encoder.heads, "Its attention heads.", between(1, 4096));
+  fields.add("mlp", encoder.mlp, "Hidden width of its MLPs.", between(1, 1048576));
+  fields.add("vocab", encoder.vocab, "Tokens of its vocabulary, at least the tokenizer's.",
+             between(1, 1048576));
+}
+
+/// What the model's own text encoder gives is what its captions are projected from.
+void resolve_text_encoder(ModelConfig& config) {
+  const TextEncoderSize& encoder = config.text_encoder;
+  if (!encoder.any()) {
+    return;
+  }
+  KINORA_CHECK(family_of(config).conditions.tokens, kConfig, "[model] ", config.name,
+               " has no text encoder of its own, but model.text_encoder.layers is ", encoder.layers,
+               ". Hint: ", families_that([](const Family& family) { return family.conditions.tokens; }), " can have one");
+  KINORA_CHECK(encoder.width % encoder.heads == 0, kConfig,
+               "[model] model.text_encoder.width must be a multiple of its heads = ", encoder.heads,
+               ", got ", encoder.width);
+  KINORA_CHECK(config.text_channels == 0 || config.text_channels == encoder.width, kConfig,
+               "[model] model.text_channels must be model.text_encoder.width = ", encoder.width,
+               " or 0, got ", config.text_channels);
+  config.text_channels = encoder.width;
+}
+
+}  // namespace
+
 void describe(Fields& fields, ModelConfig& config) {
   const auto scope = fields.scope("model");
   std::string published;
@@ -66,6 +101,7 @@ void describe(Fields& fields, ModelConfig& config) {
              between(0, 65536));
   fields.add("text_tokens", config.text_tokens, "Tokens of the longest caption; 0 = by name.",
              between(0, 65536));
+  describe_text_encoder(fields, config.text_encoder);
   describe(fields, config.transformer);
 }
 
@@ -83,6 +119,7 @@ ModelConfig resolved(ModelConfig config) {
     config.frames = 1;
   }
   family.resolve(config, published);
+  resolve_text_encoder(config);
   KINORA_CHECK(family.is_video || config.frames == 1, kConfig, "[model] ", config.name,
                " is a model of images, but model.frames is ", config.frames);
   KINORA_CHECK(!config.takes_text() || (config.text_channels > 0 && config.text_tokens > 0),

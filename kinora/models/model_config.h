@@ -16,6 +16,17 @@ namespace kinora::models {
 inline constexpr const char* kCustomName = "custom";
 inline constexpr const char* kAutoArchitecture = "auto";
 
+/// A text encoder of T5's architecture that is trained as a part of the model.
+struct TextEncoderSize {
+  int64_t layers = 0;  ///< 0: there is none, and captions come embedded
+  int64_t width = 128;
+  int64_t heads = 4;
+  int64_t mlp = 512;    ///< hidden width of the MLPs
+  int64_t vocab = 256;  ///< tokens that there may be
+
+  [[nodiscard]] bool any() const { return layers > 0; }
+};
+
 /// A diffusion model: first what every family may have, which the whole house reads; then the part
 /// of each kind of network, which its own room in models/ reads. Others ask shape_of()
 /// (families.h). What `name` and the family do not give, or have no use for, stays 0 or auto.
@@ -36,8 +47,9 @@ struct ModelConfig {
   /// t is multiplied by it before the embedding: 1 for t in 0..999, 1000 for flows; 0 = by
   /// objective.
   double time_scale = 0.0;
-  int64_t text_channels = 0;  ///< width of text tokens, or of the pooled vector
-  int64_t text_tokens = 0;    ///< longest caption
+  int64_t text_channels = 0;          ///< width of text tokens, or of the pooled vector
+  int64_t text_tokens = 0;            ///< longest caption
+  TextEncoderSize text_encoder = {};  ///< the model's own
 
   TransformerConfig transformer = {};  ///< of a family of transformers
 

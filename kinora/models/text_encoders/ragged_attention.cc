@@ -106,7 +106,18 @@ RaggedRows::RaggedRows(std::vector<int64_t> lengths, at::Device device, int64_t 
     groups_.push_back(
         {count, length, rows.to(device), is_padded ? valid.to(device) : at::Tensor()});
   }
+  are_in_order_ = groups_.size() == 1 && !groups_.front().valid.defined();
   places_ = at::tensor(places, at::kLong).to(device);
+}
+
+RaggedRows RaggedRows::padded(const at::Tensor& valid) {
+  RaggedRows rows;
+  rows.lengths_.assign(static_cast<size_t>(valid.size(0)), valid.size(1));
+  rows.longest_ = valid.size(1);
+  rows.size_ = valid.numel();
+  rows.groups_.push_back({valid.size(0), valid.size(1), {}, valid.unsqueeze(1).unsqueeze(1)});
+  rows.are_in_order_ = true;
+  return rows;
 }
 
 int64_t RaggedRows::unit_for(at::Device device) {
@@ -114,12 +125,12 @@ int64_t RaggedRows::unit_for(at::Device device) {
 }
 
 at::Tensor RaggedRows::take(const at::Tensor& x, const Group& group) const {
-  const at::Tensor rows = are_in_order() ? x : x.index_select(0, group.rows);
+  const at::Tensor rows = are_in_order_ ? x : x.index_select(0, group.rows);
   return rows.unflatten(0, {group.count, group.length});
 }
 
 at::Tensor RaggedRows::put_back(const std::vector<at::Tensor>& parts) const {
-  if (are_in_order()) {
+  if (are_in_order_) {
     return parts.front().flatten(0, 1);
   }
   std::vector<at::Tensor> rows;

@@ -25,6 +25,10 @@ class RaggedRows {
   /// to a multiple of it share a group; with 1 nothing is padded.
   RaggedRows(std::vector<int64_t> lengths, at::Device device, int64_t unit);
 
+  /// Texts that all have `length` rows, [valid.size(0) * length], of which attention sees those that
+  /// are valid: bool [texts, length], one or more of each text. Nothing of it is read on the host.
+  [[nodiscard]] static RaggedRows padded(const at::Tensor& valid);
+
   /// 1 on the CPU. Larger on a GPU, where a few rows more cost less than another launch.
   [[nodiscard]] static int64_t unit_for(at::Device device);
 
@@ -40,15 +44,13 @@ class RaggedRows {
   [[nodiscard]] at::Tensor put_back(const std::vector<at::Tensor>& parts) const;
 
  private:
-  /// Whether the rows already lie as the only group has them.
-  [[nodiscard]] bool are_in_order() const {
-    return groups_.size() == 1 && !groups_.front().valid.defined();
-  }
+  RaggedRows() = default;
 
   std::vector<int64_t> lengths_;
   int64_t longest_ = 0;
   int64_t size_ = 0;
   std::vector<Group> groups_;
+  bool are_in_order_ = false;  // the rows already lie as the only group has them
   at::Tensor places_;  // int64 [rows]: of each row in the groups one after the other
 };
 

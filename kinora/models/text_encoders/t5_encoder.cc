@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/embedding.h>
 #include <ATen/ops/log.h>
 #include <ATen/ops/where.h>
 
@@ -86,7 +87,8 @@ T5Block::T5Block(const T5Config& config, bool has_bias)
 
 at::Tensor T5Block::distance_bias(const at::Tensor& buckets) const {
   const nn::Parameter& table = *relative_attention_bias;
-  return ops::with_gradient(table.value, table.grad).index_select(0, buckets).t();
+  // embedding and not index_select, whose gradient on GPUs adds in any order.
+  return at::embedding(ops::with_gradient(table.value, table.grad), buckets).t();
 }
 
 at::Tensor T5Block::forward(const at::Tensor& x, const RaggedRows& rows,
@@ -199,6 +201,21 @@ TextStates T5Encoder::encode(const TextTokens& tokens, const TextLayer& layer) {
   return {.states = states_of(embed(tokens, device), tokens, layer),
           .lengths = tokens.lengths,
           .pooled = {}};
+}
+
+at::Tensor T5Encoder::encode_padded(const at::Tensor& ids, const at::Tensor& valid,
+                                    const at::Tensor& buckets) const {
+  const RaggedRows rows = RaggedRows::padded(valid);
+  at::Tensor x =
+      at::embedding(ops::with_gradient(shared.value, shared.grad), ids.flatten()).to(at::kFloat);
+  at::Tensor bias;
+  for (const std::unique_ptr<T5Block>& block : blocks) {
+    if (block->has_bias()) {
+      bias = block->distance_bias(buckets);
+    }
+    x = block->forward(x, rows, bias);  // [B * L, C]
+  }
+  return final_layer_norm.forward(x).unflatten(0, {ids.size(0), ids.size(1)});
 }
 
 }  // namespace kinora::models

@@ -78,6 +78,11 @@ class T5Encoder : public TextEncoder {
 
   [[nodiscard]] TextStates encode(const TextTokens& tokens, const TextLayer& layer) override;
   using TextEncoder::encode;
+  /// The normed states of texts of one padded length, for training and for CUDA graphs: nothing is
+  /// read on the host, and ids are not checked. ids: int64 [B, L]; valid: bool [B, L], one or more
+  /// of each text; buckets: t5_distance_buckets of L, on their device. Returns fp32 [B, L, width].
+  [[nodiscard]] at::Tensor encode_padded(const at::Tensor& ids, const at::Tensor& valid,
+                                         const at::Tensor& buckets) const;
 
   [[nodiscard]] const T5Config& config() const { return config_; }
   [[nodiscard]] int64_t num_blocks() const override { return config_.num_layers; }

@@ -23,6 +23,10 @@ CaptionModel::CaptionModel(const ModelConfig& config)
   add_child("x_embedder", x_embedder);
   add_child("t_embedder", t_embedder);
   add_child("t_block", t_block);
+  if (config.text_encoder.any()) {
+    text_encoder.emplace(config);
+    add_child("text_encoder", *text_encoder);
+  }
   add_child("y_embedder", y_embedder);
   add_child("final_layer", final_layer);
   final_layer.set_layer(config.transformer.depth + 1);
@@ -30,6 +34,13 @@ CaptionModel::CaptionModel(const ModelConfig& config)
   set_init(*this,
            {"t_block.1.weight", "y_embedder.y_proj.fc1.weight", "y_embedder.y_proj.fc2.weight"},
            nn::Init::normal(0.02));
+}
+
+void CaptionModel::to_device(const at::Device& device) {
+  BlockModel::to_device(device);
+  if (text_encoder) {
+    text_encoder->to_device(device);
+  }
 }
 
 void CaptionModel::set_block_buckets(const std::vector<std::string>& blocks,
@@ -43,8 +54,16 @@ void CaptionModel::check_inputs(const at::Tensor& x_t, const at::Tensor& t,
   const int64_t batch = x_t.size(0);
   KINORA_CHECK(t.dim() == 1 && t.size(0) == batch && t.scalar_type() == at::kFloat, kShape,
                "[model] t must be float32 [", batch, "], got ", t.scalar_type(), " ", t.sizes());
-  KINORA_CHECK(conditions.text.defined() && conditions.text.size(0) == batch, kShape, "[model] ",
-               config().name, " needs text, [", batch, ", L, ", config().text_channels, "]");
+  if (text_encoder) {
+    KINORA_CHECK(conditions.tokens.defined() && conditions.tokens.size(0) == batch &&
+                     conditions.text_lengths.defined(),
+                 kShape, "[model] ", config().name,
+                 " has a text encoder and needs tokens and text_lengths, [", batch, ", L] and [",
+                 batch, "]");
+  } else {
+    KINORA_CHECK(conditions.text.defined() && conditions.text.size(0) == batch, kShape, "[model] ",
+                 config().name, " needs text, [", batch, ", L, ", config().text_channels, "]");
+  }
   const at::Tensor& lengths = conditions.text_lengths;
   KINORA_CHECK(!lengths.defined() || (lengths.dim() == 1 && lengths.size(0) == batch), kShape,
                "[model] text_lengths must be int64 [", batch, "], got ", lengths.sizes());
@@ -83,7 +102,9 @@ at::Tensor CaptionModel::embed(const at::Tensor& x_t, const at::Tensor& position
 
 BlockConditions CaptionModel::block_conditions(const at::Tensor& vectors,
                                                const diffusion::Conditions& conditions) const {
-  const at::Tensor& text = conditions.text;
+  const at::Tensor text =
+      text_encoder ? text_encoder->embed_captions(conditions.tokens, conditions.text_lengths)
+                   : conditions.text;
   at::Tensor lengths = conditions.text_lengths;
   if (!lengths.defined()) {
     lengths = at::full({text.size(0)}, text.size(1), text.options().dtype(at::kLong));

@@ -1,10 +1,12 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "kinora/models/transformers/block_model.h"
+#include "kinora/models/transformers/caption_encoder.h"
 #include "kinora/models/transformers/video_layers.h"
 
 namespace kinora::models {
@@ -12,6 +14,9 @@ namespace kinora::models {
 /// What the transformers have in common that captions condition by adaLN-single, PixArt and its
 /// line: embedders, final layer, buffers, buckets. Each has its own forward() and blocks.
 class CaptionModel : public BlockModel {
+ public:
+  void to_device(const at::Device& device) override;
+
  protected:
   explicit CaptionModel(const ModelConfig& config);
 
@@ -60,6 +65,7 @@ class CaptionModel : public BlockModel {
   PatchEmbed x_embedder;
   TimestepEmbedder t_embedder;
   Modulation t_block;
+  std::optional<CaptionEncoder> text_encoder;
   CaptionEmbedder y_embedder;
   CaptionFinalLayer final_layer;
   // NOLINTEND(readability-identifier-naming)

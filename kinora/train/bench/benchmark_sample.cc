@@ -4,6 +4,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <sstream>
@@ -71,8 +72,12 @@ diffusion::Conditions conditions_in_turn(const models::ModelConfig& model,
   data::Batch batch{.images = inference::unseen_samples(model, size)};
   batch.labels = sample_index.remainder(model.num_classes);
   if (model.takes_text()) {
-    batch.text = ops::random_normal({size, model.text_tokens, model.text_channels}, sample_index,
-                                    kBenchmarkSeed, 0, RandomPurpose::kTest, at::kCPU);
+    if (model.text_encoder.any()) {
+      batch.tokens = at::zeros({size, model.text_tokens}, at::kLong);
+    } else {
+      batch.text = ops::random_normal({size, model.text_tokens, model.text_channels}, sample_index,
+                                      kBenchmarkSeed, 0, RandomPurpose::kTest, at::kCPU);
+    }
     batch.pooled = ops::random_normal({size, model.text_channels}, sample_index, kBenchmarkSeed, 1,
                                       RandomPurpose::kTest, at::kCPU);
     batch.text_lengths = at::full({size}, model.text_tokens, at::kLong);

@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <functional>
@@ -35,7 +36,11 @@ void add_texts(data::Batch& batch, const models::ModelConfig& model) {
     return ops::random_normal(shape, batch.sample_index, kBenchmarkSeed, 1, RandomPurpose::kTest,
                               at::kCPU);
   };
-  batch.text = normal({size, model.text_tokens, model.text_channels});
+  if (model.text_encoder.any()) {
+    batch.tokens = at::zeros({size, model.text_tokens}, at::kLong);
+  } else {
+    batch.text = normal({size, model.text_tokens, model.text_channels});
+  }
   batch.pooled = normal({size, model.text_channels});
   const int64_t half = model.text_tokens / 2;
   batch.text_lengths = model.text_tokens - batch.sample_index.remainder(std::max<int64_t>(half, 1));

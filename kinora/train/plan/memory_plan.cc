@@ -70,7 +70,11 @@ data::Batch sample_batch(const RunConfig& config, int64_t size) {
   batch.sample_index = at::arange(size, at::kLong);
   batch.labels = at::zeros({size}, at::kLong);
   if (model.takes_text()) {
-    batch.text = at::empty({size, model.text_tokens, model.text_channels}, at::kFloat);
+    if (model.text_encoder.any()) {
+      batch.tokens = at::zeros({size, model.text_tokens}, at::kLong);
+    } else {
+      batch.text = at::empty({size, model.text_tokens, model.text_channels}, at::kFloat);
+    }
     batch.text_lengths = at::full({size}, model.text_tokens, at::kLong);
     batch.pooled = at::empty({size, model.text_channels}, at::kFloat);
     batch.fps = at::full({size}, config.data.fps, at::kFloat);

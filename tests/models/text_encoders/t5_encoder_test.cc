@@ -2,11 +2,16 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/isfinite.h>
+#include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
 #include <map>
+#include <string>
 #include <vector>
 
 #include "tests/error_of.h"
@@ -60,6 +65,48 @@ TEST(T5EncoderTest, ABlockOfXxlsWidthMatchesTransformers) {
     EXPECT_LT(difference(), bound);
   }
 }
+
+class PaddedT5Test : public testing::TestWithParam<const char*> {};
+
+// As a transformer trains its own encoder. What lies behind a text's end counts for nothing.
+TEST_P(PaddedT5Test, StatesAndGradientsMatchTransformers) {
+  const TextFixture fixture(GetParam());
+  T5Encoder encoder(fixture.t5());
+  fixture.set_weights(encoder);
+  for (const auto& [path, parameter] : encoder.named_parameters()) {
+    parameter->value.set_requires_grad(true);
+    parameter->grad = at::zeros(parameter->shape, at::kFloat);
+  }
+  const TextTokens tokens = fixture.tokens();
+  const int64_t batch = std::ssize(tokens.lengths);
+  const int64_t length = *std::max_element(tokens.lengths.begin(), tokens.lengths.end()) + 2;
+  const at::Tensor ids = at::full({batch, length}, 3, at::kLong);
+  const at::Tensor valid = at::zeros({batch, length}, at::kBool);
+  int64_t row = 0;
+  for (int64_t text = 0; text < batch; ++text) {
+    for (int64_t i = 0; i < tokens.lengths[static_cast<size_t>(text)]; ++i, ++row) {
+      ids[text][i] = tokens.ids[static_cast<size_t>(row)];
+      valid[text][i] = true;
+    }
+  }
+  const at::Tensor states =
+      encoder.encode_padded(ids, valid, t5_distance_buckets(encoder.config(), length));
+  const at::Tensor rows = states.flatten(0, 1).index({valid.flatten()});
+  EXPECT_LT(relative_difference(rows.detach(), fixture.tensor("states")), 1e-5);
+  torch::autograd::backward({(rows * formula_values("states", rows.sizes())).sum()}, {});
+  for (const auto& [path, parameter] : encoder.named_parameters()) {
+    const at::Tensor expected = fixture.tensor("grad." + path);
+    const double size = expected[0].item<double>();
+    const at::Tensor grad = parameter->grad.to(at::kDouble);
+    EXPECT_NEAR(grad.norm().item<double>(), size, 1e-4 * size) << path;
+    EXPECT_NEAR((grad * formula_values(path, parameter->shape)).sum().item<double>(),
+                expected[1].item<double>(), 1e-4 * size)
+        << path;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Fixtures, PaddedT5Test, testing::Values("t5", "t5_gated", "umt5"),
+                         [](const auto& info) { return std::string(info.param); });
 
 // T5's code (Mesh TensorFlow) in the published sizes: 32 buckets up to distance 128.
 TEST(T5EncoderTest, DistancesFallInTheirBuckets) {

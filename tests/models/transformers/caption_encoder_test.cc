@@ -1,0 +1,132 @@
+#include "kinora/models/transformers/caption_encoder.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <set>
+#include <string>
+
+#include "kinora/core/error.h"
+#include "kinora/models/transformers/pixart.h"
+#include "tests/error_of.h"
+
+namespace kinora::models {
+namespace caption_encoder_test {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+ModelConfig config_with_encoder() {
+  ModelConfig config;
+  config.architecture = "pixart";
+  config.depth = 2;
+  config.hidden = 24;
+  config.heads = 3;
+  config.patch = 2;
+  config.height = 8;
+  config.width = 8;
+  config.learn_sigma = false;
+  config.text_tokens = 6;
+  config.text_encoder = {.layers = 2, .width = 16, .heads = 2, .mlp = 32, .vocab = 20};
+  return config;
+}
+
+// Values of about 0.1, so that no parameter is without effect.
+void set_values(PixArt& model) {
+  uint64_t number = 0;
+  for (const auto& [path, parameter] : model.named_parameters()) {
+    parameter->value = (at::arange(parameter->numel(), at::kFloat) + static_cast<double>(++number))
+                           .mul(1.7)
+                           .sin()
+                           .mul(0.2)
+                           .view(parameter->shape);
+    parameter->value.set_requires_grad(true);
+    parameter->grad = at::zeros(parameter->shape, at::kFloat);
+  }
+}
+
+at::Tensor ids() {
+  return at::arange(12, at::kLong).remainder(20).view({2, 6});
+}
+
+at::Tensor predict(PixArt& model, const at::Tensor& tokens, const at::Tensor& lengths,
+                   const at::Tensor& null_text = {}) {
+  const at::Tensor x = at::arange(2 * 3 * 8 * 8, at::kFloat).mul(0.3).cos().view({2, 3, 8, 8});
+  return model.forward(x, at::full({2}, 0.5, at::kFloat),
+                       {.tokens = tokens, .text_lengths = lengths, .null_text = null_text});
+}
+
+TEST(CaptionEncoderTest, ItsParametersLearnAndLieInTheEmbeddersBucket) {
+  PixArt model(resolved(config_with_encoder()));
+  set_values(model);
+  const at::Tensor out = predict(model, ids(), at::tensor({6, 4}, at::kLong));
+  torch::autograd::backward({(out * out).sum()}, {});
+  int64_t number = 0;
+  const std::vector<nn::BucketSpec> buckets = model.buckets();
+  const std::set<std::string> embedders(buckets.front().parameters.begin(),
+                                        buckets.front().parameters.end());
+  EXPECT_TRUE(buckets.front().fp32_island);
+  for (const auto& [path, parameter] : model.named_parameters()) {
+    if (path.starts_with("text_encoder.")) {
+      ++number;
+      EXPECT_GT(parameter->grad.abs().max().item<float>(), 0.0F) << path;
+      EXPECT_TRUE(embedders.contains(path)) << path;
+      EXPECT_EQ(parameter->layer, 0) << path;
+    }
+  }
+  EXPECT_EQ(number, 1 + 8 + 1 + 8 + 1);  // vocabulary, two blocks with one table, norm
+}
+
+TEST(CaptionEncoderTest, PaddingAndNullCaptionsAreNotRead) {
+  PixArt model(resolved(config_with_encoder()));
+  set_values(model);
+  const at::Tensor lengths = at::tensor({6, 4}, at::kLong);
+  const at::Tensor out = predict(model, ids(), lengths);
+  at::Tensor others = ids();
+  others[1][4] = 3;
+  others[1][5] = 19;
+  EXPECT_TRUE(predict(model, others, lengths).equal(out));
+  others[1][3] = 0;
+  EXPECT_FALSE(predict(model, others, lengths).equal(out));
+  const at::Tensor null = at::tensor({0, 1}, at::kLong).to(at::kBool);
+  EXPECT_TRUE(predict(model, others, lengths, null).equal(predict(model, ids(), lengths, null)));
+}
+
+TEST(CaptionEncoderTest, ShorterPaddingIsTheSame) {
+  PixArt model(resolved(config_with_encoder()));
+  set_values(model);
+  const at::Tensor lengths = at::tensor({3, 4}, at::kLong);
+  EXPECT_TRUE(predict(model, ids().narrow(1, 0, 4), lengths)
+                  .allclose(predict(model, ids(), lengths), 1e-4, 1e-5));
+}
+
+TEST(CaptionEncoderTest, WrongInputsAndSizesAreNamed) {
+  PixArt model(resolved(config_with_encoder()));
+  set_values(model);
+  const at::Tensor lengths = at::tensor({6, 4}, at::kLong);
+  EXPECT_THROW((void)predict(model, {}, lengths), Error);
+  EXPECT_THROW((void)predict(model, ids(), {}), Error);
+  EXPECT_THROW((void)predict(model, ids().to(at::kInt), lengths), Error);
+  EXPECT_THROW((void)predict(model, at::zeros({2, 7}, at::kLong), lengths), Error);
+
+  ModelConfig config = config_with_encoder();
+  config.text_channels = 64;
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return resolved(config); }),
+              AllOf(HasSubstr("model.text_encoder.width = 16"), HasSubstr("got 64")));
+  config = config_with_encoder();
+  config.text_encoder.heads = 3;
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return resolved(config); }), HasSubstr("multiple of its heads = 3"));
+  config = config_with_encoder();
+  config.architecture = "dit";
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return resolved(config); }),
+              AllOf(HasSubstr("has no text encoder"), HasSubstr("PixArt")));
+}
+
+}  // namespace caption_encoder_test
+}  // namespace kinora::models
