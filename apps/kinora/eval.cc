@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "apps/kinora/commands.h"
+#include "apps/kinora/eval_scenes.h"
 #include "apps/kinora/eval_scores.h"
 #include "apps/kinora/ranks.h"
 #include "kinora/core/error.h"
@@ -82,6 +83,10 @@ void evaluate_on_rank(const EvalArguments& arguments, const comm::Group& group, 
 }  // namespace
 
 int run(const EvalArguments& arguments) {
+  if (arguments.scenes > 0) {
+    print(score_scenes(arguments), arguments.json);
+    return 0;
+  }
   if (arguments.pairs) {
     return score_pairs(arguments);
   }

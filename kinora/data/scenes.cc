@@ -18,6 +18,7 @@ constexpr std::array<std::string_view, kNumRelations> kRelationNames = {"left of
 constexpr std::array<float, kNumSizes> kRadii = {0.100F, 0.158F};
 constexpr float kRadiusSpread = 0.04F;  // of the radius
 constexpr float kGap = 0.05F;           // between objects; a pixel and a half at 32 x 32
+constexpr float kFarthest = 1.25F;      // that a shape of radius 1 reaches from its centroid
 constexpr float kMargin = 0.03F;        // to the picture's border
 
 // Of the random stream; still shapes draw from 0, moving ones from 1, words from 2 and 3.
@@ -32,16 +33,24 @@ class Draws {
   Draws(uint64_t seed, int64_t index)
       : stream_{seed, static_cast<uint64_t>(index), kSceneStep, RandomPurpose::kGenerate} {}
 
-  int64_t below(int64_t count) {
-    return random_index(stream_, next_++, static_cast<uint32_t>(count));
+  int64_t below(int64_t count) {  // as random_index
+    return static_cast<int64_t>((word() * static_cast<uint64_t>(count)) >> 32);
   }
   float between(float low, float high) {
-    return low + (high - low) * random_uniform(stream_, next_++);
+    return low + (high - low) * philox_uniform(static_cast<uint32_t>(word()));
   }
 
  private:
+  uint64_t word() {
+    if (next_ % 4 == 0) {
+      block_ = philox(stream_, next_ / 4);
+    }
+    return block_.word[next_++ % 4];
+  }
+
   RandomStream stream_;
-  uint64_t next_ = 0;
+  PhiloxBlock block_{};
+  uint32_t next_ = 0;
 };
 
 uint64_t hash(uint64_t salt, uint64_t value) {
@@ -93,9 +102,9 @@ SceneContent draw_content(Draws& draws, int64_t num_objects) {
   return content;
 }
 
-// How far a shape of radius 1 reaches from its centroid.
+// At most kFarthest.
 float reach(Shape shape) {
-  return shape == Shape::kCircle ? 1.0F : shape == Shape::kCross ? 1.11F : 1.25F;
+  return shape == Shape::kCircle ? 1.0F : shape == Shape::kCross ? 1.11F : kFarthest;
 }
 
 bool fits(const SceneContent& content, const std::vector<Placement>& places) {
@@ -219,6 +228,11 @@ void render(const Scene& scene, int64_t side, io::Image& out) {
       for (size_t i = 0; i < scene.places.size(); ++i) {
         const Placement& place = scene.places[i];
         const float radius = place.radius * pixels;
+        const float most = kFarthest * radius + 1.0F;
+        if (std::abs(static_cast<float>(row) + 0.5F - place.y * pixels) > most ||
+            std::abs(static_cast<float>(column) + 0.5F - place.x * pixels) > most) {
+          continue;
+        }
         const float x = (static_cast<float>(column) + 0.5F - place.x * pixels) / radius;
         const float y = (static_cast<float>(row) + 0.5F - place.y * pixels) / radius;
         const ObjectKind& kind = scene.content.objects[i];

@@ -9,8 +9,10 @@
 #include "kinora/core/error.h"
 #include "kinora/core/text.h"
 #include "kinora/data/moving_shapes.h"
+#include "kinora/data/scene_captions.h"
 #include "kinora/data/shapes.h"
 #include "kinora/eval/motion_judge.h"
+#include "kinora/eval/scene_judge.h"
 #include "kinora/eval/shape_judge.h"
 
 namespace kinora::eval {
@@ -37,6 +39,15 @@ bool names(std::string_view caption, std::string_view words) {
   return words_of(caption).find(words_of(words)) != std::string::npos;
 }
 
+/// What the caption of a scene says; kConfig where that cannot be read.
+data::SceneContent content_of(const inference::Asked& asked) {
+  const std::optional<data::SceneContent> content = data::content_of(asked.caption);
+  KINORA_CHECK(content.has_value(), kConfig, "[judge] cannot tell what ", quote(asked.caption),
+               " should show. Hint: word it as the scenes' captions, such as ",
+               quote(data::scene_caption(0, 1)));
+  return *content;
+}
+
 /// The colour in the caption, if it names one.
 std::optional<data::Colour> colour_of(std::string_view caption) {
   for (int64_t i = 0; i < data::kNumColours; ++i) {
@@ -59,19 +70,24 @@ SampleJudge::SampleJudge(const data::DataConfig& data, const models::ModelConfig
     kind_ = Kind::kShapes;
   } else if (data.source == data::SourceKind::kMovingShapes && is_clip) {
     kind_ = Kind::kMovingShapes;
+  } else if (data.source == data::SourceKind::kScenes && !is_clip) {
+    kind_ = Kind::kScenes;
   } else {
     KINORA_CHECK(data.frame_layout == data::FrameLayout::kStrip && is_clip &&
                      data_->num_classes() == static_cast<int64_t>(kStripMotions.size()),
                  kConfig,
-                 "[judge] knows images of data.source shapes, and clips of moving_shapes "
+                 "[judge] knows images of data.source shapes and scenes, and clips of moving_shapes "
                  "and of strips of the two motions");
     kind_ = Kind::kMotions;
   }
 }
 
 int64_t SampleJudge::label_of(const inference::Asked& asked) const {
-  if (asked.label) {
+  if (asked.label && kind_ != Kind::kScenes) {
     return *asked.label;
+  }
+  if (kind_ == Kind::kScenes) {
+    return std::ssize(content_of(asked).objects) - 1;
   }
   const std::vector<std::string>& classes = data_->class_names();
   for (size_t label = 0; label < classes.size(); ++label) {
@@ -95,6 +111,10 @@ bool SampleJudge::is_right(const at::Tensor& sample, const inference::Asked& ask
       const auto verdict = judge_moving_shape(sample);
       return verdict && verdict->label() == label &&
              verdict->colour == colour_of(asked.caption).value_or(verdict->colour);
+    }
+    case Kind::kScenes: {
+      const auto found = judge_scene(sample.dim() == 4 ? sample.squeeze(1) : sample);
+      return found && shows(*found, content_of(asked));
     }
     case Kind::kMotions: {
       const auto verdict = judge_motion(sample);

@@ -27,7 +27,7 @@ class SampleJudge {
   [[nodiscard]] bool is_right(const at::Tensor& sample, const inference::Asked& asked) const;
 
  private:
-  enum class Kind { kShapes, kMovingShapes, kMotions };
+  enum class Kind { kShapes, kMovingShapes, kMotions, kScenes };
 
   std::unique_ptr<data::Source> data_;
   Kind kind_ = Kind::kShapes;

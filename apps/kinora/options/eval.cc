@@ -52,7 +52,7 @@ void add_eval(CLI::App& app, Chosen& chosen) {
   command
       ->add_option("samples", options.samples,
                    "A folder, manifest or archive of images or clips, or an .npz of images (arr_0) "
-                   "or statistics (mu, sigma)")
+                   "or statistics (mu, sigma); for --scenes a run or checkpoint")
       ->required();
   command->add_option("reference", options.reference, "What they are compared with, likewise");
   command
@@ -65,6 +65,14 @@ void add_eval(CLI::App& app, Chosen& chosen) {
   command->add_option("--out", options.out, "Write the samples' statistics to this .npz file");
   command->add_flag("--pairs", arguments->pairs,
                     "PSNR and SSIM of the images of both folders that have the same name");
+  command
+      ->add_option("--scenes", arguments->scenes,
+                   "SAMPLES is a run or checkpoint of a model of captions: let it draw the first so "
+                   "many of the 1000 held-out scenes, and judge whether every attribute and "
+                   "relation is right")
+      ->check(CLI::Range(3, 1000));
+  command->add_option("--guidance", arguments->guidance, "Guidance for --scenes; the recipe's")
+      ->check(CLI::NonNegativeNumber);
   command
       ->add_option("--clips", options.set.frames,
                    "The samples are clips; of each so many frames are taken, from the middle")
@@ -86,7 +94,7 @@ void add_eval(CLI::App& app, Chosen& chosen) {
     if (eval.metrics.empty() && !eval.reference.empty()) {
       eval.metrics = {"frechet"};
     }
-    KINORA_CHECK(!eval.metrics.empty() || !eval.out.empty(), kConfig,
+    KINORA_CHECK(!eval.metrics.empty() || !eval.out.empty() || arguments->scenes > 0, kConfig,
                  "[eval] nothing is asked for. Hint: give a reference, --metrics or --out");
     chosen = *arguments;
   });

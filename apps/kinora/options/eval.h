@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,8 @@ struct EvalOptions {
 struct EvalArguments {
   EvalOptions eval;
   bool pairs = false;
+  int64_t scenes = 0;  ///< so many held-out scenes are drawn by the model `samples` and judged
+  std::optional<double> guidance = {};  ///< of these; nothing: the recipe's
   bool json = false;
   DeviceChoice device = DeviceChoice::kAuto;
   int64_t threads = 0;
