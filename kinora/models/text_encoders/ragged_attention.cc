@@ -1,8 +1,13 @@
 #include "kinora/models/text_encoders/ragged_attention.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/matmul.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/softmax.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
 
@@ -45,13 +50,13 @@ std::vector<std::vector<size_t>> grouped(const std::vector<int64_t>& lengths, in
   return groups;
 }
 
-/// The bias of every query and key, [H, L, L]: row i is the window of `by_distance` [H, 2 M - 1]
-/// that begins at distance -i.
+/// The bias of every query and key, [H, L, L], of `by_distance` [H, 2 M - 1]. By embedding, whose
+/// gradient adds in the same order on every device.
 at::Tensor bias_matrix(const at::Tensor& by_distance, int64_t length) {
   const int64_t middle = by_distance.size(1) / 2;  // distance 0
-  return by_distance.slice(1, middle - (length - 1), middle + length)
-      .unfold(1, length, 1)  // [H, L, L], the last row first
-      .flip(1);
+  const at::Tensor places = at::arange(length, by_distance.options().dtype(at::kLong));
+  const at::Tensor distance = places.unsqueeze(0) - places.unsqueeze(1);  // key - query
+  return at::embedding(by_distance.t(), distance + middle).permute({2, 0, 1});
 }
 
 /// What is added to a group's scores, [1 or b, H, L, L]; nothing where there is nothing.
@@ -65,6 +70,12 @@ std::optional<at::Tensor> mask_of(const RaggedRows::Group& group,
   }
   // Where attention is causal, what lies behind a text's end is seen by nothing that is kept.
   return group.valid.defined() && !options.causal ? std::optional(group.valid) : std::nullopt;
+}
+
+/// For a bias that is trained, which the fused kernels take on some devices alone. [b, H, L, D].
+at::Tensor composed_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                              const at::Tensor& bias, double scale) {
+  return at::matmul(at::softmax(at::matmul(q * scale, k.transpose(-2, -1)) + bias, -1), v);
 }
 
 }  // namespace
@@ -159,9 +170,13 @@ at::Tensor ragged_attention(const at::Tensor& q, const at::Tensor& k, const at::
     const auto heads_first = [&](const at::Tensor& x) {
       return rows.take(x, group).transpose(1, 2);  // [b, H, L, D]
     };
-    const at::Tensor out = at::scaled_dot_product_attention(
-        heads_first(q), heads_first(k), heads_first(v), mask_of(group, options, q.scalar_type()),
-        /*dropout_p=*/0.0, options.causal, options.scale);
+    const std::optional<at::Tensor> mask = mask_of(group, options, q.scalar_type());
+    const at::Tensor out =
+        mask && mask->requires_grad()
+            ? composed_attention(heads_first(q), heads_first(k), heads_first(v), *mask,
+                                 options.scale)
+            : at::scaled_dot_product_attention(heads_first(q), heads_first(k), heads_first(v), mask,
+                                               /*dropout_p=*/0.0, options.causal, options.scale);
     parts.push_back(out.transpose(1, 2).flatten(2));  // [b, L, H * D]
   }
   return rows.put_back(parts);
