@@ -30,12 +30,11 @@ at::Tensor stacked(const char* name, const at::Tensor& conditional, const at::Te
 }
 
 Conditions stacked(const Conditions& conditions, const Conditions& null) {
-  KINORA_CHECK(
-      conditions.labels.defined() || conditions.text.defined() || conditions.tokens.defined() ||
-          conditions.pooled.defined(),
-      kConfig,
-      "[guidance] a scale other than 1 needs conditions, got none. Hint: give labels or "
-      "texts, or set the guidance scale to 1.");
+  KINORA_CHECK(conditions.labels.defined() || conditions.text.defined() ||
+                   conditions.tokens.defined() || conditions.pooled.defined(),
+               kConfig,
+               "[guidance] a scale other than 1 needs conditions, got none. Hint: give labels or "
+               "texts, or set the guidance scale to 1.");
   KINORA_CHECK(null.labels.defined() || null.null_text.defined() || null.text.defined(), kConfig,
                "[guidance] a scale other than 1 needs null conditions, got none. Hint: give the "
                "null class, null_text or a text, or set the guidance scale to 1.");

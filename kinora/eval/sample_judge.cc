@@ -73,11 +73,12 @@ SampleJudge::SampleJudge(const data::DataConfig& data, const models::ModelConfig
   } else if (data.source == data::SourceKind::kScenes && !is_clip) {
     kind_ = Kind::kScenes;
   } else {
-    KINORA_CHECK(data.frame_layout == data::FrameLayout::kStrip && is_clip &&
-                     data_->num_classes() == static_cast<int64_t>(kStripMotions.size()),
-                 kConfig,
-                 "[judge] knows images of data.source shapes and scenes, and clips of moving_shapes "
-                 "and of strips of the two motions");
+    KINORA_CHECK(
+        data.frame_layout == data::FrameLayout::kStrip && is_clip &&
+            data_->num_classes() == static_cast<int64_t>(kStripMotions.size()),
+        kConfig,
+        "[judge] knows images of data.source shapes and scenes, and clips of moving_shapes "
+        "and of strips of the two motions");
     kind_ = Kind::kMotions;
   }
 }

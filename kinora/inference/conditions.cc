@@ -50,11 +50,11 @@ void check_texts(const data::TextShape& texts, const models::ModelConfig& model)
     return;
   }
   if (model.text_encoder.any()) {
-    KINORA_CHECK(texts.is_ids() && texts.length <= model.text_tokens, kConfig, "[train] ",
-                 model.name, " has a text encoder of its own, and the data must have tokens, up to ",
-                 model.text_tokens, " (model.text_tokens), got ",
-                 texts.is_ids() ? std::to_string(texts.length) : "none",
-                 ". Hint: data.text=tokens and text.tokenizer");
+    KINORA_CHECK(
+        texts.is_ids() && texts.length <= model.text_tokens, kConfig, "[train] ", model.name,
+        " has a text encoder of its own, and the data must have tokens, up to ", model.text_tokens,
+        " (model.text_tokens), got ", texts.is_ids() ? std::to_string(texts.length) : "none",
+        ". Hint: data.text=tokens and text.tokenizer");
     return;
   }
   KINORA_CHECK(!texts.is_ids(), kConfig, "[train] the data's texts are tokens, and nothing makes ",

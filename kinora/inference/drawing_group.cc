@@ -15,7 +15,6 @@
 #include "kinora/inference/frozen_text_encoder.h"
 #include "kinora/inference/given_frames.h"
 #include "kinora/inference/prompts.h"
-#include "kinora/inference/text_tokens.h"
 #include "kinora/inference/shown_samples.h"
 #include "kinora/inference/text_tokens.h"
 #include "kinora/models/families.h"

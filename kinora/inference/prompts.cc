@@ -102,9 +102,9 @@ Prompts prompts_of_tokens(const std::vector<std::string>& captions,
   const int64_t padding = tokens.tokenizer->pad_id().value_or(0);
   Prompts prompts{.shape = {.length = tokens.max_length}, .all = {}};
   for (const std::string& caption : captions) {
-    tokenizers::Tokens made = tokens.tokenizer->encode(
-        tokens.cleans ? prompts::preprocess_caption(caption) : caption,
-        {.max_length = tokens.max_length});
+    tokenizers::Tokens made =
+        tokens.tokenizer->encode(tokens.cleans ? prompts::preprocess_caption(caption) : caption,
+                                 {.max_length = tokens.max_length});
     KINORA_CHECK(!made.ids.empty(), kConfig, "[sample] a caption must have a token in it, got ",
                  quote(caption));
     if (made.num_cut > 0) {

@@ -41,9 +41,11 @@ void resolve_text_encoder(ModelConfig& config) {
   if (!encoder.any()) {
     return;
   }
-  KINORA_CHECK(family_of(config).conditions.tokens, kConfig, "[model] ", config.name,
-               " has no text encoder of its own, but model.text_encoder.layers is ", encoder.layers,
-               ". Hint: ", families_that([](const Family& family) { return family.conditions.tokens; }), " can have one");
+  KINORA_CHECK(
+      family_of(config).conditions.tokens, kConfig, "[model] ", config.name,
+      " has no text encoder of its own, but model.text_encoder.layers is ", encoder.layers,
+      ". Hint: ", families_that([](const Family& family) { return family.conditions.tokens; }),
+      " can have one");
   KINORA_CHECK(encoder.width % encoder.heads == 0, kConfig,
                "[model] model.text_encoder.width must be a multiple of its heads = ", encoder.heads,
                ", got ", encoder.width);

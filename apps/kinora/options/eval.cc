@@ -66,10 +66,11 @@ void add_eval(CLI::App& app, Chosen& chosen) {
   command->add_flag("--pairs", arguments->pairs,
                     "PSNR and SSIM of the images of both folders that have the same name");
   command
-      ->add_option("--scenes", arguments->scenes,
-                   "SAMPLES is a run or checkpoint of a model of captions: let it draw the first so "
-                   "many of the 1000 held-out scenes, and judge whether every attribute and "
-                   "relation is right")
+      ->add_option(
+          "--scenes", arguments->scenes,
+          "SAMPLES is a run or checkpoint of a model of captions: let it draw the first so "
+          "many of the 1000 held-out scenes, and judge whether every attribute and "
+          "relation is right")
       ->check(CLI::Range(3, 1000));
   command->add_option("--guidance", arguments->guidance, "Guidance for --scenes; the recipe's")
       ->check(CLI::NonNegativeNumber);

@@ -25,8 +25,9 @@ class RaggedRows {
   /// to a multiple of it share a group; with 1 nothing is padded.
   RaggedRows(std::vector<int64_t> lengths, at::Device device, int64_t unit);
 
-  /// Texts that all have `length` rows, [valid.size(0) * length], of which attention sees those that
-  /// are valid: bool [texts, length], one or more of each text. Nothing of it is read on the host.
+  /// Texts that all have `length` rows, [valid.size(0) * length], of which attention sees those
+  /// that are valid: bool [texts, length], one or more of each text. Nothing of it is read on the
+  /// host.
   [[nodiscard]] static RaggedRows padded(const at::Tensor& valid);
 
   /// 1 on the CPU. Larger on a GPU, where a few rows more cost less than another launch.
@@ -51,7 +52,7 @@ class RaggedRows {
   int64_t size_ = 0;
   std::vector<Group> groups_;
   bool are_in_order_ = false;  // the rows already lie as the only group has them
-  at::Tensor places_;  // int64 [rows]: of each row in the groups one after the other
+  at::Tensor places_;          // int64 [rows]: of each row in the groups one after the other
 };
 
 struct RaggedAttentionOptions {

@@ -121,7 +121,8 @@ TEST(CaptionEncoderTest, WrongInputsAndSizesAreNamed) {
               AllOf(HasSubstr("model.text_encoder.width = 16"), HasSubstr("got 64")));
   config = config_with_encoder();
   config.text_encoder.heads = 3;
-  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return resolved(config); }), HasSubstr("multiple of its heads = 3"));
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return resolved(config); }),
+              HasSubstr("multiple of its heads = 3"));
   config = config_with_encoder();
   config.architecture = "dit";
   EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return resolved(config); }),
