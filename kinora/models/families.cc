@@ -8,6 +8,7 @@
 #include "kinora/models/transformers/diffusers_names.h"
 #include "kinora/models/transformers/dit.h"
 #include "kinora/models/transformers/latte.h"
+#include "kinora/models/transformers/latte_t2v.h"
 #include "kinora/models/transformers/pixart.h"
 #include "kinora/models/transformers/stdit.h"
 #include "kinora/models/transformers/stdit2.h"
@@ -140,6 +141,21 @@ std::deque<Family> make_families() {
                                     .pipeline = "",
                                     .naming = pixart_naming,
                                     .find_naming = find_pixart_naming}},
+      // Ma et al. 2024, "Latte", as Latte-1 draws from text.
+      {.key = "latte_t2v",
+       .name = "LatteT2V",
+       .is_video = true,
+       .conditions = {.text = true, .frame_mask = true},
+       .spans = {nn::Span::kFrame, nn::Span::kTime},
+       .sizes = {text_size("XL", 28, 1152, 16, kT5Width, 120)},
+       .patches = patch_of_two,
+       .resolve = resolve_transformer,
+       .macs = LatteT2V::macs,
+       .make = make<LatteT2V>,
+       .diffusers = DiffusersFamily{.class_name = "LatteTransformer3DModel",
+                                    .pipeline = "",
+                                    .naming = latte_t2v_naming,
+                                    .find_naming = find_latte_t2v_naming}},
   };
 }
 

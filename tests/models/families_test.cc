@@ -138,12 +138,13 @@ TEST(FamiliesTest, HelpAndHintsNameThem) {
   EXPECT_EQ(fields.all().front().doc,
             "A published size: DiT-{S,B,L,XL}/{2,4,8}, VDiT-XL/{1x2x2,2x2x2}, "
             "Latte-XL/{1x2x2,2x2x2}, STDiT-XL/2, STDiT2-XL/2, STDiT3-{XL,3B}/2, "
-            "PixArt-{XL,1B,MS-XL,Sigma-XL}/2. It gives what is 0 or auto below; custom gives "
+            "PixArt-{XL,1B,MS-XL,Sigma-XL}/2, LatteT2V-XL/2. It gives what is 0 or auto below; "
+            "custom gives "
             "nothing.");
   EXPECT_THAT(dump(fields), HasSubstr("name: custom\n  architecture: auto\n"));
   EXPECT_EQ(families_that(&Family::takes_any_size), "STDiT2 and STDiT3");
   EXPECT_EQ(families_that([](const Family& family) { return family.conditions.frame_mask; }),
-            "STDiT, STDiT2 and STDiT3");
+            "STDiT, STDiT2, STDiT3 and LatteT2V");
   EXPECT_EQ(families_that([](const Family& family) { return family.key == "dit"; }), "DiT");
 }
 
@@ -171,7 +172,7 @@ TEST(FamiliesTest, DiffusersNamesAreFoundAgain) {
     if (!family.diffusers) {
       continue;
     }
-    ModelConfig config = published(family.published().front().name);
+    ModelConfig config = published(family.published().front().name, family.is_video ? 16 : 0);
     config.transformer.depth = 2;
     config = resolved(config);
     std::vector<std::string> keys;
@@ -187,7 +188,7 @@ TEST(FamiliesTest, DiffusersNamesAreFoundAgain) {
   EXPECT_FALSE(find_diffusers_naming({"blocks.0.attn.qkv.weight"}).has_value());
   EXPECT_THAT(error_of(ErrorKind::kConfig,
                        [] { return diffusers_naming(resolved(published("STDiT-XL/2", 16))); }),
-              HasSubstr("diffusers has DiT and PixArt, but not STDiT-XL/2"));
+              HasSubstr("diffusers has DiT, PixArt and LatteT2V, but not STDiT-XL/2"));
 }
 
 /// Whether a source compares something called `word`, or names an enumerator of it.

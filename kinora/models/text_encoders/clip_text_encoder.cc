@@ -149,6 +149,7 @@ at::Tensor ClipTextEncoder::end_rows(const TextTokens& tokens) const {
 
 TextStates ClipTextEncoder::encode(const TextTokens& tokens, const TextLayer& layer) {
   check(tokens, layer);
+  KINORA_CHECK(tokens.attended.empty(), kShape, "[clip] all of a text's tokens are attended to");
   std::vector<int64_t> positions;
   for (size_t text = 0; text < tokens.lengths.size(); ++text) {
     const int64_t length = tokens.lengths[text];

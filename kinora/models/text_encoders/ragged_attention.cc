@@ -80,7 +80,8 @@ at::Tensor composed_attention(const at::Tensor& q, const at::Tensor& k, const at
 
 }  // namespace
 
-RaggedRows::RaggedRows(std::vector<int64_t> lengths, at::Device device, int64_t unit)
+RaggedRows::RaggedRows(std::vector<int64_t> lengths, at::Device device, int64_t unit,
+                       const std::vector<int64_t>& attended)
     : lengths_(std::move(lengths)) {
   std::vector<int64_t> first_rows;
   for (size_t text = 0; text < lengths_.size(); ++text) {
@@ -90,6 +91,7 @@ RaggedRows::RaggedRows(std::vector<int64_t> lengths, at::Device device, int64_t 
     longest_ = std::max(longest_, lengths_[text]);
     size_ += lengths_[text];
   }
+  const std::vector<int64_t>& keys = attended.empty() ? lengths_ : attended;
   std::vector<int64_t> places(static_cast<size_t>(size_));
   int64_t place = 0;
   for (const std::vector<size_t>& members : grouped(lengths_, unit)) {
@@ -97,7 +99,7 @@ RaggedRows::RaggedRows(std::vector<int64_t> lengths, at::Device device, int64_t 
     bool is_padded = false;
     for (const size_t text : members) {
       length = std::max(length, lengths_[text]);
-      is_padded = is_padded || lengths_[text] != lengths_[members.front()];
+      is_padded = is_padded || keys[text] != lengths_[members.front()];
     }
     const auto count = static_cast<int64_t>(members.size());
     at::Tensor rows = at::empty({count * length}, at::kLong);
@@ -107,7 +109,7 @@ RaggedRows::RaggedRows(std::vector<int64_t> lengths, at::Device device, int64_t 
     for (const size_t text : members) {
       for (int64_t i = 0; i < length; ++i, ++place) {
         const bool is_there = i < lengths_[text];
-        *is_valid++ = is_there;
+        *is_valid++ = i < keys[text];
         *row++ = first_rows[text] + (is_there ? i : 0);
         if (is_there) {
           places[static_cast<size_t>(first_rows[text] + i)] = place;

@@ -18,12 +18,14 @@ class RaggedRows {
     int64_t count = 0;
     int64_t length = 0;
     at::Tensor rows;   ///< int64 [count * length]; behind a text's end its first row stands again
-    at::Tensor valid;  ///< bool [count, 1, 1, length]; undefined where all are of one length
+    at::Tensor valid;  ///< bool [count, 1, 1, length]; which keys are seen; undefined: all
   };
 
   /// lengths: of each text, at least 1. unit: texts whose lengths become the same when rounded up
   /// to a multiple of it share a group; with 1 nothing is padded.
-  RaggedRows(std::vector<int64_t> lengths, at::Device device, int64_t unit);
+  /// attended: of each text, how many of its first tokens are keys; empty: all.
+  RaggedRows(std::vector<int64_t> lengths, at::Device device, int64_t unit,
+             const std::vector<int64_t>& attended = {});
 
   /// Texts that all have `length` rows, [valid.size(0) * length], of which attention sees those
   /// that are valid: bool [texts, length], one or more of each text. Nothing of it is read on the

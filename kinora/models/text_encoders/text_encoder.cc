@@ -60,12 +60,18 @@ void TextEncoder::check(const TextTokens& tokens, const TextLayer& layer) const 
                "[text] layer must be from 0 to ", num_blocks() - 1, " blocks before the last, got ",
                layer.before_last);
   KINORA_CHECK(!tokens.lengths.empty(), kShape, "[text] there must be at least one text, got none");
+  KINORA_CHECK(tokens.attended.empty() || tokens.attended.size() == tokens.lengths.size(), kShape,
+               "[text] attended must be one number a text, got ", tokens.attended.size(), " for ",
+               tokens.lengths.size(), " texts");
   int64_t row = 0;
   for (size_t text = 0; text < tokens.lengths.size(); ++text) {
     const int64_t length = tokens.lengths[text];
     KINORA_CHECK(length >= 1 && length <= kMostTokens, kShape, "[text] text ", text,
                  " must have from 1 to ", kMostTokens, " tokens, got ", length,
                  ". Hint: a tokenizer truncates texts");
+    const int64_t attended = tokens.attended.empty() ? length : tokens.attended[text];
+    KINORA_CHECK(attended >= 1 && attended <= length, kShape, "[text] of the ", length,
+                 " tokens of text ", text, " from 1 to all can be attended to, got ", attended);
     row += length;
     KINORA_CHECK(row <= static_cast<int64_t>(tokens.ids.size()), kShape, "[text] there must be ",
                  row, " ids or more, as the lengths say, got ", tokens.ids.size());

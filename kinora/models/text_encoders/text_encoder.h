@@ -25,6 +25,9 @@ inline constexpr int64_t kMostTokens = 4096;
 struct TextTokens {
   std::vector<int64_t> ids;
   std::vector<int64_t> lengths;  ///< of each text, from 1 to kMostTokens
+  /// Of each text, how many of its first tokens are attended to, from 1 to its length: those behind
+  /// have states, too, which no other token reads (Latte's negative caption). Empty: all of them.
+  std::vector<int64_t> attended = {};
 
   void add(std::span<const int32_t> text);
 };

@@ -49,6 +49,9 @@ std::string block_path(int64_t block) {
 std::string block_key(int64_t block) {
   return "transformer_blocks." + std::to_string(block) + ".";
 }
+std::string temporal_key(int64_t block) {
+  return "temporal_" + block_key(block);
+}
 
 nn::Naming naming_of_dit(int64_t depth) {
   Table table;
@@ -74,29 +77,58 @@ nn::Naming naming_of_dit(int64_t depth) {
   return std::move(table.naming);
 }
 
-nn::Naming naming_of_pixart(int64_t depth, bool size_conditions) {
+/// What PixArt's line has before its blocks and behind them.
+Table caption_table() {
   Table table;
   table.add_layer("x_embedder.proj", {"pos_embed.proj"});
   table.add_embedder("t_embedder", "adaln_single.emb.timestep_embedder");
+  table.add_layer("t_block.1", {"adaln_single.linear"});
+  table.add_layer("y_embedder.y_proj.fc1", {"caption_projection.linear_1"});
+  table.add_layer("y_embedder.y_proj.fc2", {"caption_projection.linear_2"});
+  table.naming.push_back({"final_layer.scale_shift_table", {"scale_shift_table"}});
+  table.add_layer("final_layer.linear", {"proj_out"});
+  return table;
+}
+
+/// A block of that line that reads no caption.
+void add_single_block(Table& table, const std::string& path, const std::string& key) {
+  table.naming.push_back({path + "scale_shift_table", {key + "scale_shift_table"}});
+  table.add_block_layers(path, key);
+}
+
+void add_caption_block(Table& table, const std::string& path, const std::string& key) {
+  add_single_block(table, path, key);
+  table.add_layer(path + "cross_attn.q_linear", {key + "attn2.to_q"});
+  table.add_layer(path + "cross_attn.kv_linear", {key + "attn2.to_k", key + "attn2.to_v"});
+  table.add_layer(path + "cross_attn.proj", {key + "attn2.to_out.0"});
+}
+
+nn::Naming naming_of_pixart(int64_t depth, bool size_conditions) {
+  Table table = caption_table();
   if (size_conditions) {
     table.add_embedder("csize_embedder", "adaln_single.emb.resolution_embedder");
     table.add_embedder("ar_embedder", "adaln_single.emb.aspect_ratio_embedder");
   }
-  table.add_layer("t_block.1", {"adaln_single.linear"});
-  table.add_layer("y_embedder.y_proj.fc1", {"caption_projection.linear_1"});
-  table.add_layer("y_embedder.y_proj.fc2", {"caption_projection.linear_2"});
   for (int64_t block = 0; block < depth; ++block) {
-    const std::string path = block_path(block);
-    const std::string key = block_key(block);
-    table.naming.push_back({path + "scale_shift_table", {key + "scale_shift_table"}});
-    table.add_block_layers(path, key);
-    table.add_layer(path + "cross_attn.q_linear", {key + "attn2.to_q"});
-    table.add_layer(path + "cross_attn.kv_linear", {key + "attn2.to_k", key + "attn2.to_v"});
-    table.add_layer(path + "cross_attn.proj", {key + "attn2.to_out.0"});
+    add_caption_block(table, block_path(block), block_key(block));
   }
-  table.naming.push_back({"final_layer.scale_shift_table", {"scale_shift_table"}});
-  table.add_layer("final_layer.linear", {"proj_out"});
   return std::move(table.naming);
+}
+
+nn::Naming naming_of_latte_t2v(int64_t depth) {
+  Table table = caption_table();
+  for (int64_t block = 0; block < depth; ++block) {
+    const std::string number = std::to_string(block) + ".";
+    add_caption_block(table, "spatial_blocks." + number, block_key(block));
+    add_single_block(table, "temporal_blocks." + number, temporal_key(block));
+  }
+  return std::move(table.naming);
+}
+
+/// Ours is of clips, with one frame a patch; theirs of images.
+nn::Naming with_flat_patches(nn::Naming naming, const ModelConfig& config) {
+  naming.front().shape = {config.transformer.hidden, config.in_channels, config.transformer.patch, config.transformer.patch};
+  return naming;
 }
 
 /// How many blocks a file with these names has.
@@ -106,6 +138,10 @@ int64_t num_blocks(const std::set<std::string>& names) {
     ++depth;
   }
   return depth;
+}
+
+bool has_temporal_blocks(const std::set<std::string>& names) {
+  return names.contains(temporal_key(0) + "attn1.to_q.weight");
 }
 
 }  // namespace
@@ -124,22 +160,31 @@ std::optional<nn::Naming> find_dit_naming(const std::vector<std::string>& names)
 }
 
 nn::Naming pixart_naming(const ModelConfig& config) {
-  nn::Naming naming =
-      naming_of_pixart(config.transformer.depth, config.transformer.size_conditions);
-  // Ours is of clips, with one frame a patch.
-  naming.front().shape = {config.transformer.hidden, config.in_channels, config.transformer.patch,
-                          config.transformer.patch};
-  return naming;
+  return with_flat_patches(
+      naming_of_pixart(config.transformer.depth, config.transformer.size_conditions), config);
 }
 
 std::optional<nn::Naming> find_pixart_naming(const std::vector<std::string>& names) {
   const std::set<std::string> known(names.begin(), names.end());
   const int64_t depth = num_blocks(known);
-  if (depth == 0 || !known.contains("adaln_single.linear.weight")) {
+  if (depth == 0 || !known.contains("adaln_single.linear.weight") || has_temporal_blocks(known)) {
     return std::nullopt;
   }
   return naming_of_pixart(depth,
                           known.contains("adaln_single.emb.resolution_embedder.linear_1.weight"));
+}
+
+nn::Naming latte_t2v_naming(const ModelConfig& config) {
+  return with_flat_patches(naming_of_latte_t2v(config.transformer.depth), config);
+}
+
+std::optional<nn::Naming> find_latte_t2v_naming(const std::vector<std::string>& names) {
+  const std::set<std::string> known(names.begin(), names.end());
+  const int64_t depth = num_blocks(known);
+  if (depth == 0 || !has_temporal_blocks(known)) {
+    return std::nullopt;
+  }
+  return naming_of_latte_t2v(depth);
 }
 
 nn::Naming diffusers_naming(const ModelConfig& config) {

@@ -10,7 +10,7 @@
 /// Keys of diffusers' transformers, as the paths of our modules.
 namespace kinora::models {
 
-// Both classes, once Transformer2DModel, keep queries, keys and values apart.
+// All classes, the first two once Transformer2DModel, keep queries, keys and values apart.
 
 /// DiTTransformer2DModel, of which every block repeats the embedders.
 [[nodiscard]] nn::Naming dit_naming(const ModelConfig& config);
@@ -19,6 +19,11 @@ namespace kinora::models {
 /// PixArtTransformer2DModel.
 [[nodiscard]] nn::Naming pixart_naming(const ModelConfig& config);
 [[nodiscard]] std::optional<nn::Naming> find_pixart_naming(const std::vector<std::string>& names);
+
+/// LatteTransformer3DModel.
+[[nodiscard]] nn::Naming latte_t2v_naming(const ModelConfig& config);
+[[nodiscard]] std::optional<nn::Naming> find_latte_t2v_naming(
+    const std::vector<std::string>& names);
 
 /// Of a model's family; kConfig for one that diffusers lacks.
 [[nodiscard]] nn::Naming diffusers_naming(const ModelConfig& config);

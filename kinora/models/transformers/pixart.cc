@@ -1,11 +1,9 @@
 #include "kinora/models/transformers/pixart.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/stack.h>
 
-#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -15,10 +13,9 @@
 // Shapes: B batch, S patches of an image, C hidden.
 
 namespace kinora::models {
-
 PixArt::PixArt(const ModelConfig& config)
     : CaptionModel(config),
-      pos_embed(positions(grid_of(config), at::kCPU).squeeze(1)),
+      pos_embed(stretched_positions(config, grid_of(config), at::kCPU).squeeze(1)),
       blocks(config.transformer) {
   add_buffer("pos_embed", pos_embed);
   add_child("blocks", blocks);
@@ -30,16 +27,6 @@ PixArt::PixArt(const ModelConfig& config)
   }
   set_block_buckets(numbered("blocks", config.transformer.depth),
                     linears_of(blocks, config.transformer.depth));
-}
-
-at::Tensor PixArt::positions(const Grid& grid, const at::Device& device) const {
-  const Grid own = grid_of(config());
-  const double base = std::floor(std::sqrt(static_cast<double>(own.tokens_a_frame())));
-  const auto along = [&](int64_t count) {
-    return at::arange(count, at::TensorOptions(device).dtype(at::kDouble)) *
-           (base / static_cast<double>(count) / config().transformer.position_scale);
-  };
-  return frame_positions(along(grid.rows), along(grid.columns), config().transformer.hidden);
 }
 
 void PixArt::resolve(ModelConfig& config, const ModelConfig& published) {
@@ -74,7 +61,8 @@ at::Tensor PixArt::predict(const at::Tensor& x_t, const at::Tensor& t,
   const Grid own = grid_of(config());
   const bool has_own_size = grid.rows == own.rows && grid.columns == own.columns;
   at::Tensor x = embed(
-      x_t, has_own_size ? pos_embed.unsqueeze(1) : positions(grid, x_t.device()));  // [B, 1, S', C]
+      x_t, has_own_size ? pos_embed.unsqueeze(1)
+                        : stretched_positions(config(), grid, x_t.device()));  // [B, 1, S', C]
   if (is_fast()) {
     const FastPass fast = fast_pass(x, grid.tokens_a_frame());
     std::vector<ops::Block> stacked;

@@ -24,9 +24,6 @@ class PixArt : public CaptionModel {
                                    const diffusion::Conditions& conditions,
                                    const diffusion::Pass& pass) override;
 
-  /// fp32 [1, 1, S, C].
-  [[nodiscard]] at::Tensor positions(const Grid& grid, const at::Device& device) const;
-
   // NOLINTBEGIN(readability-identifier-naming): named as the published checkpoints' keys
   at::Tensor pos_embed;  // [1, S, C]
   BlockList<CaptionBlock> blocks;

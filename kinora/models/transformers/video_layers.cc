@@ -109,6 +109,17 @@ at::Tensor scaled_positions(const ModelConfig& config, const Grid& grid, const a
   return frame_positions(positions(grid.rows), positions(grid.columns), config.transformer.hidden);
 }
 
+at::Tensor stretched_positions(const ModelConfig& config, const Grid& grid,
+                               const at::Device& device) {
+  const Grid own = grid_of(config);
+  const double base = std::floor(std::sqrt(static_cast<double>(own.tokens_a_frame())));
+  const auto along = [&](int64_t count) {
+    return at::arange(count, at::TensorOptions(device).dtype(at::kDouble)) *
+           (base / static_cast<double>(count) / config.transformer.position_scale);
+  };
+  return frame_positions(along(grid.rows), along(grid.columns), config.transformer.hidden);
+}
+
 at::Tensor rotary_angles(const at::Tensor& frequencies, const at::Tensor& positions) {
   return at::outer(positions.to(at::kFloat), frequencies).repeat_interleave(2, -1);
 }

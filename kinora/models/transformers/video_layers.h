@@ -55,6 +55,11 @@ namespace kinora::models {
 [[nodiscard]] at::Tensor scaled_positions(const ModelConfig& config, const Grid& grid,
                                           const at::Tensor& scale);
 
+/// PixArt's table: positions are made for the configured size, on a square of as many patches, and
+/// frames of other sizes are stretched to it. fp32 [1, 1, S, C].
+[[nodiscard]] at::Tensor stretched_positions(const ModelConfig& config, const Grid& grid,
+                                             const at::Device& device);
+
 /// Angles for nn::SelfAttention: frequencies fp32 [F], positions [n] -> fp32 [n, 2 F].
 [[nodiscard]] at::Tensor rotary_angles(const at::Tensor& frequencies, const at::Tensor& positions);
 

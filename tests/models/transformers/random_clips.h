@@ -96,6 +96,8 @@ inline constexpr ClipCase kClipCases[] = {
     {.name = "pixart", .architecture = "pixart", .frames = 1},
     {.name = "vdit", .architecture = "vdit"},
     {.name = "latte", .architecture = "latte"},
+    {.name = "latte_t2v", .architecture = "latte_t2v"},
+    {.name = "latte_t2v_one_frame", .architecture = "latte_t2v", .frames = 1},
     {.name = "stdit2_tuned",
      .architecture = "stdit2",
      .qk_norm = true,

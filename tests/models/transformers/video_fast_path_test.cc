@@ -65,7 +65,8 @@ TEST_P(VideoFastPathTest, LevelsKeepLess) {
   };
   const int64_t all = kept_at(ops::Recompute::kNone);
   const ModelConfig& config = clips.model().config();
-  const int64_t num_blocks = config.architecture == "stdit3" ? 4 : 2;
+  const bool has_pairs = config.architecture == "stdit3" || config.architecture == "latte_t2v";
+  const int64_t num_blocks = has_pairs ? 4 : 2;
   const ModelShape shape = shape_of(config);
   const auto tokens =
       static_cast<double>(GetParam().batch * shape.frames * shape.tokens_a_frame() * num_blocks);

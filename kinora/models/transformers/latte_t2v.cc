@@ -1,0 +1,134 @@
+#include "kinora/models/transformers/latte_t2v.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+
+#include <string>
+#include <utility>
+
+#include "kinora/models/transformers/seams.h"
+#include "kinora/models/transformers/transformer_config.h"
+#include "kinora/ops/parameter.h"
+
+// Shapes: B batch, T frames of patches, S patches of a frame, C hidden.
+
+namespace kinora::models {
+
+TimeBlock::TimeBlock(const TransformerConfig& config)
+    : attn({.hidden = config.hidden,
+            .heads = config.heads,
+            .qk_norm = config.qk_norm == ops::Switch::kOn}),
+      mlp(config.hidden, config.mlp_hidden(), config.hidden),
+      scale_shift_table(random_table(6, config.hidden)) {
+  add_child("attn", attn);
+  add_child("mlp", mlp);
+  add_parameter("scale_shift_table", scale_shift_table);
+}
+
+at::Tensor TimeBlock::forward(const at::Tensor& x, const BlockConditions& conditions,
+                              const nn::Sequence& sequence, int64_t tokens_a_frame) const {
+  const std::vector<at::Tensor> m = modulation_of(scale_shift_table, conditions.vectors);
+  const at::Tensor h = modulated_norm(x, m[0], m[1]);
+  const at::Tensor y =
+      gated_sum(x, m[2], sequence.self_attention(attn, h, nn::Span::kTime, tokens_a_frame));
+  return tapped(gated_sum(y, m[5], sequence.mlp(mlp, modulated_norm(y, m[3], m[4]))));
+}
+
+ops::Block TimeBlock::fast(const FastPass& pass) const {
+  return {
+      .branches = {attention_branch(pass, attn, nn::Span::kTime, CaptionBlock::kAttentionVectors),
+                   mlp_branch(pass, mlp, CaptionBlock::kMlpVectors)},
+      .num_vectors = 6};
+}
+
+at::Tensor TimeBlock::table() const {
+  return ops::with_gradient(scale_shift_table.value, scale_shift_table.grad);
+}
+
+std::vector<nn::Linear*> TimeBlock::linears() {
+  return {&attn.qkv, &attn.proj, &mlp.fc1, &mlp.fc2};
+}
+
+LatteT2V::LatteT2V(const ModelConfig& config)
+    : CaptionModel(config), spatial_blocks(config.transformer), temporal_blocks(config.transformer) {
+  pos_embed = stretched_positions(config, grid_of(config), at::kCPU).squeeze(1);
+  pos_embed_temporal =
+      sin_cos_positions(at::arange(grid_of(config).frames, at::kDouble), config.transformer.hidden).unsqueeze(0);
+  add_buffer("pos_embed", pos_embed);
+  add_buffer("pos_embed_temporal", pos_embed_temporal);
+  add_child("spatial_blocks", spatial_blocks);
+  add_child("temporal_blocks", temporal_blocks);
+  std::vector<std::string> blocks;
+  std::vector<std::vector<nn::Linear*>> linears;
+  for (int64_t i = 0; i < config.transformer.depth; ++i) {
+    blocks.push_back("spatial_blocks." + std::to_string(i));
+    blocks.push_back("temporal_blocks." + std::to_string(i));
+    linears.push_back(spatial_blocks[i].linears());
+    linears.push_back(temporal_blocks[i].linears());
+  }
+  set_block_buckets(blocks, std::move(linears));
+}
+
+double LatteT2V::macs(const ModelConfig& config) {
+  const TransformerMacs m(config);
+  return m.model(2 * m.mlp + m.cross_attention + m.attention(m.places) + m.attention(m.frames)) +
+         m.modulation + m.captions;
+}
+
+at::Tensor LatteT2V::predict(const at::Tensor& x_t, const at::Tensor& t,
+                             const diffusion::Conditions& conditions, const diffusion::Pass& pass) {
+  check_inputs(x_t, t, conditions);
+  check_size(x_t);
+  const Grid grid = grid_of(config(), x_t);
+  const FrameCondition condition = embed_time(t_embedder, t, conditions.frame_mask);
+  const BlockConditions inputs =
+      block_conditions(modulation_vectors(t_block, condition), conditions);
+  // A single frame has no place in time.
+  at::Tensor time;
+  if (grid.frames > 1) {
+    time = pos_embed_temporal.unsqueeze(2);  // [1, T, 1, C]
+  }
+  at::Tensor x = embed(x_t, pos_embed.unsqueeze(1));  // [B, T, S', C]
+  const int64_t tokens = grid.tokens_a_frame();
+  if (is_fast()) {
+    const FastPass fast = fast_pass(x, tokens);
+    std::vector<ops::Block> stacked;
+    std::vector<at::Tensor> tables;
+    for (int64_t i = 0; i < config().transformer.depth; ++i) {
+      const CaptionBlock& in_space = spatial_blocks[i];
+      const TimeBlock& in_time = temporal_blocks[i];
+      stacked.push_back(
+          in_space.fast(fast, attention_branch(fast, in_space.self_attention(), nn::Span::kFrame,
+                                               CaptionBlock::kAttentionVectors)));
+      stacked.push_back(in_time.fast(fast));
+      if (i == 0 && time.defined()) {
+        stacked.back().offset = fast.offset(time);
+      }
+      tables.insert(tables.end(), {in_space.table(), in_time.table()});
+    }
+    return run_fast(std::move(stacked), tables, x, inputs, condition, x_t, pass);
+  }
+  const CaptionBlock::Attend attend = [this, tokens](const nn::SelfAttention& attention,
+                                                     const at::Tensor& frames) {
+    return sequence().self_attention(attention, frames, nn::Span::kFrame, tokens);
+  };
+  for (int64_t i = 0; i < config().transformer.depth; ++i) {
+    const bool recompute = i < recompute_blocks();
+    x = run_plain(2 * i, recompute, x, inputs,
+                  [this, &block = spatial_blocks[i], attend](const at::Tensor& in,
+                                                             const BlockConditions& given) {
+                    return block.forward(in, given, sequence(), attend);
+                  });
+    if (i == 0 && time.defined()) {
+      x = x + time;
+    }
+    x = run_plain(2 * i + 1, recompute, x, inputs,
+                  [this, &block = temporal_blocks[i], tokens](const at::Tensor& in,
+                                                              const BlockConditions& given) {
+                    return block.forward(in, given, sequence(), tokens);
+                  });
+  }
+  return finish(x, condition, x_t);
+}
+
+}  // namespace kinora::models
