@@ -20,6 +20,7 @@
 #include "kinora/io/file.h"
 #include "kinora/io/file_lock.h"
 #include "kinora/io/safetensors.h"
+#include "kinora/pipelines/tokenizer_folder.h"
 #include "kinora/prompts/caption_cleaning.h"
 
 namespace kinora::pipelines {
@@ -290,14 +291,6 @@ void write_rows(std::span<const int64_t> rows, std::span<const std::string> capt
   }
 }
 
-void check_vocabularies(const models::TextEncoder& encoder,
-                        const tokenizers::Tokenizer& tokenizer) {
-  KINORA_CHECK(tokenizer.vocab_size() <= encoder.vocab_size(), kConfig,
-               "[captions] the tokenizer has ", tokenizer.vocab_size(),
-               " tokens, but the text encoder's vocabulary ", encoder.vocab_size(),
-               ". Hint: they must belong together");
-}
-
 }  // namespace
 
 CaptionEmbeddingResult encode_captions(std::span<const std::string> captions,
@@ -307,7 +300,7 @@ CaptionEmbeddingResult encode_captions(std::span<const std::string> captions,
                                        const StopSignal* stop) {
   using Clock = std::chrono::steady_clock;
   KINORA_CHECK(!captions.empty(), kConfig, "[captions] there must be at least one caption");
-  check_vocabularies(encoder, tokenizer);
+  check_vocabulary(tokenizer, "the text encoder", encoder.vocab_size());
   const at::NoGradGuard no_grad;
   const TokenisedCaptions tokens = tokenise(captions, tokenizer, options);
   const TextFileLayout layout(captions, tokens, encoder, options);

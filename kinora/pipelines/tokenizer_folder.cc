@@ -79,4 +79,11 @@ std::string tokenizer_fingerprint(const fs::path& path) {
   return checksum.hex();
 }
 
+void check_vocabulary(const tokenizers::Tokenizer& tokenizer, const std::string& encoder,
+                      int64_t vocab_size) {
+  KINORA_CHECK(tokenizer.vocab_size() <= vocab_size, kConfig, "[tokenizer] ", encoder,
+               " has a vocabulary of ", vocab_size, ", but the tokenizer has ",
+               tokenizer.vocab_size(), " tokens. Hint: take both from one pipeline");
+}
+
 }  // namespace kinora::pipelines

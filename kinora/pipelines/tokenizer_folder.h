@@ -1,7 +1,10 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
+
+#include "kinora/tokenizers/tokenizer.h"
 
 namespace kinora::pipelines {
 
@@ -13,5 +16,10 @@ namespace kinora::pipelines {
 /// What tells a tokenizer from others: a checksum of all files that Tokenizer::load() may read of
 /// the folder or file. kIo.
 [[nodiscard]] std::string tokenizer_fingerprint(const std::filesystem::path& path);
+
+/// kConfig where the tokenizer has tokens that a text encoder with a vocabulary of `vocab_size`
+/// lacks. encoder: the text encoder in words.
+void check_vocabulary(const tokenizers::Tokenizer& tokenizer, const std::string& encoder,
+                      int64_t vocab_size);
 
 }  // namespace kinora::pipelines

@@ -187,7 +187,7 @@ TEST_F(CaptionEmbeddingsTest, WhatCannotBeEmbeddedIsNamed) {
   EXPECT_THAT(
       error_of(ErrorKind::kConfig,
                [&] { return encode_captions(kCaptions, *encoder_, clip, {.out = out()}).cut; }),
-      AllOf(HasSubstr("1064 tokens"), HasSubstr("vocabulary 700")));
+      AllOf(HasSubstr("1064 tokens"), HasSubstr("vocabulary of 700")));
   for (const auto& [path, parameter] : encoder_->named_parameters()) {
     if (path.ends_with("final_layer_norm.weight")) {
       parameter->value = parameter->value * 1e6;  // beyond fp16
