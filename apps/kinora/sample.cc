@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <filesystem>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -20,13 +21,13 @@
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
-#include "kinora/core/nearest_name.h"
 #include "kinora/core/progress.h"
 #include "kinora/core/stop_signal.h"
 #include "kinora/core/text.h"
 #include "kinora/data/data_config.h"
 #include "kinora/device/device.h"
 #include "kinora/eval/sample_judge.h"
+#include "kinora/inference/class_words.h"
 #include "kinora/inference/decoder.h"
 #include "kinora/inference/drawing.h"
 #include "kinora/inference/drawing_key.h"
@@ -38,7 +39,8 @@
 #include "kinora/io/file.h"
 #include "kinora/models/autoencoders/autoencoder.h"
 #include "kinora/pipelines/decode.h"
-#include "kinora/pipelines/diffusers_pipeline.h"
+#include "kinora/pipelines/pipeline.h"
+#include "kinora/pipelines/tokenizer_folder.h"
 
 namespace kinora::apps {
 namespace {
@@ -48,8 +50,6 @@ constexpr std::chrono::hours kPatience{24};
 
 // Of a model of many classes, those that are drawn where none are named.
 constexpr int64_t kMostClasses = 64;
-
-constexpr size_t kNamesInMessage = 8;
 
 inference::LoadOptions load_options(const SampleArguments& arguments) {
   std::vector<std::string> overrides = arguments.overrides;
@@ -110,17 +110,7 @@ std::vector<int64_t> classes_of(const std::vector<std::string>& words,
                    "does not say what they are called, got ",
                    quote(word));
     }
-    const auto found = std::find(names->begin(), names->end(), word);
-    if (found == names->end()) {
-      const std::string nearest = nearest_name(word, *names);
-      throw_error(ErrorKind::kConfig,
-                  "[sample] classes must be numbers or names of the model's "
-                  "classes, got ",
-                  quote(word), ". Hint: ",
-                  nearest.empty() ? "they are " + list_names(*names, kNamesInMessage)
-                                  : "did you mean " + nearest + "?");
-    }
-    classes.push_back(found - names->begin());
+    classes.push_back(inference::class_of(word, *names));
   }
   return classes;
 }
@@ -129,10 +119,15 @@ inference::Request request_of(const SampleArguments& arguments,
                               const inference::ModelRecipe& recipe) {
   const models::ModelConfig& model = recipe.model;
   inference::Request request = arguments.request;
-  request.classes = classes_of(arguments.classes, recipe);
   if (!arguments.captions_file.empty()) {
     request.captions = lines_of(arguments.captions_file);
   }
+  std::vector<std::string> classes = arguments.classes;
+  if (!model.takes_text()) {  // what it is told in words are classes
+    classes.insert(classes.end(), request.captions.begin(), request.captions.end());
+    request.captions.clear();
+  }
+  request.classes = classes_of(classes, recipe);
   if (request.classes.empty() && !model.takes_text()) {
     request.classes.resize(static_cast<size_t>(std::min(model.num_classes, kMostClasses)));
     std::iota(request.classes.begin(), request.classes.end(), 0);
@@ -216,22 +211,30 @@ std::string words_of(const pipelines::DrawProgress& progress) {
   return text.str();
 }
 
-/// The captions of `request` as the text encoder of its pipeline embeds them, and what is drawn
-/// with them. The encoder is gone when this returns.
-void encode(const SampleArguments& arguments, const pipelines::TextPipeline& pipeline,
+/// What a pipeline chooses where nobody says otherwise.
+void announce(const pipelines::Pipeline& pipeline, const inference::ModelRecipe& recipe,
+              const std::string& decoder) {
+  const models::ModelConfig& model = recipe.model;
+  const auto values = flatten_config(recipe);
+  const std::map<std::string, std::string> keys(values.begin(), values.end());
+  log_info("[sample] ", pipeline.class_name, " in ", pipeline.folder);
+  log_info("[sample] sampler ", keys.at("sample.method"), ", spacing ", keys.at("sample.spacing"),
+           ", on betas ", keys.at("objective.betas"), ", predicts ",
+           keys.at("objective.prediction"));
+  const std::string size = std::to_string(model.height * model.compression) + " x " +
+                           std::to_string(model.width * model.compression) + " pixels";
+  log_info("[sample] ",
+           model.is_video() ? "clips of " + std::to_string(model.frames) + " frames of " + size
+                            : "pictures of " + size,
+           decoder.empty() ? ", as latents" : " by autoencoder " + decoder, ", ",
+           recipe.sample.sampling.steps, " steps, guidance ", recipe.sample.sampling.guidance,
+           ", in ", keys.at("train.precision"));
+}
+
+/// The captions of `request` as the text encoder of its pipeline embeds them. The encoder is gone
+/// when this returns.
+void encode(const SampleArguments& arguments, const pipelines::Pipeline& pipeline,
             const inference::ModelRecipe& recipe, bool says, inference::Request& request) {
-  const std::string decoder = inference::decoder_path(recipe, {.path = arguments.autoencoder});
-  if (says) {
-    log_info("[sample] ", pipeline.class_name, " in ", pipeline.folder);
-    const auto values = flatten_config(recipe);
-    const std::map<std::string, std::string> keys(values.begin(), values.end());
-    log_info("[sample] sampler ", keys.at("sample.method"), ", spacing ", keys.at("sample.spacing"),
-             ", on betas ", keys.at("objective.betas"), ", predicts ",
-             keys.at("objective.prediction"));
-    log_info("[sample] pictures of ", recipe.model.height * recipe.model.compression, " x ",
-             recipe.model.width * recipe.model.compression, " pixels",
-             decoder.empty() ? ", as latents" : " by autoencoder " + decoder);
-  }
   if (!request.text_embeddings.empty()) {
     return;
   }
@@ -242,6 +245,7 @@ void encode(const SampleArguments& arguments, const pipelines::TextPipeline& pip
       inference::prompts_of_pipeline(pipeline, inference::captions_of(request), recipe,
                                      {.negative = arguments.negative,
                                       .cleans = arguments.cleans_captions,
+                                      .scores = arguments.scores,
                                       .device = inference::choose_device(arguments.device),
                                       .says = says}));
   request.captions.clear();
@@ -257,11 +261,25 @@ void sample_on_rank(const SampleArguments& arguments, const comm::Group& world) 
   // What is refused is refused before anything is drawn.
   inference::check_format(arguments.format, own.model.is_video());
   inference::Request request = request_of(arguments, own);
-  const auto pipeline = pipelines::find_text_pipeline(model_of(arguments));
+  auto pipeline = pipelines::find_pipeline(model_of(arguments));
+  const bool has_words = pipeline && pipeline->text;
+  KINORA_CHECK(has_words || arguments.text_encoder.empty(), kConfig,
+               "[sample] --text-encoder is for pipelines that draw from words, and ",
+               model_of(arguments), " is none");
+  if (!arguments.text_encoder.empty()) {
+    pipeline->text->encoder = std::filesystem::absolute(arguments.text_encoder);
+    pipeline->text->tokenizer = pipelines::find_tokenizer(arguments.text_encoder);
+  }
   if (pipeline) {
+    inference::check_decoder(own, {.path = arguments.autoencoder});
+    if (speaks) {
+      announce(*pipeline, own, inference::decoder_path(own, {.path = arguments.autoencoder}));
+    }
+  }
+  if (has_words) {
     encode(arguments, *pipeline, own, speaks, request);
   }
-  KINORA_CHECK(pipeline || (arguments.negative.empty() && arguments.cleans_captions), kConfig,
+  KINORA_CHECK(has_words || (arguments.negative.empty() && arguments.cleans_captions), kConfig,
                "[sample] --negative and --no-cleaning are for pipelines with a text encoder, and ",
                model_of(arguments), " has none");
   inference::TrainedModel trained = inference::load_trained(model_of(arguments), options);

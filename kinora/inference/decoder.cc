@@ -17,17 +17,26 @@ std::string decoder_path(const ModelRecipe& recipe, const DecoderChoice& choice)
   return path;
 }
 
+void check_decoder(const ModelRecipe& recipe, const DecoderChoice& choice) {
+  const std::string path = decoder_path(recipe, choice);
+  if (path.empty()) {
+    return;
+  }
+  const int64_t channels = pipelines::latent_space(path).channels;
+  KINORA_CHECK(channels == recipe.model.in_channels, kConfig, "[sample] the autoencoder ", path,
+               " makes pixels of ", channels, " channels, but the model draws ",
+               recipe.model.in_channels);
+}
+
 std::unique_ptr<models::Autoencoder> open_decoder(const ModelRecipe& recipe,
                                                   const DecoderChoice& choice, at::Device device) {
+  check_decoder(recipe, choice);
   const std::string path = decoder_path(recipe, choice);
   if (path.empty()) {
     return nullptr;
   }
   std::unique_ptr<models::Autoencoder> decoder =
       pipelines::open_autoencoder(path, device, compute_type(recipe.precision));
-  KINORA_CHECK(decoder->space().channels == recipe.model.in_channels, kConfig,
-               "[sample] the autoencoder ", path, " makes pixels of ", decoder->space().channels,
-               " channels, but the model draws ", recipe.model.in_channels);
   decoder->set_memory_budget(
       static_cast<int64_t>(choice.memory_gib.value_or(recipe.autoencoder.memory_gib) * kGiB));
   return decoder;

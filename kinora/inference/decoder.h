@@ -20,6 +20,9 @@ struct DecoderChoice {
 /// The autoencoder's folder or file; empty: nobody names one. kIo where the recipe's is not there.
 [[nodiscard]] std::string decoder_path(const ModelRecipe& recipe, const DecoderChoice& choice);
 
+/// What open_decoder() refuses, found out without reading weights.
+void check_decoder(const ModelRecipe& recipe, const DecoderChoice& choice);
+
 /// What makes pixels of the latents that a model draws; null: nobody names an autoencoder.
 /// kIo where none is there, kConfig where it does not belong to the model.
 [[nodiscard]] std::unique_ptr<models::Autoencoder> open_decoder(const ModelRecipe& recipe,

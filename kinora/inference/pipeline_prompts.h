@@ -7,7 +7,7 @@
 
 #include "kinora/inference/prompts.h"
 #include "kinora/inference/recipe.h"
-#include "kinora/pipelines/diffusers_pipeline.h"
+#include "kinora/pipelines/pipeline.h"
 
 namespace kinora::inference {
 
@@ -15,6 +15,9 @@ namespace kinora::inference {
 struct CaptionOptions {
   std::string negative = {};  ///< what pictures are guided away from
   bool cleans = true;         ///< prompts::preprocess_caption, of the negative caption, too
+  /// Of Open-Sora: what is appended to prompts, before they are cleaned. Where nothing is said: the
+  /// pipeline's own.
+  prompts::OpenSoraScores scores = {};
   at::Device device = at::kCPU;
   bool says = true;  ///< logs what is chosen and what of a caption is cut off
 };
@@ -24,7 +27,7 @@ struct CaptionOptions {
 /// encoder computes in recipe.precision and is released before this returns. kIo for parts that are
 /// missing; kConfig, before weights are read, where its states or the tokenizer's vocabulary do not
 /// fit.
-[[nodiscard]] Prompts prompts_of_pipeline(const pipelines::TextPipeline& pipeline,
+[[nodiscard]] Prompts prompts_of_pipeline(const pipelines::Pipeline& pipeline,
                                           const std::vector<std::string>& captions,
                                           const ModelRecipe& recipe, const CaptionOptions& options);
 

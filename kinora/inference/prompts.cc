@@ -55,14 +55,17 @@ data::Batch batch_of(const Prompts& prompts, const models::ModelConfig& model, i
   return batch;
 }
 
-/// `text` instead of every text of `conditions`.
-diffusion::Conditions negative_of(const data::Text& text, const diffusion::Conditions& conditions) {
+/// The negative text instead of every text of `conditions`.
+diffusion::Conditions negative_of(const Prompts& prompts, const diffusion::Conditions& conditions) {
+  const data::Text& text = *prompts.negative;
   const at::Tensor& texts = conditions.text;
   at::Tensor row = at::empty({1, texts.size(1), texts.size(2)});
   copy_row(text.tokens, row, 0);
   diffusion::Conditions negative;
   negative.text = row.to(texts.device()).expand_as(texts);
-  negative.text_lengths = at::full_like(conditions.text_lengths, text.length);
+  negative.text_lengths = prompts.cuts_negative
+                              ? conditions.text_lengths.clamp_max(text.length)
+                              : at::full_like(conditions.text_lengths, text.length);
   return negative;
 }
 
@@ -179,7 +182,7 @@ std::function<pipelines::DrawConditions(int64_t first, int64_t size)> conditions
     }
     pipelines::DrawConditions result;
     result.conditions = to_device(conditions_of(batch, model), device);
-    result.null = prompts.negative ? negative_of(*prompts.negative, result.conditions)
+    result.null = prompts.negative ? negative_of(prompts, result.conditions)
                                    : null_of(result.conditions, model.num_classes);
     return result;
   };

@@ -30,6 +30,7 @@ struct Prompts {
   /// What the unconditional prediction is told; nothing: the model's null embedding. Of models of
   /// tokens, not of pooled vectors.
   std::optional<data::Text> negative = {};
+  bool cuts_negative = false;  ///< as many of its tokens are read as the prompt has
   std::string origin =
       {};  ///< in words: what embedded them; empty: the same texts always give them
 };

@@ -1,5 +1,7 @@
 #include "kinora/inference/trained_model.h"
 
+#include <algorithm>
+
 #include "kinora/checkpoint/checkpoint.h"
 #include "kinora/checkpoint/model_weights.h"
 #include "kinora/checkpoint/step_folders.h"
@@ -11,8 +13,8 @@
 #include "kinora/inference/updates.h"
 #include "kinora/parallel/guidance_parallel.h"
 #include "kinora/parallel/sequence.h"
-#include "kinora/pipelines/diffusers_pipeline.h"
 #include "kinora/pipelines/diffusers_transformer.h"
+#include "kinora/pipelines/pipeline.h"
 
 namespace kinora::inference {
 namespace {
@@ -40,11 +42,15 @@ OpenModel open_model(const fs::path& path, const LoadOptions& options) {
   KINORA_CHECK(fs::exists(path), kIo, "[sample] ", path, " does not exist");
   OpenModel model{.folder = find_checkpoint(path), .file = {}, .recipe = {}};
   std::string text;
+  std::optional<Precision> stored;
   if (model.folder) {
     text = checkpoint::load_state(*model.folder).config;
-  } else if (const auto pipeline = pipelines::find_text_pipeline(path)) {
+  } else if (const auto pipeline = pipelines::find_pipeline(path)) {
     text = options.config_file.empty() ? pipelines::pipeline_recipe(*pipeline) : "";
     model.file = pipelines::open_weights(path, options.ema);
+    if (choose_device(options.device).is_cuda()) {
+      stored = stored_precision(*model.file);
+    }
   } else {
     model.file = pipelines::open_weights(path, options.ema);
     text = model.file->metadata(checkpoint::kConfigMetadata);
@@ -55,7 +61,7 @@ OpenModel open_model(const fs::path& path, const LoadOptions& options) {
   recipe.model = resolved_model(recipe, recipe.model.num_classes);
   KINORA_CHECK(recipe.model.num_classes > 0 || recipe.model.takes_text(), kConfig,
                "[sample] model.num_classes must be given for ", path);
-  recipe.precision = options.precision.value_or(recipe.precision);
+  recipe.precision = options.precision.value_or(stored.value_or(recipe.precision));
   return model;
 }
 
@@ -76,6 +82,16 @@ void set_path(TrainedModel& trained) {
 }
 
 }  // namespace
+
+Precision stored_precision(const checkpoint::WeightsFile& file) {
+  const checkpoint::LateTensors tensors = file.tensors();
+  const auto largest =
+      std::ranges::max_element(tensors, {}, [](const auto& named) { return named.second.numel(); });
+  const at::ScalarType type = largest == tensors.end() ? at::kFloat : largest->second.type;
+  return type == at::kBFloat16 ? Precision::kBf16
+         : type == at::kHalf   ? Precision::kFp16
+                               : Precision::kFp32;
+}
 
 TrainedModel initial_model(const ModelRecipe& recipe, at::Device device, uint64_t seed) {
   TrainedModel initial{

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "kinora/checkpoint/weights_file.h"
 #include "kinora/diffusion/objective.h"
 #include "kinora/inference/recipe.h"
 #include "kinora/models/model.h"
@@ -30,13 +31,18 @@ struct TrainedModel {
 struct LoadOptions {
   bool ema = true;  ///< the first average, if the run has one; else the raw weights
   DeviceChoice device = DeviceChoice::kAuto;
-  std::optional<Precision> precision = {};  ///< nothing: the run's
+  /// Nothing: the run's; of a pipeline on a GPU stored_precision(), on the CPU fp32.
+  std::optional<Precision> precision = {};
   std::vector<std::string> overrides = {};  ///< key=value on the run's recipe
   std::string config_file = {};  ///< a recipe for files without a configuration of their own
   /// Adapters to merge, each "FILE" or "FILE:WEIGHT" (checkpoint::read_adapter).
   std::vector<std::string> adapters = {};
   bool says = true;  ///< logs which weights these are
 };
+
+/// What weights are stored in: the type of the largest tensor, fp32 of types that are none of the
+/// three.
+[[nodiscard]] Precision stored_precision(const checkpoint::WeightsFile& file);
 
 /// A model with initial weights. recipe.model is resolved. kConfig.
 [[nodiscard]] TrainedModel initial_model(const ModelRecipe& recipe, at::Device device,
@@ -49,8 +55,8 @@ struct LoadOptions {
 
 /// Loads a run directory (its newest checkpoint), a checkpoint's folder, or weights
 /// (pipelines::open_weights) with the configuration in their header, from diffusers' config.json or
-/// from `config_file`. Of a pipeline that draws from words (pipelines::find_text_pipeline) also how
-/// it samples and its autoencoder's path; its text encoder is that of pipeline_prompts.h. kIo,
+/// from `config_file`. Of a pipeline (pipelines::find_pipeline) also how it samples and its
+/// autoencoder's path; its text encoder is that of pipeline_prompts.h. kIo,
 /// kConfig.
 [[nodiscard]] TrainedModel load_trained(const std::filesystem::path& path,
                                         const LoadOptions& options);

@@ -262,6 +262,10 @@ std::unique_ptr<models::Autoencoder> open_autoencoder(const fs::path& path, at::
   return model;
 }
 
+models::LatentSpace latent_space(const fs::path& path) {
+  return make_autoencoder(find_autoencoder(path).config)->space();
+}
+
 std::string fingerprint(const fs::path& path) {
   const Found found = find_autoencoder(path);
   io::Checksum checksum;

@@ -25,6 +25,9 @@ namespace kinora::pipelines {
 [[nodiscard]] std::unique_ptr<models::Autoencoder> open_autoencoder(
     const std::filesystem::path& path, at::Device device, at::ScalarType type);
 
+/// The latents of the autoencoder that open_autoencoder() makes of `path`. Reads no weights.
+[[nodiscard]] models::LatentSpace latent_space(const std::filesystem::path& path);
+
 /// Names the autoencoder that open_autoencoder() makes of `path`: checksum of its weights and how
 /// it is built and scaled. The same for the same numbers under other keys.
 [[nodiscard]] std::string fingerprint(const std::filesystem::path& path);

@@ -76,6 +76,9 @@ void DiffusersConfig::require(const char* key, const T& must, const T& otherwise
 }
 
 template bool DiffusersConfig::get(const char*, const bool&) const;
+template std::vector<int64_t> DiffusersConfig::get(const char*, const std::vector<int64_t>&) const;
+template std::map<std::string, std::string> DiffusersConfig::get(
+    const char*, const std::map<std::string, std::string>&) const;
 template int64_t DiffusersConfig::get(const char*, const int64_t&) const;
 template double DiffusersConfig::get(const char*, const double&) const;
 template std::string DiffusersConfig::get(const char*, const std::string&) const;

@@ -2,8 +2,10 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace kinora::pipelines {
 
@@ -11,7 +13,8 @@ namespace kinora::pipelines {
 inline constexpr int64_t kMaxConfigBytes = 1 << 20;
 
 /// A configuration of diffusers, a JSON object. Errors kIo for what is none and for values of
-/// another kind. T: bool, int64_t, double, std::string.
+/// another kind. T: bool, int64_t, double, std::string, and of get() a list of int64_t
+/// and a map of strings to strings.
 class DiffusersConfig {
  public:
   explicit DiffusersConfig(const std::filesystem::path& path);

@@ -2,10 +2,15 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <vector>
 
 #include "kinora/core/error.h"
+#include "kinora/io/file.h"
+#include "kinora/pipelines/autoencoder_file.h"
 #include "kinora/pipelines/diffusers_config.h"
 #include "kinora/pipelines/diffusers_scheduler.h"
 #include "kinora/pipelines/diffusers_transformer.h"
@@ -21,46 +26,88 @@ constexpr const char* kPipelineFile = "model_index.json";
 /// A class of diffusers with the defaults of its __call__.
 struct PipelineClass {
   std::string_view name;
-  int64_t text_tokens;  // max_sequence_length
+  std::string_view architecture;  ///< of its transformer
+  int64_t text_tokens;            ///< max_sequence_length; 0: it draws classes
   int64_t steps;
   double guidance;
+  bool cuts_negative;
 };
-constexpr std::array<PipelineClass, 2> kPipelines = {{
-    {.name = "PixArtAlphaPipeline", .text_tokens = 120, .steps = 20, .guidance = 4.5},
-    {.name = "PixArtSigmaPipeline", .text_tokens = 300, .steps = 20, .guidance = 4.5},
+constexpr std::array<PipelineClass, 4> kPipelines = {{
+    {"DiTPipeline", "dit", 0, 50, 4.0, false},
+    {"PixArtAlphaPipeline", "pixart", 120, 20, 4.5, false},
+    {"PixArtSigmaPipeline", "pixart", 300, 20, 4.5, false},
+    {"LattePipeline", "latte_t2v", 120, 50, 7.5, true},
 }};
+
+const PipelineClass* find_class(std::string_view name) {
+  const auto* const found = std::ranges::find(kPipelines, name, &PipelineClass::name);
+  return found == kPipelines.end() ? nullptr : found;
+}
+
+/// id2label by number, "" for classes that it leaves out.
+std::vector<std::string> class_names(const DiffusersConfig& index, int64_t num_classes) {
+  std::vector<std::string> names;
+  for (const auto& [key, name] : index.get<std::map<std::string, std::string>>("id2label", {})) {
+    int64_t number = -1;
+    const auto read = std::from_chars(key.data(), key.data() + key.size(), number);
+    KINORA_CHECK(read.ec == std::errc() && read.ptr == key.data() + key.size() && number >= 0 &&
+                     number < num_classes,
+                 kConfig, "[pipeline] ", index.path(), ": id2label must number classes from 0 to ",
+                 num_classes - 1, " (num_embeds_ada_norm of the transformer), got ",
+                 io::in_quotes(key));
+    names.resize(std::max(names.size(), static_cast<size_t>(number) + 1));
+    names[static_cast<size_t>(number)] = name;
+  }
+  return names;
+}
 
 }  // namespace
 
-fs::path TextPipeline::part(const std::string& path) const {
-  fs::path found = folder / path;
-  KINORA_CHECK(fs::exists(found), kIo, "[diffusers] ", folder, " is a ", class_name,
-               ", but it lacks ", found, ". Hint: copy the whole folder of the pipeline");
-  return found;
-}
-
-std::optional<TextPipeline> find_text_pipeline(const fs::path& path) {
+std::optional<Pipeline> find_diffusers_pipeline(const fs::path& path) {
   const fs::path index = path / kPipelineFile;
   if (!fs::is_regular_file(index)) {
     return std::nullopt;
   }
   const auto name = DiffusersConfig(index).get<std::string>("_class_name", "");
-  const auto* const found = std::ranges::find(kPipelines, name, &PipelineClass::name);
-  if (found == kPipelines.end()) {
+  const PipelineClass* const its = find_class(name);
+  if (its == nullptr) {
     return std::nullopt;
   }
-  return TextPipeline{.folder = path, .class_name = name, .text_tokens = found->text_tokens};
+  Pipeline pipeline{.folder = path, .class_name = name};
+  if (its->text_tokens > 0) {
+    pipeline.text = PipelineText{.tokenizer = "tokenizer",
+                                 .encoder = "text_encoder",
+                                 .max_tokens = its->text_tokens,
+                                 .cuts_negative = its->cuts_negative};
+  }
+  return pipeline;
 }
 
-std::string pipeline_recipe(const TextPipeline& pipeline) {
-  (void)pipeline.part("transformer/config.json");
+std::string diffusers_pipeline_recipe(const Pipeline& pipeline) {
+  const PipelineClass& its = *find_class(pipeline.class_name);
+  const fs::path transformer = pipeline.part("transformer/config.json");
   const fs::path scheduler = pipeline.part("scheduler/scheduler_config.json");
   json recipe = json::parse(diffusers_recipe(pipeline.folder));
+  json& model = recipe["model"];
+  KINORA_CHECK(model["architecture"] == its.architecture, kConfig, "[pipeline] ", transformer,
+               " is a transformer of architecture ", model["architecture"].get<std::string>(),
+               ", but that of a ", pipeline.class_name, " is ", its.architecture,
+               ". Hint: take both from one pipeline");
   recipe["sample"] = json::parse(sampling_recipe(scheduler));
-  const auto& its = *std::ranges::find(kPipelines, pipeline.class_name, &PipelineClass::name);
   recipe["sample"]["steps"] = its.steps;
   recipe["sample"]["guidance"] = its.guidance;
-  recipe["autoencoder"]["path"] = (pipeline.folder / "vae").string();
+  if (!pipeline.text) {
+    model["class_names"] = class_names(DiffusersConfig(pipeline.folder / kPipelineFile),
+                                       model["num_classes"].get<int64_t>());
+  }
+  const fs::path vae = pipeline.folder / "vae";
+  // A model of pixels has none, nor has what `kinora convert` wrote of one of latents.
+  if (pipeline.text || fs::exists(vae)) {
+    recipe["autoencoder"]["path"] = vae.string();
+  }
+  if (fs::exists(vae)) {
+    model["compression"] = latent_space(vae).compression;
+  }
   return recipe.dump(2);
 }
 

@@ -8,12 +8,13 @@
 
 #include "kinora/checkpoint/weights_paths.h"
 #include "kinora/core/error.h"
+#include "kinora/diffusion/schedule.h"
 #include "kinora/io/file.h"
 #include "kinora/models/families.h"
 #include "kinora/models/transformers/diffusers_names.h"
 #include "kinora/pipelines/diffusers_config.h"
-#include "kinora/pipelines/diffusers_pipeline.h"
 #include "kinora/pipelines/diffusers_scheduler.h"
+#include "kinora/pipelines/pipeline.h"
 
 namespace kinora::pipelines {
 namespace {
@@ -64,19 +65,43 @@ json describe_pixart(const ModelConfig& model) {
           {"use_additional_conditions", model.transformer.size_conditions}};
 }
 
+json latte_recipe(const DiffusersConfig& config, int64_t sample_size) {
+  KINORA_CHECK(config.has("caption_channels"), kConfig, "[diffusers] ", config.path(),
+               ": caption_channels must be given");
+  return {{"text_channels", config.get<int64_t>("caption_channels", 0)},
+          {"text_tokens", kAlphaTokens},
+          {"position_scale", static_cast<double>(std::max<int64_t>(sample_size / 64, 1))},
+          {"frames", config.get<int64_t>("video_length", 16)},
+          {"compression", 8}};
+}
+
+json describe_latte(const ModelConfig& model) {
+  const int64_t scale = std::max<int64_t>(model.height / 64, 1);
+  KINORA_CHECK(model.position_scale == static_cast<double>(scale), kConfig,
+               "[diffusers] model.position_scale must be ", scale, " for a height of ",
+               model.height, " in diffusers, got ", model.position_scale,
+               ". Hint: write a .safetensors file, which has our names");
+  return {{"caption_channels", model.text_channels},
+          {"cross_attention_dim", model.hidden},
+          {"num_embeds_ada_norm", diffusion::kDdpmTimesteps},
+          {"video_length", model.frames}};
+}
+
 /// A class of diffusers: models::DiffusersFamily's, with its config.json.
 struct TransformerClass {
   std::string_view name;
   const char* norm_type;
   int64_t sample_size;  // by default
+  bool is_old;          // keys that are left out are as in kOldClass
   /// The keys model.* that it alone has.
   json (*recipe)(const DiffusersConfig& config, int64_t sample_size);
   /// The keys of config.json likewise.
   json (*describe)(const ModelConfig& model);
 };
-constexpr std::array<TransformerClass, 2> kClasses = {{
-    {"DiTTransformer2DModel", "ada_norm_zero", 32, dit_recipe, describe_dit},
-    {"PixArtTransformer2DModel", "ada_norm_single", 128, pixart_recipe, describe_pixart},
+constexpr std::array<TransformerClass, 3> kClasses = {{
+    {"DiTTransformer2DModel", "ada_norm_zero", 32, false, dit_recipe, describe_dit},
+    {"PixArtTransformer2DModel", "ada_norm_single", 128, false, pixart_recipe, describe_pixart},
+    {"LatteTransformer3DModel", "ada_norm_single", 64, true, latte_recipe, describe_latte},
 }};
 
 const TransformerClass& class_of(const models::Family& family) {
@@ -95,7 +120,7 @@ const models::Family& family_in(const DiffusersConfig& config) {
   for (const models::Family& family : models::families()) {
     if (family.diffusers) {
       const TransformerClass& its = class_of(family);
-      if (kind == its.name || (kind == kOldClass && norm == its.norm_type)) {
+      if (kind == its.name || (kind == kOldClass && norm == its.norm_type && !family.is_video)) {
         return family;
       }
       known += (known.empty() ? "" : " or ") + family.diffusers->class_name;
@@ -109,7 +134,7 @@ const models::Family& family_in(const DiffusersConfig& config) {
 json recipe_of(const DiffusersConfig& config) {
   const models::Family& family = family_in(config);
   const TransformerClass& its = class_of(family);
-  const bool is_old = config.get<std::string>("_class_name", "") == kOldClass;
+  const bool is_old = its.is_old || config.get<std::string>("_class_name", "") == kOldClass;
   config.require<std::string>("norm_type", its.norm_type, its.norm_type);
   config.require<std::string>("activation_fn", "gelu-approximate", "gelu-approximate");
   config.require<bool>("attention_bias", true, !is_old);
@@ -206,8 +231,8 @@ std::string diffusers_recipe(const fs::path& path) {
     return "";
   }
   json recipe = recipe_of(DiffusersConfig(folder / "config.json"));
-  if (const auto pipeline = find_text_pipeline(path)) {
-    recipe["model"]["text_tokens"] = pipeline->text_tokens;
+  if (const auto pipeline = find_pipeline(path); pipeline && pipeline->text) {
+    recipe["model"]["text_tokens"] = pipeline->text->max_tokens;
   }
   if (const fs::path scheduler = folder / ".." / kSchedulerFile; fs::exists(scheduler)) {
     recipe["objective"] = json::parse(objective_recipe(scheduler));

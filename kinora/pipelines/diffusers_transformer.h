@@ -10,7 +10,7 @@
 #include "kinora/diffusion/objective_config.h"
 #include "kinora/models/model_config.h"
 
-/// DiT and PixArt in the folders of diffusers.
+/// DiT, PixArt and Latte in the folders of diffusers.
 namespace kinora::pipelines {
 
 /// A model's weights under our names, whether the file has those or diffusers'.

@@ -50,9 +50,10 @@ class PipelinePromptsTest : public testing::TestWithParam<const char*> {
     return json::parse(drawn().metadata("prompts")).get<std::vector<std::string>>();
   }
   static Prompts prompts(const CaptionOptions& options, const fs::path& path = folder()) {
-    return prompts_of_pipeline(pipelines::find_text_pipeline(path).value(), captions(),
+    return prompts_of_pipeline(pipelines::find_pipeline(path).value(), captions(),
                                read_recipe(path, kOnCpu), options);
   }
+  static bool is_latte() { return std::string(GetParam()) == "latte"; }
   static CaptionOptions quiet() {
     return {.negative = drawn().metadata("negative"), .says = false};
   }
@@ -80,7 +81,7 @@ std::string name_of(const testing::TestParamInfo<const char*>& info) {
   return info.param;
 }
 INSTANTIATE_TEST_SUITE_P(Pipelines, PipelinePromptsTest,
-                         testing::Values("pixart_alpha", "pixart_sigma"), name_of);
+                         testing::Values("pixart_alpha", "pixart_sigma", "latte"), name_of);
 
 TEST_P(PipelinePromptsTest, StatesAreThoseOfDiffusers) {
   const WeightsFile expected = drawn();
@@ -93,11 +94,20 @@ TEST_P(PipelinePromptsTest, StatesAreThoseOfDiffusers) {
   }
   texts.push_back(ours.negative.value());
   ASSERT_EQ(std::ssize(texts), lengths.numel());
-  EXPECT_EQ(ours.shape.length, std::string(GetParam()) == "pixart_alpha" ? 120 : 300);
-  EXPECT_EQ(texts[2].length, ours.shape.length);  // cut off there
+  EXPECT_EQ(ours.shape.length, std::string(GetParam()) == "pixart_sigma" ? 300 : 120);
+  if (!is_latte()) {
+    EXPECT_EQ(texts[2].length, ours.shape.length);  // cut off there
+  }
   int64_t first = 0;
   for (size_t i = 0; i < texts.size(); ++i) {
-    ASSERT_EQ(texts[i].length, lengths[static_cast<int64_t>(i)].item<int64_t>()) << i;
+    const auto length = lengths[static_cast<int64_t>(i)].item<int64_t>();
+    if (is_latte() && i + 1 == texts.size()) {
+      // Of the negative caption's padded states only those are there that a prompt reads.
+      ASSERT_EQ(texts[i].length, std::max(texts[0].length, texts[1].length));
+      ASSERT_EQ(length, ours.shape.length);
+    } else {
+      ASSERT_EQ(texts[i].length, length) << i;
+    }
     at::Tensor padded = states.new_zeros({ours.shape.length, ours.shape.channels});
     padded.narrow(0, 0, texts[i].length).copy_(states.narrow(0, first, texts[i].length));
     const at::Tensor own = at::tensor(texts[i].tokens).view_as(padded);
@@ -105,7 +115,7 @@ TEST_P(PipelinePromptsTest, StatesAreThoseOfDiffusers) {
     EXPECT_EQ(
         own.narrow(0, texts[i].length, own.size(0) - texts[i].length).abs().sum().item<double>(),
         0.0);
-    first += texts[i].length;
+    first += length;
   }
 }
 
@@ -122,8 +132,8 @@ TEST_P(PipelinePromptsTest, PicturesAreThoseOfDiffusers) {
             2e-6);
   const Prompts encoded = prompts(quiet());
   TrainedModel trained = load_trained(folder(), kOnCpu);
-  EXPECT_EQ(trained.recipe.sample.sampling.steps, 20);
-  EXPECT_EQ(trained.recipe.sample.sampling.guidance, 4.5);
+  EXPECT_EQ(trained.recipe.sample.sampling.steps, is_latte() ? 50 : 20);
+  EXPECT_EQ(trained.recipe.sample.sampling.guidance, is_latte() ? 7.5 : 4.5);
   Drawing drawing(trained, {{.encoded = std::make_shared<Prompts>(encoded), .seed = seed}},
                   {.steps = 4});
   const at::Tensor latents = drawing.draw();
@@ -187,15 +197,37 @@ TEST_P(PipelinePromptsTest, WhatDoesNotFitIsRefusedBeforeWeightsAreRead) {
   };
   EXPECT_THAT(refusal({{"d_model", 24}}), HasSubstr("24 channels, but the transformer takes 16"));
   EXPECT_THAT(refusal({{"vocab_size", 500}}), HasSubstr("has a vocabulary of 500"));
+  EXPECT_THAT(refusal({{"model_type", "clip_text_model"}}), HasSubstr("reads T5's states"));
+
+  const fs::path path = copy();
+  fs::copy(folder("dit") / "transformer/config.json", path / "transformer/config.json",
+           fs::copy_options::overwrite_existing);
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return read_recipe(path, kOnCpu); }),
+              AllOf(HasSubstr((path / "transformer/config.json").string()),
+                    HasSubstr("of architecture dit, but that of a")));
 }
 
-TEST_P(PipelinePromptsTest, OtherPipelinesAreNotOfWords) {
+TEST_P(PipelinePromptsTest, AnAutoencoderOfOtherLatentsIsRefusedWithBothNumbers) {
   const fs::path path = copy();
-  set(path / "model_index.json", {{"_class_name", "DiTPipeline"}});
-  EXPECT_FALSE(pipelines::find_text_pipeline(path).has_value());
-  EXPECT_FALSE(pipelines::find_text_pipeline(path / "vae").has_value());
+  set(path / "transformer/config.json", {{"in_channels", 3}, {"out_channels", 6}});
+  const ModelRecipe recipe = [&] {
+    fs::remove(path / "transformer/diffusion_pytorch_model.safetensors");
+    fs::copy(path / "vae/diffusion_pytorch_model.safetensors",
+             path / "transformer/diffusion_pytorch_model.safetensors");
+    return read_recipe(path, kOnCpu);
+  }();
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { check_decoder(recipe, {}); }),
+              AllOf(HasSubstr((path / "vae").string()), HasSubstr("of 4 channels"),
+                    HasSubstr("the model draws 3")));
+}
+
+TEST_P(PipelinePromptsTest, OtherPipelinesAreNotKnown) {
+  const fs::path path = copy();
+  set(path / "model_index.json", {{"_class_name", "FluxPipeline"}});
+  EXPECT_FALSE(pipelines::find_pipeline(path).has_value());
+  EXPECT_FALSE(pipelines::find_pipeline(path / "vae").has_value());
   std::ofstream(path / "model_index.json") << "[";
-  EXPECT_THAT(error_of(ErrorKind::kIo, [&] { return pipelines::find_text_pipeline(path); }),
+  EXPECT_THAT(error_of(ErrorKind::kIo, [&] { return pipelines::find_pipeline(path); }),
               HasSubstr("model_index.json"));
 }
 

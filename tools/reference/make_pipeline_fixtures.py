@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Writes tests/inference/data/pixart_{alpha,sigma}/: tiny pipelines of random weights as diffusers saves
-them, and what diffusers draws with them. Wants torch, diffusers 0.42, transformers 5, beautifulsoup4, ftfy.
+"""Writes tests/inference/data/{pixart_alpha,pixart_sigma,latte,dit}/: tiny pipelines of random weights as
+diffusers saves them, and what diffusers draws with them. Wants torch, diffusers 0.42, transformers 5,
+beautifulsoup4, ftfy, scipy. With names as arguments it writes only those.
 
 The folder is a pipeline's: model_index.json, transformer/, scheduler/, text_encoder/, vae/ (weights bf16, so
 that they are small) and tokenizer/ with a file of tests/tokenizers/data. drawn.safetensors beside them, fp32:
@@ -12,12 +13,21 @@ that they are small) and tokenizer/ with a file of tests/tokenizers/data. drawn.
   pictures        F16 [B, 3, 64, 64] in [0, 1]: these decoded
 
 Its metadata has the prompts. The third is longer than the pipeline reads.
+
+Of latte/ each prompt is drawn by itself: LattePipeline cuts the negative caption's padded states to as many as
+the prompt has, which in a batch are all. "states" ends with all of the negative's, noise and latents are
+[B, 4, T, 8, 8] and pictures F16 [B, 3, T, 16, 16].
+
+Of dit/ "labels" (metadata) are drawn, with the timestep's frequencies of the original DiT; latents.NAME are those with another scheduler, whose configuration is the
+metadata of that name. What a scheduler adds as noise is philox(SEED, b, step) here too.
 """
 
 import json
 import math
 import pathlib
 import shutil
+import sys
+from unittest import mock
 
 import diffusers
 import numpy as np
@@ -30,14 +40,15 @@ TESTS = pathlib.Path(__file__).resolve().parents[2] / "tests"
 SEED = 5
 PROMPTS = ["a red circle", "A <b>Blue</b> cross &amp; a square, see www.example.com/x.png", "two green stars " * 110]
 INITIAL_NOISE = 7  # RandomPurpose::kInitialNoise
+SAMPLER_NOISE = 8  # RandomPurpose::kSamplerNoise
 
 
-def philox(seed, sample, count):
+def philox(seed, sample, count, purpose=INITIAL_NOISE, step=0):
     """Normals of kinora/core/philox.h (Salmon et al. 2011; Box and Muller 1958), to fp32's rounding."""
     blocks = np.arange(-(-count // 4), dtype=np.uint64)
     mask = np.uint64(0xFFFFFFFF)
-    c = [blocks, np.full_like(blocks, sample), np.zeros_like(blocks),
-         np.full_like(blocks, INITIAL_NOISE << 24)]
+    c = [blocks, np.full_like(blocks, sample), np.full_like(blocks, step),
+         np.full_like(blocks, purpose << 24)]
     k0, k1 = seed, 0
     for _ in range(10):
         p0, p1 = np.uint64(0xD2511F53) * c[0], np.uint64(0xCD9E8D57) * c[2]
@@ -67,34 +78,62 @@ def randomised(model, seed):
     return model.to(torch.bfloat16)
 
 
+def text_encoder():
+    config = transformers.T5Config(vocab_size=800, d_model=16, d_kv=4, d_ff=24, num_layers=2, num_heads=4,
+                                   feed_forward_proj="gated-gelu")
+    return randomised(transformers.T5EncoderModel(config), 1)
+
+
+def autoencoder(*channels, scaling_factor):
+    levels = len(channels)
+    return randomised(diffusers.AutoencoderKL(
+        block_out_channels=channels, down_block_types=("DownEncoderBlock2D",) * levels,
+        up_block_types=("UpDecoderBlock2D",) * levels, latent_channels=4, norm_num_groups=2, layers_per_block=1,
+        scaling_factor=scaling_factor, sample_size=8 << (levels - 1)), 3)
+
+
 def components():
-    text = transformers.T5Config(vocab_size=800, d_model=16, d_kv=4, d_ff=24, num_layers=2, num_heads=4,
-                                 feed_forward_proj="gated-gelu")
     transformer = diffusers.PixArtTransformer2DModel(
         num_attention_heads=2, attention_head_dim=8, in_channels=4, out_channels=8, num_layers=2,
         cross_attention_dim=16, sample_size=8, caption_channels=16, norm_eps=1e-6)
-    vae = diffusers.AutoencoderKL(
-        block_out_channels=(4, 4, 8, 8), down_block_types=("DownEncoderBlock2D",) * 4,
-        up_block_types=("UpDecoderBlock2D",) * 4, latent_channels=4, norm_num_groups=2, layers_per_block=1,
-        scaling_factor=0.13025, sample_size=64)
-    encoder = transformers.T5EncoderModel(text)
-    return {"text_encoder": randomised(encoder, 1), "transformer": randomised(transformer, 2),
-            "vae": randomised(vae, 3)}
+    return {"text_encoder": text_encoder(), "transformer": randomised(transformer, 2),
+            "vae": autoencoder(4, 4, 8, 8, scaling_factor=0.13025)}
+
+
+def initial_noise(count, *shape):
+    return torch.stack([philox(SEED, b, math.prod(shape)).reshape(shape) for b in range(count)])
+
+
+def report(name, folder, tensors):
+    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    pictures = tensors["pictures"].float()
+    print(name, size, "bytes, latents' deviation", float(tensors["latents"].std()), "pictures'",
+          float(pictures.std()), "clamped", float(((pictures == 0) | (pictures == 1)).float().mean()))
+
+
+def save_parts(name, parts):
+    folder = TESTS / "inference/data" / name
+    shutil.rmtree(folder, ignore_errors=True)
+    for part, model in parts.items():
+        model.save_pretrained(folder / part)
+    return folder
+
+
+def open_pipeline(pipeline_class, folder):
+    pipeline = pipeline_class.from_pretrained(folder, dtype=torch.float32)
+    pipeline.set_progress_bar_config(disable=True)
+    return pipeline
 
 
 def write(name, pipeline_class, tokenizer, scheduler, negative, longest):
-    folder = TESTS / "inference/data" / name
-    shutil.rmtree(folder, ignore_errors=True)
+    parts = {**components(), "scheduler": scheduler}
+    folder = save_parts(name, parts)
     shutil.copytree(TESTS / "tokenizers/data" / tokenizer, folder / "tokenizer")
-    parts = components()
-    for part, model in {**parts, "scheduler": scheduler}.items():
-        model.save_pretrained(folder / part)
     pipeline_class(tokenizer=transformers.T5Tokenizer.from_pretrained(folder / "tokenizer"),
-                   scheduler=scheduler, **parts).save_config(folder)
+                   **parts).save_config(folder)
 
-    pipeline = pipeline_class.from_pretrained(folder, dtype=torch.float32)
-    pipeline.set_progress_bar_config(disable=True)
-    noise = torch.stack([philox(SEED, b, 4 * 8 * 8).reshape(4, 8, 8) for b in range(len(PROMPTS))])
+    pipeline = open_pipeline(pipeline_class, folder)
+    noise = initial_noise(len(PROMPTS), 4, 8, 8)
 
     def draw(output_type):
         return pipeline(PROMPTS, negative, num_inference_steps=4, latents=noise.clone(), output_type=output_type,
@@ -109,21 +148,163 @@ def write(name, pipeline_class, tokenizer, scheduler, negative, longest):
     tensor_file.save(folder / "drawn.safetensors", tensors, {
         "kinora_fixture": "pipeline", "version": "1", "seed": str(SEED), "negative": negative,
         "prompts": json.dumps(PROMPTS)})
-    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    pictures = tensors["pictures"].float()
-    print(name, size, "bytes, tokens", tensors["lengths"].tolist(), "latents' deviation",
-          float(tensors["latents"].std()), "pictures'", float(pictures.std()), "clamped",
-          float(((pictures == 0) | (pictures == 1)).float().mean()))
+    report(name, folder, tensors)
+
+
+def write_latte(name, scheduler, negative):
+    transformer = diffusers.LatteTransformer3DModel(
+        num_attention_heads=2, attention_head_dim=8, in_channels=4, out_channels=8, num_layers=2,
+        cross_attention_dim=16, attention_bias=True, sample_size=8, patch_size=2,
+        activation_fn="gelu-approximate", num_embeds_ada_norm=1000, norm_type="ada_norm_single",
+        norm_elementwise_affine=False, norm_eps=1e-6, caption_channels=16, video_length=4)
+    parts = {"text_encoder": text_encoder(), "transformer": randomised(transformer, 2),
+             "vae": autoencoder(4, 8, scaling_factor=0.18215), "scheduler": scheduler}
+    folder = save_parts(name, parts)
+    shutil.copytree(TESTS / "tokenizers/data/t5_json", folder / "tokenizer")
+    diffusers.LattePipeline(tokenizer=transformers.T5Tokenizer.from_pretrained(folder / "tokenizer"),
+                            **parts).save_config(folder)
+
+    pipeline = open_pipeline(diffusers.LattePipeline, folder)
+    prompts = PROMPTS[:2]
+    noise = initial_noise(len(prompts), 4, 4, 8, 8)
+
+    def draw(output_type):
+        return torch.cat([pipeline(prompt, negative, num_inference_steps=4, latents=noise[b:b + 1].clone(),
+                                   video_length=4, height=16, width=16, output_type=output_type).frames
+                          for b, prompt in enumerate(prompts)])
+
+    states = []
+    with torch.no_grad():
+        for prompt in prompts:
+            states.append(pipeline.encode_prompt(prompt, clean_caption=True)[0][0])
+        states.append(pipeline.encode_prompt(negative, clean_caption=True, mask_feature=False)[0][0])
+        tensors = {"noise": noise, "states": torch.cat(states),
+                   "lengths": torch.tensor([len(each) for each in states]), "latents": draw("latent"),
+                   "pictures": draw("pt").transpose(1, 2).half().contiguous()}
+    tensor_file.save(folder / "drawn.safetensors", tensors, {
+        "kinora_fixture": "pipeline", "version": "1", "seed": str(SEED), "negative": negative,
+        "prompts": json.dumps(prompts)})
+    report(name, folder, tensors)
+
+
+# The configurations of a folder of DiT, by the name of what is drawn.
+SCHEDULERS = {
+    "ddpm": (diffusers.DDPMScheduler, {"clip_sample": False}),
+    "ddpm_large": (diffusers.DDPMScheduler, {"clip_sample": False, "variance_type": "fixed_large"}),
+    "ddim": (diffusers.DDIMScheduler, {"clip_sample": False, "steps_offset": 1}),
+    "ddim_trailing": (diffusers.DDIMScheduler, {"clip_sample": False, "timestep_spacing": "trailing"}),
+    "pndm": (diffusers.PNDMScheduler, {"skip_prk_steps": True, "set_alpha_to_one": True}),
+    "dpm": (diffusers.DPMSolverMultistepScheduler, {}),
+    "dpm_3_karras": (diffusers.DPMSolverMultistepScheduler, {"solver_order": 3, "use_karras_sigmas": True}),
+    "dpm_heun": (diffusers.DPMSolverMultistepScheduler, {"solver_type": "heun", "timestep_spacing": "trailing"}),
+    "dpm_sde": (diffusers.DPMSolverMultistepScheduler, {"algorithm_type": "sde-dpmsolver++"}),
+    "dpm_single": (diffusers.DPMSolverSinglestepScheduler, {}),
+    "unipc": (diffusers.UniPCMultistepScheduler, {}),
+    "euler": (diffusers.EulerDiscreteScheduler, {}),
+    "euler_leading": (diffusers.EulerDiscreteScheduler, {"timestep_spacing": "leading", "steps_offset": 1}),
+    "euler_ancestral": (diffusers.EulerAncestralDiscreteScheduler, {}),
+    "heun": (diffusers.HeunDiscreteScheduler, {}),
+    "lms": (diffusers.LMSDiscreteScheduler, {}),
+    "lcm": (diffusers.LCMScheduler, {}),
+}
+DIT_STEPS = 5
+
+
+class SamplerNoise:
+    """Stands for randn_tensor of a scheduler's module: number n of a drawing is step n's."""
+
+    def __init__(self):
+        self.step = 0
+
+    def __call__(self, shape, **_):
+        # Rows are [samples; samples] under guidance: both halves get the same.
+        count = shape[0] // 2
+        rows = [philox(SEED, b, math.prod(shape[1:]), SAMPLER_NOISE, self.step).reshape(shape[1:])
+                for b in range(count)]
+        self.step += 1
+        return torch.stack(rows * 2)
+
+
+def write_dit(name):
+    transformer = diffusers.DiTTransformer2DModel(
+        num_attention_heads=2, attention_head_dim=8, in_channels=4, out_channels=8, num_layers=2, sample_size=8,
+        num_embeds_ada_norm=1000)
+    randomised(transformer, 2)
+    first, *others = transformer.transformer_blocks
+    for block in others:  # as every converted model has it
+        block.norm1.emb.load_state_dict(first.norm1.emb.state_dict())
+    scheduler = diffusers.DDIMScheduler(clip_sample=False)
+    parts = {"transformer": transformer, "vae": autoencoder(4, 8, scaling_factor=0.18215),
+             "scheduler": scheduler}
+    folder = save_parts(name, parts)
+    diffusers.DiTPipeline(**parts).save_config(folder)
+    index = json.loads((folder / "model_index.json").read_text())
+    # As facebook's folders have it; "crane" is a bird, and a machine.
+    index["id2label"] = {"0": "tench, Tinca tinca", "134": "crane", "207": "golden retriever", "517": "crane"}
+    (folder / "model_index.json").write_text(json.dumps(index, indent=2) + "\n")
+
+    pipeline = open_pipeline(diffusers.DiTPipeline, folder)
+    for block in pipeline.transformer.transformer_blocks:
+        # The original's frequencies, for which the published weights were trained (docs/checkpoints.md).
+        block.norm1.emb.time_proj.downscale_freq_shift = 0
+    words = ["Tinca tinca", "crane"]
+    labels = pipeline.get_label_ids(words)
+    noise = initial_noise(len(labels), 4, 8, 8)
+
+    def draw(scheduler):
+        latents = []
+        pipeline.scheduler = scheduler
+
+        def decode(latent):
+            latents.append(latent * pipeline.vae.config.scaling_factor)
+            return diffusers.AutoencoderKL.decode(pipeline.vae, latent)
+
+        # DiTPipeline is not right for schedulers of k-diffusion's kind: it neither scales the first noise
+        # nor keeps what scale_model_input() is given, as diffusers' other pipelines do.
+        scheduler.set_timesteps(DIT_STEPS)
+        first = noise * scheduler.init_noise_sigma
+        scale, step, unscaled = scheduler.scale_model_input, scheduler.step, []
+
+        def keep(sample, t):
+            unscaled[:] = [sample]
+            return scale(sample, t)
+
+        scheduler.scale_model_input = keep
+        scheduler.step = lambda output, t, _: step(output, t, unscaled[0])
+        with mock.patch("diffusers.pipelines.dit.pipeline_dit.randn_tensor", lambda **_: first.clone()), \
+                mock.patch(type(scheduler).__module__ + ".randn_tensor", SamplerNoise(), create=True), \
+                mock.patch.object(pipeline.vae, "decode", decode):
+            pictures = pipeline(labels, num_inference_steps=DIT_STEPS, output_type="pt").images
+        return latents[0], pictures
+
+    tensors = {"noise": noise}
+    tensors["latents"], pictures = draw(scheduler)
+    tensors["pictures"] = pictures.half()
+    metadata = {"kinora_fixture": "pipeline", "version": "1", "seed": str(SEED), "labels": json.dumps(labels),
+                "words": json.dumps(words), "steps": str(DIT_STEPS)}
+    for kind, (scheduler_class, options) in SCHEDULERS.items():
+        other = scheduler_class(beta_start=0.0001, beta_end=0.02, beta_schedule="linear", **options)
+        tensors["latents." + kind] = draw(other)[0]
+        metadata["latents." + kind] = other.to_json_string()
+    tensor_file.save(folder / "drawn.safetensors", tensors, metadata)
+    report(name, folder, tensors)
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     diffusers.logging.set_verbosity_error()
+    wanted = sys.argv[1:] or ["pixart_alpha", "pixart_sigma", "latte", "dit"]
     # As the published PixArt-XL-2 have it.
-    write("pixart_alpha", diffusers.PixArtAlphaPipeline, "t5_json",
-          diffusers.DPMSolverMultistepScheduler(beta_start=0.0001, beta_end=0.02), "", 120)
+    if "pixart_alpha" in wanted:
+        write("pixart_alpha", diffusers.PixArtAlphaPipeline, "t5_json",
+              diffusers.DPMSolverMultistepScheduler(beta_start=0.0001, beta_end=0.02), "", 120)
     # Another kind, chain, spacing and prediction.
-    write("pixart_sigma", diffusers.PixArtSigmaPipeline, "t5_spiece",
-          diffusers.DDIMScheduler(beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear",
-                                  prediction_type="v_prediction", clip_sample=False, steps_offset=1),
-          "blurry, of low quality", 300)
+    if "pixart_sigma" in wanted:
+        write("pixart_sigma", diffusers.PixArtSigmaPipeline, "t5_spiece",
+              diffusers.DDIMScheduler(beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear",
+                                      prediction_type="v_prediction", clip_sample=False, steps_offset=1),
+              "blurry, of low quality", 300)
+    if "latte" in wanted:
+        write_latte("latte", diffusers.DDIMScheduler(beta_start=0.0001, beta_end=0.02, clip_sample=False), "blurry")
+    if "dit" in wanted:
+        write_dit("dit")

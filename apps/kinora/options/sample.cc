@@ -16,7 +16,8 @@ void add_what(CLI::App& command, SampleArguments& arguments) {
   command.add_option("--run", arguments.run, "A run directory; its newest checkpoint is used");
   command.add_option("--checkpoint,--model", arguments.checkpoint,
                      "A checkpoint's folder, a file of weights (.safetensors, .pt), or a folder of "
-                     "diffusers: a transformer, or PixArt's whole pipeline");
+                     "diffusers: a transformer, or a whole pipeline of DiT, PixArt or Latte; "
+                     "or Open-Sora's transformer, with vae/ and text_encoder/");
   command.add_option("--config", arguments.config,
                      "Recipe of the model, for files that do not hold it");
   command.add_option("--set", arguments.overrides, "key.path=value over the run's configuration");
@@ -40,6 +41,16 @@ void add_what(CLI::App& command, SampleArguments& arguments) {
   command.add_flag("!--no-cleaning", arguments.cleans_captions,
                    "Of pipelines: captions are only made lower case, where else addresses, tags "
                    "and odd punctuation are left out");
+  command.add_option("--text-encoder", arguments.text_encoder,
+                     "Of pipelines: a folder of T5 with its tokenizer instead of text_encoder/");
+  command
+      .add_option("--aesthetic-score", arguments.scores.aesthetic,
+                  "Of Open-Sora: what its prompts end with; default: 6.5")
+      ->check(real(0.0, 10.0));
+  command.add_option("--motion-score", arguments.scores.motion, "Likewise; default: not said")
+      ->check(real(0.0, 1000.0));
+  command.add_option("--camera-motion", arguments.scores.camera_motion,
+                     "Likewise, such as pan right; default: not said");
   command.add_option("--wildcards", arguments.request.wildcards,
                      "A folder of lists: __animal__ in a caption becomes a line of animal.txt");
   command.add_option("--text-embeddings", arguments.request.text_embeddings,

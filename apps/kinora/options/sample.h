@@ -9,6 +9,7 @@
 #include "kinora/core/compute_choice.h"
 #include "kinora/inference/request.h"
 #include "kinora/inference/sample_files.h"
+#include "kinora/prompts/open_sora_scores.h"
 
 namespace kinora::apps {
 
@@ -25,8 +26,10 @@ struct SampleArguments {
   inference::Request request;
   std::vector<std::string> classes;  ///< numbers and names, instead of the request's
   std::string captions_file;
-  std::string negative;         ///< caption that a pipeline guides away from
-  bool cleans_captions = true;  ///< of pipelines
+  std::string negative;            ///< caption that a pipeline guides away from
+  bool cleans_captions = true;     ///< of pipelines
+  std::string text_encoder;        ///< of pipelines: a folder or file instead of theirs
+  prompts::OpenSoraScores scores;  ///< of Open-Sora's pipelines
   inference::DrawOptions options;
 
   std::string autoencoder;

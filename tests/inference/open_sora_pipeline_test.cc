@@ -1,0 +1,182 @@
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros_like.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "kinora/checkpoint/model_weights.h"
+#include "kinora/checkpoint/weights_output.h"
+#include "kinora/inference/drawing.h"
+#include "kinora/inference/pipeline_prompts.h"
+#include "kinora/inference/prompts.h"
+#include "kinora/ops/random.h"
+#include "kinora/pipelines/pipeline.h"
+#include "tests/error_of.h"
+#include "tests/ops/tensors.h"
+
+// There is no published folder here: a tiny one in their layout, with the text encoder of
+// tests/inference/data/pixart_alpha.
+
+namespace kinora::inference {
+namespace open_sora_pipeline_test {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using testing::HasSubstr;
+
+const LoadOptions kOnCpu = {.device = DeviceChoice::kCpu, .says = false};
+
+fs::path pixart() {
+  return fs::path(KINORA_SOURCE_DIR) / "tests/inference/data/pixart_alpha";
+}
+
+class OpenSoraPipelineTest : public testing::Test {
+ protected:
+  OpenSoraPipelineTest() {
+    fs::remove_all(path_);
+    fs::create_directories(path_ / "transformer");
+    fs::copy(pixart() / "text_encoder", path_ / "text_encoder", fs::copy_options::recursive);
+    fs::copy(pixart() / "tokenizer", path_ / "text_encoder", fs::copy_options::recursive);
+    fs::copy(pixart() / "vae", path_ / "vae", fs::copy_options::recursive);
+  }
+  ~OpenSoraPipelineTest() override { fs::remove_all(path_); }
+
+  /// The transformer as the hub's folders describe theirs, with random weights.
+  void make(const std::string& type, const json& changes = json::object()) {
+    json config = {{"model_type", type},     {"depth", 1},
+                   {"hidden_size", 48},      {"num_heads", 2},
+                   {"in_channels", 4},       {"patch_size", {1, 2, 2}},
+                   {"caption_channels", 16}, {"model_max_length", 40},
+                   {"pred_sigma", true},     {"qk_norm", true},
+                   {"input_sq_size", 512},   {"input_size", {nullptr, nullptr, nullptr}}};
+    config.update(changes);
+    std::ofstream(path_ / "transformer/config.json") << config;
+    const fs::path weights = path_ / "transformer/model.safetensors";
+    checkpoint::write_weights(weights, {});
+    const TrainedModel initial = initial_model(read_recipe(path_, kOnCpu), at::kCPU, 3);
+    int64_t number = 0;
+    for (const auto& [path, parameter] : initial.model->named_parameters()) {  // none is zero
+      initial.arena->load_parameter(path, ops::normal(parameter->shape, number++) * 0.15);
+    }
+    checkpoint::write_weights(
+        weights, checkpoint::arena_weights(*initial.model, *initial.arena, optim::Role::master()));
+  }
+
+  [[nodiscard]] Prompts prompts(const CaptionOptions& options) const {
+    return prompts_of_pipeline(pipelines::find_pipeline(path_).value(), {"A red circle"},
+                               read_recipe(path_, kOnCpu), options);
+  }
+  /// The states of a whole caption, as PixArt's pipeline of the same encoder makes them.
+  static std::vector<float> states(const std::string& caption) {
+    const Prompts its = prompts_of_pipeline(pipelines::find_pipeline(pixart()).value(), {caption},
+                                            read_recipe(pixart(), kOnCpu), {.says = false});
+    const auto length = static_cast<size_t>(its.all[0].text.length * its.shape.channels);
+    return {its.all[0].text.tokens.begin(),
+            its.all[0].text.tokens.begin() + static_cast<std::ptrdiff_t>(length)};
+  }
+  static std::vector<float> states(const data::Text& text) {
+    return {text.tokens.begin(),
+            text.tokens.begin() + static_cast<std::ptrdiff_t>(text.length * 16)};
+  }
+
+  fs::path path_ = fs::path(testing::TempDir()) / ("open-sora-" + std::to_string(::getpid()));
+};
+
+TEST_F(OpenSoraPipelineTest, RecipesAreThoseOfItsOwnInference) {
+  make("STDiT3");
+  const ModelRecipe flow = read_recipe(path_, kOnCpu);
+  EXPECT_EQ(flow.model.architecture, "stdit3");
+  EXPECT_EQ(flow.model.height, 30);
+  EXPECT_EQ(flow.model.width, 52);
+  EXPECT_EQ(flow.model.text_tokens, 40);
+  EXPECT_EQ(flow.sample.sampling.steps, 30);
+  EXPECT_EQ(flow.sample.sampling.guidance, 7.0);
+  EXPECT_TRUE(flow.objective.shift_by_size);
+  EXPECT_TRUE(flow.objective.toward_data);
+  EXPECT_EQ(pipelines::find_pipeline(path_)->class_name, "Open-Sora 1.2");
+  make("STDiT2");
+  const ModelRecipe chain = read_recipe(path_, kOnCpu);
+  EXPECT_EQ(chain.model.frames, 16);
+  EXPECT_EQ(chain.sample.sampling.steps, 100);
+  EXPECT_EQ(chain.sample.sampling.guidance_channels, diffusion::GuidanceChannels::kFirstThree);
+  EXPECT_EQ(pipelines::find_pipeline(path_)->class_name, "Open-Sora 1.1");
+}
+
+TEST_F(OpenSoraPipelineTest, ScoresStandBehindThePromptAndTheNullTextIsTheModels) {
+  make("STDiT3");
+  const Prompts usual = prompts({.says = false});
+  EXPECT_EQ(states(usual.all[0].text), states("a red circle aesthetic score: 6.5."));
+  EXPECT_FALSE(usual.negative.has_value());
+  const Prompts told =
+      prompts({.negative = "blurry", .scores = {.aesthetic = 4.0, .motion = 2.0}, .says = false});
+  EXPECT_EQ(states(told.all[0].text),
+            states("a red circle aesthetic score: 4.0. motion score: 2.0."));
+  EXPECT_EQ(states(told.negative.value()), states("blurry"));
+  make("STDiT2");
+  EXPECT_EQ(states(prompts({.says = false}).all[0].text), states("a red circle"));
+}
+
+// Open-Sora 1.2, schedulers/rf: t = 1000 (1 - i / N), moved by timestep_transform; z += v dt. What
+// the model is told is Kinora's own (conditions_of_prompts).
+TEST_F(OpenSoraPipelineTest, ClipsAreThoseOfItsRectifiedFlow) {
+  make("STDiT3");
+  constexpr int64_t kSteps = 5;
+  constexpr double kGuidance = 7.0;
+  TrainedModel trained = load_trained(path_, kOnCpu);
+  const Prompts encoded = prompts({.says = false});
+  const SampleSize size{.frames = 3, .height = 32, .width = 48};
+  Drawing drawing(trained, {{.encoded = std::make_shared<Prompts>(encoded), .seed = 8}},
+                  {.steps = kSteps, .size = size});
+  const at::Tensor ours = drawing.draw();
+
+  models::ModelConfig model = trained.recipe.model;
+  model.frames = size.frames;
+  model.height = 4;
+  model.width = 6;
+  const pipelines::DrawConditions given =
+      conditions_of_prompts(encoded, model, 24.0, at::kCPU)(0, 1);
+  at::Tensor z = ops::random_normal({1, 4, 3, 4, 6}, at::zeros_like(given.conditions.text_lengths),
+                                    8, 0, RandomPurpose::kInitialNoise, at::kCPU);
+  const double ratio = std::sqrt(32.0 * 48.0 / (512.0 * 512.0)) * std::sqrt(3.0);
+  const auto time = [&](int64_t i) {
+    const double t = 1.0 - static_cast<double>(i) / kSteps;
+    return ratio * t / (1.0 + (ratio - 1.0) * t);
+  };
+  const at::NoGradGuard no_grad;
+  for (int64_t i = 0; i < kSteps; ++i) {
+    const auto velocity = [&](const diffusion::Conditions& conditions) {
+      return trained.model->forward(z, at::full({1}, time(i), at::kFloat), conditions)
+          .narrow(1, 0, 4);
+    };
+    diffusion::Conditions without = given.conditions;
+    without.null_text = given.null.null_text;
+    const at::Tensor null = velocity(without);
+    const at::Tensor v = null + kGuidance * (velocity(given.conditions) - null);
+    z = z + v * (time(i) - time(i + 1));
+  }
+  EXPECT_LT(((ours - z).norm() / z.norm()).item<double>(), 1e-5);
+}
+
+TEST_F(OpenSoraPipelineTest, WhatItLacksIsNamed) {
+  make("STDiT3");
+  std::ofstream(path_ / "transformer/config.json")
+      << R"({"model_type": "STDiT3", "qk_norm_legacy": true})";
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return read_recipe(path_, kOnCpu); }),
+              AllOf(HasSubstr((path_ / "transformer/config.json").string()),
+                    HasSubstr("qk_norm_legacy must be false")));
+  make("STDiT3");
+  fs::remove_all(path_ / "text_encoder");
+  EXPECT_THAT(error_of(ErrorKind::kIo, [&] { return prompts({.says = false}); }),
+              HasSubstr((path_ / "text_encoder").string()));
+}
+
+}  // namespace open_sora_pipeline_test
+}  // namespace kinora::inference
