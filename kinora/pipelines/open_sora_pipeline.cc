@@ -58,9 +58,11 @@ json model_recipe(const DiffusersConfig& config, const Version& version,
   KINORA_CHECK(patch.size() == 3 && patch[0] == 1 && patch[1] == patch[2] && patch[1] > 0, kConfig,
                "[pipeline] ", config.path(), ": patch_size must be 1, n, n, got ",
                json(patch).dump());
-  for (const char* key : {"skip_temporal", "qk_norm_legacy", "no_temporal_pos_emb"}) {
+  for (const char* key : {"skip_temporal", "no_temporal_pos_emb"}) {
     config.require<bool>(key, false, false);
   }
+  // Open-Sora 1.1 was trained with queries and keys that are normed behind their rotation.
+  config.require<bool>("qk_norm_legacy", !version.is_flow, !version.is_flow);
   const auto whole_patches = [&patch](int64_t latents) { return latents / patch[1] * patch[1]; };
   return {{"architecture", version.architecture},
           {"depth", config.get<int64_t>("depth", 28)},
