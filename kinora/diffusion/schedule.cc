@@ -76,7 +76,8 @@ DiscreteSchedule respaced(const DiscreteSchedule& schedule, std::span<const int6
 }
 
 double FlowSchedule::shifted(double t) const {
-  return shift * t / (1.0 + (shift - 1.0) * t);
+  // Exactly 1 at t = 1, for every shift: beyond it no guidance is active.
+  return shift * t / (shift * t + (1.0 - t));
 }
 
 std::vector<double> euler_times(const FlowSchedule& schedule, int64_t num_steps) {

@@ -1,9 +1,12 @@
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/isfinite.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros_like.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -15,6 +18,7 @@
 #include "kinora/inference/pipeline_prompts.h"
 #include "kinora/inference/prompts.h"
 #include "kinora/models/model.h"
+#include "kinora/ops/random.h"
 #include "kinora/pipelines/pipeline.h"
 #include "tests/error_of.h"
 #include "tests/ops/tensors.h"
@@ -126,15 +130,45 @@ TEST_F(OpenSoraPipelineTest, ScoresStandBehindThePromptAndTheNullTextIsTheModels
               Pointwise(FloatNear(1e-5F), states("a red circle")));
 }
 
-TEST_F(OpenSoraPipelineTest, ClipsOfOtherSizesAreDrawn) {
+// Open-Sora 1.2, schedulers/rf: t = 1000 (1 - i / N), moved by timestep_transform; z += v dt. What
+// the model is told is Kinora's own (conditions_of_prompts).
+TEST_F(OpenSoraPipelineTest, ClipsAreThoseOfItsRectifiedFlow) {
   make("STDiT3");
+  constexpr int64_t kSteps = 5;
+  constexpr double kGuidance = 7.0;
   TrainedModel trained = load_trained(path_, kOnCpu);
-  const auto encoded = std::make_shared<Prompts>(prompts({.says = false}));
-  Drawing drawing(trained, {{.encoded = encoded, .seed = 8}},
-                  {.steps = 2, .size = {.frames = 3, .height = 32, .width = 48}});
-  const at::Tensor latents = drawing.draw();
-  EXPECT_EQ(latents.sizes(), at::IntArrayRef({1, 4, 3, 4, 6}));
-  EXPECT_TRUE(latents.isfinite().all().item<bool>());
+  const Prompts encoded = prompts({.says = false});
+  const SampleSize size{.frames = 3, .height = 32, .width = 48};
+  Drawing drawing(trained, {{.encoded = std::make_shared<Prompts>(encoded), .seed = 8}},
+                  {.steps = kSteps, .size = size});
+  const at::Tensor ours = drawing.draw();
+
+  models::ModelConfig model = trained.recipe.model;
+  model.frames = size.frames;
+  model.height = 4;
+  model.width = 6;
+  const pipelines::DrawConditions given =
+      conditions_of_prompts(encoded, model, 24.0, at::kCPU)(0, 1);
+  at::Tensor z = ops::random_normal({1, 4, 3, 4, 6}, at::zeros_like(given.conditions.text_lengths),
+                                    8, 0, RandomPurpose::kInitialNoise, at::kCPU);
+  const double ratio = std::sqrt(32.0 * 48.0 / (512.0 * 512.0)) * std::sqrt(3.0);
+  const auto time = [&](int64_t i) {
+    const double t = 1.0 - static_cast<double>(i) / kSteps;
+    return ratio * t / (1.0 + (ratio - 1.0) * t);
+  };
+  const at::NoGradGuard no_grad;
+  for (int64_t i = 0; i < kSteps; ++i) {
+    const auto velocity = [&](const diffusion::Conditions& conditions) {
+      return trained.model->forward(z, at::full({1}, time(i), at::kFloat), conditions)
+          .narrow(1, 0, 4);
+    };
+    diffusion::Conditions without = given.conditions;
+    without.null_text = given.null.null_text;
+    const at::Tensor null = velocity(without);
+    const at::Tensor v = null + kGuidance * (velocity(given.conditions) - null);
+    z = z + v * (time(i) - time(i + 1));
+  }
+  EXPECT_LT(((ours - z).norm() / z.norm()).item<double>(), 1e-5);
 }
 
 TEST_F(OpenSoraPipelineTest, WhatItLacksIsNamed) {
