@@ -150,6 +150,7 @@ std::deque<Family> make_families() {
        .sizes = {text_size("XL", 28, 1152, 16, kT5Width, 120)},
        .patches = patch_of_two,
        .resolve = resolve_transformer,
+       .own_keys = {"qk_norm", "position_scale"},
        .macs = LatteT2V::macs,
        .make = make<LatteT2V>,
        .diffusers = DiffusersFamily{.class_name = "LatteTransformer3DModel",

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "kinora/models/transformers/seams.h"
-#include "kinora/models/transformers/transformer_config.h"
+#include "kinora/models/transformers/transformer_family.h"
 #include "kinora/ops/parameter.h"
 
 // Shapes: B batch, T frames of patches, S patches of a frame, C hidden.

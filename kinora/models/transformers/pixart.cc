@@ -13,6 +13,7 @@
 // Shapes: B batch, S patches of an image, C hidden.
 
 namespace kinora::models {
+
 PixArt::PixArt(const ModelConfig& config)
     : CaptionModel(config),
       pos_embed(stretched_positions(config, grid_of(config), at::kCPU).squeeze(1)),
