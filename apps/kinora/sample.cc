@@ -247,7 +247,9 @@ void encode(const SampleArguments& arguments, const pipelines::Pipeline& pipelin
                                       .cleans = arguments.cleans_captions,
                                       .scores = arguments.scores,
                                       .device = inference::choose_device(arguments.device),
-                                      .says = says}));
+                                      .says = says,
+                                      .weights = arguments.prompt_weights,
+                                      .verbose = arguments.verbose}));
   request.captions.clear();
   request.wildcards.clear();
 }
@@ -279,8 +281,11 @@ void sample_on_rank(const SampleArguments& arguments, const comm::Group& world) 
   if (has_words) {
     encode(arguments, *pipeline, own, speaks, request);
   }
-  KINORA_CHECK(has_words || (arguments.negative.empty() && arguments.cleans_captions), kConfig,
-               "[sample] --negative and --no-cleaning are for pipelines with a text encoder, and ",
+  KINORA_CHECK(has_words || (arguments.negative.empty() && arguments.cleans_captions &&
+                             arguments.prompt_weights == inference::PromptWeights::kOff),
+               kConfig,
+               "[sample] --negative, --no-cleaning and --prompt-weights are for pipelines with a "
+               "text encoder, and ",
                model_of(arguments), " has none");
   inference::TrainedModel trained = inference::load_trained(model_of(arguments), options);
   inference::Drawing drawing(trained, {request}, arguments.options);

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <ostream>
+#include <sstream>
 #include <unordered_map>
 #include <utility>
 #include <variant>
@@ -49,65 +51,127 @@ void check_fit(const tokenizers::Tokenizer& tokenizer, const fs::path& encoder_c
                               t5->vocab_size);
 }
 
-/// A text as numbers. What stands behind the first `attended` is padding, which has states too.
-struct NumberedText {
-  std::vector<int64_t> ids;
-  int64_t attended = 0;
-};
+/// What is left of a caption's pieces when they are cleaned.
+std::vector<prompts::WeightedText> cleaned(const std::string& text, const CaptionOptions& options) {
+  std::vector<prompts::WeightedText> pieces;
+  for (const prompts::WeightedText& piece :
+       prompts::parse_weights(text, syntax_of(options.weights))) {
+    std::string clean = prompts::preprocess_caption(piece.text, options.cleans);
+    if (!clean.empty()) {
+      pieces.push_back({.text = std::move(clean), .weight = piece.weight});
+    }
+  }
+  return pieces;
+}
+
+/// "x1.3[_red _circle]" of a piece of weight 1.3.
+void say_pieces(const tokenizers::Tokenizer& tokenizer, const WeightedTokens& text,
+                std::ostream& out) {
+  auto piece = text.pieces.begin();
+  for (int64_t i = 0; i < std::ssize(text.ids); ++i) {
+    while (piece != text.pieces.end() && (piece->end <= i || piece->begin == piece->end)) {
+      ++piece;
+    }
+    const bool inside = piece != text.pieces.end() && piece->begin <= i && piece->weight != 1.0;
+    out << (i == 0 ? "" : " ");
+    if (inside && piece->begin == i) {
+      out << 'x' << piece->weight << '[';
+    }
+    out << tokenizer.token_of(text.ids[static_cast<size_t>(i)]).value_or("?");
+    if (inside && piece->end == i + 1) {
+      out << ']';
+    }
+  }
+}
+
+/// What is really encoded of a text.
+void say_encoded(const tokenizers::Tokenizer& tokenizer, const std::string& given,
+                 const std::vector<prompts::WeightedText>& pieces, const WeightedTokens& text,
+                 int64_t max_length) {
+  std::ostringstream clean;
+  for (const prompts::WeightedText& piece : pieces) {
+    clean << (clean.tellp() == 0 ? "" : " ") << piece.text;
+  }
+  std::ostringstream tokens;
+  say_pieces(tokenizer, text, tokens);
+  log_info("[sample] text ", quote(given), " is encoded as ", quote(clean.str()), ", ",
+           text.ids.size(), " of ", max_length, " tokens, ", text.num_cut,
+           " cut off: ", tokens.str());
+}
 
 /// Texts that differ, as numbers.
-std::vector<NumberedText> numbered(const tokenizers::Tokenizer& tokenizer,
-                                   const std::vector<std::string>& texts, int64_t max_length,
-                                   const CaptionOptions& options) {
-  std::vector<NumberedText> all;
+std::vector<WeightedTokens> tokens_of(const tokenizers::Tokenizer& tokenizer,
+                                      const std::vector<std::string>& texts, int64_t max_length,
+                                      const CaptionOptions& options) {
+  std::vector<WeightedTokens> all;
   for (const std::string& text : texts) {
-    tokenizers::Tokens tokens = tokenizer.encode(prompts::preprocess_caption(text, options.cleans),
-                                                 {.max_length = max_length});
+    const std::vector<prompts::WeightedText> pieces = cleaned(text, options);
+    all.push_back(weighted_tokens(tokenizer, pieces, max_length));
+    const WeightedTokens& tokens = all.back();
+    if (options.says && options.verbose) {
+      say_encoded(tokenizer, text, pieces, tokens, max_length);
+    }
     if (options.says && tokens.num_cut > 0) {
       log_warn("[sample] a caption is longer than ", max_length, " tokens; the last ",
                tokens.num_cut, " are left out: ", quote(tokens.cut));
     }
-    all.push_back(
-        {.ids = {tokens.ids.begin(), tokens.ids.end()}, .attended = std::ssize(tokens.ids)});
   }
   return all;
 }
 
 /// Padding behind the first text, up to the longest of the others.
-void pad_first(std::vector<NumberedText>& texts, const tokenizers::Tokenizer& tokenizer) {
+void pad_first(std::vector<WeightedTokens>& texts, const tokenizers::Tokenizer& tokenizer) {
   const std::optional<int64_t> pad = tokenizer.pad_id();
   KINORA_CHECK(pad.has_value(), kConfig, "[sample] the tokenizer must have a padding token");
+  WeightedTokens& text = texts.front();
+  KINORA_CHECK(!text.is_weighted(), kConfig,
+               "[sample] this model's negative caption cannot have weights");
   const auto longest =
-      std::ranges::max(texts, {}, [](const NumberedText& text) { return text.ids.size(); });
-  std::vector<int64_t>& ids = texts.front().ids;
-  ids.resize(std::max(ids.size(), longest.ids.size()), *pad);
+      std::ranges::max(texts, {}, [](const WeightedTokens& each) { return each.ids.size(); });
+  text.attended = std::ssize(text.ids);
+  text.ids.resize(std::max(text.ids.size(), longest.ids.size()), *pad);
 }
 
-/// The states of each text, with zeros up to `shape`.
+/// States [length, C] as a text, with zeros up to `shape`.
+data::Text text_of(const float* states, int64_t length, const data::TextShape& shape) {
+  data::Text text{.tokens = std::vector<float>(static_cast<size_t>(shape.length * shape.channels)),
+                  .length = length,
+                  .pooled = {}};
+  std::copy_n(states, length * shape.channels, text.tokens.begin());
+  return text;
+}
+
+/// The states of each text.
 std::vector<data::Text> encoded(models::TextEncoder& encoder,
-                                const std::vector<NumberedText>& texts,
-                                const data::TextShape& shape) {
+                                const std::vector<WeightedTokens>& texts,
+                                const data::TextShape& shape,
+                                const WeightedStatesOptions& options) {
   const at::NoGradGuard no_grad;
   std::vector<data::Text> all;
   for (size_t first = 0; first < texts.size(); first += kAtOnce) {
     models::TextTokens tokens;
+    std::vector<int64_t> attended;
     for (size_t i = first; i < std::min(texts.size(), first + kAtOnce); ++i) {
       const std::vector<int64_t>& ids = texts[i].ids;
       tokens.ids.insert(tokens.ids.end(), ids.begin(), ids.end());
       tokens.lengths.push_back(std::ssize(ids));
-      tokens.attended.push_back(texts[i].attended);
+      attended.push_back(texts[i].attended > 0 ? texts[i].attended : std::ssize(ids));
+    }
+    if (attended != tokens.lengths) {
+      tokens.attended = std::move(attended);
     }
     const models::TextStates out = encoder.encode(tokens);
     const at::Tensor states = out.states.cpu().contiguous();
     const float* row = states.const_data_ptr<float>();
     for (const int64_t length : out.lengths) {
-      data::Text text{
-          .tokens = std::vector<float>(static_cast<size_t>(shape.length * shape.channels)),
-          .length = length,
-          .pooled = {}};
-      std::copy_n(row, length * shape.channels, text.tokens.begin());
+      all.push_back(text_of(row, length, shape));
       row += length * shape.channels;
-      all.push_back(std::move(text));
+    }
+  }
+  for (size_t i = 0; i < texts.size(); ++i) {
+    if (texts[i].is_weighted()) {
+      const at::Tensor states = weighted_states(encoder, texts[i], options).contiguous();
+      all[i] = text_of(states.const_data_ptr<float>(), states.size(0), shape);
     }
   }
   return all;
@@ -163,13 +227,18 @@ Prompts prompts_of_pipeline(const pipelines::Pipeline& pipeline,
     }
     log_info("[sample] text encoder ", encoder_folder, ", released before the transformer is read");
   }
-  std::vector<NumberedText> numbers = numbered(tokenizer, texts, shape.length, options);
+  std::vector<WeightedTokens> numbers = tokens_of(tokenizer, texts, shape.length, options);
   if (its.cuts_negative) {
     pad_first(numbers, tokenizer);
   }
   const std::unique_ptr<models::TextEncoder> encoder = pipelines::open_text_encoder(
       encoder_folder, {.device = options.device, .type = compute_type(recipe.precision)});
-  std::vector<data::Text> states = encoded(*encoder, numbers, shape);
+  std::vector<data::Text> states =
+      encoded(*encoder, numbers, shape,
+              {.weights = options.weights,
+               .empty = tokenizer.encode("").ids,
+               .pad_id = tokenizer.pad_id().value_or(0),
+               .max_length = shape.length});
   // Without a negative caption the model's own null embedding, where it learned one.
   const bool takes_null = its.has_learned_null && options.negative.empty();
   Prompts prompts{.shape = shape,
@@ -180,7 +249,10 @@ Prompts prompts_of_pipeline(const pipelines::Pipeline& pipeline,
     prompts.all.push_back({.caption = caption, .text = states[number.at(caption)], .label = {}});
   }
   prompts.origin = encoder_folder.string() + (options.cleans ? ", cleaned" : ", lower case") +
-                   ", negative " + quote(options.negative);
+                   ", negative " + quote(options.negative) +
+                   (options.weights == PromptWeights::kOff      ? ""
+                    : options.weights == PromptWeights::kA1111 ? ", weights of a1111"
+                                                                : ", weights of compel");
   return prompts;
 }
 

@@ -7,6 +7,7 @@
 
 #include "kinora/inference/prompts.h"
 #include "kinora/inference/recipe.h"
+#include "kinora/inference/weighted_texts.h"
 #include "kinora/pipelines/pipeline.h"
 
 namespace kinora::inference {
@@ -20,6 +21,8 @@ struct CaptionOptions {
   prompts::OpenSoraScores scores = {};
   at::Device device = at::kCPU;
   bool says = true;  ///< logs what is chosen and what of a caption is cut off
+  PromptWeights weights = PromptWeights::kOff;
+  bool verbose = false;  ///< logs the tokens of each text and their weights as well
 };
 
 /// The captions as the pipeline's tokenizer and text encoder embed them, each with room for

@@ -13,6 +13,13 @@ namespace kinora::inference {
 
 struct Prompts;
 
+/// In whose way weights of a prompt are written and what they do (weighted_texts.h).
+enum class PromptWeights : uint8_t {
+  kOff,     ///< brackets and signs are text
+  kA1111,   ///< prompts::WeightSyntax::kBrackets; states are scaled
+  kCompel,  ///< prompts::WeightSyntax::kSigns; states go away from those of the empty text
+};
+
 /// Of what is drawn; 0: as the model has it, and of a request as DrawOptions have it. Other sizes
 /// are for models that take any (models::Family::takes_any_size).
 struct SampleSize {

@@ -51,6 +51,14 @@ void add_what(CLI::App& command, SampleArguments& arguments) {
       ->check(real(0.0, 1000.0));
   command.add_option("--camera-motion", arguments.scores.camera_motion,
                      "Likewise, such as pan right; default: not said");
+  command
+      .add_option("--prompt-weights", arguments.prompt_weights,
+                  "Of pipelines, how weights in captions are written: a1111, (red:1.3) [red]; "
+                  "compel, red++ red- (a phrase)1.3; off, brackets and signs are text; default: off")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, inference::PromptWeights>{
+          {"off", inference::PromptWeights::kOff},
+          {"a1111", inference::PromptWeights::kA1111},
+          {"compel", inference::PromptWeights::kCompel}}));
   command.add_option("--wildcards", arguments.request.wildcards,
                      "A folder of lists: __animal__ in a caption becomes a line of animal.txt");
   command.add_option("--text-embeddings", arguments.request.text_embeddings,
@@ -147,6 +155,9 @@ void add_how(CLI::App& command, SampleArguments& arguments) {
   command.add_flag("--judge", arguments.judge,
                    "Tell how many show what was asked, for data.source shapes and moving_shapes "
                    "and for strips of two motions");
+  command.add_flag("--verbose", arguments.verbose,
+                   "Say what is really encoded: cleaned texts, their tokens and weights, what is "
+                   "cut off");
   command.add_flag("--json", arguments.json, "Print what was done as JSON");
   add_device_option(command, arguments.device);
   command.add_option("--precision", arguments.precision, "fp32, bf16, fp16; default: the run's")

@@ -30,6 +30,7 @@ struct SampleArguments {
   bool cleans_captions = true;     ///< of pipelines
   std::string text_encoder;        ///< of pipelines: a folder or file instead of theirs
   prompts::OpenSoraScores scores;  ///< of Open-Sora's pipelines
+  inference::PromptWeights prompt_weights = inference::PromptWeights::kOff;
   inference::DrawOptions options;
 
   std::string autoencoder;
@@ -43,6 +44,7 @@ struct SampleArguments {
   int64_t threads = 0;
   bool deterministic = false;
   bool judge = false;
+  bool verbose = false;
   bool json = false;
 
   RankArguments ranks;
