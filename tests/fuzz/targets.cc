@@ -16,10 +16,12 @@
 #include "kinora/data/index.h"
 #include "kinora/data/media_set.h"
 #include "kinora/data/table_rows.h"
+#include "kinora/io/animation.h"
 #include "kinora/io/csv.h"
 #include "kinora/io/file.h"
 #include "kinora/io/image.h"
 #include "kinora/io/npz.h"
+#include "kinora/io/picture_texts.h"
 #include "kinora/io/safetensors.h"
 #include "kinora/io/tar.h"
 #include "kinora/io/zip.h"
@@ -268,6 +270,13 @@ std::vector<Target> targets() {
         io::read_file(fs::path(KINORA_FUZZ_NPZ) / "deflated.npz", 1 << 20),
         io::read_file(fs::path(KINORA_FUZZ_NPZ) / "versions.npz", 1 << 20)},
        repair_zip},
+      {"picture_texts",
+       [](std::span<const std::byte> bytes) { (void)io::read_texts(bytes, "picture"); },
+       {io::with_png_texts(
+            io::encode_png(grey),
+            std::vector<io::PictureText>{{"parameters", "a\nb"}, {"kinora", "\xC3\xA9"}}),
+        io::with_webp_texts(io::encode_webp(std::span(&grey, 1), 1.0),
+                            std::vector<io::PictureText>{{"kinora", "{\"a\": \"<&>\"}"}})}},
       {"image", parse_image, {io::encode_png(grey), fixture("photo.jpg"), fixture("photo.webp")}},
       {"gif",
        parse_image,
