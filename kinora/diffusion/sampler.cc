@@ -170,6 +170,7 @@ struct Run {
   const SampleKey& key;
   const at::Tensor& times;
   const SampleCallback& callback;
+  const SampleStart& start;
 
   [[nodiscard]] at::Tensor noise(int64_t step, RandomPurpose purpose) const {
     return ops::random_normal(shape, key.sample_index, key.seed, static_cast<uint32_t>(step),
@@ -207,14 +208,22 @@ at::Tensor run_steps(const Run& run, at::Tensor x, const Conditions& conditions,
   return x;
 }
 
+at::Tensor initial_x(const Run& run) {
+  const SampleStart& start = run.start;
+  const at::Tensor noise =
+      start.noise.defined() ? start.noise : run.noise(0, RandomPurpose::kInitialNoise);
+  if (start.data.defined()) {
+    return start.alpha * start.data + start.sigma * noise;
+  }
+  const auto* plan = std::get_if<SolverPlan>(&run.sampler);
+  return plan == nullptr ? noise : plan->initial_scale * noise;
+}
+
 /// sample() with the times already on the device.
 at::Tensor run_all(const Run& run, const Conditions& conditions) {
   const int64_t total = num_steps(run.sampler);
   const int64_t joining = joining_step(run.sampler, conditions);
-  const auto* plan = std::get_if<SolverPlan>(&run.sampler);
-  const at::Tensor initial = run.noise(0, RandomPurpose::kInitialNoise);
-  at::Tensor x = run_steps(run, plan == nullptr ? initial : plan->initial_scale * initial,
-                           conditions, 0, joining);
+  at::Tensor x = run_steps(run, initial_x(run), conditions, 0, joining);
   if (joining == total) {
     return x;
   }
@@ -300,11 +309,16 @@ SamplerStep flow_euler_step(const FlowEulerSampler& sampler, int64_t index, cons
 
 at::Tensor sample(Denoiser& denoiser, const Sampler& sampler, at::IntArrayRef shape,
                   const Conditions& conditions, const Guidance& guidance, const SampleKey& key,
-                  at::Device device, const SampleCallback& callback) {
+                  at::Device device, const SampleCallback& callback, const SampleStart& start) {
   check(sampler, shape, key.sample_index);
+  for (const at::Tensor& given : {start.noise, start.data}) {
+    KINORA_CHECK(!given.defined() || given.sizes() == shape, kShape,
+                 "[sampler] what a run begins with must have its shape, ", shape, ", got ",
+                 given.sizes());
+  }
   const c10::NoGradGuard no_grad;
   const at::Tensor times = sampling_times(sampler, device);
-  return run_all({denoiser, sampler, shape, guidance, key, times, callback}, conditions);
+  return run_all({denoiser, sampler, shape, guidance, key, times, callback, start}, conditions);
 }
 
 namespace {
@@ -354,7 +368,7 @@ at::Tensor RecordedSampler::sample(at::IntArrayRef shape, const Conditions& cond
   check(sampler_, shape, key.sample_index);
   const c10::NoGradGuard no_grad;
   if (recorded_ == nullptr || !recorded_->suits(shape, guidance, key)) {
-    at::Tensor x = run_all({denoiser_, sampler_, shape, guidance, key, times_, {}}, conditions);
+    at::Tensor x = run_all({denoiser_, sampler_, shape, guidance, key, times_, {}, {}}, conditions);
     recorded_ = std::make_unique<Recorded>();
     recorded_->shape = shape.vec();
     recorded_->guidance = guidance;
@@ -381,7 +395,7 @@ at::Tensor RecordedSampler::sample(at::IntArrayRef shape, const Conditions& cond
   if (!recorded.graph.is_recorded()) {
     recorded.graph.record([&] {
       recorded.x =
-          run_all({denoiser_, sampler_, shape, recorded.guidance, recorded.key, times_, {}},
+          run_all({denoiser_, sampler_, shape, recorded.guidance, recorded.key, times_, {}, {}},
                   recorded.conditions);
     });
   }

@@ -83,6 +83,16 @@ struct SampleKey {
   at::Tensor sample_index;   ///< int64 [B] on the CPU: numbers of the images
 };
 
+/// What a run begins with. By itself: the initial noise of its key.
+struct SampleStart {
+  at::Tensor noise = {};  ///< float32 of the run's shape, in the place of the key's initial noise
+  /// Data of the same shape, noised to where the sampler's steps begin: alpha * data + sigma *
+  /// noise is x then. Undefined: pure noise.
+  at::Tensor data = {};
+  double alpha = 0.0;
+  double sigma = 1.0;
+};
+
 struct SampleProgress {
   int64_t step;  ///< steps done, 1..total
   int64_t total;
@@ -100,11 +110,11 @@ using SampleCallback = std::function<void(const SampleProgress&)>;
 /// conditions.given has them, but for FlowEulerSampler::given_edit. Returns float32 of `shape` on
 /// `device`. No gradients are recorded. (Not inference mode: buffers that a model computes lazily
 /// must stay usable in training.) Error kShape where shape and sample_index disagree; the errors of
-/// steps and guidance.
+/// steps and guidance. Tensors of `start` are on `device`, kShape where they have another shape.
 [[nodiscard]] at::Tensor sample(Denoiser& denoiser, const Sampler& sampler, at::IntArrayRef shape,
                                 const Conditions& conditions, const Guidance& guidance,
                                 const SampleKey& key, at::Device device,
-                                const SampleCallback& callback = {});
+                                const SampleCallback& callback = {}, const SampleStart& start = {});
 
 /// The same for many batches, whose whole loop is recorded as a CUDA graph at the second one of a
 /// size.

@@ -68,6 +68,14 @@ Drawing::Drawing(TrainedModel& trained, const std::vector<Request>& requests,
   }
 }
 
+void Drawing::set_start(const DrawStart& start) {
+  KINORA_CHECK(
+      groups_.size() == 1 && options_.pieces == 1, kConfig,
+      "[sample] samples that begin with given noise or data must be of one size, and clips "
+      "of one piece. Hint: no --loop");
+  groups_.front().set_start(start);
+}
+
 pipelines::BatchCost Drawing::batch_cost() {
   return groups_.front().batch_cost();
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kinora/comm/group.h"
+#include "kinora/inference/draw_start.h"
 #include "kinora/inference/drawing_group.h"
 #include "kinora/inference/recipe.h"
 #include "kinora/inference/request.h"
@@ -30,6 +31,10 @@ class Drawing {
   [[nodiscard]] const ModelRecipe& recipe() const { return groups_.front().recipe(); }
   /// One a sample.
   [[nodiscard]] const std::vector<Asked>& asked() const { return asked_; }
+
+  /// What all samples begin with, from now on. kConfig for a strength that leaves no step, for
+  /// samples of several sizes, and for clips of several pieces; kShape.
+  void set_start(const DrawStart& start);
 
   /// Times what drawing the first samples together and one by one costs (sample.batch_invariant),
   /// on this process alone.

@@ -170,6 +170,25 @@ std::vector<Asked> DrawingGroup::add(const Request& request, int64_t number) {
   return asked;
 }
 
+void DrawingGroup::set_start(const DrawStart& start) {
+  const std::vector<int64_t> shape = recipe_.model.sample_shape();
+  for (const at::Tensor& rows : {start.noise, start.data}) {
+    KINORA_CHECK(!rows.defined() || (rows.dim() == std::ssize(shape) + 1 && rows.size(0) > 0 &&
+                                     rows.sizes().slice(1) == shape),
+                 kShape, "[sample] what samples begin with must have shape [N, ...], of samples ",
+                 shape, ", got ", rows.sizes());
+  }
+  start_ = {.noise = start.noise, .data = start.data};
+  last_steps_.reset();
+  if (start.data.defined()) {
+    const pipelines::PartialSampler partial =
+        partial_sampler_of(recipe_, trained_.objective, start.strength);
+    last_steps_ = partial.sampler;
+    start_.alpha = partial.alpha;
+    start_.sigma = partial.sigma;
+  }
+}
+
 bool DrawingGroup::is_guided() const {
   return std::any_of(samples_.begin(), samples_.end(),
                      [](const auto& sample) { return sample.guidance != 1.0; });
@@ -259,7 +278,8 @@ bool DrawingGroup::draw_batches(const parallel::Mesh& mesh, const pipelines::Dra
   const bool pairs = is_guided() && mesh.shape().guidance == 1;
   const std::unique_ptr<diffusion::Denoiser> denoiser =
       share(trained_, model, mesh, options_.ranks.scheme, pairs ? 2 * at_once : at_once);
-  const diffusion::Sampler sampler = sampler_of(recipe_, trained_.objective);
+  const diffusion::Sampler sampler =
+      last_steps_ ? *last_steps_ : sampler_of(recipe_, trained_.objective);
   const auto begin = samples_.begin() + own.first;
   const auto number_of = [&](int64_t i) { return numbers_[static_cast<size_t>(own.first + i)]; };
   const auto wants = [&](int64_t first, int64_t size) {
@@ -272,8 +292,9 @@ bool DrawingGroup::draw_batches(const parallel::Mesh& mesh, const pipelines::Dra
   };
   const pipelines::DrawRequest request{.samples = {begin, begin + own.count},
                                        .batch = options_.batch,
-                                       .graphs = trained_.graphs,
-                                       .wants = wants};
+                                       .graphs = trained_.graphs && !events.preview,
+                                       .wants = wants,
+                                       .start = start_};
   const auto conditions = [&](int64_t first, int64_t size) {
     return conditions_of(own.first + first, size);
   };
@@ -294,6 +315,12 @@ bool DrawingGroup::draw_batches(const parallel::Mesh& mesh, const pipelines::Dra
     heard.progress = [&](pipelines::DrawProgress progress) {
       progress.first = number_of(progress.first);
       events.progress(progress);
+    };
+  }
+  if (events.preview && pipelines::leads_group(mesh)) {
+    heard.preview = [&](pipelines::DrawPreview preview) {
+      preview.first = number_of(preview.first);
+      events.preview(preview);
     };
   }
   if (events.stops) {

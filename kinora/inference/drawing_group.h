@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kinora/data/source.h"
+#include "kinora/inference/draw_start.h"
 #include "kinora/inference/recipe.h"
 #include "kinora/inference/request.h"
 #include "kinora/inference/trained_model.h"
@@ -24,6 +25,9 @@ class DrawingGroup {
 
   /// Samples number, number + 1, ... of the drawing: what each was asked to show. kConfig; kIo.
   std::vector<Asked> add(const Request& request, int64_t number);
+
+  /// As Drawing::set_start.
+  void set_start(const DrawStart& start);
 
   /// The model's, with the size of these samples.
   [[nodiscard]] const ModelRecipe& recipe() const { return recipe_; }
@@ -61,8 +65,10 @@ class DrawingGroup {
   std::vector<pipelines::SampleToDraw> samples_;
   std::vector<int64_t> numbers_;  // of the samples in the drawing
   std::vector<Part> parts_;
-  std::optional<data::TextShape> text_shape_;  // of all requests
-  bool has_negative_ = false;                  // likewise
+  std::optional<data::TextShape> text_shape_;     // of all requests
+  bool has_negative_ = false;                     // likewise
+  std::optional<diffusion::Sampler> last_steps_;  // of a start with data
+  diffusion::SampleStart start_;
   pipelines::ClipOptions clips_;
 };
 

@@ -83,8 +83,7 @@ int64_t frames_wanted(const std::string& places, int64_t num_frames) {
                  : std::max<int64_t>(num_frames / 2, 1);
 }
 
-std::vector<io::Image> read_frames(const fs::path& path, const GivenOptions& options,
-                                   int64_t num_frames) {
+std::vector<io::Image> read_frames(const fs::path& path, const FrameReading& reading) {
   if (fs::is_directory(path)) {
     std::vector<io::Image> frames;
     for (const fs::path& file : files_in(path)) {
@@ -93,23 +92,12 @@ std::vector<io::Image> read_frames(const fs::path& path, const GivenOptions& opt
     return frames;
   }
   if (data::is_video_name(path.filename().string())) {
-    return read_video(path, frames_wanted(options.places, num_frames), options.fps);
+    return read_video(path, reading.count, reading.fps);
   }
-  if (options.layout == data::FrameLayout::kStrip) {
+  if (reading.layout == data::FrameLayout::kStrip) {
     return read_strip(path);
   }
   return {read_image(path)};
-}
-
-/// float32 [3, K, H, W] in [-1, 1].
-at::Tensor read_pixels(const fs::path& path, const GivenOptions& options,
-                       const models::ModelConfig& model) {
-  std::vector<at::Tensor> frames;
-  for (const io::Image& image : read_frames(path, options, model.frames)) {
-    frames.push_back(
-        pixels_of(io::center_crop(image, model.height, model.width)).permute({2, 0, 1}));
-  }
-  return data::to_float(at::stack(frames, 1), at::kCPU);
 }
 
 /// float32 [C, K, H, W].
@@ -131,12 +119,28 @@ at::Tensor read_latents(const fs::path& path, const models::ModelConfig& model) 
 
 }  // namespace
 
+at::Tensor read_pixels(const fs::path& path, const FrameReading& reading) {
+  KINORA_CHECK(fs::exists(path), kIo, "[sample] ", path, " does not exist");
+  std::vector<at::Tensor> frames;
+  for (const io::Image& image : read_frames(path, reading)) {
+    frames.push_back(
+        pixels_of(io::center_crop(image, reading.height, reading.width)).permute({2, 0, 1}));
+  }
+  return data::to_float(at::stack(frames, 1), at::kCPU);
+}
+
 pipelines::GivenFrames read_given(const fs::path& path, const GivenOptions& options,
                                   const models::ModelConfig& model) {
   check_takes_given(model);
   KINORA_CHECK(fs::exists(path), kIo, "[sample] ", path, " does not exist");
   const at::Tensor frames =
-      model.in_channels == 3 ? read_pixels(path, options, model) : read_latents(path, model);
+      model.in_channels == 3
+          ? read_pixels(path, {.layout = options.layout,
+                               .fps = options.fps,
+                               .count = frames_wanted(options.places, model.frames),
+                               .height = model.height,
+                               .width = model.width})
+          : read_latents(path, model);
   return {.frames = frames,
           .places = pipelines::frame_places(options.places, frames.size(1), model.frames)};
 }

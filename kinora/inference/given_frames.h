@@ -1,5 +1,8 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
 #include <filesystem>
 
 #include "kinora/data/data_config.h"
@@ -22,6 +25,19 @@ struct GivenOptions {
 [[nodiscard]] pipelines::GivenFrames read_given(const std::filesystem::path& path,
                                                 const GivenOptions& options,
                                                 const models::ModelConfig& model);
+
+/// How frames of files become pixels.
+struct FrameReading {
+  data::FrameLayout layout = data::FrameLayout::kImage;  ///< of an image file
+  double fps = 0.0;                                      ///< as GivenOptions has it
+  int64_t count = 1;  ///< of a video its first ones, or all that there are
+  int64_t height = 0;
+  int64_t width = 0;
+};
+
+/// The frames of such a file or folder, cropped to that size: float32 [3, K, H, W] in [-1, 1]. kIo.
+[[nodiscard]] at::Tensor read_pixels(const std::filesystem::path& path,
+                                     const FrameReading& reading);
 
 /// kConfig unless some frames of the model's clips can be given.
 void check_takes_given(const models::ModelConfig& model);

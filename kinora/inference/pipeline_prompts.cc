@@ -250,9 +250,9 @@ Prompts prompts_of_pipeline(const pipelines::Pipeline& pipeline,
   }
   prompts.origin = encoder_folder.string() + (options.cleans ? ", cleaned" : ", lower case") +
                    ", negative " + quote(options.negative) +
-                   (options.weights == PromptWeights::kOff      ? ""
+                   (options.weights == PromptWeights::kOff     ? ""
                     : options.weights == PromptWeights::kA1111 ? ", weights of a1111"
-                                                                : ", weights of compel");
+                                                               : ", weights of compel");
   return prompts;
 }
 

@@ -158,13 +158,26 @@ models::ModelConfig resolved_model(const ModelRecipe& recipe, int64_t num_data_c
   return model;
 }
 
+namespace {
+
+double size_shift_of(const models::ModelConfig& model, const diffusion::Objective& objective) {
+  return diffusion::size_shift(objective, static_cast<double>(model.height * model.compression),
+                               static_cast<double>(model.width * model.compression),
+                               static_cast<double>(model.frames));
+}
+
+}  // namespace
+
 diffusion::Sampler sampler_of(const ModelRecipe& recipe, const diffusion::Objective& objective) {
-  const models::ModelConfig& model = recipe.model;
-  return pipelines::make_sampler(
-      recipe.sample.sampling, objective,
-      diffusion::size_shift(objective, static_cast<double>(model.height * model.compression),
-                            static_cast<double>(model.width * model.compression),
-                            static_cast<double>(model.frames)));
+  return pipelines::make_sampler(recipe.sample.sampling, objective,
+                                 size_shift_of(recipe.model, objective));
+}
+
+pipelines::PartialSampler partial_sampler_of(const ModelRecipe& recipe,
+                                             const diffusion::Objective& objective,
+                                             double strength) {
+  return pipelines::make_partial_sampler(recipe.sample.sampling, objective,
+                                         size_shift_of(recipe.model, objective), strength);
 }
 
 }  // namespace kinora::inference

@@ -103,4 +103,9 @@ struct LatentSize {
 [[nodiscard]] diffusion::Sampler sampler_of(const ModelRecipe& recipe,
                                             const diffusion::Objective& objective);
 
+/// Its last steps: pipelines::make_partial_sampler().
+[[nodiscard]] pipelines::PartialSampler partial_sampler_of(const ModelRecipe& recipe,
+                                                           const diffusion::Objective& objective,
+                                                           double strength);
+
 }  // namespace kinora::inference

@@ -40,14 +40,14 @@ at::Tensor states_of(models::TextEncoder& encoder, const std::vector<int64_t>& i
 
 at::Tensor scaled(const at::Tensor& states, const at::Tensor& weights) {
   const at::Tensor weighted = states * weights;
-  const double factor =
-      states.mean().item<double>() / weighted.mean().item<double>();
+  const double factor = states.mean().item<double>() / weighted.mean().item<double>();
   if (factor >= 1.0 / kMostRestored && factor <= kMostRestored) {
     return weighted * factor;
   }
-  log_warn("[sample] weights of a prompt: the mean of its states is not restored, which would take "
-           "a factor of ",
-           factor);
+  log_warn(
+      "[sample] weights of a prompt: the mean of its states is not restored, which would take "
+      "a factor of ",
+      factor);
   return weighted;
 }
 

@@ -141,11 +141,14 @@ bool draw_clip_batches(diffusion::Denoiser& denoiser, const diffusion::Sampler& 
       if (given.defined()) {
         give(given, places, num_frames, device, conditions.conditions);
       }
-      const at::Tensor drawn = (piece == 0 ? first_pieces : later_pieces)
-                                   .draw(first, size, conditions, piece * kPieceStride,
-                                         [&](int64_t step, int64_t steps) {
-                                           report(piece * steps + step, options.pieces * steps);
-                                         });
+      const at::Tensor drawn =
+          (piece == 0 ? first_pieces : later_pieces)
+              .draw(first, size, conditions, piece * kPieceStride, [&](const StepDone& done) {
+                report({.step = piece * done.steps + done.step,
+                        .steps = options.pieces * done.steps,
+                        .x0 = done.x0,
+                        .row = done.row});
+              });
       clips =
           piece == 0 ? drawn : at::cat({clips, drawn.narrow(2, overlap, num_frames - overlap)}, 2);
       given = drawn.narrow(2, num_frames - overlap, overlap);

@@ -39,6 +39,25 @@ diffusion::GuidanceScale scale_of(std::span<const SampleToDraw> samples, bool on
   return diffusion::GuidanceScale(at::tensor(scales, at::kFloat).to(device));
 }
 
+/// Rows of a DrawRequest's start in turn, on the device.
+diffusion::SampleStart rows_of(const diffusion::SampleStart& start,
+                               std::span<const SampleToDraw> samples, at::Device device) {
+  const auto rows = [&](const at::Tensor& all) {
+    if (!all.defined()) {
+      return at::Tensor();
+    }
+    std::vector<int64_t> numbers;
+    for (const SampleToDraw& sample : samples) {
+      numbers.push_back(sample.index % all.size(0));
+    }
+    return all.index_select(0, at::tensor(numbers, at::kLong)).to(device);
+  };
+  return {.noise = rows(start.noise),
+          .data = rows(start.data),
+          .alpha = start.alpha,
+          .sigma = start.sigma};
+}
+
 }  // namespace
 
 DrawConditions DrawConditions::of_row(int64_t row) const {
@@ -80,17 +99,21 @@ bool for_each_batch(const DrawRequest& request, const DrawEvents& events,
   int64_t drawn = 0;
   for (const int64_t first : wanted) {
     const int64_t size = std::min(request.batch, count - first);
-    const auto report = [&](int64_t step, int64_t steps) {
+    const auto report = [&](const StepDone& done) {
       if (events.progress) {
         const double now = static_cast<double>(drawn) +
-                           static_cast<double>(size * step) / static_cast<double>(steps);
+                           static_cast<double>(size * done.step) / static_cast<double>(done.steps);
         events.progress({.first = first,
                          .size = size,
-                         .step = step,
-                         .steps = steps,
+                         .step = done.step,
+                         .steps = done.steps,
                          .part = now / static_cast<double>(total)});
       }
-      if (step < steps && stops()) {
+      if (events.preview && done.x0.defined() && done.step < done.steps) {
+        events.preview(
+            {.first = first + done.row, .step = done.step, .steps = done.steps, .x0 = done.x0});
+      }
+      if (done.step < done.steps && stops()) {
         throw Stopped();
       }
     };
@@ -135,9 +158,13 @@ at::Tensor BatchDrawer::draw(int64_t first, int64_t size, const DrawConditions& 
   }
   std::vector<at::Tensor> samples;
   for (int64_t i = 0; i < size; ++i) {
-    samples.push_back(draw_together(
-        first + i, 1, given.of_row(i), index_offset,
-        [&](int64_t step, int64_t steps) { report(i * steps + step, size * steps); }));
+    samples.push_back(
+        draw_together(first + i, 1, given.of_row(i), index_offset, [&](const StepDone& done) {
+          report({.step = i * done.steps + done.step,
+                  .steps = size * done.steps,
+                  .x0 = done.x0,
+                  .row = i});
+        }));
   }
   return at::cat(samples);
 }
@@ -156,16 +183,20 @@ at::Tensor BatchDrawer::draw_together(int64_t first, int64_t size, const DrawCon
   guidance.null = given.null;
   const int64_t at_once = alone ? 1 : request_.batch;
   const bool repeats = std::ssize(request_.samples) >= 2 * at_once;
-  if (request_.graphs && repeats && size == at_once) {
+  const bool is_given = request_.start.noise.defined() || request_.start.data.defined();
+  if (request_.graphs && repeats && size == at_once && !is_given) {
     diffusion::RecordedSampler& recorded = unguided ? recorded_unguided_ : recorded_;
     const at::Tensor drawn = recorded.sample(shape, given.conditions, guidance, key).cpu();
     const int64_t steps = diffusion::num_steps(sampler_);
-    report(steps, steps);
+    report({.step = steps, .steps = steps});
     return drawn;
   }
   return diffusion::sample(
              denoiser_, sampler_, shape, given.conditions, guidance, key, device_,
-             [&](const diffusion::SampleProgress& done) { report(done.step, done.total); })
+             [&](const diffusion::SampleProgress& done) {
+               report({.step = done.step, .steps = done.total, .x0 = done.x0});
+             },
+             rows_of(request_.start, samples, device_))
       .cpu();
 }
 

@@ -32,6 +32,9 @@ struct DrawRequest {
   bool graphs = false;
   /// Whether the batch of samples first, ..., first + size - 1 is drawn; empty: all are.
   std::function<bool(int64_t first, int64_t size)> wants = {};
+  /// What they begin with; its tensors are [N, *sample_shape] on the CPU, of which sample i takes
+  /// row i modulo N. Such batches are no CUDA graph.
+  diffusion::SampleStart start = {};
 };
 
 /// Conditions of a batch, on the device, and what is different in its unconditional prediction.
@@ -55,6 +58,15 @@ struct DrawProgress {
   double part = 0.0;  ///< done of all that is drawn, 0 to 1
 };
 
+/// A picture on its way: the estimate of the clean data of samples first, first + 1, ... behind a
+/// step.
+struct DrawPreview {
+  int64_t first = 0;
+  int64_t step = 0;  ///< as in DrawProgress
+  int64_t steps = 1;
+  at::Tensor x0;  ///< float32 [samples, *sample_shape] on the device
+};
+
 /// Whom drawing tells of what it does.
 struct DrawEvents {
   /// A batch is done: samples first, first + 1, ..., float32 [size, *sample_shape] on the CPU.
@@ -63,10 +75,19 @@ struct DrawEvents {
   std::function<void(const DrawProgress& progress)> progress = {};
   /// Asked as often; true: the batch is given up, and no other is drawn.
   std::function<bool()> stops = {};
+  /// After each step but the last, where DrawRequest::graphs is off.
+  std::function<void(const DrawPreview& preview)> preview = {};
 };
 
-/// After step `step` of `steps` of a batch.
-using StepReport = std::function<void(int64_t step, int64_t steps)>;
+/// What was done of a batch: step `step` of `steps`, which gave x0 of its samples from row `row`
+/// on; undefined where the steps are a CUDA graph.
+struct StepDone {
+  int64_t step = 0;
+  int64_t steps = 1;
+  at::Tensor x0 = {};
+  int64_t row = 0;
+};
+using StepReport = std::function<void(const StepDone& done)>;
 
 /// Goes through the batches of a request and tells of them: all that draws is a loop of this. False
 /// where it was stopped. kConfig for an empty request.

@@ -1,6 +1,8 @@
 #include "kinora/pipelines/sampling_config.h"
 
+#include <cmath>
 #include <optional>
+#include <utility>
 
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"
@@ -181,6 +183,22 @@ bool preserves_variance(Method method) {
          method == Method::kUniPc;
 }
 
+/// Levels from step `first` on.
+NoiseLevels from_step(NoiseLevels levels, int64_t first) {
+  levels.levels.erase(levels.levels.begin(), levels.levels.begin() + first);
+  return levels;
+}
+
+PartialSampler begun_at(diffusion::Sampler sampler, const diffusion::NoiseLevel& level) {
+  return {.sampler = std::move(sampler), .alpha = level.alpha, .sigma = level.sigma};
+}
+
+PartialSampler begun_at(diffusion::Sampler sampler, double alpha_bar) {
+  return {.sampler = std::move(sampler),
+          .alpha = std::sqrt(alpha_bar),
+          .sigma = std::sqrt(1.0 - alpha_bar)};
+}
+
 NoiseLevels chain_levels(const SamplingConfig& config, const diffusion::Iddpm& iddpm) {
   using diffusion::TimestepConvention;
   const bool preserves = preserves_variance(config.method);
@@ -197,8 +215,8 @@ NoiseLevels chain_levels(const SamplingConfig& config, const diffusion::Iddpm& i
                                                    config.spacing != diffusion::Spacing::kLeading);
 }
 
-diffusion::Sampler flow_sampler(const SamplingConfig& config, const diffusion::RectifiedFlow& flow,
-                                double size_shift) {
+PartialSampler flow_sampler(const SamplingConfig& config, const diffusion::RectifiedFlow& flow,
+                            double size_shift, int64_t first) {
   diffusion::FlowSchedule schedule = flow.schedule;
   schedule.shift *= size_shift;
   const bool of_timesteps = config.sigmas == diffusion::SigmaSpacing::kTimesteps;
@@ -209,7 +227,12 @@ diffusion::Sampler flow_sampler(const SamplingConfig& config, const diffusion::R
                   {.num_steps = config.steps, .shift = schedule.shift, .sigmas = config.sigmas})
                   .sigmas;
     }
-    return diffusion::FlowEulerSampler{.times = times, .toward_data = flow.toward_data};
+    times.erase(times.begin(), times.begin() + first);
+    const double start = times.front();
+    return {.sampler = diffusion::FlowEulerSampler{.times = std::move(times),
+                                                   .toward_data = flow.toward_data},
+            .alpha = 1.0 - start,
+            .sigma = start};
   }
   // Solvers in the logarithm of signal over noise cannot begin without any signal.
   const diffusion::Sigmas sigmas = diffusion::flow_sigmas(
@@ -218,7 +241,8 @@ diffusion::Sampler flow_sampler(const SamplingConfig& config, const diffusion::R
                                                  : diffusion::FlowSigmas::Ends::kWhole,
        .shift = schedule.shift,
        .sigmas = config.sigmas});
-  NoiseLevels levels = diffusion::along_flow(sigmas, diffusion::Prediction::kFlow);
+  NoiseLevels levels =
+      from_step(diffusion::along_flow(sigmas, diffusion::Prediction::kFlow), first);
   if (flow.toward_data) {
     for (diffusion::NoiseLevel& level : levels.levels) {
       level.to_clean.prediction = -level.to_clean.prediction;
@@ -229,7 +253,7 @@ diffusion::Sampler flow_sampler(const SamplingConfig& config, const diffusion::R
   KINORA_CHECK(plan.has_value(), kConfig,
                "[sample] sample.method must be euler, heun, lms, dpm++, dpm++_sde, dpm++_single or "
                "unipc for a flow model. Hint: auto chooses euler");
-  return *plan;
+  return begun_at(*plan, levels.levels.front());
 }
 
 diffusion::Variance variance_of(const SamplingConfig& config, bool learned) {
@@ -250,56 +274,86 @@ diffusion::Variance variance_of(const SamplingConfig& config, bool learned) {
   KINORA_UNREACHABLE("[sample] unknown variance");
 }
 
-diffusion::Sampler chain_sampler(const SamplingConfig& config, const diffusion::Iddpm& iddpm) {
+bool goes_by_levels(Method method) {
+  return preserves_variance(method) || method == Method::kEuler ||
+         method == Method::kEulerAncestral || method == Method::kHeun || method == Method::kLms;
+}
+
+PartialSampler chain_sampler(const SamplingConfig& config, const diffusion::Iddpm& iddpm,
+                             int64_t first) {
   const diffusion::DiscreteSchedule& trained = iddpm.schedule();
-  if (const auto plan = preserves_variance(config.method) || config.method == Method::kEuler ||
-                                config.method == Method::kEulerAncestral ||
-                                config.method == Method::kHeun || config.method == Method::kLms
-                            ? plan_of_levels(config, chain_levels(config, iddpm))
-                            : std::nullopt) {
-    return *plan;
+  if (goes_by_levels(config.method)) {
+    const NoiseLevels levels = from_step(chain_levels(config, iddpm), first);
+    return begun_at(plan_of_levels(config, levels).value(), levels.levels.front());
   }
+  const auto level_of = [&trained](int64_t timestep) {
+    return trained.alphas_cumprod[static_cast<size_t>(timestep)];
+  };
   if (config.method == Method::kLcm) {
-    return diffusion::lcm(
-        {.alphas_cumprod = trained.alphas_cumprod,
-         .timesteps = diffusion::lcm_timesteps(trained.num_timesteps(), config.steps),
-         .prediction = iddpm.prediction(),
-         .limit = limit_of(config)});
+    const std::vector<int64_t> timesteps =
+        diffusion::lcm_timesteps(trained.num_timesteps(), config.steps);
+    return begun_at(diffusion::lcm({.alphas_cumprod = trained.alphas_cumprod,
+                                    .timesteps = timesteps,
+                                    .prediction = iddpm.prediction(),
+                                    .limit = limit_of(config),
+                                    .first = first}),
+                    level_of(timesteps[static_cast<size_t>(first)]));
   }
   const std::vector<int64_t> visited = diffusion::chain_timesteps(
       trained.num_timesteps(), config.spacing, config.steps, config.steps_offset);
+  const double start = level_of(visited[static_cast<size_t>(first)]);
   if (config.method == Method::kPlms) {
     check_unlimited(config);
-    return diffusion::plms({.alphas_cumprod = trained.alphas_cumprod,
-                            .timesteps = visited,
-                            .prediction = iddpm.prediction()},
-                           {.target = diffusion::StepTarget::kNextTimestep});
+    return begun_at(diffusion::plms({.alphas_cumprod = trained.alphas_cumprod,
+                                     .timesteps = visited,
+                                     .prediction = iddpm.prediction(),
+                                     .first = first},
+                                    {.target = diffusion::StepTarget::kNextTimestep}),
+                    start);
   }
   KINORA_CHECK(config.threshold == 0.0, kConfig,
                "[sample] sample.threshold must be 0 for ddpm and ddim. Hint: sample.clip_denoised, "
                "or another method");
   const diffusion::DiscreteSchedule schedule =
-      diffusion::respaced(trained, std::vector<int64_t>(visited.rbegin(), visited.rend()));
+      diffusion::respaced(trained, std::vector<int64_t>(visited.rbegin(), visited.rend() - first));
   if (config.method == Method::kDdim) {
-    return diffusion::DdimSampler{.schedule = schedule,
-                                  .eta = config.eta,
-                                  .clip_denoised = config.clip_denoised,
-                                  .prediction = iddpm.prediction()};
+    return begun_at(diffusion::DdimSampler{.schedule = schedule,
+                                           .eta = config.eta,
+                                           .clip_denoised = config.clip_denoised,
+                                           .prediction = iddpm.prediction()},
+                    start);
   }
-  return diffusion::DdpmSampler{.schedule = schedule,
-                                .variance = variance_of(config, iddpm.learned_variance()),
-                                .clip_denoised = config.clip_denoised,
-                                .prediction = iddpm.prediction()};
+  return begun_at(diffusion::DdpmSampler{.schedule = schedule,
+                                         .variance = variance_of(config, iddpm.learned_variance()),
+                                         .clip_denoised = config.clip_denoised,
+                                         .prediction = iddpm.prediction()},
+                  start);
+}
+
+PartialSampler sampler_from(const SamplingConfig& config, const diffusion::Objective& objective,
+                            double size_shift, int64_t first) {
+  if (const auto* flow = std::get_if<diffusion::RectifiedFlow>(&objective)) {
+    return flow_sampler(config, *flow, size_shift, first);
+  }
+  return chain_sampler(config, std::get<diffusion::Iddpm>(objective), first);
 }
 
 }  // namespace
 
 diffusion::Sampler make_sampler(const SamplingConfig& config, const diffusion::Objective& objective,
                                 double size_shift) {
-  if (const auto* flow = std::get_if<diffusion::RectifiedFlow>(&objective)) {
-    return flow_sampler(config, *flow, size_shift);
-  }
-  return chain_sampler(config, std::get<diffusion::Iddpm>(objective));
+  return sampler_from(config, objective, size_shift, /*first=*/0).sampler;
+}
+
+PartialSampler make_partial_sampler(const SamplingConfig& config,
+                                    const diffusion::Objective& objective, double size_shift,
+                                    double strength) {
+  KINORA_CHECK(strength > 0.0 && strength <= 1.0, kConfig,
+               "[sample] strength must lie above 0 and at most at 1, got ", strength);
+  const auto taken = static_cast<int64_t>(static_cast<double>(config.steps) * strength);
+  KINORA_CHECK(taken >= 1, kConfig, "[sample] strength must leave at least one of ", config.steps,
+               " steps, got ", strength, ". Hint: more --steps, or a greater --strength");
+  return sampler_from(config, objective, size_shift, config.steps - taken);
 }
 
 }  // namespace kinora::pipelines

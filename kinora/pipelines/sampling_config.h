@@ -72,4 +72,18 @@ void describe(Fields& fields, SamplingConfig& config);
                                               const diffusion::Objective& objective,
                                               double size_shift = 1.0);
 
+/// The last steps of a sampler: they begin at alpha * data + sigma * noise.
+struct PartialSampler {
+  diffusion::Sampler sampler;
+  double alpha = 0.0;
+  double sigma = 1.0;
+};
+
+/// The last int(steps * strength) of make_sampler()'s steps, as the img2img pipelines of diffusers
+/// take them: strength 1 is all of them, 0.3 the last three of ten. Methods that remember earlier
+/// steps begin anew. kConfig unless 0 < strength <= 1 and a step is left; else as make_sampler().
+[[nodiscard]] PartialSampler make_partial_sampler(const SamplingConfig& config,
+                                                  const diffusion::Objective& objective,
+                                                  double size_shift, double strength);
+
 }  // namespace kinora::pipelines
