@@ -17,6 +17,9 @@
 
 #include "apps/kinora/commands.h"
 #include "apps/kinora/ranks.h"
+#include "apps/kinora/sample_like.h"
+#include "apps/kinora/sample_preview.h"
+#include "apps/kinora/sample_start.h"
 #include "apps/kinora/verdicts.h"
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"
@@ -170,6 +173,12 @@ inference::DrawingKey key_of(const SampleArguments& arguments,
   static constexpr const char* kFormats[] = {"usual", "png", "webp", "gif", "mp4"};
   inference::DrawingKey key = inference::drawing_key(trained, drawing, request, arguments.options);
   key["decoder"] = arguments.autoencoder;
+  if (const std::string start = words_of_start(arguments); !start.empty()) {
+    key["begins with"] = start;
+  }
+  if (arguments.only) {
+    key["only"] = std::to_string(*arguments.only);
+  }
   key["format"] = kFormats[static_cast<size_t>(arguments.format)];
   return key;
 }
@@ -254,7 +263,14 @@ void encode(const SampleArguments& arguments, const pipelines::Pipeline& pipelin
   request.wildcards.clear();
 }
 
-void sample_on_rank(const SampleArguments& arguments, const comm::Group& world) {
+/// The captions of all samples, in words; none where they were embedded before.
+std::vector<std::string> captions_drawn(const inference::Request& request) {
+  return request.captions.empty() ? std::vector<std::string>() : inference::captions_of(request);
+}
+
+/// `weights`: the checksum of --like's file; empty: not known.
+void sample_on_rank(const SampleArguments& arguments, const std::string& weights,
+                    const comm::Group& world) {
   device::configure_computation(arguments.threads, arguments.deterministic);
   inference::LoadOptions options = load_options(arguments);
   const bool speaks = world.rank() == 0;
@@ -262,7 +278,14 @@ void sample_on_rank(const SampleArguments& arguments, const comm::Group& world) 
   const inference::ModelRecipe own = inference::read_recipe(model_of(arguments), options);
   // What is refused is refused before anything is drawn.
   inference::check_format(arguments.format, own.model.is_video());
+  if (only_decodes(arguments)) {
+    KINORA_CHECK(world.size() == 1, kConfig, "[sample] --latents are decoded on one rank, got ",
+                 world.size());
+    log_info("[sample] ", decode_files(arguments, own, inference::choose_device(arguments.device)));
+    return;
+  }
   inference::Request request = request_of(arguments, own);
+  const std::vector<std::string> captions = captions_drawn(request);
   auto pipeline = pipelines::find_pipeline(model_of(arguments));
   const bool has_words = pipeline && pipeline->text;
   KINORA_CHECK(has_words || arguments.text_encoder.empty(), kConfig,
@@ -301,28 +324,65 @@ void sample_on_rank(const SampleArguments& arguments, const comm::Group& world) 
   const std::unique_ptr<models::Autoencoder> decoder = inference::open_decoder(
       recipe, {.path = arguments.autoencoder, .memory_gib = arguments.memory_budget},
       trained.device);
-  inference::SampleFilesOptions file_options{.folder = arguments.out,
-                                             .kind = kind_of(recipe.model, decoder != nullptr),
-                                             .labels = {},
-                                             .fps = inference::clip_fps(recipe.data),
-                                             .format = arguments.format};
+  if (const auto start = start_of(arguments, recipe, decoder.get(), trained.device)) {
+    drawing.set_start(*start);
+  }
+  const inference::SampleKind kind = kind_of(recipe.model, decoder != nullptr);
+  KINORA_CHECK(!arguments.only || *arguments.only < std::ssize(asked), kConfig,
+               "[sample] --only must be one of the ", asked.size(), " samples, 0 to ",
+               asked.size() - 1, ", got ", arguments.only.value_or(0));
+  KINORA_CHECK(
+      !arguments.only ||
+          (kind != inference::SampleKind::kLatents && !arguments.judge && !arguments.save_latents),
+      kConfig, "[sample] --only is for pictures and clips, not with --judge or --save-latents");
+  const inference::DrawingKey key = key_of(arguments, trained, drawing, request);
+  if (speaks && !weights.empty() && weights != key.at("weights")) {
+    log_warn("[sample] the weights are not those that ", arguments.like,
+             " was drawn with, so the picture differs");
+  }
+  const inference::SampleMetadata metadata = metadata_of(arguments, key, recipe, captions);
+  inference::SampleFilesOptions file_options{
+      .folder = arguments.out,
+      .kind = kind,
+      .labels = {},
+      .fps = inference::clip_fps(recipe.data),
+      .format = arguments.format,
+      .texts =
+          [&](int64_t index) {
+            return inference::texts_of(metadata_of_sample(metadata, index, asked));
+          },
+      .only = arguments.only};
   for (const inference::Asked& each : asked) {
     file_options.labels.push_back(recipe.model.takes_text() ? std::nullopt : each.label);
   }
   inference::SampleFiles files(file_options);
+  std::optional<inference::SampleFiles> latents;
+  if (arguments.save_latents && kind != inference::SampleKind::kLatents) {
+    file_options.kind = inference::SampleKind::kLatents;
+    latents.emplace(file_options);
+  }
 
   std::optional<io::FileLock> lock;
   if (speaks) {
-    const inference::DrawingKey key = key_of(arguments, trained, drawing, request);
     lock = inference::claim_folder(
         arguments.out, std::ssize(asked),
         [&](int64_t count) { return inference::key_of_first(key, asked, count); },
         arguments.overwrite);
   }
-  const std::vector<bool> there = shared(files.there(), world, trained.device);
+  const auto written = [&] {
+    std::vector<bool> all = files.there();
+    if (latents) {
+      const std::vector<bool> of_latents = latents->there();
+      for (size_t i = 0; i < all.size(); ++i) {
+        all[i] = all[i] && of_latents[i];
+      }
+    }
+    return all;
+  };
+  const std::vector<bool> there = shared(written(), world, trained.device);
   const auto count = std::ssize(there);
   const auto before = std::count(there.begin(), there.end(), true);
-  if (speaks && before > 0) {
+  if (speaks && before > 0 && !arguments.only) {
     log_info("[sample] ", before, " of ", count, " are there already, drawing ", count - before);
   }
   const bool alone = recipe.sample.sampling.batch_invariant;
@@ -345,7 +405,15 @@ void sample_on_rank(const SampleArguments& arguments, const comm::Group& world) 
       }
     }
     files.write(first, shown);
+    if (latents) {
+      latents->write(first, samples);
+    }
   }};
+  std::optional<Previews> previews;
+  if (speaks && arguments.preview > 0) {
+    previews.emplace(arguments, recipe, decoder.get(), trained.device);
+    events.preview = [&](const pipelines::DrawPreview& now) { previews->show(now); };
+  }
   events.stops = [&stop] { return stop.requested(); };
   if (speaks) {
     events.progress = [&](const pipelines::DrawProgress& now) {  // other groups are about as far
@@ -357,24 +425,32 @@ void sample_on_rank(const SampleArguments& arguments, const comm::Group& world) 
     (void)drawing.draw_batches(world, events, there);
   }
   files.flush();
+  if (latents) {
+    latents->flush();
+  }
+  previews.reset();
   progress.finish();
   world.barrier();
   if (!speaks) {
     return;
   }
-  const std::vector<bool> now = files.there();
+  const std::vector<bool> now = written();
   if (const auto done = std::count(now.begin(), now.end(), true); done < count) {
     log_info("[sample] stopped", stop.requested() ? " by " : "", stop.name(), ": ", done, " of ",
              count, " samples are in ", arguments.out,
              "; the same command goes on with the others");
     return;
   }
-  report(files.finish(), arguments, count, judge.has_value());
+  const std::string where = files.finish();
+  report(latents ? where + ", " + latents->finish() : where, arguments, arguments.only ? 1 : count,
+         judge.has_value());
 }
 
 }  // namespace
 
-int run(const SampleArguments& arguments) {
+namespace {
+
+int run_sample(const SampleArguments& arguments, const std::string& weights) {
   io::check_can_write(arguments.out);
   const std::optional<comm::World> world = own_rank(arguments.ranks);
   if (!world) {
@@ -383,11 +459,26 @@ int run(const SampleArguments& arguments) {
     (void)inference::read_recipe(model_of(arguments), load_options(arguments));
     return launch(arguments.ranks, arguments.device, AtStop::kSave);
   }
-  on_rank(
-      *world, arguments.device,
-      [&](const comm::Group& group, at::Device /*device*/) { sample_on_rank(arguments, group); },
-      {.operation_timeout = kPatience});
+  on_rank(*world, arguments.device,
+          [&](const comm::Group& group, at::Device /*device*/) {
+            sample_on_rank(arguments, weights, group);
+          },
+          {.operation_timeout = kPatience});
   return 0;
+}
+
+}  // namespace
+
+int run(const SampleArguments& arguments) {
+  if (arguments.like.empty()) {
+    return run_sample(arguments, "");
+  }
+  LikeArguments like = arguments_like(arguments);
+  if (!like.arguments) {
+    return like.exit_code;
+  }
+  like.arguments->like = arguments.like;
+  return run_sample(*like.arguments, like.weights);
 }
 
 }  // namespace kinora::apps

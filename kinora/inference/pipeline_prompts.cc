@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <sstream>
 #include <unordered_map>
@@ -233,12 +234,11 @@ Prompts prompts_of_pipeline(const pipelines::Pipeline& pipeline,
   }
   const std::unique_ptr<models::TextEncoder> encoder = pipelines::open_text_encoder(
       encoder_folder, {.device = options.device, .type = compute_type(recipe.precision)});
-  std::vector<data::Text> states =
-      encoded(*encoder, numbers, shape,
-              {.weights = options.weights,
-               .empty = tokenizer.encode("").ids,
-               .pad_id = tokenizer.pad_id().value_or(0),
-               .max_length = shape.length});
+  std::vector<data::Text> states = encoded(*encoder, numbers, shape,
+                                           {.weights = options.weights,
+                                            .empty = tokenizer.encode("").ids,
+                                            .pad_id = tokenizer.pad_id().value_or(0),
+                                            .max_length = shape.length});
   // Without a negative caption the model's own null embedding, where it learned one.
   const bool takes_null = its.has_learned_null && options.negative.empty();
   Prompts prompts{.shape = shape,

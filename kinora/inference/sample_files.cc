@@ -177,6 +177,9 @@ int64_t SampleFiles::num_joined() const {
 }
 
 bool SampleFiles::is_there(int64_t index, int64_t num_joined) const {
+  if (options_.only && *options_.only != index) {
+    return true;
+  }
   const std::vector<fs::path> files = outputs(index);
   return index < num_joined ||
          std::all_of(files.begin(), files.end(), [](const fs::path& file) { return exists(file); });
@@ -203,7 +206,7 @@ SampleFiles::Ready SampleFiles::ready(int64_t index, const at::Tensor& sample) c
       pipelines::to_images(sample.dim() == 4 ? sample.transpose(0, 1) : sample.unsqueeze(0));
   io::Image tile =
       is_clip ? shown_images(shown_frames(sample).unsqueeze(0)).front() : ready.frames.front();
-  if (belongs_in_grid(index, tile)) {
+  if (!options_.only && belongs_in_grid(index, tile)) {
     ready.tile = std::move(tile);
   }
   return ready;
@@ -225,6 +228,22 @@ void SampleFiles::write(int64_t first, const at::Tensor& samples) {
   });
 }
 
+void SampleFiles::write_file(const fs::path& path, const Ready& sample) const {
+  const std::vector<io::PictureText> texts =
+      options_.texts ? options_.texts(sample.index) : std::vector<io::PictureText>();
+  const bool is_clip = options_.kind == SampleKind::kClips;
+  const double fps = is_clip ? options_.fps : kFpsOfStill;
+  if (path.extension() == ".png") {
+    const std::vector<std::byte> bytes = io::encode_png(sample.frames.front());
+    io::write_file_atomic(path, texts.empty() ? bytes : io::with_png_texts(bytes, texts));
+  } else if (path.extension() == ".webp") {
+    const std::vector<std::byte> bytes = io::encode_webp(sample.frames, fps);
+    io::write_file_atomic(path, texts.empty() ? bytes : io::with_webp_texts(bytes, texts));
+  } else {
+    io::write_clip(stem(sample.index), sample.frames, fps, clip_format(options_.format));
+  }
+}
+
 void SampleFiles::write(const Ready& sample) const {
   if (sample.tile) {
     io::write_png(tile_path(sample.index), *sample.tile);
@@ -237,12 +256,8 @@ void SampleFiles::write(const Ready& sample) const {
       write_latent(path, sample.latent);
     } else if (!path.has_extension()) {
       write_whole_frames(path, sample.frames);
-    } else if (path.extension() == ".png") {
-      io::write_png(path, sample.frames.front());
     } else {
-      const bool is_clip = options_.kind == SampleKind::kClips;
-      io::write_clip(stem(sample.index), sample.frames, is_clip ? options_.fps : kFpsOfStill,
-                     clip_format(options_.format));
+      write_file(path, sample);
     }
   }
 }
@@ -346,6 +361,9 @@ std::string SampleFiles::finish() {
   if (options_.kind == SampleKind::kLatents) {
     join_latents();
     return (options_.folder / kLatentsFile).string();
+  }
+  if (options_.only) {
+    return outputs(*options_.only).back().string();
   }
   const auto count = static_cast<int64_t>(options_.labels.size());
   std::ostringstream text;

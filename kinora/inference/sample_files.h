@@ -4,12 +4,14 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <future>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "kinora/io/image.h"
+#include "kinora/io/picture_texts.h"
 
 namespace kinora::inference {
 
@@ -34,6 +36,9 @@ struct SampleFilesOptions {
   std::vector<std::optional<int64_t>> labels;  ///< of each sample; nothing: not known
   double fps = 0.0;                            ///< of clips
   FileFormat format = FileFormat::kUsual;
+  /// What the file of sample `index` keeps beside it, where it is a png or webp; empty: nothing.
+  std::function<std::vector<io::PictureText>(int64_t index)> texts = {};
+  std::optional<int64_t> only = {};  ///< the one sample that is wanted; the others count as there
 };
 
 /// Writes every sample by itself in its format as soon as it is drawn: image-00000.png (with
@@ -74,6 +79,7 @@ class SampleFiles {
   [[nodiscard]] bool is_there(int64_t index, int64_t num_joined) const;
   [[nodiscard]] Ready ready(int64_t index, const at::Tensor& sample) const;
   void write(const Ready& sample) const;
+  void write_file(const std::filesystem::path& path, const Ready& sample) const;
   void join_latents() const;
   [[nodiscard]] std::vector<io::Image> tiles_of_grid(const std::filesystem::path& path) const;
   [[nodiscard]] int64_t write_grid(const std::filesystem::path& path) const;

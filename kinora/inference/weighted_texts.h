@@ -24,7 +24,7 @@ struct WeightedTokens {
     int64_t end = 0;
     double weight = 1.0;
   };
-  std::vector<int64_t> ids;   ///< the special ones included
+  std::vector<int64_t> ids;  ///< the special ones included
   /// So many of the first are attended to; those behind are padding, which has states too. 0: all.
   int64_t attended = 0;
   std::vector<Piece> pieces;  ///< without the special tokens

@@ -1,7 +1,7 @@
 #include "kinora/inference/weighted_texts.h"
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/tensor.h>
 #include <gmock/gmock.h>

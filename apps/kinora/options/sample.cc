@@ -13,6 +13,9 @@ namespace {
 
 /// Whose weights, and what to show.
 void add_what(CLI::App& command, SampleArguments& arguments) {
+  command.add_option("--like", arguments.like,
+                     "Draw again what this png or webp of kinora sample was drawn from; options "
+                     "beside it count instead");
   command.add_option("--run", arguments.run, "A run directory; its newest checkpoint is used");
   command.add_option("--checkpoint,--model", arguments.checkpoint,
                      "A checkpoint's folder, a file of weights (.safetensors, .pt), or a folder of "
@@ -52,13 +55,17 @@ void add_what(CLI::App& command, SampleArguments& arguments) {
   command.add_option("--camera-motion", arguments.scores.camera_motion,
                      "Likewise, such as pan right; default: not said");
   command
-      .add_option("--prompt-weights", arguments.prompt_weights,
-                  "Of pipelines, how weights in captions are written: a1111, (red:1.3) [red]; "
-                  "compel, red++ red- (a phrase)1.3; off, brackets and signs are text; default: off")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, inference::PromptWeights>{
-          {"off", inference::PromptWeights::kOff},
-          {"a1111", inference::PromptWeights::kA1111},
-          {"compel", inference::PromptWeights::kCompel}}));
+      .add_option_function<std::string>(
+          "--prompt-weights",
+          [&weights = arguments.prompt_weights](const std::string& name) {
+            using inference::PromptWeights;
+            weights = name == "a1111"    ? PromptWeights::kA1111
+                      : name == "compel" ? PromptWeights::kCompel
+                                         : PromptWeights::kOff;
+          },
+          "Of pipelines, how weights in captions are written: a1111, (red:1.3) [red]; "
+          "compel, red++ red- (a phrase)1.3; off, brackets and signs are text; default: off")
+      ->check(CLI::IsMember({"off", "a1111", "compel"}));
   command.add_option("--wildcards", arguments.request.wildcards,
                      "A folder of lists: __animal__ in a caption becomes a line of animal.txt");
   command.add_option("--text-embeddings", arguments.request.text_embeddings,
@@ -67,6 +74,10 @@ void add_what(CLI::App& command, SampleArguments& arguments) {
       .add_option("--count", arguments.request.count,
                   "Samples in all; the classes or captions take turns")
       ->check(whole(1));
+  command
+      .add_option("--only", arguments.only,
+                  "Draw this sample of them alone, 0 for the first, with its batch")
+      ->check(whole(0));
 }
 
 void add_clip(CLI::App& command, SampleArguments& arguments) {
@@ -115,6 +126,35 @@ void add_clip(CLI::App& command, SampleArguments& arguments) {
                   "Last frames of a piece that are the first ones of the next")
       ->check(whole(0))
       ->needs(loop);
+}
+
+/// What samples begin with, and what is kept of them on their way.
+void add_start(CLI::App& command, SampleArguments& arguments) {
+  command.add_option("--init", arguments.init,
+                     "Pictures to begin with (image to image), cropped to the size that is drawn; "
+                     "of clips a folder of frames or a video file; sample i begins with file i, in "
+                     "turn");
+  command.add_option("--latents", arguments.latents,
+                     "Latents to begin with, a safetensors file; without --strength they are only "
+                     "decoded");
+  command
+      .add_option("--strength", arguments.strength,
+                  "How much of --init or --latents is drawn anew: the last int(steps * strength) "
+                  "steps; default: 0.8 of --init")
+      ->check(real(0.0, 1.0));
+  command.add_option("--noise", arguments.noise,
+                     "A safetensors file of noise [N, C, ...] in the place of the seed's; sample i "
+                     "takes row i, in turn");
+  command.add_flag("--save-latents", arguments.save_latents,
+                   "Write latents.safetensors beside the pictures");
+  CLI::Option* preview =
+      command.add_option("--preview", arguments.preview,
+                         "Write preview.png to --out every so many steps: the picture on its way");
+  preview->check(whole(1));
+  command
+      .add_option("--preview-decoder", arguments.preview_decoder,
+                  "An autoencoder that decodes previews, such as a folder of TAESD")
+      ->needs(preview);
 }
 
 /// How to compute, and what to do with the samples.
@@ -175,18 +215,30 @@ void add_sample(CLI::App& app, Chosen& chosen) {
   CLI::App* command = app.add_subcommand("sample", "Draw images or clips from a trained model.");
   add_what(*command, *arguments);
   add_clip(*command, *arguments);
+  add_start(*command, *arguments);
   add_how(*command, *arguments);
   add_rank_options(*command, arguments->ranks);
   add_sharing_options(*command, arguments->options.ranks);
-  command->callback([arguments, &chosen] {
-    KINORA_CHECK(arguments->run.empty() != arguments->checkpoint.empty(), kConfig,
-                 "[sample] give one of --run DIR and --checkpoint FILE_OR_DIR");
+  command->callback([arguments, command, &chosen] {
+    for (const CLI::Option* option : command->get_options()) {
+      if (option->count() > 0) {
+        arguments->given[option->get_name()] = option->results();
+      }
+    }
+    KINORA_CHECK(
+        !arguments->like.empty() || arguments->run.empty() != arguments->checkpoint.empty(),
+        kConfig, "[sample] give one of --run DIR and --checkpoint FILE_OR_DIR");
     const inference::Request& request = arguments->request;
     const int num_texts = static_cast<int>(!request.captions.empty()) +
                           static_cast<int>(!arguments->captions_file.empty()) +
                           static_cast<int>(!request.text_embeddings.empty());
     KINORA_CHECK(num_texts <= 1, kConfig,
                  "[sample] give only one of --captions, --captions-file and --text-embeddings");
+    KINORA_CHECK(arguments->init.empty() || arguments->latents.empty(), kConfig,
+                 "[sample] give only one of --init and --latents");
+    KINORA_CHECK(!arguments->strength || !arguments->like.empty() || !arguments->init.empty() ||
+                     !arguments->latents.empty(),
+                 kConfig, "[sample] --strength is of --init or --latents, and there is none");
     chosen = *arguments;
   });
 }

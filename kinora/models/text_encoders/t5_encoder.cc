@@ -176,8 +176,7 @@ at::Tensor T5Encoder::states_of(const at::Tensor& x, const TextTokens& tokens,
   };
   if (at::GradMode::is_enabled() || is_tapped() || !tokens.attended.empty() ||
       !T5Inference::takes(config_, longest, device, type)) {
-    const RaggedRows rows(tokens.lengths, device, RaggedRows::unit_for(device),
-                          tokens.attended);
+    const RaggedRows rows(tokens.lengths, device, RaggedRows::unit_for(device), tokens.attended);
     const at::Tensor result = run(
         [&](const T5Block& block, const at::Tensor& in) { return block.forward(in, rows, bias); });
     return layer.normed ? final_layer_norm.forward(result) : result;

@@ -127,7 +127,8 @@ nn::Naming naming_of_latte_t2v(int64_t depth) {
 
 /// Ours is of clips, with one frame a patch; theirs of images.
 nn::Naming with_flat_patches(nn::Naming naming, const ModelConfig& config) {
-  naming.front().shape = {config.transformer.hidden, config.in_channels, config.transformer.patch, config.transformer.patch};
+  naming.front().shape = {config.transformer.hidden, config.in_channels, config.transformer.patch,
+                          config.transformer.patch};
   return naming;
 }
 

@@ -50,10 +50,13 @@ std::vector<nn::Linear*> TimeBlock::linears() {
 }
 
 LatteT2V::LatteT2V(const ModelConfig& config)
-    : CaptionModel(config), spatial_blocks(config.transformer), temporal_blocks(config.transformer) {
+    : CaptionModel(config),
+      spatial_blocks(config.transformer),
+      temporal_blocks(config.transformer) {
   pos_embed = stretched_positions(config, grid_of(config), at::kCPU).squeeze(1);
   pos_embed_temporal =
-      sin_cos_positions(at::arange(grid_of(config).frames, at::kDouble), config.transformer.hidden).unsqueeze(0);
+      sin_cos_positions(at::arange(grid_of(config).frames, at::kDouble), config.transformer.hidden)
+          .unsqueeze(0);
   add_buffer("pos_embed", pos_embed);
   add_buffer("pos_embed_temporal", pos_embed_temporal);
   add_child("spatial_blocks", spatial_blocks);

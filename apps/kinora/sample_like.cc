@@ -1,0 +1,174 @@
+#include "apps/kinora/sample_like.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <sstream>
+#include <string_view>
+#include <utility>
+#include <variant>
+
+#include "apps/kinora/options/command_line.h"
+#include "kinora/core/build_info.h"
+#include "kinora/core/error.h"
+#include "kinora/core/log.h"
+#include "kinora/core/text.h"
+#include "kinora/io/file.h"
+#include "kinora/io/picture_texts.h"
+#include "kinora/models/model_config.h"
+
+namespace kinora::apps {
+namespace {
+
+using inference::OptionValues;
+
+constexpr const char* kDefaultOut = "samples-like";
+
+/// Options that decide what a sample looks like: these alone are kept, and taken from a file. So
+/// nothing that a file says makes Kinora write anywhere, or start processes.
+constexpr std::array<std::string_view, 40> kKept = {
+    "--run",          "--checkpoint",  "--config",         "--set",
+    "--weights",      "--lora",        "--classes",        "--captions",
+    "--negative",     "--no-cleaning", "--prompt-weights", "--text-embeddings",
+    "--count",        "--only",        "--frames",         "--height",
+    "--width",        "--fps",         "--given",          "--given-frames",
+    "--frame-layout", "--given-edit",  "--loop",           "--overlap",
+    "--batch",        "--sampler",     "--steps",          "--guidance",
+    "--seed",         "--autoencoder", "--memory-budget",  "--precision",
+    "--init",         "--latents",     "--strength",       "--noise",
+    "--device",       "--threads",     "--deterministic",  "--format"};
+constexpr std::array<std::string_view, 2> kFlags = {"--no-cleaning", "--deterministic"};
+constexpr std::array<std::string_view, 2> kModel = {"--run", "--checkpoint"};
+/// What is drawn: one of these on the command line counts instead of all that a file says of it.
+constexpr std::array<std::string_view, 7> kAsked = {"--classes",  "--captions", "--text-embeddings",
+                                                    "--count",    "--only",     "--captions-file",
+                                                    "--wildcards"};
+
+template <typename Names>
+bool has(const Names& names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+template <typename Names>
+bool has_any(const OptionValues& options, const Names& names) {
+  return std::ranges::any_of(options, [&](const auto& option) { return has(names, option.first); });
+}
+
+template <typename Names>
+void remove(const Names& names, OptionValues& options) {
+  std::erase_if(options, [&](const auto& option) { return has(names, option.first); });
+}
+
+std::vector<std::string> words_of(const OptionValues& options) {
+  std::vector<std::string> words = {"kinora", "sample"};
+  for (const auto& [name, values] : options) {
+    if (has(kFlags, name)) {
+      words.push_back(name);
+      continue;
+    }
+    for (const std::string& value : values) {
+      words.push_back(name + "=" + value);
+    }
+  }
+  return words;
+}
+
+/// dpm++ of "dpm++", as configurations write it.
+std::string unquoted(std::string word) {
+  std::erase(word, '"');
+  return word;
+}
+
+inference::SampleMetadata read(const std::string& path) {
+  constexpr int64_t kMostBytes = int64_t{1} << 30;
+  return inference::read_metadata(io::read_texts(io::read_file(path, kMostBytes), path), path);
+}
+
+/// kIo where the model that a file names is not there.
+void check_model(const OptionValues& options, const std::string& path) {
+  for (const std::string_view name : kModel) {
+    const auto found = options.find(std::string(name));
+    if (found != options.end() && !found->second.empty()) {
+      KINORA_CHECK(std::filesystem::exists(found->second.back()), kIo, "[sample] ", path,
+                   " was drawn by ", quote(found->second.back()),
+                   ", which is not here. Hint: --model PATH");
+    }
+  }
+}
+
+}  // namespace
+
+LikeArguments arguments_like(const SampleArguments& arguments) {
+  const inference::SampleMetadata drawn = read(arguments.like);
+  OptionValues options = drawn.options;
+  std::erase_if(options, [](const auto& option) { return !has(kKept, option.first); });
+  const bool other_model = has_any(arguments.given, kModel);
+  if (other_model) {
+    remove(kModel, options);
+  }
+  check_model(options, arguments.like);
+  if (has_any(arguments.given, kAsked)) {
+    remove(kAsked, options);
+  }
+  for (const auto& [name, values] : arguments.given) {
+    if (name != "--like") {
+      options[name] = values;
+    }
+  }
+  options.emplace("--out", std::vector<std::string>{kDefaultOut});
+  const std::vector<std::string> words = words_of(options);
+  std::vector<const char*> argv;
+  std::ostringstream said;
+  for (const std::string& word : words) {
+    argv.push_back(word.c_str());
+    said << (argv.size() == 1 ? "" : " ") << word;
+  }
+  log_info("[sample] like ", arguments.like, ": ", said.str());
+  CommandLine line = read_command_line(static_cast<int>(argv.size()), argv.data());
+  if (!line.command) {
+    return {.arguments = {}, .exit_code = line.exit_code, .weights = {}};
+  }
+  return {.arguments = std::get<SampleArguments>(std::move(*line.command)),
+          .exit_code = 0,
+          .weights = other_model ? "" : drawn.weights};
+}
+
+inference::SampleMetadata metadata_of(const SampleArguments& arguments,
+                                      const inference::DrawingKey& key,
+                                      const inference::ModelRecipe& recipe,
+                                      const std::vector<std::string>& captions) {
+  const models::ModelConfig& model = recipe.model;
+  inference::SampleMetadata metadata{
+      .version = std::string(build_info().version),
+      .prompt = {},
+      .negative = arguments.negative,
+      .label = {},
+      .model = arguments.run.empty() ? arguments.checkpoint : arguments.run,
+      .weights = key.at("weights"),
+      .sampler = unquoted(key.at("sample.method")),
+      .steps = recipe.sample.sampling.steps,
+      .guidance = arguments.request.guidance.value_or(recipe.sample.sampling.guidance),
+      .seed = arguments.request.seed,
+      .index = 0,
+      .width = model.width * model.compression,
+      .height = model.height * model.compression,
+      .frames = model.frames * model.frame_compression,
+      .options = arguments.given};
+  std::erase_if(metadata.options, [](const auto& option) { return !has(kKept, option.first); });
+  if (!captions.empty()) {
+    metadata.options["--captions"] = captions;
+  }
+  return metadata;
+}
+
+inference::SampleMetadata metadata_of_sample(inference::SampleMetadata all, int64_t index,
+                                             const std::vector<inference::Asked>& asked) {
+  const inference::Asked& own = asked[static_cast<size_t>(index)];
+  all.index = index;
+  all.prompt = own.caption;
+  all.label = own.label ? std::to_string(*own.label) : "";
+  all.options["--only"] = {std::to_string(index)};
+  return all;
+}
+
+}  // namespace kinora::apps

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <optional>
+#include <string>
+
+#include "apps/kinora/options/sample.h"
+#include "kinora/inference/draw_start.h"
+#include "kinora/inference/recipe.h"
+#include "kinora/models/autoencoders/autoencoder.h"
+
+/// What `kinora sample` begins with: --init, --latents, --noise.
+namespace kinora::apps {
+
+/// Nothing where samples begin with the noise of their seed alone. autoencoder: of models of
+/// latents, else null.
+[[nodiscard]] std::optional<inference::DrawStart> start_of(const SampleArguments& arguments,
+                                                           const inference::ModelRecipe& recipe,
+                                                           models::Autoencoder* autoencoder,
+                                                           at::Device device);
+
+/// What decides it, for the drawing's key.
+[[nodiscard]] std::string words_of_start(const SampleArguments& arguments);
+
+/// Whether --latents are decoded, and nothing is drawn.
+[[nodiscard]] bool only_decodes(const SampleArguments& arguments);
+
+/// Decodes them into --out, without the model's weights. Returns what was written, in words. kIo;
+/// kConfig without an autoencoder.
+[[nodiscard]] std::string decode_files(const SampleArguments& arguments,
+                                       const inference::ModelRecipe& recipe, at::Device device);
+
+}  // namespace kinora::apps
