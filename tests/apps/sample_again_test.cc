@@ -15,6 +15,7 @@
 #include "kinora/io/image.h"
 #include "kinora/io/picture_texts.h"
 #include "kinora/io/safetensors.h"
+#include "tests/apps/clips.h"
 #include "tests/apps/run_folder.h"
 
 namespace kinora::apps {
@@ -100,8 +101,8 @@ TEST_F(SampleAgainTest, LongListsAreLeftOut) {
       captions << "a circle " << std::string(1000, 'x') << i << '\n';
     }
   }
-  draw_well("out", {"--captions-file", path("captions.txt").string(), "--only", "1", "--batch", "1",
-                    "--steps", "1"});
+  draw_well("out",
+            {"--captions-file", path("captions.txt").string(), "--only", "1", "--batch", "1"});
   const auto json = nlohmann::json::parse(text("out/image-00001.png", "kinora"));
   EXPECT_EQ(json.at("options").at("--captions").size(), 1);
   ASSERT_EQ(sample("again", {"--like", path("out/image-00001.png").string()}).exit_code, 0);
