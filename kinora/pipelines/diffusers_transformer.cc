@@ -76,13 +76,14 @@ json latte_recipe(const DiffusersConfig& config, int64_t sample_size) {
 }
 
 json describe_latte(const ModelConfig& model) {
+  const models::TransformerConfig& own = model.transformer;
   const int64_t scale = std::max<int64_t>(model.height / 64, 1);
-  KINORA_CHECK(model.position_scale == static_cast<double>(scale), kConfig,
+  KINORA_CHECK(own.position_scale == static_cast<double>(scale), kConfig,
                "[diffusers] model.position_scale must be ", scale, " for a height of ",
-               model.height, " in diffusers, got ", model.position_scale,
+               model.height, " in diffusers, got ", own.position_scale,
                ". Hint: write a .safetensors file, which has our names");
   return {{"caption_channels", model.text_channels},
-          {"cross_attention_dim", model.hidden},
+          {"cross_attention_dim", own.hidden},
           {"num_embeds_ada_norm", diffusion::kDdpmTimesteps},
           {"video_length", model.frames}};
 }

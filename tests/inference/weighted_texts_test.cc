@@ -44,7 +44,7 @@ class WeightedTextsTest : public testing::Test {
   /// The one text that a prompt becomes.
   static data::Text text(const std::string& prompt, PromptWeights weights) {
     const LoadOptions on_cpu = {.device = DeviceChoice::kCpu, .says = false};
-    return prompts_of_pipeline(pipelines::find_text_pipeline(kAlpha).value(), {prompt},
+    return prompts_of_pipeline(pipelines::find_pipeline(kAlpha).value(), {prompt},
                                read_recipe(kAlpha, on_cpu), {.says = false, .weights = weights})
         .all.front()
         .text;

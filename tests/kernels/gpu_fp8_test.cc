@@ -88,7 +88,8 @@ TEST_F(GpuFp8Test, QuantisingAddsColumnSums) {
       const auto width = static_cast<size_t>(shape.width);
       Floats sums(width, 0.5F);
       Bytes data(numel), transposed(numel);
-      Quantise call{.rows = shape.rows, .width = shape.width, .type = type, .in = in.data()};
+      Quantise call{
+          .rows = shape.rows, .width = shape.width, .type = type, .in = in.data(), .out = {}};
       call.out = {.data = data.data(), .transposed = transposed.data()};
       call.column_sums = sums.data();
       quantise(call);

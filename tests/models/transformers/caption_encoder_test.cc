@@ -25,10 +25,10 @@ using testing::HasSubstr;
 ModelConfig config_with_encoder() {
   ModelConfig config;
   config.architecture = "pixart";
-  config.depth = 2;
-  config.hidden = 24;
-  config.heads = 3;
-  config.patch = 2;
+  config.transformer.depth = 2;
+  config.transformer.hidden = 24;
+  config.transformer.heads = 3;
+  config.transformer.patch = 2;
   config.height = 8;
   config.width = 8;
   config.learn_sigma = false;
