@@ -62,7 +62,7 @@ class BuffersTest : public RunTest {
                           of),
                    folder());
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-    return read_text(folder() / out / "clip-00000.webp");
+    return read_picture_bytes(folder() / out / "clip-00000.webp");
   }
 };
 

@@ -22,6 +22,8 @@ class TemporaryFolder {
 
 /// The bytes of a file; the test fails if it cannot be read.
 [[nodiscard]] std::string read_text(const std::filesystem::path& path);
+/// The same of a PNG or WebP without the texts beside its pixels, which say how it was drawn.
+[[nodiscard]] std::string read_picture_bytes(const std::filesystem::path& path);
 void write_text(const std::filesystem::path& path, std::string_view text);
 
 /// Inverts one byte in the middle of a file.

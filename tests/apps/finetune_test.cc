@@ -55,7 +55,8 @@ class FinetuneTest : public RunTest {
     std::map<std::string, std::string> files;
     for (const auto& entry : fs::recursive_directory_iterator(folder() / name)) {
       if (entry.path().extension() == ".png") {  // not drawing.json, which has the recipe
-        files[entry.path().lexically_relative(folder() / name).string()] = read_text(entry.path());
+        files[entry.path().lexically_relative(folder() / name).string()] =
+            read_picture_bytes(entry.path());
       }
     }
     return files;

@@ -112,7 +112,7 @@ TEST(MicroBatchTest, TextsThatAModelCannotTakeAreRefused) {
   };
   EXPECT_EQ(refusal({}, "dit"), "no error");
   EXPECT_EQ(refusal({.length = 5, .channels = 8}, "pixart"), "no error");
-  EXPECT_EQ(refusal({.length = 9, .pooled_channels = 8}, "latte"), "no error");
+  EXPECT_EQ(refusal({.length = 9, .channels = 5, .pooled_channels = 8}, "latte"), "no error");
   EXPECT_THAT(refusal({}, "pixart"), HasSubstr("the data has none. Hint"));
   EXPECT_THAT(refusal({.length = 5, .channels = 8}, "vdit"),
               HasSubstr("the data has none with a pooled vector"));

@@ -12,53 +12,53 @@
 #include "kinora/inference/sample_metadata.h"
 #include "kinora/prompts/open_sora_scores.h"
 
-    namespace kinora::apps {
+namespace kinora::apps {
 
-  /// The command line of `kinora sample`; empty: not given.
-  struct SampleArguments {
-    inference::OptionValues given;  ///< the options as they stand on the command line
-    std::string run;
-    std::string checkpoint;
-    std::string config;
-    std::vector<std::string> overrides;
-    std::string sampler;  ///< sample.method
-    std::string weights = "ema";
-    std::vector<std::string> adapters;  ///< FILE or FILE:WEIGHT
+/// The command line of `kinora sample`; empty: not given.
+struct SampleArguments {
+  inference::OptionValues given;  ///< the options as they stand on the command line
+  std::string run;
+  std::string checkpoint;
+  std::string config;
+  std::vector<std::string> overrides;
+  std::string sampler;  ///< sample.method
+  std::string weights = "ema";
+  std::vector<std::string> adapters;  ///< FILE or FILE:WEIGHT
 
-    inference::Request request;
-    std::vector<std::string> classes;  ///< numbers and names, instead of the request's
-    std::string captions_file;
-    std::string negative;            ///< caption that a pipeline guides away from
-    bool cleans_captions = true;     ///< of pipelines
-    std::string text_encoder;        ///< of pipelines: a folder or file instead of theirs
-    prompts::OpenSoraScores scores;  ///< of Open-Sora's pipelines
-    inference::PromptWeights prompt_weights = inference::PromptWeights::kOff;
-    inference::DrawOptions options;
-    std::string like;               ///< a file that says what it was drawn from
-    std::optional<int64_t> only;    ///< the one sample that is drawn
-    std::vector<std::string> init;  ///< pictures or clips to begin with
-    std::string latents;            ///< a file of them, instead
-    std::string noise;
-    std::optional<double> strength;
-    bool save_latents = false;
-    int64_t preview = 0;  ///< steps between two; 0: none
-    std::string preview_decoder;
+  inference::Request request;
+  std::vector<std::string> classes;  ///< numbers and names, instead of the request's
+  std::string captions_file;
+  std::string negative;            ///< caption that a pipeline guides away from
+  bool cleans_captions = true;     ///< of pipelines
+  std::string text_encoder;        ///< of pipelines: a folder or file instead of theirs
+  prompts::OpenSoraScores scores;  ///< of Open-Sora's pipelines
+  inference::PromptWeights prompt_weights = inference::PromptWeights::kOff;
+  inference::DrawOptions options;
+  std::string like;               ///< a file that says what it was drawn from
+  std::optional<int64_t> only;    ///< the one sample that is drawn
+  std::vector<std::string> init;  ///< pictures or clips to begin with
+  std::string latents;            ///< a file of them, instead
+  std::string noise;
+  std::optional<double> strength;
+  bool save_latents = false;
+  int64_t preview = 0;  ///< steps between two; 0: none
+  std::string preview_decoder;
 
-    std::string autoencoder;
-    std::optional<double> memory_budget;  ///< GiB; 0: no limit
+  std::string autoencoder;
+  std::optional<double> memory_budget;  ///< GiB; 0: no limit
 
-    std::string out = "samples";
-    bool overwrite = false;
-    inference::FileFormat format = inference::FileFormat::kUsual;
-    DeviceChoice device = DeviceChoice::kAuto;
-    std::optional<Precision> precision;
-    int64_t threads = 0;
-    bool deterministic = false;
-    bool judge = false;
-    bool verbose = false;
-    bool json = false;
+  std::string out = "samples";
+  bool overwrite = false;
+  inference::FileFormat format = inference::FileFormat::kUsual;
+  DeviceChoice device = DeviceChoice::kAuto;
+  std::optional<Precision> precision;
+  int64_t threads = 0;
+  bool deterministic = false;
+  bool judge = false;
+  bool verbose = false;
+  bool json = false;
 
-    RankArguments ranks;
-  };
+  RankArguments ranks;
+};
 
 }  // namespace kinora::apps

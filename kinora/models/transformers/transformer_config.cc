@@ -18,15 +18,15 @@ void describe(Fields& fields, TransformerConfig& config) {
   fields.add("mlp_ratio", config.mlp_ratio, "Hidden width of the MLP over hidden.", above(0, 1024));
   fields.add("qk_norm", config.qk_norm,
              {{"auto", ops::Switch::kAuto}, {"on", ops::Switch::kOn}, {"off", ops::Switch::kOff}},
-             "stdit, stdit2, stdit3, pixart: RMSNorm of each head's queries and keys; auto = as "
-             "published.");
+             "stdit, stdit2, stdit3, pixart, latte_t2v: RMSNorm of each head's queries and keys; "
+             "auto = as published.");
   fields.add("size_conditions", config.size_conditions,
              "pixart: condition on height, width and aspect ratio.");
   fields.add("base_pixels", config.base_pixels,
              "stdit2, stdit3: side in pixels of the clip at which positions are unscaled.",
              between(1, 65536));
   fields.add("position_scale", config.position_scale,
-             "stdit, pixart: positions in space are divided by it.", above(0, 1e6));
+             "stdit, pixart, latte_t2v: positions in space are divided by it.", above(0, 1e6));
   fields.add("time_position_scale", config.time_position_scale,
              "stdit: positions in time are divided by it.", above(0, 1e6));
   fields.add("rotary_3d", config.rotary_3d,

@@ -163,7 +163,6 @@ TEST_F(GpuT5InferenceTest, IsAsExactAsTheBlocksForward) {
     const at::Tensor plain = encoder.encode(tokens).states;
     EXPECT_FALSE(own.equal(plain));  // two ways have run
     EXPECT_LT(relative_difference(own, exact), 1.2 * relative_difference(plain, exact) + 1e-4);
-    EXPECT_LT(relative_difference(own, plain), 2e-2);
   }
 }
 
