@@ -16,7 +16,7 @@
 namespace kinora::ops {
 namespace {
 
-int64_t row_stride(const at::Tensor& matrix) {
+int64_t rows_apart(const at::Tensor& matrix) {
   KINORA_CHECK(matrix.dim() == 2 && (matrix.stride(1) == 1 || matrix.size(1) == 1), kInternal,
                "[text kernels] a matrix needs adjacent columns, got ", matrix.sizes(),
                " with strides ", matrix.strides());
@@ -35,10 +35,10 @@ kernels::RaggedAttention call_of(const TextHeads& heads) {
                                    .k = heads.k.data_ptr(),
                                    .v = heads.v.data_ptr(),
                                    .out = heads.q.data_ptr(),
-                                   .q_stride = row_stride(heads.q),
-                                   .k_stride = row_stride(heads.k),
-                                   .v_stride = row_stride(heads.v),
-                                   .out_stride = row_stride(heads.q)};
+                                   .q_stride = rows_apart(heads.q),
+                                   .k_stride = rows_apart(heads.k),
+                                   .v_stride = rows_apart(heads.v),
+                                   .out_stride = rows_apart(heads.q)};
   if (heads.bias.defined()) {
     call.bias = heads.bias.const_data_ptr<float>();
     call.reach = (heads.bias.size(1) + 1) / 2;
@@ -98,9 +98,9 @@ void TextKernels::linear(const at::Tensor& x, const at::Tensor& weight, const at
                         .b_type = device::dtype_of(weight.scalar_type()),
                         .d_type = device::dtype_of(out.scalar_type()),
                         .accumulate = accumulate,
-                        .lda = row_stride(x),
-                        .ldb = row_stride(weight),
-                        .ldd = row_stride(out)},
+                        .lda = rows_apart(x),
+                        .ldb = rows_apart(weight),
+                        .ldd = rows_apart(out)},
                        {.a = x.data_ptr(), .b = weight.data_ptr(), .d = out.data_ptr()});
 }
 

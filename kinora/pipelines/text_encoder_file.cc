@@ -218,8 +218,8 @@ std::unique_ptr<models::TextEncoder> open_text_encoder(const fs::path& path,
     return std::move(encoder);
   }
   const nn::NamedParameter vocabulary = encoder->vocabulary();
-  load(*encoder, tensors, options, [&](const std::string& name) {
-    return name != vocabulary.path && !is_of_a_block(*encoder, name);
+  load(*encoder, tensors, options, [&vocabulary, &its = *encoder](const std::string& name) {
+    return name != vocabulary.path && !is_of_a_block(its, name);
   });
   vocabulary.parameter->value = tensors.at(vocabulary.path).read_all();  // in the mapped file
   const auto blocks = std::make_shared<StreamedBlocks>(
