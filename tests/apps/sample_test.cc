@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "kinora/data/scenes.h"
 #include "kinora/eval/shape_judge.h"
 #include "kinora/io/file.h"
 #include "kinora/io/image.h"
@@ -222,6 +223,28 @@ TEST_F(SampleTest, ShippedWeightsDrawWhatTheyAreAskedFor) {
     num_right += verdict && verdict->label() == static_cast<int64_t>(i) % 16 ? 1 : 0;
   }
   EXPECT_GE(num_right, 29);  // 90 %
+}
+
+TEST_F(SampleTest, ShippedWeightsDrawWhatHeldOutCaptionsSay) {
+  const fs::path source = KINORA_SOURCE_DIR;
+  const fs::path weights = source / "weights/scenes.safetensors";
+  EXPECT_LT(fs::file_size(weights), 8U << 20);
+  Arguments arguments = {"--checkpoint",
+                         weights.string(),
+                         "--judge",
+                         "--count",
+                         "24",
+                         "--set",
+                         "text.tokenizer=" + (source / "configs/captions/spiece.model").string(),
+                         "--prompt"};
+  for (int64_t i = 0; i < 24; ++i) {
+    arguments.push_back(data::held_out_caption(i));
+  }
+  const Outcome outcome = sample("out", arguments);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const size_t judged = outcome.out.find("judged ");
+  ASSERT_NE(judged, std::string::npos) << outcome.out;
+  EXPECT_GE(std::stoi(outcome.out.substr(judged + 7)), 20) << outcome.out;
 }
 
 TEST_F(SampleTest, DamagedCheckpointIsRefused) {
