@@ -6,12 +6,11 @@
 #include <utility>
 
 #include "kinora/core/error.h"
-#include "kinora/core/log.h"
-#include "kinora/core/text.h"
 #include "kinora/inference/setup.h"
 #include "kinora/inference/text_tokens.h"
 #include "kinora/models/families.h"
 #include "kinora/pipelines/text_encoder_file.h"
+#include "kinora/pipelines/tokenizer_folder.h"
 
 namespace kinora::inference {
 namespace {
@@ -28,10 +27,8 @@ void check_fit(const models::TextEncoder& encoder, const data::CaptionTokens& to
   KINORA_CHECK(width == model.text_channels, kConfig, "[text] text.encoder, ", path,
                ", gives vectors of ", width, " numbers, but model.text_channels is ",
                model.text_channels, ". Hint: take the encoder that the model was made for");
-  KINORA_CHECK(tokens.tokenizer->vocab_size() <= encoder.vocab_size(), kConfig,
-               "[text] the tokenizer has ", tokens.tokenizer->vocab_size(),
-               " tokens, but the vocabulary of text.encoder, ", path, ", ", encoder.vocab_size(),
-               ". Hint: leave text.tokenizer out to take the encoder's own");
+  pipelines::check_vocabulary(*tokens.tokenizer, "text.encoder, " + path + ",",
+                              encoder.vocab_size());
 }
 
 }  // namespace
@@ -53,23 +50,8 @@ std::unique_ptr<FrozenTextEncoder> open_text_encoder(const ModelRecipe& recipe,
 
 Prompts prompts_of_encoder(const std::vector<std::string>& captions, const ModelRecipe& recipe,
                            at::Device device) {
-  KINORA_CHECK(!captions.empty(), kConfig, "[sample] there must be at least one caption");
   const data::CaptionTokens tokens = caption_tokens(recipe).value();
-  Prompts prompts{.shape = {.length = tokens.max_length}, .all = {}};
-  for (const std::string& caption : captions) {
-    tokenizers::Tokens made = data::encode(tokens, caption);
-    KINORA_CHECK(!made.ids.empty(), kConfig, "[sample] a caption must have a token, got none of ",
-                 data::shortened(caption));
-    if (made.num_cut > 0) {
-      log_warn("[sample] a caption is longer than ", tokens.max_length, " tokens; the last ",
-               made.num_cut, " are left out: ", data::shortened(made.cut));
-    }
-    Prompt prompt{.caption = caption, .text = {}, .label = {}};
-    prompt.text.length = std::ssize(made.ids);
-    prompt.text.ids = std::move(made.ids);
-    prompt.text.ids.resize(static_cast<size_t>(tokens.max_length), 0);
-    prompts.all.push_back(std::move(prompt));
-  }
+  Prompts prompts = prompts_of_tokens(captions, tokens);
   const auto encoder = open_text_encoder(recipe, tokens, device);
   encode(prompts, encoder->encoder);
   prompts.origin = recipe.text.encoder + (tokens.cleans ? ", cleaned" : "");

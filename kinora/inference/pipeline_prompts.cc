@@ -178,10 +178,6 @@ std::vector<data::Text> encoded(models::TextEncoder& encoder,
   return all;
 }
 
-}  // namespace
-
-namespace {
-
 /// `caption` with what Open-Sora appends.
 std::string with_its_scores(const std::string& caption, const pipelines::PipelineText& its,
                             const prompts::OpenSoraScores& given) {

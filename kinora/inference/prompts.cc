@@ -13,7 +13,6 @@
 #include "kinora/data/word_vectors.h"
 #include "kinora/inference/conditions.h"
 #include "kinora/inference/text_tokens.h"
-#include "kinora/prompts/caption_cleaning.h"
 #include "kinora/prompts/wildcards.h"
 
 namespace kinora::inference {
@@ -105,14 +104,12 @@ Prompts prompts_of_tokens(const std::vector<std::string>& captions,
   const int64_t padding = tokens.tokenizer->pad_id().value_or(0);
   Prompts prompts{.shape = {.length = tokens.max_length}, .all = {}};
   for (const std::string& caption : captions) {
-    tokenizers::Tokens made =
-        tokens.tokenizer->encode(tokens.cleans ? prompts::preprocess_caption(caption) : caption,
-                                 {.max_length = tokens.max_length});
+    tokenizers::Tokens made = data::encode(tokens, caption);
     KINORA_CHECK(!made.ids.empty(), kConfig, "[sample] a caption must have a token in it, got ",
-                 quote(caption));
+                 data::shortened(caption));
     if (made.num_cut > 0) {
-      log_warn("[sample] a caption of more than ", tokens.max_length,
-               " tokens is cut off there, and loses ", data::shortened(made.cut));
+      log_warn("[sample] a caption is longer than ", tokens.max_length, " tokens; the last ",
+               made.num_cut, " are left out: ", data::shortened(made.cut));
     }
     Prompt prompt{.caption = caption, .text = {}, .label = {}};
     prompt.text.length = std::ssize(made.ids);

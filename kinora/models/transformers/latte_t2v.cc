@@ -3,7 +3,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 
-#include <string>
 #include <utility>
 
 #include "kinora/models/transformers/seams.h"
@@ -61,15 +60,9 @@ LatteT2V::LatteT2V(const ModelConfig& config)
   add_buffer("pos_embed_temporal", pos_embed_temporal);
   add_child("spatial_blocks", spatial_blocks);
   add_child("temporal_blocks", temporal_blocks);
-  std::vector<std::string> blocks;
-  std::vector<std::vector<nn::Linear*>> linears;
-  for (int64_t i = 0; i < config.transformer.depth; ++i) {
-    blocks.push_back("spatial_blocks." + std::to_string(i));
-    blocks.push_back("temporal_blocks." + std::to_string(i));
-    linears.push_back(spatial_blocks[i].linears());
-    linears.push_back(temporal_blocks[i].linears());
-  }
-  set_block_buckets(blocks, std::move(linears));
+  const int64_t depth = config.transformer.depth;
+  set_block_buckets(in_turn(numbered("spatial_blocks", depth), numbered("temporal_blocks", depth)),
+                    in_turn(linears_of(spatial_blocks, depth), linears_of(temporal_blocks, depth)));
 }
 
 double LatteT2V::macs(const ModelConfig& config) {

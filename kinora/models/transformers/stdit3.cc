@@ -5,7 +5,6 @@
 #include <ATen/ops/cat.h>
 
 #include <algorithm>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -37,15 +36,9 @@ STDiT3::STDiT3(const ModelConfig& config)
   set_init(*this, {"fps_embedder.mlp.2.weight", "final_layer.linear.weight"}, nn::Init::zero());
   // At first a model of single frames.
   set_init(temporal_blocks, {"attn.proj.weight", "mlp.fc2.weight"}, nn::Init::zero());
-  std::vector<std::string> blocks;
-  std::vector<std::vector<nn::Linear*>> linears;
-  for (int64_t i = 0; i < config.transformer.depth; ++i) {
-    blocks.push_back("spatial_blocks." + std::to_string(i));
-    blocks.push_back("temporal_blocks." + std::to_string(i));
-    linears.push_back(spatial_blocks[i].linears());
-    linears.push_back(temporal_blocks[i].linears());
-  }
-  set_block_buckets(blocks, std::move(linears));
+  const int64_t depth = config.transformer.depth;
+  set_block_buckets(in_turn(numbered("spatial_blocks", depth), numbered("temporal_blocks", depth)),
+                    in_turn(linears_of(spatial_blocks, depth), linears_of(temporal_blocks, depth)));
 }
 
 void STDiT3::resolve(ModelConfig& config, const ModelConfig& published) {

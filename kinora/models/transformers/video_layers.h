@@ -224,6 +224,17 @@ template <typename Block>
   return linears;
 }
 
+/// One of `first`, one of `second`, and so on, for blocks of two lists that are used in turn. Both
+/// are as long.
+template <typename T>
+[[nodiscard]] std::vector<T> in_turn(const std::vector<T>& first, const std::vector<T>& second) {
+  std::vector<T> both;
+  for (size_t i = 0; i < first.size(); ++i) {
+    both.insert(both.end(), {first[i], second[i]});
+  }
+  return both;
+}
+
 /// Sets how parameters start whose path ends with one of `endings`.
 void set_init(nn::Module& module, const std::vector<std::string>& endings, nn::Init init);
 
