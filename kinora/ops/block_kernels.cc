@@ -176,13 +176,9 @@ JoinedProduct BlockKernels::joined(Operand& x, const LinearWeights& linear) {
   return impl_->low_rank.forward(x, linear);
 }
 
-JoinedProduct BlockKernels::joined_grad(const Operand& dy, Operand& x,
-                                        const LinearWeights& linear) {
-  return impl_->low_rank.backward(dy, x, linear);
-}
-
-void BlockKernels::add_update_gradients() {
-  impl_->low_rank.add_gradients();
+JoinedProduct BlockKernels::joined_grad(const Operand& dy, Operand& x, const LinearWeights& linear,
+                                        UpdateGradients& gradients) {
+  return impl_->low_rank.backward(dy, x, linear, gradients);
 }
 
 Operand BlockKernels::operand(const at::Tensor& value, int64_t number, bool is_gradient) {

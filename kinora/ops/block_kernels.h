@@ -48,6 +48,7 @@ struct Consumer {
 };
 
 struct JoinedProduct;
+class UpdateGradients;
 
 /// Shift, scale and gate of a seam: views [V, C] of one fp32 matrix, last dim adjacent. `gate` may
 /// be undefined.
@@ -134,12 +135,10 @@ class BlockKernels {
   /// [rows, columns] in the block's type with that room.
   [[nodiscard]] at::Tensor empty_with_room(int64_t rows, int64_t columns, int64_t room) const;
   /// The products linear() and input_grad() of a linear with its update, as LowRankLinears has
-  /// them, for operands with room.
+  /// them, for operands with room. The gradients of the update wait in `gradients`.
   [[nodiscard]] JoinedProduct joined(Operand& x, const LinearWeights& linear);
   [[nodiscard]] JoinedProduct joined_grad(const Operand& dy, Operand& x,
-                                          const LinearWeights& linear);
-  /// Adds the gradients of the updates whose joined_grad() has been called, all at once.
-  void add_update_gradients();
+                                          const LinearWeights& linear, UpdateGradients& gradients);
 
   /// A matrix as the input (or, where is_gradient, the gradient of the output) of linear `number`.
   [[nodiscard]] Operand operand(const at::Tensor& value, int64_t number, bool is_gradient);

@@ -553,7 +553,7 @@ StackGradients run_stack_backward(Pass& pass, const at::Tensor& c, const at::Ten
     pass.branches.wants_dh = k > 0 || pass.wants_x || wants_vectors;
     dh = run_backward(pass.branches, *place.branch, std::move(seam.dresult), kept);
     if (place.is_first) {
-      pass.kernels.add_update_gradients();
+      pass.branches.update_gradients.add();
       if (!pass.modulates_in_blocks()) {
         call_hook(pass, BucketMoment::kAfterBackward, place.block);
       }

@@ -10,8 +10,6 @@
 
 #include <utility>
 
-#include "kinora/ops/low_rank_linears.h"
-
 namespace kinora::ops {
 namespace {
 
@@ -61,30 +59,30 @@ void add_gradients(const BranchPass& pass, const Operand& dy, const at::Tensor& 
   }
 }
 
-/// The product that gives the gradient of x. Adds the gradients of the update.
-Product backward_product(const BranchPass& pass, const Operand& dy, Operand& x,
+/// The product that gives the gradient of x. Adds the gradients of the update, or has them wait.
+Product backward_product(BranchPass& pass, const Operand& dy, Operand& x,
                          const LinearWeights& weights) {
   if (!weights.update) {
     return {dy, weights, {}};
   }
   const LowRankWeights& update = *weights.update;
   if (dy.room > 0 && x.room > 0 && update.b_grad.defined()) {
-    return Product(pass.kernels.joined_grad(dy, x, weights));
+    return Product(pass.kernels.joined_grad(dy, x, weights, pass.update_gradients));
   }
   return {dy, weights,
           update_backward(update, dy.value, x.value,
                           x.low.defined() ? x.low : low_of(update, x.value))};
 }
 
-at::Tensor input_grad(const BranchPass& pass, const Operand& dy, Operand& x,
-                      const LinearWeights& weights, bool is_wanted = true) {
+at::Tensor input_grad(BranchPass& pass, const Operand& dy, Operand& x, const LinearWeights& weights,
+                      bool is_wanted = true) {
   const Product product = backward_product(pass, dy, x, weights);
   return is_wanted ? pass.kernels.input_grad(product.operand, product.weights, product.addend)
                    : at::Tensor();
 }
 
 /// Of a linear between other parts: the gradients of its weights, and that of x. room: what dy has.
-at::Tensor linear_backward(const BranchPass& pass, const at::Tensor& dy, int64_t room, Operand& x,
+at::Tensor linear_backward(BranchPass& pass, const at::Tensor& dy, int64_t room, Operand& x,
                            const LinearWeights& weights, bool is_wanted = true) {
   ResultGrad grad = pass.kernels.result_grad(dy, pass.number(&weights), weights.bias_grad);
   grad.operand.room = room;
@@ -112,7 +110,7 @@ void inner(const BranchPass& pass, const SelfAttentionBody& body, KeptBranch& ke
   kept.last.room = room;
 }
 
-at::Tensor backward(const BranchPass& pass, const SelfAttentionBody& body, ResultGrad dresult,
+at::Tensor backward(BranchPass& pass, const SelfAttentionBody& body, ResultGrad dresult,
                     KeptBranch& kept) {
   add_gradients(pass, dresult.operand, dresult.values, kept.last, body.proj);
   const at::Tensor dout = input_grad(pass, dresult.operand, kept.last, body.proj);
@@ -154,7 +152,7 @@ void inner(const BranchPass& pass, const CrossAttentionBody& body, KeptBranch& k
   kept.last = pass.kernels.operand(kept.attended.out, pass.number(&body.proj), false);
 }
 
-at::Tensor backward(const BranchPass& pass, const CrossAttentionBody& body, ResultGrad dresult,
+at::Tensor backward(BranchPass& pass, const CrossAttentionBody& body, ResultGrad dresult,
                     KeptBranch& kept) {
   add_gradients(pass, dresult.operand, dresult.values, kept.last, body.proj);
   const at::Tensor dout = input_grad(pass, dresult.operand, kept.last, body.proj);
@@ -187,8 +185,7 @@ void inner(const BranchPass& pass, const MlpBody& body, KeptBranch& kept) {
   kept.last = std::move(hidden.out);
 }
 
-at::Tensor backward(const BranchPass& pass, const MlpBody& body, ResultGrad dresult,
-                    KeptBranch& kept) {
+at::Tensor backward(BranchPass& pass, const MlpBody& body, ResultGrad dresult, KeptBranch& kept) {
   add_gradients(pass, dresult.operand, dresult.values, kept.last, body.fc2);
   const Product fc2 = backward_product(pass, dresult.operand, kept.last, body.fc2);
   kept.last = {};
@@ -212,7 +209,7 @@ void inner(const BranchPass& pass, const FunctionBody& body, KeptBranch& kept) {
   kept.graph = body.function(kept.leaf);
 }
 
-at::Tensor backward(const BranchPass& /*pass*/, const FunctionBody& /*body*/, ResultGrad dresult,
+at::Tensor backward(BranchPass& /*pass*/, const FunctionBody& /*body*/, ResultGrad dresult,
                     KeptBranch& kept) {
   torch::autograd::backward({std::exchange(kept.graph, at::Tensor())}, {dresult.operand.value});
   return std::exchange(kept.leaf, at::Tensor()).grad();
@@ -314,7 +311,7 @@ void remember_inner(const BranchPass& pass, const Branch& branch, KeptBranch& ke
   }
 }
 
-at::Tensor run_backward(const BranchPass& pass, const Branch& branch, ResultGrad dresult,
+at::Tensor run_backward(BranchPass& pass, const Branch& branch, ResultGrad dresult,
                         KeptBranch& kept) {
   at::Tensor dh =
       std::visit([&](const auto& body) { return backward(pass, body, std::move(dresult), kept); },

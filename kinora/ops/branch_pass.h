@@ -6,6 +6,7 @@
 
 #include "kinora/ops/block_kernels.h"
 #include "kinora/ops/block_stack.h"
+#include "kinora/ops/low_rank_linears.h"
 #include "kinora/ops/token_attention.h"
 
 /// One branch of a block, forward and backward, between the seams that block_stack.cc runs. For
@@ -17,12 +18,13 @@ namespace kinora::ops {
 /// What all branches of a pass share.
 struct BranchPass {
   BlockKernels& kernels;
-  bool keeps = false;                 ///< what backward needs
-  bool overwrites_gradients = false;  ///< those of weights
-  bool wants_dh = true;               ///< run_backward: the gradient of what the branch reads
-  at::Tensor text{};                  ///< [B, L, C]
-  at::Tensor text_lengths{};          ///< int32 [B]
-  at::Tensor text_grad{};             ///< fp32 [B L, C], added to; undefined: not wanted
+  bool keeps = false;                  ///< what backward needs
+  bool overwrites_gradients = false;   ///< those of weights
+  bool wants_dh = true;                ///< run_backward: the gradient of what the branch reads
+  at::Tensor text{};                   ///< [B, L, C]
+  at::Tensor text_lengths{};           ///< int32 [B]
+  at::Tensor text_grad{};              ///< fp32 [B L, C], added to; undefined: not wanted
+  UpdateGradients update_gradients{};  ///< of the block that is on its way back
 
   /// The number by which fp8 knows a linear: none where nothing is kept, since its scales and
   /// quantised weights are those of training.
@@ -72,10 +74,10 @@ void forget_unread(const Branch& branch, KeptBranch& kept);
 void forget_inner(Recompute level, const Branch& branch, KeptBranch& kept);
 void remember_inner(const BranchPass& pass, const Branch& branch, KeptBranch& kept);
 
-/// The gradient of h, undefined where it is not wanted; adds those of weights. Drops what it has
-/// read.
-[[nodiscard]] at::Tensor run_backward(const BranchPass& pass, const Branch& branch,
-                                      ResultGrad dresult, KeptBranch& kept);
+/// The gradient of h, undefined where it is not wanted; adds those of weights, while those of
+/// updates may wait in pass.update_gradients. Drops what it has read.
+[[nodiscard]] at::Tensor run_backward(BranchPass& pass, const Branch& branch, ResultGrad dresult,
+                                      KeptBranch& kept);
 
 // Low-rank updates of a linear: x [R, in], its low [R, rank] = x A^T, y [R, out].
 

@@ -21,6 +21,11 @@ at::Tensor room_of(const at::Tensor& matrix, int64_t room) {
 
 }  // namespace
 
+void UpdateGradients::add() {
+  cuda::low_rank_add_gradients(waiting_);
+  waiting_.clear();
+}
+
 int64_t LowRankLinears::room(const LinearWeights& linear) {
   if (!linear.update) {
     return 0;
@@ -90,7 +95,8 @@ JoinedProduct LowRankLinears::forward(Operand& x, const LinearWeights& linear) {
            .bias_grad = {}}};
 }
 
-JoinedProduct LowRankLinears::backward(const Operand& dy, Operand& x, const LinearWeights& linear) {
+JoinedProduct LowRankLinears::backward(const Operand& dy, Operand& x, const LinearWeights& linear,
+                                       UpdateGradients& gradients) {
   if (!x.low.defined()) {
     write_low(x, linear);
   }
@@ -113,14 +119,9 @@ JoinedProduct LowRankLinears::backward(const Operand& dy, Operand& x, const Line
                                       .dlow_stride = dlow.stride(0),
                                       .a_grad = update.a_grad.data_ptr<float>(),
                                       .b_grad = update.b_grad.data_ptr<float>()};
-  pending_.push_back({call, cuda::low_rank_backward(call)});
+  gradients.wait({call, cuda::low_rank_backward(call)});
   return {{.value = with_room(dy.value, dy.room)},
           {.weight = joined(linear), .bias = {}, .weight_grad = {}, .bias_grad = {}}};
-}
-
-void LowRankLinears::add_gradients() {
-  cuda::low_rank_add_gradients(pending_);
-  pending_.clear();
 }
 
 }  // namespace kinora::ops

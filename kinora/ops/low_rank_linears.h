@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "kinora/ops/block_kernels.h"
@@ -19,6 +20,18 @@ struct JoinedProduct {
   LinearWeights weights;
 };
 
+/// Gradients of A and B that wait to be added. They belong to one pass: those of a pass that fails
+/// half-way go with it.
+class UpdateGradients {
+ public:
+  void wait(cuda::LowRankParts parts) { waiting_.push_back(std::move(parts)); }
+  /// Adds all that wait, as one launch.
+  void add();
+
+ private:
+  std::vector<cuda::LowRankParts> waiting_;
+};
+
 class LowRankLinears {
  public:
   /// Columns that a matrix leaves free behind its rows for the linear's update: its rank; 0 where
@@ -30,11 +43,9 @@ class LowRankLinears {
 
   /// [x | low] [W | scale B]^T; sets x.low. x has room.
   [[nodiscard]] JoinedProduct forward(Operand& x, const LinearWeights& linear);
-  /// [dy | dlow] [W ; A]. x and dy have room. x.low may be undefined: then it is made again. The
-  /// gradients of A and B are added by add_gradients().
-  [[nodiscard]] JoinedProduct backward(const Operand& dy, Operand& x, const LinearWeights& linear);
-  /// Of all backward() since the last call, as one launch.
-  void add_gradients();
+  /// [dy | dlow] [W ; A]. x and dy have room. x.low may be undefined: then it is made again.
+  [[nodiscard]] JoinedProduct backward(const Operand& dy, Operand& x, const LinearWeights& linear,
+                                       UpdateGradients& gradients);
 
  private:
   /// A frozen weight with room behind and below it: a copy, made again when the weight changed.
@@ -47,7 +58,6 @@ class LowRankLinears {
     at::Tensor joined;
   };
   std::map<const void*, Copy> copies_;  // by the weight's address
-  std::vector<cuda::LowRankParts> pending_;
 };
 
 }  // namespace kinora::ops
