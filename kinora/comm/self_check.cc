@@ -4,6 +4,7 @@
 #include <cmath>
 #include <fstream>
 #include <iomanip>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <thread>
@@ -26,7 +27,7 @@ constexpr double kMaxClockOffset = 1.0;  // seconds
 constexpr size_t kMostNames = 16;
 constexpr const char* kHost = "host";
 constexpr const char* kClock = "clock";
-constexpr const char* kVerdict = "check/verdict";
+constexpr const char* kVerdict = "verdict";
 constexpr const char* kAlike = "alike";
 
 /// Seconds since 1970.
@@ -60,7 +61,8 @@ class Check {
         facts_(facts),
         limit_(limit),
         deadline_(Clock::now() + limit),
-        board_(world.world(), limit) {}
+        board_(world.world(), limit),
+        folder_("check/" + std::to_string(next_number()) + "/") {}
 
   SelfCheck run() {
     put(kHost, host_name());
@@ -78,8 +80,18 @@ class Check {
   }
 
  private:
-  static std::string key(const std::string& name, int64_t rank) {
-    return "check/" + name + "/" + std::to_string(rank);
+  /// Counts this rank's checks at the store, from 1. All ranks come to the same number, so nobody
+  /// reads what was put up for an earlier check.
+  int64_t next_number() {
+    const std::string place = "checks/" + std::to_string(world_.rank());
+    const std::optional<std::string> last = board_.read(place);
+    const int64_t number = last ? std::stoll(*last) + 1 : 1;
+    board_.put(place, std::to_string(number));
+    return number;
+  }
+
+  [[nodiscard]] std::string key(const std::string& name, int64_t rank) const {
+    return folder_ + name + "/" + std::to_string(rank);
   }
 
   void put(const std::string& name, const std::string& value) {
@@ -124,11 +136,11 @@ class Check {
         compare(fact);
       }
     } catch (const Error& error) {
-      board_.put(kVerdict, std::to_string(blamed_) + '\n' + error.what());
+      board_.put(folder_ + kVerdict, std::to_string(blamed_) + '\n' + error.what());
       throw;
     }
     const double before = wall_clock();
-    board_.put(kVerdict, kAlike);
+    board_.put(folder_ + kVerdict, kAlike);
     put(kClock, clock_text());
     const std::vector<std::string> clocks = read_all(kClock);
     return {.num_hosts = static_cast<int64_t>(std::set(hosts_.begin(), hosts_.end()).size()),
@@ -157,7 +169,7 @@ class Check {
 
   void follow() {
     // A little longer than rank 0, so that it can say who is missing.
-    const auto verdict = board_.read(kVerdict, left() + limit_ / 4);
+    const auto verdict = board_.read(folder_ + kVerdict, left() + limit_ / 4);
     KINORA_CHECK(verdict.has_value(), kComm, "[self-check] no word came from rank 0 within ",
                  time_limit(), ". Hint: look for its own error");
     put(kClock, clock_text());
@@ -210,6 +222,7 @@ class Check {
   const milliseconds limit_;
   const Clock::time_point deadline_;
   Board board_;
+  const std::string folder_;  // of this check's keys
   std::vector<std::string> hosts_;
   int64_t blamed_ = -1;  // nobody in particular
 };

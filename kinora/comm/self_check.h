@@ -29,6 +29,7 @@ struct SelfCheck {
 /// group, and all have the same facts. Every rank calls it, with facts of the same names. At most
 /// about `limit` passes at the store, and as much in the group. Clocks that differ by more than a
 /// second are a warning: they only make logs hard to compare. A group of one has nothing to check.
+/// A world may check itself again, as two trainers of different recipes do, one after the other.
 ///
 /// Errors: kConfig on the first rank whose facts are not those of rank 0, with the first line that
 /// differs and both its forms; kComm, with the same words, on the others, and kComm that names the

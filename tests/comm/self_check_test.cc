@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "tests/comm/ranks.h"
 #include "tests/error_of.h"
 
@@ -36,6 +38,24 @@ TEST(SelfCheckTest, NamesTheRankAndTheLineThatDiffer) {
     EXPECT_THAT(error_of(kind, [&] { return self_check(world, facts); }),
                 AllOf(HasSubstr("rank 2 on "), HasSubstr(" has another configuration than rank 0"),
                       HasSubstr("in line 3 it has \"value: 2e-4\", rank 0 \"value: 1e-4\"")));
+  });
+}
+
+TEST(SelfCheckTest, ASecondCheckReadsNothingOfTheFirst) {
+  run_on_ranks(2, [](const Group& world) {
+    (void)self_check(world, {{"configuration", "lr: 1e-4"}});
+    if (world.rank() == 1) {
+      // Late, so that rank 0 would find what was put up for the first check.
+      std::this_thread::sleep_for(milliseconds(200));
+    }
+    EXPECT_EQ(self_check(world, {{"configuration", "lr: 2e-4"}}).num_hosts, 1);
+    const std::string lr = world.rank() == 1 ? "3e-4" : "2e-4";
+    const ErrorKind kind = world.rank() == 1 ? ErrorKind::kConfig : ErrorKind::kComm;
+    EXPECT_THAT(error_of(kind,
+                         [&] {
+                           return self_check(world, {{"configuration", lr}});
+                         }),
+                HasSubstr("it has \"3e-4\", rank 0 \"2e-4\""));
   });
 }
 
