@@ -45,6 +45,7 @@ source="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 bare="$(mktemp -d "${TMPDIR:-/var/tmp}/kinora-bare.XXXXXX")"
 chmod 755 "$bare"  # its / is for every user
 readonly source bare clone='/srv/a clone/kinora'
+box=''  # the process that contained() waits for
 finish() {
   if "$keep"; then
     say "kept: $bare"
@@ -52,20 +53,45 @@ finish() {
     rm -rf --one-file-system "$bare"
   fi
 }
+stop() {  # stop SIGNAL
+  trap '' HUP INT TERM
+  if [[ -n "$box" ]]; then
+    # A box ends with its first process, the child of unshare, which is itself deaf to SIGTERM.
+    local first=()
+    read -ra first <"/proc/$box/task/$box/children" || true
+    kill -KILL "${first[@]:-$box}" || true
+    wait "$box" || true
+  fi
+  rm -f "$bare.log"
+  exit $((128 + $1))
+} 2>/dev/null
 trap finish EXIT
+trap 'stop 1' HUP
+trap 'stop 2' INT
+trap 'stop 15' TERM
+
+# contained COMMAND...: with mounts and processes of its own, none of which outlives it.
+contained() {
+  local status=0
+  unshare --mount --pid --fork --kill-child --mount-proc "$@" <&0 &
+  box=$!
+  wait "$box" || status=$?
+  box=''
+  return "$status"
+}
 
 variables=(PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8)
 for name in {http,https,no,HTTP,HTTPS,NO}_{proxy,PROXY} PIP_INDEX_URL PIP_DEFAULT_TIMEOUT; do
   [[ -z "${!name:-}" ]] || variables+=("$name=${!name}")
 done
 
-# as USER COMMAND...: in the clone. What is mounted for it goes with it.
+# as USER COMMAND...: in the clone.
 as() {
   local who="$1" home=/root
   shift
   [[ "$who" == root ]] || home="/home/$who"
   # shellcheck disable=SC2016
-  unshare --mount --pid --fork --kill-child bash -euc '
+  contained bash -euc '
     bare="$1" caches="$2"
     shift 2
     mount -t proc proc "$bare/proc"
@@ -94,7 +120,7 @@ step() {
 }
 
 say "making a bare $suite in $bare"
-debootstrap --variant=minbase --include=make "$suite" "$bare" >"$bare.log" 2>&1 ||
+contained debootstrap --variant=minbase --include=make "$suite" "$bare" >"$bare.log" 2>&1 ||
   { tail -n 20 "$bare.log" >&2; die "debootstrap failed; its output is in $bare.log"; }
 rm "$bare.log"
 cp /etc/resolv.conf "$bare/etc/resolv.conf"
