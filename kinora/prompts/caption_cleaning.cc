@@ -1,12 +1,14 @@
 #include "kinora/prompts/caption_cleaning.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <vector>
 
 #include "kinora/core/error.h"
+#include "kinora/core/regex.h"
 #include "kinora/core/text.h"
 #include "kinora/prompts/fixed_text.h"
 #include "kinora/prompts/html_text.h"
-#include "kinora/prompts/regex.h"
 
 namespace kinora::prompts {
 namespace {
@@ -21,7 +23,7 @@ using Rules = std::vector<Rule>;
 Rules rules_of(std::initializer_list<std::pair<const char*, const char*>> texts) {
   Rules rules;
   for (const auto& [pattern, replacement] : texts) {
-    rules.push_back({Regex(pattern), replacement});
+    rules.push_back({Regex(pattern, Regex::Dialect::kPython, "[prompt]"), replacement});
   }
   return rules;
 }
@@ -81,9 +83,12 @@ const Rules& characters_and_numbers() {
 
 /// Of names such as this-is-my-cute-cat, from the fourth on.
 std::string without_joints(std::string text) {
-  static const Regex kJoint(R"((?:\-|\_))");
   constexpr int64_t kMostJoints = 3;
-  return kJoint.count(text) > kMostJoints ? kJoint.replaced(text, " ") : std::move(text);
+  const auto is_joint = [](char character) { return character == '-' || character == '_'; };
+  if (std::ranges::count_if(text, is_joint) > kMostJoints) {
+    std::ranges::replace_if(text, is_joint, ' ');
+  }
+  return text;
 }
 
 const Rules& words() {

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "kinora/core/error.h"
+#include "kinora/core/regex.h"
 #include "kinora/prompts/html_text.h"
-#include "kinora/prompts/regex.h"
 
 namespace kinora::prompts {
 namespace {
@@ -176,8 +176,9 @@ std::string unquote_plus(std::string_view text) {
 }
 
 std::string fixed_text(std::string_view text) {
-  static const Regex kTerminalEscape("\x1b\\[((?:\\d|;)*)([a-zA-Z])");
-  static const Regex kLineEnd("\r\n?");
+  constexpr auto kDialect = Regex::Dialect::kPython;
+  static const Regex kTerminalEscape("\x1b\\[((?:\\d|;)*)([a-zA-Z])", kDialect, "[prompt]");
+  static const Regex kLineEnd("\r\n?", kDialect, "[prompt]");
   // References of HTML are undone where there are no tags.
   const std::string plain =
       text.find('<') == std::string_view::npos ? unescape_html(text) : std::string(text);

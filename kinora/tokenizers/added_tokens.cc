@@ -8,7 +8,7 @@
 namespace kinora::tokenizers {
 namespace {
 
-bool is_within_word(std::string_view text, const Range& range) {
+bool is_within_word(std::string_view text, const TextRange& range) {
   const std::string_view before = text.substr(0, range.begin);
   const std::string_view after = text.substr(range.end);
   return (!before.empty() &&
@@ -39,7 +39,7 @@ std::vector<AddedTokens::Found> AddedTokens::find(std::string_view text, bool no
       ++at;
       continue;
     }
-    Range range{at, at + match->size};
+    TextRange range{at, at + match->size};
     at = range.end;
     if (token->single_word && is_within_word(text, range)) {
       continue;

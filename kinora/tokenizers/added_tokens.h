@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kinora/tokenizers/byte_trie.h"
-#include "kinora/tokenizers/regex.h"
+#include "kinora/tokenizers/pattern.h"
 
 namespace kinora::tokenizers {
 
@@ -25,7 +25,7 @@ struct AddedToken {
 class AddedTokens {
  public:
   struct Found {
-    Range range;
+    TextRange range;
     int64_t id;
   };
 

@@ -47,12 +47,12 @@ void apply(const DecodeMetaspace& stage, TokenTexts& tokens) {
 }
 
 void apply(const DecodeReplace& stage, TokenTexts& tokens) {
-  std::vector<Range> matches;
+  std::vector<TextRange> matches;
   for (std::string& token : tokens) {
     stage.pattern.find(token, matches);
     std::string replaced;
     size_t at = 0;
-    for (const Range& match : matches) {
+    for (const TextRange& match : matches) {
       replaced.append(token, at, match.begin - at).append(stage.content);
       at = match.end;
     }

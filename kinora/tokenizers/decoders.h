@@ -4,7 +4,7 @@
 #include <variant>
 #include <vector>
 
-#include "kinora/tokenizers/regex.h"
+#include "kinora/tokenizers/pattern.h"
 
 /// From tokens back to text. Names and rules are those of Hugging Face's tokenizers.
 namespace kinora::tokenizers {

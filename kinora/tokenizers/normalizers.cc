@@ -98,13 +98,13 @@ void apply(const Lowercase& /*stage*/, NormalizedText& text) {
 }
 
 void apply(const Replace& stage, NormalizedText& text) {
-  std::vector<Range> matches;
+  std::vector<TextRange> matches;
   stage.pattern.find(text.text, matches);
   if (matches.empty()) {
     return;
   }
   // What replaces several characters counts as the last of them.
-  const Range& first = matches.front();
+  const TextRange& first = matches.front();
   if (first.begin == 0 && first.end > 0 &&
       (stage.content.empty() || first.end > code_point_at(text.text, 0).size)) {
     text.at_start = false;
@@ -113,7 +113,7 @@ void apply(const Replace& stage, NormalizedText& text) {
   check_normalized_size(text.text.size() + matches.size() * stage.content.size());
   std::string replaced;
   size_t at = 0;
-  for (const Range& match : matches) {
+  for (const TextRange& match : matches) {
     replaced.append(text.text, at, match.begin - at);
     replaced += stage.content;
     at = match.end;

@@ -9,7 +9,7 @@
 
 #include "kinora/tokenizers/byte_trie.h"
 #include "kinora/tokenizers/char_map.h"
-#include "kinora/tokenizers/regex.h"
+#include "kinora/tokenizers/pattern.h"
 
 /// The first stage: text to text. Names and rules are those of Hugging Face's tokenizers.
 namespace kinora::tokenizers {

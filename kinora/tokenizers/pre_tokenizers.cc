@@ -11,16 +11,16 @@ namespace {
 
 /// A part between or on matches.
 struct Segment {
-  Range range;
+  TextRange range;
   bool is_match = false;
 };
 
 /// All of a text, in order: matches, and what is between them.
-void to_segments(const std::vector<Range>& matches, size_t size, bool invert,
+void to_segments(const std::vector<TextRange>& matches, size_t size, bool invert,
                  std::vector<Segment>& segments) {
   segments.clear();
   size_t at = 0;
-  for (const Range& match : matches) {
+  for (const TextRange& match : matches) {
     if (at < match.begin) {
       segments.push_back({{at, match.begin}, invert});
     }
@@ -109,7 +109,7 @@ void rewrite(DividedText& text, const Write& write) {
 }
 
 void divide_by(DividedText& text, const Split& split) {
-  std::vector<Range> matches;
+  std::vector<TextRange> matches;
   divide(text, split.behavior, [&](std::string_view piece, std::vector<Segment>& segments) {
     split.pattern.find(piece, matches);
     to_segments(matches, piece.size(), split.invert, segments);
@@ -121,7 +121,7 @@ void apply(const Split& split, DividedText& text) {
 }
 
 void apply(const CharacterSplit& split, DividedText& text) {
-  std::vector<Range> matches;
+  std::vector<TextRange> matches;
   divide(text, split.behavior, [&](std::string_view piece, std::vector<Segment>& segments) {
     matches.clear();
     for (size_t at = 0; at < piece.size();) {

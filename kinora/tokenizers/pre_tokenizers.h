@@ -6,7 +6,7 @@
 #include <variant>
 #include <vector>
 
-#include "kinora/tokenizers/regex.h"
+#include "kinora/tokenizers/pattern.h"
 
 /// The second stage: a text is divided into pieces, which the model takes one by one. Names and
 /// rules are those of Hugging Face's tokenizers.
@@ -14,7 +14,7 @@ namespace kinora::tokenizers {
 
 /// A part of a divided text.
 struct Piece {
-  Range range;
+  TextRange range;
   int64_t token = -1;     ///< an added token that was found there; -1: text for the model
   bool at_start = false;  ///< it begins where the user's text begins
 };

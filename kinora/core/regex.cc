@@ -1,8 +1,7 @@
-#include "kinora/tokenizers/regex.h"
+#include "kinora/core/regex.h"
 
 #include "kinora/core/error.h"
 #include "kinora/core/text.h"
-#include "kinora/tokenizers/utf8.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -11,7 +10,7 @@
 #include <array>
 #include <utility>
 
-namespace kinora::tokenizers {
+namespace kinora {
 namespace {
 
 // Members of a class; PCRE2's own \s has U+180E, too, and its \w lacks marks and connectors.
@@ -20,7 +19,7 @@ constexpr std::string_view kSpaces =
 constexpr std::string_view kWords = R"(\p{L}\p{M}\p{N}\p{Pc})";
 constexpr std::string_view kHexadecimal = "0-9a-fA-F";
 
-constexpr size_t kMaxPatternBytes = 1 << 16;
+constexpr size_t kMaxExpressionBytes = 1 << 16;
 constexpr uint32_t kMinSteps = 10'000'000;
 constexpr size_t kMaxStepsPerByte = 64;
 constexpr size_t kMinJitStack = size_t{32} << 10;
@@ -99,14 +98,22 @@ struct Matcher {
   JitStack stack{pcre2_jit_stack_create(kMinJitStack, kMaxJitStack, nullptr)};
 
   Matcher() {
-    KINORA_CHECK(data && context && stack, kMemory, "[tokenizer] no memory for a search");
+    KINORA_CHECK(data && context && stack, kMemory, "[regex] no memory for a search");
     pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
   }
 };
 
-Matcher& thread_matcher() {
+/// This thread's, for a text of `bytes`: what takes more steps from one place is made to take long.
+Matcher& matcher_for(size_t bytes) {
   thread_local Matcher matcher;
+  const size_t steps = std::max<size_t>(kMinSteps, kMaxStepsPerByte * bytes);
+  pcre2_set_match_limit(matcher.context.get(),
+                        static_cast<uint32_t>(std::min<size_t>(steps, UINT32_MAX)));
   return matcher;
+}
+
+PCRE2_SPTR bytes_of(std::string_view text) {
+  return reinterpret_cast<PCRE2_SPTR>(text.data());
 }
 
 std::string pcre_message(int code) {
@@ -115,85 +122,88 @@ std::string pcre_message(int code) {
   return reinterpret_cast<const char*>(text.data());
 }
 
+void check_search(int code, std::string_view text, const std::string& expression) {
+  KINORA_CHECK(code >= 0, kConfig, "[regex] searching ", text.size(), " bytes of text for ",
+               quote(expression), " must take few steps, got: ", pcre_message(code));
+}
+
 }  // namespace
 
-struct Pattern::Compiled {
+struct Regex::Compiled {
   std::unique_ptr<pcre2_code, Freer<pcre2_code_free>> code;
 };
 
-Pattern::Pattern() = default;
-Pattern::Pattern(Pattern&&) noexcept = default;
-Pattern& Pattern::operator=(Pattern&&) noexcept = default;
-Pattern::~Pattern() = default;
-
-Pattern Pattern::of_regex(std::string_view regex, std::string_view where) {
-  KINORA_CHECK(regex.size() <= kMaxPatternBytes, kIo, where,
-               ": a regular expression must have at most ", kMaxPatternBytes, " bytes, got ",
-               regex.size());
-  const std::string pcre = to_pcre(regex, where);
+Regex::Regex(std::string_view expression, Dialect dialect, std::string_view where)
+    : expression_(expression), compiled_(std::make_unique<Compiled>()) {
+  KINORA_CHECK(expression.size() <= kMaxExpressionBytes, kIo, where,
+               ": a regular expression must have at most ", kMaxExpressionBytes, " bytes, got ",
+               expression.size());
+  const bool is_python = dialect == Dialect::kPython;
+  const std::string pcre = is_python ? expression_ : to_pcre(expression, where);
+  const uint32_t lines = is_python ? 0 : PCRE2_MULTILINE;
   const CompileContext context(pcre2_compile_context_create(nullptr));
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   int code = 0;
   size_t offset = 0;
-  Pattern pattern;
-  pattern.text_ = regex;
-  pattern.regex_ = std::make_unique<Compiled>();
-  pattern.regex_->code.reset(
-      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pcre.data()), pcre.size(),
-                    PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &code,
-                    &offset, context.get()));
-  KINORA_CHECK(pattern.regex_->code, kIo, where, ": the regular expression ", quote(regex),
+  compiled_->code.reset(pcre2_compile(bytes_of(pcre), pcre.size(),
+                                      PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | lines,
+                                      &code, &offset, context.get()));
+  KINORA_CHECK(compiled_->code, kIo, where, ": the regular expression ", quote(expression),
                " cannot be used: ", pcre_message(code));
   // Where there is no compiler for this machine, the interpreter does.
-  static_cast<void>(pcre2_jit_compile(pattern.regex_->code.get(), PCRE2_JIT_COMPLETE));
-  return pattern;
+  static_cast<void>(pcre2_jit_compile(compiled_->code.get(), PCRE2_JIT_COMPLETE));
 }
 
-Pattern Pattern::of_text(std::string text) {
-  Pattern pattern;
-  pattern.text_ = std::move(text);
-  return pattern;
-}
+Regex::Regex(Regex&&) noexcept = default;
+Regex& Regex::operator=(Regex&&) noexcept = default;
+Regex::~Regex() = default;
 
-void Pattern::find(std::string_view text, std::vector<Range>& matches) const {
+void Regex::find(std::string_view text, std::vector<TextRange>& matches) const {
   matches.clear();
-  if (!regex_) {
-    if (text_.empty()) {
-      return;
-    }
-    for (size_t at = text.find(text_); at != std::string_view::npos;
-         at = text.find(text_, at + text_.size())) {
-      matches.push_back({at, at + text_.size()});
-    }
-    return;
-  }
-  Matcher& matcher = thread_matcher();
-  const size_t steps = std::max<size_t>(kMinSteps, kMaxStepsPerByte * text.size());
-  pcre2_set_match_limit(matcher.context.get(),
-                        static_cast<uint32_t>(std::min<size_t>(steps, UINT32_MAX)));
-  const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
+  const Matcher& matcher = matcher_for(text.size());
   const size_t* found = pcre2_get_ovector_pointer(matcher.data.get());
   for (size_t at = 0; at <= text.size();) {
-    const int code = pcre2_match(regex_->code.get(), subject, text.size(), at, PCRE2_NO_UTF_CHECK,
-                                 matcher.data.get(), matcher.context.get());
+    const int code = pcre2_match(compiled_->code.get(), bytes_of(text), text.size(), at,
+                                 PCRE2_NO_UTF_CHECK, matcher.data.get(), matcher.context.get());
     if (code == PCRE2_ERROR_NOMATCH) {
       return;
     }
-    KINORA_CHECK(code >= 0, kConfig, "[tokenizer] searching ", text.size(), " bytes of text for ",
-                 quote(text_), " must take few steps, got: ", pcre_message(code));
+    check_search(code, text, expression_);
     // \K could put the begin behind the end.
-    const Range match{std::min(found[0], found[1]), found[1]};
-    if (match.begin == match.end) {
-      // As Oniguruma's iterator: an empty match right behind a match is none.
-      if (matches.empty() || matches.back().end != match.begin) {
-        matches.push_back(match);
-      }
-      at = match.end + (match.end < text.size() ? code_point_at(text, match.end).size : 1);
-    } else {
+    const TextRange match{std::min(found[0], found[1]), found[1]};
+    at = match.end;
+    if (match.begin < match.end) {
       matches.push_back(match);
-      at = match.end;
+      continue;
     }
+    // As Oniguruma's iterator: an empty match right behind a match is none.
+    if (matches.empty() || matches.back().end != match.begin) {
+      matches.push_back(match);
+    }
+    do {
+      ++at;  // to the next character
+    } while (at < text.size() && (static_cast<uint8_t>(text[at]) & 0xC0U) == 0x80U);
   }
 }
 
-}  // namespace kinora::tokenizers
+std::string Regex::replaced(std::string_view text, std::string_view replacement) const {
+  std::string result(2 * text.size() + 64, '\0');
+  PCRE2_SIZE size = result.size();
+  const auto substitute = [&] {
+    constexpr uint32_t kOptions = PCRE2_SUBSTITUTE_GLOBAL | PCRE2_SUBSTITUTE_OVERFLOW_LENGTH;
+    return pcre2_substitute(compiled_->code.get(), bytes_of(text), text.size(), 0, kOptions,
+                            nullptr, matcher_for(text.size()).context.get(), bytes_of(replacement),
+                            replacement.size(), reinterpret_cast<PCRE2_UCHAR*>(result.data()),
+                            &size);
+  };
+  int code = substitute();
+  if (code == PCRE2_ERROR_NOMEMORY) {
+    result.resize(size);  // what it needs
+    code = substitute();
+  }
+  check_search(code, text, expression_);
+  result.resize(size);
+  return result;
+}
+
+}  // namespace kinora
