@@ -4,9 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kinora/core/error.h"
 #include "kinora/core/regex.h"
-#include "kinora/core/text.h"
 #include "kinora/prompts/fixed_text.h"
 #include "kinora/prompts/html_text.h"
 
@@ -114,22 +112,43 @@ const Rules& words() {
   return kRules;
 }
 
+/// Bytes of the caption that are cleaned: up to the end of a word or, in a long one, of a
+/// character.
+size_t bytes_to_clean(std::string_view caption) {
+  if (caption.size() <= kMostCaptionBytes) {
+    return caption.size();
+  }
+  const size_t space = caption.find_last_of(" \t\n\r", kMostCaptionBytes);
+  if (space != std::string_view::npos && space > kMostCaptionBytes / 2) {
+    return space;
+  }
+  constexpr size_t kMostContinuations = 3;
+  size_t end = kMostCaptionBytes;
+  while (end > kMostCaptionBytes - kMostContinuations &&
+         (static_cast<uint8_t>(caption[end]) & 0xC0U) == 0x80U) {
+    --end;
+  }
+  return end;
+}
+
+std::string lowered(std::string_view caption) {
+  return strip(lower_case(valid_utf8(caption)));
+}
+
 }  // namespace
 
 std::string clean_caption(std::string_view caption) {
-  KINORA_CHECK(caption.size() <= kMostCaptionBytes, kConfig, "[prompt] a caption must be at most ",
-               human_bytes(kMostCaptionBytes), " long to be cleaned, got ",
-               human_bytes(static_cast<int64_t>(caption.size())),
-               ". Hint: text encoders read some hundred words");
-  std::string text = lower_case(strip(unquote_plus(valid_utf8(caption))));
+  const size_t end = bytes_to_clean(caption);
+  std::string text = lower_case(strip(unquote_plus(valid_utf8(caption.substr(0, end)))));
   text = text_of_html(applied(addresses(), std::move(text)));
   text = without_joints(applied(characters_and_numbers(), std::move(text)));
   text = unescape_html(unescape_html(fixed_text(text)));
-  return strip(applied(words(), std::move(text)));
+  text = strip(applied(words(), std::move(text)));
+  return end < caption.size() ? text + ' ' + lowered(caption.substr(end)) : text;
 }
 
 std::string preprocess_caption(std::string_view caption, bool cleans) {
-  return cleans ? clean_caption(clean_caption(caption)) : strip(lower_case(valid_utf8(caption)));
+  return cleans ? clean_caption(clean_caption(caption)) : lowered(caption);
 }
 
 }  // namespace kinora::prompts

@@ -32,11 +32,25 @@ TEST(CaptionCleaningTest, BytesThatAreNoTextAreReplaced) {
                                                   "b"));
 }
 
-TEST(CaptionCleaningTest, LongCaptionsAreRefused) {
-  EXPECT_THAT(error_of(ErrorKind::kConfig,
-                       [] { return clean_caption(std::string(kMostCaptionBytes + 1, 'a')); }),
-              testing::HasSubstr("at most 16 KiB long to be cleaned, got 16 KiB"));
-  // The worst that patterns can meet at that length.
+TEST(CaptionCleaningTest, OfALongCaptionTheBeginningIsCleaned) {
+  std::string words;
+  while (words.size() < kMostCaptionBytes) {
+    words += "tree ";
+  }
+  const std::string cleaned = clean_caption("Hill.jpg " + words + "A Lake.jpg");
+  EXPECT_TRUE(cleaned.starts_with("tree tree")) << cleaned.substr(0, 40);
+  EXPECT_TRUE(cleaned.ends_with("tree a lake.jpg")) << cleaned.substr(cleaned.size() - 40);
+  // A word, and a character, without an end.
+  const std::string word(3 * kMostCaptionBytes, 'a');
+  EXPECT_EQ(clean_caption(word).size(), word.size() + 1);
+  std::string umlauts = "a";
+  for (size_t i = 0; i < kMostCaptionBytes; ++i) {
+    umlauts += "\xC3\xA4";
+  }
+  EXPECT_THAT(preprocess_caption(umlauts), Not(testing::HasSubstr("\xEF\xBF\xBD")));
+}
+
+TEST(CaptionCleaningTest, TheWorstThatPatternsCanMeetTakesNotLong) {
   EXPECT_EQ(clean_caption(std::string(kMostCaptionBytes, '.')), "");
   EXPECT_EQ(clean_caption(std::string(kMostCaptionBytes, 'a')).size(), kMostCaptionBytes);
 }
