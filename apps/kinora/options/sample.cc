@@ -11,6 +11,8 @@
 namespace kinora::apps {
 namespace {
 
+constexpr int kMostCaptions = 1 << 20;  // on a command line
+
 /// Whose weights, and what to show.
 void add_what(CLI::App& command, SampleArguments& arguments) {
   command.add_option("--like", arguments.like,
@@ -33,10 +35,15 @@ void add_what(CLI::App& command, SampleArguments& arguments) {
       .add_option("--classes", arguments.classes,
                   "Classes by number or name: 0,1,2 or cat,dog; default: all")
       ->delimiter(',');
-  command.add_option("--captions,--prompt", arguments.request.captions,
-                     "Captions, each in quotes, for pipelines and for runs with text.encoder or "
-                     "data.text builtin; default: the "
-                     "texts of the run's first samples");
+  command
+      .add_option("--captions,--prompt", arguments.request.captions,
+                  "Captions, each in quotes, for pipelines and for runs with text.encoder or "
+                  "data.text builtin; default: the "
+                  "texts of the run's first samples")
+      ->type_name("TEXT ...")
+      // Of an option that takes words without end, CLI11 splits "[a cat, a dog]" at the commas.
+      ->expected(1, kMostCaptions)
+      ->allow_extra_args(false);
   command.add_option("--captions-file", arguments.captions_file,
                      "The same from a file, one a line");
   command.add_option("--negative", arguments.negative,
