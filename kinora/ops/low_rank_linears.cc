@@ -22,6 +22,9 @@ at::Tensor room_of(const at::Tensor& matrix, int64_t room) {
 }  // namespace
 
 void UpdateGradients::add() {
+  if (waiting_.empty()) {
+    return;
+  }
   cuda::low_rank_add_gradients(waiting_);
   waiting_.clear();
 }
