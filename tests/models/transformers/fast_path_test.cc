@@ -47,7 +47,7 @@ TEST_P(FastPathTest, IsAsNearToFp32AsThePlainPathInBf16) {
 TEST_P(FastPathTest, OverwrittenGradientsOfTwoPassesAddUp) {
   const ops::NamedResults plain = plain_results(GetParam(), at::kCPU, at::kFloat);
   RandomDiT fast(GetParam(), at::kCPU, at::kFloat);
-  fast.model.use_fast_path(cpu_kernels(at::kFloat));
+  fast.model().use_fast_path(cpu_kernels(at::kFloat));
   fast.overwrite_gradients();
   for (const int64_t passes : {1, 2}) {
     fast.step(passes);
@@ -61,9 +61,9 @@ TEST_P(FastPathTest, PassesInFlightEqualPassesOneAfterTheOther) {
     for (const Recomputation& recomputation : kRecomputations) {
       const auto dit = [&] {
         auto result = std::make_unique<RandomDiT>(GetParam(), at::kCPU, at::kFloat);
-        result->model.set_recompute(recomputation.blocks);
+        result->model().set_recompute(recomputation.blocks);
         if (is_fast) {
-          result->model.use_fast_path(cpu_kernels(at::kFloat), recomputation.level);
+          result->model().use_fast_path(cpu_kernels(at::kFloat), recomputation.level);
           result->overwrite_gradients();
         }
         return result;
@@ -80,7 +80,7 @@ TEST_P(FastPathTest, PassesInFlightEqualPassesOneAfterTheOther) {
 TEST_P(FastPathTest, SamplesAsThePlainPathDoes) {
   RandomDiT plain(GetParam(), at::kCPU, at::kFloat);
   RandomDiT fast(GetParam(), at::kCPU, at::kFloat);
-  fast.model.use_fast_path(cpu_kernels(at::kFloat));
+  fast.model().use_fast_path(cpu_kernels(at::kFloat));
   ops::expect_near(plain.sample(), fast.sample(), tolerance::kOtherOrder, "in one");
   ops::expect_near(plain.sample(), fast.sample_prepared(), tolerance::kOtherOrder, "prepared");
 }

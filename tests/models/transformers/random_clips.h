@@ -5,27 +5,17 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include <algorithm>
-#include <cmath>
-#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kinora/models/families.h"
-#include "kinora/models/model.h"
-#include "kinora/ops/parameter.h"
-#include "kinora/optim/arena.h"
-#include "tests/models/transformers/tuned.h"
+#include "tests/models/transformers/random_model.h"
 #include "tests/ops/host_bytes_in_use.h"
-#include "tests/ops/named_results.h"
-#include "tests/ops/tensors.h"
 
-/// One training pass of a small model of clips and captions on any device, type and path, with
-/// everything that comes out of it by name.
 namespace kinora::models {
 
 /// A model of two blocks (STDiT3: pairs), and a batch for it.
@@ -107,94 +97,49 @@ inline constexpr ClipCase kClipCases[] = {
     {.name = "latte_tuned", .architecture = "latte", .tuned = true},
 };
 
-/// A model whose weights are all random, those too that start at zero: behind a gate of zero
-/// nothing would be compared. They are exact in bf16, so every type computes with the same numbers.
-class RandomClips {
+/// A model of clips or captions, its batch, and steps with it.
+class RandomClips : public RandomModel {
  public:
   RandomClips(const ClipCase& c, at::Device device, at::ScalarType type)
-      : model_(made(c)),
-        arena_(
-            model_->named_parameters(), buckets_with_updates(model_->buckets(), *model_),
-            {.device = device, .compute_type = type, .seed = 1, .train = true, .ema_decays = {}}) {
-    model_->to_device(device);
-    int64_t number = 0;
-    for (const auto& [path, parameter] : model_->named_parameters()) {
-      arena_.load_parameter(
-          path,
-          (ops::normal(parameter->shape, number++) * deviation(path, parameter->shape) + mean(path))
-              .to(at::kBFloat16));
-    }
-    const ModelConfig& config = model_->config();
-    auto inputs = [&, input = int64_t{1000}](std::vector<int64_t> shape) mutable {
+      : RandomModel(made(c), device, type, start_of) {
+    const ModelConfig& config = model().config();
+    auto inputs = [&, input = kInputs](std::vector<int64_t> shape) mutable {
       return ops::normal(std::move(shape), input++).to(device);
     };
     const auto all = [&](double value) {
       return at::full({c.batch}, value, at::device(device).dtype(at::kFloat));
     };
-    x_t_ = inputs({c.batch, config.in_channels, c.frames, config.height, config.width})
-               .set_requires_grad(true);
-    x_grad_ = at::zeros_like(x_t_);
-    weighting_ = inputs({c.batch, config.out_channels(), c.frames, config.height, config.width});
+    const at::Tensor x_t =
+        inputs({c.batch, config.in_channels, c.frames, config.height, config.width});
+    const at::Tensor weighting =
+        inputs({c.batch, config.out_channels(), c.frames, config.height, config.width});
     const at::Tensor sample = at::arange(c.batch, at::kLong);
-    t_ = ((sample * 37).remainder(101).to(at::kFloat) * 9.0 + 5.0).to(device);
-    conditions_.null_text = (sample.remainder(3) == 1).to(device);
+    const at::Tensor t = ((sample * 37).remainder(101).to(at::kFloat) * 9.0 + 5.0).to(device);
+    diffusion::Conditions conditions;
+    conditions.null_text = (sample.remainder(3) == 1).to(device);
     if (family_of(config).conditions.pooled) {
-      conditions_.pooled = inputs({c.batch, config.text_channels});
+      conditions.pooled = inputs({c.batch, config.text_channels});
+      set_inputs(x_t, t, std::move(conditions), weighting);
       return;
     }
-    conditions_.text = inputs({c.batch, config.text_tokens, config.text_channels});
+    conditions.text = inputs({c.batch, config.text_tokens, config.text_channels});
     // All, none and a few of the tokens.
-    conditions_.text_lengths =
+    conditions.text_lengths =
         (config.text_tokens - sample * 13).remainder(config.text_tokens + 1).to(device);
-    conditions_.fps = all(24.0);
-    conditions_.height = all(static_cast<double>(config.height) * 8.0);
-    conditions_.width = all(static_cast<double>(config.width) * 8.0);
-    conditions_.num_frames = all(static_cast<double>(c.frames));
+    conditions.fps = all(24.0);
+    conditions.height = all(static_cast<double>(config.height) * 8.0);
+    conditions.width = all(static_cast<double>(config.width) * 8.0);
+    conditions.num_frames = all(static_cast<double>(c.frames));
     if (c.gives_frames) {
-      conditions_.frame_mask =
+      conditions.frame_mask =
           (at::arange(c.batch * c.frames).view({c.batch, c.frames}) % 3 != 0).to(device);
     }
-  }
-
-  /// The micro-batches of a step, each this batch, whose gradients add up; `wrap` may record them.
-  void step(int64_t passes = 1,
-            const std::function<void(const std::function<void()>&)>& wrap = {}) {
-    model_->begin_step();
-    const auto work = [&] {
-      start_gradients();
-      for (int64_t pass = 0; pass < passes; ++pass) {
-        backward(forward(pass));
-      }
-    };
-    if (wrap) {
-      wrap(work);
-    } else {
-      work();
-    }
-  }
-
-  /// A step of passes whose inputs differ. in_flight: every forward comes before the first
-  /// backward; else each pass ends before the next.
-  void step_of_unlike_passes(int64_t passes, bool in_flight) {
-    model_->begin_step();
-    start_gradients();
-    std::vector<at::Tensor> outputs;
-    for (int64_t pass = 0; pass < passes; ++pass) {
-      outputs.push_back(forward(pass, 1.0 / static_cast<double>(pass + 1)));
-      if (!in_flight) {
-        backward(outputs.back());
-      }
-    }
-    for (const at::Tensor& output : outputs) {
-      if (in_flight) {
-        backward(output);
-      }
-    }
+    set_inputs(x_t, t, std::move(conditions), weighting);
   }
 
   /// On the CPU: what a forward leaves for its backward, which then runs.
   [[nodiscard]] int64_t bytes_kept() {
-    model_->begin_step();
+    model().begin_step();
     ops::HostBytesInUse counter;
     const at::Tensor output = forward(/*pass=*/0);
     const int64_t kept = counter.bytes();
@@ -202,33 +147,11 @@ class RandomClips {
     return kept;
   }
 
-  /// Gradients of blocks and texts need not be zero from now on; what they hold now is wrong.
-  void overwrite_gradients() {
-    model_->overwrite_gradients();
-    overwrites_ = true;
-    for (const optim::Bucket& bucket : arena_.buckets()) {
-      at::Tensor(bucket.grad).fill_(7.0);
-    }
-  }
-
-  /// Copies of the last pass' output and of all gradients, these times `factor`.
-  [[nodiscard]] ops::NamedResults results(double factor = 1.0) {
-    ops::NamedResults results{{"output", output_.clone()}, {"gradient of x_t", x_grad_ * factor}};
-    for (const auto& [path, parameter] : model_->named_parameters()) {
-      if (!parameter->frozen) {
-        results.push_back({path, parameter->grad * factor});
-      }
-    }
-    return results;
-  }
-
   /// The output without gradients.
   [[nodiscard]] ops::NamedResults sample() {
     const at::NoGradGuard no_grad;
-    return {{"output", model_->forward(x_t_, t_, conditions_)}};
+    return {{"output", model().forward(x_t(), t(), conditions())}};
   }
-
-  [[nodiscard]] Model& model() { return *model_; }
 
  private:
   static std::unique_ptr<Model> made(const ClipCase& c) {
@@ -239,44 +162,16 @@ class RandomClips {
     return model;
   }
 
-  void start_gradients() {
-    x_grad_.zero_();
-    for (const optim::Bucket& bucket : arena_.buckets()) {
-      // What the first pass starts anew is left as it was, which must not be seen.
-      if (!overwrites_ || bucket.fp32_island) {
-        at::Tensor(bucket.grad).zero_();
-      }
-    }
-  }
-
-  [[nodiscard]] at::Tensor forward(int64_t pass, double scale = 1.0) {
-    return model_->forward(ops::with_gradient(x_t_, x_grad_) * scale, t_, conditions_,
-                           {.starts_step = pass == 0, .overwrite = pass == 0});
-  }
-
-  void backward(const at::Tensor& output) {
-    torch::autograd::backward({(output * weighting_).sum()}, {});
-    output_ = output.detach();
-  }
-
   /// Activations, gates and logits of about 1.
-  static double deviation(const std::string& path, const std::vector<int64_t>& shape) {
-    if (path.ends_with("bias") || path.ends_with("norm.weight")) {
-      return 0.3;
+  static Start start_of(const std::string& path, const std::vector<int64_t>& shape) {
+    if (path.ends_with("bias")) {
+      return {.deviation = 0.3};
     }
-    int64_t fan_in = 1;
-    for (size_t i = 1; i < shape.size(); ++i) {
-      fan_in *= shape[i];
+    if (path.ends_with("norm.weight")) {
+      return {.mean = 1.0, .deviation = 0.3};
     }
-    return path.ends_with("table") ? 0.5 : 1.0 / std::sqrt(static_cast<double>(fan_in));
+    return {.deviation = path.ends_with("table") ? 0.5 : by_inputs(shape)};
   }
-  static double mean(const std::string& path) { return path.ends_with("norm.weight") ? 1.0 : 0.0; }
-
-  std::unique_ptr<Model> model_;
-  optim::Arena arena_;
-  bool overwrites_ = false;
-  diffusion::Conditions conditions_;
-  at::Tensor x_t_, x_grad_, t_, weighting_, output_;
 };
 
 }  // namespace kinora::models
