@@ -10,6 +10,12 @@
 namespace kinora::kernels {
 namespace {
 
+float rounded(float value, DType type) {
+  float bits = 0.0F;  // room for every type
+  store_element(&bits, 0, type, value);
+  return load_element(&bits, 0, type);
+}
+
 float element(const VectorView& view, int64_t vector, int64_t column) {
   const float value = view.data == nullptr ? 0.0F : view.data[vector * view.stride + column];
   return view.table == nullptr ? value : value + view.table[column];
@@ -76,6 +82,7 @@ void residual_norm_forward(const ResidualNormForward& call) {
         call.rstd == nullptr) {
       continue;
     }
+    assert(call.has_norm || (call.mean == nullptr && call.rstd == nullptr));
     const double mean = sum / static_cast<double>(width);
     double squares = 0.0;
     for (const float value : x) {
@@ -83,9 +90,12 @@ void residual_norm_forward(const ResidualNormForward& call) {
     }
     const double rstd = 1.0 / std::sqrt(squares / static_cast<double>(width) + call.epsilon);
     for (int64_t c = 0; c < width; ++c) {
-      const double xhat = (x[static_cast<size_t>(c)] - mean) * rstd;
-      const auto h = static_cast<float>(xhat * (1.0 + element(call.scale, vector, c)) +
-                                        element(call.shift, vector, c));
+      const float value = x[static_cast<size_t>(c)];
+      const double xhat = (value - mean) * rstd;
+      const float h = call.has_norm
+                          ? static_cast<float>(xhat * (1.0 + element(call.scale, vector, c)) +
+                                               element(call.shift, vector, c))
+                          : rounded(value, call.type);
       if (call.h != nullptr) {
         store_element(call.h, row * (call.h_stride > 0 ? call.h_stride : width) + c, call.h_type,
                       h);

@@ -35,6 +35,7 @@ struct ResidualNormForward {
   int64_t width = 0;
   int64_t rows_per_vector = 1;
   float epsilon = 1e-6F;
+  bool has_norm = true;         ///< false: h is x_out; scale and shift are not read
   DType type = DType::kBF16;    ///< of x, branch, x_out: kF32, kBF16, kF16
   DType h_type = DType::kBF16;  ///< of h: `type` or kF32
 
@@ -48,8 +49,8 @@ struct ResidualNormForward {
   void* h = nullptr;      ///< null: not written
   int64_t h_stride = 0;   ///< elements between rows of h; 0: width
   Fp8Output h_fp8 = {};   ///< a quantised copy of h
-  float* mean = nullptr;  ///< [rows]; null: not written
-  float* rstd = nullptr;  ///< [rows]; null: not written
+  float* mean = nullptr;  ///< [rows]; null: not written, as it must be without a norm
+  float* rstd = nullptr;  ///< likewise
 };
 
 /// The gradients of ResidualNormForward. With xhat = (x_out - mean) * rstd and

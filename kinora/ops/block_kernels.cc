@@ -652,25 +652,35 @@ SeamBackward BlockKernels::seam_backward(const at::Tensor& dh, const at::Tensor&
   return result;
 }
 
-at::Tensor BlockKernels::gated_add(const at::Tensor& x, const at::Tensor& branch,
-                                   const at::Tensor& gate) {
-  if (!impl_->own_norm) {
-    return composed::gated_add(x, branch, gate);
+SeamForward BlockKernels::gated_add(const at::Tensor& x, const at::Tensor& branch,
+                                    const at::Tensor& gate, Consumer consumer) {
+  Impl& impl = *impl_;
+  if (!impl.own_norm) {
+    const at::Tensor out = composed::gated_add(x, branch, gate);
+    return {out, operand(out, consumer.number, false), {}};
   }
   check_rows(branch, "branch", x);
-  at::Tensor out = at::empty_like(x);
-  cuda::residual_norm_forward({.rows = x.size(0),
-                               .width = x.size(1),
-                               .rows_per_vector = x.size(0) / gate.size(0),
-                               .type = device::dtype_of(x.scalar_type()),
-                               .h_type = device::dtype_of(x.scalar_type()),
-                               .x = x.data_ptr(),
-                               .branch = branch.data_ptr(),
-                               .gate = view(gate),
-                               .scale = {},
-                               .shift = {},
-                               .x_out = out.data_ptr()});
-  return out;
+  const at::Tensor out = at::empty_like(x);
+  kernels::ResidualNormForward call{.rows = x.size(0),
+                                    .width = x.size(1),
+                                    .rows_per_vector = x.size(0) / gate.size(0),
+                                    .has_norm = false,
+                                    .type = device::dtype_of(x.scalar_type()),
+                                    .h_type = device::dtype_of(x.scalar_type()),
+                                    .x = x.data_ptr(),
+                                    .branch = branch.data_ptr(),
+                                    .gate = view(gate),
+                                    .scale = {},
+                                    .shift = {},
+                                    .x_out = out.data_ptr()};
+  const bool quantises = impl.fuses(consumer.number, x.size(0));
+  Operand h;
+  if (quantises) {
+    h = fp8()->unfilled(x.sizes(), consumer.number, Fp8::kInput);
+    call.h_fp8 = fp8()->output(h, Fp8::kInput);
+  }
+  cuda::residual_norm_forward(call);
+  return {out, quantises ? std::move(h) : operand(out, consumer.number, false), {}};
 }
 
 ResultGrad BlockKernels::gated_add_backward(const at::Tensor& dout, const at::Tensor& branch,

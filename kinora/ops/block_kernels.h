@@ -203,9 +203,9 @@ class BlockKernels {
                                            const at::Tensor& branch, const SeamVectors& vectors,
                                            const SeamVectors& grads, const LinearWeights* producer);
 
-  /// x + gate * branch: [R, C]; gate [V, C].
-  [[nodiscard]] at::Tensor gated_add(const at::Tensor& x, const at::Tensor& branch,
-                                     const at::Tensor& gate);
+  /// x + gate * branch: [R, C]; gate [V, C]. h is the same as the input of `consumer`.
+  [[nodiscard]] SeamForward gated_add(const at::Tensor& x, const at::Tensor& branch,
+                                      const at::Tensor& gate, Consumer consumer);
   /// Its backward: the gradient of branch, as result_grad() has it of the linear that made it. That
   /// of x is dout; that of gate is written to gate_grad, undefined where it is not wanted, and
   /// `branch` with it.

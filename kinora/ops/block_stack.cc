@@ -217,11 +217,6 @@ at::Tensor with_offset(const at::Tensor& rows, const at::Tensor& offset) {
       .view(rows.sizes());
 }
 
-at::Tensor sum(const Pass& pass, const at::Tensor& x, const at::Tensor& branch,
-               const at::Tensor& gate) {
-  return gate.defined() ? pass.kernels.gated_add(x, branch, gate) : x + branch;
-}
-
 /// What branch k reads where it has no norm.
 Operand unnormed(const Pass& pass, const Branch& branch, const at::Tensor& x) {
   return pass.kernels.operand(branch.offset.defined() ? with_offset(x, branch.offset) : x,
@@ -241,8 +236,21 @@ SeamForward seam_before(Pass& pass, size_t k, const at::Tensor& x, const at::Ten
     }
     return pass.kernels.seam(x, result, vectors, h_type, pass.keeps(), consumer);
   }
-  at::Tensor stream = k > 0 ? sum(pass, x, result, vectors.gate) : x;
-  if (const at::Tensor offset = pass.stream_offset(k); offset.defined()) {
+  const at::Tensor offset = pass.stream_offset(k);
+  const bool is_read_as_it_is =
+      !pass.has_norm(k) && !offset.defined() && !pass.places[k].branch->offset.defined();
+  at::Tensor stream = x;
+  if (k > 0 && vectors.gate.defined()) {
+    SeamForward sum =
+        pass.kernels.gated_add(x, result, vectors.gate, is_read_as_it_is ? consumer : Consumer{});
+    if (is_read_as_it_is) {
+      return sum;
+    }
+    stream = sum.x;
+  } else if (k > 0) {
+    stream = x + result;
+  }
+  if (offset.defined()) {
     stream = with_offset(stream, offset);
   }
   if (pass.has_norm(k)) {

@@ -136,11 +136,12 @@ class Calls {
       call.gate = inputs_.view(vectors_.data(), table_.data(), 2);
     }
     call.x_out = c_.in_place ? x_.data() : out_.data();
+    call.has_norm = c_.has_norm;
+    call.h_fp8 = fp8();
     if (c_.has_norm) {
       call.shift = inputs_.view(vectors_.data(), table_.data(), 0);
       call.scale = inputs_.view(vectors_.data(), table_.data(), 1);
       call.h = h_.data();
-      call.h_fp8 = fp8();
       call.mean = mean_.data();
       call.rstd = rstd_.data();
     }

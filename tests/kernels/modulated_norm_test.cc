@@ -237,6 +237,32 @@ TEST(ModulatedNormTest, HIsMadeOfTheUnroundedResidual) {
   EXPECT_EQ(h, (std::vector<float>{0.5F, -0.5F}));
 }
 
+TEST(ModulatedNormTest, WithoutANormHIsTheRoundedResidual) {
+  const std::vector<uint8_t> x = encode({256.0F, -3.0F}, DType::kBF16);
+  const std::vector<uint8_t> branch = encode({1.0F, 0.5F}, DType::kBF16);
+  const std::vector<float> gate = {1.0F, 2.0F};
+  const float scale = 0.5F;
+  std::vector<uint8_t> x_out(4), quantised(2);
+  std::vector<float> h(2);
+  float amax = 0.0F;
+  ResidualNormForward call;
+  call.rows = 1;
+  call.width = 2;
+  call.has_norm = false;
+  call.h_type = DType::kF32;
+  call.x = x.data();
+  call.branch = branch.data();
+  call.gate = {gate.data(), 2, nullptr};
+  call.x_out = x_out.data();
+  call.h = h.data();
+  call.h_fp8 = {DType::kF8E4M3, quantised.data(), nullptr, &scale, &amax};
+  residual_norm_forward(call);
+  EXPECT_EQ(decode(x_out, DType::kBF16), (std::vector<float>{256.0F, -2.0F}));
+  EXPECT_EQ(h, (std::vector<float>{256.0F, -2.0F}));
+  EXPECT_EQ(decode(quantised, DType::kF8E4M3), (std::vector<float>{128.0F, -1.0F}));
+  EXPECT_EQ(amax, 256.0F);
+}
+
 TEST(ModulatedNormTest, TheResidualAloneAndItsBackward) {
   const std::vector<float> x = {1.0F, 2.0F}, branch = {3.0F, 4.0F}, gate = {0.5F, -1.0F};
   std::vector<float> x_out(2);

@@ -43,7 +43,8 @@ __global__ void __launch_bounds__(kAnyThreads) forward_any_kernel(const Residual
   const bool wants_h8 = call.h_fp8.data != nullptr;
   const bool wants_h = call.h != nullptr || wants_h8 || call.h_fp8.amax != nullptr;
   const int64_t h_stride = call.h_stride > 0 ? call.h_stride : call.width;
-  const bool wants_norm = wants_h || call.mean != nullptr || call.rstd != nullptr;
+  const bool wants_norm =
+      call.has_norm && (wants_h || call.mean != nullptr || call.rstd != nullptr);
   const float h8_scale = wants_h8 && call.h_fp8.scale != nullptr ? *call.h_fp8.scale : 1.0F;
   uint32_t magnitude = 0;
   for (int64_t row = blockIdx.x; row < call.rows; row += gridDim.x) {
@@ -87,8 +88,10 @@ __global__ void __launch_bounds__(kAnyThreads) forward_any_kernel(const Residual
         static_cast<T*>(call.x_out)[i] = from_float<T>(value);
       }
       if (wants_h) {
-        const float h = (value - mean) * rstd * (1.0F + vector_element(call.scale, vector, c)) +
-                        vector_element(call.shift, vector, c);
+        const float h =
+            call.has_norm ? (value - mean) * rstd * (1.0F + vector_element(call.scale, vector, c)) +
+                                vector_element(call.shift, vector, c)
+                          : to_float(from_float<T>(value));
         magnitude = larger_magnitude(magnitude, h);
         if (call.h != nullptr && call.h_type == DType::kF32) {
           static_cast<float*>(call.h)[row * h_stride + c] = h;
@@ -128,10 +131,10 @@ template <typename T, int kWarpsPerRow, int kChunks, int kFull>
 cudaError_t launch_rows(const ResidualNormForward& call, cudaStream_t stream) {
   ForwardPlan plan;
   plan.rows_per_vector = std::min(call.rows_per_vector, call.rows);
-  const bool wants_norm = call.h != nullptr || is_wanted(call.h_fp8);
+  const bool wants_vectors = call.has_norm && (call.h != nullptr || is_wanted(call.h_fp8));
   plan.vectors_aligned =
       (call.branch == nullptr || is_aligned_view(call.gate)) &&
-      (!wants_norm || (is_aligned_view(call.scale) && is_aligned_view(call.shift)));
+      (!wants_vectors || (is_aligned_view(call.scale) && is_aligned_view(call.shift)));
   plan.tile_pitch = 0;
   if constexpr (kWarpsPerRow == 1 && sizeof(T) == 2) {
     if (call.rows <= kFewRows && plan.vectors_aligned && call.h_fp8.transposed == nullptr) {
@@ -220,7 +223,8 @@ cudaError_t residual_norm_forward(const ResidualNormForward& call, cudaStream_t 
   if (call.rows == 0 || call.width == 0) {
     return cudaSuccess;
   }
-  if (call.h_type != call.type && call.h_type != DType::kF32) {
+  if ((call.h_type != call.type && call.h_type != DType::kF32) ||
+      (!call.has_norm && (call.mean != nullptr || call.rstd != nullptr))) {
     return cudaErrorInvalidValue;
   }
   if (call.h_fp8.transposed != nullptr &&

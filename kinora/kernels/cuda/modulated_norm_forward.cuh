@@ -153,7 +153,8 @@ struct RowNorm {
   bool wants_h8;
   bool wants_h;
   bool wants_norm;
-  bool has_plain_h;  // h in the type T, and nothing else of it
+  bool wants_vectors;  // scale and shift
+  bool has_plain_h;    // h in the type T, and nothing else of it
   bool h_is_float;
   bool e5m2;
   float inverse_width;
@@ -173,6 +174,7 @@ struct RowNorm {
     wants_h8 = call.h_fp8.data != nullptr;
     wants_h = call.h != nullptr || wants_h8 || call.h_fp8.amax != nullptr;
     wants_norm = wants_h || call.mean != nullptr || call.rstd != nullptr;
+    wants_vectors = wants_h && call.has_norm;
     h_is_float = call.h_type == DType::kF32;
     e5m2 = call.h_fp8.type == DType::kF8E5M2;
     has_plain_h = call.h != nullptr && !wants_h8 && call.h_fp8.amax == nullptr &&
@@ -193,6 +195,35 @@ struct RowNorm {
   /// The same of h.
   [[nodiscard]] __device__ __forceinline__ int64_t h_base_of(int64_t row) const {
     return call.h_stride > 0 ? row * call.h_stride + lane * kChunk : base_of(row);
+  }
+
+  /// Stores the lane's i-th chunk of h in every form that is wanted.
+  __device__ __forceinline__ void put_h(int64_t row, int row_of_tile, int i,
+                                        const float (&h)[kChunk]) {
+    if (call.h != nullptr) {
+      const int64_t place = h_base_of(row) + i * kLanes * kChunk;
+      if (h_is_float) {
+        store_floats<float, kChunk>(call.h, place, kChunk, true, h);
+      } else {
+        store_floats<T, kChunk>(call.h, place, kChunk, true, h);
+      }
+    }
+    if (call.h_fp8.amax != nullptr) {
+#pragma unroll
+      for (int k = 0; k < kChunk; ++k) {
+        magnitude = larger_magnitude(magnitude, h[k]);
+      }
+    }
+    if (wants_h8) {
+      const uint2 bytes = quantise8(h, h8_scale, e5m2);
+      *reinterpret_cast<uint2*>(static_cast<uint8_t*>(call.h_fp8.data) + base_of(row) +
+                                i * kLanes * kChunk) = bytes;
+      if (plan.tile_pitch > 0) {
+        const int offset = tile_offset<kTileRows / kTileSegment>(plan.tile_pitch, row_of_tile,
+                                                                 (lane + i * kLanes) * kChunk);
+        *reinterpret_cast<uint2*>(tile + offset) = bytes;
+      }
+    }
   }
 
   /// x: x_out, unrounded; changed.
@@ -219,6 +250,17 @@ struct RowNorm {
       }
     }
     if (!wants_norm) {
+      return;
+    }
+
+    if (!call.has_norm) {
+#pragma unroll
+      for (int i = 0; i < kChunks; ++i) {
+        if (has(i)) {
+          unpack<T, kChunk>(pack<T, kChunk>(x[i]), x[i]);
+          put_h(row, row_of_tile, i, x[i]);
+        }
+      }
       return;
     }
 
@@ -271,32 +313,9 @@ struct RowNorm {
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) {
       if (has(i)) {
-        const int64_t place = base + i * kLanes * kChunk;
-        const int64_t h_place = h_base + i * kLanes * kChunk;
         float h[kChunk];
         modulate(i, rstd, h);
-        if (call.h != nullptr) {
-          if (h_is_float) {
-            store_floats<float, kChunk>(call.h, h_place, kChunk, true, h);
-          } else {
-            store_floats<T, kChunk>(call.h, h_place, kChunk, true, h);
-          }
-        }
-        if (call.h_fp8.amax != nullptr) {
-#pragma unroll
-          for (int k = 0; k < kChunk; ++k) {
-            magnitude = larger_magnitude(magnitude, h[k]);
-          }
-        }
-        if (wants_h8) {
-          const uint2 bytes = quantise8(h, h8_scale, e5m2);
-          *reinterpret_cast<uint2*>(static_cast<uint8_t*>(call.h_fp8.data) + place) = bytes;
-          if (plan.tile_pitch > 0) {
-            const int offset = tile_offset<kTileRows / kTileSegment>(plan.tile_pitch, row_of_tile,
-                                                                     (lane + i * kLanes) * kChunk);
-            *reinterpret_cast<uint2*>(tile + offset) = bytes;
-          }
-        }
+        put_h(row, row_of_tile, i, h);
       }
     }
   }
@@ -370,8 +389,8 @@ __global__ void __launch_bounds__(kWarpsPerRow == 1 ? kMaxWarps * 32 : kWarpsPer
     read_planes(shared + 4 * num_chunks, num_chunks, chunk, offset);
   };
   prefetch(row);
-  fill_planes<kPlaneSteps<kWarpsPerRow, kChunks>>(call, plan.vectors_aligned, rows.vector,
-                                                  num_chunks, has_branch, norm.wants_h, shared);
+  fill_planes<kPlaneSteps<kWarpsPerRow, kChunks>>(
+      call, plan.vectors_aligned, rows.vector, num_chunks, has_branch, norm.wants_vectors, shared);
   __syncthreads();
 
   for (; row < rows.end; row += stride) {
@@ -470,8 +489,8 @@ __global__ void __launch_bounds__(kDirectRows * 32, kChunks <= 5 ? 3 : 2)
   };
   load_data(call.gate, has_branch, gate);
   add_table(call.gate, has_branch, gate);
-  load_data(call.scale, norm.wants_h, scale);
-  add_table(call.scale, norm.wants_h, scale);
+  load_data(call.scale, norm.wants_vectors, scale);
+  add_table(call.scale, norm.wants_vectors, scale);
 
   float x[kChunks][kChunk];
 #pragma unroll
@@ -489,8 +508,8 @@ __global__ void __launch_bounds__(kDirectRows * 32, kChunks <= 5 ? 3 : 2)
     }
   }
   // In the registers that are free by now; the row's two sums hide it.
-  load_data(call.shift, norm.wants_h, shift);
-  add_table(call.shift, norm.wants_h, shift);
+  load_data(call.shift, norm.wants_vectors, shift);
+  add_table(call.shift, norm.wants_vectors, shift);
   norm.finish(row, 0, x, [&](int i, float(&factor)[kChunk], float(&offset)[kChunk]) {
 #pragma unroll
     for (int k = 0; k < kChunk; ++k) {
