@@ -31,11 +31,6 @@ MicroBatch micro_batch_of(const data::Batch& batch, const models::ModelConfig& m
           .conditions = inference::conditions_of(batch, model)};
 }
 
-MicroBatch to_device(const MicroBatch& batch, at::Device device) {
-  return of_each(
-      batch, [&](const at::Tensor& tensor) { return tensor.to(device, /*non_blocking=*/true); });
-}
-
 MicroBatch narrow(const MicroBatch& batch, int64_t first, int64_t size) {
   return of_each(batch, [&](const at::Tensor& tensor) { return tensor.narrow(0, first, size); });
 }

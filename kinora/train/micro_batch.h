@@ -20,8 +20,6 @@ struct MicroBatch {
 /// A batch with what `model` takes of it (inference/conditions.h).
 [[nodiscard]] MicroBatch micro_batch_of(const data::Batch& batch, const models::ModelConfig& model);
 
-[[nodiscard]] MicroBatch to_device(const MicroBatch& batch, at::Device device);
-
 /// Samples first, ..., first + size - 1, as views.
 [[nodiscard]] MicroBatch narrow(const MicroBatch& batch, int64_t first, int64_t size);
 

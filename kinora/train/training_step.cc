@@ -39,7 +39,7 @@ TrainingStep::MicroLoss TrainingStep::micro_loss(const MicroBatch& batch,
   const models::ModelConfig& model = settings_.model;
   const inference::ClipSize size = inference::clip_size(batch.images);
   const at::Tensor x0 = data::to_float(batch.images, settings_.device);
-  diffusion::Conditions conditions = to_device(batch, settings_.device).conditions;
+  diffusion::Conditions conditions = inference::to_device(batch.conditions, settings_.device);
   if (settings_.label_dropout > 0.0) {
     const at::Tensor draw =
         ops::random_uniform({x0.size(0)}, batch.sample_index, settings_.seed, step,

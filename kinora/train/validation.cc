@@ -13,6 +13,7 @@
 
 #include "kinora/data/loader.h"
 #include "kinora/data/normalise.h"
+#include "kinora/inference/conditions.h"
 
 namespace kinora::train {
 
@@ -59,7 +60,7 @@ at::Tensor Validation::errors(diffusion::Denoiser& denoiser, const diffusion::Ob
   const diffusion::NoisedBatch batch =
       validation_batch(objective, x0, first, samples_.images.size(0), num_bands_, seed_);
   const at::Tensor prediction =
-      denoiser.forward(batch.x_t, batch.t, to_device(samples, device).conditions);
+      denoiser.forward(batch.x_t, batch.t, inference::to_device(samples.conditions, device));
   return diffusion::loss(objective, prediction, batch, x0).mse.to(at::kCPU);
 }
 

@@ -156,8 +156,8 @@ TEST(MicroBatchTest, PartsAndCopiesHaveAllThatIsThere) {
     const at::Tensor& got = room.conditions.*tensor;
     EXPECT_TRUE(want.defined() ? got.equal(want) : !got.defined()) << name;
   }
-  const MicroBatch same_device = to_device(whole, at::kCPU);
-  EXPECT_TRUE(same_device.images.is_same(whole.images));
+  const diffusion::Conditions same_device = inference::to_device(whole.conditions, at::kCPU);
+  EXPECT_TRUE(same_device.text.is_same(whole.conditions.text));
 }
 
 TEST(MicroBatchTest, DroppedConditionsAreTheNullOnes) {
