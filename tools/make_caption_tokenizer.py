@@ -16,7 +16,7 @@ from pathlib import Path
 import sentencepiece
 
 DATA = Path(__file__).resolve().parent.parent / "kinora" / "data"
-SOURCES = ["scene_captions.cc", "shapes.cc", "moving_shapes.cc"]
+SOURCES = ["caption_words.h", "scene_captions.cc", "moving_captions.cc", "shapes.cc", "moving_shapes.cc"]
 LINES = 20_000
 WORDS_A_LINE = 12
 

@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kinora/core/error.h"
+#include "kinora/data/moving_shapes.h"
 #include "kinora/data/scenes.h"
 #include "kinora/device/device.h"
+#include "kinora/eval/motion_judge.h"
 #include "kinora/eval/scene_judge.h"
 #include "kinora/inference/drawing.h"
 #include "kinora/inference/trained_model.h"
@@ -14,33 +17,28 @@
 namespace kinora::apps {
 namespace {
 
-constexpr int64_t kBatch = 250;
-
 double share(int64_t part, int64_t whole) {
   return static_cast<double>(part) / static_cast<double>(std::max<int64_t>(whole, 1));
 }
 
-}  // namespace
+/// Draws what `captions` ask for.
+at::Tensor drawn(inference::TrainedModel& trained, std::vector<std::string> captions,
+                 const EvalArguments& arguments, int64_t batch) {
+  const inference::Request request{.captions = std::move(captions), .guidance = arguments.guidance};
+  return inference::Drawing(trained, {request}, {.batch = batch}).draw();
+}
 
-nlohmann::ordered_json score_scenes(const EvalArguments& arguments) {
-  device::configure_computation(arguments.threads, /*deterministic=*/false);
-  inference::TrainedModel trained =
-      inference::load_trained(arguments.eval.samples, {.device = arguments.device});
-  const models::ModelConfig& model = trained.recipe.model;
-  KINORA_CHECK(model.takes_text() && !model.is_video() && model.in_channels == 3, kConfig,
-               "[eval] --scenes is for models that draw pictures from captions in pixels, got ",
-               model.name);
-  inference::Request request{.guidance = arguments.guidance};
+void score_pictures(inference::TrainedModel& trained, const EvalArguments& arguments,
+                    nlohmann::ordered_json& report) {
+  constexpr int64_t kBatch = 250;
+  std::vector<std::string> captions;
   std::vector<data::SceneContent> asked;
   for (int64_t i = 0; i < arguments.scenes; ++i) {
-    request.captions.push_back(data::held_out_caption(i));
+    captions.push_back(data::held_out_caption(i));
     asked.push_back(data::held_out_scene(i).content);
   }
-  inference::Drawing drawing(trained, {request}, {.batch = kBatch});
-  const eval::SceneScore score = eval::judge_scenes(drawing.draw(), asked);
-
-  nlohmann::ordered_json report;
-  report["model"] = arguments.eval.samples;
+  const eval::SceneScore score =
+      eval::judge_scenes(drawn(trained, std::move(captions), arguments, kBatch), asked);
   int64_t num_right = 0;
   for (size_t i = 0; i < score.num_right.size(); ++i) {
     report["objects_" + std::to_string(i + 1)] = {
@@ -51,8 +49,44 @@ nlohmann::ordered_json score_scenes(const EvalArguments& arguments) {
     num_right += score.num_right[i];
   }
   report["right"] = num_right;
+}
+
+void score_clips(inference::TrainedModel& trained, const EvalArguments& arguments,
+                 nlohmann::ordered_json& report) {
+  constexpr int64_t kBatch = 64;
+  std::vector<std::string> captions;
+  std::vector<data::MovingContent> asked;
+  for (int64_t i = 0; i < arguments.scenes; ++i) {
+    captions.push_back(data::held_out_clip_caption(i));
+    asked.push_back(data::held_out_clip(i).content());
+  }
+  const eval::MovingScore score =
+      eval::judge_asked_clips(drawn(trained, std::move(captions), arguments, kBatch), asked);
+  report["colour_right"] = score.num_colour;
+  report["shape_right"] = score.num_shape;
+  report["motion_right"] = score.num_motion;
+  report["chance"] = score.chance;
+  report["right"] = score.num_right;
+}
+
+}  // namespace
+
+nlohmann::ordered_json score_scenes(const EvalArguments& arguments) {
+  device::configure_computation(arguments.threads, /*deterministic=*/false);
+  inference::TrainedModel trained =
+      inference::load_trained(arguments.eval.samples, {.device = arguments.device});
+  const models::ModelConfig& model = trained.recipe.model;
+  KINORA_CHECK(model.takes_text() && model.in_channels == 3, kConfig,
+               "[eval] --scenes is for models that draw from captions in pixels, got ", model.name);
+  nlohmann::ordered_json report;
+  report["model"] = arguments.eval.samples;
+  if (model.is_video() && model.frames > 1) {
+    score_clips(trained, arguments, report);
+  } else {
+    score_pictures(trained, arguments, report);
+  }
   report["of"] = arguments.scenes;
-  report["share"] = share(num_right, arguments.scenes);
+  report["share"] = share(report["right"].get<int64_t>(), arguments.scenes);
   return report;
 }
 

@@ -5,6 +5,7 @@
 
 #include "kinora/core/error.h"
 #include "kinora/core/philox.h"
+#include "kinora/data/moving_captions.h"
 
 namespace kinora::data {
 namespace {
@@ -12,20 +13,22 @@ namespace {
 constexpr std::array<std::string_view, kNumMotions> kMotionNames = {
     "moving to the left", "moving to the right", "moving up", "moving down"};
 
-// Of the random stream; still pictures of the same seed and index draw from step 0.
-constexpr uint32_t kStep = 1;
+// Of the random stream; still shapes draw from 0, scenes from 4 to 6.
+enum ClipStep : uint32_t { kClipStep = 1, kClipCaptionStep = 7 };
+constexpr uint64_t kHeldOutClipSeed = 0x636c697073;  // "clips"
 
 // What is random in a clip; the numbers are elements of its random stream.
 enum Element : uint64_t { kColour, kAlong, kAcross, kRadius, kBrightness, kGround, kTravel };
 
-}  // namespace
-
-std::string_view name_of(Motion motion) {
-  return kMotionNames[static_cast<size_t>(motion)];
+// That colour, shape and motion are numbers which sum to a multiple of four.
+Colour held_out_colour(Shape shape, Motion motion) {
+  const int64_t others = static_cast<int64_t>(shape) + static_cast<int64_t>(motion);
+  return static_cast<Colour>((2 * kNumColours - others) % kNumColours);
 }
 
-MovingScene moving_scene(uint64_t seed, int64_t index) {
-  const RandomStream stream{seed, static_cast<uint64_t>(index), kStep, RandomPurpose::kGenerate};
+MovingScene draw_clip(uint64_t seed, int64_t index, bool held_out) {
+  const RandomStream stream{seed, static_cast<uint64_t>(index), kClipStep,
+                            RandomPurpose::kGenerate};
   const auto uniform = [&stream](Element element, float low, float high) {
     return low + (high - low) * random_uniform(stream, element);
   };
@@ -40,14 +43,39 @@ MovingScene moving_scene(uint64_t seed, int64_t index) {
   const bool is_level = clip.motion == Motion::kLeft || clip.motion == Motion::kRight;
   ShapeScene& scene = clip.middle;
   scene.shape = static_cast<Shape>(label / kNumMotions);
-  scene.colour =
-      static_cast<Colour>(random_index(stream, kColour, static_cast<uint32_t>(kNumColours)));
+  const int64_t further =
+      held_out ? 0 : 1 + random_index(stream, kColour, static_cast<uint32_t>(kNumColours - 1));
+  scene.colour = static_cast<Colour>(
+      (static_cast<int64_t>(held_out_colour(scene.shape, clip.motion)) + further) % kNumColours);
   scene.centre_x = is_level ? along : across;
   scene.centre_y = is_level ? across : along;
   scene.radius = uniform(kRadius, 0.17F, 0.19F);
   scene.brightness = uniform(kBrightness, 0.90F, 1.0F);
   scene.ground = uniform(kGround, 0.09F, 0.15F);
   return clip;
+}
+
+std::string draw_caption(uint64_t seed, int64_t index, const MovingContent& content) {
+  return caption(content,
+                 {seed, static_cast<uint64_t>(index), kClipCaptionStep, RandomPurpose::kGenerate});
+}
+
+}  // namespace
+
+std::string_view name_of(Motion motion) {
+  return kMotionNames[static_cast<size_t>(motion)];
+}
+
+bool is_held_out(const MovingContent& content) {
+  return content.colour == held_out_colour(content.shape, content.motion);
+}
+
+MovingScene moving_scene(uint64_t seed, int64_t index) {
+  return draw_clip(seed, index, false);
+}
+
+MovingScene held_out_clip(int64_t number) {
+  return draw_clip(kHeldOutClipSeed, number, true);
 }
 
 ShapeScene scene_at(const MovingScene& clip, float time) {
@@ -70,10 +98,12 @@ ShapeScene scene_at(const MovingScene& clip, float time) {
   KINORA_UNREACHABLE("[shapes] unknown motion");
 }
 
-std::string caption(const MovingScene& clip) {
-  std::string text = "a ";
-  text.append(name_of(clip.middle.colour)).append(" ").append(name_of(clip.middle.shape));
-  return text.append(" ").append(name_of(clip.motion));
+std::string moving_caption(uint64_t seed, int64_t index) {
+  return draw_caption(seed, index, moving_scene(seed, index).content());
+}
+
+std::string held_out_clip_caption(int64_t number) {
+  return draw_caption(kHeldOutClipSeed, number, held_out_clip(number).content());
 }
 
 MovingShapeSource::MovingShapeSource(uint64_t seed, int64_t count, int64_t num_frames, float fps,
@@ -107,7 +137,7 @@ void MovingShapeSource::read(int64_t index, Sample& out) const {
   }
   out.num_frames = num_frames_;
   out.fps = fps_;
-  out.caption = caption(clip);
+  out.caption = draw_caption(seed_, index, clip.content());
   out.label = moving_label(clip.middle.shape, clip.motion);
 }
 

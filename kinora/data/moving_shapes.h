@@ -10,6 +10,9 @@
 
 /// The built-in generated video: one coloured shape that moves steadily in one of four directions.
 /// It needs no download, and eval/motion_judge.h can tell exactly what a clip shows.
+///
+/// Of each class one colour is held out: training never shows it, and whether a model draws it when
+/// asked is the measure of it (is_held_out).
 namespace kinora::data {
 
 enum class Motion : uint8_t { kLeft, kRight, kUp, kDown };
@@ -26,23 +29,45 @@ inline constexpr int64_t kNumMovingClasses = kNumShapes * kNumMotions;
   return static_cast<int64_t>(shape) * kNumMotions + static_cast<int64_t>(motion);
 }
 
+/// What a caption says of a clip.
+struct MovingContent {
+  Shape shape = Shape::kCircle;
+  Colour colour = Colour::kRed;
+  Motion motion = Motion::kLeft;
+
+  bool operator==(const MovingContent&) const = default;
+  [[nodiscard]] int64_t label() const { return moving_label(shape, motion); }
+};
+
+/// Whether training never shows it: one colour of each class, 16 of 64 in all. Each two of shape,
+/// colour and motion are shown together.
+[[nodiscard]] bool is_held_out(const MovingContent& content);
+
 /// Everything that a clip shows.
 struct MovingScene {
   ShapeScene middle;  ///< half-way; `cell` says nothing here
   Motion motion = Motion::kLeft;
   float travel = 0.40F;  ///< from the first frame to the last, in the picture's widths or heights
+
+  [[nodiscard]] MovingContent content() const { return {middle.shape, middle.colour, motion}; }
 };
 
-/// Clip `index` of the stream `seed`. The label is index % kNumMovingClasses, so that classes are
-/// balanced; colour, position, size, light and travel are random and leave the shape wholly inside
-/// the picture in every frame.
+/// Clip `index` of the stream `seed`, never one that is held out. The label is
+/// index % kNumMovingClasses, so that classes are balanced; colour, position, size, light and
+/// travel are random and leave the shape wholly inside the picture in every frame.
 [[nodiscard]] MovingScene moving_scene(uint64_t seed, int64_t index);
+
+/// The fixed clips that measure a model: all are held out, of class number % kNumMovingClasses.
+inline constexpr int64_t kNumHeldOutClips = 1000;
+[[nodiscard]] MovingScene held_out_clip(int64_t number);
 
 /// The picture at `time`, from 0, the first frame, to 1, the last.
 [[nodiscard]] ShapeScene scene_at(const MovingScene& clip, float time);
 
-/// "a red circle moving to the left".
-[[nodiscard]] std::string caption(const MovingScene& clip);
+/// The caption of `moving_scene(seed, index)` and of `held_out_clip(number)`, in one of many
+/// wordings (data/moving_captions.h).
+[[nodiscard]] std::string moving_caption(uint64_t seed, int64_t index);
+[[nodiscard]] std::string held_out_clip_caption(int64_t number);
 
 /// The generated clips as a source; each has `num_frames` frames, which span the whole motion.
 class MovingShapeSource : public Source {

@@ -8,28 +8,16 @@
 
 #include "kinora/core/error.h"
 #include "kinora/core/text.h"
+#include "kinora/data/caption_words.h"
 
 namespace kinora::data {
 namespace {
 
-using Words = std::span<const std::string_view>;
-
 // Synonyms, by the value of the enum.
 constexpr std::array<std::string_view, 3> kSmall = {"small", "little", "tiny"};
 constexpr std::array<std::string_view, 3> kLarge = {"large", "big", "huge"};
-constexpr std::array<std::string_view, 2> kRed = {"red", "crimson"};
-constexpr std::array<std::string_view, 2> kGreen = {"green", "emerald"};
-constexpr std::array<std::string_view, 2> kBlue = {"blue", "azure"};
-constexpr std::array<std::string_view, 2> kYellow = {"yellow", "golden"};
-constexpr std::array<std::string_view, 2> kCircle = {"circle", "disc"};
-constexpr std::array<std::string_view, 2> kSquare = {"square", "box"};
-constexpr std::array<std::string_view, 2> kTriangle = {"triangle", "wedge"};
-constexpr std::array<std::string_view, 2> kCross = {"cross", "plus"};
 constexpr std::array<Words, kNumSizes> kSizes = {kSmall, kLarge};
-constexpr std::array<Words, kNumColours> kColours = {kRed, kGreen, kBlue, kYellow};
-constexpr std::array<Words, kNumShapes> kShapes = {kCircle, kSquare, kTriangle, kCross};
 
-constexpr std::array<std::string_view, 2> kArticles = {"a", "one"};
 constexpr std::array<std::string_view, 4> kOpenings = {"", "", "there is ", "a picture of "};
 
 // "A is ... B", and "B with A ...".
@@ -46,10 +34,6 @@ constexpr std::array<std::string_view, 3> kBelowIt = {"below it", "under it", "b
 constexpr std::array<Words, kNumRelations> kRelationsToIt = {kItsLeft, kItsRight, kAboveIt,
                                                              kBelowIt};
 
-// Words that reading a caption passes over.
-constexpr std::array<std::string_view, 10> kFillers = {"a",  "an", "one", "the",     "to",
-                                                       "on", "of", "in",  "picture", "there"};
-
 // How the objects of a scene become a sentence: N0 is the first object, R1 what the second is of
 // the first, O1 the opposite, S1 the same as R1 with "it" for the first.
 constexpr std::array<std::string_view, 1> kOfOne = {"N0"};
@@ -58,22 +42,8 @@ constexpr std::array<std::string_view, 3> kOfThree = {
     "N0 O1 N1 and O2 N2", "N0 with N1 S1 and N2 S2", "N1 R1 N0 which is O2 N2"};
 constexpr std::array<Words, kMostObjects> kSentences = {kOfOne, kOfTwo, kOfThree};
 
-// One random choice after the other.
-class Choice {
- public:
-  explicit Choice(const RandomStream& stream) : stream_(stream) {}
-  size_t below(size_t count) {
-    return random_index(stream_, next_++, static_cast<uint32_t>(count));
-  }
-  std::string of(Words words) { return std::string(words[below(words.size())]); }
-
- private:
-  RandomStream stream_;
-  uint64_t next_ = 0;
-};
-
 std::string words_for(const ObjectKind& kind, Choice& choice) {
-  const std::string article = choice.of(kArticles);
+  const std::string before = article(choice);
   const std::string size = choice.of(kSizes[static_cast<size_t>(kind.size)]);
   const std::string colour = choice.of(kColours[static_cast<size_t>(kind.colour)]);
   const std::string shape = choice.of(kShapes[static_cast<size_t>(kind.shape)]);
@@ -81,8 +51,7 @@ std::string words_for(const ObjectKind& kind, Choice& choice) {
   const std::string words = order == 0   ? colour + " " + size + " " + shape
                             : order == 1 ? size + " " + shape + " in " + colour
                                          : size + " " + colour + " " + shape;
-  const bool is_vowel = words.front() == 'a' || words.front() == 'e';
-  return (article == "a" && is_vowel ? "an" : article) + " " + words;
+  return with_article(before, words);
 }
 
 bool is_symbol(std::string_view word) {
@@ -101,37 +70,6 @@ struct Item {
   ObjectKind kind;
   Relation relation = Relation::kLeftOf;
 };
-
-std::vector<std::string> words_in(std::string_view text) {
-  std::vector<std::string> words(1);
-  for (const char c : text) {
-    const bool is_upper = c >= 'A' && c <= 'Z';
-    if (is_upper || (c >= 'a' && c <= 'z')) {
-      words.back() += is_upper ? static_cast<char>(c - 'A' + 'a') : c;
-    } else if (!words.back().empty()) {
-      words.emplace_back();
-    }
-  }
-  std::erase_if(words, [](const std::string& word) {
-    return word.empty() || std::find(kFillers.begin(), kFillers.end(), word) != kFillers.end();
-  });
-  return words;
-}
-
-// The value of the enum for which `word` is one of the synonyms.
-template <typename Enum>
-std::optional<Enum> find(std::span<const Words> synonyms, std::string_view word) {
-  for (size_t i = 0; i < synonyms.size(); ++i) {
-    for (const std::string_view synonym : synonyms[i]) {
-      // Of phrases the word that counts: "to the left of".
-      const std::vector<std::string> counting = words_in(synonym);
-      if (std::find(counting.begin(), counting.end(), word) != counting.end()) {
-        return static_cast<Enum>(i);
-      }
-    }
-  }
-  return std::nullopt;
-}
 
 // Objects are runs of words for size, colour and shape, each once; nothing for other runs.
 std::optional<std::vector<Item>> items_in(const std::vector<std::string>& words) {

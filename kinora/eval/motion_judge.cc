@@ -16,6 +16,7 @@ namespace {
 
 using data::Colour;
 using data::Motion;
+using data::MovingContent;
 using data::Rgb;
 using data::Shape;
 
@@ -97,6 +98,28 @@ std::vector<Picture> frames_of(const at::Tensor& clip) {
   return frames;
 }
 
+struct KindOfShape {
+  Shape shape = Shape::kCircle;
+  Colour colour = Colour::kRed;
+};
+
+// What kMinAgreement of the frames show.
+std::optional<KindOfShape> kind_in_frames(const at::Tensor& clip) {
+  std::array<int64_t, data::kNumShapeClasses> times{};
+  for (int64_t t = 0; t < clip.size(1); ++t) {
+    if (const std::optional<ShapeVerdict> shown = judge_shape(clip.select(1, t))) {
+      ++times[static_cast<size_t>(shown->label())];
+    }
+  }
+  const auto most = std::max_element(times.begin(), times.end());
+  if (static_cast<float>(*most) < kMinAgreement * static_cast<float>(clip.size(1))) {
+    return std::nullopt;
+  }
+  const int64_t label = most - times.begin();
+  return KindOfShape{static_cast<Shape>(label / data::kNumColours),
+                     static_cast<Colour>(label % data::kNumColours)};
+}
+
 template <typename Judge>
 MotionScore count_right(const at::Tensor& clips, const at::Tensor& labels, const Judge& is_right) {
   KINORA_CHECK(clips.dim() == 5 && clips.size(1) == 3, kShape,
@@ -157,32 +180,48 @@ std::optional<MotionVerdict> judge_motion(const at::Tensor& clip) {
   return MotionVerdict{down > 0.0F ? Motion::kDown : Motion::kUp, travel};
 }
 
-std::optional<MovingShapeVerdict> judge_moving_shape(const at::Tensor& clip) {
+std::optional<MovingContent> judge_moving_shape(const at::Tensor& clip) {
   const std::optional<MotionVerdict> motion = judge_motion(clip);
   if (!motion) {
     return std::nullopt;
   }
-  const int64_t num_frames = clip.size(1);
-  std::array<int64_t, data::kNumShapeClasses> times{};
-  for (int64_t t = 0; t < num_frames; ++t) {
-    if (const std::optional<ShapeVerdict> shown = judge_shape(clip.select(1, t))) {
-      ++times[static_cast<size_t>(shown->label())];
-    }
-  }
-  const auto most = std::max_element(times.begin(), times.end());
-  if (static_cast<float>(*most) < kMinAgreement * static_cast<float>(num_frames)) {
-    return std::nullopt;
-  }
-  const int64_t label = most - times.begin();
-  return MovingShapeVerdict{static_cast<Shape>(label / data::kNumColours),
-                            static_cast<Colour>(label % data::kNumColours), motion->motion};
+  const std::optional<KindOfShape> kind = kind_in_frames(clip);
+  return kind ? std::optional(MovingContent{kind->shape, kind->colour, motion->motion})
+              : std::nullopt;
 }
 
 MotionScore judge_moving_shapes(const at::Tensor& clips, const at::Tensor& labels) {
   return count_right(clips, labels, [](const at::Tensor& clip, int64_t label) {
-    const std::optional<MovingShapeVerdict> verdict = judge_moving_shape(clip);
+    const std::optional<MovingContent> verdict = judge_moving_shape(clip);
     return verdict && verdict->label() == label;
   });
+}
+
+MovingScore judge_asked_clips(const at::Tensor& clips, std::span<const MovingContent> asked) {
+  KINORA_CHECK(clips.dim() == 5 && clips.size(1) == 3 && clips.size(0) == std::ssize(asked), kShape,
+               "[motion_judge] clips must have shape [", asked.size(), ", 3, T, H, W], got ",
+               clips.sizes());
+  MovingScore score{.num_clips = clips.size(0)};
+  int64_t num_by_chance = 0;
+  for (size_t i = 0; i < asked.size(); ++i) {
+    const at::Tensor clip = clips[static_cast<int64_t>(i)];
+    const std::optional<MotionVerdict> motion = judge_motion(clip);
+    const std::optional<KindOfShape> kind = kind_in_frames(clip);
+    score.num_motion += motion && motion->motion == asked[i].motion ? 1 : 0;
+    score.num_shape += kind && kind->shape == asked[i].shape ? 1 : 0;
+    score.num_colour += kind && kind->colour == asked[i].colour ? 1 : 0;
+    if (!motion || !kind) {
+      continue;
+    }
+    const MovingContent shown{kind->shape, kind->colour, motion->motion};
+    const bool is_right = shown == asked[i];
+    score.num_right += is_right ? 1 : 0;
+    num_by_chance += std::count(asked.begin(), asked.end(), shown) - (is_right ? 1 : 0);
+  }
+  const auto num_others =
+      static_cast<double>(std::max<int64_t>(score.num_clips * (score.num_clips - 1), 1));
+  score.chance = static_cast<double>(num_by_chance) / num_others;
+  return score;
 }
 
 MotionScore judge_motions(const at::Tensor& clips, const at::Tensor& labels,

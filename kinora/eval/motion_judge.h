@@ -25,17 +25,9 @@ struct MotionVerdict {
 /// back, and mainly along rows or columns. On the way it may swerve. Throws Error (kShape).
 [[nodiscard]] std::optional<MotionVerdict> judge_motion(const at::Tensor& clip);
 
-struct MovingShapeVerdict {
-  data::Shape shape = data::Shape::kCircle;
-  data::Colour colour = data::Colour::kRed;
-  data::Motion motion = data::Motion::kLeft;
-
-  [[nodiscard]] int64_t label() const { return data::moving_label(shape, motion); }
-};
-
 /// Of a clip of the generated set: nothing unless judge_motion finds a motion and at least three
 /// quarters of the frames show one shape of one colour as judge_shape sees it.
-[[nodiscard]] std::optional<MovingShapeVerdict> judge_moving_shape(const at::Tensor& clip);
+[[nodiscard]] std::optional<data::MovingContent> judge_moving_shape(const at::Tensor& clip);
 
 struct MotionScore {
   int64_t num_right = 0;
@@ -45,6 +37,22 @@ struct MotionScore {
 /// How many of `clips` [B, 3, T, H, W] show the class of `labels` int64 [B] of the generated set.
 /// Throws Error (kShape).
 [[nodiscard]] MotionScore judge_moving_shapes(const at::Tensor& clips, const at::Tensor& labels);
+
+/// Right ones of clips that were asked for by captions, as a whole and by attribute.
+struct MovingScore {
+  int64_t num_right = 0;
+  int64_t num_clips = 0;
+  int64_t num_shape = 0;
+  int64_t num_colour = 0;
+  int64_t num_motion = 0;
+  /// Right ones, a share, if each clip is judged by every other asked content.
+  double chance = 0.0;
+};
+
+/// Of clips [B, 3, T, H, W], of which the i-th was to show asked[i]. A shape counts that most
+/// frames show, however it moves, and a motion whatever moves. Throws Error (kShape).
+[[nodiscard]] MovingScore judge_asked_clips(const at::Tensor& clips,
+                                            std::span<const data::MovingContent> asked);
 
 /// The motions of the two classes of the moving_shapes strips (classes "0" and "1"): a shape of any
 /// colour swerves from the lower edge to the upper one in the same column, or from the right edge

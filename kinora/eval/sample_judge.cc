@@ -8,6 +8,7 @@
 
 #include "kinora/core/error.h"
 #include "kinora/core/text.h"
+#include "kinora/data/moving_captions.h"
 #include "kinora/data/moving_shapes.h"
 #include "kinora/data/scene_captions.h"
 #include "kinora/data/shapes.h"
@@ -48,15 +49,13 @@ data::SceneContent content_of(const inference::Asked& asked) {
   return *content;
 }
 
-/// The colour in the caption, if it names one.
-std::optional<data::Colour> colour_of(std::string_view caption) {
-  for (int64_t i = 0; i < data::kNumColours; ++i) {
-    const auto colour = static_cast<data::Colour>(i);
-    if (names(caption, data::name_of(colour))) {
-      return colour;
-    }
-  }
-  return std::nullopt;
+/// What the caption of a generated clip says, likewise.
+data::MovingContent moving_content_of(const inference::Asked& asked) {
+  const std::optional<data::MovingContent> content = data::moving_content_of(asked.caption);
+  KINORA_CHECK(content.has_value(), kConfig, "[judge] cannot tell what ", quote(asked.caption),
+               " should show. Hint: name a colour, a shape and where it moves, such as ",
+               quote(data::moving_caption(0, 0)));
+  return *content;
 }
 
 }  // namespace
@@ -84,11 +83,14 @@ SampleJudge::SampleJudge(const data::DataConfig& data, const models::ModelConfig
 }
 
 int64_t SampleJudge::label_of(const inference::Asked& asked) const {
-  if (asked.label && kind_ != Kind::kScenes) {
-    return *asked.label;
-  }
   if (kind_ == Kind::kScenes) {
     return std::ssize(content_of(asked).objects) - 1;
+  }
+  if (kind_ == Kind::kMovingShapes) {
+    return moving_content_of(asked).label();
+  }
+  if (asked.label) {
+    return *asked.label;
   }
   const std::vector<std::string>& classes = data_->class_names();
   for (size_t label = 0; label < classes.size(); ++label) {
@@ -102,24 +104,20 @@ int64_t SampleJudge::label_of(const inference::Asked& asked) const {
 }
 
 bool SampleJudge::is_right(const at::Tensor& sample, const inference::Asked& asked) const {
-  const int64_t label = label_of(asked);
   switch (kind_) {
     case Kind::kShapes: {
       const auto verdict = judge_shape(sample.dim() == 4 ? sample.squeeze(1) : sample);
-      return verdict && verdict->label() == label;
+      return verdict && verdict->label() == label_of(asked);
     }
-    case Kind::kMovingShapes: {
-      const auto verdict = judge_moving_shape(sample);
-      return verdict && verdict->label() == label &&
-             verdict->colour == colour_of(asked.caption).value_or(verdict->colour);
-    }
+    case Kind::kMovingShapes:
+      return judge_moving_shape(sample) == moving_content_of(asked);
     case Kind::kScenes: {
       const auto found = judge_scene(sample.dim() == 4 ? sample.squeeze(1) : sample);
       return found && shows(*found, content_of(asked));
     }
     case Kind::kMotions: {
       const auto verdict = judge_motion(sample);
-      return verdict && verdict->motion == kStripMotions[static_cast<size_t>(label)];
+      return verdict && verdict->motion == kStripMotions[static_cast<size_t>(label_of(asked))];
     }
   }
   KINORA_UNREACHABLE("[sample] unknown judge");

@@ -19,11 +19,12 @@ class SampleJudge {
   /// what it shows, or for latents.
   SampleJudge(const data::DataConfig& data, const models::ModelConfig& model);
 
-  /// kConfig where what was asked names no class.
+  /// kConfig where what was asked names no class; of scenes and of generated clips, where the
+  /// caption is not worded as theirs.
   [[nodiscard]] int64_t label_of(const inference::Asked& asked) const;
 
-  /// Whether `sample`, float32 [3, H, W] or [3, T, H, W] in [-1, 1], shows what was asked. A
-  /// caption's colour counts too.
+  /// Whether `sample`, float32 [3, H, W] or [3, T, H, W] in [-1, 1], shows what was asked.
+  /// Errors of label_of().
   [[nodiscard]] bool is_right(const at::Tensor& sample, const inference::Asked& asked) const;
 
  private:

@@ -340,7 +340,7 @@ TEST(ClipsTest, TextsLieBesideTheirClips) {
     for (const int64_t index : {60, 3, 17, 40}) {
       if (index % kNumMovingClasses == label) {
         Text text;
-        embed_words(caption(moving_scene(1, index)), *whole.text_shape(), text);
+        embed_words(moving_caption(1, index), *whole.text_shape(), text);
         EXPECT_EQ(row<float>(batch.text, i), text.tokens);
         EXPECT_EQ(row<float>(batch.pooled, i), text.pooled);
         EXPECT_EQ(batch.text_lengths.const_data_ptr<int64_t>()[i], text.length);

@@ -109,7 +109,7 @@ TEST(WordVectorSourceTest, GivesCaptionsOrClassNames) {
   EXPECT_TRUE(shapes.is_video());
   Sample sample;
   shapes.read(5, sample);
-  EXPECT_EQ(sample.text.tokens, embedded(caption(moving_scene(1, 5))).tokens);
+  EXPECT_EQ(sample.text.tokens, embedded(moving_caption(1, 5)).tokens);
 
   const TemporaryFolder folder;
   folder.write("jumping_jack/1.png", grey_png(1));

@@ -10,6 +10,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -138,6 +139,73 @@ TEST(MotionJudgeTest, IsNotRightOnOtherLabels) {
   EXPECT_EQ(judge_moving_shapes(batch.images, next).num_right, 0);
 }
 
+// The fixed held-out clips that measure a model.
+struct Asked {
+  at::Tensor clips;  // uint8 [B, 3, T, H, W]
+  std::vector<data::MovingContent> contents;
+};
+
+Asked held_out(int64_t count, int64_t frames, int64_t side) {
+  Asked asked{at::empty({count, 3, frames, side, side}, at::kByte), {}};
+  io::Image image;
+  for (int64_t i = 0; i < count; ++i) {
+    const data::MovingScene scene = data::held_out_clip(i);
+    for (int64_t t = 0; t < frames; ++t) {
+      const float time = static_cast<float>(t) / static_cast<float>(frames - 1);
+      data::render(data::scene_at(scene, time), side, side, image);
+      const at::Tensor frame =
+          at::from_blob(image.pixels.data(), {side, side, 3}, at::kByte).permute({2, 0, 1});
+      asked.clips[i].select(1, t).copy_(frame);
+    }
+    asked.contents.push_back(scene.content());
+  }
+  return asked;
+}
+
+TEST(MotionJudgeTest, HeldOutClipsAreRightByTheirCaptionsAlone) {
+  // Of 16 x 16 pixels some are too coarse to be sure.
+  for (const auto& [frames, side, least] : {std::array<int64_t, 3>{8, 16, 148}, {16, 32, 160}}) {
+    const Asked asked = held_out(160, frames, side);
+    const MovingScore score = judge_asked_clips(asked.clips, asked.contents);
+    EXPECT_EQ(score.num_clips, 160);
+    EXPECT_GE(score.num_right, least) << side;
+    EXPECT_GE(score.num_shape, least) << side;
+    EXPECT_GE(score.num_colour, least) << side;
+    EXPECT_GE(score.num_motion, least) << side;
+    // Of 159 others 9 ask for the same.
+    EXPECT_NEAR(score.chance, 9.0 / 159.0, 0.005);
+
+    std::vector<data::MovingContent> wrong = asked.contents;
+    for (size_t i = 0; i < wrong.size(); ++i) {  // one attribute each
+      const auto next = [](auto value) {
+        return static_cast<decltype(value)>((static_cast<int>(value) + 1) % 4);
+      };
+      if (i % 3 == 0) {
+        wrong[i].shape = next(wrong[i].shape);
+      } else if (i % 3 == 1) {
+        wrong[i].colour = next(wrong[i].colour);
+      } else {
+        wrong[i].motion = next(wrong[i].motion);
+      }
+    }
+    const MovingScore none = judge_asked_clips(asked.clips, wrong);
+    EXPECT_EQ(none.num_right, 0);
+    EXPECT_LE(none.num_shape, 160 - 54);
+    EXPECT_LE(none.num_colour, 160 - 53);
+    EXPECT_LE(none.num_motion, 160 - 53);
+  }
+}
+
+TEST(MotionJudgeTest, ClipsThatStandStillHaveTheirShapeRight) {
+  const Asked asked = held_out(16, 8, 32);
+  const at::Tensor still = asked.clips.narrow(2, 4, 1).expand_as(asked.clips).contiguous();
+  const MovingScore score = judge_asked_clips(still, asked.contents);
+  EXPECT_EQ(score.num_right, 0);
+  EXPECT_EQ(score.num_motion, 0);
+  EXPECT_EQ(score.num_shape, 16);
+  EXPECT_EQ(score.num_colour, 16);
+}
+
 TEST(MotionJudgeTest, FindsNothingInClipsThatStandStill) {
   const data::Batch batch = generate(32, 8, 32, 32);
   for (int64_t i = 0; i < 32; ++i) {
@@ -249,6 +317,7 @@ TEST(MotionJudgeTest, RefusesWrongShapes) {
   EXPECT_THROW((void)judge_motion(batch.images[0].narrow(0, 0, 2)), Error);
   EXPECT_THROW((void)judge_moving_shapes(batch.images, batch.labels.narrow(0, 0, 1)), Error);
   EXPECT_THROW((void)judge_motions(batch.images, batch.labels.add(2), kStripMotions), Error);
+  EXPECT_THROW((void)judge_asked_clips(batch.images, held_out(3, 3, 16).contents), Error);
 }
 
 }  // namespace motion_judge_test

@@ -69,8 +69,9 @@ void add_eval(CLI::App& app, Chosen& chosen) {
       ->add_option(
           "--scenes", arguments->scenes,
           "SAMPLES is a run or checkpoint of a model of captions: let it draw the first so "
-          "many of the 1000 held-out scenes, and judge whether every attribute and "
-          "relation is right")
+          "many of the 1000 held-out scenes (of models of clips: clips of moving shapes), and "
+          "judge "
+          "whether every attribute and relation is right")
       ->check(CLI::Range(3, 1000));
   command->add_option("--guidance", arguments->guidance, "Guidance for --scenes; the recipe's")
       ->check(CLI::NonNegativeNumber);
