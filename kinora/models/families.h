@@ -23,7 +23,7 @@ struct FamilyConditions {
   bool labels = false;
   bool text = false;    ///< embedded tokens of captions
   bool tokens = false;  ///< where the model has a text encoder (model.text_encoder), their ids
-  bool pooled = false;  ///< a vector a caption
+  bool pooled = false;  ///< a vector a caption, unless the model has a text encoder
   bool fps = false;
   bool size = false;  ///< height and width
   bool num_frames = false;
@@ -89,7 +89,8 @@ struct Family {
   /// kConfig, too for a key that is set and that it has no use for.
   void (*resolve)(ModelConfig& config, const ModelConfig& published) = nullptr;
   ModelShape (*shape)(const ModelConfig& config) = transformer_shape;  ///< shape_of()
-  double (*macs)(const ModelConfig& config) = nullptr;                 ///< forward_macs()
+  /// forward_macs() without a text encoder of its own.
+  double (*macs)(const ModelConfig& config) = nullptr;
   std::unique_ptr<Model> (*make)(const ModelConfig& config) = nullptr;
   std::optional<DiffusersFamily> diffusers = {};
 

@@ -3,6 +3,7 @@
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"
 #include "kinora/models/families.h"
+#include "kinora/models/transformers/caption_encoder.h"
 
 namespace kinora::models {
 bool ModelConfig::is_video() const {
@@ -26,7 +27,7 @@ void describe_text_encoder(Fields& fields, TextEncoderSize& encoder) {
   const auto scope = fields.scope("text_encoder");
   fields.add("layers", encoder.layers,
              "Layers of a text encoder of T5's architecture that is trained with the model, which "
-             "takes data.text tokens (pixart, stdit, stdit2, stdit3); 0 = none.",
+             "takes data.text tokens (every architecture of captions); 0 = none.",
              between(0, 256));
   fields.add("width", encoder.width, "Width of its tokens.", between(1, 65536));
   fields.add("heads", encoder.heads, "Its attention heads.", between(1, 4096));
@@ -131,7 +132,8 @@ ModelConfig resolved(ModelConfig config) {
 }
 
 double forward_macs(const ModelConfig& config) {
-  return family_of(config).macs(config);
+  return family_of(config).macs(config) +
+         (config.text_encoder.any() ? CaptionEncoder::macs(config) : 0.0);
 }
 
 }  // namespace kinora::models

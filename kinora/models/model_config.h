@@ -69,8 +69,8 @@ void describe(Fields& fields, ModelConfig& config);
 [[nodiscard]] ModelConfig resolved(ModelConfig config);
 
 /// Multiply-accumulates of one forward pass of one sample, captions of full length: linears,
-/// attention, modulation. The "Gflops" of DiT's paper (119 for DiT-XL/2 at 256 px) are these, in
-/// 1e9.
+/// attention, modulation, and of a text encoder of its own. The "Gflops" of DiT's paper (119 for
+/// DiT-XL/2 at 256 px) are these, in 1e9.
 [[nodiscard]] double forward_macs(const ModelConfig& config);
 
 }  // namespace kinora::models

@@ -2,6 +2,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/where.h>
 
 #include "kinora/core/error.h"
 
@@ -17,6 +18,11 @@ T5Config t5_config(const TextEncoderSize& size) {
   config.num_layers = size.layers;
   config.num_heads = size.heads;
   return config;
+}
+
+/// Which of `length` places are within the texts, bool [B, length].
+at::Tensor places_within(const at::Tensor& lengths, int64_t length) {
+  return at::arange(length, lengths.options()) < lengths.unsqueeze(1);
 }
 
 }  // namespace
@@ -37,8 +43,25 @@ at::Tensor CaptionEncoder::embed_captions(const at::Tensor& tokens,
   KINORA_CHECK(tokens.dim() == 2 && tokens.scalar_type() == at::kLong && length <= longest, kShape,
                "[model] tokens must be int64 [B, up to ", longest, "], got ", tokens.scalar_type(),
                " ", tokens.sizes());
-  const at::Tensor valid = at::arange(length, lengths.options()) < lengths.unsqueeze(1);  // [B, L]
-  return encode_padded(tokens, valid, buckets_.narrow(0, longest - length, 2 * length - 1));
+  return encode_padded(tokens, places_within(lengths, length),
+                       buckets_.narrow(0, longest - length, 2 * length - 1));
+}
+
+at::Tensor CaptionEncoder::pool_captions(const at::Tensor& tokens,
+                                         const at::Tensor& lengths) const {
+  const at::Tensor states = embed_captions(tokens, lengths);
+  const at::Tensor sums =
+      at::where(places_within(lengths, tokens.size(1)).unsqueeze(2), states, 0.0).sum(1);
+  return sums / lengths.unsqueeze(1);
+}
+
+double CaptionEncoder::macs(const ModelConfig& config) {
+  const TextEncoderSize& size = config.text_encoder;
+  const auto length = static_cast<double>(config.text_tokens);
+  const auto width = static_cast<double>(size.width);
+  const double attention = length * (4.0 * width * width + 2.0 * length * width);
+  const double mlp = 2.0 * length * width * static_cast<double>(size.mlp);
+  return static_cast<double>(size.layers) * (attention + mlp);
 }
 
 void CaptionEncoder::to_device(const at::Device& device) {

@@ -17,6 +17,12 @@ class CaptionEncoder : public T5Encoder {
   [[nodiscard]] at::Tensor embed_captions(const at::Tensor& tokens,
                                           const at::Tensor& lengths) const;
 
+  /// The mean of a caption's rows: fp32 [B, width].
+  [[nodiscard]] at::Tensor pool_captions(const at::Tensor& tokens, const at::Tensor& lengths) const;
+
+  /// Multiply-accumulates of a caption of full length.
+  [[nodiscard]] static double macs(const ModelConfig& config);
+
   /// What is not a parameter.
   void to_device(const at::Device& device);
 

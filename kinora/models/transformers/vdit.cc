@@ -57,6 +57,10 @@ VDiT::VDiT(const ModelConfig& config)
       final_layer(of_final_layer(config)) {
   add_child("x_embedder", x_embedder);
   add_child("t_embedder", t_embedder);
+  if (config.text_encoder.any()) {
+    text_encoder.emplace(config);
+    add_child("text_encoder", *text_encoder);
+  }
   add_child("y_embedder", y_embedder);
   add_buffer("pos_embed_spatial", pos_embed_spatial);
   add_buffer("pos_embed_temporal", pos_embed_temporal);
@@ -65,6 +69,13 @@ VDiT::VDiT(const ModelConfig& config)
   final_layer.set_layer(config.transformer.depth + 1);
   set_buckets(block_buckets(*this, numbered("blocks", config.transformer.depth)),
               linears_of(blocks, config.transformer.depth));
+}
+
+void VDiT::to_device(const at::Device& device) {
+  BlockModel::to_device(device);
+  if (text_encoder) {
+    text_encoder->to_device(device);
+  }
 }
 
 double VDiT::macs(const ModelConfig& config) {
@@ -83,21 +94,37 @@ void VDiT::check_inputs(const at::Tensor& x_t, const at::Tensor& t,
                c.height, ", ", c.width, "] or be one such frame, got ", x_t.sizes());
   KINORA_CHECK(t.dim() == 1 && t.size(0) == batch && t.scalar_type() == at::kFloat, kShape,
                "[vdit] t must be float32 [", batch, "], got ", t.scalar_type(), " ", t.sizes());
-  const at::Tensor& pooled = conditions.pooled;
-  KINORA_CHECK(pooled.defined(), kShape, "[vdit] pooled captions must be given, [", batch, ", ",
-               c.text_channels, "]");
-  KINORA_CHECK(pooled.dim() == 2 && pooled.size(0) == batch && pooled.size(1) == c.text_channels,
-               kShape, "[vdit] pooled must have shape [", batch, ", ", c.text_channels, "], got ",
-               pooled.sizes());
+  check_captions(batch, conditions);
   KINORA_CHECK(!conditions.frame_mask.defined(), kShape,
                "[vdit] frames cannot be given: the model has one time for a clip");
+}
+
+void VDiT::check_captions(int64_t batch, const diffusion::Conditions& conditions) const {
+  if (text_encoder) {
+    KINORA_CHECK(conditions.tokens.defined() && conditions.tokens.size(0) == batch &&
+                     conditions.text_lengths.defined() && conditions.text_lengths.dim() == 1 &&
+                     conditions.text_lengths.size(0) == batch,
+                 kShape, "[vdit] ", config().name,
+                 " has a text encoder and needs tokens and text_lengths, [", batch, ", L] and [",
+                 batch, "]");
+    return;
+  }
+  const at::Tensor& pooled = conditions.pooled;
+  const int64_t width = config().text_channels;
+  KINORA_CHECK(pooled.defined(), kShape, "[vdit] pooled captions must be given, [", batch, ", ",
+               width, "]");
+  KINORA_CHECK(pooled.dim() == 2 && pooled.size(0) == batch && pooled.size(1) == width, kShape,
+               "[vdit] pooled must have shape [", batch, ", ", width, "], got ", pooled.sizes());
 }
 
 at::Tensor VDiT::predict(const at::Tensor& x_t, const at::Tensor& t,
                          const diffusion::Conditions& conditions, const diffusion::Pass& pass) {
   check_inputs(x_t, t, conditions);
-  const at::Tensor c = t_embedder.forward(t) +
-                       y_embedder.forward(conditions.pooled, conditions.null_text);  // [B, C]
+  const at::Tensor pooled =
+      text_encoder ? text_encoder->pool_captions(conditions.tokens, conditions.text_lengths)
+                   : conditions.pooled;
+  const at::Tensor c =
+      t_embedder.forward(t) + y_embedder.forward(pooled, conditions.null_text);  // [B, C]
   const int64_t tokens = grid_of(config()).tokens_a_frame();
   at::Tensor x = x_embedder.forward(sequence().enter(to_patches(config(), x_t))) +
                  sequence().enter(pos_embed_spatial.unsqueeze(1));  // [B, T, S', C]

@@ -1,9 +1,10 @@
 #pragma once
 
-#include <memory>
+#include <optional>
 #include <vector>
 
 #include "kinora/models/transformers/block_model.h"
+#include "kinora/models/transformers/caption_encoder.h"
 #include "kinora/models/transformers/video_layers.h"
 
 namespace kinora::models {
@@ -25,12 +26,14 @@ class TextEmbedder : public nn::Module {
 };
 
 /// VDiT of OpenDiT: DiT over clips of one size, with attention among all tokens of a clip, from one
-/// vector a caption. An image is a clip that is its first frame.
+/// vector a caption, or from captions that a text encoder of its own reads. An image is a clip that
+/// is its first frame.
 class VDiT : public BlockModel {
  public:
   explicit VDiT(const ModelConfig& config);
   /// Family::macs.
   [[nodiscard]] static double macs(const ModelConfig& config);
+  void to_device(const at::Device& device) override;
 
  protected:
   /// Among which tokens a block attends.
@@ -39,16 +42,19 @@ class VDiT : public BlockModel {
   [[nodiscard]] virtual int64_t first_block_in_time() const { return 0; }
 
  private:
-  /// Needs pooled.
+  /// Needs pooled, with a text encoder tokens and text_lengths.
   [[nodiscard]] at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t,
                                    const diffusion::Conditions& conditions,
                                    const diffusion::Pass& pass) override;
 
   void check_inputs(const at::Tensor& x_t, const at::Tensor& t,
                     const diffusion::Conditions& conditions) const;
+  /// kShape where the captions are not [B, ...] as the model reads them.
+  void check_captions(int64_t batch, const diffusion::Conditions& conditions) const;
 
   PatchEmbed x_embedder;
   TimestepEmbedder t_embedder;
+  std::optional<CaptionEncoder> text_encoder;
   TextEmbedder y_embedder;
   at::Tensor pos_embed_spatial;   // [1, S, C]
   at::Tensor pos_embed_temporal;  // [1, T, C]

@@ -9,10 +9,13 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <memory>
 #include <set>
 #include <string>
 
 #include "kinora/core/error.h"
+#include "kinora/models/families.h"
+#include "kinora/models/model.h"
 #include "kinora/models/transformers/pixart.h"
 #include "tests/error_of.h"
 
@@ -38,7 +41,7 @@ ModelConfig config_with_encoder() {
 }
 
 // Values of about 0.1, so that no parameter is without effect.
-void set_values(PixArt& model) {
+void set_values(Model& model) {
   uint64_t number = 0;
   for (const auto& [path, parameter] : model.named_parameters()) {
     parameter->value = (at::arange(parameter->numel(), at::kFloat) + static_cast<double>(++number))
@@ -104,6 +107,95 @@ TEST(CaptionEncoderTest, ShorterPaddingIsTheSame) {
   const at::Tensor lengths = at::tensor({3, 4}, at::kLong);
   EXPECT_TRUE(predict(model, ids().narrow(1, 0, 4), lengths)
                   .allclose(predict(model, ids(), lengths), 1e-4, 1e-5));
+}
+
+// What each family makes of captions depends on the encoder, on padding not, and its parameters
+// learn.
+TEST(CaptionEncoderTest, EveryFamilyOfCaptionsTrainsItsOwn) {
+  int64_t number = 0;
+  for (const Family& family : families()) {
+    if (family.conditions.labels) {
+      EXPECT_FALSE(family.conditions.tokens) << family.key;
+      continue;
+    }
+    ++number;
+    EXPECT_TRUE(family.conditions.tokens) << family.key;
+    ModelConfig config = config_with_encoder();
+    config.architecture = family.key;
+    config.frames = family.is_video ? 2 : 1;
+    const std::unique_ptr<Model> model = make_model(resolved(config));
+    set_values(*model);
+    const int64_t frames = config.frames;
+    at::Tensor x = at::arange(2 * 3 * frames * 8 * 8, at::kFloat).mul(0.3).cos();
+    x = family.is_video ? x.view({2, 3, frames, 8, 8}) : x.view({2, 3, 8, 8});
+    const auto number_of = [](double value) { return at::full({2}, value, at::kFloat); };
+    const auto out = [&](const at::Tensor& tokens, const at::Tensor& null = {}) {
+      return model->forward(x, number_of(0.5),
+                            {.tokens = tokens,
+                             .text_lengths = at::tensor({6, 4}, at::kLong),
+                             .fps = number_of(8.0),
+                             .height = number_of(8.0),
+                             .width = number_of(8.0),
+                             .num_frames = number_of(2.0),
+                             .null_text = null});
+    };
+    const at::Tensor of_ids = out(ids());
+    at::Tensor others = ids();
+    others[1][5] = 19;  // behind its end
+    EXPECT_TRUE(out(others).equal(of_ids)) << family.key;
+    others[1][3] = 0;
+    EXPECT_FALSE(out(others)[1].equal(of_ids[1])) << family.key;
+    EXPECT_TRUE(out(others)[0].equal(of_ids[0])) << family.key;
+    const at::Tensor null = at::tensor({0, 1}, at::kLong).to(at::kBool);
+    EXPECT_TRUE(out(others, null).equal(out(ids(), null))) << family.key;
+
+    torch::autograd::backward({(of_ids * of_ids).sum()}, {});
+    int64_t learn = 0;
+    for (const auto& [path, parameter] : model->named_parameters()) {
+      if (path.starts_with("text_encoder.")) {
+        learn += parameter->grad.abs().max().item<float>() > 0.0F ? 1 : 0;
+      }
+    }
+    EXPECT_EQ(learn, 1 + 8 + 1 + 8 + 1) << family.key;
+    EXPECT_THROW((void)out({}), Error) << family.key;
+  }
+  EXPECT_GE(number, 7);
+}
+
+TEST(CaptionEncoderTest, PooledIsTheMeanOfACaptionsRows) {
+  CaptionEncoder encoder(resolved(config_with_encoder()));
+  for (const auto& [path, parameter] : encoder.named_parameters()) {
+    parameter->value =
+        at::arange(parameter->numel(), at::kFloat).mul(1.7).sin().view(parameter->shape);
+  }
+  const at::Tensor lengths = at::tensor({6, 4}, at::kLong);
+  const at::Tensor states = encoder.embed_captions(ids(), lengths);
+  const at::Tensor pooled = encoder.pool_captions(ids(), lengths);
+  EXPECT_TRUE(pooled[0].allclose(states[0].mean(0)));
+  EXPECT_TRUE(pooled[1].allclose(states[1].narrow(0, 0, 4).mean(0)));
+}
+
+TEST(CaptionEncoderTest, ForwardMacsCountIt) {
+  // By hand, of 6 tokens of width 16: 2 layers of q, k, v, o (4 x 6 x 16 x 16), scores and values
+  // (2 x 6 x 6 x 16), wi and wo (2 x 6 x 16 x 32).
+  constexpr double kByHand = 2 * (6144.0 + 1152.0 + 6144.0);
+  for (const char* architecture : {"pixart", "vdit", "latte_t2v"}) {
+    ModelConfig config = config_with_encoder();
+    config.architecture = architecture;
+    config.frames = 1;
+    const double with = forward_macs(resolved(config));
+    config.text_encoder.layers = 0;
+    config.text_channels = 16;
+    EXPECT_EQ(with - forward_macs(resolved(config)), kByHand) << architecture;
+  }
+  CaptionEncoder encoder(resolved(config_with_encoder()));
+  int64_t matrices = 0;
+  for (const auto& [path, parameter] : encoder.named_parameters()) {
+    const bool is_table = path.find("shared") != std::string::npos ||
+                          path.find("relative_attention_bias") != std::string::npos;
+    matrices += parameter->shape.size() == 2 && !is_table ? parameter->numel() : 0;
+  }
+  EXPECT_EQ(6.0 * static_cast<double>(matrices) + 2 * 1152.0, kByHand);
 }
 
 TEST(CaptionEncoderTest, WrongInputsAndSizesAreNamed) {
