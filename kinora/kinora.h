@@ -83,7 +83,7 @@ class Model {
 struct DrawOptions {
   /// Classes in turn, each in [0, model.num_classes); empty: all. Of models of classes.
   std::vector<int64_t> classes = {};
-  /// Captions in turn, of models that learned words (data.text builtin).
+  /// Captions in turn, of models with a text encoder.
   std::vector<std::string> captions = {};
   /// A file of embedded texts (data.text_embeddings), in turn, of models of texts. Without these
   /// and captions: the texts of the run's data.

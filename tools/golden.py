@@ -20,7 +20,8 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 NO_MASKS = ["frame_masks.quarter_head=0", "frame_masks.image_head=0", "frame_masks.quarter_tail=0"]
-WORDS = ["data.text=builtin", "data.text_length=8", "model.text_tokens=8", "model.text_channels=64"]
+WORDS = ["data.text=tokens", f"text.tokenizer={ROOT / 'configs/captions/spiece.model'}",
+         "model.text_tokens=16", "model.text_encoder.layers=1", "model.text_encoder.width=64"]
 ARCHITECTURES = {
     "dit": ("demo", []),
     "dit-iddpm": ("demo", ["objective.kind=iddpm", "model.learn_sigma=true"]),

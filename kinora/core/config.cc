@@ -68,6 +68,10 @@ class Reader {
       const auto [first, is_new] = lines_.emplace(key, line);
       KINORA_CHECK(is_new || !is_file_, kConfig, "[config] ", where, ": ", key,
                    " is set twice, first in line ", first->second);
+      const RetiredKey* gone = find_retired(key);
+      KINORA_CHECK(gone == nullptr || value.kind != Kind::kScalar || value.text != gone->value,
+                   kConfig, "[config] ", where, ": ", key, " can be ", gone->value,
+                   " no more, since ", gone->because);
       config_detail::assign(*found->second, value, where);
     } else if (sections_.count(key) > 0) {
       KINORA_CHECK(value.kind == Kind::kMapping || value.kind == Kind::kNull, kConfig, "[config] ",

@@ -174,8 +174,8 @@ class Fields {
     return add_target(key, std::move(target), doc, {});
   }
 
-  /// A key of earlier versions that accepted `value` alone. Files that have it so are read as
-  /// before; any other value is refused, with `because`. Help and dump do not know it.
+  /// A key of earlier versions that took `value` alone: files that have it so are read as before,
+  /// others refused, with `because`. Of a key that is there: a choice that is no more, and refused.
   void retire(std::string_view key, std::string_view value, std::string_view because);
 
   Scope scope(std::string_view name) { return Scope(*this, name); }

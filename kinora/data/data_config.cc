@@ -17,7 +17,6 @@
 #include "kinora/data/shapes.h"
 #include "kinora/data/strips.h"
 #include "kinora/data/text_file.h"
-#include "kinora/data/word_vectors.h"
 
 namespace kinora::data {
 namespace {
@@ -102,13 +101,16 @@ void describe_clips(Fields& fields, DataConfig& c) {
 void describe_texts(Fields& fields, DataConfig& c) {
   fields.add(
       "text", c.text,
-      {{"none", TextKind::kNone},
-       {"builtin", TextKind::kBuiltin},
-       {"file", TextKind::kFile},
-       {"tokens", TextKind::kTokens}},
-      "Texts of the samples: none; builtin = the words of the caption, else of the class name, "
-      "each as a fixed random vector (no language model); file = from data.text_embeddings; tokens "
-      "= the same captions as text.tokenizer numbers them, for a text encoder in the run.");
+      {{"none", TextKind::kNone}, {"file", TextKind::kFile}, {"tokens", TextKind::kTokens}},
+      "Texts of the samples: none; file = from data.text_embeddings; tokens = the caption, else "
+      "the class name, as text.tokenizer numbers it, for a text encoder in the run.");
+  constexpr const char* kNoWordVectors = "words have no random vectors any more";
+  fields.retire("text", "builtin",
+                std::string(kNoWordVectors) +
+                    ". Hint: data.text=tokens text.tokenizer=configs/captions/spiece.model "
+                    "model.text_encoder.layers=2, as configs/demo-video.yaml has it");
+  fields.retire("text_length", "16", kNoWordVectors);
+  fields.retire("text_channels", "64", kNoWordVectors);
   fields
       .add(
           "text_embeddings", c.text_embeddings,
@@ -117,11 +119,6 @@ void describe_texts(Fields& fields, DataConfig& c) {
           "says.")
       .check("name a file for data.text file, and be left out otherwise",
              [&c] { return c.text_embeddings.empty() == (c.text != TextKind::kFile); });
-  fields.add("text_length", c.text_length,
-             "Words that a text has room for, for data.text builtin; further ones are cut off.",
-             between(1, 4096));
-  fields.add("text_channels", c.text_channels, "Channels of a word, for data.text builtin.",
-             between(1, 65536));
 }
 
 void describe_captions(Fields& fields, DataConfig& c) {
@@ -400,9 +397,6 @@ std::unique_ptr<Source> open_whole_source(const DataConfig& config, const Captio
   switch (config.text) {
     case TextKind::kNone:
       return source;
-    case TextKind::kBuiltin:
-      return std::make_unique<WordVectorSource>(std::move(source), config.text_length,
-                                                config.text_channels);
     case TextKind::kFile:
       return std::make_unique<TextFileSource>(std::move(source), config.text_embeddings);
     case TextKind::kTokens:

@@ -34,8 +34,8 @@ enum class FrameLayout : uint8_t {
   kVideo,  ///< a clip: the file is a video
 };
 
-/// Where the texts of samples come from.
-enum class TextKind : uint8_t { kNone, kBuiltin, kFile, kTokens };
+/// Where the texts of samples come from. The numbers are part of set_identity().
+enum class TextKind : uint8_t { kNone = 0, kFile = 2, kTokens = 3 };
 
 /// Which images, clips or latents to train on, and how to load them.
 struct DataConfig {
@@ -52,10 +52,8 @@ struct DataConfig {
   CaptionChoice captions;
   TextKind text = TextKind::kNone;
   std::string text_embeddings;
-  int64_t text_length = 16;    ///< of built-in texts, in words
-  int64_t text_channels = 64;  ///< of built-in texts
-  int64_t count = 65536;       ///< of generated images or clips
-  int64_t seed = 0;            ///< of generated images and of what is held out
+  int64_t count = 65536;  ///< of generated images or clips
+  int64_t seed = 0;       ///< of generated images and of what is held out
   int64_t validation = 0;
   bool flip = false;
   ConfigTable buckets;  ///< none: all samples have height, width and frames

@@ -65,7 +65,7 @@ void check_texts(const data::TextShape& texts, const models::ModelConfig& model)
   KINORA_CHECK(
       channels > 0, kConfig, "[train] ", model.name,
       " is conditioned on texts, and the data has none", pooled ? " with a pooled vector" : "",
-      ". Hint: data.text=tokens with text.encoder, data.text_embeddings, or data.text=builtin");
+      ". Hint: data.text=tokens with text.encoder or model.text_encoder, or data.text_embeddings");
   KINORA_CHECK(channels == model.text_channels, kConfig,
                "[train] the data's texts have vectors of ", channels,
                " numbers, but model.text_channels is ", model.text_channels);
@@ -81,12 +81,13 @@ diffusion::Conditions conditions_of(const data::Batch& batch, const models::Mode
     conditions.labels = batch.labels;
   }
   check_texts(text_shape(batch), model);
-  if (wanted.text) {
-    conditions.text = batch.text;
+  if (model.text_encoder.any()) {
     conditions.tokens = batch.tokens;
     conditions.text_lengths = batch.text_lengths;
-  }
-  if (wanted.pooled) {
+  } else if (wanted.text) {
+    conditions.text = batch.text;
+    conditions.text_lengths = batch.text_lengths;
+  } else if (wanted.pooled) {
     conditions.pooled = batch.pooled;
   }
   const int64_t batch_size = batch.images.size(0);

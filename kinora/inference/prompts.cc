@@ -10,7 +10,6 @@
 #include "kinora/core/log.h"
 #include "kinora/core/text.h"
 #include "kinora/data/text_file.h"
-#include "kinora/data/word_vectors.h"
 #include "kinora/inference/conditions.h"
 #include "kinora/inference/text_tokens.h"
 #include "kinora/prompts/wildcards.h"
@@ -85,19 +84,6 @@ std::vector<std::string> captions_of(const Request& request) {
   return captions;
 }
 
-Prompts prompts_of_words(const std::vector<std::string>& captions, const data::TextShape& shape) {
-  KINORA_CHECK(!captions.empty(), kConfig, "[sample] there must be at least one caption");
-  Prompts prompts{.shape = shape, .all = {}};
-  for (const std::string& caption : captions) {
-    Prompt prompt{.caption = caption, .text = {}, .label = {}};
-    data::embed_words(caption, shape, prompt.text);
-    KINORA_CHECK(prompt.text.length > 0, kConfig, "[sample] a caption must have a word in it, got ",
-                 quote(caption));
-    prompts.all.push_back(std::move(prompt));
-  }
-  return prompts;
-}
-
 Prompts prompts_of_tokens(const std::vector<std::string>& captions,
                           const data::CaptionTokens& tokens) {
   KINORA_CHECK(!captions.empty(), kConfig, "[sample] there must be at least one caption");
@@ -121,20 +107,13 @@ Prompts prompts_of_tokens(const std::vector<std::string>& captions,
 }
 
 Prompts prompts_of_captions(const std::vector<std::string>& captions, const ModelRecipe& recipe) {
-  const data::DataConfig& data = recipe.data;
-  if (recipe.model.text_encoder.any()) {
-    const std::optional<data::CaptionTokens> tokens = caption_tokens(recipe);
-    KINORA_CHECK(tokens.has_value(), kConfig,
-                 "[sample] the model's text encoder needs a tokenizer. Hint: text.tokenizer");
-    return prompts_of_tokens(captions, *tokens);
-  }
-  KINORA_CHECK(data.text == data::TextKind::kBuiltin, kConfig,
-               "[sample] captions need data.text builtin, whose words this run did not learn, or a "
-               "text encoder. Hint: text.encoder=FOLDER, or embed them as its texts were, and give "
-               "--text-embeddings");
-  return prompts_of_words(captions, {.length = data.text_length,
-                                     .channels = data.text_channels,
-                                     .pooled_channels = data.text_channels});
+  KINORA_CHECK(recipe.model.text_encoder.any(), kConfig,
+               "[sample] captions need a text encoder, and the model has none of its own. Hint: "
+               "text.encoder=FOLDER, or embed them as its texts were, and give --text-embeddings");
+  const std::optional<data::CaptionTokens> tokens = caption_tokens(recipe);
+  KINORA_CHECK(tokens.has_value(), kConfig,
+               "[sample] the model's text encoder needs a tokenizer. Hint: text.tokenizer");
+  return prompts_of_tokens(captions, *tokens);
 }
 
 Prompts prompts_of_file(const std::filesystem::path& path) {

@@ -39,17 +39,13 @@ struct Prompts {
 /// where they have wildcards. kConfig, kIo of the lists.
 [[nodiscard]] std::vector<std::string> captions_of(const Request& request);
 
-/// The word vectors of `captions`. kConfig for a caption without a word, or none.
-[[nodiscard]] Prompts prompts_of_words(const std::vector<std::string>& captions,
-                                       const data::TextShape& shape);
-
 /// The tokens of `captions`, for a model with a text encoder of its own. kConfig for a caption
 /// without a token, or none.
 [[nodiscard]] Prompts prompts_of_tokens(const std::vector<std::string>& captions,
                                         const data::CaptionTokens& tokens);
 
-/// The texts of `captions` as the model of `recipe` learned them: tokens for its own text encoder,
-/// else words (data.text builtin). kConfig where it learned neither; errors of caption_tokens().
+/// The tokens of `captions` for the text encoder of the recipe's model. kConfig where it has none
+/// of its own; errors of caption_tokens().
 [[nodiscard]] Prompts prompts_of_captions(const std::vector<std::string>& captions,
                                           const ModelRecipe& recipe);
 

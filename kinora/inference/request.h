@@ -35,7 +35,7 @@ struct SampleSize {
 struct Request {
   /// Classes in turn, each in [0, model.num_classes); empty: all. Of models of classes.
   std::vector<int64_t> classes = {};
-  /// Captions in turn, of models that learned words (text.encoder, or data.text builtin).
+  /// Captions in turn, of models with a text encoder (model.text_encoder, text.encoder).
   std::vector<std::string> captions = {};
   /// A folder of lists that wildcards in captions choose from, each sample for itself by (seed, i)
   /// (prompts/wildcards.h); empty: captions are as they are.

@@ -17,7 +17,7 @@ namespace {
 int64_t default_length(const models::ModelConfig& model, const tokenizers::Tokenizer& tokenizer) {
   const int64_t longest =
       std::min(models::kMostTokens, tokenizer.max_length().value_or(models::kMostTokens));
-  if (models::family_of(model).conditions.pooled) {
+  if (models::family_of(model).conditions.pooled && !model.text_encoder.any()) {
     return longest;
   }
   const int64_t own =

@@ -134,7 +134,8 @@ TEST(TextRunTest, ClipsOfCaptionsAreStrips) {
   const FinishedRun run = train_recipe(
       KINORA_SOURCE_DIR "/configs/demo-video.yaml",
       {"run.dir=" + folder.string(), "model.depth=1", "train.steps=1", "train.global_batch=2",
-       "train.micro_batch=1", "train.device=cpu", "sample.steps=1"});
+       "train.micro_batch=1", "train.device=cpu", "sample.steps=1",
+       "text.tokenizer=" KINORA_SOURCE_DIR "/configs/captions/spiece.model"});
   Model model = load(run.folder, {.device = "cpu"});
   const at::Tensor clips = draw_tensor(model, {.captions = {"a red circle moves right"}});
   ASSERT_EQ(clips.dim(), 5);

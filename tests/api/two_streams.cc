@@ -7,6 +7,7 @@
 #include <ATen/ops/scaled_dot_product_attention.h>
 
 #include "kinora/models/families.h"
+#include "kinora/models/transformers/caption_encoder.h"
 #include "kinora/models/transformers/seams.h"
 #include "kinora/models/transformers/transformer_family.h"
 #include "kinora/models/transformers/video_layers.h"
@@ -77,6 +78,7 @@ struct TwoStreams : BlockModel {
       : BlockModel(c),
         x_embedder(c, 2),
         t_embedder(c.transformer.hidden, c.time_scale),
+        text_encoder(c),
         y_embedder(c),
         pos_embed(
             sin_cos_position_embedding(c.transformer.hidden, grid_of(c).rows, grid_of(c).columns)),
@@ -84,12 +86,17 @@ struct TwoStreams : BlockModel {
         final_layer(c) {
     add_child("x_embedder", x_embedder);
     add_child("t_embedder", t_embedder);
+    add_child("text_encoder", text_encoder);
     add_child("y_embedder", y_embedder);
     add_buffer("pos_embed", pos_embed);
     add_child("blocks", blocks);
     add_child("final_layer", final_layer);
     final_layer.set_layer(c.transformer.depth + 1);
     set_buckets(block_buckets(*this, numbered("blocks", c.transformer.depth)), {});
+  }
+  void to_device(const at::Device& device) override {
+    BlockModel::to_device(device);
+    text_encoder.to_device(device);
   }
   /// Counts the last block as the others.
   [[nodiscard]] static double macs(const ModelConfig& config) {
@@ -104,7 +111,8 @@ struct TwoStreams : BlockModel {
     const ModelConfig& c = config();
     const at::Tensor& lengths = conditions.text_lengths;
     const at::Tensor time = t_embedder.forward(t);
-    const at::Tensor text = y_embedder.forward(conditions.text, conditions.null_text);
+    const at::Tensor text = y_embedder.forward(
+        text_encoder.embed_captions(conditions.tokens, lengths), conditions.null_text);
     const at::Tensor image =
         x_embedder.forward(ops::patchify(x_t, c.transformer.patch, at::kFloat));
     const at::Tensor is_word = at::arange(text.size(1), lengths.options()) < lengths.unsqueeze(1);
@@ -122,6 +130,7 @@ struct TwoStreams : BlockModel {
 
   PatchEmbed x_embedder;
   TimestepEmbedder t_embedder;
+  CaptionEncoder text_encoder;
   CaptionEmbedder y_embedder;
   at::Tensor pos_embed;  // [1, N, C]
   BlockList<Block> blocks;
@@ -133,7 +142,7 @@ struct TwoStreams : BlockModel {
 void add_two_streams() {
   add_family({.key = "two_streams",
               .name = "TwoStreams",
-              .conditions = {.text = true},
+              .conditions = {.text = true, .tokens = true},
               .resolve = resolve_transformer,
               .macs = TwoStreams::macs,
               .make = make<TwoStreams>});

@@ -38,9 +38,10 @@ using testing::SizeIs;
 constexpr const char* kRecipe = R"(
 run: {dir: unset}
 model:
-  {architecture: two_streams, depth: 2, hidden: 32, heads: 2, patch: 4, text_channels: 16,
-   text_tokens: 4, learn_sigma: false}
-data: {source: shapes, height: 16, width: 16, text: builtin, text_length: 4, text_channels: 16}
+  {architecture: two_streams, depth: 2, hidden: 32, heads: 2, patch: 4, text_tokens: 16,
+   learn_sigma: false, text_encoder: {layers: 1, width: 16, heads: 2, mlp: 32}}
+data: {source: shapes, height: 16, width: 16, text: tokens}
+text: {tokenizer: )" KINORA_SOURCE_DIR R"(/configs/captions/spiece.model}
 objective: {kind: flow}
 train: {steps: 4, global_batch: 4, label_dropout: 0.25, device: cpu, self_test: true}
 lr: {schedule: constant, value: 2.0e-3, warmup: 0}

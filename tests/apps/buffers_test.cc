@@ -18,17 +18,10 @@ namespace fs = std::filesystem;
 
 constexpr const char* kNullText = "y_embedder.y_embedding";
 // Half of the samples are trained on the null text.
-const Arguments kClips = {
-    "data.source=moving_shapes", "data.frames=2",           "data.text=builtin",
-    "data.text_channels=16",     "data.text_length=8",      "model.text_channels=16",
-    "model.text_tokens=8",       "model.learn_sigma=false", "objective.kind=flow",
-    "model.architecture=stdit3", "train.global_batch=4",    "train.label_dropout=0.5",
-    "train.self_test=false",     "checkpoint.export=true"};
-
-Arguments joined(Arguments left, const Arguments& right) {
-  left.insert(left.end(), right.begin(), right.end());
-  return left;
-}
+const Arguments kClips =
+    joined(kReads, {"data.source=moving_shapes", "data.frames=2", "model.learn_sigma=false",
+                    "objective.kind=flow", "model.architecture=stdit3", "train.global_batch=4",
+                    "train.label_dropout=0.5", "train.self_test=false", "checkpoint.export=true"});
 
 std::vector<float> null_text(const fs::path& file) {
   const auto weights = io::SafetensorsFile::open(file);

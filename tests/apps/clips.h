@@ -12,16 +12,9 @@
 namespace kinora::apps {
 
 /// Turns the tiny recipe into one of clips with captions.
-inline const Arguments kClips = {"data.source=moving_shapes", "data.frames=4",
-                                 "data.text=builtin",         "data.text_channels=16",
-                                 "data.text_length=8",        "model.text_channels=16",
-                                 "model.text_tokens=8",       "model.learn_sigma=false",
-                                 "objective.kind=flow",       "frame_masks.image_head=0.3"};
-
-inline Arguments joined(Arguments left, const Arguments& right) {
-  left.insert(left.end(), right.begin(), right.end());
-  return left;
-}
+inline const Arguments kClips =
+    joined(kReads, {"data.source=moving_shapes", "data.frames=4", "model.learn_sigma=false",
+                    "objective.kind=flow", "frame_masks.image_head=0.3"});
 
 inline io::Image read_image(const std::filesystem::path& path) {
   return io::decode_image(io::read_file(path, 1 << 20), path.string());

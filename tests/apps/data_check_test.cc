@@ -116,7 +116,7 @@ TEST_F(DataCheckTest, BucketsOfARecipe) {
                              R"(data.buckets={"32px": {1: [1.0, 4]}, "16px": {1: [1.0, 5]}})",
                              "data.bucket_multiple=8",
                              "data.bucket_batches=2",
-                             "data.text=builtin",
+                             "data.text=tokens",
                              "model.architecture=stdit2"};
   const auto with = [&](const Arguments& more) {
     Arguments all = command;
@@ -176,7 +176,7 @@ TEST_F(DataCheckTest, WhatTrainRefusesOfARecipeIsRefusedHere) {
     EXPECT_NE(outcome.err.find("data.buckets needs a model that"), std::string::npos)
         << outcome.err;
   }
-  for (const Outcome& outcome : refusals("data.text=builtin")) {
+  for (const Outcome& outcome : refusals("data.text=tokens")) {
     EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
     EXPECT_NE(outcome.err.find("data.text gives samples texts, but the model, custom, is"),
               std::string::npos)

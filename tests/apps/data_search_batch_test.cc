@@ -16,24 +16,12 @@ class DataSearchBatchTest : public RunTest {
  protected:
   /// Of a small STDiT3 on images of two sizes and clips of one.
   [[nodiscard]] Outcome search(const Arguments& more) const {
-    Arguments arguments = {
-        "data",
-        "search-batch",
-        recipe().string(),
-        "run.dir=" + run_dir("none").string(),
-        "data.text=builtin",
-        "data.text_channels=16",
-        "data.text_length=8",
-        R"(data.buckets={"32px": {1: [0.5, 8]}, "64px": {1: [[1.0, 0.3], 4], 4: [1.0, 2]}})",
-        "data.bucket_multiple=8",
-        "data.bucket_batches=2",
-        "model.architecture=stdit3",
-        "model.depth=1",
-        "model.hidden=48",
-        "model.text_channels=16",
-        "model.text_tokens=8",
-        "model.learn_sigma=false",
-        "objective.kind=flow"};
+    Arguments arguments = joined(
+        {"data", "search-batch", recipe().string(), "run.dir=" + run_dir("none").string(),
+         R"(data.buckets={"32px": {1: [0.5, 8]}, "64px": {1: [[1.0, 0.3], 4], 4: [1.0, 2]}})",
+         "data.bucket_multiple=8", "data.bucket_batches=2", "model.architecture=stdit3",
+         "model.depth=1", "model.hidden=48", "model.learn_sigma=false", "objective.kind=flow"},
+        kReads);
     arguments.insert(arguments.end(), more.begin(), more.end());
     return run_kinora(arguments, folder());
   }

@@ -25,15 +25,12 @@ std::ostream& operator<<(std::ostream& stream, const Case& value) {
 const Arguments kWide = {"model.hidden=128", "train.precision=bf16"};
 
 // Two shapes of micro-batches, each in two passes a step: four graphs.
-const Arguments kClipsAndImages = {
-    "data.source=moving_shapes",  "data.frames=4",        "data.text=builtin",
-    "data.text_channels=16",      "data.text_length=8",   "model.architecture=stdit2",
-    "model.hidden=192",           "model.heads=3",        "model.text_channels=16",
-    "model.text_tokens=8",        "train.precision=bf16", "train.micro_batch=4",
-    "frame_masks.image_head=0.3", "image_data.share=0.5", "image_data.global_batch=16",
-    "image_data.micro_batch=8",   "image_data.height=24", "image_data.width=16",
-    "image_data.text=builtin",    "image_data.count=100", "image_data.text_channels=16",
-    "image_data.text_length=8"};
+const Arguments kClipsAndImages = joined(
+    kReads, {"data.source=moving_shapes", "data.frames=4", "model.architecture=stdit2",
+             "model.hidden=192", "model.heads=3", "train.precision=bf16", "train.micro_batch=4",
+             "frame_masks.image_head=0.3", "image_data.share=0.5", "image_data.global_batch=16",
+             "image_data.micro_batch=8", "image_data.height=24", "image_data.width=16",
+             "image_data.text=tokens", "image_data.count=100"});
 
 void skip_without_gpu(const Arguments& overrides) {
   if (!cuda_available()) {

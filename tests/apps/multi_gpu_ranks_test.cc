@@ -85,22 +85,10 @@ INSTANTIATE_TEST_SUITE_P(
 class SequenceMultiGpuTest : public RunTest, public testing::WithParamInterface<std::string> {
  protected:
   [[nodiscard]] std::vector<double> losses(const std::string& run, Arguments more) const {
-    const Arguments clips = {"train.device=cuda",
-                             "train.precision=bf16",
-                             "train.steps=12",
-                             "optim.eps=1e-3",
-                             "train.self_test=false",
-                             "model.architecture=stdit",
-                             "model.text_channels=16",
-                             "model.text_tokens=8",
-                             "data.source=moving_shapes",
-                             "data.frames=4",
-                             "data.fps=8",
-                             "data.text=builtin",
-                             "data.text_length=8",
-                             "data.text_channels=16",
-                             "model.heads=2",
-                             "model.hidden=32"};
+    const Arguments clips = joined(
+        kReads, {"train.device=cuda", "train.precision=bf16", "train.steps=12", "optim.eps=1e-3",
+                 "train.self_test=false", "model.architecture=stdit", "data.source=moving_shapes",
+                 "data.frames=4", "data.fps=8", "model.heads=2", "model.hidden=32"});
     more.insert(more.end(), clips.begin(), clips.end());
     train_well(run_dir(run), more);
     std::vector<double> result;

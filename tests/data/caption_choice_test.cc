@@ -86,10 +86,11 @@ TEST(CaptionChoiceTest, SamplesAreTheSameWhateverThreadsAndWherever) {
   const std::string path = folder.write("set.jsonl", lines).string();
   const auto config = parse_config<DataConfig>(
       {"data: {source: manifest, path: [" + path +
-           "], height: 8, width: 8, text: builtin, captions: random, shuffle_tags: true, "
+           "], height: 8, width: 8, text: tokens, captions: random, shuffle_tags: true, "
            "drop_tags: 0.3}",
        "test.yaml"});
-  const auto source = open_source(config);
+  const CaptionTokens tokens = shipped_tokens(16);
+  const auto source = open_source(config, &tokens);
   const auto loaded = [&](int64_t threads, int64_t first) {
     LoaderOptions options = loader_options(config);
     options.micro_batch = 4;
@@ -99,7 +100,7 @@ TEST(CaptionChoiceTest, SamplesAreTheSameWhateverThreadsAndWherever) {
     Loader loader(*source, options);
     std::vector<at::Tensor> texts;
     while (first + 4 * std::ssize(texts) < 64) {
-      texts.push_back(loader.next().text);
+      texts.push_back(loader.next().tokens);
     }
     return texts;
   };

@@ -17,7 +17,6 @@
 #include "kinora/data/moving_shapes.h"
 #include "kinora/data/strips.h"
 #include "kinora/data/subset.h"
-#include "kinora/data/word_vectors.h"
 #include "kinora/io/image_resize.h"
 #include "tests/data/files.h"
 
@@ -110,7 +109,7 @@ LoaderOptions options_for(int64_t batch, int64_t frames, int64_t stride) {
 struct Drawn {
   int64_t position;
   std::vector<uint8_t> values;  // [3, T, H, W]
-  std::vector<float> text;
+  std::vector<int64_t> tokens;
   float fps;
 
   bool operator==(const Drawn&) const = default;
@@ -133,7 +132,7 @@ std::vector<Drawn> draw(const Source& source, const LoaderOptions& options, int6
     const Batch batch = loader.next();
     for (int64_t i = 0; i < batch.images.size(0); ++i) {
       samples.push_back({batch.sample_index.const_data_ptr<int64_t>()[i],
-                         row<uint8_t>(batch.images, i), row<float>(batch.text, i),
+                         row<uint8_t>(batch.images, i), row<int64_t>(batch.tokens, i),
                          row<float>(batch.fps, i).at(0)});
     }
   }
@@ -179,12 +178,12 @@ TEST(ClipsTest, BatchesHoldFramesOfOneClipInOrder) {
 }
 
 TEST(ClipsTest, StreamDependsOnSeedAndPositionOnly) {
-  const WordVectorSource source(std::make_unique<CountingClips>(30), 4, 8);
+  const TokenSource source(std::make_unique<CountingClips>(30), shipped_tokens(4));
   LoaderOptions options = options_for(8, 4, 1);
   options.random_flip = true;
   options.num_threads = 1;
   const std::vector<Drawn> expected = draw(source, options, 12);
-  EXPECT_EQ(std::ssize(expected.front().text), 4 * 8);
+  EXPECT_EQ(std::ssize(expected.front().tokens), 4);
   options.num_threads = 7;
   options.queue_depth = 2;
   EXPECT_EQ(draw(source, options, 12), expected);
@@ -323,7 +322,8 @@ TEST(ClipsTest, FixedSetsTakeTheMiddleFrames) {
 }
 
 TEST(ClipsTest, TextsLieBesideTheirClips) {
-  const WordVectorSource whole(std::make_unique<MovingShapeSource>(1, 64, 3, 8.0F, 16, 16), 9, 12);
+  const CaptionTokens tokens = shipped_tokens(16);
+  const TokenSource whole(std::make_unique<MovingShapeSource>(1, 64, 3, 8.0F, 16, 16), tokens);
   const SubsetSource source(whole, {60, 3, 17, 40});
   LoaderOptions options = options_for(4, 3, 1);
   options.height = 16;
@@ -331,19 +331,17 @@ TEST(ClipsTest, TextsLieBesideTheirClips) {
   Loader loader(source, options);
   std::set<int64_t> labels;
   const Batch batch = loader.next();
-  EXPECT_EQ(batch.text.sizes(), at::IntArrayRef({4, 9, 12}));
-  EXPECT_EQ(batch.text.scalar_type(), at::kFloat);
+  EXPECT_EQ(batch.tokens.sizes(), at::IntArrayRef({4, 16}));
+  EXPECT_EQ(batch.tokens.scalar_type(), at::kLong);
   EXPECT_EQ(batch.text_lengths.scalar_type(), at::kLong);
-  EXPECT_EQ(batch.pooled.sizes(), at::IntArrayRef({4, 12}));
   for (int64_t i = 0; i < 4; ++i) {
     const int64_t label = batch.labels.const_data_ptr<int64_t>()[i];
     for (const int64_t index : {60, 3, 17, 40}) {
       if (index % kNumMovingClasses == label) {
-        Text text;
-        embed_words(moving_caption(1, index), *whole.text_shape(), text);
-        EXPECT_EQ(row<float>(batch.text, i), text.tokens);
-        EXPECT_EQ(row<float>(batch.pooled, i), text.pooled);
-        EXPECT_EQ(batch.text_lengths.const_data_ptr<int64_t>()[i], text.length);
+        std::vector<int64_t> ids = encode(tokens, moving_caption(1, index)).ids;
+        EXPECT_EQ(batch.text_lengths.const_data_ptr<int64_t>()[i], std::ssize(ids));
+        ids.resize(16, 0);
+        EXPECT_EQ(row<int64_t>(batch.tokens, i), ids);
         labels.insert(label);
       }
     }
@@ -352,17 +350,17 @@ TEST(ClipsTest, TextsLieBesideTheirClips) {
 }
 
 TEST(ClipsTest, BuffersAreUsedAgainButNotWhileHeld) {
-  const WordVectorSource source(std::make_unique<CountingClips>(50), 4, 8);
+  const TokenSource source(std::make_unique<CountingClips>(50), shipped_tokens(4));
   LoaderOptions options = options_for(6, 5, 1);
   options.queue_depth = 3;
   Loader loader(source, options);
   const at::Tensor clip = loader.next().images[2];  // views are enough
   const at::Tensor held = clip.clone();
-  const at::Tensor text = loader.next().text[3];
+  const at::Tensor text = loader.next().tokens[3];
   const at::Tensor held_text = text.clone();
   std::set<const void*> texts;
   for (int i = 0; i < 100; ++i) {
-    texts.insert(loader.next().text.const_data_ptr());
+    texts.insert(loader.next().tokens.const_data_ptr());
   }
   EXPECT_TRUE(clip.equal(held));
   EXPECT_TRUE(text.equal(held_text));

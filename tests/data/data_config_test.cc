@@ -101,10 +101,10 @@ TEST(DataConfigTest, OpensStripsWithTheirRate) {
 }
 
 TEST(DataConfigTest, OpensTexts) {
-  const std::unique_ptr<Source> source =
-      open_source(parsed("data: {text: builtin, text_length: 7, text_channels: 20}"));
-  EXPECT_EQ(source->text_shape(), (TextShape{.length = 7, .channels = 20, .pooled_channels = 20}));
-  EXPECT_THAT(error_of([] { (void)parsed("data: {text: builtin, flip: true}"); }),
+  const CaptionTokens tokens = shipped_tokens(7);
+  const std::unique_ptr<Source> source = open_source(parsed("data: {text: tokens}"), &tokens);
+  EXPECT_EQ(source->text_shape(), (TextShape{.length = 7}));
+  EXPECT_THAT(error_of([] { (void)parsed("data: {text: tokens, flip: true}"); }),
               HasSubstr("tell left from right"));
   EXPECT_THAT(error_of([] { (void)parsed("data: {text: file}"); }),
               testing::AllOf(HasSubstr("data.text_embeddings"), HasSubstr("name a file")));
@@ -122,6 +122,19 @@ TEST(DataConfigTest, OpensTexts) {
   EXPECT_EQ(open_source(parsed("data: {text: file, text_embeddings: " + path.string() + "}"))
                 ->text_shape(),
             (TextShape{.length = 3, .channels = 2, .pooled_channels = 0}));
+}
+
+// Recipes of earlier versions, and checkpoints, which hold every key.
+TEST(DataConfigTest, RandomWordVectorsAreNoMore) {
+  EXPECT_THAT(error_of([] { (void)parsed("data: {text: builtin}"); }),
+              testing::AllOf(HasSubstr("data.text can be builtin no more"),
+                             HasSubstr("data.text=tokens text.tokenizer=")));
+  EXPECT_EQ(parsed("data: {text: tokens, text_length: 16, text_channels: 64}").text,
+            TextKind::kTokens);
+  EXPECT_THAT(error_of([] { (void)parsed("data: {text_length: 8}"); }),
+              testing::AllOf(HasSubstr("data.text_length is no more"), HasSubstr("leave it out")));
+  EXPECT_THAT(error_of([] { (void)parsed("data: {text: built}"); }),
+              testing::Not(HasSubstr("builtin")));
 }
 
 TEST(DataConfigTest, GivesTheLoaderItsOptions) {

@@ -53,6 +53,12 @@ std::vector<std::byte> fixture(const std::string& name) {
   return io::read_file(fs::path(KINORA_TEST_DATA) / name, 1 << 20);
 }
 
+CaptionTokens shipped_tokens(int64_t max_length) {
+  return {.tokenizer = std::make_shared<const tokenizers::Tokenizer>(tokenizers::Tokenizer::load(
+              std::filesystem::path(KINORA_SOURCE_DIR) / "configs/captions/spiece.model")),
+          .max_length = max_length};
+}
+
 std::vector<std::byte> tar(
     const std::vector<std::pair<std::string, std::vector<std::byte>>>& files) {
   constexpr size_t kBlock = 512;

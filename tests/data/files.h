@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "kinora/data/caption_tokens.h"
 #include "kinora/io/image.h"
 
 /// Files that the tests of this folder make.
@@ -37,6 +38,9 @@ class TemporaryFolder {
 
 /// The content of a fixture in tests/data/data.
 [[nodiscard]] std::vector<std::byte> fixture(const std::string& name);
+
+/// The tokenizer that is shipped, with room for so many tokens.
+[[nodiscard]] CaptionTokens shipped_tokens(int64_t max_length);
 
 /// An archive as POSIX.1-1988 describes it (ustar), of names and contents.
 [[nodiscard]] std::vector<std::byte> tar(

@@ -30,7 +30,6 @@ inline std::vector<std::string> family_keys() {
 /// A flow of random weights on 12 x 8 latents, of clips 4 frames of them.
 inline TrainedModel tiny_model(const models::Family& family, at::Device device,
                                Precision precision = Precision::kFp32) {
-  constexpr int64_t kTextChannels = 8;
   ModelRecipe recipe;
   recipe.model.architecture = family.key;
   recipe.model.transformer.depth = 2;
@@ -46,11 +45,10 @@ inline TrainedModel tiny_model(const models::Family& family, at::Device device,
   recipe.model.num_classes = family.conditions.labels ? 5 : 1;
   recipe.model.time_scale = 1000.0;
   if (!family.conditions.labels) {
-    recipe.model.text_channels = kTextChannels;
-    recipe.model.text_tokens = family.conditions.pooled ? 1 : 6;
-    recipe.data.text = data::TextKind::kBuiltin;
-    recipe.data.text_channels = kTextChannels;
-    recipe.data.text_length = 6;
+    recipe.model.text_tokens = 10;
+    recipe.model.text_encoder = {.layers = 1, .width = 8, .heads = 2, .mlp = 16, .vocab = 256};
+    recipe.data.text = data::TextKind::kTokens;
+    recipe.text.tokenizer = KINORA_SOURCE_DIR "/configs/captions/spiece.model";
   }
   recipe.model = models::resolved(recipe.model);
   recipe.objective.kind = diffusion::ObjectiveConfig::Kind::kFlow;

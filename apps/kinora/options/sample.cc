@@ -38,8 +38,7 @@ void add_what(CLI::App& command, SampleArguments& arguments) {
   command
       .add_option("--captions,--prompt", arguments.request.captions,
                   "Captions, each in quotes, for pipelines and for runs with text.encoder or "
-                  "data.text builtin; default: the "
-                  "texts of the run's first samples")
+                  "model.text_encoder; default: the texts of the run's first samples")
       ->type_name("TEXT ...")
       // Of an option that takes words without end, CLI11 splits "[a cat, a dog]" at the commas.
       ->expected(1, kMostCaptions)

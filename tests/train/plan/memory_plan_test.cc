@@ -25,6 +25,8 @@ namespace kinora::train {
 namespace memory_plan_test {
 
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+constexpr const char* kTokenizer =
+    "text.tokenizer=" KINORA_SOURCE_DIR "/configs/captions/spiece.model";
 constexpr PlanTarget kGpu = {.device = c10::DeviceType::CUDA};
 
 std::filesystem::path recipe(const std::string& name) {
@@ -59,7 +61,11 @@ data::Batch real_batch(const RunConfig& config, int64_t size) {
   batch.sample_index = at::arange(size, at::kLong);
   batch.labels = at::zeros({size}, at::kLong);
   if (model.takes_text()) {
-    batch.text = at::ones({size, model.text_tokens, model.text_channels});
+    if (model.text_encoder.any()) {
+      batch.tokens = at::ones({size, model.text_tokens}, at::kLong);
+    } else {
+      batch.text = at::ones({size, model.text_tokens, model.text_channels});
+    }
     batch.text_lengths = at::full({size}, model.text_tokens, at::kLong);
     batch.pooled = at::ones({size, model.text_channels});
     batch.fps = at::full({size}, 8.0, at::kFloat);
@@ -135,8 +141,9 @@ INSTANTIATE_TEST_SUITE_P(
                            without_masks({"model.architecture=vdit", "model.patch_frames=2"})},
                     Family{"pixart",
                            "demo",
-                           {"model.architecture=pixart", "data.text=builtin", "data.text_length=8",
-                            "model.text_tokens=8", "model.text_channels=64"}}),
+                           {"model.architecture=pixart", "data.text=tokens", kTokenizer,
+                            "model.text_tokens=8", "model.text_encoder.layers=1",
+                            "model.text_encoder.width=64"}}),
     [](const auto& info) { return info.param.name; });
 
 TEST(MemoryPlanTest, CountsTheStateOfTheRealArena) {
