@@ -15,6 +15,7 @@
 #include "kinora/parallel/sequence.h"
 #include "kinora/pipelines/diffusers_transformer.h"
 #include "kinora/pipelines/pipeline.h"
+#include "kinora/pipelines/tokenizer_folder.h"
 
 namespace kinora::inference {
 namespace {
@@ -29,6 +30,27 @@ ModelRecipe recipe_in(const std::string& text, const fs::path& path, const LoadO
                " does not say what model it is. Hint: give its recipe with --config");
   return parse_config<ModelRecipe>({.text = text, .origin = "configuration in " + path.string()},
                                    options.overrides);
+}
+
+/// Takes the copy of the tokenizer that a run keeps in its folder, for the run may have been moved.
+/// model: a checkpoint's folder or a file of weights in it.
+void take_copied_tokenizer(const fs::path& model, const LoadOptions& options, TextOptions& text) {
+  const bool is_chosen = std::ranges::any_of(options.overrides, [](const std::string& override) {
+    return override.starts_with("text.tokenizer=");
+  });
+  if (text.tokenizer.empty() || is_chosen || !options.config_file.empty()) {
+    return;
+  }
+  fs::path folder = fs::absolute(model).lexically_normal();
+  for (int i = 0; i < 3; ++i, folder = folder.parent_path()) {  // RUN/checkpoints/step-N
+    if (!fs::exists(folder / "config.yaml")) {
+      continue;
+    }
+    if (const auto copy = pipelines::copied_tokenizer(text.tokenizer, folder / "tokenizer")) {
+      text.tokenizer = copy->string();
+      return;
+    }
+  }
 }
 
 /// A checkpoint's folder or a file of weights, and what they say that they are of.
@@ -58,6 +80,7 @@ OpenModel open_model(const fs::path& path, const LoadOptions& options) {
   }
   ModelRecipe& recipe = model.recipe;
   recipe = recipe_in(text, path, options);
+  take_copied_tokenizer(model.folder.value_or(path), options, recipe.text);
   recipe.model = resolved_model(recipe, recipe.model.num_classes);
   KINORA_CHECK(recipe.model.num_classes > 0 || recipe.model.takes_text(), kConfig,
                "[sample] model.num_classes must be given for ", path);

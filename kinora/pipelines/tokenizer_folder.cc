@@ -28,6 +28,27 @@ bool has_tokenizer(const fs::path& folder) {
   });
 }
 
+constexpr int64_t kMostBytes = int64_t{1} << 28;  // of a file
+
+/// What Tokenizer::load() may read of the folder or file.
+std::vector<fs::path> files_of(const fs::path& path) {
+  const bool is_folder = fs::is_directory(path);
+  const fs::path folder = is_folder ? path : path.parent_path();
+  std::vector<fs::path> files;
+  for (const std::string_view name : kBesideTokenizer) {
+    files.push_back(folder / name);
+  }
+  if (is_folder) {
+    for (const std::string_view name : kTokenizerFiles) {
+      files.push_back(folder / name);
+    }
+  } else {
+    files.push_back(path);
+  }
+  std::erase_if(files, [](const fs::path& file) { return !fs::is_regular_file(file); });
+  return files;
+}
+
 }  // namespace
 
 fs::path find_tokenizer(const fs::path& text_encoder) {
@@ -56,23 +77,26 @@ fs::path find_tokenizer(const fs::path& text_encoder) {
   return *found;
 }
 
-std::string tokenizer_fingerprint(const fs::path& path) {
-  constexpr int64_t kMostBytes = int64_t{1} << 28;
-  const bool is_folder = fs::is_directory(path);
-  const fs::path folder = is_folder ? path : path.parent_path();
-  std::vector<std::string> names(kBesideTokenizer.begin(), kBesideTokenizer.end());
-  if (is_folder) {
-    names.insert(names.end(), kTokenizerFiles.begin(), kTokenizerFiles.end());
-  } else {
-    names.push_back(path.filename().string());
+void copy_tokenizer(const fs::path& path, const fs::path& folder) {
+  fs::create_directories(folder);
+  for (const fs::path& file : files_of(path)) {
+    io::write_file_atomic(folder / file.filename(), io::read_file(file, kMostBytes));
   }
+}
+
+std::optional<fs::path> copied_tokenizer(const fs::path& path, const fs::path& folder) {
+  // A file of a name of its own, or a folder's.
+  if (path.has_filename() && fs::is_regular_file(folder / path.filename())) {
+    return folder / path.filename();
+  }
+  return has_tokenizer(folder) ? std::optional(folder) : std::nullopt;
+}
+
+std::string tokenizer_fingerprint(const fs::path& path) {
   io::Checksum checksum;
-  for (const std::string& name : names) {
-    if (!fs::is_regular_file(folder / name)) {
-      continue;
-    }
-    const std::vector<std::byte> bytes = io::read_file(folder / name, kMostBytes);
-    const std::string head = name + " " + std::to_string(bytes.size()) + "\n";
+  for (const fs::path& file : files_of(path)) {
+    const std::vector<std::byte> bytes = io::read_file(file, kMostBytes);
+    const std::string head = file.filename().string() + " " + std::to_string(bytes.size()) + "\n";
     checksum.update(std::as_bytes(std::span(head)));
     checksum.update(bytes);
   }

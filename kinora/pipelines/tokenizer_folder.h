@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "kinora/tokenizers/tokenizer.h"
@@ -12,6 +13,14 @@ namespace kinora::pipelines {
 /// or in the pipeline's folder tokenizer/, of text_encoder_2/ tokenizer_2/. kIo where none of them
 /// has one, naming them.
 [[nodiscard]] std::filesystem::path find_tokenizer(const std::filesystem::path& text_encoder);
+
+/// Copies what Tokenizer::load() may read of the folder or file into `folder`, which is made, so
+/// that copied_tokenizer() finds it there. kIo.
+void copy_tokenizer(const std::filesystem::path& path, const std::filesystem::path& folder);
+
+/// The copy in `folder` of the tokenizer that was at `path`; nothing where there is none.
+[[nodiscard]] std::optional<std::filesystem::path> copied_tokenizer(
+    const std::filesystem::path& path, const std::filesystem::path& folder);
 
 /// What tells a tokenizer from others: a checksum of all files that Tokenizer::load() may read of
 /// the folder or file. kIo.

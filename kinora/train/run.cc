@@ -16,6 +16,7 @@
 #include "kinora/inference/text_tokens.h"
 #include "kinora/io/clip_file.h"
 #include "kinora/io/file.h"
+#include "kinora/pipelines/tokenizer_folder.h"
 #include "kinora/train/rank_agreement.h"
 #include "kinora/train/run_resume.h"
 
@@ -117,6 +118,9 @@ Run::Run(const RunConfig& asked, const Resume& resume, const comm::Group& world)
 void Run::open_log() {
   if (writes()) {
     io::write_file_atomic(directory.config_file(), config_yaml);
+    if (tokens && !config.text.tokenizer.empty()) {
+      pipelines::copy_tokenizer(config.text.tokenizer, directory.tokenizer());
+    }
     log.emplace(directory, state.step, config.train.log_every);
   }
 }

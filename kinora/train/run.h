@@ -36,7 +36,7 @@ struct Run {
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
 
-  /// Writes config.yaml and opens the log, on rank 0.
+  /// Writes config.yaml, copies the tokenizer and opens the log, on rank 0.
   void open_log();
   /// Begins to read samples and to watch the ranks; stop() ends both.
   void start();

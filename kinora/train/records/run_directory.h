@@ -24,8 +24,8 @@ struct Resume {
 };
 
 /// The folder of one run (docs/configuration.md): config.yaml, log.jsonl, state.json, events.*,
-/// samples/, checkpoints/, requests/. Locked against a second process for as long as this object
-/// lives.
+/// samples/, checkpoints/, requests/, tokenizer/. Locked against a second process for as long as
+/// this object lives.
 class RunDirectory {
  public:
   /// Creates the folder. kConfig if it holds files and no run, or a run and `resume` is kNever; kIo
@@ -42,6 +42,7 @@ class RunDirectory {
   [[nodiscard]] std::filesystem::path requests() const { return path_ / "requests"; }
   [[nodiscard]] std::filesystem::path samples() const { return path_ / "samples"; }
   [[nodiscard]] std::filesystem::path checkpoints() const { return path_ / "checkpoints"; }
+  [[nodiscard]] std::filesystem::path tokenizer() const { return path_ / "tokenizer"; }
 
  private:
   std::filesystem::path path_;
