@@ -1,5 +1,6 @@
 #include "kinora/models/transformers/caption_encoder.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/rand.h>
@@ -133,11 +134,11 @@ TEST(CaptionEncoderTest, EveryFamilyOfCaptionsTrainsItsOwn) {
       return model->forward(x, number_of(0.5),
                             {.tokens = tokens,
                              .text_lengths = at::tensor({6, 4}, at::kLong),
+                             .null_text = null,
                              .fps = number_of(8.0),
                              .height = number_of(8.0),
                              .width = number_of(8.0),
-                             .num_frames = number_of(2.0),
-                             .null_text = null});
+                             .num_frames = number_of(2.0)});
     };
     const at::Tensor of_ids = out(ids());
     at::Tensor others = ids();
