@@ -65,6 +65,9 @@ parallel::SequencePlan sequence_plan(const models::ModelConfig& model, Precision
   facts.spans = models::family_of(model).spans;
   KINORA_CHECK(!facts.spans.empty(), kConfig, "[sequence] ", models::name_of(model),
                " cannot divide the tokens of a sample among ranks. Hint: parallel.sequence=1");
+  KINORA_CHECK(!shape.is_undivided, kConfig,
+               "[sequence] ranks cannot divide the tokens of an image whose keys and values are "
+               "compressed (model.kv_compress). Hint: parallel.sequence=1");
   if (shape.has_windows) {
     facts.spans.pop_back();
     facts.windows = 1;

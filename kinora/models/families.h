@@ -62,9 +62,10 @@ struct ModelShape {
   int64_t frames = 0;  ///< of tokens
   int64_t rows = 0;    ///< of tokens in a frame
   int64_t columns = 0;
-  int64_t patch_frames = 1;  ///< the input's frames must be a multiple of it
-  int64_t patch = 1;         ///< its height and width likewise
-  bool has_windows = false;  ///< local attention in the place of the last of Family::spans
+  int64_t patch_frames = 1;   ///< the input's frames must be a multiple of it
+  int64_t patch = 1;          ///< its height and width likewise
+  bool is_undivided = false;  ///< ranks cannot divide its tokens, though its family's they can
+  bool has_windows = false;   ///< local attention in the place of the last of Family::spans
 
   [[nodiscard]] int64_t tokens_a_frame() const { return rows * columns; }
 };

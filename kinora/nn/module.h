@@ -15,12 +15,14 @@ namespace kinora::nn {
 
 /// How a parameter starts.
 struct Init {
-  enum class Kind { kZero, kOne, kNormal, kUniform };
+  enum class Kind { kZero, kOne, kConstant, kNormal, kUniform };
   Kind kind = Kind::kZero;
-  double scale = 0.0;  ///< kNormal: standard deviation; kUniform: values in (-scale, scale)
+  /// kConstant: the value; kNormal: standard deviation; kUniform: values in (-scale, scale)
+  double scale = 0.0;
 
   [[nodiscard]] static Init zero() { return {}; }
   [[nodiscard]] static Init one() { return {Kind::kOne}; }
+  [[nodiscard]] static Init constant(double value) { return {Kind::kConstant, value}; }
   [[nodiscard]] static Init normal(double std) { return {Kind::kNormal, std}; }
   /// Glorot and Bengio 2010: U(-a, a), a = sqrt(6 / (fan_in + fan_out)).
   [[nodiscard]] static Init xavier_uniform(int64_t fan_in, int64_t fan_out);

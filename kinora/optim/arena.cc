@@ -62,6 +62,9 @@ void initialise(const at::Tensor& values, const nn::Init& init, const std::strin
     case nn::Init::Kind::kOne:
       values.fill_(1.0);
       return;
+    case nn::Init::Kind::kConstant:
+      values.fill_(init.scale);
+      return;
     case nn::Init::Kind::kNormal:
       return ops::random_fill(values, stream, kernels::Distribution::kNormal, init.scale);
     case nn::Init::Kind::kUniform:

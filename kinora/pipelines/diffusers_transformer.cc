@@ -179,6 +179,7 @@ void check_describable(const ModelConfig& model) {
   must(own.mlp_ratio == kMlpRatio, "model.mlp_ratio must be 4", own.mlp_ratio);
   must(model.time_scale == 1.0, "times must be 0 to 999 (objective.kind=iddpm)",
        "a factor on them of " + std::to_string(model.time_scale));
+  must(own.kv_compress == models::KvSampling::kNone, "model.kv_compress must be none", "another");
   must(own.qk_norm != ops::Switch::kOn, "model.qk_norm must be off", "on");
   const double scale = own.position_scale;
   must(scale == static_cast<double>(static_cast<int64_t>(scale)),

@@ -282,7 +282,7 @@ TEST(FamiliesTest, HelpSaysWhichFamiliesReadAKey) {
       readers[key] += (readers[key].empty() ? "" : ", ") + family.key;
     }
   }
-  EXPECT_EQ(readers.size(), 7U);
+  EXPECT_EQ(readers.size(), 11U);
   for (const auto& [key, names] : readers) {
     ASSERT_TRUE(help.contains("model." + key)) << key;
     EXPECT_THAT(help.at("model." + key), StartsWith(names + ": "));
@@ -292,9 +292,10 @@ TEST(FamiliesTest, HelpSaysWhichFamiliesReadAKey) {
 // A family refuses what it would not read, and names those that do.
 TEST(FamiliesTest, KeysWithoutAUseAreRefused) {
   const std::map<std::string, std::string> set = {
-      {"qk_norm", "on"},       {"size_conditions", "true"},    {"base_pixels", "256"},
-      {"position_scale", "2"}, {"time_position_scale", "0.5"}, {"rotary_3d", "true"},
-      {"window", "[2, 4, 4]"},
+      {"qk_norm", "on"},           {"size_conditions", "true"},    {"base_pixels", "256"},
+      {"position_scale", "2"},     {"time_position_scale", "0.5"}, {"rotary_3d", "true"},
+      {"window", "[2, 4, 4]"},     {"given_embedders", "true"},    {"kv_compress", "conv"},
+      {"kv_compress_factor", "4"}, {"kv_compress_layers", "[1]"},
   };
   for (const Family& family : families()) {
     const std::string name = family.published().front().name;
@@ -310,6 +311,9 @@ TEST(FamiliesTest, KeysWithoutAUseAreRefused) {
       if (reads && (key == "rotary_3d" || key == "window")) {  // only together
         overrides.emplace_back("model.window=[2, 4, 4]");
         overrides.emplace_back("model.rotary_3d=true");
+      }
+      if (reads && key == "kv_compress_layers") {
+        overrides.emplace_back("model.kv_compress=conv");
       }
       const auto config = parse_config<ModelConfig>({}, overrides);
       if (reads) {

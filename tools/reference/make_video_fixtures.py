@@ -51,6 +51,13 @@ MODELS = {
     "pixart_sigma": (PixArt, ("text",), tiny(frames=1, qk_norm=True)),
     "vdit": (VDiT, ("pooled",), tiny(patch_frames=2)),
     "latte": (Latte, ("pooled",), tiny(frames=3, depth=4)),
+    # The height is no multiple of a cell's.
+    "pixart_kv_conv": (PixArt, ("text",), tiny(frames=1, height=10, qk_norm=True, kv_compress="conv")),
+    "pixart_kv_ave": (PixArt, ("text",), tiny(frames=1, depth=3, kv_compress="ave", kv_compress_layers=(0, 2))),
+    "pixart_kv_uniform": (PixArt, ("text",), tiny(frames=1, height=8, kv_compress="uniform")),
+    "pixart_kv_every": (PixArt, ("text",), tiny(frames=1, kv_compress="uniform_every", kv_compress_factor=5)),
+    "stdit3_given": (STDiT3, (*CLIP, "given"), tiny(depth=1, qk_norm=True, time_scale=1000.0,
+                                                    given_embedders=True)),
 }
 
 
@@ -89,6 +96,8 @@ def conditions(rng, config, kinds, batch, frames, height, width):
     if "frame_mask" in kinds:
         values["frame_mask"] = torch.cat([integers(rng, 2, batch - 1, frames), torch.ones(1, frames)]).long()
         values["frame_mask"][0, 0], values["frame_mask"][0, -1] = 0, 1
+    if "given" in kinds:
+        values["given"] = normal(rng, batch, config.in_channels, frames, height, width)
     return values
 
 
@@ -132,7 +141,7 @@ def make(name, seed):
     sizes = (config.frames, config.height, config.width)
     cases = {"forward": case(rng, config, kinds, [0.25, 0.999, 0.4375], *sizes)}
     if "height" in kinds:  # any size: an image, wider than high, nothing masked
-        image_kinds = [kind for kind in kinds if kind != "frame_mask"]
+        image_kinds = [kind for kind in kinds if kind not in ("frame_mask", "given")]
         cases["image"] = case(rng, config, image_kinds, [0.75, 0.125], config.patch_frames, 4, 10)
     cotangent = normal(rng, len(cases["forward"]["t"]), config.out_channels, *sizes)
     exact = compute(name, weights, cases, cotangent, torch.float64)

@@ -1,6 +1,6 @@
 """PixArt-alpha and -Sigma (Chen et al. 2023 and 2024) for images, which are clips of one frame here.
 
-`size_conditions`: the multi-scale models, which are told height and width. Sigma: maybe `qk_norm`. A
+`size_conditions`: the multi-scale models, which are told height and width. Sigma: maybe `qk_norm`, `kv_compress`. A
 configuration's size is what positions are made for; other sizes are stretched to it.
 """
 
@@ -21,6 +21,9 @@ class PixArt(nn.Module):
         self.y_embedder = layers.CaptionEmbedder(config)
         self.register_buffer("pos_embed", self.positions(h, w).float())
         self.blocks = nn.ModuleList(layers.PixArtBlock(config) for _ in range(config.depth))
+        if config.kv_compress != "none":
+            for number in config.kv_compress_layers or range(config.depth // 2, config.depth):
+                self.blocks[number].attn = layers.KvCompressedAttention(config)
         self.final_layer = layers.FinalLayer(config)
         if config.size_conditions:
             self.csize_embedder = layers.SizeEmbedder(c // 3)
@@ -30,6 +33,15 @@ class PixArt(nn.Module):
         _, rows, columns = self.config.grid
         return layers.spatial_positions(self.config.hidden, h, w, self.config.position_scale,
                                         base=int((rows * columns) ** 0.5))
+
+    @staticmethod
+    def attend(rows, columns):
+        def attend(attention, x):
+            if isinstance(attention, layers.KvCompressedAttention):
+                return attention(x.flatten(0, 1), rows, columns).view_as(x)
+            return layers.attend_frames(attention, x)
+
+        return attend
 
     def forward(self, x, t, conditions):
         """x [B, in_channels, 1, height, width], t [B]. conditions: text [B, L, D], text_lengths,
@@ -45,6 +57,6 @@ class PixArt(nn.Module):
         tokens = self.x_embedder(x)  # [B, T, S, C]
         tokens = tokens + (self.pos_embed if own_size else self.positions(h, w).to(x.dtype))
         for block in self.blocks:
-            tokens = block(tokens, vectors, text, conditions["text_lengths"], layers.attend_frames)
+            tokens = block(tokens, vectors, text, conditions["text_lengths"], self.attend(h, w))
         tokens = self.final_layer(tokens, condition[:, None])
         return layers.unpatchify(tokens, config, h, w)

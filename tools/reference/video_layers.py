@@ -40,6 +40,10 @@ class VideoConfig:
     size_conditions: bool = False
     window: tuple = ()  # frames, rows and columns of the windows of temporal blocks
     rotary_3d: bool = False
+    kv_compress: str = "none"  # PixArt-Sigma: how some blocks make fewer keys and values
+    kv_compress_factor: int = 2
+    kv_compress_layers: tuple = ()
+    given_embedders: bool = False  # STDiT3: those of Open-Sora 1.3's image to video
 
     @property
     def out_channels(self):
@@ -223,6 +227,41 @@ class SelfAttention(nn.Module):
         return self.proj(y.transpose(1, 2).reshape(b, n, c))
 
 
+class KvCompressedAttention(SelfAttention):
+    """PixArt-Sigma's AttentionKVCompress: keys and values of an image [rows, columns] are sampled down.
+    conv and ave are what PyTorch's Conv2d and nearest interpolation make of it, as published."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.sampling, self.factor = config.kv_compress, config.kv_compress_factor
+        if self.sampling == "conv":
+            c = config.hidden
+            self.sr = nn.Conv2d(c, c, self.factor, stride=self.factor, groups=c)
+            self.norm = nn.LayerNorm(c)
+
+    def fewer(self, x, rows, columns):
+        if self.sampling == "uniform_every":
+            return x[:, :: self.factor][:, : x.shape[1] // self.factor]
+        image = x.unflatten(1, (rows, columns)).permute(0, 3, 1, 2)
+        if self.sampling == "conv":
+            return self.norm(self.sr(image).flatten(2).transpose(1, 2))
+        if self.sampling == "ave":
+            image = F.interpolate(image, scale_factor=1 / self.factor, mode="nearest")
+        else:
+            image = image[:, :, :: self.factor, :: self.factor]
+        return image.flatten(2).transpose(1, 2)
+
+    def forward(self, x, rows, columns):
+        """x [B, N, C]"""
+        b, n, c = x.shape
+        q, k, v = self.qkv(x).reshape(b, n, 3, c).unbind(2)
+        heads = lambda y: y.reshape(b, -1, self.heads, c // self.heads).transpose(1, 2)
+        q, k = self.q_norm(heads(q)), self.k_norm(heads(k)).transpose(1, 2).flatten(2)
+        k, v = heads(self.fewer(k, rows, columns)), heads(self.fewer(v, rows, columns))
+        y = F.scaled_dot_product_attention(q, k, v)
+        return self.proj(y.transpose(1, 2).reshape(b, n, c))
+
+
 def attend_frames(attention, x, angles=None):
     """Each frame for itself. x [B, T, S, C], angles [S, D]"""
     return attention(x.flatten(0, 1), angles).view_as(x)
@@ -279,12 +318,17 @@ class PixArtBlock(nn.Module):
         self.mlp = Mlp(c, c * config.mlp_ratio, c)
         self.scale_shift_table = random_table(6, c)
 
-    def forward(self, x, vectors, text, lengths, attend):
-        """vectors [B, T or 1, 6 C]; attend(attention, x): among which tokens self-attention goes."""
+    def forward(self, x, vectors, text, lengths, attend, null_text=None, frame_mask=None):
+        """vectors [B, T or 1, 6 C]; attend(attention, x): among which tokens self-attention goes. With
+        null_text [B, L, C] frames that are not noised, frame_mask [B, T], read that."""
         six = modulation(self.scale_shift_table, vectors)
         shift_msa, scale_msa, gate_msa, shift_mlp, scale_mlp, gate_mlp = six
         x = x + gate_msa * attend(self.attn, modulate(self.norm1(x), shift_msa, scale_msa))
-        x = x + self.cross_attn(x, text, lengths)
+        read = self.cross_attn(x, text, lengths)
+        if null_text is not None:
+            given = self.cross_attn(x, null_text, lengths)
+            read = torch.where(frame_mask[:, :, None, None], read, given)
+        x = x + read
         return x + gate_mlp * self.mlp(modulate(self.norm2(x), shift_mlp, scale_mlp))
 
 

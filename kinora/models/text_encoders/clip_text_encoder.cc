@@ -2,7 +2,6 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/embedding.h>
-#include <ATen/ops/layer_norm.h>
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
@@ -29,20 +28,6 @@ nn::Init inner_init(const ClipTextConfig& config) {
 }
 
 }  // namespace
-
-ClipLayerNorm::ClipLayerNorm(int64_t dim, double epsilon)
-    : weight{.shape = {dim}, .init = nn::Init::one(), .value = {}, .grad = {}},
-      bias{.shape = {dim}, .init = nn::Init::zero(), .value = {}, .grad = {}},
-      epsilon_(epsilon) {
-  add_parameter("weight", weight);
-  add_parameter("bias", bias);
-}
-
-at::Tensor ClipLayerNorm::forward(const at::Tensor& x) const {
-  return tapped(at::layer_norm(x, weight.shape,
-                               ops::with_gradient(weight.value, weight.grad).to(at::kFloat),
-                               ops::with_gradient(bias.value, bias.grad).to(at::kFloat), epsilon_));
-}
 
 ClipTextBlock::ClipTextBlock(const ClipTextConfig& config)
     : k_proj(config.hidden_size, config.hidden_size, inner_init(config), true),

@@ -7,6 +7,7 @@
 
 #include "kinora/models/text_encoders/activation.h"
 #include "kinora/models/text_encoders/text_encoder.h"
+#include "kinora/nn/layer_norm.h"
 
 namespace kinora::models {
 
@@ -26,19 +27,7 @@ struct ClipTextConfig {
   int64_t eos_token_id = 49407;
 };
 
-/// (x - mean) / deviation * weight + bias over the last dim, in fp32.
-class ClipLayerNorm : public nn::Module {
- public:
-  ClipLayerNorm(int64_t dim, double epsilon);
-  /// x: fp32 [..., dim]; returns the same.
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
-
-  nn::Parameter weight;
-  nn::Parameter bias;
-
- private:
-  double epsilon_;
-};
+using ClipLayerNorm = nn::LayerNorm;
 
 /// x + out_proj(attention(norm(x))), then x + fc2(activation(fc1(norm(x)))).
 class ClipTextBlock : public nn::Module {

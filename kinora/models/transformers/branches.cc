@@ -40,16 +40,6 @@ ops::FunctionBody of_tokens(const FastPass& pass, Function function,
           std::move(gradients)};
 }
 
-std::vector<at::Tensor> gradients_of(const nn::SelfAttention& attention) {
-  std::vector<at::Tensor> gradients;
-  take(gradients, {&attention.qkv, &attention.proj});
-  if (attention.q_norm) {
-    gradients.insert(gradients.end(),
-                     {attention.q_norm->weight.grad, attention.k_norm->weight.grad});
-  }
-  return gradients;
-}
-
 }  // namespace
 
 at::Tensor FastPass::offset(const at::Tensor& positions) const {
@@ -97,6 +87,22 @@ ops::Branch window_branch(const FastPass& pass, const nn::SelfAttention& attenti
                     },
                     gradients_of(attention)),
                 vectors);
+}
+
+ops::Branch token_branch(const FastPass& pass,
+                         std::function<at::Tensor(const at::Tensor& tokens)> function,
+                         std::vector<at::Tensor> gradients, const BranchVectors& vectors) {
+  return branch(of_tokens(pass, std::move(function), std::move(gradients)), vectors);
+}
+
+std::vector<at::Tensor> gradients_of(const nn::SelfAttention& attention) {
+  std::vector<at::Tensor> gradients;
+  take(gradients, {&attention.qkv, &attention.proj});
+  if (attention.q_norm) {
+    gradients.insert(gradients.end(),
+                     {attention.q_norm->weight.grad, attention.k_norm->weight.grad});
+  }
+  return gradients;
 }
 
 ops::Branch text_branch(const nn::CrossAttention& attention) {

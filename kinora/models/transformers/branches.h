@@ -3,6 +3,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
+#include <vector>
 
 #include "kinora/nn/cross_attention.h"
 #include "kinora/nn/mlp.h"
@@ -42,6 +44,14 @@ struct BranchVectors {
 [[nodiscard]] ops::Branch window_branch(const FastPass& pass, const nn::SelfAttention& attention,
                                         const nn::Windows& windows, const BranchVectors& vectors,
                                         const at::Tensor& rotary);
+/// Anything else that is done to tokens [B, T, S', C], which a pure function takes and returns.
+/// gradients: what its backward adds to.
+[[nodiscard]] ops::Branch token_branch(const FastPass& pass,
+                                       std::function<at::Tensor(const at::Tensor& tokens)> function,
+                                       std::vector<at::Tensor> gradients,
+                                       const BranchVectors& vectors);
+/// What the backward of such a function adds to that uses `attention`.
+[[nodiscard]] std::vector<at::Tensor> gradients_of(const nn::SelfAttention& attention);
 /// Neither normed nor gated.
 [[nodiscard]] ops::Branch text_branch(const nn::CrossAttention& attention);
 [[nodiscard]] ops::Branch mlp_branch(const FastPass& pass, const nn::Mlp& mlp,

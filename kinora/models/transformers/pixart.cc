@@ -14,6 +14,43 @@
 
 namespace kinora::models {
 
+PixArtBlock::PixArtBlock(const TransformerConfig& config, int64_t number) : CaptionBlock(config) {
+  if (compresses_kv(config, number)) {
+    kv_compression_.emplace(config.hidden, config.kv_compress, config.kv_compress_factor);
+    add_child("attn", *kv_compression_);
+  }
+}
+
+CaptionBlock::Attend PixArtBlock::attend(const nn::Sequence& sequence, const Grid& grid) const {
+  if (!kv_compression_) {
+    return [&sequence, tokens = grid.tokens_a_frame()](const nn::SelfAttention& attention,
+                                                       const at::Tensor& image) {
+      return sequence.self_attention(attention, image, nn::Span::kFrame, tokens);
+    };
+  }
+  return [this, grid](const nn::SelfAttention& attention, const at::Tensor& image) {
+    return kv_compression_->attend(attention, image.flatten(0, 1), grid.rows, grid.columns)
+        .view_as(image);
+  };
+}
+
+ops::Block PixArtBlock::fast(const FastPass& pass, const Grid& grid) const {
+  if (!kv_compression_) {
+    return CaptionBlock::fast(
+        pass, attention_branch(pass, self_attention(), nn::Span::kFrame, kAttentionVectors));
+  }
+  std::vector<at::Tensor> gradients = gradients_of(self_attention());
+  const std::vector<at::Tensor> own = kv_compression_->gradients();
+  gradients.insert(gradients.end(), own.begin(), own.end());
+  return CaptionBlock::fast(
+      pass, token_branch(
+                pass,
+                [this, attend = attend(pass.sequence, grid)](const at::Tensor& image) {
+                  return attend(self_attention(), image);
+                },
+                std::move(gradients), kAttentionVectors));
+}
+
 PixArt::PixArt(const ModelConfig& config)
     : CaptionModel(config),
       pos_embed(stretched_positions(config, grid_of(config), at::kCPU).squeeze(1)),
@@ -36,11 +73,35 @@ void PixArt::resolve(ModelConfig& config, const ModelConfig& published) {
   KINORA_CHECK(!own.size_conditions || own.hidden % kSizeParts == 0, kConfig,
                "[pixart] model.hidden must be a multiple of ", kSizeParts,
                " for model.size_conditions, got ", own.hidden);
+  const bool compresses = own.kv_compress != KvSampling::kNone;
+  KINORA_CHECK(
+      compresses || own.kv_compress_layers.empty(), kConfig,
+      "[pixart] model.kv_compress_layers needs model.kv_compress, got none. Hint: conv, as "
+      "published for 2K");
+  for (const int64_t layer : own.kv_compress_layers) {
+    KINORA_CHECK(layer < own.depth, kConfig,
+                 "[pixart] model.kv_compress_layers must be blocks from 0 to ", own.depth - 1,
+                 ", got ", layer);
+  }
+  const Grid grid = grid_of(config);
+  KINORA_CHECK(!compresses || KvCompression::tokens_left(own, grid.rows, grid.columns) > 0, kConfig,
+               "[pixart] model.kv_compress_factor must leave keys of ", grid.rows, " x ",
+               grid.columns, " tokens, got ", own.kv_compress_factor);
 }
 
 double PixArt::macs(const ModelConfig& config) {
   const TransformerMacs m(config);
-  return m.model(m.mlp + m.attention(m.tokens) + m.cross_attention) + m.modulation + m.captions;
+  const TransformerConfig& own = config.transformer;
+  const Grid grid = grid_of(config);
+  double fewer_keys = 0.0;  // of all blocks
+  for (int64_t block = 0; block < own.depth; ++block) {
+    if (compresses_kv(own, block)) {
+      fewer_keys +=
+          m.tokens - static_cast<double>(KvCompression::tokens_left(own, grid.rows, grid.columns));
+    }
+  }
+  return m.model(m.mlp + m.attention(m.tokens) + m.cross_attention) + m.modulation + m.captions -
+         2 * m.tokens * fewer_keys * m.hidden;
 }
 
 at::Tensor PixArt::predict(const at::Tensor& x_t, const at::Tensor& t,
@@ -69,23 +130,16 @@ at::Tensor PixArt::predict(const at::Tensor& x_t, const at::Tensor& t,
     std::vector<ops::Block> stacked;
     std::vector<at::Tensor> tables;
     for (int64_t i = 0; i < config().transformer.depth; ++i) {
-      stacked.push_back(
-          blocks[i].fast(fast, attention_branch(fast, blocks[i].self_attention(), nn::Span::kFrame,
-                                                CaptionBlock::kAttentionVectors)));
+      stacked.push_back(blocks[i].fast(fast, grid));
       tables.push_back(blocks[i].table());
     }
     return run_fast(std::move(stacked), tables, x, inputs, condition, x_t, pass);
   }
-  const CaptionBlock::Attend attend = [this, tokens = grid.tokens_a_frame()](
-                                          const nn::SelfAttention& attention,
-                                          const at::Tensor& image) {
-    return sequence().self_attention(attention, image, nn::Span::kFrame, tokens);
-  };
   for (int64_t i = 0; i < config().transformer.depth; ++i) {
     x = run_plain(
         i, i < recompute_blocks(), x, inputs,
-        [this, &block = blocks[i], attend](const at::Tensor& image, const BlockConditions& in) {
-          return block.forward(image, in, sequence(), attend);
+        [this, &block = blocks[i], grid](const at::Tensor& image, const BlockConditions& in) {
+          return block.forward(image, in, sequence(), block.attend(sequence(), grid));
         });
   }
   return finish(x, condition, x_t);

@@ -3,8 +3,25 @@
 #include <optional>
 
 #include "kinora/models/transformers/caption_model.h"
+#include "kinora/models/transformers/kv_compression.h"
 
 namespace kinora::models {
+
+/// PixArt's block, whose attention may have fewer keys and values.
+class PixArtBlock : public CaptionBlock {
+ public:
+  /// number: of the blocks, from 0.
+  PixArtBlock(const TransformerConfig& config, int64_t number);
+
+  /// Of an image of that grid; x: [B, 1, S', C].
+  [[nodiscard]] Attend attend(const nn::Sequence& sequence, const Grid& grid) const;
+  /// For the fast path: with that branch of attention. Fewer keys and values are a function of
+  /// libtorch's calls within the stack.
+  [[nodiscard]] ops::Block fast(const FastPass& pass, const Grid& grid) const;
+
+ private:
+  std::optional<KvCompression> kv_compression_;  // its keys lie under attn
+};
 
 /// PixArt-alpha (Chen et al. 2023) and PixArt-Sigma (2024): images from captions. Positions are
 /// made for the configured size; images of other sizes are stretched to it. size_conditions: the
@@ -26,7 +43,7 @@ class PixArt : public CaptionModel {
 
   // NOLINTBEGIN(readability-identifier-naming): named as the published checkpoints' keys
   at::Tensor pos_embed;  // [1, S, C]
-  BlockList<CaptionBlock> blocks;
+  BlockList<PixArtBlock> blocks;
   std::optional<SizeEmbedder> csize_embedder;
   std::optional<SizeEmbedder> ar_embedder;
   // NOLINTEND(readability-identifier-naming)

@@ -29,6 +29,20 @@ void describe(Fields& fields, TransformerConfig& config) {
              "stdit, pixart, latte_t2v: positions in space are divided by it.", above(0, 1e6));
   fields.add("time_position_scale", config.time_position_scale,
              "stdit: positions in time are divided by it.", above(0, 1e6));
+  fields.add("kv_compress", config.kv_compress,
+             {{"none", KvSampling::kNone},
+              {"conv", KvSampling::kConv},
+              {"ave", KvSampling::kAve},
+              {"uniform", KvSampling::kUniform},
+              {"uniform_every", KvSampling::kUniformEvery}},
+             "pixart: how some blocks make fewer keys and values (Sigma, 2K).");
+  fields.add("kv_compress_factor", config.kv_compress_factor,
+             "pixart: side of the cells of tokens that become one; of uniform_every their number.",
+             between(2, 64));
+  fields.add("kv_compress_layers", config.kv_compress_layers,
+             "pixart: the blocks that do so, from 0; [] = the second half.", between(0, 4095));
+  fields.add("given_embedders", config.given_embedders,
+             "stdit3: embed given frames, and which ones they are, beside the input (1.3).");
   fields.add("rotary_3d", config.rotary_3d,
              "stdit3: rotary positions over time, rows and columns in both attentions (1.3).");
   fields.add("window", config.window,

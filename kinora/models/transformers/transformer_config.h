@@ -11,6 +11,15 @@ class Fields;
 
 namespace kinora::models {
 
+/// How PixArt-Sigma makes fewer keys and values of an image's (Chen et al. 2024, section 2.3).
+enum class KvSampling : uint8_t {
+  kNone,
+  kConv,          ///< a learned depthwise convolution, and a norm
+  kAve,           ///< as published: the nearest token of each cell, which is no average
+  kUniform,       ///< the first token of each cell
+  kUniformEvery,  ///< every so manieth token, counted row by row
+};
+
 /// What only transformers have: ModelConfig::transformer. 0 or auto is what model.name gives.
 struct TransformerConfig {
   int64_t depth = 0;         ///< number of blocks; STDiT3: of pairs
@@ -21,12 +30,17 @@ struct TransformerConfig {
   double mlp_ratio = 4.0;    ///< hidden width of the MLP over C
 
   // Those that a family reads stand in its row, in Family::own_keys.
-  ops::Switch qk_norm = ops::Switch::kAuto;  ///< auto: as published
-  bool size_conditions = false;              ///< PixArt: height, width and aspect ratio
-  int64_t base_pixels = 512;                 ///< side for which positions are unscaled
-  double position_scale = 1.0;               ///< positions in space are divided by it
-  double time_position_scale = 1.0;          ///< positions in time likewise
-  bool rotary_3d = false;                    ///< STDiT3: over time, rows and columns
+  ops::Switch qk_norm = ops::Switch::kAuto;      ///< auto: as published
+  bool size_conditions = false;                  ///< PixArt: height, width and aspect ratio
+  int64_t base_pixels = 512;                     ///< side for which positions are unscaled
+  double position_scale = 1.0;                   ///< positions in space are divided by it
+  double time_position_scale = 1.0;              ///< positions in time likewise
+  KvSampling kv_compress = KvSampling::kNone;    ///< PixArt-Sigma: fewer keys and values
+  int64_t kv_compress_factor = 2;                ///< cells of this side become one
+  std::vector<int64_t> kv_compress_layers = {};  ///< blocks, from 0; []: the second half
+  /// STDiT3: given frames, and which ones these are, are embedded beside the input (1.3).
+  bool given_embedders = false;
+  bool rotary_3d = false;            ///< STDiT3: over time, rows and columns
   std::vector<int64_t> window = {};  ///< STDiT3: frames, rows, columns of local attention; [] = all
 
   /// Values of one channel in a patch.

@@ -33,6 +33,10 @@ std::vector<OwnKey> own_keys(const TransformerConfig& config) {
           {"base_pixels", config.base_pixels != unset.base_pixels},
           {"position_scale", config.position_scale != unset.position_scale},
           {"time_position_scale", config.time_position_scale != unset.time_position_scale},
+          {"kv_compress", config.kv_compress != unset.kv_compress},
+          {"kv_compress_factor", config.kv_compress_factor != unset.kv_compress_factor},
+          {"kv_compress_layers", !config.kv_compress_layers.empty()},
+          {"given_embedders", config.given_embedders},
           {"rotary_3d", config.rotary_3d},
           {"window", !config.window.empty()}};
 }
@@ -95,6 +99,7 @@ ModelShape transformer_shape(const ModelConfig& config) {
           .columns = grid.columns,
           .patch_frames = own.patch_frames,
           .patch = own.patch,
+          .is_undivided = own.kv_compress != KvSampling::kNone,
           .has_windows = !own.window.empty()};
 }
 

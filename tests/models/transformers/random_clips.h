@@ -29,7 +29,8 @@ struct ClipCase {
   bool qk_norm = false;
   bool gives_frames = false;  ///< some frames are given
   bool windows = false;
-  bool tuned = false;  ///< by updates of linears, some frozen
+  bool kv_compress = false;  ///< of the second block
+  bool tuned = false;        ///< by updates of linears, some frozen
   int64_t hidden = 144;
   int64_t heads = 2;
   /// Widths C a token and block that recompute level elementwise does not keep: norms, also of
@@ -53,6 +54,9 @@ struct ClipCase {
     config.text_tokens = 11;
     config.transformer.qk_norm = qk_norm ? ops::Switch::kOn : ops::Switch::kOff;
     config.time_scale = 1.0;
+    if (kv_compress) {
+      config.transformer.kv_compress = KvSampling::kConv;
+    }
     if (windows) {
       config.transformer.window = {3, 2, 3};
       config.transformer.rotary_3d = true;
@@ -84,6 +88,11 @@ inline constexpr ClipCase kClipCases[] = {
      // In every other block no norm but that of the MLP: attention reads what was cut.
      .elementwise = 6.5},
     {.name = "pixart", .architecture = "pixart", .frames = 1},
+    {.name = "pixart_kv_compress",
+     .architecture = "pixart",
+     .frames = 1,
+     .kv_compress = true,
+     .elementwise = 5.5},  // no norm of the second block's attention
     {.name = "vdit", .architecture = "vdit"},
     {.name = "latte", .architecture = "latte"},
     {.name = "latte_t2v", .architecture = "latte_t2v"},

@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -75,6 +76,16 @@ class VideoFixture {
     config.transformer.size_conditions = json["size_conditions"];
     config.transformer.window = json["window"].get<std::vector<int64_t>>();
     config.transformer.rotary_3d = json["rotary_3d"];
+    config.transformer.given_embedders = json["given_embedders"];
+    const std::map<std::string, KvSampling> samplings = {
+        {"none", KvSampling::kNone},
+        {"conv", KvSampling::kConv},
+        {"ave", KvSampling::kAve},
+        {"uniform", KvSampling::kUniform},
+        {"uniform_every", KvSampling::kUniformEvery}};
+    config.transformer.kv_compress = samplings.at(json["kv_compress"]);
+    config.transformer.kv_compress_factor = json["kv_compress_factor"];
+    config.transformer.kv_compress_layers = json["kv_compress_layers"].get<std::vector<int64_t>>();
     return resolved(config);
   }
 
@@ -93,6 +104,7 @@ class VideoFixture {
     conditions.width = find(of + ".width");
     conditions.num_frames = find(of + ".num_frames");
     conditions.frame_mask = flag("frame_mask");
+    conditions.given = find(of + ".given");
     return conditions;
   }
 
