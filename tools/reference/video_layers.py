@@ -229,7 +229,8 @@ class SelfAttention(nn.Module):
 
 class KvCompressedAttention(SelfAttention):
     """PixArt-Sigma's AttentionKVCompress: keys and values of an image [rows, columns] are sampled down.
-    conv and ave are what PyTorch's Conv2d and nearest interpolation make of it, as published."""
+    conv and ave are what PyTorch's Conv2d and nearest interpolation make of it, as published. Norms of
+    heads come behind, as in Open-Sora's copy of it."""
 
     def __init__(self, config):
         super().__init__(config)
@@ -256,8 +257,8 @@ class KvCompressedAttention(SelfAttention):
         b, n, c = x.shape
         q, k, v = self.qkv(x).reshape(b, n, 3, c).unbind(2)
         heads = lambda y: y.reshape(b, -1, self.heads, c // self.heads).transpose(1, 2)
-        q, k = self.q_norm(heads(q)), self.k_norm(heads(k)).transpose(1, 2).flatten(2)
         k, v = heads(self.fewer(k, rows, columns)), heads(self.fewer(v, rows, columns))
+        q, k = self.q_norm(heads(q)), self.k_norm(k)
         y = F.scaled_dot_product_attention(q, k, v)
         return self.proj(y.transpose(1, 2).reshape(b, n, c))
 

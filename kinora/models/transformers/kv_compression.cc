@@ -28,14 +28,19 @@ KvCompression::KvCompression(int64_t hidden, KvSampling sampling, int64_t factor
 
 at::Tensor KvCompression::attend(const nn::SelfAttention& attention, const at::Tensor& x,
                                  int64_t rows, int64_t columns) const {
-  const std::vector<at::Tensor> parts = attention.project(x).unbind(2);  // [B, N, H, D]
-  const auto fewer = [&](const at::Tensor& all) {
-    return forward(all.flatten(2), rows, columns)
-        .unflatten(-1, {attention.num_heads, -1})
-        .transpose(1, 2);  // [B, H, N', D]
+  const std::vector<at::Tensor> parts = attention.qkv.forward(x).chunk(3, -1);  // [B, N, C]
+  const auto heads = [&](const at::Tensor& all) {
+    return all.unflatten(-1, {attention.num_heads, -1});  // [B, N or N', H, D]
   };
+  at::Tensor q = heads(parts[0]);
+  at::Tensor k = heads(forward(parts[1], rows, columns));
+  if (attention.q_norm) {
+    q = attention.q_norm->forward(q);
+    k = attention.k_norm->forward(k);
+  }
+  const at::Tensor v = heads(forward(parts[2], rows, columns));
   const at::Tensor out =
-      at::scaled_dot_product_attention(parts[0].transpose(1, 2), fewer(parts[1]), fewer(parts[2]));
+      at::scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2));
   return attention.proj.forward(out.transpose(1, 2).flatten(2));
 }
 

@@ -15,7 +15,8 @@ namespace kinora::models {
 
 /// PixArt-Sigma's compression of keys and values (Chen et al. 2024, section 2.3): every cell of
 /// factor x factor tokens of an image becomes one, while all tokens stay queries. What a cell that
-/// is not whole holds is left out, as published. Keys, of kConv alone: sr [C, 1, factor, factor],
+/// is not whole holds is left out, as published; norms of heads (qk_norm) come behind, as Open-Sora
+/// has them. Keys, of kConv alone: sr [C, 1, factor, factor],
 /// the mean of a cell at first, and norm.
 ///
 /// Shapes: B images, N = rows * columns tokens, C width.
