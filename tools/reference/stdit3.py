@@ -50,6 +50,9 @@ class STDiT3(nn.Module):
         self.t_block = layers.TimeBlock(c, 6)
         self.y_embedder = layers.CaptionEmbedder(config)
         self.rope = Rope(head_dim // 3 if config.rotary_3d else head_dim)
+        if config.given_embedders:
+            self.x_embedder_cond = layers.PatchEmbed(config)
+            self.x_embedder_cond_mask = layers.PatchEmbed(config)
         self.spatial_blocks = nn.ModuleList(layers.PixArtBlock(config) for _ in range(config.depth))
         self.temporal_blocks = nn.ModuleList(layers.PixArtBlock(config) for _ in range(config.depth))
         self.final_layer = layers.FinalLayer(config)
@@ -97,16 +100,25 @@ class STDiT3(nn.Module):
         noised = self.t_embedder(t * config.time_scale) + fps  # [B, C]
         given = self.t_embedder(torch.zeros_like(t)) + fps
         mask = conditions.get("frame_mask")
+        embeds_given = config.given_embedders and mask is not None
+        frame_mask, null = mask, None
+        if embeds_given:
+            mask = None  # given frames have the time of the others
         vectors = layers.of_frames(self.t_block(noised), self.t_block(given), mask)  # [B, T, 6 C]
         text = self.y_embedder(conditions["text"], conditions["null_text"])
         lengths = conditions["text_lengths"]
 
         tokens = self.x_embedder(x)  # [B, T, S, C]
+        if embeds_given:
+            is_given = (~frame_mask)[:, None, :, None, None].to(x.dtype).expand_as(x)
+            tokens = tokens + self.x_embedder_cond(conditions["given"] * is_given)
+            tokens = tokens + self.x_embedder_cond_mask(is_given)
+            null = self.y_embedder(conditions["text"], torch.ones_like(conditions["null_text"]))
         tokens = tokens + layers.clip_positions(config, h, w, height, width).to(x.dtype)
         attend_space = self.attend_space(h, w, scale)
         attend_time = self.attend_time(tokens.shape[1], h, w, scale)
         for spatial, temporal in zip(self.spatial_blocks, self.temporal_blocks):
-            tokens = spatial(tokens, vectors, text, lengths, attend_space)
-            tokens = temporal(tokens, vectors, text, lengths, attend_time)
+            tokens = spatial(tokens, vectors, text, lengths, attend_space, null, frame_mask)
+            tokens = temporal(tokens, vectors, text, lengths, attend_time, null, frame_mask)
         tokens = self.final_layer(tokens, layers.of_frames(noised, given, mask))
         return layers.unpatchify(tokens, config, h, w)

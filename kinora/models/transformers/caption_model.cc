@@ -114,11 +114,17 @@ BlockConditions CaptionModel::block_conditions(const at::Tensor& vectors,
 
 at::Tensor CaptionModel::run_plain(int64_t use, bool recompute, const at::Tensor& x,
                                    const BlockConditions& conditions, const Body& body) const {
+  std::vector<at::Tensor> inputs = {x, conditions.vectors, conditions.text};
+  if (conditions.null_text.defined()) {
+    inputs.push_back(conditions.null_text);
+  }
   return run_block(
-      [body, lengths = conditions.text_lengths](const std::vector<at::Tensor>& in) {
-        return body(in[0], {in[1], in[2], lengths});
+      [body, lengths = conditions.text_lengths,
+       reads_text = conditions.reads_text](const std::vector<at::Tensor>& in) {
+        return body(in[0], {in[1], in[2], lengths, reads_text,
+                            reads_text.defined() ? in[3] : at::Tensor()});
       },
-      {x, conditions.vectors, conditions.text}, recompute, hook(), block_bucket(use));
+      inputs, recompute, hook(), block_bucket(use));
 }
 
 at::Tensor CaptionModel::run_fast(std::vector<ops::Block> blocks,

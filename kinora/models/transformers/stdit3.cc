@@ -1,8 +1,10 @@
 #include "kinora/models/transformers/stdit3.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/ones.h>
 
 #include <algorithm>
 #include <utility>
@@ -31,6 +33,14 @@ STDiT3::STDiT3(const ModelConfig& config)
       temporal_blocks(config.transformer) {
   add_child("fps_embedder", fps_embedder);
   add_child("rope", rope);
+  if (config.transformer.given_embedders) {
+    x_embedder_cond.emplace(config, 3);
+    x_embedder_cond_mask.emplace(config, 3);
+    add_child("x_embedder_cond", *x_embedder_cond);
+    add_child("x_embedder_cond_mask", *x_embedder_cond_mask);
+    set_init(*this, {"x_embedder_cond.proj.weight", "x_embedder_cond_mask.proj.weight"},
+             nn::Init::zero());
+  }
   add_child("spatial_blocks", spatial_blocks);
   add_child("temporal_blocks", temporal_blocks);
   set_init(*this, {"fps_embedder.mlp.2.weight", "final_layer.linear.weight"}, nn::Init::zero());
@@ -67,14 +77,21 @@ at::Tensor STDiT3::predict(const at::Tensor& x_t, const at::Tensor& t,
   check_inputs(x_t, t, conditions);
   const Grid grid = grid_of(config(), x_t);
   const at::Tensor scale = picture_scale(config(), conditions);
+  const bool embeds_given = config().transformer.given_embedders && conditions.frame_mask.defined();
   const FrameCondition condition =
-      embed_time(t_embedder, t, conditions.frame_mask)
+      embed_time(t_embedder, t, embeds_given ? at::Tensor() : conditions.frame_mask)
           .plus(fps_embedder.forward(required(conditions.fps, "fps", x_t)));
-  const BlockConditions inputs =
-      block_conditions(modulation_vectors(t_block, condition), conditions);
+  BlockConditions inputs = block_conditions(modulation_vectors(t_block, condition), conditions);
   at::Tensor x = embed(x_t, scaled_positions(config(), grid, scale));  // [B, T, S', C]
+  if (embeds_given) {
+    KINORA_CHECK(!is_fast() || !at::GradMode::is_enabled(), kConfig,
+                 "[stdit3] training with given frames and model.given_embedders takes the plain "
+                 "path. Hint: model.path=plain");
+    x = x + embed_given(conditions);
+    inputs = with_null_text(std::move(inputs), conditions);
+  }
   const Angles angles = angles_of(grid, scale);
-  if (is_fast()) {
+  if (is_fast() && !embeds_given) {
     const FastPass fast = fast_pass(x, grid.tokens_a_frame());
     std::vector<ops::Block> stacked;
     std::vector<at::Tensor> tables;
@@ -108,6 +125,32 @@ at::Tensor STDiT3::predict(const at::Tensor& x_t, const at::Tensor& t,
     x = run_plain(2 * i + 1, recompute, x, inputs, body(temporal_blocks[i], in_time));
   }
   return finish(x, condition, x_t);
+}
+
+at::Tensor STDiT3::embed_given(const diffusion::Conditions& conditions) const {
+  const at::Tensor& given = conditions.given;
+  KINORA_CHECK(
+      given.defined(), kShape,
+      "[stdit3] a frame mask needs the given frames, which training with frame_masks does not "
+      "show to a model with model.given_embedders");
+  const at::Tensor is_given = conditions.frame_mask.logical_not()
+                                  .view({given.size(0), 1, -1, 1, 1})
+                                  .to(given.scalar_type())
+                                  .expand_as(given);
+  const auto patches = [&](const at::Tensor& values) {
+    return sequence().enter(to_patches(config(), values));
+  };
+  return x_embedder_cond->forward(patches(given * is_given)) +
+         x_embedder_cond_mask->forward(patches(is_given));
+}
+
+BlockConditions STDiT3::with_null_text(BlockConditions inputs,
+                                       const diffusion::Conditions& conditions) const {
+  diffusion::Conditions null = conditions;
+  null.null_text = at::ones({inputs.text.size(0)}, conditions.frame_mask.options());
+  inputs.null_text = block_conditions(inputs.vectors, null).text;
+  inputs.reads_text = conditions.frame_mask.unsqueeze(2).unsqueeze(3);
+  return inputs;
 }
 
 at::Tensor STDiT3::angles_3d(int64_t frames, int64_t rows, int64_t columns,

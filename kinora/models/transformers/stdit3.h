@@ -1,5 +1,7 @@
 #pragma once
 
+#include <optional>
+
 #include "kinora/models/transformers/caption_model.h"
 
 namespace kinora::models {
@@ -7,6 +9,10 @@ namespace kinora::models {
 /// STDiT3 of Open-Sora 1.2: pairs of a block that attends within frames and one that attends
 /// through time, for clips of any size. With rotary_3d and window that of 1.3: a third of a head's
 /// dims turns for each axis, and the second block of a pair attends within windows of a clip.
+///
+/// With given_embedders given frames (Conditions::frame_mask) are as in 1.3's image to video: they
+/// are embedded beside x_t, in which they are noised as all others; they have the time of the
+/// others and read the null text. Such a pass takes the plain path.
 class STDiT3 : public CaptionModel {
  public:
   explicit STDiT3(const ModelConfig& config);
@@ -20,6 +26,12 @@ class STDiT3 : public CaptionModel {
   [[nodiscard]] at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t,
                                    const diffusion::Conditions& conditions,
                                    const diffusion::Pass& pass) override;
+
+  /// What is added to the embedded x_t where frames are given: this rank's tokens [B, T, S', C].
+  [[nodiscard]] at::Tensor embed_given(const diffusion::Conditions& conditions) const;
+  /// Conditions of blocks of such a pass.
+  [[nodiscard]] BlockConditions with_null_text(BlockConditions inputs,
+                                               const diffusion::Conditions& conditions) const;
 
   /// Angles of rows x columns tokens in each of `frames`: fp32 [frames, rows * columns, D].
   [[nodiscard]] at::Tensor angles_3d(int64_t frames, int64_t rows, int64_t columns,
@@ -38,6 +50,8 @@ class STDiT3 : public CaptionModel {
   // NOLINTBEGIN(readability-identifier-naming): named as the published checkpoints' keys
   SizeEmbedder fps_embedder;
   Rope rope;
+  std::optional<PatchEmbed> x_embedder_cond;
+  std::optional<PatchEmbed> x_embedder_cond_mask;
   BlockList<CaptionBlock> spatial_blocks;
   BlockList<CaptionBlock> temporal_blocks;
   // NOLINTEND(readability-identifier-naming)

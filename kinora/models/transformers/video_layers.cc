@@ -255,8 +255,14 @@ at::Tensor CaptionBlock::text_and_mlp(const at::Tensor& x, const BlockConditions
   const at::Tensor& shift_mlp = m[3];
   const at::Tensor& scale_mlp = m[4];
   const at::Tensor& gate_mlp = m[5];
-  const at::Tensor y =
-      x + sequence.cross_attention(cross_attn, x, conditions.text, conditions.text_lengths);
+  at::Tensor read =
+      sequence.cross_attention(cross_attn, x, conditions.text, conditions.text_lengths);
+  if (conditions.reads_text.defined()) {
+    read = at::where(
+        conditions.reads_text, read,
+        sequence.cross_attention(cross_attn, x, conditions.null_text, conditions.text_lengths));
+  }
+  const at::Tensor y = x + read;
   return gated_sum(y, gate_mlp, sequence.mlp(mlp, modulated_norm(y, shift_mlp, scale_mlp)));
 }
 

@@ -148,6 +148,10 @@ struct BlockConditions {
   at::Tensor vectors;       ///< of adaLN-single: fp32 [B, T or 1, 6, C], STDiT2's 9
   at::Tensor text;          ///< projected caption: [B, L, C]
   at::Tensor text_lengths;  ///< int64 [B]
+  /// Where defined, bool [B, T, 1, 1] of noised frames; given ones read null_text [B, L, C],
+  /// the projected null embedding, as long as the caption (Open-Sora 1.3).
+  at::Tensor reads_text{};
+  at::Tensor null_text{};
 };
 
 /// Self-attention, cross attention to the caption (neither normed nor gated), MLP.

@@ -131,6 +131,9 @@ TEST_P(STDiTFixtureTest, NullTextStandsForTheCaptionOnly) {
 }
 
 TEST_P(STDiTFixtureTest, AMaskOfNoisedFramesChangesNothing) {
+  if (config_.transformer.given_embedders) {
+    GTEST_SKIP() << "frames of Open-Sora 1.3 are given beside the input, and see t";
+  }
   const std::unique_ptr<Model> fixed = model(false);
   const at::NoGradGuard no_grad;
   diffusion::Conditions conditions = fixture_.conditions("forward");
@@ -196,7 +199,8 @@ TEST_P(STDiTFixtureTest, WrongInputsAreNamed) {
 INSTANTIATE_TEST_SUITE_P(Families, STDiTFixtureTest,
                          testing::Values(Family{"stdit", "stdit"}, Family{"stdit2", "stdit2"},
                                          Family{"stdit3", "stdit3"},
-                                         Family{"stdit3_windows", "stdit3"}),
+                                         Family{"stdit3_windows", "stdit3"},
+                                         Family{"stdit3_given", "stdit3"}),
                          [](const auto& info) { return std::string(info.param.fixture); });
 
 class STDiT3Test : public testing::Test {
