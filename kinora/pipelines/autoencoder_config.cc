@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "kinora/core/error.h"
+#include "kinora/io/file.h"
+#include "kinora/pipelines/diffusers_config.h"
 
 namespace kinora::pipelines {
 namespace {
@@ -26,164 +28,133 @@ constexpr double kFluxShift = 0.1159;
 constexpr int64_t kFluxChannels = 16;
 
 constexpr int64_t kPixelChannels = 3;
+/// The model_type in its config.json.
+constexpr std::string_view kOpenSora13 = "OpenSoraVAE_V1_3_Pipline";
+constexpr const char* kRoom = "autoencoder";  // in errors
 
 template <typename T>
 using Names = std::vector<std::pair<const char*, T>>;
 
-class Reader {
- public:
-  Reader(json values, std::string where) : values_(std::move(values)), where_(std::move(where)) {}
-
-  [[nodiscard]] bool has(const char* key) const {
-    return values_.contains(key) && !values_[key].is_null();
+/// All entries of a list of texts, or the text itself, must be `known`.
+void require(const DiffusersConfig& config, const char* key, const std::string& known) {
+  const auto entries = config.is_list(key) ? config.get<std::vector<std::string>>(key, {})
+                                           : std::vector{config.get<std::string>(key, known)};
+  for (const std::string& entry : entries) {
+    KINORA_CHECK(entry == known, kConfig, config.message(), key, " must be ", known, ", got ",
+                 io::in_quotes(entry));
   }
-
-  template <typename T>
-  [[nodiscard]] T get(const char* key, const T& otherwise) const {
-    if (!has(key)) {
-      return otherwise;
-    }
-    try {
-      return values_[key].get<T>();
-    } catch (const json::exception&) {
-      throw_error(ErrorKind::kIo, "[autoencoder] ", where_, ": ", key,
-                  " is of another kind than it must be, got ", values_[key].dump());
-    }
-  }
-
-  /// All entries of a list, or the text itself, must be `known`.
-  void require(const char* key, const std::string& known) const {
-    if (!has(key)) {
-      return;
-    }
-    const json list = values_[key].is_array() ? values_[key] : json::array({values_[key]});
-    for (const json& entry : list) {
-      KINORA_CHECK(entry == known, kConfig, "[autoencoder] ", where_, ": ", key, " must be ", known,
-                   ", got ", entry.dump());
-    }
-  }
-
-  /// What `known` has under the text, or `otherwise`.
-  template <typename T>
-  [[nodiscard]] T named(const char* key, const std::string& otherwise,
-                        const Names<T>& known) const {
-    return value_of(key, get<std::string>(key, otherwise), known);
-  }
-
-  /// The same of each of `count` texts of a list, or of one text that counts for all.
-  template <typename T>
-  [[nodiscard]] std::vector<T> all_named(const char* key, size_t count, const char* otherwise,
-                                         const Names<T>& known) const {
-    if (!has(key) || !values_[key].is_array()) {
-      return std::vector<T>(count, named(key, otherwise, known));
-    }
-    std::vector<T> values;
-    for (const auto& text : get<std::vector<std::string>>(key, {})) {
-      values.push_back(value_of(key, text, known));
-    }
-    check_count(key, values.size(), count);
-    return values;
-  }
-
-  /// A list of `count` entries.
-  template <typename T>
-  [[nodiscard]] std::vector<T> all(const char* key, size_t count,
-                                   const std::vector<T>& otherwise) const {
-    auto values = get<std::vector<T>>(key, otherwise);
-    check_count(key, values.size(), count);
-    return values;
-  }
-
-  /// The one value of a list.
-  [[nodiscard]] int64_t same(const char* key, int64_t otherwise) const {
-    const auto list = get<std::vector<int64_t>>(key, {otherwise});
-    const bool are_same = !list.empty() && std::all_of(list.begin(), list.end(), [&](int64_t n) {
-      return n == list.front();
-    });
-    KINORA_CHECK(are_same, kConfig, "[autoencoder] ", where_, ": ", key,
-                 " must be the same on all levels, got ", values_[key].dump());
-    return list.front();
-  }
-
- private:
-  template <typename T>
-  [[nodiscard]] T value_of(const char* key, const std::string& text, const Names<T>& known) const {
-    std::string names;
-    for (const auto& [name, value] : known) {
-      if (text == name) {
-        return value;
-      }
-      names += (names.empty() ? "" : " or ") + std::string(name);
-    }
-    throw_error(ErrorKind::kConfig, "[autoencoder] ", where_, ": ", key, " must be ", names,
-                ", got ", text);
-  }
-
-  void check_count(const char* key, size_t got, size_t count) const {
-    KINORA_CHECK(got == count, kConfig, "[autoencoder] ", where_, ": ", key, " must have ", count,
-                 " entries, one for each of block_out_channels, got ", got);
-  }
-
-  json values_;
-  std::string where_;
-};
-
-Reader read_config(const std::string& text, const std::string& where) {
-  json values = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  KINORA_CHECK(values.is_object(), kIo, "[autoencoder] ", where, " is not a JSON object");
-  return {std::move(values), where};
 }
 
-AutoencoderKlConfig kl_config(const Reader& reader) {
-  reader.require("down_block_types", "DownEncoderBlock2D");
-  reader.require("up_block_types", "UpDecoderBlock2D");
-  reader.require("act_fn", "silu");
+/// What `known` has under `text`, which the config has under `key`.
+template <typename T>
+T value_of(const DiffusersConfig& config, const char* key, const std::string& text,
+           const Names<T>& known) {
+  std::string names;
+  for (const auto& [name, value] : known) {
+    if (text == name) {
+      return value;
+    }
+    names += (names.empty() ? "" : " or ") + std::string(name);
+  }
+  throw_error(ErrorKind::kConfig, config.message(), key, " must be ", names, ", got ", text);
+}
+
+/// What `known` has under the text, or `otherwise`.
+template <typename T>
+T named(const DiffusersConfig& config, const char* key, const std::string& otherwise,
+        const Names<T>& known) {
+  return value_of(config, key, config.get<std::string>(key, otherwise), known);
+}
+
+void check_count(const DiffusersConfig& config, const char* key, size_t got, size_t count) {
+  KINORA_CHECK(got == count, kConfig, config.message(), key, " must have ", count,
+               " entries, one for each of block_out_channels, got ", got);
+}
+
+/// The same of each of `count` texts of a list, or of one text that counts for all.
+template <typename T>
+std::vector<T> all_named(const DiffusersConfig& config, const char* key, size_t count,
+                         const char* otherwise, const Names<T>& known) {
+  if (!config.is_list(key)) {
+    return std::vector<T>(count, named(config, key, otherwise, known));
+  }
+  std::vector<T> values;
+  for (const auto& text : config.get<std::vector<std::string>>(key, {})) {
+    values.push_back(value_of(config, key, text, known));
+  }
+  check_count(config, key, values.size(), count);
+  return values;
+}
+
+/// A list of `count` entries.
+template <typename T>
+std::vector<T> all(const DiffusersConfig& config, const char* key, size_t count,
+                   const std::vector<T>& otherwise) {
+  auto values = config.get<std::vector<T>>(key, otherwise);
+  check_count(config, key, values.size(), count);
+  return values;
+}
+
+/// The one value of a list.
+int64_t same(const DiffusersConfig& config, const char* key, int64_t otherwise) {
+  const auto list = config.get<std::vector<int64_t>>(key, {otherwise});
+  const bool are_same = !list.empty() && std::all_of(list.begin(), list.end(),
+                                                     [&](int64_t n) { return n == list.front(); });
+  KINORA_CHECK(are_same, kConfig, config.message(), key, " must be the same on all levels, got ",
+               config.written(key));
+  return list.front();
+}
+
+AutoencoderKlConfig kl_config(const DiffusersConfig& values) {
+  require(values, "down_block_types", "DownEncoderBlock2D");
+  require(values, "up_block_types", "UpDecoderBlock2D");
+  require(values, "act_fn", "silu");
   AutoencoderKlConfig config;
-  config.in_channels = reader.get("in_channels", config.in_channels);
-  config.block_out_channels = reader.get<std::vector<int64_t>>("block_out_channels", {64});
-  config.layers_per_block = reader.get<int64_t>("layers_per_block", 1);
-  config.latent_channels = reader.get("latent_channels", config.latent_channels);
-  config.norm_num_groups = reader.get("norm_num_groups", config.norm_num_groups);
-  config.use_quant_conv = reader.get("use_quant_conv", true);
-  config.use_post_quant_conv = reader.get("use_post_quant_conv", true);
-  config.mid_block_add_attention = reader.get("mid_block_add_attention", true);
-  const double factor = reader.get("scaling_factor", kStableDiffusionScale);
-  config.scale = reader.get<std::vector<double>>("latents_std", {1.0});
+  config.in_channels = values.get("in_channels", config.in_channels);
+  config.block_out_channels = values.get<std::vector<int64_t>>("block_out_channels", {64});
+  config.layers_per_block = values.get<int64_t>("layers_per_block", 1);
+  config.latent_channels = values.get("latent_channels", config.latent_channels);
+  config.norm_num_groups = values.get("norm_num_groups", config.norm_num_groups);
+  config.use_quant_conv = values.get("use_quant_conv", true);
+  config.use_post_quant_conv = values.get("use_post_quant_conv", true);
+  config.mid_block_add_attention = values.get("mid_block_add_attention", true);
+  const double factor = values.get("scaling_factor", kStableDiffusionScale);
+  config.scale = values.get<std::vector<double>>("latents_std", {1.0});
   for (double& value : config.scale) {
     value = factor / value;
   }
-  config.shift = reader.get<std::vector<double>>("latents_mean", {reader.get("shift_factor", 0.0)});
+  config.shift = values.get<std::vector<double>>("latents_mean", {values.get("shift_factor", 0.0)});
   return config;
 }
 
-AutoencoderTinyConfig tiny_config(const Reader& reader) {
-  reader.require("act_fn", "relu");
-  reader.require("upsample_fn", "nearest");
-  KINORA_CHECK(reader.get<int64_t>("upsampling_scaling_factor", 2) == 2, kConfig,
+AutoencoderTinyConfig tiny_config(const DiffusersConfig& values) {
+  require(values, "act_fn", "relu");
+  require(values, "upsample_fn", "nearest");
+  KINORA_CHECK(values.get<int64_t>("upsampling_scaling_factor", 2) == 2, kConfig,
                "[autoencoder] upsampling_scaling_factor must be 2");
   AutoencoderTinyConfig config;
-  config.channels = reader.same("encoder_block_out_channels", config.channels);
-  KINORA_CHECK(reader.same("decoder_block_out_channels", config.channels) == config.channels,
+  config.channels = same(values, "encoder_block_out_channels", config.channels);
+  KINORA_CHECK(same(values, "decoder_block_out_channels", config.channels) == config.channels,
                kConfig, "[autoencoder] encoder and decoder must be of the same width");
-  config.latent_channels = reader.get("latent_channels", config.latent_channels);
-  config.num_encoder_blocks = reader.get("num_encoder_blocks", config.num_encoder_blocks);
-  config.num_decoder_blocks = reader.get("num_decoder_blocks", config.num_decoder_blocks);
-  config.scaling_factor = reader.get("scaling_factor", config.scaling_factor);
+  config.latent_channels = values.get("latent_channels", config.latent_channels);
+  config.num_encoder_blocks = values.get("num_encoder_blocks", config.num_encoder_blocks);
+  config.num_decoder_blocks = values.get("num_decoder_blocks", config.num_decoder_blocks);
+  config.scaling_factor = values.get("scaling_factor", config.scaling_factor);
   return config;
 }
 
 /// One half of an AutoencoderDC; norms and activations stay as they are.
-std::vector<DcAeStage> dc_stages(const Reader& reader, const std::string& half,
+std::vector<DcAeStage> dc_stages(const DiffusersConfig& values, const std::string& half,
                                  const std::vector<int64_t>& depths) {
   const auto key = [&half](const char* name) { return half + "_" + name; };
-  const auto widths = reader.get<std::vector<int64_t>>(key("block_out_channels").c_str(),
+  const auto widths = values.get<std::vector<int64_t>>(key("block_out_channels").c_str(),
                                                        {128, 256, 512, 512, 1024, 1024});
   const size_t count = widths.size();
-  const auto attends = reader.all_named<bool>(key("block_types").c_str(), count, "ResBlock",
-                                              {{"ResBlock", false}, {"EfficientViTBlock", true}});
-  const auto layers = reader.all(key("layers_per_block").c_str(), count, depths);
-  const auto scales = reader.all<std::vector<int64_t>>(key("qkv_multiscales").c_str(), count,
-                                                       {{}, {}, {}, {5}, {5}, {5}});
+  const auto attends = all_named<bool>(values, key("block_types").c_str(), count, "ResBlock",
+                                       {{"ResBlock", false}, {"EfficientViTBlock", true}});
+  const auto layers = all(values, key("layers_per_block").c_str(), count, depths);
+  const auto scales = all<std::vector<int64_t>>(values, key("qkv_multiscales").c_str(), count,
+                                                {{}, {}, {}, {5}, {5}, {5}});
   std::vector<DcAeStage> stages;
   for (size_t i = 0; i < count; ++i) {
     stages.push_back(
@@ -192,33 +163,32 @@ std::vector<DcAeStage> dc_stages(const Reader& reader, const std::string& half,
   return stages;
 }
 
-DcAeConfig dc_config(const Reader& reader) {
-  KINORA_CHECK(reader.get("in_channels", kPixelChannels) == kPixelChannels, kConfig,
+DcAeConfig dc_config(const DiffusersConfig& values) {
+  KINORA_CHECK(values.get("in_channels", kPixelChannels) == kPixelChannels, kConfig,
                "[autoencoder] in_channels must be ", kPixelChannels);
-  reader.require("decoder_conv_act_fn", "relu");
+  require(values, "decoder_conv_act_fn", "relu");
   DcAeConfig config;
-  config.latent_channels = reader.get("latent_channels", config.latent_channels);
-  config.attention_head_dim = reader.get("attention_head_dim", config.attention_head_dim);
-  config.encoder = dc_stages(reader, "encoder", {2, 2, 2, 3, 3, 3});
-  config.decoder = dc_stages(reader, "decoder", {3, 3, 3, 3, 3, 3});
+  config.latent_channels = values.get("latent_channels", config.latent_channels);
+  config.attention_head_dim = values.get("attention_head_dim", config.attention_head_dim);
+  config.encoder = dc_stages(values, "encoder", {2, 2, 2, 3, 3, 3});
+  config.decoder = dc_stages(values, "decoder", {3, 3, 3, 3, 3, 3});
   const auto norms =
-      reader.all_named<DcNorm>("decoder_norm_types", config.decoder.size(), "rms_norm",
-                               {{"rms_norm", DcNorm::kRms}, {"batch_norm", DcNorm::kBatch}});
-  const auto activations = reader.all_named<DcActivation>(
-      "decoder_act_fns", config.decoder.size(), "silu",
-      {{"silu", DcActivation::kSilu}, {"relu", DcActivation::kRelu}});
+      all_named<DcNorm>(values, "decoder_norm_types", config.decoder.size(), "rms_norm",
+                        {{"rms_norm", DcNorm::kRms}, {"batch_norm", DcNorm::kBatch}});
+  const auto activations =
+      all_named<DcActivation>(values, "decoder_act_fns", config.decoder.size(), "silu",
+                              {{"silu", DcActivation::kSilu}, {"relu", DcActivation::kRelu}});
   for (size_t i = 0; i < config.decoder.size(); ++i) {
     config.decoder[i].norm = norms[i];
     config.decoder[i].activation = activations[i];
   }
-  config.unshuffles =
-      reader.named<bool>("downsample_block_type", "pixel_unshuffle",
-                         {{"pixel_unshuffle", true}, {"conv", false}, {"Conv", false}});
-  config.shuffles = reader.named<bool>("upsample_block_type", "pixel_shuffle",
-                                       {{"pixel_shuffle", true}, {"interpolate", false}});
-  config.encoder_out_shortcut = reader.get("encoder_out_shortcut", true);
-  config.decoder_in_shortcut = reader.get("decoder_in_shortcut", true);
-  config.scaling_factor = reader.get("scaling_factor", config.scaling_factor);
+  config.unshuffles = named<bool>(values, "downsample_block_type", "pixel_unshuffle",
+                                  {{"pixel_unshuffle", true}, {"conv", false}, {"Conv", false}});
+  config.shuffles = named<bool>(values, "upsample_block_type", "pixel_shuffle",
+                                {{"pixel_shuffle", true}, {"interpolate", false}});
+  config.encoder_out_shortcut = values.get("encoder_out_shortcut", true);
+  config.decoder_in_shortcut = values.get("decoder_in_shortcut", true);
+  config.scaling_factor = values.get("scaling_factor", config.scaling_factor);
   return config;
 }
 
@@ -278,25 +248,28 @@ at::Tensor AutoencoderWeights::read(const std::string& path) const {
 }
 
 std::string autoencoder_class(const std::string& text, const std::string& where) {
-  return read_config(text, where).get<std::string>("_class_name", "");
+  const DiffusersConfig values(text, kRoom, where);
+  KINORA_CHECK(!values.is("model_type", kOpenSora13), kConfig, values.message(),
+               "this is the autoencoder of Open-Sora 1.3 (", kOpenSora13,
+               "), which Kinora lacks. Hint: leave it out, and latents are drawn");
+  return values.get<std::string>("_class_name", "");
 }
 
 AutoencoderConfig parse_autoencoder_config(const std::string& text, const std::string& where) {
-  const Reader reader = read_config(text, where);
-  const auto kind = reader.get<std::string>("_class_name", "");
+  const DiffusersConfig values(text, kRoom, where);
+  const auto kind = values.get<std::string>("_class_name", "");
   AutoencoderConfig config;
   if (kind == "AutoencoderKL") {
-    config.model = kl_config(reader);
-    config.force_upcast = reader.get("force_upcast", true);
+    config.model = kl_config(values);
+    config.force_upcast = values.get("force_upcast", true);
   } else if (kind == "AutoencoderTiny") {
-    config.model = tiny_config(reader);
+    config.model = tiny_config(values);
   } else if (kind == kDcClass) {
-    config.model = dc_config(reader);
+    config.model = dc_config(values);
     config.force_upcast = true;
   } else {
-    throw_error(ErrorKind::kConfig, "[autoencoder] ", where,
-                ": _class_name must be AutoencoderKL, AutoencoderTiny or AutoencoderDC, got ",
-                kind);
+    throw_error(ErrorKind::kConfig, values.message(),
+                "_class_name must be AutoencoderKL, AutoencoderTiny or AutoencoderDC, got ", kind);
   }
   return config;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <utility>
 
 #include "kinora/core/error.h"
 #include "kinora/io/file.h"
@@ -37,21 +38,63 @@ std::string without_python_numbers(std::string_view text) {
 }  // namespace
 
 struct DiffusersConfig::Values {
-  explicit Values(const std::string& text)
-      : object(json::parse(without_python_numbers(text), nullptr, /*allow_exceptions=*/false)) {}
-  Values(const Values&) = delete;
-  Values& operator=(const Values&) = delete;
   json object;
+
+  /// Null where the text is no object.
+  static std::shared_ptr<const Values> parse(const std::string& text) {
+    constexpr int kMostLevels = 16;
+    const auto keep = [](int level, json::parse_event_t /*event*/, json& /*value*/) {
+      return level <= kMostLevels;
+    };
+    json parsed = json::parse(without_python_numbers(text), keep, /*allow_exceptions=*/false);
+    return parsed.is_object() ? std::make_shared<const Values>(Values{std::move(parsed)}) : nullptr;
+  }
 };
 
 DiffusersConfig::DiffusersConfig(const std::filesystem::path& path)
-    : path_(path), values_(std::make_unique<Values>(io::read_text(path, kMaxConfigBytes))) {
-  KINORA_CHECK(values_->object.is_object(), kIo, "[diffusers] ", path, " must be a JSON object");
+    : DiffusersConfig(io::read_text(path, kMaxConfigBytes), "diffusers", path.string()) {
+  path_ = path;
 }
-DiffusersConfig::~DiffusersConfig() = default;
+
+DiffusersConfig::DiffusersConfig(const std::string& text, std::string room, std::string where)
+    : DiffusersConfig(Values::parse(text), std::move(room), std::move(where)) {
+  KINORA_CHECK(values_ != nullptr, kIo, "[", room_, "] ", where_, " is not a JSON object");
+}
+
+DiffusersConfig::DiffusersConfig(std::shared_ptr<const Values> values, std::string room,
+                                 std::string where)
+    : path_(where), room_(std::move(room)), where_(std::move(where)), values_(std::move(values)) {}
+
+std::optional<DiffusersConfig> DiffusersConfig::find(const std::string& text, std::string room,
+                                                     std::string where) {
+  auto values = Values::parse(text);
+  if (values == nullptr) {
+    return std::nullopt;
+  }
+  return DiffusersConfig(std::move(values), std::move(room), std::move(where));
+}
 
 bool DiffusersConfig::has(const char* key) const {
-  return values_->object.contains(key) && !values_->object[key].is_null();
+  const auto found = values_->object.find(key);
+  return found != values_->object.end() && !found->is_null();
+}
+
+bool DiffusersConfig::is_list(const char* key) const {
+  return has(key) && values_->object[key].is_array();
+}
+
+bool DiffusersConfig::is(const char* key, std::string_view text) const {
+  return has(key) && values_->object[key] == text;
+}
+
+std::string DiffusersConfig::written(const char* key) const {
+  return has(key) ? values_->object[key].dump() : "null";
+}
+
+DiffusersConfig DiffusersConfig::within(const char* key) const {
+  KINORA_CHECK(has(key) && values_->object[key].is_object(), kIo, message(), "must have an object ",
+               key, ", got ", written(key));
+  return {std::make_shared<const Values>(Values{values_->object[key]}), room_, where_ + ": " + key};
 }
 
 template <typename T>
@@ -59,29 +102,33 @@ T DiffusersConfig::get(const char* key, const T& otherwise) const {
   if (!has(key)) {
     return otherwise;
   }
-  const json& value = values_->object[key];
   try {
-    return value.get<T>();
+    return values_->object[key].get<T>();
   } catch (const json::exception&) {
-    throw_error(ErrorKind::kIo, "[diffusers] ", path_, ": ", key,
-                " is of another kind than it must be, got ", value.dump());
+    throw_error(ErrorKind::kIo, message(), key, " is of another kind than it must be, got ",
+                written(key));
   }
 }
 
 template <typename T>
 void DiffusersConfig::require(const char* key, const T& must, const T& otherwise) const {
   const T got = get<T>(key, otherwise);
-  KINORA_CHECK(got == must, kConfig, "[diffusers] ", path_, ": ", key, " must be ",
-               json(must).dump(), ", got ", json(got).dump());
+  KINORA_CHECK(got == must, kConfig, message(), key, " must be ", json(must).dump(), ", got ",
+               json(got).dump());
 }
 
 template bool DiffusersConfig::get(const char*, const bool&) const;
-template std::vector<int64_t> DiffusersConfig::get(const char*, const std::vector<int64_t>&) const;
-template std::map<std::string, std::string> DiffusersConfig::get(
-    const char*, const std::map<std::string, std::string>&) const;
 template int64_t DiffusersConfig::get(const char*, const int64_t&) const;
 template double DiffusersConfig::get(const char*, const double&) const;
 template std::string DiffusersConfig::get(const char*, const std::string&) const;
+template std::vector<int64_t> DiffusersConfig::get(const char*, const std::vector<int64_t>&) const;
+template std::vector<double> DiffusersConfig::get(const char*, const std::vector<double>&) const;
+template std::vector<std::string> DiffusersConfig::get(const char*,
+                                                       const std::vector<std::string>&) const;
+template std::vector<std::vector<int64_t>> DiffusersConfig::get(
+    const char*, const std::vector<std::vector<int64_t>>&) const;
+template std::map<std::string, std::string> DiffusersConfig::get(
+    const char*, const std::map<std::string, std::string>&) const;
 template void DiffusersConfig::require(const char*, const bool&, const bool&) const;
 template void DiffusersConfig::require(const char*, const std::string&, const std::string&) const;
 

@@ -1,13 +1,13 @@
 #include "kinora/pipelines/text_encoder_config.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <string_view>
 #include <tuple>
 #include <utility>
 
 #include "kinora/core/error.h"
 #include "kinora/io/file.h"
+#include "kinora/pipelines/diffusers_config.h"
 
 namespace kinora::pipelines {
 namespace {
@@ -16,13 +16,12 @@ using checkpoint::LateTensors;
 using models::Activation;
 using models::ClipTextConfig;
 using models::T5Config;
-using nlohmann::json;
 
+constexpr const char* kRoom = "text encoder";  // in errors
 // Far above what is published, so that a damaged file is an error and not a lack of memory.
 constexpr int64_t kMostChannels = 1 << 20;
 constexpr int64_t kMostWords = 1 << 24;
 constexpr int64_t kMostLayers = 1024;
-constexpr int kMostLevels = 16;  // of nested JSON
 
 constexpr std::pair<std::string_view, Activation> kActivations[] = {
     {"relu", Activation::kRelu},
@@ -32,134 +31,92 @@ constexpr std::pair<std::string_view, Activation> kActivations[] = {
     {"quick_gelu", Activation::kQuickGelu},
     {"silu", Activation::kSilu},
 };
+constexpr const char* kModelTypes[] = {"t5", "mt5", "umt5", "clip_text_model", "clip"};
 constexpr std::string_view kGated = "gated-";
 
-/// The values of a config.json; what lies deeper than any config does is left out. Null: no JSON.
-json parse_json(const std::string& text) {
-  const auto keep = [](int level, json::parse_event_t /*event*/, json& /*value*/) {
-    return level <= kMostLevels;
-  };
-  json values = json::parse(text, keep, /*allow_exceptions=*/false);
-  return values.is_discarded() ? json() : values;
+int64_t size(const DiffusersConfig& config, const char* key, int64_t otherwise, int64_t most) {
+  const auto value = config.get<int64_t>(key, otherwise);
+  KINORA_CHECK(!config.has(key) || config.written(key) == std::to_string(value), kIo,
+               config.message(), key, " must be a whole number, got ", config.written(key));
+  KINORA_CHECK(value >= 1 && value <= most, kConfig, config.message(), key, " must be from 1 to ",
+               most, ", got ", value);
+  return value;
 }
 
-/// Values of a config.json.
-class Reader {
- public:
-  Reader(json values, std::string where) : values_(std::move(values)), where_(std::move(where)) {}
+double epsilon(const DiffusersConfig& config, const char* key, double otherwise) {
+  const auto value = config.get<double>(key, otherwise);
+  KINORA_CHECK(value >= 0.0 && value < 1.0, kConfig, config.message(), key,
+               " must be from 0 to 1, got ", value);
+  return value;
+}
 
-  [[nodiscard]] bool has(const char* key) const {
-    return values_.contains(key) && !values_[key].is_null();
-  }
-
-  template <typename T>
-  [[nodiscard]] T get(const char* key, const T& otherwise) const {
-    if (!has(key)) {
-      return otherwise;
-    }
-    try {
-      return values_[key].get<T>();
-    } catch (const json::exception&) {
-      throw_error(ErrorKind::kIo, "[text encoder] ", where_, ": ", key,
-                  " is of another kind than it must be, got ", values_[key].dump());
+/// The one of that name, which the config has under `key`.
+Activation activation_named(const DiffusersConfig& config, const char* key,
+                            const std::string& name) {
+  for (const auto& [known, value] : kActivations) {
+    if (known == name) {
+      return value;
     }
   }
+  throw_error(ErrorKind::kConfig, config.message(), key, " names an activation ",
+              io::in_quotes(name),
+              " that is not known. Hint: relu, gelu, gelu_new, quick_gelu and silu are");
+}
 
-  [[nodiscard]] int64_t size(const char* key, int64_t otherwise, int64_t most) const {
-    KINORA_CHECK(!has(key) || values_[key].is_number_integer(), kIo, "[text encoder] ", where_,
-                 ": ", key, " must be a whole number, got ", values_[key].dump());
-    const auto value = get<int64_t>(key, otherwise);
-    KINORA_CHECK(value >= 1 && value <= most, kConfig, "[text encoder] ", where_, ": ", key,
-                 " must be from 1 to ", most, ", got ", value);
-    return value;
-  }
-
-  [[nodiscard]] double epsilon(const char* key, double otherwise) const {
-    const auto value = get<double>(key, otherwise);
-    KINORA_CHECK(value >= 0.0 && value < 1.0, kConfig, "[text encoder] ", where_, ": ", key,
-                 " must be from 0 to 1, got ", value);
-    return value;
-  }
-
-  [[nodiscard]] Activation activation(const char* key, const std::string& name) const {
-    for (const auto& [known, value] : kActivations) {
-      if (known == name) {
-        return value;
-      }
-    }
-    throw_error(ErrorKind::kConfig, "[text encoder] ", where_, ": ", key, " names an activation ",
-                io::in_quotes(name),
-                " that is not known. Hint: relu, gelu, gelu_new, quick_gelu and silu are");
-  }
-
-  /// The object under `key`.
-  [[nodiscard]] Reader within(const char* key) const {
-    KINORA_CHECK(has(key) && values_[key].is_object(), kIo, "[text encoder] ", where_,
-                 " must have an object ", key);
-    return {values_[key], where_ + ": " + key};
-  }
-
-  [[nodiscard]] const std::string& where() const { return where_; }
-
- private:
-  json values_;
-  std::string where_;
-};
-
-T5Config t5_config(const Reader& reader, const std::string& type) {
+T5Config t5_config(const DiffusersConfig& values, const std::string& type) {
   const bool is_gated_by_default = type != "t5";
   const auto proj =
-      reader.get<std::string>("feed_forward_proj", is_gated_by_default ? "gated-gelu" : "relu");
+      values.get<std::string>("feed_forward_proj", is_gated_by_default ? "gated-gelu" : "relu");
   const bool is_gated = proj.starts_with(kGated);
   const std::string activation = proj == "gated-gelu" ? "gelu_new"
                                  : is_gated           ? proj.substr(kGated.size())
                                                       : proj;
   // transformers writes both of these beside feed_forward_proj, from which they follow.
-  const auto dense = reader.get<std::string>("dense_act_fn", activation);
-  KINORA_CHECK(dense == activation && reader.get<bool>("is_gated_act", is_gated) == is_gated,
-               kConfig, "[text encoder] ", reader.where(), ": feed_forward_proj ",
-               io::in_quotes(proj), " must go with dense_act_fn ", activation, " and is_gated_act ",
+  const auto dense = values.get<std::string>("dense_act_fn", activation);
+  KINORA_CHECK(dense == activation && values.get<bool>("is_gated_act", is_gated) == is_gated,
+               kConfig, values.message(), "feed_forward_proj ", io::in_quotes(proj),
+               " must go with dense_act_fn ", activation, " and is_gated_act ",
                is_gated ? "true" : "false", ", got ", io::in_quotes(dense), " and ",
-               reader.get<bool>("is_gated_act", is_gated) ? "true" : "false");
+               values.get<bool>("is_gated_act", is_gated) ? "true" : "false");
   T5Config config;
-  config.vocab_size = reader.size("vocab_size", type == "t5" ? 32128 : 250112, kMostWords);
-  config.d_model = reader.size("d_model", config.d_model, kMostChannels);
-  config.d_kv = reader.size("d_kv", config.d_kv, kMostChannels);
-  config.d_ff = reader.size("d_ff", type == "t5" ? 2048 : 1024, kMostChannels);
-  config.num_layers = reader.size("num_layers", type == "t5" ? 6 : 8, kMostLayers);
-  config.num_heads = reader.size("num_heads", type == "t5" ? 8 : 6, kMostChannels);
+  config.vocab_size = size(values, "vocab_size", type == "t5" ? 32128 : 250112, kMostWords);
+  config.d_model = size(values, "d_model", config.d_model, kMostChannels);
+  config.d_kv = size(values, "d_kv", config.d_kv, kMostChannels);
+  config.d_ff = size(values, "d_ff", type == "t5" ? 2048 : 1024, kMostChannels);
+  config.num_layers = size(values, "num_layers", type == "t5" ? 6 : 8, kMostLayers);
+  config.num_heads = size(values, "num_heads", type == "t5" ? 8 : 6, kMostChannels);
   config.relative_attention_num_buckets =
-      reader.size("relative_attention_num_buckets", 32, kMostChannels);
+      size(values, "relative_attention_num_buckets", 32, kMostChannels);
   config.relative_attention_max_distance =
-      reader.size("relative_attention_max_distance", 128, kMostChannels);
-  config.layer_norm_epsilon = reader.epsilon("layer_norm_epsilon", 1e-6);
-  config.activation = reader.activation("feed_forward_proj", activation);
+      size(values, "relative_attention_max_distance", 128, kMostChannels);
+  config.layer_norm_epsilon = epsilon(values, "layer_norm_epsilon", 1e-6);
+  config.activation = activation_named(values, "feed_forward_proj", activation);
   config.is_gated = is_gated;
   config.bias_in_every_block = type == "umt5";
   return config;
 }
 
-ClipTextConfig clip_config(const Reader& reader) {
+ClipTextConfig clip_config(const DiffusersConfig& values) {
   ClipTextConfig config;
-  config.vocab_size = reader.size("vocab_size", config.vocab_size, kMostWords);
-  config.hidden_size = reader.size("hidden_size", config.hidden_size, kMostChannels);
+  config.vocab_size = size(values, "vocab_size", config.vocab_size, kMostWords);
+  config.hidden_size = size(values, "hidden_size", config.hidden_size, kMostChannels);
   config.intermediate_size =
-      reader.size("intermediate_size", config.intermediate_size, kMostChannels);
+      size(values, "intermediate_size", config.intermediate_size, kMostChannels);
   config.num_hidden_layers =
-      reader.size("num_hidden_layers", config.num_hidden_layers, kMostLayers);
+      size(values, "num_hidden_layers", config.num_hidden_layers, kMostLayers);
   config.num_attention_heads =
-      reader.size("num_attention_heads", config.num_attention_heads, kMostChannels);
+      size(values, "num_attention_heads", config.num_attention_heads, kMostChannels);
   config.max_position_embeddings =
-      reader.size("max_position_embeddings", config.max_position_embeddings, kMostChannels);
+      size(values, "max_position_embeddings", config.max_position_embeddings, kMostChannels);
   config.activation =
-      reader.activation("hidden_act", reader.get<std::string>("hidden_act", "quick_gelu"));
-  config.layer_norm_eps = reader.epsilon("layer_norm_eps", config.layer_norm_eps);
-  config.eos_token_id = reader.get<int64_t>("eos_token_id", config.eos_token_id);
+      activation_named(values, "hidden_act", values.get<std::string>("hidden_act", "quick_gelu"));
+  config.layer_norm_eps = epsilon(values, "layer_norm_eps", config.layer_norm_eps);
+  config.eos_token_id = values.get<int64_t>("eos_token_id", config.eos_token_id);
   return config;
 }
 
-bool has_projection(const Reader& reader) {
-  for (const auto& name : reader.get<std::vector<std::string>>("architectures", {})) {
+bool has_projection(const DiffusersConfig& values) {
+  for (const auto& name : values.get<std::vector<std::string>>("architectures", {})) {
     if (name == "CLIPTextModelWithProjection") {
       return true;
     }
@@ -169,24 +126,24 @@ bool has_projection(const Reader& reader) {
 
 constexpr int64_t kProjectionDim = 512;
 
-TextEncoderConfig parse(const Reader& reader) {
-  const auto type = reader.get<std::string>("model_type", "");
+TextEncoderConfig parse(const DiffusersConfig& values) {
+  const auto type = values.get<std::string>("model_type", "");
   if (type == "t5" || type == "mt5" || type == "umt5") {
-    return t5_config(reader, type);
+    return t5_config(values, type);
   }
   if (type == "clip_text_model") {
-    ClipTextConfig config = clip_config(reader);
+    ClipTextConfig config = clip_config(values);
     config.projection_dim =
-        has_projection(reader) ? reader.size("projection_dim", kProjectionDim, kMostChannels) : 0;
+        has_projection(values) ? size(values, "projection_dim", kProjectionDim, kMostChannels) : 0;
     return config;
   }
   if (type == "clip") {
-    ClipTextConfig config = clip_config(reader.within("text_config"));
-    config.projection_dim = reader.size("projection_dim", kProjectionDim, kMostChannels);
+    ClipTextConfig config = clip_config(values.within("text_config"));
+    config.projection_dim = size(values, "projection_dim", kProjectionDim, kMostChannels);
     return config;
   }
-  throw_error(ErrorKind::kConfig, "[text encoder] ", reader.where(),
-              ": model_type must be t5, mt5, umt5, clip_text_model or clip, got ",
+  throw_error(ErrorKind::kConfig, values.message(),
+              "model_type must be t5, mt5, umt5, clip_text_model or clip, got ",
               io::in_quotes(type));
 }
 
@@ -214,22 +171,14 @@ int64_t count_blocks(const LateTensors& tensors, const std::string& prefix,
 }  // namespace
 
 TextEncoderConfig parse_text_encoder_config(const std::string& text, const std::string& where) {
-  json values = parse_json(text);
-  KINORA_CHECK(values.is_object(), kIo, "[text encoder] ", where, " is not a JSON object");
-  return parse(Reader(std::move(values), where));
+  return parse(DiffusersConfig(text, kRoom, where));
 }
 
 bool is_text_encoder_config(const std::string& text) {
-  const json values = parse_json(text);
-  if (!values.is_object() || !values.contains("model_type")) {
-    return false;
-  }
-  for (const char* type : {"t5", "mt5", "umt5", "clip_text_model", "clip"}) {
-    if (values["model_type"] == type) {
-      return true;
-    }
-  }
-  return false;
+  const auto config = DiffusersConfig::find(text, kRoom, "config.json");
+  return config && std::ranges::any_of(kModelTypes, [&config](const char* type) {
+           return config->is("model_type", type);
+         });
 }
 
 T5Config t5_config_of(const LateTensors& tensors, const std::string& where) {
