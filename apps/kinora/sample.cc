@@ -311,7 +311,12 @@ void sample_on_rank(const SampleArguments& arguments, const std::string& weights
                "text encoder, and ",
                model_of(arguments), " has none");
   inference::TrainedModel trained = inference::load_trained(model_of(arguments), options);
-  inference::Drawing drawing(trained, {request}, arguments.options);
+  const std::unique_ptr<models::Autoencoder> decoder = inference::open_decoder(
+      trained.recipe, {.path = arguments.autoencoder, .memory_gib = arguments.memory_budget},
+      trained.device);
+  inference::DrawOptions draw_options = arguments.options;
+  draw_options.encoder = decoder.get();
+  inference::Drawing drawing(trained, {request}, draw_options);
   const inference::ModelRecipe& recipe = drawing.recipe();
   const std::vector<inference::Asked>& asked = drawing.asked();
   std::optional<eval::SampleJudge> judge;
@@ -321,9 +326,6 @@ void sample_on_rank(const SampleArguments& arguments, const std::string& weights
       (void)judge->label_of(each);
     }
   }
-  const std::unique_ptr<models::Autoencoder> decoder = inference::open_decoder(
-      recipe, {.path = arguments.autoencoder, .memory_gib = arguments.memory_budget},
-      trained.device);
   if (const auto start = start_of(arguments, recipe, decoder.get(), trained.device)) {
     drawing.set_start(*start);
   }

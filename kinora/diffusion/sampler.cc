@@ -189,11 +189,18 @@ at::Tensor run_steps(const Run& run, at::Tensor x, const Conditions& conditions,
   guided_denoiser.prepare({moments.begin() + first, moments.begin() + end},
                           run.times.narrow(0, first, end - first));
   x = with_frames(x, conditions.given, conditions);
+  const auto* const flow = std::get_if<FlowEulerSampler>(&run.sampler);
+  const bool noises_given =
+      flow != nullptr && flow->noises_given && conditions.frame_mask.defined();
   Stepper stepper(run.sampler);
   for (int64_t k = first; k < end; ++k) {
     const Moment now = std::visit([&](const auto& value) { return moment(value, k); }, run.sampler);
+    at::Tensor given = conditions.given;
+    if (noises_given) {
+      given = (1.0 - now.t) * given + now.t * run.noise(k, RandomPurpose::kSamplerNoise);
+    }
     // Given frames are shown as they are, not scaled.
-    const at::Tensor shown_x = with_frames(stepper.shown(k, x), conditions.given, conditions);
+    const at::Tensor shown_x = with_frames(stepper.shown(k, x), given, conditions);
     const at::Tensor prediction = guided_denoiser.predict(shown_x, static_cast<size_t>(k - first));
     at::Tensor noise;
     if (now.needs_noise) {

@@ -90,19 +90,23 @@ Prompts prompts_for(const ModelRecipe& recipe, const Request& request, at::Devic
   return prompts;
 }
 
-pipelines::ClipOptions clip_options(const ModelRecipe& recipe, const DrawOptions& options) {
+pipelines::ClipOptions clip_options(const ModelRecipe& recipe, const DrawOptions& options,
+                                    at::Device device) {
   if (options.pieces > 1) {
     check_takes_given(recipe.model);
   }
   pipelines::ClipOptions clips{.given = {},
                                .given_edit = options.given_edit,
+                               .noises_given = models::shape_of(recipe.model).noises_given,
                                .pieces = options.pieces,
                                .overlap = options.overlap};
   if (!options.given.empty()) {
     clips.given = read_given(options.given,
                              {.layout = options.frame_layout,
                               .places = options.given_frames,
-                              .fps = clip_fps(recipe.data)},
+                              .fps = clip_fps(recipe.data),
+                              .encoder = options.encoder,
+                              .device = device},
                              recipe.model);
   }
   return clips;
@@ -149,7 +153,7 @@ DrawingGroup::DrawingGroup(TrainedModel& trained, const SampleSize& size,
   sampling.steps = options.steps > 0 ? options.steps : sampling.steps;
   set_size(size, options.fps, recipe_);
   if (recipe_.model.is_video()) {
-    clips_ = clip_options(recipe_, options);
+    clips_ = clip_options(recipe_, options, trained.device);
   }
 }
 

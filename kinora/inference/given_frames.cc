@@ -1,5 +1,6 @@
 #include "kinora/inference/given_frames.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 
@@ -117,6 +118,31 @@ at::Tensor read_latents(const fs::path& path, const models::ModelConfig& model) 
   return latents;
 }
 
+/// The frames as the encoder's latents [C, K, H, W].
+at::Tensor encode_frames(const fs::path& path, const GivenOptions& options,
+                         const models::ModelConfig& model) {
+  KINORA_CHECK(options.encoder != nullptr, kConfig, "[sample] frames of ", path,
+               " want an autoencoder for this model, which draws latents of ", model.in_channels,
+               " channels. Hint: --autoencoder PATH, or latents in a .safetensors file");
+  const models::LatentSpace space = options.encoder->space();
+  const int64_t latents = frames_wanted(options.places, model.frames);
+  const at::Tensor pixels = read_pixels(path, {.layout = options.layout,
+                                               .fps = options.fps,
+                                               .count = models::pixel_frames(space, latents),
+                                               .height = model.height * space.compression,
+                                               .width = model.width * space.compression});
+  const at::NoGradGuard no_grad;
+  return options.encoder->encode(pixels.unsqueeze(0).to(options.device))
+      .mean.to(at::kCPU, at::kFloat)
+      .squeeze(0);
+}
+
+at::Tensor given_latents(const fs::path& path, const GivenOptions& options,
+                         const models::ModelConfig& model) {
+  return path.extension() == ".safetensors" ? read_latents(path, model)
+                                            : encode_frames(path, options, model);
+}
+
 }  // namespace
 
 at::Tensor read_pixels(const fs::path& path, const FrameReading& reading) {
@@ -134,13 +160,13 @@ pipelines::GivenFrames read_given(const fs::path& path, const GivenOptions& opti
   check_takes_given(model);
   KINORA_CHECK(fs::exists(path), kIo, "[sample] ", path, " does not exist");
   const at::Tensor frames =
-      model.in_channels == 3
+      model.in_channels == models::kPixelChannels
           ? read_pixels(path, {.layout = options.layout,
                                .fps = options.fps,
                                .count = frames_wanted(options.places, model.frames),
                                .height = model.height,
                                .width = model.width})
-          : read_latents(path, model);
+          : given_latents(path, options, model);
   return {.frames = frames,
           .places = pipelines::frame_places(options.places, frames.size(1), model.frames)};
 }

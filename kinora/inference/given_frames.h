@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "kinora/data/data_config.h"
+#include "kinora/models/autoencoders/autoencoder.h"
 #include "kinora/models/model_config.h"
 #include "kinora/pipelines/clips.h"
 
@@ -15,13 +16,18 @@ struct GivenOptions {
   data::FrameLayout layout = data::FrameLayout::kImage;  ///< of an image file
   std::string places;  ///< where the frames lie in clips, see pipelines::frame_places
   double fps = 0.0;    ///< of the clips: frames of faster videos are left out
+  /// Of models of latents: what encodes frames, on `device`; null: they are given as latents.
+  models::Autoencoder* encoder = nullptr;
+  at::Device device = at::kCPU;
 };
 
 /// The reference of clips of `model`. `path`: an image, a strip of square frames, a folder of
 /// frames in the order of their names, a video file (its first frames: as many as options.places
 /// numbers, else at most half of a clip), or for latents a safetensors file with latents
-/// [C, K, H, W] or [1, C, K, H, W]. Images are cropped to the model's size. kConfig where the model
-/// takes no given frames; kIo.
+/// [C, K, H, W] or [1, C, K, H, W]. Images are cropped to the model's size. Of models of latents
+/// the encoder's mean of them is given, of all together: places count latent frames. kConfig where
+/// the model takes no given frames, or latents and there is no encoder; kShape for a number of
+/// frames that the encoder does not take; kIo.
 [[nodiscard]] pipelines::GivenFrames read_given(const std::filesystem::path& path,
                                                 const GivenOptions& options,
                                                 const models::ModelConfig& model);

@@ -9,6 +9,10 @@
 #include "kinora/data/data_config.h"
 #include "kinora/pipelines/sampling_ranks.h"
 
+namespace kinora::models {
+class Autoencoder;
+}
+
 namespace kinora::inference {
 
 struct Prompts;
@@ -62,6 +66,8 @@ struct DrawOptions {
   /// pipelines::frame_places, and what its image holds.
   std::string given = {};
   std::string given_frames = "head";
+  /// Of models of latents: what encodes such frames, borrowed; null: they are given as latents.
+  models::Autoencoder* encoder = nullptr;
   data::FrameLayout frame_layout = data::FrameLayout::kImage;
   double given_edit = 0.0;  ///< see pipelines::ClipOptions, as these
   int64_t pieces = 1;

@@ -72,6 +72,12 @@ void check(const ClipOptions& options, const diffusion::Sampler& sampler,
       "[sample] an edit ratio of given frames needs a flow (objective.kind flow) drawn by Euler's "
       "method, got ",
       options.given_edit, ". Hint: sample.method=euler");
+  const bool gives = options.given.frames.defined() || options.pieces > 1;
+  KINORA_CHECK(!options.noises_given || !gives ||
+                   std::holds_alternative<diffusion::FlowEulerSampler>(sampler),
+               kConfig,
+               "[sample] frames are given to this model noised, along a flow that Euler's method "
+               "draws. Hint: sample.method=euler");
   if (const at::Tensor& frames = options.given.frames; frames.defined()) {
     const auto count = static_cast<int64_t>(options.given.places.size());
     KINORA_CHECK(frames.sizes() ==
@@ -123,12 +129,16 @@ bool draw_clip_batches(diffusion::Denoiser& denoiser, const diffusion::Sampler& 
   check(options, sampler, sample_shape);
   const int64_t num_frames = sample_shape[1];
   const int64_t overlap = options.overlap;
-  diffusion::Sampler editing = sampler;
+  diffusion::Sampler showing = sampler;
+  if (std::holds_alternative<diffusion::FlowEulerSampler>(sampler)) {
+    std::get<diffusion::FlowEulerSampler>(showing).noises_given = options.noises_given;
+  }
+  diffusion::Sampler editing = showing;
   if (options.given_edit > 0.0) {
     std::get<diffusion::FlowEulerSampler>(editing).given_edit = options.given_edit;
   }
   BatchDrawer first_pieces(denoiser, editing, config, request, sample_shape, device);
-  BatchDrawer later_pieces(denoiser, sampler, config, request, sample_shape, device);
+  BatchDrawer later_pieces(denoiser, showing, config, request, sample_shape, device);
   const auto draw_batch = [&](int64_t first, int64_t size, const StepReport& report) {
     at::Tensor given;  // [size, C, K, H, W]
     if (options.given.frames.defined()) {

@@ -127,6 +127,52 @@ TEST(DrawClipsTest, EditedFramesAreDrawnOnAndSharedOnesKept) {
   EXPECT_EQ(flow.masks[1][0].logical_not().nonzero().item<int64_t>(), 0);
 }
 
+/// Keeps what it is shown.
+class SeeingFlow : public diffusion::Denoiser {
+ public:
+  at::Tensor predict(const at::Tensor& x_t, const at::Tensor& /*t*/,
+                     const diffusion::Conditions& /*conditions*/,
+                     const diffusion::Pass& /*pass*/) override {
+    shown.push_back(x_t.clone());
+    return x_t * 0.0;
+  }
+  std::vector<at::Tensor> shown;
+};
+
+// Open-Sora 1.3, schedulers/rf with use_sdedit: (1 - t) given + t noise, noise anew in each step.
+TEST(DrawClipsTest, GivenFramesMayBeShownNoised) {
+  const at::Tensor frames = at::randn({3, 1, 64, 64}) + 5.0;
+  const SamplingConfig config{.steps = 2, .guidance = 1.0};
+  const diffusion::Sampler sampler = make_sampler(config, diffusion::RectifiedFlow());
+  const ClipOptions options{.given = {.frames = frames, .places = {1}}, .noises_given = true};
+  SeeingFlow flow;
+  const at::Tensor clip =
+      draw_clips(flow, sampler, config, {.samples = numbered_samples(0, 1, 3, 1.0)},
+                 {3, kFrames, 64, 64}, options, label_of, at::kCPU)[0];
+  EXPECT_TRUE(at::equal(clip.select(1, 1), frames.select(1, 0)));
+  ASSERT_EQ(flow.shown.size(), 2U);
+  const auto& times = std::get<diffusion::FlowEulerSampler>(sampler).times;
+  std::vector<at::Tensor> noises;
+  for (size_t k = 0; k < 2; ++k) {
+    const double t = times[k];
+    const at::Tensor seen = flow.shown[k][0].select(1, 1);
+    noises.push_back((seen - (1.0 - t) * frames.select(1, 0)) / t);
+    EXPECT_NEAR(noises.back().mean().item<double>(), 0.0, 0.05) << k;
+    EXPECT_NEAR(noises.back().std().item<double>(), 1.0, 0.05) << k;
+  }
+  EXPECT_LT((noises[0] * noises[1]).mean().abs().item<double>(), 0.05) << "noise is fresh";
+
+  const SamplingConfig chain{.steps = 2, .guidance = 1.0};
+  EXPECT_THAT(error_of(ErrorKind::kConfig,
+                       [&] {
+                         return draw_clips(flow, diffusion::DdimSampler{}, chain,
+                                           {.samples = numbered_samples(0, 1, 3, 1.0)},
+                                           {3, kFrames, 64, 64}, options, label_of, at::kCPU)
+                             .dim();
+                       }),
+              HasSubstr("sample.method=euler"));
+}
+
 TEST(DrawClipsTest, BatchesChangeNothing) {
   const ClipOptions options{
       .given = {.frames = at::randn({3, 1, 2, 4}), .places = {0}}, .pieces = 2, .overlap = 1};

@@ -99,10 +99,10 @@ void add_clip(CLI::App& command, SampleArguments& arguments) {
       .add_option("--fps", arguments.options.fps, "Frames a second of clips; default: the run's")
       ->check(real(0.001, 1000.0));
   CLI::Option* given = command.add_option(
-      "--given", arguments.options.given,
+      "--given,--image", arguments.options.given,
       "A reference, some frames of every clip: an image, a strip, a folder of frames, a video file "
-      "(its first frames at the clips' rate: as many as --given-frames numbers, else half a clip); "
-      "for latents a safetensors file");
+      "(its first frames at the clips' rate: as many as --given-frames numbers, else half a clip), "
+      "which the autoencoder encodes for models of latents; or latents, a safetensors file");
   command
       .add_option("--given-frames", arguments.options.given_frames,
                   "Which frames these are: head, tail, head_tail, or numbers as 0,1,7")

@@ -100,6 +100,7 @@ ModelShape transformer_shape(const ModelConfig& config) {
           .patch_frames = own.patch_frames,
           .patch = own.patch,
           .is_undivided = own.kv_compress != KvSampling::kNone,
+          .noises_given = own.given_embedders,
           .has_windows = !own.window.empty()};
 }
 
