@@ -80,6 +80,25 @@ fs::path diffusers_folder(const fs::path& path) {
   return {};
 }
 
+fs::path open_sora_file(const fs::path& folder) {
+  fs::path found;
+  if (!fs::is_directory(folder)) {
+    return found;
+  }
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const fs::path& path = entry.path();
+    const fs::path extension = path.extension();
+    if (!path.filename().string().starts_with("OpenSora-v1-") ||
+        (extension != ".pth" && extension != ".pt" && extension != ".safetensors")) {
+      continue;
+    }
+    KINORA_CHECK(found.empty(), kConfig, "[weights] ", folder, " must hold one model, got ",
+                 found.filename(), " and ", path.filename());
+    found = path;
+  }
+  return found;
+}
+
 WeightsPaths find_weights(const fs::path& path) {
   if (!fs::is_directory(path)) {
     return is_index(path) ? read_index(path) : WeightsPaths{.files = {path}};
@@ -88,7 +107,10 @@ WeightsPaths find_weights(const fs::path& path) {
   if (folder.empty()) {
     folder = path;
   }
-  const fs::path found = weights_in(folder);
+  fs::path found = weights_in(folder);
+  for (const fs::path& place : {path / "transformer", path}) {
+    found = found.empty() ? open_sora_file(place) : found;
+  }
   KINORA_CHECK(!found.empty(), kIo, "[weights] ", folder,
                " is neither a checkpoint nor a run with one, nor does it hold ", kStems[0],
                ".safetensors, ", kStems[1], ".safetensors or such a file's ", kIndexEnd,

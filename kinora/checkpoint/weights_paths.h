@@ -23,6 +23,10 @@ struct WeightsPaths {
 /// none: it has config.json.
 [[nodiscard]] std::filesystem::path diffusers_folder(const std::filesystem::path& path);
 
+/// Open-Sora 1.0's file in `folder`, OpenSora-v1-*.pth as its hub names them, or as .pt or
+/// .safetensors; empty if there is none. kConfig where there are several.
+[[nodiscard]] std::filesystem::path open_sora_file(const std::filesystem::path& folder);
+
 /// Of a file, an index (X.index.json), or a folder with one of those under a name that diffusers,
 /// transformers or Open-Sora give it. kIo for what is no such thing, for an index that is not one,
 /// and for one whose files lie elsewhere than beside it.

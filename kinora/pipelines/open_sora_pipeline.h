@@ -6,8 +6,9 @@
 
 #include "kinora/pipelines/pipeline.h"
 
-/// Open-Sora 1.1 and 1.2 as their hub has them: a folder of the transformer with config.json
-/// (model_type STDiT2 or STDiT3) and weights, and folders of the autoencoder and of T5. One folder
+/// Open-Sora 1.0 to 1.3 as their hub has them: a folder of the transformer with config.json
+/// (model_type STDiT2 or STDiT3, the latter of 1.3 with kernel_size) and weights, of 1.0 a file
+/// OpenSora-v1-*.pth or config.json (STDiT); and folders of the autoencoder and of T5. One folder
 /// with transformer/, vae/ and text_encoder/ holds all three; or the others are named apart.
 namespace kinora::pipelines {
 
@@ -17,7 +18,8 @@ namespace kinora::pipelines {
 
 /// pipeline_recipe() of it: the transformer of config.json, of the size that Open-Sora's own
 /// inference draws by default; its rectified flow whose times are shifted by the clip's size, of
-/// 1.1 its chain of noises; steps and guidance likewise. kConfig for what Kinora's models lack.
+/// 1.1 its chain of noises; steps and guidance likewise. Of 1.3 without vae/ latents are drawn,
+/// since its autoencoder is not there. kConfig for what Kinora's models lack.
 [[nodiscard]] std::string open_sora_recipe(const Pipeline& pipeline);
 
 }  // namespace kinora::pipelines

@@ -14,9 +14,12 @@
 
 #include "kinora/checkpoint/late_tensor.h"
 #include "kinora/checkpoint/weights_output.h"
+#include "kinora/inference/decoder.h"
 #include "kinora/inference/drawing.h"
+#include "kinora/inference/given_frames.h"
 #include "kinora/inference/pipeline_prompts.h"
 #include "kinora/inference/prompts.h"
+#include "kinora/io/image.h"
 #include "kinora/models/model.h"
 #include "kinora/ops/random.h"
 #include "kinora/pipelines/pipeline.h"
@@ -113,6 +116,114 @@ TEST_F(OpenSoraPipelineTest, RecipesAreThoseOfItsOwnInference) {
   EXPECT_EQ(pipelines::find_pipeline(path_)->class_name, "Open-Sora 1.1");
 }
 
+// configs/opensora/inference/16x256.py and 16x512.py of 1.0.
+TEST_F(OpenSoraPipelineTest, TheFirstVersionIsKnownByTheNameOfItsFile) {
+  const fs::path file = path_ / "transformer/OpenSora-v1-HQ-16x512.pth";
+  std::ofstream(file) << "";
+  const pipelines::Pipeline found = pipelines::find_pipeline(path_).value();
+  EXPECT_EQ(found.class_name, "Open-Sora 1.0");
+  EXPECT_EQ(found.text->max_tokens, 120);
+  EXPECT_FALSE(found.text->scores->aesthetic.has_value());
+  const json large = json::parse(pipelines::pipeline_recipe(found));
+  const json& model = large["model"];
+  EXPECT_EQ(model["architecture"], "stdit");
+  EXPECT_EQ(model["depth"], 28);
+  EXPECT_EQ(model["hidden"], 1152);
+  EXPECT_EQ(model["frames"], 16);
+  EXPECT_EQ(model["height"], 512 / model["compression"].get<int64_t>());
+  EXPECT_EQ(model["position_scale"], 1.0);
+  EXPECT_EQ(model["time_position_scale"], 1.0);
+  EXPECT_EQ(large["objective"]["kind"], "iddpm");
+  EXPECT_EQ(large["sample"]["steps"], 100);
+  EXPECT_EQ(large["sample"]["guidance"], 7.0);
+  EXPECT_EQ(large["sample"]["guidance_channels"], "first_three");
+  EXPECT_EQ(large["data"]["fps"], 8.0);
+
+  fs::rename(file, path_ / "transformer/OpenSora-v1-16x1024.pth");
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return pipelines::find_pipeline(path_)->folder; }),
+              AllOf(HasSubstr("OpenSora-v1-16x1024.pth"), HasSubstr("16x256")));
+  std::ofstream(path_ / "transformer/OpenSora-v1-16x256.pth") << "";
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return pipelines::find_pipeline(path_)->folder; }),
+              HasSubstr("must hold one model"));
+}
+
+TEST_F(OpenSoraPipelineTest, TheFirstVersionDrawsFromAFileWithoutConfig) {
+  // A config.json beside the weights says what a tiny model is; its name alone says the published.
+  make("STDiT", {{"input_size", {3, 4, 6}}, {"space_scale", 0.5}, {"qk_norm", false}});
+  const ModelRecipe recipe = read_recipe(path_, kOnCpu);
+  EXPECT_EQ(recipe.model.architecture, "stdit");
+  EXPECT_EQ(recipe.model.sample_shape(), (std::vector<int64_t>{4, 3, 4, 6}));
+  TrainedModel trained = load_trained(path_, kOnCpu);
+  Drawing drawing(trained,
+                  {{.encoded = std::make_shared<Prompts>(prompts({.says = false})), .seed = 8}},
+                  {.steps = 3});
+  const at::Tensor drawn = drawing.draw();
+  EXPECT_EQ(drawn.sizes(), (at::IntArrayRef{1, 4, 3, 4, 6}));
+  EXPECT_TRUE(std::isfinite(drawn.abs().max().item<double>()));
+
+  fs::rename(path_ / "transformer/model.safetensors",
+             path_ / "transformer/OpenSora-v1-16x256.safetensors");
+  fs::remove(path_ / "transformer/config.json");
+  EXPECT_THAT(error_of(ErrorKind::kIo, [&] { return load_trained(path_, kOnCpu).graphs; }),
+              HasSubstr("OpenSora-v1-16x256.safetensors"));  // read, and no STDiT-XL/2
+}
+
+// configs/opensora-v1-3/inference/t2v.py.
+TEST_F(OpenSoraPipelineTest, WindowsMakeItVersionThree) {
+  fs::remove_all(path_ / "vae");
+  make("STDiT3", {{"kernel_size", {8, 8, -1}}, {"use_spatial_rope", true}, {"in_channels", 16}});
+  const ModelRecipe recipe = read_recipe(path_, kOnCpu);
+  EXPECT_EQ(pipelines::find_pipeline(path_)->class_name, "Open-Sora 1.3");
+  EXPECT_EQ(recipe.model.sample_shape(), (std::vector<int64_t>{16, 35, 90, 160}));
+  EXPECT_EQ(recipe.model.transformer.window, (std::vector<int64_t>{65536, 8, 8}));
+  EXPECT_TRUE(recipe.model.transformer.rotary_3d);
+  EXPECT_TRUE(recipe.model.transformer.given_embedders);
+  EXPECT_EQ(recipe.sample.sampling.guidance, 7.5);
+  EXPECT_EQ(recipe.autoencoder.path, "") << "latents are drawn";
+  make("STDiT3", {{"kernel_size", {8, 8, -1}}, {"use_spatial_rope", true}, {"in_channels", 16}});
+  std::ofstream(path_ / "transformer/config.json")
+      << R"({"model_type": "STDiT3", "kernel_size": [8, 8, -1]})";
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return read_recipe(path_, kOnCpu); }),
+              HasSubstr("use_spatial_rope must be true, got false"));
+  std::ofstream(path_ / "transformer/config.json")
+      << R"({"model_type": "STDiT3", "kernel_size": [8, 8], "use_spatial_rope": true})";
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return read_recipe(path_, kOnCpu); }),
+              HasSubstr("kernel_size must be rows, columns and frames, got [8,8]"));
+
+  fs::create_directories(path_ / "vae");
+  std::ofstream(path_ / "vae/config.json") << R"({"model_type": "OpenSoraVAE_V1_3_Pipline"})";
+  checkpoint::write_weights(path_ / "vae/model.safetensors", {});
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return read_recipe(path_, kOnCpu); }),
+              AllOf(HasSubstr((path_ / "vae/config.json").string()),
+                    HasSubstr("autoencoder of Open-Sora 1.3")));
+}
+
+TEST_F(OpenSoraPipelineTest, APictureIsGivenThroughTheAutoencoder) {
+  make("STDiT3");
+  const fs::path picture = path_ / "first.png";
+  io::Image image;
+  io::set_size(image, 32, 48);
+  for (size_t i = 0; i < image.pixels.size(); ++i) {
+    image.pixels[i] = static_cast<uint8_t>(i * 7 % 251);
+  }
+  io::write_png(picture, image);
+  TrainedModel trained = load_trained(path_, kOnCpu);
+  const auto encoder = open_decoder(trained.recipe, {}, at::kCPU);
+  const Request request{.encoded = std::make_shared<Prompts>(prompts({.says = false})), .seed = 8};
+  DrawOptions options{.steps = 2,
+                      .size = {.frames = 3, .height = 32, .width = 48},
+                      .given = picture.string(),
+                      .encoder = encoder.get()};
+  const at::Tensor clip = Drawing(trained, {request}, options).draw();
+  const at::Tensor expected =
+      encoder->encode(read_pixels(picture, {.height = 32, .width = 48}).unsqueeze(0)).mean;
+  EXPECT_LT((clip.select(2, 0) - expected.select(2, 0)).abs().max().item<double>(), 1e-5);
+  options.encoder = nullptr;
+  EXPECT_THAT(error_of(ErrorKind::kConfig,
+                       [&] { return Drawing(trained, {request}, options).asked().size(); }),
+              HasSubstr("--autoencoder PATH"));
+}
+
 TEST_F(OpenSoraPipelineTest, ScoresStandBehindThePromptAndTheNullTextIsTheModels) {
   make("STDiT3");
   const Prompts usual = prompts({.says = false});
@@ -178,6 +289,30 @@ TEST_F(OpenSoraPipelineTest, WhatItLacksIsNamed) {
   EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return read_recipe(path_, kOnCpu); }),
               AllOf(HasSubstr((path_ / "transformer/config.json").string()),
                     HasSubstr("qk_norm_legacy must be false")));
+  make("STDiT3");
+  const fs::path vae = path_ / "vae/config.json";
+  const json good = json::parse(std::ifstream(vae));
+  json other = good;
+  other["_class_name"] = "VQModel";
+  std::ofstream(vae) << other;
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return read_recipe(path_, kOnCpu); }),
+              AllOf(HasSubstr(vae.string()), HasSubstr("got VQModel")));
+  std::ofstream(vae) << good;
+  fs::rename(path_ / "vae", path_ / "elsewhere");
+  EXPECT_THAT(
+      error_of(ErrorKind::kIo, [&] { return decoder_path(read_recipe(path_, kOnCpu), {}); }),
+      HasSubstr((path_ / "vae").string()));
+  fs::rename(path_ / "elsewhere", path_ / "vae");
+  const fs::path t5 = path_ / "text_encoder/config.json";
+  std::ofstream(t5) << R"({"model_type": "clip_text_model"})";
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return prompts({.says = false}); }),
+              AllOf(HasSubstr(t5.string()), HasSubstr("reads T5's states")));
+  fs::remove(t5);
+  EXPECT_THAT(error_of(ErrorKind::kIo, [&] { return prompts({.says = false}); }),
+              HasSubstr(t5.string()));
+  fs::remove(path_ / "transformer/model.safetensors");
+  EXPECT_THAT(error_of(ErrorKind::kIo, [&] { return read_recipe(path_, kOnCpu); }),
+              HasSubstr((path_ / "transformer").string()));
   make("STDiT3");
   fs::remove_all(path_ / "text_encoder");
   EXPECT_THAT(error_of(ErrorKind::kIo, [&] { return prompts({.says = false}); }),
