@@ -2,10 +2,13 @@
 
 #include <chrono>
 #include <filesystem>
+#include <iterator>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "apps/kinora/caption_progress.h"
 #include "apps/kinora/commands.h"
 #include "apps/kinora/ranks.h"
 #include "kinora/core/config.h"
@@ -14,13 +17,20 @@
 #include "kinora/core/log.h"
 #include "kinora/core/progress.h"
 #include "kinora/core/stop_signal.h"
+#include "kinora/core/text.h"
 #include "kinora/data/causes.h"
 #include "kinora/data/data_config.h"
+#include "kinora/data/latent_cache.h"
 #include "kinora/device/device.h"
+#include "kinora/inference/frozen_text_encoder.h"
+#include "kinora/inference/setup.h"
+#include "kinora/inference/text_tokens.h"
 #include "kinora/io/file.h"
 #include "kinora/pipelines/encode.h"
+#include "kinora/pipelines/tokenizer_folder.h"
 #include "kinora/train/frozen_encoder.h"
 #include "kinora/train/run_config.h"
+#include "kinora/train/setup.h"
 
 namespace kinora::apps {
 namespace {
@@ -45,21 +55,28 @@ train::RunConfig config_of(const EncodeArguments& arguments) {
   if (arguments.memory_budget >= 0.0) {
     autoencoder.memory_gib = arguments.memory_budget;
   }
+  if (dtype_of(arguments.dtype) == DType::kF32) {  // digits that bf16 does not compute
+    autoencoder.precision = Precision::kFp32;
+    config.text.precision = Precision::kFp32;
+  }
   KINORA_CHECK(!autoencoder.path.empty(), kConfig,
                "[encode] an autoencoder is needed. Hint: --autoencoder PATH, or autoencoder.path "
                "in the recipe");
   return config;
 }
 
-void encode_on_rank(const EncodeArguments& arguments, const train::RunConfig& config,
-                    const comm::Group& group, at::Device device) {
-  device::configure_computation(config.train.threads, config.deterministic);
-  const auto source = data::open_source(config.data);
-  if (group.rank() == 0) {
-    data::announce_unusable(*source);
-  }
-  const auto frozen =
-      train::open_encoder(config.autoencoder, {&config.data, &config.image_data}, device);
+/// The set as it is encoded: without texts, and with all of each sample's captions.
+std::unique_ptr<data::Source> open_set(data::DataConfig& data) {
+  data.text = data::TextKind::kNone;
+  data.text_embeddings.clear();
+  data.captions = {};
+  return data::open_source(data);
+}
+
+/// False after a signal.
+bool encode_latents(const EncodeArguments& arguments, const train::RunConfig& config,
+                    const data::Source& source, const pipelines::LatentEncoder& encoder,
+                    const comm::Group& group, const StopSignal& stop) {
   pipelines::EncodeOptions options{.out = arguments.out,
                                    .data = config.data,
                                    .autoencoder = train::autoencoder_key(config.autoencoder),
@@ -75,9 +92,7 @@ void encode_on_rank(const EncodeArguments& arguments, const train::RunConfig& co
     }
     progress->update(done);
   };
-  const StopSignal stop;
-  const pipelines::EncodeResult result =
-      pipelines::encode(*source, frozen->encoder, options, group, &stop);
+  const pipelines::EncodeResult result = pipelines::encode(source, encoder, options, group, &stop);
   progress.reset();
   if (result.complete && group.rank() == 0) {
     log_info("[encode] ", arguments.out, " holds latents of ", counted(result.samples, "sample"),
@@ -87,6 +102,66 @@ void encode_on_rank(const EncodeArguments& arguments, const train::RunConfig& co
                " that could not be encoded; the cache's part-*.jsonl say why");
     }
   }
+  return result.complete;
+}
+
+/// Embeds the captions of the cache's samples, beside their latents.
+void encode_texts(const EncodeArguments& arguments, const train::RunConfig& config,
+                  data::CaptionLines lines, const data::CaptionTokens& tokens, at::Device device,
+                  const StopSignal& stop) {
+  const data::LatentCache cache(arguments.out);
+  const std::optional<std::vector<std::string>> captions =
+      read_captions(cache, {.lines = lines, .threads = config.data.threads}, stop);
+  if (!captions) {
+    return;
+  }
+  const inference::TextOptions& text = config.text;
+  const auto frozen = inference::open_text_encoder(config, tokens, device);
+  const std::filesystem::path tokenizer = text.tokenizer.empty()
+                                              ? pipelines::find_tokenizer(text.encoder)
+                                              : std::filesystem::path(text.tokenizer);
+  const pipelines::CaptionEmbeddingResult result = embed_captions(
+      *captions, *frozen->model, *tokens.tokenizer,
+      {.out = std::filesystem::path(arguments.out) / data::kCachedTextsFile,
+       .dtype = dtype_of(arguments.dtype),
+       .max_tokens = tokens.max_length,
+       .clean = tokens.cleans,
+       .batch = text.micro_batch > 0 ? text.micro_batch : inference::TextOptions::kMicroBatch,
+       .save_seconds = arguments.save_every,
+       .metadata =
+           text_metadata(text.encoder, tokenizer,
+                         at::toString(inference::compute_type(text.precision)), tokens.cleans)},
+      stop);
+  if (result.complete) {
+    log_info("[encode] ", arguments.out, " holds texts of ",
+             counted(std::ssize(*captions), "caption"), ", each of up to ", result.length,
+             " tokens (", human_bytes(result.num_bytes), "); data.text=file reads them");
+  }
+}
+
+void encode_on_rank(const EncodeArguments& arguments, train::RunConfig config,
+                    const comm::Group& group, at::Device device) {
+  device::configure_computation(config.train.threads, config.deterministic);
+  const data::CaptionLines lines = config.data.captions.lines;
+  const auto source = open_set(config.data);
+  if (group.rank() == 0) {
+    data::announce_unusable(*source);
+  }
+  auto frozen = train::open_encoder(config.autoencoder, {&config.data, &config.image_data}, device);
+  std::optional<data::CaptionTokens> tokens;
+  if (!config.text.encoder.empty()) {  // which is to fit before hours of latents are computed
+    tokens = inference::caption_tokens(config);
+    config.model = inference::resolved_model(config, source->num_classes(),
+                                             train::encoded_size(config.data, frozen->encoder));
+    inference::check_text_encoder(config, *tokens);
+  }
+  const StopSignal stop;
+  const bool is_complete = encode_latents(arguments, config, *source, frozen->encoder, group, stop);
+  frozen.reset();
+  if (is_complete && tokens && group.rank() == 0) {
+    encode_texts(arguments, config, lines, *tokens, device, stop);
+  }
+  group.barrier();
 }
 
 }  // namespace

@@ -5,25 +5,24 @@
 #include <iterator>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "apps/kinora/caption_progress.h"
 #include "apps/kinora/commands.h"
 #include "kinora/core/config.h"
 #include "kinora/core/counted.h"
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
-#include "kinora/core/progress.h"
 #include "kinora/core/stop_signal.h"
 #include "kinora/core/text.h"
 #include "kinora/data/causes.h"
 #include "kinora/data/data_config.h"
-#include "kinora/data/set_captions.h"
 #include "kinora/device/device.h"
 #include "kinora/device/host_bytes.h"
 #include "kinora/inference/setup.h"
 #include "kinora/io/file.h"
 #include "kinora/models/families.h"
-#include "kinora/pipelines/caption_embeddings.h"
 #include "kinora/pipelines/text_encoder_file.h"
 #include "kinora/pipelines/tokenizer_folder.h"
 #include "kinora/train/run_config.h"
@@ -82,28 +81,11 @@ std::optional<std::vector<std::string>> captions_of_data(data::DataConfig config
                                                          const StopSignal& stop) {
   config.text = data::TextKind::kNone;  // the file that is to be made
   config.text_embeddings.clear();
+  const data::CaptionLines lines = std::exchange(config.captions, {}).lines;
   const auto source = data::open_source(config);
   data::announce_unusable(*source);
-  std::optional<Progress> progress;
-  data::SetCaptions captions = data::captions_of(*source,
-                                                 {.threads = config.threads,
-                                                  .max_bad = config.max_bad,
-                                                  .progress =
-                                                      [&progress](int64_t done, int64_t total) {
-                                                        if (!progress) {
-                                                          progress.emplace(total, "samples");
-                                                        }
-                                                        progress->update(static_cast<double>(done));
-                                                      }},
-                                                 &stop);
-  progress.reset();
-  if (!captions.complete) {
-    log_info("[captions] stopped by ", stop.name(), " while captions were read");
-    return {};
-  }
-  log_info("[captions] ", counted(std::ssize(captions.all), "different caption"), " of ",
-           counted(source->size() - captions.left_out, "sample"));
-  return std::move(captions.all);
+  return read_captions(
+      *source, {.lines = lines, .threads = config.threads, .max_bad = config.max_bad}, stop);
 }
 
 int64_t token_limit(const EncodeTextsArguments& arguments, const WantedTexts& wanted,
@@ -123,10 +105,6 @@ std::optional<models::EightBit> eight_bits_of(const std::string& name) {
     return {};
   }
   return name == "int8" ? models::EightBit::kInt8 : models::EightBit::kFp8;
-}
-
-std::string name_of_path(const fs::path& path) {
-  return path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
 }
 
 }  // namespace
@@ -158,7 +136,6 @@ int run(const EncodeTextsArguments& arguments) {
     return 0;
   }
   const bool clean = arguments.clean.value_or(!wanted.pooled);
-  std::optional<Progress> progress;
   const pipelines::CaptionEmbeddingOptions options{
       .out = arguments.out,
       .dtype = device::dtype_of(inference::compute_type(arguments.dtype)),
@@ -167,24 +144,12 @@ int run(const EncodeTextsArguments& arguments) {
       .keyed = is_of_data,
       .batch = arguments.batch,
       .save_seconds = arguments.save_every,
-      .metadata = {{"text_encoder",
-                    name_of_path(arguments.text_encoder) + ", " +
-                        pipelines::text_encoder_fingerprint(arguments.text_encoder)},
-                   {"tokenizer", name_of_path(tokenizer_path) + ", " +
-                                     pipelines::tokenizer_fingerprint(tokenizer_path)},
-                   {"computed_in",
-                    std::string(at::toString(type)) +
-                        (arguments.eight_bits.empty() ? "" : ", " + arguments.eight_bits)},
-                   {"cleaned", clean ? "yes" : "no"}},
-      .progress = [&progress](int64_t done, int64_t total, int64_t before) {
-        if (!progress) {
-          progress.emplace(total, "captions", before);
-        }
-        progress->update(static_cast<double>(done));
-      }};
+      .metadata = text_metadata(
+          arguments.text_encoder, tokenizer_path,
+          at::toString(type) + (arguments.eight_bits.empty() ? "" : ", " + arguments.eight_bits),
+          clean)};
   const pipelines::CaptionEmbeddingResult result =
-      pipelines::encode_captions(*captions, *encoder, tokenizer, options, &stop);
-  progress.reset();
+      embed_captions(*captions, *encoder, tokenizer, options, stop);
   if (result.complete) {
     log_info("[captions] ", arguments.out, " holds ", counted(std::ssize(*captions), "caption"),
              ", each of up to ", result.length, " tokens (", human_bytes(result.num_bytes),

@@ -70,6 +70,16 @@ std::string with_tags(std::string_view caption, const CaptionChoice& choice, Dra
 
 }  // namespace
 
+std::vector<std::string> possible_captions(const std::string& caption, CaptionLines lines) {
+  if (lines != CaptionLines::kRandom) {
+    CaptionChoice choice;
+    choice.lines = lines;
+    return {chosen_caption(caption, choice, std::nullopt)};
+  }
+  const std::vector<std::string_view> all = pieces(caption, '\n');
+  return {all.begin(), all.end()};
+}
+
 std::string chosen_caption(const std::string& caption, const CaptionChoice& choice,
                            const std::optional<RandomStream>& draws) {
   std::string_view chosen = caption;

@@ -31,6 +31,10 @@ struct CaptionChoice {
   }
 };
 
+/// The captions that `lines` may make of one: with kRandom its lines that are not empty.
+[[nodiscard]] std::vector<std::string> possible_captions(const std::string& caption,
+                                                         CaptionLines lines);
+
 /// `caption` as `choice` varies it, by these random numbers: elements 0 and up of the stream.
 /// Without them: its first line (where a line is wanted), unchanged. Empty lines are none.
 [[nodiscard]] std::string chosen_caption(const std::string& caption, const CaptionChoice& choice,

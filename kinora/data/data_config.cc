@@ -116,24 +116,27 @@ void describe_texts(Fields& fields, DataConfig& c) {
           "text_embeddings", c.text_embeddings,
           "A safetensors file with embeddings [K, L, D], lengths [K] and perhaps pooled [K, D2]: a "
           "text for each class (K classes), each sample (K samples), or as its sample_to_text "
-          "says.")
-      .check("name a file for data.text file, and be left out otherwise",
-             [&c] { return c.text_embeddings.empty() == (c.text != TextKind::kFile); });
+          "says. Left out for a cache of latents: the texts that kinora data encode put into it.")
+      .check(
+          "name a file for data.text file, unless data.source is latents, and be left out "
+          "otherwise",
+          [&c] {
+            return c.text == TextKind::kFile
+                       ? !c.text_embeddings.empty() || c.source == SourceKind::kLatents
+                       : c.text_embeddings.empty();
+          });
 }
 
 void describe_captions(Fields& fields, DataConfig& c) {
-  // A file of embeddings has one caption of each sample, as it is.
-  const auto can_draw = [&c] { return c.text != TextKind::kFile; };
-  fields
-      .add("captions", c.captions.lines,
-           {{"whole", CaptionLines::kWhole},
-            {"first", CaptionLines::kFirst},
-            {"random", CaptionLines::kRandom}},
-           "Of captions of several lines (a list in JSON has a line each): whole = all of it is "
-           "the caption; first = the first line; random = one of them, drawn each time that the "
-           "sample is shown.")
-      .check("not be random for data.text file",
-             [&c, can_draw] { return c.captions.lines != CaptionLines::kRandom || can_draw(); });
+  // A file of embeddings has captions as they are.
+  const auto is_drawn = [&c] { return c.text != TextKind::kFile; };
+  fields.add("captions", c.captions.lines,
+             {{"whole", CaptionLines::kWhole},
+              {"first", CaptionLines::kFirst},
+              {"random", CaptionLines::kRandom}},
+             "Of captions of several lines (a list in JSON has a line each): whole = all of it is "
+             "the caption; first = the first line; random = one of them, drawn each time that the "
+             "sample is shown.");
   fields
       .add("caption_weights", c.captions.weights,
            "How often captions random draws the first line, the second, ...: relative to each "
@@ -145,13 +148,13 @@ void describe_captions(Fields& fields, DataConfig& c) {
       .add("shuffle_tags", c.captions.shuffles_tags,
            "Captions are tags with commas between them, in a new order each time.")
       .check("be false for data.text file",
-             [&c, can_draw] { return !c.captions.shuffles_tags || can_draw(); });
+             [&c, is_drawn] { return !c.captions.shuffles_tags || is_drawn(); });
   fields
       .add("drop_tags", c.captions.drop_tags,
            "Probability that a tag of a caption is left out, drawn each time; one stays always.",
            between(0, 1))
       .check("be 0 for data.text file",
-             [&c, can_draw] { return c.captions.drop_tags == 0.0 || can_draw(); });
+             [&c, is_drawn] { return c.captions.drop_tags == 0.0 || is_drawn(); });
 }
 
 void describe_buckets(Fields& fields, DataConfig& c) {
@@ -376,6 +379,19 @@ std::unique_ptr<Source> open_source(const DataConfig& config, const CaptionToken
       {.quarantine = config.quarantine, .index = config.index, .max_bad = config.max_bad});
 }
 
+std::filesystem::path text_file_of(const DataConfig& config) {
+  if (!config.text_embeddings.empty()) {
+    return config.text_embeddings;
+  }
+  const std::filesystem::path cache = config.path.empty() ? "" : config.path.front();
+  const std::filesystem::path file = cache / kCachedTextsFile;
+  KINORA_CHECK(config.path.size() == 1 && std::filesystem::exists(file), kConfig,
+               "[data] data.text is file, and the latents in ", cache.string(), " have no ",
+               kCachedTextsFile, " beside them. Hint: kinora data encode with text.encoder=PATH, ",
+               "or data.text_embeddings=FILE");
+  return file;
+}
+
 std::string set_identity(const DataConfig& config) {
   std::string text = std::to_string(static_cast<int>(config.source)) + " " +
                      std::to_string(static_cast<int>(config.frame_layout)) + " " +
@@ -398,7 +414,8 @@ std::unique_ptr<Source> open_whole_source(const DataConfig& config, const Captio
     case TextKind::kNone:
       return source;
     case TextKind::kFile:
-      return std::make_unique<TextFileSource>(std::move(source), config.text_embeddings);
+      return std::make_unique<TextFileSource>(std::move(source), text_file_of(config),
+                                              config.captions.lines == CaptionLines::kRandom);
     case TextKind::kTokens:
       return tokens == nullptr ? std::move(source)
                                : std::make_unique<TokenSource>(std::move(source), *tokens);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -80,6 +81,9 @@ void describe(Fields& fields, DataConfig& config, std::string_view section = "da
 /// The whole set.
 [[nodiscard]] std::unique_ptr<Source> open_whole_source(const DataConfig& config,
                                                         const CaptionTokens* tokens = nullptr);
+
+/// The file of data.text file: data.text_embeddings, else that of the cache of latents.
+[[nodiscard]] std::filesystem::path text_file_of(const DataConfig& config);
 
 /// What tells this set, as files show it, from others: its kind and its full paths.
 [[nodiscard]] std::string set_identity(const DataConfig& config);

@@ -20,6 +20,7 @@
 ///     KEY/part-00000.safetensors "moments" [n, P, C, h, w], of clips [n, P, C, T, h, w]
 ///     KEY/part-00000.jsonl       a line for each block of it: whose latents they are, a checksum
 ///     KEY/samples.safetensors    of all samples: names, captions, labels, frames a second
+///     texts.safetensors          of all captions, where a text encoder embedded them
 ///
 /// KEY is a checksum of the key. A cache with another key is made beside the old one, which stays
 /// valid until the new manifest takes its place. Of a sample the P arrays lie side by side.
@@ -78,6 +79,9 @@ struct CachedSample {
   int64_t label = 0;
   float fps = 0.0F;
 };
+
+/// In a cache's folder: the embeddings of the samples' captions (data/text_file.h), keyed by them.
+inline constexpr const char* kCachedTextsFile = "texts.safetensors";
 
 /// The file of them.
 inline constexpr const char* kCachedSamplesFile = "samples.safetensors";

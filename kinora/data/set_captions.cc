@@ -17,6 +17,7 @@ namespace {
 /// What the threads share.
 struct CaptionScan {
   const Source& source;
+  CaptionLines lines;
   const StopSignal* stop;
   int64_t most_bad;
   std::atomic<int64_t> next = 0;
@@ -43,9 +44,11 @@ std::unordered_set<std::string> scan_captions(CaptionScan& scan) {
       log_warn("[captions] left out: ", error.what());
       continue;
     }
-    captions.insert(sample.caption.empty()
-                        ? scan.source.class_names()[static_cast<size_t>(sample.label)]
-                        : sample.caption);
+    std::vector<std::string> own = possible_captions(sample.caption, scan.lines);
+    if (own.empty() || own.front().empty()) {
+      own = {scan.source.class_names()[static_cast<size_t>(sample.label)]};
+    }
+    captions.insert(own.begin(), own.end());
     if (scan.stop != nullptr && scan.stop->requested()) {
       scan.is_over = true;
     }
@@ -58,8 +61,10 @@ std::unordered_set<std::string> scan_captions(CaptionScan& scan) {
 SetCaptions captions_of(const Source& source, const CaptionOptions& options,
                         const StopSignal* stop) {
   constexpr auto kReportInterval = std::chrono::milliseconds(100);
-  CaptionScan scan{
-      .source = source, .stop = stop, .most_bad = allowed_bad(source.size(), options.max_bad)};
+  CaptionScan scan{.source = source,
+                   .lines = options.lines,
+                   .stop = stop,
+                   .most_bad = allowed_bad(source.size(), options.max_bad)};
   std::vector<std::future<std::unordered_set<std::string>>> threads;
   for (int64_t i = 0; i < thread_count(options.threads); ++i) {
     threads.push_back(std::async(std::launch::async, [&scan] { return scan_captions(scan); }));

@@ -6,13 +6,15 @@
 #include <vector>
 
 #include "kinora/core/stop_signal.h"
+#include "kinora/data/caption_choice.h"
 #include "kinora/data/source.h"
 
 namespace kinora::data {
 
 struct CaptionOptions {
-  int64_t threads = 0;   ///< as data.threads
-  int64_t max_bad = -1;  ///< as data.max_bad
+  CaptionLines lines = CaptionLines::kWhole;  ///< of kRandom all of them count
+  int64_t threads = 0;                        ///< as data.threads
+  int64_t max_bad = -1;                       ///< as data.max_bad
   /// Called by the calling thread: samples done, samples in all. May be empty.
   std::function<void(int64_t done, int64_t total)> progress = {};
 };

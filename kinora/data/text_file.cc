@@ -12,16 +12,10 @@
 namespace kinora::data {
 
 TextFile::TextFile(const std::filesystem::path& path) : mapped_(io::SafetensorsFile::open(path)) {
-  embeddings_ = values_of("embeddings", 3);
-  const std::vector<int64_t>& shape = mapped_.find("embeddings")->shape;
-  num_texts_ = shape[0];
-  shape_ = {shape[1], shape[2], 0};
-  lengths_ = integers_of("lengths", 1, shape_.length);
-  KINORA_CHECK(std::ssize(lengths_) == num_texts_, kIo, "[text] ", path.string(),
-               ": lengths must have shape [", num_texts_,
-               "], one for each of the embeddings, got [", lengths_.size(), "]");
+  embeddings_ = values_of("embeddings", 2, 3);
+  read_shape();
   if (mapped_.find("pooled") != nullptr) {
-    pooled_ = values_of("pooled", 2);
+    pooled_ = values_of("pooled", 2, 2);
     const std::vector<int64_t>& pooled = mapped_.find("pooled")->shape;
     KINORA_CHECK(pooled[0] == num_texts_, kIo, "[text] ", path.string(),
                  ": pooled must have shape [", num_texts_,
@@ -34,6 +28,37 @@ TextFile::TextFile(const std::filesystem::path& path) : mapped_(io::SafetensorsF
   if (mapped_.find("keys") != nullptr) {
     read_keys();
   }
+}
+
+void TextFile::read_shape() {
+  const std::vector<int64_t>& shape = mapped_.find("embeddings")->shape;
+  const std::string file = path().string();
+  if (shape.size() == 3) {  // every text has the same room
+    num_texts_ = shape[0];
+    shape_ = {shape[1], shape[2], 0};
+    lengths_ = integers_of("lengths", 1, shape_.length);
+    KINORA_CHECK(std::ssize(lengths_) == num_texts_, kIo, "[text] ", file,
+                 ": lengths must have shape [", num_texts_,
+                 "], one for each of the embeddings, got [", lengths_.size(), "]");
+    for (int64_t i = 0; i < num_texts_; ++i) {
+      first_token_.push_back(i * shape_.length);
+    }
+    return;
+  }
+  lengths_ = integers_of("lengths", 1, shape[0]);
+  num_texts_ = std::ssize(lengths_);
+  int64_t tokens = 0;
+  int64_t longest = 0;
+  for (const int64_t length : lengths_) {
+    first_token_.push_back(tokens);
+    tokens += length;  // each is at most shape[0], and there are fewer than the file has bytes
+    longest = std::max(longest, length);
+    KINORA_CHECK(tokens <= shape[0], kIo, "[text] ", file, ": lengths must add up to the ",
+                 shape[0], " embeddings, got more");
+  }
+  KINORA_CHECK(tokens == shape[0], kIo, "[text] ", file, ": lengths must add up to the ", shape[0],
+               " embeddings, got ", tokens);
+  shape_ = {longest, shape[1], 0};
 }
 
 void TextFile::read_keys() {
@@ -72,25 +97,30 @@ std::optional<int64_t> TextFile::find_name(std::string_view name) const {
   }
 }
 
-TextFile::Values TextFile::values_of(const char* name, size_t num_dims) const {
+TextFile::Values TextFile::values_of(const char* name, size_t min_dims, size_t max_dims) const {
   const io::SafetensorsTensor* tensor = mapped_.find(name);
   const std::string file = mapped_.path().string();
-  KINORA_CHECK(tensor != nullptr, kIo, "[text] ", file,
-               " must hold the tensors embeddings [K, L, D] and lengths [K]; there is no ", name);
+  KINORA_CHECK(
+      tensor != nullptr, kIo, "[text] ", file,
+      " must hold the tensors embeddings [S, D] or [K, L, D] and lengths [K]; there is no ", name);
   KINORA_CHECK(is_float(tensor->dtype), kIo, "[text] ", file, ": ", name,
                " must be of type F32, F16 or BF16, got ", to_string(tensor->dtype));
   const auto is_empty = [](int64_t size) { return size == 0; };
-  KINORA_CHECK(tensor->shape.size() == num_dims && std::ranges::none_of(tensor->shape, is_empty),
-               kIo, "[text] ", file, ": ", name, " must have ", num_dims,
-               " dims of at least 1, got ", shape_text(tensor->shape));
+  const size_t dims = tensor->shape.size();
+  KINORA_CHECK(
+      dims >= min_dims && dims <= max_dims && std::ranges::none_of(tensor->shape, is_empty), kIo,
+      "[text] ", file, ": ", name, " must have ", min_dims,
+      max_dims > min_dims ? " or " + std::to_string(max_dims) : std::string(),
+      " dims of at least 1, got ", shape_text(tensor->shape));
   return {tensor->dtype, tensor->data};
 }
 
 std::vector<int64_t> TextFile::integers_of(const char* name, int64_t min, int64_t max) const {
   const io::SafetensorsTensor* tensor = mapped_.find(name);
   const std::string file = mapped_.path().string();
-  KINORA_CHECK(tensor != nullptr, kIo, "[text] ", file,
-               " must hold the tensors embeddings [K, L, D] and lengths [K]; there is no ", name);
+  KINORA_CHECK(
+      tensor != nullptr, kIo, "[text] ", file,
+      " must hold the tensors embeddings [S, D] or [K, L, D] and lengths [K]; there is no ", name);
   KINORA_CHECK(tensor->dtype == DType::kI64 && tensor->shape.size() == 1, kIo, "[text] ", file,
                ": ", name, " must be of type I64 with 1 dim, got ", to_string(tensor->dtype), " ",
                shape_text(tensor->shape));
@@ -113,19 +143,23 @@ void TextFile::read_finite(const Values& values, int64_t first, std::span<float>
 }
 
 void TextFile::read(int64_t number, Text& out) const {
-  const int64_t room = shape_.length * shape_.channels;
   out.length = lengths_[static_cast<size_t>(number)];
-  out.tokens.assign(static_cast<size_t>(room), 0.0F);
+  out.tokens.assign(static_cast<size_t>(shape_.length * shape_.channels), 0.0F);
   const auto used = static_cast<size_t>(out.length * shape_.channels);
-  read_finite(embeddings_, number * room, std::span(out.tokens).first(used), number);
+  read_finite(embeddings_, first_token_[static_cast<size_t>(number)] * shape_.channels,
+              std::span(out.tokens).first(used), number);
   out.pooled.resize(static_cast<size_t>(shape_.pooled_channels));
   if (!out.pooled.empty()) {
     read_finite(pooled_, number * shape_.pooled_channels, out.pooled, number);
   }
 }
 
-TextFileSource::TextFileSource(std::unique_ptr<Source> inner, const std::filesystem::path& path)
+TextFileSource::TextFileSource(std::unique_ptr<Source> inner, const std::filesystem::path& path,
+                               bool several_captions)
     : WrappedSource(std::move(inner)), texts_(path), by_index_(texts_.sample_to_text()) {
+  KINORA_CHECK(!several_captions || texts_.keyed_by_caption(), kConfig, "[text] ", path.string(),
+               " must be keyed by caption where data.captions is random. Hint: kinora data encode "
+               "or encode-texts makes such a file");
   if (!texts_.has_keys()) {
     check_count();
   } else if (!texts_.keyed_by_caption()) {

@@ -19,8 +19,9 @@ namespace kinora::data {
 
 /// Texts that a language model embedded before, in a safetensors file:
 ///
-///     embeddings      F32, F16 or BF16 [K, L, D]
-///     lengths         I64 [K], from 1 to L: tokens that count
+///     embeddings      F32, F16 or BF16 [S, D], the tokens of all texts one behind the other, or
+///                     [K, L, D]
+///     lengths         I64 [K], from 1: tokens that count; their sum is S
 ///     pooled          F32, F16 or BF16 [K, D2], may be missing
 ///     sample_to_text  I64 [N], from 0 to K - 1, may be missing
 ///     keys            U8, K texts one behind the other, and key_ends I64 [K], where each ends; may
@@ -61,7 +62,8 @@ class TextFile {
   };
 
   void read_keys();
-  [[nodiscard]] Values values_of(const char* name, size_t num_dims) const;
+  void read_shape();
+  [[nodiscard]] Values values_of(const char* name, size_t min_dims, size_t max_dims) const;
   [[nodiscard]] std::vector<int64_t> integers_of(const char* name, int64_t min, int64_t max) const;
   void read_finite(const Values& values, int64_t first, std::span<float> out, int64_t number) const;
 
@@ -71,6 +73,7 @@ class TextFile {
   Values embeddings_;
   Values pooled_;
   std::vector<int64_t> lengths_;
+  std::vector<int64_t> first_token_;  // of each text, in `embeddings`
   std::vector<int64_t> sample_to_text_;
   MappedStrings keys_;
   std::unordered_map<std::string_view, int64_t> by_key_;
@@ -83,9 +86,11 @@ class TextFile {
 /// one text a sample (K samples).
 class TextFileSource : public WrappedSource {
  public:
-  /// Throws Error as TextFile, and (kConfig) for a file of another number of texts or without those
-  /// of some names. A sample without a text of its caption counts as unreadable.
-  TextFileSource(std::unique_ptr<Source> inner, const std::filesystem::path& path);
+  /// several_captions: samples have one or another caption each time. Throws Error as TextFile, and
+  /// (kConfig) for a file of another number of texts or without those of some names, or that is not
+  /// keyed by several captions. A sample without a text of its caption counts as unreadable.
+  TextFileSource(std::unique_ptr<Source> inner, const std::filesystem::path& path,
+                 bool several_captions = false);
 
   [[nodiscard]] std::optional<TextShape> text_shape() const override { return texts_.shape(); }
   void read(int64_t index, Sample& out) const override;

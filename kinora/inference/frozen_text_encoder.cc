@@ -13,12 +13,11 @@
 #include "kinora/pipelines/tokenizer_folder.h"
 
 namespace kinora::inference {
-namespace {
 
-/// Before any weight is read.
-void check_fit(const models::TextEncoder& encoder, const data::CaptionTokens& tokens,
-               const ModelRecipe& recipe) {
+void check_text_encoder(const ModelRecipe& recipe, const data::CaptionTokens& tokens) {
   const std::string& path = recipe.text.encoder;
+  const auto outlined = pipelines::outlined_text_encoder(path);
+  const models::TextEncoder& encoder = *outlined;
   const models::ModelConfig& model = recipe.model;
   const bool pooled = models::family_of(model).conditions.pooled;
   const int64_t width = pooled ? encoder.pooled_width() : encoder.width();
@@ -31,8 +30,6 @@ void check_fit(const models::TextEncoder& encoder, const data::CaptionTokens& to
                               encoder.vocab_size());
 }
 
-}  // namespace
-
 std::unique_ptr<FrozenTextEncoder> open_text_encoder(const ModelRecipe& recipe,
                                                      const data::CaptionTokens& tokens,
                                                      at::Device device) {
@@ -40,7 +37,7 @@ std::unique_ptr<FrozenTextEncoder> open_text_encoder(const ModelRecipe& recipe,
   if (text.encoder.empty()) {
     return nullptr;
   }
-  check_fit(*pipelines::outlined_text_encoder(text.encoder), tokens, recipe);
+  check_text_encoder(recipe, tokens);
   auto model = pipelines::open_text_encoder(
       text.encoder, {.device = device, .type = compute_type(text.precision)});
   const pipelines::TextBatchEncoder encoder(

@@ -20,9 +20,12 @@ struct FrozenTextEncoder {
   pipelines::TextBatchEncoder encoder;
 };
 
-/// That of text.encoder; null without a path. recipe.model is resolved. Errors of opening it;
-/// kConfig, before weights are read, where its vectors are not those that the model takes, or its
-/// vocabulary is smaller than the tokenizer's.
+/// Before any weight is read: kConfig where the vectors of text.encoder are not those that the
+/// model takes, or its vocabulary is smaller than the tokenizer's. recipe.model is resolved.
+void check_text_encoder(const ModelRecipe& recipe, const data::CaptionTokens& tokens);
+
+/// That of text.encoder; null without a path. recipe.model is resolved. Errors of opening it
+/// and of check_text_encoder().
 [[nodiscard]] std::unique_ptr<FrozenTextEncoder> open_text_encoder(
     const ModelRecipe& recipe, const data::CaptionTokens& tokens, at::Device device);
 

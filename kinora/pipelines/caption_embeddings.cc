@@ -80,6 +80,8 @@ struct TextFileLayout {
     std::string keys;
     for (int64_t i = 0; i < count; ++i) {
       length = std::max(length, tokens.length(i));
+      first_tokens.push_back(num_tokens);
+      num_tokens += tokens.length(i);
       lengths.push_back(tokens.length(i));
       if (options.keyed) {
         keys += captions[static_cast<size_t>(i)];
@@ -92,7 +94,7 @@ struct TextFileLayout {
     if (options.keyed) {
       add({"key_ends", DType::kI64, {count}}, bytes_of(key_ends));
     }
-    embeddings_at = add({"embeddings", options.dtype, {count, length, channels}}, {});
+    embeddings_at = add({"embeddings", options.dtype, {num_tokens, channels}}, {});
     if (pooled_channels > 0) {
       pooled_at = add({"pooled", options.dtype, {count, pooled_channels}}, {});
     }
@@ -119,10 +121,12 @@ struct TextFileLayout {
 
   DType dtype;
   int64_t length = 0;  ///< L
+  int64_t num_tokens = 0;
   int64_t channels = 0;
   int64_t pooled_channels = 0;
   int64_t value_bytes = 0;
   std::vector<int64_t> lengths;
+  std::vector<int64_t> first_tokens;
   std::vector<io::SafetensorsSpec> specs;
   std::string header;
   std::string content;
@@ -283,7 +287,8 @@ void write_rows(std::span<const int64_t> rows, std::span<const std::string> capt
     KINORA_CHECK(is_finite, kConfig, "[captions] the embedding of ",
                  data::shortened(captions[static_cast<size_t>(row)]), " is not finite as ",
                  to_string(layout.dtype), ". Hint: --precision bf16, --dtype bf16");
-    file.write(layout.embeddings_at + row * layout.length * token_bytes, device::bytes_of(own));
+    file.write(layout.embeddings_at + layout.first_tokens[static_cast<size_t>(row)] * token_bytes,
+               device::bytes_of(own));
     if (pooled.defined()) {
       file.write(layout.pooled_at + row * pooled_bytes, device::bytes_of(pooled[i]));
     }

@@ -38,9 +38,8 @@ struct CaptionEmbeddingResult {
 };
 
 /// Writes a file with a row a caption, in their order: the last normed states of its tokens,
-/// special ones too, and of encoders that have one the pooled vector. All rows have room for the
-/// longest caption; what lies behind a caption's length is a hole in the file. The longest are
-/// computed first, texts of like length together.
+/// special ones too, and of encoders that have one the pooled vector. Nothing is stored for
+/// padding. The longest are computed first, texts of like length together.
 ///
 /// The file grows beside `out`, as OUT.partial with OUT.partial.json, and takes its name when it is
 /// whole. A call with the same captions, tokens and options goes on with what an earlier one left,

@@ -5,7 +5,9 @@
 #include "kinora/core/error.h"
 #include "kinora/data/latent_cache.h"
 #include "kinora/inference/setup.h"
+#include "kinora/io/safetensors.h"
 #include "kinora/pipelines/autoencoder_file.h"
+#include "kinora/pipelines/text_encoder_file.h"
 
 namespace kinora::train {
 namespace {
@@ -47,6 +49,23 @@ std::unique_ptr<FrozenEncoder> open_encoder(const inference::AutoencoderOptions&
       *autoencoder, device,
       options.micro_batch > 0 ? options.micro_batch : inference::AutoencoderOptions::kMicroBatch);
   return std::make_unique<FrozenEncoder>(FrozenEncoder{std::move(autoencoder), encoder});
+}
+
+void check_cached_texts(const std::string& text_encoder,
+                        std::initializer_list<const data::DataConfig*> sets) {
+  for (const data::DataConfig* set : sets) {
+    if (text_encoder.empty() || set->text != data::TextKind::kFile ||
+        !set->text_embeddings.empty()) {
+      continue;
+    }
+    const auto file = io::SafetensorsFile::open(data::text_file_of(*set));
+    const auto made_by = file.metadata().find("text_encoder");
+    const std::string other = made_by == file.metadata().end() ? "none" : made_by->second;
+    const std::string own = pipelines::text_encoder_fingerprint(text_encoder);
+    KINORA_CHECK(other.ends_with(own), kConfig, "[train] the texts in ", file.path().string(),
+                 " are of another text encoder than text.encoder: ", other, ", got ", own,
+                 ". Hint: kinora data encode");
+  }
 }
 
 }  // namespace kinora::train

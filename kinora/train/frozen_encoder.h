@@ -28,4 +28,9 @@ struct FrozenEncoder {
     const inference::AutoencoderOptions& options,
     std::initializer_list<const data::DataConfig*> sets, at::Device device);
 
+/// kConfig where one of the sets takes the texts of a cache that another encoder made than
+/// `text_encoder`, the path of text.encoder; nothing without a path. kIo.
+void check_cached_texts(const std::string& text_encoder,
+                        std::initializer_list<const data::DataConfig*> sets);
+
 }  // namespace kinora::train

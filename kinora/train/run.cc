@@ -76,6 +76,7 @@ Run::Run(const RunConfig& asked, const Resume& resume, const comm::Group& world)
                "[train] train.profile_steps traces a GPU, but this run computes on the CPU");
   device::configure_computation(config.train.threads, config.deterministic);
   encoder = open_encoder(config.autoencoder, {&config.data, &config.image_data}, device);
+  check_cached_texts(config.text.encoder, {&config.data, &config.image_data});
   const pipelines::LatentEncoder* encodes = encoder ? &encoder->encoder : nullptr;
   const int64_t num_image_classes = image_data.train ? image_data.train->num_classes() : 0;
   const auto sizes = latent_size(config.data, *data.train, encodes);

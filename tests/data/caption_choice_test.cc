@@ -116,14 +116,22 @@ TEST(CaptionChoiceTest, SamplesAreTheSameWhateverThreadsAndWherever) {
   EXPECT_GT(differ, 10);
 }
 
-TEST(CaptionChoiceTest, AFileOfEmbeddingsHasOneCaptionOfEach) {
+TEST(CaptionChoiceTest, AllThatMayBeDrawnIsKnown) {
+  using testing::ElementsAre;
+  EXPECT_THAT(possible_captions(kThree, CaptionLines::kRandom),
+              ElementsAre("a cat", "a small cat", "a small cat on a mat"));
+  EXPECT_THAT(possible_captions(kThree, CaptionLines::kFirst), ElementsAre("a cat"));
+  EXPECT_THAT(possible_captions(kThree, CaptionLines::kWhole), ElementsAre(kThree));
+}
+
+TEST(CaptionChoiceTest, AFileOfEmbeddingsHasCaptionsAsTheyAre) {
   const auto refused = [](const std::string& more) {
     return error_of([&] {
       (void)parse_config<DataConfig>(
           {"data: {text: file, text_embeddings: a.safetensors, " + more + "}", "test.yaml"});
     });
   };
-  EXPECT_THAT(refused("captions: random"), HasSubstr("not be random"));
+  EXPECT_EQ(refused("captions: random"), "");  // the file tells when it is opened
   EXPECT_THAT(refused("shuffle_tags: true"), HasSubstr("data.text file"));
   EXPECT_THAT(refused("drop_tags: 0.5"), HasSubstr("be 0 for data.text file"));
   EXPECT_EQ(refused("captions: first"), "");

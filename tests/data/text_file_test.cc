@@ -97,6 +97,29 @@ TEST(TextFileTest, ReadsTexts) {
   EXPECT_THAT(text.pooled, ElementsAre(30, 31, 32));
 }
 
+TEST(TextFileTest, ReadsTextsThatLieOneBehindTheOther) {
+  const TemporaryFolder folder;
+  const Content content{.shape = {7, 2},
+                        .embeddings = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13}};
+  const TextFile file(write(folder, content));
+  EXPECT_EQ(file.shape(), (TextShape{.length = 4, .channels = 2, .pooled_channels = 3}));
+  EXPECT_EQ(file.num_texts(), 3);
+  Text text;
+  file.read(1, text);
+  EXPECT_EQ(text.length, 4);
+  EXPECT_THAT(text.tokens, ElementsAre(2, 3, 4, 5, 6, 7, 8, 9));
+  file.read(2, text);
+  EXPECT_EQ(text.length, 2);
+  EXPECT_THAT(text.tokens, ElementsAre(10, 11, 12, 13, 0, 0, 0, 0));
+  for (const std::vector<int64_t>& lengths :
+       {std::vector<int64_t>{1, 4, 1}, {1, 4, 3}, {7, 7, 7}}) {
+    Content spoilt = content;
+    spoilt.lengths = lengths;
+    EXPECT_THAT(error_of([&] { const TextFile spoilt_file(write(folder, spoilt)); }),
+                HasSubstr("must add up to the 7 embeddings"));
+  }
+}
+
 TEST(TextFileTest, ReadsHalfPrecisionAndDoesWithoutPooled) {
   const TemporaryFolder folder;
   const std::vector<c10::BFloat16> embeddings = {1.5F, -2.0F, 0.25F, 3.0F};
@@ -126,7 +149,7 @@ TEST(TextFileTest, NamesWhatIsWrong) {
   EXPECT_EQ(message([](Content&) {}), "");
   EXPECT_THAT(message([](Content& c) { c.has_lengths = false; }),
               AllOf(HasSubstr("texts.safetensors"), HasSubstr("there is no lengths")));
-  EXPECT_THAT(message([](Content& c) { c.shape = {3, 8}; }), HasSubstr("got [3, 8]"));
+  EXPECT_THAT(message([](Content& c) { c.shape = {24}; }), HasSubstr("got [24]"));
   EXPECT_THAT(message([](Content& c) { c.lengths[1] = 5; }),
               AllOf(HasSubstr("from 1 to 4"), HasSubstr("got 5 at 1")));
   EXPECT_THAT(message([](Content& c) { c.lengths[0] = 0; }), HasSubstr("got 0 at 0"));

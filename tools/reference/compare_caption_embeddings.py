@@ -74,7 +74,7 @@ def main():
             wanted = model(input_ids=batch.input_ids, attention_mask=batch.attention_mask)
         if not torch.equal(got["lengths"], mask.sum(1)):
             sys.exit(f"{name}: lengths differ")
-        figures = [difference(got["embeddings"][mask], wanted.last_hidden_state[mask])]
+        figures = [difference(got["embeddings"], wanted.last_hidden_state[mask])]
         if "pooled" in got:
             figures.append(difference(got["pooled"], wanted.text_embeds))
         print(name, " ".join(f"{figure:.1e}" for figure in figures))
