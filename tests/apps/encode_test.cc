@@ -3,12 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "kinora/device/host_bytes.h"
-#include "kinora/io/safetensors.h"
-#include "kinora/models/autoencoders/autoencoder_kl.h"
+#include "kinora/data/float_values.h"
+#include "kinora/data/latent_cache.h"
 #include "tests/apps/clips.h"
 #include "tests/apps/run_folder.h"
-#include "tests/models/formula_values.h"
+#include "tests/apps/tiny_autoencoder.h"
 
 namespace kinora::apps {
 namespace encode_test {
@@ -26,28 +25,7 @@ const Arguments kLatents = {
 
 class EncodeTest : public RunTest {
  protected:
-  EncodeTest() { write_autoencoder("vae", 0.5); }
-
-  /// A small AutoencoderKL of diffusers' form, two pixels a latent.
-  void write_autoencoder(const std::string& name, double scaling_factor) const {
-    models::AutoencoderKl model({.block_out_channels = {32, 32}, .layers_per_block = 1});
-    std::vector<at::Tensor> values;
-    std::vector<io::SafetensorsTensor> tensors;
-    for (const auto& [path, parameter] : model.named_parameters()) {
-      values.push_back(models::formula_weight(path, parameter->shape));
-      tensors.push_back({.name = path,
-                         .dtype = DType::kF32,
-                         .shape = parameter->shape,
-                         .data = device::bytes_of(values.back())});
-    }
-    fs::create_directories(folder() / name);
-    io::write_safetensors(folder() / name / "diffusion_pytorch_model.safetensors", tensors);
-    write_text(folder() / name / "config.json",
-               R"({"_class_name": "AutoencoderKL", "block_out_channels": [32, 32],
-                   "layers_per_block": 1, "latent_channels": 4, "norm_num_groups": 32,
-                   "scaling_factor": )" +
-                   std::to_string(scaling_factor) + "}");
-  }
+  EncodeTest() { write_tiny_autoencoder(folder() / "vae", 0.5); }
 
   [[nodiscard]] Outcome encode(const std::string& out, const Arguments& more = {}) const {
     const Arguments command = {"data",
@@ -124,6 +102,20 @@ TEST_F(EncodeTest, ARunThatEncodesGoesOnAsItWouldHave) {
                     run_dir("parts") / "checkpoints/step-8");
 }
 
+TEST_F(EncodeTest, WhatIsStoredInFp32IsComputedInFp32) {
+  ASSERT_EQ(encode("stated").exit_code, 0);  // autoencoder.precision=fp32
+  ASSERT_EQ(encode("left-open", {"autoencoder.precision=bf16"}).exit_code, 0);
+  const auto latents = [&](const std::string& cache) {
+    const data::LatentCache source(folder() / cache);
+    data::Sample sample;
+    source.read(7, sample);
+    std::vector<float> values(4 * 8 * 8);
+    data::read_floats(sample.latent.mean.bytes.data(), sample.latent.mean.dtype, 0, values);
+    return values;
+  };
+  EXPECT_EQ(latents("left-open"), latents("stated"));
+}
+
 TEST_F(EncodeTest, RanksShareTheWork) {
   const Outcome outcome = encode("ranks", {"--ranks", "2"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
@@ -133,7 +125,7 @@ TEST_F(EncodeTest, RanksShareTheWork) {
 
 TEST_F(EncodeTest, ACacheOfAnotherAutoencoderIsRefused) {
   ASSERT_EQ(encode("cache").exit_code, 0);
-  write_autoencoder("other", 0.25);
+  write_tiny_autoencoder(folder() / "other", 0.25);
   const Outcome outcome =
       train(run_dir("run"),
             joined(from_cache("cache"), {"autoencoder.path=" + (folder() / "other").string()}));

@@ -11,8 +11,8 @@ void add_data_encode(CLI::App& data, Chosen& chosen) {
   auto arguments = std::make_shared<EncodeArguments>();
   CLI::App* command = data.add_subcommand(
       "encode",
-      "Compute the latents of a recipe's data once, as a cache to train on. Goes on "
-      "where it was stopped.");
+      "Compute the latents of a recipe's data once, and with text.encoder the embeddings of its "
+      "captions, as a cache to train on. Goes on where it was stopped.");
   command->add_option("config", arguments->config, "The recipe, .yaml: its data are encoded")
       ->required();
   command->add_option("overrides", arguments->overrides, "key=value, as in kinora train");
@@ -27,7 +27,9 @@ void add_data_encode(CLI::App& data, Chosen& chosen) {
       ->add_option("--memory-budget", arguments->memory_budget,
                    "GiB that activations may take; default: autoencoder.memory_gib")
       ->check(real(0.0));
-  command->add_option("--dtype", arguments->dtype, "What is stored: bf16 (default), fp16 or fp32")
+  command
+      ->add_option("--dtype", arguments->dtype,
+                   "What is stored: bf16 (default), fp16, or fp32, which is computed in fp32 too")
       ->check(CLI::IsMember({"bf16", "fp16", "fp32"}));
   command->add_flag("--mean-only", arguments->mean_only,
                     "Store no standard deviations: half the room, always the same latent");
