@@ -1,4 +1,4 @@
-// kinora bench train | ablate | sample | simulate CONFIG [key=value ...],
+// kinora bench train | ablate | sample | pipeline | simulate CONFIG [key=value ...],
 // kinora bench decode | sequence
 
 #include <iostream>
@@ -21,6 +21,18 @@ train::RunConfig config_of(const BenchArguments& arguments) {
   // Before minutes are spent on the figures that come first.
   KINORA_CHECK(!arguments.profile || inference::choose_device(config.train.device).is_cuda(),
                kConfig, "[bench] --profile traces a GPU, but this recipe computes on the CPU");
+  return config;
+}
+
+/// With what the options say of sampling.
+train::RunConfig sampling_config_of(const BenchArguments& arguments) {
+  train::RunConfig config = config_of(arguments);
+  if (arguments.sampling_steps > 0) {
+    config.sample.sampling.steps = arguments.sampling_steps;
+  }
+  if (arguments.guidance >= 0.0) {
+    config.sample.sampling.guidance = arguments.guidance;
+  }
   return config;
 }
 
@@ -90,13 +102,7 @@ int bench_ablate(const BenchArguments& arguments) {
 int bench_sample(const BenchArguments& arguments) {
   train::SampleBenchmarkOptions options = arguments.sample;
   options.profile = arguments.profile;
-  train::RunConfig config = config_of(arguments);
-  if (arguments.sampling_steps > 0) {
-    config.sample.sampling.steps = arguments.sampling_steps;
-  }
-  if (arguments.guidance >= 0.0) {
-    config.sample.sampling.guidance = arguments.guidance;
-  }
+  const train::RunConfig config = sampling_config_of(arguments);
   const std::optional<comm::World> world = own_rank(arguments.ranks);
   if (!world) {
     return launch(arguments.ranks, config.train.device);
@@ -127,6 +133,26 @@ int bench_sample(const BenchArguments& arguments) {
   return 0;
 }
 
+int bench_pipeline(const BenchArguments& arguments) {
+  train::PipelineBenchmarkOptions options = arguments.pipeline;
+  options.profile = arguments.profile;
+  const train::PipelineBenchmark result =
+      train::benchmark_pipeline(sampling_config_of(arguments), options);
+  if (arguments.json) {
+    Json json = to_json(result, options);
+    if (result.profile) {
+      json["profile"] = to_json(*result.profile, 1);
+    }
+    std::cout << json.dump() << '\n';
+    return 0;
+  }
+  print(std::cout, result, options);
+  if (result.profile) {
+    print(std::cout, *result.profile, 1, "run");
+  }
+  return 0;
+}
+
 }  // namespace
 
 int run(const BenchArguments& arguments) {
@@ -137,6 +163,8 @@ int run(const BenchArguments& arguments) {
       return bench_ablate(arguments);
     case BenchArguments::What::kSample:
       return bench_sample(arguments);
+    case BenchArguments::What::kPipeline:
+      return bench_pipeline(arguments);
   }
   KINORA_UNREACHABLE("[bench] what is timed");
 }

@@ -117,6 +117,15 @@ void print(std::ostream& out, const train::StepBenchmark& result, int64_t steps,
   line(out, "step",
        digits(result.step_seconds * 1e3) + " ms (" + std::to_string(steps) + " steps of " +
            std::to_string(global_batch) + " samples, the median block of them)");
+  if (result.texts) {
+    const double beyond = result.step_seconds - result.texts->cached_step_seconds;
+    line(out, "texts",
+         "encoded in each step; on cached ones " + digits(result.texts->cached_step_seconds * 1e3) +
+             " ms, so " + digits(beyond * 1e3) + " ms more (" +
+             digits(100.0 * beyond / result.texts->cached_step_seconds, 3) + " %), " +
+             digits(beyond / result.texts->encoder_seconds, 3) + " times the encoder's " +
+             digits(result.texts->encoder_seconds * 1e3) + " ms alone");
+  }
   line(out, "samples/s", digits(result.samples_per_s));
   line(out, "model TFLOP/s", of_ceiling(result.model_tflops, ceilings));
   line(out, "copy", copy_speed(ceilings));
@@ -141,6 +150,24 @@ void print(std::ostream& out, const train::SampleBenchmark& result, int64_t batc
        result.model_tflops ? of_ceiling(*result.model_tflops, ceilings)
                            : "not counted: guidance is on in a part of the steps");
   line(out, "copy", copy_speed(ceilings));
+  line(out, "peak memory", memory(result.peak_memory));
+}
+
+void print(std::ostream& out, const train::PipelineBenchmark& result,
+           const train::PipelineBenchmarkOptions& options) {
+  line(out, "device", result.device);
+  line(out, "pipeline",
+       "T5-XXL of " + std::to_string(options.text_layers) + " layers on " +
+           std::to_string(options.caption_tokens) + " tokens, " + std::to_string(result.steps) +
+           " steps, guidance " + digits(result.guidance) +
+           (result.graphs ? ", the loop as a CUDA graph" : ", no CUDA graphs"));
+  line(out, "run",
+       digits(result.seconds * 1e3) + " ms (" + std::to_string(options.batch) +
+           " pictures, the median of " + std::to_string(options.repeats) + ")");
+  line(out, "stages",
+       "encode " + digits(result.encode_seconds * 1e3) + " ms, sample " +
+           digits(result.sample_seconds * 1e3) + ", decode " + digits(result.decode_seconds * 1e3) +
+           ", each waited for");
   line(out, "peak memory", memory(result.peak_memory));
 }
 
@@ -224,6 +251,10 @@ Json to_json(const train::StepBenchmark& result, int64_t global_batch,
   add_ceilings(&json, ceilings);
   json["peak_memory"] = result.peak_memory;
   json["last_loss"] = result.last_loss;
+  if (result.texts) {
+    json["cached_ms"] = result.texts->cached_step_seconds * 1e3;
+    json["encoder_ms"] = result.texts->encoder_seconds * 1e3;
+  }
   json["products"] = result.products;
   return json;
 }
@@ -243,6 +274,25 @@ Json to_json(const train::SampleBenchmark& result, int64_t batch,
   json["seconds_each"] = 1.0 / result.samples_per_s;
   json["tflops"] = result.model_tflops ? Json(*result.model_tflops) : Json();
   add_ceilings(&json, ceilings);
+  json["peak_memory"] = result.peak_memory;
+  return json;
+}
+
+Json to_json(const train::PipelineBenchmark& result,
+             const train::PipelineBenchmarkOptions& options) {
+  Json json;
+  json["device"] = result.device;
+  json["commit"] = build_info().commit;
+  json["batch"] = options.batch;
+  json["caption_tokens"] = options.caption_tokens;
+  json["text_layers"] = options.text_layers;
+  json["steps"] = result.steps;
+  json["guidance"] = result.guidance;
+  json["graphs"] = result.graphs;
+  json["ms"] = result.seconds * 1e3;
+  json["encode_ms"] = result.encode_seconds * 1e3;
+  json["sample_ms"] = result.sample_seconds * 1e3;
+  json["decode_ms"] = result.decode_seconds * 1e3;
   json["peak_memory"] = result.peak_memory;
   return json;
 }

@@ -7,6 +7,7 @@
 
 #include "kinora/train/bench/benchmark.h"
 #include "kinora/train/bench/benchmark_ablation.h"
+#include "kinora/train/bench/benchmark_pipeline.h"
 #include "kinora/train/bench/benchmark_sample.h"
 #include "kinora/train/bench/benchmark_step.h"
 
@@ -20,6 +21,9 @@ void print(std::ostream& out, const train::StepBenchmark& result, int64_t steps,
            int64_t global_batch, const train::DeviceCeilings& ceilings);
 void print(std::ostream& out, const train::SampleBenchmark& result, int64_t batch, int64_t repeats,
            const train::DeviceCeilings& ceilings);
+
+void print(std::ostream& out, const train::PipelineBenchmark& result,
+           const train::PipelineBenchmarkOptions& options);
 
 /// What the device did in `calls` calls of `unit` ("step"), by class and by kernel, and for what
 /// the host waited.
@@ -37,6 +41,8 @@ void print_attention_share(std::ostream& out, const std::vector<train::AblationR
                            const train::DeviceCeilings& ceilings);
 [[nodiscard]] Json to_json(const train::SampleBenchmark& result, int64_t batch,
                            const train::DeviceCeilings& ceilings);
+[[nodiscard]] Json to_json(const train::PipelineBenchmark& result,
+                           const train::PipelineBenchmarkOptions& options);
 [[nodiscard]] Json to_json(const device::GpuProfile& profile, int64_t calls);
 [[nodiscard]] Json to_json(const std::vector<train::AblationRow>& rows, const std::string& device,
                            int64_t global_batch, const train::DeviceCeilings& ceilings);

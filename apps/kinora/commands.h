@@ -7,6 +7,7 @@ namespace kinora::apps {
 
 int run(const BenchArguments& arguments);
 int run(const BenchDecodeArguments& arguments);
+int run(const BenchLoadArguments& arguments);
 int run(const BenchSequenceArguments& arguments);
 int run(const BenchTextArguments& arguments);
 int run(const CompareArguments& arguments);

@@ -90,6 +90,53 @@ TEST_F(BenchTest, SampleDoesNotCountWhatGuidanceDoesInPart) {
   EXPECT_GT(facts.at("ms").get<double>(), 0.0);
 }
 
+/// A tiny PixArt that reads T5-XXL's states.
+const Arguments kReads = {
+    "model.architecture=pixart", "model.text_channels=4096", "model.text_tokens=8",
+    "model.in_channels=4",       "model.height=8",           "model.width=8",
+    "data.source=latents"};
+
+TEST_F(BenchTest, PipelineHasItsStages) {
+  const Arguments command =
+      bench("pipeline", joined(kReads, {"--text-layers", "1", "--caption-tokens", "3", "--steps",
+                                        "2", "--guidance", "4", "--warmup", "0", "--repeats", "1",
+                                        "train.precision=bf16", "model.path=plain"}));
+  const auto facts = json_of(command);
+  EXPECT_EQ(facts.at("steps"), 2);
+  EXPECT_EQ(facts.at("guidance"), 4.0);
+  for (const char* key : {"ms", "encode_ms", "sample_ms", "decode_ms"}) {
+    EXPECT_GT(facts.at(key).get<double>(), 0.0) << key;
+  }
+  expect_refusal(bench("pipeline", joined(kReads, {"--caption-tokens", "9"})),
+                 "up to 8 tokens, got 9");
+  expect_refusal(bench("pipeline"), "takes texts of 4096 channels");
+}
+
+TEST_F(BenchTest, TrainComparesEncodedTextsWithCachedOnes) {
+  const auto facts =
+      json_of(bench("train", joined(kReads, {"--encode-texts", "3", "--text-layers", "1",
+                                             "--warmup", "0", "--steps", "1"})));
+  for (const char* key : {"ms", "cached_ms", "encoder_ms"}) {
+    EXPECT_GT(facts.at(key).get<double>(), 0.0) << key;
+  }
+  expect_refusal(bench("train", joined(kReads, {"--encode-texts", "9"})), "take 9 tokens");
+  expect_refusal(bench("train", {"--encode-texts", "3"}), "(T5-XXL's)");
+}
+
+TEST_F(BenchTest, LoadHasItsParts) {
+  const auto folder_of = [](const char* name) {
+    return std::string(KINORA_SOURCE_DIR) + "/tests/inference/data/" + name;
+  };
+  const auto facts = json_of({"bench", "load", folder_of("pixart_alpha"), "--repeats", "1"});
+  for (const char* key :
+       {"bytes", "read_s", "load_s", "text_encoder_s", "transformer_s", "autoencoder_s"}) {
+    EXPECT_GT(facts.at(key).get<double>(), 0.0) << key;
+  }
+  EXPECT_EQ(json_of({"bench", "load", folder_of("dit")}).at("text_encoder_s"), 0.0);
+  expect_refusal({"bench", "load", std::string(KINORA_SOURCE_DIR) + "/tests/apps"},
+                 "has no pipeline");
+}
+
 TEST_F(BenchTest, AblateSaysWhichSwitchesDoNotApplyOnTheCpu) {
   const Arguments command = bench("ablate", {"--warmup", "0", "--steps", "2"});
   const Outcome text = run_kinora(command, folder());

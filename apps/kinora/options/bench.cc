@@ -4,6 +4,7 @@
 
 #include "apps/kinora/options/command.h"
 #include "apps/kinora/options/numbers.h"
+#include "kinora/models/text_encoders/text_encoder.h"
 #include "kinora/pipelines/sampling_config.h"
 
 namespace kinora::apps {
@@ -26,6 +27,31 @@ void add_step_options(CLI::App* command, const std::shared_ptr<BenchArguments>& 
   command->add_option("--steps", arguments->step.steps, "Timed steps")->check(whole(1, kMany));
 }
 
+void add_sampling_options(CLI::App* command, const std::shared_ptr<BenchArguments>& arguments,
+                          int64_t& warmup, int64_t& repeats) {
+  command->add_option("--steps", arguments->sampling_steps, "Sampling steps; default: the recipe's")
+      ->check(whole(1, kMany));
+  command->add_option("--guidance", arguments->guidance, "Guidance scale; default: the recipe's")
+      ->check(real(0.0, pipelines::kMostGuidance));
+  command
+      ->add_option("--warmup", warmup,
+                   "Runs before timing; at least two where CUDA graphs are recorded")
+      ->check(whole(0, kMany));
+  command->add_option("--repeats", repeats, "Timed runs")->check(whole(1, kMany));
+  command->add_flag("--profile", arguments->profile,
+                    "Then trace a run: time by kernel, and what the host waits for");
+}
+
+void add_pipeline_options(CLI::App* command, const std::shared_ptr<BenchArguments>& arguments) {
+  train::PipelineBenchmarkOptions& options = arguments->pipeline;
+  command->add_option("--batch", options.batch, "Pictures at once")->check(whole(1, kMany));
+  command->add_option("--caption-tokens", options.caption_tokens, "Of each caption")
+      ->check(whole(1, models::kMostTokens));
+  command->add_option("--text-layers", options.text_layers, "Blocks of T5-XXL, which has 24")
+      ->check(whole(1, kMany));
+  add_sampling_options(command, arguments, options.warmup, options.repeats);
+}
+
 }  // namespace
 
 void add_bench(CLI::App& app, Chosen& chosen) {
@@ -44,6 +70,16 @@ void add_bench(CLI::App& app, Chosen& chosen) {
 
   CLI::App* train = add("train", "Time the training step of a recipe on random inputs in memory.");
   add_step_options(train, arguments);
+  train
+      ->add_option(
+          "--encode-texts", arguments->step.encoded_tokens,
+          "T5-XXL with random weights encodes captions of so many tokens in each step, and "
+          "the step is compared with one on cached texts")
+      ->check(whole(1, models::kMostTokens));
+  train
+      ->add_option("--text-layers", arguments->step.text_layers,
+                   "Of --encode-texts: blocks of T5-XXL, which has 24")
+      ->check(whole(1, kMany));
   train->add_flag("--profile", arguments->profile,
                   "Then trace as many steps: time by kernel, and what the host waits for");
   add_rank_options(*train, arguments->ranks);
@@ -58,22 +94,19 @@ void add_bench(CLI::App& app, Chosen& chosen) {
       ->add_option("--batch", arguments->sample.batch,
                    "Images or clips drawn at once, on all ranks together")
       ->check(whole(1, kMany));
-  sample->add_option("--steps", arguments->sampling_steps, "Sampling steps; default: the recipe's")
-      ->check(whole(1, kMany));
-  sample->add_option("--guidance", arguments->guidance, "Guidance scale; default: the recipe's")
-      ->check(real(0.0, pipelines::kMostGuidance));
-  sample
-      ->add_option("--warmup", arguments->sample.warmup,
-                   "Runs before timing; at least two where CUDA graphs are recorded")
-      ->check(whole(0, kMany));
-  sample->add_option("--repeats", arguments->sample.repeats, "Timed runs")->check(whole(1, kMany));
-  sample->add_flag("--profile", arguments->profile,
-                   "Then trace a run: time by kernel, and what the host waits for");
+  add_sampling_options(sample, arguments, arguments->sample.warmup, arguments->sample.repeats);
   add_rank_options(*sample, arguments->ranks);
   add_sharing_options(*sample, arguments->sample.ranks);
   choose(sample, BenchArguments::What::kSample);
 
+  CLI::App* pipeline = add("pipeline",
+                           "Time drawing pictures from captions to pixels: T5-XXL, a recipe's "
+                           "model and Stable Diffusion's autoencoder, of random weights.");
+  add_pipeline_options(pipeline, arguments);
+  choose(pipeline, BenchArguments::What::kPipeline);
+
   add_bench_decode(*bench, chosen);
+  add_bench_load(*bench, chosen);
   add_bench_sequence(*bench, chosen);
   add_bench_simulate(*bench, chosen);
   add_bench_text(*bench, chosen);

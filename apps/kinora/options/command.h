@@ -5,6 +5,7 @@
 
 #include "apps/kinora/options/bench.h"
 #include "apps/kinora/options/bench_decode.h"
+#include "apps/kinora/options/bench_load.h"
 #include "apps/kinora/options/bench_sequence.h"
 #include "apps/kinora/options/bench_simulate.h"
 #include "apps/kinora/options/bench_text.h"
@@ -33,10 +34,10 @@ namespace kinora::apps {
 
 /// What the command line asks for: the options of one subcommand.
 using Command =
-    std::variant<BenchArguments, BenchDecodeArguments, BenchSequenceArguments, BenchTextArguments,
-                 CompareArguments, ConvertArguments, DataCheckArguments, DemoArguments,
-                 DoctorArguments, EncodeArguments, EncodeTextsArguments, EvalArguments,
-                 PlanArguments, RunsArguments, SampleArguments, SearchBatchArguments,
+    std::variant<BenchArguments, BenchDecodeArguments, BenchLoadArguments, BenchSequenceArguments,
+                 BenchTextArguments, CompareArguments, ConvertArguments, DataCheckArguments,
+                 DemoArguments, DoctorArguments, EncodeArguments, EncodeTextsArguments,
+                 EvalArguments, PlanArguments, RunsArguments, SampleArguments, SearchBatchArguments,
                  SimulateArguments, TrainArguments>;
 using Chosen = std::optional<Command>;
 
@@ -55,6 +56,7 @@ void add_demo(CLI::App& app, Chosen& chosen);
 
 /// Those of "kinora bench" and "kinora data".
 void add_bench_decode(CLI::App& bench, Chosen& chosen);
+void add_bench_load(CLI::App& bench, Chosen& chosen);
 void add_bench_sequence(CLI::App& bench, Chosen& chosen);
 void add_bench_simulate(CLI::App& bench, Chosen& chosen);
 void add_bench_text(CLI::App& bench, Chosen& chosen);

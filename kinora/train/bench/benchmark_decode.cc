@@ -1,43 +1,18 @@
 #include "kinora/train/bench/benchmark_decode.h"
 
-#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/arange.h>
 
 #include <memory>
 
-#include "kinora/core/philox.h"
 #include "kinora/device/device.h"
 #include "kinora/inference/setup.h"
-#include "kinora/models/autoencoders/autoencoder_kl.h"
-#include "kinora/ops/random.h"
+#include "kinora/models/autoencoders/autoencoder.h"
 #include "kinora/pipelines/autoencoder_file.h"
 #include "kinora/train/bench/benchmark.h"
+#include "kinora/train/bench/random_encoders.h"
 
 namespace kinora::train {
 namespace {
-
-at::Tensor random_values(std::vector<int64_t> shape, int64_t number) {
-  shape.insert(shape.begin(), 1);
-  return ops::random_normal(shape, at::arange(number, number + 1, at::kLong), kBenchmarkSeed, 0,
-                            RandomPurpose::kTest, at::kCPU)
-      .squeeze(0);
-}
-
-/// Stable Diffusion's, with weights as they start: numbers matter for power, not their meaning.
-std::unique_ptr<models::Autoencoder> random_autoencoder(at::Device device, at::ScalarType type) {
-  auto model = std::make_unique<models::AutoencoderKl>(models::AutoencoderKlConfig{});
-  int64_t number = 0;
-  for (const auto& [path, parameter] : model->named_parameters()) {
-    const bool is_norm = parameter->init.kind == nn::Init::Kind::kOne;
-    at::Tensor value =
-        random_values(parameter->shape, ++number) * (is_norm ? 0.1 : parameter->init.scale) +
-        (is_norm ? 1.0 : 0.0);
-    value = value.to(device, type);
-    parameter->value = value.dim() == 4 ? value.contiguous(at::MemoryFormat::ChannelsLast) : value;
-  }
-  return model;
-}
 
 std::vector<int64_t> shape_of(const DecodeBenchmarkOptions& options,
                               const models::LatentSpace& space) {

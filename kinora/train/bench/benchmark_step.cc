@@ -20,6 +20,7 @@
 #include "kinora/models/model.h"
 #include "kinora/ops/random.h"
 #include "kinora/train/bench/benchmark.h"
+#include "kinora/train/bench/random_encoders.h"
 #include "kinora/train/encode_stage.h"
 #include "kinora/train/frozen_encoder.h"
 #include "kinora/train/setup.h"
@@ -29,8 +30,10 @@
 namespace kinora::train {
 namespace {
 
-/// Random texts, from half of the longest to all of it.
-void add_texts(data::Batch& batch, const models::ModelConfig& model) {
+constexpr int64_t kTokens = 32000;
+
+/// Random texts of `length` tokens; 0: from half of the longest to all of it.
+void add_texts(data::Batch& batch, const models::ModelConfig& model, int64_t length) {
   const int64_t size = batch.sample_index.size(0);
   const auto normal = [&](const std::vector<int64_t>& shape) {
     return ops::random_normal(shape, batch.sample_index, kBenchmarkSeed, 1, RandomPurpose::kTest,
@@ -43,13 +46,15 @@ void add_texts(data::Batch& batch, const models::ModelConfig& model) {
   }
   batch.pooled = normal({size, model.text_channels});
   const int64_t half = model.text_tokens / 2;
-  batch.text_lengths = model.text_tokens - batch.sample_index.remainder(std::max<int64_t>(half, 1));
+  batch.text_lengths =
+      length > 0 ? at::full({size}, length, at::kLong)
+                 : model.text_tokens - batch.sample_index.remainder(std::max<int64_t>(half, 1));
   batch.fps = at::full({size}, 8.0, at::kFloat);
 }
 
 /// Samples first, ..., first + batch - 1 of that shape.
 data::Batch random_batch(const models::ModelConfig& model, std::vector<int64_t> shape,
-                         int64_t first, int64_t size, at::Device device) {
+                         int64_t first, int64_t size, int64_t text_length, at::Device device) {
   shape.insert(shape.begin(), size);
   data::Batch batch;
   batch.sample_index = at::arange(first, first + size, at::kLong);
@@ -59,7 +64,7 @@ data::Batch random_batch(const models::ModelConfig& model, std::vector<int64_t> 
                   256.0)
                      .to(at::kByte);
   if (model.takes_text()) {
-    add_texts(batch, model);
+    add_texts(batch, model, text_length);
   }
   if (device.is_cuda()) {
     for (at::Tensor* tensor : {&batch.images, &batch.labels, &batch.sample_index, &batch.text}) {
@@ -71,13 +76,26 @@ data::Batch random_batch(const models::ModelConfig& model, std::vector<int64_t> 
 
 /// Those of this rank in a step.
 std::vector<data::Batch> random_batches(const RunConfig& config, const std::vector<int64_t>& shape,
-                                        const parallel::Mesh& mesh, at::Device device) {
+                                        const parallel::Mesh& mesh, int64_t text_length,
+                                        at::Device device) {
   const int64_t micro_batch = config.micro_batch(mesh.data_ranks());
   const int64_t own = config.train.global_batch / mesh.data_ranks();
   std::vector<data::Batch> batches;
   for (int64_t done = 0; done < own; done += micro_batch) {
-    batches.push_back(
-        random_batch(config.model, shape, mesh.data_rank() * own + done, micro_batch, device));
+    batches.push_back(random_batch(config.model, shape, mesh.data_rank() * own + done, micro_batch,
+                                   text_length, device));
+  }
+  return batches;
+}
+
+/// Tokens in the place of the vectors of texts; any numbers of T5's vocabulary.
+std::vector<data::Batch> with_tokens(std::vector<data::Batch> batches) {
+  for (data::Batch& batch : batches) {
+    const int64_t size = batch.text.size(0);
+    const int64_t length = batch.text.size(1);
+    batch.tokens = at::arange(size * length, at::kLong).remainder(kTokens).view({size, length});
+    batch.text.reset();
+    batch.pooled.reset();
   }
   return batches;
 }
@@ -96,6 +114,17 @@ at::Device prepared_device(const RunConfig& config) {
   const at::Device device = inference::choose_device(config.train.device);
   start_memory_anew(device);
   return device;
+}
+
+/// `encoder`, if the model takes its states of so many tokens.
+const models::T5Config& checked(const models::T5Config& encoder, const models::ModelConfig& model,
+                                int64_t tokens) {
+  KINORA_CHECK(models::family_of(model).conditions.text && !model.text_encoder.any() &&
+                   model.text_channels == encoder.d_model && tokens <= model.text_tokens,
+               kConfig, "[bench] texts are encoded for models that take ", tokens, " tokens of ",
+               encoder.d_model, " channels (T5-XXL's), got ", models::name_of(model), " with ",
+               model.text_tokens, " of ", model.text_channels);
+  return encoder;
 }
 
 bool sees_pixels(const RunConfig& config) {
@@ -146,20 +175,26 @@ class StepTimer::Impl {
     const ops::BlockKernels* kernels = trainable_->kernels();
     const int64_t micro_batch = config_.micro_batch(mesh_.data_ranks());
     const data::DataConfig& data = config_.data;
-    Steps steps(*this, random_batches(config_,
-                                      frozen_ ? pixel_shape({.frames = data.frames,
-                                                             .height = data.height,
-                                                             .width = data.width})
-                                              : config_.model.sample_shape(),
-                                      mesh_, device_));
+    std::vector<data::Batch> batches = random_batches(
+        config_,
+        frozen_ ? pixel_shape({.frames = data.frames, .height = data.height, .width = data.width})
+                : config_.model.sample_shape(),
+        mesh_, options.encoded_tokens, device_);
     // Two steps without a graph, the recording, and one that replays it.
     constexpr int64_t kGraphWarmup = 4;
+    const int64_t warmup = graphs_ ? std::max(options.warmup, kGraphWarmup) : options.warmup;
     StepBenchmark result;
+    std::unique_ptr<RandomTexts> texts;
+    if (options.encoded_tokens > 0) {
+      texts = std::make_unique<RandomTexts>(*this, options);
+      result.texts = time_beside(texts->encoder, batches, warmup, options.steps);
+      batches = with_tokens(std::move(batches));
+    }
+    Steps steps(*this, std::move(batches), texts ? texts->stage : *stage_);
     result.device = device::describe(device_);
     result.fast_path = kernels != nullptr;
     result.graphs = graphs_;
-    result.step_seconds = steps.time(
-        graphs_ ? std::max(options.warmup, kGraphWarmup) : options.warmup, options.steps);
+    result.step_seconds = steps.time(warmup, options.steps);
     result.last_loss = steps.last_loss();
     result.peak_memory = device::peak_memory(device_);
     result.kernels = kernel_summary(config_, kernels, micro_batch, device_);
@@ -188,9 +223,10 @@ class StepTimer::Impl {
     start_memory_anew(device_);
     const bool knows_peak = device_.is_cuda() || start_resident_peak_anew();
     std::vector<data::Batch> batches;
-    batches.push_back(
-        random_batch(config_.model, pixel_shape(size), mesh_.data_rank() * batch, batch, device_));
-    Steps steps(*this, std::move(batches));
+    batches.push_back(random_batch(config_.model, pixel_shape(size), mesh_.data_rank() * batch,
+                                   batch,
+                                   /*text_length=*/0, device_));
+    Steps steps(*this, std::move(batches), *stage_);
     StepCost cost{.seconds = steps.time(warmup, kSteps)};
     if (knows_peak) {
       cost.peak_memory = device_.is_cuda() ? device::peak_memory(device_) : peak_resident_bytes();
@@ -202,12 +238,12 @@ class StepTimer::Impl {
   /// Optimizer steps on the same batches over and over; each call enqueues one.
   class Steps {
    public:
-    Steps(Impl& impl, std::vector<data::Batch> batches)
-        : impl_(&impl), batches_(std::move(batches)), next_(samples()) {}
+    Steps(Impl& impl, std::vector<data::Batch> batches, const EncodeStage& stage)
+        : impl_(&impl), batches_(std::move(batches)), stage_(&stage), next_(samples()) {}
 
     void operator()(int64_t /*call*/) {
       const StepSamples now = std::exchange(next_, samples());  // encoded beside the step now
-      impl_->stage_->wait(now);
+      stage_->wait(now);
       loss_ = impl_->step_runner_->forward_backward(now.batches, impl_->step_);
       (void)impl_->trainable_->boosted().enqueue_update(impl_->config_.lr.value, loss_);
       ++impl_->step_;
@@ -227,15 +263,49 @@ class StepTimer::Impl {
     [[nodiscard]] StepSamples samples() const {
       StepSamples samples;
       samples.batches = batches_;
-      impl_->stage_->begin(samples);
+      stage_->begin(samples);
       return samples;
     }
 
     Impl* impl_;
     std::vector<data::Batch> batches_;
+    const EncodeStage* stage_;
     StepSamples next_;
     at::Tensor loss_;
   };
+
+  /// A text encoder, and the stage that encodes by it.
+  struct RandomTexts {
+    RandomTexts(const Impl& impl, const StepBenchmarkOptions& options)
+        : model(random_t5(
+              checked(t5_xxl(options.text_layers), impl.config_.model, options.encoded_tokens),
+              impl.device_, inference::compute_type(impl.config_.text.precision))),
+          encoder(*model, impl.config_.text.micro_batch > 0 ? impl.config_.text.micro_batch
+                                                            : inference::TextOptions::kMicroBatch),
+          stage(impl.frozen_ ? &impl.frozen_->encoder : nullptr, &encoder, kBenchmarkSeed,
+                impl.device_) {}
+
+    std::unique_ptr<models::TextEncoder> model;
+    pipelines::TextBatchEncoder encoder;
+    EncodeStage stage;
+  };
+
+  /// Steps on the vectors of `batches`, and encoding as many tokens with nothing beside it.
+  [[nodiscard]] TextStepCost time_beside(const pipelines::TextBatchEncoder& encoder,
+                                         const std::vector<data::Batch>& batches, int64_t warmup,
+                                         int64_t num_steps) {
+    Steps steps(*this, batches, *stage_);
+    TextStepCost cost{.cached_step_seconds = steps.time(warmup, num_steps)};
+    const std::vector<data::Batch> tokens = with_tokens(batches);
+    const auto encode = [&](int64_t /*call*/) {
+      for (const data::Batch& batch : tokens) {
+        (void)encoder.encode(batch.tokens, batch.text_lengths);
+      }
+    };
+    encode(0);
+    cost.encoder_seconds = median_call_seconds(device_, num_steps, encode);
+    return cost;
+  }
 
   RunConfig config_;
   at::Device device_;

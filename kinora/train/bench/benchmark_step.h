@@ -21,6 +21,16 @@ struct StepBenchmarkOptions {
   int64_t warmup = 5;    ///< steps before timing; at least four where CUDA graphs are recorded
   int64_t steps = 20;    ///< timed steps
   bool profile = false;  ///< trace as many steps again, after the timed ones
+  /// Tokens of each caption, which T5-XXL's encoder with random weights makes vectors of in each
+  /// step; 0: captions lie in memory as vectors.
+  int64_t encoded_tokens = 0;
+  int64_t text_layers = 24;  ///< of that encoder; T5-XXL has 24
+};
+
+/// What encoding captions in each step costs.
+struct TextStepCost {
+  double cached_step_seconds = 0.0;  ///< of a step on the same captions as vectors in memory
+  double encoder_seconds = 0.0;      ///< of encoding a step's captions with nothing beside it
 };
 
 /// Speed of the training step, without the data pipeline.
@@ -35,6 +45,7 @@ struct StepBenchmark {
   int64_t peak_memory = 0;    ///< bytes of tensors on the GPU, of this benchmark; 0 on the CPU
   double last_loss = 0.0;     ///< to see that it computed
   std::optional<device::GpuProfile> profile;  ///< of options.steps steps
+  std::optional<TextStepCost> texts;          ///< where options.encoded_tokens is not 0
   std::vector<std::string> products;  ///< a line for each of the fast path's matrix products
 };
 
@@ -50,7 +61,8 @@ class StepTimer {
   StepTimer& operator=(const StepTimer&) = delete;
   ~StepTimer();
 
-  /// Of the recipe's batches.
+  /// Of the recipe's batches. kConfig where captions are to be encoded and the model does not take
+  /// T5-XXL's states of so many tokens.
   [[nodiscard]] StepBenchmark time(const StepBenchmarkOptions& options);
 
   /// Of steps of one batch a rank, of pictures or clips of that size in pixels: the median of three

@@ -1,10 +1,7 @@
 #include "kinora/train/bench/benchmark_text.h"
 
-#include <ATen/Context.h>
-#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/randn.h>
 
 #include <algorithm>
 #include <chrono>
@@ -21,6 +18,7 @@
 #include "kinora/models/text_encoders/t5_encoder.h"
 #include "kinora/pipelines/text_encoder_file.h"
 #include "kinora/train/bench/benchmark.h"
+#include "kinora/train/bench/random_encoders.h"
 
 namespace kinora::train {
 namespace {
@@ -28,16 +26,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kCopiedBytes = int64_t{256} << 20;
-
-models::T5Config xxl(int64_t layers) {
-  return {.d_model = 4096,
-          .d_kv = 64,
-          .d_ff = 10240,
-          .num_layers = layers,
-          .num_heads = 64,
-          .activation = models::Activation::kGeluTanh,
-          .is_gated = true};
-}
 
 /// Numbers that bench/peers/t5_encoder.py draws, too (Knuth's MMIX).
 class Sequence {
@@ -66,25 +54,6 @@ models::TextTokens random_captions(const TextBenchmarkOptions& options, int64_t 
   return tokens;
 }
 
-/// The weights, made on `device`: libtorch's generator, seeded by a weight's place in alphabetical
-/// order, so that the peer makes the same ones.
-std::unique_ptr<models::T5Encoder> random_encoder(const TextBenchmarkOptions& options,
-                                                  at::Device device, at::ScalarType type) {
-  auto encoder = std::make_unique<models::T5Encoder>(xxl(options.layers));
-  std::vector<nn::NamedParameter> parameters = encoder->named_parameters();
-  std::ranges::sort(parameters, {}, &nn::NamedParameter::path);
-  uint64_t seed = kBenchmarkSeed;
-  for (const auto& [path, parameter] : parameters) {
-    at::manual_seed(seed++);
-    const at::Tensor drawn =
-        at::randn(parameter->shape, at::TensorOptions(at::kFloat).device(device));
-    const bool is_norm = parameter->init.kind == nn::Init::Kind::kOne;
-    parameter->value = (is_norm ? drawn * 0.1 + 1.0 : drawn * parameter->init.scale).to(type);
-    parameter->frozen = true;
-  }
-  return encoder;
-}
-
 void to_eight_bits(models::TextEncoder& encoder, models::EightBit format, at::ScalarType type) {
   for (models::TextLinear* linear : encoder.linears()) {
     linear->set_eight_bits(models::to_eight_bits(linear->weight.value, format), type);
@@ -94,13 +63,14 @@ void to_eight_bits(models::TextEncoder& encoder, models::EightBit format, at::Sc
 void write_folder(const fs::path& folder, const TextBenchmarkOptions& options, at::Device device,
                   at::ScalarType type) {
   fs::create_directories(folder);
-  const models::T5Config config = xxl(options.layers);
+  const models::T5Config config = t5_xxl(options.layers);
   std::ofstream(folder / "config.json")
       << R"({"model_type": "t5", "feed_forward_proj": "gated-gelu", "d_model": )" << config.d_model
       << R"(, "d_kv": )" << config.d_kv << R"(, "d_ff": )" << config.d_ff << R"(, "num_layers": )"
       << config.num_layers << R"(, "num_heads": )" << config.num_heads << R"(, "vocab_size": )"
       << config.vocab_size << "}\n";
-  const std::unique_ptr<models::T5Encoder> encoder = random_encoder(options, device, type);
+  const std::unique_ptr<models::T5Encoder> encoder =
+      random_t5(t5_xxl(options.layers), device, type);
   checkpoint::LateTensors tensors;
   for (const auto& [path, parameter] : encoder->named_parameters()) {
     tensors.emplace(path, checkpoint::late_tensor(parameter->value.to(at::kCPU)));
@@ -118,7 +88,7 @@ std::unique_ptr<models::TextEncoder> make_encoder(const TextBenchmarkOptions& op
     return pipelines::open_text_encoder(options.stream_folder,
                                         {.device = device, .type = type, .streamed = true});
   }
-  std::unique_ptr<models::T5Encoder> encoder = random_encoder(options, device, type);
+  std::unique_ptr<models::T5Encoder> encoder = random_t5(t5_xxl(options.layers), device, type);
   if (options.eight_bits) {
     to_eight_bits(*encoder, *options.eight_bits, type);
   }
@@ -153,7 +123,7 @@ TextBenchmark benchmark_text(const TextBenchmarkOptions& options) {
   const at::Device device = inference::choose_device(options.device);
   const at::ScalarType type = inference::compute_type(options.precision);
   const at::NoGradGuard no_grad;
-  const models::T5Config config = xxl(options.layers);
+  const models::T5Config config = t5_xxl(options.layers);
   const models::TextTokens tokens = random_captions(options, config.vocab_size);
   const std::unique_ptr<models::TextEncoder> encoder = make_encoder(options, device, type);
   start_memory_anew(device);
