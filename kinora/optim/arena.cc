@@ -433,16 +433,16 @@ void Arena::load_parameter(const std::string& path, const at::Tensor& value) {
                " must have shape ", at::IntArrayRef(slot.shape), ", got ", value.sizes());
   KINORA_CHECK(at::isFloatingType(value.scalar_type()), kShape, "[arena] ", path,
                " must be of a floating type, got ", value.scalar_type());
-  const at::Tensor source = value.detach().to(at::kFloat);
   if (place.is_frozen) {
-    slot_view(frozen_[place.bucket].compute, slot).copy_(source);
+    slot_view(frozen_[place.bucket].compute, slot).copy_(value.detach());
     return;
   }
   const Bucket& bucket = buckets_[place.bucket];
   if (!options_.train) {
-    slot_view(bucket.compute, slot).copy_(source);
+    slot_view(bucket.compute, slot).copy_(value.detach());
     return;
   }
+  const at::Tensor source = value.detach().to(at::kFloat);
   if (bucket.owns_compute) {
     slot_view(bucket.whole_compute, slot).copy_(source);
   }

@@ -1,5 +1,7 @@
 #include "kinora/pipelines/text_encoder_file.h"
 
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
 #include <span>
 #include <sstream>
@@ -15,6 +17,7 @@
 #include "kinora/device/host_bytes.h"
 #include "kinora/io/file.h"
 #include "kinora/pipelines/diffusers_config.h"
+#include "kinora/pipelines/staged_copies.h"
 #include "kinora/pipelines/streamed_blocks.h"
 #include "kinora/pipelines/text_encoder_config.h"
 
@@ -154,7 +157,8 @@ bool is_of_a_block(const models::TextEncoder& encoder, const std::string& path) 
   return false;
 }
 
-/// Gives every parameter for which `is_wanted` its weight.
+/// Gives every parameter for which `is_wanted` its weight. On a GPU all but those in 8 bits are
+/// read by several threads.
 template <typename IsWanted>
 void load(models::TextEncoder& encoder, const LateTensors& tensors,
           const TextEncoderOptions& options, const IsWanted& is_wanted) {
@@ -164,6 +168,7 @@ void load(models::TextEncoder& encoder, const LateTensors& tensors,
       linears.emplace(&linear->weight, linear);
     }
   }
+  std::vector<StagedCopies::Copy> staged;
   for (const auto& [path, parameter] : encoder.named_parameters()) {
     if (!is_wanted(path)) {
       continue;
@@ -173,10 +178,20 @@ void load(models::TextEncoder& encoder, const LateTensors& tensors,
       const models::EightBitWeight bits = models::to_eight_bits(value, *options.eight_bits);
       found->second->set_eight_bits({bits.values.to(options.device), bits.scale.to(options.device)},
                                     options.type);
+    } else if (options.device.is_cuda()) {
+      parameter->value =
+          at::empty(value.sizes(), at::TensorOptions(options.device).dtype(options.type));
+      staged.push_back({value, parameter->value});
     } else {
       parameter->value = value.to(options.device, options.type, /*non_blocking=*/false,
                                   /*copy=*/true);
     }
+  }
+  if (!staged.empty()) {
+    StagedCopies copies(options.device);
+    copies.wait_for_current_stream();  // which may still use the memory
+    copies.run(staged);
+    copies.let_current_stream_wait();
   }
 }
 
