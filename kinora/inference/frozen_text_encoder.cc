@@ -32,14 +32,14 @@ void check_text_encoder(const ModelRecipe& recipe, const data::CaptionTokens& to
 
 std::unique_ptr<FrozenTextEncoder> open_text_encoder(const ModelRecipe& recipe,
                                                      const data::CaptionTokens& tokens,
-                                                     at::Device device) {
+                                                     at::Device device, const comm::Group& ranks) {
   const TextOptions& text = recipe.text;
   if (text.encoder.empty()) {
     return nullptr;
   }
   check_text_encoder(recipe, tokens);
   auto model = pipelines::open_text_encoder(
-      text.encoder, {.device = device, .type = compute_type(text.precision)});
+      text.encoder, {.device = device, .type = compute_type(text.precision), .ranks = ranks});
   const pipelines::TextBatchEncoder encoder(
       *model, text.micro_batch > 0 ? text.micro_batch : TextOptions::kMicroBatch);
   return std::make_unique<FrozenTextEncoder>(FrozenTextEncoder{std::move(model), encoder});

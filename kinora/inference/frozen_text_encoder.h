@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "kinora/comm/group.h"
 #include "kinora/data/caption_tokens.h"
 #include "kinora/inference/prompts.h"
 #include "kinora/inference/recipe.h"
@@ -25,9 +26,11 @@ struct FrozenTextEncoder {
 void check_text_encoder(const ModelRecipe& recipe, const data::CaptionTokens& tokens);
 
 /// That of text.encoder; null without a path. recipe.model is resolved. Errors of opening it
-/// and of check_text_encoder().
+/// and of check_text_encoder(). ranks: those that share its blocks
+/// (pipelines::TextEncoderOptions).
 [[nodiscard]] std::unique_ptr<FrozenTextEncoder> open_text_encoder(
-    const ModelRecipe& recipe, const data::CaptionTokens& tokens, at::Device device);
+    const ModelRecipe& recipe, const data::CaptionTokens& tokens, at::Device device,
+    const comm::Group& ranks = {});
 
 /// The captions as text.tokenizer and text.encoder of the recipe embed them, which are released
 /// before this returns. Errors as those of open_text_encoder() and caption_tokens(); kConfig for a

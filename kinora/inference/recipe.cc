@@ -57,6 +57,11 @@ void describe_text(Fields& fields, TextOptions& text) {
              "Type of its weights and arithmetic.");
   fields.add("micro_batch", text.micro_batch, "Captions that it encodes at once; 0 = 64.",
              between(0, 65536));
+  fields.add(
+      "shared", text.shared,
+      "In training on several ranks each holds a part of the encoder's blocks, and a block is "
+      "gathered when it computes. Less memory, and captions are encoded between the steps, "
+      "not beside them.");
   fields.add("tokenizer", text.tokenizer,
              "The tokenizer of data.text tokens: a folder as Hugging Face lays it out, or a file "
              "of it. Default: that of text.encoder, in its folder or beside it.");

@@ -39,6 +39,7 @@ struct TextOptions {
   std::string encoder;
   Precision precision = Precision::kBf16;
   int64_t micro_batch = 0;                 ///< 0: kMicroBatch
+  bool shared = false;                     ///< ranks of a run hold a part of its blocks each
   std::string tokenizer;                   ///< empty: the encoder's
   int64_t max_length = 0;                  ///< 0: as the model and the tokenizer have it
   ops::Switch clean = ops::Switch::kAuto;  ///< auto: of models of tokens, not of pooled vectors

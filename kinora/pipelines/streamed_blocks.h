@@ -14,6 +14,7 @@
 #include "kinora/checkpoint/late_tensor.h"
 #include "kinora/checkpoint/weights_file.h"
 #include "kinora/models/text_encoders/text_encoder.h"
+#include "kinora/pipelines/block_layout.h"
 #include "kinora/pipelines/staged_copies.h"
 
 namespace kinora::pipelines {
@@ -38,7 +39,7 @@ class StreamedBlocks {
   checkpoint::WeightsFile file_;  // first, since tensors_ are in it
   checkpoint::LateTensors tensors_;
   at::ScalarType type_;
-  std::vector<std::vector<nn::NamedParameter>> blocks_;
+  BlockLayout layout_;
   std::array<at::Tensor, 2> rooms_;       // on a GPU: of even and odd blocks
   std::unique_ptr<StagedCopies> copies_;  // likewise
   int64_t ahead_ = -1;                    // the block of next_

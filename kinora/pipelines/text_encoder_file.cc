@@ -17,6 +17,7 @@
 #include "kinora/device/host_bytes.h"
 #include "kinora/io/file.h"
 #include "kinora/pipelines/diffusers_config.h"
+#include "kinora/pipelines/shared_blocks.h"
 #include "kinora/pipelines/staged_copies.h"
 #include "kinora/pipelines/streamed_blocks.h"
 #include "kinora/pipelines/text_encoder_config.h"
@@ -227,7 +228,20 @@ std::unique_ptr<models::TextEncoder> open_text_encoder(const fs::path& path,
                                                        const TextEncoderOptions& options) {
   KINORA_CHECK(!(options.streamed && options.eight_bits), kConfig,
                "[text encoder] a streamed encoder must not be kept in 8 bits, got both");
+  const bool shared = options.ranks.size() > 1;
+  KINORA_CHECK(
+      !(shared && (options.streamed || options.eight_bits)), kConfig,
+      "[text encoder] one that ranks share must neither be streamed nor kept in 8 bits, got ",
+      options.streamed ? "streamed" : "8 bits");
   auto [file, tensors, encoder] = outline(path, options.prefix);
+  if (shared) {
+    load(*encoder, tensors, options,
+         [&its = *encoder](const std::string& name) { return !is_of_a_block(its, name); });
+    const auto blocks = std::make_shared<SharedBlocks>(*encoder, tensors, options.ranks,
+                                                       options.device, options.type);
+    encoder->set_block_hook([blocks](int64_t block, bool begins) { blocks->use(block, begins); });
+    return std::move(encoder);
+  }
   if (!options.streamed) {
     load(*encoder, tensors, options, [](const std::string&) { return true; });
     return std::move(encoder);

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "kinora/comm/group.h"
 #include "kinora/models/text_encoders/text_encoder.h"
 
 namespace kinora::pipelines {
@@ -21,6 +22,10 @@ struct TextEncoderOptions {
   /// device holds one, and the host another. The vocabulary stays in the mapped file. Not with
   /// eight_bits.
   bool streamed = false;
+  /// Where there are several, each holds a part of every block, and they gather a block when it is
+  /// used (SharedBlocks). All of them open the encoder, and encode equally often in the same order.
+  /// Neither streamed nor with eight_bits.
+  comm::Group ranks = {};
   /// Of a file with several text encoders, the one whose keys begin so.
   std::string prefix = {};
 };

@@ -9,9 +9,10 @@
 namespace kinora::train {
 
 EncodeStage::EncodeStage(const pipelines::LatentEncoder* encoder,
-                         const pipelines::TextBatchEncoder* texts, uint64_t seed, at::Device device)
+                         const pipelines::TextBatchEncoder* texts, uint64_t seed, at::Device device,
+                         bool beside)
     : encoder_(encoder), texts_(texts), seed_(seed), device_(device) {
-  if (device.is_cuda()) {
+  if (device.is_cuda() && beside) {
     const c10::impl::VirtualGuardImpl backend(device.type());
     stream_ = backend.getNewStream(device, /*priority=*/0);
     c10::Event weights(device.type());  // which the current stream may still be writing

@@ -19,9 +19,10 @@ namespace kinora::train {
 /// alone: the same whether pixels or a cache of their latents went in.
 class EncodeStage {
  public:
-  /// Both encoders are borrowed; null: pixels stay pixels, and tokens tokens.
+  /// Both encoders are borrowed; null: pixels stay pixels, and tokens tokens. beside: on a GPU the
+  /// work runs on a stream of its own; else on the current one.
   EncodeStage(const pipelines::LatentEncoder* encoder, const pipelines::TextBatchEncoder* texts,
-              uint64_t seed, at::Device device);
+              uint64_t seed, at::Device device, bool beside = true);
 
   /// Begins the work; the samples are what it makes of them, for use after wait().
   void begin(StepSamples& samples) const;
@@ -45,7 +46,7 @@ class EncodeStage {
   const pipelines::TextBatchEncoder* texts_;
   uint64_t seed_;
   at::Device device_;
-  std::optional<c10::Stream> stream_;  // of a GPU
+  std::optional<c10::Stream> stream_;  // of a GPU; nothing: the current one
 };
 
 }  // namespace kinora::train

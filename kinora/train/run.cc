@@ -84,7 +84,8 @@ Run::Run(const RunConfig& asked, const Resume& resume, const comm::Group& world)
       resolved_model(config, std::max(data.train->num_classes(), num_image_classes), sizes);
   name_classes(*data.train, config.model);
   if (tokens) {
-    text_encoder = inference::open_text_encoder(config, *tokens, device);
+    text_encoder = inference::open_text_encoder(config, *tokens, device,
+                                                config.text.shared ? mesh.world() : comm::Group());
   }
   const pipelines::TextBatchEncoder* texts = text_encoder ? &text_encoder->encoder : nullptr;
   check_data(config, *data.train, StepKind::kData, sizes, texts);
@@ -113,7 +114,10 @@ Run::Run(const RunConfig& asked, const Resume& resume, const comm::Group& world)
   state.buffers = checkpoint::buffers_of(trainable->model());
   state.frozen = checkpoint::frozen_of(trainable->arena());
   config_yaml = dump_config(config);
-  stage.emplace(encodes, texts, seed, device);
+  // Ranks gather the encoder's blocks on a communicator of their own: beside a step's, in another
+  // order on each GPU, both could wait for each other.
+  stage.emplace(encodes, texts, seed, device,
+                /*beside=*/!config.text.shared || mesh.world().size() == 1);
 }
 
 void Run::open_log() {

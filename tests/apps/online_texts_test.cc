@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "kinora/data/text_file.h"
+#include "kinora/pipelines/shared_blocks.h"
+#include "kinora/pipelines/text_encoder_file.h"
 #include "tests/apps/clips.h"
 #include "tests/apps/run_folder.h"
 #include "tests/pipelines/tiny_text_encoder.h"
@@ -96,6 +98,9 @@ TEST_F(OnlineTextsTest, TwoRanksLearnTheSameEitherWay) {
   train_two("cached", cached());
   train_two("online", online({length}));
   expect_same_log(run_dir("cached"), run_dir("online"), 6);
+  // Each rank holds half of the encoder's blocks.
+  train_two("shared", online({length, "text.shared=true"}));
+  expect_same_log(run_dir("online"), run_dir("shared"), 6);
 }
 
 TEST_F(OnlineTextsTest, PromptsAreEncodedByTheRunsEncoder) {
@@ -154,6 +159,21 @@ TEST_F(OnlineTextsTest, ThePlanCountsTheEncoder) {
   EXPECT_THAT(plan(online()), AllOf(HasSubstr("text encoder"), HasSubstr("encoded texts")));
   EXPECT_THAT(plan(pixart({"data.text=file", "data.text_embeddings=texts.safetensors"})),
               Not(HasSubstr("text encoder")));
+  // Of blocks that ranks share, their part and two whole ones.
+  const auto bytes_of = [&](const Arguments& more) {
+    const auto facts = nlohmann::json::parse(
+        plan(online(joined(more, {"train.global_batch=8", "--ranks", "4", "--json"}))));
+    return facts.at("parts").at("text encoder").get<int64_t>();
+  };
+  const auto encoder = pipelines::outlined_text_encoder(path("pipeline"));
+  const pipelines::BlockLayout layout(*encoder);
+  int64_t elements = pipelines::SharedBlocks::elements_held(layout, 4);
+  for (int64_t i = 0; i < layout.num_blocks(); ++i) {
+    for (const pipelines::PlacedParameter& placed : layout.block(i)) {
+      elements -= placed.count;
+    }
+  }
+  EXPECT_EQ(bytes_of({"text.shared=true"}), bytes_of({}) + 4 * elements);
 }
 
 }  // namespace online_texts_test

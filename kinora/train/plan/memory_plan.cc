@@ -24,6 +24,8 @@
 #include "kinora/diffusion/objective_config.h"
 #include "kinora/inference/setup.h"
 #include "kinora/parallel/mesh.h"
+#include "kinora/pipelines/block_layout.h"
+#include "kinora/pipelines/shared_blocks.h"
 #include "kinora/pipelines/text_batch_encoder.h"
 #include "kinora/pipelines/text_encoder_file.h"
 #include "kinora/train/setup.h"
@@ -258,7 +260,11 @@ class Planner {
     for (const auto& [path, parameter] : encoder->named_parameters()) {
       parameter->value = at::empty(parameter->shape, at::device(at::kMeta).dtype(type));
     }
-    const int64_t weights = device::DryRun::live_bytes() - before;
+    const int64_t whole = device::DryRun::live_bytes() - before;
+    const int64_t weights =
+        config_.text.shared && plan_.target.ranks > 1
+            ? whole - bytes_not_held(*encoder, static_cast<int64_t>(c10::elementSize(type)))
+            : whole;
     const int64_t length =
         config_.text.max_length > 0 ? config_.text.max_length : config_.model.text_tokens;
     const int64_t at_once = std::min(plan_.micro_batch, config_.text.micro_batch > 0
@@ -267,7 +273,7 @@ class Planner {
     device::DryRun::start_peak_anew();
     (void)pipelines::TextBatchEncoder(*encoder, at_once)
         .encode(at::zeros({at_once, length}, at::kLong), at::full({at_once}, length, at::kLong));
-    const int64_t workspace = device::DryRun::peak_bytes() - before - weights;
+    const int64_t workspace = device::DryRun::peak_bytes() - before - whole;
     constexpr int64_t kSteps = 2;
     const auto value_bytes = static_cast<int64_t>(sizeof(float));
     const int64_t texts =
@@ -277,6 +283,18 @@ class Planner {
     plan_.parts.push_back({"encoded texts", texts});
     plan_.parts.push_back({"workspace of the text encoder", is_beside ? workspace : 0});
     plan_.peak += weights + texts + (is_beside ? workspace : 0);
+  }
+
+  /// Of the encoder's blocks, where ranks share them.
+  [[nodiscard]] int64_t bytes_not_held(models::TextEncoder& encoder, int64_t element_bytes) const {
+    const pipelines::BlockLayout layout(encoder);
+    int64_t elements = -pipelines::SharedBlocks::elements_held(layout, plan_.target.ranks);
+    for (int64_t i = 0; i < layout.num_blocks(); ++i) {
+      for (const pipelines::PlacedParameter& placed : layout.block(i)) {
+        elements += placed.count;
+      }
+    }
+    return elements * element_bytes;
   }
 
   void add_what_is_no_tensor() {
