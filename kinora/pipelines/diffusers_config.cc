@@ -79,6 +79,19 @@ bool DiffusersConfig::has(const char* key) const {
   return found != values_->object.end() && !found->is_null();
 }
 
+int64_t DiffusersConfig::size(const char* key, int64_t otherwise, int64_t most) const {
+  KINORA_CHECK(!has(key) || values_->object[key].is_number_integer(), kIo, message(), key,
+               " must be a whole number, got ", written(key));
+  const auto value = get<int64_t>(key, otherwise);
+  KINORA_CHECK(value >= 1 && value <= most, kConfig, message(), key, " must be from 1 to ", most,
+               ", got ", value);
+  return value;
+}
+
+bool DiffusersConfig::is_object(const char* key) const {
+  return has(key) && values_->object[key].is_object();
+}
+
 bool DiffusersConfig::is_list(const char* key) const {
   return has(key) && values_->object[key].is_array();
 }
@@ -92,8 +105,7 @@ std::string DiffusersConfig::written(const char* key) const {
 }
 
 DiffusersConfig DiffusersConfig::within(const char* key) const {
-  KINORA_CHECK(has(key) && values_->object[key].is_object(), kIo, message(), "must have an object ",
-               key, ", got ", written(key));
+  KINORA_CHECK(is_object(key), kIo, message(), "must have an object ", key, ", got ", written(key));
   return {std::make_shared<const Values>(Values{values_->object[key]}), room_, where_ + ": " + key};
 }
 
@@ -130,6 +142,7 @@ template std::vector<std::vector<int64_t>> DiffusersConfig::get(
 template std::map<std::string, std::string> DiffusersConfig::get(
     const char*, const std::map<std::string, std::string>&) const;
 template void DiffusersConfig::require(const char*, const bool&, const bool&) const;
+template void DiffusersConfig::require(const char*, const int64_t&, const int64_t&) const;
 template void DiffusersConfig::require(const char*, const std::string&, const std::string&) const;
 
 }  // namespace kinora::pipelines

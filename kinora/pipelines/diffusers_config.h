@@ -38,6 +38,11 @@ class DiffusersConfig {
   template <typename T>
   void require(const char* key, const T& must, const T& otherwise) const;
 
+  /// From 1 to `most`; kIo for what is no whole number, kConfig for another.
+  [[nodiscard]] int64_t size(const char* key, int64_t otherwise, int64_t most) const;
+
+  /// Whether the value is an object.
+  [[nodiscard]] bool is_object(const char* key) const;
   /// Whether the value is a list.
   [[nodiscard]] bool is_list(const char* key) const;
   /// Whether the value is this text.

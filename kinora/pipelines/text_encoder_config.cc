@@ -22,6 +22,7 @@ constexpr const char* kRoom = "text encoder";  // in errors
 constexpr int64_t kMostChannels = 1 << 20;
 constexpr int64_t kMostWords = 1 << 24;
 constexpr int64_t kMostLayers = 1024;
+constexpr int64_t kMostPixels = 4096;  // a side of what an image tower takes
 
 constexpr std::pair<std::string_view, Activation> kActivations[] = {
     {"relu", Activation::kRelu},
@@ -33,15 +34,6 @@ constexpr std::pair<std::string_view, Activation> kActivations[] = {
 };
 constexpr const char* kModelTypes[] = {"t5", "mt5", "umt5", "clip_text_model", "clip"};
 constexpr std::string_view kGated = "gated-";
-
-int64_t size(const DiffusersConfig& config, const char* key, int64_t otherwise, int64_t most) {
-  const auto value = config.get<int64_t>(key, otherwise);
-  KINORA_CHECK(!config.has(key) || config.written(key) == std::to_string(value), kIo,
-               config.message(), key, " must be a whole number, got ", config.written(key));
-  KINORA_CHECK(value >= 1 && value <= most, kConfig, config.message(), key, " must be from 1 to ",
-               most, ", got ", value);
-  return value;
-}
 
 double epsilon(const DiffusersConfig& config, const char* key, double otherwise) {
   const auto value = config.get<double>(key, otherwise);
@@ -79,16 +71,16 @@ T5Config t5_config(const DiffusersConfig& values, const std::string& type) {
                is_gated ? "true" : "false", ", got ", io::in_quotes(dense), " and ",
                values.get<bool>("is_gated_act", is_gated) ? "true" : "false");
   T5Config config;
-  config.vocab_size = size(values, "vocab_size", type == "t5" ? 32128 : 250112, kMostWords);
-  config.d_model = size(values, "d_model", config.d_model, kMostChannels);
-  config.d_kv = size(values, "d_kv", config.d_kv, kMostChannels);
-  config.d_ff = size(values, "d_ff", type == "t5" ? 2048 : 1024, kMostChannels);
-  config.num_layers = size(values, "num_layers", type == "t5" ? 6 : 8, kMostLayers);
-  config.num_heads = size(values, "num_heads", type == "t5" ? 8 : 6, kMostChannels);
+  config.vocab_size = values.size("vocab_size", type == "t5" ? 32128 : 250112, kMostWords);
+  config.d_model = values.size("d_model", config.d_model, kMostChannels);
+  config.d_kv = values.size("d_kv", config.d_kv, kMostChannels);
+  config.d_ff = values.size("d_ff", type == "t5" ? 2048 : 1024, kMostChannels);
+  config.num_layers = values.size("num_layers", type == "t5" ? 6 : 8, kMostLayers);
+  config.num_heads = values.size("num_heads", type == "t5" ? 8 : 6, kMostChannels);
   config.relative_attention_num_buckets =
-      size(values, "relative_attention_num_buckets", 32, kMostChannels);
+      values.size("relative_attention_num_buckets", 32, kMostChannels);
   config.relative_attention_max_distance =
-      size(values, "relative_attention_max_distance", 128, kMostChannels);
+      values.size("relative_attention_max_distance", 128, kMostChannels);
   config.layer_norm_epsilon = epsilon(values, "layer_norm_epsilon", 1e-6);
   config.activation = activation_named(values, "feed_forward_proj", activation);
   config.is_gated = is_gated;
@@ -98,16 +90,16 @@ T5Config t5_config(const DiffusersConfig& values, const std::string& type) {
 
 ClipTextConfig clip_config(const DiffusersConfig& values) {
   ClipTextConfig config;
-  config.vocab_size = size(values, "vocab_size", config.vocab_size, kMostWords);
-  config.hidden_size = size(values, "hidden_size", config.hidden_size, kMostChannels);
+  config.vocab_size = values.size("vocab_size", config.vocab_size, kMostWords);
+  config.hidden_size = values.size("hidden_size", config.hidden_size, kMostChannels);
   config.intermediate_size =
-      size(values, "intermediate_size", config.intermediate_size, kMostChannels);
+      values.size("intermediate_size", config.intermediate_size, kMostChannels);
   config.num_hidden_layers =
-      size(values, "num_hidden_layers", config.num_hidden_layers, kMostLayers);
+      values.size("num_hidden_layers", config.num_hidden_layers, kMostLayers);
   config.num_attention_heads =
-      size(values, "num_attention_heads", config.num_attention_heads, kMostChannels);
+      values.size("num_attention_heads", config.num_attention_heads, kMostChannels);
   config.max_position_embeddings =
-      size(values, "max_position_embeddings", config.max_position_embeddings, kMostChannels);
+      values.size("max_position_embeddings", config.max_position_embeddings, kMostChannels);
   config.activation =
       activation_named(values, "hidden_act", values.get<std::string>("hidden_act", "quick_gelu"));
   config.layer_norm_eps = epsilon(values, "layer_norm_eps", config.layer_norm_eps);
@@ -134,12 +126,12 @@ TextEncoderConfig parse(const DiffusersConfig& values) {
   if (type == "clip_text_model") {
     ClipTextConfig config = clip_config(values);
     config.projection_dim =
-        has_projection(values) ? size(values, "projection_dim", kProjectionDim, kMostChannels) : 0;
+        has_projection(values) ? values.size("projection_dim", kProjectionDim, kMostChannels) : 0;
     return config;
   }
   if (type == "clip") {
     ClipTextConfig config = clip_config(values.within("text_config"));
-    config.projection_dim = size(values, "projection_dim", kProjectionDim, kMostChannels);
+    config.projection_dim = values.size("projection_dim", kProjectionDim, kMostChannels);
     return config;
   }
   throw_error(ErrorKind::kConfig, values.message(),
@@ -172,6 +164,32 @@ int64_t count_blocks(const LateTensors& tensors, const std::string& prefix,
 
 TextEncoderConfig parse_text_encoder_config(const std::string& text, const std::string& where) {
   return parse(DiffusersConfig(text, kRoom, where));
+}
+
+models::ClipImageConfig parse_image_encoder_config(const std::string& text,
+                                                   const std::string& where) {
+  const DiffusersConfig outer(text, "clip", where);
+  const auto type = outer.get<std::string>("model_type", "");
+  KINORA_CHECK(type == "clip", kConfig, outer.message(),
+               "model_type must be clip, which has a text and an image tower, got ",
+               io::in_quotes(type));
+  const DiffusersConfig values = outer.within("vision_config");
+  values.require<int64_t>("num_channels", 3, 3);
+  models::ClipImageConfig config;
+  config.hidden_size = values.size("hidden_size", config.hidden_size, kMostChannels);
+  config.intermediate_size =
+      values.size("intermediate_size", config.intermediate_size, kMostChannels);
+  config.num_hidden_layers =
+      values.size("num_hidden_layers", config.num_hidden_layers, kMostLayers);
+  config.num_attention_heads =
+      values.size("num_attention_heads", config.num_attention_heads, kMostChannels);
+  config.image_size = values.size("image_size", config.image_size, kMostPixels);
+  config.patch_size = values.size("patch_size", config.patch_size, kMostPixels);
+  config.activation =
+      activation_named(values, "hidden_act", values.get<std::string>("hidden_act", "quick_gelu"));
+  config.layer_norm_eps = epsilon(values, "layer_norm_eps", config.layer_norm_eps);
+  config.projection_dim = outer.size("projection_dim", kProjectionDim, kMostChannels);
+  return config;
 }
 
 bool is_text_encoder_config(const std::string& text) {

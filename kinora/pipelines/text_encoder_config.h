@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "kinora/checkpoint/late_tensor.h"
+#include "kinora/models/text_encoders/clip_image_encoder.h"
 #include "kinora/models/text_encoders/clip_text_encoder.h"
 #include "kinora/models/text_encoders/t5_encoder.h"
 
@@ -19,6 +20,11 @@ using TextEncoderConfig = std::variant<models::T5Config, models::ClipTextConfig>
 /// the architecture has one.
 [[nodiscard]] TextEncoderConfig parse_text_encoder_config(const std::string& json,
                                                           const std::string& where);
+
+/// How the image tower of a CLIP is built, from CLIPModel's config.json (model_type clip). Errors
+/// likewise.
+[[nodiscard]] models::ClipImageConfig parse_image_encoder_config(const std::string& json,
+                                                                 const std::string& where);
 
 /// Whether the text of config.json is of a text encoder that parse_text_encoder_config() knows.
 [[nodiscard]] bool is_text_encoder_config(const std::string& json);

@@ -5,13 +5,12 @@
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include "kinora/core/error.h"
 #include "kinora/ops/parameter.h"
 
-// Shapes: T rows of all texts, B texts, C width, H heads, D channels of a head.
+// Shapes: T rows of all texts, B texts, C width.
 
 namespace kinora::models {
 namespace {
@@ -19,52 +18,18 @@ namespace {
 constexpr int64_t kOldEnd = 2;  // ClipTextConfig::eos_token_id
 constexpr double kEmbeddingStd = 0.02;
 
-/// As CLIP starts: normals around 1 / sqrt(width), smaller in front of the residual stream.
-double std_of(int64_t width) {
-  return 1.0 / std::sqrt(static_cast<double>(width));
-}
-nn::Init inner_init(const ClipTextConfig& config) {
-  return nn::Init::normal(std_of(config.hidden_size) * std_of(2 * config.num_hidden_layers));
+/// What all its blocks are like.
+ClipBlockConfig block_config(const ClipTextConfig& config) {
+  return {.width = config.hidden_size,
+          .hidden = config.intermediate_size,
+          .num_blocks = config.num_hidden_layers,
+          .num_heads = config.num_attention_heads,
+          .activation = config.activation,
+          .layer_norm_eps = config.layer_norm_eps,
+          .causal = true};
 }
 
 }  // namespace
-
-ClipTextBlock::ClipTextBlock(const ClipTextConfig& config)
-    : k_proj(config.hidden_size, config.hidden_size, inner_init(config), true),
-      v_proj(config.hidden_size, config.hidden_size, inner_init(config), true),
-      q_proj(config.hidden_size, config.hidden_size, inner_init(config), true),
-      out_proj(config.hidden_size, config.hidden_size, nn::Init::normal(std_of(config.hidden_size)),
-               true),
-      layer_norm1(config.hidden_size, config.layer_norm_eps),
-      fc1(config.hidden_size, config.intermediate_size,
-          nn::Init::normal(std_of(2 * config.hidden_size)), true),
-      fc2(config.intermediate_size, config.hidden_size, inner_init(config), true),
-      layer_norm2(config.hidden_size, config.layer_norm_eps),
-      num_heads_(config.num_attention_heads),
-      activation_(config.activation) {
-  add_child("self_attn.k_proj", k_proj);
-  add_child("self_attn.v_proj", v_proj);
-  add_child("self_attn.q_proj", q_proj);
-  add_child("self_attn.out_proj", out_proj);
-  add_child("layer_norm1", layer_norm1);
-  add_child("mlp.fc1", fc1);
-  add_child("mlp.fc2", fc2);
-  add_child("layer_norm2", layer_norm2);
-}
-
-at::Tensor ClipTextBlock::forward(const at::Tensor& x, const RaggedRows& rows) const {
-  const at::Tensor normed = layer_norm1.forward(x).to(q_proj.type());
-  const auto heads = [&](const TextLinear& linear) {
-    return linear.forward(normed).unflatten(1, {num_heads_, -1});  // [T, H, D]
-  };
-  const at::Tensor q = heads(q_proj);
-  const at::Tensor attended = ragged_attention(
-      q, heads(k_proj), heads(v_proj), rows,
-      {.scale = 1.0 / std::sqrt(static_cast<double>(q.size(2))), .causal = true});  // [T, C]
-  const at::Tensor middle = x + out_proj.forward(attended);
-  const at::Tensor hidden = activate(activation_, fc1.forward(layer_norm2.forward(middle)));
-  return tapped(middle + fc2.forward(hidden));
-}
 
 ClipTextEncoder::ClipTextEncoder(const ClipTextConfig& config)
     : token_embedding{.shape = {config.vocab_size, config.hidden_size},
@@ -77,13 +42,10 @@ ClipTextEncoder::ClipTextEncoder(const ClipTextConfig& config)
                          .grad = {}},
       final_layer_norm(config.hidden_size, config.layer_norm_eps),
       config_(config) {
-  KINORA_CHECK(config.hidden_size % config.num_attention_heads == 0, kConfig,
-               "[clip] num_attention_heads must divide hidden_size ", config.hidden_size, ", got ",
-               config.num_attention_heads);
   add_parameter("text_model.embeddings.token_embedding.weight", token_embedding);
   add_parameter("text_model.embeddings.position_embedding.weight", position_embedding);
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
-    blocks.push_back(std::make_unique<ClipTextBlock>(config));
+    blocks.push_back(std::make_unique<ClipBlock>(block_config(config)));
     blocks.back()->set_layer(i + 1);
     add_child("text_model.encoder.layers." + std::to_string(i), *blocks.back());
   }
@@ -91,7 +53,7 @@ ClipTextEncoder::ClipTextEncoder(const ClipTextConfig& config)
   add_child("text_model.final_layer_norm", final_layer_norm);
   if (config.projection_dim > 0) {
     text_projection.emplace(config.hidden_size, config.projection_dim,
-                            nn::Init::normal(std_of(config.hidden_size)), false);
+                            nn::Init::normal(clip_std(config.hidden_size)), false);
     text_projection->set_layer(config.num_hidden_layers + 1);
     add_child("text_projection", *text_projection);
   }
@@ -107,11 +69,9 @@ std::string ClipTextEncoder::block_path(int64_t block) const {
 
 std::vector<TextLinear*> ClipTextEncoder::linears() {
   std::vector<TextLinear*> linears;
-  for (const std::unique_ptr<ClipTextBlock>& block : blocks) {
-    for (TextLinear* linear : {&block->q_proj, &block->k_proj, &block->v_proj, &block->out_proj,
-                               &block->fc1, &block->fc2}) {
-      linears.push_back(linear);
-    }
+  for (const std::unique_ptr<ClipBlock>& block : blocks) {
+    const std::vector<TextLinear*> own = block->linears();
+    linears.insert(linears.end(), own.begin(), own.end());
   }
   return linears;
 }

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "kinora/models/text_encoders/activation.h"
+#include "kinora/models/text_encoders/clip_block.h"
 #include "kinora/models/text_encoders/text_encoder.h"
-#include "kinora/nn/layer_norm.h"
 
 namespace kinora::models {
 
@@ -25,29 +25,6 @@ struct ClipTextConfig {
   /// A text is pooled where this token stands for the first time. 2 is the old rule: where its
   /// largest id does, which is the end's in the published vocabulary.
   int64_t eos_token_id = 49407;
-};
-
-using ClipLayerNorm = nn::LayerNorm;
-
-/// x + out_proj(attention(norm(x))), then x + fc2(activation(fc1(norm(x)))).
-class ClipTextBlock : public nn::Module {
- public:
-  explicit ClipTextBlock(const ClipTextConfig& config);
-  /// x: fp32 [rows, C]; returns the same.
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const RaggedRows& rows) const;
-
-  TextLinear k_proj;
-  TextLinear v_proj;
-  TextLinear q_proj;
-  TextLinear out_proj;
-  ClipLayerNorm layer_norm1;
-  TextLinear fc1;
-  TextLinear fc2;
-  ClipLayerNorm layer_norm2;
-
- private:
-  int64_t num_heads_;
-  Activation activation_;
 };
 
 /// The text tower of CLIP (transformers' CLIPTextModel and CLIPTextModelWithProjection). A token
@@ -74,8 +51,8 @@ class ClipTextEncoder : public TextEncoder {
 
   nn::Parameter token_embedding;     ///< [vocab_size, C]
   nn::Parameter position_embedding;  ///< [max_position_embeddings, C]
-  std::vector<std::unique_ptr<ClipTextBlock>> blocks;
-  ClipLayerNorm final_layer_norm;
+  std::vector<std::unique_ptr<ClipBlock>> blocks;
+  nn::LayerNorm final_layer_norm;
   std::optional<TextLinear> text_projection;
 
  private:

@@ -1,0 +1,141 @@
+#include "kinora/pipelines/image_encoder_file.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kinora/checkpoint/model_weights.h"
+#include "kinora/checkpoint/weights_file.h"
+#include "kinora/core/error.h"
+#include "kinora/io/file.h"
+#include "kinora/io/image_resize.h"
+#include "kinora/pipelines/diffusers_config.h"
+#include "kinora/pipelines/text_encoder_config.h"
+
+namespace kinora::pipelines {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kMostPixels = 4096;
+constexpr int64_t kMostRatio = 64;  // of a picture's sides: it grows by it
+constexpr int64_t kBicubic = 3;     // of Pillow
+
+/// A number, or an object with it under all of `keys`.
+int64_t side_of(const DiffusersConfig& reader, const char* key, int64_t otherwise,
+                std::initializer_list<const char*> keys) {
+  if (!reader.is_object(key)) {
+    return reader.size(key, otherwise, kMostPixels);
+  }
+  const DiffusersConfig sides = reader.within(key);
+  std::vector<int64_t> all;
+  for (const char* side : keys) {
+    KINORA_CHECK(sides.has(side), kConfig, sides.message(), "must say ", side, ", as CLIP's does");
+    all.push_back(sides.size(side, otherwise, kMostPixels));
+  }
+  KINORA_CHECK(all.front() == all.back(), kConfig, sides.message(), "must be a square, got ",
+               all.front(), " x ", all.back());
+  return all.front();
+}
+
+std::array<double, 3> by_channel(const DiffusersConfig& reader, const char* key,
+                                 const std::array<double, 3>& otherwise) {
+  const std::vector<double> values =
+      reader.get<std::vector<double>>(key, {otherwise.begin(), otherwise.end()});
+  KINORA_CHECK(values.size() == 3, kIo, reader.message(), key, " must be three numbers, got ",
+               values.size());
+  return {values[0], values[1], values[2]};
+}
+
+/// As transformers rounds: the longer side down.
+std::pair<int64_t, int64_t> resized_sides(const io::Image& image, int64_t shortest_edge) {
+  const int64_t shorter = std::min(image.height, image.width);
+  const int64_t longer = shortest_edge * std::max(image.height, image.width) / shorter;
+  KINORA_CHECK(longer <= kMostRatio * shortest_edge, kIo,
+               "[clip] a side of a picture must be at most ", kMostRatio, " times the other, got ",
+               image.height, " x ", image.width);
+  return image.height <= image.width ? std::pair(shortest_edge, longer)
+                                     : std::pair(longer, shortest_edge);
+}
+
+checkpoint::LateTensors image_tensors(const checkpoint::WeightsFile& file) {
+  checkpoint::LateTensors tensors;
+  for (auto& [name, tensor] : file.tensors()) {
+    const bool is_own = name.starts_with("vision_model.") || name == "visual_projection.weight";
+    if (is_own && name != "vision_model.embeddings.position_ids") {  // old files: 0, 1, 2, ...
+      tensors.emplace(name, tensor);
+    }
+  }
+  return tensors;
+}
+
+}  // namespace
+
+ImagePreprocessing read_image_preprocessing(const fs::path& folder) {
+  const fs::path path = folder / "preprocessor_config.json";
+  const DiffusersConfig reader(io::read_text(path, kMaxConfigBytes), "clip", path.string());
+  for (const char* step : {"do_resize", "do_center_crop", "do_rescale", "do_normalize"}) {
+    KINORA_CHECK(reader.get<bool>(step, true), kConfig, reader.message(), step,
+                 " must be true, as of CLIP, got false");
+  }
+  KINORA_CHECK(reader.get<int64_t>("resample", kBicubic) == kBicubic, kConfig, reader.message(),
+               "resample must be ", kBicubic, " (bicubic), got ",
+               reader.get<int64_t>("resample", kBicubic));
+  const auto factor = reader.get<double>("rescale_factor", 1.0 / 255.0);
+  KINORA_CHECK(std::abs(factor * 255.0 - 1.0) < 1e-6, kConfig, reader.message(),
+               "rescale_factor must be 1 / 255, got ", factor);
+  ImagePreprocessing how;
+  how.shortest_edge = side_of(reader, "size", how.shortest_edge, {"shortest_edge"});
+  how.crop = side_of(reader, "crop_size", how.crop, {"height", "width"});
+  how.mean = by_channel(reader, "image_mean", how.mean);
+  how.std = by_channel(reader, "image_std", how.std);
+  KINORA_CHECK(std::ranges::all_of(how.std, [](double each) { return each > 0.0; }), kConfig,
+               reader.message(), "image_std must be above 0, got another");
+  KINORA_CHECK(how.crop <= how.shortest_edge, kConfig, reader.message(),
+               "crop_size must be at most the shortest edge, ", how.shortest_edge, ", got ",
+               how.crop);
+  return how;
+}
+
+at::Tensor preprocessed(const io::Image& image, const ImagePreprocessing& how) {
+  const auto [height, width] = resized_sides(image, how.shortest_edge);
+  io::Image resized = io::resize(image, height, width, io::Filter::kBicubic);
+  const at::Tensor square = at::from_blob(resized.pixels.data(), {height, width, 3}, at::kByte)
+                                .narrow(0, (height - how.crop) / 2, how.crop)
+                                .narrow(1, (width - how.crop) / 2, how.crop)
+                                .permute({2, 0, 1})
+                                .to(at::kDouble);  // [3, crop, crop]
+  const auto channels = [](const std::array<double, 3>& values) {
+    return at::tensor(values, at::kDouble).view({3, 1, 1});
+  };
+  return ((square / 255.0 - channels(how.mean)) / channels(how.std)).to(at::kFloat).contiguous();
+}
+
+std::unique_ptr<models::ClipImageEncoder> open_image_encoder(const fs::path& folder,
+                                                             at::Device device) {
+  const fs::path config = folder / "config.json";
+  auto encoder = std::make_unique<models::ClipImageEncoder>(
+      parse_image_encoder_config(io::read_text(config, kMaxConfigBytes), config.string()));
+  const auto file = checkpoint::WeightsFile::open(folder, /*averaged=*/false);
+  const checkpoint::LateTensors tensors = image_tensors(file);
+  const checkpoint::WeightsFit fit = checkpoint::compare(tensors, *encoder);
+  KINORA_CHECK(fit.is_whole(), kIo, "[clip] the image tower in ", folder.string(),
+               " does not fit its config: ", checkpoint::describe(fit));
+  for (const auto& [path, parameter] : encoder->named_parameters()) {
+    const checkpoint::LateTensor& tensor = tensors.at(path);
+    KINORA_CHECK(at::isFloatingType(tensor.type), kIo, "[clip] ", folder.string(), ": ", path,
+                 " must be of floating type, got ", tensor.type);
+    parameter->frozen = true;
+    parameter->value = tensor.read_all().to(device, at::kFloat, /*non_blocking=*/false,
+                                            /*copy=*/true);
+  }
+  return encoder;
+}
+
+}  // namespace kinora::pipelines
