@@ -1,4 +1,5 @@
-// kinora eval SAMPLES [REFERENCE] --features FILE: how near samples are to real ones.
+// kinora eval SAMPLES [REFERENCE] --features FILE: how near samples are to real ones; --clip
+// FOLDER: how well they show their prompts.
 
 #include <chrono>
 #include <cmath>
@@ -8,6 +9,7 @@
 #include <optional>
 
 #include "apps/kinora/commands.h"
+#include "apps/kinora/eval_clip.h"
 #include "apps/kinora/eval_scenes.h"
 #include "apps/kinora/eval_scores.h"
 #include "apps/kinora/ranks.h"
@@ -58,6 +60,13 @@ void describe(nlohmann::ordered_json& report, const std::string& name, const Sid
 
 void evaluate_on_rank(const EvalArguments& arguments, const comm::Group& group, at::Device device) {
   device::configure_computation(arguments.threads, /*deterministic=*/false);
+  if (!arguments.clip.empty()) {
+    const nlohmann::ordered_json report = score_clip(arguments, group, device);
+    if (group.rank() == 0) {
+      print(report, arguments.json);
+    }
+    return;
+  }
   FeatureScores evaluation(arguments.eval, group, device);
   const std::vector<Score> scores = evaluation.compute();
   if (group.rank() > 0) {
@@ -85,6 +94,10 @@ void evaluate_on_rank(const EvalArguments& arguments, const comm::Group& group, 
 int run(const EvalArguments& arguments) {
   if (arguments.scenes > 0) {
     print(score_scenes(arguments), arguments.json);
+    return 0;
+  }
+  if (!arguments.clip.empty() && is_run(arguments)) {
+    print(score_clip_of_run(arguments), arguments.json);
     return 0;
   }
   if (arguments.pairs) {

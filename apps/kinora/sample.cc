@@ -35,6 +35,7 @@
 #include "kinora/inference/drawing.h"
 #include "kinora/inference/drawing_key.h"
 #include "kinora/inference/pipeline_prompts.h"
+#include "kinora/inference/prompts.h"
 #include "kinora/inference/sample_files.h"
 #include "kinora/inference/sample_folder.h"
 #include "kinora/inference/setup.h"
@@ -69,20 +70,6 @@ inference::LoadOptions load_options(const SampleArguments& arguments) {
 
 const std::string& model_of(const SampleArguments& arguments) {
   return arguments.run.empty() ? arguments.checkpoint : arguments.run;
-}
-
-/// The lines of a file that are not empty.
-std::vector<std::string> lines_of(const std::string& path) {
-  constexpr int64_t kMostBytes = int64_t{1} << 26;
-  const std::string text = io::read_text(path, kMostBytes);
-  std::vector<std::string> lines;
-  for (const std::string_view line : split(text, '\n')) {
-    if (!trim(line).empty()) {
-      lines.emplace_back(trim(line));
-    }
-  }
-  KINORA_CHECK(!lines.empty(), kConfig, "[sample] ", path, " must hold at least one caption");
-  return lines;
 }
 
 /// Those that the model was trained with, or of generated data.
@@ -123,7 +110,7 @@ inference::Request request_of(const SampleArguments& arguments,
   const models::ModelConfig& model = recipe.model;
   inference::Request request = arguments.request;
   if (!arguments.captions_file.empty()) {
-    request.captions = lines_of(arguments.captions_file);
+    request.captions = inference::caption_lines(arguments.captions_file);
   }
   std::vector<std::string> classes = arguments.classes;
   if (!model.takes_text()) {  // what it is told in words are classes

@@ -12,6 +12,7 @@
 #include "kinora/data/data_config.h"
 #include "kinora/data/guess_set.h"
 #include "kinora/eval/sample_sources.h"
+#include "kinora/inference/sample_metadata.h"
 #include "kinora/io/file.h"
 
 namespace kinora::eval {
@@ -98,6 +99,22 @@ SampleSet SampleSet::open(const fs::path& path, const SampleSetOptions& options)
 
 std::string SampleSet::name(int64_t index) const {
   return source_->sample_name(indices_[static_cast<size_t>(index)]);
+}
+
+std::string SampleSet::prompt(int64_t index) const {
+  fs::path file = name(index);
+  if (fs::is_directory(file)) {
+    file += ".webp";
+  }
+  if (const auto metadata = inference::read_file_metadata(file)) {
+    return metadata->prompt;
+  }
+  data::Sample sample;
+  if (frames_ > 0) {
+    sample.choice = data::FrameChoice{};  // one frame at most: only its caption counts
+  }
+  source_->read(indices_[static_cast<size_t>(index)], sample);
+  return sample.caption;
 }
 
 JudgedSample SampleSet::read(int64_t index) const {

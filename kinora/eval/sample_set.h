@@ -47,6 +47,10 @@ class SampleSet {
   /// where it cannot be read or is too short.
   [[nodiscard]] JudgedSample read(int64_t index) const;
 
+  /// What the sample was drawn from, as `kinora sample` keeps it in the file (of a folder of
+  /// frames, in the file beside it); else the caption of the set. Empty: none says.
+  [[nodiscard]] std::string prompt(int64_t index) const;
+
  private:
   SampleSet() = default;
 

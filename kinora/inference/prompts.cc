@@ -12,6 +12,7 @@
 #include "kinora/data/text_file.h"
 #include "kinora/inference/conditions.h"
 #include "kinora/inference/text_tokens.h"
+#include "kinora/io/file.h"
 #include "kinora/prompts/wildcards.h"
 
 namespace kinora::inference {
@@ -82,6 +83,20 @@ std::vector<std::string> captions_of(const Request& request) {
         wildcards.expanded(request.captions[i % request.captions.size()], request.seed, i));
   }
   return captions;
+}
+
+std::vector<std::string> caption_lines(const std::filesystem::path& path) {
+  constexpr int64_t kMostBytes = int64_t{1} << 26;
+  const std::string text = io::read_text(path, kMostBytes);
+  std::vector<std::string> lines;
+  for (const std::string_view line : split(text, '\n')) {
+    if (!trim(line).empty()) {
+      lines.emplace_back(trim(line));
+    }
+  }
+  KINORA_CHECK(!lines.empty(), kConfig, "[sample] ", path.string(),
+               " must hold at least one caption");
+  return lines;
 }
 
 Prompts prompts_of_tokens(const std::vector<std::string>& captions,

@@ -39,6 +39,10 @@ struct Prompts {
 /// where they have wildcards. kConfig, kIo of the lists.
 [[nodiscard]] std::vector<std::string> captions_of(const Request& request);
 
+/// The lines of a file that are not empty, without the blanks around them. kConfig where there is
+/// none; kIo.
+[[nodiscard]] std::vector<std::string> caption_lines(const std::filesystem::path& path);
+
 /// The tokens of `captions`, for a model with a text encoder of its own. kConfig for a caption
 /// without a token, or none.
 [[nodiscard]] Prompts prompts_of_tokens(const std::vector<std::string>& captions,

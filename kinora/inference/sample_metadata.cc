@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "kinora/core/error.h"
+#include "kinora/io/file.h"
 
 namespace kinora::inference {
 namespace {
@@ -87,6 +88,19 @@ SampleMetadata read_metadata(std::span<const io::PictureText> texts, const std::
     throw_error(ErrorKind::kIo, "[sample] what ", name,
                 " says of its drawing is damaged: ", error.what());
   }
+}
+
+std::optional<SampleMetadata> read_file_metadata(const std::filesystem::path& path) {
+  const bool keeps_texts = path.extension() == ".png" || path.extension() == ".webp";
+  if (!keeps_texts || !std::filesystem::is_regular_file(path)) {
+    return std::nullopt;
+  }
+  const std::vector<io::PictureText> texts =
+      io::read_texts(io::MappedFile(path).bytes(), path.string());
+  if (std::ranges::find(texts, kComplete, &io::PictureText::key) == texts.end()) {
+    return std::nullopt;
+  }
+  return read_metadata(texts, path.string());
 }
 
 }  // namespace kinora::inference

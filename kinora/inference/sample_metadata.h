@@ -2,7 +2,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -41,5 +43,9 @@ struct SampleMetadata {
 /// The inverse, of the texts of the file `name`. kIo where they are not Kinora's, or damaged.
 [[nodiscard]] SampleMetadata read_metadata(std::span<const io::PictureText> texts,
                                            const std::string& name);
+
+/// What the picture or clip at `path` says; nothing for files that keep no texts, or none of
+/// Kinora's. kIo for damaged ones.
+[[nodiscard]] std::optional<SampleMetadata> read_file_metadata(const std::filesystem::path& path);
 
 }  // namespace kinora::inference

@@ -48,11 +48,14 @@ void add_eval(CLI::App& app, Chosen& chosen) {
   auto arguments = std::make_shared<EvalArguments>();
   EvalOptions& options = arguments->eval;
   CLI::App* command = app.add_subcommand(
-      "eval", "Judge samples: Frechet distance, inception score, precision and recall, classes.");
+      "eval",
+      "Judge samples: Frechet distance, inception score, precision and recall, classes, CLIP "
+      "score.");
   command
       ->add_option("samples", options.samples,
                    "A folder, manifest or archive of images or clips, or an .npz of images (arr_0) "
-                   "or statistics (mu, sigma); for --scenes a run or checkpoint")
+                   "or statistics (mu, sigma); for --scenes, perhaps for --clip, a run or "
+                   "checkpoint")
       ->required();
   command->add_option("reference", options.reference, "What they are compared with, likewise");
   command
@@ -73,8 +76,19 @@ void add_eval(CLI::App& app, Chosen& chosen) {
           "judge "
           "whether every attribute and relation is right")
       ->check(CLI::Range(3, 1000));
-  command->add_option("--guidance", arguments->guidance, "Guidance for --scenes; the recipe's")
+  command->add_option("--clip", arguments->clip,
+                      "A folder of a CLIP (text and image tower): CLIP score of the samples with "
+                      "their prompts. SAMPLES may be a run or checkpoint, which draws them");
+  command
+      ->add_option("--prompts", arguments->prompts,
+                   "Prompts for --clip: a line a sample, or JSON, an object by file name; "
+                   "default: those that the samples' files keep, or their captions")
+      ->needs("--clip");
+  command
+      ->add_option("--guidance", arguments->guidance,
+                   "Guidance of what a run draws, for --scenes and --clip; the recipe's")
       ->check(CLI::NonNegativeNumber);
+  command->add_option("--seed", arguments->seed, "Seed of what a run draws for --clip (0)");
   command
       ->add_option("--clips", options.set.frames,
                    "The samples are clips; of each so many frames are taken, from the middle")
@@ -96,8 +110,15 @@ void add_eval(CLI::App& app, Chosen& chosen) {
     if (eval.metrics.empty() && !eval.reference.empty()) {
       eval.metrics = {"frechet"};
     }
-    KINORA_CHECK(!eval.metrics.empty() || !eval.out.empty() || arguments->scenes > 0, kConfig,
-                 "[eval] nothing is asked for. Hint: give a reference, --metrics or --out");
+    KINORA_CHECK(!eval.metrics.empty() || !eval.out.empty() || arguments->scenes > 0 ||
+                     !arguments->clip.empty(),
+                 kConfig,
+                 "[eval] nothing is asked for. Hint: give a reference, --metrics, --clip or --out");
+    KINORA_CHECK(arguments->clip.empty() || (eval.metrics.empty() && eval.out.empty() &&
+                                             arguments->scenes == 0 && !arguments->pairs),
+                 kConfig,
+                 "[eval] --clip is a judge of its own, and goes with no reference, --metrics, "
+                 "--out, --pairs or --scenes");
     chosen = *arguments;
   });
 }

@@ -27,7 +27,12 @@ struct EvalArguments {
   EvalOptions eval;
   bool pairs = false;
   int64_t scenes = 0;  ///< so many held-out scenes are drawn by the model `samples` and judged
-  std::optional<double> guidance = {};  ///< of these; nothing: the recipe's
+  /// A CLIP that says how well samples show their prompts; empty: not asked for. `samples` may be a
+  /// run or checkpoint, which draws them.
+  std::string clip = {};
+  std::string prompts = {};             ///< a file of the samples' prompts; empty: theirs
+  std::optional<double> guidance = {};  ///< of what a run draws; nothing: the recipe's
+  uint64_t seed = 0;                    ///< likewise
   bool json = false;
   DeviceChoice device = DeviceChoice::kAuto;
   int64_t threads = 0;
