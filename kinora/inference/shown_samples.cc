@@ -12,24 +12,30 @@
 
 namespace kinora::inference {
 
-std::function<pipelines::DrawConditions(int64_t first, int64_t size)> shown_conditions(
-    const data::Source& data, const ModelRecipe& recipe, const pipelines::TextBatchEncoder* encoder,
-    at::Device device) {
+ShownSamples shown_samples(const data::Source& data, const ModelRecipe& recipe,
+                           const pipelines::TextBatchEncoder* encoder, at::Device device) {
   const models::ModelConfig& model = recipe.model;
+  ShownSamples shown;
   if (model.takes_text()) {
     Prompts prompts = prompts_of_data(data, recipe.sample.count);
+    for (const Prompt& prompt : prompts.all) {
+      shown.captions.push_back(prompt.caption);
+    }
     if (prompts.shape.is_ids() && encoder != nullptr) {
       encode(prompts, *encoder);
     }
-    return conditions_of_prompts(std::move(prompts), model, clip_fps(recipe.data), device);
+    shown.conditions =
+        conditions_of_prompts(std::move(prompts), model, clip_fps(recipe.data), device);
+    return shown;
   }
-  return [num_classes = model.num_classes, device](int64_t first, int64_t size) {
+  shown.conditions = [num_classes = model.num_classes, device](int64_t first, int64_t size) {
     pipelines::DrawConditions result;
     result.conditions.labels =
         at::arange(first, first + size, at::kLong).remainder(num_classes).to(device);
     result.null = null_of(result.conditions, num_classes);
     return result;
   };
+  return shown;
 }
 
 double clip_fps(const data::DataConfig& config) {

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "kinora/data/source.h"
@@ -13,12 +14,17 @@
 
 namespace kinora::inference {
 
-/// Conditions of the samples that a run shows while it trains: all classes in turn, or the texts of
-/// the first sample.count samples of `data` in turn, made vectors of by `encoder` (may be null)
-/// where they are tokens. recipe.model is resolved.
-[[nodiscard]] std::function<pipelines::DrawConditions(int64_t first, int64_t size)>
-shown_conditions(const data::Source& data, const ModelRecipe& recipe,
-                 const pipelines::TextBatchEncoder* encoder, at::Device device);
+/// What the samples that a run draws while it trains are to show.
+struct ShownSamples {
+  std::function<pipelines::DrawConditions(int64_t first, int64_t size)> conditions;
+  std::vector<std::string> captions;  ///< of sample 0, 1, ..., in turn; empty: they are classes
+};
+
+/// All classes in turn, or the texts of the first sample.count samples of `data` in turn, made
+/// vectors of by `encoder` (may be null) where they are tokens. recipe.model is resolved.
+[[nodiscard]] ShownSamples shown_samples(const data::Source& data, const ModelRecipe& recipe,
+                                         const pipelines::TextBatchEncoder* encoder,
+                                         at::Device device);
 
 /// Frames a second of the clips that the run's model sees.
 [[nodiscard]] double clip_fps(const data::DataConfig& config);

@@ -2,16 +2,37 @@
 
 #include <ATen/ops/empty.h>
 
+#include <nlohmann/json.hpp>
+#include <string>
 #include <vector>
 
 #include "kinora/core/error.h"
 #include "kinora/inference/shown_samples.h"
 #include "kinora/io/clip_file.h"
+#include "kinora/io/file.h"
 #include "kinora/io/image_grid.h"
+#include "kinora/io/picture_texts.h"
 #include "kinora/pipelines/decode.h"
 #include "kinora/pipelines/draw.h"
+#include "kinora/train/records/run_report.h"
 
 namespace kinora::train {
+
+namespace {
+
+/// The PNG file of a grid, which keeps what it shows, unless that is too much for a picture.
+std::vector<std::byte> with_prompts(const io::Image& grid,
+                                    const std::vector<std::string>& captions) {
+  std::vector<std::byte> png = io::encode_png(grid);
+  const std::string text = nlohmann::json(captions).dump(-1, ' ', /*ensure_ascii=*/true,
+                                                         nlohmann::json::error_handler_t::replace);
+  if (captions.empty() || text.size() > io::kMostTextBytes) {
+    return png;
+  }
+  return io::with_png_texts(png, std::vector<io::PictureText>{{kPromptsOfGrid, text}});
+}
+
+}  // namespace
 
 bool SampleGrids::looks_at(int64_t step) const {
   return run_.shows_samples() && is_due(step, run_.config.shown.every);
@@ -36,7 +57,7 @@ void SampleGrids::draw() {
   const int64_t parts = mesh.data_ranks();
   const int64_t own = (config.sample.count + parts - 1) / parts;
   const int64_t first = mesh.data_rank() * own;
-  const auto conditions = inference::shown_conditions(
+  const inference::ShownSamples asked = inference::shown_samples(
       *run_.data.train, config, run_.text_encoder ? &run_.text_encoder->encoder : nullptr,
       run_.device);
   const at::Tensor drawn = pipelines::draw(
@@ -45,7 +66,8 @@ void SampleGrids::draw() {
                                               config.sample.sampling.guidance),
        .batch = run_.micro_batch},
       config.model.sample_shape(),
-      [&](int64_t number, int64_t size) { return conditions(first + number, size); }, run_.device);
+      [&](int64_t number, int64_t size) { return asked.conditions(first + number, size); },
+      run_.device);
   std::vector<int64_t> shape = drawn.sizes().vec();
   shape.insert(shape.begin(), {parts, mesh.shape().sequence});
   const at::Tensor gathered = at::empty(shape, drawn.options());
@@ -63,7 +85,7 @@ void SampleGrids::draw() {
   const io::Image grid = io::make_grid(inference::shown_images(shown));
   const auto path = run_.directory.samples() / ("step-" + std::to_string(step));
   write_([&] {
-    io::write_png(path.string() + ".png", grid);
+    io::write_file_atomic(path.string() + ".png", with_prompts(grid, asked.captions));
     if (shown.dim() == 5 && shown.size(2) > 1) {
       io::write_clip(path, inference::shown_animation(shown), inference::clip_fps(config.data),
                      config.shown.format);

@@ -20,6 +20,7 @@
 #include "kinora/io/image.h"
 #include "kinora/io/image_resize.h"
 #include "kinora/io/line_chart.h"
+#include "kinora/io/picture_texts.h"
 #include "kinora/train/records/run_directory.h"
 #include "kinora/train/records/run_state.h"
 #include "kinora/train/run_config.h"
@@ -46,7 +47,7 @@ constexpr const char* kStyle =
     "grid-template-columns:repeat(auto-fill,minmax(min(260px,100%),1fr))}figure{margin:0}"
     "figure img{width:100%;image-rendering:auto}figcaption{color:#555}"
     "pre{background:#f6f6f6;padding:1em;overflow:auto}h1,td{overflow-wrap:anywhere}"
-    ".fault{color:#a40000}summary{cursor:pointer}";
+    ".fault{color:#a40000}summary{cursor:pointer}ol{margin:.3em 0;overflow-wrap:anywhere}";
 
 std::string base64(std::span<const std::byte> bytes) {
   constexpr std::string_view kDigits =
@@ -77,6 +78,38 @@ std::string picture(const fs::path& path) {
                                      std::max<int64_t>(size.height * kPictureWidth / size.width, 1),
                                      kPictureWidth, io::Filter::kBicubic);
   return "data:image/png;base64," + base64(io::encode_png(small));
+}
+
+/// What the grid at `path` shows, row by row; none where it does not say.
+std::vector<std::string> prompts_of_grid(const fs::path& path) {
+  const std::vector<io::PictureText> texts =
+      io::read_texts(io::read_file(path, kMaxFileBytes), path.string());
+  const auto found = std::ranges::find(texts, kPromptsOfGrid, &io::PictureText::key);
+  if (found == texts.end()) {
+    return {};
+  }
+  const nlohmann::json json =
+      nlohmann::json::parse(found->value, nullptr, /*allow_exceptions=*/false);
+  std::vector<std::string> prompts;
+  for (const nlohmann::json& prompt : json.is_array() ? json : nlohmann::json::array()) {
+    if (prompt.is_string()) {
+      prompts.push_back(prompt.get<std::string>());
+    }
+  }
+  return prompts;
+}
+
+/// The same as a list; unfolded where it is wanted at once.
+std::string prompt_list(const std::vector<std::string>& prompts, bool is_open) {
+  if (prompts.empty()) {
+    return "";
+  }
+  std::string list = std::string("<details") + (is_open ? " open" : "") +
+                     "><summary>prompts, row by row</summary><ol>";
+  for (const std::string& prompt : prompts) {
+    list += "<li>" + io::escaped(printable(prompt)) + "</li>";
+  }
+  return list + "</ol></details>";
 }
 
 /// Grids of samples by step.
@@ -289,13 +322,15 @@ void add_samples(const fs::path& folder, const std::string& labels, std::ostring
   page << "<h2>Samples</h2><div class='samples'>";
   for (const auto& [step, path] : chosen(grids)) {
     page << "<figure>";
+    std::string prompts;
     try {
       const std::string content = picture(path);
       page << "<img alt='samples of step " << step << "' src='" << content << "'>";
+      prompts = prompt_list(prompts_of_grid(path), step == grids.rbegin()->first);
     } catch (const Error& error) {
       page << "<p class='fault'>" << io::escaped(printable(error.what())) << "</p>";
     }
-    page << "<figcaption>step " << step << (labels.empty() ? "" : ": " + labels)
+    page << "<figcaption>step " << step << (labels.empty() ? "" : ": " + labels) << prompts
          << "</figcaption></figure>";
   }
   page << "</div>";

@@ -8,7 +8,9 @@
 
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"
+#include "kinora/io/file.h"
 #include "kinora/io/image.h"
+#include "kinora/io/picture_texts.h"
 #include "kinora/train/records/run_directory.h"
 #include "kinora/train/records/run_state.h"
 #include "kinora/train/run_config.h"
@@ -51,6 +53,24 @@ TEST_F(RunReportTest, MetricsAreTheNumbersOfTheLog) {
   EXPECT_THAT(metrics.at("loss").values, ElementsAre(2.0, 1.0));
   EXPECT_THAT(metrics.at("validation_raw").steps, ElementsAre(2.0));
   EXPECT_THROW((void)read_metrics(folder_ / "none"), Error);
+}
+
+TEST_F(RunReportTest, PromptsStandBesideTheirPictures) {
+  io::Image image;
+  io::set_size(image, 4, 4);
+  const auto write = [&](const char* name, const std::string& text) {
+    io::write_file_atomic(folder_ / "samples" / name,
+                          io::with_png_texts(io::encode_png(image),
+                                             std::vector<io::PictureText>{{kPromptsOfGrid, text}}));
+  };
+  write("step-1.png", R"(["a <b>red</b> circle", "two stars"])");
+  write("step-2.png", R"(["a cross", 3])");
+  write("step-3.png", "no JSON");
+  const std::string page = report_page(folder_);
+  EXPECT_THAT(page,
+              HasSubstr("<ol><li>a &lt;b&gt;red&lt;/b&gt; circle</li><li>two stars</li></ol>"));
+  EXPECT_THAT(page, HasSubstr("<ol><li>a cross</li></ol>"));
+  EXPECT_THAT(page, HasSubstr("samples of step 3"));
 }
 
 TEST_F(RunReportTest, ThePageHoldsEverythingAndFetchesNothing) {
