@@ -23,6 +23,13 @@ using Clock = std::chrono::steady_clock;
 /// Set in the processes of a test, to the number of ranks.
 constexpr const char* kRanksVariable = "KINORA_TEST_RANKS";
 
+// Sanitizers make processes slower.
+#ifdef __SANITIZE_ADDRESS__
+constexpr int kSlowness = 4;
+#else
+constexpr int kSlowness = 1;
+#endif
+
 struct Rank {
   OpenDescriptor output;
   std::unique_ptr<ChildProcess> process;
@@ -91,7 +98,7 @@ void run_on_ranks(int64_t num_ranks, const std::function<void(const Group&)>& bo
   for (int64_t rank = 0; rank < num_ranks; ++rank) {
     ranks.push_back(start_rank(rank, num_ranks, store.port()));
   }
-  const auto deadline = Clock::now() + options.time_limit;
+  const auto deadline = Clock::now() + kSlowness * options.time_limit;
   for (int64_t rank = 0; rank < num_ranks; ++rank) {
     ChildProcess& process = *ranks[rank].process;
     const bool in_time = ends_before(process, deadline);
