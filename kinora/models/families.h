@@ -64,7 +64,7 @@ struct ModelShape {
   int64_t columns = 0;
   int64_t patch_frames = 1;   ///< the input's frames must be a multiple of it
   int64_t patch = 1;          ///< its height and width likewise
-  bool is_undivided = false;  ///< ranks cannot divide its tokens, though its family's they can
+  bool is_undivided = false;  ///< ranks cannot divide its tokens, whatever Family::spans
   bool noises_given = false;  ///< given frames are shown noised as the others (Open-Sora 1.3)
   bool has_windows = false;   ///< local attention in the place of the last of Family::spans
 
