@@ -13,7 +13,6 @@
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
 #include "kinora/core/text.h"
-#include "kinora/io/file.h"
 #include "kinora/io/picture_texts.h"
 #include "kinora/models/model_config.h"
 
@@ -80,8 +79,7 @@ std::string unquoted(std::string word) {
 }
 
 inference::SampleMetadata read(const std::string& path) {
-  constexpr int64_t kMostBytes = int64_t{1} << 30;
-  return inference::read_metadata(io::read_texts(io::read_file(path, kMostBytes), path), path);
+  return inference::read_metadata(io::read_file_texts(path), path);
 }
 
 /// kIo where the model that a file names is not there.

@@ -19,6 +19,7 @@
 #include "kinora/io/file.h"
 #include "kinora/io/image_grid.h"
 #include "kinora/io/safetensors.h"
+#include "kinora/io/video.h"
 #include "kinora/pipelines/images.h"
 
 namespace kinora::inference {
@@ -239,6 +240,8 @@ void SampleFiles::write_file(const fs::path& path, const Ready& sample) const {
   } else if (path.extension() == ".webp") {
     const std::vector<std::byte> bytes = io::encode_webp(sample.frames, fps);
     io::write_file_atomic(path, texts.empty() ? bytes : io::with_webp_texts(bytes, texts));
+  } else if (path.extension() == ".mp4") {
+    io::write_mp4(path, sample.frames, {.fps = fps, .texts = texts});
   } else {
     io::write_clip(stem(sample.index), sample.frames, fps, clip_format(options_.format));
   }

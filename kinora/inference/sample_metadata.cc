@@ -5,7 +5,6 @@
 #include <sstream>
 
 #include "kinora/core/error.h"
-#include "kinora/io/file.h"
 
 namespace kinora::inference {
 namespace {
@@ -66,7 +65,7 @@ SampleMetadata read_metadata(std::span<const io::PictureText> texts, const std::
   const auto found = std::ranges::find(texts, kComplete, &io::PictureText::key);
   KINORA_CHECK(found != texts.end(), kIo, "[sample] ", name,
                " does not say what it was drawn from. Hint: pictures and clips that kinora sample "
-               "wrote as png or webp do");
+               "wrote as png, webp or mp4 do");
   try {
     const auto json = nlohmann::json::parse(found->value);
     return {.version = json.at("version"),
@@ -91,12 +90,12 @@ SampleMetadata read_metadata(std::span<const io::PictureText> texts, const std::
 }
 
 std::optional<SampleMetadata> read_file_metadata(const std::filesystem::path& path) {
-  const bool keeps_texts = path.extension() == ".png" || path.extension() == ".webp";
+  const bool keeps_texts =
+      path.extension() == ".png" || path.extension() == ".webp" || path.extension() == ".mp4";
   if (!keeps_texts || !std::filesystem::is_regular_file(path)) {
     return std::nullopt;
   }
-  const std::vector<io::PictureText> texts =
-      io::read_texts(io::MappedFile(path).bytes(), path.string());
+  const std::vector<io::PictureText> texts = io::read_file_texts(path);
   if (std::ranges::find(texts, kComplete, &io::PictureText::key) == texts.end()) {
     return std::nullopt;
   }

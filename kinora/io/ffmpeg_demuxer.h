@@ -28,6 +28,8 @@ class Demuxer {
   ~Demuxer() = default;
 
   [[nodiscard]] const AVStream& stream() const { return *stream_; }
+  /// The texts of the file; null: none.
+  [[nodiscard]] const AVDictionary* tags() const { return format_->metadata; }
 
   /// The next packet of the video; false at the end. Fails at damage.
   [[nodiscard]] bool next(AVPacket& packet);

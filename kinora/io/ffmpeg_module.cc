@@ -72,6 +72,10 @@ int64_t check_frames(void* reader, FfmpegError* error) {
   return guarded(error, int64_t{-1}, [&] { return reader_of(reader).check_frames(); });
 }
 
+void read_tags(void* reader, void* self, void (*take)(void* self, const FfmpegTag* tag)) {
+  reader_of(reader).read_tags(self, take);
+}
+
 bool write_mp4(const FfmpegClip* clip, void* self,
                void (*take)(void* self, const uint8_t* bytes, int64_t count), FfmpegError* error) {
   return guarded(error, false, [&] {
@@ -88,12 +92,13 @@ constexpr FfmpegTable kTable{.new_reader = new_reader,
                              .num_frames = num_frames,
                              .read_frames = read_frames,
                              .check_frames = check_frames,
+                             .read_tags = read_tags,
                              .encode_mp4 = write_mp4};
 
 }  // namespace
 }  // namespace kinora::io::ffmpeg
 
-extern "C" KINORA_MODULE_EXPORT const kinora::io::FfmpegTable* kinora_ffmpeg_1() {
+extern "C" KINORA_MODULE_EXPORT const kinora::io::FfmpegTable* kinora_ffmpeg_2() {
   kinora::io::ffmpeg::keep_log();
   return &kinora::io::ffmpeg::kTable;
 }

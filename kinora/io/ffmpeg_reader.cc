@@ -1,6 +1,7 @@
 #include "kinora/io/ffmpeg_reader.h"
 
 extern "C" {
+#include <libavutil/dict.h>
 #include <libavutil/display.h>
 #include <libavutil/pixdesc.h>
 }
@@ -308,6 +309,14 @@ void Reader::copy_upright(uint8_t* out, int64_t row_bytes) const {
                        (turn.flip_x ? columns - 1 - column : column) * 3;
       std::copy_n(row + x * 3, 3, pixel);
     }
+  }
+}
+
+void Reader::read_tags(void* self, void (*take)(void* self, const FfmpegTag* tag)) const {
+  const AVDictionaryEntry* entry = nullptr;
+  while ((entry = av_dict_get(demuxer_->tags(), "", entry, AV_DICT_IGNORE_SUFFIX)) != nullptr) {
+    const FfmpegTag tag{.key = entry->key, .value = entry->value};
+    take(self, &tag);
   }
 }
 

@@ -20,6 +20,7 @@ class Reader {
   [[nodiscard]] int64_t num_frames();
   void read_frames(int64_t first, int64_t count, int64_t stride, uint8_t* out, int64_t row_bytes);
   [[nodiscard]] int64_t check_frames();
+  void read_tags(void* self, void (*take)(void* self, const FfmpegTag* tag)) const;
 
  private:
   /// Takes frame `number`; false: no more are wanted.

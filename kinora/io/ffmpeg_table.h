@@ -6,7 +6,7 @@
 /// kFfmpegVersion, and the name of the function in ffmpeg_module.cc, with every change.
 namespace kinora::io {
 
-inline constexpr int64_t kFfmpegVersion = 1;
+inline constexpr int64_t kFfmpegVersion = 2;
 
 /// The bytes of a file, which the caller keeps open.
 struct FfmpegBytes {
@@ -31,6 +31,12 @@ struct FfmpegLimits {
   int64_t max_frames;
 };
 
+/// A text of a file, by FFmpeg's name of it; both end with a zero.
+struct FfmpegTag {
+  const char* key;
+  const char* value;
+};
+
 /// Frames to encode: RGB without gaps, all of one size.
 struct FfmpegClip {
   int64_t height;
@@ -39,6 +45,8 @@ struct FfmpegClip {
   const uint8_t* const* frames;
   double fps;
   double rate_factor;  ///< of H.264, 0 (lossless) to 51
+  const FfmpegTag* tags;
+  int64_t num_tags;
 };
 
 /// Why a function returned false or -1.
@@ -60,6 +68,8 @@ struct FfmpegTable {
   bool (*read_frames)(void* reader, int64_t first, int64_t count, int64_t stride, uint8_t* out,
                       int64_t row_bytes, FfmpegError* error);
   int64_t (*check_frames)(void* reader, FfmpegError* error);
+  /// Hands out the texts of the open file, one by one.
+  void (*read_tags)(void* reader, void* self, void (*take)(void* self, const FfmpegTag* tag));
   /// Hands the file to `take` at once.
   bool (*encode_mp4)(const FfmpegClip* clip, void* self,
                      void (*take)(void* self, const uint8_t* bytes, int64_t count),

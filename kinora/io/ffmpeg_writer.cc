@@ -181,9 +181,15 @@ std::vector<uint8_t> write_clip(const FfmpegClip& clip) {
   stream->time_base = encoder->time_base;
   stream->avg_frame_rate = encoder->framerate;
   // Room for the index in front of the frames, as players of streams want it: about 40 bytes a
-  // frame (size, place, times of decoding and showing) and what is there once.
+  // frame (size, place, times of decoding and showing), the texts, and what is there once.
+  int64_t text_bytes = 0;
+  for (int64_t i = 0; i < clip.num_tags; ++i) {
+    const FfmpegTag& tag = clip.tags[i];
+    check(av_dict_set(&format->metadata, tag.key, tag.value, 0), "no memory for a text");
+    text_bytes += 64 + static_cast<int64_t>(std::strlen(tag.value));
+  }
   AVDictionary* options = nullptr;
-  av_dict_set_int(&options, "moov_size", 8192 + 48 * clip.num_frames, 0);
+  av_dict_set_int(&options, "moov_size", 8192 + 48 * clip.num_frames + text_bytes, 0);
   const int result = avformat_write_header(format.get(), &options);
   av_dict_free(&options);
   check(result, "the header cannot be written");

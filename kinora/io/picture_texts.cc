@@ -12,6 +12,8 @@
 
 #include "kinora/core/error.h"
 #include "kinora/core/text.h"
+#include "kinora/io/file.h"
+#include "kinora/io/video.h"
 
 namespace kinora::io {
 namespace {
@@ -29,21 +31,6 @@ std::string_view text_of(std::span<const std::byte> bytes) {
 std::vector<std::byte> bytes_of(std::string_view text) {
   const auto bytes = std::as_bytes(std::span(text));
   return {bytes.begin(), bytes.end()};
-}
-
-void check(std::span<const PictureText> texts) {
-  size_t total = 0;
-  for (const PictureText& text : texts) {
-    const bool is_word = std::ranges::all_of(text.key, [](char c) {
-      return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
-    });
-    KINORA_CHECK(is_word && !text.key.empty() && text.key.size() <= kMostKeyBytes, kShape,
-                 "[texts] a key must have 1 to ", kMostKeyBytes, " letters and digits, got ",
-                 quote(text.key));
-    total += text.value.size();
-  }
-  KINORA_CHECK(total <= kMostTextBytes, kShape, "[texts] texts of a picture must take at most ",
-               human_bytes(kMostTextBytes), ", got ", human_bytes(static_cast<int64_t>(total)));
 }
 
 void add_u32(std::string& out, uint32_t value) {
@@ -235,9 +222,24 @@ std::vector<PictureText> xmp_texts(std::string_view packet, const std::string& n
 
 }  // namespace
 
+void check_texts(std::span<const PictureText> texts) {
+  size_t total = 0;
+  for (const PictureText& text : texts) {
+    const bool is_word = std::ranges::all_of(text.key, [](char c) {
+      return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+    });
+    KINORA_CHECK(is_word && !text.key.empty() && text.key.size() <= kMostKeyBytes, kShape,
+                 "[texts] a key must have 1 to ", kMostKeyBytes, " letters and digits, got ",
+                 quote(text.key));
+    total += text.value.size();
+  }
+  KINORA_CHECK(total <= kMostTextBytes, kShape, "[texts] texts of a picture must take at most ",
+               human_bytes(kMostTextBytes), ", got ", human_bytes(static_cast<int64_t>(total)));
+}
+
 std::vector<std::byte> with_png_texts(std::span<const std::byte> png,
                                       std::span<const PictureText> texts) {
-  check(texts);
+  check_texts(texts);
   const std::string_view bytes = text_of(png);
   KINORA_CHECK(bytes.starts_with(kPngSignature) && bytes.size() >= kPngHeader, kIo,
                "[texts] texts go into a PNG, got other bytes");
@@ -251,7 +253,7 @@ std::vector<std::byte> with_png_texts(std::span<const std::byte> png,
 
 std::vector<std::byte> with_webp_texts(std::span<const std::byte> webp,
                                        std::span<const PictureText> texts) {
-  check(texts);
+  check_texts(texts);
   const Mux mux = open_webp(webp, "what texts go into");
   const std::string packet = xmp_of(texts);
   const WebPData xmp = {.bytes = reinterpret_cast<const uint8_t*>(packet.data()),
@@ -273,13 +275,22 @@ std::vector<PictureText> read_texts(std::span<const std::byte> bytes, const std:
     return png_texts(text, name);
   }
   KINORA_CHECK(text.starts_with("RIFF") && text.size() >= 12 && text.substr(8, 4) == "WEBP", kIo,
-               "[texts] ", name, " must be a PNG or WebP, which keep what they were drawn from");
+               "[texts] ", name,
+               " must be a PNG, WebP or MP4, which keep what they were drawn from");
   const Mux mux = open_webp(bytes, name);
   WebPData xmp;
   if (WebPMuxGetChunk(mux.get(), "XMP ", &xmp) != WEBP_MUX_OK) {
     return {};
   }
   return xmp_texts({reinterpret_cast<const char*>(xmp.bytes), xmp.size}, name);
+}
+
+std::vector<PictureText> read_file_texts(const std::filesystem::path& path) {
+  const MappedFile file(path);
+  const std::string_view text = as_text(file.bytes());
+  constexpr std::string_view kMp4Mark = "ftyp";
+  const bool is_mp4 = text.size() >= 8 && text.substr(4, 4) == kMp4Mark;
+  return is_mp4 ? VideoFile::open(path).texts() : read_texts(file.bytes(), path.string());
 }
 
 }  // namespace kinora::io

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <filesystem>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,6 +19,9 @@ struct PictureText {
 /// All texts of a file may take so many bytes.
 inline constexpr size_t kMostTextBytes = size_t{1} << 20;
 
+/// kShape for keys or sizes beyond the limits.
+void check_texts(std::span<const PictureText> texts);
+
 /// The PNG file `png` with `texts` behind its header: chunks tEXt of ASCII, iTXt of others. kShape
 /// for keys or sizes beyond the limits; kIo for bytes that are no PNG.
 [[nodiscard]] std::vector<std::byte> with_png_texts(std::span<const std::byte> png,
@@ -32,5 +36,8 @@ inline constexpr size_t kMostTextBytes = size_t{1} << 20;
 /// file whose parts do not lie within it, and for more than kMostTextBytes.
 [[nodiscard]] std::vector<PictureText> read_texts(std::span<const std::byte> bytes,
                                                   const std::string& name);
+
+/// The same of the file at `path`, which may be a video that FFmpeg reads, too (VideoFile::texts).
+[[nodiscard]] std::vector<PictureText> read_file_texts(const std::filesystem::path& path);
 
 }  // namespace kinora::io

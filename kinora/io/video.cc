@@ -5,6 +5,7 @@
 
 #include "kinora/core/error.h"
 #include "kinora/core/module_file.h"
+#include "kinora/core/text.h"
 #include "kinora/io/ffmpeg_table.h"
 #include "kinora/io/file.h"
 #include "kinora/io/image_codecs.h"
@@ -43,6 +44,48 @@ ModuleReader take_reader() {
     KINORA_CHECK(reader != nullptr, kIo, "[video] no memory for a reader");
   }
   return reader;
+}
+
+/// A key of PictureText and FFmpeg's name for what MP4 keeps.
+struct TextName {
+  const char* key;
+  const char* tag;
+};
+constexpr TextName kTextNames[] = {{"parameters", "comment"}, {"kinora", "description"}};
+
+/// What MP4 keeps of `texts`, which are borrowed.
+std::vector<FfmpegTag> tags_of(const std::vector<PictureText>& texts) {
+  check_texts(texts);
+  std::vector<FfmpegTag> tags;
+  for (const PictureText& text : texts) {
+    const auto* const found = std::ranges::find_if(
+        kTextNames, [&](const TextName& name) { return text.key == name.key; });
+    KINORA_CHECK(found != std::end(kTextNames), kShape,
+                 "[video] a text of an MP4 must be \"parameters\" or \"kinora\", got ",
+                 quote(text.key));
+    tags.push_back({.key = found->tag, .value = text.value.c_str()});
+  }
+  return tags;
+}
+
+/// The texts of a file, as they come.
+struct TakenTexts {
+  std::vector<PictureText> texts;
+  size_t bytes = 0;
+};
+
+void take_text(void* self, const FfmpegTag* tag) {
+  const auto* const found = std::ranges::find_if(
+      kTextNames, [&](const TextName& name) { return std::string_view(tag->key) == name.tag; });
+  if (found == std::end(kTextNames)) {
+    return;
+  }
+  const std::string_view value = tag->value;
+  auto& taken = *static_cast<TakenTexts*>(self);
+  taken.bytes += value.size();
+  if (taken.bytes <= kMostTextBytes) {
+    taken.texts.push_back({.key = found->key, .value = std::string(value)});
+  }
 }
 
 bool read_file_at(const void* self, int64_t offset, uint8_t* out, int64_t count) {
@@ -100,6 +143,14 @@ class VideoFile::Impl {
   Impl& operator=(const Impl&) = delete;
 
   [[nodiscard]] const VideoInfo& info() const { return info_; }
+
+  [[nodiscard]] std::vector<PictureText> texts() const {
+    TakenTexts taken;
+    ffmpeg().read_tags(reader_.get(), &taken, take_text);
+    KINORA_CHECK(taken.bytes <= kMostTextBytes, kIo, "[video] ", name_, " must hold at most ",
+                 human_bytes(kMostTextBytes), " of texts");
+    return taken.texts;
+  }
 
   int64_t num_frames() {
     FfmpegError error{};
@@ -165,6 +216,10 @@ const VideoInfo& VideoFile::info() const {
   return impl_->info();
 }
 
+std::vector<PictureText> VideoFile::texts() const {
+  return impl_->texts();
+}
+
 int64_t VideoFile::num_frames() {
   return impl_->num_frames();
 }
@@ -186,12 +241,15 @@ std::vector<std::byte> encode_mp4(std::span<const Image> frames, const Mp4Option
   for (const Image& frame : frames) {
     pixels.push_back(frame.pixels.data());
   }
+  const std::vector<FfmpegTag> tags = tags_of(options.texts);
   const FfmpegClip clip{.height = frames.front().height,
                         .width = frames.front().width,
                         .num_frames = static_cast<int64_t>(frames.size()),
                         .frames = pixels.data(),
                         .fps = options.fps,
-                        .rate_factor = static_cast<double>(100 - options.quality) / 2.0};
+                        .rate_factor = static_cast<double>(100 - options.quality) / 2.0,
+                        .tags = tags.data(),
+                        .num_tags = static_cast<int64_t>(tags.size())};
   std::vector<std::byte> file;
   const auto take = [](void* self, const uint8_t* bytes, int64_t count) {
     const std::span<const std::byte> all =

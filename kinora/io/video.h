@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kinora/io/image.h"
+#include "kinora/io/picture_texts.h"
 
 /// Video files: MP4 and MOV, MKV and WebM, AVI, and animated GIF in; MP4 out. FFmpeg does it, in
 /// the module kinora_ffmpeg.so, which is loaded at the first use. Where it is missing, everything
@@ -52,6 +53,9 @@ class VideoFile {
 
   [[nodiscard]] const VideoInfo& info() const;
 
+  /// What Mp4Options::texts had, where the file keeps them. kIo for more than kMostTextBytes.
+  [[nodiscard]] std::vector<PictureText> texts() const;
+
   /// The true number of frames, at least 1. The first call of this or of read_frames goes through
   /// the file once; nothing is decoded, but of files without times (some AVI) all frames are.
   /// Errors: a file that ends too early or is damaged, with the number of frames found.
@@ -76,6 +80,9 @@ struct Mp4Options {
   double fps = 8.0;  ///< above 0, at most 1000
   /// 1 (smallest) to 100 (best); of H.264 the constant rate factor (100 - quality) / 2.
   int64_t quality = 64;
+  /// Beside the frames. MP4 has names of its own: "parameters", for people, becomes the comment,
+  /// which players show, and "kinora" the description. Other keys are kShape.
+  std::vector<PictureText> texts = {};
 };
 
 /// The MP4 file of `frames`, all of one size: H.264, yuv420p, which every player takes, with its

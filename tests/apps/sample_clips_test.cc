@@ -192,6 +192,14 @@ TEST_F(SampleClipsTest, FilesOfOtherFormats) {
   }
   sample_well("mp4", joined(caption, {"--format", "mp4"}));
   EXPECT_EQ(io::VideoFile::open(folder() / "mp4/clip-00000.mp4").num_frames(), kFrames);
+  const Outcome again = sample("again", {"--like", (folder() / "mp4/clip-00000.mp4").string()});
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  const auto frames = [&](const char* out) {
+    io::Image strip;
+    io::VideoFile::open(folder() / out / "clip-00000.mp4").read_frames(0, kFrames, 1, strip);
+    return strip.pixels;
+  };
+  EXPECT_EQ(frames("again"), frames("mp4"));
 
   // A video as the reference: half of a clip, or as many frames as are numbered.
   io::write_gif(folder() / "given.gif", generated_clip(), 8.0);

@@ -91,6 +91,27 @@ TEST(Mp4Test, OddSidesArePadded) {
   }
 }
 
+TEST(Mp4Test, KeepsTexts) {
+  SKIP_WITHOUT_H264();
+  const std::vector<Image> frames = draw_all(3, 32, 32);
+  const std::vector<PictureText> texts = {
+      {.key = "parameters", .value = "a red circle, \xC3\xA9toile\nSteps: 4"},
+      {.key = "kinora", .value = "{\"a\": \"" + std::string(100'000, 'x') + "\"}"}};
+  const std::vector<std::byte> bytes = encode_mp4(frames, {.texts = texts});
+  VideoFile file = VideoFile::open(bytes, "written.mp4");
+  EXPECT_EQ(file.num_frames(), 3);
+  EXPECT_THAT(file.texts(), ::testing::UnorderedElementsAreArray(texts));
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  EXPECT_LT(text.find("moov"), text.find("mdat"));
+  EXPECT_TRUE(VideoFile::open(encode_mp4(frames), "bare.mp4").texts().empty());
+  const auto message = [&](const PictureText& wrong) {
+    return error_message(ErrorKind::kShape, [&] { (void)encode_mp4(frames, {.texts = {wrong}}); });
+  };
+  EXPECT_THAT(message({.key = "other", .value = ""}), HasSubstr("got \"other\""));
+  EXPECT_THAT(message({.key = "kinora", .value = std::string(kMostTextBytes + 1, 'x')}),
+              HasSubstr("at most 1"));
+}
+
 TEST(Mp4Test, QualityCostsBytes) {
   SKIP_WITHOUT_H264();
   std::vector<Image> frames = draw_all(4, 64, 64);

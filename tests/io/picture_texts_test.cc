@@ -54,7 +54,7 @@ TEST(PictureTextsTest, WhatIsDamagedIsRefused) {
   longer[33] = std::byte{0x7F};  // the length of the first text
   EXPECT_THAT(refusal(longer), HasSubstr("more than the file has"));
   EXPECT_THAT(refusal({png.begin(), png.begin() + 40}), HasSubstr("ends within a chunk"));
-  EXPECT_THAT(refusal(Bytes(100)), HasSubstr("must be a PNG or WebP"));
+  EXPECT_THAT(refusal(Bytes(100)), HasSubstr("must be a PNG, WebP or MP4"));
   Bytes webp = with_webp_texts(encode_webp(std::vector<Image>{grey()}, 1.0), texts());
   webp.resize(20);
   EXPECT_THAT(refusal(webp), HasSubstr("valid WebP"));

@@ -82,8 +82,7 @@ std::string picture(const fs::path& path) {
 
 /// What the grid at `path` shows, row by row; none where it does not say.
 std::vector<std::string> prompts_of_grid(const fs::path& path) {
-  const std::vector<io::PictureText> texts =
-      io::read_texts(io::read_file(path, kMaxFileBytes), path.string());
+  const std::vector<io::PictureText> texts = io::read_file_texts(path);
   const auto found = std::ranges::find(texts, kPromptsOfGrid, &io::PictureText::key);
   if (found == texts.end()) {
     return {};
