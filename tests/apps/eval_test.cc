@@ -10,6 +10,7 @@
 #include "kinora/io/image.h"
 #include "tests/apps/files.h"
 #include "tests/apps/program.h"
+#include "tests/eval/clip_folder.h"
 #include "tests/eval/network_files.h"
 
 namespace kinora::apps {
@@ -195,6 +196,41 @@ TEST_F(EvalTest, ComparesClipsByTorchScript) {
   const nlohmann::json json = report(run(arguments));
   EXPECT_GT(json.at("frechet_video_distance").get<double>(), 0.0);
   EXPECT_EQ(json.at("num_samples"), 12);
+}
+
+TEST_F(EvalTest, ScoresPicturesByClip) {
+  const std::string clip = eval::write_clip_folder(folder() / "clip").string();
+  std::string lines;
+  for (int i = 0; i < kNumImages; ++i) {
+    lines += i % 2 == 0 ? "a red circle\n" : "two blue squares above a star\n";
+  }
+  write_text(folder() / "prompts.txt", lines);
+  const std::vector<std::string> arguments = {
+      (folder() / "a").string(),           "--clip",  clip, "--prompts",
+      (folder() / "prompts.txt").string(), "--batch", "6",  "--json"};
+  const nlohmann::json json = report(run(arguments));
+  EXPECT_EQ(json.at("num_samples"), kNumImages);
+  EXPECT_EQ(json.at("num_prompts"), 2);
+  EXPECT_THAT(json.at("network").get<std::string>(), testing::StartsWith("clip "));
+  for (const char* key : {"clip_score", "clip_score_of_other_prompts"}) {
+    EXPECT_GE(json.at(key).get<double>(), 0.0) << key;
+    EXPECT_LE(json.at(key).get<double>(), 100.0) << key;
+  }
+  EXPECT_LE(json.at("own_prompt_is_nearest").get<double>(), 1.0);
+  std::vector<std::string> by_ranks = arguments;
+  by_ranks.insert(by_ranks.end(), {"--ranks", "2"});
+  EXPECT_NEAR(report(run(by_ranks)).at("clip_score").get<double>(),
+              json.at("clip_score").get<double>(), 1e-4);
+
+  const std::string a = (folder() / "a").string();
+  expect_refusal(run({a, "--clip", clip}), kUsage, "there is no prompt of");
+  expect_refusal(run({a, "--clip", clip, "--metrics", "is"}), kUsage, "a judge of its own");
+  expect_refusal(run({a, "--clip", a}), kIo, "preprocessor_config.json");
+}
+
+TEST_F(EvalTest, RunsThatReadNoCaptionsAreRefused) {
+  const std::string dit = KINORA_SOURCE_DIR "/tests/inference/data/dit";
+  expect_refusal(run({dit, "--scenes", "3"}), kUsage, "draw pictures from captions in pixels");
 }
 
 TEST_F(EvalTest, SaysWhatIsMissing) {
