@@ -89,15 +89,15 @@ std::optional<std::vector<std::string>> captions_of_data(data::DataConfig config
 }
 
 int64_t token_limit(const EncodeTextsArguments& arguments, const WantedTexts& wanted,
-                    const tokenizers::Tokenizer& tokenizer) {
-  int64_t limit =
-      std::min(models::kMostTokens, tokenizer.max_length().value_or(models::kMostTokens));
-  if (wanted.tokens > 0) {
-    limit = std::min(limit, wanted.tokens);
-  }
+                    const tokenizers::Tokenizer& tokenizer, std::optional<int64_t> piece) {
+  const int64_t at_once = std::min(
+      models::kMostTokens, tokenizer.max_length().value_or(piece.value_or(models::kMostTokens)));
+  const bool in_pieces = piece && !wanted.pooled;  // then texts may be longer, if asked for
+  const int64_t most = wanted.tokens > 0 ? wanted.tokens : models::kMostTokens;
+  const int64_t limit = in_pieces ? most : std::min(most, at_once);
   KINORA_CHECK(arguments.max_tokens <= limit, kConfig, "[captions] --max-tokens must be at most ",
                limit, ", of model.text_tokens and the tokenizer, got ", arguments.max_tokens);
-  return arguments.max_tokens > 0 ? arguments.max_tokens : limit;
+  return arguments.max_tokens > 0 ? arguments.max_tokens : std::min(most, at_once);
 }
 
 std::optional<models::EightBit> eight_bits_of(const std::string& name) {
@@ -139,7 +139,8 @@ int run(const EncodeTextsArguments& arguments) {
   const pipelines::CaptionEmbeddingOptions options{
       .out = arguments.out,
       .dtype = device::dtype_of(inference::compute_type(arguments.dtype)),
-      .max_tokens = token_limit(arguments, wanted, tokenizer),
+      .max_tokens = token_limit(arguments, wanted, tokenizer, encoder->piece()),
+      .piece = encoder->piece(),
       .clean = clean,
       .keyed = is_of_data,
       .batch = arguments.batch,

@@ -7,13 +7,15 @@
 #include "kinora/core/log.h"
 #include "kinora/core/text.h"
 #include "kinora/prompts/caption_cleaning.h"
+#include "kinora/tokenizers/pieces.h"
 
 namespace kinora::data {
 
 tokenizers::Tokens encode(const CaptionTokens& tokens, std::string_view caption) {
-  return tokens.tokenizer->encode(
+  return tokenizers::encode_in_pieces(
+      *tokens.tokenizer,
       tokens.cleans ? prompts::preprocess_caption(caption) : std::string(caption),
-      {.max_length = tokens.max_length});
+      {.max_length = tokens.max_length, .piece = tokens.piece});
 }
 
 std::string shortened(const std::string& text) {

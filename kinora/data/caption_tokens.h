@@ -18,6 +18,8 @@ struct CaptionTokens {
   std::shared_ptr<const tokenizers::Tokenizer> tokenizer;
   /// L: places that every text has, special tokens counted. Longer texts are cut off.
   int64_t max_length = 0;
+  /// A longer text stands in pieces of so many tokens (tokenizers/pieces.h); nothing: in one.
+  std::optional<int64_t> piece = {};
   bool cleans = false;  ///< prompts::preprocess_caption() before they are tokenised
 };
 

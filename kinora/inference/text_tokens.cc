@@ -7,6 +7,7 @@
 #include "kinora/core/error.h"
 #include "kinora/models/families.h"
 #include "kinora/models/text_encoders/text_encoder.h"
+#include "kinora/pipelines/text_encoder_file.h"
 #include "kinora/pipelines/tokenizer_folder.h"
 #include "kinora/tokenizers/tokenizer.h"
 
@@ -46,8 +47,18 @@ std::optional<data::CaptionTokens> caption_tokens(const ModelRecipe& recipe) {
   KINORA_CHECK(!own.any() || tokens.tokenizer->vocab_size() <= own.vocab, kConfig,
                "[text] model.text_encoder.vocab must be at least ", tokens.tokenizer->vocab_size(),
                ", which ", path.string(), " has, got ", own.vocab);
+  const std::optional<int64_t> piece =
+      text.encoder.empty() ? std::nullopt : pipelines::outlined_text_encoder(text.encoder)->piece();
   tokens.max_length =
       text.max_length > 0 ? text.max_length : default_length(recipe.model, *tokens.tokenizer);
+  if (models::family_of(recipe.model).conditions.pooled && piece) {
+    KINORA_CHECK(text.max_length <= *piece, kConfig, "[text] text.max_length must be at most ",
+                 *piece, ", the positions of text.encoder, for ", models::name_of(recipe.model),
+                 ", which takes one vector a text, got ", text.max_length);
+    tokens.max_length = std::min(tokens.max_length, *piece);
+  } else {
+    tokens.piece = piece;
+  }
   tokens.cleans =
       text.clean == ops::Switch::kOn ||
       (text.clean == ops::Switch::kAuto && !models::family_of(recipe.model).conditions.pooled);

@@ -22,6 +22,7 @@
 #include "kinora/io/safetensors.h"
 #include "kinora/pipelines/tokenizer_folder.h"
 #include "kinora/prompts/caption_cleaning.h"
+#include "kinora/tokenizers/pieces.h"
 
 namespace kinora::pipelines {
 namespace {
@@ -52,9 +53,9 @@ TokenisedCaptions tokenise(std::span<const std::string> captions,
   TokenisedCaptions result;
   std::string example;
   for (const std::string& caption : captions) {
-    const tokenizers::Tokens tokens =
-        tokenizer.encode(options.clean ? prompts::preprocess_caption(caption) : caption,
-                         {.max_length = options.max_tokens});
+    const tokenizers::Tokens tokens = tokenizers::encode_in_pieces(
+        tokenizer, options.clean ? prompts::preprocess_caption(caption) : caption,
+        {.max_length = options.max_tokens, .piece = options.piece});
     KINORA_CHECK(!tokens.ids.empty(), kConfig, "[captions] the caption ", data::shortened(caption),
                  " must have a token, got none");
     if (tokens.num_cut > 0 && ++result.cut == 1) {

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -20,6 +21,8 @@ struct CaptionEmbeddingOptions {
   DType dtype = DType::kBF16;  ///< of what is stored: F32, F16 or BF16
   /// At most so many tokens of a caption, special ones counted, from 1 to models::kMostTokens.
   int64_t max_tokens = models::kMostTokens;
+  /// A longer one stands in pieces of so many (tokenizers/pieces.h); nothing: in one.
+  std::optional<int64_t> piece = {};
   bool clean = false;          ///< prompts::preprocess_caption() before they are tokenised
   bool keyed = true;           ///< store the captions as keys; they are unique then
   int64_t batch = 64;          ///< captions computed at once

@@ -80,34 +80,51 @@ at::Tensor ClipTextEncoder::end_rows(const TextTokens& tokens) const {
   std::vector<int64_t> rows;
   auto begin = tokens.ids.begin();
   for (size_t text = 0; text < tokens.lengths.size(); ++text) {
-    const auto end = begin + tokens.lengths[text];
+    const auto end = begin + std::min(tokens.lengths[text], config_.max_position_embeddings);
     const auto found = config_.eos_token_id == kOldEnd
                            ? std::max_element(begin, end)
                            : std::find(begin, end, config_.eos_token_id);
     KINORA_CHECK(found != end, kShape, "[clip] text ", text, " must have the end token ",
                  config_.eos_token_id, ", and has not. Hint: a tokenizer adds it");
     rows.push_back(found - tokens.ids.begin());
-    begin = end;
+    begin += tokens.lengths[text];
   }
   return at::tensor(rows, at::kLong);
+}
+
+std::vector<int64_t> ClipTextEncoder::piece_lengths(const TextTokens& tokens) const {
+  const int64_t most = config_.max_position_embeddings;
+  std::vector<int64_t> pieces;
+  auto begin = tokens.ids.begin();
+  for (size_t text = 0; text < tokens.lengths.size(); ++text) {
+    const int64_t length = tokens.lengths[text];
+    for (int64_t first = 0; first < length; first += most) {
+      pieces.push_back(std::min(most, length - first));
+      const int64_t last = first + pieces.back() - 1;
+      KINORA_CHECK(begin[last] == begin[length - 1], kShape, "[clip] text ", text, " has ", length,
+                   " tokens, more than the ", most,
+                   " positions, and must be in pieces that each end with ", begin[length - 1],
+                   ", got ", begin[last], " at ", last,
+                   ". Hint: truncate it, or tokenise it in pieces");
+    }
+    begin += length;
+  }
+  return pieces;
 }
 
 TextStates ClipTextEncoder::encode(const TextTokens& tokens, const TextLayer& layer) {
   check(tokens, layer);
   KINORA_CHECK(tokens.attended.empty(), kShape, "[clip] all of a text's tokens are attended to");
+  const std::vector<int64_t> pieces = piece_lengths(tokens);
   std::vector<int64_t> positions;
-  for (size_t text = 0; text < tokens.lengths.size(); ++text) {
-    const int64_t length = tokens.lengths[text];
-    KINORA_CHECK(length <= config_.max_position_embeddings, kShape, "[clip] text ", text,
-                 " must have at most ", config_.max_position_embeddings, " tokens, got ", length,
-                 ". Hint: truncate it, or encode it in pieces");
+  for (const int64_t length : pieces) {
     const size_t first = positions.size();
     positions.resize(first + static_cast<size_t>(length));
     std::iota(positions.begin() + static_cast<std::ptrdiff_t>(first), positions.end(), 0);
   }
   const at::Tensor ends = end_rows(tokens);
   const at::Device device = position_embedding.value.device();
-  const RaggedRows rows(tokens.lengths, device, RaggedRows::unit_for(device));
+  const RaggedRows rows(pieces, device, RaggedRows::unit_for(device));
   at::Tensor x =
       embed(tokens, device) +
       at::embedding(ops::with_gradient(position_embedding.value, position_embedding.grad),

@@ -33,8 +33,11 @@ class ClipTextEncoder : public TextEncoder {
  public:
   explicit ClipTextEncoder(const ClipTextConfig& config);
 
+  /// A text beyond the positions is pieces of piece() tokens, each with an end of its own: they are
+  /// encoded by themselves, and their states stand one behind the other.
   /// pooled: the normed last state at each text's end, projected where there is a projection,
-  /// whatever `layer` is. kShape also for texts beyond the positions and without an end.
+  /// whatever `layer` is; of pieces the first one's. kShape also for texts without an end, and for
+  /// long ones that are not in pieces.
   [[nodiscard]] TextStates encode(const TextTokens& tokens, const TextLayer& layer) override;
   using TextEncoder::encode;
 
@@ -43,6 +46,9 @@ class ClipTextEncoder : public TextEncoder {
   [[nodiscard]] int64_t width() const override { return config_.hidden_size; }
   [[nodiscard]] int64_t pooled_width() const override;
   [[nodiscard]] int64_t vocab_size() const override { return config_.vocab_size; }
+  [[nodiscard]] std::optional<int64_t> piece() const override {
+    return config_.max_position_embeddings;
+  }
   [[nodiscard]] std::string block_path(int64_t block) const override;
   [[nodiscard]] nn::NamedParameter vocabulary() override {
     return {"text_model.embeddings.token_embedding.weight", &token_embedding};
@@ -56,7 +62,9 @@ class ClipTextEncoder : public TextEncoder {
   std::optional<TextLinear> text_projection;
 
  private:
-  /// The row of each text's end, int64 on the CPU.
+  /// Of each piece of each text its length.
+  [[nodiscard]] std::vector<int64_t> piece_lengths(const TextTokens& tokens) const;
+  /// The row of the end of each text's first piece, int64 on the CPU.
   [[nodiscard]] at::Tensor end_rows(const TextTokens& tokens) const;
 
   ClipTextConfig config_;

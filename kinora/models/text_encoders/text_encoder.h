@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -69,6 +70,9 @@ class TextEncoder : public nn::Module {
   /// Of `pooled`; 0: there is none.
   [[nodiscard]] virtual int64_t pooled_width() const = 0;
   [[nodiscard]] virtual int64_t vocab_size() const = 0;
+  /// Tokens that it takes at once; longer texts come in pieces of so many (tokenizers/pieces.h).
+  /// Nothing: texts of any length.
+  [[nodiscard]] virtual std::optional<int64_t> piece() const { return std::nullopt; }
   /// What the paths of a block's parameters begin with: "encoder.block.3.".
   [[nodiscard]] virtual std::string block_path(int64_t block) const = 0;
   /// The table of the vocabulary, which may lie on the CPU while the rest is on a GPU, in any

@@ -62,14 +62,41 @@ TEST(ClipTextEncoderTest, PooledVectorIsOfTheFirstEnd) {
   }
 }
 
+// A text of 21 + 5 tokens between two others.
+TEST(ClipTextEncoderTest, PiecesOfALongTextAreEncodedByThemselves) {
+  const at::NoGradGuard no_grad;
+  const TextFixture fixture("clip_projection");
+  const auto encoder = fixture.encoder();
+  fixture.set_weights(*encoder);
+  EXPECT_EQ(encoder->piece(), 21);
+  std::vector<int64_t> first(21, 5);
+  first.back() = 47;
+  const std::vector<int64_t> second = {3, 9, 8, 7, 47};
+  std::vector<int64_t> all = {4, 47};
+  all.insert(all.end(), first.begin(), first.end());
+  all.insert(all.end(), second.begin(), second.end());
+  all.insert(all.end(), {6, 47});
+  const TextStates out = encoder->encode({.ids = all, .lengths = {2, 26, 2}});
+  EXPECT_EQ(out.lengths, (std::vector<int64_t>{2, 26, 2}));
+  const TextStates of_first = encoder->encode({.ids = first, .lengths = {21}});
+  const TextStates of_second = encoder->encode({.ids = second, .lengths = {5}});
+  EXPECT_LT(relative_difference(out.states.slice(0, 2, 23), of_first.states), 1e-5);
+  EXPECT_LT(relative_difference(out.states.slice(0, 23, 28), of_second.states), 1e-5);
+  EXPECT_LT(relative_difference(out.pooled[1], of_first.pooled[0]), 1e-5);
+  EXPECT_LT(relative_difference(out.pooled[2],
+                                encoder->encode({.ids = {6, 47}, .lengths = {2}}).pooled[0]),
+            1e-5);
+}
+
 TEST(ClipTextEncoderTest, WrongTextsAndConfigsAreNamed) {
   const TextFixture fixture("clip_projection");
   const auto encoder = fixture.encoder();
   fixture.set_weights(*encoder);
-  const std::vector<int64_t> ids(22, 47);
+  std::vector<int64_t> ids(22, 5);
+  ids.back() = 47;
   EXPECT_THAT(
       error_of(ErrorKind::kShape, [&] { return encoder->encode({.ids = ids, .lengths = {22}}); }),
-      AllOf(HasSubstr("at most 21"), HasSubstr("got 22")));
+      AllOf(HasSubstr("22 tokens"), HasSubstr("21 positions"), HasSubstr("got 5 at 20")));
   EXPECT_THAT(error_of(ErrorKind::kShape,
                        [&] {
                          return encoder->encode({.ids = {47, 3, 4}, .lengths = {1, 2}});
