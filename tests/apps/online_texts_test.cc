@@ -162,7 +162,7 @@ TEST_F(OnlineTextsTest, ThePlanCountsTheEncoder) {
   // Of blocks that ranks share, their part and two whole ones.
   const auto bytes_of = [&](const Arguments& more) {
     const auto facts = nlohmann::json::parse(
-        plan(online(joined(more, {"train.global_batch=8", "--ranks", "4", "--json"}))));
+        plan(online(joined(more, {"train.global_batch=16", "--ranks", "4", "--json"}))));
     return facts.at("parts").at("text encoder").get<int64_t>();
   };
   const auto encoder = pipelines::outlined_text_encoder(path("pipeline"));
