@@ -1,5 +1,5 @@
 """Writes a pipeline's folder for `kinora bench load`: PixArt-XL/2 512 px with T5-XXL and Stable Diffusion's autoencoder,
-random weights in bf16, 10.7 GB. Wants torch, diffusers and safetensors.
+random weights in bf16, 10.2 GiB. Wants torch, diffusers and safetensors.
 
     python bench/make_pipeline_folder.py FOLDER
     kinora bench load FOLDER
