@@ -164,19 +164,20 @@ TEST_F(DataCheckTest, BucketsOfARecipe) {
 
 TEST_F(DataCheckTest, WhatTrainRefusesOfARecipeIsRefusedHere) {
   const Arguments of_data = {"data.source=captions", "data.path=[" + data_.string() + "]"};
-  const auto refusals = [&](const std::string& wrong) {
-    Arguments arguments = {"data", "check", recipe().string(), "run.dir=unused", wrong};
-    arguments.insert(arguments.end(), of_data.begin(), of_data.end());
-    Arguments more = of_data;
-    more.push_back(wrong);
-    return std::vector<Outcome>{run_kinora(arguments, folder()), train(run_dir("refused"), more)};
+  const auto refusals = [&](Arguments wrong) {
+    wrong.insert(wrong.end(), of_data.begin(), of_data.end());
+    Arguments arguments = {"data", "check", recipe().string(), "run.dir=unused"};
+    arguments.insert(arguments.end(), wrong.begin(), wrong.end());
+    return std::vector<Outcome>{run_kinora(arguments, folder()), train(run_dir("refused"), wrong)};
   };
-  for (const Outcome& outcome : refusals(R"(data.buckets={"32px": {1: [1.0, 4]}})")) {
+  for (const Outcome& outcome : refusals({R"(data.buckets={"32px": {1: [1.0, 4]}})"})) {
     EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
     EXPECT_NE(outcome.err.find("data.buckets needs a model that"), std::string::npos)
         << outcome.err;
   }
-  for (const Outcome& outcome : refusals("data.text=tokens")) {
+  const fs::path tokenizer = fs::path(KINORA_SOURCE_DIR) / "configs/captions/spiece.model";
+  for (const Outcome& outcome :
+       refusals({"data.text=tokens", "text.tokenizer=" + tokenizer.string()})) {
     EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
     EXPECT_NE(outcome.err.find("data.text gives samples texts, but the model, custom, is"),
               std::string::npos)

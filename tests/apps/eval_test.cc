@@ -230,7 +230,7 @@ TEST_F(EvalTest, ScoresPicturesByClip) {
 
 TEST_F(EvalTest, RunsThatReadNoCaptionsAreRefused) {
   const std::string dit = KINORA_SOURCE_DIR "/tests/inference/data/dit";
-  expect_refusal(run({dit, "--scenes", "3"}), kUsage, "draw pictures from captions in pixels");
+  expect_refusal(run({dit, "--scenes", "3"}), kUsage, "draw from captions in pixels");
 }
 
 TEST_F(EvalTest, SaysWhatIsMissing) {
