@@ -225,7 +225,8 @@ TEST_F(EvalTest, ScoresPicturesByClip) {
   const std::string a = (folder() / "a").string();
   expect_refusal(run({a, "--clip", clip}), kUsage, "there is no prompt of");
   expect_refusal(run({a, "--clip", clip, "--metrics", "is"}), kUsage, "a judge of its own");
-  expect_refusal(run({a, "--clip", a}), kIo, "preprocessor_config.json");
+  expect_refusal(run({a, "--clip", a, "--prompts", (folder() / "prompts.txt").string()}), kIo,
+                 "preprocessor_config.json");
 }
 
 TEST_F(EvalTest, RunsThatReadNoCaptionsAreRefused) {
