@@ -15,6 +15,7 @@
 #include "kinora/core/counted.h"
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
+#include "kinora/core/text.h"
 #include "kinora/data/caption_tokens.h"
 #include "kinora/device/host_bytes.h"
 #include "kinora/io/file.h"

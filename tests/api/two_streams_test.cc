@@ -222,7 +222,7 @@ TEST_F(TwoStreamsTest, WhatItCannotDoIsRefused) {
   EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { (void)train("fast", {"model.path=fast"}); }),
               HasSubstr("TwoStreams has no fast path"));
   EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { (void)train("none", {"data.text=none"}); }),
-              HasSubstr("conditioned on texts, and the data has none"));
+              HasSubstr("the data must have tokens, up to 16 (model.text_tokens), got none"));
 }
 
 /// The same one on all ranks of a test.
