@@ -158,10 +158,9 @@ void encode_on_rank(const EncodeArguments& arguments, train::RunConfig config,
   const StopSignal stop;
   const bool is_complete = encode_latents(arguments, config, *source, frozen->encoder, group, stop);
   frozen.reset();
-  if (is_complete && tokens && group.rank() == 0) {
+  if (is_complete && tokens && group.rank() == 0) {  // the others need not wait for it
     encode_texts(arguments, config, lines, *tokens, device, stop);
   }
-  group.barrier();
 }
 
 }  // namespace
