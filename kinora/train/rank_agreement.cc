@@ -18,10 +18,13 @@
 namespace kinora::train {
 namespace {
 
-/// "/s a rank after" and so on, of a link.
+/// "996 MiB/s a rank after 435 us". On a busy machine larger messages may take no longer, and then
+/// a rate cannot be told.
 std::string speed_text(const comm::Link& link) {
-  return human_bytes(static_cast<int64_t>(link.bytes_per_s)) + "/s a rank after " +
-         std::to_string(std::lround(link.latency * 1e6)) + " us";
+  const std::string rate = std::isfinite(link.bytes_per_s)
+                               ? human_bytes(static_cast<int64_t>(link.bytes_per_s)) + "/s a rank"
+                               : "a rate too high to measure";
+  return rate + " after " + std::to_string(std::lround(link.latency * 1e6)) + " us";
 }
 
 bool leaves_buckets_open(const RunConfig& config, int64_t ranks, at::Device device) {

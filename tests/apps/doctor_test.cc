@@ -65,8 +65,12 @@ TEST_F(DoctorTest, MeasuresTheMachineAndLeavesNothingBehind) {
 
 TEST_F(DoctorTest, RanksMeasureTheirCollectives) {
   const auto findings = find({"--ranks", "2"});
-  const double speed = findings.at("collectives: all_reduce of 2 ranks, sent by each").at("number");
-  EXPECT_GT(speed, 1e5);
+  const nlohmann::json& found = findings.at("collectives: all_reduce of 2 ranks, sent by each");
+  if (found.contains("number")) {
+    EXPECT_GT(found.at("number").get<double>(), 1e5);
+  } else {  // on a busy machine
+    EXPECT_THAT(found.at("value").get<std::string>(), HasSubstr("larger messages took no longer"));
+  }
 }
 
 TEST_F(DoctorTest, AFolderThatIsNotThereIsAnError) {

@@ -371,12 +371,16 @@ Findings find_collectives(const comm::Group& group, at::Device device) {
     return found;
   }
   for (const comm::OperationSpeed& speed : comm::measure(group, device)) {
-    found.push_back({"collectives",
-                     std::string(comm::to_string(speed.operation)) + " of " +
-                         std::to_string(group.size()) + " ranks, sent by each",
-                     rate(speed.link.bytes_per_s) + " after " +
-                         human_number(speed.link.latency * 1e6, kDigits) + " us",
-                     speed.link.bytes_per_s, ""});
+    const std::string latency = human_number(speed.link.latency * 1e6, kDigits) + " us";
+    const std::string name = std::string(comm::to_string(speed.operation)) + " of " +
+                             std::to_string(group.size()) + " ranks, sent by each";
+    if (std::isfinite(speed.link.bytes_per_s)) {
+      found.push_back({"collectives", name, rate(speed.link.bytes_per_s) + " after " + latency,
+                       speed.link.bytes_per_s, ""});
+    } else {
+      found.push_back({"collectives", name, latency + ", larger messages took no longer",
+                       std::nullopt, "the machine is too busy to measure it. Try again"});
+    }
   }
   return found;
 }
