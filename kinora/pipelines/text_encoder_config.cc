@@ -88,9 +88,10 @@ T5Config t5_config(const DiffusersConfig& values, const std::string& type) {
   return config;
 }
 
-ClipTextConfig clip_config(const DiffusersConfig& values) {
-  ClipTextConfig config;
-  config.vocab_size = values.size("vocab_size", config.vocab_size, kMostWords);
+/// What the text and the image tower of a CLIP both have.
+template <typename Tower>
+Tower clip_tower(const DiffusersConfig& values) {
+  Tower config;
   config.hidden_size = values.size("hidden_size", config.hidden_size, kMostChannels);
   config.intermediate_size =
       values.size("intermediate_size", config.intermediate_size, kMostChannels);
@@ -98,11 +99,17 @@ ClipTextConfig clip_config(const DiffusersConfig& values) {
       values.size("num_hidden_layers", config.num_hidden_layers, kMostLayers);
   config.num_attention_heads =
       values.size("num_attention_heads", config.num_attention_heads, kMostChannels);
-  config.max_position_embeddings =
-      values.size("max_position_embeddings", config.max_position_embeddings, kMostChannels);
   config.activation =
       activation_named(values, "hidden_act", values.get<std::string>("hidden_act", "quick_gelu"));
   config.layer_norm_eps = epsilon(values, "layer_norm_eps", config.layer_norm_eps);
+  return config;
+}
+
+ClipTextConfig clip_config(const DiffusersConfig& values) {
+  auto config = clip_tower<ClipTextConfig>(values);
+  config.vocab_size = values.size("vocab_size", config.vocab_size, kMostWords);
+  config.max_position_embeddings =
+      values.size("max_position_embeddings", config.max_position_embeddings, kMostChannels);
   config.eos_token_id = values.get<int64_t>("eos_token_id", config.eos_token_id);
   return config;
 }
@@ -175,19 +182,9 @@ models::ClipImageConfig parse_image_encoder_config(const std::string& text,
                io::in_quotes(type));
   const DiffusersConfig values = outer.within("vision_config");
   values.require<int64_t>("num_channels", 3, 3);
-  models::ClipImageConfig config;
-  config.hidden_size = values.size("hidden_size", config.hidden_size, kMostChannels);
-  config.intermediate_size =
-      values.size("intermediate_size", config.intermediate_size, kMostChannels);
-  config.num_hidden_layers =
-      values.size("num_hidden_layers", config.num_hidden_layers, kMostLayers);
-  config.num_attention_heads =
-      values.size("num_attention_heads", config.num_attention_heads, kMostChannels);
+  auto config = clip_tower<models::ClipImageConfig>(values);
   config.image_size = values.size("image_size", config.image_size, kMostPixels);
   config.patch_size = values.size("patch_size", config.patch_size, kMostPixels);
-  config.activation =
-      activation_named(values, "hidden_act", values.get<std::string>("hidden_act", "quick_gelu"));
-  config.layer_norm_eps = epsilon(values, "layer_norm_eps", config.layer_norm_eps);
   config.projection_dim = outer.size("projection_dim", kProjectionDim, kMostChannels);
   return config;
 }
