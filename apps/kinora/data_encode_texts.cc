@@ -20,6 +20,7 @@
 #include "kinora/data/data_config.h"
 #include "kinora/device/device.h"
 #include "kinora/device/host_bytes.h"
+#include "kinora/inference/prompts.h"
 #include "kinora/inference/setup.h"
 #include "kinora/io/file.h"
 #include "kinora/models/families.h"
@@ -61,19 +62,6 @@ void check_width(const models::TextEncoder& encoder, const std::string& path,
                " gives vectors of ", width, " numbers, but model.text_channels is ",
                wanted.channels, ". Hint: set model.text_channels=", width,
                " in the recipe, or take its model's text encoder");
-}
-
-std::vector<std::string> captions_of_file(const std::string& path) {
-  constexpr int64_t kMostBytes = int64_t{1} << 26;
-  const std::string text = io::read_text(path, kMostBytes);
-  std::vector<std::string> captions;
-  for (const std::string_view line : split(text, '\n')) {
-    if (!trim(line).empty()) {
-      captions.emplace_back(trim(line));
-    }
-  }
-  KINORA_CHECK(!captions.empty(), kConfig, "[captions] ", path, " must hold at least one caption");
-  return captions;
 }
 
 /// Nothing if a signal came.
@@ -131,7 +119,8 @@ int run(const EncodeTextsArguments& arguments) {
   const StopSignal stop;
   const bool is_of_data = arguments.captions_file.empty();
   const std::optional<std::vector<std::string>> captions =
-      is_of_data ? captions_of_data(config.data, stop) : captions_of_file(arguments.captions_file);
+      is_of_data ? captions_of_data(config.data, stop)
+                 : inference::caption_lines(arguments.captions_file);
   if (!captions) {
     return 0;
   }

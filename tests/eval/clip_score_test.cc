@@ -7,6 +7,7 @@
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -94,6 +95,16 @@ TEST_F(ClipScoreTest, PreprocessingEqualsTransformers) {
     SCOPED_TRACE(i);
     expect_near(network.prepare(all[i]), expected("pixels." + std::to_string(i)), 1e-6);
   }
+}
+
+TEST_F(ClipScoreTest, PicturesThatWouldGrowWithoutBoundAreRefused) {
+  const ClipNetwork network(clip(), at::kCPU);
+  EXPECT_EQ(network.prepare(at::zeros({3, 1, 64}, at::kByte)).dim(), 3);
+  EXPECT_THAT(error_of(ErrorKind::kIo,
+                       [&] {
+                         return network.prepare(at::zeros({3, 65, 1}, at::kByte));
+                       }),
+              HasSubstr("at most 64 times the other, got 65 x 1"));
 }
 
 TEST_F(ClipScoreTest, BothTowersEqualTransformers) {
