@@ -243,6 +243,7 @@ void encode(const SampleArguments& arguments, const pipelines::Pipeline& pipelin
                                       .cleans = arguments.cleans_captions,
                                       .scores = arguments.scores,
                                       .device = inference::choose_device(arguments.device),
+                                      .memory_gib = arguments.memory_budget.value_or(0.0),
                                       .says = says,
                                       .weights = arguments.prompt_weights,
                                       .verbose = arguments.verbose}));

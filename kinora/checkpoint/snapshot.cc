@@ -6,11 +6,10 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <fstream>
-#include <string>
 
 #include "kinora/core/cuda.h"
 #include "kinora/core/log.h"
+#include "kinora/core/process_memory.h"
 #include "kinora/core/text.h"
 #include "kinora/device/device.h"
 
@@ -33,21 +32,6 @@ int64_t device_room(at::Device device) {
   const auto stats = at::accelerator::getDeviceStats(device.index());
   return cuda_free_memory(device.index()) + stats.reserved_bytes[kAll].current -
          stats.allocated_bytes[kAll].peak;
-}
-
-/// What the system could give without swapping; 0 if it does not say.
-int64_t host_room() {
-  std::ifstream file("/proc/meminfo");
-  std::string name;
-  int64_t kilobytes = 0;
-  std::string unit;
-  while (file >> name >> kilobytes) {
-    if (name == "MemAvailable:") {
-      return kilobytes * 1024;
-    }
-    std::getline(file, unit);
-  }
-  return 0;
 }
 
 /// Replaces every array by its place in one memory, after `copy` to there. One allocation of that
@@ -116,7 +100,7 @@ SnapshotPlace choose_place(at::Device device, int64_t bytes, int64_t ranks_per_h
   if (device.is_cuda() && device_room(device) >= bytes + kDeviceReserve) {
     return SnapshotPlace::kDevice;
   }
-  if (host_room() / 2 >= bytes * ranks_per_host) {
+  if (available_memory() / 2 >= bytes * ranks_per_host) {
     return SnapshotPlace::kHost;
   }
   log_warn("[checkpoint] neither the device nor the host has room for a copy of ",

@@ -35,4 +35,18 @@ int64_t physical_memory() {
   return static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
 }
 
+int64_t available_memory() {
+  std::ifstream file("/proc/meminfo");
+  std::string name;
+  int64_t kib = 0;
+  std::string unit;
+  while (file >> name >> kib) {
+    if (name == "MemAvailable:") {
+      return 1024 * kib;
+    }
+    std::getline(file, unit);
+  }
+  return 0;
+}
+
 }  // namespace kinora

@@ -16,4 +16,7 @@ namespace kinora {
 /// Bytes of RAM that this machine has.
 [[nodiscard]] int64_t physical_memory();
 
+/// Bytes of RAM that the system could give without swapping; 0 if it does not say.
+[[nodiscard]] int64_t available_memory();
+
 }  // namespace kinora

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kinora/core/error.h"
+#include "kinora/inference/fitting_text_encoder.h"
 #include "kinora/inference/setup.h"
 #include "kinora/inference/text_tokens.h"
 #include "kinora/models/families.h"
@@ -13,6 +14,14 @@
 #include "kinora/pipelines/tokenizer_folder.h"
 
 namespace kinora::inference {
+namespace {
+
+pipelines::TextBatchEncoder batches_of(models::TextEncoder& encoder, const TextOptions& text) {
+  return pipelines::TextBatchEncoder(
+      encoder, text.micro_batch > 0 ? text.micro_batch : TextOptions::kMicroBatch);
+}
+
+}  // namespace
 
 void check_text_encoder(const ModelRecipe& recipe, const data::CaptionTokens& tokens) {
   const std::string& path = recipe.text.encoder;
@@ -40,8 +49,7 @@ std::unique_ptr<FrozenTextEncoder> open_text_encoder(const ModelRecipe& recipe,
   check_text_encoder(recipe, tokens);
   auto model = pipelines::open_text_encoder(
       text.encoder, {.device = device, .type = compute_type(text.precision), .ranks = ranks});
-  const pipelines::TextBatchEncoder encoder(
-      *model, text.micro_batch > 0 ? text.micro_batch : TextOptions::kMicroBatch);
+  const pipelines::TextBatchEncoder encoder = batches_of(*model, text);
   return std::make_unique<FrozenTextEncoder>(FrozenTextEncoder{std::move(model), encoder});
 }
 
@@ -49,8 +57,10 @@ Prompts prompts_of_encoder(const std::vector<std::string>& captions, const Model
                            at::Device device) {
   const data::CaptionTokens tokens = caption_tokens(recipe).value();
   Prompts prompts = prompts_of_tokens(captions, tokens);
-  const auto encoder = open_text_encoder(recipe, tokens, device);
-  encode(prompts, encoder->encoder);
+  check_text_encoder(recipe, tokens);
+  const auto encoder = open_fitting_text_encoder(
+      recipe.text.encoder, {.device = device, .type = compute_type(recipe.text.precision)});
+  encode(prompts, batches_of(*encoder, recipe.text));
   prompts.origin = recipe.text.encoder + (tokens.cleans ? ", cleaned" : "");
   return prompts;
 }

@@ -16,6 +16,7 @@
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
 #include "kinora/core/text.h"
+#include "kinora/inference/fitting_text_encoder.h"
 #include "kinora/inference/setup.h"
 #include "kinora/io/file.h"
 #include "kinora/models/families.h"
@@ -228,8 +229,11 @@ Prompts prompts_of_pipeline(const pipelines::Pipeline& pipeline,
   if (its.cuts_negative) {
     pad_first(numbers, tokenizer);
   }
-  const std::unique_ptr<models::TextEncoder> encoder = pipelines::open_text_encoder(
-      encoder_folder, {.device = options.device, .type = compute_type(recipe.precision)});
+  const std::unique_ptr<models::TextEncoder> encoder =
+      open_fitting_text_encoder(encoder_folder, {.device = options.device,
+                                                 .type = compute_type(recipe.precision),
+                                                 .memory_gib = options.memory_gib,
+                                                 .says = options.says});
   std::vector<data::Text> states = encoded(*encoder, numbers, shape,
                                            {.weights = options.weights,
                                             .empty = tokenizer.encode("").ids,

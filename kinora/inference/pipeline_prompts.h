@@ -20,7 +20,8 @@ struct CaptionOptions {
   /// pipeline's own.
   prompts::OpenSoraScores scores = {};
   at::Device device = at::kCPU;
-  bool says = true;  ///< logs what is chosen and what of a caption is cut off
+  double memory_gib = 0.0;  ///< most for the encoder's weights; 0: what is free (TextEncoderRoom)
+  bool says = true;         ///< logs what is chosen and what of a caption is cut off
   PromptWeights weights = PromptWeights::kOff;
   bool verbose = false;  ///< logs the tokens of each text and their weights as well
 };

@@ -83,6 +83,20 @@ std::string name_of(const testing::TestParamInfo<const char*>& info) {
 INSTANTIATE_TEST_SUITE_P(Pipelines, PipelinePromptsTest,
                          testing::Values("pixart_alpha", "pixart_sigma", "latte"), name_of);
 
+TEST_P(PipelinePromptsTest, AnEncoderThatDoesNotFitIsStreamedAndGivesTheSame) {
+  const Prompts whole = prompts(quiet());
+  CaptionOptions little = quiet();
+  little.memory_gib = 1e-6;  // a kilobyte
+  little.says = true;
+  testing::internal::CaptureStderr();
+  const Prompts streamed = prompts(little);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("the memory budget is 1 KiB"));
+  ASSERT_EQ(streamed.all.size(), whole.all.size());
+  for (size_t i = 0; i < whole.all.size(); ++i) {
+    EXPECT_EQ(streamed.all[i].text.tokens, whole.all[i].text.tokens);
+  }
+}
+
 TEST_P(PipelinePromptsTest, StatesAreThoseOfDiffusers) {
   const WeightsFile expected = drawn();
   const at::Tensor states = expected.read("states");

@@ -181,9 +181,11 @@ void add_how(CLI::App& command, SampleArguments& arguments) {
                      "Of models of latents: a folder or file that makes pictures of them; default: "
                      "the run's autoencoder.path");
   command
-      .add_option("--memory-budget", arguments.memory_budget,
-                  "GiB that the autoencoder's activations may take; 0 = no limit; default: the "
-                  "run's autoencoder.memory_gib")
+      .add_option(
+          "--memory-budget", arguments.memory_budget,
+          "GiB that the autoencoder's activations may take, 0 = no limit, default: the run's "
+          "autoencoder.memory_gib; and, before, the weights of a pipeline's text encoder, "
+          "0 = what is free")
       ->check(real(0.0));
   command.add_option("--out", arguments.out,
                      "Folder for the samples; the same command goes on with those that it lacks");

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+
+#include <filesystem>
+#include <memory>
+
+#include "kinora/models/text_encoders/text_encoder.h"
+
+namespace kinora::inference {
+
+/// Where a text encoder is opened for a drawing, and what it may take.
+struct TextEncoderRoom {
+  at::Device device = at::kCPU;
+  at::ScalarType type = at::kFloat;
+  double memory_gib = 0.0;  ///< most for its weights; 0: what is free on the device
+  bool says = true;         ///< logs it where the weights do not fit
+};
+
+/// pipelines::open_text_encoder(). Where the weights do not fit, the blocks are streamed from the
+/// file, which gives the same states and takes longer. Its errors.
+[[nodiscard]] std::unique_ptr<models::TextEncoder> open_fitting_text_encoder(
+    const std::filesystem::path& path, const TextEncoderRoom& room);
+
+}  // namespace kinora::inference
