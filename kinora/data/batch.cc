@@ -6,10 +6,21 @@
 #include "kinora/core/error.h"
 
 namespace kinora::data {
+
+std::optional<LatentShape> latents_of(const Source& source, const SampleSize& size) {
+  if (auto own = source.latent_shape_at(size.pixels())) {
+    return own;
+  }
+  const auto shape = source.latent_shape();
+  return shape ? std::optional(LatentShape{.frame = *shape, .frames = size.frames}) : std::nullopt;
+}
+
 namespace {
 
 std::vector<int64_t> images_shape(const Source& source, const SampleSize& size, int64_t batch) {
-  const SampleShape shape = source.latent_shape().value_or(SampleShape{3, size.height, size.width});
+  const auto [shape, frames] =
+      latents_of(source, size)
+          .value_or(LatentShape{.frame = {3, size.height, size.width}, .frames = size.frames});
   KINORA_CHECK(shape.height > 0 && shape.width > 0, kConfig, "[data] images must have pixels, got ",
                shape.height, " x ", shape.width, ". Hint: set data.height and data.width.");
   KINORA_CHECK(size.frames > 0 && size.frame_stride > 0, kConfig,
@@ -22,7 +33,7 @@ std::vector<int64_t> images_shape(const Source& source, const SampleSize& size, 
                " frames must come from a set of videos, got a set of images. Hint: set "
                "data.frames to 1, or data.frame_layout to video, or to strip if the images are "
                "strips of frames.");
-  return {batch, shape.channels, size.frames, shape.height, shape.width};
+  return {batch, shape.channels, frames, shape.height, shape.width};
 }
 
 at::ScalarType images_type(const Source& source) {

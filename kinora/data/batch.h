@@ -46,11 +46,18 @@ struct SampleSize {
   double max_fps = 0.0;        ///< see FrameChoice
   bool scaled_decode = false;  ///< see io::CropHint::may_scale
 
+  [[nodiscard]] PixelSize pixels() const {
+    return {.height = height, .width = width, .frames = frames};
+  }
+
   /// `start` as there.
   [[nodiscard]] FrameChoice choice(float start) const {
     return {.count = frames, .min_stride = frame_stride, .max_fps = max_fps, .start = start};
   }
 };
+
+/// The latents that `source` gives of samples of that size; nothing if it gives pixels.
+[[nodiscard]] std::optional<LatentShape> latents_of(const Source& source, const SampleSize& size);
 
 /// Empty batches for samples of one source; their memory is used again.
 class BatchBuffers {

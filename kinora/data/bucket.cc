@@ -218,6 +218,29 @@ std::optional<int64_t> BucketTable::find(const SampleFacts& sample,
   return std::nullopt;
 }
 
+std::vector<int64_t> BucketTable::possible(const SampleFacts& sample) const {
+  std::vector<int64_t> found;
+  bool arrives = true;      // whether chance may bring the sample to this row,
+  bool is_refused = false;  // and to the next resolution
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    const Row& row = rows_[i];
+    if (i > 0 && row.pixels != rows_[i - 1].pixels) {
+      arrives = arrives || is_refused;
+      is_refused = false;
+    }
+    if (!arrives || row.keep_frames == 0.0 || !is_large_enough(row, sample) ||
+        !has_frames(row, sample)) {
+      continue;
+    }
+    if (row.keep > 0.0) {
+      found.push_back(nearest(row, sample));
+    }
+    is_refused = is_refused || row.keep < 1.0;
+    arrives = row.keep_frames < 1.0;
+  }
+  return found;
+}
+
 std::optional<int64_t> BucketTable::largest(const SampleFacts& sample) const {
   for (const Row& row : rows_) {
     if (is_large_enough(row, sample) && has_frames(row, sample)) {

@@ -50,6 +50,9 @@ struct Bucket {
   int64_t row = 0;     ///< of the table, in the order of search
   int64_t batch = 1;   ///< samples at once on a rank
 
+  [[nodiscard]] PixelSize pixels() const {
+    return {.height = height, .width = width, .frames = frames};
+  }
   /// "480p, 51 frames, 480 x 848".
   [[nodiscard]] std::string text() const;
 };
@@ -74,6 +77,9 @@ class BucketTable {
   /// The number of the bucket that takes the sample where `draws` decide; nothing if none does.
   [[nodiscard]] std::optional<int64_t> find(const SampleFacts& sample,
                                             const RandomStream& draws) const;
+
+  /// All that `find` may give, in the order of search.
+  [[nodiscard]] std::vector<int64_t> possible(const SampleFacts& sample) const;
 
   /// The first that suits, whatever the probabilities: what `find` may give at best.
   [[nodiscard]] std::optional<int64_t> largest(const SampleFacts& sample) const;

@@ -1,17 +1,13 @@
 #include "kinora/data/bucket_order.h"
 
 #include <algorithm>
-#include <atomic>
-#include <exception>
 #include <map>
-#include <mutex>
-#include <thread>
 #include <utility>
 
 #include "kinora/core/counted.h"
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
-#include "kinora/data/sample_reader.h"
+#include "kinora/data/header_scan.h"
 
 namespace kinora::data {
 
@@ -21,53 +17,48 @@ BucketOrder::BucketOrder(const Source& source, const BucketOrderOptions& options
       seed_(options.seed),
       batches_per_step_(options.batches_per_step),
       sizes_(static_cast<size_t>(source.size())),
+      num_attempts_((source.latent_shape() ? 1 : 2) * source.size()),
       waiting_(table_.buckets().size()) {
-  KINORA_CHECK(!source.latent_shape(), kConfig,
-               "[buckets] latents have one size, and cannot be cropped to buckets. Hint: leave "
-               "data.buckets out");
   look_at(source, options);
   find_misfits(source);
+  check_latents(source);
 }
 
-// A part of the samples in each thread, since files of headers are read here and there.
 void BucketOrder::look_at(const Source& source, const BucketOrderOptions& options) {
-  BadSamples bad(source, options.max_bad);
-  std::atomic<int64_t> next{0};
-  std::mutex mutex;
-  std::exception_ptr error;
-  const auto run = [&] {
-    try {
-      for (int64_t i = next++; i < source.size(); i = next++) {
-        try {
-          const SampleFacts found = source.facts(i);
-          sizes_[static_cast<size_t>(i)] = {.height = static_cast<int32_t>(found.height),
-                                            .width = static_cast<int32_t>(found.width),
-                                            .num_frames = static_cast<int32_t>(found.num_frames),
-                                            .fps = found.fps};
-        } catch (const Error& reason) {
-          if (!is_bad_sample(reason)) {
-            throw;
-          }
-          bad.add(i, reason.what());
-        }
-      }
-    } catch (...) {
-      const std::lock_guard<std::mutex> lock(mutex);
-      error = std::current_exception();
-      next = source.size();
+  scan_headers(source, options.num_threads, options.max_bad,
+               [this](int64_t index, const SampleFacts& found) {
+                 sizes_[static_cast<size_t>(index)] = {
+                     .height = static_cast<int32_t>(found.height),
+                     .width = static_cast<int32_t>(found.width),
+                     .num_frames = static_cast<int32_t>(found.num_frames),
+                     .fps = found.fps};
+               });
+}
+
+void BucketOrder::check_latents(const Source& source) const {
+  if (!source.latent_shape()) {
+    return;
+  }
+  int64_t num_missing = 0;
+  std::string example;
+  for (int64_t i = 0; i < source.size(); ++i) {
+    const SampleFacts sample = facts(i);
+    if (sample.height == 0) {
+      continue;
     }
-  };
-  std::vector<std::thread> threads;
-  for (int64_t i = 1; i < options.num_threads; ++i) {
-    threads.emplace_back(run);
+    for (const int64_t number : table_.possible(sample)) {
+      const Bucket& bucket = table_.buckets()[static_cast<size_t>(number)];
+      if (!source.has_latent_at(i, bucket.pixels()) && num_missing++ == 0) {
+        example = source.sample_name(i) + " at " + bucket.text();
+      }
+    }
   }
-  run();
-  for (std::thread& thread : threads) {
-    thread.join();
-  }
-  if (error) {
-    std::rethrow_exception(error);
-  }
+  KINORA_CHECK(num_missing == 0, kConfig,
+               "[buckets] the latents must be of the sizes of the "
+               "buckets, but ",
+               num_missing, " that samples may go to were not encoded, such as ", example,
+               ". Hint: kinora data encode with the same data.buckets, data.frame_stride, "
+               "data.max_fps and data.validation");
 }
 
 void BucketOrder::find_misfits(const Source& source) {
@@ -165,8 +156,13 @@ int64_t BucketOrder::replacement(int64_t bucket, int64_t index, int64_t attempt)
   const auto count = static_cast<int64_t>(sizes_.size());
   const int64_t other = (index + attempt) % count;
   const SampleFacts sample = facts(other);
-  const int64_t row = table_.buckets()[static_cast<size_t>(bucket)].row;
-  return sample.height > 0 && table_.suits(row, sample) ? other : -1;
+  if (sample.height == 0) {
+    return -1;
+  }
+  const bool suits = attempt <= count
+                         ? std::ranges::count(table_.possible(sample), bucket) > 0
+                         : table_.suits(table_.buckets()[static_cast<size_t>(bucket)].row, sample);
+  return suits ? other : -1;
 }
 
 }  // namespace kinora::data

@@ -41,7 +41,8 @@ struct MisfitGroup {
 class BucketOrder {
  public:
   /// Looks at all samples' headers and logs which no bucket can take, and why. Error (kConfig): no
-  /// sample suits a bucket; as BucketTable. (kIo): too many unreadable ones.
+  /// sample suits a bucket; latents of other sizes; as BucketTable. (kIo): too many unreadable
+  /// ones.
   BucketOrder(const Source& source, const BucketOrderOptions& options);
 
   [[nodiscard]] const BucketTable& table() const { return table_; }
@@ -61,8 +62,11 @@ class BucketOrder {
   [[nodiscard]] bool seek(int64_t position);
 
   /// What stands in for sample `index` of `bucket` at the `attempt`-th try if it cannot be read:
-  /// the sample so many places on in the source; -1 if the bucket is not for that.
+  /// the sample so many places on in the source; -1 if the bucket is not for that. Once all have
+  /// been tried, those of other ratios will do, unless samples are latents, which have one.
   [[nodiscard]] int64_t replacement(int64_t bucket, int64_t index, int64_t attempt) const;
+  /// Tries beyond which there is nothing else.
+  [[nodiscard]] int64_t num_attempts() const { return num_attempts_; }
 
  private:
   // Of a sample; height 0: it cannot be used.
@@ -75,6 +79,7 @@ class BucketOrder {
 
   void look_at(const Source& source, const BucketOrderOptions& options);
   void find_misfits(const Source& source);
+  void check_latents(const Source& source) const;
   [[nodiscard]] SampleFacts facts(int64_t index) const;
   [[nodiscard]] std::optional<int64_t> bucket_of(int64_t index, int64_t epoch) const;
 
@@ -83,6 +88,7 @@ class BucketOrder {
   uint64_t seed_;
   int64_t batches_per_step_;
   std::vector<Size> sizes_;
+  int64_t num_attempts_;
   std::vector<MisfitGroup> left_out_;
   std::vector<std::vector<int64_t>> waiting_;  // by bucket
   int64_t num_drawn_ = 0;                      // from order_

@@ -40,6 +40,9 @@ std::string line_of(const CacheBlock& block) {
   Json samples = Json::array();
   for (const CachedSample& sample : block.samples) {
     Json entry = {{"name", sample.name}, {"label", sample.label}};
+    if (sample.number >= 0) {
+      entry["number"] = sample.number;
+    }
     if (!sample.caption.empty()) {
       entry["caption"] = sample.caption;
     }
@@ -72,7 +75,8 @@ std::optional<Entry> parse_line(const std::string& text) {
       entry.record.samples.push_back({.name = sample.at("name").get<std::string>(),
                                       .caption = sample.value("caption", std::string()),
                                       .label = sample.at("label").get<int64_t>(),
-                                      .fps = sample.value("fps", 0.0F)});
+                                      .fps = sample.value("fps", 0.0F),
+                                      .number = sample.value("number", int64_t{-1})});
     }
     for (const Json& one : line.at("left_out")) {
       entry.record.left_out.push_back(

@@ -87,8 +87,12 @@ void describe_clips(Fields& fields, DataConfig& c) {
            "so on, with the least stride that comes down to it. data.frame_stride is the least "
            "stride of all clips. 0 = no limit.",
            {.min = 0.0, .max = 1000.0})
-      .check("be 0 for data.source latents, whose frames are not those that were encoded",
-             [&c] { return c.max_fps == 0.0 || c.source != SourceKind::kLatents; })
+      .check(
+          "be 0 for data.source latents without data.buckets, whose frames are not those that "
+          "were encoded",
+          [&c] {
+            return c.max_fps == 0.0 || c.source != SourceKind::kLatents || !c.buckets.empty();
+          })
       .check("be 0 for data.source moving_shapes, whose clips have just data.frames frames",
              [&c] { return c.max_fps == 0.0 || c.source != SourceKind::kMovingShapes; });
   fields.add("fps", c.fps,
@@ -158,14 +162,13 @@ void describe_captions(Fields& fields, DataConfig& c) {
 }
 
 void describe_buckets(Fields& fields, DataConfig& c) {
-  fields
-      .add("buckets", c.buckets,
-           "Sizes of the batches: {resolution: {frames: [keep probability, batch size]}} or "
-           "[[keep, keep frames], batch size], where a resolution is 256px (a square) or 480p "
-           "(16:9). A sample goes to the largest and longest that it fills and that keeps it. "
-           "{} = all samples have data.height, data.width and data.frames.")
-      .check("be {} for data.source latents, which cannot be cropped",
-             [&c] { return c.buckets.empty() || c.source != SourceKind::kLatents; });
+  fields.add(
+      "buckets", c.buckets,
+      "Sizes of the batches: {resolution: {frames: [keep probability, batch size]}} or "
+      "[[keep, keep frames], batch size], where a resolution is 256px (a square) or 480p "
+      "(16:9). A sample goes to the largest and longest that it fills and that keeps it. "
+      "{} = all samples have data.height, data.width and data.frames. Of a cache of latents: "
+      "those that it was made with.");
   fields.add("bucket_ratios", c.bucket_ratios,
              {{"opensora2", AspectRatios::kOpenSora2},
               {"opensora1", AspectRatios::kOpenSora1},
@@ -218,6 +221,19 @@ const std::string& folder_of(const DataConfig& config) {
 
 std::unique_ptr<Source> open_cache(const DataConfig& config) {
   auto cache = std::make_unique<LatentCache>(config.path.front());
+  KINORA_CHECK(cache->has_several_sizes() != config.buckets.empty(), kConfig, "[data] ",
+               config.path.front(), " holds latents of ",
+               cache->has_several_sizes() ? "several sizes, for data.buckets"
+                                          : "one size, and data.buckets wants several",
+               ". Hint: the recipe that kinora data encode was given");
+  if (cache->has_several_sizes()) {
+    const PixelSize pixels = sample_size(config).pixels();
+    KINORA_CHECK(cache->manifest().sizes.front().pixels() == pixels, kConfig, "[data] ",
+                 config.path.front(), " was made for data.height, width and frames other than ",
+                 pixels.height, " x ", pixels.width, ", ", pixels.frames,
+                 ". Hint: the recipe that kinora data encode was given");
+    return cache;
+  }
   const LatentLayout& layout = cache->manifest().layout;
   const int64_t stored = cache->is_video() ? layout.shape[1] : 1;
   const int64_t span = sample_size(config).choice(0.0F).span(0.0);
@@ -267,6 +283,9 @@ std::unique_ptr<Source> open_pictures(const DataConfig& config) {
       if (config.path.size() == 1 && std::filesystem::is_directory(config.path.front())) {
         return open_cache(config);
       }
+      KINORA_CHECK(config.buckets.empty(), kConfig,
+                   "[data] latents in files have one size, and data.buckets wants several. Hint: "
+                   "a cache, which kinora data encode makes");
       return std::make_unique<LatentFiles>(
           paths_of(config),
           LatentFilesOptions{.min_frames = sample_size(config).choice(0.0F).span(0.0),

@@ -18,7 +18,28 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kManifestFile = "manifest.json";
 constexpr const char* kFormat = "kinora latents";
 constexpr int64_t kCacheVersion = 1;
+constexpr int64_t kSizedVersion = 2;  // of several sizes
 constexpr int64_t kMaxManifestBytes = int64_t{1} << 28;
+
+std::vector<int64_t> parse_shape(const Json& json) {
+  auto shape = json.get<std::vector<int64_t>>();
+  constexpr int64_t kMaxDim = int64_t{1} << 20;
+  KINORA_CHECK((shape.size() == 3 || shape.size() == 4) &&
+                   std::ranges::all_of(shape, [](int64_t dim) { return dim > 0 && dim < kMaxDim; }),
+               kIo, "shape must be [C, h, w] or [C, T, h, w], got ", shape_text(shape));
+  return shape;
+}
+
+std::vector<CachePartEntry> parse_parts(const Json& json) {
+  std::vector<CachePartEntry> parts;
+  for (const Json& part : json) {
+    parts.push_back({part.at("file").get<std::string>(), part.at("samples").get<int64_t>()});
+    const CachePartEntry& entry = parts.back();
+    KINORA_CHECK(entry.samples > 0 && std::filesystem::path(entry.file).filename() == entry.file,
+                 kIo, "parts must be names of files with at least 1 sample, got ", part.dump());
+  }
+  return parts;
+}
 
 CacheManifest parse_manifest(const Json& json) {
   CacheManifest manifest;
@@ -28,27 +49,71 @@ CacheManifest parse_manifest(const Json& json) {
   KINORA_CHECK(dtype && is_float(*dtype), kIo, "dtype must be F32, F16 or BF16, got ",
                json.at("dtype").dump());
   layout.dtype = *dtype;
-  layout.shape = json.at("shape").get<std::vector<int64_t>>();
-  constexpr int64_t kMaxDim = int64_t{1} << 20;
-  KINORA_CHECK(
-      (layout.shape.size() == 3 || layout.shape.size() == 4) &&
-          std::ranges::all_of(layout.shape, [](int64_t dim) { return dim > 0 && dim < kMaxDim; }),
-      kIo, "shape must be [C, h, w] or [C, T, h, w], got ", shape_text(layout.shape));
   layout.parts.std = json.at("std").get<bool>();
   layout.parts.mirrored = json.at("mirrored").get<bool>();
-  layout.pixel_height = json.at("height").get<int64_t>();
-  layout.pixel_width = json.at("width").get<int64_t>();
   layout.frame_compression = json.at("frame_compression").get<int64_t>();
   manifest.class_names = json.at("class_names").get<std::vector<std::string>>();
-  for (const Json& part : json.at("parts")) {
-    manifest.parts.push_back(
-        {part.at("file").get<std::string>(), part.at("samples").get<int64_t>()});
-    const CachePartEntry& entry = manifest.parts.back();
-    KINORA_CHECK(entry.samples > 0 && std::filesystem::path(entry.file).filename() == entry.file,
-                 kIo, "parts must be names of files with at least 1 sample, got ", part.dump());
+  const auto layout_of = [&layout](const Json& size) {
+    LatentLayout own = layout;
+    own.shape = parse_shape(size.at("shape"));
+    own.pixel_height = size.at("height").get<int64_t>();
+    own.pixel_width = size.at("width").get<int64_t>();
+    return own;
+  };
+  if (!json.contains("sizes")) {
+    layout = layout_of(json);
+    manifest.parts = parse_parts(json.at("parts"));
+    manifest.is_video = layout.shape.size() == 4;
+    return manifest;
   }
+  manifest.is_video = json.at("is_video").get<bool>();
+  for (const Json& size : json.at("sizes")) {
+    manifest.sizes.push_back({.layout = layout_of(size),
+                              .pixel_frames = size.at("frames").get<int64_t>(),
+                              .parts = parse_parts(size.at("parts"))});
+  }
+  KINORA_CHECK(!manifest.sizes.empty(), kIo, "there must be at least one size");
+  layout = manifest.sizes.front().layout;
   return manifest;
 }
+
+Json to_json(const std::vector<CachePartEntry>& parts) {
+  Json json = Json::array();
+  for (const CachePartEntry& part : parts) {
+    json.push_back({{"file", part.file}, {"samples", part.samples}});
+  }
+  return json;
+}
+
+/// The columns of samples.safetensors that every cache has, and what they point to.
+struct SampleColumns {
+  explicit SampleColumns(const std::vector<CachedSample>& samples) {
+    for (const CachedSample& sample : samples) {
+      labels.push_back(sample.label);
+      fps.push_back(sample.fps);
+      names += sample.name;
+      captions += sample.caption;
+      name_ends.push_back(std::ssize(names));
+      caption_ends.push_back(std::ssize(captions));
+    }
+  }
+  [[nodiscard]] std::vector<io::SafetensorsTensor> tensors() const {
+    const std::vector<int64_t> count = {std::ssize(labels)};
+    return {{"labels", DType::kI64, count, std::as_bytes(std::span(labels))},
+            {"name_ends", DType::kI64, count, std::as_bytes(std::span(name_ends))},
+            {"caption_ends", DType::kI64, count, std::as_bytes(std::span(caption_ends))},
+            {"fps", DType::kF32, count, std::as_bytes(std::span(fps))},
+            {"names", DType::kU8, {std::ssize(names)}, std::as_bytes(std::span(names))},
+            {"captions", DType::kU8, {std::ssize(captions)}, std::as_bytes(std::span(captions))}};
+  }
+
+  std::vector<int64_t> labels;
+  std::vector<int64_t> name_ends;
+  std::vector<int64_t> caption_ends;
+  std::vector<float> fps;
+  std::string names;
+  std::string captions;
+};
 
 }  // namespace
 
@@ -104,8 +169,9 @@ std::optional<CacheManifest> read_manifest(const std::filesystem::path& cache) {
                path.string(),
                " must be the manifest of a cache of latents. Hint: kinora data "
                "encode makes one");
-  KINORA_CHECK(json.value("version", int64_t{0}) == kCacheVersion, kIo, "[cache] ", path.string(),
-               " must be of version ", kCacheVersion, ", got ", json.value("version", int64_t{0}),
+  const int64_t version = json.value("version", int64_t{0});
+  KINORA_CHECK(version == kCacheVersion || version == kSizedVersion, kIo, "[cache] ", path.string(),
+               " must be of version ", kCacheVersion, " or ", kSizedVersion, ", got ", version,
                ". Hint: make the cache anew by kinora data encode");
   try {
     return parse_manifest(json);
@@ -116,50 +182,71 @@ std::optional<CacheManifest> read_manifest(const std::filesystem::path& cache) {
 
 void write_manifest(const std::filesystem::path& cache, const CacheManifest& manifest) {
   const LatentLayout& layout = manifest.layout;
-  Json parts = Json::array();
-  for (const CachePartEntry& part : manifest.parts) {
-    parts.push_back({{"file", part.file}, {"samples", part.samples}});
+  const bool is_sized = !manifest.sizes.empty();
+  Json json = {{"format", kFormat},
+               {"version", is_sized ? kSizedVersion : kCacheVersion},
+               {"folder", folder_of(manifest.key)},
+               {"key", manifest.key},
+               {"dtype", to_string(layout.dtype)},
+               {"shape", layout.shape},
+               {"std", layout.parts.std},
+               {"mirrored", layout.parts.mirrored},
+               {"height", layout.pixel_height},
+               {"width", layout.pixel_width},
+               {"frame_compression", layout.frame_compression},
+               {"class_names", manifest.class_names}};
+  if (is_sized) {
+    json["is_video"] = manifest.is_video;
+    json["sizes"] = Json::array();
+    for (const CacheSize& size : manifest.sizes) {
+      json["sizes"].push_back({{"height", size.layout.pixel_height},
+                               {"width", size.layout.pixel_width},
+                               {"frames", size.pixel_frames},
+                               {"shape", size.layout.shape},
+                               {"parts", to_json(size.parts)}});
+    }
+  } else {
+    json["parts"] = to_json(manifest.parts);
   }
-  const Json json = {{"format", kFormat},
-                     {"version", kCacheVersion},
-                     {"folder", folder_of(manifest.key)},
-                     {"key", manifest.key},
-                     {"dtype", to_string(layout.dtype)},
-                     {"shape", layout.shape},
-                     {"std", layout.parts.std},
-                     {"mirrored", layout.parts.mirrored},
-                     {"height", layout.pixel_height},
-                     {"width", layout.pixel_width},
-                     {"frame_compression", layout.frame_compression},
-                     {"class_names", manifest.class_names},
-                     {"parts", parts}};
   io::write_file_atomic(cache / kManifestFile,
                         json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 void write_samples(const std::filesystem::path& path, const std::vector<CachedSample>& samples) {
-  std::vector<int64_t> labels;
-  std::vector<int64_t> name_ends;
-  std::vector<int64_t> caption_ends;
-  std::vector<float> fps;
-  std::string names;
-  std::string captions;
-  for (const CachedSample& sample : samples) {
-    labels.push_back(sample.label);
-    fps.push_back(sample.fps);
-    names += sample.name;
-    captions += sample.caption;
-    name_ends.push_back(std::ssize(names));
-    caption_ends.push_back(std::ssize(captions));
+  io::write_safetensors(path, SampleColumns(samples).tensors());
+}
+
+void write_samples(const std::filesystem::path& path, const std::vector<CachedSample>& samples,
+                   const std::vector<SizedSample>& sized) {
+  const SampleColumns columns(samples);
+  std::vector<int64_t> heights;
+  std::vector<int64_t> widths;
+  std::vector<int64_t> frames;
+  std::vector<int64_t> ends;
+  std::vector<int64_t> sizes;
+  std::vector<int64_t> rows;
+  for (const SizedSample& sample : sized) {
+    heights.push_back(sample.facts.height);
+    widths.push_back(sample.facts.width);
+    frames.push_back(sample.facts.num_frames);
+    for (const CachedLatent& latent : sample.latents) {
+      sizes.push_back(latent.size);
+      rows.push_back(latent.row);
+    }
+    ends.push_back(std::ssize(rows));
   }
-  const std::vector<int64_t> count = {std::ssize(samples)};
-  const std::vector<io::SafetensorsTensor> tensors = {
-      {"labels", DType::kI64, count, std::as_bytes(std::span(labels))},
-      {"name_ends", DType::kI64, count, std::as_bytes(std::span(name_ends))},
-      {"caption_ends", DType::kI64, count, std::as_bytes(std::span(caption_ends))},
-      {"fps", DType::kF32, count, std::as_bytes(std::span(fps))},
-      {"names", DType::kU8, {std::ssize(names)}, std::as_bytes(std::span(names))},
-      {"captions", DType::kU8, {std::ssize(captions)}, std::as_bytes(std::span(captions))}};
+  std::vector<io::SafetensorsTensor> tensors = columns.tensors();
+  const auto add = [&tensors](const char* name, const std::vector<int64_t>& values) {
+    tensors.insert(tensors.begin(),
+                   io::SafetensorsTensor{
+                       name, DType::kI64, {std::ssize(values)}, std::as_bytes(std::span(values))});
+  };
+  add("heights", heights);
+  add("widths", widths);
+  add("frames", frames);
+  add("latent_ends", ends);
+  add("latent_size", sizes);
+  add("latent_row", rows);
   io::write_safetensors(path, tensors);
 }
 
@@ -169,38 +256,81 @@ LatentCache::LatentCache(const std::filesystem::path& path) {
                ", got none. Hint: kinora data encode makes it, and goes on where it was stopped");
   manifest_ = std::move(*manifest);
   const std::filesystem::path folder = path / folder_of(manifest_.key);
-  for (const CachePartEntry& part : manifest_.parts) {
-    add_part(folder / part.file, part.samples);
+  samples_ = io::SafetensorsFile::open(folder / kCachedSamplesFile);
+  if (has_several_sizes()) {
+    open_sizes(folder);
+  } else {
+    rows_.push_back(open_rows(folder, manifest_.layout, manifest_.parts));
+    size_ = rows_.front().count;
   }
   check_size(size_, path.string());
-  samples_ = io::SafetensorsFile::open(folder / kCachedSamplesFile);
-  labels_ = column("labels", DType::kI64);
-  fps_ = column("fps", DType::kF32);
+  labels_ = column("labels", DType::kI64, size_);
+  fps_ = column("fps", DType::kF32, size_);
   names_ = strings("name");
   captions_ = strings("caption");
   check_labels();
 }
 
-void LatentCache::add_part(const std::filesystem::path& path, int64_t samples) {
-  Part part{.mapped = io::SafetensorsFile::open(path), .moments = {}, .first = size_};
-  const io::SafetensorsTensor* moments = part.mapped.find("moments");
-  const std::vector<int64_t> wanted = manifest_.layout.stored_shape(samples);
-  KINORA_CHECK(
-      moments != nullptr && moments->dtype == manifest_.layout.dtype && moments->shape == wanted,
-      kIo, "[cache] ", path.string(), " must hold moments ", to_string(manifest_.layout.dtype), " ",
-      shape_text(wanted), " as the manifest says, got ",
-      moments == nullptr ? "none" : shape_text(moments->shape));
-  part.moments = moments->data;
-  parts_.push_back(std::move(part));
-  size_ += samples;
+LatentCache::Rows LatentCache::open_rows(const std::filesystem::path& folder,
+                                         const LatentLayout& layout,
+                                         const std::vector<CachePartEntry>& parts) const {
+  Rows rows;
+  for (const CachePartEntry& entry : parts) {
+    Part part{.mapped = io::SafetensorsFile::open(folder / entry.file),
+              .moments = {},
+              .first = rows.count};
+    const io::SafetensorsTensor* moments = part.mapped.find("moments");
+    const std::vector<int64_t> wanted = layout.stored_shape(entry.samples);
+    KINORA_CHECK(moments != nullptr && moments->dtype == layout.dtype && moments->shape == wanted,
+                 kIo, "[cache] ", part.mapped.path().string(), " must hold moments ",
+                 to_string(layout.dtype), " ", shape_text(wanted), " as the manifest says, got ",
+                 moments == nullptr ? "none" : shape_text(moments->shape));
+    part.moments = moments->data;
+    rows.parts.push_back(std::move(part));
+    rows.count += entry.samples;
+  }
+  return rows;
 }
 
-std::span<const std::byte> LatentCache::column(const char* name, DType dtype) const {
+void LatentCache::open_sizes(const std::filesystem::path& folder) {
+  for (const CacheSize& size : manifest_.sizes) {
+    rows_.push_back(open_rows(folder, size.layout, size.parts));
+  }
+  const auto length_of = [this](const char* name) {
+    const io::SafetensorsTensor* tensor = samples_->find(name);
+    return tensor == nullptr || tensor->shape.size() != 1 ? int64_t{0} : tensor->shape[0];
+  };
+  size_ = length_of("labels");
+  heights_ = column("heights", DType::kI64, size_);
+  widths_ = column("widths", DType::kI64, size_);
+  frames_ = column("frames", DType::kI64, size_);
+  latent_ends_ = column("latent_ends", DType::kI64, size_);
+  const int64_t latents = length_of("latent_row");
+  latent_size_ = column("latent_size", DType::kI64, latents);
+  latent_row_ = column("latent_row", DType::kI64, latents);
+  int64_t before = 0;
+  for (int64_t i = 0; i < size_; ++i) {
+    const auto end = value_at<int64_t>(latent_ends_.data(), i);
+    KINORA_CHECK(end >= before && end <= latents, kIo, "[cache] ", samples_->path().string(),
+                 ": latent_ends must rise to at most ", latents, ", got ", end, " at ", i);
+    before = end;
+  }
+  for (int64_t i = 0; i < latents; ++i) {
+    const auto size = value_at<int64_t>(latent_size_.data(), i);
+    const auto row = value_at<int64_t>(latent_row_.data(), i);
+    KINORA_CHECK(size >= 0 && size < std::ssize(rows_) && row >= -1 &&
+                     row < rows_[static_cast<size_t>(size)].count,
+                 kIo, "[cache] ", samples_->path().string(), ": latent ", i,
+                 " must be one of a size's, got row ", row, " of size ", size);
+  }
+}
+
+std::span<const std::byte> LatentCache::column(const char* name, DType dtype, int64_t count) const {
   const io::SafetensorsTensor* tensor = samples_->find(name);
   KINORA_CHECK(
-      tensor != nullptr && tensor->dtype == dtype && tensor->shape == std::vector<int64_t>{size_},
+      tensor != nullptr && tensor->dtype == dtype && tensor->shape == std::vector<int64_t>{count},
       kIo, "[cache] ", samples_->path().string(), " must hold ", name, " ", to_string(dtype), " [",
-      size_, "]");
+      count, "]");
   return tensor->data;
 }
 
@@ -232,13 +362,58 @@ std::string LatentCache::sample_name(int64_t index) const {
   return std::string(names_.at(index));
 }
 
-void LatentCache::read(int64_t index, Sample& out) const {
-  const LatentLayout& layout = manifest_.layout;
-  const Part& part = *std::prev(std::ranges::upper_bound(parts_, index, {}, &Part::first));
+std::optional<LatentShape> LatentCache::latent_shape_at(const PixelSize& size) const {
+  const auto found = std::ranges::find(manifest_.sizes, size, &CacheSize::pixels);
+  if (found == manifest_.sizes.end()) {
+    return std::nullopt;
+  }
+  const std::vector<int64_t>& shape = found->layout.shape;
+  return LatentShape{.frame = {.channels = shape.front(),
+                               .height = shape[shape.size() - 2],
+                               .width = shape.back(),
+                               .pixel_height = size.height,
+                               .pixel_width = size.width},
+                     .frames = shape.size() == 4 ? shape[1] : 1};
+}
+
+std::optional<CachedLatent> LatentCache::find(int64_t index, const PixelSize& size) const {
+  const int64_t end = value_at<int64_t>(latent_ends_.data(), index);
+  for (int64_t i = index == 0 ? 0 : value_at<int64_t>(latent_ends_.data(), index - 1); i < end;
+       ++i) {
+    const CachedLatent latent{.size = value_at<int64_t>(latent_size_.data(), i),
+                              .row = value_at<int64_t>(latent_row_.data(), i)};
+    if (manifest_.sizes[static_cast<size_t>(latent.size)].pixels() == size) {
+      return latent;
+    }
+  }
+  return std::nullopt;
+}
+
+bool LatentCache::has_latent_at(int64_t index, const PixelSize& size) const {
+  return has_several_sizes() && find(index, size).has_value();
+}
+
+SampleFacts LatentCache::facts(int64_t index) const {
+  if (!has_several_sizes()) {
+    return Source::facts(index);
+  }
+  const SampleFacts facts{.height = value_at<int64_t>(heights_.data(), index),
+                          .width = value_at<int64_t>(widths_.data(), index),
+                          .num_frames = value_at<int64_t>(frames_.data(), index),
+                          .fps = value_at<float>(fps_.data(), index),
+                          .caption_length = std::ssize(captions_.at(index))};
+  KINORA_CHECK(facts.height > 0, kIo, "[cache] ", sample_name(index),
+               " could not be read when latents were encoded");
+  return facts;
+}
+
+void LatentCache::read_row(const Rows& rows, const LatentLayout& layout, int64_t row,
+                           Sample& out) const {
+  const Part& part = *std::prev(std::ranges::upper_bound(rows.parts, row, {}, &Part::first));
   const auto array_bytes = static_cast<size_t>(layout.array_bytes());
   const auto sample_bytes = static_cast<size_t>(layout.sample_bytes());
   std::span<const std::byte> rest =
-      part.moments.subspan(static_cast<size_t>(index - part.first) * sample_bytes, sample_bytes);
+      part.moments.subspan(static_cast<size_t>(row - part.first) * sample_bytes, sample_bytes);
   const auto next = [&] {
     const StoredValues values{layout.dtype, rest.first(array_bytes)};
     rest = rest.subspan(array_bytes);
@@ -256,10 +431,28 @@ void LatentCache::read(int64_t index, Sample& out) const {
   if (layout.parts.mirrored) {
     out.mirrored = next_latent();
   }
-  out.num_frames = is_video() ? layout.shape[1] : 1;
+  out.num_frames = layout.shape.size() == 4 ? layout.shape[1] : 1;
+}
+
+void LatentCache::read(int64_t index, Sample& out) const {
   out.fps = value_at<float>(fps_.data(), index);
   out.label = value_at<int64_t>(labels_.data(), index);
   out.caption.assign(captions_.at(index));
+  if (!has_several_sizes()) {
+    read_row(rows_.front(), manifest_.layout, index, out);
+    return;
+  }
+  out.latent = {};
+  out.mirrored = {};
+  out.num_frames = 1;
+  out.is_chosen = true;  // the frames are those that were encoded
+  const auto latent = find(index, {.height = out.crop.height,
+                                   .width = out.crop.width,
+                                   .frames = out.choice ? out.choice->count : 1});
+  if (latent && latent->row >= 0) {
+    const auto size = static_cast<size_t>(latent->size);
+    read_row(rows_[size], manifest_.sizes[size].layout, latent->row, out);
+  }
 }
 
 }  // namespace kinora::data

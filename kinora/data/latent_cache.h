@@ -22,6 +22,11 @@
 ///     KEY/samples.safetensors    of all samples: names, captions, labels, frames a second
 ///     texts.safetensors          of all captions, where a text encoder embedded them
 ///
+/// For a recipe with data.buckets a cache has latents of several sizes, each with parts of its own.
+/// It then numbers samples as the set does, those too that could not be encoded, so that a run on
+/// it draws what a run on the set would. samples.safetensors says of which size and where each
+/// one's latents are, and how large the pictures were.
+///
 /// KEY is a checksum of the key. A cache with another key is made beside the old one, which stays
 /// valid until the new manifest takes its place. Of a sample the P arrays lie side by side.
 namespace kinora::data {
@@ -60,11 +65,24 @@ struct CachePartEntry {
   int64_t samples = 0;
 };
 
+/// The latents of one size.
+struct CacheSize {
+  LatentLayout layout;
+  int64_t pixel_frames = 1;
+  std::vector<CachePartEntry> parts;
+
+  [[nodiscard]] PixelSize pixels() const {
+    return {.height = layout.pixel_height, .width = layout.pixel_width, .frames = pixel_frames};
+  }
+};
+
 struct CacheManifest {
   CacheKey key;
-  LatentLayout layout;
+  LatentLayout layout;  ///< with several sizes: that of data.height, width and frames
   std::vector<std::string> class_names;
-  std::vector<CachePartEntry> parts;
+  std::vector<CachePartEntry> parts;  ///< of the only size
+  std::vector<CacheSize> sizes;       ///< where there are several, the first with `layout`
+  bool is_video = false;              ///< the set is one of clips, though latents may be of images
 };
 
 /// The manifest of a folder; none if it has none. kIo where it cannot be read or understood.
@@ -78,6 +96,19 @@ struct CachedSample {
   std::string caption;
   int64_t label = 0;
   float fps = 0.0F;
+  int64_t number = -1;  ///< in the set; -1: not known
+};
+
+/// Where a latent of a sample is, in a cache of several sizes.
+struct CachedLatent {
+  int64_t size = 0;  ///< number of CacheManifest::sizes
+  int64_t row = -1;  ///< among that size's; -1: could not be encoded
+};
+
+/// What a cache of several sizes knows of a sample beside that.
+struct SizedSample {
+  SampleFacts facts;  ///< height 0: its header could not be read
+  std::vector<CachedLatent> latents;
 };
 
 /// In a cache's folder: the embeddings of the samples' captions (data/text_file.h), keyed by them.
@@ -87,6 +118,9 @@ inline constexpr const char* kCachedTextsFile = "texts.safetensors";
 inline constexpr const char* kCachedSamplesFile = "samples.safetensors";
 /// kIo.
 void write_samples(const std::filesystem::path& path, const std::vector<CachedSample>& samples);
+/// Of a cache of several sizes. kIo.
+void write_samples(const std::filesystem::path& path, const std::vector<CachedSample>& samples,
+                   const std::vector<SizedSample>& sized);
 
 /// A cache as samples to train on. Its files stay mapped.
 class LatentCache : public Source {
@@ -103,7 +137,12 @@ class LatentCache : public Source {
   }
   [[nodiscard]] std::optional<SampleShape> latent_shape() const override;
   [[nodiscard]] LatentParts latent_parts() const override { return manifest_.layout.parts; }
-  [[nodiscard]] bool is_video() const override { return manifest_.layout.shape.size() == 4; }
+  [[nodiscard]] bool is_video() const override { return manifest_.is_video; }
+  [[nodiscard]] bool has_several_sizes() const { return !manifest_.sizes.empty(); }
+  [[nodiscard]] std::optional<LatentShape> latent_shape_at(const PixelSize& size) const override;
+  [[nodiscard]] bool has_latent_at(int64_t index, const PixelSize& size) const override;
+  /// Of a cache of several sizes: those of the pictures. kIo for one whose header was not readable.
+  [[nodiscard]] SampleFacts facts(int64_t index) const override;
   [[nodiscard]] std::string sample_name(int64_t index) const override;
   void read(int64_t index, Sample& out) const override;
 
@@ -111,16 +150,35 @@ class LatentCache : public Source {
   struct Part {
     io::SafetensorsFile mapped;
     std::span<const std::byte> moments;
-    int64_t first;  // number of its first sample
+    int64_t first;  // row of its first latent
   };
-  void add_part(const std::filesystem::path& path, int64_t samples);
-  [[nodiscard]] std::span<const std::byte> column(const char* name, DType dtype) const;
+  /// The latents of a size, or of all samples.
+  struct Rows {
+    std::vector<Part> parts;
+    int64_t count = 0;
+  };
+  [[nodiscard]] Rows open_rows(const std::filesystem::path& folder, const LatentLayout& layout,
+                               const std::vector<CachePartEntry>& parts) const;
+  void open_sizes(const std::filesystem::path& folder);
+  [[nodiscard]] std::span<const std::byte> column(const char* name, DType dtype,
+                                                  int64_t count) const;
   [[nodiscard]] MappedStrings strings(const char* name) const;
   void check_labels() const;
+  /// Where the sample's latents of that size are; nothing if it was not encoded so.
+  [[nodiscard]] std::optional<CachedLatent> find(int64_t index, const PixelSize& size) const;
+  void read_row(const Rows& rows, const LatentLayout& layout, int64_t row, Sample& out) const;
 
   CacheManifest manifest_;
-  std::vector<Part> parts_;
+  std::vector<Rows> rows_;  // of each size
   int64_t size_ = 0;
+  // Of several sizes: of each sample where its latents end in the list of them, and how large it
+  // was.
+  std::span<const std::byte> latent_ends_;
+  std::span<const std::byte> latent_size_;
+  std::span<const std::byte> latent_row_;
+  std::span<const std::byte> heights_;
+  std::span<const std::byte> widths_;
+  std::span<const std::byte> frames_;
   std::optional<io::SafetensorsFile> samples_;
   std::span<const std::byte> labels_;
   std::span<const std::byte> fps_;

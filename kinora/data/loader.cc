@@ -339,12 +339,13 @@ class Loader::Impl {
           bad_.add(index, reason);
         }
       }
-      if (attempt >= source_.size()) {
+      const int64_t last = bucket_order_ ? bucket_order_->num_attempts() : source_.size();
+      if (attempt >= last) {
         bad_.check();  // all of them, which another thread may be about to say
       }
       const std::lock_guard<std::mutex> lock(mutex_);
       // Throwing, since a slot must not seem whole; next() reports the first error only.
-      KINORA_CHECK(!stopping_ && attempt < source_.size(), kIo,
+      KINORA_CHECK(!stopping_ && attempt < last, kIo,
                    "[data] no readable sample is left to take the place of ",
                    source_.sample_name(slot.indices[static_cast<size_t>(i)]),
                    reason.empty() ? "" : "; the last: ", reason);

@@ -12,8 +12,12 @@
 namespace kinora::data {
 
 OrderedReader::OrderedReader(const Source& source, const SampleSize& size, int64_t batch,
-                             int64_t threads, int64_t max_bad, bool pinned)
-    : source_(source), buffers_(source, size, batch, pinned), bad_(source, max_bad) {
+                             int64_t threads, BadSamples& bad, bool pinned,
+                             std::vector<int64_t> indices)
+    : source_(source),
+      indices_(std::move(indices)),
+      buffers_(source, size, batch, pinned),
+      bad_(bad) {
   const int64_t count = thread_count(threads);
   for (int64_t i = 0; i < count; ++i) {
     readers_.emplace_back(source, size);
@@ -26,12 +30,17 @@ OrderedSamples OrderedReader::read(int64_t first, int64_t end) {
   std::vector<CachedSample> samples(static_cast<size_t>(count));
   std::vector<std::string> reasons(static_cast<size_t>(count));
   std::atomic<int64_t> next = 0;
+  const auto index_of = [&](int64_t i) {
+    return indices_.empty() ? first + i : indices_[static_cast<size_t>(first + i)];
+  };
   const auto work = [&](SampleReader& reader) {
     for (int64_t i = next++; i < count; i = next++) {
       CachedSample& sample = samples[static_cast<size_t>(i)];
-      sample.name = source_.sample_name(first + i);
+      const int64_t index = index_of(i);
+      sample.name = source_.sample_name(index);
+      sample.number = indices_.empty() ? -1 : index;
       try {
-        reader.read(first + i, {}, batch, i);
+        reader.read(index, {}, batch, i);
         sample.caption = reader.last().caption;
         sample.label = reader.last().label;
         sample.fps = batch.fps.defined() ? batch.fps.const_data_ptr<float>()[i] : 0.0F;
@@ -40,7 +49,7 @@ OrderedSamples OrderedReader::read(int64_t first, int64_t end) {
           throw;
         }
         reasons[static_cast<size_t>(i)] = error.what();
-        bad_.add(first + i, error.what());
+        bad_.add(index, error.what());
       }
     }
   };
@@ -59,7 +68,7 @@ OrderedSamples OrderedReader::read(int64_t first, int64_t end) {
   auto* numbers = batch.sample_index.mutable_data_ptr<int64_t>();
   for (int64_t i = 0; i < count; ++i) {
     const auto at = static_cast<size_t>(i);
-    numbers[i] = first + i;
+    numbers[i] = index_of(i);
     if (reasons[at].empty()) {
       rows.push_back(i);
       result.samples.push_back(std::move(samples[at]));

@@ -11,7 +11,7 @@
 
 namespace kinora::data {
 
-/// Samples [first, end) of a source, without those that cannot be read.
+/// Samples [first, end) of those that are read, without those that cannot be read.
 struct OrderedSamples {
   int64_t first = 0;
   int64_t end = 0;
@@ -24,18 +24,20 @@ struct OrderedSamples {
 /// middle frames.
 class OrderedReader {
  public:
-  /// At most `batch` samples at once. `threads` 0: as Loader. `max_bad`: as LoaderOptions.
-  /// `source` must outlive the reader. Errors as BatchBuffers.
+  /// At most `batch` samples at once. `threads` 0: as Loader. `source` and `bad`, which notes
+  /// samples that cannot be read, must outlive the reader. Errors as BatchBuffers. `indices`: the
+  /// samples that are read, which they then know as CachedSample::number; empty: all of them.
   OrderedReader(const Source& source, const SampleSize& size, int64_t batch, int64_t threads,
-                int64_t max_bad, bool pinned);
+                BadSamples& bad, bool pinned, std::vector<int64_t> indices = {});
 
-  /// Samples that cannot be read are named in the log; kIo when there are too many of them in all.
+  /// Samples that cannot be read are named in the log. Throws what BadSamples::add throws.
   [[nodiscard]] OrderedSamples read(int64_t first, int64_t end);
 
  private:
   const Source& source_;
+  std::vector<int64_t> indices_;
   BatchBuffers buffers_;
-  BadSamples bad_;
+  BadSamples& bad_;
   std::vector<SampleReader> readers_;  // one a thread
 };
 

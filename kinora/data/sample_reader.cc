@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 
+#include "kinora/core/counted.h"
 #include "kinora/core/log.h"
 #include "kinora/data/float_values.h"
 #include "kinora/data/planes.h"
@@ -87,7 +88,7 @@ void SampleReader::read(int64_t index, const Augmentation& augmentation, const B
   source_.read(index, sample_);
   choose_frames(index);
   const int64_t num_values = batch.images.numel() / batch.images.size(0);
-  if (latent_shape_) {
+  if (latent_) {
     const Latent& latent = augmentation.flip ? sample_.mirrored : sample_.latent;
     write_latent(index, latent.mean, batch.images.mutable_data_ptr<float>() + i * num_values);
     if (batch.latent_std.defined()) {
@@ -131,13 +132,16 @@ void SampleReader::choose_frames(int64_t index) {
 
 // `out` is [C, frames, h, w].
 void SampleReader::write_latent(int64_t index, const StoredValues& values, float* out) const {
+  KINORA_CHECK(!values.bytes.empty(), kIo, "[data] ", source_.sample_name(index),
+               " was left out when latents were encoded, or not encoded at ", size_.height, " x ",
+               size_.width, " pixels, ", counted(size_.frames, "frame"));
   const auto num_values = static_cast<int64_t>(values.bytes.size() / size_of(values.dtype));
-  KINORA_CHECK(num_values == latent_shape_->num_values() * sample_.num_frames, kIo, "[data] ",
-               source_.sample_name(index), " must hold ", latent_shape_->text(),
+  KINORA_CHECK(num_values == latent_->frame.num_values() * sample_.num_frames, kIo, "[data] ",
+               source_.sample_name(index), " must hold ", latent_->frame.text(),
                " values in each of ", sample_.num_frames, " frames, got ", num_values);
-  const int64_t plane = latent_shape_->height * latent_shape_->width;
-  for (int64_t channel = 0; channel < latent_shape_->channels; ++channel) {
-    for (int64_t t = 0; t < size_.frames; ++t) {
+  const int64_t plane = latent_->frame.height * latent_->frame.width;
+  for (int64_t channel = 0; channel < latent_->frame.channels; ++channel) {
+    for (int64_t t = 0; t < latent_->frames; ++t) {
       const int64_t frame = channel * sample_.num_frames + first_frame_ + t * stride_;
       const std::span<float> to(out, static_cast<size_t>(plane));
       read_floats(values.bytes.data(), values.dtype, frame * plane, to);

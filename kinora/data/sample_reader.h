@@ -62,10 +62,13 @@ struct Augmentation {
 class SampleReader {
  public:
   SampleReader(const Source& source, const SampleSize& size)
-      : source_(source), latent_shape_(source.latent_shape()), size_(size) {}
+      : source_(source), latent_(latents_of(source, size)), size_(size) {}
 
   /// For the batches to come.
-  void set_size(const SampleSize& size) { size_ = size; }
+  void set_size(const SampleSize& size) {
+    size_ = size;
+    latent_ = latents_of(source_, size);
+  }
 
   /// Writes sample `index` to place `i` of `batch`, which BatchBuffers made for this source and
   /// size; all but sample_index. Throws what Source::read throws.
@@ -82,7 +85,7 @@ class SampleReader {
   void write_latent(int64_t index, const StoredValues& values, float* out) const;
 
   const Source& source_;
-  std::optional<SampleShape> latent_shape_;
+  std::optional<LatentShape> latent_;
   SampleSize size_;
   Sample sample_;
   int64_t first_frame_ = 0;  // of sample_

@@ -29,6 +29,21 @@ struct SampleShape {
   bool operator==(const SampleShape&) const = default;
 };
 
+/// What a batch holds of pictures or clips, in pixels, whether it holds pixels or latents of them.
+struct PixelSize {
+  int64_t height = 0;
+  int64_t width = 0;
+  int64_t frames = 1;
+
+  bool operator==(const PixelSize&) const = default;
+};
+
+/// Latents of one size.
+struct LatentShape {
+  SampleShape frame;
+  int64_t frames = 1;
+};
+
 /// The size of the texts of a set.
 struct TextShape {
   int64_t length = 0;           ///< L: tokens that every text has room for
@@ -137,6 +152,18 @@ class Source {
   /// The shape of the latents (of clips: of their frames) that read() gives; nothing if it gives
   /// pixels, which may differ in size and are cropped by the reader.
   [[nodiscard]] virtual std::optional<SampleShape> latent_shape() const { return std::nullopt; }
+
+  /// Of sources that have latents of several sizes: those of pictures or clips of `size`, which
+  /// Sample::crop and Sample::choice ask read() for; nothing for a size that no sample has.
+  [[nodiscard]] virtual std::optional<LatentShape> latent_shape_at(
+      const PixelSize& /*size*/) const {
+    return std::nullopt;
+  }
+
+  /// Whether sample `index` was encoded at `size`, if only to find that it cannot be read.
+  [[nodiscard]] virtual bool has_latent_at(int64_t /*index*/, const PixelSize& /*size*/) const {
+    return false;
+  }
 
   /// What read() gives of latents besides one value of each.
   [[nodiscard]] virtual LatentParts latent_parts() const { return {}; }

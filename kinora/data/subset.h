@@ -21,6 +21,12 @@ class SubsetSource : public Source {
   [[nodiscard]] std::optional<SampleShape> latent_shape() const override {
     return whole_.latent_shape();
   }
+  [[nodiscard]] std::optional<LatentShape> latent_shape_at(const PixelSize& size) const override {
+    return whole_.latent_shape_at(size);
+  }
+  [[nodiscard]] bool has_latent_at(int64_t index, const PixelSize& size) const override {
+    return whole_.has_latent_at(whole_index(index), size);
+  }
   [[nodiscard]] LatentParts latent_parts() const override { return whole_.latent_parts(); }
   [[nodiscard]] bool is_video() const override { return whole_.is_video(); }
   [[nodiscard]] std::optional<TextShape> text_shape() const override { return whole_.text_shape(); }

@@ -21,6 +21,12 @@ class WrappedSource : public Source {
   [[nodiscard]] std::optional<SampleShape> latent_shape() const override {
     return inner_->latent_shape();
   }
+  [[nodiscard]] std::optional<LatentShape> latent_shape_at(const PixelSize& size) const override {
+    return inner_->latent_shape_at(size);
+  }
+  [[nodiscard]] bool has_latent_at(int64_t index, const PixelSize& size) const override {
+    return inner_->has_latent_at(index, size);
+  }
   [[nodiscard]] LatentParts latent_parts() const override { return inner_->latent_parts(); }
   [[nodiscard]] bool is_video() const override { return inner_->is_video(); }
   [[nodiscard]] std::optional<TextShape> text_shape() const override {

@@ -5,6 +5,7 @@
 #include <ATen/ops/stack.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <deque>
 #include <future>
@@ -18,7 +19,11 @@
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
 #include "kinora/core/text.h"
+#include "kinora/data/bucket.h"
 #include "kinora/data/cache_part.h"
+#include "kinora/data/epoch_order.h"
+#include "kinora/data/header_scan.h"
+#include "kinora/data/loader.h"
 #include "kinora/data/ordered_reader.h"
 #include "kinora/io/file.h"
 #include "kinora/io/file_lock.h"
@@ -66,12 +71,36 @@ bool is_about_training(const std::string& name) {
   return kNames.contains(name) || name.starts_with("text");
 }
 
+/// The samples that are encoded at one size, and their parts.
+struct Section {
+  data::CacheSize size;          // its parts are found when all is there
+  std::vector<int64_t> indices;  // of the samples; empty: all of them
+  int64_t samples = 0;
+  int64_t first_part = 0;  // number of it, over all sections
+  int64_t num_parts = 0;
+};
+
+/// Which samples are encoded at which sizes.
+std::string sizes_text(const std::vector<Section>& sections) {
+  io::Checksum checksum;
+  for (const Section& section : sections) {
+    const data::PixelSize pixels = section.size.pixels();
+    const std::array<int64_t, 4> head = {pixels.height, pixels.width, pixels.frames,
+                                         section.samples};
+    checksum.update(std::as_bytes(std::span(head)));
+    checksum.update(std::as_bytes(std::span(section.indices)));
+  }
+  return std::to_string(sections.size()) + " of data.buckets, with checksum " + checksum.hex();
+}
+
 data::CacheKey key_of(const data::Source& source, const LatentEncoder& encoder,
-                      const EncodeOptions& options, const data::LatentLayout& layout) {
+                      const EncodeOptions& options, const std::vector<Section>& sections) {
+  const data::LatentLayout& layout = sections.front().size.layout;
   data::CacheKey key;
   for (const auto& [name, value] : flatten_config(options.data)) {
     const std::string own = name.substr(name.find('.') + 1);
-    if (!is_about_training(own) && (own != "seed" || options.data.path.empty())) {
+    const bool chooses_sizes = own.starts_with("bucket") && !options.data.buckets.empty();
+    if (!is_about_training(own) && !chooses_sizes && (own != "seed" || options.data.path.empty())) {
       key[name] = value;
     }
   }
@@ -88,6 +117,9 @@ data::CacheKey key_of(const data::Source& source, const LatentEncoder& encoder,
   key["crop"] = "from the centre, as ADM; of clips the middle frames";
   key["dtype"] = to_string(layout.dtype);
   key["latent"] = joined(layout.shape);
+  if (!options.data.buckets.empty()) {
+    key["sizes"] = sizes_text(sections);
+  }
   key["parts"] = std::string(layout.parts.std ? "mean and deviation" : "mean") +
                  (layout.parts.mirrored ? ", also of mirrored pictures" : "");
   return key;
@@ -96,11 +128,12 @@ data::CacheKey key_of(const data::Source& source, const LatentEncoder& encoder,
 /// Computes the latents of samples that were read.
 class Encoding {
  public:
-  Encoding(const LatentEncoder& encoder, const data::LatentLayout& layout)
-      : encoder_(encoder), layout_(layout), type_(tensor_type(layout.dtype)) {}
+  Encoding(const LatentEncoder& encoder, DType dtype)
+      : encoder_(encoder), type_(tensor_type(dtype)) {}
 
-  /// Puts them into `block`, which they continue.
-  void append(data::OrderedSamples&& samples, data::CacheBlock& block) const {
+  /// Puts them into `block` of a part of that layout, which they continue.
+  void append(data::OrderedSamples&& samples, const data::LatentLayout& layout,
+              data::CacheBlock& block) const {
     std::ranges::move(samples.left_out, std::back_inserter(block.left_out));
     block.end = samples.end;
     if (samples.samples.empty()) {
@@ -108,12 +141,12 @@ class Encoding {
     }
     std::vector<at::Tensor> arrays;
     for (const bool mirrored : {false, true}) {
-      if (mirrored && !layout_.parts.mirrored) {
+      if (mirrored && !layout.parts.mirrored) {
         break;
       }
       const models::LatentMoments moments = encoder_.encode(samples.batch.images, mirrored);
       arrays.push_back(moments.mean);
-      if (layout_.parts.std) {
+      if (layout.parts.std) {
         arrays.push_back(moments.std);
       }
     }
@@ -121,7 +154,7 @@ class Encoding {
     const at::Tensor stored = at::stack(arrays, 1).to(type_).to(at::kCPU).contiguous();
     const at::Tensor finite = at::isfinite(stored).flatten(1).all(1);
     const auto* bytes = static_cast<const std::byte*>(stored.const_data_ptr());
-    const int64_t size = layout_.sample_bytes();
+    const int64_t size = layout.sample_bytes();
     KINORA_CHECK(static_cast<int64_t>(stored.nbytes()) == size * std::ssize(samples.samples),
                  kInternal, "[encode] latents of ", stored.sizes(), " do not fit the cache's");
     for (int64_t i = 0; i < std::ssize(samples.samples); ++i) {
@@ -131,7 +164,7 @@ class Encoding {
         block.samples.push_back(std::move(sample));
       } else {
         log_warn("[encode] left out ", sample.name, ": its latent is not finite as ",
-                 to_string(layout_.dtype));
+                 to_string(layout.dtype));
         block.left_out.push_back({std::move(sample.name), "its latent is not finite"});
       }
     }
@@ -139,23 +172,28 @@ class Encoding {
 
  private:
   const LatentEncoder& encoder_;
-  const data::LatentLayout& layout_;
   at::ScalarType type_;
+};
+
+/// A part of this rank.
+struct OwnPart {
+  size_t section;
+  data::CachePart part;
 };
 
 /// Some samples of a part.
 struct Piece {
-  data::CachePart* part;
+  OwnPart* own;
   int64_t first;
   int64_t end;
 };
 
 /// What this rank still has to compute, in order.
-std::vector<Piece> pieces_of(std::deque<data::CachePart>& parts, int64_t batch) {
+std::vector<Piece> pieces_of(std::deque<OwnPart>& parts, int64_t batch) {
   std::vector<Piece> pieces;
-  for (data::CachePart& part : parts) {
-    for (int64_t first = part.next(); first < part.end(); first += batch) {
-      pieces.push_back({&part, first, std::min(first + batch, part.end())});
+  for (OwnPart& own : parts) {
+    for (int64_t first = own.part.next(); first < own.part.end(); first += batch) {
+      pieces.push_back({&own, first, std::min(first + batch, own.part.end())});
     }
   }
   return pieces;
@@ -175,20 +213,26 @@ class Encoder {
   Encoder(const data::Source& source, const LatentEncoder& encoder, const EncodeOptions& options,
           const comm::Group& world)
       : source_(source), encoder_(encoder), options_(options), world_(world) {
-    layout_.dtype = options.dtype;
     (void)tensor_type(options.dtype);
-    const data::SampleSize size = data::sample_size(options.data);
-    const LatentEncoder::Shape shape = encoder.shape_of(size.frames, size.height, size.width);
-    layout_.shape = shape.latent;
-    layout_.parts = {.std = shape.std && options.std, .mirrored = options.mirrored};
-    layout_.pixel_height = size.height;
-    layout_.pixel_width = size.width;
-    layout_.frame_compression = encoder.space().frame_compression;
-    key_ = key_of(source, encoder, options, layout_);
+    add_section(data::sample_size(options.data).pixels());
+    if (options.data.buckets.empty()) {
+      sections_.front().samples = source.size();
+    } else {
+      fill_sections();
+    }
+    layout_ = sections_.front().size.layout;
+    key_ = key_of(source, encoder, options, sections_);
     folder_ = options.out / data::folder_of(key_);
-    const int64_t fitting = std::max<int64_t>(kPartBytes / layout_.sample_bytes(), 1);
-    part_samples_ = std::min(fitting, (source.size() + kMinParts - 1) / kMinParts);
-    num_parts_ = (source.size() + part_samples_ - 1) / part_samples_;
+    for (const Section& section : sections_) {
+      num_samples_ += section.samples;
+    }
+    KINORA_CHECK(num_samples_ > 0, kConfig, "[encode] none of the ", source.size(),
+                 " samples suits one of data.buckets. Hint: kinora data check");
+    for (Section& section : sections_) {
+      section.first_part = num_parts_;
+      section.num_parts = (section.samples + part_samples(section) - 1) / part_samples(section);
+      num_parts_ += section.num_parts;
+    }
   }
 
   EncodeResult run(const StopSignal* stop) {
@@ -198,15 +242,20 @@ class Encoder {
     }
     world_.barrier();
     for (int64_t number = world_.rank(); number < num_parts_; number += world_.size()) {
-      const int64_t first = number * part_samples_;
-      parts_.emplace_back(folder_, number, first, std::min(first + part_samples_, source_.size()),
-                          layout_);
+      const auto next = std::ranges::upper_bound(sections_, number, {}, &Section::first_part);
+      const auto at = static_cast<size_t>(std::prev(next) - sections_.begin());
+      const Section& section = sections_[at];
+      const int64_t first = (number - section.first_part) * part_samples(section);
+      parts_.push_back(
+          {at, data::CachePart(folder_, number, first,
+                               std::min(first + part_samples(section), section.samples),
+                               section.size.layout)});
     }
     EncodeResult result;
     result.complete = compute(stop, result);
-    for (data::CachePart& part : parts_) {
-      if (part.next() == part.end()) {
-        part.finish();
+    for (OwnPart& own : parts_) {
+      if (own.part.next() == own.part.end()) {
+        own.part.finish();
       }
     }
     const at::Tensor open_ranks =
@@ -220,6 +269,79 @@ class Encoder {
   }
 
  private:
+  Section& add_section(const data::PixelSize& pixels) {
+    const LatentEncoder::Shape shape =
+        encoder_.shape_of(pixels.frames, pixels.height, pixels.width);
+    sections_.push_back(
+        {.size = {.layout = {.dtype = options_.dtype,
+                             .shape = shape.latent,
+                             .parts = {.std = shape.std && options_.std,
+                                       .mirrored = options_.mirrored},
+                             .pixel_height = pixels.height,
+                             .pixel_width = pixels.width,
+                             .frame_compression = encoder_.space().frame_compression},
+                  .pixel_frames = pixels.frames,
+                  .parts = {}},
+         .indices = {}});
+    return sections_.back();
+  }
+
+  /// With buckets: each sample to every bucket that may take it, those that are held out to the
+  /// size of validation.
+  void fill_sections() {
+    const data::DataConfig& config = options_.data;
+    facts_.resize(static_cast<size_t>(source_.size()));
+    data::scan_headers(source_, data::thread_count(config.threads), config.max_bad,
+                       [this](int64_t index, const data::SampleFacts& facts) {
+                         facts_[static_cast<size_t>(index)] = facts;
+                       });
+    const data::BucketTable table(data::loader_options(config).buckets);
+    data::Split parts =
+        data::split(source_.size(), config.validation, static_cast<uint64_t>(config.seed));
+    std::ranges::sort(parts.train);
+    std::vector<std::vector<int64_t>> by_bucket(table.buckets().size());
+    for (const int64_t index : parts.train) {
+      const data::SampleFacts& facts = facts_[static_cast<size_t>(index)];
+      if (facts.height > 0) {
+        for (const int64_t bucket : table.possible(facts)) {
+          by_bucket[static_cast<size_t>(bucket)].push_back(index);
+        }
+      }
+    }
+    sections_.front().indices = std::move(parts.validation);
+    for (size_t i = 0; i < by_bucket.size(); ++i) {
+      if (by_bucket[i].empty()) {
+        continue;
+      }
+      const data::PixelSize pixels = table.buckets()[i].pixels();
+      const auto same = std::ranges::find(
+          sections_, pixels, [](const Section& section) { return section.size.pixels(); });
+      std::vector<int64_t>& indices =
+          same == sections_.end() ? add_section(pixels).indices : same->indices;
+      indices.insert(indices.end(), by_bucket[i].begin(), by_bucket[i].end());
+    }
+    for (Section& section : sections_) {
+      std::ranges::sort(section.indices);
+      const auto [first, last] = std::ranges::unique(section.indices);
+      section.indices.erase(first, last);
+      section.samples = std::ssize(section.indices);
+    }
+  }
+
+  [[nodiscard]] int64_t part_samples(const Section& section) const {
+    const int64_t fitting = std::max<int64_t>(kPartBytes / section.size.layout.sample_bytes(), 1);
+    return std::min(fitting, (num_samples_ + kMinParts - 1) / kMinParts);
+  }
+
+  [[nodiscard]] data::SampleSize sample_size(const Section& section) const {
+    data::SampleSize size = data::sample_size(options_.data);
+    const data::PixelSize pixels = section.size.pixels();
+    size.height = pixels.height;
+    size.width = pixels.width;
+    size.frames = pixels.frames;
+    return size;
+  }
+
   /// Of rank 0, before the others look at the folder.
   io::FileLock open() {
     std::error_code failure;
@@ -248,17 +370,26 @@ class Encoder {
       return true;
     }
     int64_t left = 0;
-    for (const data::CachePart& part : parts_) {
-      left += part.end() - part.next();
+    int64_t bytes = 0;
+    for (const OwnPart& own : parts_) {
+      const int64_t samples = own.part.end() - own.part.next();
+      left += samples;
+      bytes += samples * layout_of(own).sample_bytes();
     }
-    check_room(left * layout_.sample_bytes());
-    data::OrderedReader reader(source_, data::sample_size(options_.data), encoder_.micro_batch(),
-                               options_.data.threads, options_.data.max_bad,
-                               encoder_.device().is_cuda());
-    const Encoding encoding(encoder_, layout_);
+    check_room(bytes);
+    const Encoding encoding(encoder_, options_.dtype);
+    data::BadSamples bad(source_, options_.data.max_bad);
+    std::optional<data::OrderedReader> reader;  // of the section of the last piece that was read
     const auto read = [&](size_t i) {
-      return std::async(std::launch::async,
-                        [&, i] { return reader.read(pieces[i].first, pieces[i].end); });
+      return std::async(std::launch::async, [&, i] {
+        const Piece& piece = pieces[i];
+        if (!reader || piece.own->section != pieces[i - 1].own->section) {
+          const Section& section = sections_[piece.own->section];
+          reader.emplace(source_, sample_size(section), encoder_.micro_batch(),
+                         options_.data.threads, bad, encoder_.device().is_cuda(), section.indices);
+        }
+        return reader->read(piece.first, piece.end);
+      });
     };
     data::CacheBlock block;
     Clock::time_point begun = Clock::now();
@@ -282,12 +413,12 @@ class Encoder {
         block.first = samples.first;
       }
       result.computed += samples.end - samples.first;
-      encoding.append(std::move(samples), block);
+      encoding.append(std::move(samples), layout_of(*pieces[i].own), block);
       const bool stopped = stop != nullptr && stop->requested();
       const double seconds = std::chrono::duration<double>(Clock::now() - begun).count();
-      if (stopped || block.end == pieces[i].part->end() ||
+      if (stopped || block.end == pieces[i].own->part.end() ||
           std::ssize(block.moments) >= kBlockBytes || seconds >= options_.block_seconds) {
-        flush(*pieces[i].part);
+        flush(pieces[i].own->part);
       }
       report(result.computed, left);
       if (stopped && i + 1 < pieces.size()) {
@@ -307,7 +438,7 @@ class Encoder {
     if (world_.rank() != 0 || !options_.progress) {
       return;
     }
-    const int64_t total = source_.size();
+    const int64_t total = num_samples_;
     const int64_t whole_left = std::min(total, left * world_.size());
     const int64_t before = total - whole_left;
     options_.progress(before + std::min(computed * world_.size(), whole_left), total, before);
@@ -321,25 +452,72 @@ class Encoder {
                  " are free. Hint: --dtype bf16, --mean-only, or another --out");
   }
 
+  [[nodiscard]] const data::LatentLayout& layout_of(const OwnPart& own) const {
+    return sections_[own.section].size.layout;
+  }
+
   /// By rank 0, once all parts are there.
-  void commit(EncodeResult& result) const {
-    data::CacheManifest manifest{
-        .key = key_, .layout = layout_, .class_names = source_.class_names(), .parts = {}};
-    std::vector<data::CachedSample> samples;
-    for (int64_t number = 0; number < num_parts_; ++number) {
-      data::CachePartRecord record = data::CachePart::read(folder_, number);
-      if (!record.samples.empty()) {
-        manifest.parts.push_back({data::CachePart::file_name(number), std::ssize(record.samples)});
+  void commit(EncodeResult& result) {
+    data::CacheManifest manifest{.key = key_,
+                                 .layout = layout_,
+                                 .class_names = source_.class_names(),
+                                 .parts = {},
+                                 .sizes = {},
+                                 .is_video = source_.is_video()};
+    std::vector<data::CachedSample> samples;  // of the section, one behind the other
+    std::vector<data::CachedSample> all(facts_.size());
+    std::vector<data::SizedSample> sized(facts_.size());
+    for (size_t at = 0; at < sections_.size(); ++at) {
+      Section& section = sections_[at];
+      samples.clear();
+      for (int64_t number = section.first_part; number < section.first_part + section.num_parts;
+           ++number) {
+        data::CachePartRecord record = data::CachePart::read(folder_, number);
+        if (!record.samples.empty()) {
+          section.size.parts.push_back(
+              {data::CachePart::file_name(number), std::ssize(record.samples)});
+        }
+        std::ranges::move(record.samples, std::back_inserter(samples));
+        result.left_out += std::ssize(record.left_out);
       }
-      std::ranges::move(record.samples, std::back_inserter(samples));
-      result.left_out += std::ssize(record.left_out);
+      result.samples += std::ssize(samples);
+      if (!facts_.empty()) {
+        place(static_cast<int64_t>(at), samples, all, sized);
+      }
     }
-    result.samples = std::ssize(samples);
-    data::write_samples(folder_ / data::kCachedSamplesFile, samples);
+    if (facts_.empty()) {
+      manifest.parts = sections_.front().size.parts;
+      data::write_samples(folder_ / data::kCachedSamplesFile, samples);
+    } else {
+      for (const Section& section : sections_) {
+        manifest.sizes.push_back(section.size);
+      }
+      for (size_t i = 0; i < all.size(); ++i) {
+        all[i].name = source_.sample_name(static_cast<int64_t>(i));
+        all[i].fps = facts_[i].fps;
+        sized[i].facts = facts_[i];
+      }
+      data::write_samples(folder_ / data::kCachedSamplesFile, all, sized);
+    }
     data::write_manifest(options_.out, manifest);
     for (const fs::directory_entry& entry : fs::directory_iterator(options_.out)) {
       if (is_key_folder(entry) && entry.path() != folder_) {
         fs::remove_all(entry.path());
+      }
+    }
+  }
+
+  /// Notes where the latents of a section's samples are; the others of it could not be encoded.
+  void place(int64_t section, const std::vector<data::CachedSample>& samples,
+             std::vector<data::CachedSample>& all, std::vector<data::SizedSample>& sized) const {
+    int64_t row = 0;
+    for (const int64_t index : sections_[static_cast<size_t>(section)].indices) {
+      const auto at = static_cast<size_t>(index);
+      const bool is_there =
+          row < std::ssize(samples) && samples[static_cast<size_t>(row)].number == index;
+      sized[at].latents.push_back({.size = section, .row = is_there ? row : -1});
+      if (is_there) {
+        all[at] = samples[static_cast<size_t>(row++)];
       }
     }
   }
@@ -351,9 +529,11 @@ class Encoder {
   data::LatentLayout layout_;
   data::CacheKey key_;
   fs::path folder_;
-  int64_t part_samples_ = 1;
+  std::vector<Section> sections_;         // the first is that of data.height, width and frames
+  std::vector<data::SampleFacts> facts_;  // of all samples, with buckets
+  int64_t num_samples_ = 0;               // of all sections
   int64_t num_parts_ = 0;
-  std::deque<data::CachePart> parts_;  // of this rank
+  std::deque<OwnPart> parts_;  // of this rank
 };
 
 }  // namespace

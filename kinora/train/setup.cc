@@ -33,8 +33,8 @@ inference::LatentSize encoded_size(const data::DataConfig& data,
 std::optional<inference::LatentSize> latent_size(const data::DataConfig& data,
                                                  const data::Source& source,
                                                  const pipelines::LatentEncoder* encoder) {
-  if (const auto shape = source.latent_shape()) {
-    return inference::LatentSize{.shape = *shape, .frames = data.frames};
+  if (const auto latents = data::latents_of(source, data::sample_size(data))) {
+    return inference::LatentSize{.shape = latents->frame, .frames = latents->frames};
   }
   return encoder == nullptr ? std::nullopt : std::optional(encoded_size(data, *encoder));
 }

@@ -13,6 +13,7 @@
 namespace kinora::data {
 namespace bucket_order_test {
 
+using ::testing::Each;
 using ::testing::HasSubstr;
 
 BucketOrderOptions order_options(const BucketOptions& table, int64_t batches = 1) {
@@ -204,6 +205,21 @@ TEST(BucketOrderTest, ABadSampleIsReplacedByOneOfItsBucket) {
     }
   }
   EXPECT_EQ(drawn, load(source, 2, 4, 30));
+}
+
+TEST(BucketOrderTest, AReplacementHasTheRatioUnlessThereIsNone) {
+  SizedSource source(repeat({{sized(40, 40), 1}, {sized(32, 64), 1}, {sized(40, 40), 1}}));
+  const auto is_square = [](const std::vector<int64_t>& shape) {
+    return shape[shape.size() - 1] == shape[shape.size() - 2];
+  };
+  source.bad = {0};
+  const Steps drawn = load(source, 1, 1, 20);
+  for (size_t step = 0; step < drawn.labels.size(); ++step) {
+    EXPECT_THAT(drawn.labels[step], Each(is_square(drawn.shapes[step]) ? 2 : 1));
+  }
+  source.bad = {1};  // the only wide one: another is cropped
+  const Steps cropped = load(source, 1, 1, 20);
+  EXPECT_FALSE(std::ranges::all_of(cropped.shapes, is_square));
 }
 
 TEST(BucketOrderTest, BuffersAreMadeOnceForEachSize) {

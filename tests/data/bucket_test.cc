@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <map>
+#include <set>
 
 #include "tests/error_of.h"
 
@@ -130,6 +131,28 @@ TEST(BucketTest, ProbabilitiesKeepOrDrop) {
   EXPECT_NEAR(video["512px 16"], 0.6 * 0.5, kTolerance);
   EXPECT_NEAR(video["256px 32"], 0.5, kTolerance);
   EXPECT_EQ(video.count("none"), 0U);
+}
+
+TEST(BucketTest, PossibleIsWhatDrawsFind) {
+  const std::vector<double> chances = {0.0, 0.5, 1.0};
+  for (size_t i = 0; i < 243; ++i) {
+    const auto chance = [&](size_t power) { return chances[i / power % 3]; };
+    const BucketTable table(options({{"512px", 1, {chance(1), 1.0}},
+                                     {"512px", 16, {chance(3), 1.0}},
+                                     {"512px", 32, {chance(9), chance(27), 1.0}},
+                                     {"256px", 16, {chance(81), 1.0}},
+                                     {"256px", 32, {0.5, 0.5, 1.0}}}));
+    for (const SampleFacts& sample : {clip(512, 512, 40), clip(512, 512, 20), clip(512, 512, 1),
+                                      clip(256, 300, 40), clip(60, 60, 1)}) {
+      std::set<int64_t> drawn;
+      for (uint64_t draw = 0; draw < 200; ++draw) {
+        if (const auto number = table.find(sample, {5, draw, 0, RandomPurpose::kBucket})) {
+          drawn.insert(*number);
+        }
+      }
+      EXPECT_THAT(table.possible(sample), testing::UnorderedElementsAreArray(drawn)) << i;
+    }
+  }
 }
 
 TEST(BucketTest, RefusesWhatMakesNoSense) {

@@ -115,7 +115,8 @@ TEST(EncodeTest, TheCacheHoldsWhatTheAutoencoderGives) {
   EXPECT_TRUE(cache.latent_parts().std);
   EXPECT_TRUE(cache.latent_parts().mirrored);
   PatchAutoencoder autoencoder;
-  data::OrderedReader reader(*source, data::sample_size(options.data), 50, 1, 0, false);
+  data::BadSamples bad(*source, /*limit=*/0);
+  data::OrderedReader reader(*source, data::sample_size(options.data), 50, 1, bad, false);
   const at::Tensor pixels = reader.read(0, 50).batch.images.to(at::kFloat).div(127.5).sub(1.0);
   const models::LatentMoments plain = autoencoder.encode(pixels);
   const models::LatentMoments mirrored = autoencoder.encode(pixels.flip({-1}));

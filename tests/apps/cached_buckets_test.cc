@@ -1,0 +1,168 @@
+// Caches of latents of several sizes: kinora data encode of a recipe with data.buckets, and runs on
+// what it writes.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "kinora/data/latent_cache.h"
+#include "tests/apps/clips.h"
+#include "tests/apps/run_folder.h"
+#include "tests/apps/tiny_autoencoder.h"
+
+namespace kinora::apps {
+namespace cached_buckets_test {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+
+/// Turns the tiny recipe into one of latents of clips that chance shows at 32 or 16 pixels.
+class CachedBucketsTest : public RunTest, public testing::WithParamInterface<const char*> {
+ protected:
+  CachedBucketsTest() { write_tiny_autoencoder(folder() / "vae", 0.5); }
+
+  [[nodiscard]] std::string path(const std::string& name) const {
+    return (folder() / name).string();
+  }
+  [[nodiscard]] Arguments clips(const Arguments& more) const {
+    return joined(
+        joined(kClips, {"model.architecture=stdit3", "model.in_channels=4", "model.patch=2",
+                        "model.hidden=48", "data.height=32", "data.width=32", "data.count=40",
+                        "data.validation=4", "validation.every=3",
+                        R"(data.buckets={"32px": {4: [0.5, 2]}, "16px": {4: [1.0, 4]}})",
+                        "data.bucket_ratios=square", "data.bucket_batches=2", "train.steps=8",
+                        "autoencoder.precision=fp32"}),
+        more);
+  }
+  [[nodiscard]] Outcome encode(const Arguments& more = {}) const {
+    return run_kinora(
+        joined(joined({"data", "encode", recipe().string(), "run.dir=unused", "--autoencoder",
+                       path("vae"), "--out", path("cache"), "--dtype", "fp32"},
+                      clips({})),
+               more),
+        folder());
+  }
+  [[nodiscard]] Arguments cached(const Arguments& more = {}) const {
+    return clips(joined({"data.source=latents", "data.path=[" + path("cache") + "]"}, more));
+  }
+  [[nodiscard]] Arguments online(const Arguments& more = {}) const {
+    return clips(joined({"autoencoder.path=" + path("vae")}, more));
+  }
+  void train_two(const std::string& name, const Arguments& more) const {
+    const Outcome outcome =
+        run_kinora(joined(train_command(run_dir(name), more), {"--ranks", "2"}), folder());
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  }
+  /// Latents on line are computed of other numbers of samples at once, which libraries may round
+  /// otherwise.
+  void expect_close_log(const std::string& left, const std::string& right) const {
+    const std::vector<LogLine> one = read_log(run_dir(left));
+    const std::vector<LogLine> other = read_log(run_dir(right));
+    ASSERT_EQ(one.size(), 8U);
+    ASSERT_EQ(other.size(), 8U);
+    for (size_t i = 0; i < one.size(); ++i) {
+      const double loss = one[i].at("loss");
+      EXPECT_NEAR(other[i].at("loss"), loss, 1e-5 * loss) << i;
+    }
+    const double validation = one[5].at("validation_raw");
+    EXPECT_NEAR(other[5].at("validation_raw"), validation, 1e-5 * validation);
+  }
+};
+
+TEST_P(CachedBucketsTest, LearnsAsOnLineOnAnyRanksAndResumed) {
+  const std::string architecture = std::string("model.architecture=") + GetParam();
+  const Outcome outcome = encode({architecture});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const data::LatentCache cache(path("cache"));
+  EXPECT_EQ(cache.size(), 40);
+  EXPECT_EQ(cache.manifest().sizes.size(), 2U);
+  train_well(run_dir("cached"), cached({architecture}));
+  train_well(run_dir("online"), online({architecture}));
+  expect_close_log("cached", "online");
+
+  train_two("two", cached({architecture}));
+  expect_close_log("cached", "two");
+
+  train_well(run_dir("parts"), cached({architecture, "train.steps=5"}));
+  train_well(run_dir("parts"), cached({architecture, "--resume", "auto"}));
+  expect_same_log(run_dir("cached"), run_dir("parts"), 8);
+  expect_same_state(run_dir("cached") / "checkpoints/step-8",
+                    run_dir("parts") / "checkpoints/step-8");
+}
+INSTANTIATE_TEST_SUITE_P(Families, CachedBucketsTest, testing::Values("stdit2", "stdit3"));
+
+TEST_F(CachedBucketsTest, PicturesOfManySizesWithABrokenOne) {
+  fs::create_directories(folder() / "photos");
+  for (int i = 0; i < 30; ++i) {
+    write_picture(folder() / ("photos/" + std::to_string(i) + ".png"), i, i % 3 == 0 ? 20 : 36,
+                  i % 3 == 1 ? 52 : 34);
+    write_text(folder() / ("photos/" + std::to_string(i) + ".txt"),
+               "picture " + std::to_string(i) + "\n");
+  }
+  // Its header can be read, and its pixels cannot.
+  const fs::path broken = folder() / "photos/7.png";
+  fs::resize_file(broken, fs::file_size(broken) / 2);
+  const Arguments pictures = {"data.source=captions",
+                              "data.path=[" + path("photos") + "]",
+                              "data.frames=1",
+                              "frame_masks.image_head=0",
+                              R"(data.buckets={"32px": {1: [1.0, 4]}, "16px": {1: [1.0, 2]}})",
+                              "data.bucket_ratios=opensora2",
+                              "data.bucket_multiple=4",
+                              "data.count=40",
+                              "data.validation=0",
+                              "validation.every=0"};
+  const Outcome outcome = encode(pictures);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("left out 1 sample"));
+  EXPECT_EQ(data::LatentCache(path("cache")).size(), 30);
+  train_well(run_dir("cached"),
+             joined(clips(pictures), {"data.source=latents", "data.path=[" + path("cache") + "]"}));
+  train_well(run_dir("online"), online(pictures));
+  const std::vector<LogLine> one = read_log(run_dir("cached"));
+  const std::vector<LogLine> other = read_log(run_dir("online"));
+  ASSERT_EQ(one.size(), 8U);
+  for (size_t i = 0; i < one.size(); ++i) {
+    const double loss = one[i].at("loss");
+    EXPECT_NEAR(other[i].at("loss"), loss, 1e-5 * loss) << i;
+  }
+}
+
+TEST_F(CachedBucketsTest, RanksMakeTheSameCache) {
+  ASSERT_EQ(encode().exit_code, 0);
+  const auto files = [&] {
+    std::map<std::string, std::string> content;
+    for (const auto& entry : fs::recursive_directory_iterator(path("cache"))) {
+      if (entry.path().extension() == ".safetensors") {
+        content[entry.path().filename()] = read_text(entry.path());
+      }
+    }
+    return content;
+  };
+  const auto alone = files();
+  EXPECT_GT(alone.size(), 3U);
+  fs::remove_all(path("cache"));
+  ASSERT_EQ(encode({"--ranks", "2"}).exit_code, 0);
+  EXPECT_EQ(files(), alone);
+}
+
+TEST_F(CachedBucketsTest, OtherSizesAreNamed) {
+  ASSERT_EQ(encode().exit_code, 0);
+  const auto expect_refused = [&](const Arguments& more, const auto& message) {
+    const Outcome outcome = train(run_dir("refused"), cached(more));
+    EXPECT_EQ(outcome.exit_code, kUsage) << outcome.err;
+    EXPECT_THAT(outcome.err, message);
+  };
+  expect_refused({"data.buckets={}"}, HasSubstr("holds latents of several sizes"));
+  expect_refused({R"(data.buckets={"24px": {4: [1.0, 2]}})", "data.bucket_multiple=8"},
+                 AllOf(HasSubstr("were not encoded"), HasSubstr("24px, 4 frames, 24 x 24"),
+                       HasSubstr("kinora data encode")));
+  expect_refused({"data.height=16", "data.width=16"},
+                 HasSubstr("made for data.height, width and frames other than 16 x 16, 4"));
+  fs::remove_all(path("cache"));
+  ASSERT_EQ(encode({"data.buckets={}"}).exit_code, 0);
+  expect_refused({}, HasSubstr("one size, and data.buckets wants several"));
+}
+
+}  // namespace cached_buckets_test
+}  // namespace kinora::apps
