@@ -5,9 +5,48 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include "kinora/core/cuda.h"
 #include "kinora/core/error.h"
 
 namespace kinora::device {
+namespace {
+
+/// Of the current device, by all of the allocator's pools.
+int64_t reserved_bytes() {
+  constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  const auto device = c10::cuda::current_device();
+  return c10::cuda::CUDACachingAllocator::getDeviceStats(device).reserved_bytes[kAll].current;
+}
+
+}  // namespace
+
+int64_t reserved_by(const std::function<void()>& work) {
+  c10::cuda::getCurrentCUDAStream().synchronize();
+  c10::cuda::CUDACachingAllocator::emptyCache();
+  const int64_t before = reserved_bytes();
+  work();
+  return reserved_bytes() - before;
+}
+
+int64_t free_bytes() {
+  c10::cuda::getCurrentCUDAStream().synchronize();
+  c10::cuda::CUDACachingAllocator::emptyCache();
+  return cuda_free_memory(c10::cuda::current_device());
+}
+
+struct GraphPool::Impl {
+  at::cuda::MempoolId_t id = at::cuda::graph_pool_handle();
+  // The allocator gives memory to the stream that had it before alone.
+  c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool();
+  int64_t bytes = 0;
+};
+
+GraphPool::GraphPool() : impl_(std::make_unique<Impl>()) {}
+GraphPool::~GraphPool() = default;
+
+int64_t GraphPool::num_bytes() const {
+  return impl_->bytes;
+}
 
 struct Graph::Impl {
   at::cuda::CUDAGraph graph;
@@ -17,22 +56,27 @@ struct Graph::Impl {
 Graph::Graph() : impl_(std::make_unique<Impl>()) {}
 Graph::~Graph() = default;
 
-void Graph::record(const std::function<void()>& work) {
+void Graph::record(const std::function<void()>& work, GraphPool* pool) {
   KINORA_CHECK(!impl_->recorded, kInternal, "[graph] is recorded already");
-  const c10::cuda::CUDAStream before = c10::cuda::getCurrentCUDAStream();
-  before.synchronize();
-  c10::cuda::CUDACachingAllocator::emptyCache();
-  const c10::cuda::CUDAStream side = c10::cuda::getStreamFromPool();
-  try {
-    const c10::cuda::CUDAStreamGuard guard(side);
-    impl_->graph.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
-    work();
-    impl_->graph.capture_end();
-  } catch (const c10::Error& error) {
-    throw_error(ErrorKind::kCuda, "[graph] the step could not be recorded as a CUDA graph: ",
-                error.what_without_backtrace(), ". Hint: kernels.graphs=off runs without");
-  }
+  const c10::cuda::CUDAStream side =
+      pool != nullptr ? pool->impl_->stream : c10::cuda::getStreamFromPool();
+  const int64_t bytes = reserved_by([&] {
+    try {
+      const c10::cuda::CUDAStreamGuard guard(side);
+      const at::cuda::MempoolId_t memory =
+          pool != nullptr ? pool->impl_->id : at::cuda::MempoolId_t{0, 0};
+      impl_->graph.capture_begin(memory, cudaStreamCaptureModeThreadLocal);
+      work();
+      impl_->graph.capture_end();
+    } catch (const c10::Error& error) {
+      throw_error(ErrorKind::kCuda, "[graph] the step could not be recorded as a CUDA graph: ",
+                  error.what_without_backtrace(), ". Hint: kernels.graphs=off runs without");
+    }
+  });
   impl_->recorded = true;
+  if (pool != nullptr) {
+    pool->impl_->bytes += bytes;
+  }
 }
 
 bool Graph::is_recorded() const {

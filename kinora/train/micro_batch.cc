@@ -46,6 +46,15 @@ bool same_shapes(const MicroBatch& left, const MicroBatch& right) {
          });
 }
 
+int64_t num_bytes(const MicroBatch& batch) {
+  int64_t sum = 0;
+  (void)of_each(batch, [&](const at::Tensor& tensor) {
+    sum += static_cast<int64_t>(tensor.nbytes());
+    return tensor;
+  });
+  return sum;
+}
+
 MicroBatch empty_like(const MicroBatch& batch, at::Device device) {
   return of_each(batch, [&](const at::Tensor& tensor) {
     return at::empty_like(tensor, tensor.options().device(device).pinned_memory(false));

@@ -26,6 +26,8 @@ struct MicroBatch {
 /// Whether a graph recorded with `right` can take `left`: the same tensors, shapes and types.
 [[nodiscard]] bool same_shapes(const MicroBatch& left, const MicroBatch& right);
 
+[[nodiscard]] int64_t num_bytes(const MicroBatch& batch);
+
 /// Uninitialised, of the shapes of `batch`.
 [[nodiscard]] MicroBatch empty_like(const MicroBatch& batch, at::Device device);
 void copy(const MicroBatch& from, const MicroBatch& to);

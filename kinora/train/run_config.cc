@@ -48,6 +48,11 @@ void describe_train(Fields& fields, RunConfig& config) {
       "time: none, elementwise (norms and GELU), mlp (and the MLP's first product), block (every "
       "block), block:K (the first K blocks), or block:K,elementwise or block:K,mlp (the first K "
       "blocks whole, and so much of the others). elementwise and mlp need the fast path.");
+  fields.add("graph_memory_gib", train.graph_memory_gib,
+             "GiB that CUDA graphs (kernels.graphs) of the sizes of data.buckets may take: sizes "
+             "for which so much is too little run without one, and the log says which. 0 = what "
+             "leaves room for the largest size without a graph.",
+             {.min = 0.0, .max = 65536.0});
   fields.add("seed", train.seed, "Keys every random number of the run.", at_least(0));
   describe_deterministic(fields, config);
   fields.add(

@@ -27,7 +27,8 @@ StepSettings step_settings(const Run& run) {
           .frame_masks = run.config.frame_masks,
           .ranks = run.mesh.world().size(),
           .device = run.device,
-          .graphs = use_graphs(run.config, trainable.kernels()) && trainable.can_be_recorded()};
+          .graphs = use_graphs(run.config, trainable.kernels()) && trainable.can_be_recorded(),
+          .graph_limit = graph_limit(run.config)};
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "kinora/optim/adamw.h"
 #include "kinora/train/records/run_log.h"
@@ -34,6 +35,9 @@ class RunSteps {
   /// for a loss that is not finite, for too many skipped steps in a row, and for parameters that do
   /// not learn.
   [[nodiscard]] StepRecord finish();
+
+  /// As TrainingStep::describe_graphs().
+  [[nodiscard]] std::string describe_graphs() const { return step_.describe_graphs(); }
 
   /// What has happened since the last step is no part of the next one's time.
   void restart_clock() { clock_.restart(); }

@@ -8,6 +8,7 @@
 #include "kinora/core/build_info.h"
 #include "kinora/core/cuda.h"
 #include "kinora/core/error.h"
+#include "kinora/core/text.h"
 #include "kinora/device/device.h"
 #include "kinora/device/dry_run.h"
 #include "kinora/inference/conditions.h"
@@ -142,13 +143,18 @@ bool own_optimizer(ops::Switch wanted, at::Device device) {
 bool use_graphs(const RunConfig& config, const ops::BlockKernels* kernels) {
   const bool importance = config.objective.timestep_sampling ==
                           diffusion::ObjectiveConfig::TimestepSampling::kImportance;
-  const bool one_size = config.data.buckets.empty() && config.image_data.buckets.empty();
-  const bool can = kernels != nullptr && kernels->can_be_recorded() && !importance && one_size;
+  const bool can = kernels != nullptr && kernels->can_be_recorded() && !importance;
   KINORA_CHECK(config.kernels.graphs != ops::Switch::kOn || can, kConfig,
                "[train] kernels.graphs is on, but this run cannot be recorded: it needs the fast "
-               "path on a GPU with its kernels, timesteps that are not drawn by importance, and no "
-               "buckets, whose many sizes would each have a graph");
+               "path on a GPU with its kernels, and timesteps that are not drawn by importance");
   return can && config.kernels.graphs != ops::Switch::kOff;
+}
+
+std::optional<int64_t> graph_limit(const RunConfig& config) {
+  if (config.data.buckets.empty() && config.image_data.buckets.empty()) {
+    return std::nullopt;
+  }
+  return static_cast<int64_t>(config.train.graph_memory_gib * kGiB);
 }
 
 std::string kernel_summary(const RunConfig& config, const ops::BlockKernels* kernels,

@@ -61,6 +61,9 @@ std::shared_ptr<ops::BlockKernels> set_path(models::Model& model, const RunConfi
 /// Whether steps are recorded as CUDA graphs. kConfig where they must be and cannot.
 [[nodiscard]] bool use_graphs(const RunConfig& config, const ops::BlockKernels* kernels);
 
+/// With data.buckets, the bytes that graphs may take: StepSettings::graph_limit.
+[[nodiscard]] std::optional<int64_t> graph_limit(const RunConfig& config);
+
 /// What will run: "plain path, attention flash (bf16, 256 tokens, head_dim 72), linears of
 /// libtorch, optimizer own (CUDA)".
 [[nodiscard]] std::string kernel_summary(const RunConfig& config, const ops::BlockKernels* kernels,

@@ -140,6 +140,9 @@ class Trainer::Impl {
       run_.log->flush();
     }
     announce_end(run_, stats);
+    if (const std::string graphs = steps_.describe_graphs(); run_.writes() && !graphs.empty()) {
+      log_info("[train] ", graphs);
+    }
   }
 
   Run run_;

@@ -6,8 +6,12 @@
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
+
+#include "kinora/core/counted.h"
+#include "kinora/core/log.h"
+#include "kinora/core/text.h"
 #include "kinora/data/normalise.h"
-#include "kinora/device/graph.h"
 #include "kinora/inference/conditions.h"
 #include "kinora/ops/random.h"
 
@@ -20,7 +24,9 @@ TrainingStep::TrainingStep(diffusion::Denoiser& denoiser, Boosted& boosted,
       boosted_(boosted),
       objective_(objective),
       importance_(importance),
-      settings_(settings) {}
+      settings_(settings),
+      recording_(settings.graph_limit),
+      pool_(settings.graphs ? std::make_unique<device::GraphPool>() : nullptr) {}
 TrainingStep::~TrainingStep() = default;
 
 MicroBatch TrainingStep::inputs_of(const data::Batch& batch, int64_t step) const {
@@ -96,53 +102,83 @@ void TrainingStep::micro_step(const MicroBatch& batch, const Part& part,
   }
 }
 
-/// A micro-batch's inputs at fixed addresses, and the graph that reads them.
+/// Micro-batches of one shape, and the graph that computes them.
 struct TrainingStep::Recorded {
-  MicroBatch inputs;  // on the device
-  at::Tensor step;    // int64 [1]
-  device::Graph graph;
+  MicroBatch outline;  // without values
   Part part;
-  int64_t last_step = -1;
-  int64_t steps = 0;  // seen so far
+  RecordingChoice::Shape shape;
+  MicroBatch inputs;  // of the graph, on the device
+  device::Graph graph;
 };
 
 TrainingStep::Recorded& TrainingStep::recorded_for(const MicroBatch& batch, const Part& part) {
-  constexpr size_t kMaxGraphs = 8;
-  for (auto entry = recorded_.begin(); entry != recorded_.end(); ++entry) {
-    if ((*entry)->part == part && same_shapes((*entry)->inputs, batch)) {
-      recorded_.splice(recorded_.begin(), recorded_, entry);
-      return *recorded_.front();
+  for (const std::unique_ptr<Recorded>& entry : recorded_) {
+    if (entry->part == part && same_shapes(entry->outline, batch)) {
+      return *entry;
     }
   }
-  if (recorded_.size() == kMaxGraphs) {
-    recorded_.pop_back();
-  }
   auto entry = std::make_unique<Recorded>();
+  entry->outline = empty_like(batch, at::kMeta);
   entry->part = part;
-  entry->inputs = empty_like(batch, settings_.device);
-  entry->step = at::zeros({1}, at::device(settings_.device).dtype(at::kLong));
-  recorded_.push_front(std::move(entry));
-  return *recorded_.front();
+  recorded_.push_back(std::move(entry));
+  return *recorded_.back();
 }
 
 void TrainingStep::replay(const MicroBatch& batch, const Part& part, int64_t step) {
-  constexpr int64_t kEagerSteps = 2;  // fp8 measures magnitudes, libraries choose their algorithms
+  using Action = RecordingChoice::Action;
+  if (!graph_step_.defined()) {
+    graph_step_ = at::zeros({1}, at::device(settings_.device).dtype(at::kLong));
+  }
+  graph_step_.fill_(step);
   Recorded& recorded = recorded_for(batch, part);
-  copy(batch, recorded.inputs);
-  recorded.step.fill_(step);
-  const auto work = [&] { micro_step(recorded.inputs, part, ops::RandomStep(recorded.step)); };
-  if (recorded.last_step != step) {
-    recorded.last_step = step;
-    ++recorded.steps;
+  const auto compute = [&] {  // with the kernels that a graph would launch
+    const MicroBatch inputs = empty_like(batch, settings_.device);
+    copy(batch, inputs);
+    micro_step(inputs, part, ops::RandomStep(graph_step_));
+  };
+  const Action action = recording_.next(recorded.shape, step);
+  if (action == Action::kMeasure) {
+    recording_.measured(recorded.shape, device::reserved_by(compute));
+  } else if (action == Action::kReplay ||
+             (action == Action::kTryToRecord && try_to_record(recorded))) {
+    copy(batch, recorded.inputs);
+    recorded.graph.replay();
+  } else {
+    compute();
   }
-  if (recorded.steps <= kEagerSteps) {
-    work();
-    return;
+}
+
+bool TrainingStep::try_to_record(Recorded& recorded) {
+  const int64_t inputs = num_bytes(recorded.outline);
+  if (settings_.graph_limit) {
+    const std::string refusal = recording_.refusal(
+        recorded.shape, inputs,
+        {.passes = pool_->num_bytes(), .inputs = graph_inputs_, .free = device::free_bytes()});
+    if (!refusal.empty()) {
+      recorded.shape.state = RecordingChoice::Shape::State::kRefused;
+      log_info("[train] no CUDA graph for batches of ", recorded.outline.images.sizes(), ": ",
+               refusal);
+      return false;
+    }
   }
-  if (!recorded.graph.is_recorded()) {
-    recorded.graph.record(work);
+  recorded.inputs = empty_like(recorded.outline, settings_.device);
+  recorded.graph.record(
+      [&] { micro_step(recorded.inputs, recorded.part, ops::RandomStep(graph_step_)); },
+      pool_.get());
+  recorded.shape.state = RecordingChoice::Shape::State::kRecorded;
+  graph_inputs_ += inputs;
+  return true;
+}
+
+std::string TrainingStep::describe_graphs() const {
+  if (!settings_.graphs || !settings_.graph_limit) {
+    return {};
   }
-  recorded.graph.replay();
+  const auto recorded = std::ranges::count_if(recorded_, [](const auto& entry) {
+    return entry->shape.state == RecordingChoice::Shape::State::kRecorded;
+  });
+  return counted(recorded, "CUDA graph") + " of " + counted(std::ssize(recorded_), "shape") +
+         " of batches, " + human_bytes(pool_->num_bytes() + graph_inputs_);
 }
 
 void TrainingStep::forward_only(const std::vector<data::Batch>& micro_batches, int64_t step) {

@@ -3,11 +3,13 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <list>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "kinora/data/batch.h"
+#include "kinora/device/graph.h"
 #include "kinora/diffusion/denoiser.h"
 #include "kinora/diffusion/frame_mask.h"
 #include "kinora/diffusion/importance.h"
@@ -15,6 +17,7 @@
 #include "kinora/models/model_config.h"
 #include "kinora/train/boost/booster.h"
 #include "kinora/train/micro_batch.h"
+#include "kinora/train/recording_choice.h"
 
 namespace kinora::train {
 
@@ -28,6 +31,8 @@ struct StepSettings {
   at::Device device = at::kCPU;
   /// Record forward and backward of a micro-batch as a CUDA graph, one for each shape of input.
   bool graphs = false;
+  /// Where shapes are many: bytes that graphs may take (RecordingChoice). None: they are few.
+  std::optional<int64_t> graph_limit = {};
 };
 
 /// Forward and backward of the micro-batches of one optimizer step: of this rank's, with the
@@ -52,6 +57,9 @@ class TrainingStep {
   /// The same predictions without gradients, to look at what modules return.
   void forward_only(const std::vector<data::Batch>& micro_batches, int64_t step);
 
+  /// "3 CUDA graphs of 5 shapes of batches, 1.2 GiB", where shapes are many and may be recorded.
+  [[nodiscard]] std::string describe_graphs() const;
+
   /// Gives importance sampling the losses of the last forward_backward, those of all ranks; waits
   /// for the device. Nothing to do without.
   void update_importance();
@@ -75,7 +83,9 @@ class TrainingStep {
   /// Forward and backward of one micro-batch.
   void micro_step(const MicroBatch& batch, const Part& part, const ops::RandomStep& step);
   [[nodiscard]] Recorded& recorded_for(const MicroBatch& batch, const Part& part);
+  /// As micro_step, by a graph if there is one, or if one can be recorded now.
   void replay(const MicroBatch& batch, const Part& part, int64_t step);
+  [[nodiscard]] bool try_to_record(Recorded& recorded);
 
   diffusion::Denoiser& denoiser_;
   Boosted& boosted_;
@@ -84,7 +94,11 @@ class TrainingStep {
   StepSettings settings_;
   std::vector<at::Tensor> seen_t_;
   std::vector<at::Tensor> seen_loss_;
-  std::list<std::unique_ptr<Recorded>> recorded_;  // the last used first
+  RecordingChoice recording_;
+  std::unique_ptr<device::GraphPool> pool_;  // of all graphs: none reads what another one leaves
+  at::Tensor graph_step_;                    // int64 [1] on the device: the step, for graphs
+  int64_t graph_inputs_ = 0;                 // bytes
+  std::vector<std::unique_ptr<Recorded>> recorded_;  // one a shape
 };
 
 }  // namespace kinora::train

@@ -32,6 +32,14 @@ const Arguments kClipsAndImages = joined(
              "image_data.micro_batch=8", "image_data.height=24", "image_data.width=16",
              "image_data.text=tokens", "image_data.count=100"});
 
+// Two sizes, each in two passes a step: four graphs.
+const Arguments kBuckets =
+    joined(kReads, {"data.source=moving_shapes", "data.frames=4", "data.height=32", "data.width=32",
+                    "model.architecture=stdit2", "model.hidden=192", "model.heads=3",
+                    "train.precision=bf16", "frame_masks.image_head=0.3",
+                    R"(data.buckets={"32px": {4: [0.5, 2]}, "16px": {4: [1.0, 4]}})",
+                    "data.bucket_ratios=square", "data.bucket_batches=2"});
+
 void skip_without_gpu(const Arguments& overrides) {
   if (!cuda_available()) {
     GTEST_SKIP() << "there is no GPU: " << cuda_unavailable_reason();
@@ -122,7 +130,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"validated_and_sampled",
              {"train.precision=bf16", "data.validation=8", "validation.every=4", "sample.every=3",
               "sample.count=2"}},
-        Case{"clips_and_images", kClipsAndImages},
+        Case{"clips_and_images", kClipsAndImages}, Case{"buckets", kBuckets},
         Case{"fp8_bf16", with(kWide, {"train.fp8=true"})},
         Case{"fp8_without_graphs", with(kWide, {"train.fp8=true", "kernels.graphs=off"})},
         Case{"fp8_accumulated",
@@ -150,6 +158,30 @@ TEST_F(GpuGraphsTest, StepsOfTwoShapesEqualThoseWithoutGraphs) {
   }
   EXPECT_GE(images, 4);  // two steps without a graph, the recording, a replay
   EXPECT_LE(images, 16);
+}
+
+TEST_F(GpuGraphsTest, BucketsEqualThoseWithoutGraphs) {
+  const Arguments all =
+      with({"train.device=cuda", "train.deterministic=true", "train.steps=24"}, kBuckets);
+  const auto expect_run = [&](const std::string& name, const Arguments& more,
+                              const std::vector<std::string>& messages) {
+    SCOPED_TRACE(name);
+    const Outcome outcome = train(run_dir(name), with(all, more));
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    for (const std::string& message : messages) {
+      EXPECT_NE(outcome.err.find(message), std::string::npos) << outcome.err;
+    }
+    EXPECT_EQ(outcome.err.find("no CUDA graph for") == std::string::npos, name != "bounded");
+    expect_same_state(run_dir("eager") / "checkpoints/step-24",
+                      run_dir(name) / "checkpoints/step-24");
+    expect_same_log(run_dir("eager"), run_dir(name), 24);
+  };
+  train_well(run_dir("eager"), with(all, {"kernels.graphs=off"}));
+  expect_run("recorded", {}, {"4 CUDA graphs of 4 shapes of batches"});
+  expect_run("bounded", {"train.graph_memory_gib=0.0001"},
+             {"no CUDA graph for batches of [2, 3, 4, 32, 32]: graphs would take",
+              "no CUDA graph for batches of [4, 3, 4, 16, 16]", "train.graph_memory_gib allows",
+              "0 CUDA graphs of 4 shapes of batches"});
 }
 
 TEST_F(GpuGraphsTest, ObjectivesAreRecordedWithoutADifference) {

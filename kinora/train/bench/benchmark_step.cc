@@ -156,6 +156,10 @@ class StepTimer::Impl {
                     : nullptr),
         mesh_(world, config.parallel.mesh()) {
     config_.model = model_of(config, frozen_.get());
+    if (!config_.data.buckets.empty()) {
+      // A search for batch sizes tries many, whose graphs would fill the memory that it measures.
+      config_.kernels.graphs = ops::Switch::kOff;
+    }
     objective_ = objective_of(config_, device_);
     trainable_.emplace(config_, mesh_, device_, kBenchmarkSeed);
     randomise_zeros(trainable_->model().named_parameters(), trainable_->arena());
