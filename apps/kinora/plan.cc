@@ -90,9 +90,10 @@ std::string heading(const Study& study, const train::MemoryPlan& plan) {
   const models::ModelConfig& model = study.config.model;
   text << (model.name.empty() ? "the model" : model.name) << ", " << human_count(plan.parameters)
        << " parameters, on " << counted(plan.target.ranks, "rank") << ": "
-       << counted(plan.micro_batch, "sample") << " at once, " << counted(plan.passes, "time")
-       << " a step; " << (plan.fast_path ? "fast" : "plain") << " path, recompute "
-       << study.config.train.recompute;
+       << counted(plan.micro_batch, "sample") << " at once"
+       << (plan.bucket.empty() ? "" : " of the largest bucket (" + plan.bucket + ")") << ", "
+       << counted(plan.passes, "time") << " a step; " << (plan.fast_path ? "fast" : "plain")
+       << " path, recompute " << study.config.train.recompute;
   return text.str();
 }
 
@@ -142,7 +143,8 @@ Json parts_json(const std::vector<train::MemoryPart>& parts) {
 int run(const PlanArguments& arguments) {
   const Study study = make_study(arguments);
   const train::MemoryPlan plan = train::plan_memory(study.config, study.target);
-  const double speed = study.gpu.half_flops > 0.0
+  // An estimate is of one size.
+  const double speed = study.gpu.half_flops > 0.0 && plan.bucket.empty()
                            ? train::StepEstimate(study.config, study.gpu)
                                  .samples_per_s(study.config, study.target.ranks)
                            : 0.0;
@@ -157,6 +159,7 @@ int run(const PlanArguments& arguments) {
                  {"ranks", plan.target.ranks},
                  {"parameters", plan.parameters},
                  {"micro_batch", plan.micro_batch},
+                 {"bucket", plan.bucket},
                  {"fast_path", plan.fast_path},
                  {"parts", parts_json(plan.parts)},
                  {"layers", parts_json(plan.layers)},

@@ -19,6 +19,8 @@
 #include "kinora/core/log.h"
 #include "kinora/core/text.h"
 #include "kinora/core/text_table.h"
+#include "kinora/data/bucket.h"
+#include "kinora/data/loader.h"
 #include "kinora/data/run_data.h"
 #include "kinora/device/dry_run.h"
 #include "kinora/diffusion/objective_config.h"
@@ -62,10 +64,49 @@ bool learns_latents(const RunConfig& config) {
   return config.data.source == data::SourceKind::kLatents || !config.autoencoder.path.empty();
 }
 
-/// Empty samples of the recipe, as its loader would bring them.
-data::Batch sample_batch(const RunConfig& config, int64_t size) {
+/// Samples that are computed at once.
+struct PlannedBatch {
+  std::vector<int64_t> shape;  ///< of one
+  int64_t size = 0;
+  std::string bucket;  ///< its name
+};
+
+/// With data.buckets one of each row, of the ratio that has the most pixels.
+std::vector<PlannedBatch> planned_batches(const RunConfig& config, int64_t micro_batch) {
   const models::ModelConfig& model = config.model;
-  std::vector<int64_t> shape = model.sample_shape();
+  if (config.data.buckets.empty()) {
+    return {{.shape = model.sample_shape(), .size = micro_batch, .bucket = ""}};
+  }
+  // An autoencoder makes all sizes as much smaller as that of the model.
+  const auto encoded = [](int64_t pixels, int64_t of_model, int64_t of_data) {
+    return (pixels * of_model + of_data - 1) / of_data;
+  };
+  const data::BucketTable table(data::loader_options(config.data).buckets);
+  std::map<int64_t, data::Bucket> largest;  // by row
+  for (const data::Bucket& bucket : table.buckets()) {
+    data::Bucket& known = largest.try_emplace(bucket.row, bucket).first->second;
+    if (bucket.height * bucket.width > known.height * known.width) {
+      known = bucket;
+    }
+  }
+  std::vector<PlannedBatch> batches;
+  for (const auto& [row, bucket] : largest) {
+    std::vector<int64_t> shape = {model.in_channels,
+                                  encoded(bucket.height, model.height, config.data.height),
+                                  encoded(bucket.width, model.width, config.data.width)};
+    if (bucket.frames > 1) {
+      shape.insert(shape.begin() + 1, encoded(bucket.frames, model.frames, config.data.frames));
+    }
+    batches.push_back({.shape = shape, .size = bucket.batch, .bucket = bucket.text()});
+  }
+  return batches;
+}
+
+/// Empty samples, as the recipe's loader would bring them.
+data::Batch sample_batch(const RunConfig& config, const PlannedBatch& planned) {
+  const models::ModelConfig& model = config.model;
+  const int64_t size = planned.size;
+  std::vector<int64_t> shape = planned.shape;
   shape.insert(shape.begin(), size);
   data::Batch batch;
   batch.images = at::empty(shape, learns_latents(config) ? at::kFloat : at::kByte);
@@ -150,7 +191,9 @@ class Planner {
                                   : comm::Group();
     const parallel::Mesh mesh(group, config_.parallel.mesh());
     plan_.micro_batch = config_.micro_batch(mesh.data_ranks());
-    plan_.passes = config_.train.global_batch / mesh.data_ranks() / plan_.micro_batch;
+    plan_.passes = config_.data.buckets.empty()
+                       ? config_.train.global_batch / mesh.data_ranks() / plan_.micro_batch
+                       : std::max<int64_t>(config_.data.bucket_batches / mesh.data_ranks(), 1);
     const int64_t start = device::DryRun::live_bytes();
     diffusion::Objective objective =
         diffusion::make_objective(config_.objective, config_.model.learn_sigma);
@@ -168,6 +211,7 @@ class Planner {
       add_text_encoder();
     }
     add_what_is_no_tensor();
+    add_graphs();
     return std::move(plan_);
   }
 
@@ -209,25 +253,50 @@ class Planner {
                                    .ranks = ranks,
                                    .device = at::kMeta});
     const int64_t passes = std::min<int64_t>(plan_.passes, 2);
-    const std::vector<data::Batch> batches(static_cast<size_t>(passes),
-                                           sample_batch(config_, plan_.micro_batch));
-    constexpr int64_t kSteps = 2;
-    for (int64_t i = 0; i < kSteps; ++i) {
-      device::DryRun::start_peak_anew();
-      (void)step.forward_backward(batches, i);
-      plan_.peak = std::max(plan_.peak, device::DryRun::peak_bytes() - start);
+    int64_t live = 0;
+    int64_t kept = 0;
+    for (const PlannedBatch& planned : planned_batches(config_, plan_.micro_batch)) {
+      const std::vector<data::Batch> batches(static_cast<size_t>(passes),
+                                             sample_batch(config_, planned));
+      int64_t peak = 0;
+      constexpr int64_t kSteps = 2;
+      for (int64_t i = 0; i < kSteps; ++i) {
+        device::DryRun::start_peak_anew();
+        (void)step.forward_backward(batches, i);
+        peak = std::max(peak, device::DryRun::peak_bytes() - start);
+      }
+      if (peak < plan_.peak && live > 0) {
+        continue;
+      }
+      plan_.peak = std::max(plan_.peak, peak);
+      plan_.micro_batch = planned.size;
+      plan_.bucket = planned.bucket;
+      plan_.layers = marks.layers();
+      live = device::DryRun::live_bytes() - start;
+      kept = marks.at_backward() - start - live;
     }
-    plan_.layers = marks.layers();
-    const int64_t live = device::DryRun::live_bytes() - start;
     other_state_ += live - state;
     plan_.parts.push_back({"buffers and exchange", other_state_});
     const int64_t of_pass = plan_.peak - live;
     if (plan_.layers.empty()) {
       plan_.parts.push_back({"activations and workspace", of_pass});
     } else {
-      const int64_t kept = marks.at_backward() - start - live;
       plan_.parts.push_back({"activations kept for backward", kept});
       plan_.parts.push_back({"workspace of backward", of_pass - kept});
+    }
+    of_pass_ = of_pass;
+  }
+
+  /// Graphs of data.buckets share memory for a pass, beside that of sizes without a graph.
+  void add_graphs() {
+    const std::optional<int64_t> limit = graph_limit(config_);
+    if (!records_ || !limit) {
+      return;
+    }
+    const int64_t bytes = *limit > 0 ? std::min(*limit, of_pass_) : of_pass_;
+    if (plan_.target.memory == 0 || plan_.needed() + bytes <= plan_.target.memory) {
+      plan_.parts.push_back({"CUDA graphs of data.buckets", bytes});
+      plan_.peak += bytes;
     }
   }
 
@@ -317,6 +386,7 @@ class Planner {
   device::DryRun run_;
   MemoryPlan plan_;
   int64_t other_state_ = 0;
+  int64_t of_pass_ = 0;   // bytes of a pass
   bool records_ = false;  // CUDA graphs
 };
 

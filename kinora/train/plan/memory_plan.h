@@ -31,6 +31,7 @@ struct MemoryPlan {
   int64_t parameters = 0;
   int64_t micro_batch = 0;  ///< samples computed at once
   int64_t passes = 0;       ///< micro-batches of a step
+  std::string bucket;       ///< of data.buckets, that which needs the most
   bool fast_path = false;
   std::string sharing;  ///< Boosted::describe_ranks()
 

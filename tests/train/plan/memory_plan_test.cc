@@ -268,6 +268,54 @@ TEST(MemoryPlanTest, EveryRecipeHasAPlan) {
   EXPECT_GE(recipes, 15);
 }
 
+constexpr const char* kBuckets =
+    R"(data.buckets={"16px": {8: [0.5, 6], 4: [1.0, 10]}, "24px": {1: [1.0, 9]}})";
+
+TEST(MemoryPlanTest, OfBucketsTheOneThatNeedsTheMostIsPlanned) {
+  const std::vector<std::string> common = {"model.architecture=stdit2", "train.device=cpu",
+                                           "data.bucket_ratios=square", "data.bucket_multiple=8"};
+  const auto plan_with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), common.begin(), common.end());
+    return plan_memory(config_of("demo-video", more), {});
+  };
+  const MemoryPlan buckets = plan_with({kBuckets, "data.bucket_batches=3"});
+  EXPECT_EQ(buckets.bucket, "16px, 8 frames, 16 x 16");
+  EXPECT_EQ(buckets.micro_batch, 6);
+  EXPECT_EQ(buckets.passes, 3);
+  const MemoryPlan alone = plan_with({"train.global_batch=18", "train.micro_batch=6"});
+  EXPECT_EQ(alone.bucket, "");
+  const char* const kept = "activations kept for backward";
+  EXPECT_GT(bytes_of(alone, kept), 0);
+  EXPECT_NEAR(
+      static_cast<double>(bytes_of(buckets, kept)) / static_cast<double>(bytes_of(alone, kept)),
+      1.0, 0.01);
+  EXPECT_EQ(plan_with({R"(data.buckets={"16px": {8: [0.5, 6]}, "24px": {1: [1.0, 99]}})"}).bucket,
+            "24px, 1 frame, 24 x 24");
+}
+
+TEST(MemoryPlanTest, GraphsOfBucketsAreCountedWhereThereIsRoom) {
+  const auto plan_for = [&](int64_t memory, std::vector<std::string> more) {
+    more.insert(more.end(), {kBuckets, "model.architecture=stdit2", "train.precision=bf16",
+                             "model.hidden=192", "data.bucket_ratios=square"});
+    return plan_memory(config_of("demo-video", more),
+                       {.device = c10::DeviceType::CUDA, .ranks = 1, .memory = memory});
+  };
+  const char* const graphs = "CUDA graphs of data.buckets";
+  const MemoryPlan plan = plan_for(0, {});
+  if (!plan.fast_path) {
+    GTEST_SKIP() << "this build has no kernels for GPUs";
+  }
+  const int64_t pass =
+      bytes_of(plan, "activations kept for backward") + bytes_of(plan, "workspace of backward");
+  EXPECT_EQ(bytes_of(plan, graphs), pass);
+  const int64_t without = plan_for(1, {}).needed();
+  EXPECT_EQ(bytes_of(plan_for(without + pass, {}), graphs), pass);
+  EXPECT_EQ(bytes_of(plan_for(without + pass - 1, {}), graphs), 0);
+  EXPECT_EQ(bytes_of(plan_for(0, {"train.graph_memory_gib=0.001"}), graphs),
+            static_cast<int64_t>(0.001 * kGiB));
+  EXPECT_EQ(bytes_of(plan_for(0, {"kernels.graphs=off"}), graphs), 0);
+}
+
 TEST(MemoryPlanTest, SequenceParallelismDividesActivations) {
   const auto plan_with = [](const std::string& sequence) {
     const RunConfig config =
