@@ -5,9 +5,11 @@
 #include <gtest/gtest.h>
 
 #include "kinora/data/latent_cache.h"
+#include "kinora/data/text_file.h"
 #include "tests/apps/clips.h"
 #include "tests/apps/run_folder.h"
 #include "tests/apps/tiny_autoencoder.h"
+#include "tests/pipelines/tiny_text_encoder.h"
 
 namespace kinora::apps {
 namespace cached_buckets_test {
@@ -55,7 +57,7 @@ class CachedBucketsTest : public RunTest, public testing::WithParamInterface<con
   }
   /// Latents on line are computed of other numbers of samples at once, which libraries may round
   /// otherwise.
-  void expect_close_log(const std::string& left, const std::string& right) const {
+  void expect_close_losses(const std::string& left, const std::string& right) const {
     const std::vector<LogLine> one = read_log(run_dir(left));
     const std::vector<LogLine> other = read_log(run_dir(right));
     ASSERT_EQ(one.size(), 8U);
@@ -64,8 +66,11 @@ class CachedBucketsTest : public RunTest, public testing::WithParamInterface<con
       const double loss = one[i].at("loss");
       EXPECT_NEAR(other[i].at("loss"), loss, 1e-5 * loss) << i;
     }
-    const double validation = one[5].at("validation_raw");
-    EXPECT_NEAR(other[5].at("validation_raw"), validation, 1e-5 * validation);
+  }
+  void expect_close_log(const std::string& left, const std::string& right) const {
+    expect_close_losses(left, right);
+    const double validation = read_log(run_dir(left)).at(5).at("validation_raw");
+    EXPECT_NEAR(read_log(run_dir(right)).at(5).at("validation_raw"), validation, 1e-5 * validation);
   }
 };
 
@@ -91,41 +96,75 @@ TEST_P(CachedBucketsTest, LearnsAsOnLineOnAnyRanksAndResumed) {
 }
 INSTANTIATE_TEST_SUITE_P(Families, CachedBucketsTest, testing::Values("stdit2", "stdit3"));
 
-TEST_F(CachedBucketsTest, PicturesOfManySizesWithABrokenOne) {
-  fs::create_directories(folder() / "photos");
-  for (int i = 0; i < 30; ++i) {
-    write_picture(folder() / ("photos/" + std::to_string(i) + ".png"), i, i % 3 == 0 ? 20 : 36,
-                  i % 3 == 1 ? 52 : 34);
-    write_text(folder() / ("photos/" + std::to_string(i) + ".txt"),
-               "picture " + std::to_string(i) + "\n");
+/// 30 pictures of three shapes with two captions each, and one that no bucket takes. Of one the
+/// header can be read, and the pixels cannot.
+class CachedPicturesTest : public CachedBucketsTest {
+ protected:
+  CachedPicturesTest() {
+    fs::create_directories(folder() / "photos");
+    for (int i = 0; i < 31; ++i) {
+      const std::string name = "photos/" + std::to_string(i);
+      write_picture(folder() / (name + ".png"), i, i == 30 ? 8 : (i % 3 == 0 ? 20 : 36),
+                    i == 30 ? 8 : (i % 3 == 1 ? 52 : 34));
+      write_text(folder() / (name + ".txt"),
+                 "picture " + std::to_string(i) + "\nanother picture\n");
+    }
+    const fs::path broken = folder() / "photos/7.png";
+    fs::resize_file(broken, fs::file_size(broken) / 2);
   }
-  // Its header can be read, and its pixels cannot.
-  const fs::path broken = folder() / "photos/7.png";
-  fs::resize_file(broken, fs::file_size(broken) / 2);
-  const Arguments pictures = {"data.source=captions",
-                              "data.path=[" + path("photos") + "]",
-                              "data.frames=1",
-                              "frame_masks.image_head=0",
-                              R"(data.buckets={"32px": {1: [1.0, 4]}, "16px": {1: [1.0, 2]}})",
-                              "data.bucket_ratios=opensora2",
-                              "data.bucket_multiple=4",
-                              "data.count=40",
-                              "data.validation=0",
-                              "validation.every=0"};
-  const Outcome outcome = encode(pictures);
+
+  const Arguments pictures_ = {"data.source=captions",
+                               "data.path=[" + path("photos") + "]",
+                               "data.captions=random",
+                               "data.frames=1",
+                               "frame_masks.image_head=0",
+                               R"(data.buckets={"32px": {1: [1.0, 4]}, "16px": {1: [1.0, 2]}})",
+                               "data.bucket_ratios=opensora2",
+                               "data.bucket_multiple=4",
+                               "data.validation=0",
+                               "validation.every=0"};
+  const Arguments of_cache_ = {"data.source=latents", "data.path=[" + path("cache") + "]"};
+};
+
+TEST_F(CachedPicturesTest, LearnAsOnLineOnAnyRanks) {
+  const Outcome outcome = encode(pictures_);
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.err, HasSubstr("left out 1 sample"));
-  EXPECT_EQ(data::LatentCache(path("cache")).size(), 30);
-  train_well(run_dir("cached"),
-             joined(clips(pictures), {"data.source=latents", "data.path=[" + path("cache") + "]"}));
-  train_well(run_dir("online"), online(pictures));
-  const std::vector<LogLine> one = read_log(run_dir("cached"));
-  const std::vector<LogLine> other = read_log(run_dir("online"));
-  ASSERT_EQ(one.size(), 8U);
-  for (size_t i = 0; i < one.size(); ++i) {
-    const double loss = one[i].at("loss");
-    EXPECT_NEAR(other[i].at("loss"), loss, 1e-5 * loss) << i;
-  }
+  EXPECT_EQ(data::LatentCache(path("cache")).size(), 31);
+  train_well(run_dir("cached"), joined(clips(pictures_), of_cache_));
+  train_well(run_dir("online"), online(pictures_));
+  expect_close_losses("online", "cached");
+  train_two("two", joined(clips(pictures_), of_cache_));
+  train_two("two_online", online(pictures_));
+  expect_close_losses("two_online", "two");
+}
+
+TEST_F(CachedPicturesTest, TextsOfTheirCaptionsAreInTheCacheToo) {
+  pipelines::write_tiny_t5(folder() / "t5");
+  const auto stdit = [&](const Arguments& more) {
+    return joined(
+        {"model.architecture=stdit3", "model.in_channels=4", "model.patch=2", "model.hidden=48",
+         "model.text_channels=24", "model.text_tokens=40", "model.learn_sigma=false",
+         "objective.kind=flow", "data.height=32", "data.width=32", "train.steps=8",
+         "autoencoder.precision=fp32", "text.precision=fp32"},
+        joined(pictures_, more));
+  };
+  const Arguments in_step =
+      stdit({"autoencoder.path=" + path("vae"), "data.text=tokens", "text.encoder=" + path("t5")});
+  const Outcome outcome = run_kinora(joined({"data", "encode", recipe().string(), "run.dir=unused",
+                                             "--out", path("cache"), "--dtype", "fp32"},
+                                            in_step),
+                                     folder());
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  // Of the 29 samples that have latents, the one that all share, and the empty one of the others.
+  EXPECT_THAT(outcome.err, HasSubstr("texts of 31 captions"));
+  const data::TextFile texts(path("cache/texts.safetensors"));
+  EXPECT_TRUE(texts.find_key("picture 6").has_value());
+  EXPECT_FALSE(texts.find_key("picture 30").has_value());
+  train_well(run_dir("cached"), stdit(joined(of_cache_, {"data.text=file"})));
+  train_well(run_dir("online"),
+             joined(in_step, {"text.max_length=" + std::to_string(texts.shape().length)}));
+  expect_close_losses("online", "cached");
 }
 
 TEST_F(CachedBucketsTest, RanksMakeTheSameCache) {

@@ -150,6 +150,30 @@ TEST_F(SizedCacheTest, GivesTheBatchesOfThePicturesOnAnyRanksFromAnywhere) {
   EXPECT_GE(shapes.size(), 6U);
 }
 
+TEST_F(SizedCacheTest, GoesOnWhereItWasStopped) {
+  const fs::path cache = folder_.path() / "cache";
+  const int64_t all = encode_to(cache).computed;
+  const auto whole = content_of(cache);
+  fs::remove(cache / "manifest.json");
+  int part = 0;
+  for (const auto& [name, content] : whole) {  // a third of the parts is cut, a third is lost
+    if (name.find("part-") == std::string::npos) {
+      continue;
+    }
+    if (part % 3 == 0) {
+      fs::resize_file(cache / name, content.size() / 2);
+    } else if (part % 3 == 1) {
+      fs::remove(cache / name);
+    }
+    ++part;
+  }
+  ASSERT_GT(part, 6);
+  const int64_t again = encode_to(cache).computed;
+  EXPECT_GT(again, 0);
+  EXPECT_LT(again, all);
+  EXPECT_EQ(content_of(cache), whole);
+}
+
 TEST_F(SizedCacheTest, HeldOutSamplesHaveTheSizeOfValidation) {
   (void)encode_to(folder_.path() / "cache");
   const data::LatentCache cache(folder_.path() / "cache");
