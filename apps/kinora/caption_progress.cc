@@ -22,22 +22,26 @@ std::string name_of_path(const fs::path& path) {
 
 std::optional<std::vector<std::string>> read_captions(const data::Source& source,
                                                       data::CaptionOptions options,
-                                                      const StopSignal& stop) {
+                                                      const StopSignal& stop, bool says) {
   std::optional<Progress> progress;
-  options.progress = [&progress](int64_t done, int64_t total) {
-    if (!progress) {
-      progress.emplace(total, "samples");
-    }
-    progress->update(static_cast<double>(done));
-  };
+  if (says) {
+    options.progress = [&progress](int64_t done, int64_t total) {
+      if (!progress) {
+        progress.emplace(total, "samples");
+      }
+      progress->update(static_cast<double>(done));
+    };
+  }
   data::SetCaptions captions = data::captions_of(source, options, &stop);
   progress.reset();
   if (!captions.complete) {
     log_info("[captions] stopped by ", stop.name(), " while captions were read");
     return {};
   }
-  log_info("[captions] ", counted(std::ssize(captions.all), "different caption"), " of ",
-           counted(source.size() - captions.left_out, "sample"));
+  if (says) {
+    log_info("[captions] ", counted(std::ssize(captions.all), "different caption"), " of ",
+             counted(source.size() - captions.left_out, "sample"));
+  }
   return std::move(captions.all);
 }
 
@@ -56,12 +60,14 @@ pipelines::CaptionEmbeddingResult embed_captions(const std::vector<std::string>&
                                                  pipelines::CaptionEmbeddingOptions options,
                                                  const StopSignal& stop) {
   std::optional<Progress> progress;
-  options.progress = [&progress](int64_t done, int64_t total, int64_t before) {
-    if (!progress) {
-      progress.emplace(total, "captions", before);
-    }
-    progress->update(static_cast<double>(done));
-  };
+  if (options.ranks.rank() == 0) {
+    options.progress = [&progress](int64_t done, int64_t total, int64_t before) {
+      if (!progress) {
+        progress.emplace(total, "captions", before);
+      }
+      progress->update(static_cast<double>(done));
+    };
+  }
   return pipelines::encode_captions(captions, encoder, tokenizer, options, &stop);
 }
 

@@ -1,5 +1,7 @@
 // kinora data encode CONFIG [key=value ...] --out FOLDER
 
+#include <ATen/ops/full.h>
+
 #include <chrono>
 #include <filesystem>
 #include <iterator>
@@ -105,14 +107,22 @@ bool encode_latents(const EncodeArguments& arguments, const train::RunConfig& co
   return result.complete;
 }
 
+/// Whether it holds on any rank.
+bool of_any_rank(bool own, const comm::Group& group, at::Device device) {
+  const at::Tensor any = at::full({1}, own ? 1 : 0, at::kLong).to(device);
+  group.all_reduce(any, comm::Reduction::kMax);
+  return any.item<int64_t>() > 0;
+}
+
 /// Embeds the captions of the cache's samples, beside their latents.
 void encode_texts(const EncodeArguments& arguments, const train::RunConfig& config,
-                  data::CaptionLines lines, const data::CaptionTokens& tokens, at::Device device,
-                  const StopSignal& stop) {
+                  data::CaptionLines lines, const data::CaptionTokens& tokens,
+                  const comm::Group& group, at::Device device, const StopSignal& stop) {
+  group.barrier();  // the first rank has written what is read here
   const data::LatentCache cache(arguments.out);
-  const std::optional<std::vector<std::string>> captions =
-      read_captions(cache, {.lines = lines, .threads = config.data.threads}, stop);
-  if (!captions) {
+  const std::optional<std::vector<std::string>> captions = read_captions(
+      cache, {.lines = lines, .threads = config.data.threads}, stop, group.rank() == 0);
+  if (of_any_rank(!captions, group, device)) {
     return;
   }
   const inference::TextOptions& text = config.text;
@@ -130,9 +140,11 @@ void encode_texts(const EncodeArguments& arguments, const train::RunConfig& conf
        .save_seconds = arguments.save_every,
        .metadata =
            text_metadata(text.encoder, tokenizer,
-                         at::toString(inference::compute_type(text.precision)), tokens.cleans)},
+                         at::toString(inference::compute_type(text.precision)), tokens.cleans),
+       .ranks = group,
+       .device = device},
       stop);
-  if (result.complete) {
+  if (result.complete && group.rank() == 0) {
     log_info("[encode] ", arguments.out, " holds texts of ",
              counted(std::ssize(*captions), "caption"), ", each of up to ", result.length,
              " tokens (", human_bytes(result.num_bytes), "); data.text=file reads them");
@@ -158,8 +170,8 @@ void encode_on_rank(const EncodeArguments& arguments, train::RunConfig config,
   const StopSignal stop;
   const bool is_complete = encode_latents(arguments, config, *source, frozen->encoder, group, stop);
   frozen.reset();
-  if (is_complete && tokens && group.rank() == 0) {  // the others need not wait for it
-    encode_texts(arguments, config, lines, *tokens, device, stop);
+  if (is_complete && tokens) {
+    encode_texts(arguments, config, lines, *tokens, group, device, stop);
   }
 }
 

@@ -2,8 +2,11 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/isfinite.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -65,7 +68,7 @@ TokenisedCaptions tokenise(std::span<const std::string> captions,
     result.ids.insert(result.ids.end(), tokens.ids.begin(), tokens.ids.end());
     result.ends.push_back(std::ssize(result.ids));
   }
-  if (result.cut > 0) {
+  if (result.cut > 0 && options.ranks.rank() == 0) {
     log_warn("[captions] ", result.cut, " of ", counted(result.size(), "caption"),
              " are cut off after ", options.max_tokens, " tokens, such as ", example);
   }
@@ -161,13 +164,75 @@ struct TextFileLayout {
 /// holds. It begins with zeros until it is whole, so no reader takes it for a file of texts.
 class PartialTextFile {
  public:
-  PartialTextFile(const fs::path& out, const TextFileLayout& layout)
+  PartialTextFile(const fs::path& out, const TextFileLayout& layout, const comm::Group& ranks,
+                  at::Device device)
       : out_(out),
         partial_(out.string() + ".partial"),
         record_(out.string() + ".partial.json"),
-        layout_(layout) {
+        layout_(layout),
+        ranks_(ranks) {
+    if (ranks.rank() == 0) {
+      open();
+    }
+    // [whether the file is complete, what is done]
+    at::Tensor found = at::zeros({2}, at::kLong);
+    if (ranks.rank() == 0) {
+      found[0] = writer_ ? 0 : 1;
+      found[1] = done_;
+    }
+    found = found.to(device);
+    ranks.all_reduce(found);
+    done_ = found[1].item<int64_t>();
+    if (ranks.rank() != 0 && found[0].item<int64_t>() == 0) {
+      writer_.emplace(partial_, io::FileWriter::Create::kKeep);
+    }
+  }
+
+  /// Of `out`.
+  [[nodiscard]] bool is_complete() const { return !writer_; }
+  [[nodiscard]] int64_t done() const { return done_; }
+  [[nodiscard]] int64_t num_bytes() const {
+    return std::ssize(layout_.header) + layout_.data_bytes;
+  }
+
+  void write(int64_t place, std::span<const std::byte> bytes) {
+    writer_->write_at(std::ssize(layout_.header) + place, bytes);
+  }
+
+  /// All that ranks have written so far is to stay.
+  void save(int64_t done) {
+    writer_->sync();
+    ranks_.barrier();
+    if (ranks_.rank() == 0) {
+      const nlohmann::json record = {{"content", layout_.content}, {"done", done}};
+      io::write_file_atomic(record_, record.dump());
+    }
+    done_ = done;
+  }
+
+  void finish() {
+    writer_->sync();
+    ranks_.barrier();
+    if (ranks_.rank() == 0) {
+      for (const auto& [place, bytes] : layout_.known) {
+        write(place, std::as_bytes(std::span(bytes)));
+      }
+      writer_->sync();
+      writer_->write_at(0, std::as_bytes(std::span(layout_.header)));
+      writer_->sync();
+    }
+    writer_->close();
+    if (ranks_.rank() == 0) {
+      io::rename_durably(partial_, out_);
+      fs::remove(record_);
+    }
+  }
+
+ private:
+  /// Of rank 0, before the others look for it.
+  void open() {
     std::optional<io::FileLock> lock = io::FileLock::take(partial_);
-    KINORA_CHECK(lock, kIo, "[captions] another process writes ", out.string(),
+    KINORA_CHECK(lock, kIo, "[captions] another process writes ", out_.string(),
                  ". Hint: stop it, or give another --out");
     lock_ = std::move(*lock);
     if (is_whole()) {
@@ -186,38 +251,6 @@ class PartialTextFile {
                  human_bytes(num_bytes()), ": ", failure.message());
   }
 
-  /// Of `out`.
-  [[nodiscard]] bool is_complete() const { return !writer_; }
-  [[nodiscard]] int64_t done() const { return done_; }
-  [[nodiscard]] int64_t num_bytes() const {
-    return std::ssize(layout_.header) + layout_.data_bytes;
-  }
-
-  void write(int64_t place, std::span<const std::byte> bytes) {
-    writer_->write_at(std::ssize(layout_.header) + place, bytes);
-  }
-
-  /// All that was written so far is to stay.
-  void save(int64_t done) {
-    writer_->sync();
-    const nlohmann::json record = {{"content", layout_.content}, {"done", done}};
-    io::write_file_atomic(record_, record.dump());
-    done_ = done;
-  }
-
-  void finish() {
-    for (const auto& [place, bytes] : layout_.known) {
-      write(place, std::as_bytes(std::span(bytes)));
-    }
-    writer_->sync();
-    writer_->write_at(0, std::as_bytes(std::span(layout_.header)));
-    writer_->sync();
-    writer_->close();
-    io::rename_durably(partial_, out_);
-    fs::remove(record_);
-  }
-
- private:
   [[nodiscard]] bool is_whole() const {
     if (!fs::exists(out_)) {
       return false;
@@ -259,6 +292,7 @@ class PartialTextFile {
   fs::path partial_;
   fs::path record_;
   const TextFileLayout& layout_;
+  const comm::Group& ranks_;
   std::optional<io::FileLock> lock_;
   std::optional<io::FileWriter> writer_;
   int64_t done_ = 0;
@@ -298,6 +332,19 @@ void write_rows(std::span<const int64_t> rows, std::span<const std::string> capt
   }
 }
 
+/// Which of them hold on any rank.
+std::array<bool, 2> of_any_rank(const CaptionEmbeddingOptions& options,
+                                const std::array<bool, 2>& own) {
+  if (options.ranks.size() == 1) {
+    return own;
+  }
+  const at::Tensor any =
+      at::tensor({int64_t{own[0]}, int64_t{own[1]}}, at::kLong).to(options.device);
+  options.ranks.all_reduce(any, comm::Reduction::kMax);
+  const at::Tensor found = any.to(at::kCPU);
+  return {found[0].item<int64_t>() > 0, found[1].item<int64_t>() > 0};
+}
+
 }  // namespace
 
 CaptionEmbeddingResult encode_captions(std::span<const std::string> captions,
@@ -311,7 +358,7 @@ CaptionEmbeddingResult encode_captions(std::span<const std::string> captions,
   const at::NoGradGuard no_grad;
   const TokenisedCaptions tokens = tokenise(captions, tokenizer, options);
   const TextFileLayout layout(captions, tokens, encoder, options);
-  PartialTextFile file(options.out, layout);
+  PartialTextFile file(options.out, layout, options.ranks, options.device);
   const int64_t total = tokens.size();
   CaptionEmbeddingResult result{.complete = file.is_complete(),
                                 .cut = tokens.cut,
@@ -322,9 +369,9 @@ CaptionEmbeddingResult encode_captions(std::span<const std::string> captions,
   }
   const int64_t wanted = std::ssize(tokens.ids) * layout.channels * layout.value_bytes;
   const int64_t room = io::free_space(fs::absolute(options.out).parent_path());
-  KINORA_CHECK(file.done() > 0 || wanted <= room, kIo, "[captions] ", options.out.string(),
-               " needs about ", human_bytes(wanted), ", but only ", human_bytes(room),
-               " are free. Hint: --dtype bf16, or another --out");
+  KINORA_CHECK(options.ranks.rank() > 0 || file.done() > 0 || wanted <= room, kIo, "[captions] ",
+               options.out.string(), " needs about ", human_bytes(wanted), ", but only ",
+               human_bytes(room), " are free. Hint: --dtype bf16, or another --out");
   std::vector<int64_t> order(static_cast<size_t>(total));
   std::iota(order.begin(), order.end(), 0);
   std::ranges::stable_sort(
@@ -337,23 +384,32 @@ CaptionEmbeddingResult encode_captions(std::span<const std::string> captions,
   };
   report(before);
   Clock::time_point saved = Clock::now();
-  for (int64_t first = before; first < total;) {
-    const int64_t end = std::min(first + options.batch, total);
-    write_rows(
-        std::span(order).subspan(static_cast<size_t>(first), static_cast<size_t>(end - first)),
-        captions, tokens, encoder, layout, file);
+  for (int64_t first = before; first < total;) {  // a batch of each rank
+    const int64_t own = std::min(first + options.ranks.rank() * options.batch, total);
+    const int64_t own_end = std::min(own + options.batch, total);
+    const int64_t end = std::min(first + options.ranks.size() * options.batch, total);
+    if (own < own_end) {
+      write_rows(
+          std::span(order).subspan(static_cast<size_t>(own), static_cast<size_t>(own_end - own)),
+          captions, tokens, encoder, layout, file);
+    }
     first = end;
     result.computed = end - before;
     report(end);
-    const bool stopped = stop != nullptr && stop->requested() && end < total;
-    if (stopped ||
-        std::chrono::duration<double>(Clock::now() - saved).count() >= options.save_seconds) {
+    const double seconds = std::chrono::duration<double>(Clock::now() - saved).count();
+    const auto [stopped, saves] = of_any_rank(
+        options, {stop != nullptr && stop->requested(), seconds >= options.save_seconds});
+    if (end < total && (stopped || saves)) {
       file.save(end);
       saved = Clock::now();
     }
-    if (stopped) {
-      log_info("[captions] stopped by ", stop->name(), ": ", total - end, " of ",
-               counted(total, "caption"), " are left; the same command goes on with them");
+    if (stopped && end < total) {
+      if (options.ranks.rank() == 0) {
+        log_info("[captions] stopped by ",
+                 stop != nullptr && stop->requested() ? stop->name() : "another rank", ": ",
+                 total - end, " of ", counted(total, "caption"),
+                 " are left; the same command goes on with them");
+      }
       return result;
     }
   }

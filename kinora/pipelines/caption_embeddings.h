@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "kinora/comm/group.h"
 #include "kinora/core/dtype.h"
 #include "kinora/core/stop_signal.h"
 #include "kinora/models/text_encoders/text_encoder.h"
@@ -28,13 +29,15 @@ struct CaptionEmbeddingOptions {
   int64_t batch = 64;          ///< captions computed at once
   double save_seconds = 10.0;  ///< what is computed is on the disk after this time at the latest
   std::map<std::string, std::string> metadata = {};  ///< of the file: what computed it
+  comm::Group ranks = {};        ///< that embed a part each, of the same captions
+  at::Device device = at::kCPU;  ///< by which these talk
   /// Captions done, captions in all, and how many were done before. May be empty.
   std::function<void(int64_t done, int64_t total, int64_t before)> progress = {};
 };
 
 struct CaptionEmbeddingResult {
   bool complete = false;  ///< else a signal stopped it, and the next call goes on
-  int64_t computed = 0;   ///< captions, in this call
+  int64_t computed = 0;   ///< captions, in this call, by all ranks
   int64_t cut = 0;        ///< captions that were longer than max_tokens
   int64_t length = 0;     ///< L: tokens of the longest
   int64_t num_bytes = 0;  ///< of the file
@@ -43,6 +46,9 @@ struct CaptionEmbeddingResult {
 /// Writes a file with a row a caption, in their order: the last normed states of its tokens,
 /// special ones too, and of encoders that have one the pooled vector. Nothing is stored for
 /// padding. The longest are computed first, texts of like length together.
+///
+/// Of several ranks, which all make the same call and see the same files, each computes every so
+/// manieth batch; the file and what is noted of it are the same as those of one.
 ///
 /// The file grows beside `out`, as OUT.partial with OUT.partial.json, and takes its name when it is
 /// whole. A call with the same captions, tokens and options goes on with what an earlier one left,

@@ -7,12 +7,14 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <cstdlib>
 
 #include "kinora/core/stop_signal.h"
 #include "kinora/data/text_file.h"
 #include "kinora/pipelines/text_encoder_file.h"
 #include "kinora/pipelines/tokenizer_folder.h"
 #include "kinora/prompts/caption_cleaning.h"
+#include "tests/comm/ranks.h"
 #include "tests/error_of.h"
 #include "tests/io/io_testing.h"
 #include "tests/pipelines/tiny_text_encoder.h"
@@ -155,6 +157,49 @@ TEST_F(CaptionEmbeddingsTest, AStoppedFileGoesOnAndComesOutTheSame) {
   EXPECT_EQ(encode(options).computed, 0);
   options.metadata = {{"text_encoder", "another"}};
   EXPECT_EQ(encode(options).computed, 5);
+}
+
+TEST_F(CaptionEmbeddingsTest, RanksShareTheWorkAndAnyNumberOfThemGoesOn) {
+  comm::run_on_ranks(2, [this](const comm::Group& world) {
+    const fs::path folder =
+        fs::temp_directory_path() / (std::string("kinora-texts-") + std::getenv("MASTER_PORT"));
+    if (world.rank() == 0) {
+      fs::create_directories(folder);
+      write_tiny_t5(folder / "t5");
+    }
+    world.barrier();
+    open(folder / "t5");
+    CaptionEmbeddingOptions options{
+        .out = folder / "texts.safetensors", .batch = 1, .ranks = world};
+    {
+      const StopSignal stop;
+      if (world.rank() == 1) {  // alone
+        std::raise(SIGTERM);
+      }
+      const auto stopped = encode(options, &stop);
+      EXPECT_FALSE(stopped.complete);
+      EXPECT_EQ(stopped.computed, 2);
+    }
+    world.barrier();
+    if (world.rank() == 0) {
+      const CaptionEmbeddingOptions whole{.out = folder / "whole.safetensors", .batch = 1};
+      EXPECT_EQ(encode(whole).computed, 5);
+      for (const char* rest : {".partial", ".partial.json"}) {
+        fs::copy(options.out.string() + rest, (folder / "one.safetensors").string() + rest);
+      }
+      EXPECT_EQ(encode({.out = folder / "one.safetensors", .batch = 1}).computed, 3);
+    }
+    world.barrier();
+    EXPECT_EQ(encode(options).computed, 3);
+    EXPECT_EQ(encode(options).computed, 0);
+    if (world.rank() == 0) {
+      const std::string whole = bytes_of_file(folder / "whole.safetensors");
+      EXPECT_EQ(bytes_of_file(options.out), whole);
+      EXPECT_EQ(bytes_of_file(folder / "one.safetensors"), whole);
+      fs::remove_all(folder);
+    }
+    world.barrier();
+  });
 }
 
 TEST_F(CaptionEmbeddingsTest, WhatIsLeftOfOtherCaptionsIsNotTaken) {
