@@ -164,6 +164,7 @@ int run(const PlanArguments& arguments) {
                  {"parts", parts_json(plan.parts)},
                  {"layers", parts_json(plan.layers)},
                  {"peak", plan.peak},
+                 {"graphs", plan.graphs},
                  {"needed", plan.needed()},
                  {"memory", plan.target.memory},
                  {"fits", plan.fits()},

@@ -38,14 +38,14 @@ std::string RecordingChoice::refusal(const Shape& shape, int64_t inputs, const R
     return {};
   }
   constexpr int64_t kReserve = int64_t{1} << 30;  // for validation and samples
-  const int64_t before = room.passes + room.inputs;
-  const int64_t after = std::max(room.passes, shape.needs) + room.inputs + inputs;
+  const int64_t more = shape.needs + inputs;
+  const int64_t after = room.taken + more;
   if (*limit_ > 0 && after > *limit_) {
-    return "graphs would take " + human_bytes(after) + ", and train.graph_memory_gib allows " +
+    return "graphs might take " + human_bytes(after) + ", and train.graph_memory_gib allows " +
            human_bytes(*limit_);
   }
-  if (after - before + largest_ + kReserve > room.free) {
-    return "it would take " + human_bytes(after - before) + " of the " + human_bytes(room.free) +
+  if (more + largest_ + kReserve > room.free) {
+    return "it might take " + human_bytes(more) + " of the " + human_bytes(room.free) +
            " that are free, and sizes without a graph need " + human_bytes(largest_);
   }
   return {};

@@ -24,12 +24,10 @@ class RecordingChoice {
     State state = State::kComputed;
   };
 
-  /// Bytes of the device. Graphs share the memory of their passes (device/graph.h), and each has
-  /// inputs of its own.
+  /// Bytes of the device.
   struct Room {
-    int64_t passes = 0;  ///< that graphs have taken for their passes
-    int64_t inputs = 0;  ///< and for their inputs
-    int64_t free = 0;    ///< while no step uses any
+    int64_t taken = 0;  ///< by graphs
+    int64_t free = 0;   ///< while no step uses any
   };
 
   /// `limit`: bytes that graphs of many shapes may take in all; 0: what the device has. None: there
@@ -42,8 +40,10 @@ class RecordingChoice {
   /// Notes what a pass of the shape needs.
   void measured(Shape& shape, int64_t needs);
 
-  /// Why the shape cannot be recorded; empty: it can. Room is left for a pass without a graph of
-  /// the largest shape so far, and for what comes between steps.
+  /// Why the shape cannot be recorded, whose inputs take so many bytes; empty: it can. Graphs share
+  /// memory (device/graph.h), but for how much depends on what the others have left in pieces, so
+  /// none is counted on. Room stays for a pass without a graph of the largest shape so far, and for
+  /// what comes between steps.
   [[nodiscard]] std::string refusal(const Shape& shape, int64_t inputs, const Room& room) const;
 
  private:

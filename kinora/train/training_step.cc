@@ -153,7 +153,7 @@ bool TrainingStep::try_to_record(Recorded& recorded) {
   if (settings_.graph_limit) {
     const std::string refusal = recording_.refusal(
         recorded.shape, inputs,
-        {.passes = pool_->num_bytes(), .inputs = graph_inputs_, .free = device::free_bytes()});
+        {.taken = pool_->num_bytes() + graph_inputs_, .free = device::free_bytes()});
     if (!refusal.empty()) {
       recorded.shape.state = RecordingChoice::Shape::State::kRefused;
       log_info("[train] no CUDA graph for batches of ", recorded.outline.images.sizes(), ": ",

@@ -46,10 +46,12 @@ struct MemoryPlan {
   /// What the target has to have besides: the GPU's context and libraries, and what its allocator
   /// cannot use.
   int64_t besides = 0;
+  /// With data.buckets what their CUDA graphs hold, where there is room for it.
+  int64_t graphs = 0;
   /// What no file said, and was taken for granted.
   std::vector<std::string> assumed;
 
-  [[nodiscard]] int64_t needed() const { return peak + besides; }
+  [[nodiscard]] int64_t needed() const { return peak + besides + graphs; }
   /// True also where nobody knows the target's memory.
   [[nodiscard]] bool fits() const { return target.memory == 0 || needed() <= target.memory; }
 };
