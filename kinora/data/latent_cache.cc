@@ -71,6 +71,10 @@ CacheManifest parse_manifest(const Json& json) {
     manifest.sizes.push_back({.layout = layout_of(size),
                               .pixel_frames = size.at("frames").get<int64_t>(),
                               .parts = parse_parts(size.at("parts"))});
+    const int64_t channels = manifest.sizes.back().layout.shape.front();
+    KINORA_CHECK(channels == manifest.sizes.front().layout.shape.front(), kIo,
+                 "latents of all sizes must have as many channels, got ",
+                 manifest.sizes.front().layout.shape.front(), " and ", channels);
   }
   KINORA_CHECK(!manifest.sizes.empty(), kIo, "there must be at least one size");
   layout = manifest.sizes.front().layout;
@@ -402,8 +406,8 @@ SampleFacts LatentCache::facts(int64_t index) const {
                           .num_frames = value_at<int64_t>(frames_.data(), index),
                           .fps = value_at<float>(fps_.data(), index),
                           .caption_length = std::ssize(captions_.at(index))};
-  KINORA_CHECK(facts.height > 0, kIo, "[cache] ", sample_name(index),
-               " could not be read when latents were encoded");
+  KINORA_CHECK(facts.height > 0 && facts.width > 0 && facts.num_frames > 0, kIo, "[cache] ",
+               sample_name(index), " could not be read when latents were encoded");
   return facts;
 }
 

@@ -322,8 +322,8 @@ class Encoder {
     }
     for (Section& section : sections_) {
       std::ranges::sort(section.indices);
-      const auto [first, last] = std::ranges::unique(section.indices);
-      section.indices.erase(first, last);
+      section.indices.erase(std::unique(section.indices.begin(), section.indices.end()),
+                            section.indices.end());
       section.samples = std::ssize(section.indices);
     }
   }
