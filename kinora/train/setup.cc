@@ -133,6 +133,20 @@ std::shared_ptr<ops::BlockKernels> set_path(models::Model& model, const RunConfi
   return kernels;
 }
 
+std::vector<int64_t> sample_shape(const RunConfig& config, const data::PixelSize& pixels) {
+  const models::ModelConfig& model = config.model;
+  const auto scaled = [](int64_t size, int64_t of_model, int64_t of_data) {
+    return (size * of_model + of_data - 1) / of_data;
+  };
+  std::vector<int64_t> shape = {model.in_channels,
+                                scaled(pixels.height, model.height, config.data.height),
+                                scaled(pixels.width, model.width, config.data.width)};
+  if (pixels.frames > 1) {
+    shape.insert(shape.begin() + 1, scaled(pixels.frames, model.frames, config.data.frames));
+  }
+  return shape;
+}
+
 bool own_optimizer(ops::Switch wanted, at::Device device) {
   const bool can = device.is_cpu() || build_info().has_own_kernels;
   KINORA_CHECK(wanted != ops::Switch::kOn || can, kConfig,

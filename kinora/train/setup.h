@@ -55,6 +55,11 @@ void check_data(const RunConfig& config, const data::Source& source, StepKind ki
 std::shared_ptr<ops::BlockKernels> set_path(models::Model& model, const RunConfig& config,
                                             at::Device device);
 
+/// What the model learns of pictures or clips of so many pixels, [C, h, w] or [C, T, h, w]: as much
+/// smaller as the model's size is than that of the data, by an autoencoder.
+[[nodiscard]] std::vector<int64_t> sample_shape(const RunConfig& config,
+                                                const data::PixelSize& pixels);
+
 /// Whether the update runs by our own kernel (CPU or CUDA). kConfig where it must and cannot.
 [[nodiscard]] bool own_optimizer(ops::Switch wanted, at::Device device);
 

@@ -93,6 +93,15 @@ TEST_F(DataSearchBatchTest, AsText) {
   EXPECT_THAT(outcome.out, HasSubstr("data:\n  buckets:\n    \"32px\": {1: [1.0, "));
 }
 
+TEST_F(DataSearchBatchTest, OfLatentsTheyAreAsMuchSmaller) {
+  const Outcome outcome =
+      search({"--json", "--step-seconds", "1e-9", "data.source=latents", "data.path=[nothing]",
+              "model.in_channels=4", "model.patch=2", "model.height=4", "model.width=4",
+              R"(data.buckets={"32px": {1: [1.0, 2]}})"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(nlohmann::json::parse(outcome.out).at("rows")[0].at("batch"), 1);
+}
+
 TEST_F(DataSearchBatchTest, RefusesWhatItCannotSearch) {
   const auto refusal = [&](const Arguments& more) {
     const Outcome outcome = search(more);

@@ -227,8 +227,11 @@ class StepTimer::Impl {
     start_memory_anew(device_);
     const bool knows_peak = device_.is_cuda() || start_resident_peak_anew();
     std::vector<data::Batch> batches;
-    batches.push_back(random_batch(config_.model, pixel_shape(size), mesh_.data_rank() * batch,
-                                   batch,
+    const std::vector<int64_t> shape =
+        frozen_ ? pixel_shape(size)
+                : sample_shape(config_,
+                               {.height = size.height, .width = size.width, .frames = size.frames});
+    batches.push_back(random_batch(config_.model, shape, mesh_.data_rank() * batch, batch,
                                    /*text_length=*/0, device_));
     Steps steps(*this, std::move(batches), *stage_);
     StepCost cost{.seconds = steps.time(warmup, kSteps)};

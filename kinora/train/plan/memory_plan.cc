@@ -82,10 +82,6 @@ std::vector<PlannedBatch> planned_batches(const RunConfig& config, int64_t micro
   if (config.data.buckets.empty()) {
     return {{.shape = model.sample_shape(), .size = micro_batch, .bucket = ""}};
   }
-  // An autoencoder makes all sizes as much smaller as that of the model.
-  const auto encoded = [](int64_t pixels, int64_t of_model, int64_t of_data) {
-    return (pixels * of_model + of_data - 1) / of_data;
-  };
   const data::BucketTable table(data::loader_options(config.data).buckets);
   std::map<int64_t, data::Bucket> largest;  // by row
   for (const data::Bucket& bucket : table.buckets()) {
@@ -96,13 +92,9 @@ std::vector<PlannedBatch> planned_batches(const RunConfig& config, int64_t micro
   }
   std::vector<PlannedBatch> batches;
   for (const auto& [row, bucket] : largest) {
-    std::vector<int64_t> shape = {model.in_channels,
-                                  encoded(bucket.height, model.height, config.data.height),
-                                  encoded(bucket.width, model.width, config.data.width)};
-    if (bucket.frames > 1) {
-      shape.insert(shape.begin() + 1, encoded(bucket.frames, model.frames, config.data.frames));
-    }
-    batches.push_back({.shape = shape, .size = bucket.batch, .bucket = bucket.text()});
+    batches.push_back({.shape = sample_shape(config, bucket.pixels()),
+                       .size = bucket.batch,
+                       .bucket = bucket.text()});
   }
   return batches;
 }
