@@ -2,7 +2,11 @@
 
 namespace kinora::diffusion {
 
-at::Tensor Denoiser::prepare(const at::Tensor& /*times*/, const Conditions& /*conditions*/) {
+Prepared Prepared::at_time(int64_t s) const {
+  return {of_times.defined() ? of_times.select(0, s) : of_times, of_texts};
+}
+
+Prepared Denoiser::prepare(const at::Tensor& /*times*/, const Conditions& /*conditions*/) {
   return {};
 }
 

@@ -3,6 +3,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <array>
+#include <cstdint>
+#include <vector>
 
 namespace kinora::diffusion {
 
@@ -46,6 +48,19 @@ inline constexpr std::array<NamedCondition, 12> kConditions = {{
     {"given", &Conditions::given},
 }};
 
+/// What a denoiser makes of times and conditions before a run of sampling, so that the steps need
+/// not. What the tensors hold is its own business; all are optional.
+struct Prepared {
+  /// Of time and conditions: [S, ...] for S times, or the row of one.
+  at::Tensor of_times{};
+  /// Of the texts alone, the same at all times: one for each layer that reads them.
+  std::vector<at::Tensor> of_texts{};
+
+  [[nodiscard]] bool any() const { return of_times.defined() || !of_texts.empty(); }
+  /// For time number s of S.
+  [[nodiscard]] Prepared at_time(int64_t s) const;
+};
+
 /// What belongs to one pass, a forward and its backward. Several passes may be in flight: forward,
 /// forward, backward, backward.
 struct Pass {
@@ -54,8 +69,8 @@ struct Pass {
   /// The gradients of blocks hold nothing when this pass' backward comes to them, and may be
   /// overwritten instead of added to. It holds in every pass where ranks divide gradients.
   bool overwrite = false;
-  /// Sampling: one row of what Denoiser::prepare made of the conditions; stands in for t and them.
-  at::Tensor prepared{};
+  /// Sampling: what Denoiser::prepare made of t and these conditions; stands in for them.
+  Prepared prepared{};
 };
 
 /// The seam between models and everything that trains or samples them.
@@ -74,10 +89,10 @@ class Denoiser {
     return predict(x_t, t, conditions, pass);
   }
 
-  /// What depends on time and conditions alone, for all `times` at once: row s of the result, as
-  /// Pass::prepared, lets forward skip that work at times[s]. times: float32 [S] on the conditions'
-  /// device. Undefined where the denoiser has no use for it.
-  [[nodiscard]] virtual at::Tensor prepare(const at::Tensor& times, const Conditions& conditions);
+  /// What depends on times and conditions alone, for all `times` at once: at_time(s) of the result,
+  /// as Pass::prepared, lets forward skip that work at times[s]. times: float32 [S] on the
+  /// conditions' device. Nothing where the denoiser has no use for it. Without gradients.
+  [[nodiscard]] virtual Prepared prepare(const at::Tensor& times, const Conditions& conditions);
 
  private:
   /// forward(), as each denoiser computes it.

@@ -79,7 +79,7 @@ bool GuidedDenoiser::active(double level) const {
 
 void GuidedDenoiser::prepare(const std::vector<Moment>& moments, const at::Tensor& times) {
   moments_ = moments;
-  prepared_.assign(moments.size(), at::Tensor());
+  prepared_.clear();
   size_t begin = 0;
   while (begin < moments.size()) {  // runs of neighbours with the same conditions
     const bool guide = active(moments[begin].level);
@@ -87,11 +87,11 @@ void GuidedDenoiser::prepare(const std::vector<Moment>& moments, const at::Tenso
     while (end < moments.size() && active(moments[end].level) == guide) {
       ++end;
     }
-    const at::Tensor rows = denoiser_.prepare(
+    const Prepared of_run = denoiser_.prepare(
         times.narrow(0, static_cast<int64_t>(begin), static_cast<int64_t>(end - begin)),
         guide ? both_ : conditions_);
-    for (size_t i = begin; rows.defined() && i < end; ++i) {
-      prepared_[i] = rows.select(0, static_cast<int64_t>(i - begin));
+    for (size_t i = begin; i < end; ++i) {
+      prepared_.push_back(of_run.at_time(static_cast<int64_t>(i - begin)));
     }
     begin = end;
   }

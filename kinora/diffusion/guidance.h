@@ -79,7 +79,7 @@ class GuidedDenoiser {
   Conditions both_;  ///< [conditions; null]; undefined where guidance is never active
   Guidance guidance_;
   std::vector<Moment> moments_;
-  std::vector<at::Tensor> prepared_;  // a row a moment; undefined: nothing to skip
+  std::vector<Prepared> prepared_;  // of each moment
 };
 
 /// Guidance on predictions of shape [B, C or 2 C, ...] where x_t has `num_channels` = C.

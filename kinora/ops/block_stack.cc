@@ -605,19 +605,23 @@ void start(Pass& pass, const StackInputs& inputs) {
                kShape, "[block_stack] x must be [.., ", width, "] and have vectors float32 [V, ",
                pass.final_column + 2 * width, "] with V a divisor of its rows, got ",
                inputs.x.sizes(), " and ", vectors.scalar_type(), " ", vectors.sizes());
+  const at::Tensor& text = inputs.text;
+  const at::Tensor& lengths = inputs.text_lengths;
+  const bool has_lengths = lengths.defined() && lengths.scalar_type() == at::kInt &&
+                           lengths.is_contiguous() && lengths.dim() == 1 &&
+                           rows % lengths.size(0) == 0;
   KINORA_CHECK(
-      !inputs.text.defined() ||
-          (inputs.text.dim() == 3 && inputs.text_lengths.defined() &&
-           inputs.text_lengths.scalar_type() == at::kInt && inputs.text_lengths.is_contiguous() &&
-           inputs.text_lengths.dim() == 1 && inputs.text_lengths.size(0) == inputs.text.size(0) &&
-           rows % inputs.text.size(0) == 0),
+      lengths.defined()
+          ? has_lengths && (!text.defined() || (text.dim() == 3 && text.size(0) == lengths.size(0)))
+          : !text.defined(),
       kShape, "[block_stack] text and its lengths must be [B, L, C] and int32 [B], got ",
-      inputs.text.defined() ? inputs.text.sizes() : at::IntArrayRef());
+      text.defined() ? text.sizes() : at::IntArrayRef(), " and ",
+      lengths.defined() ? lengths.sizes() : at::IntArrayRef());
   pass.shape = inputs.x.sizes().vec();
   pass.vectors = vectors;
   pass.ones = at::ones({1, width}, vectors.options()).expand({vectors.size(0), width});
-  pass.branches.text = inputs.text.defined() ? inputs.text.contiguous() : inputs.text;
-  pass.branches.text_lengths = inputs.text_lengths;
+  pass.branches.text = text.defined() ? text.contiguous() : text;
+  pass.branches.text_lengths = lengths;
 }
 
 void check_condition(const BlockStack& stack, const at::Tensor& c, const at::Tensor& given) {
@@ -708,6 +712,14 @@ at::Tensor stack_vectors(BlockKernels& kernels, const BlockStack& stack,
     modulate(kernels, stack, group, silu_c, all);
   }
   return all;
+}
+
+at::Tensor packed_text(BlockKernels& kernels, const CrossAttentionBody& body,
+                       const at::Tensor& text) {
+  const at::NoGradGuard no_grad;
+  KeptBranch kept;
+  pack_text({.kernels = kernels, .text = text.contiguous()}, body, kept);
+  return kept.text_packed;
 }
 
 }  // namespace kinora::ops

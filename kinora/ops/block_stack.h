@@ -41,6 +41,9 @@ struct CrossAttentionBody {
   LinearWeights kv;  ///< [2 C, C]
   LinearWeights proj;
   int64_t heads = 1;
+  /// What kv makes of the text, where that was done before (packed_text()): [B L, 2 C], then
+  /// StackInputs::text is not read. Without gradients.
+  at::Tensor text_packed{};
 };
 
 /// fc2(GELU_tanh(fc1(x))).
@@ -113,7 +116,8 @@ struct StackInputs {
   /// fp32 [V, n C]: what modulation does not make. The last two are the final norm's, shift and
   /// scale.
   at::Tensor vectors;
-  at::Tensor text{};          ///< [B, L, C] in the compute type
+  /// [B, L, C] in the compute type; undefined: nothing reads it.
+  at::Tensor text{};
   at::Tensor text_lengths{};  ///< int32 [B]: as CrossAttention's
 };
 
@@ -127,5 +131,10 @@ struct StackInputs {
 /// they do not depend on x. Without gradients.
 [[nodiscard]] at::Tensor stack_vectors(BlockKernels& kernels, const BlockStack& stack,
                                        const at::Tensor& condition, const at::Tensor& vectors);
+
+/// CrossAttentionBody::text_packed of text [B, L, C] in the compute type: it does not depend on x.
+/// Without gradients.
+[[nodiscard]] at::Tensor packed_text(BlockKernels& kernels, const CrossAttentionBody& body,
+                                     const at::Tensor& text);
 
 }  // namespace kinora::ops

@@ -130,7 +130,7 @@ at::Tensor backward(BranchPass& pass, const SelfAttentionBody& body, ResultGrad 
 /// Queries [R, C] and packed keys and values [B L, 2 C], or their gradients.
 HeadTensors heads_of(const BranchPass& pass, const CrossAttentionBody& body, const at::Tensor& q,
                      const at::Tensor& kv, const at::Tensor& lengths) {
-  const int64_t batch = pass.text.size(0);
+  const int64_t batch = pass.text_lengths.size(0);
   const at::Tensor pairs = kv.view({batch, -1, 2, body.heads, q.size(1) / body.heads});
   return {q.view({batch, -1, body.heads, q.size(1) / body.heads}), pairs.select(2, 0),
           pairs.select(2, 1), lengths};
@@ -138,8 +138,11 @@ HeadTensors heads_of(const BranchPass& pass, const CrossAttentionBody& body, con
 
 void inner(const BranchPass& pass, const CrossAttentionBody& body, KeptBranch& kept) {
   kept.packed = linear(pass, kept.h, body.q);
-  kept.text = pass.kernels.operand(rows_of(pass.text), pass.number(&body.kv), false);
-  kept.text_packed = linear(pass, kept.text, body.kv);
+  if (body.text_packed.defined()) {
+    kept.text_packed = body.text_packed;
+  } else {
+    pack_text(pass, body, kept);
+  }
   const HeadTensors heads = heads_of(pass, body, kept.packed, kept.text_packed, pass.text_lengths);
   kept.attended = {{}, at::empty_like(kept.packed), {}};
   if (pass.keeps) {
@@ -260,6 +263,11 @@ std::vector<at::Tensor> added_gradients(const Branch& branch) {
 
 void run_inner(const BranchPass& pass, const Branch& branch, KeptBranch& kept) {
   std::visit([&](const auto& body) { inner(pass, body, kept); }, branch.body);
+}
+
+void pack_text(const BranchPass& pass, const CrossAttentionBody& body, KeptBranch& kept) {
+  kept.text = pass.kernels.operand(rows_of(pass.text), pass.number(&body.kv), false);
+  kept.text_packed = linear(pass, kept.text, body.kv);
 }
 
 void run_last(const BranchPass& pass, const Branch& branch, KeptBranch& kept) {

@@ -65,6 +65,8 @@ struct KeptBranch {
 
 /// From h to the input of the last linear.
 void run_inner(const BranchPass& pass, const Branch& branch, KeptBranch& kept);
+/// The part of it that reads the text alone: kept.text and text_packed.
+void pack_text(const BranchPass& pass, const CrossAttentionBody& body, KeptBranch& kept);
 /// From there to the result.
 void run_last(const BranchPass& pass, const Branch& branch, KeptBranch& kept);
 

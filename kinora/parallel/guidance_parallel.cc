@@ -27,8 +27,8 @@ diffusion::Conditions GuidanceParallel::own(const diffusion::Conditions& conditi
   return part;
 }
 
-at::Tensor GuidanceParallel::prepare(const at::Tensor& times,
-                                     const diffusion::Conditions& conditions) {
+diffusion::Prepared GuidanceParallel::prepare(const at::Tensor& times,
+                                              const diffusion::Conditions& conditions) {
   return denoiser_.prepare(times, own(conditions));
 }
 

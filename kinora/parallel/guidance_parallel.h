@@ -18,8 +18,8 @@ class GuidanceParallel : public diffusion::Denoiser {
   /// `denoiser` is borrowed; it may itself be divided among ranks that are not of this group.
   GuidanceParallel(diffusion::Denoiser& denoiser, comm::Group group);
 
-  [[nodiscard]] at::Tensor prepare(const at::Tensor& times,
-                                   const diffusion::Conditions& conditions) override;
+  [[nodiscard]] diffusion::Prepared prepare(const at::Tensor& times,
+                                            const diffusion::Conditions& conditions) override;
 
  private:
   [[nodiscard]] at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t,

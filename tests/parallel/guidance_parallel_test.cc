@@ -26,8 +26,8 @@ class NotingDenoiser : public diffusion::Denoiser {
                      const diffusion::Conditions& conditions,
                      const diffusion::Pass& pass) override {
     rows.push_back(x_t.size(0));
-    EXPECT_EQ(pass.prepared.defined(), prepares_);
-    const at::Tensor moved = prepares_ ? pass.prepared : conditions.labels + t;
+    EXPECT_EQ(pass.prepared.any(), prepares_);
+    const at::Tensor moved = prepares_ ? pass.prepared.of_times : conditions.labels + t;
     return x_t + moved.view({-1, 1, 1, 1});
   }
   at::Tensor prepare(const at::Tensor& times, const diffusion::Conditions& conditions) override {

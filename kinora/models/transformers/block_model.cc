@@ -141,4 +141,9 @@ at::Tensor BlockModel::stack_vectors(const ops::BlockStack& stack, const at::Ten
   return ops::stack_vectors(*kernels_, stack, condition, vectors);
 }
 
+at::Tensor BlockModel::packed_text(const ops::CrossAttentionBody& body,
+                                   const at::Tensor& text) const {
+  return ops::packed_text(*kernels_, body, text);
+}
+
 }  // namespace kinora::models

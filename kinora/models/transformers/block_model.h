@@ -45,6 +45,9 @@ class BlockModel : public Model {
   /// ops::stack_vectors by the fast path's kernels.
   [[nodiscard]] at::Tensor stack_vectors(const ops::BlockStack& stack, const at::Tensor& condition,
                                          const at::Tensor& vectors) const;
+  /// ops::packed_text by them.
+  [[nodiscard]] at::Tensor packed_text(const ops::CrossAttentionBody& body,
+                                       const at::Tensor& text) const;
 
   /// The bucket of the block that is used as number `use` in a pass.
   [[nodiscard]] int64_t block_bucket(int64_t use) const { return first_block_ + use; }

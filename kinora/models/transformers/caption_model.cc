@@ -6,12 +6,28 @@
 #include <ATen/ops/stack.h>
 
 #include <utility>
+#include <variant>
 
 #include "kinora/core/error.h"
 
 // Shapes: B batch, T frames of patches, S patches of a frame, C hidden, L text tokens.
 
 namespace kinora::models {
+namespace {
+
+/// Has blocks read what was made of the text before: of each that does, in order.
+void give_texts(std::vector<ops::Block>& blocks, const std::vector<at::Tensor>& texts) {
+  auto text = texts.begin();
+  for (ops::Block& block : blocks) {
+    for (ops::Branch& branch : block.branches) {
+      if (auto* reader = std::get_if<ops::CrossAttentionBody>(&branch.body)) {
+        reader->text_packed = *text++;
+      }
+    }
+  }
+}
+
+}  // namespace
 
 CaptionModel::CaptionModel(const ModelConfig& config)
     : BlockModel(config),
@@ -44,8 +60,30 @@ void CaptionModel::to_device(const at::Device& device) {
 }
 
 void CaptionModel::set_block_buckets(const std::vector<std::string>& blocks,
-                                     std::vector<std::vector<nn::Linear*>> linears) {
+                                     std::vector<std::vector<nn::Linear*>> linears,
+                                     std::vector<const nn::CrossAttention*> readers) {
   set_buckets(block_buckets(*this, blocks), std::move(linears));
+  readers_ = std::move(readers);
+}
+
+diffusion::Prepared CaptionModel::prepare(const at::Tensor& /*times*/,
+                                          const diffusion::Conditions& conditions) {
+  constexpr int64_t kMaxBytes = int64_t{1} << 30;
+  const bool has_text = (text_encoder ? conditions.tokens : conditions.text).defined();
+  // Where weights come and go, those of all blocks would have to come once more. What is missing
+  // says forward.
+  if (!is_fast() || hook() || !has_text) {
+    return {};
+  }
+  const at::Tensor text = embed_text(conditions);
+  if (static_cast<int64_t>(readers_.size() * 2 * text.nbytes()) > kMaxBytes) {
+    return {};
+  }
+  diffusion::Prepared prepared;
+  for (const nn::CrossAttention* reader : readers_) {
+    prepared.of_texts.push_back(packed_text(reader->body(), text));
+  }
+  return prepared;
 }
 
 void CaptionModel::check_inputs(const at::Tensor& x_t, const at::Tensor& t,
@@ -101,15 +139,21 @@ at::Tensor CaptionModel::embed(const at::Tensor& x_t, const at::Tensor& position
 }
 
 BlockConditions CaptionModel::block_conditions(const at::Tensor& vectors,
-                                               const diffusion::Conditions& conditions) const {
+                                               const diffusion::Conditions& conditions,
+                                               const diffusion::Prepared& prepared) const {
+  const at::Tensor& given = text_encoder ? conditions.tokens : conditions.text;
+  const at::Tensor& lengths = conditions.text_lengths;
+  return {vectors, prepared.of_texts.empty() ? embed_text(conditions) : at::Tensor(),
+          lengths.defined()
+              ? lengths.clamp(0, given.size(1))
+              : at::full({given.size(0)}, given.size(1), given.options().dtype(at::kLong))};
+}
+
+at::Tensor CaptionModel::embed_text(const diffusion::Conditions& conditions) const {
   const at::Tensor text =
       text_encoder ? text_encoder->embed_captions(conditions.tokens, conditions.text_lengths)
                    : conditions.text;
-  at::Tensor lengths = conditions.text_lengths;
-  if (!lengths.defined()) {
-    lengths = at::full({text.size(0)}, text.size(1), text.options().dtype(at::kLong));
-  }
-  return {vectors, y_embedder.forward(text, conditions.null_text), lengths};
+  return y_embedder.forward(text, conditions.null_text);
 }
 
 at::Tensor CaptionModel::run_plain(int64_t use, bool recompute, const at::Tensor& x,
@@ -137,13 +181,15 @@ at::Tensor CaptionModel::run_fast(std::vector<ops::Block> blocks,
   const at::Tensor last = final_layer.modulation(condition.of_frames());  // [B, T or 1, 2, C]
   const at::Tensor vectors =
       at::cat({of_blocks.flatten(2, 3), last}, 2).flatten(2, 3).flatten(0, 1);
-  const at::Tensor h = BlockModel::run(
-      stack(std::move(blocks), pass),
-      {.x = x,
-       .vectors = vectors,
-       .text = conditions.text,
-       .text_lengths =
-           conditions.text_lengths.clamp(0, conditions.text.size(1)).to(at::kInt).contiguous()});
+  if (!conditions.text.defined()) {
+    give_texts(blocks, pass.prepared.of_texts);
+  }
+  const at::Tensor h =
+      BlockModel::run(stack(std::move(blocks), pass),
+                      {.x = x,
+                       .vectors = vectors,
+                       .text = conditions.text,
+                       .text_lengths = conditions.text_lengths.to(at::kInt).contiguous()});
   return to_clip(final_layer.project(h), x_t);
 }
 

@@ -17,13 +17,19 @@ class CaptionModel : public BlockModel {
  public:
   void to_device(const at::Device& device) override;
 
+  /// The fast path's keys and values of the texts, where they take at most 1 GiB: texts are the
+  /// same at all times.
+  [[nodiscard]] diffusion::Prepared prepare(const at::Tensor& times,
+                                            const diffusion::Conditions& conditions) override;
+
  protected:
   explicit CaptionModel(const ModelConfig& config);
 
   /// To be called when all children are there. blocks: paths in order of use. linears: of each,
-  /// those that can compute in fp8.
+  /// those that can compute in fp8. readers: what reads the text, in order.
   void set_block_buckets(const std::vector<std::string>& blocks,
-                         std::vector<std::vector<nn::Linear*>> linears);
+                         std::vector<std::vector<nn::Linear*>> linears,
+                         std::vector<const nn::CrossAttention*> readers);
 
   /// kShape where x_t, t, text, its lengths or the frame mask do not fit together.
   void check_inputs(const at::Tensor& x_t, const at::Tensor& t,
@@ -37,8 +43,10 @@ class CaptionModel : public BlockModel {
   /// This rank's tokens, fp32: [B, T, S', C]. positions: [1, 1, S, C].
   [[nodiscard]] at::Tensor embed(const at::Tensor& x_t, const at::Tensor& positions) const;
 
+  /// Without the text where `prepared` has what is made of it.
   [[nodiscard]] BlockConditions block_conditions(const at::Tensor& vectors,
-                                                 const diffusion::Conditions& conditions) const;
+                                                 const diffusion::Conditions& conditions,
+                                                 const diffusion::Prepared& prepared = {}) const;
 
   /// A block of the plain path, the one that is used as number `use` in a pass.
   using Body = std::function<at::Tensor(const at::Tensor& x, const BlockConditions& conditions)>;
@@ -57,8 +65,12 @@ class CaptionModel : public BlockModel {
                                   const at::Tensor& x_t) const;
 
  private:
+  /// The caption as blocks read it: [B, L, C].
+  [[nodiscard]] at::Tensor embed_text(const diffusion::Conditions& conditions) const;
   /// This rank's patches as x_t.
   [[nodiscard]] at::Tensor to_clip(const at::Tensor& part, const at::Tensor& x_t) const;
+
+  std::vector<const nn::CrossAttention*> readers_;
 
  protected:
   // NOLINTBEGIN(readability-identifier-naming): named as the published checkpoints' keys

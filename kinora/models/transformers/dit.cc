@@ -220,8 +220,8 @@ at::Tensor DiT::predict(const at::Tensor& x_t, const at::Tensor& t,
   const at::Tensor x = x_embedder.forward(sequence().enter(patches.unsqueeze(1))) +
                        sequence().enter(pos_embed.unsqueeze(1));
   const int64_t tokens = grid_of(config()).tokens_a_frame();
-  if (pass.prepared.defined()) {
-    const at::Tensor h = run(fast_stack(x, pass), {.x = x, .vectors = pass.prepared});
+  if (pass.prepared.any()) {
+    const at::Tensor h = run(fast_stack(x, pass), {.x = x, .vectors = pass.prepared.of_times});
     return to_image(sequence().leave(final_layer.project(h), tokens).squeeze(1));
   }
   const at::Tensor c = condition(t, conditions.labels);  // [B, C]
@@ -241,7 +241,7 @@ at::Tensor DiT::to_image(const at::Tensor& patches) const {
   return ops::unpatchify(patches, config().height, config().width, config().transformer.patch);
 }
 
-at::Tensor DiT::prepare(const at::Tensor& times, const diffusion::Conditions& conditions) {
+diffusion::Prepared DiT::prepare(const at::Tensor& times, const diffusion::Conditions& conditions) {
   constexpr int64_t kMaxBytes = int64_t{1} << 30;
   const int64_t batch = conditions.labels.size(0);
   const int64_t columns = (6 * config().transformer.depth + 2) * config().transformer.hidden;
@@ -251,8 +251,8 @@ at::Tensor DiT::prepare(const at::Tensor& times, const diffusion::Conditions& co
   }
   const at::Tensor c = condition(times.repeat_interleave(batch),
                                  conditions.labels.repeat({times.size(0)}));  // [S B, C]
-  return stack_vectors(fast_stack({}, {}), c, final_layer.modulation(c))
-      .view({times.size(0), batch, columns});
+  return {.of_times = stack_vectors(fast_stack({}, {}), c, final_layer.modulation(c))
+                          .view({times.size(0), batch, columns})};
 }
 
 void DiT::call_hook(ops::BucketMoment moment, int64_t block) const {

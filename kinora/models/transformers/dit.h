@@ -129,8 +129,8 @@ class DiT : public BlockModel {
   [[nodiscard]] static double macs(const ModelConfig& config);
 
   /// The fast path's vectors of all seams, where they take at most 1 GiB.
-  [[nodiscard]] at::Tensor prepare(const at::Tensor& times,
-                                   const diffusion::Conditions& conditions) override;
+  [[nodiscard]] diffusion::Prepared prepare(const at::Tensor& times,
+                                            const diffusion::Conditions& conditions) override;
 
  private:
   /// Needs labels.

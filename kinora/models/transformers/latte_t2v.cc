@@ -62,7 +62,8 @@ LatteT2V::LatteT2V(const ModelConfig& config)
   add_child("temporal_blocks", temporal_blocks);
   const int64_t depth = config.transformer.depth;
   set_block_buckets(in_turn(numbered("spatial_blocks", depth), numbered("temporal_blocks", depth)),
-                    in_turn(linears_of(spatial_blocks, depth), linears_of(temporal_blocks, depth)));
+                    in_turn(linears_of(spatial_blocks, depth), linears_of(temporal_blocks, depth)),
+                    readers_of(spatial_blocks, depth));
 }
 
 double LatteT2V::macs(const ModelConfig& config) {
@@ -78,7 +79,7 @@ at::Tensor LatteT2V::predict(const at::Tensor& x_t, const at::Tensor& t,
   const Grid grid = grid_of(config(), x_t);
   const FrameCondition condition = embed_time(t_embedder, t, conditions.frame_mask);
   const BlockConditions inputs =
-      block_conditions(modulation_vectors(t_block, condition), conditions);
+      block_conditions(modulation_vectors(t_block, condition), conditions, pass.prepared);
   // A single frame has no place in time.
   at::Tensor time;
   if (grid.frames > 1) {

@@ -64,7 +64,8 @@ PixArt::PixArt(const ModelConfig& config)
     add_child("ar_embedder", *ar_embedder);
   }
   set_block_buckets(numbered("blocks", config.transformer.depth),
-                    linears_of(blocks, config.transformer.depth));
+                    linears_of(blocks, config.transformer.depth),
+                    readers_of(blocks, config.transformer.depth));
 }
 
 void PixArt::resolve(ModelConfig& config, const ModelConfig& published) {
@@ -119,7 +120,7 @@ at::Tensor PixArt::predict(const at::Tensor& x_t, const at::Tensor& t,
                                        1));
   }
   const BlockConditions inputs =
-      block_conditions(modulation_vectors(t_block, condition), conditions);
+      block_conditions(modulation_vectors(t_block, condition), conditions, pass.prepared);
   const Grid own = grid_of(config());
   const bool has_own_size = grid.rows == own.rows && grid.columns == own.columns;
   at::Tensor x = embed(

@@ -83,7 +83,8 @@ STDiT::STDiT(const ModelConfig& config) : CaptionModel(config), blocks(config.tr
   add_buffer("pos_embed_temporal", pos_embed_temporal);
   add_child("blocks", blocks);
   set_init(*this, {"cross_attn.proj.weight"}, nn::Init::zero());
-  set_block_buckets(numbered("blocks", own.depth), linears_of(blocks, own.depth));
+  set_block_buckets(numbered("blocks", own.depth), linears_of(blocks, own.depth),
+                    readers_of(blocks, own.depth));
 }
 
 double STDiT::macs(const ModelConfig& config) {
@@ -99,7 +100,7 @@ at::Tensor STDiT::predict(const at::Tensor& x_t, const at::Tensor& t,
   const Grid grid = grid_of(config(), x_t);
   const FrameCondition condition = embed_time(t_embedder, t, conditions.frame_mask);
   const BlockConditions inputs =
-      block_conditions(modulation_vectors(t_block, condition), conditions);
+      block_conditions(modulation_vectors(t_block, condition), conditions, pass.prepared);
 
   const auto time = [&](int64_t block) {
     return block == 0 ? pos_embed_temporal.narrow(1, 0, grid.frames).unsqueeze(2) : at::Tensor();

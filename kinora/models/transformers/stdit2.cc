@@ -94,7 +94,8 @@ STDiT2::STDiT2(const ModelConfig& config)
   set_init(*this, {"t_block_temp.1.weight"}, nn::Init::normal(0.02));
   set_init(*this, {"cross_attn.proj.weight"}, nn::Init::zero());
   set_block_buckets(numbered("blocks", config.transformer.depth),
-                    linears_of(blocks, config.transformer.depth));
+                    linears_of(blocks, config.transformer.depth),
+                    readers_of(blocks, config.transformer.depth));
 }
 
 void STDiT2::resolve(ModelConfig& config, const ModelConfig& published) {
@@ -127,7 +128,7 @@ at::Tensor STDiT2::predict(const at::Tensor& x_t, const at::Tensor& t,
       block_conditions(at::cat({modulation_vectors(t_block, condition.plus(sizes)),
                                 modulation_vectors(t_block_temp, condition.plus(times))},
                                2),
-                       conditions);
+                       conditions, pass.prepared);
 
   const at::Tensor scale = picture_scale(config(), conditions);
   const at::Tensor rotary =

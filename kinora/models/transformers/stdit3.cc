@@ -48,7 +48,8 @@ STDiT3::STDiT3(const ModelConfig& config)
   set_init(temporal_blocks, {"attn.proj.weight", "mlp.fc2.weight"}, nn::Init::zero());
   const int64_t depth = config.transformer.depth;
   set_block_buckets(in_turn(numbered("spatial_blocks", depth), numbered("temporal_blocks", depth)),
-                    in_turn(linears_of(spatial_blocks, depth), linears_of(temporal_blocks, depth)));
+                    in_turn(linears_of(spatial_blocks, depth), linears_of(temporal_blocks, depth)),
+                    in_turn(readers_of(spatial_blocks, depth), readers_of(temporal_blocks, depth)));
 }
 
 void STDiT3::resolve(ModelConfig& config, const ModelConfig& published) {
@@ -72,18 +73,25 @@ double STDiT3::macs(const ModelConfig& config) {
          m.modulation + m.captions;
 }
 
+diffusion::Prepared STDiT3::prepare(const at::Tensor& times,
+                                    const diffusion::Conditions& conditions) {
+  return embeds_given(conditions) ? diffusion::Prepared()
+                                  : CaptionModel::prepare(times, conditions);
+}
+
 at::Tensor STDiT3::predict(const at::Tensor& x_t, const at::Tensor& t,
                            const diffusion::Conditions& conditions, const diffusion::Pass& pass) {
   check_inputs(x_t, t, conditions);
   const Grid grid = grid_of(config(), x_t);
   const at::Tensor scale = picture_scale(config(), conditions);
-  const bool embeds_given = config().transformer.given_embedders && conditions.frame_mask.defined();
+  const bool embeds = embeds_given(conditions);
   const FrameCondition condition =
-      embed_time(t_embedder, t, embeds_given ? at::Tensor() : conditions.frame_mask)
+      embed_time(t_embedder, t, embeds ? at::Tensor() : conditions.frame_mask)
           .plus(fps_embedder.forward(required(conditions.fps, "fps", x_t)));
-  BlockConditions inputs = block_conditions(modulation_vectors(t_block, condition), conditions);
+  BlockConditions inputs =
+      block_conditions(modulation_vectors(t_block, condition), conditions, pass.prepared);
   at::Tensor x = embed(x_t, scaled_positions(config(), grid, scale));  // [B, T, S', C]
-  if (embeds_given) {
+  if (embeds) {
     KINORA_CHECK(!is_fast() || !at::GradMode::is_enabled(), kConfig,
                  "[stdit3] training with given frames and model.given_embedders takes the plain "
                  "path. Hint: model.path=plain");
@@ -91,7 +99,7 @@ at::Tensor STDiT3::predict(const at::Tensor& x_t, const at::Tensor& t,
     inputs = with_null_text(std::move(inputs), conditions);
   }
   const Angles angles = angles_of(grid, scale);
-  if (is_fast() && !embeds_given) {
+  if (is_fast() && !embeds) {
     const FastPass fast = fast_pass(x, grid.tokens_a_frame());
     std::vector<ops::Block> stacked;
     std::vector<at::Tensor> tables;
@@ -125,6 +133,10 @@ at::Tensor STDiT3::predict(const at::Tensor& x_t, const at::Tensor& t,
     x = run_plain(2 * i + 1, recompute, x, inputs, body(temporal_blocks[i], in_time));
   }
   return finish(x, condition, x_t);
+}
+
+bool STDiT3::embeds_given(const diffusion::Conditions& conditions) const {
+  return config().transformer.given_embedders && conditions.frame_mask.defined();
 }
 
 at::Tensor STDiT3::embed_given(const diffusion::Conditions& conditions) const {

@@ -21,12 +21,17 @@ class STDiT3 : public CaptionModel {
   /// Family::macs.
   [[nodiscard]] static double macs(const ModelConfig& config);
 
+  [[nodiscard]] diffusion::Prepared prepare(const at::Tensor& times,
+                                            const diffusion::Conditions& conditions) override;
+
  private:
   /// Needs text, fps, height, width.
   [[nodiscard]] at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t,
                                    const diffusion::Conditions& conditions,
                                    const diffusion::Pass& pass) override;
 
+  /// Whether frames are given to embedders of their own: then blocks take the plain path.
+  [[nodiscard]] bool embeds_given(const diffusion::Conditions& conditions) const;
   /// What is added to the embedded x_t where frames are given: this rank's tokens [B, T, S', C].
   [[nodiscard]] at::Tensor embed_given(const diffusion::Conditions& conditions) const;
   /// Conditions of blocks of such a pass.

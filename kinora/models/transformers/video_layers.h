@@ -168,6 +168,7 @@ class CaptionBlock : public nn::Module {
   /// attention: a branch of self-attention with kAttentionVectors.
   [[nodiscard]] ops::Block fast(const FastPass& pass, ops::Branch attention) const;
   [[nodiscard]] const nn::SelfAttention& self_attention() const { return attn; }
+  [[nodiscard]] const nn::CrossAttention& cross_attention() const { return cross_attn; }
   /// The learned part of the block's vectors: [6, C].
   [[nodiscard]] at::Tensor table() const;
   /// Those that can compute in fp8, in order.
@@ -226,6 +227,17 @@ template <typename Block>
     linears.push_back(blocks[i].linears());
   }
   return linears;
+}
+
+/// Of every block of a list, what reads the text.
+template <typename Block>
+[[nodiscard]] std::vector<const nn::CrossAttention*> readers_of(const BlockList<Block>& blocks,
+                                                                int64_t depth) {
+  std::vector<const nn::CrossAttention*> readers;
+  for (int64_t i = 0; i < depth; ++i) {
+    readers.push_back(&blocks[i].cross_attention());
+  }
+  return readers;
 }
 
 /// One of `first`, one of `second`, and so on, for blocks of two lists that are used in turn. Both

@@ -140,9 +140,9 @@ class HookedRun {
   /// Without gradients, as a sampler's step does.
   [[nodiscard]] at::Tensor sample() {
     const at::NoGradGuard no_grad;
-    const at::Tensor prepared = model_->prepare(t_.narrow(0, 0, 1), conditions_);
+    const diffusion::Prepared prepared = model_->prepare(t_.narrow(0, 0, 1), conditions_);
     return model_->forward(x_t_, t_.narrow(0, 0, 1).expand({kBatch}), conditions_,
-                           {.prepared = prepared.defined() ? prepared.select(0, 0) : at::Tensor()});
+                           {.prepared = prepared.at_time(0)});
   }
 
   /// Of all trained parameters, wherever they are now.

@@ -162,6 +162,18 @@ class RandomClips : public RandomModel {
     return {{"output", model().forward(x_t(), t(), conditions())}};
   }
 
+  /// What the model makes of conditions and the first sample's time.
+  [[nodiscard]] diffusion::Prepared prepared() {
+    const at::NoGradGuard no_grad;
+    return model().prepare(t().narrow(0, 0, 1), conditions());
+  }
+  /// The output without gradients, all samples at the time of the first, with what was prepared.
+  [[nodiscard]] ops::NamedResults sample_at_first_time(const diffusion::Prepared& prepared) {
+    const at::NoGradGuard no_grad;
+    const at::Tensor times = t().narrow(0, 0, 1).repeat({t().size(0)});
+    return {{"output", model().forward(x_t(), times, conditions(), {.prepared = prepared})}};
+  }
+
  private:
   static std::unique_ptr<Model> made(const ClipCase& c) {
     std::unique_ptr<Model> model = make_model(c.config());

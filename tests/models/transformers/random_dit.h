@@ -75,8 +75,9 @@ class RandomDiT : public RandomModel {
   /// The same by vectors made in advance, as samplers do; the fast path only.
   [[nodiscard]] ops::NamedResults sample_prepared() {
     const at::NoGradGuard no_grad;
-    const at::Tensor vectors = model().prepare(t().narrow(0, 0, 1), conditions());
-    return {{"output", model().forward(x_t(), t(), conditions(), {.prepared = vectors[0]})}};
+    const diffusion::Prepared vectors = model().prepare(t().narrow(0, 0, 1), conditions());
+    return {
+        {"output", model().forward(x_t(), t(), conditions(), {.prepared = vectors.at_time(0)})}};
   }
 
  private:

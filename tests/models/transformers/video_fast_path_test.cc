@@ -2,6 +2,8 @@
 // calls: what is tested are the functions' backwards and their places in the models.
 // gpu_video_fast_path_test.cc does the same with the kernels.
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -41,6 +43,26 @@ TEST_P(VideoFastPathTest, EqualsThePlainPath) {
                    "recomputing all");
   ops::expect_near(plain.sample(), fast.sample(), tolerance::kOtherOrderOfBranches,
                    "without gradients");
+}
+
+TEST_P(VideoFastPathTest, WhatIsPreparedChangesNoBit) {
+  RandomClips clips(GetParam(), at::kCPU, at::kFloat);
+  EXPECT_FALSE(clips.prepared().any()) << "the plain path has no use for it";
+  clips.model().use_fast_path(cpu_kernels(at::kFloat));
+  const diffusion::Prepared prepared = clips.prepared();
+  const bool reads_text = family_of(clips.model().config()).conditions.text;
+  EXPECT_EQ(prepared.any(), reads_text);
+  if (reads_text) {
+    diffusion::Prepared other = prepared;
+    for (at::Tensor& text : other.of_texts) {
+      text = 2.0 * text;
+    }
+    EXPECT_FALSE(at::equal(clips.sample_at_first_time(other)[0].value,
+                           clips.sample_at_first_time(prepared)[0].value))
+        << "it is read";
+  }
+  ops::expect_same(clips.sample_at_first_time({}), clips.sample_at_first_time(prepared.at_time(0)),
+                   "prepared");
 }
 
 TEST_P(VideoFastPathTest, WhatIsComputedAgainChangesNoBit) {
