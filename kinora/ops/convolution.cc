@@ -1,18 +1,21 @@
 #include "kinora/ops/convolution.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/convolution.h>
-#include <ATen/ops/einsum.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/tensor.h>
+#include <ATen/ops/stack.h>
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "kinora/core/error.h"
+#include "kinora/ops/channel_norm.h"
 
 namespace kinora::ops {
 namespace {
@@ -44,11 +47,17 @@ struct Convolution {
       more.insert(more.end(), {before - both, after - both});
     }
     const bool is_even = std::all_of(more.begin(), more.end(), [](int64_t n) { return n == 0; });
-    return at::convolution(is_even ? x : at::constant_pad_nd(x, more), weight,
-                           bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt,
-                           options.stride, common, std::vector<int64_t>(spatial_dims(), 1),
-                           /*transposed=*/false, std::vector<int64_t>(spatial_dims(), 0),
-                           options.groups);
+    // cuDNN adds no bias: libtorch's addition behind it is slower than ours.
+    const bool adds_bias = bias.defined() && x.is_cuda() && !at::GradMode::is_enabled();
+    at::Tensor y = at::convolution(
+        is_even ? x : at::constant_pad_nd(x, more), weight,
+        bias.defined() && !adds_bias ? std::optional<at::Tensor>(bias) : std::nullopt,
+        options.stride, common, std::vector<int64_t>(spatial_dims(), 1),
+        /*transposed=*/false, std::vector<int64_t>(spatial_dims(), 0), options.groups);
+    if (adds_bias) {
+      add_channel_bias(y, bias);
+    }
+    return y;
   }
 
   /// Output rows [begin, end), of the input rows that they see.
@@ -62,6 +71,14 @@ struct Convolution {
     return call(x.narrow(kRowsDim, from, to - from), {from - first, last - to});
   }
 };
+
+/// [.., 3, ..], the 3 along `dim`, as [2, .., 2]: row 2 i + a of a doubled picture sees rows
+/// i - 1 + a and i + a of what it is made of, and [a, .., p] sums the kernel's rows that fall on
+/// the p-th of them.
+at::Tensor doubled_taps(const at::Tensor& kernel, int64_t dim) {
+  const std::vector<at::Tensor> k = kernel.unbind(dim);
+  return at::stack({at::stack({k[0], k[1] + k[2]}, -1), at::stack({k[0] + k[1], k[2]}, -1)});
+}
 
 int64_t pieces_for(int64_t elements, int64_t max_elements) {
   return (elements + max_elements - 1) / max_elements;
@@ -113,13 +130,9 @@ at::Tensor convolve_doubled(const at::Tensor& x, const at::Tensor& weight, const
   KINORA_CHECK(weight.dim() == 4 && weight.size(2) == 3 && weight.size(3) == 3, kShape,
                "[conv] the kernel must have shape [O, C, 3, 3], got ", weight.sizes());
   const int64_t channels = weight.size(0);
-  // Row 2 i + a of the result sees rows i - 1 + a and i + a of x: tap[a][p] sums the kernel's rows
-  // that fall on the p-th of them.
   const auto wide = c10::promoteTypes(weight.scalar_type(), at::kFloat);
-  const at::Tensor tap = at::tensor({1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0},
-                                    weight.options().dtype(wide))
-                             .view({2, 2, 3});
-  const at::Tensor phases = at::einsum("apk,bql,ockl->abocpq", {tap, tap, weight.to(wide)})
+  const at::Tensor phases = doubled_taps(doubled_taps(weight.to(wide), 2), 3)  // [b, a, O, C, 2, 2]
+                                .transpose(0, 1)
                                 .reshape({4 * channels, weight.size(1), 2, 2})
                                 .to(weight.scalar_type());
   const int64_t height = x.size(2) + rows[0] + rows[1] - 2;

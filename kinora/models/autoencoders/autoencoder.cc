@@ -1,7 +1,8 @@
 #include "kinora/models/autoencoders/autoencoder.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/tensor.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
 
 #include <string>
 
@@ -10,14 +11,19 @@
 namespace kinora::models {
 namespace {
 
-/// One value a channel, to be spread over `like` [B, C, ...].
+/// One value a channel, to be spread over `like` [B, C, ...]. Written where it is read: a copy from
+/// the host would have it wait for the device.
 at::Tensor per_channel(const std::vector<double>& values, const at::Tensor& like) {
   const auto count = static_cast<int64_t>(values.size());
   KINORA_CHECK(count == 1 || count == like.size(1), kShape, "[autoencoder] latents must have ",
                count, " channels, got ", like.sizes());
   std::vector<int64_t> shape(static_cast<size_t>(like.dim()), 1);
   shape[1] = count;
-  return at::tensor(values, like.options().requires_grad(false)).view(shape);
+  std::vector<at::Tensor> each;
+  for (const double value : values) {
+    each.push_back(at::full({1}, value, like.options().requires_grad(false)));
+  }
+  return at::cat(each).view(shape);
 }
 
 /// Latent frames of clips that fit, else of those a little shorter.
