@@ -30,8 +30,9 @@ class NotingDenoiser : public diffusion::Denoiser {
     const at::Tensor moved = prepares_ ? pass.prepared.of_times : conditions.labels + t;
     return x_t + moved.view({-1, 1, 1, 1});
   }
-  at::Tensor prepare(const at::Tensor& times, const diffusion::Conditions& conditions) override {
-    return prepares_ ? conditions.labels + times.unsqueeze(1) : at::Tensor();
+  diffusion::Prepared prepare(const at::Tensor& times,
+                              const diffusion::Conditions& conditions) override {
+    return {.of_times = prepares_ ? conditions.labels + times.unsqueeze(1) : at::Tensor()};
   }
   std::vector<int64_t> rows;
 

@@ -15,6 +15,8 @@
 namespace kinora::models {
 namespace {
 
+constexpr int64_t kMaxPreparedBytes = int64_t{1} << 30;
+
 /// Has blocks read what was made of the text before: of each that does, in order.
 void give_texts(std::vector<ops::Block>& blocks, const std::vector<at::Tensor>& texts) {
   auto text = texts.begin();
@@ -62,28 +64,56 @@ void CaptionModel::to_device(const at::Device& device) {
 void CaptionModel::set_block_buckets(const std::vector<std::string>& blocks,
                                      std::vector<std::vector<nn::Linear*>> linears,
                                      std::vector<const nn::CrossAttention*> readers) {
+  num_blocks_ = blocks.size();
   set_buckets(block_buckets(*this, blocks), std::move(linears));
   readers_ = std::move(readers);
 }
 
-diffusion::Prepared CaptionModel::prepare(const at::Tensor& /*times*/,
+diffusion::Prepared CaptionModel::prepare(const at::Tensor& times,
                                           const diffusion::Conditions& conditions) {
-  constexpr int64_t kMaxBytes = int64_t{1} << 30;
-  const bool has_text = (text_encoder ? conditions.tokens : conditions.text).defined();
-  // Where weights come and go, those of all blocks would have to come once more. What is missing
-  // says forward.
-  if (!is_fast() || hook() || !has_text) {
+  if (!is_fast() || !text_of(conditions).defined()) {  // what is missing says forward
+    return {};
+  }
+  return {.of_times = seam_vectors_at(times, conditions), .of_texts = packed_texts(conditions)};
+}
+
+at::Tensor CaptionModel::seam_vectors_at(const at::Tensor& times,
+                                         const diffusion::Conditions& conditions) const {
+  const int64_t num_times = times.size(0);
+  const int64_t batch = text_of(conditions).size(0);
+  const at::Tensor& mask = conditions.frame_mask;
+  const at::Tensor table = tables().front();
+  const int64_t columns =
+      (static_cast<int64_t>(num_blocks_) * table.size(0) + 2) * config().transformer.hidden;
+  const int64_t rows = num_times * batch * (mask.defined() ? mask.size(1) : 1);
+  if (rows * columns * static_cast<int64_t>(sizeof(float)) > kMaxPreparedBytes) {
+    return {};
+  }
+  diffusion::Conditions repeated;
+  for (const auto tensor :
+       {&diffusion::Conditions::fps, &diffusion::Conditions::height, &diffusion::Conditions::width,
+        &diffusion::Conditions::num_frames, &diffusion::Conditions::frame_mask}) {
+    if ((conditions.*tensor).defined()) {
+      repeated.*tensor = at::cat(std::vector(static_cast<size_t>(num_times), conditions.*tensor));
+    }
+  }
+  return seam_vectors(time_vectors(times.repeat_interleave(batch), repeated))
+      .view({num_times, -1, columns});
+}
+
+std::vector<at::Tensor> CaptionModel::packed_texts(const diffusion::Conditions& conditions) const {
+  if (hook()) {  // where weights come and go, those of all blocks would have to come once more
     return {};
   }
   const at::Tensor text = embed_text(conditions);
-  if (static_cast<int64_t>(readers_.size() * 2 * text.nbytes()) > kMaxBytes) {
+  if (static_cast<int64_t>(readers_.size() * 2 * text.nbytes()) > kMaxPreparedBytes) {
     return {};
   }
-  diffusion::Prepared prepared;
+  std::vector<at::Tensor> texts;
   for (const nn::CrossAttention* reader : readers_) {
-    prepared.of_texts.push_back(packed_text(reader->body(), text));
+    texts.push_back(packed_text(reader->body(), text));
   }
-  return prepared;
+  return texts;
 }
 
 void CaptionModel::check_inputs(const at::Tensor& x_t, const at::Tensor& t,
@@ -127,9 +157,9 @@ void CaptionModel::check_size(const at::Tensor& x_t) const {
 }
 
 const at::Tensor& CaptionModel::required(const at::Tensor& number, const char* name,
-                                         const at::Tensor& x_t) const {
-  KINORA_CHECK(number.defined() && number.dim() == 1 && number.size(0) == x_t.size(0), kShape,
-               "[model] ", config().name, " needs ", name, ", float32 [", x_t.size(0), "]");
+                                         const at::Tensor& t) const {
+  KINORA_CHECK(number.defined() && number.dim() == 1 && number.size(0) == t.size(0), kShape,
+               "[model] ", config().name, " needs ", name, ", float32 [", t.size(0), "]");
   return number;
 }
 
@@ -141,12 +171,16 @@ at::Tensor CaptionModel::embed(const at::Tensor& x_t, const at::Tensor& position
 BlockConditions CaptionModel::block_conditions(const at::Tensor& vectors,
                                                const diffusion::Conditions& conditions,
                                                const diffusion::Prepared& prepared) const {
-  const at::Tensor& given = text_encoder ? conditions.tokens : conditions.text;
+  const at::Tensor& given = text_of(conditions);
   const at::Tensor& lengths = conditions.text_lengths;
   return {vectors, prepared.of_texts.empty() ? embed_text(conditions) : at::Tensor(),
           lengths.defined()
               ? lengths.clamp(0, given.size(1))
               : at::full({given.size(0)}, given.size(1), given.options().dtype(at::kLong))};
+}
+
+const at::Tensor& CaptionModel::text_of(const diffusion::Conditions& conditions) const {
+  return text_encoder ? conditions.tokens : conditions.text;
 }
 
 at::Tensor CaptionModel::embed_text(const diffusion::Conditions& conditions) const {
@@ -171,25 +205,30 @@ at::Tensor CaptionModel::run_plain(int64_t use, bool recompute, const at::Tensor
       inputs, recompute, hook(), block_bucket(use));
 }
 
-at::Tensor CaptionModel::run_fast(std::vector<ops::Block> blocks,
-                                  const std::vector<at::Tensor>& tables, const at::Tensor& x,
-                                  const BlockConditions& conditions,
-                                  const FrameCondition& condition, const at::Tensor& x_t,
-                                  const diffusion::Pass& pass) const {
+at::Tensor CaptionModel::seam_vectors(const TimeVectors& time) const {
   const at::Tensor of_blocks =
-      at::stack(tables) + conditions.vectors.unsqueeze(2);                // [B, T or 1, L, n, C]
-  const at::Tensor last = final_layer.modulation(condition.of_frames());  // [B, T or 1, 2, C]
+      at::stack(tables()) + time.vectors.unsqueeze(2);  // [B, T or 1, L, n, C]
+  const at::Tensor last = final_layer.modulation(time.condition.of_frames());  // [B, T or 1, 2, C]
+  return at::cat({of_blocks.flatten(2, 3), last}, 2).flatten(2, 3).flatten(0, 1);
+}
+
+at::Tensor CaptionModel::run_fast(std::vector<ops::Block> blocks, const at::Tensor& x,
+                                  const at::Tensor& x_t, const at::Tensor& t,
+                                  const diffusion::Conditions& conditions,
+                                  const diffusion::Pass& pass) const {
+  const diffusion::Prepared& prepared = pass.prepared;
   const at::Tensor vectors =
-      at::cat({of_blocks.flatten(2, 3), last}, 2).flatten(2, 3).flatten(0, 1);
-  if (!conditions.text.defined()) {
-    give_texts(blocks, pass.prepared.of_texts);
+      prepared.of_times.defined() ? prepared.of_times : seam_vectors(time_vectors(t, conditions));
+  const BlockConditions inputs = block_conditions(vectors, conditions, prepared);
+  if (!prepared.of_texts.empty()) {
+    give_texts(blocks, prepared.of_texts);
   }
   const at::Tensor h =
       BlockModel::run(stack(std::move(blocks), pass),
                       {.x = x,
-                       .vectors = vectors,
-                       .text = conditions.text,
-                       .text_lengths = conditions.text_lengths.to(at::kInt).contiguous()});
+                       .vectors = inputs.vectors,
+                       .text = inputs.text,
+                       .text_lengths = inputs.text_lengths.to(at::kInt).contiguous()});
   return to_clip(final_layer.project(h), x_t);
 }
 

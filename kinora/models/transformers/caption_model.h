@@ -17,8 +17,8 @@ class CaptionModel : public BlockModel {
  public:
   void to_device(const at::Device& device) override;
 
-  /// The fast path's keys and values of the texts, where they take at most 1 GiB: texts are the
-  /// same at all times.
+  /// For the fast path: the vectors of all seams, and the keys and values of the texts, which are
+  /// the same at all times; each where they take at most 1 GiB.
   [[nodiscard]] diffusion::Prepared prepare(const at::Tensor& times,
                                             const diffusion::Conditions& conditions) override;
 
@@ -36,9 +36,19 @@ class CaptionModel : public BlockModel {
                     const diffusion::Conditions& conditions) const;
   /// kShape where x_t is not of the configured size or one frame of it, for models made for one.
   void check_size(const at::Tensor& x_t) const;
-  /// The number [B] that the model is conditioned on; kShape where it is not given.
+  /// The number [B] that the model is conditioned on, beside t; kShape where it is not given.
   [[nodiscard]] const at::Tensor& required(const at::Tensor& number, const char* name,
-                                           const at::Tensor& x_t) const;
+                                           const at::Tensor& t) const;
+
+  /// What times t [B] and conditions make of the vectors of blocks and of the final layer.
+  struct TimeVectors {
+    FrameCondition condition;
+    at::Tensor vectors;  ///< fp32 [B, T or 1, n, C]
+  };
+  [[nodiscard]] virtual TimeVectors time_vectors(const at::Tensor& t,
+                                                 const diffusion::Conditions& conditions) const = 0;
+  /// The learned part of each block's vectors, [n, C], in order of use.
+  [[nodiscard]] virtual std::vector<at::Tensor> tables() const = 0;
 
   /// This rank's tokens, fp32: [B, T, S', C]. positions: [1, 1, S, C].
   [[nodiscard]] at::Tensor embed(const at::Tensor& x_t, const at::Tensor& positions) const;
@@ -52,12 +62,10 @@ class CaptionModel : public BlockModel {
   using Body = std::function<at::Tensor(const at::Tensor& x, const BlockConditions& conditions)>;
   [[nodiscard]] at::Tensor run_plain(int64_t use, bool recompute, const at::Tensor& x,
                                      const BlockConditions& conditions, const Body& body) const;
-  /// All blocks and what is behind them by the fast path: as x_t. tables: the learned part of each
-  /// block's vectors, [n, C], to which conditions.vectors [B, T or 1, n, C] are added.
-  [[nodiscard]] at::Tensor run_fast(std::vector<ops::Block> blocks,
-                                    const std::vector<at::Tensor>& tables, const at::Tensor& x,
-                                    const BlockConditions& conditions,
-                                    const FrameCondition& condition, const at::Tensor& x_t,
+  /// All blocks and what is behind them by the fast path: as x_t.
+  [[nodiscard]] at::Tensor run_fast(std::vector<ops::Block> blocks, const at::Tensor& x,
+                                    const at::Tensor& x_t, const at::Tensor& t,
+                                    const diffusion::Conditions& conditions,
                                     const diffusion::Pass& pass) const;
 
   /// The final layer of the plain path and what is behind it: as x_t.
@@ -65,11 +73,21 @@ class CaptionModel : public BlockModel {
                                   const at::Tensor& x_t) const;
 
  private:
+  /// Captions or their tokens, whichever the model takes.
+  [[nodiscard]] const at::Tensor& text_of(const diffusion::Conditions& conditions) const;
+  /// The vectors of all seams: fp32 [B (T or 1), n C].
+  [[nodiscard]] at::Tensor seam_vectors(const TimeVectors& time) const;
+  /// Those of all times, [S, B (T or 1), n C]; undefined where they take too much.
+  [[nodiscard]] at::Tensor seam_vectors_at(const at::Tensor& times,
+                                           const diffusion::Conditions& conditions) const;
+  /// What blocks read of the text, one for each that does; nothing where it takes too much.
+  [[nodiscard]] std::vector<at::Tensor> packed_texts(const diffusion::Conditions& conditions) const;
   /// The caption as blocks read it: [B, L, C].
   [[nodiscard]] at::Tensor embed_text(const diffusion::Conditions& conditions) const;
   /// This rank's patches as x_t.
   [[nodiscard]] at::Tensor to_clip(const at::Tensor& part, const at::Tensor& x_t) const;
 
+  size_t num_blocks_ = 0;
   std::vector<const nn::CrossAttention*> readers_;
 
  protected:

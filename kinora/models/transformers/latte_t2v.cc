@@ -72,14 +72,22 @@ double LatteT2V::macs(const ModelConfig& config) {
          m.modulation + m.captions;
 }
 
+CaptionModel::TimeVectors LatteT2V::time_vectors(const at::Tensor& t,
+                                                 const diffusion::Conditions& conditions) const {
+  const FrameCondition condition = embed_time(t_embedder, t, conditions.frame_mask);
+  return {condition, modulation_vectors(t_block, condition)};
+}
+
+std::vector<at::Tensor> LatteT2V::tables() const {
+  return in_turn(tables_of(spatial_blocks, config().transformer.depth),
+                 tables_of(temporal_blocks, config().transformer.depth));
+}
+
 at::Tensor LatteT2V::predict(const at::Tensor& x_t, const at::Tensor& t,
                              const diffusion::Conditions& conditions, const diffusion::Pass& pass) {
   check_inputs(x_t, t, conditions);
   check_size(x_t);
   const Grid grid = grid_of(config(), x_t);
-  const FrameCondition condition = embed_time(t_embedder, t, conditions.frame_mask);
-  const BlockConditions inputs =
-      block_conditions(modulation_vectors(t_block, condition), conditions, pass.prepared);
   // A single frame has no place in time.
   at::Tensor time;
   if (grid.frames > 1) {
@@ -90,7 +98,6 @@ at::Tensor LatteT2V::predict(const at::Tensor& x_t, const at::Tensor& t,
   if (is_fast()) {
     const FastPass fast = fast_pass(x, tokens);
     std::vector<ops::Block> stacked;
-    std::vector<at::Tensor> tables;
     for (int64_t i = 0; i < config().transformer.depth; ++i) {
       const CaptionBlock& in_space = spatial_blocks[i];
       const TimeBlock& in_time = temporal_blocks[i];
@@ -101,10 +108,11 @@ at::Tensor LatteT2V::predict(const at::Tensor& x_t, const at::Tensor& t,
       if (i == 0 && time.defined()) {
         stacked.back().offset = fast.offset(time);
       }
-      tables.insert(tables.end(), {in_space.table(), in_time.table()});
     }
-    return run_fast(std::move(stacked), tables, x, inputs, condition, x_t, pass);
+    return run_fast(std::move(stacked), x, x_t, t, conditions, pass);
   }
+  const TimeVectors of_time = time_vectors(t, conditions);
+  const BlockConditions inputs = block_conditions(of_time.vectors, conditions);
   const CaptionBlock::Attend attend = [this, tokens](const nn::SelfAttention& attention,
                                                      const at::Tensor& frames) {
     return sequence().self_attention(attention, frames, nn::Span::kFrame, tokens);
@@ -125,7 +133,7 @@ at::Tensor LatteT2V::predict(const at::Tensor& x_t, const at::Tensor& t,
                     return block.forward(in, given, sequence(), tokens);
                   });
   }
-  return finish(x, condition, x_t);
+  return finish(x, of_time.condition, x_t);
 }
 
 }  // namespace kinora::models

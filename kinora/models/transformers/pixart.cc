@@ -105,22 +105,29 @@ double PixArt::macs(const ModelConfig& config) {
          2 * m.tokens * fewer_keys * m.hidden;
 }
 
+CaptionModel::TimeVectors PixArt::time_vectors(const at::Tensor& t,
+                                               const diffusion::Conditions& conditions) const {
+  FrameCondition condition = embed_time(t_embedder, t, conditions.frame_mask);
+  if (csize_embedder.has_value()) {
+    const at::Tensor& height = required(conditions.height, "height", t);
+    const at::Tensor& width = required(conditions.width, "width", t);
+    condition = condition.plus(at::cat({csize_embedder->forward(at::stack({height, width}, 1)),
+                                        ar_embedder->forward(height / width)},
+                                       1));
+  }
+  return {condition, modulation_vectors(t_block, condition)};
+}
+
+std::vector<at::Tensor> PixArt::tables() const {
+  return tables_of(blocks, config().transformer.depth);
+}
+
 at::Tensor PixArt::predict(const at::Tensor& x_t, const at::Tensor& t,
                            const diffusion::Conditions& conditions, const diffusion::Pass& pass) {
   check_inputs(x_t, t, conditions);
   const Grid grid = grid_of(config(), x_t);
   KINORA_CHECK(grid.frames == 1, kShape, "[pixart] x_t must be images, got ", x_t.sizes());
 
-  FrameCondition condition = embed_time(t_embedder, t, conditions.frame_mask);
-  if (csize_embedder.has_value()) {
-    const at::Tensor& height = required(conditions.height, "height", x_t);
-    const at::Tensor& width = required(conditions.width, "width", x_t);
-    condition = condition.plus(at::cat({csize_embedder->forward(at::stack({height, width}, 1)),
-                                        ar_embedder->forward(height / width)},
-                                       1));
-  }
-  const BlockConditions inputs =
-      block_conditions(modulation_vectors(t_block, condition), conditions, pass.prepared);
   const Grid own = grid_of(config());
   const bool has_own_size = grid.rows == own.rows && grid.columns == own.columns;
   at::Tensor x = embed(
@@ -129,13 +136,13 @@ at::Tensor PixArt::predict(const at::Tensor& x_t, const at::Tensor& t,
   if (is_fast()) {
     const FastPass fast = fast_pass(x, grid.tokens_a_frame());
     std::vector<ops::Block> stacked;
-    std::vector<at::Tensor> tables;
     for (int64_t i = 0; i < config().transformer.depth; ++i) {
       stacked.push_back(blocks[i].fast(fast, grid));
-      tables.push_back(blocks[i].table());
     }
-    return run_fast(std::move(stacked), tables, x, inputs, condition, x_t, pass);
+    return run_fast(std::move(stacked), x, x_t, t, conditions, pass);
   }
+  const TimeVectors of_time = time_vectors(t, conditions);
+  const BlockConditions inputs = block_conditions(of_time.vectors, conditions);
   for (int64_t i = 0; i < config().transformer.depth; ++i) {
     x = run_plain(
         i, i < recompute_blocks(), x, inputs,
@@ -143,7 +150,7 @@ at::Tensor PixArt::predict(const at::Tensor& x_t, const at::Tensor& t,
           return block.forward(image, in, sequence(), block.attend(sequence(), grid));
         });
   }
-  return finish(x, condition, x_t);
+  return finish(x, of_time.condition, x_t);
 }
 
 }  // namespace kinora::models

@@ -35,7 +35,8 @@ STDiTBlock::STDiTBlock(const TransformerConfig& config)
 at::Tensor STDiTBlock::forward(const at::Tensor& x, const BlockConditions& conditions,
                                const nn::Sequence& sequence, int64_t tokens_a_frame,
                                const at::Tensor& time_positions) const {
-  const std::vector<at::Tensor> m = modulation_of(scale_shift_table, conditions.vectors);
+  const std::vector<at::Tensor> m =
+      modulation_of(scale_shift_table, conditions.vectors.narrow(2, 0, kNumVectors));
   const at::Tensor& gate_msa = m[2];
   const at::Tensor h = modulated_norm(x, m[0], m[1]);
   at::Tensor y =
@@ -93,15 +94,21 @@ double STDiT::macs(const ModelConfig& config) {
          m.modulation + m.captions;
 }
 
+CaptionModel::TimeVectors STDiT::time_vectors(const at::Tensor& t,
+                                              const diffusion::Conditions& conditions) const {
+  const FrameCondition condition = embed_time(t_embedder, t, conditions.frame_mask);
+  return {condition, with_gate_again(modulation_vectors(t_block, condition), 2)};
+}
+
+std::vector<at::Tensor> STDiT::tables() const {
+  return tables_of(blocks, config().transformer.depth);
+}
+
 at::Tensor STDiT::predict(const at::Tensor& x_t, const at::Tensor& t,
                           const diffusion::Conditions& conditions, const diffusion::Pass& pass) {
   check_inputs(x_t, t, conditions);
   check_size(x_t);
   const Grid grid = grid_of(config(), x_t);
-  const FrameCondition condition = embed_time(t_embedder, t, conditions.frame_mask);
-  const BlockConditions inputs =
-      block_conditions(modulation_vectors(t_block, condition), conditions, pass.prepared);
-
   const auto time = [&](int64_t block) {
     return block == 0 ? pos_embed_temporal.narrow(1, 0, grid.frames).unsqueeze(2) : at::Tensor();
   };
@@ -109,15 +116,13 @@ at::Tensor STDiT::predict(const at::Tensor& x_t, const at::Tensor& t,
   if (is_fast()) {
     const FastPass fast = fast_pass(x, grid.tokens_a_frame());
     std::vector<ops::Block> stacked;
-    std::vector<at::Tensor> tables;
     for (int64_t i = 0; i < config().transformer.depth; ++i) {
       stacked.push_back(blocks[i].fast(fast, time(i)));
-      tables.push_back(blocks[i].table());
     }
-    const BlockConditions with_gates = {with_gate_again(inputs.vectors, 2), inputs.text,
-                                        inputs.text_lengths};
-    return run_fast(std::move(stacked), tables, x, with_gates, condition, x_t, pass);
+    return run_fast(std::move(stacked), x, x_t, t, conditions, pass);
   }
+  const TimeVectors of_time = time_vectors(t, conditions);
+  const BlockConditions inputs = block_conditions(of_time.vectors, conditions);
   for (int64_t i = 0; i < config().transformer.depth; ++i) {
     x = run_plain(i, i < recompute_blocks(), x, inputs,
                   [this, &block = blocks[i], tokens = grid.tokens_a_frame(), positions = time(i)](
@@ -125,7 +130,7 @@ at::Tensor STDiT::predict(const at::Tensor& x_t, const at::Tensor& t,
                     return block.forward(in, given, sequence(), tokens, positions);
                   });
   }
-  return finish(x, condition, x_t);
+  return finish(x, of_time.condition, x_t);
 }
 
 }  // namespace kinora::models

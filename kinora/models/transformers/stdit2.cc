@@ -112,24 +112,29 @@ double STDiT2::macs(const ModelConfig& config) {
          m.modulation + m.captions + 3 * m.hidden * m.hidden;
 }
 
+CaptionModel::TimeVectors STDiT2::time_vectors(const at::Tensor& t,
+                                               const diffusion::Conditions& conditions) const {
+  const at::Tensor& height = required(conditions.height, "height", t);
+  const at::Tensor& width = required(conditions.width, "width", t);
+  const at::Tensor sizes = at::cat(
+      {csize_embedder.forward(at::stack({height, width}, 1)), ar_embedder.forward(height / width)},
+      1);
+  const at::Tensor times = fl_embedder.forward(required(conditions.num_frames, "num_frames", t)) +
+                           fps_embedder.forward(required(conditions.fps, "fps", t));
+  const FrameCondition condition = embed_time(t_embedder, t, conditions.frame_mask);
+  return {condition, at::cat({modulation_vectors(t_block, condition.plus(sizes)),
+                              modulation_vectors(t_block_temp, condition.plus(times))},
+                             2)};
+}
+
+std::vector<at::Tensor> STDiT2::tables() const {
+  return tables_of(blocks, config().transformer.depth);
+}
+
 at::Tensor STDiT2::predict(const at::Tensor& x_t, const at::Tensor& t,
                            const diffusion::Conditions& conditions, const diffusion::Pass& pass) {
   check_inputs(x_t, t, conditions);
   const Grid grid = grid_of(config(), x_t);
-  const at::Tensor& height = required(conditions.height, "height", x_t);
-  const at::Tensor& width = required(conditions.width, "width", x_t);
-  const at::Tensor sizes = at::cat(
-      {csize_embedder.forward(at::stack({height, width}, 1)), ar_embedder.forward(height / width)},
-      1);
-  const at::Tensor times = fl_embedder.forward(required(conditions.num_frames, "num_frames", x_t)) +
-                           fps_embedder.forward(required(conditions.fps, "fps", x_t));
-  const FrameCondition condition = embed_time(t_embedder, t, conditions.frame_mask);
-  const BlockConditions inputs =
-      block_conditions(at::cat({modulation_vectors(t_block, condition.plus(sizes)),
-                                modulation_vectors(t_block_temp, condition.plus(times))},
-                               2),
-                       conditions, pass.prepared);
-
   const at::Tensor scale = picture_scale(config(), conditions);
   const at::Tensor rotary =
       rotary_angles(rope.freqs, at::arange(grid.frames, scale.options())).unsqueeze(1);
@@ -137,13 +142,13 @@ at::Tensor STDiT2::predict(const at::Tensor& x_t, const at::Tensor& t,
   if (is_fast()) {
     const FastPass fast = fast_pass(x, grid.tokens_a_frame());
     std::vector<ops::Block> stacked;
-    std::vector<at::Tensor> tables;
     for (int64_t i = 0; i < config().transformer.depth; ++i) {
       stacked.push_back(blocks[i].fast(fast, rotary));
-      tables.push_back(blocks[i].table());
     }
-    return run_fast(std::move(stacked), tables, x, inputs, condition, x_t, pass);
+    return run_fast(std::move(stacked), x, x_t, t, conditions, pass);
   }
+  const TimeVectors of_time = time_vectors(t, conditions);
+  const BlockConditions inputs = block_conditions(of_time.vectors, conditions);
   for (int64_t i = 0; i < config().transformer.depth; ++i) {
     x = run_plain(i, i < recompute_blocks(), x, inputs,
                   [this, &block = blocks[i], tokens = grid.tokens_a_frame(), rotary](
@@ -151,7 +156,7 @@ at::Tensor STDiT2::predict(const at::Tensor& x_t, const at::Tensor& t,
                     return block.forward(in, given, sequence(), tokens, rotary);
                   });
   }
-  return finish(x, condition, x_t);
+  return finish(x, of_time.condition, x_t);
 }
 
 }  // namespace kinora::models

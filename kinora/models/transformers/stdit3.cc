@@ -79,30 +79,36 @@ diffusion::Prepared STDiT3::prepare(const at::Tensor& times,
                                   : CaptionModel::prepare(times, conditions);
 }
 
+CaptionModel::TimeVectors STDiT3::time_vectors(const at::Tensor& t,
+                                               const diffusion::Conditions& conditions) const {
+  const FrameCondition condition =
+      embed_time(t_embedder, t, embeds_given(conditions) ? at::Tensor() : conditions.frame_mask)
+          .plus(fps_embedder.forward(required(conditions.fps, "fps", t)));
+  return {condition, modulation_vectors(t_block, condition)};
+}
+
+std::vector<at::Tensor> STDiT3::tables() const {
+  return in_turn(tables_of(spatial_blocks, config().transformer.depth),
+                 tables_of(temporal_blocks, config().transformer.depth));
+}
+
 at::Tensor STDiT3::predict(const at::Tensor& x_t, const at::Tensor& t,
                            const diffusion::Conditions& conditions, const diffusion::Pass& pass) {
   check_inputs(x_t, t, conditions);
   const Grid grid = grid_of(config(), x_t);
   const at::Tensor scale = picture_scale(config(), conditions);
   const bool embeds = embeds_given(conditions);
-  const FrameCondition condition =
-      embed_time(t_embedder, t, embeds ? at::Tensor() : conditions.frame_mask)
-          .plus(fps_embedder.forward(required(conditions.fps, "fps", x_t)));
-  BlockConditions inputs =
-      block_conditions(modulation_vectors(t_block, condition), conditions, pass.prepared);
   at::Tensor x = embed(x_t, scaled_positions(config(), grid, scale));  // [B, T, S', C]
   if (embeds) {
     KINORA_CHECK(!is_fast() || !at::GradMode::is_enabled(), kConfig,
                  "[stdit3] training with given frames and model.given_embedders takes the plain "
                  "path. Hint: model.path=plain");
     x = x + embed_given(conditions);
-    inputs = with_null_text(std::move(inputs), conditions);
   }
   const Angles angles = angles_of(grid, scale);
   if (is_fast() && !embeds) {
     const FastPass fast = fast_pass(x, grid.tokens_a_frame());
     std::vector<ops::Block> stacked;
-    std::vector<at::Tensor> tables;
     for (int64_t i = 0; i < config().transformer.depth; ++i) {
       const CaptionBlock& in_space = spatial_blocks[i];
       const CaptionBlock& in_time = temporal_blocks[i];
@@ -116,9 +122,13 @@ at::Tensor STDiT3::predict(const at::Tensor& x_t, const at::Tensor& t,
                                                     kVectors, angles.time)
                                  : window_branch(fast, in_time.self_attention(), windows_of(grid),
                                                  kVectors, angles.time)));
-      tables.insert(tables.end(), {in_space.table(), in_time.table()});
     }
-    return run_fast(std::move(stacked), tables, x, inputs, condition, x_t, pass);
+    return run_fast(std::move(stacked), x, x_t, t, conditions, pass);
+  }
+  const TimeVectors of_time = time_vectors(t, conditions);
+  BlockConditions inputs = block_conditions(of_time.vectors, conditions);
+  if (embeds) {
+    inputs = with_null_text(std::move(inputs), conditions);
   }
   const CaptionBlock::Attend in_space = attend_space(grid, angles.space);
   const CaptionBlock::Attend in_time = attend_time(grid, angles.time);
@@ -132,7 +142,7 @@ at::Tensor STDiT3::predict(const at::Tensor& x_t, const at::Tensor& t,
     x = run_plain(2 * i, recompute, x, inputs, body(spatial_blocks[i], in_space));
     x = run_plain(2 * i + 1, recompute, x, inputs, body(temporal_blocks[i], in_time));
   }
-  return finish(x, condition, x_t);
+  return finish(x, of_time.condition, x_t);
 }
 
 bool STDiT3::embeds_given(const diffusion::Conditions& conditions) const {

@@ -29,6 +29,9 @@ class STDiT3 : public CaptionModel {
   [[nodiscard]] at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t,
                                    const diffusion::Conditions& conditions,
                                    const diffusion::Pass& pass) override;
+  [[nodiscard]] TimeVectors time_vectors(const at::Tensor& t,
+                                         const diffusion::Conditions& conditions) const override;
+  [[nodiscard]] std::vector<at::Tensor> tables() const override;
 
   /// Whether frames are given to embedders of their own: then blocks take the plain path.
   [[nodiscard]] bool embeds_given(const diffusion::Conditions& conditions) const;

@@ -269,7 +269,7 @@ at::Tensor CaptionBlock::text_and_mlp(const at::Tensor& x, const BlockConditions
 ops::Block CaptionBlock::fast(const FastPass& pass, ops::Branch attention) const {
   return {.branches = {std::move(attention), text_branch(cross_attn),
                        mlp_branch(pass, mlp, kMlpVectors)},
-          .num_vectors = 6};
+          .num_vectors = kNumVectors};
 }
 
 at::Tensor CaptionBlock::table() const {

@@ -173,6 +173,7 @@ class CaptionBlock : public nn::Module {
   [[nodiscard]] at::Tensor table() const;
   /// Those that can compute in fp8, in order.
   [[nodiscard]] std::vector<nn::Linear*> linears();
+  static constexpr int64_t kNumVectors = 6;
   static constexpr BranchVectors kAttentionVectors{.shift = 0, .scale = 1, .gate = 2};
   static constexpr BranchVectors kMlpVectors{.shift = 3, .scale = 4, .gate = 5};
 
@@ -227,6 +228,16 @@ template <typename Block>
     linears.push_back(blocks[i].linears());
   }
   return linears;
+}
+
+/// Of every block of a list, the learned part of its vectors.
+template <typename Block>
+[[nodiscard]] std::vector<at::Tensor> tables_of(const BlockList<Block>& blocks, int64_t depth) {
+  std::vector<at::Tensor> tables;
+  for (int64_t i = 0; i < depth; ++i) {
+    tables.push_back(blocks[i].table());
+  }
+  return tables;
 }
 
 /// Of every block of a list, what reads the text.
