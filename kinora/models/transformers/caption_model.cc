@@ -71,7 +71,9 @@ void CaptionModel::set_block_buckets(const std::vector<std::string>& blocks,
 
 diffusion::Prepared CaptionModel::prepare(const at::Tensor& times,
                                           const diffusion::Conditions& conditions) {
-  if (!is_fast() || !text_of(conditions).defined()) {  // what is missing says forward
+  const bool has_text =
+      text_of(conditions).defined() && (!text_encoder || conditions.text_lengths.defined());
+  if (!is_fast() || !has_text) {  // forward says what is missing
     return {};
   }
   return {.of_times = seam_vectors_at(times, conditions), .of_texts = packed_texts(conditions)};
