@@ -111,17 +111,13 @@ endfunction()
 #
 # The test binary kinora_ROOM_test. CTest runs it as one process, since loading libtorch takes longer
 # than most tests, or as n processes of every n-th test, where they take minutes. Run it where it was
-# built: tests find their fixtures through the macro KINORA_TEST_DATA (tests/ROOM/data).
+# built: tests find their fixtures (tests/ROOM/data) through tests/places.h.
 function(kinora_test room)
   cmake_parse_arguments(ARG "" "SHARDS" "SOURCES;DEPS;LABELS" ${ARGN})
   set(target kinora_${room}_test)
   kinora_batches(files ${target} ${ARG_SOURCES})
   add_executable(${target} ${files})
   target_link_libraries(${target} PRIVATE ${ARG_DEPS} kinora_flags kinora_test_main)
-  target_compile_definitions(
-    ${target} PRIVATE KINORA_TEST_DATA="${CMAKE_CURRENT_SOURCE_DIR}/data"
-                      KINORA_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
-                      KINORA_BINARY_DIR="${PROJECT_BINARY_DIR}")
   if(NOT ARG_SHARDS)
     set(ARG_SHARDS 1)
   endif()

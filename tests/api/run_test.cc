@@ -10,6 +10,7 @@
 #include "kinora/kinora.h"
 #include "kinora/models/autoencoders/autoencoder.h"
 #include "tests/error_of.h"
+#include "tests/places.h"
 
 namespace kinora {
 namespace run_test {
@@ -17,7 +18,7 @@ namespace run_test {
 using testing::HasSubstr;
 namespace fs = std::filesystem;
 
-const std::string kDemo = KINORA_SOURCE_DIR "/configs/demo.yaml";
+const std::string kDemo = source_path("configs/demo.yaml");
 const std::vector<std::string> kSmall = {"model.depth=1", "train.steps=2", "train.global_batch=2",
                                          "train.device=cpu", "sample.steps=2"};
 
@@ -132,10 +133,10 @@ TEST(TextRunTest, ClipsOfCaptionsAreStrips) {
   const fs::path folder = testing::TempDir() + "kinora-api-clips";
   fs::remove_all(folder);
   const FinishedRun run = train_recipe(
-      KINORA_SOURCE_DIR "/configs/demo-video.yaml",
+      source_path("configs/demo-video.yaml"),
       {"run.dir=" + folder.string(), "model.depth=1", "train.steps=1", "train.global_batch=2",
        "train.micro_batch=1", "train.device=cpu", "sample.steps=1",
-       "text.tokenizer=" KINORA_SOURCE_DIR "/configs/captions/spiece.model"});
+       "text.tokenizer=" + source_path("configs/captions/spiece.model").string()});
   Model model = load(run.folder, {.device = "cpu"});
   const at::Tensor clips = draw_tensor(model, {.captions = {"a red circle moves right"}});
   ASSERT_EQ(clips.dim(), 5);

@@ -26,6 +26,7 @@
 #include "tests/comm/ranks.h"
 #include "tests/data/files.h"
 #include "tests/error_of.h"
+#include "tests/places.h"
 
 namespace kinora {
 namespace two_streams_test {
@@ -35,13 +36,14 @@ using testing::HasSubstr;
 using testing::SizeIs;
 
 /// Coloured shapes of 16 x 16 pixels from their names.
-constexpr const char* kRecipe = R"(
+const std::string kRecipe = R"(
 run: {dir: unset}
 model:
   {architecture: two_streams, depth: 2, hidden: 32, heads: 2, patch: 4, text_tokens: 16,
    learn_sigma: false, text_encoder: {layers: 1, width: 16, heads: 2, mlp: 32}}
 data: {source: shapes, height: 16, width: 16, text: tokens}
-text: {tokenizer: )" KINORA_SOURCE_DIR R"(/configs/captions/spiece.model}
+text: {tokenizer: )" + source_path("configs/captions/spiece.model").string() +
+                            R"(}
 objective: {kind: flow}
 train: {steps: 4, global_batch: 4, label_dropout: 0.25, device: cpu, self_test: true}
 lr: {schedule: constant, value: 2.0e-3, warmup: 0}

@@ -4,6 +4,7 @@
 
 #include "tests/apps/clips.h"
 #include "tests/apps/program.h"
+#include "tests/places.h"
 
 namespace kinora::apps {
 namespace bench_test {
@@ -125,7 +126,7 @@ TEST_F(BenchTest, TrainComparesEncodedTextsWithCachedOnes) {
 
 TEST_F(BenchTest, LoadHasItsParts) {
   const auto folder_of = [](const char* name) {
-    return std::string(KINORA_SOURCE_DIR) + "/tests/inference/data/" + name;
+    return source_path("tests/inference/data/").string() + name;
   };
   const auto facts = json_of({"bench", "load", folder_of("pixart_alpha"), "--repeats", "1"});
   for (const char* key :
@@ -133,8 +134,7 @@ TEST_F(BenchTest, LoadHasItsParts) {
     EXPECT_GT(facts.at(key).get<double>(), 0.0) << key;
   }
   EXPECT_EQ(json_of({"bench", "load", folder_of("dit")}).at("text_encoder_s"), 0.0);
-  expect_refusal({"bench", "load", std::string(KINORA_SOURCE_DIR) + "/tests/apps"},
-                 "has no pipeline");
+  expect_refusal({"bench", "load", source_path("tests/apps").string()}, "has no pipeline");
 }
 
 TEST_F(BenchTest, AblateSaysWhichSwitchesDoNotApplyOnTheCpu) {

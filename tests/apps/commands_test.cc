@@ -7,6 +7,7 @@
 #include "kinora/core/config.h"
 #include "kinora/train/run_config.h"
 #include "tests/apps/run_folder.h"
+#include "tests/places.h"
 
 namespace kinora::apps {
 namespace commands_test {
@@ -107,7 +108,7 @@ TEST_F(CommandsTest, BenchTrainMeasures) {
 }
 
 TEST_F(CommandsTest, DemoEndsWithItsVerdict) {
-  const std::string config = std::string(KINORA_SOURCE_DIR) + "/configs/demo.yaml";
+  const std::string config = source_path("configs/demo.yaml").string();
   const Outcome outcome = run_kinora(
       {"demo", "--config", config, "run.dir=" + run_dir("demo").string(), "train.steps=3",
        "train.global_batch=2", "train.threads=1", "train.device=cpu", "model.depth=1",

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "tests/apps/run_folder.h"
+#include "tests/places.h"
 
 namespace kinora::apps {
 namespace config_error_test {
@@ -71,7 +72,7 @@ INSTANTIATE_TEST_SUITE_P(
                 kUsage,
                 {"--resume must be", "/nowhere/step-1"}},
         Refusal{"resume_from_another_folder",
-                {"--resume", KINORA_SOURCE_DIR},
+                {"--resume", source_path("tests")},
                 kIo,
                 {"is no checkpoint", "manifest.json"}},
         Refusal{"model_of_another_size",

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "tests/apps/run_folder.h"
+#include "tests/places.h"
 
 namespace kinora::apps {
 namespace data_check_test {
@@ -175,7 +176,7 @@ TEST_F(DataCheckTest, WhatTrainRefusesOfARecipeIsRefusedHere) {
     EXPECT_NE(outcome.err.find("data.buckets needs a model that"), std::string::npos)
         << outcome.err;
   }
-  const fs::path tokenizer = fs::path(KINORA_SOURCE_DIR) / "configs/captions/spiece.model";
+  const fs::path tokenizer = source_path("configs/captions/spiece.model");
   for (const Outcome& outcome :
        refusals({"data.text=tokens", "text.tokenizer=" + tokenizer.string()})) {
     EXPECT_EQ(outcome.exit_code, 2) << outcome.err;

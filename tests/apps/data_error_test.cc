@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/apps/run_folder.h"
+#include "tests/places.h"
 
 namespace kinora::apps {
 namespace data_error_test {
@@ -102,7 +103,7 @@ TEST_F(DataErrorTest, NamesOfFilesDoNotSteerTheTerminal) {
 }
 
 TEST_F(DataErrorTest, TruncatedPictureIsNamedAndSkipped) {
-  const std::string photo = read_text(fs::path(KINORA_SOURCE_DIR) / "tests/data/data/photo.jpg");
+  const std::string photo = read_text(source_path("tests/data/data/photo.jpg"));
   write_text(data_ / "dog" / "whole.jpg", photo);
   write_text(data_ / "dog" / "half.jpg", photo.substr(0, photo.size() / 2));
   const Outcome outcome = train_on_folder();

@@ -12,6 +12,7 @@
 #include "tests/apps/program.h"
 #include "tests/eval/clip_folder.h"
 #include "tests/eval/network_files.h"
+#include "tests/places.h"
 
 namespace kinora::apps {
 namespace eval_test {
@@ -140,7 +141,7 @@ TEST_F(EvalTest, WhereNothingCanBeWrittenIsSaidBeforeAnythingIsRead) {
 TEST_F(EvalTest, StatisticsOfAnotherNetworkAreRefused) {
   ASSERT_EQ(judge({"b"}, {"--out", (folder() / "b.npz").string()}).exit_code, 0);
   const Outcome outcome = run({(folder() / "a").string(), (folder() / "b.npz").string(),
-                               "--torchscript", KINORA_SOURCE_DIR "/tests/eval/data/script.pt"});
+                               "--torchscript", source_path("tests/eval/data/script.pt")});
   expect_refusal(outcome, kUsage, "both sides must be of one network");
 }
 
@@ -191,7 +192,7 @@ TEST_F(EvalTest, ComparesClipsByTorchScript) {
                                               "--clips",
                                               "2",
                                               "--torchscript",
-                                              KINORA_SOURCE_DIR "/tests/eval/data/script.pt",
+                                              source_path("tests/eval/data/script.pt"),
                                               "--json"};
   const nlohmann::json json = report(run(arguments));
   EXPECT_GT(json.at("frechet_video_distance").get<double>(), 0.0);
@@ -230,7 +231,7 @@ TEST_F(EvalTest, ScoresPicturesByClip) {
 }
 
 TEST_F(EvalTest, RunsThatReadNoCaptionsAreRefused) {
-  const std::string dit = KINORA_SOURCE_DIR "/tests/inference/data/dit";
+  const std::string dit = source_path("tests/inference/data/dit");
   expect_refusal(run({dit, "--scenes", "3"}), kUsage, "draw from captions in pixels");
 }
 

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "tests/apps/run_folder.h"
+#include "tests/places.h"
 
 namespace kinora::apps {
 namespace old_run_test {
@@ -18,7 +19,7 @@ using testing::HasSubstr;
 class OldRunTest : public RunTest {
  protected:
   OldRunTest() {
-    const std::string archive = std::string(KINORA_TEST_DATA) + "/run-0.1.0.tar.gz";
+    const std::string archive = source_path("tests/apps/data/run-0.1.0.tar.gz").string();
     const std::string command = "tar -xzf '" + archive + "' -C '" + folder().string() + "'";
     EXPECT_EQ(std::system(command.c_str()), 0);
   }

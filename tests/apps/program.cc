@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "tests/apps/files.h"
+#include "tests/places.h"
 
 namespace kinora::apps {
 namespace {
@@ -98,7 +99,7 @@ Outcome Program::wait(std::chrono::seconds limit) {
 }
 
 std::filesystem::path kinora_program() {
-  return std::filesystem::path(KINORA_BINARY_DIR) / "kinora";
+  return build_path("kinora");
 }
 
 Outcome run_kinora(const std::vector<std::string>& arguments, const std::filesystem::path& folder) {

@@ -9,6 +9,7 @@
 #include "kinora/io/image.h"
 #include "kinora/train/run_config.h"
 #include "tests/apps/run_folder.h"
+#include "tests/places.h"
 
 namespace kinora::apps {
 namespace run_files_test {
@@ -84,7 +85,7 @@ TEST_F(RunFilesTest, ValidationIsLoggedPerWeightsAndBand) {
 }
 
 TEST_F(RunFilesTest, StockTensorBoardReadsTheEvents) {
-  const fs::path python = fs::path(KINORA_SOURCE_DIR) / ".venv/bin/python";
+  const fs::path python = source_path(".venv/bin/python");
   if (!fs::exists(python) ||
       Program(python, {"-c", "import tensorboard"}, folder()).wait().exit_code != 0) {
     GTEST_SKIP() << "the Python package tensorboard is not installed";
@@ -92,11 +93,10 @@ TEST_F(RunFilesTest, StockTensorBoardReadsTheEvents) {
   train_well(run_dir("run"), {"train.steps=7", "checkpoint.every=5", "sample.every=3"});
   fs::remove_all(run_dir("run") / "checkpoints/step-7");
   train_well(run_dir("run"), {"train.steps=10", "checkpoint.every=5", "--resume", "auto"});
-  const Outcome outcome = Program(python,
-                                  {(fs::path(KINORA_SOURCE_DIR) / "tools/read_events.py").string(),
-                                   run_dir("run").string()},
-                                  folder())
-                              .wait();
+  const Outcome outcome =
+      Program(python, {source_path("tools/read_events.py").string(), run_dir("run").string()},
+              folder())
+          .wait();
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   const auto events = nlohmann::json::parse(outcome.out);
   const std::vector<LogLine> log = read_log(run_dir("run"));
@@ -113,7 +113,7 @@ TEST_F(RunFilesTest, StockTensorBoardReadsTheEvents) {
 }
 
 TEST_F(RunFilesTest, ThePythonPackageReadsExportedWeightsAndCheckpoints) {
-  const fs::path python = fs::path(KINORA_SOURCE_DIR) / ".venv/bin/python";
+  const fs::path python = source_path(".venv/bin/python");
   if (!fs::exists(python) ||
       Program(python, {"-c", "import safetensors.torch"}, folder()).wait().exit_code != 0) {
     GTEST_SKIP() << "the Python package safetensors is not installed";

@@ -11,20 +11,21 @@
 
 #include "tests/apps/files.h"
 #include "tests/apps/program.h"
+#include "tests/places.h"
 
 namespace kinora::apps {
 
 using Arguments = std::vector<std::string>;
 
 /// A text encoder of the model's own, and the tokens that it reads.
-inline const Arguments kReads = {"data.text=tokens",
-                                 "text.tokenizer=" KINORA_SOURCE_DIR
-                                 "/configs/captions/spiece.model",
-                                 "model.text_tokens=16",
-                                 "model.text_encoder.layers=1",
-                                 "model.text_encoder.width=16",
-                                 "model.text_encoder.heads=2",
-                                 "model.text_encoder.mlp=32"};
+inline const Arguments kReads = {
+    "data.text=tokens",
+    "text.tokenizer=" + source_path("configs/captions/spiece.model").string(),
+    "model.text_tokens=16",
+    "model.text_encoder.layers=1",
+    "model.text_encoder.width=16",
+    "model.text_encoder.heads=2",
+    "model.text_encoder.mlp=32"};
 
 inline Arguments joined(Arguments left, const Arguments& right) {
   left.insert(left.end(), right.begin(), right.end());

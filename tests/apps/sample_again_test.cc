@@ -17,6 +17,7 @@
 #include "kinora/io/safetensors.h"
 #include "tests/apps/clips.h"
 #include "tests/apps/run_folder.h"
+#include "tests/places.h"
 
 namespace kinora::apps {
 namespace sample_again_test {
@@ -26,7 +27,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-const fs::path kAlpha = fs::path(KINORA_SOURCE_DIR) / "tests/inference/data/pixart_alpha";
+const fs::path kAlpha = source_path("tests/inference/data/pixart_alpha");
 
 class SampleAgainTest : public RunTest {
  protected:

@@ -11,6 +11,7 @@
 #include "kinora/io/video.h"
 #include "tests/apps/clips.h"
 #include "tests/apps/program.h"
+#include "tests/places.h"
 
 namespace kinora::apps {
 namespace sample_clips_test {
@@ -224,9 +225,8 @@ TEST_F(SampleClipsTest, FilesOfOtherFormats) {
 TEST_F(SampleClipsTest, JudgeCountsWhatIsRight) {
   const auto judged = [&](const Arguments& more) {
     const Outcome outcome = run_kinora(
-        joined({"sample", "--checkpoint",
-                (fs::path(KINORA_SOURCE_DIR) / "weights/shapes.safetensors").string(), "--out",
-                path("judged"), "--overwrite", "--device", "cpu", "--judge", "--json"},
+        joined({"sample", "--checkpoint", source_path("weights/shapes.safetensors").string(),
+                "--out", path("judged"), "--overwrite", "--device", "cpu", "--judge", "--json"},
                more),
         folder());
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
@@ -274,7 +274,7 @@ TEST_F(SampleClipsTest, ModelsOfAnySizeLearnAndDrawImages) {
 TEST_F(SampleClipsTest, RunsMayBeMovedAwayFromTheirTokenizer) {
   const fs::path words = folder() / "words/own.model";
   fs::create_directories(words.parent_path());
-  fs::copy_file(fs::path(KINORA_SOURCE_DIR) / "configs/captions/spiece.model", words);
+  fs::copy_file(source_path("configs/captions/spiece.model"), words);
   train_clips("latte", {"text.tokenizer=" + words.string(), "frame_masks.image_head=0"});
   const Arguments caption = {"--captions", "a red circle moving to the left"};
   sample_well("before", caption);

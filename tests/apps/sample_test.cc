@@ -11,6 +11,7 @@
 #include "kinora/io/file.h"
 #include "kinora/io/image.h"
 #include "tests/apps/run_folder.h"
+#include "tests/places.h"
 
 namespace kinora::apps {
 namespace sample_test {
@@ -211,7 +212,7 @@ TEST_F(SampleTest, BadRequestsAreRefused) {
 
 // The weights that come with the repository, so that there is something to draw at once.
 TEST_F(SampleTest, ShippedWeightsDrawWhatTheyAreAskedFor) {
-  const auto weights = fs::path(KINORA_SOURCE_DIR) / "weights/shapes.safetensors";
+  const auto weights = source_path("weights/shapes.safetensors");
   EXPECT_LT(fs::file_size(weights), 8U << 20);
   const auto drawn = images("out", {"--checkpoint", weights.string(), "--count", "32"});
   ASSERT_EQ(drawn.size(), 32U);
@@ -226,8 +227,7 @@ TEST_F(SampleTest, ShippedWeightsDrawWhatTheyAreAskedFor) {
 }
 
 TEST_F(SampleTest, ShippedWeightsDrawWhatHeldOutCaptionsSay) {
-  const fs::path source = KINORA_SOURCE_DIR;
-  const fs::path weights = source / "weights/scenes.safetensors";
+  const fs::path weights = source_path("weights/scenes.safetensors");
   EXPECT_LT(fs::file_size(weights), 8U << 20);
   Arguments arguments = {"--checkpoint",
                          weights.string(),
@@ -235,7 +235,7 @@ TEST_F(SampleTest, ShippedWeightsDrawWhatHeldOutCaptionsSay) {
                          "--count",
                          "24",
                          "--set",
-                         "text.tokenizer=" + (source / "configs/captions/spiece.model").string(),
+                         "text.tokenizer=" + source_path("configs/captions/spiece.model").string(),
                          "--prompt"};
   for (int64_t i = 0; i < 24; ++i) {
     arguments.push_back(data::held_out_caption(i));

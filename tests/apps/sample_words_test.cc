@@ -13,6 +13,7 @@
 #include "kinora/io/image.h"
 #include "tests/apps/clips.h"
 #include "tests/apps/run_folder.h"
+#include "tests/places.h"
 
 namespace kinora::apps {
 namespace sample_words_test {
@@ -21,7 +22,7 @@ namespace fs = std::filesystem;
 using testing::AllOf;
 using testing::HasSubstr;
 
-const fs::path kAlpha = fs::path(KINORA_SOURCE_DIR) / "tests/inference/data/pixart_alpha";
+const fs::path kAlpha = source_path("tests/inference/data/pixart_alpha");
 
 class SampleWordsTest : public RunTest {};
 

@@ -14,6 +14,7 @@
 #include "kinora/io/safetensors.h"
 #include "kinora/models/transformers/dit.h"
 #include "tests/checkpoint/testing.h"
+#include "tests/places.h"
 
 namespace kinora::checkpoint {
 namespace weights_file_test {
@@ -238,7 +239,7 @@ class OriginalFileTest : public testing::Test {
     }
   }
 
-  const fs::path path_ = fs::path(KINORA_TEST_DATA) / "dit_training.pt";
+  const fs::path path_ = source_path("tests/checkpoint/data/dit_training.pt");
   models::ModelConfig config_;
   mutable std::optional<models::DiT> model_;
   std::optional<optim::Arena> arena_;

@@ -11,6 +11,7 @@
 
 #include "tests/core/example_module.h"
 #include "tests/error_of.h"
+#include "tests/places.h"
 
 namespace kinora {
 namespace module_file_test {
@@ -44,7 +45,7 @@ TEST(ModuleFileTest, FindsTheFileBesideTheProgram) {
 
 TEST(ModuleFileTest, LooksOnlyInTheFolderThatTheEnvironmentNames) {
   {
-    const ModuleFolder folder(KINORA_BINARY_DIR);
+    const ModuleFolder folder(build_path("."));
     EXPECT_EQ(load_module<ExampleTable>(example()).twice(4), 8);
   }
   const ModuleFolder folder("/nowhere");

@@ -14,6 +14,7 @@
 #include "kinora/data/data_config.h"
 #include "kinora/data/loader.h"
 #include "tests/data/files.h"
+#include "tests/places.h"
 
 namespace kinora::data {
 namespace caption_tokens_test {
@@ -26,7 +27,7 @@ using testing::Not;
 namespace fs = std::filesystem;
 
 fs::path tokenizer_data(const std::string& name) {
-  return fs::path(KINORA_SOURCE_DIR) / "tests/tokenizers/data" / name;
+  return source_path("tests/tokenizers/data") / name;
 }
 
 CaptionTokens tokens_of(const std::string& name, int64_t max_length, bool cleans = false) {

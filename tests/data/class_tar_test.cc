@@ -9,6 +9,7 @@
 
 #include "kinora/core/error.h"
 #include "tests/data/files.h"
+#include "tests/places.h"
 
 namespace kinora::data {
 namespace class_tar_test {
@@ -83,8 +84,7 @@ TEST(ClassTarTest, RefusesSetsThatCannotBeMeant) {
 TEST(ClassTarTest, ReadsCifar10) {
   const char* folder = std::getenv("KINORA_DATA");
   const fs::path path =
-      (folder != nullptr ? fs::path(folder) : fs::path(KINORA_SOURCE_DIR) / "../shared/data") /
-      "cifar10/train.tar";
+      (folder != nullptr ? fs::path(folder) : source_path("../shared/data")) / "cifar10/train.tar";
   if (!fs::exists(path)) {
     GTEST_SKIP() << "no real data: " << path.string() << " is absent (set KINORA_DATA)";
   }

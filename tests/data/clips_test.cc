@@ -19,6 +19,7 @@
 #include "kinora/data/subset.h"
 #include "kinora/io/image_resize.h"
 #include "tests/data/files.h"
+#include "tests/places.h"
 
 namespace kinora::data {
 namespace clips_test {
@@ -427,8 +428,7 @@ TEST(StripsTest, BadStripsAreNamed) {
 TEST(StripsTest, ReadsWeizmann) {
   const char* folder = std::getenv("KINORA_DATA");
   const fs::path path =
-      (folder != nullptr ? fs::path(folder) : fs::path(KINORA_SOURCE_DIR) / "../shared/data") /
-      "weizmann/train.tar";
+      (folder != nullptr ? fs::path(folder) : source_path("../shared/data")) / "weizmann/train.tar";
   if (!fs::exists(path)) {
     GTEST_SKIP() << "no real data: " << path.string() << " is absent (set KINORA_DATA)";
   }

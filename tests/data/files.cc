@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "kinora/io/file.h"
+#include "tests/places.h"
 
 namespace kinora::data {
 
@@ -50,12 +51,12 @@ std::vector<std::byte> grey_png(uint8_t value, int64_t height, int64_t width) {
 }
 
 std::vector<std::byte> fixture(const std::string& name) {
-  return io::read_file(fs::path(KINORA_TEST_DATA) / name, 1 << 20);
+  return io::read_file(source_path("tests/data/data") / name, 1 << 20);
 }
 
 CaptionTokens shipped_tokens(int64_t max_length) {
-  return {.tokenizer = std::make_shared<const tokenizers::Tokenizer>(tokenizers::Tokenizer::load(
-              std::filesystem::path(KINORA_SOURCE_DIR) / "configs/captions/spiece.model")),
+  return {.tokenizer = std::make_shared<const tokenizers::Tokenizer>(
+              tokenizers::Tokenizer::load(source_path("configs/captions/spiece.model"))),
           .max_length = max_length};
 }
 

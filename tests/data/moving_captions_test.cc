@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "kinora/tokenizers/tokenizer.h"
+#include "tests/places.h"
 
 namespace kinora::data {
 namespace moving_captions_test {
@@ -50,8 +51,8 @@ TEST(MovingCaptionsTest, AreReadAsPeopleReadThem) {
 
 // A piece for each word, so that recipes can count on the length.
 TEST(MovingCaptionsTest, ShippedTokenizerKnowsEveryWord) {
-  const tokenizers::Tokenizer tokenizer = tokenizers::Tokenizer::load(
-      std::filesystem::path(KINORA_SOURCE_DIR) / "configs/captions/spiece.model");
+  const tokenizers::Tokenizer tokenizer =
+      tokenizers::Tokenizer::load(source_path("configs/captions/spiece.model"));
   size_t longest = 0;
   for (int64_t i = 0; i < 2000; ++i) {
     const std::string text = moving_caption(5, i);

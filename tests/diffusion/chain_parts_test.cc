@@ -16,6 +16,7 @@
 #include "tests/diffusion/recorded_loops.h"
 #include "tests/diffusion/tensors.h"
 #include "tests/error_of.h"
+#include "tests/places.h"
 #include "tests/tolerances.h"
 
 namespace kinora::diffusion {
@@ -25,7 +26,7 @@ using nlohmann::json;
 using testing::HasSubstr;
 
 std::vector<json> records() {
-  std::ifstream file(std::string(KINORA_TEST_DATA) + "/chain_parts.json");
+  std::ifstream file(source_path("tests/diffusion/data/chain_parts.json"));
   return json::parse(file).get<std::vector<json>>();
 }
 

@@ -22,6 +22,7 @@
 #include "kinora/diffusion/unipc.h"
 #include "tests/diffusion/recorded_loops.h"
 #include "tests/diffusion/tensors.h"
+#include "tests/places.h"
 #include "tests/tolerances.h"
 
 namespace kinora::diffusion {
@@ -34,7 +35,7 @@ constexpr double kTimestepTolerance = 1e-3;
 
 const json& fixture() {
   static const json kFixture = [] {
-    std::ifstream file(std::string(KINORA_TEST_DATA) + "/samplers.json");
+    std::ifstream file(source_path("tests/diffusion/data/samplers.json"));
     EXPECT_TRUE(file.is_open());
     return json::parse(file);
   }();

@@ -16,6 +16,7 @@
 #include "kinora/diffusion/sampler.h"
 #include "kinora/io/safetensors.h"
 #include "tests/diffusion/tensors.h"
+#include "tests/places.h"
 #include "tests/tolerances.h"
 
 namespace kinora::diffusion {
@@ -71,7 +72,7 @@ class FlowReferenceTest : public testing::Test {
   }
 
   io::SafetensorsFile file_ =
-      io::SafetensorsFile::open(std::string(KINORA_TEST_DATA) + "/rf_flow.safetensors");
+      io::SafetensorsFile::open(source_path("tests/diffusion/data/rf_flow.safetensors"));
 };
 
 TEST_F(FlowReferenceTest, LargerClipsAreNoisedMore) {

@@ -15,6 +15,7 @@
 #include "kinora/io/safetensors.h"
 #include "kinora/ops/random.h"
 #include "tests/diffusion/tensors.h"
+#include "tests/places.h"
 
 namespace kinora::diffusion {
 namespace objective_test {
@@ -64,7 +65,7 @@ TEST(IddpmTest, HybridLossEqualsThePapersFormulas) {
 TEST(IddpmTest, HybridLossEqualsTheTrainingReference) {
   // Of tools/reference, whose README describes the file.
   const auto file =
-      io::SafetensorsFile::open(std::string(KINORA_TEST_DATA) + "/hybrid_loss.safetensors");
+      io::SafetensorsFile::open(source_path("tests/diffusion/data/hybrid_loss.safetensors"));
   const auto tensor = [&](const char* name) {
     const io::SafetensorsTensor* found = file.find(name);
     EXPECT_NE(found, nullptr) << name;

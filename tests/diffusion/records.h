@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/places.h"
+
 namespace kinora::diffusion {
 
 /// A named array of a fixture.
@@ -23,7 +25,7 @@ struct Record {
 class Records {
  public:
   explicit Records(const std::string& name) {
-    std::ifstream file(std::string(KINORA_TEST_DATA) + "/" + name);
+    std::ifstream file(source_path("tests/diffusion/data/").string() + name);
     EXPECT_TRUE(file.is_open()) << name;
     for (std::string line; std::getline(file, line);) {
       std::istringstream words(line);

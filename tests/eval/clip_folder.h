@@ -14,12 +14,13 @@
 #include "kinora/models/text_encoders/text_encoder.h"
 #include "kinora/pipelines/text_encoder_config.h"
 #include "tests/models/formula_values.h"
+#include "tests/places.h"
 
 /// The CLIP of tools/reference/make_clip_fixtures.py as a folder with its weights.
 namespace kinora::eval {
 
 inline std::filesystem::path clip_fixture() {
-  return std::filesystem::path(KINORA_SOURCE_DIR) / "tests/eval/data/clip";
+  return source_path("tests/eval/data/clip");
 }
 
 /// 0 to 255, as the script has it: the pixels of picture `number`, [H, W, 3].
@@ -36,8 +37,7 @@ inline std::filesystem::path write_clip_folder(const std::filesystem::path& fold
   for (const char* name : {"config.json", "preprocessor_config.json"}) {
     fs::copy_file(clip_fixture() / name, folder / name);
   }
-  for (const auto& entry :
-       fs::directory_iterator(fs::path(KINORA_SOURCE_DIR) / "tests/tokenizers/data/clip")) {
+  for (const auto& entry : fs::directory_iterator(source_path("tests/tokenizers/data/clip"))) {
     fs::copy_file(entry.path(), folder / entry.path().filename());
   }
   constexpr int64_t kMostBytes = 1 << 20;

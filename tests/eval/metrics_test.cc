@@ -25,6 +25,7 @@
 #include "kinora/eval/pair_scores.h"
 #include "kinora/io/safetensors.h"
 #include "tests/error_of.h"
+#include "tests/places.h"
 #include "tests/tolerances.h"
 
 namespace kinora::eval {
@@ -52,7 +53,8 @@ class MetricsTest : public testing::Test {
     return image;
   }
 
-  io::SafetensorsFile file_ = io::SafetensorsFile::open(KINORA_TEST_DATA "/metrics.safetensors");
+  io::SafetensorsFile file_ =
+      io::SafetensorsFile::open(source_path("tests/eval/data/metrics.safetensors"));
 };
 
 Gaussian gaussian_of(const at::Tensor& features) {

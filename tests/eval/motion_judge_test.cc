@@ -20,6 +20,7 @@
 #include "kinora/data/loader.h"
 #include "kinora/data/normalise.h"
 #include "kinora/data/strips.h"
+#include "tests/places.h"
 
 namespace kinora::eval {
 namespace motion_judge_test {
@@ -288,9 +289,8 @@ TEST(MotionJudgeTest, FindsNoShapeWhereItChanges) {
 TEST(MotionJudgeTest, IsRightOnStoredClips) {
   namespace fs = std::filesystem;
   const char* folder = std::getenv("KINORA_DATA");
-  const fs::path path =
-      (folder != nullptr ? fs::path(folder) : fs::path(KINORA_SOURCE_DIR) / "../shared/data") /
-      "moving_shapes/train.tar";
+  const fs::path path = (folder != nullptr ? fs::path(folder) : source_path("../shared/data")) /
+                        "moving_shapes/train.tar";
   if (!fs::exists(path)) {
     GTEST_SKIP() << "no real data: " << path.string() << " is absent (set KINORA_DATA)";
   }

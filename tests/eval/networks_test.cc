@@ -19,6 +19,7 @@
 #include "kinora/io/safetensors.h"
 #include "tests/error_of.h"
 #include "tests/eval/network_files.h"
+#include "tests/places.h"
 
 namespace kinora::eval {
 namespace networks_test {
@@ -60,7 +61,8 @@ class NetworksTest : public testing::Test {
   }
 
   static fs::path folder;
-  io::SafetensorsFile file_ = io::SafetensorsFile::open(KINORA_TEST_DATA "/networks.safetensors");
+  io::SafetensorsFile file_ =
+      io::SafetensorsFile::open(source_path("tests/eval/data/networks.safetensors"));
 };
 
 fs::path NetworksTest::folder;
@@ -162,7 +164,7 @@ TEST_F(NetworksTest, OtherWeightsAreRefused) {
 }
 
 TEST_F(NetworksTest, TorchScriptTakesImagesAndClips) {
-  const fs::path script = fs::path(KINORA_TEST_DATA) / "script.pt";
+  const fs::path script = source_path("tests/eval/data/script.pt");
   const auto network = open_network({.script = script}, at::kCPU);
   const at::Tensor image = formula_pixels("image.0", {3, 8, 6});
   // Means, mean squares; return_features was set, or they would be zeros.
@@ -187,7 +189,7 @@ TEST_F(NetworksTest, OtherFilesAreNoTorchScript) {
   const fs::path path = folder / "resnet.safetensors";
   EXPECT_THAT(error_of(ErrorKind::kIo, [&] { return open_network({.script = path}, at::kCPU); }),
               HasSubstr("must be a TorchScript module"));
-  const auto network = open_network({.script = fs::path(KINORA_TEST_DATA) / "script.pt"}, at::kCPU);
+  const auto network = open_network({.script = source_path("tests/eval/data/script.pt")}, at::kCPU);
   EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return network->forward(at::zeros({2})); }),
               HasSubstr("must take [2]"));
 }

@@ -22,6 +22,7 @@
 #include "kinora/io/npz.h"
 #include "tests/error_of.h"
 #include "tests/eval/network_files.h"
+#include "tests/places.h"
 
 namespace kinora::eval {
 namespace sample_set_test {
@@ -133,7 +134,7 @@ TEST_F(SampleSetTest, FeaturesAreInTheSetsOrder) {
   for (int i = 0; i < 7; ++i) {
     write_image("set/" + std::to_string(i) + ".png", 10 * i);
   }
-  const auto network = open_network({.script = fs::path(KINORA_TEST_DATA) / "script.pt"}, at::kCPU);
+  const auto network = open_network({.script = source_path("tests/eval/data/script.pt")}, at::kCPU);
   std::vector<int64_t> progress;
   const FeatureTable table =
       extract(open("set"), *network, comm::Group(),

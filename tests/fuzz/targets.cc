@@ -25,6 +25,7 @@
 #include "kinora/io/safetensors.h"
 #include "kinora/io/tar.h"
 #include "kinora/io/zip.h"
+#include "tests/places.h"
 
 namespace kinora::fuzz {
 namespace {
@@ -234,12 +235,12 @@ void parse_image(std::span<const std::byte> bytes) {
 }  // namespace
 
 std::vector<Target> targets() {
-  const fs::path images = KINORA_FUZZ_IMAGES;
+  const fs::path images = source_path("tests/data/data");
   const auto fixture = [&images](const char* name) {
     return io::read_file(images / name, 1 << 20);
   };
   const auto small = [](const char* name) {
-    return io::read_file(fs::path(KINORA_FUZZ_PICTURES) / name, 1 << 20);
+    return io::read_file(source_path("tests/io/data/images") / name, 1 << 20);
   };
   io::Image grey;
   io::set_size(grey, 5, 7);
@@ -263,12 +264,12 @@ std::vector<Target> targets() {
       {"index", parse_index, {index_seed()}, repair_index},
       {"safetensors",
        [](auto bytes) { (void)io::SafetensorsFile::open(MemoryFile(bytes).path()); },
-       {io::read_file(KINORA_FUZZ_SAFETENSORS, 1 << 20)}},
+       {io::read_file(source_path("tests/io/data/python.safetensors"), 1 << 20)}},
       {"npz",
        parse_npz,
-       {io::read_file(fs::path(KINORA_FUZZ_NPZ) / "stored.npz", 1 << 20),
-        io::read_file(fs::path(KINORA_FUZZ_NPZ) / "deflated.npz", 1 << 20),
-        io::read_file(fs::path(KINORA_FUZZ_NPZ) / "versions.npz", 1 << 20)},
+       {io::read_file(source_path("tests/io/data/npz/stored.npz"), 1 << 20),
+        io::read_file(source_path("tests/io/data/npz/deflated.npz"), 1 << 20),
+        io::read_file(source_path("tests/io/data/npz/versions.npz"), 1 << 20)},
        repair_zip},
       {"picture_texts",
        [](std::span<const std::byte> bytes) { (void)io::read_texts(bytes, "picture"); },

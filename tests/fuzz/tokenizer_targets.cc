@@ -17,6 +17,7 @@
 #include "kinora/tokenizers/tokenizer.h"
 #include "kinora/tokenizers/utf8.h"
 #include "tests/fuzz/targets.h"
+#include "tests/places.h"
 
 namespace kinora::fuzz {
 namespace {
@@ -239,7 +240,7 @@ std::vector<Target> tokenizer_targets() {
     folder.use();
   };
   const auto model = [](const char* name) {
-    return io::read_file(fs::path(KINORA_FUZZ_TOKENIZERS) / name, 1 << 20);
+    return io::read_file(source_path("tests/tokenizers/data") / name, 1 << 20);
   };
   return {
       {"tokenizer_json",

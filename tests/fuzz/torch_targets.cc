@@ -15,6 +15,7 @@
 #include "kinora/io/torch_file.h"
 #include "kinora/io/zip.h"
 #include "tests/fuzz/targets.h"
+#include "tests/places.h"
 
 namespace kinora::fuzz {
 namespace {
@@ -24,7 +25,7 @@ namespace fs = std::filesystem;
 constexpr int64_t kMaxSeed = 1 << 20;
 
 Bytes fixture(const char* name) {
-  return io::read_file(fs::path(KINORA_FUZZ_TORCH) / name, kMaxSeed);
+  return io::read_file(source_path("tests/io/data") / name, kMaxSeed);
 }
 
 void parse_torch_file(std::span<const std::byte> bytes) {

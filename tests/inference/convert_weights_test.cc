@@ -21,6 +21,7 @@
 #include "kinora/pipelines/sampling_config.h"
 #include "tests/data/files.h"
 #include "tests/error_of.h"
+#include "tests/places.h"
 
 namespace kinora::inference {
 namespace convert_weights_test {
@@ -31,7 +32,7 @@ using checkpoint::WeightsFile;
 using nlohmann::json;
 using testing::HasSubstr;
 
-const fs::path kData = fs::path(KINORA_SOURCE_DIR) / "tests/train/data";
+const fs::path kData = source_path("tests/train/data");
 const fs::path kDit = kData / "diffusers_dit";
 const fs::path kPixart = kData / "diffusers_pixart";
 
@@ -329,7 +330,7 @@ TEST_F(ConvertWeightsTest, PartsThatDoNotFitTogetherAreRefused) {
 }
 
 TEST_F(ConvertWeightsTest, OriginalTrainingFilesGiveEitherWeightsWithoutAModel) {
-  const fs::path original = fs::path(KINORA_SOURCE_DIR) / "tests/checkpoint/data/dit_training.pt";
+  const fs::path original = source_path("tests/checkpoint/data/dit_training.pt");
   const Converted converted = convert(original, in("ema.safetensors"));
   EXPECT_FALSE(converted.has_model);
   EXPECT_THAT(converted.notes, testing::ElementsAre(HasSubstr("names are as they were")));
@@ -346,7 +347,7 @@ TEST_F(ConvertWeightsTest, OriginalTrainingFilesGiveEitherWeightsWithoutAModel) 
 }
 
 TEST_F(ConvertWeightsTest, ARecipeSaysWhatAFileIsOf) {
-  const fs::path original = fs::path(KINORA_SOURCE_DIR) / "tests/checkpoint/data/dit_training.pt";
+  const fs::path original = source_path("tests/checkpoint/data/dit_training.pt");
   const std::string recipe =
       "run: {dir: x}\nmodel: {depth: 1, hidden: 4, heads: 2, patch: 2, in_channels: 4, height: 4, "
       "width: 6, "

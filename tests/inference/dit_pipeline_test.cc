@@ -13,6 +13,7 @@
 #include "kinora/pipelines/decode.h"
 #include "kinora/pipelines/pipeline.h"
 #include "tests/error_of.h"
+#include "tests/places.h"
 
 // The folder is diffusers', and drawn.safetensors what it draws with it:
 // tools/reference/make_pipeline_fixtures.py.
@@ -28,7 +29,7 @@ using testing::HasSubstr;
 const LoadOptions kOnCpu = {.device = DeviceChoice::kCpu, .says = false};
 
 fs::path folder() {
-  return fs::path(KINORA_SOURCE_DIR) / "tests/inference/data/dit";
+  return source_path("tests/inference/data/dit");
 }
 
 class DitPipelineTest : public testing::Test {

@@ -11,6 +11,7 @@
 #include "kinora/inference/drawing.h"
 #include "kinora/models/families.h"
 #include "kinora/ops/random.h"
+#include "tests/places.h"
 
 /// Tiny models of every family, with what several users ask of them.
 namespace kinora::inference {
@@ -48,7 +49,7 @@ inline TrainedModel tiny_model(const models::Family& family, at::Device device,
     recipe.model.text_tokens = 10;
     recipe.model.text_encoder = {.layers = 1, .width = 8, .heads = 2, .mlp = 16, .vocab = 256};
     recipe.data.text = data::TextKind::kTokens;
-    recipe.text.tokenizer = KINORA_SOURCE_DIR "/configs/captions/spiece.model";
+    recipe.text.tokenizer = source_path("configs/captions/spiece.model");
   }
   recipe.model = models::resolved(recipe.model);
   recipe.objective.kind = diffusion::ObjectiveConfig::Kind::kFlow;

@@ -26,6 +26,7 @@
 #include "kinora/pipelines/pipeline.h"
 #include "tests/error_of.h"
 #include "tests/ops/tensors.h"
+#include "tests/places.h"
 
 // There is no published folder here: a tiny one in their layout, with the text encoder of
 // tests/inference/data/pixart_alpha.
@@ -42,7 +43,7 @@ using testing::Pointwise;
 const LoadOptions kOnCpu = {.device = DeviceChoice::kCpu, .says = false};
 
 fs::path pixart() {
-  return fs::path(KINORA_SOURCE_DIR) / "tests/inference/data/pixart_alpha";
+  return source_path("tests/inference/data/pixart_alpha");
 }
 
 class OpenSoraPipelineTest : public testing::Test {

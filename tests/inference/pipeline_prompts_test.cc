@@ -20,6 +20,7 @@
 #include "kinora/ops/random.h"
 #include "kinora/pipelines/decode.h"
 #include "tests/error_of.h"
+#include "tests/places.h"
 
 // The folders are diffusers', and drawn.safetensors what it draws with them:
 // tools/reference/make_pipeline_fixtures.py.
@@ -43,7 +44,7 @@ class PipelinePromptsTest : public testing::TestWithParam<const char*> {
   ~PipelinePromptsTest() override { fs::remove_all(scratch_); }
 
   static fs::path folder(const std::string& name = GetParam()) {
-    return fs::path(KINORA_SOURCE_DIR) / "tests/inference/data" / name;
+    return source_path("tests/inference/data") / name;
   }
   static WeightsFile drawn() { return WeightsFile::open(folder() / "drawn.safetensors"); }
   static std::vector<std::string> captions() {

@@ -8,6 +8,7 @@
 #include "kinora/data/moving_shapes.h"
 #include "kinora/tokenizers/tokenizer.h"
 #include "tests/error_of.h"
+#include "tests/places.h"
 
 namespace kinora::inference {
 namespace prompts_test {
@@ -18,7 +19,7 @@ constexpr data::TextShape kShape = {.length = 16};
 
 data::CaptionTokens shipped() {
   return {.tokenizer = std::make_shared<const tokenizers::Tokenizer>(
-              tokenizers::Tokenizer::load(KINORA_SOURCE_DIR "/configs/captions/spiece.model")),
+              tokenizers::Tokenizer::load(source_path("configs/captions/spiece.model"))),
           .max_length = kShape.length};
 }
 

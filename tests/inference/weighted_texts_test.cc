@@ -14,6 +14,7 @@
 #include "kinora/inference/pipeline_prompts.h"
 #include "kinora/pipelines/text_encoder_file.h"
 #include "tests/error_of.h"
+#include "tests/places.h"
 
 // The states are Compel's and AUTOMATIC1111's: tools/reference/make_prompt_weight_fixtures.py.
 
@@ -24,7 +25,7 @@ namespace fs = std::filesystem;
 using prompts::WeightedText;
 using testing::HasSubstr;
 
-const fs::path kData = fs::path(KINORA_SOURCE_DIR) / "tests/inference/data";
+const fs::path kData = source_path("tests/inference/data");
 const fs::path kAlpha = kData / "pixart_alpha";
 constexpr int64_t kLength = 120;
 

@@ -11,6 +11,7 @@
 #include "kinora/io/image.h"
 #include "kinora/io/image_resize.h"
 #include "tests/io/io_testing.h"
+#include "tests/places.h"
 
 namespace kinora::io {
 namespace crop_decode_test {
@@ -18,7 +19,7 @@ namespace crop_decode_test {
 using test::error_message;
 using ::testing::HasSubstr;
 
-const std::string kFolder = std::string(KINORA_TEST_DATA) + "/crops/";
+const std::string kFolder = source_path("tests/io/data/crops/").string();
 const std::array<std::string, 7> kFiles = {"420.jpg", "420_tall.jpg", "420_restarts.jpg",
                                            "422.jpg", "444.jpg",      "progressive.jpg",
                                            "gray.jpg"};

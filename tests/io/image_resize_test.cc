@@ -6,6 +6,7 @@
 #include <string>
 
 #include "tests/io/io_testing.h"
+#include "tests/places.h"
 
 namespace kinora::io {
 namespace image_resize_test {
@@ -35,7 +36,7 @@ uint64_t fnv(const std::vector<uint8_t>& bytes) {
 }
 
 TEST(ImageResizeTest, EqualsPillowAndAdmToTheLastBit) {
-  std::ifstream cases(std::string(KINORA_TEST_DATA) + "/resize.txt");
+  std::ifstream cases(source_path("tests/io/data/resize.txt"));
   Resizer resizer;
   Image out;
   int num_cases = 0;

@@ -13,6 +13,7 @@
 #include "kinora/core/philox.h"
 #include "kinora/io/file.h"
 #include "tests/io/io_testing.h"
+#include "tests/places.h"
 
 namespace kinora::io {
 namespace image_test {
@@ -20,14 +21,14 @@ namespace image_test {
 using test::error_message;
 using ::testing::HasSubstr;
 
-const std::string kFolder = std::string(KINORA_TEST_DATA) + "/images/";
+const std::string kFolder = source_path("tests/io/data/images/").string();
 
 std::vector<std::byte> read_fixture(const std::string& name) {
   return read_file(kFolder + name, 1 << 20);
 }
 
 bool has_tiff() {
-  return std::filesystem::exists(std::string(KINORA_BINARY_DIR) + "/kinora_tiff.so");
+  return std::filesystem::exists(build_path("kinora_tiff.so"));
 }
 
 // What tools/make_image_fixtures.py wrote: Pillow's pixels.
@@ -211,7 +212,7 @@ TEST(ImageTest, RefusesWhatAFormatMayHoldAndIsNotRead) {
 TEST(ImageDeathTest, WithoutTheModuleATiffSaysWhatIsMissing) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");  // a process that has not loaded it
   const auto tell = [] {
-    ::setenv("KINORA_MODULES", KINORA_TEST_DATA, 1);
+    ::setenv("KINORA_MODULES", source_path("tests/io/data").c_str(), 1);
     std::cerr << error_message(ErrorKind::kConfig,
                                [] { (void)image_size(read_fixture("gray.tif"), "a.tif"); });
     std::exit(0);

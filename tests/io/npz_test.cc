@@ -11,6 +11,7 @@
 #include "kinora/io/inflate.h"
 #include "tests/io/io_testing.h"
 #include "tests/io/zip_builder.h"
+#include "tests/places.h"
 
 namespace kinora::io {
 namespace npz_test {
@@ -23,7 +24,7 @@ using ::testing::HasSubstr;
 
 namespace fs = std::filesystem;
 
-const fs::path kData = fs::path(KINORA_TEST_DATA) / "npz";
+const fs::path kData = source_path("tests/io/data/npz");
 constexpr std::string_view kMagic = "\x93NUMPY";
 
 std::vector<double> doubles(const NpyArray& array) {

@@ -13,6 +13,7 @@
 
 #include "kinora/io/file.h"
 #include "tests/error_of.h"
+#include "tests/places.h"
 
 namespace kinora::io {
 namespace parquet_test {
@@ -22,7 +23,7 @@ using ::testing::HasSubstr;
 
 namespace fs = std::filesystem;
 
-const fs::path kTable = fs::path(KINORA_TEST_DATA) / "table.parquet";
+const fs::path kTable = source_path("tests/io/data/table.parquet");
 
 class ParquetTest : public ::testing::Test {
  protected:

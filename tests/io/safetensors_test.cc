@@ -8,6 +8,7 @@
 #include <random>
 
 #include "tests/io/io_testing.h"
+#include "tests/places.h"
 
 namespace kinora::io {
 namespace safetensors_test {
@@ -19,8 +20,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-const std::filesystem::path kPython =
-    std::filesystem::path(KINORA_TEST_DATA) / "python.safetensors";
+const std::filesystem::path kPython = source_path("tests/io/data/python.safetensors");
 
 void write_raw(const std::filesystem::path& path, const std::string& content) {
   std::ofstream(path, std::ios::binary) << content;

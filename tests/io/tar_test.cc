@@ -11,6 +11,7 @@
 #include "kinora/core/philox.h"
 #include "kinora/io/image.h"
 #include "tests/io/io_testing.h"
+#include "tests/places.h"
 
 namespace kinora::io {
 namespace tar_test {
@@ -268,7 +269,7 @@ TEST_F(TarTest, DamagedArchivesNeverReadBeyondTheirEnd) {
 TEST_F(TarTest, IndexesFiftyThousandImagesQuickly) {
   const char* data = std::getenv("KINORA_DATA");
   const std::filesystem::path path =
-      std::filesystem::path(data != nullptr ? data : KINORA_SOURCE_DIR "/../shared/data") /
+      (data != nullptr ? std::filesystem::path(data) : source_path("../shared/data")) /
       "cifar10/train.tar";
   if (!std::filesystem::exists(path)) {
     GTEST_SKIP() << "needs the data folder (variable KINORA_DATA): no " << path;

@@ -10,6 +10,7 @@
 #include "kinora/io/crc32c.h"
 #include "kinora/io/file.h"
 #include "tests/io/io_testing.h"
+#include "tests/places.h"
 
 namespace kinora::io {
 namespace tensorboard_test {
@@ -155,8 +156,7 @@ std::string output_of(const std::string& command) {
 TEST(EventWriterTest, TheStockTensorBoardReadsIt) {
   const char* chosen = std::getenv("KINORA_PYTHON");
   const std::string python =
-      "'" + (chosen != nullptr ? std::string(chosen) : KINORA_SOURCE_DIR "/.venv/bin/python") +
-      "' ";
+      "'" + (chosen != nullptr ? chosen : source_path(".venv/bin/python").string()) + "' ";
   if (output_of(python + "-c 'import tensorboard; print(1)' 2>/dev/null").empty()) {
     GTEST_SKIP() << "needs Python with the package tensorboard (variable KINORA_PYTHON)";
   }
@@ -174,8 +174,8 @@ TEST(EventWriterTest, TheStockTensorBoardReadsIt) {
     writer.purge_from(4);
     writer.add_scalar("loss", 4, 10.0);
   }
-  const std::string output = output_of(python + KINORA_SOURCE_DIR "/tools/read_events.py '" +
-                                       folder.path().string() + "'");
+  const std::string output = output_of(python + source_path("tools/read_events.py").string() +
+                                       " '" + folder.path().string() + "'");
   ASSERT_FALSE(output.empty());
   const auto read = nlohmann::json::parse(output);
   const auto third = static_cast<double>(1.0F / 3.0F);

@@ -12,6 +12,7 @@
 #include "kinora/io/safetensors.h"
 #include "tests/io/io_testing.h"
 #include "tests/io/zip_builder.h"
+#include "tests/places.h"
 
 namespace kinora::io {
 namespace torch_file_test {
@@ -24,7 +25,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-const std::filesystem::path kData = KINORA_TEST_DATA;
+const std::filesystem::path kData = source_path("tests/io/data");
 
 using Entries = std::vector<std::pair<std::string, std::string>>;
 
@@ -259,9 +260,8 @@ TEST(TorchFileTest, VerifyFindsDamagedData) {
 
 std::filesystem::path real_data(const std::string& name) {
   const char* variable = std::getenv("KINORA_DATA");
-  const std::filesystem::path folder =
-      variable != nullptr ? variable : KINORA_SOURCE_DIR "/../shared/data";
-  return folder / name;
+  return (variable != nullptr ? std::filesystem::path(variable) : source_path("../shared/data")) /
+         name;
 }
 
 /// CRC-32 of all tensors, one after the other. The expected values are zlib.crc32 of what

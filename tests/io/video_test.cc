@@ -14,6 +14,7 @@
 #include "kinora/io/file.h"
 #include "tests/io/io_testing.h"
 #include "tests/io/video_testing.h"
+#include "tests/places.h"
 
 // The fixtures, and what their frames show: tools/make_video_fixtures.py.
 namespace kinora::io {
@@ -31,7 +32,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 fs::path fixture(const std::string& name) {
-  return fs::path(KINORA_TEST_DATA) / "videos" / name;
+  return source_path("tests/io/data/videos") / name;
 }
 
 struct Kind {
@@ -281,7 +282,7 @@ TEST(VideoTest, RealClipsAreReadByFrameNumbers) {
   SKIP_WITHOUT_VIDEO();
   const char* data = std::getenv("KINORA_DATA");
   const fs::path folder =
-      (data != nullptr ? fs::path(data) : fs::path(KINORA_SOURCE_DIR) / "../shared/data") / "clips";
+      (data != nullptr ? fs::path(data) : source_path("../shared/data")) / "clips";
   if (!fs::is_directory(folder)) {
     GTEST_SKIP() << "no real data: " << folder << " is absent (set KINORA_DATA)";
   }

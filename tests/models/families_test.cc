@@ -20,6 +20,7 @@
 #include "kinora/models/model.h"
 #include "kinora/models/transformers/diffusers_names.h"
 #include "tests/error_of.h"
+#include "tests/places.h"
 
 namespace kinora::models {
 namespace families_test {
@@ -212,7 +213,7 @@ struct SourceFile {
 std::vector<SourceFile> sources() {
   std::vector<SourceFile> all;
   for (const char* top : {"kinora", "apps"}) {
-    for (const auto& entry : fs::recursive_directory_iterator(fs::path(KINORA_SOURCE_DIR) / top)) {
+    for (const auto& entry : fs::recursive_directory_iterator(source_path(top))) {
       const std::string extension = entry.path().extension().string();
       if (entry.is_regular_file() &&
           std::set<std::string>{".h", ".cc", ".cu", ".cuh"}.contains(extension)) {

@@ -15,6 +15,7 @@
 #include "kinora/device/host_bytes.h"
 #include "kinora/io/safetensors.h"
 #include "kinora/nn/linear.h"
+#include "tests/places.h"
 #include "tests/tolerances.h"
 
 namespace kinora::nn {
@@ -78,7 +79,7 @@ class LowRankTest : public testing::TestWithParam<Case> {
   }
 
   io::SafetensorsFile file_ =
-      io::SafetensorsFile::open(std::string(KINORA_TEST_DATA) + "/low_rank.safetensors");
+      io::SafetensorsFile::open(source_path("tests/nn/data/low_rank.safetensors"));
   Linear linear_{7, 5, Init::zero()};
 };
 

@@ -21,6 +21,7 @@
 #include "kinora/ops/random.h"
 #include "tests/error_of.h"
 #include "tests/optim/model.h"
+#include "tests/places.h"
 #include "tests/tolerances.h"
 
 namespace kinora::optim {
@@ -31,7 +32,7 @@ using testing::HasSubstr;
 
 const json& fixture() {
   static const json kFixture = [] {
-    std::ifstream file(std::string(KINORA_TEST_DATA) + "/adamw.json");
+    std::ifstream file(source_path("tests/optim/data/adamw.json"));
     return json::parse(file);
   }();
   return kFixture;

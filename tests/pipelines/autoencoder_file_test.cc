@@ -26,6 +26,7 @@
 #include "tests/error_of.h"
 #include "tests/io/io_testing.h"
 #include "tests/models/formula_values.h"
+#include "tests/places.h"
 
 namespace kinora::pipelines {
 namespace autoencoder_file_test {
@@ -237,8 +238,7 @@ TEST(AutoencoderFileTest, WhatDoesNotFitIsNamed) {
 
 fs::path real_data(const char* name) {
   const char* folder = std::getenv("KINORA_DATA");
-  return (folder != nullptr ? fs::path(folder) : fs::path(KINORA_SOURCE_DIR) / "../shared/data") /
-         name;
+  return (folder != nullptr ? fs::path(folder) : source_path("../shared/data")) / name;
 }
 
 TEST(AutoencoderFileTest, Taef2KeepsPhotos) {

@@ -10,6 +10,7 @@
 #include "kinora/core/cuda.h"
 #include "kinora/pipelines/staged_copies.h"
 #include "kinora/pipelines/text_encoder_file.h"
+#include "tests/places.h"
 
 namespace kinora::pipelines {
 namespace gpu_streamed_blocks_test {
@@ -49,7 +50,7 @@ TEST_F(GpuStreamedBlocksTest, CopiesArriveInOrderWithTheCurrentStream) {
 
 TEST_F(GpuStreamedBlocksTest, GiveTheStatesOfAnEncoderInMemory) {
   const at::NoGradGuard no_grad;
-  const std::string folder = std::string(KINORA_SOURCE_DIR) + "/tests/pipelines/data/t5_bin";
+  const std::string folder = source_path("tests/pipelines/data/t5_bin").string();
   const auto whole = open_text_encoder(folder, {.device = at::kCUDA});
   const auto streamed = open_text_encoder(folder, {.device = at::kCUDA, .streamed = true});
   const models::TextTokens tokens = {.ids = {3, 1, 2, 5, 4, 1}, .lengths = {4, 2}};

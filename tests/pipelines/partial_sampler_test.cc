@@ -13,6 +13,7 @@
 #include "kinora/pipelines/sampling_config.h"
 #include "tests/diffusion/recorded_loops.h"
 #include "tests/error_of.h"
+#include "tests/places.h"
 
 namespace kinora::pipelines {
 namespace partial_sampler_test {
@@ -56,8 +57,8 @@ diffusion::Objective objective_of(const std::string& name) {
 }
 
 TEST(PartialSamplerTest, StepsAreThoseOfDiffusers) {
-  const auto file = checkpoint::WeightsFile::open(std::filesystem::path(KINORA_SOURCE_DIR) /
-                                                  "tests/pipelines/data/img2img.safetensors");
+  const auto file =
+      checkpoint::WeightsFile::open(source_path("tests/pipelines/data/img2img.safetensors"));
   const at::Tensor data = diffusion::start();
   const at::Tensor noise = diffusion::noise(0);
   for (const auto& [name, config] : cases()) {

@@ -10,6 +10,7 @@
 #include "kinora/core/error.h"
 #include "kinora/pipelines/text_encoder_file.h"
 #include "tests/comm/ranks.h"
+#include "tests/places.h"
 
 namespace kinora::pipelines {
 namespace shared_blocks_test {
@@ -17,7 +18,7 @@ namespace shared_blocks_test {
 using testing::HasSubstr;
 
 const std::string& t5_folder() {
-  static const std::string folder = std::string(KINORA_SOURCE_DIR) + "/tests/pipelines/data/t5_bin";
+  static const std::string folder = source_path("tests/pipelines/data/t5_bin").string();
   return folder;
 }
 

@@ -17,6 +17,7 @@
 #include "tests/error_of.h"
 #include "tests/io/io_testing.h"
 #include "tests/models/text_encoders/text_fixture.h"
+#include "tests/places.h"
 
 namespace kinora::pipelines {
 namespace text_encoder_file_test {
@@ -170,8 +171,7 @@ INSTANTIATE_TEST_SUITE_P(Fixtures, TextEncoderFolderTest,
 
 TEST(TextEncoderFileTest, ShardsLoad) {
   const TextFixture fixture("t5");
-  EXPECT_LT(difference(std::string(KINORA_SOURCE_DIR) + "/tests/pipelines/data/t5_bin", fixture),
-            kInFp32);
+  EXPECT_LT(difference(source_path("tests/pipelines/data/t5_bin").string(), fixture), kInFp32);
   const TemporaryFolder folder;
   Weights first;
   Weights second;

@@ -10,13 +10,14 @@
 #include "kinora/models/text_encoders/clip_text_encoder.h"
 #include "kinora/models/text_encoders/t5_encoder.h"
 #include "tests/models/formula_values.h"
+#include "tests/places.h"
 
 /// Text encoders of a few kilobytes with the tokenizers of tests/tokenizers/data, as folders of
 /// transformers.
 namespace kinora::pipelines {
 
 inline std::filesystem::path tokenizer_data(const std::string& name) {
-  return std::filesystem::path(KINORA_SOURCE_DIR) / "tests/tokenizers/data" / name;
+  return source_path("tests/tokenizers/data") / name;
 }
 
 inline void write_encoder(const std::filesystem::path& folder, nn::Module&& encoder,

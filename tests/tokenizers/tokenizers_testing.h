@@ -8,12 +8,13 @@
 #include "kinora/tokenizers/tokenizer.h"
 #include "tests/error_of.h"
 #include "tests/io/io_testing.h"
+#include "tests/places.h"
 
 namespace kinora::tokenizers::test {
 
 using io::test::TemporaryFolder;
 
-inline const std::filesystem::path kData = KINORA_TEST_DATA;
+inline const std::filesystem::path kData = source_path("tests/tokenizers/data");
 
 /// The tokenizer of a tokenizer.json with this content.
 inline Tokenizer from_json(std::string_view json) {

@@ -17,6 +17,7 @@
 #include "kinora/train/step_samples.h"
 #include "kinora/train/trainer.h"
 #include "tests/data/files.h"
+#include "tests/places.h"
 
 namespace kinora::train {
 namespace bucket_training_test {
@@ -53,7 +54,7 @@ class BucketTrainingTest : public ::testing::Test {
         "data.flip=true",
         "data.threads=2",
         "data.text=tokens",
-        "text.tokenizer=" KINORA_SOURCE_DIR "/configs/captions/spiece.model",
+        "text.tokenizer=" + source_path("configs/captions/spiece.model").string(),
         "model.architecture=stdit3",
         "model.depth=1",
         "model.hidden=48",

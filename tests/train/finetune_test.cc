@@ -30,6 +30,7 @@
 #include "kinora/train/trainable.h"
 #include "tests/data/files.h"
 #include "tests/error_of.h"
+#include "tests/places.h"
 #include "tests/tolerances.h"
 
 namespace kinora::train {
@@ -40,7 +41,7 @@ using checkpoint::LateTensors;
 using checkpoint::WeightsFile;
 using testing::HasSubstr;
 
-const fs::path kData = fs::path(KINORA_SOURCE_DIR) / "tests/train/data";
+const fs::path kData = source_path("tests/train/data");
 const fs::path kDit = kData / "diffusers_dit";
 
 RunConfig tiny() {

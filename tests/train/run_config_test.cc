@@ -9,6 +9,7 @@
 
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"
+#include "tests/places.h"
 
 namespace kinora::train {
 namespace run_config_test {
@@ -143,7 +144,7 @@ TEST(RunConfigTest, ModelTakesSizeAndClassesFromTheData) {
 
 TEST(RunConfigTest, EveryRecipeParsesAndDescribesAModel) {
   int count = 0;
-  const auto folder = std::filesystem::path(KINORA_SOURCE_DIR) / "configs";
+  const auto folder = source_path("configs");
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     if (entry.path().extension() != ".yaml") {
       continue;

@@ -11,6 +11,7 @@
 #include "kinora/models/text_encoders/clip_text_encoder.h"
 #include "kinora/models/text_encoders/t5_encoder.h"
 #include "tests/models/formula_values.h"
+#include "tests/places.h"
 
 namespace kinora::models {
 
@@ -18,8 +19,8 @@ namespace kinora::models {
 class TextFixture {
  public:
   explicit TextFixture(const std::string& name)
-      : file_(io::SafetensorsFile::open(std::string(KINORA_SOURCE_DIR) + "/tests/models/data/" +
-                                        name + ".safetensors")) {}
+      : file_(io::SafetensorsFile::open(source_path("tests/models/data/").string() + name +
+                                        ".safetensors")) {}
 
   [[nodiscard]] at::Tensor tensor(const std::string& name) const {
     const io::SafetensorsTensor* found = file_.find(name);

@@ -14,6 +14,7 @@
 #include "kinora/diffusion/objective.h"
 #include "kinora/io/safetensors.h"
 #include "kinora/models/transformers/dit.h"
+#include "tests/places.h"
 
 namespace kinora::models {
 
@@ -21,8 +22,7 @@ namespace kinora::models {
 class Fixture {
  public:
   explicit Fixture(const std::string& name)
-      : file_(io::SafetensorsFile::open(std::string(KINORA_SOURCE_DIR) + "/tests/models/data/" +
-                                        name)) {}
+      : file_(io::SafetensorsFile::open(source_path("tests/models/data/").string() + name)) {}
 
   [[nodiscard]] at::Tensor tensor(const std::string& name) const {
     const io::SafetensorsTensor* found = file_.find(name);

@@ -15,6 +15,7 @@
 #include "kinora/models/families.h"
 #include "kinora/models/model.h"
 #include "tests/models/transformers/fixture.h"
+#include "tests/places.h"
 #include "tests/tolerances.h"
 
 namespace kinora::models {
@@ -24,8 +25,8 @@ class VideoFixture {
  public:
   /// name: without ".safetensors".
   explicit VideoFixture(const std::string& name)
-      : file_(io::SafetensorsFile::open(std::string(KINORA_SOURCE_DIR) + "/tests/models/data/" +
-                                        name + ".safetensors")) {}
+      : file_(io::SafetensorsFile::open(source_path("tests/models/data/").string() + name +
+                                        ".safetensors")) {}
 
   /// Undefined where the file has none.
   [[nodiscard]] at::Tensor find(const std::string& name) const {

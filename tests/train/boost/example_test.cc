@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kinora/core/launcher.h"
+#include "tests/places.h"
 
 namespace kinora::train {
 namespace example_test {
@@ -20,8 +21,8 @@ TEST_P(ExampleTest, LearnsOnRanks) {
   const fs::path folder = testing::TempDir() + "kinora-example-" + std::to_string(GetParam());
   fs::remove_all(folder);
   fs::create_directories(folder);
-  const std::string command =
-      "cd '" + folder.string() + "' && exec '" KINORA_BINARY_DIR "/train_anything' > said-$RANK";
+  const std::string command = "cd '" + folder.string() + "' && exec '" +
+                              build_path("train_anything").string() + "' > said-$RANK";
   LaunchOptions options;
   options.command = {"sh", "-c", command};
   options.num_ranks = GetParam();
@@ -48,11 +49,10 @@ std::string text_of(const fs::path& path) {
 }
 
 TEST(ExampleTextTest, IsThatOfTheDocumentation) {
-  const fs::path root = KINORA_SOURCE_DIR;
-  const std::string program = text_of(root / "examples/train_anything/main.cc");
+  const std::string program = text_of(source_path("examples/train_anything/main.cc"));
   const size_t begin = program.find("int main()");
   ASSERT_NE(begin, std::string::npos);
-  EXPECT_NE(text_of(root / "docs/booster.md").find(program.substr(begin)), std::string::npos);
+  EXPECT_NE(text_of(source_path("docs/booster.md")).find(program.substr(begin)), std::string::npos);
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, ExampleTest, testing::Values(1, 2),

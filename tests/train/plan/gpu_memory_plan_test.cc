@@ -12,6 +12,7 @@
 #include "kinora/train/bench/benchmark.h"
 #include "kinora/train/bench/benchmark_step.h"
 #include "kinora/train/plan/memory_plan.h"
+#include "tests/places.h"
 
 namespace kinora::train {
 namespace gpu_memory_plan_test {
@@ -45,7 +46,7 @@ TEST(GpuMemoryPlanTest, IsWithinFivePercentOfThePeak) {
     settings.push_back({"imagenet-256-dit-s2", {batch, micro, "train.fp8=true"}});
   }
   for (const auto& [recipe, overrides] : settings) {
-    const std::string path = std::string(KINORA_SOURCE_DIR) + "/configs/" + recipe + ".yaml";
+    const std::string path = source_path("configs/").string() + recipe + ".yaml";
     const auto config = load_config<RunConfig>(path, overrides);
     // Steps before have left cuBLAS's workspace of each of their streams, and of the one that they
     // share, which counts for these, too.

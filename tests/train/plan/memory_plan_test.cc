@@ -20,17 +20,18 @@
 #include "kinora/train/training_step.h"
 #include "tests/cpu_count.h"
 #include "tests/error_of.h"
+#include "tests/places.h"
 
 namespace kinora::train {
 namespace memory_plan_test {
 
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
-constexpr const char* kTokenizer =
-    "text.tokenizer=" KINORA_SOURCE_DIR "/configs/captions/spiece.model";
+const std::string kTokenizer =
+    "text.tokenizer=" + source_path("configs/captions/spiece.model").string();
 constexpr PlanTarget kGpu = {.device = c10::DeviceType::CUDA};
 
 std::filesystem::path recipe(const std::string& name) {
-  return std::filesystem::path(KINORA_SOURCE_DIR) / "configs" / (name + ".yaml");
+  return source_path("configs") / (name + ".yaml");
 }
 
 RunConfig config_of(const std::string& name, const std::vector<std::string>& overrides) {
