@@ -16,8 +16,9 @@ struct RankOptions {
 
 /// Runs `body` in `num_ranks` processes that are connected by Gloo: this binary again, with the
 /// current test only, where this function connects and calls `body` instead. What comes before and
-/// after it in a test runs in those processes too. The test fails, with the output of the ranks
-/// concerned, unless all of them succeed; none is left behind.
+/// after it in a test runs in those processes too, on one thread. The test fails, with the output
+/// of the ranks concerned, unless all of them succeed; none is left behind. The binary's main() is
+/// that of ranks.cc.
 void run_on_ranks(int64_t num_ranks, const std::function<void(const Group& world)>& body,
                   const RankOptions& options = {});
 
