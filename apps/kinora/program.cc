@@ -1,6 +1,8 @@
 // The program that kinora becomes: reads its arguments again, and does what they ask for.
 
 #include <csignal>
+#include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <iostream>
 
@@ -9,7 +11,9 @@
 #include "apps/kinora/options/command_line.h"
 #include "kinora/core/printable.h"
 
-int main(int argc, char** argv) {
+namespace {
+
+int run_line(int argc, char** argv) {
   // A file at the limit of its size (ulimit -f) is an error to report, not the end.
   (void)std::signal(SIGXFSZ, SIG_IGN);
   static const kinora::PrintableStream kOut(std::cout);  // also where something calls exit
@@ -24,4 +28,15 @@ int main(int argc, char** argv) {
     std::cerr << "kinora: " << report.text << '\n';
     return report.exit_code;
   }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int exit_code = run_line(argc, argv);
+  // All is done and closed. libtorch's destructors would take half as long as loading it.
+  std::cout.flush();
+  std::cerr.flush();
+  std::fflush(nullptr);
+  std::_Exit(exit_code);
 }
