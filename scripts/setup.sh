@@ -151,7 +151,9 @@ choose_python() {
 free_mb() { df -Pm "$1" | awk 'NR == 2 {print $4}'; }
 
 pip_install() {
-  local log="$root/.cache/setup-pip.log" options=(--disable-pip-version-check --no-input)
+  # Python compiles what it imports; of the whole torch that is little.
+  local log="$root/.cache/setup-pip.log"
+  local options=(--disable-pip-version-check --no-input --no-compile)
   [[ -t 1 ]] || options+=(--progress-bar off)
   # Without the room for a second copy of the downloads, keep none.
   [[ "$(free_mb "$root")" -ge $((2 * space_mb)) ]] || options+=(--no-cache-dir)
