@@ -137,7 +137,8 @@ touch "$bare$clone/.venv/bin/python"
 who=root caches=''
 if "$quick"; then
   mkdir -p "$(ccache --get-config cache_dir)" "$bare/var/cache/ccache"
-  variables+=(CCACHE_DIR=/var/cache/ccache)
+  # With the last two, as in the Makefile, a clone elsewhere has made these objects.
+  variables+=(CCACHE_DIR=/var/cache/ccache CCACHE_BASEDIR="$clone" CCACHE_NOHASHDIR=1)
 fi
 if "$quick" && ! "$user"; then
   caches="$(ccache --get-config cache_dir):${PIP_CACHE_DIR:-$HOME/.cache/pip}"
