@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes tests/models/data/{hunyuan_vae,opensora_vae,dc_ae_video}.safetensors: what autoencoders of
-clips make of formula.py's weights and inputs, in float64. Wants torch and diffusers 0.42
+"""Writes tests/models/data/{hunyuan_vae,opensora_vae,opensora_causal_vae,dc_ae_video}.safetensors:
+what autoencoders of clips make of formula.py's weights and inputs, in float64. Wants torch and diffusers 0.42
 (AutoencoderKLHunyuanVideo and AutoencoderKL; the rest is in reference/).
 
   CASE.output        [B, C, T, H, W], where CASE is encode, decode, encode_image, decode_image
@@ -93,6 +93,21 @@ def opensora():
         "decode_image": (lambda z: model.decode(z, 1), [1, 2, 1, 2, 3], False)})
 
 
+def opensora_causal():
+    from opensora_causal_vae import OpenSoraCausalVae
+
+    config = {"latent_channels": 2, "channels": 4, "channel_multipliers": [1, 2, 2],
+              "num_res_blocks": 1, "temporal_downsample": [False, True], "num_groups": 2,
+              "micro_frame_size": 5}
+    model = OpenSoraCausalVae(config)
+    # Clips of 7 frames: a chunk of 5, and one of 3, of which the first is the other's last.
+    write("opensora_causal_vae", config, model, {
+        "encode": (model.encode, [2, 3, 7, 8, 12], True),
+        "decode": (model.decode, [1, 2, 5, 2, 3], True),
+        "encode_image": (model.encode, [1, 3, 1, 8, 12], False),
+        "decode_image": (model.decode, [1, 2, 1, 2, 3], False)})
+
+
 def dc_ae():
     from video_dc_ae import VideoDcAe
 
@@ -111,4 +126,5 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     hunyuan()
     opensora()
+    opensora_causal()
     dc_ae()

@@ -26,6 +26,10 @@ at::Tensor per_channel(const std::vector<double>& values, const at::Tensor& like
   return at::cat(each).view(shape);
 }
 
+int64_t shared_frames(const LatentSpace& space) {
+  return space.chunks_share_frame ? 1 : 0;
+}
+
 /// Latent frames of clips that fit, else of those a little shorter.
 int64_t floor_latents(const LatentSpace& space, int64_t frames) {
   const int64_t f = space.frame_compression;
@@ -35,8 +39,11 @@ int64_t floor_latents(const LatentSpace& space, int64_t frames) {
   if (frames == 1 || space.chunk_frames == 0) {
     return frames == 1 ? 1 : of_chunk(frames);
   }
-  return frames / space.chunk_frames * of_chunk(space.chunk_frames) +
-         of_chunk(frames % space.chunk_frames);
+  const int64_t shared = shared_frames(space);
+  const int64_t own = space.chunk_frames - shared;  // frames of a chunk that no other has before it
+  const int64_t rest = (frames - shared) % own;
+  return (frames - shared) / own * of_chunk(space.chunk_frames) +
+         (rest > 0 ? of_chunk(rest + shared) : 0);
 }
 
 }  // namespace
@@ -76,8 +83,11 @@ int64_t pixel_frames(const LatentSpace& space, int64_t latents) {
   if (latents == 1 || space.chunk_frames == 0) {
     return latents == 1 ? 1 : of_chunk(latents);
   }
+  const int64_t shared = shared_frames(space);
   const int64_t whole = floor_latents(space, space.chunk_frames);
-  return latents / whole * space.chunk_frames + of_chunk(latents % whole);
+  const int64_t rest = latents % whole;
+  return latents / whole * (space.chunk_frames - shared) +
+         (rest > 0 ? of_chunk(rest) - shared : 0) + shared;
 }
 
 at::Tensor to_model_space(const LatentSpace& space, const at::Tensor& raw) {

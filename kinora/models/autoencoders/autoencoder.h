@@ -24,6 +24,8 @@ struct LatentSpace {
   /// (T - 1) / frame_compression + 1; else T / frame_compression.
   bool first_frame_alone = false;
   int64_t chunk_frames = 0;  ///< clips are taken apart in so many frames, the last fewer; 0: whole
+  bool chunks_share_frame =
+      false;  ///< whether a chunk begins with the last frame of the one before
   /// A model sees (z - shift) * scale; one value, or one a channel.
   std::vector<double> scale = {1.0};
   std::vector<double> shift = {0.0};

@@ -1,6 +1,7 @@
 #include "kinora/models/layers/clip_layers.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/silu.h>
 
 #include <algorithm>
 #include <utility>
@@ -22,23 +23,42 @@ nn::Conv make_conv(int64_t in_channels, int64_t out_channels, const ClipKernel& 
                    .has_bias = kernel.has_bias});
 }
 
+/// The frames of a clip [B, C, T, H, W] as images [B T, C, H, W].
+at::Tensor images_of_frames(const at::Tensor& clip) {
+  return clip.transpose(1, 2).flatten(0, 1);
+}
+
+/// The reverse, of clips of so many frames.
+at::Tensor frames_of_images(const at::Tensor& images, int64_t frames) {
+  return images.unflatten(0, {-1, frames}).transpose(1, 2);
+}
+
 }  // namespace
 
 ClipConv::ClipConv(int64_t in_channels, int64_t out_channels, const ClipKernel& kernel)
     : kernel_(kernel), conv_(make_conv(in_channels, out_channels, kernel)) {}
 
+nn::Padding ClipConv::beside() const {
+  const int64_t around = kernel_.size[2] / 2;
+  return kernel_.zeros_behind ? nn::Padding{0, kernel_.size[2] - kernel_.stride[2]}
+                              : nn::Padding{around, around};
+}
+
 std::array<int64_t, 2> ClipConv::halo() const {
+  if (kernel_.zeros_behind) {
+    return {0, kernel_.size[1] - kernel_.stride[1]};
+  }
   // The last stride - 1 rows of a band are those that its last output is made of.
   const int64_t around = kernel_.size[1] / 2;
   return {around, std::max<int64_t>(0, around - (kernel_.stride[1] - 1))};
 }
 
 at::Tensor ClipConv::forward(const nn::Rows& x) const {
-  const int64_t beside = kernel_.size[2] / 2;
   if (kernel_.of_images) {
-    return conv_.forward(x.x.squeeze(2), {x.missing, {beside, beside}}).unsqueeze(2);
+    return frames_of_images(conv_.forward(images_of_frames(x.x), {x.missing, beside()}),
+                            x.x.size(2));
   }
-  const std::vector<nn::Padding> padding = {kernel_.time, x.missing, {beside, beside}};
+  const std::vector<nn::Padding> padding = {kernel_.time, x.missing, beside()};
   if (kernel_.edges == Edges::kZero) {
     return conv_.forward(x.x, padding);
   }
@@ -46,8 +66,10 @@ at::Tensor ClipConv::forward(const nn::Rows& x) const {
 }
 
 at::Tensor ClipConv::forward_doubled(const nn::Rows& x, int64_t frames) const {
-  return kernel_.of_images ? conv_.forward_doubled(x.x.squeeze(2), x.missing).unsqueeze(2)
-                           : forward(doubled(x, frames));
+  return kernel_.of_images
+             ? frames_of_images(conv_.forward_doubled(images_of_frames(x.x), x.missing),
+                                x.x.size(2))
+             : forward(doubled(x, frames));
 }
 
 ClipSize ClipConv::out_size(const ClipSize& in) const {
@@ -137,6 +159,57 @@ ClipSize UpsampleLayer::plan(const ClipSize& in, std::vector<nn::BandNeed>* need
   need.rows = in.rows;
   needs->push_back(need);
   return out;
+}
+
+UpsampleResidualLayer::UpsampleResidualLayer(int64_t channels, int64_t groups, double epsilon,
+                                             const ClipKernel& kernel)
+    : conv1_(channels, channels, kernel),
+      norm1_(groups, channels, epsilon),
+      conv2_(channels, channels, kernel),
+      norm2_(groups, channels, epsilon) {
+  add_child("conv1.conv", conv1_.parameters());
+  add_child("norm1", norm1_);
+  add_child("conv2.conv", conv2_.parameters());
+  add_child("norm2", norm2_);
+}
+
+nn::Bands UpsampleResidualLayer::forward(nn::Bands x) const {
+  nn::Bands y = x.like();
+  for (size_t i = 0; i < x.size(); ++i) {
+    y.add(x.computed(i, {1, 1}, [this](const nn::Rows& rows, const Tensors& /*also*/) {
+      return conv1_.forward(doubled(rows, 2));
+    }));
+  }
+  const at::Tensor sums1 = band_sums(y, norm1_);
+  const auto second = [this, elements = y.group_elements(norm1_.groups())](const nn::Rows& rows,
+                                                                           const Tensors& also) {
+    return conv2_.forward({norm1_.apply_silu(rows.x, also[0], elements), rows.missing});
+  };
+  y = over_bands(std::move(y), conv2_.halo(), second, {sums1});
+  const at::Tensor sums2 = band_sums(y, norm2_);
+  const auto last = [this, elements = y.group_elements(norm2_.groups())](const nn::Rows& rows,
+                                                                         const Tensors& also) {
+    const at::Tensor large = ops::repeat_places(also[0], 2);
+    return at::silu(norm2_.apply(rows.x, also[1], elements) + large) + large;
+  };
+  return over_bands_beside(std::move(y), {0, 0}, last, std::move(x), {sums2});
+}
+
+ClipSize UpsampleResidualLayer::plan(const ClipSize& in, std::vector<nn::BandNeed>* needs) const {
+  ClipSize large = in;
+  large.frames *= 2;
+  large.rows *= 2;
+  large.columns *= 2;
+  // x stays until the end.
+  nn::BandNeed first = clip_need(large, large, 1, false, in.bytes());
+  first.kept = in.bytes();
+  first.rows = in.rows;
+  needs->push_back(first);
+  needs->push_back(clip_need(large, large, conv2_.halo()[0], true, in.bytes()));
+  nn::BandNeed last = clip_need(large, large, 0, true, in.bytes());
+  last.work += 2 * large.bytes();
+  needs->push_back(last);
+  return large;
 }
 
 FrameDoublingLayer::FrameDoublingLayer(int64_t channels, const ClipKernel& kernel)

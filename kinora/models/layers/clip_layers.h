@@ -27,9 +27,12 @@ struct ClipKernel {
   Edges edges = Edges::kRepeat;
   bool has_bias = true;
   int64_t groups = 1;
-  /// Weights have no dim of time, and clips one frame: in T size and stride are 1 and none are
-  /// around, edges are kZero.
+  /// Weights have no dim of time, and frames are seen one by one: in T size and stride are 1 and
+  /// none are around, edges are kZero.
   bool of_images = false;
+  /// In H and W zeros come behind the last place only, as many as stride leaves; else size / 2
+  /// places around are seen.
+  bool zeros_behind = false;
 
   /// What sees one place only.
   [[nodiscard]] static ClipKernel point(bool has_bias = true) {
@@ -37,7 +40,7 @@ struct ClipKernel {
   }
 };
 
-/// A convolution that sees size / 2 places around in H and W.
+/// A convolution that sees places around in H and W, and zeros beyond the clip.
 class ClipConv {
  public:
   ClipConv(int64_t in_channels, int64_t out_channels, const ClipKernel& kernel);
@@ -53,6 +56,9 @@ class ClipConv {
   [[nodiscard]] ClipSize out_size(const ClipSize& in) const;
 
  private:
+  /// Columns before and after a place.
+  [[nodiscard]] nn::Padding beside() const;
+
   ClipKernel kernel_;
   nn::Conv conv_;
 };
@@ -94,6 +100,22 @@ class UpsampleLayer : public BandLayer {
  private:
   int64_t frames_;
   ClipConv conv_;
+};
+
+/// Every place and every frame twice, u; then u + silu(u + y) with y two convolutions that keep the
+/// size, each with a group norm behind it and SiLU between them: conv1.conv, norm1, conv2.conv,
+/// norm2.
+class UpsampleResidualLayer : public BandLayer {
+ public:
+  UpsampleResidualLayer(int64_t channels, int64_t groups, double epsilon, const ClipKernel& kernel);
+  [[nodiscard]] nn::Bands forward(nn::Bands x) const override;
+  [[nodiscard]] ClipSize plan(const ClipSize& in, std::vector<nn::BandNeed>* needs) const override;
+
+ private:
+  ClipConv conv1_;
+  nn::GroupNorm norm1_;
+  ClipConv conv2_;
+  nn::GroupNorm norm2_;
 };
 
 /// A convolution to twice the channels, which become twice the frames: channel 2 c + s of frame t
