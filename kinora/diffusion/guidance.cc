@@ -3,10 +3,12 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/linspace.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "kinora/core/error.h"
 
@@ -49,6 +51,23 @@ Conditions stacked(const Conditions& conditions, const Conditions& null) {
   return both;
 }
 
+/// [conditions; null; null without given frames] of [conditions; null].
+Conditions without_given(const Conditions& both) {
+  Conditions three;
+  for (const auto& [name, tensor] : kConditions) {
+    if (const at::Tensor& of_both = both.*tensor; of_both.defined()) {
+      three.*tensor = at::cat({of_both, of_both.chunk(2)[1]});
+    }
+  }
+  three.given.chunk(3)[2].zero_();
+  return three;
+}
+
+int64_t moved_channels(GuidanceChannels channels, int64_t num_channels) {
+  return channels == GuidanceChannels::kAll ? num_channels
+                                            : std::min(kDitGuidedChannels, num_channels);
+}
+
 /// A number for each sample, [B, 1, ...] of as many dims as `samples`.
 at::Tensor as_rows(const at::Tensor& numbers, const at::Tensor& samples) {
   std::vector<int64_t> shape(static_cast<size_t>(samples.dim()), 1);
@@ -68,13 +87,46 @@ GuidedDenoiser::GuidedDenoiser(Denoiser& denoiser, const Conditions& conditions,
                guidance.low, ", ", guidance.high, "].");
   KINORA_CHECK(guidance.rescale >= 0.0 && guidance.rescale <= 1.0, kConfig,
                "[guidance] rescale must lie in 0..1, got ", guidance.rescale, ".");
-  if (guidance.scale.any()) {
+  KINORA_CHECK(std::isfinite(guidance.given_scale) && guidance.given_scale >= 1.0, kConfig,
+               "[guidance] the scale of given frames must be a finite number from 1 on, got ",
+               guidance.given_scale, ".");
+  const bool by_frames = guidance.given_scale > 1.0 && conditions.frame_mask.defined();
+  if (guidance.scale.any() || by_frames) {
     both_ = stacked(conditions, guidance.null);
+  }
+  if (by_frames) {
+    KINORA_CHECK(conditions.given.defined(), kShape,
+                 "[guidance] a scale of given frames needs the given frames.");
+    three_ = without_given(both_);
   }
 }
 
-bool GuidedDenoiser::active(double level) const {
-  return guidance_.scale.any() && level >= guidance_.low && level <= guidance_.high;
+GuidedDenoiser::Rows GuidedDenoiser::rows_of(const Moment& moment) const {
+  const int64_t after = guidance_.alternates_after;
+  const bool is_on = moment.level >= guidance_.low && moment.level <= guidance_.high &&
+                     (after == 0 || moment.number < after || moment.number % 2 == 0);
+  if (is_on && three_.given.defined() && given_scale(moment) > 1.0) {
+    return Rows::kThree;
+  }
+  return is_on && guidance_.scale.any() ? Rows::kBoth : Rows::kConditional;
+}
+
+const Conditions& GuidedDenoiser::conditions_of(Rows rows) const {
+  switch (rows) {
+    case Rows::kConditional:
+      return conditions_;
+    case Rows::kBoth:
+      return both_;
+    case Rows::kThree:
+      return three_;
+  }
+  KINORA_UNREACHABLE("[guidance] unknown rows");
+}
+
+double GuidedDenoiser::given_scale(const Moment& moment) const {
+  const double gone = static_cast<double>(moment.number) /
+                      static_cast<double>(std::max<int64_t>(moment.count - 1, 1));
+  return std::lerp(guidance_.given_scale, 1.0, gone);
 }
 
 void GuidedDenoiser::prepare(const std::vector<Moment>& moments, const at::Tensor& times) {
@@ -82,14 +134,14 @@ void GuidedDenoiser::prepare(const std::vector<Moment>& moments, const at::Tenso
   prepared_.clear();
   size_t begin = 0;
   while (begin < moments.size()) {  // runs of neighbours with the same conditions
-    const bool guide = active(moments[begin].level);
+    const Rows rows = rows_of(moments[begin]);
     size_t end = begin + 1;
-    while (end < moments.size() && active(moments[end].level) == guide) {
+    while (end < moments.size() && rows_of(moments[end]) == rows) {
       ++end;
     }
     const Prepared of_run = denoiser_.prepare(
         times.narrow(0, static_cast<int64_t>(begin), static_cast<int64_t>(end - begin)),
-        guide ? both_ : conditions_);
+        conditions_of(rows));
     for (size_t i = begin; i < end; ++i) {
       prepared_.push_back(of_run.at_time(static_cast<int64_t>(i - begin)));
     }
@@ -98,42 +150,45 @@ void GuidedDenoiser::prepare(const std::vector<Moment>& moments, const at::Tenso
 }
 
 at::Tensor GuidedDenoiser::predict(const at::Tensor& x_t, size_t index) {
-  const bool guide = active(moments_[index].level);
-  return predict(x_t, moments_[index].t, guide, {.prepared = prepared_[index]});
+  return predict(x_t, moments_[index], {.prepared = prepared_[index]});
 }
 
 at::Tensor GuidedDenoiser::predict(const at::Tensor& x_t, double t, double level) {
-  const bool guide = active(level);
-  return predict(x_t, t, guide, Pass());
+  return predict(x_t, {.t = t, .level = level}, Pass());
 }
 
-at::Tensor GuidedDenoiser::predict(const at::Tensor& x_t, double t, bool guide, const Pass& pass) {
+at::Tensor GuidedDenoiser::predict(const at::Tensor& x_t, const Moment& moment, const Pass& pass) {
+  const Rows rows = rows_of(moment);
+  const auto copies = static_cast<int64_t>(rows);
   const int64_t batch = x_t.size(0);
   const int64_t channels = x_t.size(1);
-  const int64_t rows = guide ? 2 * batch : batch;
-  const at::Tensor times = at::full({rows}, t, x_t.options().dtype(at::kFloat));
-  at::Tensor prediction = denoiser_.forward(guide ? at::cat({x_t, x_t}) : x_t, times,
-                                            guide ? both_ : conditions_, pass);
-  KINORA_CHECK(prediction.dim() == x_t.dim() && prediction.size(0) == rows &&
+  const at::Tensor times = at::full({copies * batch}, moment.t, x_t.options().dtype(at::kFloat));
+  at::Tensor prediction = denoiser_.forward(
+      copies == 1 ? x_t : at::cat(std::vector<at::Tensor>(static_cast<size_t>(copies), x_t)), times,
+      conditions_of(rows), pass);
+  KINORA_CHECK(prediction.dim() == x_t.dim() && prediction.size(0) == copies * batch &&
                    (prediction.size(1) == channels || prediction.size(1) == 2 * channels) &&
                    prediction.sizes().slice(2) == x_t.sizes().slice(2),
                kShape, "[guidance] the denoiser must return C or 2 C channels for x_t of shape ",
-               x_t.sizes(), " (", rows, " rows given), got ", prediction.sizes(), ".");
-  if (!guide) {
+               x_t.sizes(), " (", copies * batch, " rows given), got ", prediction.sizes(), ".");
+  if (rows == Rows::kConditional) {
     return prediction;
   }
   const at::Tensor conditional = prediction.narrow(0, 0, batch);
-  const at::Tensor moved = guided(conditional, prediction.narrow(0, batch, batch), guidance_.scale,
-                                  guidance_.channels, channels);
-  return guidance_.rescale == 0.0 ? moved
-                                  : rescaled(moved, conditional, guidance_.rescale, channels);
+  const at::Tensor unconditional = prediction.narrow(0, batch, batch);
+  const at::Tensor moved =
+      guided(conditional, unconditional, guidance_.scale, guidance_.channels, channels);
+  if (rows == Rows::kThree) {
+    return guided_by_frames(moved, unconditional, prediction.narrow(0, 2 * batch, batch),
+                            given_scale(moment), guidance_.channels, channels);
+  }
+  const bool rescales = guidance_.rescale > 0.0 && !three_.given.defined();
+  return rescales ? rescaled(moved, conditional, guidance_.rescale, channels) : moved;
 }
 
 at::Tensor guided(const at::Tensor& conditional, const at::Tensor& unconditional,
                   const GuidanceScale& scale, GuidanceChannels channels, int64_t num_channels) {
-  const int64_t count = channels == GuidanceChannels::kAll
-                            ? num_channels
-                            : std::min(kDitGuidedChannels, num_channels);
+  const int64_t count = moved_channels(channels, num_channels);
   const at::Tensor cond = conditional.narrow(1, 0, count);
   const at::Tensor uncond = unconditional.narrow(1, 0, count);
   const at::Tensor difference = cond - uncond;
@@ -142,6 +197,18 @@ at::Tensor guided(const at::Tensor& conditional, const at::Tensor& unconditional
                                         : scale.value * difference);
   const int64_t rest = conditional.size(1) - count;
   return rest == 0 ? moved : at::cat({moved, conditional.narrow(1, count, rest)}, 1);
+}
+
+at::Tensor guided_by_frames(const at::Tensor& moved, const at::Tensor& with,
+                            const at::Tensor& without, double scale, GuidanceChannels channels,
+                            int64_t num_channels) {
+  const int64_t count = moved_channels(channels, num_channels);
+  const at::Tensor more = at::linspace(0.0, scale - 1.0, moved.size(2), moved.options());  // [T]
+  const at::Tensor data =
+      moved.narrow(1, 0, count) +
+      more.view({-1, 1, 1}) * (with.narrow(1, 0, count) - without.narrow(1, 0, count));
+  const int64_t rest = moved.size(1) - count;
+  return rest == 0 ? data : at::cat({data, moved.narrow(1, count, rest)}, 1);
 }
 
 at::Tensor rescaled(const at::Tensor& guided, const at::Tensor& conditional, double rescale,

@@ -38,9 +38,18 @@ struct Guidance {
   /// conditional prediction alone.
   double low = 0.0;
   double high = 1.0;
+  /// Of a run's evaluations, counted from 0, guide in the first so many, and after them in those of
+  /// even number only (Open-Sora 1.3); 0: in all. Elsewhere the conditional prediction alone.
+  int64_t alternates_after = 0;
   /// Share of the guided prediction that is scaled, sample by sample, to the deviation of the
-  /// conditional one (Lin et al. 2024, section 3.4): 0 none, 1 all.
+  /// conditional one (Lin et al. 2024, section 3.4): 0 none, 1 all. Not where given frames guide.
   double rescale = 0.0;
+  /// Guidance by given frames (Conditions::given), for denoisers that embed them: s times the
+  /// difference between the unconditional prediction with them and the one where zeros stand for
+  /// them is added to the latter, with a forward of a batch three times as large. 1: none. s falls
+  /// from this scale in the first evaluation to 1 in the last, and in each grows over the frames of
+  /// a clip from 1 (Open-Sora 1.3's scale_image_weight).
+  double given_scale = 1.0;
   /// What is different in the unconditional prediction, each of the batch's size: labels of the
   /// null class, null_text, or the text that stands for none. Needed where scale is not 1.
   Conditions null = {};
@@ -50,8 +59,9 @@ struct Guidance {
 class GuidedDenoiser {
  public:
   /// `denoiser` is borrowed. Errors: kConfig for a number that is not finite as the scale of all,
-  /// an interval that is not 0 <= low <= high <= 1 or a rescale outside of 0..1, or where null
-  /// conditions are missing; kShape where they differ in shape from the conditions.
+  /// an interval that is not 0 <= low <= high <= 1, a rescale outside of 0..1 or a scale of given
+  /// frames below 1, or where null conditions are missing; kShape where they differ in shape from
+  /// the conditions.
   GuidedDenoiser(Denoiser& denoiser, const Conditions& conditions, const Guidance& guidance);
 
   /// Lets the denoiser do at once what depends on times and conditions alone: predict() is then
@@ -60,6 +70,8 @@ class GuidedDenoiser {
   struct Moment {
     double t;
     double level;
+    int64_t number = 0;  ///< of `count` evaluations
+    int64_t count = 1;
   };
   void prepare(const std::vector<Moment>& moments, const at::Tensor& times);
 
@@ -71,12 +83,22 @@ class GuidedDenoiser {
   [[nodiscard]] at::Tensor predict(const at::Tensor& x_t, double t, double level);
 
  private:
-  [[nodiscard]] bool active(double level) const;
-  [[nodiscard]] at::Tensor predict(const at::Tensor& x_t, double t, bool guide, const Pass& pass);
+  /// What is predicted at a moment, row behind row.
+  enum class Rows : int64_t {
+    kConditional = 1,
+    kBoth = 2,   ///< [conditional; unconditional]
+    kThree = 3,  ///< the same; unconditional without given frames
+  };
+  [[nodiscard]] Rows rows_of(const Moment& moment) const;
+  [[nodiscard]] const Conditions& conditions_of(Rows rows) const;
+  /// The scale of given frames at the last frame of a clip.
+  [[nodiscard]] double given_scale(const Moment& moment) const;
+  [[nodiscard]] at::Tensor predict(const at::Tensor& x_t, const Moment& moment, const Pass& pass);
 
   Denoiser& denoiser_;
   Conditions conditions_;
-  Conditions both_;  ///< [conditions; null]; undefined where guidance is never active
+  Conditions both_;   ///< of Rows::kBoth, as the next; undefined where guidance is never active
+  Conditions three_;  ///< undefined where given frames do not guide
   Guidance guidance_;
   std::vector<Moment> moments_;
   std::vector<Prepared> prepared_;  // of each moment
@@ -86,6 +108,13 @@ class GuidedDenoiser {
 [[nodiscard]] at::Tensor guided(const at::Tensor& conditional, const at::Tensor& unconditional,
                                 const GuidanceScale& scale, GuidanceChannels channels,
                                 int64_t num_channels);
+
+/// `moved`, a prediction of clips, by guidance by given frames: plus (s - 1) times the difference
+/// between the unconditional predictions with them and without, in the channels that guidance
+/// moves. s grows over the frames from 1 to `scale`.
+[[nodiscard]] at::Tensor guided_by_frames(const at::Tensor& moved, const at::Tensor& with,
+                                          const at::Tensor& without, double scale,
+                                          GuidanceChannels channels, int64_t num_channels);
 
 /// `guided` with the share `rescale` of its first num_channels channels brought to the deviation
 /// that those of `conditional` have over all but the first dim.

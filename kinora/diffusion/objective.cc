@@ -356,7 +356,11 @@ double size_shift(const Objective& objective, double height, double width, doubl
   if (flow == nullptr || !flow->shift_by_size) {
     return 1.0;
   }
-  return std::sqrt(height * width) / kBaseSide * std::sqrt(latent_frames);
+  double counted = latent_frames;
+  if (flow->shift_chunk > 0 && latent_frames > 1.0) {
+    counted -= std::ceil(latent_frames / static_cast<double>(flow->shift_chunk));
+  }
+  return std::sqrt(height * width) / kBaseSide * std::sqrt(counted);
 }
 
 void move_to(Objective& objective, at::Device device) {

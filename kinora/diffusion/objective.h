@@ -78,6 +78,9 @@ struct RectifiedFlow {
   /// The prediction is x0 - noise, as Liu et al. 2023 and Open-Sora 1.2 train it.
   bool toward_data = false;
   bool shift_by_size = false;  ///< see size_shift()
+  /// Latent frames of the chunks that a clip is encoded in, of which size_shift() counts all but
+  /// the first (Open-Sora 1.3); 0: it counts all.
+  int64_t shift_chunk = 0;
 };
 
 using Objective = std::variant<Iddpm, RectifiedFlow>;
@@ -89,8 +92,8 @@ void move_to(Objective& objective, at::Device device);
 [[nodiscard]] double time_end(const Objective& objective);
 
 /// Open-Sora 1.2's shift of times by the size of a clip, on top of FlowSchedule::shift: sqrt(height
-/// width / 512^2) sqrt(frames), with sides in pixels and latent frames. 1 where the objective does
-/// not shift_by_size.
+/// width / 512^2) sqrt(frames), with sides in pixels and latent frames, of which shift_chunk leaves
+/// some out. 1 where the objective does not shift_by_size.
 [[nodiscard]] double size_shift(const Objective& objective, double height, double width,
                                 double latent_frames);
 

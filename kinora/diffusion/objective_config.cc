@@ -102,6 +102,12 @@ void describe(Fields& fields, ObjectiveConfig& config) {
   fields.add(
       "shift_by_size", config.shift_by_size,
       "flow: multiply the shift by sqrt(pixels / 512^2) sqrt(latent frames) (Open-Sora 1.2).");
+  fields
+      .add("shift_chunk", config.shift_chunk,
+           "flow: shift_by_size leaves out the first latent frame of every so many (Open-Sora 1.3: "
+           "5); 0 = it counts all.",
+           between(0, 1e6))
+      .check("not be 1", [&config] { return config.shift_chunk != 1; });
   fields.add("toward_data", config.toward_data,
              "flow: the model predicts data - noise, as Open-Sora 1.2's checkpoints do.");
 }
@@ -127,7 +133,8 @@ Objective make_objective(const ObjectiveConfig& config, bool learned_variance) {
                        .logit_std = config.logit_std,
                        .schedule = {.shift = config.shift},
                        .toward_data = config.toward_data,
-                       .shift_by_size = config.shift_by_size};
+                       .shift_by_size = config.shift_by_size,
+                       .shift_chunk = config.shift_chunk};
 }
 
 }  // namespace kinora::diffusion

@@ -31,6 +31,7 @@ struct ObjectiveConfig {
   double logit_std = 1.0;                                           // flow
   double shift = 1.0;                                               // flow
   bool shift_by_size = false;                                       // flow
+  int64_t shift_chunk = 0;                                          // flow
   bool toward_data = false;                                         // flow
 };
 

@@ -122,15 +122,12 @@ int64_t steps_of(const SolverPlan& plan) {
   return static_cast<int64_t>(plan.steps.size());
 }
 
-GuidedDenoiser::Moment shown(const Moment& now) {
-  return {now.t, now.level};
-}
-
 std::vector<GuidedDenoiser::Moment> moments_of(const Sampler& sampler) {
   std::vector<GuidedDenoiser::Moment> moments;
-  for (int64_t k = 0; k < num_steps(sampler); ++k) {
-    moments.push_back(
-        std::visit([&](const auto& value) { return shown(moment(value, k)); }, sampler));
+  const int64_t count = num_steps(sampler);
+  for (int64_t k = 0; k < count; ++k) {
+    const Moment now = std::visit([&](const auto& value) { return moment(value, k); }, sampler);
+    moments.push_back({.t = now.t, .level = now.level, .number = k, .count = count});
   }
   return moments;
 }

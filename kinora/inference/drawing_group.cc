@@ -279,9 +279,11 @@ bool DrawingGroup::draw_batches(const parallel::Mesh& mesh, const pipelines::Dra
   const pipelines::SamplingConfig& sampling = recipe_.sample.sampling;
   const pipelines::SampleRange own = pipelines::own_samples(count(), mesh);
   const int64_t at_once = sampling.batch_invariant ? 1 : std::min(own.count, options_.batch);
-  const bool pairs = is_guided() && mesh.shape().guidance == 1;
+  const bool by_frames = goes_on() && sampling.given_guidance > 1.0;
+  const int64_t copies = by_frames ? 3 : is_guided() ? 2 : 1;
   const std::unique_ptr<diffusion::Denoiser> denoiser =
-      share(trained_, model, mesh, options_.ranks.scheme, pairs ? 2 * at_once : at_once);
+      share(trained_, model, mesh, options_.ranks.scheme,
+            std::max<int64_t>(copies / mesh.shape().guidance, 1) * at_once);
   const diffusion::Sampler sampler =
       last_steps_ ? *last_steps_ : sampler_of(recipe_, trained_.objective);
   const auto begin = samples_.begin() + own.first;

@@ -54,7 +54,7 @@ void give(const at::Tensor& frames, const std::vector<int64_t>& places, int64_t 
 }
 
 void check(const ClipOptions& options, const diffusion::Sampler& sampler,
-           at::IntArrayRef sample_shape) {
+           const SamplingConfig& config, at::IntArrayRef sample_shape) {
   KINORA_CHECK(sample_shape.size() == 4, kShape,
                "[sample] clips must have shape [C, T, H, W], got ", sample_shape);
   const int64_t num_frames = sample_shape[1];
@@ -78,6 +78,10 @@ void check(const ClipOptions& options, const diffusion::Sampler& sampler,
                kConfig,
                "[sample] frames are given to this model noised, along a flow that Euler's method "
                "draws. Hint: sample.method=euler");
+  KINORA_CHECK(config.given_guidance == 1.0 || !gives || options.noises_given, kConfig,
+               "[sample] guidance by given frames is for models with model.given_embedders; others "
+               "need sample.given_guidance 1, got ",
+               config.given_guidance);
   if (const at::Tensor& frames = options.given.frames; frames.defined()) {
     const auto count = static_cast<int64_t>(options.given.places.size());
     KINORA_CHECK(frames.sizes() ==
@@ -126,7 +130,7 @@ bool draw_clip_batches(diffusion::Denoiser& denoiser, const diffusion::Sampler& 
                        at::IntArrayRef sample_shape, const ClipOptions& options,
                        const ConditionsOf& conditions_of, at::Device device,
                        const DrawEvents& events) {
-  check(options, sampler, sample_shape);
+  check(options, sampler, config, sample_shape);
   const int64_t num_frames = sample_shape[1];
   const int64_t overlap = options.overlap;
   diffusion::Sampler showing = sampler;

@@ -95,10 +95,19 @@ void describe(Fields& fields, SamplingConfig& config) {
         return config.guidance_interval.size() == 2 &&
                config.guidance_interval[0] <= config.guidance_interval[1];
       });
+  fields.add("guidance_alternates_after", config.guidance_alternates_after,
+             "After so many steps guidance is on in every other step only; 0 = it is on in all. "
+             "Open-Sora 1.3: 10.",
+             between(0, static_cast<double>(kMostSteps)));
   fields.add("guidance_rescale", config.guidance_rescale,
              "How far guidance keeps the deviation of the conditional prediction: 0 = not at all, "
              "0.7 = as Lin et al. 2024 advise.",
              between(0, 1));
+  fields.add(
+      "given_guidance", config.given_guidance,
+      "model.given_embedders: guidance scale of given frames, in the first step and the last "
+      "frame; it falls to 1 until the last step, and to 1 at the first frame. 1 = none.",
+      between(1, kMostGuidance));
   fields.add("batch_invariant", config.batch_invariant,
              "Draw and decode the samples of a batch one by one, so that each is the same in every "
              "bit whatever is drawn beside it. What that costs is measured and said.");
@@ -109,7 +118,9 @@ diffusion::Guidance SamplingConfig::guidance_of() const {
           .channels = guidance_channels,
           .low = guidance_interval[0],
           .high = guidance_interval[1],
-          .rescale = guidance_rescale};
+          .alternates_after = guidance_alternates_after,
+          .rescale = guidance_rescale,
+          .given_scale = given_guidance};
 }
 
 namespace {

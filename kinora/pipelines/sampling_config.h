@@ -54,7 +54,9 @@ struct SamplingConfig {
   double guidance = 1.5;
   diffusion::GuidanceChannels guidance_channels = diffusion::GuidanceChannels::kAll;
   std::vector<double> guidance_interval = {0.0, 1.0};
+  int64_t guidance_alternates_after = 0;
   double guidance_rescale = 0.0;
+  double given_guidance = 1.0;
   /// A sample is the same in every bit whatever is drawn beside it, which costs the batch's speed.
   bool batch_invariant = false;
 

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <cmath>
 #include <string>
 
 #include "kinora/device/host_bytes.h"
@@ -143,6 +144,21 @@ TEST_F(FlowReferenceTest, GuidedStepsOfTheSampler) {
     const SamplerStep step = flow_euler_step(sampler, 1, x, prediction.narrow(0, i, 1));
     EXPECT_LT(relative_difference(step.x, tensor("stepped").narrow(0, i, 1)), tolerance::kStored);
   }
+}
+
+// Open-Sora 1.3, schedulers/rf/time_sampler.py: (num_frames - 1) // 4 frames of a clip, 1 of an
+// image; its encoder makes 5 latent frames of 17 frames, and of each 16 more.
+TEST(SizeShiftTest, OpenSora13CountsNoFirstFrameOfAChunk) {
+  RectifiedFlow flow = open_sora();
+  flow.shift_chunk = 5;
+  for (const int64_t chunks : {1, 3, 7}) {
+    const int64_t frames = 16 * chunks + 1;
+    const double expected = std::sqrt(720.0 * 1280.0 / (512.0 * 512.0)) *
+                            std::sqrt(static_cast<double>((frames - 1) / 4));
+    EXPECT_NEAR(size_shift(flow, 720, 1280, static_cast<double>(5 * chunks)), expected, 1e-12);
+  }
+  EXPECT_NEAR(size_shift(flow, 512, 512, 1.0), 1.0, 1e-12);
+  EXPECT_NEAR(size_shift(flow, 512, 512, 7.0), std::sqrt(5.0), 1e-12);  // 21 frames
 }
 
 }  // namespace flow_reference_test

@@ -1,6 +1,11 @@
 #include "kinora/diffusion/guidance.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -145,6 +150,108 @@ TEST(GuidanceTest, SamplersCountTheIntervalFromCleanToNoise) {
   EXPECT_EQ(denoiser.rows, (std::vector<int64_t>{2, 4, 2, 2}));  // 999 | 666 | 333, 0
 }
 
+// Open-Sora 1.3, schedulers/rf: get_oscillation_gs() with force_num steps.
+TEST(GuidanceTest, AlternatesAfterTheFirstSteps) {
+  Guidance guidance = with(3.0);
+  guidance.alternates_after = 3;
+  LabelDenoiser denoiser(1);
+  const SampleKey key{.seed = 1, .sample_index = sample_numbers(2)};
+  static_cast<void>(sample(denoiser, FlowEulerSampler{euler_times({}, 8)}, {2, 4, 2, 2},
+                           labels({1, 2}), guidance, key, at::kCPU));
+  EXPECT_EQ(denoiser.rows, (std::vector<int64_t>{4, 4, 4, 2, 4, 2, 4, 2}));
+}
+
+/// Predicts what no formula of guidance could mix up: by the label, the given frames, x_t and t.
+class FrameDenoiser : public Denoiser {
+ public:
+  at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t, const Conditions& conditions,
+                     const Pass& /*pass*/) override {
+    rows.push_back(x_t.size(0));
+    const auto by_row = [](const at::Tensor& values) {
+      return values.to(at::kFloat).view({-1, 1, 1, 1, 1});
+    };
+    return by_row(conditions.labels + 1).sqrt() * (x_t + 0.3) +
+           by_row(1.0 / (conditions.labels + 2.0)) * conditions.given.sum(2, true) + by_row(t);
+  }
+  std::vector<int64_t> rows;
+};
+
+// The loop of Open-Sora 1.3, schedulers/rf: sample() with mask_index,
+// use_oscillation_guidance_for_* and scale_image_weight, but noise, which is not added to given
+// frames here.
+TEST(GuidanceTest, GivenFramesGuideAsInOpenSora13) {
+  constexpr int64_t kSteps = 7;
+  constexpr int64_t kFrames = 4;
+  constexpr double kTextScale = 7.5;
+  constexpr double kImageScale = 5.0;
+  const at::Tensor given = at::zeros({2, 3, kFrames, 2, 2});
+  given.select(2, 0).normal_();
+  const at::Tensor mask = at::ones({2, kFrames}, at::kBool);
+  mask.select(1, 0).fill_(false);
+  Conditions conditions = labels({1, 2});
+  conditions.given = given;
+  conditions.frame_mask = mask;
+  Guidance guidance = with(kTextScale);
+  guidance.alternates_after = 3;
+  guidance.rescale = 0.7;  // which the original does not do here
+  guidance.given_scale = kImageScale;
+  FrameDenoiser denoiser;
+  const FlowEulerSampler sampler{.times = euler_times({}, kSteps), .toward_data = true};
+  const SampleKey key{.seed = 1, .sample_index = sample_numbers(2)};
+  const at::Tensor start = at::randn({2, 3, kFrames, 2, 2});
+  const at::Tensor got = sample(denoiser, sampler, start.sizes(), conditions, guidance, key,
+                                at::kCPU, {}, {.noise = start});
+  EXPECT_EQ(denoiser.rows, (std::vector<int64_t>{6, 6, 6, 2, 6, 2, 4}));  // at last no frames guide
+
+  at::Tensor z = start.clone();
+  for (int64_t i = 0; i < kSteps; ++i) {
+    z.select(2, 0).copy_(given.select(2, 0));
+    const double t = 1.0 - static_cast<double>(i) / kSteps;
+    const auto velocity = [&](int64_t label_of_first, int64_t label_of_second, bool has_image) {
+      Conditions its = labels({label_of_first, label_of_second});
+      its.given = has_image ? given : at::zeros_like(given);
+      return denoiser.forward(z, at::full({2}, t, at::kFloat), its);
+    };
+    const bool is_off = i >= 3 && i % 2 == 1;
+    const double text = is_off ? 1.0 : kTextScale;
+    at::Tensor image = at::ones({1, 1, kFrames, 1, 1});
+    if (!is_off) {
+      const double upper =
+          kImageScale + (1.0 - kImageScale) * static_cast<double>(i) / (kSteps - 1);
+      for (int64_t frame = 0; frame < kFrames; ++frame) {
+        image.select(2, frame).fill_(1.0 +
+                                     (upper - 1.0) * static_cast<double>(frame) / (kFrames - 1));
+      }
+    }
+    const at::Tensor cond = velocity(1, 2, true);
+    const at::Tensor no_text = velocity(kNull, kNull, true);
+    const at::Tensor nothing = velocity(kNull, kNull, false);
+    z = z + (nothing + image * (no_text - nothing) + text * (cond - no_text)) * (1.0 / kSteps);
+  }
+  z.select(2, 0).copy_(given.select(2, 0));
+  EXPECT_LT(max_difference(got, z), 1e-5 * z.abs().max().item<double>());
+}
+
+// fix_guidance_flaw() of the same, in a run: the share 0.7 of what brings the deviation back.
+TEST(GuidanceTest, RescaleIsOpenSorasFlawFix) {
+  Guidance guidance = with(7.5);
+  guidance.rescale = 0.7;
+  FrameDenoiser denoiser;
+  Conditions conditions = labels({1, 2});
+  conditions.given = at::randn({2, 3, 2, 2, 2});
+  const at::Tensor x = at::randn({2, 3, 2, 2, 2});
+  const at::Tensor got = GuidedDenoiser(denoiser, conditions, guidance).predict(x, 0.5, 0.5);
+  const at::Tensor t = at::full({2}, 0.5, at::kFloat);
+  const at::Tensor cond = denoiser.forward(x, t, conditions);
+  conditions.labels = at::full({2}, kNull, at::kLong);
+  const at::Tensor null = denoiser.forward(x, t, conditions);
+  const at::Tensor moved = null + 7.5 * (cond - null);
+  for (int64_t i = 0; i < 2; ++i) {
+    const double factor = (cond[i].std() / moved[i].std()).item<double>();
+    EXPECT_LT(max_difference(got[i], moved[i] * (0.7 * factor + 0.3)), 1e-5) << i;
+  }
+}
+
 TEST(GuidanceTest, RefusesUnusableSettings) {
   LabelDenoiser denoiser(1);
   const Conditions conditions = labels({1, 2});
@@ -167,6 +274,16 @@ TEST(GuidanceTest, RefusesUnusableSettings) {
   guidance = with(2.0);
   guidance.rescale = 1.5;
   EXPECT_THROW(make(conditions, guidance), Error);
+  for (const double scale : {0.5, std::numeric_limits<double>::infinity()}) {
+    guidance = with(2.0);
+    guidance.given_scale = scale;
+    EXPECT_THROW(make(conditions, guidance), Error);
+  }
+  Conditions masked = conditions;
+  masked.frame_mask = at::ones({2, 3}, at::kBool);
+  guidance = with(1.0);
+  guidance.given_scale = 2.0;
+  EXPECT_THROW(make(masked, guidance), Error);  // no frames
   LabelDenoiser three(3);
   EXPECT_THROW(static_cast<void>(predicted(three, with(2.0))), Error);
 }

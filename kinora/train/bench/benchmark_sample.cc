@@ -62,7 +62,8 @@ std::optional<int64_t> rows_per_sample(const diffusion::Guidance& guidance) {
   if (!guidance.scale.any()) {
     return 1;
   }
-  return guidance.low <= 0.0 && guidance.high >= 1.0 ? std::optional<int64_t>(2) : std::nullopt;
+  const bool always = guidance.low <= 0.0 && guidance.high >= 1.0 && guidance.alternates_after == 0;
+  return always ? std::optional<int64_t>(2) : std::nullopt;
 }
 
 /// Classes in turn, or random texts of full length, which cost most.
