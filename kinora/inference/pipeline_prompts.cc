@@ -189,7 +189,8 @@ std::string with_its_scores(const std::string& caption, const pipelines::Pipelin
   if (!scores.aesthetic) {
     scores.aesthetic = its.scores->aesthetic;
   }
-  return prompts::with_scores(caption, scores);
+  return its.has_worded_scores ? prompts::with_worded_scores(caption, scores)
+                               : prompts::with_scores(caption, scores);
 }
 
 }  // namespace

@@ -28,8 +28,6 @@ constexpr double kFluxShift = 0.1159;
 constexpr int64_t kFluxChannels = 16;
 
 constexpr int64_t kPixelChannels = 3;
-/// The model_type in its config.json.
-constexpr std::string_view kOpenSora13 = "OpenSoraVAE_V1_3_Pipline";
 constexpr const char* kRoom = "autoencoder";  // in errors
 
 template <typename T>
@@ -249,9 +247,6 @@ at::Tensor AutoencoderWeights::read(const std::string& path) const {
 
 std::string autoencoder_class(const std::string& text, const std::string& where) {
   const DiffusersConfig values(text, kRoom, where);
-  KINORA_CHECK(!values.is("model_type", kOpenSora13), kConfig, values.message(),
-               "this is the autoencoder of Open-Sora 1.3 (", kOpenSora13,
-               "), which Kinora lacks. Hint: leave it out, and latents are drawn");
   return values.get<std::string>("_class_name", "");
 }
 

@@ -19,7 +19,7 @@ namespace kinora::pipelines {
 ///     Stable Diffusion, whose other parts are not read;
 ///   - a file of TAESD, X_encoder.Y or X_decoder.Y, the other one beside it;
 ///   - a file of an autoencoder of clips (clip_autoencoder_config.h), or a folder of it with its
-///     config.json and model.safetensors (Open-Sora 1.2) or pytorch_model.pt (HunyuanVideo).
+///     config.json and model.safetensors (Open-Sora 1.2, 1.3) or pytorch_model.pt (HunyuanVideo).
 /// Every tensor of the autoencoder must be there, of the right shape, and no other: kIo, listing
 /// what is not so. kConfig for architectures that are not known, by name.
 [[nodiscard]] std::unique_ptr<models::Autoencoder> open_autoencoder(

@@ -27,6 +27,13 @@ void read(const json& config, const char* key, T* value) {
   }
 }
 
+/// The same of a count, which must lie in 1 to `most`.
+void read_count(const json& config, const char* key, int64_t most, int64_t* value) {
+  read(config, key, value);
+  KINORA_CHECK(*value >= 1 && *value <= most, kConfig, "[autoencoder] ", key, " must be from 1 to ",
+               most, " in config.json, got ", *value);
+}
+
 /// What a config may say that has only one meaning here.
 template <typename T>
 void expect(const json& config, const char* key, const T& value) {
@@ -34,6 +41,15 @@ void expect(const json& config, const char* key, const T& value) {
   read(config, key, &got);
   KINORA_CHECK(got == value, kConfig, "[autoencoder] ", key, " must be ", json(value).dump(),
                " in config.json, got ", json(got).dump());
+}
+
+/// An object in the config; empty where there is none.
+json part(const json& config, const char* key) {
+  json result = json::object();
+  read(config, key, &result);
+  KINORA_CHECK(result.is_object(), kConfig, "[autoencoder] ", key,
+               " must be an object in config.json, got ", result.dump());
+  return result;
 }
 
 models::HunyuanVaeConfig hunyuan_config(const json& config) {
@@ -59,8 +75,66 @@ models::OpenSoraVaeConfig opensora_config(const json& config) {
   read(config, "micro_frame_size", &result.micro_frame_size);
   read(config, "shift", &result.shift);
   read(config, "scale", &result.scale);
-  expect(config.value("vae_2d", json::object()), "type", std::string("VideoAutoencoderKL"));
-  expect(config.value("vae_temporal", json::object()), "type", std::string("VAE_Temporal_SD"));
+  expect(part(config, "vae_2d"), "type", std::string("VideoAutoencoderKL"));
+  expect(part(config, "vae_temporal"), "type", std::string("VAE_Temporal_SD"));
+  return result;
+}
+
+/// As encoder of config.json lists the levels that halve frames; the decoder's count from the other
+/// side of the halving.
+std::vector<bool> halvings(const json& encoder, const json& decoder, size_t levels) {
+  std::vector<int64_t> halved = {1, 2};
+  read(encoder, "down_sampling_layer", &halved);
+  std::vector<bool> result(levels - 1);
+  for (const int64_t level : halved) {
+    KINORA_CHECK(level >= 0 && level < std::ssize(result), kConfig,
+                 "[autoencoder] down_sampling_layer must lie in 0 to ", std::ssize(result) - 1,
+                 " in config.json, got ", level);
+    result[static_cast<size_t>(level)] = true;
+  }
+  std::vector<int64_t> doubled;
+  for (size_t level = 0; level < result.size(); ++level) {
+    if (result[level]) {
+      doubled.push_back(static_cast<int64_t>(level) + 1);
+    }
+  }
+  expect(decoder, "temporal_up_layers", doubled);
+  // Frames of the first latent frame, of which the last one stays.
+  expect(decoder, "temporal_downsample", int64_t{1} << doubled.size());
+  return result;
+}
+
+models::OpenSoraCausalVaeConfig causal_config(const json& config) {
+  models::OpenSoraCausalVaeConfig result;
+  const json encoder = part(config, "encoder");
+  const json decoder = part(config, "decoder");
+  expect(encoder, "type", std::string("VideoEncoder"));
+  expect(decoder, "type", std::string("VideoDecoder"));
+  expect(encoder, "double_z", true);
+  expect(encoder, "in_channels", int64_t{3});
+  expect(decoder, "out_ch", int64_t{3});
+  constexpr int64_t kMostChannels = 65536;
+  constexpr int64_t kMostLevels = 16;
+  read_count(encoder, "z_channels", kMostChannels, &result.latent_channels);
+  read_count(encoder, "ch", kMostChannels, &result.channels);
+  read_count(encoder, "num_res_blocks", kMostLevels, &result.num_res_blocks);
+  read(encoder, "ch_mult", &result.channel_multipliers);
+  const bool fits = std::ranges::all_of(result.channel_multipliers, [&](int64_t factor) {
+    return factor >= 1 && factor <= kMostChannels / result.channels;
+  });
+  KINORA_CHECK(fits && !result.channel_multipliers.empty() &&
+                   std::ssize(result.channel_multipliers) <= kMostLevels,
+               kConfig, "[autoencoder] ch_mult must have 1 to ", kMostLevels,
+               " factors in config.json, which make at most ", kMostChannels, " of ch, got ",
+               json(result.channel_multipliers).dump());
+  expect(decoder, "z_channels", result.latent_channels);
+  expect(decoder, "ch", result.channels);
+  expect(decoder, "ch_mult", result.channel_multipliers);
+  expect(decoder, "num_res_blocks", result.num_res_blocks);
+  result.temporal_downsample = halvings(encoder, decoder, result.channel_multipliers.size());
+  read_count(config, "micro_frame_size", kMostChannels, &result.micro_frame_size);
+  read(config, "shift", &result.shift);
+  read(config, "scale", &result.scale);
   return result;
 }
 
@@ -87,6 +161,9 @@ std::optional<ClipAutoencoderConfig> clip_autoencoder_config(
   if (has("encoder.stages.0.op_list.0.main.conv1.conv.weight")) {
     return dc_ae_config(parsed);
   }
+  if (has("encoder.down.0.block.0.conv1.conv.weight")) {
+    return causal_config(parsed);
+  }
   if (has("encoder.conv_in.conv.weight")) {
     return hunyuan_config(parsed);
   }
@@ -109,6 +186,9 @@ std::unique_ptr<models::Autoencoder> make_autoencoder(const ClipAutoencoderConfi
   if (const auto* opensora = std::get_if<models::OpenSoraVaeConfig>(&config)) {
     return std::make_unique<models::OpenSoraVae>(*opensora);
   }
+  if (const auto* causal = std::get_if<models::OpenSoraCausalVaeConfig>(&config)) {
+    return std::make_unique<models::OpenSoraCausalVae>(*causal);
+  }
   return std::make_unique<models::VideoDcAe>(std::get<models::VideoDcAeConfig>(config));
 }
 
@@ -125,6 +205,12 @@ std::string describe(const ClipAutoencoderConfig& config) {
               {"chunk", opensora->micro_frame_size},
               {"shift", opensora->shift},
               {"scale", opensora->scale}};
+  } else if (const auto* causal = std::get_if<models::OpenSoraCausalVaeConfig>(&config)) {
+    values = {{"kind", "opensora_causal"},
+              {"frames", causal->temporal_downsample},
+              {"chunk", causal->micro_frame_size},
+              {"shift", causal->shift},
+              {"scale", causal->scale}};
   } else {
     values = {{"kind", "video_dc_ae"},
               {"scale", std::get<models::VideoDcAeConfig>(config).scaling_factor}};

@@ -40,8 +40,7 @@ constexpr std::array<Version, 4> kVersions = {{
     {"STDiT", false, "Open-Sora 1.0", "stdit", 120, 16, 256, 256, false, 100, 7.0, 8.0, {}},
     {"STDiT2", false, "Open-Sora 1.1", "stdit2", 200, 16, 240, 426, false, 100, 7.0, 24.0, {}},
     {"STDiT3", false, "Open-Sora 1.2", "stdit3", 300, 51, 240, 426, true, 30, 7.0, 24.0, 6.5},
-    // Its 113 frames, whose chunks share one each, are as many latents as 119 that share none.
-    {"STDiT3", true, "Open-Sora 1.3", "stdit3", 300, 119, 720, 1280, true, 30, 7.5, 24.0, {}},
+    {"STDiT3", true, "Open-Sora 1.3", "stdit3", 300, 113, 720, 1280, true, 30, 7.5, 24.0, {}},
 }};
 /// Open-Sora 1.0 has no config.json on its hub. The names of its files say the size of clips in
 /// pixels: OpenSora-v1-HQ-16x512.pth.
@@ -180,11 +179,15 @@ json model_recipe(const DiffusersConfig& config, const Found& found,
   return model;
 }
 
-json objective_of(const Version& version) {
-  if (version.is_flow) {
-    return {{"kind", "flow"}, {"toward_data", true}, {"shift_by_size", true}};
+json objective_of(const Version& version, const models::LatentSpace& space) {
+  if (!version.is_flow) {
+    return {{"kind", "iddpm"}, {"timesteps", 1000}};
   }
-  return {{"kind", "iddpm"}, {"timesteps", 1000}};
+  json objective = {{"kind", "flow"}, {"toward_data", true}, {"shift_by_size", true}};
+  if (version.has_windows && space.chunk_frames > 0) {
+    objective["shift_chunk"] = models::latent_frames(space, space.chunk_frames);
+  }
+  return objective;
 }
 
 json sample_of(const Version& version) {
@@ -193,6 +196,10 @@ json sample_of(const Version& version) {
     sample["method"] = "euler";
   } else {
     sample.update({{"method", "ddpm"}, {"spacing", "dit"}, {"guidance_channels", "first_three"}});
+  }
+  if (version.has_windows) {
+    sample.update(
+        {{"guidance_alternates_after", 10}, {"guidance_rescale", 0.7}, {"given_guidance", 5.0}});
   }
   return sample;
 }
@@ -215,7 +222,8 @@ std::optional<Pipeline> find_open_sora(const fs::path& path) {
           .encoder = "text_encoder",
           .max_tokens = found->config.get<int64_t>("model_max_length", version->text_tokens),
           .has_learned_null = true,
-          .scores = prompts::OpenSoraScores{.aesthetic = version->aesthetic}}};
+          .scores = prompts::OpenSoraScores{.aesthetic = version->aesthetic},
+          .has_worded_scores = version->has_windows}};
 }
 
 std::string open_sora_recipe(const Pipeline& pipeline) {
@@ -228,18 +236,14 @@ std::string open_sora_recipe(const Pipeline& pipeline) {
   } else if (version.is_flow) {
     space.frame_compression = 4;
     space.chunk_frames = 17;
+    space.chunks_share_frame = version.has_windows;
     space.first_frame_alone = true;
   }
-  // The autoencoder of 1.3 is not there (autoencoder_config.cc); without a folder of it latents are
-  // drawn.
-  const bool draws_latents = version.has_windows && !fs::exists(vae);
-  const json recipe = {{"run", {{"dir", "runs/open-sora"}}},
-                       {"model", model_recipe(found.config, found, space)},
-                       {"data", {{"fps", version.fps}}},
-                       {"objective", objective_of(version)},
-                       {"sample", sample_of(version)},
-                       {"autoencoder", {{"path", draws_latents ? "" : vae.string()}}},
-                       {"ema", {{"decays", json::array()}}}};
+  const json recipe = {
+      {"run", {{"dir", "runs/open-sora"}}}, {"model", model_recipe(found.config, found, space)},
+      {"data", {{"fps", version.fps}}},     {"objective", objective_of(version, space)},
+      {"sample", sample_of(version)},       {"autoencoder", {{"path", vae.string()}}},
+      {"ema", {{"decays", json::array()}}}};
   return recipe.dump(2);
 }
 

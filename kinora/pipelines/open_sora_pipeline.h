@@ -18,8 +18,7 @@ namespace kinora::pipelines {
 
 /// pipeline_recipe() of it: the transformer of config.json, of the size that Open-Sora's own
 /// inference draws by default; its rectified flow whose times are shifted by the clip's size, of
-/// 1.1 its chain of noises; steps and guidance likewise. Of 1.3 without vae/ latents are drawn,
-/// since its autoencoder is not there. kConfig for what Kinora's models lack.
+/// 1.1 its chain of noises; steps and guidance likewise. kConfig for what Kinora's models lack.
 [[nodiscard]] std::string open_sora_recipe(const Pipeline& pipeline);
 
 }  // namespace kinora::pipelines

@@ -21,6 +21,7 @@ struct PipelineText {
   bool cuts_negative = false;
   /// What Open-Sora appends to prompts where nobody says otherwise.
   std::optional<prompts::OpenSoraScores> scores = {};
+  bool has_worded_scores = false;  ///< of those words stand for the numbers (1.3)
 };
 
 /// A pipeline of diffusers (diffusers_pipeline.h) or of Open-Sora (open_sora_pipeline.h).

@@ -23,9 +23,10 @@ std::unique_ptr<models::Autoencoder> made(const std::string& config,
 TEST(ClipAutoencoderConfigTest, KindsAreToldByTheirNames) {
   models::HunyuanVae hunyuan({});
   models::OpenSoraVae opensora({});
+  models::OpenSoraCausalVae causal({});
   models::VideoDcAe dc_ae({});
   for (models::ClipAutoencoder* const model :
-       std::initializer_list<models::ClipAutoencoder*>{&hunyuan, &opensora, &dc_ae}) {
+       std::initializer_list<models::ClipAutoencoder*>{&hunyuan, &opensora, &causal, &dc_ae}) {
     const std::vector<std::string> names = names_of(*model);
     const auto config = clip_autoencoder_config("", names);
     ASSERT_TRUE(config) << names[0];
@@ -48,6 +49,7 @@ TEST(ClipAutoencoderConfigTest, SizesOfThePublishedModels) {
   // Counted in diffusers' and the originals' code.
   EXPECT_EQ(num_parameters(models::HunyuanVaeConfig{}), 246'478'803);
   EXPECT_EQ(num_parameters(models::OpenSoraVaeConfig{}), 83'653'863 + 309'687'144);
+  EXPECT_EQ(num_parameters(models::OpenSoraCausalVaeConfig{}), 259'163'811);
   EXPECT_EQ(num_parameters(models::VideoDcAeConfig{}), 459'462'147);
   const models::OpenSoraVae opensora({});
   const models::LatentSpace& space = opensora.space();
@@ -74,7 +76,54 @@ TEST(ClipAutoencoderConfigTest, ConfigsAreRead) {
   EXPECT_EQ(opensora->space().scale, (std::vector<double>{1.0, 0.5, 0.25, 0.125}));
 }
 
+// As OpenSoraVAE_V1_3_Pipline writes it.
+constexpr const char* kCausalConfig =
+    R"({"model_type": "OpenSoraVAE_V1_3_Pipline",
+        "encoder": {"type": "VideoEncoder", "double_z": true, "z_channels": 16, "in_channels": 3,
+                    "out_ch": 3, "ch": 128, "ch_mult": [1, 2, 4, 4], "num_res_blocks": 2,
+                    "down_sampling_layer": [1, 2], "micro_batch_size_2d": 4},
+        "decoder": {"type": "VideoDecoder", "z_channels": 16, "in_channels": 3, "out_ch": 3,
+                    "ch": 128, "ch_mult": [1, 2, 4, 4], "num_res_blocks": 2,
+                    "temporal_up_layers": [2, 3], "micro_batch_size_2d": 4}})";
+constexpr const char* kCausalName = "encoder.down.0.block.0.conv1.conv.weight";
+
+TEST(ClipAutoencoderConfigTest, TheCausalOneOfOpenSoraIsTwoHalves) {
+  const auto published = clip_autoencoder_config(kCausalConfig, {kCausalName});
+  EXPECT_EQ(describe(published.value()), describe(models::OpenSoraCausalVaeConfig{}));
+  const models::LatentSpace space = make_autoencoder(*published)->space();
+  EXPECT_EQ(space.channels, 16);
+  EXPECT_EQ(space.compression, 8);
+  EXPECT_EQ(space.frame_compression, 4);
+  EXPECT_EQ(models::latent_frames(space, 113), 35);
+  EXPECT_DOUBLE_EQ(space.scale[0], 1.0 / 0.9490776062011719);
+  EXPECT_DOUBLE_EQ(space.shift[15], -0.023072388023138046);
+
+  const auto message = [](const std::string& of, const std::string& by) {
+    std::string config = kCausalConfig;
+    config.replace(config.find(of), of.size(), by);
+    return error_of(ErrorKind::kConfig,
+                    [&] { (void)clip_autoencoder_config(config, {kCausalName}); });
+  };
+  EXPECT_NE(message("VideoEncoder", "ImageEncoder")
+                .find(R"(type must be "VideoEncoder" in config.json, got "ImageEncoder")"),
+            std::string::npos);
+  EXPECT_NE(message("[1, 2],", "[1, 3],").find("down_sampling_layer must lie in 0 to 2"),
+            std::string::npos);
+  EXPECT_NE(message("[2, 3]", "[1, 2]").find("temporal_up_layers must be [2,3] in config.json"),
+            std::string::npos);
+  EXPECT_NE(message("[1, 2, 4, 4]", "[]").find("ch_mult must have 1 to 16 factors"),
+            std::string::npos);
+  EXPECT_NE(message("[1, 2, 4, 4]", "[1, 2, 4]")
+                .find("ch_mult must be [1,2,4] in config.json, got [1,2,4,4]"),
+            std::string::npos);
+  EXPECT_NE(message("\"ch\": 128", "\"ch\": -128").find("ch must be from 1 to 65536"),
+            std::string::npos);
+}
+
 TEST(ClipAutoencoderConfigTest, DescriptionsTellModelsApart) {
+  models::OpenSoraCausalVaeConfig shifted;
+  shifted.shift[3] = 0.0;
+  EXPECT_NE(describe(models::OpenSoraCausalVaeConfig{}), describe(shifted));
   models::OpenSoraVaeConfig other;
   other.micro_frame_size = 9;
   EXPECT_NE(describe(models::OpenSoraVaeConfig{}), describe(other));
