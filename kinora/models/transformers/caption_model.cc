@@ -107,7 +107,7 @@ std::vector<at::Tensor> CaptionModel::packed_texts(const diffusion::Conditions& 
   if (hook()) {  // where weights come and go, those of all blocks would have to come once more
     return {};
   }
-  const at::Tensor text = embed_text(conditions);
+  const at::Tensor text = fast_texts(conditions);
   if (static_cast<int64_t>(readers_.size() * 2 * text.nbytes()) > kMaxPreparedBytes) {
     return {};
   }
@@ -171,14 +171,24 @@ at::Tensor CaptionModel::embed(const at::Tensor& x_t, const at::Tensor& position
 }
 
 BlockConditions CaptionModel::block_conditions(const at::Tensor& vectors,
-                                               const diffusion::Conditions& conditions,
-                                               const diffusion::Prepared& prepared) const {
+                                               const diffusion::Conditions& conditions) const {
+  return {vectors, embed_text(conditions), text_lengths(conditions)};
+}
+
+at::Tensor CaptionModel::text_lengths(const diffusion::Conditions& conditions) const {
   const at::Tensor& given = text_of(conditions);
   const at::Tensor& lengths = conditions.text_lengths;
-  return {vectors, prepared.of_texts.empty() ? embed_text(conditions) : at::Tensor(),
-          lengths.defined()
-              ? lengths.clamp(0, given.size(1))
-              : at::full({given.size(0)}, given.size(1), given.options().dtype(at::kLong))};
+  return lengths.defined()
+             ? lengths.clamp(0, given.size(1))
+             : at::full({given.size(0)}, given.size(1), given.options().dtype(at::kLong));
+}
+
+at::Tensor CaptionModel::fast_texts(const diffusion::Conditions& conditions) const {
+  return embed_text(conditions);
+}
+
+at::Tensor CaptionModel::fast_text_lengths(const diffusion::Conditions& conditions) const {
+  return text_lengths(conditions);
 }
 
 const at::Tensor& CaptionModel::text_of(const diffusion::Conditions& conditions) const {
@@ -221,16 +231,15 @@ at::Tensor CaptionModel::run_fast(std::vector<ops::Block> blocks, const at::Tens
   const diffusion::Prepared& prepared = pass.prepared;
   const at::Tensor vectors =
       prepared.of_times.defined() ? prepared.of_times : seam_vectors(time_vectors(t, conditions));
-  const BlockConditions inputs = block_conditions(vectors, conditions, prepared);
   if (!prepared.of_texts.empty()) {
     give_texts(blocks, prepared.of_texts);
   }
   const at::Tensor h =
       BlockModel::run(stack(std::move(blocks), pass),
                       {.x = x,
-                       .vectors = inputs.vectors,
-                       .text = inputs.text,
-                       .text_lengths = inputs.text_lengths.to(at::kInt).contiguous()});
+                       .vectors = vectors,
+                       .text = prepared.of_texts.empty() ? fast_texts(conditions) : at::Tensor(),
+                       .text_lengths = fast_text_lengths(conditions).to(at::kInt).contiguous()});
   return to_clip(final_layer.project(h), x_t);
 }
 

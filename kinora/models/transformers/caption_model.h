@@ -53,10 +53,17 @@ class CaptionModel : public BlockModel {
   /// This rank's tokens, fp32: [B, T, S', C]. positions: [1, 1, S, C].
   [[nodiscard]] at::Tensor embed(const at::Tensor& x_t, const at::Tensor& positions) const;
 
-  /// Without the text where `prepared` has what is made of it.
   [[nodiscard]] BlockConditions block_conditions(const at::Tensor& vectors,
-                                                 const diffusion::Conditions& conditions,
-                                                 const diffusion::Prepared& prepared = {}) const;
+                                                 const diffusion::Conditions& conditions) const;
+
+  /// The caption as blocks read it: [B, L, C].
+  [[nodiscard]] at::Tensor embed_text(const diffusion::Conditions& conditions) const;
+  /// How many of its tokens they read: int64 [B].
+  [[nodiscard]] at::Tensor text_lengths(const diffusion::Conditions& conditions) const;
+  /// What blocks of the fast path read instead, and how much of it: R texts [R, L, C] and [R], each
+  /// of which is read by as many of the tokens [B T S'], one text behind the other.
+  [[nodiscard]] virtual at::Tensor fast_texts(const diffusion::Conditions& conditions) const;
+  [[nodiscard]] virtual at::Tensor fast_text_lengths(const diffusion::Conditions& conditions) const;
 
   /// A block of the plain path, the one that is used as number `use` in a pass.
   using Body = std::function<at::Tensor(const at::Tensor& x, const BlockConditions& conditions)>;
@@ -82,8 +89,6 @@ class CaptionModel : public BlockModel {
                                            const diffusion::Conditions& conditions) const;
   /// What blocks read of the text, one for each that does; nothing where it takes too much.
   [[nodiscard]] std::vector<at::Tensor> packed_texts(const diffusion::Conditions& conditions) const;
-  /// The caption as blocks read it: [B, L, C].
-  [[nodiscard]] at::Tensor embed_text(const diffusion::Conditions& conditions) const;
   /// This rank's patches as x_t.
   [[nodiscard]] at::Tensor to_clip(const at::Tensor& part, const at::Tensor& x_t) const;
 

@@ -1,10 +1,10 @@
 #include "kinora/models/transformers/stdit3.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/where.h>
 
 #include <algorithm>
 #include <utility>
@@ -73,12 +73,6 @@ double STDiT3::macs(const ModelConfig& config) {
          m.modulation + m.captions;
 }
 
-diffusion::Prepared STDiT3::prepare(const at::Tensor& times,
-                                    const diffusion::Conditions& conditions) {
-  return embeds_given(conditions) ? diffusion::Prepared()
-                                  : CaptionModel::prepare(times, conditions);
-}
-
 CaptionModel::TimeVectors STDiT3::time_vectors(const at::Tensor& t,
                                                const diffusion::Conditions& conditions) const {
   const FrameCondition condition =
@@ -97,16 +91,12 @@ at::Tensor STDiT3::predict(const at::Tensor& x_t, const at::Tensor& t,
   check_inputs(x_t, t, conditions);
   const Grid grid = grid_of(config(), x_t);
   const at::Tensor scale = picture_scale(config(), conditions);
-  const bool embeds = embeds_given(conditions);
   at::Tensor x = embed(x_t, scaled_positions(config(), grid, scale));  // [B, T, S', C]
-  if (embeds) {
-    KINORA_CHECK(!is_fast() || !at::GradMode::is_enabled(), kConfig,
-                 "[stdit3] training with given frames and model.given_embedders takes the plain "
-                 "path. Hint: model.path=plain");
+  if (embeds_given(conditions)) {
     x = x + embed_given(conditions);
   }
   const Angles angles = angles_of(grid, scale);
-  if (is_fast() && !embeds) {
+  if (is_fast()) {
     const FastPass fast = fast_pass(x, grid.tokens_a_frame());
     std::vector<ops::Block> stacked;
     for (int64_t i = 0; i < config().transformer.depth; ++i) {
@@ -127,7 +117,7 @@ at::Tensor STDiT3::predict(const at::Tensor& x_t, const at::Tensor& t,
   }
   const TimeVectors of_time = time_vectors(t, conditions);
   BlockConditions inputs = block_conditions(of_time.vectors, conditions);
-  if (embeds) {
+  if (embeds_given(conditions)) {
     inputs = with_null_text(std::move(inputs), conditions);
   }
   const CaptionBlock::Attend in_space = attend_space(grid, angles.space);
@@ -151,10 +141,8 @@ bool STDiT3::embeds_given(const diffusion::Conditions& conditions) const {
 
 at::Tensor STDiT3::embed_given(const diffusion::Conditions& conditions) const {
   const at::Tensor& given = conditions.given;
-  KINORA_CHECK(
-      given.defined(), kShape,
-      "[stdit3] a frame mask needs the given frames, which training with frame_masks does not "
-      "show to a model with model.given_embedders");
+  KINORA_CHECK(given.defined(), kShape,
+               "[stdit3] with model.given_embedders a frame mask needs the given frames");
   const at::Tensor is_given = conditions.frame_mask.logical_not()
                                   .view({given.size(0), 1, -1, 1, 1})
                                   .to(given.scalar_type())
@@ -166,13 +154,32 @@ at::Tensor STDiT3::embed_given(const diffusion::Conditions& conditions) const {
          x_embedder_cond_mask->forward(patches(is_given));
 }
 
+at::Tensor STDiT3::embed_null_text(const diffusion::Conditions& conditions) const {
+  diffusion::Conditions null = conditions;
+  null.null_text = at::ones({conditions.frame_mask.size(0)}, conditions.frame_mask.options());
+  return embed_text(null);
+}
+
 BlockConditions STDiT3::with_null_text(BlockConditions inputs,
                                        const diffusion::Conditions& conditions) const {
-  diffusion::Conditions null = conditions;
-  null.null_text = at::ones({inputs.text.size(0)}, conditions.frame_mask.options());
-  inputs.null_text = block_conditions(inputs.vectors, null).text;
+  inputs.null_text = embed_null_text(conditions);
   inputs.reads_text = conditions.frame_mask.unsqueeze(2).unsqueeze(3);
   return inputs;
+}
+
+at::Tensor STDiT3::fast_texts(const diffusion::Conditions& conditions) const {
+  if (!embeds_given(conditions)) {
+    return CaptionModel::fast_texts(conditions);
+  }
+  return at::where(conditions.frame_mask.unsqueeze(2).unsqueeze(3),
+                   embed_text(conditions).unsqueeze(1), embed_null_text(conditions).unsqueeze(1))
+      .flatten(0, 1);  // [B T, L, C]
+}
+
+at::Tensor STDiT3::fast_text_lengths(const diffusion::Conditions& conditions) const {
+  const at::Tensor lengths = CaptionModel::fast_text_lengths(conditions);
+  return embeds_given(conditions) ? lengths.repeat_interleave(conditions.frame_mask.size(1))
+                                  : lengths;
 }
 
 at::Tensor STDiT3::angles_3d(int64_t frames, int64_t rows, int64_t columns,

@@ -12,7 +12,7 @@ namespace kinora::models {
 ///
 /// With given_embedders given frames (Conditions::frame_mask) are as in 1.3's image to video: they
 /// are embedded beside x_t, in which they are noised as all others; they have the time of the
-/// others and read the null text. Such a pass takes the plain path.
+/// others and read the null text.
 class STDiT3 : public CaptionModel {
  public:
   explicit STDiT3(const ModelConfig& config);
@@ -20,9 +20,6 @@ class STDiT3 : public CaptionModel {
   static void resolve(ModelConfig& config, const ModelConfig& published);
   /// Family::macs.
   [[nodiscard]] static double macs(const ModelConfig& config);
-
-  [[nodiscard]] diffusion::Prepared prepare(const at::Tensor& times,
-                                            const diffusion::Conditions& conditions) override;
 
  private:
   /// Needs text, fps, height, width.
@@ -32,12 +29,18 @@ class STDiT3 : public CaptionModel {
   [[nodiscard]] TimeVectors time_vectors(const at::Tensor& t,
                                          const diffusion::Conditions& conditions) const override;
   [[nodiscard]] std::vector<at::Tensor> tables() const override;
+  /// One a frame where frames are given to embedders of their own: the null text of those.
+  [[nodiscard]] at::Tensor fast_texts(const diffusion::Conditions& conditions) const override;
+  [[nodiscard]] at::Tensor fast_text_lengths(
+      const diffusion::Conditions& conditions) const override;
 
-  /// Whether frames are given to embedders of their own: then blocks take the plain path.
+  /// Whether frames are given to embedders of their own.
   [[nodiscard]] bool embeds_given(const diffusion::Conditions& conditions) const;
   /// What is added to the embedded x_t where frames are given: this rank's tokens [B, T, S', C].
   [[nodiscard]] at::Tensor embed_given(const diffusion::Conditions& conditions) const;
-  /// Conditions of blocks of such a pass.
+  /// The null text as blocks read it, as long as the texts: [B, L, C].
+  [[nodiscard]] at::Tensor embed_null_text(const diffusion::Conditions& conditions) const;
+  /// Conditions of the plain path's blocks in such a pass.
   [[nodiscard]] BlockConditions with_null_text(BlockConditions inputs,
                                                const diffusion::Conditions& conditions) const;
 

@@ -28,6 +28,7 @@ struct ClipCase {
   int64_t columns = 5;  ///< of tokens
   bool qk_norm = false;
   bool gives_frames = false;  ///< some frames are given
+  bool embeds_given = false;  ///< to embedders of their own
   bool windows = false;
   bool kv_compress = false;  ///< of the second block
   bool tuned = false;        ///< by updates of linears, some frozen
@@ -57,6 +58,7 @@ struct ClipCase {
     if (kv_compress) {
       config.transformer.kv_compress = KvSampling::kConv;
     }
+    config.transformer.given_embedders = embeds_given;
     if (windows) {
       config.transformer.window = {3, 2, 3};
       config.transformer.rotary_3d = true;
@@ -86,6 +88,13 @@ inline constexpr ClipCase kClipCases[] = {
      .qk_norm = true,
      .windows = true,
      // In every other block no norm but that of the MLP: attention reads what was cut.
+     .elementwise = 6.5},
+    {.name = "stdit3_embedded_frames",
+     .architecture = "stdit3",
+     .qk_norm = true,
+     .gives_frames = true,
+     .embeds_given = true,
+     .windows = true,
      .elementwise = 6.5},
     {.name = "pixart", .architecture = "pixart", .frames = 1},
     {.name = "pixart_kv_compress",
@@ -142,6 +151,7 @@ class RandomClips : public RandomModel {
     if (c.gives_frames) {
       conditions.frame_mask =
           (at::arange(c.batch * c.frames).view({c.batch, c.frames}) % 3 != 0).to(device);
+      conditions.given = inputs(x_t.sizes().vec());
     }
     set_inputs(x_t, t, std::move(conditions), weighting);
   }
