@@ -13,6 +13,7 @@
 #include "kinora/core/text.h"
 #include "kinora/data/normalise.h"
 #include "kinora/inference/conditions.h"
+#include "kinora/models/families.h"
 #include "kinora/ops/random.h"
 
 namespace kinora::train {
@@ -61,7 +62,8 @@ TrainingStep::MicroLoss TrainingStep::micro_loss(const MicroBatch& batch,
       {.size_shift = diffusion::size_shift(
            objective_, static_cast<double>(size.height * model.compression),
            static_cast<double>(size.width * model.compression), static_cast<double>(size.frames)),
-       .frame_mask = conditions.frame_mask});
+       // Frames that are given beside x_t are noised, and count, as the others.
+       .frame_mask = models::shape_of(model).noises_given ? at::Tensor() : conditions.frame_mask});
   const at::Tensor prediction = denoiser_.forward(noised.x_t, noised.t, conditions, pass);
   return {.loss = diffusion::loss(objective_, prediction, noised, x0), .t = noised.t};
 }

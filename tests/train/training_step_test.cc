@@ -2,6 +2,7 @@
 #include "kinora/train/training_step.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
@@ -221,6 +222,28 @@ TEST(TrainingStepTest, GivenFramesAreCleanAndTheOthersNoised) {
   EXPECT_GT((call.x_t - batch.images).narrow(2, 1, 3).abs().min().item<double>(), 0.0);
   EXPECT_TRUE(call.conditions.given.select(2, 0).equal(batch.images.select(2, 0)));
   EXPECT_EQ(call.conditions.given.narrow(2, 1, 3).abs().max().item<double>(), 0.0);
+}
+
+// Open-Sora 1.3, training_losses() with mask_index: x_t is noised everywhere, the frames are shown
+// beside it, and the loss counts them as the others.
+TEST(TrainingStepTest, FramesThatAreEmbeddedAreNoisedAndCount) {
+  RunConfig config = tiny_clips();
+  config.objective.kind = diffusion::ObjectiveConfig::Kind::kFlow;
+  config.model.transformer.given_embedders = true;
+  const data::Batch batch = samples(config.model, 0, 3);
+  Tiny setup(config, {.frame_masks = {.image_head = 1.0}});
+  const double loss = setup.step.forward_backward({batch}, kStep).item<double>();
+  const Watched::Call& call = setup.watched.seen.at(0);
+  EXPECT_TRUE(call.conditions.frame_mask.equal(at::arange(4).expand({3, 4}) > 0));
+  EXPECT_TRUE(call.conditions.given.select(2, 0).equal(batch.images.select(2, 0)));
+  const at::Tensor t = call.t.view({3, 1, 1, 1, 1});
+  const at::Tensor noise = (call.x_t - (1.0 - t) * batch.images) / t;
+  EXPECT_GT((call.x_t - batch.images).abs().min().item<double>(), 0.0);
+  const at::NoGradGuard no_grad;
+  const at::Tensor prediction =
+      setup.trainable.model().forward(call.x_t, call.t, call.conditions).narrow(1, 0, 4);
+  const double expected = (prediction - (noise - batch.images)).square().mean().item<double>();
+  EXPECT_NEAR(loss, expected, 1e-4 * expected);
 }
 
 TEST(TrainingStepTest, ImportanceHearsTheLossOfEachSample) {
