@@ -239,6 +239,42 @@ TEST_F(SampleClipsTest, JudgeCountsWhatIsRight) {
   EXPECT_LE(judged({"--count", "16", "--steps", "1", "--guidance", "0"}).at("right"), 4);
 }
 
+TEST_F(SampleClipsTest, ClipsBeginWithOthers) {
+  train_clips("stdit", {"train.steps=8", "lr.value=1e-2", "ema.decays=[0.1]"});
+  const std::vector<io::Image> reference = generated_clip();
+  io::write_frames(folder() / "frames", reference);
+  const Arguments request = {"--captions", "a red circle moving to the left"};
+  const auto begun = [&](const std::string& out, const std::string& strength) {
+    sample_well(out, joined(request, {"--init", path("frames"), "--strength", strength}));
+    return clip(out, "clip-00000");
+  };
+  const auto distance = [&](const std::vector<io::Image>& frames) {
+    double sum = 0.0;
+    for (size_t i = 0; i < frames.size(); ++i) {
+      sum += difference_of(frames[i], reference[i]).mean;
+    }
+    return sum;
+  };
+  const std::vector<io::Image> half = begun("half", "0.5");  // one of two steps
+  const std::vector<io::Image> whole = begun("whole", "1");
+  ASSERT_EQ(half.size(), reference.size());
+  EXPECT_GT(distance(half), 0.0);
+  EXPECT_LT(distance(half), distance(whole));
+  // All of it drawn anew is a clip of its own.
+  sample_well("own", request);
+  for (size_t i = 0; i < reference.size(); ++i) {
+    expect_same(whole[i], clip("own", "clip-00000")[i]);
+  }
+  const Outcome again = sample("again", {"--like", path("half/clip-00000.webp")});
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_TRUE(clip("again", "clip-00000")[3].pixels == half[3].pixels);
+
+  io::write_frames(folder() / "three", std::span(reference).first(3));
+  const Outcome too_short = sample("bad", joined(request, {"--init", path("three")}));
+  EXPECT_EQ(too_short.exit_code, kUsage);
+  EXPECT_THAT(too_short.err, HasSubstr("must have 4 frames, as what is drawn, got 3"));
+}
+
 TEST_F(SampleClipsTest, ModelsOfAnySizeDrawOtherSizes) {
   train_clips("stdit3");
   const Arguments caption = {"--captions", "a red circle moving to the left"};
