@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <system_error>
 
 #include "kinora/tokenizers/json_value.h"
 #include "kinora/tokenizers/pipeline.h"
@@ -52,19 +51,17 @@ void read_added(const JsonValue& decoder, TokenizerConfig& config) {
 
 }  // namespace
 
-TokenizerConfig read_tokenizer_config(const std::filesystem::path& folder) {
+TokenizerConfig read_tokenizer_config(const TokenizerFiles& files) {
   TokenizerConfig config;
-  std::error_code ignored;
-  if (const auto path = folder / "special_tokens_map.json";
-      std::filesystem::exists(path, ignored)) {
-    const JsonFile file(path);
+  if (const auto* const map = files.find("special_tokens_map.json")) {
+    const JsonFile file(*map);
     read_roles(file.root(), config);
   }
-  const auto path = folder / "tokenizer_config.json";
-  if (!std::filesystem::exists(path, ignored)) {
+  const auto* const main = files.find("tokenizer_config.json");
+  if (main == nullptr) {
     return config;
   }
-  const JsonFile file(path);
+  const JsonFile file(*main);
   const JsonValue root = file.root();
   read_roles(root, config);
   config.tokenizer_class = root.text_or("tokenizer_class", "");
