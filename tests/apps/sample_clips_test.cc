@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "kinora/checkpoint/model_weights.h"
+#include "kinora/checkpoint/weights_output.h"
 #include "kinora/data/moving_shapes.h"
 #include "kinora/io/animation.h"
 #include "kinora/io/image_grid.h"
@@ -338,6 +340,56 @@ TEST_F(SampleClipsTest, RunsMayBeMovedAwayFromTheirTokenizer) {
   const Outcome none = drawn("none", {"--run", path("elsewhere/run")});
   EXPECT_NE(none.exit_code, 0);
   EXPECT_THAT(none.err, HasSubstr("own.model"));
+}
+
+TEST_F(SampleClipsTest, FilesOfWeightsBringTheirTokenizer) {
+  const fs::path words = folder() / "words/own.model";
+  fs::create_directories(words.parent_path());
+  fs::copy_file(fs::path(KINORA_SOURCE_DIR) / "configs/captions/spiece.model", words);
+  train_clips("stdit", {"text.tokenizer=" + words.string(), "checkpoint.export=true"});
+  const Arguments caption = {"--captions", "a red circle moving to the left"};
+  sample_well("before", caption);
+  const fs::path away = folder() / "elsewhere";
+  fs::create_directories(away);
+  const auto convert = [&](const std::string& from, const std::string& to) {
+    const Outcome outcome = run_kinora({"convert", path(from), "--to", path(to)}, folder());
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return outcome;
+  };
+  (void)convert("run", "elsewhere/converted.safetensors");
+  // As older versions wrote it: with the path alone.
+  const auto exported = checkpoint::WeightsFile::open(run_dir("run") / "model.safetensors");
+  checkpoint::write_weights(
+      away / "older.safetensors", exported.tensors(),
+      {.metadata = checkpoint::weights_metadata(exported.metadata(checkpoint::kConfigMetadata))});
+  (void)convert("elsewhere/older.safetensors", "elsewhere/renewed.safetensors");
+  fs::rename(run_dir("run") / "model.safetensors", away / "exported.safetensors");
+  fs::remove_all(run_dir("run"));
+  fs::remove_all(words.parent_path());
+  (void)convert("elsewhere/exported.safetensors", "elsewhere/again.safetensors");
+
+  const auto drawn = [&](const std::string& name, const Arguments& more) {
+    return run_kinora(
+        joined(joined({"sample", "--checkpoint", (away / (name + ".safetensors")).string(), "--out",
+                       path(name), "--threads", "1", "--device", "cpu", "--steps", "2"},
+                      caption),
+               more),
+        folder());
+  };
+  for (const char* name : {"converted", "renewed", "exported", "again"}) {
+    const Outcome outcome = drawn(name, {});
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    expect_same(clip(name, "clip-00000")[0], clip("before", "clip-00000")[0]);
+  }
+  const Outcome older = drawn("older", {});
+  EXPECT_EQ(older.exit_code, kIo);
+  EXPECT_THAT(older.err, testing::AllOf(HasSubstr("own.model is not there"),
+                                        HasSubstr("kinora sample takes it by --set")));
+  const Outcome helped = drawn(
+      "older", {"--set", "text.tokenizer=" KINORA_SOURCE_DIR "/configs/captions/spiece.model"});
+  EXPECT_EQ(helped.exit_code, 0) << helped.err;
+  EXPECT_THAT(convert("elsewhere/older.safetensors", "elsewhere/still.safetensors").err,
+              HasSubstr("own.model is not there, so the file of weights names it by its path"));
 }
 
 TEST_F(SampleClipsTest, EvalAsksForClipsThatTrainingNeverShowed) {

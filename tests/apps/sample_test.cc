@@ -242,14 +242,7 @@ TEST_F(SampleTest, ShippedWeightsDrawWhatHeldOutCaptionsSay) {
   const fs::path source = KINORA_SOURCE_DIR;
   const fs::path weights = source / "weights/scenes.safetensors";
   EXPECT_LT(fs::file_size(weights), 8U << 20);
-  Arguments arguments = {"--checkpoint",
-                         weights.string(),
-                         "--judge",
-                         "--count",
-                         "24",
-                         "--set",
-                         "text.tokenizer=" + (source / "configs/captions/spiece.model").string(),
-                         "--prompt"};
+  Arguments arguments = {"--checkpoint", weights.string(), "--judge", "--count", "24", "--prompt"};
   for (int64_t i = 0; i < 24; ++i) {
     arguments.push_back(data::held_out_caption(i));
   }

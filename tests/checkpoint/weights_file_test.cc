@@ -181,7 +181,8 @@ TEST_F(WeightsFileTest, SavedWeightsLoadAgain) {
   load_weights(WeightsFile::open(write("w.safetensors", small_weights())), small.model,
                *small.arena);
   const fs::path path = folder_.path() / "out.safetensors";
-  save_weights(path, small.model, *small.arena, optim::Role::master(), at::kFloat, "a: config\n");
+  save_weights(path, small.model, *small.arena, optim::Role::master(), at::kFloat,
+               weights_metadata("a: config\n"));
   const auto file = WeightsFile::open(path);
   EXPECT_EQ(file.metadata(kConfigMetadata), "a: config\n");
   EXPECT_EQ(file.metadata("format"), "pt") << "what loaders of Hugging Face look for";
@@ -193,7 +194,7 @@ TEST_F(WeightsFileTest, SavedWeightsLoadAgain) {
   for (const auto& [name, tensor] : small_weights()) {
     EXPECT_TRUE(at::equal(file.read(name), tensor)) << name;
   }
-  save_weights(path, small.model, *small.arena, optim::Role::average(0), at::kBFloat16, "");
+  save_weights(path, small.model, *small.arena, optim::Role::average(0), at::kBFloat16, {});
   const auto halved = WeightsFile::open(path);
   EXPECT_EQ(halved.read("first.weight").scalar_type(), at::kBFloat16);
   Small again;
