@@ -181,6 +181,10 @@ TEST_F(SampleClipsTest, FilesOfOtherFormats) {
   EXPECT_TRUE(fs::exists(folder() / "gif/grid.png"));
   EXPECT_FALSE(fs::exists(folder() / "gif/clip-00000"));
   EXPECT_FALSE(fs::exists(folder() / "gif/clip-00000.webp"));
+  const Outcome gif_again = sample("gif-again", {"--like", path("gif/clip-00000.gif")});
+  ASSERT_EQ(gif_again.exit_code, 0) << gif_again.err;
+  EXPECT_EQ(read_text(folder() / "gif-again/clip-00000.gif"),
+            read_text(folder() / "gif/clip-00000.gif"));
   sample_well("png", joined(caption, {"--format", "png"}));
   EXPECT_EQ(clip("png", "clip-00000").size(), static_cast<size_t>(kFrames));
   EXPECT_FALSE(fs::exists(folder() / "png/clip-00000.webp"));

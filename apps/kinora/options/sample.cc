@@ -16,7 +16,7 @@ constexpr int kMostCaptions = 1 << 20;  // on a command line
 void add_what(CLI::App& command, SampleArguments& arguments) {
   command.add_option(
       "--like", arguments.like,
-      "Draw again what this png or webp of kinora sample was drawn from; options "
+      "Draw again what this png, webp, gif or mp4 of kinora sample was drawn from; options "
       "beside it count instead");
   command.add_option("--run", arguments.run, "A run directory; its newest checkpoint is used");
   command.add_option("--checkpoint,--model", arguments.checkpoint,
