@@ -11,6 +11,9 @@ namespace {
 // Hugging Face writes 1e30 for "no limit".
 constexpr double kMaxMaxLength = 1e9;
 
+// T5 has 100. Each is a token to look for.
+constexpr int64_t kMaxExtraIds = int64_t{1} << 16;
+
 /// A token as text, or as an object with how it is looked for.
 AddedToken config_token(const JsonValue& value) {
   AddedToken token;
@@ -84,8 +87,8 @@ TokenizerConfig read_tokenizer_config(const TokenizerFiles& files) {
   config.sentence_piece.add_eos = flag("add_eos_token");
   if (const auto count = root.find("extra_ids")) {
     const int64_t value = count->integer();
-    if (value < 0 || value > kMaxTokenId) {
-      count->refuse("must be 0 to ", kMaxTokenId, ", got ", value);
+    if (value < 0 || value > kMaxExtraIds) {
+      count->refuse("must be 0 to ", kMaxExtraIds, ", got ", value);
     }
     config.sentence_piece.num_extra_ids = value;
   }

@@ -4,16 +4,20 @@
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "kinora/checkpoint/model_weights.h"
 #include "kinora/device/host_bytes.h"
+#include "kinora/io/file.h"
 #include "kinora/io/safetensors.h"
 #include "kinora/models/transformers/dit.h"
 #include "tests/checkpoint/testing.h"
+#include "tests/error_of.h"
 
 namespace kinora::checkpoint {
 namespace weights_file_test {
@@ -69,6 +73,29 @@ class WeightsFileTest : public testing::Test {
 
   TemporaryFolder folder_;
 };
+
+TEST_F(WeightsFileTest, AnIndexNamesFilesOfItsFolderAlone) {
+  fs::create_directories(folder_.path() / "model");
+  const fs::path outside = write("outside.safetensors", {{"a", at::zeros({2})}});
+  const fs::path index = folder_.path() / "model/model.safetensors.index.json";
+  const auto refusal = [&](const std::string& text) {
+    io::write_file_atomic(index, text);
+    return error_of(ErrorKind::kIo, [&] { return WeightsFile::open(folder_.path() / "model"); });
+  };
+  const auto naming = [](const std::string& shard) {
+    return nlohmann::json{{"weight_map", {{"a", shard}}}}.dump();
+  };
+  for (const std::string& shard : {std::string("../outside.safetensors"), outside.string(),
+                                   std::string("x/../y"), std::string("..\\outside.safetensors"),
+                                   std::string("a\0b", 3), std::string(".."), std::string(".")}) {
+    EXPECT_THAT(refusal(naming(shard)), HasSubstr("must name files beside it, got")) << shard;
+  }
+  EXPECT_THAT(refusal(naming("other.safetensors")), HasSubstr("which is not beside it"));
+  EXPECT_THAT(refusal(R"({"weight_map": {"a": 3}})"), HasSubstr("must be text"));
+  EXPECT_THAT(refusal(std::string(1'000'000, '[')), HasSubstr("an object with a weight_map"));
+  EXPECT_THAT(refusal(R"({"weight_map": )" + std::string(1'000'000, '[')),
+              HasSubstr("an object with a weight_map"));
+}
 
 TEST_F(WeightsFileTest, LoadsByNameIntoMasterComputeAverageAndBuffer) {
   const Tensors weights = small_weights();
