@@ -33,6 +33,7 @@
 #include "kinora/inference/class_words.h"
 #include "kinora/inference/decoder.h"
 #include "kinora/inference/drawing.h"
+#include "kinora/inference/drawing_group.h"
 #include "kinora/inference/drawing_key.h"
 #include "kinora/inference/pipeline_prompts.h"
 #include "kinora/inference/prompts.h"
@@ -269,6 +270,8 @@ void sample_on_rank(const SampleArguments& arguments, const LikeArguments& like,
   const inference::ModelRecipe own = inference::read_recipe(model_of(arguments), options);
   // What is refused is refused before anything is drawn.
   inference::check_format(arguments.format, own.model.is_video());
+  inference::ModelRecipe sized = own;
+  inference::set_size(arguments.options.size, arguments.options.fps, sized);
   if (only_decodes(arguments)) {
     KINORA_CHECK(world.size() == 1, kConfig, "[sample] --latents are decoded on one rank, got ",
                  world.size());

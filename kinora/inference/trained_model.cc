@@ -48,7 +48,9 @@ struct OpenModel {
 };
 
 OpenModel open_model(const fs::path& path, const LoadOptions& options) {
-  KINORA_CHECK(fs::exists(path), kIo, "[sample] ", path, " does not exist");
+  KINORA_CHECK(
+      fs::exists(path), kIo, "[sample] ", path,
+      " does not exist. Hint: give a folder or file of this machine; nothing is downloaded");
   OpenModel model{.folder = find_checkpoint(path), .file = {}, .recipe = {}};
   std::string text;
   std::optional<Precision> stored;
