@@ -109,15 +109,16 @@ nlohmann::ordered_json score_clip_of_run(const EvalArguments& arguments) {
     prompts.push_back(asked.caption);
   }
   const eval::ClipNetwork network(arguments.clip, device);
-  std::vector<at::Tensor> features(prompts.size());
+  std::vector<at::Tensor> features;  // of a batch each, which come in order
   Progress progress(std::ssize(prompts), model.is_video() ? "clips" : "images");
-  pipelines::DrawEvents events{.done = [&](int64_t first, const at::Tensor& samples) {
+  pipelines::DrawEvents events{.done = [&](int64_t /*first*/, const at::Tensor& samples) {
     const at::Tensor pixels = bytes_of(
         decoder == nullptr ? samples : pipelines::decode_latents(*decoder, samples, device));
+    std::vector<at::Tensor> inputs;
     for (int64_t i = 0; i < pixels.size(0); ++i) {
-      const at::Tensor input = network.prepare(pixels[i]).unsqueeze(0).to(device);
-      features[static_cast<size_t>(first + i)] = network.forward(input).features.cpu();
+      inputs.push_back(network.prepare(pixels[i]));
     }
+    features.push_back(network.forward(at::stack(inputs).to(device)).features.cpu());
   }};
   events.progress = [&](const pipelines::DrawProgress& now) {
     progress.update(now.part * static_cast<double>(prompts.size()));

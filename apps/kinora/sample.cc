@@ -33,6 +33,7 @@
 #include "kinora/inference/class_words.h"
 #include "kinora/inference/decoder.h"
 #include "kinora/inference/drawing.h"
+#include "kinora/inference/drawing_group.h"
 #include "kinora/inference/drawing_key.h"
 #include "kinora/inference/pipeline_prompts.h"
 #include "kinora/inference/prompts.h"
@@ -256,16 +257,21 @@ std::vector<std::string> captions_drawn(const inference::Request& request) {
   return request.captions.empty() ? std::vector<std::string>() : inference::captions_of(request);
 }
 
-/// `weights`: the checksum of --like's file; empty: not known.
-void sample_on_rank(const SampleArguments& arguments, const std::string& weights,
+/// like: what the file of --like says; nothing in it without one.
+void sample_on_rank(const SampleArguments& arguments, const LikeArguments& like,
                     const comm::Group& world) {
   device::configure_computation(arguments.threads, arguments.deterministic);
   inference::LoadOptions options = load_options(arguments);
   const bool speaks = world.rank() == 0;
   options.says = speaks;
+  if (speaks && !like.command.empty()) {
+    log_info("[sample] like ", arguments.like, ": ", like.command);
+  }
   const inference::ModelRecipe own = inference::read_recipe(model_of(arguments), options);
   // What is refused is refused before anything is drawn.
   inference::check_format(arguments.format, own.model.is_video());
+  inference::ModelRecipe sized = own;
+  inference::set_size(arguments.options.size, arguments.options.fps, sized);
   if (only_decodes(arguments)) {
     KINORA_CHECK(world.size() == 1, kConfig, "[sample] --latents are decoded on one rank, got ",
                  world.size());
@@ -326,7 +332,7 @@ void sample_on_rank(const SampleArguments& arguments, const std::string& weights
           (kind != inference::SampleKind::kLatents && !arguments.judge && !arguments.save_latents),
       kConfig, "[sample] --only is for pictures and clips, not with --judge or --save-latents");
   const inference::DrawingKey key = key_of(arguments, trained, drawing, request);
-  if (speaks && !weights.empty() && weights != key.at("weights")) {
+  if (speaks && !like.weights.empty() && like.weights != key.at("weights")) {
     log_warn("[sample] the weights are not those that ", arguments.like,
              " was drawn with, so the picture differs");
   }
@@ -440,7 +446,7 @@ void sample_on_rank(const SampleArguments& arguments, const std::string& weights
 
 namespace {
 
-int run_sample(const SampleArguments& arguments, const std::string& weights) {
+int run_sample(const SampleArguments& arguments, const LikeArguments& like) {
   io::check_can_write(arguments.out);
   const std::optional<comm::World> world = own_rank(arguments.ranks);
   if (!world) {
@@ -451,7 +457,7 @@ int run_sample(const SampleArguments& arguments, const std::string& weights) {
   }
   on_rank(*world, arguments.device,
           [&](const comm::Group& group, at::Device /*device*/) {
-            sample_on_rank(arguments, weights, group);
+            sample_on_rank(arguments, like, group);
           },
           {.operation_timeout = kPatience});
   return 0;
@@ -461,14 +467,14 @@ int run_sample(const SampleArguments& arguments, const std::string& weights) {
 
 int run(const SampleArguments& arguments) {
   if (arguments.like.empty()) {
-    return run_sample(arguments, "");
+    return run_sample(arguments, {});
   }
   LikeArguments like = arguments_like(arguments);
   if (!like.arguments) {
     return like.exit_code;
   }
   like.arguments->like = arguments.like;
-  return run_sample(*like.arguments, like.weights);
+  return run_sample(*like.arguments, like);
 }
 
 }  // namespace kinora::apps

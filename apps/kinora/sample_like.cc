@@ -25,17 +25,22 @@ constexpr const char* kDefaultOut = "samples-like";
 
 /// Options that decide what a sample looks like: these alone are kept, and taken from a file. So
 /// nothing that a file says makes Kinora write anywhere, or start processes.
-constexpr std::array<std::string_view, 40> kKept = {
-    "--run",          "--checkpoint",  "--config",         "--set",
-    "--weights",      "--lora",        "--classes",        "--captions",
-    "--negative",     "--no-cleaning", "--prompt-weights", "--text-embeddings",
-    "--count",        "--only",        "--frames",         "--height",
-    "--width",        "--fps",         "--given",          "--given-frames",
-    "--frame-layout", "--given-edit",  "--loop",           "--overlap",
-    "--batch",        "--sampler",     "--steps",          "--guidance",
-    "--seed",         "--autoencoder", "--memory-budget",  "--precision",
-    "--init",         "--latents",     "--strength",       "--noise",
-    "--device",       "--threads",     "--deterministic",  "--format"};
+constexpr std::array<std::string_view, 44> kKept = {
+    "--run",           "--checkpoint",      "--config",
+    "--set",           "--weights",         "--lora",
+    "--classes",       "--captions",        "--negative",
+    "--no-cleaning",   "--prompt-weights",  "--text-embeddings",
+    "--text-encoder",  "--aesthetic-score", "--motion-score",
+    "--camera-motion", "--count",           "--only",
+    "--frames",        "--height",          "--width",
+    "--fps",           "--given",           "--given-frames",
+    "--frame-layout",  "--given-edit",      "--loop",
+    "--overlap",       "--batch",           "--sampler",
+    "--steps",         "--guidance",        "--seed",
+    "--autoencoder",   "--memory-budget",   "--precision",
+    "--init",          "--latents",         "--strength",
+    "--noise",         "--device",          "--threads",
+    "--deterministic", "--format"};
 constexpr std::array<std::string_view, 2> kFlags = {"--no-cleaning", "--deterministic"};
 constexpr std::array<std::string_view, 2> kModel = {"--run", "--checkpoint"};
 /// What is drawn: one of these on the command line counts instead of all that a file says of it.
@@ -121,13 +126,14 @@ LikeArguments arguments_like(const SampleArguments& arguments) {
     argv.push_back(word.c_str());
     said << (argv.size() == 1 ? "" : " ") << word;
   }
-  log_info("[sample] like ", arguments.like, ": ", said.str());
   CommandLine line = read_command_line(static_cast<int>(argv.size()), argv.data());
   if (!line.command) {
-    return {.arguments = {}, .exit_code = line.exit_code, .weights = {}};
+    log_info("[sample] what ", arguments.like, " was drawn by: ", said.str());
+    return {.arguments = {}, .exit_code = line.exit_code, .command = {}, .weights = {}};
   }
   return {.arguments = std::get<SampleArguments>(std::move(*line.command)),
           .exit_code = 0,
+          .command = said.str(),
           .weights = other_model ? "" : drawn.weights};
 }
 

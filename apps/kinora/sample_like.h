@@ -14,11 +14,12 @@
 namespace kinora::apps {
 
 /// The arguments of `kinora sample --like FILE ...`: those that FILE was drawn with, and those
-/// beside it instead. Nothing where what FILE says is no command line, which has been said then,
-/// with the exit code. kIo for files without such texts, and where the model is not there.
+/// beside it instead. Nothing where what FILE says is no command line, with the exit code; why has
+/// been said then. kIo for files without such texts, and where the model is not there.
 struct LikeArguments {
   std::optional<SampleArguments> arguments;
   int exit_code = 0;
+  std::string command;  ///< the same in words
   std::string weights;  ///< the checksum that FILE knows; empty: of another model
 };
 [[nodiscard]] LikeArguments arguments_like(const SampleArguments& arguments);

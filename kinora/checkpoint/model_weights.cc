@@ -30,14 +30,10 @@ LateTensors with_buffers(nn::Module& model) {
   return tensors;
 }
 
-OutputOptions output_options(at::ScalarType type, const std::string& config) {
-  return {.type = type, .metadata = weights_metadata(config)};
-}
-
 }  // namespace
 
-std::map<std::string, std::string> weights_metadata(const std::string& config) {
-  std::map<std::string, std::string> metadata = {{"format", "pt"}};  // what loaders look for
+WeightsMetadata weights_metadata(const std::string& config) {
+  WeightsMetadata metadata = {{"format", "pt"}};  // what loaders look for
   if (!config.empty()) {
     metadata.emplace(kConfigMetadata, config);
   }
@@ -142,9 +138,9 @@ LateTensors arena_weights(nn::Module& model, const optim::Arena& arena, optim::R
 
 void write_arena_weights(const std::filesystem::path& path, const LateTensors& tensors,
                          const optim::Arena& arena, at::ScalarType type,
-                         const std::string& config) {
+                         const WeightsMetadata& metadata) {
   if (arena.options().sharding.group.rank() == 0) {
-    write_weights(path, tensors, output_options(type, config));
+    write_weights(path, tensors, {.type = type, .metadata = metadata});
     return;
   }
   for (const auto& [name, tensor] : tensors) {
@@ -153,8 +149,8 @@ void write_arena_weights(const std::filesystem::path& path, const LateTensors& t
 }
 
 void save_weights(const std::filesystem::path& path, nn::Module& model, const optim::Arena& arena,
-                  optim::Role role, at::ScalarType type, const std::string& config) {
-  write_arena_weights(path, arena_weights(model, arena, role), arena, type, config);
+                  optim::Role role, at::ScalarType type, const WeightsMetadata& metadata) {
+  write_arena_weights(path, arena_weights(model, arena, role), arena, type, metadata);
 }
 
 LateTensors checkpoint_weights(const std::filesystem::path& checkpoint, nn::Module& model,

@@ -46,11 +46,14 @@ void load_weights(const LateTensors& tensors, const std::filesystem::path& origi
 void copy_weights(const LateTensors& tensors, const std::filesystem::path& origin,
                   nn::Module& model, optim::Arena& arena);
 
-/// The key in the header of files written by save_weights under which the run's configuration lies.
+/// Texts in the header of a file of weights.
+using WeightsMetadata = std::map<std::string, std::string>;
+
+/// The key under which the run's configuration lies there.
 inline constexpr const char* kConfigMetadata = "kinora.config";
 
-/// The header's metadata of a file of weights; config: "" for none.
-[[nodiscard]] std::map<std::string, std::string> weights_metadata(const std::string& config);
+/// Those that say what the weights are of; config: "" for none.
+[[nodiscard]] WeightsMetadata weights_metadata(const std::string& config);
 
 /// The weights in `role` (the master, an average) and the buffers, by the model's key names. Where
 /// state is divided every rank must read each tensor, in the same order.
@@ -60,11 +63,12 @@ inline constexpr const char* kConfigMetadata = "kinora.config";
 /// Writes such tensors as one safetensors file in `type` (fp32, bf16, fp16). Atomic. Where state is
 /// divided every rank calls it, and the first of those who divide it writes.
 void write_arena_weights(const std::filesystem::path& path, const LateTensors& tensors,
-                         const optim::Arena& arena, at::ScalarType type, const std::string& config);
+                         const optim::Arena& arena, at::ScalarType type,
+                         const WeightsMetadata& metadata);
 
 /// Both.
 void save_weights(const std::filesystem::path& path, nn::Module& model, const optim::Arena& arena,
-                  optim::Role role, at::ScalarType type, const std::string& config);
+                  optim::Role role, at::ScalarType type, const WeightsMetadata& metadata);
 
 /// The same tensors of a checkpoint, with what it keeps frozen. Of `model` only the buffers are
 /// used, after the checkpoint's have been read into them. Checksums are compared first. kIo.

@@ -8,6 +8,7 @@
 #include "kinora/checkpoint/weights_output.h"
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"
+#include "kinora/inference/kept_tokenizer.h"
 #include "kinora/inference/recipe.h"
 #include "kinora/inference/trained_model.h"
 #include "kinora/inference/updates.h"
@@ -53,6 +54,9 @@ Source from_checkpoint(const fs::path& checkpoint, const ConvertOptions& options
   Source source;
   source.config_text = checkpoint::load_state(checkpoint).config;
   set_model(source, options);
+  if (options.config_file.empty()) {
+    take_kept_tokenizer(checkpoint, nullptr, source.recipe);
+  }
   KINORA_CHECK(source.model != nullptr, kIo, "[convert] ", checkpoint,
                " does not say what model it is of");
   const bool raw = options.raw || source.recipe.ema_decays.empty();
@@ -75,6 +79,9 @@ Source from_file(const ConvertOptions& options) {
     source.config_text = pipelines::diffusers_recipe(options.from);
   }
   set_model(source, options);
+  if (options.config_file.empty()) {
+    take_kept_tokenizer(options.from, &*source.file, source.recipe);
+  }
   return source;
 }
 
@@ -187,6 +194,7 @@ Converted convert_weights(const ConvertOptions& options) {
   converted.num_tensors = static_cast<int64_t>(source.tensors.size());
   output.metadata = checkpoint::weights_metadata(source.config_text);
   if (to_file) {
+    output.metadata.merge(tokenizer_metadata(source.recipe));
     checkpoint::write_weights(options.to, source.tensors, output);
   } else {
     write_folder(source, options, output, converted);

@@ -12,7 +12,7 @@ namespace kinora::inference {
 std::string decoder_path(const ModelRecipe& recipe, const DecoderChoice& choice) {
   const std::string& path = choice.path.empty() ? recipe.autoencoder.path : choice.path;
   KINORA_CHECK(path.empty() || !choice.path.empty() || std::filesystem::exists(path), kIo,
-               "[sample] the autoencoder of the run's configuration is not at ", path,
+               "[sample] the autoencoder that the model's recipe names is not at ", path,
                ". Hint: --autoencoder PATH, or --set 'autoencoder.path=\"\"' for latents");
   return path;
 }

@@ -20,6 +20,33 @@
 #include "kinora/models/families.h"
 
 namespace kinora::inference {
+
+void set_size(const SampleSize& size, double fps, ModelRecipe& recipe) {
+  models::ModelConfig& model = recipe.model;
+  const bool any_size = models::family_of(model).takes_any_size;
+  const auto set = [&](const char* name, int64_t wanted, int64_t unit, int64_t patch,
+                       int64_t& value) {
+    if (wanted == 0) {
+      return;
+    }
+    KINORA_CHECK(any_size || wanted == value * unit, kConfig, "[sample] ", name, " must be ",
+                 value * unit, ", which this model was made for, got ", wanted,
+                 ". Hint: leave it out; ", models::families_that(&models::Family::takes_any_size),
+                 " take any size");
+    KINORA_CHECK(wanted % (unit * patch) == 0, kConfig, "[sample] ", name,
+                 " must be a multiple of ", unit * patch, ", got ", wanted);
+    value = wanted / unit;
+  };
+  const models::ModelShape shape = models::shape_of(model);
+  set("frames", size.frames, model.frame_compression, shape.patch_frames, model.frames);
+  set("height", size.height, model.compression, shape.patch, model.height);
+  set("width", size.width, model.compression, shape.patch, model.width);
+  if (fps > 0.0) {
+    recipe.data.fps = fps * static_cast<double>(recipe.data.frame_stride);
+    recipe.data.max_fps = 0.0;
+  }
+}
+
 namespace {
 
 void check(const Request& request, const models::ModelConfig& model) {
@@ -36,33 +63,6 @@ void check(const Request& request, const models::ModelConfig& model) {
                "[sample] wildcards stand in captions, and there are none. Hint: give captions");
   KINORA_CHECK(request.count >= 0, kConfig, "[sample] count must not be negative, got ",
                request.count);
-}
-
-/// Size and speed of clips.
-void set_size(const SampleSize& size, double fps, ModelRecipe& recipe) {
-  models::ModelConfig& model = recipe.model;
-  const bool any_size = models::family_of(model).takes_any_size;
-  const auto set = [&](const char* name, int64_t wanted, int64_t unit, int64_t patch,
-                       int64_t& value) {
-    if (wanted == 0) {
-      return;
-    }
-    KINORA_CHECK(any_size || wanted == value * unit, kConfig, "[sample] ", name, " must be ",
-                 value * unit, ", which this model was made for, got ", wanted,
-                 ". Hint: ", models::families_that(&models::Family::takes_any_size),
-                 " take any size");
-    KINORA_CHECK(wanted % (unit * patch) == 0, kConfig, "[sample] ", name,
-                 " must be a multiple of ", unit * patch, ", got ", wanted);
-    value = wanted / unit;
-  };
-  const models::ModelShape shape = models::shape_of(model);
-  set("frames", size.frames, model.frame_compression, shape.patch_frames, model.frames);
-  set("height", size.height, model.compression, shape.patch, model.height);
-  set("width", size.width, model.compression, shape.patch, model.width);
-  if (fps > 0.0) {
-    recipe.data.fps = fps * static_cast<double>(recipe.data.frame_stride);
-    recipe.data.max_fps = 0.0;
-  }
 }
 
 /// What the samples are to show: what was asked for, or the texts of the model's data.

@@ -17,6 +17,10 @@
 
 namespace kinora::inference {
 
+/// Lets the recipe be of samples of this size, in pixels and frames, and of clips of so many frames
+/// a second; 0 as it has them. kConfig for a size that the model does not take.
+void set_size(const SampleSize& size, double fps, ModelRecipe& recipe);
+
 /// The samples of a drawing that are of one size, and so can share batches.
 class DrawingGroup {
  public:

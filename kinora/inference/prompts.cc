@@ -124,7 +124,9 @@ Prompts prompts_of_tokens(const std::vector<std::string>& captions,
 Prompts prompts_of_captions(const std::vector<std::string>& captions, const ModelRecipe& recipe) {
   KINORA_CHECK(recipe.model.text_encoder.any(), kConfig,
                "[sample] captions need a text encoder, and the model has none of its own. Hint: "
-               "text.encoder=FOLDER, or embed them as its texts were, and give --text-embeddings");
+               "text.encoder=FOLDER, which kinora sample takes by --set (the folder of a pipeline "
+               "brings its own, where its model_index.json is there); or embed them as its texts "
+               "were, and give --text-embeddings");
   const std::optional<data::CaptionTokens> tokens = caption_tokens(recipe);
   KINORA_CHECK(tokens.has_value(), kConfig,
                "[sample] the model's text encoder needs a tokenizer. Hint: text.tokenizer");

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,6 +19,9 @@
 
 namespace kinora {
 class Fields;
+}
+namespace kinora::tokenizers {
+class TokenizerFiles;
 }
 
 namespace kinora::inference {
@@ -69,6 +73,8 @@ struct ModelRecipe {
   FinetuneConfig finetune;                 ///< which updates its checkpoints hold beside weights
   std::vector<double> ema_decays = {0.9999};
   SampleOptions sample;
+  /// Of a file of weights that keeps it (kept_tokenizer.h), in the place of text.tokenizer.
+  std::shared_ptr<const tokenizers::TokenizerFiles> kept_tokenizer = nullptr;
 };
 
 /// Registers every key, and lets a text hold those of a run that are not the model's.

@@ -240,10 +240,11 @@ void SampleFiles::write_file(const fs::path& path, const Ready& sample) const {
   } else if (path.extension() == ".webp") {
     const std::vector<std::byte> bytes = io::encode_webp(sample.frames, fps);
     io::write_file_atomic(path, texts.empty() ? bytes : io::with_webp_texts(bytes, texts));
-  } else if (path.extension() == ".mp4") {
-    io::write_mp4(path, sample.frames, {.fps = fps, .texts = texts});
+  } else if (path.extension() == ".gif") {
+    const std::vector<std::byte> bytes = io::encode_gif(sample.frames, fps);
+    io::write_file_atomic(path, texts.empty() ? bytes : io::with_gif_texts(bytes, texts));
   } else {
-    io::write_clip(stem(sample.index), sample.frames, fps, clip_format(options_.format));
+    io::write_mp4(path, sample.frames, {.fps = fps, .texts = texts});
   }
 }
 

@@ -36,8 +36,7 @@ struct SampleFilesOptions {
   std::vector<std::optional<int64_t>> labels;  ///< of each sample; nothing: not known
   double fps = 0.0;                            ///< of clips
   FileFormat format = FileFormat::kUsual;
-  /// What the file of sample `index` keeps beside it, where it is a png, webp or mp4; empty:
-  /// nothing.
+  /// What the file of sample `index` keeps beside its pixels; empty: nothing.
   std::function<std::vector<io::PictureText>(int64_t index)> texts = {};
   std::optional<int64_t> only = {};  ///< the one sample that is wanted; the others count as there
 };

@@ -1,8 +1,10 @@
 #include "kinora/inference/sample_metadata.h"
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <string_view>
 
 #include "kinora/core/error.h"
 
@@ -65,7 +67,7 @@ SampleMetadata read_metadata(std::span<const io::PictureText> texts, const std::
   const auto found = std::ranges::find(texts, kComplete, &io::PictureText::key);
   KINORA_CHECK(found != texts.end(), kIo, "[sample] ", name,
                " does not say what it was drawn from. Hint: pictures and clips that kinora sample "
-               "wrote as png, webp or mp4 do");
+               "wrote as png, webp, gif or mp4 do");
   try {
     const auto json = nlohmann::json::parse(found->value);
     return {.version = json.at("version"),
@@ -90,9 +92,9 @@ SampleMetadata read_metadata(std::span<const io::PictureText> texts, const std::
 }
 
 std::optional<SampleMetadata> read_file_metadata(const std::filesystem::path& path) {
-  const bool keeps_texts =
-      path.extension() == ".png" || path.extension() == ".webp" || path.extension() == ".mp4";
-  if (!keeps_texts || !std::filesystem::is_regular_file(path)) {
+  constexpr std::array<std::string_view, 4> kKeepTexts = {".png", ".webp", ".gif", ".mp4"};
+  if (std::ranges::find(kKeepTexts, path.extension().string()) == kKeepTexts.end() ||
+      !std::filesystem::is_regular_file(path)) {
     return std::nullopt;
   }
   const std::vector<io::PictureText> texts = io::read_file_texts(path);

@@ -10,9 +10,12 @@
 #include "kinora/pipelines/text_encoder_file.h"
 #include "kinora/pipelines/tokenizer_folder.h"
 #include "kinora/tokenizers/tokenizer.h"
+#include "kinora/tokenizers/tokenizer_files.h"
 
 namespace kinora::inference {
 namespace {
+
+using tokenizers::TokenizerFiles;
 
 /// Of the longest caption; the model may be unresolved.
 int64_t default_length(const models::ModelConfig& model, const tokenizers::Tokenizer& tokenizer) {
@@ -41,8 +44,13 @@ std::optional<data::CaptionTokens> caption_tokens(const ModelRecipe& recipe) {
   const std::filesystem::path path = text.tokenizer.empty()
                                          ? pipelines::find_tokenizer(text.encoder)
                                          : std::filesystem::path(text.tokenizer);
-  data::CaptionTokens tokens{.tokenizer = std::make_shared<const tokenizers::Tokenizer>(
-                                 tokenizers::Tokenizer::load(path))};
+  KINORA_CHECK(recipe.kept_tokenizer || std::filesystem::exists(path), kIo, "[text] the tokenizer ",
+               path.string(),
+               " is not there. Hint: text.tokenizer=PATH, a folder or file; kinora sample takes it "
+               "by --set");
+  data::CaptionTokens tokens{
+      .tokenizer = std::make_shared<const tokenizers::Tokenizer>(
+          recipe.kept_tokenizer ? *recipe.kept_tokenizer : TokenizerFiles::read(path))};
   const models::TextEncoderSize& own = recipe.model.text_encoder;
   KINORA_CHECK(!own.any() || tokens.tokenizer->vocab_size() <= own.vocab, kConfig,
                "[text] model.text_encoder.vocab must be at least ", tokens.tokenizer->vocab_size(),

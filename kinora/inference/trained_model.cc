@@ -9,13 +9,13 @@
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
+#include "kinora/inference/kept_tokenizer.h"
 #include "kinora/inference/setup.h"
 #include "kinora/inference/updates.h"
 #include "kinora/parallel/guidance_parallel.h"
 #include "kinora/parallel/sequence.h"
 #include "kinora/pipelines/diffusers_transformer.h"
 #include "kinora/pipelines/pipeline.h"
-#include "kinora/pipelines/tokenizer_folder.h"
 
 namespace kinora::inference {
 namespace {
@@ -32,25 +32,12 @@ ModelRecipe recipe_in(const std::string& text, const fs::path& path, const LoadO
                                    options.overrides);
 }
 
-/// Takes the copy of the tokenizer that a run keeps in its folder, for the run may have been moved.
-/// model: a checkpoint's folder or a file of weights in it.
-void take_copied_tokenizer(const fs::path& model, const LoadOptions& options, TextOptions& text) {
-  const bool is_chosen = std::ranges::any_of(options.overrides, [](const std::string& override) {
-    return override.starts_with("text.tokenizer=");
-  });
-  if (text.tokenizer.empty() || is_chosen || !options.config_file.empty()) {
-    return;
-  }
-  fs::path folder = fs::absolute(model).lexically_normal();
-  for (int i = 0; i < 3; ++i, folder = folder.parent_path()) {  // RUN/checkpoints/step-N
-    if (!fs::exists(folder / "config.yaml")) {
-      continue;
-    }
-    if (const auto copy = pipelines::copied_tokenizer(text.tokenizer, folder / "tokenizer")) {
-      text.tokenizer = copy->string();
-      return;
-    }
-  }
+/// Whether text.tokenizer is what the caller says.
+bool chooses_tokenizer(const LoadOptions& options) {
+  return !options.config_file.empty() ||
+         std::ranges::any_of(options.overrides, [](const std::string& override) {
+           return override.starts_with("text.tokenizer=");
+         });
 }
 
 /// A checkpoint's folder or a file of weights, and what they say that they are of.
@@ -61,7 +48,9 @@ struct OpenModel {
 };
 
 OpenModel open_model(const fs::path& path, const LoadOptions& options) {
-  KINORA_CHECK(fs::exists(path), kIo, "[sample] ", path, " does not exist");
+  KINORA_CHECK(
+      fs::exists(path), kIo, "[sample] ", path,
+      " does not exist. Hint: give a folder or file of this machine; nothing is downloaded");
   OpenModel model{.folder = find_checkpoint(path), .file = {}, .recipe = {}};
   std::string text;
   std::optional<Precision> stored;
@@ -80,7 +69,9 @@ OpenModel open_model(const fs::path& path, const LoadOptions& options) {
   }
   ModelRecipe& recipe = model.recipe;
   recipe = recipe_in(text, path, options);
-  take_copied_tokenizer(model.folder.value_or(path), options, recipe.text);
+  if (!chooses_tokenizer(options)) {
+    take_kept_tokenizer(model.folder.value_or(path), model.file ? &*model.file : nullptr, recipe);
+  }
   recipe.model = resolved_model(recipe, recipe.model.num_classes);
   KINORA_CHECK(recipe.model.num_classes > 0 || recipe.model.takes_text(), kConfig,
                "[sample] model.num_classes must be given for ", path);

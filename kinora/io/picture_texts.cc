@@ -13,6 +13,7 @@
 #include "kinora/core/error.h"
 #include "kinora/core/text.h"
 #include "kinora/io/file.h"
+#include "kinora/io/gif_comments.h"
 #include "kinora/io/video.h"
 
 namespace kinora::io {
@@ -220,17 +221,32 @@ std::vector<PictureText> xmp_texts(std::string_view packet, const std::string& n
   return texts;
 }
 
+bool is_key(std::string_view key) {
+  return !key.empty() && key.size() <= kMostKeyBytes && std::ranges::all_of(key, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+  });
+}
+
+std::vector<PictureText> gif_texts(std::string_view bytes, const std::string& name) {
+  std::vector<PictureText> texts;
+  size_t total = 0;
+  for (const std::string& comment : gif_comments(bytes, name)) {
+    const size_t equals = comment.find('=');
+    if (equals != std::string::npos && is_key(comment.substr(0, equals))) {
+      add(texts, {.key = comment.substr(0, equals), .value = comment.substr(equals + 1)}, total,
+          name);
+    }
+  }
+  return texts;
+}
+
 }  // namespace
 
 void check_texts(std::span<const PictureText> texts) {
   size_t total = 0;
   for (const PictureText& text : texts) {
-    const bool is_word = std::ranges::all_of(text.key, [](char c) {
-      return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
-    });
-    KINORA_CHECK(is_word && !text.key.empty() && text.key.size() <= kMostKeyBytes, kShape,
-                 "[texts] a key must have 1 to ", kMostKeyBytes, " letters and digits, got ",
-                 quote(text.key));
+    KINORA_CHECK(is_key(text.key), kShape, "[texts] a key must have 1 to ", kMostKeyBytes,
+                 " letters and digits, got ", quote(text.key));
     total += text.value.size();
   }
   KINORA_CHECK(total <= kMostTextBytes, kShape, "[texts] texts of a picture must take at most ",
@@ -269,14 +285,28 @@ std::vector<std::byte> with_webp_texts(std::span<const std::byte> webp,
   return result;
 }
 
+std::vector<std::byte> with_gif_texts(std::span<const std::byte> gif,
+                                      std::span<const PictureText> texts) {
+  check_texts(texts);
+  KINORA_CHECK(is_gif(text_of(gif)), kIo, "[texts] texts go into a GIF, got other bytes");
+  std::vector<std::string> comments;
+  for (const PictureText& text : texts) {
+    comments.push_back(text.key + "=" + text.value);
+  }
+  return bytes_of(with_gif_comments(text_of(gif), comments));
+}
+
 std::vector<PictureText> read_texts(std::span<const std::byte> bytes, const std::string& name) {
   const std::string_view text = text_of(bytes);
   if (text.starts_with(kPngSignature)) {
     return png_texts(text, name);
   }
+  if (is_gif(text)) {
+    return gif_texts(text, name);
+  }
   KINORA_CHECK(text.starts_with("RIFF") && text.size() >= 12 && text.substr(8, 4) == "WEBP", kIo,
                "[texts] ", name,
-               " must be a PNG, WebP or MP4, which keep what they were drawn from");
+               " must be a PNG, WebP, GIF or MP4, which keep what they were drawn from");
   const Mux mux = open_webp(bytes, name);
   WebPData xmp;
   if (WebPMuxGetChunk(mux.get(), "XMP ", &xmp) != WEBP_MUX_OK) {

@@ -31,9 +31,14 @@ void check_texts(std::span<const PictureText> texts);
 [[nodiscard]] std::vector<std::byte> with_webp_texts(std::span<const std::byte> webp,
                                                      std::span<const PictureText> texts);
 
-/// The texts of a PNG (tEXt and iTXt that are not compressed) or WebP file (what with_webp_texts()
-/// wrote); none where there are none. The pixels are not decoded. kIo for another format, for a
-/// file whose parts do not lie within it, and for more than kMostTextBytes.
+/// The GIF file with each of `texts` as a comment, "KEY=VALUE". The same errors.
+[[nodiscard]] std::vector<std::byte> with_gif_texts(std::span<const std::byte> gif,
+                                                    std::span<const PictureText> texts);
+
+/// The texts of a PNG (tEXt and iTXt that are not compressed), WebP (what with_webp_texts() wrote)
+/// or GIF file (comments of that form); none where there are none. The pixels are not decoded. kIo
+/// for another format, for a file whose parts do not lie within it, and for more than
+/// kMostTextBytes.
 [[nodiscard]] std::vector<PictureText> read_texts(std::span<const std::byte> bytes,
                                                   const std::string& name);
 

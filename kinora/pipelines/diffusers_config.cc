@@ -58,7 +58,8 @@ DiffusersConfig::DiffusersConfig(const std::filesystem::path& path)
 
 DiffusersConfig::DiffusersConfig(const std::string& text, std::string room, std::string where)
     : DiffusersConfig(Values::parse(text), std::move(room), std::move(where)) {
-  KINORA_CHECK(values_ != nullptr, kIo, "[", room_, "] ", where_, " is not a JSON object");
+  KINORA_CHECK(values_ != nullptr, kIo, "[", room_, "] ", where_,
+               " is not a JSON object. Hint: it may be damaged or cut off. Download it again");
 }
 
 DiffusersConfig::DiffusersConfig(std::shared_ptr<const Values> values, std::string room,

@@ -236,7 +236,8 @@ std::string diffusers_recipe(const fs::path& path) {
   if (const auto pipeline = find_pipeline(path); pipeline && pipeline->text) {
     recipe["model"]["text_tokens"] = pipeline->text->max_tokens;
   }
-  if (const fs::path scheduler = folder / ".." / kSchedulerFile; fs::exists(scheduler)) {
+  if (const fs::path scheduler = (folder / ".." / kSchedulerFile).lexically_normal();
+      fs::exists(scheduler)) {
     recipe["objective"] = json::parse(objective_recipe(scheduler));
   }
   return recipe.dump(2);

@@ -98,32 +98,4 @@ std::optional<CharMap::Replacement> CharMap::shortest(std::string_view text) con
   return found;
 }
 
-std::optional<std::string> decode_base64(std::string_view text) {
-  while (!text.empty() && text.back() == '=') {
-    text.remove_suffix(1);
-  }
-  std::string bytes;
-  bytes.reserve(text.size() / 4 * 3 + 2);
-  uint32_t bits = 0;
-  int num_bits = 0;
-  for (const char c : text) {
-    const uint32_t value = c >= 'A' && c <= 'Z'   ? static_cast<uint32_t>(c - 'A')
-                           : c >= 'a' && c <= 'z' ? static_cast<uint32_t>(c - 'a' + 26)
-                           : c >= '0' && c <= '9' ? static_cast<uint32_t>(c - '0' + 52)
-                           : c == '+'             ? 62U
-                           : c == '/'             ? 63U
-                                                  : 64U;
-    if (value == 64) {
-      return std::nullopt;
-    }
-    bits = bits << 6 | value;
-    num_bits += 6;
-    if (num_bits >= 8) {
-      num_bits -= 8;
-      bytes += static_cast<char>(bits >> num_bits & 0xFF);
-    }
-  }
-  return bytes;
-}
-
 }  // namespace kinora::tokenizers

@@ -36,7 +36,4 @@ class CharMap {
   std::string replacements_;  // each ends with a zero byte
 };
 
-/// The bytes that base64 stands for (RFC 4648); nothing if it is not well-formed.
-[[nodiscard]] std::optional<std::string> decode_base64(std::string_view text);
-
 }  // namespace kinora::tokenizers

@@ -4,7 +4,6 @@
 #include "kinora/core/error.h"
 #include "kinora/core/printable.h"
 #include "kinora/core/text.h"
-#include "kinora/io/file.h"
 #include "kinora/tokenizers/json_value.h"
 #include "kinora/tokenizers/pipeline.h"
 
@@ -17,11 +16,10 @@ constexpr std::string_view kClipPattern =
 constexpr std::string_view kClipStart = "<|startoftext|>";
 constexpr std::string_view kClipEnd = "<|endoftext|>";
 
-void read_merges(const std::filesystem::path& path, MergeList& merges) {
-  const std::string text = io::read_text(path, kMaxTokenizerBytes);
-  const std::string where = "[tokenizer] " + printable_line(path.string());
-  KINORA_CHECK(is_utf8(text), kIo, where, " must be UTF-8");
-  for (std::string_view line : split(text, '\n')) {
+void read_merges(const TokenizerFiles::File& file, MergeList& merges) {
+  const std::string where = "[tokenizer] " + printable_line(file.shown);
+  KINORA_CHECK(is_utf8(file.bytes), kIo, where, " must be UTF-8");
+  for (std::string_view line : split(file.bytes, '\n')) {
     if (line.ends_with('\r')) {
       line.remove_suffix(1);
     }
@@ -33,8 +31,9 @@ void read_merges(const std::filesystem::path& path, MergeList& merges) {
 
 }  // namespace
 
-Pipeline read_clip_files(const std::filesystem::path& folder, const TokenizerConfig& config) {
-  const JsonFile file(folder / "vocab.json");
+Pipeline read_clip_files(const TokenizerFiles& files, const TokenizerConfig& config) {
+  const TokenizerFiles::File& main = files.at(files.main());
+  const JsonFile file(main);
   const JsonValue vocab = file.root();
   Pipeline pipeline;
   pipeline.where = vocab.where();
@@ -42,7 +41,7 @@ Pipeline read_clip_files(const std::filesystem::path& folder, const TokenizerCon
       config.tokenizer_class.empty() || config.tokenizer_class.starts_with("CLIPTokenizer"), kIo,
       pipeline.where, " vocab.json with merges.txt must be of a CLIPTokenizer, got one of ",
       quote(config.tokenizer_class), ". Hint: save the tokenizer with its tokenizer.json");
-  const std::string where = "[tokenizer] " + printable_line((folder / "vocab.json").string());
+  const std::string where = "[tokenizer] " + printable_line(main.shown);
   vocab.each_member([&](std::string_view token, const JsonValue& id) {
     pipeline.vocabulary->add(token, id.integer(), where);
   });
@@ -70,7 +69,7 @@ Pipeline read_clip_files(const std::filesystem::path& folder, const TokenizerCon
                                              SplitBehavior::kRemoved, /*invert=*/true});
   pipeline.pre_tokenizers.emplace_back(ByteLevel{.add_prefix_space = false});
   MergeList merges(*pipeline.vocabulary, 0);
-  read_merges(folder / "merges.txt", merges);
+  read_merges(files.at("merges.txt"), merges);
   Bpe::Rules rules;
   rules.unk = pipeline.special.unk;
   rules.end_of_word_suffix = "</w>";

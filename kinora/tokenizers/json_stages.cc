@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "kinora/core/base64.h"
 #include "kinora/core/text.h"
 #include "kinora/tokenizers/json_value.h"
 #include "kinora/tokenizers/pipeline.h"

@@ -5,7 +5,6 @@
 
 #include "kinora/core/printable.h"
 #include "kinora/core/text.h"
-#include "kinora/io/file.h"
 
 namespace kinora::tokenizers {
 namespace {
@@ -38,9 +37,6 @@ std::string kind_of(const json& value) {
 struct JsonFile::Tree {
   json root;
 };
-
-JsonFile::JsonFile(const std::filesystem::path& path)
-    : JsonFile(io::read_text(path, kMaxTokenizerBytes), path.string()) {}
 
 JsonFile::JsonFile(std::string_view text, const std::string& name)
     : tree_(std::make_unique<Tree>()),

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -9,6 +8,7 @@
 #include <string_view>
 
 #include "kinora/core/error.h"
+#include "kinora/tokenizers/tokenizer_files.h"
 
 namespace kinora::tokenizers {
 
@@ -58,11 +58,11 @@ class JsonValue {
   std::string path_;  // empty: the whole file
 };
 
-/// A parsed file of at most 64 MiB and 32 levels.
+/// A parsed file of at most 32 levels.
 class JsonFile {
  public:
-  /// Error (kIo): it cannot be read, or is no JSON.
-  explicit JsonFile(const std::filesystem::path& path);
+  /// Error (kIo): it is no JSON.
+  explicit JsonFile(const TokenizerFiles::File& file) : JsonFile(file.bytes, file.shown) {}
   /// `text` as if it were the file `name`.
   JsonFile(std::string_view text, const std::string& name);
   ~JsonFile();
@@ -76,8 +76,5 @@ class JsonFile {
   std::unique_ptr<Tree> tree_;
   std::shared_ptr<const std::string> name_;
 };
-
-/// The largest file of a tokenizer; the largest published ones have 35 MB.
-inline constexpr int64_t kMaxTokenizerBytes = int64_t{64} << 20;
 
 }  // namespace kinora::tokenizers

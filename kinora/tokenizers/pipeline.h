@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,6 +13,7 @@
 #include "kinora/tokenizers/decoders.h"
 #include "kinora/tokenizers/normalizers.h"
 #include "kinora/tokenizers/pre_tokenizers.h"
+#include "kinora/tokenizers/tokenizer_files.h"
 #include "kinora/tokenizers/unigram.h"
 #include "kinora/tokenizers/vocabulary.h"
 
@@ -55,7 +55,7 @@ struct Pipeline {
 
 /// A tokenizer.json of Hugging Face's tokenizers. Errors (kIo): it is malformed, or names a stage
 /// that is not supported.
-[[nodiscard]] Pipeline read_tokenizer_json(const std::filesystem::path& path);
+[[nodiscard]] Pipeline read_tokenizer_json(const TokenizerFiles& files);
 
 class JsonValue;
 
@@ -97,7 +97,7 @@ struct SentencePieceSpecials {
 };
 
 /// A model that SentencePiece has trained (spiece.model, tokenizer.model).
-[[nodiscard]] Pipeline read_sentence_piece(const std::filesystem::path& path,
+[[nodiscard]] Pipeline read_sentence_piece(const TokenizerFiles& files,
                                            const SentencePieceSpecials& specials);
 
 /// tokenizer_config.json and special_tokens_map.json beside the other files, which may be missing.
@@ -114,10 +114,9 @@ struct TokenizerConfig {
   bool cut_left = false;
   SentencePieceSpecials sentence_piece;
 };
-[[nodiscard]] TokenizerConfig read_tokenizer_config(const std::filesystem::path& folder);
+[[nodiscard]] TokenizerConfig read_tokenizer_config(const TokenizerFiles& files);
 
-/// The vocab.json and merges.txt of CLIP in a folder. Error (kIo): they are of another tokenizer.
-[[nodiscard]] Pipeline read_clip_files(const std::filesystem::path& folder,
-                                       const TokenizerConfig& config);
+/// The vocab.json and merges.txt of CLIP. Error (kIo): they are of another tokenizer.
+[[nodiscard]] Pipeline read_clip_files(const TokenizerFiles& files, const TokenizerConfig& config);
 
 }  // namespace kinora::tokenizers

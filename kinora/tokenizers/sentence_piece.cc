@@ -7,7 +7,6 @@
 #include "kinora/core/error.h"
 #include "kinora/core/printable.h"
 #include "kinora/core/text.h"
-#include "kinora/io/file.h"
 #include "kinora/tokenizers/json_value.h"
 #include "kinora/tokenizers/pipeline.h"
 #include "kinora/tokenizers/protobuf.h"
@@ -213,12 +212,11 @@ void set_extra_ids(const ModelFile& file, const SentencePieceSpecials& specials,
 
 }  // namespace
 
-Pipeline read_sentence_piece(const std::filesystem::path& path,
-                             const SentencePieceSpecials& specials) {
+Pipeline read_sentence_piece(const TokenizerFiles& files, const SentencePieceSpecials& specials) {
+  const TokenizerFiles::File& main = files.at(files.main());
   Pipeline pipeline;
-  pipeline.where = "[tokenizer] " + printable_line(path.string()) + ":";
-  const std::vector<std::byte> bytes = io::read_file(path, kMaxTokenizerBytes);
-  const ModelFile file = read_model_file(as_text(bytes), pipeline.where);
+  pipeline.where = "[tokenizer] " + printable_line(main.shown) + ":";
+  const ModelFile file = read_model_file(main.bytes, pipeline.where);
   for (size_t i = 0; i < file.pieces.size(); ++i) {
     pipeline.vocabulary->add(file.pieces[i].text, static_cast<int64_t>(i), pipeline.where);
   }

@@ -1,19 +1,15 @@
 #include "kinora/tokenizers/tokenizer.h"
 
 #include <algorithm>
-#include <system_error>
 #include <utility>
 
 #include "kinora/core/error.h"
-#include "kinora/core/printable.h"
 #include "kinora/core/text.h"
 #include "kinora/tokenizers/pipeline.h"
 #include "kinora/tokenizers/utf8.h"
 
 namespace kinora::tokenizers {
 namespace {
-
-namespace fs = std::filesystem;
 
 // Pieces of one byte take forty times the text.
 constexpr size_t kMaxTextBytes = size_t{64} << 20;
@@ -83,21 +79,6 @@ void encode_pieces(const Model& model, const DividedText& text, std::vector<int6
   }
 }
 
-bool is_file(const fs::path& path) {
-  std::error_code ignored;
-  return fs::is_regular_file(path, ignored);
-}
-
-/// The file of `folder` that says what the tokenizer is; empty: there is none.
-fs::path main_file(const fs::path& folder) {
-  for (const char* name : {"tokenizer.json", "spiece.model", "tokenizer.model", "vocab.json"}) {
-    if (is_file(folder / name)) {
-      return folder / name;
-    }
-  }
-  return {};
-}
-
 /// What the files beside the main one say of tokens.
 void set_special_tokens(const TokenizerConfig& config, Pipeline& pipeline) {
   for (const AddedToken& token : config.added) {
@@ -116,6 +97,18 @@ void set_special_tokens(const TokenizerConfig& config, Pipeline& pipeline) {
                                            : special.unk;
     place = id;
   }
+}
+
+Pipeline read_pipeline(const TokenizerFiles& files) {
+  const TokenizerConfig config = read_tokenizer_config(files);
+  Pipeline pipeline = files.main() == "spiece.model"
+                          ? read_sentence_piece(files, config.sentence_piece)
+                      : files.main() == "vocab.json" ? read_clip_files(files, config)
+                                                     : read_tokenizer_json(files);
+  set_special_tokens(config, pipeline);
+  pipeline.max_length = config.max_length;
+  pipeline.cut_left = config.cut_left;
+  return pipeline;
 }
 
 }  // namespace
@@ -144,29 +137,11 @@ Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
 
-Tokenizer Tokenizer::load(const fs::path& path) {
-  std::error_code ignored;
-  const bool is_folder = fs::is_directory(path, ignored);
-  const std::string shown = printable_line(path.string());
-  const fs::path file = is_folder ? main_file(path) : path;
-  KINORA_CHECK(!file.empty(), kIo, "[tokenizer] ", shown,
-               " must have tokenizer.json, spiece.model, tokenizer.model, or vocab.json with "
-               "merges.txt, got none of them");
-  KINORA_CHECK(is_folder || is_file(file), kIo, "[tokenizer] ", shown,
-               " must be a folder or a file, got ",
-               fs::exists(path, ignored) ? "neither" : "nothing",
-               ". Hint: the folder of a tokenizer is often called tokenizer");
-  const fs::path folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
-  const TokenizerConfig config = read_tokenizer_config(folder);
-  Pipeline pipeline = file.extension() == ".model"
-                          ? read_sentence_piece(file, config.sentence_piece)
-                      : file.filename() == "vocab.json" ? read_clip_files(folder, config)
-                                                        : read_tokenizer_json(file);
-  set_special_tokens(config, pipeline);
-  pipeline.max_length = config.max_length;
-  pipeline.cut_left = config.cut_left;
-  return Tokenizer(std::move(pipeline));
+Tokenizer Tokenizer::load(const std::filesystem::path& path) {
+  return Tokenizer(TokenizerFiles::read(path));
 }
+
+Tokenizer::Tokenizer(const TokenizerFiles& files) : Tokenizer(read_pipeline(files)) {}
 
 Tokens Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
   const Pipeline& pipeline = *pipeline_;

@@ -12,6 +12,7 @@
 namespace kinora::tokenizers {
 
 struct Pipeline;
+class TokenizerFiles;
 
 struct EncodeOptions {
   bool special_tokens = true;  ///< those that the model expects around a text
@@ -42,6 +43,8 @@ class Tokenizer {
   /// read, too. Or from one of these files. Errors: kIo, a file is missing, malformed, or needs
   /// what is not supported, which is named.
   [[nodiscard]] static Tokenizer load(const std::filesystem::path& path);
+  /// The same from its files in memory (tokenizer_files.h).
+  explicit Tokenizer(const TokenizerFiles& files);
 
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;

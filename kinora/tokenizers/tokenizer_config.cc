@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <system_error>
 
 #include "kinora/tokenizers/json_value.h"
 #include "kinora/tokenizers/pipeline.h"
@@ -11,6 +10,9 @@ namespace {
 
 // Hugging Face writes 1e30 for "no limit".
 constexpr double kMaxMaxLength = 1e9;
+
+// T5 has 100. Each is a token to look for.
+constexpr int64_t kMaxExtraIds = int64_t{1} << 16;
 
 /// A token as text, or as an object with how it is looked for.
 AddedToken config_token(const JsonValue& value) {
@@ -52,19 +54,17 @@ void read_added(const JsonValue& decoder, TokenizerConfig& config) {
 
 }  // namespace
 
-TokenizerConfig read_tokenizer_config(const std::filesystem::path& folder) {
+TokenizerConfig read_tokenizer_config(const TokenizerFiles& files) {
   TokenizerConfig config;
-  std::error_code ignored;
-  if (const auto path = folder / "special_tokens_map.json";
-      std::filesystem::exists(path, ignored)) {
-    const JsonFile file(path);
+  if (const auto* const map = files.find("special_tokens_map.json")) {
+    const JsonFile file(*map);
     read_roles(file.root(), config);
   }
-  const auto path = folder / "tokenizer_config.json";
-  if (!std::filesystem::exists(path, ignored)) {
+  const auto* const main = files.find("tokenizer_config.json");
+  if (main == nullptr) {
     return config;
   }
-  const JsonFile file(path);
+  const JsonFile file(*main);
   const JsonValue root = file.root();
   read_roles(root, config);
   config.tokenizer_class = root.text_or("tokenizer_class", "");
@@ -87,8 +87,8 @@ TokenizerConfig read_tokenizer_config(const std::filesystem::path& folder) {
   config.sentence_piece.add_eos = flag("add_eos_token");
   if (const auto count = root.find("extra_ids")) {
     const int64_t value = count->integer();
-    if (value < 0 || value > kMaxTokenId) {
-      count->refuse("must be 0 to ", kMaxTokenId, ", got ", value);
+    if (value < 0 || value > kMaxExtraIds) {
+      count->refuse("must be 0 to ", kMaxExtraIds, ", got ", value);
     }
     config.sentence_piece.num_extra_ids = value;
   }

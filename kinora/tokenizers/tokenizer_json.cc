@@ -76,8 +76,8 @@ void read_added_token(const JsonValue& value, Pipeline& pipeline) {
 
 }  // namespace
 
-Pipeline read_tokenizer_json(const std::filesystem::path& path) {
-  const JsonFile file(path);
+Pipeline read_tokenizer_json(const TokenizerFiles& files) {
+  const JsonFile file(files.at(files.main()));
   const JsonValue root = file.root();
   Pipeline pipeline;
   pipeline.where = root.where();

@@ -7,6 +7,7 @@
 #include "kinora/checkpoint/step_folders.h"
 #include "kinora/checkpoint/weights_output.h"
 #include "kinora/core/log.h"
+#include "kinora/inference/kept_tokenizer.h"
 #include "kinora/inference/updates.h"
 #include "kinora/train/exact_resume.h"
 #include "kinora/train/finetune.h"
@@ -94,7 +95,13 @@ void export_weights(Run& run) {
         run.trainable->model(), arena,
         run.config.ema_decays.empty() ? optim::Role::master() : optim::Role::average(0));
     const checkpoint::Adapter adapter = merge_updates(run.config, weights);
-    checkpoint::write_arena_weights(path, weights, arena, at::kFloat, run.config_yaml);
+    checkpoint::WeightsMetadata metadata = checkpoint::weights_metadata(run.config_yaml);
+    if (run.writes()) {
+      auto recipe = static_cast<const inference::ModelRecipe&>(run.config);
+      inference::take_kept_tokenizer(path, nullptr, recipe);
+      metadata.merge(inference::tokenizer_metadata(recipe));
+    }
+    checkpoint::write_arena_weights(path, weights, arena, at::kFloat, metadata);
     if (run.writes() && !adapter.changes.empty()) {
       checkpoint::write_adapter(folder / "adapter", adapter,
                                 inference::adapter_settings(run.config.finetune.lora), {});

@@ -8,8 +8,8 @@
 
 #include "kinora/eval/extract.h"
 #include "kinora/io/image.h"
-#include "tests/apps/files.h"
-#include "tests/apps/program.h"
+#include "tests/apps/clips.h"
+#include "tests/apps/run_folder.h"
 #include "tests/eval/clip_folder.h"
 #include "tests/eval/network_files.h"
 #include "tests/places.h"
@@ -228,6 +228,87 @@ TEST_F(EvalTest, ScoresPicturesByClip) {
   expect_refusal(run({a, "--clip", clip, "--metrics", "is"}), kUsage, "a judge of its own");
   expect_refusal(run({a, "--clip", a, "--prompts", (folder() / "prompts.txt").string()}), kIo,
                  "preprocessor_config.json");
+}
+
+/// What a run draws for --clip is judged as what kinora sample makes of the same request.
+class EvalRunTest : public RunTest {
+ protected:
+  EvalRunTest() : clip_(eval::write_clip_folder(folder() / "clip").string()) {
+    write_text(folder() / "prompts.txt",
+               "a red circle moving to the left\na blue cross moving up\na green square\n");
+  }
+  [[nodiscard]] std::string path(const std::string& name) const {
+    return (folder() / name).string();
+  }
+  [[nodiscard]] Outcome eval(const std::string& samples, const Arguments& more) const {
+    return run_kinora(
+        joined({"eval", path(samples), "--clip", clip_, "--device", "cpu", "--json"}, more),
+        folder());
+  }
+  /// The report without the name of what was judged.
+  [[nodiscard]] nlohmann::json report(const std::string& samples, const Arguments& more) const {
+    const Outcome outcome = eval(samples, more);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    if (outcome.exit_code != 0) {
+      return {};
+    }
+    auto json = nlohmann::json::parse(outcome.out);
+    json.erase("samples");
+    return json;
+  }
+  void expect_same_report(const nlohmann::json& left, const nlohmann::json& right) const {
+    EXPECT_EQ(left.size(), right.size());
+    for (const auto& [key, value] : left.items()) {
+      if (value.is_number_float()) {  // libraries round other numbers of rows otherwise
+        EXPECT_NEAR(right.at(key).get<double>(), value.get<double>(), 1e-3) << key;
+      } else {
+        EXPECT_EQ(right.at(key), value) << key;
+      }
+    }
+  }
+  /// Of the run, in one batch and in several, and of what it draws into a folder.
+  void expect_judged_as_drawn(const Arguments& of_folder) const {
+    const Arguments request = {"--guidance", "2", "--seed", "7"};
+    const Outcome drawn =
+        run_kinora(joined(joined({"sample", "--run", path("run"), "--out", path("out"), "--device",
+                                  "cpu", "--captions-file", path("prompts.txt"), "--count", "6"},
+                                 {"--format", "png"}),
+                          request),
+                   folder());
+    ASSERT_EQ(drawn.exit_code, 0) << drawn.err;
+    fs::remove(folder() / "out/grid.png");
+    const Arguments prompts = {"--prompts", path("prompts.txt"), "--limit", "6"};
+    const nlohmann::json of_run = report("run", joined(prompts, request));
+    EXPECT_EQ(of_run.at("num_samples"), 6);
+    EXPECT_EQ(of_run.at("num_prompts"), 3);
+    expect_same_report(of_run, report("run", joined(joined(prompts, request), {"--batch", "2"})));
+    expect_same_report(of_run, report("out", joined(prompts, of_folder)));
+    EXPECT_NE(report("run", joined(prompts, {"--guidance", "2", "--seed", "8"})), of_run);
+  }
+
+ private:
+  std::string clip_;
+};
+
+TEST_F(EvalRunTest, PicturesOfARunAreJudgedAsDrawn) {
+  train_well(run_dir("run"),
+             joined(kReads, {"model.architecture=pixart", "data.source=scenes", "data.height=32",
+                             "data.width=32", "model.learn_sigma=false", "objective.kind=flow",
+                             "lr.value=1e-2", "ema.decays=[0.1]"}));
+  expect_judged_as_drawn({});
+  const Outcome none = eval("run", {});
+  EXPECT_EQ(none.exit_code, kUsage);
+  EXPECT_THAT(none.err, HasSubstr("what the run is to draw must be said"));
+  EXPECT_EQ(report("run", {"--limit", "3"}).at("num_samples"), 3);  // captions of its data
+  const Outcome ranks = eval("run", {"--limit", "3", "--ranks", "2"});
+  EXPECT_EQ(ranks.exit_code, kUsage);
+  EXPECT_THAT(ranks.err, HasSubstr("draws on one rank"));
+}
+
+TEST_F(EvalRunTest, ClipsOfARunAreJudgedAsDrawn) {
+  train_well(run_dir("run"), joined(kClips, {"model.architecture=stdit", "train.steps=8",
+                                             "lr.value=1e-2", "ema.decays=[0.1]"}));
+  expect_judged_as_drawn({"--clips", "4"});
 }
 
 TEST_F(EvalTest, RunsThatReadNoCaptionsAreRefused) {

@@ -129,6 +129,24 @@ void expect_same_log(const fs::path& left, const fs::path& right, int64_t steps)
   }
 }
 
+void expect_close_losses(const fs::path& left, const fs::path& right, int64_t steps,
+                         double tolerance) {
+  const std::vector<LogLine> left_log = read_log(left);
+  const std::vector<LogLine> right_log = read_log(right);
+  ASSERT_EQ(left_log.size(), static_cast<size_t>(steps));
+  ASSERT_EQ(right_log.size(), static_cast<size_t>(steps));
+  for (size_t i = 0; i < left_log.size(); ++i) {
+    for (const char* key : {"loss", "validation_raw"}) {
+      ASSERT_EQ(left_log[i].contains(key), right_log[i].contains(key))
+          << key << " of step " << i + 1;
+      if (left_log[i].contains(key)) {
+        const double value = left_log[i].at(key);
+        EXPECT_NEAR(right_log[i].at(key), value, tolerance * value) << key << " of step " << i + 1;
+      }
+    }
+  }
+}
+
 RunTest::RunTest() : recipe_(folder_.path() / "tiny.yaml") {
   write_text(recipe_, kRecipe);
 }

@@ -56,6 +56,11 @@ void expect_same_state(const std::filesystem::path& left, const std::filesystem:
 void expect_same_log(const std::filesystem::path& left, const std::filesystem::path& right,
                      int64_t steps);
 
+/// Passes if the two runs logged `steps` losses, and validation losses in the same of them, that
+/// differ by at most `tolerance` of themselves.
+void expect_close_losses(const std::filesystem::path& left, const std::filesystem::path& right,
+                         int64_t steps, double tolerance);
+
 /// Tests that train a tiny model: a recipe in a temporary folder, on one thread of the CPU.
 class RunTest : public testing::Test {
  protected:

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -15,8 +16,10 @@
 #include "kinora/io/image.h"
 #include "kinora/io/picture_texts.h"
 #include "kinora/io/safetensors.h"
+#include "kinora/models/autoencoders/autoencoder_tiny.h"
 #include "tests/apps/clips.h"
 #include "tests/apps/run_folder.h"
+#include "tests/models/formula_file.h"
 #include "tests/places.h"
 
 namespace kinora::apps {
@@ -50,6 +53,28 @@ class SampleAgainTest : public RunTest {
   [[nodiscard]] std::vector<std::byte> bytes(const std::string& name) const {
     return io::read_file(path(name), 1 << 24);
   }
+  /// A preview of a drawing of many steps, which is then stopped.
+  [[nodiscard]] io::Image preview_of(const Arguments& more) const {
+    Program program(
+        kinora_program(),
+        joined({"sample", "--model", kAlpha.string(), "--prompt", "a", "--steps", "2000",
+                "--sampler", "ddim", "--set", "sample.spacing=dit", "objective.timesteps=5000",
+                "--device", "cpu", "--out", path("out").string(), "--preview", "1"},
+               more),
+        folder());
+    io::Image preview;
+    while (program.is_running() && preview.pixels.empty()) {
+      if (fs::exists(path("out/preview.png"))) {
+        preview = io::decode_image(bytes("out/preview.png"), "preview");  // whole once it is there
+        program.send(SIGINT);
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    const Outcome outcome = program.wait();
+    EXPECT_FALSE(preview.pixels.empty()) << outcome.err;
+    EXPECT_FALSE(fs::exists(path("out/preview.png")));
+    return preview;
+  }
   /// What the file keeps under `key`.
   [[nodiscard]] std::string text(const std::string& name, const std::string& key) const {
     for (const io::PictureText& text : io::read_texts(bytes(name), name)) {
@@ -60,6 +85,32 @@ class SampleAgainTest : public RunTest {
     return "nothing";
   }
 };
+
+constexpr int kGrey = 191;  // of 0.5
+
+/// Both files of a TAESD as it is published, of four channels, which shows all latents in one grey.
+/// Returns its decoder.
+fs::path write_grey_taesd(const fs::path& folder) {
+  models::AutoencoderTiny model({.channels = 4});
+  for (const auto& [half, first] : {std::pair{"encoder", 0}, std::pair{"decoder", 1}}) {
+    models::NamedTensors published;
+    for (const auto& [path, value] : models::formula_weights(model)) {
+      // decoder.layers.2.conv.0.weight is 3.conv.0.weight there.
+      const std::string prefix = std::string(half) + ".layers.";
+      if (path.starts_with(prefix)) {
+        const size_t dot = path.find('.', prefix.size());
+        const int number = std::stoi(path.substr(prefix.size(), dot - prefix.size()));
+        published[std::to_string(number + first) + path.substr(dot)] = value;
+      }
+    }
+    if (first == 1) {  // the last convolution, to three channels: 2 x 0.75 - 1 = 0.5
+      published.at("19.weight").zero_();
+      published.at("19.bias").fill_(0.75);
+    }
+    models::write_tensors(folder / ("taesd_" + std::string(half) + ".safetensors"), published);
+  }
+  return folder / "taesd_decoder.safetensors";
+}
 
 const Arguments kThree = {
     "--prompt", "a (red:1.4) circle", "two stars", "a \xC3\xA9toile", "--count", "5", "--seed",
@@ -82,7 +133,9 @@ TEST_F(SampleAgainTest, APictureIsDrawnAgainToTheBit) {
 }
 
 TEST_F(SampleAgainTest, FilesSayWhatTheyWereDrawnFrom) {
-  draw_well("out", joined(kThree, {"--negative", "blurry", "--format", "webp"}));
+  const std::string encoder = (kAlpha / "text_encoder").string();
+  draw_well("out", joined(kThree,
+                          {"--negative", "blurry", "--format", "webp", "--text-encoder", encoder}));
   const std::string words = text("out/image-00003.webp", "parameters");
   EXPECT_THAT(words,
               AllOf(HasSubstr("a (red:1.4) circle\nNegative prompt: blurry\n"),
@@ -93,6 +146,10 @@ TEST_F(SampleAgainTest, FilesSayWhatTheyWereDrawnFrom) {
   EXPECT_EQ(json.at("prompt"), "a \xC3\xA9toile");
   EXPECT_EQ(json.at("options").at("--only"), nlohmann::json({"2"}));
   EXPECT_FALSE(json.at("options").contains("--out"));
+  // As they stood on the command line.
+  EXPECT_EQ(json.at("options").at("--format"), nlohmann::json({"webp"}));
+  EXPECT_EQ(json.at("options").at("--device"), nlohmann::json({"cpu"}));
+  EXPECT_EQ(json.at("options").at("--text-encoder"), nlohmann::json({encoder}));
 }
 
 TEST_F(SampleAgainTest, LongListsAreLeftOut) {
@@ -189,24 +246,27 @@ TEST_F(SampleAgainTest, PicturesBeginWithOthers) {
 }
 
 TEST_F(SampleAgainTest, PreviewsAreThereWhileItDraws) {
-  Program program(kinora_program(),
-                  {"sample", "--model", kAlpha.string(), "--prompt", "a", "--steps", "2000",
-                   "--sampler", "ddim", "--set", "sample.spacing=dit", "objective.timesteps=5000",
-                   "--device", "cpu", "--out", path("out").string(), "--preview", "1"},
-                  folder());
-  bool was_there = false;
-  while (program.is_running()) {
-    if (fs::exists(path("out/preview.png"))) {
-      (void)pixels("out/preview.png");  // whole whenever it is there
-      was_there = true;
-      program.send(SIGINT);
-      break;
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  EXPECT_FALSE(preview_of({}).pixels.empty());
+}
+
+TEST_F(SampleAgainTest, ASmallAutoencoderShowsPreviews) {
+  const std::string decoder = write_grey_taesd(folder()).string();
+  const io::Image preview = preview_of({"--preview-decoder", decoder});
+  // One picture with a border. What is drawn does not change.
+  std::map<uint8_t, int64_t> counts;
+  for (const uint8_t value : preview.pixels) {
+    ++counts[value];
   }
-  const Outcome outcome = program.wait();
-  EXPECT_TRUE(was_there) << outcome.err;
-  EXPECT_FALSE(fs::exists(path("out/preview.png")));
+  EXPECT_EQ(counts[kGrey], 64 * 64 * 3);
+  draw_well("with", {"--prompt", "a", "--preview", "1", "--preview-decoder", decoder});
+  draw_well("without", {"--prompt", "a"});
+  EXPECT_EQ(pixels("with/image-00000.png"), pixels("without/image-00000.png"));
+
+  write_text(path("taesd_decoder.safetensors"), "none");
+  const Outcome damaged =
+      draw("damaged", {"--prompt", "a", "--preview", "1", "--preview-decoder", decoder});
+  EXPECT_EQ(damaged.exit_code, kIo);
+  EXPECT_THAT(damaged.err, HasSubstr("taesd_decoder.safetensors"));
 }
 
 TEST_F(SampleAgainTest, WhatDoesNotFitIsRefused) {

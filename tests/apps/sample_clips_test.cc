@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "kinora/checkpoint/model_weights.h"
+#include "kinora/checkpoint/weights_output.h"
 #include "kinora/data/moving_shapes.h"
 #include "kinora/io/animation.h"
 #include "kinora/io/image_grid.h"
@@ -180,6 +182,10 @@ TEST_F(SampleClipsTest, FilesOfOtherFormats) {
   EXPECT_TRUE(fs::exists(folder() / "gif/grid.png"));
   EXPECT_FALSE(fs::exists(folder() / "gif/clip-00000"));
   EXPECT_FALSE(fs::exists(folder() / "gif/clip-00000.webp"));
+  const Outcome gif_again = sample("gif-again", {"--like", path("gif/clip-00000.gif")});
+  ASSERT_EQ(gif_again.exit_code, 0) << gif_again.err;
+  EXPECT_EQ(read_text(folder() / "gif-again/clip-00000.gif"),
+            read_text(folder() / "gif/clip-00000.gif"));
   sample_well("png", joined(caption, {"--format", "png"}));
   EXPECT_EQ(clip("png", "clip-00000").size(), static_cast<size_t>(kFrames));
   EXPECT_FALSE(fs::exists(folder() / "png/clip-00000.webp"));
@@ -237,6 +243,42 @@ TEST_F(SampleClipsTest, JudgeCountsWhatIsRight) {
   EXPECT_EQ(right.at("each").size(), 16U);
   EXPECT_DOUBLE_EQ(right.at("share"), right.at("right").get<double>() / 16.0);
   EXPECT_LE(judged({"--count", "16", "--steps", "1", "--guidance", "0"}).at("right"), 4);
+}
+
+TEST_F(SampleClipsTest, ClipsBeginWithOthers) {
+  train_clips("stdit", {"train.steps=8", "lr.value=1e-2", "ema.decays=[0.1]"});
+  const std::vector<io::Image> reference = generated_clip();
+  io::write_frames(folder() / "frames", reference);
+  const Arguments request = {"--captions", "a red circle moving to the left"};
+  const auto begun = [&](const std::string& out, const std::string& strength) {
+    sample_well(out, joined(request, {"--init", path("frames"), "--strength", strength}));
+    return clip(out, "clip-00000");
+  };
+  const auto distance = [&](const std::vector<io::Image>& frames) {
+    double sum = 0.0;
+    for (size_t i = 0; i < frames.size(); ++i) {
+      sum += difference_of(frames[i], reference[i]).mean;
+    }
+    return sum;
+  };
+  const std::vector<io::Image> half = begun("half", "0.5");  // one of two steps
+  const std::vector<io::Image> whole = begun("whole", "1");
+  ASSERT_EQ(half.size(), reference.size());
+  EXPECT_GT(distance(half), 0.0);
+  EXPECT_LT(distance(half), distance(whole));
+  // All of it drawn anew is a clip of its own.
+  sample_well("own", request);
+  for (size_t i = 0; i < reference.size(); ++i) {
+    expect_same(whole[i], clip("own", "clip-00000")[i]);
+  }
+  const Outcome again = sample("again", {"--like", path("half/clip-00000.webp")});
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_TRUE(clip("again", "clip-00000")[3].pixels == half[3].pixels);
+
+  io::write_frames(folder() / "three", std::span(reference).first(3));
+  const Outcome too_short = sample("bad", joined(request, {"--init", path("three")}));
+  EXPECT_EQ(too_short.exit_code, kUsage);
+  EXPECT_THAT(too_short.err, HasSubstr("must have 4 frames, as what is drawn, got 3"));
 }
 
 TEST_F(SampleClipsTest, ModelsOfAnySizeDrawOtherSizes) {
@@ -302,6 +344,56 @@ TEST_F(SampleClipsTest, RunsMayBeMovedAwayFromTheirTokenizer) {
   const Outcome none = drawn("none", {"--run", path("elsewhere/run")});
   EXPECT_NE(none.exit_code, 0);
   EXPECT_THAT(none.err, HasSubstr("own.model"));
+}
+
+TEST_F(SampleClipsTest, FilesOfWeightsBringTheirTokenizer) {
+  const fs::path words = folder() / "words/own.model";
+  fs::create_directories(words.parent_path());
+  fs::copy_file(fs::path(KINORA_SOURCE_DIR) / "configs/captions/spiece.model", words);
+  train_clips("stdit", {"text.tokenizer=" + words.string(), "checkpoint.export=true"});
+  const Arguments caption = {"--captions", "a red circle moving to the left"};
+  sample_well("before", caption);
+  const fs::path away = folder() / "elsewhere";
+  fs::create_directories(away);
+  const auto convert = [&](const std::string& from, const std::string& to) {
+    const Outcome outcome = run_kinora({"convert", path(from), "--to", path(to)}, folder());
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return outcome;
+  };
+  (void)convert("run", "elsewhere/converted.safetensors");
+  // As older versions wrote it: with the path alone.
+  const auto exported = checkpoint::WeightsFile::open(run_dir("run") / "model.safetensors");
+  checkpoint::write_weights(
+      away / "older.safetensors", exported.tensors(),
+      {.metadata = checkpoint::weights_metadata(exported.metadata(checkpoint::kConfigMetadata))});
+  (void)convert("elsewhere/older.safetensors", "elsewhere/renewed.safetensors");
+  fs::rename(run_dir("run") / "model.safetensors", away / "exported.safetensors");
+  fs::remove_all(run_dir("run"));
+  fs::remove_all(words.parent_path());
+  (void)convert("elsewhere/exported.safetensors", "elsewhere/again.safetensors");
+
+  const auto drawn = [&](const std::string& name, const Arguments& more) {
+    return run_kinora(
+        joined(joined({"sample", "--checkpoint", (away / (name + ".safetensors")).string(), "--out",
+                       path(name), "--threads", "1", "--device", "cpu", "--steps", "2"},
+                      caption),
+               more),
+        folder());
+  };
+  for (const char* name : {"converted", "renewed", "exported", "again"}) {
+    const Outcome outcome = drawn(name, {});
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    expect_same(clip(name, "clip-00000")[0], clip("before", "clip-00000")[0]);
+  }
+  const Outcome older = drawn("older", {});
+  EXPECT_EQ(older.exit_code, kIo);
+  EXPECT_THAT(older.err, testing::AllOf(HasSubstr("own.model is not there"),
+                                        HasSubstr("kinora sample takes it by --set")));
+  const Outcome helped = drawn(
+      "older", {"--set", "text.tokenizer=" KINORA_SOURCE_DIR "/configs/captions/spiece.model"});
+  EXPECT_EQ(helped.exit_code, 0) << helped.err;
+  EXPECT_THAT(convert("elsewhere/older.safetensors", "elsewhere/still.safetensors").err,
+              HasSubstr("own.model is not there, so the file of weights names it by its path"));
 }
 
 TEST_F(SampleClipsTest, EvalAsksForClipsThatTrainingNeverShowed) {

@@ -44,6 +44,12 @@ class SampleRanksTest : public RunTest {
     return outcome.err;
   }
 
+  static void expect_same_picture(const io::Image& left, const io::Image& right) {
+    EXPECT_LE(difference_of(left, right).most, 1);
+    const auto [low, high] = std::minmax_element(left.pixels.begin(), left.pixels.end());
+    EXPECT_GT(*high - *low, 100);
+  }
+
   /// The same files with the same pictures, which show something.
   void expect_same(const std::string& left, const std::string& right) const {
     std::set<fs::path> names;
@@ -73,12 +79,6 @@ class SampleRanksTest : public RunTest {
       }
     }
     return files;
-  }
-
-  static void expect_same_picture(const io::Image& left, const io::Image& right) {
-    EXPECT_LE(difference_of(left, right).most, 1);
-    const auto [low, high] = std::minmax_element(left.pixels.begin(), left.pixels.end());
-    EXPECT_GT(*high - *low, 100);
   }
 };
 
@@ -123,6 +123,29 @@ TEST_F(SampleRanksTest, ImagesOfClassesAreThoseOfOneRank) {
   expect_same("one", "shared");
   sample_well("tokens", {"--classes", "0,1,2", "--count", "5", "--ranks", "2", "--sequence", "2"});
   expect_same("one", "tokens");
+}
+
+TEST_F(SampleRanksTest, ASampleIsDrawnAgainOnAnyRanks) {
+  train_clips("stdit");
+  const Arguments captions = {"--captions", "a red circle moving to the left",
+                              "a blue cross moving up", "--format", "webp"};
+  sample_well("one", captions);
+  sample_well("two", joined(captions, {"--ranks", "2"}));
+  const auto again = [&](const std::string& like, const std::string& out, const Arguments& more) {
+    const Outcome outcome =
+        run_kinora(joined({"sample", "--like", (folder() / like / "clip-00001.webp").string(),
+                           "--out", (folder() / out).string()},
+                          more),
+                   folder());
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_THAT(outcome.err, testing::Not(HasSubstr("[rank 1]"))) << "rank 0 speaks for all";
+    EXPECT_EQ(outcome.err.find("[sample] like "), outcome.err.rfind("[sample] like "));
+    EXPECT_FALSE(fs::exists(folder() / out / "clip-00000.webp"));
+    expect_same_picture(read_image(folder() / like / "clip-00001.webp"),
+                        read_image(folder() / out / "clip-00001.webp"));
+  };
+  again("one", "one-by-two", {"--ranks", "2"});
+  again("two", "two-by-one", {});
 }
 
 TEST_F(SampleRanksTest, RanksOfMpirunDrawTogether) {

@@ -21,6 +21,7 @@ namespace sample_words_test {
 namespace fs = std::filesystem;
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 const fs::path kAlpha = source_path("tests/inference/data/pixart_alpha");
 
@@ -68,11 +69,22 @@ TEST_F(SampleWordsTest, WhatCannotBeDrawnIsRefused) {
     return outcome.err;
   };
   EXPECT_THAT(refusal({"--model", kAlpha.string()}), HasSubstr("draws what words say, got none"));
+  // Before the text encoder is read.
   EXPECT_THAT(refusal({"--model", kAlpha.string(), "--prompt", "a", "--height", "128"}),
-              HasSubstr("height must be 64"));
+              AllOf(HasSubstr("height must be 64"), HasSubstr("leave it out"),
+                    Not(HasSubstr("text encoder"))));
   EXPECT_THAT(
       refusal({"--model", (kAlpha / "transformer").string(), "--negative", "a", "--prompt", "a"}),
       HasSubstr("are for pipelines with a text encoder"));
+  EXPECT_THAT(refusal({"--model", "PixArt-alpha/PixArt-XL-2-512x512", "--prompt", "a"}),
+              HasSubstr("nothing is downloaded"));
+
+  fs::copy(kAlpha, folder() / "broken", fs::copy_options::recursive);
+  const Arguments broken = {"--model", (folder() / "broken").string(), "--prompt", "a"};
+  write_text(folder() / "broken/model_index.json", "{\"_class_name\": ");
+  EXPECT_THAT(refusal(broken), HasSubstr("model_index.json is not a JSON object. Hint: it may be"));
+  fs::remove(folder() / "broken/model_index.json");
+  EXPECT_THAT(refusal(broken), HasSubstr("where its model_index.json is there"));
 }
 
 }  // namespace sample_words_test

@@ -299,7 +299,8 @@ TEST(CheckpointRanksTest, ConvertedIsWhatExportWrites) {
       for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
         const fs::path exported = folder.path() / "exported.safetensors";
         const fs::path converted = folder.path() / "converted.safetensors";
-        save_weights(exported, state.model, state.arena, role, type, "some: config\n");
+        save_weights(exported, state.model, state.arena, role, type,
+                     weights_metadata("some: config\n"));
         if (world.rank() == 0) {
           write_weights(converted, checkpoint_weights(path, fresh, role),
                         {.type = type, .metadata = weights_metadata("some: config\n")});

@@ -4,16 +4,20 @@
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "kinora/checkpoint/model_weights.h"
 #include "kinora/device/host_bytes.h"
+#include "kinora/io/file.h"
 #include "kinora/io/safetensors.h"
 #include "kinora/models/transformers/dit.h"
 #include "tests/checkpoint/testing.h"
+#include "tests/error_of.h"
 #include "tests/places.h"
 
 namespace kinora::checkpoint {
@@ -70,6 +74,29 @@ class WeightsFileTest : public testing::Test {
 
   TemporaryFolder folder_;
 };
+
+TEST_F(WeightsFileTest, AnIndexNamesFilesOfItsFolderAlone) {
+  fs::create_directories(folder_.path() / "model");
+  const fs::path outside = write("outside.safetensors", {{"a", at::zeros({2})}});
+  const fs::path index = folder_.path() / "model/model.safetensors.index.json";
+  const auto refusal = [&](const std::string& text) {
+    io::write_file_atomic(index, text);
+    return error_of(ErrorKind::kIo, [&] { return WeightsFile::open(folder_.path() / "model"); });
+  };
+  const auto naming = [](const std::string& shard) {
+    return nlohmann::json{{"weight_map", {{"a", shard}}}}.dump();
+  };
+  for (const std::string& shard : {std::string("../outside.safetensors"), outside.string(),
+                                   std::string("x/../y"), std::string("..\\outside.safetensors"),
+                                   std::string("a\0b", 3), std::string(".."), std::string(".")}) {
+    EXPECT_THAT(refusal(naming(shard)), HasSubstr("must name files beside it, got")) << shard;
+  }
+  EXPECT_THAT(refusal(naming("other.safetensors")), HasSubstr("which is not beside it"));
+  EXPECT_THAT(refusal(R"({"weight_map": {"a": 3}})"), HasSubstr("must be text"));
+  EXPECT_THAT(refusal(std::string(1'000'000, '[')), HasSubstr("an object with a weight_map"));
+  EXPECT_THAT(refusal(R"({"weight_map": )" + std::string(1'000'000, '[')),
+              HasSubstr("an object with a weight_map"));
+}
 
 TEST_F(WeightsFileTest, LoadsByNameIntoMasterComputeAverageAndBuffer) {
   const Tensors weights = small_weights();
@@ -182,7 +209,8 @@ TEST_F(WeightsFileTest, SavedWeightsLoadAgain) {
   load_weights(WeightsFile::open(write("w.safetensors", small_weights())), small.model,
                *small.arena);
   const fs::path path = folder_.path() / "out.safetensors";
-  save_weights(path, small.model, *small.arena, optim::Role::master(), at::kFloat, "a: config\n");
+  save_weights(path, small.model, *small.arena, optim::Role::master(), at::kFloat,
+               weights_metadata("a: config\n"));
   const auto file = WeightsFile::open(path);
   EXPECT_EQ(file.metadata(kConfigMetadata), "a: config\n");
   EXPECT_EQ(file.metadata("format"), "pt") << "what loaders of Hugging Face look for";
@@ -194,7 +222,7 @@ TEST_F(WeightsFileTest, SavedWeightsLoadAgain) {
   for (const auto& [name, tensor] : small_weights()) {
     EXPECT_TRUE(at::equal(file.read(name), tensor)) << name;
   }
-  save_weights(path, small.model, *small.arena, optim::Role::average(0), at::kBFloat16, "");
+  save_weights(path, small.model, *small.arena, optim::Role::average(0), at::kBFloat16, {});
   const auto halved = WeightsFile::open(path);
   EXPECT_EQ(halved.read("first.weight").scalar_type(), at::kBFloat16);
   Small again;

@@ -3,17 +3,13 @@
 #include <ATen/core/Tensor.h>
 
 #include <filesystem>
-#include <map>
 #include <string>
-#include <vector>
 
-#include "kinora/device/host_bytes.h"
 #include "kinora/io/file.h"
-#include "kinora/io/safetensors.h"
 #include "kinora/models/text_encoders/clip_image_encoder.h"
 #include "kinora/models/text_encoders/text_encoder.h"
 #include "kinora/pipelines/text_encoder_config.h"
-#include "tests/models/formula_values.h"
+#include "tests/models/formula_file.h"
 #include "tests/places.h"
 
 /// The CLIP of tools/reference/make_clip_fixtures.py as a folder with its weights.
@@ -45,21 +41,10 @@ inline std::filesystem::path write_clip_folder(const std::filesystem::path& fold
   models::ClipImageEncoder images(pipelines::parse_image_encoder_config(config, "config.json"));
   const auto text =
       pipelines::make_text_encoder(pipelines::parse_text_encoder_config(config, "config.json"));
-  std::map<std::string, at::Tensor> values = {
-      {"logit_scale", models::formula_weight("logit_scale", {})}};
-  for (nn::Module* module : std::vector<nn::Module*>{&images, text.get()}) {
-    for (const auto& [path, parameter] : module->named_parameters()) {
-      values[path] = models::formula_weight(path, parameter->shape);
-    }
-  }
-  std::vector<io::SafetensorsTensor> tensors;
-  for (const auto& [name, value] : values) {
-    tensors.push_back({.name = name,
-                       .dtype = DType::kF32,
-                       .shape = value.sizes().vec(),
-                       .data = device::bytes_of(value)});
-  }
-  io::write_safetensors(folder / "model.safetensors", tensors);
+  models::NamedTensors values = models::formula_weights(images);
+  values.merge(models::formula_weights(*text));
+  values["logit_scale"] = models::formula_weight("logit_scale", {});
+  models::write_tensors(folder / "model.safetensors", values);
   return folder;
 }
 

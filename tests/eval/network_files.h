@@ -8,9 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "kinora/device/host_bytes.h"
-#include "kinora/io/safetensors.h"
-#include "tests/models/formula_values.h"
+#include "tests/models/formula_file.h"
 
 /// Networks as files, with the weights of tools/make_eval_fixtures.py.
 namespace kinora::eval {
@@ -24,21 +22,16 @@ inline at::Tensor formula_pixels(const std::string& name, at::IntArrayRef shape)
 
 /// Convolutions are 2^(1/2) times as large as the formula, variances near 1.
 inline void write_weights(const std::filesystem::path& path, const Shapes& shapes) {
-  std::vector<at::Tensor> values;
-  std::vector<io::SafetensorsTensor> tensors;
+  models::NamedTensors values;
   for (const auto& [name, shape] : shapes) {
     if (name.ends_with("running_var")) {
-      values.push_back(models::formula_values(name, shape) / 4.0 + 1.0);
+      values[name] = models::formula_values(name, shape) / 4.0 + 1.0;
     } else {
       const double scale = shape.size() == 4 ? std::sqrt(2.0) : 1.0;
-      values.push_back(models::formula_weight(name, shape) * scale);
+      values[name] = models::formula_weight(name, shape) * scale;
     }
-    tensors.push_back({.name = name,
-                       .dtype = DType::kF32,
-                       .shape = shape,
-                       .data = device::bytes_of(values.back())});
   }
-  io::write_safetensors(path, tensors);
+  models::write_tensors(path, values);
 }
 
 /// A convolution and the norm behind it.

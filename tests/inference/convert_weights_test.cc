@@ -385,6 +385,9 @@ TEST_F(ConvertWeightsTest, WhatDiffusersCannotDescribeIsRefused) {
   models::ModelConfig narrow = model;
   narrow.transformer.mlp_ratio = 2.0;
   EXPECT_THAT(refused(narrow), HasSubstr("model.mlp_ratio must be 4 for diffusers, got 2"));
+  models::ModelConfig compressed = model;
+  compressed.transformer.kv_compress = models::KvSampling::kConv;
+  EXPECT_THAT(refused(compressed), HasSubstr("model.kv_compress must be none for diffusers"));
   models::ModelConfig clips = model;
   clips.architecture = "stdit";
   EXPECT_THAT(refused(clips), HasSubstr("one of DiT, PixArt and LatteT2V"));

@@ -12,20 +12,17 @@
 #include <cmath>
 #include <cstdlib>
 #include <functional>
-#include <map>
 
 #include "kinora/data/class_tar.h"
-#include "kinora/device/host_bytes.h"
 #include "kinora/io/file.h"
 #include "kinora/io/image_resize.h"
-#include "kinora/io/safetensors.h"
 #include "kinora/models/autoencoders/autoencoder_kl.h"
 #include "kinora/models/autoencoders/autoencoder_names.h"
 #include "kinora/models/autoencoders/autoencoder_tiny.h"
 #include "kinora/pipelines/autoencoder_output.h"
 #include "tests/error_of.h"
 #include "tests/io/io_testing.h"
-#include "tests/models/formula_values.h"
+#include "tests/models/formula_file.h"
 #include "tests/places.h"
 
 namespace kinora::pipelines {
@@ -41,37 +38,26 @@ constexpr const char* kConfig =
     R"({"_class_name": "AutoencoderKL", "block_out_channels": [32, 32], "layers_per_block": 1,
         "latent_channels": 4, "norm_num_groups": 32, "scaling_factor": 0.18215})";
 
-using Weights = std::map<std::string, at::Tensor>;
+using Weights = models::NamedTensors;
 using Rename = std::function<std::string(std::string)>;
 
 models::AutoencoderKlConfig small_config() {
   return {.block_out_channels = {32, 32}, .layers_per_block = 1};
 }
 
-Weights weights_of(nn::Module& model) {
-  Weights weights;
-  for (const auto& [path, parameter] : model.named_parameters()) {
-    weights[path] = models::formula_weight(path, parameter->shape);
-  }
-  return weights;
-}
-
 Weights kl_weights() {
   models::AutoencoderKl model(small_config());
-  return weights_of(model);
+  return models::formula_weights(model);
 }
 
 void write(
     const fs::path& path, const Weights& weights,
     const Rename& rename = [](std::string path) { return path; }) {
-  std::vector<io::SafetensorsTensor> tensors;
+  Weights renamed;
   for (const auto& [name, value] : weights) {
-    tensors.push_back({.name = rename(name),
-                       .dtype = DType::kF32,
-                       .shape = value.sizes().vec(),
-                       .data = device::bytes_of(value)});
+    renamed[rename(name)] = value;
   }
-  io::write_safetensors(path, tensors);
+  models::write_tensors(path, renamed);
 }
 
 void write_folder(const fs::path& folder, const Weights& weights, const char* config = kConfig) {

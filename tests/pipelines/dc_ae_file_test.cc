@@ -4,18 +4,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <map>
 #include <nlohmann/json.hpp>
 
-#include "kinora/device/host_bytes.h"
 #include "kinora/io/file.h"
-#include "kinora/io/safetensors.h"
 #include "kinora/models/autoencoders/dc_ae.h"
 #include "kinora/pipelines/autoencoder_config.h"
 #include "kinora/pipelines/autoencoder_file.h"
 #include "tests/error_of.h"
 #include "tests/io/io_testing.h"
-#include "tests/models/formula_values.h"
+#include "tests/models/formula_file.h"
 #include "tests/models/transformers/fixture.h"
 
 namespace kinora::pipelines {
@@ -51,15 +48,10 @@ std::unique_ptr<models::Autoencoder> model_of(const json& config) {
   return make_autoencoder(parse_autoencoder_config(config.dump(), "config.json"));
 }
 
-using Weights = std::map<std::string, at::Tensor>;
-
 /// All that a file of it has.
-Weights weights_of(const json& config) {
+models::NamedTensors weights_of(const json& config) {
   const auto model = model_of(config);
-  Weights weights;
-  for (const auto& [path, parameter] : model->named_parameters()) {
-    weights[path] = models::formula_weight(path, parameter->shape);
-  }
+  models::NamedTensors weights = models::formula_weights(*model);
   for (const auto& [path, buffer] : model->named_buffers()) {
     weights[path] = formula_values(path, buffer->sizes()) / 4.0 + 1.0;
     if (path.ends_with("running_mean")) {
@@ -70,23 +62,16 @@ Weights weights_of(const json& config) {
   return weights;
 }
 
-void write_folder(const fs::path& folder, const json& config, const Weights& weights) {
+void write_folder(const fs::path& folder, const json& config, const models::NamedTensors& weights) {
   fs::create_directories(folder);
   const std::string text = config.dump();
   io::write_file_atomic(folder / "config.json", std::string_view(text));
-  std::vector<io::SafetensorsTensor> tensors;
-  for (const auto& [name, value] : weights) {
-    tensors.push_back({.name = name,
-                       .dtype = value.scalar_type() == at::kLong ? DType::kI64 : DType::kF32,
-                       .shape = value.sizes().vec(),
-                       .data = device::bytes_of(value)});
-  }
-  io::write_safetensors(folder / "diffusion_pytorch_model.safetensors", tensors);
+  models::write_tensors(folder / "diffusion_pytorch_model.safetensors", weights);
 }
 
 TEST(DcAeFileTest, AFolderOfDiffusersIsOpened) {
   const TemporaryFolder folder;
-  const Weights weights = weights_of(small_config());
+  const models::NamedTensors weights = weights_of(small_config());
   write_folder(folder / "vae", small_config(), weights);
   const auto expected = model_of(small_config());
   models::set_formula_weights(*expected);
@@ -116,7 +101,7 @@ TEST(DcAeFileTest, AFolderOfDiffusersIsOpened) {
 
 TEST(DcAeFileTest, FingerprintsNameAllThatDecides) {
   const TemporaryFolder folder;
-  const Weights weights = weights_of(small_config());
+  const models::NamedTensors weights = weights_of(small_config());
   write_folder(folder / "a", small_config(), weights);
   write_folder(folder / "same", small_config(), weights);
   EXPECT_EQ(fingerprint(folder / "a"), fingerprint(folder / "same"));
@@ -133,7 +118,7 @@ TEST(DcAeFileTest, FingerprintsNameAllThatDecides) {
     write_folder(folder / key, config, weights);
     EXPECT_NE(fingerprint(folder / key), fingerprint(folder / "a")) << key;
   }
-  Weights other = weights;
+  models::NamedTensors other = weights;
   for (auto& [name, value] : other) {
     value = name.ends_with("running_mean") ? value + 1.0 : value;
   }
@@ -203,7 +188,7 @@ TEST(DcAeFileTest, SizesOfThePublishedModels) {
 
 TEST(DcAeFileTest, WhatDoesNotFitIsNamed) {
   const TemporaryFolder folder;
-  Weights weights = weights_of(small_config());
+  models::NamedTensors weights = weights_of(small_config());
   weights.erase("decoder.up_blocks.1.1.norm.running_var");
   weights["decoder.up_blocks.0.0.conv.weight"] = formula_values("more", {1});
   weights["encoder.conv_out.bias"] = formula_values("bias", {3});

@@ -16,6 +16,7 @@
 #include "kinora/pipelines/text_encoder_config.h"
 #include "tests/error_of.h"
 #include "tests/io/io_testing.h"
+#include "tests/models/formula_file.h"
 #include "tests/models/text_encoders/text_fixture.h"
 #include "tests/places.h"
 
@@ -32,7 +33,7 @@ using testing::HasSubstr;
 
 constexpr double kInFp32 = 1e-5;
 
-using Weights = std::map<std::string, at::Tensor>;
+using Weights = models::NamedTensors;
 
 Weights weights_of(const TextFixture& fixture) {
   Weights weights;
@@ -43,21 +44,10 @@ Weights weights_of(const TextFixture& fixture) {
   return weights;
 }
 
-void write(const fs::path& path, const Weights& weights) {
-  std::vector<io::SafetensorsTensor> tensors;
-  for (const auto& [name, value] : weights) {
-    tensors.push_back({.name = name,
-                       .dtype = device::dtype_of(value.scalar_type()),
-                       .shape = value.sizes().vec(),
-                       .data = device::bytes_of(value)});
-  }
-  io::write_safetensors(path, tensors);
-}
-
 void write_folder(const fs::path& folder, const Weights& weights, const std::string& config) {
   fs::create_directories(folder);
   io::write_file_atomic(folder / "config.json", config);
-  write(folder / "model.safetensors", weights);
+  models::write_tensors(folder / "model.safetensors", weights);
 }
 
 /// All keys with `prefix` before them, or without it.
@@ -181,8 +171,8 @@ TEST(TextEncoderFileTest, ShardsLoad) {
     (is_first ? first : second)[name] = value;
     map[name] = is_first ? "a.safetensors" : "b.safetensors";
   }
-  write(folder / "a.safetensors", first);
-  write(folder / "b.safetensors", second);
+  models::write_tensors(folder / "a.safetensors", first);
+  models::write_tensors(folder / "b.safetensors", second);
   io::write_file_atomic(folder / "model.safetensors.index.json", json{{"weight_map", map}}.dump());
   io::write_file_atomic(folder / "config.json", std::string_view(fixture.config_text()));
   EXPECT_LT(difference(folder.path(), fixture), kInFp32);
@@ -195,7 +185,7 @@ TEST(TextEncoderFileTest, KeysMayHaveAnythingBeforeThem) {
     const TextFixture fixture(name);
     io::write_file_atomic(folder / "config.json", std::string_view(fixture.config_text()));
     for (const char* prefix : {"text_encoder.", "cond_stage_model.transformer.", ""}) {
-      write(folder / "one.safetensors", with_prefix(weights_of(fixture), prefix));
+      models::write_tensors(folder / "one.safetensors", with_prefix(weights_of(fixture), prefix));
       EXPECT_LT(difference(folder / "one.safetensors", fixture), kInFp32) << prefix;
     }
   }
@@ -236,7 +226,7 @@ TEST(TextEncoderFileTest, OneOfSeveralEncodersIsChosen) {
   const TextFixture clip("clip_projection");
   Weights weights = with_prefix(weights_of(t5), "text_encoders.t5xxl.");
   weights.merge(with_prefix(weights_of(clip), "text_encoders.clip_g."));
-  write(folder / "all.safetensors", weights);
+  models::write_tensors(folder / "all.safetensors", weights);
   EXPECT_THAT(error_of(ErrorKind::kConfig,
                        [&] { return open_text_encoder(folder / "all.safetensors", {}); }),
               AllOf(HasSubstr("2 text encoders"), HasSubstr("\"text_encoders.t5xxl.encoder.\""),
@@ -256,7 +246,7 @@ TEST(TextEncoderFileTest, ShapesTellHowAnEncoderIsBuilt) {
   const TemporaryFolder folder;
   for (const char* name : {"t5", "t5_gated", "umt5"}) {
     const TextFixture fixture(name);
-    write(folder / "one.safetensors", weights_of(fixture));
+    models::write_tensors(folder / "one.safetensors", weights_of(fixture));
     const auto encoder = open_text_encoder(folder / "one.safetensors", {});
     const models::T5Config got = dynamic_cast<models::T5Encoder&>(*encoder).config();
     models::T5Config wanted = fixture.t5();
@@ -279,7 +269,8 @@ TEST(TextEncoderFileTest, ShapesTellHowAnEncoderIsBuilt) {
   for (const auto& [path, parameter] : clip.named_parameters()) {
     parameter->value = weights[path] = models::formula_weight(path, parameter->shape);
   }
-  write(folder / "one.safetensors", with_prefix(weights, "cond_stage_model.transformer."));
+  models::write_tensors(folder / "one.safetensors",
+                        with_prefix(weights, "cond_stage_model.transformer."));
   const auto encoder = open_text_encoder(folder / "one.safetensors", {});
   const at::NoGradGuard no_grad;
   models::TextTokens tokens;
@@ -395,7 +386,7 @@ TEST(TextEncoderFileTest, PathsThatAreNoneAreNamed) {
               HasSubstr("does not exist"));
   EXPECT_THAT(error_of(ErrorKind::kIo, [&] { return open_text_encoder(folder.path(), {}); }),
               HasSubstr("neither config.json"));
-  write(folder / "other.safetensors", {{"weight", at::zeros({2})}});
+  models::write_tensors(folder / "other.safetensors", {{"weight", at::zeros({2})}});
   EXPECT_THAT(
       error_of(ErrorKind::kIo, [&] { return open_text_encoder(folder / "other.safetensors", {}); }),
       HasSubstr("no text encoder"));
@@ -413,7 +404,7 @@ TEST(TextEncoderFileTest, ShapesThatTellNothingAreNamed) {
   const auto error = [&](const char* fixture, const char* path, at::IntArrayRef shape) {
     Weights weights = weights_of(TextFixture(fixture));
     weights.at(path) = at::zeros(shape);
-    write(folder / "one.safetensors", weights);
+    models::write_tensors(folder / "one.safetensors", weights);
     return error_of(ErrorKind::kIo,
                     [&] { return open_text_encoder(folder / "one.safetensors", {}); });
   };

@@ -2,14 +2,11 @@
 
 #include <filesystem>
 #include <string>
-#include <vector>
 
-#include "kinora/device/host_bytes.h"
 #include "kinora/io/file.h"
-#include "kinora/io/safetensors.h"
 #include "kinora/models/text_encoders/clip_text_encoder.h"
 #include "kinora/models/text_encoders/t5_encoder.h"
-#include "tests/models/formula_values.h"
+#include "tests/models/formula_file.h"
 #include "tests/places.h"
 
 /// Text encoders of a few kilobytes with the tokenizers of tests/tokenizers/data, as folders of
@@ -22,17 +19,8 @@ inline std::filesystem::path tokenizer_data(const std::string& name) {
 
 inline void write_encoder(const std::filesystem::path& folder, nn::Module&& encoder,
                           const std::string& config) {
-  std::vector<at::Tensor> values;
-  std::vector<io::SafetensorsTensor> tensors;
-  for (const auto& [path, parameter] : encoder.named_parameters()) {
-    values.push_back(models::formula_weight(path, parameter->shape));
-    tensors.push_back({.name = path,
-                       .dtype = DType::kF32,
-                       .shape = parameter->shape,
-                       .data = device::bytes_of(values.back())});
-  }
   std::filesystem::create_directories(folder);
-  io::write_safetensors(folder / "model.safetensors", tensors);
+  models::write_tensors(folder / "model.safetensors", models::formula_weights(encoder));
   io::write_file_atomic(folder / "config.json", config);
 }
 

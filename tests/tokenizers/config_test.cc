@@ -114,7 +114,9 @@ TEST(ConfigTest, ErrorsOfConfigurations) {
               HasSubstr("must be named by an id, got x"));
   EXPECT_THAT(with(R"({"added_tokens_decoder": {"99999999": "y"}})"),
               HasSubstr("the id of the added token \"y\" must be 0 to 16777215, got 99999999"));
-  EXPECT_THAT(with(R"({"extra_ids": -1})"), HasSubstr("extra_ids must be 0 to"));
+  EXPECT_THAT(with(R"({"extra_ids": -1})"), HasSubstr("extra_ids must be 0 to 65536, got -1"));
+  EXPECT_THAT(with(R"({"extra_ids": 16777215})"), HasSubstr("extra_ids must be 0 to 65536"));
+  EXPECT_THAT(with(std::string(1'000'000, '[')), HasSubstr("JSON must have at most 32 levels"));
   EXPECT_THAT(with(R"({"add_bos_token": 1})"),
               HasSubstr("add_bos_token must be true or false, got 1"));
 }

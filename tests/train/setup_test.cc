@@ -178,6 +178,11 @@ TEST(SetupTest, ASequenceIsDividedAsTheModelAttends) {
     config.parallel.sequence_scheme = parallel::SequenceScheme::kUlysses;
     config.model.transformer.heads = 1;
     EXPECT_THAT(refusal(plan), HasSubstr("ulysses"));
+    config.parallel.sequence_scheme = parallel::SequenceScheme::kAuto;
+    config.model.architecture = "pixart";
+    EXPECT_EQ(plan().ranks(), 2);
+    config.model.transformer.kv_compress = models::KvSampling::kConv;
+    EXPECT_THAT(refusal(plan), HasSubstr("keys and values are compressed (model.kv_compress)"));
   });
 }
 

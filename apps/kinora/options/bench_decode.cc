@@ -26,8 +26,7 @@ void add_bench_decode(CLI::App& bench, Chosen& chosen) {
       ->add_option("--memory-budget", arguments->memory_gib,
                    "GiB that activations may take; 0 = no limit")
       ->check(real(0.0));
-  command->add_option("--precision", options.precision, "fp32, bf16 or fp16")
-      ->transform(CLI::CheckedTransformer(precisions()));
+  add_choice(*command, "--precision", options.precision, precisions(), "fp32, bf16 or fp16");
   add_device_option(*command, options.device);
   command->add_option("--warmup", options.warmup, "Runs before timing")->check(whole(0, kMany));
   command->add_option("--repeats", options.repeats, "Timed runs a block")->check(whole(1, kMany));

@@ -1,6 +1,5 @@
 #include <CLI/CLI.hpp>
 
-#include <map>
 #include <memory>
 #include <string>
 
@@ -22,16 +21,11 @@ void add_bench_text(CLI::App& bench, Chosen& chosen) {
   command->add_option("--most-tokens", options.most_tokens, "Of a caption")
       ->check(whole(1, models::kMostTokens));
   command->add_option("--layers", options.layers, "Blocks; T5-XXL has 24")->check(whole(1, kMany));
-  command->add_option("--precision", options.precision, "fp32, bf16 or fp16")
-      ->transform(CLI::CheckedTransformer(precisions()));
-  const std::map<std::string, models::EightBit> formats = {{"int8", models::EightBit::kInt8},
-                                                           {"fp8", models::EightBit::kFp8}};
+  add_choice(*command, "--precision", options.precision, precisions(), "fp32, bf16 or fp16");
   CLI::Option* eight_bits =
-      command
-          ->add_option_function<models::EightBit>(
-              "--weights", [&options](models::EightBit format) { options.eight_bits = format; },
-              "int8 or fp8: linears are kept in 8 bits, and widened at each use")
-          ->transform(CLI::CheckedTransformer(formats));
+      add_choice(*command, "--weights", options.eight_bits,
+                 {{"int8", models::EightBit::kInt8}, {"fp8", models::EightBit::kFp8}},
+                 "int8 or fp8: linears are kept in 8 bits, and widened at each use");
   command
       ->add_option(
           "--streamed", options.stream_folder,

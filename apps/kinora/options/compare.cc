@@ -15,9 +15,8 @@ void add_side(CLI::App& command, const std::string& name, ComparedSide& side) {
       ->required();
   const std::string suffix = "-" + name;
   command.add_option("--set" + suffix, side.overrides, "key.path=value over its configuration");
-  command
-      .add_option("--precision" + suffix, side.precision, "fp32, bf16 or fp16; default: its own")
-      ->transform(CLI::CheckedTransformer(precisions()));
+  add_choice(command, "--precision" + suffix, side.precision, precisions(),
+             "fp32, bf16 or fp16; default: its own");
   command.add_option("--weights" + suffix, side.weights, "ema (averaged) or raw; default: ema")
       ->check(CLI::IsMember({"ema", "raw"}));
 }

@@ -1,6 +1,5 @@
 #include <CLI/CLI.hpp>
 
-#include <map>
 #include <memory>
 
 #include "apps/kinora/options/choices.h"
@@ -28,11 +27,8 @@ void add_data_encode_texts(CLI::App& data, Chosen& chosen) {
   command->add_option("--captions-file", arguments->captions_file,
                       "Embed the lines of this file instead, in order, for kinora sample "
                       "--text-embeddings");
-  const std::map<std::string, bool> on_off = {{"on", true}, {"off", false}};
-  command
-      ->add_option("--clean", arguments->clean,
-                   "on or off: clean captions as DeepFloyd IF; default: on for PixArt and STDiT")
-      ->transform(CLI::CheckedTransformer(on_off));
+  add_choice(*command, "--clean", arguments->clean, {{"on", true}, {"off", false}},
+             "on or off: clean captions as DeepFloyd IF; default: on for PixArt and STDiT");
   command
       ->add_option("--max-tokens", arguments->max_tokens,
                    "Where captions are cut off; default: model.text_tokens, and what the "
@@ -40,12 +36,10 @@ void add_data_encode_texts(CLI::App& data, Chosen& chosen) {
       ->check(whole(1));
   command->add_option("--batch", arguments->batch, "Captions encoded at once (64)")
       ->check(whole(1));
-  command->add_option("--dtype", arguments->dtype, "What is stored: bf16 (default), fp16 or fp32")
-      ->transform(CLI::CheckedTransformer(precisions()));
-  command
-      ->add_option("--precision", arguments->precision,
-                   "What the encoder computes in: bf16 (default), fp16 or fp32")
-      ->transform(CLI::CheckedTransformer(precisions()));
+  add_choice(*command, "--dtype", arguments->dtype, precisions(),
+             "What is stored: bf16 (default), fp16 or fp32");
+  add_choice(*command, "--precision", arguments->precision, precisions(),
+             "What the encoder computes in: bf16 (default), fp16 or fp32");
   CLI::Option* eight_bits = command
                                 ->add_option("--eight-bits", arguments->eight_bits,
                                              "int8 or fp8: keep the blocks' weights so")

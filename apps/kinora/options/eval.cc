@@ -1,6 +1,5 @@
 #include <CLI/CLI.hpp>
 
-#include <map>
 #include <memory>
 #include <string>
 
@@ -19,27 +18,22 @@ void add_network_options(CLI::App& command, EvalOptions& options) {
   command.add_option("--torchscript", options.network.script,
                      "A TorchScript network instead. It runs its author's code: only from people "
                      "that you trust");
-  command
-      .add_option("--resize", options.network.resize,
-                  "How the Inception's input is resized: clean (clean-fid, the default), pytorch "
-                  "(pytorch-fid) or tensorflow (ADM, torch-fidelity)")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, eval::InputResize>{
-          {"clean", eval::InputResize::kClean},
-          {"pytorch", eval::InputResize::kPytorch},
-          {"tensorflow", eval::InputResize::kTensorflow}}));
+  add_choice(command, "--resize", options.network.resize,
+             {{"clean", eval::InputResize::kClean},
+              {"pytorch", eval::InputResize::kPytorch},
+              {"tensorflow", eval::InputResize::kTensorflow}},
+             "How the Inception's input is resized: clean (clean-fid, the default), pytorch "
+             "(pytorch-fid) or tensorflow (ADM, torch-fidelity)");
   command
       .add_option("--input-size", options.network.script_size,
                   "Pixels a side that a TorchScript network gets; default: as the samples are")
       ->check(whole(1));
-  command
-      .add_option(
-          "--input-range", options.network.script_range,
-          "What a TorchScript network gets: bytes (0 to 255, the default), unit (0 to 1) or "
-          "signed (-1 to 1)")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, eval::PixelRange>{{"bytes", eval::PixelRange::kBytes},
-                                                  {"unit", eval::PixelRange::kUnit},
-                                                  {"signed", eval::PixelRange::kSigned}}));
+  add_choice(command, "--input-range", options.network.script_range,
+             {{"bytes", eval::PixelRange::kBytes},
+              {"unit", eval::PixelRange::kUnit},
+              {"signed", eval::PixelRange::kSigned}},
+             "What a TorchScript network gets: bytes (0 to 255, the default), unit (0 to 1) or "
+             "signed (-1 to 1)");
 }
 
 }  // namespace

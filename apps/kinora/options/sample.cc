@@ -1,6 +1,5 @@
 #include <CLI/CLI.hpp>
 
-#include <map>
 #include <memory>
 
 #include "apps/kinora/options/choices.h"
@@ -15,9 +14,10 @@ constexpr int kMostCaptions = 1 << 20;  // on a command line
 
 /// Whose weights, and what to show.
 void add_what(CLI::App& command, SampleArguments& arguments) {
-  command.add_option("--like", arguments.like,
-                     "Draw again what this png or webp of kinora sample was drawn from; options "
-                     "beside it count instead");
+  command.add_option(
+      "--like", arguments.like,
+      "Draw again what this png, webp, gif or mp4 of kinora sample was drawn from; options "
+      "beside it count instead");
   command.add_option("--run", arguments.run, "A run directory; its newest checkpoint is used");
   command.add_option("--checkpoint,--model", arguments.checkpoint,
                      "A checkpoint's folder, a file of weights (.safetensors, .pt), or a folder of "
@@ -60,18 +60,12 @@ void add_what(CLI::App& command, SampleArguments& arguments) {
       ->check(real(0.0, 1000.0));
   command.add_option("--camera-motion", arguments.scores.camera_motion,
                      "Likewise, such as pan right; default: not said");
-  command
-      .add_option_function<std::string>(
-          "--prompt-weights",
-          [&weights = arguments.prompt_weights](const std::string& name) {
-            using inference::PromptWeights;
-            weights = name == "a1111"    ? PromptWeights::kA1111
-                      : name == "compel" ? PromptWeights::kCompel
-                                         : PromptWeights::kOff;
-          },
-          "Of pipelines, how weights in captions are written: a1111, (red:1.3) [red]; "
-          "compel, red++ red- (a phrase)1.3; off, brackets and signs are text; default: off")
-      ->check(CLI::IsMember({"off", "a1111", "compel"}));
+  add_choice(command, "--prompt-weights", arguments.prompt_weights,
+             {{"off", inference::PromptWeights::kOff},
+              {"a1111", inference::PromptWeights::kA1111},
+              {"compel", inference::PromptWeights::kCompel}},
+             "Of pipelines, how weights in captions are written: a1111, (red:1.3) [red]; "
+             "compel, red++ red- (a phrase)1.3; off, brackets and signs are text; default: off");
   command.add_option("--wildcards", arguments.request.wildcards,
                      "A folder of lists: __animal__ in a caption becomes a line of animal.txt");
   command.add_option("--text-embeddings", arguments.request.text_embeddings,
@@ -108,15 +102,10 @@ void add_clip(CLI::App& command, SampleArguments& arguments) {
                   "Which frames these are: head, tail, head_tail, or numbers as 0,1,7")
       ->capture_default_str()
       ->needs(given);
-  command
-      .add_option_function<std::string>(
-          "--frame-layout",
-          [&layout = arguments.options.frame_layout](const std::string& name) {
-            layout = name == "strip" ? data::FrameLayout::kStrip : data::FrameLayout::kImage;
-          },
-          "What the reference's image holds: image, or strip (square frames side by side); "
-          "default: image")
-      ->check(CLI::IsMember({"image", "strip"}))
+  add_choice(command, "--frame-layout", arguments.options.frame_layout,
+             {{"image", data::FrameLayout::kImage}, {"strip", data::FrameLayout::kStrip}},
+             "What the reference's image holds: image, or strip (square frames side by side); "
+             "default: image")
       ->needs(given);
   command
       .add_option("--given-edit", arguments.options.given_edit,
@@ -191,15 +180,13 @@ void add_how(CLI::App& command, SampleArguments& arguments) {
                      "Folder for the samples; the same command goes on with those that it lacks");
   command.add_flag("--overwrite", arguments.overwrite,
                    "Remove the samples of another drawing from it first");
-  command
-      .add_option("--format", arguments.format,
-                  "png (of clips a folder of frames), webp, gif or mp4; default: png, and webp of "
-                  "clips")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, inference::FileFormat>{{"png", inference::FileFormat::kPng},
-                                                       {"webp", inference::FileFormat::kWebp},
-                                                       {"gif", inference::FileFormat::kGif},
-                                                       {"mp4", inference::FileFormat::kMp4}}));
+  add_choice(
+      command, "--format", arguments.format,
+      {{"png", inference::FileFormat::kPng},
+       {"webp", inference::FileFormat::kWebp},
+       {"gif", inference::FileFormat::kGif},
+       {"mp4", inference::FileFormat::kMp4}},
+      "png (of clips a folder of frames), webp, gif or mp4; default: png, and webp of clips");
   command.add_flag("--judge", arguments.judge,
                    "Tell how many show what was asked, for data.source shapes and moving_shapes "
                    "and for strips of two motions");
@@ -208,8 +195,8 @@ void add_how(CLI::App& command, SampleArguments& arguments) {
                    "cut off");
   command.add_flag("--json", arguments.json, "Print what was done as JSON");
   add_device_option(command, arguments.device);
-  command.add_option("--precision", arguments.precision, "fp32, bf16, fp16; default: the run's")
-      ->transform(CLI::CheckedTransformer(precisions()));
+  add_choice(command, "--precision", arguments.precision, precisions(),
+             "fp32, bf16, fp16; default: the run's");
   command.add_option("--threads", arguments.threads, "CPU threads; 0 = as many as cores")
       ->check(whole(0));
   command.add_flag("--deterministic", arguments.deterministic,

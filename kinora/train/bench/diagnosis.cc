@@ -365,15 +365,12 @@ Findings find_compute(at::Device device) {
   return found;
 }
 
-Findings find_collectives(const comm::Group& group, at::Device device) {
+Findings describe_collectives(const std::vector<comm::OperationSpeed>& speeds, int64_t ranks) {
   Findings found;
-  if (group.size() == 1) {
-    return found;
-  }
-  for (const comm::OperationSpeed& speed : comm::measure(group, device)) {
+  for (const comm::OperationSpeed& speed : speeds) {
     const std::string latency = human_number(speed.link.latency * 1e6, kDigits) + " us";
     const std::string name = std::string(comm::to_string(speed.operation)) + " of " +
-                             std::to_string(group.size()) + " ranks, sent by each";
+                             std::to_string(ranks) + " ranks, sent by each";
     if (std::isfinite(speed.link.bytes_per_s)) {
       found.push_back({"collectives", name, rate(speed.link.bytes_per_s) + " after " + latency,
                        speed.link.bytes_per_s, ""});
@@ -383,6 +380,11 @@ Findings find_collectives(const comm::Group& group, at::Device device) {
     }
   }
   return found;
+}
+
+Findings find_collectives(const comm::Group& group, at::Device device) {
+  return group.size() == 1 ? Findings()
+                           : describe_collectives(comm::measure(group, device), group.size());
 }
 
 }  // namespace kinora::train

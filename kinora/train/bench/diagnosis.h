@@ -2,12 +2,14 @@
 
 #include <c10/core/Device.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "kinora/comm/group.h"
+#include "kinora/comm/link_speed.h"
 
 /// What a machine offers to a run, measured where that takes seconds: `kinora doctor`.
 namespace kinora::train {
@@ -37,7 +39,11 @@ using Findings = std::vector<Finding>;
 /// Speed of matrix products and copies on `device`, and by which kernels a DiT-XL/2 would run.
 [[nodiscard]] Findings find_compute(at::Device device);
 
-/// Speed of the collectives that training needs. All ranks call it; a group of one finds nothing.
+/// What the speeds of operations among `ranks` ranks are, in words.
+[[nodiscard]] Findings describe_collectives(const std::vector<comm::OperationSpeed>& speeds,
+                                            int64_t ranks);
+
+/// Measures the collectives that training needs. All ranks call it; a group of one finds nothing.
 [[nodiscard]] Findings find_collectives(const comm::Group& group, at::Device device);
 
 }  // namespace kinora::train

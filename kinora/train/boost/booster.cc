@@ -144,7 +144,7 @@ void Boosted::save_model(const std::filesystem::path& path, optim::WeightSet wei
     checkpoint::save_weights(
         path, model_->module(), *arena_,
         weights.ema ? optim::Role::average(*weights.ema) : optim::Role::master(), at::kFloat,
-        /*config=*/"");
+        checkpoint::weights_metadata(""));
   }
   mesh_.world().barrier();  // the others find it
 }

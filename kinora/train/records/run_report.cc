@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "kinora/checkpoint/step_folders.h"
+#include "kinora/core/base64.h"
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"
 #include "kinora/core/printable.h"
@@ -49,35 +50,17 @@ constexpr const char* kStyle =
     "pre{background:#f6f6f6;padding:1em;overflow:auto}h1,td{overflow-wrap:anywhere}"
     ".fault{color:#a40000}summary{cursor:pointer}ol{margin:.3em 0;overflow-wrap:anywhere}";
 
-std::string base64(std::span<const std::byte> bytes) {
-  constexpr std::string_view kDigits =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string text;
-  text.reserve((bytes.size() + 2) / 3 * 4);
-  for (size_t i = 0; i < bytes.size(); i += 3) {
-    uint32_t three = 0;
-    for (size_t k = 0; k < 3; ++k) {
-      three = three << 8U | (i + k < bytes.size() ? std::to_integer<uint32_t>(bytes[i + k]) : 0U);
-    }
-    for (size_t k = 0; k < 4; ++k) {
-      const bool is_padding = i + k > bytes.size();
-      text += is_padding ? '=' : kDigits[three >> (18U - 6U * k) & 63U];
-    }
-  }
-  return text;
-}
-
 /// The PNG grid at `path`, made smaller if need be, as an address that holds its content.
 std::string picture(const fs::path& path) {
   const std::vector<std::byte> bytes = io::read_file(path, kMaxFileBytes);
   const io::ImageSize size = io::image_size(bytes, path.string());
   if (size.width <= kPictureWidth) {
-    return "data:image/png;base64," + base64(bytes);
+    return "data:image/png;base64," + encode_base64(bytes);
   }
   const io::Image small = io::resize(io::decode_image(bytes, path.string()),
                                      std::max<int64_t>(size.height * kPictureWidth / size.width, 1),
                                      kPictureWidth, io::Filter::kBicubic);
-  return "data:image/png;base64," + base64(io::encode_png(small));
+  return "data:image/png;base64," + encode_base64(io::encode_png(small));
 }
 
 /// What the grid at `path` shows, row by row; none where it does not say.
