@@ -25,6 +25,10 @@ at::Tensor GroupNorm::forward(const at::Tensor& x) const {
   return tapped(apply(x, sums(x), x.numel() / (x.size(0) * groups_)));
 }
 
+at::Tensor GroupNorm::forward_silu(const at::Tensor& x) const {
+  return tapped(apply_silu(x, sums(x), x.numel() / (x.size(0) * groups_)));
+}
+
 at::Tensor GroupNorm::sums(const at::Tensor& x) const {
   KINORA_CHECK(x.dim() >= 2 && x.size(1) == weight.shape[0], kShape,
                "[group_norm] x must have shape [B, ", weight.shape[0], ", ...], got ", x.sizes());

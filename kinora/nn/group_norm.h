@@ -14,6 +14,8 @@ class GroupNorm : public Module {
 
   /// x: [B, C, spatial...]. Returns x's shape, type and memory layout. kShape.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
+  /// silu(forward(x)).
+  [[nodiscard]] at::Tensor forward_silu(const at::Tensor& x) const;
 
   /// The two halves of forward(), for who has x in pieces. Sums of x and of its squares, fp64
   /// [2, B, groups]: those of the whole are the sums of the pieces'.
