@@ -43,7 +43,7 @@ struct PublishedPatch {
   int64_t side = 1;
 };
 
-/// What diffusers calls a family; pipelines/diffusers_transformer.cc knows its config.json.
+/// What diffusers calls a family; pipelines/diffusers_model.cc knows its config.json.
 struct DiffusersFamily {
   std::string class_name;  ///< "DiTTransformer2DModel"
   std::string pipeline;    ///< that needs no text encoder: "DiTPipeline"; "" = none
