@@ -246,8 +246,8 @@ bool channel_norm_takes(int64_t /*channels*/, DType /*type*/) {
   return false;
 }
 
-size_t channel_moments_workspace_bytes(int64_t /*batch*/, int64_t /*places*/,
-                                       int64_t /*channels*/) {
+size_t channel_moments_workspace_bytes(int64_t /*batch*/, int64_t /*places*/, int64_t /*channels*/,
+                                       DType /*type*/) {
   return 0;
 }
 
