@@ -7,6 +7,7 @@
 #include "kinora/kernels/cuda/diffusion_loss.h"
 #include "kinora/kernels/cuda/fp8.h"
 #include "kinora/kernels/cuda/fp8_blocks.h"
+#include "kinora/kernels/cuda/group_norm.h"
 #include "kinora/kernels/cuda/low_rank.h"
 #include "kinora/kernels/cuda/modulated_norm.h"
 #include "kinora/kernels/cuda/optimizer.h"
@@ -239,6 +240,28 @@ cudaError_t peer_barrier(const PeerBarrier& /*barrier*/, cudaStream_t /*stream*/
 }
 
 cudaError_t peer_scatter(const PeerScatter& /*scatter*/, cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
+bool group_norm_takes(const GroupNormShape& /*shape*/) {
+  return false;
+}
+
+size_t group_norm_forward_workspace_bytes(const GroupNormForward& /*call*/) {
+  return 0;
+}
+
+size_t group_norm_backward_workspace_bytes(const GroupNormBackward& /*call*/) {
+  return 0;
+}
+
+cudaError_t group_norm_forward(const GroupNormForward& /*call*/, void* /*workspace*/,
+                               cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
+cudaError_t group_norm_backward(const GroupNormBackward& /*call*/, void* /*workspace*/,
+                                cudaStream_t /*stream*/) {
   return cudaErrorNotSupported;
 }
 
