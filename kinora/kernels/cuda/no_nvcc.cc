@@ -7,6 +7,7 @@
 #include "kinora/kernels/cuda/diffusion_loss.h"
 #include "kinora/kernels/cuda/fp8.h"
 #include "kinora/kernels/cuda/fp8_blocks.h"
+#include "kinora/kernels/cuda/gated_gelu.h"
 #include "kinora/kernels/cuda/group_norm.h"
 #include "kinora/kernels/cuda/low_rank.h"
 #include "kinora/kernels/cuda/modulated_norm.h"
@@ -16,6 +17,7 @@
 #include "kinora/kernels/cuda/qk_norm_rotary.h"
 #include "kinora/kernels/cuda/ragged_attention.h"
 #include "kinora/kernels/cuda/random.h"
+#include "kinora/kernels/cuda/residual_sum.h"
 #include "kinora/kernels/cuda/rms_norm.h"
 #include "kinora/kernels/cuda/stopwatch.h"
 
@@ -80,6 +82,18 @@ cudaError_t publish_report(const StepControl* /*control*/, const float* /*loss*/
 }
 
 cudaError_t gated_activation(const GatedActivation& /*call*/, cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
+cudaError_t gated_gelu_forward(const GatedGeluForward& /*call*/, cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
+cudaError_t gated_gelu_backward(const GatedGeluBackward& /*call*/, cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
+cudaError_t residual_sum(const ResidualSum& /*call*/, cudaStream_t /*stream*/) {
   return cudaErrorNotSupported;
 }
 
