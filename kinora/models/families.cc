@@ -179,6 +179,7 @@ std::deque<Family> make_families() {
       {.key = "unet",
        .name = "UNet",
        .conditions = {.text = true, .tokens = true},
+       .fast_parts = "norms, gates and sums own, convolutions, products and attention of libtorch",
        .takes_any_size = true,
        .sizes = {unet_size("SD1", {8, 8, 8, 8}, 768, false),
                  unet_size("SD2", {5, 10, 20, 20}, 1024, true)},

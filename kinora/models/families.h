@@ -79,6 +79,8 @@ struct Family {
   std::string name;       ///< for people, and before the sizes: "DiT" of "DiT-XL/2"
   bool is_video = false;  ///< it makes clips; else images
   FamilyConditions conditions;
+  /// What its fast path runs, in words, where that is not blocks of transformers.
+  const char* fast_parts = nullptr;
   bool takes_any_size = false;  ///< else one, of clips also single frames of it
   /// Among which tokens its attentions go, when it has no windows. []: ranks cannot divide them.
   std::vector<nn::Span> spans = {};

@@ -22,6 +22,11 @@ double real(int64_t value) {
   return static_cast<double>(value);
 }
 
+/// Rows or columns of a level.
+int64_t halved(int64_t size, int64_t level) {
+  return (size + (int64_t{1} << level) - 1) >> level;
+}
+
 /// Widths of what a level on the way down is given, unit by unit.
 std::vector<int64_t> inputs_down(const UnetConfig& own, int64_t level) {
   std::vector<int64_t> inputs(static_cast<size_t>(own.resnets), own.channels[level]);
@@ -189,6 +194,14 @@ void Unet::to_device(const at::Device& device) {
   }
 }
 
+void Unet::use_fast_path(std::shared_ptr<ops::BlockKernels> kernels, ops::Recompute level) {
+  KINORA_CHECK(level == ops::Recompute::kNone, kConfig,
+               "[unet] train.recompute must be none, block or a number of blocks for ",
+               name_of(config()));
+  kernels_ = std::move(kernels);
+  set_kernels(kernels_.get());
+}
+
 void Unet::resolve(ModelConfig& config, const ModelConfig& published) {
   UnetConfig& own = config.unet;
   const UnetConfig& given = published.unet;
@@ -211,14 +224,19 @@ void Unet::resolve(ModelConfig& config, const ModelConfig& published) {
 }
 
 ModelShape Unet::shape(const ModelConfig& config) {
+  // Tokens are the places of the finest level that attends.
   const UnetConfig& own = config.unet;
+  int64_t level = 0;
+  while (level + 1 < own.levels() && own.depths[level] == 0) {
+    ++level;
+  }
   return {.blocks = own.units(),
-          .width = own.channels.back(),
-          .heads = own.heads.back(),
-          .mlp_width = 4 * own.channels.back(),
+          .width = own.channels[level],
+          .heads = own.heads[level],
+          .mlp_width = 4 * own.channels[level],
           .frames = 1,
-          .rows = config.height,
-          .columns = config.width,
+          .rows = halved(config.height, level),
+          .columns = halved(config.width, level),
           .is_undivided = true};
 }
 
@@ -226,8 +244,7 @@ double Unet::macs(const ModelConfig& config) {
   const UnetConfig& own = config.unet;
   const double time_width = real(own.time_width());
   const auto at_level = [&](int64_t level) {
-    const int64_t round = (int64_t{1} << level) - 1;
-    return LevelMacs{real(((config.height + round) >> level) * ((config.width + round) >> level)),
+    return LevelMacs{real(halved(config.height, level) * halved(config.width, level)),
                      real(config.text_tokens), real(config.text_channels), time_width};
   };
   double sum = real(own.channels.front()) * time_width + time_width * time_width +

@@ -32,6 +32,11 @@ class Unet : public Model {
   [[nodiscard]] std::vector<nn::BucketSpec> buckets() const override { return buckets_; }
   void to_device(const at::Device& device) override;
 
+  [[nodiscard]] bool has_fast_path() const override { return true; }
+  /// Norms, gates and sums by kernels of ours. kConfig for a level other than none.
+  void use_fast_path(std::shared_ptr<ops::BlockKernels> kernels,
+                     ops::Recompute level = ops::Recompute::kNone) override;
+
  private:
   /// Needs text, or tokens where it has a text encoder. x_t: [B, C, H, W].
   [[nodiscard]] at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t,
@@ -56,6 +61,7 @@ class Unet : public Model {
   // NOLINTEND(readability-identifier-naming)
   std::vector<nn::BucketSpec> buckets_;
   int64_t first_block_ = 0;  // in buckets_
+  std::shared_ptr<ops::BlockKernels> kernels_;
 };
 
 }  // namespace kinora::models

@@ -5,7 +5,6 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/cos.h>
 #include <ATen/ops/exp.h>
-#include <ATen/ops/gelu.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/sin.h>
@@ -13,6 +12,8 @@
 
 #include <cmath>
 #include <string>
+
+#include "kinora/ops/unet_parts.h"
 
 namespace kinora::models {
 namespace {
@@ -55,6 +56,16 @@ UnetResnet::UnetResnet(int64_t in_channels, int64_t out_channels, const UnetConf
 }
 
 at::Tensor UnetResnet::forward(const at::Tensor& x, const at::Tensor& time) const {
+  if (kernels() != nullptr) {  // biases are added where the results are read
+    const at::Tensor h = conv1.forward_without_bias(norm1.forward_silu(x));
+    const at::Tensor y = conv2.forward_without_bias(
+        norm2.forward_silu(h, conv1.added_bias(), time_emb_proj.forward(time)));
+    if (!conv_shortcut) {
+      return ops::residual_sum(x, y, conv2.added_bias());
+    }
+    return ops::residual_sum(conv_shortcut->forward_without_bias(x), y,
+                             conv2.added_bias() + conv_shortcut->added_bias());
+  }
   at::Tensor h = conv1.forward(norm1.forward_silu(x));
   h = h + time_emb_proj.forward(time).unsqueeze(-1).unsqueeze(-1);
   h = conv2.forward(norm2.forward_silu(h));
@@ -92,8 +103,7 @@ GatedMlp::GatedMlp(int64_t channels)
 }
 
 at::Tensor GatedMlp::forward(const at::Tensor& x) const {
-  const std::vector<at::Tensor> parts = fc1.forward(x).chunk(2, -1);
-  return tapped(fc2.forward(parts[0] * at::gelu(parts[1])));
+  return tapped(fc2.forward(ops::gated_gelu(fc1.forward(x))));
 }
 
 UnetTransformerBlock::UnetTransformerBlock(int64_t channels, int64_t text_channels, int64_t heads)
@@ -181,9 +191,6 @@ at::Tensor UnetLevel::halved(const at::Tensor& x) const {
 }
 
 at::Tensor UnetLevel::doubled(const at::Tensor& x, int64_t rows, int64_t columns) const {
-  if (rows == 2 * x.size(2) && columns == 2 * x.size(3)) {
-    return resample_->forward_doubled(x);
-  }
   return resample_->forward(at::upsample_nearest2d(x, {rows, columns}));
 }
 

@@ -12,85 +12,22 @@
 #include <algorithm>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "kinora/core/error.h"
-#include "kinora/device/host_bytes.h"
-#include "kinora/io/safetensors.h"
 #include "kinora/models/families.h"
+#include "kinora/ops/block_kernels.h"
 #include "tests/error_of.h"
 #include "tests/models/formula_values.h"
+#include "tests/models/unets/unet_fixture.h"
 #include "tests/ops/tensors.h"
 #include "tests/tolerances.h"
 
 namespace kinora::models {
 namespace unet_test {
 
-using nlohmann::json;
 using testing::HasSubstr;
-
-/// A file of tools/reference/make_unet_fixtures.py, whose top lists the tensors.
-class UnetFixture {
- public:
-  explicit UnetFixture(const std::string& name)
-      : file_(io::SafetensorsFile::open(std::string(KINORA_SOURCE_DIR) + "/tests/models/data/" +
-                                        name + ".safetensors")) {}
-
-  /// Undefined where the file has none.
-  [[nodiscard]] at::Tensor find(const std::string& name) const {
-    const io::SafetensorsTensor* found = file_.find(name);
-    return found == nullptr ? at::Tensor()
-                            : device::tensor_from_bytes(found->dtype, found->shape, found->data);
-  }
-
-  [[nodiscard]] ModelConfig config() const {
-    const json values = json::parse(file_.metadata().at("config"));
-    ModelConfig config;
-    config.architecture = "unet";
-    config.in_channels = values["in_channels"];
-    config.learn_sigma = values["out_channels"] != values["in_channels"];
-    config.height = values["sample_size"];
-    config.width = values["sample_size"];
-    config.time_scale = 1.0;
-    config.text_channels = values["cross_attention_dim"];
-    config.text_tokens = 5;
-    UnetConfig& unet = config.unet;
-    unet.channels = values["block_out_channels"].get<std::vector<int64_t>>();
-    unet.resnets = values["layers_per_block"];
-    unet.depths = values["transformer_layers_per_block"].get<std::vector<int64_t>>();
-    unet.middle_depth = unet.depths.back();
-    for (size_t level = 0; level < unet.depths.size(); ++level) {
-      if (values["down_block_types"][level] == "DownBlock2D") {
-        unet.depths[level] = 0;
-      }
-    }
-    const json& heads = values["attention_head_dim"];
-    unet.heads = heads.is_array() ? heads.get<std::vector<int64_t>>()
-                                  : std::vector(unet.channels.size(), heads.get<int64_t>());
-    unet.norm_groups = values["norm_num_groups"];
-    unet.norm_epsilon = values["norm_eps"];
-    unet.linear_projection = values["use_linear_projection"];
-    return resolved(config);
-  }
-
-  [[nodiscard]] diffusion::Conditions conditions() const {
-    diffusion::Conditions conditions;
-    conditions.text = find("forward.text");
-    conditions.text_lengths = find("forward.text_lengths");
-    return conditions;
-  }
-
- private:
-  io::SafetensorsFile file_;
-};
-
-/// The norm and the product with formula's values, of which the file has those of every gradient.
-at::Tensor probe(const std::string& name, const at::Tensor& gradient) {
-  const at::Tensor wide = gradient.to(at::kDouble);
-  return at::stack({wide.norm(), (wide * formula_values(name, wide.sizes())).sum()});
-}
 
 class UnetTest : public testing::TestWithParam<const char*> {};
 
@@ -115,6 +52,37 @@ TEST_P(UnetTest, ForwardAndGradientsAreThoseOfDiffusers) {
     const at::Tensor gap = (probe(path, parameter->grad) - want.to(at::kDouble)).abs();
     EXPECT_LT(gap.max().item<double>(), tolerance::kWholeModel * want[0].item<double>()) << path;
   }
+}
+
+// Composed of ATen's calls the fast path is the same but for the order of three sums.
+TEST_P(UnetTest, TheFastPathComputesTheSame) {
+  const UnetFixture fixture(GetParam());
+  Unet model(fixture.config());
+  const auto run = [&](bool is_fast) {
+    model.use_fast_path(is_fast ? std::make_shared<ops::BlockKernels>(ops::KernelOptions(),
+                                                                      at::kCPU, at::kFloat, false)
+                                : nullptr);
+    set_formula_weights(model);
+    const at::Tensor output =
+        model.forward(fixture.find("forward.x_t"), fixture.find("forward.t"), fixture.conditions());
+    torch::autograd::backward({(output * formula_values("output", output.sizes())).sum()}, {});
+    std::map<std::string, at::Tensor> all = {{"output", output.detach()}};
+    for (const auto& [path, parameter] : model.named_parameters()) {
+      all[path] = parameter->grad;
+    }
+    return all;
+  };
+  const auto want = run(false);
+  const auto got = run(true);
+  for (const auto& [name, values] : want) {
+    EXPECT_LT(ops::relative_error(got.at(name), values), tolerance::kOtherOrderOfBranches) << name;
+  }
+  EXPECT_THAT(error_of(ErrorKind::kConfig,
+                       [&] {
+                         model.use_fast_path(nullptr, ops::Recompute::kMlp);
+                         return 0;
+                       }),
+              HasSubstr("train.recompute must be none, block or a number of blocks"));
 }
 
 TEST_P(UnetTest, EveryRecomputationGivesTheSameBits) {
