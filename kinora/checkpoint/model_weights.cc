@@ -45,10 +45,11 @@ bool WeightsFit::is_whole() const {
 }
 
 bool fits_shape(const std::vector<int64_t>& given, const std::vector<int64_t>& wanted) {
-  const bool of_one_frame =
-      wanted.size() == 5 && wanted[2] == 1 &&
-      given == std::vector<int64_t>{wanted[0], wanted[1], wanted[3], wanted[4]};
-  return given == wanted || of_one_frame;
+  const auto without_ones = [](std::vector<int64_t> shape) {
+    std::erase(shape, 1);
+    return shape;
+  };
+  return given == wanted || without_ones(given) == without_ones(wanted);
 }
 
 WeightsFit compare(const LateTensors& tensors, nn::Module& model) {

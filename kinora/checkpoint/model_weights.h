@@ -28,8 +28,9 @@ struct WeightsFit {
 /// "1 missing [a], 0 unexpected [], 0 of another shape []", with the first names of each.
 [[nodiscard]] std::string describe(const WeightsFit& fit);
 
-/// Whether a tensor of shape `given` can stand for one of `wanted`: the patch projection of an
-/// image model fits that of a model of clips whose patches are one frame deep.
+/// Whether a tensor of shape `given` can stand for one of `wanted`: they are the same but for dims
+/// of 1. So the patch projection of an image model fits that of a model of clips whose patches are
+/// one frame deep, and a convolution of one place fits a linear.
 [[nodiscard]] bool fits_shape(const std::vector<int64_t>& given,
                               const std::vector<int64_t>& wanted);
 

@@ -72,7 +72,7 @@ fs::path weights_in(const fs::path& folder) {
 }  // namespace
 
 fs::path diffusers_folder(const fs::path& path) {
-  for (fs::path folder : {path, path / "transformer"}) {
+  for (fs::path folder : {path, path / "transformer", path / "unet"}) {
     if (fs::is_regular_file(folder / "config.json")) {
       return folder;
     }

@@ -19,7 +19,7 @@ struct WeightsPaths {
   std::map<std::string, size_t> shard_of = {};
 };
 
-/// The folder of a diffusers' model that `path` means, itself or transformer/ in it; empty if it is
+/// The folder of a diffusers' model that `path` means, itself, transformer/ or unet/ in it; empty if it is
 /// none: it has config.json.
 [[nodiscard]] std::filesystem::path diffusers_folder(const std::filesystem::path& path);
 

@@ -16,7 +16,7 @@
 #include "kinora/models/model.h"
 #include "kinora/models/transformers/diffusers_names.h"
 #include "kinora/pipelines/autoencoder_output.h"
-#include "kinora/pipelines/diffusers_transformer.h"
+#include "kinora/pipelines/diffusers_model.h"
 
 namespace kinora::inference {
 namespace {

@@ -38,27 +38,46 @@ constexpr size_t kAtOnce = 32;
 
 /// kConfig where tokenizer, encoder and denoiser do not belong together. Reads no weights.
 void check_fit(const tokenizers::Tokenizer& tokenizer, const fs::path& encoder_config,
-               const models::ModelConfig& model) {
+               const models::ModelConfig& model, const pipelines::PipelineText& its) {
   const pipelines::TextEncoderConfig config = pipelines::parse_text_encoder_config(
       io::read_text(encoder_config, pipelines::kMaxConfigBytes), encoder_config.string());
   const auto* const t5 = std::get_if<models::T5Config>(&config);
-  KINORA_CHECK(t5 != nullptr, kConfig, "[sample] the text encoder of ", encoder_config,
-               " is a CLIP, but ", models::name_of(model),
-               " reads T5's states. Hint: take both from one pipeline");
-  KINORA_CHECK(t5->d_model == model.text_channels, kConfig, "[sample] the text encoder of ",
-               encoder_config, " makes states of ", t5->d_model,
-               " channels, but the transformer takes ", model.text_channels,
-               " (caption_channels). Hint: take both from one pipeline");
+  const auto* const clip = std::get_if<models::ClipTextConfig>(&config);
+  KINORA_CHECK((its.is_padded_clip ? clip != nullptr : t5 != nullptr), kConfig,
+               "[sample] the text encoder of ", encoder_config, " is a ",
+               t5 != nullptr ? "T5" : "CLIP", ", but ", models::name_of(model), " reads ",
+               its.is_padded_clip ? "CLIP" : "T5", "'s states. Hint: take both from one pipeline");
+  const int64_t width = t5 != nullptr ? t5->d_model : clip->hidden_size;
+  KINORA_CHECK(width == model.text_channels, kConfig, "[sample] the text encoder of ",
+               encoder_config, " makes states of ", width, " channels, but ",
+               models::name_of(model), " takes ", model.text_channels,
+               its.is_padded_clip ? " (cross_attention_dim)" : " (caption_channels)",
+               ". Hint: take both from one pipeline");
+  KINORA_CHECK(!its.is_padded_clip || clip->max_position_embeddings >= model.text_tokens, kConfig,
+               "[sample] the text encoder of ", encoder_config, " reads ",
+               clip->max_position_embeddings, " tokens, but captions have ", model.text_tokens,
+               ". Hint: take both from one pipeline");
   pipelines::check_vocabulary(tokenizer, "the text encoder of " + encoder_config.string(),
-                              t5->vocab_size);
+                              t5 != nullptr ? t5->vocab_size : clip->vocab_size);
+}
+
+/// What is done to captions, in words.
+std::string cleaning_of(const pipelines::PipelineText& its, const CaptionOptions& options) {
+  if (its.is_padded_clip) {
+    return "as written";
+  }
+  return options.cleans ? "cleaned" : "lower case";
 }
 
 /// What is left of a caption's pieces when they are cleaned.
-std::vector<prompts::WeightedText> cleaned(const std::string& text, const CaptionOptions& options) {
+std::vector<prompts::WeightedText> cleaned(const std::string& text,
+                                           const pipelines::PipelineText& its,
+                                           const CaptionOptions& options) {
   std::vector<prompts::WeightedText> pieces;
   for (const prompts::WeightedText& piece :
        prompts::parse_weights(text, syntax_of(options.weights))) {
-    std::string clean = prompts::preprocess_caption(piece.text, options.cleans);
+    std::string clean =
+        its.is_padded_clip ? piece.text : prompts::preprocess_caption(piece.text, options.cleans);
     if (!clean.empty()) {
       pieces.push_back({.text = std::move(clean), .weight = piece.weight});
     }
@@ -104,10 +123,11 @@ void say_encoded(const tokenizers::Tokenizer& tokenizer, const std::string& give
 /// Texts that differ, as numbers.
 std::vector<WeightedTokens> tokens_of(const tokenizers::Tokenizer& tokenizer,
                                       const std::vector<std::string>& texts, int64_t max_length,
+                                      const pipelines::PipelineText& its,
                                       const CaptionOptions& options) {
   std::vector<WeightedTokens> all;
   for (const std::string& text : texts) {
-    const std::vector<prompts::WeightedText> pieces = cleaned(text, options);
+    const std::vector<prompts::WeightedText> pieces = cleaned(text, its, options);
     all.push_back(weighted_tokens(tokenizer, pieces, max_length));
     const WeightedTokens& tokens = all.back();
     if (options.says && options.verbose) {
@@ -121,17 +141,29 @@ std::vector<WeightedTokens> tokens_of(const tokenizers::Tokenizer& tokenizer,
   return all;
 }
 
-/// Padding behind the first text, up to the longest of the others.
-void pad_first(std::vector<WeightedTokens>& texts, const tokenizers::Tokenizer& tokenizer) {
+int64_t pad_id(const tokenizers::Tokenizer& tokenizer) {
   const std::optional<int64_t> pad = tokenizer.pad_id();
   KINORA_CHECK(pad.has_value(), kConfig, "[sample] the tokenizer must have a padding token");
+  return *pad;
+}
+
+/// Padding behind every text, which is read as the rest.
+void pad_all(std::vector<WeightedTokens>& texts, const tokenizers::Tokenizer& tokenizer,
+             int64_t length) {
+  for (WeightedTokens& text : texts) {
+    text.ids.resize(static_cast<size_t>(length), pad_id(tokenizer));
+  }
+}
+
+/// Padding behind the first text, up to the longest of the others.
+void pad_first(std::vector<WeightedTokens>& texts, const tokenizers::Tokenizer& tokenizer) {
   WeightedTokens& text = texts.front();
   KINORA_CHECK(!text.is_weighted(), kConfig,
                "[sample] this model's negative caption cannot have weights");
   const auto longest =
       std::ranges::max(texts, {}, [](const WeightedTokens& each) { return each.ids.size(); });
   text.attended = std::ssize(text.ids);
-  text.ids.resize(std::max(text.ids.size(), longest.ids.size()), *pad);
+  text.ids.resize(std::max(text.ids.size(), longest.ids.size()), pad_id(tokenizer));
 }
 
 /// States [length, C] as a text, with zeros up to `shape`.
@@ -207,7 +239,7 @@ Prompts prompts_of_pipeline(const pipelines::Pipeline& pipeline,
                               .channels = recipe.model.text_channels,
                               .pooled_channels = 0};
   const auto tokenizer = tokenizers::Tokenizer::load(tokenizer_folder);
-  check_fit(tokenizer, encoder_config, recipe.model);
+  check_fit(tokenizer, encoder_config, recipe.model, its);
   std::vector<std::string> texts = {options.negative};  // each once
   std::unordered_map<std::string, size_t> number;
   if (!its.cuts_negative && !its.scores) {
@@ -219,16 +251,19 @@ Prompts prompts_of_pipeline(const pipelines::Pipeline& pipeline,
     }
   }
   if (options.says) {
-    log_info("[sample] captions are ", options.cleans ? "cleaned" : "made lower case",
-             " and numbered by ", tokenizer_folder, ", at most ", shape.length, " tokens");
+    log_info("[sample] captions, ", cleaning_of(its, options), ", are numbered by ",
+             tokenizer_folder, ", at most ", shape.length, " tokens");
     if (its.scores) {
       log_info("[sample] encoded: ", quote(texts[1]));
     }
-    log_info("[sample] text encoder ", encoder_folder, ", released before the transformer is read");
+    log_info("[sample] text encoder ", encoder_folder, ", released before what denoises is read");
   }
-  std::vector<WeightedTokens> numbers = tokens_of(tokenizer, texts, shape.length, options);
+  std::vector<WeightedTokens> numbers = tokens_of(tokenizer, texts, shape.length, its, options);
   if (its.cuts_negative) {
     pad_first(numbers, tokenizer);
+  }
+  if (its.is_padded_clip) {
+    pad_all(numbers, tokenizer, shape.length);
   }
   const std::unique_ptr<models::TextEncoder> encoder =
       open_fitting_text_encoder(encoder_folder, {.device = options.device,
@@ -249,8 +284,8 @@ Prompts prompts_of_pipeline(const pipelines::Pipeline& pipeline,
   for (const std::string& caption : captions) {
     prompts.all.push_back({.caption = caption, .text = states[number.at(caption)], .label = {}});
   }
-  prompts.origin = encoder_folder.string() + (options.cleans ? ", cleaned" : ", lower case") +
-                   ", negative " + quote(options.negative) +
+  prompts.origin = encoder_folder.string() + ", " + cleaning_of(its, options) + ", negative " +
+                   quote(options.negative) +
                    (options.weights == PromptWeights::kOff     ? ""
                     : options.weights == PromptWeights::kA1111 ? ", weights of a1111"
                                                                : ", weights of compel");

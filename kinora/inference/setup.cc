@@ -40,10 +40,9 @@ at::ScalarType compute_type(Precision precision) {
 std::shared_ptr<ops::BlockKernels> fast_path(const ModelRecipe& recipe, const models::Model& model,
                                              at::Device device) {
   const at::ScalarType type = compute_type(recipe.precision);
-  const bool has_fast_path = model.num_fast_linears() > 0;
   const bool takes_it =
       recipe.path == Path::kFast ||
-      (recipe.path == Path::kAuto && has_fast_path && ops::BlockKernels::worthwhile(device, type));
+      (recipe.path == Path::kAuto && model.has_fast_path() && ops::BlockKernels::worthwhile(device, type));
   return takes_it ? std::make_shared<ops::BlockKernels>(recipe.kernels, device, type,
                                                         recipe.deterministic)
                   : nullptr;

@@ -14,7 +14,7 @@
 #include "kinora/inference/updates.h"
 #include "kinora/parallel/guidance_parallel.h"
 #include "kinora/parallel/sequence.h"
-#include "kinora/pipelines/diffusers_transformer.h"
+#include "kinora/pipelines/diffusers_model.h"
 #include "kinora/pipelines/pipeline.h"
 
 namespace kinora::inference {

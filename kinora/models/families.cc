@@ -15,11 +15,14 @@
 #include "kinora/models/transformers/stdit3.h"
 #include "kinora/models/transformers/transformer_family.h"
 #include "kinora/models/transformers/vdit.h"
+#include "kinora/models/unets/unet.h"
+#include "kinora/models/unets/unet_names.h"
 
 namespace kinora::models {
 namespace {
 
 constexpr int64_t kT5Width = 4096;
+constexpr int64_t kClipTokens = 77;
 constexpr int64_t kClipWidth = 512;  // of the pooled vector of CLIP ViT-B/32
 
 PublishedSize size(std::string name, int64_t depth, int64_t hidden, int64_t heads) {
@@ -33,6 +36,20 @@ PublishedSize text_size(std::string name, int64_t depth, int64_t hidden, int64_t
   made.values.text_tokens = text_tokens;
   made.values.transformer.size_conditions = size_conditions;
   return made;
+}
+
+/// Of Stable Diffusion 1 and 2.
+PublishedSize unet_size(std::string name, std::vector<int64_t> heads, int64_t text_channels,
+                        bool linear_projection) {
+  return {std::move(name),
+          {.text_channels = text_channels,
+           .text_tokens = kClipTokens,
+           .unet = {.channels = {320, 640, 1280, 1280},
+                    .resnets = 2,
+                    .depths = {1, 1, 1, 0},
+                    .middle_depth = 1,
+                    .heads = std::move(heads),
+                    .linear_projection = linear_projection}}};
 }
 
 /// One row each.
@@ -158,6 +175,22 @@ std::deque<Family> make_families() {
                                     .pipeline = "",
                                     .naming = latte_t2v_naming,
                                     .find_naming = find_latte_t2v_naming}},
+      // Rombach et al. 2022, "High-resolution image synthesis with latent diffusion models".
+      {.key = "unet",
+       .name = "UNet",
+       .conditions = {.text = true, .tokens = true},
+       .fast_parts = "norms, gates and sums own, convolutions, products and attention of libtorch",
+       .takes_any_size = true,
+       .sizes = {unet_size("SD1", {8, 8, 8, 8}, 768, false),
+                 unet_size("SD2", {5, 10, 20, 20}, 1024, true)},
+       .resolve = Unet::resolve,
+       .shape = Unet::shape,
+       .macs = Unet::macs,
+       .make = make<Unet>,
+       .diffusers = DiffusersFamily{.class_name = "UNet2DConditionModel",
+                                    .pipeline = "",
+                                    .naming = unet_naming,
+                                    .find_naming = find_unet_naming}},
   };
 }
 
@@ -199,6 +232,9 @@ NamedFamily find_published(const std::string& name) {
 std::vector<PublishedSize> Family::published() const {
   std::vector<PublishedSize> all;
   for (const PublishedSize& size : sizes) {
+    if (patches.empty()) {
+      all.push_back({name + "-" + size.name, size.values});
+    }
     for (const PublishedPatch& patch : patches) {
       PublishedSize made = {name + "-" + size.name + "/" + patch.name, size.values};
       made.values.transformer.patch = patch.side;
@@ -210,7 +246,8 @@ std::vector<PublishedSize> Family::published() const {
 }
 
 std::string Family::published_in_short() const {
-  return name + "-" + braced(sizes) + "/" + braced(patches);
+  const std::string named = name + "-" + braced(sizes);
+  return patches.empty() ? named : named + "/" + braced(patches);
 }
 
 const std::deque<Family>& families() {
@@ -228,9 +265,9 @@ void add_family(Family family) {
   KINORA_CHECK(family.resolve != nullptr && family.shape != nullptr && family.macs != nullptr &&
                    family.make != nullptr,
                kConfig, "[families] ", family.key, " must have resolve, shape, macs and make");
-  KINORA_CHECK(family.sizes.empty() == family.patches.empty(), kConfig, "[families] ", family.key,
-               " must have published sizes and patches, or neither, got ", family.sizes.size(),
-               " and ", family.patches.size());
+  KINORA_CHECK(!family.sizes.empty() || family.patches.empty(), kConfig, "[families] ", family.key,
+               " must have published sizes where it has patches, got ", family.patches.size(),
+               " patches");
   KINORA_CHECK(!family.diffusers, kConfig, "[families] ", family.key,
                " must leave diffusers out, which has just the house's own families");
   for (const Family& other : families()) {

@@ -43,7 +43,7 @@ struct PublishedPatch {
   int64_t side = 1;
 };
 
-/// What diffusers calls a family; pipelines/diffusers_transformer.cc knows its config.json.
+/// What diffusers calls a family; pipelines/diffusers_model.cc knows its config.json.
 struct DiffusersFamily {
   std::string class_name;  ///< "DiTTransformer2DModel"
   std::string pipeline;    ///< that needs no text encoder: "DiTPipeline"; "" = none
@@ -79,6 +79,8 @@ struct Family {
   std::string name;       ///< for people, and before the sizes: "DiT" of "DiT-XL/2"
   bool is_video = false;  ///< it makes clips; else images
   FamilyConditions conditions;
+  /// What its fast path runs, in words, where that is not blocks of transformers.
+  const char* fast_parts = nullptr;
   bool takes_any_size = false;  ///< else one, of clips also single frames of it
   /// Among which tokens its attentions go, when it has no windows. []: ranks cannot divide them.
   std::vector<nn::Span> spans = {};

@@ -106,6 +106,7 @@ void describe(Fields& fields, ModelConfig& config) {
              between(0, 65536));
   describe_text_encoder(fields, config.text_encoder);
   describe(fields, config.transformer);
+  describe(fields, config.unet);
 }
 
 ModelConfig resolved(ModelConfig config) {

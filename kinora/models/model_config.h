@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kinora/models/transformers/transformer_config.h"
+#include "kinora/models/unets/unet_config.h"
 
 namespace kinora {
 class Fields;
@@ -52,6 +53,7 @@ struct ModelConfig {
   TextEncoderSize text_encoder = {};  ///< the model's own
 
   TransformerConfig transformer = {};  ///< of a family of transformers
+  UnetConfig unet = {};                ///< of U-Nets
 
   /// Family::is_video: it makes clips.
   [[nodiscard]] bool is_video() const;

@@ -62,17 +62,26 @@ at::Tensor Conv::forward(const at::Tensor& x) const {
   return forward(x, shape_.padding);
 }
 
+at::Tensor Conv::forward_without_bias(const at::Tensor& x) const {
+  return ops::convolve(
+      x.to(weight.value.scalar_type()), ops::with_gradient(weight.value, weight.grad), {},
+      {.stride = shape_.stride, .padding = shape_.padding, .groups = shape_.groups});
+}
+
+at::Tensor Conv::added_bias() const {
+  return shape_.has_bias ? ops::with_gradient(bias.value, bias.grad) : at::Tensor();
+}
+
 at::Tensor Conv::forward(const at::Tensor& x, const std::vector<Padding>& padding) const {
-  return tapped(
-      ops::convolve(x.to(weight.value.scalar_type()), ops::with_gradient(weight.value, weight.grad),
-                    shape_.has_bias ? ops::with_gradient(bias.value, bias.grad) : at::Tensor(),
-                    {.stride = shape_.stride, .padding = padding, .groups = shape_.groups}));
+  return tapped(ops::convolve(
+      x.to(weight.value.scalar_type()), ops::with_gradient(weight.value, weight.grad), added_bias(),
+      {.stride = shape_.stride, .padding = padding, .groups = shape_.groups}));
 }
 
 at::Tensor Conv::forward_doubled(const at::Tensor& x, Padding rows) const {
-  return tapped(ops::convolve_doubled(
-      x.to(weight.value.scalar_type()), ops::with_gradient(weight.value, weight.grad),
-      shape_.has_bias ? ops::with_gradient(bias.value, bias.grad) : at::Tensor(), rows));
+  return tapped(ops::convolve_doubled(x.to(weight.value.scalar_type()),
+                                      ops::with_gradient(weight.value, weight.grad), added_bias(),
+                                      rows));
 }
 
 }  // namespace kinora::nn

@@ -36,6 +36,10 @@ class Conv : public Module {
   /// x: [B, in, spatial...], any floating dtype. Returns [B, out, spatial...] in the weight's
   /// dtype. Tensors beyond the 2^31 elements of a library's call are computed in pieces. kShape.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
+  /// forward() but for its bias, for who adds added_bias() later.
+  [[nodiscard]] at::Tensor forward_without_bias(const at::Tensor& x) const;
+  /// [C], with its gradient.
+  [[nodiscard]] at::Tensor added_bias() const;
   /// The same with other zeros around x than the shape's: for a piece of a whole.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const std::vector<Padding>& padding) const;
   /// forward() of x with every row and column twice (ops::convolve_doubled), for 3 x 3 kernels;

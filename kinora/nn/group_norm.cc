@@ -6,6 +6,7 @@
 
 #include "kinora/core/error.h"
 #include "kinora/ops/channel_norm.h"
+#include "kinora/ops/group_norm.h"
 #include "kinora/ops/parameter.h"
 
 namespace kinora::nn {
@@ -22,12 +23,27 @@ GroupNorm::GroupNorm(int64_t groups, int64_t channels, double epsilon)
 }
 
 at::Tensor GroupNorm::forward(const at::Tensor& x) const {
-  return tapped(apply(x, sums(x), x.numel() / (x.size(0) * groups_)));
+  check(x);
+  return tapped(ops::group_norm(x, ops::with_gradient(weight.value, weight.grad),
+                                ops::with_gradient(bias.value, bias.grad),
+                                {.groups = groups_, .epsilon = epsilon_, .silu = false}));
+}
+
+at::Tensor GroupNorm::forward_silu(const at::Tensor& x, const at::Tensor& channel_bias,
+                                   const at::Tensor& offset) const {
+  check(x);
+  return tapped(ops::group_norm(
+      x, ops::with_gradient(weight.value, weight.grad), ops::with_gradient(bias.value, bias.grad),
+      {.groups = groups_, .epsilon = epsilon_, .silu = true}, channel_bias, offset));
+}
+
+void GroupNorm::check(const at::Tensor& x) const {
+  KINORA_CHECK(x.dim() >= 2 && x.size(1) == weight.shape[0], kShape,
+               "[group_norm] x must have shape [B, ", weight.shape[0], ", ...], got ", x.sizes());
 }
 
 at::Tensor GroupNorm::sums(const at::Tensor& x) const {
-  KINORA_CHECK(x.dim() >= 2 && x.size(1) == weight.shape[0], kShape,
-               "[group_norm] x must have shape [B, ", weight.shape[0], ", ...], got ", x.sizes());
+  check(x);
   return ops::channel_moments(x).view({2, x.size(0), groups_, -1}).sum(-1);
 }
 

@@ -14,6 +14,10 @@ class GroupNorm : public Module {
 
   /// x: [B, C, spatial...]. Returns x's shape, type and memory layout. kShape.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
+  /// silu(forward(x + channel_bias + offset)): [C] and [B, C], which a layer before it left out;
+  /// undefined: nothing.
+  [[nodiscard]] at::Tensor forward_silu(const at::Tensor& x, const at::Tensor& channel_bias = {},
+                                        const at::Tensor& offset = {}) const;
 
   /// The two halves of forward(), for who has x in pieces. Sums of x and of its squares, fp64
   /// [2, B, groups]: those of the whole are the sums of the pieces'.
@@ -32,6 +36,8 @@ class GroupNorm : public Module {
   Parameter bias;
 
  private:
+  void check(const at::Tensor& x) const;
+
   /// [B, C]: what x is multiplied by, and what is added then.
   struct Affine {
     at::Tensor scale;

@@ -16,6 +16,10 @@ LayerNorm::LayerNorm(int64_t dim, double epsilon)
 }
 
 at::Tensor LayerNorm::forward(const at::Tensor& x) const {
+  if (x.scalar_type() == weight.value.scalar_type()) {  // ATen's kernels compute in fp32 at least
+    return tapped(at::layer_norm(x, weight.shape, ops::with_gradient(weight.value, weight.grad),
+                                 ops::with_gradient(bias.value, bias.grad), epsilon_));
+  }
   const at::ScalarType wide = c10::promoteTypes(x.scalar_type(), at::kFloat);
   return tapped(at::layer_norm(x.to(wide), weight.shape,
                                ops::with_gradient(weight.value, weight.grad).to(wide),

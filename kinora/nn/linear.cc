@@ -7,20 +7,23 @@
 
 namespace kinora::nn {
 
-Linear::Linear(int64_t in_features, int64_t out_features, Init weight_init, bool fp32_island)
+Linear::Linear(int64_t in_features, int64_t out_features, Init weight_init,
+               const LinearOptions& options)
     : weight{.shape = {out_features, in_features},
              .init = weight_init,
-             .fp32_island = fp32_island,
+             .fp32_island = options.fp32_island,
              .value = {},
              .grad = {}},
       bias{.shape = {out_features},
            .init = Init::zero(),
-           .fp32_island = fp32_island,
+           .fp32_island = options.fp32_island,
            .value = {},
            .grad = {}} {
   set_linear(*this);
   add_parameter("weight", weight);
-  add_parameter("bias", bias);
+  if (options.has_bias) {
+    add_parameter("bias", bias);
+  }
 }
 
 void Linear::adapt(const LowRankOptions& options) {

@@ -8,11 +8,17 @@
 
 namespace kinora::nn {
 
+struct LinearOptions {
+  bool fp32_island = false;  ///< see Parameter
+  bool has_bias = true;
+};
+
 /// y = x W^T + b with `weight` [out, in] and `bias` [out], computed in the weight's dtype.
 class Linear : public Module {
  public:
-  /// The bias starts at zero. fp32_island: see Parameter.
-  Linear(int64_t in_features, int64_t out_features, Init weight_init, bool fp32_island = false);
+  /// The bias starts at zero.
+  Linear(int64_t in_features, int64_t out_features, Init weight_init,
+         const LinearOptions& options = {});
 
   /// x: [..., in], any floating dtype. Returns [..., out] in the weight's dtype.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
@@ -30,7 +36,7 @@ class Linear : public Module {
   void set_number(int64_t number) { number_ = number; }
 
   Parameter weight;
-  Parameter bias;
+  Parameter bias;  ///< registered if there is one
 
  private:
   std::unique_ptr<LowRankUpdate> update_;

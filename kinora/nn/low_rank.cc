@@ -63,7 +63,8 @@ at::Tensor LowRankUpdate::forward(const at::Tensor& x, const at::Tensor& weight,
   const at::Tensor factors =
       trained(*magnitude_) /
       row_norms(weight, a_.weight.value, b_.weight.value, scale_).to(weight.scalar_type());
-  return (at::linear(x, weight) + update) * factors + bias;
+  const at::Tensor scaled = (at::linear(x, weight) + update) * factors;
+  return bias.defined() ? scaled + bias : scaled;
 }
 
 }  // namespace kinora::nn

@@ -5,8 +5,10 @@
 namespace kinora::nn {
 
 Mlp::Mlp(int64_t in_features, int64_t hidden, int64_t out_features, bool fp32_island)
-    : fc1(in_features, hidden, Init::xavier_uniform(in_features, hidden), fp32_island),
-      fc2(hidden, out_features, Init::xavier_uniform(hidden, out_features), fp32_island) {
+    : fc1(in_features, hidden, Init::xavier_uniform(in_features, hidden),
+          {.fp32_island = fp32_island}),
+      fc2(hidden, out_features, Init::xavier_uniform(hidden, out_features),
+          {.fp32_island = fp32_island}) {
   add_child("fc1", fc1);
   add_child("fc2", fc2);
 }

@@ -34,8 +34,8 @@ bool channel_norm_takes(const at::Tensor& x) {
 
 void channel_moments(const at::Tensor& x, const at::Tensor& out) {
   const c10::cuda::CUDAGuard guard(x.device());
-  const auto bytes = static_cast<int64_t>(
-      kernels::cuda::channel_moments_workspace_bytes(x.size(0), places_of(x), x.size(1)));
+  const auto bytes = static_cast<int64_t>(kernels::cuda::channel_moments_workspace_bytes(
+      x.size(0), places_of(x), x.size(1), device::dtype_of(x.scalar_type())));
   const at::Tensor workspace = at::empty({bytes}, x.options().dtype(at::kByte));
   KINORA_CUDA_CHECK(kernels::cuda::channel_moments({.batch = x.size(0),
                                                     .places = places_of(x),

@@ -6,8 +6,10 @@
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/stack.h>
 #include <c10/core/ScalarType.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <optional>
@@ -22,6 +24,28 @@ namespace {
 
 constexpr int64_t kRowsDim = 2;  // the first spatial dim
 
+/// What a convolution takes and keeps, on the meta device of a dry run, for which libtorch has
+/// none.
+struct DryConvolution : torch::autograd::Function<DryConvolution> {
+  using Context = torch::autograd::AutogradContext;
+
+  static at::Tensor forward(Context* context, const at::Tensor& x, const at::Tensor& weight,
+                            const at::Tensor& bias, at::IntArrayRef sizes) {
+    context->save_for_backward({x, weight, bias});
+    return at::empty(sizes, x.options().memory_format(x.suggest_memory_format()));
+  }
+
+  static torch::autograd::variable_list backward(
+      Context* context, const torch::autograd::variable_list& /*incoming*/) {
+    torch::autograd::variable_list gradients;
+    for (const at::Tensor& saved : context->get_saved_variables()) {
+      gradients.push_back(saved.defined() ? at::empty_like(saved) : at::Tensor());
+    }
+    gradients.emplace_back();  // the sizes have none
+    return gradients;
+  }
+};
+
 struct Convolution {
   const at::Tensor& weight;
   const at::Tensor& bias;
@@ -31,7 +55,10 @@ struct Convolution {
 
   /// Of the output, for an input of `size`.
   [[nodiscard]] int64_t out_size(size_t dim, int64_t size) const {
-    const auto [before, after] = options.padding[dim];
+    return out_size(dim, size, options.padding[dim]);
+  }
+  [[nodiscard]] int64_t out_size(size_t dim, int64_t size, std::array<int64_t, 2> around) const {
+    const auto [before, after] = around;
     const int64_t kernel = weight.size(static_cast<int64_t>(dim) + 2);
     return (size + before + after - kernel) / options.stride[dim] + 1;
   }
@@ -45,6 +72,14 @@ struct Convolution {
       const int64_t both = before == after ? before : 0;
       common.insert(common.begin(), both);
       more.insert(more.end(), {before - both, after - both});
+    }
+    if (x.is_meta()) {
+      std::vector<int64_t> sizes = {x.size(0), weight.size(0)};
+      for (size_t dim = 0; dim < spatial_dims(); ++dim) {
+        const auto around = dim == 0 ? rows : options.padding[dim];
+        sizes.push_back(out_size(dim, x.size(static_cast<int64_t>(dim) + 2), around));
+      }
+      return DryConvolution::apply(x, weight, bias, at::IntArrayRef(sizes));
     }
     const bool is_even = std::all_of(more.begin(), more.end(), [](int64_t n) { return n == 0; });
     // cuDNN adds no bias: libtorch's addition behind it is slower than ours.

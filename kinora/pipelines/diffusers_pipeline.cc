@@ -12,8 +12,8 @@
 #include "kinora/io/file.h"
 #include "kinora/pipelines/autoencoder_file.h"
 #include "kinora/pipelines/diffusers_config.h"
+#include "kinora/pipelines/diffusers_model.h"
 #include "kinora/pipelines/diffusers_scheduler.h"
-#include "kinora/pipelines/diffusers_transformer.h"
 
 namespace kinora::pipelines {
 namespace {
@@ -26,17 +26,20 @@ constexpr const char* kPipelineFile = "model_index.json";
 /// A class of diffusers with the defaults of its __call__.
 struct PipelineClass {
   std::string_view name;
-  std::string_view architecture;  ///< of its transformer
+  const char* denoiser;           ///< its folder
+  std::string_view architecture;  ///< of it
   int64_t text_tokens;            ///< max_sequence_length; 0: it draws classes
   int64_t steps;
   double guidance;
-  bool cuts_negative;
+  bool is_padded_clip = false;  ///< PipelineText's
+  bool cuts_negative = false;   ///< likewise
 };
-constexpr std::array<PipelineClass, 4> kPipelines = {{
-    {"DiTPipeline", "dit", 0, 50, 4.0, false},
-    {"PixArtAlphaPipeline", "pixart", 120, 20, 4.5, false},
-    {"PixArtSigmaPipeline", "pixart", 300, 20, 4.5, false},
-    {"LattePipeline", "latte_t2v", 120, 50, 7.5, true},
+constexpr std::array<PipelineClass, 5> kPipelines = {{
+    {"DiTPipeline", "transformer", "dit", 0, 50, 4.0},
+    {"PixArtAlphaPipeline", "transformer", "pixart", 120, 20, 4.5},
+    {"PixArtSigmaPipeline", "transformer", "pixart", 300, 20, 4.5},
+    {"LattePipeline", "transformer", "latte_t2v", 120, 50, 7.5, false, true},
+    {"StableDiffusionPipeline", "unet", "unet", 77, 50, 7.5, true},
 }};
 
 const PipelineClass* find_class(std::string_view name) {
@@ -78,6 +81,7 @@ std::optional<Pipeline> find_diffusers_pipeline(const fs::path& path) {
     pipeline.text = PipelineText{.tokenizer = "tokenizer",
                                  .encoder = "text_encoder",
                                  .max_tokens = its->text_tokens,
+                                 .is_padded_clip = its->is_padded_clip,
                                  .cuts_negative = its->cuts_negative};
   }
   return pipeline;
@@ -85,12 +89,12 @@ std::optional<Pipeline> find_diffusers_pipeline(const fs::path& path) {
 
 std::string diffusers_pipeline_recipe(const Pipeline& pipeline) {
   const PipelineClass& its = *find_class(pipeline.class_name);
-  const fs::path transformer = pipeline.part("transformer/config.json");
+  const fs::path denoiser = pipeline.part(fs::path(its.denoiser) / "config.json");
   const fs::path scheduler = pipeline.part("scheduler/scheduler_config.json");
   json recipe = json::parse(diffusers_recipe(pipeline.folder));
   json& model = recipe["model"];
-  KINORA_CHECK(model["architecture"] == its.architecture, kConfig, "[pipeline] ", transformer,
-               " is a transformer of architecture ", model["architecture"].get<std::string>(),
+  KINORA_CHECK(model["architecture"] == its.architecture, kConfig, "[pipeline] ", denoiser,
+               " is a model of architecture ", model["architecture"].get<std::string>(),
                ", but that of a ", pipeline.class_name, " is ", its.architecture,
                ". Hint: take both from one pipeline");
   recipe["sample"] = json::parse(sampling_recipe(scheduler));

@@ -187,6 +187,10 @@ std::string sampling_recipe(const std::filesystem::path& scheduler_config) {
   }
   if (sample["method"] == "plms") {
     scheduler.require<bool>("skip_prk_steps", true, false);
+    sample["end_clean"] = scheduler.get<bool>("set_alpha_to_one", false);
+  }
+  if (sample["method"] == "ddim") {
+    sample["end_clean"] = scheduler.get<bool>("set_alpha_to_one", true);
   }
   if (sample["method"] == "unipc") {
     scheduler.require<bool>("predict_x0", true, true);

@@ -3,32 +3,23 @@
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
-#include <string_view>
-#include <utility>
+#include <string>
 
-#include "kinora/checkpoint/weights_paths.h"
 #include "kinora/core/error.h"
 #include "kinora/diffusion/schedule.h"
-#include "kinora/io/file.h"
-#include "kinora/models/families.h"
-#include "kinora/models/transformers/diffusers_names.h"
-#include "kinora/pipelines/diffusers_config.h"
-#include "kinora/pipelines/diffusers_scheduler.h"
-#include "kinora/pipelines/pipeline.h"
 
 namespace kinora::pipelines {
 namespace {
 
-namespace fs = std::filesystem;
 using models::ModelConfig;
 using nlohmann::json;
 
-constexpr const char* kSchedulerFile = "scheduler/scheduler_config.json";
 /// What all were before they had a class each.
 constexpr const char* kOldClass = "Transformer2DModel";
-/// The first version that has these classes.
-constexpr const char* kVersion = "0.30.0";
 constexpr double kMlpRatio = 4.0;  // diffusers has no other
+/// Published files of diffusers say so of models that were trained with kNormEpsilon.
+constexpr double kMostNormEpsilon = 1e-5;
+constexpr double kNormEpsilon = 1e-6;  // of all norms here
 /// PixArt-alpha's and -Sigma's longest captions, which no config.json has.
 constexpr int64_t kAlphaTokens = 120;
 constexpr int64_t kSigmaTokens = 300;
@@ -105,46 +96,54 @@ constexpr std::array<TransformerClass, 3> kClasses = {{
     {"LatteTransformer3DModel", "ada_norm_single", 64, true, latte_recipe, describe_latte},
 }};
 
-const TransformerClass& class_of(const models::Family& family) {
-  const auto* const found =
-      std::ranges::find(kClasses, family.diffusers->class_name, &TransformerClass::name);
-  KINORA_CHECK(found != kClasses.end(), kInternal, "[diffusers] nobody describes ",
-               family.diffusers->class_name);
+const TransformerClass& class_named(std::string_view name) {
+  const auto* const found = std::ranges::find(kClasses, name, &TransformerClass::name);
+  KINORA_CHECK(found != kClasses.end(), kInternal, "[diffusers] nobody describes ", name);
   return *found;
 }
 
-/// The family that config.json is of.
-const models::Family& family_in(const DiffusersConfig& config) {
-  const auto kind = config.get<std::string>("_class_name", "");
-  const auto norm = config.get<std::string>("norm_type", "");
-  std::string known;
-  for (const models::Family& family : models::families()) {
-    if (family.diffusers) {
-      const TransformerClass& its = class_of(family);
-      if (kind == its.name || (kind == kOldClass && norm == its.norm_type && !family.is_video)) {
-        return family;
-      }
-      known += (known.empty() ? "" : " or ") + family.diffusers->class_name;
-    }
-  }
-  throw_error(ErrorKind::kConfig, "[diffusers] ", config.path(), ": _class_name must be ", known,
-              ", got ", io::in_quotes(kind),
-              kind == kOldClass ? " of norm_type " + io::in_quotes(norm) : "");
+/// kConfig where diffusers' class lacks what `model` is.
+void check_describable(const ModelConfig& model) {
+  const models::TransformerConfig& own = model.transformer;
+  const auto must = [&](bool holds, const char* what, const auto& got) {
+    KINORA_CHECK(holds, kConfig, "[diffusers] ", what, " for diffusers, got ", got,
+                 ". Hint: write a .safetensors file, which has our names");
+  };
+  must(model.height == model.width, "model.height and model.width must be the same",
+       std::to_string(model.height) + " x " + std::to_string(model.width));
+  must(own.mlp_ratio == kMlpRatio, "model.mlp_ratio must be 4", own.mlp_ratio);
+  must(own.kv_compress == models::KvSampling::kNone, "model.kv_compress must be none", "another");
+  must(own.qk_norm != ops::Switch::kOn, "model.qk_norm must be off", "on");
+  const double scale = own.position_scale;
+  must(scale == static_cast<double>(static_cast<int64_t>(scale)),
+       "model.position_scale must be a whole number", scale);
 }
 
-json recipe_of(const DiffusersConfig& config) {
-  const models::Family& family = family_in(config);
-  const TransformerClass& its = class_of(family);
+}  // namespace
+
+bool is_transformer_of(const DiffusersConfig& config, const models::Family& family) {
+  const auto kind = config.get<std::string>("_class_name", "");
+  return kind == family.diffusers->class_name ||
+         (kind == kOldClass && !family.is_video &&
+          config.get<std::string>("norm_type", "") ==
+              class_named(family.diffusers->class_name).norm_type);
+}
+
+std::string transformer_keys(const DiffusersConfig& config, const models::Family& family) {
+  const TransformerClass& its = class_named(family.diffusers->class_name);
   const bool is_old = its.is_old || config.get<std::string>("_class_name", "") == kOldClass;
   config.require<std::string>("norm_type", its.norm_type, its.norm_type);
   config.require<std::string>("activation_fn", "gelu-approximate", "gelu-approximate");
   config.require<bool>("attention_bias", true, !is_old);
   config.require<bool>("norm_elementwise_affine", false, is_old);
+  const auto epsilon = config.get<double>("norm_eps", kMostNormEpsilon);
+  KINORA_CHECK(epsilon > 0 && epsilon <= kMostNormEpsilon, kConfig, config.message(),
+               "norm_eps must be at most ", kMostNormEpsilon, " (1e-6 is used), got ", epsilon);
   const auto channels = config.get<int64_t>("in_channels", 4);
   const auto out_channels = config.get<int64_t>("out_channels", channels);
-  KINORA_CHECK(out_channels == channels || out_channels == 2 * channels, kConfig, "[diffusers] ",
-               config.path(), ": out_channels must be in_channels or twice as many, got ",
-               out_channels, " and ", channels);
+  KINORA_CHECK(out_channels == channels || out_channels == 2 * channels, kConfig, config.message(),
+               "out_channels must be in_channels or twice as many, got ", out_channels, " and ",
+               channels);
   const auto size = config.get<int64_t>("sample_size", its.sample_size);
   const auto heads = config.get<int64_t>("num_attention_heads", 16);
   json model = its.recipe(config, size);
@@ -158,46 +157,20 @@ json recipe_of(const DiffusersConfig& config) {
                 {"width", size},
                 {"mlp_ratio", kMlpRatio},
                 {"learn_sigma", out_channels != channels}});
-  // A recipe names a run; nothing was averaged here.
-  return {{"run", {{"dir", "runs/diffusers"}}},
-          {"model", std::move(model)},
-          {"ema", {{"decays", json::array()}}}};
+  return model.dump();
 }
 
-/// kConfig where diffusers' class lacks what `model` is.
-void check_describable(const ModelConfig& model) {
+std::string describe_transformer(const ModelConfig& model, const models::Family& family) {
+  check_describable(model);
   const models::TransformerConfig& own = model.transformer;
-  const auto must = [&](bool holds, const char* what, const auto& got) {
-    KINORA_CHECK(holds, kConfig, "[diffusers] ", what, " for diffusers, got ", got,
-                 ". Hint: write a .safetensors file, which has our names");
-  };
-  const auto has = [](const models::Family& family) { return family.diffusers.has_value(); };
-  must(has(models::family_of(model)),
-       ("the model must be one of " + models::families_that(has)).c_str(), models::name_of(model));
-  must(model.height == model.width, "model.height and model.width must be the same",
-       std::to_string(model.height) + " x " + std::to_string(model.width));
-  must(own.mlp_ratio == kMlpRatio, "model.mlp_ratio must be 4", own.mlp_ratio);
-  must(model.time_scale == 1.0, "times must be 0 to 999 (objective.kind=iddpm)",
-       "a factor on them of " + std::to_string(model.time_scale));
-  must(own.kv_compress == models::KvSampling::kNone, "model.kv_compress must be none", "another");
-  must(own.qk_norm != ops::Switch::kOn, "model.qk_norm must be off", "on");
-  const double scale = own.position_scale;
-  must(scale == static_cast<double>(static_cast<int64_t>(scale)),
-       "model.position_scale must be a whole number", scale);
-}
-
-json describe(const ModelConfig& model) {
-  const models::TransformerConfig& own = model.transformer;
-  const TransformerClass& its = class_of(models::family_of(model));
-  json config = {{"_class_name", its.name},
-                 {"_diffusers_version", kVersion},
-                 {"activation_fn", "gelu-approximate"},
+  const TransformerClass& its = class_named(family.diffusers->class_name);
+  json config = {{"activation_fn", "gelu-approximate"},
                  {"attention_bias", true},
                  {"attention_head_dim", own.hidden / own.heads},
                  {"dropout", 0.0},
                  {"in_channels", model.in_channels},
                  {"norm_elementwise_affine", false},
-                 {"norm_eps", 1e-6},
+                 {"norm_eps", kNormEpsilon},
                  {"norm_type", its.norm_type},
                  {"num_attention_heads", own.heads},
                  {"num_layers", own.depth},
@@ -205,68 +178,7 @@ json describe(const ModelConfig& model) {
                  {"patch_size", own.patch},
                  {"sample_size", model.height}};
   config.update(its.describe(model));
-  return config;
-}
-
-void write_text(const fs::path& path, const std::string& text) {
-  fs::create_directories(path.parent_path());
-  io::write_file_atomic(path, text);
-}
-
-void write_json(const fs::path& path, const json& values) {
-  write_text(path, values.dump(2) + "\n");
-}
-
-}  // namespace
-
-checkpoint::WeightsFile open_weights(const fs::path& path, bool averaged) {
-  checkpoint::WeightsFile file = checkpoint::WeightsFile::open(path, averaged);
-  if (const auto naming = models::find_diffusers_naming(file.names())) {
-    file.rename(*naming);
-  }
-  return file;
-}
-
-std::string diffusers_recipe(const fs::path& path) {
-  const fs::path folder = checkpoint::diffusers_folder(path);
-  if (folder.empty()) {
-    return "";
-  }
-  json recipe = recipe_of(DiffusersConfig(folder / "config.json"));
-  if (const auto pipeline = find_pipeline(path); pipeline && pipeline->text) {
-    recipe["model"]["text_tokens"] = pipeline->text->max_tokens;
-  }
-  if (const fs::path scheduler = (folder / ".." / kSchedulerFile).lexically_normal();
-      fs::exists(scheduler)) {
-    recipe["objective"] = json::parse(objective_recipe(scheduler));
-  }
-  return recipe.dump(2);
-}
-
-void write_diffusers(const fs::path& folder, checkpoint::LateTensors tensors,
-                     const ModelConfig& model, const diffusion::ObjectiveConfig& objective,
-                     const checkpoint::OutputOptions& options) {
-  check_describable(model);
-  const checkpoint::LateTensors renamed =
-      checkpoint::take_renamed(tensors, models::diffusers_naming(model));
-  const fs::path transformer = folder / "transformer";
-  fs::create_directories(transformer);
-  checkpoint::write_weights(transformer / "diffusion_pytorch_model.safetensors", renamed, options);
-  if (!tensors.empty()) {
-    checkpoint::OutputOptions beside = options;
-    beside.max_shard_bytes = 0;
-    checkpoint::write_weights(transformer / checkpoint::kBesideDiffusers, tensors, beside);
-  }
-  write_json(transformer / "config.json", describe(model));
-  const models::DiffusersFamily& family = *models::family_of(model).diffusers;
-  if (!family.pipeline.empty()) {
-    write_text(folder / kSchedulerFile, describe_scheduler(objective, kVersion));
-    write_json(folder / "model_index.json", {{"_class_name", family.pipeline},
-                                             {"_diffusers_version", kVersion},
-                                             {"scheduler", {"diffusers", "DDIMScheduler"}},
-                                             {"transformer", {"diffusers", family.class_name}},
-                                             {"vae", {"diffusers", "AutoencoderKL"}}});
-  }
+  return config.dump();
 }
 
 }  // namespace kinora::pipelines

@@ -1,33 +1,23 @@
 #pragma once
 
-#include <cstdint>
-#include <filesystem>
 #include <string>
 
-#include "kinora/checkpoint/late_tensor.h"
-#include "kinora/checkpoint/weights_file.h"
-#include "kinora/checkpoint/weights_output.h"
-#include "kinora/diffusion/objective_config.h"
-#include "kinora/models/model_config.h"
+#include "kinora/models/families.h"
+#include "kinora/pipelines/diffusers_config.h"
 
-/// DiT, PixArt and Latte in the folders of diffusers.
+/// What config.json says of DiT, PixArt and Latte in the folders of diffusers.
 namespace kinora::pipelines {
 
-/// A model's weights under our names, whether the file has those or diffusers'.
-[[nodiscard]] checkpoint::WeightsFile open_weights(const std::filesystem::path& path,
-                                                   bool averaged = true);
+/// Whether config.json is of that family of transformers, which diffusers has.
+[[nodiscard]] bool is_transformer_of(const DiffusersConfig& config, const models::Family& family);
 
-/// The keys of a recipe that a folder of diffusers gives, from transformer/config.json or its own
-/// and from the pipeline's scheduler, if it has one; "" for other paths. kConfig for a transformer
-/// or scheduler that Kinora lacks, kIo for a file that is none.
-[[nodiscard]] std::string diffusers_recipe(const std::filesystem::path& path);
+/// The keys below model of a recipe that it gives, as JSON. kConfig for what Kinora lacks.
+[[nodiscard]] std::string transformer_keys(const DiffusersConfig& config,
+                                           const models::Family& family);
 
-/// Writes `tensors`, of our names, into a folder that diffusers opens: transformer/, for DiT also
-/// the objective's scheduler and model_index.json, so that it is a DiTPipeline once vae/ is there.
-/// What diffusers has no name for lies beside its file (checkpoint::kBesideDiffusers). kConfig for
-/// models that diffusers cannot describe.
-void write_diffusers(const std::filesystem::path& folder, checkpoint::LateTensors tensors,
-                     const models::ModelConfig& model, const diffusion::ObjectiveConfig& objective,
-                     const checkpoint::OutputOptions& options);
+/// The keys of config.json that tell the model, as JSON. kConfig for models that diffusers cannot
+/// describe.
+[[nodiscard]] std::string describe_transformer(const models::ModelConfig& model,
+                                               const models::Family& family);
 
 }  // namespace kinora::pipelines

@@ -70,6 +70,9 @@ void describe(Fields& fields, SamplingConfig& config) {
              "ddpm: of the noise; auto = learned_range where the model learned it, else "
              "fixed_large.");
   fields.add("eta", config.eta, "ddim: 0 deterministic, 1 as noisy as ddpm.", between(0, 1));
+  fields.add("end_clean", config.end_clean,
+             "ddim, plms: the last step leads to clean data; false: to the noise of timestep 0, as "
+             "Stable Diffusion's schedulers say (set_alpha_to_one).");
   fields.add("clip_denoised", config.clip_denoised,
              "ddpm, ddim, dpm++*, unipc, heun, lcm: clip the estimate of the image to [-1, 1]; for "
              "pixels, not latents.");
@@ -319,15 +322,19 @@ PartialSampler chain_sampler(const SamplingConfig& config, const diffusion::Iddp
                                      .timesteps = visited,
                                      .prediction = iddpm.prediction(),
                                      .first = first},
-                                    {.target = diffusion::StepTarget::kNextTimestep}),
+                                    {.end_clean = config.end_clean,
+                                     .target = diffusion::StepTarget::kNextTimestep}),
                     start);
   }
   KINORA_CHECK(config.threshold == 0.0, kConfig,
                "[sample] sample.threshold must be 0 for ddpm and ddim. Hint: sample.clip_denoised, "
                "or another method");
-  const diffusion::DiscreteSchedule schedule =
+  diffusion::DiscreteSchedule schedule =
       diffusion::respaced(trained, std::vector<int64_t>(visited.rbegin(), visited.rend() - first));
   if (config.method == Method::kDdim) {
+    if (!config.end_clean) {
+      schedule.alphas_cumprod_prev.front() = trained.alphas_cumprod.front();
+    }
     return begun_at(diffusion::DdimSampler{.schedule = schedule,
                                            .eta = config.eta,
                                            .clip_denoised = config.clip_denoised,

@@ -48,6 +48,7 @@ struct SamplingConfig {
   SecondOrder second_order = SecondOrder::kMidpoint;  // dpm++*
   Variance variance = Variance::kAuto;                // ddpm
   double eta = 0.0;                                   // ddim
+  bool end_clean = true;                              // ddim, plms
   bool clip_denoised = false;
   double threshold = 0.0;  // 0: none
   double threshold_max = 1.0;

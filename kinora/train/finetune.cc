@@ -18,7 +18,7 @@
 #include "kinora/models/families.h"
 #include "kinora/models/transformers/diffusers_names.h"
 #include "kinora/nn/linear.h"
-#include "kinora/pipelines/diffusers_transformer.h"
+#include "kinora/pipelines/diffusers_model.h"
 
 namespace kinora::train {
 namespace {

@@ -124,6 +124,9 @@ std::shared_ptr<ops::BlockKernels> set_path(models::Model& model, const RunConfi
                "[train] train.recompute=", config.train.recompute,
                " needs the fast path, and this run takes the plain one. "
                "Hint: block:K works there; or set model.path to fast");
+  KINORA_CHECK(!config.train.fp8 || model.num_fast_linears() > 0, kConfig,
+               "[train] train.fp8 has no linears to compute in ", models::name_of(config.model),
+               ". Hint: train.fp8=false");
   if (config.train.fp8) {
     kernels->use_fp8(
         std::make_unique<ops::Fp8>(model.num_fast_linears(), device, config.train.fp8_scaling));
@@ -176,7 +179,8 @@ std::string kernel_summary(const RunConfig& config, const ops::BlockKernels* ker
   const models::ModelShape shape = models::shape_of(config.model);
   std::ostringstream text;
   if (kernels != nullptr) {
-    text << "fast path: " << kernels->describe() << ", "
+    const char* const parts = models::family_of(config.model).fast_parts;
+    text << "fast path: " << (parts != nullptr ? parts : kernels->describe()) << ", "
          << (use_graphs(config, kernels) ? "CUDA graphs" : "no CUDA graphs") << ", optimizer ";
   } else {
     at::Tensor qkv = at::empty({micro_batch, shape.tokens_a_frame(), 3 * shape.width},

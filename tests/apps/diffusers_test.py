@@ -57,6 +57,10 @@ def tiny_dit(**changes):
     return model.eval()
 
 
+def list_of(value):
+    return list(value) if isinstance(value, (list, tuple)) else value
+
+
 def images_of(pipeline, guidance=4.0):
     import torch
     pipeline.set_progress_bar_config(disable=True)
@@ -98,6 +102,25 @@ class DiffusersTest(unittest.TestCase):
         self.assertIn("needs vae=", report)
         bare = DiTPipeline.from_pretrained(self.folder / "bare", vae=source.vae)
         self.assertTrue((images_of(bare) == images_of(source)).all())
+
+    def test_unets_there_and_back(self):
+        from diffusers import UNet2DConditionModel
+        for changes in ({"attention_head_dim": 2},
+                        {"attention_head_dim": [2, 4], "use_linear_projection": True, "norm_eps": 1e-3}):
+            model = UNet2DConditionModel(
+                sample_size=8, block_out_channels=(8, 16), norm_num_groups=4, layers_per_block=1,
+                cross_attention_dim=12, down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"),
+                up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"), **changes)
+            name = str(len(changes))
+            model.save_pretrained(self.folder / name / "unet")
+            ours = self.folder / f"{name}.safetensors"
+            self.assertIn("0 missing, 0 unexpected", kinora("convert", self.folder / name, "--to", ours))
+            kinora("convert", ours, "--to", self.folder / f"{name}-back")
+            back = UNet2DConditionModel.from_pretrained(self.folder / f"{name}-back" / "unet")
+            self.assert_same_weights(back, model)
+            for key in ("down_block_types", "up_block_types", "norm_eps", "use_linear_projection",
+                        "cross_attention_dim", "sample_size"):
+                self.assertEqual(list_of(back.config[key]), list_of(model.config[key]), key)
 
     def test_sharded_and_half_models(self):
         import torch

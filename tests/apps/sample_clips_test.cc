@@ -349,7 +349,7 @@ TEST_F(SampleClipsTest, RunsMayBeMovedAwayFromTheirTokenizer) {
 TEST_F(SampleClipsTest, FilesOfWeightsBringTheirTokenizer) {
   const fs::path words = folder() / "words/own.model";
   fs::create_directories(words.parent_path());
-  fs::copy_file(fs::path(KINORA_SOURCE_DIR) / "configs/captions/spiece.model", words);
+  fs::copy_file(source_path("configs/captions/spiece.model"), words);
   train_clips("stdit", {"text.tokenizer=" + words.string(), "checkpoint.export=true"});
   const Arguments caption = {"--captions", "a red circle moving to the left"};
   sample_well("before", caption);
@@ -389,8 +389,9 @@ TEST_F(SampleClipsTest, FilesOfWeightsBringTheirTokenizer) {
   EXPECT_EQ(older.exit_code, kIo);
   EXPECT_THAT(older.err, testing::AllOf(HasSubstr("own.model is not there"),
                                         HasSubstr("kinora sample takes it by --set")));
-  const Outcome helped = drawn(
-      "older", {"--set", "text.tokenizer=" KINORA_SOURCE_DIR "/configs/captions/spiece.model"});
+  const Outcome helped =
+      drawn("older",
+            {"--set", "text.tokenizer=" + source_path("configs/captions/spiece.model").string()});
   EXPECT_EQ(helped.exit_code, 0) << helped.err;
   EXPECT_THAT(convert("elsewhere/older.safetensors", "elsewhere/still.safetensors").err,
               HasSubstr("own.model is not there, so the file of weights names it by its path"));

@@ -17,7 +17,7 @@
 #include "kinora/core/error.h"
 #include "kinora/inference/trained_model.h"
 #include "kinora/pipelines/diffusers_config.h"
-#include "kinora/pipelines/diffusers_transformer.h"
+#include "kinora/pipelines/diffusers_model.h"
 #include "kinora/pipelines/sampling_config.h"
 #include "tests/data/files.h"
 #include "tests/error_of.h"

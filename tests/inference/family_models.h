@@ -11,6 +11,7 @@
 #include "kinora/inference/drawing.h"
 #include "kinora/models/families.h"
 #include "kinora/ops/random.h"
+#include "tests/models/small_network.h"
 #include "tests/places.h"
 
 /// Tiny models of every family, with what several users ask of them.
@@ -33,10 +34,7 @@ inline TrainedModel tiny_model(const models::Family& family, at::Device device,
                                Precision precision = Precision::kFp32) {
   ModelRecipe recipe;
   recipe.model.architecture = family.key;
-  recipe.model.transformer.depth = 2;
-  recipe.model.transformer.hidden = 96;  // heads of 32, which our kernels take
-  recipe.model.transformer.heads = 3;
-  recipe.model.transformer.patch = 2;
+  models::set_small_network(recipe.model, 2, 96, 3);  // heads of 32, which our kernels take
   recipe.model.in_channels = 4;
   recipe.model.frames = family.is_video ? 4 : 1;
   recipe.model.height = 12;

@@ -27,7 +27,7 @@
 #include "kinora/models/autoencoders/opensora_causal_vae.h"
 #include "kinora/models/model.h"
 #include "kinora/ops/random.h"
-#include "kinora/pipelines/diffusers_transformer.h"
+#include "kinora/pipelines/diffusers_model.h"
 #include "kinora/pipelines/pipeline.h"
 #include "tests/error_of.h"
 #include "tests/ops/tensors.h"

@@ -55,6 +55,12 @@ class PipelinePromptsTest : public testing::TestWithParam<const char*> {
                                read_recipe(path, kOnCpu), options);
   }
   static bool is_latte() { return std::string(GetParam()) == "latte"; }
+  /// Stable Diffusion.
+  static bool is_sd() { return std::string(GetParam()).starts_with("sd"); }
+  static const char* denoiser() { return is_sd() ? "unet" : "transformer"; }
+  static int64_t most_tokens() {
+    return is_sd() ? 77 : std::string(GetParam()) == "pixart_sigma" ? 300 : 120;
+  }
   static CaptionOptions quiet() {
     return {.negative = drawn().metadata("negative"), .says = false};
   }
@@ -82,7 +88,8 @@ std::string name_of(const testing::TestParamInfo<const char*>& info) {
   return info.param;
 }
 INSTANTIATE_TEST_SUITE_P(Pipelines, PipelinePromptsTest,
-                         testing::Values("pixart_alpha", "pixart_sigma", "latte"), name_of);
+                         testing::Values("pixart_alpha", "pixart_sigma", "latte", "sd1", "sd2"),
+                         name_of);
 
 TEST_P(PipelinePromptsTest, AnEncoderThatDoesNotFitIsStreamedAndGivesTheSame) {
   const Prompts whole = prompts(quiet());
@@ -109,7 +116,7 @@ TEST_P(PipelinePromptsTest, StatesAreThoseOfDiffusers) {
   }
   texts.push_back(ours.negative.value());
   ASSERT_EQ(std::ssize(texts), lengths.numel());
-  EXPECT_EQ(ours.shape.length, std::string(GetParam()) == "pixart_sigma" ? 300 : 120);
+  EXPECT_EQ(ours.shape.length, most_tokens());
   if (!is_latte()) {
     EXPECT_EQ(texts[2].length, ours.shape.length);  // cut off there
   }
@@ -147,8 +154,8 @@ TEST_P(PipelinePromptsTest, PicturesAreThoseOfDiffusers) {
             2e-6);
   const Prompts encoded = prompts(quiet());
   TrainedModel trained = load_trained(folder(), kOnCpu);
-  EXPECT_EQ(trained.recipe.sample.sampling.steps, is_latte() ? 50 : 20);
-  EXPECT_EQ(trained.recipe.sample.sampling.guidance, is_latte() ? 7.5 : 4.5);
+  EXPECT_EQ(trained.recipe.sample.sampling.steps, is_latte() || is_sd() ? 50 : 20);
+  EXPECT_EQ(trained.recipe.sample.sampling.guidance, is_latte() || is_sd() ? 7.5 : 4.5);
   Drawing drawing(trained, {{.encoded = std::make_shared<Prompts>(encoded), .seed = seed}},
                   {.steps = 4});
   const at::Tensor latents = drawing.draw();
@@ -177,17 +184,47 @@ TEST_P(PipelinePromptsTest, PicturesAreThoseOfDiffusers) {
   }
 }
 
+TEST_P(PipelinePromptsTest, OtherSchedulersOfTheFolderDrawAsInDiffusers) {
+  const WeightsFile expected = drawn();
+  const fs::path path = copy();
+  const Prompts encoded = prompts(quiet());
+  int64_t count = 0;
+  for (const std::string& name : expected.names()) {
+    if (!name.starts_with("latents.")) {
+      continue;
+    }
+    SCOPED_TRACE(name);
+    std::ofstream(path / "scheduler/scheduler_config.json") << expected.metadata(name);
+    TrainedModel trained = load_trained(path, kOnCpu);
+    const at::Tensor latents = Drawing(trained,
+                                       {{.encoded = std::make_shared<Prompts>(encoded),
+                                         .seed = std::stoull(expected.metadata("seed"))}},
+                                       {.steps = 4})
+                                   .draw();
+    const at::Tensor wanted = expected.read(name);
+    EXPECT_LT(((latents - wanted).norm() / wanted.norm()).item<double>(), 1e-4);
+    ++count;
+  }
+  EXPECT_EQ(count, is_sd() ? 3 : 0);
+}
+
 TEST_P(PipelinePromptsTest, CaptionsAreCleanedOrNot) {
   const Prompts cleaned = prompts({.says = false});
   const Prompts lower = prompts({.cleans = false, .says = false});
+  if (is_sd()) {
+    EXPECT_EQ(cleaned.all[1].text.tokens, lower.all[1].text.tokens);
+    EXPECT_THAT(cleaned.origin, HasSubstr("as written"));
+    return;
+  }
   EXPECT_EQ(cleaned.all[0].text.tokens, lower.all[0].text.tokens);
   EXPECT_NE(cleaned.all[1].text.length, lower.all[1].text.length);  // tags and an address
   EXPECT_NE(cleaned.origin, lower.origin);
 }
 
 TEST_P(PipelinePromptsTest, MissingPartsAreNamedWithTheirPaths) {
-  for (const char* part : {"transformer/config.json", "scheduler/scheduler_config.json",
-                           "tokenizer", "text_encoder", "text_encoder/config.json"}) {
+  const std::string config = std::string(denoiser()) + "/config.json";
+  for (const char* part : {config.c_str(), "scheduler/scheduler_config.json", "tokenizer",
+                           "text_encoder", "text_encoder/config.json"}) {
     const fs::path path = copy();
     fs::remove_all(path / part);
     EXPECT_THAT(error_of(ErrorKind::kIo, [&] { return prompts(quiet(), path); }),
@@ -210,25 +247,30 @@ TEST_P(PipelinePromptsTest, WhatDoesNotFitIsRefusedBeforeWeightsAreRead) {
     }
     return error_of(ErrorKind::kConfig, [&] { return prompts(quiet(), path); });
   };
-  EXPECT_THAT(refusal({{"d_model", 24}}), HasSubstr("24 channels, but the transformer takes 16"));
+  EXPECT_THAT(refusal({{is_sd() ? "hidden_size" : "d_model", 24}}),
+              AllOf(HasSubstr("states of 24 channels, but "), HasSubstr(" takes 16 (")));
   EXPECT_THAT(refusal({{"vocab_size", 500}}), HasSubstr("has a vocabulary of 500"));
-  EXPECT_THAT(refusal({{"model_type", "clip_text_model"}}), HasSubstr("reads T5's states"));
+  if (is_sd()) {
+    EXPECT_THAT(refusal({{"max_position_embeddings", 40}}),
+                HasSubstr("reads 40 tokens, but captions have 77"));
+  } else {
+    EXPECT_THAT(refusal({{"model_type", "clip_text_model"}}), HasSubstr("reads T5's states"));
+  }
 
   const fs::path path = copy();
-  fs::copy(folder("dit") / "transformer/config.json", path / "transformer/config.json",
-           fs::copy_options::overwrite_existing);
+  const fs::path config = path / denoiser() / "config.json";
+  fs::copy(folder("dit") / "transformer/config.json", config, fs::copy_options::overwrite_existing);
   EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return read_recipe(path, kOnCpu); }),
-              AllOf(HasSubstr((path / "transformer/config.json").string()),
-                    HasSubstr("of architecture dit, but that of a")));
+              AllOf(HasSubstr(config.string()), HasSubstr("of architecture dit, but that of a")));
 }
 
 TEST_P(PipelinePromptsTest, AnAutoencoderOfOtherLatentsIsRefusedWithBothNumbers) {
   const fs::path path = copy();
-  set(path / "transformer/config.json", {{"in_channels", 3}, {"out_channels", 6}});
+  set(path / denoiser() / "config.json", {{"in_channels", 3}, {"out_channels", 6}});
   const ModelRecipe recipe = [&] {
-    fs::remove(path / "transformer/diffusion_pytorch_model.safetensors");
-    fs::copy(path / "vae/diffusion_pytorch_model.safetensors",
-             path / "transformer/diffusion_pytorch_model.safetensors");
+    const fs::path weights = path / denoiser() / "diffusion_pytorch_model.safetensors";
+    fs::remove(weights);
+    fs::copy(path / "vae/diffusion_pytorch_model.safetensors", weights);
     return read_recipe(path, kOnCpu);
   }();
   EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { check_decoder(recipe, {}); }),

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "kinora/device/dry_run.h"
 #include "kinora/ops/convolution.h"
 #include "tests/error_of.h"
 #include "tests/nn/random_values.h"
@@ -139,6 +140,24 @@ TEST(ConvTest, DoubledPlacesAreSeenWithoutBeingMade) {
     expect_near(got[i], expected[i]);
     expect_near(of_pieces[i], expected[i]);
   }
+}
+
+// Of tensors without memory a convolution makes what real ones would be.
+TEST(ConvTest, DryRunsHaveTheShapesOfRealOnes) {
+  const auto run = [](at::Device device) {
+    const auto real = at::device(device).dtype(at::kFloat);
+    const at::Tensor x = at::zeros({2, 4, 7, 9}, real).set_requires_grad(true);
+    const at::Tensor weight = at::zeros({6, 2, 3, 3}, real).set_requires_grad(true);
+    const at::Tensor bias = at::zeros({6}, real).set_requires_grad(true);
+    const at::Tensor y =
+        ops::convolve(x.contiguous(at::MemoryFormat::ChannelsLast), weight, bias,
+                      {.stride = {2, 1}, .padding = {{{0, 1}, {1, 1}}}, .groups = 2});
+    torch::autograd::backward({y.sum()}, {});
+    return std::vector{y.sizes().vec(), x.grad().sizes().vec(), weight.grad().sizes().vec(),
+                       bias.grad().sizes().vec()};
+  };
+  const device::DryRun dry(at::kCUDA);
+  EXPECT_EQ(run(at::kMeta), run(at::kCPU));
 }
 
 TEST(ConvTest, WrongShapesAreNamed) {

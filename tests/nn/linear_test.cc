@@ -56,7 +56,7 @@ TEST(LinearTypeTest, InputIsConvertedToTheWeights) {
 }
 
 TEST(LinearTypeTest, DeclaresShapesAndStart) {
-  const Linear linear(4, 2, Init::normal(0.02), /*fp32_island=*/true);
+  const Linear linear(4, 2, Init::normal(0.02), {.fp32_island = true});
   EXPECT_EQ(linear.weight.shape, (std::vector<int64_t>{2, 4}));
   EXPECT_EQ(linear.bias.shape, (std::vector<int64_t>{2}));
   EXPECT_EQ(linear.weight.init.kind, Init::Kind::kNormal);

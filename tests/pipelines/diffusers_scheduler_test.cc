@@ -52,8 +52,14 @@ TEST_F(SchedulerSamplingTest, MethodAndTimestepsAreTheSchedulers) {
             json({{"method", "ddim"},
                   {"sigmas", "timesteps"},
                   {"clip_denoised", true},
+                  {"end_clean", true},
                   {"spacing", "leading"},
                   {"steps_offset", 1}}));
+  for (const char* name : {"DDIMScheduler", "PNDMScheduler"}) {  // as Stable Diffusion has them
+    const json sample =
+        recipe({{"_class_name", name}, {"skip_prk_steps", true}, {"set_alpha_to_one", false}});
+    EXPECT_EQ(sample["end_clean"], false);
+  }
   const json ddpm = recipe({{"_class_name", "DDPMScheduler"},
                             {"thresholding", true},
                             {"sample_max_value", 1.5},

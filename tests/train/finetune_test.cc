@@ -26,7 +26,7 @@
 #include "kinora/models/transformers/diffusers_names.h"
 #include "kinora/models/transformers/dit.h"
 #include "kinora/nn/linear.h"
-#include "kinora/pipelines/diffusers_transformer.h"
+#include "kinora/pipelines/diffusers_model.h"
 #include "kinora/train/trainable.h"
 #include "tests/data/files.h"
 #include "tests/error_of.h"

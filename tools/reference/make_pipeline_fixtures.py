@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/inference/data/{pixart_alpha,pixart_sigma,latte,dit}/: tiny pipelines of random weights as
+"""Writes tests/inference/data/{pixart_alpha,pixart_sigma,latte,dit,sd1,sd2}/: tiny pipelines of random weights as
 diffusers saves them, and what diffusers draws with them. Wants torch, diffusers 0.42, transformers 5,
 beautifulsoup4, ftfy, scipy. With names as arguments it writes only those.
 
@@ -17,6 +17,9 @@ Its metadata has the prompts. The third is longer than the pipeline reads.
 Of latte/ each prompt is drawn by itself: LattePipeline cuts the negative caption's padded states to as many as
 the prompt has, which in a batch are all. "states" ends with all of the negative's, noise and latents are
 [B, 4, T, 8, 8] and pictures F16 [B, 3, T, 16, 16].
+
+Of sd1/ and sd2/ (Stable Diffusion) the parts are unet/ and a CLIP, states have all 77 tokens, and
+latents.NAME are those with another scheduler.
 
 Of dit/ "labels" (metadata) are drawn, with the timestep's frequencies of the original DiT; latents.NAME are those with another scheduler, whose configuration is the
 metadata of that name. What a scheduler adds as noise is philox(SEED, b, step) here too.
@@ -187,6 +190,55 @@ def write_latte(name, scheduler, negative):
     report(name, folder, tensors)
 
 
+# The other schedulers that a folder of Stable Diffusion is tried with.
+SD_SCHEDULERS = {
+    "ddim": (diffusers.DDIMScheduler, {"clip_sample": False, "set_alpha_to_one": False, "steps_offset": 1}),
+    "dpm": (diffusers.DPMSolverMultistepScheduler, {"use_karras_sigmas": True}),
+    "euler": (diffusers.EulerDiscreteScheduler, {"timestep_spacing": "leading", "steps_offset": 1}),
+}
+CHAIN = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"}
+SD_PROMPTS = ["a Red circle, by someone", "A <b>Blue</b> cross & a square", "two green stars " * 40]
+
+
+def write_sd(name, scheduler, negative, clip, unet):
+    config = transformers.CLIPTextConfig(
+        vocab_size=1064, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2,
+        max_position_embeddings=77, bos_token_id=1062, eos_token_id=1063, **clip)
+    denoiser = diffusers.UNet2DConditionModel(
+        sample_size=8, block_out_channels=(8, 16), norm_num_groups=4, layers_per_block=1, cross_attention_dim=16,
+        down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"), up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
+        **unet)
+    parts = {"text_encoder": randomised(transformers.CLIPTextModel(config), 1), "unet": randomised(denoiser, 2),
+             "vae": autoencoder(4, 4, 8, 8, scaling_factor=0.18215), "scheduler": scheduler}
+    folder = save_parts(name, parts)
+    shutil.copytree(TESTS / "tokenizers/data/clip", folder / "tokenizer")
+    diffusers.StableDiffusionPipeline(
+        tokenizer=transformers.CLIPTokenizer.from_pretrained(folder / "tokenizer"), safety_checker=None,
+        feature_extractor=None, requires_safety_checker=False, **parts).save_config(folder)
+
+    pipeline = open_pipeline(diffusers.StableDiffusionPipeline, folder)
+    noise = initial_noise(len(SD_PROMPTS), 4, 8, 8)
+
+    def draw(output_type, scheduler=scheduler):
+        pipeline.scheduler = scheduler
+        return pipeline(SD_PROMPTS, negative_prompt=[negative] * len(SD_PROMPTS), num_inference_steps=4,
+                        latents=noise.clone(), height=64, width=64, output_type=output_type).images
+
+    with torch.no_grad():
+        states, null = pipeline.encode_prompt(SD_PROMPTS, "cpu", 1, True, negative_prompt=[negative] * len(SD_PROMPTS))
+        states = torch.cat([states, null[:1]])
+        tensors = {"noise": noise, "states": states.flatten(0, 1), "lengths": torch.full([len(states)], 77),
+                   "latents": draw("latent"), "pictures": draw("pt").half()}
+        metadata = {"kinora_fixture": "pipeline", "version": "1", "seed": str(SEED), "negative": negative,
+                    "prompts": json.dumps(SD_PROMPTS)}
+        for kind, (scheduler_class, options) in SD_SCHEDULERS.items():
+            other = scheduler_class(**CHAIN, prediction_type=scheduler.config.prediction_type, **options)
+            tensors["latents." + kind] = draw("latent", other)
+            metadata["latents." + kind] = other.to_json_string()
+    tensor_file.save(folder / "drawn.safetensors", tensors, metadata)
+    report(name, folder, tensors)
+
+
 # The configurations of a folder of DiT, by the name of what is drawn.
 SCHEDULERS = {
     "ddpm": (diffusers.DDPMScheduler, {"clip_sample": False}),
@@ -293,7 +345,7 @@ def write_dit(name):
 if __name__ == "__main__":
     torch.set_num_threads(1)
     diffusers.logging.set_verbosity_error()
-    wanted = sys.argv[1:] or ["pixart_alpha", "pixart_sigma", "latte", "dit"]
+    wanted = sys.argv[1:] or ["pixart_alpha", "pixart_sigma", "latte", "dit", "sd1", "sd2"]
     # As the published PixArt-XL-2 have it.
     if "pixart_alpha" in wanted:
         write("pixart_alpha", diffusers.PixArtAlphaPipeline, "t5_json",
@@ -308,3 +360,12 @@ if __name__ == "__main__":
         write_latte("latte", diffusers.DDIMScheduler(beta_start=0.0001, beta_end=0.02, clip_sample=False), "blurry")
     if "dit" in wanted:
         write_dit("dit")
+    # As the published Stable Diffusion 1 and 2 have it.
+    if "sd1" in wanted:
+        write_sd("sd1", diffusers.PNDMScheduler(**CHAIN, skip_prk_steps=True, set_alpha_to_one=False, steps_offset=1),
+                 "", {"hidden_act": "quick_gelu"}, {"attention_head_dim": 2})
+    if "sd2" in wanted:
+        write_sd("sd2", diffusers.DDIMScheduler(**CHAIN, clip_sample=False, set_alpha_to_one=False, steps_offset=1,
+                                                prediction_type="v_prediction"),
+                 "blurry, of low quality", {"hidden_act": "gelu"},
+                 {"attention_head_dim": [2, 4], "use_linear_projection": True, "upcast_attention": True})

@@ -10,12 +10,12 @@
 /// device memory, `in` and `out` on 16 bytes.
 namespace kinora::kernels::cuda {
 
-/// Whether the kernels take so many channels: whole vectors of 16 bytes, at most 256 of them.
+/// Whether the kernels take so many channels: whole vectors of 16 bytes.
 [[nodiscard]] bool channel_norm_takes(int64_t channels, DType type);
 
 /// Bytes of channel_moments' scratch.
 [[nodiscard]] size_t channel_moments_workspace_bytes(int64_t batch, int64_t places,
-                                                     int64_t channels);
+                                                     int64_t channels, DType type);
 
 /// kernels::channel_moments on the device: fp32 within about a thousand places, then fp64, in an
 /// order that depends on the sizes alone. `workspace` may be used again by the next call on the

@@ -7,6 +7,8 @@
 #include "kinora/kernels/cuda/diffusion_loss.h"
 #include "kinora/kernels/cuda/fp8.h"
 #include "kinora/kernels/cuda/fp8_blocks.h"
+#include "kinora/kernels/cuda/gated_gelu.h"
+#include "kinora/kernels/cuda/group_norm.h"
 #include "kinora/kernels/cuda/low_rank.h"
 #include "kinora/kernels/cuda/modulated_norm.h"
 #include "kinora/kernels/cuda/optimizer.h"
@@ -15,6 +17,7 @@
 #include "kinora/kernels/cuda/qk_norm_rotary.h"
 #include "kinora/kernels/cuda/ragged_attention.h"
 #include "kinora/kernels/cuda/random.h"
+#include "kinora/kernels/cuda/residual_sum.h"
 #include "kinora/kernels/cuda/rms_norm.h"
 #include "kinora/kernels/cuda/stopwatch.h"
 
@@ -79,6 +82,18 @@ cudaError_t publish_report(const StepControl* /*control*/, const float* /*loss*/
 }
 
 cudaError_t gated_activation(const GatedActivation& /*call*/, cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
+cudaError_t gated_gelu_forward(const GatedGeluForward& /*call*/, cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
+cudaError_t gated_gelu_backward(const GatedGeluBackward& /*call*/, cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
+cudaError_t residual_sum(const ResidualSum& /*call*/, cudaStream_t /*stream*/) {
   return cudaErrorNotSupported;
 }
 
@@ -242,12 +257,34 @@ cudaError_t peer_scatter(const PeerScatter& /*scatter*/, cudaStream_t /*stream*/
   return cudaErrorNotSupported;
 }
 
+bool group_norm_takes(const GroupNormShape& /*shape*/) {
+  return false;
+}
+
+size_t group_norm_forward_workspace_bytes(const GroupNormForward& /*call*/) {
+  return 0;
+}
+
+size_t group_norm_backward_workspace_bytes(const GroupNormBackward& /*call*/) {
+  return 0;
+}
+
+cudaError_t group_norm_forward(const GroupNormForward& /*call*/, void* /*workspace*/,
+                               cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
+cudaError_t group_norm_backward(const GroupNormBackward& /*call*/, void* /*workspace*/,
+                                cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
 bool channel_norm_takes(int64_t /*channels*/, DType /*type*/) {
   return false;
 }
 
-size_t channel_moments_workspace_bytes(int64_t /*batch*/, int64_t /*places*/,
-                                       int64_t /*channels*/) {
+size_t channel_moments_workspace_bytes(int64_t /*batch*/, int64_t /*places*/, int64_t /*channels*/,
+                                       DType /*type*/) {
   return 0;
 }
 

@@ -9,6 +9,7 @@
 #include <variant>
 
 #include "kinora/core/error.h"
+#include "kinora/models/run_block.h"
 
 // Shapes: B batch, T frames of patches, S patches of a frame, C hidden, L text tokens.
 

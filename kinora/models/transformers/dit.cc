@@ -65,8 +65,8 @@ at::Tensor PatchEmbed::forward(const at::Tensor& patches) const {
 }
 
 TimestepEmbedder::Mlp::Mlp(int64_t hidden)
-    : first(kFrequencyDims, hidden, nn::Init::normal(kEmbeddingStd), true),
-      second(hidden, hidden, nn::Init::normal(kEmbeddingStd), true) {
+    : first(kFrequencyDims, hidden, nn::Init::normal(kEmbeddingStd), {.fp32_island = true}),
+      second(hidden, hidden, nn::Init::normal(kEmbeddingStd), {.fp32_island = true}) {
   add_child("0", first);
   add_child("2", second);
 }
@@ -105,7 +105,7 @@ at::Tensor LabelEmbedder::forward(const at::Tensor& labels) const {
 
 Modulation::Modulation(int64_t hidden, int64_t num_vectors, bool fp32_island)
     : num_vectors_(num_vectors),
-      linear(hidden, num_vectors * hidden, nn::Init::zero(), fp32_island) {
+      linear(hidden, num_vectors * hidden, nn::Init::zero(), {.fp32_island = fp32_island}) {
   add_child("1", linear);
 }
 
@@ -151,7 +151,7 @@ at::Tensor DiTBlock::forward(const at::Tensor& x, const at::Tensor& c, const nn:
 FinalLayer::FinalLayer(const ModelConfig& config)
     : linear(config.transformer.hidden,
              config.transformer.patch * config.transformer.patch * config.out_channels(),
-             nn::Init::zero(), true),
+             nn::Init::zero(), {.fp32_island = true}),
       adaLN_modulation(config.transformer.hidden, 2, true) {
   add_child("linear", linear);
   add_child("adaLN_modulation", adaLN_modulation);

@@ -43,6 +43,7 @@ struct TransformerConfig {
   bool rotary_3d = false;            ///< STDiT3: over time, rows and columns
   std::vector<int64_t> window = {};  ///< STDiT3: frames, rows, columns of local attention; [] = all
 
+  [[nodiscard]] bool operator==(const TransformerConfig&) const = default;
   /// Values of one channel in a patch.
   [[nodiscard]] int64_t patch_volume() const { return patch_frames * patch * patch; }
   [[nodiscard]] int64_t mlp_hidden() const {

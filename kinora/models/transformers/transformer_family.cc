@@ -41,6 +41,8 @@ std::vector<OwnKey> own_keys(const TransformerConfig& config) {
           {"window", !config.window.empty()}};
 }
 
+}  // namespace
+
 void check_own_keys(const ModelConfig& config) {
   for (const OwnKey& key : own_keys(config.transformer)) {
     const auto reads = [&](const Family& family) {
@@ -51,8 +53,6 @@ void check_own_keys(const ModelConfig& config) {
                  ". Hint: leave it out; it is for ", families_that(reads));
   }
 }
-
-}  // namespace
 
 void resolve_transformer(ModelConfig& config, const ModelConfig& published) {
   TransformerConfig& own = config.transformer;
@@ -65,6 +65,8 @@ void resolve_transformer(ModelConfig& config, const ModelConfig& published) {
   fill(own.patch_frames, 1);
   own.size_conditions |= given.size_conditions;
   check_own_keys(config);
+  KINORA_CHECK(config.unet == UnetConfig{}, kConfig, "[model] ", family_of(config).name,
+               " has no use for model.unet. Hint: leave it out; it is for U-Nets");
   if (own.qk_norm == ops::Switch::kAuto) {
     own.qk_norm = family_of(config).qk_norm ? ops::Switch::kOn : ops::Switch::kOff;
   }

@@ -9,6 +9,9 @@ namespace kinora::models {
 /// Family::resolve: depth, width, heads, patch, and that the family reads what is set (own_keys).
 void resolve_transformer(ModelConfig& config, const ModelConfig& published);
 
+/// kConfig where a key is set that only some transformers read and the family does not.
+void check_own_keys(const ModelConfig& config);
+
 /// Multiply-accumulates of what transformers are made of, of one sample with captions of full
 /// length: the parts of their forward_macs().
 struct TransformerMacs {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "kinora/core/error.h"
+#include "kinora/models/run_block.h"
 
 // Shapes: B batch, T frames of patches, S patches of a frame, C hidden, D width of a caption's
 // vector.
@@ -30,7 +31,7 @@ at::Tensor numbers(int64_t count) {
 TextEmbedder::TextEmbedder(const ModelConfig& config)
     : output_projection(config.text_channels, config.transformer.hidden,
                         nn::Init::xavier_uniform(config.text_channels, config.transformer.hidden),
-                        true),
+                        {.fp32_island = true}),
       y_embedding(at::zeros({1, config.text_channels}, at::kFloat)) {
   add_child("output_projection", output_projection);
   add_buffer("y_embedding", y_embedding);

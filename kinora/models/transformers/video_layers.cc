@@ -21,7 +21,6 @@
 #include "kinora/models/transformers/seams.h"
 #include "kinora/ops/parameter.h"
 #include "kinora/ops/random.h"
-#include "kinora/ops/recompute.h"
 
 // Shapes: B batch, T frames of patches, S patches of a frame, C hidden, P patch side, p its frames,
 // L text tokens, D their width.
@@ -210,7 +209,7 @@ Rope::Rope(int64_t dim)
 
 CaptionFinalLayer::CaptionFinalLayer(const ModelConfig& config)
     : linear(config.transformer.hidden, config.transformer.patch_volume() * config.out_channels(),
-             nn::Init::zero(), true),
+             nn::Init::zero(), {.fp32_island = true}),
       scale_shift_table(random_table(2, config.transformer.hidden)) {
   add_child("linear", linear);
   add_parameter("scale_shift_table", scale_shift_table);
@@ -331,35 +330,6 @@ std::vector<nn::BucketSpec> block_buckets(nn::Module& model,
   buckets.push_back(std::move(final_layer));
   std::erase_if(buckets, [](const nn::BucketSpec& bucket) { return bucket.parameters.empty(); });
   return buckets;
-}
-
-std::vector<at::Tensor> run_block(
-    const std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>& body,
-    std::vector<at::Tensor> streams, const std::vector<at::Tensor>& shared, bool recompute,
-    const ops::BucketHook& hook, int64_t bucket) {
-  using Moment = ops::BucketMoment;
-  if (hook) {
-    hook(Moment::kBeforeForward, bucket);
-    streams = ops::on_backward(std::move(streams),
-                               [hook, bucket] { hook(Moment::kAfterBackward, bucket); });
-  }
-  std::vector<at::Tensor> inputs = std::move(streams);
-  inputs.insert(inputs.end(), shared.begin(), shared.end());
-  std::vector<at::Tensor> results = recompute ? ops::recompute(body, inputs) : body(inputs);
-  if (hook) {
-    hook(Moment::kAfterForward, bucket);
-    results = ops::on_backward(std::move(results),
-                               [hook, bucket] { hook(Moment::kBeforeBackward, bucket); });
-  }
-  return results;
-}
-
-at::Tensor run_block(const std::function<at::Tensor(const std::vector<at::Tensor>& inputs)>& body,
-                     const std::vector<at::Tensor>& inputs, bool recompute,
-                     const ops::BucketHook& hook, int64_t bucket) {
-  return run_block([body](const std::vector<at::Tensor>& in) { return std::vector{body(in)}; },
-                   {inputs.front()}, {inputs.begin() + 1, inputs.end()}, recompute, hook, bucket)
-      .front();
 }
 
 }  // namespace kinora::models

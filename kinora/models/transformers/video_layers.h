@@ -16,7 +16,6 @@
 #include "kinora/nn/plan.h"
 #include "kinora/nn/self_attention.h"
 #include "kinora/nn/sequence.h"
-#include "kinora/ops/bucket_hook.h"
 
 /// What the transformers of clips and captions share. Tokens are [B, T, S, C], or a rank's part
 /// [B, T, S', C] of them; the residual stream and all modulation are fp32.
@@ -271,19 +270,5 @@ void set_init(nn::Module& module, const std::vector<std::string>& endings, nn::I
 /// would be empty are left out.
 [[nodiscard]] std::vector<nn::BucketSpec> block_buckets(nn::Module& model,
                                                         const std::vector<std::string>& blocks);
-
-/// body(inputs), the block of `bucket`, whose inputs are its streams, such as the tokens of an
-/// image and of its text, and then what all blocks read. Returns those streams that go on. Tells
-/// `hook`, in backward too, and keeps only the inputs where `recompute`.
-[[nodiscard]] std::vector<at::Tensor> run_block(
-    const std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>& body,
-    std::vector<at::Tensor> streams, const std::vector<at::Tensor>& shared, bool recompute,
-    const ops::BucketHook& hook, int64_t bucket);
-
-/// The same of one stream, the first of `inputs`.
-[[nodiscard]] at::Tensor run_block(
-    const std::function<at::Tensor(const std::vector<at::Tensor>& inputs)>& body,
-    const std::vector<at::Tensor>& inputs, bool recompute, const ops::BucketHook& hook,
-    int64_t bucket);
 
 }  // namespace kinora::models

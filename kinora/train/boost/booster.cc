@@ -14,7 +14,7 @@
 #include "kinora/data/loader.h"
 #include "kinora/inference/setup.h"
 #include "kinora/parallel/bucket_groups.h"
-#include "kinora/pipelines/diffusers_transformer.h"
+#include "kinora/pipelines/diffusers_model.h"
 #include "kinora/train/boost/torch_module.h"
 #include "kinora/train/setup.h"
 

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kinora/models/model.h"
+#include "kinora/models/transformers/caption_encoder.h"
+#include "kinora/models/unets/unet_layers.h"
+
+namespace kinora::models {
+
+struct ModelShape;
+
+/// The U-Net of latent diffusion (Rombach et al. 2022) and Stable Diffusion 1 and 2: images from
+/// captions. Keys are those of diffusers' UNet2DConditionModel. Where a caption is null
+/// (Conditions::null_text) its states are zeros.
+///
+/// A block, that is what recomputation and buckets count, is a residual block with what attends
+/// behind it and, at the end of a level, the change of size; the middle is one.
+class Unet : public Model {
+ public:
+  explicit Unet(const ModelConfig& config);
+  /// Family::resolve.
+  static void resolve(ModelConfig& config, const ModelConfig& published);
+  /// Family::shape.
+  [[nodiscard]] static ModelShape shape(const ModelConfig& config);
+  /// Family::macs.
+  [[nodiscard]] static double macs(const ModelConfig& config);
+
+  [[nodiscard]] std::vector<nn::BucketSpec> buckets() const override { return buckets_; }
+  void to_device(const at::Device& device) override;
+
+  [[nodiscard]] bool has_fast_path() const override { return true; }
+  /// Norms, gates and sums by kernels of ours. kConfig for a level other than none.
+  void use_fast_path(std::shared_ptr<ops::BlockKernels> kernels,
+                     ops::Recompute level = ops::Recompute::kNone) override;
+
+ private:
+  /// Needs text, or tokens where it has a text encoder. x_t: [B, C, H, W].
+  [[nodiscard]] at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t,
+                                   const diffusion::Conditions& conditions,
+                                   const diffusion::Pass& pass) override;
+  void check_inputs(const at::Tensor& x_t, const at::Tensor& t,
+                    const diffusion::Conditions& conditions) const;
+  /// The captions as attention reads them.
+  [[nodiscard]] UnetText read_text(const diffusion::Conditions& conditions) const;
+
+  void make_buckets();
+
+  // NOLINTBEGIN(readability-identifier-naming): named as the published checkpoints' keys
+  std::optional<CaptionEncoder> text_encoder;
+  nn::Conv conv_in;
+  UnetTimeEmbedding time_embedding;
+  std::vector<std::unique_ptr<UnetLevel>> down_blocks;
+  std::unique_ptr<UnetMiddle> mid_block;
+  std::vector<std::unique_ptr<UnetLevel>> up_blocks;
+  nn::GroupNorm conv_norm_out;
+  nn::Conv conv_out;
+  // NOLINTEND(readability-identifier-naming)
+  std::vector<nn::BucketSpec> buckets_;
+  int64_t first_block_ = 0;  // in buckets_
+  std::shared_ptr<ops::BlockKernels> kernels_;
+};
+
+}  // namespace kinora::models

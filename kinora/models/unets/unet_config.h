@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace kinora {
+class Fields;
+}
+
+namespace kinora::models {
+
+/// What only U-Nets have: ModelConfig::unet. Lists have an entry a level, from the finest. Empty or
+/// 0 is what model.name gives.
+struct UnetConfig {
+  std::vector<int64_t> channels = {};  ///< width of each level
+  int64_t resnets = 0;                 ///< residual blocks of a level; on its way up one more
+  /// Transformer blocks behind each residual block of a level, 0: none attends there.
+  std::vector<int64_t> depths = {};
+  int64_t middle_depth = 0;  ///< likewise between the ways, where there is one residual block
+  std::vector<int64_t> heads = {};  ///< of attention; the last also of the middle
+  int64_t norm_groups = 32;         ///< of every group norm
+  double norm_epsilon = 1e-5;       ///< of the residual blocks' norms and the last one
+  bool linear_projection =
+      false;  ///< diffusers' files have linears around attention, not convolutions
+
+  [[nodiscard]] bool operator==(const UnetConfig&) const = default;
+  [[nodiscard]] int64_t levels() const { return static_cast<int64_t>(channels.size()); }
+  /// Residual blocks of both ways and of the middle, which counts as one.
+  [[nodiscard]] int64_t units() const { return levels() * (2 * resnets + 1) + 1; }
+  /// Width of the embedded time.
+  [[nodiscard]] int64_t time_width() const { return 4 * channels.front(); }
+};
+
+/// Registers the keys unet.* in the scope that is open.
+void describe(Fields& fields, UnetConfig& config);
+
+}  // namespace kinora::models

@@ -1,0 +1,229 @@
+#include "kinora/models/unets/unet_layers.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/cos.h>
+#include <ATen/ops/exp.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/silu.h>
+#include <ATen/ops/sin.h>
+#include <ATen/ops/upsample_nearest2d.h>
+
+#include <cmath>
+#include <string>
+
+#include "kinora/ops/unet_parts.h"
+
+namespace kinora::models {
+namespace {
+
+constexpr double kAttentionNormEpsilon = 1e-6;  // of the group norm before attention
+constexpr double kMaxPeriod = 10000.0;
+constexpr int64_t kMlpRatio = 4;
+
+/// As PyTorch starts a linear's weight.
+nn::Init uniform(int64_t in_features) {
+  return {nn::Init::Kind::kUniform, 1.0 / std::sqrt(static_cast<double>(in_features))};
+}
+
+nn::ConvShape halving(int64_t channels) {
+  nn::ConvShape shape = nn::ConvShape::same(channels, channels, 3);
+  shape.stride = {2, 2};
+  return shape;
+}
+
+}  // namespace
+
+UnetResnet::UnetResnet(int64_t in_channels, int64_t out_channels, const UnetConfig& config)
+    : norm1(config.norm_groups, in_channels, config.norm_epsilon),
+      conv1(nn::ConvShape::same(in_channels, out_channels, 3)),
+      time_emb_proj(config.time_width(), out_channels, uniform(config.time_width())),
+      norm2(config.norm_groups, out_channels, config.norm_epsilon),
+      conv2(nn::ConvShape::same(out_channels, out_channels, 3)) {
+  add_child("norm1", norm1);
+  add_child("conv1", conv1);
+  add_child("time_emb_proj", time_emb_proj);
+  add_child("norm2", norm2);
+  add_child("conv2", conv2);
+  if (in_channels != out_channels) {
+    conv_shortcut.emplace(nn::ConvShape::same(in_channels, out_channels, 1));
+    add_child("conv_shortcut", *conv_shortcut);
+  }
+  // As latent diffusion starts: the branch adds nothing.
+  conv2.weight.init = nn::Init::zero();
+  conv2.bias.init = nn::Init::zero();
+}
+
+at::Tensor UnetResnet::forward(const at::Tensor& x, const at::Tensor& time) const {
+  if (kernels() != nullptr) {  // biases are added where the results are read
+    const at::Tensor h = conv1.forward_without_bias(norm1.forward_silu(x));
+    const at::Tensor y = conv2.forward_without_bias(
+        norm2.forward_silu(h, conv1.added_bias(), time_emb_proj.forward(time)));
+    if (!conv_shortcut) {
+      return ops::residual_sum(x, y, conv2.added_bias());
+    }
+    return ops::residual_sum(conv_shortcut->forward_without_bias(x), y,
+                             conv2.added_bias() + conv_shortcut->added_bias());
+  }
+  at::Tensor h = conv1.forward(norm1.forward_silu(x));
+  h = h + time_emb_proj.forward(time).unsqueeze(-1).unsqueeze(-1);
+  h = conv2.forward(norm2.forward_silu(h));
+  return tapped((conv_shortcut ? conv_shortcut->forward(x) : x) + h);
+}
+
+UnetAttention::UnetAttention(int64_t channels, int64_t context_channels, int64_t heads)
+    : to_q(channels, channels, uniform(channels), {.has_bias = false}),
+      to_k(context_channels, channels, uniform(context_channels), {.has_bias = false}),
+      to_v(context_channels, channels, uniform(context_channels), {.has_bias = false}),
+      to_out(channels, channels, uniform(channels)),
+      heads_(heads) {
+  add_child("to_q", to_q);
+  add_child("to_k", to_k);
+  add_child("to_v", to_v);
+  add_child("to_out.0", to_out);
+}
+
+at::Tensor UnetAttention::forward(const at::Tensor& x, const at::Tensor& context,
+                                  const at::Tensor& mask) const {
+  const auto heads = [this](const at::Tensor& packed) {
+    return packed.unflatten(-1, {heads_, -1}).transpose(1, 2);  // [B, heads, N or M, D]
+  };
+  const at::Tensor attended = at::scaled_dot_product_attention(
+      heads(to_q.forward(x)), heads(to_k.forward(context)), heads(to_v.forward(context)),
+      mask.defined() ? std::optional(mask) : std::nullopt);
+  return tapped(to_out.forward(attended.transpose(1, 2).flatten(2)));
+}
+
+GatedMlp::GatedMlp(int64_t channels)
+    : fc1(channels, 2 * kMlpRatio * channels, uniform(channels)),
+      fc2(kMlpRatio * channels, channels, uniform(kMlpRatio * channels)) {
+  add_child("net.0.proj", fc1);
+  add_child("net.2", fc2);
+}
+
+at::Tensor GatedMlp::forward(const at::Tensor& x) const {
+  return tapped(fc2.forward(ops::gated_gelu(fc1.forward(x))));
+}
+
+UnetTransformerBlock::UnetTransformerBlock(int64_t channels, int64_t text_channels, int64_t heads)
+    : norm1(channels),
+      attn1(channels, channels, heads),
+      norm2(channels),
+      attn2(channels, text_channels, heads),
+      norm3(channels),
+      ff(channels) {
+  add_child("norm1", norm1);
+  add_child("attn1", attn1);
+  add_child("norm2", norm2);
+  add_child("attn2", attn2);
+  add_child("norm3", norm3);
+  add_child("ff", ff);
+}
+
+at::Tensor UnetTransformerBlock::forward(const at::Tensor& x, const UnetText& text) const {
+  const at::Tensor own = norm1.forward(x);
+  at::Tensor h = x + attn1.forward(own, own);
+  h = h + attn2.forward(norm2.forward(h), text.states, text.mask);
+  return tapped(h + ff.forward(norm3.forward(h)));
+}
+
+UnetTransformer::UnetTransformer(int64_t channels, int64_t text_channels, int64_t heads,
+                                 int64_t depth, int64_t norm_groups)
+    : norm(norm_groups, channels, kAttentionNormEpsilon),
+      proj_in(channels, channels, uniform(channels)),
+      proj_out(channels, channels, nn::Init::zero()) {
+  add_child("norm", norm);
+  add_child("proj_in", proj_in);
+  for (int64_t i = 0; i < depth; ++i) {
+    transformer_blocks.push_back(
+        std::make_unique<UnetTransformerBlock>(channels, text_channels, heads));
+    add_child("transformer_blocks." + std::to_string(i), *transformer_blocks.back());
+  }
+  add_child("proj_out", proj_out);
+}
+
+at::Tensor UnetTransformer::forward(const at::Tensor& x, const UnetText& text) const {
+  at::Tensor tokens = proj_in.forward(norm.forward(x).flatten(2).transpose(1, 2));  // [B, N, C]
+  for (const auto& block : transformer_blocks) {
+    tokens = block->forward(tokens, text);
+  }
+  const at::Tensor places = proj_out.forward(tokens).unflatten(1, {x.size(2), x.size(3)});
+  return tapped(x + places.permute({0, 3, 1, 2}));
+}
+
+UnetUnit::UnetUnit(int64_t in_channels, int64_t out_channels, const UnetConfig& config,
+                   int64_t text_channels, int64_t heads, int64_t depth)
+    : resnet(in_channels, out_channels, config) {
+  if (depth > 0) {
+    attention.emplace(out_channels, text_channels, heads, depth, config.norm_groups);
+  }
+}
+
+at::Tensor UnetUnit::forward(const at::Tensor& x, const at::Tensor& time,
+                             const UnetText& text) const {
+  const at::Tensor h = resnet.forward(x, time);
+  return attention ? attention->forward(h, text) : h;
+}
+
+UnetLevel::UnetLevel(const std::vector<int64_t>& in_channels, int64_t channels,
+                     const UnetConfig& config, int64_t text_channels, int64_t heads, int64_t depth,
+                     Next next) {
+  for (const int64_t in : in_channels) {
+    units_.push_back(std::make_unique<UnetUnit>(in, channels, config, text_channels, heads, depth));
+    const std::string number = std::to_string(units_.size() - 1);
+    add_child("resnets." + number, units_.back()->resnet);
+    if (units_.back()->attention) {
+      add_child("attentions." + number, *units_.back()->attention);
+    }
+  }
+  if (next == Next::kHalf) {
+    resample_.emplace(halving(channels));
+    add_child("downsamplers.0.conv", *resample_);
+  } else if (next == Next::kDouble) {
+    resample_.emplace(nn::ConvShape::same(channels, channels, 3));
+    add_child("upsamplers.0.conv", *resample_);
+  }
+}
+
+at::Tensor UnetLevel::halved(const at::Tensor& x) const {
+  return resample_->forward(x);
+}
+
+at::Tensor UnetLevel::doubled(const at::Tensor& x, int64_t rows, int64_t columns) const {
+  return resample_->forward(at::upsample_nearest2d(x, {rows, columns}));
+}
+
+UnetMiddle::UnetMiddle(const UnetConfig& config, int64_t text_channels)
+    : first_(config.channels.back(), config.channels.back(), config, text_channels,
+             config.heads.back(), config.middle_depth),
+      second_(config.channels.back(), config.channels.back(), config) {
+  add_child("resnets.0", first_.resnet);
+  if (first_.attention) {
+    add_child("attentions.0", *first_.attention);
+  }
+  add_child("resnets.1", second_);
+}
+
+at::Tensor UnetMiddle::forward(const at::Tensor& x, const at::Tensor& time,
+                               const UnetText& text) const {
+  return tapped(second_.forward(first_.forward(x, time, text), time));
+}
+
+UnetTimeEmbedding::UnetTimeEmbedding(int64_t sinusoids, int64_t width)
+    : linear_1(sinusoids, width, uniform(sinusoids), {.fp32_island = true}),
+      linear_2(width, width, uniform(width), {.fp32_island = true}) {
+  add_child("linear_1", linear_1);
+  add_child("linear_2", linear_2);
+}
+
+at::Tensor UnetTimeEmbedding::forward(const at::Tensor& t) const {
+  const int64_t half = linear_1.weight.shape[1] / 2;
+  const at::Tensor frequencies =
+      at::exp(at::arange(half, t.options()) * (-std::log(kMaxPeriod)) / static_cast<double>(half));
+  const at::Tensor angles = t.unsqueeze(1) * frequencies;                       // [B, S / 2]
+  const at::Tensor sinusoids = at::cat({at::cos(angles), at::sin(angles)}, 1);  // [B, S]
+  return tapped(linear_2.forward(at::silu(linear_1.forward(sinusoids))));
+}
+
+}  // namespace kinora::models

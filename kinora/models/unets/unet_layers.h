@@ -1,0 +1,174 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "kinora/models/unets/unet_config.h"
+#include "kinora/nn/conv.h"
+#include "kinora/nn/group_norm.h"
+#include "kinora/nn/layer_norm.h"
+#include "kinora/nn/linear.h"
+#include "kinora/nn/module.h"
+
+/// What U-Nets are made of (Rombach et al. 2022, "High-resolution image synthesis with latent
+/// diffusion models", appendix E.2). Members that hold parameters are named as diffusers' keys.
+///
+/// Shapes: B batch, C channels of a level, H W its rows and columns, N = H W its places, L text
+/// tokens, D their width, E width of the embedded time.
+namespace kinora::models {
+
+// NOLINTBEGIN(readability-identifier-naming)
+
+/// The text that attention reads.
+struct UnetText {
+  at::Tensor states;  ///< [B, L, D]
+  at::Tensor mask;    ///< bool [B, 1, 1, L], the tokens that are read; undefined: all
+};
+
+/// shortcut(x) + conv2(silu(norm2(conv1(silu(norm1(x))) + time))), as He et al. 2016 with the time.
+class UnetResnet : public nn::Module {
+ public:
+  UnetResnet(int64_t in_channels, int64_t out_channels, const UnetConfig& config);
+  /// x: [B, in, H, W]; time: silu of the embedded time, [B, E]. Returns [B, out, H, W].
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& time) const;
+
+  nn::GroupNorm norm1;
+  nn::Conv conv1;
+  nn::Linear time_emb_proj;
+  nn::GroupNorm norm2;
+  nn::Conv conv2;
+  std::optional<nn::Conv> conv_shortcut;  ///< where widths differ
+};
+
+/// Attention of places to each other or to a text: keys to_q, to_k, to_v without biases, to_out.0.
+class UnetAttention : public nn::Module {
+ public:
+  UnetAttention(int64_t channels, int64_t context_channels, int64_t heads);
+  /// x: [B, N, C]; context: [B, M, context_channels]; mask: as UnetText's. Returns [B, N, C].
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& context,
+                                   const at::Tensor& mask = {}) const;
+
+  nn::Linear to_q;
+  nn::Linear to_k;
+  nn::Linear to_v;
+  nn::Linear to_out;
+
+ private:
+  int64_t heads_;
+};
+
+/// fc2(h * GELU(g)) with [h, g] = fc1(x) (Shazeer 2020, "GLU variants improve transformer"): keys
+/// net.0.proj, net.2.
+class GatedMlp : public nn::Module {
+ public:
+  explicit GatedMlp(int64_t channels);
+  /// x: [B, N, C]. Returns [B, N, C].
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
+
+  nn::Linear fc1;  // [8 C, C]
+  nn::Linear fc2;  // [C, 4 C]
+};
+
+/// x + attn1(norm1(x)), + attn2(norm2(.), text), + ff(norm3(.)).
+class UnetTransformerBlock : public nn::Module {
+ public:
+  UnetTransformerBlock(int64_t channels, int64_t text_channels, int64_t heads);
+  /// x: [B, N, C]. Returns [B, N, C].
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const UnetText& text) const;
+
+  nn::LayerNorm norm1;
+  UnetAttention attn1;
+  nn::LayerNorm norm2;
+  UnetAttention attn2;
+  nn::LayerNorm norm3;
+  GatedMlp ff;
+};
+
+/// x + proj_out(blocks(proj_in(norm(x)))) over the places of x.
+class UnetTransformer : public nn::Module {
+ public:
+  UnetTransformer(int64_t channels, int64_t text_channels, int64_t heads, int64_t depth,
+                  int64_t norm_groups);
+  /// x: [B, C, H, W]. Returns [B, C, H, W].
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const UnetText& text) const;
+
+  nn::GroupNorm norm;
+  nn::Linear proj_in;
+  std::vector<std::unique_ptr<UnetTransformerBlock>> transformer_blocks;
+  nn::Linear proj_out;
+};
+
+/// A residual block and what attends behind it.
+class UnetUnit {
+ public:
+  /// depth: transformer blocks; 0: none attends.
+  UnetUnit(int64_t in_channels, int64_t out_channels, const UnetConfig& config,
+           int64_t text_channels, int64_t heads, int64_t depth);
+  /// x: [B, in, H, W]. Returns [B, out, H, W].
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& time,
+                                   const UnetText& text) const;
+
+  UnetResnet resnet;
+  std::optional<UnetTransformer> attention;
+};
+
+/// A level on one of the ways: keys resnets.I, attentions.I, and downsamplers.0.conv or
+/// upsamplers.0.conv.
+class UnetLevel : public nn::Module {
+ public:
+  enum class Next { kNone, kHalf, kDouble };
+  /// in_channels: of each unit.
+  UnetLevel(const std::vector<int64_t>& in_channels, int64_t channels, const UnetConfig& config,
+            int64_t text_channels, int64_t heads, int64_t depth, Next next);
+
+  /// A unit alone.
+  [[nodiscard]] at::Tensor forward(size_t unit, const at::Tensor& x, const at::Tensor& time,
+                                   const UnetText& text) const {
+    return units_[unit]->forward(x, time, text);
+  }
+  [[nodiscard]] size_t num_units() const { return units_.size(); }
+
+  [[nodiscard]] bool changes_size() const { return resample_.has_value(); }
+  /// x at half the size, rounded up: [B, C, (H + 1) / 2, (W + 1) / 2].
+  [[nodiscard]] at::Tensor halved(const at::Tensor& x) const;
+  /// x with every row and column twice, but for what is beyond rows x columns.
+  [[nodiscard]] at::Tensor doubled(const at::Tensor& x, int64_t rows, int64_t columns) const;
+
+ private:
+  std::vector<std::unique_ptr<UnetUnit>> units_;
+  std::optional<nn::Conv> resample_;
+};
+
+/// Between the ways: keys resnets.0, attentions.0, resnets.1.
+class UnetMiddle : public nn::Module {
+ public:
+  UnetMiddle(const UnetConfig& config, int64_t text_channels);
+  /// x: [B, C, H, W]. Returns the same shape.
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& time,
+                                   const UnetText& text) const;
+
+ private:
+  UnetUnit first_;
+  UnetResnet second_;
+};
+
+/// Sinusoids of t and an MLP, in fp32: keys linear_1, linear_2.
+class UnetTimeEmbedding : public nn::Module {
+ public:
+  /// sinusoids: how many numbers become E = width.
+  UnetTimeEmbedding(int64_t sinusoids, int64_t width);
+  /// t: fp32 [B]. Returns fp32 [B, E].
+  [[nodiscard]] at::Tensor forward(const at::Tensor& t) const;
+
+ private:
+  nn::Linear linear_1;
+  nn::Linear linear_2;
+};
+
+// NOLINTEND(readability-identifier-naming)
+
+}  // namespace kinora::models

@@ -1,0 +1,102 @@
+#include "kinora/ops/unet_parts.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/gelu.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <vector>
+
+#include "kinora/device/host_bytes.h"
+#include "kinora/ops/cuda_launch.h"
+#include "kinora/ops/unet_launch.h"
+
+namespace kinora::ops {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+bool takes_kernel(const at::Tensor& x) {
+  const auto type = x.scalar_type();
+  return x.is_cuda() && x.numel() > 0 && cuda::available() &&
+         (type == at::kFloat || type == at::kBFloat16 || type == at::kHalf);
+}
+
+struct GatedGelu : torch::autograd::Function<GatedGelu> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& uv) {
+    context->save_for_backward({uv});
+    std::vector<int64_t> sizes = uv.sizes().vec();
+    sizes.back() /= 2;
+    at::Tensor g = at::empty(sizes, uv.options());
+    cuda::gated_gelu_forward({.rows = uv.numel() / uv.size(-1),
+                              .width = sizes.back(),
+                              .type = device::dtype_of(uv.scalar_type()),
+                              .uv = uv.const_data_ptr(),
+                              .g = g.data_ptr()});
+    return g;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& incoming) {
+    const at::Tensor uv = context->get_saved_variables().front();
+    const at::Tensor dg = incoming.front().contiguous();
+    at::Tensor duv = at::empty_like(uv);
+    cuda::gated_gelu_backward({.rows = uv.numel() / uv.size(-1),
+                               .width = uv.size(-1) / 2,
+                               .type = device::dtype_of(uv.scalar_type()),
+                               .uv = uv.const_data_ptr(),
+                               .dg = dg.const_data_ptr(),
+                               .duv = duv.data_ptr()});
+    return {duv};
+  }
+};
+
+struct ResidualSum : torch::autograd::Function<ResidualSum> {
+  static at::Tensor forward(AutogradContext* /*context*/, const at::Tensor& x, const at::Tensor& y,
+                            const at::Tensor& bias) {
+    at::Tensor out = at::empty_like(x);
+    cuda::residual_sum({.rows = x.numel() / x.size(1),
+                        .width = x.size(1),
+                        .type = device::dtype_of(x.scalar_type()),
+                        .x = x.const_data_ptr(),
+                        .y = y.const_data_ptr(),
+                        .bias = bias.const_data_ptr(),
+                        .out = out.data_ptr()});
+    return out;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& incoming) {
+    const at::Tensor& dout = incoming.front();
+    at::Tensor dbias;
+    if (context->needs_input_grad(2)) {
+      const at::Tensor rows = dout.contiguous(at::MemoryFormat::ChannelsLast)
+                                  .permute({0, 2, 3, 1})
+                                  .view({-1, dout.size(1)});
+      dbias = cuda::sums_of_columns(rows);
+    }
+    return {dout, dout, dbias};
+  }
+};
+
+}  // namespace
+
+at::Tensor gated_gelu(const at::Tensor& uv) {
+  if (takes_kernel(uv)) {
+    return GatedGelu::apply(uv.contiguous());
+  }
+  const std::vector<at::Tensor> parts = uv.chunk(2, -1);
+  return parts[0] * at::gelu(parts[1]);
+}
+
+at::Tensor residual_sum(const at::Tensor& x, const at::Tensor& y, const at::Tensor& bias) {
+  const auto layout = at::MemoryFormat::ChannelsLast;
+  if (takes_kernel(x) && x.dim() == 4 && x.is_contiguous(layout) && y.is_contiguous(layout)) {
+    return ResidualSum::apply(x, y, bias);
+  }
+  std::vector<int64_t> by_channel(static_cast<size_t>(x.dim()), 1);
+  by_channel[1] = x.size(1);
+  return x + (y + bias.view(by_channel));
+}
+
+}  // namespace kinora::ops

@@ -1,0 +1,134 @@
+#include "kinora/pipelines/diffusers_model.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "kinora/checkpoint/weights_paths.h"
+#include "kinora/core/error.h"
+#include "kinora/io/file.h"
+#include "kinora/models/families.h"
+#include "kinora/models/transformers/diffusers_names.h"
+#include "kinora/pipelines/diffusers_config.h"
+#include "kinora/pipelines/diffusers_scheduler.h"
+#include "kinora/pipelines/diffusers_transformer.h"
+#include "kinora/pipelines/diffusers_unet.h"
+#include "kinora/pipelines/pipeline.h"
+
+namespace kinora::pipelines {
+namespace {
+
+namespace fs = std::filesystem;
+using models::ModelConfig;
+using nlohmann::json;
+
+constexpr const char* kSchedulerFile = "scheduler/scheduler_config.json";
+/// The first version that has these classes.
+constexpr const char* kVersion = "0.30.0";
+/// The family that config.json is of.
+const models::Family& family_in(const DiffusersConfig& config) {
+  std::string known;
+  for (const models::Family& family : models::families()) {
+    if (family.diffusers) {
+      const bool is_its = family.diffusers->class_name == kUnetClass
+                              ? config.is("_class_name", kUnetClass)
+                              : is_transformer_of(config, family);
+      if (is_its) {
+        return family;
+      }
+      known += (known.empty() ? "" : " or ") + family.diffusers->class_name;
+    }
+  }
+  throw_error(ErrorKind::kConfig, config.message(), "_class_name must be ", known, ", got ",
+              config.written("_class_name"),
+              config.has("norm_type") ? " of norm_type " + config.written("norm_type") : "");
+}
+
+json recipe_of(const DiffusersConfig& config) {
+  const models::Family& family = family_in(config);
+  const bool is_unet = family.diffusers->class_name == kUnetClass;
+  // A recipe names a run; nothing was averaged here.
+  return {{"run", {{"dir", "runs/diffusers"}}},
+          {"model", json::parse(is_unet ? unet_keys(config) : transformer_keys(config, family))},
+          {"ema", {{"decays", json::array()}}}};
+}
+
+/// The text of config.json. kConfig for models that diffusers cannot describe.
+json describe(const ModelConfig& model) {
+  const models::Family& family = models::family_of(model);
+  const auto has = [](const models::Family& other) { return other.diffusers.has_value(); };
+  KINORA_CHECK(has(family), kConfig, "[diffusers] the model must be one of ",
+               models::families_that(has), " for diffusers, got ", models::name_of(model),
+               ". Hint: write a .safetensors file, which has our names");
+  KINORA_CHECK(model.time_scale == 1.0, kConfig,
+               "[diffusers] times must be 0 to 999 (objective.kind=iddpm) for diffusers, got a "
+               "factor on them of ",
+               model.time_scale, ". Hint: write a .safetensors file, which has our names");
+  json config = {{"_class_name", family.diffusers->class_name}, {"_diffusers_version", kVersion}};
+  config.update(json::parse(family.diffusers->class_name == kUnetClass
+                                ? describe_unet(model)
+                                : describe_transformer(model, family)));
+  return config;
+}
+
+void write_text(const fs::path& path, const std::string& text) {
+  fs::create_directories(path.parent_path());
+  io::write_file_atomic(path, text);
+}
+
+void write_json(const fs::path& path, const json& values) {
+  write_text(path, values.dump(2) + "\n");
+}
+
+}  // namespace
+
+checkpoint::WeightsFile open_weights(const fs::path& path, bool averaged) {
+  checkpoint::WeightsFile file = checkpoint::WeightsFile::open(path, averaged);
+  if (const auto naming = models::find_diffusers_naming(file.names())) {
+    file.rename(*naming);
+  }
+  return file;
+}
+
+std::string diffusers_recipe(const fs::path& path) {
+  const fs::path folder = checkpoint::diffusers_folder(path);
+  if (folder.empty()) {
+    return "";
+  }
+  json recipe = recipe_of(DiffusersConfig(folder / "config.json"));
+  if (const auto pipeline = find_pipeline(path); pipeline && pipeline->text) {
+    recipe["model"]["text_tokens"] = pipeline->text->max_tokens;
+  }
+  if (const fs::path scheduler = (folder / ".." / kSchedulerFile).lexically_normal();
+      fs::exists(scheduler)) {
+    recipe["objective"] = json::parse(objective_recipe(scheduler));
+  }
+  return recipe.dump(2);
+}
+
+void write_diffusers(const fs::path& folder, checkpoint::LateTensors tensors,
+                     const ModelConfig& model, const diffusion::ObjectiveConfig& objective,
+                     const checkpoint::OutputOptions& options) {
+  const json config = describe(model);
+  const checkpoint::LateTensors renamed =
+      checkpoint::take_renamed(tensors, models::diffusers_naming(model));
+  const models::DiffusersFamily& family = *models::family_of(model).diffusers;
+  const fs::path own = folder / (family.class_name == kUnetClass ? "unet" : "transformer");
+  fs::create_directories(own);
+  checkpoint::write_weights(own / "diffusion_pytorch_model.safetensors", renamed, options);
+  if (!tensors.empty()) {
+    checkpoint::OutputOptions beside = options;
+    beside.max_shard_bytes = 0;
+    checkpoint::write_weights(own / checkpoint::kBesideDiffusers, tensors, beside);
+  }
+  write_json(own / "config.json", config);
+  if (!family.pipeline.empty()) {
+    write_text(folder / kSchedulerFile, describe_scheduler(objective, kVersion));
+    write_json(folder / "model_index.json", {{"_class_name", family.pipeline},
+                                             {"_diffusers_version", kVersion},
+                                             {"scheduler", {"diffusers", "DDIMScheduler"}},
+                                             {"transformer", {"diffusers", family.class_name}},
+                                             {"vae", {"diffusers", "AutoencoderKL"}}});
+  }
+}
+
+}  // namespace kinora::pipelines

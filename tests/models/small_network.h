@@ -1,0 +1,25 @@
+#pragma once
+
+#include "kinora/models/families.h"
+
+namespace kinora::models {
+
+/// Gives `config`, which says its architecture, a small network: of a transformer `depth` blocks of
+/// `hidden` channels, of a U-Net at least seven blocks of as many and twice as many channels.
+inline void set_small_network(ModelConfig& config, int64_t depth, int64_t hidden, int64_t heads) {
+  if (family_of(config).shape == transformer_shape) {
+    config.transformer.depth = depth;
+    config.transformer.hidden = hidden;
+    config.transformer.heads = heads;
+    config.transformer.patch = 2;
+  } else {
+    config.unet = {.channels = {hidden, 2 * hidden},
+                   .resnets = 1,
+                   .depths = {1, 0},
+                   .middle_depth = 1,
+                   .heads = {heads, heads},
+                   .norm_groups = 4};
+  }
+}
+
+}  // namespace kinora::models

@@ -1,0 +1,90 @@
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros_like.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "kinora/core/cuda.h"
+#include "kinora/models/unets/unet.h"
+#include "kinora/ops/block_kernels.h"
+#include "kinora/ops/cuda_launch.h"
+#include "tests/models/unets/unet_fixture.h"
+#include "tests/ops/tensors.h"
+#include "tests/tolerances.h"
+
+namespace kinora::models {
+namespace gpu_unet_test {
+
+/// Output and gradients of all parameters and of x_t, on the CPU.
+using Results = std::map<std::string, at::Tensor>;
+
+Results run(const UnetFixture& fixture, at::Device device, at::ScalarType type, bool is_fast) {
+  Unet model(fixture.config());
+  set_formula_weights(model);
+  for (const auto& [path, parameter] : model.named_parameters()) {
+    const auto own = parameter->fp32_island ? at::kFloat : type;
+    parameter->value = parameter->value.detach().to(device, own).set_requires_grad(true);
+    parameter->grad = at::zeros_like(parameter->value, at::kFloat);
+  }
+  if (is_fast) {
+    model.use_fast_path(
+        std::make_shared<ops::BlockKernels>(ops::KernelOptions(), device, type, false));
+  }
+  const at::Tensor x_t = fixture.find("forward.x_t").to(device).set_requires_grad(true);
+  diffusion::Conditions conditions = fixture.conditions();
+  conditions.text = conditions.text.to(device);
+  if (conditions.text_lengths.defined()) {
+    conditions.text_lengths = conditions.text_lengths.to(device);
+  }
+  const at::Tensor output = model.forward(x_t, fixture.find("forward.t").to(device), conditions);
+  torch::autograd::backward({(output * formula_values("output", output.sizes()).to(device)).sum()},
+                            {});
+  Results results = {{"output", output.detach().cpu()}, {"x_t", x_t.grad().cpu()}};
+  for (const auto& [path, parameter] : model.named_parameters()) {
+    results[path] = parameter->grad.cpu();
+  }
+  return results;
+}
+
+class GpuUnetTest : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (!cuda_available() || !ops::cuda::available()) {
+      GTEST_SKIP() << "no GPU or no kernels";
+    }
+  }
+};
+
+TEST_P(GpuUnetTest, EqualsTheCpuInFp32OnBothPaths) {
+  const UnetFixture fixture(GetParam());
+  const Results want = run(fixture, at::kCPU, at::kFloat, false);
+  for (const bool is_fast : {false, true}) {
+    for (const auto& [name, values] : run(fixture, at::kCUDA, at::kFloat, is_fast)) {
+      EXPECT_LT(ops::relative_error(values, want.at(name)), tolerance::kWholeModel)
+          << name << (is_fast ? ", fast" : ", plain");
+    }
+  }
+}
+
+// The fast path rounds less often than the plain one.
+TEST_P(GpuUnetTest, TheFastPathInBf16IsAsNearToFp32AsThePlainOne) {
+  const UnetFixture fixture(GetParam());
+  const Results want = run(fixture, at::kCPU, at::kFloat, false);
+  const Results plain = run(fixture, at::kCUDA, at::kBFloat16, false);
+  const Results fast = run(fixture, at::kCUDA, at::kBFloat16, true);
+  for (const auto& [name, values] : want) {
+    const double of_plain = ops::relative_error(plain.at(name), values);
+    EXPECT_LT(ops::relative_error(fast.at(name), values), 1.5 * of_plain + 5e-3) << name;
+  }
+  EXPECT_LT(ops::relative_error(fast.at("output"), want.at("output")),
+            tolerance::kWholeModelInBf16);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, GpuUnetTest, testing::Values("unet_sd1", "unet_sd2", "unet_deep"),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace gpu_unet_test
+}  // namespace kinora::models

@@ -1,0 +1,216 @@
+#include "kinora/models/unets/unet.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros_like.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kinora/core/error.h"
+#include "kinora/models/families.h"
+#include "kinora/ops/block_kernels.h"
+#include "tests/error_of.h"
+#include "tests/models/formula_values.h"
+#include "tests/models/unets/unet_fixture.h"
+#include "tests/ops/tensors.h"
+#include "tests/tolerances.h"
+
+namespace kinora::models {
+namespace unet_test {
+
+using testing::HasSubstr;
+
+class UnetTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(UnetTest, ForwardAndGradientsAreThoseOfDiffusers) {
+  const UnetFixture fixture(GetParam());
+  Unet model(fixture.config());
+  set_formula_weights(model);
+  at::Tensor x_t = fixture.find("forward.x_t").set_requires_grad(true);
+  diffusion::Conditions conditions = fixture.conditions();
+  conditions.text.set_requires_grad(true);
+  const at::Tensor output = model.forward(x_t, fixture.find("forward.t"), conditions);
+  EXPECT_LT(ops::relative_error(output.detach(), fixture.find("forward.output")),
+            tolerance::kOtherOrder);
+
+  torch::autograd::backward({(output * formula_values("output", output.sizes())).sum()}, {});
+  EXPECT_LT(ops::relative_error(x_t.grad(), fixture.find("grad.x_t")), tolerance::kWholeModel);
+  EXPECT_LT(ops::relative_error(conditions.text.grad(), fixture.find("grad.text")),
+            tolerance::kWholeModel);
+  for (const auto& [path, parameter] : model.named_parameters()) {
+    const at::Tensor want = fixture.find("grad." + path);
+    ASSERT_TRUE(want.defined()) << path;
+    const at::Tensor gap = (probe(path, parameter->grad) - want.to(at::kDouble)).abs();
+    EXPECT_LT(gap.max().item<double>(), tolerance::kWholeModel * want[0].item<double>()) << path;
+  }
+}
+
+// Composed of ATen's calls the fast path is the same but for the order of three sums.
+TEST_P(UnetTest, TheFastPathComputesTheSame) {
+  const UnetFixture fixture(GetParam());
+  Unet model(fixture.config());
+  const auto run = [&](bool is_fast) {
+    model.use_fast_path(is_fast ? std::make_shared<ops::BlockKernels>(ops::KernelOptions(),
+                                                                      at::kCPU, at::kFloat, false)
+                                : nullptr);
+    set_formula_weights(model);
+    const at::Tensor output =
+        model.forward(fixture.find("forward.x_t"), fixture.find("forward.t"), fixture.conditions());
+    torch::autograd::backward({(output * formula_values("output", output.sizes())).sum()}, {});
+    std::map<std::string, at::Tensor> all = {{"output", output.detach()}};
+    for (const auto& [path, parameter] : model.named_parameters()) {
+      all[path] = parameter->grad;
+    }
+    return all;
+  };
+  const auto want = run(false);
+  const auto got = run(true);
+  for (const auto& [name, values] : want) {
+    EXPECT_LT(ops::relative_error(got.at(name), values), tolerance::kOtherOrderOfBranches) << name;
+  }
+  EXPECT_THAT(error_of(ErrorKind::kConfig,
+                       [&] {
+                         model.use_fast_path(nullptr, ops::Recompute::kMlp);
+                         return 0;
+                       }),
+              HasSubstr("train.recompute must be none, block or a number of blocks"));
+}
+
+TEST_P(UnetTest, EveryRecomputationGivesTheSameBits) {
+  const UnetFixture fixture(GetParam());
+  Unet model(fixture.config());
+  const auto gradients = [&](int64_t blocks) {
+    model.set_recompute(blocks);
+    set_formula_weights(model);
+    const at::Tensor output =
+        model.forward(fixture.find("forward.x_t"), fixture.find("forward.t"), fixture.conditions());
+    torch::autograd::backward({output.square().sum()}, {});
+    std::map<std::string, at::Tensor> all;
+    for (const auto& [path, parameter] : model.named_parameters()) {
+      all[path] = parameter->grad;
+    }
+    return all;
+  };
+  const auto want = gradients(0);
+  for (const int64_t blocks : {int64_t{1}, model.config().unet.units()}) {
+    for (const auto& [path, gradient] : gradients(blocks)) {
+      EXPECT_TRUE(at::equal(gradient, want.at(path))) << path << ", " << blocks;
+    }
+  }
+}
+
+TEST_P(UnetTest, BucketsHoldEveryParameterOnce) {
+  Unet model(UnetFixture(GetParam()).config());
+  std::vector<std::string> in_buckets;
+  int64_t blocks = 0;
+  for (const nn::BucketSpec& bucket : model.buckets()) {
+    EXPECT_FALSE(bucket.parameters.empty()) << bucket.name;
+    in_buckets.insert(in_buckets.end(), bucket.parameters.begin(), bucket.parameters.end());
+    blocks += bucket.is_block ? 1 : 0;
+  }
+  EXPECT_EQ(blocks, shape_of(model.config()).blocks);
+  std::vector<std::string> all;
+  for (const auto& [path, parameter] : model.named_parameters()) {
+    all.push_back(path);
+  }
+  EXPECT_THAT(in_buckets, testing::UnorderedElementsAreArray(all));
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, UnetTest, testing::Values("unet_sd1", "unet_sd2", "unet_deep"),
+                         [](const auto& info) { return std::string(info.param); });
+
+// Where a caption is null its states are zeros.
+TEST(UnetTextTest, NullCaptionsAreZeros) {
+  const UnetFixture fixture("unet_sd1");
+  Unet model(fixture.config());
+  set_formula_weights(model);
+  const at::NoGradGuard no_grad;
+  const auto run = [&](const diffusion::Conditions& conditions) {
+    return model.forward(fixture.find("forward.x_t"), fixture.find("forward.t"), conditions);
+  };
+  diffusion::Conditions zeros = fixture.conditions();
+  zeros.text = at::stack({at::zeros_like(zeros.text[0]), zeros.text[1]});
+  diffusion::Conditions null = fixture.conditions();
+  null.null_text = at::arange(2) == 0;
+  EXPECT_TRUE(at::equal(run(null), run(zeros)));
+  EXPECT_FALSE(at::equal(run(null), run(fixture.conditions())));
+}
+
+/// The published sizes at 512 pixels.
+ModelConfig published(const std::string& name) {
+  ModelConfig config;
+  config.name = name;
+  config.in_channels = 4;
+  config.height = 64;
+  config.width = 64;
+  config.learn_sigma = false;
+  return resolved(config);
+}
+
+// As many parameters as the published files have.
+TEST(UnetSizesTest, HaveAsManyParametersAsPublished) {
+  const std::map<std::string, int64_t> known = {{"UNet-SD1", 859520964}, {"UNet-SD2", 865910724}};
+  for (const auto& [name, number] : known) {
+    Unet model(published(name));
+    int64_t sum = 0;
+    for (const auto& [path, parameter] : model.named_parameters()) {
+      sum += parameter->numel();
+    }
+    EXPECT_EQ(sum, number) << name;
+  }
+}
+
+TEST(UnetSizesTest, WhatDoesNotFitIsRefused) {
+  const auto refusal = [](const std::function<void(ModelConfig&)>& change) {
+    ModelConfig config = published("UNet-SD1");
+    change(config);
+    return error_of(ErrorKind::kConfig, [&] { return resolved(config).name; });
+  };
+  EXPECT_THAT(refusal([](ModelConfig& config) { config.unet.depths.pop_back(); }),
+              HasSubstr("an entry for each of 4 levels of channels, got 3 and 4"));
+  EXPECT_THAT(refusal([](ModelConfig& config) {
+                config.unet.heads = {8, 8, 8, 7};
+              }),
+              HasSubstr("heads must divide the channels of their level, got 7 for 1280"));
+  EXPECT_THAT(refusal([](ModelConfig& config) { config.unet.norm_groups = 48; }),
+              HasSubstr("multiples of norm_groups = 48, got 320"));
+  EXPECT_THAT(refusal([](ModelConfig& config) { config.height = 4; }),
+              HasSubstr("at least 8 for 4 levels, got 4 x 64"));
+  EXPECT_THAT(refusal([](ModelConfig& config) { config.transformer.depth = 12; }),
+              HasSubstr("UNet has no use for keys of transformers"));
+  EXPECT_THAT(refusal([](ModelConfig& config) {
+                config.name = "custom";
+                config.unet = {};
+              }),
+              HasSubstr("Hint: set them, or a model.name such as UNet-SD1"));
+}
+
+TEST(UnetSizesTest, InputsThatDoNotFitAreRefused) {
+  const UnetFixture fixture("unet_sd1");
+  Unet model(fixture.config());
+  set_formula_weights(model);
+  const at::Tensor x_t = fixture.find("forward.x_t");
+  const at::Tensor t = fixture.find("forward.t");
+  diffusion::Conditions conditions = fixture.conditions();
+  const auto refusal = [&](const at::Tensor& x, const at::Tensor& time) {
+    return error_of(ErrorKind::kShape, [&] { return model.forward(x, time, conditions).dim(); });
+  };
+  EXPECT_THAT(refusal(x_t.narrow(1, 0, 3), t), HasSubstr("x_t must be [B, 4, H, W], got [2, 3"));
+  EXPECT_THAT(refusal(x_t, t.to(at::kDouble)), HasSubstr("t must be float32 [2]"));
+  conditions.text = conditions.text.narrow(2, 0, 9);
+  EXPECT_THAT(refusal(x_t, t), HasSubstr("needs text, [2, L, 10], got [2, 5, 9]"));
+  conditions.text = at::Tensor();
+  EXPECT_THAT(refusal(x_t, t), HasSubstr("needs text, [2, L, 10], got []"));
+}
+
+}  // namespace unet_test
+}  // namespace kinora::models

@@ -1,0 +1,153 @@
+#include "kinora/pipelines/diffusers_unet.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kinora/core/config.h"
+#include "kinora/core/error.h"
+#include "kinora/io/safetensors.h"
+#include "kinora/models/families.h"
+#include "tests/error_of.h"
+#include "tests/places.h"
+
+namespace kinora::pipelines {
+namespace diffusers_unet_test {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+/// config.json as diffusers writes it, of a file of tools/reference/make_unet_fixtures.py.
+json written_by_diffusers(const std::string& name) {
+  const auto file =
+      io::SafetensorsFile::open(source_path("tests/models/data/" + name + ".safetensors"));
+  return json::parse(file.metadata().at("config"));
+}
+
+std::string keys_of(const json& config) {
+  return unet_keys(DiffusersConfig(config.dump(), "diffusers", "config.json"));
+}
+
+models::ModelConfig model_of(const json& config) {
+  const json recipe = {{"model", json::parse(keys_of(config))}};
+  models::ModelConfig model = parse_config<models::ModelConfig>({recipe.dump(), "recipe"});
+  model.time_scale = 1.0;
+  return models::resolved(model);
+}
+
+TEST(DiffusersUnetTest, ConfigurationsOfDiffusersAreRead) {
+  const models::ModelConfig sd1 = model_of(written_by_diffusers("unet_sd1"));
+  EXPECT_EQ(sd1.architecture, "unet");
+  EXPECT_EQ(sd1.in_channels, 4);
+  EXPECT_FALSE(sd1.learn_sigma);
+  EXPECT_EQ(sd1.text_channels, 10);
+  EXPECT_EQ(sd1.text_tokens, 77);
+  EXPECT_EQ(sd1.height, 8);
+  EXPECT_EQ(sd1.compression, 8);
+  EXPECT_EQ(sd1.unet, (models::UnetConfig{.channels = {16, 32, 48},
+                                          .resnets = 2,
+                                          .depths = {1, 1, 0},
+                                          .middle_depth = 1,
+                                          .heads = {4, 4, 4},
+                                          .norm_groups = 8}));
+  const models::ModelConfig sd2 = model_of(written_by_diffusers("unet_sd2"));
+  EXPECT_TRUE(sd2.learn_sigma);
+  EXPECT_EQ(sd2.unet, (models::UnetConfig{.channels = {16, 32},
+                                          .resnets = 1,
+                                          .depths = {1, 0},
+                                          .middle_depth = 1,
+                                          .heads = {2, 4},
+                                          .norm_groups = 8,
+                                          .norm_epsilon = 1e-3,
+                                          .linear_projection = true}));
+}
+
+// What is left out has the class' defaults, which are Stable Diffusion 1's but for the text.
+TEST(DiffusersUnetTest, DefaultsAreTheClass) {
+  models::ModelConfig published;
+  published.name = "UNet-SD1";
+  published.in_channels = 4;
+  published.height = 64;
+  published.width = 64;
+  const models::ModelConfig model = model_of({{"_class_name", kUnetClass}});
+  EXPECT_EQ(model.unet, models::resolved(published).unet);
+  EXPECT_EQ(model.text_channels, 1280);
+  EXPECT_EQ(model_of({{"sample_size", {32, 48}}}).width, 48);
+}
+
+TEST(DiffusersUnetTest, WhatIsWrittenIsReadAgain) {
+  for (const char* name : {"unet_sd1", "unet_sd2", "unet_deep"}) {
+    const models::ModelConfig model = model_of(written_by_diffusers(name));
+    const models::ModelConfig again = model_of(json::parse(describe_unet(model)));
+    EXPECT_EQ(again.unet, model.unet) << name;
+    EXPECT_EQ(again.sample_shape(), model.sample_shape()) << name;
+    EXPECT_EQ(again.learn_sigma, model.learn_sigma) << name;
+    EXPECT_EQ(again.text_channels, model.text_channels) << name;
+  }
+  models::ModelConfig model = model_of(written_by_diffusers("unet_deep"));
+  model.unet.middle_depth = 1;
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return describe_unet(model); }),
+              HasSubstr("middle_depth must be that of the last level, 2, for diffusers, got 1"));
+}
+
+// Every key that changes what is computed is read or refused.
+TEST(DiffusersUnetTest, WhatKinoraLacksIsRefusedByName) {
+  const std::vector<std::pair<const char*, json>> changes = {
+      {"act_fn", "gelu"},
+      {"addition_embed_type", "text"},
+      {"attention_type", "gated"},
+      {"center_input_sample", true},
+      {"class_embed_type", "timestep"},
+      {"class_embeddings_concat", true},
+      {"conv_in_kernel", 1},
+      {"conv_out_kernel", 1},
+      {"cross_attention_norm", "layer_norm"},
+      {"downsample_padding", 0},
+      {"dropout", 0.1},
+      {"dual_cross_attention", true},
+      {"encoder_hid_dim", 32},
+      {"encoder_hid_dim_type", "text_proj"},
+      {"flip_sin_to_cos", false},
+      {"freq_shift", 1},
+      {"mid_block_scale_factor", 2.0},
+      {"mid_block_only_cross_attention", true},
+      {"mid_block_type", "UNetMidBlock2DSimpleCrossAttn"},
+      {"num_attention_heads", 8},
+      {"num_class_embeds", 10},
+      {"only_cross_attention", true},
+      {"projection_class_embeddings_input_dim", 10},
+      {"resnet_out_scale_factor", 2.0},
+      {"resnet_skip_time_act", true},
+      {"resnet_time_scale_shift", "scale_shift"},
+      {"reverse_transformer_layers_per_block", {1, 2, 3}},
+      {"time_cond_proj_dim", 256},
+      {"time_embedding_act_fn", "silu"},
+      {"time_embedding_dim", 128},
+      {"time_embedding_type", "fourier"},
+      {"timestep_post_act", "silu"},
+      {"down_block_types", {"DownBlock2D", "AttnDownBlock2D", "DownBlock2D"}},
+      {"up_block_types", {"UpBlock2D", "UpBlock2D", "UpBlock2D"}},
+      {"layers_per_block", {1, 2, 2}},
+      {"cross_attention_dim", {10, 10, 20}},
+      {"attention_head_dim", {4, 4}},
+      {"out_channels", 3},
+  };
+  for (const auto& [key, value] : changes) {
+    json config = written_by_diffusers("unet_sd1");
+    config[key] = value;
+    const std::string message = error_of(ErrorKind::kConfig, [&] { return keys_of(config); });
+    EXPECT_THAT(message, HasSubstr(key));
+    EXPECT_THAT(message, HasSubstr("config.json"));
+  }
+  json config = written_by_diffusers("unet_sd1");
+  config["block_out_channels"] = "many";
+  EXPECT_THAT(error_of(ErrorKind::kIo, [&] { return keys_of(config); }),
+              HasSubstr("block_out_channels is of another kind"));
+}
+
+}  // namespace diffusers_unet_test
+}  // namespace kinora::pipelines

@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""Writes tests/models/data/unet_*.safetensors: what diffusers' UNet2DConditionModel makes of formula.py's
+weights, in float64. Wants torch and diffusers.
+
+  forward.x_t, forward.t, forward.text      [B, C, H, W], [B], [B, L, D]
+  forward.text_lengths                      I64 [B], where padding is masked
+  forward.output                            [B, out, H, W]
+  grad.KEY                                  [2]: norm, and product with values(KEY), of the gradient of
+                                            sum(output * values("output"))
+  grad.x_t, grad.text                       gradients of the inputs
+
+Of the metadata, `config` is config.json's text.
+"""
+
+import json
+import pathlib
+
+import diffusers
+import torch
+
+import formula
+import tensor_file
+
+DATA = pathlib.Path(__file__).resolve().parents[2] / "tests/models/data"
+ATTENDS = ("CrossAttnDownBlock2D", "CrossAttnUpBlock2D")
+PLAIN = ("DownBlock2D", "UpBlock2D")
+
+
+def tiny(depths, **changes):
+    """A U-Net whose levels have so many transformer blocks."""
+    kinds = [ATTENDS if depth else PLAIN for depth in depths]
+    sizes = {"sample_size": 8, "block_out_channels": [16, 32, 48][: len(depths)], "layers_per_block": 2,
+             "norm_num_groups": 8, "cross_attention_dim": 10,
+             "transformer_layers_per_block": [max(depth, 1) for depth in depths],
+             "down_block_types": [down for down, _ in kinds],
+             "up_block_types": [up for _, up in reversed(kinds)]}
+    return sizes | changes
+
+
+MODELS = {
+    # Stable Diffusion 1's form, at a size that does not halve evenly.
+    "unet_sd1": (tiny([1, 1, 0], attention_head_dim=4), (9, 14), False),
+    # Stable Diffusion 2's form, with padding that is not read; no residual block but one a level.
+    "unet_sd2": (tiny([1, 0], attention_head_dim=[2, 4], use_linear_projection=True, layers_per_block=1,
+                      in_channels=3, out_channels=6, norm_eps=1e-3), (4, 6), True),
+    # The depths of SDXL's levels, without what else it reads.
+    "unet_deep": (tiny([0, 1, 2], attention_head_dim=[2, 4, 8], use_linear_projection=True,
+                       layers_per_block=1), (8, 8), False),
+}
+
+
+def run(name, config, size, masked):
+    model = formula.fill(diffusers.UNet2DConditionModel(**config))
+    batch, length = 2, 5
+    x_t = formula.values("x_t", [batch, model.config.in_channels, *size]) * 2
+    text = formula.values("text", [batch, length, model.config.cross_attention_dim]) * 2
+    t = torch.tensor([3.0, 807.0], dtype=torch.float64)
+    tensors = {"forward.x_t": x_t, "forward.t": t, "forward.text": text}
+    mask = None
+    if masked:
+        lengths = torch.tensor([2, 5])
+        tensors["forward.text_lengths"] = lengths
+        mask = (torch.arange(length) < lengths.unsqueeze(1)).double()
+    x_t.requires_grad_(True)
+    text.requires_grad_(True)
+    output = model(x_t, t, text, encoder_attention_mask=mask).sample
+    (output * formula.values("output", output.shape)).sum().backward()
+    tensors["forward.output"] = output
+    tensors |= {"grad." + key: value for key, value in formula.probes(model).items()}
+    tensors |= {"grad.x_t": x_t.grad, "grad.text": text.grad}
+    path = DATA / (name + ".safetensors")
+    metadata = {"kinora_fixture": "unet", "version": "1", "config": json.dumps(
+        {"_class_name": "UNet2DConditionModel", **dict(model.config)}, separators=(",", ":"))}
+    tensor_file.save(path, {key: value if value.dtype == torch.int64 else value.float()
+                            for key, value in tensors.items()}, metadata)
+    print(path.name, path.stat().st_size, "bytes,", len(tensors), "tensors")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for name, (config, size, masked) in MODELS.items():
+        run(name, config, size, masked)
