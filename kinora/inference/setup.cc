@@ -41,8 +41,8 @@ std::shared_ptr<ops::BlockKernels> fast_path(const ModelRecipe& recipe, const mo
                                              at::Device device) {
   const at::ScalarType type = compute_type(recipe.precision);
   const bool takes_it =
-      recipe.path == Path::kFast ||
-      (recipe.path == Path::kAuto && model.has_fast_path() && ops::BlockKernels::worthwhile(device, type));
+      recipe.path == Path::kFast || (recipe.path == Path::kAuto && model.has_fast_path() &&
+                                     ops::BlockKernels::worthwhile(device, type));
   return takes_it ? std::make_shared<ops::BlockKernels>(recipe.kernels, device, type,
                                                         recipe.deterministic)
                   : nullptr;
