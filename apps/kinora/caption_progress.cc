@@ -56,7 +56,7 @@ std::map<std::string, std::string> text_metadata(const fs::path& encoder, const 
 
 pipelines::CaptionEmbeddingResult embed_captions(const std::vector<std::string>& captions,
                                                  models::TextEncoder& encoder,
-                                                 const tokenizers::Tokenizer& tokenizer,
+                                                 const data::CaptionTokens& tokens,
                                                  pipelines::CaptionEmbeddingOptions options,
                                                  const StopSignal& stop) {
   std::optional<Progress> progress;
@@ -68,7 +68,7 @@ pipelines::CaptionEmbeddingResult embed_captions(const std::vector<std::string>&
       progress->update(static_cast<double>(done));
     };
   }
-  return pipelines::encode_captions(captions, encoder, tokenizer, options, &stop);
+  return pipelines::encode_captions(captions, encoder, tokens, options, &stop);
 }
 
 }  // namespace kinora::apps

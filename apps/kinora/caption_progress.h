@@ -29,7 +29,7 @@ namespace kinora::apps {
 /// options.progress is set here, of the first rank. Errors as pipelines::encode_captions().
 pipelines::CaptionEmbeddingResult embed_captions(const std::vector<std::string>& captions,
                                                  models::TextEncoder& encoder,
-                                                 const tokenizers::Tokenizer& tokenizer,
+                                                 const data::CaptionTokens& tokens,
                                                  pipelines::CaptionEmbeddingOptions options,
                                                  const StopSignal& stop);
 

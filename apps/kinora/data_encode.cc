@@ -131,11 +131,9 @@ void encode_texts(const EncodeArguments& arguments, const train::RunConfig& conf
                                               ? pipelines::find_tokenizer(text.encoder)
                                               : std::filesystem::path(text.tokenizer);
   const pipelines::CaptionEmbeddingResult result = embed_captions(
-      *captions, *frozen->model, *tokens.tokenizer,
+      *captions, *frozen->model, tokens,
       {.out = std::filesystem::path(arguments.out) / data::kCachedTextsFile,
        .dtype = dtype_of(arguments.dtype),
-       .max_tokens = tokens.max_length,
-       .clean = tokens.cleans,
        .batch = text.micro_batch > 0 ? text.micro_batch : inference::TextOptions::kMicroBatch,
        .save_seconds = arguments.save_every,
        .metadata =

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <iterator>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -22,6 +23,7 @@
 #include "kinora/device/host_bytes.h"
 #include "kinora/inference/prompts.h"
 #include "kinora/inference/setup.h"
+#include "kinora/inference/text_tokens.h"
 #include "kinora/io/file.h"
 #include "kinora/models/families.h"
 #include "kinora/pipelines/text_encoder_file.h"
@@ -104,7 +106,8 @@ int run(const EncodeTextsArguments& arguments) {
   const fs::path tokenizer_path = arguments.tokenizer.empty()
                                       ? pipelines::find_tokenizer(arguments.text_encoder)
                                       : fs::path(arguments.tokenizer);
-  const auto tokenizer = tokenizers::Tokenizer::load(tokenizer_path);
+  const auto tokenizer =
+      std::make_shared<const tokenizers::Tokenizer>(tokenizers::Tokenizer::load(tokenizer_path));
   device::configure_computation(config.train.threads, config.deterministic);
   const at::Device device = inference::choose_device(
       arguments.device == DeviceChoice::kAuto ? config.train.device : arguments.device);
@@ -124,22 +127,24 @@ int run(const EncodeTextsArguments& arguments) {
   if (!captions) {
     return 0;
   }
-  const bool clean = arguments.clean.value_or(!wanted.pooled);
+  const data::CaptionTokens tokens{
+      .tokenizer = tokenizer,
+      .max_length = token_limit(arguments, wanted, *tokenizer, encoder->piece()),
+      .piece = encoder->piece(),
+      .pads = models::pads_captions(config.model),
+      .cleans = arguments.clean.value_or(inference::cleans_captions(config.model))};
   const pipelines::CaptionEmbeddingOptions options{
       .out = arguments.out,
       .dtype = device::dtype_of(inference::compute_type(arguments.dtype)),
-      .max_tokens = token_limit(arguments, wanted, tokenizer, encoder->piece()),
-      .piece = encoder->piece(),
-      .clean = clean,
       .keyed = is_of_data,
       .batch = arguments.batch,
       .save_seconds = arguments.save_every,
       .metadata = text_metadata(
           arguments.text_encoder, tokenizer_path,
           at::toString(type) + (arguments.eight_bits.empty() ? "" : ", " + arguments.eight_bits),
-          clean)};
+          tokens.cleans)};
   const pipelines::CaptionEmbeddingResult result =
-      embed_captions(*captions, *encoder, tokenizer, options, stop);
+      embed_captions(*captions, *encoder, tokens, options, stop);
   if (result.complete) {
     log_info("[captions] ", arguments.out, " holds ", counted(std::ssize(*captions), "caption"),
              ", each of up to ", result.length, " tokens (", human_bytes(result.num_bytes),

@@ -15,7 +15,7 @@ tokenizers::Tokens encode(const CaptionTokens& tokens, std::string_view caption)
   return tokenizers::encode_in_pieces(
       *tokens.tokenizer,
       tokens.cleans ? prompts::preprocess_caption(caption) : std::string(caption),
-      {.max_length = tokens.max_length, .piece = tokens.piece});
+      {.max_length = tokens.max_length, .piece = tokens.piece, .pads = tokens.pads});
 }
 
 std::string shortened(const std::string& text) {

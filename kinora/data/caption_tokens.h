@@ -20,6 +20,8 @@ struct CaptionTokens {
   int64_t max_length = 0;
   /// A longer text stands in pieces of so many tokens (tokenizers/pieces.h); nothing: in one.
   std::optional<int64_t> piece = {};
+  /// Padding fills them up and counts as the rest (PieceOptions::pads).
+  bool pads = false;
   bool cleans = false;  ///< prompts::preprocess_caption() before they are tokenised
 };
 

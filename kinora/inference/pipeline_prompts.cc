@@ -38,22 +38,23 @@ constexpr size_t kAtOnce = 32;
 
 /// kConfig where tokenizer, encoder and denoiser do not belong together. Reads no weights.
 void check_fit(const tokenizers::Tokenizer& tokenizer, const fs::path& encoder_config,
-               const models::ModelConfig& model, const pipelines::PipelineText& its) {
+               const models::ModelConfig& model) {
   const pipelines::TextEncoderConfig config = pipelines::parse_text_encoder_config(
       io::read_text(encoder_config, pipelines::kMaxConfigBytes), encoder_config.string());
   const auto* const t5 = std::get_if<models::T5Config>(&config);
   const auto* const clip = std::get_if<models::ClipTextConfig>(&config);
-  KINORA_CHECK((its.is_padded_clip ? clip != nullptr : t5 != nullptr), kConfig,
+  const bool reads_clip = models::pads_captions(model);
+  KINORA_CHECK((reads_clip ? clip != nullptr : t5 != nullptr), kConfig,
                "[sample] the text encoder of ", encoder_config, " is a ",
                t5 != nullptr ? "T5" : "CLIP", ", but ", models::name_of(model), " reads ",
-               its.is_padded_clip ? "CLIP" : "T5", "'s states. Hint: take both from one pipeline");
+               reads_clip ? "CLIP" : "T5", "'s states. Hint: take both from one pipeline");
   const int64_t width = t5 != nullptr ? t5->d_model : clip->hidden_size;
   KINORA_CHECK(width == model.text_channels, kConfig, "[sample] the text encoder of ",
                encoder_config, " makes states of ", width, " channels, but ",
                models::name_of(model), " takes ", model.text_channels,
-               its.is_padded_clip ? " (cross_attention_dim)" : " (caption_channels)",
+               reads_clip ? " (cross_attention_dim)" : " (caption_channels)",
                ". Hint: take both from one pipeline");
-  KINORA_CHECK(!its.is_padded_clip || clip->max_position_embeddings >= model.text_tokens, kConfig,
+  KINORA_CHECK(!reads_clip || clip->max_position_embeddings >= model.text_tokens, kConfig,
                "[sample] the text encoder of ", encoder_config, " reads ",
                clip->max_position_embeddings, " tokens, but captions have ", model.text_tokens,
                ". Hint: take both from one pipeline");
@@ -62,8 +63,8 @@ void check_fit(const tokenizers::Tokenizer& tokenizer, const fs::path& encoder_c
 }
 
 /// What is done to captions, in words.
-std::string cleaning_of(const pipelines::PipelineText& its, const CaptionOptions& options) {
-  if (its.is_padded_clip) {
+std::string cleaning_of(const models::ModelConfig& model, const CaptionOptions& options) {
+  if (models::pads_captions(model)) {
     return "as written";
   }
   return options.cleans ? "cleaned" : "lower case";
@@ -71,13 +72,14 @@ std::string cleaning_of(const pipelines::PipelineText& its, const CaptionOptions
 
 /// What is left of a caption's pieces when they are cleaned.
 std::vector<prompts::WeightedText> cleaned(const std::string& text,
-                                           const pipelines::PipelineText& its,
+                                           const models::ModelConfig& model,
                                            const CaptionOptions& options) {
   std::vector<prompts::WeightedText> pieces;
   for (const prompts::WeightedText& piece :
        prompts::parse_weights(text, syntax_of(options.weights))) {
-    std::string clean =
-        its.is_padded_clip ? piece.text : prompts::preprocess_caption(piece.text, options.cleans);
+    std::string clean = models::pads_captions(model)
+                            ? piece.text
+                            : prompts::preprocess_caption(piece.text, options.cleans);
     if (!clean.empty()) {
       pieces.push_back({.text = std::move(clean), .weight = piece.weight});
     }
@@ -122,12 +124,13 @@ void say_encoded(const tokenizers::Tokenizer& tokenizer, const std::string& give
 
 /// Texts that differ, as numbers.
 std::vector<WeightedTokens> tokens_of(const tokenizers::Tokenizer& tokenizer,
-                                      const std::vector<std::string>& texts, int64_t max_length,
-                                      const pipelines::PipelineText& its,
+                                      const std::vector<std::string>& texts,
+                                      const models::ModelConfig& model,
                                       const CaptionOptions& options) {
+  const int64_t max_length = model.text_tokens;
   std::vector<WeightedTokens> all;
   for (const std::string& text : texts) {
-    const std::vector<prompts::WeightedText> pieces = cleaned(text, its, options);
+    const std::vector<prompts::WeightedText> pieces = cleaned(text, model, options);
     all.push_back(weighted_tokens(tokenizer, pieces, max_length));
     const WeightedTokens& tokens = all.back();
     if (options.says && options.verbose) {
@@ -239,7 +242,7 @@ Prompts prompts_of_pipeline(const pipelines::Pipeline& pipeline,
                               .channels = recipe.model.text_channels,
                               .pooled_channels = 0};
   const auto tokenizer = tokenizers::Tokenizer::load(tokenizer_folder);
-  check_fit(tokenizer, encoder_config, recipe.model, its);
+  check_fit(tokenizer, encoder_config, recipe.model);
   std::vector<std::string> texts = {options.negative};  // each once
   std::unordered_map<std::string, size_t> number;
   if (!its.cuts_negative && !its.scores) {
@@ -251,18 +254,18 @@ Prompts prompts_of_pipeline(const pipelines::Pipeline& pipeline,
     }
   }
   if (options.says) {
-    log_info("[sample] captions, ", cleaning_of(its, options), ", are numbered by ",
+    log_info("[sample] captions, ", cleaning_of(recipe.model, options), ", are numbered by ",
              tokenizer_folder, ", at most ", shape.length, " tokens");
     if (its.scores) {
       log_info("[sample] encoded: ", quote(texts[1]));
     }
     log_info("[sample] text encoder ", encoder_folder, ", released before what denoises is read");
   }
-  std::vector<WeightedTokens> numbers = tokens_of(tokenizer, texts, shape.length, its, options);
+  std::vector<WeightedTokens> numbers = tokens_of(tokenizer, texts, recipe.model, options);
   if (its.cuts_negative) {
     pad_first(numbers, tokenizer);
   }
-  if (its.is_padded_clip) {
+  if (models::pads_captions(recipe.model)) {
     pad_all(numbers, tokenizer, shape.length);
   }
   const std::unique_ptr<models::TextEncoder> encoder =
@@ -284,8 +287,8 @@ Prompts prompts_of_pipeline(const pipelines::Pipeline& pipeline,
   for (const std::string& caption : captions) {
     prompts.all.push_back({.caption = caption, .text = states[number.at(caption)], .label = {}});
   }
-  prompts.origin = encoder_folder.string() + ", " + cleaning_of(its, options) + ", negative " +
-                   quote(options.negative) +
+  prompts.origin = encoder_folder.string() + ", " + cleaning_of(recipe.model, options) +
+                   ", negative " + quote(options.negative) +
                    (options.weights == PromptWeights::kOff     ? ""
                     : options.weights == PromptWeights::kA1111 ? ", weights of a1111"
                                                                : ", weights of compel");

@@ -49,9 +49,11 @@ void describe_autoencoder(Fields& fields, AutoencoderOptions& autoencoder) {
 
 void describe_text(Fields& fields, TextOptions& text) {
   const auto scope = fields.scope("text");
-  fields.add("encoder", text.encoder,
-             "A frozen text encoder (T5, CLIP), a folder or file: training with data.text tokens "
-             "encodes captions in each step, and prompts are encoded where samples are drawn.");
+  fields.add(
+      "encoder", text.encoder,
+      "A frozen text encoder (T5, CLIP), a folder or file: training with data.text tokens "
+      "encodes captions in each step, and prompts are encoded where samples are drawn. Stable "
+      "Diffusion's also makes the empty caption that stands for dropped ones.");
   fields.add("precision", text.precision,
              {{"fp32", Precision::kFp32}, {"bf16", Precision::kBf16}, {"fp16", Precision::kFp16}},
              "Type of its weights and arithmetic.");
@@ -73,7 +75,8 @@ void describe_text(Fields& fields, TextOptions& text) {
       "clean", text.clean,
       {{"auto", ops::Switch::kAuto}, {"on", ops::Switch::kOn}, {"off", ops::Switch::kOff}},
       "Clean captions as PixArt and Open-Sora were trained on them (lower case, without "
-      "addresses, tags and file names). auto = of models of tokens, not of a pooled vector.");
+      "addresses, tags and file names). auto = of models of tokens, but not of a frozen CLIP's "
+      "(Stable Diffusion), and not of a pooled vector.");
 }
 
 void describe_precision(Fields& fields, ModelRecipe& recipe) {

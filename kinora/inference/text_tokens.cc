@@ -67,10 +67,14 @@ std::optional<data::CaptionTokens> caption_tokens(const ModelRecipe& recipe) {
   } else {
     tokens.piece = piece;
   }
-  tokens.cleans =
-      text.clean == ops::Switch::kOn ||
-      (text.clean == ops::Switch::kAuto && !models::family_of(recipe.model).conditions.pooled);
+  tokens.pads = models::pads_captions(recipe.model);
+  tokens.cleans = text.clean == ops::Switch::kOn ||
+                  (text.clean == ops::Switch::kAuto && cleans_captions(recipe.model));
   return tokens;
+}
+
+bool cleans_captions(const models::ModelConfig& model) {
+  return !models::family_of(model).conditions.pooled && !models::pads_captions(model);
 }
 
 }  // namespace kinora::inference

@@ -4,6 +4,7 @@
 
 #include "kinora/data/caption_tokens.h"
 #include "kinora/inference/recipe.h"
+#include "kinora/models/model_config.h"
 
 namespace kinora::inference {
 
@@ -13,5 +14,9 @@ namespace kinora::inference {
 /// an encoder. Errors of Tokenizer::load(); kConfig where data.text is tokens and there is none, or
 /// it has more tokens than the model's own text encoder.
 [[nodiscard]] std::optional<data::CaptionTokens> caption_tokens(const ModelRecipe& recipe);
+
+/// Whether captions are cleaned before they are tokenised where nobody says (text.clean): not where
+/// the model reads one vector a caption, nor where they are padded as CLIP's. It may be unresolved.
+[[nodiscard]] bool cleans_captions(const models::ModelConfig& model);
 
 }  // namespace kinora::inference

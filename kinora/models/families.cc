@@ -181,6 +181,7 @@ std::deque<Family> make_families() {
        .conditions = {.text = true, .tokens = true},
        .fast_parts = "norms, gates and sums own, convolutions, products and attention of libtorch",
        .takes_any_size = true,
+       .pads_captions = true,
        .sizes = {unet_size("SD1", {8, 8, 8, 8}, 768, false),
                  unet_size("SD2", {5, 10, 20, 20}, 1024, true)},
        .resolve = Unet::resolve,
@@ -290,6 +291,10 @@ const Family& family_of(const ModelConfig& config) {
 
 std::string name_of(const ModelConfig& config) {
   return config.name == kCustomName ? family_of(config).name : config.name;
+}
+
+bool pads_captions(const ModelConfig& config) {
+  return !config.text_encoder.any() && family_of(config).pads_captions;
 }
 
 ModelShape shape_of(const ModelConfig& config) {

@@ -82,6 +82,9 @@ struct Family {
   /// What its fast path runs, in words, where that is not blocks of transformers.
   const char* fast_parts = nullptr;
   bool takes_any_size = false;  ///< else one, of clips also single frames of it
+  /// Captions for a frozen text encoder are taken as they are written and filled up with padding,
+  /// which it and the model read as the rest (Stable Diffusion's 77 tokens).
+  bool pads_captions = false;
   /// Among which tokens its attentions go, when it has no windows. []: ranks cannot divide them.
   std::vector<nn::Span> spans = {};
   bool qk_norm = false;  ///< as published
@@ -125,6 +128,10 @@ void add_family(Family family);
 
 /// For people: "DiT-XL/2", of a custom model "DiT".
 [[nodiscard]] std::string name_of(const ModelConfig& config);
+
+/// Whether padding counts in what the model reads of captions: Family::pads_captions, and the model
+/// has no text encoder of its own. The configuration may be unresolved.
+[[nodiscard]] bool pads_captions(const ModelConfig& config);
 
 /// Of a configuration that is resolved().
 [[nodiscard]] ModelShape shape_of(const ModelConfig& config);

@@ -31,6 +31,11 @@ class Model : public nn::Module, public diffusion::Denoiser {
   /// Moves the buffers to where the parameters are.
   virtual void to_device(const at::Device& device) = 0;
 
+  /// Where the model reads the states of an empty caption for a null one (Conditions::null_text),
+  /// as Stable Diffusion does: the buffer that holds them, fp32 [text_tokens, D], zeros until
+  /// somebody copies an encoder's into it. Undefined: it has a null embedding of its own.
+  [[nodiscard]] virtual at::Tensor null_caption() const { return {}; }
+
   /// The first `num_blocks` blocks keep only their input in training and are computed again in
   /// backward: 0 = none, depth = every block.
   void set_recompute(int64_t num_blocks);

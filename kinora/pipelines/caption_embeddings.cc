@@ -19,14 +19,11 @@
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
 #include "kinora/core/text.h"
-#include "kinora/data/caption_tokens.h"
 #include "kinora/device/host_bytes.h"
 #include "kinora/io/file.h"
 #include "kinora/io/file_lock.h"
 #include "kinora/io/safetensors.h"
 #include "kinora/pipelines/tokenizer_folder.h"
-#include "kinora/prompts/caption_cleaning.h"
-#include "kinora/tokenizers/pieces.h"
 
 namespace kinora::pipelines {
 namespace {
@@ -51,15 +48,12 @@ struct TokenisedCaptions {
   }
 };
 
-TokenisedCaptions tokenise(std::span<const std::string> captions,
-                           const tokenizers::Tokenizer& tokenizer,
+TokenisedCaptions tokenise(std::span<const std::string> captions, const data::CaptionTokens& how,
                            const CaptionEmbeddingOptions& options) {
   TokenisedCaptions result;
   std::string example;
   for (const std::string& caption : captions) {
-    const tokenizers::Tokens tokens = tokenizers::encode_in_pieces(
-        tokenizer, options.clean ? prompts::preprocess_caption(caption) : caption,
-        {.max_length = options.max_tokens, .piece = options.piece});
+    const tokenizers::Tokens tokens = data::encode(how, caption);
     KINORA_CHECK(!tokens.ids.empty(), kConfig, "[captions] the caption ", data::shortened(caption),
                  " must have a token, got none");
     if (tokens.num_cut > 0 && ++result.cut == 1) {
@@ -70,7 +64,7 @@ TokenisedCaptions tokenise(std::span<const std::string> captions,
   }
   if (result.cut > 0 && options.ranks.rank() == 0) {
     log_warn("[captions] ", result.cut, " of ", counted(result.size(), "caption"),
-             " are cut off after ", options.max_tokens, " tokens, such as ", example);
+             " are cut off after ", how.max_length, " tokens, such as ", example);
   }
   return result;
 }
@@ -348,15 +342,14 @@ std::array<bool, 2> of_any_rank(const CaptionEmbeddingOptions& options,
 }  // namespace
 
 CaptionEmbeddingResult encode_captions(std::span<const std::string> captions,
-                                       models::TextEncoder& encoder,
-                                       const tokenizers::Tokenizer& tokenizer,
+                                       models::TextEncoder& encoder, const data::CaptionTokens& how,
                                        const CaptionEmbeddingOptions& options,
                                        const StopSignal* stop) {
   using Clock = std::chrono::steady_clock;
   KINORA_CHECK(!captions.empty(), kConfig, "[captions] there must be at least one caption");
-  check_vocabulary(tokenizer, "the text encoder", encoder.vocab_size());
+  check_vocabulary(*how.tokenizer, "the text encoder", encoder.vocab_size());
   const at::NoGradGuard no_grad;
-  const TokenisedCaptions tokens = tokenise(captions, tokenizer, options);
+  const TokenisedCaptions tokens = tokenise(captions, how, options);
   const TextFileLayout layout(captions, tokens, encoder, options);
   PartialTextFile file(options.out, layout, options.ranks, options.device);
   const int64_t total = tokens.size();

@@ -4,15 +4,14 @@
 #include <filesystem>
 #include <functional>
 #include <map>
-#include <optional>
 #include <span>
 #include <string>
 
 #include "kinora/comm/group.h"
 #include "kinora/core/dtype.h"
 #include "kinora/core/stop_signal.h"
+#include "kinora/data/caption_tokens.h"
 #include "kinora/models/text_encoders/text_encoder.h"
-#include "kinora/tokenizers/tokenizer.h"
 
 /// From captions to a file of their embeddings (data/text_file.h).
 namespace kinora::pipelines {
@@ -20,11 +19,6 @@ namespace kinora::pipelines {
 struct CaptionEmbeddingOptions {
   std::filesystem::path out;
   DType dtype = DType::kBF16;  ///< of what is stored: F32, F16 or BF16
-  /// At most so many tokens of a caption, special ones counted, from 1 to models::kMostTokens.
-  int64_t max_tokens = models::kMostTokens;
-  /// A longer one stands in pieces of so many (tokenizers/pieces.h); nothing: in one.
-  std::optional<int64_t> piece = {};
-  bool clean = false;          ///< prompts::preprocess_caption() before they are tokenised
   bool keyed = true;           ///< store the captions as keys; they are unique then
   int64_t batch = 64;          ///< captions computed at once
   double save_seconds = 10.0;  ///< what is computed is on the disk after this time at the latest
@@ -38,14 +32,15 @@ struct CaptionEmbeddingOptions {
 struct CaptionEmbeddingResult {
   bool complete = false;  ///< else a signal stopped it, and the next call goes on
   int64_t computed = 0;   ///< captions, in this call, by all ranks
-  int64_t cut = 0;        ///< captions that were longer than max_tokens
+  int64_t cut = 0;        ///< captions that were cut off
   int64_t length = 0;     ///< L: tokens of the longest
   int64_t num_bytes = 0;  ///< of the file
 };
 
 /// Writes a file with a row a caption, in their order: the last normed states of its tokens,
 /// special ones too, and of encoders that have one the pooled vector. Nothing is stored for
-/// padding. The longest are computed first, texts of like length together.
+/// padding that does not count (data::CaptionTokens::pads). The longest are computed first, texts
+/// of like length together.
 ///
 /// Of several ranks, which all make the same call and see the same files, each computes every so
 /// manieth batch; the file and what is noted of it are the same as those of one.
@@ -58,8 +53,7 @@ struct CaptionEmbeddingResult {
 /// in `dtype`, a tokenizer of more tokens than the encoder has. kIo: files that cannot be written,
 /// no room, another process that writes the same file. `stop` may be null.
 CaptionEmbeddingResult encode_captions(std::span<const std::string> captions,
-                                       models::TextEncoder& encoder,
-                                       const tokenizers::Tokenizer& tokenizer,
+                                       models::TextEncoder& encoder, const data::CaptionTokens& how,
                                        const CaptionEmbeddingOptions& options,
                                        const StopSignal* stop = nullptr);
 

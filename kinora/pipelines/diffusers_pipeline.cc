@@ -31,15 +31,14 @@ struct PipelineClass {
   int64_t text_tokens;            ///< max_sequence_length; 0: it draws classes
   int64_t steps;
   double guidance;
-  bool is_padded_clip = false;  ///< PipelineText's
-  bool cuts_negative = false;   ///< likewise
+  bool cuts_negative = false;  ///< PipelineText's
 };
 constexpr std::array<PipelineClass, 5> kPipelines = {{
     {"DiTPipeline", "transformer", "dit", 0, 50, 4.0},
     {"PixArtAlphaPipeline", "transformer", "pixart", 120, 20, 4.5},
     {"PixArtSigmaPipeline", "transformer", "pixart", 300, 20, 4.5},
-    {"LattePipeline", "transformer", "latte_t2v", 120, 50, 7.5, false, true},
-    {"StableDiffusionPipeline", "unet", "unet", 77, 50, 7.5, true},
+    {"LattePipeline", "transformer", "latte_t2v", 120, 50, 7.5, true},
+    {"StableDiffusionPipeline", "unet", "unet", 77, 50, 7.5},
 }};
 
 const PipelineClass* find_class(std::string_view name) {
@@ -81,7 +80,6 @@ std::optional<Pipeline> find_diffusers_pipeline(const fs::path& path) {
     pipeline.text = PipelineText{.tokenizer = "tokenizer",
                                  .encoder = "text_encoder",
                                  .max_tokens = its->text_tokens,
-                                 .is_padded_clip = its->is_padded_clip,
                                  .cuts_negative = its->cuts_negative};
   }
   return pipeline;

@@ -15,9 +15,6 @@ struct PipelineText {
   std::filesystem::path tokenizer;  ///< in the pipeline's folder, or absolute
   std::filesystem::path encoder;    ///< likewise: text_encoder_file.h
   int64_t max_tokens = 0;           ///< of a caption, its end token counted
-  /// CLIP's states of captions that are padded to max_tokens, and padding is read as the rest
-  /// (Stable Diffusion); captions are taken as they are written. Else T5's, without padding.
-  bool is_padded_clip = false;
   /// Where no negative caption is given, the model's own null embedding stands for it.
   bool has_learned_null = false;
   /// Of the negative caption, padding included, as many states are read as the caption has (Latte).

@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <vector>
 
-namespace kinora::tokenizers {
+#include "kinora/core/error.h"
 
-Tokens encode_in_pieces(const Tokenizer& tokenizer, std::string_view text,
-                        const PieceOptions& options) {
+namespace kinora::tokenizers {
+namespace {
+
+Tokens without_padding(const Tokenizer& tokenizer, std::string_view text,
+                       const PieceOptions& options) {
   const std::vector<int64_t> special = tokenizer.encode("").ids;
   const int64_t piece = options.piece.value_or(0);
   const int64_t inner = piece - std::ssize(special);  // tokens of the text in a piece
@@ -37,6 +40,26 @@ Tokens encode_in_pieces(const Tokenizer& tokenizer, std::string_view text,
     result.cut = tokenizer.decode({first + kept, first + count});
   }
   return result;
+}
+
+}  // namespace
+
+Tokens encode_in_pieces(const Tokenizer& tokenizer, std::string_view text,
+                        const PieceOptions& options) {
+  Tokens tokens = without_padding(tokenizer, text, options);
+  if (options.pads) {
+    const std::optional<int64_t> padding = tokenizer.pad_id();
+    KINORA_CHECK(padding.has_value(), kConfig,
+                 "[tokenizer] the tokenizer must have a padding token, with which this model's "
+                 "captions are filled up, got none. Hint: pad_token in tokenizer_config.json");
+    const int64_t count = std::ssize(tokens.ids);
+    const int64_t piece =
+        std::max<int64_t>(options.piece.value_or(options.max_length.value_or(count)), 1);
+    const int64_t whole = (count + piece - 1) / piece * piece;
+    tokens.ids.resize(static_cast<size_t>(std::min(whole, options.max_length.value_or(whole))),
+                      *padding);
+  }
+  return tokens;
 }
 
 }  // namespace kinora::tokenizers

@@ -18,6 +18,7 @@
 #include "kinora/io/file.h"
 #include "kinora/train/exact_resume.h"
 #include "kinora/train/finetune.h"
+#include "kinora/train/null_caption.h"
 #include "kinora/train/run.h"
 
 namespace kinora::train {
@@ -126,15 +127,15 @@ void start_or_resume(Run& run, const Resume& resume) {
   if (resume.mode == Resume::Mode::kAuto && load_newest(run, resume)) {
     return;
   }
-  if (run.config.checkpoint.init_from.empty()) {
-    return;
+  if (!run.config.checkpoint.init_from.empty()) {
+    const std::string others =
+        initialise_from(run.config, run.trainable->model(), run.trainable->arena());
+    if (run.writes()) {
+      log_info("[train] weights from ", run.config.checkpoint.init_from, others.empty() ? "" : "; ",
+               others);
+    }
   }
-  const std::string others =
-      initialise_from(run.config, run.trainable->model(), run.trainable->arena());
-  if (run.writes()) {
-    log_info("[train] weights from ", run.config.checkpoint.init_from, others.empty() ? "" : "; ",
-             others);
-  }
+  fill_null_caption(run);
 }
 
 }  // namespace kinora::train

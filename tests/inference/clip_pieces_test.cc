@@ -103,6 +103,47 @@ TEST_F(ClipPiecesTest, LengthsCountEveryPiecesSpecialTokens) {
   EXPECT_EQ(encode("a red circle a red circle", 5).ids.size(), 5U);
 }
 
+TEST_F(ClipPiecesTest, PaddingFillsTheLastPieceUp) {
+  const auto encode = [&, its = tokenizer()](const std::string& text, int64_t most,
+                                             std::optional<int64_t> piece) {
+    return tokenizers::encode_in_pieces(its, text,
+                                        {.max_length = most, .piece = piece, .pads = true});
+  };
+  const auto whole = tokenizer().encode("a red circle a red circle").ids;
+  const int64_t bos = whole.front();
+  const int64_t eos = whole.back();
+  const int64_t pad = tokenizer().pad_id().value();
+  EXPECT_THAT(encode("", 10, 5).ids, ElementsAre(bos, eos, pad, pad, pad));
+  EXPECT_THAT(encode("a red", 10, 5).ids, ElementsAre(bos, whole[1], whole[2], eos, pad));
+  EXPECT_THAT(encode("a red circle", 10, 5).ids,
+              ElementsAre(bos, whole[1], whole[2], whole[3], eos));
+  EXPECT_THAT(encode("a red circle a", 10, 5).ids,
+              ElementsAre(bos, whole[1], whole[2], whole[3], eos, bos, whole[4], eos, pad, pad));
+  EXPECT_THAT(encode("a red circle a", 9, 5).ids,
+              ElementsAre(bos, whole[1], whole[2], whole[3], eos, bos, whole[4], eos, pad));
+  EXPECT_THAT(encode("a", 6, std::nullopt).ids, ElementsAre(bos, whole[1], eos, pad, pad, pad));
+  const tokenizers::Tokens cut = encode("a red circle a red circle", 5, 5);
+  EXPECT_THAT(cut.ids, ElementsAre(bos, whole[1], whole[2], whole[3], eos));
+  EXPECT_EQ(cut.num_cut, 3);
+}
+
+TEST_F(ClipPiecesTest, CaptionsOfAUnetArePaddedAndAsTheyAreWritten) {
+  ModelRecipe of_clip = recipe("unet", 2 * kPiece);
+  of_clip.text.clean = ops::Switch::kAuto;
+  const data::CaptionTokens tokens = caption_tokens(of_clip).value();
+  EXPECT_TRUE(tokens.pads);
+  EXPECT_FALSE(tokens.cleans);
+  EXPECT_EQ(data::encode(tokens, "A Red circle").ids.size(), size_t{kPiece});
+  EXPECT_EQ(data::encode(tokens, captions()[2]).ids.size(), size_t{2 * kPiece});
+  ModelRecipe with_own = recipe("unet", 0);
+  with_own.model.text_encoder.width = 24;
+  with_own.model.text_encoder.layers = 1;
+  with_own.model.text_encoder.heads = 2;
+  EXPECT_FALSE(models::pads_captions(with_own.model));
+  EXPECT_TRUE(cleans_captions(with_own.model));
+  EXPECT_FALSE(caption_tokens(recipe("pixart", 0))->pads);
+}
+
 TEST_F(ClipPiecesTest, AModelOfOneVectorATextTakesOnePiece) {
   EXPECT_EQ(caption_tokens(recipe("vdit", 0))->max_length, kPiece);
   EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return caption_tokens(recipe("vdit", 100)); }),

@@ -44,19 +44,20 @@ class CaptionEmbeddingsTest : public testing::Test {
   /// The encoder at `path` with its tokenizer.
   void open(const fs::path& path) {
     encoder_ = open_text_encoder(path, {});
-    tokenizer_.emplace(tokenizers::Tokenizer::load(find_tokenizer(path)));
+    tokens_ = {.tokenizer = std::make_shared<const tokenizers::Tokenizer>(
+                   tokenizers::Tokenizer::load(find_tokenizer(path))),
+               .max_length = models::kMostTokens};
   }
   [[nodiscard]] fs::path out() const { return folder_ / "texts.safetensors"; }
   CaptionEmbeddingResult encode(const CaptionEmbeddingOptions& options,
                                 const StopSignal* stop = nullptr) {
-    return encode_captions(kCaptions, *encoder_, *tokenizer_, options, stop);
+    return encode_captions(kCaptions, *encoder_, tokens_, options, stop);
   }
   /// Compares row `row` with the library called directly, one text at a time.
-  void expect_row(const data::TextFile& file, int64_t row, const std::string& text,
-                  int64_t max_tokens, double bound) {
+  void expect_row(const data::TextFile& file, int64_t row, const std::string& text, double bound) {
     const at::NoGradGuard no_grad;
     models::TextTokens tokens;
-    tokens.ids = tokenizer_->encode(text, {.max_length = max_tokens}).ids;
+    tokens.ids = tokens_.tokenizer->encode(text, {.max_length = tokens_.max_length}).ids;
     tokens.lengths = {std::ssize(tokens.ids)};
     const models::TextStates wanted = encoder_->encode(tokens);
     data::Text got;
@@ -77,7 +78,7 @@ class CaptionEmbeddingsTest : public testing::Test {
 
   TemporaryFolder folder_;
   std::unique_ptr<models::TextEncoder> encoder_;
-  std::optional<tokenizers::Tokenizer> tokenizer_;
+  data::CaptionTokens tokens_;
 };
 
 TEST_F(CaptionEmbeddingsTest, RowsAreWhatEncoderAndTokenizerGive) {
@@ -85,9 +86,10 @@ TEST_F(CaptionEmbeddingsTest, RowsAreWhatEncoderAndTokenizerGive) {
   write_tiny_clip(folder_ / "clip");
   for (const auto& [name, pooled] : {std::pair<const char*, int64_t>{"t5", 0}, {"clip", 10}}) {
     open(folder_ / name);
+    tokens_.max_length = 77;
     for (const auto& [dtype, bound] :
          {std::pair{DType::kF32, 1e-5}, {DType::kF16, 1e-3}, {DType::kBF16, 8e-3}}) {
-      const auto result = encode({.out = out(), .dtype = dtype, .max_tokens = 77, .batch = 2});
+      const auto result = encode({.out = out(), .dtype = dtype, .batch = 2});
       EXPECT_TRUE(result.complete);
       EXPECT_EQ(result.computed, 5);
       EXPECT_EQ(result.num_bytes, static_cast<int64_t>(fs::file_size(out())));
@@ -97,7 +99,7 @@ TEST_F(CaptionEmbeddingsTest, RowsAreWhatEncoderAndTokenizerGive) {
       for (int64_t row = 0; row < 5; ++row) {
         const std::string& caption = kCaptions[static_cast<size_t>(row)];
         EXPECT_EQ(file.find_key(caption), row);
-        expect_row(file, row, caption, 77, bound);
+        expect_row(file, row, caption, bound);
       }
     }
   }
@@ -106,20 +108,22 @@ TEST_F(CaptionEmbeddingsTest, RowsAreWhatEncoderAndTokenizerGive) {
 TEST_F(CaptionEmbeddingsTest, CleanedCaptionsKeepTheirKeys) {
   write_tiny_t5(folder_ / "t5");
   open(folder_ / "t5");
-  (void)encode({.out = out(), .dtype = DType::kF32, .clean = true});
+  tokens_.cleans = true;
+  (void)encode({.out = out(), .dtype = DType::kF32});
   const data::TextFile file(out());
   const std::string& caption = kCaptions[2];
   ASSERT_EQ(file.find_key(caption), 2);
   const std::string cleaned = prompts::preprocess_caption(caption);
   EXPECT_NE(cleaned, caption);  // "two dogs"
-  expect_row(file, 2, cleaned, models::kMostTokens, 1e-5);
+  expect_row(file, 2, cleaned, 1e-5);
 }
 
 TEST_F(CaptionEmbeddingsTest, LongCaptionsAreCutOffAndTold) {
   write_tiny_t5(folder_ / "t5");
   open(folder_ / "t5");
   testing::internal::CaptureStderr();
-  const auto result = encode({.out = out(), .dtype = DType::kF32, .max_tokens = 7, .keyed = false});
+  tokens_.max_length = 7;
+  const auto result = encode({.out = out(), .dtype = DType::kF32, .keyed = false});
   const std::string log = testing::internal::GetCapturedStderr();
   EXPECT_EQ(result.length, 7);
   EXPECT_GE(result.cut, 1);
@@ -128,7 +132,7 @@ TEST_F(CaptionEmbeddingsTest, LongCaptionsAreCutOffAndTold) {
   const data::TextFile file(out());
   EXPECT_FALSE(file.has_keys());
   for (int64_t row = 0; row < 5; ++row) {
-    expect_row(file, row, kCaptions[static_cast<size_t>(row)], 7, 1e-5);
+    expect_row(file, row, kCaptions[static_cast<size_t>(row)], 1e-5);
   }
 }
 
@@ -210,7 +214,8 @@ TEST_F(CaptionEmbeddingsTest, WhatIsLeftOfOtherCaptionsIsNotTaken) {
     std::raise(SIGTERM);
     EXPECT_FALSE(encode({.out = out(), .batch = 2}, &stop).complete);
   }
-  EXPECT_EQ(encode({.out = out(), .clean = true, .batch = 2}).computed, 5);
+  tokens_.cleans = true;
+  EXPECT_EQ(encode({.out = out(), .batch = 2}).computed, 5);
   // Records that somebody damaged.
   for (const char* record : {"", "[1]", "{\"content\": 3, \"done\": 4}", "{\"done\": 4}"}) {
     io::write_file_atomic(out().string() + ".partial.json", record);
@@ -224,15 +229,13 @@ TEST_F(CaptionEmbeddingsTest, WhatCannotBeEmbeddedIsNamed) {
   write_tiny_t5(folder_ / "t5");
   write_tiny_clip(folder_ / "clip");
   open(folder_ / "t5");
-  EXPECT_THAT(
-      error_of(ErrorKind::kConfig,
-               [&] { return encode_captions({}, *encoder_, *tokenizer_, {.out = out()}).cut; }),
-      HasSubstr("at least one caption"));
-  const auto clip = tokenizers::Tokenizer::load(folder_ / "clip");
-  EXPECT_THAT(
-      error_of(ErrorKind::kConfig,
-               [&] { return encode_captions(kCaptions, *encoder_, clip, {.out = out()}).cut; }),
-      AllOf(HasSubstr("1064 tokens"), HasSubstr("vocabulary of 700")));
+  EXPECT_THAT(error_of(ErrorKind::kConfig,
+                       [&] { return encode_captions({}, *encoder_, tokens_, {.out = out()}).cut; }),
+              HasSubstr("at least one caption"));
+  tokens_.tokenizer =
+      std::make_shared<const tokenizers::Tokenizer>(tokenizers::Tokenizer::load(folder_ / "clip"));
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return encode({.out = out()}).cut; }),
+              AllOf(HasSubstr("1064 tokens"), HasSubstr("vocabulary of 700")));
   for (const auto& [path, parameter] : encoder_->named_parameters()) {
     if (path.ends_with("final_layer_norm.weight")) {
       parameter->value = parameter->value * 1e6;  // beyond fp16

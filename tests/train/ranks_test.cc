@@ -19,6 +19,7 @@
 #include "kinora/train/trainable.h"
 #include "kinora/train/training_step.h"
 #include "tests/comm/ranks.h"
+#include "tests/models/small_network.h"
 
 namespace kinora::train {
 namespace ranks_test {
@@ -92,6 +93,22 @@ RunConfig tiny_video(const std::string& architecture) {
   return config;
 }
 
+/// A U-Net of eight blocks.
+RunConfig tiny_unet() {
+  RunConfig config = tiny();
+  config.model = {.architecture = "unet",
+                  .in_channels = 4,
+                  .height = 8,
+                  .width = 8,
+                  .time_scale = 1.0,
+                  .text_channels = 8,
+                  .text_tokens = 5};
+  models::set_small_network(config.model, 0, 16, 2);
+  config.model = models::resolved(config.model);
+  config.model.num_classes = 1;
+  return config;
+}
+
 /// What a few steps come to.
 struct Outcome {
   std::vector<float> losses;
@@ -115,6 +132,9 @@ class TinyRun {
                .device = at::kCPU,
                .graphs = false}) {
     randomise_zeros(trainable.model().named_parameters(), trainable.arena());
+    if (const at::Tensor null = trainable.model().null_caption(); null.defined()) {
+      null.fill_(0.5);
+    }
     trainable.arena().reset_averages();
   }
 
@@ -262,6 +282,35 @@ TEST_P(RanksTest, FineTuningEqualsOneRank) {
           expect_close(outcome_of(config, world), want, kRounding);
         }
       }
+    }
+  });
+}
+
+TEST_P(RanksTest, UnetsEqualOneRank) {
+  comm::run_on_ranks(GetParam(), [](const comm::Group& world) {
+    for (const bool is_lora : {false, true}) {
+      RunConfig config = tiny_unet();
+      if (is_lora) {
+        config.finetune.lora.targets = {"*.to_q", "*.to_k", "*.to_v", "*.to_out.0"};
+      }
+      const Outcome want = outcome_of(config, {});
+      for (const int64_t stage : {0, 1, 2, 3}) {
+        for (const std::string recompute : {"none", "block:4"}) {
+          SCOPED_TRACE("stage " + std::to_string(stage) + ", recompute " + recompute +
+                       (is_lora ? ", LoRA" : ""));
+          config.parallel.zero_stage = stage;
+          config.train.recompute = recompute;
+          config.train.micro_batch = 2;
+          expect_close(outcome_of(config, world), want, kRounding);
+        }
+      }
+      config = tiny_unet();
+      config.optim.max_grad_norm = 0.0;
+      const Outcome whole = outcome_of(config, world);
+      config.parallel.zero_stage = 3;
+      const Outcome divided = outcome_of(config, world);
+      EXPECT_EQ(divided.losses, whole.losses);
+      EXPECT_TRUE(at::equal(divided.weights, whole.weights));
     }
   });
 }

@@ -3,7 +3,10 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/silu.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <utility>
@@ -100,6 +103,7 @@ void fill(std::vector<T>& list, const std::vector<T>& published) {
 
 Unet::Unet(const ModelConfig& config)
     : Model(config),
+      null_text(at::zeros({config.text_tokens, config.text_channels}, at::kFloat)),
       conv_in(nn::ConvShape::same(config.in_channels, config.unet.channels.front(), 3)),
       time_embedding(config.unet.channels.front(), config.unet.time_width()),
       conv_norm_out(config.unet.norm_groups, config.unet.channels.front(),
@@ -111,6 +115,7 @@ Unet::Unet(const ModelConfig& config)
     text_encoder.emplace(config);
     add_child("text_encoder", *text_encoder);
   }
+  add_buffer("null_text", null_text);
   add_child("conv_in", conv_in);
   add_child("time_embedding", time_embedding);
   for (int64_t level = 0; level <= last; ++level) {
@@ -192,6 +197,7 @@ void Unet::to_device(const at::Device& device) {
   if (text_encoder) {
     text_encoder->to_device(device);
   }
+  null_text = null_text.to(device);
 }
 
 void Unet::use_fast_path(std::shared_ptr<ops::BlockKernels> kernels, ops::Recompute level) {
@@ -277,9 +283,10 @@ void Unet::check_inputs(const at::Tensor& x_t, const at::Tensor& t,
                "[unet] t must be float32 [", batch, "], got ", t.scalar_type(), " ", t.sizes());
   const at::Tensor& text = text_encoder ? conditions.tokens : conditions.text;
   KINORA_CHECK(text.defined() && text.size(0) == batch && text.dim() == (text_encoder ? 2 : 3) &&
+                   text.size(1) <= config().text_tokens &&
                    (text_encoder || text.size(2) == config().text_channels),
                kShape, "[unet] ", name_of(config()), " needs ",
-               text_encoder ? "tokens, [" : "text, [", batch, ", L",
+               text_encoder ? "tokens, [" : "text, [", batch, ", up to ", config().text_tokens,
                text_encoder ? "" : ", " + std::to_string(config().text_channels), "], got ",
                text.defined() ? text.sizes() : at::IntArrayRef());
   KINORA_CHECK(!text_encoder || conditions.text_lengths.defined(), kShape, "[unet] ",
@@ -287,12 +294,18 @@ void Unet::check_inputs(const at::Tensor& x_t, const at::Tensor& t,
 }
 
 UnetText Unet::read_text(const diffusion::Conditions& conditions) const {
-  const at::Tensor& lengths = conditions.text_lengths;
+  at::Tensor lengths = conditions.text_lengths;
   UnetText text{.states = text_encoder ? text_encoder->embed_captions(conditions.tokens, lengths)
                                        : conditions.text,
                 .mask = {}};
-  if (conditions.null_text.defined()) {
-    text.states = text.states.masked_fill(conditions.null_text.view({-1, 1, 1}), 0.0);
+  if (const at::Tensor& null = conditions.null_text; null.defined()) {
+    const int64_t length = text.states.size(1);
+    text.states =
+        at::where(null.view({-1, 1, 1}),
+                  null_text.narrow(0, 0, length).to(text.states.scalar_type()), text.states);
+    if (lengths.defined()) {
+      lengths = at::where(null, at::full_like(lengths, length), lengths);
+    }
   }
   if (lengths.defined()) {
     // A text without tokens has one: what lies there is zeros or the padding's state.

@@ -15,7 +15,8 @@ struct ModelShape;
 
 /// The U-Net of latent diffusion (Rombach et al. 2022) and Stable Diffusion 1 and 2: images from
 /// captions. Keys are those of diffusers' UNet2DConditionModel. Where a caption is null
-/// (Conditions::null_text) its states are zeros.
+/// (Conditions::null_text) the buffer null_text [text_tokens, D] stands for its states, all of
+/// which are read.
 ///
 /// A block, that is what recomputation and buckets count, is a residual block with what attends
 /// behind it and, at the end of a level, the change of size; the middle is one.
@@ -31,6 +32,9 @@ class Unet : public Model {
 
   [[nodiscard]] std::vector<nn::BucketSpec> buckets() const override { return buckets_; }
   void to_device(const at::Device& device) override;
+  [[nodiscard]] at::Tensor null_caption() const override {
+    return text_encoder ? at::Tensor() : null_text;
+  }
 
   [[nodiscard]] bool has_fast_path() const override { return true; }
   /// Norms, gates and sums by kernels of ours. kConfig for a level other than none.
@@ -51,6 +55,7 @@ class Unet : public Model {
 
   // NOLINTBEGIN(readability-identifier-naming): named as the published checkpoints' keys
   std::optional<CaptionEncoder> text_encoder;
+  at::Tensor null_text;
   nn::Conv conv_in;
   UnetTimeEmbedding time_embedding;
   std::vector<std::unique_ptr<UnetLevel>> down_blocks;

@@ -32,7 +32,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kMaxFileBytes = int64_t{1} << 28;
-constexpr size_t kMostSamples = 12;      // pictures in a page, evenly over the run
+constexpr size_t kShownSamples = 12;     // pictures in a page, evenly over the run
 constexpr int kDigits = 4;               // of numbers in the table
 constexpr int64_t kPictureWidth = 720;   // pixels at most
 constexpr int64_t kSmoothingShare = 50;  // a mean is over two fiftieth parts of a curve
@@ -266,15 +266,15 @@ std::string summary_table(const RunSummary& summary, const Metrics& metrics) {
   return table.text();
 }
 
-/// Every n-th entry so that at most kMostSamples are left, the last among them.
+/// Every n-th entry so that at most kShownSamples are left, the last among them.
 std::vector<std::pair<int64_t, fs::path>> chosen(const std::map<int64_t, fs::path>& grids) {
   std::vector<std::pair<int64_t, fs::path>> all(grids.begin(), grids.end());
-  if (all.size() <= kMostSamples) {
+  if (all.size() <= kShownSamples) {
     return all;
   }
   std::vector<std::pair<int64_t, fs::path>> some;
-  for (size_t i = 0; i < kMostSamples; ++i) {
-    some.push_back(all[i * (all.size() - 1) / (kMostSamples - 1)]);
+  for (size_t i = 0; i < kShownSamples; ++i) {
+    some.push_back(all[i * (all.size() - 1) / (kShownSamples - 1)]);
   }
   return some;
 }

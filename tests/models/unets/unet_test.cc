@@ -128,8 +128,8 @@ TEST_P(UnetTest, BucketsHoldEveryParameterOnce) {
 INSTANTIATE_TEST_SUITE_P(Models, UnetTest, testing::Values("unet_sd1", "unet_sd2", "unet_deep"),
                          [](const auto& info) { return std::string(info.param); });
 
-// Where a caption is null its states are zeros.
-TEST(UnetTextTest, NullCaptionsAreZeros) {
+// Where a caption is null the buffer stands for it, zeros at first, and all of it is read.
+TEST(UnetTextTest, NullCaptionsReadTheBuffer) {
   const UnetFixture fixture("unet_sd1");
   Unet model(fixture.config());
   set_formula_weights(model);
@@ -143,6 +143,24 @@ TEST(UnetTextTest, NullCaptionsAreZeros) {
   null.null_text = at::arange(2) == 0;
   EXPECT_TRUE(at::equal(run(null), run(zeros)));
   EXPECT_FALSE(at::equal(run(null), run(fixture.conditions())));
+
+  const at::Tensor empty = 0.5 * formula_values("empty", model.null_caption().sizes());
+  model.null_caption().copy_(empty);
+  diffusion::Conditions of_empty = fixture.conditions();
+  of_empty.text = at::stack({empty, of_empty.text[1]});
+  EXPECT_TRUE(at::equal(run(null), run(of_empty)));
+  EXPECT_FALSE(at::equal(run(null), run(zeros)));
+  const auto lengths = [](int64_t first, int64_t second) {
+    return at::arange(2) * (second - first) + first;
+  };
+  null.text_lengths = lengths(2, 3);
+  of_empty.text_lengths = lengths(5, 3);
+  EXPECT_TRUE(at::equal(run(null), run(of_empty)));
+  // Of captions with room for fewer tokens as many of it.
+  null.text = null.text.narrow(1, 0, 4);
+  of_empty.text = of_empty.text.narrow(1, 0, 4);
+  of_empty.text_lengths = lengths(4, 3);
+  EXPECT_TRUE(at::equal(run(null), run(of_empty)));
 }
 
 /// The published sizes at 512 pixels.
@@ -207,9 +225,9 @@ TEST(UnetSizesTest, InputsThatDoNotFitAreRefused) {
   EXPECT_THAT(refusal(x_t.narrow(1, 0, 3), t), HasSubstr("x_t must be [B, 4, H, W], got [2, 3"));
   EXPECT_THAT(refusal(x_t, t.to(at::kDouble)), HasSubstr("t must be float32 [2]"));
   conditions.text = conditions.text.narrow(2, 0, 9);
-  EXPECT_THAT(refusal(x_t, t), HasSubstr("needs text, [2, L, 10], got [2, 5, 9]"));
+  EXPECT_THAT(refusal(x_t, t), HasSubstr("needs text, [2, up to 5, 10], got [2, 5, 9]"));
   conditions.text = at::Tensor();
-  EXPECT_THAT(refusal(x_t, t), HasSubstr("needs text, [2, L, 10], got []"));
+  EXPECT_THAT(refusal(x_t, t), HasSubstr("needs text, [2, up to 5, 10], got []"));
 }
 
 }  // namespace unet_test
