@@ -30,7 +30,7 @@ constexpr const char* kDiffusersFile = "pytorch_lora_weights.safetensors";
 constexpr const char* kSettingsFile = "adapter_config.json";
 constexpr const char* kSettingsMetadata = "lora_adapter_metadata";
 constexpr const char* kPeftPrefix = "base_model.model.";
-constexpr const char* kDiffusersPrefix = "transformer.";
+constexpr const char* kDiffusersPrefixes[] = {"transformer.", "unet."};
 constexpr const char* kWeight = ".weight";
 constexpr int64_t kMaxSettingsBytes = 1 << 20;
 constexpr size_t kNamesInMessage = 4;
@@ -95,7 +95,12 @@ void check_settings(const json& values, const std::string& prefix, const std::st
 AdapterSettings parse_settings(const std::string& text, const std::string& origin) {
   const json values = json::parse(text, nullptr, /*allow_exceptions=*/false);
   KINORA_CHECK(values.is_object(), kIo, "[lora] ", origin, " must be a JSON object");
-  const std::string prefix = values.contains("transformer.r") ? kDiffusersPrefix : "";
+  std::string prefix;
+  for (const std::string its : kDiffusersPrefixes) {
+    if (values.contains(its + "r")) {
+      prefix = its;
+    }
+  }
   check_settings(values, prefix, origin);
   const json alpha = values.value(prefix + "lora_alpha", json());
   const json rslora = values.value(prefix + "use_rslora", json());
@@ -115,7 +120,10 @@ AdapterSettings settings_of(const fs::path& file, const WeightsFile& weights) {
 }
 
 std::string without_prefix(const std::string& key) {
-  for (const std::string prefix : {kPeftPrefix, kDiffusersPrefix}) {
+  if (key.starts_with(kPeftPrefix)) {
+    return key.substr(std::string_view(kPeftPrefix).size());
+  }
+  for (const std::string prefix : kDiffusersPrefixes) {
     if (key.starts_with(prefix)) {
       return key.substr(prefix.size());
     }

@@ -46,9 +46,9 @@ struct AdapterSettings {
                                    const std::string& origin);
 
 /// Reads an adapter: a safetensors file, or a folder with adapter_model.safetensors or
-/// pytorch_lora_weights.safetensors. Keys start with base_model.model. or transformer. or nothing;
-/// alpha comes from adapter_config.json beside it, the header's lora_adapter_metadata, or keys
-/// LINEAR.alpha. Linears are named as ours or by `other`, whose parts become rows of ours.
+/// pytorch_lora_weights.safetensors. Keys start with base_model.model., transformer., unet. or
+/// nothing; alpha comes from adapter_config.json beside it, the header's lora_adapter_metadata, or
+/// keys LINEAR.alpha. Linears are named as ours or by `other`, whose parts become rows of ours.
 /// `weights`: of the model that it is for. kIo for what is no such file; for keys that the model
 /// lacks, with the names most like them; and for other shapes.
 [[nodiscard]] Adapter read_adapter(const std::filesystem::path& path, const nn::Naming& other,

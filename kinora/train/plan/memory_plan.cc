@@ -337,8 +337,10 @@ class Planner {
                                                             ? config_.text.micro_batch
                                                             : inference::TextOptions::kMicroBatch);
     device::DryRun::start_peak_anew();
+    // The last of the vocabulary is CLIP's end token, without which it takes no text.
     (void)pipelines::TextBatchEncoder(*encoder, at_once)
-        .encode(at::zeros({at_once, length}, at::kLong), at::full({at_once}, length, at::kLong));
+        .encode(at::full({at_once, length}, encoder->vocab_size() - 1, at::kLong),
+                at::full({at_once}, length, at::kLong));
     const int64_t workspace = device::DryRun::peak_bytes() - before - whole;
     constexpr int64_t kSteps = 2;
     const auto value_bytes = static_cast<int64_t>(sizeof(float));
