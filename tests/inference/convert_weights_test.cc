@@ -386,7 +386,7 @@ TEST_F(ConvertWeightsTest, WhatDiffusersCannotDescribeIsRefused) {
   EXPECT_THAT(refused(narrow), HasSubstr("model.mlp_ratio must be 4 for diffusers, got 2"));
   models::ModelConfig clips = model;
   clips.architecture = "stdit";
-  EXPECT_THAT(refused(clips), HasSubstr("one of DiT, PixArt and LatteT2V"));
+  EXPECT_THAT(refused(clips), HasSubstr("one of DiT, PixArt, LatteT2V and UNet"));
 }
 
 TEST_F(ConvertWeightsTest, ShardsHoldTheSame) {
