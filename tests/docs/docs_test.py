@@ -16,13 +16,18 @@ KINORA = None
 RECIPES = sorted((ROOT / "configs").glob("*.yaml"))
 PAGES = sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").glob("*.md"))
 # Everything that costs time made small; the rest of a recipe stays as it is.
-SMALL = ["model.depth=1", "model.hidden=192", "train.global_batch=2", "train.micro_batch=1",
-         "train.device=cpu", "train.threads=1", 'autoencoder.path=""']
+SMALL = ["train.global_batch=2", "train.micro_batch=1", "train.device=cpu", "train.threads=1",
+         'autoencoder.path=""']
+SMALL_TRANSFORMER = ["model.depth=1", "model.hidden=192"]
+SMALL_UNETS = {"scenes-unet": ["model.unet.channels=[32, 32, 32]"]}
+for name in ("sd15-pretrain", "sd15-finetune", "sd15-lora"):
+    SMALL_UNETS[name] = ["model.unet.channels=[32, 32, 32, 32]"]
 
 
 def bench(recipe, *overrides):
+    small = SMALL + SMALL_UNETS.get(recipe.stem, SMALL_TRANSFORMER)
     return subprocess.run(
-        [KINORA, "bench", "train", str(recipe), *SMALL, *overrides, "--warmup", "0", "--steps", "1",
+        [KINORA, "bench", "train", str(recipe), *small, *overrides, "--warmup", "0", "--steps", "1",
          "--json"], capture_output=True, text=True)
 
 

@@ -10,6 +10,7 @@
 #include "kinora/inference/conditions.h"
 #include "kinora/inference/frozen_text_encoder.h"
 #include "kinora/inference/text_tokens.h"
+#include "kinora/models/families.h"
 #include "kinora/tokenizers/pieces.h"
 #include "tests/error_of.h"
 #include "tests/eval/clip_folder.h"

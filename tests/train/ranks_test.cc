@@ -294,24 +294,22 @@ TEST_P(RanksTest, UnetsEqualOneRank) {
         config.finetune.lora.targets = {"*.to_q", "*.to_k", "*.to_v", "*.to_out.0"};
       }
       const Outcome want = outcome_of(config, {});
-      for (const int64_t stage : {0, 1, 2, 3}) {
-        for (const std::string recompute : {"none", "block:4"}) {
-          SCOPED_TRACE("stage " + std::to_string(stage) + ", recompute " + recompute +
-                       (is_lora ? ", LoRA" : ""));
-          config.parallel.zero_stage = stage;
-          config.train.recompute = recompute;
-          config.train.micro_batch = 2;
-          expect_close(outcome_of(config, world), want, kRounding);
-        }
+      for (const auto& [stage, recompute] :
+           {std::pair{0, "none"}, {1, "none"}, {2, "block:4"}, {3, "block:4"}}) {
+        SCOPED_TRACE("stage " + std::to_string(stage) + (is_lora ? ", LoRA" : ""));
+        config.parallel.zero_stage = stage;
+        config.train.recompute = recompute;
+        config.train.micro_batch = 2;
+        expect_close(outcome_of(config, world), want, kRounding);
       }
-      config = tiny_unet();
-      config.optim.max_grad_norm = 0.0;
-      const Outcome whole = outcome_of(config, world);
-      config.parallel.zero_stage = 3;
-      const Outcome divided = outcome_of(config, world);
-      EXPECT_EQ(divided.losses, whole.losses);
-      EXPECT_TRUE(at::equal(divided.weights, whole.weights));
     }
+    RunConfig config = tiny_unet();
+    config.optim.max_grad_norm = 0.0;  // the norm is summed in another order
+    const Outcome whole = outcome_of(config, world);
+    config.parallel.zero_stage = 3;
+    const Outcome divided = outcome_of(config, world);
+    EXPECT_EQ(divided.losses, whole.losses);
+    EXPECT_TRUE(at::equal(divided.weights, whole.weights));
   });
 }
 

@@ -1,0 +1,271 @@
+// A U-Net of Stable Diffusion trained on words, with the tiny pipeline that diffusers wrote
+// (tools/reference/make_pipeline_fixtures.py): its U-Net, CLIP, tokenizer and autoencoder.
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/tensor.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "kinora/checkpoint/weights_file.h"
+#include "kinora/core/config.h"
+#include "kinora/data/text_file.h"
+#include "kinora/inference/frozen_text_encoder.h"
+#include "tests/apps/clips.h"
+#include "tests/apps/run_folder.h"
+
+namespace kinora::apps {
+namespace stable_diffusion_test {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+const fs::path kPipeline = fs::path(KINORA_SOURCE_DIR) / "tests/inference/data/sd1";
+constexpr int64_t kTokens = 77;
+constexpr int64_t kWidth = 16;
+
+constexpr const char* kRecipe = R"(model:
+  architecture: unet
+  in_channels: 4
+  learn_sigma: false
+  text_channels: 16
+  text_tokens: 77
+  unet: {channels: [8, 16], resnets: 1, depths: [1, 0], middle_depth: 1, heads: [2, 2], norm_groups: 4}
+data: {source: captions, height: 64, width: 64, captions: random, text: tokens, threads: 1}
+autoencoder: {precision: fp32}
+text: {precision: fp32}
+objective: {betas: scaled_linear, beta_start: 0.00085, beta_end: 0.012}
+train: {steps: 6, global_batch: 8, micro_batch: 4, threads: 1, device: cpu, label_dropout: 0.3}
+lr: {value: 1.0e-3}
+ema: {decays: []}
+checkpoint: {every: 3}
+sample: {method: ddim, steps: 4, spacing: leading, steps_offset: 1, end_clean: false, guidance: 7.5}
+)";
+
+class StableDiffusionTest : public RunTest {
+ protected:
+  StableDiffusionTest() {
+    fs::create_directories(folder() / "photos");
+    for (int i = 0; i < 12; ++i) {
+      const std::string name = "photos/" + std::to_string(i);
+      write_picture(folder() / (name + ".png"), i, 64, 64);
+      write_text(folder() / (name + ".txt"),
+                 "A <b>Picture</b> of number " + std::to_string(i) + "\nanother of its kind\n");
+    }
+    write_text(recipe(), kRecipe);
+  }
+
+  [[nodiscard]] std::string path(const std::string& name) const {
+    return (folder() / name).string();
+  }
+  [[nodiscard]] Arguments online(const Arguments& more = {}) const {
+    return joined(
+        {"data.path=[" + path("photos") + "]", "autoencoder.path=" + (kPipeline / "vae").string(),
+         "text.encoder=" + kPipeline.string()},
+        more);
+  }
+  [[nodiscard]] Arguments cached(const Arguments& more = {}) const {
+    return joined({"data.source=latents", "data.path=[" + path("cache") + "]", "data.text=file",
+                   "text.encoder=" + kPipeline.string()},
+                  more);
+  }
+  [[nodiscard]] Arguments tuned(const Arguments& more = {}) const {
+    return online(joined({"checkpoint.init_from=" + (kPipeline / "unet").string()}, more));
+  }
+  void run_well(const Arguments& arguments) const {
+    const Outcome outcome = run_kinora(arguments, folder());
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  }
+  /// Two pictures of `whose`.
+  [[nodiscard]] std::vector<io::Image> drawn(const Arguments& whose,
+                                             const std::string& name) const {
+    run_well(joined({"sample", "--prompt", "a red circle", "Two Dogs", "--seed", "3", "--device",
+                     "cpu", "--threads", "1", "--steps", "4", "--out", path(name)},
+                    whose));
+    return {read_image(folder() / name / "image-00000.png"),
+            read_image(folder() / name / "image-00001.png")};
+  }
+  static at::Tensor null_text(const fs::path& checkpoint) {
+    return checkpoint::WeightsFile::open(checkpoint / "buffers.safetensors").read("null_text");
+  }
+};
+
+const Arguments kLora = {
+    "finetune.lora.targets=[\"*.to_q\", \"*.to_k\", \"*.to_v\", \"*.to_out.0\"]",
+    "finetune.lora.rank=2", "lr.value=2.0e-2"};
+
+/// The recipe's, for the pipeline's folder, which has another.
+const Arguments kSampler = {
+    "--set", "sample.method=ddim",    "--set", "sample.spacing=leading",
+    "--set", "sample.steps_offset=1", "--set", "autoencoder.precision=fp32"};
+
+void expect_close(const std::vector<io::Image>& left, const std::vector<io::Image>& right) {
+  for (size_t i = 0; i < left.size(); ++i) {
+    EXPECT_LE(difference_of(left[i], right[i]).most, 1) << i;
+  }
+}
+
+TEST_F(StableDiffusionTest, LearnsOnLineAsFromACache) {
+  run_well(joined({"data", "encode", recipe().string(), "run.dir=unused", "--out", path("cache"),
+                   "--dtype", "fp32"},
+                  online()));
+  const data::TextFile texts(path("cache/texts.safetensors"));
+  EXPECT_EQ(texts.shape().length, kTokens);
+  data::Text text;
+  for (int64_t i = 0; i < texts.num_texts(); ++i) {
+    texts.read(i, text);
+    EXPECT_EQ(text.length, kTokens) << i;
+  }
+  const Arguments held_out = {"data.validation=4", "validation.every=3"};
+  train_well(run_dir("cached"), cached(held_out));
+  train_well(run_dir("online"), online(held_out));
+  const std::vector<LogLine> from_cache = read_log(run_dir("cached"));
+  const std::vector<LogLine> in_step = read_log(run_dir("online"));
+  ASSERT_EQ(from_cache.size(), 6U);
+  ASSERT_EQ(in_step.size(), 6U);
+  for (size_t i = 0; i < in_step.size(); ++i) {
+    const double loss = in_step[i].at("loss");
+    EXPECT_NEAR(from_cache[i].at("loss"), loss, 1e-5 * loss) << i;
+  }
+  const double validation = in_step[5].at("validation_raw");
+  EXPECT_NEAR(from_cache[5].at("validation_raw"), validation, 1e-5 * validation);
+  EXPECT_TRUE(at::equal(null_text(run_dir("cached") / "checkpoints/step-6"),
+                        null_text(run_dir("online") / "checkpoints/step-6")));
+}
+
+// The states are what diffusers' pipeline makes of its prompts and, last, of "".
+TEST_F(StableDiffusionTest, CaptionsAndTheNullOneAreThoseOfDiffusers) {
+  const auto drawn = checkpoint::WeightsFile::open(kPipeline / "drawn.safetensors");
+  const auto prompts =
+      nlohmann::json::parse(drawn.metadata("prompts")).get<std::vector<std::string>>();
+  ASSERT_EQ(drawn.metadata("negative"), "");
+  const at::Tensor states =
+      drawn.read("states").view({std::ssize(prompts) + 1, kTokens, kWidth}).contiguous();
+  const auto expect_states = [&](const at::Tensor& got, int64_t number) {
+    const at::Tensor want = states[number];
+    EXPECT_LT(((got.view_as(want) - want).norm() / want.norm()).item<double>(), 5e-6) << number;
+  };
+  std::string lines;
+  for (const std::string& prompt : prompts) {
+    lines += prompt + "\n";
+  }
+  write_text(folder() / "prompts.txt", lines);
+  run_well(joined({"data", "encode-texts", recipe().string(), "run.dir=unused", "--text-encoder",
+                   kPipeline.string(), "--captions-file", path("prompts.txt"), "--out",
+                   path("texts.safetensors"), "--precision", "fp32", "--dtype", "fp32"},
+                  online()));
+  const data::TextFile file(path("texts.safetensors"));
+  ASSERT_EQ(file.num_texts(), std::ssize(prompts));
+  for (int64_t i = 0; i < file.num_texts(); ++i) {
+    data::Text text;
+    file.read(i, text);
+    ASSERT_EQ(text.length, kTokens);
+    expect_states(at::tensor(text.tokens), i);
+  }
+  const inference::Prompts of_run = inference::prompts_of_encoder(
+      prompts, load_config<inference::ModelRecipe>(recipe().string(), online()), at::kCPU);
+  for (int64_t i = 0; i < std::ssize(prompts); ++i) {
+    const data::Text& text = of_run.all[static_cast<size_t>(i)].text;
+    ASSERT_EQ(text.length, kTokens);
+    expect_states(at::tensor(text.tokens), i);
+  }
+  train_well(run_dir("run"), online({"train.steps=1"}));
+  expect_states(null_text(run_dir("run") / "checkpoints/step-1"), std::ssize(prompts));
+}
+
+TEST_F(StableDiffusionTest, WithoutAnEncoderNullCaptionsAreZerosAndTheLogSaysSo) {
+  run_well(joined({"data", "encode", recipe().string(), "run.dir=unused", "--out", path("cache"),
+                   "--dtype", "fp32"},
+                  online()));
+  const Outcome outcome = train(run_dir("run"), cached({R"(text.encoder="")", "train.steps=1"}));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("read zeros, since there is no text.encoder"));
+  EXPECT_FALSE(null_text(run_dir("run") / "checkpoints/step-1").any().item<bool>());
+  const Outcome with = train(run_dir("with"), cached({"train.steps=1"}));
+  EXPECT_THAT(with.err, AllOf(HasSubstr("77 states of an empty caption"), Not(HasSubstr("zeros"))));
+}
+
+TEST_F(StableDiffusionTest, SixStepsEqualThreeAndThree) {
+  for (const auto& [name, own] : {std::pair{"all", Arguments{"ema.decays=[0.9]"}},
+                                  std::pair{"lora", kLora}, std::pair{"online", Arguments{}}}) {
+    SCOPED_TRACE(name);
+    const auto with = [&, &overrides = own](const Arguments& more) {
+      return tuned(joined(overrides, more));
+    };
+    const fs::path whole = run_dir(std::string(name) + "-whole");
+    const fs::path parts = run_dir(std::string(name) + "-parts");
+    train_well(whole, with({}));
+    train_well(parts, with({"train.steps=3"}));
+    train_well(parts, with({"--resume", "auto"}));
+    expect_same_state(whole / "checkpoints/step-6", parts / "checkpoints/step-6");
+    expect_same_log(whole, parts, 6);
+  }
+}
+
+TEST_F(StableDiffusionTest, TwoRanksLearnAsOne) {
+  train_well(run_dir("one"), tuned());
+  run_well(
+      joined(train_command(run_dir("two"), tuned({"parallel.plugin=zero3"})), {"--ranks", "2"}));
+  const std::vector<LogLine> one = read_log(run_dir("one"));
+  const std::vector<LogLine> two = read_log(run_dir("two"));
+  ASSERT_EQ(two.size(), one.size());
+  for (size_t i = 0; i < one.size(); ++i) {
+    const double loss = one[i].at("loss");
+    EXPECT_NEAR(two[i].at("loss"), loss, 1e-5 * loss) << i;
+  }
+  EXPECT_TRUE(at::equal(null_text(run_dir("one") / "checkpoints/step-6"),
+                        null_text(run_dir("two") / "checkpoints/step-6")));
+}
+
+// A run draws what its U-Net draws in the place of the pipeline's, whose negative caption is empty.
+TEST_F(StableDiffusionTest, ARunDrawsAsThePipelineWithItsUnet) {
+  train_well(run_dir("run"), tuned({"sample.every=6", "sample.count=2"}));
+  EXPECT_TRUE(fs::exists(run_dir("run") / "samples/step-6.png"));
+  const auto by_run = drawn({"--run", run_dir("run").string()}, "by-run");
+  run_well({"convert", run_dir("run").string(), "--to", path("converted")});
+  EXPECT_TRUE(fs::exists(folder() / "converted/unet/kinora.safetensors"));
+  fs::copy(kPipeline, folder() / "pipeline", fs::copy_options::recursive);
+  fs::remove_all(folder() / "pipeline/unet");
+  fs::copy(folder() / "converted/unet", folder() / "pipeline/unet", fs::copy_options::recursive);
+  const auto by_pipeline = drawn(joined({"--model", path("pipeline")}, kSampler), "by-pipeline");
+  expect_close(by_run, by_pipeline);
+  const auto by_base = drawn(joined({"--model", kPipeline.string()}, kSampler), "by-base");
+  EXPECT_GT(difference_of(by_run[0], by_base[0]).most, 1);
+}
+
+TEST_F(StableDiffusionTest, AnAdapterIsTheSameEverywhere) {
+  train_well(run_dir("lora"), tuned(joined(kLora, {"checkpoint.export=true"})));
+  const std::string run = run_dir("lora").string();
+  const auto by_run = drawn({"--run", run}, "by-run");
+  const auto with = [&](const std::string& adapter, const std::string& name) {
+    return drawn(joined({"--model", kPipeline.string(), "--lora", adapter}, kSampler), name);
+  };
+  run_well({"convert", run, "--adapter", "diffusers", "--to", path("theirs")});
+  const auto by_adapter = with((run_dir("lora") / "adapter").string(), "by-adapter");
+  expect_close(by_run, by_adapter);
+  expect_close(by_adapter, with(path("theirs"), "by-theirs"));
+  // As StableDiffusionPipeline.save_lora_weights() names them.
+  const auto own = io::SafetensorsFile::open(folder() / "theirs/adapter_model.safetensors");
+  std::vector<io::SafetensorsTensor> tensors = own.tensors();
+  for (io::SafetensorsTensor& tensor : tensors) {
+    tensor.name = "unet." + tensor.name.substr(std::string("base_model.model.").size());
+  }
+  fs::create_directories(folder() / "saved");
+  io::write_safetensors(folder() / "saved/pytorch_lora_weights.safetensors", tensors,
+                        {{"lora_adapter_metadata",
+                          R"({"unet.r": 2, "unet.lora_alpha": 8.0, "unet.use_rslora": false})"}});
+  expect_close(by_adapter, with(path("saved"), "by-saved"));
+  const auto by_base = drawn(joined({"--model", kPipeline.string()}, kSampler), "by-base");
+  EXPECT_GT(difference_of(by_adapter[0], by_base[0]).most, 1);
+  run_well({"convert", (kPipeline / "unet").string(), "--lora", path("theirs"), "--to",
+            path("merged.safetensors")});
+  const auto merged = checkpoint::WeightsFile::open(folder() / "merged.safetensors");
+  const auto exported = checkpoint::WeightsFile::open(run_dir("lora") / "model.safetensors");
+  const std::string to_q = "mid_block.attentions.0.transformer_blocks.0.attn2.to_q.weight";
+  EXPECT_TRUE(at::equal(merged.read(to_q), exported.read(to_q)));
+}
+
+}  // namespace stable_diffusion_test
+}  // namespace kinora::apps
