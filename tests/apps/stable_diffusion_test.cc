@@ -13,6 +13,7 @@
 #include "kinora/inference/frozen_text_encoder.h"
 #include "tests/apps/clips.h"
 #include "tests/apps/run_folder.h"
+#include "tests/places.h"
 
 namespace kinora::apps {
 namespace stable_diffusion_test {
@@ -22,7 +23,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-const fs::path kPipeline = fs::path(KINORA_SOURCE_DIR) / "tests/inference/data/sd1";
+const fs::path kPipeline = source_path("tests/inference/data/sd1");
 constexpr int64_t kTokens = 77;
 constexpr int64_t kWidth = 16;
 
