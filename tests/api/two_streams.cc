@@ -7,6 +7,7 @@
 #include <ATen/ops/scaled_dot_product_attention.h>
 
 #include "kinora/models/families.h"
+#include "kinora/models/run_block.h"
 #include "kinora/models/transformers/caption_encoder.h"
 #include "kinora/models/transformers/seams.h"
 #include "kinora/models/transformers/transformer_family.h"

@@ -67,7 +67,7 @@ class SmallModel : public nn::Module {
  public:
   explicit SmallModel(int64_t width = 6)
       : first(4, width, nn::Init::normal(0.5)),
-        second(width, 2, nn::Init::normal(0.5), /*fp32_island=*/true) {
+        second(width, 2, nn::Init::normal(0.5), {.fp32_island = true}) {
     add_child("first", first);
     add_child("second", second);
     add_buffer("table", table);

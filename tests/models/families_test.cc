@@ -254,8 +254,9 @@ TEST(FamiliesTest, NobodyElseAsksWhichFamilyAModelIsOf) {
   EXPECT_GT(num_files, 500);
 }
 
-// Depth, width and patches are ModelConfig::transformer's: others ask shape_of().
-TEST(FamiliesTest, KeysOfTransformersStayInTheirRoom) {
+// Depth, width and patches are ModelConfig::transformer's: others ask shape_of(). The
+// same of ModelConfig::unet.
+TEST(FamiliesTest, KeysOfAKindOfNetworkStayInTheirRoom) {
   TransformerConfig config;
   Fields fields;
   describe(fields, config);
@@ -263,7 +264,8 @@ TEST(FamiliesTest, KeysOfTransformersStayInTheirRoom) {
   for (const Field& field : fields.all()) {
     names += "|" + field.key;
   }
-  const std::regex part("\\btransformer\\.(" + names + ")\\b|\\bTransformerConfig\\b");
+  const std::regex part("\\btransformer\\.(" + names +
+                        ")\\b|\\bTransformerConfig\\b|\\bUnetConfig\\b|\\.unet\\b");
   std::set<std::string> readers;
   for (const SourceFile& source : sources()) {
     if (source.path.string().find("/kinora/models/") == std::string::npos &&
@@ -271,8 +273,8 @@ TEST(FamiliesTest, KeysOfTransformersStayInTheirRoom) {
       readers.insert(source.path.stem().string());
     }
   }
-  EXPECT_EQ(readers, (std::set<std::string>{"diffusers_transformer"}))
-      << "what diffusers says of its transformers. Hint: others ask models::shape_of()";
+  EXPECT_EQ(readers, (std::set<std::string>{"diffusers_transformer", "diffusers_unet"}))
+      << "what diffusers says of its models. Hint: others ask models::shape_of()";
 }
 
 /// The keys model.* and what the help says of each.
