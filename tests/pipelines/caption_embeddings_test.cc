@@ -232,10 +232,13 @@ TEST_F(CaptionEmbeddingsTest, WhatCannotBeEmbeddedIsNamed) {
   EXPECT_THAT(error_of(ErrorKind::kConfig,
                        [&] { return encode_captions({}, *encoder_, tokens_, {.out = out()}).cut; }),
               HasSubstr("at least one caption"));
-  tokens_.tokenizer =
-      std::make_shared<const tokenizers::Tokenizer>(tokenizers::Tokenizer::load(folder_ / "clip"));
-  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return encode({.out = out()}).cut; }),
-              AllOf(HasSubstr("1064 tokens"), HasSubstr("vocabulary of 700")));
+  const data::CaptionTokens of_clip{.tokenizer = std::make_shared<const tokenizers::Tokenizer>(
+                                        tokenizers::Tokenizer::load(folder_ / "clip")),
+                                    .max_length = models::kMostTokens};
+  EXPECT_THAT(
+      error_of(ErrorKind::kConfig,
+               [&] { return encode_captions(kCaptions, *encoder_, of_clip, {.out = out()}).cut; }),
+      AllOf(HasSubstr("1064 tokens"), HasSubstr("vocabulary of 700")));
   for (const auto& [path, parameter] : encoder_->named_parameters()) {
     if (path.ends_with("final_layer_norm.weight")) {
       parameter->value = parameter->value * 1e6;  // beyond fp16
