@@ -19,7 +19,7 @@ class BoostableModel : public Boostable {
   /// Borrows both.
   BoostableModel(models::Model& model, const ops::BlockKernels* kernels)
       : model_(model), kernels_(kernels) {
-    if (kernels_ != nullptr) {
+    if (overwrites_gradients()) {
       model_.overwrite_gradients();
     }
   }
@@ -30,7 +30,10 @@ class BoostableModel : public Boostable {
   }
 
   [[nodiscard]] bool tells_reads() const override { return true; }
-  [[nodiscard]] bool overwrites_gradients() const override { return kernels_ != nullptr; }
+  /// A stack of blocks does (models::BlockModel); a U-Net's gradients add up on both paths.
+  [[nodiscard]] bool overwrites_gradients() const override {
+    return kernels_ != nullptr && model_.num_fast_linears() > 0;
+  }
   [[nodiscard]] bool is_fp8() const override {
     return kernels_ != nullptr && kernels_->fp8() != nullptr;
   }

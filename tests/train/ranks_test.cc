@@ -313,6 +313,15 @@ TEST_P(RanksTest, UnetsEqualOneRank) {
   });
 }
 
+// Its gradients add up over a step and start anew in the next, as those of the plain path.
+TEST(UnetTrainingTest, TheFastPathTrainsAsThePlainOne) {
+  RunConfig config = tiny_unet();
+  const Outcome want = outcome_of(config, {});
+  config.path = inference::Path::kFast;
+  config.train.micro_batch = 2;
+  expect_close(outcome_of(config, {}), want, kRounding);
+}
+
 INSTANTIATE_TEST_SUITE_P(Worlds, RanksTest, testing::Values(2, 4),
                          testing::PrintToStringParamName());
 
