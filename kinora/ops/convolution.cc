@@ -30,8 +30,8 @@ struct DryConvolution : torch::autograd::Function<DryConvolution> {
   using Context = torch::autograd::AutogradContext;
 
   static at::Tensor forward(Context* context, const at::Tensor& x, const at::Tensor& weight,
-                            const at::Tensor& bias, at::IntArrayRef sizes) {
-    context->save_for_backward({x, weight, bias});
+                            const std::optional<at::Tensor>& bias, at::IntArrayRef sizes) {
+    context->save_for_backward({x, weight, bias.value_or(at::Tensor())});
     return at::empty(sizes, x.options().memory_format(x.suggest_memory_format()));
   }
 
@@ -79,7 +79,9 @@ struct Convolution {
         const auto around = dim == 0 ? rows : options.padding[dim];
         sizes.push_back(out_size(dim, x.size(static_cast<int64_t>(dim) + 2), around));
       }
-      return DryConvolution::apply(x, weight, bias, at::IntArrayRef(sizes));
+      return DryConvolution::apply(x, weight,
+                                   bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt,
+                                   at::IntArrayRef(sizes));
     }
     const bool is_even = std::all_of(more.begin(), more.end(), [](int64_t n) { return n == 0; });
     // cuDNN adds no bias: libtorch's addition behind it is slower than ours.

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kinora/core/error.h"
+#include "kinora/device/dry_run.h"
 #include "kinora/ops/group_norm_launch.h"
 
 namespace kinora::ops {
@@ -42,6 +43,17 @@ void check(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias
   }
 }
 
+/// In a dry run what is made and kept as much: libtorch has no such norm for the meta device.
+at::Tensor normalised(const at::Tensor& z, const at::Tensor& weight, const at::Tensor& bias,
+                      const GroupNormOptions& options) {
+  if (z.is_meta()) {
+    std::vector<int64_t> per_channel(static_cast<size_t>(z.dim()), 1);
+    per_channel[1] = z.size(1);
+    return z * weight.reshape(per_channel) + bias.reshape(per_channel);
+  }
+  return at::group_norm(z, options.groups, weight, bias, options.epsilon);
+}
+
 at::Tensor composed(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                     const GroupNormOptions& options, const at::Tensor& channel_bias,
                     const at::Tensor& offset) {
@@ -56,8 +68,7 @@ at::Tensor composed(const at::Tensor& x, const at::Tensor& weight, const at::Ten
     per_channel[0] = x.size(0);
     z = z + offset.to(type).reshape(per_channel);
   }
-  const at::Tensor normed =
-      at::group_norm(z, options.groups, weight.to(type), bias.to(type), options.epsilon);
+  const at::Tensor normed = normalised(z, weight.to(type), bias.to(type), options);
   return (options.silu ? at::silu(normed) : normed)
       .to(x.scalar_type())
       .contiguous(x.suggest_memory_format());
@@ -139,6 +150,17 @@ struct GroupNormFunction : torch::autograd::Function<GroupNormFunction> {
   }
 };
 
+/// What a dry run that stands for a GPU makes and keeps: x alone, as GroupNormFunction.
+struct DryGroupNorm : torch::autograd::Function<DryGroupNorm> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x) {
+    context->save_for_backward({x});
+    return at::empty_like(x);
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& /*incoming*/) {
+    return {at::empty_like(context->get_saved_variables().front())};
+  }
+};
+
 }  // namespace
 
 at::Tensor group_norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
@@ -151,6 +173,9 @@ at::Tensor group_norm(const at::Tensor& x, const at::Tensor& weight, const at::T
   for (const at::Tensor* vector : vectors) {
     takes = takes && takes_vector(*vector);
     wants_gradients = wants_gradients || (vector->defined() && vector->requires_grad());
+  }
+  if (x.is_meta() && device::is_gpu(x.device())) {
+    return DryGroupNorm::apply(x);
   }
   if (!takes) {
     return composed(x, weight, bias, options, channel_bias, offset);
