@@ -93,9 +93,9 @@ TEST_F(WeightsFileTest, AnIndexNamesFilesOfItsFolderAlone) {
   }
   EXPECT_THAT(refusal(naming("other.safetensors")), HasSubstr("which is not beside it"));
   EXPECT_THAT(refusal(R"({"weight_map": {"a": 3}})"), HasSubstr("must be text"));
-  EXPECT_THAT(refusal(std::string(1'000'000, '[')), HasSubstr("an object with a weight_map"));
+  EXPECT_THAT(refusal(std::string(1'000'000, '[')), HasSubstr("a JSON object with a weight_map"));
   EXPECT_THAT(refusal(R"({"weight_map": )" + std::string(1'000'000, '[')),
-              HasSubstr("an object with a weight_map"));
+              HasSubstr("a JSON object with a weight_map"));
 }
 
 TEST_F(WeightsFileTest, LoadsByNameIntoMasterComputeAverageAndBuffer) {
