@@ -19,8 +19,8 @@ struct WeightsPaths {
   std::map<std::string, size_t> shard_of = {};
 };
 
-/// The folder of a diffusers' model that `path` means, itself, transformer/ or unet/ in it; empty if it is
-/// none: it has config.json.
+/// The folder of a diffusers' model that `path` means, itself, transformer/ or unet/ in it; empty
+/// if it is none: it has config.json.
 [[nodiscard]] std::filesystem::path diffusers_folder(const std::filesystem::path& path);
 
 /// Open-Sora 1.0's file in `folder`, OpenSora-v1-*.pth as its hub names them, or as .pt or
