@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/log.h>
 #include <gtest/gtest.h>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "kinora/models/autoencoders/autoencoder.h"
+#include "kinora/models/layers/band_net.h"
 #include "tests/error_of.h"
 #include "tests/models/autoencoders/autoencoder_fixture.h"
 #include "tests/models/peak_memory.h"
@@ -88,6 +90,28 @@ inline int64_t decoding_peak(Autoencoder& model, const at::Tensor& latents) {
     torch::autograd::backward({pixels.sum()}, {});
   }
   return memory.bytes();
+}
+
+/// Decoding latents of this size takes no more than the budget, with and without gradients.
+template <typename Model, typename Config>
+void expect_budgets_hold(const Config& config, const ClipSize& size) {
+  for (const bool with_gradients : {false, true}) {
+    Model model(config);
+    set_formula_weights(model);
+    const at::AutoGradMode mode(with_gradients);
+    const at::Tensor latents =
+        formula_values("z", {size.batch, size.channels, size.frames, size.rows, size.columns})
+            .set_requires_grad(with_gradients);
+    const auto peak = [&] { return decoding_peak(model, latents); };
+    const int64_t unlimited = peak();
+    for (const int64_t percent : {90, 70, 50}) {
+      const int64_t budget = unlimited * percent / 100;
+      model.set_memory_budget(budget);
+      const nn::BandPlan plan = model.decode_plan(size, with_gradients);
+      EXPECT_FALSE(plan.on_host) << percent;
+      EXPECT_LE(peak(), budget) << plan.stages[0].bands << " bands, gradients: " << with_gradients;
+    }
+  }
 }
 
 }  // namespace kinora::models

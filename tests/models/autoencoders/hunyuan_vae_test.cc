@@ -40,23 +40,8 @@ TEST(HunyuanVaeTest, PiecesAreTheWhole) {
 TEST(HunyuanVaeTest, TheBudgetHolds) {
   // Two clips: of one, small ones, the CPU's library unfolds convolutions, which takes 27 times
   // more.
-  const ClipSize size = {.batch = 2, .channels = 2, .frames = 2, .rows = 12, .columns = 3};
-  for (const bool with_gradients : {false, true}) {
-    HunyuanVae model(small());
-    set_formula_weights(model);
-    const at::AutoGradMode mode(with_gradients);
-    const at::Tensor latents =
-        formula_values("z", {2, 2, 2, 12, 3}).set_requires_grad(with_gradients);
-    const auto peak = [&] { return decoding_peak(model, latents); };
-    const int64_t unlimited = peak();
-    for (const int64_t percent : {90, 70, 50}) {
-      const int64_t budget = unlimited * percent / 100;
-      model.set_memory_budget(budget);
-      const nn::BandPlan plan = model.decode_plan(size, with_gradients);
-      EXPECT_FALSE(plan.on_host) << percent;
-      EXPECT_LE(peak(), budget) << plan.stages[0].bands << " bands, gradients: " << with_gradients;
-    }
-  }
+  expect_budgets_hold<HunyuanVae>(
+      small(), {.batch = 2, .channels = 2, .frames = 2, .rows = 12, .columns = 3});
 }
 
 TEST(HunyuanVaeTest, AClipOf768PixelsFitsInto24GB) {
