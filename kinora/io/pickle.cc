@@ -195,11 +195,22 @@ class Machine {
 
   void push_global(std::string_view module, std::string_view name) {
     const PickleGlobal* global = find_pickle_global(module, name);
-    check(global != nullptr, "must hold tensors and plain containers only, got the Python object ",
-          in_quotes(std::string(module.substr(0, kMaxGlobalName)) + "." +
-                    std::string(name.substr(0, kMaxGlobalName))),
-          ". None of its code was run. Hint: save the state_dict() alone, in a supported dtype.");
-    push(global);
+    if (global != nullptr) {
+      push(global);
+    } else {
+      push(PickleName{module, name});
+    }
+  }
+
+  /// A name that is used.
+  const PickleGlobal& known_global(PickleRef value, const char* what) const {
+    if (const auto* unknown = value->get_if<PickleName>()) {
+      check(false, "must make tensors and plain containers only, got the Python object ",
+            in_quotes(std::string(unknown->module.substr(0, kMaxGlobalName)) + "." +
+                      std::string(unknown->name.substr(0, kMaxGlobalName))),
+            ". None of its code was run. Hint: save the state_dict() alone, in a supported dtype.");
+    }
+    return *as<const PickleGlobal*>(value, what);
   }
 
   void append(PickleValue* list, std::span<const PickleRef> items) {
@@ -412,7 +423,7 @@ void Machine::persistent_load() {
   check(as<std::string_view>(id[0], "a kind of object") == "storage",
         "must refer to storages only, got ",
         in_quotes(as<std::string_view>(id[0], "a kind of object")));
-  const PickleGlobal& type = *as<const PickleGlobal*>(id[1], "a storage type");
+  const PickleGlobal& type = known_global(id[1], "a storage type");
   check(type.kind == PickleGlobal::Kind::kStorage, "must have a storage type here, got ",
         full_name(type));
   const auto key = as<std::string_view>(id[2], "a storage's key");
@@ -445,7 +456,7 @@ void Machine::persistent_load() {
 
 void Machine::new_object() {
   const auto& arguments = as<PickleTuple>(pop(), "arguments").items;
-  const PickleGlobal& type = *as<const PickleGlobal*>(pop(), "a class");
+  const PickleGlobal& type = known_global(pop(), "a class");
   const bool is_namespace = type.kind == PickleGlobal::Kind::kNamespace;
   check((is_namespace || type.kind == PickleGlobal::Kind::kOrderedDict) && arguments.empty(),
         "must make plain containers only, got ", full_name(type), " with ", arguments.size(),
@@ -456,7 +467,7 @@ void Machine::new_object() {
 
 void Machine::reduce() {
   const auto& arguments = as<PickleTuple>(pop(), "arguments");
-  const PickleGlobal& function = *as<const PickleGlobal*>(pop(), "a function");
+  const PickleGlobal& function = known_global(pop(), "a function");
   switch (function.kind) {
     case PickleGlobal::Kind::kRebuildTensor:
     case PickleGlobal::Kind::kRebuildTyped:
@@ -531,7 +542,7 @@ PickleValue* Machine::rebuild_tensor(const PickleGlobal& function, const PickleT
   int64_t base = storage.offset;
   int64_t available = storage.num_elements;
   if (is_typed) {
-    const PickleGlobal& dtype = *as<const PickleGlobal*>(items[6], "a dtype");
+    const PickleGlobal& dtype = known_global(items[6], "a dtype");
     check(dtype.kind == PickleGlobal::Kind::kDtype, "must have a dtype here, got ",
           full_name(dtype));
     const auto ratio = static_cast<int64_t>(size_of(dtype.dtype) / size_of(storage.dtype));

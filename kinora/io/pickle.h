@@ -72,11 +72,18 @@ struct PickleOpaque {
   std::string_view name;
 };
 
+/// A Python name that is not on the list, such as a class that training left as a key. Nothing can
+/// be made with it: any such use is refused.
+struct PickleName {
+  std::string_view module;
+  std::string_view name;
+};
+
 /// Any value. Text is as in the file: of any length and not checked to be UTF-8.
 struct PickleValue {
   std::variant<PickleNone, bool, int64_t, PickleBigInt, double, std::string_view, PickleBytes,
                PickleList, PickleTuple, PickleDict, const TorchTensor*, PickleStorage,
-               const PickleGlobal*, PickleOpaque>
+               const PickleGlobal*, PickleOpaque, PickleName>
       value;
 
   /// Null when it is of another type.
@@ -109,8 +116,8 @@ inline constexpr int64_t kMaxPickleValues = 10'000'000;
 void check_pickle_tree(PickleRef root, const std::string& file);
 
 /// Reads the pickle that begins at `*position` of `bytes` and moves the position behind it. Throws
-/// kIo, naming `file`, for damaged pickles, for names that are not on the list, and beyond the
-/// limits above.
+/// kIo, naming `file`, for damaged pickles, for what is made by names that are not on the list, and
+/// beyond the limits above.
 [[nodiscard]] PickleDocument read_pickle(std::span<const std::byte> bytes, size_t* position,
                                          const std::string& file);
 

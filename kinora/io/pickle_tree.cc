@@ -36,10 +36,10 @@ PickleRef child(PickleRef value, size_t i) {
 
 std::string_view type_name(const PickleValue& value) {
   constexpr std::string_view kNames[] = {
-      "None",    "a bool",    "an integer", "an integer above 2^63",
-      "a float", "text",      "bytes",      "a list",
-      "a tuple", "a dict",    "a tensor",   "a storage",
-      "a name",  "an object",
+      "None",    "a bool",    "an integer",    "an integer above 2^63",
+      "a float", "text",      "bytes",         "a list",
+      "a tuple", "a dict",    "a tensor",      "a storage",
+      "a name",  "an object", "a Python name",
   };
   static_assert(std::size(kNames) == std::variant_size_v<decltype(PickleValue::value)>);
   return kNames[value.value.index()];

@@ -109,7 +109,8 @@ TEST_F(HostilePickleTest, ImportsAndCallsAreRefused) {
            {"NEXT_BUFFER", "\x97" + global("os", "system") + one + "R"},
            {"READONLY_BUFFER", "\x97\x98" + global("os", "system") + one + "R"}}) {
     EXPECT_THAT(refusal(program),
-                AnyOf(HasSubstr("None of its code was run"), HasSubstr("opcodes for plain data")))
+                AnyOf(HasSubstr("None of its code was run"), HasSubstr("opcodes for plain data"),
+                      HasSubstr("must name a storage")))
         << opcode;
   }
 }
@@ -166,7 +167,7 @@ TEST_F(HostilePickleTest, WhatIsOnTheListCallsNothingElse) {
   // Objects that are made do not take state, items or arguments that Python would act on.
   const std::string system = global("os", "system");
   EXPECT_THAT(refusal(global("collections", "OrderedDict") + "(" + system + "tR"),
-              HasSubstr("os.system"));
+              HasSubstr("OrderedDict empty"));
   EXPECT_THAT(refusal(text("os.system") + command_ + "\x85R"), HasSubstr("a function"));
   EXPECT_THAT(refusal(global("torch", "device") + command_ + "\x85\x81"),
               HasSubstr("plain containers"));

@@ -350,14 +350,32 @@ TEST_F(MadeTorchFileTest, CodeIsNamedAndNeverRun) {
               HasSubstr("os.system"));
   EXPECT_THAT(refusal(integer(1) + text("system") + "\x93"), HasSubstr("a module's name"));
   EXPECT_THAT(refusal(global("torch.nn.modules.linear", "Linear") + ")\x81"), HasSubstr("Linear"));
-  EXPECT_THAT(refusal(global("torch", "ComplexFloatStorage")), HasSubstr("ComplexFloatStorage"));
-  EXPECT_THAT(refusal(global("torch.storage", "_load_from_bytes")), HasSubstr("_load_from_bytes"));
+  EXPECT_THAT(refusal("(" + text("storage") + global("torch", "ComplexFloatStorage") + text("0") +
+                      text("cpu") + "K\x01tQ"),
+              HasSubstr("ComplexFloatStorage"));
+  EXPECT_THAT(refusal(global("torch.storage", "_load_from_bytes") + command + "\x85R"),
+              HasSubstr("_load_from_bytes"));
   EXPECT_THAT(refusal("cno end of line" + std::string(300, 'x')), HasSubstr("end a line"));
   for (const char* opcode : {"\x82\x01", "\x83\x01\x02", "\x84\x01\x02\x03\x04",  // EXT
                              "i", "o", "P0\n", "\x92", "\x8f", "I1\n", "\x96"}) {
     EXPECT_THAT(refusal(opcode), HasSubstr("opcode"));
   }
   EXPECT_FALSE(std::filesystem::exists(trace));
+}
+
+// As pytorch_lightning's callbacks are keys of a .ckpt.
+TEST_F(MadeTorchFileTest, NamesThatMakeNothingStayUnread) {
+  const std::string callback = global("lightning.callbacks", "ModelCheckpoint");
+  const auto made = open_pickle("}(" + callback + "}" + text("best") + callback + "su");
+  const auto* root = made.root().get_if<PickleDict>();
+  ASSERT_NE(root, nullptr);
+  ASSERT_EQ(root->items.size(), 1U);
+  const auto* name = root->items.front().first->get_if<PickleName>();
+  ASSERT_NE(name, nullptr);
+  EXPECT_EQ(name->module, "lightning.callbacks");
+  EXPECT_EQ(name->name, "ModelCheckpoint");
+  EXPECT_TRUE(made.tensors("").empty());
+  EXPECT_THAT(refusal(callback + ")\x81"), HasSubstr("\"lightning.callbacks.ModelCheckpoint\""));
 }
 
 TEST_F(MadeTorchFileTest, ListedNamesOnlyDoTheirOwnWork) {
