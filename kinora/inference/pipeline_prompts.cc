@@ -36,11 +36,28 @@ namespace fs = std::filesystem;
 /// Captions that are encoded at once.
 constexpr size_t kAtOnce = 32;
 
+/// How the text encoder of a pipeline is built, and where that is written.
+struct EncoderOutline {
+  pipelines::TextEncoderConfig config;
+  fs::path origin;
+};
+
+EncoderOutline encoder_outline(const pipelines::Pipeline& pipeline,
+                               const pipelines::PipelineText& its) {
+  if (const fs::path file = pipeline.part(its.encoder); fs::is_regular_file(file)) {
+    return {pipelines::text_encoder_config(file), file};
+  }
+  const fs::path path = pipeline.part(its.encoder / "config.json");
+  return {pipelines::parse_text_encoder_config(io::read_text(path, pipelines::kMaxConfigBytes),
+                                               path.string()),
+          path};
+}
+
 /// kConfig where tokenizer, encoder and denoiser do not belong together. Reads no weights.
-void check_fit(const tokenizers::Tokenizer& tokenizer, const fs::path& encoder_config,
+void check_fit(const tokenizers::Tokenizer& tokenizer, const EncoderOutline& encoder,
                const models::ModelConfig& model) {
-  const pipelines::TextEncoderConfig config = pipelines::parse_text_encoder_config(
-      io::read_text(encoder_config, pipelines::kMaxConfigBytes), encoder_config.string());
+  const pipelines::TextEncoderConfig& config = encoder.config;
+  const fs::path& encoder_config = encoder.origin;
   const auto* const t5 = std::get_if<models::T5Config>(&config);
   const auto* const clip = std::get_if<models::ClipTextConfig>(&config);
   const bool reads_clip = models::pads_captions(model);
@@ -237,12 +254,12 @@ Prompts prompts_of_pipeline(const pipelines::Pipeline& pipeline,
   const pipelines::PipelineText& its = pipeline.text.value();
   const fs::path tokenizer_folder = pipeline.part(its.tokenizer);
   const fs::path encoder_folder = pipeline.part(its.encoder);
-  const fs::path encoder_config = pipeline.part(its.encoder / "config.json");
+  const EncoderOutline outline = encoder_outline(pipeline, its);
   const data::TextShape shape{.length = recipe.model.text_tokens,
                               .channels = recipe.model.text_channels,
                               .pooled_channels = 0};
   const auto tokenizer = tokenizers::Tokenizer::load(tokenizer_folder);
-  check_fit(tokenizer, encoder_config, recipe.model);
+  check_fit(tokenizer, outline, recipe.model);
   std::vector<std::string> texts = {options.negative};  // each once
   std::unordered_map<std::string, size_t> number;
   if (!its.cuts_negative && !its.scores) {

@@ -16,11 +16,11 @@
 #include "kinora/core/text.h"
 #include "kinora/device/host_bytes.h"
 #include "kinora/io/file.h"
+#include "kinora/models/text_encoders/open_clip_names.h"
 #include "kinora/pipelines/diffusers_config.h"
 #include "kinora/pipelines/shared_blocks.h"
 #include "kinora/pipelines/staged_copies.h"
 #include "kinora/pipelines/streamed_blocks.h"
-#include "kinora/pipelines/text_encoder_config.h"
 
 namespace kinora::pipelines {
 namespace {
@@ -38,16 +38,45 @@ struct Kind {
   std::string_view other;   ///< towers of the same keys end so
   std::string_view beside;  ///< what lies beside `own`: the vocabulary, the projection
   TextEncoderConfig (*config_of)(const LateTensors&, const std::string&);
+  LateTensors (*ours)(LateTensors) = nullptr;  ///< under our paths; null: they are already
 };
+TextEncoderConfig clip_config(const LateTensors& tensors, const std::string& where) {
+  return clip_config_of(tensors, where);
+}
+
 constexpr Kind kT5 = {"block.0.layer.0.SelfAttention.q.weight", "encoder.", "decoder.",
                       "shared.weight", [](const LateTensors& tensors, const std::string& where) {
                         return TextEncoderConfig(t5_config_of(tensors, where));
                       }};
 constexpr Kind kClip = {"encoder.layers.0.self_attn.q_proj.weight", "text_model.", "vision_model.",
-                        "text_projection.weight",
-                        [](const LateTensors& tensors, const std::string& where) {
-                          return TextEncoderConfig(clip_config_of(tensors, where));
-                        }};
+                        "text_projection.weight", clip_config};
+
+constexpr std::string_view kOpenClipImages = "visual.";
+
+/// OpenCLIP's tower as Stable Diffusion 2 reads it: the states before the last block, normed by the
+/// last norm. So that block and the projection are not taken.
+LateTensors from_open_clip(LateTensors tensors) {
+  const std::string block = "transformer.resblocks.";
+  int64_t blocks = 0;
+  while (tensors.contains(block + std::to_string(blocks) + ".attn.in_proj_weight")) {
+    ++blocks;
+  }
+  LateTensors ours = checkpoint::take_renamed(tensors, models::from_open_clip(blocks - 1));
+  const std::string last = block + std::to_string(blocks - 1) + ".";
+  std::erase_if(tensors, [&last](const auto& named) {
+    return named.first.starts_with(last) || named.first.starts_with(kOpenClipImages) ||
+           named.first == "text_projection" || named.first == "logit_scale" ||
+           named.first == "attn_mask";
+  });
+  ours.merge(tensors);  // what is not known is refused by its name
+  return ours;
+}
+constexpr Kind kOpenClip = {"transformer.resblocks.0.attn.in_proj_weight",
+                            "",
+                            kOpenClipImages,
+                            "",
+                            clip_config,
+                            from_open_clip};
 
 /// A text encoder in a file: the kind, and what stands before its keys.
 struct Place {
@@ -59,7 +88,7 @@ struct Place {
 std::vector<Place> places_in(const std::vector<std::string>& names, const std::string& wanted) {
   std::vector<Place> places;
   for (const std::string& name : names) {
-    for (const Kind* kind : {&kT5, &kClip}) {
+    for (const Kind* kind : {&kT5, &kClip, &kOpenClip}) {
       if (!name.starts_with(wanted) || !name.ends_with(kind->anchor)) {
         continue;
       }
@@ -77,7 +106,8 @@ Place only_place(const WeightsFile& file, const std::string& wanted) {
   std::vector<Place> places = places_in(file.names(), wanted);
   KINORA_CHECK(!places.empty(), kIo, "[text encoder] ", file.path(),
                " has no text encoder: no key ", wanted.empty() ? "" : "after " + wanted + " ",
-               "ends with ", kT5.anchor, " (T5) or ", kClip.anchor, " (CLIP)");
+               "ends with ", kT5.anchor, " (T5), ", kClip.anchor, " (CLIP) or ", kOpenClip.anchor,
+               " (OpenCLIP)");
   std::vector<std::string> prefixes;
   for (const Place& place : places) {
     prefixes.push_back(io::in_quotes(place.prefix));
@@ -108,7 +138,7 @@ LateTensors tensors_at(const WeightsFile& file, const Place& place) {
       }
     }
   }
-  return tensors;
+  return place.kind->ours == nullptr ? tensors : place.kind->ours(std::move(tensors));
 }
 
 /// The folder of config.json and weights that `path` means; empty if it is a file.
@@ -218,6 +248,12 @@ Outline outline(const fs::path& path, const std::string& prefix) {
 }
 
 }  // namespace
+
+TextEncoderConfig text_encoder_config(const fs::path& path) {
+  const WeightsFile file = WeightsFile::open(path, /*averaged=*/false);
+  const Place place = only_place(file, "");
+  return config_for(path, {}, place, tensors_at(file, place));
+}
 
 std::unique_ptr<models::TextEncoder> outlined_text_encoder(const fs::path& path,
                                                            const std::string& prefix) {

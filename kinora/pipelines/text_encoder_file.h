@@ -10,6 +10,7 @@
 
 #include "kinora/comm/group.h"
 #include "kinora/models/text_encoders/text_encoder.h"
+#include "kinora/pipelines/text_encoder_config.h"
 
 namespace kinora::pipelines {
 
@@ -36,7 +37,8 @@ struct TextEncoderOptions {
 ///   - a file of weights, or an index. The encoder's keys may have anything before them
 ///     ("text_encoder.", "cond_stage_model.transformer."), and other parts may lie beside it: T5's
 ///     decoder, CLIP's vision tower, a whole pipeline. A config.json beside it is followed if it is
-///     a text encoder's; else text_encoder_config.h says how it is built.
+///     a text encoder's; else text_encoder_config.h says how it is built. With OpenCLIP's own keys
+///     (Stable Diffusion 2, "cond_stage_model.model.") the last block is not taken, as there.
 /// Names and shapes are compared before any weight is read: kIo, listing what is missing,
 /// unexpected or of another shape, with both shapes. kConfig for a config that is not known, and
 /// where there are several encoders, naming them.
@@ -46,6 +48,10 @@ struct TextEncoderOptions {
 /// The same without weights, whose names and shapes are compared all the same.
 [[nodiscard]] std::unique_ptr<models::TextEncoder> outlined_text_encoder(
     const std::filesystem::path& path, const std::string& prefix = {});
+
+/// How the text encoder of a file is built. Errors as open_text_encoder(), but names and shapes are
+/// not compared.
+[[nodiscard]] TextEncoderConfig text_encoder_config(const std::filesystem::path& path);
 
 /// What tells a text encoder from others, whatever its path: a checksum of how it is built and of
 /// the names, types, shapes and first values of its weights. Reads a page of each. Errors as

@@ -21,7 +21,7 @@
 namespace kinora::models {
 namespace {
 
-double real(int64_t value) {
+double as_real(int64_t value) {
   return static_cast<double>(value);
 }
 
@@ -58,19 +58,19 @@ struct LevelMacs {
   double time_width;
 
   [[nodiscard]] double conv(int64_t in, int64_t out, int64_t side = 3) const {
-    return places * real(in * out * side * side);
+    return places * as_real(in * out * side * side);
   }
   [[nodiscard]] double resnet(int64_t in, int64_t out) const {
     return conv(in, out) + conv(out, out) + (in == out ? 0.0 : conv(in, out, 1)) +
-           time_width * real(out);
+           time_width * as_real(out);
   }
   [[nodiscard]] double transformer(int64_t channels, int64_t depth) const {
-    const double c = real(channels);
+    const double c = as_real(channels);
     const double self = 4 * places * c * c + 2 * places * places * c;
     const double cross =
         2 * places * c * c + 2 * text_tokens * text_channels * c + 2 * places * text_tokens * c;
     const double mlp = 12 * places * c * c;
-    return depth == 0 ? 0.0 : 2 * places * c * c + real(depth) * (self + cross + mlp);
+    return depth == 0 ? 0.0 : 2 * places * c * c + as_real(depth) * (self + cross + mlp);
   }
 };
 
@@ -248,12 +248,12 @@ ModelShape Unet::shape(const ModelConfig& config) {
 
 double Unet::macs(const ModelConfig& config) {
   const UnetConfig& own = config.unet;
-  const double time_width = real(own.time_width());
+  const double time_width = as_real(own.time_width());
   const auto at_level = [&](int64_t level) {
-    return LevelMacs{real(halved(config.height, level) * halved(config.width, level)),
-                     real(config.text_tokens), real(config.text_channels), time_width};
+    return LevelMacs{as_real(halved(config.height, level) * halved(config.width, level)),
+                     as_real(config.text_tokens), as_real(config.text_channels), time_width};
   };
-  double sum = real(own.channels.front()) * time_width + time_width * time_width +
+  double sum = as_real(own.channels.front()) * time_width + time_width * time_width +
                at_level(0).conv(config.in_channels + config.out_channels(), own.channels.front());
   for (int64_t level = 0; level < own.levels(); ++level) {
     const LevelMacs here = at_level(level);
