@@ -161,6 +161,9 @@ inference::DrawingKey key_of(const SampleArguments& arguments,
   static constexpr const char* kFormats[] = {"usual", "png", "webp", "gif", "mp4"};
   inference::DrawingKey key = inference::drawing_key(trained, drawing, request, arguments.options);
   key["decoder"] = arguments.autoencoder;
+  if (!arguments.tokenizer.empty()) {
+    key["tokenizer"] = arguments.tokenizer;
+  }
   if (const std::string start = words_of_start(arguments); !start.empty()) {
     key["begins with"] = start;
   }
@@ -215,6 +218,9 @@ void announce(const pipelines::Pipeline& pipeline, const inference::ModelRecipe&
   const auto values = flatten_config(recipe);
   const std::map<std::string, std::string> keys(values.begin(), values.end());
   log_info("[sample] ", pipeline.class_name, " in ", pipeline.folder);
+  if (!pipeline.note.empty()) {
+    log_warn("[sample] ", pipeline.note);
+  }
   log_info("[sample] sampler ", keys.at("sample.method"), ", spacing ", keys.at("sample.spacing"),
            ", on betas ", keys.at("objective.betas"), ", predicts ",
            keys.at("objective.prediction"));
@@ -282,11 +288,16 @@ void sample_on_rank(const SampleArguments& arguments, const LikeArguments& like,
   const std::vector<std::string> captions = captions_drawn(request);
   auto pipeline = pipelines::find_pipeline(model_of(arguments));
   const bool has_words = pipeline && pipeline->text;
-  KINORA_CHECK(has_words || arguments.text_encoder.empty(), kConfig,
-               "[sample] --text-encoder is for pipelines that draw from words, and ",
-               model_of(arguments), " is none");
+  KINORA_CHECK(
+      has_words || (arguments.text_encoder.empty() && arguments.tokenizer.empty()), kConfig,
+      "[sample] --text-encoder and --tokenizer are for pipelines that draw from words, and ",
+      model_of(arguments), " is none");
   if (!arguments.text_encoder.empty()) {
     pipeline->text->encoder = std::filesystem::absolute(arguments.text_encoder);
+  }
+  if (!arguments.tokenizer.empty()) {
+    pipeline->text->tokenizer = std::filesystem::absolute(arguments.tokenizer);
+  } else if (!arguments.text_encoder.empty()) {
     pipeline->text->tokenizer = pipelines::find_tokenizer(arguments.text_encoder);
   }
   if (pipeline) {

@@ -259,4 +259,9 @@ void WeightsFile::rename(const nn::Naming& naming) {
   }
 }
 
+void WeightsFile::drop(const std::function<bool(const std::string& name)>& is_dropped) {
+  std::erase_if(content_->tensors,
+                [&is_dropped](const auto& named) { return is_dropped(named.first); });
+}
+
 }  // namespace kinora::checkpoint

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -42,6 +43,9 @@ class WeightsFile {
   /// Names tensors as we do from now on, where all keys of one of ours are there; others stay as
   /// they are. kIo where a copy is not the same, and where parts do not fit together.
   void rename(const nn::Naming& naming);
+
+  /// Forgets tensors by their names.
+  void drop(const std::function<bool(const std::string& name)>& is_dropped);
 
  private:
   struct Content;

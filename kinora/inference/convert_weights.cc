@@ -17,6 +17,7 @@
 #include "kinora/models/transformers/diffusers_names.h"
 #include "kinora/pipelines/autoencoder_output.h"
 #include "kinora/pipelines/diffusers_model.h"
+#include "kinora/pipelines/pipeline.h"
 
 namespace kinora::inference {
 namespace {
@@ -76,13 +77,18 @@ Source from_file(const ConvertOptions& options) {
   source.tensors = source.file->tensors();
   source.config_text = source.file->metadata(checkpoint::kConfigMetadata);
   if (source.config_text.empty()) {
-    source.config_text = pipelines::diffusers_recipe(options.from);
+    source.config_text = pipelines::model_recipe(options.from);
   }
   set_model(source, options);
   if (options.config_file.empty()) {
     take_kept_tokenizer(options.from, &*source.file, source.recipe);
   }
   return source;
+}
+
+/// Whether there is nothing but an autoencoder at `path`.
+bool is_autoencoder_alone(const fs::path& path) {
+  return pipelines::is_autoencoder(path) && pipelines::model_recipe(path).empty();
 }
 
 /// Lets what is not the model's go, or refuses it; adds the model's buffers.
@@ -132,7 +138,27 @@ void write_folder(Source& source, const ConvertOptions& options,
   }
 }
 
-/// The updates of a run in a folder.
+/// Tensors of a file under the names of CompVis.
+LateTensors with_compvis_names(Source& source, const ConvertOptions& options) {
+  KINORA_CHECK(source.model != nullptr, kConfig, "[convert] ", options.from,
+               " does not say what model it is, which names of CompVis need. Hint: give its recipe "
+               "with --config");
+  const models::ModelConfig& model = source.model->config();
+  const models::Family& family = models::family_of(model);
+  const auto has = [](const models::Family& other) { return other.compvis_naming != nullptr; };
+  KINORA_CHECK(has(family), kConfig, "[convert] the model must be one of ",
+               models::families_that(has), " for --layout compvis, got ", models::name_of(model));
+  LateTensors renamed = checkpoint::take_renamed(source.tensors, family.compvis_naming(model));
+  for (const auto& [path, buffer] : source.model->named_buffers()) {  // CompVis has none of them
+    renamed.insert(source.tensors.extract(path));
+  }
+  KINORA_CHECK(source.tensors.empty(), kConfig, "[convert] CompVis has no name for ",
+               source.tensors.begin()->first, " and ", source.tensors.size() - 1,
+               " others. Hint: leave --layout out for a file of our names");
+  return renamed;
+}
+
+/// The updates of a run, or a given adapter, without the weights that they change.
 Converted convert_updates(const Source& source, const ConvertOptions& options) {
   KINORA_CHECK(!source.updates.changes.empty(), kConfig, "[convert] ", options.from,
                " is no run with finetune.lora, so it has no adapter");
@@ -170,7 +196,7 @@ Converted convert_weights(const ConvertOptions& options) {
                                    .max_shard_bytes = options.max_shard_bytes};
   if (!to_file) {
     check_empty(options.to);
-    if (!checkpoint && pipelines::is_autoencoder(options.from)) {
+    if (!checkpoint && is_autoencoder_alone(options.from)) {
       return convert_autoencoder(options, output);
     }
   }
@@ -193,11 +219,19 @@ Converted convert_weights(const ConvertOptions& options) {
   }
   converted.num_tensors = static_cast<int64_t>(source.tensors.size());
   output.metadata = checkpoint::weights_metadata(source.config_text);
+  KINORA_CHECK(to_file || !options.compvis, kConfig,
+               "[convert] --layout compvis is of files, --to must be FILE.safetensors, got ",
+               options.to);
   if (to_file) {
     output.metadata.merge(tokenizer_metadata(source.recipe));
-    checkpoint::write_weights(options.to, source.tensors, output);
+    checkpoint::write_weights(
+        options.to, options.compvis ? with_compvis_names(source, options) : source.tensors, output);
   } else {
     write_folder(source, options, output, converted);
+  }
+  if (const auto pipeline = checkpoint ? std::nullopt : pipelines::find_pipeline(options.from);
+      pipeline && options.config_file.empty() && !pipeline->note.empty()) {
+    converted.notes.push_back(pipeline->note);
   }
   return converted;
 }

@@ -26,6 +26,7 @@ struct ConvertOptions {
   bool allow_missing = false;
   bool allow_unexpected = false;           ///< such tensors are left out
   std::filesystem::path autoencoder = {};  ///< for vae/ of a diffusers' folder
+  bool compvis = false;                    ///< a file gets CompVis' names of U-Nets, not ours
   /// Adapters to merge, each "FILE" or "FILE:WEIGHT"; weights that they change become fp32.
   std::vector<std::string> adapters = {};
   /// Of a run with low-rank updates: not merged weights, but the updates as PEFT has them, with our

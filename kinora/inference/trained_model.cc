@@ -65,7 +65,7 @@ OpenModel open_model(const fs::path& path, const LoadOptions& options) {
   } else {
     model.file = pipelines::open_weights(path, options.ema);
     text = model.file->metadata(checkpoint::kConfigMetadata);
-    text = text.empty() ? pipelines::diffusers_recipe(path) : text;
+    text = text.empty() ? pipelines::model_recipe(path) : text;
   }
   ModelRecipe& recipe = model.recipe;
   recipe = recipe_in(text, path, options);

@@ -191,7 +191,8 @@ std::deque<Family> make_families() {
        .diffusers = DiffusersFamily{.class_name = "UNet2DConditionModel",
                                     .pipeline = "",
                                     .naming = unet_naming,
-                                    .find_naming = find_unet_naming}},
+                                    .find_naming = find_unet_naming},
+       .compvis_naming = compvis_unet_naming},
   };
 }
 

@@ -100,6 +100,8 @@ struct Family {
   double (*macs)(const ModelConfig& config) = nullptr;
   std::unique_ptr<Model> (*make)(const ModelConfig& config) = nullptr;
   std::optional<DiffusersFamily> diffusers = {};
+  /// Its names in CompVis' files; null: those have no such models.
+  nn::Naming (*compvis_naming)(const ModelConfig& config) = nullptr;
 
   /// "DiT-S/2", ...
   [[nodiscard]] std::vector<PublishedSize> published() const;

@@ -8,6 +8,7 @@
 #include "kinora/io/file.h"
 #include "kinora/models/families.h"
 #include "kinora/models/transformers/diffusers_names.h"
+#include "kinora/pipelines/compvis_pipeline.h"
 #include "kinora/pipelines/diffusers_config.h"
 #include "kinora/pipelines/diffusers_scheduler.h"
 #include "kinora/pipelines/diffusers_transformer.h"
@@ -86,6 +87,7 @@ checkpoint::WeightsFile open_weights(const fs::path& path, bool averaged) {
   if (const auto naming = models::find_diffusers_naming(file.names())) {
     file.rename(*naming);
   }
+  take_compvis_unet(file, averaged);
   return file;
 }
 

@@ -13,7 +13,8 @@
 /// The transformers and U-Nets in the folders of diffusers.
 namespace kinora::pipelines {
 
-/// A model's weights under our names, whether the file has those or diffusers'.
+/// A model's weights under our names, whether the file has those, diffusers' or, of a U-Net beside
+/// other parts, CompVis'.
 [[nodiscard]] checkpoint::WeightsFile open_weights(const std::filesystem::path& path,
                                                    bool averaged = true);
 

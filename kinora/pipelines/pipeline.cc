@@ -1,6 +1,8 @@
 #include "kinora/pipelines/pipeline.h"
 
 #include "kinora/core/error.h"
+#include "kinora/pipelines/compvis_pipeline.h"
+#include "kinora/pipelines/diffusers_model.h"
 #include "kinora/pipelines/diffusers_pipeline.h"
 #include "kinora/pipelines/open_sora_pipeline.h"
 
@@ -9,18 +11,33 @@ namespace kinora::pipelines {
 std::filesystem::path Pipeline::part(const std::filesystem::path& path) const {
   std::filesystem::path found = folder / path;
   KINORA_CHECK(std::filesystem::exists(found), kIo, "[pipeline] ", folder, " is a ", class_name,
-               ", but it lacks ", found, ". Hint: copy the whole folder of the pipeline");
+               ", but it lacks ", found, ". Hint: ",
+               std::filesystem::is_directory(folder)
+                   ? "copy the whole folder of the pipeline"
+                   : "no such file holds it; put it there, or say where it is with --tokenizer");
   return found;
 }
 
 std::optional<Pipeline> find_pipeline(const std::filesystem::path& path) {
-  auto found = find_diffusers_pipeline(path);
-  return found ? found : find_open_sora(path);
+  for (const auto find : {find_diffusers_pipeline, find_open_sora, find_compvis_pipeline}) {
+    if (auto found = find(path)) {
+      return found;
+    }
+  }
+  return std::nullopt;
 }
 
 std::string pipeline_recipe(const Pipeline& pipeline) {
+  if (std::filesystem::is_regular_file(pipeline.folder)) {
+    return compvis_pipeline_recipe(pipeline);
+  }
   const bool is_open_sora = pipeline.text && pipeline.text->scores;
   return is_open_sora ? open_sora_recipe(pipeline) : diffusers_pipeline_recipe(pipeline);
+}
+
+std::string model_recipe(const std::filesystem::path& path) {
+  std::string recipe = diffusers_recipe(path);
+  return recipe.empty() ? compvis_recipe(path) : recipe;
 }
 
 }  // namespace kinora::pipelines

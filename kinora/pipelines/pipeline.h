@@ -7,7 +7,7 @@
 
 #include "kinora/prompts/open_sora_scores.h"
 
-/// Whole pipelines in folders: all that draws pictures or clips from words or classes.
+/// Whole pipelines in folders and files: all that draws pictures or clips from words or classes.
 namespace kinora::pipelines {
 
 /// How a pipeline makes states of captions.
@@ -24,24 +24,31 @@ struct PipelineText {
   bool has_worded_scores = false;  ///< of those words stand for the numbers (1.3)
 };
 
-/// A pipeline of diffusers (diffusers_pipeline.h) or of Open-Sora (open_sora_pipeline.h).
+/// A pipeline of diffusers (diffusers_pipeline.h), of Open-Sora (open_sora_pipeline.h), or in one
+/// file (compvis_pipeline.h).
 struct Pipeline {
-  std::filesystem::path folder;
+  std::filesystem::path folder;  ///< or the file
   std::string class_name;
   std::optional<PipelineText> text = {};  ///< nothing: it draws classes
+  /// What is chosen since no file says it, and by what else, for people; "" for nothing.
+  std::string note = {};
 
   /// The path of a part of it, such as "vae/config.json" in its folder. kIo, naming the path, where
   /// it is not there.
   [[nodiscard]] std::filesystem::path part(const std::filesystem::path& path) const;
 };
 
-/// The pipeline in the folder `path`; nothing where there is none, or where it is of a kind that
-/// Kinora lacks. kIo for a file that should say it and is none.
+/// The pipeline in the folder or file `path`; nothing where there is none, or where it is of a kind
+/// that Kinora lacks. kIo for a file that should say it and is none.
 [[nodiscard]] std::optional<Pipeline> find_pipeline(const std::filesystem::path& path);
 
 /// The recipe of the pipeline: its model, how it is sampled where nobody says otherwise, and its
 /// autoencoder. kIo for parts that are missing, kConfig for parts that are of another kind or that
 /// do not fit, naming both.
 [[nodiscard]] std::string pipeline_recipe(const Pipeline& pipeline);
+
+/// The keys of a recipe that the files of a model give, whether a pipeline is around it or not:
+/// diffusers_recipe() or compvis_recipe(). "" where they say nothing.
+[[nodiscard]] std::string model_recipe(const std::filesystem::path& path);
 
 }  // namespace kinora::pipelines

@@ -22,12 +22,6 @@ constexpr std::array<std::string_view, 4> kTokenizerFiles = {"tokenizer.json", "
 constexpr std::array<std::string_view, 3> kBesideTokenizer = {"merges.txt", "tokenizer_config.json",
                                                               "special_tokens_map.json"};
 
-bool has_tokenizer(const fs::path& folder) {
-  return std::ranges::any_of(kTokenizerFiles, [&folder](std::string_view name) {
-    return fs::is_regular_file(folder / name);
-  });
-}
-
 constexpr int64_t kMostBytes = int64_t{1} << 28;  // of a file
 
 /// What Tokenizer::load() may read of the folder or file.
@@ -51,7 +45,13 @@ std::vector<fs::path> files_of(const fs::path& path) {
 
 }  // namespace
 
-fs::path find_tokenizer(const fs::path& text_encoder) {
+bool has_tokenizer(const fs::path& folder) {
+  return std::ranges::any_of(kTokenizerFiles, [&folder](std::string_view name) {
+    return fs::is_regular_file(folder / name);
+  });
+}
+
+std::vector<fs::path> tokenizer_places(const fs::path& text_encoder) {
   fs::path folder = fs::absolute(text_encoder).lexically_normal();
   if (!folder.has_filename()) {
     folder = folder.parent_path();
@@ -63,8 +63,11 @@ fs::path find_tokenizer(const fs::path& text_encoder) {
   constexpr std::string_view kEncoder = "text_encoder";
   const std::string name = folder.filename().string();
   const std::string number = name.starts_with(kEncoder) ? name.substr(kEncoder.size()) : "";
-  const std::vector<fs::path> places = {folder, folder / "tokenizer",
-                                        folder.parent_path() / ("tokenizer" + number)};
+  return {folder, folder / "tokenizer", folder.parent_path() / ("tokenizer" + number)};
+}
+
+fs::path find_tokenizer(const fs::path& text_encoder) {
+  const std::vector<fs::path> places = tokenizer_places(text_encoder);
   const auto found = std::ranges::find_if(places, has_tokenizer);
   std::vector<std::string> names;
   for (const fs::path& place : places) {

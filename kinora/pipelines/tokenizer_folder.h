@@ -4,10 +4,18 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "kinora/tokenizers/tokenizer.h"
 
 namespace kinora::pipelines {
+
+/// Whether a folder has a tokenizer.
+[[nodiscard]] bool has_tokenizer(const std::filesystem::path& folder);
+
+/// Folders where find_tokenizer() looks, in order.
+[[nodiscard]] std::vector<std::filesystem::path> tokenizer_places(
+    const std::filesystem::path& text_encoder);
 
 /// Where the tokenizer of a text encoder (text_encoder_file.h) lies: in the encoder's own folder,
 /// or in the pipeline's folder tokenizer/, of text_encoder_2/ tokenizer_2/. kIo where none of them

@@ -35,6 +35,22 @@ def kinora(*arguments):
     return run.stdout
 
 
+def refusal(*arguments):
+    run = subprocess.run([KINORA, *map(str, arguments)], capture_output=True, text=True)
+    assert run.returncode != 0, run.stdout
+    return run.stderr
+
+
+class Extra:
+    """What training leaves in a .ckpt; a file is written if it is ever unpickled by running it."""
+
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __reduce__(self):
+        return pathlib.Path.touch, (self.marker,)
+
+
 def tiny_vae():
     from diffusers import AutoencoderKL
     return AutoencoderKL(block_out_channels=[8, 8, 8, 8], latent_channels=4, norm_num_groups=4,
@@ -59,6 +75,85 @@ def tiny_dit(**changes):
 
 def list_of(value):
     return list(value) if isinstance(value, (list, tuple)) else value
+
+
+def tiny_sd(version):
+    """A pipeline of the widths that files of CompVis are told by: heads of 64 channels, norms of 32 groups."""
+    import torch
+    from diffusers import AutoencoderKL, DDIMScheduler, PNDMScheduler, StableDiffusionPipeline, UNet2DConditionModel
+    from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
+    torch.manual_seed(version)
+    second = {"attention_head_dim": [1, 2], "use_linear_projection": True}
+    unet = UNet2DConditionModel(
+        sample_size=8, block_out_channels=(64, 128), layers_per_block=1, cross_attention_dim=64,
+        down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"),
+        up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"), **(second if version == 2 else {}))
+    vae = AutoencoderKL(block_out_channels=[32] * 4, latent_channels=4, down_block_types=["DownEncoderBlock2D"] * 4,
+                        up_block_types=["UpDecoderBlock2D"] * 4, layers_per_block=1)
+    tokenizer = CLIPTokenizer.from_pretrained(ROOT / f"tests/inference/data/sd{version}/tokenizer")
+    # Those of 768 channels and less take quick_gelu where only shapes are there, whichever version it is.
+    text_encoder = CLIPTextModel(CLIPTextConfig(
+        vocab_size=len(tokenizer), hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=1,
+        hidden_act="quick_gelu"))
+    chain = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear", "set_alpha_to_one": False,
+             "steps_offset": 1}
+    scheduler = (PNDMScheduler(**chain, skip_prk_steps=True) if version == 1 else
+                 DDIMScheduler(**chain, clip_sample=False, prediction_type="v_prediction"))
+    pipeline = StableDiffusionPipeline(
+        unet=unet.eval(), vae=vae.eval(), text_encoder=text_encoder.eval(), tokenizer=tokenizer, scheduler=scheduler,
+        safety_checker=None, feature_extractor=None, requires_safety_checker=False)
+    pipeline.set_progress_bar_config(disable=True)
+    return pipeline
+
+
+def open_clip(state):
+    """CLIPTextModel's tensors as OpenCLIP names and packs them, with what Stable Diffusion 2 does not read."""
+    import torch
+    result = {"logit_scale": torch.ones([])}
+    for name, value in state.items():
+        name = name.removeprefix("text_model.")
+        for ours, theirs in (("embeddings.token_embedding", "token_embedding"), ("final_layer_norm", "ln_final"),
+                             ("embeddings.position_embedding.weight", "positional_embedding"),
+                             ("encoder.layers", "transformer.resblocks"), ("layer_norm", "ln_"),
+                             ("self_attn.out_proj", "attn.out_proj"), ("mlp.fc1", "mlp.c_fc"),
+                             ("mlp.fc2", "mlp.c_proj")):
+            name = name.replace(ours, theirs)
+        if "self_attn.q_proj." in name:
+            parts = [value] + [state[key] for kind in "kv" for key in state
+                               if key.removeprefix("text_model.").replace("encoder.layers", "transformer.resblocks") ==
+                               name.replace("q_proj", kind + "_proj")]
+            result[name.replace("self_attn.q_proj.", "attn.in_proj_")] = torch.cat(parts)
+        elif "self_attn" not in name and not name.endswith("position_ids"):
+            result[name] = value
+    blocks = 1 + max(int(name.split(".")[2]) for name in result if name.startswith("transformer."))
+    last = {name.replace(f"resblocks.{blocks - 1}.", f"resblocks.{blocks}."): torch.rand_like(value)
+            for name, value in result.items() if f"resblocks.{blocks - 1}." in name}
+    return result | last | {"text_projection": torch.ones(64, 32)}
+
+
+def single_file(pipeline, unet, version):
+    """All of a pipeline in one dictionary, with the keys of CompVis. unet: the U-Net's."""
+    import re
+    vae = {}
+    for name, value in pipeline.vae.state_dict().items():
+        levels = len(pipeline.vae.config.block_out_channels)
+        name = re.sub(r"up_blocks\.(\d)", lambda found: f"up.{levels - 1 - int(found[1])}", name)
+        for ours, theirs in (("down_blocks", "down"), ("mid_block.resnets.0", "mid.block_1"),
+                             ("mid_block.resnets.1", "mid.block_2"), ("mid_block.attentions.0", "mid.attn_1"),
+                             ("resnets", "block"), ("conv_shortcut", "nin_shortcut"), ("downsamplers.0", "downsample"),
+                             ("upsamplers.0", "upsample"), ("conv_norm_out", "norm_out"), ("group_norm", "norm"),
+                             ("to_q", "q"), ("to_k", "k"), ("to_v", "v"), ("to_out.0", "proj_out")):
+            name = name.replace(ours, theirs)
+        if "attn_1" in name and value.dim() == 2:
+            value = value[:, :, None, None]
+        vae["first_stage_model." + name] = value
+    text = pipeline.text_encoder.state_dict()
+    if version == 2:
+        text = {"cond_stage_model.model." + name: value for name, value in open_clip(text).items()}
+    else:
+        text = {"cond_stage_model.transformer.text_model." + name.removeprefix("text_model."): value
+                for name, value in text.items()}
+    return {name: value.contiguous() for name, value in (unet | vae | text).items()}
 
 
 def images_of(pipeline, guidance=4.0):
@@ -121,6 +216,71 @@ class DiffusersTest(unittest.TestCase):
             for key in ("down_block_types", "up_block_types", "norm_eps", "use_linear_projection",
                         "cross_attention_dim", "sample_size"):
                 self.assertEqual(list_of(back.config[key]), list_of(model.config[key]), key)
+
+    def test_single_files_of_stable_diffusion(self):
+        import torch
+        from diffusers import StableDiffusionPipeline, UNet2DConditionModel
+        from safetensors.torch import load_file, save_file
+        for version in (1, 2):
+            pipeline = tiny_sd(version)
+            folder = self.folder / f"sd{version}"
+            pipeline.save_pretrained(folder)
+            # The U-Net alone, by Kinora; diffusers opens it.
+            bare = self.folder / f"unet{version}.safetensors"
+            kinora("convert", folder, "--to", bare, "--layout", "compvis")
+            self.assert_same_weights(
+                UNet2DConditionModel.from_single_file(str(bare), config=str(folder), subfolder="unet"), pipeline.unet)
+            # The whole of it, and back.
+            place = self.folder / f"file{version}"
+            place.mkdir()
+            whole = single_file(pipeline, load_file(bare), version)
+            save_file(whole, place / "model.safetensors")
+            report = kinora("convert", place / "model.safetensors", "--to", self.folder / f"back{version}")
+            self.assertIn("0 missing, 0 unexpected", report)
+            self.assertEqual("768 x 768" in report, version == 2)
+            back = UNet2DConditionModel.from_pretrained(self.folder / f"back{version}" / "unet")
+            self.assert_same_weights(back, pipeline.unet)
+            again = self.folder / f"again{version}.safetensors"
+            kinora("convert", self.folder / f"back{version}", "--to", again, "--layout", "compvis")
+            self.assertEqual(load_file(again).keys(), load_file(bare).keys())
+            for name, values in load_file(again).items():
+                self.assertTrue(values.equal(whole[name]), name)
+            # A picture from it is the pipeline's, also from a .ckpt with averages and what nobody knows.
+            noise = torch.randn(1, 4, 8, 8, generator=torch.Generator().manual_seed(4))
+            save_file({"noise": noise}, self.folder / "noise.safetensors")
+            with torch.no_grad():
+                expected = pipeline("a red circle", num_inference_steps=4, guidance_scale=5.0, latents=noise.clone(),
+                                    height=64, width=64, output_type="latent").images
+            marker = self.folder / "ran"
+            averages = {"model_ema." + "".join(name.split(".")[1:]): value for name, value in whole.items()
+                        if name.startswith("model.diffusion_model.")}
+            raw = {name: value + 1 if name.startswith("model.diffusion_model.") else value
+                   for name, value in whole.items()}
+            torch.save({"state_dict": raw | averages | {"model_ema.decay": torch.tensor(0.5)}, "global_step": 7,
+                        "callbacks": {Extra: {"best_model_score": torch.tensor(0.5)}}}, place / "model.ckpt")
+            torch.save({"state_dict": raw, "callbacks": {"last": Extra(marker)}}, place / "hostile.ckpt")
+            self.assertIn("None of its code was run", refusal("sample", "--model", place / "hostile.ckpt",
+                                                              "--prompt", "a red circle"))
+            for name in ("model.safetensors", "model.ckpt"):
+                command = ("sample", "--model", place / name, "--prompt", "a red circle", "--steps", 4, "--guidance", 5,
+                           "--noise", self.folder / "noise.safetensors", "--save-latents", "--device", "cpu",
+                           "--set", "model.height=8", "--set", "model.width=8", "--out", self.folder / f"{version}{name}")
+                if name == "model.safetensors":
+                    self.assertIn("--tokenizer", refusal(*command))
+                    pipeline.tokenizer.save_pretrained(self.folder / "tokens")
+                    kinora(*command, "--tokenizer", self.folder / "tokens")
+                    pipeline.tokenizer.save_pretrained(place / "tokenizer")
+                else:
+                    kinora(*command)
+                latents = load_file(self.folder / f"{version}{name}" / "latents.safetensors")
+                got = next(iter(latents.values()))
+                self.assertLess((got - expected).norm() / expected.norm(), 1e-4, name)
+                self.assertEqual(len(list((self.folder / f"{version}{name}").glob("*.png"))), 2)
+            self.assertFalse(marker.exists())
+            theirs = StableDiffusionPipeline.from_single_file(str(place / "model.safetensors"), config=str(folder),
+                                                              local_files_only=True)
+            self.assert_same_weights(theirs.unet, pipeline.unet)
+            self.assert_same_weights(theirs.vae, pipeline.vae)
 
     def test_sharded_and_half_models(self):
         import torch
@@ -201,6 +361,101 @@ class DiffusersTest(unittest.TestCase):
                 self.assertLess((merged[name] - values).abs().max(), 1e-6, name)
                 changed += not values.equal(before[name])
             self.assertEqual(changed, 2 * 4 + 1)  # q, k, v and out of two blocks, fc1 of one
+
+    @unittest.skipUnless(importlib.util.find_spec("peft"), "this Python has no peft")
+    def test_adapters_of_a_unet_in_all_forms(self):
+        import copy
+        import peft
+        import torch
+        from safetensors.torch import load_file, save_file
+        pipeline = tiny_sd(1)
+        base = self.folder / "sd1"
+        pipeline.save_pretrained(base)
+        generator = torch.Generator().manual_seed(5)
+
+        def factors(shape, rank, *, kernel=()):
+            draws = [torch.randn(rank, shape[1], *kernel, generator=generator) * 0.1,
+                     torch.randn(shape[0], rank, *[1] * len(kernel), generator=generator) * 0.1]
+            return [draw.half() for draw in draws]
+
+        # Of every kind of linear, of projections that are convolutions of one place, and of a real one.
+        modules = {name: module for name, module in pipeline.unet.named_modules()
+                   if name.startswith("down_blocks.0.attentions.0.") and hasattr(module, "weight")
+                   and module.weight.dim() > 1 or name.endswith("proj_out") or name == "down_blocks.0.resnets.0.conv1"}
+        kohya = {}
+        for number, (name, module) in enumerate(modules.items()):
+            rank = 2 + number % 2
+            down, up = factors(module.weight.shape, rank, kernel=tuple(module.weight.shape[2:]))
+            key = "lora_unet_" + name.replace(".", "_")
+            kohya |= {key + ".lora_down.weight": down, key + ".lora_up.weight": up,
+                      key + ".alpha": torch.tensor(1.0 + number % 3, dtype=torch.float16)}
+        self.assertGreater(len(modules), 14)
+        save_file(kohya, self.folder / "kohya.safetensors")
+        text = "lora_te_text_model_encoder_layers_0_self_attn_q_proj"
+        save_file(kohya | {text + ".lora_down.weight": torch.ones(2, 64), text + ".lora_up.weight": torch.ones(64, 2),
+                           text + ".alpha": torch.tensor(2.0)}, self.folder / "with-text.safetensors")
+
+        def merged(adapter, name):
+            run = subprocess.run([KINORA, "convert", base, "--lora", adapter, "--to", self.folder / name],
+                                 capture_output=True, text=True)
+            self.assertEqual(run.returncode, 0, run.stderr)
+            return load_file(self.folder / name / "unet/diffusion_pytorch_model.safetensors"), run.stderr
+
+        ours, said = merged(self.folder / "with-text.safetensors", "merged")
+        self.assertIn("3 keys of", said)
+        self.assertIn(text + ".alpha", said)
+        # diffusers forgets the alphas of attention where they differ (its alpha_pattern has other names).
+        save_file({name: torch.full_like(value, 2.0) if name.endswith(".alpha") else value
+                   for name, value in kohya.items()}, self.folder / "even.safetensors")
+        even, _ = merged(self.folder / "even.safetensors", "even")
+        theirs = copy.deepcopy(pipeline)
+        theirs.load_lora_weights(str(self.folder / "even.safetensors"))
+        theirs.fuse_lora()
+        theirs.unload_lora_weights()
+        changed = 0
+        for name, values in theirs.unet.state_dict().items():
+            self.assertLess((even[name] - values).abs().max(), 1e-5, name)
+            changed += not even[name].equal(pipeline.unet.state_dict()[name])
+        self.assertEqual(changed, len(modules))
+
+        # kohya -> PEFT -> kohya, which PEFT itself reads on its way.
+        kinora("convert", base, "--lora", self.folder / "kohya.safetensors", "--adapter", "diffusers", "--to",
+               self.folder / "peft")
+        tuned = peft.PeftModel.from_pretrained(copy.deepcopy(pipeline.unet), self.folder / "peft")
+        for name, values in tuned.merge_and_unload().state_dict().items():
+            self.assertLess((ours[name] - values).abs().max(), 1e-5, name)
+        kinora("convert", base, "--lora", self.folder / "peft", "--adapter", "kohya", "--to",
+               self.folder / "again.safetensors")
+        again = load_file(self.folder / "again.safetensors")
+        self.assertEqual(again.keys(), kohya.keys())
+        for name, values in again.items():
+            self.assertEqual((values.dtype, values.shape), (kohya[name].dtype, kohya[name].shape), name)
+            self.assertTrue(values.equal(kohya[name]), name)
+
+        # As diffusers saves it: its own names, and until 2023 those of attention's processors.
+        pipeline.unet.add_adapter(peft.LoraConfig(r=3, lora_alpha=6, target_modules=["to_q", "to_out.0", "proj_in"],
+                                                  init_lora_weights=False))
+        type(pipeline).save_lora_weights(
+            self.folder / "saved", unet_lora_layers=peft.get_peft_model_state_dict(pipeline.unet),
+            unet_lora_adapter_metadata={"r": 3, "lora_alpha": 6})
+        saved, _ = merged(self.folder / "saved", "saved-merged")
+        pipeline.fuse_lora()
+        for name, values in pipeline.unet.state_dict().items():
+            name = name.replace(".base_layer", "")
+            if "lora_" not in name:
+                self.assertLess((saved[name] - values).abs().max(), 1e-5, name)
+
+        # Of another model.
+        other = self.folder / "sd2"
+        tiny_sd(2).save_pretrained(other)
+        wide = dict(kohya)
+        wide["lora_unet_mid_block_attentions_7_proj_in.lora_down.weight"] = torch.ones(2, 128)
+        wide["lora_unet_mid_block_attentions_7_proj_in.lora_up.weight"] = torch.ones(128, 2)
+        save_file(wide, self.folder / "wide.safetensors")
+        message = refusal("sample", "--model", base, "--prompt", "a red circle", "--lora",
+                          self.folder / "wide.safetensors", "--out", self.folder / "none")
+        self.assertIn("keys that the model lacks: lora_unet_mid_block_attentions_7_proj_in", message)
+        self.assertNotIn("text encoder", message)
 
     def train(self, *overrides):
         import torch

@@ -32,6 +32,12 @@ void add_convert(CLI::App& app, Chosen& chosen) {
       ->add_option("--max-shard-size", arguments->max_shard_bytes,
                    "Several files with an index where one would be larger: 5GB, 800MB")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true));
+  command
+      ->add_option_function<std::string>(
+          "--layout", [&options](const std::string& name) { options.compvis = name == "compvis"; },
+          "Names in a file: own, or compvis, those of Stable Diffusion's U-Nets in single files; "
+          "default: own")
+      ->check(CLI::IsMember({"own", "compvis"}));
   command->add_option("--config", options.config_file,
                       "The recipe of the model, for files that do not say what they are of");
   command->add_flag("--allow-missing", options.allow_missing,

@@ -19,11 +19,11 @@ void add_what(CLI::App& command, SampleArguments& arguments) {
       "Draw again what this png, webp, gif or mp4 of kinora sample was drawn from; options "
       "beside it count instead");
   command.add_option("--run", arguments.run, "A run directory; its newest checkpoint is used");
-  command.add_option(
-      "--checkpoint,--model", arguments.checkpoint,
-      "A checkpoint's folder, a file of weights (.safetensors, .pt), or a folder of "
-      "diffusers: a transformer or U-Net, or a whole pipeline of DiT, PixArt, Latte or "
-      "Stable Diffusion; or Open-Sora's transformer, with vae/ and text_encoder/");
+  command.add_option("--checkpoint,--model", arguments.checkpoint,
+                     "A checkpoint's folder, a file of weights (.safetensors, .pt), or a folder of "
+                     "diffusers: a transformer or U-Net, or a whole pipeline of DiT, PixArt, Latte "
+                     "or Stable Diffusion 1 and 2; the same in one file (.safetensors, .ckpt); or "
+                     "Open-Sora's transformer, with vae/ and text_encoder/");
   command.add_option("--config", arguments.config,
                      "Recipe of the model, for files that do not hold it");
   command.add_option("--set", arguments.overrides, "key.path=value over the run's configuration");
@@ -52,7 +52,11 @@ void add_what(CLI::App& command, SampleArguments& arguments) {
                    "Of pipelines: captions are only made lower case, where else addresses, tags "
                    "and odd punctuation are left out");
   command.add_option("--text-encoder", arguments.text_encoder,
-                     "Of pipelines: a folder of T5 with its tokenizer instead of text_encoder/");
+                     "Of pipelines: a folder of T5 or CLIP with its tokenizer, or a file of it, "
+                     "instead of their own");
+  command.add_option("--tokenizer", arguments.tokenizer,
+                     "Of pipelines: the folder of the tokenizer; default: theirs, of one file "
+                     "tokenizer/ beside it");
   command
       .add_option("--aesthetic-score", arguments.scores.aesthetic,
                   "Of Open-Sora: what its prompts end with; default: 6.5")

@@ -28,9 +28,10 @@ struct SampleArguments {
   inference::Request request;
   std::vector<std::string> classes;  ///< numbers and names, instead of the request's
   std::string captions_file;
-  std::string negative;            ///< caption that a pipeline guides away from
-  bool cleans_captions = true;     ///< of pipelines
-  std::string text_encoder;        ///< of pipelines: a folder or file instead of theirs
+  std::string negative;         ///< caption that a pipeline guides away from
+  bool cleans_captions = true;  ///< of pipelines
+  std::string text_encoder;
+  std::string tokenizer;           ///< of pipelines: a folder or file instead of theirs
   prompts::OpenSoraScores scores;  ///< of Open-Sora's pipelines
   inference::PromptWeights prompt_weights = inference::PromptWeights::kOff;
   inference::DrawOptions options;

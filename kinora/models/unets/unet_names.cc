@@ -1,29 +1,35 @@
 #include "kinora/models/unets/unet_names.h"
 
 #include <algorithm>
+#include <functional>
 #include <memory>
+#include <set>
 #include <string_view>
+#include <utility>
 
+#include "kinora/core/error.h"
 #include "kinora/models/model.h"
 
 namespace kinora::models {
 namespace {
+
+constexpr const char* kCompvisAverage = "model_ema.";
 
 /// A projection around attention, which is a convolution of one place in some files.
 bool is_projection(std::string_view path) {
   return path.ends_with(".proj_in.weight") || path.ends_with(".proj_out.weight");
 }
 
-}  // namespace
-
-nn::Naming unet_naming(const ModelConfig& config) {
+/// The tensors of a U-Net by what `key_of` calls them, with the dims that files have.
+nn::Naming naming_of(const ModelConfig& config,
+                     const std::function<std::string(const std::string& path)>& key_of) {
   nn::Naming naming;
   const std::unique_ptr<Model> model = make_model(config);  // without values
   for (const auto& [path, parameter] : model->named_parameters()) {
     if (path.starts_with("text_encoder.")) {
       continue;
     }
-    nn::OtherName name{.path = path, .keys = {path}};
+    nn::OtherName name{.path = path, .keys = {key_of(path)}};
     if (is_projection(path) && !config.unet.linear_projection) {
       name.shape = parameter->shape;
       name.shape.insert(name.shape.end(), {1, 1});
@@ -31,6 +37,142 @@ nn::Naming unet_naming(const ModelConfig& config) {
     naming.push_back(std::move(name));
   }
   return naming;
+}
+
+/// Which modules a U-Net has, as far as names of CompVis depend on it.
+struct Modules {
+  int64_t resnets = 0;
+  std::vector<bool> attends = {};  ///< of each level
+};
+
+/// What our paths begin with, and what CompVis' keys have there.
+using Prefixes = std::vector<std::pair<std::string, std::string>>;
+
+void add_resnet(Prefixes& prefixes, const std::string& path, const std::string& key) {
+  for (const auto& [ours, theirs] : {std::pair{"norm1.", "in_layers.0."},
+                                     {"conv1.", "in_layers.2."},
+                                     {"time_emb_proj.", "emb_layers.1."},
+                                     {"norm2.", "out_layers.0."},
+                                     {"conv2.", "out_layers.3."},
+                                     {"conv_shortcut.", "skip_connection."}}) {
+    prefixes.emplace_back(path + ours, key + theirs);
+  }
+}
+
+/// CompVis numbers the units of a way one after the other, each with what changes the size apart.
+Prefixes compvis_prefixes(const Modules& modules) {
+  const auto levels = std::ssize(modules.attends);
+  Prefixes prefixes = {{"conv_in.", "input_blocks.0.0."},
+                       {"time_embedding.linear_1.", "time_embed.0."},
+                       {"time_embedding.linear_2.", "time_embed.2."},
+                       {"mid_block.attentions.0.", "middle_block.1."},
+                       {"conv_norm_out.", "out.0."},
+                       {"conv_out.", "out.2."}};
+  add_resnet(prefixes, "mid_block.resnets.0.", "middle_block.0.");
+  add_resnet(prefixes, "mid_block.resnets.1.", "middle_block.2.");
+  const auto add_unit = [&](const std::string& level, int64_t unit, const std::string& key) {
+    const std::string number = std::to_string(unit) + ".";
+    add_resnet(prefixes, level + "resnets." + number, key + "0.");
+    prefixes.emplace_back(level + "attentions." + number, key + "1.");
+  };
+  int64_t input = 1;
+  for (int64_t level = 0; level < levels; ++level) {
+    const std::string path = "down_blocks." + std::to_string(level) + ".";
+    for (int64_t unit = 0; unit < modules.resnets; ++unit, ++input) {
+      add_unit(path, unit, "input_blocks." + std::to_string(input) + ".");
+    }
+    prefixes.emplace_back(path + "downsamplers.0.conv.",
+                          "input_blocks." + std::to_string(input++) + ".0.op.");
+  }
+  int64_t output = 0;
+  for (int64_t level = 0; level < levels; ++level) {
+    const std::string path = "up_blocks." + std::to_string(level) + ".";
+    for (int64_t unit = 0; unit <= modules.resnets; ++unit, ++output) {
+      const std::string key = "output_blocks." + std::to_string(output) + ".";
+      if (unit == modules.resnets) {  // before attention, which begins alike
+        const bool attends = modules.attends[static_cast<size_t>(levels - 1 - level)];
+        prefixes.emplace_back(path + "upsamplers.0.conv.", key + (attends ? "2.conv." : "1.conv."));
+      }
+      add_unit(path, unit, key);
+    }
+  }
+  return prefixes;
+}
+
+/// Those of a file, told by its names.
+Modules modules_in(const std::set<std::string>& names) {
+  const auto has = [&names](int64_t block, const char* end) {
+    return names.contains(kCompvisUnet + ("input_blocks." + std::to_string(block)) + end);
+  };
+  Modules modules;
+  int64_t units = 0;  // of the level
+  bool attends = false;
+  const auto end_level = [&] {
+    modules.attends.push_back(attends);
+    modules.resnets = std::max(modules.resnets, units);
+    units = 0;
+    attends = false;
+  };
+  for (int64_t block = 1;; ++block) {
+    if (has(block, ".0.op.weight")) {
+      end_level();
+    } else if (has(block, ".0.in_layers.0.weight")) {
+      ++units;
+      attends |= has(block, ".1.norm.weight");
+    } else {
+      break;
+    }
+  }
+  end_level();
+  return modules;
+}
+
+bool is_compvis_unet(const std::set<std::string>& names) {
+  return names.contains(std::string(kCompvisUnet) + "input_blocks.0.0.weight");
+}
+
+/// A key among the averages, whose names have no dots.
+std::string averaged_key(const std::string& key) {
+  std::string name = key.substr(std::string_view("model.").size());
+  std::erase(name, '.');
+  return kCompvisAverage + name;
+}
+
+/// Shapes by key, below model.diffusion_model.
+class CompvisShapes {
+ public:
+  CompvisShapes(const std::map<std::string, std::vector<int64_t>>& shapes, const std::string& where)
+      : shapes_(shapes), where_(where) {}
+
+  [[nodiscard]] bool has(const std::string& key) const {
+    return shapes_.contains(kCompvisUnet + key);
+  }
+  /// Of a weight, which has at least two dims.
+  [[nodiscard]] const std::vector<int64_t>& at(const std::string& key) const {
+    const auto found = shapes_.find(kCompvisUnet + key);
+    KINORA_CHECK(found != shapes_.end(), kIo, "[unet] ", where_, " has no ", kCompvisUnet, key);
+    KINORA_CHECK(found->second.size() >= 2, kIo, "[unet] ", where_, ": ", kCompvisUnet, key,
+                 " must have two dims or four, got ", found->second.size());
+    return found->second;
+  }
+  /// Transformer blocks below `key`.
+  [[nodiscard]] int64_t depth(const std::string& key) const {
+    int64_t depth = 0;
+    while (has(key + "transformer_blocks." + std::to_string(depth) + ".attn2.to_k.weight")) {
+      ++depth;
+    }
+    return depth;
+  }
+
+ private:
+  const std::map<std::string, std::vector<int64_t>>& shapes_;
+  const std::string& where_;
+};
+
+}  // namespace
+
+nn::Naming unet_naming(const ModelConfig& config) {
+  return naming_of(config, [](const std::string& path) { return path; });
 }
 
 std::optional<nn::Naming> find_unet_naming(const std::vector<std::string>& names) {
@@ -42,6 +184,98 @@ std::optional<nn::Naming> find_unet_naming(const std::vector<std::string>& names
     naming.push_back({.path = name, .keys = {name}});
   }
   return naming;
+}
+
+nn::Naming compvis_unet_naming(const ModelConfig& config) {
+  KINORA_CHECK(config.unet.middle_depth > 0, kConfig,
+               "[unet] model.unet.middle_depth must be above 0 for CompVis, whose U-Nets attend in "
+               "the middle, got 0");
+  Modules modules{.resnets = config.unet.resnets};
+  for (const int64_t depth : config.unet.depths) {
+    modules.attends.push_back(depth > 0);
+  }
+  const Prefixes prefixes = compvis_prefixes(modules);
+  return naming_of(config, [&prefixes](const std::string& path) {
+    const auto found = std::ranges::find_if(
+        prefixes, [&path](const auto& prefix) { return path.starts_with(prefix.first); });
+    KINORA_CHECK(found != prefixes.end(), kInternal, "[unet] ", path, " has no name of CompVis");
+    return kCompvisUnet + found->second + path.substr(found->first.size());
+  });
+}
+
+std::optional<nn::Naming> find_compvis_unet_naming(const std::vector<std::string>& names,
+                                                   bool averaged) {
+  const std::set<std::string> known(names.begin(), names.end());
+  if (!is_compvis_unet(known)) {
+    return std::nullopt;
+  }
+  const bool takes_averages =
+      averaged &&
+      known.contains(averaged_key(std::string(kCompvisUnet) + "input_blocks.0.0.weight"));
+  nn::Naming naming;
+  const Prefixes prefixes = compvis_prefixes(modules_in(known));
+  for (const std::string& name : names) {
+    if (name == "null_text") {  // a buffer, which CompVis has no name for
+      naming.push_back({.path = name, .keys = {name}});
+    }
+    if (!name.starts_with(kCompvisUnet)) {
+      continue;
+    }
+    const std::string key = name.substr(std::string_view(kCompvisUnet).size());
+    const auto found = std::ranges::find_if(
+        prefixes, [&key](const auto& prefix) { return key.starts_with(prefix.second); });
+    // What is not known stays, so that whoever loads it hears of it.
+    naming.push_back(
+        {.path = found == prefixes.end() ? name : found->first + key.substr(found->second.size()),
+         .keys = {takes_averages ? averaged_key(name) : name}});
+  }
+  return naming;
+}
+
+std::optional<ModelConfig> find_compvis_unet(
+    const std::map<std::string, std::vector<int64_t>>& shapes, const std::string& where) {
+  std::set<std::string> names;
+  for (const auto& [name, shape] : shapes) {
+    names.insert(name);
+  }
+  if (!is_compvis_unet(names)) {
+    return std::nullopt;
+  }
+  constexpr int64_t kHeads = 8;
+  constexpr int64_t kHeadChannels = 64;
+  const CompvisShapes its(shapes, where);
+  KINORA_CHECK(!its.has("label_emb.weight") && !its.has("label_emb.0.0.weight"), kConfig, "[unet] ",
+               where, " has ", kCompvisUnet,
+               "label_emb, of a U-Net that reads classes or sizes (SDXL, upscalers, unCLIP), which "
+               "Kinora lacks");
+  const Modules modules = modules_in(names);
+  ModelConfig config;
+  config.architecture = "unet";
+  config.in_channels = its.at("input_blocks.0.0.weight")[1];
+  const int64_t out_channels = its.at("out.2.weight")[0];
+  const bool has_sigma = out_channels % 2 == 0 && out_channels / 2 == config.in_channels;
+  KINORA_CHECK(out_channels == config.in_channels || has_sigma, kConfig, "[unet] ", where,
+               " must make as many channels as it takes, ", config.in_channels,
+               ", or twice as many, got ", out_channels,
+               ". Hint: U-Nets for inpainting and for editing are not there");
+  config.learn_sigma = has_sigma;
+  UnetConfig& own = config.unet;
+  own.resnets = modules.resnets;
+  const std::string middle = "middle_block.1.";
+  config.text_channels = its.at(middle + "transformer_blocks.0.attn2.to_k.weight")[1];
+  own.middle_depth = its.depth(middle);
+  own.linear_projection = its.at(middle + "proj_in.weight").size() == 2;
+  for (size_t level = 0; level < modules.attends.size(); ++level) {
+    const auto first = static_cast<int64_t>(level) * (own.resnets + 1) + 1;
+    const std::string block = "input_blocks." + std::to_string(first) + ".";
+    own.channels.push_back(its.at(block + "0.out_layers.3.weight")[0]);
+    own.depths.push_back(its.depth(block + "1."));
+  }
+  for (const int64_t channels : own.channels) {
+    own.heads.push_back(own.linear_projection ? std::max<int64_t>(channels / kHeadChannels, 1)
+                                              : kHeads);
+  }
+  return config;
 }
 
 }  // namespace kinora::models

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,5 +17,26 @@ namespace kinora::models {
 
 /// DiffusersFamily::find_naming.
 [[nodiscard]] std::optional<nn::Naming> find_unet_naming(const std::vector<std::string>& names);
+
+/// What stands before a U-Net's keys in CompVis' files, those of latent diffusion and of Stable
+/// Diffusion 1 and 2.
+inline constexpr const char* kCompvisUnet = "model.diffusion_model.";
+
+/// The names there, such as model.diffusion_model.input_blocks.1.0.in_layers.0.weight.
+[[nodiscard]] nn::Naming compvis_unet_naming(const ModelConfig& config);
+
+/// The same for a file with these names, of which those that no U-Net here has stay as they are;
+/// nothing where it has no such U-Net. averaged: the names of the averaged weights (model_ema.*)
+/// instead, where it has some.
+[[nodiscard]] std::optional<nn::Naming> find_compvis_unet_naming(
+    const std::vector<std::string>& names, bool averaged);
+
+/// The model of such a file as names and shapes tell it; nothing where it has no such U-Net. What
+/// they do not tell is as published: attention without linears around it (Stable Diffusion 1) has 8
+/// heads, with them (2) heads of 64 channels; all norms have 32 groups. Of the size that it draws
+/// nothing is said. kIo for tensors that are missing or of another rank, kConfig for U-Nets that
+/// Kinora lacks. where: the file, for errors.
+[[nodiscard]] std::optional<ModelConfig> find_compvis_unet(
+    const std::map<std::string, std::vector<int64_t>>& shapes, const std::string& where);
 
 }  // namespace kinora::models

@@ -1,0 +1,155 @@
+#include "kinora/pipelines/compvis_pipeline.h"
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string_view>
+#include <vector>
+
+#include "kinora/checkpoint/model_weights.h"
+#include "kinora/models/unets/unet_names.h"
+#include "kinora/pipelines/tokenizer_folder.h"
+
+namespace kinora::pipelines {
+namespace {
+
+namespace fs = std::filesystem;
+using checkpoint::WeightsFile;
+using models::ModelConfig;
+using nlohmann::json;
+
+constexpr std::string_view kAutoencoder = "first_stage_model.";
+constexpr const char* kTokenizer = "tokenizer";
+constexpr int64_t kCompression = 8;  // pixels along a side of one value of latents
+constexpr int64_t kTokens = 77;
+
+/// What names and shapes do not tell of the published models.
+struct Published {
+  const char* name;
+  const char* prediction;
+  int64_t side;  ///< of latents
+};
+constexpr Published kFirst = {"Stable Diffusion 1", "eps", 64};
+constexpr Published kSecond = {"Stable Diffusion 2", "v", 96};
+
+const Published& published(const ModelConfig& model) {
+  return model.unet.linear_projection ? kSecond : kFirst;
+}
+
+/// The U-Net of a file.
+std::optional<ModelConfig> find_unet(const WeightsFile& file) {
+  std::map<std::string, std::vector<int64_t>> shapes;
+  for (const auto& [name, tensor] : file.tensors()) {
+    shapes.emplace(name, tensor.shape);
+  }
+  return models::find_compvis_unet(shapes, file.path().string());
+}
+
+json recipe_of(const ModelConfig& model) {
+  const models::UnetConfig& own = model.unet;
+  const Published& its = published(model);
+  return {{"run", {{"dir", "runs/compvis"}}},
+          {"model",
+           {{"architecture", model.architecture},
+            {"in_channels", model.in_channels},
+            {"learn_sigma", model.learn_sigma},
+            {"height", its.side},
+            {"width", its.side},
+            {"compression", kCompression},
+            {"text_channels", model.text_channels},
+            {"text_tokens", kTokens},
+            {"unet",
+             {{"channels", own.channels},
+              {"resnets", own.resnets},
+              {"depths", own.depths},
+              {"middle_depth", own.middle_depth},
+              {"heads", own.heads},
+              {"linear_projection", own.linear_projection}}}}},
+          {"objective",
+           {{"kind", "iddpm"},
+            {"timesteps", 1000},
+            {"prediction", its.prediction},
+            {"betas", "scaled_linear"},
+            {"beta_start", 0.00085},
+            {"beta_end", 0.012}}},
+          {"ema", {{"decays", json::array()}}}};
+}
+
+/// What Kinora chose for it.
+std::string note_of(const ModelConfig& model) {
+  if (&published(model) == &kFirst) {
+    return "";
+  }
+  return "nothing in such a file says what a U-Net of Stable Diffusion 2 predicts, nor at which "
+         "size: taken is v at 768 x 768 pixels. Of the base models, which predict noise at 512 x "
+         "512, say --set objective.prediction=eps --set model.height=64 --set model.width=64";
+}
+
+fs::path tokenizer_of(const fs::path& file) {
+  const std::vector<fs::path> places = tokenizer_places(file);
+  const auto found = std::ranges::find_if(places, has_tokenizer);
+  return found == places.end() ? fs::absolute(file).parent_path() / kTokenizer : *found;
+}
+
+}  // namespace
+
+std::optional<Pipeline> find_compvis_pipeline(const fs::path& path) {
+  if (!fs::is_regular_file(path)) {
+    return std::nullopt;
+  }
+  const WeightsFile file = WeightsFile::open(path);
+  const std::optional<ModelConfig> model = find_unet(file);
+  if (!model || !file.metadata(checkpoint::kConfigMetadata).empty()) {
+    return std::nullopt;
+  }
+  return Pipeline{.folder = path,
+                  .class_name = std::string("file of ") + published(*model).name,
+                  .text = PipelineText{.tokenizer = tokenizer_of(path),
+                                       .encoder = fs::absolute(path),
+                                       .max_tokens = kTokens},
+                  .note = note_of(*model)};
+}
+
+std::string compvis_recipe(const fs::path& path) {
+  if (!fs::is_regular_file(path)) {
+    return "";
+  }
+  const std::optional<ModelConfig> model = find_unet(WeightsFile::open(path));
+  return model ? recipe_of(*model).dump(2) : "";
+}
+
+std::string compvis_pipeline_recipe(const Pipeline& pipeline) {
+  const WeightsFile file = WeightsFile::open(pipeline.folder);
+  const ModelConfig model = find_unet(file).value();
+  json recipe = recipe_of(model);
+  // As in the folders of diffusers.
+  const bool is_first = &published(model) == &kFirst;
+  recipe["sample"] = {{"method", is_first ? "plms" : "ddim"},
+                      {"clip_denoised", false},
+                      {"spacing", "leading"},
+                      {"steps_offset", 1},
+                      {"end_clean", false},
+                      {"steps", 50},
+                      {"guidance", 7.5}};
+  if (std::ranges::any_of(file.names(),
+                          [](const std::string& name) { return name.starts_with(kAutoencoder); })) {
+    recipe["autoencoder"]["path"] = pipeline.folder.string();
+  }
+  return recipe.dump(2);
+}
+
+void take_compvis_unet(WeightsFile& file, bool averaged) {
+  const auto naming = models::find_compvis_unet_naming(file.names(), averaged);
+  if (!naming) {
+    return;
+  }
+  std::set<std::string> used;
+  for (const nn::OtherName& name : *naming) {
+    used.insert(name.keys.front());
+  }
+  file.drop([&used](const std::string& name) { return !used.contains(name); });
+  file.rename(*naming);
+}
+
+}  // namespace kinora::pipelines
