@@ -39,7 +39,9 @@ int run(const ConvertArguments& arguments) {
   }
   if (!arguments.updates.empty()) {
     using Updates = inference::ConvertOptions::Updates;
-    options.updates = arguments.updates == "own" ? Updates::kOwn : Updates::kDiffusers;
+    options.updates = arguments.updates == "own"     ? Updates::kOwn
+                      : arguments.updates == "kohya" ? Updates::kKohya
+                                                     : Updates::kDiffusers;
   }
   at::set_num_threads(1);  // pieces are small: threads would mostly wait for each other
   const inference::Converted converted = inference::convert_weights(options);

@@ -2,8 +2,10 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/scalar_tensor.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <memory>
@@ -30,7 +32,12 @@ constexpr const char* kDiffusersFile = "pytorch_lora_weights.safetensors";
 constexpr const char* kSettingsFile = "adapter_config.json";
 constexpr const char* kSettingsMetadata = "lora_adapter_metadata";
 constexpr const char* kPeftPrefix = "base_model.model.";
+/// Of diffusers' pipelines, by the part that is changed.
 constexpr const char* kDiffusersPrefixes[] = {"transformer.", "unet."};
+constexpr const char* kKohyaPrefix = "lora_unet_";
+/// Of keys for text encoders, of diffusers and of kohya.
+constexpr const char* kTextPrefixes[] = {"text_encoder.", "text_encoder_2.", "lora_te_",
+                                         "lora_te1_", "lora_te2_"};
 constexpr const char* kWeight = ".weight";
 constexpr int64_t kMaxSettingsBytes = 1 << 20;
 constexpr size_t kNamesInMessage = 4;
@@ -45,6 +52,12 @@ constexpr PartName kParts[] = {{".lora_A.weight", LowRankPart::kA},
                                {".lora_B.weight", LowRankPart::kB},
                                {".lora_A.default.weight", LowRankPart::kA},
                                {".lora_B.default.weight", LowRankPart::kB},
+                               {".lora_down.weight", LowRankPart::kA},
+                               {".lora_up.weight", LowRankPart::kB},
+                               {".lora.down.weight", LowRankPart::kA},
+                               {".lora.up.weight", LowRankPart::kB},
+                               {".lora_linear_layer.down.weight", LowRankPart::kA},
+                               {".lora_linear_layer.up.weight", LowRankPart::kB},
                                {".lora_magnitude_vector", LowRankPart::kMagnitude},
                                {".lora_magnitude_vector.weight", LowRankPart::kMagnitude},
                                {".alpha", LowRankPart::kAlpha}};
@@ -55,36 +68,55 @@ struct Found {
   at::Tensor b;
   at::Tensor magnitude;
   std::optional<double> alpha;
+  at::ScalarType stored = at::kFloat;
 };
+
+/// A factor as a matrix, whatever dims of a convolution it has.
+at::Tensor matrix(const at::Tensor& factor) {
+  return factor.dim() > 2 ? factor.flatten(1) : factor;
+}
+
+/// alpha of a linear.
+double alpha_of(const AdapterSettings& settings, const std::string& linear) {
+  for (const auto& [name, alpha] : settings.alphas) {
+    if (linear == name || linear.ends_with("." + name)) {
+      return alpha;
+    }
+  }
+  return settings.alpha;
+}
 
 LowRankChange change_of(const std::string& name, const Found& found,
                         const AdapterSettings& settings, const std::string& origin) {
   KINORA_CHECK(found.a.defined() && found.b.defined(), kIo, "[lora] ", origin, ": ", name,
                " has no lora_", found.a.defined() ? "B" : "A");
-  KINORA_CHECK(found.a.dim() == 2 && found.b.dim() == 2 && found.a.size(0) == found.b.size(1), kIo,
+  const at::Tensor a = matrix(found.a);
+  const at::Tensor b = matrix(found.b);
+  KINORA_CHECK(a.dim() == 2 && b.dim() == 2 && a.size(0) == b.size(1) && a.size(0) > 0, kIo,
                "[lora] ", origin, ": lora_A and lora_B of ", name,
                " must be [rank, in] and [out, rank], got ", found.a.sizes(), " and ",
                found.b.sizes());
-  KINORA_CHECK(!found.magnitude.defined() || found.magnitude.numel() == found.b.size(0), kIo,
-               "[lora] ", origin, ": lora_magnitude_vector of ", name, " must have ",
-               found.b.size(0), " elements, got ", found.magnitude.sizes());
+  KINORA_CHECK(!found.magnitude.defined() || found.magnitude.numel() == b.size(0), kIo, "[lora] ",
+               origin, ": lora_magnitude_vector of ", name, " must have ", b.size(0),
+               " elements, got ", found.magnitude.sizes());
+  const int64_t rank = a.size(0);
   AdapterSettings own = settings;
-  own.alpha = found.alpha.value_or(settings.alpha);
+  own.alpha = found.alpha.value_or(alpha_of(settings, name));
+  const double scale = own.scale(rank);
+  const bool is_said = own.alpha != 0.0 && !own.rslora;
   return {.name = name,
           .first_row = 0,
-          .a = found.a,
-          .b = found.b,
+          .a = a,
+          .b = b,
           .magnitude = found.magnitude.defined() ? found.magnitude.flatten() : found.magnitude,
-          .scale = own.scale(found.a.size(0))};
+          .scale = scale,
+          .alpha = is_said ? own.alpha : scale * static_cast<double>(rank),
+          .stored = found.stored};
 }
 
 /// Keys that a settings object may not have with another value: what we do not compute.
 void check_settings(const json& values, const std::string& prefix, const std::string& origin) {
   const auto get = [&](const char* key) { return values.value(prefix + key, json()); };
-  for (const char* key : {"alpha_pattern", "rank_pattern"}) {
-    KINORA_CHECK(get(key).empty(), kIo, "[lora] ", origin, ": ", key,
-                 " is not supported, it must be empty, got ", get(key).dump());
-  }
   KINORA_CHECK(get("fan_in_fan_out") != json(true), kIo, "[lora] ", origin,
                ": fan_in_fan_out must be false");
   const json bias = get("bias");
@@ -92,14 +124,31 @@ void check_settings(const json& values, const std::string& prefix, const std::st
                ": bias must be none, got ", bias.dump());
 }
 
+/// alpha_pattern: a name of a linear, or how it ends after a dot, as a regular expression; in files
+/// it is a name with ^ before it at most.
+std::map<std::string, double> parse_alphas(const json& pattern, const std::string& origin) {
+  std::map<std::string, double> alphas;
+  KINORA_CHECK(pattern.is_null() || pattern.is_object(), kIo, "[lora] ", origin,
+               ": alpha_pattern must be an object, got ", pattern.dump());
+  for (const auto& [key, alpha] : pattern.items()) {
+    const std::string name = key.starts_with('^') ? key.substr(1) : key;
+    const bool is_name = std::ranges::all_of(name, [](char c) {
+      return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' || c == '_' || c == '-';
+    });
+    KINORA_CHECK(is_name && alpha.is_number(), kIo, "[lora] ", origin,
+                 ": alpha_pattern must give numbers to names of linears, got ", io::in_quotes(key),
+                 " ", alpha.dump());
+    alphas[name] = alpha.get<double>();
+  }
+  return alphas;
+}
+
 AdapterSettings parse_settings(const std::string& text, const std::string& origin) {
   const json values = json::parse(text, nullptr, /*allow_exceptions=*/false);
   KINORA_CHECK(values.is_object(), kIo, "[lora] ", origin, " must be a JSON object");
   std::string prefix;
-  for (const std::string its : kDiffusersPrefixes) {
-    if (values.contains(its + "r")) {
-      prefix = its;
-    }
+  for (const std::string part : kDiffusersPrefixes) {
+    prefix = values.contains(part + "r") ? part : prefix;
   }
   check_settings(values, prefix, origin);
   const json alpha = values.value(prefix + "lora_alpha", json());
@@ -108,7 +157,9 @@ AdapterSettings parse_settings(const std::string& text, const std::string& origi
                kIo, "[lora] ", origin,
                ": lora_alpha must be a number and use_rslora true or false, got ", alpha.dump(),
                " and ", rslora.dump());
-  return {.alpha = alpha.is_null() ? 0.0 : alpha.get<double>(), .rslora = rslora == json(true)};
+  return {.alpha = alpha.is_null() ? 0.0 : alpha.get<double>(),
+          .rslora = rslora == json(true),
+          .alphas = parse_alphas(values.value(prefix + "alpha_pattern", json()), origin)};
 }
 
 AdapterSettings settings_of(const fs::path& file, const WeightsFile& weights) {
@@ -119,16 +170,39 @@ AdapterSettings settings_of(const fs::path& file, const WeightsFile& weights) {
   return text.empty() ? AdapterSettings() : parse_settings(text, file.string());
 }
 
-std::string without_prefix(const std::string& key) {
-  if (key.starts_with(kPeftPrefix)) {
-    return key.substr(std::string_view(kPeftPrefix).size());
-  }
-  for (const std::string prefix : kDiffusersPrefixes) {
+/// A key as PEFT has it behind its prefix. Until 2023 diffusers had the factors of attention in a
+/// processor: attn1.processor.to_out_lora.down.weight is attn1.to_out.0.lora.down.weight.
+std::string plain_key(const std::string& key) {
+  std::string plain = key;
+  for (const std::string prefix : {kPeftPrefix, kDiffusersPrefixes[0], kDiffusersPrefixes[1]}) {
     if (key.starts_with(prefix)) {
-      return key.substr(prefix.size());
+      plain = key.substr(prefix.size());
+      break;
     }
   }
-  return key;
+  constexpr std::string_view kProcessor = ".processor.to_";
+  constexpr std::string_view kFactor = "_lora.";
+  const size_t processor = plain.find(kProcessor);
+  const size_t factor = plain.find(kFactor, std::min(processor, plain.size()));
+  if (processor == std::string::npos || factor == std::string::npos) {
+    return plain;
+  }
+  const size_t begin = processor + std::string_view(".processor").size();
+  const std::string linear = plain.substr(begin, factor - begin);
+  return plain.substr(0, processor) + linear + (linear == ".to_out" ? ".0" : "") + ".lora." +
+         plain.substr(factor + kFactor.size());
+}
+
+bool is_of_text_encoder(const std::string& key) {
+  return std::ranges::any_of(kTextPrefixes,
+                             [&key](const char* prefix) { return key.starts_with(prefix); });
+}
+
+/// What kohya calls a linear, from its weight's name.
+std::string kohya_name(const std::string& weight) {
+  std::string name = weight.substr(0, weight.size() - std::string_view(kWeight).size());
+  std::ranges::replace(name, '.', '_');
+  return kKohyaPrefix + name;
 }
 
 /// Rows of one of our weights that have a name in another naming.
@@ -150,6 +224,13 @@ std::map<std::string, Rows> rows_by_name(const nn::Naming& other, const LateTens
       rows[name.keys[static_cast<size_t>(part)]] = {name.path, part, parts};
     }
   }
+  std::map<std::string, Rows> kohya;
+  for (const auto& [name, own] : rows) {
+    if (name.ends_with(kWeight)) {
+      kohya.emplace(kohya_name(name) + kWeight, own);
+    }
+  }
+  rows.merge(kohya);
   return rows;
 }
 
@@ -204,12 +285,15 @@ class Placer {
 
   void add(Adapter& placed, const Rows& rows, LowRankChange change) {
     const std::vector<int64_t>& shape = weights_.at(rows.path).shape;
-    const bool fits = shape.size() == 2 && shape[0] % rows.parts == 0 &&
-                      change.b.size(0) == shape[0] / rows.parts && change.a.size(1) == shape[1];
+    const int64_t in =
+        shape.size() < 2 ? 0 : weights_.at(rows.path).numel() / std::max<int64_t>(shape[0], 1);
+    const bool fits = shape.size() >= 2 && shape[0] % rows.parts == 0 &&
+                      change.b.size(0) == shape[0] / rows.parts && change.a.size(1) == in;
     KINORA_CHECK(fits, kIo, "[lora] ", origin_, ": ", change.name, " changes [", change.b.size(0),
                  ", ", change.a.size(1), "] weights, but ", rows.path, " is ",
                  at::IntArrayRef(shape),
                  rows.parts > 1 ? " for " + std::to_string(rows.parts) + " of these" : "");
+    change.kernel.assign(shape.begin() + 2, shape.end());
     change.first_row = rows.part * (shape[0] / rows.parts);
     placed.changes[rows.path].push_back(std::move(change));
   }
@@ -248,7 +332,7 @@ void add_row(const LowRankChange& change, int64_t row, std::vector<double>& sums
 
 /// Rows `first`, ... of a weight, changed.
 at::Tensor changed_rows(const at::Tensor& rows, int64_t first, const Changes& changes) {
-  const at::Tensor base = rows.to(at::kFloat).contiguous();
+  const at::Tensor base = matrix(rows.to(at::kFloat).contiguous());
   at::Tensor result = at::empty(base.sizes(), at::kFloat);
   const int64_t in = base.size(1);
   const auto* from = base.const_data_ptr<float>();
@@ -278,7 +362,7 @@ at::Tensor changed_rows(const at::Tensor& rows, int64_t first, const Changes& ch
       }
     }
   });
-  return result;
+  return result.view(rows.sizes());
 }
 
 bool overlap(const LowRankChange& a, const LowRankChange& b) {
@@ -322,6 +406,7 @@ Adapter take_adapter(LateTensors& tensors, const AdapterSettings& settings,
     switch (found->part) {
       case LowRankPart::kA:
         linear.a = values;
+        linear.stored = current->second.type;
         break;
       case LowRankPart::kB:
         linear.b = values;
@@ -352,14 +437,23 @@ Adapter read_adapter(const fs::path& path, const nn::Naming& other, const LateTe
   }
   KINORA_CHECK(fs::exists(file), kIo, "[lora] ", file, " does not exist");
   const auto opened = std::make_shared<WeightsFile>(WeightsFile::open(file));
+  const bool has_text_encoder = std::ranges::any_of(
+      weights, [](const auto& named) { return named.first.starts_with(kTextPrefixes[0]); });
   LateTensors tensors;
+  std::vector<std::string> left_out;
   for (const std::string& name : opened->names()) {
-    KINORA_CHECK(tensors.emplace(without_prefix(name), late_tensor(opened->read(name))).second, kIo,
+    if (!has_text_encoder && is_of_text_encoder(name)) {
+      left_out.push_back(name);
+      continue;
+    }
+    KINORA_CHECK(tensors.emplace(plain_key(name), late_tensor(opened->read(name))).second, kIo,
                  "[lora] ", file, " has ", name, " twice, with and without its prefix");
   }
   Adapter adapter = take_adapter(tensors, settings_of(file, *opened), path.string());
   adapter.whole = std::move(tensors);
-  return Placer(other, weights, path.string()).place(std::move(adapter));
+  Adapter placed = Placer(other, weights, path.string()).place(std::move(adapter));
+  placed.left_out = std::move(left_out);
+  return placed;
 }
 
 void merge(LateTensors& weights, const std::vector<WeightedAdapter>& adapters) {
@@ -418,19 +512,23 @@ Adapter renamed(const Adapter& adapter, const nn::Naming& other) {
   for (const nn::OtherName& name : other) {
     names[name.path] = &name;
   }
-  const auto keys_of = [&](const std::string& path) -> const std::vector<std::string>& {
+  const auto name_of = [&](const std::string& path) -> const nn::OtherName& {
     const auto found = names.find(path);
     KINORA_CHECK(found != names.end(), kConfig, "[lora] ", path, " has no name there");
-    return found->second->keys;
+    return *found->second;
   };
   Adapter result;
   result.origin = adapter.origin;
   for (const auto& [path, changes] : adapter.changes) {
-    const std::vector<std::string>& keys = keys_of(path);
+    const nn::OtherName& name = name_of(path);
+    const std::vector<std::string>& keys = name.keys;
     for (const LowRankChange& change : changes) {
       const int64_t rows = change.b.size(0) / static_cast<int64_t>(keys.size());
       for (size_t part = 0; part < keys.size(); ++part) {
         LowRankChange own = change;
+        if (!name.shape.empty()) {
+          own.kernel.assign(name.shape.begin() + 2, name.shape.end());
+        }
         const int64_t first = static_cast<int64_t>(part) * rows;
         own.b = change.b.narrow(0, first, rows).contiguous();
         own.magnitude = change.magnitude.defined()
@@ -442,33 +540,73 @@ Adapter renamed(const Adapter& adapter, const nn::Naming& other) {
   }
   LateTensors whole = adapter.whole;
   for (const auto& [path, tensor] : adapter.whole) {
-    (void)keys_of(path);
+    (void)name_of(path);
   }
   result.whole = take_renamed(whole, other);
   return result;
 }
 
+/// The factors of an update, with the dims that files have.
+struct Factors {
+  LateTensor a;
+  LateTensor b;
+};
+
+Factors factors_of(const LowRankChange& change, std::optional<at::ScalarType> type) {
+  std::vector<int64_t> a = change.a.sizes().vec();
+  std::vector<int64_t> b = change.b.sizes().vec();
+  int64_t places = 1;
+  for (const int64_t size : change.kernel) {
+    places *= size;
+    b.push_back(1);
+  }
+  a[1] /= places;
+  a.insert(a.end(), change.kernel.begin(), change.kernel.end());
+  const at::ScalarType stored = type.value_or(change.stored);
+  return {late_tensor(change.a.reshape(a).to(stored)), late_tensor(change.b.reshape(b).to(stored))};
+}
+
+std::string linear_of(const std::string& weight) {
+  return weight.substr(0, weight.size() - std::string_view(kWeight).size());
+}
+
+/// The only change that the weight at a path has.
+const LowRankChange& only_change(const std::string& path, const Changes& changes) {
+  KINORA_CHECK(changes.size() == 1, kConfig, "[lora] ", path, " is changed in ", changes.size(),
+               " parts, which have no names of their own there. Hint: --adapter diffusers");
+  return changes.front();
+}
+
 }  // namespace
 
 void write_adapter(const fs::path& folder, const Adapter& adapter, const AdapterSettings& settings,
-                   const nn::Naming& other) {
+                   const nn::Naming& other, std::optional<at::ScalarType> type) {
   const Adapter named = renamed(adapter, other);
+  KINORA_CHECK(!named.changes.empty(), kConfig, "[lora] ", adapter.origin, " has no update");
+  const LowRankChange& usual = named.changes.begin()->second.front();
   LateTensors tensors;
   std::vector<std::string> targets;
   std::set<std::string> whole;
-  int64_t rank = 0;
+  json ranks = json::object();
+  json alphas = json::object();
   bool dora = false;
   for (const auto& [path, changes] : named.changes) {
-    const std::string linear = path.substr(0, path.size() - std::string_view(kWeight).size());
-    const LowRankChange& change = changes.front();
-    tensors[kPeftPrefix + linear + ".lora_A.weight"] = late_tensor(change.a);
-    tensors[kPeftPrefix + linear + ".lora_B.weight"] = late_tensor(change.b);
+    const std::string linear = linear_of(path);
+    const LowRankChange& change = only_change(path, changes);
+    const Factors factors = factors_of(change, type);
+    tensors[kPeftPrefix + linear + ".lora_A.weight"] = factors.a;
+    tensors[kPeftPrefix + linear + ".lora_B.weight"] = factors.b;
     if (change.magnitude.defined()) {
       tensors[kPeftPrefix + linear + ".lora_magnitude_vector"] = late_tensor(change.magnitude);
       dora = true;
     }
+    if (change.a.size(0) != usual.a.size(0)) {
+      ranks[linear] = change.a.size(0);
+    }
+    if (!settings.rslora && change.alpha != usual.alpha) {
+      alphas[linear] = change.alpha;
+    }
     targets.push_back(linear);
-    rank = change.a.size(0);
   }
   for (const auto& [path, tensor] : named.whole) {
     tensors[kPeftPrefix + path] = tensor;
@@ -478,8 +616,10 @@ void write_adapter(const fs::path& folder, const Adapter& adapter, const Adapter
                        {"task_type", nullptr},
                        {"base_model_name_or_path", nullptr},
                        {"inference_mode", true},
-                       {"r", rank},
-                       {"lora_alpha", settings.alpha},
+                       {"r", usual.a.size(0)},
+                       {"lora_alpha", settings.rslora ? settings.alpha : usual.alpha},
+                       {"rank_pattern", ranks},
+                       {"alpha_pattern", alphas},
                        {"lora_dropout", 0.0},
                        {"use_rslora", settings.rslora},
                        {"use_dora", dora},
@@ -488,8 +628,28 @@ void write_adapter(const fs::path& folder, const Adapter& adapter, const Adapter
                        {"target_modules", targets},
                        {"modules_to_save", whole.empty() ? json() : json(whole)}};
   fs::create_directories(folder);
-  write_weights(folder / kPeftFile, tensors, {.type = at::kFloat, .metadata = {{"format", "pt"}}});
+  write_weights(folder / kPeftFile, tensors, {.metadata = {{"format", "pt"}}});
   io::write_file_atomic(folder / kSettingsFile, config.dump(2) + "\n");
+}
+
+void write_kohya_adapter(const fs::path& file, const Adapter& adapter, const nn::Naming& other,
+                         std::optional<at::ScalarType> type) {
+  const Adapter named = renamed(adapter, other);
+  KINORA_CHECK(named.whole.empty(), kConfig, "[lora] ", adapter.origin,
+               " has weights that were trained whole, such as ", named.whole.begin()->first,
+               ", which kohya's files have no place for. Hint: --adapter diffusers");
+  LateTensors tensors;
+  for (const auto& [path, changes] : named.changes) {
+    const LowRankChange& change = only_change(path, changes);
+    KINORA_CHECK(!change.magnitude.defined(), kConfig, "[lora] ", path,
+                 " has a DoRA, which Kinora does not write for kohya. Hint: --adapter diffusers");
+    const std::string name = kohya_name(path);
+    const Factors factors = factors_of(change, type);
+    tensors[name + ".lora_down.weight"] = factors.a;
+    tensors[name + ".lora_up.weight"] = factors.b;
+    tensors[name + ".alpha"] = late_tensor(at::scalar_tensor(change.alpha, factors.a.type));
+  }
+  write_weights(file, tensors, {.metadata = {{"format", "pt"}}});
 }
 
 }  // namespace kinora::checkpoint

@@ -160,17 +160,46 @@ LateTensors with_compvis_names(Source& source, const ConvertOptions& options) {
 
 /// The updates of a run, or a given adapter, without the weights that they change.
 Converted convert_updates(const Source& source, const ConvertOptions& options) {
-  KINORA_CHECK(!source.updates.changes.empty(), kConfig, "[convert] ", options.from,
-               " is no run with finetune.lora, so it has no adapter");
-  check_empty(options.to);
-  const bool own = options.updates == ConvertOptions::Updates::kOwn;
-  const nn::Naming naming = own ? nn::Naming() : models::diffusers_naming(source.recipe.model);
-  checkpoint::write_adapter(options.to, source.updates,
-                            adapter_settings(source.recipe.finetune.lora), naming);
+  using Updates = ConvertOptions::Updates;
+  const bool is_file = options.updates == Updates::kKohya;
+  KINORA_CHECK(is_file == (options.to.extension() == ".safetensors"), kConfig,
+               "[convert] --to must be ", is_file ? "FILE.safetensors" : "a folder",
+               " for such an adapter, got ", options.to);
+  KINORA_CHECK(
+      source.model != nullptr, kConfig, "[convert] ", options.from,
+      " does not say what model it is, which names of adapters need. Hint: give its recipe "
+      "with --config");
+  checkpoint::Adapter adapter = source.updates;
+  checkpoint::AdapterSettings settings = adapter_settings(source.recipe.finetune.lora);
+  if (!options.adapters.empty()) {
+    auto given = read_adapters(options.adapters, source.model->config(), source.tensors);
+    KINORA_CHECK(given.size() == 1 && given.front().weight == 1.0, kConfig,
+                 "[convert] --adapter writes one --lora of weight 1, got ", given.size(),
+                 ", the first of weight ", given.front().weight);
+    adapter = std::move(given.front().adapter);
+    settings = {};
+  }
+  KINORA_CHECK(!adapter.changes.empty(), kConfig, "[convert] ", options.from,
+               " is no run with finetune.lora, so it has no adapter. Hint: name a file of one with "
+               "--lora");
+  const nn::Naming naming = options.updates == Updates::kOwn
+                                ? nn::Naming()
+                                : models::diffusers_naming(source.model->config());
+  if (is_file) {
+    checkpoint::write_kohya_adapter(options.to, adapter, naming, options.type);
+  } else {
+    check_empty(options.to);
+    checkpoint::write_adapter(options.to, adapter, settings, naming, options.type);
+  }
   Converted converted;
-  converted.what = "adapter of the " + source.what;
-  converted.num_tensors =
-      static_cast<int64_t>(source.updates.changes.size() + source.updates.whole.size());
+  converted.what =
+      "adapter " + (options.adapters.empty() ? "of the " + source.what : options.adapters.front());
+  converted.num_tensors = static_cast<int64_t>(adapter.changes.size() + adapter.whole.size());
+  if (!adapter.left_out.empty()) {
+    converted.notes.push_back(std::to_string(adapter.left_out.size()) +
+                              " keys of text encoders are left out, such as " +
+                              adapter.left_out.front());
+  }
   return converted;
 }
 
@@ -190,6 +219,9 @@ Converted convert_weights(const ConvertOptions& options) {
   const bool to_file = options.to.extension() == ".safetensors";
   KINORA_CHECK(to_file || options.to.extension().empty() || fs::is_directory(options.to), kConfig,
                "[convert] --to must be FILE.safetensors or a folder, got ", options.to);
+  KINORA_CHECK(to_file || !options.compvis, kConfig,
+               "[convert] --layout compvis is of files, --to must be FILE.safetensors, got ",
+               options.to);
   const std::optional<fs::path> checkpoint = find_checkpoint(options.from);
   checkpoint::OutputOptions output{.type = options.type,
                                    .metadata = checkpoint::weights_metadata(""),
@@ -208,10 +240,14 @@ Converted convert_weights(const ConvertOptions& options) {
     KINORA_CHECK(source.model != nullptr, kConfig, "[convert] ", options.from,
                  " does not say what model it is, which merging adapters needs. Hint: give its "
                  "recipe with --config");
-    merge_adapters(options.adapters, source.model->config(), source.tensors);
+    merge_adapters(options.adapters, source.model->config(), source.tensors, /*says=*/true);
   }
   Converted converted;
   converted.what = source.what;
+  if (const auto pipeline = checkpoint ? std::nullopt : pipelines::find_pipeline(options.from);
+      pipeline && options.config_file.empty() && !pipeline->note.empty()) {
+    converted.notes.push_back(pipeline->note);
+  }
   if (source.model != nullptr) {
     fit_to_model(source, options, converted);
   } else {
@@ -219,19 +255,12 @@ Converted convert_weights(const ConvertOptions& options) {
   }
   converted.num_tensors = static_cast<int64_t>(source.tensors.size());
   output.metadata = checkpoint::weights_metadata(source.config_text);
-  KINORA_CHECK(to_file || !options.compvis, kConfig,
-               "[convert] --layout compvis is of files, --to must be FILE.safetensors, got ",
-               options.to);
   if (to_file) {
     output.metadata.merge(tokenizer_metadata(source.recipe));
     checkpoint::write_weights(
         options.to, options.compvis ? with_compvis_names(source, options) : source.tensors, output);
   } else {
     write_folder(source, options, output, converted);
-  }
-  if (const auto pipeline = checkpoint ? std::nullopt : pipelines::find_pipeline(options.from);
-      pipeline && options.config_file.empty() && !pipeline->note.empty()) {
-    converted.notes.push_back(pipeline->note);
   }
   return converted;
 }

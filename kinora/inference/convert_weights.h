@@ -15,7 +15,7 @@ namespace kinora::inference {
 struct ConvertOptions {
   /// A run directory (its newest checkpoint), a checkpoint, or what checkpoint::WeightsFile opens.
   std::filesystem::path from;
-  /// X.safetensors, or a folder for diffusers, which must be empty or not be there.
+  /// X.safetensors, or a folder for diffusers or PEFT, which must be empty or not be there.
   std::filesystem::path to;
   /// Floating tensors become this; nothing: they stay what they are.
   std::optional<at::ScalarType> type = {};
@@ -29,9 +29,9 @@ struct ConvertOptions {
   bool compvis = false;                    ///< a file gets CompVis' names of U-Nets, not ours
   /// Adapters to merge, each "FILE" or "FILE:WEIGHT"; weights that they change become fp32.
   std::vector<std::string> adapters = {};
-  /// Of a run with low-rank updates: not merged weights, but the updates as PEFT has them, with our
-  /// names of linears (kOwn) or diffusers'.
-  enum class Updates { kMerged, kOwn, kDiffusers } updates = Updates::kMerged;
+  /// Of a run with low-rank updates, or of the one of `adapters`: not merged weights, but the
+  /// updates as PEFT has them, with our names of linears (kOwn) or diffusers', or as kohya's file.
+  enum class Updates { kMerged, kOwn, kDiffusers, kKohya } updates = Updates::kMerged;
 };
 
 /// What was done.

@@ -140,7 +140,11 @@ std::optional<fs::path> find_checkpoint(const fs::path& path) {
 }
 
 ModelRecipe read_recipe(const fs::path& path, const LoadOptions& options) {
-  return open_model(path, options).recipe;
+  const OpenModel model = open_model(path, options);
+  if (model.file && !options.adapters.empty()) {  // those of other models are refused here
+    (void)read_adapters(options.adapters, model.recipe.model, model.file->tensors());
+  }
+  return model.recipe;
 }
 
 TrainedModel load_trained(const fs::path& path, const LoadOptions& options) {
@@ -156,7 +160,7 @@ TrainedModel load_trained(const fs::path& path, const LoadOptions& options) {
     if (folder) {
       (void)merge_updates(recipe, weights);
     }
-    merge_adapters(options.adapters, recipe.model, weights);
+    merge_adapters(options.adapters, recipe.model, weights, options.says);
     checkpoint::load_weights(weights, path, *trained.model, *trained.arena);
   } else if (file) {
     checkpoint::load_weights(*file, *trained.model, *trained.arena);
@@ -166,10 +170,6 @@ TrainedModel load_trained(const fs::path& path, const LoadOptions& options) {
   }
   if (!options.says) {
     return trained;
-  }
-  for (const std::string& adapter : options.adapters) {
-    const checkpoint::AdapterChoice choice = checkpoint::parse_adapter_choice(adapter);
-    log_info("[sample] adapter ", choice.path, " merged with weight ", choice.weight);
   }
   if (folder) {
     log_info("[sample] ", ema ? "averaged" : "raw", " weights of ", *folder,

@@ -61,7 +61,8 @@ struct LoadOptions {
 [[nodiscard]] TrainedModel load_trained(const std::filesystem::path& path,
                                         const LoadOptions& options);
 
-/// The recipe alone, as load_trained() takes it: the model resolved, no weights read.
+/// The recipe alone, as load_trained() takes it: the model resolved, no weights read. Adapters that
+/// do not fit weights of a file are refused as there.
 [[nodiscard]] ModelRecipe read_recipe(const std::filesystem::path& path,
                                       const LoadOptions& options);
 

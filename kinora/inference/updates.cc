@@ -4,6 +4,8 @@
 
 #include "kinora/core/error.h"
 #include "kinora/core/glob.h"
+#include "kinora/core/log.h"
+#include "kinora/core/text.h"
 #include "kinora/models/families.h"
 #include "kinora/models/model.h"
 #include "kinora/models/transformers/diffusers_names.h"
@@ -11,6 +13,8 @@
 
 namespace kinora::inference {
 namespace {
+
+constexpr size_t kNamesInMessage = 2;
 
 template <typename Named>
 std::vector<std::string> paths_of(const std::vector<Named>& all) {
@@ -101,15 +105,33 @@ checkpoint::AdapterSettings adapter_settings(const LoraConfig& lora) {
   return {.alpha = lora.alpha, .rslora = lora.rslora};
 }
 
-void merge_adapters(const std::vector<std::string>& choices, const models::ModelConfig& model,
-                    checkpoint::LateTensors& weights) {
+std::vector<checkpoint::WeightedAdapter> read_adapters(const std::vector<std::string>& choices,
+                                                       const models::ModelConfig& model,
+                                                       const checkpoint::LateTensors& weights) {
   std::vector<checkpoint::WeightedAdapter> adapters;
   for (const std::string& text : choices) {
     const checkpoint::AdapterChoice choice = checkpoint::parse_adapter_choice(text);
     adapters.push_back(
         {checkpoint::read_adapter(choice.path, adapter_naming(model), weights), choice.weight});
   }
+  return adapters;
+}
+
+void merge_adapters(const std::vector<std::string>& choices, const models::ModelConfig& model,
+                    checkpoint::LateTensors& weights, bool says) {
+  const std::vector<checkpoint::WeightedAdapter> adapters = read_adapters(choices, model, weights);
   checkpoint::merge(weights, adapters);
+  for (const checkpoint::WeightedAdapter& each : adapters) {
+    if (!says) {
+      continue;
+    }
+    log_info("[lora] adapter ", each.adapter.origin, " merged with weight ", each.weight);
+    if (const auto& left_out = each.adapter.left_out; !left_out.empty()) {
+      log_warn("[lora] ", left_out.size(), " keys of ", each.adapter.origin,
+               " are of text encoders, which take no updates yet, and are left out: ",
+               list_names(left_out, kNamesInMessage));
+    }
+  }
 }
 
 }  // namespace kinora::inference

@@ -27,8 +27,13 @@ checkpoint::Adapter merge_updates(const ModelRecipe& recipe, checkpoint::LateTen
 
 [[nodiscard]] checkpoint::AdapterSettings adapter_settings(const LoraConfig& lora);
 
-/// Merges adapters, each "FILE" or "FILE:WEIGHT", into plain weights of `model`.
+/// Reads adapters, each "FILE" or "FILE:WEIGHT", for plain weights of `model`.
+[[nodiscard]] std::vector<checkpoint::WeightedAdapter> read_adapters(
+    const std::vector<std::string>& choices, const models::ModelConfig& model,
+    const checkpoint::LateTensors& weights);
+
+/// Merges such adapters into `weights`. says: logs which they are.
 void merge_adapters(const std::vector<std::string>& choices, const models::ModelConfig& model,
-                    checkpoint::LateTensors& weights);
+                    checkpoint::LateTensors& weights, bool says);
 
 }  // namespace kinora::inference

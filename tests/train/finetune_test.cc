@@ -392,7 +392,7 @@ struct Base {
         {.text = pipelines::diffusers_recipe(kDit), .origin = "fixture"});
   }
   void merge(const std::vector<std::string>& adapters) {
-    inference::merge_adapters(adapters, models::resolved(model), tensors);
+    inference::merge_adapters(adapters, models::resolved(model), tensors, /*says=*/false);
   }
 
   WeightsFile file;
@@ -525,8 +525,10 @@ TEST_F(AdapterErrorTest, ShapesAndPartsAreChecked) {
 
 TEST_F(AdapterErrorTest, SettingsThatWeDoNotComputeAreRefused) {
   const LateTensors good = update("blocks.0.attn.qkv", 16, 48);
-  EXPECT_THAT(refusal(good, R"({"r": 2, "alpha_pattern": {"qkv": 3}})"),
-              HasSubstr("alpha_pattern is not supported"));
+  EXPECT_THAT(refusal(good, R"({"r": 2, "alpha_pattern": {"q.*": 3}})"),
+              HasSubstr("alpha_pattern must give numbers to names of linears, got \"q.*\" 3"));
+  EXPECT_THAT(refusal(good, R"({"r": 2, "alpha_pattern": ["qkv"]})"),
+              HasSubstr("alpha_pattern must be an object"));
   EXPECT_THAT(refusal(good, R"({"r": 2, "bias": "all"})"), HasSubstr("bias must be none"));
   EXPECT_THAT(refusal(good, R"({"r": 2, "fan_in_fan_out": true})"), HasSubstr("fan_in_fan_out"));
   EXPECT_THAT(refusal(good, R"({"lora_alpha": "x"})"), HasSubstr("lora_alpha must be a number"));
@@ -566,10 +568,53 @@ TEST(AdapterAlphaTest, ComesFromSettingsHeaderOrKeys) {
               tolerance::kOtherOrder);
   EXPECT_NEAR(change_of(peft, R"({"r": 2, "lora_alpha": 6, "use_rslora": true})", "", false),
               6 / std::sqrt(2.0) * kProduct, tolerance::kOtherOrder);
+  const auto with_pattern = [&](const std::string& name) {
+    return change_of(peft, R"({"r": 2, "lora_alpha": 2, "alpha_pattern": {")" + name + R"(": 6}})",
+                     "", false);
+  };
+  EXPECT_NEAR(with_pattern("^blocks.0.attn.qkv"), 3 * kProduct, tolerance::kOtherOrder);
+  EXPECT_NEAR(with_pattern("qkv"), 3 * kProduct, tolerance::kOtherOrder);
+  EXPECT_NEAR(with_pattern("kv"), kProduct, tolerance::kOtherOrder);
   EXPECT_NEAR(
       change_of("transformer.", "", R"({"transformer.r": 2, "transformer.lora_alpha": 6})", false),
       3 * kProduct, tolerance::kOtherOrder);
   EXPECT_NEAR(change_of("", "", "", true), 3 * kProduct, tolerance::kOtherOrder);
+}
+
+// One update under the names that PEFT, diffusers and kohya have had for it.
+TEST(AdapterNamesTest, FormsOfOthersMergeToTheSameBits) {
+  const std::string path = "blocks.0.attn.proj.weight";
+  const at::Tensor a = at::linspace(-1.0, 1.0, 32).view({2, 16});
+  const at::Tensor b = at::linspace(0.5, -0.5, 32).sin().view({16, 2});
+  const auto merged = [&](const std::string& down, const std::string& up, bool has_text = false) {
+    const data::TemporaryFolder folder;
+    LateTensors tensors = {{down, checkpoint::late_tensor(a)}, {up, checkpoint::late_tensor(b)}};
+    if (has_text) {
+      tensors["lora_te_text_model_encoder_layers_0_mlp_fc1.alpha"] =
+          checkpoint::late_tensor(at::ones({}));
+    }
+    const fs::path file = folder.path() / "adapter.safetensors";
+    checkpoint::write_weights(file, tensors);
+    Base base;
+    base.merge({file.string()});
+    return base.tensors.at(path).read_all();
+  };
+  const std::string block = "transformer_blocks.0.attn1.";
+  const at::Tensor want = merged("base_model.model." + block + "to_out.0.lora_A.weight",
+                                 "base_model.model." + block + "to_out.0.lora_B.weight");
+  const std::vector<std::pair<std::string, std::string>> names = {
+      {"unet." + block + "to_out.0.lora.down.weight", "unet." + block + "to_out.0.lora.up.weight"},
+      {block + "to_out.0.lora_linear_layer.down.weight",
+       block + "to_out.0.lora_linear_layer.up.weight"},
+      {"unet." + block + "processor.to_out_lora.down.weight",
+       "unet." + block + "processor.to_out_lora.up.weight"},
+      {"lora_unet_transformer_blocks_0_attn1_to_out_0.lora_down.weight",
+       "lora_unet_transformer_blocks_0_attn1_to_out_0.lora_up.weight"},
+      {"lora_unet_blocks_0_attn_proj.lora_down.weight",
+       "lora_unet_blocks_0_attn_proj.lora_up.weight"}};
+  for (const auto& [down, up] : names) {
+    EXPECT_TRUE(at::equal(merged(down, up, true), want)) << down;
+  }
 }
 
 TEST(AdapterMistakeTest, AreRefused) {

@@ -46,16 +46,16 @@ void add_convert(CLI::App& app, Chosen& chosen) {
                     "Leave out what the model lacks");
   command->add_option("--autoencoder", options.autoencoder,
                       "The autoencoder of images for vae/ in a folder for diffusers");
-  CLI::Option* lora = command->add_option(
+  command->add_option(
       "--lora", options.adapters,
       "An adapter to merge, FILE or FILE:WEIGHT (1 = as it was trained): safetensors, or a folder "
       "of PEFT; several by giving it again. What it changes becomes fp32 unless --dtype is given");
   command
       ->add_option("--adapter", arguments->updates,
-                   "Of a run with finetune.lora: write not the merged weights but the adapter, a "
-                   "folder of PEFT, with our names of linears (own) or those of diffusers")
-      ->check(CLI::IsMember({"own", "diffusers"}))
-      ->excludes(lora);
+                   "Of a run with finetune.lora, or of any model with the one --lora: write not "
+                   "merged weights but the adapter, a folder of PEFT with our names of linears "
+                   "(own) or those of diffusers, or a file of kohya's names")
+      ->check(CLI::IsMember({"own", "diffusers", "kohya"}));
   command->callback([arguments, &chosen] { chosen = *arguments; });
 }
 
