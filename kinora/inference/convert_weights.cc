@@ -16,6 +16,7 @@
 #include "kinora/models/model.h"
 #include "kinora/models/transformers/diffusers_names.h"
 #include "kinora/pipelines/autoencoder_output.h"
+#include "kinora/pipelines/compvis_pipeline.h"
 #include "kinora/pipelines/diffusers_model.h"
 #include "kinora/pipelines/pipeline.h"
 
@@ -88,7 +89,7 @@ Source from_file(const ConvertOptions& options) {
 
 /// Whether there is nothing but an autoencoder at `path`.
 bool is_autoencoder_alone(const fs::path& path) {
-  return pipelines::is_autoencoder(path) && pipelines::model_recipe(path).empty();
+  return pipelines::is_autoencoder(path) && pipelines::compvis_recipe(path).empty();
 }
 
 /// Lets what is not the model's go, or refuses it; adds the model's buffers.
