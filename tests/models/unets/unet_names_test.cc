@@ -15,6 +15,7 @@
 #include "kinora/models/families.h"
 #include "kinora/models/model.h"
 #include "tests/error_of.h"
+#include "tests/places.h"
 
 namespace kinora::models {
 namespace unet_names_test {
@@ -34,7 +35,7 @@ class UnetNamesTest : public testing::TestWithParam<const char*> {
   };
 
   UnetNamesTest() {
-    std::ifstream file(std::string(KINORA_SOURCE_DIR) + "/tests/models/data/compvis_unets.json");
+    std::ifstream file(source_path("tests/models/data/compvis_unets.json"));
     const json model = json::parse(file).at(GetParam());
     config_ = json::parse(model.at("config").get<std::string>());
     for (const json& row : model.at("tensors")) {
