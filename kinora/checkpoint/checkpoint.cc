@@ -1,5 +1,7 @@
 #include "kinora/checkpoint/checkpoint.h"
 
+#include <ATen/ops/empty.h>
+
 #include <unordered_map>
 #include <vector>
 
@@ -59,19 +61,56 @@ std::unordered_map<std::string, SavedSlot> find_slots(const Manifest& manifest,
   return saved;
 }
 
-/// The parts of all parameters that lie in this rank's slices.
-void add_targets(const RoleReader& reader, const std::unordered_map<std::string, SavedSlot>& saved,
-                 const optim::Arena& arena, optim::Role role, std::vector<ReadTarget>& targets) {
-  for (const optim::Bucket& bucket : arena.buckets()) {
-    for (const optim::Slot& slot : bucket.slots) {
-      const SavedSlot& from = saved.at(slot.path);
-      const optim::Arena::Part part = arena.own_part(slot.path, role);
-      if (part.values.numel() > 0) {
-        targets.push_back({&reader, from.bucket, from.slot->offset + part.begin, part.values});
+/// Reads the parts of all parameters that lie in this rank's slices.
+class PartsReader {
+ public:
+  PartsReader(const std::unordered_map<std::string, SavedSlot>& saved, const optim::Arena& arena)
+      : saved_(saved), arena_(arena) {}
+
+  void add(const RoleReader& reader, optim::Role role) {
+    for (const optim::Bucket& bucket : arena_.buckets()) {
+      for (const optim::Slot& slot : bucket.slots) {
+        const optim::Arena::Part part = arena_.own_part(slot.path, role);
+        if (part.values.numel() > 0) {
+          add(reader, saved_.at(slot.path), slot, part);
+        }
       }
     }
   }
-}
+
+  void read(Staging& staging) const {
+    device::synchronize(arena_.options().device);  // the staging's streams do not wait for others
+    read_into(targets_, staging);
+    for (const auto& [elements, from, to, part] : reordered_) {
+      part.values.copy_(
+          in_order(in_shape(elements, *from), *to).narrow(0, part.begin, part.values.numel()));
+    }
+  }
+
+ private:
+  /// A parameter whose elements lie in another order in the checkpoint: read whole.
+  struct Reordered {
+    at::Tensor elements;
+    const optim::Slot* from;
+    const optim::Slot* to;
+    optim::Arena::Part part;
+  };
+
+  void add(const RoleReader& reader, const SavedSlot& from, const optim::Slot& slot,
+           const optim::Arena::Part& part) {
+    if (from.slot->channels_last == slot.channels_last) {
+      targets_.push_back({&reader, from.bucket, from.slot->offset + part.begin, part.values});
+      return;
+    }
+    reordered_.push_back({at::empty({slot.numel}, at::kFloat), from.slot, &slot, part});
+    targets_.push_back({&reader, from.bucket, from.slot->offset, reordered_.back().elements});
+  }
+
+  const std::unordered_map<std::string, SavedSlot>& saved_;
+  const optim::Arena& arena_;
+  std::vector<ReadTarget> targets_;
+  std::vector<Reordered> reordered_;
+};
 
 /// All files that training goes on from.
 std::vector<Shard> shards_to_read(const Manifest& manifest, const fs::path& checkpoint,
@@ -123,12 +162,11 @@ TrainingState load(const fs::path& checkpoint, optim::Arena& arena, const comm::
     return std::string();
   });
   in_agreement(world, [&] {
-    std::vector<ReadTarget> targets;
+    PartsReader parts(saved, arena);
     for (size_t i = 0; i < roles.size(); ++i) {
-      add_targets(readers[i], saved, arena, roles[i], targets);
+      parts.add(readers[i], roles[i]);
     }
-    device::synchronize(arena.options().device);  // the staging's streams do not wait for others
-    read_into(targets, staging);
+    parts.read(staging);
     for (const optim::Role role : roles) {
       check_finite(arena, role, checkpoint);
     }
@@ -151,10 +189,9 @@ void load_for_sampling(const fs::path& checkpoint, std::optional<size_t> ema, nn
   check_content(checkpoint, shards, {}, staging);
   restore_buffers(read_arrays(manifest, checkpoint, kBuffersRole), model);
   const RoleReader reader(checkpoint, manifest, optim::to_string(role));
-  std::vector<ReadTarget> targets;
-  add_targets(reader, saved, arena, optim::Role::compute(), targets);
-  device::synchronize(arena.options().device);
-  read_into(targets, staging);
+  PartsReader parts(saved, arena);
+  parts.add(reader, optim::Role::compute());
+  parts.read(staging);
   check_finite(arena, optim::Role::compute(), checkpoint);
 }
 

@@ -8,7 +8,8 @@ Arrays frozen_of(const optim::Arena& arena) {
   Arrays frozen;
   for (const optim::FrozenBucket& bucket : arena.frozen()) {
     for (const optim::Slot& slot : bucket.slots) {
-      frozen[slot.path] = arena.export_parameter(slot.path, optim::Role::compute()).cpu();
+      frozen[slot.path] =
+          arena.export_parameter(slot.path, optim::Role::compute()).cpu().contiguous();
     }
   }
   return frozen;

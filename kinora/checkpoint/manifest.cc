@@ -106,7 +106,7 @@ void check_version(const Json& json) {
                json.value("written_by", std::string("of a later version")), "; kinora ",
                build_info().version, " reads versions up to ", kManifestVersion,
                ". Hint: use the kinora that wrote it, or a later one");
-  KINORA_CHECK(version == 1 || version == kManifestVersion, kDamaged,
+  KINORA_CHECK(version.is_number_integer() && version >= 1, kDamaged,
                "version must be a number from 1 to ", kManifestVersion, ", got ", version.dump());
 }
 
@@ -125,6 +125,10 @@ Manifest parse(const Json& json) {
       slot.at("name").get_to(parsed.path);
       slot.at("shape").get_to(parsed.shape);
       slot.at("offset").get_to(parsed.offset);
+      parsed.channels_last = slot.value("channels_last", false);
+      KINORA_CHECK(!parsed.channels_last || parsed.shape.size() > 2, kDamaged, parsed.path,
+                   " must have 3 dims or more to lie in channels_last order, got ",
+                   parsed.shape.size());
     }
     manifest.buckets.push_back(std::move(bucket));
   }
@@ -146,8 +150,11 @@ std::string to_json(const Manifest& manifest) {
   for (const optim::Bucket& bucket : manifest.buckets) {
     Json tensors = Json::array();
     for (const optim::Slot& slot : bucket.slots) {
-      tensors.push_back(
-          {{"name", slot.path}, {"shape", slot.shape}, {"dtype", "F32"}, {"offset", slot.offset}});
+      Json& tensor = tensors.emplace_back(Json{
+          {"name", slot.path}, {"shape", slot.shape}, {"dtype", "F32"}, {"offset", slot.offset}});
+      if (slot.channels_last) {
+        tensor["channels_last"] = true;
+      }
     }
     json["buckets"].push_back(
         {{"name", bucket.name}, {"numel", bucket.numel}, {"tensors", std::move(tensors)}});

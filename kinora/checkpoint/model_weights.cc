@@ -191,9 +191,11 @@ LateTensors checkpoint_weights(const std::filesystem::path& checkpoint, nn::Modu
             if (!shape.empty()) {
               shape.front() = end - begin;
             }
-            at::Tensor values = at::empty(shape, at::kFloat);
+            const at::Tensor values = at::empty({c10::multiply_integers(shape)}, at::kFloat);
             source->reader->read(b, slot.offset + begin * (values.numel() / (end - begin)), values);
-            return values;
+            optim::Slot rows = slot;
+            rows.shape = shape;
+            return optim::in_shape(values, rows);
           }};
     }
   }

@@ -50,6 +50,7 @@ Conv::Conv(ConvShape shape) : shape_(checked(std::move(shape))) {
   const int64_t fan_in = weight.numel() / shape_.out_channels;
   const Init init = {Init::Kind::kUniform, 1.0 / std::sqrt(static_cast<double>(fan_in))};
   weight.init = init;
+  weight.channels_last = shape_.channels_last;
   add_parameter("weight", weight);
   if (shape_.has_bias) {
     bias.shape = {shape_.out_channels};

@@ -20,6 +20,7 @@ struct ConvShape {
   std::vector<Padding> padding = {};  ///< one a spatial dim; none: 0
   int64_t groups = 1;
   bool has_bias = true;
+  bool channels_last = false;  ///< Parameter::channels_last of the weight
 
   /// kernel x kernel (x kernel) that keeps the size: odd kernels.
   [[nodiscard]] static ConvShape same(int64_t in_channels, int64_t out_channels, int64_t kernel,

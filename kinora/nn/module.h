@@ -40,12 +40,15 @@ struct Parameter {
   /// How deep in the model: 0 embedders and the like, 1 the first block, ..., the most what is
   /// behind the blocks.
   int64_t layer = 0;
+  /// Of a convolution: in memory the dim of in-channels is the innermost, as convolutions of
+  /// channels_last inputs read it.
+  bool channels_last = false;
 
   /// The compute copy: what forward reads. Undefined until materialised. While training a leaf that
   /// requires gradients.
   at::Tensor value;
-  /// fp32, same shape: a view of the gradient bucket that backward adds into. Undefined outside
-  /// training, and where it is frozen.
+  /// fp32, same shape and order: a view of the gradient bucket that backward adds into. Undefined
+  /// outside training, and where it is frozen.
   at::Tensor grad;
 
   [[nodiscard]] int64_t numel() const;

@@ -43,7 +43,7 @@ void check_options(const ArenaOptions& options) {
 }
 
 at::Tensor slot_view(const at::Tensor& flat, const Slot& slot) {
-  return flat.narrow(0, slot.offset, slot.numel).view(slot.shape);
+  return in_shape(flat.narrow(0, slot.offset, slot.numel), slot);
 }
 
 /// A view that autograd takes for a variable of its own.
@@ -51,6 +51,17 @@ at::Tensor leaf_view(const at::Tensor& flat, const Slot& slot, bool requires_gra
   at::Tensor leaf = slot_view(flat, slot).detach();
   leaf.set_requires_grad(requires_grad);
   return leaf;
+}
+
+/// The numbers by their places in C order.
+void random_fill(const at::Tensor& values, const RandomStream& stream,
+                 kernels::Distribution distribution, double scale) {
+  const at::Tensor ordered =
+      values.is_contiguous() ? values : at::empty(values.sizes(), values.options());
+  ops::random_fill(ordered, stream, distribution, scale);
+  if (!ordered.is_same(values)) {
+    at::Tensor(values).copy_(ordered);
+  }
 }
 
 void initialise(const at::Tensor& values, const nn::Init& init, const std::string& path,
@@ -66,9 +77,9 @@ void initialise(const at::Tensor& values, const nn::Init& init, const std::strin
       values.fill_(init.scale);
       return;
     case nn::Init::Kind::kNormal:
-      return ops::random_fill(values, stream, kernels::Distribution::kNormal, init.scale);
+      return random_fill(values, stream, kernels::Distribution::kNormal, init.scale);
     case nn::Init::Kind::kUniform:
-      return ops::random_fill(values, stream, kernels::Distribution::kSymmetricUniform, init.scale);
+      return random_fill(values, stream, kernels::Distribution::kSymmetricUniform, init.scale);
   }
   KINORA_UNREACHABLE("[arena] ", path, " has an unknown initialisation");
 }
@@ -180,6 +191,19 @@ void check_host_memory(const std::vector<Bucket>& buckets, const ArenaOptions& o
 }
 
 }  // namespace
+
+at::Tensor in_shape(const at::Tensor& elements, const Slot& slot) {
+  if (!slot.channels_last) {
+    return elements.view(slot.shape);
+  }
+  std::vector<int64_t> stored = slot.shape;
+  std::rotate(stored.begin() + 1, stored.begin() + 2, stored.end());
+  return elements.view(stored).movedim(-1, 1);
+}
+
+at::Tensor in_order(const at::Tensor& tensor, const Slot& slot) {
+  return (slot.channels_last ? tensor.movedim(1, -1) : tensor).reshape({-1});
+}
 
 Arena::Arena(const std::vector<nn::NamedParameter>& parameters,
              const std::vector<nn::BucketSpec>& buckets, const ArenaOptions& options)
@@ -406,7 +430,7 @@ at::Tensor Arena::export_parameter(const std::string& path, Role role) const {
     }
     options_.sharding.group.broadcast(target, rank);
   }
-  return values.view(slot.shape);
+  return in_shape(values, slot);
 }
 
 Arena::Part Arena::own_part(const std::string& path, Role role) const {
@@ -447,7 +471,7 @@ void Arena::load_parameter(const std::string& path, const at::Tensor& value) {
     slot_view(bucket.whole_compute, slot).copy_(source);
   }
   const Part master = own_part(path, Role::master());
-  master.values.copy_(source.reshape({-1}).narrow(0, master.begin, master.values.numel()));
+  master.values.copy_(in_order(source, slot).narrow(0, master.begin, master.values.numel()));
   if (has_own_compute(bucket)) {
     own_part(path, Role::compute()).values.copy_(master.values);
   }

@@ -59,14 +59,21 @@ struct Sharding {
   [[nodiscard]] bool divides_compute() const { return divides() && stage >= 3; }
 };
 
-/// A parameter's place in its bucket; C order, elements [offset, offset + numel).
+/// A parameter's place in its bucket: elements [offset, offset + numel), in C order, or in that of
+/// [shape[0], shape[2], ..., shape[1]].
 struct Slot {
   std::string path;
   std::vector<int64_t> shape;
   int64_t offset = 0;
   int64_t numel = 0;
-  double lr_factor = 1.0;  ///< nn::Parameter::lr_factor
+  double lr_factor = 1.0;      ///< nn::Parameter::lr_factor
+  bool channels_last = false;  ///< nn::Parameter::channels_last
 };
+
+/// Elements [numel] as they lie in a slot, in its shape: a view.
+[[nodiscard]] at::Tensor in_shape(const at::Tensor& elements, const Slot& slot);
+/// A tensor of the slot's shape as elements [numel] in the slot's order.
+[[nodiscard]] at::Tensor in_order(const at::Tensor& tensor, const Slot& slot);
 
 /// `whole` arrays have `numel` elements, the others those of this rank's slice,
 /// [slice_begin, slice_begin + slice_numel); zeros between the slots. Undefined where the arena has

@@ -16,11 +16,13 @@
 
 #include "kinora/checkpoint/buffers.h"
 #include "kinora/checkpoint/manifest.h"
+#include "kinora/checkpoint/model_weights.h"
 #include "kinora/checkpoint/step_folders.h"
 #include "kinora/checkpoint/writer.h"
 #include "kinora/device/host_bytes.h"
 #include "kinora/io/file.h"
 #include "kinora/io/safetensors.h"
+#include "kinora/nn/conv.h"
 #include "tests/checkpoint/testing.h"
 
 namespace kinora::checkpoint {
@@ -200,6 +202,45 @@ TEST_F(CheckpointTest, LoadsTheOldFormat) {
   write_text(path / "ema.0.safetensors", damaged);
   EXPECT_THAT(refusal(ErrorKind::kDamaged, [&] { (void)load(path, loaded.arena); }),
               AllOf(HasSubstr("ema.0.safetensors"), HasSubstr("checksum")));
+}
+
+/// A convolution whose weight lies in memory in one order or the other.
+struct TrainedConv {
+  explicit TrainedConv(uint64_t seed, bool channels_last)
+      : conv({.in_channels = 3,
+              .out_channels = 4,
+              .kernel = {2, 5},
+              .channels_last = channels_last}),
+        arena(conv.named_parameters(), {{.name = "conv", .parameters = {"weight", "bias"}}},
+              options(seed, at::kFloat, 1)) {}
+
+  [[nodiscard]] at::Tensor weight(optim::Role role) const {
+    return arena.export_parameter("weight", role);
+  }
+
+  nn::Conv conv;
+  optim::Arena arena;
+};
+
+// Up to version 2 all weights were saved in C order.
+TEST_F(CheckpointTest, WeightsInAnotherOrderAreTheSame) {
+  for (const bool is_saved_channels_last : {false, true}) {
+    TrainedConv saved(3, is_saved_channels_last);
+    for (const optim::Role role : saved.arena.state_roles()) {
+      const at::Tensor values = saved.arena.own_part("weight", role).values;
+      at::Tensor(values).add_(at::arange(values.numel()));
+    }
+    const fs::path path = save(folder(), saved.arena, state_at(is_saved_channels_last ? 1 : 2));
+    for (const bool is_loaded_channels_last : {false, true}) {
+      TrainedConv loaded(4, is_loaded_channels_last);
+      (void)load(path, loaded.arena);
+      for (const optim::Role role : saved.arena.state_roles()) {
+        EXPECT_TRUE(at::equal(loaded.weight(role), saved.weight(role))) << to_string(role);
+      }
+      const LateTensors late = checkpoint_weights(path, loaded.conv, optim::Role::average(0));
+      EXPECT_TRUE(at::equal(late.at("weight").read_all(), saved.weight(optim::Role::average(0))));
+    }
+  }
 }
 
 TEST_F(CheckpointTest, SameStateSameBytes) {

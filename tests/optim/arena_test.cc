@@ -68,6 +68,35 @@ TEST(ArenaTest, SlotsAndBucketsAreAligned) {
   }
 }
 
+// In memory [out, kernel, in]; the shape, the values and what is exported are as without.
+TEST(ArenaTest, ChannelsLastIsAnOrderInMemoryAlone) {
+  const auto arena_of = [](TestParameters& parameters, bool channels_last) {
+    parameters.add("conv.weight", {4, 3, 2, 5}, nn::Init::normal(1.0)).channels_last =
+        channels_last;
+    return std::make_unique<Arena>(parameters.named(), parameters.one_bucket(),
+                                   with(at::kBFloat16, {0.9}));
+  };
+  TestParameters first, second;
+  const auto plain = arena_of(first, false);
+  const auto ordered = arena_of(second, true);
+  const auto exported = [](const Arena& arena, Role role) {
+    return arena.export_parameter("conv.weight", role);
+  };
+  for (const Role role : {Role::compute(), Role::master(), Role::average(0)}) {
+    EXPECT_TRUE(at::equal(exported(*ordered, role), exported(*plain, role))) << to_string(role);
+  }
+  const nn::Parameter& parameter = *second.named().front().parameter;
+  EXPECT_TRUE(parameter.value.is_contiguous(at::MemoryFormat::ChannelsLast));
+  EXPECT_TRUE(parameter.grad.is_contiguous(at::MemoryFormat::ChannelsLast));
+  EXPECT_TRUE(at::equal(ordered->own_part("conv.weight", Role::master()).values,
+                        exported(*plain, Role::master()).permute({0, 2, 3, 1}).flatten()));
+
+  const at::Tensor value = at::arange(120).view({4, 3, 2, 5}).to(at::kFloat);
+  ordered->load_parameter("conv.weight", value);
+  EXPECT_TRUE(at::equal(exported(*ordered, Role::master()), value));
+  EXPECT_TRUE(at::equal(parameter.value.to(at::kFloat), value));
+}
+
 TEST(ArenaTest, ParametersPointIntoTheBuckets) {
   SmallModel model;
   Arena arena(model.named(), SmallModel::buckets(), with(at::kBFloat16));
