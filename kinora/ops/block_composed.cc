@@ -20,8 +20,6 @@
 namespace kinora::ops::composed {
 namespace {
 
-constexpr double kNormEpsilon = 1e-6;
-
 /// [R, C] -> fp32 [V, R / V, C].
 at::Tensor by_vector(const at::Tensor& rows, const at::Tensor& vectors) {
   return rows.to(at::kFloat).view({vectors.size(0), -1, rows.size(1)});
@@ -62,7 +60,7 @@ SeamForward seam(const at::Tensor& x, const at::Tensor& branch, const SeamVector
   }
   const at::Tensor mean = sum.mean(-1, true);
   const at::Tensor centred = sum - mean;
-  const at::Tensor rstd = (centred.square().mean(-1, true) + kNormEpsilon).rsqrt();
+  const at::Tensor rstd = (centred.square().mean(-1, true) + vectors.epsilon).rsqrt();
   const at::Tensor h = centred * rstd * (1.0 + per_row(vectors.scale)) + per_row(vectors.shift);
   return {branch.defined() ? sum.view_as(x).to(x.scalar_type()) : x,
           {.value = h.view_as(x).to(h_type)},

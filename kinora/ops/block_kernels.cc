@@ -22,8 +22,6 @@ namespace {
 using kernels::Epilogue;
 using kernels::MatmulProblem;
 
-constexpr float kNormEpsilon = 1e-6F;
-
 /// Whether a part that `can` run by its own kernel does. kConfig where it must and cannot.
 bool choose(Switch option, bool can, const char* part) {
   KINORA_CHECK(option != Switch::kOn || can, kConfig, "[kernels] kernels.", part,
@@ -203,7 +201,10 @@ at::Tensor BlockKernels::linear(const Operand& x, const LinearWeights& linear,
   impl_->count(x, linear);
   if (addend.defined()) {
     if (!add_linear(x.value, linear, addend, /*accumulate=*/true)) {
-      at::Tensor(addend).addmm_(x.value, linear.weight.t()).add_(linear.bias);
+      at::Tensor(addend).addmm_(x.value, linear.weight.t());
+      if (linear.bias.defined()) {
+        at::Tensor(addend).add_(linear.bias);
+      }
     }
     return addend;
   }
@@ -225,15 +226,18 @@ bool BlockKernels::add_linear(const at::Tensor& x, const LinearWeights& linear,
   }
   MatmulProblem problem = forward_problem(x, linear.weight, out);
   problem.accumulate = accumulate;
-  problem.epilogue = Epilogue::kBias;
+  at::Tensor typed_bias;
+  if (linear.bias.defined()) {
+    problem.epilogue = Epilogue::kBias;
+    typed_bias = linear.bias.to(out.scalar_type());
+  }
   if (!impl_->products->supports(problem)) {
     return false;
   }
-  const at::Tensor typed_bias = linear.bias.to(out.scalar_type());
   impl_->products->run(problem, {.a = x.data_ptr(),
                                  .b = linear.weight.data_ptr(),
                                  .d = out.data_ptr(),
-                                 .bias = typed_bias.data_ptr()});
+                                 .bias = typed_bias.defined() ? typed_bias.data_ptr() : nullptr});
   return true;
 }
 
@@ -246,7 +250,11 @@ void BlockKernels::linear_into(const at::Tensor& x, const LinearWeights& linear,
   if (add_linear(x, linear, out, /*accumulate=*/false)) {
     return;
   }
-  at::Tensor(out).copy_(linear.bias.to(out.scalar_type()).expand_as(out));
+  if (linear.bias.defined()) {
+    at::Tensor(out).copy_(linear.bias.to(out.scalar_type()).expand_as(out));
+  } else {
+    at::Tensor(out).zero_();
+  }
   MatmulProblem problem = forward_problem(x, linear.weight, out);
   problem.accumulate = true;
   impl_->products->run(problem,
@@ -541,7 +549,7 @@ SeamForward BlockKernels::seam(const at::Tensor& x, const at::Tensor& branch,
   kernels::ResidualNormForward call{.rows = x.size(0),
                                     .width = x.size(1),
                                     .rows_per_vector = x.size(0) / vectors.scale.size(0),
-                                    .epsilon = kNormEpsilon,
+                                    .epsilon = static_cast<float>(vectors.epsilon),
                                     .type = device::dtype_of(x.scalar_type()),
                                     .h_type = device::dtype_of(h_type),
                                     .x = x.data_ptr(),
@@ -578,7 +586,9 @@ SeamForward BlockKernels::seam(const at::Tensor& x, const at::Tensor& branch,
 
 Operand BlockKernels::modulated_norm(const at::Tensor& x, const SeamVectors& vectors,
                                      Consumer consumer) {
-  return seam(x, {}, {{}, vectors.scale, vectors.shift}, x.scalar_type(), true, consumer).h;
+  SeamVectors of_norm = vectors;
+  of_norm.gate = at::Tensor();
+  return seam(x, {}, of_norm, x.scalar_type(), true, consumer).h;
 }
 
 SeamBackward BlockKernels::seam_backward(const at::Tensor& dh, const at::Tensor& dx_out,

@@ -56,6 +56,7 @@ struct SeamVectors {
   at::Tensor gate;
   at::Tensor scale;
   at::Tensor shift;
+  double epsilon = 1e-6;  ///< of the norm
 };
 
 /// What residual_norm leaves for its backward.

@@ -136,6 +136,7 @@ struct Pass : torch::CustomClassHolder {
   const std::vector<SlabGroup> groups;
   std::vector<Place> places;
   bool wants_x = true;         ///< the gradient of the stack's x
+  bool wants_text = false;     ///< its gradient
   bool wants_vectors = true;   ///< their gradients, and so those of what makes them
   int64_t final_column = 0;    ///< of the final norm's vectors
   size_t modulated = 0;        ///< groups whose vectors are there
@@ -170,13 +171,14 @@ struct Pass : torch::CustomClassHolder {
     if (k > 0) {
       seam.gate = vector(all, places[k - 1], places[k - 1].branch->gate);
     }
-    if (k == size()) {
-      seam.shift = all.narrow(1, final_column, width);
-      seam.scale = all.narrow(1, final_column + width, width);
-    } else {
+    if (k < size()) {
       seam.scale = vector(all, places[k], places[k].branch->scale);
       seam.shift = vector(all, places[k], places[k].branch->shift);
+    } else if (stack.has_final_norm) {
+      seam.shift = all.narrow(1, final_column, width);
+      seam.scale = all.narrow(1, final_column + width, width);
     }
+    seam.epsilon = stack.norm_epsilon;
     return seam;
   }
   /// What is added to the stream before branch k, besides the branch before it.
@@ -186,7 +188,15 @@ struct Pass : torch::CustomClassHolder {
                : at::Tensor();
   }
   [[nodiscard]] bool has_norm(size_t k) const {
-    return k == size() || places[k].branch->has_norm();
+    return k == size() ? stack.has_final_norm : places[k].branch->has_norm();
+  }
+  /// Whether the last product of branch k, which ends the stack, adds itself to the stream: one of
+  /// the stack's own that nobody reads later.
+  [[nodiscard]] bool ends_in_place(size_t k) const {
+    const Branch& branch = *places[k].branch;
+    const LinearWeights* linear = last_linear(branch);
+    return !keeps() && k + 1 == size() && !stack.has_final_norm && is_one_seam(k) &&
+           branch.gate < 0 && linear != nullptr && !linear->update;
   }
   /// Whether the sum behind branch k - 1 and the norm before branch k are one kernel.
   [[nodiscard]] bool is_one_seam(size_t k) const {
@@ -217,8 +227,12 @@ at::Tensor with_offset(const at::Tensor& rows, const at::Tensor& offset) {
       .view(rows.sizes());
 }
 
-/// What branch k reads where it has no norm.
-Operand unnormed(const Pass& pass, const Branch& branch, const at::Tensor& x) {
+/// What branch k reads where it has no norm; what the stack returns, behind the last.
+Operand unnormed(const Pass& pass, size_t k, const at::Tensor& x) {
+  if (k == pass.size()) {
+    return {.value = x};
+  }
+  const Branch& branch = *pass.places[k].branch;
   return pass.kernels.operand(branch.offset.defined() ? with_offset(x, branch.offset) : x,
                               pass.branches.number(first_linear(branch)), false);
 }
@@ -226,7 +240,7 @@ Operand unnormed(const Pass& pass, const Branch& branch, const at::Tensor& x) {
 /// From the stream x before branch k - 1 to the stream, and what is read of it, before branch k.
 /// result: of branch k - 1.
 SeamForward seam_before(Pass& pass, size_t k, const at::Tensor& x, const at::Tensor& result) {
-  const at::ScalarType h_type = k == pass.size() ? at::kFloat : x.scalar_type();
+  const at::ScalarType h_type = k == pass.size() && pass.has_norm(k) ? at::kFloat : x.scalar_type();
   const Consumer consumer =
       k == pass.size() ? Consumer{} : pass.branches.consumer(first_linear(*pass.places[k].branch));
   SeamVectors vectors = pass.seam(pass.vectors, k);
@@ -237,8 +251,8 @@ SeamForward seam_before(Pass& pass, size_t k, const at::Tensor& x, const at::Ten
     return pass.kernels.seam(x, result, vectors, h_type, pass.keeps(), consumer);
   }
   const at::Tensor offset = pass.stream_offset(k);
-  const bool is_read_as_it_is =
-      !pass.has_norm(k) && !offset.defined() && !pass.places[k].branch->offset.defined();
+  const bool is_read_as_it_is = !pass.has_norm(k) && !offset.defined() &&
+                                (k == pass.size() || !pass.places[k].branch->offset.defined());
   at::Tensor stream = x;
   if (k > 0 && vectors.gate.defined()) {
     SeamForward sum =
@@ -257,7 +271,7 @@ SeamForward seam_before(Pass& pass, size_t k, const at::Tensor& x, const at::Ten
     vectors.gate = at::Tensor();
     return pass.kernels.seam(stream, {}, vectors, h_type, pass.keeps(), consumer);
   }
-  return {stream, unnormed(pass, *pass.places[k].branch, stream), {}};
+  return {stream, unnormed(pass, k, stream), {}};
 }
 
 struct SeamGrad {
@@ -346,8 +360,13 @@ at::Tensor run_forward(Pass& pass, const at::Tensor& given) {
         .x = std::move(seam.x), .statistics = std::move(seam.statistics), .h = std::move(seam.h)};
     x = kept.x;
     run_inner(pass.branches, *place.branch, kept);
-    run_last(pass.branches, *place.branch, kept);
-    result = kept.result;
+    if (pass.ends_in_place(k)) {
+      result = at::Tensor();
+      (void)pass.kernels.linear(kept.last, *last_linear(*place.branch), x);
+    } else {
+      run_last(pass.branches, *place.branch, kept);
+      result = kept.result;
+    }
     if (pass.keeps()) {
       forget_unread(*place.branch, kept);
     }
@@ -364,8 +383,11 @@ at::Tensor run_forward(Pass& pass, const at::Tensor& given) {
       }
     }
   }
+  if (!result.defined()) {  // the last product added it to the stream
+    return x.view(pass.shape);
+  }
   SeamForward seam = seam_before(pass, pass.size(), x, result);
-  if (pass.keeps()) {
+  if (pass.keeps() && pass.has_norm(pass.size())) {
     pass.x_out = std::move(seam.x);
     pass.norm_final = std::move(seam.statistics);
   }
@@ -406,7 +428,7 @@ void remember(Pass& pass, size_t last) {
       kept.h = pass.kernels.modulated_norm(kept.x, pass.seam(pass.vectors, k),
                                            pass.branches.consumer(first_linear(branch)));
     } else {
-      kept.h = unnormed(pass, branch, kept.x);
+      kept.h = unnormed(pass, k, kept.x);
     }
     if (level != Recompute::kBlock) {
       remember_inner(pass.branches, branch, kept);
@@ -598,25 +620,24 @@ void start(Pass& pass, const StackInputs& inputs) {
   }
   const int64_t width = pass.width;
   const int64_t rows = inputs.x.numel() / width;
+  const int64_t columns = pass.final_column + (pass.stack.has_final_norm ? 2 * width : 0);
   KINORA_CHECK(inputs.x.size(-1) == width && vectors.dim() == 2 && vectors.size(0) > 0 &&
-                   rows % vectors.size(0) == 0 &&
-                   vectors.size(1) == pass.final_column + 2 * width &&
+                   rows % vectors.size(0) == 0 && vectors.size(1) == columns &&
                    vectors.scalar_type() == at::kFloat,
                kShape, "[block_stack] x must be [.., ", width, "] and have vectors float32 [V, ",
-               pass.final_column + 2 * width, "] with V a divisor of its rows, got ",
-               inputs.x.sizes(), " and ", vectors.scalar_type(), " ", vectors.sizes());
+               columns, "] with V a divisor of its rows, got ", inputs.x.sizes(), " and ",
+               vectors.scalar_type(), " ", vectors.sizes());
   const at::Tensor& text = inputs.text;
   const at::Tensor& lengths = inputs.text_lengths;
   const bool has_lengths = lengths.defined() && lengths.scalar_type() == at::kInt &&
                            lengths.is_contiguous() && lengths.dim() == 1 &&
                            rows % lengths.size(0) == 0;
-  KINORA_CHECK(
-      lengths.defined()
-          ? has_lengths && (!text.defined() || (text.dim() == 3 && text.size(0) == lengths.size(0)))
-          : !text.defined(),
-      kShape, "[block_stack] text and its lengths must be [B, L, C] and int32 [B], got ",
-      text.defined() ? text.sizes() : at::IntArrayRef(), " and ",
-      lengths.defined() ? lengths.sizes() : at::IntArrayRef());
+  pass.branches.batch = lengths.defined() ? lengths.size(0) : inputs.x.size(0);
+  KINORA_CHECK((!lengths.defined() || has_lengths) &&
+                   (!text.defined() || (text.dim() == 3 && text.size(0) == pass.branches.batch)),
+               kShape, "[block_stack] text and its lengths must be [B, L, C] and int32 [B], got ",
+               text.defined() ? text.sizes() : at::IntArrayRef(), " and ",
+               lengths.defined() ? lengths.sizes() : at::IntArrayRef());
   pass.shape = inputs.x.sizes().vec();
   pass.vectors = vectors;
   pass.ones = at::ones({1, width}, vectors.options()).expand({vectors.size(0), width});
@@ -659,14 +680,14 @@ struct RunBlocks : torch::autograd::Function<RunBlocks> {
     Pass& pass = *static_cast<Pass*>(holder.get());
     at::Tensor& text_grad = pass.branches.text_grad;
     const at::Tensor& text = pass.branches.text;
-    if (text.defined()) {
+    if (pass.wants_text) {
       text_grad =
           at::zeros({text.size(0) * text.size(1), text.size(2)}, text.options().dtype(at::kFloat));
     }
     const StackGradients grads =
         run_stack_backward(pass, context->get_saved_variables()[0], incoming[0]);
     at::Tensor dtext;
-    if (text.defined()) {
+    if (pass.wants_text) {
       dtext = std::exchange(text_grad, at::Tensor()).to(text.scalar_type()).view(text.sizes());
     }
     return {at::Tensor(), grads.x, grads.condition, grads.vectors, dtext, at::Tensor()};
@@ -693,6 +714,7 @@ at::Tensor run_blocks(BlockKernels& kernels, BlockStack stack, StackInputs input
     const bool wants = wants_vectors(stack, inputs);
     auto pass = c10::make_intrusive<Pass>(kernels, std::move(stack), width, /*keeps=*/true);
     pass->wants_x = inputs.x.requires_grad();
+    pass->wants_text = inputs.text.defined() && inputs.text.requires_grad();
     pass->wants_vectors = wants;
     return RunBlocks::apply(std::move(pass), wanting_gradient(inputs.x), optional(inputs.condition),
                             inputs.vectors, optional(inputs.text), optional(inputs.text_lengths));

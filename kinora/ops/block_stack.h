@@ -52,6 +52,12 @@ struct MlpBody {
   LinearWeights fc2;
 };
 
+/// fc2(u * GELU(v)) with [u, v] = fc1(x) (Shazeer 2020, "GLU variants improve transformer").
+struct GatedMlpBody {
+  LinearWeights fc1;  ///< [2 W, C]
+  LinearWeights fc2;  ///< [C, W]
+};
+
 /// Anything else, such as attention among tokens of several ranks: a differentiable, pure function
 /// of rows [R, C], whose parameters come by with_gradient().
 struct FunctionBody {
@@ -60,7 +66,7 @@ struct FunctionBody {
 };
 
 struct Branch {
-  std::variant<SelfAttentionBody, CrossAttentionBody, MlpBody, FunctionBody> body;
+  std::variant<SelfAttentionBody, CrossAttentionBody, MlpBody, GatedMlpBody, FunctionBody> body;
   // Vectors by their number in the block, each used once. Negative: neither norm nor modulation,
   // and a gate of one.
   int64_t shift = -1;
@@ -94,6 +100,8 @@ struct BlockStack {
   /// Linears of SiLU(condition) that make the blocks' vectors, in order: out = C x some blocks'.
   /// Empty: the vectors are given.
   std::vector<LinearWeights> modulation = {};
+  double norm_epsilon = 1e-6;
+  bool has_final_norm = true;  ///< false: the result is the residual stream behind the last block
   Recompute recompute = Recompute::kNone;
   /// The first `recomputed_blocks` blocks are as kBlock, whatever `recompute` says.
   int64_t recomputed_blocks = 0;
@@ -114,14 +122,16 @@ struct StackInputs {
   /// fp32 [V, C], before SiLU. Undefined where there is no modulation or `vectors` has all.
   at::Tensor condition{};
   /// fp32 [V, n C]: what modulation does not make. The last two are the final norm's, shift and
-  /// scale.
+  /// scale, where there is one.
   at::Tensor vectors;
   /// [B, L, C] in the compute type; undefined: nothing reads it.
   at::Tensor text{};
-  at::Tensor text_lengths{};  ///< int32 [B]: as CrossAttention's
+  /// int32 [B]: as CrossAttention's. Undefined: all tokens are read, and x is [B, .., C].
+  at::Tensor text_lengths{};
 };
 
-/// The blocks and the modulated norm behind the last one: fp32, of x's shape. Differentiable in x,
+/// The blocks and the modulated norm behind the last one: fp32, of x's shape; without that norm in
+/// the compute type. Differentiable in x,
 /// condition, vectors and text; gradients of weights are added in place. `kernels` is borrowed
 /// until backward has run. Everything can be recorded in a CUDA graph: nothing waits for the device
 /// but the first call of a shape, which times. kShape where inputs do not fit together.

@@ -10,6 +10,8 @@
 
 #include <utility>
 
+#include "kinora/ops/unet_parts.h"
+
 namespace kinora::ops {
 namespace {
 
@@ -130,9 +132,8 @@ at::Tensor backward(BranchPass& pass, const SelfAttentionBody& body, ResultGrad 
 /// Queries [R, C] and packed keys and values [B L, 2 C], or their gradients.
 HeadTensors heads_of(const BranchPass& pass, const CrossAttentionBody& body, const at::Tensor& q,
                      const at::Tensor& kv, const at::Tensor& lengths) {
-  const int64_t batch = pass.text_lengths.size(0);
-  const at::Tensor pairs = kv.view({batch, -1, 2, body.heads, q.size(1) / body.heads});
-  return {q.view({batch, -1, body.heads, q.size(1) / body.heads}), pairs.select(2, 0),
+  const at::Tensor pairs = kv.view({pass.batch, -1, 2, body.heads, q.size(1) / body.heads});
+  return {q.view({pass.batch, -1, body.heads, q.size(1) / body.heads}), pairs.select(2, 0),
           pairs.select(2, 1), lengths};
 }
 
@@ -170,7 +171,8 @@ at::Tensor backward(BranchPass& pass, const CrossAttentionBody& body, ResultGrad
   kept.packed = at::Tensor();
   kept.text_packed = at::Tensor();
   kept.attended = {};
-  const at::Tensor dtext = linear_backward(pass, dkv, 0, kept.text, body.kv);
+  const at::Tensor dtext =
+      linear_backward(pass, dkv, 0, kept.text, body.kv, pass.text_grad.defined());
   kept.text = {};
   if (pass.text_grad.defined()) {
     at::Tensor(pass.text_grad).add_(dtext);
@@ -198,6 +200,28 @@ at::Tensor backward(BranchPass& pass, const MlpBody& body, ResultGrad dresult, K
   dresult = {};
   add_gradients(pass, dhidden, {}, kept.h, body.fc1);
   return input_grad(pass, dhidden, kept.h, body.fc1, pass.wants_dh);
+}
+
+// ---- gated MLP ----
+
+Operand gated(const BranchPass& pass, const GatedMlpBody& body, const at::Tensor& hidden_pre) {
+  return pass.kernels.operand(gated_gelu(hidden_pre), pass.number(&body.fc2), false);
+}
+
+void inner(const BranchPass& pass, const GatedMlpBody& body, KeptBranch& kept) {
+  kept.hidden_pre = linear(pass, kept.h, body.fc1);
+  kept.last = gated(pass, body, kept.hidden_pre);
+}
+
+at::Tensor backward(BranchPass& pass, const GatedMlpBody& body, ResultGrad dresult,
+                    KeptBranch& kept) {
+  add_gradients(pass, dresult.operand, dresult.values, kept.last, body.fc2);
+  const at::Tensor dgated = input_grad(pass, dresult.operand, kept.last, body.fc2);
+  kept.last = {};
+  dresult = {};
+  const at::Tensor dpre = gated_gelu_backward(dgated, kept.hidden_pre);
+  kept.hidden_pre = at::Tensor();
+  return linear_backward(pass, dpre, 0, kept.h, body.fc1, pass.wants_dh);
 }
 
 // ---- functions ----
@@ -239,6 +263,9 @@ std::vector<const LinearWeights*> linears_of(const Branch& branch) {
   }
   if (const auto* mlp = std::get_if<MlpBody>(&branch.body)) {
     return {&mlp->fc1, &mlp->fc2};
+  }
+  if (const auto* gated = std::get_if<GatedMlpBody>(&branch.body)) {
+    return {&gated->fc1, &gated->fc2};
   }
   return {};  // of a function
 }
@@ -291,7 +318,8 @@ void forget_unread(const Branch& branch, KeptBranch& kept) {
 }
 
 void forget_inner(Recompute level, const Branch& branch, KeptBranch& kept) {
-  const bool is_mlp = std::holds_alternative<MlpBody>(branch.body);
+  const bool is_mlp = std::holds_alternative<MlpBody>(branch.body) ||
+                      std::holds_alternative<GatedMlpBody>(branch.body);
   if (level != Recompute::kNone) {
     kept.attended.ready = at::Tensor();
     if (is_mlp) {
@@ -308,14 +336,19 @@ void forget_inner(Recompute level, const Branch& branch, KeptBranch& kept) {
 }
 
 void remember_inner(const BranchPass& pass, const Branch& branch, KeptBranch& kept) {
-  const auto* body = std::get_if<MlpBody>(&branch.body);
-  if (body == nullptr) {
-    return;
+  if (const auto* body = std::get_if<GatedMlpBody>(&branch.body)) {
+    if (kept.hidden_pre.defined()) {
+      kept.last = gated(pass, *body, kept.hidden_pre);
+    } else {
+      inner(pass, *body, kept);
+    }
   }
-  if (kept.hidden_pre.defined()) {
-    kept.last = pass.kernels.gelu(kept.hidden_pre, pass.consumer(&body->fc2));
-  } else {
-    inner(pass, *body, kept);
+  if (const auto* body = std::get_if<MlpBody>(&branch.body)) {
+    if (kept.hidden_pre.defined()) {
+      kept.last = pass.kernels.gelu(kept.hidden_pre, pass.consumer(&body->fc2));
+    } else {
+      inner(pass, *body, kept);
+    }
   }
 }
 

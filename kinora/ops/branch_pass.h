@@ -22,7 +22,8 @@ struct BranchPass {
   bool overwrites_gradients = false;   ///< those of weights
   bool wants_dh = true;                ///< run_backward: the gradient of what the branch reads
   at::Tensor text{};                   ///< [B, L, C]
-  at::Tensor text_lengths{};           ///< int32 [B]
+  at::Tensor text_lengths{};           ///< int32 [B]; undefined: all tokens are read
+  int64_t batch = 0;                   ///< B
   at::Tensor text_grad{};              ///< fp32 [B L, C], added to; undefined: not wanted
   UpdateGradients update_gradients{};  ///< of the block that is on its way back
 

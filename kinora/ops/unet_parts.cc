@@ -1,9 +1,11 @@
 #include "kinora/ops/unet_parts.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/gelu.h>
+#include <ATen/ops/gelu_backward.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <vector>
@@ -39,16 +41,7 @@ struct GatedGelu : torch::autograd::Function<GatedGelu> {
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& incoming) {
-    const at::Tensor uv = context->get_saved_variables().front();
-    const at::Tensor dg = incoming.front().contiguous();
-    at::Tensor duv = at::empty_like(uv);
-    cuda::gated_gelu_backward({.rows = uv.numel() / uv.size(-1),
-                               .width = uv.size(-1) / 2,
-                               .type = device::dtype_of(uv.scalar_type()),
-                               .uv = uv.const_data_ptr(),
-                               .dg = dg.const_data_ptr(),
-                               .duv = duv.data_ptr()});
-    return {duv};
+    return {gated_gelu_backward(incoming.front(), context->get_saved_variables().front())};
   }
 };
 
@@ -87,6 +80,22 @@ at::Tensor gated_gelu(const at::Tensor& uv) {
   }
   const std::vector<at::Tensor> parts = uv.chunk(2, -1);
   return parts[0] * at::gelu(parts[1]);
+}
+
+at::Tensor gated_gelu_backward(const at::Tensor& dg, const at::Tensor& uv) {
+  if (!takes_kernel(uv)) {
+    const std::vector<at::Tensor> parts = uv.chunk(2, -1);
+    return at::cat({dg * at::gelu(parts[1]), at::gelu_backward(dg * parts[0], parts[1])}, -1);
+  }
+  const at::Tensor contiguous = dg.contiguous();
+  at::Tensor duv = at::empty_like(uv);
+  cuda::gated_gelu_backward({.rows = uv.numel() / uv.size(-1),
+                             .width = uv.size(-1) / 2,
+                             .type = device::dtype_of(uv.scalar_type()),
+                             .uv = uv.const_data_ptr(),
+                             .dg = contiguous.const_data_ptr(),
+                             .duv = duv.data_ptr()});
+  return duv;
 }
 
 at::Tensor residual_sum(const at::Tensor& x, const at::Tensor& y, const at::Tensor& bias) {

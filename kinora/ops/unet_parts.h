@@ -8,6 +8,8 @@ namespace kinora::ops {
 
 /// u GELU(v), exact: uv [..., 2 W], u and then v in each row -> [..., W] (kernels/gated_gelu.h).
 [[nodiscard]] at::Tensor gated_gelu(const at::Tensor& uv);
+/// Its gradient of uv [..., 2 W], from that of the result, dg [..., W]. Not differentiable.
+[[nodiscard]] at::Tensor gated_gelu_backward(const at::Tensor& dg, const at::Tensor& uv);
 
 /// x + y + bias: [B, C, spatial...], bias [C]. Laid out as x (kernels/residual_sum.h).
 [[nodiscard]] at::Tensor residual_sum(const at::Tensor& x, const at::Tensor& y,

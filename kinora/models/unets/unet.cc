@@ -1,7 +1,6 @@
 #include "kinora/models/unets/unet.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/silu.h>
@@ -92,6 +91,13 @@ void check_lists(const UnetConfig& own) {
   }
 }
 
+/// The first one or the last one.
+nn::ConvShape edge_conv(int64_t in_channels, int64_t out_channels) {
+  nn::ConvShape shape = nn::ConvShape::same(in_channels, out_channels, 3);
+  shape.channels_last = true;
+  return shape;
+}
+
 template <typename T>
 void fill(std::vector<T>& list, const std::vector<T>& published) {
   if (list.empty()) {
@@ -104,11 +110,11 @@ void fill(std::vector<T>& list, const std::vector<T>& published) {
 Unet::Unet(const ModelConfig& config)
     : Model(config),
       null_text(at::zeros({config.text_tokens, config.text_channels}, at::kFloat)),
-      conv_in(nn::ConvShape::same(config.in_channels, config.unet.channels.front(), 3)),
+      conv_in(edge_conv(config.in_channels, config.unet.channels.front())),
       time_embedding(config.unet.channels.front(), config.unet.time_width()),
       conv_norm_out(config.unet.norm_groups, config.unet.channels.front(),
                     config.unet.norm_epsilon),
-      conv_out(nn::ConvShape::same(config.unet.channels.front(), config.out_channels(), 3)) {
+      conv_out(edge_conv(config.unet.channels.front(), config.out_channels())) {
   const UnetConfig& own = config.unet;
   const int64_t last = own.levels() - 1;
   if (config.text_encoder.any()) {
@@ -137,6 +143,35 @@ Unet::Unet(const ModelConfig& config)
   conv_out.weight.init = nn::Init::zero();
   conv_out.bias.init = nn::Init::zero();
   make_buckets();
+  place_layers();
+}
+
+void Unet::place_layers() {
+  const auto take = [this](UnetUnit& unit) {
+    resnets_.push_back(&unit.resnet);
+    if (unit.attention) {
+      transformers_.push_back(&*unit.attention);
+    }
+  };
+  const auto take_level = [&take](UnetLevel& level) {
+    for (size_t unit = 0; unit < level.num_units(); ++unit) {
+      take(level.unit(unit));
+    }
+  };
+  std::ranges::for_each(down_blocks, [&](const auto& level) { take_level(*level); });
+  take(mid_block->first);
+  resnets_.push_back(&mid_block->second);
+  std::ranges::for_each(up_blocks, [&](const auto& level) { take_level(*level); });
+  int64_t channel = 0;
+  for (UnetResnet* resnet : resnets_) {
+    resnet->place.channel = channel;
+    channel += resnet->time_emb_proj.weight.shape[0];
+  }
+  size_t first = 0;
+  for (UnetTransformer* transformer : transformers_) {
+    transformer->place.first = first;
+    first += 1 + transformer->transformer_blocks.size();
+  }
 }
 
 void Unet::make_buckets() {
@@ -201,11 +236,11 @@ void Unet::to_device(const at::Device& device) {
 }
 
 void Unet::use_fast_path(std::shared_ptr<ops::BlockKernels> kernels, ops::Recompute level) {
-  KINORA_CHECK(level == ops::Recompute::kNone, kConfig,
-               "[unet] train.recompute must be none, block or a number of blocks for ",
-               name_of(config()));
   kernels_ = std::move(kernels);
   set_kernels(kernels_.get());
+  for (UnetTransformer* transformer : transformers_) {
+    transformer->recompute = level;
+  }
 }
 
 void Unet::resolve(ModelConfig& config, const ModelConfig& published) {
@@ -293,39 +328,88 @@ void Unet::check_inputs(const at::Tensor& x_t, const at::Tensor& t,
                name_of(config()), " has a text encoder and needs text_lengths");
 }
 
-UnetText Unet::read_text(const diffusion::Conditions& conditions) const {
+at::Tensor Unet::embed_time(const at::Tensor& t) const {
+  return at::silu(time_embedding.forward(t * config().time_scale));
+}
+
+UnetReads Unet::read_text(const diffusion::Conditions& conditions) const {
   at::Tensor lengths = conditions.text_lengths;
-  UnetText text{.states = text_encoder ? text_encoder->embed_captions(conditions.tokens, lengths)
-                                       : conditions.text,
-                .mask = {}};
+  UnetReads reads;
+  reads.text =
+      text_encoder ? text_encoder->embed_captions(conditions.tokens, lengths) : conditions.text;
   if (const at::Tensor& null = conditions.null_text; null.defined()) {
-    const int64_t length = text.states.size(1);
-    text.states =
-        at::where(null.view({-1, 1, 1}),
-                  null_text.narrow(0, 0, length).to(text.states.scalar_type()), text.states);
+    const int64_t length = reads.text.size(1);
+    reads.text = at::where(null.view({-1, 1, 1}),
+                           null_text.narrow(0, 0, length).to(reads.text.scalar_type()), reads.text);
     if (lengths.defined()) {
       lengths = at::where(null, at::full_like(lengths, length), lengths);
     }
   }
   if (lengths.defined()) {
     // A text without tokens has one: what lies there is zeros or the padding's state.
-    const at::Tensor places = at::arange(text.states.size(1), lengths.options());
-    text.mask = (places < lengths.clamp_min(1).unsqueeze(1)).unsqueeze(1).unsqueeze(1);
+    reads.lengths = lengths.clamp(1, reads.text.size(1)).to(at::kInt).contiguous();
   }
-  return text;
+  return reads;
+}
+
+UnetReads Unet::reads(const at::Tensor& t, const diffusion::Conditions& conditions,
+                      const diffusion::Prepared& prepared) const {
+  UnetReads reads = read_text(conditions);
+  reads.prepared_time = prepared.of_times;
+  reads.prepared_texts = prepared.of_texts;
+  if (!prepared.of_times.defined()) {
+    reads.time = embed_time(t);
+  }
+  return reads;
+}
+
+diffusion::Prepared Unet::prepare(const at::Tensor& times,
+                                  const diffusion::Conditions& conditions) {
+  const at::Tensor& text = text_encoder ? conditions.tokens : conditions.text;
+  // Without a text predict() says what is missing; where weights come and go, those of all blocks
+  // would have to come once more.
+  if (kernels_ == nullptr || is_tapped() || hook() || !text.defined()) {
+    return {};
+  }
+  diffusion::Prepared prepared;
+  const int64_t num_times = times.size(0);
+  const int64_t batch = text.size(0);
+  const UnetReads reads{.time = embed_time(times)};
+  std::vector<at::Tensor> projected;  // [S, B C] of each residual block
+  for (const UnetResnet* resnet : resnets_) {
+    projected.push_back(resnet->projected_time(reads, num_times)
+                            .unsqueeze(1)
+                            .expand({num_times, batch, -1})
+                            .reshape({num_times, -1}));
+  }
+  prepared.of_times = at::cat(projected, 1);
+  const at::Tensor states = read_text(conditions).text;
+  for (const UnetTransformer* transformer : transformers_) {
+    const std::vector<at::Tensor> of_transformer = transformer->prepare(states);
+    if (of_transformer.empty()) {
+      prepared.of_texts.clear();
+      break;
+    }
+    prepared.of_texts.insert(prepared.of_texts.end(), of_transformer.begin(), of_transformer.end());
+  }
+  return prepared;
 }
 
 at::Tensor Unet::predict(const at::Tensor& x_t, const at::Tensor& t,
-                         const diffusion::Conditions& conditions, const diffusion::Pass& /*pass*/) {
+                         const diffusion::Conditions& conditions, const diffusion::Pass& pass) {
   check_inputs(x_t, t, conditions);
-  const UnetText text = read_text(conditions);
-  const at::Tensor time = at::silu(time_embedding.forward(t * config().time_scale));
+  const UnetReads reads = this->reads(t, conditions, pass.prepared);
   int64_t block = 0;
-  // body(x, time, text) of the next block, whose streams are x and what lies beside it.
+  // body(x, reads) of the next block, whose streams are x and what lies beside it.
   const auto run = [&](std::vector<at::Tensor> streams, auto body) {
-    const auto whole = [body, mask = text.mask](const std::vector<at::Tensor>& in) {
-      const at::Tensor x = in.size() == 3 ? in[0] : at::cat({in[0], in[1]}, 1);
-      return body(x, in[in.size() - 2], UnetText{in.back(), mask});
+    const size_t num_streams = streams.size();
+    const auto whole = [body, reads, num_streams](const std::vector<at::Tensor>& in) {
+      UnetReads here = reads;
+      if (in.size() > num_streams) {
+        here.time = in[num_streams];
+        here.text = in[num_streams + 1];
+      }
+      return body(num_streams == 1 ? in[0] : at::cat({in[0], in[1]}, 1), here);
     };
     const int64_t number = block++;
     // What a block adds to the gradient of each input adds up by itself, as where it is computed
@@ -333,9 +417,12 @@ at::Tensor Unet::predict(const at::Tensor& x_t, const at::Tensor& t,
     for (at::Tensor& stream : streams) {
       stream = stream.view_as(stream);
     }
-    return run_block(whole, std::move(streams),
-                     {time.view_as(time), text.states.view_as(text.states)},
-                     number < recompute_blocks(), hook(), first_block_ + number);
+    std::vector<at::Tensor> shared;
+    if (reads.time.defined()) {
+      shared = {reads.time.view_as(reads.time), reads.text.view_as(reads.text)};
+    }
+    return run_block(whole, std::move(streams), shared, number < recompute_blocks(), hook(),
+                     first_block_ + number);
   };
 
   at::Tensor h = conv_in.forward(x_t.contiguous(at::MemoryFormat::ChannelsLast));
@@ -344,9 +431,8 @@ at::Tensor Unet::predict(const at::Tensor& x_t, const at::Tensor& t,
     for (size_t unit = 0; unit < level->num_units(); ++unit) {
       const bool resamples = unit + 1 == level->num_units() && level->changes_size();
       for (at::Tensor& result :
-           run({h}, [&level = *level, unit, resamples](const at::Tensor&x, const at::Tensor&time,
-                                                       const UnetText&words) {
-             std::vector<at::Tensor> results = {level.forward(unit, x, time, words)};
+           run({h}, [&level = *level, unit, resamples](const at::Tensor&x, const UnetReads&here) {
+             std::vector<at::Tensor> results = {level.forward(unit, x, here)};
              if (resamples) {
                results.push_back(level.halved(results.front()));
              }
@@ -357,8 +443,8 @@ at::Tensor Unet::predict(const at::Tensor& x_t, const at::Tensor& t,
       }
     }
   }
-  h = run({h}, [this](const at::Tensor& x, const at::Tensor& time, const UnetText& words) {
-        return std::vector{mid_block->forward(x, time, words)};
+  h = run({h}, [this](const at::Tensor& x, const UnetReads& here) {
+        return std::vector{mid_block->forward(x, here)};
       }).front();
   for (const auto& level : up_blocks) {
     for (size_t unit = 0; unit < level->num_units(); ++unit) {
@@ -368,8 +454,8 @@ at::Tensor Unet::predict(const at::Tensor& x_t, const at::Tensor& t,
       const int64_t rows = resamples ? left.back().size(2) : 0;
       const int64_t columns = resamples ? left.back().size(3) : 0;
       h = run({h, beside}, [&level = *level, unit, resamples, rows, columns](
-                               const at::Tensor& x, const at::Tensor& time, const UnetText& words) {
-            const at::Tensor result = level.forward(unit, x, time, words);
+                               const at::Tensor& x, const UnetReads& here) {
+            const at::Tensor result = level.forward(unit, x, here);
             return std::vector{resamples ? level.doubled(result, rows, columns) : result};
           }).front();
     }

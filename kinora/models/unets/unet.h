@@ -37,9 +37,13 @@ class Unet : public Model {
   }
 
   [[nodiscard]] bool has_fast_path() const override { return true; }
-  /// Norms, gates and sums by kernels of ours. kConfig for a level other than none.
+  /// Norms, gates and sums by kernels of ours, the blocks of transformers as stacks
+  /// (ops/block_stack.h), of which `level` says what they keep. kConfig for kBlock.
   void use_fast_path(std::shared_ptr<ops::BlockKernels> kernels,
                      ops::Recompute level = ops::Recompute::kNone) override;
+
+  [[nodiscard]] diffusion::Prepared prepare(const at::Tensor& times,
+                                            const diffusion::Conditions& conditions) override;
 
  private:
   /// Needs text, or tokens where it has a text encoder. x_t: [B, C, H, W].
@@ -48,10 +52,16 @@ class Unet : public Model {
                                    const diffusion::Pass& pass) override;
   void check_inputs(const at::Tensor& x_t, const at::Tensor& t,
                     const diffusion::Conditions& conditions) const;
-  /// The captions as attention reads them.
-  [[nodiscard]] UnetText read_text(const diffusion::Conditions& conditions) const;
+  /// silu of the embedded times: fp32 [N, E] of t [N].
+  [[nodiscard]] at::Tensor embed_time(const at::Tensor& t) const;
+  /// The captions as attention reads them: UnetReads' text and lengths.
+  [[nodiscard]] UnetReads read_text(const diffusion::Conditions& conditions) const;
+  /// What a pass reads.
+  [[nodiscard]] UnetReads reads(const at::Tensor& t, const diffusion::Conditions& conditions,
+                                const diffusion::Prepared& prepared) const;
 
   void make_buckets();
+  void place_layers();
 
   // NOLINTBEGIN(readability-identifier-naming): named as the published checkpoints' keys
   std::optional<CaptionEncoder> text_encoder;
@@ -65,7 +75,9 @@ class Unet : public Model {
   nn::Conv conv_out;
   // NOLINTEND(readability-identifier-naming)
   std::vector<nn::BucketSpec> buckets_;
-  int64_t first_block_ = 0;  // in buckets_
+  int64_t first_block_ = 0;                     // in buckets_
+  std::vector<UnetResnet*> resnets_;            // in order of use
+  std::vector<UnetTransformer*> transformers_;  // likewise
   std::shared_ptr<ops::BlockKernels> kernels_;
 };
 

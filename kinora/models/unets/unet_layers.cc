@@ -1,6 +1,7 @@
 #include "kinora/models/unets/unet_layers.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/cos.h>
@@ -8,17 +9,25 @@
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/sin.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/upsample_nearest2d.h>
 
 #include <cmath>
+#include <initializer_list>
 #include <string>
+#include <utility>
+#include <variant>
 
+#include "kinora/ops/block_kernels.h"
+#include "kinora/ops/linear_weights.h"
+#include "kinora/ops/parameter.h"
 #include "kinora/ops/unet_parts.h"
 
 namespace kinora::models {
 namespace {
 
 constexpr double kAttentionNormEpsilon = 1e-6;  // of the group norm before attention
+constexpr double kBlockNormEpsilon = 1e-5;      // of the layer norms of its blocks
 constexpr double kMaxPeriod = 10000.0;
 constexpr int64_t kMlpRatio = 4;
 
@@ -27,20 +36,37 @@ nn::Init uniform(int64_t in_features) {
   return {nn::Init::Kind::kUniform, 1.0 / std::sqrt(static_cast<double>(in_features))};
 }
 
+/// 3 x 3.
+nn::ConvShape conv(int64_t in_channels, int64_t out_channels) {
+  nn::ConvShape shape = nn::ConvShape::same(in_channels, out_channels, 3);
+  shape.channels_last = true;
+  return shape;
+}
+
 nn::ConvShape halving(int64_t channels) {
-  nn::ConvShape shape = nn::ConvShape::same(channels, channels, 3);
+  nn::ConvShape shape = conv(channels, channels);
   shape.stride = {2, 2};
   return shape;
+}
+
+/// Linears on the same input as one; nothing where they do not lie together.
+std::optional<ops::LinearWeights> merged(std::initializer_list<const nn::Linear*> linears) {
+  std::vector<ops::LinearWeights> weights;
+  for (const nn::Linear* linear : linears) {
+    weights.push_back(linear->weights());
+  }
+  weights = ops::merge_adjacent(weights);
+  return weights.size() == 1 ? std::optional(weights.front()) : std::nullopt;
 }
 
 }  // namespace
 
 UnetResnet::UnetResnet(int64_t in_channels, int64_t out_channels, const UnetConfig& config)
     : norm1(config.norm_groups, in_channels, config.norm_epsilon),
-      conv1(nn::ConvShape::same(in_channels, out_channels, 3)),
+      conv1(conv(in_channels, out_channels)),
       time_emb_proj(config.time_width(), out_channels, uniform(config.time_width())),
       norm2(config.norm_groups, out_channels, config.norm_epsilon),
-      conv2(nn::ConvShape::same(out_channels, out_channels, 3)) {
+      conv2(conv(out_channels, out_channels)) {
   add_child("norm1", norm1);
   add_child("conv1", conv1);
   add_child("time_emb_proj", time_emb_proj);
@@ -55,11 +81,21 @@ UnetResnet::UnetResnet(int64_t in_channels, int64_t out_channels, const UnetConf
   conv2.bias.init = nn::Init::zero();
 }
 
-at::Tensor UnetResnet::forward(const at::Tensor& x, const at::Tensor& time) const {
+at::Tensor UnetResnet::projected_time(const UnetReads& reads, int64_t batch) const {
+  if (!reads.prepared_time.defined()) {
+    return time_emb_proj.forward(reads.time);
+  }
+  const int64_t channels = time_emb_proj.weight.shape[0];
+  return reads.prepared_time.narrow(0, batch * place.channel, batch * channels)
+      .view({batch, channels});
+}
+
+at::Tensor UnetResnet::forward(const at::Tensor& x, const UnetReads& reads) const {
+  const at::Tensor time = projected_time(reads, x.size(0));
   if (kernels() != nullptr) {  // biases are added where the results are read
     const at::Tensor h = conv1.forward_without_bias(norm1.forward_silu(x));
-    const at::Tensor y = conv2.forward_without_bias(
-        norm2.forward_silu(h, conv1.added_bias(), time_emb_proj.forward(time)));
+    const at::Tensor y =
+        conv2.forward_without_bias(norm2.forward_silu(h, conv1.added_bias(), time));
     if (!conv_shortcut) {
       return ops::residual_sum(x, y, conv2.added_bias());
     }
@@ -67,7 +103,7 @@ at::Tensor UnetResnet::forward(const at::Tensor& x, const at::Tensor& time) cons
                              conv2.added_bias() + conv_shortcut->added_bias());
   }
   at::Tensor h = conv1.forward(norm1.forward_silu(x));
-  h = h + time_emb_proj.forward(time).unsqueeze(-1).unsqueeze(-1);
+  h = h + time.unsqueeze(-1).unsqueeze(-1);
   h = conv2.forward(norm2.forward_silu(h));
   return tapped((conv_shortcut ? conv_shortcut->forward(x) : x) + h);
 }
@@ -85,14 +121,30 @@ UnetAttention::UnetAttention(int64_t channels, int64_t context_channels, int64_t
 }
 
 at::Tensor UnetAttention::forward(const at::Tensor& x, const at::Tensor& context,
-                                  const at::Tensor& mask) const {
+                                  const at::Tensor& lengths) const {
+  std::optional<at::Tensor> mask;  // bool [B, 1, 1, M], the tokens that are read
+  if (lengths.defined()) {
+    const at::Tensor places = at::arange(context.size(1), lengths.options());
+    mask = (places < lengths.unsqueeze(1)).unsqueeze(1).unsqueeze(1);
+  }
   const auto heads = [this](const at::Tensor& packed) {
     return packed.unflatten(-1, {heads_, -1}).transpose(1, 2);  // [B, heads, N or M, D]
   };
   const at::Tensor attended = at::scaled_dot_product_attention(
-      heads(to_q.forward(x)), heads(to_k.forward(context)), heads(to_v.forward(context)),
-      mask.defined() ? std::optional(mask) : std::nullopt);
+      heads(to_q.forward(x)), heads(to_k.forward(context)), heads(to_v.forward(context)), mask);
   return tapped(to_out.forward(attended.transpose(1, 2).flatten(2)));
+}
+
+std::optional<ops::SelfAttentionBody> UnetAttention::self_body(int64_t places) const {
+  const auto qkv = merged({&to_q, &to_k, &to_v});
+  return qkv ? std::optional(ops::SelfAttentionBody{*qkv, to_out.weights(), heads_, places})
+             : std::nullopt;
+}
+
+std::optional<ops::CrossAttentionBody> UnetAttention::cross_body() const {
+  const auto kv = merged({&to_k, &to_v});
+  return kv ? std::optional(ops::CrossAttentionBody{to_q.weights(), *kv, to_out.weights(), heads_})
+            : std::nullopt;
 }
 
 GatedMlp::GatedMlp(int64_t channels)
@@ -121,11 +173,37 @@ UnetTransformerBlock::UnetTransformerBlock(int64_t channels, int64_t text_channe
   add_child("ff", ff);
 }
 
-at::Tensor UnetTransformerBlock::forward(const at::Tensor& x, const UnetText& text) const {
+at::Tensor UnetTransformerBlock::forward(const at::Tensor& x, const UnetReads& reads) const {
   const at::Tensor own = norm1.forward(x);
   at::Tensor h = x + attn1.forward(own, own);
-  h = h + attn2.forward(norm2.forward(h), text.states, text.mask);
+  h = h + attn2.forward(norm2.forward(h), reads.text, reads.lengths);
   return tapped(h + ff.forward(norm3.forward(h)));
+}
+
+std::optional<ops::Block> UnetTransformerBlock::fast(int64_t places) const {
+  const nn::Linear* const linears[] = {&attn1.to_q, &attn1.to_k, &attn1.to_v, &attn1.to_out,
+                                       &attn2.to_q, &attn2.to_k, &attn2.to_v, &attn2.to_out,
+                                       &ff.fc1,     &ff.fc2};
+  for (const nn::Linear* linear : linears) {
+    if (linear->update() != nullptr) {
+      return std::nullopt;
+    }
+  }
+  const auto self = attn1.self_body(places);
+  const auto cross = attn2.cross_body();
+  if (!self || !cross) {
+    return std::nullopt;
+  }
+  ops::Block block;
+  const auto add = [&block](auto body) {
+    block.branches.push_back(
+        {.body = std::move(body), .shift = block.num_vectors, .scale = block.num_vectors + 1});
+    block.num_vectors += 2;
+  };
+  add(*self);
+  add(*cross);
+  add(ff.body());
+  return block;
 }
 
 UnetTransformer::UnetTransformer(int64_t channels, int64_t text_channels, int64_t heads,
@@ -143,10 +221,84 @@ UnetTransformer::UnetTransformer(int64_t channels, int64_t text_channels, int64_
   add_child("proj_out", proj_out);
 }
 
-at::Tensor UnetTransformer::forward(const at::Tensor& x, const UnetText& text) const {
-  at::Tensor tokens = proj_in.forward(norm.forward(x).flatten(2).transpose(1, 2));  // [B, N, C]
+std::optional<ops::BlockStack> UnetTransformer::stack(int64_t places) const {
+  if (kernels() == nullptr) {
+    return std::nullopt;
+  }
+  ops::BlockStack stack{.blocks = {},
+                        .norm_epsilon = kBlockNormEpsilon,
+                        .has_final_norm = false,
+                        .recompute = recompute};
   for (const auto& block : transformer_blocks) {
-    tokens = block->forward(tokens, text);
+    std::optional<ops::Block> fast = block->fast(places);
+    if (!fast) {
+      return std::nullopt;
+    }
+    stack.blocks.push_back(std::move(*fast));
+  }
+  return stack;
+}
+
+at::Tensor UnetTransformer::norm_vectors() const {
+  std::vector<at::Tensor> vectors;
+  for (const auto& block : transformer_blocks) {
+    for (const nn::LayerNorm* layer : {&block->norm1, &block->norm2, &block->norm3}) {
+      vectors.push_back(ops::with_gradient(layer->bias.value, layer->bias.grad));
+      vectors.push_back(ops::with_gradient(layer->weight.value, layer->weight.grad));
+    }
+  }
+  at::Tensor shifts_and_scales = at::stack(vectors).to(at::kFloat).unflatten(0, {-1, 2});
+  shifts_and_scales.select(1, 1).sub_(1.0);  // what is scaled by 1 + scale
+  return shifts_and_scales.reshape({1, -1});
+}
+
+std::vector<at::Tensor> UnetTransformer::prepare(const at::Tensor& text) const {
+  const std::optional<ops::BlockStack> stack = this->stack(/*places=*/1);
+  if (!stack) {
+    return {};
+  }
+  std::vector<at::Tensor> prepared = {norm_vectors()};
+  for (const auto& block : transformer_blocks) {
+    prepared.push_back(ops::packed_text(*kernels(), *block->attn2.cross_body(),
+                                        text.to(proj_in.weight.value.scalar_type())));
+  }
+  return prepared;
+}
+
+at::Tensor UnetTransformer::run(ops::BlockStack stack, const at::Tensor& tokens,
+                                const UnetReads& reads) const {
+  ops::StackInputs inputs{.x = tokens, .vectors = {}, .text_lengths = reads.lengths};
+  if (!reads.prepared_texts.empty()) {
+    const at::Tensor* next = &reads.prepared_texts[place.first];
+    inputs.vectors = *next++;
+    for (ops::Block& block : stack.blocks) {
+      std::get<ops::CrossAttentionBody>(block.branches[1].body).text_packed = *next++;
+    }
+  } else {
+    inputs.vectors = norm_vectors();
+    inputs.text = reads.text.to(tokens.scalar_type());
+    if (inputs.vectors.requires_grad()) {  // their gradients are sums over few rows each
+      inputs.vectors = inputs.vectors.expand({tokens.size(0), -1});
+    }
+  }
+  return ops::run_blocks(*kernels(), std::move(stack), std::move(inputs));
+}
+
+at::Tensor UnetTransformer::forward(const at::Tensor& x, const UnetReads& reads) const {
+  at::Tensor tokens = proj_in.forward(norm.forward(x).flatten(2).transpose(1, 2));  // [B, N, C]
+  if (std::optional<ops::BlockStack> fast = stack(tokens.size(1))) {
+    tokens = run(std::move(*fast), tokens, reads);
+    const at::Tensor places = x.permute({0, 2, 3, 1});  // [B, H, W, C]
+    if (!at::GradMode::is_enabled() && places.is_contiguous() && proj_out.update() == nullptr) {
+      const int64_t channels = x.size(1);
+      (void)kernels()->linear({.value = tokens.view({-1, channels})}, proj_out.weights(),
+                              places.view({-1, channels}));
+      return x;
+    }
+  } else {
+    for (const auto& block : transformer_blocks) {
+      tokens = block->forward(tokens, reads);
+    }
   }
   const at::Tensor places = proj_out.forward(tokens).unflatten(1, {x.size(2), x.size(3)});
   return tapped(x + places.permute({0, 3, 1, 2}));
@@ -160,10 +312,9 @@ UnetUnit::UnetUnit(int64_t in_channels, int64_t out_channels, const UnetConfig& 
   }
 }
 
-at::Tensor UnetUnit::forward(const at::Tensor& x, const at::Tensor& time,
-                             const UnetText& text) const {
-  const at::Tensor h = resnet.forward(x, time);
-  return attention ? attention->forward(h, text) : h;
+at::Tensor UnetUnit::forward(const at::Tensor& x, const UnetReads& reads) const {
+  const at::Tensor h = resnet.forward(x, reads);
+  return attention ? attention->forward(h, reads) : h;
 }
 
 UnetLevel::UnetLevel(const std::vector<int64_t>& in_channels, int64_t channels,
@@ -181,7 +332,7 @@ UnetLevel::UnetLevel(const std::vector<int64_t>& in_channels, int64_t channels,
     resample_.emplace(halving(channels));
     add_child("downsamplers.0.conv", *resample_);
   } else if (next == Next::kDouble) {
-    resample_.emplace(nn::ConvShape::same(channels, channels, 3));
+    resample_.emplace(conv(channels, channels));
     add_child("upsamplers.0.conv", *resample_);
   }
 }
@@ -195,19 +346,18 @@ at::Tensor UnetLevel::doubled(const at::Tensor& x, int64_t rows, int64_t columns
 }
 
 UnetMiddle::UnetMiddle(const UnetConfig& config, int64_t text_channels)
-    : first_(config.channels.back(), config.channels.back(), config, text_channels,
-             config.heads.back(), config.middle_depth),
-      second_(config.channels.back(), config.channels.back(), config) {
-  add_child("resnets.0", first_.resnet);
-  if (first_.attention) {
-    add_child("attentions.0", *first_.attention);
+    : first(config.channels.back(), config.channels.back(), config, text_channels,
+            config.heads.back(), config.middle_depth),
+      second(config.channels.back(), config.channels.back(), config) {
+  add_child("resnets.0", first.resnet);
+  if (first.attention) {
+    add_child("attentions.0", *first.attention);
   }
-  add_child("resnets.1", second_);
+  add_child("resnets.1", second);
 }
 
-at::Tensor UnetMiddle::forward(const at::Tensor& x, const at::Tensor& time,
-                               const UnetText& text) const {
-  return tapped(second_.forward(first_.forward(x, time, text), time));
+at::Tensor UnetMiddle::forward(const at::Tensor& x, const UnetReads& reads) const {
+  return tapped(second.forward(first.forward(x, reads), reads));
 }
 
 UnetTimeEmbedding::UnetTimeEmbedding(int64_t sinusoids, int64_t width)

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "kinora/models/unets/unet_config.h"
@@ -13,6 +14,7 @@
 #include "kinora/nn/layer_norm.h"
 #include "kinora/nn/linear.h"
 #include "kinora/nn/module.h"
+#include "kinora/ops/block_stack.h"
 
 /// What U-Nets are made of (Rombach et al. 2022, "High-resolution image synthesis with latent
 /// diffusion models", appendix E.2). Members that hold parameters are named as diffusers' keys.
@@ -23,18 +25,30 @@ namespace kinora::models {
 
 // NOLINTBEGIN(readability-identifier-naming)
 
-/// The text that attention reads.
-struct UnetText {
-  at::Tensor states;  ///< [B, L, D]
-  at::Tensor mask;    ///< bool [B, 1, 1, L], the tokens that are read; undefined: all
+/// What blocks read besides x.
+struct UnetReads {
+  at::Tensor time{};     ///< silu of the embedded time, fp32 [B, E]
+  at::Tensor text{};     ///< states of the captions, [B, L, D]
+  at::Tensor lengths{};  ///< int32 [B], of the tokens that are read, 1 or more; undefined: all
+  /// What Unet::prepare() made of them, of which `time` (`text`) is not read then.
+  at::Tensor prepared_time{};
+  std::span<const at::Tensor> prepared_texts{};
+};
+
+/// Where a layer finds what was prepared of it.
+struct UnetPlace {
+  int64_t channel = 0;  ///< of a residual block's time, among those of all
+  size_t first = 0;     ///< of a transformer's tensors among those of the texts
 };
 
 /// shortcut(x) + conv2(silu(norm2(conv1(silu(norm1(x))) + time))), as He et al. 2016 with the time.
 class UnetResnet : public nn::Module {
  public:
   UnetResnet(int64_t in_channels, int64_t out_channels, const UnetConfig& config);
-  /// x: [B, in, H, W]; time: silu of the embedded time, [B, E]. Returns [B, out, H, W].
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& time) const;
+  /// x: [B, in, H, W]. Returns [B, out, H, W].
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const UnetReads& reads) const;
+  /// The time as it is added to channels: [B, out].
+  [[nodiscard]] at::Tensor projected_time(const UnetReads& reads, int64_t batch) const;
 
   nn::GroupNorm norm1;
   nn::Conv conv1;
@@ -42,15 +56,20 @@ class UnetResnet : public nn::Module {
   nn::GroupNorm norm2;
   nn::Conv conv2;
   std::optional<nn::Conv> conv_shortcut;  ///< where widths differ
+  UnetPlace place;
 };
 
 /// Attention of places to each other or to a text: keys to_q, to_k, to_v without biases, to_out.0.
 class UnetAttention : public nn::Module {
  public:
   UnetAttention(int64_t channels, int64_t context_channels, int64_t heads);
-  /// x: [B, N, C]; context: [B, M, context_channels]; mask: as UnetText's. Returns [B, N, C].
+  /// x: [B, N, C]; context: [B, M, context_channels]; lengths: as UnetReads'. Returns [B, N, C].
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& context,
-                                   const at::Tensor& mask = {}) const;
+                                   const at::Tensor& lengths = {}) const;
+  /// For the fast path: attention to themselves of `places`, or to the text. Nothing where the
+  /// weights of what is projected together do not lie together.
+  [[nodiscard]] std::optional<ops::SelfAttentionBody> self_body(int64_t places) const;
+  [[nodiscard]] std::optional<ops::CrossAttentionBody> cross_body() const;
 
   nn::Linear to_q;
   nn::Linear to_k;
@@ -68,6 +87,7 @@ class GatedMlp : public nn::Module {
   explicit GatedMlp(int64_t channels);
   /// x: [B, N, C]. Returns [B, N, C].
   [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
+  [[nodiscard]] ops::GatedMlpBody body() const { return {fc1.weights(), fc2.weights()}; }
 
   nn::Linear fc1;  // [8 C, C]
   nn::Linear fc2;  // [C, 4 C]
@@ -78,7 +98,10 @@ class UnetTransformerBlock : public nn::Module {
  public:
   UnetTransformerBlock(int64_t channels, int64_t text_channels, int64_t heads);
   /// x: [B, N, C]. Returns [B, N, C].
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const UnetText& text) const;
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const UnetReads& reads) const;
+  /// For the fast path, its vectors the shifts and scales of the norms; nothing where a linear has
+  /// an update or where an attention has no body.
+  [[nodiscard]] std::optional<ops::Block> fast(int64_t places) const;
 
   nn::LayerNorm norm1;
   UnetAttention attn1;
@@ -93,13 +116,25 @@ class UnetTransformer : public nn::Module {
  public:
   UnetTransformer(int64_t channels, int64_t text_channels, int64_t heads, int64_t depth,
                   int64_t norm_groups);
-  /// x: [B, C, H, W]. Returns [B, C, H, W].
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const UnetText& text) const;
+  /// x: [B, C, H, W], which may be overwritten without gradients. Returns [B, C, H, W].
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const UnetReads& reads) const;
+  /// Sampling on the fast path: what does not depend on x, for Prepared::of_texts.
+  [[nodiscard]] std::vector<at::Tensor> prepare(const at::Tensor& text) const;
 
   nn::GroupNorm norm;
   nn::Linear proj_in;
   std::vector<std::unique_ptr<UnetTransformerBlock>> transformer_blocks;
   nn::Linear proj_out;
+  UnetPlace place;
+  ops::Recompute recompute = ops::Recompute::kNone;  ///< of the fast path
+
+ private:
+  /// The blocks as a stack for the fast path; nothing where it is not taken.
+  [[nodiscard]] std::optional<ops::BlockStack> stack(int64_t places) const;
+  /// The stack's vectors: fp32 [1, n C].
+  [[nodiscard]] at::Tensor norm_vectors() const;
+  [[nodiscard]] at::Tensor run(ops::BlockStack stack, const at::Tensor& tokens,
+                               const UnetReads& reads) const;
 };
 
 /// A residual block and what attends behind it.
@@ -109,8 +144,7 @@ class UnetUnit {
   UnetUnit(int64_t in_channels, int64_t out_channels, const UnetConfig& config,
            int64_t text_channels, int64_t heads, int64_t depth);
   /// x: [B, in, H, W]. Returns [B, out, H, W].
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& time,
-                                   const UnetText& text) const;
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const UnetReads& reads) const;
 
   UnetResnet resnet;
   std::optional<UnetTransformer> attention;
@@ -126,11 +160,11 @@ class UnetLevel : public nn::Module {
             int64_t text_channels, int64_t heads, int64_t depth, Next next);
 
   /// A unit alone.
-  [[nodiscard]] at::Tensor forward(size_t unit, const at::Tensor& x, const at::Tensor& time,
-                                   const UnetText& text) const {
-    return units_[unit]->forward(x, time, text);
+  [[nodiscard]] at::Tensor forward(size_t unit, const at::Tensor& x, const UnetReads& reads) const {
+    return units_[unit]->forward(x, reads);
   }
   [[nodiscard]] size_t num_units() const { return units_.size(); }
+  [[nodiscard]] UnetUnit& unit(size_t number) { return *units_[number]; }
 
   [[nodiscard]] bool changes_size() const { return resample_.has_value(); }
   /// x at half the size, rounded up: [B, C, (H + 1) / 2, (W + 1) / 2].
@@ -148,12 +182,10 @@ class UnetMiddle : public nn::Module {
  public:
   UnetMiddle(const UnetConfig& config, int64_t text_channels);
   /// x: [B, C, H, W]. Returns the same shape.
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& time,
-                                   const UnetText& text) const;
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const UnetReads& reads) const;
 
- private:
-  UnetUnit first_;
-  UnetResnet second_;
+  UnetUnit first;
+  UnetResnet second;
 };
 
 /// Sinusoids of t and an MLP, in fp32: keys linear_1, linear_2.

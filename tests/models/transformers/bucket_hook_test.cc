@@ -29,6 +29,7 @@
 #include "tests/models/small_network.h"
 #include "tests/models/transformers/tuned.h"
 #include "tests/ops/tensors.h"
+#include "tests/tolerances.h"
 
 namespace kinora::models {
 namespace bucket_hook_test {
@@ -309,7 +310,10 @@ TEST_P(BucketHookTest, HearsForwardAloneWithoutGradients) {
     HookedRun whole(GetParam(), way);
     HookedRun run(GetParam(), way);
     run.come_and_go();
-    EXPECT_TRUE(at::equal(run.sample(), whole.sample()));
+    // A U-Net's blocks project the times, before sampling where no weights come and go: one product
+    // of all times has another order of sums.
+    EXPECT_LE(ops::relative_error(run.sample(), whole.sample()),
+              GetParam() == "unet" ? tolerance::kOtherOrder : 0.0);
     for (const bool of_blocks : {true, false}) {
       EXPECT_EQ(run.buckets(Moment::kBeforeForward, of_blocks), run.in_rings(of_blocks));
       EXPECT_EQ(run.buckets(Moment::kAfterForward, of_blocks), run.in_rings(of_blocks));

@@ -1,5 +1,5 @@
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/zeros_like.h>
+#include <ATen/ops/full.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -25,12 +25,7 @@ using Results = std::map<std::string, at::Tensor>;
 
 Results run(const UnetFixture& fixture, at::Device device, at::ScalarType type, bool is_fast) {
   Unet model(fixture.config());
-  set_formula_weights(model);
-  for (const auto& [path, parameter] : model.named_parameters()) {
-    const auto own = parameter->fp32_island ? at::kFloat : type;
-    parameter->value = parameter->value.detach().to(device, own).set_requires_grad(true);
-    parameter->grad = at::zeros_like(parameter->value, at::kFloat);
-  }
+  set_packed_weights(model, device, type);
   if (is_fast) {
     model.use_fast_path(
         std::make_shared<ops::BlockKernels>(ops::KernelOptions(), device, type, false));
@@ -92,6 +87,29 @@ TEST_P(GpuUnetTest, TheFastPathInBf16IsAsNearToFp32AsThePlainOne) {
   const Results fast = run(fixture, at::kCUDA, at::kBFloat16, true);
   EXPECT_LT(whole_error(fast, want), 1.25 * whole_error(plain, want));
   EXPECT_LT(ops::relative_error(fast.at("output"), want.at("output")),
+            tolerance::kWholeModelInBf16);
+}
+
+TEST_P(GpuUnetTest, WhatIsPreparedComputesTheSame) {
+  const UnetFixture fixture(GetParam());
+  Unet model(fixture.config());
+  set_packed_weights(model, at::kCUDA, at::kBFloat16);
+  model.use_fast_path(
+      std::make_shared<ops::BlockKernels>(ops::KernelOptions(), at::kCUDA, at::kBFloat16, false));
+  const at::NoGradGuard no_grad;
+  diffusion::Conditions conditions = fixture.conditions();
+  conditions.text = conditions.text.cuda();
+  if (conditions.text_lengths.defined()) {
+    conditions.text_lengths = conditions.text_lengths.cuda();
+  }
+  const at::Tensor times = at::full({1}, 7.0F).cuda();
+  const diffusion::Prepared prepared = model.prepare(times, conditions);
+  EXPECT_FALSE(prepared.of_texts.empty());
+  const at::Tensor x_t = fixture.find("forward.x_t").cuda();
+  const at::Tensor t = times.expand({x_t.size(0)}).contiguous();
+  EXPECT_LT(ops::relative_error(
+                model.forward(x_t, t, conditions, {.prepared = prepared.at_time(0)}).cpu(),
+                model.forward(x_t, t, conditions).cpu()),
             tolerance::kWholeModelInBf16);
 }
 

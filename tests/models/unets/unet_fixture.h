@@ -2,8 +2,10 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -70,6 +72,39 @@ class UnetFixture {
  private:
   io::SafetensorsFile file_;
 };
+
+/// Gives every parameter its formula's value and zeros to gather gradients in, one parameter behind
+/// the other in memory and in its order there, as optim::Arena does.
+inline void set_packed_weights(nn::Module& module, at::Device device = at::kCPU,
+                               at::ScalarType type = at::kFloat) {
+  const std::vector<nn::NamedParameter> parameters = module.named_parameters();
+  int64_t numel = 0;
+  for (const auto& [path, parameter] : parameters) {
+    numel += parameter->numel();
+  }
+  const auto array = [&](at::ScalarType of) {
+    return at::zeros({numel}, at::device(device).dtype(of));
+  };
+  const at::Tensor values = array(type);
+  const at::Tensor islands = array(at::kFloat);
+  const at::Tensor grads = array(at::kFloat);
+  int64_t offset = 0;
+  for (const auto& [path, parameter] : parameters) {
+    std::vector<int64_t> stored = parameter->shape;
+    if (parameter->channels_last) {
+      std::rotate(stored.begin() + 1, stored.begin() + 2, stored.end());
+    }
+    const auto view = [&, parameter = parameter](const at::Tensor& flat) {
+      const at::Tensor part = flat.narrow(0, offset, parameter->numel()).view(stored);
+      return (parameter->channels_last ? part.movedim(-1, 1) : part).detach();
+    };
+    at::Tensor value = view(parameter->fp32_island ? islands : values);
+    value.copy_(formula_weight(path, parameter->shape));
+    parameter->value = value.set_requires_grad(true);
+    parameter->grad = view(grads);
+    offset += parameter->numel();
+  }
+}
 
 /// The norm and the product with formula's values, of which the file has those of every gradient.
 inline at::Tensor probe(const std::string& name, const at::Tensor& gradient) {

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -54,15 +55,18 @@ TEST_P(UnetTest, ForwardAndGradientsAreThoseOfDiffusers) {
   }
 }
 
-// Composed of ATen's calls the fast path is the same but for the order of three sums.
+std::shared_ptr<ops::BlockKernels> composed_kernels() {
+  return std::make_shared<ops::BlockKernels>(ops::KernelOptions(), at::kCPU, at::kFloat, false);
+}
+
+// Composed of ATen's calls the fast path is the same but for the order of sums.
 TEST_P(UnetTest, TheFastPathComputesTheSame) {
   const UnetFixture fixture(GetParam());
   Unet model(fixture.config());
-  const auto run = [&](bool is_fast) {
-    model.use_fast_path(is_fast ? std::make_shared<ops::BlockKernels>(ops::KernelOptions(),
-                                                                      at::kCPU, at::kFloat, false)
-                                : nullptr);
-    set_formula_weights(model);
+  const auto run = [&](std::optional<ops::Recompute> level) {
+    model.use_fast_path(level ? composed_kernels() : nullptr,
+                        level.value_or(ops::Recompute::kNone));
+    set_packed_weights(model);
     const at::Tensor output =
         model.forward(fixture.find("forward.x_t"), fixture.find("forward.t"), fixture.conditions());
     torch::autograd::backward({(output * formula_values("output", output.sizes())).sum()}, {});
@@ -72,17 +76,39 @@ TEST_P(UnetTest, TheFastPathComputesTheSame) {
     }
     return all;
   };
-  const auto want = run(false);
-  const auto got = run(true);
+  const auto want = run(std::nullopt);
+  const auto got = run(ops::Recompute::kNone);
   for (const auto& [name, values] : want) {
     EXPECT_LT(ops::relative_error(got.at(name), values), tolerance::kOtherOrderOfBranches) << name;
   }
-  EXPECT_THAT(error_of(ErrorKind::kConfig,
-                       [&] {
-                         model.use_fast_path(nullptr, ops::Recompute::kMlp);
-                         return 0;
-                       }),
-              HasSubstr("train.recompute must be none, block or a number of blocks"));
+  for (const auto level :
+       {ops::Recompute::kElementwise, ops::Recompute::kMlp, ops::Recompute::kBlock}) {
+    for (const auto& [name, values] : run(level)) {
+      EXPECT_TRUE(at::equal(values, got.at(name))) << name << ", " << static_cast<int>(level);
+    }
+  }
+}
+
+// What drawing makes of times and texts before its steps stands in for them.
+TEST_P(UnetTest, WhatIsPreparedComputesTheSame) {
+  const UnetFixture fixture(GetParam());
+  Unet model(fixture.config());
+  set_packed_weights(model);
+  const at::NoGradGuard no_grad;
+  const diffusion::Conditions conditions = fixture.conditions();
+  const at::Tensor times = at::arange(2).to(at::kFloat) * 300.0 + 7.0;
+  EXPECT_FALSE(model.prepare(times, conditions).any()) << "the plain path has no use for it";
+
+  model.use_fast_path(composed_kernels());
+  const diffusion::Prepared prepared = model.prepare(times, conditions);
+  EXPECT_FALSE(prepared.of_texts.empty());
+  const at::Tensor x_t = fixture.find("forward.x_t");
+  for (int64_t s = 0; s < 2; ++s) {
+    const at::Tensor t = times.narrow(0, s, 1).expand({x_t.size(0)}).contiguous();
+    const at::Tensor want = model.forward(x_t, t, conditions);
+    const at::Tensor got = model.forward(x_t, t, conditions, {.prepared = prepared.at_time(s)});
+    EXPECT_LT(ops::relative_error(got, want), tolerance::kOtherOrder) << s;
+  }
 }
 
 TEST_P(UnetTest, EveryRecomputationGivesTheSameBits) {
