@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "kinora/kernels/cuda/async_copy.cuh"
+
 /// The instructions that the attention kernels are made of, with the layouts of their fragments
 /// (PTX ISA, "Matrix fragments for mma.m16n8k16"). A warp's lane is 4 g + t, with g in [0, 8) and t
 /// in [0, 4):
@@ -66,37 +68,6 @@ __device__ __forceinline__ void store_global(void* address, uint4 value) {
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(value.x),
                "r"(value.y), "r"(value.z), "r"(value.w)
                : "memory");
-}
-
-/// Starts copying 16 bytes to shared memory, both addresses aligned to 16; zeros if not `valid`
-/// (`source` is then not read).
-__device__ __forceinline__ void copy_async(uint32_t target, const void* source, bool valid) {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source),
-               "r"(valid ? 16 : 0)
-               : "memory");
-#else
-  const uint4 value = valid ? *static_cast<const uint4*>(source) : make_uint4(0, 0, 0, 0);
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(target), "r"(value.x), "r"(value.y),
-               "r"(value.z), "r"(value.w)
-               : "memory");
-#endif
-}
-
-/// Ends a group of this thread's copies.
-__device__ __forceinline__ void commit_copies() {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-
-/// Waits until at most kPending of this thread's youngest groups are still on their way. The data
-/// of the others is then visible to this thread; to others after a barrier.
-template <int kPending>
-__device__ __forceinline__ void wait_copies() {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-#endif
 }
 
 __device__ __forceinline__ void prefetch_l2(const void* address) {

@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(kChannelThreads)
   const auto lane = Lane<T>::of_grid(places, channels, width, places_per_block);
   float sum[Lane<T>::kChannels] = {};
   float squares[Lane<T>::kChannels] = {};
-  add_moments<T>(in, lane, sum, squares);
+  add_moments<T>(InMemory<T>{in, lane}, lane, sum, squares);
   write_partial<T>(lane, sum, squares, partial);
 }
 
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kChannelThreads)
     factor[c] = scale[first + c];
     term[c] = shift[first + c];
   }
-  write_affine<T, kSilu>(in, lane, factor, term, out);
+  write_affine<T, kSilu>(InMemory<T>{in, lane}, lane, factor, term, out);
 }
 
 }  // namespace

@@ -106,6 +106,9 @@ struct Lane {
   [[nodiscard]] __device__ Packed<T, kChannels> load(const T* in, int64_t place) const {
     return place < end ? load_packed<T, kChannels>(in, at(place)) : Packed<T, kChannels>{};
   }
+  [[nodiscard]] __device__ int num_places() const {
+    return begin < end ? static_cast<int>((end - begin + rows - 1) / rows) : 0;
+  }
 
   int64_t channels;       // of the tensor
   int width;              // channels of the block
@@ -118,17 +121,30 @@ struct Lane {
   int64_t image;
 };
 
-/// sum += x, squares += x^2 over the thread's places.
+/// Where a thread finds the vectors of its places, by their number: memory.
 template <typename T>
-__device__ __forceinline__ void add_moments(const T* in, const Lane<T>& lane,
+struct InMemory {
+  const T* in;
+  const Lane<T>& lane;
+
+  /// Zeros beyond the thread's places.
+  [[nodiscard]] __device__ Packed<T, Lane<T>::kChannels> operator()(int number) const {
+    return lane.load(in, lane.begin + int64_t{number} * lane.rows);
+  }
+};
+
+/// sum += x, squares += x^2 over the thread's places. `vectors`: as InMemory.
+template <typename T, typename Vectors>
+__device__ __forceinline__ void add_moments(const Vectors& vectors, const Lane<T>& lane,
                                             float (&sum)[Lane<T>::kChannels],
                                             float (&squares)[Lane<T>::kChannels]) {
   constexpr int kChannels = Lane<T>::kChannels;
-  for (int64_t place = lane.begin; place < lane.end; place += lane.rows * kPlacesUnroll) {
+  const int count = lane.num_places();
+  for (int first = 0; first < count; first += kPlacesUnroll) {
     Packed<T, kChannels> packed[kPlacesUnroll];
 #pragma unroll
     for (int i = 0; i < kPlacesUnroll; ++i) {
-      packed[i] = lane.load(in, place + i * lane.rows);
+      packed[i] = vectors(first + i);
     }
 #pragma unroll
     for (int i = 0; i < kPlacesUnroll; ++i) {
@@ -197,22 +213,23 @@ __device__ __forceinline__ float silu(float x) {
   }
 }
 
-/// out = f(in * factor + term) at the thread's places. out may be in: a vector is read before it is
-/// written, by one thread.
-template <typename T, bool kSilu>
-__device__ __forceinline__ void write_affine(const T* in, const Lane<T>& lane,
+/// out = f(x * factor + term) at the thread's places. out may be x: a vector is read before it is
+/// written, by one thread. `vectors`: as InMemory.
+template <typename T, bool kSilu, typename Vectors>
+__device__ __forceinline__ void write_affine(const Vectors& vectors, const Lane<T>& lane,
                                              const float (&factor)[Lane<T>::kChannels],
                                              const float (&term)[Lane<T>::kChannels], T* out) {
   constexpr int kChannels = Lane<T>::kChannels;
-  for (int64_t place = lane.begin; place < lane.end; place += lane.rows * kPlacesUnroll) {
+  const int count = lane.num_places();
+  for (int first = 0; first < count; first += kPlacesUnroll) {
     Packed<T, kChannels> packed[kPlacesUnroll];
 #pragma unroll
     for (int i = 0; i < kPlacesUnroll; ++i) {
-      packed[i] = lane.load(in, place + i * lane.rows);
+      packed[i] = vectors(first + i);
     }
 #pragma unroll
     for (int i = 0; i < kPlacesUnroll; ++i) {
-      const int64_t p = place + i * lane.rows;
+      const int64_t p = lane.begin + int64_t{first + i} * lane.rows;
       float values[kChannels];
       unpack<T, kChannels>(packed[i], values);
 #pragma unroll

@@ -12,11 +12,13 @@
 // follow from A, D and what forward kept; those summed over the batch by one more kernel.
 //
 // Two ways. Where the images of a few neighbouring groups (a slab) are small, one launch: a cluster
-// of up to eight blocks takes a slab of an image, each a range of places, and they add up their
-// sums through shared memory; the second pass finds x in the caches. Else three launches over
-// ranges of places, as channel_norm.cu. Sums are fp32 within a range, then fp64. Bound by memory.
+// of blocks takes a slab of an image, each a range of places that it copies to its shared memory
+// all at once, and they add up their sums through each other's; the second pass reads the copy.
+// Else three launches over ranges of places, as channel_norm.cu. Sums are fp32 within a range, then
+// fp64. Bound by memory.
 #include <algorithm>
 
+#include "kinora/kernels/cuda/async_copy.cuh"
 #include "kinora/kernels/cuda/channel_norm.cuh"
 #include "kinora/kernels/cuda/channel_norm.h"
 #include "kinora/kernels/cuda/cluster.cuh"
@@ -31,18 +33,22 @@ constexpr int kGroupThreads = 1024;  // of a block that adds up the ranges' sums
 constexpr int kBatchThreads = 128;
 constexpr int kGradientUnroll = 2;  // vectors of x and of dy in flight
 
-constexpr int kSlabThreads = 512;
-constexpr int kSlabBlocks = 2;  // of a multiprocessor: one loads while the other adds up
-constexpr int kMaxSlabChannels = 256;
-constexpr int64_t kMinSlabBytes = 64;          // of a place: two sectors of memory
-constexpr int64_t kBlockBytes = 24 << 10;      // of x: where a slab has more, it takes more blocks
-constexpr int64_t kMaxBlockBytes = 128 << 10;  // of x: where a block had more, three launches
-constexpr int kMaxCluster = 8;                 // that every GPU with clusters can run
+constexpr int kSlabThreads = 256;
+constexpr int kSlabBlocks = 3;  // of a multiprocessor: one copies while the others compute
+constexpr int kMaxSlabChannels = 128;
+constexpr int64_t kMinSlabBytes = 64;           // of a place: two sectors of memory
+constexpr int64_t kBlockBytes = 24 << 10;       // of x: where a slab has more, it takes more blocks
+constexpr int64_t kMaxStagedBytes = 128 << 10;  // of a block: where it had more, three launches
+constexpr int64_t kOtherSharedBytes = 24 << 10;
+constexpr int kPortableCluster = 8;  // that every GPU with clusters can run
+constexpr int kMaxCluster = 16;      // that GPUs of compute capability 9.0 can
 
 struct Slabs {
   int groups = 0;  // of a slab; 0: three launches
   int channels = 0;
   int blocks = 1;  // of a cluster
+  int places = 0;  // of a thread, at most
+  size_t staged_bytes = 0;
 };
 
 __device__ __forceinline__ float value_at(const ChannelValues& values, int64_t index) {
@@ -82,26 +88,44 @@ __device__ __forceinline__ double warp_sum(double value) {
   return value;
 }
 
-/// What a warp makes of the sums of x and x^2 over places of a group's channels:
-/// write(channel of the group, scale, shift).
+/// What forward reads by channel, in fp32: of a slab's or a group's channels.
+template <int kCount>
+struct Terms {
+  float t[kCount];
+  float weight[kCount];
+  float bias[kCount];
+};
+
+/// Of channels [first, first + count) of the image blockIdx.y, for all to read after a barrier.
+template <int kCount>
+__device__ __forceinline__ void load_terms(const GroupNormForward& call, int64_t first, int count,
+                                           Terms<kCount>& terms) {
+  const int c = static_cast<int>(threadIdx.x);
+  if (c < count) {
+    const int64_t image = static_cast<int64_t>(blockIdx.y) * call.shape.channels;
+    terms.t[c] = value_at(call.channel_bias, first + c) + value_at(call.offset, image + first + c);
+    terms.weight[c] = value_at(call.weight, first + c);
+    terms.bias[c] = value_at(call.bias, first + c);
+  }
+}
+
+/// What a warp makes of the sums of x and x^2 over places of a group's channels, the first of which
+/// has number `offset` in `terms`: write(channel of the group, scale, shift).
 /// @param keeps  whether it also writes call.statistics
-template <typename Write>
+template <int kCount, typename Write>
 __device__ __forceinline__ void finish_forward(const GroupNormForward& call, int64_t group,
                                                const double* sums, const double* squares,
-                                               bool keeps, const Write& write) {
+                                               const Terms<kCount>& terms, int offset, bool keeps,
+                                               const Write& write) {
   const GroupNormShape& shape = call.shape;
   const int width = static_cast<int>(shape.channels / shape.groups);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t image = static_cast<int64_t>(blockIdx.y) * shape.channels;
   const auto places = static_cast<double>(shape.places);
-  const auto term = [&](int64_t channel) {
-    return static_cast<double>(value_at(call.channel_bias, channel)) +
-           value_at(call.offset, image + channel);
-  };
   double sum = 0.0;
   double square = 0.0;
   for (int c = lane; c < width; c += 32) {
-    const double t = term(group * width + c);
+    const double t = terms.t[offset + c];
     sum += sums[c] + places * t;
     square += squares[c] + t * (2.0 * sums[c] + places * t);
   }
@@ -112,9 +136,9 @@ __device__ __forceinline__ void finish_forward(const GroupNormForward& call, int
   const double rstd = 1.0 / sqrt(variance + call.epsilon);
   for (int c = lane; c < width; c += 32) {
     const int64_t channel = group * width + c;
-    const double t = term(channel);
-    const double scale = rstd * value_at(call.weight, channel);
-    const double shift = value_at(call.bias, channel) + (t - mean) * scale;
+    const double t = terms.t[offset + c];
+    const double scale = rstd * terms.weight[offset + c];
+    const double shift = terms.bias[offset + c] + (t - mean) * scale;
     write(c, static_cast<float>(scale), static_cast<float>(shift));
     if (keeps) {
       const int64_t stride = shape.batch * shape.channels;
@@ -134,39 +158,54 @@ __device__ __forceinline__ void finish_forward(const GroupNormForward& call, int
 /// channels], of weight, bias, channel_bias. Null: none is wanted.
 using BatchSums = float*;
 
+/// What forward kept of a group, for its channels.
+struct GroupFactors {
+  const float* scale;
+  const float* centre;  ///< mean - t
+  const float* excess;  ///< mean over places - mean
+  double rstd;
+};
+
+__device__ __forceinline__ GroupFactors factors_of(const GroupNormBackward& call, int64_t group) {
+  const GroupNormShape& shape = call.shape;
+  const int64_t stride = shape.batch * shape.channels;
+  const float* first = call.statistics.factors + blockIdx.y * shape.channels +
+                       group * (shape.channels / shape.groups);
+  return {first, first + 2 * stride, first + 3 * stride,
+          call.statistics.rstd[blockIdx.y * shape.groups + group]};
+}
+
 /// What a warp makes of the sums A and D over places of a group's channels:
 /// write(channel of the group, level, slope).
 /// @param keeps  whether it also writes the gradients of vectors
 template <typename Write>
 __device__ __forceinline__ void finish_backward(const GroupNormBackward& call, int64_t group,
                                                 const double* a, const double* d,
-                                                BatchSums batch_sums, bool keeps,
-                                                const Write& write) {
+                                                const GroupFactors& factors, BatchSums batch_sums,
+                                                bool keeps, const Write& write) {
   const GroupNormShape& shape = call.shape;
   const int width = static_cast<int>(shape.channels / shape.groups);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t stride = shape.batch * shape.channels;
   const int64_t first = static_cast<int64_t>(blockIdx.y) * shape.channels + group * width;
-  const float* factors = call.statistics.factors + first;
   double sum = 0.0;
   double product = 0.0;
   for (int c = lane; c < width; c += 32) {
-    sum += a[c] * factors[c];
-    product += d[c] * factors[c];
+    sum += a[c] * factors.scale[c];
+    product += d[c] * factors.scale[c];
   }
   const auto places = static_cast<double>(shape.places);
   const double count = places * width;
-  const double rstd = call.statistics.rstd[blockIdx.y * shape.groups + group];
+  const double rstd = factors.rstd;
   const double level = -warp_sum(sum) / count;
   const double slope = -rstd * rstd * warp_sum(product) / count;
   for (int c = lane; c < width; c += 32) {
-    write(c, static_cast<float>(level - slope * factors[2 * stride + c]),
-          static_cast<float>(slope));
+    write(c, static_cast<float>(level - slope * factors.centre[c]), static_cast<float>(slope));
     if (!keeps) {
       continue;
     }
     const double doffset =
-        a[c] * factors[c] + places * (level + slope * factors[3 * stride + c]);  // sum of dx
+        a[c] * factors.scale[c] + places * (level + slope * factors.excess[c]);  // sum of dx
     if (call.doffset.data != nullptr) {
       store(call.doffset, first + c, doffset);
     }
@@ -190,14 +229,13 @@ __device__ __forceinline__ float through(float dy, float x, float scale, float s
   }
 }
 
-/// a += du, d += du * (z - mean) over the thread's places.
-template <typename T, bool kSilu>
+/// a += du, d += du * (z - mean) over the thread's places. Vectors of x and dy: as InMemory.
+template <typename T, bool kSilu, typename Vectors>
 __device__ __forceinline__ void add_gradients(const GroupNormBackward& call, const Lane<T>& lane,
+                                              const Vectors& vectors_x, const Vectors& vectors_dy,
                                               float (&a)[Lane<T>::kChannels],
                                               float (&d)[Lane<T>::kChannels]) {
   constexpr int kChannels = Lane<T>::kChannels;
-  const auto* in_x = static_cast<const T*>(call.x);
-  const auto* in_dy = static_cast<const T*>(call.dy);
   const int64_t stride = call.shape.batch * call.shape.channels;
   const int64_t first = blockIdx.y * call.shape.channels + lane.channel();
   const float* factors = call.statistics.factors;
@@ -207,13 +245,14 @@ __device__ __forceinline__ void add_gradients(const GroupNormBackward& call, con
   load_floats<float, kChannels>(factors, first, kChannels, true, scale);
   load_floats<float, kChannels>(factors, stride + first, kChannels, true, shift);
   load_floats<float, kChannels>(factors, 2 * stride + first, kChannels, true, centre);
-  for (int64_t place = lane.begin; place < lane.end; place += lane.rows * kGradientUnroll) {
+  const int count = lane.num_places();
+  for (int number = 0; number < count; number += kGradientUnroll) {
     Packed<T, kChannels> packed_x[kGradientUnroll];
     Packed<T, kChannels> packed_dy[kGradientUnroll];
 #pragma unroll
     for (int i = 0; i < kGradientUnroll; ++i) {
-      packed_x[i] = lane.load(in_x, place + i * lane.rows);
-      packed_dy[i] = lane.load(in_dy, place + i * lane.rows);  // zeros beyond: du is 0
+      packed_x[i] = vectors_x(number + i);
+      packed_dy[i] = vectors_dy(number + i);  // zeros beyond: du is 0
     }
 #pragma unroll
     for (int i = 0; i < kGradientUnroll; ++i) {
@@ -231,31 +270,31 @@ __device__ __forceinline__ void add_gradients(const GroupNormBackward& call, con
   }
 }
 
-/// dx = du * scale + x * slope + level at the thread's places.
-template <typename T, bool kSilu>
+/// dx = du * scale + x * slope + level at the thread's places. Vectors of x and dy: as InMemory.
+template <typename T, bool kSilu, typename Vectors>
 __device__ __forceinline__ void write_gradients(const GroupNormBackward& call, const Lane<T>& lane,
+                                                const Vectors& vectors_x, const Vectors& vectors_dy,
                                                 const float (&level)[Lane<T>::kChannels],
                                                 const float (&slope)[Lane<T>::kChannels]) {
   constexpr int kChannels = Lane<T>::kChannels;
-  const auto* in_x = static_cast<const T*>(call.x);
-  const auto* in_dy = static_cast<const T*>(call.dy);
   const int64_t stride = call.shape.batch * call.shape.channels;
   const int64_t first = blockIdx.y * call.shape.channels + lane.channel();
   float scale[kChannels];
   float shift[kChannels];
   load_floats<float, kChannels>(call.statistics.factors, first, kChannels, true, scale);
   load_floats<float, kChannels>(call.statistics.factors, stride + first, kChannels, true, shift);
-  for (int64_t place = lane.begin; place < lane.end; place += lane.rows * kGradientUnroll) {
+  const int count = lane.num_places();
+  for (int number = 0; number < count; number += kGradientUnroll) {
     Packed<T, kChannels> packed_x[kGradientUnroll];
     Packed<T, kChannels> packed_dy[kGradientUnroll];
 #pragma unroll
     for (int i = 0; i < kGradientUnroll; ++i) {
-      packed_x[i] = lane.load(in_x, place + i * lane.rows);
-      packed_dy[i] = lane.load(in_dy, place + i * lane.rows);
+      packed_x[i] = vectors_x(number + i);
+      packed_dy[i] = vectors_dy(number + i);
     }
 #pragma unroll
     for (int i = 0; i < kGradientUnroll; ++i) {
-      const int64_t p = place + i * lane.rows;
+      const int64_t p = lane.begin + int64_t{number + i} * lane.rows;
       float x[kChannels];
       float dy[kChannels];
       unpack<T, kChannels>(packed_x[i], x);
@@ -281,6 +320,35 @@ __device__ __forceinline__ Lane<T> lane_of_slab(const GroupNormShape& shape, int
   return Lane<T>(kSlabThreads, shape.places, shape.channels,
                  static_cast<int64_t>(slab) * slab_channels, slab_channels / Lane<T>::kChannels,
                  first_place, min(shape.places, first_place + per_block));
+}
+
+/// The vectors of a thread's places in shared memory.
+template <typename T>
+struct Staged {
+  const uint4* first;
+  int count;
+
+  /// Zeros beyond the thread's places.
+  [[nodiscard]] __device__ Packed<T, Lane<T>::kChannels> operator()(int number) const {
+    return number < count ? load_packed<T, Lane<T>::kChannels>(first + number * kSlabThreads, 0)
+                          : Packed<T, Lane<T>::kChannels>{};
+  }
+};
+
+/// Starts copying them into staged memory [place of a thread][thread]; wait_copies() ends it.
+template <typename T>
+__device__ __forceinline__ Staged<T> stage(const void* in, const Lane<T>& lane, uint4* memory) {
+  uint4* const first = memory + threadIdx.x;
+  const auto target = static_cast<uint32_t>(__cvta_generic_to_shared(first));
+  const int count = lane.num_places();
+  const T* source = static_cast<const T*>(in) + lane.at(lane.begin);
+#pragma unroll 4
+  for (int number = 0; number < count; ++number) {
+    copy_async(target + number * static_cast<int>(kSlabThreads * sizeof(uint4)), source, true);
+    source += lane.rows * lane.channels;
+  }
+  commit_copies();
+  return {first, count};
 }
 
 /// totals[moment][channel of the slab] = the sums of the whole cluster, in every block. All threads
@@ -319,8 +387,17 @@ __device__ __forceinline__ void add_slab(const Lane<T>& lane,
   sync_cluster();
   if (thread < items) {
     double sum = 0.0;
-    for (int rank = 0; rank < cluster_size(); ++rank) {
-      sum += shared_of_rank(block_sums, rank)[thread];
+    for (int first_rank = 0; first_rank < cluster_size(); first_rank += kPortableCluster) {
+      double of_ranks[kPortableCluster];  // on their way together
+#pragma unroll
+      for (int i = 0; i < kPortableCluster; ++i) {
+        const int rank = first_rank + i;
+        of_ranks[i] = rank < cluster_size() ? shared_of_rank(block_sums, rank)[thread] : 0.0;
+      }
+#pragma unroll
+      for (int i = 0; i < kPortableCluster; ++i) {
+        sum += of_ranks[i];
+      }
     }
     totals[thread] = sum;
   }
@@ -333,11 +410,16 @@ __global__ void __launch_bounds__(kSlabThreads, kSlabBlocks)
   constexpr int kChannels = Lane<T>::kChannels;
   __shared__ double totals[2 * kMaxSlabChannels];
   __shared__ __align__(16) float coefficients[2][kMaxSlabChannels];  // scale, shift
+  __shared__ Terms<kMaxSlabChannels> terms;
+  extern __shared__ uint4 staged[];
   const int slab = static_cast<int>(blockIdx.x) / slabs.blocks;
   const auto lane = lane_of_slab<T>(call.shape, slab, slabs.channels);
+  const Staged<T> x = stage(call.x, lane, staged);
+  load_terms(call, static_cast<int64_t>(slab) * slabs.channels, slabs.channels, terms);
   float sum[kChannels] = {};
   float squares[kChannels] = {};
-  add_moments<T>(static_cast<const T*>(call.x), lane, sum, squares);
+  wait_copies<0>();
+  add_moments<T>(x, lane, sum, squares);
   add_slab<T>(lane, sum, squares, totals);
   const int width = slabs.channels / slabs.groups;
   const bool keeps = call.statistics.factors != nullptr && cluster_rank() == 0;
@@ -345,7 +427,8 @@ __global__ void __launch_bounds__(kSlabThreads, kSlabBlocks)
        group += kSlabThreads / 32) {
     const int first = group * width;
     finish_forward(call, static_cast<int64_t>(slab) * slabs.groups + group, totals + first,
-                   totals + slabs.channels + first, keeps, [&](int c, float scale, float shift) {
+                   totals + slabs.channels + first, terms, first, keeps,
+                   [&](int c, float scale, float shift) {
                      coefficients[0][first + c] = scale;
                      coefficients[1][first + c] = shift;
                    });
@@ -355,8 +438,7 @@ __global__ void __launch_bounds__(kSlabThreads, kSlabBlocks)
   float shift[kChannels];
   load_floats<float, kChannels>(coefficients[0], lane.column, kChannels, true, scale);
   load_floats<float, kChannels>(coefficients[1], lane.column, kChannels, true, shift);
-  write_affine<T, kSilu>(static_cast<const T*>(call.x), lane, scale, shift,
-                         static_cast<T*>(call.y));
+  write_affine<T, kSilu>(x, lane, scale, shift, static_cast<T*>(call.y));
   sync_cluster();
 }
 
@@ -366,19 +448,32 @@ __global__ void __launch_bounds__(kSlabThreads, kSlabBlocks)
   constexpr int kChannels = Lane<T>::kChannels;
   __shared__ double totals[2 * kMaxSlabChannels];
   __shared__ __align__(16) float coefficients[2][kMaxSlabChannels];  // level, slope
+  __shared__ float factors[3][kMaxSlabChannels];
+  extern __shared__ uint4 staged[];
   const int slab = static_cast<int>(blockIdx.x) / slabs.blocks;
   const auto lane = lane_of_slab<T>(call.shape, slab, slabs.channels);
+  const Staged<T> x = stage(call.x, lane, staged);
+  const Staged<T> dy = stage(call.dy, lane, staged + slabs.places * kSlabThreads);
+  const int64_t first_group = static_cast<int64_t>(slab) * slabs.groups;
+  if (threadIdx.x < slabs.channels) {
+    const GroupFactors kept = factors_of(call, first_group);
+    factors[0][threadIdx.x] = kept.scale[threadIdx.x];
+    factors[1][threadIdx.x] = kept.centre[threadIdx.x];
+    factors[2][threadIdx.x] = kept.excess[threadIdx.x];
+  }
   float a[kChannels] = {};
   float d[kChannels] = {};
-  add_gradients<T, kSilu>(call, lane, a, d);
+  wait_copies<0>();
+  add_gradients<T, kSilu>(call, lane, x, dy, a, d);
   add_slab<T>(lane, a, d, totals);
   const int width = slabs.channels / slabs.groups;
   for (int group = static_cast<int>(threadIdx.x) / 32; group < slabs.groups;
        group += kSlabThreads / 32) {
     const int first = group * width;
-    finish_backward(call, static_cast<int64_t>(slab) * slabs.groups + group, totals + first,
-                    totals + slabs.channels + first, batch_sums, cluster_rank() == 0,
-                    [&](int c, float level, float slope) {
+    const double rstd = call.statistics.rstd[blockIdx.y * call.shape.groups + first_group + group];
+    finish_backward(call, first_group + group, totals + first, totals + slabs.channels + first,
+                    {factors[0] + first, factors[1] + first, factors[2] + first, rstd}, batch_sums,
+                    cluster_rank() == 0, [&](int c, float level, float slope) {
                       coefficients[0][first + c] = level;
                       coefficients[1][first + c] = slope;
                     });
@@ -389,7 +484,7 @@ __global__ void __launch_bounds__(kSlabThreads, kSlabBlocks)
     float slope[kChannels];
     load_floats<float, kChannels>(coefficients[0], lane.column, kChannels, true, level);
     load_floats<float, kChannels>(coefficients[1], lane.column, kChannels, true, slope);
-    write_gradients<T, kSilu>(call, lane, level, slope);
+    write_gradients<T, kSilu>(call, lane, x, dy, level, slope);
   }
   sync_cluster();
 }
@@ -431,9 +526,12 @@ __global__ void __launch_bounds__(kGroupThreads)
     forward_group_kernel(const GroupNormForward call, const float* __restrict__ partial,
                          int64_t ranges) {
   __shared__ double totals[2][kGroupThreads];
+  __shared__ Terms<kMaxGroupChannels> terms;
+  const int width = static_cast<int>(call.shape.channels / call.shape.groups);
+  load_terms(call, static_cast<int64_t>(blockIdx.x) * width, width, terms);
   add_ranges(call.shape, partial, ranges, totals);
   if (threadIdx.x < 32) {
-    finish_forward(call, blockIdx.x, totals[0], totals[1], /*keeps=*/true,
+    finish_forward(call, blockIdx.x, totals[0], totals[1], terms, 0, /*keeps=*/true,
                    [](int /*c*/, float /*scale*/, float /*shift*/) {});
   }
 }
@@ -447,8 +545,8 @@ __global__ void __launch_bounds__(kGroupThreads)
   if (threadIdx.x < 32) {
     const int64_t width = call.shape.channels / call.shape.groups;
     float* target = coefficients + blockIdx.y * call.shape.channels + blockIdx.x * width;
-    finish_backward(call, blockIdx.x, totals[0], totals[1], batch_sums, /*keeps=*/true,
-                    [&](int c, float level, float slope) {
+    finish_backward(call, blockIdx.x, totals[0], totals[1], factors_of(call, blockIdx.x),
+                    batch_sums, /*keeps=*/true, [&](int c, float level, float slope) {
                       target[c] = level;
                       target[call.shape.batch * call.shape.channels + c] = slope;
                     });
@@ -463,7 +561,8 @@ __global__ void __launch_bounds__(kChannelThreads)
       Lane<T>::of_grid(call.shape.places, call.shape.channels, width, places_per_block);
   float a[Lane<T>::kChannels] = {};
   float d[Lane<T>::kChannels] = {};
-  add_gradients<T, kSilu>(call, lane, a, d);
+  add_gradients<T, kSilu>(call, lane, InMemory<T>{static_cast<const T*>(call.x), lane},
+                          InMemory<T>{static_cast<const T*>(call.dy), lane}, a, d);
   write_partial<T>(lane, a, d, partial);
 }
 
@@ -480,7 +579,8 @@ __global__ void __launch_bounds__(kChannelThreads)
   float slope[kChannels];
   load_floats<float, kChannels>(coefficients, first, kChannels, true, level);
   load_floats<float, kChannels>(coefficients, stride + first, kChannels, true, slope);
-  write_gradients<T, kSilu>(call, lane, level, slope);
+  write_gradients<T, kSilu>(call, lane, InMemory<T>{static_cast<const T*>(call.x), lane},
+                            InMemory<T>{static_cast<const T*>(call.dy), lane}, level, slope);
 }
 
 /// Over images. y: which gradient.
@@ -501,15 +601,35 @@ __global__ void __launch_bounds__(kBatchThreads)
   store(target, channel, sum);
 }
 
-bool has_clusters() {
+/// What the GPU allows.
+struct SlabLimits {
+  int cluster = 1;  // blocks
+  int64_t staged_bytes = 0;
+};
+
+SlabLimits slab_limits() {
   int device = 0;
   int major = 0;
-  return cudaGetDevice(&device) == cudaSuccess &&
-         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
-         major >= 9;
+  int minor = 0;
+  int shared = 0;
+  if (cudaGetDevice(&device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) !=
+          cudaSuccess) {
+    return {};
+  }
+  return {major < 9                  ? 1
+          : major == 9 && minor == 0 ? kMaxCluster
+                                     : kPortableCluster,
+          std::min(kMaxStagedBytes, int64_t{shared} - kOtherSharedBytes)};
 }
 
-Slabs slabs_of(const GroupNormShape& shape) {
+constexpr int kForwardArrays = 1;   // x
+constexpr int kBackwardArrays = 2;  // x, dy
+
+/// arrays: of x's shape, that are staged.
+Slabs slabs_of(const GroupNormShape& shape, int arrays) {
   Slabs slabs;
   for (int64_t groups = 1; groups <= shape.groups; ++groups) {
     const int64_t channels = groups * shape.group_channels();
@@ -524,18 +644,45 @@ Slabs slabs_of(const GroupNormShape& shape) {
       }
     }
   }
-  const int64_t bytes = shape.places * vectors_of(slabs.channels, shape.type) * kVectorBytes;
-  const int most = has_clusters() ? kMaxCluster : 1;
-  while (slabs.blocks < most && bytes > slabs.blocks * kBlockBytes) {
+  if (slabs.groups == 0) {
+    return {};
+  }
+  const SlabLimits limits = slab_limits();
+  const int64_t vectors = vectors_of(slabs.channels, shape.type);
+  const auto places_of_thread = [&](int64_t blocks) {
+    return ceil_div(ceil_div(shape.places, blocks), kSlabThreads / vectors);
+  };
+  const auto staged_bytes = [&](int64_t blocks) {
+    return arrays * places_of_thread(blocks) * kSlabThreads * kVectorBytes;
+  };
+  const int64_t bytes = shape.places * vectors * kVectorBytes;
+  while (slabs.blocks < std::min(limits.cluster, kPortableCluster) &&
+         bytes > slabs.blocks * kBlockBytes) {
     slabs.blocks *= 2;
   }
-  return bytes > slabs.blocks * kMaxBlockBytes ? Slabs{} : slabs;
+  while (slabs.blocks < limits.cluster && staged_bytes(slabs.blocks) > limits.staged_bytes) {
+    slabs.blocks *= 2;
+  }
+  if (staged_bytes(slabs.blocks) > limits.staged_bytes) {
+    return {};
+  }
+  slabs.places = static_cast<int>(places_of_thread(slabs.blocks));
+  slabs.staged_bytes = static_cast<size_t>(staged_bytes(slabs.blocks));
+  return slabs;
 }
 
 /// A launch of a kernel whose clusters take slabs.
 template <typename... Parameters, typename... Arguments>
 cudaError_t launch_slabs(void (*kernel)(Parameters...), const GroupNormShape& shape,
                          const Slabs& slabs, cudaStream_t stream, const Arguments&... arguments) {
+  cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           static_cast<int>(slabs.staged_bytes));
+  if (error == cudaSuccess && slabs.blocks > kPortableCluster) {
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+  }
+  if (error != cudaSuccess) {
+    return error;
+  }
   cudaLaunchAttribute cluster = {};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim.x = static_cast<unsigned>(slabs.blocks);
@@ -545,6 +692,7 @@ cudaError_t launch_slabs(void (*kernel)(Parameters...), const GroupNormShape& sh
   config.gridDim = dim3(static_cast<unsigned>(shape.groups / slabs.groups * slabs.blocks),
                         static_cast<unsigned>(shape.batch));
   config.blockDim = dim3(kSlabThreads);
+  config.dynamicSmemBytes = slabs.staged_bytes;
   config.stream = stream;
   config.attrs = &cluster;
   config.numAttrs = slabs.blocks > 1 ? 1 : 0;
@@ -578,7 +726,7 @@ bool group_norm_takes(const GroupNormShape& shape) {
 
 size_t group_norm_forward_workspace_bytes(const GroupNormForward& call) {
   const GroupNormShape& shape = call.shape;
-  if (is_empty(shape) || slabs_of(shape).groups > 0) {
+  if (is_empty(shape) || slabs_of(shape, kForwardArrays).groups > 0) {
     return 0;
   }
   const int64_t statistics =
@@ -595,7 +743,7 @@ cudaError_t group_norm_forward(const GroupNormForward& call, void* workspace, cu
   if (is_empty(shape)) {
     return cudaSuccess;
   }
-  if (const Slabs slabs = slabs_of(shape); slabs.groups > 0) {
+  if (const Slabs slabs = slabs_of(shape, kForwardArrays); slabs.groups > 0) {
     return with_type(shape.type, [&](auto example) {
       using T = decltype(example);
       return launch_slabs(call.silu ? slab_forward_kernel<T, true> : slab_forward_kernel<T, false>,
@@ -643,7 +791,8 @@ size_t group_norm_backward_workspace_bytes(const GroupNormBackward& call) {
   }
   const int64_t values = shape.batch * shape.channels;
   const int64_t batch_sums = wants_batch_sums(call) ? 3 * values : 0;
-  const int64_t rest = slabs_of(shape).groups > 0 ? 0 : partial_floats(shape) + 2 * values;
+  const int64_t rest =
+      slabs_of(shape, kBackwardArrays).groups > 0 ? 0 : partial_floats(shape) + 2 * values;
   return static_cast<size_t>(batch_sums + rest) * sizeof(float);
 }
 
@@ -666,7 +815,7 @@ cudaError_t group_norm_backward(const GroupNormBackward& call, void* workspace,
   }
   const cudaError_t error = with_type(shape.type, [&](auto example) {
     using T = decltype(example);
-    if (const Slabs slabs = slabs_of(shape); slabs.groups > 0) {
+    if (const Slabs slabs = slabs_of(shape, kBackwardArrays); slabs.groups > 0) {
       return launch_slabs(
           call.silu ? slab_backward_kernel<T, true> : slab_backward_kernel<T, false>, shape, slabs,
           stream, call, slabs, batch_sums);

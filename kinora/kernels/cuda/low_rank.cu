@@ -26,13 +26,10 @@
 namespace kinora::kernels::cuda {
 namespace {
 
-using attention::commit_copies;
-using attention::copy_async;
 using attention::load_matrices;
 using attention::load_transposed;
 using attention::multiply_add16;
 using attention::shared_base;
-using attention::wait_copies;
 
 template <typename T>
 using Tag = std::conditional_t<std::is_same_v<T, __half>, attention::F16, attention::Bf16>;

@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(kThreads, 3) ragged_kernel(const RaggedAttenti
       attention::copy_chunks<kHeadDim>(stage + kTileBytes, rows(call.v, call.v_stride, first),
                                        call.v_stride, count - first, 0, kTileKeys * Row::kChunks);
     }
-    attention::commit_copies();
+    commit_copies();
   };
   attention::copy_chunks<kHeadDim>(queries, rows(call.q, call.q_stride, first_query), call.q_stride,
                                    count - first_query, 0, kBlockQueries * Row::kChunks);
@@ -216,7 +216,7 @@ __global__ void __launch_bounds__(kThreads, 3) ragged_kernel(const RaggedAttenti
   }
   for (int tile = 0; tile < num_tiles; ++tile) {
     start_load(tile + 1);
-    attention::wait_copies<1>();
+    wait_copies<1>();
     __syncthreads();
     if (num_rows > 0) {
       const uint32_t stage = ring + tile % kStages * 2 * kTileBytes;
