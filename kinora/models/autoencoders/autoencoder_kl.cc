@@ -40,6 +40,12 @@ LatentSpace space_of(const AutoencoderKlConfig& config) {
   return space;
 }
 
+/// [B, 3, H, W] -> [B, 1, H, W]: the weights of ITU-R BT.601, as Pillow's mode L and diffusers'.
+at::Tensor luma(const at::Tensor& pixels) {
+  const auto channel = [&pixels](int64_t c) { return pixels.narrow(1, c, 1); };
+  return 0.299 * channel(0) + 0.587 * channel(1) + 0.114 * channel(2);
+}
+
 }  // namespace
 
 // ---- parts ----
@@ -306,7 +312,8 @@ AutoencoderKl::AutoencoderKl(const AutoencoderKlConfig& config)
 }
 
 LatentMoments AutoencoderKl::encode_images(const at::Tensor& pixels) {
-  at::Tensor moments = run(encoder, pixels, space().compression);
+  const bool grey = encoder.conv_in.shape().in_channels == 1;
+  at::Tensor moments = run(encoder, grey ? luma(pixels) : pixels, space().compression);
   if (quant_conv) {
     moments = quant_conv->forward(moments);
   }

@@ -14,7 +14,8 @@ class ImageAutoencoder : public Autoencoder {
   [[nodiscard]] at::Tensor decode(const at::Tensor& latents) final;
 
  protected:
-  /// pixels: [B, 3, H, W]. Raw latents; std undefined where there is none.
+  /// pixels: [B, 3, H, W], of which a grey autoencoder sees the luma. Raw latents; std undefined
+  /// where there is none.
   [[nodiscard]] virtual LatentMoments encode_images(const at::Tensor& pixels) = 0;
   /// raw: [B, C, h, w].
   [[nodiscard]] virtual at::Tensor decode_images(const at::Tensor& raw) = 0;

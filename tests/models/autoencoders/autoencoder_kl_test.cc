@@ -1,13 +1,18 @@
 #include "kinora/models/autoencoders/autoencoder_kl.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 
 #include <cstdint>
+#include <map>
 #include <set>
+#include <string>
 #include <utility>
 
 #include "tests/error_of.h"
@@ -152,6 +157,33 @@ TEST(AutoencoderKlTest, EveryChannelHasItsScale) {
               1e-6);
   }
   EXPECT_LT(relative_error(scaled.decode(of_scaled.mean), plain.decode(of_plain.mean)), 1e-5);
+}
+
+TEST(AutoencoderKlTest, GreyOnesEncodeTheLumaOfColours) {
+  AutoencoderKlConfig config = small_config();
+  AutoencoderKl coloured(config);
+  config.in_channels = 1;
+  AutoencoderKl grey(config);
+  // Of the weights of a coloured one, whose first convolution sees the luma in each channel.
+  const at::Tensor x = at::randn({2, 3, 16, 12}) * 0.3;
+  const at::Tensor weights = at::tensor({299.0, 587.0, 114.0}).view({1, 3, 1, 1}) / 1000.0;
+  const at::Tensor luma = (x * weights).sum(1, true);
+  std::map<std::string, at::Tensor> values;
+  for (const auto& [path, parameter] : coloured.named_parameters()) {
+    parameter->value = at::randn(parameter->shape) * 0.2;
+    values[path] = parameter->value;
+  }
+  for (const auto& [path, parameter] : grey.named_parameters()) {
+    parameter->value = path == "encoder.conv_in.weight" ? values[path].sum(1, true)
+                       : values[path].sizes() == parameter->shape
+                           ? values[path]
+                           : at::zeros(parameter->shape);  // of the decoder's end
+  }
+  const LatentMoments got = grey.encode(x);
+  const LatentMoments expected = coloured.encode(luma.expand({-1, 3, -1, -1}));
+  EXPECT_TRUE(at::allclose(got.mean, expected.mean, 1e-4, 1e-5));
+  EXPECT_TRUE(at::allclose(got.std, expected.std, 1e-4, 1e-5));
+  EXPECT_EQ(grey.decode(got.mean).sizes(), at::IntArrayRef({2, 1, 16, 12}));
 }
 
 TEST(AutoencoderKlTest, WrongShapesAreNamed) {
