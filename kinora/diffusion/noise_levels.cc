@@ -164,7 +164,8 @@ Sigmas chain_sigmas(std::span<const double> alphas_cumprod, const ChainSigmas& o
       const double nearest = static_cast<double>(round_half_even(place));
       result.timesteps.push_back(!whole ? place : rounded ? nearest : std::floor(place + kWhole));
     }
-    last = whole ? result.sigmas.back() : last;
+    // Not the last of the sigmas: one step alone has but the largest.
+    last = whole ? smallest : last;
   }
   result.sigmas.push_back(options.final_sigma == FinalSigma::kZero ? 0.0 : last);
   return result;

@@ -85,6 +85,10 @@ TEST(NoiseLevelsTest, SpacingsShareTheirEnds) {
     EXPECT_EQ(sigmas.sigmas[8], 0.0);
     EXPECT_EQ(sigmas.timesteps[0], 999.0);
     EXPECT_EQ(sigmas.timesteps[7], 0.0);
+    const Sigmas one =
+        chain_sigmas(chain(), {.num_steps = 1, .sigmas = spacing, .final_sigma = FinalSigma::kMin});
+    EXPECT_NEAR(one.sigmas[0] / noisiest, 1.0, 1e-9);
+    EXPECT_NEAR(one.sigmas[1] / cleanest, 1.0, 1e-9);  // not where the step began
   }
   const Sigmas karras = chain_sigmas(chain(), {.num_steps = 3, .sigmas = SigmaSpacing::kKarras});
   const double middle = 0.5 * (std::pow(noisiest, 1.0 / 7.0) + std::pow(cleanest, 1.0 / 7.0));
