@@ -128,9 +128,8 @@ SolverPlan unipc(const NoiseLevels& noise_levels, const UniPc& solver) {
   const auto num_steps = static_cast<int64_t>(levels.size()) - 1;
   KINORA_CHECK(solver.order >= 1 && solver.order <= 3, kConfig,
                "[sampler] UniPC's order must lie in 1..3, got ", solver.order, ".");
-  KINORA_CHECK(levels.back().sigma > 0.0 ||
-                   (solver.predict_x0 && (solver.lower_order_final || solver.order == 1)),
-               kConfig,
+  const int64_t final_order = solver.lower_order_final ? 1 : std::min(solver.order, num_steps);
+  KINORA_CHECK(levels.back().sigma > 0.0 || (solver.predict_x0 && final_order == 1), kConfig,
                "[sampler] UniPC can end without noise only where it integrates the data and the "
                "last step is of order 1. Hint: lower_order_final");
   const Limit limit = solver.predict_x0 ? solver.limit : Limit{};
