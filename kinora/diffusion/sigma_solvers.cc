@@ -27,6 +27,13 @@ Kept slope(const NoiseLevel& level) {
   return {.x = 1.0 / level.sigma, .x0 = -1.0 / level.sigma};
 }
 
+/// Euler's step from level `from` to `sigma`, as a share of x and one of x_0: of the last step,
+/// which leads to 0, nothing but x_0 remains. x + (sigma - from) slope is the same, but rounds off
+/// what is left of two large numbers.
+Update euler_update(const NoiseLevel& from, double sigma) {
+  return {.x = sigma / from.sigma, .x0 = 1.0 - sigma / from.sigma};
+}
+
 SolverPlan empty(const NoiseLevels& levels, const Limit& limit = {}) {
   check(levels);
   return {.steps = {}, .initial_scale = levels.initial_scale, .limit = limit};
@@ -55,8 +62,8 @@ SolverPlan euler(const NoiseLevels& noise_levels) {
   SolverPlan plan = empty(noise_levels);
   const std::vector<NoiseLevel>& levels = noise_levels.levels;
   for (size_t i = 0; i + 1 < levels.size(); ++i) {
-    SolverStep step = evaluation(levels[i], slope(levels[i]), plan.limit);
-    step.next = {.x = 1.0, .history = {levels[i + 1].sigma - levels[i].sigma}};
+    SolverStep step = evaluation(levels[i], {}, plan.limit);
+    step.next = euler_update(levels[i], levels[i + 1].sigma);
     plan.steps.push_back(step);
   }
   return plan;
@@ -74,9 +81,9 @@ SolverPlan euler_ancestral(const NoiseLevels& noise_levels) {
     KINORA_CHECK(up >= 0.0, kConfig,
                  "[sampler] the levels of euler_ancestral must fall, got sigma ",
                  levels[i + 1].sigma, " after ", levels[i].sigma, ".");
-    SolverStep step = evaluation(levels[i], slope(levels[i]), plan.limit);
-    step.next = {
-        .x = 1.0, .history = {std::sqrt(to - up) - levels[i].sigma}, .noise = std::sqrt(up)};
+    SolverStep step = evaluation(levels[i], {}, plan.limit);
+    step.next = euler_update(levels[i], std::sqrt(to - up));
+    step.next.noise = std::sqrt(up);
     plan.steps.push_back(step);
   }
   return plan;
@@ -89,7 +96,7 @@ SolverPlan heun(const NoiseLevels& noise_levels, const Limit& limit) {
     const double step_length = levels[i + 1].sigma - levels[i].sigma;
     SolverStep first = evaluation(levels[i], slope(levels[i]), limit);
     first.keep_anchor = true;
-    first.next = {.x = 1.0, .history = {step_length}};
+    first.next = euler_update(levels[i], levels[i + 1].sigma);
     plan.steps.push_back(first);
     if (i + 2 == levels.size()) {
       break;  // the last step has no slope at its end

@@ -13,6 +13,7 @@
 #include "kinora/diffusion/sampler.h"
 #include "kinora/diffusion/sigma_solvers.h"
 #include "kinora/diffusion/unipc.h"
+#include "tests/diffusion/recorded_loops.h"
 #include "tests/diffusion/tensors.h"
 #include "tests/diffusion/toy_denoisers.h"
 
@@ -89,6 +90,29 @@ TEST(SolverPlanTest, EulerAlongAFlowIsTheFlowSampler) {
   const NoiseLevels levels =
       along_flow(flow_sigmas({.num_steps = 7, .shift = 3.0}), Prediction::kFlow);
   EXPECT_LT(max_difference(run(toy, euler(levels), 2), expected), 1e-6);
+}
+
+TEST(SolverPlanTest, OneStepIsTheEstimateOfTheData) {
+  const std::vector<double> silent =
+      alphas_cumprod(zero_terminal_snr(make_betas(BetaCurve::kScaledLinear, 1000, 0.00085, 0.012)));
+  const auto one = [&](TimestepConvention convention) {
+    return chain_sigmas(silent,
+                        {.num_steps = 1, .convention = convention, .spacing = Spacing::kTrailing});
+  };
+  const NoiseLevels preserving =
+      variance_preserving(one(TimestepConvention::kDpmSolver), Prediction::kV, 1000);
+  const NoiseLevels exploding =
+      variance_exploding(one(TimestepConvention::kSigmas), Prediction::kV, 1000);
+  // x is 4096 times noise: a difference of two such numbers would round off 1e-4 and more.
+  for (const SolverPlan& plan : {euler(exploding), euler_ancestral(exploding), heun(exploding),
+                                 unipc(preserving, {.order = 3, .lower_order_final = false}),
+                                 dpm_multistep(preserving, {.order = 3})}) {
+    SolverState state(plan);
+    ASSERT_EQ(plan.steps.size(), 1U);
+    const auto end = state.step(0, plan.initial_scale * start(), noise(1), noise(2));
+    EXPECT_EQ(max_difference(end.x, end.x0), 0.0);
+    EXPECT_LE(max_difference(end.x0, -noise(1)), 5e-4);  // v of noise alone; its alpha is 2^-12
+  }
 }
 
 TEST(SolverPlanTest, DdpmAndDdimAreTheSamplersOfTheProject) {
