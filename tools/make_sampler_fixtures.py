@@ -6,7 +6,7 @@ loop runs in float32 with a toy denoiser, start and noise that the C++ test writ
 Kept are the options, the timesteps and the last x. Combinations that diffusers refuses, whose result is
 not finite, or that Kinora leaves out, are printed and counted with their reasons.
 
-Needs torch, numpy, scipy and diffusers (0.42 was used). Always writes the same bytes with the same
+Needs torch, numpy, scipy, torchsde and diffusers (0.42 was used). Always writes the same bytes with the same
 versions.
 """
 
@@ -27,7 +27,13 @@ from diffusers.utils import logging as diffusers_logging
 SHAPE = (2, 3, 2, 2)
 ELEMENTS = 24
 # They cut the timesteps of some sigmas to whole ones, so that rounding can change one by 1.
-CUT = ("DPMSolverMultistepScheduler", "DPMSolverSinglestepScheduler", "UniPCMultistepScheduler")
+CUT = (
+    "DPMSolverMultistepScheduler",
+    "DPMSolverSinglestepScheduler",
+    "UniPCMultistepScheduler",
+    "DEISMultistepScheduler",
+    "SASolverScheduler",
+)
 # Where rounding moves the result by more, relative to its largest value, nothing can be compared.
 ROUNDING = 3e-5
 PATTERNS = [[1.0, -1.0, -1.0], [1.0, 1.0, -1.0, 1.0, -1.0], [-1.0, -1.0, 1.0, 1.0, 1.0, 1.0, -1.0]]
@@ -93,6 +99,10 @@ VALUES = {
     "sigma_data": [0.5, 1.0],
     "sigma_schedule": ["karras", "exponential"],
     "rho": [7.0, 5.0],
+    "predictor_order": [2, 1, 3, 4],
+    "corrector_order": [2, 1, 3, 4],
+    "s_noise": [1.0, 1.01],
+    "clip_denoised": [True, False],
 }
 
 # Where a class has values of its own.
@@ -115,6 +125,14 @@ OWN_VALUES = {
     ("EDMDPMSolverMultistepScheduler", "sigma_min"): [0.002, 0.01],
     ("EDMDPMSolverMultistepScheduler", "sigma_max"): [80.0, 20.0],
     ("DDIMInverseScheduler", "timestep_spacing"): ["leading", "trailing"],
+    ("DEISMultistepScheduler", "algorithm_type"): ["deis"],
+    ("DEISMultistepScheduler", "solver_type"): ["logrho"],
+    ("DEISMultistepScheduler", "use_dynamic_shifting"): [False],
+    ("DEISMultistepScheduler", "time_shift_type"): ["exponential"],
+    ("SASolverScheduler", "algorithm_type"): ["data_prediction", "data_prediction", "noise_prediction"],
+    ("CMStochasticIterativeScheduler", "num_train_timesteps"): [40, 20],
+    ("CMStochasticIterativeScheduler", "sigma_min"): [0.002, 0.01],
+    ("CMStochasticIterativeScheduler", "sigma_max"): [80.0, 20.0],
     ("DPMSolverMultistepScheduler", "use_dynamic_shifting"): [False],
     ("DPMSolverSinglestepScheduler", "use_dynamic_shifting"): [False],
     ("DPMSolverMultistepScheduler", "time_shift_type"): ["exponential"],
@@ -125,6 +143,7 @@ OWN_VALUES = {
 CALLS = {
     "DDIMScheduler": {"eta": [0.0, 0.5, 1.0], "use_clipped_model_output": [False, True]},
     "LMSDiscreteScheduler": {"order": [4, 3, 2]},
+    "TCDScheduler": {"eta": [0.3, 0.0, 1.0]},
 }
 
 # Parameters that are not drawn, and why.
@@ -138,6 +157,8 @@ LEFT_OUT_PARAMETERS = {
     "max_shift": "not read by the scheduler (dynamic_shift has its own test)",
     "base_image_seq_len": "not read by the scheduler (dynamic_shift has its own test)",
     "max_image_seq_len": "not read by the scheduler (dynamic_shift has its own test)",
+    "tau_func": "a function, which no file holds; by itself tau is 1 between timesteps 200 and 800, else 0",
+    "noise_sampler_seed": "noise is injected",
 }
 
 CLASSES = {
@@ -157,6 +178,14 @@ CLASSES = {
     "FlowMatchEulerDiscreteScheduler": 40,
     "FlowMatchHeunDiscreteScheduler": 8,
     "LCMScheduler": 30,
+    "DEISMultistepScheduler": 40,
+    "IPNDMScheduler": 5,
+    "KDPM2DiscreteScheduler": 25,
+    "KDPM2AncestralDiscreteScheduler": 25,
+    "DPMSolverSDEScheduler": 25,
+    "SASolverScheduler": 60,
+    "TCDScheduler": 20,
+    "CMStochasticIterativeScheduler": 20,
 }
 
 
@@ -192,6 +221,8 @@ def reason_to_leave_out(name, o):
         return "sigmoid betas"
     if o.get("algorithm_type") == "sde-dpmsolver" and o["solver_order"] == 3:
         return "an order that sde-dpmsolver does not have, where it is not reached"
+    if o.get("algorithm_type") == "noise_prediction" and o["thresholding"]:
+        return "thresholds of SA-Solver on noise, which diffusers takes by a timestep that it does not have"
     if name == "UniPCMultistepScheduler" and o["use_dynamic_shifting"] and not o["use_flow_sigmas"]:
         return "dynamic shift without flow sigmas"
     return None
@@ -244,7 +275,14 @@ def run(name, options, steps, call, dtype=torch.float32, like=None, pattern=0):
     evaluation = 0
     module = inspect.getmodule(type(scheduler))
     module.randn_tensor = lambda *_, **__: noise(evaluation)
-    for t in scheduler.timesteps:
+    if name == "DPMSolverSDEScheduler":
+        scheduler.noise_sampler = lambda *_: noise(evaluation)
+    timesteps = scheduler.timesteps
+    if name == "IPNDMScheduler":
+        # Of the first step, where there is no signal, it makes 0 / 1e-8.
+        timesteps = timesteps[1:]
+        scheduler.set_begin_index(1)
+    for t in timesteps:
         time = float(t)
         if abs(time) > 1e9:
             raise LeftOut("timesteps that are not finite")

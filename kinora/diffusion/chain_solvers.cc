@@ -13,6 +13,8 @@ namespace {
 
 // Below the smallest variance of a posterior, where its logarithm is taken.
 constexpr double kLeastVariance = 1e-20;
+// (1 - eta) t must not turn a whole timestep into the one below.
+constexpr double kWholeTimestep = 1e-6;
 // Of the consistency function's boundary condition (Luo et al. 2023, section 3).
 constexpr double kLcmSigmaData = 0.5;
 constexpr int64_t kPseudoRungeKuttaSteps = 3;
@@ -318,6 +320,31 @@ SolverPlan lcm(const ChainWalk& walk, double timestep_scaling) {
                    .x0 = std::sqrt(after) * out,
                    .noise = std::sqrt(1.0 - after)};
     }
+    plan.steps.push_back(step);
+  }
+  return plan;
+}
+
+SolverPlan tcd(const ChainWalk& walk, const Tcd& options) {
+  check(walk);
+  KINORA_CHECK(options.eta >= 0.0 && options.eta <= 1.0, kConfig,
+               "[sampler] TCD's eta must lie in 0..1, got ", options.eta, ".");
+  SolverPlan plan{.steps = {}, .limit = walk.limit};
+  for (int64_t i = walk.first; i < end_of(walk); ++i) {
+    const int64_t t = visited(walk, i);
+    const bool last = i + 1 == std::ssize(walk.timesteps);
+    const int64_t next = last ? (options.end_clean ? -1 : 0) : visited(walk, i + 1);
+    const int64_t below =
+        last ? next
+             : static_cast<int64_t>((1.0 - options.eta) * static_cast<double>(next) +
+                                    kWholeTimestep);
+    const double after = alpha_bar(walk, next, 1.0);
+    const double at_below = alpha_bar(walk, below, 1.0);
+    const NoiseLevel level = level_at(walk, t, alpha_bar(walk, t, 1.0));
+    SolverStep step = evaluation(level, predicted_eps(walk.prediction, level), walk.limit);
+    step.next = {.x0 = std::sqrt(after),
+                 .history = {std::sqrt(after / at_below * (1.0 - at_below))},
+                 .noise = std::sqrt(1.0 - after / at_below)};
     plan.steps.push_back(step);
   }
   return plan;

@@ -83,4 +83,13 @@ struct Plms {
 /// timestep_scaling sharpens the boundary condition at timestep 0.
 [[nodiscard]] SolverPlan lcm(const ChainWalk& walk, double timestep_scaling = 10.0);
 
+/// Trajectory consistency sampling (Zheng et al. 2024, algorithm 4; TCDScheduler), on the timesteps
+/// of LCM: each step leads below the next timestep, to (1 - eta) of it, and noise leads up to it.
+struct Tcd {
+  double eta = 0.0;       ///< the paper's gamma: 0 deterministic ... 1 as LCM
+  bool end_clean = true;  ///< the last step ends at clean data, else at timestep 0 (diffusers)
+};
+/// Error kConfig unless 0 <= eta <= 1.
+[[nodiscard]] SolverPlan tcd(const ChainWalk& walk, const Tcd& options);
+
 }  // namespace kinora::diffusion

@@ -11,8 +11,6 @@ namespace {
 
 using Algorithm = DpmSolver::Algorithm;
 
-// Up to here the last steps of a multistep solver are of lower order (Lu et al. 2022b).
-constexpr int64_t kFewSteps = 15;
 // In the logarithm of signal over noise.
 constexpr double kSameLevel = 1e-9;
 

@@ -6,6 +6,7 @@
 #include "kinora/core/error.h"
 #include "kinora/diffusion/beta_quantile.h"
 #include "kinora/diffusion/schedule.h"
+#include "kinora/diffusion/tuned_levels.h"
 
 namespace kinora::diffusion {
 namespace {
@@ -17,6 +18,8 @@ constexpr double kLeastAlphaBar = 0x1p-24;
 // Rounding downwards must not turn a timestep that is whole but for rounding into the one below.
 constexpr double kWhole = 1e-6;
 constexpr double kUniPcEnd = 1e-6;
+// What the largest sigma of a chain may be off that of the tuned levels, of 1.
+constexpr double kSameChain = 1e-3;
 
 /// count values from first to last.
 std::vector<double> even(double first, double last, int64_t count) {
@@ -78,6 +81,10 @@ std::vector<double> between_levels(SigmaSpacing spacing, double largest, double 
                          beta_quantile(probability, kBetaShape, kBetaShape) * (largest - smallest));
       }
       return sigmas;
+    case SigmaSpacing::kAys:
+      return tuned_levels(TunedLevels::kAys, num_steps);
+    case SigmaSpacing::kGits:
+      return tuned_levels(TunedLevels::kGits, num_steps);
   }
   KINORA_UNREACHABLE("[sampler] unknown spacing of sigmas");
 }
@@ -126,7 +133,36 @@ std::vector<double> visited(const ChainSigmas& options, int64_t num_timesteps,
   return timesteps;
 }
 
+bool is_tuned(SigmaSpacing spacing) {
+  return spacing == SigmaSpacing::kAys || spacing == SigmaSpacing::kGits;
+}
+
+/// A middle after each level but the last two.
+Sigmas with_middles(const Sigmas& ends, MiddleSigma middle, std::span<const double> logs) {
+  Sigmas result;
+  for (size_t i = 0; i < ends.timesteps.size(); ++i) {
+    const double from = ends.sigmas[i];
+    const double to = ends.sigmas[i + 1];
+    result.sigmas.push_back(from);
+    result.timesteps.push_back(ends.timesteps[i]);
+    if (i + 1 < ends.timesteps.size()) {
+      const double lowest = middle == MiddleSigma::kOfLowest ? ancestral_step(from, to).down : to;
+      result.sigmas.push_back(std::sqrt(from * lowest));
+      result.timesteps.push_back(place_of(std::log(result.sigmas.back()), logs));
+    }
+  }
+  result.sigmas.push_back(ends.sigmas.back());
+  return result;
+}
+
 }  // namespace
+
+AncestralStep ancestral_step(double from, double to) {
+  KINORA_CHECK(from >= to, kConfig, "[sampler] the levels of ancestral steps must fall, got sigma ",
+               to, " after ", from, ".");
+  const double up = to * std::sqrt((1.0 - to / from) * (1.0 + to / from));
+  return {.down = to * to / from, .up = up};
+}
 
 Sigmas chain_sigmas(std::span<const double> alphas_cumprod, const ChainSigmas& options) {
   const auto num_timesteps = static_cast<int64_t>(alphas_cumprod.size());
@@ -155,20 +191,30 @@ Sigmas chain_sigmas(std::span<const double> alphas_cumprod, const ChainSigmas& o
     const bool whole = options.convention == TimestepConvention::kDpmSolver;
     const double smallest = options.sigma_min.value_or(whole ? last : result.sigmas.back());
     const double largest = options.sigma_max.value_or(whole ? table.back() : result.sigmas.front());
+    KINORA_CHECK(
+        !is_tuned(options.sigmas) || std::fabs(table.back() / kTunedLargest - 1.0) < kSameChain,
+        kConfig,
+        "[sampler] the levels of ays and gits are tuned for Stable Diffusion's chain, whose "
+        "noisiest "
+        "sigma is ",
+        kTunedLargest, ", but this chain's is ", table.back(), ". Hint: karras");
     result.sigmas = between_levels(options.sigmas, largest, smallest, options.num_steps);
     result.timesteps.clear();
-    const bool rounded = options.round_karras && (options.sigmas == SigmaSpacing::kKarras ||
-                                                  options.sigmas == SigmaSpacing::kLu);
+    const bool rounded = is_tuned(options.sigmas) ||
+                         (options.round_karras && (options.sigmas == SigmaSpacing::kKarras ||
+                                                   options.sigmas == SigmaSpacing::kLu));
     for (const double sigma : result.sigmas) {
       const double place = place_of(std::log(sigma), logs);
       const double nearest = static_cast<double>(round_half_even(place));
-      result.timesteps.push_back(!whole ? place : rounded ? nearest : std::floor(place + kWhole));
+      const bool is_nearest =
+          whole ? rounded : options.whole_karras && options.sigmas == SigmaSpacing::kKarras;
+      result.timesteps.push_back(is_nearest ? nearest : whole ? std::floor(place + kWhole) : place);
     }
     // Not the last of the sigmas: one step alone has but the largest.
     last = whole ? smallest : last;
   }
   result.sigmas.push_back(options.final_sigma == FinalSigma::kZero ? 0.0 : last);
-  return result;
+  return options.middle == MiddleSigma::kNone ? result : with_middles(result, options.middle, logs);
 }
 
 std::vector<int64_t> chain_timesteps(int64_t num_timesteps, Spacing spacing, int64_t num_steps,
@@ -188,8 +234,9 @@ Sigmas flow_sigmas(const FlowSigmas& options) {
   KINORA_CHECK(options.num_steps >= 1 && options.shift > 0.0 && options.num_timesteps > 1, kConfig,
                "[sampler] a flow needs at least 1 step and a positive shift, got ",
                options.num_steps, " and ", options.shift, ".");
-  KINORA_CHECK(options.sigmas != SigmaSpacing::kLu, kConfig,
-               "[sampler] flows have no sigmas of Lu et al. Hint: exponential");
+  KINORA_CHECK(options.sigmas != SigmaSpacing::kLu && !is_tuned(options.sigmas), kConfig,
+               "[sampler] flows have no sigmas of Lu et al., and none that were tuned for Stable "
+               "Diffusion's chain. Hint: exponential");
   const FlowSchedule shift{options.shift};
   const double smallest = 1.0 / static_cast<double>(options.num_timesteps);
   std::vector<double> sigmas;
@@ -250,6 +297,26 @@ Sigmas edm_sigmas(const EdmSigmas& options) {
     result.timesteps.push_back(0.25 * std::log(sigma));
   }
   result.sigmas.push_back(options.final_sigma == FinalSigma::kZero ? 0.0 : options.sigma_min);
+  return result;
+}
+
+Sigmas consistency_sigmas(const ConsistencySigmas& options) {
+  KINORA_CHECK(options.num_steps >= 1 && options.num_steps <= options.num_timesteps &&
+                   options.num_timesteps > 1 && options.sigma_min > 0.0 &&
+                   options.sigma_min < options.sigma_max && options.rho > 0.0,
+               kConfig, "[sampler] a consistency model needs 1 to ", options.num_timesteps,
+               " steps and 0 < sigma_min < sigma_max, got ", options.num_steps, ", ",
+               options.sigma_min, " and ", options.sigma_max, ".");
+  const std::vector<double> trained =
+      between_levels(SigmaSpacing::kKarras, options.sigma_max, options.sigma_min,
+                     options.num_timesteps, options.rho);
+  const int64_t stride = options.num_timesteps / options.num_steps;
+  Sigmas result;
+  for (int64_t i = 0; i < options.num_steps; ++i) {
+    result.sigmas.push_back(trained[static_cast<size_t>(i * stride)]);
+    result.timesteps.push_back(250.0 * std::log(result.sigmas.back()));
+  }
+  result.sigmas.push_back(options.sigma_min);
   return result;
 }
 
@@ -329,6 +396,24 @@ NoiseLevels edm_preconditioned(const Sigmas& sigmas, Prediction prediction, doub
                                    .prediction = sign * sigma * sigma_data / std::sqrt(square)}};
   });
   result.initial_scale = norm(sigma_max);
+  return result;
+}
+
+NoiseLevels consistency_preconditioned(const Sigmas& sigmas, double sigma_data) {
+  KINORA_CHECK(sigma_data > 0.0, kConfig, "[sampler] sigma_data must be positive, got ", sigma_data,
+               ".");
+  const double smallest = sigmas.sigmas.back();
+  const double largest = largest_of(sigmas);
+  NoiseLevels result = levels_of(sigmas, 250.0 * std::log(largest), [&](double sigma) {
+    const double square = sigma * sigma + sigma_data * sigma_data;
+    const double above = sigma - smallest;
+    return NoiseLevel{
+        .sigma = sigma,
+        .input_scale = 1.0 / std::sqrt(square),
+        .to_clean = {.x = sigma_data * sigma_data / (above * above + sigma_data * sigma_data),
+                     .prediction = above * sigma_data / std::sqrt(square)}};
+  });
+  result.initial_scale = largest;
   return result;
 }
 

@@ -21,6 +21,8 @@ enum class SigmaSpacing {
   kExponential,  ///< log sigma even
   kBeta,         ///< quantiles of Beta(0.6, 0.6) (Lee et al. 2024)
   kLu,           ///< log sigma even, timesteps rounded (Lu et al. 2022a); chains only
+  kAys,          ///< tuned_levels.h; Stable Diffusion's chain only
+  kGits,         ///< tuned_levels.h; Stable Diffusion's chain only
 };
 
 /// Two families count timesteps in ways of their own.
@@ -38,6 +40,13 @@ enum class FinalSigma {
   kMin,  ///< the cleanest level that was trained on
 };
 
+/// A level more within every step but the last, for solvers that evaluate there.
+enum class MiddleSigma {
+  kNone,
+  kOfNext,    ///< the geometric mean of a step's ends (KDPM2Discrete, DPMSolverSDE)
+  kOfLowest,  ///< of its start and what Euler ancestral steps down to (KDPM2AncestralDiscrete)
+};
+
 struct ChainSigmas {
   int64_t num_steps = 50;
   TimestepConvention convention = TimestepConvention::kDpmSolver;
@@ -47,21 +56,33 @@ struct ChainSigmas {
   FinalSigma final_sigma = FinalSigma::kZero;
   /// Timesteps whose log signal-to-noise lies below are left out: half of log(alpha^2 / sigma^2).
   double min_log_snr = -std::numeric_limits<double>::infinity();
-  /// kDpmSolver: timesteps of kKarras and kLu are the nearest ones; else, as of the other spacings,
-  /// those below.
+  /// kDpmSolver: timesteps of kKarras and kLu are the nearest ones, as those of kAys and kGits;
+  /// else, as of the other spacings, those below.
   bool round_karras = true;
+  bool whole_karras = false;  ///< kSigmas: timesteps of kKarras are the nearest ones (KDPM2*)
+  MiddleSigma middle = MiddleSigma::kNone;
   std::optional<double> sigma_min{};  ///< in place of the chain's
   std::optional<double> sigma_max{};
 };
 
 /// Levels sigma, noisiest first, and the timesteps of all but the last.
 struct Sigmas {
-  std::vector<double> sigmas;     ///< N + 1
-  std::vector<double> timesteps;  ///< N, as the denoiser takes them
+  std::vector<double> sigmas;     ///< N + 1, with middles 2 N
+  std::vector<double> timesteps;  ///< one less, as the denoiser takes them
 };
 
+/// A step of ancestral sampling, from sigma down to one below the next, from where noise leads up
+/// to it (Crowson's k-diffusion).
+struct AncestralStep {
+  double down;
+  double up;  ///< deviation of the noise
+};
+/// Error kConfig unless 0 <= to <= from.
+[[nodiscard]] AncestralStep ancestral_step(double from, double to);
+
 /// Levels of a chain with these alpha-bar. A last alpha-bar of 0 (zero terminal SNR) is taken as
-/// 2^-24. Errors kConfig: steps that the chain does not have, timesteps beyond its end.
+/// 2^-24. Errors kConfig: steps that the chain does not have, timesteps beyond its end, kAys and
+/// kGits of a chain that does not end at kTunedLargest.
 [[nodiscard]] Sigmas chain_sigmas(std::span<const double> alphas_cumprod,
                                   const ChainSigmas& options);
 
@@ -109,6 +130,20 @@ struct EdmSigmas {
 /// timesteps are log(sigma) / 4. Error kConfig unless 0 < sigma_min < sigma_max.
 [[nodiscard]] Sigmas edm_sigmas(const EdmSigmas& options);
 
+/// Levels of a consistency model that is preconditioned from outside (Song et al. 2023).
+struct ConsistencySigmas {
+  int64_t num_steps = 1;
+  int64_t num_timesteps = 40;  ///< of the discretisation that it was trained on
+  double sigma_min = 0.002;
+  double sigma_max = 80.0;
+  double rho = 7.0;
+};
+
+/// Every so many of the trained levels, the last of all ending at sigma_min. timesteps are 250
+/// log(sigma), as CMStochasticIterativeScheduler has them. Error kConfig unless there are so many
+/// levels, and 0 < sigma_min < sigma_max.
+[[nodiscard]] Sigmas consistency_sigmas(const ConsistencySigmas& options);
+
 /// One level: x = alpha x_0 + sigma noise, and what the denoiser is shown there.
 struct NoiseLevel {
   double t = 0.0;      ///< as the denoiser takes it
@@ -142,5 +177,9 @@ struct NoiseLevels {
 /// output is kEps or, with the sign turned, kV.
 [[nodiscard]] NoiseLevels edm_preconditioned(const Sigmas& sigmas, Prediction prediction,
                                              double sigma_data, double sigma_max);
+
+/// As edm_preconditioned, with the boundary condition of consistency models: at sigma_min, the last
+/// of sigmas, x is the data (Song et al. 2023, appendix C).
+[[nodiscard]] NoiseLevels consistency_preconditioned(const Sigmas& sigmas, double sigma_data);
 
 }  // namespace kinora::diffusion

@@ -173,6 +173,19 @@ struct Run {
     return ops::random_normal(shape, key.sample_index, key.seed, static_cast<uint32_t>(step),
                               purpose, times.device());
   }
+  /// What step k adds.
+  [[nodiscard]] at::Tensor step_noise(int64_t k) const {
+    const auto* plan = std::get_if<SolverPlan>(&sampler);
+    if (plan == nullptr || plan->steps[static_cast<size_t>(k)].noise_shares.empty()) {
+      return noise(k, RandomPurpose::kSamplerNoise);
+    }
+    at::Tensor sum;
+    for (const NoiseShare& share : plan->steps[static_cast<size_t>(k)].noise_shares) {
+      const at::Tensor part = noise(share.number, RandomPurpose::kSamplerNoise);
+      sum = sum.defined() ? sum.add_(part, share.weight) : share.weight * part;
+    }
+    return sum;
+  }
 };
 
 /// Steps first, ..., end - 1 under the same conditions.
@@ -201,7 +214,7 @@ at::Tensor run_steps(const Run& run, at::Tensor x, const Conditions& conditions,
     const at::Tensor prediction = guided_denoiser.predict(shown_x, static_cast<size_t>(k - first));
     at::Tensor noise;
     if (now.needs_noise) {
-      noise = run.noise(k, RandomPurpose::kSamplerNoise);
+      noise = run.step_noise(k);
     }
     const SamplerStep next = stepper.step(k, x, prediction, noise);
     x = with_frames(next.x, conditions.given, conditions);

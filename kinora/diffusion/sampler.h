@@ -54,7 +54,8 @@ struct FlowEulerSampler {
   bool noises_given = false;
 };
 
-/// A SolverPlan is every other method: chain_solvers.h, dpm_solver.h, sigma_solvers.h, unipc.h.
+/// A SolverPlan is every other method: chain_solvers.h, deis.h, dpm_solver.h, sa_solver.h,
+/// sigma_solvers.h, unipc.h.
 using Sampler = std::variant<DdpmSampler, DdimSampler, FlowEulerSampler, SolverPlan>;
 
 /// Steps, each of which asks the denoiser once; of a plan its evaluations.

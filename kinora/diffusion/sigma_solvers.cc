@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "kinora/core/error.h"
+#include "kinora/diffusion/brownian.h"
 #include "kinora/diffusion/solver_steps.h"
 
 namespace kinora::diffusion {
@@ -20,6 +21,10 @@ void check(const NoiseLevels& levels) {
         "[sampler] solvers in sigma need x = x_0 + sigma noise or a flow, got a signal of ",
         level.alpha, " at sigma ", level.sigma, ".");
   }
+}
+
+void check_chain(const NoiseLevel& level, const char* method) {
+  KINORA_CHECK(level.alpha == 1.0, kConfig, "[sampler] ", method, " is for chains, not for flows");
 }
 
 /// (x - x_0) / sigma, in both cases.
@@ -73,17 +78,11 @@ SolverPlan euler_ancestral(const NoiseLevels& noise_levels) {
   SolverPlan plan = empty(noise_levels);
   const std::vector<NoiseLevel>& levels = noise_levels.levels;
   for (size_t i = 0; i + 1 < levels.size(); ++i) {
-    KINORA_CHECK(levels[i].alpha == 1.0, kConfig,
-                 "[sampler] euler_ancestral is for chains, not for flows");
-    const double from = levels[i].sigma * levels[i].sigma;
-    const double to = levels[i + 1].sigma * levels[i + 1].sigma;
-    const double up = to * (from - to) / from;
-    KINORA_CHECK(up >= 0.0, kConfig,
-                 "[sampler] the levels of euler_ancestral must fall, got sigma ",
-                 levels[i + 1].sigma, " after ", levels[i].sigma, ".");
+    check_chain(levels[i], "euler_ancestral");
+    const AncestralStep part = ancestral_step(levels[i].sigma, levels[i + 1].sigma);
     SolverStep step = evaluation(levels[i], {}, plan.limit);
-    step.next = euler_update(levels[i], std::sqrt(to - up));
-    step.next.noise = std::sqrt(up);
+    step.next = euler_update(levels[i], part.down);
+    step.next.noise = part.up;
     plan.steps.push_back(step);
   }
   return plan;
@@ -130,12 +129,86 @@ SolverPlan linear_multistep(const NoiseLevels& noise_levels, int64_t order) {
   return plan;
 }
 
-SolverPlan flow_renoised(const NoiseLevels& noise_levels) {
+namespace {
+
+/// The three levels of each step, whose middle is missing in the last.
+void check_middles(const NoiseLevels& levels) {
+  KINORA_CHECK(levels.levels.size() % 2 == 0, kInternal,
+               "[sampler] this method needs levels with middles, got ", levels.levels.size(),
+               " levels.");
+}
+
+/// A step by the slope at its middle, to `end` of this step's end.
+template <typename End>
+SolverPlan by_middles(const NoiseLevels& noise_levels, const End& end) {
+  check_middles(noise_levels);
   SolverPlan plan = empty(noise_levels);
   const std::vector<NoiseLevel>& levels = noise_levels.levels;
+  for (size_t i = 0; i + 2 < levels.size(); i += 2) {
+    const AncestralStep step = end(levels[i], levels[i + 2]);
+    SolverStep first = evaluation(levels[i], {}, plan.limit);
+    first.keep_anchor = true;
+    first.next = euler_update(levels[i], levels[i + 1].sigma);
+    plan.steps.push_back(first);
+    SolverStep second = evaluation(levels[i + 1], slope(levels[i + 1]), plan.limit);
+    second.next = {.anchor = 1.0, .history = {step.down - levels[i].sigma}, .noise = step.up};
+    plan.steps.push_back(second);
+  }
+  const NoiseLevel& last = levels[levels.size() - 2];
+  SolverStep step = evaluation(last, {}, plan.limit);
+  step.next = euler_update(last, levels.back().sigma);
+  plan.steps.push_back(step);
+  return plan;
+}
+
+}  // namespace
+
+SolverPlan dpm2(const NoiseLevels& levels) {
+  return by_middles(levels, [](const NoiseLevel& /*from*/, const NoiseLevel& to) {
+    return AncestralStep{.down = to.sigma, .up = 0.0};
+  });
+}
+
+SolverPlan dpm2_ancestral(const NoiseLevels& levels) {
+  return by_middles(levels, [](const NoiseLevel& from, const NoiseLevel& to) {
+    check_chain(from, "dpm2_ancestral");
+    return ancestral_step(from.sigma, to.sigma);
+  });
+}
+
+SolverPlan dpm_sde(const NoiseLevels& noise_levels) {
+  check_middles(noise_levels);
+  SolverPlan plan = empty(noise_levels);
+  const std::vector<NoiseLevel>& levels = noise_levels.levels;
+  // Paths of two numbers of steps are the same one where they begin at the same power of two.
+  const double end = std::exp2(std::ceil(std::log2(levels.front().sigma)));
   for (size_t i = 0; i + 1 < levels.size(); ++i) {
-    SolverStep step = evaluation(levels[i], Kept{.x0 = 1.0}, plan.limit);
-    step.next = {.x0 = levels[i + 1].alpha, .noise = levels[i + 1].sigma};
+    const bool first = i % 2 == 0;
+    const NoiseLevel& from = levels[first ? i : i - 1];
+    check_chain(from, "dpm_sde");
+    const double to = levels[i + 1].sigma;
+    const AncestralStep part = ancestral_step(from.sigma, to);
+    SolverStep step = evaluation(levels[i], {}, plan.limit);
+    step.keep_anchor = first;
+    const double share = part.down / from.sigma;
+    step.next = {.x0 = 1.0 - share, .noise = part.up};
+    (first ? step.next.x : step.next.anchor) = share;
+    if (part.up > 0.0) {
+      step.noise_shares = brownian_increment(from.sigma, to, end);
+    }
+    plan.steps.push_back(step);
+  }
+  return plan;
+}
+
+SolverPlan renoised(const NoiseLevels& noise_levels, const Renoised& options) {
+  SolverPlan plan = empty(noise_levels, options.limit);
+  const std::vector<NoiseLevel>& levels = noise_levels.levels;
+  for (size_t i = 0; i + 1 < levels.size(); ++i) {
+    const NoiseLevel& to = levels[i + 1];
+    const double square = to.sigma * to.sigma - options.sigma_min * options.sigma_min;
+    SolverStep step = evaluation(levels[i], {}, plan.limit);
+    step.next = {.x0 = to.alpha, .noise = options.noise_scale * std::sqrt(std::max(square, 0.0))};
     plan.steps.push_back(step);
   }
   return plan;

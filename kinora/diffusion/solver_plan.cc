@@ -103,6 +103,7 @@ at::Tensor SolverState::updated(const Update& update, const at::Tensor& x, const
     sum.add(update.history[age], history_[age]);
   }
   sum.add(update.noise, noise);
+  sum.add(update.last_noise, last_noise_);
   return sum.total(x);
 }
 
@@ -135,6 +136,7 @@ SolverState::Result SolverState::step(int64_t index, const at::Tensor& x,
     next =
         next + deviation(*step.predicted_noise, prediction.narrow(1, channels, channels)) * noise;
   }
+  last_noise_ = noise;
   return {next, x0};
 }
 

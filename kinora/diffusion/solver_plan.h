@@ -36,13 +36,20 @@ struct Kept {
   double prediction = 0.0;
 };
 
+/// A part of a noise that is a sum: `weight` times the standard normal of `number`.
+struct NoiseShare {
+  uint32_t number = 0;
+  double weight = 0.0;
+};
+
 /// A new x, as a sum of what the solver has at hand.
 struct Update {
   double x = 0.0;
   double x0 = 0.0;                ///< of the last evaluation
   double anchor = 0.0;            ///< x as it was at the last evaluation that says keep_anchor
   std::vector<double> history{};  ///< [j]: of what was kept j evaluations ago, 0 the last
-  double noise = 0.0;             ///< of fresh noise
+  double noise = 0.0;             ///< of this evaluation's noise
+  double last_noise = 0.0;        ///< of that of the evaluation before
 };
 
 /// The deviation of the noise is the denoiser's second half of channels.
@@ -64,6 +71,9 @@ struct SolverStep {
   bool keep_anchor = false;
   Update next{};
   std::optional<PredictedNoise> predicted_noise{};  ///< added to what `next` says
+  /// The noise of this evaluation; empty: the standard normal of its own number in the plan. Their
+  /// squares sum to 1.
+  std::vector<NoiseShare> noise_shares{};
 };
 
 struct SolverPlan {
@@ -99,6 +109,7 @@ class SolverState {
   size_t depth_ = 0;  // the longest history
   std::deque<at::Tensor> history_;
   at::Tensor anchor_;
+  at::Tensor last_noise_;
 };
 
 }  // namespace kinora::diffusion

@@ -1,12 +1,16 @@
 #pragma once
 
 #include <cmath>
+#include <cstdint>
 
 #include "kinora/diffusion/noise_levels.h"
 #include "kinora/diffusion/solver_plan.h"
 
 /// What the solvers of this folder share.
 namespace kinora::diffusion {
+
+/// Below so many steps the last ones of multistep solvers are of lower order (Lu et al. 2022b).
+inline constexpr int64_t kFewSteps = 15;
 
 /// log(alpha / sigma): half of the logarithm of signal over noise; infinite without noise.
 inline double log_snr(const NoiseLevel& level) {

@@ -95,6 +95,36 @@ TEST(NoiseLevelsTest, SpacingsShareTheirEnds) {
   EXPECT_NEAR(karras.sigmas[1], std::pow(middle, 7.0), 1e-9);
 }
 
+TEST(NoiseLevelsTest, TunedLevelsAreThePublishedOnes) {
+  const std::vector<double> stable_diffusion =
+      alphas_cumprod(make_betas(BetaCurve::kScaledLinear, 1000, 0.00085, 0.012));
+  const auto levels = [&](SigmaSpacing spacing, int64_t num_steps,
+                          TimestepConvention convention = TimestepConvention::kSigmas) {
+    return chain_sigmas(stable_diffusion,
+                        {.num_steps = num_steps, .convention = convention, .sigmas = spacing});
+  };
+  // diffusers' AysSchedules for 10 steps: StableDiffusionSigmas and StableDiffusionTimesteps.
+  EXPECT_EQ(levels(SigmaSpacing::kAys, 10).sigmas,
+            (std::vector<double>{14.615, 6.475, 3.861, 2.697, 1.886, 1.396, 0.963, 0.652, 0.399,
+                                 0.152, 0.0}));
+  const double timesteps[] = {999, 850, 736, 645, 545, 455, 343, 233, 124, 24};
+  const Sigmas ays = levels(SigmaSpacing::kAys, 10, TimestepConvention::kDpmSolver);
+  for (size_t i = 0; i < 10; ++i) {
+    EXPECT_NEAR(ays.timesteps[i], timesteps[i], 1.0) << i;  // its sigmas have three digits
+  }
+  // Twice as many: between each two the geometric mean.
+  const Sigmas more = levels(SigmaSpacing::kAys, 20);
+  EXPECT_NEAR(more.sigmas[2], 6.475, 1e-12);
+  EXPECT_NEAR(more.sigmas[1], std::sqrt(14.615 * 6.475), 1e-12);
+  EXPECT_NEAR(more.sigmas[19], std::sqrt(0.152 * 0.029), 1e-12);
+  EXPECT_EQ(levels(SigmaSpacing::kGits, 4).sigmas,
+            (std::vector<double>{14.61464119, 2.36326075, 0.92192322, 0.36617002, 0.0}));
+  EXPECT_NEAR(levels(SigmaSpacing::kGits, 40).sigmas[38], 0.09824532, 1e-12);
+  EXPECT_EQ(levels(SigmaSpacing::kGits, 1).sigmas, (std::vector<double>{14.61464119, 0.0}));
+  EXPECT_THROW((void)chain_sigmas(chain(), {.num_steps = 10, .sigmas = SigmaSpacing::kAys}), Error);
+  EXPECT_THROW((void)flow_sigmas({.num_steps = 10, .sigmas = SigmaSpacing::kGits}), Error);
+}
+
 TEST(NoiseLevelsTest, LevelsHaveTheSignalOfTheirKind) {
   const Sigmas sigmas = chain_sigmas(chain(), {.num_steps = 5});
   const NoiseLevels preserving = variance_preserving(sigmas, Prediction::kEps, 1000);

@@ -9,7 +9,9 @@
 #include "kinora/core/error.h"
 #include "kinora/diffusion/betas.h"
 #include "kinora/diffusion/chain_solvers.h"
+#include "kinora/diffusion/deis.h"
 #include "kinora/diffusion/dpm_solver.h"
+#include "kinora/diffusion/sa_solver.h"
 #include "kinora/diffusion/sampler.h"
 #include "kinora/diffusion/sigma_solvers.h"
 #include "kinora/diffusion/unipc.h"
@@ -77,6 +79,8 @@ TEST(SolverPlanTest, HigherOrdersConvergeFaster) {
   const DpmSolver dpm2{.order = 2};
   const DpmSolver dpm3{.order = 3};
   EXPECT_LT(error_of(linear_multistep(flow(32))), 0.2 * coarse);
+  EXPECT_LT(error_of(deis(flow(32), {})), 0.2 * coarse);
+  EXPECT_LT(error_of(sa_solver(flow(32), {.tau = 0.0})), 0.3 * coarse);
   EXPECT_LT(error_of(dpm_multistep(flow(32), dpm2)), 0.2 * coarse);
   EXPECT_LT(error_of(dpm_multistep(flow(32), dpm3)), 0.2 * coarse);
   EXPECT_LT(error_of(dpm_singlestep(flow(32), dpm2)), 0.5 * coarse);
@@ -255,6 +259,12 @@ TEST(SolverPlanTest, UnusableSettingsAreRefused) {
   refused([&] { return unipc(levels, {.order = 0}); });
   refused([&] { return unipc(levels, {.predict_x0 = false}); });
   refused([&] { return unipc(levels, {.lower_order_final = false}); });
+  refused([&] { return deis(levels, {.order = 4}); });
+  refused([&] { return sa_solver(levels, {.corrector_order = 5}); });
+  refused([&] { return sa_solver(levels, {.predict_x0 = false}); });
+  refused([&] { return tcd(walk(4), {.eta = 1.5}); });
+  refused([&] { return ancestral_step(1.0, 2.0); });
+  refused([&] { return consistency_sigmas({.num_steps = 41}); });
   refused([&] { return euler(levels); });
   refused([&] { return euler_ancestral(flow(4)); });
   refused([&] { return linear_multistep(flow(4), 5); });
