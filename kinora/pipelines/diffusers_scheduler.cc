@@ -41,21 +41,53 @@ struct SchedulerClass {
   const char* method;
   const char* spacing;  // null: it has one way
   bool clips;           // clip_sample
-  int64_t order;        // solver_order; 0: it has none
+  const char* order;    // key of its order, which is 2; null: it has none
 };
 constexpr SchedulerClass kSchedulers[] = {
-    {"DDPMScheduler", "ddpm", "leading", true, 0},
-    {"DDIMScheduler", "ddim", "leading", true, 0},
-    {"PNDMScheduler", "plms", "leading", false, 0},
-    {"DPMSolverMultistepScheduler", "dpm++", "linspace", false, 2},
-    {"DPMSolverSinglestepScheduler", "dpm++_single", nullptr, false, 2},
-    {"UniPCMultistepScheduler", "unipc", "linspace", false, 2},
-    {"EulerDiscreteScheduler", "euler", "linspace", false, 0},
-    {"EulerAncestralDiscreteScheduler", "euler_ancestral", "linspace", false, 0},
-    {"HeunDiscreteScheduler", "heun", "linspace", false, 0},
-    {"LMSDiscreteScheduler", "lms", "linspace", false, 0},
-    {"LCMScheduler", "lcm", nullptr, false, 0},
+    {"DDPMScheduler", "ddpm", "leading", true, nullptr},
+    {"DDIMScheduler", "ddim", "leading", true, nullptr},
+    {"PNDMScheduler", "plms", "leading", false, nullptr},
+    {"IPNDMScheduler", "ipndm", nullptr, false, nullptr},
+    {"DPMSolverMultistepScheduler", "dpm++", "linspace", false, "solver_order"},
+    {"DPMSolverSinglestepScheduler", "dpm++_single", nullptr, false, "solver_order"},
+    {"DPMSolverSDEScheduler", "dpm2_sde", "linspace", false, nullptr},
+    {"DEISMultistepScheduler", "deis", "linspace", false, "solver_order"},
+    {"UniPCMultistepScheduler", "unipc", "linspace", false, "solver_order"},
+    {"SASolverScheduler", "sa_solver", "linspace", false, "predictor_order"},
+    {"EulerDiscreteScheduler", "euler", "linspace", false, nullptr},
+    {"EulerAncestralDiscreteScheduler", "euler_ancestral", "linspace", false, nullptr},
+    {"HeunDiscreteScheduler", "heun", "linspace", false, nullptr},
+    {"KDPM2DiscreteScheduler", "dpm2", "linspace", false, nullptr},
+    {"KDPM2AncestralDiscreteScheduler", "dpm2_ancestral", "linspace", false, nullptr},
+    {"LMSDiscreteScheduler", "lms", "linspace", false, nullptr},
+    {"LCMScheduler", "lcm", nullptr, false, nullptr},
+    {"TCDScheduler", "tcd", nullptr, false, nullptr},
 };
+constexpr int64_t kDefaultSolverOrder = 2;
+// Of LCM and TCD.
+constexpr int64_t kLcmSteps = 50;
+constexpr double kLcmScaling = 10.0;
+
+/// The chain of a class whose file does not say.
+struct DefaultChain {
+  const char* curve = "linear";
+  double beta_start = diffusion::kDdpmBetaStart;
+  double beta_end = diffusion::kDdpmBetaEnd;
+};
+DefaultChain default_chain(std::string_view class_name) {
+  for (const std::string_view name : {"LCMScheduler", "TCDScheduler"}) {
+    if (class_name == name) {
+      return {.curve = "scaled_linear", .beta_start = 0.00085, .beta_end = 0.012};
+    }
+  }
+  for (const std::string_view name : {"HeunDiscreteScheduler", "KDPM2DiscreteScheduler",
+                                      "KDPM2AncestralDiscreteScheduler", "DPMSolverSDEScheduler"}) {
+    if (class_name == name) {
+      return {.beta_start = 0.00085, .beta_end = 0.012};
+    }
+  }
+  return {};
+}
 
 const SchedulerClass& class_of(const DiffusersConfig& scheduler) {
   const auto name = scheduler.get<std::string>("_class_name", "");
@@ -82,6 +114,15 @@ void check_known(const DiffusersConfig& scheduler, const SchedulerClass& its) {
   scheduler.require<std::string>("final_sigmas_type", "zero", "zero");
   KINORA_CHECK(!scheduler.has("lambda_min_clipped"), kConfig, "[diffusers] ", scheduler.path(),
                ": lambda_min_clipped must be -Infinity, got a number");
+  scheduler.require<std::string>("interpolation_type", "linear", "linear");
+  scheduler.require<std::string>("timestep_type", "discrete", "discrete");
+  if (scheduler.get<bool>("clip_sample", its.clips)) {
+    scheduler.require<double>("clip_sample_range", 1.0, 1.0);
+  }
+  for (const char* key : {"sigma_min", "sigma_max"}) {
+    KINORA_CHECK(!scheduler.has(key), kConfig, "[diffusers] ", scheduler.path(), ": ", key,
+                 " must be null, got a number");
+  }
 }
 
 /// The sigmas that these options choose.
@@ -109,11 +150,55 @@ void add_dpm(const DiffusersConfig& scheduler, json& sample) {
   sample["second_order"] = scheduler.get<std::string>("solver_type", "midpoint");
 }
 
+/// Options that some methods alone have.
+void add_own(const DiffusersConfig& scheduler, json& sample) {
+  const std::string method = sample["method"];
+  if (method.starts_with("dpm++")) {
+    add_dpm(scheduler, sample);
+  } else if (method == "ddpm") {
+    sample["variance"] = scheduler.get<std::string>("variance_type", "fixed_small");
+  } else if (method == "ddim") {
+    sample["end_clean"] = scheduler.get<bool>("set_alpha_to_one", true);
+  } else if (method == "plms") {
+    scheduler.require<bool>("skip_prk_steps", true, false);
+    sample["end_clean"] = scheduler.get<bool>("set_alpha_to_one", false);
+  } else if (method == "ipndm") {
+    // By itself it walks a chain of its own, in fractions of time.
+    KINORA_CHECK(
+        scheduler.has("beta_schedule"), kConfig, "[diffusers] ", scheduler.path(),
+        ": an IPNDMScheduler must say the model's chain (beta_schedule, as a file that was "
+        "made from another scheduler's does), got none");
+  } else if (method == "unipc") {
+    scheduler.require<bool>("predict_x0", true, true);
+    scheduler.require<std::string>("solver_type", "bh2", "bh2");
+  } else if (method == "deis") {
+    sample["end_clean"] = false;
+  } else if (method == "sa_solver") {
+    scheduler.require<std::string>("algorithm_type", "data_prediction", "data_prediction");
+    scheduler.require<int64_t>("corrector_order", sample["order"], kDefaultSolverOrder);
+    KINORA_CHECK(!scheduler.has("tau_func"), kConfig, "[diffusers] ", scheduler.path(),
+                 ": tau_func must be null, got ", scheduler.written("tau_func"));
+    sample["end_clean"] = false;
+    sample["eta"] = 1.0;
+  } else if (method == "dpm2_sde") {
+    KINORA_CHECK(!scheduler.has("noise_sampler_seed"), kConfig, "[diffusers] ", scheduler.path(),
+                 ": noise_sampler_seed must be null, got ", scheduler.written("noise_sampler_seed"),
+                 ". Hint: --seed decides all noise");
+  } else if (method == "lcm" || method == "tcd") {
+    scheduler.require<int64_t>("original_inference_steps", kLcmSteps, kLcmSteps);
+    if (method == "lcm") {
+      scheduler.require<double>("timestep_scaling", kLcmScaling, kLcmScaling);
+    } else {
+      sample["end_clean"] = false;
+    }
+  }
+}
+
 /// The recipe's name of config's value.
 template <typename T, size_t kCount>
 const char* recipe_name(const Named<T> (&names)[kCount], const DiffusersConfig& config,
-                        const char* key) {
-  const auto got = config.get<std::string>(key, names[0].diffusers);
+                        const char* key, const char* otherwise) {
+  const auto got = config.get<std::string>(key, otherwise);
   std::string known;
   for (const Named<T>& name : names) {
     if (got == name.diffusers) {
@@ -146,19 +231,20 @@ std::string objective_recipe(const std::filesystem::path& scheduler_config) {
                "--config");
   KINORA_CHECK(!scheduler.has("trained_betas"), kConfig, "[diffusers] ", scheduler.path(),
                ": trained_betas must be null, got a list. Hint: beta_schedule");
+  const DefaultChain chain = default_chain(kind);
   const auto timesteps = scheduler.get<int64_t>("num_train_timesteps", diffusion::kDdpmTimesteps);
-  json objective = {{"kind", "iddpm"},
-                    {"timesteps", timesteps},
-                    {"prediction", recipe_name(kPredictions, scheduler, "prediction_type")},
-                    {"betas", recipe_name(kCurves, scheduler, "beta_schedule")},
-                    {"zero_terminal_snr", scheduler.get<bool>("rescale_betas_zero_snr", false)}};
+  json objective = {
+      {"kind", "iddpm"},
+      {"timesteps", timesteps},
+      {"prediction", recipe_name(kPredictions, scheduler, "prediction_type", "epsilon")},
+      {"betas", recipe_name(kCurves, scheduler, "beta_schedule", chain.curve)},
+      {"zero_terminal_snr", scheduler.get<bool>("rescale_betas_zero_snr", false)}};
   if (objective["betas"] != "squared_cosine") {
     // Ours are of a chain of 1000 (diffusion::scaled_ends).
     const double scale =
         static_cast<double>(timesteps) / static_cast<double>(diffusion::kDdpmTimesteps);
-    objective["beta_start"] =
-        scale * scheduler.get<double>("beta_start", diffusion::kDdpmBetaStart);
-    objective["beta_end"] = scale * scheduler.get<double>("beta_end", diffusion::kDdpmBetaEnd);
+    objective["beta_start"] = scale * scheduler.get<double>("beta_start", chain.beta_start);
+    objective["beta_end"] = scale * scheduler.get<double>("beta_end", chain.beta_end);
   }
   return objective.dump();
 }
@@ -167,36 +253,21 @@ std::string sampling_recipe(const std::filesystem::path& scheduler_config) {
   const DiffusersConfig scheduler(scheduler_config);
   const SchedulerClass& its = class_of(scheduler);
   check_known(scheduler, its);
+  const bool limits = std::string_view(its.method) != "tcd";  // it has the options unread
   json sample = {{"method", its.method},
                  {"sigmas", sigmas_of(scheduler)},
-                 {"clip_denoised", scheduler.get<bool>("clip_sample", its.clips)}};
+                 {"clip_denoised", limits && scheduler.get<bool>("clip_sample", its.clips)}};
   if (its.spacing != nullptr) {
     sample["spacing"] = scheduler.get<std::string>("timestep_spacing", its.spacing);
     sample["steps_offset"] = scheduler.get<int64_t>("steps_offset", 0);
   } else {
     sample["spacing"] = "linspace";
   }
-  if (its.order > 0) {
-    sample["order"] = scheduler.get<int64_t>("solver_order", its.order);
+  if (its.order != nullptr) {
+    sample["order"] = scheduler.get<int64_t>(its.order, kDefaultSolverOrder);
   }
-  if (std::string_view(its.method).starts_with("dpm++")) {
-    add_dpm(scheduler, sample);
-  }
-  if (sample["method"] == "ddpm") {
-    sample["variance"] = scheduler.get<std::string>("variance_type", "fixed_small");
-  }
-  if (sample["method"] == "plms") {
-    scheduler.require<bool>("skip_prk_steps", true, false);
-    sample["end_clean"] = scheduler.get<bool>("set_alpha_to_one", false);
-  }
-  if (sample["method"] == "ddim") {
-    sample["end_clean"] = scheduler.get<bool>("set_alpha_to_one", true);
-  }
-  if (sample["method"] == "unipc") {
-    scheduler.require<bool>("predict_x0", true, true);
-    scheduler.require<std::string>("solver_type", "bh2", "bh2");
-  }
-  if (scheduler.get<bool>("thresholding", false)) {
+  add_own(scheduler, sample);
+  if (limits && scheduler.get<bool>("thresholding", false)) {
     sample["clip_denoised"] = false;
     sample["threshold"] = scheduler.get<double>("dynamic_thresholding_ratio", 0.995);
     sample["threshold_max"] = scheduler.get<double>("sample_max_value", 1.0);

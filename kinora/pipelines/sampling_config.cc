@@ -7,7 +7,9 @@
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"
 #include "kinora/diffusion/chain_solvers.h"
+#include "kinora/diffusion/deis.h"
 #include "kinora/diffusion/dpm_solver.h"
+#include "kinora/diffusion/sa_solver.h"
 #include "kinora/diffusion/sigma_solvers.h"
 #include "kinora/diffusion/unipc.h"
 
@@ -26,19 +28,27 @@ void describe(Fields& fields, SamplingConfig& config) {
               {"ddpm", Method::kDdpm},
               {"ddim", Method::kDdim},
               {"plms", Method::kPlms},
+              {"ipndm", Method::kIpndm},
               {"dpm++", Method::kDpm},
               {"dpm++_sde", Method::kDpmSde},
               {"dpm++_single", Method::kDpmSingle},
+              {"deis", Method::kDeis},
               {"unipc", Method::kUniPc},
+              {"sa_solver", Method::kSaSolver},
               {"euler", Method::kEuler},
               {"euler_ancestral", Method::kEulerAncestral},
               {"heun", Method::kHeun},
+              {"dpm2", Method::kDpm2},
+              {"dpm2_ancestral", Method::kDpm2Ancestral},
+              {"dpm2_sde", Method::kDpm2Sde},
               {"lms", Method::kLms},
-              {"lcm", Method::kLcm}},
+              {"lcm", Method::kLcm},
+              {"tcd", Method::kTcd},
+              {"consistency", Method::kConsistency}},
              "Sampler; auto = ddpm for objective.kind iddpm, euler for flow. docs/sampling.md says "
              "which are for which.");
   fields.add("steps", config.steps,
-             "Sampling steps; heun asks the model twice in all but the last.",
+             "Sampling steps; heun and dpm2* ask the model twice in all but the last.",
              between(1, static_cast<double>(kMostSteps)));
   fields.add("spacing", config.spacing,
              {{"dit", Spacing::kDit},
@@ -53,12 +63,16 @@ void describe(Fields& fields, SamplingConfig& config) {
              {{"timesteps", SigmaSpacing::kTimesteps},
               {"karras", SigmaSpacing::kKarras},
               {"exponential", SigmaSpacing::kExponential},
-              {"beta", SigmaSpacing::kBeta}},
-             "dpm++*, unipc, euler*, heun, lms: noise levels; timesteps = those of spacing or of "
-             "the flow.");
-  fields.add("order", config.order,
-             "Order of the method: 1 to 3 for dpm++* and unipc, 1 to 4 for lms. 0 = 2, for lms 4.",
-             between(0, 4));
+              {"beta", SigmaSpacing::kBeta},
+              {"ays", SigmaSpacing::kAys},
+              {"gits", SigmaSpacing::kGits}},
+             "All methods but ddpm, ddim, plms, lcm and tcd: noise levels; timesteps = those of "
+             "spacing or of the flow. ays and gits are tuned for Stable Diffusion 1.");
+  fields.add(
+      "order", config.order,
+      "Order of the method: 1 to 3 for dpm++*, deis and unipc, 1 to 4 for sa_solver and lms. "
+      "0 = 2, for lms 4.",
+      between(0, 4));
   fields.add("second_order", config.second_order,
              {{"midpoint", SecondOrder::kMidpoint}, {"heun", SecondOrder::kHeun}},
              "dpm++*: form of the steps of second order.");
@@ -69,16 +83,22 @@ void describe(Fields& fields, SamplingConfig& config) {
               {"learned_range", Variance::kLearnedRange}},
              "ddpm: of the noise; auto = learned_range where the model learned it, else "
              "fixed_large.");
-  fields.add("eta", config.eta, "ddim: 0 deterministic, 1 as noisy as ddpm.", between(0, 1));
+  fields.add(
+      "eta", config.eta,
+      "ddim, tcd, sa_solver: 0 deterministic, 1 as noisy as ddpm, lcm or the SDE. sa_solver is "
+      "noisy in the middle of the schedule only.",
+      between(0, 1));
   fields.add("end_clean", config.end_clean,
-             "ddim, plms: the last step leads to clean data; false: to the noise of timestep 0, as "
-             "Stable Diffusion's schedulers say (set_alpha_to_one).");
+             "ddim, plms, deis, sa_solver, tcd: the last step leads to clean data; false: to the "
+             "noise of timestep 0, as Stable Diffusion's schedulers say (set_alpha_to_one).");
   fields.add("clip_denoised", config.clip_denoised,
-             "ddpm, ddim, dpm++*, unipc, heun, lcm: clip the estimate of the image to [-1, 1]; for "
+             "ddpm, ddim, dpm++*, deis, unipc, sa_solver, heun, lcm, consistency: clip the "
+             "estimate of the image to [-1, 1]; for "
              "pixels, not latents.");
   fields
       .add("threshold", config.threshold,
-           "dpm++*, unipc, heun, lcm: dynamic thresholding of the estimate of the image at this "
+           "The same without ddpm and ddim: dynamic thresholding of the estimate of the image at "
+           "this "
            "quantile, such as 0.995; 0 = none. For pixels.",
            between(0, 1))
       .check("be 0 where clip_denoised is set",
@@ -134,6 +154,9 @@ using diffusion::SolverPlan;
 
 constexpr int64_t kDefaultOrder = 2;
 constexpr int64_t kDefaultLmsOrder = 4;
+// The part of the schedule in which SA-Solver adds noise (SASolverScheduler's tau_func).
+constexpr double kTauFrom = 0.2;
+constexpr double kTauTo = 0.8;
 
 Limit limit_of(const SamplingConfig& config) {
   if (config.threshold > 0.0) {
@@ -158,8 +181,11 @@ diffusion::DpmSolver dpm_of(const SamplingConfig& config) {
           .limit = limit_of(config)};
 }
 
-/// Methods whose only choice is that of the noise levels; nothing for others.
-std::optional<SolverPlan> plan_of_levels(const SamplingConfig& config, const NoiseLevels& levels) {
+/// Methods whose only choice is that of the noise levels; nothing for others. length: of the
+/// denoiser's times.
+std::optional<SolverPlan> plan_of_levels(const SamplingConfig& config, const NoiseLevels& levels,
+                                         double length) {
+  const int64_t order = config.order > 0 ? config.order : kDefaultOrder;
   switch (config.method) {
     case Method::kDpm:
     case Method::kDpmSde:
@@ -167,8 +193,19 @@ std::optional<SolverPlan> plan_of_levels(const SamplingConfig& config, const Noi
     case Method::kDpmSingle:
       return diffusion::dpm_singlestep(levels, dpm_of(config));
     case Method::kUniPc:
-      return diffusion::unipc(levels, {.order = config.order > 0 ? config.order : kDefaultOrder,
-                                       .limit = limit_of(config)});
+      return diffusion::unipc(levels, {.order = order, .limit = limit_of(config)});
+    case Method::kDeis:
+      return diffusion::deis(levels, {.order = order, .limit = limit_of(config)});
+    case Method::kIpndm:
+      check_unlimited(config);
+      return diffusion::ipndm(levels);
+    case Method::kSaSolver:
+      return diffusion::sa_solver(levels, {.predictor_order = order,
+                                           .corrector_order = order,
+                                           .tau = config.eta,
+                                           .tau_from = kTauFrom * length,
+                                           .tau_to = kTauTo * length,
+                                           .limit = limit_of(config)});
     case Method::kEuler:
       check_unlimited(config);
       return diffusion::euler(levels);
@@ -177,6 +214,17 @@ std::optional<SolverPlan> plan_of_levels(const SamplingConfig& config, const Noi
       return diffusion::euler_ancestral(levels);
     case Method::kHeun:
       return diffusion::heun(levels, limit_of(config));
+    case Method::kDpm2:
+      check_unlimited(config);
+      return diffusion::dpm2(levels);
+    case Method::kDpm2Ancestral:
+      check_unlimited(config);
+      return diffusion::dpm2_ancestral(levels);
+    case Method::kDpm2Sde:
+      check_unlimited(config);
+      return diffusion::dpm_sde(levels);
+    case Method::kConsistency:
+      return diffusion::renoised(levels, {.limit = limit_of(config)});
     case Method::kLms:
       check_unlimited(config);
       return diffusion::linear_multistep(levels,
@@ -186,6 +234,7 @@ std::optional<SolverPlan> plan_of_levels(const SamplingConfig& config, const Noi
     case Method::kDdim:
     case Method::kPlms:
     case Method::kLcm:
+    case Method::kTcd:
       break;
   }
   return std::nullopt;
@@ -194,12 +243,21 @@ std::optional<SolverPlan> plan_of_levels(const SamplingConfig& config, const Noi
 /// Whether the method's levels are those of x at unit variance rather than of x_0 + sigma noise.
 bool preserves_variance(Method method) {
   return method == Method::kDpm || method == Method::kDpmSde || method == Method::kDpmSingle ||
-         method == Method::kUniPc;
+         method == Method::kDeis || method == Method::kIpndm || method == Method::kUniPc ||
+         method == Method::kSaSolver;
+}
+
+/// Which levels more than those of its steps the method evaluates at.
+diffusion::MiddleSigma middle_of(Method method) {
+  return method == Method::kDpm2 || method == Method::kDpm2Sde ? diffusion::MiddleSigma::kOfNext
+         : method == Method::kDpm2Ancestral                    ? diffusion::MiddleSigma::kOfLowest
+                                                               : diffusion::MiddleSigma::kNone;
 }
 
 /// Levels from step `first` on.
-NoiseLevels from_step(NoiseLevels levels, int64_t first) {
-  levels.levels.erase(levels.levels.begin(), levels.levels.begin() + first);
+NoiseLevels from_step(NoiseLevels levels, Method method, int64_t first) {
+  const int64_t of_step = middle_of(method) == diffusion::MiddleSigma::kNone ? 1 : 2;
+  levels.levels.erase(levels.levels.begin(), levels.levels.begin() + first * of_step);
   return levels;
 }
 
@@ -217,13 +275,18 @@ NoiseLevels chain_levels(const SamplingConfig& config, const diffusion::Iddpm& i
   using diffusion::TimestepConvention;
   const bool preserves = preserves_variance(config.method);
   const int64_t num_timesteps = iddpm.schedule().num_timesteps();
+  const bool ends_noisy =
+      !config.end_clean && (config.method == Method::kDeis || config.method == Method::kSaSolver);
   const diffusion::Sigmas sigmas = diffusion::chain_sigmas(
       iddpm.schedule().alphas_cumprod,
       {.num_steps = config.steps,
        .convention = preserves ? TimestepConvention::kDpmSolver : TimestepConvention::kSigmas,
        .spacing = config.spacing,
        .steps_offset = config.steps_offset,
-       .sigmas = config.sigmas});
+       .sigmas = config.sigmas,
+       .final_sigma = ends_noisy ? diffusion::FinalSigma::kMin : diffusion::FinalSigma::kZero,
+       .whole_karras = config.method == Method::kDpm2 || config.method == Method::kDpm2Ancestral,
+       .middle = middle_of(config.method)});
   return preserves ? diffusion::variance_preserving(sigmas, iddpm.prediction(), num_timesteps)
                    : diffusion::variance_exploding(sigmas, iddpm.prediction(), num_timesteps,
                                                    config.spacing != diffusion::Spacing::kLeading);
@@ -256,17 +319,20 @@ PartialSampler flow_sampler(const SamplingConfig& config, const diffusion::Recti
        .shift = schedule.shift,
        .sigmas = config.sigmas});
   NoiseLevels levels =
-      from_step(diffusion::along_flow(sigmas, diffusion::Prediction::kFlow), first);
+      from_step(diffusion::along_flow(sigmas, diffusion::Prediction::kFlow), config.method, first);
   if (flow.toward_data) {
     for (diffusion::NoiseLevel& level : levels.levels) {
       level.to_clean.prediction = -level.to_clean.prediction;
     }
   }
-  const std::optional<SolverPlan> plan =
-      config.method == Method::kEulerAncestral ? std::nullopt : plan_of_levels(config, levels);
+  const bool has_middles = middle_of(config.method) != diffusion::MiddleSigma::kNone;
+  const std::optional<SolverPlan> plan = config.method == Method::kEulerAncestral || has_middles
+                                             ? std::nullopt
+                                             : plan_of_levels(config, levels, /*length=*/1.0);
   KINORA_CHECK(plan.has_value(), kConfig,
-               "[sample] sample.method must be euler, heun, lms, dpm++, dpm++_sde, dpm++_single or "
-               "unipc for a flow model. Hint: auto chooses euler");
+               "[sample] sample.method must be euler, heun, lms, dpm++, dpm++_sde, dpm++_single, "
+               "deis, ipndm, unipc, sa_solver or consistency for a flow model. Hint: auto chooses "
+               "euler");
   return begun_at(*plan, levels.levels.front());
 }
 
@@ -289,29 +355,37 @@ diffusion::Variance variance_of(const SamplingConfig& config, bool learned) {
 }
 
 bool goes_by_levels(Method method) {
-  return preserves_variance(method) || method == Method::kEuler ||
-         method == Method::kEulerAncestral || method == Method::kHeun || method == Method::kLms;
+  return preserves_variance(method) || middle_of(method) != diffusion::MiddleSigma::kNone ||
+         method == Method::kEuler || method == Method::kEulerAncestral || method == Method::kHeun ||
+         method == Method::kLms || method == Method::kConsistency;
 }
 
 PartialSampler chain_sampler(const SamplingConfig& config, const diffusion::Iddpm& iddpm,
                              int64_t first) {
   const diffusion::DiscreteSchedule& trained = iddpm.schedule();
   if (goes_by_levels(config.method)) {
-    const NoiseLevels levels = from_step(chain_levels(config, iddpm), first);
-    return begun_at(plan_of_levels(config, levels).value(), levels.levels.front());
+    const NoiseLevels levels = from_step(chain_levels(config, iddpm), config.method, first);
+    return begun_at(
+        plan_of_levels(config, levels, static_cast<double>(trained.num_timesteps())).value(),
+        levels.levels.front());
   }
   const auto level_of = [&trained](int64_t timestep) {
     return trained.alphas_cumprod[static_cast<size_t>(timestep)];
   };
-  if (config.method == Method::kLcm) {
-    const std::vector<int64_t> timesteps =
-        diffusion::lcm_timesteps(trained.num_timesteps(), config.steps);
-    return begun_at(diffusion::lcm({.alphas_cumprod = trained.alphas_cumprod,
-                                    .timesteps = timesteps,
-                                    .prediction = iddpm.prediction(),
-                                    .limit = limit_of(config),
-                                    .first = first}),
-                    level_of(timesteps[static_cast<size_t>(first)]));
+  if (config.method == Method::kLcm || config.method == Method::kTcd) {
+    const diffusion::ChainWalk walk{
+        .alphas_cumprod = trained.alphas_cumprod,
+        .timesteps = diffusion::lcm_timesteps(trained.num_timesteps(), config.steps),
+        .prediction = iddpm.prediction(),
+        .limit = limit_of(config),
+        .first = first};
+    const double start = level_of(walk.timesteps[static_cast<size_t>(first)]);
+    if (config.method == Method::kLcm) {
+      return begun_at(diffusion::lcm(walk), start);
+    }
+    check_unlimited(config);
+    return begun_at(diffusion::tcd(walk, {.eta = config.eta, .end_clean = config.end_clean}),
+                    start);
   }
   const std::vector<int64_t> visited = diffusion::chain_timesteps(
       trained.num_timesteps(), config.spacing, config.steps, config.steps_offset);

@@ -26,15 +26,23 @@ struct SamplingConfig {
     kDdpm,
     kDdim,
     kPlms,
+    kIpndm,
     kDpm,        ///< DPM-Solver++ multistep
     kDpmSde,     ///< with noise
     kDpmSingle,  ///< single step
+    kDeis,
     kUniPc,
+    kSaSolver,
     kEuler,
     kEulerAncestral,
     kHeun,
+    kDpm2,
+    kDpm2Ancestral,
+    kDpm2Sde,  ///< DPM-Solver++ of two evaluations, with a Brownian path
     kLms,
     kLcm,
+    kTcd,
+    kConsistency,
   };
   enum class Variance { kAuto, kFixedSmall, kFixedLarge, kLearnedRange };
   enum class SecondOrder { kMidpoint, kHeun };
@@ -47,8 +55,8 @@ struct SamplingConfig {
   int64_t order = 0;                                  // 0: the method's own
   SecondOrder second_order = SecondOrder::kMidpoint;  // dpm++*
   Variance variance = Variance::kAuto;                // ddpm
-  double eta = 0.0;                                   // ddim
-  bool end_clean = true;                              // ddim, plms
+  double eta = 0.0;                                   // ddim, tcd, sa_solver
+  bool end_clean = true;                              // ddim, plms, deis, sa_solver, tcd
   bool clip_denoised = false;
   double threshold = 0.0;  // 0: none
   double threshold_max = 1.0;

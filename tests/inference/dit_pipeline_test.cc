@@ -90,7 +90,7 @@ TEST_F(DitPipelineTest, EverySchedulerDrawsAsInDiffusers) {
     EXPECT_LT(difference, 1e-4);
     ++count;
   }
-  EXPECT_EQ(count, 17);
+  EXPECT_EQ(count, 23);
   RecordProperty("largest_difference", std::to_string(largest));
 }
 

@@ -29,7 +29,6 @@ class SchedulerSamplingTest : public testing::Test {
     return error_of(ErrorKind::kConfig, [&] { return recipe(config); });
   }
 
- private:
   fs::path path_ =
       fs::path(testing::TempDir()) / ("scheduler-" + std::to_string(::getpid()) + ".json");
 };
@@ -74,9 +73,45 @@ TEST_F(SchedulerSamplingTest, MethodAndTimestepsAreTheSchedulers) {
   EXPECT_EQ(recipe({{"_class_name", "LCMScheduler"}})["clip_denoised"], false);
 }
 
+TEST_F(SchedulerSamplingTest, SolversOfOneClassAreFound) {
+  const auto method = [this](const char* name, const json& more = json::object()) {
+    json config = {{"_class_name", name}};
+    config.update(more);
+    return recipe(config);
+  };
+  const json deis = method("DEISMultistepScheduler", {{"solver_order", 3}, {"thresholding", true}});
+  EXPECT_EQ(deis["method"], "deis");
+  EXPECT_EQ(deis["order"], 3);
+  EXPECT_EQ(deis["end_clean"], false);
+  EXPECT_EQ(deis["threshold"], 0.995);
+  const json sa = method("SASolverScheduler", {{"predictor_order", 3}, {"corrector_order", 3}});
+  EXPECT_EQ(sa["method"], "sa_solver");
+  EXPECT_EQ(sa["order"], 3);
+  EXPECT_EQ(sa["eta"], 1.0);
+  EXPECT_EQ(sa["end_clean"], false);
+  const json tcd = method("TCDScheduler", {{"clip_sample", true}});
+  EXPECT_EQ(tcd["method"], "tcd");
+  EXPECT_EQ(tcd["clip_denoised"], false);
+  EXPECT_EQ(method("KDPM2DiscreteScheduler", {{"use_karras_sigmas", true}})["sigmas"], "karras");
+  EXPECT_EQ(method("KDPM2AncestralDiscreteScheduler")["method"], "dpm2_ancestral");
+  EXPECT_EQ(method("DPMSolverSDEScheduler")["method"], "dpm2_sde");
+  EXPECT_EQ(method("IPNDMScheduler", {{"beta_schedule", "linear"}})["method"], "ipndm");
+}
+
+TEST_F(SchedulerSamplingTest, AFileWithoutAChainHasThatOfItsClass) {
+  const auto chain = [this](const char* name) {
+    (void)recipe({{"_class_name", name}});
+    return json::parse(objective_recipe(path_));
+  };
+  EXPECT_EQ(chain("DEISMultistepScheduler")["beta_end"], 0.02);
+  EXPECT_EQ(chain("KDPM2DiscreteScheduler")["beta_end"], 0.012);
+  EXPECT_EQ(chain("KDPM2DiscreteScheduler")["betas"], "linear");
+  EXPECT_EQ(chain("TCDScheduler")["betas"], "scaled_linear");
+}
+
 TEST_F(SchedulerSamplingTest, WhatKinoraLacksIsRefusedByName) {
-  EXPECT_THAT(refusal({{"_class_name", "KDPM2DiscreteScheduler"}}),
-              HasSubstr("got \"KDPM2DiscreteScheduler\""));
+  EXPECT_THAT(refusal({{"_class_name", "CMStochasticIterativeScheduler"}}),
+              HasSubstr("got \"CMStochasticIterativeScheduler\""));
   const auto of_dpm = [this](const char* key, const json& value) {
     return refusal({{"_class_name", "DPMSolverMultistepScheduler"}, {key, value}});
   };
@@ -89,6 +124,20 @@ TEST_F(SchedulerSamplingTest, WhatKinoraLacksIsRefusedByName) {
   EXPECT_THAT(refusal({{"_class_name", "PNDMScheduler"}}), HasSubstr("skip_prk_steps"));
   EXPECT_THAT(refusal({{"_class_name", "UniPCMultistepScheduler"}, {"solver_type", "bh1"}}),
               HasSubstr("bh1"));
+  EXPECT_THAT(refusal({{"_class_name", "IPNDMScheduler"}}), HasSubstr("beta_schedule"));
+  EXPECT_THAT(refusal({{"_class_name", "SASolverScheduler"}, {"corrector_order", 3}}),
+              HasSubstr("corrector_order must be 2, got 3"));
+  EXPECT_THAT(
+      refusal({{"_class_name", "SASolverScheduler"}, {"algorithm_type", "noise_prediction"}}),
+      HasSubstr("noise_prediction"));
+  EXPECT_THAT(refusal({{"_class_name", "DPMSolverSDEScheduler"}, {"noise_sampler_seed", 3}}),
+              HasSubstr("noise_sampler_seed must be null, got 3"));
+  for (const char* name : {"LCMScheduler", "TCDScheduler"}) {
+    EXPECT_THAT(refusal({{"_class_name", name}, {"original_inference_steps", 40}}),
+                HasSubstr("original_inference_steps must be 50, got 40"));
+  }
+  EXPECT_THAT(refusal({{"_class_name", "LCMScheduler"}, {"timestep_scaling", 5.0}}),
+              HasSubstr("timestep_scaling"));
 }
 
 }  // namespace diffusers_scheduler_test

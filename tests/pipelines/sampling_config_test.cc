@@ -93,14 +93,27 @@ TEST(MakeSamplerTest, EveryMethodOfAChainMakesItsEvaluations) {
                   {Method::kEulerAncestral, 8},
                   {Method::kHeun, 15},
                   {Method::kLms, 8},
-                  {Method::kLcm, 8}};
+                  {Method::kLcm, 8},
+                  {Method::kIpndm, 8},
+                  {Method::kDeis, 8},
+                  {Method::kSaSolver, 8},
+                  {Method::kDpm2, 15},
+                  {Method::kDpm2Ancestral, 15},
+                  {Method::kDpm2Sde, 15},
+                  {Method::kTcd, 8},
+                  {Method::kConsistency, 8}};
   for (const auto& [method, evaluations] : expected) {
     EXPECT_EQ(diffusion::num_steps(make_sampler({.method = method, .steps = 8}, learned())),
               evaluations)
         << static_cast<int>(method);
   }
+  EXPECT_EQ(
+      diffusion::num_steps(
+          make_partial_sampler({.method = Method::kDpm2, .steps = 8}, learned(), 1.0, 0.5).sampler),
+      7);
   for (const Method method :
-       {Method::kDpm, Method::kDpmSde, Method::kDpmSingle, Method::kUniPc, Method::kLms}) {
+       {Method::kDpm, Method::kDpmSde, Method::kDpmSingle, Method::kUniPc, Method::kLms,
+        Method::kIpndm, Method::kDeis, Method::kSaSolver, Method::kConsistency}) {
     EXPECT_EQ(diffusion::num_steps(make_sampler({.method = method, .steps = 8}, flow())), 8);
   }
   EXPECT_EQ(diffusion::num_steps(make_sampler({.method = Method::kHeun, .steps = 8}, flow())), 15);
@@ -185,11 +198,14 @@ TEST(MakeSamplerTest, EveryMethodDrawsTheDataOfAChainOfV) {
   BestV denoiser(chain);
   for (const Method method :
        {Method::kDdpm, Method::kDdim, Method::kDpm, Method::kDpmSde, Method::kDpmSingle,
-        Method::kUniPc, Method::kEuler, Method::kEulerAncestral, Method::kHeun, Method::kLms}) {
+        Method::kUniPc, Method::kEuler, Method::kEulerAncestral, Method::kHeun, Method::kLms,
+        Method::kIpndm, Method::kDeis, Method::kSaSolver, Method::kDpm2, Method::kDpm2Ancestral,
+        Method::kDpm2Sde}) {
     const auto sampler = make_sampler({.method = method,
-                                       .steps = 200,
+                                       .steps = method == Method::kDpm2Sde ? 40 : 200,
                                        .spacing = diffusion::Spacing::kTrailing,
-                                       .variance = SamplingConfig::Variance::kFixedSmall},
+                                       .variance = SamplingConfig::Variance::kFixedSmall,
+                                       .eta = method == Method::kSaSolver ? 1.0 : 0.0},
                                       chain);
     const at::Tensor x = diffusion::sample(denoiser, sampler, {64, 1, 8, 8}, {}, {},
                                            {.seed = 1, .sample_index = at::arange(64)}, at::kCPU);
@@ -223,6 +239,11 @@ TEST(MakeSamplerTest, SettingsThatAMethodLacksAreRefused) {
               HasSubstr("learned"));
   EXPECT_THAT(refusal({.method = Method::kDpm, .order = 4}, learned()), HasSubstr("order"));
   EXPECT_THAT(refusal({.method = Method::kLcm, .steps = 60}, learned()), HasSubstr("60"));
+  EXPECT_THAT(refusal({.method = Method::kTcd, .clip_denoised = true}, learned()),
+              HasSubstr("clip_denoised"));
+  EXPECT_THAT(refusal({.method = Method::kDpm2}, flow()), HasSubstr("dpm++"));
+  EXPECT_THAT(refusal({.method = Method::kDpm, .sigmas = diffusion::SigmaSpacing::kAys}, learned()),
+              HasSubstr("14.6146"));
 }
 
 struct OnlySampling {

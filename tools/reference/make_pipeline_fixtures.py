@@ -258,22 +258,27 @@ SCHEDULERS = {
     "heun": (diffusers.HeunDiscreteScheduler, {}),
     "lms": (diffusers.LMSDiscreteScheduler, {}),
     "lcm": (diffusers.LCMScheduler, {}),
+    "deis": (diffusers.DEISMultistepScheduler, {}),
+    "deis_3_karras": (diffusers.DEISMultistepScheduler, {"solver_order": 3, "use_karras_sigmas": True}),
+    "sa_solver": (diffusers.SASolverScheduler, {"predictor_order": 3, "corrector_order": 3}),
+    "dpm2": (diffusers.KDPM2DiscreteScheduler, {}),
+    "dpm2_ancestral": (diffusers.KDPM2AncestralDiscreteScheduler, {"use_karras_sigmas": True}),
+    "tcd": (diffusers.TCDScheduler, {}),
 }
 DIT_STEPS = 5
 
 
 class SamplerNoise:
-    """Stands for randn_tensor of a scheduler's module: number n of a drawing is step n's."""
+    """Stands for randn_tensor of a scheduler's module: its noise is that of evaluation `step`."""
 
     def __init__(self):
-        self.step = 0
+        self.step = -1
 
     def __call__(self, shape, **_):
         # Rows are [samples; samples] under guidance: both halves get the same.
         count = shape[0] // 2
         rows = [philox(SEED, b, math.prod(shape[1:]), SAMPLER_NOISE, self.step).reshape(shape[1:])
                 for b in range(count)]
-        self.step += 1
         return torch.stack(rows * 2)
 
 
@@ -322,9 +327,17 @@ def write_dit(name):
             return scale(sample, t)
 
         scheduler.scale_model_input = keep
-        scheduler.step = lambda output, t, _: step(output, t, unscaled[0])
+        added = SamplerNoise()
+        # As StableDiffusionPipeline has it, and not this scheduler's own 0.3.
+        options = {"eta": 0.0} if isinstance(scheduler, diffusers.TCDScheduler) else {}
+
+        def next_step(output, t, _):
+            added.step += 1
+            return step(output, t, unscaled[0], **options)
+
+        scheduler.step = next_step
         with mock.patch("diffusers.pipelines.dit.pipeline_dit.randn_tensor", lambda **_: first.clone()), \
-                mock.patch(type(scheduler).__module__ + ".randn_tensor", SamplerNoise(), create=True), \
+                mock.patch(type(scheduler).__module__ + ".randn_tensor", added, create=True), \
                 mock.patch.object(pipeline.vae, "decode", decode):
             pictures = pipeline(labels, num_inference_steps=DIT_STEPS, output_type="pt").images
         return latents[0], pictures
