@@ -4,7 +4,8 @@
 
 #include "kinora/core/dtype.h"
 
-/// The sum behind a residual branch whose last layer left out its bias. The launcher is in
+/// The sum behind a residual branch whose last layer left out its bias, or that bias alone. The
+/// launcher is in
 /// kernels/cuda/residual_sum.h.
 namespace kinora::kernels {
 
@@ -14,7 +15,7 @@ struct ResidualSum {
   int64_t width = 0;
   DType type = DType::kBF16;  ///< of all: kF32, kBF16, kF16
   const void* x = nullptr;
-  const void* y = nullptr;
+  const void* y = nullptr;     ///< null: zeros
   const void* bias = nullptr;  ///< [width]
   void* out = nullptr;         ///< may be x or y
 };

@@ -79,10 +79,15 @@ at::Tensor Conv::forward(const at::Tensor& x, const std::vector<Padding>& paddin
       {.stride = shape_.stride, .padding = padding, .groups = shape_.groups}));
 }
 
-at::Tensor Conv::forward_doubled(const at::Tensor& x, Padding rows) const {
+at::Tensor Conv::forward_doubled(const at::Tensor& x, Padding rows,
+                                 const at::Tensor& phases) const {
   return tapped(ops::convolve_doubled(x.to(weight.value.scalar_type()),
-                                      ops::with_gradient(weight.value, weight.grad), added_bias(),
+                                      phases.defined() ? phases : doubled_phases(), added_bias(),
                                       rows));
+}
+
+at::Tensor Conv::doubled_phases() const {
+  return ops::doubled_phases(ops::with_gradient(weight.value, weight.grad));
 }
 
 }  // namespace kinora::nn

@@ -44,8 +44,11 @@ class Conv : public Module {
   /// The same with other zeros around x than the shape's: for a piece of a whole.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const std::vector<Padding>& padding) const;
   /// forward() of x with every row and column twice (ops::convolve_doubled), for 3 x 3 kernels;
-  /// rows: zeros above and below x.
-  [[nodiscard]] at::Tensor forward_doubled(const at::Tensor& x, Padding rows = {1, 1}) const;
+  /// rows: zeros above and below x; phases: doubled_phases(), where they were made before.
+  [[nodiscard]] at::Tensor forward_doubled(const at::Tensor& x, Padding rows = {1, 1},
+                                           const at::Tensor& phases = {}) const;
+  /// ops::doubled_phases of the weight.
+  [[nodiscard]] at::Tensor doubled_phases() const;
 
   [[nodiscard]] const ConvShape& shape() const { return shape_; }
 

@@ -73,15 +73,4 @@ at::Tensor channel_affine(const at::Tensor& x, const at::Tensor& scale, const at
   return overwrite ? x.copy_(result) : result.to(x.scalar_type());
 }
 
-void add_channel_bias(const at::Tensor& x, const at::Tensor& bias) {
-  if (takes_kernel(x)) {
-    const at::Tensor shift = bias.to(at::kFloat).expand({x.size(0), -1}).contiguous();
-    cuda::channel_affine(x, at::ones_like(shift), shift, /*silu=*/false, x);
-    return;
-  }
-  std::vector<int64_t> per_channel(static_cast<size_t>(x.dim()), 1);
-  per_channel[1] = x.size(1);
-  at::Tensor(x).add_(bias.view(per_channel));
-}
-
 }  // namespace kinora::ops

@@ -15,7 +15,4 @@ namespace kinora::ops {
 [[nodiscard]] at::Tensor channel_affine(const at::Tensor& x, const at::Tensor& scale,
                                         const at::Tensor& shift, bool silu, bool overwrite = false);
 
-/// x += bias, [C], in place and without gradients.
-void add_channel_bias(const at::Tensor& x, const at::Tensor& bias);
-
 }  // namespace kinora::ops

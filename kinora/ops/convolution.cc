@@ -1,14 +1,14 @@
 #include "kinora/ops/convolution.h"
 
+#include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/stack.h>
-#include <c10/core/ScalarType.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "kinora/core/error.h"
-#include "kinora/ops/channel_norm.h"
+#include "kinora/ops/unet_parts.h"
 
 namespace kinora::ops {
 namespace {
@@ -85,16 +85,13 @@ struct Convolution {
     }
     const bool is_even = std::all_of(more.begin(), more.end(), [](int64_t n) { return n == 0; });
     // cuDNN adds no bias: libtorch's addition behind it is slower than ours.
-    const bool adds_bias = bias.defined() && x.is_cuda() && !at::GradMode::is_enabled();
-    at::Tensor y = at::convolution(
+    const bool adds_bias = bias.defined() && x.is_cuda();
+    const at::Tensor y = at::convolution(
         is_even ? x : at::constant_pad_nd(x, more), weight,
         bias.defined() && !adds_bias ? std::optional<at::Tensor>(bias) : std::nullopt,
         options.stride, common, std::vector<int64_t>(spatial_dims(), 1),
         /*transposed=*/false, std::vector<int64_t>(spatial_dims(), 0), options.groups);
-    if (adds_bias) {
-      add_channel_bias(y, bias);
-    }
-    return y;
+    return adds_bias ? add_bias(y, bias) : y;
   }
 
   /// Output rows [begin, end), of the input rows that they see.
@@ -109,13 +106,60 @@ struct Convolution {
   }
 };
 
-/// [.., 3, ..], the 3 along `dim`, as [2, .., 2]: row 2 i + a of a doubled picture sees rows
-/// i - 1 + a and i + a of what it is made of, and [a, .., p] sums the kernel's rows that fall on
-/// the p-th of them.
-at::Tensor doubled_taps(const at::Tensor& kernel, int64_t dim) {
-  const std::vector<at::Tensor> k = kernel.unbind(dim);
-  return at::stack({at::stack({k[0], k[1] + k[2]}, -1), at::stack({k[0] + k[1], k[2]}, -1)});
+/// [16, 9]: which weights of a 3 x 3 kernel fall on the 2 x 2 places that a phase sees. Row 2 i + a
+/// of a doubled picture sees rows i - 1 + a and i + a of what it is made of; entry (2 a + b, 2 p +
+/// q; 3 i + j) is 1 where tap (i, j) of phase (a, b) falls on place (p, q).
+at::Tensor taps_of_phases(const at::TensorOptions& options) {
+  const at::Tensor along = at::zeros({2, 2, 3}, options);  // of rows, or of columns: (a, p, i)
+  along.select(0, 0).select(0, 0).narrow(0, 0, 1).fill_(1.0);
+  along.select(0, 0).select(0, 1).narrow(0, 1, 2).fill_(1.0);
+  along.select(0, 1).select(0, 0).narrow(0, 0, 2).fill_(1.0);
+  along.select(0, 1).select(0, 1).narrow(0, 2, 1).fill_(1.0);
+  return (along.view({2, 1, 2, 1, 3, 1}) * along.view({1, 2, 1, 2, 1, 3})).reshape({16, 9});
 }
+
+/// Where output rows of parity a, of both parities of columns one behind the other, [B, 2 O, h + 1,
+/// w + 1], lie in the doubled picture [B, O, 2 h, 2 w]: copy(a part, its places in the picture).
+template <typename Copy>
+void for_each_phase(const at::Tensor& even, const at::Tensor& odd, const at::Tensor& picture,
+                    const Copy& copy) {
+  const int64_t channels = picture.size(1);
+  for (int64_t a = 0; a < 2; ++a) {
+    for (int64_t b = 0; b < 2; ++b) {
+      copy((a == 0 ? even : odd)
+               .narrow(1, b * channels, channels)
+               .narrow(2, a, picture.size(2) / 2)
+               .narrow(3, b, picture.size(3) / 2),
+           picture.slice(2, a, std::nullopt, 2).slice(3, b, std::nullopt, 2));
+    }
+  }
+}
+
+/// The phases of a doubled picture in their places.
+struct JoinPhases : torch::autograd::Function<JoinPhases> {
+  using Context = torch::autograd::AutogradContext;
+
+  static at::Tensor forward(Context* context, const at::Tensor& even, const at::Tensor& odd) {
+    context->saved_data["sizes"] = even.sizes().vec();
+    const at::Tensor picture =
+        at::empty({even.size(0), even.size(1) / 2, 2 * even.size(2) - 2, 2 * even.size(3) - 2},
+                  even.options().memory_format(at::MemoryFormat::ChannelsLast));
+    for_each_phase(even, odd, picture,
+                   [](const at::Tensor& part, const at::Tensor& place) { place.copy_(part); });
+    return picture;
+  }
+
+  static torch::autograd::variable_list backward(Context* context,
+                                                 const torch::autograd::variable_list& incoming) {
+    const std::vector<int64_t> sizes = context->saved_data["sizes"].toIntVector();
+    const auto options = incoming[0].options().memory_format(at::MemoryFormat::ChannelsLast);
+    const at::Tensor even = at::empty(sizes, options).zero_();
+    const at::Tensor odd = at::empty(sizes, options).zero_();
+    for_each_phase(even, odd, incoming[0],
+                   [](const at::Tensor& part, const at::Tensor& place) { part.copy_(place); });
+    return {even, odd};
+  }
+};
 
 int64_t pieces_for(int64_t elements, int64_t max_elements) {
   return (elements + max_elements - 1) / max_elements;
@@ -162,33 +206,30 @@ at::Tensor convolve(const at::Tensor& x, const at::Tensor& weight, const at::Ten
   return at::cat(results, kRowsDim);
 }
 
-at::Tensor convolve_doubled(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                            std::array<int64_t, 2> rows) {
+at::Tensor doubled_phases(const at::Tensor& weight) {
   KINORA_CHECK(weight.dim() == 4 && weight.size(2) == 3 && weight.size(3) == 3, kShape,
                "[conv] the kernel must have shape [O, C, 3, 3], got ", weight.sizes());
-  const int64_t channels = weight.size(0);
-  const auto wide = c10::promoteTypes(weight.scalar_type(), at::kFloat);
-  const at::Tensor phases = doubled_taps(doubled_taps(weight.to(wide), 2), 3)  // [b, a, O, C, 2, 2]
-                                .transpose(0, 1)
-                                .reshape({4 * channels, weight.size(1), 2, 2})
-                                .to(weight.scalar_type());
-  const int64_t height = x.size(2) + rows[0] + rows[1] - 2;
-  const int64_t width = x.size(3);
-  at::Tensor result =
-      at::empty({x.size(0), channels, 2 * height, 2 * width},
-                x.options().requires_grad(false).memory_format(at::MemoryFormat::ChannelsLast));
-  const at::Tensor biases = bias.defined() ? bias.repeat({2}) : bias;
-  for (int64_t a = 0; a < 2; ++a) {  // even rows, then odd ones: half of the memory of both at once
-    const at::Tensor y = convolve(
-        x, phases.narrow(0, 2 * a * channels, 2 * channels), biases,
-        {.stride = {1, 1}, .padding = {rows, {1, 1}}, .groups = 1});  // [B, 2 O, h + 1, W + 1]
-    for (int64_t b = 0; b < 2; ++b) {
-      const at::Tensor part =
-          y.narrow(1, b * channels, channels).narrow(2, a, height).narrow(3, b, width);
-      result.slice(2, a, std::nullopt, 2).slice(3, b, std::nullopt, 2).copy_(part);
-    }
-  }
-  return result;
+  const int64_t out = weight.size(0);
+  const int64_t in = weight.size(1);
+  const at::NoTF32Guard exact;  // sums of few
+  const at::Tensor phases =
+      at::matmul(taps_of_phases(weight.options().requires_grad(false)),
+                 weight.permute({0, 2, 3, 1}).reshape({out, 9, in}));  // [O, 16, C]
+  return phases.view({out, 4, 2, 2, in})
+      .transpose(0, 1)
+      .reshape({4 * out, 2, 2, in})
+      .permute({0, 3, 1, 2});
+}
+
+at::Tensor convolve_doubled(const at::Tensor& x, const at::Tensor& phases, const at::Tensor& bias,
+                            std::array<int64_t, 2> rows) {
+  const int64_t half = phases.size(0) / 2;
+  const auto of_rows = [&](int64_t a) {
+    return convolve(x, phases.narrow(0, a * half, half), {},
+                    {.stride = {1, 1}, .padding = {rows, {1, 1}}, .groups = 1});
+  };
+  const at::Tensor picture = JoinPhases::apply(of_rows(0), of_rows(1));
+  return bias.defined() ? add_bias(picture, bias) : picture;
 }
 
 }  // namespace kinora::ops

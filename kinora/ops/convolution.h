@@ -28,10 +28,13 @@ struct ConvolutionOptions {
 
 /// A 3 x 3 convolution of x [B, C, H, W] with every row and column twice (nearest neighbours) and
 /// zeros around, [B, O, 2 H, 2 W], of x itself: an output sees 2 x 2 places of x, with sums of the
-/// weights, so 4 / 9 of the products and no doubled x. `rows`: zeros above and below x; without
-/// them x's first (last) row is only seen, not doubled. Result: channels_last. kShape.
-[[nodiscard]] at::Tensor convolve_doubled(const at::Tensor& x, const at::Tensor& weight,
+/// weights, so 4 / 9 of the products and no doubled x. phases: doubled_phases(weight). `rows`:
+/// zeros above and below x; without them x's first (last) row is only seen, not doubled. Result:
+/// channels_last. kShape.
+[[nodiscard]] at::Tensor convolve_doubled(const at::Tensor& x, const at::Tensor& phases,
                                           const at::Tensor& bias,
                                           std::array<int64_t, 2> rows = {1, 1});
+/// weight [O, C, 3, 3] as convolve_doubled() reads it: [4 O, C, 2, 2], channels_last. kShape.
+[[nodiscard]] at::Tensor doubled_phases(const at::Tensor& weight);
 
 }  // namespace kinora::ops

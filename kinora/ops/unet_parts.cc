@@ -1,6 +1,7 @@
 #include "kinora/ops/unet_parts.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -8,6 +9,7 @@
 #include <ATen/ops/gelu_backward.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <numeric>
 #include <vector>
 
 #include "kinora/device/host_bytes.h"
@@ -45,6 +47,53 @@ struct GatedGelu : torch::autograd::Function<GatedGelu> {
   }
 };
 
+/// Whether the channels of a place lie together.
+bool lies_by_place(const at::Tensor& x) {
+  return x.dim() == 4 && x.is_contiguous(at::MemoryFormat::ChannelsLast);
+}
+
+std::vector<int64_t> by_channel(const at::Tensor& x) {
+  std::vector<int64_t> shape(static_cast<size_t>(x.dim()), 1);
+  shape[1] = x.size(1);
+  return shape;
+}
+
+/// [C], the sums of x [B, C, spatial...] over all else.
+at::Tensor sums_by_channel(const at::Tensor& x) {
+  if (takes_kernel(x) && lies_by_place(x)) {
+    return cuda::sums_of_columns(x.permute({0, 2, 3, 1}).view({-1, x.size(1)}));
+  }
+  std::vector<int64_t> others(static_cast<size_t>(x.dim()) - 1);
+  std::iota(others.begin() + 1, others.end(), 2);
+  return x.sum(others);
+}
+
+void add_in_place(const at::Tensor& x, const at::Tensor& bias) {
+  if (!takes_kernel(x) || !lies_by_place(x)) {
+    at::Tensor(x).add_(bias.view(by_channel(x)));
+    return;
+  }
+  cuda::residual_sum({.rows = x.numel() / x.size(1),
+                      .width = x.size(1),
+                      .type = device::dtype_of(x.scalar_type()),
+                      .x = x.const_data_ptr(),
+                      .bias = bias.const_data_ptr(),
+                      .out = x.data_ptr()});
+}
+
+struct AddBias : torch::autograd::Function<AddBias> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& bias) {
+    add_in_place(x, bias);
+    context->mark_dirty({x});
+    return x;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& incoming) {
+    const at::Tensor& dout = incoming.front();
+    return {dout, context->needs_input_grad(1) ? sums_by_channel(dout) : at::Tensor()};
+  }
+};
+
 struct ResidualSum : torch::autograd::Function<ResidualSum> {
   static at::Tensor forward(AutogradContext* /*context*/, const at::Tensor& x, const at::Tensor& y,
                             const at::Tensor& bias) {
@@ -63,10 +112,7 @@ struct ResidualSum : torch::autograd::Function<ResidualSum> {
     const at::Tensor& dout = incoming.front();
     at::Tensor dbias;
     if (context->needs_input_grad(2)) {
-      const at::Tensor rows = dout.contiguous(at::MemoryFormat::ChannelsLast)
-                                  .permute({0, 2, 3, 1})
-                                  .view({-1, dout.size(1)});
-      dbias = cuda::sums_of_columns(rows);
+      dbias = sums_by_channel(dout.contiguous(at::MemoryFormat::ChannelsLast));
     }
     return {dout, dout, dbias};
   }
@@ -99,13 +145,18 @@ at::Tensor gated_gelu_backward(const at::Tensor& dg, const at::Tensor& uv) {
 }
 
 at::Tensor residual_sum(const at::Tensor& x, const at::Tensor& y, const at::Tensor& bias) {
-  const auto layout = at::MemoryFormat::ChannelsLast;
-  if (takes_kernel(x) && x.dim() == 4 && x.is_contiguous(layout) && y.is_contiguous(layout)) {
+  if (takes_kernel(x) && lies_by_place(x) && lies_by_place(y)) {
     return ResidualSum::apply(x, y, bias);
   }
-  std::vector<int64_t> by_channel(static_cast<size_t>(x.dim()), 1);
-  by_channel[1] = x.size(1);
-  return x + (y + bias.view(by_channel));
+  return x + (y + bias.view(by_channel(x)));
+}
+
+at::Tensor add_bias(const at::Tensor& x, const at::Tensor& bias) {
+  if (at::GradMode::is_enabled() && (x.requires_grad() || bias.requires_grad())) {
+    return AddBias::apply(x, bias);
+  }
+  add_in_place(x, bias);
+  return x;
 }
 
 }  // namespace kinora::ops

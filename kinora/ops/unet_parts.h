@@ -15,4 +15,7 @@ namespace kinora::ops {
 [[nodiscard]] at::Tensor residual_sum(const at::Tensor& x, const at::Tensor& y,
                                       const at::Tensor& bias);
 
+/// x + bias in x's memory: x [B, C, spatial...], bias [C] (kernels/residual_sum.h).
+[[nodiscard]] at::Tensor add_bias(const at::Tensor& x, const at::Tensor& bias);
+
 }  // namespace kinora::ops

@@ -23,6 +23,13 @@ TEST(ResidualSumTest, TheBiasIsOfAColumn) {
                   .bias = bias.data(),
                   .out = out.data()});
     EXPECT_EQ(decode(out, type), (std::vector<float>{11.5F, 21, 35, 44.5F, 54, 68}));
+    residual_sum({.rows = 2,
+                  .width = 3,
+                  .type = type,
+                  .x = x.data(),
+                  .bias = bias.data(),
+                  .out = out.data()});
+    EXPECT_EQ(decode(out, type), (std::vector<float>{1.5F, 1, 5, 4.5F, 4, 8}));
   }
 }
 

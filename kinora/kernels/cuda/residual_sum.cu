@@ -30,7 +30,8 @@ __global__ void __launch_bounds__(kThreads)
     first[i] = row * call.width + column[i];
     const bool whole = aligned && count[i] == kWidth;
     x[i] = load_some<T, kWidth>(call.x, first[i], count[i], whole);
-    y[i] = load_some<T, kWidth>(call.y, first[i], count[i], whole);
+    y[i] = call.y == nullptr ? Packed<T, kWidth>{}
+                             : load_some<T, kWidth>(call.y, first[i], count[i], whole);
   }
 #pragma unroll
   for (int i = 0; i < kUnroll; ++i) {

@@ -172,6 +172,10 @@ void Unet::place_layers() {
     transformer->place.first = first;
     first += 1 + transformer->transformer_blocks.size();
   }
+  for (const auto& level : up_blocks) {
+    level->place.first = first;
+    first += level->changes_size() ? 1 : 0;
+  }
 }
 
 void Unet::make_buckets() {
@@ -392,6 +396,11 @@ diffusion::Prepared Unet::prepare(const at::Tensor& times,
     }
     prepared.of_texts.insert(prepared.of_texts.end(), of_transformer.begin(), of_transformer.end());
   }
+  for (const auto& level : up_blocks) {
+    if (level->changes_size() && !prepared.of_texts.empty()) {
+      prepared.of_texts.push_back(level->prepare_doubling());
+    }
+  }
   return prepared;
 }
 
@@ -456,7 +465,7 @@ at::Tensor Unet::predict(const at::Tensor& x_t, const at::Tensor& t,
       h = run({h, beside}, [&level = *level, unit, resamples, rows, columns](
                                const at::Tensor& x, const UnetReads& here) {
             const at::Tensor result = level.forward(unit, x, here);
-            return std::vector{resamples ? level.doubled(result, rows, columns) : result};
+            return std::vector{resamples ? level.doubled(result, rows, columns, here) : result};
           }).front();
     }
   }

@@ -341,7 +341,12 @@ at::Tensor UnetLevel::halved(const at::Tensor& x) const {
   return resample_->forward(x);
 }
 
-at::Tensor UnetLevel::doubled(const at::Tensor& x, int64_t rows, int64_t columns) const {
+at::Tensor UnetLevel::doubled(const at::Tensor& x, int64_t rows, int64_t columns,
+                              const UnetReads& reads) const {
+  if (kernels() != nullptr && rows == 2 * x.size(2) && columns == 2 * x.size(3)) {
+    return resample_->forward_doubled(
+        x, {1, 1}, reads.prepared_texts.empty() ? at::Tensor() : reads.prepared_texts[place.first]);
+  }
   return resample_->forward(at::upsample_nearest2d(x, {rows, columns}));
 }
 

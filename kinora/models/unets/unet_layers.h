@@ -38,7 +38,7 @@ struct UnetReads {
 /// Where a layer finds what was prepared of it.
 struct UnetPlace {
   int64_t channel = 0;  ///< of a residual block's time, among those of all
-  size_t first = 0;     ///< of a transformer's tensors among those of the texts
+  size_t first = 0;     ///< of a transformer's, or a level's, tensors among those of the texts
 };
 
 /// shortcut(x) + conv2(silu(norm2(conv1(silu(norm1(x))) + time))), as He et al. 2016 with the time.
@@ -170,7 +170,11 @@ class UnetLevel : public nn::Module {
   /// x at half the size, rounded up: [B, C, (H + 1) / 2, (W + 1) / 2].
   [[nodiscard]] at::Tensor halved(const at::Tensor& x) const;
   /// x with every row and column twice, but for what is beyond rows x columns.
-  [[nodiscard]] at::Tensor doubled(const at::Tensor& x, int64_t rows, int64_t columns) const;
+  [[nodiscard]] at::Tensor doubled(const at::Tensor& x, int64_t rows, int64_t columns,
+                                   const UnetReads& reads) const;
+  /// What doubled() does not make again, for Prepared::of_texts.
+  [[nodiscard]] at::Tensor prepare_doubling() const { return resample_->doubled_phases(); }
+  UnetPlace place;
 
  private:
   std::vector<std::unique_ptr<UnetUnit>> units_;
