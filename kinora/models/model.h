@@ -49,6 +49,8 @@ class Model : public nn::Module, public diffusion::Denoiser {
   /// Linears of the blocks, which the fast path can compute in fp8.
   [[nodiscard]] virtual int64_t num_fast_linears() const { return 0; }
   [[nodiscard]] virtual bool has_fast_path() const { return num_fast_linears() > 0; }
+  /// Whether overwrite_gradients() does anything on the fast path.
+  [[nodiscard]] virtual bool can_overwrite_gradients() const { return num_fast_linears() > 0; }
   /// Takes the fast path from now on, where nothing taps module outputs. `level`: what blocks that
   /// set_recompute() does not name keep for backward. Null: the plain path. kConfig where there is
   /// none.

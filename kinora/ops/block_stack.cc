@@ -153,10 +153,6 @@ struct Pass : torch::CustomClassHolder {
   [[nodiscard]] Recompute recompute_of(int64_t block) const {
     return block < stack.recomputed_blocks ? Recompute::kBlock : stack.recompute;
   }
-  /// Gradients may be elsewhere before a bucket's turn.
-  [[nodiscard]] bool zeroes_in_backward() const {
-    return stack.overwrites_gradients && stack.hook != nullptr;
-  }
   [[nodiscard]] bool modulates_in_blocks() const {
     return !groups.empty() && groups.front().bucket < 0;
   }
@@ -499,7 +495,7 @@ class ModulationBackward {
       const LinearWeights& slab = stack.modulation[i];
       const int64_t count = slab.weight.size(0);
       const at::Tensor dy = typed.narrow(1, column - group.column, count);
-      if (pass_.zeroes_in_backward()) {
+      if (stack.overwrites_gradients) {
         zero(added_gradients(slab));
       }
       if (slab.weight_grad.defined()) {
@@ -523,21 +519,6 @@ class ModulationBackward {
   at::Tensor dsilu_;
   size_t pending_;
 };
-
-/// They hold what an earlier step left.
-void zero_added_gradients(const Pass& pass) {
-  std::vector<at::Tensor> gradients;
-  const auto take = [&gradients](const std::vector<at::Tensor>& more) {
-    gradients.insert(gradients.end(), more.begin(), more.end());
-  };
-  for (size_t i = 0; i < pass.stack.blocks.size(); ++i) {
-    take(added_gradients(pass, i));
-  }
-  for (const LinearWeights& slab : pass.stack.modulation) {
-    take(added_gradients(slab));
-  }
-  zero(gradients);
-}
 
 StackGradients run_stack_backward(Pass& pass, const at::Tensor& c, const at::Tensor& incoming) {
   const bool wants_vectors = pass.wants_vectors;
@@ -565,7 +546,7 @@ StackGradients run_stack_backward(Pass& pass, const at::Tensor& c, const at::Ten
     KeptBranch& kept = pass.kept[k];
     if (place.is_last) {
       call_hook(pass, BucketMoment::kBeforeBackward, place.block);
-      if (pass.zeroes_in_backward()) {
+      if (pass.stack.overwrites_gradients) {  // not before: they may be elsewhere until then
         zero(added_gradients(pass, static_cast<size_t>(place.block)));
       }
       if (remakes_result(pass, place.block)) {
@@ -669,9 +650,6 @@ struct RunBlocks : torch::autograd::Function<RunBlocks> {
                   .vectors = vectors,
                   .text = text.value_or(at::Tensor()),
                   .text_lengths = text_lengths.value_or(at::Tensor())});
-    if (pass->stack.overwrites_gradients && !pass->stack.hook) {
-      zero_added_gradients(*pass);
-    }
     return run_forward(*pass, x);
   }
 

@@ -4,6 +4,8 @@
 #include <ATen/ops/add.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <utility>
+
 #include "kinora/core/error.h"
 
 namespace kinora::ops {
@@ -12,16 +14,21 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+thread_local bool overwrites = false;
+
 struct WithGradient : torch::autograd::Function<WithGradient> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& value,
                             const at::Tensor& gradient) {
     context->saved_data["gradient"] = gradient;
+    context->saved_data["overwrites"] = overwrites;
     return value.detach();
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& incoming) {
     at::Tensor gradient = context->saved_data["gradient"].toTensor();
-    if (incoming[0].defined()) {
+    if (incoming[0].defined() && context->saved_data["overwrites"].toBool()) {
+      gradient.copy_(incoming[0]);
+    } else if (incoming[0].defined()) {
       gradient.add_(incoming[0]);
     }
     return {at::Tensor(), at::Tensor()};
@@ -29,6 +36,16 @@ struct WithGradient : torch::autograd::Function<WithGradient> {
 };
 
 }  // namespace
+
+OverwriteGradients::OverwriteGradients(bool on) : before_(std::exchange(overwrites, on)) {}
+
+OverwriteGradients::~OverwriteGradients() {
+  overwrites = before_;
+}
+
+bool OverwriteGradients::is_on() {
+  return overwrites;
+}
 
 at::Tensor with_gradient(const at::Tensor& value, const at::Tensor& gradient) {
   if (!gradient.defined() || !at::GradMode::is_enabled()) {

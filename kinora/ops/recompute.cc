@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "kinora/ops/bucket_hook.h"
+#include "kinora/ops/parameter.h"
 
 namespace kinora::ops {
 namespace {
@@ -20,6 +21,7 @@ using Body = std::function<variable_list(const variable_list&)>;
 struct BodyHolder : torch::CustomClassHolder {
   explicit BodyHolder(Body body) : body(std::move(body)) {}
   Body body;
+  bool overwrites = OverwriteGradients::is_on();  // backward computes on another thread
 };
 
 struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
@@ -34,7 +36,7 @@ struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
 
   static variable_list backward(AutogradContext* context, const variable_list& incoming) {
     const auto holder = context->saved_data["body"].toCapsule();
-    const Body& body = static_cast<BodyHolder*>(holder.get())->body;
+    const auto& kept = *static_cast<BodyHolder*>(holder.get());
 
     variable_list inputs;
     for (const at::Tensor& saved : context->get_saved_variables()) {
@@ -42,8 +44,9 @@ struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
     }
     variable_list outputs;
     {
-      at::AutoGradMode with_grad(true);
-      outputs = body(inputs);
+      const at::AutoGradMode with_grad(true);
+      const OverwriteGradients as_in_forward(kept.overwrites);
+      outputs = kept.body(inputs);
     }
     variable_list wanting;
     variable_list of_wanting;

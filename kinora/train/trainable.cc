@@ -30,9 +30,8 @@ class BoostableModel : public Boostable {
   }
 
   [[nodiscard]] bool tells_reads() const override { return true; }
-  /// A stack of blocks does (models::BlockModel); a U-Net's gradients add up on both paths.
   [[nodiscard]] bool overwrites_gradients() const override {
-    return kernels_ != nullptr && model_.num_fast_linears() > 0;
+    return kernels_ != nullptr && model_.can_overwrite_gradients();
   }
   [[nodiscard]] bool is_fp8() const override {
     return kernels_ != nullptr && kernels_->fp8() != nullptr;

@@ -1,6 +1,8 @@
 #include "kinora/models/unets/unet.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_zero.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/silu.h>
@@ -14,6 +16,7 @@
 #include "kinora/models/families.h"
 #include "kinora/models/run_block.h"
 #include "kinora/models/transformers/transformer_family.h"
+#include "kinora/ops/parameter.h"
 
 // Shapes: B batch, C channels of a level, H W its rows and columns, L text tokens, D their width.
 
@@ -245,6 +248,9 @@ void Unet::use_fast_path(std::shared_ptr<ops::BlockKernels> kernels, ops::Recomp
   for (UnetTransformer* transformer : transformers_) {
     transformer->recompute = level;
   }
+  is_adapted_ = std::ranges::any_of(named_linears(), [](const nn::NamedLinear& named) {
+    return named.linear->update() != nullptr;
+  });
 }
 
 void Unet::resolve(ModelConfig& config, const ModelConfig& published) {
@@ -356,6 +362,20 @@ UnetReads Unet::read_text(const diffusion::Conditions& conditions) const {
   return reads;
 }
 
+void Unet::zero_text_gradients() {
+  if (!text_encoder) {
+    return;
+  }
+  std::vector<at::Tensor> gradients;
+  for (const auto& [path, parameter] : text_encoder->named_parameters()) {
+    if (parameter->grad.defined()) {
+      gradients.push_back(parameter->grad);
+    }
+  }
+  const at::NoGradGuard no_grad;
+  at::_foreach_zero_(gradients);
+}
+
 UnetReads Unet::reads(const at::Tensor& t, const diffusion::Conditions& conditions,
                       const diffusion::Prepared& prepared) const {
   UnetReads reads = read_text(conditions);
@@ -407,7 +427,13 @@ diffusion::Prepared Unet::prepare(const at::Tensor& times,
 at::Tensor Unet::predict(const at::Tensor& x_t, const at::Tensor& t,
                          const diffusion::Conditions& conditions, const diffusion::Pass& pass) {
   check_inputs(x_t, t, conditions);
+  const bool overwrites = may_overwrite() && pass.overwrite;
+  if (overwrites && pass.starts_step) {
+    zero_text_gradients();
+  }
   const UnetReads reads = this->reads(t, conditions, pass.prepared);
+  // What is in no ring adds up over the passes of a step.
+  const ops::OverwriteGradients at_both_ends(overwrites && pass.starts_step);
   int64_t block = 0;
   // body(x, reads) of the next block, whose streams are x and what lies beside it.
   const auto run = [&](std::vector<at::Tensor> streams, auto body) {
@@ -430,6 +456,7 @@ at::Tensor Unet::predict(const at::Tensor& x_t, const at::Tensor& t,
     if (reads.time.defined()) {
       shared = {reads.time.view_as(reads.time), reads.text.view_as(reads.text)};
     }
+    const ops::OverwriteGradients of_blocks(overwrites);
     return run_block(whole, std::move(streams), shared, number < recompute_blocks(), hook(),
                      first_block_ + number);
   };

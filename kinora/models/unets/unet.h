@@ -37,6 +37,8 @@ class Unet : public Model {
   }
 
   [[nodiscard]] bool has_fast_path() const override { return true; }
+  /// Not with updates of linears, whose factors a pass may use more than once.
+  [[nodiscard]] bool can_overwrite_gradients() const override { return !is_adapted_; }
   /// Norms, gates and sums by kernels of ours, the blocks of transformers as stacks
   /// (ops/block_stack.h), of which `level` says what they keep. kConfig for kBlock.
   void use_fast_path(std::shared_ptr<ops::BlockKernels> kernels,
@@ -56,6 +58,8 @@ class Unet : public Model {
   [[nodiscard]] at::Tensor embed_time(const at::Tensor& t) const;
   /// The captions as attention reads them: UnetReads' text and lengths.
   [[nodiscard]] UnetReads read_text(const diffusion::Conditions& conditions) const;
+  /// Before a step's first pass, what the blocks do not overwrite.
+  void zero_text_gradients();
   /// What a pass reads.
   [[nodiscard]] UnetReads reads(const at::Tensor& t, const diffusion::Conditions& conditions,
                                 const diffusion::Prepared& prepared) const;
@@ -79,6 +83,7 @@ class Unet : public Model {
   std::vector<UnetResnet*> resnets_;            // in order of use
   std::vector<UnetTransformer*> transformers_;  // likewise
   std::shared_ptr<ops::BlockKernels> kernels_;
+  bool is_adapted_ = false;  // a linear has an update
 };
 
 }  // namespace kinora::models

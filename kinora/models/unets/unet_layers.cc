@@ -228,7 +228,8 @@ std::optional<ops::BlockStack> UnetTransformer::stack(int64_t places) const {
   ops::BlockStack stack{.blocks = {},
                         .norm_epsilon = kBlockNormEpsilon,
                         .has_final_norm = false,
-                        .recompute = recompute};
+                        .recompute = recompute,
+                        .overwrites_gradients = ops::OverwriteGradients::is_on()};
   for (const auto& block : transformer_blocks) {
     std::optional<ops::Block> fast = block->fast(places);
     if (!fast) {

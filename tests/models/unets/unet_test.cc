@@ -89,6 +89,39 @@ TEST_P(UnetTest, TheFastPathComputesTheSame) {
   }
 }
 
+// Where a pass may overwrite, nothing is left of what gradients held, but for islands, which others
+// zero; the next pass adds.
+TEST_P(UnetTest, GradientsAreOverwrittenAndThenAddedTo) {
+  const UnetFixture fixture(GetParam());
+  Unet model(fixture.config());
+  model.use_fast_path(composed_kernels());
+  model.overwrite_gradients();
+  const auto add_gradients = [&](const diffusion::Pass& pass) {
+    const at::Tensor output = model.forward(fixture.find("forward.x_t"), fixture.find("forward.t"),
+                                            fixture.conditions(), pass);
+    torch::autograd::backward({output.square().sum()}, {});
+  };
+  for (const int64_t recomputed : {int64_t{0}, model.config().unet.units()}) {
+    model.set_recompute(recomputed);
+    set_packed_weights(model);
+    add_gradients({});
+    std::map<std::string, at::Tensor> want;
+    for (const auto& [path, parameter] : model.named_parameters()) {
+      want[path] = parameter->grad.clone();
+      parameter->grad.fill_(parameter->fp32_island ? 0.0 : 1e30);
+    }
+    add_gradients({.starts_step = true, .overwrite = true});
+    for (const auto& [path, parameter] : model.named_parameters()) {
+      EXPECT_TRUE(at::equal(parameter->grad, want.at(path))) << path << ", " << recomputed;
+    }
+    add_gradients({});
+    for (const auto& [path, parameter] : model.named_parameters()) {
+      EXPECT_LT(ops::relative_error(parameter->grad, 2 * want.at(path)), tolerance::kOtherOrder)
+          << path << ", " << recomputed;
+    }
+  }
+}
+
 // What drawing makes of times and texts before its steps stands in for them.
 TEST_P(UnetTest, WhatIsPreparedComputesTheSame) {
   const UnetFixture fixture(GetParam());
