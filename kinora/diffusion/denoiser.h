@@ -23,6 +23,10 @@ struct Conditions {
   at::Tensor height{};      ///< of the clip in pixels: fp32 [B]
   at::Tensor width{};       ///< likewise
   at::Tensor num_frames{};  ///< of the clip before it was encoded: fp32 [B]
+  /// Height and width of the picture before it was made smaller and cut: fp32 [B, 2].
+  at::Tensor original_size{};
+  at::Tensor crop{};   ///< rows and columns that were cut off above and at the left: fp32 [B, 2]
+  at::Tensor score{};  ///< how well the picture pleases: fp32 [B]
   /// bool [B, T]: whether a frame of x_t is noised. The others are given: clean, at t = 0.
   at::Tensor frame_mask{};
   at::Tensor given{};  ///< fp32, as x_t: the given frames; the others are zeros
@@ -33,7 +37,7 @@ struct NamedCondition {
   const char* name;
   at::Tensor Conditions::*tensor;
 };
-inline constexpr std::array<NamedCondition, 12> kConditions = {{
+inline constexpr std::array<NamedCondition, 15> kConditions = {{
     {"labels", &Conditions::labels},
     {"text", &Conditions::text},
     {"tokens", &Conditions::tokens},
@@ -44,6 +48,9 @@ inline constexpr std::array<NamedCondition, 12> kConditions = {{
     {"height", &Conditions::height},
     {"width", &Conditions::width},
     {"num_frames", &Conditions::num_frames},
+    {"original_size", &Conditions::original_size},
+    {"crop", &Conditions::crop},
+    {"score", &Conditions::score},
     {"frame_mask", &Conditions::frame_mask},
     {"given", &Conditions::given},
 }};

@@ -38,6 +38,22 @@ PublishedSize text_size(std::string name, int64_t depth, int64_t hidden, int64_t
   return made;
 }
 
+constexpr int64_t kClipTowers = 2048;  // of CLIP ViT-L and bigG, one behind the other
+constexpr int64_t kBigGWidth = 1280;   // of CLIP ViT-bigG and of its pooled vector
+constexpr int64_t kSizeChannels = 256;
+
+/// Of SDXL.
+PublishedSize xl_size(std::string name, int64_t text_channels, UnetConfig unet) {
+  unet.resnets = 2;
+  unet.linear_projection = true;
+  unet.size_channels = kSizeChannels;
+  return {std::move(name),
+          {.text_channels = text_channels,
+           .text_tokens = kClipTokens,
+           .pooled_channels = kBigGWidth,
+           .unet = std::move(unet)}};
+}
+
 /// Of Stable Diffusion 1 and 2.
 PublishedSize unet_size(std::string name, std::vector<int64_t> heads, int64_t text_channels,
                         bool linear_projection) {
@@ -175,15 +191,27 @@ std::deque<Family> make_families() {
                                     .pipeline = "",
                                     .naming = latte_t2v_naming,
                                     .find_naming = find_latte_t2v_naming}},
-      // Rombach et al. 2022, "High-resolution image synthesis with latent diffusion models".
+      // Rombach et al. 2022, "High-resolution image synthesis with latent diffusion models";
+      // Podell et al. 2023, "SDXL: improving latent diffusion models".
       {.key = "unet",
        .name = "UNet",
-       .conditions = {.text = true, .tokens = true},
+       .conditions = {.text = true, .tokens = true, .micro = true},
        .fast_parts = "norms, gates and sums own, convolutions, products and attention of libtorch",
        .takes_any_size = true,
        .pads_captions = true,
        .sizes = {unet_size("SD1", {8, 8, 8, 8}, 768, false),
-                 unet_size("SD2", {5, 10, 20, 20}, 1024, true)},
+                 unet_size("SD2", {5, 10, 20, 20}, 1024, true),
+                 xl_size("SDXL", kClipTowers,
+                         {.channels = {320, 640, 1280},
+                          .depths = {0, 2, 10},
+                          .middle_depth = 10,
+                          .heads = {5, 10, 20}}),
+                 xl_size("SDXL-Refiner", kBigGWidth,
+                         {.channels = {384, 768, 1536, 1536},
+                          .depths = {0, 4, 4, 0},
+                          .middle_depth = 4,
+                          .heads = {6, 12, 24, 24},
+                          .reads_score = true})},
        .resolve = Unet::resolve,
        .shape = Unet::shape,
        .macs = Unet::macs,

@@ -27,6 +27,9 @@ struct FamilyConditions {
   bool fps = false;
   bool size = false;  ///< height and width
   bool num_frames = false;
+  /// SDXL's, where the model has pooled_channels: a vector a caption beside its tokens, and how
+  /// large pictures were and where they were cut (micro-conditioning).
+  bool micro = false;
   bool frame_mask = false;  ///< frames can be given: they have a time of their own
 };
 

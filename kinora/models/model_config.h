@@ -48,8 +48,9 @@ struct ModelConfig {
   /// t is multiplied by it before the embedding: 1 for t in 0..999, 1000 for flows; 0 = by
   /// objective.
   double time_scale = 0.0;
-  int64_t text_channels = 0;          ///< width of text tokens, or of the pooled vector
-  int64_t text_tokens = 0;            ///< longest caption
+  int64_t text_channels = 0;    ///< width of text tokens, or of the pooled vector
+  int64_t text_tokens = 0;      ///< longest caption
+  int64_t pooled_channels = 0;  ///< of a vector of the whole caption beside its tokens; 0: none
   TextEncoderSize text_encoder = {};  ///< the model's own
 
   TransformerConfig transformer = {};  ///< of a family of transformers

@@ -1,6 +1,7 @@
 #include "kinora/pipelines/diffusers_unet.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <vector>
@@ -61,9 +62,8 @@ std::vector<bool> attends(const DiffusersConfig& config, const char* key, const 
 /// Keys that change what is computed, and their one value here.
 void check_rest(const DiffusersConfig& config, int64_t first_channels) {
   for (const char* key :
-       {"addition_embed_type", "class_embed_type", "cross_attention_norm", "encoder_hid_dim",
-        "encoder_hid_dim_type", "mid_block_only_cross_attention", "num_attention_heads",
-        "num_class_embeds", "projection_class_embeddings_input_dim",
+       {"class_embed_type", "cross_attention_norm", "encoder_hid_dim", "encoder_hid_dim_type",
+        "mid_block_only_cross_attention", "num_attention_heads", "num_class_embeds",
         "reverse_transformer_layers_per_block", "time_cond_proj_dim", "time_embedding_act_fn",
         "timestep_post_act"}) {
     KINORA_CHECK(!config.has(key) || config.is(key, "null") || config.written(key) == "false",
@@ -93,6 +93,40 @@ void check_rest(const DiffusersConfig& config, int64_t first_channels) {
   config.require<std::string>("time_embedding_type", "positional", "positional");
   config.require<std::string>("attention_type", "default", "default");
   config.require<int64_t>("time_embedding_dim", 4 * first_channels, 4 * first_channels);
+}
+
+/// What the model reads besides text: pooled vectors and sizes (addition_embed_type).
+struct Added {
+  int64_t pooled_channels = 0;
+  int64_t size_channels = 0;
+  bool reads_score = false;
+};
+
+/// The file says just the sum of all widths, with six numbers or, of the refiner, five. Which of
+/// them the pipeline around it says; without one it is the refiner where the vector is as wide as
+/// the text, which one encoder makes.
+Added added_by(const DiffusersConfig& config, int64_t text_channels) {
+  constexpr const char* kType = "addition_embed_type";
+  constexpr const char* kSum = "projection_class_embeddings_input_dim";
+  if (!config.has(kType) || config.is(kType, "null")) {
+    KINORA_CHECK(!config.has(kSum) || config.is(kSum, "null"), kConfig, config.message(), kSum,
+                 " must be null without ", kType, ", got ", config.written(kSum));
+    return {};
+  }
+  KINORA_CHECK(config.is(kType, "text_time"), kConfig, config.message(), kType,
+               " must be null or text_time, got ", config.written(kType));
+  const auto sum = config.get<int64_t>(kSum, 0);
+  Added added{.size_channels = config.get<int64_t>("addition_time_embed_dim", 0)};
+  const auto pipeline =
+      (config.path().parent_path() / ".." / "model_index.json").lexically_normal();
+  added.reads_score = std::filesystem::is_regular_file(pipeline)
+                          ? DiffusersConfig(pipeline).get<bool>("requires_aesthetics_score", false)
+                          : sum - 5 * added.size_channels == text_channels;
+  added.pooled_channels = sum - (added.reads_score ? 5 : 6) * added.size_channels;
+  KINORA_CHECK(added.size_channels > 0 && added.pooled_channels > 0, kConfig, config.message(),
+               "addition_time_embed_dim and ", kSum, " must leave room for a vector behind ",
+               added.reads_score ? 5 : 6, " numbers, got ", added.size_channels, " and ", sum);
+  return added;
 }
 
 }  // namespace
@@ -129,14 +163,17 @@ std::string unet_keys(const DiffusersConfig& config) {
                         : std::vector(2, config.get<int64_t>("sample_size", 64));
   KINORA_CHECK(size.size() == 2, kConfig, config.message(),
                "sample_size must be one number or two, got ", config.written("sample_size"));
+  const int64_t text_channels = same(config, "cross_attention_dim", levels, 1280);
+  const Added added = added_by(config, text_channels);
   return json({{"architecture", "unet"},
                {"in_channels", in_channels},
                {"learn_sigma", out_channels != in_channels},
                {"height", size[0]},
                {"width", size[1]},
                {"compression", kPixels},
-               {"text_channels", same(config, "cross_attention_dim", levels, 1280)},
+               {"text_channels", text_channels},
                {"text_tokens", 77},
+               {"pooled_channels", added.pooled_channels},
                {"unet",
                 {{"channels", channels},
                  {"resnets", same(config, "layers_per_block", levels, 2)},
@@ -145,7 +182,9 @@ std::string unet_keys(const DiffusersConfig& config) {
                  {"heads", each(config, "attention_head_dim", levels, 8)},
                  {"norm_groups", config.get<int64_t>("norm_num_groups", 32)},
                  {"norm_epsilon", config.get<double>("norm_eps", 1e-5)},
-                 {"linear_projection", config.get<bool>("use_linear_projection", false)}}}})
+                 {"linear_projection", config.get<bool>("use_linear_projection", false)},
+                 {"size_channels", added.size_channels},
+                 {"reads_score", added.reads_score}}}})
       .dump();
 }
 
@@ -189,6 +228,12 @@ std::string describe_unet(const models::ModelConfig& model) {
                  {"transformer_layers_per_block", depths},
                  {"up_block_types", up},
                  {"use_linear_projection", own.linear_projection}};
+  if (model.pooled_channels > 0) {
+    config["addition_embed_type"] = "text_time";
+    config["addition_time_embed_dim"] = own.size_channels;
+    config["projection_class_embeddings_input_dim"] =
+        model.pooled_channels + own.size_numbers() * own.size_channels;
+  }
   if (model.height != model.width) {
     config["sample_size"] = {model.height, model.width};
   }

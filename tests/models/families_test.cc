@@ -149,7 +149,8 @@ TEST(FamiliesTest, HelpAndHintsNameThem) {
   EXPECT_EQ(fields.all().front().doc,
             "A published size: DiT-{S,B,L,XL}/{2,4,8}, VDiT-XL/{1x2x2,2x2x2}, "
             "Latte-XL/{1x2x2,2x2x2}, STDiT-XL/2, STDiT2-XL/2, STDiT3-{XL,3B}/2, "
-            "PixArt-{XL,1B,MS-XL,Sigma-XL}/2, LatteT2V-XL/2, UNet-{SD1,SD2}. It gives what is 0 or "
+            "PixArt-{XL,1B,MS-XL,Sigma-XL}/2, LatteT2V-XL/2, UNet-{SD1,SD2,SDXL,SDXL-Refiner}. It "
+            "gives what is 0 or "
             "auto below; "
             "custom gives "
             "nothing.");
@@ -173,7 +174,8 @@ TEST(FamiliesTest, MultiplyAccumulatesAreCounted) {
         Row{"DiT-XL/4", 29.05}, Row{"DiT-XL/8", 7.39}, Row{"VDiT-XL/1x2x2", 2909.22},
         Row{"Latte-XL/2x2x2", 931.11}, Row{"STDiT-XL/2", 2853.12}, Row{"STDiT2-XL/2", 2853.12},
         Row{"STDiT3-XL/2", 4538.74}, Row{"STDiT3-3B/2", 11749.43}, Row{"PixArt-XL/2", 149.06},
-        Row{"PixArt-Sigma-XL/2", 166.5}, Row{"UNet-SD1", 90.05}, Row{"UNet-SD2", 90.55}}) {
+        Row{"PixArt-Sigma-XL/2", 166.5}, Row{"UNet-SD1", 90.05}, Row{"UNet-SD2", 90.55},
+        Row{"UNet-SDXL", 213.89}}) {
     const ModelConfig recipe = published(row.name);
     const ModelConfig config = published(row.name, recipe.is_video() ? 16 : 0);
     EXPECT_NEAR(forward_macs(resolved(config)) / 1e9, row.gmacs, 0.005 * row.gmacs) << row.name;

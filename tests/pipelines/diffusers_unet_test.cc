@@ -66,6 +66,30 @@ TEST(DiffusersUnetTest, ConfigurationsOfDiffusersAreRead) {
                                           .linear_projection = true}));
 }
 
+TEST(DiffusersUnetTest, SizesAndVectorsOfSdxlAreRead) {
+  const models::ModelConfig base = model_of(written_by_diffusers("unet_sdxl"));
+  EXPECT_EQ(base.pooled_channels, 7);
+  EXPECT_EQ(base.unet, (models::UnetConfig{.channels = {16, 32, 48},
+                                           .resnets = 1,
+                                           .depths = {0, 1, 2},
+                                           .middle_depth = 2,
+                                           .heads = {2, 4, 8},
+                                           .norm_groups = 8,
+                                           .linear_projection = true,
+                                           .size_channels = 6}));
+  // Without a pipeline around it: the refiner's vector is as wide as its text.
+  json config = written_by_diffusers("unet_refiner");
+  EXPECT_FALSE(model_of(config).unet.reads_score);
+  config["cross_attention_dim"] = 7;
+  const models::ModelConfig refiner = model_of(config);
+  EXPECT_TRUE(refiner.unet.reads_score);
+  EXPECT_EQ(refiner.pooled_channels, 7);
+  EXPECT_EQ(refiner.unet.depths, (std::vector<int64_t>{0, 2, 0}));
+  config["projection_class_embeddings_input_dim"] = 30;
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return keys_of(config); }),
+              HasSubstr("must leave room for a vector behind 6 numbers, got 6 and 30"));
+}
+
 // What is left out has the class' defaults, which are Stable Diffusion 1's but for the text.
 TEST(DiffusersUnetTest, DefaultsAreTheClass) {
   models::ModelConfig published;
@@ -80,13 +104,14 @@ TEST(DiffusersUnetTest, DefaultsAreTheClass) {
 }
 
 TEST(DiffusersUnetTest, WhatIsWrittenIsReadAgain) {
-  for (const char* name : {"unet_sd1", "unet_sd2", "unet_deep"}) {
+  for (const char* name : {"unet_sd1", "unet_sd2", "unet_deep", "unet_sdxl"}) {
     const models::ModelConfig model = model_of(written_by_diffusers(name));
     const models::ModelConfig again = model_of(json::parse(describe_unet(model)));
     EXPECT_EQ(again.unet, model.unet) << name;
     EXPECT_EQ(again.sample_shape(), model.sample_shape()) << name;
     EXPECT_EQ(again.learn_sigma, model.learn_sigma) << name;
     EXPECT_EQ(again.text_channels, model.text_channels) << name;
+    EXPECT_EQ(again.pooled_channels, model.pooled_channels) << name;
   }
   models::ModelConfig model = model_of(written_by_diffusers("unet_deep"));
   model.unet.middle_depth = 1;

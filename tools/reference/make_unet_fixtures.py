@@ -8,6 +8,9 @@ weights, in float64. Wants torch and diffusers.
   grad.KEY                                  [2]: norm, and product with values(KEY), of the gradient of
                                             sum(output * values("output"))
   grad.x_t, grad.text                       gradients of the inputs
+Of a model that reads sizes also
+  forward.pooled, forward.time_ids          [B, P], [B, 6] or with a score [B, 5]
+  grad.pooled                               its gradient
 
 Of the metadata, `config` is config.json's text.
 """
@@ -46,7 +49,15 @@ MODELS = {
     # The depths of SDXL's levels, without what else it reads.
     "unet_deep": (tiny([0, 1, 2], attention_head_dim=[2, 4, 8], use_linear_projection=True,
                        layers_per_block=1), (8, 8), False),
+    # SDXL's base and refiner.
+    "unet_sdxl": (tiny([0, 1, 2], attention_head_dim=[2, 4, 8], use_linear_projection=True, layers_per_block=1,
+                       addition_embed_type="text_time", addition_time_embed_dim=6,
+                       projection_class_embeddings_input_dim=7 + 6 * 6), (8, 8), False),
+    "unet_refiner": (tiny([0, 2, 0], attention_head_dim=[2, 4, 8], use_linear_projection=True, layers_per_block=1,
+                          transformer_layers_per_block=2, addition_embed_type="text_time", addition_time_embed_dim=6,
+                          projection_class_embeddings_input_dim=7 + 5 * 6), (7, 8), False),
 }
+POOLED = 7
 
 
 def run(name, config, size, masked):
@@ -63,11 +74,20 @@ def run(name, config, size, masked):
         mask = (torch.arange(length) < lengths.unsqueeze(1)).double()
     x_t.requires_grad_(True)
     text.requires_grad_(True)
-    output = model(x_t, t, text, encoder_attention_mask=mask).sample
+    added = {}
+    if model.config.addition_embed_type:
+        numbers = (model.config.projection_class_embeddings_input_dim - POOLED) // 6
+        sizes = [[9.0, 31.0, 0.0, 3.0, 8.0, 8.0], [64.0, 48.0, 5.0, 0.0, 6.0, 7.0]]
+        added = {"text_embeds": (formula.values("pooled", [batch, POOLED]) * 2).requires_grad_(True),
+                 "time_ids": torch.tensor(sizes, dtype=torch.float64)[:, :numbers]}
+        tensors |= {"forward.pooled": added["text_embeds"].detach(), "forward.time_ids": added["time_ids"]}
+    output = model(x_t, t, text, encoder_attention_mask=mask, added_cond_kwargs=added or None).sample
     (output * formula.values("output", output.shape)).sum().backward()
     tensors["forward.output"] = output
     tensors |= {"grad." + key: value for key, value in formula.probes(model).items()}
     tensors |= {"grad.x_t": x_t.grad, "grad.text": text.grad}
+    if added:
+        tensors["grad.pooled"] = added["text_embeds"].grad
     path = DATA / (name + ".safetensors")
     metadata = {"kinora_fixture": "unet", "version": "1", "config": json.dumps(
         {"_class_name": "UNet2DConditionModel", **dict(model.config)}, separators=(",", ":"))}

@@ -6,6 +6,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/silu.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
@@ -112,7 +113,9 @@ void fill(std::vector<T>& list, const std::vector<T>& published) {
 
 Unet::Unet(const ModelConfig& config)
     : Model(config),
-      null_text(at::zeros({config.text_tokens, config.text_channels}, at::kFloat)),
+      null_text(config.pooled_channels > 0
+                    ? at::Tensor()
+                    : at::zeros({config.text_tokens, config.text_channels}, at::kFloat)),
       conv_in(edge_conv(config.in_channels, config.unet.channels.front())),
       time_embedding(config.unet.channels.front(), config.unet.time_width()),
       conv_norm_out(config.unet.norm_groups, config.unet.channels.front(),
@@ -124,9 +127,16 @@ Unet::Unet(const ModelConfig& config)
     text_encoder.emplace(config);
     add_child("text_encoder", *text_encoder);
   }
-  add_buffer("null_text", null_text);
+  if (null_text.defined()) {
+    add_buffer("null_text", null_text);
+  }
   add_child("conv_in", conv_in);
   add_child("time_embedding", time_embedding);
+  if (config.pooled_channels > 0) {
+    add_embedding.emplace(config.pooled_channels + own.size_numbers() * own.size_channels,
+                          own.time_width());
+    add_child("add_embedding", *add_embedding);
+  }
   for (int64_t level = 0; level <= last; ++level) {
     down_blocks.push_back(std::make_unique<UnetLevel>(
         inputs_down(own, level), own.channels[level], own, config.text_channels, own.heads[level],
@@ -239,7 +249,9 @@ void Unet::to_device(const at::Device& device) {
   if (text_encoder) {
     text_encoder->to_device(device);
   }
-  null_text = null_text.to(device);
+  if (null_text.defined()) {
+    null_text = null_text.to(device);
+  }
 }
 
 void Unet::use_fast_path(std::shared_ptr<ops::BlockKernels> kernels, ops::Recompute level) {
@@ -262,12 +274,20 @@ void Unet::resolve(ModelConfig& config, const ModelConfig& published) {
   own.resnets = own.resnets == 0 ? given.resnets : own.resnets;
   own.middle_depth = own.middle_depth == 0 ? given.middle_depth : own.middle_depth;
   own.linear_projection |= given.linear_projection;
+  own.size_channels = own.size_channels == 0 ? given.size_channels : own.size_channels;
+  own.reads_score |= given.reads_score;
   check_own_keys(config);
   KINORA_CHECK(config.transformer == TransformerConfig{}, kConfig, "[model] ",
                family_of(config).name,
                " has no use for keys of transformers, such as model.depth, hidden, heads, patch. "
                "Hint: leave them out; its own begin with model.unet");
   check_lists(own);
+  const bool reads_sizes = config.pooled_channels > 0;
+  KINORA_CHECK(reads_sizes ? own.size_channels > 0 && own.size_channels % 2 == 0
+                           : own.size_channels == 0 && !own.reads_score,
+               kConfig, "[unet] model.unet.size_channels must be ",
+               reads_sizes ? "even and above 0 with" : "0, and reads_score false, without",
+               " model.pooled_channels, got ", own.size_channels);
   const int64_t least = int64_t{1} << (own.levels() - 1);
   KINORA_CHECK(config.height >= least && config.width >= least, kConfig,
                "[unet] model.height and width must be at least ", least, " for ", own.levels(),
@@ -313,6 +333,10 @@ double Unet::macs(const ModelConfig& config) {
       sum += here.conv(own.channels[level + 1], own.channels[level + 1]);  // doubling
     }
   }
+  if (config.pooled_channels > 0) {
+    sum += time_width *
+           (as_real(config.pooled_channels + own.size_numbers() * own.size_channels) + time_width);
+  }
   const LevelMacs middle = at_level(own.levels() - 1);
   const int64_t channels = own.channels.back();
   return sum + 2 * middle.resnet(channels, channels) +
@@ -336,10 +360,28 @@ void Unet::check_inputs(const at::Tensor& x_t, const at::Tensor& t,
                text.defined() ? text.sizes() : at::IntArrayRef());
   KINORA_CHECK(!text_encoder || conditions.text_lengths.defined(), kShape, "[unet] ",
                name_of(config()), " has a text encoder and needs text_lengths");
+  if (!add_embedding) {
+    return;
+  }
+  const auto check = [&](const char* name, const at::Tensor& got, std::vector<int64_t> sizes) {
+    KINORA_CHECK(got.defined() && got.sizes() == at::IntArrayRef(sizes), kShape, "[unet] ",
+                 name_of(config()), " needs ", name, ", ", at::IntArrayRef(sizes), ", got ",
+                 got.defined() ? got.sizes() : at::IntArrayRef());
+  };
+  check("pooled", conditions.pooled, {batch, config().pooled_channels});
+  check("original_size", conditions.original_size, {batch, 2});
+  check("crop", conditions.crop, {batch, 2});
+  if (config().unet.reads_score) {
+    check("score", conditions.score, {batch});
+  } else {
+    check("height", conditions.height, {batch});
+    check("width", conditions.width, {batch});
+  }
 }
 
 at::Tensor Unet::embed_time(const at::Tensor& t) const {
-  return at::silu(time_embedding.forward(t * config().time_scale));
+  return time_embedding.forward(
+      unet_sinusoids(t * config().time_scale, config().unet.channels.front()));
 }
 
 UnetReads Unet::read_text(const diffusion::Conditions& conditions) const {
@@ -349,8 +391,11 @@ UnetReads Unet::read_text(const diffusion::Conditions& conditions) const {
       text_encoder ? text_encoder->embed_captions(conditions.tokens, lengths) : conditions.text;
   if (const at::Tensor& null = conditions.null_text; null.defined()) {
     const int64_t length = reads.text.size(1);
-    reads.text = at::where(null.view({-1, 1, 1}),
-                           null_text.narrow(0, 0, length).to(reads.text.scalar_type()), reads.text);
+    reads.text =
+        null_text.defined()
+            ? at::where(null.view({-1, 1, 1}),
+                        null_text.narrow(0, 0, length).to(reads.text.scalar_type()), reads.text)
+            : reads.text.masked_fill(null.view({-1, 1, 1}), 0.0);
     if (lengths.defined()) {
       lengths = at::where(null, at::full_like(lengths, length), lengths);
     }
@@ -382,7 +427,8 @@ UnetReads Unet::reads(const at::Tensor& t, const diffusion::Conditions& conditio
   reads.prepared_time = prepared.of_times;
   reads.prepared_texts = prepared.of_texts;
   if (!prepared.of_times.defined()) {
-    reads.time = embed_time(t);
+    const at::Tensor time = embed_time(t);
+    reads.time = at::silu(add_embedding ? time + embed_sizes(conditions) : time);
   }
   return reads;
 }
@@ -392,17 +438,23 @@ diffusion::Prepared Unet::prepare(const at::Tensor& times,
   const at::Tensor& text = text_encoder ? conditions.tokens : conditions.text;
   // Without a text predict() says what is missing; where weights come and go, those of all blocks
   // would have to come once more.
-  if (kernels_ == nullptr || is_tapped() || hook() || !text.defined()) {
+  if (kernels_ == nullptr || is_tapped() || hook() || !text.defined() ||
+      (add_embedding && !conditions.pooled.defined())) {
     return {};
   }
   diffusion::Prepared prepared;
   const int64_t num_times = times.size(0);
   const int64_t batch = text.size(0);
-  const UnetReads reads{.time = embed_time(times)};
+  at::Tensor time = embed_time(times).unsqueeze(1);  // [S, 1, E]
+  if (add_embedding) {
+    time = time + embed_sizes(conditions);  // [S, B, E]
+  }
+  const int64_t of_each = time.size(1);
+  const UnetReads reads{.time = at::silu(time).flatten(0, 1)};
   std::vector<at::Tensor> projected;  // [S, B C] of each residual block
   for (const UnetResnet* resnet : resnets_) {
-    projected.push_back(resnet->projected_time(reads, num_times)
-                            .unsqueeze(1)
+    projected.push_back(resnet->projected_time(reads, reads.time.size(0))
+                            .view({num_times, of_each, -1})
                             .expand({num_times, batch, -1})
                             .reshape({num_times, -1}));
   }
@@ -422,6 +474,21 @@ diffusion::Prepared Unet::prepare(const at::Tensor& times,
     }
   }
   return prepared;
+}
+
+at::Tensor Unet::embed_sizes(const diffusion::Conditions& conditions) const {
+  const UnetConfig& own = config().unet;
+  std::vector<at::Tensor> numbers = {conditions.original_size, conditions.crop};
+  if (own.reads_score) {
+    numbers.push_back(conditions.score.unsqueeze(1));
+  } else {
+    numbers.push_back(at::stack({conditions.height, conditions.width}, 1));
+  }
+  const at::Tensor sizes = unet_sinusoids(at::cat(numbers, 1), own.size_channels).flatten(1);
+  const at::Tensor& null = conditions.null_text;
+  const at::Tensor pooled =
+      null.defined() ? conditions.pooled.masked_fill(null.unsqueeze(1), 0.0) : conditions.pooled;
+  return add_embedding->forward(at::cat({pooled, sizes}, 1));
 }
 
 at::Tensor Unet::predict(const at::Tensor& x_t, const at::Tensor& t,

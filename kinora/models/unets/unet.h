@@ -13,10 +13,14 @@ namespace kinora::models {
 
 struct ModelShape;
 
-/// The U-Net of latent diffusion (Rombach et al. 2022) and Stable Diffusion 1 and 2: images from
-/// captions. Keys are those of diffusers' UNet2DConditionModel. Where a caption is null
-/// (Conditions::null_text) the buffer null_text [text_tokens, D] stands for its states, all of
-/// which are read.
+/// The U-Net of latent diffusion (Rombach et al. 2022), Stable Diffusion 1 and 2 and SDXL (Podell
+/// et al. 2023): images from captions. Keys are those of diffusers' UNet2DConditionModel. Where a
+/// caption is null (Conditions::null_text) the buffer null_text [text_tokens, D] stands for its
+/// states, all of which are read.
+///
+/// With ModelConfig::pooled_channels, as SDXL, it also reads a vector of each caption, how large
+/// pictures were and how they were cut, or their score (Podell et al. 2023, section 2.2). Null
+/// captions have zeros for states and vector then, as SDXL was trained, and there is no buffer.
 ///
 /// A block, that is what recomputation and buckets count, is a residual block with what attends
 /// behind it and, at the end of a level, the change of size; the middle is one.
@@ -33,7 +37,7 @@ class Unet : public Model {
   [[nodiscard]] std::vector<nn::BucketSpec> buckets() const override { return buckets_; }
   void to_device(const at::Device& device) override;
   [[nodiscard]] at::Tensor null_caption() const override {
-    return text_encoder ? at::Tensor() : null_text;
+    return text_encoder ? at::Tensor() : null_text;  // undefined with pooled vectors
   }
 
   [[nodiscard]] bool has_fast_path() const override { return true; }
@@ -54,7 +58,7 @@ class Unet : public Model {
                                    const diffusion::Pass& pass) override;
   void check_inputs(const at::Tensor& x_t, const at::Tensor& t,
                     const diffusion::Conditions& conditions) const;
-  /// silu of the embedded times: fp32 [N, E] of t [N].
+  /// The embedded times: fp32 [N, E] of t [N].
   [[nodiscard]] at::Tensor embed_time(const at::Tensor& t) const;
   /// The captions as attention reads them: UnetReads' text and lengths.
   [[nodiscard]] UnetReads read_text(const diffusion::Conditions& conditions) const;
@@ -64,6 +68,9 @@ class Unet : public Model {
   [[nodiscard]] UnetReads reads(const at::Tensor& t, const diffusion::Conditions& conditions,
                                 const diffusion::Prepared& prepared) const;
 
+  /// What the embedded time has added to it: of pooled vectors and sizes, fp32 [B, E].
+  [[nodiscard]] at::Tensor embed_sizes(const diffusion::Conditions& conditions) const;
+
   void make_buckets();
   void place_layers();
 
@@ -71,7 +78,8 @@ class Unet : public Model {
   std::optional<CaptionEncoder> text_encoder;
   at::Tensor null_text;
   nn::Conv conv_in;
-  UnetTimeEmbedding time_embedding;
+  UnetEmbedding time_embedding;
+  std::optional<UnetEmbedding> add_embedding;  ///< of pooled vectors and sizes
   std::vector<std::unique_ptr<UnetLevel>> down_blocks;
   std::unique_ptr<UnetMiddle> mid_block;
   std::vector<std::unique_ptr<UnetLevel>> up_blocks;

@@ -29,6 +29,13 @@ void describe(Fields& fields, UnetConfig& config) {
   fields.add("linear_projection", config.linear_projection,
              "unet: files of diffusers have linears around attention (SD 2, SDXL), else "
              "convolutions of one place.");
+  fields.add("size_channels", config.size_channels,
+             "unet: with model.pooled_channels, sinusoids of each number that says how large a "
+             "picture was and how it was cut, even; 0 = by name.",
+             between(0, 65536));
+  fields.add("reads_score", config.reads_score,
+             "unet: likewise; a score of how well a picture pleases stands for its size after the "
+             "cut (SDXL's refiner).");
 }
 
 }  // namespace kinora::models

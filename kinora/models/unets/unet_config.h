@@ -22,11 +22,17 @@ struct UnetConfig {
   double norm_epsilon = 1e-5;       ///< of the residual blocks' norms and the last one
   bool linear_projection =
       false;  ///< diffusers' files have linears around attention, not convolutions
+  /// With ModelConfig::pooled_channels: sinusoids of each number that says how large a picture was
+  /// and how it was cut.
+  int64_t size_channels = 0;
+  bool reads_score = false;  ///< likewise: a score stands for the size after the cut (refiner)
 
   [[nodiscard]] bool operator==(const UnetConfig&) const = default;
   [[nodiscard]] int64_t levels() const { return static_cast<int64_t>(channels.size()); }
   /// Residual blocks of both ways and of the middle, which counts as one.
   [[nodiscard]] int64_t units() const { return levels() * (2 * resnets + 1) + 1; }
+  /// Numbers of sizes: before the cut, of the cut, and behind it or the score.
+  [[nodiscard]] int64_t size_numbers() const { return reads_score ? 5 : 6; }
   /// Width of the embedded time.
   [[nodiscard]] int64_t time_width() const { return 4 * channels.front(); }
 };

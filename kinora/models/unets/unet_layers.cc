@@ -366,20 +366,23 @@ at::Tensor UnetMiddle::forward(const at::Tensor& x, const UnetReads& reads) cons
   return tapped(second.forward(first.forward(x, reads), reads));
 }
 
-UnetTimeEmbedding::UnetTimeEmbedding(int64_t sinusoids, int64_t width)
-    : linear_1(sinusoids, width, uniform(sinusoids), {.fp32_island = true}),
+at::Tensor unet_sinusoids(const at::Tensor& numbers, int64_t count) {
+  const int64_t half = count / 2;
+  const at::Tensor frequencies = at::exp(at::arange(half, numbers.options()) *
+                                         (-std::log(kMaxPeriod)) / static_cast<double>(half));
+  const at::Tensor angles = numbers.unsqueeze(-1) * frequencies;
+  return at::cat({at::cos(angles), at::sin(angles)}, -1);
+}
+
+UnetEmbedding::UnetEmbedding(int64_t inputs, int64_t width)
+    : linear_1(inputs, width, uniform(inputs), {.fp32_island = true}),
       linear_2(width, width, uniform(width), {.fp32_island = true}) {
   add_child("linear_1", linear_1);
   add_child("linear_2", linear_2);
 }
 
-at::Tensor UnetTimeEmbedding::forward(const at::Tensor& t) const {
-  const int64_t half = linear_1.weight.shape[1] / 2;
-  const at::Tensor frequencies =
-      at::exp(at::arange(half, t.options()) * (-std::log(kMaxPeriod)) / static_cast<double>(half));
-  const at::Tensor angles = t.unsqueeze(1) * frequencies;                       // [B, S / 2]
-  const at::Tensor sinusoids = at::cat({at::cos(angles), at::sin(angles)}, 1);  // [B, S]
-  return tapped(linear_2.forward(at::silu(linear_1.forward(sinusoids))));
+at::Tensor UnetEmbedding::forward(const at::Tensor& x) const {
+  return tapped(linear_2.forward(at::silu(linear_1.forward(x))));
 }
 
 }  // namespace kinora::models

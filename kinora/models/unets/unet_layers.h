@@ -192,13 +192,17 @@ class UnetMiddle : public nn::Module {
   UnetResnet second;
 };
 
-/// Sinusoids of t and an MLP, in fp32: keys linear_1, linear_2.
-class UnetTimeEmbedding : public nn::Module {
+/// `count` sinusoids of each number, cosines first, of periods up to 10000: fp32 [...] to
+/// [..., count].
+[[nodiscard]] at::Tensor unet_sinusoids(const at::Tensor& numbers, int64_t count);
+
+/// fc2(silu(fc1(x))) in fp32: keys linear_1, linear_2.
+class UnetEmbedding : public nn::Module {
  public:
-  /// sinusoids: how many numbers become E = width.
-  UnetTimeEmbedding(int64_t sinusoids, int64_t width);
-  /// t: fp32 [B]. Returns fp32 [B, E].
-  [[nodiscard]] at::Tensor forward(const at::Tensor& t) const;
+  /// inputs: how many numbers become E = width.
+  UnetEmbedding(int64_t inputs, int64_t width);
+  /// x: fp32 [B, inputs]. Returns fp32 [B, E].
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
 
  private:
   nn::Linear linear_1;

@@ -43,10 +43,13 @@ class UnetFixture {
     config.time_scale = 1.0;
     config.text_channels = values["cross_attention_dim"];
     config.text_tokens = 5;
+    config.pooled_channels = find("forward.pooled").defined() ? find("forward.pooled").size(1) : 0;
     UnetConfig& unet = config.unet;
     unet.channels = values["block_out_channels"].get<std::vector<int64_t>>();
     unet.resnets = values["layers_per_block"];
-    unet.depths = values["transformer_layers_per_block"].get<std::vector<int64_t>>();
+    const nlohmann::json& depths = values["transformer_layers_per_block"];
+    unet.depths = depths.is_array() ? depths.get<std::vector<int64_t>>()
+                                    : std::vector(unet.channels.size(), depths.get<int64_t>());
     unet.middle_depth = unet.depths.back();
     for (size_t level = 0; level < unet.depths.size(); ++level) {
       if (values["down_block_types"][level] == "DownBlock2D") {
@@ -59,6 +62,10 @@ class UnetFixture {
     unet.norm_groups = values["norm_num_groups"];
     unet.norm_epsilon = values["norm_eps"];
     unet.linear_projection = values["use_linear_projection"];
+    if (config.pooled_channels > 0) {
+      unet.size_channels = values["addition_time_embed_dim"];
+      unet.reads_score = find("forward.time_ids").size(1) == 5;
+    }
     return resolved(config);
   }
 
@@ -66,6 +73,17 @@ class UnetFixture {
     diffusion::Conditions conditions;
     conditions.text = find("forward.text");
     conditions.text_lengths = find("forward.text_lengths");
+    if (const at::Tensor ids = find("forward.time_ids"); ids.defined()) {
+      conditions.pooled = find("forward.pooled");
+      conditions.original_size = ids.narrow(1, 0, 2);
+      conditions.crop = ids.narrow(1, 2, 2);
+      if (ids.size(1) == 5) {
+        conditions.score = ids.select(1, 4);
+      } else {
+        conditions.height = ids.select(1, 4);
+        conditions.width = ids.select(1, 5);
+      }
+    }
     return conditions;
   }
 

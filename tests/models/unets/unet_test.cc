@@ -39,6 +39,9 @@ TEST_P(UnetTest, ForwardAndGradientsAreThoseOfDiffusers) {
   at::Tensor x_t = fixture.find("forward.x_t").set_requires_grad(true);
   diffusion::Conditions conditions = fixture.conditions();
   conditions.text.set_requires_grad(true);
+  if (conditions.pooled.defined()) {
+    conditions.pooled.set_requires_grad(true);
+  }
   const at::Tensor output = model.forward(x_t, fixture.find("forward.t"), conditions);
   EXPECT_LT(ops::relative_error(output.detach(), fixture.find("forward.output")),
             tolerance::kOtherOrder);
@@ -47,6 +50,10 @@ TEST_P(UnetTest, ForwardAndGradientsAreThoseOfDiffusers) {
   EXPECT_LT(ops::relative_error(x_t.grad(), fixture.find("grad.x_t")), tolerance::kWholeModel);
   EXPECT_LT(ops::relative_error(conditions.text.grad(), fixture.find("grad.text")),
             tolerance::kWholeModel);
+  if (conditions.pooled.defined()) {
+    EXPECT_LT(ops::relative_error(conditions.pooled.grad(), fixture.find("grad.pooled")),
+              tolerance::kWholeModel);
+  }
   for (const auto& [path, parameter] : model.named_parameters()) {
     const at::Tensor want = fixture.find("grad." + path);
     ASSERT_TRUE(want.defined()) << path;
@@ -184,7 +191,9 @@ TEST_P(UnetTest, BucketsHoldEveryParameterOnce) {
   EXPECT_THAT(in_buckets, testing::UnorderedElementsAreArray(all));
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, UnetTest, testing::Values("unet_sd1", "unet_sd2", "unet_deep"),
+INSTANTIATE_TEST_SUITE_P(Models, UnetTest,
+                         testing::Values("unet_sd1", "unet_sd2", "unet_deep", "unet_sdxl",
+                                         "unet_refiner"),
                          [](const auto& info) { return std::string(info.param); });
 
 // Where a caption is null the buffer stands for it, zeros at first, and all of it is read.
@@ -222,6 +231,25 @@ TEST(UnetTextTest, NullCaptionsReadTheBuffer) {
   EXPECT_TRUE(at::equal(run(null), run(of_empty)));
 }
 
+// As SDXL was trained: a null caption's states and vector are zeros.
+TEST(UnetTextTest, NullCaptionsOfPooledVectorsAreZeros) {
+  const UnetFixture fixture("unet_sdxl");
+  Unet model(fixture.config());
+  set_formula_weights(model);
+  EXPECT_FALSE(model.null_caption().defined());
+  const at::NoGradGuard no_grad;
+  const auto run = [&](const diffusion::Conditions& conditions) {
+    return model.forward(fixture.find("forward.x_t"), fixture.find("forward.t"), conditions);
+  };
+  diffusion::Conditions zeros = fixture.conditions();
+  zeros.text = at::stack({at::zeros_like(zeros.text[0]), zeros.text[1]});
+  diffusion::Conditions null = fixture.conditions();
+  null.null_text = at::arange(2) == 0;
+  EXPECT_FALSE(at::equal(run(null), run(zeros)));
+  zeros.pooled = at::stack({at::zeros_like(zeros.pooled[0]), zeros.pooled[1]});
+  EXPECT_TRUE(at::equal(run(null), run(zeros)));
+}
+
 /// The published sizes at 512 pixels.
 ModelConfig published(const std::string& name) {
   ModelConfig config;
@@ -235,7 +263,10 @@ ModelConfig published(const std::string& name) {
 
 // As many parameters as the published files have.
 TEST(UnetSizesTest, HaveAsManyParametersAsPublished) {
-  const std::map<std::string, int64_t> known = {{"UNet-SD1", 859520964}, {"UNet-SD2", 865910724}};
+  const std::map<std::string, int64_t> known = {{"UNet-SD1", 859520964},
+                                                {"UNet-SD2", 865910724},
+                                                {"UNet-SDXL", 2567463684},
+                                                {"UNet-SDXL-Refiner", 2259526660}};
   for (const auto& [name, number] : known) {
     Unet model(published(name));
     int64_t sum = 0;
@@ -264,6 +295,11 @@ TEST(UnetSizesTest, WhatDoesNotFitIsRefused) {
               HasSubstr("at least 8 for 4 levels, got 4 x 64"));
   EXPECT_THAT(refusal([](ModelConfig& config) { config.transformer.depth = 12; }),
               HasSubstr("UNet has no use for keys of transformers"));
+  EXPECT_THAT(
+      refusal([](ModelConfig& config) { config.pooled_channels = 8; }),
+      HasSubstr("size_channels must be even and above 0 with model.pooled_channels, got 0"));
+  EXPECT_THAT(refusal([](ModelConfig& config) { config.unet.size_channels = 8; }),
+              HasSubstr("must be 0, and reads_score false, without model.pooled_channels, got 8"));
   EXPECT_THAT(refusal([](ModelConfig& config) {
                 config.name = "custom";
                 config.unet = {};
