@@ -54,7 +54,8 @@ Batch of_each(const Batch& batch, const Function& function) {
           .text = of(batch.text),
           .tokens = of(batch.tokens),
           .text_lengths = of(batch.text_lengths),
-          .pooled = of(batch.pooled)};
+          .pooled = of(batch.pooled),
+          .original_size = of(batch.original_size)};
 }
 
 }  // namespace
@@ -76,6 +77,9 @@ BatchBuffers::BatchBuffers(const Source& source, const SampleSize& size, int64_t
   }
   if (source.is_video() && size.frames > 1) {
     fps_.emplace(std::vector<int64_t>{batch}, at::kFloat, /*pinned=*/false);
+  }
+  if (!source.is_video()) {
+    original_size_.emplace(std::vector<int64_t>{batch, 2}, at::kFloat, /*pinned=*/false);
   }
   if (const std::optional<TextShape> text = source.text_shape()) {
     if (text->is_ids()) {
@@ -102,12 +106,14 @@ Batch BatchBuffers::take() {
           .text = taken(text_),
           .tokens = taken(tokens_),
           .text_lengths = taken(text_lengths_),
-          .pooled = taken(pooled_)};
+          .pooled = taken(pooled_),
+          .original_size = taken(original_size_)};
 }
 
 int64_t BatchBuffers::num_allocated() const {
   int64_t sum = images_.num_allocated() + labels_.num_allocated() + sample_index_.num_allocated();
-  for (const auto* pool : {&latent_std_, &fps_, &text_, &tokens_, &text_lengths_, &pooled_}) {
+  for (const auto* pool :
+       {&latent_std_, &fps_, &text_, &tokens_, &text_lengths_, &pooled_, &original_size_}) {
     sum += *pool ? (*pool)->num_allocated() : 0;
   }
   return sum;

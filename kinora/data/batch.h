@@ -29,6 +29,9 @@ struct Batch {
   at::Tensor tokens = {};
   at::Tensor text_lengths = {};  ///< int64 [B], from 1 to L; with `text` or `tokens`
   at::Tensor pooled = {};        ///< float32 [B, pooled channels]
+  /// Of pictures: height and width as they were before all was made of them, in pixels, float32
+  /// [B, 2]; 0: not known.
+  at::Tensor original_size = {};
 };
 
 /// The first `count` samples of `batch`, as views.
@@ -82,6 +85,7 @@ class BatchBuffers {
   std::optional<BufferPool> tokens_;
   std::optional<BufferPool> text_lengths_;
   std::optional<BufferPool> pooled_;
+  std::optional<BufferPool> original_size_;
 };
 
 }  // namespace kinora::data

@@ -49,6 +49,10 @@ std::string line_of(const CacheBlock& block) {
     if (sample.fps > 0.0F) {
       entry["fps"] = sample.fps;
     }
+    if (sample.pictured.height > 0) {
+      entry["height"] = sample.pictured.height;
+      entry["width"] = sample.pictured.width;
+    }
     samples.push_back(std::move(entry));
   }
   Json left_out = Json::array();
@@ -72,11 +76,13 @@ std::optional<Entry> parse_line(const std::string& text) {
                 .checksum = line.at("checksum").get<std::string>(),
                 .record = {}};
     for (const Json& sample : line.at("samples")) {
-      entry.record.samples.push_back({.name = sample.at("name").get<std::string>(),
-                                      .caption = sample.value("caption", std::string()),
-                                      .label = sample.at("label").get<int64_t>(),
-                                      .fps = sample.value("fps", 0.0F),
-                                      .number = sample.value("number", int64_t{-1})});
+      entry.record.samples.push_back(
+          {.name = sample.at("name").get<std::string>(),
+           .caption = sample.value("caption", std::string()),
+           .label = sample.at("label").get<int64_t>(),
+           .fps = sample.value("fps", 0.0F),
+           .number = sample.value("number", int64_t{-1}),
+           .pictured = {sample.value("height", int64_t{0}), sample.value("width", int64_t{0})}});
     }
     for (const Json& one : line.at("left_out")) {
       entry.record.left_out.push_back(

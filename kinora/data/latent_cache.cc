@@ -217,7 +217,19 @@ void write_manifest(const std::filesystem::path& cache, const CacheManifest& man
 }
 
 void write_samples(const std::filesystem::path& path, const std::vector<CachedSample>& samples) {
-  io::write_safetensors(path, SampleColumns(samples).tensors());
+  const SampleColumns columns(samples);
+  std::vector<int64_t> heights;
+  std::vector<int64_t> widths;
+  for (const CachedSample& sample : samples) {
+    heights.push_back(sample.pictured.height);
+    widths.push_back(sample.pictured.width);
+  }
+  std::vector<io::SafetensorsTensor> tensors = columns.tensors();
+  const auto count = std::ssize(samples);
+  tensors.insert(tensors.begin(),
+                 {{"heights", DType::kI64, {count}, std::as_bytes(std::span(heights))},
+                  {"widths", DType::kI64, {count}, std::as_bytes(std::span(widths))}});
+  io::write_safetensors(path, tensors);
 }
 
 void write_samples(const std::filesystem::path& path, const std::vector<CachedSample>& samples,
@@ -266,6 +278,10 @@ LatentCache::LatentCache(const std::filesystem::path& path) {
   } else {
     rows_.push_back(open_rows(folder, manifest_.layout, manifest_.parts));
     size_ = rows_.front().count;
+    if (samples_->find("heights") != nullptr) {  // else it was made before they were kept
+      heights_ = column("heights", DType::kI64, size_);
+      widths_ = column("widths", DType::kI64, size_);
+    }
   }
   check_size(size_, path.string());
   labels_ = column("labels", DType::kI64, size_);
@@ -442,6 +458,11 @@ void LatentCache::read(int64_t index, Sample& out) const {
   out.fps = value_at<float>(fps_.data(), index);
   out.label = value_at<int64_t>(labels_.data(), index);
   out.caption.assign(captions_.at(index));
+  out.pictured = {};
+  if (!heights_.empty()) {
+    out.pictured = {value_at<int64_t>(heights_.data(), index),
+                    value_at<int64_t>(widths_.data(), index)};
+  }
   if (!has_several_sizes()) {
     read_row(rows_.front(), manifest_.layout, index, out);
     return;

@@ -96,7 +96,8 @@ struct CachedSample {
   std::string caption;
   int64_t label = 0;
   float fps = 0.0F;
-  int64_t number = -1;  ///< in the set; -1: not known
+  int64_t number = -1;       ///< in the set; -1: not known
+  io::ImageSize pictured{};  ///< Sample::pictured
 };
 
 /// Where a latent of a sample is, in a cache of several sizes.
@@ -176,6 +177,7 @@ class LatentCache : public Source {
   std::span<const std::byte> latent_ends_;
   std::span<const std::byte> latent_size_;
   std::span<const std::byte> latent_row_;
+  // Also of one size, but not in caches of before they were kept:
   std::span<const std::byte> heights_;
   std::span<const std::byte> widths_;
   std::span<const std::byte> frames_;

@@ -209,6 +209,7 @@ void LatentFiles::read(int64_t index, Sample& out) const {
   out.label = file.labels.empty() ? 0 : value_at<int64_t>(file.labels.data(), local);
   out.num_frames = file.num_frames;
   out.fps = file.fps;
+  out.pictured = {shape_.pixel_height, shape_.pixel_width};
   const size_t bytes = static_cast<size_t>(count) * size_of(file.dtype);
   out.latent.mean = {file.dtype, file.latents.subspan(static_cast<size_t>(local) * bytes, bytes)};
 }

@@ -43,6 +43,10 @@ OrderedSamples OrderedReader::read(int64_t first, int64_t end) {
         reader.read(index, {}, batch, i);
         sample.caption = reader.last().caption;
         sample.label = reader.last().label;
+        if (batch.original_size.defined()) {
+          const auto* const size = batch.original_size.const_data_ptr<float>() + i * 2;
+          sample.pictured = {static_cast<int64_t>(size[0]), static_cast<int64_t>(size[1])};
+        }
         sample.fps = batch.fps.defined() ? batch.fps.const_data_ptr<float>()[i] : 0.0F;
       } catch (const Error& error) {
         if (!is_bad_sample(error)) {

@@ -114,6 +114,12 @@ void SampleReader::read(int64_t index, const Augmentation& augmentation, const B
   if (batch.pooled.defined()) {
     copy_values(sample_.text.pooled, batch.pooled, i);
   }
+  if (batch.original_size.defined()) {
+    const io::ImageSize& size = latent_ ? sample_.pictured : sample_.image.full;
+    auto* const out = batch.original_size.mutable_data_ptr<float>() + i * 2;
+    out[0] = static_cast<float>(size.height);
+    out[1] = static_cast<float>(size.width);
+  }
 }
 
 void SampleReader::choose_frames(int64_t index) {

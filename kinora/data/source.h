@@ -107,8 +107,9 @@ struct Sample {
   std::string caption;     ///< empty: the class name says all
   Text text;               ///< of sources with a text_shape
   Latent latent;
-  Latent mirrored;    ///< of the mirrored picture, where latent_parts() has it
-  int64_t label = 0;  ///< in [0, num_classes)
+  Latent mirrored;         ///< of the mirrored picture, where latent_parts() has it
+  io::ImageSize pictured;  ///< of a latent: the picture before all was made of it; 0: not known
+  int64_t label = 0;       ///< in [0, num_classes)
 };
 
 /// What is known of a sample beside its pixels.

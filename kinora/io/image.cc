@@ -88,6 +88,7 @@ void set_size(Image& image, int64_t height, int64_t width) {
   image.height = height;
   image.width = width;
   image.channels = 3;
+  image.full = {height, width};
   image.pixels.resize(static_cast<size_t>(height * width * 3));
 }
 

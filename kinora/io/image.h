@@ -10,21 +10,23 @@
 /// Still images: PNG, JPEG, WebP, GIF, BMP and TIFF in, PNG out. Clips go out through animation.h.
 namespace kinora::io {
 
+struct ImageSize {
+  int64_t height = 0;
+  int64_t width = 0;
+};
+
 /// An RGB image with 8 bits a channel; rows from top to bottom without gaps.
 struct Image {
   int64_t height = 0;
   int64_t width = 0;
   int64_t channels = 3;         ///< always 3
   std::vector<uint8_t> pixels;  ///< [height, width, channels]
+  /// What its file has, upright, where the decoder made it smaller (CropHint::may_scale).
+  ImageSize full = {};
 };
 
-/// Gives `image` a size; its pixels are unspecified. The memory is reused.
+/// Gives `image` a size, also as its full one; its pixels are unspecified. The memory is reused.
 void set_size(Image& image, int64_t height, int64_t width);
-
-struct ImageSize {
-  int64_t height = 0;
-  int64_t width = 0;
-};
 
 /// Limits that are checked before memory is asked for, so that a small hostile file cannot claim a
 /// huge image.

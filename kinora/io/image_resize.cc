@@ -164,6 +164,27 @@ Region center_crop_region(ImageSize size, int64_t height, int64_t width) {
   return {.top = top, .left = left, .bottom = size.height - top, .right = size.width - left};
 }
 
+namespace {
+
+/// The size of which center_crop cuts, after its halvings to `size`.
+ImageSize covering_size(ImageSize size, int64_t height, int64_t width) {
+  const double scale = std::max(static_cast<double>(height) / static_cast<double>(size.height),
+                                static_cast<double>(width) / static_cast<double>(size.width));
+  return {round_half_even(static_cast<double>(size.height) * scale),
+          round_half_even(static_cast<double>(size.width) * scale)};
+}
+
+}  // namespace
+
+ImageSize center_crop_offset(ImageSize size, int64_t height, int64_t width) {
+  check_target(height, width);
+  while (size.height >= 2 * height && size.width >= 2 * width) {
+    size = {size.height / 2, size.width / 2};
+  }
+  const ImageSize covering = covering_size(size, height, width);
+  return {(covering.height - height) / 2, (covering.width - width) / 2};
+}
+
 void Resizer::center_crop(const Image& image, int64_t height, int64_t width, Image& out) {
   check_image(image);
   check_target(height, width);
@@ -175,10 +196,7 @@ void Resizer::center_crop(const Image& image, int64_t height, int64_t width, Ima
                   halved_[turn]);
     from = &halved_[turn];
   }
-  const double scale = std::max(static_cast<double>(height) / static_cast<double>(from->height),
-                                static_cast<double>(width) / static_cast<double>(from->width));
-  const int64_t full_height = round_half_even(static_cast<double>(from->height) * scale);
-  const int64_t full_width = round_half_even(static_cast<double>(from->width) * scale);
+  const auto [full_height, full_width] = covering_size({from->height, from->width}, height, width);
   // Only the pixels that stay are computed: a strip of extreme shape costs no more than others.
   resize_window(*from, full_height, full_width, {(full_height - height) / 2, height},
                 {(full_width - width) / 2, width}, Filter::kBicubic, out);

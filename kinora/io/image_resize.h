@@ -79,6 +79,10 @@ struct Region {
 /// few others.
 [[nodiscard]] Region center_crop_region(ImageSize size, int64_t height, int64_t width);
 
+/// Rows and columns that Resizer::center_crop of an image of `size` to height x width cuts off
+/// above and at the left, after it made the image smaller.
+[[nodiscard]] ImageSize center_crop_offset(ImageSize size, int64_t height, int64_t width);
+
 /// Resizer::resize and Resizer::center_crop without memory to reuse.
 [[nodiscard]] Image resize(const Image& image, int64_t height, int64_t width, Filter filter);
 [[nodiscard]] Image center_crop(const Image& image, int64_t height, int64_t width);

@@ -274,6 +274,7 @@ void decode_jpeg_into(std::span<const std::byte> bytes, const std::string& name,
   const int orientation = exif_orientation(decoder.jpeg);
   ImageSize size = upright_size(stored_size(decoder.jpeg), orientation);
   check_image_size("JPEG", name, size);
+  const ImageSize full = size;
   const bool cmyk = decoder.jpeg.num_components == 4;
   if (!cmyk && orientation == 1) {
     Region region{.bottom = size.height, .right = size.width};
@@ -285,6 +286,7 @@ void decode_jpeg_into(std::span<const std::byte> bytes, const std::string& name,
       region = center_crop_region(size, hint.height, hint.width);
     }
     set_size(image, size.height, size.width);
+    image.full = full;
     if (!read_pixels(decoder, region, static_cast<size_t>(size.width) * 3, image.pixels.data())) {
       throw_corrupt(name, decoder);
     }

@@ -122,6 +122,8 @@ TEST(CropDecodeTest, ScaledDecodeLeavesSmallImagesAlone) {
   decode_image_into(bytes, "a", image, {.height = 75, .width = 75, .may_scale = true});
   EXPECT_EQ(image.height, 75);
   EXPECT_EQ(image.width, 109);
+  EXPECT_EQ(image.full.height, 150);
+  EXPECT_EQ(image.full.width, 217);
 }
 
 TEST(CropDecodeTest, AFileThatIsCutOffIsRefusedWhereverTheCropLies) {

@@ -128,5 +128,28 @@ TEST(ImageResizeTest, RefusesEmptyImagesAndTargets) {
       HasSubstr("got 65536 x 8"));
 }
 
+// The colour of a pixel says where it was; a picture that is exactly covered is only cut.
+TEST(ImageResizeTest, OffsetsOfCropsAreWhereTheyCut) {
+  for (const ImageSize size : {ImageSize{20, 33}, ImageSize{47, 20}, ImageSize{20, 20}}) {
+    Image image;
+    set_size(image, size.height, size.width);
+    for (int64_t i = 0; i < size.height * size.width; ++i) {
+      image.pixels[static_cast<size_t>(3 * i)] = static_cast<uint8_t>(i / size.width);
+      image.pixels[static_cast<size_t>(3 * i + 1)] = static_cast<uint8_t>(i % size.width);
+    }
+    const Image cut = center_crop(image, 20, 20);
+    const ImageSize offset = center_crop_offset(size, 20, 20);
+    EXPECT_EQ(offset.height, cut.pixels[0]);
+    EXPECT_EQ(offset.width, cut.pixels[1]);
+    // Of a picture of twice the size and four times: in the smaller one's pixels.
+    for (const int64_t factor : {2, 4}) {
+      const ImageSize large =
+          center_crop_offset({factor * size.height, factor * size.width}, 20, 20);
+      EXPECT_EQ(large.height, offset.height);
+      EXPECT_EQ(large.width, offset.width);
+    }
+  }
+}
+
 }  // namespace image_resize_test
 }  // namespace kinora::io
