@@ -4,12 +4,15 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
 
 #include <string>
 #include <vector>
 
 #include "kinora/core/error.h"
+#include "kinora/io/image_resize.h"
 #include "kinora/models/families.h"
 
 namespace kinora::inference {
@@ -29,6 +32,38 @@ data::TextShape text_shape(const data::Batch& batch) {
   return {.length = has_text ? batch.text.size(1) : 0,
           .channels = has_text ? batch.text.size(2) : 0,
           .pooled_channels = batch.pooled.defined() ? batch.pooled.size(1) : 0};
+}
+
+/// Aesthetics from 1 to 10, of SDXL's refiner: what diffusers tells it of prompts, and of none.
+constexpr double kScore = 6.0;
+constexpr double kNullScore = 2.5;
+
+/// How large pictures were and how they were cut to `cut`; where nobody says it, that all of the
+/// picture is there.
+void add_framing(const at::Tensor& original_size, const io::ImageSize& cut,
+                 diffusion::Conditions& conditions) {
+  const int64_t batch = conditions.pooled.size(0);
+  conditions.height = of_all(batch, static_cast<double>(cut.height));
+  conditions.width = of_all(batch, static_cast<double>(cut.width));
+  conditions.score = of_all(batch, kScore);
+  conditions.crop = at::zeros({batch, 2}, at::kFloat);
+  if (!original_size.defined()) {
+    conditions.original_size = at::stack({conditions.height, conditions.width}, 1);
+    return;
+  }
+  conditions.original_size = original_size;
+  const auto* const size = original_size.const_data_ptr<float>();
+  auto* const crop = conditions.crop.mutable_data_ptr<float>();
+  for (int64_t i = 0; i < 2 * batch; i += 2) {
+    KINORA_CHECK(size[i] > 0.0F && size[i + 1] > 0.0F, kConfig,
+                 "[train] the model is told how large pictures were before they were cut, which "
+                 "these latents do not say. Hint: kinora data encode into a new --out; files of "
+                 "latents say it in their metadata height and width");
+    const io::ImageSize offset = io::center_crop_offset(
+        {static_cast<int64_t>(size[i]), static_cast<int64_t>(size[i + 1])}, cut.height, cut.width);
+    crop[i] = static_cast<float>(offset.height);
+    crop[i + 1] = static_cast<float>(offset.width);
+  }
 }
 
 }  // namespace
@@ -69,6 +104,10 @@ void check_texts(const data::TextShape& texts, const models::ModelConfig& model)
   KINORA_CHECK(channels == model.text_channels, kConfig,
                "[train] the data's texts have vectors of ", channels,
                " numbers, but model.text_channels is ", model.text_channels);
+  KINORA_CHECK(model.pooled_channels == 0 || texts.pooled_channels == model.pooled_channels,
+               kConfig, "[train] the data's texts have pooled vectors of ", texts.pooled_channels,
+               " numbers, but model.pooled_channels is ", model.pooled_channels,
+               ". Hint: take the text encoder that the model was made for");
   KINORA_CHECK(pooled || texts.length <= model.text_tokens, kConfig,
                "[train] the data's texts have up to ", texts.length,
                " tokens, but model.text_tokens is ", model.text_tokens);
@@ -106,6 +145,13 @@ diffusion::Conditions conditions_of(const data::Batch& batch, const models::Mode
   if (wanted.num_frames) {
     conditions.num_frames = number(is_image ? 1 : size.frames * model.frame_compression);
   }
+  if (wanted.micro && model.pooled_channels > 0) {
+    conditions.pooled = batch.pooled;
+    add_framing(
+        batch.original_size,
+        {.height = size.height * model.compression, .width = size.width * model.compression},
+        conditions);
+  }
   return conditions;
 }
 
@@ -129,6 +175,12 @@ void drop_conditions(diffusion::Conditions& conditions, const at::Tensor& droppe
   }
 }
 
+void take_null_score(const diffusion::Conditions& conditions, diffusion::Conditions& null) {
+  if (conditions.score.defined()) {
+    null.score = at::full_like(conditions.score, kNullScore);
+  }
+}
+
 diffusion::Conditions null_of(const diffusion::Conditions& conditions, int64_t null_class) {
   diffusion::Conditions null;
   if (conditions.labels.defined()) {
@@ -139,6 +191,7 @@ diffusion::Conditions null_of(const diffusion::Conditions& conditions, int64_t n
                                                            : conditions.pooled;
     null.null_text = at::ones({text.size(0)}, text.options().dtype(at::kBool));
   }
+  take_null_score(conditions, null);
   return null;
 }
 

@@ -48,4 +48,7 @@ void drop_conditions(diffusion::Conditions& conditions, const at::Tensor& droppe
 [[nodiscard]] diffusion::Conditions null_of(const diffusion::Conditions& conditions,
                                             int64_t null_class);
 
+/// The same of the score alone, where `conditions` have one: that of pictures to lead away from.
+void take_null_score(const diffusion::Conditions& conditions, diffusion::Conditions& null);
+
 }  // namespace kinora::inference

@@ -35,6 +35,10 @@ void check_text_encoder(const ModelRecipe& recipe, const data::CaptionTokens& to
   KINORA_CHECK(width == model.text_channels, kConfig, "[text] text.encoder, ", path,
                ", gives vectors of ", width, " numbers, but model.text_channels is ",
                model.text_channels, ". Hint: take the encoder that the model was made for");
+  KINORA_CHECK(model.pooled_channels == 0 || encoder.pooled_width() == model.pooled_channels,
+               kConfig, "[text] text.encoder, ", path, ", gives pooled vectors of ",
+               encoder.pooled_width(), " numbers, but model.pooled_channels is ",
+               model.pooled_channels, ". Hint: take the encoder that the model was made for");
   pipelines::check_vocabulary(*tokens.tokenizer, "text.encoder, " + path + ",",
                               encoder.vocab_size());
 }

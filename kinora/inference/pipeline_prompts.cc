@@ -11,18 +11,14 @@
 #include <sstream>
 #include <unordered_map>
 #include <utility>
-#include <variant>
 
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
 #include "kinora/core/text.h"
 #include "kinora/inference/fitting_text_encoder.h"
 #include "kinora/inference/setup.h"
-#include "kinora/io/file.h"
 #include "kinora/models/families.h"
 #include "kinora/models/text_encoders/text_encoder.h"
-#include "kinora/pipelines/diffusers_config.h"
-#include "kinora/pipelines/text_encoder_config.h"
 #include "kinora/pipelines/text_encoder_file.h"
 #include "kinora/pipelines/tokenizer_folder.h"
 #include "kinora/prompts/caption_cleaning.h"
@@ -36,47 +32,30 @@ namespace fs = std::filesystem;
 /// Captions that are encoded at once.
 constexpr size_t kAtOnce = 32;
 
-/// How the text encoder of a pipeline is built, and where that is written.
-struct EncoderOutline {
-  pipelines::TextEncoderConfig config;
-  fs::path origin;
-};
-
-EncoderOutline encoder_outline(const pipelines::Pipeline& pipeline,
-                               const pipelines::PipelineText& its) {
-  if (const fs::path file = pipeline.part(its.encoder); fs::is_regular_file(file)) {
-    return {pipelines::text_encoder_config(file), file};
-  }
-  const fs::path path = pipeline.part(its.encoder / "config.json");
-  return {pipelines::parse_text_encoder_config(io::read_text(path, pipelines::kMaxConfigBytes),
-                                               path.string()),
-          path};
-}
-
 /// kConfig where tokenizer, encoder and denoiser do not belong together. Reads no weights.
-void check_fit(const tokenizers::Tokenizer& tokenizer, const EncoderOutline& encoder,
+void check_fit(const tokenizers::Tokenizer& tokenizer, const fs::path& path,
                const models::ModelConfig& model) {
-  const pipelines::TextEncoderConfig& config = encoder.config;
-  const fs::path& encoder_config = encoder.origin;
-  const auto* const t5 = std::get_if<models::T5Config>(&config);
-  const auto* const clip = std::get_if<models::ClipTextConfig>(&config);
+  const std::unique_ptr<models::TextEncoder> encoder = pipelines::described_text_encoder(path);
   const bool reads_clip = models::pads_captions(model);
-  KINORA_CHECK((reads_clip ? clip != nullptr : t5 != nullptr), kConfig,
-               "[sample] the text encoder of ", encoder_config, " is a ",
-               t5 != nullptr ? "T5" : "CLIP", ", but ", models::name_of(model), " reads ",
+  const bool is_clip = encoder->piece().has_value();
+  KINORA_CHECK(reads_clip == is_clip, kConfig, "[sample] the text encoder of ", path, " is a ",
+               is_clip ? "CLIP" : "T5", ", but ", models::name_of(model), " reads ",
                reads_clip ? "CLIP" : "T5", "'s states. Hint: take both from one pipeline");
-  const int64_t width = t5 != nullptr ? t5->d_model : clip->hidden_size;
-  KINORA_CHECK(width == model.text_channels, kConfig, "[sample] the text encoder of ",
-               encoder_config, " makes states of ", width, " channels, but ",
+  KINORA_CHECK(encoder->width() == model.text_channels, kConfig, "[sample] the text encoder of ",
+               path, " makes states of ", encoder->width(), " channels, but ",
                models::name_of(model), " takes ", model.text_channels,
                reads_clip ? " (cross_attention_dim)" : " (caption_channels)",
                ". Hint: take both from one pipeline");
-  KINORA_CHECK(!reads_clip || clip->max_position_embeddings >= model.text_tokens, kConfig,
-               "[sample] the text encoder of ", encoder_config, " reads ",
-               clip->max_position_embeddings, " tokens, but captions have ", model.text_tokens,
+  KINORA_CHECK(model.pooled_channels == 0 || encoder->pooled_width() == model.pooled_channels,
+               kConfig, "[sample] the text encoder of ", path, " makes pooled vectors of ",
+               encoder->pooled_width(), " numbers, but ", models::name_of(model), " takes ",
+               model.pooled_channels, ". Hint: take both from one pipeline");
+  KINORA_CHECK(!reads_clip || *encoder->piece() >= model.text_tokens, kConfig,
+               "[sample] the text encoder of ", path, " reads ", *encoder->piece(),
+               " tokens, but captions have ", model.text_tokens,
                ". Hint: take both from one pipeline");
-  pipelines::check_vocabulary(tokenizer, "the text encoder of " + encoder_config.string(),
-                              t5 != nullptr ? t5->vocab_size : clip->vocab_size);
+  pipelines::check_vocabulary(tokenizer, "the text encoder of " + path.string(),
+                              encoder->vocab_size());
 }
 
 /// What is done to captions, in words.
@@ -217,15 +196,23 @@ std::vector<data::Text> encoded(models::TextEncoder& encoder,
     const models::TextStates out = encoder.encode(tokens);
     const at::Tensor states = out.states.cpu().contiguous();
     const float* row = states.const_data_ptr<float>();
-    for (const int64_t length : out.lengths) {
+    const at::Tensor pooled =
+        shape.pooled_channels > 0 ? out.pooled.cpu().contiguous() : at::Tensor();
+    for (int64_t i = 0; i < std::ssize(out.lengths); ++i) {
+      const int64_t length = out.lengths[static_cast<size_t>(i)];
       all.push_back(text_of(row, length, shape));
       row += length * shape.channels;
+      if (pooled.defined()) {
+        const float* const vector = pooled.const_data_ptr<float>() + i * shape.pooled_channels;
+        all.back().pooled.assign(vector, vector + shape.pooled_channels);
+      }
     }
   }
   for (size_t i = 0; i < texts.size(); ++i) {
-    if (texts[i].is_weighted()) {
+    if (texts[i].is_weighted()) {  // its vector is that of the text without weights
       const at::Tensor states = weighted_states(encoder, texts[i], options).contiguous();
-      all[i] = text_of(states.const_data_ptr<float>(), states.size(0), shape);
+      all[i].tokens = text_of(states.const_data_ptr<float>(), states.size(0), shape).tokens;
+      all[i].length = states.size(0);
     }
   }
   return all;
@@ -254,12 +241,11 @@ Prompts prompts_of_pipeline(const pipelines::Pipeline& pipeline,
   const pipelines::PipelineText& its = pipeline.text.value();
   const fs::path tokenizer_folder = pipeline.part(its.tokenizer);
   const fs::path encoder_folder = pipeline.part(its.encoder);
-  const EncoderOutline outline = encoder_outline(pipeline, its);
   const data::TextShape shape{.length = recipe.model.text_tokens,
                               .channels = recipe.model.text_channels,
-                              .pooled_channels = 0};
+                              .pooled_channels = recipe.model.pooled_channels};
   const auto tokenizer = tokenizers::Tokenizer::load(tokenizer_folder);
-  check_fit(tokenizer, outline, recipe.model);
+  check_fit(tokenizer, encoder_folder, recipe.model);
   std::vector<std::string> texts = {options.negative};  // each once
   std::unordered_map<std::string, size_t> number;
   if (!its.cuts_negative && !its.scores) {
@@ -296,7 +282,7 @@ Prompts prompts_of_pipeline(const pipelines::Pipeline& pipeline,
                                             .pad_id = tokenizer.pad_id().value_or(0),
                                             .max_length = shape.length});
   // Without a negative caption the model's own null embedding, where it learned one.
-  const bool takes_null = its.has_learned_null && options.negative.empty();
+  const bool takes_null = its.has_own_null && options.negative.empty();
   Prompts prompts{.shape = shape,
                   .all = {},
                   .negative = takes_null ? std::nullopt : std::optional(states.front()),

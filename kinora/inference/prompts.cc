@@ -61,6 +61,12 @@ diffusion::Conditions negative_of(const Prompts& prompts, const diffusion::Condi
   at::Tensor row = at::empty({1, texts.size(1), texts.size(2)});
   copy_row(text.tokens, row, 0);
   diffusion::Conditions negative;
+  if (conditions.pooled.defined()) {
+    at::Tensor vector = at::empty({1, conditions.pooled.size(1)});
+    copy_row(text.pooled, vector, 0);
+    negative.pooled = vector.to(texts.device()).expand_as(conditions.pooled);
+  }
+  take_null_score(conditions, negative);
   negative.text = row.to(texts.device()).expand_as(texts);
   negative.text_lengths = prompts.cuts_negative
                               ? conditions.text_lengths.clamp_max(text.length)

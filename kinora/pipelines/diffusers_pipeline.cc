@@ -14,6 +14,7 @@
 #include "kinora/pipelines/diffusers_config.h"
 #include "kinora/pipelines/diffusers_model.h"
 #include "kinora/pipelines/diffusers_scheduler.h"
+#include "kinora/pipelines/tokenizer_folder.h"
 
 namespace kinora::pipelines {
 namespace {
@@ -32,13 +33,16 @@ struct PipelineClass {
   int64_t steps;
   double guidance;
   bool cuts_negative = false;  ///< PipelineText's
+  bool of_sdxl = false;        ///< its text encoders are read as one, and zeros for no caption
 };
-constexpr std::array<PipelineClass, 5> kPipelines = {{
+constexpr std::array<PipelineClass, 7> kPipelines = {{
     {"DiTPipeline", "transformer", "dit", 0, 50, 4.0},
     {"PixArtAlphaPipeline", "transformer", "pixart", 120, 20, 4.5},
     {"PixArtSigmaPipeline", "transformer", "pixart", 300, 20, 4.5},
     {"LattePipeline", "transformer", "latte_t2v", 120, 50, 7.5, true},
     {"StableDiffusionPipeline", "unet", "unet", 77, 50, 7.5},
+    {"StableDiffusionXLPipeline", "unet", "unet", 77, 50, 5.0, false, true},
+    {"StableDiffusionXLImg2ImgPipeline", "unet", "unet", 77, 50, 5.0, false, true},
 }};
 
 const PipelineClass* find_class(std::string_view name) {
@@ -70,7 +74,8 @@ std::optional<Pipeline> find_diffusers_pipeline(const fs::path& path) {
   if (!fs::is_regular_file(index)) {
     return std::nullopt;
   }
-  const auto name = DiffusersConfig(index).get<std::string>("_class_name", "");
+  const DiffusersConfig config(index);
+  const auto name = config.get<std::string>("_class_name", "");
   const PipelineClass* const its = find_class(name);
   if (its == nullptr) {
     return std::nullopt;
@@ -81,6 +86,11 @@ std::optional<Pipeline> find_diffusers_pipeline(const fs::path& path) {
                                  .encoder = "text_encoder",
                                  .max_tokens = its->text_tokens,
                                  .cuts_negative = its->cuts_negative};
+    if (its->of_sdxl) {
+      pipeline.text->tokenizer = has_tokenizer(path / "tokenizer") ? "tokenizer" : "tokenizer_2";
+      pipeline.text->encoder = "";  // the folder, which has several
+      pipeline.text->has_own_null = config.get<bool>("force_zeros_for_empty_prompt", true);
+    }
   }
   return pipeline;
 }

@@ -221,7 +221,7 @@ std::optional<Pipeline> find_open_sora(const fs::path& path) {
           .tokenizer = is_apart ? "tokenizer" : "text_encoder",
           .encoder = "text_encoder",
           .max_tokens = found->config.get<int64_t>("model_max_length", version->text_tokens),
-          .has_learned_null = true,
+          .has_own_null = true,
           .scores = prompts::OpenSoraScores{.aesthetic = version->aesthetic},
           .has_worded_scores = version->has_windows}};
 }

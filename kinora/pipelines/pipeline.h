@@ -15,8 +15,9 @@ struct PipelineText {
   std::filesystem::path tokenizer;  ///< in the pipeline's folder, or absolute
   std::filesystem::path encoder;    ///< likewise: text_encoder_file.h
   int64_t max_tokens = 0;           ///< of a caption, its end token counted
-  /// Where no negative caption is given, the model's own null embedding stands for it.
-  bool has_learned_null = false;
+  /// Where no negative caption is given, the model's own null embedding stands for it: a learned
+  /// one, or the zeros of SDXL.
+  bool has_own_null = false;
   /// Of the negative caption, padding included, as many states are read as the caption has (Latte).
   bool cuts_negative = false;
   /// What Open-Sora appends to prompts where nobody says otherwise.

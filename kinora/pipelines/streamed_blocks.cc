@@ -5,10 +5,11 @@
 
 namespace kinora::pipelines {
 
-StreamedBlocks::StreamedBlocks(models::TextEncoder& encoder, checkpoint::WeightsFile file,
+StreamedBlocks::StreamedBlocks(models::TextEncoder& encoder,
+                               std::vector<checkpoint::WeightsFile> files,
                                checkpoint::LateTensors tensors, at::Device device,
                                at::ScalarType type)
-    : file_(std::move(file)), tensors_(std::move(tensors)), type_(type), layout_(encoder) {
+    : files_(std::move(files)), tensors_(std::move(tensors)), type_(type), layout_(encoder) {
   if (device.is_cpu()) {
     return;
   }

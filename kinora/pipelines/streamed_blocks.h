@@ -23,8 +23,8 @@ namespace kinora::pipelines {
 /// for two blocks: one arrives while the other computes.
 class StreamedBlocks {
  public:
-  /// Borrows `encoder`. `tensors`, by its paths, lie in `file`.
-  StreamedBlocks(models::TextEncoder& encoder, checkpoint::WeightsFile file,
+  /// Borrows `encoder`. `tensors`, by its paths, lie in `files`.
+  StreamedBlocks(models::TextEncoder& encoder, std::vector<checkpoint::WeightsFile> files,
                  checkpoint::LateTensors tensors, at::Device device, at::ScalarType type);
 
   /// Its models::TextBlockHook.
@@ -36,7 +36,7 @@ class StreamedBlocks {
   [[nodiscard]] std::vector<at::Tensor> read(int64_t block);
   void read_ahead(int64_t block);
 
-  checkpoint::WeightsFile file_;  // first, since tensors_ are in it
+  std::vector<checkpoint::WeightsFile> files_;  // first, since tensors_ are in them
   checkpoint::LateTensors tensors_;
   at::ScalarType type_;
   BlockLayout layout_;

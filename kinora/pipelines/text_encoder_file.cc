@@ -16,16 +16,19 @@
 #include "kinora/core/text.h"
 #include "kinora/device/host_bytes.h"
 #include "kinora/io/file.h"
+#include "kinora/models/text_encoders/joint_text_encoder.h"
 #include "kinora/models/text_encoders/open_clip_names.h"
 #include "kinora/pipelines/diffusers_config.h"
 #include "kinora/pipelines/shared_blocks.h"
 #include "kinora/pipelines/staged_copies.h"
 #include "kinora/pipelines/streamed_blocks.h"
+#include "kinora/tokenizers/tokenizer.h"
 
 namespace kinora::pipelines {
 namespace {
 
 namespace fs = std::filesystem;
+using checkpoint::LateTensor;
 using checkpoint::LateTensors;
 using checkpoint::WeightsFile;
 
@@ -38,7 +41,8 @@ struct Kind {
   std::string_view other;   ///< towers of the same keys end so
   std::string_view beside;  ///< what lies beside `own`: the vocabulary, the projection
   TextEncoderConfig (*config_of)(const LateTensors&, const std::string&);
-  LateTensors (*ours)(LateTensors) = nullptr;  ///< under our paths; null: they are already
+  /// Under our paths; null: they are already. of_sdxl: what that reads.
+  LateTensors (*ours)(LateTensors, bool of_sdxl) = nullptr;
 };
 TextEncoderConfig clip_config(const LateTensors& tensors, const std::string& where) {
   return clip_config_of(tensors, where);
@@ -52,16 +56,34 @@ constexpr Kind kClip = {"encoder.layers.0.self_attn.q_proj.weight", "text_model.
                         "text_projection.weight", clip_config};
 
 constexpr std::string_view kOpenClipImages = "visual.";
+/// What stands before the keys of SDXL's encoders in one file, with their numbers.
+constexpr std::string_view kSdxlEncoders = "conditioner.embedders.";
 
-/// OpenCLIP's tower as Stable Diffusion 2 reads it: the states before the last block, normed by the
-/// last norm. So that block and the projection are not taken.
-LateTensors from_open_clip(LateTensors tensors) {
+/// The same tensor with its two dims exchanged.
+LateTensor transposed(const LateTensor& tensor) {
+  LateTensor result = tensor;
+  std::ranges::reverse(result.shape);
+  result.reads_rows = false;
+  result.read = [tensor](int64_t begin, int64_t end) {
+    return tensor.read_all().narrow(1, begin, end - begin).t().contiguous();
+  };
+  return result;
+}
+
+/// OpenCLIP's tower as SDXL reads it, or as Stable Diffusion 2 does: the states before the last
+/// block, normed by the last norm. So that block and the projection are not taken there.
+LateTensors from_open_clip(LateTensors tensors, bool of_sdxl) {
   const std::string block = "transformer.resblocks.";
   int64_t blocks = 0;
   while (tensors.contains(block + std::to_string(blocks) + ".attn.in_proj_weight")) {
     ++blocks;
   }
-  LateTensors ours = checkpoint::take_renamed(tensors, models::from_open_clip(blocks - 1));
+  LateTensors ours =
+      checkpoint::take_renamed(tensors, models::from_open_clip(of_sdxl ? blocks : blocks - 1));
+  if (const auto found = tensors.find("text_projection");
+      of_sdxl && found != tensors.end() && found->second.shape.size() == 2) {
+    ours.emplace("text_projection.weight", transposed(found->second));
+  }
   const std::string last = block + std::to_string(blocks - 1) + ".";
   std::erase_if(tensors, [&last](const auto& named) {
     return named.first.starts_with(last) || named.first.starts_with(kOpenClipImages) ||
@@ -138,7 +160,9 @@ LateTensors tensors_at(const WeightsFile& file, const Place& place) {
       }
     }
   }
-  return place.kind->ours == nullptr ? tensors : place.kind->ours(std::move(tensors));
+  return place.kind->ours == nullptr
+             ? tensors
+             : place.kind->ours(std::move(tensors), place.prefix.starts_with(kSdxlEncoders));
 }
 
 /// The folder of config.json and weights that `path` means; empty if it is a file.
@@ -152,8 +176,8 @@ fs::path folder_of(const fs::path& path) {
       return folder;
     }
   }
-  throw_error(ErrorKind::kIo, "[text encoder] ", path,
-              " has neither config.json nor text_encoder/config.json");
+  throw_error(ErrorKind::kIo, "[text encoder] there is neither ", path / "config.json", " nor ",
+              path / "text_encoder/config.json");
 }
 
 /// How the encoder is built: by config.json where there is one, else by the shapes.
@@ -228,72 +252,144 @@ void load(models::TextEncoder& encoder, const LateTensors& tensors,
 
 /// A text encoder without weights, frozen, and where these lie.
 struct Outline {
-  WeightsFile file;
+  std::vector<WeightsFile> files;
   LateTensors tensors;
   std::unique_ptr<models::TextEncoder> encoder;
 };
 
-Outline outline(const fs::path& path, const std::string& prefix) {
+/// The weights of one text encoder, and how it is built.
+struct Part {
+  WeightsFile file;
+  LateTensors tensors;
+  TextEncoderConfig config;
+};
+
+Part part_at(const fs::path& path, const std::string& prefix) {
   const fs::path folder = folder_of(path);
   WeightsFile file = WeightsFile::open(folder.empty() ? path : folder, /*averaged=*/false);
   const Place place = only_place(file, prefix);
   LateTensors tensors = tensors_at(file, place);
-  std::unique_ptr<models::TextEncoder> encoder =
-      make_text_encoder(config_for(path, folder, place, tensors));
-  check_fit(file, tensors, *encoder);
-  for (const auto& [name, parameter] : encoder->named_parameters()) {
+  TextEncoderConfig config = config_for(path, folder, place, tensors);
+  return {std::move(file), std::move(tensors), std::move(config)};
+}
+
+/// What SDXL reads of its encoders.
+constexpr models::TextLayer kLayerOfSdxl = {.before_last = 1, .normed = false};
+/// What the second one reads behind a text's end, as published: "!".
+constexpr int64_t kSdxlPadding = 0;
+
+/// One of SDXL's encoders: a folder of its own, or in a file the keys that begin so.
+struct SdxlPart {
+  fs::path path;
+  std::string prefix;
+};
+
+/// The encoders of SDXL or, one alone, of its refiner, in a folder or a file; else none.
+std::vector<SdxlPart> sdxl_parts(const fs::path& path) {
+  std::vector<SdxlPart> parts;
+  if (fs::is_regular_file(path)) {
+    const WeightsFile file = WeightsFile::open(path, /*averaged=*/false);
+    for (const Place& place : places_in(file.names(), std::string(kSdxlEncoders))) {
+      parts.push_back({path, place.prefix});
+    }
+  } else if (fs::is_regular_file(path / "text_encoder_2/config.json") &&
+             !fs::is_regular_file(path / "config.json")) {
+    KINORA_CHECK(!fs::exists(path / "text_encoder_3"), kConfig, "[text encoder] ", path,
+                 " has three text encoders, which Kinora does not take as one. Hint: name the "
+                 "folder of one of them");
+    for (const char* name : {"text_encoder", "text_encoder_2"}) {
+      if (fs::is_regular_file(path / name / "config.json")) {
+        parts.push_back({path / name, ""});
+      }
+    }
+  }
+  KINORA_CHECK(parts.size() <= 2, kConfig, "[text encoder] ", path,
+               " must have SDXL's two text encoders, or one, got ", parts.size());
+  return parts;
+}
+
+TextEncoderConfig config_in(const fs::path& folder) {
+  const fs::path config = folder / "config.json";
+  return parse_text_encoder_config(io::read_text(config, kMaxConfigBytes), config.string());
+}
+
+models::ClipTextConfig clip_of(const SdxlPart& part) {
+  const TextEncoderConfig config =
+      part.prefix.empty() ? config_in(part.path) : part_at(part.path, part.prefix).config;
+  const auto* const clip = std::get_if<models::ClipTextConfig>(&config);
+  KINORA_CHECK(clip != nullptr, kConfig, "[text encoder] ", part.path,
+               " must be a CLIP, as SDXL's, got a T5. Hint: name the folder of one of them");
+  return *clip;
+}
+
+/// What the second encoder reads behind a text's end. kConfig where both tokenizers differ in more.
+int64_t second_padding(const fs::path& path) {
+  const auto second = tokenizers::Tokenizer::load(path / "tokenizer_2");
+  const auto first = tokenizers::Tokenizer::load(path / "tokenizer");
+  int64_t same = 0;
+  const int64_t most = std::max(first.vocab_size(), second.vocab_size());
+  while (same < most && first.token_of(same) == second.token_of(same)) {
+    ++same;
+  }
+  KINORA_CHECK(same == most, kConfig, "[text encoder] the tokenizers of ", path,
+               " must number tokens alike, got ", first.token_of(same).value_or("none"), " and ",
+               second.token_of(same).value_or("none"), " for ", same);
+  KINORA_CHECK(second.pad_id().has_value(), kConfig, "[text encoder] ", path / "tokenizer_2",
+               " must have a padding token");
+  return *second.pad_id();
+}
+
+/// The encoders of SDXL as one, without weights.
+std::unique_ptr<models::TextEncoder> encoder_of(const fs::path& path,
+                                                const std::vector<SdxlPart>& parts) {
+  const models::ClipTextConfig last = clip_of(parts.back());
+  KINORA_CHECK(last.projection_dim > 0, kConfig, "[text encoder] ", parts.back().path,
+               " must be a CLIPTextModelWithProjection, as SDXL's, got one without");
+  std::unique_ptr<models::TextEncoder> encoder;
+  if (parts.size() == 1) {
+    encoder = std::make_unique<models::ClipTextEncoder>(last);
+  } else {
+    encoder = std::make_unique<models::JointTextEncoder>(
+        clip_of(parts.front()), last,
+        fs::is_regular_file(path) ? kSdxlPadding : second_padding(path));
+  }
+  encoder->set_default_layer(kLayerOfSdxl);
+  return encoder;
+}
+
+Outline outline_of_sdxl(const fs::path& path, const std::vector<SdxlPart>& parts) {
+  Outline result;
+  result.encoder = encoder_of(path, parts);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const std::string below = parts.size() == 1 ? "" : models::JointTextEncoder::kChildren[i];
+    Part part = part_at(parts[i].path, parts[i].prefix);
+    for (auto& [key, tensor] : part.tensors) {
+      result.tensors.emplace(below.empty() ? key : below + "." + key, tensor);
+    }
+    result.files.push_back(std::move(part.file));
+  }
+  return result;
+}
+
+Outline outline(const fs::path& path, const std::string& prefix) {
+  Outline result;
+  if (const auto parts = sdxl_parts(path); !parts.empty() && prefix.empty()) {
+    result = outline_of_sdxl(path, parts);
+  } else {
+    Part part = part_at(path, prefix);
+    result.encoder = make_text_encoder(part.config);
+    result.tensors = std::move(part.tensors);
+    result.files.push_back(std::move(part.file));
+  }
+  check_fit(result.files.front(), result.tensors, *result.encoder);
+  for (const auto& [name, parameter] : result.encoder->named_parameters()) {
     parameter->frozen = true;
   }
-  return {std::move(file), std::move(tensors), std::move(encoder)};
+  return result;
 }
 
-}  // namespace
-
-TextEncoderConfig text_encoder_config(const fs::path& path) {
-  const WeightsFile file = WeightsFile::open(path, /*averaged=*/false);
-  const Place place = only_place(file, "");
-  return config_for(path, {}, place, tensors_at(file, place));
-}
-
-std::unique_ptr<models::TextEncoder> outlined_text_encoder(const fs::path& path,
-                                                           const std::string& prefix) {
-  return outline(path, prefix).encoder;
-}
-
-std::unique_ptr<models::TextEncoder> open_text_encoder(const fs::path& path,
-                                                       const TextEncoderOptions& options) {
-  KINORA_CHECK(!(options.streamed && options.eight_bits), kConfig,
-               "[text encoder] a streamed encoder must not be kept in 8 bits, got both");
-  const bool shared = options.ranks.size() > 1;
-  KINORA_CHECK(
-      !(shared && (options.streamed || options.eight_bits)), kConfig,
-      "[text encoder] one that ranks share must neither be streamed nor kept in 8 bits, got ",
-      options.streamed ? "streamed" : "8 bits");
-  auto [file, tensors, encoder] = outline(path, options.prefix);
-  if (shared) {
-    load(*encoder, tensors, options,
-         [&its = *encoder](const std::string& name) { return !is_of_a_block(its, name); });
-    const auto blocks = std::make_shared<SharedBlocks>(*encoder, tensors, options.ranks,
-                                                       options.device, options.type);
-    encoder->set_block_hook([blocks](int64_t block, bool begins) { blocks->use(block, begins); });
-    return std::move(encoder);
-  }
-  if (!options.streamed) {
-    load(*encoder, tensors, options, [](const std::string&) { return true; });
-    return std::move(encoder);
-  }
-  const nn::NamedParameter vocabulary = encoder->vocabulary();
-  load(*encoder, tensors, options, [&vocabulary, &its = *encoder](const std::string& name) {
-    return name != vocabulary.path && !is_of_a_block(its, name);
-  });
-  vocabulary.parameter->value = tensors.at(vocabulary.path).read_all();  // in the mapped file
-  const auto blocks = std::make_shared<StreamedBlocks>(
-      *encoder, std::move(file), std::move(tensors), options.device, options.type);
-  encoder->set_block_hook([blocks](int64_t block, bool begins) { blocks->use(block, begins); });
-  return std::move(encoder);
-}
-
-std::string text_encoder_fingerprint(const fs::path& path, const std::string& prefix) {
+/// text_encoder_fingerprint() of one encoder.
+std::string fingerprint_of(const fs::path& path, const std::string& prefix) {
   constexpr size_t kFirstBytes = 4096;
   const fs::path folder = folder_of(path);
   const WeightsFile file = WeightsFile::open(folder.empty() ? path : folder, /*averaged=*/false);
@@ -313,6 +409,65 @@ std::string text_encoder_fingerprint(const fs::path& path, const std::string& pr
     checksum.update(bytes.first(std::min(bytes.size(), kFirstBytes)));
   }
   return checksum.hex();
+}
+
+}  // namespace
+
+std::unique_ptr<models::TextEncoder> described_text_encoder(const fs::path& path) {
+  if (const auto parts = sdxl_parts(path); !parts.empty()) {
+    return encoder_of(path, parts);
+  }
+  const fs::path folder = folder_of(path);
+  return make_text_encoder(folder.empty() ? part_at(path, "").config : config_in(folder));
+}
+
+std::unique_ptr<models::TextEncoder> outlined_text_encoder(const fs::path& path,
+                                                           const std::string& prefix) {
+  return outline(path, prefix).encoder;
+}
+
+std::unique_ptr<models::TextEncoder> open_text_encoder(const fs::path& path,
+                                                       const TextEncoderOptions& options) {
+  KINORA_CHECK(!(options.streamed && options.eight_bits), kConfig,
+               "[text encoder] a streamed encoder must not be kept in 8 bits, got both");
+  const bool shared = options.ranks.size() > 1;
+  KINORA_CHECK(
+      !(shared && (options.streamed || options.eight_bits)), kConfig,
+      "[text encoder] one that ranks share must neither be streamed nor kept in 8 bits, got ",
+      options.streamed ? "streamed" : "8 bits");
+  auto [files, tensors, encoder] = outline(path, options.prefix);
+  if (shared) {
+    load(*encoder, tensors, options,
+         [&its = *encoder](const std::string& name) { return !is_of_a_block(its, name); });
+    const auto blocks = std::make_shared<SharedBlocks>(*encoder, tensors, options.ranks,
+                                                       options.device, options.type);
+    encoder->set_block_hook([blocks](int64_t block, bool begins) { blocks->use(block, begins); });
+    return std::move(encoder);
+  }
+  if (!options.streamed) {
+    load(*encoder, tensors, options, [](const std::string&) { return true; });
+    return std::move(encoder);
+  }
+  const std::vector<nn::NamedParameter> vocabularies = encoder->vocabularies();
+  load(*encoder, tensors, options, [&vocabularies, &its = *encoder](const std::string& name) {
+    return !std::ranges::count(vocabularies, name, &nn::NamedParameter::path) &&
+           !is_of_a_block(its, name);
+  });
+  for (const nn::NamedParameter& vocabulary : vocabularies) {
+    vocabulary.parameter->value = tensors.at(vocabulary.path).read_all();  // in the mapped file
+  }
+  const auto blocks = std::make_shared<StreamedBlocks>(
+      *encoder, std::move(files), std::move(tensors), options.device, options.type);
+  encoder->set_block_hook([blocks](int64_t block, bool begins) { blocks->use(block, begins); });
+  return std::move(encoder);
+}
+
+std::string text_encoder_fingerprint(const fs::path& path, const std::string& prefix) {
+  std::string all;
+  for (const SdxlPart& part : prefix.empty() ? sdxl_parts(path) : std::vector<SdxlPart>()) {
+    all += (all.empty() ? "" : "+") + fingerprint_of(part.path, part.prefix);
+  }
+  return all.empty() ? fingerprint_of(path, prefix) : all;
 }
 
 }  // namespace kinora::pipelines

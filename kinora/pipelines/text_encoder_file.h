@@ -34,24 +34,28 @@ struct TextEncoderOptions {
 /// A text encoder with its weights, frozen. `path` is one of
 ///   - a folder of transformers with config.json and model.safetensors, pytorch_model.bin or one of
 ///     their indices (model.safetensors.index.json), or one that has it in text_encoder/;
+///   - a folder of SDXL, which has a second CLIP in text_encoder_2/ and its tokenizer in
+///     tokenizer_2/: both are one encoder (JointTextEncoder), or of the refiner that one alone, of
+///     whose states those behind the block before the last are read, without the last norm;
 ///   - a file of weights, or an index. The encoder's keys may have anything before them
 ///     ("text_encoder.", "cond_stage_model.transformer."), and other parts may lie beside it: T5's
 ///     decoder, CLIP's vision tower, a whole pipeline. A config.json beside it is followed if it is
 ///     a text encoder's; else text_encoder_config.h says how it is built. With OpenCLIP's own keys
-///     (Stable Diffusion 2, "cond_stage_model.model.") the last block is not taken, as there.
+///     (Stable Diffusion 2, "cond_stage_model.model.") the last block is not taken, as there. Of
+///     SDXL in one file ("conditioner.embedders.") all is taken, as of its folder.
 /// Names and shapes are compared before any weight is read: kIo, listing what is missing,
 /// unexpected or of another shape, with both shapes. kConfig for a config that is not known, and
 /// where there are several encoders, naming them.
 [[nodiscard]] std::unique_ptr<models::TextEncoder> open_text_encoder(
     const std::filesystem::path& path, const TextEncoderOptions& options);
 
-/// The same without weights, whose names and shapes are compared all the same.
+/// The same without weights, of which folders need none: config.json says all.
+[[nodiscard]] std::unique_ptr<models::TextEncoder> described_text_encoder(
+    const std::filesystem::path& path);
+
+/// open_text_encoder() without weights, whose names and shapes are compared all the same.
 [[nodiscard]] std::unique_ptr<models::TextEncoder> outlined_text_encoder(
     const std::filesystem::path& path, const std::string& prefix = {});
-
-/// How the text encoder of a file is built. Errors as open_text_encoder(), but names and shapes are
-/// not compared.
-[[nodiscard]] TextEncoderConfig text_encoder_config(const std::filesystem::path& path);
 
 /// What tells a text encoder from others, whatever its path: a checksum of how it is built and of
 /// the names, types, shapes and first values of its weights. Reads a page of each. Errors as

@@ -63,7 +63,8 @@ std::vector<fs::path> tokenizer_places(const fs::path& text_encoder) {
   constexpr std::string_view kEncoder = "text_encoder";
   const std::string name = folder.filename().string();
   const std::string number = name.starts_with(kEncoder) ? name.substr(kEncoder.size()) : "";
-  return {folder, folder / "tokenizer", folder.parent_path() / ("tokenizer" + number)};
+  return {folder, folder / "tokenizer", folder.parent_path() / ("tokenizer" + number),
+          folder / "tokenizer_2"};  // of SDXL's refiner, which has no other
 }
 
 fs::path find_tokenizer(const fs::path& text_encoder) {

@@ -56,7 +56,12 @@ class PipelinePromptsTest : public testing::TestWithParam<const char*> {
   }
   static bool is_latte() { return std::string(GetParam()) == "latte"; }
   /// Stable Diffusion.
-  static bool is_sd() { return std::string(GetParam()).starts_with("sd"); }
+  static bool is_sd() { return std::string(GetParam()).starts_with("sd") || is_refiner(); }
+  static bool is_refiner() { return std::string(GetParam()) == "refiner"; }
+  static bool is_sdxl() { return std::string(GetParam()) == "sdxl" || is_refiner(); }
+  /// A folder of its text encoder.
+  static std::string encoder() { return is_sdxl() ? "text_encoder_2" : "text_encoder"; }
+  static double guidance() { return is_sdxl() ? 5.0 : is_latte() || is_sd() ? 7.5 : 4.5; }
   static const char* denoiser() { return is_sd() ? "unet" : "transformer"; }
   static int64_t most_tokens() {
     return is_sd() ? 77 : std::string(GetParam()) == "pixart_sigma" ? 300 : 120;
@@ -88,7 +93,8 @@ std::string name_of(const testing::TestParamInfo<const char*>& info) {
   return info.param;
 }
 INSTANTIATE_TEST_SUITE_P(Pipelines, PipelinePromptsTest,
-                         testing::Values("pixart_alpha", "pixart_sigma", "latte", "sd1", "sd2"),
+                         testing::Values("pixart_alpha", "pixart_sigma", "latte", "sd1", "sd2",
+                                         "sdxl", "refiner"),
                          name_of);
 
 TEST_P(PipelinePromptsTest, AnEncoderThatDoesNotFitIsStreamedAndGivesTheSame) {
@@ -139,6 +145,11 @@ TEST_P(PipelinePromptsTest, StatesAreThoseOfDiffusers) {
         0.0);
     first += length;
   }
+  for (size_t i = 0; is_sdxl() && i < texts.size(); ++i) {
+    const at::Tensor pooled = expected.read("pooled")[static_cast<int64_t>(i)];
+    const at::Tensor own = at::tensor(texts[i].pooled);
+    EXPECT_LT(((own - pooled).norm() / pooled.norm()).item<double>(), 5e-6) << i;
+  }
 }
 
 TEST_P(PipelinePromptsTest, PicturesAreThoseOfDiffusers) {
@@ -155,7 +166,7 @@ TEST_P(PipelinePromptsTest, PicturesAreThoseOfDiffusers) {
   const Prompts encoded = prompts(quiet());
   TrainedModel trained = load_trained(folder(), kOnCpu);
   EXPECT_EQ(trained.recipe.sample.sampling.steps, is_latte() || is_sd() ? 50 : 20);
-  EXPECT_EQ(trained.recipe.sample.sampling.guidance, is_latte() || is_sd() ? 7.5 : 4.5);
+  EXPECT_EQ(trained.recipe.sample.sampling.guidance, guidance());
   Drawing drawing(trained, {{.encoded = std::make_shared<Prompts>(encoded), .seed = seed}},
                   {.steps = 4});
   const at::Tensor latents = drawing.draw();
@@ -169,6 +180,17 @@ TEST_P(PipelinePromptsTest, PicturesAreThoseOfDiffusers) {
   const double difference = (pictures - theirs).abs().max().item<double>();
   RecordProperty("largest_difference", std::to_string(difference));
   EXPECT_LT(difference, 1.0 / 255.0);
+
+  if (is_sdxl()) {  // without a negative caption: zeros, but of the refiner the empty caption
+    CaptionOptions options = quiet();
+    options.negative = "";
+    const at::Tensor unguided = expected.read("unguided");
+    const at::Tensor drawn =
+        Drawing(trained, {{.encoded = std::make_shared<Prompts>(prompts(options)), .seed = seed}},
+                {.steps = 4})
+            .draw();
+    EXPECT_LT(((drawn - unguided).norm() / unguided.norm()).item<double>(), 1e-4);
+  }
 
   // What the conditions are matters that much.
   Prompts others = encoded;
@@ -205,7 +227,7 @@ TEST_P(PipelinePromptsTest, OtherSchedulersOfTheFolderDrawAsInDiffusers) {
     EXPECT_LT(((latents - wanted).norm() / wanted.norm()).item<double>(), 1e-4);
     ++count;
   }
-  EXPECT_EQ(count, is_sd() ? 3 : 0);
+  EXPECT_EQ(count, is_sd() && !is_sdxl() ? 3 : 0);
 }
 
 TEST_P(PipelinePromptsTest, CaptionsAreCleanedOrNot) {
@@ -223,8 +245,11 @@ TEST_P(PipelinePromptsTest, CaptionsAreCleanedOrNot) {
 
 TEST_P(PipelinePromptsTest, MissingPartsAreNamedWithTheirPaths) {
   const std::string config = std::string(denoiser()) + "/config.json";
-  for (const char* part : {config.c_str(), "scheduler/scheduler_config.json", "tokenizer",
-                           "text_encoder", "text_encoder/config.json"}) {
+  std::vector<std::string> parts = {config, "scheduler/scheduler_config.json"};
+  if (!is_sdxl()) {
+    parts.insert(parts.end(), {"tokenizer", "text_encoder", "text_encoder/config.json"});
+  }
+  for (const std::string& part : parts) {
     const fs::path path = copy();
     fs::remove_all(path / part);
     EXPECT_THAT(error_of(ErrorKind::kIo, [&] { return prompts(quiet(), path); }),
@@ -239,18 +264,29 @@ TEST_P(PipelinePromptsTest, MissingPartsAreNamedWithTheirPaths) {
 TEST_P(PipelinePromptsTest, WhatDoesNotFitIsRefusedBeforeWeightsAreRead) {
   const auto refusal = [&](const json& changes) {
     const fs::path path = copy();
-    set(path / "text_encoder/config.json", changes);
-    for (const auto& entry : fs::directory_iterator(path / "text_encoder")) {
+    set(path / encoder() / "config.json", changes);
+    for (const auto& entry : fs::directory_iterator(path / encoder())) {
       if (entry.path().filename() != "config.json") {
         fs::remove(entry.path());
       }
     }
     return error_of(ErrorKind::kConfig, [&] { return prompts(quiet(), path); });
   };
-  EXPECT_THAT(refusal({{is_sd() ? "hidden_size" : "d_model", 24}}),
-              AllOf(HasSubstr("states of 24 channels, but "), HasSubstr(" takes 16 (")));
-  EXPECT_THAT(refusal({{"vocab_size", 500}}), HasSubstr("has a vocabulary of 500"));
-  if (is_sd()) {
+  if (is_sdxl()) {
+    EXPECT_THAT(refusal({{"hidden_size", 24}}), HasSubstr("channels, but UNet takes "));
+    EXPECT_THAT(refusal({{"projection_dim", 8}}),
+                HasSubstr("pooled vectors of 8 numbers, but UNet takes 10"));
+    EXPECT_THAT(refusal({{"model_type", "t5"}, {"d_model", 8}}),
+                HasSubstr("text_encoder_2\" must be a CLIP, as SDXL's, got a T5"));
+  } else {
+    EXPECT_THAT(refusal({{is_sd() ? "hidden_size" : "d_model", 24}}),
+                AllOf(HasSubstr("states of 24 channels, but "), HasSubstr(" takes 16 (")));
+    EXPECT_THAT(refusal({{"vocab_size", 500}}), HasSubstr("has a vocabulary of 500"));
+  }
+  if (is_sdxl()) {
+    EXPECT_THAT(refusal({{"architectures", {"CLIPTextModel"}}}),
+                HasSubstr("must be a CLIPTextModelWithProjection"));
+  } else if (is_sd()) {
     EXPECT_THAT(refusal({{"max_position_embeddings", 40}}),
                 HasSubstr("reads 40 tokens, but captions have 77"));
   } else {

@@ -112,7 +112,7 @@ TEST_P(TextEncoderFolderTest, WeightsTakeThePrecisionAskedFor) {
     for (const models::TextLinear* linear : encoder->linears()) {
       EXPECT_EQ(linear->weight.value.element_size(), 1);
     }
-    EXPECT_EQ(encoder->vocabulary().parameter->value.scalar_type(), at::kBFloat16);
+    EXPECT_EQ(encoder->vocabularies().front().parameter->value.scalar_type(), at::kBFloat16);
     EXPECT_LT(difference(*encoder, fixture), 1.3e-1);
   }
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/inference/data/{pixart_alpha,pixart_sigma,latte,dit,sd1,sd2}/: tiny pipelines of random weights as
+"""Writes tests/inference/data/{pixart_alpha,pixart_sigma,latte,dit,sd1,sd2,sdxl,refiner}/: tiny pipelines of random weights as
 diffusers saves them, and what diffusers draws with them. Wants torch, diffusers 0.42, transformers 5,
 beautifulsoup4, ftfy, scipy. With names as arguments it writes only those.
 
@@ -20,6 +20,9 @@ the prompt has, which in a batch are all. "states" ends with all of the negative
 
 Of sd1/ and sd2/ (Stable Diffusion) the parts are unet/ and a CLIP, states have all 77 tokens, and
 latents.NAME are those with another scheduler.
+
+Of sdxl/ and refiner/ there are two CLIPs or one, "pooled" [B + 1, P] beside the states, and "unguided" [B, 4, 8, 8]:
+the latents without a negative prompt.
 
 Of dit/ "labels" (metadata) are drawn, with the timestep's frequencies of the original DiT; latents.NAME are those with another scheduler, whose configuration is the
 metadata of that name. What a scheduler adds as noise is philox(SEED, b, step) here too.
@@ -239,6 +242,62 @@ def write_sd(name, scheduler, negative, clip, unet):
     report(name, folder, tensors)
 
 
+def write_sdxl(name, pipeline_class, scheduler, negative, unet, **options):
+    def clip(kind, **changes):
+        return kind(transformers.CLIPTextConfig(**(dict(
+            vocab_size=1064, num_hidden_layers=3, num_attention_heads=2, intermediate_size=24,
+            max_position_embeddings=77, bos_token_id=1062) | changes)))
+
+    second = clip(transformers.CLIPTextModelWithProjection, hidden_size=12, projection_dim=10, hidden_act="gelu",
+                  eos_token_id=2)
+    first = clip(transformers.CLIPTextModel, hidden_size=16, hidden_act="quick_gelu", eos_token_id=1063)
+    encoders = ({} if name == "refiner" else {"text_encoder": randomised(first, 1)}) | {
+        "text_encoder_2": randomised(second, 4)}
+    width = sum(encoder.config.hidden_size for encoder in encoders.values())
+    denoiser = diffusers.UNet2DConditionModel(
+        sample_size=8, block_out_channels=(8, 16), norm_num_groups=4, layers_per_block=1, cross_attention_dim=width,
+        attention_head_dim=[2, 4], use_linear_projection=True, addition_embed_type="text_time",
+        addition_time_embed_dim=4, **unet)
+    parts = encoders | {"unet": randomised(denoiser, 2), "vae": autoencoder(4, 4, 8, 8, scaling_factor=0.13025),
+                        "scheduler": scheduler}
+    folder = save_parts(name, parts)
+    tokenizers = {}
+    for number in (["", "_2"] if "text_encoder" in encoders else ["_2"]):
+        shutil.copytree(TESTS / "tokenizers/data/clip", folder / ("tokenizer" + number))
+        tokenizers["tokenizer" + number] = transformers.CLIPTokenizer.from_pretrained(folder / ("tokenizer" + number))
+    for file in ("tokenizer_config.json", "special_tokens_map.json"):  # the second is padded as OpenCLIP does it
+        values = json.loads((folder / "tokenizer_2" / file).read_text())
+        values["pad_token"] = "!"
+        (folder / "tokenizer_2" / file).write_text(json.dumps(values))
+    nothing = {key: None for key in ("text_encoder", "tokenizer") if key not in encoders and name == "refiner"}
+    pipeline_class(**parts, **tokenizers, **nothing, **options).save_config(folder)
+
+    pipeline = open_pipeline(pipeline_class, folder)
+    noise = initial_noise(len(SD_PROMPTS), 4, 8, 8)
+    negatives = [negative] * len(SD_PROMPTS)
+
+    def draw(output_type, **more):
+        if name == "refiner":  # all of its steps, from noise; it takes no start of 0, before which it adds none
+            pipeline.scheduler.set_timesteps(4)
+            more |= {"image": noise * pipeline.scheduler.init_noise_sigma, "denoising_start": 1e-6}
+        else:
+            more |= {"latents": noise.clone(), "height": 64, "width": 64}
+        return pipeline(SD_PROMPTS, num_inference_steps=4, guidance_scale=5.0, output_type=output_type, **more).images
+
+    with torch.no_grad():
+        states, null, pooled, null_pooled = pipeline.encode_prompt(
+            SD_PROMPTS, device="cpu", num_images_per_prompt=1, do_classifier_free_guidance=True,
+            negative_prompt=negatives)
+        states = torch.cat([states, null[:1]])
+        tensors = {"noise": noise, "states": states.flatten(0, 1), "lengths": torch.full([len(states)], 77),
+                   "pooled": torch.cat([pooled, null_pooled[:1]]), "latents": draw("latent", negative_prompt=negatives),
+                   "pictures": draw("pt", negative_prompt=negatives).half(), "unguided": draw("latent")}
+    tensor_file.save(folder / "drawn.safetensors", tensors,
+                     {"kinora_fixture": "pipeline", "version": "1", "seed": str(SEED), "negative": negative,
+                      "prompts": json.dumps(SD_PROMPTS)})
+    report(name, folder, tensors)
+
+
 # The configurations of a folder of DiT, by the name of what is drawn.
 SCHEDULERS = {
     "ddpm": (diffusers.DDPMScheduler, {"clip_sample": False}),
@@ -358,7 +417,7 @@ def write_dit(name):
 if __name__ == "__main__":
     torch.set_num_threads(1)
     diffusers.logging.set_verbosity_error()
-    wanted = sys.argv[1:] or ["pixart_alpha", "pixart_sigma", "latte", "dit", "sd1", "sd2"]
+    wanted = sys.argv[1:] or ["pixart_alpha", "pixart_sigma", "latte", "dit", "sd1", "sd2", "sdxl", "refiner"]
     # As the published PixArt-XL-2 have it.
     if "pixart_alpha" in wanted:
         write("pixart_alpha", diffusers.PixArtAlphaPipeline, "t5_json",
@@ -382,3 +441,15 @@ if __name__ == "__main__":
                                                 prediction_type="v_prediction"),
                  "blurry, of low quality", {"hidden_act": "gelu"},
                  {"attention_head_dim": [2, 4], "use_linear_projection": True, "upcast_attention": True})
+    euler = diffusers.EulerDiscreteScheduler(**CHAIN, timestep_spacing="leading", steps_offset=1)
+    if "sdxl" in wanted:
+        write_sdxl("sdxl", diffusers.StableDiffusionXLPipeline, euler, "blurry, of low quality",
+                   {"down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),
+                    "up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D"), "transformer_layers_per_block": [1, 2],
+                    "projection_class_embeddings_input_dim": 10 + 6 * 4}, add_watermarker=False)
+    if "refiner" in wanted:
+        write_sdxl("refiner", diffusers.StableDiffusionXLImg2ImgPipeline, euler, "blurry, of low quality",
+                   {"down_block_types": ("CrossAttnDownBlock2D", "DownBlock2D"),
+                    "up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D"), "transformer_layers_per_block": 2,
+                    "projection_class_embeddings_input_dim": 10 + 5 * 4}, requires_aesthetics_score=True,
+                   force_zeros_for_empty_prompt=False, add_watermarker=False)

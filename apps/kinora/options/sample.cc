@@ -19,11 +19,12 @@ void add_what(CLI::App& command, SampleArguments& arguments) {
       "Draw again what this png, webp, gif or mp4 of kinora sample was drawn from; options "
       "beside it count instead");
   command.add_option("--run", arguments.run, "A run directory; its newest checkpoint is used");
-  command.add_option("--checkpoint,--model", arguments.checkpoint,
-                     "A checkpoint's folder, a file of weights (.safetensors, .pt), or a folder of "
-                     "diffusers: a transformer or U-Net, or a whole pipeline of DiT, PixArt, Latte "
-                     "or Stable Diffusion 1 and 2; the same in one file (.safetensors, .ckpt); or "
-                     "Open-Sora's transformer, with vae/ and text_encoder/");
+  command.add_option(
+      "--checkpoint,--model", arguments.checkpoint,
+      "A checkpoint's folder, a file of weights (.safetensors, .pt), or a folder of "
+      "diffusers: a transformer or U-Net, or a whole pipeline of DiT, PixArt, Latte "
+      "or Stable Diffusion 1, 2 and XL; the same in one file (.safetensors, .ckpt); or "
+      "Open-Sora's transformer, with vae/ and text_encoder/");
   command.add_option("--config", arguments.config,
                      "Recipe of the model, for files that do not hold it");
   command.add_option("--set", arguments.overrides, "key.path=value over the run's configuration");

@@ -76,14 +76,18 @@ std::vector<TextLinear*> ClipTextEncoder::linears() {
   return linears;
 }
 
+std::vector<int64_t>::const_iterator ClipTextEncoder::find_end(
+    std::vector<int64_t>::const_iterator begin, std::vector<int64_t>::const_iterator end) const {
+  return config_.eos_token_id == kOldEnd ? std::max_element(begin, end)
+                                         : std::find(begin, end, config_.eos_token_id);
+}
+
 at::Tensor ClipTextEncoder::end_rows(const TextTokens& tokens) const {
   std::vector<int64_t> rows;
   auto begin = tokens.ids.begin();
   for (size_t text = 0; text < tokens.lengths.size(); ++text) {
     const auto end = begin + std::min(tokens.lengths[text], config_.max_position_embeddings);
-    const auto found = config_.eos_token_id == kOldEnd
-                           ? std::max_element(begin, end)
-                           : std::find(begin, end, config_.eos_token_id);
+    const auto found = find_end(begin, end);
     KINORA_CHECK(found != end, kShape, "[clip] text ", text, " must have the end token ",
                  config_.eos_token_id, ", and has not. Hint: a tokenizer adds it");
     rows.push_back(found - tokens.ids.begin());
@@ -126,7 +130,7 @@ TextStates ClipTextEncoder::encode(const TextTokens& tokens, const TextLayer& la
   const at::Device device = position_embedding.value.device();
   const RaggedRows rows(pieces, device, RaggedRows::unit_for(device));
   at::Tensor x =
-      embed(tokens, device) +
+      embed(tokens, token_embedding, device) +
       at::embedding(ops::with_gradient(position_embedding.value, position_embedding.grad),
                     at::tensor(positions, at::kLong).to(device));  // fp32 [T, C]
   at::Tensor wanted;

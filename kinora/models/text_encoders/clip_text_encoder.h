@@ -50,10 +50,15 @@ class ClipTextEncoder : public TextEncoder {
     return config_.max_position_embeddings;
   }
   [[nodiscard]] std::string block_path(int64_t block) const override;
-  [[nodiscard]] nn::NamedParameter vocabulary() override {
-    return {"text_model.embeddings.token_embedding.weight", &token_embedding};
+  [[nodiscard]] std::vector<nn::NamedParameter> vocabularies() override {
+    return {{"text_model.embeddings.token_embedding.weight", &token_embedding}};
   }
   [[nodiscard]] std::vector<TextLinear*> linears() override;
+
+  /// Where the end of the text at begin, ..., end - 1 stands: ClipTextConfig::eos_token_id; `end`
+  /// where it has none.
+  [[nodiscard]] std::vector<int64_t>::const_iterator find_end(
+      std::vector<int64_t>::const_iterator begin, std::vector<int64_t>::const_iterator end) const;
 
   nn::Parameter token_embedding;     ///< [vocab_size, C]
   nn::Parameter position_embedding;  ///< [max_position_embeddings, C]

@@ -198,7 +198,7 @@ at::Tensor T5Encoder::states_of(const at::Tensor& x, const TextTokens& tokens,
 TextStates T5Encoder::encode(const TextTokens& tokens, const TextLayer& layer) {
   check(tokens, layer);
   const at::Device device = final_layer_norm.weight.value.device();
-  return {.states = states_of(embed(tokens, device), tokens, layer),
+  return {.states = states_of(embed(tokens, shared, device), tokens, layer),
           .lengths = tokens.lengths,
           .pooled = {}};
 }

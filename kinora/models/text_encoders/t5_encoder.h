@@ -90,7 +90,9 @@ class T5Encoder : public TextEncoder {
   [[nodiscard]] int64_t pooled_width() const override { return 0; }
   [[nodiscard]] int64_t vocab_size() const override { return config_.vocab_size; }
   [[nodiscard]] std::string block_path(int64_t block) const override;
-  [[nodiscard]] nn::NamedParameter vocabulary() override { return {"shared.weight", &shared}; }
+  [[nodiscard]] std::vector<nn::NamedParameter> vocabularies() override {
+    return {{"shared.weight", &shared}};
+  }
   [[nodiscard]] std::vector<TextLinear*> linears() override;
 
   nn::Parameter shared;  ///< [vocab_size, d_model]

@@ -86,8 +86,8 @@ void TextEncoder::check(const TextTokens& tokens, const TextLayer& layer) const 
                " ids, as the lengths say, got ", tokens.ids.size());
 }
 
-at::Tensor TextEncoder::embed(const TextTokens& tokens, at::Device device) {
-  const nn::Parameter& table = *vocabulary().parameter;
+at::Tensor TextEncoder::embed(const TextTokens& tokens, const nn::Parameter& table,
+                              at::Device device) {
   const at::Tensor ids = at::tensor(tokens.ids, at::kLong).to(table.value.device());
   return at::embedding(ops::with_gradient(table.value, table.grad), ids).to(device, at::kFloat);
 }

@@ -62,7 +62,11 @@ class TextEncoder : public nn::Module {
   /// kShape for an id that the vocabulary lacks, for texts that are empty or too long, and for a
   /// layer that is not there. Differentiable in the parameters.
   [[nodiscard]] virtual TextStates encode(const TextTokens& tokens, const TextLayer& layer) = 0;
-  [[nodiscard]] TextStates encode(const TextTokens& tokens) { return encode(tokens, {}); }
+  /// The same of default_layer().
+  [[nodiscard]] TextStates encode(const TextTokens& tokens) { return encode(tokens, layer_); }
+  /// The states that whoever it was opened for reads; at first those behind the last block, normed.
+  [[nodiscard]] const TextLayer& default_layer() const { return layer_; }
+  void set_default_layer(const TextLayer& layer) { layer_ = layer; }
 
   [[nodiscard]] virtual int64_t num_blocks() const = 0;
   /// Channels of a state.
@@ -75,9 +79,9 @@ class TextEncoder : public nn::Module {
   [[nodiscard]] virtual std::optional<int64_t> piece() const { return std::nullopt; }
   /// What the paths of a block's parameters begin with: "encoder.block.3.".
   [[nodiscard]] virtual std::string block_path(int64_t block) const = 0;
-  /// The table of the vocabulary, which may lie on the CPU while the rest is on a GPU, in any
+  /// The tables of its vocabularies, which may lie on the CPU while the rest is on a GPU, in any
   /// floating type.
-  [[nodiscard]] virtual nn::NamedParameter vocabulary() = 0;
+  [[nodiscard]] virtual std::vector<nn::NamedParameter> vocabularies() = 0;
   /// Those of the blocks, whose weights may lie in 8 bits.
   [[nodiscard]] virtual std::vector<TextLinear*> linears() = 0;
 
@@ -90,22 +94,26 @@ class TextEncoder : public nn::Module {
   /// Calls `compute` between both calls of the hook, and returns its result.
   template <typename Compute>
   [[nodiscard]] at::Tensor with_block(int64_t block, const Compute& compute) const {
-    if (!hook_) {
-      return compute();
-    }
-    hook_(block, true);
+    tell_block(block, true);
     const at::Tensor result = compute();
-    hook_(block, false);
+    tell_block(block, false);
     return result;
+  }
+  void tell_block(int64_t block, bool begins) const {
+    if (hook_) {
+      hook_(block, begins);
+    }
   }
 
   /// The errors of encode().
   void check(const TextTokens& tokens, const TextLayer& layer) const;
-  /// The vocabulary's rows, fp32 [rows, width] on `device`.
-  [[nodiscard]] at::Tensor embed(const TextTokens& tokens, at::Device device);
+  /// Rows of the vocabulary `table`, fp32 [rows, width] on `device`.
+  [[nodiscard]] static at::Tensor embed(const TextTokens& tokens, const nn::Parameter& table,
+                                        at::Device device);
 
  private:
   TextBlockHook hook_;
+  TextLayer layer_;
 };
 
 }  // namespace kinora::models
