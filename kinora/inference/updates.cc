@@ -1,6 +1,8 @@
 #include "kinora/inference/updates.h"
 
 #include <algorithm>
+#include <string_view>
+#include <utility>
 
 #include "kinora/core/error.h"
 #include "kinora/core/glob.h"
@@ -9,6 +11,7 @@
 #include "kinora/models/families.h"
 #include "kinora/models/model.h"
 #include "kinora/models/transformers/diffusers_names.h"
+#include "kinora/models/unets/unet_names.h"
 #include "kinora/nn/linear.h"
 
 namespace kinora::inference {
@@ -60,9 +63,20 @@ void freeze(const FinetuneConfig& config, const std::vector<nn::NamedParameter>&
   }
 }
 
-/// The other names that adapters of such a model may have: those of diffusers, where it has it.
+/// The other names that adapters of such a model may have: those of diffusers, where it has it, and
+/// of SDXL also those of its single files, which kohya makes its names of.
 nn::Naming adapter_naming(const models::ModelConfig& model) {
-  return models::family_of(model).diffusers ? models::diffusers_naming(model) : nn::Naming();
+  const models::Family& family = models::family_of(model);
+  nn::Naming naming = family.diffusers ? models::diffusers_naming(model) : nn::Naming();
+  if (family.compvis_naming != nullptr && model.pooled_channels > 0) {
+    for (nn::OtherName& name : family.compvis_naming(model)) {
+      for (std::string& key : name.keys) {
+        key = key.substr(std::string_view(models::kCompvisUnet).size());
+      }
+      naming.push_back(std::move(name));
+    }
+  }
+  return naming;
 }
 
 }  // namespace

@@ -29,11 +29,17 @@ struct Published {
   const char* name;
   const char* prediction;
   int64_t side;  ///< of latents
+  const char* method;
+  double guidance;
 };
-constexpr Published kFirst = {"Stable Diffusion 1", "eps", 64};
-constexpr Published kSecond = {"Stable Diffusion 2", "v", 96};
+constexpr Published kFirst = {"Stable Diffusion 1", "eps", 64, "plms", 7.5};
+constexpr Published kSecond = {"Stable Diffusion 2", "v", 96, "ddim", 7.5};
+constexpr Published kXl = {"SDXL", "eps", 128, "euler", 5.0};
 
 const Published& published(const ModelConfig& model) {
+  if (model.pooled_channels > 0) {
+    return kXl;
+  }
   return model.unet.linear_projection ? kSecond : kFirst;
 }
 
@@ -59,13 +65,16 @@ json recipe_of(const ModelConfig& model) {
             {"compression", kCompression},
             {"text_channels", model.text_channels},
             {"text_tokens", kTokens},
+            {"pooled_channels", model.pooled_channels},
             {"unet",
              {{"channels", own.channels},
               {"resnets", own.resnets},
               {"depths", own.depths},
               {"middle_depth", own.middle_depth},
               {"heads", own.heads},
-              {"linear_projection", own.linear_projection}}}}},
+              {"linear_projection", own.linear_projection},
+              {"size_channels", own.size_channels},
+              {"reads_score", own.reads_score}}}}},
           {"objective",
            {{"kind", "iddpm"},
             {"timesteps", 1000},
@@ -78,12 +87,17 @@ json recipe_of(const ModelConfig& model) {
 
 /// What Kinora chose for it.
 std::string note_of(const ModelConfig& model) {
-  if (&published(model) == &kFirst) {
+  if (&published(model) != &kSecond) {
     return "";
   }
   return "nothing in such a file says what a U-Net of Stable Diffusion 2 predicts, nor at which "
          "size: taken is v at 768 x 768 pixels. Of the base models, which predict noise at 512 x "
          "512, say --set objective.prediction=eps --set model.height=64 --set model.width=64";
+}
+
+/// As the base of SDXL was trained, but not the refiner.
+bool reads_zeros(const ModelConfig& model) {
+  return model.pooled_channels > 0 && !model.unet.reads_score;
 }
 
 fs::path tokenizer_of(const fs::path& file) {
@@ -107,7 +121,8 @@ std::optional<Pipeline> find_compvis_pipeline(const fs::path& path) {
                   .class_name = std::string("file of ") + published(*model).name,
                   .text = PipelineText{.tokenizer = tokenizer_of(path),
                                        .encoder = fs::absolute(path),
-                                       .max_tokens = kTokens},
+                                       .max_tokens = kTokens,
+                                       .has_own_null = reads_zeros(*model)},
                   .note = note_of(*model)};
 }
 
@@ -124,14 +139,13 @@ std::string compvis_pipeline_recipe(const Pipeline& pipeline) {
   const ModelConfig model = find_unet(file).value();
   json recipe = recipe_of(model);
   // As in the folders of diffusers.
-  const bool is_first = &published(model) == &kFirst;
-  recipe["sample"] = {{"method", is_first ? "plms" : "ddim"},
-                      {"clip_denoised", false},
-                      {"spacing", "leading"},
-                      {"steps_offset", 1},
-                      {"end_clean", false},
-                      {"steps", 50},
-                      {"guidance", 7.5}};
+  const Published& its = published(model);
+  recipe["sample"] = {{"method", its.method}, {"clip_denoised", false},
+                      {"spacing", "leading"}, {"steps_offset", 1},
+                      {"steps", 50},          {"guidance", its.guidance}};
+  if (&its != &kXl) {
+    recipe["sample"]["end_clean"] = false;
+  }
   if (std::ranges::any_of(file.names(),
                           [](const std::string& name) { return name.starts_with(kAutoencoder); })) {
     recipe["autoencoder"]["path"] = pipeline.folder.string();

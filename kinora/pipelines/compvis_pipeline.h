@@ -7,10 +7,10 @@
 #include "kinora/checkpoint/weights_file.h"
 #include "kinora/pipelines/pipeline.h"
 
-/// Stable Diffusion 1 and 2 in one file, as CompVis lays it out: the U-Net under
+/// Stable Diffusion 1, 2 and XL in one file, as CompVis lays it out: the U-Net under
 /// model.diffusion_model, its averaged weights under model_ema, the autoencoder under
-/// first_stage_model and the text encoder under cond_stage_model. Training's own things beside them
-/// are not read.
+/// first_stage_model and the text encoder under cond_stage_model, of XL several under conditioner.
+/// Training's own things beside them are not read.
 namespace kinora::pipelines {
 
 /// find_pipeline() of such a file. Its tokenizer is not in it, but beside it as a folder's would be
@@ -20,8 +20,8 @@ namespace kinora::pipelines {
 
 /// The keys of a recipe that the U-Net of such a file gives: its model and what it was trained on,
 /// by names and shapes (models::find_compvis_unet) and, for what those do not tell, as published:
-/// Stable Diffusion 1 predicts noise at 512 x 512 pixels, 2 velocity at 768 x 768. "" for other
-/// paths.
+/// Stable Diffusion 1 predicts noise at 512 x 512 pixels, XL at 1024 x 1024, 2 velocity at 768 x
+/// 768. "" for other paths.
 [[nodiscard]] std::string compvis_recipe(const std::filesystem::path& path);
 
 /// pipeline_recipe() of such a file: compvis_recipe() with how the published pipelines sample, and

@@ -106,8 +106,36 @@ def tiny_sd(version):
     return pipeline
 
 
-def open_clip(state):
-    """CLIPTextModel's tensors as OpenCLIP names and packs them, with what Stable Diffusion 2 does not read."""
+def tiny_sdxl():
+    """A pipeline whose sizes are published where nothing in a single file tells them: vectors of 1280 numbers, 256
+    sinusoids, heads of 64 channels."""
+    import torch
+    from diffusers import AutoencoderKL, EulerDiscreteScheduler, StableDiffusionXLPipeline, UNet2DConditionModel
+    from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
+    torch.manual_seed(3)
+    tokenizers = {name: CLIPTokenizer.from_pretrained(ROOT / "tests/inference/data/sdxl" / name)
+                  for name in ("tokenizer", "tokenizer_2")}
+    sizes = dict(vocab_size=len(tokenizers["tokenizer"]), hidden_size=64, intermediate_size=128, num_attention_heads=1,
+                 num_hidden_layers=3, eos_token_id=2, hidden_act="quick_gelu")
+    unet = UNet2DConditionModel(
+        sample_size=8, block_out_channels=(64, 128), layers_per_block=1, cross_attention_dim=128,
+        attention_head_dim=[1, 2], use_linear_projection=True, transformer_layers_per_block=[1, 2],
+        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"), up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
+        addition_embed_type="text_time", addition_time_embed_dim=256,
+        projection_class_embeddings_input_dim=1280 + 6 * 256)
+    vae = AutoencoderKL(block_out_channels=[32] * 4, latent_channels=4, down_block_types=["DownEncoderBlock2D"] * 4,
+                        up_block_types=["UpDecoderBlock2D"] * 4, layers_per_block=1, scaling_factor=0.13025)
+    pipeline = StableDiffusionXLPipeline(
+        unet=unet.eval(), vae=vae.eval(), **tokenizers, text_encoder=CLIPTextModel(CLIPTextConfig(**sizes)).eval(),
+        text_encoder_2=CLIPTextModelWithProjection(CLIPTextConfig(**sizes, projection_dim=1280)).eval(),
+        scheduler=EulerDiscreteScheduler(beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear",
+                                         timestep_spacing="leading", steps_offset=1), add_watermarker=False)
+    pipeline.set_progress_bar_config(disable=True)
+    return pipeline
+
+
+def open_clip(state, whole=False):
+    """CLIPTextModel's tensors as OpenCLIP names and packs them; unless whole with what Stable Diffusion 2 does not read."""
     import torch
     result = {"logit_scale": torch.ones([])}
     for name, value in state.items():
@@ -125,6 +153,9 @@ def open_clip(state):
             result[name.replace("self_attn.q_proj.", "attn.in_proj_")] = torch.cat(parts)
         elif "self_attn" not in name and not name.endswith("position_ids"):
             result[name] = value
+    if whole:
+        result["text_projection"] = result.pop("text_projection.weight").T.contiguous()
+        return result
     blocks = 1 + max(int(name.split(".")[2]) for name in result if name.startswith("transformer."))
     last = {name.replace(f"resblocks.{blocks - 1}.", f"resblocks.{blocks}."): torch.rand_like(value)
             for name, value in result.items() if f"resblocks.{blocks - 1}." in name}
@@ -148,7 +179,12 @@ def single_file(pipeline, unet, version):
             value = value[:, :, None, None]
         vae["first_stage_model." + name] = value
     text = pipeline.text_encoder.state_dict()
-    if version == 2:
+    if version == "xl":
+        text = {"conditioner.embedders.0.transformer.text_model." + name.removeprefix("text_model."): value
+                for name, value in text.items()}
+        text |= {"conditioner.embedders.1.model." + name: value
+                 for name, value in open_clip(pipeline.text_encoder_2.state_dict(), whole=True).items()}
+    elif version == 2:
         text = {"cond_stage_model.model." + name: value for name, value in open_clip(text).items()}
     else:
         text = {"cond_stage_model.transformer.text_model." + name.removeprefix("text_model."): value
@@ -200,12 +236,18 @@ class DiffusersTest(unittest.TestCase):
 
     def test_unets_there_and_back(self):
         from diffusers import UNet2DConditionModel
+        sizes = {"addition_embed_type": "text_time", "addition_time_embed_dim": 4}
         for changes in ({"attention_head_dim": 2},
-                        {"attention_head_dim": [2, 4], "use_linear_projection": True, "norm_eps": 1e-3}):
-            model = UNet2DConditionModel(
+                        {"attention_head_dim": [2, 4], "use_linear_projection": True, "norm_eps": 1e-3},
+                        {"attention_head_dim": [2, 4], "transformer_layers_per_block": [1, 2],
+                         "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),
+                         "up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D"),
+                         "projection_class_embeddings_input_dim": 10 + 6 * 4, **sizes},
+                        {"projection_class_embeddings_input_dim": 12 + 5 * 4, **sizes}):  # SDXL, its refiner
+            model = UNet2DConditionModel(**dict(
                 sample_size=8, block_out_channels=(8, 16), norm_num_groups=4, layers_per_block=1,
                 cross_attention_dim=12, down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"),
-                up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"), **changes)
+                up_block_types=("UpBlock2D", "CrossAttnUpBlock2D")) | changes)
             name = str(len(changes))
             model.save_pretrained(self.folder / name / "unet")
             ours = self.folder / f"{name}.safetensors"
@@ -214,7 +256,8 @@ class DiffusersTest(unittest.TestCase):
             back = UNet2DConditionModel.from_pretrained(self.folder / f"{name}-back" / "unet")
             self.assert_same_weights(back, model)
             for key in ("down_block_types", "up_block_types", "norm_eps", "use_linear_projection",
-                        "cross_attention_dim", "sample_size"):
+                        "cross_attention_dim", "sample_size", "addition_embed_type",
+                        "addition_time_embed_dim", "projection_class_embeddings_input_dim"):
                 self.assertEqual(list_of(back.config[key]), list_of(model.config[key]), key)
 
     def test_single_files_of_stable_diffusion(self):
@@ -458,6 +501,71 @@ class DiffusersTest(unittest.TestCase):
                           self.folder / "wide.safetensors", "--out", self.folder / "none")
         self.assertIn("keys that the model lacks: lora_unet_mid_block_attentions_7_proj_in", message)
         self.assertNotIn("text encoder", message)
+
+    @unittest.skipUnless(importlib.util.find_spec("peft"), "this Python has no peft")
+    def test_sdxl_in_folders_files_and_adapters(self):
+        import copy
+        import re
+        import torch
+        from diffusers import StableDiffusionXLPipeline, UNet2DConditionModel
+        from safetensors.torch import load_file, save_file
+        pipeline = tiny_sdxl()
+        folder = self.folder / "sdxl"
+        pipeline.save_pretrained(folder)
+        noise = torch.randn(1, 4, 8, 8, generator=torch.Generator().manual_seed(4))
+        save_file({"noise": noise}, self.folder / "noise.safetensors")
+
+        def drawn(model, *more):
+            out = self.folder / f"drawn{len(list(self.folder.glob('drawn*')))}"
+            kinora("sample", "--model", model, "--prompt", "a red circle", "--steps", 3, "--noise",
+                   self.folder / "noise.safetensors", "--save-latents", "--device", "cpu", "--threads", 1, "--set",
+                   "model.height=8", "--set", "model.width=8", "--out", out, *more)
+            return load_file(out / "latents.safetensors")["latents"]
+
+        def expected(theirs):
+            with torch.no_grad():
+                return theirs("a red circle", num_inference_steps=3, latents=noise.clone(), height=64, width=64,
+                              output_type="latent").images
+
+        def assert_near(got, want):
+            self.assertLess((got - want).norm() / want.norm(), 1e-4)
+
+        assert_near(drawn(folder), expected(pipeline))
+        # The U-Net with the keys of single files, which diffusers opens, and back.
+        bare = self.folder / "unet.safetensors"
+        kinora("convert", folder, "--to", bare, "--layout", "compvis")
+        self.assert_same_weights(
+            UNet2DConditionModel.from_single_file(str(bare), config=str(folder), subfolder="unet"), pipeline.unet)
+        # The whole in one file.
+        place = self.folder / "file"
+        place.mkdir()
+        whole = single_file(pipeline, load_file(bare), "xl")
+        save_file(whole, place / "model.safetensors")
+        pipeline.tokenizer.save_pretrained(place / "tokenizer")
+        assert_near(drawn(place / "model.safetensors"), expected(pipeline))
+        kinora("convert", place / "model.safetensors", "--to", self.folder / "back")
+        back = StableDiffusionXLPipeline.from_pretrained(
+            folder, unet=UNet2DConditionModel.from_pretrained(self.folder / "back" / "unet"))
+        self.assert_same_weights(back.unet, pipeline.unet)
+        # kohya's names of an adapter, made of those of single files.
+        generator = torch.Generator().manual_seed(5)
+        kohya = {}
+        for name, value in load_file(bare).items():
+            if re.search(r"to_(q|k|v|out\.0)\.weight$", name):
+                key = "lora_unet_" + name.removeprefix("model.diffusion_model.").removesuffix(".weight").replace(".", "_")
+                kohya |= {key + ".lora_down.weight": torch.randn(2, value.shape[1], generator=generator) * 0.2,
+                          key + ".lora_up.weight": torch.randn(value.shape[0], 2, generator=generator) * 0.2,
+                          key + ".alpha": torch.tensor(2.0)}
+        save_file(kohya, self.folder / "kohya.safetensors")
+        kinora("convert", folder, "--lora", self.folder / "kohya.safetensors", "--adapter", "kohya", "--to",
+               self.folder / "ours.safetensors")
+        tuned = None
+        for adapter in ("kohya.safetensors", "ours.safetensors"):
+            theirs = copy.deepcopy(pipeline)
+            theirs.load_lora_weights(str(self.folder / adapter))
+            tuned = expected(theirs)
+            assert_near(drawn(folder, "--lora", self.folder / adapter), tuned)
+        self.assertGreater((tuned - expected(pipeline)).norm() / tuned.norm(), 1e-2)
 
     def train(self, *overrides):
         import torch

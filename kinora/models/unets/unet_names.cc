@@ -65,6 +65,8 @@ Prefixes compvis_prefixes(const Modules& modules) {
   Prefixes prefixes = {{"conv_in.", "input_blocks.0.0."},
                        {"time_embedding.linear_1.", "time_embed.0."},
                        {"time_embedding.linear_2.", "time_embed.2."},
+                       {"add_embedding.linear_1.", "label_emb.0.0."},
+                       {"add_embedding.linear_2.", "label_emb.0.2."},
                        {"mid_block.attentions.0.", "middle_block.1."},
                        {"conv_norm_out.", "out.0."},
                        {"conv_out.", "out.2."}};
@@ -169,6 +171,24 @@ class CompvisShapes {
   const std::string& where_;
 };
 
+/// What is read beside time and text, which must be as SDXL's base or refiner has it: vectors of
+/// CLIP ViT-bigG, and six numbers or, where that is the only encoder, five.
+void take_sizes(const CompvisShapes& its, const std::string& where, ModelConfig& config) {
+  constexpr int64_t kPooledChannels = 1280;
+  constexpr int64_t kSizeChannels = 256;
+  const bool has_sizes = its.has("label_emb.0.0.weight");
+  const int64_t sum = has_sizes ? its.at("label_emb.0.0.weight")[1] : 0;
+  UnetConfig& own = config.unet;
+  own.size_channels = has_sizes ? kSizeChannels : 0;
+  own.reads_score = has_sizes && sum == kPooledChannels + 5 * kSizeChannels;
+  config.pooled_channels = has_sizes ? kPooledChannels : 0;
+  KINORA_CHECK(!its.has("label_emb.weight") &&
+                   (!has_sizes || sum == kPooledChannels + own.size_numbers() * kSizeChannels),
+               kConfig, "[unet] ", where, " has ", kCompvisUnet,
+               "label_emb, of a U-Net that reads other than SDXL's sizes (upscalers, unCLIP), "
+               "which Kinora lacks");
+}
+
 }  // namespace
 
 nn::Naming unet_naming(const ModelConfig& config) {
@@ -244,10 +264,6 @@ std::optional<ModelConfig> find_compvis_unet(
   constexpr int64_t kHeads = 8;
   constexpr int64_t kHeadChannels = 64;
   const CompvisShapes its(shapes, where);
-  KINORA_CHECK(!its.has("label_emb.weight") && !its.has("label_emb.0.0.weight"), kConfig, "[unet] ",
-               where, " has ", kCompvisUnet,
-               "label_emb, of a U-Net that reads classes or sizes (SDXL, upscalers, unCLIP), which "
-               "Kinora lacks");
   const Modules modules = modules_in(names);
   ModelConfig config;
   config.architecture = "unet";
@@ -263,6 +279,7 @@ std::optional<ModelConfig> find_compvis_unet(
   own.resnets = modules.resnets;
   const std::string middle = "middle_block.1.";
   config.text_channels = its.at(middle + "transformer_blocks.0.attn2.to_k.weight")[1];
+  take_sizes(its, where, config);
   own.middle_depth = its.depth(middle);
   own.linear_projection = its.at(middle + "proj_in.weight").size() == 2;
   for (size_t level = 0; level < modules.attends.size(); ++level) {

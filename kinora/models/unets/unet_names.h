@@ -18,8 +18,8 @@ namespace kinora::models {
 /// DiffusersFamily::find_naming.
 [[nodiscard]] std::optional<nn::Naming> find_unet_naming(const std::vector<std::string>& names);
 
-/// What stands before a U-Net's keys in CompVis' files, those of latent diffusion and of Stable
-/// Diffusion 1 and 2.
+/// What stands before a U-Net's keys in CompVis' files, those of latent diffusion, Stable Diffusion
+/// 1 and 2 and SDXL.
 inline constexpr const char* kCompvisUnet = "model.diffusion_model.";
 
 /// The names there, such as model.diffusion_model.input_blocks.1.0.in_layers.0.weight.

@@ -146,7 +146,7 @@ TEST_P(UnetNamesTest, WhatKinoraLacksIsRefusedByName) {
   const std::string key = kCompvisUnet;
   EXPECT_THAT(refusal(ErrorKind::kConfig,
                       [&](Shapes& s) {
-                        s[key + "label_emb.0.0.weight"] = {1280, 2816};
+                        s[key + "label_emb.0.0.weight"] = {1280, 2048};
                       }),
               AllOf(HasSubstr("x.ckpt"), HasSubstr("label_emb")));
   EXPECT_THAT(
