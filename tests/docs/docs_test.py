@@ -22,6 +22,9 @@ SMALL_TRANSFORMER = ["model.depth=1", "model.hidden=192"]
 SMALL_UNETS = {"scenes-unet": ["model.unet.channels=[32, 32, 32]"]}
 for name in ("sd15-pretrain", "sd15-finetune", "sd15-lora"):
     SMALL_UNETS[name] = ["model.unet.channels=[32, 32, 32, 32]"]
+SMALL_UNETS["sdxl-lora-24gb"] = ["model.unet.channels=[32, 64, 64]", "model.unet.heads=[2, 2, 2]",
+                                 "model.unet.depths=[0, 1, 1]", "model.unet.middle_depth=1", "model.height=16",
+                                 "model.width=16", "data.height=128", "data.width=128"]
 
 
 def bench(recipe, *overrides):
