@@ -28,6 +28,38 @@ at::Tensor drawn(inference::TrainedModel& trained, std::vector<std::string> capt
   return inference::Drawing(trained, {request}, {.batch = batch}).draw();
 }
 
+void score_layouts(inference::TrainedModel& trained, const EvalArguments& arguments,
+                   nlohmann::ordered_json& report) {
+  constexpr int64_t kBatch = 250;
+  std::vector<std::string> captions;
+  std::vector<data::Layout> asked;
+  for (int64_t i = 0; i < arguments.scenes; ++i) {
+    asked.push_back(data::layout_of(data::held_out_scene(i)));
+    captions.push_back(data::to_text(asked.back()));
+  }
+  const eval::LayoutScore score =
+      eval::judge_layouts(drawn(trained, std::move(captions), arguments, kBatch), asked);
+  int64_t num_right = 0;
+  int64_t in_boxes = 0;
+  int64_t num_objects = 0;
+  for (size_t i = 0; i < score.num_right.size(); ++i) {
+    report["objects_" + std::to_string(i + 1)] = {
+        {"in_boxes", score.num_in_boxes[i]},
+        {"of_objects", score.num_objects[i]},
+        {"share_in_boxes", share(score.num_in_boxes[i], score.num_objects[i])},
+        {"right", score.num_right[i]},
+        {"of", score.num_images[i]},
+        {"share", share(score.num_right[i], score.num_images[i])}};
+    num_right += score.num_right[i];
+    in_boxes += score.num_in_boxes[i];
+    num_objects += score.num_objects[i];
+  }
+  report["in_boxes"] = in_boxes;
+  report["of_objects"] = num_objects;
+  report["share_in_boxes"] = share(in_boxes, num_objects);
+  report["right"] = num_right;
+}
+
 void score_pictures(inference::TrainedModel& trained, const EvalArguments& arguments,
                     nlohmann::ordered_json& report) {
   constexpr int64_t kBatch = 250;
@@ -82,6 +114,8 @@ nlohmann::ordered_json score_scenes(const EvalArguments& arguments) {
   report["model"] = arguments.eval.samples;
   if (model.is_video() && model.frames > 1) {
     score_clips(trained, arguments, report);
+  } else if (trained.recipe.data.layout_grid > 0) {
+    score_layouts(trained, arguments, report);
   } else {
     score_pictures(trained, arguments, report);
   }

@@ -6,12 +6,39 @@
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
 #include "kinora/core/text.h"
+#include "kinora/data/layout.h"
 #include "kinora/prompts/caption_cleaning.h"
 #include "kinora/tokenizers/pieces.h"
 
 namespace kinora::data {
 
+namespace {
+
+tokenizers::Tokens layout_tokens(const CaptionTokens& tokens, std::string_view caption) {
+  const tokenizers::Tokenizer& tokenizer = *tokens.tokenizer;
+  tokenizers::Tokens result;
+  for (const LayoutObject& object : parse_layout(caption)) {
+    const std::vector<int64_t> phrase =
+        tokenizer.encode(object.phrase, {.special_tokens = false}).ids;
+    KINORA_CHECK(!phrase.empty(), kConfig, "[layout] a phrase must have a token in it, got ",
+                 quote(object.phrase));
+    result.ids.insert(result.ids.end(), phrase.begin(), phrase.end());
+    const CornerPlaces corners = corner_places(object.box, tokens.layout_grid);
+    result.ids.push_back(tokenizer.vocab_size() + corners.top_left);
+    result.ids.push_back(tokenizer.vocab_size() + corners.bottom_right);
+  }
+  KINORA_CHECK(std::ssize(result.ids) <= tokens.max_length, kConfig, "[layout] a layout must have ",
+               tokens.max_length, " tokens at most (model.text_tokens), got ", result.ids.size(),
+               ": ", shortened(std::string(caption)));
+  return result;
+}
+
+}  // namespace
+
 tokenizers::Tokens encode(const CaptionTokens& tokens, std::string_view caption) {
+  if (tokens.layout_grid > 0) {
+    return layout_tokens(tokens, caption);
+  }
   return tokenizers::encode_in_pieces(
       *tokens.tokenizer,
       tokens.cleans ? prompts::preprocess_caption(caption) : std::string(caption),

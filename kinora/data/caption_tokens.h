@@ -23,9 +23,14 @@ struct CaptionTokens {
   /// Padding fills them up and counts as the rest (PieceOptions::pads).
   bool pads = false;
   bool cleans = false;  ///< prompts::preprocess_caption() before they are tokenised
+  /// Captions are layouts (layout.h): each object is the tokens of its phrase and, numbered behind
+  /// the tokenizer's own, the places of its two corners on such a grid (Rombach et al. 2022,
+  /// appendix). 0: captions are words.
+  int64_t layout_grid = 0;
 };
 
-/// Those of one caption. Errors of the tokenizer and the cleaning.
+/// Those of one caption. Errors of the tokenizer and the cleaning; of layouts of parse_layout(),
+/// and kConfig for one that does not fit into max_length, which is never cut off.
 [[nodiscard]] tokenizers::Tokens encode(const CaptionTokens& tokens, std::string_view caption);
 
 /// A caption between double quotes, as messages show it: of a long one its beginning.

@@ -102,6 +102,15 @@ void describe_clips(Fields& fields, DataConfig& c) {
              {.min = 0.0, .max = 1000.0, .min_open = true});
 }
 
+// Places of corners are the square of it.
+constexpr double kMostLayoutGrid = 256;
+
+bool has_captions(SourceKind source) {
+  return source == SourceKind::kScenes || source == SourceKind::kCaptions ||
+         source == SourceKind::kManifest || source == SourceKind::kWebDataset ||
+         source == SourceKind::kImageFolder;
+}
+
 void describe_texts(Fields& fields, DataConfig& c) {
   fields.add(
       "text", c.text,
@@ -129,6 +138,16 @@ void describe_texts(Fields& fields, DataConfig& c) {
                        ? !c.text_embeddings.empty() || c.source == SourceKind::kLatents
                        : c.text_embeddings.empty();
           });
+  fields
+      .add("layout_grid", c.layout_grid,
+           "Captions are layouts, JSON lists of phrases and boxes whose corners are rounded to a "
+           "grid of so many points a side; 0 = captions are words. docs/layout.md",
+           between(0, kMostLayoutGrid))
+      .check("be 0 unless data.text is tokens, data.flip is false and data.source has captions",
+             [&c] {
+               return c.layout_grid == 0 || (c.text == TextKind::kTokens && !c.flip &&
+                                             has_captions(c.source) && !c.captions.changes());
+             });
 }
 
 void describe_captions(Fields& fields, DataConfig& c) {
@@ -265,7 +284,7 @@ std::unique_ptr<Source> open_pictures(const DataConfig& config) {
                                                  config.height, config.width);
     case SourceKind::kScenes:
       return std::make_unique<SceneSource>(static_cast<uint64_t>(config.seed), config.count,
-                                           config.height, config.width);
+                                           config.height, config.width, config.layout_grid > 0);
     case SourceKind::kFolder:
       return std::make_unique<ClassFolder>(folder_of(config), wanted_files(config));
     case SourceKind::kTar:
@@ -414,7 +433,8 @@ std::filesystem::path text_file_of(const DataConfig& config) {
 std::string set_identity(const DataConfig& config) {
   std::string text = std::to_string(static_cast<int>(config.source)) + " " +
                      std::to_string(static_cast<int>(config.frame_layout)) + " " +
-                     std::to_string(static_cast<int>(config.text));
+                     std::to_string(static_cast<int>(config.text)) +
+                     (config.layout_grid > 0 ? " " + std::to_string(config.layout_grid) : "");
   for (const std::string& path : config.path) {
     text += "\n" + std::filesystem::absolute(path).lexically_normal().string();
   }

@@ -53,8 +53,9 @@ struct DataConfig {
   CaptionChoice captions;
   TextKind text = TextKind::kNone;
   std::string text_embeddings;
-  int64_t count = 65536;  ///< of generated images or clips
-  int64_t seed = 0;       ///< of generated images and of what is held out
+  int64_t layout_grid = 0;  ///< above 0: captions are layouts (CaptionTokens::layout_grid)
+  int64_t count = 65536;    ///< of generated images or clips
+  int64_t seed = 0;         ///< of generated images and of what is held out
   int64_t validation = 0;
   bool flip = false;
   ConfigTable buckets;  ///< none: all samples have height, width and frames

@@ -191,6 +191,43 @@ std::string_view name_of(Relation relation) {
   return kRelationNames[static_cast<size_t>(relation)];
 }
 
+std::string name_of(const ObjectKind& kind) {
+  return std::string(name_of(kind.size)) + " " + std::string(name_of(kind.colour)) + " " +
+         std::string(name_of(kind.shape));
+}
+
+std::optional<ObjectKind> kind_of(std::string_view name) {
+  for (int64_t size = 0; size < kNumSizes; ++size) {
+    for (int64_t colour = 0; colour < kNumColours; ++colour) {
+      for (int64_t shape = 0; shape < kNumShapes; ++shape) {
+        const ObjectKind kind{static_cast<ObjectSize>(size), static_cast<Colour>(colour),
+                              static_cast<Shape>(shape)};
+        if (name == name_of(kind)) {
+          return kind;
+        }
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+Box box_of(Shape shape, const Placement& place) {
+  const Extents reach = extents_of(shape);
+  return {.left = static_cast<double>(place.x - reach.side * place.radius),
+          .top = static_cast<double>(place.y - reach.up * place.radius),
+          .right = static_cast<double>(place.x + reach.side * place.radius),
+          .bottom = static_cast<double>(place.y + reach.down * place.radius)};
+}
+
+Layout layout_of(const Scene& scene) {
+  Layout layout;
+  for (size_t i = 0; i < scene.places.size(); ++i) {
+    const ObjectKind& kind = scene.content.objects[i];
+    layout.push_back({.phrase = name_of(kind), .box = box_of(kind.shape, scene.places[i])});
+  }
+  return layout;
+}
+
 bool same_content(const SceneContent& a, const SceneContent& b) {
   return a.objects.size() == b.objects.size() && key_of(a) == key_of(b);
 }
@@ -252,10 +289,12 @@ void render(const Scene& scene, int64_t side, io::Image& out) {
   }
 }
 
-SceneSource::SceneSource(uint64_t seed, int64_t count, int64_t height, int64_t width)
+SceneSource::SceneSource(uint64_t seed, int64_t count, int64_t height, int64_t width,
+                         bool has_layouts)
     : seed_(seed),
       count_(count),
       side_(height),
+      has_layouts_(has_layouts),
       names_({"one object", "two objects", "three objects"}) {
   check_generated_size(height, width);
   KINORA_CHECK(height == width && height >= kMinSceneSide, kConfig,
@@ -272,7 +311,8 @@ std::string SceneSource::sample_name(int64_t index) const {
 void SceneSource::read(int64_t index, Sample& out) const {
   const Scene shown = scene(seed_, index);
   render(shown, side_, out.image);
-  out.caption = draw_caption(seed_, index, shown.content);
+  out.caption =
+      has_layouts_ ? to_text(layout_of(shown)) : draw_caption(seed_, index, shown.content);
   out.label = std::ssize(shown.content.objects) - 1;
 }
 

@@ -2,10 +2,12 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "kinora/data/layout.h"
 #include "kinora/data/shapes.h"
 #include "kinora/data/source.h"
 
@@ -47,6 +49,10 @@ struct ObjectKind {
 
 inline constexpr int64_t kNumKinds = kNumSizes * kNumColours * kNumShapes;
 
+/// "small red circle", and back; nothing for other words.
+[[nodiscard]] std::string name_of(const ObjectKind& kind);
+[[nodiscard]] std::optional<ObjectKind> kind_of(std::string_view name);
+
 /// What a caption says of a picture: the objects, no two of one kind, and what each but the first
 /// is of the first. {A, B, C} with {left of, below}: B is left of A, and C below A.
 struct SceneContent {
@@ -68,6 +74,9 @@ struct Placement {
   float y = 0.5F;
   float radius = 0.1F;
 };
+
+/// The box around such an object: its edges, as render() draws it.
+[[nodiscard]] Box box_of(Shape shape, const Placement& place);
 
 /// Objects of these radii or more are large, in sides of the picture: half-way between both sizes.
 inline constexpr float kLargeFrom = 0.129F;
@@ -95,18 +104,23 @@ inline constexpr int64_t kNumHeldOutScenes = 1000;
 [[nodiscard]] std::string scene_caption(uint64_t seed, int64_t index);
 [[nodiscard]] std::string held_out_caption(int64_t number);
 
+/// The objects of a scene by name, and their boxes.
+[[nodiscard]] Layout layout_of(const Scene& scene);
+
 /// Gives `out` the size and draws the scene over all of it, edges smoothed over one pixel.
 void render(const Scene& scene, int64_t side, io::Image& out);
 
 /// Smaller pictures show too little of small objects.
 inline constexpr int64_t kMinSceneSide = 32;
 
-/// The scenes as a source, with captions; classes are the numbers of objects.
+/// The scenes as a source, with captions, or layouts in their place; classes are the numbers of
+/// objects.
 class SceneSource : public Source {
  public:
   /// Throws Error (kConfig) for pictures that are not square or below kMinSceneSide, enormous ones,
   /// and for less than 2.
-  SceneSource(uint64_t seed, int64_t count, int64_t height, int64_t width);
+  SceneSource(uint64_t seed, int64_t count, int64_t height, int64_t width,
+              bool has_layouts = false);
 
   [[nodiscard]] int64_t size() const override { return count_; }
   [[nodiscard]] const std::vector<std::string>& class_names() const override { return names_; }
@@ -117,6 +131,7 @@ class SceneSource : public Source {
   uint64_t seed_;
   int64_t count_;
   int64_t side_;
+  bool has_layouts_;
   std::vector<std::string> names_;
 };
 

@@ -112,6 +112,24 @@ float shape_distance(Shape shape, float x, float y) {
   KINORA_UNREACHABLE("[shapes] unknown shape");
 }
 
+Extents extents_of(Shape shape) {
+  switch (shape) {
+    case Shape::kCircle:
+      return {};
+    case Shape::kSquare:
+      return {.side = kSquareHalfSide, .up = kSquareHalfSide, .down = kSquareHalfSide};
+    case Shape::kTriangle: {
+      constexpr float kSqrt3 = 1.732050808F;
+      return {.side = kSqrt3 * kTriangleInradius,
+              .up = 2.0F * kTriangleInradius,
+              .down = kTriangleInradius};
+    }
+    case Shape::kCross:
+      return {.side = kCrossHalfLength, .up = kCrossHalfLength, .down = kCrossHalfLength};
+  }
+  KINORA_UNREACHABLE("[shapes] unknown shape");
+}
+
 Rgb ground_of(float lightness) {
   return {lightness, lightness * 1.03F, lightness * 1.22F};
 }

@@ -59,6 +59,14 @@ struct ShapeScene {
 [[nodiscard]] std::string_view name_of(Shape shape);
 [[nodiscard]] std::string_view name_of(Colour colour);
 
+/// How far a shape of radius 1 reaches from its centroid; to the left as to the right.
+struct Extents {
+  float side = 1.0F;
+  float up = 1.0F;
+  float down = 1.0F;
+};
+[[nodiscard]] Extents extents_of(Shape shape);
+
 /// The colour of a ground of this lightness: a bluish slate.
 [[nodiscard]] Rgb ground_of(float lightness);
 

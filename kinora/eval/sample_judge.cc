@@ -70,7 +70,7 @@ SampleJudge::SampleJudge(const data::DataConfig& data, const models::ModelConfig
   } else if (data.source == data::SourceKind::kMovingShapes && is_clip) {
     kind_ = Kind::kMovingShapes;
   } else if (data.source == data::SourceKind::kScenes && !is_clip) {
-    kind_ = Kind::kScenes;
+    kind_ = data.layout_grid > 0 ? Kind::kLayouts : Kind::kScenes;
   } else {
     KINORA_CHECK(
         data.frame_layout == data::FrameLayout::kStrip && is_clip &&
@@ -83,6 +83,9 @@ SampleJudge::SampleJudge(const data::DataConfig& data, const models::ModelConfig
 }
 
 int64_t SampleJudge::label_of(const inference::Asked& asked) const {
+  if (kind_ == Kind::kLayouts) {
+    return std::ssize(data::parse_layout(asked.caption)) - 1;
+  }
   if (kind_ == Kind::kScenes) {
     return std::ssize(content_of(asked).objects) - 1;
   }
@@ -114,6 +117,12 @@ bool SampleJudge::is_right(const at::Tensor& sample, const inference::Asked& ask
     case Kind::kScenes: {
       const auto found = judge_scene(sample.dim() == 4 ? sample.squeeze(1) : sample);
       return found && shows(*found, content_of(asked));
+    }
+    case Kind::kLayouts: {
+      const data::Layout layout = data::parse_layout(asked.caption);
+      const auto found = judge_scene(sample.dim() == 4 ? sample.squeeze(1) : sample);
+      return found && found->size() == layout.size() &&
+             num_in_boxes(*found, layout) == std::ssize(layout);
     }
     case Kind::kMotions: {
       const auto verdict = judge_motion(sample);

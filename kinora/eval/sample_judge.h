@@ -19,8 +19,8 @@ class SampleJudge {
   /// what it shows, or for latents.
   SampleJudge(const data::DataConfig& data, const models::ModelConfig& model);
 
-  /// kConfig where what was asked names no class; of scenes and of generated clips, where the
-  /// caption is not worded as theirs.
+  /// kConfig where what was asked names no class; of layouts where it is none; of scenes and of
+  /// generated clips, where the caption is not worded as theirs.
   [[nodiscard]] int64_t label_of(const inference::Asked& asked) const;
 
   /// Whether `sample`, float32 [3, H, W] or [3, T, H, W] in [-1, 1], shows what was asked.
@@ -28,7 +28,7 @@ class SampleJudge {
   [[nodiscard]] bool is_right(const at::Tensor& sample, const inference::Asked& asked) const;
 
  private:
-  enum class Kind { kShapes, kMovingShapes, kMotions, kScenes };
+  enum class Kind { kShapes, kMovingShapes, kMotions, kScenes, kLayouts };
 
   std::unique_ptr<data::Source> data_;
   Kind kind_ = Kind::kShapes;

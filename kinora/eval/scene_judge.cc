@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include "kinora/core/error.h"
+#include "kinora/core/text.h"
 #include "kinora/eval/picture.h"
 #include "kinora/eval/shape_fit.h"
 
@@ -147,6 +148,42 @@ bool shows(const std::vector<FoundObject>& found, const data::SceneContent& cont
     }
   }
   return true;
+}
+
+int64_t num_in_boxes(const std::vector<FoundObject>& found, const data::Layout& layout) {
+  constexpr double kLeastOverlap = 0.5;
+  return std::count_if(layout.begin(), layout.end(), [&found](const data::LayoutObject& asked) {
+    const std::optional<data::ObjectKind> kind = data::kind_of(asked.phrase);
+    KINORA_CHECK(kind.has_value(), kConfig, "[scene_judge] cannot tell what ", quote(asked.phrase),
+                 " should show. Hint: size, colour and shape, such as ",
+                 quote(data::name_of(data::ObjectKind{})));
+    return std::any_of(found.begin(), found.end(), [&](const FoundObject& object) {
+      const data::Box box = data::box_of(object.kind.shape, object.place);
+      return object.kind == *kind && data::intersection_over_union(box, asked.box) >= kLeastOverlap;
+    });
+  });
+}
+
+LayoutScore judge_layouts(const at::Tensor& images, std::span<const data::Layout> asked) {
+  KINORA_CHECK(images.dim() == 4 && images.size(1) == 3 && images.size(0) == std::ssize(asked),
+               kShape, "[scene_judge] images must have shape [", asked.size(), ", 3, H, W], got ",
+               images.sizes());
+  LayoutScore score;
+  for (size_t i = 0; i < asked.size(); ++i) {
+    const auto count = std::ssize(asked[i]);
+    KINORA_CHECK(count >= 1 && count <= data::kMostObjects, kConfig,
+                 "[scene_judge] layouts must have 1 to ", data::kMostObjects, " objects, got ",
+                 count);
+    const auto kind = static_cast<size_t>(count - 1);
+    const auto found =
+        judge_scene(images[static_cast<int64_t>(i)]).value_or(std::vector<FoundObject>{});
+    const int64_t in_boxes = num_in_boxes(found, asked[i]);
+    score.num_in_boxes[kind] += in_boxes;
+    score.num_objects[kind] += count;
+    score.num_right[kind] += in_boxes == count && std::ssize(found) == count ? 1 : 0;
+    ++score.num_images[kind];
+  }
+  return score;
 }
 
 SceneScore judge_scenes(const at::Tensor& images, std::span<const data::SceneContent> asked) {

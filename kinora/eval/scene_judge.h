@@ -30,6 +30,25 @@ struct FoundObject {
 /// data::kMinSeparation that way from the first or more.
 [[nodiscard]] bool shows(const std::vector<FoundObject>& found, const data::SceneContent& content);
 
+/// Of how many objects of `layout` one of its kind was found in its box: they overlap by half or
+/// more (intersection over union). kConfig for a phrase that names no kind.
+[[nodiscard]] int64_t num_in_boxes(const std::vector<FoundObject>& found,
+                                   const data::Layout& layout);
+
+/// How many objects lie in the boxes that were asked for, and in how many pictures all of them do
+/// and nothing else is there, by number of objects.
+struct LayoutScore {
+  std::array<int64_t, data::kMostObjects> num_in_boxes{};
+  std::array<int64_t, data::kMostObjects> num_objects{};
+  std::array<int64_t, data::kMostObjects> num_right{};
+  std::array<int64_t, data::kMostObjects> num_images{};
+};
+
+/// Of images [B, 3, H, W], of which the i-th was to show asked[i], 1 to kMostObjects objects.
+/// Throws Error (kShape), kConfig.
+[[nodiscard]] LayoutScore judge_layouts(const at::Tensor& images,
+                                        std::span<const data::Layout> asked);
+
 /// Right ones by number of objects.
 struct SceneScore {
   std::array<int64_t, data::kMostObjects> num_right{};

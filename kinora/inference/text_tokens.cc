@@ -52,9 +52,16 @@ std::optional<data::CaptionTokens> caption_tokens(const ModelRecipe& recipe) {
       .tokenizer = std::make_shared<const tokenizers::Tokenizer>(
           recipe.kept_tokenizer ? *recipe.kept_tokenizer : TokenizerFiles::read(path))};
   const models::TextEncoderSize& own = recipe.model.text_encoder;
-  KINORA_CHECK(!own.any() || tokens.tokenizer->vocab_size() <= own.vocab, kConfig,
-               "[text] model.text_encoder.vocab must be at least ", tokens.tokenizer->vocab_size(),
-               ", which ", path.string(), " has, got ", own.vocab);
+  const int64_t grid = recipe.data.layout_grid;
+  KINORA_CHECK(grid == 0 || own.any(), kConfig,
+               "[text] data.layout_grid must be 0 for a frozen text encoder, which does not know "
+               "the places of corners, got ",
+               grid, ". Hint: model.text_encoder.layers");
+  const int64_t num_tokens = tokens.tokenizer->vocab_size() + grid * grid;
+  KINORA_CHECK(!own.any() || num_tokens <= own.vocab, kConfig,
+               "[text] model.text_encoder.vocab must be at least ", num_tokens, ", which ",
+               path.string(), grid > 0 ? " and data.layout_grid have" : " has", ", got ",
+               own.vocab);
   const std::optional<int64_t> piece =
       text.encoder.empty() ? std::nullopt : pipelines::outlined_text_encoder(text.encoder)->piece();
   tokens.max_length =
@@ -67,6 +74,7 @@ std::optional<data::CaptionTokens> caption_tokens(const ModelRecipe& recipe) {
   } else {
     tokens.piece = piece;
   }
+  tokens.layout_grid = grid;
   tokens.pads = models::pads_captions(recipe.model);
   tokens.cleans = text.clean == ops::Switch::kOn ||
                   (text.clean == ops::Switch::kAuto && cleans_captions(recipe.model));

@@ -19,7 +19,7 @@ PAGES = sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").glob("*.md"))
 SMALL = ["train.global_batch=2", "train.micro_batch=1", "train.device=cpu", "train.threads=1",
          'autoencoder.path=""']
 SMALL_TRANSFORMER = ["model.depth=1", "model.hidden=192"]
-SMALL_UNETS = {"scenes-unet": ["model.unet.channels=[32, 32, 32]"]}
+SMALL_UNETS = {name: ["model.unet.channels=[32, 32, 32]"] for name in ("scenes-unet", "scenes-layout")}
 for name in ("sd15-pretrain", "sd15-finetune", "sd15-lora"):
     SMALL_UNETS[name] = ["model.unet.channels=[32, 32, 32, 32]"]
 SMALL_UNETS["sdxl-lora-24gb"] = ["model.unet.channels=[32, 64, 64]", "model.unet.heads=[2, 2, 2]",

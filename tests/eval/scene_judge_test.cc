@@ -139,6 +139,53 @@ TEST(SceneJudgeTest, FindsNothingInNoiseOrAPlainPicture) {
   EXPECT_FALSE(judge_scene(images[0].clone().fill_(-0.8)).has_value());
 }
 
+TEST(SceneJudgeTest, CountsObjectsInTheirBoxes) {
+  constexpr int64_t kCount = 300;
+  const Pictures pictures = held_out(kCount, 32);
+  std::vector<data::Layout> asked;
+  std::vector<data::Layout> moved;
+  std::vector<data::Layout> others;
+  for (int64_t i = 0; i < kCount; ++i) {
+    asked.push_back(data::layout_of(data::held_out_scene(i)));
+    moved.push_back(asked.back());
+    others.push_back(asked.back());
+    for (data::LayoutObject& object : moved.back()) {
+      const double half = 0.5 * (object.box.right - object.box.left);
+      const double shift = object.box.left >= half ? -half : half;
+      object.box.left += shift;
+      object.box.right += shift;
+    }
+    std::string& phrase = others.back().front().phrase;  // of another size
+    phrase = (phrase.starts_with("small") ? "large" : "small") + phrase.substr(phrase.find(' '));
+  }
+  const auto shares = [&](const at::Tensor& images, const std::vector<data::Layout>& layouts) {
+    const LayoutScore score = judge_layouts(images, layouts);
+    int64_t in_boxes = 0;
+    int64_t right = 0;
+    for (size_t i = 0; i < score.num_images.size(); ++i) {
+      EXPECT_EQ(score.num_images[i], kCount / 3);
+      EXPECT_EQ(score.num_objects[i], static_cast<int64_t>(i + 1) * kCount / 3);
+      in_boxes += score.num_in_boxes[i];
+      right += score.num_right[i];
+    }
+    return std::pair(static_cast<double>(in_boxes) / (2.0 * kCount),
+                     static_cast<double>(right) / kCount);
+  };
+  const auto [in_boxes, right] = shares(pictures.images, asked);
+  EXPECT_GE(in_boxes, 0.99);
+  EXPECT_GE(right, 0.99);
+  const auto blurry = shares(blurred(data::to_float(pictures.images, at::kCPU)), asked);
+  EXPECT_GE(blurry.first, 0.98);
+  const auto beside = shares(pictures.images, moved);  // by half of a side: a third overlaps
+  EXPECT_LE(beside.first, 0.02);
+  EXPECT_EQ(beside.second, 0.0);
+  const auto wrong = shares(pictures.images, others);
+  EXPECT_NEAR(wrong.first, 0.5, 0.05);  // the first of two objects on average
+  EXPECT_LE(wrong.second, 0.01);
+  others[0][0].phrase = "a cat";
+  EXPECT_THROW((void)judge_layouts(pictures.images, others), Error);
+}
+
 TEST(SceneJudgeTest, RefusesWrongShapes) {
   const Pictures pictures = held_out(3, 32);
   EXPECT_THROW((void)judge_scene(pictures.images), Error);

@@ -45,8 +45,8 @@ void add_what(CLI::App& command, SampleArguments& arguments) {
       // Of an option that takes words without end, CLI11 splits "[a cat, a dog]" at the commas.
       ->expected(1, kMostCaptions)
       ->allow_extra_args(false);
-  command.add_option("--captions-file", arguments.captions_file,
-                     "The same from a file, one a line");
+  command.add_option("--captions-file,--layout", arguments.captions_file,
+                     "The same from a file, one a line; of models of layouts, a layout a line");
   command.add_option("--negative", arguments.negative,
                      "Of pipelines: a caption to guide away from; default: the empty one");
   command.add_flag("!--no-cleaning", arguments.cleans_captions,
