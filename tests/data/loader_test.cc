@@ -211,7 +211,7 @@ TEST(LoaderTest, UsesItsBuffersAgain) {
   for (int i = 0; i < 200; ++i) {
     batch = loader.next();  // while the former one is held
   }
-  constexpr int64_t kTensors = 3;  // images, labels, positions
+  constexpr int64_t kTensors = 4;  // images, labels, positions, sizes
   EXPECT_LE(loader.stats().num_buffers, kTensors * (3 + 2));
   EXPECT_EQ(loader.stats().num_batches, 200);
 }
