@@ -19,6 +19,7 @@
 #include "kinora/models/transformers/diffusers_names.h"
 #include "kinora/nn/weight_layer.h"
 #include "kinora/pipelines/diffusers_model.h"
+#include "kinora/train/own_text_encoder.h"
 
 namespace kinora::train {
 namespace {
@@ -224,6 +225,7 @@ std::string describe_finetuning(const RunConfig& config, nn::Module& model,
 std::string initialise_from(const RunConfig& config, nn::Module& model, optim::Arena& arena) {
   const auto file = pipelines::open_weights(config.checkpoint.init_from);
   checkpoint::LateTensors tensors = file.tensors();
+  add_text_encoder(config, tensors);
   std::vector<std::string> own;  // but for updates, which no file has
   for (const auto& [path, parameter] : model.named_parameters()) {
     if (!nn::owner_of_update(path)) {

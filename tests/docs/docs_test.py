@@ -20,8 +20,9 @@ SMALL = ["train.global_batch=2", "train.micro_batch=1", "train.device=cpu", "tra
          'autoencoder.path=""']
 SMALL_TRANSFORMER = ["model.depth=1", "model.hidden=192"]
 SMALL_UNETS = {"scenes-unet": ["model.unet.channels=[32, 32, 32]"]}
-for name in ("sd15-pretrain", "sd15-finetune", "sd15-lora"):
-    SMALL_UNETS[name] = ["model.unet.channels=[32, 32, 32, 32]"]
+for name in ("pretrain", "finetune", "lora", "lora-8gb", "dreambooth", "textual-inversion"):
+    SMALL_UNETS["sd15-" + name] = ["model.unet.channels=[32, 32, 32, 32]"]
+SMALL_UNETS["sd15-textual-inversion"] += ["model.text_encoder.layers=1"]
 
 
 def bench(recipe, *overrides):

@@ -1,6 +1,7 @@
 #include "kinora/models/text_encoders/clip_text_encoder.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/tensor.h>
 
@@ -74,6 +75,16 @@ std::vector<TextLinear*> ClipTextEncoder::linears() {
     linears.insert(linears.end(), own.begin(), own.end());
   }
   return linears;
+}
+
+void ClipTextEncoder::add_tokens(const at::Tensor& embeddings) {
+  KINORA_CHECK(embeddings.dim() == 2 && embeddings.size(1) == width(), kShape,
+               "[clip] embeddings of tokens must be [tokens, ", width(), "], got ",
+               embeddings.sizes());
+  token_embedding.value =
+      at::cat({token_embedding.value, embeddings.to(token_embedding.value.options())});
+  config_.vocab_size += embeddings.size(0);
+  token_embedding.shape[0] = config_.vocab_size;
 }
 
 at::Tensor ClipTextEncoder::end_rows(const TextTokens& tokens) const {

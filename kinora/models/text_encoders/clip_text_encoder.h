@@ -55,6 +55,9 @@ class ClipTextEncoder : public TextEncoder {
   }
   [[nodiscard]] std::vector<TextLinear*> linears() override;
 
+  /// Adds tokens behind the vocabulary, frozen: their embeddings, [tokens, C].
+  void add_tokens(const at::Tensor& embeddings);
+
   nn::Parameter token_embedding;     ///< [vocab_size, C]
   nn::Parameter position_embedding;  ///< [max_position_embeddings, C]
   std::vector<std::unique_ptr<ClipBlock>> blocks;

@@ -7,6 +7,7 @@
 
 #include "kinora/models/model.h"
 #include "kinora/models/transformers/caption_encoder.h"
+#include "kinora/models/unets/own_clip.h"
 #include "kinora/models/unets/unet_layers.h"
 
 namespace kinora::models {
@@ -16,7 +17,7 @@ struct ModelShape;
 /// The U-Net of latent diffusion (Rombach et al. 2022) and Stable Diffusion 1 and 2: images from
 /// captions. Keys are those of diffusers' UNet2DConditionModel. Where a caption is null
 /// (Conditions::null_text) the buffer null_text [text_tokens, D] stands for its states, all of
-/// which are read.
+/// which are read; with a CLIP of its own the tokens null_tokens [text_tokens] for its tokens.
 ///
 /// A block, that is what recomputation and buckets count, is a residual block with what attends
 /// behind it and, at the end of a level, the change of size; the middle is one.
@@ -33,8 +34,9 @@ class Unet : public Model {
   [[nodiscard]] std::vector<nn::BucketSpec> buckets() const override { return buckets_; }
   void to_device(const at::Device& device) override;
   [[nodiscard]] at::Tensor null_caption() const override {
-    return text_encoder ? at::Tensor() : null_text;
+    return has_text_encoder() ? at::Tensor() : null_text;
   }
+  [[nodiscard]] at::Tensor null_tokens() const override { return null_ids; }
 
   [[nodiscard]] bool has_fast_path() const override { return true; }
   /// Norms, gates and sums by kernels of ours, the blocks of transformers as stacks
@@ -60,12 +62,15 @@ class Unet : public Model {
   [[nodiscard]] UnetReads reads(const at::Tensor& t, const diffusion::Conditions& conditions,
                                 const diffusion::Prepared& prepared) const;
 
+  [[nodiscard]] bool has_text_encoder() const { return text_encoder || clip; }
   void make_buckets();
   void place_layers();
 
   // NOLINTBEGIN(readability-identifier-naming): named as the published checkpoints' keys
   std::optional<CaptionEncoder> text_encoder;
+  std::optional<OwnClip> clip;  // text_encoder, too
   at::Tensor null_text;
+  at::Tensor null_ids;  // null_tokens of a clip; else undefined
   nn::Conv conv_in;
   UnetTimeEmbedding time_embedding;
   std::vector<std::unique_ptr<UnetLevel>> down_blocks;
