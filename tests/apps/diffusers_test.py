@@ -237,18 +237,19 @@ class DiffusersTest(unittest.TestCase):
     def test_unets_there_and_back(self):
         from diffusers import UNet2DConditionModel
         sizes = {"addition_embed_type": "text_time", "addition_time_embed_dim": 4}
-        for changes in ({"attention_head_dim": 2},
-                        {"attention_head_dim": [2, 4], "use_linear_projection": True, "norm_eps": 1e-3},
-                        {"attention_head_dim": [2, 4], "transformer_layers_per_block": [1, 2],
-                         "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),
-                         "up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D"),
-                         "projection_class_embeddings_input_dim": 10 + 6 * 4, **sizes},
-                        {"projection_class_embeddings_input_dim": 12 + 5 * 4, **sizes}):  # SDXL, its refiner
+        variants = {
+            "heads": {"attention_head_dim": 2},
+            "linear": {"attention_head_dim": [2, 4], "use_linear_projection": True, "norm_eps": 1e-3},
+            "sdxl": {"attention_head_dim": [2, 4], "transformer_layers_per_block": [1, 2],
+                     "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),
+                     "up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D"),
+                     "projection_class_embeddings_input_dim": 10 + 6 * 4, **sizes},
+            "refiner": {"projection_class_embeddings_input_dim": 12 + 5 * 4, **sizes}}
+        for name, changes in variants.items():
             model = UNet2DConditionModel(**dict(
                 sample_size=8, block_out_channels=(8, 16), norm_num_groups=4, layers_per_block=1,
                 cross_attention_dim=12, down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"),
                 up_block_types=("UpBlock2D", "CrossAttnUpBlock2D")) | changes)
-            name = str(len(changes))
             model.save_pretrained(self.folder / name / "unet")
             ours = self.folder / f"{name}.safetensors"
             self.assertIn("0 missing, 0 unexpected", kinora("convert", self.folder / name, "--to", ours))
