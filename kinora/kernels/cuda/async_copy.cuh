@@ -23,6 +23,16 @@ __device__ __forceinline__ void copy_async(uint32_t target, const void* source, 
 #endif
 }
 
+/// The same of a place that is valid, by its pointer.
+__device__ __forceinline__ void copy_async(uint4* target, const void* source) {
+#if __CUDA_ARCH__ >= 800
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(target));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(source) : "memory");
+#else
+  *target = *static_cast<const uint4*>(source);
+#endif
+}
+
 /// Ends a group of this thread's copies.
 __device__ __forceinline__ void commit_copies() {
 #if __CUDA_ARCH__ >= 800

@@ -8,7 +8,7 @@
 
 /// Launchers of kernels/group_norm.h (rules of this folder: cuda/random.h). All pointers are device
 /// memory; x, y, dy, dx and the factors on 16 bytes. The order of sums depends on the sizes, and on
-/// whether the GPU has clusters of blocks, alone.
+/// the clusters of blocks and the shared memory that the kind of GPU has, alone.
 namespace kinora::kernels::cuda {
 
 /// Whether the kernels take images of this shape: whole vectors of 16 bytes of channels, groups of

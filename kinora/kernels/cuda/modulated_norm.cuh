@@ -75,29 +75,4 @@ __device__ __forceinline__ float block_sum(float value, float* scratch) {
   return sum;
 }
 
-/// 16 bytes into shared memory: at once below sm_80, else by the time that their group is waited
-/// for.
-__device__ __forceinline__ void copy_async(uint4* shared, const void* global) {
-#if __CUDA_ARCH__ >= 800
-  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(global) : "memory");
-#else
-  *shared = *static_cast<const uint4*>(global);
-#endif
-}
-
-__device__ __forceinline__ void commit_copies() {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-
-/// Waits until at most kPending of the thread's groups are under way.
-template <int kPending>
-__device__ __forceinline__ void wait_for_copies() {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-#endif
-}
-
 }  // namespace kinora::kernels::cuda

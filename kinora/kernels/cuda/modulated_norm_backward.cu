@@ -24,6 +24,7 @@
 // that fits beside the ring; else a further kernel makes it of the first copy.
 #include <algorithm>
 
+#include "kinora/kernels/cuda/async_copy.cuh"
 #include "kinora/kernels/cuda/fp8.h"
 #include "kinora/kernels/cuda/modulated_norm.cuh"
 #include "kinora/kernels/cuda/modulated_norm.h"
@@ -203,7 +204,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
         group_end = min(group_end, first + ((row - first) / kTileRows + 1) * kTileRows);
       }
       const int count = static_cast<int>(group_end - row);
-      wait_for_copies<kRing - kRows>();
+      wait_copies<kRing - kRows>();
 
       float mean[kRows];
       float rstd[kRows];
