@@ -60,6 +60,10 @@ struct ModelConfig {
   [[nodiscard]] bool is_video() const;
   /// Whether its family is conditioned on captions; else on classes.
   [[nodiscard]] bool takes_text() const;
+  /// Width of the vector of a whole caption, beside its tokens or instead of them.
+  [[nodiscard]] int64_t pooled_width() const {
+    return pooled_channels > 0 ? pooled_channels : text_channels;
+  }
   [[nodiscard]] int64_t out_channels() const { return learn_sigma ? 2 * in_channels : in_channels; }
   /// A sample of the input: [C, H, W], of clips [C, T, H, W].
   [[nodiscard]] std::vector<int64_t> sample_shape() const;

@@ -80,9 +80,8 @@ diffusion::Conditions conditions_in_turn(const models::ModelConfig& model,
       batch.text = ops::random_normal({size, model.text_tokens, model.text_channels}, sample_index,
                                       kBenchmarkSeed, 0, RandomPurpose::kTest, at::kCPU);
     }
-    batch.pooled = ops::random_normal(
-        {size, model.pooled_channels > 0 ? model.pooled_channels : model.text_channels},
-        sample_index, kBenchmarkSeed, 1, RandomPurpose::kTest, at::kCPU);
+    batch.pooled = ops::random_normal({size, model.pooled_width()}, sample_index, kBenchmarkSeed, 1,
+                                      RandomPurpose::kTest, at::kCPU);
     batch.text_lengths = at::full({size}, model.text_tokens, at::kLong);
   }
   if (model.is_video()) {

@@ -44,8 +44,7 @@ void add_texts(data::Batch& batch, const models::ModelConfig& model, int64_t len
   } else {
     batch.text = normal({size, model.text_tokens, model.text_channels});
   }
-  batch.pooled =
-      normal({size, model.pooled_channels > 0 ? model.pooled_channels : model.text_channels});
+  batch.pooled = normal({size, model.pooled_width()});
   const int64_t half = model.text_tokens / 2;
   batch.text_lengths =
       length > 0 ? at::full({size}, length, at::kLong)

@@ -116,9 +116,7 @@ data::Batch sample_batch(const RunConfig& config, const PlannedBatch& planned) {
       batch.text = at::empty({size, model.text_tokens, model.text_channels}, at::kFloat);
     }
     batch.text_lengths = at::full({size}, model.text_tokens, at::kLong);
-    batch.pooled =
-        at::empty({size, model.pooled_channels > 0 ? model.pooled_channels : model.text_channels},
-                  at::kFloat);
+    batch.pooled = at::empty({size, model.pooled_width()}, at::kFloat);
     batch.fps = at::full({size}, config.data.fps, at::kFloat);
   }
   return batch;
