@@ -2,7 +2,6 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/_foreach_zero.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/silu.h>
@@ -17,6 +16,7 @@
 #include "kinora/core/error.h"
 #include "kinora/ops/branch_pass.h"
 #include "kinora/ops/bucket_hook.h"
+#include "kinora/ops/parameter.h"
 
 // Shapes: R rows, C width, V vectors, B batch, L text tokens, n vectors of all blocks and the final
 // norm.
@@ -26,13 +26,6 @@ namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-void zero(const std::vector<at::Tensor>& gradients) {
-  if (!gradients.empty()) {
-    const at::NoGradGuard no_grad;
-    at::_foreach_zero_(gradients);
-  }
-}
 
 // ---- modulation ----
 
@@ -496,7 +489,7 @@ class ModulationBackward {
       const int64_t count = slab.weight.size(0);
       const at::Tensor dy = typed.narrow(1, column - group.column, count);
       if (stack.overwrites_gradients) {
-        zero(added_gradients(slab));
+        zero_gradients(added_gradients(slab));
       }
       if (slab.weight_grad.defined()) {
         pass_.kernels.weight_grad({.value = dy}, {.value = pass_.silu_c}, slab,
@@ -547,7 +540,7 @@ StackGradients run_stack_backward(Pass& pass, const at::Tensor& c, const at::Ten
     if (place.is_last) {
       call_hook(pass, BucketMoment::kBeforeBackward, place.block);
       if (pass.stack.overwrites_gradients) {  // not before: they may be elsewhere until then
-        zero(added_gradients(pass, static_cast<size_t>(place.block)));
+        zero_gradients(added_gradients(pass, static_cast<size_t>(place.block)));
       }
       if (remakes_result(pass, place.block)) {
         remember(pass, k);

@@ -131,10 +131,10 @@ struct StackInputs {
 };
 
 /// The blocks and the modulated norm behind the last one: fp32, of x's shape; without that norm in
-/// the compute type. Differentiable in x,
-/// condition, vectors and text; gradients of weights are added in place. `kernels` is borrowed
-/// until backward has run. Everything can be recorded in a CUDA graph: nothing waits for the device
-/// but the first call of a shape, which times. kShape where inputs do not fit together.
+/// the compute type. Differentiable in x, condition, vectors and text; gradients of weights are
+/// added in place. `kernels` is borrowed until backward has run. Everything can be recorded in a
+/// CUDA graph: nothing waits for the device but the first call of a shape, which times. kShape
+/// where inputs do not fit together.
 [[nodiscard]] at::Tensor run_blocks(BlockKernels& kernels, BlockStack stack, StackInputs inputs);
 
 /// The vectors of all blocks and of the final norm, for StackInputs::vectors without condition:

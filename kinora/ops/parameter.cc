@@ -1,6 +1,7 @@
 #include "kinora/ops/parameter.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_zero.h>
 #include <ATen/ops/add.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -36,6 +37,13 @@ struct WithGradient : torch::autograd::Function<WithGradient> {
 };
 
 }  // namespace
+
+void zero_gradients(const std::vector<at::Tensor>& gradients) {
+  if (!gradients.empty()) {
+    const at::NoGradGuard no_grad;
+    at::_foreach_zero_(gradients);
+  }
+}
 
 OverwriteGradients::OverwriteGradients(bool on) : before_(std::exchange(overwrites, on)) {}
 

@@ -1,14 +1,12 @@
 #include "kinora/models/transformers/block_model.h"
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/_foreach_zero.h>
-
 #include <algorithm>
 #include <set>
 #include <utility>
 
 #include "kinora/core/error.h"
 #include "kinora/ops/fp8.h"
+#include "kinora/ops/parameter.h"
 
 namespace kinora::models {
 
@@ -114,10 +112,7 @@ ops::BlockStack BlockModel::stack(std::vector<ops::Block> blocks,
         gradients.push_back(parameter->grad);
       }
     }
-    if (!gradients.empty()) {
-      const at::NoGradGuard no_grad;
-      at::_foreach_zero_(gradients);
-    }
+    ops::zero_gradients(gradients);
   }
   ops::BlockStack stack{
       .blocks = std::move(blocks),
