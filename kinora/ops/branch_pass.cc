@@ -92,6 +92,16 @@ at::Tensor linear_backward(BranchPass& pass, const at::Tensor& dy, int64_t room,
   return input_grad(pass, grad.operand, x, weights, is_wanted);
 }
 
+/// Of the linear that makes a branch's result: the gradients of its weights, and that of its input,
+/// which is dropped.
+at::Tensor last_backward(BranchPass& pass, const ResultGrad& dresult, KeptBranch& kept,
+                         const LinearWeights& weights) {
+  add_gradients(pass, dresult.operand, dresult.values, kept.last, weights);
+  const at::Tensor dlast = input_grad(pass, dresult.operand, kept.last, weights);
+  kept.last = {};
+  return dlast;
+}
+
 // ---- self-attention ----
 
 /// [R, 3 C] or [R, C] as token_attention.h has tokens.
@@ -114,9 +124,7 @@ void inner(const BranchPass& pass, const SelfAttentionBody& body, KeptBranch& ke
 
 at::Tensor backward(BranchPass& pass, const SelfAttentionBody& body, ResultGrad dresult,
                     KeptBranch& kept) {
-  add_gradients(pass, dresult.operand, dresult.values, kept.last, body.proj);
-  const at::Tensor dout = input_grad(pass, dresult.operand, kept.last, body.proj);
-  kept.last = {};
+  const at::Tensor dout = last_backward(pass, dresult, kept, body.proj);
   dresult = {};
   const int64_t room = pass.kernels.room(body.qkv);
   const at::Tensor dpacked = rows_of(
@@ -158,9 +166,7 @@ void inner(const BranchPass& pass, const CrossAttentionBody& body, KeptBranch& k
 
 at::Tensor backward(BranchPass& pass, const CrossAttentionBody& body, ResultGrad dresult,
                     KeptBranch& kept) {
-  add_gradients(pass, dresult.operand, dresult.values, kept.last, body.proj);
-  const at::Tensor dout = input_grad(pass, dresult.operand, kept.last, body.proj);
-  kept.last = {};
+  const at::Tensor dout = last_backward(pass, dresult, kept, body.proj);
   dresult = {};
   const HeadTensors heads = heads_of(pass, body, kept.packed, kept.text_packed, pass.text_lengths);
   const at::Tensor dq = at::empty_like(kept.packed);
@@ -181,6 +187,11 @@ at::Tensor backward(BranchPass& pass, const CrossAttentionBody& body, ResultGrad
 }
 
 // ---- MLP ----
+
+/// What fc2 reads, again from what fc1 made.
+Operand activated(const BranchPass& pass, const MlpBody& body, const at::Tensor& hidden_pre) {
+  return pass.kernels.gelu(hidden_pre, pass.consumer(&body.fc2));
+}
 
 void inner(const BranchPass& pass, const MlpBody& body, KeptBranch& kept) {
   const Product fc1 = forward_product(pass, kept.h, body.fc1);
@@ -204,20 +215,18 @@ at::Tensor backward(BranchPass& pass, const MlpBody& body, ResultGrad dresult, K
 
 // ---- gated MLP ----
 
-Operand gated(const BranchPass& pass, const GatedMlpBody& body, const at::Tensor& hidden_pre) {
+Operand activated(const BranchPass& pass, const GatedMlpBody& body, const at::Tensor& hidden_pre) {
   return pass.kernels.operand(gated_gelu(hidden_pre), pass.number(&body.fc2), false);
 }
 
 void inner(const BranchPass& pass, const GatedMlpBody& body, KeptBranch& kept) {
   kept.hidden_pre = linear(pass, kept.h, body.fc1);
-  kept.last = gated(pass, body, kept.hidden_pre);
+  kept.last = activated(pass, body, kept.hidden_pre);
 }
 
 at::Tensor backward(BranchPass& pass, const GatedMlpBody& body, ResultGrad dresult,
                     KeptBranch& kept) {
-  add_gradients(pass, dresult.operand, dresult.values, kept.last, body.fc2);
-  const at::Tensor dgated = input_grad(pass, dresult.operand, kept.last, body.fc2);
-  kept.last = {};
+  const at::Tensor dgated = last_backward(pass, dresult, kept, body.fc2);
   dresult = {};
   const at::Tensor dpre = gated_gelu_backward(dgated, kept.hidden_pre);
   kept.hidden_pre = at::Tensor();
@@ -336,19 +345,17 @@ void forget_inner(Recompute level, const Branch& branch, KeptBranch& kept) {
 }
 
 void remember_inner(const BranchPass& pass, const Branch& branch, KeptBranch& kept) {
-  if (const auto* body = std::get_if<GatedMlpBody>(&branch.body)) {
+  const auto remember = [&](const auto& body) {
     if (kept.hidden_pre.defined()) {
-      kept.last = gated(pass, *body, kept.hidden_pre);
+      kept.last = activated(pass, body, kept.hidden_pre);
     } else {
-      inner(pass, *body, kept);
+      inner(pass, body, kept);
     }
-  }
-  if (const auto* body = std::get_if<MlpBody>(&branch.body)) {
-    if (kept.hidden_pre.defined()) {
-      kept.last = pass.kernels.gelu(kept.hidden_pre, pass.consumer(&body->fc2));
-    } else {
-      inner(pass, *body, kept);
-    }
+  };
+  if (const auto* mlp = std::get_if<MlpBody>(&branch.body)) {
+    remember(*mlp);
+  } else if (const auto* gated = std::get_if<GatedMlpBody>(&branch.body)) {
+    remember(*gated);
   }
 }
 
