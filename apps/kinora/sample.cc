@@ -61,12 +61,21 @@ inference::LoadOptions load_options(const SampleArguments& arguments) {
   if (!arguments.sampler.empty()) {
     overrides.push_back("sample.method=" + arguments.sampler);
   }
+  if (arguments.image_guidance) {
+    overrides.push_back("sample.given_guidance=" + std::to_string(*arguments.image_guidance));
+  }
+  std::vector<double> scales = arguments.control_scales;
+  if (scales.size() == 1 && arguments.controlnets.size() > 1) {
+    scales.resize(arguments.controlnets.size(), scales.front());
+  }
   return {.ema = arguments.weights == "ema",
           .device = arguments.device,
           .precision = arguments.precision,
           .overrides = overrides,
           .config_file = arguments.config,
-          .adapters = arguments.adapters};
+          .adapters = arguments.adapters,
+          .controlnets = arguments.controlnets,
+          .control_scales = scales};
 }
 
 const std::string& model_of(const SampleArguments& arguments) {
@@ -264,16 +273,17 @@ std::vector<std::string> captions_drawn(const inference::Request& request) {
 }
 
 /// like: what the file of --like says; nothing in it without one.
-void sample_on_rank(const SampleArguments& arguments, const LikeArguments& like,
+void sample_on_rank(const SampleArguments& given, const LikeArguments& like,
                     const comm::Group& world) {
-  device::configure_computation(arguments.threads, arguments.deterministic);
-  inference::LoadOptions options = load_options(arguments);
+  device::configure_computation(given.threads, given.deterministic);
+  inference::LoadOptions options = load_options(given);
   const bool speaks = world.rank() == 0;
   options.says = speaks;
   if (speaks && !like.command.empty()) {
-    log_info("[sample] like ", arguments.like, ": ", like.command);
+    log_info("[sample] like ", given.like, ": ", like.command);
   }
-  const inference::ModelRecipe own = inference::read_recipe(model_of(arguments), options);
+  const inference::ModelRecipe own = inference::read_recipe(model_of(given), options);
+  const SampleArguments arguments = for_model(given, own.model);
   // What is refused is refused before anything is drawn.
   inference::check_format(arguments.format, own.model.is_video());
   inference::ModelRecipe sized = own;
@@ -284,6 +294,7 @@ void sample_on_rank(const SampleArguments& arguments, const LikeArguments& like,
     log_info("[sample] ", decode_files(arguments, own, inference::choose_device(arguments.device)));
     return;
   }
+  const StartPictures pictures = read_start(arguments, sized);
   inference::Request request = request_of(arguments, own);
   const std::vector<std::string> captions = captions_drawn(request);
   auto pipeline = pipelines::find_pipeline(model_of(arguments));
@@ -331,7 +342,7 @@ void sample_on_rank(const SampleArguments& arguments, const LikeArguments& like,
       (void)judge->label_of(each);
     }
   }
-  if (const auto start = start_of(arguments, recipe, decoder.get(), trained.device)) {
+  if (const auto start = start_of(arguments, pictures, recipe, decoder.get(), trained.device)) {
     drawing.set_start(*start);
   }
   const inference::SampleKind kind = kind_of(recipe.model, decoder != nullptr);

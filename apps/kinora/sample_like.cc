@@ -25,7 +25,7 @@ constexpr const char* kDefaultOut = "samples-like";
 
 /// Options that decide what a sample looks like: these alone are kept, and taken from a file. So
 /// nothing that a file says makes Kinora write anywhere, or start processes.
-constexpr std::array<std::string_view, 44> kKept = {
+constexpr std::array<std::string_view, 49> kKept = {
     "--run",           "--checkpoint",      "--config",
     "--set",           "--weights",         "--lora",
     "--classes",       "--captions",        "--negative",
@@ -40,7 +40,9 @@ constexpr std::array<std::string_view, 44> kKept = {
     "--autoencoder",   "--memory-budget",   "--precision",
     "--init",          "--latents",         "--strength",
     "--noise",         "--device",          "--threads",
-    "--deterministic", "--format"};
+    "--mask",          "--image-guidance",  "--deterministic",
+    "--format",        "--controlnet",      "--control",
+    "--control-scale"};
 constexpr std::array<std::string_view, 2> kFlags = {"--no-cleaning", "--deterministic"};
 constexpr std::array<std::string_view, 2> kModel = {"--run", "--checkpoint"};
 /// What is drawn: one of these on the command line counts instead of all that a file says of it.

@@ -1,6 +1,8 @@
 #include "apps/kinora/sample_start.h"
 
+#include <filesystem>
 #include <memory>
+#include <utility>
 
 #include "kinora/core/error.h"
 #include "kinora/data/file_stamp.h"
@@ -8,6 +10,8 @@
 #include "kinora/inference/sample_files.h"
 #include "kinora/inference/sample_folder.h"
 #include "kinora/inference/shown_samples.h"
+#include "kinora/models/families.h"
+#include "kinora/pipelines/autoencoder_file.h"
 #include "kinora/pipelines/decode.h"
 
 namespace kinora::apps {
@@ -21,23 +25,79 @@ std::string named(const std::string& path) {
   return path.empty() ? "" : path + " " + std::to_string(data::file_stamp(path));
 }
 
+/// How much of what samples begin with is drawn anew.
+double strength_of(const SampleArguments& arguments) {
+  return arguments.strength.value_or(arguments.mask.empty() ? kUsualStrength : 1.0);
+}
+
 }  // namespace
 
+SampleArguments for_model(SampleArguments arguments, const models::ModelConfig& model) {
+  if (!model.is_video() && !arguments.options.given.empty()) {
+    KINORA_CHECK(arguments.init.empty(), kConfig, "[sample] give only one of --image and --init");
+    arguments.init = {std::exchange(arguments.options.given, {})};
+  }
+  return arguments;
+}
+
+StartPictures read_start(const SampleArguments& arguments, const inference::ModelRecipe& recipe) {
+  const models::ModelConfig& model = recipe.model;
+  const models::UnetInput input = models::shape_of(model).input;
+  KINORA_CHECK(input == models::UnetInput::kPlain || !arguments.init.empty(), kConfig,
+               "[sample] this model changes a given picture. Hint: --image FILE",
+               input == models::UnetInput::kInpaint ? " --mask FILE" : "");
+  KINORA_CHECK(input != models::UnetInput::kInpaint || !arguments.mask.empty(), kConfig,
+               "[sample] this model fills in a part of a picture. Hint: --mask FILE");
+  KINORA_CHECK(input != models::UnetInput::kEdit ||
+                   (arguments.mask.empty() && !arguments.strength && arguments.latents.empty()),
+               kConfig,
+               "[sample] this model is shown the picture that it changes: --mask, --strength and "
+               "--latents are for others");
+  StartPictures pictures;
+  if (!arguments.control.empty() || models::shape_of(model).controls > 0) {
+    pictures.controls = inference::read_controls(arguments.control, model);
+  }
+  if (arguments.init.empty()) {
+    return pictures;
+  }
+  const std::string encoder = inference::decoder_path(recipe, {.path = arguments.autoencoder});
+  const std::optional<models::LatentSpace> space =
+      encoder.empty() ? std::nullopt : std::optional(pipelines::latent_space(encoder));
+  if (!arguments.mask.empty()) {
+    pictures.masks = inference::read_masks(arguments.mask, arguments.init, model, space);
+  }
+  pictures.pixels = inference::read_initial(arguments.init, model, space);
+  return pictures;
+}
+
 std::optional<inference::DrawStart> start_of(const SampleArguments& arguments,
+                                             const StartPictures& pictures,
                                              const inference::ModelRecipe& recipe,
                                              models::Autoencoder* autoencoder, at::Device device) {
   const models::ModelConfig& model = recipe.model;
-  inference::DrawStart start;
+  const models::UnetInput input = models::shape_of(model).input;
+  inference::DrawStart start{.strength = strength_of(arguments), .control = pictures.controls};
   if (!arguments.noise.empty()) {
     start.noise = inference::read_samples(arguments.noise, "noise", model);
   }
   if (!arguments.latents.empty()) {
     start.data = inference::read_samples(arguments.latents, "latents", model);
-  } else if (!arguments.init.empty()) {
-    start.data = inference::read_initial(arguments.init, model, autoencoder, device);
   }
-  start.strength = arguments.strength.value_or(kUsualStrength);
-  return start.noise.defined() || start.data.defined() ? std::optional(start) : std::nullopt;
+  if (pictures.pixels.defined()) {
+    start.beside =
+        inference::shown_beside(pictures.pixels, pictures.masks, model, autoencoder, device);
+    const bool begins = input == models::UnetInput::kPlain ||
+                        (input == models::UnetInput::kInpaint && start.strength < 1.0);
+    if (begins) {
+      start.data = inference::as_drawn(pictures.pixels, autoencoder, device);
+    }
+    if (input == models::UnetInput::kPlain && pictures.masks.defined()) {
+      start.mask = inference::mask_of_drawn(pictures.masks, model);
+    }
+  }
+  const bool any = start.noise.defined() || start.data.defined() || start.beside.defined() ||
+                   start.control.defined();
+  return any ? std::optional(start) : std::nullopt;
 }
 
 std::string words_of_start(const SampleArguments& arguments) {
@@ -45,9 +105,18 @@ std::string words_of_start(const SampleArguments& arguments) {
   for (const std::string& path : arguments.init) {
     words += named(path) + " ";
   }
+  for (const std::string& path : arguments.mask) {
+    words += "mask " + named(path) + " ";
+  }
   words += named(arguments.latents);
   if (!words.empty()) {
-    words += " strength " + std::to_string(arguments.strength.value_or(kUsualStrength));
+    words += " strength " + std::to_string(strength_of(arguments));
+  }
+  for (const std::string& path : arguments.control) {
+    words += " control " + named(path);
+  }
+  for (const std::string& path : arguments.controlnets) {
+    words += " by " + std::filesystem::absolute(path).lexically_normal().string();
   }
   return arguments.noise.empty() ? words : words + " noise " + named(arguments.noise);
 }

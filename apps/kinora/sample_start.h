@@ -13,9 +13,27 @@
 /// What `kinora sample` begins with: --init, --latents, --noise.
 namespace kinora::apps {
 
+/// `arguments` as they are meant for such a model: --image is --init of one of pictures.
+[[nodiscard]] SampleArguments for_model(SampleArguments arguments,
+                                        const models::ModelConfig& model);
+
+/// The pictures of --init, --mask and --control, as inference::read_initial, read_masks and
+/// read_controls give them.
+struct StartPictures {
+  at::Tensor pixels;
+  at::Tensor masks;
+  at::Tensor controls;
+};
+
+/// Reads them before anything is computed. kConfig for what does not fit the model, of `recipe`,
+/// which has the size that is drawn, or each other; kIo.
+[[nodiscard]] StartPictures read_start(const SampleArguments& arguments,
+                                       const inference::ModelRecipe& recipe);
+
 /// Nothing where samples begin with the noise of their seed alone. autoencoder: of models of
 /// latents, else null.
 [[nodiscard]] std::optional<inference::DrawStart> start_of(const SampleArguments& arguments,
+                                                           const StartPictures& pictures,
                                                            const inference::ModelRecipe& recipe,
                                                            models::Autoencoder* autoencoder,
                                                            at::Device device);

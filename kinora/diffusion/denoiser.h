@@ -30,6 +30,11 @@ struct Conditions {
   /// bool [B, T]: whether a frame of x_t is noised. The others are given: clean, at t = 0.
   at::Tensor frame_mask{};
   at::Tensor given{};  ///< fp32, as x_t: the given frames; the others are zeros
+  /// Of U-Nets that are shown more than x_t: fp32 [B, C, H, W] of x_t's size, behind its channels.
+  at::Tensor beside{};
+  /// Of U-Nets with ControlNets, what each of K is shown: fp32 [B, 3 K, h, w] pixels of [0, 1], or
+  /// uint8.
+  at::Tensor control{};
 };
 
 /// The tensors of Conditions by name.
@@ -37,7 +42,7 @@ struct NamedCondition {
   const char* name;
   at::Tensor Conditions::*tensor;
 };
-inline constexpr std::array<NamedCondition, 15> kConditions = {{
+inline constexpr std::array<NamedCondition, 17> kConditions = {{
     {"labels", &Conditions::labels},
     {"text", &Conditions::text},
     {"tokens", &Conditions::tokens},
@@ -53,6 +58,8 @@ inline constexpr std::array<NamedCondition, 15> kConditions = {{
     {"score", &Conditions::score},
     {"frame_mask", &Conditions::frame_mask},
     {"given", &Conditions::given},
+    {"beside", &Conditions::beside},
+    {"control", &Conditions::control},
 }};
 
 /// What a denoiser makes of times and conditions before a run of sampling, so that the steps need

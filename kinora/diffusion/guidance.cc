@@ -51,7 +51,7 @@ Conditions stacked(const Conditions& conditions, const Conditions& null) {
   return both;
 }
 
-/// [conditions; null; null without given frames] of [conditions; null].
+/// [conditions; null; null without what is given] of [conditions; null].
 Conditions without_given(const Conditions& both) {
   Conditions three;
   for (const auto& [name, tensor] : kConditions) {
@@ -59,7 +59,7 @@ Conditions without_given(const Conditions& both) {
       three.*tensor = at::cat({of_both, of_both.chunk(2)[1]});
     }
   }
-  three.given.chunk(3)[2].zero_();
+  (three.given.defined() ? three.given : three.beside).chunk(3)[2].zero_();
   return three;
 }
 
@@ -88,14 +88,15 @@ GuidedDenoiser::GuidedDenoiser(Denoiser& denoiser, const Conditions& conditions,
   KINORA_CHECK(guidance.rescale >= 0.0 && guidance.rescale <= 1.0, kConfig,
                "[guidance] rescale must lie in 0..1, got ", guidance.rescale, ".");
   KINORA_CHECK(std::isfinite(guidance.given_scale) && guidance.given_scale >= 1.0, kConfig,
-               "[guidance] the scale of given frames must be a finite number from 1 on, got ",
+               "[guidance] the scale of what is given must be a finite number from 1 on, got ",
                guidance.given_scale, ".");
-  const bool by_frames = guidance.given_scale > 1.0 && conditions.frame_mask.defined();
-  if (guidance.scale.any() || by_frames) {
+  const bool gives = conditions.frame_mask.defined() || conditions.beside.defined();
+  has_three_ = guidance.given_scale > 1.0 && gives;
+  if (guidance.scale.any() || has_three_) {
     both_ = stacked(conditions, guidance.null);
   }
-  if (by_frames) {
-    KINORA_CHECK(conditions.given.defined(), kShape,
+  if (has_three_) {
+    KINORA_CHECK(conditions.given.defined() || conditions.beside.defined(), kShape,
                  "[guidance] a scale of given frames needs the given frames.");
     three_ = without_given(both_);
   }
@@ -105,7 +106,7 @@ GuidedDenoiser::Rows GuidedDenoiser::rows_of(const Moment& moment) const {
   const int64_t after = guidance_.alternates_after;
   const bool is_on = moment.level >= guidance_.low && moment.level <= guidance_.high &&
                      (after == 0 || moment.number < after || moment.number % 2 == 0);
-  if (is_on && three_.given.defined() && given_scale(moment) > 1.0) {
+  if (is_on && has_three_ && given_scale(moment) > 1.0) {
     return Rows::kThree;
   }
   return is_on && guidance_.scale.any() ? Rows::kBoth : Rows::kConditional;
@@ -124,6 +125,9 @@ const Conditions& GuidedDenoiser::conditions_of(Rows rows) const {
 }
 
 double GuidedDenoiser::given_scale(const Moment& moment) const {
+  if (!conditions_.frame_mask.defined()) {
+    return guidance_.given_scale;
+  }
   const double gone = static_cast<double>(moment.number) /
                       static_cast<double>(std::max<int64_t>(moment.count - 1, 1));
   return std::lerp(guidance_.given_scale, 1.0, gone);
@@ -179,10 +183,10 @@ at::Tensor GuidedDenoiser::predict(const at::Tensor& x_t, const Moment& moment, 
   const at::Tensor moved =
       guided(conditional, unconditional, guidance_.scale, guidance_.channels, channels);
   if (rows == Rows::kThree) {
-    return guided_by_frames(moved, unconditional, prediction.narrow(0, 2 * batch, batch),
-                            given_scale(moment), guidance_.channels, channels);
+    return guided_by_given(moved, unconditional, prediction.narrow(0, 2 * batch, batch),
+                           given_scale(moment), guidance_.channels, channels);
   }
-  const bool rescales = guidance_.rescale > 0.0 && !three_.given.defined();
+  const bool rescales = guidance_.rescale > 0.0 && !has_three_;
   return rescales ? rescaled(moved, conditional, guidance_.rescale, channels) : moved;
 }
 
@@ -199,14 +203,16 @@ at::Tensor guided(const at::Tensor& conditional, const at::Tensor& unconditional
   return rest == 0 ? moved : at::cat({moved, conditional.narrow(1, count, rest)}, 1);
 }
 
-at::Tensor guided_by_frames(const at::Tensor& moved, const at::Tensor& with,
-                            const at::Tensor& without, double scale, GuidanceChannels channels,
-                            int64_t num_channels) {
+at::Tensor guided_by_given(const at::Tensor& moved, const at::Tensor& with,
+                           const at::Tensor& without, double scale, GuidanceChannels channels,
+                           int64_t num_channels) {
   const int64_t count = moved_channels(channels, num_channels);
-  const at::Tensor more = at::linspace(0.0, scale - 1.0, moved.size(2), moved.options());  // [T]
-  const at::Tensor data =
-      moved.narrow(1, 0, count) +
-      more.view({-1, 1, 1}) * (with.narrow(1, 0, count) - without.narrow(1, 0, count));
+  const at::Tensor by = with.narrow(1, 0, count) - without.narrow(1, 0, count);
+  const bool is_clip = moved.dim() == 5;
+  const at::Tensor added =
+      is_clip ? at::linspace(0.0, scale - 1.0, moved.size(2), moved.options()).view({-1, 1, 1}) * by
+              : (scale - 1.0) * by;
+  const at::Tensor data = moved.narrow(1, 0, count) + added;
   const int64_t rest = moved.size(1) - count;
   return rest == 0 ? data : at::cat({data, moved.narrow(1, count, rest)}, 1);
 }

@@ -48,7 +48,9 @@ struct Guidance {
   /// difference between the unconditional prediction with them and the one where zeros stand for
   /// them is added to the latter, with a forward of a batch three times as large. 1: none. s falls
   /// from this scale in the first evaluation to 1 in the last, and in each grows over the frames of
-  /// a clip from 1 (Open-Sora 1.3's scale_image_weight).
+  /// a clip from 1 (Open-Sora 1.3's scale_image_weight). Of images it is guidance by the picture
+  /// beside x_t (Conditions::beside), and s this scale in all evaluations (Brooks et al. 2023,
+  /// "InstructPix2Pix", eq. 3).
   double given_scale = 1.0;
   /// What is different in the unconditional prediction, each of the batch's size: labels of the
   /// null class, null_text, or the text that stands for none. Needed where scale is not 1.
@@ -87,18 +89,19 @@ class GuidedDenoiser {
   enum class Rows : int64_t {
     kConditional = 1,
     kBoth = 2,   ///< [conditional; unconditional]
-    kThree = 3,  ///< the same; unconditional without given frames
+    kThree = 3,  ///< the same; unconditional without what is given
   };
   [[nodiscard]] Rows rows_of(const Moment& moment) const;
   [[nodiscard]] const Conditions& conditions_of(Rows rows) const;
-  /// The scale of given frames at the last frame of a clip.
+  /// The scale of given frames at the last frame of a clip, or of a given picture.
   [[nodiscard]] double given_scale(const Moment& moment) const;
   [[nodiscard]] at::Tensor predict(const at::Tensor& x_t, const Moment& moment, const Pass& pass);
 
   Denoiser& denoiser_;
   Conditions conditions_;
   Conditions both_;   ///< of Rows::kBoth, as the next; undefined where guidance is never active
-  Conditions three_;  ///< undefined where given frames do not guide
+  Conditions three_;  ///< undefined where nothing that is given guides
+  bool has_three_ = false;
   Guidance guidance_;
   std::vector<Moment> moments_;
   std::vector<Prepared> prepared_;  // of each moment
@@ -109,12 +112,12 @@ class GuidedDenoiser {
                                 const GuidanceScale& scale, GuidanceChannels channels,
                                 int64_t num_channels);
 
-/// `moved`, a prediction of clips, by guidance by given frames: plus (s - 1) times the difference
-/// between the unconditional predictions with them and without, in the channels that guidance
-/// moves. s grows over the frames from 1 to `scale`.
-[[nodiscard]] at::Tensor guided_by_frames(const at::Tensor& moved, const at::Tensor& with,
-                                          const at::Tensor& without, double scale,
-                                          GuidanceChannels channels, int64_t num_channels);
+/// `moved` by guidance by what is given: plus (s - 1) times the difference between the
+/// unconditional predictions with it and without, in the channels that guidance moves. Of clips s
+/// grows over the frames from 1 to `scale`, of images it is `scale`.
+[[nodiscard]] at::Tensor guided_by_given(const at::Tensor& moved, const at::Tensor& with,
+                                         const at::Tensor& without, double scale,
+                                         GuidanceChannels channels, int64_t num_channels);
 
 /// `guided` with the share `rescale` of its first num_channels channels brought to the deviation
 /// that those of `conditional` have over all but the first dim.

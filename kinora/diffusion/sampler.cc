@@ -31,6 +31,8 @@ struct Moment {
   double t;          // as the denoiser takes it
   double level;      // fraction of the schedule, 1 = pure noise
   bool needs_noise;  // the step adds fresh noise
+  double alpha;      // x is alpha x_0 + sigma noise
+  double sigma;
 };
 
 int64_t countdown(const DiscreteSchedule& schedule, int64_t k) {
@@ -40,7 +42,11 @@ int64_t countdown(const DiscreteSchedule& schedule, int64_t k) {
 Moment discrete_moment(const DiscreteSchedule& schedule, int64_t k, bool stochastic) {
   const int64_t index = countdown(schedule, k);
   const double t = static_cast<double>(schedule.timestep_map[index]);
-  return {t, t / static_cast<double>(schedule.original_num_timesteps - 1), stochastic && index > 0};
+  return {.t = t,
+          .level = t / static_cast<double>(schedule.original_num_timesteps - 1),
+          .needs_noise = stochastic && index > 0,
+          .alpha = schedule.sqrt_alphas_cumprod[index],
+          .sigma = schedule.sqrt_one_minus_alphas_cumprod[index]};
 }
 
 Moment moment(const DdpmSampler& sampler, int64_t k) {
@@ -50,12 +56,17 @@ Moment moment(const DdimSampler& sampler, int64_t k) {
   return discrete_moment(sampler.schedule, k, sampler.eta > 0.0);
 }
 Moment moment(const FlowEulerSampler& sampler, int64_t k) {
-  return {sampler.times[k], sampler.times[k], false};
+  const double t = sampler.times[k];
+  return {.t = t, .level = t, .needs_noise = false, .alpha = 1.0 - t, .sigma = t};
 }
 
 Moment moment(const SolverPlan& plan, int64_t k) {
   const SolverStep& step = plan.steps[static_cast<size_t>(k)];
-  return {step.t, step.level, needs_noise(step)};
+  return {.t = step.t,
+          .level = step.level,
+          .needs_noise = needs_noise(step),
+          .alpha = step.alpha,
+          .sigma = step.sigma};
 }
 
 SamplerStep step(const DdpmSampler& sampler, int64_t k, const at::Tensor& x,
@@ -122,11 +133,15 @@ int64_t steps_of(const SolverPlan& plan) {
   return static_cast<int64_t>(plan.steps.size());
 }
 
+Moment moment_of(const Sampler& sampler, int64_t k) {
+  return std::visit([&](const auto& value) { return moment(value, k); }, sampler);
+}
+
 std::vector<GuidedDenoiser::Moment> moments_of(const Sampler& sampler) {
   std::vector<GuidedDenoiser::Moment> moments;
   const int64_t count = num_steps(sampler);
   for (int64_t k = 0; k < count; ++k) {
-    const Moment now = std::visit([&](const auto& value) { return moment(value, k); }, sampler);
+    const Moment now = moment_of(sampler, k);
     moments.push_back({.t = now.t, .level = now.level, .number = k, .count = count});
   }
   return moments;
@@ -188,9 +203,28 @@ struct Run {
   }
 };
 
-/// Steps first, ..., end - 1 under the same conditions.
-at::Tensor run_steps(const Run& run, at::Tensor x, const Conditions& conditions, int64_t first,
-                     int64_t end) {
+/// The initial noise, before it is scaled.
+at::Tensor initial_noise(const Run& run) {
+  return run.start.noise.defined() ? run.start.noise : run.noise(0, RandomPurpose::kInitialNoise);
+}
+
+/// x after step k, but the data where SampleStart::mask does not say that it is drawn.
+at::Tensor with_kept(const Run& run, const at::Tensor& initial, const at::Tensor& x, int64_t k) {
+  const SampleStart& start = run.start;
+  if (!start.mask.defined()) {
+    return x;
+  }
+  at::Tensor kept = start.data;
+  if (k + 1 < num_steps(run.sampler)) {
+    const Moment next = moment_of(run.sampler, k + 1);
+    kept = next.alpha * start.data + next.sigma * initial;
+  }
+  return (1.0 - start.mask) * kept + start.mask * x;
+}
+
+/// Steps first, ..., end - 1 under the same conditions. initial: initial_noise(run).
+at::Tensor run_steps(const Run& run, const at::Tensor& initial, at::Tensor x,
+                     const Conditions& conditions, int64_t first, int64_t end) {
   if (first == end) {
     return x;
   }
@@ -204,7 +238,7 @@ at::Tensor run_steps(const Run& run, at::Tensor x, const Conditions& conditions,
       flow != nullptr && flow->noises_given && conditions.frame_mask.defined();
   Stepper stepper(run.sampler);
   for (int64_t k = first; k < end; ++k) {
-    const Moment now = std::visit([&](const auto& value) { return moment(value, k); }, run.sampler);
+    const Moment now = moment_of(run.sampler, k);
     at::Tensor given = conditions.given;
     if (noises_given) {
       given = (1.0 - now.t) * given + now.t * run.noise(k, RandomPurpose::kSamplerNoise);
@@ -217,7 +251,7 @@ at::Tensor run_steps(const Run& run, at::Tensor x, const Conditions& conditions,
       noise = run.step_noise(k);
     }
     const SamplerStep next = stepper.step(k, x, prediction, noise);
-    x = with_frames(next.x, conditions.given, conditions);
+    x = with_kept(run, initial, with_frames(next.x, conditions.given, conditions), k);
     if (run.callback) {
       run.callback({k + 1, num_steps(run.sampler), next.x0});
     }
@@ -225,10 +259,8 @@ at::Tensor run_steps(const Run& run, at::Tensor x, const Conditions& conditions,
   return x;
 }
 
-at::Tensor initial_x(const Run& run) {
+at::Tensor initial_x(const Run& run, const at::Tensor& noise) {
   const SampleStart& start = run.start;
-  const at::Tensor noise =
-      start.noise.defined() ? start.noise : run.noise(0, RandomPurpose::kInitialNoise);
   if (start.data.defined()) {
     return start.alpha * start.data + start.sigma * noise;
   }
@@ -240,7 +272,8 @@ at::Tensor initial_x(const Run& run) {
 at::Tensor run_all(const Run& run, const Conditions& conditions) {
   const int64_t total = num_steps(run.sampler);
   const int64_t joining = joining_step(run.sampler, conditions);
-  at::Tensor x = run_steps(run, initial_x(run), conditions, 0, joining);
+  const at::Tensor initial = initial_noise(run);
+  at::Tensor x = run_steps(run, initial, initial_x(run, initial), conditions, 0, joining);
   if (joining == total) {
     return x;
   }
@@ -250,7 +283,7 @@ at::Tensor run_all(const Run& run, const Conditions& conditions) {
   Conditions none_given = conditions;
   none_given.frame_mask = at::Tensor();
   none_given.given = at::Tensor();
-  return run_steps(run, x, none_given, joining, total);
+  return run_steps(run, initial, x, none_given, joining, total);
 }
 
 void check(const Sampler& sampler, at::IntArrayRef shape, const at::Tensor& sample_index) {
@@ -328,6 +361,8 @@ at::Tensor sample(Denoiser& denoiser, const Sampler& sampler, at::IntArrayRef sh
                   const Conditions& conditions, const Guidance& guidance, const SampleKey& key,
                   at::Device device, const SampleCallback& callback, const SampleStart& start) {
   check(sampler, shape, key.sample_index);
+  KINORA_CHECK(!start.mask.defined() || (start.data.defined() && shape.size() == 4), kShape,
+               "[sampler] a mask is of images that begin with data, got shape ", shape);
   for (const at::Tensor& given : {start.noise, start.data}) {
     KINORA_CHECK(!given.defined() || given.sizes() == shape, kShape,
                  "[sampler] what a run begins with must have its shape, ", shape, ", got ",

@@ -95,6 +95,10 @@ struct SampleStart {
   at::Tensor data = {};
   double alpha = 0.0;
   double sigma = 1.0;
+  /// Which part of the data is drawn anew: float32 [B, 1, ...] of 0 and 1, of images. After each
+  /// step the rest is the data again, noised by the initial noise to where the next step begins
+  /// (Lugmayr et al. 2022, "RePaint", eq. 8a). Undefined: all.
+  at::Tensor mask = {};
 };
 
 struct SampleProgress {

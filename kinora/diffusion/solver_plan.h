@@ -64,6 +64,8 @@ struct SolverStep {
   double t = 0.0;      ///< as the denoiser takes it
   double level = 0.0;  ///< fraction of the schedule, 1 = pure noise
   double input_scale = 1.0;
+  double alpha = 1.0;  ///< x is alpha x_0 + sigma noise
+  double sigma = 0.0;
   double x0_from_x = 0.0;  ///< x_0 = x0_from_x x + x0_from_prediction output
   double x0_from_prediction = 1.0;
   Kept kept{};

@@ -32,6 +32,8 @@ inline SolverStep evaluation(const NoiseLevel& level, const Kept& kept, const Li
   return {.t = level.t,
           .level = level.level,
           .input_scale = level.input_scale,
+          .alpha = level.alpha,
+          .sigma = level.sigma,
           .x0_from_x = level.to_clean.x,
           .x0_from_prediction = level.to_clean.prediction,
           .kept = folded(kept, level.to_clean, limit)};

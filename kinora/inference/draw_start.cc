@@ -1,25 +1,39 @@
 #include "kinora/inference/draw_start.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/upsample_nearest2d.h>
 
 #include "kinora/core/error.h"
 #include "kinora/device/host_bytes.h"
 #include "kinora/inference/given_frames.h"
+#include "kinora/io/image_resize.h"
 #include "kinora/io/safetensors.h"
+#include "kinora/models/families.h"
 
 namespace kinora::inference {
 namespace {
 
+constexpr int kHalfOfWhite = 128;
+
 /// Of what the model draws, decoded.
-FrameReading reading_of(const models::ModelConfig& model, const models::Autoencoder* encoder) {
-  const int64_t unit = encoder == nullptr ? 1 : encoder->space().compression;
-  return {.count = encoder == nullptr || !model.is_video()
-                       ? model.frames
-                       : models::pixel_frames(encoder->space(), model.frames),
+FrameReading reading_of(const models::ModelConfig& model,
+                        const std::optional<models::LatentSpace>& space) {
+  const int64_t unit = space ? space->compression : 1;
+  return {.count = !space || !model.is_video() ? model.frames
+                                               : models::pixel_frames(*space, model.frames),
           .height = model.height * unit,
           .width = model.width * unit};
+}
+
+void check_pixels(const models::ModelConfig& model,
+                  const std::optional<models::LatentSpace>& space) {
+  KINORA_CHECK(space || model.in_channels == models::kPixelChannels, kConfig,
+               "[sample] --init wants an autoencoder for this model, which draws latents of ",
+               model.in_channels, " channels. Hint: --autoencoder PATH, or --latents FILE");
 }
 
 }  // namespace
@@ -45,24 +59,103 @@ at::Tensor read_samples(const std::filesystem::path& path, const std::string& na
 }
 
 at::Tensor read_initial(const std::vector<std::string>& paths, const models::ModelConfig& model,
-                        models::Autoencoder* encoder, at::Device device) {
-  KINORA_CHECK(encoder != nullptr || model.in_channels == models::kPixelChannels, kConfig,
-               "[sample] --init wants an autoencoder for this model, which draws latents of ",
-               model.in_channels, " channels. Hint: --autoencoder PATH, or --latents FILE");
-  const FrameReading reading = reading_of(model, encoder);
-  const at::NoGradGuard no_grad;
+                        const std::optional<models::LatentSpace>& space) {
+  check_pixels(model, space);
+  const FrameReading reading = reading_of(model, space);
   std::vector<at::Tensor> rows;
   for (const std::string& path : paths) {
-    at::Tensor pixels = read_pixels(path, reading);  // [3, K, H, W]
+    const at::Tensor pixels = read_pixels(path, reading);  // [3, K, H, W]
     KINORA_CHECK(pixels.size(1) == reading.count, kConfig, "[sample] --init ", path, " must have ",
                  reading.count, " frames, as what is drawn, got ", pixels.size(1));
-    pixels = model.is_video() ? pixels : pixels.squeeze(1);
-    rows.push_back(
-        encoder == nullptr
-            ? pixels
-            : encoder->encode(pixels.unsqueeze(0).to(device)).mean.to(at::kCPU).squeeze(0));
+    rows.push_back(model.is_video() ? pixels : pixels.squeeze(1));
   }
   return at::stack(rows);
+}
+
+at::Tensor read_masks(const std::vector<std::string>& paths,
+                      const std::vector<std::string>& pictures, const models::ModelConfig& model,
+                      const std::optional<models::LatentSpace>& space) {
+  KINORA_CHECK(!model.is_video(), kConfig, "[sample] masks are of pictures, and this model draws ",
+               "clips");
+  KINORA_CHECK(paths.size() == 1 || paths.size() == pictures.size(), kConfig,
+               "[sample] there must be one mask, or one for each of ", pictures.size(),
+               " pictures, got ", paths.size());
+  const FrameReading reading = reading_of(model, space);
+  std::vector<at::Tensor> rows;
+  for (size_t i = 0; i < pictures.size(); ++i) {
+    const std::string& path = paths[paths.size() == 1 ? 0 : i];
+    const io::Image mask = read_picture(path);
+    const io::Image picture = read_picture(pictures[i]);
+    KINORA_CHECK(mask.width == picture.width && mask.height == picture.height, kConfig,
+                 "[sample] mask ", path, " must have the size of ", pictures[i], ", ",
+                 picture.width, " x ", picture.height, ", got ", mask.width, " x ", mask.height);
+    const at::Tensor cropped = pixels_of(io::center_crop(mask, reading.height, reading.width));
+    KINORA_CHECK(cropped.select(2, 0).equal(cropped.select(2, 1)) &&
+                     cropped.select(2, 0).equal(cropped.select(2, 2)),
+                 kConfig, "[sample] mask ", path,
+                 " must be grey, white where the picture is drawn, got colours");
+    rows.push_back((cropped.select(2, 0) >= kHalfOfWhite).to(at::kFloat).unsqueeze(0));
+  }
+  return at::stack(rows);
+}
+
+at::Tensor as_drawn(const at::Tensor& pixels, models::Autoencoder* encoder, at::Device device) {
+  if (encoder == nullptr) {
+    return pixels;
+  }
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> rows;
+  for (const at::Tensor& picture : pixels.split(1)) {
+    rows.push_back(encoder->encode(picture.to(device)).mean.to(at::kCPU, at::kFloat));
+  }
+  return at::cat(rows);
+}
+
+at::Tensor shown_beside(const at::Tensor& pixels, const at::Tensor& masks,
+                        const models::ModelConfig& model, models::Autoencoder* encoder,
+                        at::Device device) {
+  switch (models::shape_of(model).input) {
+    case models::UnetInput::kPlain:
+      return {};
+    case models::UnetInput::kInpaint: {
+      KINORA_CHECK(masks.defined(), kConfig,
+                   "[sample] this model fills in a part of a picture. Hint: --mask FILE");
+      const at::Tensor masked = as_drawn(pixels * (1.0 - masks), encoder, device);
+      return at::cat({mask_of_drawn(masks, model), masked}, 1);
+    }
+    case models::UnetInput::kEdit: {
+      const at::Tensor drawn = as_drawn(pixels, encoder, device);
+      return encoder == nullptr ? drawn : models::from_model_space(encoder->space(), drawn);
+    }
+  }
+  KINORA_UNREACHABLE("[sample] unknown input");
+}
+
+at::Tensor read_controls(const std::vector<std::string>& paths, const models::ModelConfig& model) {
+  const int64_t controls = models::shape_of(model).controls;
+  const auto count = std::ssize(paths);
+  KINORA_CHECK(controls > 0, kConfig,
+               "[sample] this model has no ControlNet that could be shown --control. Hint: "
+               "--controlnet FOLDER");
+  KINORA_CHECK(count > 0 && count % controls == 0, kConfig,
+               "[sample] there must be --control pictures for each of ", controls,
+               " ControlNets, got ", count);
+  const int64_t height = model.height * model.compression;
+  const int64_t width = model.width * model.compression;
+  std::vector<at::Tensor> planes;
+  for (const std::string& path : paths) {
+    const io::Image picture = read_picture(path);
+    KINORA_CHECK(picture.width == width && picture.height == height, kConfig,
+                 "[sample] control picture ", path, " must have the size of what is drawn, ", width,
+                 " x ", height, ", got ", picture.width, " x ", picture.height,
+                 ". Hint: --width and --height");
+    planes.push_back(pixels_of(picture).permute({2, 0, 1}));
+  }
+  return at::cat(planes).view({count / controls, 3 * controls, height, width});
+}
+
+at::Tensor mask_of_drawn(const at::Tensor& masks, const models::ModelConfig& model) {
+  return at::upsample_nearest2d(masks, {model.height, model.width});
 }
 
 }  // namespace kinora::inference

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,8 +17,15 @@ namespace kinora::inference {
 struct DrawStart {
   at::Tensor noise = {};  ///< float32 [N, *sample_shape]; undefined: that of the seed
   at::Tensor data = {};   ///< the same shape, as the model sees it; undefined: none
-  /// How much of the data is drawn anew: pipelines::make_partial_sampler().
+  /// How much of the data is drawn anew: pipelines::make_partial_sampler(). With a mask 1 is from
+  /// noise alone.
   double strength = 1.0;
+  /// Which part of the data is drawn (diffusion::SampleStart::mask): float32 [N, 1, H, W].
+  at::Tensor mask = {};
+  /// What is shown beside it (diffusion::Conditions::beside): float32 [N, C, H, W].
+  at::Tensor beside = {};
+  /// What ControlNets are shown (diffusion::Conditions::control): uint8 [N, 3 K, h, w] in pixels.
+  at::Tensor control = {};
 };
 
 /// The tensor `name` of a safetensors file, float32 [N, *model.sample_shape()]; one sample may come
@@ -26,11 +34,41 @@ struct DrawStart {
                                       const models::ModelConfig& model);
 
 /// Pictures, or clips (a folder of frames or a video file, as given_frames.h reads them), cropped
-/// to the model's size, as the model sees them: float32 [files, *model.sample_shape()] on the CPU.
-/// encoder: of models of latents, whose mean is taken; null: of pixels. kIo; kConfig for a model of
-/// latents without encoder, and for clips of another number of frames.
+/// to the model's size in pixels: float32 [files, 3, (T,) H, W] in [-1, 1] on the CPU. space: of
+/// models of latents that of what encodes them; nothing: of pixels. kIo; kConfig for a model of
+/// latents without, and for clips of another number of frames.
 [[nodiscard]] at::Tensor read_initial(const std::vector<std::string>& paths,
                                       const models::ModelConfig& model,
+                                      const std::optional<models::LatentSpace>& space);
+
+/// Masks of `pictures`, one for all or one for each, cropped as these: float32 [N, 1, H, W] in
+/// pixels, 1 where they are white or a light grey and a picture is drawn. kIo; kConfig, naming both
+/// files and both sizes, for a mask of another size than its picture, and for one of colours.
+[[nodiscard]] at::Tensor read_masks(const std::vector<std::string>& paths,
+                                    const std::vector<std::string>& pictures,
+                                    const models::ModelConfig& model,
+                                    const std::optional<models::LatentSpace>& space);
+
+/// Pixels as the model sees them: float32 [N, *model.sample_shape()] on the CPU. encoder: as
+/// read_initial's, whose mean is taken; null: of pixels.
+[[nodiscard]] at::Tensor as_drawn(const at::Tensor& pixels, models::Autoencoder* encoder,
+                                  at::Device device);
+
+/// What `model` is shown of pictures beside what it draws, by models::ModelShape::input: a mask and
+/// the pictures without what it covers, these grey, or the pictures, not scaled. pixels, masks: as
+/// the functions above read them. Undefined where it is shown nothing. kConfig without a mask where
+/// it needs one.
+[[nodiscard]] at::Tensor shown_beside(const at::Tensor& pixels, const at::Tensor& masks,
+                                      const models::ModelConfig& model,
                                       models::Autoencoder* encoder, at::Device device);
+
+/// Pictures for the ControlNets of `model`, as many as it has for each of N samples, one behind the
+/// other: uint8 [N, 3 K, h, w]. kIo; kConfig, naming file and sizes, for one of another size than
+/// what is drawn, and for another number of them.
+[[nodiscard]] at::Tensor read_controls(const std::vector<std::string>& paths,
+                                       const models::ModelConfig& model);
+
+/// Masks of pixels for what the model draws, by their nearest pixels: float32 [N, 1, H, W].
+[[nodiscard]] at::Tensor mask_of_drawn(const at::Tensor& masks, const models::ModelConfig& model);
 
 }  // namespace kinora::inference

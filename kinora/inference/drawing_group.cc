@@ -152,6 +152,11 @@ DrawingGroup::DrawingGroup(TrainedModel& trained, const SampleSize& size,
   pipelines::SamplingConfig& sampling = recipe_.sample.sampling;
   sampling.steps = options.steps > 0 ? options.steps : sampling.steps;
   set_size(size, options.fps, recipe_);
+  const bool edits = models::shape_of(recipe_.model).input == models::UnetInput::kEdit;
+  KINORA_CHECK(recipe_.model.is_video() || edits || sampling.given_guidance == 1.0, kConfig,
+               "[sample] sample.given_guidance is for models that change a given picture or go on "
+               "from given frames, got ",
+               sampling.given_guidance, " for ", models::name_of(recipe_.model));
   if (recipe_.model.is_video()) {
     clips_ = clip_options(recipe_, options, trained.device);
   }
@@ -182,15 +187,33 @@ void DrawingGroup::set_start(const DrawStart& start) {
                  kShape, "[sample] what samples begin with must have shape [N, ...], of samples ",
                  shape, ", got ", rows.sizes());
   }
-  start_ = {.noise = start.noise, .data = start.data};
+  for (const auto& [rows, channels] :
+       {std::pair{start.mask, int64_t{1}}, std::pair{start.beside, channels_beside()}}) {
+    KINORA_CHECK(!rows.defined() || (rows.dim() == 4 && rows.size(0) > 0 && channels > 0 &&
+                                     rows.size(1) == channels && shape.size() == 3 &&
+                                     rows.sizes().slice(2) == at::IntArrayRef(shape).slice(1)),
+                 kShape, "[sample] masks and what lies beside samples of ", shape,
+                 " must have shape [N, 1, H, W] and [N, ", channels_beside(), ", H, W], got ",
+                 rows.sizes());
+  }
+  KINORA_CHECK(!start.mask.defined() || start.data.defined(), kConfig,
+               "[sample] a mask needs the data that it is of");
+  start_ = {.noise = start.noise, .data = start.data, .mask = start.mask};
+  beside_ = start.beside;
+  control_ = start.control;
   last_steps_.reset();
   if (start.data.defined()) {
     const pipelines::PartialSampler partial =
         partial_sampler_of(recipe_, trained_.objective, start.strength);
     last_steps_ = partial.sampler;
-    start_.alpha = partial.alpha;
-    start_.sigma = partial.sigma;
+    const bool from_noise = start.mask.defined() && start.strength == 1.0;
+    start_.alpha = from_noise ? 0.0 : partial.alpha;
+    start_.sigma = from_noise ? pipelines::initial_scale(partial.sampler) : partial.sigma;
   }
+}
+
+int64_t DrawingGroup::channels_beside() const {
+  return models::shape_of(recipe_.model).channels_beside;
 }
 
 bool DrawingGroup::is_guided() const {
@@ -260,7 +283,25 @@ pipelines::DrawConditions DrawingGroup::conditions_of(int64_t first, int64_t siz
       pieces.push_back(part.conditions_of(begin - part.first, end - begin));
     }
   }
-  return pieces.size() == 1 ? pieces.front() : joined(pieces);
+  pipelines::DrawConditions all = pieces.size() == 1 ? pieces.front() : joined(pieces);
+  KINORA_CHECK(beside_.defined() || channels_beside() == 0, kConfig,
+               "[sample] this model changes a given picture. Hint: --init FILE");
+  KINORA_CHECK(control_.defined() || models::shape_of(recipe_.model).controls == 0, kConfig,
+               "[sample] this model's ControlNets want a picture. Hint: --control FILE");
+  all.conditions.beside = rows_of(beside_, first, size);
+  all.conditions.control = rows_of(control_, first, size);
+  return all;
+}
+
+at::Tensor DrawingGroup::rows_of(const at::Tensor& all, int64_t first, int64_t size) const {
+  if (!all.defined()) {
+    return {};
+  }
+  std::vector<int64_t> rows;
+  for (int64_t i = first; i < first + size; ++i) {
+    rows.push_back(samples_[static_cast<size_t>(i)].index % all.size(0));
+  }
+  return all.index_select(0, at::tensor(rows, at::kLong)).to(trained_.device);
 }
 
 pipelines::BatchCost DrawingGroup::batch_cost() const {
@@ -279,8 +320,8 @@ bool DrawingGroup::draw_batches(const parallel::Mesh& mesh, const pipelines::Dra
   const pipelines::SamplingConfig& sampling = recipe_.sample.sampling;
   const pipelines::SampleRange own = pipelines::own_samples(count(), mesh);
   const int64_t at_once = sampling.batch_invariant ? 1 : std::min(own.count, options_.batch);
-  const bool by_frames = goes_on() && sampling.given_guidance > 1.0;
-  const int64_t copies = by_frames ? 3 : is_guided() ? 2 : 1;
+  const bool by_given = (goes_on() || beside_.defined()) && sampling.given_guidance > 1.0;
+  const int64_t copies = by_given ? 3 : is_guided() ? 2 : 1;
   const std::unique_ptr<diffusion::Denoiser> denoiser =
       share(trained_, model, mesh, options_.ranks.scheme,
             std::max<int64_t>(copies / mesh.shape().guidance, 1) * at_once);

@@ -61,6 +61,10 @@ class DrawingGroup {
                                                    pipelines::ConditionsOf& conditions);
   [[nodiscard]] std::vector<Asked> ask_for_texts(const Request& request,
                                                  pipelines::ConditionsOf& conditions);
+  /// That the model is shown, of what lies beside samples.
+  [[nodiscard]] int64_t channels_beside() const;
+  /// Rows for samples first, ..., on the device; undefined of none.
+  [[nodiscard]] at::Tensor rows_of(const at::Tensor& all, int64_t first, int64_t size) const;
   [[nodiscard]] pipelines::DrawConditions conditions_of(int64_t first, int64_t size) const;
 
   TrainedModel& trained_;
@@ -73,6 +77,8 @@ class DrawingGroup {
   bool has_negative_ = false;                     // likewise
   std::optional<diffusion::Sampler> last_steps_;  // of a start with data
   diffusion::SampleStart start_;
+  at::Tensor beside_;   // DrawStart's
+  at::Tensor control_;  // likewise
   pipelines::ClipOptions clips_;
 };
 

@@ -23,11 +23,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-io::Image read_image(const fs::path& path) {
-  constexpr int64_t kMaxBytes = int64_t{1} << 30;
-  return io::decode_image(io::read_file(path, kMaxBytes), path.string());
-}
-
 std::vector<fs::path> files_in(const fs::path& folder) {
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(folder)) {
@@ -38,11 +33,6 @@ std::vector<fs::path> files_in(const fs::path& folder) {
   std::sort(files.begin(), files.end());
   KINORA_CHECK(!files.empty(), kIo, "[sample] ", folder, " holds no frames");
   return files;
-}
-
-/// uint8 [H, W, 3].
-at::Tensor pixels_of(const io::Image& image) {
-  return at::tensor(image.pixels, at::kByte).view({image.height, image.width, 3});
 }
 
 /// The frames of a strip, `width` pixels each, as images.
@@ -60,7 +50,7 @@ std::vector<io::Image> frames_of_strip(const io::Image& strip, int64_t width) {
 }
 
 std::vector<io::Image> read_strip(const fs::path& path) {
-  const io::Image strip = read_image(path);
+  const io::Image strip = read_picture(path);
   KINORA_CHECK(strip.width % strip.height == 0, kIo, "[sample] ", path,
                " must be a strip of square frames, that is, its width a multiple of its height; "
                "got ",
@@ -88,7 +78,7 @@ std::vector<io::Image> read_frames(const fs::path& path, const FrameReading& rea
   if (fs::is_directory(path)) {
     std::vector<io::Image> frames;
     for (const fs::path& file : files_in(path)) {
-      frames.push_back(read_image(file));
+      frames.push_back(read_picture(file));
     }
     return frames;
   }
@@ -98,7 +88,7 @@ std::vector<io::Image> read_frames(const fs::path& path, const FrameReading& rea
   if (reading.layout == data::FrameLayout::kStrip) {
     return read_strip(path);
   }
-  return {read_image(path)};
+  return {read_picture(path)};
 }
 
 /// float32 [C, K, H, W].
@@ -144,6 +134,16 @@ at::Tensor given_latents(const fs::path& path, const GivenOptions& options,
 }
 
 }  // namespace
+
+io::Image read_picture(const fs::path& path) {
+  constexpr int64_t kMaxBytes = int64_t{1} << 30;
+  KINORA_CHECK(fs::exists(path), kIo, "[sample] ", path, " does not exist");
+  return io::decode_image(io::read_file(path, kMaxBytes), path.string());
+}
+
+at::Tensor pixels_of(const io::Image& image) {
+  return at::tensor(image.pixels, at::kByte).view({image.height, image.width, 3});
+}
 
 at::Tensor read_pixels(const fs::path& path, const FrameReading& reading) {
   KINORA_CHECK(fs::exists(path), kIo, "[sample] ", path, " does not exist");

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "kinora/data/data_config.h"
+#include "kinora/io/image.h"
 #include "kinora/models/autoencoders/autoencoder.h"
 #include "kinora/models/model_config.h"
 #include "kinora/pipelines/clips.h"
@@ -44,6 +45,12 @@ struct FrameReading {
 /// The frames of such a file or folder, cropped to that size: float32 [3, K, H, W] in [-1, 1]. kIo.
 [[nodiscard]] at::Tensor read_pixels(const std::filesystem::path& path,
                                      const FrameReading& reading);
+
+/// A picture of any size. kIo.
+[[nodiscard]] io::Image read_picture(const std::filesystem::path& path);
+
+/// uint8 [H, W, 3], a copy.
+[[nodiscard]] at::Tensor pixels_of(const io::Image& image);
 
 /// kConfig unless some frames of the model's clips can be given.
 void check_takes_given(const models::ModelConfig& model);

@@ -1,6 +1,7 @@
 #include "kinora/inference/trained_model.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "kinora/checkpoint/checkpoint.h"
 #include "kinora/checkpoint/model_weights.h"
@@ -12,9 +13,11 @@
 #include "kinora/inference/kept_tokenizer.h"
 #include "kinora/inference/setup.h"
 #include "kinora/inference/updates.h"
+#include "kinora/models/unets/unet_names.h"
 #include "kinora/parallel/guidance_parallel.h"
 #include "kinora/parallel/sequence.h"
 #include "kinora/pipelines/diffusers_model.h"
+#include "kinora/pipelines/diffusers_unet.h"
 #include "kinora/pipelines/pipeline.h"
 
 namespace kinora::inference {
@@ -45,13 +48,36 @@ struct OpenModel {
   std::optional<fs::path> folder;
   std::optional<checkpoint::WeightsFile> file;
   ModelRecipe recipe;
+  std::vector<fs::path> controlnets;
+
+  /// Those of its files: these and `controls`, which are to be filled, must outlive them.
+  [[nodiscard]] checkpoint::LateTensors tensors(
+      std::vector<checkpoint::WeightsFile>& controls) const;
 };
+
+checkpoint::LateTensors OpenModel::tensors(std::vector<checkpoint::WeightsFile>& controls) const {
+  checkpoint::LateTensors all = file->tensors();
+  for (const fs::path& folder : controlnets) {
+    const std::string prefix = models::control_prefix(std::ssize(controls));
+    controls.push_back(checkpoint::WeightsFile::open(folder));
+    for (auto& [name, tensor] : controls.back().tensors()) {
+      all.emplace(prefix + name, std::move(tensor));
+    }
+  }
+  return all;
+}
 
 OpenModel open_model(const fs::path& path, const LoadOptions& options) {
   KINORA_CHECK(
       fs::exists(path), kIo, "[sample] ", path,
       " does not exist. Hint: give a folder or file of this machine; nothing is downloaded");
-  OpenModel model{.folder = find_checkpoint(path), .file = {}, .recipe = {}};
+  OpenModel model{.folder = find_checkpoint(path),
+                  .file = {},
+                  .recipe = {},
+                  .controlnets = {options.controlnets.begin(), options.controlnets.end()}};
+  KINORA_CHECK(!model.folder || model.controlnets.empty(), kConfig, "[sample] ", path,
+               " is a run, beside whose model no other ControlNets are put. Hint: kinora convert "
+               "it to a file first");
   std::string text;
   std::optional<Precision> stored;
   if (model.folder) {
@@ -59,6 +85,9 @@ OpenModel open_model(const fs::path& path, const LoadOptions& options) {
   } else if (const auto pipeline = pipelines::find_pipeline(path)) {
     text = options.config_file.empty() ? pipelines::pipeline_recipe(*pipeline) : "";
     model.file = pipelines::open_weights(path, options.ema);
+    if (model.controlnets.empty()) {
+      model.controlnets = pipeline->controlnets;
+    }
     if (choose_device(options.device).is_cuda()) {
       stored = stored_precision(*model.file);
     }
@@ -73,6 +102,10 @@ OpenModel open_model(const fs::path& path, const LoadOptions& options) {
     take_kept_tokenizer(model.folder.value_or(path), model.file ? &*model.file : nullptr, recipe);
   }
   recipe.model = resolved_model(recipe, recipe.model.num_classes);
+  if (!model.controlnets.empty() || !options.control_scales.empty()) {
+    recipe.model = pipelines::with_controls(std::move(recipe.model), model.controlnets,
+                                            options.control_scales);
+  }
   KINORA_CHECK(recipe.model.num_classes > 0 || recipe.model.takes_text(), kConfig,
                "[sample] model.num_classes must be given for ", path);
   recipe.precision = options.precision.value_or(stored.value_or(recipe.precision));
@@ -148,13 +181,16 @@ ModelRecipe read_recipe(const fs::path& path, const LoadOptions& options) {
 }
 
 TrainedModel load_trained(const fs::path& path, const LoadOptions& options) {
-  const auto [folder, file, recipe] = open_model(path, options);
+  const OpenModel opened = open_model(path, options);
+  const auto& [folder, file, recipe, controlnets] = opened;
   TrainedModel trained = initial_model(recipe, choose_device(options.device), 0);
   const bool ema = options.ema && !recipe.ema_decays.empty();
-  const bool is_plain = options.adapters.empty() && (file || !recipe.finetune.freezes());
+  const bool is_plain =
+      options.adapters.empty() && controlnets.empty() && (file || !recipe.finetune.freezes());
   if (!is_plain) {
+    std::vector<checkpoint::WeightsFile> controls;
     checkpoint::LateTensors weights =
-        file ? file->tensors()
+        file ? opened.tensors(controls)
              : checkpoint::checkpoint_weights(
                    *folder, *trained.model, ema ? optim::Role::average(0) : optim::Role::master());
     if (folder) {
@@ -175,6 +211,9 @@ TrainedModel load_trained(const fs::path& path, const LoadOptions& options) {
     log_info("[sample] ", ema ? "averaged" : "raw", " weights of ", *folder,
              options.ema && !ema ? ": the run keeps no averages" : "");
     return trained;
+  }
+  for (const fs::path& control : controlnets) {
+    log_info("[sample] ControlNet ", control);
   }
   log_info("[sample] weights of ", path);
   if (!options.ema && path.extension() == ".safetensors") {

@@ -70,6 +70,9 @@ struct ModelShape {
   bool is_undivided = false;  ///< ranks cannot divide its tokens, whatever Family::spans
   bool noises_given = false;  ///< given frames are shown noised as the others (Open-Sora 1.3)
   bool has_windows = false;   ///< local attention in the place of the last of Family::spans
+  UnetInput input = UnetInput::kPlain;  ///< what it is shown beside x_t
+  int64_t channels_beside = 0;          ///< of that
+  int64_t controls = 0;                 ///< pictures that ControlNets are shown
 
   [[nodiscard]] int64_t tokens_a_frame() const { return rows * columns; }
 };

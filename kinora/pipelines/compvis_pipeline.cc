@@ -34,13 +34,17 @@ struct Published {
 };
 constexpr Published kFirst = {"Stable Diffusion 1", "eps", 64, "plms", 7.5};
 constexpr Published kSecond = {"Stable Diffusion 2", "v", 96, "ddim", 7.5};
+constexpr Published kSecondInpaint = {"Stable Diffusion 2 for inpainting", "eps", 64, "ddim", 7.5};
 constexpr Published kXl = {"SDXL", "eps", 128, "euler", 5.0};
 
 const Published& published(const ModelConfig& model) {
   if (model.pooled_channels > 0) {
     return kXl;
   }
-  return model.unet.linear_projection ? kSecond : kFirst;
+  if (!model.unet.linear_projection) {
+    return kFirst;
+  }
+  return model.unet.input == models::UnetInput::kInpaint ? kSecondInpaint : kSecond;
 }
 
 /// The U-Net of a file.
@@ -67,7 +71,8 @@ json recipe_of(const ModelConfig& model) {
             {"text_tokens", kTokens},
             {"pooled_channels", model.pooled_channels},
             {"unet",
-             {{"channels", own.channels},
+             {{"input", to_string(own.input)},
+              {"channels", own.channels},
               {"resnets", own.resnets},
               {"depths", own.depths},
               {"middle_depth", own.middle_depth},
@@ -145,6 +150,10 @@ std::string compvis_pipeline_recipe(const Pipeline& pipeline) {
                       {"steps", 50},          {"guidance", its.guidance}};
   if (&its != &kXl) {
     recipe["sample"]["end_clean"] = false;
+  }
+  if (model.unet.input == models::UnetInput::kEdit) {
+    recipe["sample"]["steps"] = 100;
+    recipe["sample"]["given_guidance"] = 1.5;
   }
   if (std::ranges::any_of(file.names(),
                           [](const std::string& name) { return name.starts_with(kAutoencoder); })) {

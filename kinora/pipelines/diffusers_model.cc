@@ -8,6 +8,7 @@
 #include "kinora/io/file.h"
 #include "kinora/models/families.h"
 #include "kinora/models/transformers/diffusers_names.h"
+#include "kinora/models/unets/unet_names.h"
 #include "kinora/pipelines/compvis_pipeline.h"
 #include "kinora/pipelines/diffusers_config.h"
 #include "kinora/pipelines/diffusers_scheduler.h"
@@ -22,6 +23,7 @@ namespace fs = std::filesystem;
 using models::ModelConfig;
 using nlohmann::json;
 
+constexpr const char* kWeightsFile = "diffusion_pytorch_model.safetensors";
 constexpr const char* kSchedulerFile = "scheduler/scheduler_config.json";
 /// The first version that has these classes.
 constexpr const char* kVersion = "0.30.0";
@@ -80,6 +82,22 @@ void write_json(const fs::path& path, const json& values) {
   write_text(path, values.dump(2) + "\n");
 }
 
+/// A folder for each ControlNet, as MultiControlNetModel names them. Takes their tensors out.
+void write_controls(const fs::path& folder, checkpoint::LateTensors& tensors,
+                    const ModelConfig& model, const checkpoint::OutputOptions& options) {
+  for (int64_t i = 0; i < models::shape_of(model).controls; ++i) {
+    const fs::path own = folder / ("controlnet" + (i == 0 ? "" : "_" + std::to_string(i)));
+    fs::create_directories(own);
+    checkpoint::write_weights(own / kWeightsFile,
+                              checkpoint::take_renamed(tensors, models::control_naming(model, i)),
+                              options);
+    json config = json::parse(describe_control(model));
+    config["_class_name"] = kControlClass;
+    config["_diffusers_version"] = kVersion;
+    write_json(own / "config.json", config);
+  }
+}
+
 }  // namespace
 
 checkpoint::WeightsFile open_weights(const fs::path& path, bool averaged) {
@@ -116,7 +134,8 @@ void write_diffusers(const fs::path& folder, checkpoint::LateTensors tensors,
   const models::DiffusersFamily& family = *models::family_of(model).diffusers;
   const fs::path own = folder / (family.class_name == kUnetClass ? "unet" : "transformer");
   fs::create_directories(own);
-  checkpoint::write_weights(own / "diffusion_pytorch_model.safetensors", renamed, options);
+  checkpoint::write_weights(own / kWeightsFile, renamed, options);
+  write_controls(folder, tensors, model, options);
   if (!tensors.empty()) {
     checkpoint::OutputOptions beside = options;
     beside.max_shard_bytes = 0;

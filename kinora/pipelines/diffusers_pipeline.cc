@@ -32,15 +32,21 @@ struct PipelineClass {
   int64_t text_tokens;            ///< max_sequence_length; 0: it draws classes
   int64_t steps;
   double guidance;
-  bool cuts_negative = false;  ///< PipelineText's
-  bool of_sdxl = false;        ///< its text encoders are read as one, and zeros for no caption
+  bool cuts_negative = false;   ///< PipelineText's
+  bool of_sdxl = false;         ///< its text encoders are read as one, and zeros for no caption
+  double image_guidance = 1.0;  ///< of the picture that it changes
+  bool has_controls = false;    ///< controlnet/, and perhaps controlnet_1/, ...
 };
-constexpr std::array<PipelineClass, 7> kPipelines = {{
+constexpr std::array<PipelineClass, 11> kPipelines = {{
     {"DiTPipeline", "transformer", "dit", 0, 50, 4.0},
     {"PixArtAlphaPipeline", "transformer", "pixart", 120, 20, 4.5},
     {"PixArtSigmaPipeline", "transformer", "pixart", 300, 20, 4.5},
     {"LattePipeline", "transformer", "latte_t2v", 120, 50, 7.5, true},
     {"StableDiffusionPipeline", "unet", "unet", 77, 50, 7.5},
+    {"StableDiffusionImg2ImgPipeline", "unet", "unet", 77, 50, 7.5},
+    {"StableDiffusionInpaintPipeline", "unet", "unet", 77, 50, 7.5},
+    {"StableDiffusionControlNetPipeline", "unet", "unet", 77, 50, 7.5, false, false, 1.0, true},
+    {"StableDiffusionInstructPix2PixPipeline", "unet", "unet", 77, 100, 7.5, false, false, 1.5},
     {"StableDiffusionXLPipeline", "unet", "unet", 77, 50, 5.0, false, true},
     {"StableDiffusionXLImg2ImgPipeline", "unet", "unet", 77, 50, 5.0, false, true},
 }};
@@ -92,12 +98,19 @@ std::optional<Pipeline> find_diffusers_pipeline(const fs::path& path) {
       pipeline.text->has_own_null = config.get<bool>("force_zeros_for_empty_prompt", true);
     }
   }
+  for (fs::path control = "controlnet"; its->has_controls && fs::exists(path / control);
+       control = "controlnet_" + std::to_string(pipeline.controlnets.size())) {
+    pipeline.controlnets.push_back(path / control);
+  }
   return pipeline;
 }
 
 std::string diffusers_pipeline_recipe(const Pipeline& pipeline) {
   const PipelineClass& its = *find_class(pipeline.class_name);
   const fs::path denoiser = pipeline.part(fs::path(its.denoiser) / "config.json");
+  if (its.has_controls) {
+    (void)pipeline.part("controlnet/config.json");
+  }
   const fs::path scheduler = pipeline.part("scheduler/scheduler_config.json");
   json recipe = json::parse(diffusers_recipe(pipeline.folder));
   json& model = recipe["model"];
@@ -108,6 +121,12 @@ std::string diffusers_pipeline_recipe(const Pipeline& pipeline) {
   recipe["sample"] = json::parse(sampling_recipe(scheduler));
   recipe["sample"]["steps"] = its.steps;
   recipe["sample"]["guidance"] = its.guidance;
+  const bool edits = model.contains("unet") && model["unet"]["input"] == "edit";
+  KINORA_CHECK(edits == (its.image_guidance > 1.0), kConfig, "[pipeline] ", denoiser,
+               " is a U-Net that is shown ", edits ? "a" : "no", " picture to change, but a ",
+               pipeline.class_name, edits ? " shows none" : " shows one",
+               ". Hint: take both from one pipeline");
+  recipe["sample"]["given_guidance"] = its.image_guidance;
   if (!pipeline.text) {
     model["class_names"] = class_names(DiffusersConfig(pipeline.folder / kPipelineFile),
                                        model["num_classes"].get<int64_t>());

@@ -6,8 +6,10 @@
 
 #include "kinora/pipelines/pipeline.h"
 
-/// The pipelines in the folders of diffusers: DiTPipeline, PixArtAlphaPipeline, PixArtSigmaPipeline
-/// and LattePipeline.
+/// The pipelines in the folders of diffusers: DiTPipeline, PixArtAlphaPipeline,
+/// PixArtSigmaPipeline, LattePipeline, and of Stable Diffusion StableDiffusionPipeline,
+/// StableDiffusionImg2ImgPipeline, StableDiffusionInpaintPipeline,
+/// StableDiffusionControlNetPipeline and StableDiffusionInstructPix2PixPipeline.
 namespace kinora::pipelines {
 
 /// find_pipeline() of model_index.json.

@@ -4,9 +4,10 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string_view>
-#include <vector>
+#include <tuple>
 
 #include "kinora/core/error.h"
+#include "kinora/models/unets/unet_names.h"
 
 namespace kinora::pipelines {
 namespace {
@@ -57,6 +58,17 @@ std::vector<bool> attends(const DiffusersConfig& config, const char* key, const 
     result.push_back(name == with);
   }
   return result;
+}
+
+models::UnetChannels channels_of(const DiffusersConfig& config) {
+  const auto in = config.get<int64_t>("in_channels", 4);
+  const auto out = config.get<int64_t>("out_channels", 4);
+  const auto channels = models::unet_channels(in, out);
+  KINORA_CHECK(channels.has_value(), kConfig, config.message(),
+               "in_channels must be out_channels, half as many, twice as many (instruct-pix2pix) "
+               "or twice as many and one (inpainting), got ",
+               in, " and ", out);
+  return *channels;
 }
 
 /// Keys that change what is computed, and their one value here.
@@ -129,22 +141,23 @@ Added added_by(const DiffusersConfig& config, int64_t text_channels) {
   return added;
 }
 
-}  // namespace
+std::vector<bool> attending_down(const DiffusersConfig& config, size_t levels) {
+  return attends(config, "down_block_types", kAttendingDown, kDown,
+                 {kAttendingDown, kAttendingDown, kAttendingDown, kDown}, levels);
+}
 
-std::string unet_keys(const DiffusersConfig& config) {
+int64_t text_channels(const DiffusersConfig& config, size_t levels) {
+  return same(config, "cross_attention_dim", levels, 1280);
+}
+
+/// The keys below model.unet of the way down and the middle.
+json way_keys(const DiffusersConfig& config) {
   const auto channels =
       config.get<std::vector<int64_t>>("block_out_channels", {320, 640, 1280, 1280});
   const size_t levels = channels.size();
   KINORA_CHECK(levels > 0, kConfig, config.message(), "block_out_channels must not be empty");
   check_rest(config, channels.front());
-  const auto down = attends(config, "down_block_types", kAttendingDown, kDown,
-                            {kAttendingDown, kAttendingDown, kAttendingDown, kDown}, levels);
-  auto up = attends(config, "up_block_types", kAttendingUp, kUp,
-                    {kUp, kAttendingUp, kAttendingUp, kAttendingUp}, levels);
-  std::reverse(up.begin(), up.end());
-  KINORA_CHECK(down == up, kConfig, config.message(),
-               "up_block_types must attend where down_block_types do, got ",
-               config.written("up_block_types"), " and ", config.written("down_block_types"));
+  const auto down = attending_down(config, levels);
   const auto middle = config.get<std::string>("mid_block_type", kAttendingMiddle);
   KINORA_CHECK(middle == kAttendingMiddle || middle == kMiddle, kConfig, config.message(),
                "mid_block_type must be ", kAttendingMiddle, " or ", kMiddle, ", got ", middle);
@@ -153,52 +166,131 @@ std::string unet_keys(const DiffusersConfig& config) {
   for (size_t level = 0; level < levels; ++level) {
     depths[level] = down[level] ? depths[level] : 0;
   }
-  const auto in_channels = config.get<int64_t>("in_channels", 4);
-  const auto out_channels = config.get<int64_t>("out_channels", 4);
-  KINORA_CHECK(out_channels == in_channels || out_channels == 2 * in_channels, kConfig,
-               config.message(), "out_channels must be in_channels or twice as many, got ",
-               out_channels, " and ", in_channels);
+  return {{"channels", channels},
+          {"resnets", same(config, "layers_per_block", levels, 2)},
+          {"depths", depths},
+          {"middle_depth", middle_depth},
+          {"heads", each(config, "attention_head_dim", levels, 8)},
+          {"norm_groups", config.get<int64_t>("norm_num_groups", 32)},
+          {"norm_epsilon", config.get<double>("norm_eps", 1e-5)},
+          {"linear_projection", config.get<bool>("use_linear_projection", false)}};
+}
+
+}  // namespace
+
+std::string unet_keys(const DiffusersConfig& config) {
+  json unet = way_keys(config);
+  const auto channels = unet["channels"].get<std::vector<int64_t>>();
+  const size_t levels = channels.size();
+  const auto down = attending_down(config, levels);
+  auto up = attends(config, "up_block_types", kAttendingUp, kUp,
+                    {kUp, kAttendingUp, kAttendingUp, kAttendingUp}, levels);
+  std::reverse(up.begin(), up.end());
+  KINORA_CHECK(down == up, kConfig, config.message(),
+               "up_block_types must attend where down_block_types do, got ",
+               config.written("up_block_types"), " and ", config.written("down_block_types"));
+  const models::UnetChannels of_input = channels_of(config);
   const auto size = config.is_list("sample_size")
                         ? config.get<std::vector<int64_t>>("sample_size", {})
                         : std::vector(2, config.get<int64_t>("sample_size", 64));
   KINORA_CHECK(size.size() == 2, kConfig, config.message(),
                "sample_size must be one number or two, got ", config.written("sample_size"));
-  const int64_t text_channels = same(config, "cross_attention_dim", levels, 1280);
-  const Added added = added_by(config, text_channels);
+  unet["input"] = to_string(of_input.input);
+  const int64_t text_width = text_channels(config, levels);
+  const Added added = added_by(config, text_width);
+  unet["size_channels"] = added.size_channels;
+  unet["reads_score"] = added.reads_score;
   return json({{"architecture", "unet"},
-               {"in_channels", in_channels},
-               {"learn_sigma", out_channels != in_channels},
+               {"in_channels", of_input.drawn},
+               {"learn_sigma", of_input.learn_sigma},
                {"height", size[0]},
                {"width", size[1]},
                {"compression", kPixels},
-               {"text_channels", text_channels},
+               {"text_channels", text_width},
                {"text_tokens", 77},
                {"pooled_channels", added.pooled_channels},
-               {"unet",
-                {{"channels", channels},
-                 {"resnets", same(config, "layers_per_block", levels, 2)},
-                 {"depths", depths},
-                 {"middle_depth", middle_depth},
-                 {"heads", each(config, "attention_head_dim", levels, 8)},
-                 {"norm_groups", config.get<int64_t>("norm_num_groups", 32)},
-                 {"norm_epsilon", config.get<double>("norm_eps", 1e-5)},
-                 {"linear_projection", config.get<bool>("use_linear_projection", false)},
-                 {"size_channels", added.size_channels},
-                 {"reads_score", added.reads_score}}}})
+               {"unet", unet}})
       .dump();
 }
 
-std::string describe_unet(const models::ModelConfig& model) {
+models::ModelConfig with_controls(models::ModelConfig model,
+                                  const std::vector<std::filesystem::path>& folders,
+                                  const std::vector<double>& scales) {
+  models::UnetConfig& own = model.unet;
+  KINORA_CHECK(!own.channels.empty(), kConfig,
+               "[controlnet] ControlNets are for U-Nets of Stable Diffusion, and this model is "
+               "none");
+  KINORA_CHECK(model.pooled_channels == 0, kConfig,
+               "[controlnet] ControlNets are there for Stable Diffusion 1 and 2, and this model is "
+               "SDXL");
+  KINORA_CHECK(own.controls == 0 || folders.empty(), kConfig, "[controlnet] this model has ",
+               own.controls, " ControlNets of its own, so others cannot be given");
+  // What must be as in the U-Net, by the names of diffusers.
+  const std::vector<std::tuple<const char*, const char*, json>> shared = {
+      {"block_out_channels", "channels", own.channels},
+      {"layers_per_block", "resnets", own.resnets},
+      {"down_block_types and transformer_layers_per_block", "depths", own.depths},
+      {"mid_block_type", "middle_depth", own.middle_depth},
+      {"attention_head_dim", "heads", own.heads},
+      {"norm_num_groups", "norm_groups", own.norm_groups},
+      {"norm_eps", "norm_epsilon", own.norm_epsilon}};
+  for (const std::filesystem::path& folder : folders) {
+    KINORA_CHECK(std::filesystem::is_regular_file(folder / "config.json"), kIo, "[controlnet] ",
+                 folder, " has no config.json. Hint: a folder of a ControlNetModel of diffusers");
+    const DiffusersConfig config(folder / "config.json");
+    config.require<std::string>("_class_name", kControlClass, "");
+    const json way = way_keys(config);
+    for (const auto& [name, key, must] : shared) {
+      KINORA_CHECK(way[key] == must, kConfig, config.message(), name,
+                   " must be those of the U-Net, ", must.dump(), ", got ", way[key].dump());
+    }
+    const auto expect = [&](const char* key, int64_t got, int64_t must) {
+      KINORA_CHECK(got == must, kConfig, config.message(), key, " must be that of the U-Net, ",
+                   must, ", got ", got);
+    };
+    expect("cross_attention_dim", text_channels(config, own.channels.size()), model.text_channels);
+    expect("in_channels", config.get<int64_t>("in_channels", 4), model.in_channels);
+    config.require<int64_t>("conditioning_channels", 3, 3);
+    config.require<std::string>("controlnet_conditioning_channel_order", "rgb", "rgb");
+    config.require<bool>("global_pool_conditions", false, false);
+    for (const char* key : {"addition_embed_type", "addition_time_embed_dim",
+                            "projection_class_embeddings_input_dim"}) {
+      KINORA_CHECK(!config.has(key) || config.is(key, "null"), kConfig, config.message(), key,
+                   " must be null (ControlNets of SDXL are not there), got ", config.written(key));
+    }
+    const auto widths = config.get<std::vector<int64_t>>("conditioning_embedding_out_channels",
+                                                         own.control_channels);
+    KINORA_CHECK(!widths.empty() && (own.controls == 0 || widths == own.control_channels), kConfig,
+                 config.message(),
+                 "conditioning_embedding_out_channels must not be empty, and be those of the "
+                 "ControlNets beside it, got ",
+                 config.written("conditioning_embedding_out_channels"));
+    KINORA_CHECK(int64_t{1} << (widths.size() - 1) == model.compression, kConfig, config.message(),
+                 "conditioning_embedding_out_channels must make a picture ", model.compression,
+                 " times smaller, as the autoencoder does, got ", widths.size(), " widths");
+    own.control_channels = widths;
+    ++own.controls;
+  }
+  if (!scales.empty()) {
+    own.control_scales = scales;
+  }
+  KINORA_CHECK(own.control_scales.empty() || std::ssize(own.control_scales) == own.controls,
+               kConfig, "[controlnet] there must be a scale for each of ", own.controls,
+               " ControlNets, got ", own.control_scales.size());
+  return model;
+}
+
+namespace {
+
+/// The keys that a U-Net and its ControlNets share.
+json describe_way(const models::ModelConfig& model) {
   const models::UnetConfig& own = model.unet;
   std::vector<std::string> down;
-  std::vector<std::string> up;
   std::vector<int64_t> depths;
   for (const int64_t depth : own.depths) {
     down.emplace_back(depth > 0 ? kAttendingDown : kDown);
-    up.emplace_back(depth > 0 ? kAttendingUp : kUp);
     depths.push_back(std::max<int64_t>(depth, 1));
   }
-  std::ranges::reverse(up);
   // The middle's depth is that of the last level, which otherwise does not attend.
   KINORA_CHECK(
       own.middle_depth == 0 || own.depths.back() == 0 || own.depths.back() == own.middle_depth,
@@ -208,26 +300,39 @@ std::string describe_unet(const models::ModelConfig& model) {
   if (own.depths.back() == 0) {
     depths.back() = std::max<int64_t>(own.middle_depth, 1);
   }
-  json config = {{"act_fn", "silu"},
-                 {"attention_head_dim", own.heads},
-                 {"block_out_channels", own.channels},
-                 {"center_input_sample", false},
-                 {"cross_attention_dim", model.text_channels},
-                 {"down_block_types", down},
-                 {"downsample_padding", 1},
-                 {"flip_sin_to_cos", true},
-                 {"freq_shift", 0},
-                 {"in_channels", model.in_channels},
-                 {"layers_per_block", own.resnets},
-                 {"mid_block_scale_factor", 1},
-                 {"mid_block_type", own.middle_depth > 0 ? kAttendingMiddle : kMiddle},
-                 {"norm_eps", own.norm_epsilon},
-                 {"norm_num_groups", own.norm_groups},
-                 {"out_channels", model.out_channels()},
-                 {"sample_size", model.height},
-                 {"transformer_layers_per_block", depths},
-                 {"up_block_types", up},
-                 {"use_linear_projection", own.linear_projection}};
+  return {{"act_fn", "silu"},
+          {"attention_head_dim", own.heads},
+          {"block_out_channels", own.channels},
+          {"cross_attention_dim", model.text_channels},
+          {"down_block_types", down},
+          {"downsample_padding", 1},
+          {"flip_sin_to_cos", true},
+          {"freq_shift", 0},
+          {"in_channels", model.in_channels},
+          {"layers_per_block", own.resnets},
+          {"mid_block_scale_factor", 1},
+          {"mid_block_type", own.middle_depth > 0 ? kAttendingMiddle : kMiddle},
+          {"norm_eps", own.norm_epsilon},
+          {"norm_num_groups", own.norm_groups},
+          {"transformer_layers_per_block", depths},
+          {"use_linear_projection", own.linear_projection}};
+}
+
+}  // namespace
+
+std::string describe_unet(const models::ModelConfig& model) {
+  const models::UnetConfig& own = model.unet;
+  std::vector<std::string> up;
+  for (const int64_t depth : own.depths) {
+    up.emplace_back(depth > 0 ? kAttendingUp : kUp);
+  }
+  std::ranges::reverse(up);
+  json config = describe_way(model);
+  config["center_input_sample"] = false;
+  config["in_channels"] = model.in_channels + own.channels_beside(model.in_channels);
+  config["out_channels"] = model.out_channels();
+  config["sample_size"] = model.height;
+  config["up_block_types"] = up;
   if (model.pooled_channels > 0) {
     config["addition_embed_type"] = "text_time";
     config["addition_time_embed_dim"] = own.size_channels;
@@ -237,6 +342,28 @@ std::string describe_unet(const models::ModelConfig& model) {
   if (model.height != model.width) {
     config["sample_size"] = {model.height, model.width};
   }
+  return config.dump();
+}
+
+void start_controls(const models::ModelConfig& model, checkpoint::LateTensors& tensors) {
+  const checkpoint::LateTensors unet = tensors;
+  for (int64_t i = 0; i < model.unet.controls; ++i) {
+    for (const auto& [name, tensor] : unet) {
+      for (const char* part : {"conv_in.", "time_embedding.", "down_blocks.", "mid_block."}) {
+        if (name.starts_with(part)) {
+          tensors.emplace(models::control_prefix(i) + name, tensor);
+        }
+      }
+    }
+  }
+}
+
+std::string describe_control(const models::ModelConfig& model) {
+  json config = describe_way(model);
+  config["conditioning_channels"] = 3;
+  config["conditioning_embedding_out_channels"] = model.unet.control_channels;
+  config["controlnet_conditioning_channel_order"] = "rgb";
+  config["global_pool_conditions"] = false;
   return config.dump();
 }
 

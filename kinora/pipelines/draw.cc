@@ -55,7 +55,8 @@ diffusion::SampleStart rows_of(const diffusion::SampleStart& start,
   return {.noise = rows(start.noise),
           .data = rows(start.data),
           .alpha = start.alpha,
-          .sigma = start.sigma};
+          .sigma = start.sigma,
+          .mask = rows(start.mask)};
 }
 
 }  // namespace

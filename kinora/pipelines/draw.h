@@ -32,8 +32,8 @@ struct DrawRequest {
   bool graphs = false;
   /// Whether the batch of samples first, ..., first + size - 1 is drawn; empty: all are.
   std::function<bool(int64_t first, int64_t size)> wants = {};
-  /// What they begin with; its tensors are [N, *sample_shape] on the CPU, of which sample i takes
-  /// row i modulo N. Such batches are no CUDA graph.
+  /// What they begin with; its tensors are [N, *sample_shape] on the CPU (the mask has one
+  /// channel), of which sample i takes row i modulo N. Such batches are no CUDA graph.
   diffusion::SampleStart start = {};
 };
 

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "kinora/prompts/open_sora_scores.h"
 
@@ -30,7 +31,8 @@ struct PipelineText {
 struct Pipeline {
   std::filesystem::path folder;  ///< or the file
   std::string class_name;
-  std::optional<PipelineText> text = {};  ///< nothing: it draws classes
+  std::optional<PipelineText> text = {};                ///< nothing: it draws classes
+  std::vector<std::filesystem::path> controlnets = {};  ///< folders in it
   /// What is chosen since no file says it, and by what else, for people; "" for nothing.
   std::string note = {};
 

@@ -129,7 +129,8 @@ void describe(Fields& fields, SamplingConfig& config) {
   fields.add(
       "given_guidance", config.given_guidance,
       "model.given_embedders: guidance scale of given frames, in the first step and the last "
-      "frame; it falls to 1 until the last step, and to 1 at the first frame. 1 = none.",
+      "frame; it falls to 1 until the last step, and to 1 at the first frame. U-Nets that change a "
+      "picture: guidance scale of that picture. 1 = none.",
       between(1, kMostGuidance));
   fields.add("batch_invariant", config.batch_invariant,
              "Draw and decode the samples of a batch one by one, so that each is the same in every "
@@ -435,6 +436,11 @@ PartialSampler sampler_from(const SamplingConfig& config, const diffusion::Objec
 diffusion::Sampler make_sampler(const SamplingConfig& config, const diffusion::Objective& objective,
                                 double size_shift) {
   return sampler_from(config, objective, size_shift, /*first=*/0).sampler;
+}
+
+double initial_scale(const diffusion::Sampler& sampler) {
+  const auto* plan = std::get_if<SolverPlan>(&sampler);
+  return plan == nullptr ? 1.0 : plan->initial_scale;
 }
 
 PartialSampler make_partial_sampler(const SamplingConfig& config,

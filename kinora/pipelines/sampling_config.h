@@ -83,6 +83,9 @@ void describe(Fields& fields, SamplingConfig& config);
                                               const diffusion::Objective& objective,
                                               double size_shift = 1.0);
 
+/// What the noise of pure noise is multiplied by where `sampler` begins.
+[[nodiscard]] double initial_scale(const diffusion::Sampler& sampler);
+
 /// The last steps of a sampler: they begin at alpha * data + sigma * noise.
 struct PartialSampler {
   diffusion::Sampler sampler;

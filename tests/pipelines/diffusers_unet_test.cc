@@ -90,6 +90,26 @@ TEST(DiffusersUnetTest, SizesAndVectorsOfSdxlAreRead) {
               HasSubstr("must leave room for a vector behind 6 numbers, got 6 and 30"));
 }
 
+// What lies beside the latents: 9 channels fill in, 8 change a picture.
+TEST(DiffusersUnetTest, ChannelsSayWhatAUnetIsShown) {
+  using models::UnetInput;
+  for (const auto& [channels, input] :
+       {std::pair{9, UnetInput::kInpaint}, std::pair{8, UnetInput::kEdit},
+        std::pair{4, UnetInput::kPlain}}) {
+    json config = written_by_diffusers("unet_sd1");
+    config["in_channels"] = channels;
+    config["out_channels"] = 4;
+    const models::ModelConfig model = model_of(config);
+    EXPECT_EQ(model.unet.input, input);
+    EXPECT_EQ(model.in_channels, 4);
+    EXPECT_FALSE(model.learn_sigma);
+    const json written = json::parse(describe_unet(model));
+    EXPECT_EQ(written["in_channels"], channels);
+    EXPECT_EQ(written["out_channels"], 4);
+    EXPECT_EQ(model_of(written).unet, model.unet);
+  }
+}
+
 // What is left out has the class' defaults, which are Stable Diffusion 1's but for the text.
 TEST(DiffusersUnetTest, DefaultsAreTheClass) {
   models::ModelConfig published;

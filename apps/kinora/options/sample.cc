@@ -100,7 +100,8 @@ void add_clip(CLI::App& command, SampleArguments& arguments) {
       ->check(real(0.001, 1000.0));
   CLI::Option* given = command.add_option(
       "--given,--image", arguments.options.given,
-      "A reference, some frames of every clip: an image, a strip, a folder of frames, a video file "
+      "Of models of pictures: --init. Of clips a reference, some frames of every clip: an image, a "
+      "strip, a folder of frames, a video file "
       "(its first frames at the clips' rate: as many as --given-frames numbers, else half a clip), "
       "which the autoencoder encodes for models of latents; or latents, a safetensors file");
   command
@@ -135,13 +136,28 @@ void add_start(CLI::App& command, SampleArguments& arguments) {
                      "Pictures to begin with (image to image), cropped to the size that is drawn; "
                      "of clips a folder of frames or a video file; sample i begins with file i, in "
                      "turn");
+  command.add_option("--mask", arguments.mask,
+                     "Which part of --init is drawn anew: a grey picture of its size, white there; "
+                     "one for all, or one for each");
+  command.add_option("--controlnet", arguments.controlnets,
+                     "A folder of a ControlNetModel of diffusers beside a U-Net; several by giving "
+                     "it again; default: those of the pipeline or run");
+  command.add_option("--control", arguments.control,
+                     "What it is shown, a picture of the size that is drawn; of several "
+                     "ControlNets one for each, in their order; of more, sample i takes those in "
+                     "turn");
+  command
+      .add_option("--control-scale", arguments.control_scales,
+                  "What a ControlNet adds is multiplied by it: one for all, or one for each; "
+                  "default: 1")
+      ->check(real(-100.0, 100.0));
   command.add_option("--latents", arguments.latents,
                      "Latents to begin with, a safetensors file; without --strength they are only "
                      "decoded");
   command
       .add_option("--strength", arguments.strength,
                   "How much of --init or --latents is drawn anew: the last int(steps * strength) "
-                  "steps; default: 0.8 of --init")
+                  "steps; default: 0.8 of --init, with --mask 1")
       ->check(real(0.0, 1.0));
   command.add_option("--noise", arguments.noise,
                      "A safetensors file of noise [N, C, ...] in the place of the seed's; sample i "
@@ -171,6 +187,11 @@ void add_how(CLI::App& command, SampleArguments& arguments) {
   command
       .add_option("--guidance", arguments.request.guidance, "Guidance scale; default: the run's")
       ->check(real(0.0, pipelines::kMostGuidance));
+  command
+      .add_option("--image-guidance", arguments.image_guidance,
+                  "Of models that change a picture (instruct-pix2pix): guidance scale of --init; "
+                  "another name of --set sample.given_guidance=...")
+      ->check(real(1.0, pipelines::kMostGuidance));
   command.add_option("--seed", arguments.request.seed, "Seed of the noise")->check(whole(0));
   command.add_option("--autoencoder", arguments.autoencoder,
                      "Of models of latents: a folder or file that makes pictures of them; default: "
@@ -237,9 +258,12 @@ void add_sample(CLI::App& app, Chosen& chosen) {
                  "[sample] give only one of --captions, --captions-file and --text-embeddings");
     KINORA_CHECK(arguments->init.empty() || arguments->latents.empty(), kConfig,
                  "[sample] give only one of --init and --latents");
-    KINORA_CHECK(!arguments->strength || !arguments->like.empty() || !arguments->init.empty() ||
-                     !arguments->latents.empty(),
-                 kConfig, "[sample] --strength is of --init or --latents, and there is none");
+    const bool begins =
+        !arguments->like.empty() || !arguments->init.empty() || !arguments->options.given.empty();
+    KINORA_CHECK(arguments->mask.empty() || begins, kConfig,
+                 "[sample] --mask is of --image, and there is none");
+    KINORA_CHECK(!arguments->strength || begins || !arguments->latents.empty(), kConfig,
+                 "[sample] --strength is of --image or --latents, and there is none");
     chosen = *arguments;
   });
 }

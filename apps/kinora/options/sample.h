@@ -38,7 +38,12 @@ struct SampleArguments {
   std::string like;               ///< a file that says what it was drawn from
   std::optional<int64_t> only;    ///< the one sample that is drawn
   std::vector<std::string> init;  ///< pictures or clips to begin with
-  std::string latents;            ///< a file of them, instead
+  std::vector<std::string> mask;  ///< which part of them is drawn
+  std::optional<double> image_guidance;
+  std::vector<std::string> controlnets;  ///< folders
+  std::vector<std::string> control;      ///< what they are shown
+  std::vector<double> control_scales;    ///< one for all, or one for each
+  std::string latents;                   ///< a file of them, instead
   std::string noise;
   std::optional<double> strength;
   bool save_latents = false;

@@ -15,14 +15,16 @@
 
 #include "kinora/core/error.h"
 #include "kinora/models/families.h"
-#include "kinora/models/run_block.h"
 #include "kinora/models/transformers/transformer_family.h"
+#include "kinora/models/unets/unet_blocks.h"
 #include "kinora/ops/parameter.h"
 
 // Shapes: B batch, C channels of a level, H W its rows and columns, L text tokens, D their width.
 
 namespace kinora::models {
 namespace {
+
+constexpr double kWhite = 255.0;
 
 double as_real(int64_t value) {
   return static_cast<double>(value);
@@ -33,14 +35,8 @@ int64_t halved(int64_t size, int64_t level) {
   return (size + (int64_t{1} << level) - 1) >> level;
 }
 
-/// Widths of what a level on the way down is given, unit by unit.
-std::vector<int64_t> inputs_down(const UnetConfig& own, int64_t level) {
-  std::vector<int64_t> inputs(static_cast<size_t>(own.resnets), own.channels[level]);
-  inputs.front() = own.channels[std::max<int64_t>(level - 1, 0)];
-  return inputs;
-}
-
-/// The same on the way up: what comes from below and what the way down left there.
+/// Widths of what a level on the way up is given: what comes from below and what the way down left
+/// there.
 std::vector<int64_t> inputs_up(const UnetConfig& own, int64_t level) {
   const int64_t below = own.channels[std::min(level + 1, own.levels() - 1)];
   std::vector<int64_t> inputs;
@@ -116,7 +112,8 @@ Unet::Unet(const ModelConfig& config)
       null_text(config.pooled_channels > 0
                     ? at::Tensor()
                     : at::zeros({config.text_tokens, config.text_channels}, at::kFloat)),
-      conv_in(edge_conv(config.in_channels, config.unet.channels.front())),
+      conv_in(edge_conv(config.in_channels + config.unet.channels_beside(config.in_channels),
+                        config.unet.channels.front())),
       time_embedding(config.unet.channels.front(), config.unet.time_width()),
       conv_norm_out(config.unet.norm_groups, config.unet.channels.front(),
                     config.unet.norm_epsilon),
@@ -137,11 +134,14 @@ Unet::Unet(const ModelConfig& config)
                           own.time_width());
     add_child("add_embedding", *add_embedding);
   }
-  for (int64_t level = 0; level <= last; ++level) {
-    down_blocks.push_back(std::make_unique<UnetLevel>(
-        inputs_down(own, level), own.channels[level], own, config.text_channels, own.heads[level],
-        own.depths[level], level == last ? UnetLevel::Next::kNone : UnetLevel::Next::kHalf));
-    add_child("down_blocks." + std::to_string(level), *down_blocks.back());
+  for (int64_t i = 0; i < own.controls; ++i) {
+    const double scale = own.control_scales.empty() ? 1.0 : own.control_scales[i];
+    controlnets.push_back(std::make_unique<ControlNet>(config, scale));
+    add_child("controlnets." + std::to_string(i), *controlnets.back());
+  }
+  down_blocks = make_way_down(config);
+  for (size_t level = 0; level < down_blocks.size(); ++level) {
+    add_child("down_blocks." + std::to_string(level), *down_blocks[level]);
   }
   mid_block = std::make_unique<UnetMiddle>(own, config.text_channels);
   add_child("mid_block", *mid_block);
@@ -192,37 +192,30 @@ void Unet::place_layers() {
 }
 
 void Unet::make_buckets() {
-  struct Block {
-    std::string name;
-    std::vector<std::string> prefixes;
+  std::vector<UnetBlockNames> blocks;
+  const auto add = [&blocks](std::vector<UnetBlockNames> names) {
+    std::ranges::move(names, std::back_inserter(blocks));
   };
-  std::vector<Block> blocks;
-  const auto add_level = [&](const std::string& path, const UnetLevel& level,
-                             const char* resample) {
-    for (size_t unit = 0; unit < level.num_units(); ++unit) {
-      const std::string number = "." + std::to_string(unit);
-      blocks.push_back(
-          {path + number, {path + ".resnets" + number + ".", path + ".attentions" + number + "."}});
-    }
-    blocks.back().prefixes.push_back(path + resample);
-  };
+  for (size_t i = 0; i < controlnets.size(); ++i) {
+    add(controlnets[i]->names_of_blocks("controlnets." + std::to_string(i) + "."));
+  }
   for (size_t i = 0; i < down_blocks.size(); ++i) {
-    add_level("down_blocks." + std::to_string(i), *down_blocks[i], ".downsamplers.");
+    add(block_names("down_blocks." + std::to_string(i), *down_blocks[i], ".downsamplers."));
   }
   blocks.push_back({"mid_block", {"mid_block."}});
   for (size_t i = 0; i < up_blocks.size(); ++i) {
-    add_level("up_blocks." + std::to_string(i), *up_blocks[i], ".upsamplers.");
+    add(block_names("up_blocks." + std::to_string(i), *up_blocks[i], ".upsamplers."));
   }
 
   nn::BucketSpec embedders{.name = "embedders", .parameters = {}, .fp32_island = true};
-  nn::BucketSpec input{.name = "input", .parameters = {}};
+  nn::BucketSpec input{.name = "input", .parameters = {}};  // and what stands beside blocks
   nn::BucketSpec output{.name = "output", .parameters = {}};
   std::vector<nn::BucketSpec> of_blocks;
-  for (const Block& block : blocks) {
+  for (const UnetBlockNames& block : blocks) {
     of_blocks.push_back({.name = block.name, .parameters = {}, .ring = "blocks", .is_block = true});
   }
   for (const auto& [path, parameter] : named_parameters()) {
-    const auto owner = std::ranges::find_if(blocks, [&path = path](const Block& block) {
+    const auto owner = std::ranges::find_if(blocks, [&path = path](const UnetBlockNames& block) {
       return std::ranges::any_of(
           block.prefixes, [&path](const std::string& prefix) { return path.starts_with(prefix); });
     });
@@ -232,7 +225,7 @@ void Unet::make_buckets() {
       of_blocks[number].parameters.push_back(path);
     } else if (parameter->fp32_island) {
       embedders.parameters.push_back(path);
-    } else if (path.starts_with("conv_in.")) {
+    } else if (path.starts_with("conv_in.") || path.starts_with("controlnets.")) {
       input.parameters.push_back(path);
     } else {
       parameter->layer = static_cast<int64_t>(blocks.size()) + 1;
@@ -259,6 +252,9 @@ void Unet::use_fast_path(std::shared_ptr<ops::BlockKernels> kernels, ops::Recomp
   set_kernels(kernels_.get());
   for (UnetTransformer* transformer : transformers_) {
     transformer->recompute = level;
+  }
+  for (const auto& net : controlnets) {
+    net->set_recompute(level);
   }
   is_adapted_ = std::ranges::any_of(named_linears(), [](const nn::NamedLinear& named) {
     return named.linear->update() != nullptr;
@@ -288,6 +284,15 @@ void Unet::resolve(ModelConfig& config, const ModelConfig& published) {
                kConfig, "[unet] model.unet.size_channels must be ",
                reads_sizes ? "even and above 0 with" : "0, and reads_score false, without",
                " model.pooled_channels, got ", own.size_channels);
+  KINORA_CHECK(own.control_scales.empty() || std::ssize(own.control_scales) == own.controls,
+               kConfig, "[unet] model.unet.control_scales must have an entry for each of ",
+               own.controls, " ControlNets, got ", own.control_scales.size());
+  KINORA_CHECK(!own.control_channels.empty(), kConfig,
+               "[unet] model.unet.control_channels must have at least one width, got none");
+  KINORA_CHECK(
+      own.controls == 0 || !reads_sizes, kConfig,
+      "[unet] ControlNets (model.unet.controls) are there for Stable Diffusion 1 and 2, not "
+      "with model.pooled_channels (SDXL)");
   const int64_t least = int64_t{1} << (own.levels() - 1);
   KINORA_CHECK(config.height >= least && config.width >= least, kConfig,
                "[unet] model.height and width must be at least ", least, " for ", own.levels(),
@@ -308,7 +313,10 @@ ModelShape Unet::shape(const ModelConfig& config) {
           .frames = 1,
           .rows = halved(config.height, level),
           .columns = halved(config.width, level),
-          .is_undivided = true};
+          .is_undivided = true,
+          .input = own.input,
+          .channels_beside = own.channels_beside(config.in_channels),
+          .controls = own.controls};
 }
 
 double Unet::macs(const ModelConfig& config) {
@@ -318,29 +326,47 @@ double Unet::macs(const ModelConfig& config) {
     return LevelMacs{as_real(halved(config.height, level) * halved(config.width, level)),
                      as_real(config.text_tokens), as_real(config.text_channels), time_width};
   };
-  double sum = as_real(own.channels.front()) * time_width + time_width * time_width +
-               at_level(0).conv(config.in_channels + config.out_channels(), own.channels.front());
+  const double of_time = as_real(own.channels.front()) * time_width + time_width * time_width;
+  const auto way = [&](int64_t level, const std::vector<int64_t>& inputs) {
+    double sum = 0.0;
+    for (const int64_t in : inputs) {
+      sum += at_level(level).resnet(in, own.channels[level]) +
+             at_level(level).transformer(own.channels[level], own.depths[level]);
+    }
+    return sum;
+  };
+  const LevelMacs deepest = at_level(own.levels() - 1);
+  const int64_t last = own.channels.back();
+  double down = 2 * deepest.resnet(last, last) + deepest.transformer(last, own.middle_depth);
+  double up = 0.0;
+  double of_places = deepest.conv(last, last, 1);  // the convolutions behind a ControlNet
   for (int64_t level = 0; level < own.levels(); ++level) {
-    const LevelMacs here = at_level(level);
     const int64_t channels = own.channels[level];
-    for (const auto& inputs : {inputs_down(own, level), inputs_up(own, level)}) {
-      for (const int64_t in : inputs) {
-        sum += here.resnet(in, channels) + here.transformer(channels, own.depths[level]);
-      }
-    }
+    down += way(level, inputs_down(own, level));
+    up += way(level, inputs_up(own, level));
+    const int64_t given = own.channels[std::max<int64_t>(level - 1, 0)];
+    of_places += as_real(own.resnets) * at_level(level).conv(channels, channels, 1) +
+                 at_level(level).conv(given, given, 1);
     if (level + 1 < own.levels()) {
-      sum += at_level(level + 1).conv(channels, channels);                 // halving
-      sum += here.conv(own.channels[level + 1], own.channels[level + 1]);  // doubling
+      const int64_t below = own.channels[level + 1];
+      down += at_level(level + 1).conv(channels, channels);  // halving
+      up += at_level(level).conv(below, below);              // doubling
     }
   }
-  if (config.pooled_channels > 0) {
-    sum += time_width *
-           (as_real(config.pooled_channels + own.size_numbers() * own.size_channels) + time_width);
-  }
-  const LevelMacs middle = at_level(own.levels() - 1);
-  const int64_t channels = own.channels.back();
-  return sum + 2 * middle.resnet(channels, channels) +
-         middle.transformer(channels, own.middle_depth);
+  const LevelMacs finest = at_level(0);
+  const int64_t first = own.channels.front();
+  const double of_sizes =
+      config.pooled_channels > 0
+          ? time_width * (as_real(config.pooled_channels + own.size_numbers() * own.size_channels) +
+                          time_width)
+          : 0.0;
+  const double unet = of_time + of_sizes + down + up +
+                      finest.conv(config.in_channels + own.channels_beside(config.in_channels) +
+                                      config.out_channels(),
+                                  first);
+  const double control = of_time + down + of_places + finest.conv(config.in_channels, first) +
+                         ControlNet::picture_macs(own, finest.places);
+  return unet + as_real(own.controls) * control;
 }
 
 void Unet::check_inputs(const at::Tensor& x_t, const at::Tensor& t,
@@ -348,6 +374,21 @@ void Unet::check_inputs(const at::Tensor& x_t, const at::Tensor& t,
   KINORA_CHECK(x_t.dim() == 4 && x_t.size(1) == config().in_channels, kShape,
                "[unet] x_t must be [B, ", config().in_channels, ", H, W], got ", x_t.sizes());
   const int64_t batch = x_t.size(0);
+  if (const int64_t more = config().unet.channels_beside(config().in_channels); more > 0) {
+    const std::vector<int64_t> shape = {batch, more, x_t.size(2), x_t.size(3)};
+    KINORA_CHECK(conditions.beside.defined() && conditions.beside.sizes() == shape, kShape,
+                 "[unet] ", name_of(config()), " needs what lies beside x_t, ", shape, ", got ",
+                 conditions.beside.defined() ? conditions.beside.sizes() : at::IntArrayRef());
+  }
+  if (!controlnets.empty()) {
+    const int64_t pixels = ControlNet::compression(config().unet);
+    const std::vector<int64_t> shape = {batch, 3 * config().unet.controls, x_t.size(2) * pixels,
+                                        x_t.size(3) * pixels};
+    KINORA_CHECK(conditions.control.defined() && conditions.control.sizes() == shape, kShape,
+                 "[unet] ", name_of(config()), " needs pictures for its ControlNets, ", shape,
+                 ", got ",
+                 conditions.control.defined() ? conditions.control.sizes() : at::IntArrayRef());
+  }
   KINORA_CHECK(t.dim() == 1 && t.size(0) == batch && t.scalar_type() == at::kFloat, kShape,
                "[unet] t must be float32 [", batch, "], got ", t.scalar_type(), " ", t.sizes());
   const at::Tensor& text = text_encoder ? conditions.tokens : conditions.text;
@@ -491,6 +532,26 @@ at::Tensor Unet::embed_sizes(const diffusion::Conditions& conditions) const {
   return add_embedding->forward(at::cat({pooled, sizes}, 1));
 }
 
+ControlResiduals Unet::control(const at::Tensor& x_t, const at::Tensor& t,
+                               const at::Tensor& pictures, const UnetReads& reads,
+                               UnetBlocks& blocks) const {
+  ControlResiduals sum;
+  for (size_t i = 0; i < controlnets.size(); ++i) {
+    at::Tensor own = pictures.narrow(1, 3 * static_cast<int64_t>(i), 3);
+    own = own.scalar_type() == at::kByte ? own.to(at::kFloat) / kWhite : own;
+    ControlResiduals more = controlnets[i]->forward(x_t, t, own, reads, blocks);
+    if (i == 0) {
+      sum = std::move(more);
+      continue;
+    }
+    for (size_t j = 0; j < sum.left.size(); ++j) {
+      sum.left[j] = sum.left[j] + more.left[j];
+    }
+    sum.middle = sum.middle + more.middle;
+  }
+  return sum;
+}
+
 at::Tensor Unet::predict(const at::Tensor& x_t, const at::Tensor& t,
                          const diffusion::Conditions& conditions, const diffusion::Pass& pass) {
   check_inputs(x_t, t, conditions);
@@ -501,54 +562,26 @@ at::Tensor Unet::predict(const at::Tensor& x_t, const at::Tensor& t,
   const UnetReads reads = this->reads(t, conditions, pass.prepared);
   // What is in no ring adds up over the passes of a step.
   const ops::OverwriteGradients at_both_ends(overwrites && pass.starts_step);
-  int64_t block = 0;
-  // body(x, reads) of the next block, whose streams are x and what lies beside it.
-  const auto run = [&](std::vector<at::Tensor> streams, auto body) {
-    const size_t num_streams = streams.size();
-    const auto whole = [body, reads, num_streams](const std::vector<at::Tensor>& in) {
-      UnetReads here = reads;
-      if (in.size() > num_streams) {
-        here.time = in[num_streams];
-        here.text = in[num_streams + 1];
-      }
-      return body(num_streams == 1 ? in[0] : at::cat({in[0], in[1]}, 1), here);
-    };
-    const int64_t number = block++;
-    // What a block adds to the gradient of each input adds up by itself, as where it is computed
-    // again: others read these, too.
-    for (at::Tensor& stream : streams) {
-      stream = stream.view_as(stream);
+  UnetBlocks blocks(hook(), first_block_, recompute_blocks(), overwrites);
+  const ControlResiduals added =
+      control(x_t, t * config().time_scale, conditions.control, reads, blocks);
+  const bool is_plain = config().unet.input == UnetInput::kPlain;
+  const at::Tensor shown = is_plain ? x_t : at::cat({x_t, conditions.beside}, 1);
+  std::vector<at::Tensor> left =
+      go_down(down_blocks, conv_in.forward(shown.contiguous(at::MemoryFormat::ChannelsLast)), reads,
+              blocks);
+  at::Tensor h = blocks
+                     .run({left.back()}, reads,
+                          [this](const at::Tensor& x, const UnetReads& here) {
+                            return std::vector{mid_block->forward(x, here)};
+                          })
+                     .front();
+  if (added.middle.defined()) {
+    for (size_t i = 0; i < left.size(); ++i) {
+      left[i] = left[i] + added.left[i];
     }
-    std::vector<at::Tensor> shared;
-    if (reads.time.defined()) {
-      shared = {reads.time.view_as(reads.time), reads.text.view_as(reads.text)};
-    }
-    const ops::OverwriteGradients of_blocks(overwrites);
-    return run_block(whole, std::move(streams), shared, number < recompute_blocks(), hook(),
-                     first_block_ + number);
-  };
-
-  at::Tensor h = conv_in.forward(x_t.contiguous(at::MemoryFormat::ChannelsLast));
-  std::vector<at::Tensor> left = {h};  // for the way up
-  for (const auto& level : down_blocks) {
-    for (size_t unit = 0; unit < level->num_units(); ++unit) {
-      const bool resamples = unit + 1 == level->num_units() && level->changes_size();
-      for (at::Tensor& result :
-           run({h}, [&level = *level, unit, resamples](const at::Tensor&x, const UnetReads&here) {
-             std::vector<at::Tensor> results = {level.forward(unit, x, here)};
-             if (resamples) {
-               results.push_back(level.halved(results.front()));
-             }
-             return results;
-           })) {
-        left.push_back(result);
-        h = std::move(result);
-      }
-    }
+    h = h + added.middle;
   }
-  h = run({h}, [this](const at::Tensor& x, const UnetReads& here) {
-        return std::vector{mid_block->forward(x, here)};
-      }).front();
   for (const auto& level : up_blocks) {
     for (size_t unit = 0; unit < level->num_units(); ++unit) {
       const at::Tensor beside = std::move(left.back());
@@ -556,11 +589,15 @@ at::Tensor Unet::predict(const at::Tensor& x_t, const at::Tensor& t,
       const bool resamples = unit + 1 == level->num_units() && level->changes_size();
       const int64_t rows = resamples ? left.back().size(2) : 0;
       const int64_t columns = resamples ? left.back().size(3) : 0;
-      h = run({h, beside}, [&level = *level, unit, resamples, rows, columns](
-                               const at::Tensor& x, const UnetReads& here) {
-            const at::Tensor result = level.forward(unit, x, here);
-            return std::vector{resamples ? level.doubled(result, rows, columns, here) : result};
-          }).front();
+      h = blocks
+              .run({h, beside}, reads,
+                   [&level = *level, unit, resamples, rows, columns](const at::Tensor& x,
+                                                                     const UnetReads& here) {
+                     const at::Tensor result = level.forward(unit, x, here);
+                     return std::vector{resamples ? level.doubled(result, rows, columns, here)
+                                                  : result};
+                   })
+              .front();
     }
   }
   return tapped(conv_out.forward(conv_norm_out.forward_silu(h)).to(at::kFloat).contiguous());

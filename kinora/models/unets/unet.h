@@ -7,6 +7,7 @@
 
 #include "kinora/models/model.h"
 #include "kinora/models/transformers/caption_encoder.h"
+#include "kinora/models/unets/control_net.h"
 #include "kinora/models/unets/unet_layers.h"
 
 namespace kinora::models {
@@ -14,7 +15,8 @@ namespace kinora::models {
 struct ModelShape;
 
 /// The U-Net of latent diffusion (Rombach et al. 2022), Stable Diffusion 1 and 2 and SDXL (Podell
-/// et al. 2023): images from captions. Keys are those of diffusers' UNet2DConditionModel. Where a
+/// et al. 2023), and ControlNets beside it (controlnets.I): images from captions. Keys are those of
+/// diffusers' UNet2DConditionModel. Where a
 /// caption is null (Conditions::null_text) the buffer null_text [text_tokens, D] stands for its
 /// states, all of which are read.
 ///
@@ -52,7 +54,8 @@ class Unet : public Model {
                                             const diffusion::Conditions& conditions) override;
 
  private:
-  /// Needs text, or tokens where it has a text encoder. x_t: [B, C, H, W].
+  /// Needs text, or tokens where it has a text encoder, and what UnetConfig::input says. x_t:
+  /// [B, C, H, W].
   [[nodiscard]] at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t,
                                    const diffusion::Conditions& conditions,
                                    const diffusion::Pass& pass) override;
@@ -70,6 +73,10 @@ class Unet : public Model {
 
   /// What the embedded time has added to it: of pooled vectors and sizes, fp32 [B, E].
   [[nodiscard]] at::Tensor embed_sizes(const diffusion::Conditions& conditions) const;
+  /// What the ControlNets add, of all of them; nothing without any. pictures: Conditions::control.
+  [[nodiscard]] ControlResiduals control(const at::Tensor& x_t, const at::Tensor& t,
+                                         const at::Tensor& pictures, const UnetReads& reads,
+                                         UnetBlocks& blocks) const;
 
   void make_buckets();
   void place_layers();
@@ -83,6 +90,7 @@ class Unet : public Model {
   std::vector<std::unique_ptr<UnetLevel>> down_blocks;
   std::unique_ptr<UnetMiddle> mid_block;
   std::vector<std::unique_ptr<UnetLevel>> up_blocks;
+  std::vector<std::unique_ptr<ControlNet>> controlnets;
   nn::GroupNorm conv_norm_out;
   nn::Conv conv_out;
   // NOLINTEND(readability-identifier-naming)

@@ -1,11 +1,55 @@
 #include "kinora/models/unets/unet_config.h"
 
 #include "kinora/core/config.h"
+#include "kinora/core/error.h"
 
 namespace kinora::models {
 
+const char* to_string(UnetInput input) {
+  switch (input) {
+    case UnetInput::kPlain:
+      return "plain";
+    case UnetInput::kInpaint:
+      return "inpaint";
+    case UnetInput::kEdit:
+      return "edit";
+  }
+  KINORA_UNREACHABLE("[unet] unknown input");
+}
+
+std::optional<UnetChannels> unet_channels(int64_t in, int64_t out) {
+  for (const UnetInput input : {UnetInput::kPlain, UnetInput::kInpaint, UnetInput::kEdit}) {
+    if (out > 0 && in == out + UnetConfig{.input = input}.channels_beside(out)) {
+      return UnetChannels{.drawn = out, .input = input};
+    }
+  }
+  if (in > 0 && out == 2 * in) {
+    return UnetChannels{.drawn = in, .learn_sigma = true};
+  }
+  return std::nullopt;
+}
+
+int64_t UnetConfig::channels_beside(int64_t in_channels) const {
+  switch (input) {
+    case UnetInput::kPlain:
+      return 0;
+    case UnetInput::kInpaint:
+      return 1 + in_channels;
+    case UnetInput::kEdit:
+      return in_channels;
+  }
+  KINORA_UNREACHABLE("[unet] unknown input");
+}
+
 void describe(Fields& fields, UnetConfig& config) {
   const auto scope = fields.scope("unet");
+  fields.add("input", config.input,
+             {{to_string(UnetInput::kPlain), UnetInput::kPlain},
+              {to_string(UnetInput::kInpaint), UnetInput::kInpaint},
+              {to_string(UnetInput::kEdit), UnetInput::kEdit}},
+             "unet: what is shown beside the noised latents: inpaint = a mask and the picture "
+             "without what it covers (9 channels of 4), edit = a picture to change "
+             "(instruct-pix2pix, 8 channels).");
   fields.add("channels", config.channels,
              "unet: width of each level, from the finest, multiples of norm_groups; [] = by name.",
              between(1, 65536));
@@ -36,6 +80,15 @@ void describe(Fields& fields, UnetConfig& config) {
   fields.add("reads_score", config.reads_score,
              "unet: likewise; a score of how well a picture pleases stands for its size after the "
              "cut (SDXL's refiner).");
+  fields.add("controls", config.controls,
+             "unet: ControlNets beside it, each with a picture of its own (data.control).",
+             between(0, 16));
+  fields.add("control_scales", config.control_scales,
+             "unet: what the residuals of each are multiplied by; [] = 1.", between(-100, 100));
+  fields.add("control_channels", config.control_channels,
+             "unet: widths of the convolutions that read the pictures of ControlNets, each but the "
+             "first at half the size.",
+             between(1, 65536));
 }
 
 }  // namespace kinora::models

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace kinora {
@@ -9,9 +10,28 @@ class Fields;
 
 namespace kinora::models {
 
+/// What a U-Net is shown beside x_t, in further channels (diffusion::Conditions::beside).
+enum class UnetInput {
+  kPlain,    ///< nothing
+  kInpaint,  ///< a mask, 1 where the picture is drawn, and the picture without that part
+  kEdit,     ///< a picture to be changed (Brooks et al. 2023, "InstructPix2Pix")
+};
+
+[[nodiscard]] const char* to_string(UnetInput input);
+
+/// What the channels of a file, in and out, say of its U-Net.
+struct UnetChannels {
+  int64_t drawn = 0;  ///< ModelConfig::in_channels
+  bool learn_sigma = false;
+  UnetInput input = UnetInput::kPlain;
+};
+/// Nothing for numbers that no U-Net here has.
+[[nodiscard]] std::optional<UnetChannels> unet_channels(int64_t in, int64_t out);
+
 /// What only U-Nets have: ModelConfig::unet. Lists have an entry a level, from the finest. Empty or
 /// 0 is what model.name gives.
 struct UnetConfig {
+  UnetInput input = UnetInput::kPlain;
   std::vector<int64_t> channels = {};  ///< width of each level
   int64_t resnets = 0;                 ///< residual blocks of a level; on its way up one more
   /// Transformer blocks behind each residual block of a level, 0: none attends there.
@@ -29,10 +49,21 @@ struct UnetConfig {
 
   [[nodiscard]] bool operator==(const UnetConfig&) const = default;
   [[nodiscard]] int64_t levels() const { return static_cast<int64_t>(channels.size()); }
-  /// Residual blocks of both ways and of the middle, which counts as one.
-  [[nodiscard]] int64_t units() const { return levels() * (2 * resnets + 1) + 1; }
+  /// Residual blocks of both ways and of the middle, which counts as one; of ControlNets those of
+  /// their one way and middle.
+  [[nodiscard]] int64_t units() const {
+    return levels() * (2 * resnets + 1) + 1 + controls * (levels() * resnets + 1);
+  }
+  /// ControlNets (Zhang et al. 2023) whose residuals are added, what each is multiplied by ([]: 1),
+  /// and the widths of what reads their pictures, each but the first at half the size.
+  int64_t controls = 0;
+  std::vector<double> control_scales = {};
+  std::vector<int64_t> control_channels = {16, 32, 96, 256};
+
   /// Numbers of sizes: before the cut, of the cut, and behind it or the score.
   [[nodiscard]] int64_t size_numbers() const { return reads_score ? 5 : 6; }
+  /// Channels beside in_channels of x_t.
+  [[nodiscard]] int64_t channels_beside(int64_t in_channels) const;
   /// Width of the embedded time.
   [[nodiscard]] int64_t time_width() const { return 4 * channels.front(); }
 };

@@ -20,13 +20,23 @@ bool is_projection(std::string_view path) {
   return path.ends_with(".proj_in.weight") || path.ends_with(".proj_out.weight");
 }
 
-/// The tensors of a U-Net by what `key_of` calls them, with the dims that files have.
-nn::Naming naming_of(const ModelConfig& config,
+/// What a parameter belongs to: "" of the U-Net itself, else what its path begins with.
+std::string_view owner_of(std::string_view path) {
+  constexpr std::string_view kControls = "controlnets.";
+  if (path.starts_with(kControls)) {
+    return path.substr(0, path.find('.', kControls.size()) + 1);
+  }
+  constexpr std::string_view kTexts = "text_encoder.";
+  return path.starts_with(kTexts) ? kTexts : std::string_view();
+}
+
+/// The tensors of `owner` by what `key_of` calls them, with the dims that files have.
+nn::Naming naming_of(const ModelConfig& config, std::string_view owner,
                      const std::function<std::string(const std::string& path)>& key_of) {
   nn::Naming naming;
   const std::unique_ptr<Model> model = make_model(config);  // without values
   for (const auto& [path, parameter] : model->named_parameters()) {
-    if (path.starts_with("text_encoder.")) {
+    if (owner_of(path) != owner) {
       continue;
     }
     nn::OtherName name{.path = path, .keys = {key_of(path)}};
@@ -192,7 +202,17 @@ void take_sizes(const CompvisShapes& its, const std::string& where, ModelConfig&
 }  // namespace
 
 nn::Naming unet_naming(const ModelConfig& config) {
-  return naming_of(config, [](const std::string& path) { return path; });
+  return naming_of(config, "", [](const std::string& path) { return path; });
+}
+
+nn::Naming control_naming(const ModelConfig& config, int64_t control) {
+  const std::string prefix = control_prefix(control);
+  return naming_of(config, prefix,
+                   [&prefix](const std::string& path) { return path.substr(prefix.size()); });
+}
+
+std::string control_prefix(int64_t control) {
+  return "controlnets." + std::to_string(control) + ".";
 }
 
 std::optional<nn::Naming> find_unet_naming(const std::vector<std::string>& names) {
@@ -215,7 +235,7 @@ nn::Naming compvis_unet_naming(const ModelConfig& config) {
     modules.attends.push_back(depth > 0);
   }
   const Prefixes prefixes = compvis_prefixes(modules);
-  return naming_of(config, [&prefixes](const std::string& path) {
+  return naming_of(config, "", [&prefixes](const std::string& path) {
     const auto found = std::ranges::find_if(
         prefixes, [&path](const auto& prefix) { return path.starts_with(prefix.first); });
     KINORA_CHECK(found != prefixes.end(), kInternal, "[unet] ", path, " has no name of CompVis");
@@ -267,15 +287,16 @@ std::optional<ModelConfig> find_compvis_unet(
   const Modules modules = modules_in(names);
   ModelConfig config;
   config.architecture = "unet";
-  config.in_channels = its.at("input_blocks.0.0.weight")[1];
-  const int64_t out_channels = its.at("out.2.weight")[0];
-  const bool has_sigma = out_channels % 2 == 0 && out_channels / 2 == config.in_channels;
-  KINORA_CHECK(out_channels == config.in_channels || has_sigma, kConfig, "[unet] ", where,
-               " must make as many channels as it takes, ", config.in_channels,
-               ", or twice as many, got ", out_channels,
-               ". Hint: U-Nets for inpainting and for editing are not there");
-  config.learn_sigma = has_sigma;
+  const int64_t in = its.at("input_blocks.0.0.weight")[1];
+  const int64_t out = its.at("out.2.weight")[0];
+  const std::optional<UnetChannels> channels = unet_channels(in, out);
+  KINORA_CHECK(channels.has_value(), kConfig, "[unet] ", where,
+               " must make as many channels as it takes, ", in,
+               ", or twice as many, or take as many more, or these and one, got ", out);
+  config.in_channels = channels->drawn;
+  config.learn_sigma = channels->learn_sigma;
   UnetConfig& own = config.unet;
+  own.input = channels->input;
   own.resnets = modules.resnets;
   const std::string middle = "middle_block.1.";
   config.text_channels = its.at(middle + "transformer_blocks.0.attn2.to_k.weight")[1];

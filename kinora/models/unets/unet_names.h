@@ -15,6 +15,12 @@ namespace kinora::models {
 /// DiffusersFamily::naming: ours, in some files with other dims.
 [[nodiscard]] nn::Naming unet_naming(const ModelConfig& config);
 
+/// Of ControlNet number `control` beside it: ControlNetModel's names.
+[[nodiscard]] nn::Naming control_naming(const ModelConfig& config, int64_t control);
+
+/// What the tensors of ControlNet number `control` begin with: "controlnets.0.".
+[[nodiscard]] std::string control_prefix(int64_t control);
+
 /// DiffusersFamily::find_naming.
 [[nodiscard]] std::optional<nn::Naming> find_unet_naming(const std::vector<std::string>& names);
 

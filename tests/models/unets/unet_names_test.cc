@@ -137,6 +137,18 @@ TEST_P(UnetNamesTest, NamesOfAFileAreFoundWhateverElseItHas) {
   EXPECT_FALSE(find_compvis_unet_naming({"conv_in.weight"}, false).has_value());
 }
 
+TEST_P(UnetNamesTest, ChannelsSayWhatItIsShown) {
+  Shapes shapes = shapes_;
+  const std::string key = std::string(kCompvisUnet) + "input_blocks.0.0.weight";
+  for (const auto& [channels, input] :
+       {std::pair{4, UnetInput::kPlain}, {8, UnetInput::kEdit}, {9, UnetInput::kInpaint}}) {
+    shapes[key][1] = channels;
+    const ModelConfig config = find_compvis_unet(shapes, "x.ckpt").value();
+    EXPECT_EQ(config.unet.input, input);
+    EXPECT_EQ(config.in_channels, 4);
+  }
+}
+
 TEST_P(UnetNamesTest, WhatKinoraLacksIsRefusedByName) {
   const auto refusal = [&](ErrorKind kind, auto change) {
     Shapes shapes = shapes_;
@@ -150,8 +162,8 @@ TEST_P(UnetNamesTest, WhatKinoraLacksIsRefusedByName) {
                       }),
               AllOf(HasSubstr("x.ckpt"), HasSubstr("label_emb")));
   EXPECT_THAT(
-      refusal(ErrorKind::kConfig, [&](Shapes& s) { s[key + "input_blocks.0.0.weight"][1] = 9; }),
-      HasSubstr("as many channels as it takes, 9, or twice as many, got"));
+      refusal(ErrorKind::kConfig, [&](Shapes& s) { s[key + "input_blocks.0.0.weight"][1] = 7; }),
+      HasSubstr("as many channels as it takes, 7, or twice as many"));
   EXPECT_THAT(refusal(ErrorKind::kIo, [&](Shapes& s) { s.erase(key + "out.2.weight"); }),
               HasSubstr("x.ckpt has no " + key + "out.2.weight"));
   EXPECT_THAT(refusal(ErrorKind::kIo, [&](Shapes& s) { s[key + "out.2.weight"] = {4}; }),
