@@ -55,7 +55,9 @@ Batch of_each(const Batch& batch, const Function& function) {
           .tokens = of(batch.tokens),
           .text_lengths = of(batch.text_lengths),
           .pooled = of(batch.pooled),
-          .original_size = of(batch.original_size)};
+          .original_size = of(batch.original_size),
+          .control = of(batch.control),
+          .mask = of(batch.mask)};
 }
 
 }  // namespace
@@ -80,6 +82,15 @@ BatchBuffers::BatchBuffers(const Source& source, const SampleSize& size, int64_t
   }
   if (!source.is_video()) {
     original_size_.emplace(std::vector<int64_t>{batch, 2}, at::kFloat, /*pinned=*/false);
+  }
+  const auto plane = [&](int64_t channels) {
+    return std::vector<int64_t>{batch, channels, size.height, size.width};
+  };
+  if (source.beside().control) {
+    control_.emplace(plane(3), at::kByte, pinned);
+  }
+  if (source.beside().mask) {
+    mask_.emplace(plane(1), at::kByte, pinned);
   }
   if (const std::optional<TextShape> text = source.text_shape()) {
     if (text->is_ids()) {
@@ -107,13 +118,15 @@ Batch BatchBuffers::take() {
           .tokens = taken(tokens_),
           .text_lengths = taken(text_lengths_),
           .pooled = taken(pooled_),
-          .original_size = taken(original_size_)};
+          .original_size = taken(original_size_),
+          .control = taken(control_),
+          .mask = taken(mask_)};
 }
 
 int64_t BatchBuffers::num_allocated() const {
   int64_t sum = images_.num_allocated() + labels_.num_allocated() + sample_index_.num_allocated();
-  for (const auto* pool :
-       {&latent_std_, &fps_, &text_, &tokens_, &text_lengths_, &pooled_, &original_size_}) {
+  for (const auto* pool : {&latent_std_, &fps_, &text_, &tokens_, &text_lengths_, &pooled_,
+                           &original_size_, &control_, &mask_}) {
     sum += *pool ? (*pool)->num_allocated() : 0;
   }
   return sum;

@@ -32,6 +32,8 @@ struct Batch {
   /// Of pictures: height and width as they were before all was made of them, in pixels, float32
   /// [B, 2]; 0: not known.
   at::Tensor original_size = {};
+  at::Tensor control = {};  ///< what a ControlNet is shown: uint8 [B, 3, H, W]
+  at::Tensor mask = {};     ///< which places count, 255 whole: uint8 [B, 1, H, W]
 };
 
 /// The first `count` samples of `batch`, as views.
@@ -86,6 +88,8 @@ class BatchBuffers {
   std::optional<BufferPool> text_lengths_;
   std::optional<BufferPool> pooled_;
   std::optional<BufferPool> original_size_;
+  std::optional<BufferPool> control_;
+  std::optional<BufferPool> mask_;
 };
 
 }  // namespace kinora::data

@@ -1,6 +1,12 @@
+#include <algorithm>
+#include <array>
 #include <cstddef>
+#include <functional>
+#include <map>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <tuple>
 #include <unordered_map>
 
 #include "kinora/core/error.h"
@@ -30,9 +36,41 @@ struct Caption {
   bool is_used = false;
 };
 
+// What a picture beside another is, by the end of its stem.
+constexpr std::string_view kControlEnd = ".control";
+constexpr std::string_view kMaskEnd = ".mask";
+
+/// "a/b.control" of "a/b.control.png" where "a/b" is the stem of a picture, else nothing.
+class StemsBeside {
+ public:
+  explicit StemsBeside(const Tree& tree) {
+    for (const std::string& path : tree.files) {
+      if (is_image_name(path.substr(path.rfind('/') + 1))) {
+        pictures_.emplace(stem_of(path), path);
+      }
+    }
+  }
+
+  /// Whether this is a picture beside another.
+  [[nodiscard]] bool has(std::string_view path) const {
+    const std::string_view stem = stem_of(path);
+    return std::ranges::any_of(std::array{kControlEnd, kMaskEnd}, [&](std::string_view end) {
+      return stem.ends_with(end) && pictures_.contains(stem.substr(0, stem.size() - end.size()));
+    });
+  }
+  /// The picture beside `path`; empty: there is none.
+  [[nodiscard]] std::string_view find(std::string_view path, std::string_view end) const {
+    const auto found = pictures_.find(std::string(stem_of(path)) + std::string(end));
+    return found == pictures_.end() ? std::string_view() : found->second;
+  }
+
+ private:
+  std::map<std::string, std::string_view, std::less<>> pictures_;  // paths by stem
+};
+
 }  // namespace
 
-MediaSet list_captioned_folder(const fs::path& folder) {
+MediaSet list_captioned_folder(const fs::path& folder, const PicturesBeside& beside) {
   const Tree tree = walk(folder);
   MediaSet set;
   set.origins = {folder.string()};
@@ -49,9 +87,18 @@ MediaSet list_captioned_folder(const fs::path& folder) {
       }
     }
   }
+  const StemsBeside stems(tree);
+  const std::array<std::tuple<bool, std::string_view, std::string MediaItem::*, const char*>, 2>
+      kinds = {{{beside.control, kControlEnd, &MediaItem::control,
+                 "a picture without NAME.control.png beside it (data.control)"},
+                {beside.mask, kMaskEnd, &MediaItem::mask,
+                 "a picture without NAME.mask.png beside it (data.mask)"}}};
   for (const std::string& path : tree.files) {
     const std::string name = fs::path(path).filename().string();
     if (caption_form(path)) {
+      continue;
+    }
+    if (is_image_name(name) && stems.has(path)) {
       continue;
     }
     if (!is_image_name(name) && !is_video_name(name)) {
@@ -65,7 +112,18 @@ MediaSet list_captioned_folder(const fs::path& folder) {
       item.caption = full(caption->second.path);
       item.caption_form = caption->second.form;
     }
-    set.items.push_back(std::move(item));
+    bool is_whole = true;
+    for (const auto& [wanted, end, member, cause] : kinds) {
+      const std::string_view other = stems.find(path, end);
+      item.*member = other.empty() ? "" : full(other);
+      if (wanted && other.empty()) {
+        set.passed_over.push_back({full(path), cause, /*is_rejected=*/true});
+        is_whole = false;
+      }
+    }
+    if (is_whole) {
+      set.items.push_back(std::move(item));
+    }
   }
   for (const std::string& path : tree.files) {
     const bool is_orphan = caption_form(path) && !captions.at(stem_of(path)).is_used;

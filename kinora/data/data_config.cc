@@ -273,7 +273,8 @@ WantedFiles wanted_files(const DataConfig& config) {
 // Images, clips or latents without texts.
 std::unique_ptr<Source> open_pictures(const DataConfig& config) {
   const MediaOptions media{.is_video = config.frame_layout == FrameLayout::kVideo,
-                           .default_fps = config.fps};
+                           .default_fps = config.fps,
+                           .beside = config.beside};
   switch (config.source) {
     case SourceKind::kShapes:
       return std::make_unique<ShapeSource>(static_cast<uint64_t>(config.seed), config.count,
@@ -290,7 +291,8 @@ std::unique_ptr<Source> open_pictures(const DataConfig& config) {
     case SourceKind::kTar:
       return std::make_unique<ClassTar>(paths_of(config), wanted_files(config));
     case SourceKind::kCaptions:
-      return std::make_unique<MediaSource>(list_captioned_folder(folder_of(config)), media);
+      return std::make_unique<MediaSource>(list_captioned_folder(folder_of(config), config.beside),
+                                           media);
     case SourceKind::kManifest:
       return std::make_unique<MediaSource>(
           list_manifests(paths_of(config), {.allow_outside = config.allow_outside}), media);
@@ -385,6 +387,23 @@ void describe(Fields& fields, DataConfig& c, std::string_view section) {
                    (c.source != SourceKind::kMovingShapes && c.source != SourceKind::kScenes &&
                     (c.source != SourceKind::kShapes || c.text == TextKind::kNone));
           });
+  constexpr const char* kOfCaptions =
+      "be false but for data.source captions of pictures (data.frame_layout image)";
+  const auto may_lie_beside = [&c] {
+    return !c.beside.any() ||
+           (c.source == SourceKind::kCaptions && c.frame_layout == FrameLayout::kImage);
+  };
+  fields
+      .add(
+          "control", c.beside.control,
+          "Read what a ControlNet is shown from NAME.control.png beside NAME.jpg, a picture of the "
+          "same size.")
+      .check(kOfCaptions, may_lie_beside);
+  fields
+      .add("mask", c.beside.mask,
+           "Read NAME.mask.png beside NAME.jpg, grey and of the same size: the loss of a place is "
+           "multiplied by it, white = 1.")
+      .check(kOfCaptions, may_lie_beside);
   describe_buckets(fields, c);
   fields.add("scaled_decode", c.scaled_decode,
              "Decode large JPEGs at 1/2, 1/4 or 1/8 of their size, whatever still covers the crop, "

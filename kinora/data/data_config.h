@@ -58,7 +58,8 @@ struct DataConfig {
   int64_t seed = 0;         ///< of generated images and of what is held out
   int64_t validation = 0;
   bool flip = false;
-  ConfigTable buckets;  ///< none: all samples have height, width and frames
+  PicturesBeside beside;  ///< data.control and data.mask: which files beside pictures are read
+  ConfigTable buckets;    ///< none: all samples have height, width and frames
   AspectRatios bucket_ratios = AspectRatios::kOpenSora2;
   int64_t bucket_multiple = 16;
   int64_t bucket_batches = 0;  ///< in a step, over all ranks; 0: one for each rank

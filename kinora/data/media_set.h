@@ -26,6 +26,8 @@ struct MediaItem {
   std::string path = {};     ///< of the file; empty in archives
   std::string caption = {};  ///< itself, or the path of its file; empty in archives
   CaptionForm caption_form = CaptionForm::kNone;
+  std::string control = {};  ///< path of the picture that a ControlNet is shown; empty: none
+  std::string mask = {};     ///< of the mask of the loss, likewise
   bool is_video = false;
   uint32_t place = 0;          ///< index of the root or archive
   uint32_t entry = 0;          ///< in the archive
@@ -69,8 +71,10 @@ struct Tree {
 
 /// Pictures and clips in a folder and those below it, with captions in files beside them: NAME.txt
 /// or, if there is none, NAME.json (see json_caption) for NAME.jpg. Files that share NAME share the
-/// caption. No classes.
-[[nodiscard]] MediaSet list_captioned_folder(const std::filesystem::path& folder);
+/// caption. NAME.control.png and NAME.mask.png, of any format, are no samples beside a NAME.jpg but
+/// belong to it; `beside` says which must be there: a picture without is rejected. No classes.
+[[nodiscard]] MediaSet list_captioned_folder(const std::filesystem::path& folder,
+                                             const PicturesBeside& beside = {});
 
 /// The layout that Hugging Face calls imagefolder: FOLDER or, where it has one, FOLDER/train holds
 /// metadata.csv, .jsonl or .parquet with the column file_name, and perhaps text and label; or else

@@ -27,6 +27,14 @@ std::string_view as_text(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
+/// kIo for colours.
+void check_grey(const io::Image& mask, const std::string& path) {
+  for (size_t i = 0; i < mask.pixels.size(); i += 3) {
+    KINORA_CHECK(mask.pixels[i] == mask.pixels[i + 1] && mask.pixels[i] == mask.pixels[i + 2], kIo,
+                 "[data] mask ", path, " must be grey, white where a place counts, got colours");
+  }
+}
+
 std::string_view file_name_of(const MediaSet& set, const MediaItem& item) {
   const std::string_view path =
       set.archives.empty() ? item.path : set.archives[item.place].entries()[item.entry].name;
@@ -109,6 +117,22 @@ double MediaSource::default_fps(const MediaItem& item) const {
   return item.fps > 0.0F ? item.fps : options_.default_fps;
 }
 
+void MediaSource::read_beside(const MediaItem& item, const io::ImageSize& size, Sample& out) const {
+  const auto read = [&](const std::string& path, const char* kind, io::Image& picture) {
+    io::decode_image_into(io::read_file(path, kMaxFileBytes), path, picture);
+    KINORA_CHECK(picture.height == size.height && picture.width == size.width, kIo, "[data] ", kind,
+                 " ", path, " must have the size of its picture, ", size.width, " x ", size.height,
+                 ", got ", picture.width, " x ", picture.height);
+  };
+  if (options_.beside.control) {
+    read(item.control, "control picture", out.control);
+  }
+  if (options_.beside.mask) {
+    read(item.mask, "mask", out.mask);
+    check_grey(out.mask, item.mask);
+  }
+}
+
 void MediaSource::read(int64_t index, Sample& out) const {
   const MediaItem& from = item(index);
   const std::string name = sample_name(index);
@@ -123,7 +147,11 @@ void MediaSource::read(int64_t index, Sample& out) const {
   out.fps = 0.0F;
   if (set_.archives.empty()) {
     check_place(from);
-    io::decode_image_into(io::read_file(from.path, kMaxFileBytes), name, out.image, out.crop);
+    const std::vector<std::byte> bytes = io::read_file(from.path, kMaxFileBytes);
+    io::decode_image_into(bytes, name, out.image, out.crop);
+    if (options_.beside.any()) {
+      read_beside(from, io::image_size(bytes, name), out);
+    }
   } else {
     const io::TarFile& archive = set_.archives[from.place];
     io::decode_image_into(archive.bytes(archive.entries()[from.entry]), name, out.image, out.crop);
@@ -168,7 +196,11 @@ uint64_t MediaSource::stamp(int64_t index) const {
   if (!set_.archives.empty()) {
     return mix_stamps({stamps_[from.place], from.entry, from.caption_entry});
   }
-  const uint64_t file = file_stamp(from.path);
+  uint64_t file = file_stamp(from.path);
+  for (const auto& [reads, path] : {std::pair{options_.beside.control, from.control},
+                                    std::pair{options_.beside.mask, from.mask}}) {
+    file = reads ? mix_stamps({file, file_stamp(path)}) : file;
+  }
   switch (from.caption_form) {
     case CaptionForm::kNone:
       return file;

@@ -12,8 +12,9 @@
 namespace kinora::data {
 
 struct MediaOptions {
-  bool is_video = false;     ///< samples are clips, a picture is one of one frame
-  double default_fps = 8.0;  ///< of video files, where neither they nor the set say it
+  bool is_video = false;       ///< samples are clips, a picture is one of one frame
+  double default_fps = 8.0;    ///< of video files, where neither they nor the set say it
+  PicturesBeside beside = {};  ///< what read() gives of them
 };
 
 /// Reads a set of pictures and clips with captions. Files and archives are opened when a sample is
@@ -29,6 +30,7 @@ class MediaSource : public Source {
   }
   [[nodiscard]] std::string sample_name(int64_t index) const override;
   [[nodiscard]] bool is_video() const override { return options_.is_video; }
+  [[nodiscard]] PicturesBeside beside() const override { return options_.beside; }
   void read(int64_t index, Sample& out) const override;
   [[nodiscard]] SampleFacts facts(int64_t index) const override;
   [[nodiscard]] SampleFacts check(int64_t index, Sample& scratch) const override;
@@ -43,6 +45,8 @@ class MediaSource : public Source {
   }
   [[nodiscard]] std::string caption(const MediaItem& item) const;
   void check_place(const MediaItem& item) const;
+  /// The pictures beside one of this size, which they must have too.
+  void read_beside(const MediaItem& item, const io::ImageSize& size, Sample& out) const;
   [[nodiscard]] io::VideoFile open_video(const MediaItem& item) const;
   [[nodiscard]] double default_fps(const MediaItem& item) const;
 

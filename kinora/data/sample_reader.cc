@@ -97,6 +97,12 @@ void SampleReader::read(int64_t index, const Augmentation& augmentation, const B
   } else {
     write_frames(index, augmentation, batch.images.mutable_data_ptr<uint8_t>() + i * num_values);
   }
+  if (batch.control.defined()) {
+    write_beside(sample_.control, augmentation.flip, batch.control, i);
+  }
+  if (batch.mask.defined()) {
+    write_beside(sample_.mask, augmentation.flip, batch.mask, i);
+  }
   batch.labels.mutable_data_ptr<int64_t>()[i] = sample_.label;
   if (batch.fps.defined()) {
     batch.fps.mutable_data_ptr<float>()[i] =
@@ -168,14 +174,22 @@ void SampleReader::write_frames(int64_t index, const Augmentation& augmentation,
                " x ", image.width, " x ", image.channels);
   const int64_t width = image.width / sample_.num_frames;
   for (int64_t t = 0; t < size_.frames; ++t) {
-    write_frame((first_frame_ + t * stride_) * width, width, augmentation.flip,
+    write_frame(image, (first_frame_ + t * stride_) * width, width, augmentation.flip, size_.frames,
                 out + t * size_.height * size_.width);
   }
 }
 
-// The columns [left, left + width) of the sample as planes, which lie `frames` planes apart.
-void SampleReader::write_frame(int64_t left, int64_t width, bool flip, uint8_t* out) {
-  const io::Image* image = &sample_.image;
+void SampleReader::write_beside(const io::Image& picture, bool flip, const at::Tensor& out,
+                                int64_t i) {
+  const int64_t num_values = out.numel() / out.size(0);
+  planes_.resize(static_cast<size_t>(3 * size_.height * size_.width));
+  write_frame(picture, 0, picture.width, flip, 1, planes_.data());
+  std::copy_n(planes_.begin(), num_values, out.mutable_data_ptr<uint8_t>() + i * num_values);
+}
+
+void SampleReader::write_frame(const io::Image& from, int64_t left, int64_t width, bool flip,
+                               int64_t frames, uint8_t* out) {
+  const io::Image* image = &from;
   if (image->height != size_.height || width != size_.width) {
     if (width != image->width) {
       cut(*image, left, width, frame_);
@@ -185,7 +199,7 @@ void SampleReader::write_frame(int64_t left, int64_t width, bool flip, uint8_t* 
     image = &cropped_;
     left = 0;
   }
-  const int64_t plane = size_.frames * size_.height * size_.width;
+  const int64_t plane = frames * size_.height * size_.width;
   for (int64_t row = 0; row < size_.height; ++row) {
     write_planes(image->pixels.data() + (row * image->width + left) * 3, size_.width, flip, plane,
                  out + row * size_.width);

@@ -81,7 +81,11 @@ class SampleReader {
   /// Finds out which frames of `sample_` the batch takes.
   void choose_frames(int64_t index);
   void write_frames(int64_t index, const Augmentation& augmentation, uint8_t* out);
-  void write_frame(int64_t left, int64_t width, bool flip, uint8_t* out);
+  /// The columns [left, left + width) of `from` as planes of `frames` frames.
+  void write_frame(const io::Image& from, int64_t left, int64_t width, bool flip, int64_t frames,
+                   uint8_t* out);
+  /// To row i: the first channels of a picture beside the sample's, cropped as this.
+  void write_beside(const io::Image& picture, bool flip, const at::Tensor& out, int64_t i);
   void write_latent(int64_t index, const StoredValues& values, float* out) const;
 
   const Source& source_;
@@ -92,6 +96,7 @@ class SampleReader {
   int64_t stride_ = 1;
   io::Image frame_;
   io::Image cropped_;
+  std::vector<uint8_t> planes_;  // of a picture beside
   io::Resizer resizer_;
 };
 

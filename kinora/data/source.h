@@ -83,6 +83,14 @@ struct LatentParts {
   bool mirrored = false;  ///< latents of the mirrored pictures
 };
 
+/// Pictures that a source has beside each picture, of its size.
+struct PicturesBeside {
+  bool control = false;  ///< what a ControlNet is shown
+  bool mask = false;     ///< grey: how much a place counts
+
+  [[nodiscard]] bool any() const { return control || mask; }
+};
+
 /// One decoded sample: an image, a clip or, of sources with a latent_shape, a latent. Readers fill
 /// it in place, so that a thread's buffers are allocated once; it is used with one source only, and
 /// what that source does not know stays as it is here.
@@ -110,6 +118,8 @@ struct Sample {
   Latent mirrored;         ///< of the mirrored picture, where latent_parts() has it
   io::ImageSize pictured;  ///< of a latent: the picture before all was made of it; 0: not known
   int64_t label = 0;       ///< in [0, num_classes)
+  io::Image control;       ///< of sources whose beside() has it, of the size of `image`
+  io::Image mask;          ///< likewise
 };
 
 /// What is known of a sample beside its pixels.
@@ -174,6 +184,9 @@ class Source {
 
   /// The size of the texts that read() gives; nothing if it gives none.
   [[nodiscard]] virtual std::optional<TextShape> text_shape() const { return std::nullopt; }
+
+  /// What read() gives of pictures beside each; only sources of pictures do.
+  [[nodiscard]] virtual PicturesBeside beside() const { return {}; }
 
   /// What messages call the sample: a path, or the position in a generated set.
   [[nodiscard]] virtual std::string sample_name(int64_t index) const = 0;

@@ -29,6 +29,7 @@ class SubsetSource : public Source {
   }
   [[nodiscard]] LatentParts latent_parts() const override { return whole_.latent_parts(); }
   [[nodiscard]] bool is_video() const override { return whole_.is_video(); }
+  [[nodiscard]] PicturesBeside beside() const override { return whole_.beside(); }
   [[nodiscard]] std::optional<TextShape> text_shape() const override { return whole_.text_shape(); }
   [[nodiscard]] std::string sample_name(int64_t index) const override;
   void read(int64_t index, Sample& out) const override;

@@ -29,6 +29,7 @@ class WrappedSource : public Source {
   }
   [[nodiscard]] LatentParts latent_parts() const override { return inner_->latent_parts(); }
   [[nodiscard]] bool is_video() const override { return inner_->is_video(); }
+  [[nodiscard]] PicturesBeside beside() const override { return inner_->beside(); }
   [[nodiscard]] std::optional<TextShape> text_shape() const override {
     return inner_->text_shape();
   }

@@ -62,6 +62,16 @@ at::Tensor mean_flat(const at::Tensor& x, const at::Tensor& frame_mask) {
          frame_mask.sum(1);
 }
 
+/// Whether every place of every frame counts alike.
+bool counts_all(const NoisedBatch& batch) {
+  return !batch.frame_mask.defined() && !batch.place_weights.defined();
+}
+
+/// [B]: the mean of what counts of x, whose places are weighted first.
+at::Tensor mean_of(const at::Tensor& x, const NoisedBatch& batch) {
+  return mean_flat(batch.place_weights.defined() ? x * batch.place_weights : x, batch.frame_mask);
+}
+
 /// The distribution function of N(0, 1) to 2e-4, by tanh, as improved-diffusion computes the
 /// decoder likelihood: losses of published runs contain it.
 at::Tensor approximate_normal_cdf(const at::Tensor& x) {
@@ -89,7 +99,7 @@ at::Tensor decoder_nll(const at::Tensor& x0, const at::Tensor& centred,
 /// - prediction.
 at::Tensor variational_bound(const at::Tensor& rows, const at::Tensor& t, const at::Tensor& x0,
                              const at::Tensor& error, const at::Tensor& variance,
-                             const at::Tensor& frame_mask) {
+                             const NoisedBatch& batch) {
   const at::Tensor fraction = (variance + 1.0) / 2.0;
   // log of the model's variance over the posterior's; eq. 15.
   const at::Tensor log_ratio = fraction * column(rows, kLogVarianceRange, x0);
@@ -101,8 +111,7 @@ at::Tensor variational_bound(const at::Tensor& rows, const at::Tensor& t, const 
       0.5 * (at::expm1(-log_ratio) + log_ratio + mean_error.square() * (-log_variance).exp());
   // At t = 0 the posterior mean is x_0 itself.
   const at::Tensor nll = decoder_nll(x0, -mean_error, log_variance);
-  return at::where(t == 0, mean_flat(nll, frame_mask), mean_flat(kl, frame_mask)) /
-         std::numbers::ln2;
+  return at::where(t == 0, mean_of(nll, batch), mean_of(kl, batch)) / std::numbers::ln2;
 }
 
 void check_prediction(const at::Tensor& prediction, const NoisedBatch& batch, int64_t channels,
@@ -176,20 +185,19 @@ Loss loss_of(const Iddpm& objective, const at::Tensor& prediction, const NoisedB
                                         .t = batch.t,
                                         .table = objective.table().to(prediction.device()),
                                         .bound_scale = scale};
-  if (!batch.frame_mask.defined() && ops::has_fused_loss(inputs)) {
+  if (counts_all(batch) && ops::has_fused_loss(inputs)) {
     return finish(ops::fused_loss(inputs));
   }
   const at::Tensor rows = rows_at(objective.table(), batch.t);
   const at::Tensor error =
       target_at(objective.prediction(), rows, batch.noise, x0) - prediction.narrow(1, 0, channels);
-  const at::Tensor mse = mean_flat(error.square(), batch.frame_mask);
+  const at::Tensor mse = mean_of(error.square(), batch);
   const at::Tensor weighted = rows.select(1, kLossWeight) * mse;
   if (!learned) {
     return finish(batch, weighted, mse, {});
   }
   const at::Tensor bound =
-      variational_bound(rows, batch.t, x0, error, prediction.narrow(1, channels, channels),
-                        batch.frame_mask) *
+      variational_bound(rows, batch.t, x0, error, prediction.narrow(1, channels, channels), batch) *
       scale;
   return finish(batch, weighted + bound, mse, bound);
 }
@@ -204,11 +212,11 @@ Loss loss_of(const RectifiedFlow& objective, const at::Tensor& predicted, const 
                                         .noise = batch.noise,
                                         .x0 = x0,
                                         .weights = batch.weights};
-  if (!batch.frame_mask.defined() && ops::has_fused_loss(inputs)) {
+  if (counts_all(batch) && ops::has_fused_loss(inputs)) {
     return finish(ops::fused_loss(inputs));
   }
   const at::Tensor error = prediction.narrow(1, 0, channels) - (batch.noise - x0);
-  const at::Tensor mse = mean_flat(error.square(), batch.frame_mask);
+  const at::Tensor mse = mean_of(error.square(), batch);
   return finish(batch, mse, mse, {});
 }
 

@@ -127,6 +127,8 @@ struct NoisedBatch {
   at::Tensor noise;         ///< float32, x0's shape
   at::Tensor weights;       ///< float32 [B]
   at::Tensor frame_mask{};  ///< as ClipSettings has it
+  /// Of images, what the loss of a place is multiplied by: float32 [B, 1, H, W]. Undefined: ones.
+  at::Tensor place_weights{};
 };
 
 /// Draws times: of `importance` where given (Iddpm only: error kConfig otherwise), else as the

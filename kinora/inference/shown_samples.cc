@@ -2,15 +2,44 @@
 
 #include <ATen/ops/arange.h>
 
+#include <algorithm>
+#include <numeric>
 #include <utility>
 
+#include "kinora/data/loader.h"
 #include "kinora/inference/conditions.h"
 #include "kinora/inference/frozen_text_encoder.h"
 #include "kinora/inference/prompts.h"
 #include "kinora/io/image_grid.h"
+#include "kinora/models/families.h"
 #include "kinora/pipelines/images.h"
 
 namespace kinora::inference {
+
+namespace {
+
+using ConditionsOf = std::function<pipelines::DrawConditions(int64_t first, int64_t size)>;
+
+/// `conditions`, and what the ControlNets of the model are shown of the first sample.count samples.
+ConditionsOf with_controls(ConditionsOf conditions, const data::Source& data,
+                           const ModelRecipe& recipe, at::Device device) {
+  if (models::shape_of(recipe.model).controls == 0) {
+    return conditions;
+  }
+  const int64_t count = std::min(recipe.sample.count, data.size());
+  std::vector<int64_t> indices(static_cast<size_t>(count));
+  std::iota(indices.begin(), indices.end(), 0);
+  const at::Tensor control =
+      data::load_samples(data, indices, data::sample_size(recipe.data)).control;
+  return [conditions = std::move(conditions), control, device](int64_t first, int64_t size) {
+    pipelines::DrawConditions result = conditions(first, size);
+    const at::Tensor rows = at::arange(first, first + size, at::kLong).remainder(control.size(0));
+    result.conditions.control = control.index_select(0, rows).to(device);
+    return result;
+  };
+}
+
+}  // namespace
 
 ShownSamples shown_samples(const data::Source& data, const ModelRecipe& recipe,
                            const pipelines::TextBatchEncoder* encoder, at::Device device) {
@@ -24,8 +53,9 @@ ShownSamples shown_samples(const data::Source& data, const ModelRecipe& recipe,
     if (prompts.shape.is_ids() && encoder != nullptr) {
       encode(prompts, *encoder);
     }
-    shown.conditions =
-        conditions_of_prompts(std::move(prompts), model, clip_fps(recipe.data), device);
+    shown.conditions = with_controls(
+        conditions_of_prompts(std::move(prompts), model, clip_fps(recipe.data), device), data,
+        recipe, device);
     return shown;
   }
   shown.conditions = [num_classes = model.num_classes, device](int64_t first, int64_t size) {

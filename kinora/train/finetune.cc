@@ -19,6 +19,7 @@
 #include "kinora/models/transformers/diffusers_names.h"
 #include "kinora/nn/linear.h"
 #include "kinora/pipelines/diffusers_model.h"
+#include "kinora/pipelines/diffusers_unet.h"
 
 namespace kinora::train {
 namespace {
@@ -199,6 +200,7 @@ std::string describe_finetuning(const RunConfig& config, nn::Module& model,
 std::string initialise_from(const RunConfig& config, nn::Module& model, optim::Arena& arena) {
   const auto file = pipelines::open_weights(config.checkpoint.init_from);
   checkpoint::LateTensors tensors = file.tensors();
+  pipelines::start_controls(config.model, tensors);
   std::vector<std::string> own;  // but for updates, which no file has
   for (const auto& [path, parameter] : model.named_parameters()) {
     if (path.find(".lora_") == std::string::npos) {

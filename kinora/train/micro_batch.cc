@@ -1,5 +1,7 @@
 #include "kinora/train/micro_batch.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/adaptive_avg_pool2d.h>
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>
@@ -15,8 +17,10 @@ MicroBatch of_each(const MicroBatch& batch, const Function& function) {
   const auto of = [&](const at::Tensor& tensor) {
     return tensor.defined() ? function(tensor) : at::Tensor();
   };
-  MicroBatch result{
-      .images = of(batch.images), .sample_index = of(batch.sample_index), .conditions = {}};
+  MicroBatch result{.images = of(batch.images),
+                    .sample_index = of(batch.sample_index),
+                    .conditions = {},
+                    .mask = of(batch.mask)};
   for (const auto& [name, tensor] : diffusion::kConditions) {
     result.conditions.*tensor = of(batch.conditions.*tensor);
   }
@@ -28,7 +32,18 @@ MicroBatch of_each(const MicroBatch& batch, const Function& function) {
 MicroBatch micro_batch_of(const data::Batch& batch, const models::ModelConfig& model) {
   return {.images = batch.images,
           .sample_index = batch.sample_index,
-          .conditions = inference::conditions_of(batch, model)};
+          .conditions = inference::conditions_of(batch, model),
+          .mask = batch.mask};
+}
+
+at::Tensor place_weights(const at::Tensor& mask, const at::Tensor& x0) {
+  if (!mask.defined()) {
+    return {};
+  }
+  constexpr double kWhite = 255.0;
+  const at::Tensor weights =
+      mask.to(x0.device(), /*non_blocking=*/true).to(at::kFloat) / kWhite;  // [B, 1, H, W]
+  return at::adaptive_avg_pool2d(weights, x0.sizes().slice(2));
 }
 
 MicroBatch narrow(const MicroBatch& batch, int64_t first, int64_t size) {
@@ -40,7 +55,8 @@ bool same_shapes(const MicroBatch& left, const MicroBatch& right) {
     return a.defined() == b.defined() &&
            (!a.defined() || (a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type()));
   };
-  return same(left.images, right.images) && same(left.sample_index, right.sample_index) &&
+  return same(left.images, right.images) && same(left.mask, right.mask) &&
+         same(left.sample_index, right.sample_index) &&
          std::ranges::all_of(diffusion::kConditions, [&](const auto& condition) {
            return same(left.conditions.*condition.tensor, right.conditions.*condition.tensor);
          });
@@ -68,6 +84,7 @@ void copy(const MicroBatch& from, const MicroBatch& to) {
     }
   };
   copy_one(from.images, to.images);
+  copy_one(from.mask, to.mask);
   copy_one(from.sample_index, to.sample_index);
   for (const auto& [name, tensor] : diffusion::kConditions) {
     copy_one(from.conditions.*tensor, to.conditions.*tensor);

@@ -15,10 +15,15 @@ struct MicroBatch {
   at::Tensor images;        ///< as data::Batch has them
   at::Tensor sample_index;  ///< int64 [B]
   diffusion::Conditions conditions;
+  at::Tensor mask;  ///< as data::Batch has it
 };
 
 /// A batch with what `model` takes of it (inference/conditions.h).
 [[nodiscard]] MicroBatch micro_batch_of(const data::Batch& batch, const models::ModelConfig& model);
+
+/// NoisedBatch::place_weights of a mask, for samples of the size of `x0`, on its device: the mean
+/// of the pixels that a place stands for (Kohya's masked loss). Undefined without a mask.
+[[nodiscard]] at::Tensor place_weights(const at::Tensor& mask, const at::Tensor& x0);
 
 /// Samples first, ..., first + size - 1, as views.
 [[nodiscard]] MicroBatch narrow(const MicroBatch& batch, int64_t first, int64_t size);

@@ -51,6 +51,25 @@ void check_model_takes(const data::DataConfig& data, const models::ModelConfig& 
                ".text out, or choose another model.name");
 }
 
+namespace {
+
+/// What pictures bring beside them must be what the model is shown.
+void check_pictures(const data::DataConfig& data, const models::ModelConfig& model,
+                    std::string_view section) {
+  const models::ModelShape shape = models::shape_of(model);
+  KINORA_CHECK(shape.input == models::UnetInput::kPlain, kConfig,
+               "[train] a U-Net that is shown a picture beside what it draws, to fill it in or to "
+               "change it, cannot be trained");
+  KINORA_CHECK(shape.controls <= 1, kConfig,
+               "[train] one ControlNet is trained at a time, but the model has ", shape.controls);
+  KINORA_CHECK(data.beside.control == (shape.controls == 1), kConfig, "[train] ", section,
+               ".control is ", data.beside.control ? "true" : "false", ", but the model has ",
+               shape.controls, " ControlNets. Hint: ", section,
+               ".control=true is for a model with one ControlNet beside its U-Net");
+}
+
+}  // namespace
+
 void check_data(const RunConfig& config, const data::Source& source, StepKind kind,
                 const std::optional<inference::LatentSize>& latents,
                 const pipelines::TextBatchEncoder* texts) {
@@ -68,6 +87,7 @@ void check_data(const RunConfig& config, const data::Source& source, StepKind ki
                        : "to train on latents set autoencoder.path, or compute them first with "
                          "kinora data encode and set data.source to latents");
   check_model_takes(data, model, section);
+  check_pictures(data, model, section);
   const bool any_size = is_image_data && models::family_of(model).takes_any_size;
   KINORA_CHECK(any_size || (model.height == shape.height && model.width == shape.width), kConfig,
                "[train] model.height and width must be those of the ", section, ", ", shape.height,

@@ -56,7 +56,7 @@ TrainingStep::MicroLoss TrainingStep::micro_loss(const MicroBatch& batch,
   if (const at::Tensor& mask = conditions.frame_mask; mask.defined()) {
     conditions.given = at::where(mask.view({mask.size(0), 1, mask.size(1), 1, 1}), 0.0, x0);
   }
-  const diffusion::NoisedBatch noised = diffusion::noise(
+  diffusion::NoisedBatch noised = diffusion::noise(
       objective_, x0, {.seed = settings_.seed, .step = step, .sample_index = batch.sample_index},
       importance_,
       {.size_shift = diffusion::size_shift(
@@ -64,6 +64,7 @@ TrainingStep::MicroLoss TrainingStep::micro_loss(const MicroBatch& batch,
            static_cast<double>(size.width * model.compression), static_cast<double>(size.frames)),
        // Frames that are given beside x_t are noised, and count, as the others.
        .frame_mask = models::shape_of(model).noises_given ? at::Tensor() : conditions.frame_mask});
+  noised.place_weights = place_weights(batch.mask, x0);
   const at::Tensor prediction = denoiser_.forward(noised.x_t, noised.t, conditions, pass);
   return {.loss = diffusion::loss(objective_, prediction, noised, x0), .t = noised.t};
 }

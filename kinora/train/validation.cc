@@ -57,8 +57,9 @@ at::Tensor Validation::errors(diffusion::Denoiser& denoiser, const diffusion::Ob
                               at::Device device, int64_t first, int64_t size) const {
   const MicroBatch samples = narrow(samples_, first, size);
   const at::Tensor x0 = data::to_float(samples.images, device);
-  const diffusion::NoisedBatch batch =
+  diffusion::NoisedBatch batch =
       validation_batch(objective, x0, first, samples_.images.size(0), num_bands_, seed_);
+  batch.place_weights = place_weights(samples.mask, x0);
   const at::Tensor prediction =
       denoiser.forward(batch.x_t, batch.t, inference::to_device(samples.conditions, device));
   return diffusion::loss(objective, prediction, batch, x0).mse.to(at::kCPU);

@@ -28,6 +28,26 @@ ema: {decays: [0.5]}
 checkpoint: {every: 4}
 """
 
+CONTROL_RECIPE = """
+model:
+  architecture: unet
+  in_channels: 4
+  learn_sigma: false
+  text_channels: 16
+  text_tokens: 77
+  unet: {channels: [8, 16], resnets: 1, depths: [1, 0], middle_depth: 1, heads: [2, 2], norm_groups: 4, controls: 1,
+         control_channels: [4, 4, 8, 8]}
+data: {source: captions, height: 64, width: 64, text: tokens, control: true, threads: 1}
+autoencoder: {precision: fp32}
+text: {precision: fp32}
+objective: {betas: scaled_linear, beta_start: 0.00085, beta_end: 0.012}
+train: {steps: 2, global_batch: 4, threads: 1, device: cpu}
+lr: {value: 1.0e-4}
+finetune: {train: ["controlnets.*"], fresh: ["controlnets.*.controlnet_*"]}
+ema: {decays: []}
+checkpoint: {every: 2}
+"""
+
 
 def kinora(*arguments):
     run = subprocess.run([KINORA, *map(str, arguments)], capture_output=True, text=True)
@@ -327,6 +347,38 @@ class DiffusersTest(unittest.TestCase):
                                                               local_files_only=True)
             self.assert_same_weights(theirs.unet, pipeline.unet)
             self.assert_same_weights(theirs.vae, pipeline.vae)
+
+    def test_control_nets_trained_here(self):
+        import torch
+        from diffusers import ControlNetModel, UNet2DConditionModel
+        from PIL import Image
+        pictures = self.folder / "pictures"
+        pictures.mkdir()
+        for i in range(4):
+            for end in ("png", "control.png"):
+                Image.effect_noise((64, 64), 20 + i).convert("RGB").save(pictures / f"{i}.{end}")
+            (pictures / f"{i}.txt").write_text(f"picture {i}")
+        sd1 = ROOT / "tests/inference/data/sd1"
+        recipe = self.folder / "recipe.yaml"
+        recipe.write_text(CONTROL_RECIPE)
+        run = self.folder / "run"
+        kinora("train", recipe, f"run.dir={run}", f"data.path=[{pictures}]", f"autoencoder.path={sd1 / 'vae'}",
+               f"text.encoder={sd1}", f"checkpoint.init_from={sd1 / 'unet'}")
+        kinora("convert", run, "--to", self.folder / "tuned")
+        unet = UNet2DConditionModel.from_pretrained(sd1 / "unet", torch_dtype=torch.float32)
+        self.assert_same_weights(UNet2DConditionModel.from_pretrained(self.folder / "tuned/unet"), unet)
+        net, info = ControlNetModel.from_pretrained(self.folder / "tuned/controlnet", output_loading_info=True)
+        self.assertFalse(any(info.values()), info)
+        start = ControlNetModel.from_unet(unet, conditioning_embedding_out_channels=(4, 4, 8, 8))
+        self.assertEqual(net.state_dict().keys(), start.state_dict().keys())
+        for key in ("block_out_channels", "down_block_types", "conditioning_embedding_out_channels",
+                    "cross_attention_dim", "norm_num_groups"):
+            self.assertEqual(list_of(net.config[key]), list_of(start.config[key]), key)
+        # Two steps at 1e-4 away from the copy of the U-Net that it began as.
+        for name, values in start.state_dict().items():
+            if not name.startswith("controlnet"):
+                self.assertLess((net.state_dict()[name] - values).abs().max(), 1e-3, name)
+        self.assertGreater(net.controlnet_mid_block.weight.abs().max(), 0)
 
     def test_sharded_and_half_models(self):
         import torch

@@ -268,5 +268,153 @@ TEST_F(StableDiffusionTest, AnAdapterIsTheSameEverywhere) {
   EXPECT_TRUE(at::equal(merged.read(to_q), exported.read(to_q)));
 }
 
+/// As diffusers' pipelines drew it from pictures (tools/reference/make_picture_fixtures.py).
+TEST_F(StableDiffusionTest, DrawsFromPicturesAsDiffusers) {
+  const fs::path pictures = source_path("tests/inference/data/sd_pictures");
+  const auto file = [&](const char* name) { return (pictures / name).string(); };
+  const auto drawn = checkpoint::WeightsFile::open(kPipeline / "drawn.safetensors");
+  const auto prompts =
+      nlohmann::json::parse(drawn.metadata("prompts")).get<std::vector<std::string>>();
+  fs::copy(kPipeline, folder() / "edit", fs::copy_options::recursive);
+  fs::remove_all(folder() / "edit/unet");
+  fs::copy(pictures / "edit", folder() / "edit/unet", fs::copy_options::recursive);
+  auto index = nlohmann::json::parse(read_text(folder() / "edit/model_index.json"));
+  index["_class_name"] = "StableDiffusionInstructPix2PixPipeline";
+  write_text(folder() / "edit/model_index.json", index.dump());
+  const std::string sd1 = kPipeline.string();
+  const std::vector<std::pair<std::string, Arguments>> cases = {
+      {"repaint_part",
+       {"--model", sd1, "--image", file("picture.png"), "--mask", file("mask.png"), "--strength",
+        "0.6"}},
+      {"edit", {"--model", path("edit"), "--image", file("picture.png")}},
+      {"controls",
+       {"--model", sd1, "--controlnet", file("controlnet"), file("controlnet_1"), "--control",
+        file("control.png"), file("control_1.png"), "--control-scale", "1", "0.5"}}};
+  const auto theirs = checkpoint::WeightsFile::open(pictures / "drawn.safetensors");
+  for (const auto& [name, own] : cases) {
+    SCOPED_TRACE(name);
+    run_well(joined(joined({"sample", "--prompt", prompts[0], "--seed", "5", "--steps", "4",
+                            "--device", "cpu", "--threads", "1", "--out", path(name)},
+                           kSampler),
+                    own));
+    const io::Image image = read_image(folder() / name / "image-00000.png");
+    const at::Tensor got = at::tensor(image.pixels, at::kByte).view({64, 64, 3}).permute({2, 0, 1});
+    const at::Tensor want = theirs.read("pictures." + name)[0].to(at::kFloat);
+    EXPECT_LE((got.to(at::kFloat) / 255.0 - want).abs().max().item<double>(), 1.0 / 255.0);
+  }
+  // What does not fit is named before anything is read that takes long.
+  const Outcome without = run_kinora(
+      {"sample", "--prompt", "a", "--model", path("edit"), "--out", path("none")}, folder());
+  EXPECT_THAT(without.err, HasSubstr("changes a given picture. Hint: --image FILE"));
+  const Outcome other =
+      run_kinora({"sample", "--prompt", "a", "--model", sd1, "--image", file("picture.png"),
+                  "--mask", path("photos/0.png"), "--out", path("none")},
+                 folder());
+  EXPECT_THAT(other.err, HasSubstr("photos/0.png must be grey"));
+}
+
+class ControlNetTest : public StableDiffusionTest {
+ protected:
+  ControlNetTest() {
+    for (int i = 0; i < 12; ++i) {
+      write_picture(folder() / ("photos/" + std::to_string(i) + ".control.png"), i + 20, 64, 64);
+    }
+  }
+  [[nodiscard]] Arguments controlled(const Arguments& more = {}) const {
+    return tuned(joined(
+        {"data.control=true", "model.unet.controls=1", "model.unet.control_channels=[4,4,8,8]",
+         "finetune.train=[\"controlnets.*\"]", "finetune.fresh=[\"controlnets.*.controlnet_*\"]"},
+        more));
+  }
+};
+
+TEST_F(ControlNetTest, LearnsBesideAFrozenUnetAndIsDrawnWithElsewhere) {
+  train_well(run_dir("plain"), tuned({"train.steps=1"}));
+  train_well(run_dir("whole"), controlled({"sample.every=6", "sample.count=2", "lr.value=1.0e-2",
+                                           "data.validation=4", "validation.every=3"}));
+  // It adds nothing to begin with.
+  train_well(run_dir("first"), controlled({"train.steps=1"}));
+  EXPECT_NEAR(read_log(run_dir("first"))[0].at("loss"), read_log(run_dir("plain"))[0].at("loss"),
+              1e-6);
+  EXPECT_TRUE(fs::exists(run_dir("whole") / "samples/step-6.png"));
+  run_well({"convert", run_dir("whole").string(), "--to", path("converted")});
+  const auto unet = checkpoint::WeightsFile::open(kPipeline / "unet");
+  const auto own = checkpoint::WeightsFile::open(folder() / "converted/unet");
+  const auto net = checkpoint::WeightsFile::open(folder() / "converted/controlnet");
+  for (const std::string& name : unet.names()) {
+    EXPECT_TRUE(at::equal(own.read(name), unet.read(name).to(at::kFloat))) << name;
+  }
+  const std::string conv = "down_blocks.0.resnets.0.conv1.weight";
+  EXPECT_FALSE(at::equal(net.read(conv), unet.read(conv).to(at::kFloat)));
+  EXPECT_TRUE(net.read("controlnet_mid_block.weight").any().item<bool>());
+  const Arguments control = {"--control", path("photos/3.control.png")};
+  const auto by_run = drawn(joined({"--run", run_dir("whole").string()}, control), "by-run");
+  const auto with = [&](const Arguments& more, const std::string& name) {
+    return drawn(joined(joined({"--model", kPipeline.string()}, kSampler), more), name);
+  };
+  const Arguments beside = joined({"--controlnet", path("converted/controlnet")}, control);
+  expect_close(by_run, with(beside, "beside"));
+  const auto without = with({}, "without");
+  EXPECT_GT(difference_of(by_run[0], without[0]).most, 1);
+  expect_close(without, with(joined(beside, {"--control-scale", "0"}), "scaled"));
+}
+
+TEST_F(ControlNetTest, SixStepsEqualThreeAndThreeOnOneRankAndTwo) {
+  train_well(run_dir("whole"), controlled());
+  train_well(run_dir("parts"), controlled({"train.steps=3"}));
+  train_well(run_dir("parts"), controlled({"--resume", "auto"}));
+  expect_same_state(run_dir("whole") / "checkpoints/step-6",
+                    run_dir("parts") / "checkpoints/step-6");
+  expect_same_log(run_dir("whole"), run_dir("parts"), 6);
+  run_well(joined(train_command(run_dir("two"), controlled({"parallel.plugin=zero3"})),
+                  {"--ranks", "2"}));
+  const std::vector<LogLine> one = read_log(run_dir("whole"));
+  const std::vector<LogLine> two = read_log(run_dir("two"));
+  ASSERT_EQ(two.size(), one.size());
+  for (size_t i = 0; i < one.size(); ++i) {
+    EXPECT_NEAR(two[i].at("loss"), one[i].at("loss"), 1e-5 * one[i].at("loss")) << i;
+  }
+}
+
+TEST_F(ControlNetTest, WhatIsMissingOrDoesNotFitIsNamed) {
+  const auto failure = [&](const Arguments& arguments) {
+    return train(run_dir("bad"), arguments).err;
+  };
+  EXPECT_THAT(failure(controlled({"data.control=false"})),
+              HasSubstr("data.control is false, but the model has 1 ControlNets"));
+  EXPECT_THAT(failure(tuned({"data.control=true"})),
+              HasSubstr("data.control is true, but the model has 0 ControlNets"));
+  fs::remove(folder() / "photos/3.control.png");
+  EXPECT_THAT(failure(controlled({"data.max_bad=0"})),
+              HasSubstr("a picture without NAME.control.png beside it"));
+  write_picture(folder() / "photos/3.control.png", 1, 64, 32);
+  EXPECT_THAT(failure(controlled({"data.max_bad=0"})),
+              HasSubstr("3.control.png must have the size of its picture, 64 x 64, got"));
+}
+
+// A white mask changes nothing, a black one leaves no loss, and the others lie between.
+TEST_F(StableDiffusionTest, MasksWeighTheLossOfPlaces) {
+  const auto losses = [&](const std::string& name, uint8_t left, uint8_t right) {
+    for (int i = 0; i < 12; ++i) {
+      io::Image mask;
+      io::set_size(mask, 64, 64);
+      for (size_t p = 0; p < mask.pixels.size(); ++p) {
+        mask.pixels[p] = p / 3 % 64 < 32 ? left : right;
+      }
+      io::write_png(folder() / ("photos/" + std::to_string(i) + ".mask.png"), mask);
+    }
+    train_well(run_dir(name), tuned({"data.mask=true", "train.steps=1"}));
+    return read_log(run_dir(name))[0].at("loss");
+  };
+  train_well(run_dir("without"), tuned({"train.steps=1"}));
+  const double whole = read_log(run_dir("without"))[0].at("loss");
+  EXPECT_NEAR(losses("white", 255, 255), whole, 1e-6 * whole);
+  const double left = losses("left", 255, 0);
+  const double right = losses("right", 0, 255);
+  EXPECT_NEAR(left + right, whole, 1e-5 * whole);
+  EXPECT_GT(left, 0.1 * whole);
+  EXPECT_NEAR(losses("grey", 51, 51), 0.2 * whole, 1e-5 * whole);
+}
+
 }  // namespace stable_diffusion_test
 }  // namespace kinora::apps

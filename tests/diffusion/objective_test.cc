@@ -225,6 +225,36 @@ TEST(ObjectiveTest, RefusesPredictionsOfOtherShapes) {
   EXPECT_THROW(static_cast<void>(kinora::diffusion::noise(Iddpm(), noise, key)), Error);
 }
 
+// Masked loss: what a place weighs, in both halves of the loss and in the gradient.
+TEST(ObjectiveTest, PlacesCountAsTheyAreWeighted) {
+  const at::Tensor x0 = normals({2, 3, 4, 4}, 1);
+  at::Tensor weights = at::ones({2, 1, 4, 4});
+  weights.narrow(3, 2, 2).fill_(0.25);
+  for (const Objective& objective :
+       {Objective(Iddpm()), Objective(Iddpm(1000, false)), Objective(RectifiedFlow{})}) {
+    const bool learned = objective.index() == 0 && std::get<Iddpm>(objective).learned_variance();
+    NoisedBatch batch = noise(objective, x0, {.seed = 1, .sample_index = sample_numbers(2)});
+    const at::Tensor prediction = normals({2, learned ? 6 : 3, 4, 4}, 2);
+    const Loss whole = loss(objective, prediction, batch, x0);
+    const at::Tensor of_whole = gradient(objective, prediction, batch, x0);
+    batch.place_weights = at::ones({2, 1, 4, 4});
+    const Loss ones = loss(objective, prediction, batch, x0);
+    EXPECT_LT(max_difference(ones.per_sample, whole.per_sample), 1e-5);
+    batch.place_weights = weights;
+    const at::Tensor weighted = gradient(objective, prediction, batch, x0);
+    EXPECT_LT(max_difference(weighted, weights * of_whole), 1e-6);
+    // Halves that count wholly and by a quarter.
+    at::Tensor left = at::zeros({2, 1, 4, 4});
+    left.narrow(3, 0, 2).fill_(1.0);
+    batch.place_weights = left;
+    const at::Tensor of_left = loss(objective, prediction, batch, x0).per_sample;
+    batch.place_weights = weights;
+    EXPECT_LT(max_difference(loss(objective, prediction, batch, x0).per_sample,
+                             of_left + 0.25 * (whole.per_sample - of_left)),
+              1e-4);
+  }
+}
+
 TEST(ObjectiveTest, KnowsTheEndOfTime) {
   EXPECT_EQ(time_end(Iddpm(500)), 500.0);
   EXPECT_EQ(time_end(RectifiedFlow{}), 1.0);

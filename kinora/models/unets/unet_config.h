@@ -46,6 +46,11 @@ struct UnetConfig {
   /// and how it was cut.
   int64_t size_channels = 0;
   bool reads_score = false;  ///< likewise: a score stands for the size after the cut (refiner)
+  /// ControlNets (Zhang et al. 2023) whose residuals are added, what each is multiplied by ([]: 1),
+  /// and the widths of what reads their pictures, each but the first at half the size.
+  int64_t controls = 0;
+  std::vector<double> control_scales = {};
+  std::vector<int64_t> control_channels = {16, 32, 96, 256};
 
   [[nodiscard]] bool operator==(const UnetConfig&) const = default;
   [[nodiscard]] int64_t levels() const { return static_cast<int64_t>(channels.size()); }
@@ -54,12 +59,6 @@ struct UnetConfig {
   [[nodiscard]] int64_t units() const {
     return levels() * (2 * resnets + 1) + 1 + controls * (levels() * resnets + 1);
   }
-  /// ControlNets (Zhang et al. 2023) whose residuals are added, what each is multiplied by ([]: 1),
-  /// and the widths of what reads their pictures, each but the first at half the size.
-  int64_t controls = 0;
-  std::vector<double> control_scales = {};
-  std::vector<int64_t> control_channels = {16, 32, 96, 256};
-
   /// Numbers of sizes: before the cut, of the cut, and behind it or the score.
   [[nodiscard]] int64_t size_numbers() const { return reads_score ? 5 : 6; }
   /// Channels beside in_channels of x_t.

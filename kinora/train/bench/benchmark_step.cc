@@ -63,6 +63,11 @@ data::Batch random_batch(const models::ModelConfig& model, std::vector<int64_t> 
                                       RandomPurpose::kTest, at::kCPU) *
                   256.0)
                      .to(at::kByte);
+  if (const int64_t controls = models::shape_of(model).controls; controls > 0) {
+    batch.control =
+        at::zeros({size, 3 * controls, shape[2] * model.compression, shape[3] * model.compression},
+                  at::kByte);
+  }
   if (model.takes_text()) {
     add_texts(batch, model, text_length);
   }

@@ -109,6 +109,11 @@ data::Batch sample_batch(const RunConfig& config, const PlannedBatch& planned) {
   batch.images = at::empty(shape, learns_latents(config) ? at::kFloat : at::kByte);
   batch.sample_index = at::arange(size, at::kLong);
   batch.labels = at::zeros({size}, at::kLong);
+  if (const int64_t controls = models::shape_of(model).controls; controls > 0) {
+    batch.control =
+        at::empty({size, 3 * controls, shape[2] * model.compression, shape[3] * model.compression},
+                  at::kByte);
+  }
   if (model.takes_text()) {
     if (model.text_encoder.any()) {
       batch.tokens = at::zeros({size, model.text_tokens}, at::kLong);
