@@ -132,9 +132,7 @@ diffusion::Conditions conditions_of(const data::Batch& batch, const models::Mode
   const int64_t batch_size = batch.images.size(0);
   const ClipSize size = clip_size(batch.images);
   const bool is_image = size.frames == 1;
-  if (models::shape_of(model).controls > 0) {
-    conditions.control = batch.control;
-  }
+  conditions.control = batch.control;
   if (wanted.fps) {
     conditions.fps = is_image ? of_all(batch_size, kImageFps) : batch.fps;
   }

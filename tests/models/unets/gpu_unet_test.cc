@@ -1,3 +1,4 @@
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
@@ -23,8 +24,11 @@ namespace gpu_unet_test {
 /// Output and gradients of all parameters and of x_t, on the CPU.
 using Results = std::map<std::string, at::Tensor>;
 
-Results run(const UnetFixture& fixture, at::Device device, at::ScalarType type, bool is_fast) {
-  Unet model(fixture.config());
+Results run(const UnetFixture& fixture, at::Device device, at::ScalarType type, bool is_fast,
+            int64_t controls = 0) {
+  ModelConfig config = fixture.config();
+  config.unet.controls = controls;
+  config.unet.control_channels = {4, 8};
   set_packed_weights(model, device, type);
   if (is_fast) {
     model.use_fast_path(
@@ -35,6 +39,11 @@ Results run(const UnetFixture& fixture, at::Device device, at::ScalarType type, 
   conditions.text = conditions.text.to(device);
   if (conditions.text_lengths.defined()) {
     conditions.text_lengths = conditions.text_lengths.to(device);
+  }
+  if (controls > 0) {
+    conditions.control = (0.5 + 0.5 * formula_values("control", {x_t.size(0), 3 * controls,
+                                                                 2 * x_t.size(2), 2 * x_t.size(3)}))
+                             .to(device);
   }
   const at::Tensor output = model.forward(x_t, fixture.find("forward.t").to(device), conditions);
   torch::autograd::backward({(output * formula_values("output", output.sizes()).to(device)).sum()},
@@ -111,6 +120,21 @@ TEST_P(GpuUnetTest, WhatIsPreparedComputesTheSame) {
                 model.forward(x_t, t, conditions, {.prepared = prepared.at_time(0)}).cpu(),
                 model.forward(x_t, t, conditions).cpu()),
             tolerance::kWholeModelInBf16);
+}
+
+// Their residuals join what the way down left.
+TEST_P(GpuUnetTest, TakesControlNetsOnBothPaths) {
+  const UnetFixture fixture(GetParam());
+  const Results want = run(fixture, at::kCPU, at::kFloat, false, 2);
+  for (const bool is_fast : {false, true}) {
+    for (const auto& [name, values] : run(fixture, at::kCUDA, at::kFloat, is_fast, 2)) {
+      EXPECT_LT(ops::relative_error(values, want.at(name)), tolerance::kWholeModel)
+          << name << (is_fast ? ", fast" : ", plain");
+    }
+  }
+  const Results plain = run(fixture, at::kCUDA, at::kBFloat16, false, 2);
+  const Results fast = run(fixture, at::kCUDA, at::kBFloat16, true, 2);
+  EXPECT_LT(whole_error(fast, want), 1.25 * whole_error(plain, want));
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, GpuUnetTest, testing::Values("unet_sd1", "unet_sd2", "unet_deep"),

@@ -275,6 +275,15 @@ TEST(UnetSizesTest, HaveAsManyParametersAsPublished) {
     }
     EXPECT_EQ(sum, number) << name;
   }
+  // With a ControlNet of diffusers' ControlNetModel, 361,279,120 of these.
+  ModelConfig controlled = published("UNet-SD1");
+  controlled.unet.controls = 1;
+  Unet model(controlled);
+  int64_t sum = 0;
+  for (const auto& [path, parameter] : model.named_parameters()) {
+    sum += parameter->numel();
+  }
+  EXPECT_EQ(sum, known.at("UNet-SD1") + 361279120);
 }
 
 TEST(UnetSizesTest, WhatDoesNotFitIsRefused) {
