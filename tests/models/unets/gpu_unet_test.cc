@@ -29,6 +29,7 @@ Results run(const UnetFixture& fixture, at::Device device, at::ScalarType type, 
   ModelConfig config = fixture.config();
   config.unet.controls = controls;
   config.unet.control_channels = {4, 8};
+  Unet model(config);
   set_packed_weights(model, device, type);
   if (is_fast) {
     model.use_fast_path(
