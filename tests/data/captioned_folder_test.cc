@@ -1,3 +1,4 @@
+#include <ATen/TensorOperators.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -59,7 +60,7 @@ TEST(CaptionedFolderTest, ControlsAndMasksBelongToTheirPicture) {
   const MediaSource source(list_captioned_folder(folder.path(), both), {.beside = both});
   EXPECT_THAT(contents(source), ElementsAre("1 ", "2 "));
   EXPECT_THAT(passed_over(source, folder.path()),
-              testing::Contains("3.png: a picture without NAME.control.png beside it "
+              testing::Contains("3.png! a picture without NAME.control.png beside it "
                                 "(data.control)"));
   const std::vector<int64_t> indices = {1, 0};
   const Batch batch = load_samples(source, indices, 4, 4);

@@ -138,7 +138,7 @@ double ControlNet::picture_macs(const UnetConfig& config, double places) {
   double sum = 0.0;
   double pixels = places * static_cast<double>(compression(config) * compression(config));
   for (const nn::ConvShape& shape : picture_shapes(config)) {
-    pixels /= static_cast<double>(shape.stride[0] * shape.stride[1]);
+    pixels /= shape.stride.empty() ? 1.0 : static_cast<double>(shape.stride[0] * shape.stride[1]);
     sum += 9.0 * pixels * static_cast<double>(shape.in_channels * shape.out_channels);
   }
   return sum;

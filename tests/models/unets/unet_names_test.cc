@@ -140,6 +140,7 @@ TEST_P(UnetNamesTest, NamesOfAFileAreFoundWhateverElseItHas) {
 TEST_P(UnetNamesTest, ChannelsSayWhatItIsShown) {
   Shapes shapes = shapes_;
   const std::string key = std::string(kCompvisUnet) + "input_blocks.0.0.weight";
+  shapes[std::string(kCompvisUnet) + "out.2.weight"][0] = 4;
   for (const auto& [channels, input] :
        {std::pair{4, UnetInput::kPlain}, {8, UnetInput::kEdit}, {9, UnetInput::kInpaint}}) {
     shapes[key][1] = channels;
