@@ -308,6 +308,33 @@ at::Tensor noised(const RectifiedFlow& /*objective*/, const at::Tensor& x0, cons
   return (1.0 - time) * x0 + time * noise;
 }
 
+at::Tensor white_noise(const at::Tensor& x0, const Timesteps& timesteps, const NoiseKey& key) {
+  KINORA_CHECK(x0.dim() >= 2 && key.sample_index.dim() == 1 &&
+                   key.sample_index.size(0) == x0.size(0) && timesteps.t.dim() == 1 &&
+                   timesteps.t.size(0) == x0.size(0),
+               kShape, "[objective] x0 must be [B, C, ...] with B times and sample indices, got ",
+               x0.sizes(), ", ", timesteps.t.sizes(), " and ", key.sample_index.sizes(), ".");
+  return ops::random_normal(x0.sizes(), key.sample_index, key.seed, key.step, key.noise,
+                            x0.device());
+}
+
+NoisedBatch noised_by(const Objective& objective, const at::Tensor& x0, const Timesteps& timesteps,
+                      const at::Tensor& noise, const at::Tensor& frame_mask) {
+  KINORA_CHECK(!frame_mask.defined() ||
+                   (x0.dim() == 5 && frame_mask.dim() == 2 && frame_mask.size(0) == x0.size(0) &&
+                    frame_mask.size(1) == x0.size(2)),
+               kShape, "[objective] a frame mask must be [B, T] for x0 [B, C, T, H, W]");
+  const auto at_time = [&](const at::Tensor& t) {
+    return std::visit([&](const auto& value) { return noised(value, x0, noise, t); }, objective);
+  };
+  at::Tensor x_t = at_time(timesteps.t);
+  if (frame_mask.defined()) {
+    x_t = at::where(per_frame_view(frame_mask, x0), x_t, at_time(at::zeros_like(timesteps.t)));
+  }
+  return {x_t, timesteps.t, noise,
+          timesteps.weights.defined() ? timesteps.weights : at::ones_like(timesteps.t), frame_mask};
+}
+
 }  // namespace
 
 Iddpm::Iddpm(int64_t num_timesteps, bool learned_variance)
@@ -317,7 +344,8 @@ Iddpm::Iddpm(int64_t num_timesteps, bool learned_variance)
 Iddpm::Iddpm(const IddpmOptions& options)
     : schedule_(schedule_from_betas(options.betas)),
       prediction_(options.prediction),
-      learned_variance_(options.learned_variance) {
+      learned_variance_(options.learned_variance),
+      noise_shape_(options.noise) {
   KINORA_CHECK(prediction_ != Prediction::kFlow, kConfig,
                "[objective] a chain has no predictions of flows");
   KINORA_CHECK(prediction_ != Prediction::kEps || schedule_.alphas_cumprod.back() > 0.0, kConfig,
@@ -399,33 +427,19 @@ Timesteps draw_timesteps(const Objective& objective, const NoiseKey& key, at::De
 
 NoisedBatch noise_at(const Objective& objective, const at::Tensor& x0, const Timesteps& timesteps,
                      const NoiseKey& key, const at::Tensor& frame_mask) {
-  KINORA_CHECK(!frame_mask.defined() ||
-                   (x0.dim() == 5 && frame_mask.dim() == 2 && frame_mask.size(0) == x0.size(0) &&
-                    frame_mask.size(1) == x0.size(2)),
-               kShape, "[objective] a frame mask must be [B, T] for x0 [B, C, T, H, W]");
-  KINORA_CHECK(x0.dim() >= 2 && key.sample_index.dim() == 1 &&
-                   key.sample_index.size(0) == x0.size(0) && timesteps.t.dim() == 1 &&
-                   timesteps.t.size(0) == x0.size(0),
-               kShape, "[objective] x0 must be [B, C, ...] with B times and sample indices, got ",
-               x0.sizes(), ", ", timesteps.t.sizes(), " and ", key.sample_index.sizes(), ".");
-  const at::Tensor noise =
-      ops::random_normal(x0.sizes(), key.sample_index, key.seed, key.step, key.noise, x0.device());
-  const auto at_time = [&](const at::Tensor& t) {
-    return std::visit([&](const auto& value) { return noised(value, x0, noise, t); }, objective);
-  };
-  at::Tensor x_t = at_time(timesteps.t);
-  if (frame_mask.defined()) {
-    x_t = at::where(per_frame_view(frame_mask, x0), x_t, at_time(at::zeros_like(timesteps.t)));
-  }
-  return {x_t, timesteps.t, noise,
-          timesteps.weights.defined() ? timesteps.weights : at::ones_like(timesteps.t), frame_mask};
+  return noised_by(objective, x0, timesteps, white_noise(x0, timesteps, key), frame_mask);
 }
 
 NoisedBatch noise(const Objective& objective, const at::Tensor& x0, const NoiseKey& key,
                   const LossSecondMoment* importance, const ClipSettings& clip) {
   const Timesteps timesteps =
       draw_timesteps(objective, key, x0.device(), importance, clip.size_shift);
-  return noise_at(objective, x0, timesteps, key, clip.frame_mask);
+  at::Tensor noise = white_noise(x0, timesteps, key);
+  if (const auto* chain = std::get_if<Iddpm>(&objective);
+      chain != nullptr && !chain->noise_shape().is_white()) {
+    noise = shaped_noise(noise, chain->noise_shape(), key.sample_index, key.seed, key.step);
+  }
+  return noised_by(objective, x0, timesteps, noise, clip.frame_mask);
 }
 
 Loss loss(const Objective& objective, const at::Tensor& prediction, const NoisedBatch& batch,

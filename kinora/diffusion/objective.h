@@ -10,6 +10,7 @@
 #include "kinora/diffusion/loss_weights.h"
 #include "kinora/diffusion/prediction.h"
 #include "kinora/diffusion/schedule.h"
+#include "kinora/diffusion/shaped_noise.h"
 #include "kinora/ops/random.h"
 
 /// What a denoiser learns. The trainer calls noise(), the denoiser, then loss(). Everything is
@@ -28,6 +29,8 @@ struct IddpmOptions {
   LossWeights weights{};
   /// [T], how often each timestep is trained; empty: all alike. The loss does not make up for it.
   std::vector<double> timestep_probabilities{};
+  /// Of noise(), not of noise_at().
+  NoiseShape noise{};
 };
 
 /// Predict eps (Ho et al. 2020, eq. 14), x_0 or v (Salimans and Ho 2022, appendix D) on a discrete
@@ -51,6 +54,7 @@ class Iddpm {
   [[nodiscard]] const DiscreteSchedule& schedule() const { return schedule_; }
   [[nodiscard]] Prediction prediction() const { return prediction_; }
   [[nodiscard]] bool learned_variance() const { return learned_variance_; }
+  [[nodiscard]] const NoiseShape& noise_shape() const { return noise_shape_; }
   /// float32 [T, columns]; the columns are objective.cc's own.
   [[nodiscard]] const at::Tensor& table() const { return table_; }
   /// float64 [T]: sums of the timesteps' probabilities; undefined: all are drawn alike.
@@ -60,6 +64,7 @@ class Iddpm {
   DiscreteSchedule schedule_;
   Prediction prediction_;
   bool learned_variance_;
+  NoiseShape noise_shape_;
   at::Tensor table_;
   at::Tensor cumulative_;
 };
@@ -138,13 +143,13 @@ struct NoisedBatch {
                                        const LossSecondMoment* importance = nullptr,
                                        double size_shift = 1.0);
 
-/// Noises x0 at the given times, such as a validation set's: t float32 [B] on x0's device, for a
-/// discrete chain whole numbers in 0..T-1.
+/// Noises x0 by white noise at the given times, such as a validation set's: t float32 [B] on x0's
+/// device, for a discrete chain whole numbers in 0..T-1.
 [[nodiscard]] NoisedBatch noise_at(const Objective& objective, const at::Tensor& x0,
                                    const Timesteps& timesteps, const NoiseKey& key,
                                    const at::Tensor& frame_mask = {});
 
-/// draw_timesteps and noise_at.
+/// draw_timesteps and noise_at, by noise of the objective's shape.
 [[nodiscard]] NoisedBatch noise(const Objective& objective, const at::Tensor& x0,
                                 const NoiseKey& key, const LossSecondMoment* importance = nullptr,
                                 const ClipSettings& clip = {});

@@ -80,6 +80,20 @@ void describe(Fields& fields, ObjectiveConfig& config) {
   fields.add("p2_k", config.weights.p2_k, "p2: 1 / (k + SNR)^gamma.", above(0, 1e6));
   fields.add("p2_gamma", config.weights.p2_gamma, "p2: its exponent.", between(0, 100));
   fields
+      .add("noise_offset", config.noise.offset,
+           "iddpm: training adds this times a normal number, the same for all of a channel, to the "
+           "noise (offset noise), so that brightness is learned too; 0.05 to 0.1 are usual.",
+           between(0, 10))
+      .check("be 0 for flow, which draws from white noise",
+             [&config, is_chain] { return is_chain() || config.noise.offset == 0.0; });
+  fields
+      .add("pyramid_noise", config.noise.pyramid,
+           "iddpm: training adds noise of half the sides times this, of a quarter times its square "
+           "and so on (pyramid noise), at a variance of 1; 0.3 is usual, 0 = none.",
+           {.min = 0, .max = 1, .min_open = false, .max_open = false})
+      .check("be 0 for flow, which draws from white noise",
+             [&config, is_chain] { return is_chain() || config.noise.pyramid == 0.0; });
+  fields
       .add("timestep_sampling", config.timestep_sampling,
            {{"uniform", Sampling::kUniform},
             {"importance", Sampling::kImportance},
@@ -122,7 +136,8 @@ Objective make_objective(const ObjectiveConfig& config, bool learned_variance) {
     IddpmOptions options{.betas = betas_of(config),
                          .prediction = config.prediction,
                          .learned_variance = learned_variance,
-                         .weights = config.weights};
+                         .weights = config.weights,
+                         .noise = config.noise};
     if (config.timestep_sampling == ObjectiveConfig::TimestepSampling::kSpeedit) {
       options.timestep_probabilities = speedit_probabilities(alphas_cumprod(options.betas));
     }

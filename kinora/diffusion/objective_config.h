@@ -25,6 +25,7 @@ struct ObjectiveConfig {
   double beta_end = kDdpmBetaEnd;                                   // iddpm
   bool zero_terminal_snr = false;                                   // iddpm
   LossWeights weights;                                              // iddpm
+  NoiseShape noise;                                                 // iddpm
   TimestepSampling timestep_sampling = TimestepSampling::kUniform;  // iddpm
   RectifiedFlow::Times times = RectifiedFlow::Times::kLogitNormal;  // flow
   double logit_mean = 0.0;                                          // flow
