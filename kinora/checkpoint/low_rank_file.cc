@@ -1,16 +1,14 @@
 #include "kinora/checkpoint/low_rank_file.h"
 
-#include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <c10/util/accumulate.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
-#include <charconv>
 #include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <set>
 #include <utility>
 
@@ -18,6 +16,7 @@
 #include "kinora/checkpoint/weights_output.h"
 #include "kinora/core/error.h"
 #include "kinora/core/glob.h"
+#include "kinora/core/regex.h"
 #include "kinora/core/text.h"
 #include "kinora/io/file.h"
 
@@ -25,7 +24,7 @@ namespace kinora::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
-using nlohmann::json;
+using json = nlohmann::ordered_json;  // patterns count in their order
 
 constexpr const char* kPeftFile = "adapter_model.safetensors";
 constexpr const char* kDiffusersFile = "pytorch_lora_weights.safetensors";
@@ -42,76 +41,74 @@ constexpr const char* kWeight = ".weight";
 constexpr int64_t kMaxSettingsBytes = 1 << 20;
 constexpr size_t kNamesInMessage = 4;
 
-/// What a key of an adapter's file is of a linear.
-enum class LowRankPart { kA, kB, kMagnitude, kAlpha };
+/// What a key of an adapter's file is of a layer: a factor by PEFT's name, or another number.
+constexpr const char* kMagnitude = "lora_magnitude_vector";
+constexpr const char* kAlpha = "alpha";
 struct PartName {
   const char* end;
-  LowRankPart part;
+  const char* part;
 };
-constexpr PartName kParts[] = {{".lora_A.weight", LowRankPart::kA},
-                               {".lora_B.weight", LowRankPart::kB},
-                               {".lora_A.default.weight", LowRankPart::kA},
-                               {".lora_B.default.weight", LowRankPart::kB},
-                               {".lora_down.weight", LowRankPart::kA},
-                               {".lora_up.weight", LowRankPart::kB},
-                               {".lora.down.weight", LowRankPart::kA},
-                               {".lora.up.weight", LowRankPart::kB},
-                               {".lora_linear_layer.down.weight", LowRankPart::kA},
-                               {".lora_linear_layer.up.weight", LowRankPart::kB},
-                               {".lora_magnitude_vector", LowRankPart::kMagnitude},
-                               {".lora_magnitude_vector.weight", LowRankPart::kMagnitude},
-                               {".alpha", LowRankPart::kAlpha}};
+constexpr PartName kParts[] = {{".lora_A.weight", "lora_A"},
+                               {".lora_B.weight", "lora_B"},
+                               {".lora_A.default.weight", "lora_A"},
+                               {".lora_B.default.weight", "lora_B"},
+                               {".lora_down.weight", "lora_A"},
+                               {".lora_up.weight", "lora_B"},
+                               {".lora.down.weight", "lora_A"},
+                               {".lora.up.weight", "lora_B"},
+                               {".lora_linear_layer.down.weight", "lora_A"},
+                               {".lora_linear_layer.up.weight", "lora_B"},
+                               {".lora_magnitude_vector", kMagnitude},
+                               {".lora_magnitude_vector.weight", kMagnitude},
+                               {".hada_w1_a", "hada_w1_a"},
+                               {".hada_w1_b", "hada_w1_b"},
+                               {".hada_w2_a", "hada_w2_a"},
+                               {".hada_w2_b", "hada_w2_b"},
+                               {".lokr_w1", "lokr_w1"},
+                               {".lokr_w1_a", "lokr_w1_a"},
+                               {".lokr_w1_b", "lokr_w1_b"},
+                               {".lokr_w2", "lokr_w2"},
+                               {".lokr_w2_a", "lokr_w2_a"},
+                               {".lokr_w2_b", "lokr_w2_b"},
+                               {".alpha", kAlpha}};
+/// Of LoHa and LoKr of convolutions in Tucker's form, which is not computed.
+constexpr const char* kTuckerParts[] = {".hada_t1", ".hada_t2", ".lokr_t2"};
 
-/// The tensors of a linear's update, as they are found.
-struct Found {
-  at::Tensor a;
-  at::Tensor b;
-  at::Tensor magnitude;
-  std::optional<double> alpha;
-  at::ScalarType stored = at::kFloat;
-};
+/// The tensors of a layer's update by part, as they are found.
+using Found = std::map<std::string, at::Tensor>;
 
-/// A factor as a matrix, whatever dims of a convolution it has.
-at::Tensor matrix(const at::Tensor& factor) {
-  return factor.dim() > 2 ? factor.flatten(1) : factor;
+/// Of a LoKr of two whole factors where nothing says a rank, as in LyCORIS' files: its scale is 1,
+/// whatever alpha is. The rank is one by which PEFT has whole factors, alpha itself where it can.
+void set_rank_of_whole(LowRankChange& change) {
+  const at::Tensor& inner = change.factors.at("lokr_w2");
+  const int64_t least = (std::max(inner.size(0), inner.size(1)) + 1) / 2;
+  const auto alpha = static_cast<int64_t>(change.alpha);
+  change.rank = static_cast<double>(alpha) == change.alpha && alpha >= least ? alpha : least;
+  change.alpha = static_cast<double>(change.rank);
 }
 
-/// alpha of a linear.
-double alpha_of(const AdapterSettings& settings, const std::string& linear) {
-  for (const auto& [name, alpha] : settings.alphas) {
-    if (linear == name || linear.ends_with("." + name)) {
-      return alpha;
-    }
+LowRankChange change_of(const std::string& name, Found found, const AdapterSettings& settings,
+                        const std::string& origin) {
+  const auto magnitude = found.extract(kMagnitude);
+  const auto alpha = found.extract(kAlpha);
+  LowRankChange change = make_change(name, std::move(found), origin);
+  if (!magnitude.empty()) {
+    KINORA_CHECK(change.kind == nn::UpdateKind::kLora, kIo, "[lora] ", origin, ": ", name,
+                 " has a lora_magnitude_vector, which only LoRA has");
+    KINORA_CHECK(magnitude.mapped().numel() == change.num_rows(), kIo, "[lora] ", origin,
+                 ": lora_magnitude_vector of ", name, " must have ", change.num_rows(),
+                 " elements, got ", magnitude.mapped().sizes());
+    change.magnitude = magnitude.mapped().flatten();
   }
-  return settings.alpha;
-}
-
-LowRankChange change_of(const std::string& name, const Found& found,
-                        const AdapterSettings& settings, const std::string& origin) {
-  KINORA_CHECK(found.a.defined() && found.b.defined(), kIo, "[lora] ", origin, ": ", name,
-               " has no lora_", found.a.defined() ? "B" : "A");
-  const at::Tensor a = matrix(found.a);
-  const at::Tensor b = matrix(found.b);
-  KINORA_CHECK(a.dim() == 2 && b.dim() == 2 && a.size(0) == b.size(1) && a.size(0) > 0, kIo,
-               "[lora] ", origin, ": lora_A and lora_B of ", name,
-               " must be [rank, in] and [out, rank], got ", found.a.sizes(), " and ",
-               found.b.sizes());
-  KINORA_CHECK(!found.magnitude.defined() || found.magnitude.numel() == b.size(0), kIo, "[lora] ",
-               origin, ": lora_magnitude_vector of ", name, " must have ", b.size(0),
-               " elements, got ", found.magnitude.sizes());
-  const int64_t rank = a.size(0);
-  AdapterSettings own = settings;
-  own.alpha = found.alpha.value_or(alpha_of(settings, name));
-  const double scale = own.scale(rank);
-  const bool is_said = own.alpha != 0.0 && !own.rslora;
-  return {.name = name,
-          .first_row = 0,
-          .a = a,
-          .b = b,
-          .magnitude = found.magnitude.defined() ? found.magnitude.flatten() : found.magnitude,
-          .scale = scale,
-          .alpha = is_said ? own.alpha : scale * static_cast<double>(rank),
-          .stored = found.stored};
+  KINORA_CHECK(alpha.empty() || alpha.mapped().numel() == 1, kIo, "[lora] ", origin, ": ", name,
+               ".alpha must be one number, got shape ", alpha.mapped().sizes());
+  change.alpha = alpha.empty() ? settings.alpha_of(name) : alpha.mapped().item<double>();
+  change.rank = change.rank > 0 ? change.rank : settings.rank_of(name);
+  if (change.rank == 0) {
+    set_rank_of_whole(change);
+  }
+  change.scale = update_scale(change.alpha, change.rank, settings.rslora);
+  return change;
 }
 
 /// Keys that a settings object may not have with another value: what we do not compute.
@@ -124,42 +121,48 @@ void check_settings(const json& values, const std::string& prefix, const std::st
                ": bias must be none, got ", bias.dump());
 }
 
-/// alpha_pattern: a name of a linear, or how it ends after a dot, as a regular expression; in files
-/// it is a name with ^ before it at most.
-std::map<std::string, double> parse_alphas(const json& pattern, const std::string& origin) {
-  std::map<std::string, double> alphas;
-  KINORA_CHECK(pattern.is_null() || pattern.is_object(), kIo, "[lora] ", origin,
-               ": alpha_pattern must be an object, got ", pattern.dump());
-  for (const auto& [key, alpha] : pattern.items()) {
-    const std::string name = key.starts_with('^') ? key.substr(1) : key;
-    const bool is_name = std::ranges::all_of(name, [](char c) {
-      return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' || c == '_' || c == '-';
-    });
-    KINORA_CHECK(is_name && alpha.is_number(), kIo, "[lora] ", origin,
-                 ": alpha_pattern must give numbers to names of linears, got ", io::in_quotes(key),
-                 " ", alpha.dump());
-    alphas[name] = alpha.get<double>();
+/// alpha_pattern or rank_pattern, in its order.
+template <typename T>
+std::vector<std::pair<std::string, T>> pattern_of(const json& values, const std::string& key,
+                                                  const std::string& origin) {
+  const json pattern = values.value(key, json());
+  std::vector<std::pair<std::string, T>> pairs;
+  const auto check = [&](bool holds) {
+    KINORA_CHECK(holds, kIo, "[lora] ", origin, ": ", key,
+                 " must have numbers by names of layers, got ", pattern.dump());
+  };
+  check(pattern.is_null() || pattern.is_object());
+  for (const auto& [name, value] : pattern.items()) {
+    check(value.is_number());
+    pairs.emplace_back(name, value.template get<T>());
   }
-  return alphas;
+  return pairs;
 }
 
 AdapterSettings parse_settings(const std::string& text, const std::string& origin) {
   const json values = json::parse(text, nullptr, /*allow_exceptions=*/false);
   KINORA_CHECK(values.is_object(), kIo, "[lora] ", origin, " must be a JSON object");
   std::string prefix;
-  for (const std::string part : kDiffusersPrefixes) {
-    prefix = values.contains(part + "r") ? part : prefix;
+  for (const std::string its : kDiffusersPrefixes) {
+    if (values.contains(its + "r")) {
+      prefix = its;
+    }
   }
   check_settings(values, prefix, origin);
-  const json alpha = values.value(prefix + "lora_alpha", json());
-  const json rslora = values.value(prefix + "use_rslora", json());
-  KINORA_CHECK((alpha.is_null() || alpha.is_number()) && (rslora.is_null() || rslora.is_boolean()),
+  const auto get = [&](const char* key) { return values.value(prefix + key, json()); };
+  const json alpha = get("lora_alpha").is_null() ? get("alpha") : get("lora_alpha");
+  const json rank = get("r");
+  const json rslora = get("use_rslora");
+  KINORA_CHECK((alpha.is_null() || alpha.is_number()) && (rank.is_null() || rank.is_number()) &&
+                   (rslora.is_null() || rslora.is_boolean()),
                kIo, "[lora] ", origin,
-               ": lora_alpha must be a number and use_rslora true or false, got ", alpha.dump(),
-               " and ", rslora.dump());
+               ": lora_alpha and r must be numbers and use_rslora true or false, got ",
+               alpha.dump(), ", ", rank.dump(), " and ", rslora.dump());
   return {.alpha = alpha.is_null() ? 0.0 : alpha.get<double>(),
+          .rank = rank.is_null() ? 0 : rank.get<int64_t>(),
           .rslora = rslora == json(true),
-          .alphas = parse_alphas(values.value(prefix + "alpha_pattern", json()), origin)};
+          .alphas = pattern_of<double>(values, prefix + "alpha_pattern", origin),
+          .ranks = pattern_of<int64_t>(values, prefix + "rank_pattern", origin)};
 }
 
 AdapterSettings settings_of(const fs::path& file, const WeightsFile& weights) {
@@ -241,8 +244,7 @@ class Placer {
       : rows_(rows_by_name(other, weights)), weights_(weights), origin_(std::move(origin)) {}
 
   [[nodiscard]] Adapter place(Adapter&& read) {
-    Adapter placed;
-    placed.origin = origin_;
+    Adapter placed{.origin = origin_, .rslora = read.rslora, .factor = read.factor};
     for (auto& [path, changes] : read.changes) {
       if (const Rows* rows = find(path)) {
         for (LowRankChange& change : changes) {
@@ -285,17 +287,19 @@ class Placer {
 
   void add(Adapter& placed, const Rows& rows, LowRankChange change) {
     const std::vector<int64_t>& shape = weights_.at(rows.path).shape;
-    const int64_t in =
-        shape.size() < 2 ? 0 : weights_.at(rows.path).numel() / std::max<int64_t>(shape[0], 1);
-    const bool fits = shape.size() >= 2 && shape[0] % rows.parts == 0 &&
-                      change.b.size(0) == shape[0] / rows.parts && change.a.size(1) == in;
-    KINORA_CHECK(fits, kIo, "[lora] ", origin_, ": ", change.name, " changes [", change.b.size(0),
-                 ", ", change.a.size(1), "] weights, but ", rows.path, " is ",
+    const int64_t elements =
+        shape.size() < 2 ? 0 : c10::multiply_integers(shape.begin() + 1, shape.end());
+    const bool fits = elements > 0 && shape[0] % rows.parts == 0 &&
+                      change.num_rows() == shape[0] / rows.parts &&
+                      change.row_elements() == elements;
+    KINORA_CHECK(fits, kIo, "[lora] ", origin_, ": ", change.name, " changes [", change.num_rows(),
+                 ", ", change.row_elements(), "] weights, but ", rows.path, " is ",
                  at::IntArrayRef(shape),
                  rows.parts > 1 ? " for " + std::to_string(rows.parts) + " of these" : "");
-    change.kernel.assign(shape.begin() + 2, shape.end());
     change.first_row = rows.part * (shape[0] / rows.parts);
-    placed.changes[rows.path].push_back(std::move(change));
+    change.places = elements / shape[1];
+    // Factors of a convolution of one place are taken for a linear, and the other way round.
+    placed.changes[rows.path].push_back(with_dims(std::move(change), shape.size()));
   }
 
   [[nodiscard]] std::vector<std::string> known() const {
@@ -312,120 +316,80 @@ class Placer {
   std::vector<std::string> unmatched_;
 };
 
-/// A change with its adapter's weight in the scale.
-using Changes = std::vector<LowRankChange>;
-
-/// sums [in] += the change of row `row`.
-void add_row(const LowRankChange& change, int64_t row, std::vector<double>& sums) {
-  const auto* a = change.a.const_data_ptr<float>();
-  const auto* b = change.b.const_data_ptr<float>();
-  const int64_t rank = change.a.size(0);
-  const auto in = static_cast<int64_t>(sums.size());
-  for (int64_t k = 0; k < rank; ++k) {
-    const double factor = change.scale * static_cast<double>(b[row * rank + k]);
-    const float* direction = a + k * in;
-    for (int64_t j = 0; j < in; ++j) {
-      sums[static_cast<size_t>(j)] += factor * static_cast<double>(direction[j]);
-    }
-  }
-}
-
-/// Rows `first`, ... of a weight, changed.
-at::Tensor changed_rows(const at::Tensor& rows, int64_t first, const Changes& changes) {
-  const at::Tensor base = matrix(rows.to(at::kFloat).contiguous());
-  at::Tensor result = at::empty(base.sizes(), at::kFloat);
-  const int64_t in = base.size(1);
-  const auto* from = base.const_data_ptr<float>();
-  auto* to = result.mutable_data_ptr<float>();
-  at::parallel_for(0, base.size(0), 1, [&](int64_t begin, int64_t end) {
-    std::vector<double> sums(static_cast<size_t>(in));
-    for (int64_t i = begin; i < end; ++i) {
-      std::copy(from + i * in, from + (i + 1) * in, sums.begin());
-      double factor = 1.0;
-      for (const LowRankChange& change : changes) {
-        const int64_t row = first + i - change.first_row;
-        if (row < 0 || row >= change.b.size(0)) {
-          continue;
-        }
-        add_row(change, row, sums);
-        if (change.magnitude.defined()) {
-          double squares = 0.0;
-          for (const double value : sums) {
-            squares += value * value;
-          }
-          factor = static_cast<double>(change.magnitude.const_data_ptr<float>()[row]) /
-                   std::sqrt(squares);
-        }
-      }
-      for (int64_t j = 0; j < in; ++j) {
-        to[i * in + j] = static_cast<float>(sums[static_cast<size_t>(j)] * factor);
-      }
-    }
+/// Whether a pattern, a regular expression, is all of `name` or its end behind a dot, as PEFT has
+/// it. In files it mostly is a name, with ^ before it at most.
+bool fits(const std::string& pattern, const std::string& name) {
+  const std::string plain = pattern.starts_with('^') ? pattern.substr(1) : pattern;
+  const bool is_name = std::ranges::all_of(plain, [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' || c == '_' || c == '-';
   });
-  return result.view(rows.sizes());
+  if (is_name) {
+    return name == plain || name.ends_with("." + plain);
+  }
+  std::vector<TextRange> found;
+  Regex("^(?:.*\\.)?(?:" + pattern + ")$", Regex::Dialect::kPython, "[lora]").find(name, found);
+  return !found.empty();
 }
 
-bool overlap(const LowRankChange& a, const LowRankChange& b) {
-  return a.first_row < b.first_row + b.b.size(0) && b.first_row < a.first_row + a.b.size(0);
-}
-
-void check_magnitudes(const std::string& path, const Changes& changes) {
-  for (size_t i = 0; i < changes.size(); ++i) {
-    for (size_t k = 0; k < changes.size(); ++k) {
-      KINORA_CHECK(
-          i == k || !changes[i].magnitude.defined() || !overlap(changes[i], changes[k]), kConfig,
-          "[lora] ", path,
-          " has a DoRA, which sets its norms, and another adapter. Hint: DoRA works alone");
+/// The value of the first pattern that fits.
+template <typename T>
+T value_of(const std::vector<std::pair<std::string, T>>& patterns, const std::string& name,
+           T otherwise) {
+  for (const auto& [pattern, value] : patterns) {
+    if (fits(pattern, name)) {
+      return value;
     }
   }
+  return otherwise;
 }
 
 }  // namespace
 
-double AdapterSettings::scale(int64_t rank) const {
-  const auto r = static_cast<double>(rank);
-  if (alpha == 0.0) {
+double AdapterSettings::alpha_of(const std::string& name) const {
+  return value_of(alphas, name, alpha);
+}
+
+int64_t AdapterSettings::rank_of(const std::string& name) const {
+  return value_of(ranks, name, rank);
+}
+
+double update_scale(double alpha, int64_t rank, bool rslora) {
+  if (alpha == 0.0 || rank == 0) {
     return 1.0;
   }
+  const auto r = static_cast<double>(rank);
   return alpha / (rslora ? std::sqrt(r) : r);
 }
 
 Adapter take_adapter(LateTensors& tensors, const AdapterSettings& settings,
                      const std::string& origin) {
-  std::map<std::string, Found> by_linear;
+  std::map<std::string, Found> by_layer;
+  std::map<std::string, at::ScalarType> stored;
   for (auto next = tensors.begin(); next != tensors.end();) {
     const auto current = next++;
     const std::string& name = current->first;
+    for (const char* part : kTuckerParts) {
+      KINORA_CHECK(!name.ends_with(part), kIo, "[lora] ", origin, ": ", name,
+                   " is of a Tucker decomposition (use_effective_conv2d, use_tucker), which is not "
+                   "supported");
+    }
     const auto* found = std::find_if(std::begin(kParts), std::end(kParts),
                                      [&](const PartName& p) { return name.ends_with(p.end); });
     if (found == std::end(kParts)) {
       continue;
     }
-    Found& linear = by_linear[name.substr(0, name.size() - std::string_view(found->end).size())];
-    const at::Tensor values = current->second.read_all().to(at::kFloat).contiguous();
-    switch (found->part) {
-      case LowRankPart::kA:
-        linear.a = values;
-        linear.stored = current->second.type;
-        break;
-      case LowRankPart::kB:
-        linear.b = values;
-        break;
-      case LowRankPart::kMagnitude:
-        linear.magnitude = values;
-        break;
-      case LowRankPart::kAlpha:
-        KINORA_CHECK(values.numel() == 1, kIo, "[lora] ", origin, ": ", name,
-                     " must be one number, got shape ", values.sizes());
-        linear.alpha = values.item<double>();
-        break;
+    const std::string layer = name.substr(0, name.size() - std::string_view(found->end).size());
+    by_layer[layer][found->part] = current->second.read_all().to(at::kFloat).contiguous();
+    if (found->part != std::string_view(kAlpha)) {
+      stored[layer] = current->second.type;
     }
     tensors.erase(current);
   }
-  Adapter adapter;
-  adapter.origin = origin;
-  for (const auto& [name, found] : by_linear) {
-    adapter.changes[name + kWeight].push_back(change_of(name, found, settings, origin));
+  Adapter adapter{.origin = origin, .rslora = settings.rslora, .factor = settings.factor};
+  for (auto& [name, found] : by_layer) {
+    LowRankChange change = change_of(name, std::move(found), settings, origin);
+    change.stored = stored[name];
+    adapter.changes[name + kWeight].push_back(std::move(change));
   }
   return adapter;
 }
@@ -456,51 +420,6 @@ Adapter read_adapter(const fs::path& path, const nn::Naming& other, const LateTe
   return placed;
 }
 
-void merge(LateTensors& weights, const std::vector<WeightedAdapter>& adapters) {
-  std::map<std::string, Changes> changes;
-  std::set<std::string> replaced;
-  for (const WeightedAdapter& weighted : adapters) {
-    for (const auto& [path, tensor] : weighted.adapter.whole) {
-      KINORA_CHECK(weighted.weight == 1.0, kConfig, "[lora] ", weighted.adapter.origin,
-                   " has weights that were trained whole, such as ", path,
-                   ", and those have no other weight than 1, got ", weighted.weight);
-      KINORA_CHECK(replaced.insert(path).second, kConfig, "[lora] two adapters set ", path);
-      weights.at(path) = tensor;
-    }
-    for (const auto& [path, own] : weighted.adapter.changes) {
-      for (LowRankChange change : own) {
-        change.scale *= weighted.weight;
-        changes[path].push_back(std::move(change));
-      }
-    }
-  }
-  for (auto& [path, own] : changes) {
-    check_magnitudes(path, own);
-    LateTensor& weight = weights.at(path);
-    weight.type = at::kFloat;
-    weight.read = [read = std::move(weight.read), own = std::move(own)](int64_t begin,
-                                                                        int64_t end) {
-      return changed_rows(read(begin, end), begin, own);
-    };
-  }
-}
-
-AdapterChoice parse_adapter_choice(const std::string& text) {
-  const size_t colon = text.rfind(':');
-  if (colon == std::string::npos) {
-    return {.path = text};
-  }
-  double weight = 0.0;
-  const char* end = text.data() + text.size();
-  const auto parsed = std::from_chars(text.data() + colon + 1, end, weight);
-  if (parsed.ec != std::errc() || parsed.ptr != end) {
-    return {.path = text};  // the colon is a part of the name
-  }
-  KINORA_CHECK(std::isfinite(weight), kConfig, "[lora] the weight of ", text.substr(0, colon),
-               " must be finite, got ", text.substr(colon + 1));
-  return {.path = text.substr(0, colon), .weight = weight};
-}
-
 namespace {
 
 /// An adapter under the names of another naming: each part of a weight has a change of its own.
@@ -517,24 +436,18 @@ Adapter renamed(const Adapter& adapter, const nn::Naming& other) {
     KINORA_CHECK(found != names.end(), kConfig, "[lora] ", path, " has no name there");
     return *found->second;
   };
-  Adapter result;
-  result.origin = adapter.origin;
+  Adapter result{.origin = adapter.origin, .rslora = adapter.rslora, .factor = adapter.factor};
   for (const auto& [path, changes] : adapter.changes) {
     const nn::OtherName& name = name_of(path);
-    const std::vector<std::string>& keys = name.keys;
+    const auto parts = static_cast<int64_t>(name.keys.size());
     for (const LowRankChange& change : changes) {
-      const int64_t rows = change.b.size(0) / static_cast<int64_t>(keys.size());
-      for (size_t part = 0; part < keys.size(); ++part) {
-        LowRankChange own = change;
+      const int64_t rows = change.num_rows() / parts;
+      for (int64_t part = 0; part < parts; ++part) {
+        LowRankChange own = rows_of(change, part * rows, rows);
         if (!name.shape.empty()) {
-          own.kernel.assign(name.shape.begin() + 2, name.shape.end());
+          own = with_dims(std::move(own), name.shape.size());
         }
-        const int64_t first = static_cast<int64_t>(part) * rows;
-        own.b = change.b.narrow(0, first, rows).contiguous();
-        own.magnitude = change.magnitude.defined()
-                            ? change.magnitude.narrow(0, first, rows).contiguous()
-                            : change.magnitude;
-        result.changes[keys[part]].push_back(std::move(own));
+        result.changes[name.keys[static_cast<size_t>(part)]].push_back(std::move(own));
       }
     }
   }
@@ -546,87 +459,148 @@ Adapter renamed(const Adapter& adapter, const nn::Naming& other) {
   return result;
 }
 
-/// The factors of an update, with the dims that files have.
-struct Factors {
-  LateTensor a;
-  LateTensor b;
-};
-
-Factors factors_of(const LowRankChange& change, std::optional<at::ScalarType> type) {
-  std::vector<int64_t> a = change.a.sizes().vec();
-  std::vector<int64_t> b = change.b.sizes().vec();
-  int64_t places = 1;
-  for (const int64_t size : change.kernel) {
-    places *= size;
-    b.push_back(1);
-  }
-  a[1] /= places;
-  a.insert(a.end(), change.kernel.begin(), change.kernel.end());
-  const at::ScalarType stored = type.value_or(change.stored);
-  return {late_tensor(change.a.reshape(a).to(stored)), late_tensor(change.b.reshape(b).to(stored))};
+/// "blocks.0.attn.qkv" of its weight.
+std::string layer_of(const std::string& path) {
+  return path.substr(0, path.size() - std::string_view(kWeight).size());
 }
 
-std::string linear_of(const std::string& weight) {
-  return weight.substr(0, weight.size() - std::string_view(kWeight).size());
+/// Whether a LoKr has W1 in two factors.
+bool divides_both(const LowRankChange& change) {
+  return change.factors.contains("lokr_w1_a");
+}
+
+/// The factor by which kronecker_factors() divides all layers as they are; kConfig where there is
+/// none, which PEFT needs.
+int64_t kronecker_factor_of(const Adapter& adapter) {
+  std::vector<std::array<int64_t, 4>> sizes;  // a, b, c, d
+  std::vector<int64_t> candidates = {adapter.factor, -1};
+  for (const auto& [path, changes] : adapter.changes) {
+    const auto& factors = changes.front().factors;
+    const auto size = [&factors](const std::string& name, int64_t dim) {
+      const auto found = factors.find(name);
+      return found != factors.end() ? found->second.size(dim)
+                                    : factors.at(name + (dim == 0 ? "_a" : "_b")).size(dim);
+    };
+    const int64_t a = size("lokr_w1", 0);
+    const int64_t c = size("lokr_w1", 1);
+    // Of a convolution in two factors the second has the kernel's places among its columns.
+    const int64_t places = changes.front().places;
+    const int64_t d =
+        factors.contains("lokr_w2") ? size("lokr_w2", 1) : size("lokr_w2", 1) / places;
+    sizes.push_back({a, size("lokr_w2", 0), c, d});
+    candidates.insert(candidates.end(), {a, c});
+  }
+  for (const int64_t factor : candidates) {
+    if (std::ranges::all_of(sizes, [factor](const auto& of) {
+          return nn::kronecker_factors(of[0] * of[1], factor) == std::pair{of[0], of[1]} &&
+                 nn::kronecker_factors(of[2] * of[3], factor) == std::pair{of[2], of[3]};
+        })) {
+      return factor;
+    }
+  }
+  throw_error(ErrorKind::kConfig, "[lora] ", adapter.origin,
+              ": the layers' sizes are no products by one factor (decompose_factor), which PEFT "
+              "needs of a LoKr");
+}
+
+/// adapter_config.json: what the first layer has, and by name what others have instead.
+json settings_for_peft(const Adapter& adapter) {
+  KINORA_CHECK(!adapter.changes.empty(), kConfig, "[lora] ", adapter.origin, " has no updates");
+  const LowRankChange& first = adapter.changes.begin()->second.front();
+  json ranks = json::object();
+  json alphas = json::object();
+  json targets = json::array();
+  bool dora = false;
+  for (const auto& [path, changes] : adapter.changes) {
+    const LowRankChange& change = changes.front();
+    const std::string layer = layer_of(path);
+    KINORA_CHECK(change.kind == first.kind && divides_both(change) == divides_both(first), kConfig,
+                 "[lora] ", adapter.origin, ": ", first.name, " and ", change.name,
+                 " have updates of two kinds, which are two adapters of PEFT");
+    if (change.rank != first.rank) {
+      ranks[layer] = change.rank;
+    }
+    if (change.alpha != first.alpha) {
+      alphas[layer] = change.alpha;
+    }
+    targets.push_back(layer);
+    dora = dora || change.magnitude.defined();
+  }
+  json config = {{"task_type", nullptr},     {"base_model_name_or_path", nullptr},
+                 {"inference_mode", true},   {"r", first.rank},
+                 {"rank_pattern", ranks},    {"alpha_pattern", alphas},
+                 {"target_modules", targets}};
+  // Without an alpha the scale is 1.
+  const double alpha = first.alpha > 0.0 ? first.alpha : static_cast<double>(first.rank);
+  switch (first.kind) {
+    case nn::UpdateKind::kLora:
+      config.update({{"peft_type", "LORA"},
+                     {"lora_alpha", alpha},
+                     {"lora_dropout", 0.0},
+                     {"use_rslora", adapter.rslora},
+                     {"use_dora", dora},
+                     {"bias", "none"},
+                     {"fan_in_fan_out", false}});
+      break;
+    case nn::UpdateKind::kLoha:
+      config.update({{"peft_type", "LOHA"}, {"alpha", alpha}, {"use_effective_conv2d", false}});
+      break;
+    case nn::UpdateKind::kLokr:
+      config.update({{"peft_type", "LOKR"},
+                     {"alpha", alpha},
+                     {"use_effective_conv2d", false},
+                     {"decompose_both", divides_both(first)},
+                     {"decompose_factor", kronecker_factor_of(adapter)}});
+      break;
+  }
+  return config;
 }
 
 /// The only change that the weight at a path has.
-const LowRankChange& only_change(const std::string& path, const Changes& changes) {
+const LowRankChange& only_change(const std::string& path,
+                                 const std::vector<LowRankChange>& changes) {
   KINORA_CHECK(changes.size() == 1, kConfig, "[lora] ", path, " is changed in ", changes.size(),
                " parts, which have no names of their own there. Hint: --adapter diffusers");
   return changes.front();
 }
 
+/// alpha where updates are multiplied by alpha / rank.
+double plain_alpha(const LowRankChange& change, bool rslora) {
+  return change.alpha > 0.0 && !rslora ? change.alpha
+                                       : change.scale * static_cast<double>(change.rank);
+}
+
+LateTensor stored_as(const at::Tensor& values, const LowRankChange& change,
+                     std::optional<at::ScalarType> type) {
+  return late_tensor(values.to(type.value_or(change.stored)));
+}
+
 }  // namespace
 
-void write_adapter(const fs::path& folder, const Adapter& adapter, const AdapterSettings& settings,
-                   const nn::Naming& other, std::optional<at::ScalarType> type) {
+void write_adapter(const fs::path& folder, const Adapter& adapter, const nn::Naming& other,
+                   std::optional<at::ScalarType> type) {
   const Adapter named = renamed(adapter, other);
-  KINORA_CHECK(!named.changes.empty(), kConfig, "[lora] ", adapter.origin, " has no update");
-  const LowRankChange& usual = named.changes.begin()->second.front();
   LateTensors tensors;
-  std::vector<std::string> targets;
   std::set<std::string> whole;
-  json ranks = json::object();
-  json alphas = json::object();
-  bool dora = false;
   for (const auto& [path, changes] : named.changes) {
-    const std::string linear = linear_of(path);
     const LowRankChange& change = only_change(path, changes);
-    const Factors factors = factors_of(change, type);
-    tensors[kPeftPrefix + linear + ".lora_A.weight"] = factors.a;
-    tensors[kPeftPrefix + linear + ".lora_B.weight"] = factors.b;
+    const std::string start = kPeftPrefix + layer_of(path) + ".";
+    for (const auto& [part, values] : change.factors) {
+      tensors[start + part + (change.kind == nn::UpdateKind::kLora ? kWeight : "")] =
+          stored_as(values, change, type);
+    }
     if (change.magnitude.defined()) {
-      tensors[kPeftPrefix + linear + ".lora_magnitude_vector"] = late_tensor(change.magnitude);
-      dora = true;
+      const bool of_convolution = change.factors.at("lora_A").dim() > 2;
+      tensors[start + kMagnitude] =
+          late_tensor(of_convolution ? change.magnitude.view({1, -1, 1, 1}) : change.magnitude);
     }
-    if (change.a.size(0) != usual.a.size(0)) {
-      ranks[linear] = change.a.size(0);
-    }
-    if (!settings.rslora && change.alpha != usual.alpha) {
-      alphas[linear] = change.alpha;
-    }
-    targets.push_back(linear);
   }
   for (const auto& [path, tensor] : named.whole) {
     tensors[kPeftPrefix + path] = tensor;
     whole.insert(path.substr(0, path.rfind('.')));  // the module
   }
-  const json config = {{"peft_type", "LORA"},
-                       {"task_type", nullptr},
-                       {"base_model_name_or_path", nullptr},
-                       {"inference_mode", true},
-                       {"r", usual.a.size(0)},
-                       {"lora_alpha", settings.rslora ? settings.alpha : usual.alpha},
-                       {"rank_pattern", ranks},
-                       {"alpha_pattern", alphas},
-                       {"lora_dropout", 0.0},
-                       {"use_rslora", settings.rslora},
-                       {"use_dora", dora},
-                       {"bias", "none"},
-                       {"fan_in_fan_out", false},
-                       {"target_modules", targets},
-                       {"modules_to_save", whole.empty() ? json() : json(whole)}};
+  json config = settings_for_peft(named);
+  config["modules_to_save"] = whole.empty() ? json() : json(whole);
   fs::create_directories(folder);
   write_weights(folder / kPeftFile, tensors, {.metadata = {{"format", "pt"}}});
   io::write_file_atomic(folder / kSettingsFile, config.dump(2) + "\n");
@@ -643,11 +617,20 @@ void write_kohya_adapter(const fs::path& file, const Adapter& adapter, const nn:
     const LowRankChange& change = only_change(path, changes);
     KINORA_CHECK(!change.magnitude.defined(), kConfig, "[lora] ", path,
                  " has a DoRA, which Kinora does not write for kohya. Hint: --adapter diffusers");
-    const std::string name = kohya_name(path);
-    const Factors factors = factors_of(change, type);
-    tensors[name + ".lora_down.weight"] = factors.a;
-    tensors[name + ".lora_up.weight"] = factors.b;
-    tensors[name + ".alpha"] = late_tensor(at::scalar_tensor(change.alpha, factors.a.type));
+    const bool is_whole = change.factors.contains("lokr_w1") && change.factors.contains("lokr_w2");
+    KINORA_CHECK(!is_whole || change.scale == 1.0, kConfig, "[lora] ", path,
+                 " is a LoKr of two whole factors, which LyCORIS' files have no alpha for; its "
+                 "scale must be 1, got ",
+                 change.scale, ". Hint: finetune.lora.alpha equal to rank; --adapter diffusers");
+    const std::string start = kohya_name(path) + ".";
+    for (const auto& [part, values] : change.factors) {
+      const std::string own = part == "lora_A"   ? "lora_down.weight"
+                              : part == "lora_B" ? "lora_up.weight"
+                                                 : part;
+      tensors[start + own] = stored_as(values, change, type);
+    }
+    tensors[start + kAlpha] = late_tensor(
+        at::scalar_tensor(plain_alpha(change, named.rslora), type.value_or(change.stored)));
   }
   write_weights(file, tensors, {.metadata = {{"format", "pt"}}});
 }

@@ -1,63 +1,48 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <filesystem>
-#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
+
+#include "kinora/checkpoint/adapter.h"
 #include "kinora/checkpoint/late_tensor.h"
 #include "kinora/nn/naming.h"
 
-/// Adapters (nn::LowRankUpdate) apart from a model: in files as PEFT, diffusers and kohya write
-/// them, and merged into weights.
+/// Adapters in files as PEFT, diffusers and kohya write them.
 namespace kinora::checkpoint {
 
-/// A change of neighbouring rows of a weight W [out, in], fp32 on the CPU. Of a convolution `in` is
-/// channels and places of its kernel together.
-struct LowRankChange {
-  std::string name;  ///< of the linear, as where it comes from has it
-  int64_t first_row = 0;
-  at::Tensor a;                        ///< [rank, in]
-  at::Tensor b;                        ///< [rows, rank]
-  at::Tensor magnitude;                ///< [rows], of DoRA; undefined: LoRA
-  double scale = 1.0;                  ///< of b a
-  double alpha = 0.0;                  ///< scale * rank, as the file says it
-  std::vector<int64_t> kernel = {};    ///< dims of the weight behind the first two
-  at::ScalarType stored = at::kFloat;  ///< type in the file
-};
-
-struct Adapter {
-  std::string origin;
-  std::map<std::string, std::vector<LowRankChange>> changes;  ///< by the weight's path
-  /// What was trained whole: these take the place of weights.
-  LateTensors whole;
-  std::vector<std::string> left_out = {};  ///< keys of text encoders, which take no updates here
-};
-
-/// How alpha and rank make a scale, where a file does not say it: keys of adapter_config.json.
+/// What adapter_config.json says of layers. Patterns are PEFT's: regular expressions of a layer's
+/// name or its end behind a dot, of which the first that fits counts.
 struct AdapterSettings {
   double alpha = 0.0;  ///< 0: the rank, so that the scale is 1
+  int64_t rank = 0;    ///< where the factors do not show it
   bool rslora = false;
-  /// Of linears whose names are these or end in a dot and these.
-  std::map<std::string, double> alphas = {};
+  int64_t factor = -1;  ///< of LoKr
+  std::vector<std::pair<std::string, double>> alphas = {};
+  std::vector<std::pair<std::string, int64_t>> ranks = {};
 
-  [[nodiscard]] double scale(int64_t rank) const;
+  [[nodiscard]] double alpha_of(const std::string& name) const;
+  [[nodiscard]] int64_t rank_of(const std::string& name) const;
 };
 
-/// Takes the tensors of low-rank updates out of `tensors`: LINEAR.lora_A.weight, .lora_B.weight,
-/// .lora_magnitude_vector and .alpha, or kohya's and diffusers' other names of the first two. kIo
-/// where they do not belong together.
+/// alpha / rank, or alpha / sqrt(rank); 1 where one of them is 0.
+[[nodiscard]] double update_scale(double alpha, int64_t rank, bool rslora);
+
+/// Takes the tensors of low-rank updates out of `tensors`: LAYER.lora_A.weight, .lora_B.weight,
+/// .lora_magnitude_vector, .hada_w1_a, .lokr_w1 and the like. kIo where they do not belong
+/// together.
 [[nodiscard]] Adapter take_adapter(LateTensors& tensors, const AdapterSettings& settings,
                                    const std::string& origin);
 
 /// Reads an adapter: a safetensors file, or a folder with adapter_model.safetensors or
 /// pytorch_lora_weights.safetensors. Keys start with base_model.model., transformer., unet. or
 /// nothing; alpha comes from adapter_config.json beside it, the header's lora_adapter_metadata, or
-/// keys LINEAR.alpha. Linears are named as ours or by `other`, whose parts become rows of ours, or
+/// keys LAYER.alpha. Layers are named as ours or by `other`, whose parts become rows of ours, or
 /// as kohya makes names of those: lora_unet_ and the name with _ for dots. Factors of a convolution
 /// of one place are taken for a linear. `weights`: of the model that it is for. kIo for what is no
 /// such file; for keys that the model lacks, the first of them before all, with the names most like
@@ -65,33 +50,16 @@ struct AdapterSettings {
 [[nodiscard]] Adapter read_adapter(const std::filesystem::path& path, const nn::Naming& other,
                                    const LateTensors& weights);
 
-/// Merges: W + weight * scale * B A for each adapter, in double, rounded once to fp32; of DoRA
-/// m (W + weight * scale * B A) / |.| by rows. weight: 1 for what an adapter was trained to be. The
-/// bits do not depend on threads or on how rows are read. kConfig where DoRA meets another adapter
-/// of the same rows.
-struct WeightedAdapter {
-  Adapter adapter;
-  double weight = 1.0;
-};
-void merge(LateTensors& weights, const std::vector<WeightedAdapter>& adapters);
-
-/// "FILE" or "FILE:0.8". kConfig for a weight that is not finite.
-struct AdapterChoice {
-  std::filesystem::path path;
-  double weight = 1.0;
-};
-[[nodiscard]] AdapterChoice parse_adapter_choice(const std::string& text);
-
 /// Writes adapter_model.safetensors and adapter_config.json into `folder`, as PEFT does, in the
-/// type of each update. What differs from linear to linear is in alpha_pattern and rank_pattern.
-/// other: the names to use for linears and whole weights, where they shall not be ours. kConfig
-/// where those do not have one.
+/// type of each update. What differs from layer to layer is in alpha_pattern and rank_pattern.
+/// other: the names to use for layers and whole weights, where they shall not be ours. kConfig
+/// where those do not have one, and for updates of several kinds.
 void write_adapter(const std::filesystem::path& folder, const Adapter& adapter,
-                   const AdapterSettings& settings, const nn::Naming& other,
-                   std::optional<at::ScalarType> type = {});
+                   const nn::Naming& other, std::optional<at::ScalarType> type = {});
 
-/// The same as a file of kohya's layout: lora_unet_LINEAR.lora_down.weight, .lora_up.weight and
-/// .alpha. kConfig for what that has no place for, DoRA and weights that were trained whole.
+/// The same as a file of kohya's layout: lora_unet_LAYER.lora_down.weight, .lora_up.weight and
+/// .alpha, of LoHa and LoKr LyCORIS' .hada_w1_a, .lokr_w1 and so on. kConfig for what that has no
+/// place for, DoRA and weights that were trained whole.
 void write_kohya_adapter(const std::filesystem::path& file, const Adapter& adapter,
                          const nn::Naming& other, std::optional<at::ScalarType> type = {});
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kinora/checkpoint/checkpoint.h"
+#include "kinora/checkpoint/low_rank_file.h"
 #include "kinora/checkpoint/weights_file.h"
 #include "kinora/checkpoint/weights_output.h"
 #include "kinora/core/config.h"
@@ -171,14 +172,12 @@ Converted convert_updates(const Source& source, const ConvertOptions& options) {
       " does not say what model it is, which names of adapters need. Hint: give its recipe "
       "with --config");
   checkpoint::Adapter adapter = source.updates;
-  checkpoint::AdapterSettings settings = adapter_settings(source.recipe.finetune.lora);
   if (!options.adapters.empty()) {
     auto given = read_adapters(options.adapters, source.model->config(), source.tensors);
     KINORA_CHECK(given.size() == 1 && given.front().weight == 1.0, kConfig,
                  "[convert] --adapter writes one --lora of weight 1, got ", given.size(),
                  ", the first of weight ", given.front().weight);
     adapter = std::move(given.front().adapter);
-    settings = {};
   }
   KINORA_CHECK(!adapter.changes.empty(), kConfig, "[convert] ", options.from,
                " is no run with finetune.lora, so it has no adapter. Hint: name a file of one with "
@@ -190,7 +189,7 @@ Converted convert_updates(const Source& source, const ConvertOptions& options) {
     checkpoint::write_kohya_adapter(options.to, adapter, naming, options.type);
   } else {
     check_empty(options.to);
-    checkpoint::write_adapter(options.to, adapter, settings, naming, options.type);
+    checkpoint::write_adapter(options.to, adapter, naming, options.type);
   }
   Converted converted;
   converted.what =

@@ -26,12 +26,36 @@ void describe(Fields& fields, FinetuneConfig& config) {
   const auto lora_scope = fields.scope("lora");
   LoraConfig& lora = config.lora;
   fields.add("targets", lora.targets,
-             "Linears that get a trained low-rank update while they are frozen, as patterns over "
-             "their paths: [blocks.*.attn.*]. [] = none.");
+             "Linears and convolutions that get a trained low-rank update while they are frozen, "
+             "as patterns over their paths: [blocks.*.attn.*]. [] = none.");
+  fields.add("kind", lora.kind,
+             {{"lora", nn::UpdateKind::kLora},
+              {"loha", nn::UpdateKind::kLoha},
+              {"lokr", nn::UpdateKind::kLokr}},
+             "What an update is: lora = B A; loha = (W1a W1b) * (W2a W2b), element by element; "
+             "lokr = W1 kron W2, a Kronecker product.");
   fields.add("rank", lora.rank, "Rank r of the updates.", between(1, 65536));
   fields.add("alpha", lora.alpha, "Updates are multiplied by alpha / rank.", above(0, 1e6));
-  fields.add("rslora", lora.rslora, "By alpha / sqrt(rank) instead (rsLoRA).");
-  fields.add("dora", lora.dora, "Train the norms of the weights' rows apart (DoRA).");
+  fields.add("conv_rank", lora.conv_rank,
+             "Rank of the updates of convolutions over more than one place, such as 3 x 3; 0 = "
+             "rank.",
+             between(0, 65536));
+  fields.add("conv_alpha", lora.conv_alpha, "Alpha of the same; 0 = alpha.", between(0, 1e6));
+  fields
+      .add(
+          "factor", lora.factor,
+          "Of lokr: how sizes become products of two. A positive number that divides a size is one "
+          "of them; else the smaller one is no larger. -1 = both near the size's root.",
+          between(-1, 65536))
+      .check("be -1 or positive, and -1 unless finetune.lora.kind is lokr", [&lora] {
+        return lora.factor == -1 || (lora.factor > 0 && lora.kind == nn::UpdateKind::kLokr);
+      });
+  fields.add("rslora", lora.rslora, "By alpha / sqrt(rank) instead (rsLoRA).")
+      .check("be false unless finetune.lora.kind is lora",
+             [&lora] { return !lora.rslora || lora.kind == nn::UpdateKind::kLora; });
+  fields.add("dora", lora.dora, "Train the norms of the weights' rows apart (DoRA).")
+      .check("be false unless finetune.lora.kind is lora",
+             [&lora] { return !lora.dora || lora.kind == nn::UpdateKind::kLora; });
 }
 
 }  // namespace kinora::inference

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "kinora/nn/low_rank.h"
+
 namespace kinora {
 class Fields;
 }
@@ -13,12 +15,20 @@ namespace kinora::inference {
 /// The keys finetune.lora.*; their meanings stand in describe().
 struct LoraConfig {
   std::vector<std::string> targets;
+  nn::UpdateKind kind = nn::UpdateKind::kLora;
   int64_t rank = 8;
   double alpha = 8.0;
+  int64_t conv_rank = 0;
+  double conv_alpha = 0.0;
+  int64_t factor = -1;
   bool rslora = false;
   bool dora = false;
 
   [[nodiscard]] bool any() const { return !targets.empty(); }
+  /// Whether there are updates of which blocks' own kernels compute nothing.
+  [[nodiscard]] bool needs_modules() const {
+    return any() && (dora || kind != nn::UpdateKind::kLora);
+  }
 };
 
 /// What becomes of positions of another size.

@@ -13,7 +13,7 @@ void describe_kernels(Fields& fields, ModelRecipe& recipe) {
              {{"auto", Path::kAuto}, {"plain", Path::kPlain}, {"fast", Path::kFast}},
              "How blocks are computed: plain = libtorch's calls one by one; fast = fused kernels "
              "with a written-out backward. auto = fast for bf16 and fp16 on a GPU, but plain with "
-             "finetune.lora.dora.");
+             "finetune.lora.dora, loha or lokr.");
   const auto scope = fields.scope("kernels");
   const auto add = [&fields](const char* name, ops::Switch& value, const char* help) {
     fields.add(name, value,
@@ -128,8 +128,8 @@ void describe(Fields& fields, ModelRecipe& recipe) {
     describe_sample_count(fields, recipe);
     describe(fields, recipe.sample.sampling);
   }
-  for (const char* others : {"run", "image_data", "train", "parallel", "lr", "optim", "checkpoint",
-                             "validation", "sample.every", "sample.format"}) {
+  for (const char* others : {"run", "image_data", "train", "parallel", "lr", "optim",
+                             "checkpoint", "validation", "sample.every", "sample.format"}) {
     fields.skip(others);
   }
 }

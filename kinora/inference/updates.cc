@@ -4,6 +4,7 @@
 #include <string_view>
 #include <utility>
 
+#include "kinora/checkpoint/low_rank_file.h"
 #include "kinora/core/error.h"
 #include "kinora/core/glob.h"
 #include "kinora/core/log.h"
@@ -12,7 +13,7 @@
 #include "kinora/models/model.h"
 #include "kinora/models/transformers/diffusers_names.h"
 #include "kinora/models/unets/unet_names.h"
-#include "kinora/nn/linear.h"
+#include "kinora/nn/weight_layer.h"
 
 namespace kinora::inference {
 namespace {
@@ -29,19 +30,36 @@ std::vector<std::string> paths_of(const std::vector<Named>& all) {
   return paths;
 }
 
+/// Whether a weight is a convolution's over more than one place: [out, in, kernel...].
+bool has_places(const nn::WeightLayer& layer) {
+  const std::vector<int64_t>& shape = layer.weight.shape;
+  return std::any_of(shape.begin() + 2, shape.end(), [](int64_t size) { return size > 1; });
+}
+
+double alpha_of(const LoraConfig& lora, const nn::WeightLayer& layer) {
+  return lora.conv_alpha > 0.0 && has_places(layer) ? lora.conv_alpha : lora.alpha;
+}
+
+nn::LowRankOptions options_of(const LoraConfig& lora, const nn::WeightLayer& layer) {
+  const int64_t rank = lora.conv_rank > 0 && has_places(layer) ? lora.conv_rank : lora.rank;
+  return {.kind = lora.kind,
+          .rank = rank,
+          .scale = checkpoint::update_scale(alpha_of(lora, layer), rank, lora.rslora),
+          .dora = lora.dora,
+          .factor = lora.factor};
+}
+
 /// Adds the updates, with which all else starts frozen.
 void adapt(const LoraConfig& lora, nn::Module& model) {
   for (const auto& [path, parameter] : model.named_parameters()) {
     parameter->frozen = true;
   }
-  const nn::LowRankOptions options{
-      .rank = lora.rank, .scale = adapter_settings(lora).scale(lora.rank), .dora = lora.dora};
-  const std::vector<nn::NamedLinear> linears = model.named_linears();
+  const std::vector<nn::NamedWeightLayer> layers = model.named_weight_layers();
   const std::vector<bool> is_target =
-      match_globs(lora.targets, paths_of(linears), "finetune.lora.targets");
-  for (size_t i = 0; i < linears.size(); ++i) {
+      match_globs(lora.targets, paths_of(layers), "finetune.lora.targets");
+  for (size_t i = 0; i < layers.size(); ++i) {
     if (is_target[i]) {
-      linears[i].linear->adapt(options);
+      layers[i].layer->adapt(options_of(lora, *layers[i].layer));
     }
   }
 }
@@ -55,12 +73,30 @@ void freeze(const FinetuneConfig& config, const std::vector<nn::NamedParameter>&
     const bool may_train = trained[i] || (config.train.empty() && !config.lora.any());
     parameters[i].parameter->frozen = !may_train || frozen[i];
   }
-  for (const auto& [path, linear] : model.named_linears()) {
-    KINORA_CHECK(linear->update() == nullptr || linear->weight.frozen, kConfig,
+  for (const auto& [path, layer] : model.named_weight_layers()) {
+    KINORA_CHECK(layer->update() == nullptr || layer->weight.frozen, kConfig,
                  "[finetune] finetune.train names ", path,
                  ".weight, which has a low-rank update and is frozen. Hint: leave it out of one of "
                  "finetune.train and finetune.lora.targets");
   }
+}
+
+/// What an adapter of the run says of `model`'s updates.
+checkpoint::AdapterSettings adapter_settings(const LoraConfig& lora, nn::Module& model) {
+  checkpoint::AdapterSettings settings{
+      .alpha = lora.alpha, .rank = lora.rank, .rslora = lora.rslora, .factor = lora.factor};
+  for (const auto& [path, layer] : model.named_weight_layers()) {
+    if (layer->update() == nullptr) {
+      continue;
+    }
+    if (const double alpha = alpha_of(lora, *layer); alpha != lora.alpha) {
+      settings.alphas.emplace_back(path, alpha);
+    }
+    if (const int64_t rank = layer->update()->options().rank; rank != lora.rank) {
+      settings.ranks.emplace_back(path, rank);
+    }
+  }
+  return settings;
 }
 
 /// The other names that adapters of such a model may have: those of diffusers, where it has it, and
@@ -101,11 +137,17 @@ checkpoint::Adapter merge_updates(const ModelRecipe& recipe, checkpoint::LateTen
   if (!recipe.finetune.lora.any()) {
     return {};
   }
-  checkpoint::Adapter adapter =
-      checkpoint::take_adapter(weights, adapter_settings(recipe.finetune.lora), "the run");
-  checkpoint::merge(weights, {{adapter, 1.0}});
   const auto model = models::make_model(recipe.model);
   add_updates(recipe.finetune, *model);
+  checkpoint::Adapter adapter =
+      checkpoint::take_adapter(weights, adapter_settings(recipe.finetune.lora, *model), "the run");
+  for (auto& [path, changes] : adapter.changes) {
+    const checkpoint::LateTensor& weight = weights.at(path);
+    for (checkpoint::LowRankChange& change : changes) {
+      change.places = weight.numel() / (weight.shape.at(0) * weight.shape.at(1));
+    }
+  }
+  checkpoint::merge(weights, {{adapter, 1.0}});
   for (const auto& [path, parameter] : trained_parameters(*model)) {
     if (const auto found = weights.find(path); found != weights.end()) {
       found->second = checkpoint::late_tensor(found->second.read_all());
@@ -113,10 +155,6 @@ checkpoint::Adapter merge_updates(const ModelRecipe& recipe, checkpoint::LateTen
     }
   }
   return adapter;
-}
-
-checkpoint::AdapterSettings adapter_settings(const LoraConfig& lora) {
-  return {.alpha = lora.alpha, .rslora = lora.rslora};
 }
 
 std::vector<checkpoint::WeightedAdapter> read_adapters(const std::vector<std::string>& choices,

@@ -3,13 +3,14 @@
 #include <string>
 #include <vector>
 
+#include "kinora/checkpoint/adapter.h"
 #include "kinora/checkpoint/late_tensor.h"
-#include "kinora/checkpoint/low_rank_file.h"
 #include "kinora/inference/recipe.h"
 #include "kinora/models/model_config.h"
 #include "kinora/nn/module.h"
 
-/// Low-rank updates of linears: in a model, in its checkpoints, and merged into plain weights.
+/// Low-rank updates of linears and convolutions: in a model, in its checkpoints, and merged into
+/// plain weights.
 namespace kinora::inference {
 
 /// Freezes parameters and adds low-rank updates as finetune.* says, before the parameters have
@@ -24,8 +25,6 @@ void add_updates(const FinetuneConfig& finetune, nn::Module& model);
 /// what was trained, as an adapter; an empty one where the run has no updates, whose weights are
 /// plain.
 checkpoint::Adapter merge_updates(const ModelRecipe& recipe, checkpoint::LateTensors& weights);
-
-[[nodiscard]] checkpoint::AdapterSettings adapter_settings(const LoraConfig& lora);
 
 /// Reads adapters, each "FILE" or "FILE:WEIGHT", for plain weights of `model`.
 [[nodiscard]] std::vector<checkpoint::WeightedAdapter> read_adapters(

@@ -1,5 +1,6 @@
 #include "kinora/nn/conv.h"
 
+#include <cassert>
 #include <cmath>
 #include <utility>
 
@@ -46,6 +47,9 @@ ConvShape ConvShape::same(int64_t in_channels, int64_t out_channels, int64_t ker
 }
 
 Conv::Conv(ConvShape shape) : shape_(checked(std::move(shape))) {
+  if (shape_.groups == 1) {  // updates have no groups
+    set_weight_layer(*this);
+  }
   weight.shape = weight_shape(shape_);
   const int64_t fan_in = weight.numel() / shape_.out_channels;
   const Init init = {Init::Kind::kUniform, 1.0 / std::sqrt(static_cast<double>(fan_in))};
@@ -64,9 +68,7 @@ at::Tensor Conv::forward(const at::Tensor& x) const {
 }
 
 at::Tensor Conv::forward_without_bias(const at::Tensor& x) const {
-  return ops::convolve(
-      x.to(weight.value.scalar_type()), ops::with_gradient(weight.value, weight.grad), {},
-      {.stride = shape_.stride, .padding = shape_.padding, .groups = shape_.groups});
+  return convolved(x, shape_.padding, {});
 }
 
 at::Tensor Conv::added_bias() const {
@@ -74,13 +76,24 @@ at::Tensor Conv::added_bias() const {
 }
 
 at::Tensor Conv::forward(const at::Tensor& x, const std::vector<Padding>& padding) const {
-  return tapped(ops::convolve(
-      x.to(weight.value.scalar_type()), ops::with_gradient(weight.value, weight.grad), added_bias(),
-      {.stride = shape_.stride, .padding = padding, .groups = shape_.groups}));
+  return tapped(convolved(x, padding, added_bias()));
+}
+
+at::Tensor Conv::convolved(const at::Tensor& x, const std::vector<Padding>& padding,
+                           const at::Tensor& bias) const {
+  const at::Tensor own = x.to(weight.value.scalar_type());
+  const at::Tensor own_weight = ops::with_gradient(weight.value, weight.grad);
+  const auto product = [&](const at::Tensor& input, const at::Tensor& by, const at::Tensor& plus) {
+    return ops::convolve(input, by, plus,
+                         {.stride = shape_.stride, .padding = padding, .groups = shape_.groups});
+  };
+  return update() == nullptr ? product(own, own_weight, bias)
+                             : update()->forward(own, own_weight, bias, product);
 }
 
 at::Tensor Conv::forward_doubled(const at::Tensor& x, Padding rows,
                                  const at::Tensor& phases) const {
+  assert(update() == nullptr);
   return tapped(ops::convolve_doubled(x.to(weight.value.scalar_type()),
                                       phases.defined() ? phases : doubled_phases(), added_bias(),
                                       rows));

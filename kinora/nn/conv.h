@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kinora/nn/module.h"
+#include "kinora/nn/weight_layer.h"
 
 namespace kinora::nn {
 
@@ -29,7 +29,7 @@ struct ConvShape {
 
 /// Cross-correlation with `weight` [out, in / groups, kernel...] and `bias` [out], names and start
 /// (uniform, bound 1 / sqrt(fan in)) as PyTorch has them, computed in the weight's dtype.
-class Conv : public Module {
+class Conv : public WeightLayer {
  public:
   /// kConfig where groups do not divide the channels, or stride and padding are of other dims.
   explicit Conv(ConvShape shape);
@@ -52,10 +52,11 @@ class Conv : public Module {
 
   [[nodiscard]] const ConvShape& shape() const { return shape_; }
 
-  Parameter weight;
-  Parameter bias;  ///< registered if the shape has one
-
  private:
+  /// With bias, or without where that is undefined.
+  [[nodiscard]] at::Tensor convolved(const at::Tensor& x, const std::vector<Padding>& padding,
+                                     const at::Tensor& bias) const;
+
   ConvShape shape_;
 };
 

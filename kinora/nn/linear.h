@@ -1,9 +1,6 @@
 #pragma once
 
-#include <memory>
-
-#include "kinora/nn/low_rank.h"
-#include "kinora/nn/module.h"
+#include "kinora/nn/weight_layer.h"
 #include "kinora/ops/linear_weights.h"
 
 namespace kinora::nn {
@@ -14,7 +11,7 @@ struct LinearOptions {
 };
 
 /// y = x W^T + b with `weight` [out, in] and `bias` [out], computed in the weight's dtype.
-class Linear : public Module {
+class Linear : public WeightLayer {
  public:
   /// The bias starts at zero.
   Linear(int64_t in_features, int64_t out_features, Init weight_init,
@@ -23,23 +20,13 @@ class Linear : public Module {
   /// x: [..., in], any floating dtype. Returns [..., out] in the weight's dtype.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
 
-  /// Adds a trained low-rank update and freezes what is there. Before the parameters have their
-  /// memory.
-  void adapt(const LowRankOptions& options);
-  /// Null: none.
-  [[nodiscard]] const LowRankUpdate* update() const { return update_.get(); }
-
-  /// For the fast path, which computes without this module. kConfig for an update with magnitudes
-  /// (DoRA), which only forward() computes.
+  /// For the fast path, which computes without this module. kConfig for an update other than LoRA,
+  /// which only forward() computes.
   [[nodiscard]] ops::LinearWeights weights() const;
   /// weights().number.
   void set_number(int64_t number) { number_ = number; }
 
-  Parameter weight;
-  Parameter bias;  ///< registered if there is one
-
  private:
-  std::unique_ptr<LowRankUpdate> update_;
   int64_t number_ = -1;
 };
 

@@ -38,15 +38,15 @@ std::vector<NamedBuffer> Module::named_buffers() {
   return std::move(collected.buffers);
 }
 
-std::vector<NamedLinear> Module::named_linears() {
+std::vector<NamedWeightLayer> Module::named_weight_layers() {
   Collected collected;
   collect("", collected);
-  return std::move(collected.linears);
+  return std::move(collected.layers);
 }
 
 void Module::collect(const std::string& prefix, Collected& collected) {
-  if (linear_ != nullptr) {
-    collected.linears.push_back({prefix, linear_});
+  if (weight_layer_ != nullptr) {
+    collected.layers.push_back({prefix, weight_layer_});
   }
   for (const auto& [name, parameter] : parameters_) {
     collected.parameters.push_back({join(prefix, name), parameter});

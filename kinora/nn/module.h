@@ -63,10 +63,10 @@ struct NamedBuffer {
   std::string path;
   at::Tensor* buffer;
 };
-class Linear;
-struct NamedLinear {
+class WeightLayer;
+struct NamedWeightLayer {
   std::string path;
-  Linear* linear;
+  WeightLayer* layer;
 };
 
 /// Sees (module path, output) of every module as it is computed and returns the output to go on
@@ -85,7 +85,7 @@ class Module {
   /// All parameters below this module, depth first in order of registration, paths relative to it.
   [[nodiscard]] std::vector<NamedParameter> named_parameters();
   [[nodiscard]] std::vector<NamedBuffer> named_buffers();
-  [[nodiscard]] std::vector<NamedLinear> named_linears();
+  [[nodiscard]] std::vector<NamedWeightLayer> named_weight_layers();
 
   /// Sets Parameter::layer of all parameters below this module.
   void set_layer(int64_t layer);
@@ -108,8 +108,8 @@ class Module {
   void add_child(std::string name, Module& child);
   void add_parameter(std::string name, Parameter& parameter);
   void add_buffer(std::string name, at::Tensor& buffer);
-  /// This module is `linear`.
-  void set_linear(Linear& linear) { linear_ = &linear; }
+  /// This module is `layer`, whose weight may have an update.
+  void set_weight_layer(WeightLayer& layer) { weight_layer_ = &layer; }
 
   /// Whether something looks at outputs. Then forward must pass through every module.
   [[nodiscard]] bool is_tapped() const { return tap_ != nullptr; }
@@ -126,14 +126,14 @@ class Module {
   struct Collected {
     std::vector<NamedParameter> parameters;
     std::vector<NamedBuffer> buffers;
-    std::vector<NamedLinear> linears;
+    std::vector<NamedWeightLayer> layers;
   };
   void collect(const std::string& prefix, Collected& collected);
 
   std::vector<Named<Parameter>> parameters_;
   std::vector<Named<at::Tensor>> buffers_;
   std::vector<Named<Module>> children_;
-  Linear* linear_ = nullptr;
+  WeightLayer* weight_layer_ = nullptr;
   ops::BlockKernels* kernels_ = nullptr;
   Tap tap_;
   std::string tap_path_;

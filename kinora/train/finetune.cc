@@ -17,7 +17,7 @@
 #include "kinora/inference/updates.h"
 #include "kinora/models/families.h"
 #include "kinora/models/transformers/diffusers_names.h"
-#include "kinora/nn/linear.h"
+#include "kinora/nn/weight_layer.h"
 #include "kinora/pipelines/diffusers_model.h"
 #include "kinora/pipelines/diffusers_unet.h"
 
@@ -125,13 +125,44 @@ std::string choose_positions(inference::PositionChoice choice, const models::Mod
          list_names(changed, kNamesInMessage);
 }
 
+/// "; LoRA of rank 8 on 56 linears, of rank 4 on 12 convolutions".
+std::string describe_updates(const inference::LoraConfig& lora, nn::Module& model) {
+  struct Counted {
+    int64_t rank = 0;
+    int64_t count = 0;
+  };
+  Counted linears;
+  Counted convolutions;
+  for (const auto& [path, layer] : model.named_weight_layers()) {
+    if (layer->update() != nullptr) {
+      Counted& counted = layer->weight.shape.size() == 2 ? linears : convolutions;
+      counted = {.rank = layer->update()->options().rank, .count = counted.count + 1};
+    }
+  }
+  std::ostringstream text;
+  text << "; "
+       << (lora.dora                            ? "DoRA"
+           : lora.kind == nn::UpdateKind::kLora ? "LoRA"
+           : lora.kind == nn::UpdateKind::kLoha ? "LoHa"
+                                                : "LoKr");
+  const char* before = "";
+  for (const auto& [counted, what] :
+       {std::pair{linears, "linears"}, std::pair{convolutions, "convolutions"}}) {
+    if (counted.count > 0) {
+      text << before << " of rank " << counted.rank << " on " << counted.count << " " << what;
+      before = ",";
+    }
+  }
+  return text.str();
+}
+
 /// DoRA starts with the norms of the rows.
 void set_magnitudes(nn::Module& model, optim::Arena& arena) {
-  for (const auto& [path, linear] : model.named_linears()) {
-    if (linear->update() != nullptr && linear->update()->has_magnitude()) {
+  for (const auto& [path, layer] : model.named_weight_layers()) {
+    if (layer->update() != nullptr && layer->update()->options().dora) {
       const at::Tensor weight = arena.export_parameter(path + ".weight", optim::Role::master());
       arena.load_parameter(path + ".lora_magnitude_vector",
-                           at::linalg_vector_norm(weight, 2, at::IntArrayRef{1}));
+                           at::linalg_vector_norm(weight.flatten(1), 2, at::IntArrayRef{1}));
     }
   }
 }
@@ -167,9 +198,8 @@ std::vector<nn::BucketSpec> with_updates(std::vector<nn::BucketSpec> buckets, nn
     }
   }
   for (const auto& [path, parameter] : model.named_parameters()) {
-    const size_t update = path.find(".lora_");
-    if (update != std::string::npos) {
-      bucket_of.at(path.substr(0, update) + ".weight")->parameters.push_back(path);
+    if (const auto owner = nn::owner_of_update(path)) {
+      bucket_of.at(*owner + ".weight")->parameters.push_back(path);
     }
   }
   return buckets;
@@ -184,15 +214,10 @@ std::string describe_finetuning(const RunConfig& config, nn::Module& model,
   text << human_count(arena.num_trained()) << " of " << human_count(arena.num_elements())
        << " parameters are trained";
   if (config.finetune.lora.any()) {
-    const std::vector<nn::NamedLinear> linears = model.named_linears();
-    const auto count = std::count_if(
-        linears.begin(), linears.end(),
-        [](const nn::NamedLinear& named) { return named.linear->update() != nullptr; });
-    text << "; " << (config.finetune.lora.dora ? "DoRA" : "LoRA") << " of rank "
-         << config.finetune.lora.rank << " on " << count << " linears";
+    text << describe_updates(config.finetune.lora, model);
   }
-  if (config.finetune.lora.any() && config.finetune.lora.dora) {
-    text << "; on the plain path, since kernels compute no magnitudes";
+  if (config.finetune.lora.needs_modules()) {
+    text << "; on the plain path, since kernels compute LoRA alone";
   }
   return text.str();
 }
@@ -203,7 +228,7 @@ std::string initialise_from(const RunConfig& config, nn::Module& model, optim::A
   pipelines::start_controls(config.model, tensors);
   std::vector<std::string> own;  // but for updates, which no file has
   for (const auto& [path, parameter] : model.named_parameters()) {
-    if (path.find(".lora_") == std::string::npos) {
+    if (!nn::owner_of_update(path)) {
       own.push_back(path);
     }
   }

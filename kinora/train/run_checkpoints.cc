@@ -103,8 +103,7 @@ void export_weights(Run& run) {
     }
     checkpoint::write_arena_weights(path, weights, arena, at::kFloat, metadata);
     if (run.writes() && !adapter.changes.empty()) {
-      checkpoint::write_adapter(folder / "adapter", adapter,
-                                inference::adapter_settings(run.config.finetune.lora), {});
+      checkpoint::write_adapter(folder / "adapter", adapter, {});
       log_info("[train] wrote ", folder / "adapter");
     }
   }

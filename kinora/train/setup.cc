@@ -131,12 +131,12 @@ std::shared_ptr<ops::BlockKernels> set_path(models::Model& model, const RunConfi
                                             at::Device device) {
   const RecomputePlan recompute =
       parse_recompute(config.train.recompute, models::shape_of(config.model).blocks);
-  const bool has_magnitudes = config.finetune.lora.any() && config.finetune.lora.dora;
-  KINORA_CHECK(config.path != inference::Path::kFast || !has_magnitudes, kConfig,
-               "[train] model.path is fast, but finetune.lora.dora adds magnitudes to linears, "
-               "which only the plain path computes. Hint: model.path=auto");
+  const bool needs_modules = config.finetune.lora.needs_modules();
+  KINORA_CHECK(config.path != inference::Path::kFast || !needs_modules, kConfig,
+               "[train] model.path is fast, but finetune.lora has DoRA, LoHa or LoKr, which only "
+               "the plain path computes. Hint: model.path=auto");
   const std::shared_ptr<ops::BlockKernels> kernels =
-      has_magnitudes ? nullptr : inference::fast_path(config, model, device);
+      needs_modules ? nullptr : inference::fast_path(config, model, device);
   KINORA_CHECK(kernels != nullptr || !config.train.fp8, kConfig,
                "[train] train.fp8 needs the fast path, and this run takes the plain one. Hint: it "
                "needs a GPU and train.precision bf16 or fp16");

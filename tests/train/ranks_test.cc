@@ -288,15 +288,19 @@ TEST_P(RanksTest, FineTuningEqualsOneRank) {
 
 TEST_P(RanksTest, UnetsEqualOneRank) {
   comm::run_on_ranks(GetParam(), [](const comm::Group& world) {
-    for (const bool is_lora : {false, true}) {
+    for (const std::string kind : {"all", "LoRA", "LoHa"}) {
       RunConfig config = tiny_unet();
-      if (is_lora) {
+      if (kind == "LoRA") {
         config.finetune.lora.targets = {"*.to_q", "*.to_k", "*.to_v", "*.to_out.0"};
+      } else if (kind == "LoHa") {
+        config.finetune.lora.targets = {"*_blocks.*", "conv_out"};
+        config.finetune.lora.kind = nn::UpdateKind::kLoha;
+        config.finetune.lora.conv_rank = 2;
       }
       const Outcome want = outcome_of(config, {});
       for (const auto& [stage, recompute] :
            {std::pair{0, "none"}, {1, "none"}, {2, "block:4"}, {3, "block:4"}}) {
-        SCOPED_TRACE("stage " + std::to_string(stage) + (is_lora ? ", LoRA" : ""));
+        SCOPED_TRACE("stage " + std::to_string(stage) + ", " + kind);
         config.parallel.zero_stage = stage;
         config.train.recompute = recompute;
         config.train.micro_batch = 2;

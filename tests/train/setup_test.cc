@@ -117,7 +117,7 @@ TEST(SetupTest, APathIsTakenWhereItCanBe) {
   EXPECT_NE(set_path(*model, config, at::kCPU), nullptr) << "whatever is frozen";
   config.finetune.lora = {.targets = {"*.qkv"}, .dora = true};
   EXPECT_THAT(refusal([&] { return set_path(*model, config, at::kCPU); }),
-              HasSubstr("model.path is fast, but finetune.lora.dora adds magnitudes"));
+              HasSubstr("model.path is fast, but finetune.lora has DoRA, LoHa or LoKr"));
   config = tiny();
   config.train.fp8 = true;
   EXPECT_THAT(refusal([&] { return set_path(*model, config, at::kCPU); }),

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kinora/core/error.h"
+#include "kinora/nn/low_rank.h"
 #include "kinora/ops/fp8.h"
 #include "kinora/ops/parameter.h"
 
@@ -56,7 +57,7 @@ void BlockModel::use_fast_path(std::shared_ptr<ops::BlockKernels> kernels, ops::
   outside_.clear();
   for (const auto& [path, parameter] : named_parameters()) {
     // An update lies where its weight does.
-    const std::string owner = path.substr(0, path.find(".lora_"));
+    const std::string owner = nn::owner_of_update(path).value_or(path);
     if (!parameter->fp32_island && !in_rings.contains(path) &&
         !in_rings.contains(owner + ".weight")) {
       outside_.push_back(parameter);

@@ -256,8 +256,8 @@ void Unet::use_fast_path(std::shared_ptr<ops::BlockKernels> kernels, ops::Recomp
   for (const auto& net : controlnets) {
     net->set_recompute(level);
   }
-  is_adapted_ = std::ranges::any_of(named_linears(), [](const nn::NamedLinear& named) {
-    return named.linear->update() != nullptr;
+  is_adapted_ = std::ranges::any_of(named_weight_layers(), [](const nn::NamedWeightLayer& named) {
+    return named.layer->update() != nullptr;
   });
 }
 

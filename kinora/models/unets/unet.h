@@ -99,7 +99,7 @@ class Unet : public Model {
   std::vector<UnetResnet*> resnets_;            // in order of use
   std::vector<UnetTransformer*> transformers_;  // likewise
   std::shared_ptr<ops::BlockKernels> kernels_;
-  bool is_adapted_ = false;  // a linear has an update
+  bool is_adapted_ = false;  // a layer has an update
 };
 
 }  // namespace kinora::models

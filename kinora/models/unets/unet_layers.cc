@@ -344,7 +344,8 @@ at::Tensor UnetLevel::halved(const at::Tensor& x) const {
 
 at::Tensor UnetLevel::doubled(const at::Tensor& x, int64_t rows, int64_t columns,
                               const UnetReads& reads) const {
-  if (kernels() != nullptr && rows == 2 * x.size(2) && columns == 2 * x.size(3)) {
+  if (kernels() != nullptr && resample_->update() == nullptr && rows == 2 * x.size(2) &&
+      columns == 2 * x.size(3)) {
     return resample_->forward_doubled(
         x, {1, 1}, reads.prepared_texts.empty() ? at::Tensor() : reads.prepared_texts[place.first]);
   }

@@ -18,16 +18,16 @@ inline constexpr double kTunedSlack = 1.6;
 /// Of the linears by turns: a low-rank update, frozen, only the bias frozen, trained.
 inline void tune(nn::Module& model) {
   int64_t number = 0;
-  for (const auto& [path, linear] : model.named_linears()) {
+  for (const auto& [path, layer] : model.named_weight_layers()) {
     switch (number++ % 4) {
       case 0:
-        linear->adapt({.rank = 2, .scale = 0.7});
+        layer->adapt({.rank = 2, .scale = 0.7});
         break;
       case 1:
-        linear->weight.frozen = true;
+        layer->weight.frozen = true;
         [[fallthrough]];
       case 2:
-        linear->bias.frozen = true;
+        layer->bias.frozen = true;
         break;
       default:
         break;
@@ -40,9 +40,9 @@ inline void adapt_blocks(nn::Module& model, int64_t rank) {
   for (const auto& [path, parameter] : model.named_parameters()) {
     parameter->frozen = true;
   }
-  for (const auto& [path, linear] : model.named_linears()) {
+  for (const auto& [path, layer] : model.named_weight_layers()) {
     if (path.starts_with("blocks.") && path.find("adaLN") == std::string::npos) {
-      linear->adapt({.rank = rank, .scale = 0.7});
+      layer->adapt({.rank = rank, .scale = 0.7});
     }
   }
 }
@@ -51,13 +51,13 @@ inline void adapt_blocks(nn::Module& model, int64_t rank) {
 inline std::vector<nn::BucketSpec> buckets_with_updates(std::vector<nn::BucketSpec> buckets,
                                                         nn::Module& model) {
   for (const auto& [path, parameter] : model.named_parameters()) {
-    const size_t update = path.find(".lora_");
-    if (update == std::string::npos) {
+    const auto owner = nn::owner_of_update(path);
+    if (!owner) {
       continue;
     }
     for (nn::BucketSpec& bucket : buckets) {
       const std::vector<std::string>& held = bucket.parameters;
-      if (std::find(held.begin(), held.end(), path.substr(0, update) + ".weight") != held.end()) {
+      if (std::find(held.begin(), held.end(), *owner + ".weight") != held.end()) {
         bucket.parameters.push_back(path);
       }
     }
