@@ -40,6 +40,23 @@ struct CaptionChoice {
 [[nodiscard]] std::string chosen_caption(const std::string& caption, const CaptionChoice& choice,
                                          const std::optional<RandomStream>& draws);
 
+/// Gives the samples of another source that have no caption one and the same.
+class CaptionForAllSource : public WrappedSource {
+ public:
+  CaptionForAllSource(std::unique_ptr<Source> inner, std::string caption)
+      : WrappedSource(std::move(inner)), caption_(std::move(caption)) {}
+
+  void read(int64_t index, Sample& out) const override {
+    WrappedSource::read(index, out);
+    if (out.caption.empty()) {
+      out.caption = caption_;
+    }
+  }
+
+ private:
+  std::string caption_;
+};
+
 /// Gives the samples of another source captions chosen so, by Sample::caption_draws.
 class CaptionChoiceSource : public WrappedSource {
  public:

@@ -30,6 +30,13 @@ std::optional<CaptionForm> caption_form(std::string_view path) {
   return path.ends_with(".json") ? std::optional(CaptionForm::kJsonFile) : std::nullopt;
 }
 
+/// kinora sample shows what it drew at once, beside the pictures.
+bool is_grid_of_samples(std::string_view name, const std::vector<std::string>& files) {
+  return name == "grid.png" && std::any_of(files.begin(), files.end(), [](const auto& path) {
+           return fs::path(path).filename().string().starts_with("image-00000");
+         });
+}
+
 struct Caption {
   std::string_view path;
   CaptionForm form = CaptionForm::kNone;
@@ -103,6 +110,10 @@ MediaSet list_captioned_folder(const fs::path& folder, const PicturesBeside& bes
     }
     if (!is_image_name(name) && !is_video_name(name)) {
       set.passed_over.push_back({full(path), "not a picture, clip or caption that Kinora reads"});
+      continue;
+    }
+    if (is_grid_of_samples(name, tree.files)) {
+      set.passed_over.push_back({full(path), "the grid of a folder of kinora sample"});
       continue;
     }
     MediaItem item{.path = full(path), .is_video = is_video_name(name)};

@@ -153,6 +153,11 @@ void describe_texts(Fields& fields, DataConfig& c) {
 void describe_captions(Fields& fields, DataConfig& c) {
   // A file of embeddings has captions as they are.
   const auto is_drawn = [&c] { return c.text != TextKind::kFile; };
+  fields
+      .add("caption", c.caption,
+           "The caption of samples that have none of their own: a photo of sks dog.")
+      .check("be left out unless data.text is tokens",
+             [&c] { return c.caption.empty() || c.text == TextKind::kTokens; });
   fields.add("captions", c.captions.lines,
              {{"whole", CaptionLines::kWhole},
               {"first", CaptionLines::kFirst},
@@ -464,6 +469,9 @@ std::unique_ptr<Source> open_whole_source(const DataConfig& config, const Captio
   std::unique_ptr<Source> source = open_pictures(config);
   if (config.frame_layout == FrameLayout::kStrip) {
     source = std::make_unique<StripSource>(std::move(source), static_cast<float>(config.fps));
+  }
+  if (!config.caption.empty()) {
+    source = std::make_unique<CaptionForAllSource>(std::move(source), config.caption);
   }
   if (config.captions.changes()) {
     source = std::make_unique<CaptionChoiceSource>(std::move(source), config.captions);

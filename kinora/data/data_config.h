@@ -50,6 +50,7 @@ struct DataConfig {
   int64_t frame_stride = 1;
   double max_fps = 0.0;  ///< 0: no limit
   double fps = 8.0;  ///< of clips as they are stored; of latents: where their files do not say it
+  std::string caption;  ///< of samples that have none
   CaptionChoice captions;
   TextKind text = TextKind::kNone;
   std::string text_embeddings;

@@ -128,7 +128,7 @@ void describe(Fields& fields, ModelRecipe& recipe) {
     describe_sample_count(fields, recipe);
     describe(fields, recipe.sample.sampling);
   }
-  for (const char* others : {"run", "image_data", "train", "parallel", "lr", "optim",
+  for (const char* others : {"run", "image_data", "prior_data", "train", "parallel", "lr", "optim",
                              "checkpoint", "validation", "sample.every", "sample.format"}) {
     fields.skip(others);
   }

@@ -1,6 +1,7 @@
 #include "kinora/train/run.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 
 #include "kinora/checkpoint/buffers.h"
@@ -37,6 +38,19 @@ RunDirectory opened_directory(const std::string& folder, const Resume& resume,
   return std::move(*directory);
 }
 
+/// Pictures of a class that the model drew before. kConfig, with how to draw them, where there are
+/// none.
+data::RunData open_prior(const RunConfig& config, const data::CaptionTokens* tokens) {
+  const data::DataConfig& prior = config.prior_data;
+  const bool is_there = prior.path.empty() || std::filesystem::exists(prior.path.front());
+  KINORA_CHECK(is_there, kConfig, "[train] prior_data.path: ", prior.path.front(),
+               " does not exist. Hint: draw pictures of the class first, kinora sample --model "
+               "FOLDER --prompt \"",
+               prior.caption.empty() ? "a photo of ..." : prior.caption, "\" --count 200 --out ",
+               prior.path.front(), "; stopped, the same command goes on");
+  return data::open_data(prior, tokens);
+}
+
 /// What the sampler refuses is refused before the first step, not after hours.
 void check_samples(const RunConfig& config, const diffusion::Objective& objective, bool writes) {
   if (config.shown.every == 0) {
@@ -71,17 +85,23 @@ Run::Run(const RunConfig& asked, const Resume& resume, const comm::Group& world)
       image_data(config.image_steps.any()
                      ? data::open_data(config.image_data, tokens ? &*tokens : nullptr)
                      : data::RunData()),
+      prior_data(config.prior.any() ? open_prior(config, tokens ? &*tokens : nullptr)
+                                    : data::RunData()),
       directory(opened_directory(config.run_dir, resume, mesh.world())) {
   KINORA_CHECK(config.train.profile_steps == 0 || device.is_cuda(), kConfig,
                "[train] train.profile_steps traces a GPU, but this run computes on the CPU");
   device::configure_computation(config.train.threads, config.deterministic);
-  encoder = open_encoder(config.autoencoder, {&config.data, &config.image_data}, device);
-  check_cached_texts(config.text.encoder, {&config.data, &config.image_data});
+  const std::initializer_list<const data::DataConfig*> sets = {&config.data, &config.image_data,
+                                                               &config.prior_data};
+  encoder = open_encoder(config.autoencoder, sets, device);
+  check_cached_texts(config.text.encoder, sets);
   const pipelines::LatentEncoder* encodes = encoder ? &encoder->encoder : nullptr;
-  const int64_t num_image_classes = image_data.train ? image_data.train->num_classes() : 0;
+  int64_t num_classes = data.train->num_classes();
+  for (const data::RunData* other : {&image_data, &prior_data}) {
+    num_classes = std::max(num_classes, other->train ? other->train->num_classes() : 0);
+  }
   const auto sizes = latent_size(config.data, *data.train, encodes);
-  config.model =
-      resolved_model(config, std::max(data.train->num_classes(), num_image_classes), sizes);
+  config.model = resolved_model(config, num_classes, sizes);
   name_classes(*data.train, config.model);
   if (tokens) {
     text_encoder = inference::open_text_encoder(config, *tokens, device,
@@ -93,6 +113,11 @@ Run::Run(const RunConfig& asked, const Resume& resume, const comm::Group& world)
     check_data(config, *image_data.train, StepKind::kImageData,
                latent_size(config.image_data, *image_data.train, encodes), texts);
     (void)config.image_micro_batch(mesh.data_ranks());
+  }
+  if (prior_data.train) {
+    check_data(config, *prior_data.train, StepKind::kPriorData,
+               latent_size(config.prior_data, *prior_data.train, encodes), texts);
+    (void)config.prior_micro_batch(mesh.data_ranks());
   }
   objective = diffusion::make_objective(config.objective, config.model.learn_sigma);
   diffusion::move_to(objective, device);
@@ -132,7 +157,7 @@ void Run::open_log() {
 
 void Run::start() {
   samples = std::make_unique<StepSupply>(
-      StepLoader(config, *data.train, image_data.train.get(), mesh,
+      StepLoader(config, {data.train.get(), image_data.train.get(), prior_data.train.get()}, mesh,
                  StepPosition{state.step, state.position, state.image_position}, device.is_cuda()),
       *stage);
   watchdog = std::make_unique<Watchdog>(

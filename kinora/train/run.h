@@ -63,6 +63,7 @@ struct Run {
   std::optional<data::CaptionTokens> tokens;  ///< of data.text tokens
   data::RunData data;
   data::RunData image_data;  ///< empty where image_data.share is 0
+  data::RunData prior_data;  ///< empty where prior_data.weight is 0
   RunDirectory directory;
   std::unique_ptr<FrozenEncoder> encoder;  ///< null where the model sees the data as it is
   diffusion::Objective objective;

@@ -37,8 +37,10 @@ void announce_model(const Run& run) {
 
 void announce_data(const Run& run) {
   data::announce_unusable(*run.data.whole);
-  if (run.image_data.whole) {
-    data::announce_unusable(*run.image_data.whole);
+  for (const data::RunData* other : {&run.image_data, &run.prior_data}) {
+    if (other->whole) {
+      data::announce_unusable(*other->whole);
+    }
   }
   const RunConfig& config = run.config;
   const data::Source& data = *run.data.train;
@@ -53,6 +55,12 @@ void announce_data(const Run& run) {
                      std::to_string(run.micro_batch) + " at once"
                : "of a step the samples, and those at once, are those of a bucket",
            run.mesh.data_ranks() > 1 ? " on each rank" : "");
+  if (run.prior_data.train) {
+    log_info("[train] a step also takes ", config.prior_batch(), " of ",
+             run.prior_data.train->size(), " prior_data, ",
+             config.prior_micro_batch(run.mesh.data_ranks()), " at once, whose mean loss counts ",
+             config.prior.weight, " times");
+  }
   if (run.image_data.train) {
     log_info("[train] ", config.image_steps.share * 100.0, " % of the steps take ",
              config.image_batch(), " of ", run.image_data.train->size(), " image_data, ",

@@ -210,6 +210,38 @@ void describe_image_data(Fields& fields, RunConfig& config) {
   describe(fields, config.image_data, "image_data");
 }
 
+void describe_prior_data(Fields& fields, RunConfig& config) {
+  PriorBatch& prior = config.prior;
+  {
+    const auto scope = fields.scope("prior_data");
+    fields
+        .add(
+            "weight", prior.weight,
+            "Every step also takes samples of prior_data, a second set with the keys of data, such "
+            "as pictures that the model drew of a class before it learns one thing of it "
+            "(DreamBooth), and adds this times their mean loss. 0 = none.",
+            between(0, 1e6))
+        .check("be 0 unless prior_data.validation is 0: what is held out are samples of data",
+               [&config] { return !config.prior.any() || config.prior_data.validation == 0; })
+        .check("be 0 unless prior_data.buckets is {}",
+               [&config] { return !config.prior.any() || config.prior_data.buckets.empty(); })
+        .check("be 0 with image_data.share, whose steps take other samples",
+               [&config] { return !config.prior.any() || !config.image_steps.any(); });
+    fields.add("global_batch", prior.global_batch,
+               "Samples of it in a step, over all ranks. 0 = train.global_batch.",
+               between(0, kMostSamples));
+    fields
+        .add("micro_batch", prior.micro_batch,
+             "Samples of it computed at once; the rest is accumulated. 0 = all.",
+             between(0, kMostSamples))
+        .check("divide prior_data.global_batch", [&config] {
+          const int64_t micro_batch = config.prior.micro_batch;
+          return micro_batch == 0 || config.prior_batch() % micro_batch == 0;
+        });
+  }
+  describe(fields, config.prior_data, "prior_data");
+}
+
 void describe_checkpoint(Fields& fields, RunConfig& config) {
   CheckpointOptions& checkpoint = config.checkpoint;
   const auto scope = fields.scope("checkpoint");
@@ -275,6 +307,7 @@ void describe(Fields& fields, RunConfig& config) {
   describe_kernels(fields, config);
   describe(fields, config.data);
   describe_image_data(fields, config);
+  describe_prior_data(fields, config);
   describe_autoencoder(fields, config.autoencoder);
   describe_text(fields, config.text);
   describe(fields, config.objective);
@@ -307,6 +340,10 @@ int64_t RunConfig::micro_batch(int64_t data_ranks) const {
 
 int64_t RunConfig::image_micro_batch(int64_t data_ranks) const {
   return micro_batch_of("image_data", image_batch(), image_steps.micro_batch, data_ranks);
+}
+
+int64_t RunConfig::prior_micro_batch(int64_t data_ranks) const {
+  return micro_batch_of("prior_data", prior_batch(), prior.micro_batch, data_ranks);
 }
 
 RecomputePlan parse_recompute(const std::string& recompute, int64_t depth) {

@@ -46,6 +46,16 @@ struct ImageSteps {
   [[nodiscard]] bool any() const { return share > 0.0; }
 };
 
+/// What of prior_data every step takes beside its other samples (Ruiz et al. 2023, "DreamBooth",
+/// section 3.2): its keys weight, global_batch, micro_batch.
+struct PriorBatch {
+  double weight = 0.0;       ///< of its mean loss, which is added to the step's; 0: none
+  int64_t global_batch = 0;  ///< 0: train.global_batch
+  int64_t micro_batch = 0;   ///< 0: all of a rank's
+
+  [[nodiscard]] bool any() const { return weight > 0.0; }
+};
+
 /// The keys checkpoint.*.
 struct CheckpointOptions {
   int64_t every = 1000;
@@ -73,6 +83,8 @@ struct RunConfig : inference::ModelRecipe {
   std::string run_dir;
   data::DataConfig image_data;
   ImageSteps image_steps;  ///< image_data.*
+  data::DataConfig prior_data;
+  PriorBatch prior;  ///< prior_data.*
   TrainOptions train;
   std::string plugin;     ///< parallel.plugin
   PluginConfig parallel;  ///< parallel.*
@@ -91,6 +103,12 @@ struct RunConfig : inference::ModelRecipe {
   [[nodiscard]] int64_t image_micro_batch(int64_t data_ranks = 1) const;
   [[nodiscard]] int64_t image_batch() const {
     return image_steps.global_batch > 0 ? image_steps.global_batch : train.global_batch;
+  }
+
+  /// The same of what a step takes of prior_data.
+  [[nodiscard]] int64_t prior_micro_batch(int64_t data_ranks = 1) const;
+  [[nodiscard]] int64_t prior_batch() const {
+    return prior.global_batch > 0 ? prior.global_batch : train.global_batch;
   }
 };
 

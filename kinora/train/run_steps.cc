@@ -52,7 +52,8 @@ void RunSteps::begin(StepSamples samples) {
                       .samples = std::move(samples),
                       .waited = {}};
   run_.enter(Phase::kForwardBackward, pending.step);
-  const at::Tensor loss = step_.forward_backward(pending.samples.batches, state.step);
+  const at::Tensor loss =
+      step_.forward_backward(pending.samples.batches, state.step, prior_of(pending.samples));
   if (self_test_) {
     self_test_->see_gradients(run_.trainable->arena());
   }
@@ -118,6 +119,10 @@ StepTimes RunSteps::times_of(const PendingStep& pending) {
                                    : std::nullopt);
 }
 
+PriorPasses RunSteps::prior_of(const StepSamples& samples) const {
+  return {.count = samples.num_prior, .weight = run_.config.prior.weight};
+}
+
 /// Where steps are of many sizes.
 std::optional<StepSize> RunSteps::size_of(const StepSamples& samples) const {
   const bool is_data = samples.kind == StepKind::kData;
@@ -146,7 +151,8 @@ void RunSteps::note_skipped(const PendingStep& pending, const optim::StepResult&
     log_debug("[train] step ", pending.step, ": fp16 overflow, loss scale now ", update.loss_scale);
     return;
   }
-  (void)step_.forward_backward(pending.samples.batches, pending.step - 1);
+  (void)step_.forward_backward(pending.samples.batches, pending.step - 1,
+                               prior_of(pending.samples));
   optim::Arena& arena = run_.trainable->arena();
   const std::vector<std::string> names =
       non_finite_gradients(inference::trained_parameters(run_.trainable->model()), arena);

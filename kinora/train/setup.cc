@@ -70,13 +70,25 @@ void check_pictures(const data::DataConfig& data, const models::ModelConfig& mod
 
 }  // namespace
 
+const data::DataConfig& data_of(const RunConfig& config, StepKind kind) {
+  switch (kind) {
+    case StepKind::kData:
+      return config.data;
+    case StepKind::kImageData:
+      return config.image_data;
+    case StepKind::kPriorData:
+      return config.prior_data;
+  }
+  KINORA_UNREACHABLE("[train] no such kind of samples");
+}
+
 void check_data(const RunConfig& config, const data::Source& source, StepKind kind,
                 const std::optional<inference::LatentSize>& latents,
                 const pipelines::TextBatchEncoder* texts) {
   const models::ModelConfig& model = config.model;
   const std::string_view section = to_string(kind);
   const bool is_image_data = kind == StepKind::kImageData;
-  const data::DataConfig& data = is_image_data ? config.image_data : config.data;
+  const data::DataConfig& data = data_of(config, kind);
   const data::SampleShape shape =
       latents ? latents->shape : data::SampleShape{3, data.height, data.width};
   const int64_t frames = latents ? latents->frames : data.frames;
@@ -109,7 +121,8 @@ void check_data(const RunConfig& config, const data::Source& source, StepKind ki
 
 bool takes_tokens(const RunConfig& config) {
   return config.data.text == data::TextKind::kTokens ||
-         (config.image_steps.any() && config.image_data.text == data::TextKind::kTokens);
+         (config.image_steps.any() && config.image_data.text == data::TextKind::kTokens) ||
+         (config.prior.any() && config.prior_data.text == data::TextKind::kTokens);
 }
 
 at::Device rank_device(const comm::World& world, DeviceChoice choice) {

@@ -34,7 +34,10 @@ namespace kinora::train {
 void check_model_takes(const data::DataConfig& data, const models::ModelConfig& model,
                        std::string_view section);
 
-/// kConfig where samples of the run's data, or of its image_data, are not what its model takes:
+/// The section of that kind.
+[[nodiscard]] const data::DataConfig& data_of(const RunConfig& config, StepKind kind);
+
+/// kConfig where samples of one of the run's sets are not what its model takes:
 /// pixels, or these latents, and texts as they are or as `texts` encodes them. config.model is
 /// resolved.
 void check_data(const RunConfig& config, const data::Source& source, StepKind kind,

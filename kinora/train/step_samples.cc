@@ -2,13 +2,28 @@
 
 #include <algorithm>
 
+#include "kinora/core/error.h"
 #include "kinora/core/philox.h"
 #include "kinora/data/epoch_order.h"
 
 namespace kinora::train {
+namespace {
+
+// A sample's number has 56 bits.
+constexpr int64_t kFirstPriorSample = int64_t{1} << 48;
+
+}  // namespace
 
 std::string_view to_string(StepKind kind) {
-  return kind == StepKind::kData ? "data" : "image_data";
+  switch (kind) {
+    case StepKind::kData:
+      return "data";
+    case StepKind::kImageData:
+      return "image_data";
+    case StepKind::kPriorData:
+      return "prior_data";
+  }
+  KINORA_UNREACHABLE("[train] no such kind of samples");
 }
 
 StepKind kind_of_step(double share, uint64_t seed, int64_t step) {
@@ -18,8 +33,7 @@ StepKind kind_of_step(double share, uint64_t seed, int64_t step) {
   return drawn < share ? StepKind::kImageData : StepKind::kData;
 }
 
-StepLoader::StepLoader(const RunConfig& config, const data::Source& data,
-                       const data::Source* image_data, const parallel::Mesh& mesh,
+StepLoader::StepLoader(const RunConfig& config, const StepSets& sets, const parallel::Mesh& mesh,
                        const StepPosition& position, bool pinned)
     : share_(config.image_steps.share),
       seed_(static_cast<uint64_t>(config.train.seed)),
@@ -36,12 +50,18 @@ StepLoader::StepLoader(const RunConfig& config, const data::Source& data,
     result.pinned = pinned;
     return result;
   };
-  data_ = Part(data, options(config.data, config.train.global_batch,
-                             config.micro_batch(mesh.data_ranks()), position.data));
-  if (image_data != nullptr) {
-    image_data_ = Part(*image_data,
+  data_ = Part(*sets.data, options(config.data, config.train.global_batch,
+                                   config.micro_batch(mesh.data_ranks()), position.data));
+  if (sets.image_data != nullptr) {
+    image_data_ = Part(*sets.image_data,
                        options(config.image_data, config.image_batch(),
                                config.image_micro_batch(mesh.data_ranks()), position.image_data));
+  }
+  if (sets.prior_data != nullptr) {
+    const int64_t batch = config.prior_batch();
+    prior_data_ = Part(*sets.prior_data,
+                       options(config.prior_data, batch,
+                               config.prior_micro_batch(mesh.data_ranks()), position.step * batch));
   }
 }
 
@@ -57,33 +77,53 @@ StepLoader::Part::Part(const data::Source& source, const data::LoaderOptions& op
 StepSamples StepLoader::next() {
   StepSamples samples;
   samples.kind = kind_of_step(share_, seed_, step_);
-  Part& part = samples.kind == StepKind::kData ? data_ : image_data_;
-  for (int64_t pass = 0; pass < part.num_passes; ++pass) {
-    samples.batches.push_back(part.loader->next());
-    samples.slowest.add(part.loader->stats().slowest);
-    samples.global_batch += part.num_ranks * samples.batches.back().images.size(0);
+  (samples.kind == StepKind::kData ? data_ : image_data_).take(samples);
+  if (prior_data_.loader != nullptr) {
+    const int64_t others = samples.global_batch;
+    prior_data_.take(samples);
+    samples.global_batch = others;
+    samples.num_prior = prior_data_.num_passes;
+    for (int64_t i = 0; i < samples.num_prior; ++i) {
+      // Other random numbers than those of the samples at the same place of the data.
+      samples.batches[samples.batches.size() - 1 - static_cast<size_t>(i)].sample_index.add_(
+          kFirstPriorSample);
+    }
   }
   ++step_;
   return samples;
 }
 
+void StepLoader::Part::take(StepSamples& samples) {
+  for (int64_t pass = 0; pass < num_passes; ++pass) {
+    samples.batches.push_back(loader->next());
+    samples.slowest.add(loader->stats().slowest);
+    samples.global_batch += num_ranks * samples.batches.back().images.size(0);
+  }
+}
+
 data::LoaderStats StepLoader::stats() const {
   data::LoaderStats sum = data_.loader->stats();
-  if (image_data_.loader == nullptr) {
-    return sum;
+  for (const Part* part : {&image_data_, &prior_data_}) {
+    if (part->loader != nullptr) {
+      const data::LoaderStats stats = part->loader->stats();
+      sum.num_batches += stats.num_batches;
+      sum.wait_seconds += stats.wait_seconds;
+      sum.num_bad += stats.num_bad;
+      sum.num_buffers += stats.num_buffers;
+      sum.slowest.add(stats.slowest);
+    }
   }
-  const data::LoaderStats images = image_data_.loader->stats();
-  sum.num_batches += images.num_batches;
-  sum.wait_seconds += images.wait_seconds;
-  sum.num_bad += images.num_bad;
-  sum.num_buffers += images.num_buffers;
-  sum.slowest.add(images.slowest);
   return sum;
 }
 
 std::string StepLoader::waits_for() const {
   std::string name = data_.loader->waits_for();
-  return name.empty() && image_data_.loader != nullptr ? image_data_.loader->waits_for() : name;
+  for (const Part* part : {&image_data_, &prior_data_}) {
+    if (name.empty() && part->loader != nullptr) {
+      name = part->loader->waits_for();
+    }
+  }
+  return name;
 }
 
 }  // namespace kinora::train

@@ -18,10 +18,10 @@
 /// Which samples optimizer steps take, of one set or of two.
 namespace kinora::train {
 
-/// A section of the configuration.
-enum class StepKind : uint8_t { kData, kImageData };
+/// A section of the configuration. Steps are of the first two; of prior_data each takes a part.
+enum class StepKind : uint8_t { kData, kImageData, kPriorData };
 
-/// "data", "image_data".
+/// "data", "image_data", "prior_data".
 [[nodiscard]] std::string_view to_string(StepKind kind);
 
 /// Of the step behind `step` others, drawn with image_data.share by (seed, step) alone: so all
@@ -31,8 +31,9 @@ enum class StepKind : uint8_t { kData, kImageData };
 /// Those of one step.
 struct StepSamples {
   StepKind kind = StepKind::kData;
-  int64_t global_batch = 0;          ///< samples of all ranks
+  int64_t global_batch = 0;          ///< samples of all ranks, without those of prior_data
   std::vector<data::Batch> batches;  ///< this rank's micro-batches
+  int64_t num_prior = 0;             ///< of them, the last ones, are of prior_data
   data::SlowestSample slowest;       ///< of those
   std::optional<c10::Event> ready;   ///< when a EncodeStage is done with them, on its own stream
 };
@@ -44,19 +45,26 @@ struct StepPosition {
   int64_t image_data = 0;
 };
 
+/// Sets of which a run's steps are made; null where the run takes none.
+struct StepSets {
+  const data::Source* data = nullptr;
+  const data::Source* image_data = nullptr;
+  const data::Source* prior_data = nullptr;
+};
+
 /// The samples of a run's steps, one after the other. Each set has its own order and epochs, and
 /// goes on in them from step to step of its kind.
 class StepLoader {
  public:
-  /// `image_data` may be null where image_data.share is 0; the sources must outlive the loader.
-  /// pinned: batches in page-locked memory. Errors as data::Loader.
-  StepLoader(const RunConfig& config, const data::Source& data, const data::Source* image_data,
-             const parallel::Mesh& mesh, const StepPosition& position, bool pinned);
+  /// The sources must outlive the loader. pinned: batches in page-locked memory. Errors as
+  /// data::Loader.
+  StepLoader(const RunConfig& config, const StepSets& sets, const parallel::Mesh& mesh,
+             const StepPosition& position, bool pinned);
 
   /// Errors as data::Loader::next().
   [[nodiscard]] StepSamples next();
 
-  /// Of both sets.
+  /// Of all sets.
   [[nodiscard]] data::LoaderStats stats() const;
 
   /// As data::Loader::waits_for().
@@ -71,6 +79,8 @@ class StepLoader {
     std::unique_ptr<data::Loader> loader;
     int64_t num_ranks = 1;
     int64_t num_passes = 0;  // of a step, on this rank
+
+    void take(StepSamples& samples);
   };
 
   double share_;
@@ -78,6 +88,7 @@ class StepLoader {
   int64_t step_;
   Part data_;
   Part image_data_;  // without a loader where the share is 0
+  Part prior_data_;  // likewise where the weight is 0
 };
 
 }  // namespace kinora::train

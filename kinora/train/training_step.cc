@@ -7,6 +7,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <array>
 
 #include "kinora/core/counted.h"
 #include "kinora/core/log.h"
@@ -70,21 +71,24 @@ TrainingStep::MicroLoss TrainingStep::micro_loss(const MicroBatch& batch,
 }
 
 at::Tensor TrainingStep::forward_backward(const std::vector<data::Batch>& micro_batches,
-                                          int64_t step) {
+                                          int64_t step, const PriorPasses& prior) {
   seen_t_.clear();
   seen_loss_.clear();
   boosted_.begin_step();
-  int64_t own = 0;
-  for (const data::Batch& batch : micro_batches) {
-    own += batch.images.size(0);
+  const size_t first_prior = micro_batches.size() - static_cast<size_t>(prior.count);
+  std::array<int64_t, 2> samples = {0, 0};  // of this rank; of prior_data
+  for (size_t i = 0; i < micro_batches.size(); ++i) {
+    samples[i < first_prior ? 0 : 1] += micro_batches[i].images.size(0);
   }
-  for (const data::Batch& batch : micro_batches) {
+  for (size_t i = 0; i < micro_batches.size(); ++i) {
+    const data::Batch& batch = micro_batches[i];
+    const bool is_prior = i >= first_prior;
     // Alone, all passes but the first are the same.
     const Part part{
-        .turn = {.first = &batch == &micro_batches.front(),
-                 .last = boosted_.parallel() == nullptr || &batch == &micro_batches.back()},
-        .share =
-            static_cast<double>(batch.images.size(0)) / static_cast<double>(own * settings_.ranks)};
+        .turn = {.first = i == 0,
+                 .last = boosted_.parallel() == nullptr || i + 1 == micro_batches.size()},
+        .share = (is_prior ? prior.weight : 1.0) * static_cast<double>(batch.images.size(0)) /
+                 static_cast<double>(samples[is_prior ? 1 : 0] * settings_.ranks)};
     const MicroBatch inputs = inputs_of(batch, step);
     if (settings_.graphs) {
       replay(inputs, part, step);

@@ -35,6 +35,12 @@ struct StepSettings {
   std::optional<int64_t> graph_limit = {};
 };
 
+/// Micro-batches of prior_data among those of a step.
+struct PriorPasses {
+  int64_t count = 0;    ///< the last ones
+  double weight = 0.0;  ///< of their mean loss
+};
+
 /// Forward and backward of the micro-batches of one optimizer step: of this rank's, with the
 /// gradients of all.
 class TrainingStep {
@@ -47,12 +53,13 @@ class TrainingStep {
 
   ~TrainingStep();
 
-  /// Adds the gradients of the mean loss over the global batch, times the optimizer's loss scale,
-  /// to those that the parameters have. Every rank has as many samples, of the same shape. Returns
-  /// the mean loss, fp32, no dims, on the device, over the samples of all ranks: until the next
-  /// call. Does not wait for the device; the batches must live until it is done.
+  /// Adds the gradients of the mean loss over the global batch, and of the weighted mean over what
+  /// of it is `prior`, times the optimizer's loss scale, to those that the parameters have. Every
+  /// rank has as many samples, of the same shape. Returns the sum of these means, fp32, no dims, on
+  /// the device, over the samples of all ranks: until the next call. Does not wait for the device;
+  /// the batches must live until it is done.
   [[nodiscard]] at::Tensor forward_backward(const std::vector<data::Batch>& micro_batches,
-                                            int64_t step);
+                                            int64_t step, const PriorPasses& prior = {});
 
   /// The same predictions without gradients, to look at what modules return.
   void forward_only(const std::vector<data::Batch>& micro_batches, int64_t step);

@@ -157,7 +157,7 @@ TEST_F(BucketTrainingTest, AnEpochHoldsEverySampleOnce) {
   const RunConfig run = config("samples");
   const data::RunData data = open_data(run.data);
   const parallel::Mesh mesh({}, run.parallel.mesh());
-  StepLoader loader(run, *data.train, nullptr, mesh, {}, /*pinned=*/false);
+  StepLoader loader(run, {.data = data.train.get()}, mesh, {}, /*pinned=*/false);
   for (int epoch = 0; epoch < 3; ++epoch) {
     std::vector<int64_t> seen(kSamples);
     for (int64_t step = 0; step < kStepsAnEpoch; ++step) {

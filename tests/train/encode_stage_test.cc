@@ -53,7 +53,7 @@ std::vector<StepSamples> steps_of(const RunConfig& config, const EncodeStage& st
                                   int64_t last) {
   const data::RunData data = open_data(config.data);
   const int64_t position = first * config.train.global_batch;
-  StepLoader loader(config, *data.train, nullptr, {},
+  StepLoader loader(config, {.data = data.train.get()}, {},
                     {.step = first, .data = position, .image_data = 0}, /*pinned=*/false);
   std::vector<StepSamples> steps;
   for (int64_t step = first; step < last; ++step) {

@@ -31,8 +31,8 @@ TEST(GpuEncodeStageTest, LatentsAreThoseOfTheCpuHoweverStepsOverlap) {
   const pipelines::LatentEncoder on_gpu(autoencoder, gpu, 5);
   const EncodeStage cpu_stage(&on_cpu, nullptr, 3, at::kCPU);
   const EncodeStage gpu_stage(&on_gpu, nullptr, 3, gpu);
-  StepLoader cpu_loader(config, *data.train, nullptr, {}, {}, /*pinned=*/false);
-  StepLoader gpu_loader(config, *data.train, nullptr, {}, {}, /*pinned=*/true);
+  StepLoader cpu_loader(config, {.data = data.train.get()}, {}, {}, /*pinned=*/false);
+  StepLoader gpu_loader(config, {.data = data.train.get()}, {}, {}, /*pinned=*/true);
   std::deque<StepSamples> ahead;
   std::vector<at::Tensor> sums;
   for (int64_t step = 0; step < kSteps; ++step) {
@@ -72,8 +72,8 @@ TEST(GpuEncodeStageTest, PixelsAreCopiedAheadThroughTheSamePinnedMemory) {
   const data::RunData data = open_data(config.data);
   const at::Device gpu = inference::choose_device(DeviceChoice::kCuda);
   const EncodeStage stage(nullptr, nullptr, 3, gpu);
-  StepLoader cpu_loader(config, *data.train, nullptr, {}, {}, /*pinned=*/false);
-  StepLoader gpu_loader(config, *data.train, nullptr, {}, {}, /*pinned=*/true);
+  StepLoader cpu_loader(config, {.data = data.train.get()}, {}, {}, /*pinned=*/false);
+  StepLoader gpu_loader(config, {.data = data.train.get()}, {}, {}, /*pinned=*/true);
   const auto pinned_allocations = [] {
     return at::getHostAllocator(at::kCUDA)->get_stats().num_host_alloc;
   };

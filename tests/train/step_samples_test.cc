@@ -75,7 +75,7 @@ class Sets {
 
   [[nodiscard]] StepLoader loader(const StepPosition& position = {},
                                   const parallel::Mesh& mesh = {}) const {
-    return {config_, *data_.train, images_.train.get(), mesh, position, /*pinned=*/false};
+    return {config_, {data_.train.get(), images_.train.get()}, mesh, position, /*pinned=*/false};
   }
 
  private:

@@ -34,7 +34,7 @@ StepSupply supply_of(const data::Source& source, const EncodeStage& latents) {
   config.data.width = 8;
   config.data.threads = 1;
   config.train.global_batch = 2;
-  return {StepLoader(config, source, nullptr, {}, {}, /*pinned=*/false), latents};
+  return {StepLoader(config, {.data = &source}, {}, {}, /*pinned=*/false), latents};
 }
 
 TEST(StepSupplyTest, GivesTheLoadersStepsInOrder) {

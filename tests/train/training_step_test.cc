@@ -164,6 +164,26 @@ TEST(TrainingStepTest, MicroBatchesGiveLossAndGradientsOfTheWholeBatch) {
   }
 }
 
+// Ruiz et al. 2023, equation 2: the mean over the one set, plus the weight times that of the other.
+TEST(TrainingStepTest, PriorSamplesCountByTheirWeight) {
+  constexpr double kWeight = 0.3;
+  const RunConfig config = tiny();
+  Tiny plain(config);
+  plain.trainable.boosted().begin();
+  const at::Tensor want = plain_loss(plain, samples(config.model, 0, 4), 0.0).mean +
+                          kWeight * plain_loss(plain, samples(config.model, 4, 2), 0.0).mean;
+  plain.trainable.boosted().backward(want);
+  Tiny setup(config);
+  const std::vector<data::Batch> batches = {
+      samples(config.model, 0, 2), samples(config.model, 2, 2), samples(config.model, 4, 1),
+      samples(config.model, 5, 1)};
+  const double loss =
+      setup.step.forward_backward(batches, kStep, {.count = 2, .weight = kWeight}).item<double>();
+  EXPECT_NEAR(loss, want.item<double>(), tolerance::kOtherOrder * loss);
+  EXPECT_TRUE(at::allclose(setup.gradients(), plain.gradients(), tolerance::kOtherOrder,
+                           tolerance::kOtherOrder));
+}
+
 TEST(TrainingStepTest, PixelsAreScaledAndTheShareIsThatOfAllRanks) {
   const RunConfig config = tiny();
   data::Batch bytes = samples(config.model, 0, 2);
