@@ -262,6 +262,7 @@ void encode(const SampleArguments& arguments, const pipelines::Pipeline& pipelin
                                       .memory_gib = arguments.memory_budget.value_or(0.0),
                                       .says = says,
                                       .weights = arguments.prompt_weights,
+                                      .embeddings = arguments.embeddings,
                                       .verbose = arguments.verbose}));
   request.captions.clear();
   request.wildcards.clear();
@@ -321,10 +322,11 @@ void sample_on_rank(const SampleArguments& given, const LikeArguments& like,
     encode(arguments, *pipeline, own, speaks, request);
   }
   KINORA_CHECK(has_words || (arguments.negative.empty() && arguments.cleans_captions &&
+                             arguments.embeddings.empty() &&
                              arguments.prompt_weights == inference::PromptWeights::kOff),
                kConfig,
-               "[sample] --negative, --no-cleaning and --prompt-weights are for pipelines with a "
-               "text encoder, and ",
+               "[sample] --negative, --no-cleaning, --embedding and --prompt-weights are for "
+               "pipelines with a text encoder, and ",
                model_of(arguments), " has none");
   inference::TrainedModel trained = inference::load_trained(model_of(arguments), options);
   const std::unique_ptr<models::Autoencoder> decoder = inference::open_decoder(

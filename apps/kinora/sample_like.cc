@@ -25,12 +25,12 @@ constexpr const char* kDefaultOut = "samples-like";
 
 /// Options that decide what a sample looks like: these alone are kept, and taken from a file. So
 /// nothing that a file says makes Kinora write anywhere, or start processes.
-constexpr std::array<std::string_view, 49> kKept = {
+constexpr std::array<std::string_view, 50> kKept = {
     "--run",           "--checkpoint",      "--config",
     "--set",           "--weights",         "--lora",
     "--classes",       "--captions",        "--negative",
     "--no-cleaning",   "--prompt-weights",  "--text-embeddings",
-    "--text-encoder",  "--aesthetic-score", "--motion-score",
+    "--text-encoder", "--embedding",  "--aesthetic-score", "--motion-score",
     "--camera-motion", "--count",           "--only",
     "--frames",        "--height",          "--width",
     "--fps",           "--given",           "--given-frames",

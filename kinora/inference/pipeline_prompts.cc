@@ -1,6 +1,7 @@
 #include "kinora/inference/pipeline_prompts.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/stack.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -8,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <ostream>
+#include <span>
 #include <sstream>
 #include <unordered_map>
 #include <utility>
@@ -16,13 +18,16 @@
 #include "kinora/core/log.h"
 #include "kinora/core/text.h"
 #include "kinora/inference/fitting_text_encoder.h"
+#include "kinora/inference/learned_embeddings.h"
 #include "kinora/inference/setup.h"
 #include "kinora/models/families.h"
+#include "kinora/models/text_encoders/clip_text_encoder.h"
 #include "kinora/models/text_encoders/text_encoder.h"
 #include "kinora/pipelines/text_encoder_file.h"
 #include "kinora/pipelines/tokenizer_folder.h"
 #include "kinora/prompts/caption_cleaning.h"
 #include "kinora/tokenizers/tokenizer.h"
+#include "kinora/tokenizers/tokenizer_files.h"
 
 namespace kinora::inference {
 namespace {
@@ -218,6 +223,53 @@ std::vector<data::Text> encoded(models::TextEncoder& encoder,
   return all;
 }
 
+std::vector<LearnedEmbedding> learned_of(const std::vector<std::string>& paths,
+                                         const models::ModelConfig& model) {
+  KINORA_CHECK(paths.empty() || models::pads_captions(model), kConfig,
+               "[sample] --embedding is of models that read CLIP's states (Stable Diffusion), not ",
+               models::name_of(model));
+  std::vector<LearnedEmbedding> learned;
+  for (const std::string& path : paths) {
+    learned.push_back(read_embedding(path));
+    const int64_t channels = learned.back().values.size(0);
+    KINORA_CHECK(channels == model.text_channels, kConfig, "[sample] the embedding of ", path,
+                 " has ", channels, " numbers, and the text encoder's have ", model.text_channels,
+                 ". Hint: it is of another model");
+  }
+  return learned;
+}
+
+/// The tokenizer, which has the learned tokens from `first_id` on.
+tokenizers::Tokenizer with_tokens(const fs::path& folder,
+                                  const std::vector<LearnedEmbedding>& learned, int64_t first_id) {
+  auto files = tokenizers::TokenizerFiles::read(folder);
+  for (const LearnedEmbedding& each : learned) {
+    files.add_token(each.token, first_id++);
+  }
+  return tokenizers::Tokenizer(files);
+}
+
+void add_to(models::TextEncoder& encoder, const std::vector<LearnedEmbedding>& learned) {
+  if (learned.empty()) {
+    return;
+  }
+  std::vector<at::Tensor> rows;
+  for (const LearnedEmbedding& each : learned) {
+    rows.push_back(each.values);
+  }
+  auto* const clip = dynamic_cast<models::ClipTextEncoder*>(&encoder);
+  KINORA_CHECK(clip != nullptr, kConfig,
+               "[sample] --embedding is of one CLIP, and the pipeline has two");
+  clip->add_tokens(at::stack(rows));
+}
+
+/// What tells it from others, for who draws again.
+std::string checksum_of(const LearnedEmbedding& embedding) {
+  const auto* values = embedding.values.const_data_ptr<float>();
+  return std::to_string(io::checksum_value(
+      std::as_bytes(std::span(values, static_cast<size_t>(embedding.values.numel())))));
+}
+
 /// `caption` with what Open-Sora appends.
 std::string with_its_scores(const std::string& caption, const pipelines::PipelineText& its,
                             const prompts::OpenSoraScores& given) {
@@ -244,8 +296,10 @@ Prompts prompts_of_pipeline(const pipelines::Pipeline& pipeline,
   const data::TextShape shape{.length = recipe.model.text_tokens,
                               .channels = recipe.model.text_channels,
                               .pooled_channels = recipe.model.pooled_channels};
-  const auto tokenizer = tokenizers::Tokenizer::load(tokenizer_folder);
-  check_fit(tokenizer, encoder_folder, recipe.model);
+  const std::vector<LearnedEmbedding> learned = learned_of(options.embeddings, recipe.model);
+  check_fit(tokenizers::Tokenizer::load(tokenizer_folder), encoder_folder, recipe.model);
+  const tokenizers::Tokenizer tokenizer = with_tokens(
+      tokenizer_folder, learned, pipelines::described_text_encoder(encoder_folder)->vocab_size());
   std::vector<std::string> texts = {options.negative};  // each once
   std::unordered_map<std::string, size_t> number;
   if (!its.cuts_negative && !its.scores) {
@@ -276,6 +330,7 @@ Prompts prompts_of_pipeline(const pipelines::Pipeline& pipeline,
                                                  .type = compute_type(recipe.precision),
                                                  .memory_gib = options.memory_gib,
                                                  .says = options.says});
+  add_to(*encoder, learned);
   std::vector<data::Text> states = encoded(*encoder, numbers, shape,
                                            {.weights = options.weights,
                                             .empty = tokenizer.encode("").ids,
@@ -295,6 +350,9 @@ Prompts prompts_of_pipeline(const pipelines::Pipeline& pipeline,
                    (options.weights == PromptWeights::kOff     ? ""
                     : options.weights == PromptWeights::kA1111 ? ", weights of a1111"
                                                                : ", weights of compel");
+  for (const LearnedEmbedding& each : learned) {
+    prompts.origin += ", " + each.token + " " + checksum_of(each);
+  }
   return prompts;
 }
 

@@ -23,14 +23,15 @@ struct CaptionOptions {
   double memory_gib = 0.0;  ///< most for the encoder's weights; 0: what is free (TextEncoderRoom)
   bool says = true;         ///< logs what is chosen and what of a caption is cut off
   PromptWeights weights = PromptWeights::kOff;
+  std::vector<std::string> embeddings = {};  ///< files of read_embedding(), of CLIP
   bool verbose = false;  ///< logs the tokens of each text and their weights as well
 };
 
 /// The captions as the pipeline's tokenizer and text encoder embed them, each with room for
 /// model.text_tokens of `recipe` (load_trained's or read_recipe's), and the negative one. The
-/// encoder computes in recipe.precision and is released before this returns. kIo for parts that are
-/// missing; kConfig, before weights are read, where its states or the tokenizer's vocabulary do not
-/// fit.
+/// encoder computes in recipe.precision and is released before this returns. Tokens of
+/// options.embeddings are read in all texts. kIo for parts that are missing; kConfig, before
+/// weights are read, where its states or the tokenizer's vocabulary do not fit.
 [[nodiscard]] Prompts prompts_of_pipeline(const pipelines::Pipeline& pipeline,
                                           const std::vector<std::string>& captions,
                                           const ModelRecipe& recipe, const CaptionOptions& options);

@@ -54,6 +54,15 @@ void describe_text(Fields& fields, TextOptions& text) {
       "A frozen text encoder (T5, CLIP), a folder or file: training with data.text tokens "
       "encodes captions in each step, and prompts are encoded where samples are drawn. Stable "
       "Diffusion's also makes the empty caption that stands for dropped ones.");
+  fields.add("train", text.train,
+             "U-Nets: text.encoder, a CLIP, is trained with the model, in fp32, and kept with it; "
+             "data.text must be tokens. lr.factors gives it a rate of its own: "
+             "[text_encoder.*=0.1].");
+  fields.add(
+      "new_tokens", text.new_tokens,
+      "With text.train: tokens that captions may have besides the tokenizer's, each TOKEN=WORDS, "
+      "whose embeddings start as the mean of those of the words: [<shirt>=shirt]. "
+      "finetune.train [text_encoder.new_tokens] learns them alone (textual inversion).");
   fields.add("precision", text.precision,
              {{"fp32", Precision::kFp32}, {"bf16", Precision::kBf16}, {"fp16", Precision::kFp16}},
              "Type of its weights and arithmetic.");

@@ -41,6 +41,8 @@ struct AutoencoderOptions {
 /// The keys text.*.
 struct TextOptions {
   std::string encoder;
+  bool train = false;                   ///< a run makes it the model's own
+  std::vector<std::string> new_tokens;  ///< TOKEN=WORDS, of the model's own
   Precision precision = Precision::kBf16;
   int64_t micro_batch = 0;                 ///< 0: kMicroBatch
   bool shared = false;                     ///< ranks of a run hold a part of its blocks each

@@ -31,6 +31,19 @@ int64_t default_length(const models::ModelConfig& model, const tokenizers::Token
 
 }  // namespace
 
+std::vector<NewToken> new_tokens_of(const TextOptions& text) {
+  std::vector<NewToken> all;
+  for (const std::string& entry : text.new_tokens) {
+    const size_t equals = entry.rfind('=');
+    KINORA_CHECK(equals != std::string::npos && equals > 0 && equals + 1 < entry.size(), kConfig,
+                 "[text] text.new_tokens must have TOKEN=WORDS, got ", entry);
+    all.push_back({.token = entry.substr(0, equals), .words = entry.substr(equals + 1)});
+    KINORA_CHECK(std::ranges::count(all, all.back().token, &NewToken::token) == 1, kConfig,
+                 "[text] text.new_tokens has ", all.back().token, " twice");
+  }
+  return all;
+}
+
 std::optional<data::CaptionTokens> caption_tokens(const ModelRecipe& recipe) {
   const TextOptions& text = recipe.text;
   KINORA_CHECK(recipe.data.text != data::TextKind::kTokens || !text.tokenizer.empty() ||
@@ -48,22 +61,39 @@ std::optional<data::CaptionTokens> caption_tokens(const ModelRecipe& recipe) {
                path.string(),
                " is not there. Hint: text.tokenizer=PATH, a folder or file; kinora sample takes it "
                "by --set");
-  data::CaptionTokens tokens{
-      .tokenizer = std::make_shared<const tokenizers::Tokenizer>(
-          recipe.kept_tokenizer ? *recipe.kept_tokenizer : TokenizerFiles::read(path))};
   const models::TextEncoderSize& own = recipe.model.text_encoder;
   const int64_t grid = recipe.data.layout_grid;
   KINORA_CHECK(grid == 0 || own.any(), kConfig,
                "[text] data.layout_grid must be 0 for a frozen text encoder, which does not know "
                "the places of corners, got ",
                grid, ". Hint: model.text_encoder.layers");
-  const int64_t num_tokens = tokens.tokenizer->vocab_size() + grid * grid;
+  TokenizerFiles files =
+      recipe.kept_tokenizer ? *recipe.kept_tokenizer : TokenizerFiles::read(path);
+  int64_t id = own.vocab;
+  for (const NewToken& added : new_tokens_of(text)) {
+    files.add_token(added.token, id++);
+  }
+  KINORA_CHECK(id == own.vocab + own.new_tokens, kConfig,
+               "[text] text.new_tokens must be as many as model.text_encoder.new_tokens = ",
+               own.new_tokens, ", got ", id - own.vocab, ". Hint: they need text.train");
+  data::CaptionTokens tokens{.tokenizer = std::make_shared<const tokenizers::Tokenizer>(files)};
+  id = own.vocab;
+  for (const NewToken& added : new_tokens_of(text)) {
+    KINORA_CHECK(std::ranges::count(tokens.tokenizer->encode(added.token).ids, id++) == 1, kConfig,
+                 "[text] text.new_tokens: ", added.token,
+                 " is a token of the tokenizer already. Hint: <", added.token, ">");
+  }
+  const int64_t num_tokens = tokens.tokenizer->vocab_size() - own.new_tokens + grid * grid;
   KINORA_CHECK(!own.any() || num_tokens <= own.vocab, kConfig,
                "[text] model.text_encoder.vocab must be at least ", num_tokens, ", which ",
                path.string(), grid > 0 ? " and data.layout_grid have" : " has", ", got ",
                own.vocab);
-  const std::optional<int64_t> piece =
-      text.encoder.empty() ? std::nullopt : pipelines::outlined_text_encoder(text.encoder)->piece();
+  std::optional<int64_t> piece;
+  if (own.any() && own.kind == models::TextEncoderSize::Kind::kClip) {
+    piece = own.positions;
+  } else if (!text.encoder.empty()) {
+    piece = pipelines::outlined_text_encoder(text.encoder)->piece();
+  }
   tokens.max_length =
       text.max_length > 0 ? text.max_length : default_length(recipe.model, *tokens.tokenizer);
   if (models::family_of(recipe.model).conditions.pooled && piece) {

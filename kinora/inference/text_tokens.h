@@ -1,12 +1,23 @@
 #pragma once
 
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "kinora/data/caption_tokens.h"
 #include "kinora/inference/recipe.h"
 #include "kinora/models/model_config.h"
 
 namespace kinora::inference {
+
+/// A token of text.new_tokens.
+struct NewToken {
+  std::string token;
+  std::string words;  ///< that it starts as
+};
+
+/// Of text.new_tokens. kConfig for what is not TOKEN=WORDS, and for a token that stands twice.
+[[nodiscard]] std::vector<NewToken> new_tokens_of(const TextOptions& text);
 
 /// How the captions of the recipe's data become tokens, by the keys text.*: cut off after
 /// text.max_length (of a CLIP in pieces, where that is more than its positions), else after

@@ -323,7 +323,9 @@ std::string name_of(const ModelConfig& config) {
 }
 
 bool pads_captions(const ModelConfig& config) {
-  return !config.text_encoder.any() && family_of(config).pads_captions;
+  const TextEncoderSize& own = config.text_encoder;
+  return (!own.any() || own.kind == TextEncoderSize::Kind::kClip) &&
+         family_of(config).pads_captions;
 }
 
 ModelShape shape_of(const ModelConfig& config) {

@@ -36,6 +36,10 @@ class Model : public nn::Module, public diffusion::Denoiser {
   /// somebody copies an encoder's into it. Undefined: it has a null embedding of its own.
   [[nodiscard]] virtual at::Tensor null_caption() const { return {}; }
 
+  /// The same where a text encoder of the model's own reads an empty caption for a null one: the
+  /// buffer of its tokens' ids, fp32 [text_tokens].
+  [[nodiscard]] virtual at::Tensor null_tokens() const { return {}; }
+
   /// The first `num_blocks` blocks keep only their input in training and are computed again in
   /// backward: 0 = none, depth = every block.
   void set_recompute(int64_t num_blocks);

@@ -25,15 +25,29 @@ namespace {
 
 void describe_text_encoder(Fields& fields, TextEncoderSize& encoder) {
   const auto scope = fields.scope("text_encoder");
-  fields.add("layers", encoder.layers,
-             "Layers of a text encoder of T5's architecture that is trained with the model, which "
-             "takes data.text tokens (every architecture of captions); 0 = none.",
-             between(0, 256));
+  fields.add(
+      "layers", encoder.layers,
+      "Layers of a text encoder that is trained with the model, which takes data.text tokens "
+      "(every architecture of captions); 0 = none.",
+      between(0, 256));
+  fields.add("kind", encoder.kind,
+             {{"t5", TextEncoderSize::Kind::kT5}, {"clip", TextEncoderSize::Kind::kClip}},
+             "Its architecture: T5's, or of U-Nets CLIP's. text.train sets it and what is below.");
   fields.add("width", encoder.width, "Width of its tokens.", between(1, 65536));
   fields.add("heads", encoder.heads, "Its attention heads.", between(1, 4096));
   fields.add("mlp", encoder.mlp, "Hidden width of its MLPs.", between(1, 1048576));
   fields.add("vocab", encoder.vocab, "Tokens of its vocabulary, at least the tokenizer's.",
              between(1, 1048576));
+  fields.add("positions", encoder.positions, "clip: tokens of the longest caption.",
+             between(1, 4096));
+  fields.add("activation", encoder.activation,
+             {{"quick_gelu", Activation::kQuickGelu}, {"gelu", Activation::kGelu}},
+             "clip: of its MLPs.");
+  fields.add(
+      "new_tokens", encoder.new_tokens,
+      "clip: tokens behind the vocabulary, which text.new_tokens names; their embeddings are "
+      "the parameter text_encoder.new_tokens.",
+      between(0, 65536));
 }
 
 /// What the model's own text encoder gives is what its captions are projected from.
@@ -47,6 +61,13 @@ void resolve_text_encoder(ModelConfig& config) {
       " has no text encoder of its own, but model.text_encoder.layers is ", encoder.layers,
       ". Hint: ", families_that([](const Family& family) { return family.conditions.tokens; }),
       " can have one");
+  const bool is_clip = encoder.kind == TextEncoderSize::Kind::kClip;
+  KINORA_CHECK(!is_clip || (family_of(config).pads_captions && config.pooled_channels == 0 &&
+                            config.text_tokens <= encoder.positions),
+               kConfig, "[model] model.text_encoder.kind clip is of ",
+               families_that(&Family::pads_captions),
+               " without pooled vectors, with model.text_tokens of at most its positions = ",
+               encoder.positions, ", got ", config.name, " with ", config.text_tokens);
   KINORA_CHECK(encoder.width % encoder.heads == 0, kConfig,
                "[model] model.text_encoder.width must be a multiple of its heads = ", encoder.heads,
                ", got ", encoder.width);

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "kinora/models/text_encoders/activation.h"
 #include "kinora/models/transformers/transformer_config.h"
 #include "kinora/models/unets/unet_config.h"
 
@@ -17,13 +18,18 @@ namespace kinora::models {
 inline constexpr const char* kCustomName = "custom";
 inline constexpr const char* kAutoArchitecture = "auto";
 
-/// A text encoder of T5's architecture that is trained as a part of the model.
+/// A text encoder that is trained as a part of the model.
 struct TextEncoderSize {
+  enum class Kind : uint8_t { kT5, kClip };
+  Kind kind = Kind::kT5;
   int64_t layers = 0;  ///< 0: there is none, and captions come embedded
   int64_t width = 128;
   int64_t heads = 4;
-  int64_t mlp = 512;    ///< hidden width of the MLPs
-  int64_t vocab = 256;  ///< tokens that there may be
+  int64_t mlp = 512;                               ///< hidden width of the MLPs
+  int64_t vocab = 256;                             ///< tokens that there may be
+  int64_t positions = 77;                          ///< of kClip: tokens of the longest caption
+  Activation activation = Activation::kQuickGelu;  ///< of kClip
+  int64_t new_tokens = 0;  ///< of kClip: tokens behind the vocabulary (textual inversion)
 
   [[nodiscard]] bool any() const { return layers > 0; }
 };

@@ -98,6 +98,44 @@ void write_controls(const fs::path& folder, checkpoint::LateTensors& tensors,
   }
 }
 
+/// Takes text_encoder.* and null captions out of `tensors`, into a folder of transformers'
+/// CLIPTextModel.
+void write_clip(const fs::path& folder, checkpoint::LateTensors& tensors,
+                const models::TextEncoderSize& size, const checkpoint::OutputOptions& options) {
+  constexpr std::string_view kPrefix = "text_encoder.";
+  checkpoint::LateTensors own;
+  for (auto next = tensors.begin(); next != tensors.end();) {
+    const auto current = next++;
+    if (current->first.starts_with(kPrefix)) {
+      own.emplace(current->first.substr(kPrefix.size()), std::move(current->second));
+      tensors.erase(current);
+    }
+  }
+  // What a pipeline encodes itself, and what a file of embeddings has (textual inversion).
+  for (const char* name : {"null_text", "null_tokens"}) {
+    tensors.erase(name);
+  }
+  own.erase("new_tokens");
+  fs::create_directories(folder);
+  checkpoint::OutputOptions output = options;
+  output.metadata["format"] = "pt";
+  checkpoint::write_weights(folder / "model.safetensors", own, output);
+  write_json(folder / "config.json",
+             {{"architectures", json::array({"CLIPTextModel"})},
+              {"model_type", "clip_text_model"},
+              {"vocab_size", size.vocab},
+              {"hidden_size", size.width},
+              {"intermediate_size", size.mlp},
+              {"num_hidden_layers", size.layers},
+              {"num_attention_heads", size.heads},
+              {"max_position_embeddings", size.positions},
+              {"hidden_act", size.activation == models::Activation::kGelu ? "gelu" : "quick_gelu"},
+              {"layer_norm_eps", 1e-5},
+              // Of the pooled vector, which Stable Diffusion does not read: the old rule, by which
+              // the largest id of the vocabulary ends a text.
+              {"eos_token_id", 2}});
+}
+
 }  // namespace
 
 checkpoint::WeightsFile open_weights(const fs::path& path, bool averaged) {
@@ -136,6 +174,9 @@ void write_diffusers(const fs::path& folder, checkpoint::LateTensors tensors,
   fs::create_directories(own);
   checkpoint::write_weights(own / kWeightsFile, renamed, options);
   write_controls(folder, tensors, model, options);
+  if (model.text_encoder.kind == models::TextEncoderSize::Kind::kClip) {
+    write_clip(folder / "text_encoder", tensors, model.text_encoder, options);
+  }
   if (!tensors.empty()) {
     checkpoint::OutputOptions beside = options;
     beside.max_shard_bytes = 0;

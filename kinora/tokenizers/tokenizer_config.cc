@@ -52,9 +52,7 @@ void read_added(const JsonValue& decoder, TokenizerConfig& config) {
             [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
 }
 
-}  // namespace
-
-TokenizerConfig read_tokenizer_config(const TokenizerFiles& files) {
+TokenizerConfig read_files(const TokenizerFiles& files) {
   TokenizerConfig config;
   if (const auto* const map = files.find("special_tokens_map.json")) {
     const JsonFile file(*map);
@@ -91,6 +89,20 @@ TokenizerConfig read_tokenizer_config(const TokenizerFiles& files) {
       count->refuse("must be 0 to ", kMaxExtraIds, ", got ", value);
     }
     config.sentence_piece.num_extra_ids = value;
+  }
+  return config;
+}
+
+}  // namespace
+
+TokenizerConfig read_tokenizer_config(const TokenizerFiles& files) {
+  TokenizerConfig config = read_files(files);
+  for (const auto& [content, id] : files.added()) {
+    AddedToken token;
+    token.content = content;
+    token.id = id;
+    token.special = false;
+    config.added.push_back(std::move(token));
   }
   return config;
 }

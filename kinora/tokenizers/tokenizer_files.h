@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace kinora::tokenizers {
 
@@ -40,6 +41,11 @@ class TokenizerFiles {
   [[nodiscard]] const File* find(const std::string& name) const;  ///< null likewise
   [[nodiscard]] int64_t num_bytes() const;                        ///< of all of them
 
+  /// A token besides those of the files, which is looked for in texts as it is written. texts()
+  /// does not have it.
+  void add_token(const std::string& content, int64_t id) { added_.emplace_back(content, id); }
+  [[nodiscard]] const std::vector<std::pair<std::string, int64_t>>& added() const { return added_; }
+
  private:
   TokenizerFiles(std::string main, std::string shown)
       : main_(std::move(main)), shown_(std::move(shown)) {}
@@ -47,6 +53,7 @@ class TokenizerFiles {
   std::string main_;
   std::string shown_;
   std::map<std::string, File> files_;
+  std::vector<std::pair<std::string, int64_t>> added_;
 };
 
 }  // namespace kinora::tokenizers

@@ -20,6 +20,7 @@
 #include "kinora/nn/weight_layer.h"
 #include "kinora/pipelines/diffusers_model.h"
 #include "kinora/pipelines/diffusers_unet.h"
+#include "kinora/train/own_text_encoder.h"
 
 namespace kinora::train {
 namespace {
@@ -226,6 +227,7 @@ std::string initialise_from(const RunConfig& config, nn::Module& model, optim::A
   const auto file = pipelines::open_weights(config.checkpoint.init_from);
   checkpoint::LateTensors tensors = file.tensors();
   pipelines::start_controls(config.model, tensors);
+  add_text_encoder(config, tensors);
   std::vector<std::string> own;  // but for updates, which no file has
   for (const auto& [path, parameter] : model.named_parameters()) {
     if (!nn::owner_of_update(path)) {

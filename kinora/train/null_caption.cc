@@ -14,6 +14,12 @@
 namespace kinora::train {
 
 void fill_null_caption(Run& run) {
+  if (const at::Tensor tokens = run.trainable->model().null_tokens(); tokens.defined()) {
+    const data::CaptionTokens words = inference::caption_tokens(run.config).value();
+    const data::Text text = inference::prompts_of_tokens({""}, words).all.front().text;
+    tokens.copy_(at::tensor(text.ids).narrow(0, 0, tokens.size(0)));
+    return;
+  }
   const at::Tensor null = run.trainable->model().null_caption();
   if (!null.defined()) {
     return;

@@ -18,6 +18,7 @@
 #include "kinora/io/clip_file.h"
 #include "kinora/io/file.h"
 #include "kinora/pipelines/tokenizer_folder.h"
+#include "kinora/train/own_text_encoder.h"
 #include "kinora/train/rank_agreement.h"
 #include "kinora/train/run_resume.h"
 
@@ -76,7 +77,7 @@ void name_classes(const data::Source& data, models::ModelConfig& model) {
 }  // namespace
 
 Run::Run(const RunConfig& asked, const Resume& resume, const comm::Group& world)
-    : config(agree_on_run(asked, resume, world)),
+    : config(agree_on_run(with_own_text_encoder(asked), resume, world)),
       mesh(world, config.parallel.mesh()),
       micro_batch(config.micro_batch(mesh.data_ranks())),
       device(inference::choose_device(config.train.device)),

@@ -5,9 +5,12 @@
 #include "kinora/checkpoint/low_rank_file.h"
 #include "kinora/checkpoint/model_weights.h"
 #include "kinora/checkpoint/step_folders.h"
+#include "kinora/checkpoint/weights_file.h"
 #include "kinora/checkpoint/weights_output.h"
 #include "kinora/core/log.h"
 #include "kinora/inference/kept_tokenizer.h"
+#include "kinora/inference/learned_embeddings.h"
+#include "kinora/inference/text_tokens.h"
 #include "kinora/inference/updates.h"
 #include "kinora/train/exact_resume.h"
 #include "kinora/train/finetune.h"
@@ -105,6 +108,15 @@ void export_weights(Run& run) {
     if (run.writes() && !adapter.changes.empty()) {
       checkpoint::write_adapter(folder / "adapter", adapter, {});
       log_info("[train] wrote ", folder / "adapter");
+    }
+    if (const auto added = inference::new_tokens_of(run.config.text);
+        run.writes() && !added.empty()) {
+      const at::Tensor rows = checkpoint::WeightsFile::open(path).read("text_encoder.new_tokens");
+      std::vector<inference::LearnedEmbedding> learned;
+      for (const inference::NewToken& token : added) {
+        learned.push_back({token.token, rows[std::ssize(learned)]});
+      }
+      inference::write_embeddings(folder, learned);
     }
   }
   if (run.writes()) {

@@ -81,6 +81,7 @@ struct ShownOptions {
 /// model is, and how that is trained. (It inherits, since all of a recipe is also a run's.)
 struct RunConfig : inference::ModelRecipe {
   std::string run_dir;
+  std::string text_start;  ///< no key: where the weights of the model's own CLIP come from at first
   data::DataConfig image_data;
   ImageSteps image_steps;  ///< image_data.*
   data::DataConfig prior_data;

@@ -5,6 +5,7 @@ usage: python3 diffusers_test.py KINORA
 Needs torch, diffusers, transformers and safetensors, and peft for adapters. Where this Python lacks them, another one can be named
 by KINORA_DIFFUSERS_PYTHON; without either the test is skipped (exit code 77).
 """
+import fnmatch
 import importlib.util
 import json
 import os
@@ -46,6 +47,26 @@ lr: {value: 1.0e-4}
 finetune: {train: ["controlnets.*"], fresh: ["controlnets.*.controlnet_*"]}
 ema: {decays: []}
 checkpoint: {every: 2}
+"""
+
+
+SD = ROOT / "tests/inference/data/sd1"
+UNET_RECIPE = """
+model:
+  architecture: unet
+  in_channels: 4
+  learn_sigma: false
+  text_channels: 16
+  text_tokens: 77
+  unet: {channels: [8, 16], resnets: 1, depths: [1, 0], middle_depth: 1, heads: [2, 2], norm_groups: 4}
+data: {source: captions, path: ["%s"], height: 64, width: 64, text: tokens, caption: a picture, threads: 1}
+autoencoder: {path: "%s/vae", precision: fp32}
+text: {encoder: "%s", precision: fp32}
+train: {steps: 3, global_batch: 4, threads: 1, device: cpu}
+lr: {value: 1.0e-2}
+ema: {decays: []}
+finetune: {lora: {rank: 3, alpha: 5}}
+checkpoint: {init_from: "%s/unet"}
 """
 
 
@@ -619,6 +640,77 @@ class DiffusersTest(unittest.TestCase):
             tuned = expected(theirs)
             assert_near(drawn(folder, "--lora", self.folder / adapter), tuned)
         self.assertGreater((tuned - expected(pipeline)).norm() / tuned.norm(), 1e-2)
+
+    @unittest.skipUnless(importlib.util.find_spec("peft"), "this Python has no peft")
+    def test_adapters_of_a_unet_in_peft(self):
+        import diffusers
+        import peft
+        from safetensors.torch import load_file
+        before = load_file(SD / "unet/diffusion_pytorch_model.safetensors")
+        targets = ["*.to_q", "*.to_out.0", "*.proj_in", "*.conv1", "*.conv_shortcut", "conv_out"]
+        for kind, own in (("lora", ["conv_rank=2", "conv_alpha=1"]), ("lora", ["dora=true", "conv_rank=2"]),
+                          ("loha", ["conv_rank=2"]), ("lokr", ["rank=1", "factor=2", "conv_alpha=3"])):
+            run = self.folder / "-".join([kind, *own])
+            self.tune(run, f"finetune.lora.kind={kind}", "finetune.lora.targets=" + json.dumps(targets),
+                      *("finetune.lora." + text for text in own))
+            kinora("convert", run, "--adapter", "diffusers", "--to", run / "to-peft")
+            model = diffusers.UNet2DConditionModel.from_pretrained(SD / "unet")
+            tuned = peft.PeftModel.from_pretrained(model, run / "to-peft")
+            merged = tuned.merge_and_unload().state_dict()
+            kinora("convert", run, "--to", run / "merged")
+            ours = load_file(run / "merged/unet/diffusion_pytorch_model.safetensors")
+            changed = {name for name, values in ours.items() if not values.equal(before[name].float())}
+            for name, values in ours.items():
+                self.assertLess((merged[name].float() - values).abs().max(), 1e-6, (run, name))
+            for target in targets:
+                self.assertTrue(any(fnmatch.fnmatch(name, target + ".weight") for name in changed), (run, target))
+            if "dora=true" in own:
+                continue
+            # Kohya's, which are LyCORIS' names of LoHa and LoKr, and back: bit for bit.
+            kinora("convert", SD / "unet", "--lora", run / "to-peft", "--adapter", "kohya", "--to", run / "k.safetensors")
+            kinora("convert", SD / "unet", "--lora", run / "k.safetensors", "--adapter", "diffusers", "--to", run / "peft")
+            kinora("convert", SD / "unet", "--lora", run / "peft", "--adapter", "kohya", "--to", run / "again.safetensors")
+            self.assertEqual((run / "again.safetensors").read_bytes(), (run / "k.safetensors").read_bytes())
+            first, second = (load_file(run / name / "adapter_model.safetensors") for name in ("to-peft", "peft"))
+            self.assertEqual(first.keys(), second.keys())
+            self.assertTrue(all(first[name].equal(second[name]) for name in first))
+
+    def test_a_clip_that_learned_along_opens(self):
+        import torch
+        import transformers
+        run = self.folder / "along"
+        self.tune(run, "text.train=true")
+        kinora("convert", run, "--to", run / "out")
+        start = transformers.CLIPTextModel.from_pretrained(SD / "text_encoder").float()
+        tuned, report = transformers.CLIPTextModel.from_pretrained(run / "out/text_encoder", output_loading_info=True)
+        self.assertFalse(report["missing_keys"] or report["unexpected_keys"] or report["mismatched_keys"], report)
+        ids = torch.arange(77).unsqueeze(0)
+        self.assertGreater((tuned(ids)[0] - start(ids)[0]).abs().max(), 1e-3)
+
+    def test_diffusers_reads_a_learned_word(self):
+        import diffusers
+        from safetensors.torch import load_file
+        run = self.folder / "word"
+        self.tune(run, "text.train=true", 'text.new_tokens=["<thing>=red"]', "data.caption=a <thing>",
+                  'finetune.train=["text_encoder.new_tokens"]', "checkpoint.export=true")
+        theirs = diffusers.StableDiffusionPipeline.from_pretrained(SD)
+        theirs.load_textual_inversion(run / "learned_embeds.safetensors")
+        row = theirs.text_encoder.get_input_embeddings().weight[theirs.tokenizer.convert_tokens_to_ids("<thing>")]
+        learned = load_file(run / "learned_embeds.safetensors")["<thing>"]
+        self.assertTrue(row.float().equal(learned.to(row.dtype).float()))
+
+    def tune(self, run, *overrides):
+        """Three steps of the tiny pipeline's U-Net on pictures of noise."""
+        import numpy
+        from PIL import Image
+        pictures = self.folder / "pictures"
+        pictures.mkdir(exist_ok=True)
+        for i in range(4):
+            pixels = numpy.random.default_rng(i).integers(0, 255, (64, 64, 3), dtype=numpy.uint8)
+            Image.fromarray(pixels).save(pictures / f"{i}.png")
+        recipe = self.folder / "unet.yaml"
+        recipe.write_text(UNET_RECIPE % (pictures, SD, SD, SD))
+        kinora("train", recipe, f"run.dir={run}", *overrides)
 
     def train(self, *overrides):
         import torch

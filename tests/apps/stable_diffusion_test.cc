@@ -49,6 +49,7 @@ class StableDiffusionTest : public RunTest {
  protected:
   StableDiffusionTest() {
     fs::create_directories(folder() / "photos");
+    fs::create_directories(folder() / "class");
     for (int i = 0; i < 12; ++i) {
       const std::string name = "photos/" + std::to_string(i);
       write_picture(folder() / (name + ".png"), i, 64, 64);
@@ -75,6 +76,19 @@ class StableDiffusionTest : public RunTest {
   [[nodiscard]] Arguments tuned(const Arguments& more = {}) const {
     return online(joined({"checkpoint.init_from=" + (kPipeline / "unet").string()}, more));
   }
+  /// Other pictures, without captions, beside those of a step.
+  [[nodiscard]] Arguments prior() const {
+    for (int i = 0; i < 5; ++i) {
+      write_picture(folder() / "class" / ("image-0000" + std::to_string(i) + ".png"), 40 + i, 64,
+                    64);
+    }
+    write_picture(folder() / "class/grid.png", 9, 64, 64);
+    return {"prior_data.weight=0.5",     "prior_data.source=captions",
+            "prior_data.text=tokens",    "prior_data.path=[" + path("class") + "]",
+            "prior_data.height=64",      "prior_data.width=64",
+            "prior_data.global_batch=4", "prior_data.caption=a picture",
+            "prior_data.threads=1"};
+  }
   void run_well(const Arguments& arguments) const {
     const Outcome outcome = run_kinora(arguments, folder());
     ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
@@ -96,6 +110,10 @@ class StableDiffusionTest : public RunTest {
 const Arguments kLora = {
     "finetune.lora.targets=[\"*.to_q\", \"*.to_k\", \"*.to_v\", \"*.to_out.0\"]",
     "finetune.lora.rank=2", "lr.value=2.0e-2"};
+
+/// Of all linears and convolutions.
+const Arguments kLokr = {"finetune.lora.targets=[\"*\"]", "finetune.lora.kind=lokr",
+                         "finetune.lora.rank=2", "finetune.lora.conv_rank=1", "lr.value=2.0e-2"};
 
 /// The recipe's, for the pipeline's folder, which has another.
 const Arguments kSampler = {
@@ -189,8 +207,11 @@ TEST_F(StableDiffusionTest, WithoutAnEncoderNullCaptionsAreZerosAndTheLogSaysSo)
 }
 
 TEST_F(StableDiffusionTest, SixStepsEqualThreeAndThree) {
-  for (const auto& [name, own] : {std::pair{"all", Arguments{"ema.decays=[0.9]"}},
-                                  std::pair{"lora", kLora}, std::pair{"online", Arguments{}}}) {
+  for (const auto& [name, own] :
+       {std::pair{"all", Arguments{"ema.decays=[0.9]"}}, std::pair{"lora", kLora},
+        std::pair{"lokr",
+                  joined(kLokr, {"objective.noise_offset=0.1", "objective.pyramid_noise=0.3"})},
+        std::pair{"prior", prior()}}) {
     SCOPED_TRACE(name);
     const auto with = [&, &overrides = own](const Arguments& more) {
       return tuned(joined(overrides, more));
@@ -206,9 +227,11 @@ TEST_F(StableDiffusionTest, SixStepsEqualThreeAndThree) {
 }
 
 TEST_F(StableDiffusionTest, TwoRanksLearnAsOne) {
-  train_well(run_dir("one"), tuned());
-  run_well(
-      joined(train_command(run_dir("two"), tuned({"parallel.plugin=zero3"})), {"--ranks", "2"}));
+  const Arguments own =
+      joined(joined(prior(), kLokr), {"objective.noise_offset=0.1", "objective.pyramid_noise=0.3"});
+  train_well(run_dir("one"), tuned(own));
+  run_well(joined(train_command(run_dir("two"), tuned(joined(own, {"parallel.plugin=zero3"}))),
+                  {"--ranks", "2"}));
   const std::vector<LogLine> one = read_log(run_dir("one"));
   const std::vector<LogLine> two = read_log(run_dir("two"));
   ASSERT_EQ(two.size(), one.size());
@@ -218,6 +241,86 @@ TEST_F(StableDiffusionTest, TwoRanksLearnAsOne) {
   }
   EXPECT_TRUE(at::equal(null_text(run_dir("one") / "checkpoints/step-6"),
                         null_text(run_dir("two") / "checkpoints/step-6")));
+}
+
+TEST_F(StableDiffusionTest, PicturesOfAClassComeFromAFolderOfSamples) {
+  const Outcome outcome = train(run_dir("run"), tuned(joined(prior(), {"train.steps=1"})));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("a step also takes 4 of 5 prior_data"));  // not the grid
+  Arguments nowhere = prior();
+  nowhere.emplace_back("prior_data.path=[" + path("nothing") + "]");
+  const Outcome refused = train(run_dir("refused"), tuned(nowhere));
+  EXPECT_NE(refused.exit_code, 0);
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("nothing does not exist"),
+                                 HasSubstr("--prompt \"a picture\" --count 200 --out")));
+}
+
+// At first it is the frozen one: the losses of the first step are the same.
+TEST_F(StableDiffusionTest, ClipLearnsAlongAtARateOfItsOwn) {
+  const Arguments along = {"text.train=true", "lr.factors=[\"text_encoder.*=0.5\"]"};
+  train_well(run_dir("frozen"), tuned());
+  train_well(run_dir("whole"), tuned(along));
+  const std::vector<LogLine> frozen = read_log(run_dir("frozen"));
+  const std::vector<LogLine> whole = read_log(run_dir("whole"));
+  const double first = frozen[0].at("loss");
+  EXPECT_NEAR(whole[0].at("loss"), first, 1e-5 * first);
+  const double last = frozen[5].at("loss");
+  EXPECT_GT(std::abs(whole[5].at("loss").get<double>() - last), 1e-5 * first);
+  train_well(run_dir("parts"), tuned(joined(along, {"train.steps=3"})));
+  train_well(run_dir("parts"), tuned(joined(along, {"--resume", "auto"})));
+  expect_same_state(run_dir("whole") / "checkpoints/step-6",
+                    run_dir("parts") / "checkpoints/step-6");
+  // In a pipeline of diffusers both are what the run draws with.
+  run_well({"convert", run_dir("whole").string(), "--to", path("converted")});
+  fs::copy(kPipeline, folder() / "pipeline", fs::copy_options::recursive);
+  for (const std::string part : {"unet", "text_encoder"}) {
+    fs::remove_all(folder() / "pipeline" / part);
+    fs::copy(folder() / "converted" / part, folder() / "pipeline" / part,
+             fs::copy_options::recursive);
+  }
+  expect_close(drawn({"--run", run_dir("whole").string()}, "by-run"),
+               drawn(joined({"--model", path("pipeline")}, kSampler), "by-pipeline"));
+}
+
+// What is learned is a row behind CLIP's table, and a file of it is all that a pipeline needs.
+TEST_F(StableDiffusionTest, ANewWordIsLearnedAlone) {
+  const Arguments own = {"text.train=true",
+                         "text.new_tokens=[\"<thing>=red circle\"]",
+                         "finetune.train=[\"text_encoder.new_tokens\"]",
+                         "data.path=[" + path("class") + "]",
+                         "data.caption=a <thing>",
+                         "lr.value=1.0e-1",
+                         "checkpoint.export=true"};
+  (void)prior();
+  train_well(run_dir("whole"), tuned(own));
+  train_well(run_dir("parts"), tuned(joined(own, {"train.steps=3"})));
+  train_well(run_dir("parts"), tuned(joined(own, {"--resume", "auto"})));
+  expect_same_state(run_dir("whole") / "checkpoints/step-6",
+                    run_dir("parts") / "checkpoints/step-6");
+  const auto trained = checkpoint::WeightsFile::open(run_dir("whole") / "model.safetensors");
+  const auto base =
+      checkpoint::WeightsFile::open(kPipeline / "unet/diffusion_pytorch_model.safetensors");
+  const std::string to_q = "mid_block.attentions.0.transformer_blocks.0.attn2.to_q.weight";
+  EXPECT_TRUE(at::equal(trained.read(to_q), base.read(to_q).to(at::kFloat)));
+  const auto learned =
+      checkpoint::WeightsFile::open(run_dir("whole") / "learned_embeds.safetensors");
+  ASSERT_EQ(learned.names(), (std::vector<std::string>{"<thing>"}));
+  const at::Tensor row = learned.read("<thing>");
+  EXPECT_TRUE(at::equal(row, trained.read("text_encoder.new_tokens")[0]));
+  const Arguments prompts = {"sample",    "--prompt", "a <thing>", "a red <thing>",
+                             "--seed",    "3",        "--device",  "cpu",
+                             "--threads", "1",        "--steps",   "4"};
+  const auto draw = [&](const Arguments& whose, const std::string& name) {
+    run_well(joined(joined(prompts, {"--out", path(name)}), whose));
+    return std::vector{read_image(folder() / name / "image-00000.png"),
+                       read_image(folder() / name / "image-00001.png")};
+  };
+  const auto by_run = draw({"--run", run_dir("whole").string()}, "by-run");
+  const Arguments pipeline = joined({"--model", kPipeline.string()}, kSampler);
+  const Arguments with =
+      joined(pipeline, {"--embedding", (run_dir("whole") / "learned_embeds.safetensors").string()});
+  expect_close(by_run, draw(with, "by-pipeline"));
+  EXPECT_GT(difference_of(by_run[0], draw(pipeline, "without")[0]).most, 1);
 }
 
 // A run draws what its U-Net draws in the place of the pipeline's, whose negative caption is empty.

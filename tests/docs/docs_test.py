@@ -20,8 +20,9 @@ SMALL = ["train.global_batch=2", "train.micro_batch=1", "train.device=cpu", "tra
          'autoencoder.path=""']
 SMALL_TRANSFORMER = ["model.depth=1", "model.hidden=192"]
 SMALL_UNETS = {name: ["model.unet.channels=[32, 32, 32]"] for name in ("scenes-unet", "scenes-layout")}
-for name in ("sd15-pretrain", "sd15-finetune", "sd15-lora", "sd15-controlnet"):
-    SMALL_UNETS[name] = ["model.unet.channels=[32, 32, 32, 32]"]
+for name in ("pretrain", "finetune", "lora", "lora-8gb", "dreambooth", "textual-inversion", "controlnet"):
+    SMALL_UNETS["sd15-" + name] = ["model.unet.channels=[32, 32, 32, 32]"]
+SMALL_UNETS["sd15-textual-inversion"] += ["model.text_encoder.layers=1"]
 SMALL_UNETS["sdxl-lora-24gb"] = ["model.unet.channels=[32, 64, 64]", "model.unet.heads=[2, 2, 2]",
                                  "model.unet.depths=[0, 1, 1]", "model.unet.middle_depth=1", "model.height=16",
                                  "model.width=16", "data.height=128", "data.width=128"]

@@ -58,6 +58,9 @@ void add_what(CLI::App& command, SampleArguments& arguments) {
   command.add_option("--tokenizer", arguments.tokenizer,
                      "Of pipelines: the folder of the tokenizer; default: theirs, of one file "
                      "tokenizer/ beside it");
+  command.add_option("--embedding", arguments.embeddings,
+                     "Of pipelines of Stable Diffusion: a token that was learned (textual "
+                     "inversion), a file as diffusers has it; several by giving it again");
   command
       .add_option("--aesthetic-score", arguments.scores.aesthetic,
                   "Of Open-Sora: what its prompts end with; default: 6.5")

@@ -31,8 +31,9 @@ struct SampleArguments {
   std::string negative;         ///< caption that a pipeline guides away from
   bool cleans_captions = true;  ///< of pipelines
   std::string text_encoder;
-  std::string tokenizer;           ///< of pipelines: a folder or file instead of theirs
-  prompts::OpenSoraScores scores;  ///< of Open-Sora's pipelines
+  std::string tokenizer;                ///< of pipelines: a folder or file instead of theirs
+  prompts::OpenSoraScores scores;       ///< of Open-Sora's pipelines
+  std::vector<std::string> embeddings;  ///< of pipelines: learned tokens
   inference::PromptWeights prompt_weights = inference::PromptWeights::kOff;
   inference::DrawOptions options;
   std::string like;               ///< a file that says what it was drawn from

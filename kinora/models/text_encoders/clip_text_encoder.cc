@@ -1,6 +1,7 @@
 #include "kinora/models/text_encoders/clip_text_encoder.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/tensor.h>
 
@@ -80,6 +81,16 @@ std::vector<int64_t>::const_iterator ClipTextEncoder::find_end(
     std::vector<int64_t>::const_iterator begin, std::vector<int64_t>::const_iterator end) const {
   return config_.eos_token_id == kOldEnd ? std::max_element(begin, end)
                                          : std::find(begin, end, config_.eos_token_id);
+}
+
+void ClipTextEncoder::add_tokens(const at::Tensor& embeddings) {
+  KINORA_CHECK(embeddings.dim() == 2 && embeddings.size(1) == width(), kShape,
+               "[clip] embeddings of tokens must be [tokens, ", width(), "], got ",
+               embeddings.sizes());
+  token_embedding.value =
+      at::cat({token_embedding.value, embeddings.to(token_embedding.value.options())});
+  config_.vocab_size += embeddings.size(0);
+  token_embedding.shape[0] = config_.vocab_size;
 }
 
 at::Tensor ClipTextEncoder::end_rows(const TextTokens& tokens) const {

@@ -59,6 +59,8 @@ class ClipTextEncoder : public TextEncoder {
   /// where it has none.
   [[nodiscard]] std::vector<int64_t>::const_iterator find_end(
       std::vector<int64_t>::const_iterator begin, std::vector<int64_t>::const_iterator end) const;
+  /// Adds tokens behind the vocabulary, frozen: their embeddings, [tokens, C].
+  void add_tokens(const at::Tensor& embeddings);
 
   nn::Parameter token_embedding;     ///< [vocab_size, C]
   nn::Parameter position_embedding;  ///< [max_position_embeddings, C]

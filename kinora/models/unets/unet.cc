@@ -121,8 +121,15 @@ Unet::Unet(const ModelConfig& config)
   const UnetConfig& own = config.unet;
   const int64_t last = own.levels() - 1;
   if (config.text_encoder.any()) {
-    text_encoder.emplace(config);
-    add_child("text_encoder", *text_encoder);
+    if (config.text_encoder.kind == TextEncoderSize::Kind::kClip) {
+      clip.emplace(config.text_encoder);
+      add_child("text_encoder", *clip);
+      null_ids = at::zeros({config.text_tokens}, at::kFloat);
+      add_buffer("null_tokens", null_ids);
+    } else {
+      text_encoder.emplace(config);
+      add_child("text_encoder", *text_encoder);
+    }
   }
   if (null_text.defined()) {
     add_buffer("null_text", null_text);
@@ -244,6 +251,9 @@ void Unet::to_device(const at::Device& device) {
   }
   if (null_text.defined()) {
     null_text = null_text.to(device);
+  }
+  if (clip) {
+    null_ids = null_ids.to(device);
   }
 }
 
@@ -391,16 +401,16 @@ void Unet::check_inputs(const at::Tensor& x_t, const at::Tensor& t,
   }
   KINORA_CHECK(t.dim() == 1 && t.size(0) == batch && t.scalar_type() == at::kFloat, kShape,
                "[unet] t must be float32 [", batch, "], got ", t.scalar_type(), " ", t.sizes());
-  const at::Tensor& text = text_encoder ? conditions.tokens : conditions.text;
-  KINORA_CHECK(text.defined() && text.size(0) == batch && text.dim() == (text_encoder ? 2 : 3) &&
-                   text.size(1) <= config().text_tokens &&
-                   (text_encoder || text.size(2) == config().text_channels),
-               kShape, "[unet] ", name_of(config()), " needs ",
-               text_encoder ? "tokens, [" : "text, [", batch, ", up to ", config().text_tokens,
-               text_encoder ? "" : ", " + std::to_string(config().text_channels), "], got ",
-               text.defined() ? text.sizes() : at::IntArrayRef());
-  KINORA_CHECK(!text_encoder || conditions.text_lengths.defined(), kShape, "[unet] ",
-               name_of(config()), " has a text encoder and needs text_lengths");
+  const bool reads = has_text_encoder();
+  const at::Tensor& text = reads ? conditions.tokens : conditions.text;
+  KINORA_CHECK(
+      text.defined() && text.size(0) == batch && text.dim() == (reads ? 2 : 3) &&
+          text.size(1) <= config().text_tokens && (reads || text.size(2) == config().text_channels),
+      kShape, "[unet] ", name_of(config()), " needs ", reads ? "tokens, [" : "text, [", batch,
+      ", up to ", config().text_tokens, reads ? "" : ", " + std::to_string(config().text_channels),
+      "], got ", text.defined() ? text.sizes() : at::IntArrayRef());
+  KINORA_CHECK(!reads || conditions.text_lengths.defined(), kShape, "[unet] ", name_of(config()),
+               " has a text encoder and needs text_lengths");
   if (!add_embedding) {
     return;
   }
@@ -426,11 +436,19 @@ at::Tensor Unet::embed_time(const at::Tensor& t) const {
 }
 
 UnetReads Unet::read_text(const diffusion::Conditions& conditions) const {
-  at::Tensor lengths = conditions.text_lengths;
+  const at::Tensor& null = conditions.null_text;
   UnetReads reads;
+  if (clip) {  // padding is read as the rest
+    const at::Tensor& tokens = conditions.tokens;
+    const at::Tensor nothing = null_ids.narrow(0, 0, tokens.size(1)).to(at::kLong);
+    reads.text =
+        clip->embed(null.defined() ? at::where(null.view({-1, 1}), nothing, tokens) : tokens);
+    return reads;
+  }
+  at::Tensor lengths = conditions.text_lengths;
   reads.text =
       text_encoder ? text_encoder->embed_captions(conditions.tokens, lengths) : conditions.text;
-  if (const at::Tensor& null = conditions.null_text; null.defined()) {
+  if (null.defined()) {
     const int64_t length = reads.text.size(1);
     reads.text =
         null_text.defined()
@@ -476,7 +494,7 @@ UnetReads Unet::reads(const at::Tensor& t, const diffusion::Conditions& conditio
 
 diffusion::Prepared Unet::prepare(const at::Tensor& times,
                                   const diffusion::Conditions& conditions) {
-  const at::Tensor& text = text_encoder ? conditions.tokens : conditions.text;
+  const at::Tensor& text = has_text_encoder() ? conditions.tokens : conditions.text;
   // Without a text predict() says what is missing; where weights come and go, those of all blocks
   // would have to come once more.
   if (kernels_ == nullptr || is_tapped() || hook() || !text.defined() ||

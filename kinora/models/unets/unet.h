@@ -8,6 +8,7 @@
 #include "kinora/models/model.h"
 #include "kinora/models/transformers/caption_encoder.h"
 #include "kinora/models/unets/control_net.h"
+#include "kinora/models/unets/own_clip.h"
 #include "kinora/models/unets/unet_layers.h"
 
 namespace kinora::models {
@@ -18,7 +19,8 @@ struct ModelShape;
 /// et al. 2023), and ControlNets beside it (controlnets.I): images from captions. Keys are those of
 /// diffusers' UNet2DConditionModel. Where a
 /// caption is null (Conditions::null_text) the buffer null_text [text_tokens, D] stands for its
-/// states, all of which are read.
+/// states, all of which are read; with a CLIP of its own the tokens null_tokens [text_tokens] for
+/// its tokens.
 ///
 /// With ModelConfig::pooled_channels, as SDXL, it also reads a vector of each caption, how large
 /// pictures were and how they were cut, or their score (Podell et al. 2023, section 2.2). Null
@@ -39,8 +41,9 @@ class Unet : public Model {
   [[nodiscard]] std::vector<nn::BucketSpec> buckets() const override { return buckets_; }
   void to_device(const at::Device& device) override;
   [[nodiscard]] at::Tensor null_caption() const override {
-    return text_encoder ? at::Tensor() : null_text;  // undefined with pooled vectors
+    return has_text_encoder() ? at::Tensor() : null_text;  // undefined with pooled vectors
   }
+  [[nodiscard]] at::Tensor null_tokens() const override { return null_ids; }
 
   [[nodiscard]] bool has_fast_path() const override { return true; }
   /// Not with updates of linears, whose factors a pass may use more than once.
@@ -78,12 +81,15 @@ class Unet : public Model {
                                          const at::Tensor& pictures, const UnetReads& reads,
                                          UnetBlocks& blocks) const;
 
+  [[nodiscard]] bool has_text_encoder() const { return text_encoder || clip; }
   void make_buckets();
   void place_layers();
 
   // NOLINTBEGIN(readability-identifier-naming): named as the published checkpoints' keys
   std::optional<CaptionEncoder> text_encoder;
+  std::optional<OwnClip> clip;  // text_encoder, too
   at::Tensor null_text;
+  at::Tensor null_ids;  // null_tokens of a clip; else undefined
   nn::Conv conv_in;
   UnetEmbedding time_embedding;
   std::optional<UnetEmbedding> add_embedding;  ///< of pooled vectors and sizes

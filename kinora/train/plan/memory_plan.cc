@@ -30,6 +30,7 @@
 #include "kinora/pipelines/shared_blocks.h"
 #include "kinora/pipelines/text_batch_encoder.h"
 #include "kinora/pipelines/text_encoder_file.h"
+#include "kinora/train/own_text_encoder.h"
 #include "kinora/train/setup.h"
 #include "kinora/train/trainable.h"
 #include "kinora/train/training_step.h"
@@ -408,6 +409,7 @@ RunConfig without_data(RunConfig config, std::vector<std::string>& assumed) {
     config.text.encoder.clear();
     assumed.push_back("a text encoder that takes no memory, since text.encoder does not exist");
   }
+  config = with_own_text_encoder(std::move(config));
   if (!needs_data(config)) {
     config.model = inference::resolved_model(config, 1);
     return config;
