@@ -73,7 +73,7 @@ void add_text_encoder(const RunConfig& config, checkpoint::LateTensors& weights)
     return;
   }
   const auto tokenizer = tokenizers::Tokenizer::load(config.text.tokenizer);
-  const at::Tensor table = encoder->vocabulary().parameter->value;
+  const at::Tensor table = encoder->vocabularies().front().parameter->value;
   std::vector<at::Tensor> rows;
   for (const inference::NewToken& token : added) {
     const std::vector<int64_t> ids = ids_of(tokenizer, token.words);
