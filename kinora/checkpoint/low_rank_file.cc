@@ -10,6 +10,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "kinora/checkpoint/weights_file.h"
@@ -317,18 +318,25 @@ class Placer {
 };
 
 /// Whether a pattern, a regular expression, is all of `name` or its end behind a dot, as PEFT has
-/// it. In files it mostly is a name, with ^ before it at most.
+/// it. In files it mostly is a name, with ^ before it at most, of which a dot stands for any
+/// character.
 bool fits(const std::string& pattern, const std::string& name) {
-  const std::string plain = pattern.starts_with('^') ? pattern.substr(1) : pattern;
+  const std::string_view plain = std::string_view(pattern).substr(pattern.starts_with('^') ? 1 : 0);
   const bool is_name = std::ranges::all_of(plain, [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' || c == '_' || c == '-';
   });
-  if (is_name) {
-    return name == plain || name.ends_with("." + plain);
+  if (!is_name) {
+    std::vector<TextRange> found;
+    Regex("^(?:.*\\.)?(?:" + pattern + ")$", Regex::Dialect::kPython, "[lora]").find(name, found);
+    return !found.empty();
   }
-  std::vector<TextRange> found;
-  Regex("^(?:.*\\.)?(?:" + pattern + ")$", Regex::Dialect::kPython, "[lora]").find(name, found);
-  return !found.empty();
+  if (plain.size() > name.size()) {
+    return false;
+  }
+  const size_t before = name.size() - plain.size();
+  return (before == 0 || name[before - 1] == '.') &&
+         std::ranges::equal(plain, std::string_view(name).substr(before),
+                            [](char wanted, char c) { return wanted == '.' || wanted == c; });
 }
 
 /// The value of the first pattern that fits.

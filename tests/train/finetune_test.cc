@@ -533,7 +533,8 @@ TEST_F(AdapterErrorTest, SettingsThatWeDoNotComputeAreRefused) {
   }
   EXPECT_THAT(refusal(good, R"({"r": 2, "bias": "all"})"), HasSubstr("bias must be none"));
   EXPECT_THAT(refusal(good, R"({"r": 2, "fan_in_fan_out": true})"), HasSubstr("fan_in_fan_out"));
-  EXPECT_THAT(refusal(good, R"({"lora_alpha": "x"})"), HasSubstr("lora_alpha must be a number"));
+  EXPECT_THAT(refusal(good, R"({"lora_alpha": "x"})"),
+              HasSubstr("lora_alpha and r must be numbers"));
   EXPECT_THAT(refusal(good, "[]"), HasSubstr("must be a JSON object"));
   EXPECT_EQ(refusal(good, R"({"r": 2, "lora_alpha": 4})"), "no error");
 }
