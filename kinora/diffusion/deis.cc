@@ -15,21 +15,12 @@ double log_integral(double rho, const std::vector<double>& nodes, size_t j) {
   if (rho == 0.0) {
     return 0.0;
   }
-  // Its coefficients by powers of u = log(rho / end).
-  std::vector<double> powers = {1.0};
-  for (size_t k = 0; k < nodes.size(); ++k) {
-    if (k == j) {
-      continue;
-    }
-    const double root = std::log(nodes[k] / rho);
-    const double scale = 1.0 / std::log(nodes[j] / nodes[k]);
-    std::vector<double> product(powers.size() + 1);
-    for (size_t p = 0; p < powers.size(); ++p) {
-      product[p + 1] += powers[p] * scale;
-      product[p] -= powers[p] * root * scale;
-    }
-    powers = product;
+  std::vector<double> places;  // u = log(rho / end) of the nodes
+  places.reserve(nodes.size());
+  for (const double node : nodes) {
+    places.push_back(std::log(node / rho));
   }
+  const std::vector<double> powers = lagrange_polynomial(places, j);
   // The integral of u^p from -infinity to 0 over rho = end e^u is end (-1)^p p!.
   double sum = 0.0;
   double moment = rho;

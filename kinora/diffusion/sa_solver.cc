@@ -24,18 +24,7 @@ std::vector<double> integrals(const std::vector<double>& nodes, double rate, dou
   }
   std::vector<double> result;
   for (size_t j = 0; j < nodes.size(); ++j) {
-    std::vector<double> powers = {1.0};
-    for (size_t k = 0; k < nodes.size(); ++k) {
-      if (k == j) {
-        continue;
-      }
-      std::vector<double> product(powers.size() + 1);
-      for (size_t p = 0; p < powers.size(); ++p) {
-        product[p + 1] += powers[p] / (nodes[j] - nodes[k]);
-        product[p] -= powers[p] * nodes[k] / (nodes[j] - nodes[k]);
-      }
-      powers = product;
-    }
+    const std::vector<double> powers = lagrange_polynomial(nodes, j);
     double sum = 0.0;
     for (size_t p = 0; p < powers.size(); ++p) {
       sum += powers[p] * moments[p];

@@ -1,7 +1,10 @@
 #pragma once
 
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "kinora/diffusion/noise_levels.h"
 #include "kinora/diffusion/solver_plan.h"
@@ -25,6 +28,25 @@ inline Kept folded(const Kept& kept, const ToClean& to_clean, const Limit& limit
   }
   return {.x = kept.x + kept.x0 * to_clean.x,
           .prediction = kept.prediction + kept.x0 * to_clean.prediction};
+}
+
+/// The Lagrange polynomial that is 1 at node j and 0 at the others: its coefficients, from that of
+/// u^0.
+inline std::vector<double> lagrange_polynomial(const std::vector<double>& nodes, size_t j) {
+  std::vector<double> powers = {1.0};
+  for (size_t k = 0; k < nodes.size(); ++k) {
+    if (k == j) {
+      continue;
+    }
+    const double scale = 1.0 / (nodes[j] - nodes[k]);
+    std::vector<double> product(powers.size() + 1);
+    for (size_t p = 0; p < powers.size(); ++p) {
+      product[p + 1] += powers[p] * scale;
+      product[p] -= powers[p] * nodes[k] * scale;
+    }
+    powers = std::move(product);
+  }
+  return powers;
 }
 
 /// An evaluation at `level` that keeps `kept`.
