@@ -6,6 +6,7 @@
 
 #include "kinora/core/error.h"
 #include "kinora/core/text.h"
+#include "kinora/data/caption_tokens.h"
 
 namespace kinora::data {
 namespace {
@@ -13,9 +14,6 @@ namespace {
 using nlohmann::json;
 
 constexpr double kDigits = 1e4;
-
-// What is quoted of a text that is no layout.
-constexpr size_t kShownBytes = 80;
 
 Box box_of(const json& object, const std::string& phrase) {
   const auto found = object.find("box");
@@ -66,13 +64,12 @@ Layout parse_layout(std::string_view text) {
   KINORA_CHECK(list.is_array() && !list.empty(), kConfig,
                "[layout] a layout must be a list with an object or more, [{\"phrase\": \"a cat\", "
                "\"box\": [0.1, 0.2, 0.5, 0.9]}], got ",
-               quote(std::string(text.substr(0, kShownBytes))));
+               shortened(std::string(text)));
   Layout layout;
   for (const json& object : list) {
-    KINORA_CHECK(
-        object.is_object() && object.contains("phrase") && object["phrase"].is_string(), kConfig,
-        "[layout] each object of a layout must have a phrase, got ",
-        object.dump(-1, ' ', false, json::error_handler_t::replace).substr(0, kShownBytes));
+    KINORA_CHECK(object.is_object() && object.contains("phrase") && object["phrase"].is_string(),
+                 kConfig, "[layout] each object of a layout must have a phrase, got ",
+                 shortened(object.dump(-1, ' ', false, json::error_handler_t::replace)));
     for (const auto& [key, value] : object.items()) {
       KINORA_CHECK(key == "phrase" || key == "box", kConfig,
                    "[layout] an object has phrase and box, got ", quote(key));

@@ -188,6 +188,8 @@ TEST_F(ManifestTest, WrongTypesAreRefused) {
   EXPECT_THAT(refusal_of([](json& m) { m["buckets"][0]["tensors"][0]["shape"] = 3; }),
               HasSubstr("damaged"));
   EXPECT_THAT(refusal_of([](json& m) { m["shards"][0]["file"] = 3; }), HasSubstr("damaged"));
+  EXPECT_THAT(refusal_of([](json& m) { m["buckets"][0]["tensors"][0]["channels_last"] = true; }),
+              HasSubstr("blocks.0.weight must have 3 dims or more to lie in channels_last order"));
   for (const json& wrong : {json("x"), json(3), json::array({1, 2}), json(nullptr)}) {
     EXPECT_THAT(refusal_of([&](json& m) { m["state"]["pinned"]["products"] = wrong; }),
                 HasSubstr("damaged"))
