@@ -17,6 +17,7 @@
 #include "kinora/models/transformers/vdit.h"
 #include "kinora/models/unets/unet.h"
 #include "kinora/models/unets/unet_names.h"
+#include "kinora/ops/block_kernels.h"
 
 namespace kinora::models {
 namespace {
@@ -196,7 +197,7 @@ std::deque<Family> make_families() {
       {.key = "unet",
        .name = "UNet",
        .conditions = {.text = true, .tokens = true, .micro = true},
-       .fast_parts = "norms, gates and sums own, convolutions, products and attention of libtorch",
+       .beside_blocks = "group norms and sums own, convolutions of libtorch",
        .takes_any_size = true,
        .pads_captions = true,
        .sizes = {unet_size("SD1", {8, 8, 8, 8}, 768, false),
@@ -330,6 +331,12 @@ bool pads_captions(const ModelConfig& config) {
 
 ModelShape shape_of(const ModelConfig& config) {
   return family_of(config).shape(config);
+}
+
+std::string describe_fast_path(const ModelConfig& config, const ops::BlockKernels& kernels) {
+  const char* const beside = family_of(config).beside_blocks;
+  return "fast path: " + (beside == nullptr ? "" : std::string(beside) + ", of blocks: ") +
+         kernels.describe();
 }
 
 ModelConfig published_values(const ModelConfig& config) {

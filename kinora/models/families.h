@@ -13,6 +13,10 @@
 
 /// The families of models. What the rest of the house has to know of one stands in its row here, so
 /// that nobody else asks which family a model is of.
+namespace kinora::ops {
+class BlockKernels;
+}  // namespace kinora::ops
+
 namespace kinora::models {
 
 class Model;
@@ -85,8 +89,8 @@ struct Family {
   std::string name;       ///< for people, and before the sizes: "DiT" of "DiT-XL/2"
   bool is_video = false;  ///< it makes clips; else images
   FamilyConditions conditions;
-  /// What its fast path runs, in words, where that is not blocks of transformers.
-  const char* fast_parts = nullptr;
+  /// What its fast path runs beside blocks of transformers, in words.
+  const char* beside_blocks = nullptr;
   bool takes_any_size = false;  ///< else one, of clips also single frames of it
   /// Captions for a frozen text encoder are taken as they are written and filled up with padding,
   /// which it and the model read as the rest (Stable Diffusion's 77 tokens).
@@ -140,6 +144,10 @@ void add_family(Family family);
 /// Whether padding counts in what the model reads of captions: Family::pads_captions, and the model
 /// has no text encoder of its own. The configuration may be unresolved.
 [[nodiscard]] bool pads_captions(const ModelConfig& config);
+
+/// What its fast path runs, in words.
+[[nodiscard]] std::string describe_fast_path(const ModelConfig& config,
+                                             const ops::BlockKernels& kernels);
 
 /// Of a configuration that is resolved().
 [[nodiscard]] ModelShape shape_of(const ModelConfig& config);

@@ -212,8 +212,7 @@ std::string kernel_summary(const RunConfig& config, const ops::BlockKernels* ker
   const models::ModelShape shape = models::shape_of(config.model);
   std::ostringstream text;
   if (kernels != nullptr) {
-    const char* const parts = models::family_of(config.model).fast_parts;
-    text << "fast path: " << (parts != nullptr ? parts : kernels->describe()) << ", "
+    text << models::describe_fast_path(config.model, *kernels) << ", "
          << (use_graphs(config, kernels) ? "CUDA graphs" : "no CUDA graphs") << ", optimizer ";
   } else {
     at::Tensor qkv = at::empty({micro_batch, shape.tokens_a_frame(), 3 * shape.width},

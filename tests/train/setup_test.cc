@@ -153,8 +153,9 @@ TEST(SetupTest, TheSummarySaysWhatRuns) {
   config.path = inference::Path::kFast;
   const auto model = models::make_model(config.model);
   const auto kernels = set_path(*model, config, at::kCPU);
-  EXPECT_THAT(kernel_summary(config, kernels.get(), 2, at::kCPU),
-              AllOf(StartsWith("fast path: "), HasSubstr("no CUDA graphs, optimizer own (CPU)")));
+  EXPECT_THAT(
+      kernel_summary(config, kernels.get(), 2, at::kCPU),
+      AllOf(StartsWith("fast path: norms "), HasSubstr("no CUDA graphs, optimizer own (CPU)")));
 }
 
 TEST(SetupTest, TheSamplerMustFitTheObjective) {

@@ -30,8 +30,7 @@ std::string kernels_of(const inference::ModelRecipe& recipe, const ops::BlockKer
                        bool graphs, int64_t rows, at::Device device) {
   std::ostringstream text;
   if (kernels != nullptr) {
-    const char* const parts = models::family_of(recipe.model).fast_parts;
-    text << "fast path: " << (parts != nullptr ? parts : kernels->describe()) << ", "
+    text << models::describe_fast_path(recipe.model, *kernels) << ", "
          << (graphs ? "the loop as a CUDA graph" : "no CUDA graphs");
     return text.str();
   }
