@@ -65,6 +65,9 @@ inline constexpr std::array<NamedCondition, 17> kConditions = {{
 /// What a denoiser makes of times and conditions before a run of sampling, so that the steps need
 /// not. What the tensors hold is its own business; all are optional.
 struct Prepared {
+  /// Of times, and of texts, nothing larger is prepared.
+  static constexpr int64_t kMaxBytes = int64_t{1} << 30;
+
   /// Of time and conditions: [S, ...] for S times, or the row of one.
   at::Tensor of_times{};
   /// Of the texts alone, the same at all times: one for each layer that reads them.

@@ -16,8 +16,6 @@
 namespace kinora::models {
 namespace {
 
-constexpr int64_t kMaxPreparedBytes = int64_t{1} << 30;
-
 /// Has blocks read what was made of the text before: of each that does, in order.
 void give_texts(std::vector<ops::Block>& blocks, const std::vector<at::Tensor>& texts) {
   auto text = texts.begin();
@@ -89,7 +87,7 @@ at::Tensor CaptionModel::seam_vectors_at(const at::Tensor& times,
   const int64_t columns =
       (static_cast<int64_t>(num_blocks_) * table.size(0) + 2) * config().transformer.hidden;
   const int64_t rows = num_times * batch * (mask.defined() ? mask.size(1) : 1);
-  if (rows * columns * static_cast<int64_t>(sizeof(float)) > kMaxPreparedBytes) {
+  if (rows * columns * static_cast<int64_t>(sizeof(float)) > diffusion::Prepared::kMaxBytes) {
     return {};
   }
   diffusion::Conditions repeated;
@@ -109,7 +107,7 @@ std::vector<at::Tensor> CaptionModel::packed_texts(const diffusion::Conditions& 
     return {};
   }
   const at::Tensor text = fast_texts(conditions);
-  if (static_cast<int64_t>(readers_.size() * 2 * text.nbytes()) > kMaxPreparedBytes) {
+  if (static_cast<int64_t>(readers_.size() * 2 * text.nbytes()) > diffusion::Prepared::kMaxBytes) {
     return {};
   }
   std::vector<at::Tensor> texts;

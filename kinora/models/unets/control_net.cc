@@ -24,13 +24,13 @@ at::Tensor images(const at::Tensor& x) {
 /// The convolutions that a picture goes through.
 std::vector<nn::ConvShape> picture_shapes(const UnetConfig& config) {
   const std::vector<int64_t>& widths = config.control_channels;
-  std::vector<nn::ConvShape> shapes = {nn::ConvShape::same(3, widths.front(), 3)};
+  std::vector<nn::ConvShape> shapes = {unet_conv(3, widths.front())};
   for (size_t i = 0; i + 1 < widths.size(); ++i) {
-    shapes.push_back(nn::ConvShape::same(widths[i], widths[i], 3));
-    shapes.push_back(nn::ConvShape::same(widths[i], widths[i + 1], 3));
+    shapes.push_back(unet_conv(widths[i], widths[i]));
+    shapes.push_back(unet_conv(widths[i], widths[i + 1]));
     shapes.back().stride = {2, 2};
   }
-  shapes.push_back(nn::ConvShape::same(widths.back(), config.channels.front(), 3));
+  shapes.push_back(unet_conv(widths.back(), config.channels.front()));
   return shapes;
 }
 
@@ -58,7 +58,7 @@ at::Tensor ControlNet::Picture::forward(const at::Tensor& control) const {
 }
 
 ControlNet::ControlNet(const ModelConfig& config, double scale)
-    : conv_in(nn::ConvShape::same(config.in_channels, config.unet.channels.front(), 3)),
+    : conv_in(unet_conv(config.in_channels, config.unet.channels.front())),
       time_embedding(config.unet.channels.front(), config.unet.time_width()),
       controlnet_cond_embedding(config.unet),
       down_blocks(make_way_down(config)),

@@ -1,8 +1,6 @@
 #include "kinora/models/unets/unet.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/_foreach_zero.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/silu.h>
@@ -91,13 +89,6 @@ void check_lists(const UnetConfig& own) {
   }
 }
 
-/// The first one or the last one.
-nn::ConvShape edge_conv(int64_t in_channels, int64_t out_channels) {
-  nn::ConvShape shape = nn::ConvShape::same(in_channels, out_channels, 3);
-  shape.channels_last = true;
-  return shape;
-}
-
 template <typename T>
 void fill(std::vector<T>& list, const std::vector<T>& published) {
   if (list.empty()) {
@@ -112,12 +103,12 @@ Unet::Unet(const ModelConfig& config)
       null_text(config.pooled_channels > 0
                     ? at::Tensor()
                     : at::zeros({config.text_tokens, config.text_channels}, at::kFloat)),
-      conv_in(edge_conv(config.in_channels + config.unet.channels_beside(config.in_channels),
+      conv_in(unet_conv(config.in_channels + config.unet.channels_beside(config.in_channels),
                         config.unet.channels.front())),
       time_embedding(config.unet.channels.front(), config.unet.time_width()),
       conv_norm_out(config.unet.norm_groups, config.unet.channels.front(),
                     config.unet.norm_epsilon),
-      conv_out(edge_conv(config.unet.channels.front(), config.out_channels())) {
+      conv_out(unet_conv(config.unet.channels.front(), config.out_channels())) {
   const UnetConfig& own = config.unet;
   const int64_t last = own.levels() - 1;
   if (config.text_encoder.any()) {
@@ -184,16 +175,16 @@ void Unet::place_layers() {
   std::ranges::for_each(up_blocks, [&](const auto& level) { take_level(*level); });
   int64_t channel = 0;
   for (UnetResnet* resnet : resnets_) {
-    resnet->place.channel = channel;
+    resnet->time_channel = channel;
     channel += resnet->time_emb_proj.weight.shape[0];
   }
   size_t first = 0;
   for (UnetTransformer* transformer : transformers_) {
-    transformer->place.first = first;
+    transformer->first_prepared = first;
     first += 1 + transformer->transformer_blocks.size();
   }
   for (const auto& level : up_blocks) {
-    level->place.first = first;
+    level->prepared_doubling = first;
     first += level->changes_size() ? 1 : 0;
   }
 }
@@ -402,7 +393,7 @@ void Unet::check_inputs(const at::Tensor& x_t, const at::Tensor& t,
   KINORA_CHECK(t.dim() == 1 && t.size(0) == batch && t.scalar_type() == at::kFloat, kShape,
                "[unet] t must be float32 [", batch, "], got ", t.scalar_type(), " ", t.sizes());
   const bool reads = has_text_encoder();
-  const at::Tensor& text = reads ? conditions.tokens : conditions.text;
+  const at::Tensor& text = text_of(conditions);
   KINORA_CHECK(
       text.defined() && text.size(0) == batch && text.dim() == (reads ? 2 : 3) &&
           text.size(1) <= config().text_tokens && (reads || text.size(2) == config().text_channels),
@@ -435,39 +426,41 @@ at::Tensor Unet::embed_time(const at::Tensor& t) const {
       unet_sinusoids(t * config().time_scale, config().unet.channels.front()));
 }
 
-UnetReads Unet::read_text(const diffusion::Conditions& conditions) const {
+at::Tensor Unet::read_text(const diffusion::Conditions& conditions) const {
   const at::Tensor& null = conditions.null_text;
-  UnetReads reads;
-  if (clip) {  // padding is read as the rest
+  if (clip) {
     const at::Tensor& tokens = conditions.tokens;
     const at::Tensor nothing = null_ids.narrow(0, 0, tokens.size(1)).to(at::kLong);
-    reads.text =
-        clip->embed(null.defined() ? at::where(null.view({-1, 1}), nothing, tokens) : tokens);
-    return reads;
+    return clip->embed(null.defined() ? at::where(null.view({-1, 1}), nothing, tokens) : tokens);
   }
+  const at::Tensor states =
+      text_encoder ? text_encoder->embed_captions(conditions.tokens, conditions.text_lengths)
+                   : conditions.text;
+  if (!null.defined()) {
+    return states;
+  }
+  const at::Tensor is_null = null.view({-1, 1, 1});
+  return null_text.defined()
+             ? at::where(is_null, null_text.narrow(0, 0, states.size(1)).to(states.scalar_type()),
+                         states)
+             : states.masked_fill(is_null, 0.0);
+}
+
+at::Tensor Unet::text_lengths(const diffusion::Conditions& conditions) const {
   at::Tensor lengths = conditions.text_lengths;
-  reads.text =
-      text_encoder ? text_encoder->embed_captions(conditions.tokens, lengths) : conditions.text;
-  if (null.defined()) {
-    const int64_t length = reads.text.size(1);
-    reads.text =
-        null_text.defined()
-            ? at::where(null.view({-1, 1, 1}),
-                        null_text.narrow(0, 0, length).to(reads.text.scalar_type()), reads.text)
-            : reads.text.masked_fill(null.view({-1, 1, 1}), 0.0);
-    if (lengths.defined()) {
-      lengths = at::where(null, at::full_like(lengths, length), lengths);
-    }
+  if (clip || !lengths.defined()) {
+    return {};
   }
-  if (lengths.defined()) {
-    // A text without tokens has one: what lies there is zeros or the padding's state.
-    reads.lengths = lengths.clamp(1, reads.text.size(1)).to(at::kInt).contiguous();
+  const int64_t all = text_of(conditions).size(1);
+  if (conditions.null_text.defined()) {
+    lengths = at::where(conditions.null_text, at::full_like(lengths, all), lengths);
   }
-  return reads;
+  // A text without tokens has one: what lies there is zeros or the padding's state.
+  return lengths.clamp(1, all).to(at::kInt).contiguous();
 }
 
 void Unet::zero_text_gradients() {
-  if (!text_encoder) {
+  if (!text_encoder) {  // those of a clip are islands, which others zero
     return;
   }
   std::vector<at::Tensor> gradients;
@@ -476,15 +469,17 @@ void Unet::zero_text_gradients() {
       gradients.push_back(parameter->grad);
     }
   }
-  const at::NoGradGuard no_grad;
-  at::_foreach_zero_(gradients);
+  ops::zero_gradients(gradients);
 }
 
 UnetReads Unet::reads(const at::Tensor& t, const diffusion::Conditions& conditions,
                       const diffusion::Prepared& prepared) const {
-  UnetReads reads = read_text(conditions);
-  reads.prepared_time = prepared.of_times;
-  reads.prepared_texts = prepared.of_texts;
+  UnetReads reads{.lengths = text_lengths(conditions),
+                  .prepared_time = prepared.of_times,
+                  .prepared_texts = prepared.of_texts};
+  if (prepared.of_texts.empty() || !controlnets.empty()) {
+    reads.text = read_text(conditions);
+  }
   if (!prepared.of_times.defined()) {
     const at::Tensor time = embed_time(t);
     reads.time = at::silu(add_embedding ? time + embed_sizes(conditions) : time);
@@ -492,18 +487,16 @@ UnetReads Unet::reads(const at::Tensor& t, const diffusion::Conditions& conditio
   return reads;
 }
 
-diffusion::Prepared Unet::prepare(const at::Tensor& times,
-                                  const diffusion::Conditions& conditions) {
-  const at::Tensor& text = has_text_encoder() ? conditions.tokens : conditions.text;
-  // Without a text predict() says what is missing; where weights come and go, those of all blocks
-  // would have to come once more.
-  if (kernels_ == nullptr || is_tapped() || hook() || !text.defined() ||
-      (add_embedding && !conditions.pooled.defined())) {
+at::Tensor Unet::prepare_times(const at::Tensor& times,
+                               const diffusion::Conditions& conditions) const {
+  const int64_t num_times = times.size(0);
+  const int64_t batch = text_of(conditions).size(0);
+  const UnetResnet& last = *resnets_.back();
+  const int64_t channels = last.time_channel + last.time_emb_proj.weight.shape[0];
+  if (num_times * batch * channels * static_cast<int64_t>(sizeof(float)) >
+      diffusion::Prepared::kMaxBytes) {
     return {};
   }
-  diffusion::Prepared prepared;
-  const int64_t num_times = times.size(0);
-  const int64_t batch = text.size(0);
   at::Tensor time = embed_time(times).unsqueeze(1);  // [S, 1, E]
   if (add_embedding) {
     time = time + embed_sizes(conditions);  // [S, B, E]
@@ -517,22 +510,49 @@ diffusion::Prepared Unet::prepare(const at::Tensor& times,
                             .expand({num_times, batch, -1})
                             .reshape({num_times, -1}));
   }
-  prepared.of_times = at::cat(projected, 1);
-  const at::Tensor states = read_text(conditions).text;
+  return at::cat(projected, 1);
+}
+
+std::vector<at::Tensor> Unet::prepare_texts(const diffusion::Conditions& conditions) const {
+  const at::Tensor& text = text_of(conditions);
+  int64_t width = 0;  // of keys and values
   for (const UnetTransformer* transformer : transformers_) {
-    const std::vector<at::Tensor> of_transformer = transformer->prepare(states);
-    if (of_transformer.empty()) {
-      prepared.of_texts.clear();
-      break;
+    width += static_cast<int64_t>(transformer->transformer_blocks.size()) * 2 *
+             transformer->proj_in.weight.shape[0];
+  }
+  if (text.size(0) * text.size(1) * width * static_cast<int64_t>(sizeof(float)) >
+      diffusion::Prepared::kMaxBytes) {
+    return {};
+  }
+  const at::Tensor states = read_text(conditions);
+  std::vector<at::Tensor> prepared;
+  for (const UnetTransformer* transformer : transformers_) {
+    std::vector<at::Tensor> own = transformer->prepare(states);
+    if (own.empty()) {
+      return {};
     }
-    prepared.of_texts.insert(prepared.of_texts.end(), of_transformer.begin(), of_transformer.end());
+    std::ranges::move(own, std::back_inserter(prepared));
+  }
+  if (prepared.empty()) {
+    return {};
   }
   for (const auto& level : up_blocks) {
-    if (level->changes_size() && !prepared.of_texts.empty()) {
-      prepared.of_texts.push_back(level->prepare_doubling());
+    if (level->changes_size()) {
+      prepared.push_back(level->prepare_doubling());
     }
   }
   return prepared;
+}
+
+diffusion::Prepared Unet::prepare(const at::Tensor& times,
+                                  const diffusion::Conditions& conditions) {
+  // Without a text predict() says what is missing; where weights come and go, those of all blocks
+  // would have to come once more.
+  if (kernels_ == nullptr || is_tapped() || hook() || !text_of(conditions).defined() ||
+      (add_embedding && !conditions.pooled.defined())) {
+    return {};
+  }
+  return {.of_times = prepare_times(times, conditions), .of_texts = prepare_texts(conditions)};
 }
 
 at::Tensor Unet::embed_sizes(const diffusion::Conditions& conditions) const {

@@ -46,10 +46,10 @@ class Unet : public Model {
   [[nodiscard]] at::Tensor null_tokens() const override { return null_ids; }
 
   [[nodiscard]] bool has_fast_path() const override { return true; }
-  /// Not with updates of linears, whose factors a pass may use more than once.
+  /// Not with updates of layers, whose factors a pass may use more than once.
   [[nodiscard]] bool can_overwrite_gradients() const override { return !is_adapted_; }
   /// Norms, gates and sums by kernels of ours, the blocks of transformers as stacks
-  /// (ops/block_stack.h), of which `level` says what they keep. kConfig for kBlock.
+  /// (ops/block_stack.h), of which `level` says what they keep.
   void use_fast_path(std::shared_ptr<ops::BlockKernels> kernels,
                      ops::Recompute level = ops::Recompute::kNone) override;
 
@@ -66,8 +66,18 @@ class Unet : public Model {
                     const diffusion::Conditions& conditions) const;
   /// The embedded times: fp32 [N, E] of t [N].
   [[nodiscard]] at::Tensor embed_time(const at::Tensor& t) const;
+  /// Captions as they are given: tokens or states.
+  [[nodiscard]] const at::Tensor& text_of(const diffusion::Conditions& conditions) const {
+    return has_text_encoder() ? conditions.tokens : conditions.text;
+  }
   /// The captions as attention reads them: UnetReads' text and lengths.
-  [[nodiscard]] UnetReads read_text(const diffusion::Conditions& conditions) const;
+  [[nodiscard]] at::Tensor read_text(const diffusion::Conditions& conditions) const;
+  [[nodiscard]] at::Tensor text_lengths(const diffusion::Conditions& conditions) const;
+  /// Prepared's parts; nothing where they would be larger than it says.
+  [[nodiscard]] at::Tensor prepare_times(const at::Tensor& times,
+                                         const diffusion::Conditions& conditions) const;
+  [[nodiscard]] std::vector<at::Tensor> prepare_texts(
+      const diffusion::Conditions& conditions) const;
   /// Before a step's first pass, what the blocks do not overwrite.
   void zero_text_gradients();
   /// What a pass reads.

@@ -36,15 +36,8 @@ nn::Init uniform(int64_t in_features) {
   return {nn::Init::Kind::kUniform, 1.0 / std::sqrt(static_cast<double>(in_features))};
 }
 
-/// 3 x 3.
-nn::ConvShape conv(int64_t in_channels, int64_t out_channels) {
-  nn::ConvShape shape = nn::ConvShape::same(in_channels, out_channels, 3);
-  shape.channels_last = true;
-  return shape;
-}
-
 nn::ConvShape halving(int64_t channels) {
-  nn::ConvShape shape = conv(channels, channels);
+  nn::ConvShape shape = unet_conv(channels, channels);
   shape.stride = {2, 2};
   return shape;
 }
@@ -63,10 +56,10 @@ std::optional<ops::LinearWeights> merged(std::initializer_list<const nn::Linear*
 
 UnetResnet::UnetResnet(int64_t in_channels, int64_t out_channels, const UnetConfig& config)
     : norm1(config.norm_groups, in_channels, config.norm_epsilon),
-      conv1(conv(in_channels, out_channels)),
+      conv1(unet_conv(in_channels, out_channels)),
       time_emb_proj(config.time_width(), out_channels, uniform(config.time_width())),
       norm2(config.norm_groups, out_channels, config.norm_epsilon),
-      conv2(conv(out_channels, out_channels)) {
+      conv2(unet_conv(out_channels, out_channels)) {
   add_child("norm1", norm1);
   add_child("conv1", conv1);
   add_child("time_emb_proj", time_emb_proj);
@@ -86,7 +79,7 @@ at::Tensor UnetResnet::projected_time(const UnetReads& reads, int64_t batch) con
     return time_emb_proj.forward(reads.time);
   }
   const int64_t channels = time_emb_proj.weight.shape[0];
-  return reads.prepared_time.narrow(0, batch * place.channel, batch * channels)
+  return reads.prepared_time.narrow(0, batch * time_channel, batch * channels)
       .view({batch, channels});
 }
 
@@ -270,7 +263,7 @@ at::Tensor UnetTransformer::run(ops::BlockStack stack, const at::Tensor& tokens,
                                 const UnetReads& reads) const {
   ops::StackInputs inputs{.x = tokens, .vectors = {}, .text_lengths = reads.lengths};
   if (!reads.prepared_texts.empty()) {
-    const at::Tensor* next = &reads.prepared_texts[place.first];
+    const at::Tensor* next = &reads.prepared_texts[first_prepared];
     inputs.vectors = *next++;
     for (ops::Block& block : stack.blocks) {
       std::get<ops::CrossAttentionBody>(block.branches[1].body).text_packed = *next++;
@@ -333,7 +326,7 @@ UnetLevel::UnetLevel(const std::vector<int64_t>& in_channels, int64_t channels,
     resample_.emplace(halving(channels));
     add_child("downsamplers.0.conv", *resample_);
   } else if (next == Next::kDouble) {
-    resample_.emplace(conv(channels, channels));
+    resample_.emplace(unet_conv(channels, channels));
     add_child("upsamplers.0.conv", *resample_);
   }
 }
@@ -347,7 +340,8 @@ at::Tensor UnetLevel::doubled(const at::Tensor& x, int64_t rows, int64_t columns
   if (kernels() != nullptr && resample_->update() == nullptr && rows == 2 * x.size(2) &&
       columns == 2 * x.size(3)) {
     return resample_->forward_doubled(
-        x, {1, 1}, reads.prepared_texts.empty() ? at::Tensor() : reads.prepared_texts[place.first]);
+        x, {1, 1},
+        reads.prepared_texts.empty() ? at::Tensor() : reads.prepared_texts[prepared_doubling]);
   }
   return resample_->forward(at::upsample_nearest2d(x, {rows, columns}));
 }
@@ -365,6 +359,12 @@ UnetMiddle::UnetMiddle(const UnetConfig& config, int64_t text_channels)
 
 at::Tensor UnetMiddle::forward(const at::Tensor& x, const UnetReads& reads) const {
   return tapped(second.forward(first.forward(x, reads), reads));
+}
+
+nn::ConvShape unet_conv(int64_t in_channels, int64_t out_channels) {
+  nn::ConvShape shape = nn::ConvShape::same(in_channels, out_channels, 3);
+  shape.channels_last = true;
+  return shape;
 }
 
 at::Tensor unet_sinusoids(const at::Tensor& numbers, int64_t count) {

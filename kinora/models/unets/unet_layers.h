@@ -35,12 +35,6 @@ struct UnetReads {
   std::span<const at::Tensor> prepared_texts{};
 };
 
-/// Where a layer finds what was prepared of it.
-struct UnetPlace {
-  int64_t channel = 0;  ///< of a residual block's time, among those of all
-  size_t first = 0;     ///< of a transformer's, or a level's, tensors among those of the texts
-};
-
 /// shortcut(x) + conv2(silu(norm2(conv1(silu(norm1(x))) + time))), as He et al. 2016 with the time.
 class UnetResnet : public nn::Module {
  public:
@@ -56,7 +50,7 @@ class UnetResnet : public nn::Module {
   nn::GroupNorm norm2;
   nn::Conv conv2;
   std::optional<nn::Conv> conv_shortcut;  ///< where widths differ
-  UnetPlace place;
+  int64_t time_channel = 0;               ///< its first one in UnetReads::prepared_time
 };
 
 /// Attention of places to each other or to a text: keys to_q, to_k, to_v without biases, to_out.0.
@@ -125,7 +119,7 @@ class UnetTransformer : public nn::Module {
   nn::Linear proj_in;
   std::vector<std::unique_ptr<UnetTransformerBlock>> transformer_blocks;
   nn::Linear proj_out;
-  UnetPlace place;
+  size_t first_prepared = 0;                         ///< in UnetReads::prepared_texts
   ops::Recompute recompute = ops::Recompute::kNone;  ///< of the fast path
 
  private:
@@ -174,7 +168,8 @@ class UnetLevel : public nn::Module {
                                    const UnetReads& reads) const;
   /// What doubled() does not make again, for Prepared::of_texts.
   [[nodiscard]] at::Tensor prepare_doubling() const { return resample_->doubled_phases(); }
-  UnetPlace place;
+
+  size_t prepared_doubling = 0;  ///< in UnetReads::prepared_texts
 
  private:
   std::vector<std::unique_ptr<UnetUnit>> units_;
@@ -191,6 +186,9 @@ class UnetMiddle : public nn::Module {
   UnetUnit first;
   UnetResnet second;
 };
+
+/// The shape of a convolution of 3 x 3 places whose weight lies in channels_last order.
+[[nodiscard]] nn::ConvShape unet_conv(int64_t in_channels, int64_t out_channels);
 
 /// `count` sinusoids of each number, cosines first, of periods up to 10000: fp32 [...] to
 /// [..., count].

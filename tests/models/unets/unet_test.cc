@@ -3,13 +3,16 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -142,13 +145,28 @@ TEST_P(UnetTest, WhatIsPreparedComputesTheSame) {
   model.use_fast_path(composed_kernels());
   const diffusion::Prepared prepared = model.prepare(times, conditions);
   EXPECT_FALSE(prepared.of_texts.empty());
+  diffusion::Conditions unread = conditions;  // states are not read again, lengths are
+  unread.text = at::full_like(unread.text, std::numeric_limits<float>::quiet_NaN());
   const at::Tensor x_t = fixture.find("forward.x_t");
   for (int64_t s = 0; s < 2; ++s) {
     const at::Tensor t = times.narrow(0, s, 1).expand({x_t.size(0)}).contiguous();
     const at::Tensor want = model.forward(x_t, t, conditions);
-    const at::Tensor got = model.forward(x_t, t, conditions, {.prepared = prepared.at_time(s)});
+    const at::Tensor got = model.forward(x_t, t, unread, {.prepared = prepared.at_time(s)});
     EXPECT_LT(ops::relative_error(got, want), tolerance::kOtherOrder) << s;
   }
+}
+
+TEST(UnetPrepareTest, NothingLargerThanTheLimitIsPrepared) {
+  const UnetFixture fixture("unet_sd1");
+  Unet model(fixture.config());
+  set_packed_weights(model);
+  model.use_fast_path(composed_kernels());
+  const at::NoGradGuard no_grad;
+  const at::Tensor many =
+      at::zeros({diffusion::Prepared::kMaxBytes / (2 * 4 * fixture.config().unet.channels[0])});
+  const diffusion::Prepared prepared = model.prepare(many, fixture.conditions());
+  EXPECT_FALSE(prepared.of_times.defined());
+  EXPECT_FALSE(prepared.of_texts.empty());
 }
 
 TEST_P(UnetTest, EveryRecomputationGivesTheSameBits) {
