@@ -19,7 +19,7 @@ PAGES = sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").glob("*.md"))
 SMALL = ["train.global_batch=2", "train.micro_batch=1", "train.device=cpu", "train.threads=1",
          'autoencoder.path=""']
 SMALL_TRANSFORMER = ["model.depth=1", "model.hidden=192"]
-SMALL_UNETS = {name: ["model.unet.channels=[32, 32, 32]"] for name in ("scenes-unet", "scenes-layout")}
+SMALL_UNETS = {name: ["model.unet.channels=[32, 32, 32]"] for name in ("scenes-unet",)}
 for name in ("pretrain", "finetune", "lora", "lora-8gb", "dreambooth", "textual-inversion", "controlnet"):
     SMALL_UNETS["sd15-" + name] = ["model.unet.channels=[32, 32, 32, 32]"]
 SMALL_UNETS["sd15-textual-inversion"] += ["model.text_encoder.layers=1"]
