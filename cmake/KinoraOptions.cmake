@@ -1,7 +1,7 @@
 # What can be chosen at configure time. The presets of CMakePresets.json set these.
 set(KINORA_CUDA "AUTO" CACHE STRING
     "For NVIDIA GPUs: ON, OFF (the CPU alone), or AUTO (ON where this machine has one)")
-set(KINORA_CUDA_ARCHITECTURES "80-real;86-real;89-real;90a-real;100-real;120-real;120-virtual"
+set(KINORA_CUDA_ARCHITECTURES "75-real;80-real;86-real;89-real;90a-real;100-real;120-real;120-virtual"
     CACHE STRING "GPU architectures of our own kernels")
 set(KINORA_FFMPEG "AUTO" CACHE STRING
     "The module for video files: ON, OFF, or AUTO (ON where FFmpeg's development packages are)")

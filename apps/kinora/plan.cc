@@ -65,6 +65,9 @@ Study make_study(const PlanArguments& arguments) {
   KINORA_CHECK(!study.config.train.fp8 || is_cpu || study.gpu.fp8, kConfig,
                "[plan] train.fp8 needs a GPU with 8-bit floats (Ada, Hopper or newer), which ",
                study.gpu.name, " has not. Hint: train.fp8=false");
+  KINORA_CHECK(study.config.precision != Precision::kBf16 || is_cpu || study.gpu.bf16, kConfig,
+               "[plan] train.precision bf16 needs a GPU of Ampere or newer, which ", study.gpu.name,
+               " is not. Hint: train.precision=fp16");
   study.target = {.device = is_cpu ? c10::DeviceType::CPU : c10::DeviceType::CUDA,
                   .ranks = arguments.ranks,
                   .memory = is_cpu ? study.gpu.memory / arguments.ranks : study.gpu.memory};

@@ -5,7 +5,9 @@
 #include <algorithm>
 
 #include "kinora/comm/link_speed.h"
+#include "kinora/core/cuda.h"
 #include "kinora/core/error.h"
+#include "kinora/core/log.h"
 #include "kinora/device/device.h"
 #include "kinora/device/dry_run.h"
 #include "kinora/models/families.h"
@@ -40,6 +42,12 @@ at::ScalarType compute_type(Precision precision) {
 std::shared_ptr<ops::BlockKernels> fast_path(const ModelRecipe& recipe, const models::Model& model,
                                              at::Device device) {
   const at::ScalarType type = compute_type(recipe.precision);
+  if (device.is_cuda() && type == at::kBFloat16 &&
+      cuda_device(std::max<int>(device.index(), 0)).major < 8) {
+    log_warn(
+        "[device] this GPU has no arithmetic in bf16 (Ampere and newer have), so all is "
+        "computed by libtorch's slow stand-ins. Hint: train.precision=fp16, or --precision fp16");
+  }
   const bool takes_it =
       recipe.path == Path::kFast || (recipe.path == Path::kAuto && model.has_fast_path() &&
                                      ops::BlockKernels::worthwhile(device, type));

@@ -77,16 +77,16 @@ double milliseconds(const std::function<void()>& launch) {
   return times[kRepeats / 2];
 }
 
+int kernel_capability(at::Device device) {
+  return device.is_cuda() && kernels::cuda::has_cuda_kernels() ? kernels::cuda::kernel_capability()
+                                                               : 0;
+}
+
 bool has_block_kernels(at::Device device, at::ScalarType type) {
   if (device::in_dry_run()) {
     return device::is_gpu(device);
   }
-  if (!device.is_cuda() || !kernels::cuda::has_cuda_kernels()) {
-    return false;
-  }
-  const CudaDevice properties = cuda_device(std::max<int>(device.index(), 0));
-  const int capability = 10 * properties.major + properties.minor;
-  return capability >= (type == at::kBFloat16 ? 80 : 75);
+  return kernel_capability(device) >= (type == at::kBFloat16 ? 80 : 75);
 }
 
 void residual_norm_forward(const kernels::ResidualNormForward& call) {

@@ -19,6 +19,9 @@
 /// this room only. block_launch.cc in builds with GPU support, no_block_launch.cc in CPU-only ones.
 namespace kinora::ops::cuda {
 
+/// kernels::cuda::kernel_capability() of `device`; 0 where our own kernels do not run.
+[[nodiscard]] int kernel_capability(at::Device device);
+
 /// Whether our own kernels run on `device`: built with nvcc, a GPU of compute capability 7.5 or
 /// more (8.0 for bf16).
 [[nodiscard]] bool has_block_kernels(at::Device device, at::ScalarType type);

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <string>
 
-#include "kinora/core/cuda.h"
 #include "kinora/core/error.h"
 #include "kinora/device/dry_run.h"
 #include "kinora/device/host_bytes.h"
@@ -69,14 +68,8 @@ DType fp8_type(Fp8Scaling scaling, Fp8::Role role) {
 }
 
 bool Fp8::possible(at::Device device) {
-  if (!cuda::has_block_kernels(device, at::kBFloat16)) {
-    return false;
-  }
-  if (device::in_dry_run()) {
-    return true;
-  }
-  const CudaDevice info = cuda_device(std::max<int>(device.index(), 0));
-  return 10 * info.major + info.minor >= 89;
+  return device::in_dry_run() ? cuda::has_block_kernels(device, at::kBFloat16)
+                              : cuda::kernel_capability(device) >= 89;
 }
 
 Fp8::Fp8(int64_t num_linears, at::Device device, Fp8Scaling scaling)

@@ -9,6 +9,7 @@
 #include "kinora/kernels/cuda/attention_plan.h"
 #include "kinora/kernels/cuda/attention_tile.cuh"
 #include "kinora/kernels/cuda/attention_wgmma.h"
+#include "kinora/kernels/cuda/random.h"
 
 namespace kinora::kernels::cuda {
 namespace {
@@ -22,21 +23,17 @@ constexpr int kWidth = 4;  // elements of a thread
 cudaError_t current_gpu(Gpu* gpu) {
   int device = 0;
   cudaError_t error = cudaGetDevice(&device);
-  int major = 0;
-  int minor = 0;
   const struct {
     int* value;
     cudaDeviceAttr attribute;
   } wanted[] = {{&gpu->num_multiprocessors, cudaDevAttrMultiProcessorCount},
-                {&gpu->shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin},
-                {&major, cudaDevAttrComputeCapabilityMajor},
-                {&minor, cudaDevAttrComputeCapabilityMinor}};
+                {&gpu->shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin}};
   for (const auto& fact : wanted) {
     if (error == cudaSuccess) {
       error = cudaDeviceGetAttribute(fact.value, fact.attribute, device);
     }
   }
-  gpu->capability = 10 * major + minor;
+  gpu->capability = kernel_capability();
   return error;
 }
 

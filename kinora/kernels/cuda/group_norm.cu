@@ -23,6 +23,7 @@
 #include "kinora/kernels/cuda/channel_norm.h"
 #include "kinora/kernels/cuda/cluster.cuh"
 #include "kinora/kernels/cuda/group_norm.h"
+#include "kinora/kernels/cuda/random.h"
 
 namespace kinora::kernels::cuda {
 namespace {
@@ -609,19 +610,16 @@ struct SlabLimits {
 
 SlabLimits slab_limits() {
   int device = 0;
-  int major = 0;
-  int minor = 0;
   int shared = 0;
   if (cudaGetDevice(&device) != cudaSuccess ||
-      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
-      cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess ||
       cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) !=
           cudaSuccess) {
     return {};
   }
-  return {major < 9                  ? 1
-          : major == 9 && minor == 0 ? kMaxCluster
-                                     : kPortableCluster,
+  const int capability = kernel_capability();
+  return {capability < 90    ? 1
+          : capability == 90 ? kMaxCluster
+                             : kPortableCluster,
           std::min(kMaxStagedBytes, int64_t{shared} - kOtherSharedBytes)};
 }
 

@@ -22,6 +22,7 @@
 #include "kinora/kernels/cuda/attention_ops.cuh"
 #include "kinora/kernels/cuda/elements.cuh"
 #include "kinora/kernels/cuda/low_rank.h"
+#include "kinora/kernels/cuda/random.h"
 
 namespace kinora::kernels::cuda {
 namespace {
@@ -500,7 +501,8 @@ bool starts_on_16_bytes(const void* data, int64_t stride) {
 }  // namespace
 
 bool low_rank_supported(DType type, int64_t in, int64_t out, int64_t rank) {
-  return (type == DType::kBF16 || type == DType::kF16) &&
+  // Shared memory for rank 64 is more than 7.5 has.
+  return (type == DType::kBF16 || type == DType::kF16) && kernel_capability() >= 80 &&
          (rank == 8 || rank == 16 || rank == 32 || rank == 64) && in % 8 == 0 && out % 8 == 0;
 }
 

@@ -27,6 +27,10 @@ bool has_cuda_kernels() {
   return false;
 }
 
+int kernel_capability() {
+  return 0;
+}
+
 bool attention_supported(const AttentionShape& /*shape*/) {
   return false;
 }

@@ -12,6 +12,7 @@
 
 #include "kinora/kernels/cuda/attention_tile.cuh"
 #include "kinora/kernels/cuda/ragged_attention.h"
+#include "kinora/kernels/cuda/random.h"
 
 namespace kinora::kernels::cuda {
 namespace {
@@ -264,17 +265,9 @@ cudaError_t launch(const RaggedAttention& call, cudaStream_t stream) {
 }  // namespace
 
 bool ragged_attention_supported(const RaggedAttention& call) {
-  int device = 0;
-  int major = 0;
-  int minor = 0;
-  if (cudaGetDevice(&device) != cudaSuccess ||
-      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
-      cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess) {
-    return false;
-  }
-  const int capability = 10 * major + minor;
   // 88 KiB of shared memory at the longest: 7.5 has 64.
-  const bool has_type = (call.type == DType::kBF16 || call.type == DType::kF16) && capability >= 80;
+  const bool has_type =
+      (call.type == DType::kBF16 || call.type == DType::kF16) && kernel_capability() >= 80;
   return has_type && call.head_dim == kHeadDim && call.scale > 0.0F && call.longest <= kLongest;
 }
 

@@ -57,6 +57,28 @@ bool has_cuda_kernels() {
   return true;
 }
 
+int kernel_capability() {
+  // The same for all GPUs of a machine, and asked for before a CUDA graph is recorded.
+  static const int compiled = [] {
+    cudaFuncAttributes attributes{};
+    const cudaError_t error =
+        cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(random_fill_kernel));
+    if (error != cudaSuccess) {
+      (void)cudaGetLastError();
+    }
+    return error == cudaSuccess ? attributes.ptxVersion : 0;
+  }();
+  int device = 0;
+  int major = 0;
+  int minor = 0;
+  if (cudaGetDevice(&device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess) {
+    return 0;
+  }
+  return std::min(10 * major + minor, compiled);
+}
+
 cudaError_t random_fill(float* out, int64_t rows, int64_t row_size, const int64_t* sample_index,
                         const int64_t* seed, const RandomStream& stream, const int64_t* step,
                         uint64_t first_element, Distribution distribution, float scale,

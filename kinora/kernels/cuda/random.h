@@ -16,6 +16,11 @@ namespace kinora::kernels::cuda {
 /// Whether our own CUDA kernels are in this build.
 [[nodiscard]] bool has_cuda_kernels();
 
+/// The compute capability, 10 major + minor, that they may count on: that of the current GPU, or of
+/// what they were compiled for where the driver has translated older code for it. 0: no GPU, or
+/// none of their code is for it.
+[[nodiscard]] int kernel_capability();
+
 /// out[b, i] = element first_element + i of the stream of row b, the same bits as
 /// kernels::random_fill.
 /// @param out           [rows, row_size], any alignment (16 bytes and row_size % 4 == 0 is

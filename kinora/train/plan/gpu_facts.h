@@ -11,8 +11,9 @@ namespace kinora::train {
 struct GpuFacts {
   std::string name;               ///< as it is asked for: "h200"
   int64_t memory = 0;             ///< bytes, as the driver reports them
-  double half_flops = 0.0;        ///< FLOP/s of matrix products in bf16 with fp32 sums, at best
+  double half_flops = 0.0;        ///< FLOP/s of matrix products in 16 bits with fp32 sums, at best
   double fp32_flops = 0.0;        ///< outside of the matrix units
+  bool bf16 = true;               ///< arithmetic in bf16; else fp16 alone
   bool fp8 = false;               ///< products of 8-bit floats
   double bytes_per_s = 0.0;       ///< of its memory, at best
   double link_bytes_per_s = 0.0;  ///< of ring collectives among the GPUs of a host, about

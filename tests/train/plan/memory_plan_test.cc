@@ -357,6 +357,9 @@ TEST(MemoryPlanTest, RefusesWhatARunRefuses) {
 TEST(GpuFactsTest, FindsByNameAndByMemory) {
   EXPECT_EQ(find_gpu("h200").half_flops, 989e12);
   EXPECT_EQ(find_gpu("24").memory, int64_t{24} << 30);
+  EXPECT_LT(find_gpu("2070").memory, int64_t{8} << 30) << "not a number of GiB";
+  EXPECT_FALSE(find_gpu("t4").bf16);
+  EXPECT_TRUE(find_gpu("3050-8").bf16);
   EXPECT_EQ(find_gpu("24").half_flops, 0.0);
   EXPECT_EQ(gpu_of_driver("NVIDIA H200", 5).name, "h200");
   EXPECT_EQ(gpu_of_driver("NVIDIA H200", 5).memory, 5);
