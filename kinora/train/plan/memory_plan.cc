@@ -25,6 +25,7 @@
 #include "kinora/device/dry_run.h"
 #include "kinora/diffusion/objective_config.h"
 #include "kinora/inference/setup.h"
+#include "kinora/models/families.h"
 #include "kinora/parallel/mesh.h"
 #include "kinora/pipelines/block_layout.h"
 #include "kinora/pipelines/shared_blocks.h"
