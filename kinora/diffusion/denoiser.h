@@ -35,6 +35,9 @@ struct Conditions {
   /// Of U-Nets with ControlNets, what each of K is shown: fp32 [B, 3 K, h, w] pixels of [0, 1], or
   /// uint8.
   at::Tensor control{};
+  /// Of U-Nets with an IP-Adapter, what an image encoder makes of a picture that prompts beside the
+  /// text: fp32 [B, P], or [B, N, P] of its N places.
+  at::Tensor image_prompt{};
 };
 
 /// The tensors of Conditions by name.
@@ -42,7 +45,7 @@ struct NamedCondition {
   const char* name;
   at::Tensor Conditions::*tensor;
 };
-inline constexpr std::array<NamedCondition, 17> kConditions = {{
+inline constexpr std::array<NamedCondition, 18> kConditions = {{
     {"labels", &Conditions::labels},
     {"text", &Conditions::text},
     {"tokens", &Conditions::tokens},
@@ -60,6 +63,7 @@ inline constexpr std::array<NamedCondition, 17> kConditions = {{
     {"given", &Conditions::given},
     {"beside", &Conditions::beside},
     {"control", &Conditions::control},
+    {"image_prompt", &Conditions::image_prompt},
 }};
 
 /// What a denoiser makes of times and conditions before a run of sampling, so that the steps need
@@ -72,6 +76,7 @@ struct Prepared {
   at::Tensor of_times{};
   /// Of the texts alone, the same at all times: one for each layer that reads them.
   std::vector<at::Tensor> of_texts{};
+  std::vector<at::Tensor> of_image_prompts{};  ///< likewise
 
   [[nodiscard]] bool any() const { return of_times.defined() || !of_texts.empty(); }
   /// For time number s of S.

@@ -44,6 +44,11 @@ struct CrossAttentionBody {
   /// What kv makes of the text, where that was done before (packed_text()): [B L, 2 C], then
   /// StackInputs::text is not read. Without gradients.
   at::Tensor text_packed{};
+  /// Keys and values beside the text's, [B, T, 2 C]: attention to them alone times beside_scale is
+  /// added to that to the text, before proj (Ye et al. 2023, "IP-Adapter", eq. 5). Undefined: none.
+  /// Without gradients.
+  at::Tensor beside_packed{};
+  double beside_scale = 1.0;
 };
 
 /// fc2(GELU_tanh(fc1(x))).

@@ -10,6 +10,7 @@
 
 #include <utility>
 
+#include "kinora/core/error.h"
 #include "kinora/ops/unet_parts.h"
 
 namespace kinora::ops {
@@ -160,6 +161,14 @@ void inner(const BranchPass& pass, const CrossAttentionBody& body, KeptBranch& k
   }
   if (!pass.kernels.attend(heads, kept.attended.out.view(heads.q.sizes()), kept.attended.lse)) {
     kept.attended.lse = at::Tensor();
+  }
+  if (body.beside_packed.defined()) {
+    KINORA_CHECK(!pass.keeps, kInternal,
+                 "[block_stack] keys beside the text's are for passes without gradients");
+    const HeadTensors beside = heads_of(pass, body, kept.packed, body.beside_packed, {});
+    const at::Tensor attended = at::empty_like(kept.packed);
+    (void)pass.kernels.attend(beside, attended.view(beside.q.sizes()), {});
+    kept.attended.out.add_(attended, body.beside_scale);
   }
   kept.last = pass.kernels.operand(kept.attended.out, pass.number(&body.proj), false);
 }
