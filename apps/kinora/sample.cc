@@ -75,7 +75,9 @@ inference::LoadOptions load_options(const SampleArguments& arguments) {
           .config_file = arguments.config,
           .adapters = arguments.adapters,
           .controlnets = arguments.controlnets,
-          .control_scales = scales};
+          .control_scales = scales,
+          .ip_adapter = arguments.ip_adapter,
+          .ip_scale = arguments.ip_scale};
 }
 
 const std::string& model_of(const SampleArguments& arguments) {
@@ -328,6 +330,8 @@ void sample_on_rank(const SampleArguments& given, const LikeArguments& like,
                "[sample] --negative, --no-cleaning, --embedding and --prompt-weights are for "
                "pipelines with a text encoder, and ",
                model_of(arguments), " has none");
+  const pipelines::ImagePrompts image_prompts =
+      encode_prompts(arguments, pictures, own, inference::choose_device(arguments.device));
   inference::TrainedModel trained = inference::load_trained(model_of(arguments), options);
   const std::unique_ptr<models::Autoencoder> decoder = inference::open_decoder(
       trained.recipe, {.path = arguments.autoencoder, .memory_gib = arguments.memory_budget},
@@ -344,7 +348,8 @@ void sample_on_rank(const SampleArguments& given, const LikeArguments& like,
       (void)judge->label_of(each);
     }
   }
-  if (const auto start = start_of(arguments, pictures, recipe, decoder.get(), trained.device)) {
+  if (const auto start =
+          start_of(arguments, pictures, image_prompts, recipe, decoder.get(), trained.device)) {
     drawing.set_start(*start);
   }
   const inference::SampleKind kind = kind_of(recipe.model, decoder != nullptr);

@@ -25,7 +25,7 @@ constexpr const char* kDefaultOut = "samples-like";
 
 /// Options that decide what a sample looks like: these alone are kept, and taken from a file. So
 /// nothing that a file says makes Kinora write anywhere, or start processes.
-constexpr std::array<std::string_view, 50> kKept = {"--run",
+constexpr std::array<std::string_view, 54> kKept = {"--run",
                                                     "--checkpoint",
                                                     "--config",
                                                     "--set",
@@ -74,7 +74,11 @@ constexpr std::array<std::string_view, 50> kKept = {"--run",
                                                     "--format",
                                                     "--controlnet",
                                                     "--control",
-                                                    "--control-scale"};
+                                                    "--control-scale",
+                                                    "--ip-adapter",
+                                                    "--ip-image",
+                                                    "--ip-scale",
+                                                    "--ip-encoder"};
 constexpr std::array<std::string_view, 2> kFlags = {"--no-cleaning", "--deterministic"};
 constexpr std::array<std::string_view, 2> kModel = {"--run", "--checkpoint"};
 /// What is drawn: one of these on the command line counts instead of all that a file says of it.

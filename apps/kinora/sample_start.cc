@@ -30,6 +30,12 @@ double strength_of(const SampleArguments& arguments) {
   return arguments.strength.value_or(arguments.mask.empty() ? kUsualStrength : 1.0);
 }
 
+/// That of --ip-adapter.
+std::filesystem::path image_encoder_of(const SampleArguments& arguments) {
+  return arguments.ip_encoder.empty() ? pipelines::find_image_encoder(arguments.ip_adapter)
+                                      : std::filesystem::path(arguments.ip_encoder);
+}
+
 }  // namespace
 
 SampleArguments for_model(SampleArguments arguments, const models::ModelConfig& model) {
@@ -57,6 +63,10 @@ StartPictures read_start(const SampleArguments& arguments, const inference::Mode
   if (!arguments.control.empty() || models::shape_of(model).controls > 0) {
     pictures.controls = inference::read_controls(arguments.control, model);
   }
+  pictures.image_prompts = inference::read_image_prompts(arguments.ip_images, model);
+  if (!pictures.image_prompts.empty()) {
+    pipelines::check_image_encoder(image_encoder_of(arguments), model);
+  }
   if (arguments.init.empty()) {
     return pictures;
   }
@@ -70,13 +80,26 @@ StartPictures read_start(const SampleArguments& arguments, const inference::Mode
   return pictures;
 }
 
+pipelines::ImagePrompts encode_prompts(const SampleArguments& arguments,
+                                       const StartPictures& pictures,
+                                       const inference::ModelRecipe& recipe, at::Device device) {
+  if (pictures.image_prompts.empty()) {
+    return {};
+  }
+  return pipelines::encode_image_prompts(pictures.image_prompts, image_encoder_of(arguments),
+                                         recipe.model, device);
+}
+
 std::optional<inference::DrawStart> start_of(const SampleArguments& arguments,
                                              const StartPictures& pictures,
+                                             const pipelines::ImagePrompts& image_prompts,
                                              const inference::ModelRecipe& recipe,
                                              models::Autoencoder* autoencoder, at::Device device) {
   const models::ModelConfig& model = recipe.model;
   const models::UnetInput input = models::shape_of(model).input;
-  inference::DrawStart start{.strength = strength_of(arguments), .control = pictures.controls};
+  inference::DrawStart start{.strength = strength_of(arguments),
+                             .control = pictures.controls,
+                             .image_prompts = image_prompts};
   if (!arguments.noise.empty()) {
     start.noise = inference::read_samples(arguments.noise, "noise", model);
   }
@@ -96,7 +119,7 @@ std::optional<inference::DrawStart> start_of(const SampleArguments& arguments,
     }
   }
   const bool any = start.noise.defined() || start.data.defined() || start.beside.defined() ||
-                   start.control.defined();
+                   start.control.defined() || start.image_prompts.given.defined();
   return any ? std::optional(start) : std::nullopt;
 }
 
@@ -117,6 +140,13 @@ std::string words_of_start(const SampleArguments& arguments) {
   }
   for (const std::string& path : arguments.controlnets) {
     words += " by " + std::filesystem::absolute(path).lexically_normal().string();
+  }
+  if (!arguments.ip_adapter.empty()) {
+    words += " IP-Adapter " + named(arguments.ip_adapter) + " scale " +
+             std::to_string(arguments.ip_scale) + " by " + image_encoder_of(arguments).string();
+  }
+  for (const std::string& path : arguments.ip_images) {
+    words += " shown " + named(path);
   }
   return arguments.noise.empty() ? words : words + " noise " + named(arguments.noise);
 }

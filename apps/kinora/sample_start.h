@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "apps/kinora/options/sample.h"
 #include "kinora/inference/draw_start.h"
@@ -17,12 +18,13 @@ namespace kinora::apps {
 [[nodiscard]] SampleArguments for_model(SampleArguments arguments,
                                         const models::ModelConfig& model);
 
-/// The pictures of --init, --mask and --control, as inference::read_initial, read_masks and
-/// read_controls give them.
+/// The pictures of --init, --mask, --control and --ip-image, as inference::read_initial,
+/// read_masks, read_controls and read_image_prompts give them.
 struct StartPictures {
   at::Tensor pixels;
   at::Tensor masks;
   at::Tensor controls;
+  std::vector<io::Image> image_prompts;
 };
 
 /// Reads them before anything is computed. kConfig for what does not fit the model, of `recipe`,
@@ -30,13 +32,18 @@ struct StartPictures {
 [[nodiscard]] StartPictures read_start(const SampleArguments& arguments,
                                        const inference::ModelRecipe& recipe);
 
-/// Nothing where samples begin with the noise of their seed alone. autoencoder: of models of
-/// latents, else null.
-[[nodiscard]] std::optional<inference::DrawStart> start_of(const SampleArguments& arguments,
-                                                           const StartPictures& pictures,
-                                                           const inference::ModelRecipe& recipe,
-                                                           models::Autoencoder* autoencoder,
-                                                           at::Device device);
+/// What the image encoder makes of the pictures of --ip-image; nothing without any.
+[[nodiscard]] pipelines::ImagePrompts encode_prompts(const SampleArguments& arguments,
+                                                     const StartPictures& pictures,
+                                                     const inference::ModelRecipe& recipe,
+                                                     at::Device device);
+
+/// Nothing where samples begin with the noise of their seed alone. image_prompts: of
+/// encode_prompts(); autoencoder: of models of latents, else null.
+[[nodiscard]] std::optional<inference::DrawStart> start_of(
+    const SampleArguments& arguments, const StartPictures& pictures,
+    const pipelines::ImagePrompts& image_prompts, const inference::ModelRecipe& recipe,
+    models::Autoencoder* autoencoder, at::Device device);
 
 /// What decides it, for the drawing's key.
 [[nodiscard]] std::string words_of_start(const SampleArguments& arguments);

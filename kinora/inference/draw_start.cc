@@ -154,6 +154,21 @@ at::Tensor read_controls(const std::vector<std::string>& paths, const models::Mo
   return at::cat(planes).view({count / controls, 3 * controls, height, width});
 }
 
+std::vector<io::Image> read_image_prompts(const std::vector<std::string>& paths,
+                                          const models::ModelConfig& model) {
+  const bool reads = models::shape_of(model).reads_image_prompt;
+  KINORA_CHECK(reads || paths.empty(), kConfig,
+               "[sample] this model has no IP-Adapter that could be shown --ip-image. Hint: "
+               "--ip-adapter FILE");
+  KINORA_CHECK(!reads || !paths.empty(), kConfig,
+               "[sample] this model's IP-Adapter wants a picture. Hint: --ip-image FILE");
+  std::vector<io::Image> pictures;
+  for (const std::string& path : paths) {
+    pictures.push_back(read_picture(path));
+  }
+  return pictures;
+}
+
 at::Tensor mask_of_drawn(const at::Tensor& masks, const models::ModelConfig& model) {
   return at::upsample_nearest2d(masks, {model.height, model.width});
 }

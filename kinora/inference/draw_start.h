@@ -7,8 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "kinora/io/image.h"
 #include "kinora/models/autoencoders/autoencoder.h"
 #include "kinora/models/model_config.h"
+#include "kinora/pipelines/ip_adapter_file.h"
 
 namespace kinora::inference {
 
@@ -26,6 +28,8 @@ struct DrawStart {
   at::Tensor beside = {};
   /// What ControlNets are shown (diffusion::Conditions::control): uint8 [N, 3 K, h, w] in pixels.
   at::Tensor control = {};
+  /// What an IP-Adapter reads (diffusion::Conditions::image_prompt).
+  pipelines::ImagePrompts image_prompts = {};
 };
 
 /// The tensor `name` of a safetensors file, float32 [N, *model.sample_shape()]; one sample may come
@@ -67,6 +71,11 @@ struct DrawStart {
 /// what is drawn, and for another number of them.
 [[nodiscard]] at::Tensor read_controls(const std::vector<std::string>& paths,
                                        const models::ModelConfig& model);
+
+/// Pictures that prompt an IP-Adapter, of any size. kConfig where there are none or where `model`
+/// has no IP-Adapter; kIo.
+[[nodiscard]] std::vector<io::Image> read_image_prompts(const std::vector<std::string>& paths,
+                                                        const models::ModelConfig& model);
 
 /// Masks of pixels for what the model draws, by their nearest pixels: float32 [N, 1, H, W].
 [[nodiscard]] at::Tensor mask_of_drawn(const at::Tensor& masks, const models::ModelConfig& model);

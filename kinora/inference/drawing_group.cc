@@ -201,6 +201,7 @@ void DrawingGroup::set_start(const DrawStart& start) {
   start_ = {.noise = start.noise, .data = start.data, .mask = start.mask};
   beside_ = start.beside;
   control_ = start.control;
+  image_prompts_ = start.image_prompts;
   last_steps_.reset();
   if (start.data.defined()) {
     const pipelines::PartialSampler partial =
@@ -288,8 +289,16 @@ pipelines::DrawConditions DrawingGroup::conditions_of(int64_t first, int64_t siz
                "[sample] this model changes a given picture. Hint: --init FILE");
   KINORA_CHECK(control_.defined() || models::shape_of(recipe_.model).controls == 0, kConfig,
                "[sample] this model's ControlNets want a picture. Hint: --control FILE");
+  KINORA_CHECK(
+      image_prompts_.given.defined() || !models::shape_of(recipe_.model).reads_image_prompt,
+      kConfig, "[sample] this model's IP-Adapter wants a picture. Hint: --ip-image FILE");
   all.conditions.beside = rows_of(beside_, first, size);
   all.conditions.control = rows_of(control_, first, size);
+  if (image_prompts_.given.defined()) {
+    all.conditions.image_prompt = rows_of(image_prompts_.given, first, size);
+    all.null.image_prompt =
+        image_prompts_.none.to(trained_.device).expand_as(all.conditions.image_prompt);
+  }
   return all;
 }
 

@@ -79,6 +79,7 @@ class DrawingGroup {
   diffusion::SampleStart start_;
   at::Tensor beside_;   // DrawStart's
   at::Tensor control_;  // likewise
+  pipelines::ImagePrompts image_prompts_;
   pipelines::ClipOptions clips_;
 };
 

@@ -18,6 +18,7 @@
 #include "kinora/parallel/sequence.h"
 #include "kinora/pipelines/diffusers_model.h"
 #include "kinora/pipelines/diffusers_unet.h"
+#include "kinora/pipelines/ip_adapter_file.h"
 #include "kinora/pipelines/pipeline.h"
 
 namespace kinora::inference {
@@ -106,6 +107,10 @@ OpenModel open_model(const fs::path& path, const LoadOptions& options) {
     recipe.model = pipelines::with_controls(std::move(recipe.model), model.controlnets,
                                             options.control_scales);
   }
+  if (!options.ip_adapter.empty()) {
+    recipe.model =
+        pipelines::with_ip_adapter(std::move(recipe.model), options.ip_adapter, options.ip_scale);
+  }
   KINORA_CHECK(recipe.model.num_classes > 0 || recipe.model.takes_text(), kConfig,
                "[sample] model.num_classes must be given for ", path);
   recipe.precision = options.precision.value_or(stored.value_or(recipe.precision));
@@ -185,8 +190,8 @@ TrainedModel load_trained(const fs::path& path, const LoadOptions& options) {
   const auto& [folder, file, recipe, controlnets] = opened;
   TrainedModel trained = initial_model(recipe, choose_device(options.device), 0);
   const bool ema = options.ema && !recipe.ema_decays.empty();
-  const bool is_plain =
-      options.adapters.empty() && controlnets.empty() && (file || !recipe.finetune.freezes());
+  const bool is_plain = options.adapters.empty() && controlnets.empty() &&
+                        options.ip_adapter.empty() && (file || !recipe.finetune.freezes());
   if (!is_plain) {
     std::vector<checkpoint::WeightsFile> controls;
     checkpoint::LateTensors weights =
@@ -197,6 +202,11 @@ TrainedModel load_trained(const fs::path& path, const LoadOptions& options) {
       (void)merge_updates(recipe, weights);
     }
     merge_adapters(options.adapters, recipe.model, weights, options.says);
+    std::optional<checkpoint::WeightsFile> ip_adapter;
+    if (!options.ip_adapter.empty()) {
+      ip_adapter = checkpoint::WeightsFile::open(options.ip_adapter, /*averaged=*/false);
+      weights.merge(pipelines::ip_adapter_tensors(*ip_adapter));
+    }
     checkpoint::load_weights(weights, path, *trained.model, *trained.arena);
   } else if (file) {
     checkpoint::load_weights(*file, *trained.model, *trained.arena);
@@ -206,6 +216,9 @@ TrainedModel load_trained(const fs::path& path, const LoadOptions& options) {
   }
   if (!options.says) {
     return trained;
+  }
+  if (!options.ip_adapter.empty()) {
+    log_info("[sample] IP-Adapter ", options.ip_adapter, ", scale ", options.ip_scale);
   }
   if (folder) {
     log_info("[sample] ", ema ? "averaged" : "raw", " weights of ", *folder,

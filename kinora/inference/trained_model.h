@@ -41,7 +41,9 @@ struct LoadOptions {
   std::vector<std::string> controlnets = {};
   /// What the residuals of each are multiplied by, also of those of a run; empty: as it says, 1.
   std::vector<double> control_scales = {};
-  bool says = true;  ///< logs which weights these are
+  std::string ip_adapter = {};  ///< a file (pipelines/ip_adapter_file.h) beside a U-Net; "": none
+  double ip_scale = 1.0;        ///< of attention to the picture that it is shown
+  bool says = true;             ///< logs which weights these are
 };
 
 /// What weights are stored in: the type of the largest tensor, fp32 of types that are none of the

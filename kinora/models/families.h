@@ -77,6 +77,7 @@ struct ModelShape {
   UnetInput input = UnetInput::kPlain;  ///< what it is shown beside x_t
   int64_t channels_beside = 0;          ///< of that
   int64_t controls = 0;                 ///< pictures that ControlNets are shown
+  bool reads_image_prompt = false;      ///< Conditions::image_prompt
 
   [[nodiscard]] int64_t tokens_a_frame() const { return rows * columns; }
 };

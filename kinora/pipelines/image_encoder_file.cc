@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kMostPixels = 4096;
+constexpr int64_t kMostSide = 4096;
 constexpr int64_t kMostRatio = 64;  // of a picture's sides: it grows by it
 constexpr int64_t kBicubic = 3;     // of Pillow
 
@@ -31,13 +31,13 @@ constexpr int64_t kBicubic = 3;     // of Pillow
 int64_t side_of(const DiffusersConfig& reader, const char* key, int64_t otherwise,
                 std::initializer_list<const char*> keys) {
   if (!reader.is_object(key)) {
-    return reader.size(key, otherwise, kMostPixels);
+    return reader.size(key, otherwise, kMostSide);
   }
   const DiffusersConfig sides = reader.within(key);
   std::vector<int64_t> all;
   for (const char* side : keys) {
     KINORA_CHECK(sides.has(side), kConfig, sides.message(), "must say ", side, ", as CLIP's does");
-    all.push_back(sides.size(side, otherwise, kMostPixels));
+    all.push_back(sides.size(side, otherwise, kMostSide));
   }
   KINORA_CHECK(all.front() == all.back(), kConfig, sides.message(), "must be a square, got ",
                all.front(), " x ", all.back());

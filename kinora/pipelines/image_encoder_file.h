@@ -31,9 +31,9 @@ struct ImagePreprocessing {
 /// to CLIPImageProcessor's on Pillow but for the rounding of the normalised float.
 [[nodiscard]] at::Tensor preprocessed(const io::Image& image, const ImagePreprocessing& how);
 
-/// The image tower of the CLIP in `folder` (transformers' CLIPModel: config.json, weights), frozen,
-/// in fp32. Names and shapes are compared before any weight is read. kIo, kConfig as
-/// open_text_encoder().
+/// The image tower of the CLIP in `folder` (transformers' CLIPModel, or
+/// CLIPVisionModelWithProjection, which is the tower: config.json, weights), frozen, in fp32. Names
+/// and shapes are compared before any weight is read. kIo, kConfig as open_text_encoder().
 [[nodiscard]] std::unique_ptr<models::ClipImageEncoder> open_image_encoder(
     const std::filesystem::path& folder, at::Device device);
 

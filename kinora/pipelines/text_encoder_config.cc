@@ -177,10 +177,12 @@ models::ClipImageConfig parse_image_encoder_config(const std::string& text,
                                                    const std::string& where) {
   const DiffusersConfig outer(text, "clip", where);
   const auto type = outer.get<std::string>("model_type", "");
-  KINORA_CHECK(type == "clip", kConfig, outer.message(),
-               "model_type must be clip, which has a text and an image tower, got ",
+  const bool is_alone = type == "clip_vision_model";
+  KINORA_CHECK(is_alone || type == "clip", kConfig, outer.message(),
+               "model_type must be clip, which has a text and an image tower, or "
+               "clip_vision_model, which is the latter, got ",
                io::in_quotes(type));
-  const DiffusersConfig values = outer.within("vision_config");
+  const DiffusersConfig values = is_alone ? outer : outer.within("vision_config");
   values.require<int64_t>("num_channels", 3, 3);
   auto config = clip_tower<models::ClipImageConfig>(values);
   config.image_size = values.size("image_size", config.image_size, kMostPixels);

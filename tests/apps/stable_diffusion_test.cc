@@ -416,6 +416,42 @@ TEST_F(StableDiffusionTest, DrawsFromPicturesAsDiffusers) {
   EXPECT_THAT(other.err, HasSubstr("photos/0.png must be grey"));
 }
 
+// Each sample is shown its own picture.
+TEST_F(StableDiffusionTest, DrawsWithAnIpAdapterAsDiffusers) {
+  const fs::path data = source_path("tests/inference/data");
+  const auto file = [&](const char* name) { return (data / name).string(); };
+  const auto drawn = checkpoint::WeightsFile::open(kPipeline / "drawn.safetensors");
+  const auto prompts =
+      nlohmann::json::parse(drawn.metadata("prompts")).get<std::vector<std::string>>();
+  const Arguments adapter = {"--ip-adapter", file("ip_adapter/sd1.bin"),
+                             "--ip-image",   file("sd_pictures/control.png"),
+                             "--ip-image",   file("sd_pictures/control_1.png")};
+  const auto draw = [&](const Arguments& own, const std::string& out) {
+    run_well(joined({"sample", "--out", path(out), "--device", "cpu", "--threads", "1"}, own));
+    const io::Image image = read_image(folder() / out / "image-00001.png");
+    return at::tensor(image.pixels, at::kByte).view({64, 64, 3}).permute({2, 0, 1});
+  };
+  const at::Tensor got = draw(joined({"--model", kPipeline.string(), "--prompt", prompts[0],
+                                      "--prompt", prompts[1], "--seed", "5", "--steps", "4",
+                                      "--ip-scale", "0.6", "--set", "autoencoder.precision=fp32"},
+                                     adapter),
+                              "adapted");
+  const at::Tensor want = checkpoint::WeightsFile::open(data / "ip_adapter/expected.safetensors")
+                              .read("sd1.pictures")[0]
+                              .to(at::kFloat);
+  EXPECT_LE((got.to(at::kFloat) / 255.0 - want).abs().max().item<double>(), 1.0 / 255.0);
+  EXPECT_TRUE(got.equal(draw({"--like", path("adapted/image-00001.png")}, "again")));
+  const Outcome without =
+      run_kinora({"sample", "--prompt", "a", "--model", kPipeline.string(), "--ip-adapter",
+                  file("ip_adapter/sd1.bin"), "--out", path("none")},
+                 folder());
+  EXPECT_THAT(without.err, HasSubstr("--ip-adapter wants a picture. Hint: --ip-image FILE"));
+  const Outcome alone = run_kinora({"sample", "--prompt", "a", "--model", kPipeline.string(),
+                                    "--ip-scale", "0.5", "--out", path("none")},
+                                   folder());
+  EXPECT_THAT(alone.err, HasSubstr("--ip-scale is of --ip-adapter, and there is none"));
+}
+
 class ControlNetTest : public StableDiffusionTest {
  protected:
   ControlNetTest() {

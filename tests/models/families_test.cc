@@ -275,8 +275,8 @@ TEST(FamiliesTest, KeysOfAKindOfNetworkStayInTheirRoom) {
       readers.insert(source.path.stem().string());
     }
   }
-  EXPECT_EQ(readers,
-            (std::set<std::string>{"compvis_pipeline", "diffusers_transformer", "diffusers_unet"}))
+  EXPECT_EQ(readers, (std::set<std::string>{"compvis_pipeline", "diffusers_transformer",
+                                            "diffusers_unet", "ip_adapter_file"}))
       << "what files of others say of their models. Hint: others ask models::shape_of()";
 }
 

@@ -154,6 +154,19 @@ void add_start(CLI::App& command, SampleArguments& arguments) {
                   "What a ControlNet adds is multiplied by it: one for all, or one for each; "
                   "default: 1")
       ->check(real(-100.0, 100.0));
+  command.add_option(
+      "--ip-adapter", arguments.ip_adapter,
+      "An IP-Adapter beside a U-Net of Stable Diffusion, a file as they are published "
+      "(.safetensors, .bin): a picture prompts beside the text");
+  command.add_option("--ip-image", arguments.ip_images,
+                     "That picture; of several, sample i takes them in turn");
+  command
+      .add_option("--ip-scale", arguments.ip_scale,
+                  "What attention to the picture is multiplied by; default: 1")
+      ->check(real(-100.0, 100.0));
+  command.add_option("--ip-encoder", arguments.ip_encoder,
+                     "The folder of the image encoder (CLIPVisionModelWithProjection); default: "
+                     "image_encoder/ beside --ip-adapter");
   command.add_option("--latents", arguments.latents,
                      "Latents to begin with, a safetensors file; without --strength they are only "
                      "decoded");
@@ -267,6 +280,14 @@ void add_sample(CLI::App& app, Chosen& chosen) {
                  "[sample] --mask is of --image, and there is none");
     KINORA_CHECK(!arguments->strength || begins || !arguments->latents.empty(), kConfig,
                  "[sample] --strength is of --image or --latents, and there is none");
+    for (const char* name : {"--ip-image", "--ip-scale", "--ip-encoder"}) {
+      KINORA_CHECK(
+          !arguments->ip_adapter.empty() || !arguments->like.empty() || command->count(name) == 0,
+          kConfig, "[sample] ", name, " is of --ip-adapter, and there is none");
+    }
+    KINORA_CHECK(
+        arguments->ip_adapter.empty() || !arguments->ip_images.empty() || !arguments->like.empty(),
+        kConfig, "[sample] --ip-adapter wants a picture. Hint: --ip-image FILE");
     chosen = *arguments;
   });
 }

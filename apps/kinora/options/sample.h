@@ -44,7 +44,11 @@ struct SampleArguments {
   std::vector<std::string> controlnets;  ///< folders
   std::vector<std::string> control;      ///< what they are shown
   std::vector<double> control_scales;    ///< one for all, or one for each
-  std::string latents;                   ///< a file of them, instead
+  std::string ip_adapter;                ///< a file
+  std::string ip_encoder;                ///< a folder; empty: image_encoder/ beside the file
+  std::vector<std::string> ip_images;    ///< what it is shown
+  double ip_scale = 1.0;
+  std::string latents;  ///< a file of them, instead
   std::string noise;
   std::optional<double> strength;
   bool save_latents = false;

@@ -61,7 +61,7 @@ ClipImageEncoder::ClipImageEncoder(const ClipImageConfig& config)
   add_child("visual_projection", visual_projection);
 }
 
-at::Tensor ClipImageEncoder::forward(const at::Tensor& pixels) const {
+at::Tensor ClipImageEncoder::run(const at::Tensor& pixels, size_t num_blocks) const {
   const int64_t size = config_.image_size;
   KINORA_CHECK(
       pixels.dim() == 4 && pixels.size(1) == 3 && pixels.size(2) == size && pixels.size(3) == size,
@@ -82,10 +82,18 @@ at::Tensor ClipImageEncoder::forward(const at::Tensor& pixels) const {
   const RaggedRows rows(std::vector<int64_t>(static_cast<size_t>(count), length), pixels.device(),
                         1);
   at::Tensor x = pre_layer_norm.forward(tokens.flatten(0, 1));  // fp32 [B * (1 + N), C]
-  for (const std::unique_ptr<ClipBlock>& block : blocks) {
-    x = block->forward(x, rows);
+  for (size_t i = 0; i < num_blocks; ++i) {
+    x = blocks[i]->forward(x, rows);
   }
-  const at::Tensor of_class = post_layer_norm.forward(x.unflatten(0, {count, length}).select(1, 0));
+  return x.unflatten(0, {count, length});
+}
+
+at::Tensor ClipImageEncoder::states(const at::Tensor& pixels) const {
+  return run(pixels, blocks.size() - 1);
+}
+
+at::Tensor ClipImageEncoder::forward(const at::Tensor& pixels) const {
+  const at::Tensor of_class = post_layer_norm.forward(run(pixels, blocks.size()).select(1, 0));
   return tapped(visual_projection.forward(of_class).to(at::kFloat));
 }
 

@@ -36,6 +36,10 @@ class ClipImageEncoder : public nn::Module {
   /// [B, projection_dim], not normalised. kShape for other sizes. Differentiable in the parameters.
   [[nodiscard]] at::Tensor forward(const at::Tensor& pixels) const;
 
+  /// The states behind the block before the last, the class token's first: fp32 [B, 1 + N, C] of N
+  /// patches.
+  [[nodiscard]] at::Tensor states(const at::Tensor& pixels) const;
+
   [[nodiscard]] const ClipImageConfig& config() const { return config_; }
 
   nn::Parameter class_embedding;     ///< [C]
@@ -47,6 +51,9 @@ class ClipImageEncoder : public nn::Module {
   TextLinear visual_projection;
 
  private:
+  /// The states behind so many blocks.
+  [[nodiscard]] at::Tensor run(const at::Tensor& pixels, size_t num_blocks) const;
+
   ClipImageConfig config_;
 };
 

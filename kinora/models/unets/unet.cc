@@ -137,6 +137,10 @@ Unet::Unet(const ModelConfig& config)
     controlnets.push_back(std::make_unique<ControlNet>(config, scale));
     add_child("controlnets." + std::to_string(i), *controlnets.back());
   }
+  if (own.ip_adapter.any()) {
+    ip_adapter.emplace(config);
+    add_child("ip_adapter", *ip_adapter);
+  }
   down_blocks = make_way_down(config);
   for (size_t level = 0; level < down_blocks.size(); ++level) {
     add_child("down_blocks." + std::to_string(level), *down_blocks[level]);
@@ -179,9 +183,12 @@ void Unet::place_layers() {
     channel += resnet->time_emb_proj.weight.shape[0];
   }
   size_t first = 0;
+  size_t block = 0;
   for (UnetTransformer* transformer : transformers_) {
     transformer->first_prepared = first;
+    transformer->first_image = block;
     first += 1 + transformer->transformer_blocks.size();
+    block += transformer->transformer_blocks.size();
   }
   for (const auto& level : up_blocks) {
     level->prepared_doubling = first;
@@ -223,7 +230,8 @@ void Unet::make_buckets() {
       of_blocks[number].parameters.push_back(path);
     } else if (parameter->fp32_island) {
       embedders.parameters.push_back(path);
-    } else if (path.starts_with("conv_in.") || path.starts_with("controlnets.")) {
+    } else if (path.starts_with("conv_in.") || path.starts_with("controlnets.") ||
+               path.starts_with(kIpAdapterPrefix)) {
       input.parameters.push_back(path);
     } else {
       parameter->layer = static_cast<int64_t>(blocks.size()) + 1;
@@ -317,7 +325,8 @@ ModelShape Unet::shape(const ModelConfig& config) {
           .is_undivided = true,
           .input = own.input,
           .channels_beside = own.channels_beside(config.in_channels),
-          .controls = own.controls};
+          .controls = own.controls,
+          .reads_image_prompt = own.ip_adapter.any()};
 }
 
 double Unet::macs(const ModelConfig& config) {
@@ -389,6 +398,15 @@ void Unet::check_inputs(const at::Tensor& x_t, const at::Tensor& t,
                  "[unet] ", name_of(config()), " needs pictures for its ControlNets, ", shape,
                  ", got ",
                  conditions.control.defined() ? conditions.control.sizes() : at::IntArrayRef());
+  }
+  if (ip_adapter) {
+    const IpAdapterConfig& its = config().unet.ip_adapter;
+    const at::Tensor& image = conditions.image_prompt;
+    KINORA_CHECK(image.defined() && image.dim() == (its.reads_places() ? 3 : 2) &&
+                     image.size(0) == batch && image.size(-1) == its.channels,
+                 kShape, "[unet] ", name_of(config()), " needs what prompts its IP-Adapter, [",
+                 batch, its.reads_places() ? ", places, " : ", ", its.channels, "], got ",
+                 image.defined() ? image.sizes() : at::IntArrayRef());
   }
   KINORA_CHECK(t.dim() == 1 && t.size(0) == batch && t.scalar_type() == at::kFloat, kShape,
                "[unet] t must be float32 [", batch, "], got ", t.scalar_type(), " ", t.sizes());
@@ -484,6 +502,12 @@ UnetReads Unet::reads(const at::Tensor& t, const diffusion::Conditions& conditio
     const at::Tensor time = embed_time(t);
     reads.time = at::silu(add_embedding ? time + embed_sizes(conditions) : time);
   }
+  if (ip_adapter) {
+    reads.image_pairs = prepared.of_image_prompts.empty()
+                            ? ip_adapter->forward(conditions.image_prompt)
+                            : prepared.of_image_prompts;
+    reads.image_scale = config().unet.ip_adapter.scale;
+  }
   return reads;
 }
 
@@ -552,7 +576,12 @@ diffusion::Prepared Unet::prepare(const at::Tensor& times,
       (add_embedding && !conditions.pooled.defined())) {
     return {};
   }
-  return {.of_times = prepare_times(times, conditions), .of_texts = prepare_texts(conditions)};
+  diffusion::Prepared prepared{.of_times = prepare_times(times, conditions),
+                               .of_texts = prepare_texts(conditions)};
+  if (ip_adapter && conditions.image_prompt.defined()) {
+    prepared.of_image_prompts = ip_adapter->forward(conditions.image_prompt);
+  }
+  return prepared;
 }
 
 at::Tensor Unet::embed_sizes(const diffusion::Conditions& conditions) const {

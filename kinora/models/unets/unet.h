@@ -8,6 +8,7 @@
 #include "kinora/models/model.h"
 #include "kinora/models/transformers/caption_encoder.h"
 #include "kinora/models/unets/control_net.h"
+#include "kinora/models/unets/ip_adapter.h"
 #include "kinora/models/unets/own_clip.h"
 #include "kinora/models/unets/unet_layers.h"
 
@@ -107,6 +108,7 @@ class Unet : public Model {
   std::unique_ptr<UnetMiddle> mid_block;
   std::vector<std::unique_ptr<UnetLevel>> up_blocks;
   std::vector<std::unique_ptr<ControlNet>> controlnets;
+  std::optional<IpAdapter> ip_adapter;
   nn::GroupNorm conv_norm_out;
   nn::Conv conv_out;
   // NOLINTEND(readability-identifier-naming)

@@ -28,6 +28,24 @@ struct UnetChannels {
 /// Nothing for numbers that no U-Net here has.
 [[nodiscard]] std::optional<UnetChannels> unet_channels(int64_t in, int64_t out);
 
+/// An IP-Adapter (ip_adapter.h). No keys of recipes: the file that it is drawn with says it
+/// (pipelines::with_ip_adapter).
+struct IpAdapterConfig {
+  int64_t tokens = 0;    ///< that a picture becomes; 0: there is no adapter
+  int64_t channels = 0;  ///< of what the image encoder says of a picture
+  double scale = 1.0;    ///< of attention to it
+  /// Of a "plus" adapter, which reads the states of all places of a picture in the place of one
+  /// vector: width, blocks, heads and MLP of what resamples them. 0: of the plain one.
+  int64_t width = 0;
+  int64_t depth = 0;
+  int64_t heads = 0;
+  int64_t mlp = 0;
+
+  [[nodiscard]] bool operator==(const IpAdapterConfig&) const = default;
+  [[nodiscard]] bool any() const { return tokens > 0; }
+  [[nodiscard]] bool reads_places() const { return width > 0; }
+};
+
 /// What only U-Nets have: ModelConfig::unet. Lists have an entry a level, from the finest. Empty or
 /// 0 is what model.name gives.
 struct UnetConfig {
@@ -51,6 +69,7 @@ struct UnetConfig {
   int64_t controls = 0;
   std::vector<double> control_scales = {};
   std::vector<int64_t> control_channels = {16, 32, 96, 256};
+  IpAdapterConfig ip_adapter = {};
 
   [[nodiscard]] bool operator==(const UnetConfig&) const = default;
   [[nodiscard]] int64_t levels() const { return static_cast<int64_t>(channels.size()); }

@@ -114,7 +114,7 @@ UnetAttention::UnetAttention(int64_t channels, int64_t context_channels, int64_t
 }
 
 at::Tensor UnetAttention::forward(const at::Tensor& x, const at::Tensor& context,
-                                  const at::Tensor& lengths) const {
+                                  const at::Tensor& lengths, const ImagePair& image) const {
   std::optional<at::Tensor> mask;  // bool [B, 1, 1, M], the tokens that are read
   if (lengths.defined()) {
     const at::Tensor places = at::arange(context.size(1), lengths.options());
@@ -123,8 +123,14 @@ at::Tensor UnetAttention::forward(const at::Tensor& x, const at::Tensor& context
   const auto heads = [this](const at::Tensor& packed) {
     return packed.unflatten(-1, {heads_, -1}).transpose(1, 2);  // [B, heads, N or M, D]
   };
-  const at::Tensor attended = at::scaled_dot_product_attention(
-      heads(to_q.forward(x)), heads(to_k.forward(context)), heads(to_v.forward(context)), mask);
+  const at::Tensor q = heads(to_q.forward(x));
+  at::Tensor attended = at::scaled_dot_product_attention(q, heads(to_k.forward(context)),
+                                                         heads(to_v.forward(context)), mask);
+  if (image.pair.defined()) {
+    const std::vector<at::Tensor> pair = image.pair.chunk(2, -1);
+    attended = attended +
+               image.scale * at::scaled_dot_product_attention(q, heads(pair[0]), heads(pair[1]));
+  }
   return tapped(to_out.forward(attended.transpose(1, 2).flatten(2)));
 }
 
@@ -166,10 +172,11 @@ UnetTransformerBlock::UnetTransformerBlock(int64_t channels, int64_t text_channe
   add_child("ff", ff);
 }
 
-at::Tensor UnetTransformerBlock::forward(const at::Tensor& x, const UnetReads& reads) const {
+at::Tensor UnetTransformerBlock::forward(const at::Tensor& x, const UnetReads& reads,
+                                         size_t number) const {
   const at::Tensor own = norm1.forward(x);
   at::Tensor h = x + attn1.forward(own, own);
-  h = h + attn2.forward(norm2.forward(h), reads.text, reads.lengths);
+  h = h + attn2.forward(norm2.forward(h), reads.text, reads.lengths, reads.image(number));
   return tapped(h + ff.forward(norm3.forward(h)));
 }
 
@@ -262,6 +269,13 @@ std::vector<at::Tensor> UnetTransformer::prepare(const at::Tensor& text) const {
 at::Tensor UnetTransformer::run(ops::BlockStack stack, const at::Tensor& tokens,
                                 const UnetReads& reads) const {
   ops::StackInputs inputs{.x = tokens, .vectors = {}, .text_lengths = reads.lengths};
+  size_t number = first_image;
+  for (ops::Block& block : stack.blocks) {
+    const auto [pair, scale] = reads.image(number++);
+    auto& body = std::get<ops::CrossAttentionBody>(block.branches[1].body);
+    body.beside_packed = pair;
+    body.beside_scale = scale;
+  }
   if (!reads.prepared_texts.empty()) {
     const at::Tensor* next = &reads.prepared_texts[first_prepared];
     inputs.vectors = *next++;
@@ -290,8 +304,9 @@ at::Tensor UnetTransformer::forward(const at::Tensor& x, const UnetReads& reads)
       return x;
     }
   } else {
+    size_t number = first_image;
     for (const auto& block : transformer_blocks) {
-      tokens = block->forward(tokens, reads);
+      tokens = block->forward(tokens, reads, number++);
     }
   }
   const at::Tensor places = proj_out.forward(tokens).unflatten(1, {x.size(2), x.size(3)});

@@ -25,6 +25,12 @@ namespace kinora::models {
 
 // NOLINTBEGIN(readability-identifier-naming)
 
+/// A picture that is attended to beside a text.
+struct ImagePair {
+  at::Tensor pair{};  ///< keys and values, [B, T, 2 C]; undefined: none
+  double scale = 1.0;
+};
+
 /// What blocks read besides x.
 struct UnetReads {
   at::Tensor time{};     ///< silu of the embedded time, fp32 [B, E]
@@ -33,6 +39,15 @@ struct UnetReads {
   /// What Unet::prepare() made of them, of which `time` (`text`) is not read then.
   at::Tensor prepared_time{};
   std::span<const at::Tensor> prepared_texts{};
+  /// Keys and values of a picture beside the text's, for each attention to it (IpAdapter::forward),
+  /// and what attention to them is multiplied by. Empty: none.
+  std::vector<at::Tensor> image_pairs{};
+  double image_scale = 1.0;
+
+  /// For number `block` of these.
+  [[nodiscard]] ImagePair image(size_t block) const {
+    return image_pairs.empty() ? ImagePair() : ImagePair{image_pairs[block], image_scale};
+  }
 };
 
 /// shortcut(x) + conv2(silu(norm2(conv1(silu(norm1(x))) + time))), as He et al. 2016 with the time.
@@ -59,7 +74,8 @@ class UnetAttention : public nn::Module {
   UnetAttention(int64_t channels, int64_t context_channels, int64_t heads);
   /// x: [B, N, C]; context: [B, M, context_channels]; lengths: as UnetReads'. Returns [B, N, C].
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& context,
-                                   const at::Tensor& lengths = {}) const;
+                                   const at::Tensor& lengths = {},
+                                   const ImagePair& image = {}) const;
   /// For the fast path: attention to themselves of `places`, or to the text. Nothing where the
   /// weights of what is projected together do not lie together.
   [[nodiscard]] std::optional<ops::SelfAttentionBody> self_body(int64_t places) const;
@@ -91,8 +107,9 @@ class GatedMlp : public nn::Module {
 class UnetTransformerBlock : public nn::Module {
  public:
   UnetTransformerBlock(int64_t channels, int64_t text_channels, int64_t heads);
-  /// x: [B, N, C]. Returns [B, N, C].
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const UnetReads& reads) const;
+  /// x: [B, N, C]; number: of UnetReads::image. Returns [B, N, C].
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const UnetReads& reads,
+                                   size_t number) const;
   /// For the fast path, its vectors the shifts and scales of the norms; nothing where a linear has
   /// an update or where an attention has no body.
   [[nodiscard]] std::optional<ops::Block> fast(int64_t places) const;
@@ -120,6 +137,7 @@ class UnetTransformer : public nn::Module {
   std::vector<std::unique_ptr<UnetTransformerBlock>> transformer_blocks;
   nn::Linear proj_out;
   size_t first_prepared = 0;                         ///< in UnetReads::prepared_texts
+  size_t first_image = 0;                            ///< likewise in image_pairs
   ops::Recompute recompute = ops::Recompute::kNone;  ///< of the fast path
 
  private:

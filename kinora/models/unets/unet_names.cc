@@ -9,6 +9,7 @@
 
 #include "kinora/core/error.h"
 #include "kinora/models/model.h"
+#include "kinora/models/unets/ip_adapter.h"
 
 namespace kinora::models {
 namespace {
@@ -26,8 +27,12 @@ std::string_view owner_of(std::string_view path) {
   if (path.starts_with(kControls)) {
     return path.substr(0, path.find('.', kControls.size()) + 1);
   }
-  constexpr std::string_view kTexts = "text_encoder.";
-  return path.starts_with(kTexts) ? kTexts : std::string_view();
+  for (const std::string_view owner : {"text_encoder.", kIpAdapterPrefix}) {
+    if (path.starts_with(owner)) {
+      return owner;
+    }
+  }
+  return {};
 }
 
 /// The tensors of `owner` by what `key_of` calls them, with the dims that files have.
