@@ -23,9 +23,6 @@ class CachedBucketsTest : public RunTest, public testing::WithParamInterface<con
  protected:
   CachedBucketsTest() { write_tiny_autoencoder(folder() / "vae", 0.5); }
 
-  [[nodiscard]] std::string path(const std::string& name) const {
-    return (folder() / name).string();
-  }
   [[nodiscard]] Arguments clips(const Arguments& more) const {
     return joined(
         joined(kClips, {"model.architecture=stdit3", "model.in_channels=4", "model.patch=2",

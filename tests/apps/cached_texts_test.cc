@@ -31,9 +31,6 @@ class CachedTextsTest : public RunTest {
     }
   }
 
-  [[nodiscard]] std::string path(const std::string& name) const {
-    return (folder() / name).string();
-  }
   [[nodiscard]] Arguments pixart(const Arguments& more) const {
     return joined({"model.architecture=pixart", "model.text_channels=24", "model.text_tokens=40",
                    "model.in_channels=4", "model.patch=2", "data.captions=random", "train.steps=6",

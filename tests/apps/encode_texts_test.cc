@@ -34,9 +34,6 @@ class EncodeTextsTest : public RunTest {
     }
   }
 
-  [[nodiscard]] std::string path(const std::string& name) const {
-    return (folder() / name).string();
-  }
   [[nodiscard]] Arguments pixart(const Arguments& more = {}) const {
     return joined({"data.source=captions", "data.path=[" + path("photos") + "]", "data.text=file",
                    "data.text_embeddings=" + path("texts.safetensors"), "model.architecture=pixart",

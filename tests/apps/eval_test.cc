@@ -237,9 +237,6 @@ class EvalRunTest : public RunTest {
     write_text(folder() / "prompts.txt",
                "a red circle moving to the left\na blue cross moving up\na green square\n");
   }
-  [[nodiscard]] std::string path(const std::string& name) const {
-    return (folder() / name).string();
-  }
   [[nodiscard]] Outcome eval(const std::string& samples, const Arguments& more) const {
     return run_kinora(
         joined({"eval", path(samples), "--clip", clip_, "--device", "cpu", "--json"}, more),

@@ -33,9 +33,6 @@ class OnlineTextsTest : public RunTest {
     }
   }
 
-  [[nodiscard]] std::string path(const std::string& name) const {
-    return (folder() / name).string();
-  }
   [[nodiscard]] Arguments pixart(const Arguments& more = {}) const {
     return joined(
         {"data.source=captions", "data.path=[" + path("photos") + "]", "model.architecture=pixart",

@@ -71,6 +71,10 @@ class RunTest : public testing::Test {
     return folder() / name;
   }
   [[nodiscard]] const std::filesystem::path& folder() const { return folder_.path(); }
+  /// Of a file in it, as arguments have it.
+  [[nodiscard]] std::string path(const std::string& name) const {
+    return (folder() / name).string();
+  }
   [[nodiscard]] const std::filesystem::path& recipe() const { return recipe_; }
 
   /// The command line of training in `run`.

@@ -73,9 +73,6 @@ class SampleClipsTest : public RunTest {
     return outcome;
   }
 
-  /// A file of the test's folder.
-  std::string path(const std::string& name) const { return (folder() / name).string(); }
-
   std::vector<io::Image> clip(const std::string& out, const std::string& name) const {
     return frames_in(folder() / out / name);
   }

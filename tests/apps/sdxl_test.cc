@@ -48,9 +48,6 @@ class SdxlTest : public RunTest {
     write_text(recipe(), kRecipe);
   }
 
-  [[nodiscard]] std::string path(const std::string& name) const {
-    return (folder() / name).string();
-  }
   [[nodiscard]] Arguments online(const Arguments& more = {}) const {
     return joined(
         {"data.path=[" + path("photos") + "]", "autoencoder.path=" + (kPipeline / "vae").string(),
