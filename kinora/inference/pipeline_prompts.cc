@@ -20,6 +20,7 @@
 #include "kinora/inference/fitting_text_encoder.h"
 #include "kinora/inference/learned_embeddings.h"
 #include "kinora/inference/setup.h"
+#include "kinora/io/file.h"
 #include "kinora/models/families.h"
 #include "kinora/models/text_encoders/clip_text_encoder.h"
 #include "kinora/models/text_encoders/text_encoder.h"
@@ -37,9 +38,10 @@ namespace fs = std::filesystem;
 /// Captions that are encoded at once.
 constexpr size_t kAtOnce = 32;
 
-/// kConfig where tokenizer, encoder and denoiser do not belong together. Reads no weights.
-void check_fit(const tokenizers::Tokenizer& tokenizer, const fs::path& path,
-               const models::ModelConfig& model) {
+/// kConfig where tokenizer, encoder and denoiser do not belong together. Reads no weights. Returns
+/// how many tokens the encoder knows.
+int64_t check_fit(const tokenizers::Tokenizer& tokenizer, const fs::path& path,
+                  const models::ModelConfig& model) {
   const std::unique_ptr<models::TextEncoder> encoder = pipelines::described_text_encoder(path);
   const bool reads_clip = models::pads_captions(model);
   const bool is_clip = encoder->piece().has_value();
@@ -61,6 +63,7 @@ void check_fit(const tokenizers::Tokenizer& tokenizer, const fs::path& path,
                ". Hint: take both from one pipeline");
   pipelines::check_vocabulary(tokenizer, "the text encoder of " + path.string(),
                               encoder->vocab_size());
+  return encoder->vocab_size();
 }
 
 /// What is done to captions, in words.
@@ -297,9 +300,11 @@ Prompts prompts_of_pipeline(const pipelines::Pipeline& pipeline,
                               .channels = recipe.model.text_channels,
                               .pooled_channels = recipe.model.pooled_channels};
   const std::vector<LearnedEmbedding> learned = learned_of(options.embeddings, recipe.model);
-  check_fit(tokenizers::Tokenizer::load(tokenizer_folder), encoder_folder, recipe.model);
-  const tokenizers::Tokenizer tokenizer = with_tokens(
-      tokenizer_folder, learned, pipelines::described_text_encoder(encoder_folder)->vocab_size());
+  auto tokenizer = tokenizers::Tokenizer::load(tokenizer_folder);
+  const int64_t vocabulary = check_fit(tokenizer, encoder_folder, recipe.model);
+  if (!learned.empty()) {
+    tokenizer = with_tokens(tokenizer_folder, learned, vocabulary);
+  }
   std::vector<std::string> texts = {options.negative};  // each once
   std::unordered_map<std::string, size_t> number;
   if (!its.cuts_negative && !its.scores) {
