@@ -31,9 +31,12 @@ std::optional<CaptionForm> caption_form(std::string_view path) {
 }
 
 /// kinora sample shows what it drew at once, beside the pictures.
-bool is_grid_of_samples(std::string_view name, const std::vector<std::string>& files) {
-  return name == "grid.png" && std::any_of(files.begin(), files.end(), [](const auto& path) {
-           return fs::path(path).filename().string().starts_with("image-00000");
+bool is_grid_of_samples(std::string_view path, const std::vector<std::string>& files) {
+  constexpr std::string_view kGrid = "grid.png";
+  const std::string folder(path.substr(0, path.rfind('/') + 1));
+  return path.substr(folder.size()) == kGrid &&
+         std::ranges::any_of(files, [first = folder + "image-00000"](const std::string& other) {
+           return other.starts_with(first);
          });
 }
 
@@ -112,7 +115,7 @@ MediaSet list_captioned_folder(const fs::path& folder, const PicturesBeside& bes
       set.passed_over.push_back({full(path), "not a picture, clip or caption that Kinora reads"});
       continue;
     }
-    if (is_grid_of_samples(name, tree.files)) {
+    if (is_grid_of_samples(path, tree.files)) {
       set.passed_over.push_back({full(path), "the grid of a folder of kinora sample"});
       continue;
     }

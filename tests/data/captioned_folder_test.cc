@@ -41,6 +41,18 @@ TEST(CaptionedFolderTest, CaptionsArePairedByName) {
   EXPECT_EQ(source.facts(0), (SampleFacts{.height = 8, .width = 8, .caption_length = 9}));
 }
 
+// A folder that kinora sample drew into is a set of pictures (DreamBooth's class): its grid is
+// none, but one of that name elsewhere is.
+TEST(CaptionedFolderTest, TheGridOfSamplesIsLeftOut) {
+  const TemporaryFolder folder;
+  folder.write("class/grid.png", grey_png(1));
+  folder.write("class/image-00000.png", grey_png(2));
+  folder.write("photos/grid.png", grey_png(3));
+  const MediaSource source(list_captioned_folder(folder.path()));
+  EXPECT_THAT(contents(source), ElementsAre("2 ", "3 "));
+  EXPECT_THAT(passed_over(source, folder.path()), ElementsAre(HasSubstr("class/grid.png")));
+}
+
 // What lies beside a picture belongs to it, is cropped and mirrored with it, and has its size.
 TEST(CaptionedFolderTest, ControlsAndMasksBelongToTheirPicture) {
   const TemporaryFolder folder;
