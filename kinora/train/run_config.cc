@@ -1,6 +1,9 @@
 #include "kinora/train/run_config.h"
 
 #include <charconv>
+#include <cstdint>
+#include <functional>
+#include <string>
 #include <string_view>
 
 #include "kinora/core/config.h"
@@ -180,6 +183,21 @@ void describe_optim(Fields& fields, optim::AdamWConfig& optim) {
              "Clip gradients to this global norm; 0 = no clipping.", between(0, 1e12));
 }
 
+/// What a step takes of a second set, in the scope of its section. whole: its global batch.
+template <typename Steps>
+void describe_batch(Fields& fields, const std::string& section, Steps& steps,
+                    const std::string& samples, const std::function<int64_t()>& whole) {
+  fields.add("global_batch", steps.global_batch,
+             samples + ", over all ranks. 0 = train.global_batch.", between(0, kMostSamples));
+  fields
+      .add("micro_batch", steps.micro_batch,
+           "Samples of it computed at once; the rest is accumulated. 0 = all.",
+           between(0, kMostSamples))
+      .check("divide " + section + ".global_batch", [&steps, whole] {
+        return steps.micro_batch == 0 || whole() % steps.micro_batch == 0;
+      });
+}
+
 void describe_image_data(Fields& fields, RunConfig& config) {
   ImageSteps& steps = config.image_steps;
   {
@@ -195,17 +213,8 @@ void describe_image_data(Fields& fields, RunConfig& config) {
         .check(
             "be 0 unless image_data.validation is 0: what is held out are samples of data",
             [&config] { return !config.image_steps.any() || config.image_data.validation == 0; });
-    fields.add("global_batch", steps.global_batch,
-               "Samples in such a step, over all ranks. 0 = train.global_batch.",
-               between(0, kMostSamples));
-    fields
-        .add("micro_batch", steps.micro_batch,
-             "Samples of it computed at once; the rest is accumulated. 0 = all.",
-             between(0, kMostSamples))
-        .check("divide image_data.global_batch", [&config] {
-          const int64_t micro_batch = config.image_steps.micro_batch;
-          return micro_batch == 0 || config.image_batch() % micro_batch == 0;
-        });
+    describe_batch(fields, "image_data", steps, "Samples in such a step",
+                   [&config] { return config.image_batch(); });
   }
   describe(fields, config.image_data, "image_data");
 }
@@ -227,17 +236,8 @@ void describe_prior_data(Fields& fields, RunConfig& config) {
                [&config] { return !config.prior.any() || config.prior_data.buckets.empty(); })
         .check("be 0 with image_data.share, whose steps take other samples",
                [&config] { return !config.prior.any() || !config.image_steps.any(); });
-    fields.add("global_batch", prior.global_batch,
-               "Samples of it in a step, over all ranks. 0 = train.global_batch.",
-               between(0, kMostSamples));
-    fields
-        .add("micro_batch", prior.micro_batch,
-             "Samples of it computed at once; the rest is accumulated. 0 = all.",
-             between(0, kMostSamples))
-        .check("divide prior_data.global_batch", [&config] {
-          const int64_t micro_batch = config.prior.micro_batch;
-          return micro_batch == 0 || config.prior_batch() % micro_batch == 0;
-        });
+    describe_batch(fields, "prior_data", prior, "Samples of it in a step",
+                   [&config] { return config.prior_batch(); });
   }
   describe(fields, config.prior_data, "prior_data");
 }
