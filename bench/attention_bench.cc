@@ -224,8 +224,12 @@ void shapes(benchmark::internal::Benchmark* bench) {
   bench->Args({1024, 16, 30, 30, 72, 1});
   bench->Args({1024, 16, 64, 64, 72, 1});
   bench->Args({16, 8, 4096, 77, 40, 0});
-  bench->Args({16, 8, 1024, 1024, 80, 0});
-  bench->Args({16, 8, 256, 256, 160, 0});
+  bench->Args({8, 8, 4096, 4096, 40, 0});
+  bench->Args({8, 8, 1024, 1024, 80, 0});
+  bench->Args({8, 8, 256, 256, 160, 0});
+  bench->Args({4, 8, 9216, 9216, 40, 0});
+  bench->Args({4, 8, 2304, 2304, 80, 0});
+  bench->Args({4, 8, 576, 576, 160, 0});
   bench->UseManualTime();
   bench->Unit(benchmark::kMillisecond);
   bench->Iterations(20);

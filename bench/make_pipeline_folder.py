@@ -1,8 +1,10 @@
-"""Writes a pipeline's folder for `kinora bench load`: PixArt-XL/2 512 px with T5-XXL and Stable Diffusion's autoencoder,
-random weights in bf16, 10.2 GiB. Wants torch, diffusers and safetensors.
+"""Writes a pipeline's folder with random weights in bf16. Wants torch, diffusers, transformers and safetensors.
 
-    python bench/make_pipeline_folder.py FOLDER
-    kinora bench load FOLDER
+    python bench/make_pipeline_folder.py FOLDER                # 10.2 GiB, for `kinora bench load FOLDER`
+    python bench/make_pipeline_folder.py FOLDER --kind sdxl    # 6.5 GiB, for `kinora sample --model FOLDER`
+
+pixart: PixArt-XL/2 512 px with T5-XXL and Stable Diffusion's autoencoder; sdxl: Stable Diffusion XL, whose tokenizers are
+the small ones of the tests.
 """
 
 import argparse
@@ -16,6 +18,7 @@ from safetensors.torch import save_file
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
 import pixart_pipeline
+import sdxl_pipeline
 import t5_encoder
 
 
@@ -29,15 +32,8 @@ def write_text_encoder(folder, layers, device):
         "num_heads": t5_encoder.HEADS, "num_layers": layers, "vocab_size": t5_encoder.VOCAB}))
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--layers", type=int, default=28, help="blocks of the transformer")
-    parser.add_argument("--text-layers", type=int, default=24)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    arguments = parser.parse_args()
+def write_pixart(folder, arguments):
     arguments.size, arguments.heads = 512, 16
-    folder = arguments.folder
     write_text_encoder(folder / "text_encoder", arguments.text_layers, arguments.device)
     pixart_pipeline.transformer(arguments).save_pretrained(folder / "transformer")
     pixart_pipeline.autoencoder(arguments).save_pretrained(folder / "vae")
@@ -46,6 +42,22 @@ def main():
         "_class_name": "PixArtAlphaPipeline", "scheduler": ["diffusers", "DPMSolverMultistepScheduler"],
         "text_encoder": ["transformers", "T5EncoderModel"], "tokenizer": ["transformers", "T5Tokenizer"],
         "transformer": ["diffusers", "PixArtTransformer2DModel"], "vae": ["diffusers", "AutoencoderKL"]}))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--kind", choices=["pixart", "sdxl"], default="pixart")
+    parser.add_argument("--size", type=int, default=1024, help="of SDXL's pictures")
+    parser.add_argument("--small", action="store_true", help="SDXL of a few channels, to try this")
+    parser.add_argument("--layers", type=int, default=28, help="blocks of the transformer")
+    parser.add_argument("--text-layers", type=int, default=24)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    arguments = parser.parse_args()
+    if arguments.kind == "pixart":
+        write_pixart(arguments.folder, arguments)
+    else:
+        sdxl_pipeline.random_pipeline(arguments).save_pretrained(arguments.folder)
 
 
 if __name__ == "__main__":

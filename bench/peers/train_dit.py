@@ -73,11 +73,11 @@ class Flow:
 
 
 class Update:
-    """Clipping by the global norm, AdamW, EMA."""
+    """Clipping by the global norm, AdamW, EMA (unless average is False)."""
 
-    def __init__(self, parameters, kind, clip, in_graph):
+    def __init__(self, parameters, kind, clip, in_graph, average=True):
         self.parameters, self.clip = parameters, clip
-        self.ema = [p.detach().clone() for p in parameters]
+        self.ema = [p.detach().clone() for p in parameters] if average else []
         self.fused = kind == "fused"
         capturable = parameters[0].is_cuda and (in_graph or not self.fused)
         self.optimizer = torch.optim.AdamW(
@@ -95,14 +95,16 @@ class Update:
         if self.clip:
             self.optimizer.grad_scale = self.divisor()  # the fused kernel divides by it
         self.optimizer.step()
-        torch._foreach_lerp_(self.ema, self.parameters, 1e-4)
+        if self.ema:
+            torch._foreach_lerp_(self.ema, self.parameters, 1e-4)
 
     @torch.no_grad()
     def compiled_step(self):
         if self.clip:
             torch._foreach_div_([p.grad for p in self.parameters], self.divisor())
         self.optimizer.step()
-        torch._foreach_lerp_(self.ema, self.parameters, 1e-4)
+        if self.ema:
+            torch._foreach_lerp_(self.ema, self.parameters, 1e-4)
 
 
 def add_model_arguments(parser):

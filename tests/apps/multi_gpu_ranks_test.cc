@@ -7,6 +7,7 @@
 
 #include "kinora/core/cuda.h"
 #include "tests/apps/run_folder.h"
+#include "tests/pipelines/tiny_text_encoder.h"
 
 namespace kinora::apps {
 namespace multi_gpu_ranks_test {
@@ -118,6 +119,35 @@ TEST_P(SequenceMultiGpuTest, EqualsOneGpu) {
 INSTANTIATE_TEST_SUITE_P(Schemes, SequenceMultiGpuTest,
                          testing::Values("dsp", "ulysses", "fastseq", "ring", "megatron"),
                          [](const auto& info) { return info.param; });
+
+class SharedEncoderMultiGpuTest : public RunTest {};
+
+// Blocks are gathered beside the gradients of the step before.
+TEST_F(SharedEncoderMultiGpuTest, BlocksHeldInPartsEncodeAsWholeOnes) {
+  const int64_t gpus = cuda_available() ? cuda_device_count() : 0;
+  if (gpus < 2) {
+    GTEST_SKIP() << "there are " << gpus << " GPUs, and it needs two";
+  }
+  pipelines::write_tiny_t5(folder() / "pipeline");
+  const auto losses = [&](const std::string& run, const Arguments& more) {
+    train_well(run_dir(run),
+               joined({"train.device=cuda", "train.precision=bf16", "train.steps=12",
+                       "train.self_test=false", "train.deterministic=true", "data.source=scenes",
+                       "data.height=32", "data.width=32", "data.text=tokens",
+                       "model.architecture=pixart", "model.text_channels=24",
+                       "model.text_tokens=40", "text.encoder=" + path("pipeline"), "text.clean=off",
+                       "parallel.zero_stage=3", "--ranks", "2"},
+                      more));
+    std::vector<double> result;
+    for (const LogLine& line : read_log(run_dir(run))) {
+      result.push_back(line.at("loss"));
+    }
+    return result;
+  };
+  const std::vector<double> whole = losses("whole", {});
+  EXPECT_EQ(whole.size(), 12U);
+  EXPECT_EQ(losses("parts", {"text.shared=true"}), whole);
+}
 
 }  // namespace multi_gpu_ranks_test
 }  // namespace kinora::apps
