@@ -41,11 +41,11 @@ void BM_SumSquares(benchmark::State& state) {
   report_bytes(state, 4);
 }
 
-void BM_AdamwUpdate(benchmark::State& state) {
+void BM_UpdateWeights(benchmark::State& state) {
   std::vector<float> master(kCount, 1.0F), grad(kCount, 0.1F), exp_avg(kCount), exp_avg_sq(kCount);
   std::vector<float> ema(kCount, 1.0F);
   std::vector<uint16_t> compute(kCount);
-  AdamwBuffers buffers;
+  UpdateBuffers buffers;
   buffers.master = master.data();
   buffers.grad = grad.data();
   buffers.exp_avg = exp_avg.data();
@@ -53,7 +53,7 @@ void BM_AdamwUpdate(benchmark::State& state) {
   buffers.ema[0] = ema.data();
   buffers.compute = compute.data();
   buffers.compute_type = DType::kBF16;
-  AdamwParameters parameters;
+  UpdateParameters parameters;
   parameters.num_emas = 1;
   parameters.ema_decay[0] = 0.9999;
   StepControl control;
@@ -61,7 +61,7 @@ void BM_AdamwUpdate(benchmark::State& state) {
   for (auto _ : state) {
     control.grad_sum_squares = 1.0;
     prepare_update(&control, {});
-    adamw_update(buffers, parameters, control, 0, kCount);
+    update_weights(buffers, parameters, control, 0, kCount);
     benchmark::ClobberMemory();
   }
   report_bytes(state, 5 * 8 + 2);  // five fp32 arrays read and written, one copy written
@@ -79,7 +79,7 @@ void BM_RandomFill(benchmark::State& state) {
 
 BENCHMARK(BM_Memcpy)->Unit(benchmark::kMillisecond);
 BENCHMARK(BM_SumSquares)->Unit(benchmark::kMillisecond);
-BENCHMARK(BM_AdamwUpdate)->Unit(benchmark::kMillisecond);
+BENCHMARK(BM_UpdateWeights)->Unit(benchmark::kMillisecond);
 BENCHMARK(BM_RandomFill)
     ->ArgName("uniform")
     ->Arg(static_cast<int64_t>(Distribution::kNormal))

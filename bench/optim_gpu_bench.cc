@@ -33,9 +33,9 @@ class Optimizer {
   Optimizer()
       : sizes_(bucket_sizes()),
         control_(sizeof(StepControl)),
-        table_memory_(sizes_.size() * sizeof(AdamwBucket)) {
+        table_memory_(sizes_.size() * sizeof(UpdateBucket)) {
     for (const int64_t size : sizes_) {
-      AdamwBucket bucket;
+      UpdateBucket bucket;
       bucket.count = size;
       bucket.buffers.master = array(size, 1.0F);
       bucket.buffers.grad = array(size, 0.01F);
@@ -50,9 +50,9 @@ class Optimizer {
     }
     table_.num_chunks = number_chunks(buckets_);
     table_.num_buckets = static_cast<int32_t>(buckets_.size());
-    table_.buckets = table_memory_.get<AdamwBucket>();
+    table_.buckets = table_memory_.get<UpdateBucket>();
     KINORA_CUDA_CHECK(cudaMemcpy(table_memory_.get(), buckets_.data(),
-                                 buckets_.size() * sizeof(AdamwBucket), cudaMemcpyHostToDevice));
+                                 buckets_.size() * sizeof(UpdateBucket), cudaMemcpyHostToDevice));
     StepControl control;
     control.lr = 1e-4;
     KINORA_CUDA_CHECK(
@@ -69,7 +69,7 @@ class Optimizer {
     return cuda::sum_squares(table_, workspace_->get(), control_.get<StepControl>(), nullptr);
   }
   cudaError_t update() {
-    return cuda::adamw_update(table_, parameters_, control_.get<StepControl>(), nullptr);
+    return cuda::update_weights(table_, parameters_, control_.get<StepControl>(), nullptr);
   }
   cudaError_t step() {
     for (const cudaError_t error :
@@ -93,12 +93,12 @@ class Optimizer {
 
   std::vector<int64_t> sizes_;
   std::vector<std::unique_ptr<DeviceMemory>> memory_;
-  std::vector<AdamwBucket> buckets_;
+  std::vector<UpdateBucket> buckets_;
   DeviceMemory control_;
   DeviceMemory table_memory_;
   std::unique_ptr<DeviceMemory> workspace_;
   cuda::BucketTable table_;
-  AdamwParameters parameters_;
+  UpdateParameters parameters_;
   int64_t count_ = 0;
 };
 
@@ -119,7 +119,7 @@ void BM_SumSquares(benchmark::State& state) {
                 [&](int64_t /*i*/) { return optimizer.sum_squares(); });
 }
 
-void BM_AdamwUpdate(benchmark::State& state) {
+void BM_UpdateWeights(benchmark::State& state) {
   if (skip_without_gpu(state)) {
     return;
   }
@@ -139,7 +139,7 @@ void BM_Step(benchmark::State& state) {
 
 BENCHMARK(BM_DeviceCopy)->UseManualTime()->Unit(benchmark::kMicrosecond);
 BENCHMARK(BM_SumSquares)->UseManualTime()->Unit(benchmark::kMicrosecond);
-BENCHMARK(BM_AdamwUpdate)->UseManualTime()->Unit(benchmark::kMicrosecond);
+BENCHMARK(BM_UpdateWeights)->UseManualTime()->Unit(benchmark::kMicrosecond);
 BENCHMARK(BM_Step)->UseManualTime()->Unit(benchmark::kMicrosecond);
 
 }  // namespace

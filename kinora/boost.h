@@ -14,7 +14,7 @@ namespace kinora {
 /// On several ranks all make the call, with the `world` of comm::connect(). A program that also
 /// wants its place among the ranks makes a train::Booster (docs/booster.md). kConfig, kCuda.
 [[nodiscard]] train::Boosted boost(torch::nn::Module& module,
-                                   const optim::AdamWConfig& optimizer = {},
+                                   const optim::OptimizerConfig& optimizer = {},
                                    const optim::LrSchedule& schedule = {},
                                    const train::BoosterOptions& options = {},
                                    const comm::Group& world = {});

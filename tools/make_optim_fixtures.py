@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/optim/data/adamw.json: what PyTorch's own optimizer does with given gradients.
+"""Writes tests/optim/data/optimizers.json: what optimizers of PyTorch do with given gradients. Wants lion-pytorch.
 
 Cases (fp32, CPU):
   plain    torch.optim.AdamW, no weight decay, no clipping
@@ -7,6 +7,8 @@ Cases (fp32, CPU):
   scaled   as clipped, through torch.amp.GradScaler with a short growth interval; some gradients are
            infinite or NaN
   factors  weight decay 0.05, each parameter in a group of its own whose lr is multiplied by a factor
+  lion     as clipped, by lion_pytorch.Lion
+  sgd      as clipped, by torch.optim.SGD with momentum 0.9
 
 Each case lists the gradients of every step as backward leaves them (scaled, in the last case) and,
 after each step, the norm and the loss scale, after some the weights, and after the last one the
@@ -19,6 +21,7 @@ import math
 import pathlib
 
 import torch
+from lion_pytorch import Lion
 
 SHAPES = [[7], [3, 5], [1], [2, 3, 2]]
 STEPS = 20
@@ -28,7 +31,15 @@ def to_list(tensor):
     return [float(f"{value:.9g}") for value in tensor.detach().flatten().tolist()]
 
 
-def run_case(seed, weight_decay, max_norm, emas, scaler, bad_steps, lr_factors=(1.0,) * len(SHAPES)):
+def make_optimizer(rule, groups, lr, weight_decay):
+    if rule == "lion":
+        return Lion(groups, lr=lr, weight_decay=weight_decay)
+    if rule == "sgd":
+        return torch.optim.SGD(groups, lr=lr, momentum=0.9, weight_decay=weight_decay, foreach=False)
+    return torch.optim.AdamW(groups, lr=lr, weight_decay=weight_decay, foreach=False, fused=False)
+
+
+def run_case(seed, weight_decay, max_norm, emas, scaler, bad_steps, lr_factors=(1.0,) * len(SHAPES), rule="adamw"):
     generator = torch.Generator().manual_seed(seed)
     weights = [
         torch.nn.Parameter(torch.randn(shape, generator=generator)) for shape in SHAPES
@@ -36,9 +47,7 @@ def run_case(seed, weight_decay, max_norm, emas, scaler, bad_steps, lr_factors=(
     averages = [[weight.detach().clone() for weight in weights] for _ in emas]
     lr = 0.01
     groups = [{"params": [weight], "lr": lr * factor} for weight, factor in zip(weights, lr_factors)]
-    optimizer = torch.optim.AdamW(
-        groups, lr=lr, weight_decay=weight_decay, foreach=False, fused=False
-    )
+    optimizer = make_optimizer(rule, groups, lr, weight_decay)
     case = {
         "lr": lr,
         "weight_decay": weight_decay,
@@ -82,8 +91,10 @@ def run_case(seed, weight_decay, max_norm, emas, scaler, bad_steps, lr_factors=(
         if step in (0, 1, 9, STEPS - 1):
             record["weights"] = [to_list(weight) for weight in weights]
         case["steps"].append(record)
-    case["exp_avg"] = [to_list(optimizer.state[weight]["exp_avg"]) for weight in weights]
-    case["exp_avg_sq"] = [to_list(optimizer.state[weight]["exp_avg_sq"]) for weight in weights]
+    first = "momentum_buffer" if rule == "sgd" else "exp_avg"
+    case["exp_avg"] = [to_list(optimizer.state[weight][first]) for weight in weights]
+    if rule == "adamw":
+        case["exp_avg_sq"] = [to_list(optimizer.state[weight]["exp_avg_sq"]) for weight in weights]
     case["averages"] = [[to_list(mean) for mean in average] for average in averages]
     return case
 
@@ -91,7 +102,7 @@ def run_case(seed, weight_decay, max_norm, emas, scaler, bad_steps, lr_factors=(
 def main():
     root = pathlib.Path(__file__).resolve().parent.parent
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", default=root / "tests/optim/data/adamw.json", type=pathlib.Path)
+    parser.add_argument("--out", default=root / "tests/optim/data/optimizers.json", type=pathlib.Path)
     arguments = parser.parse_args()
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
     fixture = {
@@ -105,6 +116,8 @@ def main():
                 {0: math.inf, 5: -math.inf, 6: math.nan, 13: math.inf},
             ),
             "factors": run_case(4, 0.05, 1.0, [0.9], None, {}, (0.25, 10.0, 0.0, 1.0)),
+            "lion": run_case(5, 0.05, 1.0, [0.9], None, {}, rule="lion"),
+            "sgd": run_case(6, 0.05, 1.0, [0.9], None, {}, rule="sgd"),
         },
     }
     # JSON has no infinities: strings, which the test turns back.

@@ -2,7 +2,7 @@
 
 namespace kinora {
 
-train::Boosted boost(torch::nn::Module& module, const optim::AdamWConfig& optimizer,
+train::Boosted boost(torch::nn::Module& module, const optim::OptimizerConfig& optimizer,
                      const optim::LrSchedule& schedule, const train::BoosterOptions& options,
                      const comm::Group& world) {
   return train::Booster(options, world).boost(module, optimizer, schedule);

@@ -128,6 +128,14 @@ std::vector<Shard> shards_to_read(const Manifest& manifest, const fs::path& chec
   return shards;
 }
 
+void check_rule(kernels::UpdateRule saved, const fs::path& checkpoint, const optim::Arena& arena) {
+  KINORA_CHECK(saved == arena.options().rule, kConfig, "[checkpoint] ", checkpoint,
+               " has the moments of ", optim::to_string(saved), ", but this run updates by ",
+               optim::to_string(arena.options().rule),
+               ". Hint: optim.rule=", optim::to_string(saved),
+               ", or a new run with checkpoint.init_from=", checkpoint.string());
+}
+
 }  // namespace
 
 TrainingState load_state(const fs::path& checkpoint) {
@@ -143,6 +151,7 @@ TrainingState load(const fs::path& checkpoint, optim::Arena& arena, const comm::
   Staging staging(arena.options().device);
   in_agreement(world, [&] {
     manifest = read_manifest(checkpoint);
+    check_rule(manifest.state.optimizer.rule, checkpoint, arena);
     saved = find_slots(manifest, checkpoint, arena);
     shards = shards_to_read(manifest, checkpoint, roles);
     check_sizes(checkpoint, shards);

@@ -5,6 +5,7 @@
 
 #include "kinora/core/build_info.h"
 #include "kinora/core/error.h"
+#include "kinora/core/printable.h"
 #include "kinora/core/text.h"
 #include "kinora/io/file.h"
 
@@ -22,7 +23,8 @@ Json state_json(const TrainingState& state) {
                {"position", state.position},
                {"image_position", state.image_position},
                {"optimizer",
-                {{"applied_steps", state.optimizer.applied_steps},
+                {{"rule", optim::to_string(state.optimizer.rule)},
+                 {"applied_steps", state.optimizer.applied_steps},
                  {"skipped_steps", state.optimizer.skipped_steps},
                  {"loss_scale", state.optimizer.loss_scale},
                  {"good_steps", state.optimizer.good_steps}}},
@@ -35,12 +37,24 @@ Json state_json(const TrainingState& state) {
   return json;
 }
 
+kernels::UpdateRule rule_of(const std::string& name) {
+  using enum kernels::UpdateRule;
+  for (const kernels::UpdateRule rule : {kAdamW, kLion, kSgd}) {
+    if (optim::to_string(rule) == name) {
+      return rule;
+    }
+  }
+  throw_error(ErrorKind::kIo, "[checkpoint] its moments are of the optimizer ", printable(name),
+              ", which this version does not have");
+}
+
 TrainingState parse_state(const Json& json) {
   TrainingState state;
   json.at("step").get_to(state.step);
   json.at("position").get_to(state.position);
   state.image_position = json.value("image_position", int64_t{0});
   const Json& optimizer = json.at("optimizer");
+  state.optimizer.rule = rule_of(optimizer.value("rule", std::string("adamw")));
   optimizer.at("applied_steps").get_to(state.optimizer.applied_steps);
   optimizer.at("skipped_steps").get_to(state.optimizer.skipped_steps);
   optimizer.at("loss_scale").get_to(state.optimizer.loss_scale);

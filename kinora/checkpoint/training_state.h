@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "kinora/ops/fp8_state.h"
-#include "kinora/optim/adamw.h"
+#include "kinora/optim/optimizer.h"
 
 namespace kinora::checkpoint {
 
@@ -31,7 +31,7 @@ struct TrainingState {
   int64_t step = 0;            ///< optimizer updates done, skipped ones included
   int64_t position = 0;        ///< samples of the data stream consumed
   int64_t image_position = 0;  ///< likewise of image_data; 0 in older checkpoints
-  optim::AdamWState optimizer;
+  optim::OptimizerState optimizer;
   /// Of importance sampling (diffusion::LossSecondMoment); empty without it.
   std::vector<double> timestep_history;
   std::vector<int64_t> timestep_counts;

@@ -27,7 +27,7 @@ const std::initializer_list<Rule> kRules = {
       "dot_kernel"}},
     {KernelClass::kReduction, {"column_sums", "add_partial_sums", "reduce_kernel"}},
     {KernelClass::kOptimizer,
-     {"adamw", "Adam", "prepare_update", "StepControl", "partial_sums_kernel",
+     {"Adam", "update_weights", "prepare_update", "StepControl", "partial_sums_kernel",
       "multi_tensor_apply"}},
     {KernelClass::kRandom, {"random_fill", "distribution", "curand", "philox"}},
     {KernelClass::kLoss, {"loss", "Loss"}},

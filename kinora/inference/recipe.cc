@@ -27,7 +27,8 @@ void describe_kernels(Fields& fields, ModelRecipe& recipe) {
       "Own or cuDNN's fused attention, whichever is faster. off = unfused.");
   add("epilogue", recipe.kernels.epilogue,
       "Matrix products by cuBLASLt with bias and GELU inside and algorithms searched by timing.");
-  add("optimizer", recipe.kernels.optimizer, "AdamW, averages and rounding in one kernel.");
+  add("optimizer", recipe.kernels.optimizer,
+      "The update of weights, averages and rounding in one kernel.");
   add("graphs", recipe.kernels.graphs, "The step as CUDA graphs: no launch overhead.");
 }
 

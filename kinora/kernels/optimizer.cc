@@ -12,14 +12,15 @@ namespace {
 // cache (8 arrays of 4 KiB), so that memory sees one pass.
 constexpr int64_t kBlock = 1024;
 
-struct AdamwBody {
-  [[gnu::always_inline]] static void run(const AdamwBuffers& buffers, const AdamwScalars& scalars,
+template <UpdateRule kRule>
+struct UpdateBody {
+  [[gnu::always_inline]] static void run(const UpdateBuffers& buffers, const UpdateScalars& scalars,
                                          int num_emas, int64_t begin, int64_t end) {
     for (int64_t start = begin; start < end; start += kBlock) {
       const int64_t count = std::min(kBlock, end - start);
       float* __restrict__ weight = buffers.master + start;
-      update(scalars, count, buffers.grad + start, weight, buffers.exp_avg + start,
-             buffers.exp_avg_sq + start);
+      float* second = has_second_moment(kRule) ? buffers.exp_avg_sq + start : nullptr;
+      update(scalars, count, buffers.grad + start, weight, buffers.exp_avg + start, second);
       for (int k = 0; k < num_emas; ++k) {
         average(scalars.ema_keep[k], scalars.ema_take[k], count, weight, buffers.ema[k] + start);
       }
@@ -30,13 +31,14 @@ struct AdamwBody {
   }
 
  private:
-  [[gnu::always_inline]] static void update(const AdamwScalars& scalars, int64_t count,
+  [[gnu::always_inline]] static void update(const UpdateScalars& scalars, int64_t count,
                                             float* __restrict__ grad, float* __restrict__ weight,
                                             float* __restrict__ exp_avg,
                                             float* __restrict__ exp_avg_sq) {
-    const AdamwScalars constants = scalars;  // no aliasing with the arrays
+    const UpdateScalars constants = scalars;  // no aliasing with the arrays
     for (int64_t i = 0; i < count; ++i) {
-      adamw_element(constants, grad[i], weight + i, exp_avg + i, exp_avg_sq + i);
+      update_element<kRule>(constants, grad[i], weight + i, exp_avg + i,
+                            has_second_moment(kRule) ? exp_avg_sq + i : nullptr);
       grad[i] = 0.0F;
     }
   }
@@ -65,23 +67,33 @@ struct AdamwBody {
 
 }  // namespace
 
-void adamw_update(const AdamwBuffers& buffers, const AdamwParameters& parameters,
-                  const StepControl& control, int64_t begin, int64_t end) {
+void update_weights(const UpdateBuffers& buffers, const UpdateParameters& parameters,
+                    const StepControl& control, int64_t begin, int64_t end) {
   if (control.skip != 0) {
     std::fill(buffers.grad + begin, buffers.grad + end, 0.0F);
     return;
   }
-  run_simd<AdamwBody>(buffers, adamw_scalars(parameters, control, buffers.lr_factor),
-                      parameters.num_emas, begin, end);
+  const UpdateScalars scalars = update_scalars(parameters, control, buffers.lr_factor);
+  switch (parameters.rule) {
+    case UpdateRule::kAdamW:
+      return run_simd<UpdateBody<UpdateRule::kAdamW>>(buffers, scalars, parameters.num_emas, begin,
+                                                      end);
+    case UpdateRule::kLion:
+      return run_simd<UpdateBody<UpdateRule::kLion>>(buffers, scalars, parameters.num_emas, begin,
+                                                     end);
+    case UpdateRule::kSgd:
+      return run_simd<UpdateBody<UpdateRule::kSgd>>(buffers, scalars, parameters.num_emas, begin,
+                                                    end);
+  }
 }
 
-int64_t number_chunks(std::span<AdamwBucket> buckets) {
+int64_t number_chunks(std::span<UpdateBucket> buckets) {
   const auto is_aligned = [](const void* pointer, uintptr_t bytes) {
     return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;  // null is aligned
   };
   int64_t chunks = 0;
-  for (AdamwBucket& bucket : buckets) {
-    const AdamwBuffers& buffers = bucket.buffers;
+  for (UpdateBucket& bucket : buckets) {
+    const UpdateBuffers& buffers = bucket.buffers;
     bool aligned = is_aligned(buffers.compute, 8);
     for (const float* array : {buffers.master, buffers.grad, buffers.exp_avg, buffers.exp_avg_sq}) {
       aligned = aligned && is_aligned(array, 16);

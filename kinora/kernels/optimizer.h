@@ -7,17 +7,35 @@
 #include "kinora/core/dtype.h"
 #include "kinora/core/host_device.h"
 
-/// The optimizer step on flat buckets: AdamW (Loshchilov and Hutter, "Decoupled weight decay
-/// regularization", ICLR 2019) with clipping by global norm, a dynamic loss scale (Micikevicius et
-/// al., "Mixed precision training", ICLR 2018) and exponential moving averages of the weights. One
-/// step is: sum_squares over every bucket, prepare_update once, adamw_update over every bucket,
-/// publish_report. The decisions (skip, clip) are taken beside the data, and what changes from step
-/// to step (the learning rate, and back the outcome) goes through memory that host and device
-/// share: neither waits for the other, and the same launches, recorded once, serve every step.
+/// The optimizer step on flat buckets: an update rule (UpdateRule) with clipping by global norm, a
+/// dynamic loss scale (Micikevicius et al., "Mixed precision training", ICLR 2018) and exponential
+/// moving averages of the weights. One step is: sum_squares over every bucket, prepare_update once,
+/// update_weights over every bucket, publish_report. The decisions (skip, clip) are taken beside
+/// the data, and what changes from step to step (the learning rate, and back the outcome) goes
+/// through memory that host and device share: neither waits for the other, and the same launches,
+/// recorded once, serve every step.
 ///
 /// This header has what CPU and GPU share and the CPU kernels; kernels/cuda/optimizer.h the
 /// launchers. They agree to rounding.
 namespace kinora::kernels {
+
+/// How a weight follows its gradient.
+enum class UpdateRule : uint8_t {
+  /// Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR 2019, Algorithm 2.
+  kAdamW,
+  /// Chen et al., "Symbolic discovery of optimization algorithms", NeurIPS 2023, Program 1: the
+  /// sign
+  /// of a mean of momentum and gradient. It keeps one moment. Learning rates are 3 to 10 times
+  /// smaller than AdamW's, and weight decays as much larger (section 5).
+  kLion,
+  /// torch.optim.SGD with momentum beta1, no dampening; weight decay is added to the gradient.
+  kSgd,
+};
+
+/// Whether it keeps exp_avg_sq.
+KINORA_HOST_DEVICE constexpr bool has_second_moment(UpdateRule rule) {
+  return rule == UpdateRule::kAdamW;
+}
 
 /// State and decisions of the optimizer, in the memory of the device that it runs on.
 struct StepControl {
@@ -133,18 +151,19 @@ KINORA_HOST_DEVICE inline volatile StepReport* write_report(const StepControl& c
 inline constexpr int kMaxEmas = 4;
 
 /// One bucket, or a slice of it: arrays of `count` elements that do not overlap.
-struct AdamwBuffers {
+struct UpdateBuffers {
   float* master = nullptr;           ///< in and out: fp32 weights
   float* grad = nullptr;             ///< in; zero afterwards
-  float* exp_avg = nullptr;          ///< in and out: first moment
-  float* exp_avg_sq = nullptr;       ///< in and out: second moment
+  float* exp_avg = nullptr;          ///< in and out: first moment, or momentum
+  float* exp_avg_sq = nullptr;       ///< in and out: second moment; null: the rule has none
   float* ema[kMaxEmas] = {};         ///< in and out; the first num_emas are used
   void* compute = nullptr;           ///< out: rounded copy of the weights; null: none
   DType compute_type = DType::kF32;  ///< kBF16 or kF16 where compute is not null
   double lr_factor = 1.0;            ///< of StepControl::lr
 };
 
-struct AdamwParameters {
+struct UpdateParameters {
+  UpdateRule rule = UpdateRule::kAdamW;
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
@@ -157,8 +176,8 @@ struct AdamwParameters {
 inline constexpr int64_t kBucketChunk = 16384;
 
 /// A bucket as one of many that a launch goes over. number_chunks sets what follows `count`.
-struct AdamwBucket {
-  AdamwBuffers buffers;
+struct UpdateBucket {
+  UpdateBuffers buffers;
   int64_t count = 0;
   int64_t first_chunk = 0;  ///< chunks of the buckets before
   int32_t aligned = 0;      ///< 1: 16 bytes for fp32 arrays, 8 for the copy
@@ -166,32 +185,39 @@ struct AdamwBucket {
 };
 
 /// Numbers the chunks of all buckets and returns how many there are.
-int64_t number_chunks(std::span<AdamwBucket> buckets);
+int64_t number_chunks(std::span<UpdateBucket> buckets);
 
 /// The step's constants, rounded to fp32 where torch.optim.AdamW rounds them.
-struct AdamwScalars {
+struct UpdateScalars {
   float multiplier;
-  float weight_keep;  ///< 1 - lr * weight_decay
+  float weight_keep;   ///< 1 - lr * weight_decay
+  float weight_decay;  ///< of the gradient (kSgd)
+  float beta1;
   float beta1_complement;
   float beta2;
   float beta2_complement;
-  float negative_step_size;  ///< -lr / bias_correction1
+  float negative_step_size;  ///< -lr; AdamW: over bias_correction1
   float bias_correction2_sqrt;
   float eps;
   float ema_keep[kMaxEmas];
   float ema_take[kMaxEmas];
 };
 
-KINORA_HOST_DEVICE inline AdamwScalars adamw_scalars(const AdamwParameters& parameters,
-                                                     const StepControl& control, double lr_factor) {
+KINORA_HOST_DEVICE inline UpdateScalars update_scalars(const UpdateParameters& parameters,
+                                                       const StepControl& control,
+                                                       double lr_factor) {
   const double lr = control.lr * lr_factor;
-  AdamwScalars scalars;
+  UpdateScalars scalars;
   scalars.multiplier = control.multiplier;
   scalars.weight_keep = static_cast<float>(1.0 - lr * parameters.weight_decay);
+  scalars.weight_decay = static_cast<float>(parameters.weight_decay);
+  scalars.beta1 = static_cast<float>(parameters.beta1);
   scalars.beta1_complement = static_cast<float>(1.0 - parameters.beta1);
   scalars.beta2 = static_cast<float>(parameters.beta2);
   scalars.beta2_complement = static_cast<float>(1.0 - parameters.beta2);
-  scalars.negative_step_size = static_cast<float>(-(lr / control.bias_correction1));
+  const bool corrects_bias = parameters.rule == UpdateRule::kAdamW;
+  scalars.negative_step_size =
+      static_cast<float>(-(corrects_bias ? lr / control.bias_correction1 : lr));
   scalars.bias_correction2_sqrt = static_cast<float>(control.bias_correction2_sqrt);
   scalars.eps = static_cast<float>(parameters.eps);
   for (int k = 0; k < kMaxEmas; ++k) {
@@ -201,24 +227,39 @@ KINORA_HOST_DEVICE inline AdamwScalars adamw_scalars(const AdamwParameters& para
   return scalars;
 }
 
-/// One element of AdamW, in the order of operations of torch.optim.AdamW (single tensor).
-KINORA_HOST_DEVICE inline void adamw_element(const AdamwScalars& scalars, float grad, float* weight,
-                                             float* exp_avg, float* exp_avg_sq) {
+/// One element, in the order of operations of torch.optim.AdamW (single tensor), of the published
+/// Lion (google/automl, lion_pytorch.py) or of torch.optim.SGD.
+/// @param exp_avg_sq  of rules that have it
+template <UpdateRule kRule>
+KINORA_HOST_DEVICE inline void update_element(const UpdateScalars& scalars, float grad,
+                                              float* weight, float* exp_avg, float* exp_avg_sq) {
   const float g = grad * scalars.multiplier;
-  const float kept = *weight * scalars.weight_keep;
-  const float m = *exp_avg + scalars.beta1_complement * (g - *exp_avg);
-  const float v = *exp_avg_sq * scalars.beta2 + scalars.beta2_complement * g * g;
-  const float denominator = sqrtf(v) / scalars.bias_correction2_sqrt + scalars.eps;
-  *weight = kept + scalars.negative_step_size * m / denominator;
-  *exp_avg = m;
-  *exp_avg_sq = v;
+  if constexpr (kRule == UpdateRule::kAdamW) {
+    const float kept = *weight * scalars.weight_keep;
+    const float m = *exp_avg + scalars.beta1_complement * (g - *exp_avg);
+    const float v = *exp_avg_sq * scalars.beta2 + scalars.beta2_complement * g * g;
+    const float denominator = sqrtf(v) / scalars.bias_correction2_sqrt + scalars.eps;
+    *weight = kept + scalars.negative_step_size * m / denominator;
+    *exp_avg = m;
+    *exp_avg_sq = v;
+  } else if constexpr (kRule == UpdateRule::kLion) {
+    const float kept = *weight * scalars.weight_keep;
+    const float mean = *exp_avg * scalars.beta1 + g * scalars.beta1_complement;
+    const float sign = static_cast<float>(mean > 0.0F) - static_cast<float>(mean < 0.0F);
+    *weight = kept + scalars.negative_step_size * sign;
+    *exp_avg = *exp_avg * scalars.beta2 + g * scalars.beta2_complement;
+  } else {
+    const float m = *exp_avg * scalars.beta1 + (g + scalars.weight_decay * *weight);
+    *weight = *weight + scalars.negative_step_size * m;
+    *exp_avg = m;
+  }
 }
 
-/// For each element of [begin, end): g = grad * multiplier; AdamW; ema_k = ema_k * d_k + w (1 -
+/// For each element of [begin, end): g = grad * multiplier; the rule; ema_k = ema_k * d_k + w (1 -
 /// d_k); compute = round(w); grad = 0. With control.skip only grad = 0. The result of an element
 /// does not depend on how the range was split. `control` is prepare_update's; on the CPU, in host
 /// memory.
-void adamw_update(const AdamwBuffers& buffers, const AdamwParameters& parameters,
-                  const StepControl& control, int64_t begin, int64_t end);
+void update_weights(const UpdateBuffers& buffers, const UpdateParameters& parameters,
+                    const StepControl& control, int64_t begin, int64_t end);
 
 }  // namespace kinora::kernels

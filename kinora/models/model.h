@@ -65,7 +65,7 @@ class Model : public nn::Module, public diffusion::Denoiser {
   virtual void begin_step() {}
   /// A pass with diffusion::Pass::overwrite overwrites the blocks' gradients from now on, where it
   /// takes the fast path: who updates the weights need not zero them
-  /// (optim::AdamW::leave_gradients).
+  /// (optim::Optimizer::leave_gradients).
   void overwrite_gradients() { may_overwrite_ = true; }
 
  protected:

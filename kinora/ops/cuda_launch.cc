@@ -19,9 +19,9 @@ kernels::StepControl* device_control(const at::Tensor& control) {
 }
 
 kernels::cuda::BucketTable launch_table(const BucketTable& table) {
-  return {
-      reinterpret_cast<const kernels::AdamwBucket*>(table.device_table().const_data_ptr<uint8_t>()),
-      static_cast<int32_t>(table.buckets().size()), table.num_chunks()};
+  return {reinterpret_cast<const kernels::UpdateBucket*>(
+              table.device_table().const_data_ptr<uint8_t>()),
+          static_cast<int32_t>(table.buckets().size()), table.num_chunks()};
 }
 
 }  // namespace
@@ -66,10 +66,10 @@ void prepare_update(const at::Tensor& control, const kernels::UpdatePolicy& poli
                                                   c10::cuda::getCurrentCUDAStream()));
 }
 
-void adamw_update(const BucketTable& table, const kernels::AdamwParameters& parameters,
-                  const at::Tensor& control) {
+void update_weights(const BucketTable& table, const kernels::UpdateParameters& parameters,
+                    const at::Tensor& control) {
   const c10::cuda::CUDAGuard guard(control.device());
-  KINORA_CUDA_CHECK(kernels::cuda::adamw_update(
+  KINORA_CUDA_CHECK(kernels::cuda::update_weights(
       launch_table(table), parameters, device_control(control), c10::cuda::getCurrentCUDAStream()));
 }
 

@@ -36,8 +36,8 @@ void add_sum_squares(const BucketTable& table, const at::Tensor& control);
 void prepare_update(const at::Tensor& control, const kernels::UpdatePolicy& policy,
                     const kernels::StepExchange* exchange);
 
-void adamw_update(const BucketTable& table, const kernels::AdamwParameters& parameters,
-                  const at::Tensor& control);
+void update_weights(const BucketTable& table, const kernels::UpdateParameters& parameters,
+                    const at::Tensor& control);
 
 /// @param loss      one fp32 element on the device, or undefined.
 /// @param exchange  in pinned memory.

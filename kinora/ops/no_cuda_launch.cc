@@ -35,8 +35,8 @@ void prepare_update(const at::Tensor& /*control*/, const kernels::UpdatePolicy& 
   no_kernels();
 }
 
-void adamw_update(const BucketTable& /*table*/, const kernels::AdamwParameters& /*parameters*/,
-                  const at::Tensor& /*control*/) {
+void update_weights(const BucketTable& /*table*/, const kernels::UpdateParameters& /*parameters*/,
+                    const at::Tensor& /*control*/) {
   no_kernels();
 }
 

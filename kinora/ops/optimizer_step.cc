@@ -62,7 +62,9 @@ void check_bucket(const OptimizerBucket& bucket) {
   check_flat(bucket.master, "master", at::kFloat, bucket.master);
   check_flat(bucket.grad, "grad", at::kFloat, bucket.master);
   check_flat(bucket.exp_avg, "exp_avg", at::kFloat, bucket.master);
-  check_flat(bucket.exp_avg_sq, "exp_avg_sq", at::kFloat, bucket.master);
+  if (bucket.exp_avg_sq.defined()) {
+    check_flat(bucket.exp_avg_sq, "exp_avg_sq", at::kFloat, bucket.master);
+  }
   KINORA_CHECK(bucket.ema.size() <= kernels::kMaxEmas, kShape, "[optimizer] there must be at most ",
                kernels::kMaxEmas, " EMAs, got ", bucket.ema.size());
   for (const at::Tensor& ema : bucket.ema) {
@@ -81,18 +83,22 @@ void check_call(const OptimizerBucket& bucket, const at::Tensor& control) {
                control.device());
 }
 
-void check_averages(const OptimizerBucket& bucket, const kernels::AdamwParameters& parameters) {
+void check_parameters(const OptimizerBucket& bucket, const kernels::UpdateParameters& parameters) {
+  KINORA_CHECK(bucket.exp_avg_sq.defined() || !kernels::has_second_moment(parameters.rule), kShape,
+               "[optimizer] adamw needs exp_avg_sq");
   KINORA_CHECK(static_cast<int>(bucket.ema.size()) == parameters.num_emas, kShape,
                "[optimizer] there must be ", parameters.num_emas, " EMAs, got ", bucket.ema.size());
 }
 
-kernels::AdamwBuffers pointers(const OptimizerBucket& bucket) {
-  kernels::AdamwBuffers buffers;
+kernels::UpdateBuffers pointers(const OptimizerBucket& bucket) {
+  kernels::UpdateBuffers buffers;
   buffers.lr_factor = bucket.lr_factor;
   buffers.master = bucket.master.data_ptr<float>();
   buffers.grad = bucket.grad.data_ptr<float>();
   buffers.exp_avg = bucket.exp_avg.data_ptr<float>();
-  buffers.exp_avg_sq = bucket.exp_avg_sq.data_ptr<float>();
+  if (bucket.exp_avg_sq.defined()) {
+    buffers.exp_avg_sq = bucket.exp_avg_sq.data_ptr<float>();
+  }
   for (size_t k = 0; k < bucket.ema.size(); ++k) {
     buffers.ema[k] = bucket.ema[k].data_ptr<float>();
   }
@@ -194,7 +200,7 @@ kernels::StepReport wait_report(const at::Tensor& exchange, int64_t step, at::De
 
 BucketTable::BucketTable(std::vector<OptimizerBucket> buckets, bool own_kernels)
     : buckets_(std::move(buckets)) {
-  std::vector<kernels::AdamwBucket> entries;
+  std::vector<kernels::UpdateBucket> entries;
   for (const OptimizerBucket& bucket : buckets_) {
     check_bucket(bucket);
     KINORA_CHECK(bucket.ema.size() == buckets_[0].ema.size() &&
@@ -208,7 +214,7 @@ BucketTable::BucketTable(std::vector<OptimizerBucket> buckets, bool own_kernels)
   if (buckets_.empty() || !buckets_[0].master.is_cuda() || !cuda::available() || !own_kernels) {
     return;
   }
-  const auto bytes = static_cast<int64_t>(entries.size() * sizeof(kernels::AdamwBucket));
+  const auto bytes = static_cast<int64_t>(entries.size() * sizeof(kernels::UpdateBucket));
   const at::Tensor host = at::empty({bytes}, at::TensorOptions(at::kByte));
   std::memcpy(host.data_ptr<uint8_t>(), entries.data(), static_cast<size_t>(bytes));
   device_table_ = host.to(buckets_[0].master.device());
@@ -246,25 +252,25 @@ void prepare_update(const at::Tensor& control, const kernels::UpdatePolicy& poli
   }
 }
 
-void adamw_update(const BucketTable& table, const kernels::AdamwParameters& parameters,
-                  const at::Tensor& control) {
+void update_weights(const BucketTable& table, const kernels::UpdateParameters& parameters,
+                    const at::Tensor& control) {
   for (const OptimizerBucket& bucket : table.buckets()) {
     check_call(bucket, control);
-    check_averages(bucket, parameters);
+    check_parameters(bucket, parameters);
   }
   if (table.device_table().defined()) {
-    cuda::adamw_update(table, parameters, control);
+    cuda::update_weights(table, parameters, control);
     return;
   }
   for (const OptimizerBucket& bucket : table.buckets()) {
     if (bucket.master.device().is_cpu()) {
-      const kernels::AdamwBuffers buffers = pointers(bucket);
+      const kernels::UpdateBuffers buffers = pointers(bucket);
       const StepControl& decisions = *host_control(control);
       for_chunks(bucket.master.numel(), kUpdateChunk, [&](int64_t begin, int64_t end) {
-        kernels::adamw_update(buffers, parameters, decisions, begin, end);
+        kernels::update_weights(buffers, parameters, decisions, begin, end);
       });
     } else {
-      adamw_update_composed(bucket, parameters, control);
+      update_weights_composed(bucket, parameters, control);
     }
   }
 }
@@ -285,10 +291,11 @@ void publish_report(const at::Tensor& control, const at::Tensor& loss, const at:
   report->step = value.steps;
 }
 
-void adamw_update_composed(const OptimizerBucket& bucket,
-                           const kernels::AdamwParameters& parameters, const at::Tensor& control) {
+void update_weights_composed(const OptimizerBucket& bucket,
+                             const kernels::UpdateParameters& parameters,
+                             const at::Tensor& control) {
   check_bucket(bucket);
-  check_averages(bucket, parameters);
+  check_parameters(bucket, parameters);
   check_call(bucket, control);
   const StepControl decisions = read_step_control(control);
   if (decisions.skip != 0) {
@@ -297,13 +304,31 @@ void adamw_update_composed(const OptimizerBucket& bucket,
   }
   const double lr = decisions.lr * bucket.lr_factor;
   bucket.grad.mul_(decisions.multiplier);
-  bucket.master.mul_(1.0 - lr * parameters.weight_decay);
-  bucket.exp_avg.lerp_(bucket.grad, 1.0 - parameters.beta1);
-  bucket.exp_avg_sq.mul_(parameters.beta2)
-      .addcmul_(bucket.grad, bucket.grad, 1.0 - parameters.beta2);
-  const at::Tensor denominator =
-      bucket.exp_avg_sq.sqrt().div_(decisions.bias_correction2_sqrt).add_(parameters.eps);
-  bucket.master.addcdiv_(bucket.exp_avg, denominator, -lr / decisions.bias_correction1);
+  switch (parameters.rule) {
+    case kernels::UpdateRule::kAdamW: {
+      bucket.master.mul_(1.0 - lr * parameters.weight_decay);
+      bucket.exp_avg.lerp_(bucket.grad, 1.0 - parameters.beta1);
+      bucket.exp_avg_sq.mul_(parameters.beta2)
+          .addcmul_(bucket.grad, bucket.grad, 1.0 - parameters.beta2);
+      const at::Tensor denominator =
+          bucket.exp_avg_sq.sqrt().div_(decisions.bias_correction2_sqrt).add_(parameters.eps);
+      bucket.master.addcdiv_(bucket.exp_avg, denominator, -lr / decisions.bias_correction1);
+      break;
+    }
+    case kernels::UpdateRule::kLion: {
+      bucket.master.mul_(1.0 - lr * parameters.weight_decay);
+      const at::Tensor mean =
+          bucket.exp_avg.mul(parameters.beta1).add_(bucket.grad, 1.0 - parameters.beta1);
+      bucket.master.add_(mean.sign_(), -lr);
+      bucket.exp_avg.mul_(parameters.beta2).add_(bucket.grad, 1.0 - parameters.beta2);
+      break;
+    }
+    case kernels::UpdateRule::kSgd:
+      bucket.grad.add_(bucket.master, parameters.weight_decay);
+      bucket.exp_avg.mul_(parameters.beta1).add_(bucket.grad);
+      bucket.master.add_(bucket.exp_avg, -lr);
+      break;
+  }
   for (size_t k = 0; k < bucket.ema.size(); ++k) {
     const double decay = parameters.ema_decay[k];
     bucket.ema[k].mul_(decay).add_(bucket.master, 1.0 - decay);

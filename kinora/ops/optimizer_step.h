@@ -48,7 +48,7 @@ struct OptimizerBucket {
   at::Tensor master;            ///< fp32
   at::Tensor grad;              ///< fp32, zero afterwards
   at::Tensor exp_avg;           ///< fp32
-  at::Tensor exp_avg_sq;        ///< fp32
+  at::Tensor exp_avg_sq;        ///< fp32; undefined: the rule has none
   std::vector<at::Tensor> ema;  ///< fp32, at most kMaxEmas
   at::Tensor compute;           ///< bf16 or fp16; undefined: none
   bool leaves_grad = false;     ///< grad need not be zero afterwards
@@ -67,7 +67,7 @@ class BucketTable {
 
   [[nodiscard]] const std::vector<OptimizerBucket>& buckets() const { return buckets_; }
   [[nodiscard]] int64_t num_chunks() const { return num_chunks_; }
-  /// kernels::AdamwBucket [buckets], uint8 on the device; undefined where no kernel of ours reads
+  /// kernels::UpdateBucket [buckets], uint8 on the device; undefined where no kernel of ours reads
   /// it.
   [[nodiscard]] const at::Tensor& device_table() const { return device_table_; }
   /// Scratch of the sum of squares.
@@ -89,18 +89,19 @@ void add_sum_squares(const BucketTable& table, const at::Tensor& control);
 void prepare_update(const at::Tensor& control, const kernels::UpdatePolicy& policy,
                     const at::Tensor& exchange = {});
 
-/// kernels::adamw_update over all buckets; parameters.num_emas is theirs. Throws kShape.
-void adamw_update(const BucketTable& table, const kernels::AdamwParameters& parameters,
-                  const at::Tensor& control);
+/// kernels::update_weights over all buckets; parameters.num_emas is theirs. Throws kShape.
+void update_weights(const BucketTable& table, const kernels::UpdateParameters& parameters,
+                    const at::Tensor& control);
 
 /// Writes the report of the step that the control block has just been through.
 /// @param loss  one fp32 element on the device, or undefined.
 void publish_report(const at::Tensor& control, const at::Tensor& loss, const at::Tensor& exchange);
 
-/// adamw_update of one bucket as ATen calls, on any device: the path of a GPU without our own
+/// update_weights of one bucket as ATen calls, on any device: the path of a GPU without our own
 /// kernels, and the oracle of tests. Waits for the device, to read the control block.
-void adamw_update_composed(const OptimizerBucket& bucket,
-                           const kernels::AdamwParameters& parameters, const at::Tensor& control);
+void update_weights_composed(const OptimizerBucket& bucket,
+                             const kernels::UpdateParameters& parameters,
+                             const at::Tensor& control);
 
 /// out = in, rounded to nearest even. in: fp32, contiguous; out: same size, bf16 or fp16,
 /// contiguous, same device. Throws kShape.

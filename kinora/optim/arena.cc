@@ -180,8 +180,10 @@ void check_host_memory(const std::vector<Bucket>& buckets, const ArenaOptions& o
   for (const Bucket& bucket : buckets) {
     elements += static_cast<double>(bucket.slice_numel);
   }
-  // Trained: weights, gradients, two moments; all of them fp32.
-  const double arrays = options.train ? 4.0 + static_cast<double>(options.ema_decays.size()) : 1.0;
+  // Trained: weights, gradients, moments; all of them fp32.
+  const double state = kernels::has_second_moment(options.rule) ? 4.0 : 3.0;
+  const double arrays =
+      options.train ? state + static_cast<double>(options.ema_decays.size()) : 1.0;
   const double bytes = elements * arrays * sizeof(float);
   const auto memory = static_cast<double>(physical_memory());
   KINORA_CHECK(bytes <= memory, kMemory, "[model] ", human_count(static_cast<int64_t>(elements)),
@@ -316,7 +318,9 @@ void Arena::materialise(Bucket* bucket, std::vector<Owner>* owners) {
       bucket->grad = at::zeros({bucket->slice_numel}, fp32);
     }
     bucket->exp_avg = at::zeros({bucket->slice_numel}, fp32);
-    bucket->exp_avg_sq = at::zeros({bucket->slice_numel}, fp32);
+    if (kernels::has_second_moment(options_.rule)) {
+      bucket->exp_avg_sq = at::zeros({bucket->slice_numel}, fp32);
+    }
     for (size_t k = 0; k < options_.ema_decays.size(); ++k) {
       bucket->ema.push_back(master.clone());
     }
@@ -379,7 +383,10 @@ std::vector<Role> Arena::state_roles() const {
   if (!options_.train) {
     return {};
   }
-  std::vector<Role> roles = {Role::master(), Role::exp_avg(), Role::exp_avg_sq()};
+  std::vector<Role> roles = {Role::master(), Role::exp_avg()};
+  if (kernels::has_second_moment(options_.rule)) {
+    roles.push_back(Role::exp_avg_sq());
+  }
   for (size_t k = 0; k < options_.ema_decays.size(); ++k) {
     roles.push_back(Role::average(k));
   }

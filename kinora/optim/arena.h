@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kinora/comm/group.h"
+#include "kinora/kernels/optimizer.h"
 #include "kinora/nn/module.h"
 #include "kinora/nn/plan.h"
 
@@ -113,6 +114,7 @@ struct ArenaOptions {
   uint64_t seed = 0;                         ///< of the initial values
   /// false: only the compute copies, to sample with.
   bool train = true;
+  kernels::UpdateRule rule = kernels::UpdateRule::kAdamW;  ///< whose moments there are
   /// In [0, 1), at most 4; ema = ema * decay + weight * (1 - decay).
   std::vector<double> ema_decays;
   Sharding sharding = {};
@@ -176,7 +178,7 @@ class Arena {
   /// Bytes of this rank's arrays of a role, padding and the buffers of rings included; without what
   /// is a part of another role's array (a compute copy that is the master itself).
   [[nodiscard]] int64_t bytes(Role role) const;
-  /// What a training checkpoint has to keep: master, exp_avg, exp_avg_sq and the EMAs.
+  /// What a training checkpoint has to keep: master, the rule's moments and the EMAs.
   [[nodiscard]] std::vector<Role> state_roles() const;
 
   /// One parameter's part of an array, in its shape: a view, or where the array is divided a copy

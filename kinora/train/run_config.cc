@@ -171,14 +171,23 @@ void describe_lr(Fields& fields, optim::LrSchedule& lr) {
              between(0, 1));
 }
 
-void describe_optim(Fields& fields, optim::AdamWConfig& optim) {
+void describe_optim(Fields& fields, optim::OptimizerConfig& optim) {
   const auto scope = fields.scope("optim");
+  using enum kernels::UpdateRule;
   const Range decay{.min = 0, .max = 1, .min_open = false, .max_open = true};
-  fields.add("beta1", optim.beta1, "AdamW: decay of the first moment.", decay);
-  fields.add("beta2", optim.beta2, "AdamW: decay of the second moment.", decay);
-  fields.add("eps", optim.eps, "AdamW: added to the root of the second moment.", above(0, 1));
-  fields.add("weight_decay", optim.weight_decay, "AdamW: decoupled decay of every parameter.",
-             between(0, 1000));
+  std::vector<Choice<kernels::UpdateRule>> rules;
+  for (const kernels::UpdateRule rule : {kAdamW, kLion, kSgd}) {
+    rules.push_back({optim::to_string(rule), rule});
+  }
+  fields.add("rule", optim.rule, std::move(rules),
+             "How weights follow their gradients. lion keeps one moment, and wants a learning rate "
+             "3 to 10 times smaller than adamw's; sgd has momentum.");
+  fields.add("beta1", optim.beta1, "Decay of the first moment; sgd: the momentum.", decay);
+  fields.add("beta2", optim.beta2,
+             "Decay of adamw's second moment, of lion's momentum; 0 = 0.999, 0.99 of lion.", decay);
+  fields.add("eps", optim.eps, "adamw: added to the root of the second moment.", above(0, 1));
+  fields.add("weight_decay", optim.weight_decay,
+             "Decay of every parameter, decoupled; sgd: added to the gradient.", between(0, 1000));
   fields.add("max_grad_norm", optim.max_grad_norm,
              "Clip gradients to this global norm; 0 = no clipping.", between(0, 1e12));
 }

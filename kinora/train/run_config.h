@@ -9,8 +9,8 @@
 #include "kinora/io/clip_file.h"
 #include "kinora/ops/block_stack.h"
 #include "kinora/ops/fp8.h"
-#include "kinora/optim/adamw.h"
 #include "kinora/optim/lr_schedule.h"
+#include "kinora/optim/optimizer.h"
 #include "kinora/train/boost/booster_options.h"
 #include "kinora/train/lr_factors.h"
 
@@ -91,7 +91,7 @@ struct RunConfig : inference::ModelRecipe {
   PluginConfig parallel;  ///< parallel.*
   optim::LrSchedule lr;
   LrFactors lr_factors;  ///< lr.layer_decay, lr.factors
-  optim::AdamWConfig optim;
+  optim::OptimizerConfig optim;
   CheckpointOptions checkpoint;
   ValidationOptions validation;
   ShownOptions shown;

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "kinora/optim/adamw.h"
+#include "kinora/optim/optimizer.h"
 #include "kinora/train/records/run_log.h"
 #include "kinora/train/run.h"
 #include "kinora/train/self_test.h"

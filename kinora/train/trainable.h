@@ -27,7 +27,7 @@ class Trainable {
   [[nodiscard]] bool can_be_recorded() const;
 
   [[nodiscard]] optim::Arena& arena() const { return boosted_.arena(); }
-  [[nodiscard]] optim::AdamW& optimizer() const { return boosted_.optimizer(); }
+  [[nodiscard]] optim::Optimizer& optimizer() const { return boosted_.optimizer(); }
 
  private:
   std::unique_ptr<models::Model> model_;

@@ -76,7 +76,9 @@ INSTANTIATE_TEST_SUITE_P(
              {"objective.kind=flow", "model.learn_sigma=false", "train.precision=bf16"}},
         Case{"accumulated", {"train.micro_batch=2", "optim.max_grad_norm=0.1"}},
         Case{"two_averages", {"ema.decays=[0.9, 0.999]", "optim.weight_decay=0.01"}},
-        Case{"no_average", {"ema.decays=[]"}}, Case{"recomputed", {"train.recompute=block:1"}},
+        Case{"no_average", {"ema.decays=[]"}}, Case{"lion", {"optim.rule=lion"}},
+        Case{"sgd", {"optim.rule=sgd", "optim.beta1=0.8", "lr.value=0.03"}},
+        Case{"recomputed", {"train.recompute=block:1"}},
         Case{"flipped_cosine",
              {"data.flip=true", "lr.schedule=cosine", "lr.warmup=5", "lr.horizon=18"}},
         Case{"deterministic", {"train.deterministic=true"}},
@@ -263,6 +265,18 @@ TEST_F(LearningRateTest, FollowsTheScheduleInOptimizerStepsWithAccumulationAndAf
   arguments.emplace_back("train.steps=20");
   train_well(run_dir("resumed"), arguments);
   expect_closed_form(run_dir("resumed"));
+}
+
+class RuleTest : public RunTest {};
+
+TEST_F(RuleTest, MomentsOfAnotherRuleAreNamed) {
+  train_well(run_dir("run"), {"train.steps=2", "optim.rule=lion"});
+  const Outcome outcome = train(run_dir("run"), {"train.steps=4", "--resume", "auto"});
+  EXPECT_EQ(outcome.exit_code, kUsage) << outcome.err;
+  EXPECT_THAT(outcome.err,
+              HasSubstr("has the moments of lion, but this run updates by adamw. Hint: "
+                        "optim.rule=lion"));
+  EXPECT_EQ(checkpoint_steps(run_dir("run")), (std::vector<int64_t>{2}));
 }
 
 }  // namespace resume_test

@@ -154,6 +154,13 @@ TEST_F(ManifestTest, OfANewerVersionSaysWhoWroteIt) {
                                  std::string(build_info().version) + " reads versions up to 3"));
 }
 
+TEST_F(ManifestTest, MomentsOfAnUnknownRuleAreNamed) {
+  json manifest = json::parse(to_json(example()));
+  manifest["state"]["optimizer"]["rule"] = "muon";
+  const std::string message = refusal(ErrorKind::kIo, [&] { (void)read(manifest.dump()); });
+  EXPECT_THAT(message, HasSubstr("are of the optimizer muon, which this version does not have"));
+}
+
 TEST_F(ManifestTest, EveryMissingFieldIsRefused) {
   const json whole = json::parse(to_json(example()));
   int num_removed = 0;
@@ -165,7 +172,8 @@ TEST_F(ManifestTest, EveryMissingFieldIsRefused) {
         continue;
       }
       if (place.back() == "dtype" || place.back() == "pinned" || place.back() == "cuDNN" ||
-          place.back() == "image_position" || place.back() == "written_by") {
+          place.back() == "image_position" || place.back() == "written_by" ||
+          place.back() == "rule") {
         continue;  // for readers: all is F32; what only some runs have, or newer ones
       }
       json less = whole;

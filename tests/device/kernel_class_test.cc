@@ -46,7 +46,7 @@ const std::vector<Named> kKernels = {
      KernelClass::kReduction},
     {"void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>(at::native::ReduceOp)",
      KernelClass::kReduction},
-    {"kinora::kernels::cuda::(anonymous namespace)::adamw_update_kernel(AdamwBuffers)",
+    {"kinora::kernels::cuda::(anonymous namespace)::update_weights_kernel(UpdateBuffers)",
      KernelClass::kOptimizer},
     {"kinora::kernels::cuda::(anonymous namespace)::partial_sums_kernel(float const*, long)",
      KernelClass::kOptimizer},

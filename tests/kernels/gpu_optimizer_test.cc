@@ -42,13 +42,13 @@ class DeviceControl {
 /// The table of buckets in the GPU's memory.
 class DeviceTable {
  public:
-  explicit DeviceTable(std::vector<AdamwBucket> buckets) {
+  explicit DeviceTable(std::vector<UpdateBucket> buckets) {
     table_.num_buckets = static_cast<int32_t>(buckets.size());
     table_.num_chunks = number_chunks(buckets);
-    const size_t bytes = buckets.size() * sizeof(AdamwBucket);
+    const size_t bytes = buckets.size() * sizeof(UpdateBucket);
     KINORA_CUDA_CHECK(cudaMalloc(&memory_, bytes));
     KINORA_CUDA_CHECK(cudaMemcpy(memory_, buckets.data(), bytes, cudaMemcpyHostToDevice));
-    table_.buckets = static_cast<const AdamwBucket*>(memory_);
+    table_.buckets = static_cast<const UpdateBucket*>(memory_);
   }
   DeviceTable(const DeviceTable&) = delete;
   DeviceTable& operator=(const DeviceTable&) = delete;
@@ -63,10 +63,10 @@ class DeviceTable {
 
 double gpu_sum_squares(const std::vector<std::vector<float>>& buckets, size_t misalignment) {
   std::vector<std::unique_ptr<DeviceArray<float>>> arrays;
-  std::vector<AdamwBucket> entries;
+  std::vector<UpdateBucket> entries;
   for (const std::vector<float>& bucket : buckets) {
     arrays.push_back(std::make_unique<DeviceArray<float>>(bucket, misalignment));
-    AdamwBucket entry;
+    UpdateBucket entry;
     entry.buffers.grad = arrays.back()->data();
     entry.count = static_cast<int64_t>(bucket.size());
     entries.push_back(entry);
@@ -126,7 +126,9 @@ TEST_F(GpuOptimizerTest, DecisionsEqualTheCpu) {
   }
 }
 
-TEST_F(GpuOptimizerTest, UpdateEqualsTheCpuAtOddSizesAndAlignments) {
+class GpuUpdateRuleTest : public GpuTest, public testing::WithParamInterface<UpdateRule> {};
+
+TEST_P(GpuUpdateRuleTest, EqualsTheCpuAtOddSizesAndAlignments) {
   for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (const int64_t count : kSizes) {
       for (const size_t misalignment : {0, 1}) {
@@ -149,7 +151,7 @@ TEST_F(GpuOptimizerTest, UpdateEqualsTheCpuAtOddSizesAndAlignments) {
             ema.push_back(std::make_unique<DeviceArray<float>>(average, misalignment));
           }
           const DeviceArray<uint16_t> compute(host.compute, misalignment);
-          AdamwBuffers buffers;
+          UpdateBuffers buffers;
           buffers.master = master.data();
           buffers.grad = grad.data();
           buffers.exp_avg = exp_avg.data();
@@ -160,9 +162,10 @@ TEST_F(GpuOptimizerTest, UpdateEqualsTheCpuAtOddSizesAndAlignments) {
           buffers.compute = type == DType::kF32 ? nullptr : compute.data();
           buffers.compute_type = type;
 
-          adamw_update(host.buffers(), host.parameters(), start, 0, count);
+          update_weights(host.buffers(), host.parameters(GetParam()), start, 0, count);
           const DeviceTable table({{.buffers = buffers, .count = count}});
-          ASSERT_EQ(cuda::adamw_update(table.get(), host.parameters(), control.get(), nullptr),
+          ASSERT_EQ(cuda::update_weights(table.get(), host.parameters(GetParam()), control.get(),
+                                         nullptr),
                     cudaSuccess);
           // Neither side fuses multiply-adds, and both round square roots and divisions correctly.
           EXPECT_TRUE(master.host() == host.master) << count;
@@ -179,6 +182,9 @@ TEST_F(GpuOptimizerTest, UpdateEqualsTheCpuAtOddSizesAndAlignments) {
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(Rules, GpuUpdateRuleTest,
+                         testing::Values(UpdateRule::kAdamW, UpdateRule::kLion, UpdateRule::kSgd));
+
 TEST_F(GpuOptimizerTest, ASkippedStepOnlyZerosTheGradient) {
   OptimizerArrays host(1001, 1, DType::kBF16);
   StepControl start;
@@ -190,10 +196,10 @@ TEST_F(GpuOptimizerTest, ASkippedStepOnlyZerosTheGradient) {
   const DeviceArray<float> exp_avg_sq(host.exp_avg_sq);
   const DeviceArray<float> ema(host.ema[0]);
   const DeviceArray<uint16_t> compute(host.compute);
-  AdamwBuffers buffers = {master.data(), grad.data(),    exp_avg.data(), exp_avg_sq.data(),
-                          {ema.data()},  compute.data(), DType::kBF16};
+  UpdateBuffers buffers = {master.data(), grad.data(),    exp_avg.data(), exp_avg_sq.data(),
+                           {ema.data()},  compute.data(), DType::kBF16};
   const DeviceTable table({{.buffers = buffers, .count = 1001}});
-  ASSERT_EQ(cuda::adamw_update(table.get(), host.parameters(), control.get(), nullptr),
+  ASSERT_EQ(cuda::update_weights(table.get(), host.parameters(), control.get(), nullptr),
             cudaSuccess);
   EXPECT_EQ(grad.host(), std::vector<float>(1001, 0.0F));
   EXPECT_EQ(master.host(), host.master);
@@ -208,14 +214,14 @@ TEST_F(GpuOptimizerTest, ManyBucketsAreUpdatedInOneLaunch) {
   std::vector<OptimizerArrays> host;
   std::vector<std::unique_ptr<DeviceArray<float>>> arrays;
   std::vector<std::unique_ptr<DeviceArray<uint16_t>>> copies;
-  std::vector<AdamwBucket> entries;
+  std::vector<UpdateBucket> entries;
   const auto on_device = [&](const std::vector<float>& values) {
     arrays.push_back(std::make_unique<DeviceArray<float>>(values));
     return arrays.back()->data();
   };
   for (const int64_t count : counts) {
     const OptimizerArrays& bucket = host.emplace_back(count, 1, DType::kBF16);
-    AdamwBucket entry;
+    UpdateBucket entry;
     entry.buffers.master = on_device(bucket.master);
     entry.buffers.grad = on_device(bucket.grad);
     entry.buffers.exp_avg = on_device(bucket.exp_avg);
@@ -233,10 +239,10 @@ TEST_F(GpuOptimizerTest, ManyBucketsAreUpdatedInOneLaunch) {
   prepare_update(&start, {});
   const DeviceControl control(start);
   const DeviceTable table(entries);
-  ASSERT_EQ(cuda::adamw_update(table.get(), host[0].parameters(), control.get(), nullptr),
+  ASSERT_EQ(cuda::update_weights(table.get(), host[0].parameters(), control.get(), nullptr),
             cudaSuccess);
   for (size_t i = 0; i < host.size(); ++i) {
-    adamw_update(host[i].buffers(), host[i].parameters(), start, 0, counts[i]);
+    update_weights(host[i].buffers(), host[i].parameters(), start, 0, counts[i]);
     EXPECT_TRUE(arrays[5 * i]->host() == host[i].master) << i;
     EXPECT_TRUE(arrays[5 * i + 1]->host() == host[i].grad) << i;
     EXPECT_TRUE(arrays[5 * i + 4]->host() == host[i].ema[0]) << i;

@@ -29,8 +29,8 @@ struct OptimizerArrays {
     }
   }
 
-  [[nodiscard]] AdamwBuffers buffers() {
-    AdamwBuffers result;
+  [[nodiscard]] UpdateBuffers buffers() {
+    UpdateBuffers result;
     result.master = master.data();
     result.grad = grad.data();
     result.exp_avg = exp_avg.data();
@@ -43,8 +43,9 @@ struct OptimizerArrays {
     return result;
   }
 
-  [[nodiscard]] AdamwParameters parameters() const {
-    AdamwParameters result;
+  [[nodiscard]] UpdateParameters parameters(UpdateRule rule = UpdateRule::kAdamW) const {
+    UpdateParameters result;
+    result.rule = rule;
     result.weight_decay = 0.02;
     result.num_emas = static_cast<int>(ema.size());
     const double decays[kMaxEmas] = {0.9, 0.999, 0.9999, 0.5};

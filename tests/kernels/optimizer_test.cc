@@ -127,7 +127,7 @@ TEST(StepExchangeTest, LearningRatesComeInAndReportsGoOutInTurn) {
 
 TEST(BucketTest, ChunksAreNumberedThrough) {
   alignas(16) float array[8] = {};
-  std::vector<AdamwBucket> buckets(4);
+  std::vector<UpdateBucket> buckets(4);
   const int64_t counts[] = {kBucketChunk, 0, kBucketChunk + 1, 7};
   for (size_t i = 0; i < 4; ++i) {
     buckets[i].count = counts[i];
@@ -141,7 +141,7 @@ TEST(BucketTest, ChunksAreNumberedThrough) {
   EXPECT_EQ(buckets[3].aligned, 0);
 }
 
-TEST(AdamwUpdateTest, FirstStepMovesByTheLearningRate) {
+TEST(UpdateWeightsTest, FirstStepMovesByTheLearningRate) {
   // m / (1 - beta1) = g and sqrt(v / (1 - beta2)) = |g|, whatever g: Kingma and Ba 2015,
   // section 2.1.
   OptimizerArrays arrays(1, 0, DType::kF32);
@@ -149,28 +149,28 @@ TEST(AdamwUpdateTest, FirstStepMovesByTheLearningRate) {
   arrays.exp_avg[0] = 0.0F;
   arrays.exp_avg_sq[0] = 0.0F;
   arrays.grad[0] = -1e-3F;
-  AdamwParameters parameters;
+  UpdateParameters parameters;
   parameters.weight_decay = 0.1;
   StepControl control = prepared(1e-6, {});
   control.lr = 0.01;
-  adamw_update(arrays.buffers(), parameters, control, 0, 1);
+  update_weights(arrays.buffers(), parameters, control, 0, 1);
   EXPECT_NEAR(arrays.master[0], 2.0 * (1.0 - 0.01 * 0.1) + 0.01, 1e-6);
   EXPECT_EQ(arrays.grad[0], 0.0F);
 }
 
-TEST(AdamwUpdateTest, SplitsOfTheRangeGiveTheSameBits) {
+TEST(UpdateWeightsTest, SplitsOfTheRangeGiveTheSameBits) {
   const int64_t count = 2'500;
   for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
     OptimizerArrays whole(count, 3, type);
-    const AdamwParameters parameters = whole.parameters();
+    const UpdateParameters parameters = whole.parameters();
     UpdatePolicy policy;
     policy.max_grad_norm = 1.0;
     const StepControl control = prepared(10.0, policy);
     OptimizerArrays split = whole;
-    adamw_update(whole.buffers(), parameters, control, 0, count);
+    update_weights(whole.buffers(), parameters, control, 0, count);
     int64_t begin = 0;
     for (const int64_t size : {1, 7, 1024, 33, 500, 935}) {
-      adamw_update(split.buffers(), parameters, control, begin, begin + size);
+      update_weights(split.buffers(), parameters, control, begin, begin + size);
       begin += size;
     }
     ASSERT_EQ(begin, count);
@@ -178,12 +178,12 @@ TEST(AdamwUpdateTest, SplitsOfTheRangeGiveTheSameBits) {
   }
 }
 
-TEST(AdamwUpdateTest, AveragesAndCopiesFollowTheNewWeights) {
+TEST(UpdateWeightsTest, AveragesAndCopiesFollowTheNewWeights) {
   for (const DType type : {DType::kBF16, DType::kF16}) {
     OptimizerArrays arrays(77, kMaxEmas, type);
     const OptimizerArrays before = arrays;
-    const AdamwParameters parameters = arrays.parameters();
-    adamw_update(arrays.buffers(), parameters, prepared(1.0, {}), 0, 77);
+    const UpdateParameters parameters = arrays.parameters();
+    update_weights(arrays.buffers(), parameters, prepared(1.0, {}), 0, 77);
     for (size_t i = 0; i < 77; ++i) {
       EXPECT_NE(arrays.master[i], before.master[i]);
       for (size_t k = 0; k < kMaxEmas; ++k) {
@@ -198,12 +198,12 @@ TEST(AdamwUpdateTest, AveragesAndCopiesFollowTheNewWeights) {
   }
 }
 
-TEST(AdamwUpdateTest, ASkippedStepOnlyZerosTheGradient) {
+TEST(UpdateWeightsTest, ASkippedStepOnlyZerosTheGradient) {
   OptimizerArrays arrays(100, 2, DType::kBF16);
   OptimizerArrays expected = arrays;
   expected.grad.assign(100, 0.0F);
   const StepControl control = prepared(std::numeric_limits<double>::quiet_NaN(), {});
-  adamw_update(arrays.buffers(), arrays.parameters(), control, 0, 100);
+  update_weights(arrays.buffers(), arrays.parameters(), control, 0, 100);
   EXPECT_EQ(arrays, expected);
 }
 

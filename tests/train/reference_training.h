@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "kinora/models/transformers/dit.h"
-#include "kinora/optim/adamw.h"
 #include "kinora/optim/arena.h"
+#include "kinora/optim/optimizer.h"
 #include "tests/models/transformers/fixture.h"
 
 /// The 50 optimizer steps of tests/models/data/dit_latent.safetensors, as PyTorch took them.
@@ -54,12 +54,12 @@ inline Distances train_like_the_reference(at::Device device, at::ScalarType comp
                       .ema_decays = {training["ema_decay"].get<double>()}});
   model.to_device(device);
   load_initial(fixture, model, arena);
-  optim::AdamW optimizer({.beta1 = training["betas"][0],
-                          .beta2 = training["betas"][1],
-                          .eps = training["eps"],
-                          .weight_decay = training["weight_decay"],
-                          .max_grad_norm = training["clip"]},
-                         arena);
+  optim::Optimizer optimizer({.beta1 = training["betas"][0],
+                              .beta2 = training["betas"][1],
+                              .eps = training["eps"],
+                              .weight_decay = training["weight_decay"],
+                              .max_grad_norm = training["clip"]},
+                             arena);
   diffusion::Objective objective = fixture.objective();
   diffusion::move_to(objective, device);
 

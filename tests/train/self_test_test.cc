@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "kinora/core/error.h"
-#include "kinora/optim/adamw.h"
+#include "kinora/optim/optimizer.h"
 #include "tests/train/tiny_dit.h"
 
 namespace kinora::train {
@@ -13,7 +13,7 @@ namespace self_test_test {
 std::string run(TinyDit& tiny, double lr, const std::string& keep_zero = "none") {
   const auto parameters = tiny.model.named_parameters();
   SelfTest test(parameters, tiny.arena);
-  optim::AdamW optimizer({}, tiny.arena);
+  optim::Optimizer optimizer({}, tiny.arena);
   for (int64_t step = 0; step < SelfTest::kSteps; ++step) {
     for (const auto& [path, parameter] : parameters) {
       if (path != keep_zero) {
@@ -65,7 +65,7 @@ TEST(SelfTestTest, OneGradientInTwentyStepsIsEnough) {
   TinyDit tiny;
   const auto parameters = tiny.model.named_parameters();
   SelfTest test(parameters, tiny.arena);
-  optim::AdamW optimizer({}, tiny.arena);
+  optim::Optimizer optimizer({}, tiny.arena);
   for (int64_t step = 0; step < SelfTest::kSteps; ++step) {
     for (size_t i = 0; i < parameters.size(); ++i) {
       if (static_cast<int64_t>(i) % SelfTest::kSteps == step) {

@@ -75,8 +75,8 @@ cudaError_t prepare_update(StepControl* /*control*/, const UpdatePolicy& /*polic
   return cudaErrorNotSupported;
 }
 
-cudaError_t adamw_update(const BucketTable& /*table*/, const AdamwParameters& /*parameters*/,
-                         const StepControl* /*control*/, cudaStream_t /*stream*/) {
+cudaError_t update_weights(const BucketTable& /*table*/, const UpdateParameters& /*parameters*/,
+                           const StepControl* /*control*/, cudaStream_t /*stream*/) {
   return cudaErrorNotSupported;
 }
 

@@ -142,7 +142,7 @@ __device__ __forceinline__ double add_squares(double sum, const Vector& values) 
 __global__ void __launch_bounds__(kThreads)
     partial_sums_kernel(BucketTable table, double* __restrict__ partial) {
   const int64_t chunk = blockIdx.x;
-  const AdamwBucket& bucket = table.buckets[bucket_of(table, chunk, 0)];
+  const UpdateBucket& bucket = table.buckets[bucket_of(table, chunk, 0)];
   const float* grad = bucket.buffers.grad;
   const int64_t begin = (chunk - bucket.first_chunk) * kBucketChunk;
   const int64_t end = min(bucket.count, begin + kBucketChunk);
@@ -200,9 +200,9 @@ __global__ void publish_report_kernel(const StepControl* control, const float* l
 
 /// kUnroll vectors of each array, kThreads * kWidth elements apart: loaded before the first is
 /// used.
-template <int kEmas, int kUnroll>
-__device__ __forceinline__ void update_whole(const AdamwBuffers& buffers,
-                                             const AdamwScalars& scalars, int64_t first,
+template <UpdateRule kRule, int kEmas, int kUnroll>
+__device__ __forceinline__ void update_whole(const UpdateBuffers& buffers,
+                                             const UpdateScalars& scalars, int64_t first,
                                              bool leaves_grad) {
   constexpr int kStride = kThreads * kWidth;
   Vector weight[kUnroll];
@@ -214,7 +214,9 @@ __device__ __forceinline__ void update_whole(const AdamwBuffers& buffers,
   for (int i = 0; i < kUnroll; ++i) {
     grad[i] = load(buffers.grad, first + i * kStride, 0, true);
     exp_avg[i] = load(buffers.exp_avg, first + i * kStride, 0, true);
-    exp_avg_sq[i] = load(buffers.exp_avg_sq, first + i * kStride, 0, true);
+    if constexpr (has_second_moment(kRule)) {
+      exp_avg_sq[i] = load(buffers.exp_avg_sq, first + i * kStride, 0, true);
+    }
     weight[i] = load(buffers.master, first + i * kStride, 0, true);
 #pragma unroll
     for (int k = 0; k < kEmas; ++k) {
@@ -225,11 +227,13 @@ __device__ __forceinline__ void update_whole(const AdamwBuffers& buffers,
   for (int i = 0; i < kUnroll; ++i) {
 #pragma unroll
     for (int lane = 0; lane < kWidth; ++lane) {
-      adamw_element(scalars, grad[i].x[lane], &weight[i].x[lane], &exp_avg[i].x[lane],
-                    &exp_avg_sq[i].x[lane]);
+      update_element<kRule>(scalars, grad[i].x[lane], &weight[i].x[lane], &exp_avg[i].x[lane],
+                            &exp_avg_sq[i].x[lane]);
     }
     store(buffers.exp_avg, first + i * kStride, 0, true, exp_avg[i]);
-    store(buffers.exp_avg_sq, first + i * kStride, 0, true, exp_avg_sq[i]);
+    if constexpr (has_second_moment(kRule)) {
+      store(buffers.exp_avg_sq, first + i * kStride, 0, true, exp_avg_sq[i]);
+    }
     store(buffers.master, first + i * kStride, 0, true, weight[i]);
     if (!leaves_grad) {
       store(buffers.grad, first + i * kStride, 0, true, Vector{});
@@ -251,20 +255,26 @@ __device__ __forceinline__ void update_whole(const AdamwBuffers& buffers,
 }
 
 /// One vector at any alignment.
-template <int kEmas>
-__device__ __noinline__ void update_some(const AdamwBuffers& buffers, const AdamwScalars& scalars,
+template <UpdateRule kRule, int kEmas>
+__device__ __noinline__ void update_some(const UpdateBuffers& buffers, const UpdateScalars& scalars,
                                          int64_t first, int64_t end) {
   Vector weight = load(buffers.master, first, end, false);
   Vector exp_avg = load(buffers.exp_avg, first, end, false);
-  Vector exp_avg_sq = load(buffers.exp_avg_sq, first, end, false);
+  Vector exp_avg_sq = {};
+  if constexpr (has_second_moment(kRule)) {
+    exp_avg_sq = load(buffers.exp_avg_sq, first, end, false);
+  }
   const Vector grad = load(buffers.grad, first, end, false);
 #pragma unroll
   for (int lane = 0; lane < kWidth; ++lane) {
-    adamw_element(scalars, grad.x[lane], &weight.x[lane], &exp_avg.x[lane], &exp_avg_sq.x[lane]);
+    update_element<kRule>(scalars, grad.x[lane], &weight.x[lane], &exp_avg.x[lane],
+                          &exp_avg_sq.x[lane]);
   }
   store(buffers.master, first, end, false, weight);
   store(buffers.exp_avg, first, end, false, exp_avg);
-  store(buffers.exp_avg_sq, first, end, false, exp_avg_sq);
+  if constexpr (has_second_moment(kRule)) {
+    store(buffers.exp_avg_sq, first, end, false, exp_avg_sq);
+  }
   store(buffers.grad, first, end, false, Vector{});
 #pragma unroll
   for (int k = 0; k < kEmas; ++k) {
@@ -282,30 +292,30 @@ __device__ __noinline__ void update_some(const AdamwBuffers& buffers, const Adam
 }
 
 /// A block takes every gridDim-th chunk.
-template <int kEmas, int kUnroll, int kBlocksPerSm>
+template <UpdateRule kRule, int kEmas, int kUnroll, int kBlocksPerSm>
 __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
-    adamw_update_kernel(BucketTable table, AdamwParameters parameters,
-                        const StepControl* __restrict__ control) {
-  __shared__ AdamwScalars shared_scalars;
+    update_weights_kernel(BucketTable table, UpdateParameters parameters,
+                          const StepControl* __restrict__ control) {
+  __shared__ UpdateScalars shared_scalars;
   __shared__ int skip;
   if (threadIdx.x == 0) {  // divisions in double are slow on many GPUs: once a block
     skip = control->skip;
-    shared_scalars = adamw_scalars(parameters, *control, 1.0);
+    shared_scalars = update_scalars(parameters, *control, 1.0);
   }
   __syncthreads();
-  AdamwScalars scalars = shared_scalars;
+  UpdateScalars scalars = shared_scalars;
   double lr_factor = 1.0;
   constexpr int64_t kStep = int64_t{kThreads} * kWidth * kUnroll;
   int index = 0;
   for (int64_t chunk = blockIdx.x; chunk < table.num_chunks; chunk += gridDim.x) {
     index = bucket_of(table, chunk, index);
-    const AdamwBucket& bucket = table.buckets[index];
-    const AdamwBuffers buffers = bucket.buffers;
+    const UpdateBucket& bucket = table.buckets[index];
+    const UpdateBuffers buffers = bucket.buffers;
     if (buffers.lr_factor != lr_factor) {  // for the whole block alike
       lr_factor = buffers.lr_factor;
       __syncthreads();
       if (threadIdx.x == 0) {
-        shared_scalars = adamw_scalars(parameters, *control, lr_factor);
+        shared_scalars = update_scalars(parameters, *control, lr_factor);
       }
       __syncthreads();
       scalars = shared_scalars;
@@ -322,21 +332,21 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     } else if (whole) {
 #pragma unroll 1
       for (int64_t i = begin + threadIdx.x * kWidth; i < end; i += kStep) {
-        update_whole<kEmas, kUnroll>(buffers, scalars, i, leaves_grad);
+        update_whole<kRule, kEmas, kUnroll>(buffers, scalars, i, leaves_grad);
       }
     } else {
 #pragma unroll 1
       for (int64_t i = begin + threadIdx.x * kWidth; i < end; i += kThreads * kWidth) {
         // By reference to where they lie, not to copies in local memory.
-        update_some<kEmas>(bucket.buffers, shared_scalars, i, end);
+        update_some<kRule, kEmas>(bucket.buffers, shared_scalars, i, end);
       }
     }
   }
 }
 
-template <int kEmas>
-cudaError_t launch_update(const BucketTable& table, const AdamwParameters& parameters,
-                          const StepControl* control, cudaStream_t stream) {
+template <UpdateRule kRule, int kEmas>
+cudaError_t launch_rule(const BucketTable& table, const UpdateParameters& parameters,
+                        const StepControl* control, cudaStream_t stream) {
   // As many bytes in flight as the registers have room for: fewer are left with more arrays.
   constexpr int kUnroll = kEmas <= 1 ? 2 : 1;
   constexpr int kBlocksPerSm = kEmas <= 2 ? 3 : 2;
@@ -350,9 +360,23 @@ cudaError_t launch_update(const BucketTable& table, const AdamwParameters& param
     return error;
   }
   const int64_t blocks = std::min(table.num_chunks, int64_t{kBlocksPerSm} * multiprocessors);
-  adamw_update_kernel<kEmas, kUnroll, kBlocksPerSm>
+  update_weights_kernel<kRule, kEmas, kUnroll, kBlocksPerSm>
       <<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(table, parameters, control);
   return cudaGetLastError();
+}
+
+template <int kEmas>
+cudaError_t launch_update(const BucketTable& table, const UpdateParameters& parameters,
+                          const StepControl* control, cudaStream_t stream) {
+  switch (parameters.rule) {
+    case UpdateRule::kAdamW:
+      return launch_rule<UpdateRule::kAdamW, kEmas>(table, parameters, control, stream);
+    case UpdateRule::kLion:
+      return launch_rule<UpdateRule::kLion, kEmas>(table, parameters, control, stream);
+    case UpdateRule::kSgd:
+      return launch_rule<UpdateRule::kSgd, kEmas>(table, parameters, control, stream);
+  }
+  return cudaErrorInvalidValue;
 }
 
 }  // namespace
@@ -388,8 +412,8 @@ cudaError_t prepare_update(StepControl* control, const UpdatePolicy& policy,
   return cudaGetLastError();
 }
 
-cudaError_t adamw_update(const BucketTable& table, const AdamwParameters& parameters,
-                         const StepControl* control, cudaStream_t stream) {
+cudaError_t update_weights(const BucketTable& table, const UpdateParameters& parameters,
+                           const StepControl* control, cudaStream_t stream) {
   if (table.num_chunks == 0) {
     return cudaSuccess;
   }

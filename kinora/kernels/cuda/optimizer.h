@@ -19,7 +19,7 @@ namespace kinora::kernels::cuda {
 
 /// Buckets in device memory, as kernels::number_chunks left them.
 struct BucketTable {
-  const AdamwBucket* buckets = nullptr;
+  const UpdateBucket* buckets = nullptr;
   int32_t num_buckets = 0;
   int64_t num_chunks = 0;
 };
@@ -38,9 +38,10 @@ struct BucketTable {
 [[nodiscard]] cudaError_t prepare_update(StepControl* control, const UpdatePolicy& policy,
                                          const StepExchange* exchange, cudaStream_t stream);
 
-/// kernels::adamw_update over all buckets.
-[[nodiscard]] cudaError_t adamw_update(const BucketTable& table, const AdamwParameters& parameters,
-                                       const StepControl* control, cudaStream_t stream);
+/// kernels::update_weights over all buckets.
+[[nodiscard]] cudaError_t update_weights(const BucketTable& table,
+                                         const UpdateParameters& parameters,
+                                         const StepControl* control, cudaStream_t stream);
 
 /// Writes the step's report to `exchange`, in pinned host memory: for the host to see without a
 /// copy, once everything before on this stream is done.

@@ -38,7 +38,7 @@ parallel::MeshShape checked_mesh(const BoosterOptions& options) {
   return options.plugin_config.mesh();
 }
 
-optim::AdamWConfig with_clipping(optim::AdamWConfig optimizer, double grad_clip) {
+optim::OptimizerConfig with_clipping(optim::OptimizerConfig optimizer, double grad_clip) {
   if (grad_clip != 0.0) {
     KINORA_CHECK(optimizer.max_grad_norm == 0.0 || optimizer.max_grad_norm == grad_clip, kConfig,
                  "[booster] grad_clip is ", grad_clip, ", but the optimizer's max_grad_norm is ",
@@ -51,7 +51,7 @@ optim::AdamWConfig with_clipping(optim::AdamWConfig optimizer, double grad_clip)
 }  // namespace
 
 Boosted::Boosted(std::unique_ptr<Boostable> model, const BoosterOptions& options,
-                 const parallel::Mesh& mesh, const optim::AdamWConfig& optimizer,
+                 const parallel::Mesh& mesh, const optim::OptimizerConfig& optimizer,
                  const optim::LrSchedule& schedule)
     : mesh_(mesh), schedule_(schedule), model_(std::move(model)) {
   const int stage = zero_stage(options.plugin, options.plugin_config);
@@ -69,12 +69,14 @@ Boosted::Boosted(std::unique_ptr<Boostable> model, const BoosterOptions& options
           .compute_type = inference::compute_type(options.precision),
           .seed = options.seed,
           .train = true,
+          .rule = optimizer.rule,
           .ema_decays = options.ema_decays,
           .sharding = {.group = mesh_.state_group(),
                        .stage = stage,
                        .whole_gradients = !options.plugin_config.reduce_each_micro_batch}});
-  optimizer_ = std::make_unique<optim::AdamW>(with_clipping(optimizer, options.grad_clip), *arena_,
-                                              own_optimizer(options.optimizer_kernel, device));
+  optimizer_ =
+      std::make_unique<optim::Optimizer>(with_clipping(optimizer, options.grad_clip), *arena_,
+                                         own_optimizer(options.optimizer_kernel, device));
   if (model_->overwrites_gradients()) {
     optimizer_->leave_gradients();
   }
@@ -260,7 +262,7 @@ Booster::Booster(const BoosterOptions& options, const comm::Group& world)
 Booster::Booster(const BoosterOptions& options, const parallel::Mesh& mesh)
     : options_(options), mesh_(mesh), device_(inference::choose_device(options.device)) {}
 
-Boosted Booster::boost(torch::nn::Module& model, const optim::AdamWConfig& optimizer,
+Boosted Booster::boost(torch::nn::Module& model, const optim::OptimizerConfig& optimizer,
                        const optim::LrSchedule& schedule) const {
   KINORA_CHECK(mesh_.shape().sequence == 1, kConfig,
                "[booster] sp_size must be 1 for a torch::nn::Module, which does not divide tokens: "
@@ -270,7 +272,7 @@ Boosted Booster::boost(torch::nn::Module& model, const optim::AdamWConfig& optim
   return boost(torch_module(model), optimizer, schedule);
 }
 
-Boosted Booster::boost(std::unique_ptr<Boostable> model, const optim::AdamWConfig& optimizer,
+Boosted Booster::boost(std::unique_ptr<Boostable> model, const optim::OptimizerConfig& optimizer,
                        const optim::LrSchedule& schedule) const {
   return {std::move(model), options_, mesh_, optimizer, schedule};
 }

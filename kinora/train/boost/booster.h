@@ -9,9 +9,9 @@
 
 #include "kinora/comm/group.h"
 #include "kinora/diffusion/denoiser.h"
-#include "kinora/optim/adamw.h"
 #include "kinora/optim/arena.h"
 #include "kinora/optim/lr_schedule.h"
+#include "kinora/optim/optimizer.h"
 #include "kinora/parallel/data_parallel.h"
 #include "kinora/parallel/mesh.h"
 #include "kinora/train/boost/boostable.h"
@@ -67,7 +67,7 @@ class Boosted {
   void load_optimizer(const std::filesystem::path& checkpoint);
 
   [[nodiscard]] optim::Arena& arena() const { return *arena_; }
-  [[nodiscard]] optim::AdamW& optimizer() const { return *optimizer_; }
+  [[nodiscard]] optim::Optimizer& optimizer() const { return *optimizer_; }
   /// Null: this rank computes alone.
   [[nodiscard]] parallel::DataParallel* parallel() const { return parallel_.get(); }
 
@@ -87,7 +87,8 @@ class Boosted {
   /// After the last pass: the step's loss over all ranks, fp32, no dims, on the device; the same
   /// tensor each time.
   at::Tensor end_step();
-  /// Enqueues the update and returns its number, for AdamW::wait_report. `loss`: to be reported.
+  /// Enqueues the update and returns its number, for Optimizer::wait_report. `loss`: to be
+  /// reported.
   int64_t enqueue_update(double lr, const at::Tensor& loss);
   /// Brings what forward reads up to date, for use outside of passes. All ranks call it.
   void refresh();
@@ -103,14 +104,14 @@ class Boosted {
  private:
   friend class Booster;
   Boosted(std::unique_ptr<Boostable> model, const BoosterOptions& options,
-          const parallel::Mesh& mesh, const optim::AdamWConfig& optimizer,
+          const parallel::Mesh& mesh, const optim::OptimizerConfig& optimizer,
           const optim::LrSchedule& schedule);
 
   parallel::Mesh mesh_;
   optim::LrSchedule schedule_;
   std::unique_ptr<Boostable> model_;
   std::unique_ptr<optim::Arena> arena_;
-  std::unique_ptr<optim::AdamW> optimizer_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<parallel::DataParallel> parallel_;
   at::Tensor loss_;  // of the step: fp32, no dims
   int64_t num_passes_ = 1;
@@ -140,10 +141,11 @@ class Booster {
   /// Any model of libtorch, whose parameters move to the device, in the options' precision, with
   /// the values of rank 0; see torch_module.h. It must not be used by others while the result
   /// lives. All ranks call it. kConfig.
-  [[nodiscard]] Boosted boost(torch::nn::Module& model, const optim::AdamWConfig& optimizer,
+  [[nodiscard]] Boosted boost(torch::nn::Module& model, const optim::OptimizerConfig& optimizer,
                               const optim::LrSchedule& schedule) const;
   /// Anything that offers what training needs.
-  [[nodiscard]] Boosted boost(std::unique_ptr<Boostable> model, const optim::AdamWConfig& optimizer,
+  [[nodiscard]] Boosted boost(std::unique_ptr<Boostable> model,
+                              const optim::OptimizerConfig& optimizer,
                               const optim::LrSchedule& schedule) const;
   /// The same loader, for this rank's part of its samples.
   [[nodiscard]] data::LoaderOptions boost(data::LoaderOptions loader) const;

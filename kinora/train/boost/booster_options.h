@@ -38,7 +38,7 @@ struct BoosterOptions {
   PluginConfig plugin_config = {};
   /// Of the copies of the weights that forward reads; master, moments and averages are fp32.
   Precision precision = Precision::kBf16;
-  double grad_clip = 0.0;  ///< clip gradients to this global norm; 0: as AdamWConfig says
+  double grad_clip = 0.0;  ///< clip gradients to this global norm; 0: as OptimizerConfig says
   bool use_fp8 = false;    ///< 8-bit matrix products, of Kinora's own models alone
   std::vector<double> ema_decays = {};  ///< of averaged weights, at most 4
   DeviceChoice device = DeviceChoice::kAuto;

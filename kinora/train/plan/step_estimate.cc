@@ -92,10 +92,11 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
   // A multiply-accumulate is two operations, and backward has twice forward's.
   const double micro_step_s =
       6.0 * models::forward_macs(config.model) * own_samples / reached * recompute_factor(config);
-  // fp32: the gradient read and zeroed, weight, two moments and averages read and written; and the
-  // copy for forward.
+  // fp32: the gradient read and zeroed, weight, moments and averages read and written; and the copy
+  // for forward.
+  const double state = kernels::has_second_moment(config.optim.rule) ? 3.0 : 2.0;
   const double update_bytes =
-      8.0 + 8.0 * (3.0 + static_cast<double>(config.ema_decays.size())) + 2.0;
+      8.0 + 8.0 * (state + static_cast<double>(config.ema_decays.size())) + 2.0;
   StepCosts costs{.buckets = shares_,
                   .accumulation = config.train.global_batch / data_ranks / micro_batch,
                   .update_s = update_bytes * parameters_ / (kBandwidthShare * gpu_.bytes_per_s)};

@@ -146,7 +146,7 @@ TEST_P(BoosterRanksTest, EqualOneRankThatAccumulates) {
           BoosterOptions options = fp32();
           options.precision = precision;
           options.grad_clip = 0.2;
-          const optim::AdamWConfig config{.eps = 1e-3};  // so that last bits stay last bits
+          const optim::OptimizerConfig config{.eps = 1e-3};  // so that last bits stay last bits
           Net alone;
           Boosted one = Booster(options).boost(torch_module(alone, 100), config, constant());
           const auto want = train(alone, one, 2 * passes);

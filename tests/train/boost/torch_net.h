@@ -59,7 +59,7 @@ struct Net : torch::nn::Module {
 [[nodiscard]] inline BoosterOptions fp32() {
   return {.precision = Precision::kFp32, .device = DeviceChoice::kCpu};
 }
-[[nodiscard]] inline optim::AdamWConfig adamw() {
+[[nodiscard]] inline optim::OptimizerConfig adamw() {
   return {.weight_decay = kWeightDecay};
 }
 [[nodiscard]] inline optim::LrSchedule constant() {

@@ -1,4 +1,4 @@
-#include "kinora/optim/adamw.h"
+#include "kinora/optim/optimizer.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
@@ -25,14 +25,15 @@
 #include "tests/tolerances.h"
 
 namespace kinora::optim {
-namespace adamw_test {
+namespace optimizer_test {
 
+using kernels::UpdateRule;
 using nlohmann::json;
 using testing::HasSubstr;
 
 const json& fixture() {
   static const json kFixture = [] {
-    std::ifstream file(source_path("tests/optim/data/adamw.json"));
+    std::ifstream file(source_path("tests/optim/data/optimizers.json"));
     return json::parse(file);
   }();
   return kFixture;
@@ -52,7 +53,8 @@ std::string path_of(size_t index) {
 
 /// The parameters of a case of the fixture in an arena of two buckets, at their initial values.
 struct FixtureRun {
-  explicit FixtureRun(const json& data) : data(data), arena(make_arena()) {
+  explicit FixtureRun(const json& data, UpdateRule rule = UpdateRule::kAdamW)
+      : data(data), rule(rule), arena(make_arena()) {
     for (size_t i = 0; i < size(); ++i) {
       arena.load_parameter(path_of(i), tensor_of(data["initial"][i]).view(shape(i)));
     }
@@ -80,6 +82,7 @@ struct FixtureRun {
   }
 
   const json& data;
+  UpdateRule rule;
   TestParameters parameters;
   Arena arena;
 
@@ -92,19 +95,26 @@ struct FixtureRun {
       (i % 2 == 0 ? even : odd).parameters.push_back(path_of(i));
     }
     ArenaOptions options;
+    options.rule = rule;
     options.ema_decays = data["ema_decays"].get<std::vector<double>>();
     return Arena(parameters.named(), {even, odd}, options);
   }
 };
 
-class TorchAdamWTest : public testing::TestWithParam<const char*> {};
+struct FixtureCase {
+  const char* name;
+  UpdateRule rule = UpdateRule::kAdamW;
+};
 
-TEST_P(TorchAdamWTest, TwentyStepsEqualTorch) {
-  FixtureRun run(fixture()["cases"][GetParam()]);
-  AdamWConfig config;
+class PublishedOptimizerTest : public testing::TestWithParam<FixtureCase> {};
+
+TEST_P(PublishedOptimizerTest, TwentyStepsAreItsOwn) {
+  FixtureRun run(fixture()["cases"][GetParam().name], GetParam().rule);
+  OptimizerConfig config;
+  config.rule = GetParam().rule;
   config.weight_decay = run.data["weight_decay"];
   config.max_grad_norm = run.data["max_grad_norm"];
-  AdamW optimizer(config, run.arena);
+  Optimizer optimizer(config, run.arena);
   for (const json& step : run.data["steps"]) {
     run.set_gradients(step);
     const StepResult result = optimizer.step(run.arena, run.data["lr"]);
@@ -116,14 +126,22 @@ TEST_P(TorchAdamWTest, TwentyStepsEqualTorch) {
     }
   }
   run.expect_close(run.data["exp_avg"], Role::exp_avg(), tolerance::kFewRoundings);
-  run.expect_close(run.data["exp_avg_sq"], Role::exp_avg_sq(), tolerance::kFewRoundings);
+  EXPECT_EQ(run.data.contains("exp_avg_sq"), kernels::has_second_moment(config.rule));
+  EXPECT_EQ(run.arena.buckets()[0].exp_avg_sq.defined(), run.data.contains("exp_avg_sq"));
+  if (run.data.contains("exp_avg_sq")) {
+    run.expect_close(run.data["exp_avg_sq"], Role::exp_avg_sq(), tolerance::kFewRoundings);
+  }
   for (size_t k = 0; k < run.data["averages"].size(); ++k) {
     run.expect_close(run.data["averages"][k], Role::average(k), tolerance::kFewRoundings);
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, TorchAdamWTest, testing::Values("plain", "clipped", "factors"),
-                         [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Cases, PublishedOptimizerTest,
+                         testing::Values(FixtureCase{"plain"}, FixtureCase{"clipped"},
+                                         FixtureCase{"factors"},
+                                         FixtureCase{"lion", UpdateRule::kLion},
+                                         FixtureCase{"sgd", UpdateRule::kSgd}),
+                         [](const auto& info) { return std::string(info.param.name); });
 
 TEST(TorchGradScalerTest, ScalesSkipsAndUpdatesEqualTorch) {
   // The optimizer's own policy has the interval of 2000; here the operations with a short one.
@@ -136,7 +154,7 @@ TEST(TorchGradScalerTest, ScalesSkipsAndUpdatesEqualTorch) {
   policy.max_grad_norm = run.data["max_grad_norm"];
   policy.dynamic_loss_scale = true;
   policy.growth_interval = run.data["growth_interval"];
-  kernels::AdamwParameters parameters;
+  kernels::UpdateParameters parameters;
   parameters.weight_decay = run.data["weight_decay"];
   parameters.num_emas = 1;
   parameters.ema_decay[0] = run.data["ema_decays"][0];
@@ -151,7 +169,7 @@ TEST(TorchGradScalerTest, ScalesSkipsAndUpdatesEqualTorch) {
     run.set_gradients(step);
     ops::add_sum_squares(table, control);
     ops::prepare_update(control, policy);
-    ops::adamw_update(table, parameters, control);
+    ops::update_weights(table, parameters, control);
     const kernels::StepControl decisions = ops::read_step_control(control);
     EXPECT_EQ(decisions.skip == 1, step["skipped"].get<bool>());
     EXPECT_EQ(decisions.loss_scale, step["loss_scale"].get<float>());
@@ -171,8 +189,9 @@ TEST(TorchGradScalerTest, ScalesSkipsAndUpdatesEqualTorch) {
 
 /// Random gradients of one parameter of `numel` elements, the same for every run.
 struct RandomRun {
-  RandomRun(int64_t numel, at::ScalarType type, std::vector<double> decays = {})
-      : arena(make_arena(numel, type, std::move(decays))) {}
+  RandomRun(int64_t numel, at::ScalarType type, std::vector<double> decays = {},
+            UpdateRule rule = UpdateRule::kAdamW)
+      : arena(make_arena(numel, type, std::move(decays), rule)) {}
 
   void set_gradients(uint32_t step, double scale = 1.0) const {
     ops::random_fill(parameters.named()[0].parameter->grad, {3, 1, step, RandomPurpose::kTest},
@@ -183,9 +202,11 @@ struct RandomRun {
   Arena arena;
 
  private:
-  Arena make_arena(int64_t numel, at::ScalarType type, std::vector<double> decays) {
+  Arena make_arena(int64_t numel, at::ScalarType type, std::vector<double> decays,
+                   UpdateRule rule) {
     parameters.add("weight", {numel});
     ArenaOptions options;
+    options.rule = rule;
     options.compute_type = type;
     options.ema_decays = std::move(decays);
     return Arena(parameters.named(), parameters.one_bucket(), options);
@@ -206,10 +227,10 @@ std::vector<Role> all_roles(const Arena& arena) {
   return roles;
 }
 
-TEST(AdamWTest, TheComputeCopyIsTheRoundedMaster) {
+TEST(OptimizerTest, TheComputeCopyIsTheRoundedMaster) {
   for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
     RandomRun run(1000, type);
-    AdamW optimizer({}, run.arena);
+    Optimizer optimizer({}, run.arena);
     run.set_gradients(0);
     optimizer.step(run.arena, 0.01);
     EXPECT_TRUE(at::equal(run.arena.buckets()[0].compute, run.arena.buckets()[0].master.to(type)));
@@ -217,19 +238,24 @@ TEST(AdamWTest, TheComputeCopyIsTheRoundedMaster) {
   }
 }
 
-TEST(AdamWTest, FusedPassEqualsTheComposedOne) {
-  RandomRun fused(10'007, at::kBFloat16, {0.9, 0.999});
-  RandomRun composed(10'007, at::kBFloat16, {0.9, 0.999});
-  AdamWConfig config;
+class UpdateRuleTest : public testing::TestWithParam<UpdateRule> {};
+
+TEST_P(UpdateRuleTest, FusedPassEqualsTheComposedOne) {
+  RandomRun fused(10'007, at::kBFloat16, {0.9, 0.999}, GetParam());
+  RandomRun composed(10'007, at::kBFloat16, {0.9, 0.999}, GetParam());
+  OptimizerConfig config;
+  config.rule = GetParam();
+  config.beta2 = 0.999;
   config.weight_decay = 0.1;
   config.max_grad_norm = 1.0;
-  AdamW optimizer(config, fused.arena);
+  Optimizer optimizer(config, fused.arena);
   kernels::UpdatePolicy policy;
   policy.max_grad_norm = 1.0;
   kernels::StepControl start;
   start.lr = 0.01;
   const at::Tensor control = ops::make_step_control(start, at::kCPU);
-  kernels::AdamwParameters parameters;
+  kernels::UpdateParameters parameters;
+  parameters.rule = GetParam();
   parameters.weight_decay = 0.1;
   parameters.num_emas = 2;
   parameters.ema_decay[0] = 0.9;
@@ -243,7 +269,7 @@ TEST(AdamWTest, FusedPassEqualsTheComposedOne) {
                                           bucket.exp_avg_sq, bucket.ema,  bucket.compute};
     ops::add_sum_squares(ops::BucketTable({tensors}), control);
     ops::prepare_update(control, policy);
-    ops::adamw_update_composed(tensors, parameters, control);
+    ops::update_weights_composed(tensors, parameters, control);
   }
   for (const Role role : fused.arena.state_roles()) {
     const at::Tensor want = composed.arena.buckets()[0].tensor(role);
@@ -253,16 +279,20 @@ TEST(AdamWTest, FusedPassEqualsTheComposedOne) {
   }
 }
 
-TEST(AdamWTest, TheNumberOfThreadsChangesNoBit) {
+INSTANTIATE_TEST_SUITE_P(Rules, UpdateRuleTest,
+                         testing::Values(UpdateRule::kAdamW, UpdateRule::kLion, UpdateRule::kSgd),
+                         [](const auto& info) { return std::string(to_string(info.param)); });
+
+TEST(OptimizerTest, TheNumberOfThreadsChangesNoBit) {
   const int threads = at::get_num_threads();
-  AdamWConfig config;
+  OptimizerConfig config;
   config.max_grad_norm = 1.0;
   RandomRun one(300'001, at::kBFloat16, {0.99});
   RandomRun four(300'001, at::kBFloat16, {0.99});
   StepResult results[2];
   for (RandomRun* run : {&one, &four}) {
     at::set_num_threads(run == &one ? 1 : 4);
-    AdamW optimizer(config, run->arena);
+    Optimizer optimizer(config, run->arena);
     for (uint32_t step = 0; step < 3; ++step) {
       run->set_gradients(step);
       results[run == &one ? 0 : 1] = optimizer.step(run->arena, 0.01);
@@ -273,10 +303,10 @@ TEST(AdamWTest, TheNumberOfThreadsChangesNoBit) {
   expect_same_bits(one.arena, four.arena, all_roles(one.arena));
 }
 
-TEST(AdamWTest, AveragesFollowTheClosedForm) {
+TEST(OptimizerTest, AveragesFollowTheClosedForm) {
   // lr 0 keeps the weights, so after n steps ema = w + (ema_0 - w) d^n.
   RandomRun run(100, at::kFloat, {0.9, 0.99});
-  AdamW optimizer({}, run.arena);
+  Optimizer optimizer({}, run.arena);
   const Bucket& bucket = run.arena.buckets()[0];
   const at::Tensor weights = bucket.master.clone();
   bucket.ema[0].fill_(2.0);
@@ -294,12 +324,12 @@ TEST(AdamWTest, AveragesFollowTheClosedForm) {
   }
 }
 
-TEST(AdamWTest, ASkippedStepLeavesEverythingButGradients) {
+TEST(OptimizerTest, ASkippedStepLeavesEverythingButGradients) {
   for (const float bad :
        {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
     RandomRun run(1000, at::kBFloat16, {0.9});
     RandomRun untouched(1000, at::kBFloat16, {0.9});
-    AdamW optimizer({}, run.arena);
+    Optimizer optimizer({}, run.arena);
     run.set_gradients(0);
     run.arena.buckets()[0].grad[777] = bad;
     const StepResult result = optimizer.step(run.arena, 0.01);
@@ -314,9 +344,9 @@ TEST(AdamWTest, ASkippedStepLeavesEverythingButGradients) {
   }
 }
 
-TEST(AdamWTest, HalfPrecisionStartsWithTorchsScaleAndBacksOff) {
+TEST(OptimizerTest, HalfPrecisionStartsWithTorchsScaleAndBacksOff) {
   RandomRun run(100, at::kHalf);
-  AdamW optimizer({}, run.arena);
+  Optimizer optimizer({}, run.arena);
   const at::Tensor scale = optimizer.loss_scale();
   EXPECT_EQ(scale.item<float>(), 65536.0F);
   run.set_gradients(0, 65536.0);
@@ -328,12 +358,12 @@ TEST(AdamWTest, HalfPrecisionStartsWithTorchsScaleAndBacksOff) {
   EXPECT_EQ(scale.item<float>(), 32768.0F) << "the tensor follows";
 }
 
-TEST(AdamWTest, ARestoredRunGoesOnWithTheSameBits) {
+TEST(OptimizerTest, ARestoredRunGoesOnWithTheSameBits) {
   RandomRun whole(1000, at::kHalf, {0.9});
   RandomRun resumed(1000, at::kHalf, {0.9});
-  AdamWConfig config;
+  OptimizerConfig config;
   config.max_grad_norm = 1.0;
-  AdamW first(config, whole.arena);
+  Optimizer first(config, whole.arena);
   for (uint32_t step = 0; step < 3; ++step) {
     whole.set_gradients(step, 65536.0);
     first.step(whole.arena, 0.01);
@@ -342,7 +372,7 @@ TEST(AdamWTest, ARestoredRunGoesOnWithTheSameBits) {
     resumed.arena.buckets()[0].tensor(role).copy_(whole.arena.buckets()[0].tensor(role));
   }
   resumed.arena.refresh_compute();
-  AdamW second(config, resumed.arena);
+  Optimizer second(config, resumed.arena);
   second.restore(first.state());
   EXPECT_EQ(second.state(), first.state());
   EXPECT_EQ(second.state().applied_steps, 3);
@@ -356,13 +386,13 @@ TEST(AdamWTest, ARestoredRunGoesOnWithTheSameBits) {
   expect_same_bits(whole.arena, resumed.arena, all_roles(whole.arena));
 }
 
-TEST(AdamWTest, EnqueuedStepsEqualBlockingOnesAndReportTheirLoss) {
+TEST(OptimizerTest, EnqueuedStepsEqualBlockingOnesAndReportTheirLoss) {
   RandomRun blocking(1000, at::kBFloat16, {0.9});
   RandomRun enqueued(1000, at::kBFloat16, {0.9});
-  AdamWConfig config;
+  OptimizerConfig config;
   config.max_grad_norm = 1.0;
-  AdamW first(config, blocking.arena);
-  AdamW second(config, enqueued.arena);
+  Optimizer first(config, blocking.arena);
+  Optimizer second(config, enqueued.arena);
   for (uint32_t step = 0; step < 100; ++step) {  // more than the ring has
     const double lr = 1e-3 * (step + 1);
     blocking.set_gradients(step);
@@ -381,17 +411,17 @@ TEST(AdamWTest, EnqueuedStepsEqualBlockingOnesAndReportTheirLoss) {
   EXPECT_EQ(second.wait_report(37).applied_steps, 37) << "as long as the ring holds it";
 }
 
-TEST(AdamWErrorTest, SettingsAreChecked) {
+TEST(OptimizerErrorTest, SettingsAreChecked) {
   RandomRun run(10, at::kFloat, {0.9});
-  const auto message = [&](const AdamWConfig& config) {
-    return error_of(ErrorKind::kConfig, [&] { const AdamW optimizer(config, run.arena); });
+  const auto message = [&](const OptimizerConfig& config) {
+    return error_of(ErrorKind::kConfig, [&] { const Optimizer optimizer(config, run.arena); });
   };
   EXPECT_THAT(message({.beta1 = 1.0}), HasSubstr("betas must be in [0, 1), got 1"));
   EXPECT_THAT(message({.beta2 = -0.1}), HasSubstr("betas must be in [0, 1), got -0.1"));
   EXPECT_THAT(message({.eps = 0.0}), HasSubstr("eps must be above 0"));
   EXPECT_THAT(message({.weight_decay = -1.0}), HasSubstr("weight_decay"));
   EXPECT_THAT(message({.max_grad_norm = -1.0}), HasSubstr("max_grad_norm"));
-  AdamW optimizer({}, run.arena);
+  Optimizer optimizer({}, run.arena);
   EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { optimizer.step(run.arena, -1.0); }),
               HasSubstr("learning rate"));
   EXPECT_THAT(error_of(ErrorKind::kInternal, [&] { (void)optimizer.wait_report(1); }),
@@ -401,20 +431,29 @@ TEST(AdamWErrorTest, SettingsAreChecked) {
               HasSubstr("while an EMA stands in"));
 }
 
-TEST(AdamWErrorTest, SamplingArenasCannotBeTrained) {
+TEST(OptimizerErrorTest, MomentsOfAnotherRuleAreRefused) {
+  RandomRun run(10, at::kFloat, {}, UpdateRule::kLion);
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { const Optimizer optimizer({}, run.arena); }),
+              HasSubstr("moments of lion, not of adamw"));
+  Optimizer optimizer({.rule = UpdateRule::kLion}, run.arena);
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { optimizer.restore({}); }),
+              HasSubstr("a state of adamw is none of lion"));
+}
+
+TEST(OptimizerErrorTest, SamplingArenasCannotBeTrained) {
   TestParameters parameters;
   parameters.add("weight", {3});
   ArenaOptions options;
   options.train = false;
   const Arena arena(parameters.named(), parameters.one_bucket(), options);
-  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { const AdamW optimizer({}, arena); }),
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { const Optimizer optimizer({}, arena); }),
               HasSubstr("made for sampling"));
 }
 
-TEST(AdamWErrorTest, ImpossibleStatesAreRefused) {
+TEST(OptimizerErrorTest, ImpossibleStatesAreRefused) {
   RandomRun run(10, at::kHalf);
-  AdamW optimizer({}, run.arena);
-  const auto message = [&](const AdamWState& state) {
+  Optimizer optimizer({}, run.arena);
+  const auto message = [&](const OptimizerState& state) {
     return error_of(ErrorKind::kIo, [&] { optimizer.restore(state); });
   };
   EXPECT_THAT(message({.applied_steps = -1}), HasSubstr("-1 applied"));
@@ -422,7 +461,7 @@ TEST(AdamWErrorTest, ImpossibleStatesAreRefused) {
   EXPECT_THAT(message({.loss_scale = std::numeric_limits<float>::quiet_NaN()}), HasSubstr("nan"));
   EXPECT_THAT(message({.good_steps = 2000}), HasSubstr("2000 good steps"));
   RandomRun fp32(10, at::kFloat);
-  AdamW other({}, fp32.arena);
+  Optimizer other({}, fp32.arena);
   EXPECT_THAT(error_of(ErrorKind::kIo, [&] { other.restore({.loss_scale = 1024.0F}); }),
               HasSubstr("belongs to an fp16 run"));
 }
@@ -432,9 +471,9 @@ TEST(OptimizerOpErrorTest, MismatchedTensorsAreNamed) {
   const Bucket& bucket = run.arena.buckets()[0];
   const at::Tensor control = ops::make_step_control({}, at::kCPU);
   const auto message = [&](const ops::OptimizerBucket& tensors,
-                           const kernels::AdamwParameters& parameters = {}) {
+                           const kernels::UpdateParameters& parameters = {}) {
     return error_of(ErrorKind::kShape,
-                    [&] { ops::adamw_update(ops::BucketTable({tensors}), parameters, control); });
+                    [&] { ops::update_weights(ops::BucketTable({tensors}), parameters, control); });
   };
   const ops::OptimizerBucket good = {bucket.master,     bucket.grad, bucket.exp_avg,
                                      bucket.exp_avg_sq, {},          bucket.compute};
@@ -446,16 +485,16 @@ TEST(OptimizerOpErrorTest, MismatchedTensorsAreNamed) {
   EXPECT_THAT(message(bad), HasSubstr("exp_avg must be"));
   bad = good;
   bad.exp_avg_sq = at::Tensor();
-  EXPECT_THAT(message(bad), HasSubstr("got an undefined tensor"));
+  EXPECT_THAT(message(bad), HasSubstr("adamw needs exp_avg_sq"));
   bad = good;
   bad.compute = bucket.master;
   EXPECT_THAT(message(bad), HasSubstr("compute must be bf16 or fp16"));
-  kernels::AdamwParameters averaged;
+  kernels::UpdateParameters averaged;
   averaged.num_emas = 1;
   EXPECT_THAT(message(good, averaged), HasSubstr("there must be 1 EMAs"));
   EXPECT_THAT(error_of(ErrorKind::kShape, [&] { ops::round_to(bucket.master, bucket.grad); }),
               HasSubstr("must be bf16 or fp16"));
 }
 
-}  // namespace adamw_test
+}  // namespace optimizer_test
 }  // namespace kinora::optim

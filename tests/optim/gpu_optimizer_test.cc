@@ -8,12 +8,12 @@
 #include "kinora/core/philox.h"
 #include "kinora/ops/optimizer_step.h"
 #include "kinora/ops/random.h"
-#include "kinora/optim/adamw.h"
+#include "kinora/optim/optimizer.h"
 #include "tests/optim/model.h"
 #include "tests/tolerances.h"
 
 namespace kinora::optim {
-namespace gpu_adamw_test {
+namespace gpu_optimizer_test {
 
 /// The tensor level on a GPU; with nvcc our kernels, without it the composed path.
 class GpuOptimTest : public testing::TestWithParam<at::ScalarType> {
@@ -42,7 +42,7 @@ struct DeviceRun {
 
   TestParameters parameters;
   Arena arena;
-  AdamWConfig config;
+  OptimizerConfig config;
 
  private:
   /// factor: of the learning rate of the second and third parameter.
@@ -85,8 +85,8 @@ TEST_P(GpuOptimTest, InitialValuesHaveTheBitsOfTheCpu) {
 TEST_P(GpuOptimTest, StepsEqualTheCpu) {
   DeviceRun cpu(at::kCPU, GetParam());
   DeviceRun gpu(at::kCUDA, GetParam());
-  AdamW on_cpu(cpu.config, cpu.arena);
-  AdamW on_gpu(gpu.config, gpu.arena);
+  Optimizer on_cpu(cpu.config, cpu.arena);
+  Optimizer on_gpu(gpu.config, gpu.arena);
   const double scale = GetParam() == at::kHalf ? 65536.0 : 1.0;
   for (uint32_t step = 0; step < 5; ++step) {
     cpu.set_gradients(step, scale);
@@ -106,8 +106,8 @@ TEST_P(GpuOptimTest, StepsEqualTheCpu) {
 TEST_P(GpuOptimTest, FactorsOfTheLearningRateEqualTheCpu) {
   DeviceRun cpu(at::kCPU, GetParam(), 0.25);
   DeviceRun gpu(at::kCUDA, GetParam(), 0.25);
-  AdamW on_cpu(cpu.config, cpu.arena);
-  AdamW on_gpu(gpu.config, gpu.arena);
+  Optimizer on_cpu(cpu.config, cpu.arena);
+  Optimizer on_gpu(gpu.config, gpu.arena);
   for (uint32_t step = 0; step < 5; ++step) {
     cpu.set_gradients(step, 1.0);
     gpu.set_gradients(step, 1.0);
@@ -121,7 +121,7 @@ TEST_P(GpuOptimTest, TheSameStepsGiveTheSameBits) {
   DeviceRun first(at::kCUDA, GetParam());
   DeviceRun second(at::kCUDA, GetParam());
   for (DeviceRun* run : {&first, &second}) {
-    AdamW optimizer(run->config, run->arena);
+    Optimizer optimizer(run->config, run->arena);
     for (uint32_t step = 0; step < 3; ++step) {
       run->set_gradients(step, 1.0);
       optimizer.step(run->arena, 0.01);
@@ -138,7 +138,7 @@ TEST_P(GpuOptimTest, TheSameStepsGiveTheSameBits) {
 TEST_P(GpuOptimTest, ComposedPassEqualsTheCpu) {
   DeviceRun cpu(at::kCPU, GetParam());
   DeviceRun gpu(at::kCUDA, GetParam());
-  kernels::AdamwParameters parameters;
+  kernels::UpdateParameters parameters;
   parameters.num_emas = 2;
   parameters.ema_decay[0] = 0.9;
   parameters.ema_decay[1] = 0.999;
@@ -157,11 +157,11 @@ TEST_P(GpuOptimTest, ComposedPassEqualsTheCpu) {
     ops::add_sum_squares(table, control);
     ops::prepare_update(control, {});
     if (run == &cpu) {
-      ops::adamw_update(table, parameters, control);
+      ops::update_weights(table, parameters, control);
       continue;
     }
     for (const ops::OptimizerBucket& bucket : table.buckets()) {
-      ops::adamw_update_composed(bucket, parameters, control);
+      ops::update_weights_composed(bucket, parameters, control);
     }
   }
   expect_close(gpu.arena, cpu.arena);
@@ -170,8 +170,8 @@ TEST_P(GpuOptimTest, ComposedPassEqualsTheCpu) {
 TEST_P(GpuOptimTest, EnqueuedStepsEqualBlockingOnes) {
   DeviceRun blocking(at::kCUDA, GetParam());
   DeviceRun enqueued(at::kCUDA, GetParam());
-  AdamW first(blocking.config, blocking.arena);
-  AdamW second(enqueued.config, enqueued.arena);
+  Optimizer first(blocking.config, blocking.arena);
+  Optimizer second(enqueued.config, enqueued.arena);
   const at::Tensor loss = at::tensor(std::vector<float>{3.5F}).to(at::kCUDA);
   constexpr uint32_t kSteps = 70;  // further than the host may be ahead
   std::vector<StepResult> want;
@@ -199,7 +199,7 @@ TEST_P(GpuOptimTest, EnqueuedStepsEqualBlockingOnes) {
 TEST_P(GpuOptimTest, ANonFiniteGradientIsSkippedOnTheDevice) {
   DeviceRun run(at::kCUDA, GetParam());
   const DeviceRun untouched(at::kCUDA, GetParam());
-  AdamW optimizer(run.config, run.arena);
+  Optimizer optimizer(run.config, run.arena);
   const at::Tensor scale = optimizer.loss_scale();
   run.set_gradients(0, 1.0);
   run.arena.buckets()[1].grad[777'777] = std::numeric_limits<float>::infinity();
@@ -249,5 +249,5 @@ TEST(GpuRandomOpTest, BatchesHaveTheBitsOfTheCpu) {
   }
 }
 
-}  // namespace gpu_adamw_test
+}  // namespace gpu_optimizer_test
 }  // namespace kinora::optim

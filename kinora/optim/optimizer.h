@@ -11,13 +11,17 @@
 
 namespace kinora::optim {
 
+/// "adamw", "lion" or "sgd": the names in recipes and checkpoints.
+[[nodiscard]] const char* to_string(kernels::UpdateRule rule);
+
 /// torch.optim.AdamW's defaults, except for the weight decay. The learning rate comes with each
 /// step.
-struct AdamWConfig {
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-8;
-  double weight_decay = 0.0;   ///< decoupled; of every parameter
+struct OptimizerConfig {
+  kernels::UpdateRule rule = kernels::UpdateRule::kAdamW;
+  double beta1 = 0.9;          ///< of the first moment; SGD: the momentum
+  double beta2 = 0.0;          ///< of AdamW's second moment, of Lion's momentum; 0: 0.999, 0.99
+  double eps = 1e-8;           ///< AdamW alone
+  double weight_decay = 0.0;   ///< of every parameter; decoupled, but SGD's
   double max_grad_norm = 0.0;  ///< of all gradients together; 0: no clipping
 };
 
@@ -32,19 +36,20 @@ struct StepResult {
 
 /// What a checkpoint keeps beside the arena's arrays, for a resumed run to go on with the same
 /// bits.
-struct AdamWState {
+struct OptimizerState {
+  kernels::UpdateRule rule = kernels::UpdateRule::kAdamW;
   int64_t applied_steps = 0;
   int64_t skipped_steps = 0;
   float loss_scale = 1.0F;
   int32_t good_steps = 0;  ///< applied steps since the loss scale last changed
 
-  bool operator==(const AdamWState&) const = default;
+  bool operator==(const OptimizerState&) const = default;
 };
 
-/// AdamW with clipping, the dynamic loss scale of fp16 and the arena's EMAs: one pass over memory
-/// for the norm, one for everything else (kernels/optimizer.h). Of an arena that is divided this
-/// rank's slices alone, with the norm of all; gradients stay as they are then. Parameters may have
-/// factors of the learning rate (nn::Parameter::lr_factor).
+/// An update rule with clipping, the dynamic loss scale of fp16 and the arena's EMAs: one pass over
+/// memory for the norm, one for everything else (kernels/optimizer.h). Of an arena that is divided
+/// this rank's slices alone, with the norm of all; gradients stay as they are then. Parameters may
+/// have factors of the learning rate (nn::Parameter::lr_factor).
 ///
 /// With our kernels on a GPU a step is five launches that depend on nothing but addresses: the
 /// learning rate and the results go through pinned memory. So steps can be enqueued without waiting
@@ -53,16 +58,16 @@ struct AdamWState {
 ///   enqueue_step(arena, lr, loss)      is   begin_step(lr); launch_step(arena, loss);
 ///   a graph: launch_step recorded once;     then for each step begin_step(lr); replay;
 ///   wait_report(step)                  at any time until kStepRing steps later
-class AdamW {
+class Optimizer {
  public:
   /// The loss scale is dynamic if the arena computes in fp16, else 1. Throws kConfig for values out
-  /// of range or an arena without training state.
+  /// of range, or an arena without training state or with that of another rule.
   /// own_kernels: false composes the update of libtorch's calls, which waits for the device.
-  AdamW(const AdamWConfig& config, const Arena& arena, bool own_kernels = true);
-  AdamW(const AdamW&) = delete;
-  AdamW& operator=(const AdamW&) = delete;
+  Optimizer(const OptimizerConfig& config, const Arena& arena, bool own_kernels = true);
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
   /// Waits for steps on their way, which write to this object's memory.
-  ~AdamW();
+  ~Optimizer();
 
   /// Updates all weights from the gradients, which it zeros. Waits for the device once, at the end.
   StepResult step(Arena& arena, double lr);
@@ -91,13 +96,13 @@ class AdamW {
   [[nodiscard]] at::Tensor loss_scale() const;
 
   /// Waits for the device.
-  [[nodiscard]] AdamWState state() const;
+  [[nodiscard]] OptimizerState state() const;
   /// kIo for values that no run can have.
-  void restore(const AdamWState& state);
+  void restore(const OptimizerState& state);
 
  private:
   kernels::UpdatePolicy policy_;
-  kernels::AdamwParameters parameters_;
+  kernels::UpdateParameters parameters_;
   at::Tensor control_;   // kernels::StepControl in the device's memory
   at::Tensor exchange_;  // kernels::StepExchange in the host's
   ops::BucketTable table_;

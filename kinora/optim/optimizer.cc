@@ -1,4 +1,4 @@
-#include "kinora/optim/adamw.h"
+#include "kinora/optim/optimizer.h"
 
 #include <algorithm>
 #include <cmath>
@@ -68,43 +68,68 @@ ops::OptimizerBucket part_of(const ops::OptimizerBucket& whole, const Stretch& s
   return result;
 }
 
+double beta2_of(const OptimizerConfig& config) {
+  constexpr double kAdamW = 0.999;
+  constexpr double kLion = 0.99;
+  if (config.beta2 > 0.0) {
+    return config.beta2;
+  }
+  return config.rule == kernels::UpdateRule::kLion ? kLion : kAdamW;
+}
+
 void check_raw(const Arena& arena) {
   KINORA_CHECK(!arena.is_bound(), kInternal,
-               "[adamw] cannot step while an EMA stands in for the weights");
+               "[optim] cannot step while an EMA stands in for the weights");
 }
 
 }  // namespace
 
-AdamW::AdamW(const AdamWConfig& config, const Arena& arena, bool own_kernels)
+const char* to_string(kernels::UpdateRule rule) {
+  switch (rule) {
+    case kernels::UpdateRule::kAdamW:
+      return "adamw";
+    case kernels::UpdateRule::kLion:
+      return "lion";
+    case kernels::UpdateRule::kSgd:
+      return "sgd";
+  }
+  return "unknown";
+}
+
+Optimizer::Optimizer(const OptimizerConfig& config, const Arena& arena, bool own_kernels)
     : own_kernels_(own_kernels) {
   for (const double beta : {config.beta1, config.beta2}) {
-    KINORA_CHECK(beta >= 0.0 && beta < 1.0, kConfig, "[adamw] betas must be in [0, 1), got ", beta);
+    KINORA_CHECK(beta >= 0.0 && beta < 1.0, kConfig, "[optim] betas must be in [0, 1), got ", beta);
   }
-  KINORA_CHECK(config.eps > 0.0, kConfig, "[adamw] eps must be above 0, got ", config.eps);
+  KINORA_CHECK(config.eps > 0.0, kConfig, "[optim] eps must be above 0, got ", config.eps);
   KINORA_CHECK(config.weight_decay >= 0.0, kConfig,
-               "[adamw] weight_decay must not be negative, got ", config.weight_decay);
+               "[optim] weight_decay must not be negative, got ", config.weight_decay);
   KINORA_CHECK(config.max_grad_norm >= 0.0, kConfig,
-               "[adamw] max_grad_norm must not be negative (0: no clipping), got ",
+               "[optim] max_grad_norm must not be negative (0: no clipping), got ",
                config.max_grad_norm);
-  KINORA_CHECK(arena.options().train, kConfig, "[adamw] this arena was made for sampling");
-  policy_.beta1 = config.beta1;
-  policy_.beta2 = config.beta2;
+  KINORA_CHECK(arena.options().train, kConfig, "[optim] this arena was made for sampling");
+  KINORA_CHECK(arena.options().rule == config.rule, kConfig,
+               "[optim] this arena has the moments of ", to_string(arena.options().rule),
+               ", not of ", to_string(config.rule));
+  parameters_.rule = config.rule;
+  parameters_.beta1 = config.beta1;
+  parameters_.beta2 = beta2_of(config);
+  parameters_.eps = config.eps;
+  parameters_.weight_decay = config.weight_decay;
+  policy_.beta1 = parameters_.beta1;
+  policy_.beta2 = parameters_.beta2;
   policy_.max_grad_norm = config.max_grad_norm;
   policy_.dynamic_loss_scale = arena.options().compute_type == at::kHalf;
   kernels::StepControl start;
   start.loss_scale = policy_.dynamic_loss_scale ? kernels::kInitialLossScale : 1.0F;
   control_ = ops::make_step_control(start, arena.options().device);
   exchange_ = ops::make_step_exchange(arena.options().device);
-  parameters_.beta1 = config.beta1;
-  parameters_.beta2 = config.beta2;
-  parameters_.eps = config.eps;
-  parameters_.weight_decay = config.weight_decay;
   const std::vector<double>& decays = arena.options().ema_decays;
   parameters_.num_emas = static_cast<int>(decays.size());
   std::copy(decays.begin(), decays.end(), parameters_.ema_decay);
 }
 
-AdamW::~AdamW() {
+Optimizer::~Optimizer() {
   try {
     (void)ops::read_step_control(control_);
   } catch (...) {
@@ -112,20 +137,20 @@ AdamW::~AdamW() {
   }
 }
 
-StepResult AdamW::step(Arena& arena, double lr) {
+StepResult Optimizer::step(Arena& arena, double lr) {
   return wait_report(enqueue_step(arena, lr));
 }
 
-int64_t AdamW::enqueue_step(Arena& arena, double lr, const at::Tensor& loss) {
+int64_t Optimizer::enqueue_step(Arena& arena, double lr, const at::Tensor& loss) {
   check_raw(arena);
   const int64_t step = begin_step(lr);
   launch_step(arena, loss);
   return step;
 }
 
-int64_t AdamW::begin_step(double lr) {
+int64_t Optimizer::begin_step(double lr) {
   KINORA_CHECK(std::isfinite(lr) && lr >= 0.0, kConfig,
-               "[adamw] the learning rate must be finite and not negative, got ", lr);
+               "[optim] the learning rate must be finite and not negative, got ", lr);
   const int64_t step = steps_ + 1;
   if (step > kernels::kStepRing) {  // whose entry this step takes
     (void)ops::wait_report(exchange_, step - kernels::kStepRing, control_.device());
@@ -135,7 +160,7 @@ int64_t AdamW::begin_step(double lr) {
   return step;
 }
 
-void AdamW::prepare(const Arena& arena) {
+void Optimizer::prepare(const Arena& arena) {
   std::vector<at::Tensor> arrays = arrays_of(arena);
   if (are_same(arrays_, arrays)) {
     return;
@@ -158,7 +183,7 @@ void AdamW::prepare(const Arena& arena) {
   arrays_ = std::move(arrays);
 }
 
-void AdamW::launch_step(Arena& arena, const at::Tensor& loss) {
+void Optimizer::launch_step(Arena& arena, const at::Tensor& loss) {
   check_raw(arena);
   prepare(arena);
   ops::add_sum_squares(table_, control_);
@@ -169,38 +194,41 @@ void AdamW::launch_step(Arena& arena, const at::Tensor& loss) {
     sum.copy_(over_ranks);
   }
   ops::prepare_update(control_, policy_, exchange_);
-  ops::adamw_update(table_, parameters_, control_);
+  ops::update_weights(table_, parameters_, control_);
   ops::publish_report(control_, loss, exchange_);
 }
 
-StepResult AdamW::wait_report(int64_t step) const {
-  KINORA_CHECK(step >= 1 && step <= steps_, kInternal, "[adamw] step ", step,
+StepResult Optimizer::wait_report(int64_t step) const {
+  KINORA_CHECK(step >= 1 && step <= steps_, kInternal, "[optim] step ", step,
                " has not begun, the last one is ", steps_);
   const kernels::StepReport report = ops::wait_report(exchange_, step, control_.device());
   return {report.grad_norm,     report.skipped != 0,  report.loss_scale,
           report.applied_steps, report.skipped_steps, report.loss};
 }
 
-at::Tensor AdamW::loss_scale() const {
+at::Tensor Optimizer::loss_scale() const {
   return ops::loss_scale_of(control_);
 }
 
-AdamWState AdamW::state() const {
+OptimizerState Optimizer::state() const {
   const kernels::StepControl control = ops::read_step_control(control_);
-  return {control.applied_steps, control.skipped_steps, control.loss_scale, control.good_steps};
+  return {parameters_.rule, control.applied_steps, control.skipped_steps, control.loss_scale,
+          control.good_steps};
 }
 
-void AdamW::restore(const AdamWState& state) {
+void Optimizer::restore(const OptimizerState& state) {
+  KINORA_CHECK(state.rule == parameters_.rule, kConfig, "[optim] a state of ",
+               to_string(state.rule), " is none of ", to_string(parameters_.rule));
   KINORA_CHECK(state.applied_steps >= 0 && state.skipped_steps >= 0 && state.good_steps >= 0 &&
                    state.good_steps < policy_.growth_interval && std::isfinite(state.loss_scale) &&
                    state.loss_scale > 0.0F,
                kIo,
-               "[adamw] a saved state must have counts of 0 or more and a positive loss scale, "
+               "[optim] a saved state must have counts of 0 or more and a positive loss scale, "
                "got ",
                state.applied_steps, " applied, ", state.skipped_steps, " skipped, ",
                state.good_steps, " good steps, loss scale ", state.loss_scale);
   KINORA_CHECK(policy_.dynamic_loss_scale || state.loss_scale == 1.0F, kIo,
-               "[adamw] a saved loss scale of ", state.loss_scale,
+               "[optim] a saved loss scale of ", state.loss_scale,
                " belongs to an fp16 run, this one is not. Hint: keep train.precision on resume.");
   kernels::StepControl control;
   control.applied_steps = state.applied_steps;
