@@ -28,6 +28,7 @@ enum class RandomPurpose : uint8_t {
   kBucket = 13,        ///< which bucket takes a sample; sample = its index, step = epoch
   kNoiseOffset = 14,   ///< what training adds to all noise of a channel
   kPyramidNoise = 15,  ///< the coarse levels of training's noise
+  kMask = 16,          ///< the parts of pictures that a U-Net learns to fill in
   kTest = 255,
 };
 

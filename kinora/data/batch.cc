@@ -57,7 +57,9 @@ Batch of_each(const Batch& batch, const Function& function) {
           .pooled = of(batch.pooled),
           .original_size = of(batch.original_size),
           .control = of(batch.control),
-          .mask = of(batch.mask)};
+          .before = of(batch.before),
+          .mask = of(batch.mask),
+          .beside = of(batch.beside)};
 }
 
 }  // namespace
@@ -88,6 +90,9 @@ BatchBuffers::BatchBuffers(const Source& source, const SampleSize& size, int64_t
   };
   if (source.beside().control) {
     control_.emplace(plane(3), at::kByte, pinned);
+  }
+  if (source.beside().before) {
+    before_.emplace(plane(3), at::kByte, pinned);
   }
   if (source.beside().mask) {
     mask_.emplace(plane(1), at::kByte, pinned);
@@ -120,13 +125,14 @@ Batch BatchBuffers::take() {
           .pooled = taken(pooled_),
           .original_size = taken(original_size_),
           .control = taken(control_),
+          .before = taken(before_),
           .mask = taken(mask_)};
 }
 
 int64_t BatchBuffers::num_allocated() const {
   int64_t sum = images_.num_allocated() + labels_.num_allocated() + sample_index_.num_allocated();
   for (const auto* pool : {&latent_std_, &fps_, &text_, &tokens_, &text_lengths_, &pooled_,
-                           &original_size_, &control_, &mask_}) {
+                           &original_size_, &control_, &before_, &mask_}) {
     sum += *pool ? (*pool)->num_allocated() : 0;
   }
   return sum;

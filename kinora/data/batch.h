@@ -33,7 +33,12 @@ struct Batch {
   /// [B, 2]; 0: not known.
   at::Tensor original_size = {};
   at::Tensor control = {};  ///< what a ControlNet is shown: uint8 [B, 3, H, W]
-  at::Tensor mask = {};     ///< which places count, 255 whole: uint8 [B, 1, H, W]
+  at::Tensor before = {};   ///< the pictures before they were changed: uint8 [B, 3, H, W]
+  /// Which places count, 255 whole, or are filled in, from 128 on: uint8 [B, 1, H, W].
+  at::Tensor mask = {};
+  /// What a U-Net is shown beside them (diffusion::Conditions::beside), which a train::EncodeStage
+  /// makes of `before`, or of mask and pictures.
+  at::Tensor beside = {};
 };
 
 /// The first `count` samples of `batch`, as views.
@@ -89,6 +94,7 @@ class BatchBuffers {
   std::optional<BufferPool> pooled_;
   std::optional<BufferPool> original_size_;
   std::optional<BufferPool> control_;
+  std::optional<BufferPool> before_;
   std::optional<BufferPool> mask_;
 };
 

@@ -6,24 +6,10 @@
 #include <string_view>
 
 #include "kinora/core/text.h"
+#include "kinora/data/draws.h"
 
 namespace kinora::data {
 namespace {
-
-/// The numbers of a stream, one after the other.
-class Draws {
- public:
-  explicit Draws(const RandomStream& stream) : stream_(stream) {}
-
-  [[nodiscard]] double uniform() { return random_uniform(stream_, element_++); }
-  [[nodiscard]] size_t index(size_t bound) {
-    return random_index(stream_, element_++, static_cast<uint32_t>(bound));
-  }
-
- private:
-  RandomStream stream_;
-  uint64_t element_ = 0;
-};
 
 std::vector<std::string_view> pieces(std::string_view text, char separator) {
   std::vector<std::string_view> kept;

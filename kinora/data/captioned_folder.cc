@@ -48,6 +48,7 @@ struct Caption {
 
 // What a picture beside another is, by the end of its stem.
 constexpr std::string_view kControlEnd = ".control";
+constexpr std::string_view kBeforeEnd = ".before";
 constexpr std::string_view kMaskEnd = ".mask";
 
 /// "a/b.control" of "a/b.control.png" where "a/b" is the stem of a picture, else nothing.
@@ -64,9 +65,11 @@ class StemsBeside {
   /// Whether this is a picture beside another.
   [[nodiscard]] bool has(std::string_view path) const {
     const std::string_view stem = stem_of(path);
-    return std::ranges::any_of(std::array{kControlEnd, kMaskEnd}, [&](std::string_view end) {
-      return stem.ends_with(end) && pictures_.contains(stem.substr(0, stem.size() - end.size()));
-    });
+    return std::ranges::any_of(
+        std::array{kControlEnd, kBeforeEnd, kMaskEnd}, [&](std::string_view end) {
+          return stem.ends_with(end) &&
+                 pictures_.contains(stem.substr(0, stem.size() - end.size()));
+        });
   }
   /// The picture beside `path`; empty: there is none.
   [[nodiscard]] std::string_view find(std::string_view path, std::string_view end) const {
@@ -98,9 +101,11 @@ MediaSet list_captioned_folder(const fs::path& folder, const PicturesBeside& bes
     }
   }
   const StemsBeside stems(tree);
-  const std::array<std::tuple<bool, std::string_view, std::string MediaItem::*, const char*>, 2>
+  const std::array<std::tuple<bool, std::string_view, std::string MediaItem::*, const char*>, 3>
       kinds = {{{beside.control, kControlEnd, &MediaItem::control,
                  "a picture without NAME.control.png beside it (data.control)"},
+                {beside.before, kBeforeEnd, &MediaItem::before,
+                 "a picture without NAME.before.png beside it (data.before)"},
                 {beside.mask, kMaskEnd, &MediaItem::mask,
                  "a picture without NAME.mask.png beside it (data.mask)"}}};
   for (const std::string& path : tree.files) {

@@ -6,6 +6,7 @@
 #include "kinora/core/error.h"
 #include "kinora/data/class_folder.h"
 #include "kinora/data/class_tar.h"
+#include "kinora/data/drawn_masks.h"
 #include "kinora/data/latent_cache.h"
 #include "kinora/data/latent_files.h"
 #include "kinora/data/media_set.h"
@@ -275,11 +276,18 @@ WantedFiles wanted_files(const DataConfig& config) {
   return {.videos = config.frame_layout == FrameLayout::kVideo, .default_fps = config.fps};
 }
 
+// Which files beside pictures are read.
+PicturesBeside files_beside(const DataConfig& config) {
+  return {
+      .control = config.control, .before = config.before, .mask = config.mask == MaskKind::kFile};
+}
+
 // Images, clips or latents without texts.
 std::unique_ptr<Source> open_pictures(const DataConfig& config) {
+  const PicturesBeside beside = files_beside(config);
   const MediaOptions media{.is_video = config.frame_layout == FrameLayout::kVideo,
                            .default_fps = config.fps,
-                           .beside = config.beside};
+                           .beside = beside};
   switch (config.source) {
     case SourceKind::kShapes:
       return std::make_unique<ShapeSource>(static_cast<uint64_t>(config.seed), config.count,
@@ -296,8 +304,7 @@ std::unique_ptr<Source> open_pictures(const DataConfig& config) {
     case SourceKind::kTar:
       return std::make_unique<ClassTar>(paths_of(config), wanted_files(config));
     case SourceKind::kCaptions:
-      return std::make_unique<MediaSource>(list_captioned_folder(folder_of(config), config.beside),
-                                           media);
+      return std::make_unique<MediaSource>(list_captioned_folder(folder_of(config), beside), media);
     case SourceKind::kManifest:
       return std::make_unique<MediaSource>(
           list_manifests(paths_of(config), {.allow_outside = config.allow_outside}), media);
@@ -395,20 +402,33 @@ void describe(Fields& fields, DataConfig& c, std::string_view section) {
   constexpr const char* kOfCaptions =
       "be false but for data.source captions of pictures (data.frame_layout image)";
   const auto may_lie_beside = [&c] {
-    return !c.beside.any() ||
+    return !files_beside(c).any() ||
            (c.source == SourceKind::kCaptions && c.frame_layout == FrameLayout::kImage);
   };
   fields
       .add(
-          "control", c.beside.control,
+          "control", c.control,
           "Read what a ControlNet is shown from NAME.control.png beside NAME.jpg, a picture of the "
           "same size.")
       .check(kOfCaptions, may_lie_beside);
   fields
-      .add("mask", c.beside.mask,
-           "Read NAME.mask.png beside NAME.jpg, grey and of the same size: the loss of a place is "
-           "multiplied by it, white = 1.")
+      .add("before", c.before,
+           "Read the picture before it was changed from NAME.before.png beside NAME.jpg, a picture "
+           "of the same size: what a U-Net for editing learns to change.")
       .check(kOfCaptions, may_lie_beside);
+  fields
+      .add("mask", c.mask,
+           {{"false", MaskKind::kNone}, {"true", MaskKind::kFile}, {"drawn", MaskKind::kDrawn}},
+           "true = read NAME.mask.png beside NAME.jpg, grey and of the same size; drawn = draw a "
+           "mask at random each time. A U-Net for inpainting learns to fill in what is white; of "
+           "other models, which take files alone, the loss of a place is multiplied by the mask, "
+           "white = 1.")
+      .check(kOfCaptions, may_lie_beside)
+      .check("be drawn for pictures alone, not for clips or latents", [&c] {
+        return c.mask != MaskKind::kDrawn ||
+               (c.source != SourceKind::kLatents && c.source != SourceKind::kMovingShapes &&
+                c.frame_layout == FrameLayout::kImage);
+      });
   describe_buckets(fields, c);
   fields.add("scaled_decode", c.scaled_decode,
              "Decode large JPEGs at 1/2, 1/4 or 1/8 of their size, whatever still covers the crop, "
@@ -472,6 +492,10 @@ std::unique_ptr<Source> open_whole_source(const DataConfig& config, const Captio
   }
   if (!config.caption.empty()) {
     source = std::make_unique<CaptionForAllSource>(std::move(source), config.caption);
+  }
+  if (config.mask == MaskKind::kDrawn) {
+    source =
+        std::make_unique<DrawnMaskSource>(std::move(source), static_cast<uint64_t>(config.seed));
   }
   if (config.captions.changes()) {
     source = std::make_unique<CaptionChoiceSource>(std::move(source), config.captions);

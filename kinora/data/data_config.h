@@ -38,6 +38,13 @@ enum class FrameLayout : uint8_t {
 /// Where the texts of samples come from. The numbers are part of set_identity().
 enum class TextKind : uint8_t { kNone = 0, kFile = 2, kTokens = 3 };
 
+/// What data.mask asks for.
+enum class MaskKind : uint8_t {
+  kNone,
+  kFile,   ///< NAME.mask.png beside NAME.jpg
+  kDrawn,  ///< drawn at random (drawn_masks.h)
+};
+
 /// Which images, clips or latents to train on, and how to load them.
 struct DataConfig {
   SourceKind source = SourceKind::kShapes;
@@ -59,8 +66,10 @@ struct DataConfig {
   int64_t seed = 0;         ///< of generated images and of what is held out
   int64_t validation = 0;
   bool flip = false;
-  PicturesBeside beside;  ///< data.control and data.mask: which files beside pictures are read
-  ConfigTable buckets;    ///< none: all samples have height, width and frames
+  bool control = false;  ///< data.control, data.before, data.mask: what lies beside pictures
+  bool before = false;
+  MaskKind mask = MaskKind::kNone;
+  ConfigTable buckets;  ///< none: all samples have height, width and frames
   AspectRatios bucket_ratios = AspectRatios::kOpenSora2;
   int64_t bucket_multiple = 16;
   int64_t bucket_batches = 0;  ///< in a step, over all ranks; 0: one for each rank

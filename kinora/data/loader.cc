@@ -323,7 +323,9 @@ class Loader::Impl {
         .flip = options_.random_flip && random_uniform(stream, 0) < 0.5F,
         .start = random_uniform(stream, 1),
         .caption_draws = RandomStream{options_.seed, static_cast<uint64_t>(position), kCaptionStep,
-                                      RandomPurpose::kAugment}};
+                                      RandomPurpose::kAugment},
+        .mask_draws =
+            RandomStream{options_.seed, static_cast<uint64_t>(position), 0, RandomPurpose::kMask}};
     int64_t index = slot.indices[static_cast<size_t>(i)];
     std::string reason;
     for (int64_t attempt = 1;; ++attempt) {

@@ -27,7 +27,8 @@ struct MediaItem {
   std::string caption = {};  ///< itself, or the path of its file; empty in archives
   CaptionForm caption_form = CaptionForm::kNone;
   std::string control = {};  ///< path of the picture that a ControlNet is shown; empty: none
-  std::string mask = {};     ///< of the mask of the loss, likewise
+  std::string before = {};   ///< of the picture before it was changed, likewise
+  std::string mask = {};     ///< of its mask, likewise
   bool is_video = false;
   uint32_t place = 0;          ///< index of the root or archive
   uint32_t entry = 0;          ///< in the archive
@@ -71,8 +72,9 @@ struct Tree {
 
 /// Pictures and clips in a folder and those below it, with captions in files beside them: NAME.txt
 /// or, if there is none, NAME.json (see json_caption) for NAME.jpg. Files that share NAME share the
-/// caption. NAME.control.png and NAME.mask.png, of any format, are no samples beside a NAME.jpg but
-/// belong to it; `beside` says which must be there: a picture without is rejected. No classes.
+/// caption. NAME.control.png, NAME.before.png and NAME.mask.png, of any format, are no samples
+/// beside a NAME.jpg but belong to it; `beside` says which must be there: a picture without is
+/// rejected. No classes.
 [[nodiscard]] MediaSet list_captioned_folder(const std::filesystem::path& folder,
                                              const PicturesBeside& beside = {});
 

@@ -127,6 +127,9 @@ void MediaSource::read_beside(const MediaItem& item, const io::ImageSize& size, 
   if (options_.beside.control) {
     read(item.control, "control picture", out.control);
   }
+  if (options_.beside.before) {
+    read(item.before, "the picture before", out.before);
+  }
   if (options_.beside.mask) {
     read(item.mask, "mask", out.mask);
     check_grey(out.mask, item.mask);
@@ -198,6 +201,7 @@ uint64_t MediaSource::stamp(int64_t index) const {
   }
   uint64_t file = file_stamp(from.path);
   for (const auto& [reads, path] : {std::pair{options_.beside.control, from.control},
+                                    std::pair{options_.beside.before, from.before},
                                     std::pair{options_.beside.mask, from.mask}}) {
     file = reads ? mix_stamps({file, file_stamp(path)}) : file;
   }

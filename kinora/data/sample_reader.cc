@@ -84,6 +84,7 @@ void SampleReader::read(int64_t index, const Augmentation& augmentation, const B
   sample_.choice = size_.choice(augmentation.start);
   sample_.is_chosen = false;
   sample_.caption_draws = augmentation.caption_draws;
+  sample_.mask_draws = augmentation.mask_draws;
   sample_.crop = {size_.height, size_.width, size_.scaled_decode};
   source_.read(index, sample_);
   choose_frames(index);
@@ -99,6 +100,9 @@ void SampleReader::read(int64_t index, const Augmentation& augmentation, const B
   }
   if (batch.control.defined()) {
     write_beside(sample_.control, augmentation.flip, batch.control, i);
+  }
+  if (batch.before.defined()) {
+    write_beside(sample_.before, augmentation.flip, batch.before, i);
   }
   if (batch.mask.defined()) {
     write_beside(sample_.mask, augmentation.flip, batch.mask, i);

@@ -51,6 +51,7 @@ struct Augmentation {
   bool flip = false;   ///< mirrored, every frame of it
   float start = 0.5F;  ///< which frames of a clip: 0 the first ones, below 1 the last ones
   std::optional<RandomStream> caption_draws = {};  ///< as Sample has them
+  std::optional<RandomStream> mask_draws = {};     ///< likewise
 };
 
 /// Reads samples into batches: images and the frames of clips cropped to one size, latents (of

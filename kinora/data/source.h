@@ -86,9 +86,10 @@ struct LatentParts {
 /// Pictures that a source has beside each picture, of its size.
 struct PicturesBeside {
   bool control = false;  ///< what a ControlNet is shown
-  bool mask = false;     ///< grey: how much a place counts
+  bool before = false;   ///< the picture before it was changed
+  bool mask = false;     ///< grey: how much a place counts, or what is filled in
 
-  [[nodiscard]] bool any() const { return control || mask; }
+  [[nodiscard]] bool any() const { return control || before || mask; }
 };
 
 /// One decoded sample: an image, a clip or, of sources with a latent_shape, a latent. Readers fill
@@ -106,6 +107,8 @@ struct Sample {
   /// Set by who reads: what random choices of its caption are drawn by (CaptionChoice); nothing:
   /// they are not drawn.
   std::optional<RandomStream> caption_draws;
+  /// Likewise what its mask is drawn by (DrawnMaskSource); nothing: always the same.
+  std::optional<RandomStream> mask_draws;
   /// Set by sources for which the other frames were work: `image` holds just the chosen ones.
   bool is_chosen = false;
 
@@ -119,7 +122,8 @@ struct Sample {
   io::ImageSize pictured;  ///< of a latent: the picture before all was made of it; 0: not known
   int64_t label = 0;       ///< in [0, num_classes)
   io::Image control;       ///< of sources whose beside() has it, of the size of `image`
-  io::Image mask;          ///< likewise
+  io::Image before;        ///< likewise
+  io::Image mask;          ///< likewise, or as large as what is made of `image`
 };
 
 /// What is known of a sample beside its pixels.

@@ -1,5 +1,6 @@
 #include "kinora/inference/conditions.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/full_like.h>
@@ -133,6 +134,7 @@ diffusion::Conditions conditions_of(const data::Batch& batch, const models::Mode
   const ClipSize size = clip_size(batch.images);
   const bool is_image = size.frames == 1;
   conditions.control = batch.control;
+  conditions.beside = batch.beside;
   if (wanted.fps) {
     conditions.fps = is_image ? of_all(batch_size, kImageFps) : batch.fps;
   }
@@ -174,6 +176,11 @@ void drop_conditions(diffusion::Conditions& conditions, const at::Tensor& droppe
   } else {
     conditions.null_text = dropped;
   }
+}
+
+void drop_pictures(diffusion::Conditions& conditions, const at::Tensor& draws, double rate) {
+  const at::Tensor dropped = (draws >= 0.5 * rate).logical_and(draws < 1.5 * rate);
+  conditions.beside = at::where(dropped.view({-1, 1, 1, 1}), 0.0, conditions.beside);
 }
 
 void take_null_score(const diffusion::Conditions& conditions, diffusion::Conditions& null) {

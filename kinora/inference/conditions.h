@@ -44,6 +44,11 @@ void check_texts(const data::TextShape& texts, const models::ModelConfig& model)
 void drop_conditions(diffusion::Conditions& conditions, const at::Tensor& dropped,
                      int64_t null_class);
 
+/// Of U-Nets that change a picture, whose captions are dropped where `draws`, fp32 [B] in [0, 1),
+/// is below `rate`: the picture becomes zeros for half of these, and for as many samples that keep
+/// their caption (Brooks et al. 2023, "InstructPix2Pix", section 3.2.1). rate: up to 2 / 3.
+void drop_pictures(diffusion::Conditions& conditions, const at::Tensor& draws, double rate);
+
 /// Those of the unconditional prediction: what drop_conditions() makes of all of them.
 [[nodiscard]] diffusion::Conditions null_of(const diffusion::Conditions& conditions,
                                             int64_t null_class);

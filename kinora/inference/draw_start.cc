@@ -10,9 +10,11 @@
 #include "kinora/core/error.h"
 #include "kinora/device/host_bytes.h"
 #include "kinora/inference/given_frames.h"
+#include "kinora/inference/shown_beside.h"
 #include "kinora/io/image_resize.h"
 #include "kinora/io/safetensors.h"
 #include "kinora/models/families.h"
+#include "kinora/pipelines/latent_encoder.h"
 
 namespace kinora::inference {
 namespace {
@@ -114,21 +116,15 @@ at::Tensor as_drawn(const at::Tensor& pixels, models::Autoencoder* encoder, at::
 at::Tensor shown_beside(const at::Tensor& pixels, const at::Tensor& masks,
                         const models::ModelConfig& model, models::Autoencoder* encoder,
                         at::Device device) {
-  switch (models::shape_of(model).input) {
-    case models::UnetInput::kPlain:
-      return {};
-    case models::UnetInput::kInpaint: {
-      KINORA_CHECK(masks.defined(), kConfig,
-                   "[sample] this model fills in a part of a picture. Hint: --mask FILE");
-      const at::Tensor masked = as_drawn(pixels * (1.0 - masks), encoder, device);
-      return at::cat({mask_of_drawn(masks, model), masked}, 1);
-    }
-    case models::UnetInput::kEdit: {
-      const at::Tensor drawn = as_drawn(pixels, encoder, device);
-      return encoder == nullptr ? drawn : models::from_model_space(encoder->space(), drawn);
-    }
+  const models::UnetInput input = models::shape_of(model).input;
+  KINORA_CHECK(input != models::UnetInput::kInpaint || masks.defined(), kConfig,
+               "[sample] this model fills in a part of a picture. Hint: --mask FILE");
+  std::optional<pipelines::LatentEncoder> latents;
+  if (encoder != nullptr) {
+    latents.emplace(*encoder, device, /*micro_batch=*/1);
   }
-  KINORA_UNREACHABLE("[sample] unknown input");
+  const at::Tensor shown = shown_beside(pixels, masks, input, latents ? &*latents : nullptr);
+  return shown.defined() ? shown.to(at::kCPU) : shown;
 }
 
 at::Tensor read_controls(const std::vector<std::string>& paths, const models::ModelConfig& model) {

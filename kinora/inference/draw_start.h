@@ -58,10 +58,8 @@ struct DrawStart {
 [[nodiscard]] at::Tensor as_drawn(const at::Tensor& pixels, models::Autoencoder* encoder,
                                   at::Device device);
 
-/// What `model` is shown of pictures beside what it draws, by models::ModelShape::input: a mask and
-/// the pictures without what it covers, these grey, or the pictures, not scaled. pixels, masks: as
-/// the functions above read them. Undefined where it is shown nothing. kConfig without a mask where
-/// it needs one.
+/// What `model` is shown of pictures beside what it draws, as shown_beside.h has it, on the CPU.
+/// pixels, masks: as the functions above read them. kConfig without a mask where it needs one.
 [[nodiscard]] at::Tensor shown_beside(const at::Tensor& pixels, const at::Tensor& masks,
                                       const models::ModelConfig& model,
                                       models::Autoencoder* encoder, at::Device device);

@@ -10,6 +10,7 @@
 #include "kinora/inference/conditions.h"
 #include "kinora/inference/frozen_text_encoder.h"
 #include "kinora/inference/prompts.h"
+#include "kinora/inference/shown_beside.h"
 #include "kinora/io/image_grid.h"
 #include "kinora/models/families.h"
 #include "kinora/pipelines/images.h"
@@ -20,21 +21,30 @@ namespace {
 
 using ConditionsOf = std::function<pipelines::DrawConditions(int64_t first, int64_t size)>;
 
-/// `conditions`, and what the ControlNets of the model are shown of the first sample.count samples.
-ConditionsOf with_controls(ConditionsOf conditions, const data::Source& data,
-                           const ModelRecipe& recipe, at::Device device) {
-  if (models::shape_of(recipe.model).controls == 0) {
+/// `conditions`, and what the model is shown of the pictures of the first sample.count samples.
+ConditionsOf with_pictures(ConditionsOf conditions, const data::Source& data,
+                           const ModelRecipe& recipe, const pipelines::LatentEncoder* latents,
+                           at::Device device) {
+  const models::ModelShape shape = models::shape_of(recipe.model);
+  if (shape.controls == 0 && shape.input == models::UnetInput::kPlain) {
     return conditions;
   }
   const int64_t count = std::min(recipe.sample.count, data.size());
   std::vector<int64_t> indices(static_cast<size_t>(count));
   std::iota(indices.begin(), indices.end(), 0);
-  const at::Tensor control =
-      data::load_samples(data, indices, data::sample_size(recipe.data)).control;
-  return [conditions = std::move(conditions), control, device](int64_t first, int64_t size) {
+  const data::Batch batch = data::load_samples(data, indices, data::sample_size(recipe.data));
+  const at::Tensor beside = shown_beside(batch, shape.input, latents, device);
+  return [conditions = std::move(conditions), control = batch.control, beside, device](
+             int64_t first, int64_t size) {
     pipelines::DrawConditions result = conditions(first, size);
-    const at::Tensor rows = at::arange(first, first + size, at::kLong).remainder(control.size(0));
-    result.conditions.control = control.index_select(0, rows).to(device);
+    const at::Tensor numbers = at::arange(first, first + size, at::kLong);
+    const auto rows = [&](const at::Tensor& all) {
+      return all.defined()
+                 ? all.index_select(0, numbers.remainder(all.size(0)).to(all.device())).to(device)
+                 : all;
+    };
+    result.conditions.control = rows(control);
+    result.conditions.beside = rows(beside);
     return result;
   };
 }
@@ -42,9 +52,11 @@ ConditionsOf with_controls(ConditionsOf conditions, const data::Source& data,
 }  // namespace
 
 ShownSamples shown_samples(const data::Source& data, const ModelRecipe& recipe,
-                           const pipelines::TextBatchEncoder* encoder, at::Device device) {
+                           const pipelines::TextBatchEncoder* encoder,
+                           const pipelines::LatentEncoder* latents, at::Device device) {
   const models::ModelConfig& model = recipe.model;
   ShownSamples shown;
+  ConditionsOf conditions;
   if (model.takes_text()) {
     Prompts prompts = prompts_of_data(data, recipe.sample.count);
     for (const Prompt& prompt : prompts.all) {
@@ -53,18 +65,17 @@ ShownSamples shown_samples(const data::Source& data, const ModelRecipe& recipe,
     if (prompts.shape.is_ids() && encoder != nullptr) {
       encode(prompts, *encoder);
     }
-    shown.conditions = with_controls(
-        conditions_of_prompts(std::move(prompts), model, clip_fps(recipe.data), device), data,
-        recipe, device);
-    return shown;
+    conditions = conditions_of_prompts(std::move(prompts), model, clip_fps(recipe.data), device);
+  } else {
+    conditions = [num_classes = model.num_classes, device](int64_t first, int64_t size) {
+      pipelines::DrawConditions result;
+      result.conditions.labels =
+          at::arange(first, first + size, at::kLong).remainder(num_classes).to(device);
+      result.null = null_of(result.conditions, num_classes);
+      return result;
+    };
   }
-  shown.conditions = [num_classes = model.num_classes, device](int64_t first, int64_t size) {
-    pipelines::DrawConditions result;
-    result.conditions.labels =
-        at::arange(first, first + size, at::kLong).remainder(num_classes).to(device);
-    result.null = null_of(result.conditions, num_classes);
-    return result;
-  };
+  shown.conditions = with_pictures(std::move(conditions), data, recipe, latents, device);
   return shown;
 }
 

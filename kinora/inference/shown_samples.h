@@ -10,6 +10,7 @@
 #include "kinora/inference/recipe.h"
 #include "kinora/io/image.h"
 #include "kinora/pipelines/draw.h"
+#include "kinora/pipelines/latent_encoder.h"
 #include "kinora/pipelines/text_batch_encoder.h"
 
 namespace kinora::inference {
@@ -21,9 +22,11 @@ struct ShownSamples {
 };
 
 /// All classes in turn, or the texts of the first sample.count samples of `data` in turn, made
-/// vectors of by `encoder` (may be null) where they are tokens. recipe.model is resolved.
+/// vectors of by `encoder` (may be null) where they are tokens, and the pictures that the model is
+/// shown of them, made latents of by `latents` (may be null). recipe.model is resolved.
 [[nodiscard]] ShownSamples shown_samples(const data::Source& data, const ModelRecipe& recipe,
                                          const pipelines::TextBatchEncoder* encoder,
+                                         const pipelines::LatentEncoder* latents,
                                          at::Device device);
 
 /// Frames a second of the clips that the run's model sees.

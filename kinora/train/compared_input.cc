@@ -35,7 +35,7 @@ inference::ComparedInput compared_input(const inference::ModelRecipe& recipe,
   const std::unique_ptr<inference::FrozenTextEncoder> texts =
       tokens ? inference::open_text_encoder(recipe, *tokens, at::kCPU) : nullptr;
   const EncodeStage stage(encoder ? &encoder->encoder : nullptr, texts ? &texts->encoder : nullptr,
-                          seed, at::kCPU);
+                          seed, at::kCPU, /*beside=*/false, models::shape_of(recipe.model).input);
   const MicroBatch samples = micro_batch_of(
       stage.means(data::load_samples(source, indices, data::sample_size(recipe.data))),
       recipe.model);

@@ -6,12 +6,14 @@
 
 #include <utility>
 
+#include "kinora/inference/shown_beside.h"
+
 namespace kinora::train {
 
 EncodeStage::EncodeStage(const pipelines::LatentEncoder* encoder,
                          const pipelines::TextBatchEncoder* texts, uint64_t seed, at::Device device,
-                         bool beside)
-    : encoder_(encoder), texts_(texts), seed_(seed), device_(device) {
+                         bool beside, models::UnetInput input)
+    : encoder_(encoder), texts_(texts), seed_(seed), device_(device), input_(input) {
   if (device.is_cuda() && beside) {
     const c10::impl::VirtualGuardImpl backend(device.type());
     stream_ = backend.getNewStream(device, /*priority=*/0);
@@ -34,6 +36,17 @@ models::LatentMoments EncodeStage::moments_of(const data::Batch& batch) const {
           .std = batch.latent_std.to(device_, /*non_blocking=*/true)};
 }
 
+void EncodeStage::encode_shown(data::Batch& batch) const {
+  if (input_ == models::UnetInput::kPlain) {
+    return;
+  }
+  batch.beside = inference::shown_beside(batch, input_, encoder_, device_);
+  if (input_ == models::UnetInput::kInpaint) {
+    batch.mask.reset();  // which weighs no loss
+  }
+  batch.before.reset();
+}
+
 void EncodeStage::encode_texts(data::Batch& batch) const {
   if (texts_ != nullptr && batch.tokens.defined()) {
     pipelines::EncodedTexts encoded = texts_->encode(batch.tokens, batch.text_lengths);
@@ -46,6 +59,7 @@ void EncodeStage::encode_texts(data::Batch& batch) const {
 void EncodeStage::begin(StepSamples& samples) const {
   const c10::OptionalStreamGuard guard(stream_);
   for (data::Batch& batch : samples.batches) {
+    encode_shown(batch);
     if (changes(batch)) {
       batch.images = pipelines::draw_latents(moments_of(batch), batch.sample_index, seed_);
       batch.latent_std.reset();
@@ -67,7 +81,7 @@ void EncodeStage::wait(const StepSamples& samples) const {
   const c10::Stream current = c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
   samples.ready->block(current);
   for (const data::Batch& batch : samples.batches) {
-    for (const at::Tensor* made : {&batch.images, &batch.text, &batch.pooled}) {
+    for (const at::Tensor* made : {&batch.images, &batch.text, &batch.pooled, &batch.beside}) {
       if (made->defined() && made->is_cuda()) {
         made->record_stream(current);  // its memory goes back to the other stream
       }
@@ -77,14 +91,15 @@ void EncodeStage::wait(const StepSamples& samples) const {
 
 data::Batch EncodeStage::means(const data::Batch& batch) const {
   data::Batch result = batch;
+  encode_shown(result);
   if (changes(batch)) {
     result.images = moments_of(batch).mean.to(at::kCPU);
     result.latent_std.reset();
   }
   encode_texts(result);
-  for (at::Tensor* text : {&result.text, &result.pooled}) {
-    if (text->defined()) {
-      *text = text->to(at::kCPU);
+  for (at::Tensor* made : {&result.text, &result.pooled, &result.beside}) {
+    if (made->defined()) {
+      *made = made->to(at::kCPU);
     }
   }
   return result;

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "kinora/data/batch.h"
+#include "kinora/models/unets/unet_config.h"
 #include "kinora/pipelines/latent_encoder.h"
 #include "kinora/pipelines/text_batch_encoder.h"
 #include "kinora/train/step_samples.h"
@@ -13,16 +14,18 @@
 namespace kinora::train {
 
 /// What happens to the samples of a step before the model sees them: they are copied to the device,
-/// a frozen autoencoder makes latents of pixels, of latents with a deviation one is drawn, and a
-/// frozen text encoder makes vectors of tokens. On a GPU this runs on a stream of its own, beside
-/// the steps before. Which latents come out depends on seed and place in the stream of samples
-/// alone: the same whether pixels or a cache of their latents went in.
+/// a frozen autoencoder makes latents of pixels and of what a U-Net is shown beside them, of
+/// latents with a deviation one is drawn, and a frozen text encoder makes vectors of tokens. On a
+/// GPU this runs on a stream of its own, beside the steps before. Which latents come out depends on
+/// seed and place in the stream of samples alone: the same whether pixels or a cache of their
+/// latents went in.
 class EncodeStage {
  public:
   /// Both encoders are borrowed; null: pixels stay pixels, and tokens tokens. beside: on a GPU the
-  /// work runs on a stream of its own; else on the current one.
+  /// work runs on a stream of its own; else on the current one. input: of the model.
   EncodeStage(const pipelines::LatentEncoder* encoder, const pipelines::TextBatchEncoder* texts,
-              uint64_t seed, at::Device device, bool beside = true);
+              uint64_t seed, at::Device device, bool beside = true,
+              models::UnetInput input = models::UnetInput::kPlain);
 
   /// Begins the work; the samples are what it makes of them, for use after wait().
   void begin(StepSamples& samples) const;
@@ -39,6 +42,9 @@ class EncodeStage {
   [[nodiscard]] bool changes(const data::Batch& batch) const;
   [[nodiscard]] models::LatentMoments moments_of(const data::Batch& batch) const;
 
+  /// Where the model is shown something beside the pictures, which are pixels yet.
+  void encode_shown(data::Batch& batch) const;
+
   /// Where the batch has tokens and somebody encodes them.
   void encode_texts(data::Batch& batch) const;
 
@@ -46,6 +52,7 @@ class EncodeStage {
   const pipelines::TextBatchEncoder* texts_;
   uint64_t seed_;
   at::Device device_;
+  models::UnetInput input_;
   std::optional<c10::Stream> stream_;  // of a GPU; nothing: the current one
 };
 

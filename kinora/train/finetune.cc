@@ -126,6 +126,23 @@ std::string choose_positions(inference::PositionChoice choice, const models::Mod
          list_names(changed, kNamesInMessage);
 }
 
+/// Lets a U-Net begin as one that is shown less. Returns what was done.
+std::string widen_input(const models::ModelConfig& config, nn::Module& model,
+                        checkpoint::LateTensors& tensors) {
+  const int64_t more = pipelines::widen_input(config, tensors);
+  if (more == 0) {
+    return "";
+  }
+  for (const nn::NamedParameter& named : model.named_parameters()) {
+    KINORA_CHECK(named.path != pipelines::kInputWeight || !named.parameter->frozen, kConfig,
+                 "[finetune] ", named.path, " has weights of zero for ", more,
+                 " channels that the file's U-Net is not shown, but is frozen, so that they would "
+                 "never learn. Hint: name conv_in.* in finetune.train");
+  }
+  return std::string(pipelines::kInputWeight) + " has weights of zero for " + std::to_string(more) +
+         " channels that the file's U-Net is not shown";
+}
+
 /// "; LoRA of rank 8 on 56 linears, of rank 4 on 12 convolutions".
 std::string describe_updates(const inference::LoraConfig& lora, nn::Module& model) {
   struct Counted {
@@ -227,6 +244,7 @@ std::string initialise_from(const RunConfig& config, nn::Module& model, optim::A
   const auto file = pipelines::open_weights(config.checkpoint.init_from);
   checkpoint::LateTensors tensors = file.tensors();
   pipelines::start_controls(config.model, tensors);
+  const std::string widened = widen_input(config.model, model, tensors);
   add_text_encoder(config, tensors);
   std::vector<std::string> own;  // but for updates, which no file has
   for (const auto& [path, parameter] : model.named_parameters()) {
@@ -260,8 +278,10 @@ std::string initialise_from(const RunConfig& config, nn::Module& model, optim::A
   arena.reset_averages();
   std::string text =
       fresh.empty() ? "" : "as in a new model: " + list_names(fresh, kNamesInMessage);
-  text += !text.empty() && !positions.empty() ? "; " : "";
-  return text + positions;
+  for (const std::string& more : {positions, widened}) {
+    text += (!text.empty() && !more.empty() ? "; " : "") + more;
+  }
+  return text;
 }
 
 }  // namespace kinora::train

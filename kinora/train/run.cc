@@ -143,7 +143,8 @@ Run::Run(const RunConfig& asked, const Resume& resume, const comm::Group& world)
   // Ranks gather the encoder's blocks on a communicator of their own: beside a step's, in another
   // order on each GPU, both could wait for each other.
   stage.emplace(encodes, texts, seed, device,
-                /*beside=*/!config.text.shared || mesh.world().size() == 1);
+                /*beside=*/!config.text.shared || mesh.world().size() == 1,
+                models::shape_of(config.model).input);
 }
 
 void Run::open_log() {

@@ -57,14 +57,23 @@ namespace {
 void check_pictures(const data::DataConfig& data, const models::ModelConfig& model,
                     std::string_view section) {
   const models::ModelShape shape = models::shape_of(model);
-  KINORA_CHECK(shape.input == models::UnetInput::kPlain, kConfig,
-               "[train] a U-Net that is shown a picture beside what it draws, to fill it in or to "
-               "change it, cannot be trained");
+  const bool fills_in = shape.input == models::UnetInput::kInpaint;
+  KINORA_CHECK(!fills_in || data.mask != data::MaskKind::kNone, kConfig, "[train] ", section,
+               ".mask is false, but the model learns to fill in a part of a picture. Hint: ",
+               section, ".mask=drawn, or true for NAME.mask.png beside each picture");
+  KINORA_CHECK(fills_in || data.mask != data::MaskKind::kDrawn, kConfig, "[train] ", section,
+               ".mask is drawn, but the input of the model is ", to_string(shape.input),
+               ", and masks are drawn for inpaint alone");
+  const bool edits = shape.input == models::UnetInput::kEdit;
+  KINORA_CHECK(data.before == edits, kConfig, "[train] ", section, ".before is ",
+               data.before ? "true" : "false", ", but the input of the model is ",
+               to_string(shape.input), ". Hint: ", section,
+               ".before=true is for a U-Net that changes pictures, edit");
   KINORA_CHECK(shape.controls <= 1, kConfig,
                "[train] one ControlNet is trained at a time, but the model has ", shape.controls);
-  KINORA_CHECK(data.beside.control == (shape.controls == 1), kConfig, "[train] ", section,
-               ".control is ", data.beside.control ? "true" : "false", ", but the model has ",
-               shape.controls, " ControlNets. Hint: ", section,
+  KINORA_CHECK(data.control == (shape.controls == 1), kConfig, "[train] ", section, ".control is ",
+               data.control ? "true" : "false", ", but the model has ", shape.controls,
+               " ControlNets. Hint: ", section,
                ".control=true is for a model with one ControlNet beside its U-Net");
 }
 
@@ -100,6 +109,13 @@ void check_data(const RunConfig& config, const data::Source& source, StepKind ki
                          "kinora data encode and set data.source to latents");
   check_model_takes(data, model, section);
   check_pictures(data, model, section);
+  constexpr double kMostDropped = 2.0 / 3.0;
+  KINORA_CHECK(models::shape_of(model).input != models::UnetInput::kEdit ||
+                   config.train.label_dropout <= kMostDropped,
+               kConfig,
+               "[train] train.label_dropout must be at most 2/3 for a U-Net that changes pictures, "
+               "which are dropped at as many samples, half of them others, got ",
+               config.train.label_dropout);
   const bool any_size = is_image_data && models::family_of(model).takes_any_size;
   KINORA_CHECK(any_size || (model.height == shape.height && model.width == shape.width), kConfig,
                "[train] model.height and width must be those of the ", section, ", ", shape.height,

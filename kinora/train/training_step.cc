@@ -53,6 +53,9 @@ TrainingStep::MicroLoss TrainingStep::micro_loss(const MicroBatch& batch,
         ops::random_uniform({x0.size(0)}, batch.sample_index, settings_.seed, step,
                             RandomPurpose::kLabelDropout, settings_.device);
     inference::drop_conditions(conditions, draw < settings_.label_dropout, model.num_classes);
+    if (models::shape_of(model).input == models::UnetInput::kEdit) {
+      inference::drop_pictures(conditions, draw, settings_.label_dropout);
+    }
   }
   if (const at::Tensor& mask = conditions.frame_mask; mask.defined()) {
     conditions.given = at::where(mask.view({mask.size(0), 1, mask.size(1), 1, 1}), 0.0, x0);

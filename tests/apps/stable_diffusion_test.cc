@@ -12,7 +12,7 @@
 #include "kinora/data/text_file.h"
 #include "kinora/inference/frozen_text_encoder.h"
 #include "tests/apps/clips.h"
-#include "tests/apps/run_folder.h"
+#include "tests/apps/stable_diffusion_run.h"
 #include "tests/places.h"
 
 namespace kinora::apps {
@@ -23,86 +23,8 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-const fs::path kPipeline = source_path("tests/inference/data/sd1");
 constexpr int64_t kTokens = 77;
 constexpr int64_t kWidth = 16;
-
-constexpr const char* kRecipe = R"(model:
-  architecture: unet
-  in_channels: 4
-  learn_sigma: false
-  text_channels: 16
-  text_tokens: 77
-  unet: {channels: [8, 16], resnets: 1, depths: [1, 0], middle_depth: 1, heads: [2, 2], norm_groups: 4}
-data: {source: captions, height: 64, width: 64, captions: random, text: tokens, threads: 1}
-autoencoder: {precision: fp32}
-text: {precision: fp32}
-objective: {betas: scaled_linear, beta_start: 0.00085, beta_end: 0.012}
-train: {steps: 6, global_batch: 8, micro_batch: 4, threads: 1, device: cpu, label_dropout: 0.3}
-lr: {value: 1.0e-3}
-ema: {decays: []}
-checkpoint: {every: 3}
-sample: {method: ddim, steps: 4, spacing: leading, steps_offset: 1, end_clean: false, guidance: 7.5}
-)";
-
-class StableDiffusionTest : public RunTest {
- protected:
-  StableDiffusionTest() {
-    fs::create_directories(folder() / "photos");
-    fs::create_directories(folder() / "class");
-    for (int i = 0; i < 12; ++i) {
-      const std::string name = "photos/" + std::to_string(i);
-      write_picture(folder() / (name + ".png"), i, 64, 64);
-      write_text(folder() / (name + ".txt"),
-                 "A <b>Picture</b> of number " + std::to_string(i) + "\nanother of its kind\n");
-    }
-    write_text(recipe(), kRecipe);
-  }
-
-  [[nodiscard]] Arguments online(const Arguments& more = {}) const {
-    return joined(
-        {"data.path=[" + path("photos") + "]", "autoencoder.path=" + (kPipeline / "vae").string(),
-         "text.encoder=" + kPipeline.string()},
-        more);
-  }
-  [[nodiscard]] Arguments cached(const Arguments& more = {}) const {
-    return joined({"data.source=latents", "data.path=[" + path("cache") + "]", "data.text=file",
-                   "text.encoder=" + kPipeline.string()},
-                  more);
-  }
-  [[nodiscard]] Arguments tuned(const Arguments& more = {}) const {
-    return online(joined({"checkpoint.init_from=" + (kPipeline / "unet").string()}, more));
-  }
-  /// Other pictures, without captions, beside those of a step.
-  [[nodiscard]] Arguments prior() const {
-    for (int i = 0; i < 5; ++i) {
-      write_picture(folder() / "class" / ("image-0000" + std::to_string(i) + ".png"), 40 + i, 64,
-                    64);
-    }
-    write_picture(folder() / "class/grid.png", 9, 64, 64);
-    return {"prior_data.weight=0.5",     "prior_data.source=captions",
-            "prior_data.text=tokens",    "prior_data.path=[" + path("class") + "]",
-            "prior_data.height=64",      "prior_data.width=64",
-            "prior_data.global_batch=4", "prior_data.caption=a picture",
-            "prior_data.threads=1"};
-  }
-  void run_well(const Arguments& arguments) const {
-    const Outcome outcome = run_kinora(arguments, folder());
-    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  }
-  /// Two pictures of `whose`.
-  [[nodiscard]] std::vector<io::Image> drawn(const Arguments& whose,
-                                             const std::string& name) const {
-    run_well(joined({"sample", "--prompt", "a red circle", "Two Dogs", "--seed", "3", "--device",
-                     "cpu", "--threads", "1", "--steps", "4", "--out", path(name)},
-                    whose));
-    return {read_image(folder() / name / "image-00000.png"),
-            read_image(folder() / name / "image-00001.png")};
-  }
-  static at::Tensor null_text(const fs::path& checkpoint) {
-    return checkpoint::WeightsFile::open(checkpoint / "buffers.safetensors").read("null_text");
-  }
-};
 
 const Arguments kLora = {
     "finetune.lora.targets=[\"*.to_q\", \"*.to_k\", \"*.to_v\", \"*.to_out.0\"]",
@@ -111,17 +33,6 @@ const Arguments kLora = {
 /// Of all linears and convolutions.
 const Arguments kLokr = {"finetune.lora.targets=[\"*\"]", "finetune.lora.kind=lokr",
                          "finetune.lora.rank=2", "finetune.lora.conv_rank=1", "lr.value=2.0e-2"};
-
-/// The recipe's, for the pipeline's folder, which has another.
-const Arguments kSampler = {
-    "--set", "sample.method=ddim",    "--set", "sample.spacing=leading",
-    "--set", "sample.steps_offset=1", "--set", "autoencoder.precision=fp32"};
-
-void expect_close(const std::vector<io::Image>& left, const std::vector<io::Image>& right) {
-  for (size_t i = 0; i < left.size(); ++i) {
-    EXPECT_LE(difference_of(left[i], right[i]).most, 1) << i;
-  }
-}
 
 TEST_F(StableDiffusionTest, LearnsOnLineAsFromACache) {
   run_well(joined({"data", "encode", recipe().string(), "run.dir=unused", "--out", path("cache"),
@@ -447,86 +358,6 @@ TEST_F(StableDiffusionTest, DrawsWithAnIpAdapterAsDiffusers) {
                                     "--ip-scale", "0.5", "--out", path("none")},
                                    folder());
   EXPECT_THAT(alone.err, HasSubstr("--ip-scale is of --ip-adapter, and there is none"));
-}
-
-class ControlNetTest : public StableDiffusionTest {
- protected:
-  ControlNetTest() {
-    for (int i = 0; i < 12; ++i) {
-      write_picture(folder() / ("photos/" + std::to_string(i) + ".control.png"), i + 20, 64, 64);
-    }
-  }
-  [[nodiscard]] Arguments controlled(const Arguments& more = {}) const {
-    return tuned(joined(
-        {"data.control=true", "model.unet.controls=1", "model.unet.control_channels=[4,4,8,8]",
-         "finetune.train=[\"controlnets.*\"]", "finetune.fresh=[\"controlnets.*.controlnet_*\"]"},
-        more));
-  }
-};
-
-TEST_F(ControlNetTest, LearnsBesideAFrozenUnetAndIsDrawnWithElsewhere) {
-  train_well(run_dir("plain"), tuned({"train.steps=1"}));
-  train_well(run_dir("whole"), controlled({"sample.every=6", "sample.count=2", "lr.value=1.0e-2",
-                                           "data.validation=4", "validation.every=3"}));
-  // It adds nothing to begin with.
-  train_well(run_dir("first"), controlled({"train.steps=1"}));
-  EXPECT_NEAR(read_log(run_dir("first"))[0].at("loss"), read_log(run_dir("plain"))[0].at("loss"),
-              1e-6);
-  EXPECT_TRUE(fs::exists(run_dir("whole") / "samples/step-6.png"));
-  run_well({"convert", run_dir("whole").string(), "--to", path("converted")});
-  const auto unet = checkpoint::WeightsFile::open(kPipeline / "unet");
-  const auto own = checkpoint::WeightsFile::open(folder() / "converted/unet");
-  const auto net = checkpoint::WeightsFile::open(folder() / "converted/controlnet");
-  for (const std::string& name : unet.names()) {
-    EXPECT_TRUE(at::equal(own.read(name), unet.read(name).to(at::kFloat))) << name;
-  }
-  const std::string conv = "down_blocks.0.resnets.0.conv1.weight";
-  EXPECT_FALSE(at::equal(net.read(conv), unet.read(conv).to(at::kFloat)));
-  EXPECT_TRUE(net.read("controlnet_mid_block.weight").any().item<bool>());
-  const Arguments control = {"--control", path("photos/3.control.png")};
-  const auto by_run = drawn(joined({"--run", run_dir("whole").string()}, control), "by-run");
-  const auto with = [&](const Arguments& more, const std::string& name) {
-    return drawn(joined(joined({"--model", kPipeline.string()}, kSampler), more), name);
-  };
-  const Arguments beside = joined({"--controlnet", path("converted/controlnet")}, control);
-  expect_close(by_run, with(beside, "beside"));
-  const auto without = with({}, "without");
-  EXPECT_GT(difference_of(by_run[0], without[0]).most, 1);
-  expect_close(without, with(joined(beside, {"--control-scale", "0"}), "scaled"));
-}
-
-TEST_F(ControlNetTest, SixStepsEqualThreeAndThreeOnOneRankAndTwo) {
-  train_well(run_dir("whole"), controlled());
-  train_well(run_dir("parts"), controlled({"train.steps=3"}));
-  train_well(run_dir("parts"), controlled({"--resume", "auto"}));
-  expect_same_state(run_dir("whole") / "checkpoints/step-6",
-                    run_dir("parts") / "checkpoints/step-6");
-  expect_same_log(run_dir("whole"), run_dir("parts"), 6);
-  run_well(joined(train_command(run_dir("two"), controlled({"parallel.plugin=zero3"})),
-                  {"--ranks", "2"}));
-  const std::vector<LogLine> one = read_log(run_dir("whole"));
-  const std::vector<LogLine> two = read_log(run_dir("two"));
-  ASSERT_EQ(two.size(), one.size());
-  for (size_t i = 0; i < one.size(); ++i) {
-    const double loss = one[i].at("loss");
-    EXPECT_NEAR(two[i].at("loss"), loss, 1e-5 * loss) << i;
-  }
-}
-
-TEST_F(ControlNetTest, WhatIsMissingOrDoesNotFitIsNamed) {
-  const auto failure = [&](const Arguments& arguments) {
-    return train(run_dir("bad"), arguments).err;
-  };
-  EXPECT_THAT(failure(controlled({"data.control=false"})),
-              HasSubstr("data.control is false, but the model has 1 ControlNets"));
-  EXPECT_THAT(failure(tuned({"data.control=true"})),
-              HasSubstr("data.control is true, but the model has 0 ControlNets"));
-  fs::remove(folder() / "photos/3.control.png");
-  EXPECT_THAT(failure(controlled({"data.max_bad=0"})),
-              HasSubstr("a picture without NAME.control.png beside it"));
-  write_picture(folder() / "photos/3.control.png", 1, 64, 32);
-  EXPECT_THAT(failure(controlled({"data.max_bad=0"})),
-              HasSubstr("3.control.png must have the size of its picture, 64 x 64, got"));
 }
 
 // A white mask changes nothing, a black one leaves no loss, and the others lie between.

@@ -54,13 +54,14 @@ TEST(CaptionedFolderTest, TheGridOfSamplesIsLeftOut) {
 }
 
 // What lies beside a picture belongs to it, is cropped and mirrored with it, and has its size.
-TEST(CaptionedFolderTest, ControlsAndMasksBelongToTheirPicture) {
+TEST(CaptionedFolderTest, PicturesBesideBelongToTheirPicture) {
   const TemporaryFolder folder;
   for (const int grey : {1, 2, 3}) {
     folder.write(std::to_string(grey) + ".png", grey_png(static_cast<uint8_t>(grey)));
   }
   for (const int grey : {1, 2}) {
     folder.write(std::to_string(grey) + ".control.png", grey_png(static_cast<uint8_t>(10 * grey)));
+    folder.write(std::to_string(grey) + ".before.png", grey_png(static_cast<uint8_t>(20 * grey)));
     folder.write(std::to_string(grey) + ".mask.png", grey_png(static_cast<uint8_t>(100 * grey)));
   }
   folder.write("alone.mask.png", grey_png(4));  // beside no picture
@@ -68,8 +69,8 @@ TEST(CaptionedFolderTest, ControlsAndMasksBelongToTheirPicture) {
   EXPECT_THAT(contents(plain), ElementsAre("1 ", "2 ", "3 ", "4 "));
   EXPECT_FALSE(plain.beside().any());
 
-  const PicturesBeside both{.control = true, .mask = true};
-  const MediaSource source(list_captioned_folder(folder.path(), both), {.beside = both});
+  const PicturesBeside all{.control = true, .before = true, .mask = true};
+  const MediaSource source(list_captioned_folder(folder.path(), all), {.beside = all});
   EXPECT_THAT(contents(source), ElementsAre("1 ", "2 "));
   EXPECT_THAT(passed_over(source, folder.path()),
               testing::Contains("3.png! a picture without NAME.control.png beside it "
@@ -77,11 +78,13 @@ TEST(CaptionedFolderTest, ControlsAndMasksBelongToTheirPicture) {
   const std::vector<int64_t> indices = {1, 0};
   const Batch batch = load_samples(source, indices, 4, 4);
   EXPECT_EQ(batch.control.sizes(), (std::vector<int64_t>{2, 3, 4, 4}));
+  EXPECT_EQ(batch.before.sizes(), (std::vector<int64_t>{2, 3, 4, 4}));
   EXPECT_EQ(batch.mask.sizes(), (std::vector<int64_t>{2, 1, 4, 4}));
   for (int64_t i = 0; i < 2; ++i) {
     const int64_t number = 2 - i;
     EXPECT_TRUE((batch.images[i] == number).all().item<bool>());
     EXPECT_TRUE((batch.control[i] == 10 * number).all().item<bool>());
+    EXPECT_TRUE((batch.before[i] == 20 * number).all().item<bool>());
     EXPECT_TRUE((batch.mask[i] == 100 * number).all().item<bool>());
   }
 }

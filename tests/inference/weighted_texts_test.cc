@@ -12,6 +12,7 @@
 
 #include "kinora/checkpoint/weights_file.h"
 #include "kinora/inference/pipeline_prompts.h"
+#include "kinora/inference/trained_model.h"
 #include "kinora/pipelines/text_encoder_file.h"
 #include "tests/error_of.h"
 #include "tests/places.h"

@@ -63,10 +63,16 @@ data::Batch random_batch(const models::ModelConfig& model, std::vector<int64_t> 
                                       RandomPurpose::kTest, at::kCPU) *
                   256.0)
                      .to(at::kByte);
-  if (const int64_t controls = models::shape_of(model).controls; controls > 0) {
+  const models::ModelShape its = models::shape_of(model);
+  const int64_t pixels = shape[1] == model.in_channels ? model.compression : 1;  // of a value
+  if (its.controls > 0) {
     batch.control =
-        at::zeros({size, 3 * controls, shape[2] * model.compression, shape[3] * model.compression},
-                  at::kByte);
+        at::zeros({size, 3 * its.controls, shape[2] * pixels, shape[3] * pixels}, at::kByte);
+  }
+  if (its.channels_beside > 0) {
+    batch.beside = at::zeros({size, its.channels_beside, shape[2] * pixels / model.compression,
+                              shape[3] * pixels / model.compression},
+                             at::kFloat);
   }
   if (model.takes_text()) {
     add_texts(batch, model, text_length);

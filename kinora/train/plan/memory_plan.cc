@@ -111,10 +111,14 @@ data::Batch sample_batch(const RunConfig& config, const PlannedBatch& planned) {
   batch.images = at::empty(shape, learns_latents(config) ? at::kFloat : at::kByte);
   batch.sample_index = at::arange(size, at::kLong);
   batch.labels = at::zeros({size}, at::kLong);
-  if (const int64_t controls = models::shape_of(model).controls; controls > 0) {
-    batch.control =
-        at::empty({size, 3 * controls, shape[2] * model.compression, shape[3] * model.compression},
-                  at::kByte);
+  const models::ModelShape its = models::shape_of(model);
+  if (its.controls > 0) {
+    batch.control = at::empty(
+        {size, 3 * its.controls, shape[2] * model.compression, shape[3] * model.compression},
+        at::kByte);
+  }
+  if (its.channels_beside > 0) {
+    batch.beside = at::empty({size, its.channels_beside, shape[2], shape[3]}, at::kFloat);
   }
   if (model.takes_text()) {
     if (model.text_encoder.any()) {

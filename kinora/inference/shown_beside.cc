@@ -1,0 +1,54 @@
+#include "kinora/inference/shown_beside.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/upsample_nearest2d.h>
+
+#include "kinora/core/error.h"
+#include "kinora/data/normalise.h"
+
+namespace kinora::inference {
+namespace {
+
+constexpr int kLeastWhite = 128;
+
+}  // namespace
+
+at::Tensor shown_beside(const at::Tensor& pixels, const at::Tensor& masks, models::UnetInput input,
+                        const pipelines::LatentEncoder* encoder) {
+  const auto drawn = [encoder](const at::Tensor& pictures) {
+    return encoder == nullptr ? pictures : encoder->encode(pictures).mean;
+  };
+  switch (input) {
+    case models::UnetInput::kPlain:
+      return {};
+    case models::UnetInput::kInpaint: {
+      const at::Tensor masked = drawn(pixels * (1.0 - masks));
+      const at::Tensor places = at::upsample_nearest2d(masks, masked.sizes().slice(2));
+      return at::cat({places.to(masked.device()), masked}, 1);
+    }
+    case models::UnetInput::kEdit: {
+      const at::Tensor given = drawn(pixels);
+      return encoder == nullptr ? given : models::from_model_space(encoder->space(), given);
+    }
+  }
+  KINORA_UNREACHABLE("[sample] unknown input");
+}
+
+at::Tensor shown_beside(const data::Batch& batch, models::UnetInput input,
+                        const pipelines::LatentEncoder* encoder, at::Device device) {
+  switch (input) {
+    case models::UnetInput::kPlain:
+      return {};
+    case models::UnetInput::kInpaint: {
+      const at::Tensor masks =
+          (batch.mask.to(device, /*non_blocking=*/true) >= kLeastWhite).to(at::kFloat);
+      return shown_beside(data::to_float(batch.images, device), masks, input, encoder);
+    }
+    case models::UnetInput::kEdit:
+      return shown_beside(data::to_float(batch.before, device), {}, input, encoder);
+  }
+  KINORA_UNREACHABLE("[train] unknown input");
+}
+
+}  // namespace kinora::inference
