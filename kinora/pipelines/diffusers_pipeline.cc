@@ -37,7 +37,7 @@ struct PipelineClass {
   double image_guidance = 1.0;  ///< of the picture that it changes
   bool has_controls = false;    ///< controlnet/, and perhaps controlnet_1/, ...
 };
-constexpr std::array<PipelineClass, 11> kPipelines = {{
+constexpr std::array<PipelineClass, 12> kPipelines = {{
     {"DiTPipeline", "transformer", "dit", 0, 50, 4.0},
     {"PixArtAlphaPipeline", "transformer", "pixart", 120, 20, 4.5},
     {"PixArtSigmaPipeline", "transformer", "pixart", 300, 20, 4.5},
@@ -48,6 +48,7 @@ constexpr std::array<PipelineClass, 11> kPipelines = {{
     {"StableDiffusionControlNetPipeline", "unet", "unet", 77, 50, 7.5, false, false, 1.0, true},
     {"StableDiffusionInstructPix2PixPipeline", "unet", "unet", 77, 100, 7.5, false, false, 1.5},
     {"StableDiffusionXLPipeline", "unet", "unet", 77, 50, 5.0, false, true},
+    {"StableDiffusionXLControlNetPipeline", "unet", "unet", 77, 50, 5.0, false, true, 1.0, true},
     {"StableDiffusionXLImg2ImgPipeline", "unet", "unet", 77, 50, 5.0, false, true},
 }};
 

@@ -9,7 +9,9 @@
 /// The pipelines in the folders of diffusers: DiTPipeline, PixArtAlphaPipeline,
 /// PixArtSigmaPipeline, LattePipeline, and of Stable Diffusion StableDiffusionPipeline,
 /// StableDiffusionImg2ImgPipeline, StableDiffusionInpaintPipeline,
-/// StableDiffusionControlNetPipeline and StableDiffusionInstructPix2PixPipeline.
+/// StableDiffusionControlNetPipeline, StableDiffusionInstructPix2PixPipeline,
+/// StableDiffusionXLPipeline, StableDiffusionXLImg2ImgPipeline and
+/// StableDiffusionXLControlNetPipeline.
 namespace kinora::pipelines {
 
 /// find_pipeline() of model_index.json.

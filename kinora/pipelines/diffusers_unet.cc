@@ -20,6 +20,12 @@ using nlohmann::json;
 
 constexpr int64_t kPixels = 8;  // along a side of one value of latents
 
+/// What is read besides text, and its widths.
+constexpr const char* kAddedType = "addition_embed_type";
+constexpr const char* kTextAndSizes = "text_time";
+constexpr const char* kSizeChannels = "addition_time_embed_dim";
+constexpr const char* kAddedSum = "projection_class_embeddings_input_dim";
+
 /// A level: the names of its blocks on the way down and up, with and without attention.
 constexpr const char* kDown = "DownBlock2D";
 constexpr const char* kUp = "UpBlock2D";
@@ -122,17 +128,16 @@ struct Added {
 /// them the pipeline around it says; without one it is the refiner where the vector is as wide as
 /// the text, which one encoder makes.
 Added added_by(const DiffusersConfig& config, int64_t text_channels) {
-  constexpr const char* kType = "addition_embed_type";
-  constexpr const char* kSum = "projection_class_embeddings_input_dim";
-  if (!config.has(kType) || config.is(kType, "null")) {
-    KINORA_CHECK(!config.has(kSum) || config.is(kSum, "null"), kConfig, config.message(), kSum,
-                 " must be null without ", kType, ", got ", config.written(kSum));
+  if (!config.has(kAddedType) || config.is(kAddedType, "null")) {
+    KINORA_CHECK(!config.has(kAddedSum) || config.is(kAddedSum, "null"), kConfig, config.message(),
+                 kAddedSum, " must be null without ", kAddedType, ", got ",
+                 config.written(kAddedSum));
     return {};
   }
-  KINORA_CHECK(config.is(kType, "text_time"), kConfig, config.message(), kType,
-               " must be null or text_time, got ", config.written(kType));
-  const auto sum = config.get<int64_t>(kSum, 0);
-  Added added{.size_channels = config.get<int64_t>("addition_time_embed_dim", 0)};
+  KINORA_CHECK(config.is(kAddedType, kTextAndSizes), kConfig, config.message(), kAddedType,
+               " must be null or ", kTextAndSizes, ", got ", config.written(kAddedType));
+  const auto sum = config.get<int64_t>(kAddedSum, 0);
+  Added added{.size_channels = config.get<int64_t>(kSizeChannels, 0)};
   const auto pipeline =
       (config.path().parent_path() / ".." / "model_index.json").lexically_normal();
   added.reads_score = std::filesystem::is_regular_file(pipeline)
@@ -140,9 +145,25 @@ Added added_by(const DiffusersConfig& config, int64_t text_channels) {
                           : sum - 5 * added.size_channels == text_channels;
   added.pooled_channels = sum - (added.reads_score ? 5 : 6) * added.size_channels;
   KINORA_CHECK(added.size_channels > 0 && added.pooled_channels > 0, kConfig, config.message(),
-               "addition_time_embed_dim and ", kSum, " must leave room for a vector behind ",
+               kSizeChannels, " and ", kAddedSum, " must leave room for a vector behind ",
                added.reads_score ? 5 : 6, " numbers, got ", added.size_channels, " and ", sum);
   return added;
+}
+
+/// The same of a ControlNet, which must read what the U-Net reads.
+void check_added(const DiffusersConfig& config, const models::ModelConfig& model) {
+  const bool adds = model.pooled_channels > 0;
+  KINORA_CHECK(adds ? config.is(kAddedType, kTextAndSizes)
+                    : !config.has(kAddedType) || config.is(kAddedType, "null"),
+               kConfig, config.message(), kAddedType, " must be that of the U-Net, ",
+               adds ? kTextAndSizes : "null", ", got ", config.written(kAddedType));
+  const int64_t sum = adds ? model.unet.added_channels(model.pooled_channels) : 0;
+  for (const auto& [key, must] :
+       {std::pair{kSizeChannels, model.unet.size_channels}, std::pair{kAddedSum, sum}}) {
+    const int64_t got = config.has(key) ? config.get<int64_t>(key, 0) : 0;
+    KINORA_CHECK(got == must, kConfig, config.message(), key, " must be that of the U-Net, ", must,
+                 ", got ", got);
+  }
 }
 
 std::vector<bool> attending_down(const DiffusersConfig& config, size_t levels) {
@@ -224,9 +245,6 @@ models::ModelConfig with_controls(models::ModelConfig model,
   KINORA_CHECK(!own.channels.empty(), kConfig,
                "[controlnet] ControlNets are for U-Nets of Stable Diffusion, and this model is "
                "none");
-  KINORA_CHECK(model.pooled_channels == 0, kConfig,
-               "[controlnet] ControlNets are there for Stable Diffusion 1 and 2, and this model is "
-               "SDXL");
   KINORA_CHECK(own.controls == 0 || folders.empty(), kConfig, "[controlnet] this model has ",
                own.controls, " ControlNets of its own, so others cannot be given");
   // What must be as in the U-Net, by the names of diffusers.
@@ -257,11 +275,7 @@ models::ModelConfig with_controls(models::ModelConfig model,
     config.require<int64_t>("conditioning_channels", 3, 3);
     config.require<std::string>("controlnet_conditioning_channel_order", "rgb", "rgb");
     config.require<bool>("global_pool_conditions", false, false);
-    for (const char* key : {"addition_embed_type", "addition_time_embed_dim",
-                            "projection_class_embeddings_input_dim"}) {
-      KINORA_CHECK(!config.has(key) || config.is(key, "null"), kConfig, config.message(), key,
-                   " must be null (ControlNets of SDXL are not there), got ", config.written(key));
-    }
+    check_added(config, model);
     const auto widths = config.get<std::vector<int64_t>>("conditioning_embedding_out_channels",
                                                          own.control_channels);
     KINORA_CHECK(!widths.empty() && (own.controls == 0 || widths == own.control_channels), kConfig,
@@ -304,7 +318,7 @@ json describe_way(const models::ModelConfig& model) {
   if (own.depths.back() == 0) {
     depths.back() = std::max<int64_t>(own.middle_depth, 1);
   }
-  return {{"act_fn", "silu"},
+  json config = {{"act_fn", "silu"},
           {"attention_head_dim", own.heads},
           {"block_out_channels", own.channels},
           {"cross_attention_dim", model.text_channels},
@@ -320,6 +334,12 @@ json describe_way(const models::ModelConfig& model) {
           {"norm_num_groups", own.norm_groups},
           {"transformer_layers_per_block", depths},
           {"use_linear_projection", own.linear_projection}};
+  if (model.pooled_channels > 0) {
+    config[kAddedType] = kTextAndSizes;
+    config[kSizeChannels] = own.size_channels;
+    config[kAddedSum] = own.added_channels(model.pooled_channels);
+  }
+  return config;
 }
 
 }  // namespace
@@ -337,12 +357,6 @@ std::string describe_unet(const models::ModelConfig& model) {
   config["out_channels"] = model.out_channels();
   config["sample_size"] = model.height;
   config["up_block_types"] = up;
-  if (model.pooled_channels > 0) {
-    config["addition_embed_type"] = "text_time";
-    config["addition_time_embed_dim"] = own.size_channels;
-    config["projection_class_embeddings_input_dim"] =
-        model.pooled_channels + own.size_numbers() * own.size_channels;
-  }
   if (model.height != model.width) {
     config["sample_size"] = {model.height, model.width};
   }
@@ -353,7 +367,8 @@ void start_controls(const models::ModelConfig& model, checkpoint::LateTensors& t
   const checkpoint::LateTensors unet = tensors;
   for (int64_t i = 0; i < model.unet.controls; ++i) {
     for (const auto& [name, tensor] : unet) {
-      for (const char* part : {"conv_in.", "time_embedding.", "down_blocks.", "mid_block."}) {
+      for (const char* part :
+           {"conv_in.", "time_embedding.", "add_embedding.", "down_blocks.", "mid_block."}) {
         if (name.starts_with(part)) {
           tensors.emplace(models::control_prefix(i) + name, tensor);
         }

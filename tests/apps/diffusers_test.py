@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 SKIPPED = 77
 NEEDED = ("torch", "diffusers", "transformers", "safetensors")
@@ -29,25 +30,29 @@ ema: {decays: [0.5]}
 checkpoint: {every: 4}
 """
 
-CONTROL_RECIPE = """
+SHOWN_RECIPE = """
 model:
   architecture: unet
   in_channels: 4
   learn_sigma: false
-  text_channels: 16
   text_tokens: 77
-  unet: {channels: [8, 16], resnets: 1, depths: [1, 0], middle_depth: 1, heads: [2, 2], norm_groups: 4, controls: 1,
-         control_channels: [4, 4, 8, 8]}
-data: {source: captions, height: 64, width: 64, text: tokens, control: true, threads: 1}
+%s
+data: {source: captions, height: 64, width: 64, text: tokens, threads: 1}
 autoencoder: {precision: fp32}
 text: {precision: fp32}
 objective: {betas: scaled_linear, beta_start: 0.00085, beta_end: 0.012}
 train: {steps: 2, global_batch: 4, threads: 1, device: cpu}
 lr: {value: 1.0e-4}
-finetune: {train: ["controlnets.*"], fresh: ["controlnets.*.controlnet_*"]}
 ema: {decays: []}
 checkpoint: {every: 2}
 """
+SHOWN_MODELS = {
+    "sd1": """  text_channels: 16
+  unet: {channels: [8, 16], resnets: 1, depths: [1, 0], middle_depth: 1, heads: [2, 2], norm_groups: 4}""",
+    "sdxl": """  text_channels: 28
+  pooled_channels: 10
+  unet: {channels: [8, 16], resnets: 1, depths: [0, 2], middle_depth: 2, heads: [2, 4], norm_groups: 4,
+         linear_projection: true, size_channels: 4}"""}
 
 
 SD = ROOT / "tests/inference/data/sd1"
@@ -369,37 +374,90 @@ class DiffusersTest(unittest.TestCase):
             self.assert_same_weights(theirs.unet, pipeline.unet)
             self.assert_same_weights(theirs.vae, pipeline.vae)
 
+    def trained_on_shown(self, name, ends, *overrides):
+        """A run's result as diffusers has it, from the U-Net of a tiny pipeline and pictures with others beside them."""
+        from PIL import Image
+        place = self.folder / f"{name}-{len(list(self.folder.iterdir()))}"
+        pictures = place / "pictures"
+        pictures.mkdir(parents=True)
+        for i in range(4):
+            for end in ["png", *ends]:
+                Image.effect_noise((64, 64), 20 + i).convert("RGB").save(pictures / f"{i}.{end}")
+            (pictures / f"{i}.txt").write_text(f"picture {i}")
+        base = ROOT / "tests/inference/data" / name
+        (place / "recipe.yaml").write_text(SHOWN_RECIPE % SHOWN_MODELS[name])
+        kinora("train", place / "recipe.yaml", f"run.dir={place / 'run'}", f"data.path=[{pictures}]",
+               f"autoencoder.path={base / 'vae'}", f"text.encoder={base}", f"checkpoint.init_from={base / 'unet'}",
+               *overrides)
+        kinora("convert", place / "run", "--to", place / "tuned")
+        return place / "tuned"
+
     def test_control_nets_trained_here(self):
         import torch
         from diffusers import ControlNetModel, UNet2DConditionModel
-        from PIL import Image
-        pictures = self.folder / "pictures"
-        pictures.mkdir()
-        for i in range(4):
-            for end in ("png", "control.png"):
-                Image.effect_noise((64, 64), 20 + i).convert("RGB").save(pictures / f"{i}.{end}")
-            (pictures / f"{i}.txt").write_text(f"picture {i}")
-        sd1 = ROOT / "tests/inference/data/sd1"
-        recipe = self.folder / "recipe.yaml"
-        recipe.write_text(CONTROL_RECIPE)
-        run = self.folder / "run"
-        kinora("train", recipe, f"run.dir={run}", f"data.path=[{pictures}]", f"autoencoder.path={sd1 / 'vae'}",
-               f"text.encoder={sd1}", f"checkpoint.init_from={sd1 / 'unet'}")
-        kinora("convert", run, "--to", self.folder / "tuned")
-        unet = UNet2DConditionModel.from_pretrained(sd1 / "unet", torch_dtype=torch.float32)
-        self.assert_same_weights(UNet2DConditionModel.from_pretrained(self.folder / "tuned/unet"), unet)
-        net, info = ControlNetModel.from_pretrained(self.folder / "tuned/controlnet", output_loading_info=True)
-        self.assertFalse(any(info.values()), info)
-        start = ControlNetModel.from_unet(unet, conditioning_embedding_out_channels=(4, 4, 8, 8))
-        self.assertEqual(net.state_dict().keys(), start.state_dict().keys())
-        for key in ("block_out_channels", "down_block_types", "conditioning_embedding_out_channels",
-                    "cross_attention_dim", "norm_num_groups"):
-            self.assertEqual(list_of(net.config[key]), list_of(start.config[key]), key)
-        # Two steps at 1e-4 away from the copy of the U-Net that it began as.
-        for name, values in start.state_dict().items():
-            if not name.startswith("controlnet"):
-                self.assertLess((net.state_dict()[name] - values).abs().max(), 1e-3, name)
-        self.assertGreater(net.controlnet_mid_block.weight.abs().max(), 0)
+        for name in SHOWN_MODELS:
+            tuned = self.trained_on_shown(
+                name, ["control.png"], "data.control=true", "model.unet.controls=1",
+                "model.unet.control_channels=[4,4,8,8]", 'finetune.train=["controlnets.*"]',
+                'finetune.fresh=["controlnets.*.controlnet_*"]')
+            unet = UNet2DConditionModel.from_pretrained(ROOT / "tests/inference/data" / name / "unet",
+                                                        torch_dtype=torch.float32)
+            self.assert_same_weights(UNet2DConditionModel.from_pretrained(tuned / "unet"), unet)
+            net, info = ControlNetModel.from_pretrained(tuned / "controlnet", output_loading_info=True)
+            self.assertFalse(any(info.values()), info)
+            start = ControlNetModel.from_unet(unet, conditioning_embedding_out_channels=(4, 4, 8, 8))
+            self.assertEqual(net.state_dict().keys(), start.state_dict().keys())
+            for key in ("block_out_channels", "down_block_types", "conditioning_embedding_out_channels",
+                        "cross_attention_dim", "norm_num_groups",
+                        "addition_embed_type", "addition_time_embed_dim", "projection_class_embeddings_input_dim"):
+                self.assertEqual(list_of(net.config[key]), list_of(start.config[key]), key)
+            # Two steps at 1e-4 away from the copy of the U-Net that it began as.
+            for key, values in start.state_dict().items():
+                if not key.startswith("controlnet"):
+                    self.assertLess((net.state_dict()[key] - values).abs().max(), 1e-3, key)
+            self.assertGreater(net.controlnet_mid_block.weight.abs().max(), 0)
+
+    def test_unets_that_fill_in_and_edit_trained_here(self):
+        import torch
+        from diffusers import (DDIMScheduler, StableDiffusionInpaintPipeline, StableDiffusionInstructPix2PixPipeline,
+                               UNet2DConditionModel)
+        from PIL import Image, ImageDraw
+        from safetensors.torch import load_file, save_file
+        picture = Image.effect_noise((64, 64), 60).convert("RGB")
+        picture.save(self.folder / "picture.png")
+        hole = Image.new("L", (64, 64))
+        ImageDraw.Draw(hole).rectangle((11, 20, 40, 63), fill=255)
+        hole.save(self.folder / "hole.png")
+        plain = UNet2DConditionModel.from_pretrained(SD / "unet", torch_dtype=torch.float32)
+        cases = [(StableDiffusionInpaintPipeline, 9, ["data.mask=drawn", "model.unet.input=inpaint"],
+                  {"mask_image": hole, "height": 64, "width": 64}, ["--mask", self.folder / "hole.png"]),
+                 (StableDiffusionInstructPix2PixPipeline, 8, ["data.before=true", "model.unet.input=edit"],
+                  {"image_guidance_scale": 1.5}, ["--image-guidance", "1.5"])]
+        for pipeline_class, channels, overrides, options, given in cases:
+            tuned = self.trained_on_shown("sd1", ["before.png"], "lr.value=1e-3", *overrides)
+            unet, info = UNet2DConditionModel.from_pretrained(tuned / "unet", output_loading_info=True)
+            self.assertFalse(any(info.values()), info)
+            self.assertEqual((unet.config.in_channels, unet.config.out_channels), (channels, 4))
+            self.assertLess((unet.conv_in.weight[:, :4] - plain.conv_in.weight).abs().max(), 1e-2)
+            self.assertGreater(unet.conv_in.weight[:, 4:].abs().amax((0, 2, 3)).min(), 1e-5)
+            pipeline = pipeline_class.from_pretrained(SD, unet=unet, torch_dtype=torch.float32, safety_checker=None,
+                                                      requires_safety_checker=False)
+            pipeline.set_progress_bar_config(disable=True)
+            pipeline.scheduler = DDIMScheduler.from_config(pipeline.scheduler.config, clip_sample=False)
+            whole = self.folder / pipeline_class.__name__
+            pipeline.save_pretrained(whole)
+            noise = torch.randn(1, 4, 8, 8, generator=torch.Generator().manual_seed(6))
+            save_file({"noise": noise}, self.folder / "noise.safetensors")
+            means = lambda output, generator=None, sample_mode="sample": output.latent_dist.mode()
+            with torch.no_grad(), mock.patch(pipeline_class.__module__ + ".retrieve_latents", means):
+                want = pipeline("a red circle", image=picture, num_inference_steps=3, guidance_scale=7.5,
+                                latents=noise.clone(), output_type="latent", **options).images
+            out = self.folder / (pipeline_class.__name__ + "-drawn")
+            kinora("sample", "--model", whole, "--prompt", "a red circle", "--image", self.folder / "picture.png", *given,
+                   "--steps", 3, "--guidance", 7.5, "--noise", self.folder / "noise.safetensors", "--save-latents",
+                   "--set", "autoencoder.precision=fp32", "--device", "cpu", "--threads", 1, "--out", out)
+            got = load_file(out / "latents.safetensors")["latents"]
+            self.assertLess((got - want).norm() / want.norm(), 1e-4)
 
     def test_sharded_and_half_models(self):
         import torch

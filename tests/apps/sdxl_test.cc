@@ -1,9 +1,11 @@
 // A U-Net of SDXL trained on words, with the tiny pipeline that diffusers wrote
 // (tools/reference/make_pipeline_fixtures.py): two CLIPs, vectors of captions, sizes of pictures.
 
+#include <ATen/TensorOperators.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "kinora/checkpoint/weights_file.h"
 #include "kinora/io/safetensors.h"
 #include "tests/apps/clips.h"
 #include "tests/apps/run_folder.h"
@@ -131,6 +133,44 @@ TEST_F(SdxlTest, ARunAndItsAdapterDrawAsThePipeline) {
       drawn(joined(pipeline, {"--lora", (run_dir("run") / "adapter").string()}), "by-adapter");
   EXPECT_LE(difference_of(by_run, by_adapter).most, 1);
   EXPECT_GT(difference_of(by_run, drawn(pipeline, "by-base")).most, 1);
+}
+
+// It reads vectors and sizes as the U-Net does, by an embedding of its own that starts as its copy.
+TEST_F(SdxlTest, AControlNetLearnsAndIsDrawnWithElsewhere) {
+  for (int i = 0; i < 12; ++i) {
+    write_picture(folder() / ("photos/" + std::to_string(i) + ".control.png"), i + 20,
+                  64 + 10 * (i % 3), 64 + 7 * i);
+  }
+  write_picture(folder() / "edges.png", 30, 64, 64);
+  const auto controlled = [&](const Arguments& more) {
+    return online(joined(
+        {"data.control=true", "model.unet.controls=1", "model.unet.control_channels=[4,4,8,8]",
+         "finetune.train=[\"controlnets.*\"]", "finetune.fresh=[\"controlnets.*.controlnet_*\"]"},
+        more));
+  };
+  train_well(run_dir("plain"), online({"train.steps=1"}));
+  train_well(run_dir("whole"), controlled({"sample.every=4", "sample.count=2"}));
+  EXPECT_NEAR(read_log(run_dir("whole"))[0].at("loss"), read_log(run_dir("plain"))[0].at("loss"),
+              1e-6);
+  train_well(run_dir("parts"), controlled({"train.steps=2"}));
+  train_well(run_dir("parts"), controlled({"--resume", "auto"}));
+  expect_same_state(run_dir("whole") / "checkpoints/step-4",
+                    run_dir("parts") / "checkpoints/step-4");
+  run_well(joined(train_command(run_dir("two"), controlled({"parallel.plugin=zero3"})),
+                  {"--ranks", "2"}));
+  expect_same_losses(run_dir("whole"), run_dir("two"));
+  run_well({"convert", run_dir("whole").string(), "--to", path("converted")});
+  const auto unet = checkpoint::WeightsFile::open(kPipeline / "unet");
+  const auto net = checkpoint::WeightsFile::open(folder() / "converted/controlnet");
+  const std::string added = "add_embedding.linear_1.weight";
+  EXPECT_GT((net.read(added) - unet.read(added).to(at::kFloat)).abs().max().item<double>(), 1e-3);
+  const Arguments control = {"--control", path("edges.png")};
+  const io::Image by_run = drawn(joined({"--run", run_dir("whole").string()}, control), "by-run");
+  const Arguments pipeline = {"--model", kPipeline.string(), "--set", "autoencoder.precision=fp32"};
+  const io::Image beside = drawn(
+      joined(joined(pipeline, control), {"--controlnet", path("converted/controlnet")}), "beside");
+  EXPECT_LE(difference_of(by_run, beside).most, 1);
+  EXPECT_GT(difference_of(by_run, drawn(pipeline, "without")).most, 1);
 }
 
 }  // namespace sdxl_test

@@ -67,6 +67,11 @@ ControlNet::ControlNet(const ModelConfig& config, double scale)
       scale_(scale) {
   add_child("conv_in", conv_in);
   add_child("time_embedding", time_embedding);
+  if (config.pooled_channels > 0) {
+    add_embedding.emplace(config.unet.added_channels(config.pooled_channels),
+                          config.unet.time_width());
+    add_child("add_embedding", *add_embedding);
+  }
   add_child("controlnet_cond_embedding", controlnet_cond_embedding);
   for (size_t level = 0; level < down_blocks.size(); ++level) {
     add_child("down_blocks." + std::to_string(level), *down_blocks[level]);
@@ -86,9 +91,11 @@ ControlResiduals ControlNet::forward(const at::Tensor& x_t, const at::Tensor& t,
                                      const at::Tensor& control, const UnetReads& reads,
                                      UnetBlocks& blocks) const {
   const at::Tensor sinusoids = unet_sinusoids(t, conv_in.shape().out_channels);
-  const UnetReads own{.time = at::silu(time_embedding.forward(sinusoids)),
-                      .text = reads.text,
-                      .lengths = reads.lengths};
+  at::Tensor time = time_embedding.forward(sinusoids);
+  if (add_embedding) {
+    time = time + add_embedding->forward(reads.sizes);
+  }
+  const UnetReads own{.time = at::silu(time), .text = reads.text, .lengths = reads.lengths};
   const at::Tensor h = conv_in.forward(images(x_t)) + controlnet_cond_embedding.forward(control);
   ControlResiduals residuals{.left = go_down(down_blocks, h, own, blocks), .middle = {}};
   const at::Tensor middle = blocks

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "kinora/models/model_config.h"
@@ -29,8 +30,8 @@ class ControlNet : public nn::Module {
   ControlNet(const ModelConfig& config, double scale);
 
   /// x_t: [B, C, H, W] without what lies beside it; t: fp32 [B], as embedded; control: fp32
-  /// [B, 3, h, w] in [0, 1], h and w by compression as large; of `reads` the text. Residuals are
-  /// multiplied by `scale`.
+  /// [B, 3, h, w] in [0, 1], h and w by compression as large; of `reads` text and sizes. Residuals
+  /// are multiplied by `scale`.
   [[nodiscard]] ControlResiduals forward(const at::Tensor& x_t, const at::Tensor& t,
                                          const at::Tensor& control, const UnetReads& reads,
                                          UnetBlocks& blocks) const;
@@ -60,6 +61,7 @@ class ControlNet : public nn::Module {
   // NOLINTBEGIN(readability-identifier-naming): named as the published checkpoints' keys
   nn::Conv conv_in;
   UnetEmbedding time_embedding;
+  std::optional<UnetEmbedding> add_embedding;  ///< of pooled vectors and sizes, as the U-Net's
   Picture controlnet_cond_embedding;
   std::vector<std::unique_ptr<UnetLevel>> down_blocks;
   std::vector<std::unique_ptr<nn::Conv>> controlnet_down_blocks;

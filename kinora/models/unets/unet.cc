@@ -128,8 +128,7 @@ Unet::Unet(const ModelConfig& config)
   add_child("conv_in", conv_in);
   add_child("time_embedding", time_embedding);
   if (config.pooled_channels > 0) {
-    add_embedding.emplace(config.pooled_channels + own.size_numbers() * own.size_channels,
-                          own.time_width());
+    add_embedding.emplace(config.unet.added_channels(config.pooled_channels), own.time_width());
     add_child("add_embedding", *add_embedding);
   }
   for (int64_t i = 0; i < own.controls; ++i) {
@@ -298,10 +297,6 @@ void Unet::resolve(ModelConfig& config, const ModelConfig& published) {
                own.controls, " ControlNets, got ", own.control_scales.size());
   KINORA_CHECK(!own.control_channels.empty(), kConfig,
                "[unet] model.unet.control_channels must have at least one width, got none");
-  KINORA_CHECK(
-      own.controls == 0 || !reads_sizes, kConfig,
-      "[unet] ControlNets (model.unet.controls) are there for Stable Diffusion 1 and 2, not "
-      "with model.pooled_channels (SDXL)");
   const int64_t least = int64_t{1} << (own.levels() - 1);
   KINORA_CHECK(config.height >= least && config.width >= least, kConfig,
                "[unet] model.height and width must be at least ", least, " for ", own.levels(),
@@ -367,14 +362,13 @@ double Unet::macs(const ModelConfig& config) {
   const int64_t first = own.channels.front();
   const double of_sizes =
       config.pooled_channels > 0
-          ? time_width * (as_real(config.pooled_channels + own.size_numbers() * own.size_channels) +
-                          time_width)
+          ? time_width * (as_real(config.unet.added_channels(config.pooled_channels)) + time_width)
           : 0.0;
   const double unet = of_time + of_sizes + down + up +
                       finest.conv(config.in_channels + own.channels_beside(config.in_channels) +
                                       config.out_channels(),
                                   first);
-  const double control = of_time + down + of_places + finest.conv(config.in_channels, first) +
+  const double control = of_time + of_sizes + down + of_places + finest.conv(config.in_channels, first) +
                          ControlNet::picture_macs(own, finest.places);
   return unet + as_real(own.controls) * control;
 }
@@ -500,7 +494,11 @@ UnetReads Unet::reads(const at::Tensor& t, const diffusion::Conditions& conditio
   }
   if (!prepared.of_times.defined()) {
     const at::Tensor time = embed_time(t);
-    reads.time = at::silu(add_embedding ? time + embed_sizes(conditions) : time);
+    reads.time =
+        at::silu(add_embedding ? time + add_embedding->forward(read_sizes(conditions)) : time);
+  }
+  if (add_embedding && !controlnets.empty()) {
+    reads.sizes = read_sizes(conditions);
   }
   if (ip_adapter) {
     reads.image_pairs = prepared.of_image_prompts.empty()
@@ -523,7 +521,7 @@ at::Tensor Unet::prepare_times(const at::Tensor& times,
   }
   at::Tensor time = embed_time(times).unsqueeze(1);  // [S, 1, E]
   if (add_embedding) {
-    time = time + embed_sizes(conditions);  // [S, B, E]
+    time = time + add_embedding->forward(read_sizes(conditions));  // [S, B, E]
   }
   const int64_t of_each = time.size(1);
   const UnetReads reads{.time = at::silu(time).flatten(0, 1)};
@@ -584,7 +582,7 @@ diffusion::Prepared Unet::prepare(const at::Tensor& times,
   return prepared;
 }
 
-at::Tensor Unet::embed_sizes(const diffusion::Conditions& conditions) const {
+at::Tensor Unet::read_sizes(const diffusion::Conditions& conditions) const {
   const UnetConfig& own = config().unet;
   std::vector<at::Tensor> numbers = {conditions.original_size, conditions.crop};
   if (own.reads_score) {
@@ -596,7 +594,7 @@ at::Tensor Unet::embed_sizes(const diffusion::Conditions& conditions) const {
   const at::Tensor& null = conditions.null_text;
   const at::Tensor pooled =
       null.defined() ? conditions.pooled.masked_fill(null.unsqueeze(1), 0.0) : conditions.pooled;
-  return add_embedding->forward(at::cat({pooled, sizes}, 1));
+  return at::cat({pooled, sizes}, 1);
 }
 
 ControlResiduals Unet::control(const at::Tensor& x_t, const at::Tensor& t,

@@ -85,8 +85,8 @@ class Unet : public Model {
   [[nodiscard]] UnetReads reads(const at::Tensor& t, const diffusion::Conditions& conditions,
                                 const diffusion::Prepared& prepared) const;
 
-  /// What the embedded time has added to it: of pooled vectors and sizes, fp32 [B, E].
-  [[nodiscard]] at::Tensor embed_sizes(const diffusion::Conditions& conditions) const;
+  /// Pooled vectors and sizes, which the embedded time has added to it: fp32 [B, P].
+  [[nodiscard]] at::Tensor read_sizes(const diffusion::Conditions& conditions) const;
   /// What the ControlNets add, of all of them; nothing without any. pictures: Conditions::control.
   [[nodiscard]] ControlResiduals control(const at::Tensor& x_t, const at::Tensor& t,
                                          const at::Tensor& pictures, const UnetReads& reads,

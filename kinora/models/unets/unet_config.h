@@ -80,6 +80,10 @@ struct UnetConfig {
   }
   /// Numbers of sizes: before the cut, of the cut, and behind it or the score.
   [[nodiscard]] int64_t size_numbers() const { return reads_score ? 5 : 6; }
+  /// Numbers that the embedded time has added to it, with a vector of `pooled` channels.
+  [[nodiscard]] int64_t added_channels(int64_t pooled) const {
+    return pooled + size_numbers() * size_channels;
+  }
   /// Channels beside in_channels of x_t.
   [[nodiscard]] int64_t channels_beside(int64_t in_channels) const;
   /// Width of the embedded time.

@@ -36,6 +36,9 @@ struct UnetReads {
   at::Tensor time{};     ///< silu of the embedded time, fp32 [B, E]
   at::Tensor text{};     ///< states of the captions, [B, L, D]
   at::Tensor lengths{};  ///< int32 [B], of the tokens that are read, 1 or more; undefined: all
+  /// What the embedded times of ControlNets have added to them, before they embed it: vectors and
+  /// sizes, fp32 [B, P]; undefined: nothing.
+  at::Tensor sizes{};
   /// What Unet::prepare() made of them, of which `time` (`text`) is not read then.
   at::Tensor prepared_time{};
   std::span<const at::Tensor> prepared_texts{};
