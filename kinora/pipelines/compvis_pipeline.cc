@@ -20,8 +20,8 @@ using models::ModelConfig;
 using nlohmann::json;
 
 constexpr std::string_view kAutoencoder = "first_stage_model.";
+constexpr std::string_view kQuantised = "first_stage_model.quantize.";  // of a VQ autoencoder
 constexpr const char* kTokenizer = "tokenizer";
-constexpr int64_t kCompression = 8;  // pixels along a side of one value of latents
 constexpr int64_t kTokens = 77;
 
 /// What names and shapes do not tell of the published models.
@@ -31,13 +31,23 @@ struct Published {
   int64_t side;  ///< of latents
   const char* method;
   double guidance;
+  int64_t steps = 50;
+  int64_t compression = 8;  ///< pixels along a side of one value of latents
+  double beta_start = 0.00085;
+  double beta_end = 0.012;
 };
 constexpr Published kFirst = {"Stable Diffusion 1", "eps", 64, "plms", 7.5};
 constexpr Published kSecond = {"Stable Diffusion 2", "v", 96, "ddim", 7.5};
 constexpr Published kSecondInpaint = {"Stable Diffusion 2 for inpainting", "eps", 64, "ddim", 7.5};
 constexpr Published kXl = {"SDXL", "eps", 128, "euler", 5.0};
+/// cin256-v2 of Rombach et al. 2022, as its notebook draws.
+constexpr Published kOfClasses = {
+    "latent diffusion of classes", "eps", 64, "ddim", 3.0, 20, 4, 0.0015, 0.0195};
 
 const Published& published(const ModelConfig& model) {
+  if (!model.takes_text()) {
+    return kOfClasses;
+  }
   if (model.pooled_channels > 0) {
     return kXl;
   }
@@ -66,12 +76,14 @@ json recipe_of(const ModelConfig& model) {
             {"learn_sigma", model.learn_sigma},
             {"height", its.side},
             {"width", its.side},
-            {"compression", kCompression},
+            {"compression", its.compression},
+            {"num_classes", model.num_classes},
             {"text_channels", model.text_channels},
             {"text_tokens", kTokens},
             {"pooled_channels", model.pooled_channels},
             {"unet",
              {{"input", to_string(own.input)},
+              {"classes", to_string(own.classes)},
               {"channels", own.channels},
               {"resnets", own.resnets},
               {"depths", own.depths},
@@ -85,13 +97,29 @@ json recipe_of(const ModelConfig& model) {
             {"timesteps", 1000},
             {"prediction", its.prediction},
             {"betas", "scaled_linear"},
-            {"beta_start", 0.00085},
-            {"beta_end", 0.012}}},
+            {"beta_start", its.beta_start},
+            {"beta_end", its.beta_end}}},
           {"ema", {{"decays", json::array()}}}};
 }
 
+/// Whether the file has an autoencoder that Kinora can open.
+bool has_autoencoder(const WeightsFile& file) {
+  bool has = false;
+  for (const std::string& name : file.names()) {
+    if (name.starts_with(kQuantised)) {
+      return false;
+    }
+    has = has || name.starts_with(kAutoencoder);
+  }
+  return has;
+}
+
 /// What Kinora chose for it.
-std::string note_of(const ModelConfig& model) {
+std::string note_of(const ModelConfig& model, const WeightsFile& file) {
+  if (&published(model) == &kOfClasses && !has_autoencoder(file)) {
+    return "the file has no autoencoder that Kinora reads (latent diffusion's VQ is not there), so "
+           "pictures want --autoencoder; without, latents are written";
+  }
   if (&published(model) != &kSecond) {
     return "";
   }
@@ -122,13 +150,16 @@ std::optional<Pipeline> find_compvis_pipeline(const fs::path& path) {
   if (!model || !file.metadata(checkpoint::kConfigMetadata).empty()) {
     return std::nullopt;
   }
-  return Pipeline{.folder = path,
-                  .class_name = std::string("file of ") + published(*model).name,
-                  .text = PipelineText{.tokenizer = tokenizer_of(path),
-                                       .encoder = fs::absolute(path),
-                                       .max_tokens = kTokens,
-                                       .has_own_null = reads_zeros(*model)},
-                  .note = note_of(*model)};
+  Pipeline pipeline{.folder = path,
+                    .class_name = std::string("file of ") + published(*model).name,
+                    .note = note_of(*model, file)};
+  if (model->takes_text()) {
+    pipeline.text = PipelineText{.tokenizer = tokenizer_of(path),
+                                 .encoder = fs::absolute(path),
+                                 .max_tokens = kTokens,
+                                 .has_own_null = reads_zeros(*model)};
+  }
+  return pipeline;
 }
 
 std::string compvis_recipe(const fs::path& path) {
@@ -145,9 +176,8 @@ std::string compvis_pipeline_recipe(const Pipeline& pipeline) {
   json recipe = recipe_of(model);
   // As in the folders of diffusers.
   const Published& its = published(model);
-  recipe["sample"] = {{"method", its.method}, {"clip_denoised", false},
-                      {"spacing", "leading"}, {"steps_offset", 1},
-                      {"steps", 50},          {"guidance", its.guidance}};
+  recipe["sample"] = {{"method", its.method}, {"clip_denoised", false}, {"spacing", "leading"},
+                      {"steps_offset", 1},    {"steps", its.steps},     {"guidance", its.guidance}};
   if (&its != &kXl) {
     recipe["sample"]["end_clean"] = false;
   }
@@ -155,8 +185,7 @@ std::string compvis_pipeline_recipe(const Pipeline& pipeline) {
     recipe["sample"]["steps"] = 100;
     recipe["sample"]["given_guidance"] = 1.5;
   }
-  if (std::ranges::any_of(file.names(),
-                          [](const std::string& name) { return name.starts_with(kAutoencoder); })) {
+  if (has_autoencoder(file)) {
     recipe["autoencoder"]["path"] = pipeline.folder.string();
   }
   return recipe.dump(2);

@@ -27,18 +27,15 @@ constexpr const char* kWeightsFile = "diffusion_pytorch_model.safetensors";
 constexpr const char* kSchedulerFile = "scheduler/scheduler_config.json";
 /// The first version that has these classes.
 constexpr const char* kVersion = "0.30.0";
-/// The family that config.json is of.
+/// The transformer that config.json is of.
 const models::Family& family_in(const DiffusersConfig& config) {
-  std::string known;
+  std::string known = kUnetClass;
   for (const models::Family& family : models::families()) {
-    if (family.diffusers) {
-      const bool is_its = family.diffusers->class_name == kUnetClass
-                              ? config.is("_class_name", kUnetClass)
-                              : is_transformer_of(config, family);
-      if (is_its) {
+    if (family.diffusers && family.diffusers->class_name != kUnetClass) {
+      if (is_transformer_of(config, family)) {
         return family;
       }
-      known += (known.empty() ? "" : " or ") + family.diffusers->class_name;
+      known += " or " + family.diffusers->class_name;
     }
   }
   throw_error(ErrorKind::kConfig, config.message(), "_class_name must be ", known, ", got ",
@@ -47,11 +44,11 @@ const models::Family& family_in(const DiffusersConfig& config) {
 }
 
 json recipe_of(const DiffusersConfig& config) {
-  const models::Family& family = family_in(config);
-  const bool is_unet = family.diffusers->class_name == kUnetClass;
+  const bool is_unet = config.is("_class_name", kUnetClass);
   // A recipe names a run; nothing was averaged here.
   return {{"run", {{"dir", "runs/diffusers"}}},
-          {"model", json::parse(is_unet ? unet_keys(config) : transformer_keys(config, family))},
+          {"model",
+           json::parse(is_unet ? unet_keys(config) : transformer_keys(config, family_in(config)))},
           {"ema", {{"decays", json::array()}}}};
 }
 

@@ -9,7 +9,9 @@
 #include <string_view>
 #include <tuple>
 
+#include "kinora/checkpoint/weights_paths.h"
 #include "kinora/core/error.h"
+#include "kinora/io/safetensors.h"
 #include "kinora/models/families.h"
 #include "kinora/models/unets/unet_names.h"
 
@@ -25,6 +27,8 @@ constexpr const char* kAddedType = "addition_embed_type";
 constexpr const char* kTextAndSizes = "text_time";
 constexpr const char* kSizeChannels = "addition_time_embed_dim";
 constexpr const char* kAddedSum = "projection_class_embeddings_input_dim";
+/// Vectors of classes that are added to the embedded time.
+constexpr const char* kClassCount = "num_class_embeds";
 
 /// A level: the names of its blocks on the way down and up, with and without attention.
 constexpr const char* kDown = "DownBlock2D";
@@ -83,11 +87,10 @@ models::UnetChannels channels_of(const DiffusersConfig& config) {
 
 /// Keys that change what is computed, and their one value here.
 void check_rest(const DiffusersConfig& config, int64_t first_channels) {
-  for (const char* key :
-       {"class_embed_type", "cross_attention_norm", "encoder_hid_dim", "encoder_hid_dim_type",
-        "mid_block_only_cross_attention", "num_attention_heads", "num_class_embeds",
-        "reverse_transformer_layers_per_block", "time_cond_proj_dim", "time_embedding_act_fn",
-        "timestep_post_act"}) {
+  for (const char* key : {"class_embed_type", "cross_attention_norm", "encoder_hid_dim",
+                          "encoder_hid_dim_type", "mid_block_only_cross_attention",
+                          "num_attention_heads", "reverse_transformer_layers_per_block",
+                          "time_cond_proj_dim", "time_embedding_act_fn", "timestep_post_act"}) {
     KINORA_CHECK(!config.has(key) || config.is(key, "null") || config.written(key) == "false",
                  kConfig, config.message(), key, " must be null, got ", config.written(key));
   }
@@ -166,6 +169,38 @@ void check_added(const DiffusersConfig& config, const models::ModelConfig& model
   }
 }
 
+/// Of a U-Net that is told classes: how, and how many beside the null class, the last one.
+struct Classes {
+  models::UnetClasses told = models::UnetClasses::kNone;
+  int64_t count = 0;
+};
+
+/// config.json knows classes that are added to the time; the vectors of others lie beside the
+/// U-Net's file.
+Classes classes_of(const DiffusersConfig& config) {
+  const auto beside = config.path().parent_path() / checkpoint::kBesideDiffusers;
+  const auto token = !config.path().empty() && std::filesystem::is_regular_file(beside)
+                         ? std::optional(io::SafetensorsFile::open(beside))
+                         : std::nullopt;
+  const io::SafetensorsTensor* const vectors = token ? token->find(models::kClassToken) : nullptr;
+  if (vectors != nullptr) {
+    KINORA_CHECK(vectors->shape.size() == 2 && vectors->shape[0] > 1 && !config.has(kClassCount),
+                 kConfig, "[diffusers] ", beside, " has ", models::kClassToken,
+                 ", which must have two dims and vectors for a class and the null class, without ",
+                 kClassCount, " in config.json");
+    return {.told = models::UnetClasses::kToken, .count = vectors->shape[0] - 1};
+  }
+  if (!config.has(kClassCount)) {
+    return {};
+  }
+  KINORA_CHECK(!config.has(kAddedType), kConfig, config.message(), kClassCount,
+               " must be null with ", kAddedType, ", got ", config.written(kClassCount));
+  const auto count = config.get<int64_t>(kClassCount, 0);
+  KINORA_CHECK(count > 1, kConfig, config.message(), kClassCount,
+               " must count a class and the null class, 2 or more, got ", count);
+  return {.told = models::UnetClasses::kTime, .count = count - 1};
+}
+
 std::vector<bool> attending_down(const DiffusersConfig& config, size_t levels) {
   return attends(config, "down_block_types", kAttendingDown, kDown,
                  {kAttendingDown, kAttendingDown, kAttendingDown, kDown}, levels);
@@ -225,7 +260,10 @@ std::string unet_keys(const DiffusersConfig& config) {
   const Added added = added_by(config, text_width);
   unet["size_channels"] = added.size_channels;
   unet["reads_score"] = added.reads_score;
-  return json({{"architecture", "unet"},
+  const Classes classes = classes_of(config);
+  unet["classes"] = to_string(classes.told);
+  return json({{"architecture", classes.count > 0 ? "class_unet" : "unet"},
+               {"num_classes", classes.count},
                {"in_channels", of_input.drawn},
                {"learn_sigma", of_input.learn_sigma},
                {"height", size[0]},
@@ -245,6 +283,9 @@ models::ModelConfig with_controls(models::ModelConfig model,
   KINORA_CHECK(!own.channels.empty(), kConfig,
                "[controlnet] ControlNets are for U-Nets of Stable Diffusion, and this model is "
                "none");
+  KINORA_CHECK(own.classes == models::UnetClasses::kNone, kConfig,
+               "[controlnet] ControlNets are for U-Nets that are told captions, and this model is "
+               "told classes");
   KINORA_CHECK(own.controls == 0 || folders.empty(), kConfig, "[controlnet] this model has ",
                own.controls, " ControlNets of its own, so others cannot be given");
   // What must be as in the U-Net, by the names of diffusers.
@@ -276,6 +317,8 @@ models::ModelConfig with_controls(models::ModelConfig model,
     config.require<std::string>("controlnet_conditioning_channel_order", "rgb", "rgb");
     config.require<bool>("global_pool_conditions", false, false);
     check_added(config, model);
+    KINORA_CHECK(!config.has(kClassCount), kConfig, config.message(), kClassCount,
+                 " must be that of the U-Net, null, got ", config.written(kClassCount));
     const auto widths = config.get<std::vector<int64_t>>("conditioning_embedding_out_channels",
                                                          own.control_channels);
     KINORA_CHECK(!widths.empty() && (own.controls == 0 || widths == own.control_channels), kConfig,
@@ -319,21 +362,21 @@ json describe_way(const models::ModelConfig& model) {
     depths.back() = std::max<int64_t>(own.middle_depth, 1);
   }
   json config = {{"act_fn", "silu"},
-          {"attention_head_dim", own.heads},
-          {"block_out_channels", own.channels},
-          {"cross_attention_dim", model.text_channels},
-          {"down_block_types", down},
-          {"downsample_padding", 1},
-          {"flip_sin_to_cos", true},
-          {"freq_shift", 0},
-          {"in_channels", model.in_channels},
-          {"layers_per_block", own.resnets},
-          {"mid_block_scale_factor", 1},
-          {"mid_block_type", own.middle_depth > 0 ? kAttendingMiddle : kMiddle},
-          {"norm_eps", own.norm_epsilon},
-          {"norm_num_groups", own.norm_groups},
-          {"transformer_layers_per_block", depths},
-          {"use_linear_projection", own.linear_projection}};
+                 {"attention_head_dim", own.heads},
+                 {"block_out_channels", own.channels},
+                 {"cross_attention_dim", model.text_channels},
+                 {"down_block_types", down},
+                 {"downsample_padding", 1},
+                 {"flip_sin_to_cos", true},
+                 {"freq_shift", 0},
+                 {"in_channels", model.in_channels},
+                 {"layers_per_block", own.resnets},
+                 {"mid_block_scale_factor", 1},
+                 {"mid_block_type", own.middle_depth > 0 ? kAttendingMiddle : kMiddle},
+                 {"norm_eps", own.norm_epsilon},
+                 {"norm_num_groups", own.norm_groups},
+                 {"transformer_layers_per_block", depths},
+                 {"use_linear_projection", own.linear_projection}};
   if (model.pooled_channels > 0) {
     config[kAddedType] = kTextAndSizes;
     config[kSizeChannels] = own.size_channels;
@@ -357,6 +400,9 @@ std::string describe_unet(const models::ModelConfig& model) {
   config["out_channels"] = model.out_channels();
   config["sample_size"] = model.height;
   config["up_block_types"] = up;
+  if (own.classes == models::UnetClasses::kTime) {
+    config[kClassCount] = model.num_classes + 1;
+  }
   if (model.height != model.width) {
     config["sample_size"] = {model.height, model.width};
   }
@@ -387,8 +433,7 @@ int64_t widen_input(const models::ModelConfig& model, checkpoint::LateTensors& t
   const at::Tensor weight = found->second.read_all();
   std::vector<int64_t> sizes = weight.sizes().vec();
   sizes[1] = more;
-  found->second =
-      checkpoint::late_tensor(at::cat({weight, at::zeros(sizes, weight.options())}, 1));
+  found->second = checkpoint::late_tensor(at::cat({weight, at::zeros(sizes, weight.options())}, 1));
   return more;
 }
 

@@ -112,6 +112,9 @@ models::ModelConfig with_ip_adapter(models::ModelConfig model, const fs::path& p
   KINORA_CHECK(!model.unet.channels.empty(), kConfig,
                "[ip-adapter] IP-Adapters are for U-Nets of Stable Diffusion, and this model is "
                "none");
+  KINORA_CHECK(model.takes_text(), kConfig,
+               "[ip-adapter] IP-Adapters are for U-Nets that are told captions, and this model is "
+               "told classes");
   KINORA_CHECK(fs::exists(path), kIo, "[ip-adapter] ", path, " does not exist");
   KINORA_CHECK(!fs::is_directory(path), kConfig, "[ip-adapter] ", path,
                " is a folder. Hint: name the file in it, such as ip-adapter_sd15.safetensors");

@@ -55,6 +55,23 @@ SHOWN_MODELS = {
          linear_projection: true, size_channels: 4}"""}
 
 
+CLASS_RECIPE = """
+model:
+  architecture: class_unet
+  in_channels: 4
+  learn_sigma: false
+  compression: 8
+  text_channels: 8
+  unet: {channels: [32, 32], resnets: 1, depths: [0, 1], middle_depth: 1, heads: [1, 1], classes: %s}
+data: {source: latents, path: ["%s"], threads: 1}
+objective: {betas: scaled_linear, beta_start: 0.0015, beta_end: 0.0195}
+train: {steps: 4, global_batch: 4, threads: 1, device: cpu, precision: fp32, label_dropout: 0.3}
+lr: {value: 1.0e-2}
+ema: {decays: []}
+checkpoint: {every: 4}
+"""
+
+
 SD = ROOT / "tests/inference/data/sd1"
 UNET_RECIPE = """
 model:
@@ -458,6 +475,49 @@ class DiffusersTest(unittest.TestCase):
                    "--set", "autoencoder.precision=fp32", "--device", "cpu", "--threads", 1, "--out", out)
             got = load_file(out / "latents.safetensors")["latents"]
             self.assertLess((got - want).norm() / want.norm(), 1e-4)
+
+    def test_unets_of_classes_trained_here(self):
+        import torch
+        from diffusers import DDIMScheduler, UNet2DConditionModel
+        from safetensors.torch import load_file, save_file
+        save_file({"latents": torch.randn(8, 4, 8, 8), "labels": torch.arange(8) % 3}, self.folder / "data.safetensors")
+        noise = torch.randn(2, 4, 8, 8, generator=torch.Generator().manual_seed(6))
+        save_file({"noise": noise}, self.folder / "noise.safetensors")
+        for classes in ("token", "time"):
+            run = self.folder / classes
+            (self.folder / "recipe.yaml").write_text(CLASS_RECIPE % (classes, self.folder / "data.safetensors"))
+            kinora("train", self.folder / "recipe.yaml", f"run.dir={run}")
+            tuned = self.folder / f"{classes}-tuned"
+            kinora("convert", run, "--to", tuned)
+            unet, info = UNet2DConditionModel.from_pretrained(tuned / "unet", output_loading_info=True)
+            self.assertFalse(any(info.values()), info)
+            self.assertEqual(unet.config.num_class_embeds, 4 if classes == "time" else None)
+            unet.eval()
+            token = load_file(tuned / "unet/kinora.safetensors")["class_token.weight"] if classes == "token" else None
+
+            def predict(x, t, labels):
+                states = token[labels][:, None] if classes == "token" else torch.zeros(len(x), 1, 8)
+                return unet(x, t, states, class_labels=labels if classes == "time" else None).sample
+
+            scheduler = DDIMScheduler(beta_start=0.0015, beta_end=0.0195, beta_schedule="scaled_linear",
+                                      clip_sample=False, set_alpha_to_one=False, steps_offset=1)
+            scheduler.set_timesteps(4)
+            labels, null = torch.tensor([2, 0]), torch.tensor([3, 3])
+            want = noise.clone()
+            with torch.no_grad():
+                for t in scheduler.timesteps:
+                    with_class, without = predict(want, t, labels), predict(want, t, null)
+                    want = scheduler.step(without + 3 * (with_class - without), t, want).prev_sample
+            for name, model in (("run", ["--run", run]), ("folder", ["--model", tuned])):
+                out = self.folder / f"{classes}-{name}"
+                kinora("sample", *model, "--classes", 2, 0, "--noise", self.folder / "noise.safetensors", "--steps", 4,
+                       "--guidance", 3, "--device", "cpu", "--threads", 1, "--out", out,
+                       *[word for key in ("sample.method=ddim", "sample.spacing=leading", "sample.steps_offset=1",
+                                          "sample.end_clean=false", "objective.betas=scaled_linear",
+                                          "objective.beta_start=0.0015", "objective.beta_end=0.0195")
+                         for word in ("--set", key)])
+                got = load_file(out / "latents.safetensors")["latents"]
+                self.assertLess((got - want).norm() / want.norm(), 1e-4, (classes, name))
 
     def test_sharded_and_half_models(self):
         import torch

@@ -23,6 +23,7 @@ SMALL_UNETS = {name: ["model.unet.channels=[32, 32, 32]"] for name in ("scenes-u
 for name in ("pretrain", "finetune", "lora", "lora-8gb", "dreambooth", "textual-inversion", "controlnet", "inpaint",
              "edit"):
     SMALL_UNETS["sd15-" + name] = ["model.unet.channels=[32, 32, 32, 32]"]
+SMALL_UNETS["imagenet-256-class-unet"] = ["model.unet.channels=[32, 32, 32, 32]"]
 SMALL_UNETS["sd15-textual-inversion"] += ["model.text_encoder.layers=1"]
 SMALL_UNETS["sdxl-lora-24gb"] = ["model.unet.channels=[32, 64, 64]", "model.unet.heads=[2, 2, 2]",
                                  "model.unet.depths=[0, 1, 1]", "model.unet.middle_depth=1", "model.height=16",

@@ -390,7 +390,7 @@ TEST_F(ConvertWeightsTest, WhatDiffusersCannotDescribeIsRefused) {
   EXPECT_THAT(refused(compressed), HasSubstr("model.kv_compress must be none for diffusers"));
   models::ModelConfig clips = model;
   clips.architecture = "stdit";
-  EXPECT_THAT(refused(clips), HasSubstr("one of DiT, PixArt, LatteT2V and UNet"));
+  EXPECT_THAT(refused(clips), HasSubstr("one of DiT, PixArt, LatteT2V, UNet and ClassUNet"));
 }
 
 TEST_F(ConvertWeightsTest, ShardsHoldTheSame) {

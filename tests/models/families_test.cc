@@ -149,13 +149,14 @@ TEST(FamiliesTest, HelpAndHintsNameThem) {
   EXPECT_EQ(fields.all().front().doc,
             "A published size: DiT-{S,B,L,XL}/{2,4,8}, VDiT-XL/{1x2x2,2x2x2}, "
             "Latte-XL/{1x2x2,2x2x2}, STDiT-XL/2, STDiT2-XL/2, STDiT3-{XL,3B}/2, "
-            "PixArt-{XL,1B,MS-XL,Sigma-XL}/2, LatteT2V-XL/2, UNet-{SD1,SD2,SDXL,SDXL-Refiner}. It "
+            "PixArt-{XL,1B,MS-XL,Sigma-XL}/2, LatteT2V-XL/2, UNet-{SD1,SD2,SDXL,SDXL-Refiner}, "
+            "ClassUNet-ImageNet. It "
             "gives what is 0 or "
             "auto below; "
             "custom gives "
             "nothing.");
   EXPECT_THAT(dump(fields), HasSubstr("name: custom\n  architecture: auto\n"));
-  EXPECT_EQ(families_that(&Family::takes_any_size), "STDiT2, STDiT3 and UNet");
+  EXPECT_EQ(families_that(&Family::takes_any_size), "STDiT2, STDiT3, UNet and ClassUNet");
   EXPECT_EQ(families_that([](const Family& family) { return family.conditions.frame_mask; }),
             "STDiT, STDiT2, STDiT3 and LatteT2V");
   EXPECT_EQ(families_that([](const Family& family) { return family.key == "dit"; }), "DiT");
@@ -175,7 +176,7 @@ TEST(FamiliesTest, MultiplyAccumulatesAreCounted) {
         Row{"Latte-XL/2x2x2", 931.11}, Row{"STDiT-XL/2", 2853.12}, Row{"STDiT2-XL/2", 2853.12},
         Row{"STDiT3-XL/2", 4538.74}, Row{"STDiT3-3B/2", 11749.43}, Row{"PixArt-XL/2", 149.06},
         Row{"PixArt-Sigma-XL/2", 166.5}, Row{"UNet-SD1", 90.05}, Row{"UNet-SD2", 90.55},
-        Row{"UNet-SDXL", 213.89}}) {
+        Row{"UNet-SDXL", 213.89}, Row{"ClassUNet-ImageNet", 25.24}}) {
     const ModelConfig recipe = published(row.name);
     const ModelConfig config = published(row.name, recipe.is_video() ? 16 : 0);
     EXPECT_NEAR(forward_macs(resolved(config)) / 1e9, row.gmacs, 0.005 * row.gmacs) << row.name;
@@ -201,9 +202,10 @@ TEST(FamiliesTest, DiffusersNamesAreFoundAgain) {
     EXPECT_EQ(found->back().path, diffusers_naming(config).back().path);
   }
   EXPECT_FALSE(find_diffusers_naming({"blocks.0.attn.qkv.weight"}).has_value());
-  EXPECT_THAT(error_of(ErrorKind::kConfig,
-                       [] { return diffusers_naming(resolved(published("STDiT-XL/2", 16))); }),
-              HasSubstr("diffusers has DiT, PixArt, LatteT2V and UNet, but not STDiT-XL/2"));
+  EXPECT_THAT(
+      error_of(ErrorKind::kConfig,
+               [] { return diffusers_naming(resolved(published("STDiT-XL/2", 16))); }),
+      HasSubstr("diffusers has DiT, PixArt, LatteT2V, UNet and ClassUNet, but not STDiT-XL/2"));
 }
 
 /// Whether a source compares something called `word`, or names an enumerator of it.

@@ -13,12 +13,15 @@ inline void set_small_network(ModelConfig& config, int64_t depth, int64_t hidden
     config.transformer.heads = heads;
     config.transformer.patch = 2;
   } else {
+    const bool reads_labels = family_of(config).conditions.labels;
+    config.text_channels = reads_labels ? hidden : config.text_channels;
     config.unet = {.channels = {hidden, 2 * hidden},
                    .resnets = 1,
                    .depths = {1, 0},
                    .middle_depth = 1,
                    .heads = {heads, heads},
                    .norm_groups = 4};
+    config.unet.classes = reads_labels ? UnetClasses::kToken : UnetClasses::kNone;
   }
 }
 

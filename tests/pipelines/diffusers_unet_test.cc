@@ -110,6 +110,20 @@ TEST(DiffusersUnetTest, ChannelsSayWhatAUnetIsShown) {
   }
 }
 
+// The last class is the null class.
+TEST(DiffusersUnetTest, ClassesThatAreAddedToTheTimeAreRead) {
+  const json config = written_by_diffusers("unet_class_time");
+  const models::ModelConfig model = model_of(config);
+  EXPECT_FALSE(model.takes_text());
+  EXPECT_EQ(model.num_classes, 5);
+  EXPECT_EQ(model.unet.classes, models::UnetClasses::kTime);
+  EXPECT_EQ(json::parse(describe_unet(model))["num_class_embeds"], 6);
+  json sized = written_by_diffusers("unet_sdxl");
+  sized["num_class_embeds"] = 6;
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return keys_of(sized); }),
+              HasSubstr("num_class_embeds must be null with addition_embed_type, got 6"));
+}
+
 // What is left out has the class' defaults, which are Stable Diffusion 1's but for the text.
 TEST(DiffusersUnetTest, DefaultsAreTheClass) {
   models::ModelConfig published;
@@ -124,7 +138,7 @@ TEST(DiffusersUnetTest, DefaultsAreTheClass) {
 }
 
 TEST(DiffusersUnetTest, WhatIsWrittenIsReadAgain) {
-  for (const char* name : {"unet_sd1", "unet_sd2", "unet_deep", "unet_sdxl"}) {
+  for (const char* name : {"unet_sd1", "unet_sd2", "unet_deep", "unet_sdxl", "unet_class_time"}) {
     const models::ModelConfig model = model_of(written_by_diffusers(name));
     const models::ModelConfig again = model_of(json::parse(describe_unet(model)));
     EXPECT_EQ(again.unet, model.unet) << name;
@@ -132,6 +146,7 @@ TEST(DiffusersUnetTest, WhatIsWrittenIsReadAgain) {
     EXPECT_EQ(again.learn_sigma, model.learn_sigma) << name;
     EXPECT_EQ(again.text_channels, model.text_channels) << name;
     EXPECT_EQ(again.pooled_channels, model.pooled_channels) << name;
+    EXPECT_EQ(again.num_classes, model.num_classes) << name;
   }
   models::ModelConfig model = model_of(written_by_diffusers("unet_deep"));
   model.unet.middle_depth = 1;
@@ -162,7 +177,7 @@ TEST(DiffusersUnetTest, WhatKinoraLacksIsRefusedByName) {
       {"mid_block_only_cross_attention", true},
       {"mid_block_type", "UNetMidBlock2DSimpleCrossAttn"},
       {"num_attention_heads", 8},
-      {"num_class_embeds", 10},
+      {"num_class_embeds", 1},
       {"only_cross_attention", true},
       {"projection_class_embeddings_input_dim", 10},
       {"resnet_out_scale_factor", 2.0},

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes tests/models/data/unet_*.safetensors: what diffusers' UNet2DConditionModel makes of formula.py's
-weights, in float64. Wants torch and diffusers.
+weights, in float64. Wants torch and diffusers. With names as arguments it writes only those.
 
   forward.x_t, forward.t, forward.text      [B, C, H, W], [B], [B, L, D]
   forward.text_lengths                      I64 [B], where padding is masked
@@ -8,6 +8,8 @@ weights, in float64. Wants torch and diffusers.
   grad.KEY                                  [2]: norm, and product with values(KEY), of the gradient of
                                             sum(output * values("output"))
   grad.x_t, grad.text                       gradients of the inputs
+Of a model of classes, whose text is their token or zeros
+  forward.labels                            I64 [B]
 Of a model that reads sizes also
   forward.pooled, forward.time_ids          [B, P], [B, 6] or with a score [B, 5]
   grad.pooled                               its gradient
@@ -17,6 +19,7 @@ Of the metadata, `config` is config.json's text.
 
 import json
 import pathlib
+import sys
 
 import diffusers
 import torch
@@ -56,8 +59,12 @@ MODELS = {
     "unet_refiner": (tiny([0, 2, 0], attention_head_dim=[2, 4, 8], use_linear_projection=True, layers_per_block=1,
                           transformer_layers_per_block=2, addition_embed_type="text_time", addition_time_embed_dim=6,
                           projection_class_embeddings_input_dim=7 + 5 * 6), (7, 8), False),
+    # Classes that are a token, as latent diffusion's cin256, and that are added to the time.
+    "unet_class_token": (tiny([0, 1], attention_head_dim=1), (6, 8), False),
+    "unet_class_time": (tiny([1, 0], attention_head_dim=4, num_class_embeds=6), (6, 8), False),
 }
 POOLED = 7
+CLASSES = 5  # and the null class
 
 
 def run(name, config, size, masked):
@@ -72,8 +79,23 @@ def run(name, config, size, masked):
         lengths = torch.tensor([2, 5])
         tensors["forward.text_lengths"] = lengths
         mask = (torch.arange(length) < lengths.unsqueeze(1)).double()
+    of_classes = {}
+    token = None
+    if name.startswith("unet_class_"):
+        del tensors["forward.text"]
+        labels = tensors["forward.labels"] = torch.tensor([3, CLASSES])
+        text = torch.zeros([batch, 1, text.shape[2]], dtype=text.dtype)
+        if model.config.num_class_embeds:
+            of_classes = {"class_labels": labels}
+        else:
+            token = torch.nn.Embedding(CLASSES + 1, text.shape[2], dtype=text.dtype)
+            holder = torch.nn.Module()
+            holder.class_token = token
+            formula.fill(holder)
+            text = token(labels)[:, None]
     x_t.requires_grad_(True)
-    text.requires_grad_(True)
+    if not name.startswith("unet_class_"):
+        text.requires_grad_(True)
     added = {}
     if model.config.addition_embed_type:
         numbers = (model.config.projection_class_embeddings_input_dim - POOLED) // 6
@@ -81,11 +103,15 @@ def run(name, config, size, masked):
         added = {"text_embeds": (formula.values("pooled", [batch, POOLED]) * 2).requires_grad_(True),
                  "time_ids": torch.tensor(sizes, dtype=torch.float64)[:, :numbers]}
         tensors |= {"forward.pooled": added["text_embeds"].detach(), "forward.time_ids": added["time_ids"]}
-    output = model(x_t, t, text, encoder_attention_mask=mask, added_cond_kwargs=added or None).sample
+    output = model(x_t, t, text, encoder_attention_mask=mask, added_cond_kwargs=added or None, **of_classes).sample
     (output * formula.values("output", output.shape)).sum().backward()
     tensors["forward.output"] = output
     tensors |= {"grad." + key: value for key, value in formula.probes(model).items()}
-    tensors |= {"grad.x_t": x_t.grad, "grad.text": text.grad}
+    tensors["grad.x_t"] = x_t.grad
+    if token is not None:
+        tensors |= {"grad." + key: value for key, value in formula.probes(holder).items()}
+    if not name.startswith("unet_class_"):
+        tensors["grad.text"] = text.grad
     if added:
         tensors["grad.pooled"] = added["text_embeds"].grad
     path = DATA / (name + ".safetensors")
@@ -98,5 +124,5 @@ def run(name, config, size, masked):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    for name, (config, size, masked) in MODELS.items():
-        run(name, config, size, masked)
+    for name in sys.argv[1:] or MODELS:
+        run(name, *MODELS[name])

@@ -89,6 +89,25 @@ void check_lists(const UnetConfig& own) {
   }
 }
 
+void check_classes(const ModelConfig& config) {
+  const UnetConfig& own = config.unet;
+  const bool reads_labels = family_of(config).conditions.labels;
+  KINORA_CHECK(reads_labels == (own.classes != UnetClasses::kNone), kConfig,
+               "[unet] model.unet.classes must be ", reads_labels ? "token or time" : "none",
+               " for ", name_of(config), ", got ", to_string(own.classes),
+               ". Hint: model.architecture=class_unet is told classes, unet captions");
+  if (!reads_labels) {
+    return;
+  }
+  KINORA_CHECK(config.text_channels > 0, kConfig,
+               "[unet] model.text_channels, the width of what attention to captions reads, must be "
+               "positive, got 0");
+  KINORA_CHECK(own.controls == 0, kConfig,
+               "[unet] ControlNets (model.unet.controls) are there for U-Nets that are told "
+               "captions, not classes, got ",
+               own.controls);
+}
+
 template <typename T>
 void fill(std::vector<T>& list, const std::vector<T>& published) {
   if (list.empty()) {
@@ -100,7 +119,7 @@ void fill(std::vector<T>& list, const std::vector<T>& published) {
 
 Unet::Unet(const ModelConfig& config)
     : Model(config),
-      null_text(config.pooled_channels > 0
+      null_text(config.pooled_channels > 0 || config.unet.classes != UnetClasses::kNone
                     ? at::Tensor()
                     : at::zeros({config.text_tokens, config.text_channels}, at::kFloat)),
       conv_in(unet_conv(config.in_channels + config.unet.channels_beside(config.in_channels),
@@ -130,6 +149,13 @@ Unet::Unet(const ModelConfig& config)
   if (config.pooled_channels > 0) {
     add_embedding.emplace(config.unet.added_channels(config.pooled_channels), own.time_width());
     add_child("add_embedding", *add_embedding);
+  }
+  if (own.classes == UnetClasses::kToken) {
+    class_token.emplace(config.num_classes, config.text_channels);
+    add_child("class_token", *class_token);
+  } else if (own.classes == UnetClasses::kTime) {
+    class_embedding.emplace(config.num_classes, own.time_width());
+    add_child("class_embedding", *class_embedding);
   }
   for (int64_t i = 0; i < own.controls; ++i) {
     const double scale = own.control_scales.empty() ? 1.0 : own.control_scales[i];
@@ -280,6 +306,7 @@ void Unet::resolve(ModelConfig& config, const ModelConfig& published) {
   own.linear_projection |= given.linear_projection;
   own.size_channels = own.size_channels == 0 ? given.size_channels : own.size_channels;
   own.reads_score |= given.reads_score;
+  own.classes = own.classes == UnetClasses::kNone ? given.classes : own.classes;
   check_own_keys(config);
   KINORA_CHECK(config.transformer == TransformerConfig{}, kConfig, "[model] ",
                family_of(config).name,
@@ -297,6 +324,7 @@ void Unet::resolve(ModelConfig& config, const ModelConfig& published) {
                own.controls, " ControlNets, got ", own.control_scales.size());
   KINORA_CHECK(!own.control_channels.empty(), kConfig,
                "[unet] model.unet.control_channels must have at least one width, got none");
+  check_classes(config);
   const int64_t least = int64_t{1} << (own.levels() - 1);
   KINORA_CHECK(config.height >= least && config.width >= least, kConfig,
                "[unet] model.height and width must be at least ", least, " for ", own.levels(),
@@ -327,9 +355,10 @@ ModelShape Unet::shape(const ModelConfig& config) {
 double Unet::macs(const ModelConfig& config) {
   const UnetConfig& own = config.unet;
   const double time_width = as_real(own.time_width());
+  const double tokens = own.classes == UnetClasses::kNone ? as_real(config.text_tokens) : 1.0;
   const auto at_level = [&](int64_t level) {
-    return LevelMacs{as_real(halved(config.height, level) * halved(config.width, level)),
-                     as_real(config.text_tokens), as_real(config.text_channels), time_width};
+    return LevelMacs{as_real(halved(config.height, level) * halved(config.width, level)), tokens,
+                     as_real(config.text_channels), time_width};
   };
   const double of_time = as_real(own.channels.front()) * time_width + time_width * time_width;
   const auto way = [&](int64_t level, const std::vector<int64_t>& inputs) {
@@ -368,7 +397,8 @@ double Unet::macs(const ModelConfig& config) {
                       finest.conv(config.in_channels + own.channels_beside(config.in_channels) +
                                       config.out_channels(),
                                   first);
-  const double control = of_time + of_sizes + down + of_places + finest.conv(config.in_channels, first) +
+  const double control = of_time + of_sizes + down + of_places +
+                         finest.conv(config.in_channels, first) +
                          ControlNet::picture_macs(own, finest.places);
   return unet + as_real(own.controls) * control;
 }
@@ -404,8 +434,23 @@ void Unet::check_inputs(const at::Tensor& x_t, const at::Tensor& t,
   }
   KINORA_CHECK(t.dim() == 1 && t.size(0) == batch && t.scalar_type() == at::kFloat, kShape,
                "[unet] t must be float32 [", batch, "], got ", t.scalar_type(), " ", t.sizes());
+  if (reads_labels()) {
+    check_labels(conditions.labels, batch);
+  } else {
+    check_captions(conditions, batch);
+  }
+}
+
+void Unet::check_labels(const at::Tensor& labels, int64_t batch) const {
+  KINORA_CHECK(labels.defined() && labels.sizes() == at::IntArrayRef(batch) &&
+                   labels.scalar_type() == at::kLong,
+               kShape, "[unet] ", name_of(config()), " needs labels, int64 [", batch, "], got ",
+               labels.defined() ? labels.sizes() : at::IntArrayRef());
+}
+
+void Unet::check_captions(const diffusion::Conditions& conditions, int64_t batch) const {
   const bool reads = has_text_encoder();
-  const at::Tensor& text = text_of(conditions);
+  const at::Tensor& text = told(conditions);
   KINORA_CHECK(
       text.defined() && text.size(0) == batch && text.dim() == (reads ? 2 : 3) &&
           text.size(1) <= config().text_tokens && (reads || text.size(2) == config().text_channels),
@@ -438,7 +483,21 @@ at::Tensor Unet::embed_time(const at::Tensor& t) const {
       unet_sinusoids(t * config().time_scale, config().unet.channels.front()));
 }
 
+at::Tensor Unet::with_added(const at::Tensor& time, const diffusion::Conditions& conditions) const {
+  if (add_embedding) {
+    return time + add_embedding->forward(read_sizes(conditions));
+  }
+  return class_embedding ? time + class_embedding->forward(conditions.labels) : time;
+}
+
 at::Tensor Unet::read_text(const diffusion::Conditions& conditions) const {
+  if (class_token) {
+    return class_token->forward(conditions.labels).unsqueeze(1);
+  }
+  if (class_embedding) {
+    return at::zeros({conditions.labels.size(0), 1, config().text_channels},
+                     conditions.labels.options().dtype(at::kFloat));
+  }
   const at::Tensor& null = conditions.null_text;
   if (clip) {
     const at::Tensor& tokens = conditions.tokens;
@@ -463,7 +522,7 @@ at::Tensor Unet::text_lengths(const diffusion::Conditions& conditions) const {
   if (clip || !lengths.defined()) {
     return {};
   }
-  const int64_t all = text_of(conditions).size(1);
+  const int64_t all = tokens_told(conditions);
   if (conditions.null_text.defined()) {
     lengths = at::where(conditions.null_text, at::full_like(lengths, all), lengths);
   }
@@ -493,9 +552,7 @@ UnetReads Unet::reads(const at::Tensor& t, const diffusion::Conditions& conditio
     reads.text = read_text(conditions);
   }
   if (!prepared.of_times.defined()) {
-    const at::Tensor time = embed_time(t);
-    reads.time =
-        at::silu(add_embedding ? time + add_embedding->forward(read_sizes(conditions)) : time);
+    reads.time = at::silu(with_added(embed_time(t), conditions));
   }
   if (add_embedding && !controlnets.empty()) {
     reads.sizes = read_sizes(conditions);
@@ -512,17 +569,15 @@ UnetReads Unet::reads(const at::Tensor& t, const diffusion::Conditions& conditio
 at::Tensor Unet::prepare_times(const at::Tensor& times,
                                const diffusion::Conditions& conditions) const {
   const int64_t num_times = times.size(0);
-  const int64_t batch = text_of(conditions).size(0);
+  const int64_t batch = told(conditions).size(0);
   const UnetResnet& last = *resnets_.back();
   const int64_t channels = last.time_channel + last.time_emb_proj.weight.shape[0];
   if (num_times * batch * channels * static_cast<int64_t>(sizeof(float)) >
       diffusion::Prepared::kMaxBytes) {
     return {};
   }
-  at::Tensor time = embed_time(times).unsqueeze(1);  // [S, 1, E]
-  if (add_embedding) {
-    time = time + add_embedding->forward(read_sizes(conditions));  // [S, B, E]
-  }
+  // [S, 1, E], or [S, B, E] where samples add to it.
+  const at::Tensor time = with_added(embed_time(times).unsqueeze(1), conditions);
   const int64_t of_each = time.size(1);
   const UnetReads reads{.time = at::silu(time).flatten(0, 1)};
   std::vector<at::Tensor> projected;  // [S, B C] of each residual block
@@ -536,14 +591,13 @@ at::Tensor Unet::prepare_times(const at::Tensor& times,
 }
 
 std::vector<at::Tensor> Unet::prepare_texts(const diffusion::Conditions& conditions) const {
-  const at::Tensor& text = text_of(conditions);
+  const int64_t tokens = told(conditions).size(0) * tokens_told(conditions);
   int64_t width = 0;  // of keys and values
   for (const UnetTransformer* transformer : transformers_) {
     width += static_cast<int64_t>(transformer->transformer_blocks.size()) * 2 *
              transformer->proj_in.weight.shape[0];
   }
-  if (text.size(0) * text.size(1) * width * static_cast<int64_t>(sizeof(float)) >
-      diffusion::Prepared::kMaxBytes) {
+  if (tokens * width * static_cast<int64_t>(sizeof(float)) > diffusion::Prepared::kMaxBytes) {
     return {};
   }
   const at::Tensor states = read_text(conditions);
@@ -570,7 +624,7 @@ diffusion::Prepared Unet::prepare(const at::Tensor& times,
                                   const diffusion::Conditions& conditions) {
   // Without a text predict() says what is missing; where weights come and go, those of all blocks
   // would have to come once more.
-  if (kernels_ == nullptr || is_tapped() || hook() || !text_of(conditions).defined() ||
+  if (kernels_ == nullptr || is_tapped() || hook() || !told(conditions).defined() ||
       (add_embedding && !conditions.pooled.defined())) {
     return {};
   }

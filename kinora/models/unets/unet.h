@@ -27,6 +27,10 @@ struct ModelShape;
 /// pictures were and how they were cut, or their score (Podell et al. 2023, section 2.2). Null
 /// captions have zeros for states and vector then, as SDXL was trained, and there is no buffer.
 ///
+/// With UnetConfig::classes it reads labels in the place of captions, of which num_classes is the
+/// null class. Then class_token.weight or, as diffusers has it, class_embedding.weight holds their
+/// vectors.
+///
 /// A block, that is what recomputation and buckets count, is a residual block with what attends
 /// behind it and, at the end of a level, the change of size; the middle is one.
 class Unet : public Model {
@@ -58,8 +62,8 @@ class Unet : public Model {
                                             const diffusion::Conditions& conditions) override;
 
  private:
-  /// Needs text, or tokens where it has a text encoder, and what UnetConfig::input says. x_t:
-  /// [B, C, H, W].
+  /// Needs text, or tokens where it has a text encoder, or labels, and what UnetConfig::input says.
+  /// x_t: [B, C, H, W].
   [[nodiscard]] at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t,
                                    const diffusion::Conditions& conditions,
                                    const diffusion::Pass& pass) override;
@@ -67,11 +71,19 @@ class Unet : public Model {
                     const diffusion::Conditions& conditions) const;
   /// The embedded times: fp32 [N, E] of t [N].
   [[nodiscard]] at::Tensor embed_time(const at::Tensor& t) const;
-  /// Captions as they are given: tokens or states.
-  [[nodiscard]] const at::Tensor& text_of(const diffusion::Conditions& conditions) const {
-    return has_text_encoder() ? conditions.tokens : conditions.text;
+  void check_labels(const at::Tensor& labels, int64_t batch) const;
+  void check_captions(const diffusion::Conditions& conditions, int64_t batch) const;
+  /// Captions as they are given: tokens or states; or labels.
+  [[nodiscard]] const at::Tensor& told(const diffusion::Conditions& conditions) const {
+    return reads_labels()       ? conditions.labels
+           : has_text_encoder() ? conditions.tokens
+                                : conditions.text;
   }
-  /// The captions as attention reads them: UnetReads' text and lengths.
+  /// Tokens of what attention to captions reads.
+  [[nodiscard]] int64_t tokens_told(const diffusion::Conditions& conditions) const {
+    return reads_labels() ? 1 : told(conditions).size(1);
+  }
+  /// Captions, or labels, as attention reads them: UnetReads' text and lengths.
   [[nodiscard]] at::Tensor read_text(const diffusion::Conditions& conditions) const;
   [[nodiscard]] at::Tensor text_lengths(const diffusion::Conditions& conditions) const;
   /// Prepared's parts; nothing where they would be larger than it says.
@@ -92,7 +104,12 @@ class Unet : public Model {
                                          const at::Tensor& pictures, const UnetReads& reads,
                                          UnetBlocks& blocks) const;
 
+  /// The embedded times with what else is added to them: fp32 [..., E] and [B, E].
+  [[nodiscard]] at::Tensor with_added(const at::Tensor& time,
+                                      const diffusion::Conditions& conditions) const;
+
   [[nodiscard]] bool has_text_encoder() const { return text_encoder || clip; }
+  [[nodiscard]] bool reads_labels() const { return config().unet.classes != UnetClasses::kNone; }
   void make_buckets();
   void place_layers();
 
@@ -104,6 +121,8 @@ class Unet : public Model {
   nn::Conv conv_in;
   UnetEmbedding time_embedding;
   std::optional<UnetEmbedding> add_embedding;  ///< of pooled vectors and sizes
+  std::optional<UnetClassVectors> class_token;
+  std::optional<UnetClassVectors> class_embedding;
   std::vector<std::unique_ptr<UnetLevel>> down_blocks;
   std::unique_ptr<UnetMiddle> mid_block;
   std::vector<std::unique_ptr<UnetLevel>> up_blocks;

@@ -17,6 +17,18 @@ const char* to_string(UnetInput input) {
   KINORA_UNREACHABLE("[unet] unknown input");
 }
 
+const char* to_string(UnetClasses classes) {
+  switch (classes) {
+    case UnetClasses::kNone:
+      return "none";
+    case UnetClasses::kToken:
+      return "token";
+    case UnetClasses::kTime:
+      return "time";
+  }
+  KINORA_UNREACHABLE("[unet] unknown kind of classes");
+}
+
 std::optional<UnetChannels> unet_channels(int64_t in, int64_t out) {
   for (const UnetInput input : {UnetInput::kPlain, UnetInput::kInpaint, UnetInput::kEdit}) {
     if (out > 0 && in == out + UnetConfig{.input = input}.channels_beside(out)) {
@@ -50,6 +62,15 @@ void describe(Fields& fields, UnetConfig& config) {
              "unet: what is shown beside the noised latents: inpaint = a mask and the picture "
              "without what it covers (9 channels of 4), edit = a picture to change "
              "(instruct-pix2pix, 8 channels).");
+  fields.add(
+      "classes", config.classes,
+      {{to_string(UnetClasses::kNone), UnetClasses::kNone},
+       {to_string(UnetClasses::kToken), UnetClasses::kToken},
+       {to_string(UnetClasses::kTime), UnetClasses::kTime}},
+      "class_unet: what becomes of the learned vector of a sample's class: token = it is all "
+      "that attention to captions reads (latent diffusion), time = it is added to the "
+      "embedded time (diffusers' num_class_embeds), and attention to captions reads zeros; "
+      "none = by name.");
   fields.add("channels", config.channels,
              "unet: width of each level, from the finest, multiples of norm_groups; [] = by name.",
              between(1, 65536));

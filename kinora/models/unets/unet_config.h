@@ -19,6 +19,15 @@ enum class UnetInput {
 
 [[nodiscard]] const char* to_string(UnetInput input);
 
+/// How a U-Net of classes is told them: by a learned vector of each class and of the null class.
+enum class UnetClasses {
+  kNone,   ///< it reads captions
+  kToken,  ///< the vector is all that attention to captions reads (Rombach et al. 2022)
+  kTime,   ///< it is added to the embedded time, and attention to captions reads zeros
+};
+
+[[nodiscard]] const char* to_string(UnetClasses classes);
+
 /// What the channels of a file, in and out, say of its U-Net.
 struct UnetChannels {
   int64_t drawn = 0;  ///< ModelConfig::in_channels
@@ -50,6 +59,7 @@ struct IpAdapterConfig {
 /// 0 is what model.name gives.
 struct UnetConfig {
   UnetInput input = UnetInput::kPlain;
+  UnetClasses classes = UnetClasses::kNone;
   std::vector<int64_t> channels = {};  ///< width of each level
   int64_t resnets = 0;                 ///< residual blocks of a level; on its way up one more
   /// Transformer blocks behind each residual block of a level, 0: none attends there.

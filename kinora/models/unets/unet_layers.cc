@@ -5,6 +5,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/cos.h>
+#include <ATen/ops/embedding.h>
 #include <ATen/ops/exp.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/silu.h>
@@ -388,6 +389,19 @@ at::Tensor unet_sinusoids(const at::Tensor& numbers, int64_t count) {
                                          (-std::log(kMaxPeriod)) / static_cast<double>(half));
   const at::Tensor angles = numbers.unsqueeze(-1) * frequencies;
   return at::cat({at::cos(angles), at::sin(angles)}, -1);
+}
+
+UnetClassVectors::UnetClassVectors(int64_t num_classes, int64_t width)
+    : weight{.shape = {num_classes + 1, width},
+             .init = nn::Init::normal(1.0),
+             .fp32_island = true,
+             .value = {},
+             .grad = {}} {
+  add_parameter("weight", weight);
+}
+
+at::Tensor UnetClassVectors::forward(const at::Tensor& labels) const {
+  return tapped(at::embedding(ops::with_gradient(weight.value, weight.grad), labels));
 }
 
 UnetEmbedding::UnetEmbedding(int64_t inputs, int64_t width)

@@ -215,6 +215,16 @@ class UnetMiddle : public nn::Module {
 /// [..., count].
 [[nodiscard]] at::Tensor unet_sinusoids(const at::Tensor& numbers, int64_t count);
 
+/// A learned vector of each class, and one more of the null class: key weight.
+class UnetClassVectors : public nn::Module {
+ public:
+  UnetClassVectors(int64_t num_classes, int64_t width);
+  /// labels: int64 [B]. Returns fp32 [B, width].
+  [[nodiscard]] at::Tensor forward(const at::Tensor& labels) const;
+
+  nn::Parameter weight;
+};
+
 /// fc2(silu(fc1(x))) in fp32: keys linear_1, linear_2.
 class UnetEmbedding : public nn::Module {
  public:

@@ -15,6 +15,7 @@ namespace kinora::models {
 namespace {
 
 constexpr const char* kCompvisAverage = "model_ema.";
+constexpr const char* kCompvisClassToken = "cond_stage_model.embedding.weight";
 
 /// A projection around attention, which is a convolution of one place in some files.
 bool is_projection(std::string_view path) {
@@ -82,6 +83,7 @@ Prefixes compvis_prefixes(const Modules& modules) {
                        {"time_embedding.linear_2.", "time_embed.2."},
                        {"add_embedding.linear_1.", "label_emb.0.0."},
                        {"add_embedding.linear_2.", "label_emb.0.2."},
+                       {"class_embedding.", "label_emb."},
                        {"mid_block.attentions.0.", "middle_block.1."},
                        {"conv_norm_out.", "out.0."},
                        {"conv_out.", "out.2."}};
@@ -197,17 +199,42 @@ void take_sizes(const CompvisShapes& its, const std::string& where, ModelConfig&
   own.size_channels = has_sizes ? kSizeChannels : 0;
   own.reads_score = has_sizes && sum == kPooledChannels + 5 * kSizeChannels;
   config.pooled_channels = has_sizes ? kPooledChannels : 0;
-  KINORA_CHECK(!its.has("label_emb.weight") &&
-                   (!has_sizes || sum == kPooledChannels + own.size_numbers() * kSizeChannels),
-               kConfig, "[unet] ", where, " has ", kCompvisUnet,
+  KINORA_CHECK(!has_sizes || sum == kPooledChannels + own.size_numbers() * kSizeChannels, kConfig,
+               "[unet] ", where, " has ", kCompvisUnet,
                "label_emb, of a U-Net that reads other than SDXL's sizes (upscalers, unCLIP), "
                "which Kinora lacks");
+}
+
+/// Returns whether the U-Net is told classes, of which the last is the null class.
+bool take_classes(const std::map<std::string, std::vector<int64_t>>& shapes,
+                  const CompvisShapes& its, const std::string& where, ModelConfig& config) {
+  const auto token = shapes.find(kCompvisClassToken);
+  const bool in_time = its.has("label_emb.weight");
+  if (token == shapes.end() && !in_time) {
+    return false;
+  }
+  KINORA_CHECK(token == shapes.end() || !in_time, kConfig, "[unet] ", where, " has both ",
+               kCompvisClassToken, " and ", kCompvisUnet,
+               "label_emb.weight, and Kinora's U-Nets are told a class in one way");
+  const std::vector<int64_t>& table = in_time ? its.at("label_emb.weight") : token->second;
+  const int64_t width = in_time ? its.at("time_embed.2.weight")[0] : config.text_channels;
+  KINORA_CHECK(table.size() == 2 && table[0] > 1 && table[1] == width, kIo, "[unet] ", where, ": ",
+               in_time ? kCompvisUnet : "", in_time ? "label_emb.weight" : kCompvisClassToken,
+               " must have a vector of ", width, " numbers for two classes or more, got ",
+               table.size() == 2 ? std::to_string(table[0]) + " of " + std::to_string(table[1])
+                                 : std::to_string(table.size()) + " dims");
+  config.architecture = "class_unet";
+  config.num_classes = table[0] - 1;
+  config.unet.classes = in_time ? UnetClasses::kTime : UnetClasses::kToken;
+  return true;
 }
 
 }  // namespace
 
 nn::Naming unet_naming(const ModelConfig& config) {
-  return naming_of(config, "", [](const std::string& path) { return path; });
+  nn::Naming naming = naming_of(config, "", [](const std::string& path) { return path; });
+  std::erase_if(naming, [](const nn::OtherName& name) { return name.path == kClassToken; });
+  return naming;
 }
 
 nn::Naming control_naming(const ModelConfig& config, int64_t control) {
@@ -240,7 +267,10 @@ nn::Naming compvis_unet_naming(const ModelConfig& config) {
     modules.attends.push_back(depth > 0);
   }
   const Prefixes prefixes = compvis_prefixes(modules);
-  return naming_of(config, "", [&prefixes](const std::string& path) {
+  return naming_of(config, "", [&prefixes](const std::string& path) -> std::string {
+    if (path == kClassToken) {
+      return kCompvisClassToken;
+    }
     const auto found = std::ranges::find_if(
         prefixes, [&path](const auto& prefix) { return path.starts_with(prefix.first); });
     KINORA_CHECK(found != prefixes.end(), kInternal, "[unet] ", path, " has no name of CompVis");
@@ -262,6 +292,9 @@ std::optional<nn::Naming> find_compvis_unet_naming(const std::vector<std::string
   for (const std::string& name : names) {
     if (name == "null_text") {  // a buffer, which CompVis has no name for
       naming.push_back({.path = name, .keys = {name}});
+    }
+    if (name == kCompvisClassToken) {  // of which no average is kept
+      naming.push_back({.path = kClassToken, .keys = {name}});
     }
     if (!name.starts_with(kCompvisUnet)) {
       continue;
@@ -287,6 +320,7 @@ std::optional<ModelConfig> find_compvis_unet(
     return std::nullopt;
   }
   constexpr int64_t kHeads = 8;
+  constexpr int64_t kClassHeads = 1;
   constexpr int64_t kHeadChannels = 64;
   const CompvisShapes its(shapes, where);
   const Modules modules = modules_in(names);
@@ -305,7 +339,10 @@ std::optional<ModelConfig> find_compvis_unet(
   own.resnets = modules.resnets;
   const std::string middle = "middle_block.1.";
   config.text_channels = its.at(middle + "transformer_blocks.0.attn2.to_k.weight")[1];
-  take_sizes(its, where, config);
+  const bool of_classes = take_classes(shapes, its, where, config);
+  if (!of_classes) {
+    take_sizes(its, where, config);
+  }
   own.middle_depth = its.depth(middle);
   own.linear_projection = its.at(middle + "proj_in.weight").size() == 2;
   for (size_t level = 0; level < modules.attends.size(); ++level) {
@@ -316,6 +353,7 @@ std::optional<ModelConfig> find_compvis_unet(
   }
   for (const int64_t channels : own.channels) {
     own.heads.push_back(own.linear_projection ? std::max<int64_t>(channels / kHeadChannels, 1)
+                        : of_classes          ? kClassHeads
                                               : kHeads);
   }
   return config;

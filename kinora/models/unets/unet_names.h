@@ -12,6 +12,10 @@
 /// What the files of others call the tensors of a U-Net.
 namespace kinora::models {
 
+/// The weight of a U-Net of classes that are a token (UnetClasses::kToken): [classes + 1, D]. Files
+/// of diffusers have no name for it, since its U-Net is given the token.
+inline constexpr const char* kClassToken = "class_token.weight";
+
 /// DiffusersFamily::naming: ours, in some files with other dims.
 [[nodiscard]] nn::Naming unet_naming(const ModelConfig& config);
 
@@ -28,7 +32,8 @@ namespace kinora::models {
 /// 1 and 2 and SDXL.
 inline constexpr const char* kCompvisUnet = "model.diffusion_model.";
 
-/// The names there, such as model.diffusion_model.input_blocks.1.0.in_layers.0.weight.
+/// The names there, such as model.diffusion_model.input_blocks.1.0.in_layers.0.weight. A class'
+/// token is beside them, cond_stage_model.embedding.weight.
 [[nodiscard]] nn::Naming compvis_unet_naming(const ModelConfig& config);
 
 /// The same for a file with these names, of which those that no U-Net here has stay as they are;

@@ -43,6 +43,12 @@ class UnetFixture {
     config.time_scale = 1.0;
     config.text_channels = values["cross_attention_dim"];
     config.text_tokens = 5;
+    if (find("forward.labels").defined()) {
+      const bool in_time = !values["num_class_embeds"].is_null();
+      config.architecture = "class_unet";
+      config.num_classes = 5;
+      config.unet.classes = in_time ? UnetClasses::kTime : UnetClasses::kToken;
+    }
     config.pooled_channels = find("forward.pooled").defined() ? find("forward.pooled").size(1) : 0;
     UnetConfig& unet = config.unet;
     unet.channels = values["block_out_channels"].get<std::vector<int64_t>>();
@@ -71,6 +77,7 @@ class UnetFixture {
 
   [[nodiscard]] diffusion::Conditions conditions() const {
     diffusion::Conditions conditions;
+    conditions.labels = find("forward.labels");
     conditions.text = find("forward.text");
     conditions.text_lengths = find("forward.text_lengths");
     if (const at::Tensor ids = find("forward.time_ids"); ids.defined()) {

@@ -8,6 +8,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -148,6 +149,52 @@ TEST_P(UnetNamesTest, ChannelsSayWhatItIsShown) {
     EXPECT_EQ(config.unet.input, input);
     EXPECT_EQ(config.in_channels, 4);
   }
+}
+
+// As latent diffusion's cin256 has them, or among the U-Net's own.
+TEST_P(UnetNamesTest, VectorsOfClassesMakeAUnetOfClasses) {
+  const std::string token = "cond_stage_model.embedding.weight";
+  const std::string in_time = std::string(kCompvisUnet) + "label_emb.weight";
+  const int64_t text = config_["cross_attention_dim"];
+  const int64_t time = 4 * config_["block_out_channels"][0].get<int64_t>();
+  for (const auto& [key, width, classes, path] :
+       {std::tuple{token, text, UnetClasses::kToken, "class_token.weight"},
+        std::tuple{in_time, time, UnetClasses::kTime, "class_embedding.weight"}}) {
+    Shapes shapes = shapes_;
+    shapes[key] = {1001, width};
+    ModelConfig config = find_compvis_unet(shapes, "x.ckpt").value();
+    EXPECT_EQ(config.num_classes, 1000);
+    EXPECT_EQ(config.unet.classes, classes);
+    if (!config.unet.linear_projection) {
+      EXPECT_EQ(config.unet.heads, (std::vector<int64_t>(config.unet.channels.size(), 1)));
+    }
+    config.height = 64;
+    config.width = 64;
+    config = resolved(config);
+    EXPECT_FALSE(config.takes_text());
+    std::vector<std::string> names = names_;
+    names.push_back(key);
+    std::map<std::string, std::string> written;
+    for (const nn::OtherName& name : compvis_unet_naming(config)) {
+      written[name.path] = name.keys.front();
+    }
+    EXPECT_EQ(written.size(), names.size());
+    EXPECT_EQ(written.at(path), key);
+    const nn::Naming found = find_compvis_unet_naming(names, false).value();
+    for (const nn::OtherName& name : found) {
+      EXPECT_EQ(written.at(name.path), name.keys.front());
+    }
+    shapes[key] = {1001, width + 1};
+    EXPECT_THAT(
+        error_of(ErrorKind::kIo, [&] { return find_compvis_unet(shapes, "x.ckpt").has_value(); }),
+        HasSubstr(key + " must have a vector of " + std::to_string(width)));
+  }
+  Shapes both = shapes_;
+  both[token] = {3, text};
+  both[in_time] = {3, time};
+  EXPECT_THAT(
+      error_of(ErrorKind::kConfig, [&] { return find_compvis_unet(both, "x.ckpt").has_value(); }),
+      HasSubstr("x.ckpt has both"));
 }
 
 TEST_P(UnetNamesTest, WhatKinoraLacksIsRefusedByName) {

@@ -41,7 +41,9 @@ TEST_P(UnetTest, ForwardAndGradientsAreThoseOfDiffusers) {
   set_formula_weights(model);
   at::Tensor x_t = fixture.find("forward.x_t").set_requires_grad(true);
   diffusion::Conditions conditions = fixture.conditions();
-  conditions.text.set_requires_grad(true);
+  if (conditions.text.defined()) {
+    conditions.text.set_requires_grad(true);
+  }
   if (conditions.pooled.defined()) {
     conditions.pooled.set_requires_grad(true);
   }
@@ -51,8 +53,10 @@ TEST_P(UnetTest, ForwardAndGradientsAreThoseOfDiffusers) {
 
   torch::autograd::backward({(output * formula_values("output", output.sizes())).sum()}, {});
   EXPECT_LT(ops::relative_error(x_t.grad(), fixture.find("grad.x_t")), tolerance::kWholeModel);
-  EXPECT_LT(ops::relative_error(conditions.text.grad(), fixture.find("grad.text")),
-            tolerance::kWholeModel);
+  if (conditions.text.defined()) {
+    EXPECT_LT(ops::relative_error(conditions.text.grad(), fixture.find("grad.text")),
+              tolerance::kWholeModel);
+  }
   if (conditions.pooled.defined()) {
     EXPECT_LT(ops::relative_error(conditions.pooled.grad(), fixture.find("grad.pooled")),
               tolerance::kWholeModel);
@@ -61,7 +65,9 @@ TEST_P(UnetTest, ForwardAndGradientsAreThoseOfDiffusers) {
     const at::Tensor want = fixture.find("grad." + path);
     ASSERT_TRUE(want.defined()) << path;
     const at::Tensor gap = (probe(path, parameter->grad) - want.to(at::kDouble)).abs();
-    EXPECT_LT(gap.max().item<double>(), tolerance::kWholeModel * want[0].item<double>()) << path;
+    // Of one token queries and keys have no gradient, of zeros values neither.
+    const double size = std::max(want[0].item<double>(), 1e-6);
+    EXPECT_LT(gap.max().item<double>(), tolerance::kWholeModel * size) << path;
   }
 }
 
@@ -89,7 +95,12 @@ TEST_P(UnetTest, TheFastPathComputesTheSame) {
   const auto want = run(std::nullopt);
   const auto got = run(ops::Recompute::kNone);
   for (const auto& [name, values] : want) {
-    EXPECT_LT(ops::relative_error(got.at(name), values), tolerance::kOtherOrderOfBranches) << name;
+    if (values.norm().item<double>() > 1e-6) {
+      EXPECT_LT(ops::relative_error(got.at(name), values), tolerance::kOtherOrderOfBranches)
+          << name;
+    } else {
+      EXPECT_LT(got.at(name).norm().item<double>(), 1e-6) << name;
+    }
   }
   for (const auto level :
        {ops::Recompute::kElementwise, ops::Recompute::kMlp, ops::Recompute::kBlock}) {
@@ -126,7 +137,9 @@ TEST_P(UnetTest, GradientsAreOverwrittenAndThenAddedTo) {
     }
     add_gradients({});
     for (const auto& [path, parameter] : model.named_parameters()) {
-      EXPECT_LT(ops::relative_error(parameter->grad, 2 * want.at(path)), tolerance::kOtherOrder)
+      const at::Tensor twice = 2 * want.at(path);
+      EXPECT_LE((parameter->grad - twice).norm().item<double>(),
+                tolerance::kOtherOrder * std::max(twice.norm().item<double>(), 1e-6))
           << path << ", " << recomputed;
     }
   }
@@ -146,7 +159,9 @@ TEST_P(UnetTest, WhatIsPreparedComputesTheSame) {
   const diffusion::Prepared prepared = model.prepare(times, conditions);
   EXPECT_FALSE(prepared.of_texts.empty());
   diffusion::Conditions unread = conditions;  // states are not read again, lengths are
-  unread.text = at::full_like(unread.text, std::numeric_limits<float>::quiet_NaN());
+  if (unread.text.defined()) {
+    unread.text = at::full_like(unread.text, std::numeric_limits<float>::quiet_NaN());
+  }
   const at::Tensor x_t = fixture.find("forward.x_t");
   for (int64_t s = 0; s < 2; ++s) {
     const at::Tensor t = times.narrow(0, s, 1).expand({x_t.size(0)}).contiguous();
@@ -211,7 +226,7 @@ TEST_P(UnetTest, BucketsHoldEveryParameterOnce) {
 
 INSTANTIATE_TEST_SUITE_P(Models, UnetTest,
                          testing::Values("unet_sd1", "unet_sd2", "unet_deep", "unet_sdxl",
-                                         "unet_refiner"),
+                                         "unet_refiner", "unet_class_token", "unet_class_time"),
                          [](const auto& info) { return std::string(info.param); });
 
 // Where a caption is null the buffer stands for it, zeros at first, and all of it is read.
@@ -272,6 +287,7 @@ TEST(UnetTextTest, NullCaptionsOfPooledVectorsAreZeros) {
 ModelConfig published(const std::string& name) {
   ModelConfig config;
   config.name = name;
+  config.num_classes = 1000;
   config.in_channels = 4;
   config.height = 64;
   config.width = 64;
@@ -284,7 +300,9 @@ TEST(UnetSizesTest, HaveAsManyParametersAsPublished) {
   const std::map<std::string, int64_t> known = {{"UNet-SD1", 859520964},
                                                 {"UNet-SD2", 865910724},
                                                 {"UNet-SDXL", 2567463684},
-                                                {"UNet-SDXL-Refiner", 2259526660}};
+                                                {"UNet-SDXL-Refiner", 2259526660},
+                                                // cin256-v2 with its table of 1001 vectors.
+                                                {"ClassUNet-ImageNet", 401436548}};
   for (const auto& [name, number] : known) {
     Unet model(published(name));
     int64_t sum = 0;
@@ -302,6 +320,35 @@ TEST(UnetSizesTest, HaveAsManyParametersAsPublished) {
     sum += parameter->numel();
   }
   EXPECT_EQ(sum, known.at("UNet-SD1") + 361279120);
+}
+
+// The class' vector is the context of attention, or a part of the time; the last is the null class.
+TEST(UnetClassesTest, LabelsMustBeThereAndClassesToldInOneWay) {
+  const UnetFixture fixture("unet_class_token");
+  Unet model(fixture.config());
+  set_formula_weights(model);
+  EXPECT_FALSE(model.null_caption().defined());
+  EXPECT_TRUE(model.named_buffers().empty());
+  diffusion::Conditions conditions = fixture.conditions();
+  const auto refusal = [&](const at::Tensor& labels) {
+    conditions.labels = labels;
+    return error_of(ErrorKind::kShape, [&] {
+      return model.forward(fixture.find("forward.x_t"), fixture.find("forward.t"), conditions)
+          .dim();
+    });
+  };
+  EXPECT_THAT(refusal({}), HasSubstr("needs labels, int64 [2], got []"));
+  EXPECT_THAT(refusal(at::zeros({3}, at::kLong)), HasSubstr("needs labels, int64 [2], got [3]"));
+  const auto wrong = [](const std::string& name, const std::function<void(ModelConfig&)>& change) {
+    ModelConfig config = published(name);
+    change(config);
+    return error_of(ErrorKind::kConfig, [&] { return resolved(config).name; });
+  };
+  EXPECT_THAT(
+      wrong("UNet-SD1", [](ModelConfig& config) { config.unet.classes = UnetClasses::kToken; }),
+      HasSubstr("model.unet.classes must be none for UNet-SD1, got token"));
+  EXPECT_THAT(wrong("ClassUNet-ImageNet", [](ModelConfig& config) { config.unet.controls = 1; }),
+              HasSubstr("ControlNets (model.unet.controls) are there for U-Nets that are told"));
 }
 
 TEST(UnetSizesTest, WhatDoesNotFitIsRefused) {
