@@ -216,6 +216,7 @@ std::deque<Family> make_families() {
        .resolve = Unet::resolve,
        .shape = Unet::shape,
        .macs = Unet::macs,
+       .fp8_macs = Unet::fp8_macs,
        .make = make<Unet>,
        .diffusers = DiffusersFamily{.class_name = "UNet2DConditionModel",
                                     .pipeline = "",

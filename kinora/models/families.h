@@ -109,6 +109,8 @@ struct Family {
   ModelShape (*shape)(const ModelConfig& config) = transformer_shape;  ///< shape_of()
   /// forward_macs() without a text encoder of its own.
   double (*macs)(const ModelConfig& config) = nullptr;
+  /// Of these, those of the blocks whose linears fp8 can compute; null: as good as all.
+  double (*fp8_macs)(const ModelConfig& config) = nullptr;
   std::unique_ptr<Model> (*make)(const ModelConfig& config) = nullptr;
   std::optional<DiffusersFamily> diffusers = {};
   /// Its names in CompVis' files; null: those have no such models.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -52,6 +53,9 @@ class Model : public nn::Module, public diffusion::Denoiser {
 
   /// Linears of the blocks, which the fast path can compute in fp8.
   [[nodiscard]] virtual int64_t num_fast_linears() const { return 0; }
+  /// Beside attention and norms, what of the fast path never computes in fp8, in words; empty:
+  /// nothing. When parameters have their memory.
+  [[nodiscard]] virtual std::string what_stays_16_bit() { return {}; }
   [[nodiscard]] virtual bool has_fast_path() const { return num_fast_linears() > 0; }
   /// Whether overwrite_gradients() does anything on the fast path.
   [[nodiscard]] virtual bool can_overwrite_gradients() const { return num_fast_linears() > 0; }

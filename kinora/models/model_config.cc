@@ -170,4 +170,9 @@ double forward_macs(const ModelConfig& config) {
          (config.text_encoder.any() ? CaptionEncoder::macs(config) : 0.0);
 }
 
+double fp8_share(const ModelConfig& config) {
+  const auto fp8_macs = family_of(config).fp8_macs;
+  return fp8_macs == nullptr ? 1.0 : fp8_macs(config) / forward_macs(config);
+}
+
 }  // namespace kinora::models

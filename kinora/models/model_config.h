@@ -85,5 +85,7 @@ void describe(Fields& fields, ModelConfig& config);
 /// attention, modulation, and of a text encoder of its own. The "Gflops" of DiT's paper (119 for
 /// DiT-XL/2 at 256 px) are these, in 1e9.
 [[nodiscard]] double forward_macs(const ModelConfig& config);
+/// The part of these, 0 to 1, that lies in blocks whose linears fp8 can compute.
+[[nodiscard]] double fp8_share(const ModelConfig& config);
 
 }  // namespace kinora::models

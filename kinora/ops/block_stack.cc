@@ -17,6 +17,7 @@
 #include "kinora/ops/branch_pass.h"
 #include "kinora/ops/bucket_hook.h"
 #include "kinora/ops/parameter.h"
+#include "kinora/ops/recompute.h"
 
 // Shapes: R rows, C width, V vectors, B batch, L text tokens, n vectors of all blocks and the final
 // norm.
@@ -107,8 +108,10 @@ struct Pass : torch::CustomClassHolder {
       : kernels(kernels),
         stack(std::move(given)),
         width(width),
-        branches{
-            .kernels = kernels, .keeps = keeps, .overwrites_gradients = stack.overwrites_gradients},
+        branches{.kernels = kernels,
+                 .keeps = keeps,
+                 .trains = keeps || will_recompute(),
+                 .overwrites_gradients = stack.overwrites_gradients},
         groups(slab_groups(stack)) {
     int64_t column = 0;
     for (size_t i = 0; i < stack.blocks.size(); ++i) {
@@ -184,7 +187,7 @@ struct Pass : torch::CustomClassHolder {
   [[nodiscard]] bool ends_in_place(size_t k) const {
     const Branch& branch = *places[k].branch;
     const LinearWeights* linear = last_linear(branch);
-    return !keeps() && k + 1 == size() && !stack.has_final_norm && is_one_seam(k) &&
+    return !branches.trains && k + 1 == size() && !stack.has_final_norm && is_one_seam(k) &&
            branch.gate < 0 && linear != nullptr && !linear->update;
   }
   /// Whether the sum behind branch k - 1 and the norm before branch k are one kernel.

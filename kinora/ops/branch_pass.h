@@ -19,6 +19,7 @@ namespace kinora::ops {
 struct BranchPass {
   BlockKernels& kernels;
   bool keeps = false;                  ///< what backward needs
+  bool trains = false;                 ///< keeps, or is computed again to keep it
   bool overwrites_gradients = false;   ///< those of weights
   bool wants_dh = true;                ///< run_backward: the gradient of what the branch reads
   at::Tensor text{};                   ///< [B, L, C]
@@ -27,10 +28,10 @@ struct BranchPass {
   at::Tensor text_grad{};              ///< fp32 [B L, C], added to; undefined: not wanted
   UpdateGradients update_gradients{};  ///< of the block that is on its way back
 
-  /// The number by which fp8 knows a linear: none where nothing is kept, since its scales and
+  /// The number by which fp8 knows a linear: none where nothing is trained, since its scales and
   /// quantised weights are those of training.
   [[nodiscard]] int64_t number(const LinearWeights* linear) const {
-    return keeps && linear != nullptr ? linear->number : -1;
+    return trains && linear != nullptr ? linear->number : -1;
   }
   [[nodiscard]] Consumer consumer(const LinearWeights* linear) const {
     return {number(linear), linear != nullptr ? kernels.room(*linear) : 0};

@@ -34,6 +34,9 @@ class Fp8 {
   /// `num_linears`: linears are numbered from 0. kConfig where the device has no fp8 products.
   Fp8(int64_t num_linears, at::Device device, Fp8Scaling scaling = Fp8Scaling::kDelayed);
 
+  /// What sizes of fp8 products are multiples of: rows, and both widths of a linear.
+  static constexpr int64_t kMultiple = 16;
+
   /// Whether products on `device` can be fp8 ones: built with nvcc, compute capability 8.9 or more.
   [[nodiscard]] static bool possible(at::Device device);
 

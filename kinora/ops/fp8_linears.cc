@@ -19,8 +19,7 @@ namespace {
 using kernels::MatmulProblem;
 using kernels::Scaling;
 
-constexpr int64_t kAlignment = 16;  // of the sizes of fp8 products
-constexpr size_t kInFp8 = 0;        // of the ways
+constexpr size_t kInFp8 = 0;  // of the ways
 
 const char* name_of(Fp8Scaling scaling) {
   switch (scaling) {
@@ -36,6 +35,11 @@ const char* name_of(Fp8Scaling scaling) {
 
 const char* name_of(at::ScalarType type) {
   return type == at::kHalf ? "fp16" : "bf16";
+}
+
+MatmulProblem without_bias(MatmulProblem problem) {
+  problem.epilogue = kernels::Epilogue::kNone;
+  return problem;
 }
 
 LinearShape product_shape(const Operand& operand, const Operand& weight) {
@@ -141,7 +145,8 @@ bool Fp8Linears::has_products(const LinearShape& shape) {
   const Fp8Problems problems = fp8_problems(fp8_->scaling(), shape, device::dtype_of(type_));
   MatmulProblem adding = problems.weight_grad;
   adding.accumulate = true;
-  return shape.rows % kAlignment == 0 && products_.supports(problems.forward) &&
+  return shape.rows % Fp8::kMultiple == 0 && products_.supports(problems.forward) &&
+         products_.supports(without_bias(problems.forward)) &&
          products_.supports(problems.input_grad) && products_.supports(problems.weight_grad) &&
          products_.supports(adding);
 }
@@ -207,12 +212,14 @@ Operand Fp8Linears::operand(const at::Tensor& value, int64_t number, Fp8::Role r
 
 at::Tensor Fp8Linears::linear(const Operand& x, const Operand& weight, const at::Tensor& bias) {
   const LinearShape shape = product_shape(x, weight);
-  at::Tensor out = at::empty({shape.rows, shape.out}, bias.options());
-  products_.run(fp8_problems(fp8_->scaling(), shape, device::dtype_of(type_)).forward,
+  at::Tensor out = at::empty({shape.rows, shape.out}, x.fp8.options().dtype(type_));
+  const MatmulProblem problem =
+      fp8_problems(fp8_->scaling(), shape, device::dtype_of(type_)).forward;
+  products_.run(bias.defined() ? problem : without_bias(problem),
                 {.a = x.fp8.data_ptr(),
                  .b = weight.fp8.data_ptr(),
                  .d = out.data_ptr(),
-                 .bias = bias.data_ptr(),
+                 .bias = bias.defined() ? bias.data_ptr() : nullptr,
                  .a_scale = x.factors.const_data_ptr<float>(),
                  .b_scale = weight.factors.const_data_ptr<float>()});
   return out;

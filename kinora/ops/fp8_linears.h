@@ -65,7 +65,7 @@ class Fp8Linears {
   [[nodiscard]] Operand operand(const at::Tensor& value, int64_t number, Fp8::Role role,
                                 const at::Tensor& column_sums = {});
 
-  /// `weight` is Fp8's.
+  /// `weight` is Fp8's; bias: undefined: none.
   [[nodiscard]] at::Tensor linear(const Operand& x, const Operand& weight, const at::Tensor& bias);
   [[nodiscard]] at::Tensor input_grad(const Operand& dy, const Operand& weight);
   void weight_grad(const Operand& dy, const Operand& x, const at::Tensor& out, bool overwrite);

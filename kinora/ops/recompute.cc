@@ -17,6 +17,19 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 using Body = std::function<variable_list(const variable_list&)>;
 
+thread_local bool is_first_time = false;
+
+class FirstTime {
+ public:
+  FirstTime() { is_first_time = true; }
+  FirstTime(const FirstTime&) = delete;
+  FirstTime& operator=(const FirstTime&) = delete;
+  ~FirstTime() { is_first_time = before_; }
+
+ private:
+  bool before_ = is_first_time;
+};
+
 /// Carries the function through the context's IValue map.
 struct BodyHolder : torch::CustomClassHolder {
   explicit BodyHolder(Body body) : body(std::move(body)) {}
@@ -30,7 +43,8 @@ struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
                                at::TensorList inputs) {
     context->saved_data["body"] = c10::IValue::make_capsule(holder);
     context->save_for_backward(inputs.vec());
-    at::NoGradGuard no_grad;
+    const at::NoGradGuard no_grad;
+    const FirstTime first_time;
     return holder->body(inputs.vec());
   }
 
@@ -88,6 +102,10 @@ at::Tensor recompute(std::function<at::Tensor(const std::vector<at::Tensor>& inp
     return variable_list{function(in)};
   };
   return recompute(body, inputs).front();
+}
+
+bool will_recompute() {
+  return is_first_time;
 }
 
 }  // namespace kinora::ops

@@ -19,4 +19,8 @@ namespace kinora::ops {
     std::function<at::Tensor(const std::vector<at::Tensor>& inputs)> function,
     const std::vector<at::Tensor>& inputs);
 
+/// Whether this thread computes a function of recompute() for the first time, without gradients:
+/// what it returns must be what backward will compute.
+[[nodiscard]] bool will_recompute();
+
 }  // namespace kinora::ops

@@ -1,5 +1,6 @@
 #include "kinora/train/trainable.h"
 
+#include <string>
 #include <utility>
 
 #include "kinora/core/log.h"
@@ -78,13 +79,18 @@ Trainable::Trainable(const RunConfig& config, const parallel::Mesh& mesh, at::De
       boosted_(Booster(booster_options(config, device, seed), mesh)
                    .boost(std::make_unique<BoostableModel>(*model_, kernels_.get()), config.optim,
                           config.lr)) {
+  const bool speaks = mesh.world().rank() == 0 && !device::in_dry_run();
+  if (const std::string stays = config.train.fp8 && speaks ? model_->what_stays_16_bit() : "";
+      !stays.empty()) {
+    log_info("[train] train.fp8: these stay in 16 bits: ", stays);
+  }
   if (const comm::Group& group = mesh.group(parallel::Axis::kSequence); group.size() > 1) {
     const parallel::SequencePlan plan =
         inference::sequence_plan(config.model, config.precision, config.parallel.sequence_scheme,
                                  group, config.micro_batch(mesh.data_ranks()), device);
     model_->use_sequence(parallel::make_sequence(plan, group));
     has_one_communicator_ = plan.num_levels() == 1 && group.size() == mesh.world().size();
-    if (mesh.world().rank() == 0 && !device::in_dry_run()) {
+    if (speaks) {
       log_info("[train] ", plan.reason);
     }
   }

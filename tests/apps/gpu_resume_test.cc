@@ -32,6 +32,15 @@ const Arguments kClipsAndImages = joined(
              "image_data.micro_batch=8", "image_data.height=24", "image_data.width=16",
              "image_data.text=tokens", "image_data.count=100"});
 
+// Widths, and rows of all levels and of the text, are multiples of 16.
+const Arguments kUnet =
+    joined(kReads, {"data.source=scenes", "data.height=32", "data.width=32", "model.depth=0",
+                    "model.hidden=0", "model.heads=0", "model.patch=0", "model.mlp_ratio=4",
+                    "model.learn_sigma=false", "model.text_tokens=32", "model.architecture=unet",
+                    "model.unet.channels=[64,128]", "model.unet.resnets=1",
+                    "model.unet.depths=[1,1]", "model.unet.middle_depth=1",
+                    "model.unet.heads=[2,2]", "train.precision=bf16", "train.fp8=true"});
+
 // Two sizes, each in two passes a step: four graphs.
 const Arguments kBuckets =
     joined(kReads, {"data.source=moving_shapes", "data.frames=4", "data.height=32", "data.width=32",
@@ -136,6 +145,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"fp8_accumulated",
              with(kWide, {"train.fp8=true", "train.micro_batch=4", "train.recompute=block"})},
         Case{"fp8_current", with(kWide, {"train.fp8=true", "train.fp8_scaling=current"})},
+        Case{"fp8_unet", kUnet},
+        Case{"fp8_unet_recomputed", with(kUnet, {"train.recompute=block"})},
         Case{"fp8_block", with(kWide, {"train.fp8=true", "train.fp8_scaling=block"})}),
     [](const auto& info) { return info.param.name; });
 

@@ -54,6 +54,21 @@ TEST(RecomputeTest, GradientsEqualThePlainOnesAndTheBodyRunsTwice) {
   }
 }
 
+TEST(RecomputeTest, TheFirstTimeIsKnown) {
+  const at::Tensor x = normal({3}, 1).set_requires_grad(true);
+  std::vector<bool> known;
+  const auto body = [&](const std::vector<at::Tensor>& in) {
+    known.push_back(will_recompute());
+    return in[0].sin();
+  };
+  torch::autograd::backward({recompute(body, {x}).sum()}, {});
+  EXPECT_EQ(known, (std::vector<bool>{true, false}));
+  const at::NoGradGuard no_grad;
+  (void)recompute(body, {x});
+  EXPECT_FALSE(known.back()) << "there is no second time";
+  EXPECT_FALSE(will_recompute());
+}
+
 TEST(RecomputeTest, MatchesFiniteDifferences) {
   const at::Tensor x = normal({6}, 1, at::kDouble).set_requires_grad(true);
   const auto body = [](const std::vector<at::Tensor>& in) { return in[0].sin() * in[0].exp(); };

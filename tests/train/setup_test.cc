@@ -128,6 +128,29 @@ TEST(SetupTest, APathIsTakenWhereItCanBe) {
               HasSubstr("train.recompute=block:1,mlp needs the fast path"));
 }
 
+TEST(SetupTest, AUnetWithoutWidthsForFp8IsRefused) {
+  RunConfig config = tiny();
+  const auto fault = [&](std::vector<int64_t> channels) {
+    models::ModelConfig model{.architecture = "unet",
+                              .in_channels = 4,
+                              .height = 8,
+                              .width = 8,
+                              .text_channels = 10,
+                              .text_tokens = 4};
+    model.learn_sigma = false;
+    model.unet = {.channels = std::move(channels), .resnets = 1, .depths = {1}, .heads = {2}};
+    model.unet.middle_depth = 1;
+    model.unet.norm_groups = 4;
+    config.model = models::resolved(model);
+    config.path = inference::Path::kFast;
+    config.train.fp8 = true;
+    const auto unet = models::make_model(config.model);
+    return refusal([&] { return set_path(*unet, config, at::kCPU); });
+  };
+  EXPECT_THAT(fault({24}), HasSubstr("train.fp8 has no linears to compute in UNet"));
+  EXPECT_THAT(fault({32}), HasSubstr("train.fp8 needs a GPU of compute capability 8.9"));
+}
+
 TEST(SetupTest, TheCpusOptimizerIsOurs) {
   for (const ops::Switch wanted : {ops::Switch::kAuto, ops::Switch::kOn, ops::Switch::kOff}) {
     EXPECT_TRUE(own_optimizer(wanted, at::kCPU));

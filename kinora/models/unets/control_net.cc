@@ -111,18 +111,15 @@ ControlResiduals ControlNet::forward(const at::Tensor& x_t, const at::Tensor& t,
   return residuals;
 }
 
-void ControlNet::set_recompute(ops::Recompute level) {
-  const auto set = [level](UnetUnit& unit) {
-    if (unit.attention) {
-      unit.attention->recompute = level;
-    }
-  };
-  for (const auto& blocks : down_blocks) {
-    for (size_t unit = 0; unit < blocks->num_units(); ++unit) {
-      set(blocks->unit(unit));
+std::vector<UnetTransformer*> ControlNet::transformers() {
+  std::vector<UnetTransformer*> transformers;
+  for (const auto& level : down_blocks) {
+    for (size_t unit = 0; unit < level->num_units(); ++unit) {
+      transformers.push_back(level->unit(unit).transformer());
     }
   }
-  set(mid_block.first);
+  transformers.push_back(mid_block.first.transformer());
+  return transformers;
 }
 
 std::vector<UnetBlockNames> ControlNet::names_of_blocks(const std::string& path) const {

@@ -36,8 +36,8 @@ class ControlNet : public nn::Module {
                                          const at::Tensor& control, const UnetReads& reads,
                                          UnetBlocks& blocks) const;
 
-  /// UnetTransformer::recompute of all that attends.
-  void set_recompute(ops::Recompute level);
+  /// What attends, by block in forward order; null where nothing does.
+  [[nodiscard]] std::vector<UnetTransformer*> transformers();
 
   /// Its blocks, in forward order; `path` is its own.
   [[nodiscard]] std::vector<UnetBlockNames> names_of_blocks(const std::string& path) const;

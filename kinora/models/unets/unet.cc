@@ -15,6 +15,8 @@
 #include "kinora/models/families.h"
 #include "kinora/models/transformers/transformer_family.h"
 #include "kinora/models/unets/unet_blocks.h"
+#include "kinora/ops/block_kernels.h"
+#include "kinora/ops/fp8.h"
 #include "kinora/ops/parameter.h"
 
 // Shapes: B batch, C channels of a level, H W its rows and columns, L text tokens, D their width.
@@ -61,15 +63,27 @@ struct LevelMacs {
     return conv(in, out) + conv(out, out) + (in == out ? 0.0 : conv(in, out, 1)) +
            time_width * as_real(out);
   }
-  [[nodiscard]] double transformer(int64_t channels, int64_t depth) const {
+  /// Its blocks alone.
+  [[nodiscard]] double transformer_blocks(int64_t channels, int64_t depth) const {
     const double c = as_real(channels);
     const double self = 4 * places * c * c + 2 * places * places * c;
     const double cross =
         2 * places * c * c + 2 * text_tokens * text_channels * c + 2 * places * text_tokens * c;
     const double mlp = 12 * places * c * c;
-    return depth == 0 ? 0.0 : 2 * places * c * c + as_real(depth) * (self + cross + mlp);
+    return as_real(depth) * (self + cross + mlp);
+  }
+  [[nodiscard]] double transformer(int64_t channels, int64_t depth) const {
+    const double c = as_real(channels);
+    return depth == 0 ? 0.0 : 2 * places * c * c + transformer_blocks(channels, depth);
   }
 };
+
+LevelMacs macs_at(const ModelConfig& config, int64_t level) {
+  const UnetConfig& own = config.unet;
+  return {as_real(halved(config.height, level) * halved(config.width, level)),
+          own.classes == UnetClasses::kNone ? as_real(config.text_tokens) : 1.0,
+          as_real(config.text_channels), as_real(own.time_width())};
+}
 
 void check_lists(const UnetConfig& own) {
   const size_t levels = own.channels.size();
@@ -187,10 +201,14 @@ Unet::Unet(const ModelConfig& config)
 }
 
 void Unet::place_layers() {
+  for (const auto& net : controlnets) {
+    std::ranges::copy(net->transformers(), std::back_inserter(of_blocks_));
+  }
   const auto take = [this](UnetUnit& unit) {
     resnets_.push_back(&unit.resnet);
+    of_blocks_.push_back(unit.transformer());
     if (unit.attention) {
-      transformers_.push_back(&*unit.attention);
+      transformers_.push_back(unit.transformer());
     }
   };
   const auto take_level = [&take](UnetLevel& level) {
@@ -284,15 +302,66 @@ void Unet::to_device(const at::Device& device) {
 void Unet::use_fast_path(std::shared_ptr<ops::BlockKernels> kernels, ops::Recompute level) {
   kernels_ = std::move(kernels);
   set_kernels(kernels_.get());
-  for (UnetTransformer* transformer : transformers_) {
-    transformer->recompute = level;
-  }
-  for (const auto& net : controlnets) {
-    net->set_recompute(level);
+  for (UnetTransformer* transformer : of_blocks_) {
+    if (transformer != nullptr) {
+      transformer->recompute = level;
+    }
   }
   is_adapted_ = std::ranges::any_of(named_weight_layers(), [](const nn::NamedWeightLayer& named) {
     return named.layer->update() != nullptr;
   });
+}
+
+int64_t Unet::num_fast_linears() const {
+  int64_t count = 0;
+  for (UnetTransformer* transformer : of_blocks_) {
+    count += transformer == nullptr ? 0 : transformer->num_fp8_products();
+  }
+  return count;
+}
+
+std::string Unet::what_stays_16_bit() {
+  std::vector<std::string> stays;
+  for (size_t i = 0; i < of_blocks_.size(); ++i) {
+    if (of_blocks_[i] != nullptr) {
+      std::ranges::move(
+          of_blocks_[i]->what_stays(buckets_[static_cast<size_t>(first_block_) + i].name),
+          std::back_inserter(stays));
+    }
+  }
+  std::string text = "convolutions, and linears outside of the transformers' blocks";
+  constexpr size_t kNamed = 4;
+  for (size_t i = 0; i < std::min(stays.size(), kNamed); ++i) {
+    text += "; " + stays[i];
+  }
+  return stays.size() <= kNamed ? text
+                                : text + "; and " + std::to_string(stays.size() - kNamed) + " more";
+}
+
+void Unet::begin_step() {
+  if (kernels_ == nullptr || is_tapped() || kernels_->fp8() == nullptr) {
+    return;
+  }
+  ops::Fp8& fp8 = *kernels_->fp8();
+  fp8.begin_step();
+  int64_t number = 0;
+  for (size_t i = 0; i < of_blocks_.size(); ++i) {
+    // Weights that are divided among ranks come for a moment: what is quantised stays.
+    const int64_t bucket = first_block_ + static_cast<int64_t>(i);
+    if (hook()) {
+      hook()(ops::BucketMoment::kBeforeForward, bucket);
+    }
+    if (of_blocks_[i] != nullptr) {
+      const std::vector<ops::LinearWeights> weights = of_blocks_[i]->number_products(number);
+      number += std::ssize(weights);
+      if (!weights.empty()) {
+        fp8.quantise_weights(weights);
+      }
+    }
+    if (hook()) {
+      hook()(ops::BucketMoment::kAfterForward, bucket);
+    }
+  }
 }
 
 void Unet::resolve(ModelConfig& config, const ModelConfig& published) {
@@ -355,11 +424,7 @@ ModelShape Unet::shape(const ModelConfig& config) {
 double Unet::macs(const ModelConfig& config) {
   const UnetConfig& own = config.unet;
   const double time_width = as_real(own.time_width());
-  const double tokens = own.classes == UnetClasses::kNone ? as_real(config.text_tokens) : 1.0;
-  const auto at_level = [&](int64_t level) {
-    return LevelMacs{as_real(halved(config.height, level) * halved(config.width, level)), tokens,
-                     as_real(config.text_channels), time_width};
-  };
+  const auto at_level = [&](int64_t level) { return macs_at(config, level); };
   const double of_time = as_real(own.channels.front()) * time_width + time_width * time_width;
   const auto way = [&](int64_t level, const std::vector<int64_t>& inputs) {
     double sum = 0.0;
@@ -401,6 +466,18 @@ double Unet::macs(const ModelConfig& config) {
                          finest.conv(config.in_channels, first) +
                          ControlNet::picture_macs(own, finest.places);
   return unet + as_real(own.controls) * control;
+}
+
+double Unet::fp8_macs(const ModelConfig& config) {
+  const UnetConfig& own = config.unet;
+  double of_way = 0.0;  // of a unit of each level
+  for (int64_t level = 0; level < own.levels(); ++level) {
+    of_way += macs_at(config, level).transformer_blocks(own.channels[level], own.depths[level]);
+  }
+  const double middle =
+      macs_at(config, own.levels() - 1).transformer_blocks(own.channels.back(), own.middle_depth);
+  const double down = as_real(own.resnets) * of_way + middle;
+  return down + as_real(own.resnets + 1) * of_way + as_real(own.controls) * down;
 }
 
 void Unet::check_inputs(const at::Tensor& x_t, const at::Tensor& t,

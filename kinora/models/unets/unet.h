@@ -42,6 +42,8 @@ class Unet : public Model {
   [[nodiscard]] static ModelShape shape(const ModelConfig& config);
   /// Family::macs.
   [[nodiscard]] static double macs(const ModelConfig& config);
+  /// Family::fp8_macs.
+  [[nodiscard]] static double fp8_macs(const ModelConfig& config);
 
   [[nodiscard]] std::vector<nn::BucketSpec> buckets() const override { return buckets_; }
   void to_device(const at::Device& device) override;
@@ -51,6 +53,10 @@ class Unet : public Model {
   [[nodiscard]] at::Tensor null_tokens() const override { return null_ids; }
 
   [[nodiscard]] bool has_fast_path() const override { return true; }
+  /// Products of the transformers' blocks, of linears that are one all.
+  [[nodiscard]] int64_t num_fast_linears() const override;
+  [[nodiscard]] std::string what_stays_16_bit() override;
+  void begin_step() override;
   /// Not with updates of layers, whose factors a pass may use more than once.
   [[nodiscard]] bool can_overwrite_gradients() const override { return !is_adapted_; }
   /// Norms, gates and sums by kernels of ours, the blocks of transformers as stacks
@@ -134,7 +140,8 @@ class Unet : public Model {
   std::vector<nn::BucketSpec> buckets_;
   int64_t first_block_ = 0;                     // in buckets_
   std::vector<UnetResnet*> resnets_;            // in order of use
-  std::vector<UnetTransformer*> transformers_;  // likewise
+  std::vector<UnetTransformer*> transformers_;  // likewise, without those of ControlNets
+  std::vector<UnetTransformer*> of_blocks_;     // by block, of ControlNets too; null: none attends
   std::shared_ptr<ops::BlockKernels> kernels_;
   bool is_adapted_ = false;  // a layer has an update
 };

@@ -13,13 +13,14 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/upsample_nearest2d.h>
 
+#include <algorithm>
 #include <cmath>
-#include <initializer_list>
 #include <string>
 #include <utility>
 #include <variant>
 
 #include "kinora/ops/block_kernels.h"
+#include "kinora/ops/fp8.h"
 #include "kinora/ops/linear_weights.h"
 #include "kinora/ops/parameter.h"
 #include "kinora/ops/unet_parts.h"
@@ -44,7 +45,7 @@ nn::ConvShape halving(int64_t channels) {
 }
 
 /// Linears on the same input as one; nothing where they do not lie together.
-std::optional<ops::LinearWeights> merged(std::initializer_list<const nn::Linear*> linears) {
+std::optional<ops::LinearWeights> merged(const std::vector<const nn::Linear*>& linears) {
   std::vector<ops::LinearWeights> weights;
   for (const nn::Linear* linear : linears) {
     weights.push_back(linear->weights());
@@ -181,6 +182,33 @@ at::Tensor UnetTransformerBlock::forward(const at::Tensor& x, const UnetReads& r
   return tapped(h + ff.forward(norm3.forward(h)));
 }
 
+int64_t UnetProduct::out() const {
+  int64_t sum = 0;
+  for (const nn::Linear* linear : linears) {
+    sum += linear->weight.shape[0];
+  }
+  return sum;
+}
+
+bool UnetProduct::is_updated() const {
+  return std::ranges::any_of(linears,
+                             [](const nn::Linear* linear) { return linear->update() != nullptr; });
+}
+
+bool UnetProduct::fits_fp8() const {
+  return !is_updated() && in() % ops::Fp8::kMultiple == 0 && out() % ops::Fp8::kMultiple == 0;
+}
+
+std::vector<UnetProduct> UnetTransformerBlock::products() {
+  return {{"attn1.to_q, to_k, to_v", {&attn1.to_q, &attn1.to_k, &attn1.to_v}},
+          {"attn1.to_out.0", {&attn1.to_out}},
+          {"attn2.to_q", {&attn2.to_q}},
+          {"attn2.to_k, to_v", {&attn2.to_k, &attn2.to_v}},
+          {"attn2.to_out.0", {&attn2.to_out}},
+          {"ff.net.0.proj", {&ff.fc1}},
+          {"ff.net.2", {&ff.fc2}}};
+}
+
 std::optional<ops::Block> UnetTransformerBlock::fast(int64_t places) const {
   const nn::Linear* const linears[] = {&attn1.to_q, &attn1.to_k, &attn1.to_v, &attn1.to_out,
                                        &attn2.to_q, &attn2.to_k, &attn2.to_v, &attn2.to_out,
@@ -239,6 +267,52 @@ std::optional<ops::BlockStack> UnetTransformer::stack(int64_t places) const {
     stack.blocks.push_back(std::move(*fast));
   }
   return stack;
+}
+
+int64_t UnetTransformer::num_fp8_products() {
+  int64_t count = 0;
+  for (const auto& block : transformer_blocks) {
+    count += std::ranges::count_if(block->products(), &UnetProduct::fits_fp8);
+  }
+  return count;
+}
+
+std::vector<ops::LinearWeights> UnetTransformer::number_products(int64_t first) {
+  if (!stack(/*places=*/1)) {
+    return {};
+  }
+  std::vector<ops::LinearWeights> numbered;
+  for (const auto& block : transformer_blocks) {
+    for (const UnetProduct& product : block->products()) {
+      if (product.fits_fp8()) {
+        product.linears.front()->set_number(first++);
+        numbered.push_back(*merged({product.linears.begin(), product.linears.end()}));
+      }
+    }
+  }
+  return numbered;
+}
+
+std::vector<std::string> UnetTransformer::what_stays(const std::string& path) {
+  if (!stack(/*places=*/1)) {
+    return {path +
+            " computes without a stack of blocks: of its to_q, to_k, to_v some are trained "
+            "and some frozen"};
+  }
+  std::vector<std::string> stays;
+  for (size_t i = 0; i < transformer_blocks.size(); ++i) {
+    for (const UnetProduct& product : transformer_blocks[i]->products()) {
+      if (!product.fits_fp8()) {
+        stays.push_back(path + ".transformer_blocks." + std::to_string(i) + "." + product.name +
+                        (product.is_updated()
+                             ? " has an update"
+                             : ": " + std::to_string(product.in()) + " -> " +
+                                   std::to_string(product.out()) + ", no multiples of " +
+                                   std::to_string(ops::Fp8::kMultiple)));
+      }
+    }
+  }
+  return stays;
 }
 
 at::Tensor UnetTransformer::norm_vectors() const {

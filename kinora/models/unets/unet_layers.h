@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "kinora/models/unets/unet_config.h"
@@ -106,6 +107,18 @@ class GatedMlp : public nn::Module {
   nn::Linear fc2;  // [C, 4 C]
 };
 
+/// Linears on the same input, which the fast path computes as one product where they lie together.
+struct UnetProduct {
+  std::string name;  ///< of the linears: "attn1.to_q, to_k, to_v"
+  std::vector<nn::Linear*> linears;
+
+  [[nodiscard]] int64_t in() const { return linears.front()->weight.shape[1]; }
+  [[nodiscard]] int64_t out() const;
+  [[nodiscard]] bool is_updated() const;  ///< one of the linears
+  /// Whether fp8 can compute it, if it is one product.
+  [[nodiscard]] bool fits_fp8() const;
+};
+
 /// x + attn1(norm1(x)), + attn2(norm2(.), text), + ff(norm3(.)).
 class UnetTransformerBlock : public nn::Module {
  public:
@@ -116,6 +129,8 @@ class UnetTransformerBlock : public nn::Module {
   /// For the fast path, its vectors the shifts and scales of the norms; nothing where a linear has
   /// an update or where an attention has no body.
   [[nodiscard]] std::optional<ops::Block> fast(int64_t places) const;
+  /// In order of use.
+  [[nodiscard]] std::vector<UnetProduct> products();
 
   nn::LayerNorm norm1;
   UnetAttention attn1;
@@ -134,6 +149,15 @@ class UnetTransformer : public nn::Module {
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const UnetReads& reads) const;
   /// Sampling on the fast path: what does not depend on x, for Prepared::of_texts.
   [[nodiscard]] std::vector<at::Tensor> prepare(const at::Tensor& text) const;
+
+  /// How many products of the blocks can compute in fp8, if the blocks are a stack.
+  [[nodiscard]] int64_t num_fp8_products();
+  /// Gives these numbers from `first` on, in order of use, and returns their weights. None without
+  /// a stack: what is one product may lie apart, as of linears of which some are frozen.
+  [[nodiscard]] std::vector<ops::LinearWeights> number_products(int64_t first);
+  /// What of the blocks does not compute in fp8, and why, each a sentence that begins with `path`,
+  /// this module's.
+  [[nodiscard]] std::vector<std::string> what_stays(const std::string& path);
 
   nn::GroupNorm norm;
   nn::Linear proj_in;
@@ -160,6 +184,8 @@ class UnetUnit {
            int64_t text_channels, int64_t heads, int64_t depth);
   /// x: [B, in, H, W]. Returns [B, out, H, W].
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const UnetReads& reads) const;
+  /// Null: none attends.
+  [[nodiscard]] UnetTransformer* transformer() { return attention ? &*attention : nullptr; }
 
   UnetResnet resnet;
   std::optional<UnetTransformer> attention;

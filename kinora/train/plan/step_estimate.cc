@@ -24,7 +24,7 @@ constexpr double kFastShare = 0.684;     // of an endless batch and width
 constexpr double kPlainShare = 0.41;     // likewise
 constexpr double kRowsForHalf = 1700.0;  // tokens at once with which half the speed is reached
 constexpr double kWidthForHalf = 334.0;  // likewise hidden
-constexpr double kFp8Gain = 1.39;
+constexpr double kFp8Gain = 1.39;        // of blocks whose linears are in fp8
 constexpr double kBandwidthShare = 0.68;
 
 /// Forward and backward with recomputation, against those without: of the multiply-accumulates of a
@@ -86,12 +86,12 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
   const double rows = own_samples * static_cast<double>(shape.frames * shape.tokens_a_frame());
   const bool is_fast = is_half && config.path != inference::Path::kPlain;
   const auto width = static_cast<double>(shape.width);
-  const double reached = best * (is_fast ? kFastShare : kPlainShare) *
-                         (config.train.fp8 ? kFp8Gain : 1.0) * rows / (rows + kRowsForHalf) *
-                         width / (width + kWidthForHalf);
+  const double reached = best * (is_fast ? kFastShare : kPlainShare) * rows /
+                         (rows + kRowsForHalf) * width / (width + kWidthForHalf);
+  const double fp8_share = config.train.fp8 ? models::fp8_share(config.model) : 0.0;
   // A multiply-accumulate is two operations, and backward has twice forward's.
-  const double micro_step_s =
-      6.0 * models::forward_macs(config.model) * own_samples / reached * recompute_factor(config);
+  const double micro_step_s = 6.0 * models::forward_macs(config.model) * own_samples / reached *
+                              recompute_factor(config) * (1.0 - fp8_share + fp8_share / kFp8Gain);
   // fp32: the gradient read and zeroed, weight, moments and averages read and written; and the copy
   // for forward.
   const double state = kernels::has_second_moment(config.optim.rule) ? 3.0 : 2.0;

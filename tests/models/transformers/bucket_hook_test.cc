@@ -24,6 +24,7 @@
 
 #include "kinora/models/families.h"
 #include "kinora/models/model.h"
+#include "kinora/models/transformers/block_model.h"
 #include "kinora/ops/block_kernels.h"
 #include "kinora/optim/arena.h"
 #include "tests/models/small_network.h"
@@ -136,7 +137,9 @@ class HookedRun {
   }
 
   /// Whether the blocks of the fast path are one node of autograd.
-  [[nodiscard]] bool is_stack() const { return model_->num_fast_linears() > 0; }
+  [[nodiscard]] bool is_stack() const {
+    return dynamic_cast<const BlockModel*>(model_.get()) != nullptr;
+  }
   [[nodiscard]] bool has_fast_path() const { return model_->has_fast_path(); }
 
   [[nodiscard]] at::Tensor forward() { return model_->forward(x_t_, t_, conditions_); }

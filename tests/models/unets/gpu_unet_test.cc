@@ -1,5 +1,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -7,13 +8,16 @@
 #include <cmath>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "kinora/core/cuda.h"
 #include "kinora/device/device.h"
 #include "kinora/models/unets/unet.h"
 #include "kinora/ops/block_kernels.h"
 #include "kinora/ops/cuda_launch.h"
+#include "kinora/ops/fp8.h"
 #include "tests/models/unets/unet_fixture.h"
 #include "tests/ops/tensors.h"
 #include "tests/tolerances.h"
@@ -136,6 +140,150 @@ TEST_P(GpuUnetTest, TakesControlNetsOnBothPaths) {
   const Results plain = run(fixture, at::kCUDA, at::kBFloat16, false, 2);
   const Results fast = run(fixture, at::kCUDA, at::kBFloat16, true, 2);
   EXPECT_LT(whole_error(fast, want), 1.25 * whole_error(plain, want));
+}
+
+// As gpu_video_fast_path_test.cc has them, of blocks of four branches.
+constexpr double kFp8Tolerance = 0.35;
+constexpr double kFp8OutputTolerance = 0.12;
+
+/// A U-Net of whose blocks all widths and rows are multiples of 16, as fp8 products want it.
+class WideUnet {
+ public:
+  WideUnet(at::Device device, at::ScalarType type, std::shared_ptr<ops::BlockKernels> kernels,
+           int64_t recomputed = 0)
+      : device_(device), model_(config()), kernels_(std::move(kernels)) {
+    model_.set_recompute(recomputed);
+    model_.use_fast_path(kernels_);
+    set_packed_weights(model_, device, type);
+  }
+
+  static ModelConfig config() {
+    ModelConfig config;
+    config.architecture = "unet";
+    config.in_channels = 4;
+    config.learn_sigma = false;
+    config.height = 16;
+    config.width = 16;
+    config.time_scale = 1.0;
+    config.text_channels = 64;
+    config.text_tokens = 8;
+    config.unet.channels = {64, 128};
+    config.unet.resnets = 1;
+    config.unet.depths = {1, 1};
+    config.unet.middle_depth = 1;
+    config.unet.heads = {2, 2};
+    return resolved(config);
+  }
+
+  [[nodiscard]] Unet& model() { return model_; }
+
+  /// Of an optimizer step without the optimizer.
+  Results step() {
+    for (const auto& [path, parameter] : model_.named_parameters()) {
+      parameter->grad.zero_();
+    }
+    model_.begin_step();
+    const at::Tensor x_t = formula_values("x_t", {2, 4, 16, 16}).to(device_);
+    diffusion::Conditions conditions;
+    conditions.text = formula_values("text", {2, 8, 64}).to(device_);
+    const at::Tensor output = model_.forward(x_t, at::full({2}, 300.0F, x_t.options()), conditions);
+    torch::autograd::backward(
+        {(output * formula_values("output", output.sizes()).to(device_)).sum()}, {});
+    Results results = {{"output", output.detach().cpu()}};
+    for (const auto& [path, parameter] : model_.named_parameters()) {
+      results[path] = parameter->grad.cpu();
+    }
+    return results;
+  }
+
+ private:
+  at::Device device_;
+  Unet model_;
+  std::shared_ptr<ops::BlockKernels> kernels_;
+};
+
+class GpuUnetFp8Test : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!cuda_available() || !ops::Fp8::possible(kGpu)) {
+      GTEST_SKIP() << "there is no GPU with fp8 products";
+    }
+    device::configure_computation(0, /*deterministic=*/true);
+  }
+
+  const at::Device kGpu{at::kCUDA, 0};
+  static constexpr int64_t kProducts = 7 * 7;  // of as many blocks with as many products
+
+  [[nodiscard]] std::shared_ptr<ops::BlockKernels> kernels(
+      std::optional<ops::Fp8Scaling> scaling) const {
+    auto kernels = std::make_shared<ops::BlockKernels>(ops::KernelOptions(), kGpu, at::kBFloat16,
+                                                       /*deterministic=*/true);
+    if (scaling) {
+      kernels->use_fp8(std::make_unique<ops::Fp8>(kProducts, kGpu, *scaling));
+    }
+    return kernels;
+  }
+};
+
+TEST_F(GpuUnetFp8Test, StaysNearFp32AndBf16AtEveryRecomputation) {
+  const Results want = WideUnet(at::kCPU, at::kFloat, nullptr).step();
+  const Results half = WideUnet(kGpu, at::kBFloat16, kernels(std::nullopt)).step();
+  const auto recomputed = {int64_t{0}, Unet(WideUnet::config()).config().unet.units()};
+  for (const auto& [scaling, name] : {std::pair(ops::Fp8Scaling::kDelayed, "delayed"),
+                                      std::pair(ops::Fp8Scaling::kCurrent, "current")}) {
+    for (const int64_t blocks : recomputed) {
+      const auto own = kernels(scaling);
+      WideUnet unet(kGpu, at::kBFloat16, own, blocks);
+      EXPECT_EQ(unet.model().num_fast_linears(), kProducts);
+      if (scaling == ops::Fp8Scaling::kDelayed) {
+        EXPECT_LT(whole_error(unet.step(), half), tolerance::kWholeModelInBf16)
+            << "the first step only measures";
+      }
+      for (int step = 0; step < 2; ++step) {
+        const Results got = unet.step();
+        const std::string how = own->describe() + ", recomputing " + std::to_string(blocks) +
+                                ", step " + std::to_string(step);
+        EXPECT_LT(ops::relative_error(got.at("output"), want.at("output")), kFp8OutputTolerance)
+            << how;
+        EXPECT_LT(whole_error(got, want), kFp8Tolerance) << how;
+        EXPECT_LT(whole_error(got, half), kFp8Tolerance) << how;
+        EXPECT_GT(whole_error(got, half), 0.0) << how;
+      }
+      EXPECT_NE(own->describe().find(std::string(name) +
+                                     " scaling: 100 % of the blocks' arithmetic, 49 of 49 linears"),
+                std::string::npos)
+          << own->describe();
+    }
+  }
+}
+
+// What backward computes again is what forward computed: with scales of the tensors' own, which no
+// step before changes, the output and gradients are the same.
+TEST_F(GpuUnetFp8Test, RecomputedBlocksAreThoseOfForward) {
+  const Results kept = WideUnet(kGpu, at::kBFloat16, kernels(ops::Fp8Scaling::kCurrent)).step();
+  const Results again = WideUnet(kGpu, at::kBFloat16, kernels(ops::Fp8Scaling::kCurrent),
+                                 WideUnet::config().unet.units())
+                            .step();
+  EXPECT_LT(whole_error(again, kept), tolerance::kOtherOrder);
+}
+
+// The scales of a step lead to those of the next, as a resumed run has them.
+TEST_F(GpuUnetFp8Test, RestoredScalesGoOn) {
+  const auto first = kernels(ops::Fp8Scaling::kDelayed);
+  WideUnet unet(kGpu, at::kBFloat16, first);
+  (void)unet.step();
+  (void)unet.step();
+  const std::optional<ops::Fp8State> state = first->fp8()->state();
+  ASSERT_TRUE(state.has_value());
+  EXPECT_EQ(state->amax.size(0), kProducts);
+  EXPECT_GT(state->amax.min().item<float>(), 0.0F) << "every product has been seen";
+  const Results want = unet.step();
+  const auto second = kernels(ops::Fp8Scaling::kDelayed);
+  second->fp8()->restore(*state);
+  const Results got = WideUnet(kGpu, at::kBFloat16, second).step();
+  for (const auto& [name, values] : want) {
+    EXPECT_TRUE(at::equal(got.at(name), values)) << name;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, GpuUnetTest, testing::Values("unet_sd1", "unet_sd2", "unet_deep"),
