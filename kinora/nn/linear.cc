@@ -37,7 +37,7 @@ at::Tensor Linear::forward(const at::Tensor& x) const {
 ops::LinearWeights Linear::weights() const {
   ops::LinearWeights weights{weight.value, bias.value, weight.grad, bias.grad, number_};
   if (update() != nullptr) {
-    weights.update = update()->weights();
+    weights.updates = {update()->weights()};
   }
   return weights;
 }

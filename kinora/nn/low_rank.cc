@@ -153,7 +153,7 @@ at::Tensor LowRankUpdate::forward(const at::Tensor& x, const at::Tensor& weight,
 }
 
 ops::LowRankWeights LowRankUpdate::weights() const {
-  KINORA_CHECK(options_.kind == UpdateKind::kLora && !options_.dora, kConfig,
+  KINORA_CHECK(has_weights(), kConfig,
                "[lora] the fast path computes LoRA alone, no magnitudes (DoRA), LoHa or LoKr. "
                "Hint: model.path=plain");
   const Parameter& a = factors_.at("lora_A.weight");

@@ -62,8 +62,11 @@ class LowRankUpdate : public Module {
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& weight,
                                    const at::Tensor& bias, const Product& product) const;
 
-  /// For the fast path: of a LoRA without magnitude.
+  /// For the fast path: of a LoRA without magnitude, which has_weights().
   [[nodiscard]] ops::LowRankWeights weights() const;
+  [[nodiscard]] bool has_weights() const {
+    return options_.kind == UpdateKind::kLora && !options_.dora;
+  }
 
   [[nodiscard]] const LowRankOptions& options() const { return options_; }
 

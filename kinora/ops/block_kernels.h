@@ -32,8 +32,8 @@ struct Operand {
   at::Tensor transposed_factors{};
   /// Of the linear whose input or gradient it is; negative in passes that do not train.
   int64_t number = -1;
-  int64_t room = 0;  ///< columns behind each row of `value` that are free: for the linear's update
-  /// x A^T of an input, where the linear's update has been computed: [R, rank].
+  int64_t room = 0;  ///< columns behind each row of `value` that are free: for the linear's updates
+  /// x A^T of an input, where the linear's updates have been computed: [R, rank], of all updates.
   at::Tensor low{};
 
   [[nodiscard]] int64_t rows() const {
@@ -130,13 +130,13 @@ class BlockKernels {
   /// Null: not in fp8.
   [[nodiscard]] Fp8* fp8() const;
 
-  /// Columns that a matrix must leave free behind its rows for the update of the linear that reads
-  /// it, or whose gradient it is, so that the update takes no pass of its own; 0: none.
+  /// Columns that a matrix must leave free behind its rows for the updates of the linear that reads
+  /// it, or whose gradient it is, so that these take no pass of their own; 0: none.
   [[nodiscard]] int64_t room(const LinearWeights& linear) const;
   /// [rows, columns] in the block's type with that room.
   [[nodiscard]] at::Tensor empty_with_room(int64_t rows, int64_t columns, int64_t room) const;
-  /// The products linear() and input_grad() of a linear with its update, as LowRankLinears has
-  /// them, for operands with room. The gradients of the update wait in `gradients`.
+  /// The products linear() and input_grad() of a linear with its updates, as LowRankLinears has
+  /// them, for operands with room. The gradients of the updates wait in `gradients`.
   [[nodiscard]] JoinedProduct joined(Operand& x, const LinearWeights& linear);
   [[nodiscard]] JoinedProduct joined_grad(const Operand& dy, Operand& x,
                                           const LinearWeights& linear, UpdateGradients& gradients);

@@ -70,8 +70,8 @@ void modulate(BlockKernels& kernels, const BlockStack& stack, const SlabGroup& g
     const int64_t count = slab.weight.size(0);
     const at::Tensor out = vectors.narrow(1, column, count);
     kernels.linear_into(silu_c, slab, out);
-    if (slab.update) {
-      at::Tensor(out).add_(raised(*slab.update, low_of(*slab.update, silu_c)));
+    if (!slab.updates.empty()) {
+      at::Tensor(out).add_(raised(slab, low_of(slab, silu_c)));
     }
     column += count;
   }
@@ -188,7 +188,7 @@ struct Pass : torch::CustomClassHolder {
     const Branch& branch = *places[k].branch;
     const LinearWeights* linear = last_linear(branch);
     return !branches.trains && k + 1 == size() && !stack.has_final_norm && is_one_seam(k) &&
-           branch.gate < 0 && linear != nullptr && !linear->update;
+           branch.gate < 0 && linear != nullptr && linear->updates.empty();
   }
   /// Whether the sum behind branch k - 1 and the norm before branch k are one kernel.
   [[nodiscard]] bool is_one_seam(size_t k) const {
@@ -445,9 +445,7 @@ std::vector<at::Tensor> added_gradients(const Pass& pass, size_t block) {
 
 std::vector<at::Tensor> added_gradients(const LinearWeights& slab) {
   std::vector<at::Tensor> gradients = {slab.bias_grad};
-  if (slab.update) {
-    gradients.insert(gradients.end(), {slab.update->a_grad, slab.update->b_grad});
-  }
+  push_update_gradients(slab, gradients);
   std::erase_if(gradients, [](const at::Tensor& gradient) { return !gradient.defined(); });
   return gradients;
 }
@@ -502,9 +500,8 @@ class ModulationBackward {
         pass_.kernels.add_column_sums(grads_.narrow(1, column, count), slab.bias_grad);
       }
       pass_.kernels.add_input_grad(dy, slab.weight, dsilu_);
-      if (slab.update) {
-        dsilu_.add_(
-            update_backward(*slab.update, dy, pass_.silu_c, low_of(*slab.update, pass_.silu_c)));
+      if (!slab.updates.empty()) {
+        dsilu_.add_(update_backward(slab, dy, pass_.silu_c, low_of(slab, pass_.silu_c)));
       }
       column += count;
     }
@@ -673,7 +670,7 @@ bool wants_vectors(const BlockStack& stack, const StackInputs& inputs) {
   return inputs.vectors.requires_grad() ||
          (inputs.condition.defined() && inputs.condition.requires_grad()) ||
          std::any_of(stack.modulation.begin(), stack.modulation.end(), [](const auto& slab) {
-           return slab.weight_grad.defined() || slab.bias_grad.defined() || slab.update;
+           return slab.weight_grad.defined() || slab.bias_grad.defined() || !slab.updates.empty();
          });
 }
 
@@ -700,6 +697,7 @@ at::Tensor run_blocks(BlockKernels& kernels, BlockStack stack, StackInputs input
 
 at::Tensor stack_vectors(BlockKernels& kernels, const BlockStack& stack,
                          const at::Tensor& condition, const at::Tensor& vectors) {
+  const at::NoGradGuard no_grad;
   check_condition(stack, condition, vectors);
   const std::vector<SlabGroup> groups = slab_groups(stack);
   const at::Tensor silu_c = typed_silu(stack, condition);

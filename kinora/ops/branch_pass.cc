@@ -2,9 +2,11 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -18,7 +20,7 @@ namespace {
 
 // ---- linears ----
 
-/// A product with what the linear's low-rank update adds to it: inside of the product, or as an
+/// A product with what the linear's low-rank updates add to it: inside of the product, or as an
 /// addend (undefined without).
 struct Product {
   Operand operand;
@@ -32,14 +34,26 @@ struct Product {
 };
 
 Product forward_product(const BranchPass& pass, Operand& x, const LinearWeights& weights) {
-  if (!weights.update) {
+  if (weights.updates.empty()) {
     return {x, weights, {}};
   }
   if (x.room > 0) {
     return Product(pass.kernels.joined(x, weights));
   }
-  x.low = low_of(*weights.update, x.value);
-  return {x, weights, raised(*weights.update, x.low)};
+  x.low = low_of(weights, x.value);
+  return {x, weights, raised(weights, x.low)};
+}
+
+/// A of all updates, one below the other.
+at::Tensor stacked_a(const LinearWeights& linear) {
+  if (linear.updates.size() == 1) {
+    return linear.updates.front().a;
+  }
+  std::vector<at::Tensor> all;
+  for (const LowRankWeights& update : linear.updates) {
+    all.push_back(update.a);
+  }
+  return at::cat(all);
 }
 
 at::Tensor linear(const BranchPass& pass, Operand& x, const LinearWeights& weights) {
@@ -62,19 +76,18 @@ void add_gradients(const BranchPass& pass, const Operand& dy, const at::Tensor& 
   }
 }
 
-/// The product that gives the gradient of x. Adds the gradients of the update, or has them wait.
+/// The product that gives the gradient of x. Adds the gradients of the updates, or has them wait.
 Product backward_product(BranchPass& pass, const Operand& dy, Operand& x,
                          const LinearWeights& weights) {
-  if (!weights.update) {
+  if (weights.updates.empty()) {
     return {dy, weights, {}};
   }
-  const LowRankWeights& update = *weights.update;
-  if (dy.room > 0 && x.room > 0 && update.b_grad.defined()) {
+  if (dy.room > 0 && x.room > 0 && weights.updates.front().b_grad.defined()) {
     return Product(pass.kernels.joined_grad(dy, x, weights, pass.update_gradients));
   }
   return {dy, weights,
-          update_backward(update, dy.value, x.value,
-                          x.low.defined() ? x.low : low_of(update, x.value))};
+          update_backward(weights, dy.value, x.value,
+                          x.low.defined() ? x.low : low_of(weights, x.value))};
 }
 
 at::Tensor input_grad(BranchPass& pass, const Operand& dy, Operand& x, const LinearWeights& weights,
@@ -146,6 +159,12 @@ HeadTensors heads_of(const BranchPass& pass, const CrossAttentionBody& body, con
           pairs.select(2, 1), lengths};
 }
 
+/// Rows of the same shape, with room behind each.
+at::Tensor empty_like(const BranchPass& pass, const at::Tensor& rows, int64_t room) {
+  return room > 0 ? pass.kernels.empty_with_room(rows.size(0), rows.size(1), room)
+                  : at::empty_like(rows);
+}
+
 void inner(const BranchPass& pass, const CrossAttentionBody& body, KeptBranch& kept) {
   kept.packed = linear(pass, kept.h, body.q);
   if (body.text_packed.defined()) {
@@ -154,7 +173,8 @@ void inner(const BranchPass& pass, const CrossAttentionBody& body, KeptBranch& k
     pack_text(pass, body, kept);
   }
   const HeadTensors heads = heads_of(pass, body, kept.packed, kept.text_packed, pass.text_lengths);
-  kept.attended = {{}, at::empty_like(kept.packed), {}};
+  const int64_t room = pass.kernels.room(body.proj);
+  kept.attended = {{}, empty_like(pass, kept.packed, room), {}};
   if (pass.keeps) {
     kept.attended.lse = at::empty({heads.q.size(0), body.heads, heads.q.size(1)},
                                   kept.packed.options().dtype(at::kFloat));
@@ -171,6 +191,7 @@ void inner(const BranchPass& pass, const CrossAttentionBody& body, KeptBranch& k
     kept.attended.out.add_(attended, body.beside_scale);
   }
   kept.last = pass.kernels.operand(kept.attended.out, pass.number(&body.proj), false);
+  kept.last.room = room;
 }
 
 at::Tensor backward(BranchPass& pass, const CrossAttentionBody& body, ResultGrad dresult,
@@ -178,7 +199,8 @@ at::Tensor backward(BranchPass& pass, const CrossAttentionBody& body, ResultGrad
   const at::Tensor dout = last_backward(pass, dresult, kept, body.proj);
   dresult = {};
   const HeadTensors heads = heads_of(pass, body, kept.packed, kept.text_packed, pass.text_lengths);
-  const at::Tensor dq = at::empty_like(kept.packed);
+  const int64_t room = pass.kernels.room(body.q);
+  const at::Tensor dq = empty_like(pass, kept.packed, room);
   const at::Tensor dkv = at::zeros_like(kept.text_packed);  // padding has no gradient
   pass.kernels.attend_backward(dout.view(heads.q.sizes()), heads,
                                kept.attended.out.view(heads.q.sizes()), kept.attended.lse,
@@ -192,7 +214,7 @@ at::Tensor backward(BranchPass& pass, const CrossAttentionBody& body, ResultGrad
   if (pass.text_grad.defined()) {
     at::Tensor(pass.text_grad).add_(dtext);
   }
-  return linear_backward(pass, dq, 0, kept.h, body.q, pass.wants_dh);
+  return linear_backward(pass, dq, room, kept.h, body.q, pass.wants_dh);
 }
 
 // ---- MLP ----
@@ -292,9 +314,7 @@ std::vector<at::Tensor> added_gradients(const Branch& branch) {
   std::vector<at::Tensor> gradients;
   for (const LinearWeights* linear : linears_of(branch)) {
     gradients.push_back(linear->bias_grad);
-    if (linear->update) {
-      gradients.insert(gradients.end(), {linear->update->a_grad, linear->update->b_grad});
-    }
+    push_update_gradients(*linear, gradients);
   }
   if (const auto* attention = std::get_if<SelfAttentionBody>(&branch.body)) {
     gradients.insert(gradients.end(),
@@ -325,7 +345,7 @@ void run_last(const BranchPass& pass, const Branch& branch, KeptBranch& kept) {
 
 void forget_unread(const Branch& branch, KeptBranch& kept) {
   const auto reads = [](const LinearWeights* linear) {
-    return linear != nullptr && (linear->weight_grad.defined() || linear->update);
+    return linear != nullptr && (linear->weight_grad.defined() || !linear->updates.empty());
   };
   if (!reads(first_linear(branch))) {
     kept.h = {};  // a function has its own
@@ -377,22 +397,58 @@ at::Tensor run_backward(BranchPass& pass, const Branch& branch, ResultGrad dresu
   return dh;
 }
 
-at::Tensor low_of(const LowRankWeights& update, const at::Tensor& x) {
-  return at::mm(x, update.a.t());
+at::Tensor low_of(const LinearWeights& linear, const at::Tensor& x) {
+  return at::mm(x, stacked_a(linear).t());
 }
 
-at::Tensor raised(const LowRankWeights& update, const at::Tensor& low) {
-  return at::mm(low * update.scale, update.b.t());
-}
-
-at::Tensor update_backward(const LowRankWeights& update, const at::Tensor& dy, const at::Tensor& x,
-                           const at::Tensor& low) {
-  const at::Tensor dlow = at::mm(dy, update.b).mul_(update.scale);  // [R, rank]
-  if (update.b_grad.defined()) {
-    at::Tensor(update.b_grad).add_(at::mm(dy.t(), low), update.scale);
-    at::Tensor(update.a_grad).add_(at::mm(dlow.t(), x));
+at::Tensor raised(const LinearWeights& linear, const at::Tensor& low) {
+  const int64_t out = linear.weight.size(0);
+  int64_t changed = 0;
+  for (const LowRankWeights& update : linear.updates) {
+    changed += update.rows();
   }
-  return at::mm(dlow, update.a);
+  const at::Tensor sum = changed == out ? at::empty({low.size(0), out}, low.options())
+                                        : at::zeros({low.size(0), out}, low.options());
+  int64_t column = 0;
+  for (const LowRankWeights& update : linear.updates) {
+    at::Tensor part = sum.narrow(1, update.first_row, update.rows());
+    at::mm_out(part, low.narrow(1, column, update.rank()) * update.scale, update.b.t());
+    column += update.rank();
+  }
+  return sum;
+}
+
+at::Tensor update_backward(const LinearWeights& linear, const at::Tensor& dy, const at::Tensor& x,
+                           const at::Tensor& low) {
+  const at::Tensor a = stacked_a(linear);
+  const at::Tensor dlow = at::empty({dy.size(0), a.size(0)}, dy.options());
+  int64_t column = 0;
+  for (const LowRankWeights& update : linear.updates) {
+    const at::Tensor own_dy = dy.narrow(1, update.first_row, update.rows());
+    at::Tensor own_dlow = dlow.narrow(1, column, update.rank());
+    at::mm_out(own_dlow, own_dy, update.b);
+    own_dlow.mul_(update.scale);
+    if (update.b_grad.defined()) {
+      const at::Tensor own_low = low.narrow(1, column, update.rank());
+      at::Tensor(update.b_grad).add_(at::mm(own_dy.t(), own_low), update.scale);
+    }
+    column += update.rank();
+  }
+  if (linear.updates.front().a_grad.defined()) {
+    const at::Tensor da = at::mm(dlow.t(), x);
+    int64_t row = 0;
+    for (const LowRankWeights& update : linear.updates) {
+      at::Tensor(update.a_grad).add_(da.narrow(0, row, update.rank()));
+      row += update.rank();
+    }
+  }
+  return at::mm(dlow, a);
+}
+
+void push_update_gradients(const LinearWeights& linear, std::vector<at::Tensor>& gradients) {
+  for (const LowRankWeights& update : linear.updates) {
+    gradients.insert(gradients.end(), {update.a_grad, update.b_grad});
+  }
 }
 
 }  // namespace kinora::ops

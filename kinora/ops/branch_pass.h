@@ -83,13 +83,16 @@ void remember_inner(const BranchPass& pass, const Branch& branch, KeptBranch& ke
 [[nodiscard]] at::Tensor run_backward(BranchPass& pass, const Branch& branch, ResultGrad dresult,
                                       KeptBranch& kept);
 
-// Low-rank updates of a linear: x [R, in], its low [R, rank] = x A^T, y [R, out].
+// Low-rank updates of a linear: x [R, in], its low = x A^T of each, one beside the other and maybe
+// more columns behind them, y [R, out].
 
-[[nodiscard]] at::Tensor low_of(const LowRankWeights& update, const at::Tensor& x);
-/// scale low B^T.
-[[nodiscard]] at::Tensor raised(const LowRankWeights& update, const at::Tensor& low);
-/// Adds the factors' gradients; returns that of x.
-[[nodiscard]] at::Tensor update_backward(const LowRankWeights& update, const at::Tensor& dy,
+[[nodiscard]] at::Tensor low_of(const LinearWeights& linear, const at::Tensor& x);
+/// What they add to y: scale low B^T.
+[[nodiscard]] at::Tensor raised(const LinearWeights& linear, const at::Tensor& low);
+/// Adds the factors' gradients; returns what they add to that of x.
+[[nodiscard]] at::Tensor update_backward(const LinearWeights& linear, const at::Tensor& dy,
                                          const at::Tensor& x, const at::Tensor& low);
+/// The gradients of all factors.
+void push_update_gradients(const LinearWeights& linear, std::vector<at::Tensor>& gradients);
 
 }  // namespace kinora::ops

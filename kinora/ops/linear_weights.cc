@@ -1,5 +1,7 @@
 #include "kinora/ops/linear_weights.h"
 
+#include <utility>
+
 namespace kinora::ops {
 namespace {
 
@@ -29,12 +31,20 @@ std::vector<LinearWeights> merge_adjacent(const std::vector<LinearWeights>& line
   for (const LinearWeights& next : linears) {
     if (!merged.empty()) {
       LinearWeights& before = merged.back();
-      if (!before.update && !next.update && adjoins(before.weight, next.weight) &&
-          adjoins(before.bias, next.bias) && adjoins(before.weight_grad, next.weight_grad) &&
+      if (adjoins(before.weight, next.weight) && adjoins(before.bias, next.bias) &&
+          adjoins(before.weight_grad, next.weight_grad) &&
           adjoins(before.bias_grad, next.bias_grad)) {
-        before = {joined(before.weight, next.weight), joined(before.bias, next.bias),
+        std::vector<LowRankWeights> updates = std::move(before.updates);
+        for (LowRankWeights update : next.updates) {
+          update.first_row += before.weight.size(0);
+          updates.push_back(std::move(update));
+        }
+        before = {joined(before.weight, next.weight),
+                  joined(before.bias, next.bias),
                   joined(before.weight_grad, next.weight_grad),
-                  joined(before.bias_grad, next.bias_grad), before.number};
+                  joined(before.bias_grad, next.bias_grad),
+                  before.number,
+                  std::move(updates)};
         continue;
       }
     }

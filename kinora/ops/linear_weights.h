@@ -3,19 +3,23 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 namespace kinora::ops {
 
-/// A low-rank update of a weight (Hu et al. 2021, "LoRA", section 4.1): y += scale (x A^T) B^T, in
-/// the compute type, and where backward adds the gradients (fp32; undefined outside of training).
+/// A low-rank update of some rows of a weight, and so of some columns of y (Hu et al. 2021, "LoRA",
+/// section 4.1): y += scale (x A^T) B^T, in the compute type, and where backward adds the gradients
+/// (fp32; undefined outside of training).
 struct LowRankWeights {
   at::Tensor a;  ///< [rank, in]
-  at::Tensor b;  ///< [out, rank]
+  at::Tensor b;  ///< [rows, rank]
   at::Tensor a_grad;
   at::Tensor b_grad;
   double scale = 1.0;
+  int64_t first_row = 0;  ///< of those that it changes
+
+  [[nodiscard]] int64_t rank() const { return a.size(0); }
+  [[nodiscard]] int64_t rows() const { return b.size(0); }
 };
 
 /// Weights of y = x W^T + b in the compute type, and where backward adds their gradients (fp32; may
@@ -27,11 +31,12 @@ struct LinearWeights {
   at::Tensor bias_grad;
   /// The linear's number in its model, by which it is known to Fp8; negative: never in fp8.
   int64_t number = -1;
-  std::optional<LowRankWeights> update{};
+  /// Of rows that no two have in common: of linears that were merged each has its own.
+  std::vector<LowRankWeights> updates{};
 };
 
-/// Linears on the same input as few products as can be: neighbours without updates whose weights,
-/// biases and gradients each lie one behind the other in memory become one.
+/// Linears on the same input as few products as can be: neighbours whose weights, biases and
+/// gradients each lie one behind the other in memory become one, with the updates of all.
 [[nodiscard]] std::vector<LinearWeights> merge_adjacent(const std::vector<LinearWeights>& linears);
 
 }  // namespace kinora::ops

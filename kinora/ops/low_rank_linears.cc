@@ -1,6 +1,9 @@
 #include "kinora/ops/low_rank_linears.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
 
 #include "kinora/device/host_bytes.h"
 
@@ -19,28 +22,95 @@ at::Tensor room_of(const at::Tensor& matrix, int64_t room) {
   return with_room(matrix, room).narrow(1, matrix.size(1), room);
 }
 
+/// visit(update, first) with the first of its columns among those of all.
+template <typename Visit>
+void for_each(const std::vector<LowRankWeights>& updates, const Visit& visit) {
+  int64_t first = 0;
+  for (const LowRankWeights& update : updates) {
+    visit(update, first);
+    first += update.rank();
+  }
+}
+
+at::Tensor own_rows(const at::Tensor& a, const LowRankWeights& update, int64_t first) {
+  return a.narrow(0, first, update.rank());
+}
+
+at::Tensor own_block(const at::Tensor& b, const LowRankWeights& update, int64_t first) {
+  return b.narrow(0, update.first_row, update.rows()).narrow(1, first, update.rank());
+}
+
 }  // namespace
+
+int64_t joined_rank(const LinearWeights& linear) {
+  int64_t sum = 0;
+  for (const LowRankWeights& update : linear.updates) {
+    if (update.scale != linear.updates.front().scale) {
+      return 0;
+    }
+    sum += update.rank();
+  }
+  for (const int64_t rank : {8, 16, 32, 64}) {
+    if (sum > 0 && sum <= rank) {
+      return rank;
+    }
+  }
+  return 0;
+}
+
+bool is_joined(const LinearWeights& linear) {
+  const LowRankWeights& first = linear.updates.front();
+  return linear.updates.size() == 1 && first.rows() == linear.weight.size(0) &&
+         first.rank() == joined_rank(linear);
+}
+
+void join(const LinearWeights& linear, const JoinedFactors& factors) {
+  for_each(linear.updates, [&](const LowRankWeights& update, int64_t first) {
+    own_rows(factors.a, update, first).copy_(update.a);
+    own_block(factors.b, update, first).copy_(update.b);
+  });
+}
+
+void add_parts(const std::vector<LowRankWeights>& updates, const at::Tensor& a_grad,
+               const at::Tensor& b_grad) {
+  for_each(updates, [&](const LowRankWeights& update, int64_t first) {
+    at::Tensor(update.a_grad).add_(own_rows(a_grad, update, first));
+    at::Tensor(update.b_grad).add_(own_block(b_grad, update, first));
+  });
+}
+
+void UpdateGradients::wait(cuda::LowRankParts parts, const LinearWeights& linear,
+                           const at::Tensor& a_grad, const at::Tensor& b_grad) {
+  wait(std::move(parts));
+  joined_.push_back({linear.updates, a_grad, b_grad});
+}
 
 void UpdateGradients::add() {
   if (waiting_.empty()) {
     return;
   }
   cuda::low_rank_add_gradients(waiting_);
+  for (const Joined& joined : joined_) {
+    add_parts(joined.updates, joined.a_grad, joined.b_grad);
+  }
   waiting_.clear();
+  joined_.clear();
 }
 
 int64_t LowRankLinears::room(const LinearWeights& linear) {
-  if (!linear.update) {
+  if (linear.updates.empty()) {
     return 0;
   }
-  const at::Tensor& a = linear.update->a;
-  const at::Tensor& weight = linear.weight;
-  const bool is_supported = !linear.weight_grad.defined() &&
-                            a.scalar_type() == weight.scalar_type() &&
-                            (a.scalar_type() == at::kBFloat16 || a.scalar_type() == at::kHalf) &&
-                            cuda::low_rank_supported(device::dtype_of(a.scalar_type()),
-                                                     weight.size(1), weight.size(0), a.size(0));
-  return is_supported ? a.size(0) : 0;
+  const at::ScalarType type = linear.weight.scalar_type();
+  const int64_t rank = joined_rank(linear);
+  const bool is_supported =
+      rank > 0 && !linear.weight_grad.defined() && (type == at::kBFloat16 || type == at::kHalf) &&
+      std::ranges::all_of(
+          linear.updates,
+          [type](const LowRankWeights& update) { return update.a.scalar_type() == type; }) &&
+      cuda::low_rank_supported(device::dtype_of(type), linear.weight.size(1), linear.weight.size(0),
+                               rank);
+  return is_supported ? rank : 0;
 }
 
 at::Tensor LowRankLinears::empty(int64_t rows, int64_t columns, int64_t room,
@@ -52,36 +122,52 @@ at::Tensor LowRankLinears::empty(int64_t rows, int64_t columns, int64_t room,
   return at::empty({rows, pitch}, options).narrow(1, 0, columns);
 }
 
-const at::Tensor& LowRankLinears::joined(const LinearWeights& linear) {
+LowRankLinears::Copy& LowRankLinears::copy_of(const LinearWeights& linear) {
   const at::Tensor& weight = linear.weight;
-  Copy& copy = copies_[weight.const_data_ptr()];
+  Copy& copy = copies_[{weight.storage().unsafeGetStorageImpl(), weight.storage_offset()}];
   const int64_t version = weight._version();
   if (copy.version != version) {
     copy.version = version;
     if (!copy.weight.defined()) {
-      const int64_t rank = linear.update->a.size(0);
+      const int64_t rank = joined_rank(linear);
       copy.weight = weight;
       copy.joined = empty(weight.size(0) + rank, weight.size(1), rank, weight.options());
+      if (!is_joined(linear)) {
+        copy.factors = {.a = at::zeros({rank, weight.size(1)}, weight.options()),
+                        .b = at::zeros({weight.size(0), rank}, weight.options()),
+                        .scale = linear.updates.front().scale};
+      }
     }
     copy.joined.narrow(0, 0, weight.size(0)).copy_(weight);
   }
-  return copy.joined;
+  return copy;
+}
+
+JoinedFactors LowRankLinears::factors_of(const LinearWeights& linear) {
+  if (is_joined(linear)) {
+    const LowRankWeights& update = linear.updates.front();
+    return {.a = update.a, .b = update.b, .scale = update.scale};
+  }
+  return copy_of(linear).factors;
 }
 
 void LowRankLinears::write_low(Operand& x, const LinearWeights& linear) {
-  const LowRankWeights& update = *linear.update;
-  const at::Tensor& weights = joined(linear);
+  const at::Tensor& weights = copy_of(linear).joined;
+  const JoinedFactors factors = factors_of(linear);
+  if (!is_joined(linear)) {
+    join(linear, factors);
+  }
   x.low = room_of(x.value, x.room);
   cuda::low_rank_forward({.rows = x.value.size(0),
                           .in = x.value.size(1),
                           .out = linear.weight.size(0),
-                          .rank = update.a.size(0),
+                          .rank = x.room,
                           .type = device::dtype_of(x.value.scalar_type()),
-                          .scale = static_cast<float>(update.scale),
+                          .scale = static_cast<float>(factors.scale),
                           .x = x.value.const_data_ptr(),
                           .x_stride = x.value.stride(0),
-                          .a = update.a.const_data_ptr(),
-                          .b = update.b.const_data_ptr(),
+                          .a = factors.a.const_data_ptr(),
+                          .b = factors.b.const_data_ptr(),
                           .low = x.low.data_ptr(),
                           .low_stride = x.low.stride(0),
                           .joined = weights.data_ptr(),
@@ -92,7 +178,7 @@ JoinedProduct LowRankLinears::forward(Operand& x, const LinearWeights& linear) {
   write_low(x, linear);
   const int64_t rank = x.room;
   return {{.value = with_room(x.value, rank)},
-          {.weight = with_room(joined(linear).narrow(0, 0, linear.weight.size(0)), rank),
+          {.weight = with_room(copy_of(linear).joined.narrow(0, 0, linear.weight.size(0)), rank),
            .bias = linear.bias,
            .weight_grad = {},
            .bias_grad = {}}};
@@ -103,28 +189,39 @@ JoinedProduct LowRankLinears::backward(const Operand& dy, Operand& x, const Line
   if (!x.low.defined()) {
     write_low(x, linear);
   }
-  const LowRankWeights& update = *linear.update;
+  const JoinedFactors factors = factors_of(linear);
+  const bool is_whole = is_joined(linear);
+  const auto floats = dy.value.options().dtype(at::kFloat);
+  const at::Tensor a_grad =
+      is_whole ? linear.updates.front().a_grad : at::zeros(factors.a.sizes(), floats);
+  const at::Tensor b_grad =
+      is_whole ? linear.updates.front().b_grad : at::zeros(factors.b.sizes(), floats);
   const at::Tensor dlow = room_of(dy.value, dy.room);
   const kernels::LowRankBackward call{.rows = x.value.size(0),
                                       .in = x.value.size(1),
                                       .out = linear.weight.size(0),
-                                      .rank = update.a.size(0),
+                                      .rank = dy.room,
                                       .type = device::dtype_of(x.value.scalar_type()),
-                                      .scale = static_cast<float>(update.scale),
+                                      .scale = static_cast<float>(factors.scale),
                                       .dy = dy.value.const_data_ptr(),
                                       .dy_stride = dy.value.stride(0),
                                       .x = x.value.const_data_ptr(),
                                       .x_stride = x.value.stride(0),
                                       .low = x.low.const_data_ptr(),
                                       .low_stride = x.low.stride(0),
-                                      .b = update.b.const_data_ptr(),
+                                      .b = factors.b.const_data_ptr(),
                                       .dlow = dlow.data_ptr(),
                                       .dlow_stride = dlow.stride(0),
-                                      .a_grad = update.a_grad.data_ptr<float>(),
-                                      .b_grad = update.b_grad.data_ptr<float>()};
-  gradients.wait({call, cuda::low_rank_backward(call)});
+                                      .a_grad = a_grad.data_ptr<float>(),
+                                      .b_grad = b_grad.data_ptr<float>()};
+  cuda::LowRankParts parts{call, cuda::low_rank_backward(call)};
+  if (is_whole) {
+    gradients.wait(std::move(parts));
+  } else {
+    gradients.wait(std::move(parts), linear, a_grad, b_grad);
+  }
   return {{.value = with_room(dy.value, dy.room)},
-          {.weight = joined(linear), .bias = {}, .weight_grad = {}, .bias_grad = {}}};
+          {.weight = copy_of(linear).joined, .bias = {}, .weight_grad = {}, .bias_grad = {}}};
 }
 
 }  // namespace kinora::ops

@@ -10,32 +10,59 @@
 #include "kinora/ops/block_kernels.h"
 #include "kinora/ops/block_launch.h"
 
-/// Linears with a low-rank update as one product each, as kernels/low_rank.h has them. For the
-/// files of this room only.
+/// Linears with low-rank updates as one product each, as kernels/low_rank.h has them. For the files
+/// of this room only.
 namespace kinora::ops {
 
-/// A product with its update: x W^T with more columns, or dy W with more columns and rows.
+/// A product with its updates: x W^T with more columns, or dy W with more columns and rows.
 struct JoinedProduct {
   Operand operand;
   LinearWeights weights;
 };
+
+/// A linear's updates as one: A one below the other, B each in its own rows and columns, with zeros
+/// elsewhere and up to a rank that kernels have.
+struct JoinedFactors {
+  at::Tensor a;  ///< [rank, in]
+  at::Tensor b;  ///< [out, rank]
+  double scale = 1.0;
+};
+/// That rank: 8, 16, 32 or 64; 0 where the updates' ranks are more, and where they cannot be one:
+/// of unlike scales.
+[[nodiscard]] int64_t joined_rank(const LinearWeights& linear);
+/// Whether there is one update, which is as it must be.
+[[nodiscard]] bool is_joined(const LinearWeights& linear);
+/// Copies the factors of all updates to where they belong in the zeros of `factors`.
+void join(const LinearWeights& linear, const JoinedFactors& factors);
+/// Adds to each update its part of the gradients of the joined A and B.
+void add_parts(const std::vector<LowRankWeights>& updates, const at::Tensor& a_grad,
+               const at::Tensor& b_grad);
 
 /// Gradients of A and B that wait to be added. They belong to one pass: those of a pass that fails
 /// half-way go with it.
 class UpdateGradients {
  public:
   void wait(cuda::LowRankParts parts) { waiting_.push_back(std::move(parts)); }
-  /// Adds all that wait, as one launch.
+  /// The same of joined updates, whose gradients are zeros in a_grad [rank, in] and b_grad
+  /// [out, rank].
+  void wait(cuda::LowRankParts parts, const LinearWeights& linear, const at::Tensor& a_grad,
+            const at::Tensor& b_grad);
+  /// Adds all that wait: as one launch, and one for each factor that was joined.
   void add();
 
  private:
+  struct Joined {
+    std::vector<LowRankWeights> updates;
+    at::Tensor a_grad, b_grad;
+  };
   std::vector<cuda::LowRankParts> waiting_;
+  std::vector<Joined> joined_;
 };
 
 class LowRankLinears {
  public:
-  /// Columns that a matrix leaves free behind its rows for the linear's update: its rank; 0 where
-  /// there is no update, or no kernel for it.
+  /// Columns that a matrix leaves free behind its rows for the linear's updates: joined_rank(); 0
+  /// where there is none, or no kernel for it.
   [[nodiscard]] static int64_t room(const LinearWeights& linear);
   /// [rows, columns] with room behind each row, or without where `room` is 0.
   [[nodiscard]] static at::Tensor empty(int64_t rows, int64_t columns, int64_t room,
@@ -48,16 +75,20 @@ class LowRankLinears {
                                        UpdateGradients& gradients);
 
  private:
-  /// A frozen weight with room behind and below it: a copy, made again when the weight changed.
-  [[nodiscard]] const at::Tensor& joined(const LinearWeights& linear);
-  void write_low(Operand& x, const LinearWeights& linear);
-
   struct Copy {
     at::Tensor weight;  // held, so that nothing else comes to lie at its address
     int64_t version = -1;
     at::Tensor joined;
+    JoinedFactors factors;  // of several updates, or one that is not as it must be
   };
-  std::map<const void*, Copy> copies_;  // by the weight's address
+  /// A frozen weight with room behind and below it: a copy, made again when the weight changed.
+  [[nodiscard]] Copy& copy_of(const LinearWeights& linear);
+  /// Of the last write_low().
+  [[nodiscard]] JoinedFactors factors_of(const LinearWeights& linear);
+  void write_low(Operand& x, const LinearWeights& linear);
+
+  // By the weight's storage and its place there: a dry run has no addresses.
+  std::map<std::pair<const void*, int64_t>, Copy> copies_;
 };
 
 }  // namespace kinora::ops

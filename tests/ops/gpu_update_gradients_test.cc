@@ -53,14 +53,18 @@ class FailingBlock {
   NamedResults step(BlockKernels& kernels) {
     NamedResults results;
     for (const LinearWeights* linear : {&mlp_.fc1, &mlp_.fc2}) {
-      at::Tensor(linear->update->a_grad).zero_();
-      at::Tensor(linear->update->b_grad).zero_();
+      for (const LowRankWeights& update : linear->updates) {
+        at::Tensor(update.a_grad).zero_();
+        at::Tensor(update.b_grad).zero_();
+      }
     }
     const at::Tensor out = run_blocks(kernels, stack_, {.x = x_, .vectors = vectors_});
     torch::autograd::backward({(out * weighting_).sum()}, {});
     for (const LinearWeights* linear : {&mlp_.fc1, &mlp_.fc2}) {
-      results.push_back({"A", linear->update->a_grad.clone()});
-      results.push_back({"B", linear->update->b_grad.clone()});
+      for (const LowRankWeights& update : linear->updates) {
+        results.push_back({"A", update.a_grad.clone()});
+        results.push_back({"B", update.b_grad.clone()});
+      }
     }
     return results;
   }
@@ -78,10 +82,10 @@ class FailingBlock {
             .bias = random({out}, 0.1),
             .weight_grad = {},
             .bias_grad = {},
-            .update = LowRankWeights{.a = random({kRank, in}, 0.1),
-                                     .b = random({out, kRank}, 0.1),
-                                     .a_grad = at::zeros({kRank, in}, fp32),
-                                     .b_grad = at::zeros({out, kRank}, fp32)}};
+            .updates = {{.a = random({kRank, in}, 0.1),
+                         .b = random({out, kRank}, 0.1),
+                         .a_grad = at::zeros({kRank, in}, fp32),
+                         .b_grad = at::zeros({out, kRank}, fp32)}}};
   }
 
   at::Device device_;

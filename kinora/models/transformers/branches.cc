@@ -22,8 +22,8 @@ void take(std::vector<at::Tensor>& gradients, std::initializer_list<const nn::Li
   for (const nn::Linear* linear : linears) {
     const ops::LinearWeights weights = linear->weights();
     gradients.insert(gradients.end(), {weights.weight_grad, weights.bias_grad});
-    if (weights.update) {
-      gradients.insert(gradients.end(), {weights.update->a_grad, weights.update->b_grad});
+    for (const ops::LowRankWeights& update : weights.updates) {
+      gradients.insert(gradients.end(), {update.a_grad, update.b_grad});
     }
   }
 }

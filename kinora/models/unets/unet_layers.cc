@@ -214,7 +214,7 @@ std::optional<ops::Block> UnetTransformerBlock::fast(int64_t places) const {
                                        &attn2.to_q, &attn2.to_k, &attn2.to_v, &attn2.to_out,
                                        &ff.fc1,     &ff.fc2};
   for (const nn::Linear* linear : linears) {
-    if (linear->update() != nullptr) {
+    if (linear->update() != nullptr && !linear->update()->has_weights()) {
       return std::nullopt;
     }
   }

@@ -127,7 +127,7 @@ class UnetTransformerBlock : public nn::Module {
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const UnetReads& reads,
                                    size_t number) const;
   /// For the fast path, its vectors the shifts and scales of the norms; nothing where a linear has
-  /// an update or where an attention has no body.
+  /// an update other than LoRA or where an attention has no body.
   [[nodiscard]] std::optional<ops::Block> fast(int64_t places) const;
   /// In order of use.
   [[nodiscard]] std::vector<UnetProduct> products();

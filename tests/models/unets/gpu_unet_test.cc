@@ -15,6 +15,7 @@
 #include "kinora/core/cuda.h"
 #include "kinora/device/device.h"
 #include "kinora/models/unets/unet.h"
+#include "kinora/nn/weight_layer.h"
 #include "kinora/ops/block_kernels.h"
 #include "kinora/ops/cuda_launch.h"
 #include "kinora/ops/fp8.h"
@@ -283,6 +284,55 @@ TEST_F(GpuUnetFp8Test, RestoredScalesGoOn) {
   const Results got = WideUnet(kGpu, at::kBFloat16, second).step();
   for (const auto& [name, values] : want) {
     EXPECT_TRUE(at::equal(got.at(name), values)) << name;
+  }
+}
+
+/// Gradients of updates of ranks that kernels have and have not.
+Results run_with_updates(at::Device device, at::ScalarType type, bool is_fast, int64_t rank) {
+  Unet model(WideUnet::config());
+  for (const auto& [path, parameter] : model.named_parameters()) {
+    parameter->frozen = true;
+  }
+  for (const nn::NamedWeightLayer& named : model.named_weight_layers()) {
+    if (named.path.find("transformer_blocks") != std::string::npos) {
+      named.layer->adapt({.rank = rank, .scale = 0.2});
+    }
+  }
+  if (is_fast) {
+    model.use_fast_path(
+        std::make_shared<ops::BlockKernels>(ops::KernelOptions(), device, type, false));
+  }
+  set_packed_weights(model, device, type);
+  const at::Tensor x_t = formula_values("x_t", {2, 4, 16, 16}).to(device);
+  diffusion::Conditions conditions;
+  conditions.text = formula_values("text", {2, 8, 64}).to(device);
+  const at::Tensor output = model.forward(x_t, at::full({2}, 300.0F, x_t.options()), conditions);
+  torch::autograd::backward({(output * formula_values("output", output.sizes()).to(device)).sum()},
+                            {});
+  Results results = {{"output", output.detach().cpu()}};
+  for (const auto& [path, parameter] : model.named_parameters()) {
+    if (!parameter->frozen) {
+      results[path] = parameter->grad.cpu();
+    }
+  }
+  return results;
+}
+
+// Ranks of 8 become one of 32 for queries, keys and values; of 12 one of 64; of 40 there is none.
+TEST(GpuUnetUpdatesTest, OnTheFastPathTheyAreAsNearToFp32AsOnThePlainOne) {
+  if (!cuda_available() || !ops::cuda::available()) {
+    GTEST_SKIP() << "no GPU or no kernels";
+  }
+  device::configure_computation(0, /*deterministic=*/false);
+  for (const int64_t rank : {8, 12, 40}) {
+    const Results want = run_with_updates(at::kCPU, at::kFloat, false, rank);
+    for (const auto& [name, values] : run_with_updates(at::kCUDA, at::kFloat, true, rank)) {
+      EXPECT_LT(ops::relative_error(values, want.at(name)), tolerance::kWholeModel)
+          << name << " of rank " << rank;
+    }
+    const Results plain = run_with_updates(at::kCUDA, at::kBFloat16, false, rank);
+    const Results fast = run_with_updates(at::kCUDA, at::kBFloat16, true, rank);
+    EXPECT_LT(whole_error(fast, want), 1.25 * whole_error(plain, want)) << rank;
   }
 }
 

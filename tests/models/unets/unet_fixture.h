@@ -98,11 +98,14 @@ class UnetFixture {
   io::SafetensorsFile file_;
 };
 
-/// Gives every parameter its formula's value and zeros to gather gradients in, one parameter behind
-/// the other in memory and in its order there, as optim::Arena does.
+/// Gives every parameter its formula's value and, if it is trained, zeros to gather gradients in,
+/// one parameter behind the other in memory and in its order there, frozen ones apart, as
+/// optim::Arena does.
 inline void set_packed_weights(nn::Module& module, at::Device device = at::kCPU,
                                at::ScalarType type = at::kFloat) {
-  const std::vector<nn::NamedParameter> parameters = module.named_parameters();
+  std::vector<nn::NamedParameter> parameters = module.named_parameters();
+  std::ranges::stable_partition(
+      parameters, [](const nn::NamedParameter& named) { return named.parameter->frozen; });
   int64_t numel = 0;
   for (const auto& [path, parameter] : parameters) {
     numel += parameter->numel();
@@ -125,8 +128,8 @@ inline void set_packed_weights(nn::Module& module, at::Device device = at::kCPU,
     };
     at::Tensor value = view(parameter->fp32_island ? islands : values);
     value.copy_(formula_weight(path, parameter->shape));
-    parameter->value = value.set_requires_grad(true);
-    parameter->grad = view(grads);
+    parameter->value = value.set_requires_grad(!parameter->frozen);
+    parameter->grad = parameter->frozen ? at::Tensor() : view(grads);
     offset += parameter->numel();
   }
 }

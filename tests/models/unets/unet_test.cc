@@ -21,6 +21,7 @@
 
 #include "kinora/core/error.h"
 #include "kinora/models/families.h"
+#include "kinora/nn/weight_layer.h"
 #include "kinora/ops/block_kernels.h"
 #include "tests/error_of.h"
 #include "tests/models/formula_values.h"
@@ -109,6 +110,61 @@ TEST_P(UnetTest, TheFastPathComputesTheSame) {
       EXPECT_TRUE(at::equal(values, got.at(name))) << name << ", " << static_cast<int>(level);
     }
   }
+}
+
+/// Updates of all linears of the transformers' blocks, of three ranks and scales.
+void adapt_blocks(nn::Module& model) {
+  for (const auto& [path, parameter] : model.named_parameters()) {
+    parameter->frozen = true;
+  }
+  int64_t number = 0;
+  for (const nn::NamedWeightLayer& named : model.named_weight_layers()) {
+    if (named.path.find("transformer_blocks") != std::string::npos) {
+      const int64_t kind = number++ % 3;
+      named.layer->adapt({.rank = 2 + kind, .scale = 0.1 + 0.1 * static_cast<double>(kind)});
+    }
+  }
+}
+
+// The updates of queries, keys and values, which are one product, are those of its parts.
+TEST_P(UnetTest, UpdatesOnTheFastPathComputeTheSame) {
+  const UnetFixture fixture(GetParam());
+  Unet model(fixture.config());
+  adapt_blocks(model);
+  const auto run = [&](std::optional<ops::Recompute> level) {
+    model.use_fast_path(level ? composed_kernels() : nullptr,
+                        level.value_or(ops::Recompute::kNone));
+    set_packed_weights(model);
+    const at::Tensor output =
+        model.forward(fixture.find("forward.x_t"), fixture.find("forward.t"), fixture.conditions());
+    torch::autograd::backward({(output * formula_values("output", output.sizes())).sum()}, {});
+    std::map<std::string, at::Tensor> all = {{"output", output.detach()}};
+    for (const auto& [path, parameter] : model.named_parameters()) {
+      if (!parameter->frozen) {
+        all[path] = parameter->grad;
+      }
+    }
+    return all;
+  };
+  const auto want = run(std::nullopt);
+  constexpr double kRounding = 1e-6;
+  for (const auto level : {ops::Recompute::kNone, ops::Recompute::kElementwise,
+                           ops::Recompute::kMlp, ops::Recompute::kBlock}) {
+    for (const auto& [name, values] : run(level)) {
+      // Of one token queries and keys have no gradient but rounding.
+      if (want.at(name).abs().max().item<double>() < kRounding) {
+        EXPECT_LT(values.abs().max().item<double>(), kRounding) << name;
+        EXPECT_TRUE(fixture.conditions().labels.defined()) << name;
+        continue;
+      }
+      EXPECT_LT(ops::relative_error(values, want.at(name)), tolerance::kOtherOrder)
+          << name << ", " << static_cast<int>(level);
+    }
+  }
+  const at::NoGradGuard no_grad;  // only stacks prepare texts
+  const diffusion::Conditions conditions = fixture.conditions();
+  EXPECT_FALSE(
+      model.prepare(fixture.find("forward.t").narrow(0, 0, 1), conditions).of_texts.empty());
 }
 
 // Where a pass may overwrite, nothing is left of what gradients held, but for islands, which others
