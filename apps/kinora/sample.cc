@@ -265,6 +265,7 @@ void encode(const SampleArguments& arguments, const pipelines::Pipeline& pipelin
                                       .says = says,
                                       .weights = arguments.prompt_weights,
                                       .embeddings = arguments.embeddings,
+                                      .adapters = arguments.adapters,
                                       .verbose = arguments.verbose}));
   request.captions.clear();
   request.wildcards.clear();
@@ -321,6 +322,7 @@ void sample_on_rank(const SampleArguments& given, const LikeArguments& like,
     }
   }
   if (has_words) {
+    options.has_encoder = request.text_embeddings.empty();
     encode(arguments, *pipeline, own, speaks, request);
   }
   KINORA_CHECK(has_words || (arguments.negative.empty() && arguments.cleans_captions &&

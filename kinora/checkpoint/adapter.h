@@ -56,7 +56,7 @@ struct Adapter {
   std::map<std::string, std::vector<LowRankChange>> changes = {};  ///< by the weight's path
   /// What was trained whole: these take the place of weights.
   LateTensors whole = {};
-  std::vector<std::string> left_out = {};  ///< keys of text encoders, which take no updates here
+  std::vector<std::string> left_out = {};  ///< keys of what it was not read for
 };
 
 /// Merges: W + weight * change for each adapter, in double, rounded once to fp32; of DoRA

@@ -10,6 +10,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -35,9 +36,20 @@ constexpr const char* kPeftPrefix = "base_model.model.";
 /// Of diffusers' pipelines, by the part that is changed.
 constexpr const char* kDiffusersPrefixes[] = {"transformer.", "unet."};
 constexpr const char* kKohyaPrefix = "lora_unet_";
-/// Of keys for text encoders, of diffusers and of kohya.
-constexpr const char* kTextPrefixes[] = {"text_encoder.", "text_encoder_2.", "lora_te_",
-                                         "lora_te1_", "lora_te2_"};
+
+/// What an adapter changes: a model, or a text encoder of its pipeline. In front of names: our
+/// paths, which are diffusers' keys; kohya's, the first where there is one encoder.
+struct AdapterPart {
+  std::string path;
+  std::vector<std::string> kohya;
+};
+const AdapterPart kAdapterParts[] = {{"", {kKohyaPrefix}},
+                                     {"text_encoder.", {"lora_te_", "lora_te1_"}},
+                                     {"text_encoder_2.", {"lora_te2_"}}};
+constexpr size_t kNumAdapterParts = std::size(kAdapterParts);
+constexpr size_t kModel = 0;
+/// Which transformers left out of names of CLIPs in 2025, and old files have.
+constexpr const char* kTower = "text_model.";
 constexpr const char* kWeight = ".weight";
 constexpr int64_t kMaxSettingsBytes = 1 << 20;
 constexpr size_t kNamesInMessage = 4;
@@ -49,29 +61,29 @@ struct PartName {
   const char* end;
   const char* part;
 };
-constexpr PartName kParts[] = {{".lora_A.weight", "lora_A"},
-                               {".lora_B.weight", "lora_B"},
-                               {".lora_A.default.weight", "lora_A"},
-                               {".lora_B.default.weight", "lora_B"},
-                               {".lora_down.weight", "lora_A"},
-                               {".lora_up.weight", "lora_B"},
-                               {".lora.down.weight", "lora_A"},
-                               {".lora.up.weight", "lora_B"},
-                               {".lora_linear_layer.down.weight", "lora_A"},
-                               {".lora_linear_layer.up.weight", "lora_B"},
-                               {".lora_magnitude_vector", kMagnitude},
-                               {".lora_magnitude_vector.weight", kMagnitude},
-                               {".hada_w1_a", "hada_w1_a"},
-                               {".hada_w1_b", "hada_w1_b"},
-                               {".hada_w2_a", "hada_w2_a"},
-                               {".hada_w2_b", "hada_w2_b"},
-                               {".lokr_w1", "lokr_w1"},
-                               {".lokr_w1_a", "lokr_w1_a"},
-                               {".lokr_w1_b", "lokr_w1_b"},
-                               {".lokr_w2", "lokr_w2"},
-                               {".lokr_w2_a", "lokr_w2_a"},
-                               {".lokr_w2_b", "lokr_w2_b"},
-                               {".alpha", kAlpha}};
+constexpr PartName kFactors[] = {{".lora_A.weight", "lora_A"},
+                                 {".lora_B.weight", "lora_B"},
+                                 {".lora_A.default.weight", "lora_A"},
+                                 {".lora_B.default.weight", "lora_B"},
+                                 {".lora_down.weight", "lora_A"},
+                                 {".lora_up.weight", "lora_B"},
+                                 {".lora.down.weight", "lora_A"},
+                                 {".lora.up.weight", "lora_B"},
+                                 {".lora_linear_layer.down.weight", "lora_A"},
+                                 {".lora_linear_layer.up.weight", "lora_B"},
+                                 {".lora_magnitude_vector", kMagnitude},
+                                 {".lora_magnitude_vector.weight", kMagnitude},
+                                 {".hada_w1_a", "hada_w1_a"},
+                                 {".hada_w1_b", "hada_w1_b"},
+                                 {".hada_w2_a", "hada_w2_a"},
+                                 {".hada_w2_b", "hada_w2_b"},
+                                 {".lokr_w1", "lokr_w1"},
+                                 {".lokr_w1_a", "lokr_w1_a"},
+                                 {".lokr_w1_b", "lokr_w1_b"},
+                                 {".lokr_w2", "lokr_w2"},
+                                 {".lokr_w2_a", "lokr_w2_a"},
+                                 {".lokr_w2_b", "lokr_w2_b"},
+                                 {".alpha", kAlpha}};
 /// Of LoHa and LoKr of convolutions in Tucker's form, which is not computed.
 constexpr const char* kTuckerParts[] = {".hada_t1", ".hada_t2", ".lokr_t2"};
 
@@ -140,11 +152,13 @@ std::vector<std::pair<std::string, T>> pattern_of(const json& values, const std:
   return pairs;
 }
 
-AdapterSettings parse_settings(const std::string& text, const std::string& origin) {
+/// prefixes: what stands before the keys of a part, if anything does.
+AdapterSettings parse_settings(const std::string& text, const std::string& origin,
+                               const std::vector<std::string>& prefixes) {
   const json values = json::parse(text, nullptr, /*allow_exceptions=*/false);
   KINORA_CHECK(values.is_object(), kIo, "[lora] ", origin, " must be a JSON object");
   std::string prefix;
-  for (const std::string its : kDiffusersPrefixes) {
+  for (const std::string& its : prefixes) {
     if (values.contains(its + "r")) {
       prefix = its;
     }
@@ -166,12 +180,31 @@ AdapterSettings parse_settings(const std::string& text, const std::string& origi
           .ranks = pattern_of<int64_t>(values, prefix + "rank_pattern", origin)};
 }
 
-AdapterSettings settings_of(const fs::path& file, const WeightsFile& weights) {
+AdapterSettings settings_of(const fs::path& file, const WeightsFile& weights, size_t part) {
+  const std::vector<std::string> prefixes =
+      part == kModel
+          ? std::vector<std::string>(std::begin(kDiffusersPrefixes), std::end(kDiffusersPrefixes))
+          : std::vector{kAdapterParts[part].path};
   if (const fs::path beside = file.parent_path() / kSettingsFile; fs::exists(beside)) {
-    return parse_settings(io::read_text(beside, kMaxSettingsBytes), beside.string());
+    return parse_settings(io::read_text(beside, kMaxSettingsBytes), beside.string(), prefixes);
   }
   const std::string text = weights.metadata(kSettingsMetadata);
-  return text.empty() ? AdapterSettings() : parse_settings(text, file.string());
+  return text.empty() ? AdapterSettings() : parse_settings(text, file.string(), prefixes);
+}
+
+/// A CLIP's key with what newer ones leave out; of PEFT's adapters of a CLIP alone also with the
+/// encoder's name.
+std::string text_key(const std::string& key) {
+  constexpr std::string_view kBlocks = "encoder.layers.";
+  if (key.starts_with(kTower) || key.starts_with(kBlocks)) {
+    return kAdapterParts[1].path + (key.starts_with(kTower) ? "" : kTower) + key;
+  }
+  for (const AdapterPart& part : std::span(kAdapterParts).subspan(1)) {
+    if (key.starts_with(part.path + std::string(kBlocks))) {
+      return part.path + kTower + key.substr(part.path.size());
+    }
+  }
+  return key;
 }
 
 /// A key as PEFT has it behind its prefix. Until 2023 diffusers had the factors of attention in a
@@ -189,7 +222,7 @@ std::string plain_key(const std::string& key) {
   const size_t processor = plain.find(kProcessor);
   const size_t factor = plain.find(kFactor, std::min(processor, plain.size()));
   if (processor == std::string::npos || factor == std::string::npos) {
-    return plain;
+    return text_key(plain);
   }
   const size_t begin = processor + std::string_view(".processor").size();
   const std::string linear = plain.substr(begin, factor - begin);
@@ -197,16 +230,31 @@ std::string plain_key(const std::string& key) {
          plain.substr(factor + kFactor.size());
 }
 
-bool is_of_text_encoder(const std::string& key) {
-  return std::ranges::any_of(kTextPrefixes,
-                             [&key](const char* prefix) { return key.starts_with(prefix); });
+/// Of a plain key, or of a path.
+size_t part_of(const std::string& key) {
+  for (size_t part = kModel + 1; part < kNumAdapterParts; ++part) {
+    if (key.starts_with(kAdapterParts[part].path) ||
+        std::ranges::any_of(kAdapterParts[part].kohya, [&key](const std::string& prefix) {
+          return key.starts_with(prefix);
+        })) {
+      return part;
+    }
+  }
+  return kModel;
 }
 
-/// What kohya calls a linear, from its weight's name.
-std::string kohya_name(const std::string& weight) {
-  std::string name = weight.substr(0, weight.size() - std::string_view(kWeight).size());
+/// What kohya calls a linear, from its weight's name; the last of these where there are two text
+/// encoders.
+std::vector<std::string> kohya_names(const std::string& weight) {
+  const AdapterPart& part = kAdapterParts[part_of(weight)];
+  std::string name = weight.substr(
+      part.path.size(), weight.size() - part.path.size() - std::string_view(kWeight).size());
   std::ranges::replace(name, '.', '_');
-  return kKohyaPrefix + name;
+  std::vector<std::string> names;
+  for (const std::string& prefix : part.kohya) {
+    names.push_back(prefix + name);
+  }
+  return names;
 }
 
 /// Rows of one of our weights that have a name in another naming.
@@ -230,8 +278,11 @@ std::map<std::string, Rows> rows_by_name(const nn::Naming& other, const LateTens
   }
   std::map<std::string, Rows> kohya;
   for (const auto& [name, own] : rows) {
-    if (name.ends_with(kWeight)) {
-      kohya.emplace(kohya_name(name) + kWeight, own);
+    if (!name.ends_with(kWeight)) {
+      continue;
+    }
+    for (const std::string& its : kohya_names(name)) {
+      kohya.emplace(its + kWeight, own);
     }
   }
   rows.merge(kohya);
@@ -271,8 +322,6 @@ class Placer {
         " keys that the model lacks: ", list_names(unmatched_, kNamesInMessage),
         ". Hint: the most like the first are ",
         list_names(near_names(unmatched_.front(), known(), kNamesInMessage), kNamesInMessage));
-    KINORA_CHECK(!placed.changes.empty(), kIo, "[lora] ", origin_,
-                 " holds no low-rank update, keys that end in lora_A.weight and lora_B.weight");
     return placed;
   }
 
@@ -381,9 +430,9 @@ Adapter take_adapter(LateTensors& tensors, const AdapterSettings& settings,
                    " is of a Tucker decomposition (use_effective_conv2d, use_tucker), which is not "
                    "supported");
     }
-    const auto* found = std::find_if(std::begin(kParts), std::end(kParts),
+    const auto* found = std::find_if(std::begin(kFactors), std::end(kFactors),
                                      [&](const PartName& p) { return name.ends_with(p.end); });
-    if (found == std::end(kParts)) {
+    if (found == std::end(kFactors)) {
       continue;
     }
     const std::string layer = name.substr(0, name.size() - std::string_view(found->end).size());
@@ -402,6 +451,21 @@ Adapter take_adapter(LateTensors& tensors, const AdapterSettings& settings,
   return adapter;
 }
 
+namespace {
+
+/// Adds what was placed of another part.
+void add_part(Adapter& adapter, Adapter&& part) {
+  KINORA_CHECK(adapter.changes.empty() || part.changes.empty() || adapter.rslora == part.rslora,
+               kIo, "[lora] ", adapter.origin,
+               ": use_rslora must be the same for the model and its text encoders");
+  adapter.rslora = part.changes.empty() ? adapter.rslora : part.rslora;
+  adapter.factor = part.changes.empty() ? adapter.factor : part.factor;
+  adapter.changes.merge(part.changes);
+  adapter.whole.merge(part.whole);
+}
+
+}  // namespace
+
 Adapter read_adapter(const fs::path& path, const nn::Naming& other, const LateTensors& weights) {
   fs::path file = path;
   if (fs::is_directory(path)) {
@@ -409,28 +473,40 @@ Adapter read_adapter(const fs::path& path, const nn::Naming& other, const LateTe
   }
   KINORA_CHECK(fs::exists(file), kIo, "[lora] ", file, " does not exist");
   const auto opened = std::make_shared<WeightsFile>(WeightsFile::open(file));
-  const bool has_text_encoder = std::ranges::any_of(
-      weights, [](const auto& named) { return named.first.starts_with(kTextPrefixes[0]); });
-  LateTensors tensors;
-  std::vector<std::string> left_out;
+  std::array<bool, kNumAdapterParts> wanted = {};
+  for (const auto& [name, weight] : weights) {
+    wanted[part_of(name)] = true;
+  }
+  Adapter adapter{.origin = path.string()};
+  std::array<LateTensors, kNumAdapterParts> tensors;
   for (const std::string& name : opened->names()) {
-    if (!has_text_encoder && is_of_text_encoder(name)) {
-      left_out.push_back(name);
+    const std::string plain = plain_key(name);
+    const size_t part = part_of(plain);
+    if (!wanted[part]) {
+      adapter.left_out.push_back(name);
       continue;
     }
-    KINORA_CHECK(tensors.emplace(plain_key(name), late_tensor(opened->read(name))).second, kIo,
+    KINORA_CHECK(tensors[part].emplace(plain, late_tensor(opened->read(name))).second, kIo,
                  "[lora] ", file, " has ", name, " twice, with and without its prefix");
   }
-  Adapter adapter = take_adapter(tensors, settings_of(file, *opened), path.string());
-  adapter.whole = std::move(tensors);
-  Adapter placed = Placer(other, weights, path.string()).place(std::move(adapter));
-  placed.left_out = std::move(left_out);
-  return placed;
+  for (size_t part = 0; part < kNumAdapterParts; ++part) {
+    if (tensors[part].empty()) {
+      continue;
+    }
+    Adapter own = take_adapter(tensors[part], settings_of(file, *opened, part), adapter.origin);
+    own.whole = std::move(tensors[part]);
+    add_part(adapter, Placer(other, weights, adapter.origin).place(std::move(own)));
+  }
+  KINORA_CHECK(!adapter.changes.empty() || !adapter.left_out.empty(), kIo, "[lora] ",
+               adapter.origin,
+               " holds no low-rank update, keys that end in lora_A.weight and lora_B.weight");
+  return adapter;
 }
 
 namespace {
 
 /// An adapter under the names of another naming: each part of a weight has a change of its own.
+/// Text encoders' names stay.
 Adapter renamed(const Adapter& adapter, const nn::Naming& other) {
   if (other.empty()) {
     return adapter;
@@ -446,6 +522,10 @@ Adapter renamed(const Adapter& adapter, const nn::Naming& other) {
   };
   Adapter result{.origin = adapter.origin, .rslora = adapter.rslora, .factor = adapter.factor};
   for (const auto& [path, changes] : adapter.changes) {
+    if (part_of(path) != kModel) {
+      result.changes.emplace(path, changes);
+      continue;
+    }
     const nn::OtherName& name = name_of(path);
     const auto parts = static_cast<int64_t>(name.keys.size());
     for (const LowRankChange& change : changes) {
@@ -461,9 +541,12 @@ Adapter renamed(const Adapter& adapter, const nn::Naming& other) {
   }
   LateTensors whole = adapter.whole;
   for (const auto& [path, tensor] : adapter.whole) {
-    (void)name_of(path);
+    if (part_of(path) == kModel) {
+      (void)name_of(path);
+    }
   }
   result.whole = take_renamed(whole, other);
+  result.whole.merge(whole);  // of text encoders
   return result;
 }
 
@@ -614,8 +697,57 @@ void write_adapter(const fs::path& folder, const Adapter& adapter, const nn::Nam
   io::write_file_atomic(folder / kSettingsFile, config.dump(2) + "\n");
 }
 
+bool has_text_parts(const Adapter& adapter) {
+  return std::ranges::any_of(adapter.changes,
+                             [](const auto& named) { return part_of(named.first) != kModel; });
+}
+
+void write_diffusers_adapter(const fs::path& folder, const Adapter& adapter,
+                             const nn::Naming& other, std::optional<at::ScalarType> type) {
+  const Adapter named = renamed(adapter, other);
+  KINORA_CHECK(named.whole.empty(), kConfig, "[lora] ", adapter.origin,
+               " has weights that were trained whole, such as ", named.whole.begin()->first,
+               ", which diffusers' files of pipelines have no place for. Hint: --adapter own");
+  LateTensors tensors;
+  json settings = json::object();
+  for (size_t part = 0; part < kNumAdapterParts; ++part) {
+    const std::string prefix = part == kModel ? kDiffusersPrefixes[1] : kAdapterParts[part].path;
+    Adapter own{.origin = adapter.origin, .rslora = named.rslora};
+    for (const auto& [path, changes] : named.changes) {
+      if (part_of(path) != part) {
+        continue;
+      }
+      const LowRankChange& change = only_change(path, changes);
+      KINORA_CHECK(change.kind == nn::UpdateKind::kLora, kConfig, "[lora] ", path,
+                   " has a LoHa or LoKr, and diffusers' files of pipelines have LoRA alone. Hint: "
+                   "--adapter own or kohya");
+      const std::string layer = layer_of(path).substr(kAdapterParts[part].path.size());
+      for (const auto& [name, values] : change.factors) {
+        tensors[prefix + layer + "." + name + kWeight] = stored_as(values, change, type);
+      }
+      if (change.magnitude.defined()) {
+        tensors[prefix + layer + "." + kMagnitude] = late_tensor(change.magnitude);
+      }
+      // As settings name it: where newer CLIPs have it, too.
+      const bool has_tower = part != kModel && layer.starts_with(kTower);
+      own.changes.emplace(layer.substr(has_tower ? std::string_view(kTower).size() : 0) + kWeight,
+                          changes);
+    }
+    if (own.changes.empty()) {
+      continue;
+    }
+    const json of_part = settings_for_peft(own);
+    for (const auto& [key, value] : of_part.items()) {
+      settings[prefix + key] = value;
+    }
+  }
+  fs::create_directories(folder);
+  write_weights(folder / kDiffusersFile, tensors,
+                {.metadata = {{"format", "pt"}, {kSettingsMetadata, settings.dump()}}});
+}
+
 void write_kohya_adapter(const fs::path& file, const Adapter& adapter, const nn::Naming& other,
-                         std::optional<at::ScalarType> type) {
+                         bool has_two_encoders, std::optional<at::ScalarType> type) {
   const Adapter named = renamed(adapter, other);
   KINORA_CHECK(named.whole.empty(), kConfig, "[lora] ", adapter.origin,
                " has weights that were trained whole, such as ", named.whole.begin()->first,
@@ -630,7 +762,8 @@ void write_kohya_adapter(const fs::path& file, const Adapter& adapter, const nn:
                  " is a LoKr of two whole factors, which LyCORIS' files have no alpha for; its "
                  "scale must be 1, got ",
                  change.scale, ". Hint: finetune.lora.alpha equal to rank; --adapter diffusers");
-    const std::string start = kohya_name(path) + ".";
+    const std::vector<std::string> names = kohya_names(path);
+    const std::string start = (has_two_encoders ? names.back() : names.front()) + ".";
     for (const auto& [part, values] : change.factors) {
       const std::string own = part == "lora_A"   ? "lora_down.weight"
                               : part == "lora_B" ? "lora_up.weight"

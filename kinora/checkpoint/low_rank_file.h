@@ -44,9 +44,14 @@ struct AdapterSettings {
 /// nothing; alpha comes from adapter_config.json beside it, the header's lora_adapter_metadata, or
 /// keys LAYER.alpha. Layers are named as ours or by `other`, whose parts become rows of ours, or
 /// as kohya makes names of those: lora_unet_ and the name with _ for dots. Factors of a convolution
-/// of one place are taken for a linear. `weights`: of the model that it is for. kIo for what is no
-/// such file; for keys that the model lacks, the first of them before all, with the names most like
-/// them; and for other shapes. Keys of text encoders are left out, unless the model has one.
+/// of one place are taken for a linear.
+///
+/// `weights`: of what it is for: a model, its text encoders, whose paths begin with text_encoder.
+/// and of SDXL's second text_encoder_2., or all. Those are text_encoder.LAYER in diffusers' files,
+/// lora_te_, lora_te1_ and lora_te2_ in kohya's, and text_model.LAYER in PEFT's of one CLIP; of
+/// transformers' CLIPs a name may lack its text_model. Keys of parts that `weights` have nothing of
+/// are left out. kIo for what is no such file; for keys that such a part lacks, the first of them
+/// before all, with the names most like them; and for other shapes.
 [[nodiscard]] Adapter read_adapter(const std::filesystem::path& path, const nn::Naming& other,
                                    const LateTensors& weights);
 
@@ -57,10 +62,21 @@ struct AdapterSettings {
 void write_adapter(const std::filesystem::path& folder, const Adapter& adapter,
                    const nn::Naming& other, std::optional<at::ScalarType> type = {});
 
+/// Writes pytorch_lora_weights.safetensors into `folder`, as diffusers' pipelines of U-Nets read
+/// and save it: unet.LAYER and text_encoder.LAYER, with what PEFT must know in the header. kConfig
+/// for what that has no place for, LoHa, LoKr and weights that were trained whole.
+void write_diffusers_adapter(const std::filesystem::path& folder, const Adapter& adapter,
+                             const nn::Naming& other, std::optional<at::ScalarType> type = {});
+
 /// The same as a file of kohya's layout: lora_unet_LAYER.lora_down.weight, .lora_up.weight and
-/// .alpha, of LoHa and LoKr LyCORIS' .hada_w1_a, .lokr_w1 and so on. kConfig for what that has no
-/// place for, DoRA and weights that were trained whole.
+/// .alpha, of text encoders lora_te_ or, where a pipeline has two, lora_te1_ and lora_te2_, of LoHa
+/// and LoKr LyCORIS' .hada_w1_a, .lokr_w1 and so on. kConfig for what that has no place for, DoRA
+/// and weights that were trained whole.
 void write_kohya_adapter(const std::filesystem::path& file, const Adapter& adapter,
-                         const nn::Naming& other, std::optional<at::ScalarType> type = {});
+                         const nn::Naming& other, bool has_two_encoders = false,
+                         std::optional<at::ScalarType> type = {});
+
+/// Whether an adapter changes a text encoder.
+[[nodiscard]] bool has_text_parts(const Adapter& adapter);
 
 }  // namespace kinora::checkpoint

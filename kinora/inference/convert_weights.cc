@@ -20,6 +20,7 @@
 #include "kinora/pipelines/compvis_pipeline.h"
 #include "kinora/pipelines/diffusers_model.h"
 #include "kinora/pipelines/pipeline.h"
+#include "kinora/pipelines/text_encoder_file.h"
 
 namespace kinora::inference {
 namespace {
@@ -160,6 +161,25 @@ LateTensors with_compvis_names(Source& source, const ConvertOptions& options) {
   return renamed;
 }
 
+/// What the only adapter changes in the text encoders of a pipeline.
+void add_text_parts(checkpoint::Adapter& adapter, const ConvertOptions& options) {
+  const auto pipeline = pipelines::find_pipeline(options.from);
+  if (adapter.left_out.empty() || !pipeline || !pipeline->text) {
+    return;
+  }
+  for (auto& [own, weight] :
+       pipelines::read_text_adapters(options.adapters, pipeline->part(pipeline->text->encoder))) {
+    KINORA_CHECK(adapter.changes.empty() || adapter.rslora == own.rslora, kConfig, "[convert] ",
+                 own.origin, ": use_rslora must be the same for the model and its text encoders");
+    adapter.rslora = own.rslora;
+    adapter.left_out.clear();
+    for (auto& [path, changes] : own.changes) {
+      const bool has_name = path.starts_with("text_encoder");
+      adapter.changes.emplace(has_name ? path : "text_encoder." + path, std::move(changes));
+    }
+  }
+}
+
 /// The updates of a run, or a given adapter, without the weights that they change.
 Converted convert_updates(const Source& source, const ConvertOptions& options) {
   using Updates = ConvertOptions::Updates;
@@ -178,6 +198,7 @@ Converted convert_updates(const Source& source, const ConvertOptions& options) {
                  "[convert] --adapter writes one --lora of weight 1, got ", given.size(),
                  ", the first of weight ", given.front().weight);
     adapter = std::move(given.front().adapter);
+    add_text_parts(adapter, options);
   }
   KINORA_CHECK(!adapter.changes.empty(), kConfig, "[convert] ", options.from,
                " is no run with finetune.lora, so it has no adapter. Hint: name a file of one with "
@@ -186,10 +207,15 @@ Converted convert_updates(const Source& source, const ConvertOptions& options) {
                                 ? nn::Naming()
                                 : models::diffusers_naming(source.model->config());
   if (is_file) {
-    checkpoint::write_kohya_adapter(options.to, adapter, naming, options.type);
+    checkpoint::write_kohya_adapter(options.to, adapter, naming,
+                                    source.model->config().pooled_channels > 0, options.type);
   } else {
     check_empty(options.to);
-    checkpoint::write_adapter(options.to, adapter, naming, options.type);
+    const bool is_of_pipeline = options.updates == Updates::kDiffusers &&
+                                models::pads_captions(source.model->config()) &&
+                                checkpoint::has_text_parts(adapter);
+    (is_of_pipeline ? checkpoint::write_diffusers_adapter : checkpoint::write_adapter)(
+        options.to, adapter, naming, options.type);
   }
   Converted converted;
   converted.what =

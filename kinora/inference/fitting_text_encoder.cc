@@ -41,7 +41,8 @@ std::unique_ptr<models::TextEncoder> open_fitting_text_encoder(const std::filesy
              ": each block is read from its file when it is used, which is slower");
   }
   return pipelines::open_text_encoder(
-      path, {.device = room.device, .type = room.type, .streamed = streamed});
+      path,
+      {.device = room.device, .type = room.type, .streamed = streamed, .adapters = room.adapters});
 }
 
 }  // namespace kinora::inference

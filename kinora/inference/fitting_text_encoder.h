@@ -5,7 +5,9 @@
 
 #include <filesystem>
 #include <memory>
+#include <vector>
 
+#include "kinora/checkpoint/adapter.h"
 #include "kinora/models/text_encoders/text_encoder.h"
 
 namespace kinora::inference {
@@ -16,6 +18,7 @@ struct TextEncoderRoom {
   at::ScalarType type = at::kFloat;
   double memory_gib = 0.0;  ///< most for its weights; 0: what is free on the device
   bool says = true;         ///< logs it where the weights do not fit
+  std::vector<checkpoint::WeightedAdapter> adapters = {};  ///< as TextEncoderOptions'
 };
 
 /// pipelines::open_text_encoder(). Where the weights do not fit, the blocks are streamed from the

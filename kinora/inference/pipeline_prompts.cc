@@ -300,6 +300,8 @@ Prompts prompts_of_pipeline(const pipelines::Pipeline& pipeline,
                               .channels = recipe.model.text_channels,
                               .pooled_channels = recipe.model.pooled_channels};
   const std::vector<LearnedEmbedding> learned = learned_of(options.embeddings, recipe.model);
+  const std::vector<checkpoint::WeightedAdapter> adapters =
+      pipelines::read_text_adapters(options.adapters, encoder_folder);
   auto tokenizer = tokenizers::Tokenizer::load(tokenizer_folder);
   const int64_t vocabulary = check_fit(tokenizer, encoder_folder, recipe.model);
   if (!learned.empty()) {
@@ -322,6 +324,10 @@ Prompts prompts_of_pipeline(const pipelines::Pipeline& pipeline,
       log_info("[sample] encoded: ", quote(texts[1]));
     }
     log_info("[sample] text encoder ", encoder_folder, ", released before what denoises is read");
+    for (const checkpoint::WeightedAdapter& each : adapters) {
+      log_info("[lora] adapter ", each.adapter.origin, " merged into the text encoder with weight ",
+               each.weight);
+    }
   }
   std::vector<WeightedTokens> numbers = tokens_of(tokenizer, texts, recipe.model, options);
   if (its.cuts_negative) {
@@ -334,7 +340,8 @@ Prompts prompts_of_pipeline(const pipelines::Pipeline& pipeline,
       open_fitting_text_encoder(encoder_folder, {.device = options.device,
                                                  .type = compute_type(recipe.precision),
                                                  .memory_gib = options.memory_gib,
-                                                 .says = options.says});
+                                                 .says = options.says,
+                                                 .adapters = adapters});
   add_to(*encoder, learned);
   std::vector<data::Text> states = encoded(*encoder, numbers, shape,
                                            {.weights = options.weights,
@@ -357,6 +364,9 @@ Prompts prompts_of_pipeline(const pipelines::Pipeline& pipeline,
                                                                : ", weights of compel");
   for (const LearnedEmbedding& each : learned) {
     prompts.origin += ", " + each.token + " " + checksum_of(each);
+  }
+  for (const std::string& adapter : options.adapters) {
+    prompts.origin += adapters.empty() ? "" : ", updates of " + adapter;
   }
   return prompts;
 }

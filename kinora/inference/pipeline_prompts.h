@@ -24,6 +24,8 @@ struct CaptionOptions {
   bool says = true;         ///< logs what is chosen and what of a caption is cut off
   PromptWeights weights = PromptWeights::kOff;
   std::vector<std::string> embeddings = {};  ///< files of read_embedding(), of CLIP
+  /// Whose updates of text encoders are merged (pipelines::read_text_adapters).
+  std::vector<std::string> adapters = {};
   bool verbose = false;  ///< logs the tokens of each text and their weights as well
 };
 

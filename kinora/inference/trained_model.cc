@@ -201,7 +201,7 @@ TrainedModel load_trained(const fs::path& path, const LoadOptions& options) {
     if (folder) {
       (void)merge_updates(recipe, weights);
     }
-    merge_adapters(options.adapters, recipe.model, weights, options.says);
+    merge_adapters(options.adapters, recipe.model, weights, options.says, options.has_encoder);
     std::optional<checkpoint::WeightsFile> ip_adapter;
     if (!options.ip_adapter.empty()) {
       ip_adapter = checkpoint::WeightsFile::open(options.ip_adapter, /*averaged=*/false);

@@ -37,6 +37,7 @@ struct LoadOptions {
   std::string config_file = {};  ///< a recipe for files without a configuration of their own
   /// Adapters to merge, each "FILE" or "FILE:WEIGHT" (checkpoint::read_adapter).
   std::vector<std::string> adapters = {};
+  bool has_encoder = false;  ///< what adapters change in text encoders is merged there
   /// ControlNets beside a U-Net: folders of diffusers. Empty: those of the pipeline.
   std::vector<std::string> controlnets = {};
   /// What the residuals of each are multiplied by, also of those of a run; empty: as it says, 1.

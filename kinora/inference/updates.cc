@@ -170,18 +170,19 @@ std::vector<checkpoint::WeightedAdapter> read_adapters(const std::vector<std::st
 }
 
 void merge_adapters(const std::vector<std::string>& choices, const models::ModelConfig& model,
-                    checkpoint::LateTensors& weights, bool says) {
+                    checkpoint::LateTensors& weights, bool says, bool has_encoder) {
   const std::vector<checkpoint::WeightedAdapter> adapters = read_adapters(choices, model, weights);
   checkpoint::merge(weights, adapters);
   for (const checkpoint::WeightedAdapter& each : adapters) {
     if (!says) {
       continue;
     }
-    log_info("[lora] adapter ", each.adapter.origin, " merged with weight ", each.weight);
-    if (const auto& left_out = each.adapter.left_out; !left_out.empty()) {
+    if (!each.adapter.changes.empty() || !each.adapter.whole.empty()) {
+      log_info("[lora] adapter ", each.adapter.origin, " merged with weight ", each.weight);
+    }
+    if (const auto& left_out = each.adapter.left_out; !left_out.empty() && !has_encoder) {
       log_warn("[lora] ", left_out.size(), " keys of ", each.adapter.origin,
-               " are of text encoders, which take no updates yet, and are left out: ",
-               list_names(left_out, kNamesInMessage));
+               " are of text encoders and are left out: ", list_names(left_out, kNamesInMessage));
     }
   }
 }

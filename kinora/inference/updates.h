@@ -31,8 +31,9 @@ checkpoint::Adapter merge_updates(const ModelRecipe& recipe, checkpoint::LateTen
     const std::vector<std::string>& choices, const models::ModelConfig& model,
     const checkpoint::LateTensors& weights);
 
-/// Merges such adapters into `weights`. says: logs which they are.
+/// Merges such adapters into `weights`. says: logs which they are, and what of them is left out,
+/// which is that of text encoders, unless has_encoder: whoever has one merges that there.
 void merge_adapters(const std::vector<std::string>& choices, const models::ModelConfig& model,
-                    checkpoint::LateTensors& weights, bool says);
+                    checkpoint::LateTensors& weights, bool says, bool has_encoder = false);
 
 }  // namespace kinora::inference

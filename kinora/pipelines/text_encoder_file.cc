@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "kinora/checkpoint/low_rank_file.h"
 #include "kinora/checkpoint/model_weights.h"
 #include "kinora/checkpoint/weights_file.h"
 #include "kinora/core/error.h"
@@ -436,6 +437,7 @@ std::unique_ptr<models::TextEncoder> open_text_encoder(const fs::path& path,
       "[text encoder] one that ranks share must neither be streamed nor kept in 8 bits, got ",
       options.streamed ? "streamed" : "8 bits");
   auto [files, tensors, encoder] = outline(path, options.prefix);
+  checkpoint::merge(tensors, options.adapters);
   if (shared) {
     load(*encoder, tensors, options,
          [&its = *encoder](const std::string& name) { return !is_of_a_block(its, name); });
@@ -460,6 +462,40 @@ std::unique_ptr<models::TextEncoder> open_text_encoder(const fs::path& path,
       *encoder, std::move(files), std::move(tensors), options.device, options.type);
   encoder->set_block_hook([blocks](int64_t block, bool begins) { blocks->use(block, begins); });
   return std::move(encoder);
+}
+
+std::vector<checkpoint::WeightedAdapter> read_text_adapters(const std::vector<std::string>& choices,
+                                                            const fs::path& path) {
+  std::vector<checkpoint::WeightedAdapter> adapters;
+  if (choices.empty()) {
+    return adapters;
+  }
+  // Of one encoder alone the paths lack its name, which adapters have.
+  const Outline whole = outline(path, "");
+  const std::string name = std::string(models::JointTextEncoder::kChildren[0]) + ".";
+  const bool is_joint =
+      dynamic_cast<const models::JointTextEncoder*>(whole.encoder.get()) != nullptr;
+  const std::string before = is_joint ? "" : name;
+  LateTensors tensors;
+  for (const auto& [key, tensor] : whole.tensors) {
+    tensors.emplace(before + key, tensor);
+  }
+  const auto own = [&before](auto& by_path) {
+    auto named = std::exchange(by_path, {});
+    for (auto& [key, value] : named) {
+      by_path.emplace(key.substr(before.size()), std::move(value));
+    }
+  };
+  for (const std::string& text : choices) {
+    const checkpoint::AdapterChoice choice = checkpoint::parse_adapter_choice(text);
+    checkpoint::Adapter adapter = checkpoint::read_adapter(choice.path, {}, tensors);
+    own(adapter.changes);
+    own(adapter.whole);
+    if (!adapter.changes.empty() || !adapter.whole.empty()) {
+      adapters.push_back({std::move(adapter), choice.weight});
+    }
+  }
+  return adapters;
 }
 
 std::string text_encoder_fingerprint(const fs::path& path, const std::string& prefix) {

@@ -7,7 +7,9 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "kinora/checkpoint/adapter.h"
 #include "kinora/comm/group.h"
 #include "kinora/models/text_encoders/text_encoder.h"
 #include "kinora/pipelines/text_encoder_config.h"
@@ -29,6 +31,8 @@ struct TextEncoderOptions {
   comm::Group ranks = {};
   /// Of a file with several text encoders, the one whose keys begin so.
   std::string prefix = {};
+  /// Merged into the weights: of read_text_adapters() for this path.
+  std::vector<checkpoint::WeightedAdapter> adapters = {};
 };
 
 /// A text encoder with its weights, frozen. `path` is one of
@@ -48,6 +52,12 @@ struct TextEncoderOptions {
 /// where there are several encoders, naming them.
 [[nodiscard]] std::unique_ptr<models::TextEncoder> open_text_encoder(
     const std::filesystem::path& path, const TextEncoderOptions& options);
+
+/// What adapters, each "FILE" or "FILE:WEIGHT" (checkpoint::read_adapter), change in the text
+/// encoder at `path`, or in both of SDXL: an entry for each that changes something. Reads no
+/// weights of the encoder. kIo as read_adapter(), naming the first key that the encoder lacks.
+[[nodiscard]] std::vector<checkpoint::WeightedAdapter> read_text_adapters(
+    const std::vector<std::string>& choices, const std::filesystem::path& path);
 
 /// The same without weights, of which folders need none: config.json says all.
 [[nodiscard]] std::unique_ptr<models::TextEncoder> described_text_encoder(

@@ -12,6 +12,7 @@
 #include "kinora/data/run_data.h"
 #include "kinora/inference/frozen_text_encoder.h"
 #include "kinora/inference/text_tokens.h"
+#include "kinora/models/families.h"
 #include "kinora/train/encode_stage.h"
 #include "kinora/train/frozen_encoder.h"
 #include "kinora/train/micro_batch.h"

@@ -793,6 +793,37 @@ class DiffusersTest(unittest.TestCase):
             self.assertEqual(first.keys(), second.keys())
             self.assertTrue(all(first[name].equal(second[name]) for name in first))
 
+    @unittest.skipUnless(importlib.util.find_spec("peft"), "this Python has no peft")
+    def test_adapters_of_a_clip_in_diffusers(self):
+        import diffusers
+        import torch
+        from safetensors.torch import load_file
+        run = self.folder / "updates"
+        self.tune(run, "text.train=true", 'finetune.lora.targets=["*.to_q", "*.to_v", "text_encoder.*_proj", "text_encoder.*.fc1"]')
+        kinora("convert", run, "--to", run / "merged")
+        ours = {part: load_file(run / "merged" / part / f"{name}.safetensors")
+                for part, name in (("unet", "diffusion_pytorch_model"), ("text_encoder", "model"))}
+        kinora("convert", run, "--adapter", "diffusers", "--to", run / "theirs")
+        kinora("convert", run, "--adapter", "kohya", "--to", run / "kohya.safetensors")
+        kinora("convert", SD, "--lora", run / "theirs", "--adapter", "kohya", "--to", run / "again.safetensors")
+        first, second = (load_file(run / name) for name in ("kohya.safetensors", "again.safetensors"))
+        self.assertEqual(first.keys(), second.keys())
+        self.assertTrue(all(first[name].equal(second[name]) for name in first))
+        for adapter in ("theirs", "kohya.safetensors"):
+            theirs = diffusers.StableDiffusionPipeline.from_pretrained(SD).to(dtype=torch.float32)
+            before = {name: value.clone() for name, value in theirs.text_encoder.state_dict().items()}
+            theirs.load_lora_weights(str(run / adapter))
+            theirs.fuse_lora()
+            theirs.unload_lora_weights()
+            for name, values in theirs.unet.state_dict().items():
+                self.assertLess((ours["unet"][name].float() - values).abs().max(), 1e-5, (adapter, name))
+            changed = 0
+            for name, values in theirs.text_encoder.state_dict().items():
+                own = ours["text_encoder"].get(name, ours["text_encoder"].get("text_model." + name))
+                self.assertLess((own.float() - values).abs().max(), 1e-5, (adapter, name))
+                changed += not values.equal(before[name])
+            self.assertEqual(changed, 2 * 5, adapter)  # q, k, v, out and fc1 of two blocks
+
     def test_a_clip_that_learned_along_opens(self):
         import torch
         import transformers

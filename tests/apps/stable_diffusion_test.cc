@@ -190,6 +190,40 @@ TEST_F(StableDiffusionTest, ClipLearnsAlongAtARateOfItsOwn) {
                drawn(joined({"--model", path("pipeline")}, kSampler), "by-pipeline"));
 }
 
+// Of the U-Net and of CLIP: a pipeline draws with them what the run does, in every form of
+// adapters.
+TEST_F(StableDiffusionTest, ClipLearnsByUpdates) {
+  const Arguments own = {
+      "text.train=true",
+      "finetune.lora.targets=[\"*.to_q\", \"text_encoder.*.q_proj\", \"text_encoder.*.fc1\"]",
+      "finetune.lora.rank=2", "lr.value=2.0e-2"};
+  train_well(run_dir("whole"), tuned(joined(own, {"checkpoint.export=true"})));
+  train_well(run_dir("parts"), tuned(joined(own, {"train.steps=3"})));
+  train_well(run_dir("parts"), tuned(joined(own, {"--resume", "auto"})));
+  expect_same_state(run_dir("whole") / "checkpoints/step-6",
+                    run_dir("parts") / "checkpoints/step-6");
+  const std::string run = run_dir("whole").string();
+  run_well({"convert", run, "--adapter", "diffusers", "--to", path("theirs")});
+  run_well({"convert", run, "--adapter", "kohya", "--to", path("kohya.safetensors")});
+  const auto by_run = drawn({"--run", run}, "by-run");
+  const Arguments pipeline = joined({"--model", kPipeline.string()}, kSampler);
+  int number = 0;
+  for (const std::string& adapter : {run + "/adapter", path("theirs"), path("kohya.safetensors")}) {
+    expect_close(by_run, drawn(joined(pipeline, {"--lora", adapter}),
+                               "by-adapter-" + std::to_string(number++)));
+  }
+  // The U-Net's alone draw something else.
+  const auto file = io::SafetensorsFile::open(folder() / "kohya.safetensors");
+  std::vector<io::SafetensorsTensor> of_unet = file.tensors();
+  const size_t all = of_unet.size();
+  std::erase_if(
+      of_unet, [](const io::SafetensorsTensor& each) { return each.name.starts_with("lora_te_"); });
+  EXPECT_EQ(all - of_unet.size(), 2 * 2 * 3U) << "two linears of two blocks";
+  io::write_safetensors(folder() / "unet.safetensors", of_unet, {});
+  const auto without = drawn(joined(pipeline, {"--lora", path("unet.safetensors")}), "by-unet");
+  EXPECT_GT(difference_of(by_run[0], without[0]).most, 1);
+}
+
 // What is learned is a row behind CLIP's table, and a file of it is all that a pipeline needs.
 TEST_F(StableDiffusionTest, ANewWordIsLearnedAlone) {
   const Arguments own = {"text.train=true",

@@ -29,13 +29,15 @@ EightBitWeight to_eight_bits(const at::Tensor& weight, EightBit format) {
           scale};
 }
 
-TextLinear::TextLinear(int64_t in_features, int64_t out_features, nn::Init init, bool has_bias)
-    : weight{.shape = {out_features, in_features}, .init = init, .value = {}, .grad = {}} {
+TextLinear::TextLinear(int64_t in_features, int64_t out_features, nn::Init init, bool has_bias) {
+  set_weight_layer(*this);
+  weight.shape = {out_features, in_features};
+  weight.init = init;
   add_parameter("weight", weight);
   if (has_bias) {
-    bias.emplace(
-        nn::Parameter{.shape = {out_features}, .init = nn::Init::zero(), .value = {}, .grad = {}});
-    add_parameter("bias", *bias);
+    bias.shape = {out_features};
+    bias.init = nn::Init::zero();
+    add_parameter("bias", bias);
   }
 }
 
@@ -56,9 +58,16 @@ at::Tensor TextLinear::wide_weight() const {
 }
 
 at::Tensor TextLinear::forward(const at::Tensor& x) const {
-  const std::optional<at::Tensor> added =
-      bias ? std::optional(ops::with_gradient(bias->value, bias->grad)) : std::nullopt;
-  return tapped(at::linear(x.to(type()), wide_weight(), added));
+  const at::Tensor own = x.to(type());
+  const at::Tensor own_bias = ops::with_gradient(bias.value, bias.grad);
+  if (update() == nullptr) {
+    return tapped(at::linear(own, wide_weight(), own_bias));
+  }
+  return tapped(
+      update()->forward(own, wide_weight(), own_bias,
+                        [](const at::Tensor& input, const at::Tensor& by, const at::Tensor& plus) {
+                          return at::linear(input, by, plus);
+                        }));
 }
 
 }  // namespace kinora::models

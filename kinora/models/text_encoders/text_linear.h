@@ -3,9 +3,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <optional>
 
-#include "kinora/nn/module.h"
+#include "kinora/nn/weight_layer.h"
 
 namespace kinora::models {
 
@@ -27,8 +26,8 @@ struct EightBitWeight {
 [[nodiscard]] EightBitWeight to_eight_bits(const at::Tensor& weight, EightBit format);
 
 /// y = x W^T + b with `weight` [out, in] and `bias` [out], if it has one, in the weight's type. The
-/// weight may lie in 8 bits: then it is widened at each use.
-class TextLinear : public nn::Module {
+/// weight may lie in 8 bits: then it is widened at each use. It may have an update.
+class TextLinear : public nn::WeightLayer {
  public:
   TextLinear(int64_t in_features, int64_t out_features, nn::Init init, bool has_bias);
 
@@ -43,9 +42,6 @@ class TextLinear : public nn::Module {
 
   /// Takes an 8-bit weight on some device, frozen, which forward() widens to `type`.
   void set_eight_bits(const EightBitWeight& eight_bits, at::ScalarType type);
-
-  nn::Parameter weight;
-  std::optional<nn::Parameter> bias;
 
  private:
   at::Tensor scale_;  // of an 8-bit weight, else undefined

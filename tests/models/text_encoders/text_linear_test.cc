@@ -45,12 +45,12 @@ TEST(TextLinearTest, AnEightBitWeightIsWidenedToTheTypeAsked) {
     const at::Tensor wide = bits.values.to(at::kFloat) * bits.scale;
     for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
       TextLinear linear(64, 40, nn::Init::zero(), true);
-      linear.bias->value = bias.to(type);
+      linear.bias.value = bias.to(type);
       linear.set_eight_bits(bits, type);
       EXPECT_EQ(linear.type(), type);
       EXPECT_TRUE(linear.weight.frozen);
       EXPECT_TRUE(
-          linear.forward(x).equal(at::linear(x.to(type), wide.to(type), linear.bias->value)));
+          linear.forward(x).equal(at::linear(x.to(type), wide.to(type), linear.bias.value)));
     }
   }
 }
