@@ -70,6 +70,23 @@ PublishedSize unet_size(std::string name, std::vector<int64_t> heads, int64_t te
 }
 
 /// One row each.
+/// A row of U-Nets with what they share.
+Family of_unets(Family row) {
+  row.beside_blocks = "group norms and sums own, convolutions of libtorch";
+  row.takes_any_size = true;
+  row.resolve = Unet::resolve;
+  row.shape = Unet::shape;
+  row.macs = Unet::macs;
+  row.fp8_macs = Unet::fp8_macs;
+  row.make = make<Unet>;
+  row.diffusers = DiffusersFamily{.class_name = "UNet2DConditionModel",
+                                  .pipeline = "",
+                                  .naming = unet_naming,
+                                  .find_naming = find_unet_naming};
+  row.compvis_naming = compvis_unet_naming;
+  return row;
+}
+
 std::deque<Family> make_families() {
   const std::vector<PublishedPatch> patch_of_two = {{"2", 1, 2}};
   const std::vector<PublishedPatch> clip_patches = {{"1x2x2", 1, 2}, {"2x2x2", 2, 2}};
@@ -194,58 +211,35 @@ std::deque<Family> make_families() {
                                     .find_naming = find_latte_t2v_naming}},
       // Rombach et al. 2022, "High-resolution image synthesis with latent diffusion models";
       // Podell et al. 2023, "SDXL: improving latent diffusion models".
-      {.key = "unet",
-       .name = "UNet",
-       .conditions = {.text = true, .tokens = true, .micro = true},
-       .beside_blocks = "group norms and sums own, convolutions of libtorch",
-       .takes_any_size = true,
-       .pads_captions = true,
-       .sizes = {unet_size("SD1", {8, 8, 8, 8}, 768, false),
-                 unet_size("SD2", {5, 10, 20, 20}, 1024, true),
-                 xl_size("SDXL", kClipTowers,
-                         {.channels = {320, 640, 1280},
-                          .depths = {0, 2, 10},
-                          .middle_depth = 10,
-                          .heads = {5, 10, 20}}),
-                 xl_size("SDXL-Refiner", kBigGWidth,
-                         {.channels = {384, 768, 1536, 1536},
-                          .depths = {0, 4, 4, 0},
-                          .middle_depth = 4,
-                          .heads = {6, 12, 24, 24},
-                          .reads_score = true})},
-       .resolve = Unet::resolve,
-       .shape = Unet::shape,
-       .macs = Unet::macs,
-       .fp8_macs = Unet::fp8_macs,
-       .make = make<Unet>,
-       .diffusers = DiffusersFamily{.class_name = "UNet2DConditionModel",
-                                    .pipeline = "",
-                                    .naming = unet_naming,
-                                    .find_naming = find_unet_naming},
-       .compvis_naming = compvis_unet_naming},
+      of_unets({.key = "unet",
+                .name = "UNet",
+                .conditions = {.text = true, .tokens = true, .micro = true},
+                .pads_captions = true,
+                .sizes = {unet_size("SD1", {8, 8, 8, 8}, 768, false),
+                          unet_size("SD2", {5, 10, 20, 20}, 1024, true),
+                          xl_size("SDXL", kClipTowers,
+                                  {.channels = {320, 640, 1280},
+                                   .depths = {0, 2, 10},
+                                   .middle_depth = 10,
+                                   .heads = {5, 10, 20}}),
+                          xl_size("SDXL-Refiner", kBigGWidth,
+                                  {.channels = {384, 768, 1536, 1536},
+                                   .depths = {0, 4, 4, 0},
+                                   .middle_depth = 4,
+                                   .heads = {6, 12, 24, 24},
+                                   .reads_score = true})}}),
       // The same of classes: Rombach et al. 2022, table 13, "LDM-4" of ImageNet.
-      {.key = "class_unet",
-       .name = "ClassUNet",
-       .conditions = {.labels = true},
-       .beside_blocks = "group norms and sums own, convolutions of libtorch",
-       .takes_any_size = true,
-       .sizes = {{"ImageNet",
-                  {.text_channels = 512,
-                   .unet = {.classes = UnetClasses::kToken,
-                            .channels = {192, 384, 576, 960},
-                            .resnets = 2,
-                            .depths = {0, 1, 1, 1},
-                            .middle_depth = 1,
-                            .heads = {1, 1, 1, 1}}}}},
-       .resolve = Unet::resolve,
-       .shape = Unet::shape,
-       .macs = Unet::macs,
-       .make = make<Unet>,
-       .diffusers = DiffusersFamily{.class_name = "UNet2DConditionModel",
-                                    .pipeline = "",
-                                    .naming = unet_naming,
-                                    .find_naming = find_unet_naming},
-       .compvis_naming = compvis_unet_naming},
+      of_unets({.key = "class_unet",
+                .name = "ClassUNet",
+                .conditions = {.labels = true},
+                .sizes = {{"ImageNet",
+                           {.text_channels = 512,
+                            .unet = {.classes = UnetClasses::kToken,
+                                     .channels = {192, 384, 576, 960},
+                                     .resnets = 2,
+                                     .depths = {0, 1, 1, 1},
+                                     .middle_depth = 1,
+                                     .heads = {1, 1, 1, 1}}}}}}),
   };
 }
 

@@ -78,22 +78,29 @@ std::shared_ptr<ops::BlockKernels> composed_kernels() {
   return std::make_shared<ops::BlockKernels>(ops::KernelOptions(), at::kCPU, at::kFloat, false);
 }
 
+/// The output, and the gradients of what is trained; level: nothing: of the plain path.
+std::map<std::string, at::Tensor> results_of(Unet& model, const UnetFixture& fixture,
+                                             std::optional<ops::Recompute> level) {
+  model.use_fast_path(level ? composed_kernels() : nullptr, level.value_or(ops::Recompute::kNone));
+  set_packed_weights(model);
+  const at::Tensor output =
+      model.forward(fixture.find("forward.x_t"), fixture.find("forward.t"), fixture.conditions());
+  torch::autograd::backward({(output * formula_values("output", output.sizes())).sum()}, {});
+  std::map<std::string, at::Tensor> all = {{"output", output.detach()}};
+  for (const auto& [path, parameter] : model.named_parameters()) {
+    if (!parameter->frozen) {
+      all[path] = parameter->grad;
+    }
+  }
+  return all;
+}
+
 // Composed of ATen's calls the fast path is the same but for the order of sums.
 TEST_P(UnetTest, TheFastPathComputesTheSame) {
   const UnetFixture fixture(GetParam());
   Unet model(fixture.config());
   const auto run = [&](std::optional<ops::Recompute> level) {
-    model.use_fast_path(level ? composed_kernels() : nullptr,
-                        level.value_or(ops::Recompute::kNone));
-    set_packed_weights(model);
-    const at::Tensor output =
-        model.forward(fixture.find("forward.x_t"), fixture.find("forward.t"), fixture.conditions());
-    torch::autograd::backward({(output * formula_values("output", output.sizes())).sum()}, {});
-    std::map<std::string, at::Tensor> all = {{"output", output.detach()}};
-    for (const auto& [path, parameter] : model.named_parameters()) {
-      all[path] = parameter->grad;
-    }
-    return all;
+    return results_of(model, fixture, level);
   };
   const auto want = run(std::nullopt);
   const auto got = run(ops::Recompute::kNone);
@@ -133,19 +140,7 @@ TEST_P(UnetTest, UpdatesOnTheFastPathComputeTheSame) {
   Unet model(fixture.config());
   adapt_blocks(model);
   const auto run = [&](std::optional<ops::Recompute> level) {
-    model.use_fast_path(level ? composed_kernels() : nullptr,
-                        level.value_or(ops::Recompute::kNone));
-    set_packed_weights(model);
-    const at::Tensor output =
-        model.forward(fixture.find("forward.x_t"), fixture.find("forward.t"), fixture.conditions());
-    torch::autograd::backward({(output * formula_values("output", output.sizes())).sum()}, {});
-    std::map<std::string, at::Tensor> all = {{"output", output.detach()}};
-    for (const auto& [path, parameter] : model.named_parameters()) {
-      if (!parameter->frozen) {
-        all[path] = parameter->grad;
-      }
-    }
-    return all;
+    return results_of(model, fixture, level);
   };
   const auto want = run(std::nullopt);
   constexpr double kRounding = 1e-6;
@@ -448,6 +443,9 @@ TEST(UnetFp8Test, ItsShareIsThatOfTheBlocks) {
   none.unet.middle_depth = 0;
   EXPECT_EQ(fp8_share(none), 0.0);
   EXPECT_GT(fp8_share(published("UNet-SDXL")), share);
+  const double of_classes = fp8_share(published("ClassUNet-ImageNet"));
+  EXPECT_GT(of_classes, 0.1);
+  EXPECT_LT(of_classes, 0.6);
 }
 
 TEST(UnetSizesTest, WhatDoesNotFitIsRefused) {
