@@ -99,16 +99,20 @@ class UnetFixture {
 };
 
 /// Gives every parameter its formula's value and, if it is trained, zeros to gather gradients in,
-/// one parameter behind the other in memory and in its order there, frozen ones apart, as
-/// optim::Arena does.
+/// one parameter behind the other in memory, each on 64 bytes, and in its order there, frozen ones
+/// apart, as optim::Arena does.
 inline void set_packed_weights(nn::Module& module, at::Device device = at::kCPU,
                                at::ScalarType type = at::kFloat) {
   std::vector<nn::NamedParameter> parameters = module.named_parameters();
   std::ranges::stable_partition(
       parameters, [](const nn::NamedParameter& named) { return named.parameter->frozen; });
+  constexpr int64_t kAlignment = 32;  // elements
+  const auto room_of = [](const nn::Parameter& parameter) {
+    return (parameter.numel() + kAlignment - 1) / kAlignment * kAlignment;
+  };
   int64_t numel = 0;
   for (const auto& [path, parameter] : parameters) {
-    numel += parameter->numel();
+    numel += room_of(*parameter);
   }
   const auto array = [&](at::ScalarType of) {
     return at::zeros({numel}, at::device(device).dtype(of));
@@ -130,7 +134,7 @@ inline void set_packed_weights(nn::Module& module, at::Device device = at::kCPU,
     value.copy_(formula_weight(path, parameter->shape));
     parameter->value = value.set_requires_grad(!parameter->frozen);
     parameter->grad = parameter->frozen ? at::Tensor() : view(grads);
-    offset += parameter->numel();
+    offset += room_of(*parameter);
   }
 }
 
