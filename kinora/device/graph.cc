@@ -18,6 +18,16 @@ int64_t reserved_bytes() {
   return c10::cuda::CUDACachingAllocator::getDeviceStats(device).reserved_bytes[kAll].current;
 }
 
+/// Of a graph whose recording has failed: the stream and the allocator go on as before.
+void end_unfinished(at::cuda::CUDAGraph& graph) {
+  try {
+    graph.capture_end();
+  } catch (const c10::Error&) {
+    // It has ended all the same.
+  }
+  graph.reset();
+}
+
 }  // namespace
 
 int64_t reserved_by(const std::function<void()>& work) {
@@ -61,13 +71,17 @@ void Graph::record(const std::function<void()>& work, GraphPool* pool) {
   const c10::cuda::CUDAStream side =
       pool != nullptr ? pool->impl_->stream : c10::cuda::getStreamFromPool();
   const int64_t bytes = reserved_by([&] {
+    const c10::cuda::CUDAStreamGuard guard(side);
     try {
-      const c10::cuda::CUDAStreamGuard guard(side);
       const at::cuda::MempoolId_t memory =
           pool != nullptr ? pool->impl_->id : at::cuda::MempoolId_t{0, 0};
       impl_->graph.capture_begin(memory, cudaStreamCaptureModeThreadLocal);
       work();
       impl_->graph.capture_end();
+    } catch (const c10::OutOfMemoryError& error) {
+      end_unfinished(impl_->graph);
+      throw_error(ErrorKind::kMemory, "[graph] there is no memory for a CUDA graph of the step: ",
+                  error.what_without_backtrace());
     } catch (const c10::Error& error) {
       throw_error(ErrorKind::kCuda, "[graph] the step could not be recorded as a CUDA graph: ",
                   error.what_without_backtrace(), ". Hint: kernels.graphs=off runs without");

@@ -10,6 +10,7 @@
 #include <array>
 
 #include "kinora/core/counted.h"
+#include "kinora/core/error.h"
 #include "kinora/core/log.h"
 #include "kinora/core/text.h"
 #include "kinora/data/normalise.h"
@@ -172,9 +173,19 @@ bool TrainingStep::try_to_record(Recorded& recorded) {
     }
   }
   recorded.inputs = empty_like(recorded.outline, settings_.device);
-  recorded.graph.record(
-      [&] { micro_step(recorded.inputs, recorded.part, ops::RandomStep(graph_step_)); },
-      pool_.get());
+  try {
+    recorded.graph.record(
+        [&] { micro_step(recorded.inputs, recorded.part, ops::RandomStep(graph_step_)); },
+        pool_.get());
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kMemory || boosted_.parallel() != nullptr) {
+      throw;
+    }
+    recorded.inputs = {};
+    recorded.shape.state = RecordingChoice::Shape::State::kRefused;
+    log_warn(error.what(), ". Steps are launched kernel by kernel");
+    return false;
+  }
   recorded.shape.state = RecordingChoice::Shape::State::kRecorded;
   graph_inputs_ += inputs;
   return true;
