@@ -27,6 +27,7 @@ struct Count {
   int64_t live = 0;
   int64_t peak = 0;
   uintptr_t next_address = 0;
+  bool counts = true;
 };
 
 Count& count() {
@@ -44,7 +45,7 @@ class CountingAllocator : public c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     Count& all = count();
     const int64_t block = all.stands_for == c10::DeviceType::CUDA ? kGpuBlock : kCpuBlock;
-    const int64_t size = (static_cast<int64_t>(bytes) + block - 1) / block * block;
+    const int64_t size = all.counts ? (static_cast<int64_t>(bytes) + block - 1) / block * block : 0;
     all.live += size;
     all.peak = std::max(all.peak, all.live);
     all.next_address += static_cast<uintptr_t>(kGpuBlock);
@@ -86,6 +87,13 @@ int64_t DryRun::peak_bytes() {
 }
 void DryRun::start_peak_anew() {
   count().peak = count().live;
+}
+
+NotCounted::NotCounted() {
+  count().counts = false;
+}
+NotCounted::~NotCounted() {
+  count().counts = true;
 }
 
 bool in_dry_run() {

@@ -30,6 +30,16 @@ class DryRun {
   static void start_peak_anew();
 };
 
+/// While one lives in a dry run, new tensors count for nothing: they stand for such as lie
+/// elsewhere than on the device.
+class NotCounted {
+ public:
+  NotCounted();
+  NotCounted(const NotCounted&) = delete;
+  NotCounted& operator=(const NotCounted&) = delete;
+  ~NotCounted();
+};
+
 [[nodiscard]] bool in_dry_run();
 
 /// Whether tensors of `device` are on a GPU, or stand for such.

@@ -5,6 +5,7 @@
 
 #include "kinora/core/cuda.h"
 #include "kinora/core/process_memory.h"
+#include "kinora/device/memory_launch.h"
 
 namespace kinora::device {
 
@@ -16,6 +17,12 @@ int64_t free_memory(at::Device device) {
   const auto stats = at::accelerator::getDeviceStats(device.index());
   return cuda_free_memory(device.index()) + stats.reserved_bytes[kAll].current -
          stats.allocated_bytes[kAll].current;
+}
+
+void limit_memory(at::Device device, int64_t bytes) {
+  if (device.is_cuda()) {
+    cuda::limit_memory(device, bytes);
+  }
 }
 
 }  // namespace kinora::device

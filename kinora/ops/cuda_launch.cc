@@ -18,10 +18,18 @@ kernels::StepControl* device_control(const at::Tensor& control) {
   return reinterpret_cast<kernels::StepControl*>(control.data_ptr<uint8_t>());
 }
 
+// Enough for all that a link of 64 GB/s brings: 32 reach its rate on an H100.
+constexpr int32_t kBlocksOfLink = 64;
+
 kernels::cuda::BucketTable launch_table(const BucketTable& table) {
-  return {reinterpret_cast<const kernels::UpdateBucket*>(
-              table.device_table().const_data_ptr<uint8_t>()),
-          static_cast<int32_t>(table.buckets().size()), table.num_chunks()};
+  kernels::cuda::BucketTable result{.buckets = reinterpret_cast<const kernels::UpdateBucket*>(
+                                        table.device_table().const_data_ptr<uint8_t>()),
+                                    .num_buckets = static_cast<int32_t>(table.buckets().size()),
+                                    .num_chunks = table.num_chunks()};
+  if (table.place() == StatePlace::kHost) {
+    result.max_blocks = kBlocksOfLink;
+  }
+  return result;
 }
 
 }  // namespace

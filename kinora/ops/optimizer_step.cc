@@ -198,8 +198,8 @@ kernels::StepReport wait_report(const at::Tensor& exchange, int64_t step, at::De
   }
 }
 
-BucketTable::BucketTable(std::vector<OptimizerBucket> buckets, bool own_kernels)
-    : buckets_(std::move(buckets)) {
+BucketTable::BucketTable(std::vector<OptimizerBucket> buckets, bool own_kernels, StatePlace place)
+    : buckets_(std::move(buckets)), place_(place) {
   std::vector<kernels::UpdateBucket> entries;
   for (const OptimizerBucket& bucket : buckets_) {
     check_bucket(bucket);

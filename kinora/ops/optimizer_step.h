@@ -55,6 +55,10 @@ struct OptimizerBucket {
   double lr_factor = 1.0;       ///< of the step's learning rate
 };
 
+/// Where the optimizer's state lies. A GPU updates what lies in the host's memory with few of its
+/// multiprocessors: the link is the limit, and others compute meanwhile.
+enum class StatePlace : uint8_t { kDevice, kHost };
+
 /// Buckets on one device with what the kernels need to go over all of them: made once.
 class BucketTable {
  public:
@@ -63,10 +67,12 @@ class BucketTable {
   /// All with the same number of EMAs. Throws kShape. Copies the table to the device: not within a
   /// graph.
   /// own_kernels: false on a GPU composes the update of ATen calls.
-  explicit BucketTable(std::vector<OptimizerBucket> buckets, bool own_kernels = true);
+  explicit BucketTable(std::vector<OptimizerBucket> buckets, bool own_kernels = true,
+                       StatePlace place = StatePlace::kDevice);
 
   [[nodiscard]] const std::vector<OptimizerBucket>& buckets() const { return buckets_; }
   [[nodiscard]] int64_t num_chunks() const { return num_chunks_; }
+  [[nodiscard]] StatePlace place() const { return place_; }
   /// kernels::UpdateBucket [buckets], uint8 on the device; undefined where no kernel of ours reads
   /// it.
   [[nodiscard]] const at::Tensor& device_table() const { return device_table_; }
@@ -76,6 +82,7 @@ class BucketTable {
  private:
   std::vector<OptimizerBucket> buckets_;
   int64_t num_chunks_ = 0;
+  StatePlace place_ = StatePlace::kDevice;
   at::Tensor device_table_;
   at::Tensor workspace_;
 };

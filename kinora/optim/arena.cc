@@ -11,6 +11,7 @@
 #include "kinora/core/process_memory.h"
 #include "kinora/core/text.h"
 #include "kinora/device/dry_run.h"
+#include "kinora/device/host_memory.h"
 #include "kinora/kernels/optimizer.h"
 #include "kinora/ops/optimizer_step.h"
 #include "kinora/ops/random.h"
@@ -31,6 +32,9 @@ void check_options(const ArenaOptions& options) {
     KINORA_CHECK(decay >= 0.0 && decay < 1.0, kConfig,
                  "[arena] an EMA's decay must be in [0, 1), got ", decay);
   }
+  KINORA_CHECK(options.offload >= 0.0 && options.offload <= 1.0, kConfig,
+               "[arena] the share of state in the host's memory must be in [0, 1], got ",
+               options.offload);
   const Sharding& sharding = options.sharding;
   KINORA_CHECK(sharding.stage >= 0 && sharding.stage <= 3, kConfig,
                "[arena] the stage of ZeRO must be 0 to 3, got ", sharding.stage);
@@ -192,6 +196,21 @@ void check_host_memory(const std::vector<Bucket>& buckets, const ArenaOptions& o
                human_number(memory / kGiB, 3), " GiB. Hint: kinora plan shows what a recipe needs");
 }
 
+/// The last of those that are not used all the time.
+void choose_offloaded(std::vector<Bucket>& buckets, double share) {
+  int64_t elements = 0;
+  for (const Bucket& bucket : buckets) {
+    elements += bucket.ring.empty() ? 0 : bucket.numel;
+  }
+  auto left = static_cast<int64_t>(share * static_cast<double>(elements));
+  for (auto bucket = buckets.rbegin(); bucket != buckets.rend() && left > 0; ++bucket) {
+    if (!bucket->ring.empty()) {
+      bucket->is_offloaded = true;
+      left -= bucket->numel;
+    }
+  }
+}
+
 }  // namespace
 
 at::Tensor in_shape(const at::Tensor& elements, const Slot& slot) {
@@ -228,6 +247,7 @@ Arena::Arena(const std::vector<nn::NamedParameter>& parameters,
     bucket.owns_compute = bucket.ring.empty() || !options.sharding.divides_compute();
     bucket.owns_grad = bucket.ring.empty() || !options.sharding.divides_gradients();
   }
+  choose_offloaded(buckets_, options.offload);
   check_host_memory(buckets_, options);
   frozen_ = std::move(layout.frozen);
   for (size_t i = 0; i < frozen_.size(); ++i) {
@@ -288,11 +308,18 @@ void Arena::materialise(Bucket* bucket, std::vector<Owner>* owners) {
     turn = rings_.at(bucket->ring).next++ % kRingBuffers;
   }
 
+  const auto state = [&](const at::Tensor& start) {
+    if (!options_.train || !bucket->is_offloaded) {
+      return start.defined() ? start.clone() : at::zeros({bucket->slice_numel}, fp32);
+    }
+    at::Tensor array = device::zeros_in_host_memory(bucket->slice_numel, options_.device);
+    return start.defined() ? array.copy_(start) : array;
+  };
   const bool is_fp32 = type_of(bucket->fp32_island) == at::kFloat;
   at::Tensor master;
   if (!bucket->owns_compute) {
     bucket->whole_compute = rings_.at(bucket->ring).compute[turn].narrow(0, 0, bucket->numel);
-    master = slice_of(values).clone();
+    master = state(slice_of(values));
     bucket->compute = master;
     if (!is_fp32) {
       bucket->compute = at::empty({bucket->slice_numel}, bucket->whole_compute.options());
@@ -305,7 +332,8 @@ void Arena::materialise(Bucket* bucket, std::vector<Owner>* owners) {
   } else {
     bucket->whole_compute = at::empty({bucket->numel}, fp32.dtype(options_.compute_type));
     ops::round_to(values, bucket->whole_compute);
-    master = bucket->slice_numel == bucket->numel ? values : slice_of(values).clone();
+    const bool is_all = bucket->slice_numel == bucket->numel && !bucket->is_offloaded;
+    master = is_all ? values : state(slice_of(values));
     bucket->compute = slice_of(bucket->whole_compute);
   }
   if (options_.train) {
@@ -317,12 +345,12 @@ void Arena::materialise(Bucket* bucket, std::vector<Owner>* owners) {
       bucket->whole_grad = rings_.at(bucket->ring).grad[turn].narrow(0, 0, bucket->numel);
       bucket->grad = at::zeros({bucket->slice_numel}, fp32);
     }
-    bucket->exp_avg = at::zeros({bucket->slice_numel}, fp32);
+    bucket->exp_avg = state({});
     if (kernels::has_second_moment(options_.rule)) {
-      bucket->exp_avg_sq = at::zeros({bucket->slice_numel}, fp32);
+      bucket->exp_avg_sq = state({});
     }
     for (size_t k = 0; k < options_.ema_decays.size(); ++k) {
-      bucket->ema.push_back(master.clone());
+      bucket->ema.push_back(state(master));
     }
   }
   for (size_t k = 0; k < owners->size(); ++k) {
@@ -377,6 +405,19 @@ int64_t Arena::bytes(Role role) const {
     }
   }
   return distinct_bytes(arrays, masters);
+}
+
+int64_t Arena::offloaded_bytes(Role role) const {
+  std::vector<at::Tensor> arrays;
+  std::vector<at::Tensor> computes;
+  for (const Bucket& bucket : buckets_) {
+    const bool is_state = role.kind != Role::Kind::kCompute && role.kind != Role::Kind::kGrad;
+    if (bucket.is_offloaded && is_state) {
+      arrays.push_back(bucket.tensor(role));
+      computes.push_back(bucket.owns_compute ? bucket.compute : at::Tensor());
+    }
+  }
+  return distinct_bytes(arrays, computes);
 }
 
 std::vector<Role> Arena::state_roles() const {

@@ -100,6 +100,10 @@ struct Bucket {
   at::Tensor exp_avg;
   at::Tensor exp_avg_sq;
   std::vector<at::Tensor> ema;  ///< fp32
+  /// Whether the arrays of the optimizer's state lie in the host's memory: exp_avg, exp_avg_sq,
+  /// ema, and `master` where forward reads another copy. They are tensors of the arena's device all
+  /// the same (device/host_memory.h).
+  bool is_offloaded = false;
 
   /// This rank's slice of a role's array; undefined if there is none.
   [[nodiscard]] at::Tensor tensor(Role role) const;
@@ -117,6 +121,9 @@ struct ArenaOptions {
   kernels::UpdateRule rule = kernels::UpdateRule::kAdamW;  ///< whose moments there are
   /// In [0, 1), at most 4; ema = ema * decay + weight * (1 - decay).
   std::vector<double> ema_decays;
+  /// Share of the ring buckets' elements, in [0, 1], whose state lies in the host's memory: that of
+  /// the buckets that are used last.
+  double offload = 0.0;
   Sharding sharding = {};
 };
 
@@ -178,6 +185,8 @@ class Arena {
   /// Bytes of this rank's arrays of a role, padding and the buffers of rings included; without what
   /// is a part of another role's array (a compute copy that is the master itself).
   [[nodiscard]] int64_t bytes(Role role) const;
+  /// Of these the bytes that lie in the host's memory.
+  [[nodiscard]] int64_t offloaded_bytes(Role role) const;
   /// What a training checkpoint has to keep: master, the rule's moments and the EMAs.
   [[nodiscard]] std::vector<Role> state_roles() const;
 

@@ -127,10 +127,15 @@ Optimizer::Optimizer(const OptimizerConfig& config, const Arena& arena, bool own
   const std::vector<double>& decays = arena.options().ema_decays;
   parameters_.num_emas = static_cast<int>(decays.size());
   std::copy(decays.begin(), decays.end(), parameters_.ema_decay);
+  if (std::ranges::any_of(arena.buckets(), &Bucket::is_offloaded) &&
+      arena.options().device.is_cuda()) {
+    beside_ = std::make_unique<device::SideStream>(arena.options().device, arena.buckets().size());
+  }
 }
 
 Optimizer::~Optimizer() {
   try {
+    wait_for_all();
     (void)ops::read_step_control(control_);
   } catch (...) {
     // The device is gone, and writes nothing any more.
@@ -138,7 +143,9 @@ Optimizer::~Optimizer() {
 }
 
 StepResult Optimizer::step(Arena& arena, double lr) {
-  return wait_report(enqueue_step(arena, lr));
+  const int64_t step = enqueue_step(arena, lr);
+  wait_for_all();
+  return wait_report(step);
 }
 
 int64_t Optimizer::enqueue_step(Arena& arena, double lr, const at::Tensor& loss) {
@@ -166,7 +173,10 @@ void Optimizer::prepare(const Arena& arena) {
     return;
   }
   std::vector<ops::OptimizerBucket> buckets;
-  for (const Bucket& bucket : arena.buckets()) {
+  std::vector<ops::OptimizerBucket> near;
+  far_.clear();
+  for (size_t i = 0; i < arena.buckets().size(); ++i) {
+    const Bucket& bucket = arena.buckets()[i];
     const bool rounds = !bucket.compute.is_same(bucket.master);
     // Of divided gradients this is but a slice: who reduces them starts them anew.
     const bool leaves =
@@ -175,16 +185,26 @@ void Optimizer::prepare(const Arena& arena) {
                                      bucket.exp_avg, bucket.exp_avg_sq,
                                      bucket.ema,     rounds ? bucket.compute : at::Tensor(),
                                      leaves};
+    std::vector<ops::OptimizerBucket> parts;
     for (const Stretch& stretch : stretches_of(bucket)) {
-      buckets.push_back(part_of(whole, stretch));
+      parts.push_back(part_of(whole, stretch));
+    }
+    buckets.insert(buckets.end(), parts.begin(), parts.end());
+    if (bucket.is_offloaded) {
+      far_.emplace_back(i,
+                        ops::BucketTable(std::move(parts), own_kernels_, ops::StatePlace::kHost));
+    } else {
+      near.insert(near.end(), parts.begin(), parts.end());
     }
   }
   table_ = ops::BucketTable(std::move(buckets), own_kernels_);
+  near_ = far_.empty() ? table_ : ops::BucketTable(std::move(near), own_kernels_);
   arrays_ = std::move(arrays);
 }
 
 void Optimizer::launch_step(Arena& arena, const at::Tensor& loss) {
   check_raw(arena);
+  wait_for_all();
   prepare(arena);
   ops::add_sum_squares(table_, control_);
   if (arena.options().sharding.divides()) {
@@ -194,8 +214,33 @@ void Optimizer::launch_step(Arena& arena, const at::Tensor& loss) {
     sum.copy_(over_ranks);
   }
   ops::prepare_update(control_, policy_, exchange_);
-  ops::update_weights(table_, parameters_, control_);
+  ops::update_weights(near_, parameters_, control_);
   ops::publish_report(control_, loss, exchange_);
+  const auto update_far = [this] {
+    for (const auto& [bucket, table] : far_) {
+      ops::update_weights(table, parameters_, control_);
+      if (beside_ != nullptr) {
+        beside_->mark(bucket);
+      }
+    }
+  };
+  if (beside_ != nullptr) {
+    beside_->run(update_far);
+  } else {
+    update_far();
+  }
+}
+
+void Optimizer::wait_for(size_t bucket) const {
+  if (beside_ != nullptr) {
+    beside_->wait(bucket);
+  }
+}
+
+void Optimizer::wait_for_all() const {
+  if (beside_ != nullptr) {
+    beside_->wait_for_all();
+  }
 }
 
 StepResult Optimizer::wait_report(int64_t step) const {
@@ -211,6 +256,7 @@ at::Tensor Optimizer::loss_scale() const {
 }
 
 OptimizerState Optimizer::state() const {
+  wait_for_all();
   const kernels::StepControl control = ops::read_step_control(control_);
   return {parameters_.rule, control.applied_steps, control.skipped_steps, control.loss_scale,
           control.good_steps};

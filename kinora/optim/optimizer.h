@@ -3,8 +3,11 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
+#include <utility>
 #include <vector>
 
+#include "kinora/device/side_stream.h"
 #include "kinora/kernels/optimizer.h"
 #include "kinora/ops/optimizer_step.h"
 #include "kinora/optim/arena.h"
@@ -23,6 +26,7 @@ struct OptimizerConfig {
   double eps = 1e-8;           ///< AdamW alone
   double weight_decay = 0.0;   ///< of every parameter; decoupled, but SGD's
   double max_grad_norm = 0.0;  ///< of all gradients together; 0: no clipping
+  double offload = 0.0;        ///< ArenaOptions::offload
 };
 
 struct StepResult {
@@ -58,6 +62,10 @@ struct OptimizerState {
 ///   enqueue_step(arena, lr, loss)      is   begin_step(lr); launch_step(arena, loss);
 ///   a graph: launch_step recorded once;     then for each step begin_step(lr); replay;
 ///   wait_report(step)                  at any time until kStepRing steps later
+///
+/// Buckets whose state lies in the host's memory are updated after the others, in their order, on a
+/// stream of their own: a GPU goes on with the next forward meanwhile, and waits for each bucket
+/// before it reads it (wait_for), or for all (wait_for_all). Such steps are not for graphs.
 class Optimizer {
  public:
   /// The loss scale is dynamic if the arena computes in fp16, else 1. Throws kConfig for values out
@@ -91,11 +99,18 @@ class Optimizer {
   /// Makes what steps on this arena need.
   void prepare(const Arena& arena);
 
+  /// Whether launch_step leaves updates behind that run beside what comes next.
+  [[nodiscard]] bool runs_beside() const { return beside_ != nullptr; }
+  /// The current stream waits for such updates: of bucket i of the arena; of all. Before weights or
+  /// state are read, gradients written, or the next step launched.
+  void wait_for(size_t bucket) const;
+  void wait_for_all() const;
+
   /// What to multiply the loss by before backward: fp32, no dims, on the arena's device; always the
   /// current one.
   [[nodiscard]] at::Tensor loss_scale() const;
 
-  /// Waits for the device.
+  /// Waits for the device, and for all updates.
   [[nodiscard]] OptimizerState state() const;
   /// kIo for values that no run can have.
   void restore(const OptimizerState& state);
@@ -105,9 +120,13 @@ class Optimizer {
   kernels::UpdateParameters parameters_;
   at::Tensor control_;   // kernels::StepControl in the device's memory
   at::Tensor exchange_;  // kernels::StepExchange in the host's
+  /// Of an arena: all buckets; those whose state is on the device; the others, by their place.
   ops::BucketTable table_;
-  std::vector<at::Tensor> arrays_;  // of the arena that table_ is of
-  int64_t steps_ = 0;               // begun
+  ops::BucketTable near_;
+  std::vector<std::pair<size_t, ops::BucketTable>> far_;
+  std::unique_ptr<device::SideStream> beside_;  // null: no such buckets, or no GPU
+  std::vector<at::Tensor> arrays_;              // of the arena that table_ is of
+  int64_t steps_ = 0;                           // begun
   bool leaves_gradients_ = false;
   bool own_kernels_;
 };

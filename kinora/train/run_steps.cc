@@ -78,6 +78,9 @@ StepRecord RunSteps::finish() {
   run_.enter(Phase::kUpdate, pending.step);
   const optim::StepResult update = run_.trainable->optimizer().wait_report(pending.number);
   run_.watchdog->progress(pending.step);
+  if (pending_.empty()) {  // others may look at weights and state now
+    run_.trainable->optimizer().wait_for_all();
+  }
   const double loss = update.loss;
   if (!std::isfinite(loss)) {
     stop_at_loss(pending, loss);

@@ -150,6 +150,44 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"fp8_block", with(kWide, {"train.fp8=true", "train.fp8_scaling=block"})}),
     [](const auto& info) { return info.param.name; });
 
+// Where the optimizer's state lies changes no bit, and checkpoints go on from one place to another:
+// with graphs and without, with what looks at weights and averages between two steps.
+class GpuOffloadTest : public RunTest, public testing::WithParamInterface<Case> {
+ protected:
+  void SetUp() override { skip_without_gpu({}); }
+};
+
+TEST_P(GpuOffloadTest, EqualsARunWithoutIt) {
+  const Arguments all =
+      with({"train.device=cuda", "train.deterministic=true"}, GetParam().overrides);
+  const auto train_to = [&](const std::string& run, const Arguments& more) {
+    train_well(run_dir(run), with(all, more));
+  };
+  train_to("near", {"train.steps=20"});
+  train_to("far", {"train.steps=20", "optim.offload=1"});
+  train_to("moved", {"train.steps=10", "optim.offload=0.5"});
+  train_to("moved", {"train.steps=20", "optim.offload=1", "--resume", "auto"});
+  for (const char* run : {"far", "moved"}) {
+    expect_same_state(run_dir("near") / "checkpoints/step-20",
+                      run_dir(run) / "checkpoints/step-20");
+    expect_same_log(run_dir("near"), run_dir(run), 20);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Recipes, GpuOffloadTest,
+    testing::Values(Case{"fp32", {}}, Case{"fp16", {"train.precision=fp16"}},
+                    Case{"bf16_accumulated",
+                         {"train.precision=bf16", "train.micro_batch=4", "optim.max_grad_norm=1",
+                          "ema.decays=[0.9, 0.999]"}},
+                    Case{"without_graphs",
+                         with(kWide, {"kernels.graphs=off", "train.recompute=block"})},
+                    Case{"validated_and_sampled",
+                         {"train.precision=bf16", "data.validation=8", "validation.every=4",
+                          "sample.every=3", "sample.count=2"}},
+                    Case{"fp8", with(kWide, {"train.fp8=true"})}, Case{"unet", kUnet}),
+    [](const auto& info) { return info.param.name; });
+
 class GpuGraphsTest : public RunTest {
  protected:
   void SetUp() override { skip_without_gpu({}); }

@@ -198,6 +198,40 @@ TEST(ArenaTest, CountsBytesByRole) {
   EXPECT_EQ(sampling.bytes(Role::compute()), 2 * kBucketAlignment * 2 + kBucketAlignment * 4);
 }
 
+TEST(ArenaTest, OffloadTakesTheStateOfTheLastBlocks) {
+  TestParameters parameters;
+  std::vector<nn::BucketSpec> specs;
+  for (const char* name : {"embed", "block0", "block1", "block2", "final"}) {
+    parameters.add(std::string(name) + ".weight", {8, 8});
+    const bool is_block = std::string_view(name).starts_with("block");
+    specs.push_back({name, {std::string(name) + ".weight"}, false, is_block ? "blocks" : ""});
+  }
+  const auto offloaded = [&](double share) {
+    ArenaOptions options;
+    options.compute_type = at::kBFloat16;
+    options.ema_decays = {0.9};
+    options.offload = share;
+    const Arena arena(parameters.named(), specs, options);
+    std::string names;
+    for (const Bucket& bucket : arena.buckets()) {
+      names += bucket.is_offloaded ? bucket.name + " " : "";
+    }
+    int64_t bytes = 0;
+    for (const Role role : arena.state_roles()) {
+      bytes += arena.offloaded_bytes(role);
+    }
+    return std::pair(names, bytes);
+  };
+  constexpr int64_t kOfABlock = kBucketAlignment * 4 * 4;  // master, two moments, an average
+  EXPECT_EQ(offloaded(0.0), std::pair(std::string(), int64_t{0}));
+  EXPECT_EQ(offloaded(0.3), std::pair(std::string("block2 "), kOfABlock));
+  EXPECT_EQ(offloaded(0.5), std::pair(std::string("block1 block2 "), 2 * kOfABlock));
+  EXPECT_EQ(offloaded(1.0), std::pair(std::string("block0 block1 block2 "), 3 * kOfABlock));
+  ArenaOptions options;
+  options.offload = 1.5;
+  EXPECT_THROW(Arena(parameters.named(), specs, options), Error);
+}
+
 TEST(ArenaTest, StateRolesNameWhatACheckpointKeeps) {
   SmallModel model;
   const Arena arena(model.named(), SmallModel::buckets(), with(at::kHalf, {0.9, 0.99}));

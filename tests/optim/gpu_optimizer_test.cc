@@ -27,8 +27,8 @@ class GpuOptimTest : public testing::TestWithParam<at::ScalarType> {
 
 /// Three parameters on a device, with the same gradients on every device.
 struct DeviceRun {
-  DeviceRun(at::Device device, at::ScalarType type, double factor = 1.0)
-      : arena(make_arena(device, type, factor)) {
+  DeviceRun(at::Device device, at::ScalarType type, double factor = 1.0, double offload = 0.0)
+      : arena(make_arena(device, type, factor, offload)) {
     config.weight_decay = 0.1;
     config.max_grad_norm = 1.0;
   }
@@ -46,7 +46,7 @@ struct DeviceRun {
 
  private:
   /// factor: of the learning rate of the second and third parameter.
-  Arena make_arena(at::Device device, at::ScalarType type, double factor) {
+  Arena make_arena(at::Device device, at::ScalarType type, double factor, double offload) {
     parameters.add("a.weight", {129, 33}, nn::Init::xavier_uniform(33, 129));
     parameters.add("a.bias", {7}).lr_factor = factor;
     parameters.add("b.weight", {1'000'003}).lr_factor = factor;
@@ -54,8 +54,11 @@ struct DeviceRun {
     options.device = device;
     options.compute_type = type;
     options.ema_decays = {0.9, 0.999};
-    return Arena(parameters.named(),
-                 {{"a", {"a.weight", "a.bias"}, false}, {"b", {"b.weight"}, false}}, options);
+    options.offload = offload;
+    return Arena(
+        parameters.named(),
+        {{"a", {"a.weight", "a.bias"}, false, "blocks"}, {"b", {"b.weight"}, false, "blocks"}},
+        options);
   }
 };
 
@@ -100,6 +103,50 @@ TEST_P(GpuOptimTest, StepsEqualTheCpu) {
   for (const Bucket& bucket : gpu.arena.buckets()) {
     EXPECT_TRUE(at::equal(bucket.compute, bucket.master.to(GetParam())));
     EXPECT_EQ(bucket.grad.count_nonzero().item<int64_t>(), 0);
+  }
+}
+
+// Kernels read and write the host's memory over the link; whatever else uses these tensors, copies
+// and checkpoints, takes them for the device's.
+TEST_P(GpuOptimTest, OffloadedStateHasTheBitsOfStateOnTheDevice) {
+  DeviceRun want(at::kCUDA, GetParam(), 0.25);
+  Optimizer near(want.config, want.arena);
+  const double scale = GetParam() == at::kHalf ? 65536.0 : 1.0;
+  for (uint32_t step = 0; step < 5; ++step) {
+    want.set_gradients(step, scale);
+    near.step(want.arena, 0.01);
+  }
+  for (const double offload : {0.5, 1.0}) {
+    DeviceRun got(at::kCUDA, GetParam(), 0.25, offload);
+    EXPECT_TRUE(got.arena.buckets()[1].is_offloaded);
+    EXPECT_EQ(got.arena.buckets()[0].is_offloaded, offload == 1.0);
+    Optimizer far(got.config, got.arena);
+    EXPECT_TRUE(far.runs_beside());
+    int64_t last = 0;
+    for (uint32_t step = 0; step < 5; ++step) {
+      far.wait_for(0);
+      far.wait_for(1);
+      got.set_gradients(step, scale);
+      last = far.enqueue_step(got.arena, 0.01);
+    }
+    EXPECT_EQ(far.wait_report(last).applied_steps, near.state().applied_steps);
+    far.wait_for_all();
+    for (size_t i = 0; i < want.arena.buckets().size(); ++i) {
+      for (const Role role : {Role::compute(), Role::master(), Role::exp_avg(), Role::exp_avg_sq(),
+                              Role::average(0), Role::average(1)}) {
+        EXPECT_TRUE(at::equal(got.arena.buckets()[i].tensor(role).cpu(),
+                              want.arena.buckets()[i].tensor(role).cpu()))
+            << to_string(role) << " of bucket " << i << ", offload " << offload;
+      }
+      EXPECT_EQ(got.arena.buckets()[i].grad.count_nonzero().item<int64_t>(), 0);
+    }
+    {
+      const BoundWeights bound = got.arena.bind(WeightSet::average(0));
+      EXPECT_TRUE(at::equal(
+          got.parameters.named()[2].parameter->value.cpu(),
+          want.arena.export_parameter("b.weight", Role::average(0)).to(GetParam()).cpu()));
+    }
+    EXPECT_TRUE(at::equal(got.arena.buckets()[1].compute, want.arena.buckets()[1].compute));
   }
 }
 

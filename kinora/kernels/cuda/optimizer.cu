@@ -359,7 +359,8 @@ cudaError_t launch_rule(const BucketTable& table, const UpdateParameters& parame
   if (error != cudaSuccess) {
     return error;
   }
-  const int64_t blocks = std::min(table.num_chunks, int64_t{kBlocksPerSm} * multiprocessors);
+  const int64_t blocks = std::min(
+      {table.num_chunks, int64_t{kBlocksPerSm} * multiprocessors, int64_t{table.max_blocks}});
   update_weights_kernel<kRule, kEmas, kUnroll, kBlocksPerSm>
       <<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(table, parameters, control);
   return cudaGetLastError();

@@ -22,6 +22,7 @@ struct BucketTable {
   const UpdateBucket* buckets = nullptr;
   int32_t num_buckets = 0;
   int64_t num_chunks = 0;
+  int32_t max_blocks = INT32_MAX;  ///< that update_weights takes of the GPU
 };
 
 /// Bytes of sum_squares' scratch.

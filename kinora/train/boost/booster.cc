@@ -71,6 +71,7 @@ Boosted::Boosted(std::unique_ptr<Boostable> model, const BoosterOptions& options
           .train = true,
           .rule = optimizer.rule,
           .ema_decays = options.ema_decays,
+          .offload = optimizer.offload,
           .sharding = {.group = mesh_.state_group(),
                        .stage = stage,
                        .whole_gradients = !options.plugin_config.reduce_each_micro_batch}});
@@ -90,6 +91,15 @@ Boosted::Boosted(std::unique_ptr<Boostable> model, const BoosterOptions& options
             .reads_before_passes = model_->is_fp8() || !model_->tells_reads(),
             .largest = model_->magnitudes()});
     model_->tell_buckets(buckets.translate(parallel_->hook()));
+  } else if (optimizer_->runs_beside() && model_->tells_reads() && !model_->is_fp8() &&
+             arena_->num_frozen() == 0) {
+    waits_by_bucket_ = true;
+    const auto wait = [optimizer = optimizer_.get()](ops::BucketMoment moment, int64_t bucket) {
+      if (moment == ops::BucketMoment::kBeforeForward) {
+        optimizer->wait_for(static_cast<size_t>(bucket));
+      }
+    };
+    model_->tell_buckets(buckets.translate(wait));
   }
   model_->settle(*arena_, mesh_.world());  // when all that can be refused has been
   loss_ = at::zeros({}, at::device(device).dtype(at::kFloat));
@@ -134,7 +144,9 @@ optim::StepResult Boosted::step() {
                " calls of backward(), got ", passes_);
   passes_ = 0;
   const int64_t number = enqueue_update(schedule_.at(steps_), end_step());
-  if (!model_->tells_reads()) {
+  if (model_->tells_reads()) {
+    optimizer_->wait_for_all();
+  } else {
     refresh();
   }
   ++steps_;
@@ -182,6 +194,9 @@ void Boosted::load_optimizer(const std::filesystem::path& checkpoint) {
 }
 
 void Boosted::begin_step() {
+  if (!waits_by_bucket_) {
+    optimizer_->wait_for_all();
+  }
   if (parallel_ != nullptr) {
     parallel_->begin_step();
   }
@@ -225,6 +240,7 @@ int64_t Boosted::enqueue_update(double lr, const at::Tensor& loss) {
 }
 
 void Boosted::refresh() {
+  optimizer_->wait_for_all();
   if (parallel_ != nullptr) {
     parallel_->refresh();
   }

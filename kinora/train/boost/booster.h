@@ -113,7 +113,8 @@ class Boosted {
   std::unique_ptr<optim::Arena> arena_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<parallel::DataParallel> parallel_;
-  at::Tensor loss_;  // of the step: fp32, no dims
+  bool waits_by_bucket_ = false;  // for updates that run beside the next forward
+  at::Tensor loss_;               // of the step: fp32, no dims
   int64_t num_passes_ = 1;
   int64_t next_num_passes_ = 1;
   int64_t passes_ = 0;  // of the step, done

@@ -1,0 +1,36 @@
+#include "kinora/device/host_memory.h"
+
+#include <ATen/ops/zeros.h>
+
+#include "kinora/core/error.h"
+#include "kinora/core/process_memory.h"
+#include "kinora/core/text.h"
+#include "kinora/device/dry_run.h"
+#include "kinora/device/memory_launch.h"
+
+namespace kinora::device {
+namespace {
+
+// Share of the machine's memory that page-locked arrays leave to everything else.
+constexpr int64_t kLeft = 20;
+
+}  // namespace
+
+at::Tensor zeros_in_host_memory(int64_t numel, at::Device device) {
+  const auto options = at::TensorOptions(at::kFloat).device(device);
+  if (in_dry_run()) {
+    const NotCounted not_counted;
+    return at::zeros({numel}, options);
+  }
+  if (!device.is_cuda()) {
+    return at::zeros({numel}, options);
+  }
+  const int64_t bytes = numel * static_cast<int64_t>(sizeof(float));
+  const int64_t room = available_memory() - physical_memory() / kLeft;
+  KINORA_CHECK(bytes <= room, kMemory, "[memory] the host's memory must hold ", human_bytes(bytes),
+               " more of the optimizer's state, and has room for ",
+               human_bytes(room < 0 ? 0 : room), ". Hint: a smaller optim.offload");
+  return cuda::pinned_zeros(numel, options);
+}
+
+}  // namespace kinora::device

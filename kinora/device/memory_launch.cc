@@ -1,0 +1,35 @@
+#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
+#include "kinora/device/memory_launch.h"
+
+#include <ATen/ops/from_blob.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "kinora/core/cuda.h"
+
+namespace kinora::device::cuda {
+
+at::Tensor pinned_zeros(int64_t numel, const at::TensorOptions& options) {
+  const at::Device device = options.device();
+  const c10::cuda::CUDAGuard guard(device);
+  const at::Device numbered(device.type(), c10::cuda::current_device());
+  const size_t bytes = static_cast<size_t>(numel) * sizeof(float);
+  void* memory = nullptr;
+  KINORA_CUDA_CHECK(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped));
+  std::memset(memory, 0, bytes);
+  return at::from_blob(
+      memory, {numel}, [](void* pointer) { (void)cudaFreeHost(pointer); },
+      options.dtype(at::kFloat).device(numbered), numbered);
+}
+
+void limit_memory(at::Device device, int64_t bytes) {
+  const auto total = static_cast<double>(cuda_device(device.index()).total_memory);
+  c10::cuda::CUDACachingAllocator::setMemoryFraction(
+      std::min(1.0, static_cast<double>(bytes) / total), device.index());
+}
+
+}  // namespace kinora::device::cuda
