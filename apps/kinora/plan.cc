@@ -74,14 +74,6 @@ Study make_study(const PlanArguments& arguments) {
   return study;
 }
 
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) {
-    text += (text.empty() ? "" : " ") + word;
-  }
-  return text;
-}
-
 std::string gib(int64_t bytes) {
   std::ostringstream text;
   text << std::fixed << std::setprecision(1) << static_cast<double>(bytes) / kGiB;
@@ -118,7 +110,7 @@ std::string verdict(const Study& study, const train::MemoryPlan& plan,
     return text.str();
   }
   const train::PlanChoice& choice = choices.front();
-  text << joined(choice.overrides) << " makes it " << gib(choice.plan.needed()) << " GiB at about "
+  text << choice.text() << " makes it " << gib(choice.plan.needed()) << " GiB at about "
        << human_number(std::max(choice.slowdown, 1.0), 3) << "x the time";
   return text.str();
 }
@@ -128,7 +120,7 @@ std::string search_table(const std::vector<train::PlanChoice>& choices) {
   for (const train::PlanChoice& choice : choices) {
     rows.push_back({choice.samples_per_s > 0.0 ? human_rate(choice.samples_per_s) : "?",
                     gib(choice.plan.needed()),
-                    choice.overrides.empty() ? "(as it is)" : joined(choice.overrides)});
+                    choice.overrides.empty() ? "(as it is)" : choice.text()});
   }
   return text_table(rows);
 }

@@ -19,6 +19,7 @@
 #include "kinora/io/file.h"
 #include "kinora/pipelines/tokenizer_folder.h"
 #include "kinora/train/own_text_encoder.h"
+#include "kinora/train/plan/memory_budget.h"
 #include "kinora/train/rank_agreement.h"
 #include "kinora/train/run_resume.h"
 
@@ -130,6 +131,8 @@ Run::Run(const RunConfig& asked, const Resume& resume, const comm::Group& world)
                  "parallel.sequence, which shows a sample to several ranks");
     importance.emplace(config.objective.timesteps);
   }
+  config = within_budget(config, device, mesh.world());
+  micro_batch = config.micro_batch(mesh.data_ranks());
   if (writes()) {
     planned = plan_of_run(config, {.device = device.type(), .ranks = world.size()});
   }

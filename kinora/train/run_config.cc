@@ -51,6 +51,12 @@ void describe_train(Fields& fields, RunConfig& config) {
       "time: none, elementwise (norms and GELU), mlp (and the MLP's first product), block (every "
       "block), block:K (the first K blocks), or block:K,elementwise or block:K,mlp (the first K "
       "blocks whole, and so much of the others). elementwise and mlp need the fast path.");
+  fields.add(
+      "vram_budget", train.vram_budget,
+      "Most of the GPU's memory that the run takes, its context and libraries included: none, "
+      "auto (what is free) or a size such as 8GiB. Where the recipe needs more, the fastest "
+      "of train.recompute, train.micro_batch, optim.offload and, with several ranks, "
+      "parallel.plugin is taken that fits, and said.");
   fields.add("graph_memory_gib", train.graph_memory_gib,
              "GiB that CUDA graphs (kernels.graphs) of the sizes of data.buckets may take: sizes "
              "for which so much is too little run without one, and the log says which. 0 = what "
@@ -190,6 +196,11 @@ void describe_optim(Fields& fields, optim::OptimizerConfig& optim) {
              "Decay of every parameter, decoupled; sgd: added to the gradient.", between(0, 1000));
   fields.add("max_grad_norm", optim.max_grad_norm,
              "Clip gradients to this global norm; 0 = no clipping.", between(0, 1e12));
+  fields.add(
+      "offload", optim.offload,
+      "Share of the blocks whose fp32 weights, moments and averages lie in the host's memory "
+      "and not in the GPU's. Updates of these take longer.",
+      between(0, 1));
 }
 
 /// What a step takes of a second set, in the scope of its section. whole: its global batch.

@@ -24,7 +24,8 @@ struct TrainOptions {
   bool fp8 = false;
   ops::Fp8Scaling fp8_scaling = ops::Fp8Scaling::kDelayed;
   std::string recompute = "none";
-  double graph_memory_gib = 0.0;  ///< 0: what there is room for
+  std::string vram_budget = "none";  ///< budget_bytes()
+  double graph_memory_gib = 0.0;     ///< 0: what there is room for
   int64_t seed = 0;
   DeviceChoice device = DeviceChoice::kAuto;
   int64_t threads = 0;

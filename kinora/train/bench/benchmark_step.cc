@@ -23,6 +23,7 @@
 #include "kinora/train/bench/random_encoders.h"
 #include "kinora/train/encode_stage.h"
 #include "kinora/train/frozen_encoder.h"
+#include "kinora/train/plan/memory_budget.h"
 #include "kinora/train/setup.h"
 #include "kinora/train/trainable.h"
 #include "kinora/train/training_step.h"
@@ -167,6 +168,7 @@ class StepTimer::Impl {
                     : nullptr),
         mesh_(world, config.parallel.mesh()) {
     config_.model = model_of(config, frozen_.get());
+    config_ = within_budget(config_, device_, mesh_.world());
     if (!config_.data.buckets.empty()) {
       // A search for batch sizes tries many, whose graphs would fill the memory that it measures.
       config_.kernels.graphs = ops::Switch::kOff;

@@ -17,6 +17,7 @@ struct GpuFacts {
   bool fp8 = false;               ///< products of 8-bit floats
   double bytes_per_s = 0.0;       ///< of its memory, at best
   double link_bytes_per_s = 0.0;  ///< of ring collectives among the GPUs of a host, about
+  double host_bytes_per_s = 0.0;  ///< to and from the host's memory, each way at once, about
 };
 
 /// "h200", ..., or a number of GiB, of which nothing but its memory is known. kConfig, naming all,

@@ -227,14 +227,19 @@ class Planner {
   /// Returns the bytes of all parts, which are `live`.
   int64_t add_state(const optim::Arena& arena, int64_t live) {
     using optim::Role;
+    const auto on_device = [&](Role role) {
+      const int64_t offloaded = arena.offloaded_bytes(role);
+      plan_.offloaded += offloaded;
+      return arena.bytes(role) - offloaded;
+    };
     int64_t averages = 0;
     for (size_t k = 0; k < config_.ema_decays.size(); ++k) {
-      averages += arena.bytes(Role::average(k));
+      averages += on_device(Role::average(k));
     }
-    plan_.parts = {{"weights", arena.bytes(Role::master())},
+    plan_.parts = {{"weights", on_device(Role::master())},
                    {"compute copies", arena.bytes(Role::compute())},
                    {"gradients", arena.bytes(Role::grad())},
-                   {"moments", arena.bytes(Role::exp_avg()) + arena.bytes(Role::exp_avg_sq())},
+                   {"moments", on_device(Role::exp_avg()) + on_device(Role::exp_avg_sq())},
                    {"averages", averages}};
     int64_t sum = 0;
     for (const MemoryPart& part : plan_.parts) {
@@ -381,9 +386,10 @@ class Planner {
       const int64_t cublas = (records_ ? 2 : 1) * kCublasWorkspace;
       plan_.parts.push_back({"workspace of cuBLAS", cublas});
       plan_.peak += cublas;
-      plan_.besides = kContext + (plan_.fast_path ? kProductsWorkspace : 0) +
-                      (plan_.target.ranks > 1 ? kCommunicator : 0) +
-                      static_cast<int64_t>(kFragmentation * static_cast<double>(plan_.peak));
+      plan_.outside = kContext + (plan_.fast_path ? kProductsWorkspace : 0) +
+                      (plan_.target.ranks > 1 ? kCommunicator : 0);
+      plan_.besides =
+          plan_.outside + static_cast<int64_t>(kFragmentation * static_cast<double>(plan_.peak));
     } else {
       const int64_t process =
           kProcess + static_cast<int64_t>(kHeapShare * static_cast<double>(plan_.peak));
@@ -478,6 +484,9 @@ std::string table(const MemoryPlan& plan, bool by_layer) {
   }
   if (plan.graphs > 0) {
     rows.push_back({"besides: CUDA graphs of data.buckets", human_bytes(plan.graphs)});
+  }
+  if (plan.offloaded > 0) {
+    rows.push_back({"in the host's memory", human_bytes(plan.offloaded)});
   }
   if (by_layer && !plan.layers.empty()) {
     rows.push_back({"activations by layer", ""});

@@ -46,8 +46,11 @@ struct MemoryPlan {
   /// What the target has to have besides: the GPU's context and libraries, and what its allocator
   /// cannot use.
   int64_t besides = 0;
+  int64_t outside = 0;  ///< of it what no tensors' allocator takes: context and libraries
   /// With data.buckets what their CUDA graphs hold, where there is room for it.
   int64_t graphs = 0;
+  /// Bytes of the optimizer's state that lie in the host's memory (optim.offload).
+  int64_t offloaded = 0;
   /// What no file said, and was taken for granted.
   std::vector<std::string> assumed;
 

@@ -7,18 +7,20 @@
 #include <utility>
 
 #include "kinora/core/error.h"
+#include "kinora/core/text.h"
 #include "kinora/train/boost/booster_options.h"
 #include "kinora/train/plan/step_estimate.h"
 
 namespace kinora::train {
 namespace {
 
-/// A setting to try. Larger numbers of the first three take less memory.
+/// A setting to try. Larger numbers take less memory.
 struct Candidate {
   int stage = 0;
   size_t recompute = 0;  // of kRecompute
   int64_t division = 1;  // of the samples of a rank: micro-batches
   int64_t sequence = 1;
+  double offload = 0.0;
   RunConfig config;
   std::vector<std::string> overrides;
   double samples_per_s = 0.0;
@@ -34,11 +36,12 @@ struct Candidate {
   /// Whether this one cannot fit if `other` does not.
   [[nodiscard]] bool needs_as_much_as(const Candidate& other) const {
     return stage <= other.stage && recompute <= other.recompute && division <= other.division &&
-           sequence <= other.sequence;
+           sequence <= other.sequence && offload <= other.offload;
   }
 };
 
 constexpr std::array<const char*, 4> kRecompute = {"none", "elementwise", "mlp", "block"};
+constexpr std::array<double, 11> kOffload = {0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0};
 constexpr std::array<const char*, 4> kPlugins = {"ddp", "zero1", "zero2", "zero3"};
 
 class Search {
@@ -69,15 +72,39 @@ class Search {
         too_large.push_back(&candidate);
         continue;
       }
-      found.push_back({.overrides = candidate.overrides,
-                       .plan = *std::move(plan),
-                       .samples_per_s = knows_speed_ ? candidate.samples_per_s : 0.0,
-                       .slowdown = as_it_is / candidate.samples_per_s});
+      found.push_back(choice_of(candidate, *std::move(plan), as_it_is));
     }
     return found;
   }
 
+  PlanChoice smallest() {
+    add_all();
+    const double as_it_is = estimate_.samples_per_s(config_, target_.ranks);
+    std::optional<PlanChoice> least;
+    for (const Candidate& candidate : candidates_) {
+      const bool has_smaller =
+          std::any_of(candidates_.begin(), candidates_.end(), [&candidate](const Candidate& other) {
+            return candidate.needs_as_much_as(other) && !other.needs_as_much_as(candidate);
+          });
+      std::optional<MemoryPlan> plan = has_smaller ? std::nullopt : plan_of(candidate);
+      if (plan && (!least || plan->needed() < least->plan.needed())) {
+        least = choice_of(candidate, *std::move(plan), as_it_is);
+      }
+    }
+    KINORA_CHECK(least, kInternal, "[plan] no settings of the recipe can be planned");
+    return *std::move(least);
+  }
+
  private:
+  [[nodiscard]] PlanChoice choice_of(const Candidate& candidate, MemoryPlan plan,
+                                     double as_it_is) const {
+    return {.overrides = candidate.overrides,
+            .config = candidate.config,
+            .plan = std::move(plan),
+            .samples_per_s = knows_speed_ ? candidate.samples_per_s : 0.0,
+            .slowdown = as_it_is / candidate.samples_per_s};
+  }
+
   /// Where nothing is known of its speed any GPU gives the order.
   GpuFacts speed_of(const GpuFacts& gpu) {
     knows_speed_ = gpu.half_flops > 0.0;
@@ -105,14 +132,25 @@ class Search {
       }
       for (int stage = first; stage <= last; ++stage) {
         for (size_t recompute = 0; recompute < kRecompute.size(); ++recompute) {
-          add_divisions(stage, recompute, sequence);
+          for (const double offload : kOffload) {
+            add_divisions({.stage = stage,
+                           .recompute = recompute,
+                           .sequence = sequence,
+                           .offload = offload,
+                           .config = config_,
+                           .overrides = {}});
+          }
         }
       }
     }
   }
 
-  void add_divisions(int stage, size_t recompute, int64_t sequence) {
-    const int64_t data_ranks = target_.ranks / sequence;
+  void add_divisions(const Candidate& candidate) {
+    const int64_t data_ranks = target_.ranks / candidate.sequence;
+    const bool is_other = candidate.offload != config_.optim.offload;
+    if (is_other && target_.device != c10::DeviceType::CUDA) {
+      return;
+    }
     if (config_.train.global_batch % data_ranks != 0) {
       return;
     }
@@ -121,36 +159,35 @@ class Search {
       if (own % division != 0) {
         break;
       }
-      add(stage, recompute, division, sequence, own / division);
+      add(candidate, division, own / division);
     }
   }
 
-  void add(int stage, size_t recompute, int64_t division, int64_t sequence, int64_t micro_batch) {
-    Candidate candidate{.stage = stage,
-                        .recompute = recompute,
-                        .division = division,
-                        .sequence = sequence,
-                        .config = config_,
-                        .overrides = {}};
+  void add(Candidate candidate, int64_t division, int64_t micro_batch) {
+    candidate.division = division;
     RunConfig& config = candidate.config;
     const auto set = [&candidate](const std::string& key, const std::string& value) {
       candidate.overrides.push_back(key + "=" + value);
     };
-    if (zero_stage(config_.plugin, config_.parallel) != stage) {
-      config.plugin = kPlugins[static_cast<size_t>(stage)];
+    if (zero_stage(config_.plugin, config_.parallel) != candidate.stage) {
+      config.plugin = kPlugins[static_cast<size_t>(candidate.stage)];
       config.parallel.zero_stage = -1;
       set("parallel.plugin", config.plugin);
       if (config_.parallel.zero_stage >= 0) {
         set("parallel.zero_stage", "-1");
       }
     }
-    if (config_.parallel.sp_size != sequence) {
-      config.parallel.sp_size = sequence;
-      set("parallel.sequence", std::to_string(sequence));
+    if (config_.parallel.sp_size != candidate.sequence) {
+      config.parallel.sp_size = candidate.sequence;
+      set("parallel.sequence", std::to_string(candidate.sequence));
     }
-    if (config_.train.recompute != kRecompute[recompute]) {
-      config.train.recompute = kRecompute[recompute];
+    if (config_.train.recompute != kRecompute[candidate.recompute]) {
+      config.train.recompute = kRecompute[candidate.recompute];
       set("train.recompute", config.train.recompute);
+    }
+    if (config_.optim.offload != candidate.offload) {
+      config.optim.offload = candidate.offload;
+      set("optim.offload", human_number(candidate.offload, 2));
     }
     const int64_t now = config_.train.micro_batch;
     if ((now > 0 ? now : micro_batch * division) != micro_batch) {
@@ -180,6 +217,18 @@ class Search {
 std::vector<PlanChoice> search_plans(const RunConfig& config, const PlanTarget& target,
                                      const GpuFacts& gpu, size_t most) {
   return Search(config, target, gpu).find(most);
+}
+
+PlanChoice smallest_plan(const RunConfig& config, const PlanTarget& target, const GpuFacts& gpu) {
+  return Search(config, target, gpu).smallest();
+}
+
+std::string PlanChoice::text() const {
+  std::string line;
+  for (const std::string& override : overrides) {
+    line += (line.empty() ? "" : " ") + override;
+  }
+  return line.empty() ? "the recipe as it is" : line;
 }
 
 }  // namespace kinora::train

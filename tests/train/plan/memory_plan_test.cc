@@ -1,4 +1,5 @@
 #include "kinora/train/plan/memory_plan.h"
+#include "kinora/train/plan/memory_budget.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
@@ -161,6 +162,23 @@ TEST(MemoryPlanTest, CountsTheStateOfTheRealArena) {
             arena.bytes(Role::exp_avg()) + arena.bytes(Role::exp_avg_sq()));
   EXPECT_EQ(bytes_of(plan, "averages"),
             arena.bytes(Role::average(0)) + arena.bytes(Role::average(1)));
+}
+
+TEST(MemoryPlanTest, StateInTheHostsMemoryIsNoneOfTheGpu) {
+  const std::vector<std::string> bf16 = {"train.micro_batch=32", "train.global_batch=32"};
+  std::vector<std::string> offloaded = bf16;
+  offloaded.emplace_back("optim.offload=1");
+  const MemoryPlan near = plan_memory(config_of("imagenet-256-dit-xl2", bf16), kGpu);
+  const MemoryPlan far = plan_memory(config_of("imagenet-256-dit-xl2", offloaded), kGpu);
+  int64_t moved = 0;
+  for (const char* part : {"weights", "moments", "averages"}) {
+    moved += bytes_of(near, part) - bytes_of(far, part);
+  }
+  EXPECT_EQ(near.offloaded, 0);
+  EXPECT_EQ(far.offloaded, moved);
+  // 28 blocks of 23.9 million parameters with 16 bytes each.
+  EXPECT_NEAR(static_cast<double>(moved), 28.0 * 23.9e6 * 16.0, 0.02 * static_cast<double>(moved));
+  EXPECT_EQ(near.peak - far.peak, moved);
 }
 
 TEST(MemoryPlanTest, PartsAddUpToThePeak) {
@@ -468,11 +486,46 @@ TEST(PlanSearchTest, DividesStateWhereThatIsNeeded) {
   EXPECT_EQ(choices[0].overrides[0].rfind("parallel.plugin=zero", 0), 0U);
 }
 
+// The gradients and copies for forward take 4 GiB, the optimizer's state 10.
+TEST(PlanSearchTest, OffloadsStateWhereThatIsNeeded) {
+  const RunConfig config =
+      config_of("imagenet-256-dit-xl2", {"train.micro_batch=32", "train.global_batch=32"});
+  const GpuFacts gpu = find_gpu("4060");
+  PlanTarget target = kGpu;
+  target.memory = gpu.memory;
+  const std::vector<PlanChoice> choices = search_plans(config, target, gpu, 1);
+  ASSERT_EQ(choices.size(), 1U);
+  EXPECT_NE(choices[0].text().find("optim.offload="), std::string::npos) << choices[0].text();
+  EXPECT_GT(choices[0].config.optim.offload, 0.0);
+  EXPECT_GT(choices[0].slowdown, 1.0);
+  const PlanChoice least = smallest_plan(config, target, gpu);
+  EXPECT_LE(least.plan.needed(), choices[0].plan.needed());
+  EXPECT_EQ(least.config.optim.offload, 1.0);
+  EXPECT_EQ(least.config.train.recompute, "block");
+}
+
 TEST(PlanSearchTest, FindsNothingWhereNothingFits) {
   const RunConfig config = config_of("imagenet-256-dit-xl2", {});
   PlanTarget target = kGpu;
   target.memory = int64_t{4} << 30;
   EXPECT_TRUE(search_plans(config, target, find_gpu("4"), 1).empty());
+}
+
+TEST(MemoryBudgetTest, ReadsSizes) {
+  EXPECT_EQ(budget_bytes("none", 5), 0);
+  EXPECT_EQ(budget_bytes("auto", 5), 5);
+  EXPECT_EQ(budget_bytes("8GiB", 5), int64_t{8} << 30);
+  EXPECT_EQ(budget_bytes("1.5GiB", 5), int64_t{3} << 29);
+  EXPECT_EQ(budget_bytes("600MiB", 5), int64_t{600} << 20);
+  for (const char* wrong : {"", "8", "8GB", "GiB", "-8GiB", "0GiB", "nanGiB", "1e300GiB"}) {
+    EXPECT_THROW((void)budget_bytes(wrong, 5), Error) << wrong;
+  }
+}
+
+TEST(MemoryBudgetTest, IsOfAGpu) {
+  const RunConfig config = config_of("demo", {"train.vram_budget=1GiB"});
+  EXPECT_THROW((void)within_budget(config, at::kCPU, {}), Error);
+  EXPECT_EQ(within_budget(config_of("demo", {}), at::kCPU, {}).train.recompute, "none");
 }
 
 }  // namespace memory_plan_test

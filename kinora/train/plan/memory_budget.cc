@@ -1,0 +1,94 @@
+#include "kinora/train/plan/memory_budget.h"
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "kinora/core/cuda.h"
+#include "kinora/core/error.h"
+#include "kinora/core/log.h"
+#include "kinora/core/text.h"
+#include "kinora/device/free_memory.h"
+#include "kinora/train/plan/gpu_facts.h"
+#include "kinora/train/plan/memory_plan.h"
+#include "kinora/train/plan/plan_search.h"
+
+namespace kinora::train {
+
+int64_t budget_bytes(const std::string& budget, int64_t free) {
+  if (budget == "none") {
+    return 0;
+  }
+  if (budget == "auto") {
+    return free;
+  }
+  double number = 0.0;
+  const char* end = budget.data() + budget.size();
+  const auto parsed = std::from_chars(budget.data(), end, number);
+  const std::string_view unit(parsed.ptr, static_cast<size_t>(end - parsed.ptr));
+  constexpr double kMiB = 1024.0 * 1024.0;
+  constexpr double kMost = 1e6;  // GiB
+  const bool is_known = parsed.ec == std::errc() && (unit == "GiB" || unit == "MiB");
+  const double bytes = number * (unit == "GiB" ? kGiB : kMiB);
+  KINORA_CHECK(
+      is_known && bytes >= 1.0 && bytes < kMost * kGiB, kConfig,
+      "[train] train.vram_budget must be none, auto or a size such as 8GiB or 600MiB, got ",
+      budget);
+  return static_cast<int64_t>(bytes);
+}
+
+namespace {
+
+/// Ranks are there already: how many share a sequence stays.
+std::optional<PlanChoice> fastest(const RunConfig& config, const PlanTarget& target,
+                                  const GpuFacts& gpu) {
+  constexpr size_t kTried = 8;
+  const bool changes_ranks = target.ranks > 1 && config.model.is_video();
+  for (PlanChoice& choice : search_plans(config, target, gpu, changes_ranks ? kTried : 1)) {
+    if (choice.config.parallel.sp_size == config.parallel.sp_size) {
+      return std::move(choice);
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+RunConfig within_budget(const RunConfig& config, at::Device device, const comm::Group& world) {
+  const std::string& asked = config.train.vram_budget;
+  if (asked == "none") {
+    return config;
+  }
+  KINORA_CHECK(device.is_cuda(), kConfig, "[train] train.vram_budget is ", asked,
+               ", but this run computes on the CPU");
+  const CudaDevice gpu = cuda_device(device.index());
+  const int64_t budget =
+      std::min(budget_bytes(asked, cuda_free_memory(device.index())), gpu.total_memory);
+  const PlanTarget target{.device = device.type(), .ranks = world.size(), .memory = budget};
+  const GpuFacts facts = gpu_of_driver(gpu.name, gpu.total_memory);
+  RunConfig fitting = config;
+  MemoryPlan plan = plan_memory(config, target);
+  if (!plan.fits()) {
+    const std::optional<PlanChoice> choice = fastest(config, target, facts);
+    if (!choice) {
+      const PlanChoice least = smallest_plan(config, target, facts);
+      throw_error(ErrorKind::kMemory, "[train] train.vram_budget of ", human_bytes(budget),
+                  " is too little: the least is ", human_bytes(least.plan.needed()), ", with ",
+                  least.text());
+    }
+    if (world.rank() == 0) {
+      log_info("[train] train.vram_budget of ", human_bytes(budget), ": the recipe needs ",
+               human_bytes(plan.needed()), ", with ", choice->text(), " ",
+               human_bytes(choice->plan.needed()), " at about ", human_number(choice->slowdown, 3),
+               "x the time");
+    }
+    fitting = choice->config;
+    plan = choice->plan;
+  }
+  device::limit_memory(device, budget - plan.outside);
+  return fitting;
+}
+
+}  // namespace kinora::train
