@@ -38,8 +38,7 @@ Json state_json(const TrainingState& state) {
 }
 
 kernels::UpdateRule rule_of(const std::string& name) {
-  using enum kernels::UpdateRule;
-  for (const kernels::UpdateRule rule : {kAdamW, kLion, kSgd}) {
+  for (const kernels::UpdateRule rule : optim::kUpdateRules) {
     if (optim::to_string(rule) == name) {
       return rule;
     }

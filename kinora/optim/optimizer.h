@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -13,6 +14,10 @@
 #include "kinora/optim/arena.h"
 
 namespace kinora::optim {
+
+/// Every rule.
+inline constexpr std::array kUpdateRules = {kernels::UpdateRule::kAdamW, kernels::UpdateRule::kLion,
+                                            kernels::UpdateRule::kSgd};
 
 /// "adamw", "lion" or "sgd": the names in recipes and checkpoints.
 [[nodiscard]] const char* to_string(kernels::UpdateRule rule);

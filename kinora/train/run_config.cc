@@ -179,10 +179,9 @@ void describe_lr(Fields& fields, optim::LrSchedule& lr) {
 
 void describe_optim(Fields& fields, optim::OptimizerConfig& optim) {
   const auto scope = fields.scope("optim");
-  using enum kernels::UpdateRule;
   const Range decay{.min = 0, .max = 1, .min_open = false, .max_open = true};
   std::vector<Choice<kernels::UpdateRule>> rules;
-  for (const kernels::UpdateRule rule : {kAdamW, kLion, kSgd}) {
+  for (const kernels::UpdateRule rule : optim::kUpdateRules) {
     rules.push_back({optim::to_string(rule), rule});
   }
   fields.add("rule", optim.rule, std::move(rules),

@@ -280,7 +280,7 @@ TEST_P(UpdateRuleTest, FusedPassEqualsTheComposedOne) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Rules, UpdateRuleTest,
-                         testing::Values(UpdateRule::kAdamW, UpdateRule::kLion, UpdateRule::kSgd),
+                         testing::ValuesIn(kUpdateRules),
                          [](const auto& info) { return std::string(to_string(info.param)); });
 
 TEST(OptimizerTest, TheNumberOfThreadsChangesNoBit) {
