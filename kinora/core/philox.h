@@ -13,22 +13,23 @@ namespace kinora {
 
 /// What a random number is for. The values are part of the checkpoint format: never renumber.
 enum class RandomPurpose : uint8_t {
-  kInit = 1,           ///< initial parameter values; sample = hash of the parameter's name
-  kNoise = 2,          ///< x_t's noise in training
-  kTimestep = 3,       ///< t in training
-  kLabelDropout = 4,   ///< whether a label becomes the null class
-  kDataOrder = 5,      ///< order of an epoch; sample = epoch
-  kAugment = 6,        ///< flips and crops
-  kInitialNoise = 7,   ///< x_T of a sampler; sample = image index
-  kSamplerNoise = 8,   ///< noise added by a sampler at its step
-  kGenerate = 9,       ///< the built-in generated data; sample = its index
-  kValidation = 10,    ///< t and noise of the fixed validation set
-  kFrameMask = 11,     ///< which frames of a clip training gives
-  kLatent = 12,        ///< of the latents that an autoencoder's mean and deviation describe
-  kBucket = 13,        ///< which bucket takes a sample; sample = its index, step = epoch
-  kNoiseOffset = 14,   ///< what training adds to all noise of a channel
-  kPyramidNoise = 15,  ///< the coarse levels of training's noise
-  kMask = 16,          ///< the parts of pictures that a U-Net learns to fill in
+  kInit = 1,             ///< initial parameter values; sample = hash of the parameter's name
+  kNoise = 2,            ///< x_t's noise in training
+  kTimestep = 3,         ///< t in training
+  kLabelDropout = 4,     ///< whether a label becomes the null class
+  kDataOrder = 5,        ///< order of an epoch; sample = epoch
+  kAugment = 6,          ///< flips and crops
+  kInitialNoise = 7,     ///< x_T of a sampler; sample = image index
+  kSamplerNoise = 8,     ///< noise added by a sampler at its step
+  kGenerate = 9,         ///< the built-in generated data; sample = its index
+  kValidation = 10,      ///< t and noise of the fixed validation set
+  kFrameMask = 11,       ///< which frames of a clip training gives
+  kLatent = 12,          ///< of the latents that an autoencoder's mean and deviation describe
+  kBucket = 13,          ///< which bucket takes a sample; sample = its index, step = epoch
+  kNoiseOffset = 14,     ///< what training adds to all noise of a channel
+  kPyramidNoise = 15,    ///< the coarse levels of training's noise
+  kMask = 16,            ///< the parts of pictures that a U-Net learns to fill in
+  kWeightRounding = 17,  ///< of weights kept in bf16; sample = hash of the parameter's name
   kTest = 255,
 };
 

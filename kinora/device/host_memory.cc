@@ -16,8 +16,8 @@ constexpr int64_t kLeft = 20;
 
 }  // namespace
 
-at::Tensor zeros_in_host_memory(int64_t numel, at::Device device) {
-  const auto options = at::TensorOptions(at::kFloat).device(device);
+at::Tensor zeros_in_host_memory(int64_t numel, at::ScalarType type, at::Device device) {
+  const auto options = at::TensorOptions(type).device(device);
   if (in_dry_run()) {
     const NotCounted not_counted;
     return at::zeros({numel}, options);
@@ -25,7 +25,7 @@ at::Tensor zeros_in_host_memory(int64_t numel, at::Device device) {
   if (!device.is_cuda()) {
     return at::zeros({numel}, options);
   }
-  const int64_t bytes = numel * static_cast<int64_t>(sizeof(float));
+  const int64_t bytes = numel * static_cast<int64_t>(c10::elementSize(type));
   const int64_t room = available_memory() - physical_memory() / kLeft;
   KINORA_CHECK(bytes <= room, kMemory, "[memory] the host's memory must hold ", human_bytes(bytes),
                " more of the optimizer's state, and has room for ",

@@ -6,10 +6,11 @@
 
 namespace kinora::device {
 
-/// fp32 zeros [numel], a tensor of `device` whose bytes lie in the host's memory. A GPU's kernels
+/// Zeros [numel], a tensor of `device` whose bytes lie in the host's memory. A GPU's kernels
 /// and copies use it as any other tensor, over the link to the host: page-locked memory has one
 /// address on both sides. Takes nothing of the GPU's memory. On a CPU as at::zeros.
 /// kMemory where the host has less, with some left for everything else.
-[[nodiscard]] at::Tensor zeros_in_host_memory(int64_t numel, at::Device device);
+[[nodiscard]] at::Tensor zeros_in_host_memory(int64_t numel, at::ScalarType type,
+                                              at::Device device);
 
 }  // namespace kinora::device

@@ -17,13 +17,13 @@ at::Tensor pinned_zeros(int64_t numel, const at::TensorOptions& options) {
   const at::Device device = options.device();
   const c10::cuda::CUDAGuard guard(device);
   const at::Device numbered(device.type(), c10::cuda::current_device());
-  const size_t bytes = static_cast<size_t>(numel) * sizeof(float);
+  const size_t bytes = static_cast<size_t>(numel) * options.dtype().itemsize();
   void* memory = nullptr;
   KINORA_CUDA_CHECK(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped));
   std::memset(memory, 0, bytes);
   return at::from_blob(
       memory, {numel}, [](void* pointer) { (void)cudaFreeHost(pointer); },
-      options.dtype(at::kFloat).device(numbered), numbered);
+      options.device(numbered), numbered);
 }
 
 void limit_memory(at::Device device, int64_t bytes) {

@@ -1,7 +1,9 @@
 #include "kinora/kernels/optimizer.h"
 
 #include <algorithm>
+#include <cmath>
 
+#include "kinora/kernels/block_codes.h"
 #include "kinora/kernels/cast.h"
 #include "kinora/kernels/simd.h"
 
@@ -15,17 +17,50 @@ constexpr int64_t kBlock = 1024;
 template <UpdateRule kRule>
 struct UpdateBody {
   [[gnu::always_inline]] static void run(const UpdateBuffers& buffers, const UpdateScalars& scalars,
-                                         int num_emas, int64_t begin, int64_t end) {
+                                         const RandomStream& rounding, int num_emas, int64_t begin,
+                                         int64_t end) {
+    float weights[kBlock];  // of what is not kept in fp32
+    float moments[kBlock];
+    float squares[kBlock];
     for (int64_t start = begin; start < end; start += kBlock) {
       const int64_t count = std::min(kBlock, end - start);
-      float* __restrict__ weight = buffers.master + start;
-      float* second = has_second_moment(kRule) ? buffers.exp_avg_sq + start : nullptr;
-      update(scalars, count, buffers.grad + start, weight, buffers.exp_avg + start, second);
+      auto* compute = static_cast<uint16_t*>(buffers.compute);
+      float* weight = weights;
+      if (buffers.master != nullptr) {
+        weight = buffers.master + start;
+      } else {
+        widen(count, compute + start, weights);
+      }
+      const bool coded = buffers.coded_avg.codes != nullptr;
+      float* first = moments;
+      float* second = squares;
+      if (coded) {
+        decode(buffers.coded_avg, kSignedCodes, start, count, moments);
+      } else {
+        first = buffers.exp_avg + start;
+      }
+      if (has_second_moment(kRule)) {
+        if (coded) {
+          decode(buffers.coded_avg_sq, kUnsignedCodes, start, count, squares);
+        } else {
+          second = buffers.exp_avg_sq + start;
+        }
+      }
+      update(scalars, count, buffers.grad + start, weight, first, second);
+      if (coded) {
+        encode(buffers.coded_avg, kSignedCodes, start, count, moments);
+        if (has_second_moment(kRule)) {
+          encode(buffers.coded_avg_sq, kUnsignedCodes, start, count, squares);
+        }
+      }
+      if (buffers.master == nullptr) {
+        round_weights(rounding, buffers.place + start, count, weights, compute + start);
+      }
       for (int k = 0; k < num_emas; ++k) {
         average(scalars.ema_keep[k], scalars.ema_take[k], count, weight, buffers.ema[k] + start);
       }
-      if (buffers.compute != nullptr) {
-        round(count, weight, buffers.compute_type, static_cast<uint16_t*>(buffers.compute) + start);
+      if (buffers.compute != nullptr && buffers.master != nullptr) {
+        round(count, weight, buffers.compute_type, compute + start);
       }
     }
   }
@@ -40,6 +75,55 @@ struct UpdateBody {
       update_element<kRule>(constants, grad[i], weight + i, exp_avg + i,
                             has_second_moment(kRule) ? exp_avg_sq + i : nullptr);
       grad[i] = 0.0F;
+    }
+  }
+
+  [[gnu::always_inline]] static void decode(const CodedMoment& moment, const CodeMap& map,
+                                            int64_t start, int64_t count,
+                                            float* __restrict__ values) {
+    for (int64_t block = 0; block < count; block += kCodeBlock) {
+      const float scale = moment.scales[(start + block) / kCodeBlock];
+      const uint8_t* __restrict__ codes = moment.codes + start + block;
+      for (int64_t i = 0; i < kCodeBlock; ++i) {
+        values[block + i] = map.value[codes[i]] * scale;
+      }
+    }
+  }
+
+  [[gnu::always_inline]] static void encode(const CodedMoment& moment, const CodeMap& map,
+                                            int64_t start, int64_t count,
+                                            const float* __restrict__ values) {
+    for (int64_t block = 0; block < count; block += kCodeBlock) {
+      float scale = 0.0F;
+      for (int64_t i = 0; i < kCodeBlock; ++i) {
+        scale = std::max(scale, std::fabs(values[block + i]));
+      }
+      moment.scales[(start + block) / kCodeBlock] = scale;
+      const float multiplier = code_multiplier(scale);
+      uint8_t* __restrict__ codes = moment.codes + start + block;
+      for (int64_t i = 0; i < kCodeBlock; ++i) {
+        codes[i] = nearest_code(map.bound, values[block + i] * multiplier);
+      }
+    }
+  }
+
+  [[gnu::always_inline]] static void widen(int64_t count, const uint16_t* __restrict__ in,
+                                           float* __restrict__ out) {
+    for (int64_t i = 0; i < count; ++i) {
+      out[i] = widen_bf16(in[i]);
+    }
+  }
+
+  /// weight: in; what was stored afterwards.
+  [[gnu::always_inline]] static void round_weights(const RandomStream& stream, int64_t place,
+                                                   int64_t count, float* __restrict__ weight,
+                                                   uint16_t* __restrict__ out) {
+    for (int64_t i = 0; i < count; i += 4) {
+      const PhiloxBlock random = philox(stream, static_cast<uint32_t>((place + i) / 4));
+      for (int64_t k = 0; k < 4; ++k) {
+        out[i + k] = round_stochastically(weight[i + k], random.word[k]);
+        weight[i + k] = widen_bf16(out[i + k]);
+      }
     }
   }
 
@@ -74,16 +158,17 @@ void update_weights(const UpdateBuffers& buffers, const UpdateParameters& parame
     return;
   }
   const UpdateScalars scalars = update_scalars(parameters, control, buffers.lr_factor);
+  const RandomStream rounding = rounding_stream(parameters, control, buffers.rounding);
+  const auto run = [&]<UpdateRule kRule> {
+    run_simd<UpdateBody<kRule>>(buffers, scalars, rounding, parameters.num_emas, begin, end);
+  };
   switch (parameters.rule) {
     case UpdateRule::kAdamW:
-      return run_simd<UpdateBody<UpdateRule::kAdamW>>(buffers, scalars, parameters.num_emas, begin,
-                                                      end);
+      return run.template operator()<UpdateRule::kAdamW>();
     case UpdateRule::kLion:
-      return run_simd<UpdateBody<UpdateRule::kLion>>(buffers, scalars, parameters.num_emas, begin,
-                                                     end);
+      return run.template operator()<UpdateRule::kLion>();
     case UpdateRule::kSgd:
-      return run_simd<UpdateBody<UpdateRule::kSgd>>(buffers, scalars, parameters.num_emas, begin,
-                                                    end);
+      return run.template operator()<UpdateRule::kSgd>();
   }
 }
 

@@ -2,10 +2,12 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <span>
 
 #include "kinora/core/dtype.h"
 #include "kinora/core/host_device.h"
+#include "kinora/core/philox.h"
 
 /// The optimizer step on flat buckets: an update rule (UpdateRule) with clipping by global norm, a
 /// dynamic loss scale (Micikevicius et al., "Mixed precision training", ICLR 2018) and exponential
@@ -16,7 +18,7 @@
 /// recorded once, serve every step.
 ///
 /// This header has what CPU and GPU share and the CPU kernels; kernels/cuda/optimizer.h the
-/// launchers. They agree to rounding.
+/// launchers. They give the same bits.
 namespace kinora::kernels {
 
 /// How a weight follows its gradient.
@@ -36,6 +38,22 @@ enum class UpdateRule : uint8_t {
 KINORA_HOST_DEVICE constexpr bool has_second_moment(UpdateRule rule) {
   return rule == UpdateRule::kAdamW;
 }
+
+/// How moments are kept between steps.
+enum class MomentFormat : uint8_t {
+  kF32,
+  /// Codes of 8 bits and a scale for each kCodeBlock elements (block_codes.h). A step computes in
+  /// fp32, and the weights follow what it computed before that is rounded to codes.
+  k8Bit,
+};
+
+/// How weights are kept between steps.
+enum class MasterFormat : uint8_t {
+  kF32,  ///< beside a rounded copy for forward
+  /// What forward reads is all there is: a step computes in fp32 and rounds stochastically
+  /// (Gupta et al., "Deep learning with limited numerical precision", ICML 2015, section 3).
+  kBF16,
+};
 
 /// State and decisions of the optimizer, in the memory of the device that it runs on.
 struct StepControl {
@@ -150,20 +168,37 @@ KINORA_HOST_DEVICE inline volatile StepReport* write_report(const StepControl& c
 
 inline constexpr int kMaxEmas = 4;
 
+/// A moment in k8Bit: in and out.
+struct CodedMoment {
+  uint8_t* codes = nullptr;
+  float* scales = nullptr;  ///< one for each kCodeBlock elements
+};
+
 /// One bucket, or a slice of it: arrays of `count` elements that do not overlap.
 struct UpdateBuffers {
-  float* master = nullptr;           ///< in and out: fp32 weights
-  float* grad = nullptr;             ///< in; zero afterwards
-  float* exp_avg = nullptr;          ///< in and out: first moment, or momentum
-  float* exp_avg_sq = nullptr;       ///< in and out: second moment; null: the rule has none
-  float* ema[kMaxEmas] = {};         ///< in and out; the first num_emas are used
-  void* compute = nullptr;           ///< out: rounded copy of the weights; null: none
+  float* master = nullptr;      ///< in and out: fp32 weights; null: `compute` is all there is
+  float* grad = nullptr;        ///< in; zero afterwards
+  float* exp_avg = nullptr;     ///< in and out: first moment, or momentum; null in k8Bit
+  float* exp_avg_sq = nullptr;  ///< in and out: second moment; null: the rule has none, or in k8Bit
+  CodedMoment coded_avg = {};   ///< exp_avg in k8Bit
+  CodedMoment coded_avg_sq = {};  ///< exp_avg_sq in k8Bit
+  float* ema[kMaxEmas] = {};      ///< in and out; the first num_emas are used
+  /// out: rounded copy of the weights; null: none. Without a master in and out: bf16, rounded
+  /// stochastically.
+  void* compute = nullptr;
   DType compute_type = DType::kF32;  ///< kBF16 or kF16 where compute is not null
   double lr_factor = 1.0;            ///< of StepControl::lr
+  /// Without a master: whose random numbers round (RandomStream::sample), and the place of the
+  /// first element in it, a multiple of four.
+  uint64_t rounding = 0;
+  int64_t place = 0;
 };
 
 struct UpdateParameters {
   UpdateRule rule = UpdateRule::kAdamW;
+  MomentFormat moments = MomentFormat::kF32;
+  MasterFormat masters = MasterFormat::kF32;  ///< of some buckets, if kBF16
+  uint64_t seed = 0;                          ///< of stochastic rounding
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
@@ -183,6 +218,12 @@ struct UpdateBucket {
   int32_t aligned = 0;      ///< 1: 16 bytes for fp32 arrays, 8 for the copy
   int32_t leaves_grad = 0;  ///< 1: grad need not be zero afterwards
 };
+
+/// Whether an update goes over blocks of kCodeBlock elements, of which buckets then have whole
+/// ones, aligned.
+constexpr bool updates_blocks(const UpdateParameters& parameters) {
+  return parameters.moments == MomentFormat::k8Bit || parameters.masters != MasterFormat::kF32;
+}
 
 /// Numbers the chunks of all buckets and returns how many there are.
 int64_t number_chunks(std::span<UpdateBucket> buckets);
@@ -255,9 +296,36 @@ KINORA_HOST_DEVICE inline void update_element(const UpdateScalars& scalars, floa
   }
 }
 
-/// For each element of [begin, end): g = grad * multiplier; the rule; ema_k = ema_k * d_k + w (1 -
-/// d_k); compute = round(w); grad = 0. With control.skip only grad = 0. The result of an element
-/// does not depend on how the range was split. `control` is prepare_update's; on the CPU, in host
+/// The random numbers that round weights in this step: element i of a bucket takes number place +
+/// i.
+KINORA_HOST_DEVICE inline RandomStream rounding_stream(const UpdateParameters& parameters,
+                                                       const StepControl& control,
+                                                       uint64_t rounding) {
+  return {parameters.seed, rounding, static_cast<uint32_t>(control.applied_steps),
+          RandomPurpose::kWeightRounding};
+}
+
+KINORA_HOST_DEVICE inline float widen_bf16(uint16_t bits) {
+  const uint32_t word = static_cast<uint32_t>(bits) << 16;
+  float value;
+  memcpy(&value, &word, sizeof(value));
+  return value;
+}
+
+/// One of the two neighbours of `value`, each as probable as `value` is near to it: so that the
+/// mean over many roundings is `value`. A finite one.
+KINORA_HOST_DEVICE inline uint16_t round_stochastically(float value, uint32_t random) {
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof(bits));
+  const uint32_t rounded = bits + (random >> 16);
+  const bool stays = (rounded & 0x7f800000U) == 0x7f800000U;  // the largest, infinities and NaN
+  return static_cast<uint16_t>((stays ? bits : rounded) >> 16);
+}
+
+/// For each element of [begin, end): g = grad * multiplier; the rule; without a master w =
+/// round_stochastically(w); ema_k = ema_k * d_k + w (1 - d_k); compute = round(w); grad = 0. With
+/// control.skip only grad = 0. The result of an element does not depend on how the range was split
+/// (where updates_blocks, into whole blocks). `control` is prepare_update's; on the CPU, in host
 /// memory.
 void update_weights(const UpdateBuffers& buffers, const UpdateParameters& parameters,
                     const StepControl& control, int64_t begin, int64_t end);

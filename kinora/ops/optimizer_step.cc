@@ -2,7 +2,9 @@
 #include "kinora/ops/optimizer_step.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/bucketize.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 
 #include <algorithm>
 #include <atomic>
@@ -13,6 +15,8 @@
 #include <utility>
 
 #include "kinora/core/error.h"
+#include "kinora/core/philox.h"
+#include "kinora/kernels/block_codes.h"
 #include "kinora/kernels/cast.h"
 #include "kinora/kernels/sum_squares.h"
 #include "kinora/ops/cuda_launch.h"
@@ -23,6 +27,7 @@ namespace {
 using kernels::StepControl;
 
 constexpr int64_t kUpdateChunk = 16384;  // elements that one thread takes at a time
+static_assert(kUpdateChunk % kernels::kCodeBlock == 0);
 
 void check_flat(const at::Tensor& tensor, const char* name, at::ScalarType type,
                 const at::Tensor& like) {
@@ -57,29 +62,68 @@ kernels::StepExchange* host_exchange(const at::Tensor& exchange) {
   return reinterpret_cast<kernels::StepExchange*>(exchange.data_ptr<uint8_t>());
 }
 
+bool has_codes(const OptimizerBucket& bucket) {
+  return bucket.exp_avg.defined() && bucket.exp_avg.scalar_type() == at::kByte;
+}
+
+void check_moment(const at::Tensor& moment, const at::Tensor& scales, const char* name,
+                  const OptimizerBucket& bucket) {
+  check_flat(moment, name, has_codes(bucket) ? at::kByte : at::kFloat, bucket.grad);
+  const int64_t blocks = has_codes(bucket) ? bucket.numel() / kernels::kCodeBlock : 0;
+  KINORA_CHECK(blocks == 0 || (scales.defined() && scales.scalar_type() == at::kFloat &&
+                               scales.is_contiguous() && scales.numel() == blocks &&
+                               scales.device() == bucket.device()),
+               kShape, "[optimizer] the codes of ", name, " must have ", blocks,
+               " contiguous fp32 scales on ", bucket.device(), ", got ",
+               scales.defined() ? scales.numel() : 0);
+}
+
+void check_blocks(const OptimizerBucket& bucket) {
+  KINORA_CHECK(bucket.numel() % kernels::kCodeBlock == 0, kShape,
+               "[optimizer] codes and stochastic rounding want whole blocks of ",
+               kernels::kCodeBlock, " elements, got ", bucket.numel(), " elements");
+  std::vector<at::Tensor> arrays = {bucket.master, bucket.grad, bucket.exp_avg, bucket.exp_avg_sq,
+                                    bucket.compute};
+  arrays.insert(arrays.end(), bucket.ema.begin(), bucket.ema.end());
+  for (const at::Tensor& array : arrays) {
+    constexpr uintptr_t kBytes = 16;
+    KINORA_CHECK(!array.defined() || array.is_meta() ||
+                     reinterpret_cast<uintptr_t>(array.const_data_ptr()) % kBytes == 0,
+                 kShape, "[optimizer] blocks must be aligned to ", kBytes, " bytes");
+  }
+}
+
 void check_bucket(const OptimizerBucket& bucket) {
-  KINORA_CHECK(bucket.master.defined(), kShape, "[optimizer] master must be defined");
-  check_flat(bucket.master, "master", at::kFloat, bucket.master);
-  check_flat(bucket.grad, "grad", at::kFloat, bucket.master);
-  check_flat(bucket.exp_avg, "exp_avg", at::kFloat, bucket.master);
+  KINORA_CHECK(bucket.grad.defined(), kShape, "[optimizer] grad must be defined");
+  check_flat(bucket.grad, "grad", at::kFloat, bucket.grad);
+  check_moment(bucket.exp_avg, bucket.exp_avg_scales, "exp_avg", bucket);
   if (bucket.exp_avg_sq.defined()) {
-    check_flat(bucket.exp_avg_sq, "exp_avg_sq", at::kFloat, bucket.master);
+    check_moment(bucket.exp_avg_sq, bucket.exp_avg_sq_scales, "exp_avg_sq", bucket);
   }
   KINORA_CHECK(bucket.ema.size() <= kernels::kMaxEmas, kShape, "[optimizer] there must be at most ",
                kernels::kMaxEmas, " EMAs, got ", bucket.ema.size());
   for (const at::Tensor& ema : bucket.ema) {
-    check_flat(ema, "ema", at::kFloat, bucket.master);
+    check_flat(ema, "ema", at::kFloat, bucket.grad);
   }
   if (bucket.compute.defined()) {
     KINORA_CHECK(is_16_bit(bucket.compute.scalar_type()), kShape,
                  "[optimizer] compute must be bf16 or fp16, got ", bucket.compute.scalar_type());
-    check_flat(bucket.compute, "compute", bucket.compute.scalar_type(), bucket.master);
+    check_flat(bucket.compute, "compute", bucket.compute.scalar_type(), bucket.grad);
+  }
+  if (bucket.master.defined()) {
+    check_flat(bucket.master, "master", at::kFloat, bucket.grad);
+  } else {
+    KINORA_CHECK(bucket.compute.defined() && bucket.compute.scalar_type() == at::kBFloat16, kShape,
+                 "[optimizer] without a master compute must be bf16");
+  }
+  if (has_codes(bucket) || !bucket.master.defined()) {
+    check_blocks(bucket);
   }
 }
 
 void check_call(const OptimizerBucket& bucket, const at::Tensor& control) {
-  KINORA_CHECK(control.device() == bucket.master.device(), kShape,
-               "[optimizer] the control block must be on ", bucket.master.device(), ", got ",
+  KINORA_CHECK(control.device() == bucket.device(), kShape,
+               "[optimizer] the control block must be on ", bucket.device(), ", got ",
                control.device());
 }
 
@@ -88,17 +132,35 @@ void check_parameters(const OptimizerBucket& bucket, const kernels::UpdateParame
                "[optimizer] adamw needs exp_avg_sq");
   KINORA_CHECK(static_cast<int>(bucket.ema.size()) == parameters.num_emas, kShape,
                "[optimizer] there must be ", parameters.num_emas, " EMAs, got ", bucket.ema.size());
+  const bool codes = parameters.moments == kernels::MomentFormat::k8Bit;
+  KINORA_CHECK(has_codes(bucket) == codes, kShape, "[optimizer] moments must be ",
+               codes ? "codes of 8 bits" : "fp32", ", got ", bucket.exp_avg.scalar_type());
+  KINORA_CHECK(bucket.master.defined() || parameters.masters == kernels::MasterFormat::kBF16,
+               kShape, "[optimizer] masters must be fp32, got none");
+  if (kernels::updates_blocks(parameters)) {
+    check_blocks(bucket);
+  }
 }
 
 kernels::UpdateBuffers pointers(const OptimizerBucket& bucket) {
   kernels::UpdateBuffers buffers;
   buffers.lr_factor = bucket.lr_factor;
-  buffers.master = bucket.master.data_ptr<float>();
-  buffers.grad = bucket.grad.data_ptr<float>();
-  buffers.exp_avg = bucket.exp_avg.data_ptr<float>();
-  if (bucket.exp_avg_sq.defined()) {
-    buffers.exp_avg_sq = bucket.exp_avg_sq.data_ptr<float>();
+  buffers.rounding = bucket.rounding;
+  buffers.place = bucket.place;
+  if (bucket.master.defined()) {
+    buffers.master = bucket.master.data_ptr<float>();
   }
+  buffers.grad = bucket.grad.data_ptr<float>();
+  const auto set = [&](const at::Tensor& moment, const at::Tensor& scales, float** values,
+                       kernels::CodedMoment* coded) {
+    if (moment.defined() && has_codes(bucket)) {
+      *coded = {moment.data_ptr<uint8_t>(), scales.data_ptr<float>()};
+    } else if (moment.defined()) {
+      *values = moment.data_ptr<float>();
+    }
+  };
+  set(bucket.exp_avg, bucket.exp_avg_scales, &buffers.exp_avg, &buffers.coded_avg);
+  set(bucket.exp_avg_sq, bucket.exp_avg_sq_scales, &buffers.exp_avg_sq, &buffers.coded_avg_sq);
   for (size_t k = 0; k < bucket.ema.size(); ++k) {
     buffers.ema[k] = bucket.ema[k].data_ptr<float>();
   }
@@ -132,6 +194,46 @@ double sum_squares_on_cpu(const at::Tensor& grad) {
     sum += part;
   }
   return sum;
+}
+
+at::Tensor table_on(const float* values, int64_t count, at::Device device) {
+  return at::from_blob(const_cast<float*>(values), {count}, at::kFloat).to(device);
+}
+
+/// The moment in fp32: itself, or of its codes.
+at::Tensor decoded(const at::Tensor& moment, const at::Tensor& scales,
+                   const kernels::CodeMap& map) {
+  if (!moment.defined() || moment.scalar_type() != at::kByte) {
+    return moment;
+  }
+  const at::Tensor values = table_on(map.value, 256, moment.device());
+  return values.index_select(0, moment.to(at::kInt))
+      .view({-1, kernels::kCodeBlock})
+      .mul_(scales.unsqueeze(1))
+      .view({-1});
+}
+
+void encode(const at::Tensor& moment, const kernels::CodeMap& map, const at::Tensor& codes,
+            const at::Tensor& scales) {
+  const at::Tensor blocks = moment.view({-1, kernels::kCodeBlock});
+  scales.copy_(blocks.abs().amax(1));
+  const at::Tensor multiplied = blocks * scales.clamp_min(1e-38).reciprocal_().unsqueeze(1);
+  const at::Tensor bounds = table_on(map.bound, 255, moment.device());
+  codes.copy_(at::bucketize(multiplied, bounds, /*out_int32=*/true).view({-1}));
+}
+
+void round_stochastically(const at::Tensor& weight, const RandomStream& stream, int64_t place,
+                          const at::Tensor& out) {
+  const at::Tensor values = weight.to(at::kCPU);
+  const at::Tensor rounded = at::empty({values.numel()}, at::kBFloat16);
+  const auto* from = values.const_data_ptr<float>();
+  auto* to = static_cast<uint16_t*>(rounded.data_ptr());
+  for (int64_t i = 0; i < values.numel(); ++i) {
+    const auto element = static_cast<uint64_t>(place + i);
+    const PhiloxBlock random = philox(stream, static_cast<uint32_t>(element / 4));
+    to[i] = kernels::round_stochastically(from[i], random.word[element % 4]);
+  }
+  out.copy_(rounded);
 }
 
 }  // namespace
@@ -203,21 +305,21 @@ BucketTable::BucketTable(std::vector<OptimizerBucket> buckets, bool own_kernels,
   std::vector<kernels::UpdateBucket> entries;
   for (const OptimizerBucket& bucket : buckets_) {
     check_bucket(bucket);
-    KINORA_CHECK(bucket.ema.size() == buckets_[0].ema.size() &&
-                     bucket.master.device() == buckets_[0].master.device(),
-                 kShape, "[optimizer] all buckets must have as many EMAs and be on one device");
+    KINORA_CHECK(
+        bucket.ema.size() == buckets_[0].ema.size() && bucket.device() == buckets_[0].device(),
+        kShape, "[optimizer] all buckets must have as many EMAs and be on one device");
     entries.push_back({.buffers = pointers(bucket),
-                       .count = bucket.master.numel(),
+                       .count = bucket.numel(),
                        .leaves_grad = bucket.leaves_grad ? 1 : 0});
   }
   num_chunks_ = kernels::number_chunks(entries);
-  if (buckets_.empty() || !buckets_[0].master.is_cuda() || !cuda::available() || !own_kernels) {
+  if (buckets_.empty() || !buckets_[0].device().is_cuda() || !cuda::available() || !own_kernels) {
     return;
   }
   const auto bytes = static_cast<int64_t>(entries.size() * sizeof(kernels::UpdateBucket));
   const at::Tensor host = at::empty({bytes}, at::TensorOptions(at::kByte));
   std::memcpy(host.data_ptr<uint8_t>(), entries.data(), static_cast<size_t>(bytes));
-  device_table_ = host.to(buckets_[0].master.device());
+  device_table_ = host.to(buckets_[0].device());
   workspace_ = cuda::sum_squares_workspace(*this);
 }
 
@@ -263,10 +365,10 @@ void update_weights(const BucketTable& table, const kernels::UpdateParameters& p
     return;
   }
   for (const OptimizerBucket& bucket : table.buckets()) {
-    if (bucket.master.device().is_cpu()) {
+    if (bucket.device().is_cpu()) {
       const kernels::UpdateBuffers buffers = pointers(bucket);
       const StepControl& decisions = *host_control(control);
-      for_chunks(bucket.master.numel(), kUpdateChunk, [&](int64_t begin, int64_t end) {
+      for_chunks(bucket.numel(), kUpdateChunk, [&](int64_t begin, int64_t end) {
         kernels::update_weights(buffers, parameters, decisions, begin, end);
       });
     } else {
@@ -303,37 +405,51 @@ void update_weights_composed(const OptimizerBucket& bucket,
     return;
   }
   const double lr = decisions.lr * bucket.lr_factor;
+  const at::Tensor weight = bucket.master.defined() ? bucket.master : bucket.compute.to(at::kFloat);
+  const at::Tensor exp_avg = decoded(bucket.exp_avg, bucket.exp_avg_scales, kernels::kSignedCodes);
+  const at::Tensor exp_avg_sq =
+      decoded(bucket.exp_avg_sq, bucket.exp_avg_sq_scales, kernels::kUnsignedCodes);
   bucket.grad.mul_(decisions.multiplier);
   switch (parameters.rule) {
     case kernels::UpdateRule::kAdamW: {
-      bucket.master.mul_(1.0 - lr * parameters.weight_decay);
-      bucket.exp_avg.lerp_(bucket.grad, 1.0 - parameters.beta1);
-      bucket.exp_avg_sq.mul_(parameters.beta2)
-          .addcmul_(bucket.grad, bucket.grad, 1.0 - parameters.beta2);
+      weight.mul_(1.0 - lr * parameters.weight_decay);
+      exp_avg.lerp_(bucket.grad, 1.0 - parameters.beta1);
+      exp_avg_sq.mul_(parameters.beta2).addcmul_(bucket.grad, bucket.grad, 1.0 - parameters.beta2);
       const at::Tensor denominator =
-          bucket.exp_avg_sq.sqrt().div_(decisions.bias_correction2_sqrt).add_(parameters.eps);
-      bucket.master.addcdiv_(bucket.exp_avg, denominator, -lr / decisions.bias_correction1);
+          exp_avg_sq.sqrt().div_(decisions.bias_correction2_sqrt).add_(parameters.eps);
+      weight.addcdiv_(exp_avg, denominator, -lr / decisions.bias_correction1);
       break;
     }
     case kernels::UpdateRule::kLion: {
-      bucket.master.mul_(1.0 - lr * parameters.weight_decay);
+      weight.mul_(1.0 - lr * parameters.weight_decay);
       const at::Tensor mean =
-          bucket.exp_avg.mul(parameters.beta1).add_(bucket.grad, 1.0 - parameters.beta1);
-      bucket.master.add_(mean.sign_(), -lr);
-      bucket.exp_avg.mul_(parameters.beta2).add_(bucket.grad, 1.0 - parameters.beta2);
+          exp_avg.mul(parameters.beta1).add_(bucket.grad, 1.0 - parameters.beta1);
+      weight.add_(mean.sign_(), -lr);
+      exp_avg.mul_(parameters.beta2).add_(bucket.grad, 1.0 - parameters.beta2);
       break;
     }
     case kernels::UpdateRule::kSgd:
-      bucket.grad.add_(bucket.master, parameters.weight_decay);
-      bucket.exp_avg.mul_(parameters.beta1).add_(bucket.grad);
-      bucket.master.add_(bucket.exp_avg, -lr);
+      bucket.grad.add_(weight, parameters.weight_decay);
+      exp_avg.mul_(parameters.beta1).add_(bucket.grad);
+      weight.add_(exp_avg, -lr);
       break;
+  }
+  if (has_codes(bucket)) {
+    encode(exp_avg, kernels::kSignedCodes, bucket.exp_avg, bucket.exp_avg_scales);
+    if (exp_avg_sq.defined()) {
+      encode(exp_avg_sq, kernels::kUnsignedCodes, bucket.exp_avg_sq, bucket.exp_avg_sq_scales);
+    }
+  }
+  if (!bucket.master.defined()) {
+    round_stochastically(weight, kernels::rounding_stream(parameters, decisions, bucket.rounding),
+                         bucket.place, bucket.compute);
+    weight.copy_(bucket.compute);
   }
   for (size_t k = 0; k < bucket.ema.size(); ++k) {
     const double decay = parameters.ema_decay[k];
-    bucket.ema[k].mul_(decay).add_(bucket.master, 1.0 - decay);
+    bucket.ema[k].mul_(decay).add_(weight, 1.0 - decay);
   }
-  if (bucket.compute.defined()) {
+  if (bucket.compute.defined() && bucket.master.defined()) {
     bucket.compute.copy_(bucket.master);
   }
   bucket.grad.zero_();

@@ -43,16 +43,24 @@ void set_step_lr(const at::Tensor& exchange, int64_t step, double lr);
 [[nodiscard]] kernels::StepReport wait_report(const at::Tensor& exchange, int64_t step,
                                               at::Device device);
 
-/// Contiguous tensors of one size on one device.
+/// Contiguous tensors of one size on one device: with codes or without a master of whole blocks of
+/// kCodeBlock elements, aligned.
 struct OptimizerBucket {
-  at::Tensor master;            ///< fp32
-  at::Tensor grad;              ///< fp32, zero afterwards
-  at::Tensor exp_avg;           ///< fp32
-  at::Tensor exp_avg_sq;        ///< fp32; undefined: the rule has none
-  std::vector<at::Tensor> ema;  ///< fp32, at most kMaxEmas
-  at::Tensor compute;           ///< bf16 or fp16; undefined: none
-  bool leaves_grad = false;     ///< grad need not be zero afterwards
-  double lr_factor = 1.0;       ///< of the step's learning rate
+  at::Tensor master;               ///< fp32; undefined: compute is all there is
+  at::Tensor grad;                 ///< fp32, zero afterwards
+  at::Tensor exp_avg;              ///< fp32, or uint8: codes
+  at::Tensor exp_avg_sq;           ///< likewise; undefined: the rule has none
+  std::vector<at::Tensor> ema;     ///< fp32, at most kMaxEmas
+  at::Tensor compute;              ///< bf16 or fp16; undefined: none
+  bool leaves_grad = false;        ///< grad need not be zero afterwards
+  double lr_factor = 1.0;          ///< of the step's learning rate
+  at::Tensor exp_avg_scales = {};  ///< fp32, one for each kCodeBlock elements; of codes alone
+  at::Tensor exp_avg_sq_scales = {};
+  uint64_t rounding = 0;  ///< without a master: as in kernels::UpdateBuffers, as the next
+  int64_t place = 0;
+
+  [[nodiscard]] int64_t numel() const { return grad.numel(); }
+  [[nodiscard]] at::Device device() const { return grad.device(); }
 };
 
 /// Where the optimizer's state lies. A GPU updates what lies in the host's memory with few of its

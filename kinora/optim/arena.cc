@@ -44,6 +44,17 @@ void check_options(const ArenaOptions& options) {
   KINORA_CHECK(!sharding.divides() || kBucketAlignment % ranks == 0, kConfig,
                "[arena] state can be divided among 2^k or 3 * 2^k ranks, got ", ranks,
                ". Hint: parallel.shard says among how many, parallel.replicate how often");
+  KINORA_CHECK(options.masters == kernels::MasterFormat::kF32 || type == at::kBFloat16, kConfig,
+               "[arena] weights can be kept in bf16 where they compute in bf16, got ", type,
+               ". Hint: train.precision=bf16, or optim.master=fp32");
+  const bool has_blocks = options.moments == kernels::MomentFormat::k8Bit ||
+                          options.masters == kernels::MasterFormat::kBF16;
+  constexpr int64_t kBlocks = kBucketAlignment / kernels::kCodeBlock;
+  KINORA_CHECK(!sharding.divides() || !has_blocks || kBlocks % ranks == 0, kConfig,
+               "[arena] 8-bit moments and bf16 masters lie in blocks of ", kernels::kCodeBlock,
+               " and can be divided among 1, 2, 3, 4, 6, 8, 12, 16, 24 or ", kBlocks,
+               " ranks, got ", ranks,
+               ". Hint: a smaller parallel.shard, and parallel.replicate groups of as many");
 }
 
 at::Tensor slot_view(const at::Tensor& flat, const Slot& slot) {
@@ -150,8 +161,17 @@ std::string to_string(Role role) {
       return "exp_avg_sq";
     case Role::Kind::kEma:
       return "ema." + std::to_string(role.ema);
+    case Role::Kind::kExpAvgScales:
+      return "exp_avg_scales";
+    case Role::Kind::kExpAvgSqScales:
+      return "exp_avg_sq_scales";
   }
   KINORA_UNREACHABLE("[arena] unknown role");
+}
+
+int64_t Role::elements_each() const {
+  const bool scales = kind == Kind::kExpAvgScales || kind == Kind::kExpAvgSqScales;
+  return scales ? kernels::kCodeBlock : 1;
 }
 
 at::Tensor Bucket::tensor(Role role) const {
@@ -168,6 +188,10 @@ at::Tensor Bucket::tensor(Role role) const {
       return exp_avg_sq;
     case Role::Kind::kEma:
       return role.ema < ema.size() ? ema[role.ema] : at::Tensor();
+    case Role::Kind::kExpAvgScales:
+      return exp_avg_scales;
+    case Role::Kind::kExpAvgSqScales:
+      return exp_avg_sq_scales;
   }
   KINORA_UNREACHABLE("[arena] unknown role");
 }
@@ -184,8 +208,10 @@ void check_host_memory(const std::vector<Bucket>& buckets, const ArenaOptions& o
   for (const Bucket& bucket : buckets) {
     elements += static_cast<double>(bucket.slice_numel);
   }
-  // Trained: weights, gradients, moments; all of them fp32.
-  const double state = kernels::has_second_moment(options.rule) ? 4.0 : 3.0;
+  // Trained: weights, gradients, moments; fp32 unless options say otherwise.
+  const double moments = kernels::has_second_moment(options.rule) ? 2.0 : 1.0;
+  const double state = 1.0 + (options.masters == kernels::MasterFormat::kF32 ? 1.0 : 0.5) +
+                       moments * (options.moments == kernels::MomentFormat::kF32 ? 1.0 : 0.25);
   const double arrays =
       options.train ? state + static_cast<double>(options.ema_decays.size()) : 1.0;
   const double bytes = elements * arrays * sizeof(float);
@@ -308,18 +334,20 @@ void Arena::materialise(Bucket* bucket, std::vector<Owner>* owners) {
     turn = rings_.at(bucket->ring).next++ % kRingBuffers;
   }
 
-  const auto state = [&](const at::Tensor& start) {
-    if (!options_.train || !bucket->is_offloaded) {
-      return start.defined() ? start.clone() : at::zeros({bucket->slice_numel}, fp32);
-    }
-    at::Tensor array = device::zeros_in_host_memory(bucket->slice_numel, options_.device);
-    return start.defined() ? array.copy_(start) : array;
+  const bool is_far = options_.train && bucket->is_offloaded;
+  const auto state = [&](int64_t numel, at::ScalarType type) {
+    return is_far ? device::zeros_in_host_memory(numel, type, options_.device)
+                  : at::zeros({numel}, fp32.dtype(type));
+  };
+  const auto fp32_copy_of = [&](const at::Tensor& values) {
+    return is_far ? state(values.numel(), at::kFloat).copy_(values)
+                  : values.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
   };
   const bool is_fp32 = type_of(bucket->fp32_island) == at::kFloat;
   at::Tensor master;
   if (!bucket->owns_compute) {
     bucket->whole_compute = rings_.at(bucket->ring).compute[turn].narrow(0, 0, bucket->numel);
-    master = state(slice_of(values));
+    master = fp32_copy_of(slice_of(values));
     bucket->compute = master;
     if (!is_fp32) {
       bucket->compute = at::empty({bucket->slice_numel}, bucket->whole_compute.options());
@@ -332,9 +360,12 @@ void Arena::materialise(Bucket* bucket, std::vector<Owner>* owners) {
   } else {
     bucket->whole_compute = at::empty({bucket->numel}, fp32.dtype(options_.compute_type));
     ops::round_to(values, bucket->whole_compute);
-    const bool is_all = bucket->slice_numel == bucket->numel && !bucket->is_offloaded;
-    master = is_all ? values : state(slice_of(values));
     bucket->compute = slice_of(bucket->whole_compute);
+    const bool is_whole = bucket->slice_numel == bucket->numel;
+    master = is_whole && !is_far ? values : fp32_copy_of(slice_of(values));
+  }
+  if (options_.masters == kernels::MasterFormat::kBF16) {
+    master = bucket->compute;
   }
   if (options_.train) {
     bucket->master = master;
@@ -345,12 +376,18 @@ void Arena::materialise(Bucket* bucket, std::vector<Owner>* owners) {
       bucket->whole_grad = rings_.at(bucket->ring).grad[turn].narrow(0, 0, bucket->numel);
       bucket->grad = at::zeros({bucket->slice_numel}, fp32);
     }
-    bucket->exp_avg = state({});
+    const bool coded = options_.moments == kernels::MomentFormat::k8Bit;
+    const at::ScalarType moments = coded ? at::kByte : at::kFloat;
+    const int64_t num_scales = bucket->slice_numel / kernels::kCodeBlock;
+    const auto scales = [&] { return coded ? state(num_scales, at::kFloat) : at::Tensor(); };
+    bucket->exp_avg = state(bucket->slice_numel, moments);
+    bucket->exp_avg_scales = scales();
     if (kernels::has_second_moment(options_.rule)) {
-      bucket->exp_avg_sq = state({});
+      bucket->exp_avg_sq = state(bucket->slice_numel, moments);
+      bucket->exp_avg_sq_scales = scales();
     }
     for (size_t k = 0; k < options_.ema_decays.size(); ++k) {
-      bucket->ema.push_back(state(master));
+      bucket->ema.push_back(fp32_copy_of(master));
     }
   }
   for (size_t k = 0; k < owners->size(); ++k) {
@@ -414,7 +451,9 @@ int64_t Arena::offloaded_bytes(Role role) const {
     const bool is_state = role.kind != Role::Kind::kCompute && role.kind != Role::Kind::kGrad;
     if (bucket.is_offloaded && is_state) {
       arrays.push_back(bucket.tensor(role));
-      computes.push_back(bucket.owns_compute ? bucket.compute : at::Tensor());
+      const bool is_master =
+          bucket.owns_compute || options_.masters == kernels::MasterFormat::kBF16;
+      computes.push_back(is_master ? bucket.compute : at::Tensor());
     }
   }
   return distinct_bytes(arrays, computes);
@@ -425,8 +464,15 @@ std::vector<Role> Arena::state_roles() const {
     return {};
   }
   std::vector<Role> roles = {Role::master(), Role::exp_avg()};
+  const bool coded = options_.moments == kernels::MomentFormat::k8Bit;
+  if (coded) {
+    roles.push_back(Role::exp_avg_scales());
+  }
   if (kernels::has_second_moment(options_.rule)) {
     roles.push_back(Role::exp_avg_sq());
+    if (coded) {
+      roles.push_back(Role::exp_avg_sq_scales());
+    }
   }
   for (size_t k = 0; k < options_.ema_decays.size(); ++k) {
     roles.push_back(Role::average(k));
@@ -460,7 +506,8 @@ at::Tensor Arena::export_parameter(const std::string& path, Role role) const {
   const Bucket& bucket = buckets_[place.bucket];
   const Slot& slot = bucket.slots[place.slot];
   const at::Tensor flat = bucket.tensor(role);
-  KINORA_CHECK(flat.defined(), kConfig, "[arena] ", path, " has no array ", to_string(role),
+  KINORA_CHECK(flat.defined() && role.elements_each() == 1, kConfig, "[arena] ", path,
+               " has no array ", to_string(role),
                options_.train ? "" : ": this arena was made for sampling");
   if (bucket.slice_numel == bucket.numel) {
     return slot_view(flat, slot);
@@ -491,8 +538,9 @@ Arena::Part Arena::own_part(const std::string& path, Role role) const {
   if (part.empty()) {
     return {.values = flat.narrow(0, 0, 0), .begin = 0};
   }
-  return {.values =
-              flat.narrow(0, slot.offset + part.begin - bucket.slice_begin, part.end - part.begin),
+  const int64_t each = role.elements_each();  // divides where slots and slices begin
+  return {.values = flat.narrow(0, (slot.offset + part.begin - bucket.slice_begin) / each,
+                                (part.end - part.begin + each - 1) / each),
           .begin = part.begin};
 }
 
@@ -581,7 +629,7 @@ BoundWeights Arena::bind(WeightSet weights) {
       ops::round_to(bucket.ema[k], bucket.compute);
       continue;
     }
-    if (options_.sharding.divides()) {
+    if (options_.sharding.divides() || bucket.master.scalar_type() != at::kFloat) {
       kept_masters_.resize(buckets_.size());
       kept_masters_[i] = bucket.master.clone();
       bucket.master.copy_(bucket.ema[k]);

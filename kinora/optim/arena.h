@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kinora/comm/group.h"
+#include "kinora/kernels/block_codes.h"
 #include "kinora/kernels/optimizer.h"
 #include "kinora/nn/module.h"
 #include "kinora/nn/plan.h"
@@ -21,7 +22,16 @@ namespace kinora::optim {
 
 /// One of the flat arrays that belong to a bucket.
 struct Role {
-  enum class Kind : uint8_t { kCompute, kMaster, kGrad, kExpAvg, kExpAvgSq, kEma };
+  enum class Kind : uint8_t {
+    kCompute,
+    kMaster,
+    kGrad,
+    kExpAvg,
+    kExpAvgSq,
+    kEma,
+    kExpAvgScales,    ///< of kExpAvg, where that is codes
+    kExpAvgSqScales,  ///< of kExpAvgSq, likewise
+  };
   Kind kind = Kind::kMaster;
   size_t ema = 0;  ///< kEma: which one
 
@@ -31,13 +41,20 @@ struct Role {
   [[nodiscard]] static Role exp_avg() { return {Kind::kExpAvg}; }
   [[nodiscard]] static Role exp_avg_sq() { return {Kind::kExpAvgSq}; }
   [[nodiscard]] static Role average(size_t k) { return {Kind::kEma, k}; }
+  [[nodiscard]] static Role exp_avg_scales() { return {Kind::kExpAvgScales}; }
+  [[nodiscard]] static Role exp_avg_sq_scales() { return {Kind::kExpAvgSqScales}; }
+
+  /// Elements of a bucket that have one of the array's together.
+  [[nodiscard]] int64_t elements_each() const;
 };
 
-/// "compute", "master", "grad", "exp_avg", "exp_avg_sq", "ema.0", ...: the names in checkpoints.
+/// "compute", "master", "grad", "exp_avg", "exp_avg_sq", "exp_avg_scales", "exp_avg_sq_scales",
+/// "ema.0",
+/// ...: the names in checkpoints.
 [[nodiscard]] std::string to_string(Role role);
 
-/// Elements that a slot's offset is a multiple of: 64 bytes of a 16-bit copy.
-inline constexpr int64_t kSlotAlignment = 32;
+/// Elements that a slot's offset is a multiple of: no two parameters share a block of codes.
+inline constexpr int64_t kSlotAlignment = kernels::kCodeBlock;
 /// Elements that a bucket's size is a multiple of, whatever the world size: up to 384 ranks (powers
 /// of two, and three times these) own equal slices that start on 64 bytes in every array.
 inline constexpr int64_t kBucketAlignment = 12288;
@@ -94,11 +111,13 @@ struct Bucket {
   at::Tensor whole_compute;
   at::Tensor whole_grad;  ///< fp32
 
-  at::Tensor compute;  ///< what this rank contributes to whole_compute; `master` where it is fp32
-  at::Tensor master;   ///< fp32
+  at::Tensor compute;  ///< what this rank contributes to whole_compute; may be `master` itself
+  at::Tensor master;   ///< fp32, or bf16 (kernels::MasterFormat)
   at::Tensor grad;     ///< fp32
-  at::Tensor exp_avg;
+  at::Tensor exp_avg;  ///< fp32, or uint8: codes (kernels::MomentFormat)
   at::Tensor exp_avg_sq;
+  at::Tensor exp_avg_scales;  ///< fp32, of codes
+  at::Tensor exp_avg_sq_scales;
   std::vector<at::Tensor> ema;  ///< fp32
   /// Whether the arrays of the optimizer's state lie in the host's memory: exp_avg, exp_avg_sq,
   /// ema, and `master` where forward reads another copy. They are tensors of the arena's device all
@@ -119,6 +138,9 @@ struct ArenaOptions {
   /// false: only the compute copies, to sample with.
   bool train = true;
   kernels::UpdateRule rule = kernels::UpdateRule::kAdamW;  ///< whose moments there are
+  kernels::MomentFormat moments = kernels::MomentFormat::kF32;
+  /// kBF16 is for a compute_type of bf16; fp32 islands stay fp32.
+  kernels::MasterFormat masters = kernels::MasterFormat::kF32;
   /// In [0, 1), at most 4; ema = ema * decay + weight * (1 - decay).
   std::vector<double> ema_decays;
   /// Share of the ring buckets' elements, in [0, 1], whose state lies in the host's memory: that of
@@ -190,15 +212,15 @@ class Arena {
   /// What a training checkpoint has to keep: master, the rule's moments and the EMAs.
   [[nodiscard]] std::vector<Role> state_roles() const;
 
-  /// One parameter's part of an array, in its shape: a view, or where the array is divided a copy
-  /// that the group's ranks make together (all call it). The master and every average of a frozen
-  /// parameter are its compute copy. kConfig for an unknown path or role.
+  /// One parameter's part of an array (no scales), in its shape: a view, or where the array is
+  /// divided a copy that the group's ranks make together (all call it). The master and every
+  /// average of a frozen parameter are its compute copy. kConfig for an unknown path or role.
   [[nodiscard]] at::Tensor export_parameter(const std::string& path, Role role) const;
   /// This rank's part of one trained parameter: a flat view, without elements where others own it
   /// all, and the place of its first element in the parameter.
   struct Part {
     at::Tensor values;
-    int64_t begin = 0;
+    int64_t begin = 0;  ///< of scales: that of the first's block
   };
   [[nodiscard]] Part own_part(const std::string& path, Role role) const;
   /// Sets a parameter's master and compute copy (without `train`: the compute copy) from a tensor
@@ -260,7 +282,7 @@ class Arena {
   std::unordered_map<std::string, Place> places_;
   std::unordered_map<std::string, Ring> rings_;
   bool is_bound_ = false;
-  std::vector<at::Tensor> kept_masters_;  // [bucket], of fp32 slices while an EMA is bound
+  std::vector<at::Tensor> kept_masters_;  // [bucket], of what bind() wrote an EMA over
 };
 
 /// Buffers of a ring of buckets: one in use, the other on its way.

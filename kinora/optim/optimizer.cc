@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "kinora/core/error.h"
+#include "kinora/core/philox.h"
+#include "kinora/kernels/block_codes.h"
 #include "kinora/ops/optimizer_step.h"
 
 namespace kinora::optim {
@@ -15,8 +17,8 @@ namespace {
 std::vector<at::Tensor> arrays_of(const Arena& arena) {
   std::vector<at::Tensor> arrays;
   for (const Bucket& bucket : arena.buckets()) {
-    arrays.insert(arrays.end(),
-                  {bucket.master, bucket.grad, bucket.exp_avg, bucket.exp_avg_sq, bucket.compute});
+    arrays.insert(arrays.end(), {bucket.master, bucket.grad, bucket.exp_avg, bucket.exp_avg_sq,
+                                 bucket.exp_avg_scales, bucket.exp_avg_sq_scales, bucket.compute});
     arrays.insert(arrays.end(), bucket.ema.begin(), bucket.ema.end());
   }
   return arrays;
@@ -27,22 +29,25 @@ bool are_same(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b
                     [](const at::Tensor& x, const at::Tensor& y) { return x.is_same(y); });
 }
 
-/// Elements of a bucket, counted from its slice's begin, whose parameters have one factor.
+/// Elements of a bucket, counted from its slice's begin, whose parameters have one factor; `first`
+/// is that of the first of them.
 struct Stretch {
   int64_t begin = 0;
   int64_t end = 0;
-  double lr_factor = 1.0;
+  const Slot* first = nullptr;
 };
 
-/// All of this rank's slice, padding with what is before it.
-std::vector<Stretch> stretches_of(const Bucket& bucket) {
-  std::vector<Stretch> stretches = {{0, 0, bucket.slots.front().lr_factor}};
+/// All of this rank's slice, padding with what is before it. Weights that are rounded
+/// stochastically have a stretch for each parameter, whose random numbers then depend on nothing
+/// else.
+std::vector<Stretch> stretches_of(const Bucket& bucket, bool rounds_stochastically) {
+  std::vector<Stretch> stretches = {{0, 0, &bucket.slots.front()}};
   for (const Slot& slot : bucket.slots) {
     const int64_t begin =
         std::clamp<int64_t>(slot.offset - bucket.slice_begin, 0, bucket.slice_numel);
-    if (slot.lr_factor != stretches.back().lr_factor) {
+    if (rounds_stochastically || slot.lr_factor != stretches.back().first->lr_factor) {
       stretches.back().end = begin;
-      stretches.push_back({begin, begin, slot.lr_factor});
+      stretches.push_back({begin, begin, &slot});
     }
   }
   stretches.back().end = bucket.slice_numel;
@@ -50,18 +55,26 @@ std::vector<Stretch> stretches_of(const Bucket& bucket) {
   return stretches;
 }
 
-ops::OptimizerBucket part_of(const ops::OptimizerBucket& whole, const Stretch& stretch) {
-  const auto part = [&stretch](const at::Tensor& array) {
-    return array.defined() ? array.narrow(0, stretch.begin, stretch.end - stretch.begin) : array;
+ops::OptimizerBucket part_of(const ops::OptimizerBucket& whole, const Stretch& stretch,
+                             int64_t slice_begin) {
+  const auto part = [&stretch](const at::Tensor& array, int64_t each = 1) {
+    return array.defined()
+               ? array.narrow(0, stretch.begin / each, (stretch.end - stretch.begin) / each)
+               : array;
   };
-  ops::OptimizerBucket result{.master = part(whole.master),
-                              .grad = part(whole.grad),
-                              .exp_avg = part(whole.exp_avg),
-                              .exp_avg_sq = part(whole.exp_avg_sq),
-                              .ema = {},
-                              .compute = part(whole.compute),
-                              .leaves_grad = whole.leaves_grad,
-                              .lr_factor = stretch.lr_factor};
+  ops::OptimizerBucket result{
+      .master = part(whole.master),
+      .grad = part(whole.grad),
+      .exp_avg = part(whole.exp_avg),
+      .exp_avg_sq = part(whole.exp_avg_sq),
+      .ema = {},
+      .compute = part(whole.compute),
+      .leaves_grad = whole.leaves_grad,
+      .lr_factor = stretch.first->lr_factor,
+      .exp_avg_scales = part(whole.exp_avg_scales, kernels::kCodeBlock),
+      .exp_avg_sq_scales = part(whole.exp_avg_sq_scales, kernels::kCodeBlock),
+      .rounding = random_name(stretch.first->path.c_str()),
+      .place = slice_begin + stretch.begin - stretch.first->offset};
   for (const at::Tensor& ema : whole.ema) {
     result.ema.push_back(part(ema));
   }
@@ -96,6 +109,14 @@ const char* to_string(kernels::UpdateRule rule) {
   return "unknown";
 }
 
+const char* to_string(kernels::MomentFormat format) {
+  return format == kernels::MomentFormat::k8Bit ? "8bit" : "fp32";
+}
+
+const char* to_string(kernels::MasterFormat format) {
+  return format == kernels::MasterFormat::kBF16 ? "bf16" : "fp32";
+}
+
 Optimizer::Optimizer(const OptimizerConfig& config, const Arena& arena, bool own_kernels)
     : own_kernels_(own_kernels) {
   for (const double beta : {config.beta1, config.beta2}) {
@@ -111,7 +132,15 @@ Optimizer::Optimizer(const OptimizerConfig& config, const Arena& arena, bool own
   KINORA_CHECK(arena.options().rule == config.rule, kConfig,
                "[optim] this arena has the moments of ", to_string(arena.options().rule),
                ", not of ", to_string(config.rule));
+  KINORA_CHECK(
+      arena.options().moments == config.moments && arena.options().masters == config.masters,
+      kConfig, "[optim] this arena has moments in ", to_string(arena.options().moments),
+      " and masters in ", to_string(arena.options().masters), ", not in ",
+      to_string(config.moments), " and ", to_string(config.masters));
   parameters_.rule = config.rule;
+  parameters_.moments = config.moments;
+  parameters_.masters = config.masters;
+  parameters_.seed = arena.options().seed;
   parameters_.beta1 = config.beta1;
   parameters_.beta2 = beta2_of(config);
   parameters_.eps = config.eps;
@@ -181,13 +210,20 @@ void Optimizer::prepare(const Arena& arena) {
     // Of divided gradients this is but a slice: who reduces them starts them anew.
     const bool leaves =
         arena.options().sharding.divides() || (leaves_gradients_ && !bucket.fp32_island);
-    const ops::OptimizerBucket whole{bucket.master,  bucket.grad,
-                                     bucket.exp_avg, bucket.exp_avg_sq,
-                                     bucket.ema,     rounds ? bucket.compute : at::Tensor(),
-                                     leaves};
+    const bool stochastic = bucket.master.scalar_type() == at::kBFloat16;
+    const ops::OptimizerBucket whole{
+        .master = stochastic ? at::Tensor() : bucket.master,
+        .grad = bucket.grad,
+        .exp_avg = bucket.exp_avg,
+        .exp_avg_sq = bucket.exp_avg_sq,
+        .ema = bucket.ema,
+        .compute = rounds || stochastic ? bucket.compute : at::Tensor(),
+        .leaves_grad = leaves,
+        .exp_avg_scales = bucket.exp_avg_scales,
+        .exp_avg_sq_scales = bucket.exp_avg_sq_scales};
     std::vector<ops::OptimizerBucket> parts;
-    for (const Stretch& stretch : stretches_of(bucket)) {
-      parts.push_back(part_of(whole, stretch));
+    for (const Stretch& stretch : stretches_of(bucket, stochastic)) {
+      parts.push_back(part_of(whole, stretch, bucket.slice_begin));
     }
     buckets.insert(buckets.end(), parts.begin(), parts.end());
     if (bucket.is_offloaded) {
@@ -258,13 +294,17 @@ at::Tensor Optimizer::loss_scale() const {
 OptimizerState Optimizer::state() const {
   wait_for_all();
   const kernels::StepControl control = ops::read_step_control(control_);
-  return {parameters_.rule, control.applied_steps, control.skipped_steps, control.loss_scale,
-          control.good_steps};
+  return {parameters_.rule,      parameters_.moments, parameters_.masters, control.applied_steps,
+          control.skipped_steps, control.loss_scale,  control.good_steps};
 }
 
 void Optimizer::restore(const OptimizerState& state) {
   KINORA_CHECK(state.rule == parameters_.rule, kConfig, "[optim] a state of ",
                to_string(state.rule), " is none of ", to_string(parameters_.rule));
+  KINORA_CHECK(state.moments == parameters_.moments && state.masters == parameters_.masters,
+               kConfig, "[optim] a state with moments in ", to_string(state.moments),
+               " and masters in ", to_string(state.masters), " is none in ",
+               to_string(parameters_.moments), " and ", to_string(parameters_.masters));
   KINORA_CHECK(state.applied_steps >= 0 && state.skipped_steps >= 0 && state.good_steps >= 0 &&
                    state.good_steps < policy_.growth_interval && std::isfinite(state.loss_scale) &&
                    state.loss_scale > 0.0F,

@@ -22,10 +22,18 @@ inline constexpr std::array kUpdateRules = {kernels::UpdateRule::kAdamW, kernels
 /// "adamw", "lion" or "sgd": the names in recipes and checkpoints.
 [[nodiscard]] const char* to_string(kernels::UpdateRule rule);
 
+/// "fp32" or "8bit".
+[[nodiscard]] const char* to_string(kernels::MomentFormat format);
+
+/// "fp32" or "bf16".
+[[nodiscard]] const char* to_string(kernels::MasterFormat format);
+
 /// torch.optim.AdamW's defaults, except for the weight decay. The learning rate comes with each
 /// step.
 struct OptimizerConfig {
   kernels::UpdateRule rule = kernels::UpdateRule::kAdamW;
+  kernels::MomentFormat moments = kernels::MomentFormat::kF32;
+  kernels::MasterFormat masters = kernels::MasterFormat::kF32;
   double beta1 = 0.9;          ///< of the first moment; SGD: the momentum
   double beta2 = 0.0;          ///< of AdamW's second moment, of Lion's momentum; 0: 0.999, 0.99
   double eps = 1e-8;           ///< AdamW alone
@@ -47,6 +55,8 @@ struct StepResult {
 /// bits.
 struct OptimizerState {
   kernels::UpdateRule rule = kernels::UpdateRule::kAdamW;
+  kernels::MomentFormat moments = kernels::MomentFormat::kF32;
+  kernels::MasterFormat masters = kernels::MasterFormat::kF32;
   int64_t applied_steps = 0;
   int64_t skipped_steps = 0;
   float loss_scale = 1.0F;
@@ -74,7 +84,7 @@ struct OptimizerState {
 class Optimizer {
  public:
   /// The loss scale is dynamic if the arena computes in fp16, else 1. Throws kConfig for values out
-  /// of range, or an arena without training state or with that of another rule.
+  /// of range, or an arena without training state or with that of another rule or other formats.
   /// own_kernels: false composes the update of libtorch's calls, which waits for the device.
   Optimizer(const OptimizerConfig& config, const Arena& arena, bool own_kernels = true);
   Optimizer(const Optimizer&) = delete;

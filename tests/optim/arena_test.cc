@@ -53,7 +53,7 @@ TEST(ArenaTest, SlotsAndBucketsAreAligned) {
     int64_t end = 0;
     for (const Slot& slot : bucket.slots) {
       EXPECT_GE(slot.offset, end) << "slots must not overlap";
-      EXPECT_LT(slot.offset - end, 32);
+      EXPECT_LT(slot.offset - end, kSlotAlignment);
       end = slot.offset + slot.numel;
       EXPECT_LE(end, bucket.numel);
       for (const Role role : {Role::compute(), Role::master(), Role::grad(), Role::exp_avg(),

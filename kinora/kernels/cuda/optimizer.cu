@@ -3,13 +3,15 @@
 // numbered through, and a block finds the bucket of each that it takes in the table. All are bound
 // by memory: vectors of four elements, and enough of them in flight (for AdamW eight elements of
 // each of five arrays a thread; hints to the cache that they come but once made it 8 % slower on an
-// H200). Compiled without fused multiply-adds (CMakeLists.txt), so that results agree with the
+// H200). What is not kept in fp32 goes through a kernel of its own, in which a warp takes a block
+// of codes. Compiled without fused multiply-adds (CMakeLists.txt), so that results agree with the
 // CPU's.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include <algorithm>
 
+#include "kinora/kernels/block_codes.h"
 #include "kinora/kernels/cuda/optimizer.h"
 
 namespace kinora::kernels::cuda {
@@ -344,6 +346,204 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
   }
 }
 
+__device__ const CodeMap kDeviceCodes[2] = {make_code_map(true), make_code_map(false)};
+
+/// Vectors of a block of codes that a lane has, 32 vectors apart.
+constexpr int kLaneVectors = kCodeBlock / (kWidth * 32);
+
+__device__ __forceinline__ void decode(const CodedMoment& moment, const CodeMap& map, int64_t block,
+                                       int lane, Vector* values) {
+  const float scale = moment.scales[block];
+#pragma unroll
+  for (int i = 0; i < kLaneVectors; ++i) {
+    const int64_t first = block * kCodeBlock + (i * 32 + lane) * kWidth;
+    const uchar4 codes = *reinterpret_cast<const uchar4*>(moment.codes + first);
+    values[i] = {{map.value[codes.x] * scale, map.value[codes.y] * scale,
+                  map.value[codes.z] * scale, map.value[codes.w] * scale}};
+  }
+}
+
+__device__ __forceinline__ void encode(const CodedMoment& moment, const CodeMap& map, int64_t block,
+                                       int lane, const Vector* values) {
+  float scale = 0.0F;
+#pragma unroll
+  for (int i = 0; i < kLaneVectors; ++i) {
+#pragma unroll
+    for (const float value : values[i].x) {
+      scale = fmaxf(scale, fabsf(value));
+    }
+  }
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) {
+    scale = fmaxf(scale, __shfl_xor_sync(0xffffffffU, scale, distance));
+  }
+  if (lane == 0) {
+    moment.scales[block] = scale;
+  }
+  const float multiplier = code_multiplier(scale);
+#pragma unroll
+  for (int i = 0; i < kLaneVectors; ++i) {
+    const int64_t first = block * kCodeBlock + (i * 32 + lane) * kWidth;
+    *reinterpret_cast<uchar4*>(moment.codes + first) =
+        make_uchar4(nearest_code(map.bound, values[i].x[0] * multiplier),
+                    nearest_code(map.bound, values[i].x[1] * multiplier),
+                    nearest_code(map.bound, values[i].x[2] * multiplier),
+                    nearest_code(map.bound, values[i].x[3] * multiplier));
+  }
+}
+
+__device__ __forceinline__ Vector load_bf16(const uint16_t* array, int64_t first) {
+  const ushort4 packed = *reinterpret_cast<const ushort4*>(array + first);
+  return {{widen_bf16(packed.x), widen_bf16(packed.y), widen_bf16(packed.z), widen_bf16(packed.w)}};
+}
+
+/// Rounds the weights, and stores them.
+__device__ __forceinline__ void store_stochastically(uint16_t* array, int64_t first,
+                                                     const PhiloxBlock& random, Vector* weight) {
+  uint16_t bits[kWidth];
+#pragma unroll
+  for (int lane = 0; lane < kWidth; ++lane) {
+    bits[lane] = round_stochastically(weight->x[lane], random.word[lane]);
+    weight->x[lane] = widen_bf16(bits[lane]);
+  }
+  *reinterpret_cast<ushort4*>(array + first) = make_ushort4(bits[0], bits[1], bits[2], bits[3]);
+}
+
+/// A warp's block of kCodeBlock elements.
+template <UpdateRule kRule, bool kCoded>
+__device__ __forceinline__ void update_block(const UpdateBucket& bucket,
+                                             const UpdateScalars& scalars,
+                                             const RandomStream& rounding, const CodeMap* maps,
+                                             int num_emas, int64_t block, int lane) {
+  const UpdateBuffers& buffers = bucket.buffers;
+  auto* compute = static_cast<uint16_t*>(buffers.compute);
+  Vector weight[kLaneVectors];
+  Vector exp_avg[kLaneVectors];
+  Vector exp_avg_sq[kLaneVectors] = {};
+  Vector grad[kLaneVectors];
+  const auto place = [&](int i) { return block * kCodeBlock + (i * 32 + lane) * kWidth; };
+  if constexpr (kCoded) {
+    decode(buffers.coded_avg, maps[0], block, lane, exp_avg);
+    if constexpr (has_second_moment(kRule)) {
+      decode(buffers.coded_avg_sq, maps[1], block, lane, exp_avg_sq);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kLaneVectors; ++i) {
+    grad[i] = load(buffers.grad, place(i), 0, true);
+    weight[i] = buffers.master != nullptr ? load(buffers.master, place(i), 0, true)
+                                          : load_bf16(compute, place(i));
+    if constexpr (!kCoded) {
+      exp_avg[i] = load(buffers.exp_avg, place(i), 0, true);
+      if constexpr (has_second_moment(kRule)) {
+        exp_avg_sq[i] = load(buffers.exp_avg_sq, place(i), 0, true);
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kLaneVectors; ++i) {
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) {
+      update_element<kRule>(scalars, grad[i].x[k], &weight[i].x[k], &exp_avg[i].x[k],
+                            &exp_avg_sq[i].x[k]);
+    }
+    if constexpr (!kCoded) {
+      store(buffers.exp_avg, place(i), 0, true, exp_avg[i]);
+      if constexpr (has_second_moment(kRule)) {
+        store(buffers.exp_avg_sq, place(i), 0, true, exp_avg_sq[i]);
+      }
+    }
+    if (bucket.leaves_grad == 0) {
+      store(buffers.grad, place(i), 0, true, Vector{});
+    }
+    if (buffers.master == nullptr) {
+      const auto number = static_cast<uint32_t>((buffers.place + place(i)) / kWidth);
+      store_stochastically(compute, place(i), philox(rounding, number), &weight[i]);
+    } else {
+      store(buffers.master, place(i), 0, true, weight[i]);
+      if (compute != nullptr) {
+        store_rounded(compute, buffers.compute_type, place(i), 0, true, weight[i]);
+      }
+    }
+    for (int k = 0; k < num_emas; ++k) {
+      Vector ema = load(buffers.ema[k], place(i), 0, true);
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) {
+        ema.x[j] = ema.x[j] * scalars.ema_keep[k] + weight[i].x[j] * scalars.ema_take[k];
+      }
+      store(buffers.ema[k], place(i), 0, true, ema);
+    }
+  }
+  if constexpr (kCoded) {
+    encode(buffers.coded_avg, maps[0], block, lane, exp_avg);
+    if constexpr (has_second_moment(kRule)) {
+      encode(buffers.coded_avg_sq, maps[1], block, lane, exp_avg_sq);
+    }
+  }
+}
+
+/// As update_weights_kernel, where not everything is fp32: buckets of whole blocks, aligned.
+template <UpdateRule kRule, bool kCoded>
+__global__ void __launch_bounds__(kThreads)
+    update_blocks_kernel(BucketTable table, UpdateParameters parameters,
+                         const StepControl* __restrict__ control) {
+  __shared__ UpdateScalars scalars;
+  __shared__ CodeMap maps[kCoded ? 2 : 1];
+  if constexpr (kCoded) {
+    constexpr int kWords = sizeof(maps) / sizeof(float);
+    for (int i = threadIdx.x; i < kWords; i += kThreads) {
+      reinterpret_cast<float*>(maps)[i] = reinterpret_cast<const float*>(kDeviceCodes)[i];
+    }
+  }
+  if (threadIdx.x == 0) {
+    scalars = update_scalars(parameters, *control, 1.0);
+  }
+  __syncthreads();
+  const bool skips = control->skip != 0;
+  const int lane = threadIdx.x % 32;
+  double lr_factor = 1.0;
+  int index = 0;
+  for (int64_t chunk = blockIdx.x; chunk < table.num_chunks; chunk += gridDim.x) {
+    index = bucket_of(table, chunk, index);
+    const UpdateBucket& bucket = table.buckets[index];
+    if (bucket.buffers.lr_factor != lr_factor) {  // for the whole block alike
+      lr_factor = bucket.buffers.lr_factor;
+      __syncthreads();
+      if (threadIdx.x == 0) {
+        scalars = update_scalars(parameters, *control, lr_factor);
+      }
+      __syncthreads();
+    }
+    const RandomStream rounding = rounding_stream(parameters, *control, bucket.buffers.rounding);
+    const int64_t begin = (chunk - bucket.first_chunk) * kBucketChunk;
+    const int64_t end = min(bucket.count, begin + kBucketChunk);
+    for (int64_t block = begin / kCodeBlock + threadIdx.x / 32; block < end / kCodeBlock;
+         block += kThreads / 32) {
+      if (!skips) {
+        update_block<kRule, kCoded>(bucket, scalars, rounding, maps, parameters.num_emas, block,
+                                    lane);
+      } else if (bucket.leaves_grad == 0) {
+        for (int i = 0; i < kLaneVectors; ++i) {
+          store(bucket.buffers.grad, block * kCodeBlock + (i * 32 + lane) * kWidth, 0, true,
+                Vector{});
+        }
+      }
+    }
+  }
+}
+
+template <UpdateRule kRule>
+cudaError_t launch_blocks(const BucketTable& table, const UpdateParameters& parameters,
+                          const StepControl* control, cudaStream_t stream) {
+  const auto blocks = static_cast<unsigned>(std::min(table.num_chunks, kMaxBlocks));
+  if (parameters.moments == MomentFormat::k8Bit) {
+    update_blocks_kernel<kRule, true><<<blocks, kThreads, 0, stream>>>(table, parameters, control);
+  } else {
+    update_blocks_kernel<kRule, false><<<blocks, kThreads, 0, stream>>>(table, parameters, control);
+  }
+  return cudaGetLastError();
+}
+
 template <UpdateRule kRule, int kEmas>
 cudaError_t launch_rule(const BucketTable& table, const UpdateParameters& parameters,
                         const StepControl* control, cudaStream_t stream) {
@@ -417,6 +617,17 @@ cudaError_t update_weights(const BucketTable& table, const UpdateParameters& par
                            const StepControl* control, cudaStream_t stream) {
   if (table.num_chunks == 0) {
     return cudaSuccess;
+  }
+  if (updates_blocks(parameters)) {
+    switch (parameters.rule) {
+      case UpdateRule::kAdamW:
+        return launch_blocks<UpdateRule::kAdamW>(table, parameters, control, stream);
+      case UpdateRule::kLion:
+        return launch_blocks<UpdateRule::kLion>(table, parameters, control, stream);
+      case UpdateRule::kSgd:
+        return launch_blocks<UpdateRule::kSgd>(table, parameters, control, stream);
+    }
+    return cudaErrorInvalidValue;
   }
   static_assert(kMaxEmas == 4);
   switch (parameters.num_emas) {
