@@ -72,7 +72,7 @@ class PartsReader {
       for (const optim::Slot& slot : bucket.slots) {
         const optim::Arena::Part part = arena_.own_part(slot.path, role);
         if (part.values.numel() > 0) {
-          add(reader, saved_.at(slot.path), slot, part);
+          add(reader, saved_.at(slot.path), slot, role, part);
         }
       }
     }
@@ -97,12 +97,19 @@ class PartsReader {
   };
 
   void add(const RoleReader& reader, const SavedSlot& from, const optim::Slot& slot,
-           const optim::Arena::Part& part) {
+           optim::Role role, const optim::Arena::Part& part) {
     if (from.slot->channels_last == slot.channels_last) {
-      targets_.push_back({&reader, from.bucket, from.slot->offset + part.begin, part.values});
+      KINORA_CHECK(from.slot->offset % role.elements_each() == 0, kDamaged, "[checkpoint] ",
+                   slot.path, " must begin with a block of ", role.elements_each(),
+                   " elements, got an offset of ", from.slot->offset);
+      const int64_t begin = (from.slot->offset + part.begin) / role.elements_each();
+      targets_.push_back({&reader, from.bucket, begin, part.values});
       return;
     }
-    reordered_.push_back({at::empty({slot.numel}, at::kFloat), from.slot, &slot, part});
+    KINORA_CHECK(part.values.scalar_type() != at::kByte, kIo, "[checkpoint] the 8-bit moments of ",
+                 slot.path, " lie in another order. Hint: use the kinora that wrote it");
+    reordered_.push_back(
+        {at::empty({slot.numel}, reader.type(from.bucket)), from.slot, &slot, part});
     targets_.push_back({&reader, from.bucket, from.slot->offset, reordered_.back().elements});
   }
 
@@ -128,12 +135,22 @@ std::vector<Shard> shards_to_read(const Manifest& manifest, const fs::path& chec
   return shards;
 }
 
-void check_rule(kernels::UpdateRule saved, const fs::path& checkpoint, const optim::Arena& arena) {
+void check_state(const optim::OptimizerState& state, const fs::path& checkpoint,
+                 const optim::Arena& arena) {
+  const kernels::UpdateRule saved = state.rule;
   KINORA_CHECK(saved == arena.options().rule, kConfig, "[checkpoint] ", checkpoint,
                " has the moments of ", optim::to_string(saved), ", but this run updates by ",
                optim::to_string(arena.options().rule),
                ". Hint: optim.rule=", optim::to_string(saved),
                ", or a new run with checkpoint.init_from=", checkpoint.string());
+  const auto check_format = [&](const char* what, const char* key, auto had, auto wanted) {
+    KINORA_CHECK(had == wanted, kConfig, "[checkpoint] ", checkpoint, " has ", what, " in ",
+                 optim::to_string(had), ", but this run keeps them in ", optim::to_string(wanted),
+                 ". Hint: ", key, "=", optim::to_string(had),
+                 ", or a new run with checkpoint.init_from=", checkpoint.string());
+  };
+  check_format("moments", "optim.moments", state.moments, arena.options().moments);
+  check_format("masters", "optim.master", state.masters, arena.options().masters);
 }
 
 }  // namespace
@@ -151,7 +168,7 @@ TrainingState load(const fs::path& checkpoint, optim::Arena& arena, const comm::
   Staging staging(arena.options().device);
   in_agreement(world, [&] {
     manifest = read_manifest(checkpoint);
-    check_rule(manifest.state.optimizer.rule, checkpoint, arena);
+    check_state(manifest.state.optimizer, checkpoint, arena);
     saved = find_slots(manifest, checkpoint, arena);
     shards = shards_to_read(manifest, checkpoint, roles);
     check_sizes(checkpoint, shards);
@@ -166,7 +183,7 @@ TrainingState load(const fs::path& checkpoint, optim::Arena& arena, const comm::
     manifest.state.buffers = read_arrays(manifest, checkpoint, kBuffersRole);
     restore_frozen(read_arrays(manifest, checkpoint, kFrozenRole), checkpoint, arena);
     for (const optim::Role role : roles) {
-      readers.emplace_back(checkpoint, manifest, optim::to_string(role));
+      readers.emplace_back(checkpoint, manifest, role);
     }
     return std::string();
   });
@@ -197,7 +214,7 @@ void load_for_sampling(const fs::path& checkpoint, std::optional<size_t> ema, nn
   check_sizes(checkpoint, shards);
   check_content(checkpoint, shards, {}, staging);
   restore_buffers(read_arrays(manifest, checkpoint, kBuffersRole), model);
-  const RoleReader reader(checkpoint, manifest, optim::to_string(role));
+  const RoleReader reader(checkpoint, manifest, role);
   PartsReader parts(saved, arena);
   parts.add(reader, optim::Role::compute());
   parts.read(staging);

@@ -31,6 +31,12 @@ Json state_json(const TrainingState& state) {
                {"timestep_history", state.timestep_history},
                {"timestep_counts", state.timestep_counts},
                {"config", state.config}};
+  if (state.optimizer.moments != kernels::MomentFormat::kF32) {
+    json["optimizer"]["moments"] = optim::to_string(state.optimizer.moments);
+  }
+  if (state.optimizer.masters != kernels::MasterFormat::kF32) {
+    json["optimizer"]["master"] = optim::to_string(state.optimizer.masters);
+  }
   if (state.pinned) {
     json["pinned"] = {{"versions", state.pinned->versions}, {"products", state.pinned->products}};
   }
@@ -47,6 +53,16 @@ kernels::UpdateRule rule_of(const std::string& name) {
               ", which this version does not have");
 }
 
+/// Of two formats, fp32 or `other`.
+template <typename Format>
+Format format_of(const Json& optimizer, const char* key, Format other) {
+  const std::string name = optimizer.value(key, std::string("fp32"));
+  KINORA_CHECK(name == "fp32" || name == optim::to_string(other), kIo,
+               "[checkpoint] its optimizer has ", key, " = ", printable(name),
+               ", which this version does not have");
+  return name == "fp32" ? Format::kF32 : other;
+}
+
 TrainingState parse_state(const Json& json) {
   TrainingState state;
   json.at("step").get_to(state.step);
@@ -54,6 +70,8 @@ TrainingState parse_state(const Json& json) {
   state.image_position = json.value("image_position", int64_t{0});
   const Json& optimizer = json.at("optimizer");
   state.optimizer.rule = rule_of(optimizer.value("rule", std::string("adamw")));
+  state.optimizer.moments = format_of(optimizer, "moments", kernels::MomentFormat::k8Bit);
+  state.optimizer.masters = format_of(optimizer, "master", kernels::MasterFormat::kBF16);
   optimizer.at("applied_steps").get_to(state.optimizer.applied_steps);
   optimizer.at("skipped_steps").get_to(state.optimizer.skipped_steps);
   optimizer.at("loss_scale").get_to(state.optimizer.loss_scale);

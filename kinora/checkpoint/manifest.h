@@ -10,8 +10,9 @@
 
 namespace kinora::checkpoint {
 
-/// Version 1 had whole roles, with one checksum a file; up to 2 all weights were in C order.
-inline constexpr int64_t kManifestVersion = 3;
+/// Version 1 had whole roles, with one checksum a file; up to 2 all weights were in C order; up
+/// to 3 masters and moments were fp32.
+inline constexpr int64_t kManifestVersion = 4;
 inline constexpr const char* kManifestName = "manifest.json";
 
 /// The roles of the files with TrainingState::fp8, buffers and frozen.

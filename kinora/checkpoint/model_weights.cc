@@ -130,7 +130,8 @@ LateTensors arena_weights(nn::Module& model, const optim::Arena& arena, optim::R
                      .shape = parameter->shape,
                      .read =
                          [&arena, role, path = name](int64_t begin, int64_t end) {
-                           return rows_of(arena.export_parameter(path, role).cpu(), begin, end);
+                           return rows_of(arena.export_parameter(path, role).to(at::kFloat).cpu(),
+                                          begin, end);
                          },
                      .reads_rows = false};
   }
@@ -172,7 +173,7 @@ LateTensors checkpoint_weights(const std::filesystem::path& checkpoint, nn::Modu
   check_sizes(checkpoint, shards);
   check_content(checkpoint, shards, {}, staging);
   restore_buffers(read_arrays(manifest, checkpoint, kBuffersRole), model);
-  source->reader.emplace(checkpoint, manifest, optim::to_string(role));
+  source->reader.emplace(checkpoint, manifest, role);
   LateTensors tensors = with_buffers(model);
   for (const auto& [path, values] : read_arrays(manifest, checkpoint, kFrozenRole)) {
     tensors[path] = late_tensor(values);
@@ -191,11 +192,12 @@ LateTensors checkpoint_weights(const std::filesystem::path& checkpoint, nn::Modu
             if (!shape.empty()) {
               shape.front() = end - begin;
             }
-            const at::Tensor values = at::empty({c10::multiply_integers(shape)}, at::kFloat);
+            const at::Tensor values =
+                at::empty({c10::multiply_integers(shape)}, source->reader->type(b));
             source->reader->read(b, slot.offset + begin * (values.numel() / (end - begin)), values);
             optim::Slot rows = slot;
             rows.shape = shape;
-            return optim::in_shape(values, rows);
+            return optim::in_shape(values.to(at::kFloat), rows);
           }};
     }
   }

@@ -14,7 +14,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kElementBytes = sizeof(float);
 // Of a file while its checksum is computed: the processor's caches hold it.
 constexpr int64_t kReadBytes = int64_t{1} << 20;
 
@@ -56,8 +55,9 @@ std::string write_chunk(const ShardFile& file, const Chunk& chunk, io::FileWrite
     const int64_t begin = std::max(chunk.begin(), offset);
     const int64_t end = std::min(chunk.end(), offset + size);
     if (begin < end) {
-      const at::Tensor piece =
-          array.narrow(0, (begin - offset) / kElementBytes, (end - begin) / kElementBytes);
+      // Headers and chunks end where any type may.
+      const auto element = static_cast<int64_t>(array.element_size());
+      const at::Tensor piece = array.narrow(0, (begin - offset) / element, (end - begin) / element);
       const at::Tensor host = buffer.on_host(piece);
       write(begin, device::bytes_of(host));
     }
@@ -100,7 +100,9 @@ std::optional<Part> part_of_rank(const optim::Arena& arena, const comm::Group& w
   KINORA_CHECK(replicas * slice.count == world.size(), kInternal, "[checkpoint] each of ",
                slice.count, " slices must be owned by equally many of ", world.size(),
                " ranks, got ", replicas, " of slice ", slice.index);
-  if (optim::kBucketAlignment % world.size() == 0) {
+  const bool coded = arena.options().moments == kernels::MomentFormat::k8Bit;
+  const int64_t block = coded ? kernels::kCodeBlock : 1;  // of which every part has whole ones
+  if (optim::kBucketAlignment / block % world.size() == 0) {
     return Part{slice.index * replicas + replica, world.size()};
   }
   return replica == 0 ? std::optional(slice) : std::nullopt;
@@ -113,11 +115,14 @@ std::vector<ShardFile> shard_files(const optim::Arena& arena, Part part) {
     std::vector<io::SafetensorsSpec> specs;
     int64_t size = 0;
     for (const optim::Bucket& bucket : arena.buckets()) {
-      const int64_t numel = bucket.numel / part.count;
-      file.arrays.push_back(
-          bucket.tensor(role).narrow(0, numel * part.index - bucket.slice_begin, numel));
-      specs.push_back({.name = bucket.name, .dtype = DType::kF32, .shape = {numel}});
-      size += numel * kElementBytes;
+      const int64_t each = role.elements_each();
+      const int64_t numel = bucket.numel / part.count / each;
+      const at::Tensor array =
+          bucket.tensor(role).narrow(0, numel * part.index - bucket.slice_begin / each, numel);
+      file.arrays.push_back(array);
+      specs.push_back(
+          {.name = bucket.name, .dtype = device::dtype_of(array.scalar_type()), .shape = {numel}});
+      size += static_cast<int64_t>(array.nbytes());
     }
     file.header = io::safetensors_header(specs);
     file.shard = {.file = file_name(optim::to_string(role), part),
@@ -214,15 +219,33 @@ void check_content(const fs::path& checkpoint, std::vector<Shard> shards, Part s
   });
 }
 
-RoleReader::RoleReader(const fs::path& checkpoint, const Manifest& manifest,
-                       const std::string& role) {
-  const std::vector<Shard> shards = shards_of(manifest, checkpoint, role);
+namespace {
+
+/// What a role's arrays may be besides fp32.
+DType type_in_8_or_16_bits(optim::Role role) {
+  switch (role.kind) {
+    case optim::Role::Kind::kMaster:
+      return DType::kBF16;
+    case optim::Role::Kind::kExpAvg:
+    case optim::Role::Kind::kExpAvgSq:
+      return DType::kU8;
+    default:
+      return DType::kF32;
+  }
+}
+
+}  // namespace
+
+RoleReader::RoleReader(const fs::path& checkpoint, const Manifest& manifest, optim::Role role) {
+  const std::vector<Shard> shards = shards_of(manifest, checkpoint, optim::to_string(role));
   const auto count = static_cast<int64_t>(shards.size());
   for (const optim::Bucket& bucket : manifest.buckets) {
-    KINORA_CHECK(bucket.numel % count == 0, kDamaged, "[checkpoint] ", checkpoint, ": the ",
-                 bucket.numel, " elements of bucket ", bucket.name, " do not divide into ", count,
-                 " parts");
-    part_numel_.push_back(bucket.numel / count);
+    const int64_t numel = bucket.numel / role.elements_each();
+    KINORA_CHECK(bucket.numel % role.elements_each() == 0 && numel % count == 0, kDamaged,
+                 "[checkpoint] ", checkpoint, ": the ", bucket.numel, " elements of bucket ",
+                 bucket.name, " do not divide into ", count, " parts");
+    part_numel_.push_back(numel / count);
+    types_.push_back(at::kFloat);
   }
   for (const Shard& shard : shards) {
     const fs::path path = checkpoint / shard.file;
@@ -231,10 +254,15 @@ RoleReader::RoleReader(const fs::path& checkpoint, const Manifest& manifest,
     file.reader = std::make_unique<io::FileReader>(path);
     for (size_t b = 0; b < manifest.buckets.size(); ++b) {
       const io::SafetensorsTensor* found = header.find(manifest.buckets[b].name);
-      KINORA_CHECK(found != nullptr && found->dtype == DType::kF32 &&
-                       found->shape == std::vector<int64_t>{part_numel_[b]},
+      const bool first = files_.size() == 1;
+      const bool is_known = found != nullptr && (found->dtype == DType::kF32 ||
+                                                 found->dtype == type_in_8_or_16_bits(role));
+      KINORA_CHECK(is_known && found->shape == std::vector<int64_t>{part_numel_[b]} &&
+                       (first || device::dtype_of(types_[b]) == found->dtype),
                    kDamaged, "[checkpoint] ", path, " must hold bucket ", manifest.buckets[b].name,
-                   ", F32 [", part_numel_[b], "]");
+                   ", ", to_string(first ? DType::kF32 : device::dtype_of(types_[b])), " [",
+                   part_numel_[b], "]");
+      types_[b] = device::scalar_type(found->dtype);
       // The data end with the last tensor, and the file with the data.
       const auto& last = header.tensors().back().data;
       file.offsets.push_back(file.reader->size() -
@@ -245,14 +273,15 @@ RoleReader::RoleReader(const fs::path& checkpoint, const Manifest& manifest,
 
 void RoleReader::read(size_t bucket, int64_t begin, const at::Tensor& out) const {
   auto* bytes = static_cast<std::byte*>(out.mutable_data_ptr());
+  const auto element = static_cast<int64_t>(out.element_size());
   const int64_t end = begin + out.numel();
   const int64_t part_numel = part_numel_[bucket];
   while (begin < end) {
     const File& file = files_[static_cast<size_t>(begin / part_numel)];
     const int64_t first = begin % part_numel;
     const int64_t count = std::min(end - begin, part_numel - first);
-    const auto size = static_cast<size_t>(count * kElementBytes);
-    file.reader->read_at(file.offsets[bucket] + first * kElementBytes, {bytes, size});
+    const auto size = static_cast<size_t>(count * element);
+    file.reader->read_at(file.offsets[bucket] + first * element, {bytes, size});
     bytes += size;
     begin += count;
   }
@@ -261,7 +290,7 @@ void RoleReader::read(size_t bucket, int64_t begin, const at::Tensor& out) const
 void read_into(const std::vector<ReadTarget>& targets, Staging& staging) {
   std::vector<ReadTarget> pieces;
   for (const ReadTarget& target : targets) {
-    constexpr int64_t kElements = kChunkBytes / kElementBytes;
+    constexpr int64_t kElements = kChunkBytes / static_cast<int64_t>(sizeof(float));
     for (int64_t first = 0; first < target.values.numel(); first += kElements) {
       const int64_t count = std::min(kElements, target.values.numel() - first);
       pieces.push_back({target.reader, target.bucket, target.begin + first,
@@ -270,7 +299,7 @@ void read_into(const std::vector<ReadTarget>& targets, Staging& staging) {
   }
   staging.for_each(static_cast<int64_t>(pieces.size()), [&](int64_t i, StagingBuffer& buffer) {
     const ReadTarget& piece = pieces[static_cast<size_t>(i)];
-    const at::Tensor host = buffer.space_for(piece.values);
+    const at::Tensor host = buffer.space_for(piece.values, piece.reader->type(piece.bucket));
     piece.reader->read(piece.bucket, piece.begin, host);
     buffer.put(host, piece.values);
   });

@@ -28,7 +28,7 @@ namespace kinora::checkpoint {
 struct ShardFile {
   Shard shard;                     ///< checksums empty until written
   std::string header;              ///< of the safetensors format
-  std::vector<at::Tensor> arrays;  ///< fp32, one a bucket: what follows the header
+  std::vector<at::Tensor> arrays;  ///< one a bucket: what follows the header
 };
 
 /// The files of a part, over the arena's own arrays: "ema.0.safetensors", or of several parts
@@ -56,11 +56,12 @@ void check_content(const std::filesystem::path& checkpoint, std::vector<Shard> s
 class RoleReader {
  public:
   /// kIo for files that do not hold the manifest's buckets.
-  RoleReader(const std::filesystem::path& checkpoint, const Manifest& manifest,
-             const std::string& role);
+  RoleReader(const std::filesystem::path& checkpoint, const Manifest& manifest, optim::Role role);
 
-  /// Fills `out`, contiguous fp32 on the CPU, with the elements from `begin` on of bucket number
-  /// `bucket`. Threads may read at once. kIo.
+  /// Of bucket number `bucket`: fp32, or bf16 of masters and uint8 of moments.
+  [[nodiscard]] at::ScalarType type(size_t bucket) const { return types_[bucket]; }
+  /// Fills `out`, contiguous and of type(bucket) on the CPU, with the array's elements from `begin`
+  /// on. Threads may read at once. kIo.
   void read(size_t bucket, int64_t begin, const at::Tensor& out) const;
 
  private:
@@ -71,15 +72,16 @@ class RoleReader {
   };
 
   std::vector<File> files_;
-  std::vector<int64_t> part_numel_;  // [bucket]
+  std::vector<int64_t> part_numel_;    // [bucket]
+  std::vector<at::ScalarType> types_;  // [bucket]
 };
 
 /// Where elements of a role go.
 struct ReadTarget {
   const RoleReader* reader;
   size_t bucket;
-  int64_t begin;      ///< in the bucket
-  at::Tensor values;  ///< one dim, of any floating type and device
+  int64_t begin;      ///< in the bucket's array
+  at::Tensor values;  ///< one dim, of any device, and of any floating type where the array's is
 };
 
 /// Fills all targets. kIo.

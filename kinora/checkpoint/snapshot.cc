@@ -16,11 +16,18 @@
 namespace kinora::checkpoint {
 namespace {
 
-int64_t num_elements(const std::vector<ShardFile>& files) {
+/// Arrays begin where any type may.
+int64_t room_of(const at::Tensor& array) {
+  constexpr int64_t kAlignment = 16;
+  const auto bytes = static_cast<int64_t>(array.nbytes());
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+int64_t room_of(const std::vector<ShardFile>& files) {
   int64_t sum = 0;
   for (const ShardFile& file : files) {
     for (const at::Tensor& array : file.arrays) {
-      sum += array.numel();
+      sum += room_of(array);
     }
   }
   return sum;
@@ -39,12 +46,13 @@ int64_t device_room(at::Device device) {
 template <typename Copy>
 void move_arrays(std::vector<ShardFile>& files, at::Device device, const Copy& copy) {
   const at::Tensor memory =
-      at::empty({num_elements(files)}, at::TensorOptions(at::kFloat).device(device));
+      at::empty({room_of(files)}, at::TensorOptions(at::kByte).device(device));
   int64_t offset = 0;
   for (ShardFile& file : files) {
     for (at::Tensor& array : file.arrays) {
-      at::Tensor place = memory.narrow(0, offset, array.numel());
-      offset += array.numel();
+      at::Tensor place =
+          memory.narrow(0, offset, static_cast<int64_t>(array.nbytes())).view(array.scalar_type());
+      offset += room_of(array);
       copy(place, array);
       array = std::move(place);
     }
@@ -58,9 +66,9 @@ void move_to_host(std::vector<ShardFile>& files, at::Device device, Staging& sta
   };
   std::vector<Piece> pieces;
   move_arrays(files, at::kCPU, [&pieces](const at::Tensor& to, const at::Tensor& from) {
-    constexpr int64_t kElements = kChunkBytes / static_cast<int64_t>(sizeof(float));
-    for (int64_t first = 0; first < from.numel(); first += kElements) {
-      const int64_t count = std::min(kElements, from.numel() - first);
+    const int64_t elements = kChunkBytes / static_cast<int64_t>(from.element_size());
+    for (int64_t first = 0; first < from.numel(); first += elements) {
+      const int64_t count = std::min(elements, from.numel() - first);
       pieces.push_back({to.narrow(0, first, count), from.narrow(0, first, count)});
     }
   });

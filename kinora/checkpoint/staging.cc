@@ -15,13 +15,11 @@ namespace {
 // Enough that checksums and copies of some hide behind the disk's work for others.
 constexpr int kThreads = 4;
 
-constexpr int64_t kElements = kChunkBytes / static_cast<int64_t>(sizeof(float));
-
 }  // namespace
 
 StagingBuffer::StagingBuffer(at::Device device)
     : memory_(
-          at::empty({kElements}, at::TensorOptions(at::kFloat).pinned_memory(device.is_cuda()))) {
+          at::empty({kChunkBytes}, at::TensorOptions(at::kByte).pinned_memory(device.is_cuda()))) {
   if (device.is_cuda()) {
     stream_ = c10::impl::VirtualGuardImpl(device.type()).getNewStream(device, /*priority=*/0);
   }
@@ -35,14 +33,14 @@ void StagingBuffer::copy(const at::Tensor& to, const at::Tensor& from) {
   }
 }
 
-at::Tensor StagingBuffer::space_for(const at::Tensor& values) {
-  return values.is_cpu() && values.scalar_type() == at::kFloat
+at::Tensor StagingBuffer::space_for(const at::Tensor& values, at::ScalarType type) {
+  return values.is_cpu() && values.scalar_type() == type
              ? values
-             : memory_.narrow(0, 0, values.numel());
+             : memory_.view(type).narrow(0, 0, values.numel());
 }
 
 at::Tensor StagingBuffer::on_host(const at::Tensor& values) {
-  at::Tensor host = space_for(values);
+  at::Tensor host = space_for(values, values.scalar_type());
   if (!host.is_same(values)) {
     copy(host, values);
   }

@@ -17,8 +17,8 @@ namespace kinora::checkpoint {
 /// of PCI Express, small enough that the pinned buffers of a host's ranks do not matter.
 inline constexpr int64_t kChunkBytes = int64_t{32} << 20;
 
-/// One thread's. `values` below are fp32 or, only to put them, 16-bit floats; contiguous, with one
-/// dim and at most kChunkBytes in fp32. Work of other streams on them must be done.
+/// One thread's. `values` below are contiguous, with one dim and at most kChunkBytes in the type
+/// that they have on the host. Work of other streams on them must be done.
 class StagingBuffer {
  public:
   explicit StagingBuffer(at::Device device);
@@ -26,15 +26,16 @@ class StagingBuffer {
   /// The values on the host: themselves, or a copy that lives until the next call.
   [[nodiscard]] at::Tensor on_host(const at::Tensor& values);
 
-  /// fp32 memory on the host to be filled and then given to put(): the values' own, or the buffer.
-  [[nodiscard]] at::Tensor space_for(const at::Tensor& values);
+  /// Memory of `type` on the host to be filled and then given to put(): the values' own, or the
+  /// buffer.
+  [[nodiscard]] at::Tensor space_for(const at::Tensor& values, at::ScalarType type);
   /// Makes `values` what `host`, from space_for(values), holds.
   void put(const at::Tensor& host, const at::Tensor& values);
 
  private:
   void copy(const at::Tensor& to, const at::Tensor& from);
 
-  at::Tensor memory_;                  // fp32 [kChunkBytes / 4], pinned for a GPU
+  at::Tensor memory_;                  // uint8 [kChunkBytes], pinned for a GPU
   std::optional<c10::Stream> stream_;  // of a GPU
 };
 

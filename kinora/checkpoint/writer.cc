@@ -101,12 +101,12 @@ std::string Writer::Impl::prepare(const TrainingState& state) const {
       bytes += static_cast<int64_t>(array.nbytes());
     }
   }
-  int64_t elements = 0;
   for (const optim::Bucket& bucket : arena.buckets()) {
-    elements += bucket.numel;
+    for (const optim::Role role : arena.state_roles()) {
+      bytes +=
+          static_cast<int64_t>(bucket.tensor(role).nbytes()) * (bucket.numel / bucket.slice_numel);
+    }
   }
-  const auto arrays = static_cast<int64_t>(arena.state_roles().size());
-  bytes += elements * arrays * static_cast<int64_t>(sizeof(float));
   check_space(options.folder, bytes);
   std::string name = unfinished_name(state.step);
   fs::remove_all(options.folder / name);

@@ -148,10 +148,10 @@ TEST_F(ManifestTest, OtherFormatsAndVersionsAreRefused) {
 TEST_F(ManifestTest, OfANewerVersionSaysWhoWroteIt) {
   json manifest = json::parse(to_json(example()));
   EXPECT_EQ(manifest["written_by"], build_info().version);
-  manifest = {{"format", manifest["format"]}, {"version", 4}, {"written_by", "9.1.0"}};
+  manifest = {{"format", manifest["format"]}, {"version", 5}, {"written_by", "9.1.0"}};
   const std::string message = refusal(ErrorKind::kIo, [&] { (void)read(manifest.dump()); });
-  EXPECT_THAT(message, HasSubstr("version 4 of the format was written by kinora 9.1.0; kinora " +
-                                 std::string(build_info().version) + " reads versions up to 3"));
+  EXPECT_THAT(message, HasSubstr("version 5 of the format was written by kinora 9.1.0; kinora " +
+                                 std::string(build_info().version) + " reads versions up to 4"));
 }
 
 TEST_F(ManifestTest, MomentsOfAnUnknownRuleAreNamed) {
@@ -159,6 +159,14 @@ TEST_F(ManifestTest, MomentsOfAnUnknownRuleAreNamed) {
   manifest["state"]["optimizer"]["rule"] = "muon";
   const std::string message = refusal(ErrorKind::kIo, [&] { (void)read(manifest.dump()); });
   EXPECT_THAT(message, HasSubstr("are of the optimizer muon, which this version does not have"));
+}
+
+TEST_F(ManifestTest, UnknownFormatsOfStateAreNamed) {
+  json manifest = json::parse(to_json(example()));
+  manifest["state"]["optimizer"]["moments"] = "4bit";
+  const std::string message = refusal(ErrorKind::kIo, [&] { (void)read(manifest.dump()); });
+  EXPECT_THAT(message,
+              HasSubstr("its optimizer has moments = 4bit, which this version does not have"));
 }
 
 TEST_F(ManifestTest, EveryMissingFieldIsRefused) {

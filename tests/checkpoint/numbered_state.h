@@ -23,13 +23,17 @@ struct Ranks {
 /// nobody has to have saved it to know what it must be.
 class NumberedState {
  public:
-  explicit NumberedState(const Ranks& ranks = {}, int64_t width = 6, at::Device device = at::kCPU)
+  /// small: moments of 8 bits and masters in bf16.
+  explicit NumberedState(const Ranks& ranks = {}, int64_t width = 6, at::Device device = at::kCPU,
+                         bool small = false)
       : model(width),
         arena(model.named_parameters(), SmallModel::buckets(),
               {.device = device,
                .compute_type = at::kBFloat16,
                .seed = 1,
                .train = true,
+               .moments = small ? kernels::MomentFormat::k8Bit : kernels::MomentFormat::kF32,
+               .masters = small ? kernels::MasterFormat::kBF16 : kernels::MasterFormat::kF32,
                .ema_decays = {0.9},
                .sharding = {.group = ranks.shards, .stage = ranks.stage}}) {
     model.table = at::arange(3, at::kFloat).view({1, 3});
@@ -38,8 +42,7 @@ class NumberedState {
   void set(int64_t step) {
     for (const optim::Bucket& bucket : arena.buckets()) {
       for (size_t k = 0; k < arena.state_roles().size(); ++k) {
-        bucket.tensor(arena.state_roles()[k])
-            .copy_(expected(step, k, bucket, bucket.slice_begin, bucket.slice_numel));
+        bucket.tensor(arena.state_roles()[k]).copy_(expected(step, k, bucket));
       }
     }
     arena.refresh_compute();
@@ -48,8 +51,7 @@ class NumberedState {
   [[nodiscard]] bool is(int64_t step) const {
     for (const optim::Bucket& bucket : arena.buckets()) {
       for (size_t k = 0; k < arena.state_roles().size(); ++k) {
-        if (!at::equal(bucket.tensor(arena.state_roles()[k]).cpu(),
-                       expected(step, k, bucket, bucket.slice_begin, bucket.slice_numel))) {
+        if (!at::equal(bucket.tensor(arena.state_roles()[k]).cpu(), expected(step, k, bucket))) {
           return false;
         }
       }
@@ -63,8 +65,10 @@ class NumberedState {
     return true;
   }
 
-  [[nodiscard]] static TrainingState state(int64_t step) {
+  [[nodiscard]] static TrainingState state(int64_t step, bool small = false) {
     TrainingState state;
+    state.optimizer.moments = small ? kernels::MomentFormat::k8Bit : kernels::MomentFormat::kF32;
+    state.optimizer.masters = small ? kernels::MasterFormat::kBF16 : kernels::MasterFormat::kF32;
     state.step = step;
     state.position = 8 * step;
     state.config = "some: config\n";
@@ -75,6 +79,17 @@ class NumberedState {
   optim::Arena arena;
 
  private:
+  /// What this rank has of a role.
+  [[nodiscard]] at::Tensor expected(int64_t step, size_t role, const optim::Bucket& bucket) const {
+    const optim::Role which = arena.state_roles()[role];
+    at::Tensor numbers = expected(step, role, bucket, bucket.slice_begin, bucket.slice_numel);
+    const at::ScalarType type = bucket.tensor(which).scalar_type();
+    if (type == at::kByte) {
+      numbers = numbers.remainder(251);
+    }
+    return numbers.view({-1, which.elements_each()}).select(1, 0).to(type);
+  }
+
   /// Distinct fp32 numbers for 1024 steps, 5 roles and 2048 places in a row; 0 between the slots.
   static at::Tensor expected(int64_t step, size_t role, const optim::Bucket& bucket, int64_t begin,
                              int64_t count) {

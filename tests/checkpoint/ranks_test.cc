@@ -86,23 +86,26 @@ std::optional<Ranks> take_part(const Group& world, const Layout& layout) {
   return ranks;
 }
 
-TEST(CheckpointRanksTest, WhatAnyNumberSavesAnyOtherLoads) {
-  comm::run_on_ranks(4, [](const Group& world) {
+class CheckpointRanksTest : public testing::TestWithParam<bool> {};
+
+TEST_P(CheckpointRanksTest, WhatAnyNumberSavesAnyOtherLoads) {
+  const bool small = GetParam();
+  comm::run_on_ranks(4, [small](const Group& world) {
     const SharedFolder folder(world);
     int64_t step = 0;
     for (const Layout& layout : kLayouts) {
       ++step;
       if (const auto ranks = take_part(world, layout)) {
-        NumberedState saved(*ranks);
+        NumberedState saved(*ranks, 6, at::kCPU, small);
         saved.set(step);
-        (void)save(folder.path(), saved.arena, NumberedState::state(step), ranks->world);
+        (void)save(folder.path(), saved.arena, NumberedState::state(step, small), ranks->world);
       }
     }
     world.barrier();
     for (const Layout& layout : kLayouts) {
       const auto ranks = take_part(world, layout);
       for (int64_t from = 1; ranks && from <= step; ++from) {
-        NumberedState loaded(*ranks);
+        NumberedState loaded(*ranks, 6, at::kCPU, small);
         loaded.set(900);
         const TrainingState state =
             load(step_folder(folder.path(), from), loaded.arena, ranks->world);
@@ -115,8 +118,11 @@ TEST(CheckpointRanksTest, WhatAnyNumberSavesAnyOtherLoads) {
   });
 }
 
+INSTANTIATE_TEST_SUITE_P(Formats, CheckpointRanksTest, testing::Bool(),
+                         [](const auto& info) { return info.param ? "small" : "fp32"; });
+
 // No bucket divides into five parts: the first rank writes.
-TEST(CheckpointRanksTest, AsManyAsDoNotDivide) {
+TEST(CheckpointOfRanksTest, AsManyAsDoNotDivide) {
   comm::run_on_ranks(5, [](const Group& world) {
     const SharedFolder folder(world);
     NumberedState state({.world = world, .shards = {}, .stage = 0});
@@ -130,7 +136,7 @@ TEST(CheckpointRanksTest, AsManyAsDoNotDivide) {
   });
 }
 
-TEST(CheckpointRanksTest, EveryRankWritesAnEqualPart) {
+TEST(CheckpointOfRanksTest, EveryRankWritesAnEqualPart) {
   comm::run_on_ranks(4, [](const Group& world) {
     const SharedFolder folder(world);
     for (const Layout& layout : {Layout{4, 1, 0}, Layout{4, 4, 3}, Layout{4, 2, 1}}) {
@@ -151,7 +157,7 @@ TEST(CheckpointRanksTest, EveryRankWritesAnEqualPart) {
   });
 }
 
-TEST(CheckpointRanksTest, FailureOfOneIsThatOfAll) {
+TEST(CheckpointOfRanksTest, FailureOfOneIsThatOfAll) {
   comm::run_on_ranks(2, [](const Group& world) {
     const SharedFolder folder(world);
     NumberedState state({.world = world, .shards = world, .stage = 1}, 50'000);
@@ -194,7 +200,7 @@ bool mount_small_disk(const fs::path& folder, int64_t bytes) {
          ::mount("none", folder.c_str(), "tmpfs", 0, options.c_str()) == 0;
 }
 
-TEST(CheckpointRanksTest, AFullDiskIsSaidOnAllRanksAndLeavesTheOldCheckpoint) {
+TEST(CheckpointOfRanksTest, AFullDiskIsSaidOnAllRanksAndLeavesTheOldCheckpoint) {
   comm::run_on_ranks(2, [](const Group& world) {
     const SharedFolder folder(world);
     NumberedState state({.world = world, .shards = world, .stage = 1}, 50'000);
@@ -236,7 +242,7 @@ TEST(CheckpointRanksTest, AFullDiskIsSaidOnAllRanksAndLeavesTheOldCheckpoint) {
   });
 }
 
-TEST(CheckpointRanksTest, WantOfMemoryIsThatOnAllRanks) {
+TEST(CheckpointOfRanksTest, WantOfMemoryIsThatOnAllRanks) {
   comm::run_on_ranks(2, [](const Group& world) {
     const auto fail = [&](const std::function<void()>& how) {
       return refusal(ErrorKind::kMemory, [&] {
@@ -254,7 +260,7 @@ TEST(CheckpointRanksTest, WantOfMemoryIsThatOnAllRanks) {
   });
 }
 
-TEST(CheckpointRanksTest, DamagedAndMissingPartsAreNamedOnAllRanks) {
+TEST(CheckpointOfRanksTest, DamagedAndMissingPartsAreNamedOnAllRanks) {
   comm::run_on_ranks(4, [](const Group& world) {
     const SharedFolder folder(world);
     NumberedState state({.world = world, .shards = world, .stage = 2});
@@ -285,7 +291,7 @@ TEST(CheckpointRanksTest, DamagedAndMissingPartsAreNamedOnAllRanks) {
   });
 }
 
-TEST(CheckpointRanksTest, ConvertedIsWhatExportWrites) {
+TEST(CheckpointOfRanksTest, ConvertedIsWhatExportWrites) {
   comm::run_on_ranks(2, [](const Group& world) {
     const SharedFolder folder(world);
     NumberedState state({.world = world, .shards = world, .stage = 3});
