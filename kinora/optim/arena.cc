@@ -1,6 +1,7 @@
 #include "kinora/optim/arena.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -379,11 +380,16 @@ void Arena::materialise(Bucket* bucket, std::vector<Owner>* owners) {
     const bool coded = options_.moments == kernels::MomentFormat::k8Bit;
     const at::ScalarType moments = coded ? at::kByte : at::kFloat;
     const int64_t num_scales = bucket->slice_numel / kernels::kCodeBlock;
+    // Checkpoints do not have what lies between slots, which shares blocks: always zeros.
+    const auto moment = [&](const kernels::CodeMap& map) {
+      at::Tensor array = state(bucket->slice_numel, moments);
+      return coded ? array.fill_(kernels::nearest_code(map.bound, 0.0F)) : array;
+    };
     const auto scales = [&] { return coded ? state(num_scales, at::kFloat) : at::Tensor(); };
-    bucket->exp_avg = state(bucket->slice_numel, moments);
+    bucket->exp_avg = moment(kernels::kSignedCodes);
     bucket->exp_avg_scales = scales();
     if (kernels::has_second_moment(options_.rule)) {
-      bucket->exp_avg_sq = state(bucket->slice_numel, moments);
+      bucket->exp_avg_sq = moment(kernels::kUnsignedCodes);
       bucket->exp_avg_sq_scales = scales();
     }
     for (size_t k = 0; k < options_.ema_decays.size(); ++k) {
