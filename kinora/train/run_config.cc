@@ -187,6 +187,20 @@ void describe_optim(Fields& fields, optim::OptimizerConfig& optim) {
   fields.add("rule", optim.rule, std::move(rules),
              "How weights follow their gradients. lion keeps one moment, and wants a learning rate "
              "3 to 10 times smaller than adamw's; sgd has momentum.");
+  std::vector<Choice<kernels::MomentFormat>> moments;
+  for (const auto format : {kernels::MomentFormat::kF32, kernels::MomentFormat::k8Bit}) {
+    moments.push_back({optim::to_string(format), format});
+  }
+  fields.add("moments", optim.moments, std::move(moments),
+             "How moments are kept: fp32, or 8bit = codes of 8 bits with a scale for each 256 of "
+             "them, a quarter of the memory.");
+  std::vector<Choice<kernels::MasterFormat>> masters;
+  for (const auto format : {kernels::MasterFormat::kF32, kernels::MasterFormat::kBF16}) {
+    masters.push_back({optim::to_string(format), format});
+  }
+  fields.add("master", optim.masters, std::move(masters),
+             "How weights are kept: fp32 beside a copy that forward reads, or bf16 = that copy "
+             "alone, rounded stochastically (train.precision=bf16).");
   fields.add("beta1", optim.beta1, "Decay of the first moment; sgd: the momentum.", decay);
   fields.add("beta2", optim.beta2,
              "Decay of adamw's second moment, of lion's momentum; 0 = 0.999, 0.99 of lion.", decay);

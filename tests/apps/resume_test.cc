@@ -78,6 +78,10 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"two_averages", {"ema.decays=[0.9, 0.999]", "optim.weight_decay=0.01"}},
         Case{"no_average", {"ema.decays=[]"}}, Case{"lion", {"optim.rule=lion"}},
         Case{"sgd", {"optim.rule=sgd", "optim.beta1=0.8", "lr.value=0.03"}},
+        Case{"adamw_8bit", {"optim.moments=8bit"}},
+        Case{"lion_8bit", {"optim.rule=lion", "optim.moments=8bit"}},
+        Case{"bf16_masters", {"train.precision=bf16", "optim.master=bf16"}},
+        Case{"smallest_state", {"train.precision=bf16", "optim.master=bf16", "optim.moments=8bit"}},
         Case{"recomputed", {"train.recompute=block:1"}},
         Case{"flipped_cosine",
              {"data.flip=true", "lr.schedule=cosine", "lr.warmup=5", "lr.horizon=18"}},
@@ -95,6 +99,44 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"validated_and_sampled",
              {"data.validation=8", "validation.every=4", "sample.every=3", "sample.count=2"}}),
     [](const auto& info) { return info.param.name; });
+
+class SmallStatesTest : public RunTest {
+ protected:
+  /// Of the last 100 of 300 steps, which see the same samples, times and noise in every run.
+  [[nodiscard]] double loss_of(const std::string& name, Arguments keys) const {
+    keys.insert(keys.end(), {"train.steps=300", "train.precision=bf16", "checkpoint.every=0"});
+    train_well(run_dir(name), keys);
+    const std::vector<LogLine> log = read_log(run_dir(name));
+    double sum = 0.0;
+    for (size_t i = 200; i < 300; ++i) {
+      sum += log.at(i).at("loss").get<double>();
+    }
+    return sum / 100;
+  }
+};
+
+TEST_F(SmallStatesTest, LearnAsWellAsFp32) {
+  constexpr double kTolerance = 0.005;
+  const double want = loss_of("fp32", {});
+  EXPECT_NEAR(loss_of("moments", {"optim.moments=8bit"}), want, kTolerance * want);
+  EXPECT_NEAR(loss_of("masters", {"optim.master=bf16"}), want, kTolerance * want);
+  EXPECT_NEAR(loss_of("both", {"optim.moments=8bit", "optim.master=bf16"}), want,
+              kTolerance * want);
+}
+
+TEST_F(SmallStatesTest, OtherFormatsAreRefusedOnResume) {
+  train_well(run_dir("run"), {"train.steps=2", "optim.moments=8bit"});
+  const Outcome outcome = train(run_dir("run"), {"train.steps=4", "--resume", "auto"});
+  EXPECT_EQ(outcome.exit_code, kUsage) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("has moments in 8bit, but this run keeps them in fp32. Hint: "
+                                     "optim.moments=8bit"));
+}
+
+TEST_F(SmallStatesTest, Bf16MastersWantBf16) {
+  const Outcome outcome = train(run_dir("run"), {"optim.master=bf16"});
+  EXPECT_EQ(outcome.exit_code, kUsage) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("Hint: train.precision=bf16, or optim.master=fp32"));
+}
 
 class ImportanceTest : public RunTest {};
 

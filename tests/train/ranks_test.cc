@@ -240,17 +240,26 @@ TEST_P(RanksTest, RecomputationAndHalfTypesEqualOneRank) {
   });
 }
 
+void expect_same_bits_in_stages(RunConfig config, const comm::Group& world) {
+  config.optim.max_grad_norm = 0.0;  // the norm is summed in another order
+  const Outcome want = outcome_of(config, world);
+  for (const int stage : {1, 2, 3}) {
+    config.parallel.zero_stage = stage;
+    const Outcome got = outcome_of(config, world);
+    EXPECT_EQ(got.losses, want.losses) << "stage " << stage;
+    EXPECT_TRUE(at::equal(got.weights, want.weights)) << "stage " << stage;
+    EXPECT_TRUE(at::equal(got.averages, want.averages)) << "stage " << stage;
+  }
+}
+
 TEST_P(RanksTest, StagesGiveTheSameBits) {
   comm::run_on_ranks(GetParam(), [](const comm::Group& world) {
-    RunConfig config = tiny();
-    config.optim.max_grad_norm = 0.0;  // the norm is summed in another order
-    const Outcome want = outcome_of(config, world);
-    for (const int stage : {1, 2, 3}) {
-      config.parallel.zero_stage = stage;
-      const Outcome got = outcome_of(config, world);
-      EXPECT_EQ(got.losses, want.losses) << "stage " << stage;
-      EXPECT_TRUE(at::equal(got.weights, want.weights)) << "stage " << stage;
-    }
+    expect_same_bits_in_stages(tiny(), world);
+    RunConfig small = tiny();
+    small.precision = Precision::kBf16;
+    small.optim.moments = kernels::MomentFormat::k8Bit;
+    small.optim.masters = kernels::MasterFormat::kBF16;
+    expect_same_bits_in_stages(small, world);
   });
 }
 

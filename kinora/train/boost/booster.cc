@@ -70,6 +70,8 @@ Boosted::Boosted(std::unique_ptr<Boostable> model, const BoosterOptions& options
           .seed = options.seed,
           .train = true,
           .rule = optimizer.rule,
+          .moments = optimizer.moments,
+          .masters = optimizer.masters,
           .ema_decays = options.ema_decays,
           .offload = optimizer.offload,
           .sharding = {.group = mesh_.state_group(),

@@ -239,7 +239,9 @@ class Planner {
     plan_.parts = {{"weights", on_device(Role::master())},
                    {"compute copies", arena.bytes(Role::compute())},
                    {"gradients", arena.bytes(Role::grad())},
-                   {"moments", on_device(Role::exp_avg()) + on_device(Role::exp_avg_sq())},
+                   {"moments", on_device(Role::exp_avg()) + on_device(Role::exp_avg_sq()) +
+                                   on_device(Role::exp_avg_scales()) +
+                                   on_device(Role::exp_avg_sq_scales())},
                    {"averages", averages}};
     int64_t sum = 0;
     for (const MemoryPart& part : plan_.parts) {

@@ -92,16 +92,20 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
   // A multiply-accumulate is two operations, and backward has twice forward's.
   const double micro_step_s = 6.0 * models::forward_macs(config.model) * own_samples / reached *
                               recompute_factor(config) * (1.0 - fp8_share + fp8_share / kFp8Gain);
-  // fp32: the gradient read and zeroed, weight, moments and averages read and written; and the copy
-  // for forward. What lies in the host's memory comes and goes over the link, both ways at once,
-  // while the next forward goes on.
-  const double arrays = (kernels::has_second_moment(config.optim.rule) ? 3.0 : 2.0) +
-                        static_cast<double>(config.ema_decays.size());
-  const double update_bytes = 8.0 + 8.0 * arrays + 2.0;
+  // The gradient read and zeroed, weight, moments and averages read and written, fp32 unless the
+  // recipe says otherwise; and the copy for forward. What lies in the host's memory comes and goes
+  // over the link, both ways at once, while the next forward goes on.
+  const bool coded = config.optim.moments == kernels::MomentFormat::k8Bit;
+  const double moments =
+      (kernels::has_second_moment(config.optim.rule) ? 2.0 : 1.0) * (coded ? 1.0 : 4.0);
+  const bool has_masters = config.optim.masters == kernels::MasterFormat::kF32;
+  const double averages = 4.0 * static_cast<double>(config.ema_decays.size());
+  const double update_bytes = 8.0 + 2.0 * (moments + averages) + (has_masters ? 8.0 + 2.0 : 4.0);
   const double offload = gpu_.host_bytes_per_s > 0.0 ? config.optim.offload : 0.0;
   const double owned =
       parameters_ / static_cast<double>(zero_stage(config.plugin, config.parallel) > 0 ? ranks : 1);
-  const double transfer_s = 4.0 * arrays * owned * offload / std::max(gpu_.host_bytes_per_s, 1.0);
+  const double far_bytes = owned * offload * (moments + averages + (has_masters ? 4.0 : 0.0));
+  const double transfer_s = far_bytes / std::max(gpu_.host_bytes_per_s, 1.0);
   const double far_s = std::max(0.0, transfer_s - (ranks > 1 ? 0.0 : kForwardShare * micro_step_s));
   StepCosts costs{.buckets = shares_,
                   .accumulation = config.train.global_batch / data_ranks / micro_batch,
