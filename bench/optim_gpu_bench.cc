@@ -1,11 +1,14 @@
 // The optimizer's passes over memory on a GPU at DiT-XL/2's buckets (675 M parameters in 37
 // buckets; models/transformers/dit_plan.cc): the norm, and AdamW with one EMA, bf16 copy and
-// gradient zeroed, beside a copy; the target is 92 % of the copy's bandwidth.
+// gradient zeroed, beside a copy; the target is 92 % of the copy's bandwidth. The same with 8-bit
+// moments, and with weights in bf16 alone; counter state_B: bytes that a weight and its moments
+// take.
 //   kinora_optim_gpu_bench [--benchmark_filter=...] ; device: GPU
 #include <memory>
 #include <vector>
 
 #include "bench/gpu_timing.h"
+#include "kinora/kernels/block_codes.h"
 #include "kinora/kernels/cuda/optimizer.h"
 
 namespace kinora::kernels {
@@ -30,17 +33,24 @@ std::vector<int64_t> bucket_sizes() {
 /// All buckets' arrays and the control block.
 class Optimizer {
  public:
-  Optimizer()
+  Optimizer(MomentFormat moments, MasterFormat masters)
       : sizes_(bucket_sizes()),
         control_(sizeof(StepControl)),
         table_memory_(sizes_.size() * sizeof(UpdateBucket)) {
     for (const int64_t size : sizes_) {
       UpdateBucket bucket;
       bucket.count = size;
-      bucket.buffers.master = array(size, 1.0F);
       bucket.buffers.grad = array(size, 0.01F);
-      bucket.buffers.exp_avg = array(size, 0.0F);
-      bucket.buffers.exp_avg_sq = array(size, 0.0F);
+      if (masters == MasterFormat::kF32) {
+        bucket.buffers.master = array(size, 1.0F);
+      }
+      if (moments == MomentFormat::kF32) {
+        bucket.buffers.exp_avg = array(size, 0.0F);
+        bucket.buffers.exp_avg_sq = array(size, 0.0F);
+      } else {
+        bucket.buffers.coded_avg = coded(size);
+        bucket.buffers.coded_avg_sq = coded(size);
+      }
       bucket.buffers.ema[0] = array(size, 1.0F);
       memory_.push_back(std::make_unique<DeviceMemory>(static_cast<size_t>(size) * 2));
       bucket.buffers.compute = memory_.back()->get();
@@ -59,11 +69,25 @@ class Optimizer {
         cudaMemcpy(control_.get(), &control, sizeof(control), cudaMemcpyHostToDevice));
     workspace_ =
         std::make_unique<DeviceMemory>(cuda::sum_squares_workspace_bytes(table_.num_chunks));
+    parameters_.moments = moments;
+    parameters_.masters = masters;
     parameters_.num_emas = 1;
     parameters_.ema_decay[0] = 0.9999;
   }
 
   [[nodiscard]] int64_t count() const { return count_; }
+  /// Of a weight and its moments, without gradient and average.
+  [[nodiscard]] double state_bytes() const {
+    const double moments =
+        parameters_.moments == MomentFormat::kF32 ? 8.0 : 2.0 + 8.0 / double{kCodeBlock};
+    return moments + (parameters_.masters == MasterFormat::kF32 ? 4.0 + 2.0 : 2.0);
+  }
+  /// That an update reads and writes of a weight at least: all twice, but the copy of a master.
+  [[nodiscard]] int64_t update_bytes() const {
+    const double copy = parameters_.masters == MasterFormat::kF32 ? 2.0 : 0.0;
+    const double twice = state_bytes() - copy + 4.0 + 4.0;  // and gradient, average
+    return static_cast<int64_t>(static_cast<double>(count_) * (2.0 * twice + copy));
+  }
 
   cudaError_t sum_squares() {
     return cuda::sum_squares(table_, workspace_->get(), control_.get<StepControl>(), nullptr);
@@ -91,6 +115,12 @@ class Optimizer {
     return memory_.back()->get<float>();
   }
 
+  CodedMoment coded(int64_t size) {
+    memory_.push_back(std::make_unique<DeviceMemory>(static_cast<size_t>(size)));
+    auto* codes = memory_.back()->get<uint8_t>();
+    return {codes, array(size / kCodeBlock, 1.0F)};
+  }
+
   std::vector<int64_t> sizes_;
   std::vector<std::unique_ptr<DeviceMemory>> memory_;
   std::vector<UpdateBucket> buckets_;
@@ -102,19 +132,27 @@ class Optimizer {
   int64_t count_ = 0;
 };
 
-/// Made once: 17 GB of it take a while to fill.
-Optimizer& shared_optimizer() {
-  static Optimizer optimizer;
-  return optimizer;
-}
+enum Formats : int64_t { kAllFp32, k8BitMoments, k8BitMomentsBf16Weights };
 
-constexpr int64_t kUpdateBytes = 5 * 8 + 2;  // five fp32 arrays read and written, one copy written
+/// The one of these formats, made once: 17 GB of it in fp32 take a while to fill.
+Optimizer& shared_optimizer(int64_t formats) {
+  static std::unique_ptr<Optimizer> optimizer;
+  static int64_t made = -1;
+  if (formats != made) {
+    optimizer.reset();
+    optimizer = std::make_unique<Optimizer>(
+        formats == kAllFp32 ? MomentFormat::kF32 : MomentFormat::k8Bit,
+        formats == k8BitMomentsBf16Weights ? MasterFormat::kBF16 : MasterFormat::kF32);
+    made = formats;
+  }
+  return *optimizer;
+}
 
 void BM_SumSquares(benchmark::State& state) {
   if (skip_without_gpu(state)) {
     return;
   }
-  Optimizer& optimizer = shared_optimizer();
+  Optimizer& optimizer = shared_optimizer(kAllFp32);
   time_launches(state, optimizer.count() * 4,
                 [&](int64_t /*i*/) { return optimizer.sum_squares(); });
 }
@@ -123,24 +161,33 @@ void BM_UpdateWeights(benchmark::State& state) {
   if (skip_without_gpu(state)) {
     return;
   }
-  Optimizer& optimizer = shared_optimizer();
-  time_launches(state, optimizer.count() * kUpdateBytes,
-                [&](int64_t /*i*/) { return optimizer.update(); });
+  Optimizer& optimizer = shared_optimizer(state.range(0));
+  time_launches(state, optimizer.update_bytes(), [&](int64_t /*i*/) { return optimizer.update(); });
+  state.counters["state_B"] = optimizer.state_bytes();
 }
 
 void BM_Step(benchmark::State& state) {
   if (skip_without_gpu(state)) {
     return;
   }
-  Optimizer& optimizer = shared_optimizer();
-  time_launches(state, optimizer.count() * (kUpdateBytes + 4),
+  Optimizer& optimizer = shared_optimizer(state.range(0));
+  time_launches(state, optimizer.update_bytes() + optimizer.count() * 4,
                 [&](int64_t /*i*/) { return optimizer.step(); });
 }
 
 BENCHMARK(BM_DeviceCopy)->UseManualTime()->Unit(benchmark::kMicrosecond);
 BENCHMARK(BM_SumSquares)->UseManualTime()->Unit(benchmark::kMicrosecond);
-BENCHMARK(BM_UpdateWeights)->UseManualTime()->Unit(benchmark::kMicrosecond);
-BENCHMARK(BM_Step)->UseManualTime()->Unit(benchmark::kMicrosecond);
+// formats: 0 all fp32, 1 moments of 8 bits, 2 and weights in bf16 alone.
+BENCHMARK(BM_UpdateWeights)
+    ->ArgName("formats")
+    ->DenseRange(kAllFp32, k8BitMomentsBf16Weights)
+    ->UseManualTime()
+    ->Unit(benchmark::kMicrosecond);
+BENCHMARK(BM_Step)
+    ->ArgName("formats")
+    ->DenseRange(kAllFp32, k8BitMomentsBf16Weights)
+    ->UseManualTime()
+    ->Unit(benchmark::kMicrosecond);
 
 }  // namespace
 }  // namespace kinora::kernels

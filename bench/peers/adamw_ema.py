@@ -3,8 +3,8 @@
     python bench/peers/adamw_ema.py --model DiT-XL/2
 
 fused: torch's fused AdamW; then a foreach EMA and foreach bf16 copies. compiled: one torch.compile over
-AdamW, EMA and copies. Beside them the bandwidth of a copy. GB/s count what the work at least reads and
-writes: 28 bytes a parameter for AdamW, 12 for the EMA (8 where one pass does both), 6 for the copy (2).
+AdamW, EMA and copies. 8bit: bitsandbytes' AdamW8bit, then as fused; wants bitsandbytes. Beside them the bandwidth of a copy. GB/s count what the work at least reads and
+writes: 28 bytes a parameter for AdamW (16 with moments of 8 bits), 12 for the EMA (8 where one pass does both), 6 for the copy (2).
 Prints one line of JSON a measurement.
 """
 
@@ -34,6 +34,10 @@ class Work:
             p.grad = torch.randn_like(p) * 0.01
         self.ema = [p.detach().clone() for p in self.parameters]
         self.copies = [p.detach().to(torch.bfloat16) for p in self.parameters]
+        if kind == "8bit":
+            import bitsandbytes
+            self.optimizer = bitsandbytes.optim.AdamW8bit(self.parameters, lr=1e-4, weight_decay=0.0)
+            return
         fused = kind != "compiled"
         self.optimizer = torch.optim.AdamW(
             self.parameters, lr=1e-4, weight_decay=0.0, fused=fused, foreach=not fused,
@@ -55,7 +59,7 @@ def main():
     parser.add_argument("--model", default="DiT-XL/2")
     parser.add_argument("--depth", type=int, default=0, help="instead of the model's")
     parser.add_argument("--copy-mib", type=int, default=4096, help="size of the copied array")
-    parser.add_argument("--kinds", type=measure.names_of(["fused", "compiled"]), default=["fused"])
+    parser.add_argument("--kinds", type=measure.names_of(["fused", "compiled", "8bit"]), default=["fused"])
     measure.add_device_arguments(parser)
     arguments = parser.parse_args()
     measure.prepare_device(arguments)
@@ -72,7 +76,7 @@ def main():
             ms = measure.milliseconds(function, device)
             return {"ms": round(ms, 4), "gbps": round(count * bytes_per_parameter / ms / 1e6, 1)}
 
-        return {"peer": f"torch {kind}", "work": what, "model": arguments.model, "parameters": count,
+        return {"peer": "bitsandbytes" if kind == "8bit" else f"torch {kind}", "work": what, "model": arguments.model, "parameters": count,
                 "device": measure.device_name(device)}, run
 
     def copy():
@@ -80,9 +84,10 @@ def main():
 
     measurements = [({"work": "copy", "device": measure.device_name(device)}, copy)]
     for kind in arguments.kinds:
-        measurements.append(measurement(kind, "adamw", 28))
-        both = 28 + 12 + 6 if kind == "fused" else 28 + 8 + 2
-        measurements.append(measurement(kind, "adamw_ema_copies", both))
+        adamw = 16 if kind == "8bit" else 28
+        measurements.append(measurement(kind, "adamw", adamw))
+        beside = 8 + 2 if kind == "compiled" else 12 + 6
+        measurements.append(measurement(kind, "adamw_ema_copies", adamw + beside))
     measure.run_all(measurements)
 
 

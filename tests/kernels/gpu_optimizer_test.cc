@@ -3,6 +3,7 @@
 #include <limits>
 #include <memory>
 
+#include "kinora/kernels/block_codes.h"
 #include "kinora/kernels/cuda/optimizer.h"
 #include "kinora/kernels/sum_squares.h"
 #include "tests/kernels/device_array.h"
@@ -185,6 +186,135 @@ TEST_P(GpuUpdateRuleTest, EqualsTheCpuAtOddSizesAndAlignments) {
 INSTANTIATE_TEST_SUITE_P(Rules, GpuUpdateRuleTest,
                          testing::Values(UpdateRule::kAdamW, UpdateRule::kLion, UpdateRule::kSgd));
 
+/// A bucket with moments in codes, or weights in bf16 alone, on the host and on the GPU.
+class FormatsRun {
+ public:
+  FormatsRun(int64_t count, bool coded, bool has_master)
+      : coded_(coded), has_master_(has_master), host_(count, 2, DType::kBF16) {
+    for (std::vector<uint8_t>* codes : {&codes_[0], &codes_[1]}) {
+      for (int64_t i = 0; i < count; ++i) {
+        codes->push_back(static_cast<uint8_t>(i * 7 + i / 256));
+      }
+    }
+    scales_[0].assign(static_cast<size_t>(count / kCodeBlock), 0.25F);
+    scales_[1].assign(static_cast<size_t>(count / kCodeBlock), 0.01F);
+    for (size_t i = 0; i < host_.compute.size(); ++i) {
+      host_.compute[i] = float_to_bf16(host_.master[i]);
+    }
+    for (const std::vector<float>* values :
+         {&host_.master, &host_.grad, &host_.exp_avg, &host_.exp_avg_sq, &host_.ema[0],
+          &host_.ema[1], &scales_[0], &scales_[1]}) {
+      arrays_.push_back(std::make_unique<DeviceArray<float>>(*values));
+    }
+    for (const std::vector<uint8_t>& codes : codes_) {
+      device_codes_.push_back(std::make_unique<DeviceArray<uint8_t>>(codes));
+    }
+    compute_ = std::make_unique<DeviceArray<uint16_t>>(host_.compute);
+  }
+
+  [[nodiscard]] UpdateBuffers on_host() {
+    UpdateBuffers buffers = host_.buffers();
+    buffers.coded_avg = {codes_[0].data(), scales_[0].data()};
+    buffers.coded_avg_sq = {codes_[1].data(), scales_[1].data()};
+    return chosen(buffers);
+  }
+
+  [[nodiscard]] UpdateBuffers on_device() const {
+    UpdateBuffers buffers;
+    buffers.master = arrays_[0]->data();
+    buffers.grad = arrays_[1]->data();
+    buffers.exp_avg = arrays_[2]->data();
+    buffers.exp_avg_sq = arrays_[3]->data();
+    buffers.ema[0] = arrays_[4]->data();
+    buffers.ema[1] = arrays_[5]->data();
+    buffers.compute = compute_->data();
+    buffers.compute_type = DType::kBF16;
+    buffers.coded_avg = {device_codes_[0]->data(), arrays_[6]->data()};
+    buffers.coded_avg_sq = {device_codes_[1]->data(), arrays_[7]->data()};
+    return chosen(buffers);
+  }
+
+  [[nodiscard]] UpdateParameters parameters(UpdateRule rule) const {
+    UpdateParameters parameters = host_.parameters(rule);
+    parameters.moments = coded_ ? MomentFormat::k8Bit : MomentFormat::kF32;
+    parameters.masters = MasterFormat::kBF16;
+    parameters.seed = 3;
+    return parameters;
+  }
+
+  void expect_same() const {
+    const std::vector<float>* values[] = {&host_.master,     &host_.grad,   &host_.exp_avg,
+                                          &host_.exp_avg_sq, &host_.ema[0], &host_.ema[1],
+                                          &scales_[0],       &scales_[1]};
+    for (size_t i = 0; i < arrays_.size(); ++i) {
+      EXPECT_TRUE(arrays_[i]->host() == *values[i]) << "array " << i;
+    }
+    for (size_t i = 0; i < 2; ++i) {
+      EXPECT_TRUE(device_codes_[i]->host() == codes_[i]) << "codes " << i;
+    }
+    EXPECT_TRUE(compute_->host() == host_.compute);
+  }
+
+  [[nodiscard]] int64_t count() const { return static_cast<int64_t>(host_.master.size()); }
+
+ private:
+  [[nodiscard]] UpdateBuffers chosen(UpdateBuffers buffers) const {
+    if (coded_) {
+      buffers.exp_avg = buffers.exp_avg_sq = nullptr;
+    } else {
+      buffers.coded_avg = buffers.coded_avg_sq = {};
+    }
+    if (!has_master_) {
+      buffers.master = nullptr;
+    }
+    buffers.rounding = 12345;
+    buffers.place = 4 * 256;
+    buffers.lr_factor = has_master_ ? 1.0 : 0.5;
+    return buffers;
+  }
+
+  bool coded_;
+  bool has_master_;
+  OptimizerArrays host_;
+  std::vector<uint8_t> codes_[2];
+  std::vector<float> scales_[2];
+  std::vector<std::unique_ptr<DeviceArray<float>>> arrays_;
+  std::vector<std::unique_ptr<DeviceArray<uint8_t>>> device_codes_;
+  std::unique_ptr<DeviceArray<uint16_t>> compute_;
+};
+
+TEST_P(GpuUpdateRuleTest, CodesAndStochasticRoundingEqualTheCpu) {
+  for (const bool coded : {true, false}) {
+    std::vector<std::unique_ptr<FormatsRun>> runs;
+    std::vector<UpdateBucket> entries;
+    for (const int64_t count : {256, 512, 12'288, 16'640, 1'000'192}) {
+      for (const bool has_master : {true, false}) {
+        runs.push_back(std::make_unique<FormatsRun>(count, coded, has_master));
+        entries.push_back({.buffers = runs.back()->on_device(), .count = count});
+      }
+    }
+    const DeviceTable table(entries);
+    const UpdateParameters parameters = runs[0]->parameters(GetParam());
+    for (int64_t step = 1; step < 4; ++step) {
+      StepControl start;
+      start.applied_steps = step;
+      start.skip = step == 2 ? 1 : 0;
+      start.multiplier = 0.5F;
+      start.lr = 3e-3;
+      start.bias_correction1 = 0.1;
+      start.bias_correction2_sqrt = 0.03;
+      const DeviceControl control(start);
+      for (const auto& run : runs) {
+        update_weights(run->on_host(), parameters, start, 0, run->count());
+      }
+      ASSERT_EQ(cuda::update_weights(table.get(), parameters, control.get(), nullptr), cudaSuccess);
+      for (const auto& run : runs) {
+        run->expect_same();
+      }
+    }
+  }
+}
+
 TEST_F(GpuOptimizerTest, ASkippedStepOnlyZerosTheGradient) {
   OptimizerArrays host(1001, 1, DType::kBF16);
   StepControl start;
@@ -196,8 +326,13 @@ TEST_F(GpuOptimizerTest, ASkippedStepOnlyZerosTheGradient) {
   const DeviceArray<float> exp_avg_sq(host.exp_avg_sq);
   const DeviceArray<float> ema(host.ema[0]);
   const DeviceArray<uint16_t> compute(host.compute);
-  UpdateBuffers buffers = {master.data(), grad.data(),    exp_avg.data(), exp_avg_sq.data(),
-                           {ema.data()},  compute.data(), DType::kBF16};
+  const UpdateBuffers buffers = {.master = master.data(),
+                                 .grad = grad.data(),
+                                 .exp_avg = exp_avg.data(),
+                                 .exp_avg_sq = exp_avg_sq.data(),
+                                 .ema = {ema.data()},
+                                 .compute = compute.data(),
+                                 .compute_type = DType::kBF16};
   const DeviceTable table({{.buffers = buffers, .count = 1001}});
   ASSERT_EQ(cuda::update_weights(table.get(), host.parameters(), control.get(), nullptr),
             cudaSuccess);

@@ -27,8 +27,9 @@ class GpuOptimTest : public testing::TestWithParam<at::ScalarType> {
 
 /// Three parameters on a device, with the same gradients on every device.
 struct DeviceRun {
-  DeviceRun(at::Device device, at::ScalarType type, double factor = 1.0, double offload = 0.0)
-      : arena(make_arena(device, type, factor, offload)) {
+  DeviceRun(at::Device device, at::ScalarType type, double factor = 1.0,
+            const OptimizerConfig& formats = {})
+      : config(formats), arena(make_arena(device, type, factor)) {
     config.weight_decay = 0.1;
     config.max_grad_norm = 1.0;
   }
@@ -41,20 +42,22 @@ struct DeviceRun {
   }
 
   TestParameters parameters;
-  Arena arena;
   OptimizerConfig config;
+  Arena arena;
 
  private:
   /// factor: of the learning rate of the second and third parameter.
-  Arena make_arena(at::Device device, at::ScalarType type, double factor, double offload) {
+  Arena make_arena(at::Device device, at::ScalarType type, double factor) {
     parameters.add("a.weight", {129, 33}, nn::Init::xavier_uniform(33, 129));
     parameters.add("a.bias", {7}).lr_factor = factor;
     parameters.add("b.weight", {1'000'003}).lr_factor = factor;
     ArenaOptions options;
     options.device = device;
     options.compute_type = type;
+    options.moments = config.moments;
+    options.masters = config.masters;
     options.ema_decays = {0.9, 0.999};
-    options.offload = offload;
+    options.offload = config.offload;
     return Arena(
         parameters.named(),
         {{"a", {"a.weight", "a.bias"}, false, "blocks"}, {"b", {"b.weight"}, false, "blocks"}},
@@ -108,16 +111,17 @@ TEST_P(GpuOptimTest, StepsEqualTheCpu) {
 
 // Kernels read and write the host's memory over the link; whatever else uses these tensors, copies
 // and checkpoints, takes them for the device's.
-TEST_P(GpuOptimTest, OffloadedStateHasTheBitsOfStateOnTheDevice) {
-  DeviceRun want(at::kCUDA, GetParam(), 0.25);
+void expect_offloads(at::ScalarType type, OptimizerConfig config) {
+  DeviceRun want(at::kCUDA, type, 0.25, config);
   Optimizer near(want.config, want.arena);
-  const double scale = GetParam() == at::kHalf ? 65536.0 : 1.0;
+  const double scale = type == at::kHalf ? 65536.0 : 1.0;
   for (uint32_t step = 0; step < 5; ++step) {
     want.set_gradients(step, scale);
     near.step(want.arena, 0.01);
   }
   for (const double offload : {0.5, 1.0}) {
-    DeviceRun got(at::kCUDA, GetParam(), 0.25, offload);
+    config.offload = offload;
+    DeviceRun got(at::kCUDA, type, 0.25, config);
     EXPECT_TRUE(got.arena.buckets()[1].is_offloaded);
     EXPECT_EQ(got.arena.buckets()[0].is_offloaded, offload == 1.0);
     Optimizer far(got.config, got.arena);
@@ -132,8 +136,9 @@ TEST_P(GpuOptimTest, OffloadedStateHasTheBitsOfStateOnTheDevice) {
     EXPECT_EQ(far.wait_report(last).applied_steps, near.state().applied_steps);
     far.wait_for_all();
     for (size_t i = 0; i < want.arena.buckets().size(); ++i) {
-      for (const Role role : {Role::compute(), Role::master(), Role::exp_avg(), Role::exp_avg_sq(),
-                              Role::average(0), Role::average(1)}) {
+      std::vector<Role> roles = want.arena.state_roles();
+      roles.push_back(Role::compute());
+      for (const Role role : roles) {
         EXPECT_TRUE(at::equal(got.arena.buckets()[i].tensor(role).cpu(),
                               want.arena.buckets()[i].tensor(role).cpu()))
             << to_string(role) << " of bucket " << i << ", offload " << offload;
@@ -144,10 +149,15 @@ TEST_P(GpuOptimTest, OffloadedStateHasTheBitsOfStateOnTheDevice) {
       const BoundWeights bound = got.arena.bind(WeightSet::average(0));
       EXPECT_TRUE(at::equal(
           got.parameters.named()[2].parameter->value.cpu(),
-          want.arena.export_parameter("b.weight", Role::average(0)).to(GetParam()).cpu()));
+          want.arena.export_parameter("b.weight", Role::average(0)).to(type).cpu()));
     }
     EXPECT_TRUE(at::equal(got.arena.buckets()[1].compute, want.arena.buckets()[1].compute));
   }
+}
+
+TEST_P(GpuOptimTest, OffloadedStateHasTheBitsOfStateOnTheDevice) {
+  expect_offloads(GetParam(), {});
+  expect_offloads(GetParam(), {.moments = kernels::MomentFormat::k8Bit});
 }
 
 TEST_P(GpuOptimTest, FactorsOfTheLearningRateEqualTheCpu) {
@@ -163,6 +173,47 @@ TEST_P(GpuOptimTest, FactorsOfTheLearningRateEqualTheCpu) {
   }
   expect_close(gpu.arena, cpu.arena);
 }
+
+class GpuFormatsTest : public testing::TestWithParam<OptimizerConfig> {
+ protected:
+  void SetUp() override {
+    if (!cuda_available()) {
+      GTEST_SKIP() << "no GPU: " << cuda_unavailable_reason();
+    }
+  }
+};
+
+TEST_P(GpuFormatsTest, StepsHaveTheBitsOfTheCpu) {
+  DeviceRun cpu(at::kCPU, at::kBFloat16, 0.25, GetParam());
+  DeviceRun gpu(at::kCUDA, at::kBFloat16, 0.25, GetParam());
+  // Clipping multiplies by what a sum over the gradients gives, whose order is the device's.
+  cpu.config.max_grad_norm = gpu.config.max_grad_norm = 0.0;
+  Optimizer on_cpu(cpu.config, cpu.arena);
+  Optimizer on_gpu(gpu.config, gpu.arena);
+  for (uint32_t step = 0; step < 5; ++step) {
+    cpu.set_gradients(step, 1.0);
+    gpu.set_gradients(step, 1.0);
+    (void)on_cpu.step(cpu.arena, 0.01);
+    (void)on_gpu.step(gpu.arena, 0.01);
+  }
+  for (size_t i = 0; i < cpu.arena.buckets().size(); ++i) {
+    for (const Role role : cpu.arena.state_roles()) {
+      EXPECT_TRUE(at::equal(cpu.arena.buckets()[i].tensor(role),
+                            gpu.arena.buckets()[i].tensor(role).to(at::kCPU)))
+          << to_string(role);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, GpuFormatsTest,
+                         testing::Values(OptimizerConfig{.moments = kernels::MomentFormat::k8Bit},
+                                         OptimizerConfig{.masters = kernels::MasterFormat::kBF16},
+                                         OptimizerConfig{.moments = kernels::MomentFormat::k8Bit,
+                                                         .masters = kernels::MasterFormat::kBF16}),
+                         [](const auto& info) {
+                           return std::string(to_string(info.param.moments)) + "_" +
+                                  to_string(info.param.masters);
+                         });
 
 TEST_P(GpuOptimTest, TheSameStepsGiveTheSameBits) {
   DeviceRun first(at::kCUDA, GetParam());
