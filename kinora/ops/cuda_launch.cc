@@ -9,6 +9,7 @@
 #include "kinora/device/dry_run.h"
 #include "kinora/kernels/cuda/optimizer.h"
 #include "kinora/kernels/cuda/random.h"
+#include "kinora/kernels/cuda/weight_codes.h"
 #include "kinora/ops/optimizer_step.h"
 
 namespace kinora::ops::cuda {
@@ -106,6 +107,12 @@ void round_to(const at::Tensor& in, DType type, const at::Tensor& out) {
   const c10::cuda::CUDAGuard guard(in.device());
   KINORA_CUDA_CHECK(kernels::cuda::cast(in.const_data_ptr<float>(), in.numel(), type,
                                         out.data_ptr(), c10::cuda::getCurrentCUDAStream()));
+}
+
+void dequantise_weight(const kernels::WeightCodes& call, DType type, const at::Tensor& out) {
+  const c10::cuda::CUDAGuard guard(out.device());
+  KINORA_CUDA_CHECK(kernels::cuda::dequantise_weight(call, type, out.data_ptr(),
+                                                     c10::cuda::getCurrentCUDAStream()));
 }
 
 }  // namespace kinora::ops::cuda

@@ -8,6 +8,7 @@
 #include "kinora/core/philox.h"
 #include "kinora/kernels/optimizer.h"
 #include "kinora/kernels/random.h"
+#include "kinora/kernels/weight_codes.h"
 
 namespace kinora::ops {
 class BucketTable;
@@ -48,5 +49,8 @@ void publish_report(const at::Tensor& control, const at::Tensor& loss,
 void check_device(at::Device device);
 
 void round_to(const at::Tensor& in, DType type, const at::Tensor& out);
+
+/// @param call  in the memory of out's GPU.
+void dequantise_weight(const kernels::WeightCodes& call, DType type, const at::Tensor& out);
 
 }  // namespace kinora::ops::cuda

@@ -53,4 +53,9 @@ void round_to(const at::Tensor& /*in*/, DType /*type*/, const at::Tensor& /*out*
   no_kernels();
 }
 
+void dequantise_weight(const kernels::WeightCodes& /*call*/, DType /*type*/,
+                       const at::Tensor& /*out*/) {
+  no_kernels();
+}
+
 }  // namespace kinora::ops::cuda

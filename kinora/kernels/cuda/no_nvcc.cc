@@ -20,6 +20,7 @@
 #include "kinora/kernels/cuda/residual_sum.h"
 #include "kinora/kernels/cuda/rms_norm.h"
 #include "kinora/kernels/cuda/stopwatch.h"
+#include "kinora/kernels/cuda/weight_codes.h"
 
 namespace kinora::kernels::cuda {
 
@@ -215,6 +216,11 @@ cudaError_t update_scales(const ScaleUpdate& /*call*/, cudaStream_t /*stream*/) 
 }
 
 cudaError_t block_quantise(const BlockQuantise& /*call*/, cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
+cudaError_t dequantise_weight(const WeightCodes& /*call*/, DType /*type*/, void* /*out*/,
+                              cudaStream_t /*stream*/) {
   return cudaErrorNotSupported;
 }
 
