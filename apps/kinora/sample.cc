@@ -71,6 +71,7 @@ inference::LoadOptions load_options(const SampleArguments& arguments) {
   return {.ema = arguments.weights == "ema",
           .device = arguments.device,
           .precision = arguments.precision,
+          .quantise = arguments.quantise,
           .overrides = overrides,
           .config_file = arguments.config,
           .adapters = arguments.adapters,

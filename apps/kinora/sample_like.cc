@@ -25,7 +25,7 @@ constexpr const char* kDefaultOut = "samples-like";
 
 /// Options that decide what a sample looks like: these alone are kept, and taken from a file. So
 /// nothing that a file says makes Kinora write anywhere, or start processes.
-constexpr std::array<std::string_view, 54> kKept = {"--run",
+constexpr std::array<std::string_view, 55> kKept = {"--run",
                                                     "--checkpoint",
                                                     "--config",
                                                     "--set",
@@ -62,6 +62,7 @@ constexpr std::array<std::string_view, 54> kKept = {"--run",
                                                     "--autoencoder",
                                                     "--memory-budget",
                                                     "--precision",
+                                                    "--quantise",
                                                     "--init",
                                                     "--latents",
                                                     "--strength",

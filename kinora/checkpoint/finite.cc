@@ -7,6 +7,7 @@
 
 #include "kinora/core/counted.h"
 #include "kinora/core/error.h"
+#include "kinora/optim/quantised_weights.h"
 
 namespace kinora::checkpoint {
 namespace {
@@ -52,6 +53,13 @@ void check_finite(const optim::Arena& arena, optim::Role role,
     }
     for (const optim::Slot& slot : bucket.slots) {
       check_part(slot.path, bucket.compute.narrow(0, slot.offset, slot.numel), 0, origin);
+    }
+  }
+  if (const optim::QuantisedWeights* quantised = arena.quantised()) {
+    for (const optim::QuantisedWeights::Weight& weight : quantised->weights()) {
+      if (!is_finite(weight.codes.scales)) {  // as of groups with a value that is not
+        check_part(weight.slot.path, quantised->value(weight.slot.path, at::kFloat), 0, origin);
+      }
     }
   }
 }

@@ -9,6 +9,7 @@
 #include "kinora/checkpoint/arrays_file.h"
 #include "kinora/checkpoint/buffers.h"
 #include "kinora/checkpoint/finite.h"
+#include "kinora/checkpoint/frozen.h"
 #include "kinora/checkpoint/manifest.h"
 #include "kinora/checkpoint/shards.h"
 #include "kinora/checkpoint/staging.h"
@@ -175,9 +176,7 @@ LateTensors checkpoint_weights(const std::filesystem::path& checkpoint, nn::Modu
   restore_buffers(read_arrays(manifest, checkpoint, kBuffersRole), model);
   source->reader.emplace(checkpoint, manifest, role);
   LateTensors tensors = with_buffers(model);
-  for (const auto& [path, values] : read_arrays(manifest, checkpoint, kFrozenRole)) {
-    tensors[path] = late_tensor(values);
-  }
+  tensors.merge(frozen_weights(read_arrays(manifest, checkpoint, kFrozenRole), checkpoint, model));
   for (size_t b = 0; b < manifest.buckets.size(); ++b) {
     for (const optim::Slot& slot : manifest.buckets[b].slots) {
       const int64_t numel = c10::multiply_integers(slot.shape);

@@ -71,8 +71,9 @@ void write_arena_weights(const std::filesystem::path& path, const LateTensors& t
 void save_weights(const std::filesystem::path& path, nn::Module& model, const optim::Arena& arena,
                   optim::Role role, at::ScalarType type, const WeightsMetadata& metadata);
 
-/// The same tensors of a checkpoint, with what it keeps frozen. Of `model` only the buffers are
-/// used, after the checkpoint's have been read into them. Checksums are compared first. kIo.
+/// The same tensors of a checkpoint, with what it keeps frozen. Of `model` the buffers are
+/// used, after the checkpoint's have been read into them, and the shapes of what lies in few bits.
+/// Checksums are compared first. kIo.
 [[nodiscard]] LateTensors checkpoint_weights(const std::filesystem::path& checkpoint,
                                              nn::Module& model, optim::Role role);
 

@@ -4,6 +4,20 @@
 
 namespace kinora::inference {
 
+std::optional<kernels::WeightFormat> format_of(FrozenWeights weights) {
+  switch (weights) {
+    case FrozenWeights::kFull:
+      return std::nullopt;
+    case FrozenWeights::kInt8:
+      return kernels::WeightFormat::kInt8;
+    case FrozenWeights::kFp8:
+      return kernels::WeightFormat::kFp8;
+    case FrozenWeights::kNf4:
+      return kernels::WeightFormat::kNf4;
+  }
+  return std::nullopt;
+}
+
 void describe(Fields& fields, FinetuneConfig& config) {
   const auto scope = fields.scope("finetune");
   fields.add("train", config.train,
@@ -23,6 +37,18 @@ void describe(Fields& fields, FinetuneConfig& config) {
              "Position embeddings of checkpoint.init_from that are of another size than the "
              "model's: same = refused; made = made anew for the model's size, as model.* says; "
              "interpolated = those of the file, bicubic (in time linear).");
+  fields
+      .add("frozen_weights", config.frozen_weights,
+           {{"full", FrozenWeights::kFull},
+            {"int8", FrozenWeights::kInt8},
+            {"fp8", FrozenWeights::kFp8},
+            {"nf4", FrozenWeights::kNf4}},
+           "What the frozen weights of blocks' linears and convolutions lie in: full = "
+           "train.precision; int8, fp8 = 8 bits and a scale a row; nf4 = 4 bits and a scale for 64 "
+           "of them (QLoRA). A block's are widened while it is computed.")
+      .check("be full where nothing is frozen", [&config] {
+        return config.frozen_weights == FrozenWeights::kFull || config.freezes();
+      });
   const auto lora_scope = fields.scope("lora");
   LoraConfig& lora = config.lora;
   fields.add("targets", lora.targets,

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "kinora/kernels/weight_codes.h"
 #include "kinora/nn/low_rank.h"
 
 namespace kinora {
@@ -34,12 +36,19 @@ struct LoraConfig {
 /// What becomes of positions of another size.
 enum class PositionChoice : uint8_t { kSame, kMade, kInterpolated };
 
+/// What frozen weights of blocks lie in.
+enum class FrozenWeights : uint8_t { kFull, kInt8, kFp8, kNf4 };
+
+/// Nothing: in the type that is computed in.
+[[nodiscard]] std::optional<kernels::WeightFormat> format_of(FrozenWeights weights);
+
 /// The keys finetune.*.
 struct FinetuneConfig {
   std::vector<std::string> train;
   std::vector<std::string> freeze;
   std::vector<std::string> fresh;
   PositionChoice positions = PositionChoice::kSame;
+  FrozenWeights frozen_weights = FrozenWeights::kFull;
   LoraConfig lora;
 
   /// Whether parameters are frozen.

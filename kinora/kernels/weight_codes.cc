@@ -115,6 +115,10 @@ void dequantise(const WeightCodes& call, const Store& store) {
 
 }  // namespace
 
+std::string_view name_of(WeightFormat format) {
+  return format == WeightFormat::kInt8 ? "int8" : (format == WeightFormat::kFp8 ? "fp8" : "nf4");
+}
+
 void quantise_weight(const WeightCodes& call, const float* in) {
   const bool halves = call.format == WeightFormat::kNf4;
   for (int64_t first = 0; first < call.count; first += call.group) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "kinora/core/dtype.h"
 #include "kinora/core/host_device.h"
@@ -18,6 +19,9 @@ enum class WeightFormat : uint8_t {
   /// magnitude of 64 elements, and two codes a byte, the first in the higher bits.
   kNf4,
 };
+
+/// "int8", "fp8", "nf4".
+[[nodiscard]] std::string_view name_of(WeightFormat format);
 
 /// Elements of a group of kNf4.
 inline constexpr int64_t kNf4Group = 64;

@@ -17,6 +17,7 @@
 #include "kinora/ops/optimizer_step.h"
 #include "kinora/ops/random.h"
 #include "kinora/optim/arena_layout.h"
+#include "kinora/optim/quantised_weights.h"
 
 namespace kinora::optim {
 namespace {
@@ -257,7 +258,13 @@ Arena::Arena(const std::vector<nn::NamedParameter>& parameters,
              const std::vector<nn::BucketSpec>& buckets, const ArenaOptions& options)
     : options_(options) {
   check_options(options);
-  ArenaLayout layout = lay_out(parameters, buckets);
+  if (options.quantised) {
+    quantised_ = std::make_unique<QuantisedWeights>(
+        parameters, *options.quantised, options.compute_type, options.device, options.train);
+  }
+  ArenaLayout layout =
+      quantised_ ? lay_out(without(parameters, *quantised_), without(buckets, *quantised_))
+                 : lay_out(parameters, buckets);
   buckets_ = std::move(layout.buckets);
   const comm::Group& group = options.sharding.group;
   for (size_t i = 0; i < buckets_.size(); ++i) {
@@ -288,6 +295,8 @@ Arena::Arena(const std::vector<nn::NamedParameter>& parameters,
     materialise(&buckets_[i], &owners_[i]);
   }
 }
+
+Arena::~Arena() = default;
 
 at::ScalarType Arena::type_of(bool fp32_island) const {
   return fp32_island ? at::kFloat : options_.compute_type;
@@ -427,7 +436,7 @@ int64_t Arena::num_trained() const {
 }
 
 int64_t Arena::num_frozen() const {
-  return num_elements_of(frozen_);
+  return num_elements_of(frozen_) + (quantised_ ? quantised_->num_elements() : 0);
 }
 
 int64_t Arena::bytes(Role role) const {
@@ -499,10 +508,16 @@ Arena::Place Arena::find_trained(const std::string& path) const {
 }
 
 at::Tensor Arena::export_parameter(const std::string& path, Role role) const {
+  const bool is_weights = role.kind == Role::Kind::kCompute || role.kind == Role::Kind::kMaster ||
+                          role.kind == Role::Kind::kEma;
+  if (quantised_ && quantised_->contains(path)) {
+    KINORA_CHECK(is_weights, kConfig, "[arena] ", path, " is frozen and has no array ",
+                 to_string(role));
+    return quantised_->value(
+        path, role.kind == Role::Kind::kCompute ? options_.compute_type : at::kFloat);
+  }
   const Place place = find(path);
   if (place.is_frozen) {
-    const bool is_weights = role.kind == Role::Kind::kCompute || role.kind == Role::Kind::kMaster ||
-                            role.kind == Role::Kind::kEma;
     KINORA_CHECK(is_weights, kConfig, "[arena] ", path, " is frozen and has no array ",
                  to_string(role));
     const FrozenBucket& frozen = frozen_[place.bucket];
@@ -552,6 +567,9 @@ Arena::Part Arena::own_part(const std::string& path, Role role) const {
 
 void Arena::load_parameter(const std::string& path, const at::Tensor& value) {
   check_raw("load a parameter");
+  if (quantised_ && quantised_->contains(path)) {
+    return quantised_->load(path, value);
+  }
   const Place place = find(path);
   const Slot& slot = place.is_frozen ? frozen_[place.bucket].slots[place.slot]
                                      : buckets_[place.bucket].slots[place.slot];

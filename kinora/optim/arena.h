@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -12,6 +13,7 @@
 #include "kinora/comm/group.h"
 #include "kinora/kernels/block_codes.h"
 #include "kinora/kernels/optimizer.h"
+#include "kinora/kernels/weight_codes.h"
 #include "kinora/nn/module.h"
 #include "kinora/nn/plan.h"
 
@@ -131,6 +133,14 @@ struct Bucket {
   bool owns_grad = true;
 };
 
+/// Which weights lie in few bits, and how (quantised_weights.h).
+struct QuantisedOptions {
+  kernels::WeightFormat format = kernels::WeightFormat::kNf4;
+  /// The model's, of which its hook is told by their numbers. In those of rings the weights of
+  /// linears and convolutions are quantised that are not trained.
+  std::vector<nn::BucketSpec> buckets;
+};
+
 struct ArenaOptions {
   at::Device device = at::kCPU;
   at::ScalarType compute_type = at::kFloat;  ///< kFloat, kBFloat16 or kHalf
@@ -147,6 +157,7 @@ struct ArenaOptions {
   /// the buckets that are used last.
   double offload = 0.0;
   Sharding sharding = {};
+  std::optional<QuantisedOptions> quantised = {};
 };
 
 /// Which weights forward reads.
@@ -167,6 +178,7 @@ struct FrozenBucket {
 };
 
 class Arena;
+class QuantisedWeights;
 
 /// While it lives, forward reads the weights that Arena::bind was asked for; then the raw ones
 /// again, the same bits as before.
@@ -194,18 +206,22 @@ class Arena {
   /// nothing else makes no bucket. Throws kConfig, also where nothing is trained, and kShape.
   Arena(const std::vector<nn::NamedParameter>& parameters,
         const std::vector<nn::BucketSpec>& buckets, const ArenaOptions& options);
+  ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
   [[nodiscard]] const std::vector<Bucket>& buckets() const { return buckets_; }
   [[nodiscard]] const std::vector<FrozenBucket>& frozen() const { return frozen_; }
+  /// What lies in few bits, in neither of them; null: nothing.
+  [[nodiscard]] QuantisedWeights* quantised() const { return quantised_.get(); }
   [[nodiscard]] const ArenaOptions& options() const { return options_; }
   /// Elements of all parameters, without padding.
   [[nodiscard]] int64_t num_elements() const { return num_trained() + num_frozen(); }
   [[nodiscard]] int64_t num_trained() const;
   [[nodiscard]] int64_t num_frozen() const;
   /// Bytes of this rank's arrays of a role, padding and the buffers of rings included; without what
-  /// is a part of another role's array (a compute copy that is the master itself).
+  /// is a part of another role's array (a compute copy that is the master itself), and without
+  /// quantised().
   [[nodiscard]] int64_t bytes(Role role) const;
   /// Of these the bytes that lie in the host's memory.
   [[nodiscard]] int64_t offloaded_bytes(Role role) const;
@@ -276,6 +292,7 @@ class Arena {
   void unbind();
 
   ArenaOptions options_;
+  std::unique_ptr<QuantisedWeights> quantised_;
   std::vector<Bucket> buckets_;
   std::vector<FrozenBucket> frozen_;
   std::vector<std::vector<Owner>> owners_;  // [bucket][slot]

@@ -18,6 +18,7 @@
 #include "kinora/models/families.h"
 #include "kinora/models/transformers/diffusers_names.h"
 #include "kinora/nn/weight_layer.h"
+#include "kinora/optim/quantised_weights.h"
 #include "kinora/pipelines/diffusers_model.h"
 #include "kinora/pipelines/diffusers_unet.h"
 #include "kinora/train/own_text_encoder.h"
@@ -233,6 +234,10 @@ std::string describe_finetuning(const RunConfig& config, nn::Module& model,
        << " parameters are trained";
   if (config.finetune.lora.any()) {
     text << describe_updates(config.finetune.lora, model);
+  }
+  if (const optim::QuantisedWeights* quantised = arena.quantised()) {
+    text << "; " << human_count(quantised->num_elements()) << " frozen ones in "
+         << kernels::name_of(quantised->format());
   }
   if (config.finetune.lora.needs_modules()) {
     text << "; on the plain path, since kernels compute LoRA alone";

@@ -290,12 +290,16 @@ void describe_checkpoint(Fields& fields, RunConfig& config) {
       .add("init_from", checkpoint.init_from,
            "Weights to start from: a .safetensors or PyTorch .pt file with the model's key names, "
            "or of diffusers.")
-      .check("be given for finetune.lora, finetune.fresh and finetune.positions", [&config] {
-        const inference::FinetuneConfig& finetune = config.finetune;
-        return !config.checkpoint.init_from.empty() ||
-               (!finetune.lora.any() && finetune.fresh.empty() &&
-                finetune.positions == inference::PositionChoice::kSame);
-      });
+      .check(
+          "be given for finetune.lora, finetune.fresh, finetune.positions and "
+          "finetune.frozen_weights",
+          [&config] {
+            const inference::FinetuneConfig& finetune = config.finetune;
+            return !config.checkpoint.init_from.empty() ||
+                   (!finetune.lora.any() && finetune.fresh.empty() &&
+                    finetune.frozen_weights == inference::FrozenWeights::kFull &&
+                    finetune.positions == inference::PositionChoice::kSame);
+          });
   fields.add("export", checkpoint.export_weights,
              "Write model.safetensors (the averaged weights in fp32, low-rank updates merged) when "
              "the run ends, and of a run with finetune.lora also adapter/ as PEFT has it.");

@@ -58,6 +58,7 @@ BoosterOptions booster_options(const RunConfig& config, at::Device device, uint6
           .precision = config.precision,
           .grad_clip = 0.0,  // optim.max_grad_norm
           .use_fp8 = config.train.fp8,
+          .frozen_weights = inference::format_of(config.finetune.frozen_weights),
           .ema_decays = config.ema_decays,
           .device = device.is_cuda() ? DeviceChoice::kCuda : DeviceChoice::kCpu,
           .seed = seed,

@@ -80,6 +80,9 @@ const Arguments kLora = {"finetune.lora.targets=[\"blocks.*.attn.*\", final_laye
 TEST_F(FinetuneTest, TwentyStepsEqualTenAndTen) {
   const std::map<std::string, Arguments> cases = {
       {"lora", kLora},
+      {"lora_nf4",
+       {"finetune.lora.targets=[blocks.*]", "finetune.lora.rank=2", "lr.value=2.0e-2",
+        "finetune.frozen_weights=nf4", "train.precision=bf16", "train.recompute=block:1"}},
       {"dora_bf16",
        {"finetune.lora.targets=[blocks.*]", "finetune.lora.dora=true", "train.precision=bf16",
         "finetune.train=[y_embedder.*]", "finetune.fresh=[y_embedder.*]"}},
@@ -148,6 +151,31 @@ TEST_F(FinetuneTest, AnAdapterIsTheSameEverywhere) {
                      adapter.string() + ":-0.5"},
                     "by-nothing"),
             plain);
+}
+
+// A run over weights in few bits draws and merges as over what they stand for, and what it has
+// learned fits the base as it is.
+TEST_F(FinetuneTest, AnAdapterOfWeightsInFewBitsFitsTheBase) {
+  const fs::path run = run_dir("int8");
+  train_well(run, [&] {
+    Arguments arguments = tuned(kLora);
+    arguments.insert(arguments.end(), {"finetune.frozen_weights=int8", "checkpoint.export=true"});
+    return arguments;
+  }());
+  const fs::path merged = folder() / "merged.safetensors";
+  run_well({"convert", run.string(), "--to", merged.string()});
+  EXPECT_EQ(tensors_of(merged), tensors_of(run / "model.safetensors"));
+  const auto want = samples({"--run", run.string()}, "by-run");
+  EXPECT_EQ(samples({"--checkpoint", merged.string()}, "by-merged"), want);
+  const auto on_base = samples(
+      {"--checkpoint", base().string(), "--lora", (run / "adapter").string(), "--quantise", "int8"},
+      "by-adapter");
+  EXPECT_EQ(on_base.size(), want.size());
+  EXPECT_NE(samples({"--checkpoint", base().string(), "--quantise", "nf4"}, "nf4"),
+            samples({"--checkpoint", base().string()}, "full"));
+  const Outcome other =
+      train(run, tuned({"finetune.frozen_weights=nf4", "train.steps=30", "--resume", "auto"}));
+  EXPECT_NE(other.exit_code, 0);
 }
 
 TEST_F(FinetuneTest, FewerBytesOfStateThanTheBase) {

@@ -117,6 +117,7 @@ TEST_F(StableDiffusionTest, WithoutAnEncoderNullCaptionsAreZerosAndTheLogSaysSo)
 TEST_F(StableDiffusionTest, SixStepsEqualThreeAndThree) {
   for (const auto& [name, own] :
        {std::pair{"all", Arguments{"ema.decays=[0.9]"}}, std::pair{"lora", kLora},
+        std::pair{"nf4", joined(kLora, {"finetune.frozen_weights=nf4"})},
         std::pair{"lokr",
                   joined(kLokr, {"objective.noise_offset=0.1", "objective.pyramid_noise=0.3"})},
         std::pair{"prior", prior()}}) {

@@ -15,4 +15,11 @@ const Choices<Precision>& precisions() {
   return kPrecisions;
 }
 
+const Choices<kernels::WeightFormat>& weight_formats() {
+  static const Choices<kernels::WeightFormat> kFormats = {{"int8", kernels::WeightFormat::kInt8},
+                                                          {"fp8", kernels::WeightFormat::kFp8},
+                                                          {"nf4", kernels::WeightFormat::kNf4}};
+  return kFormats;
+}
+
 }  // namespace kinora::apps

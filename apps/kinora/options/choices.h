@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kinora/core/compute_choice.h"
+#include "kinora/kernels/weight_codes.h"
 #include "kinora/train/boost/booster_options.h"
 
 /// Options that name one of a few things.
@@ -46,5 +47,8 @@ void add_device_option(CLI::App& command, DeviceChoice& device);
 
 /// "fp32", "bf16", "fp16".
 [[nodiscard]] const Choices<Precision>& precisions();
+
+/// "int8", "fp8", "nf4".
+[[nodiscard]] const Choices<kernels::WeightFormat>& weight_formats();
 
 }  // namespace kinora::apps

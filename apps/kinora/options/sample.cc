@@ -240,6 +240,8 @@ void add_how(CLI::App& command, SampleArguments& arguments) {
   add_device_option(command, arguments.device);
   add_choice(command, "--precision", arguments.precision, precisions(),
              "fp32, bf16, fp16; default: the run's");
+  add_choice(command, "--quantise", arguments.quantise, weight_formats(),
+             "int8, fp8, nf4: what the weights of blocks lie in; default: --precision");
   command.add_option("--threads", arguments.threads, "CPU threads; 0 = as many as cores")
       ->check(whole(0));
   command.add_flag("--deterministic", arguments.deterministic,

@@ -10,6 +10,7 @@
 #include "kinora/inference/request.h"
 #include "kinora/inference/sample_files.h"
 #include "kinora/inference/sample_metadata.h"
+#include "kinora/kernels/weight_codes.h"
 #include "kinora/prompts/open_sora_scores.h"
 
 namespace kinora::apps {
@@ -63,6 +64,7 @@ struct SampleArguments {
   inference::FileFormat format = inference::FileFormat::kUsual;
   DeviceChoice device = DeviceChoice::kAuto;
   std::optional<Precision> precision;
+  std::optional<kernels::WeightFormat> quantise;
   int64_t threads = 0;
   bool deterministic = false;
   bool judge = false;

@@ -13,6 +13,7 @@
 #include "kinora/core/error.h"
 #include "kinora/data/loader.h"
 #include "kinora/inference/setup.h"
+#include "kinora/optim/quantised_weights.h"
 #include "kinora/parallel/bucket_groups.h"
 #include "kinora/pipelines/diffusers_model.h"
 #include "kinora/train/boost/torch_module.h"
@@ -27,6 +28,9 @@ void check_possible(const Boostable& model, const BoosterOptions& options, int s
   KINORA_CHECK(!divides_weights || model.tells_reads(), kConfig,
                "[booster] zero3 brings weights together just before they are read, and a "
                "torch::nn::Module does not say when. Hint: zero2, which divides all else");
+  KINORA_CHECK(!options.frozen_weights || model.tells_reads(), kConfig,
+               "[booster] frozen_weights are widened just before they are read, and a "
+               "torch::nn::Module does not say when. Hint: leave frozen_weights out");
   KINORA_CHECK(!options.use_fp8 || model.is_fp8(), kConfig,
                "[booster] use_fp8 needs the linears of Kinora's own models, on their fast path; a "
                "torch::nn::Module has its own. Hint: precision bf16");
@@ -76,13 +80,18 @@ Boosted::Boosted(std::unique_ptr<Boostable> model, const BoosterOptions& options
           .offload = optimizer.offload,
           .sharding = {.group = mesh_.state_group(),
                        .stage = stage,
-                       .whole_gradients = !options.plugin_config.reduce_each_micro_batch}});
+                       .whole_gradients = !options.plugin_config.reduce_each_micro_batch},
+          .quantised = options.frozen_weights
+                           ? std::optional(optim::QuantisedOptions{
+                                 .format = *options.frozen_weights, .buckets = model_->buckets()})
+                           : std::nullopt});
   optimizer_ =
       std::make_unique<optim::Optimizer>(with_clipping(optimizer, options.grad_clip), *arena_,
                                          own_optimizer(options.optimizer_kernel, device));
   if (model_->overwrites_gradients()) {
     optimizer_->leave_gradients();
   }
+  ops::BucketHook hook;
   if (mesh_.world().size() > 1) {
     parallel_ = std::make_unique<parallel::DataParallel>(
         *arena_, mesh_.group(parallel::Axis::kReplicate),
@@ -92,7 +101,7 @@ Boosted::Boosted(std::unique_ptr<Boostable> model, const BoosterOptions& options
             .overwrites_gradients = model_->overwrites_gradients(),
             .reads_before_passes = model_->is_fp8() || !model_->tells_reads(),
             .largest = model_->magnitudes()});
-    model_->tell_buckets(buckets.translate(parallel_->hook()));
+    hook = buckets.translate(parallel_->hook());
   } else if (optimizer_->runs_beside() && model_->tells_reads() && !model_->is_fp8() &&
              arena_->num_frozen() == 0) {
     waits_by_bucket_ = true;
@@ -101,7 +110,13 @@ Boosted::Boosted(std::unique_ptr<Boostable> model, const BoosterOptions& options
         optimizer->wait_for(static_cast<size_t>(bucket));
       }
     };
-    model_->tell_buckets(buckets.translate(wait));
+    hook = buckets.translate(wait);
+  }
+  if (arena_->quantised() != nullptr) {
+    hook = arena_->quantised()->hook(std::move(hook));
+  }
+  if (hook) {
+    model_->tell_buckets(std::move(hook));
   }
   model_->settle(*arena_, mesh_.world());  // when all that can be refused has been
   loss_ = at::zeros({}, at::device(device).dtype(at::kFloat));

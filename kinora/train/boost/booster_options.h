@@ -1,10 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "kinora/core/compute_choice.h"
+#include "kinora/kernels/weight_codes.h"
 #include "kinora/ops/kernel_options.h"
 #include "kinora/parallel/mesh.h"
 #include "kinora/parallel/sequence_plan.h"
@@ -40,6 +42,8 @@ struct BoosterOptions {
   Precision precision = Precision::kBf16;
   double grad_clip = 0.0;  ///< clip gradients to this global norm; 0: as OptimizerConfig says
   bool use_fp8 = false;    ///< 8-bit matrix products, of Kinora's own models alone
+  /// What frozen weights of blocks lie in, of Kinora's own models alone; nothing: `precision`.
+  std::optional<kernels::WeightFormat> frozen_weights = {};
   std::vector<double> ema_decays = {};  ///< of averaged weights, at most 4
   DeviceChoice device = DeviceChoice::kAuto;
   uint64_t seed = 0;  ///< of the initial values of Kinora's own models

@@ -26,6 +26,7 @@
 #include "kinora/diffusion/objective_config.h"
 #include "kinora/inference/setup.h"
 #include "kinora/models/families.h"
+#include "kinora/optim/quantised_weights.h"
 #include "kinora/parallel/mesh.h"
 #include "kinora/pipelines/block_layout.h"
 #include "kinora/pipelines/shared_blocks.h"
@@ -243,6 +244,12 @@ class Planner {
                                    on_device(Role::exp_avg_scales()) +
                                    on_device(Role::exp_avg_sq_scales())},
                    {"averages", averages}};
+    if (const optim::QuantisedWeights* quantised = arena.quantised()) {
+      plan_.parts.push_back(
+          {"frozen weights in " + std::string(kernels::name_of(quantised->format())),
+           quantised->code_bytes()});
+      plan_.parts.push_back({"room for a block's weights", quantised->room_bytes()});
+    }
     int64_t sum = 0;
     for (const MemoryPart& part : plan_.parts) {
       sum += part.bytes;

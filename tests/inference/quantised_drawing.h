@@ -1,0 +1,53 @@
+#pragma once
+
+#include <ATen/ops/equal.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "kinora/inference/drawing.h"
+#include "kinora/optim/quantised_weights.h"
+#include "tests/inference/family_models.h"
+
+namespace kinora::inference {
+
+/// `recipe`'s model with the weights of `from`.
+inline TrainedModel with_weights_of(const TrainedModel& from, const ModelRecipe& recipe,
+                                    std::optional<kernels::WeightFormat> quantise) {
+  TrainedModel model = initial_model(recipe, from.device, 1, quantise);
+  for (const auto& [path, parameter] : model.model->named_parameters()) {
+    model.arena->load_parameter(path, from.arena->export_parameter(path, optim::Role::compute()));
+  }
+  return model;
+}
+
+/// Whether weights of a family in few bits draw the samples, to the bit, that what they stand for
+/// draws.
+inline void expect_drawn_as_its_values(const std::string& family, at::Device device, Path path,
+                                       Precision precision) {
+  const TrainedModel trained = tiny_model(family_named(family), device, Precision::kFp32);
+  ModelRecipe recipe = trained.recipe;
+  recipe.path = path;
+  recipe.precision = precision;
+  const auto drawn = [&](TrainedModel& model) {
+    return Drawing(model, requests_of_users(family_named(family)), {}).draw_each();
+  };
+  for (const auto format : {kernels::WeightFormat::kFp8, kernels::WeightFormat::kNf4}) {
+    SCOPED_TRACE(std::string(kernels::name_of(format)));
+    TrainedModel quantised = with_weights_of(trained, recipe, format);
+    ASSERT_NE(quantised.arena->quantised(), nullptr);
+    TrainedModel full = with_weights_of(quantised, recipe, std::nullopt);
+    // So that it prepares no more than who waits for its weights.
+    full.model->tell_buckets([](ops::BucketMoment, int64_t) {});
+    const std::vector<at::Tensor> got = drawn(quantised);
+    const std::vector<at::Tensor> want = drawn(full);
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i) {
+      EXPECT_TRUE(at::equal(got[i], want[i])) << i;
+      EXPECT_TRUE(want[i].isfinite().all().item<bool>()) << i;
+    }
+  }
+}
+
+}  // namespace kinora::inference

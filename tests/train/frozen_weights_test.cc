@@ -1,0 +1,193 @@
+// Low-rank updates of frozen weights in few bits against updates of the weights that these stand
+// for.
+#include <ATen/ops/equal.h>
+#include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "kinora/optim/quantised_weights.h"
+#include "tests/comm/ranks.h"
+#include "tests/error_of.h"
+#include "tests/train/tiny_run.h"
+
+namespace kinora::train {
+namespace frozen_weights_test {
+
+using inference::FrozenWeights;
+using testing::HasSubstr;
+
+/// Sets every frozen weight of `run` to a random one.
+void load_random(TinyRun& run) {
+  int64_t number = 100;
+  for (const auto& [path, parameter] : run.trainable.model().named_parameters()) {
+    if (parameter->frozen && parameter->shape.size() > 1) {
+      std::vector<int64_t> shape = parameter->shape;
+      shape.insert(shape.begin(), 1);
+      run.trainable.arena().load_parameter(
+          path, (ops::random_normal(shape, at::arange(number, number + 1, at::kLong), 1, 0,
+                                    RandomPurpose::kTest, at::kCPU) *
+                 0.2)
+                    .squeeze(0));
+    }
+    ++number;
+  }
+}
+
+/// Gives `run` the weights, frozen and not, that those of `from` stand for.
+void load_values(const TinyRun& from, TinyRun& run) {
+  for (const auto& [path, parameter] : run.trainable.model().named_parameters()) {
+    run.trainable.arena().load_parameter(
+        path, from.trainable.arena().export_parameter(path, optim::Role::master()));
+  }
+}
+
+std::map<std::string, at::Tensor> gradients_of(TinyRun& run) {
+  (void)run.forward_backward();
+  std::map<std::string, at::Tensor> gradients;
+  for (const auto& [path, parameter] : run.trainable.model().named_parameters()) {
+    if (!parameter->frozen) {
+      gradients[path] = parameter->grad.clone();
+    }
+  }
+  return gradients;
+}
+
+struct Case {
+  std::string name;
+  RunConfig config;
+};
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const std::string family : {"dit", "vdit", "latte", "stdit", "stdit2", "unet"}) {
+    for (const inference::Path path : {inference::Path::kPlain, inference::Path::kFast}) {
+      for (const std::string recompute : {"none", "block:2"}) {
+        RunConfig config =
+            family == "dit" ? tiny() : (family == "unet" ? tiny_unet() : tiny_video(family));
+        config.path = path;
+        config.train.recompute = recompute;
+        config.train.micro_batch = 4;
+        config.optim.max_grad_norm = 0.0;
+        config.finetune.lora.targets = {family == "unet" ? "*_blocks.*" : "blocks.*"};
+        config.finetune.lora.rank = 2;
+        if (family == "unet") {
+          config.finetune.lora.conv_rank = 2;
+        } else if (family != "dit" && family != "vdit") {
+          config.finetune.lora.targets = {"*blocks.*"};
+        }
+        all.push_back(
+            {family + (path == inference::Path::kFast ? ", fast, " : ", plain, ") + recompute,
+             config});
+      }
+    }
+  }
+  return all;
+}
+
+TEST(FrozenWeightsTest, GradientsOfUpdatesAreThoseOverWhatTheyStandFor) {
+  for (const auto& [name, config] : cases()) {
+    for (const auto& [format, frozen] : {std::pair{"int8", FrozenWeights::kInt8},
+                                         {"fp8", FrozenWeights::kFp8},
+                                         {"nf4", FrozenWeights::kNf4}}) {
+      if (config.train.recompute != "none" && frozen != FrozenWeights::kNf4) {
+        continue;
+      }
+      SCOPED_TRACE(name + ", " + format);
+      RunConfig few_bits = config;
+      few_bits.finetune.frozen_weights = frozen;
+      TinyRun run(few_bits, {});
+      load_random(run);
+      ASSERT_NE(run.trainable.arena().quantised(), nullptr);
+      TinyRun full(config, {});
+      ASSERT_EQ(full.trainable.arena().quantised(), nullptr);
+      load_values(run, full);
+      const auto got = gradients_of(run);
+      const auto want = gradients_of(full);
+      ASSERT_EQ(got.size(), want.size());
+      for (const auto& [path, gradient] : want) {
+        EXPECT_TRUE(at::equal(got.at(path), gradient))
+            << path << ": " << (got.at(path) - gradient).abs().max().item<float>() << " of "
+            << gradient.abs().max().item<float>();
+      }
+    }
+  }
+}
+
+TEST(FrozenWeightsTest, HalfPrecisionAndUpdatesOfOtherKindsToo) {
+  for (const nn::UpdateKind kind : {nn::UpdateKind::kLora, nn::UpdateKind::kLoha}) {
+    for (const Precision precision : {Precision::kBf16, Precision::kFp16}) {
+      RunConfig config = tiny_unet();
+      config.precision = precision;
+      config.finetune.lora.targets = {"*_blocks.*"};
+      config.finetune.lora.kind = kind;
+      RunConfig few_bits = config;
+      few_bits.finetune.frozen_weights = FrozenWeights::kNf4;
+      TinyRun run(few_bits, {});
+      load_random(run);
+      TinyRun full(config, {});
+      load_values(run, full);
+      const auto got = gradients_of(run);
+      for (const auto& [path, gradient] : gradients_of(full)) {
+        EXPECT_TRUE(at::equal(got.at(path), gradient)) << path;
+      }
+    }
+  }
+}
+
+TEST(FrozenWeightsTest, RanksLearnAsOne) {
+  comm::run_on_ranks(2, [](const comm::Group& world) {
+    for (RunConfig config : {tiny(), tiny_unet()}) {
+      config.finetune.lora.targets = {"*blocks.*"};
+      config.finetune.frozen_weights = FrozenWeights::kNf4;
+      const auto outcome_on = [&config](const comm::Group& ranks) {
+        TinyRun run(config, ranks);
+        load_random(run);
+        Outcome outcome;
+        for (int i = 0; i < 3; ++i) {
+          run.step(&outcome);
+        }
+        outcome.weights = run.all(optim::Role::master());
+        outcome.averages = run.all(optim::Role::average(1));
+        return outcome;
+      };
+      const Outcome want = outcome_on({});
+      for (const int64_t stage : {0, 3}) {
+        for (const int64_t bucket_mib : {0, 1}) {  // groups of blocks
+          config.parallel.zero_stage = stage;
+          config.parallel.bucket_mib = bucket_mib;
+          expect_close(outcome_on(world), want, 2e-5);
+        }
+      }
+    }
+  });
+}
+
+// The device holds codes and rooms, in place of weights.
+TEST(FrozenWeightsTest, TakeTheBytesOfTheirCodes) {
+  RunConfig config = tiny_unet();
+  config.finetune.lora.targets = {"*_blocks.*"};
+  const TinyRun full(config, {});
+  config.finetune.frozen_weights = FrozenWeights::kNf4;
+  const TinyRun run(config, {});
+  const optim::QuantisedWeights& quantised = *run.trainable.arena().quantised();
+  const int64_t elements = quantised.num_elements();
+  EXPECT_GT(elements, full.trainable.arena().num_frozen() / 2);
+  const double code_bytes = static_cast<double>(quantised.code_bytes());
+  EXPECT_NEAR(code_bytes, static_cast<double>(elements) * (0.5 + 4.0 / 64.0), 0.02 * code_bytes);
+  EXPECT_LE(run.trainable.arena().bytes(optim::Role::compute()) + 4 * elements,
+            full.trainable.arena().bytes(optim::Role::compute()));
+  EXPECT_EQ(run.trainable.arena().num_frozen(), full.trainable.arena().num_frozen());
+}
+
+TEST(FrozenWeightsTest, WithoutAFrozenBlockTheyAreRefused) {
+  RunConfig config = tiny();
+  config.finetune.train = {"blocks.*"};
+  config.finetune.frozen_weights = FrozenWeights::kInt8;
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return TinyRun(config, {}).trainable.kernels(); }),
+              HasSubstr("no weight that is frozen"));
+}
+
+}  // namespace frozen_weights_test
+}  // namespace kinora::train

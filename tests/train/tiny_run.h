@@ -1,0 +1,194 @@
+#pragma once
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "kinora/ops/random.h"
+#include "kinora/train/trainable.h"
+#include "kinora/train/training_step.h"
+#include "tests/models/small_network.h"
+
+namespace kinora::train {
+
+inline constexpr uint64_t kSeed = 7;
+
+/// Six blocks: two buckets of modulation, of which the second is smaller.
+inline RunConfig tiny() {
+  RunConfig config;
+  config.model.transformer.depth = 6;
+  config.model.transformer.hidden = 32;
+  config.model.transformer.heads = 2;
+  config.model.transformer.patch = 2;
+  config.model.in_channels = 4;
+  config.model.height = 8;
+  config.model.width = 8;
+  config.model.num_classes = 10;
+  config.model.time_scale = 1.0;
+  config.model = models::resolved(config.model);
+  config.path = inference::Path::kPlain;
+  config.train.global_batch = 8;
+  config.train.device = DeviceChoice::kCpu;
+  config.optim.max_grad_norm = 0.5;
+  // Where a gradient is almost zero, AdamW's first updates hang on its last bits.
+  config.optim.eps = 1e-2;
+  config.ema_decays = {0.9, 0.5};
+  return config;
+}
+
+inline std::vector<data::Batch> batches_of(const RunConfig& config, const parallel::Mesh& mesh,
+                                           int64_t step) {
+  const int64_t micro_batch = config.micro_batch(mesh.data_ranks());
+  const int64_t own = config.train.global_batch / mesh.data_ranks();
+  std::vector<data::Batch> batches;
+  for (int64_t done = 0; done < own; done += micro_batch) {
+    const int64_t first = step * config.train.global_batch + mesh.data_rank() * own + done;
+    data::Batch batch;
+    batch.sample_index = at::arange(first, first + micro_batch, at::kLong);
+    batch.labels = batch.sample_index.remainder(config.model.num_classes);
+    const auto random = [&](std::vector<int64_t> shape, uint32_t number) {
+      shape.insert(shape.begin(), micro_batch);
+      return ops::random_uniform(shape, batch.sample_index, kSeed, number, RandomPurpose::kTest,
+                                 at::kCPU);
+    };
+    batch.images = random(config.model.sample_shape(), 0);
+    if (config.model.takes_text()) {
+      batch.text = random({config.model.text_tokens, config.model.text_channels}, 1);
+      batch.text_lengths = batch.sample_index.remainder(config.model.text_tokens) + 1;
+      if (config.model.pooled_width() > 0) {
+        batch.pooled = random({config.model.pooled_width()}, 2);
+      }
+      batch.fps = at::full({micro_batch}, 8.0, at::kFloat);
+    }
+    batches.push_back(std::move(batch));
+  }
+  return batches;
+}
+
+/// A video model whose 9 tokens a frame no even number of ranks divides.
+inline RunConfig tiny_video(const std::string& architecture) {
+  RunConfig config = tiny();
+  config.model = {.architecture = architecture,
+                  .in_channels = 4,
+                  .frames = 3,
+                  .height = 6,
+                  .width = 6,
+                  .time_scale = 1.0,
+                  .text_channels = 8,
+                  .text_tokens = 5,
+                  .transformer = {.depth = 2, .hidden = 48, .heads = 4, .patch = 2}};
+  config.model = models::resolved(config.model);
+  config.model.num_classes = 1;
+  config.frame_masks.image_head = 0.3;
+  return config;
+}
+
+/// A U-Net of eight blocks.
+inline RunConfig tiny_unet() {
+  RunConfig config = tiny();
+  config.model = {.architecture = "unet",
+                  .in_channels = 4,
+                  .height = 8,
+                  .width = 8,
+                  .time_scale = 1.0,
+                  .text_channels = 8,
+                  .text_tokens = 5};
+  models::set_small_network(config.model, 0, 16, 2);
+  config.model = models::resolved(config.model);
+  config.model.num_classes = 1;
+  return config;
+}
+
+/// What a few steps come to.
+struct Outcome {
+  std::vector<float> losses;
+  std::vector<float> norms;
+  at::Tensor weights;
+  at::Tensor averages;
+};
+
+class TinyRun {
+ public:
+  TinyRun(const RunConfig& config, const comm::Group& world)
+      : config_(config),
+        mesh_(world, config.parallel.mesh()),
+        objective_(diffusion::make_objective(config.objective, config.model.learn_sigma)),
+        trainable(config_, mesh_, at::kCPU, kSeed),
+        step_(trainable.model(), trainable.boosted(), objective_, nullptr,
+              {.seed = kSeed,
+               .label_dropout = 0.3,
+               .model = config.model,
+               .ranks = mesh_.world().size(),
+               .device = at::kCPU,
+               .graphs = false}) {
+    randomise_zeros(trainable.model().named_parameters(), trainable.arena());
+    if (const at::Tensor null = trainable.model().null_caption(); null.defined()) {
+      null.fill_(0.5);
+    }
+    trainable.arena().reset_averages();
+  }
+
+  /// The loss of the next step, whose gradients are there.
+  at::Tensor forward_backward() {
+    return step_.forward_backward(batches_of(config_, mesh_, steps_), steps_);
+  }
+
+  void step(Outcome* outcome) {
+    const at::Tensor loss = forward_backward();
+    const optim::StepResult result =
+        trainable.optimizer().wait_report(trainable.boosted().enqueue_update(1e-2, loss));
+    outcome->losses.push_back(result.loss);
+    outcome->norms.push_back(result.grad_norm);
+    ++steps_;
+  }
+
+  at::Tensor all(optim::Role role) {
+    std::vector<at::Tensor> values;
+    for (const auto& [path, parameter] : trainable.model().named_parameters()) {
+      values.push_back(trainable.arena().export_parameter(path, role).flatten());
+    }
+    return at::cat(values);
+  }
+
+ private:
+  RunConfig config_;
+  parallel::Mesh mesh_;
+  diffusion::Objective objective_;
+
+ public:
+  Trainable trainable;
+
+ private:
+  TrainingStep step_;
+  int64_t steps_ = 0;
+};
+
+inline Outcome outcome_of(const RunConfig& config, const comm::Group& world) {
+  TinyRun run(config, world);
+  Outcome outcome;
+  for (int i = 0; i < 4; ++i) {
+    run.step(&outcome);
+  }
+  outcome.weights = run.all(optim::Role::master());
+  outcome.averages = run.all(optim::Role::average(1));
+  return outcome;
+}
+
+inline void expect_close(const Outcome& got, const Outcome& want, double tolerance) {
+  for (size_t i = 0; i < want.losses.size(); ++i) {
+    EXPECT_NEAR(got.losses[i], want.losses[i], tolerance * want.losses[i]) << "step " << i;
+    EXPECT_NEAR(got.norms[i], want.norms[i], tolerance * want.norms[i]) << "step " << i;
+  }
+  // Updates are of the order of the learning rate, 0.01.
+  EXPECT_TRUE(at::allclose(got.weights, want.weights, 0.0, tolerance))
+      << (got.weights - want.weights).abs().max().item<double>();
+  EXPECT_TRUE(at::allclose(got.averages, want.averages, 0.0, tolerance));
+}
+
+}  // namespace kinora::train
