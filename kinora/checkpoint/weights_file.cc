@@ -1,5 +1,6 @@
 #include "kinora/checkpoint/weights_file.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -15,11 +16,15 @@
 #include "kinora/core/error.h"
 #include "kinora/device/host_bytes.h"
 #include "kinora/io/file.h"
+#include "kinora/io/gguf.h"
 #include "kinora/io/safetensors.h"
 #include "kinora/io/torch_file.h"
 
 namespace kinora::checkpoint {
 namespace {
+
+constexpr const char* kPrefixOfCompvis = "model.diffusion_model.";
+constexpr const char* kFirstOfCompvis = "input_blocks.0.0.weight";
 
 /// Where in a file of torch.save the weights lie.
 std::string weights_within(const io::TorchFile& file, bool averaged) {
@@ -45,12 +50,13 @@ std::string weights_within(const io::TorchFile& file, bool averaged) {
 struct Stored {
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;
-  std::span<const std::byte> bytes;       // where it lies in C order
-  const io::TorchTensor* view = nullptr;  // else, or null
+  std::span<const std::byte> bytes = {};   // where it lies in C order
+  const io::TorchTensor* view = nullptr;   // else, or null
+  const io::GgufTensor* blocks = nullptr;  // else, or null
 };
 
 Stored stored(const io::SafetensorsTensor& tensor) {
-  return {tensor.dtype, tensor.shape, tensor.data, nullptr};
+  return {tensor.dtype, tensor.shape, tensor.data};
 }
 
 Stored stored(const io::TorchTensor& tensor) {
@@ -61,11 +67,38 @@ Stored stored(const io::TorchTensor& tensor) {
     stride *= tensor.shape[i];
   }
   if (!packed) {
-    return {tensor.dtype, tensor.shape, {}, &tensor};
+    return {.dtype = tensor.dtype, .shape = tensor.shape, .view = &tensor};
   }
   const size_t begin = static_cast<size_t>(tensor.offset) * size_of(tensor.dtype);
   const auto size = static_cast<size_t>(io::num_bytes(tensor));
-  return {tensor.dtype, tensor.shape, tensor.storage.subspan(size == 0 ? 0 : begin, size), nullptr};
+  return {tensor.dtype, tensor.shape, tensor.storage.subspan(size == 0 ? 0 : begin, size)};
+}
+
+Stored stored(const io::GgufTensor& tensor) {
+  switch (tensor.type) {
+    case io::GgufType::kF32:
+      return {DType::kF32, tensor.shape, tensor.data};
+    case io::GgufType::kF16:
+      return {DType::kF16, tensor.shape, tensor.data};
+    case io::GgufType::kBF16:
+      return {DType::kBF16, tensor.shape, tensor.data};
+    default:
+      return {.shape = tensor.shape, .blocks = &tensor};
+  }
+}
+
+/// What blocks of few bits stand for.
+at::Tensor widened(const io::GgufTensor& tensor) {
+  constexpr int64_t kPart = 1 << 16;  // a multiple of any block
+  at::Tensor values = at::empty(tensor.shape, at::kFloat);
+  auto* const out = values.mutable_data_ptr<float>();
+  const int64_t count = values.numel();
+  at::parallel_for(0, (count + kPart - 1) / kPart, 1, [&](int64_t first, int64_t last) {
+    const int64_t begin = first * kPart;
+    const int64_t end = std::min(last * kPart, count);
+    io::read_floats(tensor, begin, end, std::span(out + begin, static_cast<size_t>(end - begin)));
+  });
+  return values;
 }
 
 /// Over the mapped file where it lies there in C order and aligned, else a copy.
@@ -76,6 +109,9 @@ at::Tensor borrowed(const Stored& tensor) {
     io::copy_contiguous(*tensor.view,
                         {static_cast<std::byte*>(copy.mutable_data_ptr()), copy.nbytes()});
     return copy;
+  }
+  if (tensor.blocks != nullptr) {
+    return widened(*tensor.blocks);
   }
   const auto address = reinterpret_cast<uintptr_t>(tensor.bytes.data());
   if (tensor.bytes.empty() || address % size_of(tensor.dtype) != 0) {
@@ -127,6 +163,7 @@ struct WeightsFile::Content {
   // deques, so that what points into a file stays valid
   std::deque<io::SafetensorsFile> safetensors;
   std::deque<io::TorchFile> torch;
+  std::deque<io::GgufFile> gguf;
   std::map<std::string, std::vector<Stored>> tensors;  // in parts
 
   void add(const std::filesystem::path& file, const std::string& name, Stored tensor) {
@@ -139,6 +176,16 @@ struct WeightsFile::Content {
       safetensors.push_back(io::SafetensorsFile::open(file));
       for (const io::SafetensorsTensor& tensor : safetensors.back().tensors()) {
         add(file, tensor.name, stored(tensor));
+      }
+      return;
+    }
+    if (file.extension() == ".gguf") {
+      gguf.push_back(io::GgufFile::open(file));
+      // ComfyUI's leave out what stands before the names of CompVis' U-Nets.
+      const char* const prefix =
+          gguf.back().find(kFirstOfCompvis) == nullptr ? "" : kPrefixOfCompvis;
+      for (const io::GgufTensor& tensor : gguf.back().tensors()) {
+        add(file, prefix + tensor.name, stored(tensor));
       }
       return;
     }
@@ -207,7 +254,8 @@ at::Tensor WeightsFile::read(const std::string& name) const {
 LateTensors WeightsFile::tensors() const {
   LateTensors tensors;
   for (const auto& [name, parts] : content_->tensors) {
-    const bool is_mapped = parts.size() == 1 && parts.front().view == nullptr;
+    const bool is_mapped =
+        parts.size() == 1 && parts.front().view == nullptr && parts.front().blocks == nullptr;
     tensors[name] = {
         .type = device::scalar_type(parts.front().dtype),
         .shape = joined_shape(parts),

@@ -98,6 +98,29 @@ TEST_F(WeightsFileTest, AnIndexNamesFilesOfItsFolderAlone) {
               HasSubstr("a JSON object with a weight_map"));
 }
 
+// tools/reference/make_gguf_fixtures.py
+TEST_F(WeightsFileTest, GgufIsReadAsWhatItsBlocksStandFor) {
+  const auto file = WeightsFile::open(source_path("tests/io/data/types.gguf"));
+  const auto want = WeightsFile::open(source_path("tests/io/data/types.safetensors"));
+  ASSERT_EQ(file.names(), want.names());
+  for (const auto& [name, tensor] : file.tensors()) {
+    const at::Tensor values = tensor.read_all();
+    EXPECT_EQ(values.scalar_type(), tensor.type);
+    EXPECT_TRUE(at::equal(values.to(at::kFloat), want.read(name))) << name;
+    EXPECT_TRUE(at::equal(tensor.read(1, 2).to(at::kFloat), want.read(name).narrow(0, 1, 1)));
+  }
+  EXPECT_EQ(file.read("f16.weight").scalar_type(), at::kHalf);
+}
+
+TEST_F(WeightsFileTest, GgufOfComfyHasTheNamesOfCompvis) {
+  const auto file = WeightsFile::open(source_path("tests/io/data/comfy.gguf"));
+  EXPECT_EQ(file.names(),
+            (std::vector<std::string>{"model.diffusion_model.input_blocks.0.0.bias",
+                                      "model.diffusion_model.input_blocks.0.0.weight"}));
+  EXPECT_EQ(file.shape("model.diffusion_model.input_blocks.0.0.weight"),
+            (std::vector<int64_t>{1, 4, 3, 3}));
+}
+
 TEST_F(WeightsFileTest, LoadsByNameIntoMasterComputeAverageAndBuffer) {
   const Tensors weights = small_weights();
   const auto file = WeightsFile::open(write("w.safetensors", weights));

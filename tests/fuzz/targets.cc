@@ -19,6 +19,7 @@
 #include "kinora/io/animation.h"
 #include "kinora/io/csv.h"
 #include "kinora/io/file.h"
+#include "kinora/io/gguf.h"
 #include "kinora/io/image.h"
 #include "kinora/io/npz.h"
 #include "kinora/io/picture_texts.h"
@@ -203,6 +204,15 @@ void repair_zip(Bytes& archive) {
   }
 }
 
+void parse_gguf(std::span<const std::byte> bytes) {
+  const MemoryFile memory(bytes);
+  const io::GgufFile file = io::GgufFile::open(memory.path());
+  for (const io::GgufTensor& tensor : file.tensors()) {
+    std::vector<float> values(static_cast<size_t>(io::num_elements(tensor)));
+    io::read_floats(tensor, 0, io::num_elements(tensor), values);
+  }
+}
+
 void parse_npz(std::span<const std::byte> bytes) {
   const MemoryFile memory(bytes);
   const io::NpzFile file = io::NpzFile::open(memory.path());
@@ -265,6 +275,7 @@ std::vector<Target> targets() {
       {"safetensors",
        [](auto bytes) { (void)io::SafetensorsFile::open(MemoryFile(bytes).path()); },
        {io::read_file(source_path("tests/io/data/python.safetensors"), 1 << 20)}},
+      {"gguf", parse_gguf, {io::read_file(source_path("tests/io/data/types.gguf"), 1 << 20)}},
       {"npz",
        parse_npz,
        {io::read_file(source_path("tests/io/data/npz/stored.npz"), 1 << 20),
