@@ -9,7 +9,7 @@
 namespace kinora::optim {
 namespace {
 
-/// Bytes of codes that lie on the device, without the alignment of allocators.
+/// Bytes of codes and scales.
 int64_t bytes_of(const ops::QuantisedWeight& weight) {
   return static_cast<int64_t>(weight.codes.nbytes() + weight.scales.nbytes());
 }
