@@ -162,6 +162,10 @@ Fp8* BlockKernels::fp8() const {
   return impl_->fp8 != nullptr ? &impl_->fp8->fp8() : nullptr;
 }
 
+void BlockKernels::weights_take_turns() {
+  impl_->low_rank.take_turns();
+}
+
 int64_t BlockKernels::room(const LinearWeights& linear) const {
   return impl_->products != nullptr && impl_->fp8 == nullptr ? LowRankLinears::room(linear) : 0;
 }

@@ -130,6 +130,9 @@ class BlockKernels {
   /// Null: not in fp8.
   [[nodiscard]] Fp8* fp8() const;
 
+  /// Weights lie at the same addresses by turns (optim::QuantisedWeights): no copy of one is kept.
+  void weights_take_turns();
+
   /// Columns that a matrix must leave free behind its rows for the updates of the linear that reads
   /// it, or whose gradient it is, so that these take no pass of their own; 0: none.
   [[nodiscard]] int64_t room(const LinearWeights& linear) const;

@@ -122,38 +122,48 @@ at::Tensor LowRankLinears::empty(int64_t rows, int64_t columns, int64_t room,
   return at::empty({rows, pitch}, options).narrow(1, 0, columns);
 }
 
+LowRankLinears::Copy LowRankLinears::new_copy(const LinearWeights& linear) {
+  const at::Tensor& weight = linear.weight;
+  const int64_t rank = joined_rank(linear);
+  Copy copy{.weight = weight,
+            .joined = empty(weight.size(0) + rank, weight.size(1), rank, weight.options()),
+            .factors = {}};
+  if (!is_joined(linear)) {
+    copy.factors = {.a = at::zeros({rank, weight.size(1)}, weight.options()),
+                    .b = at::zeros({weight.size(0), rank}, weight.options()),
+                    .scale = linear.updates.front().scale};
+  }
+  return copy;
+}
+
 LowRankLinears::Copy& LowRankLinears::copy_of(const LinearWeights& linear) {
   const at::Tensor& weight = linear.weight;
-  Copy& copy = copies_[{weight.storage().unsafeGetStorageImpl(), weight.storage_offset()}];
+  Copy& copy = take_turns_
+                   ? turn_
+                   : copies_[{weight.storage().unsafeGetStorageImpl(), weight.storage_offset()}];
   const int64_t version = weight._version();
+  if (take_turns_ || !copy.weight.defined()) {
+    copy = new_copy(linear);
+  }
   if (copy.version != version) {
     copy.version = version;
-    if (!copy.weight.defined()) {
-      const int64_t rank = joined_rank(linear);
-      copy.weight = weight;
-      copy.joined = empty(weight.size(0) + rank, weight.size(1), rank, weight.options());
-      if (!is_joined(linear)) {
-        copy.factors = {.a = at::zeros({rank, weight.size(1)}, weight.options()),
-                        .b = at::zeros({weight.size(0), rank}, weight.options()),
-                        .scale = linear.updates.front().scale};
-      }
-    }
     copy.joined.narrow(0, 0, weight.size(0)).copy_(weight);
   }
   return copy;
 }
 
-JoinedFactors LowRankLinears::factors_of(const LinearWeights& linear) {
+JoinedFactors LowRankLinears::factors_of(const Copy& copy, const LinearWeights& linear) {
   if (is_joined(linear)) {
     const LowRankWeights& update = linear.updates.front();
     return {.a = update.a, .b = update.b, .scale = update.scale};
   }
-  return copy_of(linear).factors;
+  return copy.factors;
 }
 
-void LowRankLinears::write_low(Operand& x, const LinearWeights& linear) {
-  const at::Tensor& weights = copy_of(linear).joined;
-  const JoinedFactors factors = factors_of(linear);
+LowRankLinears::Copy& LowRankLinears::write_low(Operand& x, const LinearWeights& linear) {
+  Copy& copy = copy_of(linear);
+  const at::Tensor& weights = copy.joined;
+  const JoinedFactors factors = factors_of(copy, linear);
   if (!is_joined(linear)) {
     join(linear, factors);
   }
@@ -172,13 +182,14 @@ void LowRankLinears::write_low(Operand& x, const LinearWeights& linear) {
                           .low_stride = x.low.stride(0),
                           .joined = weights.data_ptr(),
                           .joined_stride = weights.stride(0)});
+  return copy;
 }
 
 JoinedProduct LowRankLinears::forward(Operand& x, const LinearWeights& linear) {
-  write_low(x, linear);
+  const Copy& copy = write_low(x, linear);
   const int64_t rank = x.room;
   return {{.value = with_room(x.value, rank)},
-          {.weight = with_room(copy_of(linear).joined.narrow(0, 0, linear.weight.size(0)), rank),
+          {.weight = with_room(copy.joined.narrow(0, 0, linear.weight.size(0)), rank),
            .bias = linear.bias,
            .weight_grad = {},
            .bias_grad = {}}};
@@ -186,10 +197,8 @@ JoinedProduct LowRankLinears::forward(Operand& x, const LinearWeights& linear) {
 
 JoinedProduct LowRankLinears::backward(const Operand& dy, Operand& x, const LinearWeights& linear,
                                        UpdateGradients& gradients) {
-  if (!x.low.defined()) {
-    write_low(x, linear);
-  }
-  const JoinedFactors factors = factors_of(linear);
+  const Copy& copy = x.low.defined() && !take_turns_ ? copy_of(linear) : write_low(x, linear);
+  const JoinedFactors factors = factors_of(copy, linear);
   const bool is_whole = is_joined(linear);
   const auto floats = dy.value.options().dtype(at::kFloat);
   const at::Tensor a_grad =
@@ -221,7 +230,7 @@ JoinedProduct LowRankLinears::backward(const Operand& dy, Operand& x, const Line
     gradients.wait(std::move(parts), linear, a_grad, b_grad);
   }
   return {{.value = with_room(dy.value, dy.room)},
-          {.weight = copy_of(linear).joined, .bias = {}, .weight_grad = {}, .bias_grad = {}}};
+          {.weight = copy.joined, .bias = {}, .weight_grad = {}, .bias_grad = {}}};
 }
 
 }  // namespace kinora::ops

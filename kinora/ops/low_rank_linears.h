@@ -74,21 +74,27 @@ class LowRankLinears {
   [[nodiscard]] JoinedProduct backward(const Operand& dy, Operand& x, const LinearWeights& linear,
                                        UpdateGradients& gradients);
 
+  /// Weights take turns at the same addresses: no copy of one outlives its use.
+  void take_turns() { take_turns_ = true; }
+
  private:
   struct Copy {
-    at::Tensor weight;  // held, so that nothing else comes to lie at its address
+    at::Tensor weight = {};  // held, so that nothing else comes to lie at its address
     int64_t version = -1;
-    at::Tensor joined;
-    JoinedFactors factors;  // of several updates, or one that is not as it must be
+    at::Tensor joined = {};
+    JoinedFactors factors = {};  // of several updates, or one that is not as it must be
   };
+  [[nodiscard]] static Copy new_copy(const LinearWeights& linear);
   /// A frozen weight with room behind and below it: a copy, made again when the weight changed.
   [[nodiscard]] Copy& copy_of(const LinearWeights& linear);
-  /// Of the last write_low().
-  [[nodiscard]] JoinedFactors factors_of(const LinearWeights& linear);
-  void write_low(Operand& x, const LinearWeights& linear);
+  /// As the last write_low() has left them.
+  [[nodiscard]] static JoinedFactors factors_of(const Copy& copy, const LinearWeights& linear);
+  Copy& write_low(Operand& x, const LinearWeights& linear);
 
   // By the weight's storage and its place there: a dry run has no addresses.
   std::map<std::pair<const void*, int64_t>, Copy> copies_;
+  bool take_turns_ = false;
+  Copy turn_;  // of the weight that was used last
 };
 
 }  // namespace kinora::ops

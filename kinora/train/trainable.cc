@@ -80,6 +80,9 @@ Trainable::Trainable(const RunConfig& config, const parallel::Mesh& mesh, at::De
       boosted_(Booster(booster_options(config, device, seed), mesh)
                    .boost(std::make_unique<BoostableModel>(*model_, kernels_.get()), config.optim,
                           config.lr)) {
+  if (kernels_ != nullptr && config.finetune.frozen_weights != inference::FrozenWeights::kFull) {
+    kernels_->weights_take_turns();
+  }
   const bool speaks = mesh.world().rank() == 0 && !device::in_dry_run();
   if (const std::string stays = config.train.fp8 && speaks ? model_->what_stays_16_bit() : "";
       !stays.empty()) {

@@ -3,6 +3,7 @@
 #include "kinora/device/device.h"
 #include "kinora/inference/setup.h"
 #include "tests/inference/quantised_drawing.h"
+#include "tests/tolerances.h"
 
 namespace kinora::inference {
 namespace gpu_quantised_drawing_test {
@@ -17,7 +18,7 @@ TEST_P(GpuQuantisedDrawingTest, IsThatOfWhatWeightsStandFor) {
   for (const Path path : {Path::kPlain, Path::kFast}) {
     SCOPED_TRACE(path == Path::kFast ? "fast" : "plain");
     expect_drawn_as_its_values(GetParam(), choose_device(DeviceChoice::kCuda), path,
-                               Precision::kBf16);
+                               Precision::kBf16, tolerance::kWholeModelInBf16);
   }
 }
 

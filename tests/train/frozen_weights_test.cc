@@ -5,54 +5,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <map>
-
 #include "kinora/optim/quantised_weights.h"
 #include "tests/comm/ranks.h"
 #include "tests/error_of.h"
-#include "tests/train/tiny_run.h"
+#include "tests/train/frozen_weights.h"
 
 namespace kinora::train {
 namespace frozen_weights_test {
 
 using inference::FrozenWeights;
 using testing::HasSubstr;
-
-/// Sets every frozen weight of `run` to a random one.
-void load_random(TinyRun& run) {
-  int64_t number = 100;
-  for (const auto& [path, parameter] : run.trainable.model().named_parameters()) {
-    if (parameter->frozen && parameter->shape.size() > 1) {
-      std::vector<int64_t> shape = parameter->shape;
-      shape.insert(shape.begin(), 1);
-      run.trainable.arena().load_parameter(
-          path, (ops::random_normal(shape, at::arange(number, number + 1, at::kLong), 1, 0,
-                                    RandomPurpose::kTest, at::kCPU) *
-                 0.2)
-                    .squeeze(0));
-    }
-    ++number;
-  }
-}
-
-/// Gives `run` the weights, frozen and not, that those of `from` stand for.
-void load_values(const TinyRun& from, TinyRun& run) {
-  for (const auto& [path, parameter] : run.trainable.model().named_parameters()) {
-    run.trainable.arena().load_parameter(
-        path, from.trainable.arena().export_parameter(path, optim::Role::master()));
-  }
-}
-
-std::map<std::string, at::Tensor> gradients_of(TinyRun& run) {
-  (void)run.forward_backward();
-  std::map<std::string, at::Tensor> gradients;
-  for (const auto& [path, parameter] : run.trainable.model().named_parameters()) {
-    if (!parameter->frozen) {
-      gradients[path] = parameter->grad.clone();
-    }
-  }
-  return gradients;
-}
 
 struct Case {
   std::string name;
@@ -63,7 +25,7 @@ std::vector<Case> cases() {
   std::vector<Case> all;
   for (const std::string family : {"dit", "vdit", "latte", "stdit", "stdit2", "unet"}) {
     for (const inference::Path path : {inference::Path::kPlain, inference::Path::kFast}) {
-      for (const std::string recompute : {"none", "block:2"}) {
+      for (const std::string recompute : {"none", "block:2", "block"}) {
         RunConfig config =
             family == "dit" ? tiny() : (family == "unet" ? tiny_unet() : tiny_video(family));
         config.path = path;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kinora/ops/random.h"
+#include "kinora/train/bench/benchmark.h"
 #include "kinora/train/trainable.h"
 #include "kinora/train/training_step.h"
 #include "tests/models/small_network.h"
@@ -115,18 +116,19 @@ struct Outcome {
 
 class TinyRun {
  public:
-  TinyRun(const RunConfig& config, const comm::Group& world)
+  TinyRun(const RunConfig& config, const comm::Group& world, at::Device device = at::kCPU)
       : config_(config),
         mesh_(world, config.parallel.mesh()),
         objective_(diffusion::make_objective(config.objective, config.model.learn_sigma)),
-        trainable(config_, mesh_, at::kCPU, kSeed),
+        trainable(config_, mesh_, device, kSeed),
         step_(trainable.model(), trainable.boosted(), objective_, nullptr,
               {.seed = kSeed,
                .label_dropout = 0.3,
                .model = config.model,
                .ranks = mesh_.world().size(),
-               .device = at::kCPU,
+               .device = device,
                .graphs = false}) {
+    diffusion::move_to(objective_, device);
     randomise_zeros(trainable.model().named_parameters(), trainable.arena());
     if (const at::Tensor null = trainable.model().null_caption(); null.defined()) {
       null.fill_(0.5);

@@ -34,6 +34,10 @@ void check_possible(const Boostable& model, const BoosterOptions& options, int s
   KINORA_CHECK(!options.use_fp8 || model.is_fp8(), kConfig,
                "[booster] use_fp8 needs the linears of Kinora's own models, on their fast path; a "
                "torch::nn::Module has its own. Hint: precision bf16");
+  KINORA_CHECK(
+      !options.use_fp8 || !options.frozen_weights, kConfig,
+      "[booster] products in fp8 keep copies of all weights, and frozen_weights takes turns "
+      "in one room. Hint: one of train.fp8 and finetune.frozen_weights");
 }
 
 /// Says what is wrong with a plugin before axes that it would need are found not to fit.

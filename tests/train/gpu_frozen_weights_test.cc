@@ -1,0 +1,60 @@
+#include <gtest/gtest.h>
+
+#include "kinora/device/device.h"
+#include "tests/ops/tensors.h"
+#include "tests/tolerances.h"
+#include "tests/train/frozen_weights.h"
+
+namespace kinora::train {
+namespace gpu_frozen_weights_test {
+
+using inference::FrozenWeights;
+
+// On a GPU the fast path computes updates inside of the products, with room beside the weights: of
+// ranks that kernels have, of queries, keys and values joined, and of what is computed again.
+TEST(GpuFrozenWeightsTest, GradientsOfUpdatesAreThoseOverWhatTheyStandFor) {
+  if (!device::best_device().is_cuda()) {
+    GTEST_SKIP() << "there is no GPU";
+  }
+  device::configure_computation(0, /*deterministic=*/true);
+  for (const std::string family : {"dit", "unet"}) {
+    for (const char* recompute : {"none", "block"}) {
+      for (const FrozenWeights frozen :
+           {FrozenWeights::kInt8, FrozenWeights::kFp8, FrozenWeights::kNf4}) {
+        SCOPED_TRACE(family + ", " + recompute);
+        RunConfig config = family == "dit" ? tiny() : tiny_unet();
+        if (family == "dit") {
+          config.model.transformer.hidden = 64;
+        } else {
+          models::set_small_network(config.model, 0, 64, 2);
+        }
+        config.model.height = 16;
+        config.model.width = 16;
+        config.model = models::resolved(config.model);
+        config.precision = Precision::kBf16;
+        config.path = inference::Path::kFast;
+        config.train.recompute = recompute;
+        config.train.device = DeviceChoice::kCuda;
+        config.kernels.attention = ops::Switch::kOff;  // else chosen by timing, for each model anew
+        config.finetune.lora.targets = {"*blocks.*"};
+        config.finetune.lora.rank = 8;
+        RunConfig few_bits = config;
+        few_bits.finetune.frozen_weights = frozen;
+        TinyRun run(few_bits, {}, device::best_device());
+        load_random(run, 0.05);
+        TinyRun full(config, {}, device::best_device());
+        load_values(run, full);
+        const auto got = gradients_of(run);
+        const auto want = gradients_of(full);
+        ASSERT_EQ(got.size(), want.size());
+        for (const auto& [path, gradient] : want) {
+          EXPECT_LT(ops::relative_error(got.at(path), gradient), tolerance::kWholeModelInBf16)
+              << path;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace gpu_frozen_weights_test
+}  // namespace kinora::train
