@@ -47,7 +47,7 @@ class Graph {
   /// allocator's unused memory is given back first, since the graph takes its own. Recording
   /// concerns this thread alone: others keep using the device. pool: whose memory it takes, which
   /// outlives it; null: its own. kCuda if it cannot be recorded, kMemory where its memory is not
-  /// there: nothing has changed then.
+  /// there: then the pool is of no more use.
   void record(const std::function<void()>& work, GraphPool* pool = nullptr);
 
   [[nodiscard]] bool is_recorded() const;

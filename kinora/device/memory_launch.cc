@@ -22,8 +22,8 @@ at::Tensor pinned_zeros(int64_t numel, const at::TensorOptions& options) {
   KINORA_CUDA_CHECK(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped));
   std::memset(memory, 0, bytes);
   return at::from_blob(
-      memory, {numel}, [](void* pointer) { (void)cudaFreeHost(pointer); },
-      options.device(numbered), numbered);
+      memory, {numel}, [](void* pointer) { (void)cudaFreeHost(pointer); }, options.device(numbered),
+      numbered);
 }
 
 void limit_memory(at::Device device, int64_t bytes) {

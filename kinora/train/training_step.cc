@@ -160,6 +160,10 @@ void TrainingStep::replay(const MicroBatch& batch, const Part& part, int64_t ste
 }
 
 bool TrainingStep::try_to_record(Recorded& recorded) {
+  if (!has_room_) {
+    recorded.shape.state = RecordingChoice::Shape::State::kRefused;
+    return false;
+  }
   const int64_t inputs = num_bytes(recorded.outline);
   if (settings_.graph_limit) {
     const std::string refusal = recording_.refusal(
@@ -183,7 +187,8 @@ bool TrainingStep::try_to_record(Recorded& recorded) {
     }
     recorded.inputs = {};
     recorded.shape.state = RecordingChoice::Shape::State::kRefused;
-    log_warn(error.what(), ". Steps are launched kernel by kernel");
+    has_room_ = false;
+    log_warn(error.what(), ". Steps that are not recorded yet are launched kernel by kernel");
     return false;
   }
   recorded.shape.state = RecordingChoice::Shape::State::kRecorded;

@@ -102,6 +102,7 @@ class TrainingStep {
   std::vector<at::Tensor> seen_t_;
   std::vector<at::Tensor> seen_loss_;
   RecordingChoice recording_;
+  bool has_room_ = true;                     // for one more graph, as far as is known
   std::unique_ptr<device::GraphPool> pool_;  // of all graphs: none reads what another one leaves
   at::Tensor graph_step_;                    // int64 [1] on the device: the step, for graphs
   int64_t graph_inputs_ = 0;                 // bytes
