@@ -237,13 +237,13 @@ class Planner {
     for (size_t k = 0; k < config_.ema_decays.size(); ++k) {
       averages += on_device(Role::average(k));
     }
-    plan_.parts = {{"weights", on_device(Role::master())},
-                   {"compute copies", arena.bytes(Role::compute())},
-                   {"gradients", arena.bytes(Role::grad())},
-                   {"moments", on_device(Role::exp_avg()) + on_device(Role::exp_avg_sq()) +
-                                   on_device(Role::exp_avg_scales()) +
-                                   on_device(Role::exp_avg_sq_scales())},
-                   {"averages", averages}};
+    plan_.parts = {
+        {"weights", on_device(Role::master())},
+        {"compute copies", arena.bytes(Role::compute())},
+        {"gradients", arena.bytes(Role::grad())},
+        {"moments", on_device(Role::exp_avg()) + on_device(Role::exp_avg_sq()) +
+                        on_device(Role::exp_avg_scales()) + on_device(Role::exp_avg_sq_scales())},
+        {"averages", averages}};
     if (const optim::QuantisedWeights* quantised = arena.quantised()) {
       plan_.parts.push_back(
           {"frozen weights in " + std::string(kernels::name_of(quantised->format())),

@@ -8,6 +8,7 @@
 
 #include "kinora/core/error.h"
 #include "kinora/core/text.h"
+#include "kinora/models/families.h"
 #include "kinora/train/boost/booster_options.h"
 #include "kinora/train/plan/step_estimate.h"
 
@@ -17,7 +18,7 @@ namespace {
 /// A setting to try. Larger numbers take less memory.
 struct Candidate {
   int stage = 0;
-  size_t recompute = 0;  // of kRecompute
+  size_t recompute = 0;  // recompute_text()
   int64_t division = 1;  // of the samples of a rank: micro-batches
   int64_t sequence = 1;
   double offload = 0.0;
@@ -26,11 +27,12 @@ struct Candidate {
   double samples_per_s = 0.0;
 
   /// Their order: by speed in steps of a hundredth, which the estimate does not tell apart, then
-  /// what changes least.
-  [[nodiscard]] std::array<int64_t, 3> rank() const {
+  /// what changes least, then what leaves the most on the GPU.
+  [[nodiscard]] std::array<int64_t, 4> rank() const {
     constexpr double kStep = 0.01;
+    constexpr double kParts = 100.0;
     return {-std::lround(std::log(samples_per_s) / kStep), static_cast<int64_t>(overrides.size()),
-            static_cast<int64_t>(recompute)};
+            static_cast<int64_t>(recompute), std::lround(offload * kParts)};
   }
 
   /// Whether this one cannot fit if `other` does not.
@@ -40,9 +42,25 @@ struct Candidate {
   }
 };
 
-constexpr std::array<const char*, 4> kRecompute = {"none", "elementwise", "mlp", "block"};
+constexpr size_t kQuarters =
+    4;  // of the blocks, computed again whole where the others are by "mlp"
+constexpr size_t kRecomputes = 3 + kQuarters;
 constexpr std::array<double, 11> kOffload = {0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0};
 constexpr std::array<const char*, 4> kPlugins = {"ddp", "zero1", "zero2", "zero3"};
+
+/// Each takes less memory than the one before.
+std::string recompute_text(size_t recompute, int64_t blocks) {
+  constexpr std::array<const char*, 3> kOfAll = {"none", "elementwise", "mlp"};
+  if (recompute < kOfAll.size()) {
+    return kOfAll[recompute];
+  }
+  const size_t quarters = recompute - kOfAll.size() + 1;
+  return quarters == kQuarters ? "block"
+                               : "block:" +
+                                     std::to_string(blocks * static_cast<int64_t>(quarters) /
+                                                    static_cast<int64_t>(kQuarters)) +
+                                     ",mlp";
+}
 
 class Search {
  public:
@@ -131,7 +149,7 @@ class Search {
         continue;
       }
       for (int stage = first; stage <= last; ++stage) {
-        for (size_t recompute = 0; recompute < kRecompute.size(); ++recompute) {
+        for (size_t recompute = 0; recompute < kRecomputes; ++recompute) {
           for (const double offload : kOffload) {
             add_divisions({.stage = stage,
                            .recompute = recompute,
@@ -181,8 +199,10 @@ class Search {
       config.parallel.sp_size = candidate.sequence;
       set("parallel.sequence", std::to_string(candidate.sequence));
     }
-    if (config_.train.recompute != kRecompute[candidate.recompute]) {
-      config.train.recompute = kRecompute[candidate.recompute];
+    const std::string recompute =
+        recompute_text(candidate.recompute, models::shape_of(config_.model).blocks);
+    if (config_.train.recompute != recompute) {
+      config.train.recompute = recompute;
       set("train.recompute", config.train.recompute);
     }
     if (config_.optim.offload != candidate.offload) {
