@@ -147,9 +147,9 @@ void expect_offloads(at::ScalarType type, OptimizerConfig config) {
     }
     {
       const BoundWeights bound = got.arena.bind(WeightSet::average(0));
-      EXPECT_TRUE(at::equal(
-          got.parameters.named()[2].parameter->value.cpu(),
-          want.arena.export_parameter("b.weight", Role::average(0)).to(type).cpu()));
+      EXPECT_TRUE(
+          at::equal(got.parameters.named()[2].parameter->value.cpu(),
+                    want.arena.export_parameter("b.weight", Role::average(0)).to(type).cpu()));
     }
     EXPECT_TRUE(at::equal(got.arena.buckets()[1].compute, want.arena.buckets()[1].compute));
   }
