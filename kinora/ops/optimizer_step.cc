@@ -217,7 +217,7 @@ void encode(const at::Tensor& moment, const kernels::CodeMap& map, const at::Ten
             const at::Tensor& scales) {
   const at::Tensor blocks = moment.view({-1, kernels::kCodeBlock});
   scales.copy_(blocks.abs().amax(1));
-  const at::Tensor multiplied = blocks * scales.clamp_min(1e-38).reciprocal_().unsqueeze(1);
+  const at::Tensor multiplied = blocks.mul(scales.clamp_min(1e-38).reciprocal_().unsqueeze(1));
   const at::Tensor bounds = table_on(map.bound, 255, moment.device());
   codes.copy_(at::bucketize(multiplied, bounds, /*out_int32=*/true).view({-1}));
 }
