@@ -18,7 +18,7 @@ int64_t reserved_bytes() {
   return c10::cuda::CUDACachingAllocator::getDeviceStats(device).reserved_bytes[kAll].current;
 }
 
-/// Of a graph whose recording has failed: the stream and the allocator go on as before.
+/// Of a graph whose recording has failed: the stream goes on as before.
 void end_unfinished(at::cuda::CUDAGraph& graph) {
   try {
     graph.capture_end();

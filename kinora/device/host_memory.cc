@@ -18,11 +18,11 @@ constexpr int64_t kLeft = 20;
 
 at::Tensor zeros_in_host_memory(int64_t numel, at::ScalarType type, at::Device device) {
   const auto options = at::TensorOptions(type).device(device);
-  if (in_dry_run()) {
-    const NotCounted not_counted;
+  if (!is_gpu(device)) {
     return at::zeros({numel}, options);
   }
-  if (!device.is_cuda()) {
+  if (in_dry_run()) {
+    const NotCounted not_counted;
     return at::zeros({numel}, options);
   }
   const int64_t bytes = numel * static_cast<int64_t>(c10::elementSize(type));

@@ -229,7 +229,8 @@ class Planner {
   int64_t add_state(const optim::Arena& arena, int64_t live) {
     using optim::Role;
     const auto on_device = [&](Role role) {
-      const int64_t offloaded = arena.offloaded_bytes(role);
+      const bool is_gpu = plan_.target.device == c10::DeviceType::CUDA;  // else all is the host's
+      const int64_t offloaded = is_gpu ? arena.offloaded_bytes(role) : 0;
       plan_.offloaded += offloaded;
       return arena.bytes(role) - offloaded;
     };

@@ -181,6 +181,15 @@ TEST(MemoryPlanTest, StateInTheHostsMemoryIsNoneOfTheGpu) {
   EXPECT_EQ(near.peak - far.peak, moved);
 }
 
+TEST(MemoryPlanTest, OnACpuOffloadMovesNothing) {
+  const MemoryPlan plan = plan_memory(config_of("demo", {"train.precision=bf16"}), {});
+  const MemoryPlan far =
+      plan_memory(config_of("demo", {"train.precision=bf16", "optim.offload=1"}), {});
+  EXPECT_EQ(far.offloaded, 0);
+  EXPECT_EQ(bytes_of(far, "moments"), bytes_of(plan, "moments"));
+  EXPECT_EQ(far.peak, plan.peak);
+}
+
 TEST(MemoryPlanTest, PartsAddUpToThePeak) {
   for (const PlanTarget& target : {PlanTarget(), kGpu}) {
     const MemoryPlan plan = plan_memory(config_of("demo", {}), target);
@@ -388,6 +397,12 @@ TEST(MemoryPlanTest, RefusesWhatARunRefuses) {
   const RunConfig config = config_of("demo", {"train.recompute=mlp", "train.device=cpu"});
   const std::string message = error_of(ErrorKind::kConfig, [&] { (void)plan_memory(config, {}); });
   EXPECT_NE(message.find("needs the fast path"), std::string::npos) << message;
+  const RunConfig both = config_of(
+      "imagenet-256-dit-b2", {"train.fp8=true", "checkpoint.init_from=base.safetensors",
+                              "finetune.lora.targets=[blocks.*]", "finetune.frozen_weights=nf4"});
+  const std::string refusal = error_of(ErrorKind::kConfig, [&] { (void)plan_memory(both, kGpu); });
+  EXPECT_NE(refusal.find("one of train.fp8 and finetune.frozen_weights"), std::string::npos)
+      << refusal;
 }
 
 TEST(GpuFactsTest, FindsByNameAndByMemory) {
