@@ -22,6 +22,7 @@
 #include "apps/kinora/sample_start.h"
 #include "apps/kinora/verdicts.h"
 #include "kinora/core/config.h"
+#include "kinora/core/cuda.h"
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
 #include "kinora/core/progress.h"
@@ -29,12 +30,14 @@
 #include "kinora/core/text.h"
 #include "kinora/data/data_config.h"
 #include "kinora/device/device.h"
+#include "kinora/device/free_memory.h"
 #include "kinora/eval/sample_judge.h"
 #include "kinora/inference/class_words.h"
 #include "kinora/inference/decoder.h"
 #include "kinora/inference/drawing.h"
 #include "kinora/inference/drawing_group.h"
 #include "kinora/inference/drawing_key.h"
+#include "kinora/inference/drawing_memory.h"
 #include "kinora/inference/pipeline_prompts.h"
 #include "kinora/inference/prompts.h"
 #include "kinora/inference/sample_files.h"
@@ -71,7 +74,7 @@ inference::LoadOptions load_options(const SampleArguments& arguments) {
   return {.ema = arguments.weights == "ema",
           .device = arguments.device,
           .precision = arguments.precision,
-          .quantise = arguments.quantise,
+          .held = {.format = arguments.quantise, .offload = arguments.offload},
           .overrides = overrides,
           .config_file = arguments.config,
           .adapters = arguments.adapters,
@@ -277,6 +280,48 @@ std::vector<std::string> captions_drawn(const inference::Request& request) {
   return request.captions.empty() ? std::vector<std::string>() : inference::captions_of(request);
 }
 
+/// Of --vram-budget what plans may fill; 0: there is none. From here on tensors cannot take more
+/// than it.
+int64_t limited_memory(const SampleArguments& arguments, at::Device device) {
+  if (arguments.vram_budget == "none") {
+    return 0;
+  }
+  KINORA_CHECK(device.is_cuda(), kConfig, "[sample] --vram-budget is ", arguments.vram_budget,
+               ", but this draws on the CPU");
+  const int64_t budget = std::min(device::budget_bytes("--vram-budget", arguments.vram_budget,
+                                                       cuda_free_memory(device.index())),
+                                  cuda_device(device.index()).total_memory);
+  KINORA_CHECK(budget > device::kContextBytes, kMemory, "[sample] --vram-budget is ",
+               human_bytes(budget), ", and the GPU's context and libraries alone take about ",
+               human_bytes(device::kContextBytes));
+  device::limit_memory(device, budget - device::kContextBytes);
+  return static_cast<int64_t>(device::kPlannedShare * static_cast<double>(budget));
+}
+
+/// GiB beside the context and `weights`, without what the autoencoder's own weights or a text
+/// encoder's activations take at most.
+double gib_beside(int64_t room, int64_t weights) {
+  constexpr int64_t kOthers = int64_t{512} << 20;
+  constexpr double kLeast = 0.1;
+  return std::max(kLeast,
+                  static_cast<double>(room - device::kContextBytes - kOthers - weights) / kGiB);
+}
+
+/// Places the weights of a model so that batches of `samples` are drawn within `room`. Returns the
+/// bytes of those that the GPU holds.
+int64_t place_weights(const inference::ModelRecipe& recipe, int64_t samples, int64_t room,
+                      inference::LoadOptions& options) {
+  const int64_t rows = recipe.sample.sampling.guidance_of().scale.any() ? 2 * samples : samples;
+  options.held = inference::fitting_weights(recipe, options.held, rows, room);
+  const inference::DrawingMemory memory = inference::drawing_memory(recipe, options.held, rows);
+  if (options.says) {
+    log_info("[sample] --vram-budget: --offload ", options.held.offload, ", weights take ",
+             human_bytes(memory.weights), " of the GPU and ", human_bytes(memory.at_host),
+             " of the host's memory, an evaluation ", human_bytes(memory.beside));
+  }
+  return memory.weights;
+}
+
 /// like: what the file of --like says; nothing in it without one.
 void sample_on_rank(const SampleArguments& given, const LikeArguments& like,
                     const comm::Group& world) {
@@ -288,11 +333,16 @@ void sample_on_rank(const SampleArguments& given, const LikeArguments& like,
     log_info("[sample] like ", given.like, ": ", like.command);
   }
   const inference::ModelRecipe own = inference::read_recipe(model_of(given), options);
-  const SampleArguments arguments = for_model(given, own.model);
+  SampleArguments arguments = for_model(given, own.model);
   // What is refused is refused before anything is drawn.
   inference::check_format(arguments.format, own.model.is_video());
   inference::ModelRecipe sized = own;
   inference::set_size(arguments.options.size, arguments.options.fps, sized);
+  const int64_t room = limited_memory(arguments, inference::choose_device(arguments.device));
+  const bool bounds = room > 0 && !arguments.memory_budget;
+  if (bounds) {
+    arguments.memory_budget = gib_beside(room, /*weights=*/0);
+  }
   if (only_decodes(arguments)) {
     KINORA_CHECK(world.size() == 1, kConfig, "[sample] --latents are decoded on one rank, got ",
                  world.size());
@@ -335,6 +385,15 @@ void sample_on_rank(const SampleArguments& given, const LikeArguments& like,
                model_of(arguments), " has none");
   const pipelines::ImagePrompts image_prompts =
       encode_prompts(arguments, pictures, own, inference::choose_device(arguments.device));
+  if (room > 0) {
+    const int64_t asked = std::max({std::ssize(request.captions), std::ssize(request.classes),
+                                    std::ssize(captions), request.count, int64_t{1}});
+    const int64_t weights =
+        place_weights(sized, std::min(arguments.options.batch, asked), room, options);
+    if (bounds) {
+      arguments.memory_budget = gib_beside(room, weights);
+    }
+  }
   inference::TrainedModel trained = inference::load_trained(model_of(arguments), options);
   const std::unique_ptr<models::Autoencoder> decoder = inference::open_decoder(
       trained.recipe, {.path = arguments.autoencoder, .memory_gib = arguments.memory_budget},

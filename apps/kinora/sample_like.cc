@@ -25,7 +25,7 @@ constexpr const char* kDefaultOut = "samples-like";
 
 /// Options that decide what a sample looks like: these alone are kept, and taken from a file. So
 /// nothing that a file says makes Kinora write anywhere, or start processes.
-constexpr std::array<std::string_view, 55> kKept = {"--run",
+constexpr std::array<std::string_view, 57> kKept = {"--run",
                                                     "--checkpoint",
                                                     "--config",
                                                     "--set",
@@ -63,6 +63,8 @@ constexpr std::array<std::string_view, 55> kKept = {"--run",
                                                     "--memory-budget",
                                                     "--precision",
                                                     "--quantise",
+                                                    "--offload",
+                                                    "--vram-budget",
                                                     "--init",
                                                     "--latents",
                                                     "--strength",

@@ -7,7 +7,8 @@
 
 ddp: DistributedDataParallel, gradients as views of its buckets. fsdp2: fully_shard of every block and of
 the rest, bf16 parameters, fp32 reduction (ZeRO-3); --reshard-after-forward 0 keeps gathered parameters
-(ZeRO-2). --compile: the whole model with DDP's graph breaks, every block alone, or nothing. --batch is of
+(ZeRO-2), --offload keeps parameters, gradients and the optimizer's state in the host's memory, where CPUs update
+them. --recompute: blocks are computed again in backward. --compile: the whole model with DDP's graph breaks, every block alone, or nothing. --batch is of
 one rank. Prints one line of JSON a measurement, from rank 0; memory is rank 0's.
 """
 
@@ -18,7 +19,8 @@ import sys
 
 import torch
 import torch.distributed as dist
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import measure  # also makes tools/reference importable
@@ -27,11 +29,11 @@ import train_dit
 
 
 class Update:
-    """Clipping by the global norm, fused AdamW, EMA, on whole or sharded parameters."""
+    """Clipping by the global norm, fused AdamW, EMA if there is to be one, on whole or sharded parameters."""
 
-    def __init__(self, parameters, clip):
+    def __init__(self, parameters, clip, averages):
         self.parameters, self.clip = parameters, clip
-        self.ema = [p.detach().clone() for p in parameters]
+        self.ema = [p.detach().clone() for p in parameters] if averages else []
         self.optimizer = torch.optim.AdamW(parameters, lr=1e-4, weight_decay=0.0, fused=True)
 
     @torch.no_grad()
@@ -39,7 +41,8 @@ class Update:
         if self.clip:
             torch.nn.utils.clip_grad_norm_(self.parameters, self.clip, foreach=True)
         self.optimizer.step()
-        torch._foreach_lerp_(self.ema, self.parameters, 1e-4)
+        if self.ema:
+            torch._foreach_lerp_(self.ema, self.parameters, 1e-4)
 
 
 def compile_blocks(model):
@@ -49,6 +52,9 @@ def compile_blocks(model):
 
 def distributed(arguments, model, strategy, compiled):
     """The model, prepared, and a function of it to call."""
+    if arguments.recompute:
+        for i, block in enumerate(model.blocks):
+            model.blocks[i] = checkpoint_wrapper(block)
     if compiled == "blocks":
         compile_blocks(model)
     if strategy == "ddp":
@@ -59,10 +65,11 @@ def distributed(arguments, model, strategy, compiled):
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16 if arguments.precision == "bf16" else None,
                                       reduce_dtype=torch.float32)
         reshard = bool(arguments.reshard_after_forward)
+        offload = CPUOffloadPolicy() if arguments.offload else OffloadPolicy()
         for block in model.blocks:
-            fully_shard(block, mp_policy=policy, reshard_after_forward=reshard)
+            fully_shard(block, mp_policy=policy, reshard_after_forward=reshard, offload_policy=offload)
         # What is not in blocks stays fp32, as the autocast of the other strategy leaves its results.
-        fully_shard(model, reshard_after_forward=reshard)
+        fully_shard(model, reshard_after_forward=reshard, offload_policy=offload)
         call = model
     if compiled == "model":
         call = torch.compile(call, dynamic=False)
@@ -85,7 +92,7 @@ def time_training(arguments, config, strategy, compiled):
     if compiled == "model":  # the model has its own graphs, the rest one more
         loss_function = torch.compile(objective.loss, dynamic=False)
     parameters = [p for p in model.parameters() if p.requires_grad]
-    update = Update(parameters, arguments.clip)
+    update = Update(parameters, arguments.clip, bool(arguments.averages))
     last_loss = torch.zeros((), device=device)
 
     def step():
@@ -128,6 +135,10 @@ def main():
     parser.add_argument("--strategy", type=measure.names_of(("ddp", "fsdp2")), default=["ddp"])
     parser.add_argument("--compile", type=measure.names_of(("model", "blocks", "none")), default=["model"])
     parser.add_argument("--reshard-after-forward", type=int, default=1)
+    parser.add_argument("--offload", type=int, default=0, help="1: fsdp2 with CPUOffloadPolicy")
+    parser.add_argument("--recompute", type=int, default=0, help="1: of whole blocks")
+    parser.add_argument("--averages", type=int, default=1, help="0: no average of the weights")
+    parser.add_argument("--memory-gib", type=float, default=0.0, help="what tensors may take of a GPU; 0: all")
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="bf16")
     parser.add_argument("--clip", type=float, default=1.0, help="largest global norm; 0: no clipping")
     parser.add_argument("--warmup", type=int, default=10, help="steps before timing")
@@ -141,7 +152,10 @@ def main():
         arguments.device = f"cuda:{os.environ['LOCAL_RANK']}"
         torch.cuda.set_device(arguments.device)
     measure.prepare_device(arguments)
-    dist.init_process_group("nccl" if arguments.device.startswith("cuda") else "gloo")
+    if arguments.memory_gib:
+        total = torch.cuda.get_device_properties(arguments.device).total_memory
+        torch.cuda.set_per_process_memory_fraction(arguments.memory_gib * 2**30 / total)
+    dist.init_process_group("cpu:gloo,cuda:nccl" if arguments.device.startswith("cuda") else "gloo")
     config = train_dit.config_of(arguments)
 
     def measurement(strategy, compiled):
@@ -152,7 +166,8 @@ def main():
             "peer": f"torch {strategy}, compile {compiled}", "ranks": dist.get_world_size(),
             "model": train_dit.model_name(arguments, config),
             "reshard_after_forward": arguments.reshard_after_forward, "precision": arguments.precision,
-            "clip": arguments.clip, "batch_per_rank": arguments.batch,
+            "clip": arguments.clip, "batch_per_rank": arguments.batch, "offload": bool(arguments.offload),
+            "recompute": bool(arguments.recompute), "averages": bool(arguments.averages),
             "device": measure.device_name(arguments.device),
         }
         return description, run

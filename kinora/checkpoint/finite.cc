@@ -7,7 +7,7 @@
 
 #include "kinora/core/counted.h"
 #include "kinora/core/error.h"
-#include "kinora/optim/quantised_weights.h"
+#include "kinora/optim/held_weights.h"
 
 namespace kinora::checkpoint {
 namespace {
@@ -55,10 +55,11 @@ void check_finite(const optim::Arena& arena, optim::Role role,
       check_part(slot.path, bucket.compute.narrow(0, slot.offset, slot.numel), 0, origin);
     }
   }
-  if (const optim::QuantisedWeights* quantised = arena.quantised()) {
-    for (const optim::QuantisedWeights::Weight& weight : quantised->weights()) {
-      if (!is_finite(weight.codes.scales)) {  // as of groups with a value that is not
-        check_part(weight.slot.path, quantised->value(weight.slot.path, at::kFloat), 0, origin);
+  if (const optim::HeldWeights* held = arena.held()) {
+    for (const optim::HeldWeights::Weight& weight : held->weights()) {
+      // Scales: of groups with a value that is not finite they are not either.
+      if (!is_finite(weight.is_coded() ? weight.codes.scales : weight.plain)) {
+        check_part(weight.slot.path, held->value(weight.slot.path, at::kFloat), 0, origin);
       }
     }
   }

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "kinora/core/error.h"
-#include "kinora/optim/quantised_weights.h"
+#include "kinora/optim/held_weights.h"
 
 namespace kinora::checkpoint {
 namespace {
@@ -68,10 +68,15 @@ Arrays frozen_of(const optim::Arena& arena) {
           arena.export_parameter(slot.path, optim::Role::compute()).cpu().contiguous();
     }
   }
-  if (const optim::QuantisedWeights* quantised = arena.quantised()) {
-    for (const auto& [slot, codes] : quantised->weights()) {
-      frozen[codes_name(slot.path, codes.format)] = codes.codes.cpu();
-      frozen[slot.path + kScales] = codes.scales.cpu();
+  if (const optim::HeldWeights* held = arena.held()) {
+    for (const optim::HeldWeights::Weight& weight : held->weights()) {
+      const std::string& path = weight.slot.path;
+      if (weight.is_coded()) {
+        frozen[codes_name(path, weight.codes.format)] = weight.codes.codes.cpu();
+        frozen[path + kScales] = weight.codes.scales.cpu();
+      } else {
+        frozen[path] = arena.export_parameter(path, optim::Role::compute()).cpu().contiguous();
+      }
     }
   }
   return frozen;
@@ -127,11 +132,16 @@ void restore_frozen(const Arrays& frozen, const std::filesystem::path& checkpoin
       ++count;
     }
   }
-  const optim::QuantisedWeights* quantised = arena.quantised();
-  if (quantised != nullptr) {
-    for (const auto& [slot, codes] : quantised->weights()) {
-      (void)codes_in(frozen, slot.path, codes, checkpoint);
-      count += 2;
+  const optim::HeldWeights* held = arena.held();
+  if (held != nullptr) {
+    for (const optim::HeldWeights::Weight& weight : held->weights()) {
+      if (weight.is_coded()) {
+        (void)codes_in(frozen, weight.slot.path, weight.codes, checkpoint);
+        count += 2;
+      } else {
+        (void)found_in(frozen, weight.slot.path, weight.slot.shape, checkpoint);
+        ++count;
+      }
     }
   }
   KINORA_CHECK(count == frozen.size(), kIo, "[checkpoint] ", checkpoint,
@@ -142,8 +152,12 @@ void restore_frozen(const Arrays& frozen, const std::filesystem::path& checkpoin
       arena.load_parameter(slot.path, frozen.at(slot.path));
     }
   }
-  if (quantised != nullptr) {
-    for (const auto& [slot, codes] : quantised->weights()) {
+  if (held != nullptr) {
+    for (const auto& [slot, codes, plain] : held->weights()) {
+      if (plain.defined()) {
+        arena.load_parameter(slot.path, frozen.at(slot.path));
+        continue;
+      }
       const auto [saved_codes, saved_scales] = codes_in(frozen, slot.path, codes, checkpoint);
       codes.codes.copy_(saved_codes);
       codes.scales.copy_(saved_scales);

@@ -3,8 +3,13 @@
 #include <ATen/DeviceAccelerator.h>
 #include <c10/core/CachingDeviceAllocator.h>
 
+#include <charconv>
+#include <string_view>
+
 #include "kinora/core/cuda.h"
+#include "kinora/core/error.h"
 #include "kinora/core/process_memory.h"
+#include "kinora/core/text.h"
 #include "kinora/device/memory_launch.h"
 
 namespace kinora::device {
@@ -17,6 +22,26 @@ int64_t free_memory(at::Device device) {
   const auto stats = at::accelerator::getDeviceStats(device.index());
   return cuda_free_memory(device.index()) + stats.reserved_bytes[kAll].current -
          stats.allocated_bytes[kAll].current;
+}
+
+int64_t budget_bytes(const std::string& name, const std::string& budget, int64_t free) {
+  if (budget == "none") {
+    return 0;
+  }
+  if (budget == "auto") {
+    return free;
+  }
+  double number = 0.0;
+  const char* end = budget.data() + budget.size();
+  const auto parsed = std::from_chars(budget.data(), end, number);
+  const std::string_view unit(parsed.ptr, static_cast<size_t>(end - parsed.ptr));
+  constexpr double kMiB = 1024.0 * 1024.0;
+  constexpr double kMost = 1e6;  // GiB
+  const bool is_known = parsed.ec == std::errc() && (unit == "GiB" || unit == "MiB");
+  const double bytes = number * (unit == "GiB" ? kGiB : kMiB);
+  KINORA_CHECK(is_known && bytes >= 1.0 && bytes < kMost * kGiB, kConfig, "[memory] ", name,
+               " must be none, auto or a size such as 8GiB or 600MiB, got ", budget);
+  return static_cast<int64_t>(bytes);
 }
 
 void limit_memory(at::Device device, int64_t bytes) {

@@ -3,8 +3,21 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <string>
 
 namespace kinora::device {
+
+/// What a process takes of a GPU besides tensors, about: a context of CUDA 13 with the code of
+/// libtorch, cuBLAS and cuDNN that a run loads.
+inline constexpr int64_t kContextBytes = int64_t{800} << 20;
+/// Of a budget what plans may fill: cuDNN's workspaces, and more fragments than they count, are
+/// what U-Nets have besides. SD 1.5 planned for 7.9 of 8 GiB ran out of memory on an H100.
+inline constexpr double kPlannedShare = 0.94;
+
+/// Bytes of a budget, the value of option or key `name`: "8GiB", "600MiB" or "auto", which is
+/// `free`; 0 for "none". kConfig for others.
+[[nodiscard]] int64_t budget_bytes(const std::string& name, const std::string& budget,
+                                   int64_t free);
 
 /// Bytes that tensors can still take: on a GPU what is free and what the allocator keeps unused, on
 /// the CPU available_memory().

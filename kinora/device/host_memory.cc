@@ -2,6 +2,8 @@
 
 #include <ATen/ops/zeros.h>
 
+#include <cstring>
+
 #include "kinora/core/error.h"
 #include "kinora/core/process_memory.h"
 #include "kinora/core/text.h"
@@ -28,9 +30,23 @@ at::Tensor zeros_in_host_memory(int64_t numel, at::ScalarType type, at::Device d
   const int64_t bytes = numel * static_cast<int64_t>(c10::elementSize(type));
   const int64_t room = available_memory() - physical_memory() / kLeft;
   KINORA_CHECK(bytes <= room, kMemory, "[memory] the host's memory must hold ", human_bytes(bytes),
-               " more of the optimizer's state, and has room for ",
-               human_bytes(room < 0 ? 0 : room), ". Hint: a smaller optim.offload");
+               " more of what is kept out of the GPU's, and has room for ",
+               human_bytes(room < 0 ? 0 : room), ". Hint: a smaller share of offload");
   return cuda::pinned_zeros(numel, options);
+}
+
+void copy_bytes(const at::Tensor& from, const at::Tensor& to) {
+  KINORA_CHECK(from.nbytes() == to.nbytes() && from.is_contiguous() && to.is_contiguous(), kShape,
+               "[memory] what is copied has ", from.nbytes(), " bytes, and its place ",
+               to.nbytes());
+  if (to.is_meta()) {
+    return;
+  }
+  if (to.is_cuda()) {
+    cuda::copy_bytes(from, to);
+  } else {
+    std::memcpy(to.data_ptr(), from.const_data_ptr(), from.nbytes());
+  }
 }
 
 }  // namespace kinora::device

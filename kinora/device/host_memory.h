@@ -13,4 +13,9 @@ namespace kinora::device {
 [[nodiscard]] at::Tensor zeros_in_host_memory(int64_t numel, at::ScalarType type,
                                               at::Device device);
 
+/// Copies the bytes of `from` to `to`, as many, both contiguous tensors of a device or in the
+/// memory of its host: on its current stream, without waiting. autograd does not count it as a
+/// change of `to`.
+void copy_bytes(const at::Tensor& from, const at::Tensor& to);
+
 }  // namespace kinora::device

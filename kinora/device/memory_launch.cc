@@ -1,9 +1,11 @@
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
 #include "kinora/device/memory_launch.h"
 
+#include <ATen/Context.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -26,7 +28,14 @@ at::Tensor pinned_zeros(int64_t numel, const at::TensorOptions& options) {
       numbered);
 }
 
+void copy_bytes(const at::Tensor& from, const at::Tensor& to) {
+  const c10::cuda::CUDAGuard guard(to.device());
+  KINORA_CUDA_CHECK(cudaMemcpyAsync(to.data_ptr(), from.const_data_ptr(), from.nbytes(),
+                                    cudaMemcpyDefault, c10::cuda::getCurrentCUDAStream()));
+}
+
 void limit_memory(at::Device device, int64_t bytes) {
+  at::globalContext().lazyInitDevice(device.type());  // the allocator's first use, else
   const auto total = static_cast<double>(cuda_device(device.index()).total_memory);
   c10::cuda::CUDACachingAllocator::setMemoryFraction(
       std::min(1.0, static_cast<double>(bytes) / total), device.index());

@@ -8,6 +8,10 @@ at::Tensor pinned_zeros(int64_t /*numel*/, const at::TensorOptions& /*options*/)
   KINORA_UNREACHABLE("[memory] a CPU-only build was asked for memory that a GPU reads");
 }
 
+void copy_bytes(const at::Tensor& /*from*/, const at::Tensor& /*to*/) {
+  KINORA_UNREACHABLE("[memory] a CPU-only build was asked to copy on a GPU");
+}
+
 void limit_memory(at::Device /*device*/, int64_t /*bytes*/) {
   KINORA_UNREACHABLE("[memory] a CPU-only build was asked to limit a GPU's memory");
 }

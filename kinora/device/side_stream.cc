@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kinora/core/cuda.h"
+#include "kinora/core/error.h"
 
 namespace kinora::device {
 namespace {
@@ -15,7 +16,8 @@ namespace {
 class Event {
  public:
   Event() { KINORA_CUDA_CHECK(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming)); }
-  Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
+  Event(Event&& other) noexcept
+      : event_(std::exchange(other.event_, nullptr)), recording_(other.recording_) {}
   Event& operator=(Event&&) = delete;
   ~Event() {
     if (event_ != nullptr) {
@@ -23,17 +25,36 @@ class Event {
     }
   }
 
-  void record(cudaStream_t stream) const { KINORA_CUDA_CHECK(cudaEventRecord(event_, stream)); }
+  void record(cudaStream_t stream) {
+    KINORA_CUDA_CHECK(cudaEventRecord(event_, stream));
+    recording_ = recording_of(stream);
+  }
+  /// `stream` waits, and what it is given belongs to the same graph then, if it was recorded in
+  /// one.
+  void start(cudaStream_t stream) const {
+    KINORA_CUDA_CHECK(cudaStreamWaitEvent(stream, event_, cudaEventWaitDefault));
+  }
   void wait(cudaStream_t stream) const {
-    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    KINORA_CUDA_CHECK(cudaStreamIsCapturing(stream, &status));
-    const bool is_recorded = status != cudaStreamCaptureStatusNone;
+    // What was given outside of a graph is awaited by each of its replays; within, it is a part of
+    // it.
+    const bool is_outside = recording_of(stream) != recording_;
+    KINORA_CHECK(!is_outside || recording_ == 0, kInternal,
+                 "[device] a graph's work is awaited outside of it");
     KINORA_CUDA_CHECK(cudaStreamWaitEvent(
-        stream, event_, is_recorded ? cudaEventWaitExternal : cudaEventWaitDefault));
+        stream, event_, is_outside ? cudaEventWaitExternal : cudaEventWaitDefault));
   }
 
  private:
+  /// The graph that the stream's work is recorded in; 0: none.
+  static unsigned long long recording_of(cudaStream_t stream) {  // NOLINT(google-runtime-int)
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    unsigned long long id = 0;  // NOLINT(google-runtime-int): CUDA's
+    KINORA_CUDA_CHECK(cudaStreamGetCaptureInfo(stream, &status, &id));
+    return status == cudaStreamCaptureStatusNone ? 0 : id;
+  }
+
   cudaEvent_t event_ = nullptr;
+  unsigned long long recording_ = 0;  // NOLINT(google-runtime-int): where it was recorded
 };
 
 }  // namespace
@@ -43,7 +64,7 @@ struct SideStream::Impl {
       : stream(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device.index())),
         marks(num_marks) {
     done.record(stream);
-    for (const Event& mark : marks) {
+    for (Event& mark : marks) {
       mark.record(stream);
     }
   }
@@ -68,7 +89,7 @@ void SideStream::run(const std::function<void()>& work) {
     return;
   }
   impl_->begin.record(c10::cuda::getCurrentCUDAStream(impl_->stream.device_index()));
-  impl_->begin.wait(impl_->stream);
+  impl_->begin.start(impl_->stream);
   {
     const c10::cuda::CUDAStreamGuard guard(impl_->stream);
     work();

@@ -8,9 +8,10 @@
 
 namespace kinora::device {
 
-/// A stream of a GPU beside the current one, with marks on it that the current one waits for: from
-/// within recorded graphs, too, whose every replay waits for what was marked last. The host never
-/// waits. On a CPU work is done at once, and there is nothing to wait for.
+/// A stream of a GPU beside the current one, with marks on it that the current one waits for. While
+/// a graph is recorded, what is run belongs to it, and the graph must wait for it. A graph may also
+/// wait for marks that were set outside: then every replay waits for what was marked last. The host
+/// never waits. On a CPU work is done at once, and there is nothing to wait for.
 class SideStream {
  public:
   SideStream(c10::Device device, size_t num_marks);

@@ -1,6 +1,7 @@
 #include "kinora/inference/conditions.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/full_like.h>
@@ -79,6 +80,34 @@ at::Tensor unseen_samples(const models::ModelConfig& model, int64_t batch) {
   std::vector<int64_t> sizes = model.sample_shape();
   sizes.insert(sizes.begin(), batch);
   return at::empty({1}).expand(sizes);
+}
+
+data::Batch unseen_batch(const models::ModelConfig& model, const at::Tensor& samples) {
+  const int64_t size = samples.size(0);
+  data::Batch batch{.images = samples};
+  batch.sample_index = at::arange(size, at::kLong);
+  batch.labels = at::zeros({size}, at::kLong);
+  const models::ModelShape its = models::shape_of(model);
+  const ClipSize place = clip_size(samples);
+  if (its.controls > 0) {
+    batch.control = at::empty(
+        {size, 3 * its.controls, place.height * model.compression, place.width * model.compression},
+        at::kByte);
+  }
+  if (its.channels_beside > 0) {
+    batch.beside = at::empty({size, its.channels_beside, place.height, place.width}, at::kFloat);
+  }
+  if (model.takes_text()) {
+    if (model.text_encoder.any()) {
+      batch.tokens = at::zeros({size, model.text_tokens}, at::kLong);
+    } else {
+      batch.text = at::empty({size, model.text_tokens, model.text_channels}, at::kFloat);
+    }
+    batch.text_lengths = at::full({size}, model.text_tokens, at::kLong);
+    batch.pooled = at::empty({size, model.pooled_width()}, at::kFloat);
+  }
+  batch.fps = of_all(size, kImageFps);
+  return batch;
 }
 
 void check_texts(const data::TextShape& texts, const models::ModelConfig& model) {

@@ -23,6 +23,10 @@ struct ClipSize {
 /// Samples of the model's size that nobody looks at: for batches of conditions alone.
 [[nodiscard]] at::Tensor unseen_samples(const models::ModelConfig& model, int64_t batch);
 
+/// A batch of `samples` with all that the model takes of such, in texts of full length: for what
+/// looks at shapes alone.
+[[nodiscard]] data::Batch unseen_batch(const models::ModelConfig& model, const at::Tensor& samples);
+
 /// Frames a second that models of clips are told of images, as Open-Sora does.
 inline constexpr double kImageFps = 120.0;
 

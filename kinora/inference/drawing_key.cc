@@ -9,7 +9,7 @@
 #include "kinora/device/host_bytes.h"
 #include "kinora/inference/prompts.h"
 #include "kinora/io/file.h"
-#include "kinora/optim/quantised_weights.h"
+#include "kinora/optim/held_weights.h"
 
 namespace kinora::inference {
 namespace {
@@ -28,9 +28,13 @@ std::string checksum_of_weights(const optim::Arena& arena) {
   for (const optim::FrozenBucket& bucket : arena.frozen()) {
     sum.update(device::bytes_of(bucket.compute.cpu().contiguous()));
   }
-  if (const optim::QuantisedWeights* quantised = arena.quantised()) {
-    add(std::string(kernels::name_of(quantised->format())), sum);
-    for (const optim::QuantisedWeights::Weight& weight : quantised->weights()) {
+  if (const optim::HeldWeights* held = arena.held()) {
+    for (const optim::HeldWeights::Weight& weight : held->weights()) {
+      if (!weight.is_coded()) {
+        sum.update(device::bytes_of(weight.plain.cpu()));
+        continue;
+      }
+      add(std::string(kernels::name_of(weight.codes.format)), sum);
       sum.update(device::bytes_of(weight.codes.codes.cpu()));
       sum.update(device::bytes_of(weight.codes.scales.cpu()));
     }

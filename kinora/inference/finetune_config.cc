@@ -49,6 +49,13 @@ void describe(Fields& fields, FinetuneConfig& config) {
       .check("be full where nothing is frozen", [&config] {
         return config.frozen_weights == FrozenWeights::kFull || config.freezes();
       });
+  fields
+      .add("offload", config.offload,
+           "Share of the same weights that lies in the host's memory, page-locked: every n-th "
+           "block's comes over the link just before it is used. On a GPU alone.",
+           between(0, 1))
+      .check("be 0 where nothing is frozen",
+             [&config] { return config.offload == 0.0 || config.freezes(); });
   const auto lora_scope = fields.scope("lora");
   LoraConfig& lora = config.lora;
   fields.add("targets", lora.targets,

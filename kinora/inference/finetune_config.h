@@ -49,10 +49,15 @@ struct FinetuneConfig {
   std::vector<std::string> fresh;
   PositionChoice positions = PositionChoice::kSame;
   FrozenWeights frozen_weights = FrozenWeights::kFull;
+  double offload = 0.0;
   LoraConfig lora;
 
   /// Whether parameters are frozen.
   [[nodiscard]] bool freezes() const { return !train.empty() || !freeze.empty() || lora.any(); }
+  /// Whether frozen weights are held otherwise than they are read.
+  [[nodiscard]] bool holds() const {
+    return frozen_weights != FrozenWeights::kFull || offload > 0.0;
+  }
 };
 
 void describe(Fields& fields, FinetuneConfig& config);

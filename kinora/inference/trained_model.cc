@@ -14,7 +14,7 @@
 #include "kinora/inference/setup.h"
 #include "kinora/inference/updates.h"
 #include "kinora/models/unets/unet_names.h"
-#include "kinora/optim/quantised_weights.h"
+#include "kinora/optim/held_weights.h"
 #include "kinora/parallel/guidance_parallel.h"
 #include "kinora/parallel/sequence.h"
 #include "kinora/pipelines/diffusers_model.h"
@@ -147,7 +147,7 @@ Precision stored_precision(const checkpoint::WeightsFile& file) {
 }
 
 TrainedModel initial_model(const ModelRecipe& recipe, at::Device device, uint64_t seed,
-                           std::optional<kernels::WeightFormat> quantise) {
+                           optim::HeldOptions held) {
   TrainedModel initial{
       .recipe = recipe,
       .model = models::make_model(recipe.model),
@@ -156,19 +156,17 @@ TrainedModel initial_model(const ModelRecipe& recipe, at::Device device, uint64_
       .device = device,
       .kernels = nullptr};
   diffusion::move_to(initial.objective, device);
+  held.buckets = initial.model->buckets();
   initial.arena = std::make_unique<optim::Arena>(
       initial.model->named_parameters(), initial.model->buckets(),
-      optim::ArenaOptions{
-          .device = device,
-          .compute_type = compute_type(recipe.precision),
-          .seed = seed,
-          .train = false,
-          .ema_decays = {},
-          .quantised = quantise ? std::optional(optim::QuantisedOptions{
-                                      .format = *quantise, .buckets = initial.model->buckets()})
-                                : std::nullopt});
-  if (initial.arena->quantised() != nullptr) {
-    initial.model->tell_buckets(initial.arena->quantised()->hook());
+      optim::ArenaOptions{.device = device,
+                          .compute_type = compute_type(recipe.precision),
+                          .seed = seed,
+                          .train = false,
+                          .ema_decays = {},
+                          .held = std::move(held)});
+  if (initial.arena->held() != nullptr) {
+    initial.model->tell_buckets(initial.arena->held()->hook());
   }
   initial.model->to_device(device);
   set_path(initial);
@@ -197,10 +195,10 @@ ModelRecipe read_recipe(const fs::path& path, const LoadOptions& options) {
 TrainedModel load_trained(const fs::path& path, const LoadOptions& options) {
   const OpenModel opened = open_model(path, options);
   const auto& [folder, file, recipe, controlnets] = opened;
-  TrainedModel trained = initial_model(recipe, choose_device(options.device), 0, options.quantise);
+  TrainedModel trained = initial_model(recipe, choose_device(options.device), 0, options.held);
   const bool ema = options.ema && !recipe.ema_decays.empty();
   const bool is_plain = options.adapters.empty() && controlnets.empty() &&
-                        options.ip_adapter.empty() && !options.quantise &&
+                        options.ip_adapter.empty() && !options.held.any() &&
                         (file || !recipe.finetune.freezes());
   if (!is_plain) {
     std::vector<checkpoint::WeightsFile> controls;

@@ -34,8 +34,7 @@ struct LoadOptions {
   DeviceChoice device = DeviceChoice::kAuto;
   /// Nothing: the run's; of a pipeline on a GPU stored_precision(), on the CPU fp32.
   std::optional<Precision> precision = {};
-  /// What the weights of blocks lie in; nothing: `precision`.
-  std::optional<kernels::WeightFormat> quantise = {};
+  optim::HeldOptions held = {};             ///< of the weights of blocks, without its buckets
   std::vector<std::string> overrides = {};  ///< key=value on the run's recipe
   std::string config_file = {};  ///< a recipe for files without a configuration of their own
   /// Adapters to merge, each "FILE" or "FILE:WEIGHT" (checkpoint::read_adapter).
@@ -54,11 +53,10 @@ struct LoadOptions {
 /// three.
 [[nodiscard]] Precision stored_precision(const checkpoint::WeightsFile& file);
 
-/// A model with initial weights; those in few bits are zeros until they are loaded. recipe.model is
-/// resolved. kConfig.
+/// A model with initial weights; those that are held otherwise than they are read (`held`, without
+/// its buckets) are zeros until they are loaded. recipe.model is resolved. kConfig.
 [[nodiscard]] TrainedModel initial_model(const ModelRecipe& recipe, at::Device device,
-                                         uint64_t seed,
-                                         std::optional<kernels::WeightFormat> quantise = {});
+                                         uint64_t seed, optim::HeldOptions held = {});
 
 /// The checkpoint that a folder stands for: itself, or the newest of a run; nothing where it is
 /// neither.

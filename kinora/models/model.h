@@ -75,6 +75,16 @@ class Model : public nn::Module, public diffusion::Denoiser {
  protected:
   [[nodiscard]] int64_t recompute_blocks() const { return recompute_blocks_; }
   [[nodiscard]] const ops::BucketHook& hook() const { return hook_; }
+  /// Runs `body`, which reads the weights of a bucket that has a ring, outside of a pass.
+  void with_bucket(int64_t bucket, const std::function<void()>& body) const {
+    if (hook_) {
+      hook_(ops::BucketMoment::kBeforeForward, bucket);
+    }
+    body();
+    if (hook_) {
+      hook_(ops::BucketMoment::kAfterForward, bucket);
+    }
+  }
   [[nodiscard]] const nn::Sequence& sequence() const { return *sequence_; }
   [[nodiscard]] bool may_overwrite() const { return may_overwrite_; }
 

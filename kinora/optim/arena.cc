@@ -17,7 +17,7 @@
 #include "kinora/ops/optimizer_step.h"
 #include "kinora/ops/random.h"
 #include "kinora/optim/arena_layout.h"
-#include "kinora/optim/quantised_weights.h"
+#include "kinora/optim/held_weights.h"
 
 namespace kinora::optim {
 namespace {
@@ -258,13 +258,12 @@ Arena::Arena(const std::vector<nn::NamedParameter>& parameters,
              const std::vector<nn::BucketSpec>& buckets, const ArenaOptions& options)
     : options_(options) {
   check_options(options);
-  if (options.quantised) {
-    quantised_ = std::make_unique<QuantisedWeights>(
-        parameters, *options.quantised, options.compute_type, options.device, options.train);
+  if (options.held.any()) {
+    held_ = std::make_unique<HeldWeights>(parameters, options.held, options.compute_type,
+                                          options.device, options.train);
   }
-  ArenaLayout layout =
-      quantised_ ? lay_out(without(parameters, *quantised_), without(buckets, *quantised_))
-                 : lay_out(parameters, buckets);
+  ArenaLayout layout = held_ ? lay_out(without(parameters, *held_), without(buckets, *held_))
+                             : lay_out(parameters, buckets);
   buckets_ = std::move(layout.buckets);
   const comm::Group& group = options.sharding.group;
   for (size_t i = 0; i < buckets_.size(); ++i) {
@@ -436,7 +435,7 @@ int64_t Arena::num_trained() const {
 }
 
 int64_t Arena::num_frozen() const {
-  return num_elements_of(frozen_) + (quantised_ ? quantised_->num_elements() : 0);
+  return num_elements_of(frozen_) + (held_ ? held_->num_elements() : 0);
 }
 
 int64_t Arena::bytes(Role role) const {
@@ -510,11 +509,11 @@ Arena::Place Arena::find_trained(const std::string& path) const {
 at::Tensor Arena::export_parameter(const std::string& path, Role role) const {
   const bool is_weights = role.kind == Role::Kind::kCompute || role.kind == Role::Kind::kMaster ||
                           role.kind == Role::Kind::kEma;
-  if (quantised_ && quantised_->contains(path)) {
+  if (held_ && held_->contains(path)) {
     KINORA_CHECK(is_weights, kConfig, "[arena] ", path, " is frozen and has no array ",
                  to_string(role));
-    return quantised_->value(
-        path, role.kind == Role::Kind::kCompute ? options_.compute_type : at::kFloat);
+    return held_->value(path,
+                        role.kind == Role::Kind::kCompute ? options_.compute_type : at::kFloat);
   }
   const Place place = find(path);
   if (place.is_frozen) {
@@ -567,8 +566,8 @@ Arena::Part Arena::own_part(const std::string& path, Role role) const {
 
 void Arena::load_parameter(const std::string& path, const at::Tensor& value) {
   check_raw("load a parameter");
-  if (quantised_ && quantised_->contains(path)) {
-    return quantised_->load(path, value);
+  if (held_ && held_->contains(path)) {
+    return held_->load(path, value);
   }
   const Place place = find(path);
   const Slot& slot = place.is_frozen ? frozen_[place.bucket].slots[place.slot]

@@ -133,12 +133,16 @@ struct Bucket {
   bool owns_grad = true;
 };
 
-/// Which weights lie in few bits, and how (quantised_weights.h).
-struct QuantisedOptions {
-  kernels::WeightFormat format = kernels::WeightFormat::kNf4;
-  /// The model's, of which its hook is told by their numbers. In those of rings the weights of
-  /// linears and convolutions are quantised that are not trained.
-  std::vector<nn::BucketSpec> buckets;
+/// How weights of linears and convolutions that are not trained are held (held_weights.h).
+struct HeldOptions {
+  std::optional<kernels::WeightFormat> format = {};  ///< nothing: the compute type
+  /// Share of them, in [0, 1], that lies in the host's memory: that of every n-th bucket.
+  double offload = 0.0;
+  /// The model's, of which its hook is told by their numbers. What lies in those of rings is held.
+  std::vector<nn::BucketSpec> buckets = {};
+
+  /// Whether any are held otherwise than they are read.
+  [[nodiscard]] bool any() const { return format.has_value() || offload > 0.0; }
 };
 
 struct ArenaOptions {
@@ -157,7 +161,7 @@ struct ArenaOptions {
   /// the buckets that are used last.
   double offload = 0.0;
   Sharding sharding = {};
-  std::optional<QuantisedOptions> quantised = {};
+  HeldOptions held = {};
 };
 
 /// Which weights forward reads.
@@ -178,7 +182,7 @@ struct FrozenBucket {
 };
 
 class Arena;
-class QuantisedWeights;
+class HeldWeights;
 
 /// While it lives, forward reads the weights that Arena::bind was asked for; then the raw ones
 /// again, the same bits as before.
@@ -212,8 +216,8 @@ class Arena {
 
   [[nodiscard]] const std::vector<Bucket>& buckets() const { return buckets_; }
   [[nodiscard]] const std::vector<FrozenBucket>& frozen() const { return frozen_; }
-  /// What lies in few bits, in neither of them; null: nothing.
-  [[nodiscard]] QuantisedWeights* quantised() const { return quantised_.get(); }
+  /// What is held otherwise than it is read, in neither of them; null: nothing.
+  [[nodiscard]] HeldWeights* held() const { return held_.get(); }
   [[nodiscard]] const ArenaOptions& options() const { return options_; }
   /// Elements of all parameters, without padding.
   [[nodiscard]] int64_t num_elements() const { return num_trained() + num_frozen(); }
@@ -221,7 +225,7 @@ class Arena {
   [[nodiscard]] int64_t num_frozen() const;
   /// Bytes of this rank's arrays of a role, padding and the buffers of rings included; without what
   /// is a part of another role's array (a compute copy that is the master itself), and without
-  /// quantised().
+  /// held().
   [[nodiscard]] int64_t bytes(Role role) const;
   /// Of these the bytes that lie in the host's memory.
   [[nodiscard]] int64_t offloaded_bytes(Role role) const;
@@ -292,7 +296,7 @@ class Arena {
   void unbind();
 
   ArenaOptions options_;
-  std::unique_ptr<QuantisedWeights> quantised_;
+  std::unique_ptr<HeldWeights> held_;
   std::vector<Bucket> buckets_;
   std::vector<FrozenBucket> frozen_;
   std::vector<std::vector<Owner>> owners_;  // [bucket][slot]

@@ -18,7 +18,7 @@
 #include "kinora/models/families.h"
 #include "kinora/models/transformers/diffusers_names.h"
 #include "kinora/nn/weight_layer.h"
-#include "kinora/optim/quantised_weights.h"
+#include "kinora/optim/held_weights.h"
 #include "kinora/pipelines/diffusers_model.h"
 #include "kinora/pipelines/diffusers_unet.h"
 #include "kinora/train/own_text_encoder.h"
@@ -235,9 +235,14 @@ std::string describe_finetuning(const RunConfig& config, nn::Module& model,
   if (config.finetune.lora.any()) {
     text << describe_updates(config.finetune.lora, model);
   }
-  if (const optim::QuantisedWeights* quantised = arena.quantised()) {
-    text << "; " << human_count(quantised->num_elements()) << " frozen ones in "
-         << kernels::name_of(quantised->format());
+  if (const optim::HeldWeights* held = arena.held()) {
+    if (held->format()) {
+      text << "; " << human_count(held->num_elements()) << " frozen ones in "
+           << kernels::name_of(*held->format());
+    }
+    if (held->host_bytes() > 0) {
+      text << "; " << human_bytes(held->host_bytes()) << " of frozen ones in the host's memory";
+    }
   }
   if (config.finetune.lora.needs_modules()) {
     text << "; on the plain path, since kernels compute LoRA alone";

@@ -55,7 +55,8 @@ void describe_train(Fields& fields, RunConfig& config) {
       "vram_budget", train.vram_budget,
       "Most of the GPU's memory that the run takes, its context and libraries included: none, "
       "auto (what is free) or a size such as 8GiB. Where the recipe needs more, the fastest "
-      "of train.recompute, train.micro_batch, optim.offload and, with several ranks, "
+      "of train.recompute, train.micro_batch, optim.offload (of recipes that freeze weights "
+      "finetune.offload) and, with several ranks, "
       "parallel.plugin is taken that fits, and said.");
   fields.add("graph_memory_gib", train.graph_memory_gib,
              "GiB that CUDA graphs (kernels.graphs) of the sizes of data.buckets may take: sizes "
@@ -291,13 +292,12 @@ void describe_checkpoint(Fields& fields, RunConfig& config) {
            "Weights to start from: a .safetensors or PyTorch .pt file with the model's key names, "
            "or of diffusers.")
       .check(
-          "be given for finetune.lora, finetune.fresh, finetune.positions and "
-          "finetune.frozen_weights",
+          "be given for finetune.lora, finetune.fresh, finetune.positions, "
+          "finetune.frozen_weights and finetune.offload",
           [&config] {
             const inference::FinetuneConfig& finetune = config.finetune;
             return !config.checkpoint.init_from.empty() ||
-                   (!finetune.lora.any() && finetune.fresh.empty() &&
-                    finetune.frozen_weights == inference::FrozenWeights::kFull &&
+                   (!finetune.lora.any() && finetune.fresh.empty() && !finetune.holds() &&
                     finetune.positions == inference::PositionChoice::kSame);
           });
   fields.add("export", checkpoint.export_weights,

@@ -59,6 +59,7 @@ BoosterOptions booster_options(const RunConfig& config, at::Device device, uint6
           .grad_clip = 0.0,  // optim.max_grad_norm
           .use_fp8 = config.train.fp8,
           .frozen_weights = inference::format_of(config.finetune.frozen_weights),
+          .frozen_offload = config.finetune.offload,
           .ema_decays = config.ema_decays,
           .device = device.is_cuda() ? DeviceChoice::kCuda : DeviceChoice::kCpu,
           .seed = seed,
@@ -80,7 +81,7 @@ Trainable::Trainable(const RunConfig& config, const parallel::Mesh& mesh, at::De
       boosted_(Booster(booster_options(config, device, seed), mesh)
                    .boost(std::make_unique<BoostableModel>(*model_, kernels_.get()), config.optim,
                           config.lr)) {
-  if (kernels_ != nullptr && config.finetune.frozen_weights != inference::FrozenWeights::kFull) {
+  if (kernels_ != nullptr && config.finetune.holds()) {
     kernels_->weights_take_turns();
   }
   const bool speaks = mesh.world().rank() == 0 && !device::in_dry_run();

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kinora/inference/drawing.h"
-#include "kinora/optim/quantised_weights.h"
+#include "kinora/optim/held_weights.h"
 #include "tests/inference/family_models.h"
 #include "tests/ops/tensors.h"
 
@@ -14,16 +14,17 @@ namespace kinora::inference {
 
 /// `recipe`'s model with the weights of `from`.
 inline TrainedModel with_weights_of(const TrainedModel& from, const ModelRecipe& recipe,
-                                    std::optional<kernels::WeightFormat> quantise) {
-  TrainedModel model = initial_model(recipe, from.device, 1, quantise);
+                                    const optim::HeldOptions& held) {
+  TrainedModel model = initial_model(recipe, from.device, 1, held);
   for (const auto& [path, parameter] : model.model->named_parameters()) {
     model.arena->load_parameter(path, from.arena->export_parameter(path, optim::Role::compute()));
   }
   return model;
 }
 
-/// Whether weights of a family in few bits draw the samples that what they stand for draws: to the
-/// bit, where tolerance is 0. A GPU chooses kernels by timing, for each model anew.
+/// Whether weights of a family in few bits, or in the host's memory, draw the samples that what
+/// they stand for draws: to the bit, where tolerance is 0. A GPU chooses kernels by timing, for
+/// each model anew.
 inline void expect_drawn_as_its_values(const std::string& family, at::Device device, Path path,
                                        Precision precision, double tolerance = 0.0) {
   const TrainedModel trained = tiny_model(family_named(family), device, Precision::kFp32);
@@ -33,13 +34,14 @@ inline void expect_drawn_as_its_values(const std::string& family, at::Device dev
   const auto drawn = [&](TrainedModel& model) {
     return Drawing(model, requests_of_users(family_named(family)), {}).draw_each();
   };
-  for (const auto format : {kernels::WeightFormat::kFp8, kernels::WeightFormat::kNf4}) {
-    SCOPED_TRACE(std::string(kernels::name_of(format)));
-    TrainedModel quantised = with_weights_of(trained, recipe, format);
-    ASSERT_NE(quantised.arena->quantised(), nullptr);
-    TrainedModel full = with_weights_of(quantised, recipe, std::nullopt);
-    // So that it prepares no more than who waits for its weights.
-    full.model->tell_buckets([](ops::BucketMoment, int64_t) {});
+  for (const optim::HeldOptions& held : {optim::HeldOptions{.format = kernels::WeightFormat::kNf4},
+                                         {.offload = 1.0},
+                                         {.format = kernels::WeightFormat::kFp8, .offload = 0.5}}) {
+    SCOPED_TRACE(held.format ? std::string(kernels::name_of(*held.format)) : "full");
+    SCOPED_TRACE(held.offload);
+    TrainedModel quantised = with_weights_of(trained, recipe, held);
+    ASSERT_NE(quantised.arena->held(), nullptr);
+    TrainedModel full = with_weights_of(quantised, recipe, {});
     const std::vector<at::Tensor> got = drawn(quantised);
     const std::vector<at::Tensor> want = drawn(full);
     ASSERT_EQ(got.size(), want.size());

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "kinora/optim/quantised_weights.h"
+#include "kinora/optim/held_weights.h"
 #include "tests/train/tiny_run.h"
 
 /// Models whose frozen weights are in few bits, and those of the weights that these stand for.

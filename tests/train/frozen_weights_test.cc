@@ -1,11 +1,11 @@
-// Low-rank updates of frozen weights in few bits against updates of the weights that these stand
-// for.
+// Low-rank updates of frozen weights in few bits, or in the host's memory, against updates of the
+// weights that these stand for.
 #include <ATen/ops/equal.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "kinora/optim/quantised_weights.h"
+#include "kinora/optim/held_weights.h"
 #include "tests/comm/ranks.h"
 #include "tests/error_of.h"
 #include "tests/train/frozen_weights.h"
@@ -15,6 +15,19 @@ namespace frozen_weights_test {
 
 using inference::FrozenWeights;
 using testing::HasSubstr;
+
+struct Holding {
+  const char* name;
+  FrozenWeights weights;
+  double offload;
+  bool always;  // also where blocks are computed again
+};
+constexpr Holding kHoldings[] = {
+    {"int8", FrozenWeights::kInt8, 0.0, false},
+    {"full, half", FrozenWeights::kFull, 0.5, false},
+    {"full, all", FrozenWeights::kFull, 1.0, false},
+    {"nf4, half", FrozenWeights::kNf4, 0.5, true},
+};
 
 struct Case {
   std::string name;
@@ -50,20 +63,20 @@ std::vector<Case> cases() {
 
 TEST(FrozenWeightsTest, GradientsOfUpdatesAreThoseOverWhatTheyStandFor) {
   for (const auto& [name, config] : cases()) {
-    for (const auto& [format, frozen] : {std::pair{"int8", FrozenWeights::kInt8},
-                                         {"fp8", FrozenWeights::kFp8},
-                                         {"nf4", FrozenWeights::kNf4}}) {
-      if (config.train.recompute != "none" && frozen != FrozenWeights::kNf4) {
+    for (const Holding& holding : kHoldings) {
+      if (config.train.recompute != "none" && !holding.always) {
         continue;
       }
-      SCOPED_TRACE(name + ", " + format);
-      RunConfig few_bits = config;
-      few_bits.finetune.frozen_weights = frozen;
-      TinyRun run(few_bits, {});
+      SCOPED_TRACE(name + ", " + holding.name);
+      RunConfig held = config;
+      held.finetune.frozen_weights = holding.weights;
+      held.finetune.offload = holding.offload;
+      TinyRun run(held, {});
       load_random(run);
-      ASSERT_NE(run.trainable.arena().quantised(), nullptr);
+      ASSERT_NE(run.trainable.arena().held(), nullptr);
+      EXPECT_EQ(run.trainable.arena().held()->host_bytes() > 0, holding.offload > 0.0);
       TinyRun full(config, {});
-      ASSERT_EQ(full.trainable.arena().quantised(), nullptr);
+      ASSERT_EQ(full.trainable.arena().held(), nullptr);
       load_values(run, full);
       const auto got = gradients_of(run);
       const auto want = gradients_of(full);
@@ -133,7 +146,7 @@ TEST(FrozenWeightsTest, TakeTheBytesOfTheirCodes) {
   const TinyRun full(config, {});
   config.finetune.frozen_weights = FrozenWeights::kNf4;
   const TinyRun run(config, {});
-  const optim::QuantisedWeights& quantised = *run.trainable.arena().quantised();
+  const optim::HeldWeights& quantised = *run.trainable.arena().held();
   const int64_t elements = quantised.num_elements();
   EXPECT_GT(elements, full.trainable.arena().num_frozen() / 2);
   const double code_bytes = static_cast<double>(quantised.code_bytes());
@@ -141,6 +154,25 @@ TEST(FrozenWeightsTest, TakeTheBytesOfTheirCodes) {
   EXPECT_LE(run.trainable.arena().bytes(optim::Role::compute()) + 4 * elements,
             full.trainable.arena().bytes(optim::Role::compute()));
   EXPECT_EQ(run.trainable.arena().num_frozen(), full.trainable.arena().num_frozen());
+}
+
+// The host holds a share, and the device two rooms of the largest block.
+TEST(FrozenWeightsTest, OfThoseInTheHostsMemoryTheDeviceHasRoomForTwoBlocks) {
+  RunConfig config = tiny_unet();
+  config.finetune.lora.targets = {"*_blocks.*"};
+  config.finetune.offload = 1.0;
+  const TinyRun run(config, {});
+  const optim::HeldWeights& all = *run.trainable.arena().held();
+  EXPECT_GE(all.host_bytes(), 4 * all.num_elements());
+  EXPECT_LT(all.host_bytes(), 4 * all.num_elements() * 102 / 100);  // slots lie on 256 elements
+  EXPECT_EQ(all.code_bytes(), 0);
+  EXPECT_LT(all.room_bytes(), all.host_bytes());
+  config.finetune.offload = 0.5;
+  const TinyRun half_run(config, {});
+  const optim::HeldWeights& half = *half_run.trainable.arena().held();
+  EXPECT_NEAR(static_cast<double>(half.host_bytes()), 0.5 * static_cast<double>(all.host_bytes()),
+              0.2 * static_cast<double>(all.host_bytes()));
+  EXPECT_LT(half.num_elements(), all.num_elements());
 }
 
 TEST(FrozenWeightsTest, WithoutAFrozenBlockTheyAreRefused) {

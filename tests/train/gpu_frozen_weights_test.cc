@@ -19,9 +19,13 @@ TEST(GpuFrozenWeightsTest, GradientsOfUpdatesAreThoseOverWhatTheyStandFor) {
   device::configure_computation(0, /*deterministic=*/true);
   for (const std::string family : {"dit", "unet"}) {
     for (const char* recompute : {"none", "block"}) {
-      for (const FrozenWeights frozen :
-           {FrozenWeights::kInt8, FrozenWeights::kFp8, FrozenWeights::kNf4}) {
-        SCOPED_TRACE(family + ", " + recompute);
+      for (const auto& [frozen, offload] : {std::pair{FrozenWeights::kInt8, 0.0},
+                                            {FrozenWeights::kFp8, 0.0},
+                                            {FrozenWeights::kNf4, 0.0},
+                                            {FrozenWeights::kNf4, 0.5},
+                                            {FrozenWeights::kFull, 0.5},
+                                            {FrozenWeights::kFull, 1.0}}) {
+        SCOPED_TRACE(family + ", " + recompute + ", " + std::to_string(offload));
         RunConfig config = family == "dit" ? tiny() : tiny_unet();
         if (family == "dit") {
           config.model.transformer.hidden = 64;
@@ -40,6 +44,7 @@ TEST(GpuFrozenWeightsTest, GradientsOfUpdatesAreThoseOverWhatTheyStandFor) {
         config.finetune.lora.rank = 8;
         RunConfig few_bits = config;
         few_bits.finetune.frozen_weights = frozen;
+        few_bits.finetune.offload = offload;
         TinyRun run(few_bits, {}, device::best_device());
         load_random(run, 0.05);
         TinyRun full(config, {}, device::best_device());

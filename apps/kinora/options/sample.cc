@@ -242,6 +242,16 @@ void add_how(CLI::App& command, SampleArguments& arguments) {
              "fp32, bf16, fp16; default: the run's");
   add_choice(command, "--quantise", arguments.quantise, weight_formats(),
              "int8, fp8, nf4: what the weights of blocks lie in; default: --precision");
+  command
+      .add_option(
+          "--offload", arguments.offload,
+          "Share of the weights of blocks, 0 to 1, that lies in the host's memory and comes "
+          "over the link just before it is used")
+      ->check(real(0.0, 1.0));
+  command.add_option(
+      "--vram-budget", arguments.vram_budget,
+      "What drawing may take of a GPU, such as 6GiB, or auto = what is free: chooses "
+      "--offload and bounds the text encoder and the autoencoder");
   command.add_option("--threads", arguments.threads, "CPU threads; 0 = as many as cores")
       ->check(whole(0));
   command.add_flag("--deterministic", arguments.deterministic,

@@ -65,6 +65,8 @@ struct SampleArguments {
   DeviceChoice device = DeviceChoice::kAuto;
   std::optional<Precision> precision;
   std::optional<kernels::WeightFormat> quantise;
+  double offload = 0.0;
+  std::string vram_budget = "none";
   int64_t threads = 0;
   bool deterministic = false;
   bool judge = false;

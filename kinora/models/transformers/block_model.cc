@@ -73,22 +73,17 @@ void BlockModel::begin_step() {
   fp8.begin_step();
   for (size_t i = 0; i < linears_.size(); ++i) {
     // Weights that are divided among ranks come for a moment: what is quantised stays.
-    const int64_t bucket = block_bucket(static_cast<int64_t>(i));
-    if (hook()) {
-      hook()(ops::BucketMoment::kBeforeForward, bucket);
-    }
-    std::vector<ops::LinearWeights> numbered;
-    for (const nn::Linear* linear : linears_[i]) {
-      if (linear->update() == nullptr) {
-        numbered.push_back(linear->weights());
+    with_bucket(block_bucket(static_cast<int64_t>(i)), [&] {
+      std::vector<ops::LinearWeights> numbered;
+      for (const nn::Linear* linear : linears_[i]) {
+        if (linear->update() == nullptr) {
+          numbered.push_back(linear->weights());
+        }
       }
-    }
-    if (!numbered.empty()) {
-      fp8.quantise_weights(numbered);
-    }
-    if (hook()) {
-      hook()(ops::BucketMoment::kAfterForward, bucket);
-    }
+      if (!numbered.empty()) {
+        fp8.quantise_weights(numbered);
+      }
+    });
   }
 }
 

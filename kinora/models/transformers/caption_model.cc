@@ -103,16 +103,15 @@ at::Tensor CaptionModel::seam_vectors_at(const at::Tensor& times,
 }
 
 std::vector<at::Tensor> CaptionModel::packed_texts(const diffusion::Conditions& conditions) const {
-  if (hook()) {  // where weights come and go, those of all blocks would have to come once more
-    return {};
-  }
   const at::Tensor text = fast_texts(conditions);
   if (static_cast<int64_t>(readers_.size() * 2 * text.nbytes()) > diffusion::Prepared::kMaxBytes) {
     return {};
   }
   std::vector<at::Tensor> texts;
-  for (const nn::CrossAttention* reader : readers_) {
-    texts.push_back(packed_text(reader->body(), text));
+  const size_t blocks_a_reader = num_blocks_ / readers_.size();  // the first of them reads
+  for (size_t i = 0; i < readers_.size(); ++i) {
+    with_bucket(block_bucket(static_cast<int64_t>(i * blocks_a_reader)),
+                [&] { texts.push_back(packed_text(readers_[i]->body(), text)); });
   }
   return texts;
 }

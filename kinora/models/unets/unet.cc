@@ -206,6 +206,9 @@ void Unet::place_layers() {
   }
   const auto take = [this](UnetUnit& unit) {
     resnets_.push_back(&unit.resnet);
+    layers_.push_back({.bucket = first_block_ + std::ssize(of_blocks_),
+                       .resnets = {&unit.resnet},
+                       .transformer = unit.attention ? unit.transformer() : nullptr});
     of_blocks_.push_back(unit.transformer());
     if (unit.attention) {
       transformers_.push_back(unit.transformer());
@@ -219,7 +222,11 @@ void Unet::place_layers() {
   std::ranges::for_each(down_blocks, [&](const auto& level) { take_level(*level); });
   take(mid_block->first);
   resnets_.push_back(&mid_block->second);
-  std::ranges::for_each(up_blocks, [&](const auto& level) { take_level(*level); });
+  layers_.back().resnets.push_back(&mid_block->second);
+  std::ranges::for_each(up_blocks, [&](const auto& level) {
+    take_level(*level);
+    layers_.back().doubles = level->changes_size() ? level.get() : nullptr;
+  });
   int64_t channel = 0;
   for (UnetResnet* resnet : resnets_) {
     resnet->time_channel = channel;
@@ -347,20 +354,16 @@ void Unet::begin_step() {
   int64_t number = 0;
   for (size_t i = 0; i < of_blocks_.size(); ++i) {
     // Weights that are divided among ranks come for a moment: what is quantised stays.
-    const int64_t bucket = first_block_ + static_cast<int64_t>(i);
-    if (hook()) {
-      hook()(ops::BucketMoment::kBeforeForward, bucket);
-    }
-    if (of_blocks_[i] != nullptr) {
+    with_bucket(first_block_ + static_cast<int64_t>(i), [&] {
+      if (of_blocks_[i] == nullptr) {
+        return;
+      }
       const std::vector<ops::LinearWeights> weights = of_blocks_[i]->number_products(number);
       number += std::ssize(weights);
       if (!weights.empty()) {
         fp8.quantise_weights(weights);
       }
-    }
-    if (hook()) {
-      hook()(ops::BucketMoment::kAfterForward, bucket);
-    }
+    });
   }
 }
 
@@ -643,70 +646,70 @@ UnetReads Unet::reads(const at::Tensor& t, const diffusion::Conditions& conditio
   return reads;
 }
 
-at::Tensor Unet::prepare_times(const at::Tensor& times,
+UnetReads Unet::prepared_reads(const at::Tensor& times,
                                const diffusion::Conditions& conditions) const {
-  const int64_t num_times = times.size(0);
   const int64_t batch = told(conditions).size(0);
+  UnetReads reads;
   const UnetResnet& last = *resnets_.back();
   const int64_t channels = last.time_channel + last.time_emb_proj.weight.shape[0];
-  if (num_times * batch * channels * static_cast<int64_t>(sizeof(float)) >
+  if (times.size(0) * batch * channels * static_cast<int64_t>(sizeof(float)) <=
       diffusion::Prepared::kMaxBytes) {
-    return {};
+    // [S, 1, E], or [S, B, E] where samples add to it.
+    reads.time = at::silu(with_added(embed_time(times).unsqueeze(1), conditions));
   }
-  // [S, 1, E], or [S, B, E] where samples add to it.
-  const at::Tensor time = with_added(embed_time(times).unsqueeze(1), conditions);
-  const int64_t of_each = time.size(1);
-  const UnetReads reads{.time = at::silu(time).flatten(0, 1)};
-  std::vector<at::Tensor> projected;  // [S, B C] of each residual block
-  for (const UnetResnet* resnet : resnets_) {
-    projected.push_back(resnet->projected_time(reads, reads.time.size(0))
-                            .view({num_times, of_each, -1})
-                            .expand({num_times, batch, -1})
-                            .reshape({num_times, -1}));
-  }
-  return at::cat(projected, 1);
-}
-
-std::vector<at::Tensor> Unet::prepare_texts(const diffusion::Conditions& conditions) const {
-  const int64_t tokens = told(conditions).size(0) * tokens_told(conditions);
   int64_t width = 0;  // of keys and values
   for (const UnetTransformer* transformer : transformers_) {
     width += static_cast<int64_t>(transformer->transformer_blocks.size()) * 2 *
              transformer->proj_in.weight.shape[0];
   }
-  if (tokens * width * static_cast<int64_t>(sizeof(float)) > diffusion::Prepared::kMaxBytes) {
-    return {};
+  if (width > 0 && batch * tokens_told(conditions) * width * static_cast<int64_t>(sizeof(float)) <=
+                       diffusion::Prepared::kMaxBytes) {
+    reads.text = read_text(conditions);
   }
-  const at::Tensor states = read_text(conditions);
-  std::vector<at::Tensor> prepared;
-  for (const UnetTransformer* transformer : transformers_) {
-    std::vector<at::Tensor> own = transformer->prepare(states);
-    if (own.empty()) {
-      return {};
-    }
-    std::ranges::move(own, std::back_inserter(prepared));
-  }
-  if (prepared.empty()) {
-    return {};
-  }
-  for (const auto& level : up_blocks) {
-    if (level->changes_size()) {
-      prepared.push_back(level->prepare_doubling());
-    }
-  }
-  return prepared;
+  return reads;
 }
 
 diffusion::Prepared Unet::prepare(const at::Tensor& times,
                                   const diffusion::Conditions& conditions) {
-  // Without a text predict() says what is missing; where weights come and go, those of all blocks
-  // would have to come once more.
-  if (kernels_ == nullptr || is_tapped() || hook() || !told(conditions).defined() ||
+  // Without a text predict() says what is missing.
+  if (kernels_ == nullptr || is_tapped() || !told(conditions).defined() ||
       (add_embedding && !conditions.pooled.defined())) {
     return {};
   }
-  diffusion::Prepared prepared{.of_times = prepare_times(times, conditions),
-                               .of_texts = prepare_texts(conditions)};
+  const int64_t num_times = times.size(0);
+  UnetReads reads = prepared_reads(times, conditions);
+  const int64_t of_each = reads.time.defined() ? reads.time.size(1) : 0;  // times a step
+  reads.time = reads.time.defined() ? reads.time.flatten(0, 1) : at::Tensor();
+  std::vector<at::Tensor> projected;  // [S, B C] of each residual block
+  std::vector<at::Tensor> texts;      // of each transformer
+  std::vector<at::Tensor> phases;     // of weights that double
+  for (const UnetBlockLayers& block : layers_) {
+    with_bucket(block.bucket, [&] {
+      for (size_t i = 0; i < block.resnets.size() && reads.time.defined(); ++i) {
+        projected.push_back(block.resnets[i]
+                                ->projected_time(reads, reads.time.size(0))
+                                .view({num_times, of_each, -1})
+                                .expand({num_times, told(conditions).size(0), -1})
+                                .reshape({num_times, -1}));
+      }
+      if (block.transformer != nullptr && reads.text.defined()) {
+        std::vector<at::Tensor> own = block.transformer->prepare(reads.text);
+        reads.text = own.empty() ? at::Tensor() : reads.text;
+        std::ranges::move(own, std::back_inserter(texts));
+      }
+      if (block.doubles != nullptr && reads.text.defined()) {
+        phases.push_back(block.doubles->prepare_doubling());
+      }
+    });
+  }
+  diffusion::Prepared prepared;
+  if (!projected.empty()) {
+    prepared.of_times = at::cat(projected, 1);
+  }
+  if (reads.text.defined()) {
+    prepared.of_texts = std::move(texts);
+    std::ranges::move(phases, std::back_inserter(prepared.of_texts));
+  }
   if (ip_adapter && conditions.image_prompt.defined()) {
     prepared.of_image_prompts = ip_adapter->forward(conditions.image_prompt);
   }

@@ -16,6 +16,14 @@ namespace kinora::models {
 
 struct ModelShape;
 
+/// What a block of a U-Net is made of.
+struct UnetBlockLayers {
+  int64_t bucket = 0;  ///< that its weights lie in
+  std::vector<UnetResnet*> resnets = {};
+  UnetTransformer* transformer = nullptr;  ///< null: none attends
+  UnetLevel* doubles = nullptr;            ///< whose change of size is at its end; null: none
+};
+
 /// The U-Net of latent diffusion (Rombach et al. 2022), Stable Diffusion 1 and 2 and SDXL (Podell
 /// et al. 2023), and ControlNets beside it (controlnets.I): images from captions. Keys are those of
 /// diffusers' UNet2DConditionModel. Where a
@@ -92,11 +100,10 @@ class Unet : public Model {
   /// Captions, or labels, as attention reads them: UnetReads' text and lengths.
   [[nodiscard]] at::Tensor read_text(const diffusion::Conditions& conditions) const;
   [[nodiscard]] at::Tensor text_lengths(const diffusion::Conditions& conditions) const;
-  /// Prepared's parts; nothing where they would be larger than it says.
-  [[nodiscard]] at::Tensor prepare_times(const at::Tensor& times,
+  /// What prepare() makes its parts of: silu of the embedded times [S, 1 or B, E] and the captions;
+  /// undefined where a part would be larger than Prepared says.
+  [[nodiscard]] UnetReads prepared_reads(const at::Tensor& times,
                                          const diffusion::Conditions& conditions) const;
-  [[nodiscard]] std::vector<at::Tensor> prepare_texts(
-      const diffusion::Conditions& conditions) const;
   /// Before a step's first pass, what the blocks do not overwrite.
   void zero_text_gradients();
   /// What a pass reads.
@@ -140,6 +147,7 @@ class Unet : public Model {
   std::vector<nn::BucketSpec> buckets_;
   int64_t first_block_ = 0;                     // in buckets_
   std::vector<UnetResnet*> resnets_;            // in order of use
+  std::vector<UnetBlockLayers> layers_;         // likewise, by block
   std::vector<UnetTransformer*> transformers_;  // likewise, without those of ControlNets
   std::vector<UnetTransformer*> of_blocks_;     // by block, of ControlNets too; null: none attends
   std::shared_ptr<ops::BlockKernels> kernels_;

@@ -13,7 +13,7 @@
 #include "kinora/core/error.h"
 #include "kinora/data/loader.h"
 #include "kinora/inference/setup.h"
-#include "kinora/optim/quantised_weights.h"
+#include "kinora/optim/held_weights.h"
 #include "kinora/parallel/bucket_groups.h"
 #include "kinora/pipelines/diffusers_model.h"
 #include "kinora/train/boost/torch_module.h"
@@ -28,16 +28,17 @@ void check_possible(const Boostable& model, const BoosterOptions& options, int s
   KINORA_CHECK(!divides_weights || model.tells_reads(), kConfig,
                "[booster] zero3 brings weights together just before they are read, and a "
                "torch::nn::Module does not say when. Hint: zero2, which divides all else");
-  KINORA_CHECK(!options.frozen_weights || model.tells_reads(), kConfig,
-               "[booster] frozen_weights are widened just before they are read, and a "
-               "torch::nn::Module does not say when. Hint: leave frozen_weights out");
+  const bool holds = options.frozen_weights.has_value() || options.frozen_offload > 0.0;
+  KINORA_CHECK(!holds || model.tells_reads(), kConfig,
+               "[booster] frozen_weights and frozen_offload bring weights just before they are "
+               "read, and a torch::nn::Module does not say when. Hint: leave them out");
   KINORA_CHECK(!options.use_fp8 || model.is_fp8(), kConfig,
                "[booster] use_fp8 needs the linears of Kinora's own models, on their fast path; a "
                "torch::nn::Module has its own. Hint: precision bf16");
   KINORA_CHECK(
-      !options.use_fp8 || !options.frozen_weights, kConfig,
-      "[booster] products in fp8 keep copies of all weights, and frozen_weights takes turns "
-      "in one room. Hint: one of train.fp8 and finetune.frozen_weights");
+      !options.use_fp8 || !holds, kConfig,
+      "[booster] products in fp8 keep copies of all weights, and those of finetune.frozen_weights "
+      "and finetune.offload take turns in one room. Hint: train.fp8 or these");
 }
 
 /// Says what is wrong with a plugin before axes that it would need are found not to fit.
@@ -85,10 +86,9 @@ Boosted::Boosted(std::unique_ptr<Boostable> model, const BoosterOptions& options
           .sharding = {.group = mesh_.state_group(),
                        .stage = stage,
                        .whole_gradients = !options.plugin_config.reduce_each_micro_batch},
-          .quantised = options.frozen_weights
-                           ? std::optional(optim::QuantisedOptions{
-                                 .format = *options.frozen_weights, .buckets = model_->buckets()})
-                           : std::nullopt});
+          .held = {.format = options.frozen_weights,
+                   .offload = options.frozen_offload,
+                   .buckets = model_->buckets()}});
   optimizer_ =
       std::make_unique<optim::Optimizer>(with_clipping(optimizer, options.grad_clip), *arena_,
                                          own_optimizer(options.optimizer_kernel, device));
@@ -116,8 +116,8 @@ Boosted::Boosted(std::unique_ptr<Boostable> model, const BoosterOptions& options
     };
     hook = buckets.translate(wait);
   }
-  if (arena_->quantised() != nullptr) {
-    hook = arena_->quantised()->hook(std::move(hook));
+  if (arena_->held() != nullptr) {
+    hook = arena_->held()->hook(std::move(hook));
   }
   if (hook) {
     model_->tell_buckets(std::move(hook));

@@ -44,6 +44,7 @@ struct BoosterOptions {
   bool use_fp8 = false;    ///< 8-bit matrix products, of Kinora's own models alone
   /// What frozen weights of blocks lie in, of Kinora's own models alone; nothing: `precision`.
   std::optional<kernels::WeightFormat> frozen_weights = {};
+  double frozen_offload = 0.0;  ///< optim::HeldOptions::offload, of Kinora's own models alone
   std::vector<double> ema_decays = {};  ///< of averaged weights, at most 4
   DeviceChoice device = DeviceChoice::kAuto;
   uint64_t seed = 0;  ///< of the initial values of Kinora's own models

@@ -1,9 +1,7 @@
 #include "kinora/train/plan/memory_budget.h"
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
-#include <string_view>
 #include <utility>
 
 #include "kinora/core/cuda.h"
@@ -16,34 +14,7 @@
 #include "kinora/train/plan/plan_search.h"
 
 namespace kinora::train {
-
-int64_t budget_bytes(const std::string& budget, int64_t free) {
-  if (budget == "none") {
-    return 0;
-  }
-  if (budget == "auto") {
-    return free;
-  }
-  double number = 0.0;
-  const char* end = budget.data() + budget.size();
-  const auto parsed = std::from_chars(budget.data(), end, number);
-  const std::string_view unit(parsed.ptr, static_cast<size_t>(end - parsed.ptr));
-  constexpr double kMiB = 1024.0 * 1024.0;
-  constexpr double kMost = 1e6;  // GiB
-  const bool is_known = parsed.ec == std::errc() && (unit == "GiB" || unit == "MiB");
-  const double bytes = number * (unit == "GiB" ? kGiB : kMiB);
-  KINORA_CHECK(
-      is_known && bytes >= 1.0 && bytes < kMost * kGiB, kConfig,
-      "[train] train.vram_budget must be none, auto or a size such as 8GiB or 600MiB, got ",
-      budget);
-  return static_cast<int64_t>(bytes);
-}
-
 namespace {
-
-// Of a budget what plans may fill: cuDNN's workspaces, and more fragments than they count, are what
-// U-Nets have besides. SD 1.5 planned for 7.9 of 8 GiB ran out of memory on an H100.
-constexpr double kPlanned = 0.94;
 
 /// Ranks are there already: how many share a sequence stays.
 std::optional<PlanChoice> fastest(const RunConfig& config, const PlanTarget& target,
@@ -69,10 +40,12 @@ RunConfig within_budget(const RunConfig& config, at::Device device, const comm::
                ", but this run computes on the CPU");
   const CudaDevice gpu = cuda_device(device.index());
   const int64_t budget =
-      std::min(budget_bytes(asked, cuda_free_memory(device.index())), gpu.total_memory);
-  const PlanTarget target{.device = device.type(),
-                          .ranks = world.size(),
-                          .memory = static_cast<int64_t>(kPlanned * static_cast<double>(budget))};
+      std::min(device::budget_bytes("train.vram_budget", asked, cuda_free_memory(device.index())),
+               gpu.total_memory);
+  const PlanTarget target{
+      .device = device.type(),
+      .ranks = world.size(),
+      .memory = static_cast<int64_t>(device::kPlannedShare * static_cast<double>(budget))};
   const GpuFacts facts = gpu_of_driver(gpu.name, gpu.total_memory);
   RunConfig fitting = config;
   MemoryPlan plan = plan_memory(config, target);
@@ -80,11 +53,11 @@ RunConfig within_budget(const RunConfig& config, at::Device device, const comm::
     const std::optional<PlanChoice> choice = fastest(config, target, facts);
     if (!choice) {
       const PlanChoice least = smallest_plan(config, target, facts);
-      throw_error(
-          ErrorKind::kMemory, "[train] train.vram_budget of ", human_bytes(budget),
-          " is too little: the least is ",
-          human_bytes(static_cast<int64_t>(static_cast<double>(least.plan.needed()) / kPlanned)),
-          ", with ", least.text());
+      throw_error(ErrorKind::kMemory, "[train] train.vram_budget of ", human_bytes(budget),
+                  " is too little: the least is ",
+                  human_bytes(static_cast<int64_t>(static_cast<double>(least.plan.needed()) /
+                                                   device::kPlannedShare)),
+                  ", with ", least.text());
     }
     if (world.rank() == 0) {
       log_info("[train] train.vram_budget of ", human_bytes(budget), ": the recipe needs ",

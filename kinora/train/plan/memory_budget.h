@@ -11,10 +11,6 @@
 /// Runs in less memory than the GPU has, or than the recipe needs.
 namespace kinora::train {
 
-/// Bytes of train.vram_budget: "8GiB", "600MiB" or "auto", which is `free`; 0 for "none". kConfig
-/// for others.
-[[nodiscard]] int64_t budget_bytes(const std::string& budget, int64_t free);
-
 /// The recipe, whose model is resolved, with the fastest settings of search_plans() that fit
 /// train.vram_budget, context and libraries included: itself where it fits. Says what it changes.
 /// From here on the process's tensors cannot take more. The same on all ranks. Nothing without a

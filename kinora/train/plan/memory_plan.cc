@@ -23,10 +23,12 @@
 #include "kinora/data/loader.h"
 #include "kinora/data/run_data.h"
 #include "kinora/device/dry_run.h"
+#include "kinora/device/free_memory.h"
 #include "kinora/diffusion/objective_config.h"
+#include "kinora/inference/conditions.h"
 #include "kinora/inference/setup.h"
 #include "kinora/models/families.h"
-#include "kinora/optim/quantised_weights.h"
+#include "kinora/optim/held_weights.h"
 #include "kinora/parallel/mesh.h"
 #include "kinora/pipelines/block_layout.h"
 #include "kinora/pipelines/shared_blocks.h"
@@ -55,8 +57,6 @@ constexpr double kHeapShare = 0.1;
 constexpr int64_t kCublasWorkspace = 64 * kMiB;
 // kernels/cuda/matmul.h: beside libtorch's allocator.
 constexpr int64_t kProductsWorkspace = 64 * kMiB;
-// A context of CUDA 13 with the code of libtorch, cuBLAS and cuDNN that a run loads; assumed.
-constexpr int64_t kContext = 800 * kMiB;
 // NCCL's channels and buffers of a communicator among GPUs of one host; assumed.
 constexpr int64_t kCommunicator = 512 * kMiB;
 // Share of the tensors' bytes that libtorch's caching allocator holds and cannot use; assumed.
@@ -108,29 +108,9 @@ data::Batch sample_batch(const RunConfig& config, const PlannedBatch& planned) {
   const int64_t size = planned.size;
   std::vector<int64_t> shape = planned.shape;
   shape.insert(shape.begin(), size);
-  data::Batch batch;
-  batch.images = at::empty(shape, learns_latents(config) ? at::kFloat : at::kByte);
-  batch.sample_index = at::arange(size, at::kLong);
-  batch.labels = at::zeros({size}, at::kLong);
-  const models::ModelShape its = models::shape_of(model);
-  if (its.controls > 0) {
-    batch.control = at::empty(
-        {size, 3 * its.controls, shape[2] * model.compression, shape[3] * model.compression},
-        at::kByte);
-  }
-  if (its.channels_beside > 0) {
-    batch.beside = at::empty({size, its.channels_beside, shape[2], shape[3]}, at::kFloat);
-  }
-  if (model.takes_text()) {
-    if (model.text_encoder.any()) {
-      batch.tokens = at::zeros({size, model.text_tokens}, at::kLong);
-    } else {
-      batch.text = at::empty({size, model.text_tokens, model.text_channels}, at::kFloat);
-    }
-    batch.text_lengths = at::full({size}, model.text_tokens, at::kLong);
-    batch.pooled = at::empty({size, model.pooled_width()}, at::kFloat);
-    batch.fps = at::full({size}, config.data.fps, at::kFloat);
-  }
+  data::Batch batch = inference::unseen_batch(
+      model, at::empty(shape, learns_latents(config) ? at::kFloat : at::kByte));
+  batch.fps = at::full({size}, config.data.fps, at::kFloat);
   return batch;
 }
 
@@ -245,11 +225,12 @@ class Planner {
         {"moments", on_device(Role::exp_avg()) + on_device(Role::exp_avg_sq()) +
                         on_device(Role::exp_avg_scales()) + on_device(Role::exp_avg_sq_scales())},
         {"averages", averages}};
-    if (const optim::QuantisedWeights* quantised = arena.quantised()) {
-      plan_.parts.push_back(
-          {"frozen weights in " + std::string(kernels::name_of(quantised->format())),
-           quantised->code_bytes()});
-      plan_.parts.push_back({"room for a block's weights", quantised->room_bytes()});
+    if (const optim::HeldWeights* held = arena.held()) {
+      const bool is_gpu = plan_.target.device == c10::DeviceType::CUDA;
+      const int64_t own = held->code_bytes() + (is_gpu ? 0 : held->host_bytes());
+      plan_.offloaded += is_gpu ? held->host_bytes() : 0;
+      plan_.parts.push_back({"frozen weights of blocks", own});
+      plan_.parts.push_back({"room for a block's weights", held->room_bytes()});
     }
     int64_t sum = 0;
     for (const MemoryPart& part : plan_.parts) {
@@ -334,7 +315,7 @@ class Planner {
       copy += arena.bytes(role);
     }
     const int64_t peak = live + copy;
-    const int64_t room = plan_.target.memory - plan_.peak - kContext;
+    const int64_t room = plan_.target.memory - plan_.peak - device::kContextBytes;
     const bool has_room = plan_.target.memory == 0 || room >= copy + checkpoint::kDeviceReserve;
     if (peak > plan_.peak && has_room) {
       plan_.parts.push_back({"more for a checkpoint's copy", peak - plan_.peak});
@@ -396,7 +377,7 @@ class Planner {
       const int64_t cublas = (records_ ? 2 : 1) * kCublasWorkspace;
       plan_.parts.push_back({"workspace of cuBLAS", cublas});
       plan_.peak += cublas;
-      plan_.outside = kContext + (plan_.fast_path ? kProductsWorkspace : 0) +
+      plan_.outside = device::kContextBytes + (plan_.fast_path ? kProductsWorkspace : 0) +
                       (plan_.target.ranks > 1 ? kCommunicator : 0);
       plan_.besides =
           plan_.outside + static_cast<int64_t>(kFragmentation * static_cast<double>(plan_.peak));

@@ -48,6 +48,11 @@ constexpr size_t kRecomputes = 3 + kQuarters;
 constexpr std::array<double, 11> kOffload = {0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0};
 constexpr std::array<const char*, 4> kPlugins = {"ddp", "zero1", "zero2", "zero3"};
 
+/// Of what takes the most: the weights that are not trained, else the optimizer's state.
+double offload_of(const RunConfig& config) {
+  return config.finetune.freezes() ? config.finetune.offload : config.optim.offload;
+}
+
 /// Each takes less memory than the one before.
 std::string recompute_text(size_t recompute, int64_t blocks) {
   constexpr std::array<const char*, 3> kOfAll = {"none", "elementwise", "mlp"};
@@ -165,7 +170,7 @@ class Search {
 
   void add_divisions(const Candidate& candidate) {
     const int64_t data_ranks = target_.ranks / candidate.sequence;
-    const bool is_other = candidate.offload != config_.optim.offload;
+    const bool is_other = candidate.offload != offload_of(config_);
     if (is_other && target_.device != c10::DeviceType::CUDA) {
       return;
     }
@@ -205,9 +210,10 @@ class Search {
       config.train.recompute = recompute;
       set("train.recompute", config.train.recompute);
     }
-    if (config_.optim.offload != candidate.offload) {
-      config.optim.offload = candidate.offload;
-      set("optim.offload", human_number(candidate.offload, 2));
+    if (offload_of(config_) != candidate.offload) {
+      const bool freezes = config_.finetune.freezes();
+      (freezes ? config.finetune.offload : config.optim.offload) = candidate.offload;
+      set(freezes ? "finetune.offload" : "optim.offload", human_number(candidate.offload, 2));
     }
     const int64_t now = config_.train.micro_batch;
     if ((now > 0 ? now : micro_batch * division) != micro_batch) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 
 #include "kinora/inference/setup.h"
 #include "kinora/models/families.h"
@@ -89,9 +90,12 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
   const double reached = best * (is_fast ? kFastShare : kPlainShare) * rows /
                          (rows + kRowsForHalf) * width / (width + kWidthForHalf);
   const double fp8_share = config.train.fp8 ? models::fp8_share(config.model) : 0.0;
-  // A multiply-accumulate is two operations, and backward has twice forward's.
-  const double micro_step_s = 6.0 * models::forward_macs(config.model) * own_samples / reached *
-                              recompute_factor(config) * (1.0 - fp8_share + fp8_share / kFp8Gain);
+  // A multiply-accumulate is two operations. Backward has as many as forward for gradients of
+  // inputs, and again for those of weights, of which low-rank updates have next to none.
+  const double parts = config.finetune.lora.any() ? 2.0 : 3.0;
+  const double forward_s = 2.0 * models::forward_macs(config.model) * own_samples / reached *
+                           (1.0 - fp8_share + fp8_share / kFp8Gain);
+  const double micro_step_s = forward_s * (parts + 3.0 * (recompute_factor(config) - 1.0));
   // The gradient read and zeroed, weight, moments and averages read and written, fp32 unless the
   // recipe says otherwise; and the copy for forward. What lies in the host's memory comes and goes
   // over the link, both ways at once, while the next forward goes on.
@@ -106,11 +110,25 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
       parameters_ / static_cast<double>(zero_stage(config.plugin, config.parallel) > 0 ? ranks : 1);
   const double far_bytes = owned * offload * (moments + averages + (has_masters ? 4.0 : 0.0));
   const double transfer_s = far_bytes / std::max(gpu_.host_bytes_per_s, 1.0);
-  const double far_s = std::max(0.0, transfer_s - (ranks > 1 ? 0.0 : kForwardShare * micro_step_s));
+  const double far_s = std::max(0.0, transfer_s - (ranks > 1 ? 0.0 : forward_s));
+  // Frozen weights come while others are used, once for forward and once for backward.
+  const std::optional<kernels::WeightFormat> format =
+      inference::format_of(config.finetune.frozen_weights);
+  constexpr int64_t kMany = 1 << 20;
+  const double weight_bytes =
+      format ? static_cast<double>(kernels::code_bytes(*format, kMany)) / kMany
+             : static_cast<double>(c10::elementSize(inference::compute_type(config.precision)));
+  const double fetch_s = gpu_.host_bytes_per_s > 0.0 ? parameters_ * config.finetune.offload *
+                                                           weight_bytes / gpu_.host_bytes_per_s
+                                                     : 0.0;
+  const double wait_s =
+      std::max(0.0, fetch_s - forward_s) + std::max(0.0, fetch_s - (micro_step_s - forward_s));
+  const int64_t passes = config.train.global_batch / data_ranks / micro_batch;
   StepCosts costs{.buckets = shares_,
-                  .accumulation = config.train.global_batch / data_ranks / micro_batch,
-                  .update_s = far_s + (1.0 - offload) * update_bytes * parameters_ /
-                                          (kBandwidthShare * gpu_.bytes_per_s)};
+                  .accumulation = passes,
+                  .update_s = far_s + static_cast<double>(passes) * wait_s +
+                              (1.0 - offload) * update_bytes * parameters_ /
+                                  (kBandwidthShare * gpu_.bytes_per_s)};
   for (BucketCost& bucket : costs.buckets) {
     bucket.forward_s *= micro_step_s;
     bucket.backward_s *= micro_step_s;

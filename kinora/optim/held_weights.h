@@ -1,0 +1,115 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "kinora/device/side_stream.h"
+#include "kinora/nn/module.h"
+#include "kinora/nn/plan.h"
+#include "kinora/ops/bucket_hook.h"
+#include "kinora/ops/quantised_weight.h"
+#include "kinora/optim/arena.h"
+
+namespace kinora::optim {
+
+/// Frozen weights in the buckets of rings that are held otherwise than they are read: in few bits,
+/// in the host's memory, or both. While a bucket is used, its weights lie in a room of the compute
+/// type that the buckets of its ring take turns in. So the device holds codes, or nothing, and the
+/// rooms:
+/// - of what it holds in codes one room a ring; two where a block makes the vectors that modulate
+///   it, since backward of the block before begins when these are still read;
+/// - of what the host holds one more, since the next bucket comes over the link, on a stream of its
+///   own, while this one is used.
+/// The host never waits, and all of it can be recorded in CUDA graphs of whole passes.
+class HeldWeights {
+ public:
+  struct Weight {
+    Slot slot;  ///< offset: in the room of its bucket
+    /// What it is held as: codes, or where these are undefined `plain` [numel], the compute type.
+    ops::QuantisedWeight codes;
+    at::Tensor plain;
+
+    [[nodiscard]] bool is_coded() const { return codes.codes.defined(); }
+  };
+
+  /// Takes what is not trained of `parameters`, all of them where `train` is false, and points
+  /// their values into the rooms. They must outlive this. All are zeros until they are loaded.
+  /// kConfig where there is nothing to take.
+  HeldWeights(const std::vector<nn::NamedParameter>& parameters, const HeldOptions& options,
+              at::ScalarType compute_type, at::Device device, bool train);
+  HeldWeights(const HeldWeights&) = delete;
+  HeldWeights& operator=(const HeldWeights&) = delete;
+  ~HeldWeights();
+
+  [[nodiscard]] const std::optional<kernels::WeightFormat>& format() const { return format_; }
+  [[nodiscard]] bool contains(const std::string& path) const { return places_.contains(path); }
+  /// In the order of the buckets.
+  [[nodiscard]] const std::vector<Weight>& weights() const { return weights_; }
+  [[nodiscard]] int64_t num_elements() const;
+  /// Of codes and scales on the device; of what the host holds; of rooms.
+  [[nodiscard]] int64_t code_bytes() const;
+  [[nodiscard]] int64_t host_bytes() const;
+  [[nodiscard]] int64_t room_bytes() const;
+
+  /// Sets a weight to `value`, or the nearest codes. kShape.
+  void load(const std::string& path, const at::Tensor& value);
+  /// What a weight stands for, in its shape: a new tensor.
+  [[nodiscard]] at::Tensor value(const std::string& path, at::ScalarType type) const;
+
+  /// Has the weights of a bucket in their room when it is used, and then tells `next`, which may be
+  /// empty. Borrows this.
+  [[nodiscard]] ops::BucketHook hook(ops::BucketHook next = {});
+
+ private:
+  /// Where weights come to be used.
+  struct Room {
+    at::Tensor wide;     ///< of the compute type
+    at::Tensor codes;    ///< uint8: what the host holds in codes comes here first
+    int64_t bucket = 0;  ///< of which, if `holds`
+    bool holds = false;
+  };
+  /// The weights of one bucket of the model.
+  struct Held {
+    size_t first = 0;  ///< of weights_
+    size_t end = 0;
+    int64_t size = 0;    ///< elements of the room
+    at::Tensor at_host;  ///< uint8: all that they are held as, in one piece; undefined: the device
+    size_t ring = 0;
+    size_t room = 0;  ///< of rooms_
+  };
+  /// Buckets that take turns.
+  struct Ring {
+    std::vector<size_t> at_host;       ///< buckets, in order
+    std::vector<size_t> rooms;         ///< of these
+    int64_t last_forward = INT64_MAX;  ///< bucket
+  };
+
+  void hold(Held& held, bool is_at_host, at::Device device, at::ScalarType type);
+  void make_rooms(const HeldOptions& options, at::ScalarType type, at::Device device, bool train);
+  void prepare(ops::BucketMoment moment, size_t bucket);
+  void fetch(size_t bucket);
+  void widen(const Held& held, const at::Tensor& codes) const;
+
+  std::optional<kernels::WeightFormat> format_;
+  std::vector<Weight> weights_;
+  std::vector<at::Tensor> in_room_;  // [weight]: its place there
+  std::vector<Held> held_;           // [bucket of the model]
+  std::vector<Ring> rings_;
+  std::vector<Room> rooms_;
+  std::unordered_map<std::string, size_t> places_;
+  std::unique_ptr<device::SideStream> link_;  // a mark a room
+};
+
+/// The parameters and buckets without the weights that `held` has.
+[[nodiscard]] std::vector<nn::NamedParameter> without(std::vector<nn::NamedParameter> parameters,
+                                                      const HeldWeights& held);
+[[nodiscard]] std::vector<nn::BucketSpec> without(std::vector<nn::BucketSpec> buckets,
+                                                  const HeldWeights& held);
+
+}  // namespace kinora::optim

@@ -1,0 +1,57 @@
+#include "kinora/inference/drawing_memory.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "kinora/inference/setup.h"
+#include "kinora/models/families.h"
+#include "kinora/optim/arena.h"
+#include "tests/error_of.h"
+#include "tests/inference/family_models.h"
+
+namespace kinora::inference {
+namespace drawing_memory_test {
+
+using testing::HasSubstr;
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+// What a GPU holds and what the host holds are all weights, but for the rooms.
+TEST(DrawingMemoryTest, CountsWeightsOnceWhereverTheyLie) {
+  for (const std::string& family : family_keys()) {
+    SCOPED_TRACE(family);
+    const ModelRecipe recipe = tiny_model(family_named(family), at::kCPU, Precision::kFp32).recipe;
+    const DrawingMemory here = drawing_memory(recipe, {}, 2);
+    const DrawingMemory half = drawing_memory(recipe, {.offload = 0.5}, 2);
+    const DrawingMemory all = drawing_memory(recipe, {.offload = 1.0}, 2);
+    EXPECT_EQ(here.at_host, 0);
+    EXPECT_GT(half.at_host, 0);
+    EXPECT_GT(all.at_host, half.at_host);
+    EXPECT_GE(all.weights + all.at_host, here.weights);
+    EXPECT_GT(here.beside, 0);
+  }
+}
+
+// DiT-XL/2's 675 M parameters in bf16, and a forward of 16 samples.
+TEST(DrawingMemoryTest, IsAboutThatOfItsParameters) {
+  ModelRecipe recipe;
+  recipe.model.name = "DiT-XL/2";
+  recipe.model.num_classes = 1000;
+  recipe.model.height = 32;
+  recipe.model.width = 32;
+  recipe.model.in_channels = 4;
+  recipe.model = models::resolved(recipe.model);
+  recipe.precision = Precision::kBf16;
+  const DrawingMemory here = drawing_memory(recipe, {}, 16);
+  EXPECT_NEAR(static_cast<double>(here.weights) / kMiB, 675.0 * 2.0 * 1e6 / kMiB, 30.0);
+  const optim::HeldOptions fitting = fitting_weights(recipe, {}, 16, here.needed() - 200 * kMiB);
+  EXPECT_GT(fitting.offload, 0.0);
+  EXPECT_LT(fitting.offload, 1.0);
+  EXPECT_LE(drawing_memory(recipe, fitting, 16).needed(), here.needed() - 200 * kMiB);
+  EXPECT_EQ(fitting_weights(recipe, {}, 16, here.needed()).offload, 0.0);
+  EXPECT_THAT(error_of(ErrorKind::kMemory, [&] { return fitting_weights(recipe, {}, 16, kMiB); }),
+              HasSubstr("smaller --batch"));
+}
+
+}  // namespace drawing_memory_test
+}  // namespace kinora::inference
