@@ -1,4 +1,4 @@
-// The program that kinora becomes: reads its arguments again, and does what they ask for.
+#include "apps/kinora/program.h"
 
 #include <csignal>
 #include <cstdio>
@@ -11,20 +11,21 @@
 #include "apps/kinora/options/command_line.h"
 #include "kinora/core/printable.h"
 
+namespace kinora::apps {
 namespace {
 
 int run_line(int argc, char** argv) {
   // A file at the limit of its size (ulimit -f) is an error to report, not the end.
   (void)std::signal(SIGXFSZ, SIG_IGN);
-  static const kinora::PrintableStream kOut(std::cout);  // also where something calls exit
-  static const kinora::PrintableStream kErrors(std::cerr);
+  static const PrintableStream kOut(std::cout);  // also where something calls exit
+  static const PrintableStream kErrors(std::cerr);
   try {
-    const kinora::apps::CommandLine line = kinora::apps::read_command_line(argc, argv);
+    const CommandLine line = read_command_line(argc, argv);
     return line.command
                ? std::visit([](const auto& arguments) { return run(arguments); }, *line.command)
                : line.exit_code;
   } catch (const std::exception&) {
-    const kinora::apps::ErrorReport report = kinora::apps::report_current_error();
+    const ErrorReport report = report_current_error();
     std::cerr << "kinora: " << report.text << '\n';
     return report.exit_code;
   }
@@ -32,7 +33,7 @@ int run_line(int argc, char** argv) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+void run_program(int argc, char** argv) {
   const int exit_code = run_line(argc, argv);
   // All is done and closed. libtorch's destructors would take half as long as loading it.
   std::cout.flush();
@@ -40,3 +41,5 @@ int main(int argc, char** argv) {
   std::fflush(nullptr);
   std::_Exit(exit_code);
 }
+
+}  // namespace kinora::apps

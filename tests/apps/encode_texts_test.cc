@@ -136,7 +136,7 @@ TEST_F(EncodeTextsTest, AnInterruptedFileGoesOn) {
                     pixart()),
              slow);
   {
-    Program program(kinora_program(), command, folder());
+    Program program(command, folder());
     const fs::path record = path("texts.safetensors.partial.json");
     while (program.is_running() && !fs::exists(record)) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));

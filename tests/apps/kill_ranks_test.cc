@@ -43,7 +43,7 @@ class KillRanksTest : public RunTest, public testing::WithParamInterface<int> {
 };
 
 TEST_P(KillRanksTest, EveryKillLeavesAWholeCheckpoint) {
-  constexpr int kKills = 10;
+  const int kKills = 20 / GetParam();  // of as many ranks in all
   const fs::path run = run_dir("killed");
   std::mt19937 random(20261121);
   std::uniform_int_distribution<int> victim(0, GetParam() - 1);

@@ -58,7 +58,7 @@ TEST_F(KillTest, EveryKillLeavesAWholeCheckpoint) {
   int in_save = 0;
   int64_t newest = 0;
   for (int kill = 0; kill < kKills; ++kill) {
-    Program program(kinora_program(), command, folder());
+    Program program(command, folder());
     const Clock::time_point started = Clock::now();
     if (kill == 0) {
       while (checkpoint_steps(run).empty() && seconds_since(started) < 60) {

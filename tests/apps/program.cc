@@ -3,13 +3,21 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
+#include <memory>
 #include <thread>
 
+#include "kinora/core/child_process.h"
+#include "kinora/core/error.h"
 #include "tests/apps/files.h"
+#include "tests/apps/program_server.h"
 #include "tests/places.h"
 
 namespace kinora::apps {
@@ -24,14 +32,79 @@ void redirect(const std::filesystem::path& file, int descriptor) {
   }
 }
 
+/// The process that programs are forked from.
+class ProgramServer {
+ public:
+  ProgramServer() {
+    std::array<int, 2> ends{};
+    KINORA_CHECK(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) == 0, kIo,
+                 "[program server] socketpair failed");
+    socket_ = OpenDescriptor(ends[0]);
+    process_ = std::make_unique<ChildProcess>(
+        std::vector<std::string>{build_path(kProgramServer).string()},
+        std::vector<std::string>{std::string(kProgramServerVariable) + "=1"},
+        OpenDescriptor(ends[1]), OpenDescriptor(::dup(STDERR_FILENO)));
+  }
+
+  /// Starts a program; -1 if it could not be started.
+  [[nodiscard]] pid_t start(const std::vector<std::string>& arguments,
+                            const std::filesystem::path& out, const std::filesystem::path& err) {
+    std::string request;
+    const auto add = [&request](const std::string& text) { request.append(text).push_back('\0'); };
+    add(out);
+    add(err);
+    add(std::to_string(arguments.size() + 1));
+    add("kinora");
+    for (const std::string& argument : arguments) {
+      add(argument);
+    }
+    for (char** variable = environ; *variable != nullptr; ++variable) {
+      add(*variable);
+    }
+    ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+    pid_t program = -1;
+    if (::send(socket_.get(), request.data(), request.size(), MSG_NOSIGNAL) < 0 ||
+        ::recv(socket_.get(), &program, sizeof(program), 0) != sizeof(program)) {
+      program = -1;
+    }
+    ::prctl(PR_SET_CHILD_SUBREAPER, 0);
+    return program;
+  }
+
+ private:
+  OpenDescriptor socket_;
+  std::unique_ptr<ChildProcess> process_;
+};
+
 }  // namespace
 
-Program::Program(const std::filesystem::path& command, const std::vector<std::string>& arguments,
-                 const std::filesystem::path& folder) {
+Program::Program(const std::filesystem::path& folder) {
   static std::atomic<int> counter{0};
   const std::string name = "program-" + std::to_string(counter++);
   out_ = folder / (name + ".out");
   err_ = folder / (name + ".err");
+}
+
+Program::Program(const std::vector<std::string>& arguments, const std::filesystem::path& folder)
+    : Program(folder) {
+  // Ranks are started by the command line of their launcher, and a fork has not one of its own.
+  if (std::find(arguments.begin(), arguments.end(), "--ranks") != arguments.end()) {
+    start(kinora_program(), arguments);
+    return;
+  }
+  static ProgramServer server;
+  process_ = server.start(arguments, out_, err_);
+  KINORA_CHECK(process_ > 0, kIo, "[program server] the program could not be started");
+}
+
+Program::Program(const std::filesystem::path& command, const std::vector<std::string>& arguments,
+                 const std::filesystem::path& folder)
+    : Program(folder) {
+  start(command, arguments);
+}
+
+void Program::start(const std::filesystem::path& command,
+                    const std::vector<std::string>& arguments) {
   std::vector<std::string> words = {command.string()};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> argv;
@@ -103,7 +176,7 @@ std::filesystem::path kinora_program() {
 }
 
 Outcome run_kinora(const std::vector<std::string>& arguments, const std::filesystem::path& folder) {
-  return Program(kinora_program(), arguments, folder).wait();
+  return Program(arguments, folder).wait();
 }
 
 }  // namespace kinora::apps

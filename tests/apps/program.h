@@ -31,6 +31,9 @@ class Program {
   /// Starts `command`, found by its path, or by its name in PATH.
   Program(const std::filesystem::path& command, const std::vector<std::string>& arguments,
           const std::filesystem::path& folder);
+  /// Starts kinora: in a fork of a process that has loaded libtorch (program_server.h), or, if it
+  /// is to start ranks, as a user does.
+  Program(const std::vector<std::string>& arguments, const std::filesystem::path& folder);
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
   /// Kills it if it still runs.
@@ -44,6 +47,9 @@ class Program {
   Outcome wait(std::chrono::seconds limit = std::chrono::seconds(300));
 
  private:
+  explicit Program(const std::filesystem::path& folder);
+  void start(const std::filesystem::path& command, const std::vector<std::string>& arguments);
+
   std::filesystem::path out_;
   std::filesystem::path err_;
   pid_t process_ = -1;
@@ -51,10 +57,10 @@ class Program {
   int status_ = 0;
 };
 
-/// The program under test.
+/// The program under test, for a Program that is started as a user starts it.
 [[nodiscard]] std::filesystem::path kinora_program();
 
-/// Runs kinora to its end.
+/// Runs kinora to its end, without the time that libtorch takes to load (program_server.h).
 Outcome run_kinora(const std::vector<std::string>& arguments, const std::filesystem::path& folder);
 
 }  // namespace kinora::apps

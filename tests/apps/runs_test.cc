@@ -21,7 +21,7 @@ class RunsTest : public RunTest {
   std::unique_ptr<Program> start(const fs::path& run, const Arguments& more = {}) const {
     Arguments arguments = train_command(run, {"train.steps=1000000", "checkpoint.every=0"});
     arguments.insert(arguments.end(), more.begin(), more.end());
-    auto program = std::make_unique<Program>(kinora_program(), arguments, folder());
+    auto program = std::make_unique<Program>(arguments, folder());
     wait_for_log(*program, run, 3);
     return program;
   }

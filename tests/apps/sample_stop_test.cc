@@ -45,7 +45,7 @@ class SampleStopTest : public RunTest {
 
   /// Sends `signal` once there are samples.
   Outcome stopped(const std::string& out, const Arguments& more, int signal) const {
-    Program program(kinora_program(), command(out, more), folder());
+    Program program(command(out, more), folder());
     while (program.is_running() && num_samples(out) == 0) {
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
