@@ -20,14 +20,14 @@ SMALL = ["train.global_batch=2", "train.micro_batch=1", "train.device=cpu", "tra
          'autoencoder.path=""']
 SMALL_TRANSFORMER = ["model.depth=1", "model.hidden=192"]
 SMALL_UNETS = {name: ["model.unet.channels=[32, 32, 32]"] for name in ("scenes-unet",)}
+SMALL_PICTURES = ["model.height=16", "model.width=16", "data.height=128", "data.width=128"]
 for name in ("pretrain", "finetune", "lora", "lora-8gb", "dreambooth", "textual-inversion", "controlnet", "inpaint",
              "edit"):
-    SMALL_UNETS["sd15-" + name] = ["model.unet.channels=[32, 32, 32, 32]"]
+    SMALL_UNETS["sd15-" + name] = ["model.unet.channels=[32, 32, 32, 32]", *SMALL_PICTURES]
 SMALL_UNETS["imagenet-256-class-unet"] = ["model.unet.channels=[32, 32, 32, 32]"]
 SMALL_UNETS["sd15-textual-inversion"] += ["model.text_encoder.layers=1"]
 SMALL_UNETS["sdxl-lora-24gb"] = ["model.unet.channels=[32, 64, 64]", "model.unet.heads=[2, 2, 2]",
-                                 "model.unet.depths=[0, 1, 1]", "model.unet.middle_depth=1", "model.height=16",
-                                 "model.width=16", "data.height=128", "data.width=128"]
+                                 "model.unet.depths=[0, 1, 1]", "model.unet.middle_depth=1", *SMALL_PICTURES]
 
 
 def bench(recipe, *overrides):

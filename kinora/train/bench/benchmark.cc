@@ -46,7 +46,7 @@ double product_tflops(int64_t size, at::Device device, const std::function<void(
 }
 
 double gemm_tflops(at::ScalarType type, at::Device device) {
-  const int64_t size = device.is_cuda() ? 8192 : 1024;
+  const int64_t size = device.is_cuda() ? 8192 : 512;
   const at::Tensor a = random_matrix(0, size, device).to(type);
   const at::Tensor b = random_matrix(1, size, device).to(type);
   at::Tensor out = at::empty({size, size}, a.options());
