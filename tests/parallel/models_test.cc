@@ -1,4 +1,6 @@
 // Every family of models with its tokens on several ranks, against the committed references.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -39,10 +41,20 @@ bool suits(SequenceScheme scheme, int64_t ranks, const std::string& architecture
 template <typename AnyFixture>
 void expect_mean_gradients(models::Model& model, const AnyFixture& fixture,
                            const comm::Group& world) {
+  std::vector<at::Tensor> gradients;
+  std::vector<int64_t> sizes;
   for (const auto& [path, parameter] : model.named_parameters()) {
-    world.all_reduce(parameter->grad, comm::Reduction::kMean);
+    gradients.push_back(parameter->grad.flatten());
+    sizes.push_back(parameter->grad.numel());
+  }
+  const at::Tensor all = at::cat(gradients);
+  world.all_reduce(all, comm::Reduction::kMean);
+  gradients = all.split_with_sizes(sizes);
+  size_t i = 0;
+  for (const auto& [path, parameter] : model.named_parameters()) {
+    const at::Tensor mean = gradients[i++].view_as(parameter->grad);
     EXPECT_LT(
-        models::relative_error(models::without_key_bias(path, parameter->grad),
+        models::relative_error(models::without_key_bias(path, mean),
                                models::without_key_bias(path, fixture.tensor("grad." + path))),
         tolerance::kWholeModel)
         << path;
