@@ -19,6 +19,7 @@ PAGES = sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").glob("*.md"))
 SMALL = ["train.global_batch=2", "train.micro_batch=1", "train.device=cpu", "train.threads=1",
          'autoencoder.path=""']
 SMALL_TRANSFORMER = ["model.depth=1", "model.hidden=192"]
+SMALL_CLIPS = ["model.height=16", "model.width=24", "data.height=128", "data.width=192"]
 SMALL_UNETS = {name: ["model.unet.channels=[32, 32, 32]"] for name in ("scenes-unet",)}
 SMALL_PICTURES = ["model.height=16", "model.width=16", "data.height=128", "data.width=128"]
 for name in ("pretrain", "finetune", "lora", "lora-8gb", "dreambooth", "textual-inversion", "controlnet", "inpaint",
@@ -32,6 +33,8 @@ SMALL_UNETS["sdxl-lora-24gb"] = ["model.unet.channels=[32, 64, 64]", "model.unet
 
 def bench(recipe, *overrides):
     small = SMALL + SMALL_UNETS.get(recipe.stem, SMALL_TRANSFORMER)
+    if recipe.stem.startswith("opensora-"):
+        small += SMALL_CLIPS
     return subprocess.run(
         [KINORA, "bench", "train", str(recipe), *small, *overrides, "--warmup", "0", "--steps", "1",
          "--json"], capture_output=True, text=True)
