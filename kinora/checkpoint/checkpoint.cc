@@ -25,6 +25,7 @@ namespace fs = std::filesystem;
 /// Where a parameter lies in a checkpoint.
 struct SavedSlot {
   size_t bucket;
+  const optim::Bucket* its_bucket;
   const optim::Slot* slot;
 };
 
@@ -36,7 +37,7 @@ std::unordered_map<std::string, SavedSlot> find_slots(const Manifest& manifest,
   std::unordered_map<std::string, SavedSlot> saved;
   for (size_t b = 0; b < manifest.buckets.size(); ++b) {
     for (const optim::Slot& slot : manifest.buckets[b].slots) {
-      saved[slot.path] = {b, &slot};
+      saved[slot.path] = {b, &manifest.buckets[b], &slot};
     }
   }
   size_t count = 0;
@@ -98,11 +99,14 @@ class PartsReader {
 
   void add(const RoleReader& reader, const SavedSlot& from, const optim::Slot& slot,
            optim::Role role, const optim::Arena::Part& part) {
+    KINORA_CHECK(role.kind != optim::Role::Kind::kExpAvgSq || !from.slot->is_matrix, kDamaged,
+                 "[checkpoint] ", slot.path,
+                 " must have an exp_avg_sq, but it is a matrix of muon");
     if (from.slot->channels_last == slot.channels_last) {
       KINORA_CHECK(from.slot->offset % role.elements_each() == 0, kDamaged, "[checkpoint] ",
                    slot.path, " must begin with a block of ", role.elements_each(),
                    " elements, got an offset of ", from.slot->offset);
-      const int64_t begin = (from.slot->offset + part.begin) / role.elements_each();
+      const int64_t begin = from.its_bucket->count_of(role, from.slot->offset + part.begin);
       targets_.push_back({&reader, from.bucket, begin, part.values});
       return;
     }
@@ -110,7 +114,8 @@ class PartsReader {
                  slot.path, " lie in another order. Hint: use the kinora that wrote it");
     reordered_.push_back(
         {at::empty({slot.numel}, reader.type(from.bucket)), from.slot, &slot, part});
-    targets_.push_back({&reader, from.bucket, from.slot->offset, reordered_.back().elements});
+    targets_.push_back({&reader, from.bucket, from.its_bucket->count_of(role, from.slot->offset),
+                        reordered_.back().elements});
   }
 
   const std::unordered_map<std::string, SavedSlot>& saved_;

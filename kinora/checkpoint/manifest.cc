@@ -157,9 +157,15 @@ Manifest parse(const Json& json) {
       slot.at("shape").get_to(parsed.shape);
       slot.at("offset").get_to(parsed.offset);
       parsed.channels_last = slot.value("channels_last", false);
+      parsed.is_matrix = slot.value("is_matrix", false);
       KINORA_CHECK(!parsed.channels_last || parsed.shape.size() > 2, kDamaged, parsed.path,
                    " must have 3 dims or more to lie in channels_last order, got ",
                    parsed.shape.size());
+      const int64_t before =
+          bucket.slots.size() > 1 ? bucket.slots[bucket.slots.size() - 2].offset : 0;
+      KINORA_CHECK(parsed.offset >= before && parsed.offset <= bucket.numel, kDamaged, parsed.path,
+                   " must lie behind ", before, " in the ", bucket.numel,
+                   " elements of its bucket, got ", parsed.offset);
     }
     manifest.buckets.push_back(std::move(bucket));
   }
@@ -185,6 +191,9 @@ std::string to_json(const Manifest& manifest) {
           {"name", slot.path}, {"shape", slot.shape}, {"dtype", "F32"}, {"offset", slot.offset}});
       if (slot.channels_last) {
         tensor["channels_last"] = true;
+      }
+      if (slot.is_matrix) {
+        tensor["is_matrix"] = true;
       }
     }
     json["buckets"].push_back(

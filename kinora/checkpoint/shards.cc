@@ -115,10 +115,10 @@ std::vector<ShardFile> shard_files(const optim::Arena& arena, Part part) {
     std::vector<io::SafetensorsSpec> specs;
     int64_t size = 0;
     for (const optim::Bucket& bucket : arena.buckets()) {
-      const int64_t each = role.elements_each();
-      const int64_t numel = bucket.numel / part.count / each;
-      const at::Tensor array =
-          bucket.tensor(role).narrow(0, numel * part.index - bucket.slice_begin / each, numel);
+      const int64_t size_of_part = bucket.numel / part.count;
+      const int64_t begin = bucket.place_of(role, size_of_part * part.index);
+      const int64_t numel = bucket.place_of(role, size_of_part * (part.index + 1)) - begin;
+      const at::Tensor array = bucket.tensor(role).narrow(0, begin, numel);
       file.arrays.push_back(array);
       specs.push_back(
           {.name = bucket.name, .dtype = device::dtype_of(array.scalar_type()), .shape = {numel}});
@@ -240,11 +240,13 @@ RoleReader::RoleReader(const fs::path& checkpoint, const Manifest& manifest, opt
   const std::vector<Shard> shards = shards_of(manifest, checkpoint, optim::to_string(role));
   const auto count = static_cast<int64_t>(shards.size());
   for (const optim::Bucket& bucket : manifest.buckets) {
-    const int64_t numel = bucket.numel / role.elements_each();
-    KINORA_CHECK(bucket.numel % role.elements_each() == 0 && numel % count == 0, kDamaged,
-                 "[checkpoint] ", checkpoint, ": the ", bucket.numel, " elements of bucket ",
-                 bucket.name, " do not divide into ", count, " parts");
-    part_numel_.push_back(numel / count);
+    KINORA_CHECK(bucket.numel % (role.elements_each() * count) == 0, kDamaged, "[checkpoint] ",
+                 checkpoint, ": the ", bucket.numel, " elements of bucket ", bucket.name,
+                 " do not divide into ", count, " parts");
+    std::vector<int64_t>& begins = part_begins_.emplace_back();
+    for (int64_t part = 0; part <= count; ++part) {
+      begins.push_back(bucket.count_of(role, bucket.numel / count * part));
+    }
     types_.push_back(at::kFloat);
   }
   for (const Shard& shard : shards) {
@@ -253,15 +255,16 @@ RoleReader::RoleReader(const fs::path& checkpoint, const Manifest& manifest, opt
     File& file = files_.emplace_back();
     file.reader = std::make_unique<io::FileReader>(path);
     for (size_t b = 0; b < manifest.buckets.size(); ++b) {
+      const int64_t numel = part_begins_[b][files_.size()] - part_begins_[b][files_.size() - 1];
       const io::SafetensorsTensor* found = header.find(manifest.buckets[b].name);
       const bool first = files_.size() == 1;
       const bool is_known = found != nullptr && (found->dtype == DType::kF32 ||
                                                  found->dtype == type_in_8_or_16_bits(role));
-      KINORA_CHECK(is_known && found->shape == std::vector<int64_t>{part_numel_[b]} &&
+      KINORA_CHECK(is_known && found->shape == std::vector<int64_t>{numel} &&
                        (first || device::dtype_of(types_[b]) == found->dtype),
                    kDamaged, "[checkpoint] ", path, " must hold bucket ", manifest.buckets[b].name,
-                   ", ", to_string(first ? DType::kF32 : device::dtype_of(types_[b])), " [",
-                   part_numel_[b], "]");
+                   ", ", to_string(first ? DType::kF32 : device::dtype_of(types_[b])), " [", numel,
+                   "]");
       types_[b] = device::scalar_type(found->dtype);
       // The data end with the last tensor, and the file with the data.
       const auto& last = header.tensors().back().data;
@@ -275,13 +278,14 @@ void RoleReader::read(size_t bucket, int64_t begin, const at::Tensor& out) const
   auto* bytes = static_cast<std::byte*>(out.mutable_data_ptr());
   const auto element = static_cast<int64_t>(out.element_size());
   const int64_t end = begin + out.numel();
-  const int64_t part_numel = part_numel_[bucket];
+  const std::vector<int64_t>& begins = part_begins_[bucket];
   while (begin < end) {
-    const File& file = files_[static_cast<size_t>(begin / part_numel)];
-    const int64_t first = begin % part_numel;
-    const int64_t count = std::min(end - begin, part_numel - first);
+    const auto next = std::ranges::upper_bound(begins, begin);
+    const int64_t first = *std::prev(next);
+    const int64_t count = std::min(end, *next) - begin;
     const auto size = static_cast<size_t>(count * element);
-    file.reader->read_at(file.offsets[bucket] + first * element, {bytes, size});
+    const File& file = files_[static_cast<size_t>(next - begins.begin() - 1)];
+    file.reader->read_at(file.offsets[bucket] + (begin - first) * element, {bytes, size});
     bytes += size;
     begin += count;
   }

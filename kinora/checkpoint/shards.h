@@ -72,8 +72,8 @@ class RoleReader {
   };
 
   std::vector<File> files_;
-  std::vector<int64_t> part_numel_;    // [bucket]
-  std::vector<at::ScalarType> types_;  // [bucket]
+  std::vector<std::vector<int64_t>> part_begins_;  // [bucket][part], and the end
+  std::vector<at::ScalarType> types_;              // [bucket]
 };
 
 /// Where elements of a role go.

@@ -103,8 +103,8 @@ std::string Writer::Impl::prepare(const TrainingState& state) const {
   }
   for (const optim::Bucket& bucket : arena.buckets()) {
     for (const optim::Role role : arena.state_roles()) {
-      bytes +=
-          static_cast<int64_t>(bucket.tensor(role).nbytes()) * (bucket.numel / bucket.slice_numel);
+      bytes += static_cast<int64_t>(bucket.tensor(role).element_size()) *
+               bucket.count_of(role, bucket.numel);
     }
   }
   check_space(options.folder, bytes);

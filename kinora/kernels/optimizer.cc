@@ -149,7 +149,25 @@ struct UpdateBody {
   }
 };
 
+struct DirectionBody {
+  [[gnu::always_inline]] static void run(const UpdateScalars& scalars, int64_t count,
+                                         float* __restrict__ grad, float* __restrict__ exp_avg) {
+    const UpdateScalars constants = scalars;  // no aliasing with the arrays
+    for (int64_t i = 0; i < count; ++i) {
+      direct_element(constants, grad + i, exp_avg + i);
+    }
+  }
+};
+
 }  // namespace
+
+void make_directions(const UpdateBuffers& buffers, const UpdateParameters& parameters,
+                     const StepControl& control, int64_t begin, int64_t end) {
+  if (control.skip == 0) {
+    run_simd<DirectionBody>(update_scalars(parameters, control, buffers.lr_factor), end - begin,
+                            buffers.grad + begin, buffers.exp_avg + begin);
+  }
+}
 
 void update_weights(const UpdateBuffers& buffers, const UpdateParameters& parameters,
                     const StepControl& control, int64_t begin, int64_t end) {
@@ -169,6 +187,8 @@ void update_weights(const UpdateBuffers& buffers, const UpdateParameters& parame
       return run.template operator()<UpdateRule::kLion>();
     case UpdateRule::kSgd:
       return run.template operator()<UpdateRule::kSgd>();
+    case UpdateRule::kMuon:
+      return run.template operator()<UpdateRule::kMuon>();
   }
 }
 

@@ -32,9 +32,17 @@ enum class UpdateRule : uint8_t {
   kLion,
   /// torch.optim.SGD with momentum beta1, no dampening; weight decay is added to the gradient.
   kSgd,
+  /// Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024, in the form of
+  /// torch.optim.Muon: matrices follow their momentum (decay beta1, Nesterov's) made orthogonal,
+  /// times 0.2 sqrt(max(rows, columns)) (Liu et al., "Muon is scalable for LLM training", 2025), so
+  /// that rates and weight decay are AdamW's. Here of matrices alone: others take kAdamW. A step
+  /// has
+  /// two passes, make_directions and update_weights, and between them the directions become
+  /// orthogonal (ops/orthogonal.h).
+  kMuon,
 };
 
-/// Whether it keeps exp_avg_sq.
+/// Whether what it updates has exp_avg_sq.
 KINORA_HOST_DEVICE constexpr bool has_second_moment(UpdateRule rule) {
   return rule == UpdateRule::kAdamW;
 }
@@ -177,7 +185,7 @@ struct CodedMoment {
 /// One bucket, or a slice of it: arrays of `count` elements that do not overlap.
 struct UpdateBuffers {
   float* master = nullptr;      ///< in and out: fp32 weights; null: `compute` is all there is
-  float* grad = nullptr;        ///< in; zero afterwards
+  float* grad = nullptr;        ///< in (kMuon: the direction); zero afterwards
   float* exp_avg = nullptr;     ///< in and out: first moment, or momentum; null in k8Bit
   float* exp_avg_sq = nullptr;  ///< in and out: second moment; null: the rule has none, or in k8Bit
   CodedMoment coded_avg = {};   ///< exp_avg in k8Bit
@@ -268,14 +276,28 @@ KINORA_HOST_DEVICE inline UpdateScalars update_scalars(const UpdateParameters& p
   return scalars;
 }
 
+/// One element's direction by kMuon, before it is made orthogonal: the momentum of the next step,
+/// were its gradient this one's. In the order of operations of torch.optim.Muon.
+KINORA_HOST_DEVICE inline void direct_element(const UpdateScalars& scalars, float* grad,
+                                              float* exp_avg) {
+  const float g = *grad * scalars.multiplier;
+  const float m = *exp_avg + scalars.beta1_complement * (g - *exp_avg);
+  *exp_avg = m;
+  *grad = m - (m - g) * scalars.beta1_complement;
+}
+
 /// One element, in the order of operations of torch.optim.AdamW (single tensor), of the published
-/// Lion (google/automl, lion_pytorch.py) or of torch.optim.SGD.
+/// Lion (google/automl, lion_pytorch.py), of torch.optim.SGD or of torch.optim.Muon, of which
+/// `grad` is the direction.
 /// @param exp_avg_sq  of rules that have it
 template <UpdateRule kRule>
 KINORA_HOST_DEVICE inline void update_element(const UpdateScalars& scalars, float grad,
                                               float* weight, float* exp_avg, float* exp_avg_sq) {
   const float g = grad * scalars.multiplier;
-  if constexpr (kRule == UpdateRule::kAdamW) {
+  if constexpr (kRule == UpdateRule::kMuon) {
+    const float kept = *weight * scalars.weight_keep;
+    *weight = kept + scalars.negative_step_size * grad;
+  } else if constexpr (kRule == UpdateRule::kAdamW) {
     const float kept = *weight * scalars.weight_keep;
     const float m = *exp_avg + scalars.beta1_complement * (g - *exp_avg);
     const float v = *exp_avg_sq * scalars.beta2 + scalars.beta2_complement * g * g;
@@ -321,6 +343,11 @@ KINORA_HOST_DEVICE inline uint16_t round_stochastically(float value, uint32_t ra
   const bool stays = (rounded & 0x7f800000U) == 0x7f800000U;  // the largest, infinities and NaN
   return static_cast<uint16_t>((stays ? bits : rounded) >> 16);
 }
+
+/// The first pass of kMuon, over elements [begin, end): exp_avg follows the gradient, and grad
+/// becomes the direction. With control.skip nothing changes. Of UpdateBuffers grad and exp_avg.
+void make_directions(const UpdateBuffers& buffers, const UpdateParameters& parameters,
+                     const StepControl& control, int64_t begin, int64_t end);
 
 /// For each element of [begin, end): g = grad * multiplier; the rule; without a master w =
 /// round_stochastically(w); ema_k = ema_k * d_k + w (1 - d_k); compute = round(w); grad = 0. With

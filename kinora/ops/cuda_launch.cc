@@ -76,6 +76,13 @@ void prepare_update(const at::Tensor& control, const kernels::UpdatePolicy& poli
                                                   c10::cuda::getCurrentCUDAStream()));
 }
 
+void make_directions(const BucketTable& table, const kernels::UpdateParameters& parameters,
+                     const at::Tensor& control) {
+  const c10::cuda::CUDAGuard guard(control.device());
+  KINORA_CUDA_CHECK(kernels::cuda::make_directions(
+      launch_table(table), parameters, device_control(control), c10::cuda::getCurrentCUDAStream()));
+}
+
 void update_weights(const BucketTable& table, const kernels::UpdateParameters& parameters,
                     const at::Tensor& control) {
   const c10::cuda::CUDAGuard guard(control.device());

@@ -354,6 +354,29 @@ void prepare_update(const at::Tensor& control, const kernels::UpdatePolicy& poli
   }
 }
 
+void make_directions(const BucketTable& table, const kernels::UpdateParameters& parameters,
+                     const at::Tensor& control) {
+  for (const OptimizerBucket& bucket : table.buckets()) {
+    check_call(bucket, control);
+    check_parameters(bucket, parameters);
+  }
+  if (table.device_table().defined()) {
+    cuda::make_directions(table, parameters, control);
+    return;
+  }
+  for (const OptimizerBucket& bucket : table.buckets()) {
+    if (bucket.device().is_cpu()) {
+      const kernels::UpdateBuffers buffers = pointers(bucket);
+      const StepControl& decisions = *host_control(control);
+      for_chunks(bucket.numel(), kUpdateChunk, [&](int64_t begin, int64_t end) {
+        kernels::make_directions(buffers, parameters, decisions, begin, end);
+      });
+    } else {
+      make_directions_composed(bucket, parameters, control);
+    }
+  }
+}
+
 void update_weights(const BucketTable& table, const kernels::UpdateParameters& parameters,
                     const at::Tensor& control) {
   for (const OptimizerBucket& bucket : table.buckets()) {
@@ -393,6 +416,20 @@ void publish_report(const at::Tensor& control, const at::Tensor& loss, const at:
   report->step = value.steps;
 }
 
+void make_directions_composed(const OptimizerBucket& bucket,
+                              const kernels::UpdateParameters& parameters,
+                              const at::Tensor& control) {
+  check_bucket(bucket);
+  check_parameters(bucket, parameters);
+  check_call(bucket, control);
+  const StepControl decisions = read_step_control(control);
+  if (decisions.skip == 0) {
+    bucket.grad.mul_(decisions.multiplier);
+    bucket.exp_avg.lerp_(bucket.grad, 1.0 - parameters.beta1);
+    bucket.grad.lerp_(bucket.exp_avg, parameters.beta1);
+  }
+}
+
 void update_weights_composed(const OptimizerBucket& bucket,
                              const kernels::UpdateParameters& parameters,
                              const at::Tensor& control) {
@@ -409,7 +446,9 @@ void update_weights_composed(const OptimizerBucket& bucket,
   const at::Tensor exp_avg = decoded(bucket.exp_avg, bucket.exp_avg_scales, kernels::kSignedCodes);
   const at::Tensor exp_avg_sq =
       decoded(bucket.exp_avg_sq, bucket.exp_avg_sq_scales, kernels::kUnsignedCodes);
-  bucket.grad.mul_(decisions.multiplier);
+  if (parameters.rule != kernels::UpdateRule::kMuon) {
+    bucket.grad.mul_(decisions.multiplier);
+  }
   switch (parameters.rule) {
     case kernels::UpdateRule::kAdamW: {
       weight.mul_(1.0 - lr * parameters.weight_decay);
@@ -432,6 +471,9 @@ void update_weights_composed(const OptimizerBucket& bucket,
       bucket.grad.add_(weight, parameters.weight_decay);
       exp_avg.mul_(parameters.beta1).add_(bucket.grad);
       weight.add_(exp_avg, -lr);
+      break;
+    case kernels::UpdateRule::kMuon:
+      weight.mul_(1.0 - lr * parameters.weight_decay).add_(bucket.grad, -lr);
       break;
   }
   if (has_codes(bucket)) {

@@ -104,6 +104,10 @@ void add_sum_squares(const BucketTable& table, const at::Tensor& control);
 void prepare_update(const at::Tensor& control, const kernels::UpdatePolicy& policy,
                     const at::Tensor& exchange = {});
 
+/// kernels::make_directions over all buckets.
+void make_directions(const BucketTable& table, const kernels::UpdateParameters& parameters,
+                     const at::Tensor& control);
+
 /// kernels::update_weights over all buckets; parameters.num_emas is theirs. Throws kShape.
 void update_weights(const BucketTable& table, const kernels::UpdateParameters& parameters,
                     const at::Tensor& control);
@@ -112,8 +116,12 @@ void update_weights(const BucketTable& table, const kernels::UpdateParameters& p
 /// @param loss  one fp32 element on the device, or undefined.
 void publish_report(const at::Tensor& control, const at::Tensor& loss, const at::Tensor& exchange);
 
-/// update_weights of one bucket as ATen calls, on any device: the path of a GPU without our own
-/// kernels, and the oracle of tests. Waits for the device, to read the control block.
+/// make_directions and update_weights of one bucket as ATen calls, on any device: the path of a GPU
+/// without our own kernels, and the oracle of tests. They wait for the device, to read the control
+/// block.
+void make_directions_composed(const OptimizerBucket& bucket,
+                              const kernels::UpdateParameters& parameters,
+                              const at::Tensor& control);
 void update_weights_composed(const OptimizerBucket& bucket,
                              const kernels::UpdateParameters& parameters,
                              const at::Tensor& control);

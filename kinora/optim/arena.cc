@@ -18,6 +18,7 @@
 #include "kinora/ops/random.h"
 #include "kinora/optim/arena_layout.h"
 #include "kinora/optim/held_weights.h"
+#include "kinora/optim/orthogonalise.h"
 
 namespace kinora::optim {
 namespace {
@@ -37,6 +38,15 @@ void check_options(const ArenaOptions& options) {
   KINORA_CHECK(options.offload >= 0.0 && options.offload <= 1.0, kConfig,
                "[arena] the share of state in the host's memory must be in [0, 1], got ",
                options.offload);
+  if (options.rule == kernels::UpdateRule::kMuon) {
+    KINORA_CHECK(options.moments == kernels::MomentFormat::kF32, kConfig,
+                 "[arena] muon keeps its moments in fp32: matrices are made of their momentum, "
+                 "whose codes of 8 bits would be rounded twice a step. Hint: optim.moments=fp32");
+    KINORA_CHECK(options.offload == 0.0, kConfig,
+                 "[arena] muon keeps its state on the device: its updates are more than the one "
+                 "pass that reads the host's memory, got a share of ",
+                 options.offload, " to offload. Hint: optim.offload=0");
+  }
   const Sharding& sharding = options.sharding;
   KINORA_CHECK(sharding.stage >= 0 && sharding.stage <= 3, kConfig,
                "[arena] the stage of ZeRO must be 0 to 3, got ", sharding.stage);
@@ -198,6 +208,19 @@ at::Tensor Bucket::tensor(Role role) const {
   KINORA_UNREACHABLE("[arena] unknown role");
 }
 
+int64_t Bucket::count_of(Role role, int64_t elements) const {
+  int64_t count = elements / role.elements_each();
+  if (role.kind == Role::Kind::kExpAvgSq) {
+    for (size_t k = 0; k < slots.size(); ++k) {
+      const int64_t end = k + 1 < slots.size() ? slots[k + 1].offset : numel;  // with padding
+      if (slots[k].is_matrix) {
+        count -= std::clamp(elements, slots[k].offset, end) - slots[k].offset;
+      }
+    }
+  }
+  return count;
+}
+
 namespace {
 
 /// The system promises more than it has, and ends the process that takes it at its word; so what
@@ -270,6 +293,8 @@ Arena::Arena(const std::vector<nn::NamedParameter>& parameters,
     Bucket& bucket = buckets_[i];
     std::vector<Owner> owners;
     for (size_t k = 0; k < bucket.slots.size(); ++k) {
+      bucket.slots[k].is_matrix = options.train && options.rule == kernels::UpdateRule::kMuon &&
+                                  is_matrix(*layout.owners[i][k]);
       places_[bucket.slots[k].path] = {i, k};
       owners.push_back({layout.owners[i][k], at::Tensor()});
     }
@@ -389,15 +414,16 @@ void Arena::materialise(Bucket* bucket, std::vector<Owner>* owners) {
     const at::ScalarType moments = coded ? at::kByte : at::kFloat;
     const int64_t num_scales = bucket->slice_numel / kernels::kCodeBlock;
     // Checkpoints do not have what lies between slots, which shares blocks: always zeros.
-    const auto moment = [&](const kernels::CodeMap& map) {
-      at::Tensor array = state(bucket->slice_numel, moments);
+    const auto moment = [&](Role role, const kernels::CodeMap& map) {
+      const int64_t end = bucket->slice_begin + bucket->slice_numel;
+      at::Tensor array = state(bucket->place_of(role, end), moments);
       return coded ? array.fill_(kernels::nearest_code(map.bound, 0.0F)) : array;
     };
     const auto scales = [&] { return coded ? state(num_scales, at::kFloat) : at::Tensor(); };
-    bucket->exp_avg = moment(kernels::kSignedCodes);
+    bucket->exp_avg = moment(Role::exp_avg(), kernels::kSignedCodes);
     bucket->exp_avg_scales = scales();
-    if (kernels::has_second_moment(options_.rule)) {
-      bucket->exp_avg_sq = moment(kernels::kUnsignedCodes);
+    if (keeps_second_moments(options_.rule)) {
+      bucket->exp_avg_sq = moment(Role::exp_avg_sq(), kernels::kUnsignedCodes);
       bucket->exp_avg_sq_scales = scales();
     }
     for (size_t k = 0; k < options_.ema_decays.size(); ++k) {
@@ -482,7 +508,7 @@ std::vector<Role> Arena::state_roles() const {
   if (coded) {
     roles.push_back(Role::exp_avg_scales());
   }
-  if (kernels::has_second_moment(options_.rule)) {
+  if (keeps_second_moments(options_.rule)) {
     roles.push_back(Role::exp_avg_sq());
     if (coded) {
       roles.push_back(Role::exp_avg_sq_scales());
@@ -526,11 +552,13 @@ at::Tensor Arena::export_parameter(const std::string& path, Role role) const {
   const Bucket& bucket = buckets_[place.bucket];
   const Slot& slot = bucket.slots[place.slot];
   const at::Tensor flat = bucket.tensor(role);
-  KINORA_CHECK(flat.defined() && role.elements_each() == 1, kConfig, "[arena] ", path,
-               " has no array ", to_string(role),
+  const int64_t end = slot.offset + slot.numel;
+  KINORA_CHECK(flat.defined() && role.elements_each() == 1 &&
+                   bucket.count_of(role, end) - bucket.count_of(role, slot.offset) == slot.numel,
+               kConfig, "[arena] ", path, " has no array ", to_string(role),
                options_.train ? "" : ": this arena was made for sampling");
   if (bucket.slice_numel == bucket.numel) {
-    return slot_view(flat, slot);
+    return in_shape(flat.narrow(0, bucket.place_of(role, slot.offset), slot.numel), slot);
   }
   // Who owns a part of it sends that to the others.
   at::Tensor values = at::empty({slot.numel}, flat.options());
@@ -541,7 +569,8 @@ at::Tensor Arena::export_parameter(const std::string& path, Role role) const {
     }
     const at::Tensor target = values.narrow(0, part.begin, part.end - part.begin);
     if (rank == options_.sharding.group.rank()) {
-      target.copy_(flat.narrow(0, slot.offset + part.begin - bucket.slice_begin, target.numel()));
+      const int64_t place = bucket.place_of(role, slot.offset + part.begin);
+      target.copy_(flat.narrow(0, place, target.numel()));
     }
     options_.sharding.group.broadcast(target, rank);
   }
@@ -559,9 +588,9 @@ Arena::Part Arena::own_part(const std::string& path, Role role) const {
     return {.values = flat.narrow(0, 0, 0), .begin = 0};
   }
   const int64_t each = role.elements_each();  // divides where slots and slices begin
-  return {.values = flat.narrow(0, (slot.offset + part.begin - bucket.slice_begin) / each,
-                                (part.end - part.begin + each - 1) / each),
-          .begin = part.begin};
+  const int64_t begin = bucket.place_of(role, slot.offset + part.begin);
+  const int64_t end = bucket.place_of(role, slot.offset + part.end + each - 1);
+  return {.values = flat.narrow(0, begin, end - begin), .begin = part.begin};
 }
 
 void Arena::load_parameter(const std::string& path, const at::Tensor& value) {

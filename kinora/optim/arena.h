@@ -46,7 +46,7 @@ struct Role {
   [[nodiscard]] static Role exp_avg_scales() { return {Kind::kExpAvgScales}; }
   [[nodiscard]] static Role exp_avg_sq_scales() { return {Kind::kExpAvgSqScales}; }
 
-  /// Elements of a bucket that have one of the array's together.
+  /// Elements of a bucket that have one of the array's together (Bucket::count_of counts them).
   [[nodiscard]] int64_t elements_each() const;
 };
 
@@ -88,6 +88,8 @@ struct Slot {
   int64_t numel = 0;
   double lr_factor = 1.0;      ///< nn::Parameter::lr_factor
   bool channels_last = false;  ///< nn::Parameter::channels_last
+  /// Muon: its update takes it whole, as [shape[0], the others], and it has no exp_avg_sq.
+  bool is_matrix = false;
 };
 
 /// Elements [numel] as they lie in a slot, in its shape: a view.
@@ -96,8 +98,9 @@ struct Slot {
 [[nodiscard]] at::Tensor in_order(const at::Tensor& tensor, const Slot& slot);
 
 /// `whole` arrays have `numel` elements, the others those of this rank's slice,
-/// [slice_begin, slice_begin + slice_numel); zeros between the slots. Undefined where the arena has
-/// no such role. Without a division a slice is everything, and each pair below one tensor.
+/// [slice_begin, slice_begin + slice_numel), as count_of counts; zeros between the slots. Undefined
+/// where the arena has no such role. Without a division a slice is everything, and each pair below
+/// one tensor.
 struct Bucket {
   std::string name;
   int64_t numel = 0;
@@ -113,11 +116,11 @@ struct Bucket {
   at::Tensor whole_compute;
   at::Tensor whole_grad;  ///< fp32
 
-  at::Tensor compute;  ///< what this rank contributes to whole_compute; may be `master` itself
-  at::Tensor master;   ///< fp32, or bf16 (kernels::MasterFormat)
-  at::Tensor grad;     ///< fp32
-  at::Tensor exp_avg;  ///< fp32, or uint8: codes (kernels::MomentFormat)
-  at::Tensor exp_avg_sq;
+  at::Tensor compute;     ///< what this rank contributes to whole_compute; may be `master` itself
+  at::Tensor master;      ///< fp32, or bf16 (kernels::MasterFormat)
+  at::Tensor grad;        ///< fp32
+  at::Tensor exp_avg;     ///< fp32, or uint8: codes (kernels::MomentFormat)
+  at::Tensor exp_avg_sq;  ///< likewise, of what is no matrix (Slot::is_matrix) alone
   at::Tensor exp_avg_scales;  ///< fp32, of codes
   at::Tensor exp_avg_sq_scales;
   std::vector<at::Tensor> ema;  ///< fp32
@@ -128,6 +131,13 @@ struct Bucket {
 
   /// This rank's slice of a role's array; undefined if there is none.
   [[nodiscard]] at::Tensor tensor(Role role) const;
+  /// Elements of a role's whole array that belong to the first `elements` of the bucket.
+  [[nodiscard]] int64_t count_of(Role role, int64_t elements) const;
+  /// Elements of tensor(role) before what belongs to the bucket's element `element`, which is in
+  /// the slice.
+  [[nodiscard]] int64_t place_of(Role role, int64_t element) const {
+    return count_of(role, element) - count_of(role, slice_begin);
+  }
   /// Whether the buffer of whole_compute (whole_grad) is this bucket's own for good.
   bool owns_compute = true;
   bool owns_grad = true;
@@ -144,6 +154,11 @@ struct HeldOptions {
   /// Whether any are held otherwise than they are read.
   [[nodiscard]] bool any() const { return format.has_value() || offload > 0.0; }
 };
+
+/// Whether buckets have exp_avg_sq: of muon for what is no matrix.
+[[nodiscard]] constexpr bool keeps_second_moments(kernels::UpdateRule rule) {
+  return kernels::has_second_moment(rule) || rule == kernels::UpdateRule::kMuon;
+}
 
 struct ArenaOptions {
   at::Device device = at::kCPU;

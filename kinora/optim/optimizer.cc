@@ -9,6 +9,7 @@
 #include "kinora/core/philox.h"
 #include "kinora/kernels/block_codes.h"
 #include "kinora/ops/optimizer_step.h"
+#include "kinora/optim/orthogonalise.h"
 
 namespace kinora::optim {
 
@@ -29,8 +30,8 @@ bool are_same(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b
                     [](const at::Tensor& x, const at::Tensor& y) { return x.is_same(y); });
 }
 
-/// Elements of a bucket, counted from its slice's begin, whose parameters have one factor; `first`
-/// is that of the first of them.
+/// Elements of a bucket, counted from its slice's begin, whose parameters have one factor and are
+/// all matrices or none; `first` is that of the first of them.
 struct Stretch {
   int64_t begin = 0;
   int64_t end = 0;
@@ -45,7 +46,9 @@ std::vector<Stretch> stretches_of(const Bucket& bucket, bool rounds_stochastical
   for (const Slot& slot : bucket.slots) {
     const int64_t begin =
         std::clamp<int64_t>(slot.offset - bucket.slice_begin, 0, bucket.slice_numel);
-    if (rounds_stochastically || slot.lr_factor != stretches.back().first->lr_factor) {
+    const Slot& before = *stretches.back().first;
+    if (rounds_stochastically || slot.lr_factor != before.lr_factor ||
+        slot.is_matrix != before.is_matrix) {
       stretches.back().end = begin;
       stretches.push_back({begin, begin, &slot});
     }
@@ -56,17 +59,24 @@ std::vector<Stretch> stretches_of(const Bucket& bucket, bool rounds_stochastical
 }
 
 ops::OptimizerBucket part_of(const ops::OptimizerBucket& whole, const Stretch& stretch,
-                             int64_t slice_begin) {
+                             const Bucket& bucket) {
   const auto part = [&stretch](const at::Tensor& array, int64_t each = 1) {
     return array.defined()
                ? array.narrow(0, stretch.begin / each, (stretch.end - stretch.begin) / each)
                : array;
   };
+  const int64_t begin = bucket.slice_begin + stretch.begin;
+  const int64_t num_squares =
+      bucket.place_of(Role::exp_avg_sq(), bucket.slice_begin + stretch.end) -
+      bucket.place_of(Role::exp_avg_sq(), begin);
   ops::OptimizerBucket result{
       .master = part(whole.master),
       .grad = part(whole.grad),
       .exp_avg = part(whole.exp_avg),
-      .exp_avg_sq = part(whole.exp_avg_sq),
+      .exp_avg_sq =
+          whole.exp_avg_sq.defined() && num_squares > 0
+              ? whole.exp_avg_sq.narrow(0, bucket.place_of(Role::exp_avg_sq(), begin), num_squares)
+              : at::Tensor(),
       .ema = {},
       .compute = part(whole.compute),
       .leaves_grad = whole.leaves_grad,
@@ -74,7 +84,7 @@ ops::OptimizerBucket part_of(const ops::OptimizerBucket& whole, const Stretch& s
       .exp_avg_scales = part(whole.exp_avg_scales, kernels::kCodeBlock),
       .exp_avg_sq_scales = part(whole.exp_avg_sq_scales, kernels::kCodeBlock),
       .rounding = random_name(stretch.first->path.c_str()),
-      .place = slice_begin + stretch.begin - stretch.first->offset};
+      .place = begin - stretch.first->offset};
   for (const at::Tensor& ema : whole.ema) {
     result.ema.push_back(part(ema));
   }
@@ -105,6 +115,8 @@ const char* to_string(kernels::UpdateRule rule) {
       return "lion";
     case kernels::UpdateRule::kSgd:
       return "sgd";
+    case kernels::UpdateRule::kMuon:
+      return "muon";
   }
   return "unknown";
 }
@@ -118,8 +130,8 @@ const char* to_string(kernels::MasterFormat format) {
 }
 
 Optimizer::Optimizer(const OptimizerConfig& config, const Arena& arena, bool own_kernels)
-    : own_kernels_(own_kernels) {
-  for (const double beta : {config.beta1, config.beta2}) {
+    : rule_(config.rule), own_kernels_(own_kernels) {
+  for (const double beta : {config.momentum, config.beta1, config.beta2}) {
     KINORA_CHECK(beta >= 0.0 && beta < 1.0, kConfig, "[optim] betas must be in [0, 1), got ", beta);
   }
   KINORA_CHECK(config.eps > 0.0, kConfig, "[optim] eps must be above 0, got ", config.eps);
@@ -137,7 +149,8 @@ Optimizer::Optimizer(const OptimizerConfig& config, const Arena& arena, bool own
       kConfig, "[optim] this arena has moments in ", to_string(arena.options().moments),
       " and masters in ", to_string(arena.options().masters), ", not in ",
       to_string(config.moments), " and ", to_string(config.masters));
-  parameters_.rule = config.rule;
+  const bool is_muon = config.rule == kernels::UpdateRule::kMuon;
+  parameters_.rule = is_muon ? kernels::UpdateRule::kAdamW : config.rule;
   parameters_.moments = config.moments;
   parameters_.masters = config.masters;
   parameters_.seed = arena.options().seed;
@@ -156,6 +169,9 @@ Optimizer::Optimizer(const OptimizerConfig& config, const Arena& arena, bool own
   const std::vector<double>& decays = arena.options().ema_decays;
   parameters_.num_emas = static_cast<int>(decays.size());
   std::copy(decays.begin(), decays.end(), parameters_.ema_decay);
+  of_matrices_ = parameters_;
+  of_matrices_.rule = kernels::UpdateRule::kMuon;
+  of_matrices_.beta1 = config.momentum;
   if (std::ranges::any_of(arena.buckets(), &Bucket::is_offloaded) &&
       arena.options().device.is_cuda()) {
     beside_ = std::make_unique<device::SideStream>(arena.options().device, arena.buckets().size());
@@ -203,6 +219,7 @@ void Optimizer::prepare(const Arena& arena) {
   }
   std::vector<ops::OptimizerBucket> buckets;
   std::vector<ops::OptimizerBucket> near;
+  std::vector<ops::OptimizerBucket> matrices;
   far_.clear();
   for (size_t i = 0; i < arena.buckets().size(); ++i) {
     const Bucket& bucket = arena.buckets()[i];
@@ -223,9 +240,9 @@ void Optimizer::prepare(const Arena& arena) {
         .exp_avg_sq_scales = bucket.exp_avg_sq_scales};
     std::vector<ops::OptimizerBucket> parts;
     for (const Stretch& stretch : stretches_of(bucket, stochastic)) {
-      parts.push_back(part_of(whole, stretch, bucket.slice_begin));
+      buckets.push_back(part_of(whole, stretch, bucket));
+      (stretch.first->is_matrix ? matrices : parts).push_back(buckets.back());
     }
-    buckets.insert(buckets.end(), parts.begin(), parts.end());
     if (bucket.is_offloaded) {
       far_.emplace_back(i,
                         ops::BucketTable(std::move(parts), own_kernels_, ops::StatePlace::kHost));
@@ -234,7 +251,9 @@ void Optimizer::prepare(const Arena& arena) {
     }
   }
   table_ = ops::BucketTable(std::move(buckets), own_kernels_);
-  near_ = far_.empty() ? table_ : ops::BucketTable(std::move(near), own_kernels_);
+  const bool is_all = far_.empty() && matrices.empty();
+  near_ = is_all ? table_ : ops::BucketTable(std::move(near), own_kernels_);
+  matrices_ = ops::BucketTable(std::move(matrices), own_kernels_);
   arrays_ = std::move(arrays);
 }
 
@@ -250,6 +269,11 @@ void Optimizer::launch_step(Arena& arena, const at::Tensor& loss) {
     sum.copy_(over_ranks);
   }
   ops::prepare_update(control_, policy_, exchange_);
+  if (rule_ == kernels::UpdateRule::kMuon) {
+    ops::make_directions(matrices_, of_matrices_, control_);
+    orthogonalise(arena);
+    ops::update_weights(matrices_, of_matrices_, control_);
+  }
   ops::update_weights(near_, parameters_, control_);
   ops::publish_report(control_, loss, exchange_);
   const auto update_far = [this] {
@@ -294,13 +318,18 @@ at::Tensor Optimizer::loss_scale() const {
 OptimizerState Optimizer::state() const {
   wait_for_all();
   const kernels::StepControl control = ops::read_step_control(control_);
-  return {parameters_.rule,      parameters_.moments, parameters_.masters, control.applied_steps,
-          control.skipped_steps, control.loss_scale,  control.good_steps};
+  return {rule_,
+          parameters_.moments,
+          parameters_.masters,
+          control.applied_steps,
+          control.skipped_steps,
+          control.loss_scale,
+          control.good_steps};
 }
 
 void Optimizer::restore(const OptimizerState& state) {
-  KINORA_CHECK(state.rule == parameters_.rule, kConfig, "[optim] a state of ",
-               to_string(state.rule), " is none of ", to_string(parameters_.rule));
+  KINORA_CHECK(state.rule == rule_, kConfig, "[optim] a state of ", to_string(state.rule),
+               " is none of ", to_string(rule_));
   KINORA_CHECK(state.moments == parameters_.moments && state.masters == parameters_.masters,
                kConfig, "[optim] a state with moments in ", to_string(state.moments),
                " and masters in ", to_string(state.masters), " is none in ",

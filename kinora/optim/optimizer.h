@@ -17,9 +17,9 @@ namespace kinora::optim {
 
 /// Every rule.
 inline constexpr std::array kUpdateRules = {kernels::UpdateRule::kAdamW, kernels::UpdateRule::kLion,
-                                            kernels::UpdateRule::kSgd};
+                                            kernels::UpdateRule::kSgd, kernels::UpdateRule::kMuon};
 
-/// "adamw", "lion" or "sgd": the names in recipes and checkpoints.
+/// "adamw", "lion", "sgd" or "muon": the names in recipes and checkpoints.
 [[nodiscard]] const char* to_string(kernels::UpdateRule rule);
 
 /// "fp32" or "8bit".
@@ -34,9 +34,10 @@ struct OptimizerConfig {
   kernels::UpdateRule rule = kernels::UpdateRule::kAdamW;
   kernels::MomentFormat moments = kernels::MomentFormat::kF32;
   kernels::MasterFormat masters = kernels::MasterFormat::kF32;
+  double momentum = 0.95;      ///< of Muon's matrices
   double beta1 = 0.9;          ///< of the first moment; SGD: the momentum
   double beta2 = 0.0;          ///< of AdamW's second moment, of Lion's momentum; 0: 0.999, 0.99
-  double eps = 1e-8;           ///< AdamW alone
+  double eps = 1e-8;           ///< AdamW, and Muon's other parameters
   double weight_decay = 0.0;   ///< of every parameter; decoupled, but SGD's
   double max_grad_norm = 0.0;  ///< of all gradients together; 0: no clipping
   double offload = 0.0;        ///< ArenaOptions::offload
@@ -68,11 +69,13 @@ struct OptimizerState {
 /// An update rule with clipping, the dynamic loss scale of fp16 and the arena's EMAs: one pass over
 /// memory for the norm, one for everything else (kernels/optimizer.h). Of an arena that is divided
 /// this rank's slices alone, with the norm of all; gradients stay as they are then. Parameters may
-/// have factors of the learning rate (nn::Parameter::lr_factor).
+/// have factors of the learning rate (nn::Parameter::lr_factor). With Muon matrices
+/// (Slot::is_matrix) take a second pass, and what lies between (orthogonalise); all else is
+/// AdamW's.
 ///
-/// With our kernels on a GPU a step is five launches that depend on nothing but addresses: the
-/// learning rate and the results go through pinned memory. So steps can be enqueued without waiting
-/// (up to kStepRing ahead), or recorded in a graph once and replayed:
+/// With our kernels on a GPU a step is five launches (of Muon's matrices many) that depend on
+/// nothing but addresses: the learning rate and the results go through pinned memory. So steps can
+/// be enqueued without waiting (up to kStepRing ahead), or recorded in a graph once and replayed:
 ///
 ///   enqueue_step(arena, lr, loss)      is   begin_step(lr); launch_step(arena, loss);
 ///   a graph: launch_step recorded once;     then for each step begin_step(lr); replay;
@@ -132,12 +135,16 @@ class Optimizer {
 
  private:
   kernels::UpdatePolicy policy_;
+  kernels::UpdateRule rule_;
   kernels::UpdateParameters parameters_;
-  at::Tensor control_;   // kernels::StepControl in the device's memory
-  at::Tensor exchange_;  // kernels::StepExchange in the host's
-  /// Of an arena: all buckets; those whose state is on the device; the others, by their place.
+  kernels::UpdateParameters of_matrices_;  // of kMuon
+  at::Tensor control_;                     // kernels::StepControl in the device's memory
+  at::Tensor exchange_;                    // kernels::StepExchange in the host's
+  /// Of an arena: all buckets; those whose state is on the device; the others, by their place;
+  /// Muon's matrices, which are in none of these two.
   ops::BucketTable table_;
   ops::BucketTable near_;
+  ops::BucketTable matrices_;
   std::vector<std::pair<size_t, ops::BucketTable>> far_;
   std::unique_ptr<device::SideStream> beside_;  // null: no such buckets, or no GPU
   std::vector<at::Tensor> arrays_;              // of the arena that table_ is of

@@ -187,14 +187,20 @@ void describe_optim(Fields& fields, optim::OptimizerConfig& optim) {
   }
   fields.add("rule", optim.rule, std::move(rules),
              "How weights follow their gradients. lion keeps one moment, and wants a learning rate "
-             "3 to 10 times smaller than adamw's; sgd has momentum.");
+             "3 to 10 times smaller than adamw's; sgd has momentum; muon keeps one moment of the "
+             "blocks' matrices and makes their updates orthogonal, with adamw for all else.");
+  const auto is_muon = [&optim] { return optim.rule == kernels::UpdateRule::kMuon; };
   std::vector<Choice<kernels::MomentFormat>> moments;
   for (const auto format : {kernels::MomentFormat::kF32, kernels::MomentFormat::k8Bit}) {
     moments.push_back({optim::to_string(format), format});
   }
-  fields.add("moments", optim.moments, std::move(moments),
-             "How moments are kept: fp32, or 8bit = codes of 8 bits with a scale for each 256 of "
-             "them, a quarter of the memory.");
+  fields
+      .add("moments", optim.moments, std::move(moments),
+           "How moments are kept: fp32, or 8bit = codes of 8 bits with a scale for each 256 of "
+           "them, a quarter of the memory.")
+      .check(
+          "be fp32 with optim.rule=muon, which makes directions of a whole momentum",
+          [&optim, is_muon] { return optim.moments == kernels::MomentFormat::kF32 || !is_muon(); });
   std::vector<Choice<kernels::MasterFormat>> masters;
   for (const auto format : {kernels::MasterFormat::kF32, kernels::MasterFormat::kBF16}) {
     masters.push_back({optim::to_string(format), format});
@@ -202,19 +208,24 @@ void describe_optim(Fields& fields, optim::OptimizerConfig& optim) {
   fields.add("master", optim.masters, std::move(masters),
              "How weights are kept: fp32 beside a copy that forward reads, or bf16 = that copy "
              "alone, rounded stochastically (train.precision=bf16).");
-  fields.add("beta1", optim.beta1, "Decay of the first moment; sgd: the momentum.", decay);
+  fields.add("momentum", optim.momentum, "muon: decay of the momentum of matrices.", decay);
+  fields.add("beta1", optim.beta1,
+             "Decay of the first moment; sgd: the momentum; muon: of what is no matrix.", decay);
   fields.add("beta2", optim.beta2,
              "Decay of adamw's second moment, of lion's momentum; 0 = 0.999, 0.99 of lion.", decay);
-  fields.add("eps", optim.eps, "adamw: added to the root of the second moment.", above(0, 1));
+  fields.add("eps", optim.eps, "adamw and muon: added to the root of the second moment.",
+             above(0, 1));
   fields.add("weight_decay", optim.weight_decay,
              "Decay of every parameter, decoupled; sgd: added to the gradient.", between(0, 1000));
   fields.add("max_grad_norm", optim.max_grad_norm,
              "Clip gradients to this global norm; 0 = no clipping.", between(0, 1e12));
-  fields.add(
-      "offload", optim.offload,
-      "Share of the blocks whose fp32 weights, moments and averages lie in the host's memory "
-      "and not in the GPU's. Updates of these take longer.",
-      between(0, 1));
+  fields
+      .add("offload", optim.offload,
+           "Share of the blocks whose fp32 weights, moments and averages lie in the host's memory "
+           "and not in the GPU's. Updates of these take longer.",
+           between(0, 1))
+      .check("be 0 with optim.rule=muon, whose updates are more than one pass over the state",
+             [&optim, is_muon] { return optim.offload == 0.0 || !is_muon(); });
 }
 
 /// What a step takes of a second set, in the scope of its section. whole: its global batch.

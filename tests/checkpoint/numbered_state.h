@@ -2,9 +2,11 @@
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "kinora/checkpoint/training_state.h"
@@ -19,21 +21,28 @@ struct Ranks {
   int stage = 0;
 };
 
+/// What a run keeps: kSmall has moments of 8 bits and masters in bf16.
+enum class Kept : uint8_t { kFp32, kSmall, kMuon };
+
+inline std::string to_string(Kept kept) {
+  return kept == Kept::kFp32 ? "fp32" : kept == Kept::kSmall ? "small" : "muon";
+}
+
 /// A model every element of whose state follows from role, place in the bucket and step, so that
 /// nobody has to have saved it to know what it must be.
 class NumberedState {
  public:
-  /// small: moments of 8 bits and masters in bf16.
   explicit NumberedState(const Ranks& ranks = {}, int64_t width = 6, at::Device device = at::kCPU,
-                         bool small = false)
+                         Kept kept = Kept::kFp32)
       : model(width),
         arena(model.named_parameters(), SmallModel::buckets(),
               {.device = device,
                .compute_type = at::kBFloat16,
                .seed = 1,
                .train = true,
-               .moments = small ? kernels::MomentFormat::k8Bit : kernels::MomentFormat::kF32,
-               .masters = small ? kernels::MasterFormat::kBF16 : kernels::MasterFormat::kF32,
+               .rule = state(0, kept).optimizer.rule,
+               .moments = state(0, kept).optimizer.moments,
+               .masters = state(0, kept).optimizer.masters,
                .ema_decays = {0.9},
                .sharding = {.group = ranks.shards, .stage = ranks.stage}}) {
     model.table = at::arange(3, at::kFloat).view({1, 3});
@@ -65,10 +74,14 @@ class NumberedState {
     return true;
   }
 
-  [[nodiscard]] static TrainingState state(int64_t step, bool small = false) {
+  [[nodiscard]] static TrainingState state(int64_t step, Kept kept = Kept::kFp32) {
     TrainingState state;
-    state.optimizer.moments = small ? kernels::MomentFormat::k8Bit : kernels::MomentFormat::kF32;
-    state.optimizer.masters = small ? kernels::MasterFormat::kBF16 : kernels::MasterFormat::kF32;
+    if (kept == Kept::kSmall) {
+      state.optimizer.moments = kernels::MomentFormat::k8Bit;
+      state.optimizer.masters = kernels::MasterFormat::kBF16;
+    } else if (kept == Kept::kMuon) {
+      state.optimizer.rule = kernels::UpdateRule::kMuon;
+    }
     state.step = step;
     state.position = 8 * step;
     state.config = "some: config\n";
@@ -87,7 +100,16 @@ class NumberedState {
     if (type == at::kByte) {
       numbers = numbers.remainder(251);
     }
-    return numbers.view({-1, which.elements_each()}).select(1, 0).to(type);
+    at::Tensor own = at::ones({bucket.numel}, at::kBool);
+    for (size_t k = 0; k < bucket.slots.size(); ++k) {
+      if (which.kind == optim::Role::Kind::kExpAvgSq && bucket.slots[k].is_matrix) {
+        const bool is_last = k + 1 == bucket.slots.size();
+        const int64_t end = is_last ? bucket.numel : bucket.slots[k + 1].offset;
+        own.slice(0, bucket.slots[k].offset, end).fill_(false);
+      }
+    }
+    own = own.narrow(0, bucket.slice_begin, bucket.slice_numel);
+    return numbers.masked_select(own).view({-1, which.elements_each()}).select(1, 0).to(type);
   }
 
   /// Distinct fp32 numbers for 1024 steps, 5 roles and 2048 places in a row; 0 between the slots.

@@ -86,26 +86,26 @@ std::optional<Ranks> take_part(const Group& world, const Layout& layout) {
   return ranks;
 }
 
-class CheckpointRanksTest : public testing::TestWithParam<bool> {};
+class CheckpointRanksTest : public testing::TestWithParam<Kept> {};
 
 TEST_P(CheckpointRanksTest, WhatAnyNumberSavesAnyOtherLoads) {
-  const bool small = GetParam();
-  comm::run_on_ranks(4, [small](const Group& world) {
+  const Kept kept = GetParam();
+  comm::run_on_ranks(4, [kept](const Group& world) {
     const SharedFolder folder(world);
     int64_t step = 0;
     for (const Layout& layout : kLayouts) {
       ++step;
       if (const auto ranks = take_part(world, layout)) {
-        NumberedState saved(*ranks, 6, at::kCPU, small);
+        NumberedState saved(*ranks, 6, at::kCPU, kept);
         saved.set(step);
-        (void)save(folder.path(), saved.arena, NumberedState::state(step, small), ranks->world);
+        (void)save(folder.path(), saved.arena, NumberedState::state(step, kept), ranks->world);
       }
     }
     world.barrier();
     for (const Layout& layout : kLayouts) {
       const auto ranks = take_part(world, layout);
       for (int64_t from = 1; ranks && from <= step; ++from) {
-        NumberedState loaded(*ranks, 6, at::kCPU, small);
+        NumberedState loaded(*ranks, 6, at::kCPU, kept);
         loaded.set(900);
         const TrainingState state =
             load(step_folder(folder.path(), from), loaded.arena, ranks->world);
@@ -118,8 +118,9 @@ TEST_P(CheckpointRanksTest, WhatAnyNumberSavesAnyOtherLoads) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, CheckpointRanksTest, testing::Bool(),
-                         [](const auto& info) { return info.param ? "small" : "fp32"; });
+INSTANTIATE_TEST_SUITE_P(Formats, CheckpointRanksTest,
+                         testing::Values(Kept::kFp32, Kept::kSmall, Kept::kMuon),
+                         [](const auto& info) { return to_string(info.param); });
 
 // No bucket divides into five parts: the first rank writes.
 TEST(CheckpointOfRanksTest, AsManyAsDoNotDivide) {

@@ -184,7 +184,34 @@ TEST_P(GpuUpdateRuleTest, EqualsTheCpuAtOddSizesAndAlignments) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Rules, GpuUpdateRuleTest,
-                         testing::Values(UpdateRule::kAdamW, UpdateRule::kLion, UpdateRule::kSgd));
+                         testing::Values(UpdateRule::kAdamW, UpdateRule::kLion, UpdateRule::kSgd,
+                                         UpdateRule::kMuon));
+
+TEST_F(GpuOptimizerTest, DirectionsEqualTheCpuAtOddSizesAndAlignments) {
+  for (const int64_t count : kSizes) {
+    for (const size_t misalignment : {0, 1}) {
+      for (const int32_t skip : {0, 1}) {
+        OptimizerArrays host(count, 0, DType::kF32);
+        StepControl start;
+        start.multiplier = 0.3F;
+        start.skip = skip;
+        const DeviceControl control(start);
+        const DeviceArray<float> grad(host.grad, misalignment);
+        const DeviceArray<float> exp_avg(host.exp_avg, misalignment);
+        UpdateBuffers buffers;
+        buffers.grad = grad.data();
+        buffers.exp_avg = exp_avg.data();
+        const UpdateParameters parameters = host.parameters(UpdateRule::kMuon);
+        make_directions(host.buffers(), parameters, start, 0, count);
+        const DeviceTable table({{.buffers = buffers, .count = count}});
+        ASSERT_EQ(cuda::make_directions(table.get(), parameters, control.get(), nullptr),
+                  cudaSuccess);
+        EXPECT_TRUE(grad.host() == host.grad) << count;
+        EXPECT_TRUE(exp_avg.host() == host.exp_avg) << count;
+      }
+    }
+  }
+}
 
 /// A bucket with moments in codes, or weights in bf16 alone, on the host and on the GPU.
 class FormatsRun {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <string>
 
 #include "kinora/core/cuda.h"
 #include "kinora/core/philox.h"
@@ -54,6 +55,7 @@ struct DeviceRun {
     ArenaOptions options;
     options.device = device;
     options.compute_type = type;
+    options.rule = config.rule;
     options.moments = config.moments;
     options.masters = config.masters;
     options.ema_decays = {0.9, 0.999};
@@ -172,6 +174,40 @@ TEST_P(GpuOptimTest, FactorsOfTheLearningRateEqualTheCpu) {
     (void)on_gpu.step(gpu.arena, 0.01);
   }
   expect_close(gpu.arena, cpu.arena);
+}
+
+// Products in bf16, of which the CPU's are in fp32: so matrices are compared with how far they
+// went.
+TEST_P(GpuOptimTest, StepsOfMuonEqualTheCpu) {
+  const OptimizerConfig muon{.rule = kernels::UpdateRule::kMuon};
+  DeviceRun cpu(at::kCPU, GetParam(), 0.25, muon);
+  DeviceRun gpu(at::kCUDA, GetParam(), 0.25, muon);
+  Optimizer on_cpu(cpu.config, cpu.arena);
+  Optimizer on_gpu(gpu.config, gpu.arena);
+  const at::Tensor start = cpu.arena.export_parameter("a.weight", Role::master()).clone();
+  const double scale = GetParam() == at::kHalf ? 65536.0 : 1.0;
+  for (uint32_t step = 0; step < 5; ++step) {
+    cpu.set_gradients(step, scale);
+    gpu.set_gradients(step, scale);
+    (void)on_cpu.step(cpu.arena, 0.01);
+    (void)on_gpu.step(gpu.arena, 0.01);
+  }
+  for (const char* path : {"a.weight", "a.bias", "b.weight"}) {
+    const bool is_matrix = std::string(path) == "a.weight";
+    for (const Role role : cpu.arena.state_roles()) {
+      if (is_matrix && role.kind == Role::Kind::kExpAvgSq) {
+        continue;
+      }
+      const at::Tensor want = cpu.arena.export_parameter(path, role);
+      const at::Tensor got = gpu.arena.export_parameter(path, role).to(at::kCPU);
+      const bool is_weights = role.kind != Role::Kind::kExpAvg;
+      const double most = is_matrix && is_weights
+                              ? 0.03 * want.sub(start).abs().max().item<double>()
+                              : tolerance::kFewRoundings * want.abs().max().item<double>();
+      EXPECT_LE(got.sub(want).abs().max().item<double>(), most) << to_string(role) << " " << path;
+    }
+  }
+  EXPECT_EQ(gpu.arena.buckets()[0].grad.count_nonzero().item<int64_t>(), 0);
 }
 
 class GpuFormatsTest : public testing::TestWithParam<OptimizerConfig> {

@@ -94,6 +94,9 @@ TEST_P(RanksTest, StagesGiveTheSameBits) {
     small.optim.moments = kernels::MomentFormat::k8Bit;
     small.optim.masters = kernels::MasterFormat::kBF16;
     expect_same_bits_in_stages(small, world);
+    RunConfig muon = tiny();
+    muon.optim.rule = kernels::UpdateRule::kMuon;
+    expect_same_bits_in_stages(muon, world);
   });
 }
 

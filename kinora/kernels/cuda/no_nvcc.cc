@@ -76,6 +76,11 @@ cudaError_t prepare_update(StepControl* /*control*/, const UpdatePolicy& /*polic
   return cudaErrorNotSupported;
 }
 
+cudaError_t make_directions(const BucketTable& /*table*/, const UpdateParameters& /*parameters*/,
+                            const StepControl* /*control*/, cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
 cudaError_t update_weights(const BucketTable& /*table*/, const UpdateParameters& /*parameters*/,
                            const StepControl* /*control*/, cudaStream_t /*stream*/) {
   return cudaErrorNotSupported;

@@ -188,6 +188,37 @@ __global__ void __launch_bounds__(kTotalThreads)
   }
 }
 
+/// A block for each chunk.
+__global__ void __launch_bounds__(kThreads)
+    make_directions_kernel(BucketTable table, UpdateParameters parameters,
+                           const StepControl* __restrict__ control) {
+  __shared__ UpdateScalars scalars;
+  if (control->skip != 0) {
+    return;
+  }
+  if (threadIdx.x == 0) {
+    scalars = update_scalars(parameters, *control, 1.0);
+  }
+  __syncthreads();
+  const int64_t chunk = blockIdx.x;
+  const UpdateBucket& bucket = table.buckets[bucket_of(table, chunk, 0)];
+  float* grad = bucket.buffers.grad;
+  float* exp_avg = bucket.buffers.exp_avg;
+  const int64_t begin = (chunk - bucket.first_chunk) * kBucketChunk;
+  const int64_t end = min(bucket.count, begin + kBucketChunk);
+  for (int64_t i = begin + threadIdx.x * kWidth; i < end; i += kThreads * kWidth) {
+    const bool whole = bucket.aligned != 0 && i + kWidth <= end;
+    Vector direction = load(grad, i, end, whole);
+    Vector momentum = load(exp_avg, i, end, whole);
+#pragma unroll
+    for (int lane = 0; lane < kWidth; ++lane) {
+      direct_element(scalars, &direction.x[lane], &momentum.x[lane]);
+    }
+    store(grad, i, end, whole, direction);
+    store(exp_avg, i, end, whole, momentum);
+  }
+}
+
 __global__ void prepare_update_kernel(StepControl* control, UpdatePolicy policy,
                                       const StepExchange* exchange) {
   kernels::prepare_update(control, policy, exchange);
@@ -576,6 +607,8 @@ cudaError_t launch_update(const BucketTable& table, const UpdateParameters& para
       return launch_rule<UpdateRule::kLion, kEmas>(table, parameters, control, stream);
     case UpdateRule::kSgd:
       return launch_rule<UpdateRule::kSgd, kEmas>(table, parameters, control, stream);
+    case UpdateRule::kMuon:
+      return launch_rule<UpdateRule::kMuon, kEmas>(table, parameters, control, stream);
   }
   return cudaErrorInvalidValue;
 }
@@ -613,6 +646,16 @@ cudaError_t prepare_update(StepControl* control, const UpdatePolicy& policy,
   return cudaGetLastError();
 }
 
+cudaError_t make_directions(const BucketTable& table, const UpdateParameters& parameters,
+                            const StepControl* control, cudaStream_t stream) {
+  if (table.num_chunks == 0) {
+    return cudaSuccess;
+  }
+  make_directions_kernel<<<static_cast<unsigned>(table.num_chunks), kThreads, 0, stream>>>(
+      table, parameters, control);
+  return cudaGetLastError();
+}
+
 cudaError_t update_weights(const BucketTable& table, const UpdateParameters& parameters,
                            const StepControl* control, cudaStream_t stream) {
   if (table.num_chunks == 0) {
@@ -626,6 +669,8 @@ cudaError_t update_weights(const BucketTable& table, const UpdateParameters& par
         return launch_blocks<UpdateRule::kLion>(table, parameters, control, stream);
       case UpdateRule::kSgd:
         return launch_blocks<UpdateRule::kSgd>(table, parameters, control, stream);
+      case UpdateRule::kMuon:
+        return launch_blocks<UpdateRule::kMuon>(table, parameters, control, stream);
     }
     return cudaErrorInvalidValue;
   }

@@ -39,6 +39,11 @@ struct BucketTable {
 [[nodiscard]] cudaError_t prepare_update(StepControl* control, const UpdatePolicy& policy,
                                          const StepExchange* exchange, cudaStream_t stream);
 
+/// kernels::make_directions over all buckets.
+[[nodiscard]] cudaError_t make_directions(const BucketTable& table,
+                                          const UpdateParameters& parameters,
+                                          const StepControl* control, cudaStream_t stream);
+
 /// kernels::update_weights over all buckets. Where updates_blocks(parameters), these must be
 /// aligned and of whole blocks.
 [[nodiscard]] cudaError_t update_weights(const BucketTable& table,

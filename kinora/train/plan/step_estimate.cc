@@ -10,6 +10,7 @@
 #include "kinora/models/families.h"
 #include "kinora/models/model.h"
 #include "kinora/optim/arena_layout.h"
+#include "kinora/optim/orthogonalise.h"
 #include "kinora/parallel/mesh.h"
 
 namespace kinora::train {
@@ -71,6 +72,9 @@ StepEstimate::StepEstimate(const RunConfig& config, const GpuFacts& gpu)
   for (const BucketCost& bucket : shares_) {
     parameters_ += bucket.gradient_bytes / kGradientBytes;
   }
+  if (config.optim.rule == kernels::UpdateRule::kMuon) {
+    matrix_macs_ = optim::orthogonalise_macs(models::make_model(config.model)->named_parameters());
+  }
 }
 
 double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const {
@@ -109,6 +113,8 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
   const double owned =
       parameters_ / static_cast<double>(zero_stage(config.plugin, config.parallel) > 0 ? ranks : 1);
   const double far_bytes = owned * offload * (moments + averages + (has_masters ? 4.0 : 0.0));
+  const double matrices_s =
+      2.0 * matrix_macs_ / (kPlainShare * std::max(gpu_.half_flops, gpu_.fp32_flops));
   const double transfer_s = far_bytes / std::max(gpu_.host_bytes_per_s, 1.0);
   const double far_s = std::max(0.0, transfer_s - (ranks > 1 ? 0.0 : forward_s));
   // Frozen weights come while others are used, once for forward and once for backward.
@@ -126,7 +132,7 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
   const int64_t passes = config.train.global_batch / data_ranks / micro_batch;
   StepCosts costs{.buckets = shares_,
                   .accumulation = passes,
-                  .update_s = far_s + static_cast<double>(passes) * wait_s +
+                  .update_s = far_s + matrices_s + static_cast<double>(passes) * wait_s +
                               (1.0 - offload) * update_bytes * parameters_ /
                                   (kBandwidthShare * gpu_.bytes_per_s)};
   for (BucketCost& bucket : costs.buckets) {

@@ -35,6 +35,7 @@ class StepEstimate {
   GpuFacts gpu_;
   std::vector<BucketCost> shares_;  // of a micro-step of one second
   double parameters_ = 0.0;
+  double matrix_macs_ = 0.0;  // of muon, a step
 };
 
 }  // namespace kinora::train

@@ -148,8 +148,11 @@ INSTANTIATE_TEST_SUITE_P(
                             "model.text_encoder.width=64"}}),
     [](const auto& info) { return info.param.name; });
 
-TEST(MemoryPlanTest, CountsTheStateOfTheRealArena) {
-  const RunConfig config = config_of("demo", {"train.precision=bf16", "ema.decays=[0.9,0.99]"});
+class RuleTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(RuleTest, CountsTheStateOfTheRealArena) {
+  const RunConfig config = config_of("demo", {"train.precision=bf16", "ema.decays=[0.9,0.99]",
+                                              std::string("optim.rule=") + GetParam()});
   const MemoryPlan plan = plan_memory(config, {});
   const Trainable trainable(config, parallel::Mesh(), at::kCPU, 0);
   const optim::Arena& arena = trainable.arena();
@@ -162,6 +165,18 @@ TEST(MemoryPlanTest, CountsTheStateOfTheRealArena) {
             arena.bytes(Role::exp_avg()) + arena.bytes(Role::exp_avg_sq()));
   EXPECT_EQ(bytes_of(plan, "averages"),
             arena.bytes(Role::average(0)) + arena.bytes(Role::average(1)));
+}
+
+INSTANTIATE_TEST_SUITE_P(MemoryPlan, RuleTest, testing::Values("adamw", "lion", "sgd", "muon"),
+                         [](const auto& info) { return std::string(info.param); });
+
+// The matrices of blocks keep one moment, and are nearly all of the model.
+TEST(MemoryPlanTest, MuonNeedsHalfTheMomentsOfAdamW) {
+  const auto moments = [](const std::string& rule) {
+    return static_cast<double>(bytes_of(
+        plan_memory(config_of("imagenet-256-dit-xl2", {"optim.rule=" + rule}), kGpu), "moments"));
+  };
+  EXPECT_NEAR(moments("muon") / moments("adamw"), 0.5, 0.01);
 }
 
 TEST(MemoryPlanTest, StateInTheHostsMemoryIsNoneOfTheGpu) {

@@ -1,0 +1,318 @@
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/linalg_svdvals.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "kinora/core/philox.h"
+#include "kinora/ops/orthogonal.h"
+#include "kinora/ops/random.h"
+#include "kinora/optim/optimizer.h"
+#include "tests/comm/ranks.h"
+#include "tests/error_of.h"
+#include "tests/optim/model.h"
+#include "tests/places.h"
+#include "tests/tolerances.h"
+
+namespace kinora::optim {
+namespace muon_test {
+
+using kernels::MasterFormat;
+using kernels::MomentFormat;
+using kernels::UpdateRule;
+using nlohmann::json;
+using testing::HasSubstr;
+
+const json& fixture() {
+  static const json kFixture = [] {
+    std::ifstream file(source_path("tests/optim/data/muon.json"));
+    return json::parse(file);
+  }();
+  return kFixture;
+}
+
+/// The parameters of the fixture, in a bucket for the embedder and one for the block.
+struct MuonRun {
+  explicit MuonRun(ArenaOptions options = {}) : arena(make_arena(std::move(options))) {
+    for (const auto& [path, shape] : fixture()["shapes"].items()) {
+      arena.load_parameter(path, value_of(fixture()["initial"], path));
+    }
+    arena.reset_averages();
+  }
+
+  [[nodiscard]] static at::Tensor value_of(const json& values, const std::string& path) {
+    const std::vector<int64_t> shape = fixture()["shapes"][path];
+    return at::tensor(values[path].get<std::vector<float>>()).view(shape);
+  }
+
+  [[nodiscard]] static OptimizerConfig config() {
+    OptimizerConfig config;
+    config.rule = UpdateRule::kMuon;
+    config.weight_decay = fixture()["weight_decay"];
+    config.max_grad_norm = fixture()["max_grad_norm"];
+    return config;
+  }
+
+  void set_gradients(const json& step) const {
+    for (const nn::NamedParameter& named : parameters.named()) {
+      named.parameter->grad.copy_(value_of(step["grads"], named.path));
+    }
+  }
+
+  void set_gradients(uint32_t step) const {
+    for (size_t i = 0; i < parameters.named().size(); ++i) {
+      ops::random_fill(parameters.named()[i].parameter->grad, {3, i, step, RandomPurpose::kTest},
+                       kernels::Distribution::kNormal, 0.1);
+    }
+  }
+
+  /// `tolerance` is relative to the largest element of each tensor.
+  void expect_close(const json& expected, Role role, double tolerance) const {
+    for (const auto& [path, values] : expected.items()) {
+      const at::Tensor want = value_of(expected, path);
+      const at::Tensor got = arena.export_parameter(path, role);
+      EXPECT_LE((got - want).abs().max().item<double>(),
+                tolerance * want.abs().max().item<double>())
+          << to_string(role) << " of " << path;
+    }
+  }
+
+  TestParameters parameters;
+  Arena arena;
+
+ private:
+  Arena make_arena(ArenaOptions options) {
+    nn::BucketSpec embedders{"embedders", {}, true};
+    nn::BucketSpec block{"block", {}, false, "blocks", true};
+    for (const auto& [path, shape] : fixture()["shapes"].items()) {
+      const bool is_island = path.starts_with("embedder");
+      nn::Parameter& parameter =
+          parameters.add(path, shape.get<std::vector<int64_t>>(), nn::Init::zero(), is_island);
+      parameter.lr_factor = fixture()["lr_factors"].value(path, 1.0);
+      (is_island ? embedders : block).parameters.push_back(path);
+    }
+    options.rule = UpdateRule::kMuon;
+    options.ema_decays = {fixture()["ema"]};
+    return Arena(parameters.named(), {embedders, block}, options);
+  }
+};
+
+TEST(MuonTest, ItsStepsAreThePublishedOnes) {
+  MuonRun run;
+  Optimizer optimizer(MuonRun::config(), run.arena);
+  for (const json& step : fixture()["steps"]) {
+    run.set_gradients(step);
+    optimizer.step(run.arena, fixture()["lr"]);
+    if (step.contains("weights")) {
+      run.expect_close(step["weights"], Role::master(), tolerance::kFewRoundings);
+    }
+  }
+  run.expect_close(fixture()["exp_avg"], Role::exp_avg(), tolerance::kFewRoundings);
+  run.expect_close(fixture()["exp_avg_sq"], Role::exp_avg_sq(), tolerance::kFewRoundings);
+  run.expect_close(fixture()["averages"], Role::average(0), tolerance::kFewRoundings);
+  // Of products in bf16, by which weights moved 0.026.
+  run.expect_close(fixture()["in_bf16"], Role::master(), 3e-4);
+}
+
+TEST(MuonTest, MatricesHaveNoSecondMoment) {
+  const MuonRun run;
+  const Bucket& embedders = run.arena.buckets()[0];
+  EXPECT_EQ(embedders.exp_avg_sq.numel(), embedders.numel);
+  const Bucket& block = run.arena.buckets()[1];
+  EXPECT_EQ(block.exp_avg.numel(), block.numel);
+  int64_t of_matrices = 0;
+  for (size_t k = 0; k < block.slots.size(); ++k) {
+    const Slot& slot = block.slots[k];
+    const bool is_matrix = slot.shape.size() > 1;
+    EXPECT_EQ(slot.is_matrix, is_matrix) << slot.path;
+    const int64_t end = k + 1 < block.slots.size() ? block.slots[k + 1].offset : block.numel;
+    of_matrices += is_matrix ? end - slot.offset : 0;
+    EXPECT_EQ(run.arena.own_part(slot.path, Role::exp_avg_sq()).values.numel(),
+              is_matrix ? 0 : slot.numel);
+  }
+  EXPECT_EQ(block.exp_avg_sq.numel(), block.numel - of_matrices);
+  EXPECT_THAT(
+      error_of(ErrorKind::kConfig,
+               [&] { (void)run.arena.export_parameter("block.tall.weight", Role::exp_avg_sq()); }),
+      HasSubstr("block.tall.weight has no array exp_avg_sq"));
+}
+
+TEST(MuonTest, DirectionsAreOrthogonal) {
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{40, 90}, {90, 40}, {33, 33}}) {
+    at::Tensor matrix = at::empty(shape);
+    ops::random_fill(matrix, {1, 1, 1, RandomPurpose::kTest}, kernels::Distribution::kNormal, 5.0);
+    const at::Tensor before = matrix.clone();
+    const at::Tensor values = at::linalg_svdvals(ops::orthogonal(matrix));
+    EXPECT_LE(values.max().item<double>(), 1.3);
+    EXPECT_GE(values.min().item<double>(), shape[0] == shape[1] ? 0.0 : 0.5);
+    EXPECT_TRUE(at::equal(matrix, before));
+  }
+  EXPECT_EQ(ops::orthogonal(at::zeros({3, 4})).abs().max().item<double>(), 0.0);
+}
+
+/// The state of a parameter, of all roles.
+void expect_same_part(const Arena& whole, const Arena& part, const std::string& path) {
+  for (const Role role : whole.state_roles()) {
+    const Arena::Part got = part.own_part(path, role);
+    const Arena::Part want = whole.own_part(path, role);
+    EXPECT_TRUE(at::equal(got.values, want.values.numel() == 0
+                                          ? want.values
+                                          : want.values.narrow(0, got.begin, got.values.numel())))
+        << to_string(role) << " of " << path;
+  }
+}
+
+class MuonFormatTest : public testing::TestWithParam<MasterFormat> {
+ protected:
+  [[nodiscard]] static ArenaOptions options() {
+    ArenaOptions options;
+    options.compute_type = at::kBFloat16;
+    options.masters = GetParam();
+    return options;
+  }
+  [[nodiscard]] static OptimizerConfig config() {
+    OptimizerConfig config = MuonRun::config();
+    config.masters = GetParam();
+    config.max_grad_norm = 0.0;  // the norm is summed in the order of the slices
+    return config;
+  }
+};
+
+TEST_P(MuonFormatTest, RanksThatDivideStateChangeNoBit) {
+  for (const int ranks : {2, 4}) {
+    comm::run_on_ranks(ranks, [](const comm::Group& world) {
+      for (const int stage : {1, 2, 3}) {
+        MuonRun whole(options());
+        ArenaOptions divided_options = options();
+        divided_options.sharding = {.group = world, .stage = stage};
+        MuonRun divided(divided_options);
+        Optimizer optimizer(config(), whole.arena);
+        Optimizer of_slices(config(), divided.arena);
+        for (uint32_t step = 0; step < 3; ++step) {
+          whole.set_gradients(step);
+          for (const Bucket& bucket : divided.arena.buckets()) {
+            for (const Slot& slot : bucket.slots) {  // as a reduction leaves them
+              const Arena::Part grad = divided.arena.own_part(slot.path, Role::grad());
+              grad.values.copy_(whole.arena.own_part(slot.path, Role::grad())
+                                    .values.narrow(0, grad.begin, grad.values.numel()));
+            }
+          }
+          optimizer.step(whole.arena, 0.01);
+          of_slices.step(divided.arena, 0.01);
+        }
+        for (const nn::NamedParameter& named : whole.parameters.named()) {
+          expect_same_part(whole.arena, divided.arena, named.path);
+        }
+      }
+    });
+  }
+}
+
+TEST_P(MuonFormatTest, ARestoredRunGoesOnWithTheSameBits) {
+  MuonRun whole(options());
+  MuonRun resumed(options());
+  Optimizer first(config(), whole.arena);
+  for (uint32_t step = 0; step < 3; ++step) {
+    whole.set_gradients(step);
+    first.step(whole.arena, 0.01);
+  }
+  for (const nn::NamedParameter& named : whole.parameters.named()) {
+    for (const Role role : whole.arena.state_roles()) {  // without padding, as in checkpoints
+      resumed.arena.own_part(named.path, role)
+          .values.copy_(whole.arena.own_part(named.path, role).values);
+    }
+  }
+  resumed.arena.refresh_compute();
+  Optimizer second(config(), resumed.arena);
+  second.restore(first.state());
+  EXPECT_EQ(second.state().rule, UpdateRule::kMuon);
+  for (uint32_t step = 3; step < 6; ++step) {
+    whole.set_gradients(step);
+    resumed.set_gradients(step);
+    first.step(whole.arena, 0.01);
+    second.step(resumed.arena, 0.01);
+  }
+  for (const nn::NamedParameter& named : whole.parameters.named()) {
+    expect_same_part(whole.arena, resumed.arena, named.path);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Masters, MuonFormatTest,
+                         testing::Values(MasterFormat::kF32, MasterFormat::kBF16),
+                         [](const auto& info) { return std::string(to_string(info.param)); });
+
+TEST(MuonTest, ASkippedStepLeavesEverythingButGradients) {
+  MuonRun run;
+  const MuonRun untouched;
+  Optimizer optimizer(MuonRun::config(), run.arena);
+  run.set_gradients(0);
+  run.arena.buckets()[1].grad[7] = std::numeric_limits<float>::infinity();
+  EXPECT_TRUE(optimizer.step(run.arena, 0.01).skipped);
+  for (const nn::NamedParameter& named : run.parameters.named()) {
+    expect_same_part(untouched.arena, run.arena, named.path);
+  }
+  EXPECT_EQ(run.arena.buckets()[1].grad.count_nonzero().item<int64_t>(), 0);
+}
+
+TEST(MuonTest, TheComposedPassesEqualTheFusedOnes) {
+  MuonRun fused;
+  MuonRun composed;
+  kernels::UpdateParameters parameters;
+  parameters.rule = UpdateRule::kMuon;
+  parameters.weight_decay = 0.1;
+  parameters.num_emas = 1;
+  parameters.ema_decay[0] = 0.9;
+  kernels::StepControl start;
+  start.lr = 0.01;
+  start.multiplier = 0.5F;
+  const at::Tensor control = ops::make_step_control(start, at::kCPU);
+  for (const MuonRun* run : {&fused, &composed}) {
+    run->set_gradients(0);
+    const Bucket& bucket = run->arena.buckets()[1];
+    const ops::OptimizerBucket tensors = {bucket.master, bucket.grad, bucket.exp_avg,
+                                          at::Tensor(),  bucket.ema,  at::Tensor()};
+    if (run == &fused) {
+      const ops::BucketTable table({tensors});
+      ops::make_directions(table, parameters, control);
+      ops::update_weights(table, parameters, control);
+    } else {
+      ops::make_directions_composed(tensors, parameters, control);
+      ops::update_weights_composed(tensors, parameters, control);
+    }
+  }
+  for (const Role role : {Role::master(), Role::exp_avg(), Role::average(0)}) {
+    const at::Tensor want = composed.arena.buckets()[1].tensor(role);
+    const at::Tensor got = fused.arena.buckets()[1].tensor(role);
+    EXPECT_LE((got - want).abs().max().item<double>(),
+              tolerance::kFewRoundings * want.abs().max().item<double>())
+        << to_string(role);
+  }
+}
+
+TEST(MuonErrorTest, WhatItCannotDoIsRefused) {
+  const auto message = [](const ArenaOptions& options) {
+    return error_of(ErrorKind::kConfig, [&] { const MuonRun run(options); });
+  };
+  ArenaOptions coded;
+  coded.moments = MomentFormat::k8Bit;
+  EXPECT_THAT(message(coded), HasSubstr("muon keeps its moments in fp32"));
+  ArenaOptions far;
+  far.offload = 0.5;
+  EXPECT_THAT(message(far), HasSubstr("muon keeps its state on the device"));
+  const MuonRun run;
+  OptimizerConfig config = MuonRun::config();
+  config.momentum = 1.0;
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { const Optimizer optimizer(config, run.arena); }),
+              HasSubstr("betas must be in [0, 1), got 1"));
+}
+
+}  // namespace muon_test
+}  // namespace kinora::optim
