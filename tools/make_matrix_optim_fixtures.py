@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""Writes tests/optim/data/muon.json: what torch.optim.Muon and torch.optim.AdamW do with given gradients.
+"""Writes tests/optim/data/muon.json and adafactor.json: what the published programs do with given gradients.
 
-Matrices go by Muon with adjust_lr_fn="match_rms_adamw" (a convolution as [out, in * height * width]), vectors and
-an embedder by AdamW; weight decay 0.05, gradients clipped together to norm 1, one EMA. One matrix has a quarter of
-the learning rate. Muon's products are in fp32 here, as ours on a CPU: `bfloat16` of the published program is replaced
-by a copy in fp32. "in_bf16" has the weights after the last step with the program as it is.
+  muon       torch.optim.Muon with adjust_lr_fn="match_rms_adamw" of matrices (a convolution as [out, in * height *
+             width]), torch.optim.AdamW of vectors and an embedder. Muon's products are in fp32 here, as ours on a CPU:
+             `bfloat16` of the published program is replaced by a copy in fp32. "in_bf16" has the weights after the
+             last step with the program as it is.
+  adafactor  transformers.Adafactor with a given learning rate, all of two dims as matrices
+
+Weight decay 0.05, gradients clipped together to norm 1, one EMA. One matrix has a quarter of the learning rate.
 """
 
 import argparse
@@ -13,6 +16,7 @@ import pathlib
 
 import torch
 from torch.optim import AdamW, Muon
+from transformers.optimization import Adafactor
 
 PARAMETERS = {
     "block.wide.weight": [12, 20],
@@ -35,7 +39,35 @@ def to_list(tensor):
     return [float(f"{value:.9g}") for value in tensor.detach().flatten().tolist()]
 
 
-def run():
+def optimizers_of(rule, weights):
+    def groups(names):
+        return [{"params": [weights[name]], "lr": LR * LR_FACTORS.get(name, 1.0)} for name in names]
+
+    if rule == "adafactor":
+        return [Adafactor(groups(PARAMETERS), lr=LR, weight_decay=WEIGHT_DECAY, scale_parameter=False, relative_step=False)]
+    others = [name for name in PARAMETERS if name not in MATRICES]
+    return [
+        Muon(groups(MATRICES), lr=LR, weight_decay=WEIGHT_DECAY, adjust_lr_fn="match_rms_adamw"),
+        AdamW(groups(others), lr=LR, weight_decay=WEIGHT_DECAY, foreach=False, fused=False),
+    ]
+
+
+def state_of(optimizers, weights):
+    """By role and parameter, in our names."""
+    state = {"exp_avg": {}, "exp_avg_sq": {}, "factors": {}}
+    for name, weight in weights.items():
+        (its,) = [optimizer.state[weight] for optimizer in optimizers if weight in optimizer.state]
+        if isinstance(optimizers[0], Adafactor):
+            parts = [its[key] for key in ("exp_avg_sq_row", "exp_avg_sq_col", "exp_avg_sq") if key in its]
+            state["factors"][name] = to_list(torch.cat(parts))
+            continue
+        state["exp_avg"][name] = to_list(its["momentum_buffer" if name in MATRICES else "exp_avg"])
+        if name not in MATRICES:
+            state["exp_avg_sq"][name] = to_list(its["exp_avg_sq"])
+    return {role: values for role, values in state.items() if values}
+
+
+def run(rule):
     generator = torch.Generator().manual_seed(11)
     weights = {}
     for name, shape in PARAMETERS.items():
@@ -43,21 +75,15 @@ def run():
         weights[name] = torch.nn.Parameter(torch.randn(shape, generator=generator).view(flat))
     initial = {name: to_list(weight) for name, weight in weights.items()}
     averages = {name: weight.detach().clone() for name, weight in weights.items()}
-
-    def groups(names):
-        return [{"params": [weights[name]], "lr": LR * LR_FACTORS.get(name, 1.0)} for name in names]
-
-    others = [name for name in PARAMETERS if name not in MATRICES]
-    muon = Muon(groups(MATRICES), lr=LR, weight_decay=WEIGHT_DECAY, adjust_lr_fn="match_rms_adamw")
-    adamw = AdamW(groups(others), lr=LR, weight_decay=WEIGHT_DECAY, foreach=False, fused=False)
+    optimizers = optimizers_of(rule, weights)
     steps = []
     for step in range(STEPS):
         for weight in weights.values():
             weight.grad = torch.randn(weight.shape, generator=generator) * (3.0 if step % 2 else 0.01)
         record = {"grads": {name: to_list(weight.grad) for name, weight in weights.items()}}
         torch.nn.utils.clip_grad_norm_(weights.values(), MAX_NORM)
-        muon.step()
-        adamw.step()
+        for optimizer in optimizers:
+            optimizer.step()
         for name, average in averages.items():
             average.mul_(EMA).add_(weights[name].detach(), alpha=1 - EMA)
         if step in (0, STEPS - 1):
@@ -74,26 +100,28 @@ def run():
         "ema": EMA,
         "initial": initial,
         "steps": steps,
-        "exp_avg": {name: to_list(muon.state[weights[name]]["momentum_buffer"]) for name in MATRICES}
-        | {name: to_list(adamw.state[weights[name]]["exp_avg"]) for name in others},
-        "exp_avg_sq": {name: to_list(adamw.state[weights[name]]["exp_avg_sq"]) for name in others},
+        "state": state_of(optimizers, weights),
         "averages": {name: to_list(average) for name, average in averages.items()},
     }
+
+
+def write(path, fixture):
+    text = json.dumps(fixture, separators=(",", ":"))
+    path.write_text(text.replace('{"grads"', '\n{"grads"') + "\n")
 
 
 def main():
     root = pathlib.Path(__file__).resolve().parent.parent
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", default=root / "tests/optim/data/muon.json", type=pathlib.Path)
+    parser.add_argument("--out", default=root / "tests/optim/data", type=pathlib.Path)
     arguments = parser.parse_args()
-    published = run()["steps"][-1]["weights"]
+    published = run("muon")["steps"][-1]["weights"]
     bfloat16 = torch.Tensor.bfloat16
     torch.Tensor.bfloat16 = lambda self: self.float().clone()
-    fixture = run()
+    muon = run("muon")
     torch.Tensor.bfloat16 = bfloat16
-    fixture["in_bf16"] = published
-    text = json.dumps(fixture, separators=(",", ":"))
-    arguments.out.write_text(text.replace('{"grads"', '\n{"grads"') + "\n")
+    write(arguments.out / "muon.json", muon | {"in_bf16": published})
+    write(arguments.out / "adafactor.json", run("adafactor"))
 
 
 if __name__ == "__main__":

@@ -110,8 +110,9 @@ class PartsReader {
       targets_.push_back({&reader, from.bucket, begin, part.values});
       return;
     }
-    KINORA_CHECK(part.values.scalar_type() != at::kByte, kIo, "[checkpoint] the 8-bit moments of ",
-                 slot.path, " lie in another order. Hint: use the kinora that wrote it");
+    KINORA_CHECK(part.values.scalar_type() != at::kByte && role.kind != optim::Role::Kind::kFactors,
+                 kIo, "[checkpoint] the ", optim::to_string(role), " of ", slot.path,
+                 " lies in another order. Hint: use the kinora that wrote it");
     reordered_.push_back(
         {at::empty({slot.numel}, reader.type(from.bucket)), from.slot, &slot, part});
     targets_.push_back({&reader, from.bucket, from.its_bucket->count_of(role, from.slot->offset),

@@ -36,7 +36,7 @@ struct UpdateBody {
       float* second = squares;
       if (coded) {
         decode(buffers.coded_avg, kSignedCodes, start, count, moments);
-      } else {
+      } else if (!takes_directions(kRule)) {
         first = buffers.exp_avg + start;
       }
       if (has_second_moment(kRule)) {
@@ -188,6 +188,7 @@ void update_weights(const UpdateBuffers& buffers, const UpdateParameters& parame
     case UpdateRule::kSgd:
       return run.template operator()<UpdateRule::kSgd>();
     case UpdateRule::kMuon:
+    case UpdateRule::kAdafactor:
       return run.template operator()<UpdateRule::kMuon>();
   }
 }

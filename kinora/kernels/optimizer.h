@@ -35,12 +35,21 @@ enum class UpdateRule : uint8_t {
   /// Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024, in the form of
   /// torch.optim.Muon: matrices follow their momentum (decay beta1, Nesterov's) made orthogonal,
   /// times 0.2 sqrt(max(rows, columns)) (Liu et al., "Muon is scalable for LLM training", 2025), so
-  /// that rates and weight decay are AdamW's. Here of matrices alone: others take kAdamW. A step
-  /// has
-  /// two passes, make_directions and update_weights, and between them the directions become
+  /// that rates and weight decay are AdamW's. Here of matrices alone: others take kAdamW.
+  /// Its passes are make_directions and update_weights, and between them directions become
   /// orthogonal (ops/orthogonal.h).
   kMuon,
+  /// Shazeer and Stern, "Adafactor: adaptive learning rates with sublinear memory cost", ICML 2018,
+  /// Algorithms 4 and 5 with a given learning rate: no first moment, and of a matrix's second
+  /// moments the means of rows and columns. Gradients have become directions before update_weights
+  /// (optim/factored.h).
+  kAdafactor,
 };
+
+/// Whether update_weights finds directions in place of gradients, and reads no moments.
+KINORA_HOST_DEVICE constexpr bool takes_directions(UpdateRule rule) {
+  return rule == UpdateRule::kMuon || rule == UpdateRule::kAdafactor;
+}
 
 /// Whether what it updates has exp_avg_sq.
 KINORA_HOST_DEVICE constexpr bool has_second_moment(UpdateRule rule) {
@@ -184,9 +193,10 @@ struct CodedMoment {
 
 /// One bucket, or a slice of it: arrays of `count` elements that do not overlap.
 struct UpdateBuffers {
-  float* master = nullptr;      ///< in and out: fp32 weights; null: `compute` is all there is
-  float* grad = nullptr;        ///< in (kMuon: the direction); zero afterwards
-  float* exp_avg = nullptr;     ///< in and out: first moment, or momentum; null in k8Bit
+  float* master = nullptr;  ///< in and out: fp32 weights; null: `compute` is all there is
+  float* grad = nullptr;    ///< in, or the direction (takes_directions); zero afterwards
+  /// in and out: first moment, or momentum; null: takes_directions, or in k8Bit
+  float* exp_avg = nullptr;
   float* exp_avg_sq = nullptr;  ///< in and out: second moment; null: the rule has none, or in k8Bit
   CodedMoment coded_avg = {};   ///< exp_avg in k8Bit
   CodedMoment coded_avg_sq = {};  ///< exp_avg_sq in k8Bit
@@ -287,14 +297,13 @@ KINORA_HOST_DEVICE inline void direct_element(const UpdateScalars& scalars, floa
 }
 
 /// One element, in the order of operations of torch.optim.AdamW (single tensor), of the published
-/// Lion (google/automl, lion_pytorch.py), of torch.optim.SGD or of torch.optim.Muon, of which
-/// `grad` is the direction.
+/// Lion (google/automl, lion_pytorch.py) or of torch.optim.SGD; or along a direction.
 /// @param exp_avg_sq  of rules that have it
 template <UpdateRule kRule>
 KINORA_HOST_DEVICE inline void update_element(const UpdateScalars& scalars, float grad,
                                               float* weight, float* exp_avg, float* exp_avg_sq) {
   const float g = grad * scalars.multiplier;
-  if constexpr (kRule == UpdateRule::kMuon) {
+  if constexpr (takes_directions(kRule)) {
     const float kept = *weight * scalars.weight_keep;
     *weight = kept + scalars.negative_step_size * grad;
   } else if constexpr (kRule == UpdateRule::kAdamW) {

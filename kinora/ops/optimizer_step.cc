@@ -96,7 +96,9 @@ void check_blocks(const OptimizerBucket& bucket) {
 void check_bucket(const OptimizerBucket& bucket) {
   KINORA_CHECK(bucket.grad.defined(), kShape, "[optimizer] grad must be defined");
   check_flat(bucket.grad, "grad", at::kFloat, bucket.grad);
-  check_moment(bucket.exp_avg, bucket.exp_avg_scales, "exp_avg", bucket);
+  if (bucket.exp_avg.defined()) {
+    check_moment(bucket.exp_avg, bucket.exp_avg_scales, "exp_avg", bucket);
+  }
   if (bucket.exp_avg_sq.defined()) {
     check_moment(bucket.exp_avg_sq, bucket.exp_avg_sq_scales, "exp_avg_sq", bucket);
   }
@@ -130,11 +132,14 @@ void check_call(const OptimizerBucket& bucket, const at::Tensor& control) {
 void check_parameters(const OptimizerBucket& bucket, const kernels::UpdateParameters& parameters) {
   KINORA_CHECK(bucket.exp_avg_sq.defined() || !kernels::has_second_moment(parameters.rule), kShape,
                "[optimizer] adamw needs exp_avg_sq");
+  KINORA_CHECK(bucket.exp_avg.defined() || kernels::takes_directions(parameters.rule), kShape,
+               "[optimizer] the rule needs exp_avg");
   KINORA_CHECK(static_cast<int>(bucket.ema.size()) == parameters.num_emas, kShape,
                "[optimizer] there must be ", parameters.num_emas, " EMAs, got ", bucket.ema.size());
   const bool codes = parameters.moments == kernels::MomentFormat::k8Bit;
   KINORA_CHECK(has_codes(bucket) == codes, kShape, "[optimizer] moments must be ",
-               codes ? "codes of 8 bits" : "fp32", ", got ", bucket.exp_avg.scalar_type());
+               codes ? "codes of 8 bits" : "fp32", ", got ",
+               bucket.exp_avg.defined() ? c10::toString(bucket.exp_avg.scalar_type()) : "none");
   KINORA_CHECK(bucket.master.defined() || parameters.masters == kernels::MasterFormat::kBF16,
                kShape, "[optimizer] masters must be fp32, got none");
   if (kernels::updates_blocks(parameters)) {
@@ -256,6 +261,18 @@ at::Tensor sum_squares_of(const at::Tensor& control) {
   static_assert(offsetof(StepControl, grad_sum_squares) % sizeof(double) == 0);
   return control.view(at::kDouble)
       .select(0, offsetof(StepControl, grad_sum_squares) / sizeof(double));
+}
+
+at::Tensor multiplier_of(const at::Tensor& control) {
+  return control.view(at::kFloat).select(0, offsetof(StepControl, multiplier) / sizeof(float));
+}
+
+at::Tensor skip_of(const at::Tensor& control) {
+  return control.view(at::kInt).select(0, offsetof(StepControl, skip) / sizeof(int32_t));
+}
+
+at::Tensor applied_steps_of(const at::Tensor& control) {
+  return control.view(at::kLong).select(0, offsetof(StepControl, applied_steps) / sizeof(int64_t));
 }
 
 at::Tensor loss_scale_of(const at::Tensor& control) {
@@ -446,7 +463,7 @@ void update_weights_composed(const OptimizerBucket& bucket,
   const at::Tensor exp_avg = decoded(bucket.exp_avg, bucket.exp_avg_scales, kernels::kSignedCodes);
   const at::Tensor exp_avg_sq =
       decoded(bucket.exp_avg_sq, bucket.exp_avg_sq_scales, kernels::kUnsignedCodes);
-  if (parameters.rule != kernels::UpdateRule::kMuon) {
+  if (!kernels::takes_directions(parameters.rule)) {
     bucket.grad.mul_(decisions.multiplier);
   }
   switch (parameters.rule) {
@@ -473,6 +490,7 @@ void update_weights_composed(const OptimizerBucket& bucket,
       weight.add_(exp_avg, -lr);
       break;
     case kernels::UpdateRule::kMuon:
+    case kernels::UpdateRule::kAdafactor:
       weight.mul_(1.0 - lr * parameters.weight_decay).add_(bucket.grad, -lr);
       break;
   }

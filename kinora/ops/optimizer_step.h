@@ -23,6 +23,12 @@ namespace kinora::ops {
 /// The sum of squares within the control block: double, no dims, on its device.
 [[nodiscard]] at::Tensor sum_squares_of(const at::Tensor& control);
 
+/// Of the step that prepare_update was of, likewise: what gradients are multiplied by, fp32;
+/// whether it is skipped, int32; the steps applied with it, int64.
+[[nodiscard]] at::Tensor multiplier_of(const at::Tensor& control);
+[[nodiscard]] at::Tensor skip_of(const at::Tensor& control);
+[[nodiscard]] at::Tensor applied_steps_of(const at::Tensor& control);
+
 /// The loss scale within the control block: fp32, no dims, on its device; follows the updates.
 [[nodiscard]] at::Tensor loss_scale_of(const at::Tensor& control);
 
@@ -48,7 +54,7 @@ void set_step_lr(const at::Tensor& exchange, int64_t step, double lr);
 struct OptimizerBucket {
   at::Tensor master;               ///< fp32; undefined: compute is all there is
   at::Tensor grad;                 ///< fp32, zero afterwards
-  at::Tensor exp_avg;              ///< fp32, or uint8: codes
+  at::Tensor exp_avg;              ///< fp32, or uint8: codes; undefined: the rule has none
   at::Tensor exp_avg_sq;           ///< likewise; undefined: the rule has none
   std::vector<at::Tensor> ema;     ///< fp32, at most kMaxEmas
   at::Tensor compute;              ///< bf16 or fp16; undefined: none

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+#include <c10/util/accumulate.h>
 
 #include <algorithm>
 #include <unordered_set>
@@ -47,6 +48,11 @@ void check_options(const ArenaOptions& options) {
                  "pass that reads the host's memory, got a share of ",
                  options.offload, " to offload. Hint: optim.offload=0");
   }
+  KINORA_CHECK(options.rule != kernels::UpdateRule::kAdafactor ||
+                   options.moments == kernels::MomentFormat::kF32,
+               kConfig,
+               "[arena] adafactor has no moments that codes of 8 bits would shrink. Hint: "
+               "optim.moments=fp32");
   const Sharding& sharding = options.sharding;
   KINORA_CHECK(sharding.stage >= 0 && sharding.stage <= 3, kConfig,
                "[arena] the stage of ZeRO must be 0 to 3, got ", sharding.stage);
@@ -177,6 +183,8 @@ std::string to_string(Role role) {
       return "exp_avg_scales";
     case Role::Kind::kExpAvgSqScales:
       return "exp_avg_sq_scales";
+    case Role::Kind::kFactors:
+      return "factors";
   }
   KINORA_UNREACHABLE("[arena] unknown role");
 }
@@ -204,11 +212,29 @@ at::Tensor Bucket::tensor(Role role) const {
       return exp_avg_scales;
     case Role::Kind::kExpAvgSqScales:
       return exp_avg_sq_scales;
+    case Role::Kind::kFactors:
+      return factors;
   }
   KINORA_UNREACHABLE("[arena] unknown role");
 }
 
+bool Slot::is_factored() const {
+  return shape.size() > 1 && shape.front() > 1 && c10::multiply_integers(shape) > shape.front();
+}
+
+int64_t Slot::num_factors() const {
+  const int64_t all = c10::multiply_integers(shape);
+  return is_factored() ? shape.front() + all / shape.front() : all;
+}
+
 int64_t Bucket::count_of(Role role, int64_t elements) const {
+  if (role.kind == Role::Kind::kFactors) {
+    int64_t count = 0;
+    for (const Slot& slot : slots) {
+      count += slot.offset < elements ? slot.num_factors() : 0;
+    }
+    return count;
+  }
   int64_t count = elements / role.elements_each();
   if (role.kind == Role::Kind::kExpAvgSq) {
     for (size_t k = 0; k < slots.size(); ++k) {
@@ -234,7 +260,8 @@ void check_host_memory(const std::vector<Bucket>& buckets, const ArenaOptions& o
     elements += static_cast<double>(bucket.slice_numel);
   }
   // Trained: weights, gradients, moments; fp32 unless options say otherwise.
-  const double moments = kernels::has_second_moment(options.rule) ? 2.0 : 1.0;
+  const double moments = (kernels::has_second_moment(options.rule) ? 1.0 : 0.0) +
+                         (keeps_first_moments(options.rule) ? 1.0 : 0.0);
   const double state = 1.0 + (options.masters == kernels::MasterFormat::kF32 ? 1.0 : 0.5) +
                        moments * (options.moments == kernels::MomentFormat::kF32 ? 1.0 : 0.25);
   const double arrays =
@@ -420,8 +447,13 @@ void Arena::materialise(Bucket* bucket, std::vector<Owner>* owners) {
       return coded ? array.fill_(kernels::nearest_code(map.bound, 0.0F)) : array;
     };
     const auto scales = [&] { return coded ? state(num_scales, at::kFloat) : at::Tensor(); };
-    bucket->exp_avg = moment(Role::exp_avg(), kernels::kSignedCodes);
-    bucket->exp_avg_scales = scales();
+    if (keeps_first_moments(options_.rule)) {
+      bucket->exp_avg = moment(Role::exp_avg(), kernels::kSignedCodes);
+      bucket->exp_avg_scales = scales();
+    }
+    if (options_.rule == kernels::UpdateRule::kAdafactor) {
+      bucket->factors = at::zeros({bucket->count_of(Role::factors(), bucket->numel)}, fp32);
+    }
     if (keeps_second_moments(options_.rule)) {
       bucket->exp_avg_sq = moment(Role::exp_avg_sq(), kernels::kUnsignedCodes);
       bucket->exp_avg_sq_scales = scales();
@@ -503,10 +535,16 @@ std::vector<Role> Arena::state_roles() const {
   if (!options_.train) {
     return {};
   }
-  std::vector<Role> roles = {Role::master(), Role::exp_avg()};
+  std::vector<Role> roles = {Role::master()};
   const bool coded = options_.moments == kernels::MomentFormat::k8Bit;
-  if (coded) {
-    roles.push_back(Role::exp_avg_scales());
+  if (keeps_first_moments(options_.rule)) {
+    roles.push_back(Role::exp_avg());
+    if (coded) {
+      roles.push_back(Role::exp_avg_scales());
+    }
+  }
+  if (options_.rule == kernels::UpdateRule::kAdafactor) {
+    roles.push_back(Role::factors());
   }
   if (keeps_second_moments(options_.rule)) {
     roles.push_back(Role::exp_avg_sq());
@@ -553,7 +591,7 @@ at::Tensor Arena::export_parameter(const std::string& path, Role role) const {
   const Slot& slot = bucket.slots[place.slot];
   const at::Tensor flat = bucket.tensor(role);
   const int64_t end = slot.offset + slot.numel;
-  KINORA_CHECK(flat.defined() && role.elements_each() == 1 &&
+  KINORA_CHECK(flat.defined() && role.elements_each() == 1 && role.kind != Role::Kind::kFactors &&
                    bucket.count_of(role, end) - bucket.count_of(role, slot.offset) == slot.numel,
                kConfig, "[arena] ", path, " has no array ", to_string(role),
                options_.train ? "" : ": this arena was made for sampling");
@@ -583,6 +621,10 @@ Arena::Part Arena::own_part(const std::string& path, Role role) const {
   const Slot& slot = bucket.slots[place.slot];
   const at::Tensor flat = bucket.tensor(role);
   KINORA_CHECK(flat.defined(), kConfig, "[arena] ", path, " has no array ", to_string(role));
+  if (role.kind == Role::Kind::kFactors) {
+    return {.values = flat.narrow(0, bucket.place_of(role, slot.offset), slot.num_factors()),
+            .begin = 0};
+  }
   const Overlap part = overlap(slot, bucket.slice_begin, bucket.slice_numel);
   if (part.empty()) {
     return {.values = flat.narrow(0, 0, 0), .begin = 0};

@@ -33,6 +33,7 @@ struct Role {
     kEma,
     kExpAvgScales,    ///< of kExpAvg, where that is codes
     kExpAvgSqScales,  ///< of kExpAvgSq, likewise
+    kFactors,         ///< of Adafactor (Slot::num_factors)
   };
   Kind kind = Kind::kMaster;
   size_t ema = 0;  ///< kEma: which one
@@ -45,14 +46,14 @@ struct Role {
   [[nodiscard]] static Role average(size_t k) { return {Kind::kEma, k}; }
   [[nodiscard]] static Role exp_avg_scales() { return {Kind::kExpAvgScales}; }
   [[nodiscard]] static Role exp_avg_sq_scales() { return {Kind::kExpAvgSqScales}; }
+  [[nodiscard]] static Role factors() { return {Kind::kFactors}; }
 
   /// Elements of a bucket that have one of the array's together (Bucket::count_of counts them).
   [[nodiscard]] int64_t elements_each() const;
 };
 
 /// "compute", "master", "grad", "exp_avg", "exp_avg_sq", "exp_avg_scales", "exp_avg_sq_scales",
-/// "ema.0",
-/// ...: the names in checkpoints.
+/// "factors", "ema.0", ...: the names in checkpoints.
 [[nodiscard]] std::string to_string(Role role);
 
 /// Elements that a slot's offset is a multiple of: no two parameters share a block of codes.
@@ -90,6 +91,11 @@ struct Slot {
   bool channels_last = false;  ///< nn::Parameter::channels_last
   /// Muon: its update takes it whole, as [shape[0], the others], and it has no exp_avg_sq.
   bool is_matrix = false;
+
+  /// Adafactor: whether it keeps a number for each row and each column of [shape[0], the others]
+  /// in place of a second moment for each element, and how many numbers it keeps.
+  [[nodiscard]] bool is_factored() const;
+  [[nodiscard]] int64_t num_factors() const;
 };
 
 /// Elements [numel] as they lie in a slot, in its shape: a view.
@@ -123,6 +129,8 @@ struct Bucket {
   at::Tensor exp_avg_sq;  ///< likewise, of what is no matrix (Slot::is_matrix) alone
   at::Tensor exp_avg_scales;  ///< fp32, of codes
   at::Tensor exp_avg_sq_scales;
+  /// fp32, of all parameters in turn, whole on every rank; of each its rows, then its columns.
+  at::Tensor factors;
   std::vector<at::Tensor> ema;  ///< fp32
   /// Whether the arrays of the optimizer's state lie in the host's memory: exp_avg, exp_avg_sq,
   /// ema, and `master` where forward reads another copy. They are tensors of the arena's device all
@@ -136,7 +144,8 @@ struct Bucket {
   /// Elements of tensor(role) before what belongs to the bucket's element `element`, which is in
   /// the slice.
   [[nodiscard]] int64_t place_of(Role role, int64_t element) const {
-    return count_of(role, element) - count_of(role, slice_begin);
+    const bool is_whole = role.kind == Role::Kind::kFactors;
+    return count_of(role, element) - (is_whole ? 0 : count_of(role, slice_begin));
   }
   /// Whether the buffer of whole_compute (whole_grad) is this bucket's own for good.
   bool owns_compute = true;
@@ -158,6 +167,11 @@ struct HeldOptions {
 /// Whether buckets have exp_avg_sq: of muon for what is no matrix.
 [[nodiscard]] constexpr bool keeps_second_moments(kernels::UpdateRule rule) {
   return kernels::has_second_moment(rule) || rule == kernels::UpdateRule::kMuon;
+}
+
+/// Whether they have exp_avg.
+[[nodiscard]] constexpr bool keeps_first_moments(kernels::UpdateRule rule) {
+  return rule != kernels::UpdateRule::kAdafactor;
 }
 
 struct ArenaOptions {
@@ -247,15 +261,15 @@ class Arena {
   /// What a training checkpoint has to keep: master, the rule's moments and the EMAs.
   [[nodiscard]] std::vector<Role> state_roles() const;
 
-  /// One parameter's part of an array (no scales), in its shape: a view, or where the array is
-  /// divided a copy that the group's ranks make together (all call it). The master and every
-  /// average of a frozen parameter are its compute copy. kConfig for an unknown path or role.
+  /// One parameter's part of an array (no scales or factors), in its shape: a view, or where the
+  /// array is divided a copy that the group's ranks make together (all call it). The master and
+  /// every average of a frozen parameter are its compute copy. kConfig for an unknown path or role.
   [[nodiscard]] at::Tensor export_parameter(const std::string& path, Role role) const;
   /// This rank's part of one trained parameter: a flat view, without elements where others own it
   /// all, and the place of its first element in the parameter.
   struct Part {
     at::Tensor values;
-    int64_t begin = 0;  ///< of scales: that of the first's block
+    int64_t begin = 0;  ///< of scales: that of the first's block; of factors, which are all here: 0
   };
   [[nodiscard]] Part own_part(const std::string& path, Role role) const;
   /// Sets a parameter's master and compute copy (without `train`: the compute copy) from a tensor

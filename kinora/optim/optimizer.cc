@@ -9,6 +9,7 @@
 #include "kinora/core/philox.h"
 #include "kinora/kernels/block_codes.h"
 #include "kinora/ops/optimizer_step.h"
+#include "kinora/optim/factored.h"
 #include "kinora/optim/orthogonalise.h"
 
 namespace kinora::optim {
@@ -117,6 +118,8 @@ const char* to_string(kernels::UpdateRule rule) {
       return "sgd";
     case kernels::UpdateRule::kMuon:
       return "muon";
+    case kernels::UpdateRule::kAdafactor:
+      return "adafactor";
   }
   return "unknown";
 }
@@ -273,6 +276,8 @@ void Optimizer::launch_step(Arena& arena, const at::Tensor& loss) {
     ops::make_directions(matrices_, of_matrices_, control_);
     orthogonalise(arena);
     ops::update_weights(matrices_, of_matrices_, control_);
+  } else if (rule_ == kernels::UpdateRule::kAdafactor) {
+    make_factored_directions(arena, control_);
   }
   ops::update_weights(near_, parameters_, control_);
   ops::publish_report(control_, loss, exchange_);

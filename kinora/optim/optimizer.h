@@ -17,9 +17,10 @@ namespace kinora::optim {
 
 /// Every rule.
 inline constexpr std::array kUpdateRules = {kernels::UpdateRule::kAdamW, kernels::UpdateRule::kLion,
-                                            kernels::UpdateRule::kSgd, kernels::UpdateRule::kMuon};
+                                            kernels::UpdateRule::kSgd, kernels::UpdateRule::kMuon,
+                                            kernels::UpdateRule::kAdafactor};
 
-/// "adamw", "lion", "sgd" or "muon": the names in recipes and checkpoints.
+/// "adamw", "lion", "sgd", "muon" or "adafactor": the names in recipes and checkpoints.
 [[nodiscard]] const char* to_string(kernels::UpdateRule rule);
 
 /// "fp32" or "8bit".
@@ -73,7 +74,7 @@ struct OptimizerState {
 /// (Slot::is_matrix) take a second pass, and what lies between (orthogonalise); all else is
 /// AdamW's.
 ///
-/// With our kernels on a GPU a step is five launches (of Muon's matrices many) that depend on
+/// With our kernels on a GPU a step is five launches (more by Muon, Adafactor) that depend on
 /// nothing but addresses: the learning rate and the results go through pinned memory. So steps can
 /// be enqueued without waiting (up to kStepRing ahead), or recorded in a graph once and replayed:
 ///

@@ -188,7 +188,8 @@ void describe_optim(Fields& fields, optim::OptimizerConfig& optim) {
   fields.add("rule", optim.rule, std::move(rules),
              "How weights follow their gradients. lion keeps one moment, and wants a learning rate "
              "3 to 10 times smaller than adamw's; sgd has momentum; muon keeps one moment of the "
-             "blocks' matrices and makes their updates orthogonal, with adamw for all else.");
+             "blocks' matrices and makes their updates orthogonal, with adamw for all else; "
+             "adafactor keeps next to nothing: the means of rows and columns of squares.");
   const auto is_muon = [&optim] { return optim.rule == kernels::UpdateRule::kMuon; };
   std::vector<Choice<kernels::MomentFormat>> moments;
   for (const auto format : {kernels::MomentFormat::kF32, kernels::MomentFormat::k8Bit}) {
@@ -199,8 +200,13 @@ void describe_optim(Fields& fields, optim::OptimizerConfig& optim) {
            "How moments are kept: fp32, or 8bit = codes of 8 bits with a scale for each 256 of "
            "them, a quarter of the memory.")
       .check(
-          "be fp32 with optim.rule=muon, which makes directions of a whole momentum",
-          [&optim, is_muon] { return optim.moments == kernels::MomentFormat::kF32 || !is_muon(); });
+          "be fp32 with optim.rule=muon, which makes directions of a whole momentum, and with "
+          "adafactor, which has no moments of that size",
+          [&optim] {
+            return optim.moments == kernels::MomentFormat::kF32 ||
+                   !(optim.rule == kernels::UpdateRule::kMuon ||
+                     optim.rule == kernels::UpdateRule::kAdafactor);
+          });
   std::vector<Choice<kernels::MasterFormat>> masters;
   for (const auto format : {kernels::MasterFormat::kF32, kernels::MasterFormat::kBF16}) {
     masters.push_back({optim::to_string(format), format});

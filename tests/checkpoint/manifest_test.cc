@@ -156,9 +156,9 @@ TEST_F(ManifestTest, OfANewerVersionSaysWhoWroteIt) {
 
 TEST_F(ManifestTest, MomentsOfAnUnknownRuleAreNamed) {
   json manifest = json::parse(to_json(example()));
-  manifest["state"]["optimizer"]["rule"] = "muon";
+  manifest["state"]["optimizer"]["rule"] = "shampoo";
   const std::string message = refusal(ErrorKind::kIo, [&] { (void)read(manifest.dump()); });
-  EXPECT_THAT(message, HasSubstr("are of the optimizer muon, which this version does not have"));
+  EXPECT_THAT(message, HasSubstr("are of the optimizer shampoo, which this version does not have"));
 }
 
 TEST_F(ManifestTest, UnknownFormatsOfStateAreNamed) {

@@ -22,10 +22,11 @@ struct Ranks {
 };
 
 /// What a run keeps: kSmall has moments of 8 bits and masters in bf16.
-enum class Kept : uint8_t { kFp32, kSmall, kMuon };
+enum class Kept : uint8_t { kFp32, kSmall, kMuon, kAdafactor };
 
 inline std::string to_string(Kept kept) {
-  return kept == Kept::kFp32 ? "fp32" : kept == Kept::kSmall ? "small" : "muon";
+  constexpr const char* kNames[] = {"fp32", "small", "muon", "adafactor"};
+  return kNames[static_cast<size_t>(kept)];
 }
 
 /// A model every element of whose state follows from role, place in the bucket and step, so that
@@ -81,6 +82,8 @@ class NumberedState {
       state.optimizer.masters = kernels::MasterFormat::kBF16;
     } else if (kept == Kept::kMuon) {
       state.optimizer.rule = kernels::UpdateRule::kMuon;
+    } else if (kept == Kept::kAdafactor) {
+      state.optimizer.rule = kernels::UpdateRule::kAdafactor;
     }
     state.step = step;
     state.position = 8 * step;
@@ -95,6 +98,9 @@ class NumberedState {
   /// What this rank has of a role.
   [[nodiscard]] at::Tensor expected(int64_t step, size_t role, const optim::Bucket& bucket) const {
     const optim::Role which = arena.state_roles()[role];
+    if (which.kind == optim::Role::Kind::kFactors) {
+      return at::arange(bucket.factors.numel(), at::kFloat).mul(1024).add(step % 1024);
+    }
     at::Tensor numbers = expected(step, role, bucket, bucket.slice_begin, bucket.slice_numel);
     const at::ScalarType type = bucket.tensor(which).scalar_type();
     if (type == at::kByte) {

@@ -119,7 +119,7 @@ TEST_P(CheckpointRanksTest, WhatAnyNumberSavesAnyOtherLoads) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, CheckpointRanksTest,
-                         testing::Values(Kept::kFp32, Kept::kSmall, Kept::kMuon),
+                         testing::Values(Kept::kFp32, Kept::kSmall, Kept::kMuon, Kept::kAdafactor),
                          [](const auto& info) { return to_string(info.param); });
 
 // No bucket divides into five parts: the first rank writes.

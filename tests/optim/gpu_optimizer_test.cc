@@ -210,6 +210,27 @@ TEST_P(GpuOptimTest, StepsOfMuonEqualTheCpu) {
   EXPECT_EQ(gpu.arena.buckets()[0].grad.count_nonzero().item<int64_t>(), 0);
 }
 
+TEST_P(GpuOptimTest, StepsOfAdafactorEqualTheCpu) {
+  const OptimizerConfig adafactor{.rule = kernels::UpdateRule::kAdafactor};
+  DeviceRun cpu(at::kCPU, GetParam(), 0.25, adafactor);
+  DeviceRun gpu(at::kCUDA, GetParam(), 0.25, adafactor);
+  Optimizer on_cpu(cpu.config, cpu.arena);
+  Optimizer on_gpu(gpu.config, gpu.arena);
+  const double scale = GetParam() == at::kHalf ? 65536.0 : 1.0;
+  for (uint32_t step = 0; step < 5; ++step) {
+    cpu.set_gradients(step, scale);
+    gpu.set_gradients(step, scale);
+    (void)on_cpu.step(cpu.arena, 0.01);
+    (void)on_gpu.step(gpu.arena, 0.01);
+  }
+  expect_close(gpu.arena, cpu.arena);
+  gpu.set_gradients(5, scale);
+  gpu.arena.buckets()[1].grad[777] = std::numeric_limits<float>::infinity();
+  const at::Tensor factors = gpu.arena.buckets()[0].factors.clone();
+  EXPECT_TRUE(on_gpu.step(gpu.arena, 0.01).skipped);
+  EXPECT_TRUE(at::equal(gpu.arena.buckets()[0].factors, factors));
+}
+
 class GpuFormatsTest : public testing::TestWithParam<OptimizerConfig> {
  protected:
   void SetUp() override {

@@ -246,7 +246,9 @@ __device__ __forceinline__ void update_whole(const UpdateBuffers& buffers,
 #pragma unroll
   for (int i = 0; i < kUnroll; ++i) {
     grad[i] = load(buffers.grad, first + i * kStride, 0, true);
-    exp_avg[i] = load(buffers.exp_avg, first + i * kStride, 0, true);
+    if constexpr (!takes_directions(kRule)) {
+      exp_avg[i] = load(buffers.exp_avg, first + i * kStride, 0, true);
+    }
     if constexpr (has_second_moment(kRule)) {
       exp_avg_sq[i] = load(buffers.exp_avg_sq, first + i * kStride, 0, true);
     }
@@ -263,7 +265,9 @@ __device__ __forceinline__ void update_whole(const UpdateBuffers& buffers,
       update_element<kRule>(scalars, grad[i].x[lane], &weight[i].x[lane], &exp_avg[i].x[lane],
                             &exp_avg_sq[i].x[lane]);
     }
-    store(buffers.exp_avg, first + i * kStride, 0, true, exp_avg[i]);
+    if constexpr (!takes_directions(kRule)) {
+      store(buffers.exp_avg, first + i * kStride, 0, true, exp_avg[i]);
+    }
     if constexpr (has_second_moment(kRule)) {
       store(buffers.exp_avg_sq, first + i * kStride, 0, true, exp_avg_sq[i]);
     }
@@ -292,8 +296,11 @@ template <UpdateRule kRule, int kEmas>
 __device__ __noinline__ void update_some(const UpdateBuffers& buffers, const UpdateScalars& scalars,
                                          int64_t first, int64_t end) {
   Vector weight = load(buffers.master, first, end, false);
-  Vector exp_avg = load(buffers.exp_avg, first, end, false);
+  Vector exp_avg = {};
   Vector exp_avg_sq = {};
+  if constexpr (!takes_directions(kRule)) {
+    exp_avg = load(buffers.exp_avg, first, end, false);
+  }
   if constexpr (has_second_moment(kRule)) {
     exp_avg_sq = load(buffers.exp_avg_sq, first, end, false);
   }
@@ -304,7 +311,9 @@ __device__ __noinline__ void update_some(const UpdateBuffers& buffers, const Upd
                           &exp_avg_sq.x[lane]);
   }
   store(buffers.master, first, end, false, weight);
-  store(buffers.exp_avg, first, end, false, exp_avg);
+  if constexpr (!takes_directions(kRule)) {
+    store(buffers.exp_avg, first, end, false, exp_avg);
+  }
   if constexpr (has_second_moment(kRule)) {
     store(buffers.exp_avg_sq, first, end, false, exp_avg_sq);
   }
@@ -464,7 +473,7 @@ __device__ __forceinline__ void update_block(const UpdateBucket& bucket,
     grad[i] = load(buffers.grad, place(i), 0, true);
     weight[i] = buffers.master != nullptr ? load(buffers.master, place(i), 0, true)
                                           : load_bf16(compute, place(i));
-    if constexpr (!kCoded) {
+    if constexpr (!kCoded && !takes_directions(kRule)) {
       exp_avg[i] = load(buffers.exp_avg, place(i), 0, true);
       if constexpr (has_second_moment(kRule)) {
         exp_avg_sq[i] = load(buffers.exp_avg_sq, place(i), 0, true);
@@ -478,7 +487,7 @@ __device__ __forceinline__ void update_block(const UpdateBucket& bucket,
       update_element<kRule>(scalars, grad[i].x[k], &weight[i].x[k], &exp_avg[i].x[k],
                             &exp_avg_sq[i].x[k]);
     }
-    if constexpr (!kCoded) {
+    if constexpr (!kCoded && !takes_directions(kRule)) {
       store(buffers.exp_avg, place(i), 0, true, exp_avg[i]);
       if constexpr (has_second_moment(kRule)) {
         store(buffers.exp_avg_sq, place(i), 0, true, exp_avg_sq[i]);
@@ -608,6 +617,7 @@ cudaError_t launch_update(const BucketTable& table, const UpdateParameters& para
     case UpdateRule::kSgd:
       return launch_rule<UpdateRule::kSgd, kEmas>(table, parameters, control, stream);
     case UpdateRule::kMuon:
+    case UpdateRule::kAdafactor:
       return launch_rule<UpdateRule::kMuon, kEmas>(table, parameters, control, stream);
   }
   return cudaErrorInvalidValue;
@@ -670,6 +680,7 @@ cudaError_t update_weights(const BucketTable& table, const UpdateParameters& par
       case UpdateRule::kSgd:
         return launch_blocks<UpdateRule::kSgd>(table, parameters, control, stream);
       case UpdateRule::kMuon:
+      case UpdateRule::kAdafactor:
         return launch_blocks<UpdateRule::kMuon>(table, parameters, control, stream);
     }
     return cudaErrorInvalidValue;

@@ -223,7 +223,8 @@ class Planner {
         {"compute copies", arena.bytes(Role::compute())},
         {"gradients", arena.bytes(Role::grad())},
         {"moments", on_device(Role::exp_avg()) + on_device(Role::exp_avg_sq()) +
-                        on_device(Role::exp_avg_scales()) + on_device(Role::exp_avg_sq_scales())},
+                        on_device(Role::exp_avg_scales()) + on_device(Role::exp_avg_sq_scales()) +
+                        on_device(Role::factors())},
         {"averages", averages}};
     if (const optim::HeldWeights* held = arena.held()) {
       const bool is_gpu = plan_.target.device == c10::DeviceType::CUDA;

@@ -104,11 +104,15 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
   // recipe says otherwise; and the copy for forward. What lies in the host's memory comes and goes
   // over the link, both ways at once, while the next forward goes on.
   const bool coded = config.optim.moments == kernels::MomentFormat::k8Bit;
-  const double moments =
-      (kernels::has_second_moment(config.optim.rule) ? 2.0 : 1.0) * (coded ? 1.0 : 4.0);
+  const double num_moments = (kernels::has_second_moment(config.optim.rule) ? 1.0 : 0.0) +
+                             (optim::keeps_first_moments(config.optim.rule) ? 1.0 : 0.0);
+  const double moments = num_moments * (coded ? 1.0 : 4.0);
+  // Adafactor makes directions of gradients in several passes over them.
+  const double direction_bytes = config.optim.rule == kernels::UpdateRule::kAdafactor ? 60.0 : 0.0;
   const bool has_masters = config.optim.masters == kernels::MasterFormat::kF32;
   const double averages = 4.0 * static_cast<double>(config.ema_decays.size());
-  const double update_bytes = 8.0 + 2.0 * (moments + averages) + (has_masters ? 8.0 + 2.0 : 4.0);
+  const double update_bytes =
+      8.0 + direction_bytes + 2.0 * (moments + averages) + (has_masters ? 8.0 + 2.0 : 4.0);
   const double offload = gpu_.host_bytes_per_s > 0.0 ? config.optim.offload : 0.0;
   const double owned =
       parameters_ / static_cast<double>(zero_stage(config.plugin, config.parallel) > 0 ? ranks : 1);

@@ -161,22 +161,25 @@ TEST_P(RuleTest, CountsTheStateOfTheRealArena) {
   EXPECT_EQ(bytes_of(plan, "weights"), arena.bytes(Role::master()));
   EXPECT_EQ(bytes_of(plan, "compute copies"), arena.bytes(Role::compute()));
   EXPECT_EQ(bytes_of(plan, "gradients"), arena.bytes(Role::grad()));
-  EXPECT_EQ(bytes_of(plan, "moments"),
-            arena.bytes(Role::exp_avg()) + arena.bytes(Role::exp_avg_sq()));
+  EXPECT_EQ(bytes_of(plan, "moments"), arena.bytes(Role::exp_avg()) +
+                                           arena.bytes(Role::exp_avg_sq()) +
+                                           arena.bytes(Role::factors()));
   EXPECT_EQ(bytes_of(plan, "averages"),
             arena.bytes(Role::average(0)) + arena.bytes(Role::average(1)));
 }
 
-INSTANTIATE_TEST_SUITE_P(MemoryPlan, RuleTest, testing::Values("adamw", "lion", "sgd", "muon"),
+INSTANTIATE_TEST_SUITE_P(MemoryPlan, RuleTest,
+                         testing::Values("adamw", "lion", "sgd", "muon", "adafactor"),
                          [](const auto& info) { return std::string(info.param); });
 
-// The matrices of blocks keep one moment, and are nearly all of the model.
-TEST(MemoryPlanTest, MuonNeedsHalfTheMomentsOfAdamW) {
+// The matrices of blocks, nearly all of the model, keep one moment, or their rows and columns.
+TEST(MemoryPlanTest, MuonNeedsHalfTheMomentsOfAdamWAndAdafactorNone) {
   const auto moments = [](const std::string& rule) {
     return static_cast<double>(bytes_of(
         plan_memory(config_of("imagenet-256-dit-xl2", {"optim.rule=" + rule}), kGpu), "moments"));
   };
   EXPECT_NEAR(moments("muon") / moments("adamw"), 0.5, 0.01);
+  EXPECT_LT(moments("adafactor") / moments("adamw"), 0.001);
 }
 
 TEST(MemoryPlanTest, StateInTheHostsMemoryIsNoneOfTheGpu) {
