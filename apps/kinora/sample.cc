@@ -22,7 +22,6 @@
 #include "apps/kinora/sample_start.h"
 #include "apps/kinora/verdicts.h"
 #include "kinora/core/config.h"
-#include "kinora/core/cuda.h"
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
 #include "kinora/core/progress.h"
@@ -283,14 +282,10 @@ std::vector<std::string> captions_drawn(const inference::Request& request) {
 /// Of --vram-budget what plans may fill; 0: there is none. From here on tensors cannot take more
 /// than it.
 int64_t limited_memory(const SampleArguments& arguments, at::Device device) {
-  if (arguments.vram_budget == "none") {
+  const int64_t budget = device::gpu_budget("--vram-budget", arguments.vram_budget, device);
+  if (budget == 0) {
     return 0;
   }
-  KINORA_CHECK(device.is_cuda(), kConfig, "[sample] --vram-budget is ", arguments.vram_budget,
-               ", but this draws on the CPU");
-  const int64_t budget = std::min(device::budget_bytes("--vram-budget", arguments.vram_budget,
-                                                       cuda_free_memory(device.index())),
-                                  cuda_device(device.index()).total_memory);
   KINORA_CHECK(budget > device::kContextBytes, kMemory, "[sample] --vram-budget is ",
                human_bytes(budget), ", and the GPU's context and libraries alone take about ",
                human_bytes(device::kContextBytes));
@@ -312,8 +307,8 @@ double gib_beside(int64_t room, int64_t weights) {
 int64_t place_weights(const inference::ModelRecipe& recipe, int64_t samples, int64_t room,
                       inference::LoadOptions& options) {
   const int64_t rows = recipe.sample.sampling.guidance_of().scale.any() ? 2 * samples : samples;
-  options.held = inference::fitting_weights(recipe, options.held, rows, room);
-  const inference::DrawingMemory memory = inference::drawing_memory(recipe, options.held, rows);
+  const auto [held, memory] = inference::fitting_weights(recipe, options.held, rows, room);
+  options.held = held;
   if (options.says) {
     log_info("[sample] --vram-budget: --offload ", options.held.offload, ", weights take ",
              human_bytes(memory.weights), " of the GPU and ", human_bytes(memory.at_host),

@@ -3,6 +3,7 @@
 #include <ATen/DeviceAccelerator.h>
 #include <c10/core/CachingDeviceAllocator.h>
 
+#include <algorithm>
 #include <charconv>
 #include <string_view>
 
@@ -42,6 +43,16 @@ int64_t budget_bytes(const std::string& name, const std::string& budget, int64_t
   KINORA_CHECK(is_known && bytes >= 1.0 && bytes < kMost * kGiB, kConfig, "[memory] ", name,
                " must be none, auto or a size such as 8GiB or 600MiB, got ", budget);
   return static_cast<int64_t>(bytes);
+}
+
+int64_t gpu_budget(const std::string& name, const std::string& budget, at::Device device) {
+  if (budget == "none") {
+    return 0;
+  }
+  KINORA_CHECK(device.is_cuda(), kConfig, "[memory] ", name, " is ", budget,
+               ", but this computes on the CPU");
+  return std::min(budget_bytes(name, budget, cuda_free_memory(device.index())),
+                  cuda_device(device.index()).total_memory);
 }
 
 void limit_memory(at::Device device, int64_t bytes) {

@@ -19,6 +19,11 @@ inline constexpr double kPlannedShare = 0.94;
 [[nodiscard]] int64_t budget_bytes(const std::string& name, const std::string& budget,
                                    int64_t free);
 
+/// The same of a GPU, of which it is at most all, where `free` is what its driver says. kConfig for
+/// a budget on the CPU, too.
+[[nodiscard]] int64_t gpu_budget(const std::string& name, const std::string& budget,
+                                 at::Device device);
+
 /// Bytes that tensors can still take: on a GPU what is free and what the allocator keeps unused, on
 /// the CPU available_memory().
 [[nodiscard]] int64_t free_memory(at::Device device);

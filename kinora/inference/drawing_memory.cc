@@ -47,15 +47,15 @@ DrawingMemory drawing_memory(const ModelRecipe& recipe, const optim::HeldOptions
   return memory;
 }
 
-optim::HeldOptions fitting_weights(const ModelRecipe& recipe, optim::HeldOptions held, int64_t rows,
-                                   int64_t bytes) {
+FittingWeights fitting_weights(const ModelRecipe& recipe, optim::HeldOptions held, int64_t rows,
+                               int64_t bytes) {
   constexpr int kParts = 10;
   DrawingMemory memory;
   for (int part = 0; part <= kParts; ++part) {
     held.offload = static_cast<double>(part) / kParts;
     memory = drawing_memory(recipe, held, rows);
     if (memory.needed() <= bytes) {
-      return held;
+      return {held, memory};
     }
   }
   throw_error(ErrorKind::kMemory, "[sample] drawing takes ", human_bytes(memory.needed()),

@@ -24,9 +24,14 @@ struct DrawingMemory {
 [[nodiscard]] DrawingMemory drawing_memory(const ModelRecipe& recipe,
                                            const optim::HeldOptions& held, int64_t rows);
 
+struct FittingWeights {
+  optim::HeldOptions held;
+  DrawingMemory memory;
+};
+
 /// `held` with the least offload, in tenths, with which drawing takes at most `bytes`. kMemory with
 /// what it takes with all offloaded, where that is more.
-[[nodiscard]] optim::HeldOptions fitting_weights(const ModelRecipe& recipe, optim::HeldOptions held,
-                                                 int64_t rows, int64_t bytes);
+[[nodiscard]] FittingWeights fitting_weights(const ModelRecipe& recipe, optim::HeldOptions held,
+                                             int64_t rows, int64_t bytes);
 
 }  // namespace kinora::inference

@@ -241,6 +241,40 @@ void round_stochastically(const at::Tensor& weight, const RandomStream& stream, 
   out.copy_(rounded);
 }
 
+/// A pass over buckets: for all of a table by our kernel on a GPU, for a part of one on the CPU,
+/// and for one as ATen calls.
+struct Pass {
+  void (*on_gpu)(const BucketTable& table, const kernels::UpdateParameters& parameters,
+                 const at::Tensor& control);
+  void (*on_cpu)(const kernels::UpdateBuffers& buffers, const kernels::UpdateParameters& parameters,
+                 const StepControl& control, int64_t begin, int64_t end);
+  void (*composed)(const OptimizerBucket& bucket, const kernels::UpdateParameters& parameters,
+                   const at::Tensor& control);
+};
+
+void pass_over(const BucketTable& table, const kernels::UpdateParameters& parameters,
+               const at::Tensor& control, const Pass& pass) {
+  for (const OptimizerBucket& bucket : table.buckets()) {
+    check_call(bucket, control);
+    check_parameters(bucket, parameters);
+  }
+  if (table.device_table().defined()) {
+    pass.on_gpu(table, parameters, control);
+    return;
+  }
+  for (const OptimizerBucket& bucket : table.buckets()) {
+    if (bucket.device().is_cpu()) {
+      const kernels::UpdateBuffers buffers = pointers(bucket);
+      const StepControl& decisions = *host_control(control);
+      for_chunks(bucket.numel(), kUpdateChunk, [&](int64_t begin, int64_t end) {
+        pass.on_cpu(buffers, parameters, decisions, begin, end);
+      });
+    } else {
+      pass.composed(bucket, parameters, control);
+    }
+  }
+}
+
 }  // namespace
 
 at::Tensor make_step_control(const StepControl& start, at::Device device) {
@@ -373,48 +407,14 @@ void prepare_update(const at::Tensor& control, const kernels::UpdatePolicy& poli
 
 void make_directions(const BucketTable& table, const kernels::UpdateParameters& parameters,
                      const at::Tensor& control) {
-  for (const OptimizerBucket& bucket : table.buckets()) {
-    check_call(bucket, control);
-    check_parameters(bucket, parameters);
-  }
-  if (table.device_table().defined()) {
-    cuda::make_directions(table, parameters, control);
-    return;
-  }
-  for (const OptimizerBucket& bucket : table.buckets()) {
-    if (bucket.device().is_cpu()) {
-      const kernels::UpdateBuffers buffers = pointers(bucket);
-      const StepControl& decisions = *host_control(control);
-      for_chunks(bucket.numel(), kUpdateChunk, [&](int64_t begin, int64_t end) {
-        kernels::make_directions(buffers, parameters, decisions, begin, end);
-      });
-    } else {
-      make_directions_composed(bucket, parameters, control);
-    }
-  }
+  pass_over(table, parameters, control,
+            {cuda::make_directions, kernels::make_directions, make_directions_composed});
 }
 
 void update_weights(const BucketTable& table, const kernels::UpdateParameters& parameters,
                     const at::Tensor& control) {
-  for (const OptimizerBucket& bucket : table.buckets()) {
-    check_call(bucket, control);
-    check_parameters(bucket, parameters);
-  }
-  if (table.device_table().defined()) {
-    cuda::update_weights(table, parameters, control);
-    return;
-  }
-  for (const OptimizerBucket& bucket : table.buckets()) {
-    if (bucket.device().is_cpu()) {
-      const kernels::UpdateBuffers buffers = pointers(bucket);
-      const StepControl& decisions = *host_control(control);
-      for_chunks(bucket.numel(), kUpdateChunk, [&](int64_t begin, int64_t end) {
-        kernels::update_weights(buffers, parameters, decisions, begin, end);
-      });
-    } else {
-      update_weights_composed(bucket, parameters, control);
-    }
-  }
+  pass_over(table, parameters, control,
+            {cuda::update_weights, kernels::update_weights, update_weights_composed});
 }
 
 void publish_report(const at::Tensor& control, const at::Tensor& loss, const at::Tensor& exchange) {

@@ -219,7 +219,7 @@ at::Tensor Bucket::tensor(Role role) const {
 }
 
 bool Slot::is_factored() const {
-  return shape.size() > 1 && shape.front() > 1 && c10::multiply_integers(shape) > shape.front();
+  return optim::is_matrix(at::IntArrayRef(shape));
 }
 
 int64_t Slot::num_factors() const {

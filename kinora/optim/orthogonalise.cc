@@ -1,6 +1,7 @@
 #include "kinora/optim/orthogonalise.h"
 
 #include <ATen/ops/empty.h>
+#include <c10/util/accumulate.h>
 
 #include <algorithm>
 #include <cmath>
@@ -110,9 +111,12 @@ void orthogonalise_window(const Window& window, const Arena& arena) {
 
 }  // namespace
 
+bool is_matrix(at::IntArrayRef shape) {
+  return shape.size() > 1 && shape.front() > 1 && c10::multiply_integers(shape) > shape.front();
+}
+
 bool is_matrix(const nn::Parameter& parameter) {
-  return !parameter.fp32_island && parameter.shape.size() > 1 && parameter.shape.front() > 1 &&
-         parameter.numel() > parameter.shape.front();
+  return !parameter.fp32_island && is_matrix(at::IntArrayRef(parameter.shape));
 }
 
 double orthogonalise_macs(const std::vector<nn::NamedParameter>& parameters) {

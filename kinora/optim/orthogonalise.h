@@ -1,5 +1,7 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <vector>
 
 #include "kinora/nn/module.h"
@@ -7,6 +9,8 @@
 
 namespace kinora::optim {
 
+/// Whether a shape is one of a matrix [shape[0], the rest]: no vector in several dims.
+[[nodiscard]] bool is_matrix(at::IntArrayRef shape);
 /// What Muon takes for a matrix: of the weights between embedders and the last layer, which are
 /// fp32 islands, those that are no vectors. A convolution is one of [out, the rest].
 [[nodiscard]] bool is_matrix(const nn::Parameter& parameter);

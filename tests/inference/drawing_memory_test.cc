@@ -44,11 +44,12 @@ TEST(DrawingMemoryTest, IsAboutThatOfItsParameters) {
   recipe.precision = Precision::kBf16;
   const DrawingMemory here = drawing_memory(recipe, {}, 16);
   EXPECT_NEAR(static_cast<double>(here.weights) / kMiB, 675.0 * 2.0 * 1e6 / kMiB, 30.0);
-  const optim::HeldOptions fitting = fitting_weights(recipe, {}, 16, here.needed() - 200 * kMiB);
+  const auto [fitting, memory] = fitting_weights(recipe, {}, 16, here.needed() - 200 * kMiB);
   EXPECT_GT(fitting.offload, 0.0);
   EXPECT_LT(fitting.offload, 1.0);
   EXPECT_LE(drawing_memory(recipe, fitting, 16).needed(), here.needed() - 200 * kMiB);
-  EXPECT_EQ(fitting_weights(recipe, {}, 16, here.needed()).offload, 0.0);
+  EXPECT_EQ(memory.needed(), drawing_memory(recipe, fitting, 16).needed());
+  EXPECT_EQ(fitting_weights(recipe, {}, 16, here.needed()).held.offload, 0.0);
   EXPECT_THAT(error_of(ErrorKind::kMemory, [&] { return fitting_weights(recipe, {}, 16, kMiB); }),
               HasSubstr("smaller --batch"));
 }

@@ -67,6 +67,17 @@ struct DeviceRun {
   }
 };
 
+/// On the same gradients, times `scale`.
+void take_five_steps(DeviceRun& cpu, Optimizer& on_cpu, DeviceRun& gpu, Optimizer& on_gpu,
+                     double scale) {
+  for (uint32_t step = 0; step < 5; ++step) {
+    cpu.set_gradients(step, scale);
+    gpu.set_gradients(step, scale);
+    (void)on_cpu.step(cpu.arena, 0.01);
+    (void)on_gpu.step(gpu.arena, 0.01);
+  }
+}
+
 void expect_close(const Arena& gpu, const Arena& cpu) {
   for (size_t i = 0; i < cpu.buckets().size(); ++i) {
     for (const Role role : cpu.state_roles()) {
@@ -167,12 +178,7 @@ TEST_P(GpuOptimTest, FactorsOfTheLearningRateEqualTheCpu) {
   DeviceRun gpu(at::kCUDA, GetParam(), 0.25);
   Optimizer on_cpu(cpu.config, cpu.arena);
   Optimizer on_gpu(gpu.config, gpu.arena);
-  for (uint32_t step = 0; step < 5; ++step) {
-    cpu.set_gradients(step, 1.0);
-    gpu.set_gradients(step, 1.0);
-    (void)on_cpu.step(cpu.arena, 0.01);
-    (void)on_gpu.step(gpu.arena, 0.01);
-  }
+  take_five_steps(cpu, on_cpu, gpu, on_gpu, 1.0);
   expect_close(gpu.arena, cpu.arena);
 }
 
@@ -186,12 +192,7 @@ TEST_P(GpuOptimTest, StepsOfMuonEqualTheCpu) {
   Optimizer on_gpu(gpu.config, gpu.arena);
   const at::Tensor start = cpu.arena.export_parameter("a.weight", Role::master()).clone();
   const double scale = GetParam() == at::kHalf ? 65536.0 : 1.0;
-  for (uint32_t step = 0; step < 5; ++step) {
-    cpu.set_gradients(step, scale);
-    gpu.set_gradients(step, scale);
-    (void)on_cpu.step(cpu.arena, 0.01);
-    (void)on_gpu.step(gpu.arena, 0.01);
-  }
+  take_five_steps(cpu, on_cpu, gpu, on_gpu, scale);
   for (const char* path : {"a.weight", "a.bias", "b.weight"}) {
     const bool is_matrix = std::string(path) == "a.weight";
     for (const Role role : cpu.arena.state_roles()) {
@@ -217,12 +218,7 @@ TEST_P(GpuOptimTest, StepsOfAdafactorEqualTheCpu) {
   Optimizer on_cpu(cpu.config, cpu.arena);
   Optimizer on_gpu(gpu.config, gpu.arena);
   const double scale = GetParam() == at::kHalf ? 65536.0 : 1.0;
-  for (uint32_t step = 0; step < 5; ++step) {
-    cpu.set_gradients(step, scale);
-    gpu.set_gradients(step, scale);
-    (void)on_cpu.step(cpu.arena, 0.01);
-    (void)on_gpu.step(gpu.arena, 0.01);
-  }
+  take_five_steps(cpu, on_cpu, gpu, on_gpu, scale);
   expect_close(gpu.arena, cpu.arena);
   gpu.set_gradients(5, scale);
   gpu.arena.buckets()[1].grad[777] = std::numeric_limits<float>::infinity();
@@ -247,12 +243,7 @@ TEST_P(GpuFormatsTest, StepsHaveTheBitsOfTheCpu) {
   cpu.config.max_grad_norm = gpu.config.max_grad_norm = 0.0;
   Optimizer on_cpu(cpu.config, cpu.arena);
   Optimizer on_gpu(gpu.config, gpu.arena);
-  for (uint32_t step = 0; step < 5; ++step) {
-    cpu.set_gradients(step, 1.0);
-    gpu.set_gradients(step, 1.0);
-    (void)on_cpu.step(cpu.arena, 0.01);
-    (void)on_gpu.step(gpu.arena, 0.01);
-  }
+  take_five_steps(cpu, on_cpu, gpu, on_gpu, 1.0);
   for (size_t i = 0; i < cpu.arena.buckets().size(); ++i) {
     for (const Role role : cpu.arena.state_roles()) {
       EXPECT_TRUE(at::equal(cpu.arena.buckets()[i].tensor(role),

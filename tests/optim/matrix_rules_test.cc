@@ -253,6 +253,20 @@ TEST_P(MatrixRuleTest, RanksThatDivideStateChangeNothing) {
   }
 }
 
+/// Three steps of both, from number `first` on, on the same gradients, leave the same bits.
+void expect_same_steps(MatrixRun& a, Optimizer& of_a, MatrixRun& b, Optimizer& of_b,
+                       uint32_t first) {
+  for (uint32_t step = first; step < first + 3; ++step) {
+    a.set_gradients(step);
+    b.set_gradients(step);
+    of_a.step(a.arena, 0.01);
+    of_b.step(b.arena, 0.01);
+  }
+  for (const nn::NamedParameter& named : a.parameters.named()) {
+    expect_same_part(a.arena, b.arena, named.path);
+  }
+}
+
 TEST_P(MatrixRuleTest, ARestoredRunGoesOnWithTheSameBits) {
   MatrixRun whole(rule(), options());
   MatrixRun resumed(rule(), options());
@@ -271,15 +285,7 @@ TEST_P(MatrixRuleTest, ARestoredRunGoesOnWithTheSameBits) {
   Optimizer second(config(), resumed.arena);
   second.restore(first.state());
   EXPECT_EQ(second.state().rule, rule());
-  for (uint32_t step = 3; step < 6; ++step) {
-    whole.set_gradients(step);
-    resumed.set_gradients(step);
-    first.step(whole.arena, 0.01);
-    second.step(resumed.arena, 0.01);
-  }
-  for (const nn::NamedParameter& named : whole.parameters.named()) {
-    expect_same_part(whole.arena, resumed.arena, named.path);
-  }
+  expect_same_steps(whole, first, resumed, second, 3);
 }
 
 std::string name_of(const testing::TestParamInfo<std::tuple<UpdateRule, MasterFormat>>& info) {
@@ -350,15 +356,7 @@ TEST(AdafactorTest, OffloadedWeightsFollowTheSameDirections) {
   const OptimizerConfig config = MatrixRun::config(UpdateRule::kAdafactor);
   Optimizer of_near(config, near.arena);
   Optimizer of_far(config, far.arena);
-  for (uint32_t step = 0; step < 3; ++step) {
-    near.set_gradients(step);
-    far.set_gradients(step);
-    of_near.step(near.arena, 0.01);
-    of_far.step(far.arena, 0.01);
-  }
-  for (const nn::NamedParameter& named : near.parameters.named()) {
-    expect_same_part(near.arena, far.arena, named.path);
-  }
+  expect_same_steps(near, of_near, far, of_far, 0);
 }
 
 TEST(MatrixRuleErrorTest, WhatTheyCannotDoIsRefused) {

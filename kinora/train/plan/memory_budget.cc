@@ -32,16 +32,11 @@ std::optional<PlanChoice> fastest(const RunConfig& config, const PlanTarget& tar
 }  // namespace
 
 RunConfig within_budget(const RunConfig& config, at::Device device, const comm::Group& world) {
-  const std::string& asked = config.train.vram_budget;
-  if (asked == "none") {
+  const int64_t budget = device::gpu_budget("train.vram_budget", config.train.vram_budget, device);
+  if (budget == 0) {
     return config;
   }
-  KINORA_CHECK(device.is_cuda(), kConfig, "[train] train.vram_budget is ", asked,
-               ", but this run computes on the CPU");
   const CudaDevice gpu = cuda_device(device.index());
-  const int64_t budget =
-      std::min(device::budget_bytes("train.vram_budget", asked, cuda_free_memory(device.index())),
-               gpu.total_memory);
   const PlanTarget target{
       .device = device.type(),
       .ranks = world.size(),
