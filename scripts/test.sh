@@ -21,10 +21,26 @@ GTEST_BRIEF=1 GTEST_OUTPUT="xml:$build/reports/" ctest --test-dir "$build" --out
 
 compgen -G "$build/reports/*.xml" >/dev/null || exit "$status"  # no tests of C++
 
-# Each process above is many tests: what became of them, and why some were skipped.
+# Each process above is many tests: what became of them, why some were skipped, and, once more and
+# without what they printed, what failed.
 awk '
-  /<testcase / { ++all }
-  /<failure / { if (number != all) { ++failed; number = all } }
+  /<testcase / {
+    ++all
+    test = $0
+    sub(/.*<testcase name="/, "", test)
+    sub(/".*/, "", test)
+  }
+  /<failure message=/ {
+    if (number != all) { ++failed; number = all }
+    message = $0
+    sub(/.*<failure message="/, "", message)
+    sub(/" type=.*/, "", message)
+    gsub(/&#x0A;/, "\n  ", message)
+    gsub(/&quot;/, "\"", message)
+    gsub(/&lt;/, "<", message)
+    gsub(/&gt;/, ">", message)
+    printf "failed: %s: %s\n", test, substr(message, 1, 3000)
+  }
   /<skipped message=/ {
     reason = $0
     sub(/.*<skipped message="[^"]*\.cc:[0-9]+&#x0A;/, "", reason)

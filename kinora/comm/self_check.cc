@@ -168,10 +168,11 @@ class Check {
   }
 
   void follow() {
-    // A little longer than rank 0, so that it can say who is missing.
-    const auto verdict = board_.read(folder_ + kVerdict, left() + limit_ / 4);
+    // Longer than rank 0, which may have begun later, so that it can say who is missing.
+    const auto verdict = board_.read(folder_ + kVerdict, left() + limit_);
     KINORA_CHECK(verdict.has_value(), kComm, "[self-check] no word came from rank 0 within ",
-                 time_limit(), ". Hint: look for its own error");
+                 human_duration(std::chrono::duration<double>(2 * limit_).count()),
+                 ". Hint: look for its own error");
     put(kClock, clock_text());
     if (*verdict == kAlike) {
       return;
