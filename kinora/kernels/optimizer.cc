@@ -10,8 +10,9 @@
 namespace kinora::kernels {
 namespace {
 
-// Elements that go through all loops before the next ones: few enough to stay in the first-level
-// cache (8 arrays of 4 KiB), so that memory sees one pass.
+// Elements that go through all loops before the next ones. Of fp32 states so few that the next ones
+// are loaded meanwhile; of others what they are decoded to stays in the first-level cache.
+constexpr int64_t kStride = 64;
 constexpr int64_t kBlock = 1024;
 
 template <UpdateRule kRule>
@@ -19,62 +20,101 @@ struct UpdateBody {
   [[gnu::always_inline]] static void run(const UpdateBuffers& buffers, const UpdateScalars& scalars,
                                          const RandomStream& rounding, int num_emas, int64_t begin,
                                          int64_t end) {
+    if (buffers.master != nullptr && buffers.coded_avg.codes == nullptr) {
+      int64_t start = begin;
+      for (; start + kStride <= end; start += kStride) {
+        update_plain(buffers, scalars, num_emas, start, kStride);
+      }
+      update_plain(buffers, scalars, num_emas, start, end - start);
+    } else {
+      for (int64_t start = begin; start < end; start += kBlock) {
+        update_blocks(buffers, scalars, rounding, num_emas, start, std::min(kBlock, end - start));
+      }
+    }
+    finish_streaming();
+  }
+
+ private:
+  [[gnu::always_inline]] static void update_plain(const UpdateBuffers& buffers,
+                                                  const UpdateScalars& scalars, int num_emas,
+                                                  int64_t start, int64_t count) {
+    float* weight = buffers.master + start;
+    update(scalars, count, buffers.leaves_grad, buffers.grad + start, weight,
+           takes_directions(kRule) ? nullptr : buffers.exp_avg + start,
+           has_second_moment(kRule) ? buffers.exp_avg_sq + start : nullptr);
+    finish(buffers, scalars, num_emas, start, count, weight);
+  }
+
+  [[gnu::always_inline]] static void update_blocks(const UpdateBuffers& buffers,
+                                                   const UpdateScalars& scalars,
+                                                   const RandomStream& rounding, int num_emas,
+                                                   int64_t start, int64_t count) {
     float weights[kBlock];  // of what is not kept in fp32
     float moments[kBlock];
     float squares[kBlock];
-    for (int64_t start = begin; start < end; start += kBlock) {
-      const int64_t count = std::min(kBlock, end - start);
-      auto* compute = static_cast<uint16_t*>(buffers.compute);
-      float* weight = weights;
-      if (buffers.master != nullptr) {
-        weight = buffers.master + start;
+    auto* compute = static_cast<uint16_t*>(buffers.compute);
+    float* weight = weights;
+    if (buffers.master != nullptr) {
+      weight = buffers.master + start;
+    } else {
+      widen(count, compute + start, weights);
+    }
+    const bool coded = buffers.coded_avg.codes != nullptr;
+    float* first = moments;
+    float* second = squares;
+    if (coded) {
+      decode(buffers.coded_avg, kSignedCodes, start, count, moments);
+    } else if (!takes_directions(kRule)) {
+      first = buffers.exp_avg + start;
+    }
+    if (has_second_moment(kRule)) {
+      if (coded) {
+        decode(buffers.coded_avg_sq, kUnsignedCodes, start, count, squares);
       } else {
-        widen(count, compute + start, weights);
+        second = buffers.exp_avg_sq + start;
       }
-      const bool coded = buffers.coded_avg.codes != nullptr;
-      float* first = moments;
-      float* second = squares;
-      if (coded) {
-        decode(buffers.coded_avg, kSignedCodes, start, count, moments);
-      } else if (!takes_directions(kRule)) {
-        first = buffers.exp_avg + start;
-      }
+    }
+    update(scalars, count, buffers.leaves_grad, buffers.grad + start, weight, first, second);
+    if (coded) {
+      encode(buffers.coded_avg, kSignedCodes, start, count, moments);
       if (has_second_moment(kRule)) {
-        if (coded) {
-          decode(buffers.coded_avg_sq, kUnsignedCodes, start, count, squares);
-        } else {
-          second = buffers.exp_avg_sq + start;
-        }
+        encode(buffers.coded_avg_sq, kUnsignedCodes, start, count, squares);
       }
-      update(scalars, count, buffers.grad + start, weight, first, second);
-      if (coded) {
-        encode(buffers.coded_avg, kSignedCodes, start, count, moments);
-        if (has_second_moment(kRule)) {
-          encode(buffers.coded_avg_sq, kUnsignedCodes, start, count, squares);
-        }
-      }
-      if (buffers.master == nullptr) {
-        round_weights(rounding, buffers.place + start, count, weights, compute + start);
-      }
-      for (int k = 0; k < num_emas; ++k) {
-        average(scalars.ema_keep[k], scalars.ema_take[k], count, weight, buffers.ema[k] + start);
-      }
-      if (buffers.compute != nullptr && buffers.master != nullptr) {
-        round(count, weight, buffers.compute_type, compute + start);
+    }
+    if (buffers.master == nullptr) {
+      round_weights(rounding, buffers.place + start, count, weights, compute + start);
+    }
+    finish(buffers, scalars, num_emas, start, count, weight);
+  }
+
+  /// What follows the new weights.
+  [[gnu::always_inline]] static void finish(const UpdateBuffers& buffers,
+                                            const UpdateScalars& scalars, int num_emas,
+                                            int64_t start, int64_t count, const float* weight) {
+    for (int k = 0; k < num_emas; ++k) {
+      average(scalars.ema_keep[k], scalars.ema_take[k], count, weight, buffers.ema[k] + start);
+    }
+    if (buffers.compute != nullptr && buffers.master != nullptr) {
+      auto* compute = static_cast<uint16_t*>(buffers.compute);
+      for (int64_t i = 0; i < count; i += kStride) {
+        round(std::min(kStride, count - i), weight + i, buffers.compute_type, compute + start + i);
       }
     }
   }
 
- private:
   [[gnu::always_inline]] static void update(const UpdateScalars& scalars, int64_t count,
-                                            float* __restrict__ grad, float* __restrict__ weight,
-                                            float* __restrict__ exp_avg,
+                                            bool leaves_grad, float* __restrict__ grad,
+                                            float* __restrict__ weight, float* __restrict__ exp_avg,
                                             float* __restrict__ exp_avg_sq) {
     const UpdateScalars constants = scalars;  // no aliasing with the arrays
+#pragma GCC ivdep
     for (int64_t i = 0; i < count; ++i) {
-      update_element<kRule>(constants, grad[i], weight + i, exp_avg + i,
+      update_element<kRule>(constants, grad[i], weight + i,
+                            takes_directions(kRule) ? nullptr : exp_avg + i,
                             has_second_moment(kRule) ? exp_avg_sq + i : nullptr);
-      grad[i] = 0.0F;
+    }
+    if (!leaves_grad) {
+      std::fill(grad, grad + count, 0.0F);
     }
   }
 
@@ -130,6 +170,7 @@ struct UpdateBody {
   [[gnu::always_inline]] static void average(float keep, float take, int64_t count,
                                              const float* __restrict__ weight,
                                              float* __restrict__ ema) {
+#pragma GCC ivdep
     for (int64_t i = 0; i < count; ++i) {
       ema[i] = ema[i] * keep + weight[i] * take;
     }
@@ -137,15 +178,19 @@ struct UpdateBody {
 
   [[gnu::always_inline]] static void round(int64_t count, const float* __restrict__ weight,
                                            DType type, uint16_t* __restrict__ out) {
+    alignas(64) uint16_t rounded[kStride];
     if (type == DType::kBF16) {
+#pragma GCC ivdep
       for (int64_t i = 0; i < count; ++i) {
-        out[i] = float_to_bf16(weight[i]);
+        rounded[i] = float_to_bf16(weight[i]);
       }
     } else {
+#pragma GCC ivdep
       for (int64_t i = 0; i < count; ++i) {
-        out[i] = float_to_f16(weight[i]);
+        rounded[i] = float_to_f16(weight[i]);
       }
     }
+    stream(rounded, count, out);
   }
 };
 
@@ -163,22 +208,35 @@ struct DirectionBody {
 
 void make_directions(const UpdateBuffers& buffers, const UpdateParameters& parameters,
                      const StepControl& control, int64_t begin, int64_t end) {
+  make_directions(buffers, parameters, control, begin, end, best_instruction_set());
+}
+
+void make_directions(const UpdateBuffers& buffers, const UpdateParameters& parameters,
+                     const StepControl& control, int64_t begin, int64_t end, InstructionSet set) {
   if (control.skip == 0) {
-    run_simd<DirectionBody>(update_scalars(parameters, control, buffers.lr_factor), end - begin,
-                            buffers.grad + begin, buffers.exp_avg + begin);
+    run_simd_by<DirectionBody>(set, update_scalars(parameters, control, buffers.lr_factor),
+                               end - begin, buffers.grad + begin, buffers.exp_avg + begin);
   }
 }
 
 void update_weights(const UpdateBuffers& buffers, const UpdateParameters& parameters,
                     const StepControl& control, int64_t begin, int64_t end) {
+  update_weights(buffers, parameters, control, begin, end, best_instruction_set());
+}
+
+void update_weights(const UpdateBuffers& buffers, const UpdateParameters& parameters,
+                    const StepControl& control, int64_t begin, int64_t end, InstructionSet set) {
   if (control.skip != 0) {
-    std::fill(buffers.grad + begin, buffers.grad + end, 0.0F);
+    if (!buffers.leaves_grad) {
+      std::fill(buffers.grad + begin, buffers.grad + end, 0.0F);
+    }
     return;
   }
   const UpdateScalars scalars = update_scalars(parameters, control, buffers.lr_factor);
   const RandomStream rounding = rounding_stream(parameters, control, buffers.rounding);
   const auto run = [&]<UpdateRule kRule> {
-    run_simd<UpdateBody<kRule>>(buffers, scalars, rounding, parameters.num_emas, begin, end);
+    run_simd_by<UpdateBody<kRule>>(set, buffers, scalars, rounding, parameters.num_emas, begin,
+                                   end);
   };
   switch (parameters.rule) {
     case UpdateRule::kAdamW:

@@ -8,6 +8,7 @@
 #include "kinora/core/dtype.h"
 #include "kinora/core/host_device.h"
 #include "kinora/core/philox.h"
+#include "kinora/kernels/instruction_set.h"
 
 /// The optimizer step on flat buckets: an update rule (UpdateRule) with clipping by global norm, a
 /// dynamic loss scale (Micikevicius et al., "Mixed precision training", ICLR 2018) and exponential
@@ -194,7 +195,7 @@ struct CodedMoment {
 /// One bucket, or a slice of it: arrays of `count` elements that do not overlap.
 struct UpdateBuffers {
   float* master = nullptr;  ///< in and out: fp32 weights; null: `compute` is all there is
-  float* grad = nullptr;    ///< in, or the direction (takes_directions); zero afterwards
+  float* grad = nullptr;    ///< in, or the direction (takes_directions); see leaves_grad
   /// in and out: first moment, or momentum; null: takes_directions, or in k8Bit
   float* exp_avg = nullptr;
   float* exp_avg_sq = nullptr;  ///< in and out: second moment; null: the rule has none, or in k8Bit
@@ -206,6 +207,7 @@ struct UpdateBuffers {
   void* compute = nullptr;
   DType compute_type = DType::kF32;  ///< kBF16 or kF16 where compute is not null
   double lr_factor = 1.0;            ///< of StepControl::lr
+  bool leaves_grad = false;          ///< grad need not be zero afterwards; else it is
   /// Without a master: whose random numbers round (RandomStream::sample), and the place of the
   /// first element in it, a multiple of four.
   uint64_t rounding = 0;
@@ -234,7 +236,6 @@ struct UpdateBucket {
   int64_t count = 0;
   int64_t first_chunk = 0;  ///< chunks of the buckets before
   int32_t aligned = 0;      ///< 1: 16 bytes for fp32 arrays, 8 for the copy
-  int32_t leaves_grad = 0;  ///< 1: grad need not be zero afterwards
 };
 
 /// Whether an update goes over blocks of kCodeBlock elements, of which buckets then have whole
@@ -354,16 +355,21 @@ KINORA_HOST_DEVICE inline uint16_t round_stochastically(float value, uint32_t ra
 }
 
 /// The first pass of kMuon, over elements [begin, end): exp_avg follows the gradient, and grad
-/// becomes the direction. With control.skip nothing changes. Of UpdateBuffers grad and exp_avg.
+/// becomes the direction. With control.skip nothing changes. Of UpdateBuffers grad and exp_avg. By
+/// the best instruction set; or by one that this CPU has, with the same bits.
 void make_directions(const UpdateBuffers& buffers, const UpdateParameters& parameters,
                      const StepControl& control, int64_t begin, int64_t end);
+void make_directions(const UpdateBuffers& buffers, const UpdateParameters& parameters,
+                     const StepControl& control, int64_t begin, int64_t end, InstructionSet set);
 
 /// For each element of [begin, end): g = grad * multiplier; the rule; without a master w =
-/// round_stochastically(w); ema_k = ema_k * d_k + w (1 - d_k); compute = round(w); grad = 0. With
-/// control.skip only grad = 0. The result of an element does not depend on how the range was split
-/// (where updates_blocks, into whole blocks). `control` is prepare_update's; on the CPU, in host
-/// memory.
+/// round_stochastically(w); ema_k = ema_k * d_k + w (1 - d_k); compute = round(w); grad = 0, unless
+/// it is left. With control.skip only grad = 0. The result of an element does not depend on how the
+/// range was split (where updates_blocks, into whole blocks). `control` is prepare_update's; on the
+/// CPU, in host memory. Instruction sets as above.
 void update_weights(const UpdateBuffers& buffers, const UpdateParameters& parameters,
                     const StepControl& control, int64_t begin, int64_t end);
+void update_weights(const UpdateBuffers& buffers, const UpdateParameters& parameters,
+                    const StepControl& control, int64_t begin, int64_t end, InstructionSet set);
 
 }  // namespace kinora::kernels

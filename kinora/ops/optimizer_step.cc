@@ -150,6 +150,7 @@ void check_parameters(const OptimizerBucket& bucket, const kernels::UpdateParame
 kernels::UpdateBuffers pointers(const OptimizerBucket& bucket) {
   kernels::UpdateBuffers buffers;
   buffers.lr_factor = bucket.lr_factor;
+  buffers.leaves_grad = bucket.leaves_grad;
   buffers.rounding = bucket.rounding;
   buffers.place = bucket.place;
   if (bucket.master.defined()) {
@@ -359,9 +360,7 @@ BucketTable::BucketTable(std::vector<OptimizerBucket> buckets, bool own_kernels,
     KINORA_CHECK(
         bucket.ema.size() == buckets_[0].ema.size() && bucket.device() == buckets_[0].device(),
         kShape, "[optimizer] all buckets must have as many EMAs and be on one device");
-    entries.push_back({.buffers = pointers(bucket),
-                       .count = bucket.numel(),
-                       .leaves_grad = bucket.leaves_grad ? 1 : 0});
+    entries.push_back({.buffers = pointers(bucket), .count = bucket.numel()});
   }
   num_chunks_ = kernels::number_chunks(entries);
   if (buckets_.empty() || !buckets_[0].device().is_cuda() || !cuda::available() || !own_kernels) {

@@ -2,10 +2,16 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <tuple>
+#include <vector>
 
+#include "kinora/kernels/block_codes.h"
+#include "kinora/kernels/cast.h"
+#include "kinora/kernels/instruction_set.h"
 #include "kinora/kernels/sum_squares.h"
 #include "tests/kernels/optimizer_arrays.h"
 
@@ -205,6 +211,194 @@ TEST(UpdateWeightsTest, ASkippedStepOnlyZerosTheGradient) {
   const StepControl control = prepared(std::numeric_limits<double>::quiet_NaN(), {});
   update_weights(arrays.buffers(), arrays.parameters(), control, 0, 100);
   EXPECT_EQ(arrays, expected);
+}
+
+/// What update_weights is for one element after another, in the simplest form.
+void update_plainly(const UpdateBuffers& buffers, const UpdateParameters& parameters,
+                    const StepControl& control, int64_t begin, int64_t end) {
+  const UpdateScalars scalars = update_scalars(parameters, control, buffers.lr_factor);
+  const RandomStream rounding = rounding_stream(parameters, control, buffers.rounding);
+  auto* compute = static_cast<uint16_t*>(buffers.compute);
+  const auto value_of = [](const CodedMoment& coded, const CodeMap& map, const float* plain,
+                           int64_t i) {
+    if (coded.codes != nullptr) {
+      return map.value[coded.codes[i]] * coded.scales[i / kCodeBlock];
+    }
+    return plain == nullptr ? 0.0F : plain[i];
+  };
+  const auto keep = [](const CodedMoment& coded, const CodeMap& map, const float* values,
+                       int64_t first) {
+    float scale = 0.0F;
+    for (int64_t k = 0; k < kCodeBlock; ++k) {
+      scale = std::max(scale, std::fabs(values[k]));
+    }
+    coded.scales[first / kCodeBlock] = scale;
+    for (int64_t k = 0; k < kCodeBlock; ++k) {
+      coded.codes[first + k] = nearest_code(map.bound, values[k] * code_multiplier(scale));
+    }
+  };
+  float moments[kCodeBlock];
+  float squares[kCodeBlock];
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t k = (i - begin) % kCodeBlock;
+    float weight = buffers.master != nullptr ? buffers.master[i] : widen_bf16(compute[i]);
+    moments[k] = value_of(buffers.coded_avg, kSignedCodes, buffers.exp_avg, i);
+    squares[k] = value_of(buffers.coded_avg_sq, kUnsignedCodes, buffers.exp_avg_sq, i);
+    const auto update = [&]<UpdateRule kRule> {
+      update_element<kRule>(scalars, buffers.grad[i], &weight, &moments[k], &squares[k]);
+    };
+    switch (parameters.rule) {
+      case UpdateRule::kAdamW:
+        update.template operator()<UpdateRule::kAdamW>();
+        break;
+      case UpdateRule::kLion:
+        update.template operator()<UpdateRule::kLion>();
+        break;
+      case UpdateRule::kSgd:
+        update.template operator()<UpdateRule::kSgd>();
+        break;
+      default:
+        update.template operator()<UpdateRule::kMuon>();
+    }
+    if (buffers.exp_avg != nullptr) {
+      buffers.exp_avg[i] = moments[k];
+    }
+    if (buffers.exp_avg_sq != nullptr) {
+      buffers.exp_avg_sq[i] = squares[k];
+    }
+    if (k == kCodeBlock - 1 && buffers.coded_avg.codes != nullptr) {
+      keep(buffers.coded_avg, kSignedCodes, moments, i - k);
+    }
+    if (k == kCodeBlock - 1 && buffers.coded_avg_sq.codes != nullptr) {
+      keep(buffers.coded_avg_sq, kUnsignedCodes, squares, i - k);
+    }
+    if (buffers.master != nullptr) {
+      buffers.master[i] = weight;
+      if (compute != nullptr) {
+        compute[i] =
+            buffers.compute_type == DType::kBF16 ? float_to_bf16(weight) : float_to_f16(weight);
+      }
+    } else {
+      const auto place = static_cast<uint32_t>(buffers.place + i);
+      compute[i] = round_stochastically(weight, philox(rounding, place / 4).word[place % 4]);
+      weight = widen_bf16(compute[i]);
+    }
+    for (int e = 0; e < parameters.num_emas; ++e) {
+      buffers.ema[e][i] = buffers.ema[e][i] * scalars.ema_keep[e] + weight * scalars.ema_take[e];
+    }
+    if (!buffers.leaves_grad) {
+      buffers.grad[i] = 0.0F;
+    }
+  }
+}
+
+std::vector<InstructionSet> instruction_sets() {
+  std::vector<InstructionSet> sets = {InstructionSet::kBase};
+  for (const InstructionSet set : {InstructionSet::kAvx2, InstructionSet::kAvx512}) {
+    if (set <= best_instruction_set()) {
+      sets.push_back(set);
+    }
+  }
+  return sets;
+}
+
+/// What a bucket has, besides fp32 weights and moments.
+struct States {
+  bool coded = false;
+  bool has_master = true;
+  bool leaves_grad = false;
+  int num_emas = 1;
+  DType type = DType::kBF16;
+};
+
+TEST(UpdateWeightsTest, EveryInstructionSetGivesTheBitsOfThePlainLoop) {
+  constexpr int64_t kCount = 10 * kCodeBlock;
+  std::vector<States> all;
+  for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (int num_emas = 0; num_emas <= kMaxEmas; ++num_emas) {
+      all.push_back({.leaves_grad = num_emas == 2, .num_emas = num_emas, .type = type});
+    }
+    all.push_back({.coded = true, .type = type});
+  }
+  all.push_back({.has_master = false});
+  all.push_back({.coded = true, .has_master = false, .leaves_grad = true, .num_emas = 2});
+  for (const UpdateRule rule :
+       {UpdateRule::kAdamW, UpdateRule::kLion, UpdateRule::kSgd, UpdateRule::kAdafactor}) {
+    for (const States& states : all) {
+      if (states.coded && takes_directions(rule)) {
+        continue;
+      }
+      OptimizerArrays start(kCount, states.num_emas, states.type);
+      for (size_t i = 0; i < start.compute.size(); ++i) {
+        start.compute[i] = float_to_bf16(start.master[i]);
+      }
+      start.grad[7] = 0.0F;
+      start.exp_avg[700] = 1e-41F;  // not a normal number
+      start.exp_avg_sq[701] = 0.0F;
+      start.master[702] = 70000.0F;
+      // Any range of plain states, whole blocks of others; compute not on 16 bytes in one of them.
+      const bool blocks = states.coded || !states.has_master;
+      const int64_t begin = blocks ? 0 : 3;
+      for (const int64_t end : {kCount, blocks ? 5 * kCodeBlock : kCount - 61}) {
+        const auto updated = [&](const auto& update) {
+          OptimizerArrays arrays = start;
+          std::vector<uint8_t> codes(2 * kCount, 200);
+          std::vector<float> scales(2 * kCount / kCodeBlock, 0.3F);
+          UpdateBuffers buffers = arrays.buffers();
+          buffers.leaves_grad = states.leaves_grad;
+          buffers.lr_factor = 0.5;
+          buffers.place = 512;
+          if (takes_directions(rule) || states.coded) {
+            buffers.exp_avg = nullptr;
+          }
+          if (!has_second_moment(rule) || states.coded) {
+            buffers.exp_avg_sq = nullptr;
+          }
+          if (states.coded) {
+            buffers.coded_avg = {codes.data(), scales.data()};
+            if (has_second_moment(rule)) {
+              buffers.coded_avg_sq = {codes.data() + kCount, scales.data() + kCount / kCodeBlock};
+            }
+          }
+          if (!states.has_master) {
+            buffers.master = nullptr;
+          }
+          UpdatePolicy policy;
+          policy.max_grad_norm = 1.0;
+          update(buffers, arrays.parameters(rule), prepared(10.0, policy));
+          return std::tuple(arrays, codes, scales);
+        };
+        const auto expected =
+            updated([&](const auto&... args) { update_plainly(args..., begin, end); });
+        for (const InstructionSet set : instruction_sets()) {
+          EXPECT_EQ(updated([&](const auto&... args) {
+                      update_weights(args..., begin, end, set);
+                    }) == expected,
+                    true)
+              << "set " << static_cast<int>(set) << ", rule " << static_cast<int>(rule)
+              << ", coded " << states.coded << ", master " << states.has_master << ", type "
+              << static_cast<int>(states.type) << ", averages " << states.num_emas << ", end "
+              << end;
+        }
+      }
+    }
+  }
+}
+
+TEST(MakeDirectionsTest, EveryInstructionSetGivesTheBitsOfThePlainLoop) {
+  const OptimizerArrays start(1000, 0, DType::kF32);
+  const UpdateParameters parameters = start.parameters(UpdateRule::kMuon);
+  const StepControl control = prepared(10.0, {});
+  OptimizerArrays expected = start;
+  for (size_t i = 3; i < 990; ++i) {
+    direct_element(update_scalars(parameters, control, 1.0), &expected.grad[i],
+                   &expected.exp_avg[i]);
+  }
+  for (const InstructionSet set : instruction_sets()) {
+    OptimizerArrays arrays = start;
+    make_directions(arrays.buffers(), parameters, control, 3, 990, set);
+    EXPECT_EQ(arrays, expected);
+  }
 }
 
 }  // namespace optimizer_test

@@ -365,7 +365,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     const int64_t begin = (chunk - bucket.first_chunk) * kBucketChunk;
     const int64_t end = min(bucket.count, begin + kBucketChunk);
     const bool whole = bucket.aligned != 0 && (end - begin) % kStep == 0;
-    const bool leaves_grad = bucket.leaves_grad != 0;
+    const bool leaves_grad = buffers.leaves_grad;
     if (skip != 0) {
       for (int64_t i = begin + threadIdx.x * kWidth; i < end && !leaves_grad;
            i += kThreads * kWidth) {
@@ -493,7 +493,7 @@ __device__ __forceinline__ void update_block(const UpdateBucket& bucket,
         store(buffers.exp_avg_sq, place(i), 0, true, exp_avg_sq[i]);
       }
     }
-    if (bucket.leaves_grad == 0) {
+    if (!bucket.buffers.leaves_grad) {
       store(buffers.grad, place(i), 0, true, Vector{});
     }
     if (buffers.master == nullptr) {
@@ -562,7 +562,7 @@ __global__ void __launch_bounds__(kThreads)
       if (!skips) {
         update_block<kRule, kCoded>(bucket, scalars, rounding, maps, parameters.num_emas, block,
                                     lane);
-      } else if (bucket.leaves_grad == 0) {
+      } else if (!bucket.buffers.leaves_grad) {
         for (int i = 0; i < kLaneVectors; ++i) {
           store(bucket.buffers.grad, block * kCodeBlock + (i * 32 + lane) * kWidth, 0, true,
                 Vector{});
