@@ -29,6 +29,7 @@ kinora_static_dependency(utf8proc utf8proc.h utf8proc)
 kinora_static_dependency(gif gif_lib.h gif)
 kinora_static_dependency(jpeg jpeglib.h jpeg)
 kinora_static_dependency(png png.h png z)
+kinora_static_dependency(uring liburing.h uring)
 kinora_static_dependency(webp webp/decode.h webpmux webpdemux webp)
 find_library(KINORA_SHARPYUV NAMES libsharpyuv.a)  # a part of libwebp of its own since 1.3
 if(KINORA_SHARPYUV)

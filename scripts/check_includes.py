@@ -36,7 +36,7 @@ FOLDERS = {
 TORCH_FREE = {"core", "kernels", "io", "prompts", "tokenizers"}
 TORCH = re.compile(r"(torch|ATen|c10|caffe2)/")
 THIRD_PARTY = re.compile(r"(yaml-cpp|nlohmann|spdlog|fmt|CLI|webp|google|stb|libpng\w*)/"
-                         r"|(png|jpeglib|gif_lib|tiffio|xxhash|zlib|pcre2|utf8proc)\.h$")
+                         r"|(png|jpeglib|gif_lib|tiffio|xxhash|zlib|pcre2|utf8proc|liburing)\.h$")
 TEST_ONLY = re.compile(r"(gtest|gmock|benchmark)/")
 
 # Headers that cost 12 s and more in every file that includes them (docs/architecture.md).

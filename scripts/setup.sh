@@ -37,7 +37,8 @@ readonly NVCC_PACKAGES=(nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 "${CUDA_H
 readonly PACKAGES=(make g++ cmake ninja-build ccache git ca-certificates libyaml-cpp-dev
                    libcli11-dev nlohmann-json3-dev libgtest-dev libgmock-dev libbenchmark-dev
                    libjpeg-dev libpng-dev libwebp-dev libgif-dev libstb-dev libtiff-dev
-                   libxxhash-dev zlib1g-dev libgloo-dev libpcre2-dev libutf8proc-dev)
+                   libxxhash-dev zlib1g-dev libgloo-dev libpcre2-dev libutf8proc-dev
+                   liburing-dev)
 # One version of the tools everywhere: another clang-format formats otherwise.
 readonly DEV_PACKAGES=(clang-format-14 clang-tidy-14 python3 debootstrap openmpi-bin)
 # A browser, for the test of the page of kinora runs report. Ubuntu's is a snap, which a test cannot use.

@@ -83,7 +83,8 @@ class PartsReader {
     device::synchronize(arena_.options().device);  // the staging's streams do not wait for others
     read_into(targets_, staging);
     for (const auto& [elements, from, to, part] : reordered_) {
-      part.values.copy_(
+      arena_.store(
+          part.values,
           in_order(in_shape(elements, *from), *to).narrow(0, part.begin, part.values.numel()));
     }
   }
@@ -171,7 +172,7 @@ TrainingState load(const fs::path& checkpoint, optim::Arena& arena, const comm::
   std::unordered_map<std::string, SavedSlot> saved;
   std::vector<Shard> shards;
   std::vector<RoleReader> readers;
-  Staging staging(arena.options().device);
+  Staging staging(arena.options().device, &arena);
   in_agreement(world, [&] {
     manifest = read_manifest(checkpoint);
     check_state(manifest.state.optimizer, checkpoint, arena);

@@ -39,12 +39,12 @@ void check_part(const std::string& name, const at::Tensor& values, int64_t begin
 void check_finite(const optim::Arena& arena, optim::Role role,
                   const std::filesystem::path& origin) {
   for (const optim::Bucket& bucket : arena.buckets()) {
-    if (is_finite(bucket.tensor(role))) {
+    if (is_finite(arena.fetched(bucket.tensor(role)))) {
       continue;
     }
     for (const optim::Slot& slot : bucket.slots) {
       const optim::Arena::Part part = arena.own_part(slot.path, role);
-      check_part(slot.path, part.values, part.begin, origin);
+      check_part(slot.path, arena.fetched(part.values), part.begin, origin);
     }
   }
   for (const optim::FrozenBucket& bucket : arena.frozen()) {

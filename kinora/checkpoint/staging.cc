@@ -9,6 +9,8 @@
 #include <mutex>
 #include <thread>
 
+#include "kinora/optim/disk_state.h"
+
 namespace kinora::checkpoint {
 namespace {
 
@@ -17,8 +19,9 @@ constexpr int kThreads = 4;
 
 }  // namespace
 
-StagingBuffer::StagingBuffer(at::Device device)
-    : memory_(
+StagingBuffer::StagingBuffer(at::Device device, const optim::Arena* arena)
+    : arena_(arena),
+      memory_(
           at::empty({kChunkBytes}, at::TensorOptions(at::kByte).pinned_memory(device.is_cuda()))) {
   if (device.is_cuda()) {
     stream_ = c10::impl::VirtualGuardImpl(device.type()).getNewStream(device, /*priority=*/0);
@@ -33,29 +36,37 @@ void StagingBuffer::copy(const at::Tensor& to, const at::Tensor& from) {
   }
 }
 
+bool StagingBuffer::is_on_disk(const at::Tensor& values) const {
+  return arena_ != nullptr && arena_->disk() != nullptr && arena_->disk()->holds(values);
+}
+
 at::Tensor StagingBuffer::space_for(const at::Tensor& values, at::ScalarType type) {
-  return values.is_cpu() && values.scalar_type() == type
+  return values.is_cpu() && values.scalar_type() == type && !is_on_disk(values)
              ? values
              : memory_.view(type).narrow(0, 0, values.numel());
 }
 
 at::Tensor StagingBuffer::on_host(const at::Tensor& values) {
   at::Tensor host = space_for(values, values.scalar_type());
-  if (!host.is_same(values)) {
+  if (is_on_disk(values)) {
+    arena_->disk()->read(values, host.mutable_data_ptr());
+  } else if (!host.is_same(values)) {
     copy(host, values);
   }
   return host;
 }
 
 void StagingBuffer::put(const at::Tensor& host, const at::Tensor& values) {
-  if (!host.is_same(values)) {
+  if (is_on_disk(values)) {
+    arena_->store(values, host);
+  } else if (!host.is_same(values)) {
     copy(values, host);
   }
 }
 
-Staging::Staging(at::Device device) {
+Staging::Staging(at::Device device, const optim::Arena* arena) {
   for (int i = 0; i < kThreads; ++i) {
-    buffers_.emplace_back(device);
+    buffers_.emplace_back(device, arena);
   }
 }
 

@@ -8,6 +8,8 @@
 #include <optional>
 #include <vector>
 
+#include "kinora/optim/arena.h"
+
 /// Arrays on their way between the arena's device and files: by several threads at once, on a GPU
 /// each with a pinned buffer and a stream of its own, of the lowest priority, so that training goes
 /// on meanwhile.
@@ -21,7 +23,8 @@ inline constexpr int64_t kChunkBytes = int64_t{32} << 20;
 /// that they have on the host. Work of other streams on them must be done.
 class StagingBuffer {
  public:
-  explicit StagingBuffer(at::Device device);
+  /// arena: of whose state what lies on a disk may be moved, too; null: of none.
+  StagingBuffer(at::Device device, const optim::Arena* arena);
 
   /// The values on the host: themselves, or a copy that lives until the next call.
   [[nodiscard]] at::Tensor on_host(const at::Tensor& values);
@@ -35,13 +38,16 @@ class StagingBuffer {
  private:
   void copy(const at::Tensor& to, const at::Tensor& from);
 
+  [[nodiscard]] bool is_on_disk(const at::Tensor& values) const;
+
+  const optim::Arena* arena_;
   at::Tensor memory_;                  // uint8 [kChunkBytes], pinned for a GPU
   std::optional<c10::Stream> stream_;  // of a GPU
 };
 
 class Staging {
  public:
-  explicit Staging(at::Device device);
+  explicit Staging(at::Device device, const optim::Arena* arena = nullptr);
 
   /// Calls task(i, buffer) for every i in [0, count), each thread with another buffer. After a task
   /// has thrown no other starts, and the first error is thrown here.

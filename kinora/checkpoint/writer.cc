@@ -67,7 +67,7 @@ struct Writer::Impl {
         arena(written),
         group(world.split({all_ranks(world)})),
         part(part_of_rank(written, group)),
-        staging(written.options().device),
+        staging(written.options().device, &written),
         place(options.place) {}
 
   [[nodiscard]] bool leads() const { return group.rank() == 0; }

@@ -18,6 +18,7 @@
 #include "kinora/ops/optimizer_step.h"
 #include "kinora/ops/random.h"
 #include "kinora/optim/arena_layout.h"
+#include "kinora/optim/disk_state.h"
 #include "kinora/optim/held_weights.h"
 #include "kinora/optim/orthogonalise.h"
 
@@ -48,6 +49,13 @@ void check_options(const ArenaOptions& options) {
                  "pass that reads the host's memory, got a share of ",
                  options.offload, " to offload. Hint: optim.offload=0");
   }
+  KINORA_CHECK(
+      options.disk.empty() || options.offload > 0.0, kConfig,
+      "[arena] state on a disk is the share to offload, which is 0. Hint: optim.offload=1");
+  KINORA_CHECK(
+      options.disk.empty() || !device::is_gpu(options.device), kConfig,
+      "[arena] state on a disk is updated by the CPU that computes: a run on a GPU keeps it "
+      "in the host's memory. Hint: without optim.disk, or train.device=cpu");
   KINORA_CHECK(options.rule != kernels::UpdateRule::kAdafactor ||
                    options.moments == kernels::MomentFormat::kF32,
                kConfig,
@@ -251,7 +259,8 @@ namespace {
 
 /// The system promises more than it has, and ends the process that takes it at its word; so what
 /// can never fit is refused. A GPU's memory is refused by its own allocator.
-void check_host_memory(const std::vector<Bucket>& buckets, const ArenaOptions& options) {
+void check_host_memory(const std::vector<Bucket>& buckets, const ArenaOptions& options,
+                       int64_t on_disk) {
   if (!options.device.is_cpu() || device::in_dry_run()) {
     return;
   }
@@ -266,7 +275,7 @@ void check_host_memory(const std::vector<Bucket>& buckets, const ArenaOptions& o
                        moments * (options.moments == kernels::MomentFormat::kF32 ? 1.0 : 0.25);
   const double arrays =
       options.train ? state + static_cast<double>(options.ema_decays.size()) : 1.0;
-  const double bytes = elements * arrays * sizeof(float);
+  const double bytes = elements * arrays * sizeof(float) - static_cast<double>(on_disk);
   const auto memory = static_cast<double>(physical_memory());
   KINORA_CHECK(bytes <= memory, kMemory, "[model] ", human_count(static_cast<int64_t>(elements)),
                " parameters", options.train ? ", their gradients and the optimizer's state" : "",
@@ -333,7 +342,8 @@ Arena::Arena(const std::vector<nn::NamedParameter>& parameters,
     bucket.owns_grad = bucket.ring.empty() || !options.sharding.divides_gradients();
   }
   choose_offloaded(buckets_, options.offload);
-  check_host_memory(buckets_, options);
+  open_disk();
+  check_host_memory(buckets_, options, disk_bytes_ - disk_memory_);
   frozen_ = std::move(layout.frozen);
   for (size_t i = 0; i < frozen_.size(); ++i) {
     for (size_t k = 0; k < frozen_[i].slots.size(); ++k) {
@@ -351,6 +361,57 @@ Arena::~Arena() = default;
 
 at::ScalarType Arena::type_of(bool fp32_island) const {
   return fp32_island ? at::kFloat : options_.compute_type;
+}
+
+bool Arena::has_far_master(const Bucket& bucket) const {
+  const bool copies = type_of(bucket.fp32_island) != at::kFloat;
+  return options_.masters == kernels::MasterFormat::kF32 &&
+         (copies || (!bucket.owns_compute && options_.disk.empty()));
+}
+
+void Arena::open_disk() {
+  if (options_.disk.empty() || !options_.train) {
+    return;
+  }
+  const bool coded = options_.moments == kernels::MomentFormat::k8Bit;
+  const int64_t moments =
+      (keeps_first_moments(options_.rule) ? 1 : 0) + (keeps_second_moments(options_.rule) ? 1 : 0);
+  int64_t room = 0;  // of a piece
+  for (const Bucket& bucket : buckets_) {
+    if (!bucket.is_offloaded) {
+      continue;
+    }
+    const auto bytes_of = [&](int64_t numel) {
+      const auto averages = static_cast<int64_t>(options_.ema_decays.size());
+      const int64_t arrays = averages + (has_far_master(bucket) ? 1 : 0);
+      const int64_t of_moment =
+          coded ? DiskState::room_for(numel, at::kByte) +
+                      DiskState::room_for(numel / kernels::kCodeBlock, at::kFloat)
+                : DiskState::room_for(numel, at::kFloat);
+      return arrays * DiskState::room_for(numel, at::kFloat) + moments * of_moment;
+    };
+    disk_bytes_ += bytes_of(bucket.slice_numel);
+    room = std::max(room, bytes_of(std::min(bucket.slice_numel, DiskUpdates::kPiece)));
+  }
+  if (disk_bytes_ == 0) {
+    return;
+  }
+  disk_memory_ = room * static_cast<int64_t>(DiskUpdates::kRooms);
+  if (!device::in_dry_run()) {
+    disk_ = std::make_unique<DiskState>(options_.disk, disk_bytes_);
+  }
+}
+
+at::Tensor Arena::fetched(const at::Tensor& state) const {
+  return disk_ != nullptr && disk_->holds(state) ? disk_->read(state) : state;
+}
+
+void Arena::store(const at::Tensor& state, const at::Tensor& values) const {
+  if (disk_ != nullptr && disk_->holds(state)) {
+    disk_->write(state, values.to(state.scalar_type()).cpu());
+  } else {
+    at::Tensor(state).copy_(values);
+  }
 }
 
 void Arena::make_rings() {
@@ -397,22 +458,35 @@ void Arena::materialise(Bucket* bucket, std::vector<Owner>* owners) {
 
   const bool is_far = options_.train && bucket->is_offloaded;
   const auto state = [&](int64_t numel, at::ScalarType type) {
-    return is_far ? device::zeros_in_host_memory(numel, type, options_.device)
-                  : at::zeros({numel}, fp32.dtype(type));
+    if (!is_far) {
+      return at::zeros({numel}, fp32.dtype(type));
+    }
+    if (options_.disk.empty()) {
+      return device::zeros_in_host_memory(numel, type, options_.device);
+    }
+    if (disk_ != nullptr) {
+      return disk_->place(numel, type);
+    }
+    const device::NotCounted not_counted;
+    return at::zeros({numel}, fp32.dtype(type));
   };
-  const auto fp32_copy_of = [&](const at::Tensor& values) {
-    return is_far ? state(values.numel(), at::kFloat).copy_(values)
-                  : values.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+  const auto fp32_copy_of = [&](const at::Tensor& values, bool far) {
+    if (!far) {
+      return values.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+    }
+    at::Tensor copy = state(values.numel(), at::kFloat);
+    store(copy, fetched(values));
+    return copy;
   };
   const bool is_fp32 = type_of(bucket->fp32_island) == at::kFloat;
   at::Tensor master;
   if (!bucket->owns_compute) {
     bucket->whole_compute = rings_.at(bucket->ring).compute[turn].narrow(0, 0, bucket->numel);
-    master = fp32_copy_of(slice_of(values));
+    master = fp32_copy_of(slice_of(values), is_far && has_far_master(*bucket));
     bucket->compute = master;
     if (!is_fp32) {
       bucket->compute = at::empty({bucket->slice_numel}, bucket->whole_compute.options());
-      ops::round_to(master, bucket->compute);
+      ops::round_to(slice_of(values), bucket->compute);
     }
   } else if (is_fp32) {
     bucket->whole_compute = values;
@@ -423,7 +497,8 @@ void Arena::materialise(Bucket* bucket, std::vector<Owner>* owners) {
     ops::round_to(values, bucket->whole_compute);
     bucket->compute = slice_of(bucket->whole_compute);
     const bool is_whole = bucket->slice_numel == bucket->numel;
-    master = is_whole && !is_far ? values : fp32_copy_of(slice_of(values));
+    const bool is_copy = options_.masters == kernels::MasterFormat::kF32 && (is_far || !is_whole);
+    master = is_copy ? fp32_copy_of(slice_of(values), is_far) : values;
   }
   if (options_.masters == kernels::MasterFormat::kBF16) {
     master = bucket->compute;
@@ -444,7 +519,11 @@ void Arena::materialise(Bucket* bucket, std::vector<Owner>* owners) {
     const auto moment = [&](Role role, const kernels::CodeMap& map) {
       const int64_t end = bucket->slice_begin + bucket->slice_numel;
       at::Tensor array = state(bucket->place_of(role, end), moments);
-      return coded ? array.fill_(kernels::nearest_code(map.bound, 0.0F)) : array;
+      if (coded) {
+        store(array, at::full({array.numel()}, kernels::nearest_code(map.bound, 0.0F),
+                              fp32.dtype(moments)));
+      }
+      return array;
     };
     const auto scales = [&] { return coded ? state(num_scales, at::kFloat) : at::Tensor(); };
     if (keeps_first_moments(options_.rule)) {
@@ -459,7 +538,7 @@ void Arena::materialise(Bucket* bucket, std::vector<Owner>* owners) {
       bucket->exp_avg_sq_scales = scales();
     }
     for (size_t k = 0; k < options_.ema_decays.size(); ++k) {
-      bucket->ema.push_back(fp32_copy_of(master));
+      bucket->ema.push_back(fp32_copy_of(master, is_far));
     }
   }
   for (size_t k = 0; k < owners->size(); ++k) {
@@ -520,12 +599,11 @@ int64_t Arena::offloaded_bytes(Role role) const {
   std::vector<at::Tensor> arrays;
   std::vector<at::Tensor> computes;
   for (const Bucket& bucket : buckets_) {
-    const bool is_state = role.kind != Role::Kind::kCompute && role.kind != Role::Kind::kGrad;
+    const bool is_state = role.kind != Role::Kind::kCompute && role.kind != Role::Kind::kGrad &&
+                          role.kind != Role::Kind::kFactors;
     if (bucket.is_offloaded && is_state) {
       arrays.push_back(bucket.tensor(role));
-      const bool is_master =
-          bucket.owns_compute || options_.masters == kernels::MasterFormat::kBF16;
-      computes.push_back(is_master ? bucket.compute : at::Tensor());
+      computes.push_back(has_far_master(bucket) ? at::Tensor() : bucket.master);
     }
   }
   return distinct_bytes(arrays, computes);
@@ -596,7 +674,7 @@ at::Tensor Arena::export_parameter(const std::string& path, Role role) const {
                kConfig, "[arena] ", path, " has no array ", to_string(role),
                options_.train ? "" : ": this arena was made for sampling");
   if (bucket.slice_numel == bucket.numel) {
-    return in_shape(flat.narrow(0, bucket.place_of(role, slot.offset), slot.numel), slot);
+    return in_shape(fetched(flat.narrow(0, bucket.place_of(role, slot.offset), slot.numel)), slot);
   }
   // Who owns a part of it sends that to the others.
   at::Tensor values = at::empty({slot.numel}, flat.options());
@@ -608,7 +686,7 @@ at::Tensor Arena::export_parameter(const std::string& path, Role role) const {
     const at::Tensor target = values.narrow(0, part.begin, part.end - part.begin);
     if (rank == options_.sharding.group.rank()) {
       const int64_t place = bucket.place_of(role, slot.offset + part.begin);
-      target.copy_(flat.narrow(0, place, target.numel()));
+      target.copy_(fetched(flat.narrow(0, place, target.numel())));
     }
     options_.sharding.group.broadcast(target, rank);
   }
@@ -661,9 +739,10 @@ void Arena::load_parameter(const std::string& path, const at::Tensor& value) {
     slot_view(bucket.whole_compute, slot).copy_(source);
   }
   const Part master = own_part(path, Role::master());
-  master.values.copy_(in_order(source, slot).narrow(0, master.begin, master.values.numel()));
+  const at::Tensor own = in_order(source, slot).narrow(0, master.begin, master.values.numel());
+  store(master.values, own);
   if (has_own_compute(bucket)) {
-    own_part(path, Role::compute()).values.copy_(master.values);
+    own_part(path, Role::compute()).values.copy_(own);
   }
 }
 
@@ -671,7 +750,7 @@ void Arena::refresh_compute() {
   check_raw("refresh the compute copies");
   for (const Bucket& bucket : buckets_) {
     if (bucket.master.defined() && has_own_compute(bucket)) {
-      ops::round_to(bucket.master, bucket.compute);
+      ops::round_to(fetched(bucket.master), bucket.compute);
     }
   }
   gather();
@@ -688,7 +767,7 @@ void Arena::gather() const {
 void Arena::reset_averages() {
   for (const Bucket& bucket : buckets_) {
     for (const at::Tensor& ema : bucket.ema) {
-      ema.copy_(bucket.master);
+      store(ema, fetched(bucket.master));
     }
   }
 }
@@ -720,13 +799,14 @@ BoundWeights Arena::bind(WeightSet weights) {
   for (size_t i = 0; i < buckets_.size(); ++i) {
     const Bucket& bucket = buckets_[i];
     if (has_own_compute(bucket)) {
-      ops::round_to(bucket.ema[k], bucket.compute);
+      ops::round_to(fetched(bucket.ema[k]), bucket.compute);
       continue;
     }
-    if (options_.sharding.divides() || bucket.master.scalar_type() != at::kFloat) {
+    const bool is_on_disk = disk_ != nullptr && disk_->holds(bucket.ema[k]);
+    if (options_.sharding.divides() || is_on_disk || bucket.master.scalar_type() != at::kFloat) {
       kept_masters_.resize(buckets_.size());
       kept_masters_[i] = bucket.master.clone();
-      bucket.master.copy_(bucket.ema[k]);
+      bucket.master.copy_(fetched(bucket.ema[k]));
       continue;
     }
     for (size_t j = 0; j < owners_[i].size(); ++j) {
@@ -749,7 +829,7 @@ void Arena::unbind() {
   }
   for (size_t i = 0; i < buckets_.size(); ++i) {
     if (has_own_compute(buckets_[i])) {
-      ops::round_to(buckets_[i].master, buckets_[i].compute);
+      ops::round_to(fetched(buckets_[i].master), buckets_[i].compute);
     } else if (i < kept_masters_.size() && kept_masters_[i].defined()) {
       buckets_[i].master.copy_(kept_masters_[i]);
     }

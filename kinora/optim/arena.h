@@ -132,9 +132,9 @@ struct Bucket {
   /// fp32, of all parameters in turn, whole on every rank; of each its rows, then its columns.
   at::Tensor factors;
   std::vector<at::Tensor> ema;  ///< fp32
-  /// Whether the arrays of the optimizer's state lie in the host's memory: exp_avg, exp_avg_sq,
-  /// ema, and `master` where forward reads another copy. They are tensors of the arena's device all
-  /// the same (device/host_memory.h).
+  /// Whether the arrays of the optimizer's state lie in the host's memory, or on a disk
+  /// (Arena::fetched): exp_avg, exp_avg_sq, ema, and `master` where forward reads another copy.
+  /// They are tensors of the arena's device all the same (device/host_memory.h).
   bool is_offloaded = false;
 
   /// This rank's slice of a role's array; undefined if there is none.
@@ -189,6 +189,9 @@ struct ArenaOptions {
   /// Share of the ring buckets' elements, in [0, 1], whose state lies in the host's memory: that of
   /// the buckets that are used last.
   double offload = 0.0;
+  /// A folder in which a file of each rank's takes that state in place of the host's memory: its
+  /// tensors are then names of bytes there (disk_state.h). For a CPU alone. Empty: none.
+  std::string disk = {};
   Sharding sharding = {};
   HeldOptions held = {};
 };
@@ -211,6 +214,7 @@ struct FrozenBucket {
 };
 
 class Arena;
+class DiskState;
 class HeldWeights;
 
 /// While it lives, forward reads the weights that Arena::bind was asked for; then the raw ones
@@ -256,8 +260,17 @@ class Arena {
   /// is a part of another role's array (a compute copy that is the master itself), and without
   /// held().
   [[nodiscard]] int64_t bytes(Role role) const;
-  /// Of these the bytes that lie in the host's memory.
+  /// Of these the bytes that lie in the host's memory, or on the disk.
   [[nodiscard]] int64_t offloaded_bytes(Role role) const;
+  /// State on a disk (ArenaOptions::disk); null: none, or a dry run.
+  [[nodiscard]] DiskState* disk() const { return disk_.get(); }
+  /// Bytes of the file, and of the memory through which updates of it go; of a dry run, too.
+  [[nodiscard]] int64_t disk_bytes() const { return disk_bytes_; }
+  [[nodiscard]] int64_t disk_memory() const { return disk_memory_; }
+  /// A bucket's array of state, or a contiguous part of it, to be read: itself, or where it lies on
+  /// a disk a copy. And what makes it `values`, of its size. kIo.
+  [[nodiscard]] at::Tensor fetched(const at::Tensor& state) const;
+  void store(const at::Tensor& state, const at::Tensor& values) const;
   /// What a training checkpoint has to keep: master, the rule's moments and the EMAs.
   [[nodiscard]] std::vector<Role> state_roles() const;
 
@@ -314,6 +327,10 @@ class Arena {
     size_t next = 0;  // whose turn it is while buckets are given their buffers
   };
 
+  void open_disk();
+  /// Whether a bucket's master is an array besides what forward reads, and lies with other
+  /// offloaded state.
+  [[nodiscard]] bool has_far_master(const Bucket& bucket) const;
   void make_rings();
   void materialise(Bucket* bucket, std::vector<Owner>* owners);
   void materialise(FrozenBucket* bucket, const std::vector<nn::Parameter*>& owners);
@@ -326,6 +343,9 @@ class Arena {
 
   ArenaOptions options_;
   std::unique_ptr<HeldWeights> held_;
+  std::unique_ptr<DiskState> disk_;
+  int64_t disk_bytes_ = 0;
+  int64_t disk_memory_ = 0;
   std::vector<Bucket> buckets_;
   std::vector<FrozenBucket> frozen_;
   std::vector<std::vector<Owner>> owners_;  // [bucket][slot]

@@ -59,12 +59,13 @@ std::vector<Stretch> stretches_of(const Bucket& bucket, bool rounds_stochastical
   return stretches;
 }
 
+/// origin: where in the slice the arrays of `whole` begin.
 ops::OptimizerBucket part_of(const ops::OptimizerBucket& whole, const Stretch& stretch,
-                             const Bucket& bucket) {
-  const auto part = [&stretch](const at::Tensor& array, int64_t each = 1) {
-    return array.defined()
-               ? array.narrow(0, stretch.begin / each, (stretch.end - stretch.begin) / each)
-               : array;
+                             const Bucket& bucket, int64_t origin = 0) {
+  const auto part = [&stretch, origin](const at::Tensor& array, int64_t each = 1) {
+    return array.defined() ? array.narrow(0, (stretch.begin - origin) / each,
+                                          (stretch.end - stretch.begin) / each)
+                           : array;
   };
   const int64_t begin = bucket.slice_begin + stretch.begin;
   const int64_t num_squares =
@@ -74,10 +75,10 @@ ops::OptimizerBucket part_of(const ops::OptimizerBucket& whole, const Stretch& s
       .master = part(whole.master),
       .grad = part(whole.grad),
       .exp_avg = part(whole.exp_avg),
-      .exp_avg_sq =
-          whole.exp_avg_sq.defined() && num_squares > 0
-              ? whole.exp_avg_sq.narrow(0, bucket.place_of(Role::exp_avg_sq(), begin), num_squares)
-              : at::Tensor(),
+      .exp_avg_sq = whole.exp_avg_sq.defined() && num_squares > 0
+                        ? whole.exp_avg_sq.narrow(
+                              0, bucket.place_of(Role::exp_avg_sq(), begin) - origin, num_squares)
+                        : at::Tensor(),
       .ema = {},
       .compute = part(whole.compute),
       .leaves_grad = whole.leaves_grad,
@@ -99,6 +100,18 @@ double beta2_of(const OptimizerConfig& config) {
     return config.beta2;
   }
   return config.rule == kernels::UpdateRule::kLion ? kLion : kAdamW;
+}
+
+/// The pieces of a bucket whose state lies on a disk: of its slice, `whole`.
+std::vector<std::pair<Stretch, ops::OptimizerBucket>> pieces_of(const ops::OptimizerBucket& whole,
+                                                                const Bucket& bucket) {
+  std::vector<std::pair<Stretch, ops::OptimizerBucket>> pieces;
+  for (int64_t begin = 0; begin < bucket.slice_numel; begin += DiskUpdates::kPiece) {
+    const Stretch piece{begin, std::min(begin + DiskUpdates::kPiece, bucket.slice_numel),
+                        &bucket.slots.front()};
+    pieces.emplace_back(piece, part_of(whole, piece, bucket));
+  }
+  return pieces;
 }
 
 void check_raw(const Arena& arena) {
@@ -224,6 +237,7 @@ void Optimizer::prepare(const Arena& arena) {
   std::vector<ops::OptimizerBucket> near;
   std::vector<ops::OptimizerBucket> matrices;
   far_.clear();
+  on_disk_.reset();
   for (size_t i = 0; i < arena.buckets().size(); ++i) {
     const Bucket& bucket = arena.buckets()[i];
     const bool rounds = !bucket.compute.is_same(bucket.master);
@@ -246,7 +260,23 @@ void Optimizer::prepare(const Arena& arena) {
       buckets.push_back(part_of(whole, stretch, bucket));
       (stretch.first->is_matrix ? matrices : parts).push_back(buckets.back());
     }
-    if (bucket.is_offloaded) {
+    if (bucket.is_offloaded && arena.disk() != nullptr) {
+      if (on_disk_ == nullptr) {
+        on_disk_ = std::make_unique<DiskUpdates>(*arena.disk(), arena.disk_memory());
+      }
+      for (const auto& [piece, arrays] : pieces_of(whole, bucket)) {
+        const ops::OptimizerBucket staged = on_disk_->stage(arrays);
+        std::vector<ops::OptimizerBucket> stretches;
+        for (Stretch stretch : stretches_of(bucket, stochastic)) {
+          stretch.begin = std::max(stretch.begin, piece.begin);
+          stretch.end = std::min(stretch.end, piece.end);
+          if (stretch.begin < stretch.end) {
+            stretches.push_back(part_of(staged, stretch, bucket, piece.begin));
+          }
+        }
+        on_disk_->add(ops::BucketTable(std::move(stretches), own_kernels_));
+      }
+    } else if (bucket.is_offloaded) {
       far_.emplace_back(i,
                         ops::BucketTable(std::move(parts), own_kernels_, ops::StatePlace::kHost));
     } else {
@@ -254,7 +284,7 @@ void Optimizer::prepare(const Arena& arena) {
     }
   }
   table_ = ops::BucketTable(std::move(buckets), own_kernels_);
-  const bool is_all = far_.empty() && matrices.empty();
+  const bool is_all = far_.empty() && on_disk_ == nullptr && matrices.empty();
   near_ = is_all ? table_ : ops::BucketTable(std::move(near), own_kernels_);
   matrices_ = ops::BucketTable(std::move(matrices), own_kernels_);
   arrays_ = std::move(arrays);
@@ -280,6 +310,9 @@ void Optimizer::launch_step(Arena& arena, const at::Tensor& loss) {
     make_factored_directions(arena, control_);
   }
   ops::update_weights(near_, parameters_, control_);
+  if (on_disk_ != nullptr) {
+    on_disk_->run(parameters_, control_);
+  }
   ops::publish_report(control_, loss, exchange_);
   const auto update_far = [this] {
     for (const auto& [bucket, table] : far_) {

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "kinora/kernels/optimizer.h"
 #include "kinora/ops/optimizer_step.h"
 #include "kinora/optim/arena.h"
+#include "kinora/optim/disk_state.h"
 
 namespace kinora::optim {
 
@@ -42,6 +44,7 @@ struct OptimizerConfig {
   double weight_decay = 0.0;   ///< of every parameter; decoupled, but SGD's
   double max_grad_norm = 0.0;  ///< of all gradients together; 0: no clipping
   double offload = 0.0;        ///< ArenaOptions::offload
+  std::string disk = {};       ///< ArenaOptions::disk
 };
 
 struct StepResult {
@@ -84,7 +87,8 @@ struct OptimizerState {
 ///
 /// Buckets whose state lies in the host's memory are updated after the others, in their order, on a
 /// stream of their own: a GPU goes on with the next forward meanwhile, and waits for each bucket
-/// before it reads it (wait_for), or for all (wait_for_all). Such steps are not for graphs.
+/// before it reads it (wait_for), or for all (wait_for_all). Such steps are not for graphs. State
+/// on a disk is updated piece by piece on its way through memory (DiskUpdates).
 class Optimizer {
  public:
   /// The loss scale is dynamic if the arena computes in fp16, else 1. Throws kConfig for values out
@@ -147,6 +151,7 @@ class Optimizer {
   ops::BucketTable near_;
   ops::BucketTable matrices_;
   std::vector<std::pair<size_t, ops::BucketTable>> far_;
+  std::unique_ptr<DiskUpdates> on_disk_;        // of buckets in none of these; null: none
   std::unique_ptr<device::SideStream> beside_;  // null: no such buckets, or no GPU
   std::vector<at::Tensor> arrays_;              // of the arena that table_ is of
   int64_t steps_ = 0;                           // begun

@@ -232,6 +232,12 @@ void describe_optim(Fields& fields, optim::OptimizerConfig& optim) {
            between(0, 1))
       .check("be 0 with optim.rule=muon, whose updates are more than one pass over the state",
              [&optim, is_muon] { return optim.offload == 0.0 || !is_muon(); });
+  fields
+      .add("disk", optim.disk,
+           "Folder on a fast disk: the share that optim.offload says lies in a file there, without "
+           "a name, and not in the host's memory. For runs on a CPU. Empty = none.")
+      .check("be empty with optim.offload=0, which offloads nothing",
+             [&optim] { return optim.disk.empty() || optim.offload > 0.0; });
 }
 
 /// What a step takes of a second set, in the scope of its section. whole: its global batch.

@@ -20,7 +20,7 @@ std::vector<int64_t> fingerprints(const std::vector<nn::NamedParameter>& paramet
   std::vector<at::Tensor> sums;
   for (const nn::NamedParameter& named : parameters) {
     const optim::Arena::Part own = arena.own_part(named.path, optim::Role::master());
-    const at::Tensor bits = own.values.view(at::kInt).to(at::kLong);
+    const at::Tensor bits = arena.fetched(own.values).view(at::kInt).to(at::kLong);
     const at::Tensor places =
         at::arange(own.begin, own.begin + bits.numel(), bits.options()) * kSpread + 1;
     sums.push_back((bits * places).sum());

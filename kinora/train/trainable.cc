@@ -7,6 +7,7 @@
 #include "kinora/device/dry_run.h"
 #include "kinora/inference/setup.h"
 #include "kinora/ops/fp8.h"
+#include "kinora/optim/disk_state.h"
 #include "kinora/parallel/sequence.h"
 #include "kinora/train/finetune.h"
 #include "kinora/train/setup.h"
@@ -85,6 +86,12 @@ Trainable::Trainable(const RunConfig& config, const parallel::Mesh& mesh, at::De
     kernels_->weights_take_turns();
   }
   const bool speaks = mesh.world().rank() == 0 && !device::in_dry_run();
+  if (optim::DiskState* disk = boosted_.arena().disk()) {
+    const std::string speed = disk->measure();  // of all ranks at once, as in a step
+    if (speaks) {
+      log_info("[train] ", speed);
+    }
+  }
   if (const std::string stays = config.train.fp8 && speaks ? model_->what_stays_16_bit() : "";
       !stays.empty()) {
     log_info("[train] train.fp8: these stay in 16 bits: ", stays);

@@ -83,6 +83,7 @@ Boosted::Boosted(std::unique_ptr<Boostable> model, const BoosterOptions& options
           .masters = optimizer.masters,
           .ema_decays = options.ema_decays,
           .offload = optimizer.offload,
+          .disk = optimizer.disk,
           .sharding = {.group = mesh_.state_group(),
                        .stage = stage,
                        .whole_gradients = !options.plugin_config.reduce_each_micro_batch},

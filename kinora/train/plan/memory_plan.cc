@@ -209,9 +209,10 @@ class Planner {
   int64_t add_state(const optim::Arena& arena, int64_t live) {
     using optim::Role;
     const auto on_device = [&](Role role) {
-      const bool is_gpu = plan_.target.device == c10::DeviceType::CUDA;  // else all is the host's
-      const int64_t offloaded = is_gpu ? arena.offloaded_bytes(role) : 0;
-      plan_.offloaded += offloaded;
+      const bool is_gpu = plan_.target.device == c10::DeviceType::CUDA;
+      const bool on_disk = arena.disk_bytes() > 0;  // else all is the host's
+      const int64_t offloaded = is_gpu || on_disk ? arena.offloaded_bytes(role) : 0;
+      (on_disk ? plan_.on_disk : plan_.offloaded) += offloaded;
       return arena.bytes(role) - offloaded;
     };
     int64_t averages = 0;
@@ -226,6 +227,7 @@ class Planner {
                         on_device(Role::exp_avg_scales()) + on_device(Role::exp_avg_sq_scales()) +
                         on_device(Role::factors())},
         {"averages", averages}};
+    disk_memory_ = arena.disk_memory();
     if (const optim::HeldWeights* held = arena.held()) {
       const bool is_gpu = plan_.target.device == c10::DeviceType::CUDA;
       const int64_t own = held->code_bytes() + (is_gpu ? 0 : held->host_bytes());
@@ -386,7 +388,8 @@ class Planner {
       const int64_t process =
           kProcess + static_cast<int64_t>(kHeapShare * static_cast<double>(plan_.peak));
       plan_.parts.push_back({"program, libraries, heap", process});
-      plan_.peak += process;
+      plan_.parts.push_back({"on the way to the disk", disk_memory_});
+      plan_.peak += process + disk_memory_;
     }
   }
 
@@ -394,6 +397,7 @@ class Planner {
   device::DryRun run_;
   MemoryPlan plan_;
   int64_t other_state_ = 0;
+  int64_t disk_memory_ = 0;
   int64_t of_pass_ = 0;   // bytes of a pass
   bool records_ = false;  // CUDA graphs
 };
@@ -479,6 +483,9 @@ std::string table(const MemoryPlan& plan, bool by_layer) {
   }
   if (plan.offloaded > 0) {
     rows.push_back({"in the host's memory", human_bytes(plan.offloaded)});
+  }
+  if (plan.on_disk > 0) {
+    rows.push_back({"on the disk", human_bytes(plan.on_disk)});
   }
   if (by_layer && !plan.layers.empty()) {
     rows.push_back({"activations by layer", ""});

@@ -51,6 +51,7 @@ struct MemoryPlan {
   int64_t graphs = 0;
   /// Bytes of the optimizer's state that lie in the host's memory (optim.offload).
   int64_t offloaded = 0;
+  int64_t on_disk = 0;  ///< or in a file (optim.disk)
   /// What no file said, and was taken for granted.
   std::vector<std::string> assumed;
 

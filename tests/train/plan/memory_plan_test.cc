@@ -199,6 +199,23 @@ TEST(MemoryPlanTest, StateInTheHostsMemoryIsNoneOfTheGpu) {
   EXPECT_EQ(near.peak - far.peak, moved);
 }
 
+TEST(MemoryPlanTest, StateOnADiskIsNoneOfTheMemory) {
+  const std::vector<std::string> on_disk = {"train.precision=bf16", "optim.offload=1",
+                                            "optim.disk=/not/opened"};
+  const MemoryPlan near = plan_memory(config_of("demo", {"train.precision=bf16"}), {});
+  const MemoryPlan far = plan_memory(config_of("demo", on_disk), {});
+  int64_t moved = 0;
+  for (const char* part : {"weights", "moments", "averages"}) {
+    moved += bytes_of(near, part) - bytes_of(far, part);
+  }
+  EXPECT_GT(moved, 0);
+  EXPECT_EQ(far.on_disk, moved);
+  EXPECT_EQ(far.offloaded, 0);
+  EXPECT_GT(bytes_of(far, "on the way to the disk"), 0);
+  EXPECT_EQ(bytes_of(near, "gradients"), bytes_of(far, "gradients"));
+  EXPECT_THROW((void)plan_memory(config_of("imagenet-256-dit-xl2", on_disk), kGpu), Error);
+}
+
 TEST(MemoryPlanTest, OnACpuOffloadMovesNothing) {
   const MemoryPlan plan = plan_memory(config_of("demo", {"train.precision=bf16"}), {});
   const MemoryPlan far =
