@@ -1,5 +1,7 @@
 #include "kinora/checkpoint/late_tensor.h"
 
+#include <ATen/ops/roll.h>
+
 #include <utility>
 
 #include "kinora/core/error.h"
@@ -7,16 +9,23 @@
 namespace kinora::checkpoint {
 namespace {
 
-/// Part number `part` of `parts` equal ones along dim 0.
-LateTensor part_of(const LateTensor& whole, int64_t part, int64_t parts) {
-  if (parts == 1) {
+LateTensor part_of(const LateTensor& whole, const nn::RowRange& rows) {
+  if (rows.count == whole.rows()) {
     return whole;
   }
   LateTensor tensor = whole;
-  const int64_t rows = whole.rows() / parts;
-  tensor.shape.front() = rows;
-  tensor.read = [read = whole.read, first = part * rows](int64_t begin, int64_t end) {
+  tensor.shape.front() = rows.count;
+  tensor.read = [read = whole.read, first = rows.begin](int64_t begin, int64_t end) {
     return read(first + begin, first + end);
+  };
+  return tensor;
+}
+
+/// The same with the second half of its rows first.
+LateTensor with_halves_swapped(const LateTensor& whole) {
+  LateTensor tensor = whole;
+  tensor.read = [read = whole.read, rows = whole.rows()](int64_t begin, int64_t end) {
+    return at::roll(read(0, rows), rows / 2, 0).narrow(0, begin, end - begin);
   };
   return tensor;
 }
@@ -62,14 +71,18 @@ LateTensors take_renamed(LateTensors& tensors, const nn::Naming& naming) {
     LateTensor tensor = std::move(found->second);
     tensors.erase(found);
     const auto parts = static_cast<int64_t>(name.keys.size());
-    KINORA_CHECK(parts == 1 || (!tensor.shape.empty() && tensor.shape.front() % parts == 0), kShape,
-                 "[convert] the rows of ", name.path, " must divide by ", parts, ", got shape ",
-                 at::IntArrayRef(tensor.shape));
+    KINORA_CHECK(parts == 1 || !name.rows.empty() ||
+                     (!tensor.shape.empty() && tensor.shape.front() % parts == 0),
+                 kShape, "[convert] the rows of ", name.path, " must divide by ", parts,
+                 ", got shape ", at::IntArrayRef(tensor.shape));
+    if (name.swaps_halves) {
+      tensor = with_halves_swapped(tensor);
+    }
     if (!name.shape.empty()) {
       tensor = with_shape(std::move(tensor), name.shape);
     }
-    for (int64_t part = 0; part < parts; ++part) {
-      renamed.emplace(name.keys[static_cast<size_t>(part)], part_of(tensor, part, parts));
+    for (size_t part = 0; part < name.keys.size(); ++part) {
+      renamed.emplace(name.keys[part], part_of(tensor, nn::rows_of_key(name, part, tensor.rows())));
     }
     for (const std::string& copy : name.copies) {
       renamed.emplace(copy, tensor);

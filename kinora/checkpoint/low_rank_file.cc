@@ -260,8 +260,12 @@ std::vector<std::string> kohya_names(const std::string& weight) {
 /// Rows of one of our weights that have a name in another naming.
 struct Rows {
   std::string path;
-  int64_t part = 0;
-  int64_t parts = 1;
+  nn::OtherName name{};  ///< there; without keys: its own
+  size_t part = 0;       ///< of its keys
+
+  [[nodiscard]] nn::RowRange of(int64_t rows) const {
+    return name.keys.empty() ? nn::RowRange{0, rows} : nn::rows_of_key(name, part, rows);
+  }
 };
 
 /// By name of the tensor there, and by our own.
@@ -271,9 +275,8 @@ std::map<std::string, Rows> rows_by_name(const nn::Naming& other, const LateTens
     rows[path] = {.path = path};
   }
   for (const nn::OtherName& name : other) {
-    const auto parts = static_cast<int64_t>(name.keys.size());
-    for (int64_t part = 0; part < parts; ++part) {
-      rows[name.keys[static_cast<size_t>(part)]] = {name.path, part, parts};
+    for (size_t part = 0; part < name.keys.size(); ++part) {
+      rows[name.keys[part]] = {.path = name.path, .name = name, .part = part};
     }
   }
   std::map<std::string, Rows> kohya;
@@ -306,8 +309,9 @@ class Placer {
     }
     for (auto& [name, tensor] : read.whole) {
       if (const Rows* rows = find(name)) {
-        KINORA_CHECK(rows->parts == 1, kIo, "[lora] ", origin_, ": ", name,
-                     " is trained whole, but is only a part of ", rows->path);
+        KINORA_CHECK(rows->name.keys.size() <= 1 && !rows->name.swaps_halves, kIo, "[lora] ",
+                     origin_, ": ", name, " is trained whole, but is only a part of ", rows->path,
+                     ", or has its rows in another order");
         const std::vector<int64_t>& shape = weights_.at(rows->path).shape;
         KINORA_CHECK(tensor.shape == shape, kIo, "[lora] ", origin_, ": ", name,
                      " takes the place of a weight of shape ", at::IntArrayRef(shape), ", got ",
@@ -339,14 +343,17 @@ class Placer {
     const std::vector<int64_t>& shape = weights_.at(rows.path).shape;
     const int64_t elements =
         shape.size() < 2 ? 0 : c10::multiply_integers(shape.begin() + 1, shape.end());
-    const bool fits = elements > 0 && shape[0] % rows.parts == 0 &&
-                      change.num_rows() == shape[0] / rows.parts &&
-                      change.row_elements() == elements;
+    const nn::RowRange range = rows.of(shape[0]);
+    const size_t parts = rows.name.keys.size();
+    const bool fits =
+        elements > 0 && change.num_rows() == range.count && change.row_elements() == elements;
     KINORA_CHECK(fits, kIo, "[lora] ", origin_, ": ", change.name, " changes [", change.num_rows(),
                  ", ", change.row_elements(), "] weights, but ", rows.path, " is ",
                  at::IntArrayRef(shape),
-                 rows.parts > 1 ? " for " + std::to_string(rows.parts) + " of these" : "");
-    change.first_row = rows.part * (shape[0] / rows.parts);
+                 parts > 1 ? " for " + std::to_string(parts) + " of these" : "");
+    KINORA_CHECK(!rows.name.swaps_halves, kIo, "[lora] ", origin_, ": ", change.name, " changes ",
+                 rows.path, ", whose rows lie in another order there, which Kinora lacks");
+    change.first_row = range.begin;
     change.places = elements / shape[1];
     // Factors of a convolution of one place are taken for a linear, and the other way round.
     placed.changes[rows.path].push_back(with_dims(std::move(change), shape.size()));
@@ -527,15 +534,17 @@ Adapter renamed(const Adapter& adapter, const nn::Naming& other) {
       continue;
     }
     const nn::OtherName& name = name_of(path);
-    const auto parts = static_cast<int64_t>(name.keys.size());
+    KINORA_CHECK(!name.swaps_halves, kConfig, "[lora] ", path,
+                 " has its rows in another order there, which Kinora lacks for updates. Hint: "
+                 "write the file with our names");
     for (const LowRankChange& change : changes) {
-      const int64_t rows = change.num_rows() / parts;
-      for (int64_t part = 0; part < parts; ++part) {
-        LowRankChange own = rows_of(change, part * rows, rows);
+      for (size_t part = 0; part < name.keys.size(); ++part) {
+        const nn::RowRange rows = nn::rows_of_key(name, part, change.num_rows());
+        LowRankChange own = rows_of(change, rows.begin, rows.count);
         if (!name.shape.empty()) {
           own = with_dims(std::move(own), name.shape.size());
         }
-        result.changes[name.keys[static_cast<size_t>(part)]].push_back(std::move(own));
+        result.changes[name.keys[part]].push_back(std::move(own));
       }
     }
   }

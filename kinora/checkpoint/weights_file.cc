@@ -133,6 +133,23 @@ at::Tensor joined(const std::vector<Stored>& parts) {
   return at::cat(tensors, 0);
 }
 
+/// The second half of its rows, then the first.
+std::vector<Stored> halves_swapped(const Stored& whole, const std::filesystem::path& file,
+                                   const std::string& key) {
+  KINORA_CHECK(!whole.shape.empty() && whole.shape.front() % 2 == 0 && whole.view == nullptr &&
+                   whole.blocks == nullptr,
+               kIo, "[weights] ", file, ": the rows of ", key,
+               " must be an even number, one after the other and in whole numbers, got shape ",
+               at::IntArrayRef(whole.shape));
+  Stored half = whole;
+  half.shape.front() /= 2;
+  const size_t bytes = whole.bytes.size() / 2;
+  std::vector<Stored> halves(2, half);
+  halves[0].bytes = whole.bytes.subspan(bytes);
+  halves[1].bytes = whole.bytes.first(bytes);
+  return halves;
+}
+
 std::vector<int64_t> joined_shape(const std::vector<Stored>& parts) {
   std::vector<int64_t> shape = parts.front().shape;
   for (size_t i = 1; i < parts.size(); ++i) {
@@ -301,6 +318,9 @@ void WeightsFile::rename(const nn::Naming& naming) {
     }
     for (const std::string& key : name.keys) {
       tensors.erase(key);
+    }
+    if (name.swaps_halves) {
+      parts = halves_swapped(parts.front(), path_, name.keys.front());
     }
     content_->add(path_, name.path, parts.front());
     tensors.at(name.path) = std::move(parts);

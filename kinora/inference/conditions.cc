@@ -177,8 +177,10 @@ diffusion::Conditions conditions_of(const data::Batch& batch, const models::Mode
   if (wanted.num_frames) {
     conditions.num_frames = number(is_image ? 1 : size.frames * model.frame_compression);
   }
-  if (wanted.micro && model.pooled_channels > 0) {
+  if (model.pooled_channels > 0) {
     conditions.pooled = batch.pooled;
+  }
+  if (wanted.micro && model.pooled_channels > 0) {
     add_framing(
         batch.original_size,
         {.height = size.height * model.compression, .width = size.width * model.compression},

@@ -1,6 +1,7 @@
 #include "kinora/models/families.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "kinora/core/error.h"
@@ -9,6 +10,7 @@
 #include "kinora/models/transformers/dit.h"
 #include "kinora/models/transformers/latte.h"
 #include "kinora/models/transformers/latte_t2v.h"
+#include "kinora/models/transformers/mmdit.h"
 #include "kinora/models/transformers/pixart.h"
 #include "kinora/models/transformers/stdit.h"
 #include "kinora/models/transformers/stdit2.h"
@@ -84,6 +86,57 @@ Family of_unets(Family row) {
                                   .naming = unet_naming,
                                   .find_naming = find_unet_naming};
   row.compvis_naming = compvis_unet_naming;
+  return row;
+}
+
+constexpr int64_t kClipL = 768;           // pooled vector of CLIP ViT-L
+constexpr int64_t kSd3Tokens = 77 + 256;  // of CLIP and of T5, one behind the other
+
+/// Of Stable Diffusion 3. grid: side of its table of positions; the table is that of 64 patches,
+/// stretched.
+PublishedSize sd3_size(std::string name, int64_t depth, int64_t grid, ops::Switch qk_norm,
+                       int64_t second_attention) {
+  std::vector<int64_t> second(static_cast<size_t>(second_attention));
+  std::iota(second.begin(), second.end(), 0);
+  return {std::move(name),
+          {.text_channels = kT5Width,
+           .text_tokens = kSd3Tokens,
+           .pooled_channels = kClipTowers,  // of both CLIPs
+           .transformer = {.depth = depth,
+                           .hidden = 64 * depth,
+                           .heads = depth,
+                           .patch = 2,
+                           .qk_norm = qk_norm,
+                           .position_scale = static_cast<double>(grid) / 64.0,
+                           .second_attention = std::move(second),
+                           .position_grid = grid}}};
+}
+
+/// Of Flux' line.
+PublishedSize flux_size(std::string name, int64_t text_tokens, double guidance, int64_t patch,
+                        bool given) {
+  return {std::move(name),
+          {.text_channels = kT5Width,
+           .text_tokens = text_tokens,
+           .pooled_channels = kClipL,
+           .transformer = {.depth = 19,
+                           .hidden = 3072,
+                           .heads = 24,
+                           .patch = patch,
+                           .qk_norm = ops::Switch::kOn,
+                           .given_embedders = given,
+                           .parallel_depth = 38,
+                           .rotary_axes = {16, 56, 56},
+                           .guidance = guidance}}};
+}
+
+/// A row of multimodal transformers with what they share.
+Family of_mmdits(Family row) {
+  row.takes_any_size = true;
+  row.pads_captions = true;
+  row.resolve = MMDiT::resolve;
+  row.macs = MMDiT::macs;
+  row.make = make<MMDiT>;
   return row;
 }
 
@@ -209,11 +262,45 @@ std::deque<Family> make_families() {
                                     .pipeline = "",
                                     .naming = latte_t2v_naming,
                                     .find_naming = find_latte_t2v_naming}},
+      // Esser et al. 2024, "Scaling rectified flow transformers for high-resolution image
+      // synthesis".
+      of_mmdits({.key = "sd3",
+                 .name = "SD3",
+                 .conditions = {.text = true, .tokens = true, .pooled_beside = true},
+                 .own_keys = {"qk_norm", "position_scale", "second_attention", "position_grid"},
+                 .sizes = {sd3_size("Medium", 24, 192, ops::Switch::kAuto, 0),
+                           sd3_size("3.5-Medium", 24, 384, ops::Switch::kOn, 13),
+                           sd3_size("3.5-Large", 38, 192, ops::Switch::kOn, 0)},
+                 .diffusers = DiffusersFamily{.class_name = "SD3Transformer2DModel",
+                                              .pipeline = "",
+                                              .naming = mmdit_naming,
+                                              .find_naming = find_sd3_naming}}),
+      // Black Forest Labs 2024.
+      of_mmdits({.key = "flux",
+                 .name = "Flux",
+                 .conditions = {.text = true, .tokens = true, .pooled_beside = true},
+                 .qk_norm = true,
+                 .own_keys = {"qk_norm", "parallel_depth", "rotary_axes", "guidance"},
+                 .sizes = {flux_size("Dev", 512, 3.5, 2, false),
+                           flux_size("Schnell", 256, 0.0, 2, false)},
+                 .diffusers = DiffusersFamily{.class_name = "FluxTransformer2DModel",
+                                              .pipeline = "",
+                                              .naming = mmdit_naming,
+                                              .find_naming = find_flux_naming}}),
+      // Peng et al. 2025, "Open-Sora 2.0".
+      of_mmdits(
+          {.key = "open_sora2",
+           .name = "OpenSora2",
+           .is_video = true,
+           .conditions = {.text = true, .tokens = true, .pooled_beside = true, .frame_mask = true},
+           .qk_norm = true,
+           .own_keys = {"qk_norm", "given_embedders", "parallel_depth", "rotary_axes", "guidance"},
+           .sizes = {flux_size("11B", 512, 0.0, 2, true)}}),
       // Rombach et al. 2022, "High-resolution image synthesis with latent diffusion models";
       // Podell et al. 2023, "SDXL: improving latent diffusion models".
       of_unets({.key = "unet",
                 .name = "UNet",
-                .conditions = {.text = true, .tokens = true, .micro = true},
+                .conditions = {.text = true, .tokens = true, .pooled_beside = true, .micro = true},
                 .pads_captions = true,
                 .sizes = {unet_size("SD1", {8, 8, 8, 8}, 768, false),
                           unet_size("SD2", {5, 10, 20, 20}, 1024, true),

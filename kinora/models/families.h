@@ -31,8 +31,10 @@ struct FamilyConditions {
   bool fps = false;
   bool size = false;  ///< height and width
   bool num_frames = false;
-  /// SDXL's, where the model has pooled_channels: a vector a caption beside its tokens, and how
-  /// large pictures were and where they were cut (micro-conditioning).
+  bool pooled_beside = false;  ///< a vector a caption beside its tokens, where the model has
+                               ///< pooled_channels
+  /// SDXL's, with that vector: how large pictures were and where they were cut
+  /// (micro-conditioning).
   bool micro = false;
   bool frame_mask = false;  ///< frames can be given: they have a time of their own
 };

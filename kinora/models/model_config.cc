@@ -125,10 +125,11 @@ void describe(Fields& fields, ModelConfig& config) {
              between(0, 65536));
   fields.add("text_tokens", config.text_tokens, "Tokens of the longest caption; 0 = by name.",
              between(0, 65536));
-  fields.add("pooled_channels", config.pooled_channels,
-             "unet: width of the captions' pooled vector, which is read beside their tokens, with "
-             "the sizes of pictures (SDXL); 0 = by name, or none.",
-             between(0, 65536));
+  fields.add(
+      "pooled_channels", config.pooled_channels,
+      "unet, sd3, flux, open_sora2: width of the captions' pooled vector, which is read beside "
+      "their tokens, of U-Nets with the sizes of pictures (SDXL); 0 = by name, or none.",
+      between(0, 65536));
   describe_text_encoder(fields, config.text_encoder);
   describe(fields, config.transformer);
   describe(fields, config.unet);
@@ -152,11 +153,11 @@ ModelConfig resolved(ModelConfig config) {
   }
   family.resolve(config, published);
   resolve_text_encoder(config);
-  KINORA_CHECK(
-      config.pooled_channels == 0 || (family.conditions.micro && !config.text_encoder.any()),
-      kConfig, "[model] model.pooled_channels must be 0 for ", config.name,
-      config.text_encoder.any() ? ", whose own text encoder makes no such vector" : "", ", got ",
-      config.pooled_channels);
+  KINORA_CHECK(config.pooled_channels == 0 ||
+                   (family.conditions.pooled_beside && !config.text_encoder.any()),
+               kConfig, "[model] model.pooled_channels must be 0 for ", config.name,
+               config.text_encoder.any() ? ", whose own text encoder makes no such vector" : "",
+               ", got ", config.pooled_channels);
   KINORA_CHECK(family.is_video || config.frames == 1, kConfig, "[model] ", config.name,
                " is a model of images, but model.frames is ", config.frames);
   KINORA_CHECK(!config.takes_text() || (config.text_channels > 0 && config.text_tokens > 0),

@@ -16,7 +16,31 @@ struct OtherName {
   std::vector<std::string> copies = {};
   /// Shape of theirs where it has other dims than ours for the same elements; [] = as ours.
   std::vector<int64_t> shape = {};
+  /// Rows of each of `keys`; [] = all have as many.
+  std::vector<int64_t> rows = {};
+  /// The one key's tensor has its rows' second half first.
+  bool swaps_halves = false;
 };
+
+/// Rows of a tensor.
+struct RowRange {
+  int64_t begin = 0;
+  int64_t count = 0;
+};
+
+/// Which of our tensor's `rows` rows are those of keys[part].
+[[nodiscard]] inline RowRange rows_of_key(const OtherName& name, size_t part, int64_t rows) {
+  if (name.rows.empty()) {
+    const int64_t count = rows / static_cast<int64_t>(name.keys.size());
+    return {static_cast<int64_t>(part) * count, count};
+  }
+  RowRange range;
+  for (size_t i = 0; i < part; ++i) {
+    range.begin += name.rows[i];
+  }
+  range.count = name.rows[part];
+  return range;
+}
 
 using Naming = std::vector<OtherName>;
 

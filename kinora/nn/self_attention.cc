@@ -5,10 +5,10 @@
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/sin.h>
 #include <ATen/ops/stack.h>
-#include <c10/core/ScalarType.h>
 
 #include <vector>
 
+#include "kinora/nn/rotary.h"
 #include "kinora/ops/attention.h"
 #include "kinora/ops/token_attention.h"
 
@@ -19,15 +19,6 @@ namespace {
 
 Init output_init(const SelfAttention::Options& options) {
   return options.zero_output ? Init::zero() : Init::xavier_uniform(options.hidden, options.hidden);
-}
-
-/// Turns the pairs (x[2 i], x[2 i + 1]) of the last dim by given angles, whose cosines and sines
-/// broadcast to x: [B, N, H, D].
-at::Tensor rotate(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines) {
-  const at::Tensor wide = x.to(c10::promoteTypes(x.scalar_type(), at::kFloat));
-  const std::vector<at::Tensor> pairs = wide.unflatten(-1, {-1, 2}).unbind(-1);
-  const at::Tensor quarter_turn = at::stack({-pairs[1], pairs[0]}, -1).flatten(-2);
-  return (wide * cosines + quarter_turn * sines).to(x.scalar_type());
 }
 
 /// packed: [B, N, 3, H, D]; valid: bool [B, N]. Returns [B, N, C].
@@ -129,10 +120,8 @@ at::Tensor SelfAttention::norm_and_rotate(const at::Tensor& packed,
   }
   if (rotary.defined()) {
     const at::Tensor angles = rotary.unsqueeze(-2);  // [(B,) N, 1, D]
-    const at::Tensor cosines = at::cos(angles);
-    const at::Tensor sines = at::sin(angles);
-    parts[0] = rotate(parts[0], cosines, sines);
-    parts[1] = rotate(parts[1], cosines, sines);
+    parts[0] = rotated(parts[0], angles);
+    parts[1] = rotated(parts[1], angles);
   }
   if (norm_after_rotary_) {
     norm();

@@ -78,8 +78,11 @@ TEST(FamiliesTest, EveryNameGivesItsModel) {
       EXPECT_GT(forward_macs(config), 0.0);
       if (is_transformer(family)) {
         EXPECT_EQ(config.transformer.depth, size.values.transformer.depth);
+        const ops::Switch of_size = size.values.transformer.qk_norm;
         EXPECT_EQ(config.transformer.qk_norm,
-                  family.qk_norm ? ops::Switch::kOn : ops::Switch::kOff);
+                  of_size != ops::Switch::kAuto
+                      ? of_size
+                      : (family.qk_norm ? ops::Switch::kOn : ops::Switch::kOff));
         config.transformer.depth = 1;
       } else {
         EXPECT_EQ(config.unet, size.values.unet);
@@ -149,34 +152,50 @@ TEST(FamiliesTest, HelpAndHintsNameThem) {
   EXPECT_EQ(fields.all().front().doc,
             "A published size: DiT-{S,B,L,XL}/{2,4,8}, VDiT-XL/{1x2x2,2x2x2}, "
             "Latte-XL/{1x2x2,2x2x2}, STDiT-XL/2, STDiT2-XL/2, STDiT3-{XL,3B}/2, "
-            "PixArt-{XL,1B,MS-XL,Sigma-XL}/2, LatteT2V-XL/2, UNet-{SD1,SD2,SDXL,SDXL-Refiner}, "
+            "PixArt-{XL,1B,MS-XL,Sigma-XL}/2, LatteT2V-XL/2, SD3-{Medium,3.5-Medium,3.5-Large}, "
+            "Flux-{Dev,Schnell}, OpenSora2-11B, UNet-{SD1,SD2,SDXL,SDXL-Refiner}, "
             "ClassUNet-ImageNet. It "
             "gives what is 0 or "
             "auto below; "
             "custom gives "
             "nothing.");
   EXPECT_THAT(dump(fields), HasSubstr("name: custom\n  architecture: auto\n"));
-  EXPECT_EQ(families_that(&Family::takes_any_size), "STDiT2, STDiT3, UNet and ClassUNet");
+  EXPECT_EQ(families_that(&Family::takes_any_size),
+            "STDiT2, STDiT3, SD3, Flux, OpenSora2, UNet and ClassUNet");
   EXPECT_EQ(families_that([](const Family& family) { return family.conditions.frame_mask; }),
-            "STDiT, STDiT2, STDiT3 and LatteT2V");
+            "STDiT, STDiT2, STDiT3, LatteT2V and OpenSora2");
   EXPECT_EQ(families_that([](const Family& family) { return family.key == "dit"; }), "DiT");
 }
 
 // In 10^9, at 32 x 32 latents and, of clips, 16 frames of them. DiT's are those of the paper, the
-// U-Nets' what PyTorch's counter of operations counts of diffusers'; the others pin what is
-// counted.
+// U-Nets', Stable Diffusion 3's and Flux' what PyTorch's counter of operations counts of
+// diffusers'; the others pin what is counted.
 TEST(FamiliesTest, MultiplyAccumulatesAreCounted) {
   struct Row {
     const char* name;
     double gmacs;
   };
-  for (const Row& row :
-       {Row{"DiT-S/2", 6.06}, Row{"DiT-B/2", 23.01}, Row{"DiT-L/2", 80.71}, Row{"DiT-XL/2", 118.64},
-        Row{"DiT-XL/4", 29.05}, Row{"DiT-XL/8", 7.39}, Row{"VDiT-XL/1x2x2", 2909.22},
-        Row{"Latte-XL/2x2x2", 931.11}, Row{"STDiT-XL/2", 2853.12}, Row{"STDiT2-XL/2", 2853.12},
-        Row{"STDiT3-XL/2", 4538.74}, Row{"STDiT3-3B/2", 11749.43}, Row{"PixArt-XL/2", 149.06},
-        Row{"PixArt-Sigma-XL/2", 166.5}, Row{"UNet-SD1", 90.05}, Row{"UNet-SD2", 90.55},
-        Row{"UNet-SDXL", 213.89}, Row{"ClassUNet-ImageNet", 25.24}}) {
+  for (const Row& row : {Row{"DiT-S/2", 6.06},
+                         Row{"DiT-B/2", 23.01},
+                         Row{"DiT-L/2", 80.71},
+                         Row{"DiT-XL/2", 118.64},
+                         Row{"DiT-XL/4", 29.05},
+                         Row{"DiT-XL/8", 7.39},
+                         Row{"VDiT-XL/1x2x2", 2909.22},
+                         Row{"Latte-XL/2x2x2", 931.11},
+                         Row{"STDiT-XL/2", 2853.12},
+                         Row{"STDiT2-XL/2", 2853.12},
+                         Row{"STDiT3-XL/2", 4538.74},
+                         Row{"STDiT3-3B/2", 11749.43},
+                         Row{"PixArt-XL/2", 149.06},
+                         Row{"PixArt-Sigma-XL/2", 166.5},
+                         Row{"SD3-Medium", 421.51},
+                         Row{"SD3-3.5-Medium", 455.63},
+                         Row{"Flux-Dev", 5173.77},
+                         Row{"UNet-SD1", 90.05},
+                         Row{"UNet-SD2", 90.55},
+                         Row{"UNet-SDXL", 213.89},
+                         Row{"ClassUNet-ImageNet", 25.24}}) {
     const ModelConfig recipe = published(row.name);
     const ModelConfig config = published(row.name, recipe.is_video() ? 16 : 0);
     EXPECT_NEAR(forward_macs(resolved(config)) / 1e9, row.gmacs, 0.005 * row.gmacs) << row.name;
@@ -205,7 +224,8 @@ TEST(FamiliesTest, DiffusersNamesAreFoundAgain) {
   EXPECT_THAT(
       error_of(ErrorKind::kConfig,
                [] { return diffusers_naming(resolved(published("STDiT-XL/2", 16))); }),
-      HasSubstr("diffusers has DiT, PixArt, LatteT2V, UNet and ClassUNet, but not STDiT-XL/2"));
+      HasSubstr("diffusers has DiT, PixArt, LatteT2V, SD3, Flux, UNet and ClassUNet, but not "
+                "STDiT-XL/2"));
 }
 
 /// Whether a source compares something called `word`, or names an enumerator of it.
@@ -307,7 +327,7 @@ TEST(FamiliesTest, HelpSaysWhichFamiliesReadAKey) {
       readers[key] += (readers[key].empty() ? "" : ", ") + family.key;
     }
   }
-  EXPECT_EQ(readers.size(), 11U);
+  EXPECT_EQ(readers.size(), 16U);
   for (const auto& [key, names] : readers) {
     ASSERT_TRUE(help.contains("model." + key)) << key;
     EXPECT_THAT(help.at("model." + key), StartsWith(names + ": "));
@@ -320,7 +340,9 @@ TEST(FamiliesTest, KeysWithoutAUseAreRefused) {
       {"qk_norm", "on"},           {"size_conditions", "true"},    {"base_pixels", "256"},
       {"position_scale", "2"},     {"time_position_scale", "0.5"}, {"rotary_3d", "true"},
       {"window", "[2, 4, 4]"},     {"given_embedders", "true"},    {"kv_compress", "conv"},
-      {"kv_compress_factor", "4"}, {"kv_compress_layers", "[1]"},
+      {"kv_compress_factor", "4"}, {"kv_compress_layers", "[1]"},  {"parallel_depth", "3"},
+      {"guidance", "4"},           {"second_attention", "[2]"},    {"rotary_axes", "[32, 48, 48]"},
+      {"position_grid", "64"},
   };
   for (const Family& family : families()) {
     const std::string name = family.published().front().name;

@@ -70,8 +70,8 @@ void CaptionModel::set_block_buckets(const std::vector<std::string>& blocks,
 
 diffusion::Prepared CaptionModel::prepare(const at::Tensor& times,
                                           const diffusion::Conditions& conditions) {
-  const bool has_text =
-      text_of(conditions).defined() && (!text_encoder || conditions.text_lengths.defined());
+  const bool has_text = captions_of(config(), conditions).defined() &&
+                        (!text_encoder || conditions.text_lengths.defined());
   if (!is_fast() || !has_text) {  // forward says what is missing
     return {};
   }
@@ -81,7 +81,7 @@ diffusion::Prepared CaptionModel::prepare(const at::Tensor& times,
 at::Tensor CaptionModel::seam_vectors_at(const at::Tensor& times,
                                          const diffusion::Conditions& conditions) const {
   const int64_t num_times = times.size(0);
-  const int64_t batch = text_of(conditions).size(0);
+  const int64_t batch = captions_of(config(), conditions).size(0);
   const at::Tensor& mask = conditions.frame_mask;
   const at::Tensor table = tables().front();
   const int64_t columns =
@@ -116,37 +116,6 @@ std::vector<at::Tensor> CaptionModel::packed_texts(const diffusion::Conditions& 
   return texts;
 }
 
-void CaptionModel::check_inputs(const at::Tensor& x_t, const at::Tensor& t,
-                                const diffusion::Conditions& conditions) const {
-  const Grid grid = grid_of(config(), x_t);
-  const int64_t batch = x_t.size(0);
-  KINORA_CHECK(t.dim() == 1 && t.size(0) == batch && t.scalar_type() == at::kFloat, kShape,
-               "[model] t must be float32 [", batch, "], got ", t.scalar_type(), " ", t.sizes());
-  if (text_encoder) {
-    KINORA_CHECK(conditions.tokens.defined() && conditions.tokens.size(0) == batch &&
-                     conditions.text_lengths.defined(),
-                 kShape, "[model] ", config().name,
-                 " has a text encoder and needs tokens and text_lengths, [", batch, ", L] and [",
-                 batch, "]");
-  } else {
-    KINORA_CHECK(conditions.text.defined() && conditions.text.size(0) == batch, kShape, "[model] ",
-                 config().name, " needs text, [", batch, ", L, ", config().text_channels, "]");
-  }
-  const at::Tensor& lengths = conditions.text_lengths;
-  KINORA_CHECK(!lengths.defined() || (lengths.dim() == 1 && lengths.size(0) == batch), kShape,
-               "[model] text_lengths must be int64 [", batch, "], got ", lengths.sizes());
-  const at::Tensor& null = conditions.null_text;
-  KINORA_CHECK(!null.defined() ||
-                   (null.dim() == 1 && null.size(0) == batch && null.scalar_type() == at::kBool),
-               kShape, "[model] null_text must be bool [", batch, "], got ", null.scalar_type(),
-               " ", null.sizes());
-  const at::Tensor& mask = conditions.frame_mask;
-  KINORA_CHECK(!mask.defined() || (mask.dim() == 2 && mask.size(0) == batch &&
-                                   mask.size(1) == grid.frames && mask.scalar_type() == at::kBool),
-               kShape, "[model] frame_mask must be bool [", batch, ", ", grid.frames, "], got ",
-               mask.scalar_type(), " ", mask.sizes());
-}
-
 void CaptionModel::check_size(const at::Tensor& x_t) const {
   const Grid grid = grid_of(config(), x_t);
   const Grid own = grid_of(config());
@@ -170,15 +139,7 @@ at::Tensor CaptionModel::embed(const at::Tensor& x_t, const at::Tensor& position
 
 BlockConditions CaptionModel::block_conditions(const at::Tensor& vectors,
                                                const diffusion::Conditions& conditions) const {
-  return {vectors, embed_text(conditions), text_lengths(conditions)};
-}
-
-at::Tensor CaptionModel::text_lengths(const diffusion::Conditions& conditions) const {
-  const at::Tensor& given = text_of(conditions);
-  const at::Tensor& lengths = conditions.text_lengths;
-  return lengths.defined()
-             ? lengths.clamp(0, given.size(1))
-             : at::full({given.size(0)}, given.size(1), given.options().dtype(at::kLong));
+  return {vectors, embed_text(conditions), caption_lengths(config(), conditions)};
 }
 
 at::Tensor CaptionModel::fast_texts(const diffusion::Conditions& conditions) const {
@@ -186,11 +147,7 @@ at::Tensor CaptionModel::fast_texts(const diffusion::Conditions& conditions) con
 }
 
 at::Tensor CaptionModel::fast_text_lengths(const diffusion::Conditions& conditions) const {
-  return text_lengths(conditions);
-}
-
-const at::Tensor& CaptionModel::text_of(const diffusion::Conditions& conditions) const {
-  return text_encoder ? conditions.tokens : conditions.text;
+  return caption_lengths(config(), conditions);
 }
 
 at::Tensor CaptionModel::embed_text(const diffusion::Conditions& conditions) const {

@@ -7,6 +7,7 @@
 
 #include "kinora/models/transformers/block_model.h"
 #include "kinora/models/transformers/caption_encoder.h"
+#include "kinora/models/transformers/caption_inputs.h"
 #include "kinora/models/transformers/video_layers.h"
 
 namespace kinora::models {
@@ -31,9 +32,10 @@ class CaptionModel : public BlockModel {
                          std::vector<std::vector<nn::Linear*>> linears,
                          std::vector<const nn::CrossAttention*> readers);
 
-  /// kShape where x_t, t, text, its lengths or the frame mask do not fit together.
   void check_inputs(const at::Tensor& x_t, const at::Tensor& t,
-                    const diffusion::Conditions& conditions) const;
+                    const diffusion::Conditions& conditions) const {
+    check_caption_inputs(config(), x_t, t, conditions);
+  }
   /// kShape where x_t is not of the configured size or one frame of it, for models made for one.
   void check_size(const at::Tensor& x_t) const;
   /// The number [B] that the model is conditioned on, beside t; kShape where it is not given.
@@ -58,8 +60,6 @@ class CaptionModel : public BlockModel {
 
   /// The caption as blocks read it: [B, L, C].
   [[nodiscard]] at::Tensor embed_text(const diffusion::Conditions& conditions) const;
-  /// How many of its tokens they read: int64 [B].
-  [[nodiscard]] at::Tensor text_lengths(const diffusion::Conditions& conditions) const;
   /// What blocks of the fast path read instead, and how much of it: R texts [R, L, C] and [R], each
   /// of which is read by as many of the tokens [B T S'], one text behind the other.
   [[nodiscard]] virtual at::Tensor fast_texts(const diffusion::Conditions& conditions) const;
@@ -80,8 +80,6 @@ class CaptionModel : public BlockModel {
                                   const at::Tensor& x_t) const;
 
  private:
-  /// Captions or their tokens, whichever the model takes.
-  [[nodiscard]] const at::Tensor& text_of(const diffusion::Conditions& conditions) const;
   /// The vectors of all seams: fp32 [B (T or 1), n C].
   [[nodiscard]] at::Tensor seam_vectors(const TimeVectors& time) const;
   /// Those of all times, [S, B (T or 1), n C]; undefined where they take too much.

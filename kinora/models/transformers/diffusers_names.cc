@@ -141,6 +141,109 @@ int64_t num_blocks(const std::set<std::string>& names) {
   return depth;
 }
 
+/// What names of a multimodal transformer depend on.
+struct MMDiTNames {
+  int64_t depth = 0;
+  int64_t parallel_depth = 0;
+  std::set<int64_t> second_attention = {};
+  bool is_rotary = false;
+  std::vector<int64_t> linear1_rows = {};  // of queries, keys, values and the MLP; [] = unknown
+};
+
+void add_stream(Table& table, const std::string& path, const std::string& key, bool is_text,
+                bool ends) {
+  const std::string attn = path + "attn.";
+  const std::string its = key + "attn.";
+  table.add_layer(path + "adaLN_modulation.1",
+                  {key + (is_text ? "norm1_context" : "norm1") + ".linear"});
+  if (ends) {  // their norm gives its scale before its shift
+    for (auto name = table.naming.end() - 2; name != table.naming.end(); ++name) {
+      name->swaps_halves = true;
+    }
+  }
+  if (is_text) {
+    table.add_layer(attn + "qkv", {its + "add_q_proj", its + "add_k_proj", its + "add_v_proj"});
+  } else {
+    table.add_layer(attn + "qkv", {its + "to_q", its + "to_k", its + "to_v"});
+  }
+  const std::string norm = its + (is_text ? "norm_added_" : "norm_");
+  table.naming.push_back({attn + "q_norm.weight", {norm + "q.weight"}});
+  table.naming.push_back({attn + "k_norm.weight", {norm + "k.weight"}});
+  if (ends) {
+    return;
+  }
+  table.add_layer(attn + "proj", {its + (is_text ? "to_add_out" : "to_out.0")});
+  const std::string mlp = key + (is_text ? "ff_context" : "ff");
+  table.add_layer(path + "mlp.fc1", {mlp + ".net.0.proj"});
+  table.add_layer(path + "mlp.fc2", {mlp + ".net.2"});
+}
+
+nn::Naming naming_of_mmdit(const MMDiTNames& its) {
+  Table table;
+  table.add_layer("x_embedder.proj", {its.is_rotary ? "x_embedder" : "pos_embed.proj"});
+  if (!its.is_rotary) {
+    table.naming.push_back({"pos_embed", {"pos_embed.pos_embed"}});
+  }
+  table.add_embedder("t_embedder", "time_text_embed.timestep_embedder");
+  table.add_embedder("guidance_embedder", "time_text_embed.guidance_embedder");
+  table.add_embedder("y_embedder", "time_text_embed.text_embedder");
+  table.add_layer("context_embedder", {"context_embedder"});
+  for (int64_t block = 0; block < its.depth; ++block) {
+    const std::string path = "joint_" + block_path(block);
+    const std::string key = block_key(block);
+    add_stream(table, path + "x_block.", key, false, false);
+    add_stream(table, path + "context_block.", key, true,
+               block + 1 == its.depth && its.parallel_depth == 0);
+    if (its.second_attention.contains(block)) {
+      const std::string attn = path + "x_block.attn2.";
+      const std::string theirs = key + "attn2.";
+      table.add_layer(attn + "qkv", {theirs + "to_q", theirs + "to_k", theirs + "to_v"});
+      table.add_layer(attn + "proj", {theirs + "to_out.0"});
+      table.naming.push_back({attn + "q_norm.weight", {theirs + "norm_q.weight"}});
+      table.naming.push_back({attn + "k_norm.weight", {theirs + "norm_k.weight"}});
+    }
+  }
+  for (int64_t block = 0; block < its.parallel_depth; ++block) {
+    const std::string path = "single_" + block_path(block);
+    const std::string key = "single_" + block_key(block);
+    const std::string attn = key + "attn.";
+    table.add_layer(path + "modulation.1", {key + "norm.linear"});
+    table.add_layer(path + "linear1",
+                    {attn + "to_q", attn + "to_k", attn + "to_v", key + "proj_mlp"});
+    for (auto name = table.naming.end() - 2; name != table.naming.end(); ++name) {
+      name->rows = its.linear1_rows;
+    }
+    table.add_layer(path + "linear2", {key + "proj_out"});
+    table.naming.push_back({path + "q_norm.weight", {attn + "norm_q.weight"}});
+    table.naming.push_back({path + "k_norm.weight", {attn + "norm_k.weight"}});
+  }
+  table.add_layer("final_layer.adaLN_modulation.1", {"norm_out.linear"});
+  for (auto name = table.naming.end() - 2; name != table.naming.end(); ++name) {
+    name->swaps_halves = true;
+  }
+  table.add_layer("final_layer.linear", {"proj_out"});
+  return std::move(table.naming);
+}
+
+/// What a file with these names has; nothing if it is of no such class.
+std::optional<MMDiTNames> find_mmdit_names(const std::vector<std::string>& all) {
+  const std::set<std::string> names(all.begin(), all.end());
+  MMDiTNames its;
+  its.is_rotary = names.contains("x_embedder.weight");
+  while (names.contains(block_key(its.depth) + "attn.add_q_proj.weight")) {
+    if (names.contains(block_key(its.depth) + "attn2.to_q.weight")) {
+      its.second_attention.insert(its.depth);
+    }
+    ++its.depth;
+  }
+  while (names.contains("single_" + block_key(its.parallel_depth) + "proj_mlp.weight")) {
+    ++its.parallel_depth;
+  }
+  const bool has_ends = names.contains("norm_out.linear.weight") &&
+                        (its.is_rotary || names.contains("pos_embed.proj.weight"));
+  return its.depth > 0 && has_ends ? std::optional(its) : std::nullopt;
+}
+
 bool has_temporal_blocks(const std::set<std::string>& names) {
   return names.contains(temporal_key(0) + "attn1.to_q.weight");
 }
@@ -186,6 +289,32 @@ std::optional<nn::Naming> find_latte_t2v_naming(const std::vector<std::string>& 
     return std::nullopt;
   }
   return naming_of_latte_t2v(depth);
+}
+
+nn::Naming mmdit_naming(const ModelConfig& config) {
+  const TransformerConfig& own = config.transformer;
+  const int64_t width = own.hidden;
+  nn::Naming naming = naming_of_mmdit(
+      {.depth = own.depth,
+       .parallel_depth = own.parallel_depth,
+       .second_attention = {own.second_attention.begin(), own.second_attention.end()},
+       .is_rotary = !own.rotary_axes.empty(),
+       .linear1_rows = {width, width, width, own.mlp_hidden()}});
+  naming.front().shape = {width, config.in_channels, own.patch, own.patch};
+  if (!own.rotary_axes.empty()) {
+    naming.front().shape = {width, config.in_channels * own.patch * own.patch};
+  }
+  return naming;
+}
+
+std::optional<nn::Naming> find_sd3_naming(const std::vector<std::string>& names) {
+  const std::optional<MMDiTNames> its = find_mmdit_names(names);
+  return its && !its->is_rotary ? std::optional(naming_of_mmdit(*its)) : std::nullopt;
+}
+
+std::optional<nn::Naming> find_flux_naming(const std::vector<std::string>& names) {
+  const std::optional<MMDiTNames> its = find_mmdit_names(names);
+  return its && its->is_rotary ? std::optional(naming_of_mmdit(*its)) : std::nullopt;
 }
 
 nn::Naming diffusers_naming(const ModelConfig& config) {

@@ -25,6 +25,11 @@ namespace kinora::models {
 [[nodiscard]] std::optional<nn::Naming> find_latte_t2v_naming(
     const std::vector<std::string>& names);
 
+/// SD3Transformer2DModel and FluxTransformer2DModel.
+[[nodiscard]] nn::Naming mmdit_naming(const ModelConfig& config);
+[[nodiscard]] std::optional<nn::Naming> find_sd3_naming(const std::vector<std::string>& names);
+[[nodiscard]] std::optional<nn::Naming> find_flux_naming(const std::vector<std::string>& names);
+
 /// Of a model's family; kConfig for one that diffusers lacks.
 [[nodiscard]] nn::Naming diffusers_naming(const ModelConfig& config);
 

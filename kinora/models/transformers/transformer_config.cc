@@ -16,17 +16,18 @@ void describe(Fields& fields, TransformerConfig& config) {
   fields.add("patch_frames", config.patch_frames, "Frames of a patch; 0 = by name, of custom 1.",
              between(0, 1024));
   fields.add("mlp_ratio", config.mlp_ratio, "Hidden width of the MLP over hidden.", above(0, 1024));
-  fields.add("qk_norm", config.qk_norm,
-             {{"auto", ops::Switch::kAuto}, {"on", ops::Switch::kOn}, {"off", ops::Switch::kOff}},
-             "stdit, stdit2, stdit3, pixart, latte_t2v: RMSNorm of each head's queries and keys; "
-             "auto = as published.");
+  fields.add(
+      "qk_norm", config.qk_norm,
+      {{"auto", ops::Switch::kAuto}, {"on", ops::Switch::kOn}, {"off", ops::Switch::kOff}},
+      "stdit, stdit2, stdit3, pixart, latte_t2v, sd3, flux, open_sora2: RMSNorm of each head's "
+      "queries and keys; auto = as published.");
   fields.add("size_conditions", config.size_conditions,
              "pixart: condition on height, width and aspect ratio.");
   fields.add("base_pixels", config.base_pixels,
              "stdit2, stdit3: side in pixels of the clip at which positions are unscaled.",
              between(1, 65536));
   fields.add("position_scale", config.position_scale,
-             "stdit, pixart, latte_t2v: positions in space are divided by it.", above(0, 1e6));
+             "stdit, pixart, latte_t2v, sd3: positions in space are divided by it.", above(0, 1e6));
   fields.add("time_position_scale", config.time_position_scale,
              "stdit: positions in time are divided by it.", above(0, 1e6));
   fields.add("kv_compress", config.kv_compress,
@@ -42,9 +43,28 @@ void describe(Fields& fields, TransformerConfig& config) {
   fields.add("kv_compress_layers", config.kv_compress_layers,
              "pixart: the blocks that do so, from 0; [] = the second half.", between(0, 4095));
   fields.add("given_embedders", config.given_embedders,
-             "stdit3: embed given frames, and which ones they are, beside the input (1.3).");
+             "stdit3, open_sora2: embed given frames, and which ones they are, beside the input "
+             "(Open-Sora 1.3, 2).");
   fields.add("rotary_3d", config.rotary_3d,
              "stdit3: rotary positions over time, rows and columns in both attentions (1.3).");
+  fields.add("parallel_depth", config.parallel_depth,
+             "flux, open_sora2: blocks of one stream behind the depth blocks of two; 0 = by name.",
+             between(0, 4096));
+  fields.add("second_attention", config.second_attention,
+             "sd3: the blocks, from 0, whose image also attends to itself alone (3.5 medium); [] = "
+             "by name.",
+             between(0, 4095));
+  fields.add("rotary_axes", config.rotary_axes,
+             "flux, open_sora2: dims of a head that frame, row and column turn; [] = by name.",
+             between(0, 65536));
+  fields.add("position_grid", config.position_grid,
+             "sd3: side, in patches, of the table of positions, of which a picture takes the "
+             "middle; 0 = by name, or the configured size.",
+             between(0, 16384));
+  fields.add("guidance", config.guidance,
+             "flux, open_sora2: the guidance scale that a distilled model is told (dev: 3.5); 0 = "
+             "it was not distilled.",
+             between(0, 1000));
   fields.add("window", config.window,
              "stdit3: frames, rows and columns of windows of attention (1.3); [] = all.",
              between(1, 65536));

@@ -38,6 +38,11 @@ std::vector<OwnKey> own_keys(const TransformerConfig& config) {
           {"kv_compress_layers", !config.kv_compress_layers.empty()},
           {"given_embedders", config.given_embedders},
           {"rotary_3d", config.rotary_3d},
+          {"parallel_depth", config.parallel_depth > 0},
+          {"second_attention", !config.second_attention.empty()},
+          {"rotary_axes", !config.rotary_axes.empty()},
+          {"position_grid", config.position_grid > 0},
+          {"guidance", config.guidance > 0},
           {"window", !config.window.empty()}};
 }
 
@@ -92,7 +97,7 @@ void resolve_transformer(ModelConfig& config, const ModelConfig& published) {
 ModelShape transformer_shape(const ModelConfig& config) {
   const TransformerConfig& own = config.transformer;
   const Grid grid = grid_of(config);
-  return {.blocks = own.depth,
+  return {.blocks = own.depth + own.parallel_depth,
           .width = own.hidden,
           .heads = own.heads,
           .mlp_width = own.mlp_hidden(),

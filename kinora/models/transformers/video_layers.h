@@ -197,14 +197,16 @@ class CaptionBlock : public nn::Module {
 template <typename Block>
 class BlockList : public nn::Module {
  public:
-  explicit BlockList(const TransformerConfig& config) {
-    for (int64_t i = 0; i < config.depth; ++i) {
+  explicit BlockList(const TransformerConfig& config) : BlockList(config, config.depth, 0) {}
+  /// `depth` of them, before which there are `before` others.
+  BlockList(const TransformerConfig& config, int64_t depth, int64_t before) {
+    for (int64_t i = 0; i < depth; ++i) {
       if constexpr (std::is_constructible_v<Block, const TransformerConfig&, int64_t>) {
         items_.push_back(std::make_unique<Block>(config, i));
       } else {
         items_.push_back(std::make_unique<Block>(config));
       }
-      items_.back()->set_layer(i + 1);
+      items_.back()->set_layer(before + i + 1);
       add_child(std::to_string(i), *items_.back());
     }
   }

@@ -1,0 +1,133 @@
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "kinora/models/transformers/dit.h"
+#include "kinora/nn/linear.h"
+#include "kinora/nn/mlp.h"
+#include "kinora/nn/module.h"
+#include "kinora/nn/rms_norm.h"
+
+/// Blocks in which text and image attend to each other: the multimodal transformer's (Esser et al.
+/// 2024, "Scaling rectified flow transformers", figure 2b) and the parallel ones of Flux.
+///
+/// Shapes: B batch, L text tokens, N image tokens, C hidden, M hidden width of the MLP, H heads,
+/// D = C / H. Streams are fp32 [B, 1, tokens, C].
+namespace kinora::models {
+
+/// What all blocks read beside the streams.
+struct JointInputs {
+  at::Tensor condition;   ///< fp32 [B, C]: time and what else is one vector a sample
+  at::Tensor rotary{};    ///< fp32 [L + N, D] for nn::rotated; undefined: positions are no rotation
+  at::Tensor attended{};  ///< bool [B, 1, 1, L + N], which tokens are read; undefined: all
+};
+
+// Members that hold parameters are named as the keys of Stable Diffusion 3.
+// NOLINTBEGIN(readability-identifier-naming)
+
+/// RMSNorm of each head's queries and keys, where the model has it: keys q_norm, k_norm.
+class HeadNorms : public nn::Module {
+ public:
+  explicit HeadNorms(const TransformerConfig& config);
+  /// packed: [B, tokens, 3, H, D].
+  [[nodiscard]] at::Tensor forward(const at::Tensor& packed) const;
+
+ private:
+  std::optional<nn::RmsNorm> q_norm;
+  std::optional<nn::RmsNorm> k_norm;
+};
+
+/// A stream's part of attention: keys qkv, proj and those of HeadNorms.
+class StreamAttention : public nn::Module {
+ public:
+  /// ends: nothing reads what its tokens attended to, so there is no proj.
+  StreamAttention(const TransformerConfig& config, bool ends);
+  /// x: [B, 1, tokens, C]. Returns normed [B, tokens, 3, H, D].
+  [[nodiscard]] at::Tensor project(const at::Tensor& x) const;
+  /// attended: [B, 1, tokens, C].
+  [[nodiscard]] at::Tensor finish(const at::Tensor& attended) const;
+  [[nodiscard]] bool ends() const { return !proj.has_value(); }
+
+ private:
+  int64_t num_heads_;
+  nn::Linear qkv;  // [3 C, C], rows (3, H, D) major
+  std::optional<nn::Linear> proj;
+  HeadNorms norms_;
+};
+
+/// What a joint block does to one stream: adaLN_modulation, attn, mlp, of Stable Diffusion 3.5 in
+/// some blocks attn2, attention of the image to itself beside it.
+class StreamBlock : public nn::Module {
+ public:
+  struct Options {
+    bool ends = false;  ///< the stream ends here: its tokens are read once more
+    bool has_second_attention = false;
+  };
+  StreamBlock(const TransformerConfig& config, const Options& options);
+
+  /// The vectors of its seams, of `condition`.
+  [[nodiscard]] std::vector<at::Tensor> modulation(const at::Tensor& condition) const;
+  [[nodiscard]] at::Tensor project(const at::Tensor& x, const std::vector<at::Tensor>& m) const;
+  /// What is behind attention.
+  [[nodiscard]] at::Tensor finish(const at::Tensor& x, const std::vector<at::Tensor>& m,
+                                  const at::Tensor& attended) const;
+  [[nodiscard]] bool ends() const { return attn.ends(); }
+
+ private:
+  Modulation adaLN_modulation;
+  StreamAttention attn;
+  std::optional<StreamAttention> attn2;
+  std::optional<nn::Mlp> mlp;
+};
+
+/// Text and image with weights of their own, and one attention: keys context_block, x_block.
+class JointBlock : public nn::Module {
+ public:
+  /// number: of the blocks, from 0.
+  JointBlock(const TransformerConfig& config, int64_t number);
+  /// streams: text, image. Returns those that go on, the image last.
+  [[nodiscard]] std::vector<at::Tensor> forward(const std::vector<at::Tensor>& streams,
+                                                const JointInputs& inputs) const;
+
+ private:
+  StreamBlock context_block;
+  StreamBlock x_block;
+};
+
+/// Attention and MLP beside each other in two linears (Dehghani et al. 2023, "Scaling vision
+/// transformers to 22 billion parameters", section 2), on text and image as one stream: keys
+/// modulation, linear1, linear2 and those of HeadNorms.
+class ParallelBlock : public nn::Module {
+ public:
+  explicit ParallelBlock(const TransformerConfig& config);
+  /// x: [B, 1, L + N, C], text before image.
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const JointInputs& inputs) const;
+
+ private:
+  int64_t num_heads_;
+  Modulation modulation;
+  nn::Linear linear1;  // [3 C + M, C]
+  nn::Linear linear2;  // [C, C + M]
+  HeadNorms norms_;
+};
+
+/// A vector a sample, such as a caption's: two linears with SiLU between them, fp32. Keys mlp.0 and
+/// mlp.2.
+class VectorEmbedder : public nn::Module {
+ public:
+  VectorEmbedder(int64_t channels, int64_t hidden);
+  /// [B, channels] -> [B, C].
+  [[nodiscard]] at::Tensor forward(const at::Tensor& vector) const;
+
+ private:
+  struct Layers : nn::Module {
+    Layers(int64_t channels, int64_t hidden);
+    nn::Linear first;
+    nn::Linear second;
+  };
+  Layers mlp;
+};
+// NOLINTEND(readability-identifier-naming)
+
+}  // namespace kinora::models

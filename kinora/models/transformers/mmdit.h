@@ -1,0 +1,60 @@
+#pragma once
+
+#include <optional>
+
+#include "kinora/models/transformers/block_model.h"
+#include "kinora/models/transformers/caption_encoder.h"
+#include "kinora/models/transformers/grid.h"
+#include "kinora/models/transformers/joint_layers.h"
+#include "kinora/models/transformers/video_layers.h"
+
+namespace kinora::models {
+
+/// The multimodal diffusion transformer of Stable Diffusion 3 (Esser et al. 2024), with the
+/// parallel blocks and rotary positions of Flux (Black Forest Labs 2024) and Open-Sora 2 (Peng et
+/// al. 2025): text and image attend to each other. Keys are those of Stable Diffusion 3; Flux' are
+/// nn::Naming's business.
+class MMDiT : public BlockModel {
+ public:
+  explicit MMDiT(const ModelConfig& config);
+  /// Family::resolve.
+  static void resolve(ModelConfig& config, const ModelConfig& published);
+  /// Family::macs.
+  [[nodiscard]] static double macs(const ModelConfig& config);
+
+  void to_device(const at::Device& device) override;
+  [[nodiscard]] at::Tensor null_caption() const override;
+
+ private:
+  /// Needs text, and pooled where the model has pooled_channels. x_t: [B, C, H, W], or a clip.
+  [[nodiscard]] at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t,
+                                   const diffusion::Conditions& conditions,
+                                   const diffusion::Pass& pass) override;
+  /// Time, guidance and the caption's vector: [B, C].
+  [[nodiscard]] at::Tensor condition(const at::Tensor& t,
+                                     const diffusion::Conditions& conditions) const;
+  /// The caption's stream: fp32 [B, 1, L, C].
+  [[nodiscard]] at::Tensor embed_text(const diffusion::Conditions& conditions) const;
+  /// The image's: fp32 [B, 1, N, C], frame by frame.
+  [[nodiscard]] at::Tensor embed_image(const at::Tensor& x_t,
+                                       const diffusion::Conditions& conditions) const;
+  /// The middle of the table for a picture of that grid: [1, 1, S, C].
+  [[nodiscard]] at::Tensor positions(const Grid& grid) const;
+
+  // NOLINTBEGIN(readability-identifier-naming): named as the published checkpoints' keys
+  PatchEmbed x_embedder;
+  std::optional<PatchEmbed> cond_embedder;  // of given frames
+  TimestepEmbedder t_embedder;
+  std::optional<TimestepEmbedder> guidance_embedder;
+  std::optional<VectorEmbedder> y_embedder;
+  std::optional<CaptionEncoder> text_encoder;
+  nn::Linear context_embedder;
+  at::Tensor null_text;  // [L, width of a state]
+  at::Tensor pos_embed;  // [1, G G, C]; undefined with rotary positions
+  BlockList<JointBlock> joint_blocks;
+  BlockList<ParallelBlock> single_blocks;
+  FinalLayer final_layer;
+  // NOLINTEND(readability-identifier-naming)
+};
+
+}  // namespace kinora::models

@@ -1,0 +1,322 @@
+#include "kinora/models/transformers/mmdit.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/roll.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "kinora/core/error.h"
+#include "kinora/device/host_bytes.h"
+#include "kinora/io/safetensors.h"
+#include "kinora/models/families.h"
+#include "kinora/models/transformers/diffusers_names.h"
+#include "tests/error_of.h"
+#include "tests/models/formula_values.h"
+#include "tests/ops/tensors.h"
+#include "tests/places.h"
+#include "tests/tolerances.h"
+
+namespace kinora::models {
+namespace mmdit_test {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+/// A file of tools/reference/make_mmdit_fixtures.py, whose top lists the tensors.
+class Fixture {
+ public:
+  explicit Fixture(const std::string& name)
+      : file_(io::SafetensorsFile::open(source_path("tests/models/data/" + name + ".safetensors"))),
+        is_given_(name == "mmdit_given") {}
+
+  /// Undefined where the file has none.
+  [[nodiscard]] at::Tensor find(const std::string& name) const {
+    const io::SafetensorsTensor* found = file_.find(name);
+    return found == nullptr ? at::Tensor()
+                            : device::tensor_from_bytes(found->dtype, found->shape, found->data);
+  }
+
+  [[nodiscard]] ModelConfig config() const {
+    const json values = json::parse(file_.metadata().at("config"));
+    const bool is_flux = values["_class_name"] == "FluxTransformer2DModel";
+    const at::Tensor x_t = find("forward.x_t");
+    ModelConfig config;
+    config.architecture = is_given_ ? "open_sora2" : (is_flux ? "flux" : "sd3");
+    config.in_channels = x_t.size(1);
+    config.frames = x_t.dim() == 5 ? x_t.size(2) : 1;
+    config.height = 8;
+    config.width = 8;
+    config.learn_sigma = false;
+    config.time_scale = 1000.0;
+    config.text_channels = values["joint_attention_dim"];
+    config.text_tokens = find("forward.text").size(1);
+    config.pooled_channels = values["pooled_projection_dim"];
+    TransformerConfig& own = config.transformer;
+    own.depth = values["num_layers"];
+    own.heads = values["num_attention_heads"];
+    own.hidden = own.heads * values["attention_head_dim"].get<int64_t>();
+    own.patch = 2;
+    if (is_flux) {
+      own.parallel_depth = values["num_single_layers"];
+      own.rotary_axes = values["axes_dims_rope"].get<std::vector<int64_t>>();
+      own.guidance = values["guidance_embeds"].get<bool>() ? 3.5 : 0.0;
+      own.given_embedders = is_given_;
+    } else {
+      own.position_grid = values["pos_embed_max_size"];
+      own.position_scale = static_cast<double>(own.position_grid) / 4.0;
+      own.qk_norm = values.contains("qk_norm") ? ops::Switch::kOn : ops::Switch::kOff;
+      own.second_attention = values.value("dual_attention_layers", std::vector<int64_t>());
+    }
+    return resolved(config);
+  }
+
+  [[nodiscard]] nn::Naming naming(const ModelConfig& config) const {
+    nn::Naming naming = mmdit_naming(config);
+    if (is_given_) {
+      naming.push_back({"cond_embedder.proj.weight", {"cond_in.weight"}});
+      naming.push_back({"cond_embedder.proj.bias", {"cond_in.bias"}});
+    }
+    return naming;
+  }
+
+  [[nodiscard]] diffusion::Conditions conditions() const {
+    diffusion::Conditions conditions;
+    conditions.text = find("forward.text").set_requires_grad(true);
+    conditions.pooled = find("forward.pooled").set_requires_grad(true);
+    conditions.given = find("forward.given");
+    if (const at::Tensor mask = find("forward.frame_mask"); mask.defined()) {
+      conditions.frame_mask = mask.to(at::kBool);
+    }
+    return conditions;
+  }
+
+  /// The shape of each of diffusers' parameters.
+  [[nodiscard]] std::map<std::string, std::vector<int64_t>> shapes() const {
+    return json::parse(file_.metadata().at("shapes"))
+        .get<std::map<std::string, std::vector<int64_t>>>();
+  }
+
+ private:
+  io::SafetensorsFile file_;
+  bool is_given_;
+};
+
+/// Gives the model what the formula makes of diffusers' names. Returns how many of these it has
+/// used.
+size_t set_weights(Model& model, const Fixture& fixture, const nn::Naming& naming) {
+  const auto shapes = fixture.shapes();
+  std::map<std::string, const nn::OtherName*> names;
+  for (const nn::OtherName& name : naming) {
+    names[name.path] = &name;
+  }
+  size_t used = 0;
+  for (const auto& [path, parameter] : model.named_parameters()) {
+    std::vector<at::Tensor> parts;
+    for (const std::string& key : names.at(path)->keys) {
+      parts.push_back(formula_weight(key, shapes.at(key)));
+      ++used;
+    }
+    at::Tensor value = at::cat(parts, 0);
+    if (names.at(path)->swaps_halves) {
+      value = at::roll(value, value.size(0) / 2, 0);
+    }
+    parameter->value = value.view(parameter->shape).contiguous().set_requires_grad(true);
+    parameter->grad = at::zeros(parameter->shape, at::kFloat);
+  }
+  return used;
+}
+
+class MMDiTTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(MMDiTTest, ForwardAndGradientsAreThoseOfDiffusers) {
+  const Fixture fixture(GetParam());
+  MMDiT model(fixture.config());
+  const nn::Naming naming = fixture.naming(model.config());
+  EXPECT_EQ(set_weights(model, fixture, naming), fixture.shapes().size());
+  at::Tensor x_t = fixture.find("forward.x_t").set_requires_grad(true);
+  const diffusion::Conditions conditions = fixture.conditions();
+  const at::Tensor output = model.forward(x_t, fixture.find("forward.t"), conditions);
+  EXPECT_LT(ops::relative_error(output.detach(), fixture.find("forward.output")),
+            tolerance::kOtherOrder);
+
+  torch::autograd::backward({(output * formula_values("output", output.sizes())).sum()}, {});
+  EXPECT_LT(ops::relative_error(x_t.grad(), fixture.find("grad.x_t")), tolerance::kWholeModel);
+  EXPECT_LT(ops::relative_error(conditions.text.grad(), fixture.find("grad.text")),
+            tolerance::kWholeModel);
+  EXPECT_LT(ops::relative_error(conditions.pooled.grad(), fixture.find("grad.pooled")),
+            tolerance::kWholeModel);
+  std::map<std::string, nn::Parameter*> parameters;
+  for (const auto& [path, parameter] : model.named_parameters()) {
+    parameters[path] = parameter;
+  }
+  const auto shapes = fixture.shapes();
+  for (const nn::OtherName& name : naming) {
+    if (!parameters.contains(name.path)) {
+      continue;
+    }
+    at::Tensor grad = parameters.at(name.path)->grad;
+    if (name.swaps_halves) {
+      grad = at::roll(grad, grad.size(0) / 2, 0);
+    }
+    for (size_t part = 0; part < name.keys.size(); ++part) {
+      const std::string& key = name.keys[part];
+      const nn::RowRange rows = nn::rows_of_key(name, part, grad.size(0));
+      const at::Tensor own = grad.narrow(0, rows.begin, rows.count).to(at::kDouble);
+      const at::Tensor got = at::stack(
+          {own.norm(),
+           (own * formula_values(key, shapes.at(key)).view(own.sizes()).to(at::kDouble)).sum()});
+      const at::Tensor want = fixture.find("grad." + key).to(at::kDouble);
+      const double norm = want[0].item<double>();
+      // A key's bias adds the same to all scores of a query: no gradient but rounding.
+      const double most = norm > 1e-9 ? tolerance::kWholeModel * norm : 1e-6;
+      EXPECT_LT((got - want).abs().max().item<double>(), most) << key;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, MMDiTTest,
+                         testing::Values("mmdit_sd3", "mmdit_sd35", "mmdit_flux", "mmdit_flux_dev",
+                                         "mmdit_given"));
+
+/// A small model of one's own, whose captions are read without their padding.
+ModelConfig own_text(const std::string& architecture) {
+  ModelConfig config;
+  config.architecture = architecture;
+  config.height = 8;
+  config.width = 8;
+  config.learn_sigma = false;
+  config.time_scale = 1000.0;
+  config.text_tokens = 7;
+  config.text_encoder = {.layers = 1, .width = 8, .heads = 2, .mlp = 16, .vocab = 20};
+  config.transformer.depth = 2;
+  config.transformer.hidden = 32;
+  config.transformer.heads = 2;
+  config.transformer.patch = 2;
+  return resolved(config);
+}
+
+at::Tensor tokens_of(std::vector<int64_t> ids) {
+  return at::tensor(ids, at::kLong).unsqueeze(0);
+}
+
+TEST(MMDiTTextTest, PaddingIsNotReadWhereTheModelHasAnEncoder) {
+  const at::NoGradGuard guard;
+  for (const char* architecture : {"sd3", "flux"}) {
+    MMDiT model(own_text(architecture));
+    set_formula_weights(model);
+    const at::Tensor x_t = formula_values("x_t", {1, 3, 8, 8});
+    const at::Tensor t = at::full({1}, 0.5, at::kFloat);
+    const auto drawn = [&](const std::vector<int64_t>& ids, int64_t length) {
+      diffusion::Conditions conditions;
+      conditions.tokens = tokens_of(ids);
+      conditions.text_lengths = at::full({1}, length, at::kLong);
+      return model.forward(x_t, t, conditions);
+    };
+    const at::Tensor alone = drawn({3, 5, 1}, 3);
+    EXPECT_LT(ops::relative_error(drawn({3, 5, 1, 0, 9, 2}, 3), alone), tolerance::kFewRoundings);
+    EXPECT_GT(ops::relative_error(drawn({3, 5, 1, 0, 9, 2}, 6), alone), 1e-3);
+  }
+}
+
+TEST(MMDiTTextTest, ANullCaptionIsItsBuffer) {
+  const at::NoGradGuard guard;
+  const Fixture fixture("mmdit_flux");
+  MMDiT model(fixture.config());
+  set_weights(model, fixture, fixture.naming(model.config()));
+  diffusion::Conditions conditions = fixture.conditions();
+  conditions.null_text = at::tensor(std::vector<int64_t>{1, 0}).to(at::kBool);
+  const at::Tensor x_t = fixture.find("forward.x_t");
+  const at::Tensor t = fixture.find("forward.t");
+  const at::Tensor got = model.forward(x_t, t, conditions);
+  diffusion::Conditions zeroed = fixture.conditions();
+  zeroed.text = zeroed.text.detach().clone();
+  zeroed.text[0].zero_();
+  zeroed.pooled = zeroed.pooled.detach().clone();
+  zeroed.pooled[0].zero_();
+  EXPECT_TRUE(got.equal(model.forward(x_t, t, zeroed)));
+  model.null_caption().fill_(0.5);
+  EXPECT_FALSE(model.forward(x_t, t, conditions)[0].equal(got[0]));
+}
+
+TEST(MMDiTTest, RefusesWhatDoesNotFit) {
+  const auto refused = [](const auto& change) {
+    ModelConfig config = own_text("flux");
+    change(config);
+    return error_of(ErrorKind::kConfig, [&] { return resolved(config).name; });
+  };
+  EXPECT_THAT(refused([](ModelConfig& c) {
+                c.transformer.rotary_axes = {4, 4, 4};
+              }),
+              HasSubstr("whose sum is that of a head's 16 dims"));
+  EXPECT_THAT(refused([](ModelConfig& c) { c.transformer.second_attention = {0}; }),
+              HasSubstr("Flux has no use for model.second_attention"));
+  EXPECT_THAT(refused([](ModelConfig& c) {
+                c.transformer.patch_frames = 2;
+                c.frames = 2;
+              }),
+              HasSubstr("model.patch_frames must be 1"));
+  EXPECT_THAT(refused([](ModelConfig& c) { c.pooled_channels = 4; }),
+              HasSubstr("whose own text encoder makes no such vector"));
+
+  const Fixture fixture("mmdit_sd3");
+  MMDiT model(fixture.config());
+  const auto misshapen = [&](const auto& change) {
+    diffusion::Conditions conditions = fixture.conditions();
+    at::Tensor x_t = fixture.find("forward.x_t");
+    change(conditions, x_t);
+    return error_of(ErrorKind::kShape,
+                    [&] { return model.forward(x_t, fixture.find("forward.t"), conditions); });
+  };
+  set_weights(model, fixture, fixture.naming(model.config()));
+  EXPECT_THAT(misshapen([](diffusion::Conditions& c, at::Tensor&) { c.pooled.reset(); }),
+              HasSubstr("needs pooled captions, [2, 6]"));
+  EXPECT_THAT(misshapen([](diffusion::Conditions& c, at::Tensor&) { c.text.reset(); }),
+              HasSubstr("needs text"));
+  EXPECT_THAT(misshapen([](diffusion::Conditions&, at::Tensor& x_t) {
+                x_t = at::zeros({2, 3, 20, 8}, at::kFloat);
+              }),
+              HasSubstr("has positions for 9 x 9 patches"));
+}
+
+TEST(MMDiTTest, PublishedSizesHaveTheirParameters) {
+  const auto count = [](const char* name) {
+    ModelConfig config;
+    config.name = name;
+    config.in_channels = 16;
+    config.height = 64;
+    config.width = 64;
+    config.frames = std::string(name).starts_with("OpenSora2") ? 5 : 1;
+    config.learn_sigma = false;
+    config.time_scale = 1000.0;
+    int64_t parameters = 0;
+    const std::unique_ptr<Model> model = make_model(resolved(config));
+    for (const auto& [path, parameter] : model->named_parameters()) {
+      parameters += parameter->numel();
+    }
+    return parameters;
+  };
+  // diffusers' classes with the published configurations.
+  EXPECT_EQ(count("SD3-Medium"), 2'028'328'000);
+  EXPECT_EQ(count("SD3-3.5-Medium"), 2'243'171'520);
+  EXPECT_EQ(count("SD3-3.5-Large"), 8'056'627'520);
+  EXPECT_EQ(count("Flux-Dev"), 11'901'408'320);
+  EXPECT_EQ(count("Flux-Schnell"), 11'891'178'560);
+  // Schnell's, and a linear of 4 (16 + 1) numbers of given frames.
+  EXPECT_EQ(count("OpenSora2-11B"), 11'891'178'560 + (4 * 17 + 1) * 3072);
+}
+
+}  // namespace mmdit_test
+}  // namespace kinora::models

@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""Writes tests/models/data/mmdit_*.safetensors: what diffusers' SD3Transformer2DModel and
+FluxTransformer2DModel make of formula.py's weights, in float64. Wants torch and diffusers. With names
+as arguments it writes only those.
+
+  forward.x_t, forward.t              [B, C, H, W] (mmdit_given: [B, C, T, H, W]), [B] of [0, 1]
+  forward.text, forward.pooled        [B, L, D], [B, P]
+  forward.given, forward.frame_mask   of mmdit_given: [B, C, T, H, W], I64 [B, T], 1 where noised
+  forward.output                      as x_t
+  grad.KEY                            [2]: norm, and product with values(KEY), of the gradient of
+                                      sum(output * values("output")), KEY as diffusers has it
+  grad.x_t, grad.text, grad.pooled    gradients of the inputs
+
+Of the metadata, `config` is config.json's text and `shapes` has the shape of each KEY. mmdit_given is
+Open-Sora 2's form: Flux' blocks over a clip, and `cond_in`, a linear of the given frames' mask and values,
+added to the embedded patches.
+"""
+
+import json
+import pathlib
+import sys
+
+import diffusers
+import torch
+
+import formula
+import tensor_file
+
+DATA = pathlib.Path(__file__).resolve().parents[2] / "tests/models/data"
+
+
+def sd3(**changes):
+    return {"sample_size": 8, "patch_size": 2, "in_channels": 3, "out_channels": 3, "num_layers": 3,
+            "attention_head_dim": 8, "num_attention_heads": 2, "joint_attention_dim": 10,
+            "caption_projection_dim": 16, "pooled_projection_dim": 6, "pos_embed_max_size": 9} | changes
+
+
+def flux(**changes):
+    return {"patch_size": 1, "in_channels": 12, "num_layers": 2, "num_single_layers": 2,
+            "attention_head_dim": 16, "num_attention_heads": 2, "joint_attention_dim": 10,
+            "pooled_projection_dim": 6, "guidance_embeds": False, "axes_dims_rope": (4, 6, 6)} | changes
+
+
+MODELS = {
+    "mmdit_sd3": (sd3(), (10, 6)),
+    "mmdit_sd35": (sd3(qk_norm="rms_norm", dual_attention_layers=(0, 1)), (8, 12)),
+    "mmdit_flux": (flux(), (6, 10)),
+    "mmdit_flux_dev": (flux(guidance_embeds=True), (8, 4)),
+    "mmdit_given": (flux(), (6, 4)),
+}
+GUIDANCE = 3.5
+FRAMES = 3
+
+
+def packed(clip):
+    """[B, C, T, H, W] in patches of 2 x 2: [B, T H W / 4, 4 C], channels outermost."""
+    b, c, t, h, w = clip.shape
+    return clip.view(b, c, t, h // 2, 2, w // 2, 2).permute(0, 2, 3, 5, 1, 4, 6).reshape(b, t * h * w // 4, 4 * c)
+
+
+def unpacked(tokens, shape):
+    b, c, t, h, w = shape
+    return tokens.view(b, t, h // 2, w // 2, c, 2, 2).permute(0, 4, 1, 2, 5, 3, 6).reshape(shape)
+
+
+def run_flux(model, x_t, t, text, pooled, given):
+    clip = x_t if x_t.dim() == 5 else x_t.unsqueeze(2)
+    ids = torch.cartesian_prod(torch.arange(clip.shape[2]), torch.arange(clip.shape[3] // 2),
+                               torch.arange(clip.shape[4] // 2)).double()
+    hook = None
+    if given is not None:
+        frames, mask = given
+        is_given = (~mask).double()[:, None, :, None, None].expand_as(frames[:, :1])
+        beside = model.cond_in(packed(torch.cat([is_given, frames * is_given], 1)))
+        hook = model.x_embedder.register_forward_hook(lambda module, inputs, output: output + beside)
+    guidance = torch.full_like(t, GUIDANCE) if model.config.guidance_embeds else None
+    output = model(packed(clip), text, pooled, t, ids, torch.zeros(text.shape[1], 3), guidance).sample
+    if hook is not None:
+        hook.remove()
+    return unpacked(output, clip.shape).view_as(x_t)
+
+
+def run(name, config, size):
+    is_flux = "axes_dims_rope" in config
+    model = (diffusers.FluxTransformer2DModel if is_flux else diffusers.SD3Transformer2DModel)(**config)
+    batch, length = 2, 5
+    shape = [batch, 3, *size]
+    given = None
+    tensors = {}
+    if name == "mmdit_given":
+        model.cond_in = torch.nn.Linear(16, config["num_attention_heads"] * config["attention_head_dim"])
+        shape.insert(2, FRAMES)
+        mask = torch.tensor([[False, True, True], [True, True, False]])
+        given = (formula.values("given", shape) * 2, mask)
+        tensors |= {"forward.given": given[0], "forward.frame_mask": mask.long()}
+    formula.fill(model)
+    x_t = (formula.values("x_t", shape) * 2).requires_grad_(True)
+    text = (formula.values("text", [batch, length, config["joint_attention_dim"]]) * 2).requires_grad_(True)
+    pooled = (formula.values("pooled", [batch, config["pooled_projection_dim"]]) * 2).requires_grad_(True)
+    t = torch.tensor([0.25, 0.875], dtype=torch.float64)
+    if is_flux:
+        output = run_flux(model, x_t, t, text, pooled, given)
+    else:
+        output = model(x_t, text, pooled, t * 1000).sample
+    (output * formula.values("output", output.shape)).sum().backward()
+    tensors |= {"forward.x_t": x_t, "forward.t": t, "forward.text": text, "forward.pooled": pooled,
+                "forward.output": output, "grad.x_t": x_t.grad, "grad.text": text.grad,
+                "grad.pooled": pooled.grad}
+    tensors |= {"grad." + key: value for key, value in formula.probes(model).items()}
+    path = DATA / (name + ".safetensors")
+    metadata = {"kinora_fixture": "mmdit", "version": "1",
+                "config": json.dumps({"_class_name": type(model).__name__, **config}, separators=(",", ":")),
+                "shapes": json.dumps({key: list(value.shape) for key, value in model.named_parameters()},
+                                     separators=(",", ":"))}
+    tensor_file.save(path, {key: value if value.dtype == torch.int64 else value.detach().float()
+                            for key, value in tensors.items()}, metadata)
+    print(path.name, path.stat().st_size, "bytes,", len(tensors), "tensors")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for name in sys.argv[1:] or MODELS:
+        run(name, *MODELS[name])
