@@ -127,9 +127,12 @@ int run(const EncodeTextsArguments& arguments) {
   if (!captions) {
     return 0;
   }
+  const models::TokensBeside beside = encoder->beside();
   const data::CaptionTokens tokens{
       .tokenizer = tokenizer,
-      .max_length = token_limit(arguments, wanted, *tokenizer, encoder->piece()),
+      .beside = pipelines::tokenizers_beside(arguments.text_encoder),
+      .max_length = token_limit(arguments, wanted, *tokenizer, encoder->piece()) + beside.tokens -
+                    beside.states,
       .piece = encoder->piece(),
       .pads = models::pads_captions(config.model),
       .cleans = arguments.clean.value_or(inference::cleans_captions(config.model))};

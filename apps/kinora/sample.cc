@@ -45,6 +45,7 @@
 #include "kinora/inference/shown_samples.h"
 #include "kinora/io/file.h"
 #include "kinora/models/autoencoders/autoencoder.h"
+#include "kinora/models/families.h"
 #include "kinora/pipelines/decode.h"
 #include "kinora/pipelines/pipeline.h"
 #include "kinora/pipelines/tokenizer_folder.h"
@@ -235,17 +236,23 @@ void announce(const pipelines::Pipeline& pipeline, const inference::ModelRecipe&
   if (!pipeline.note.empty()) {
     log_warn("[sample] ", pipeline.note);
   }
-  log_info("[sample] sampler ", keys.at("sample.method"), ", spacing ", keys.at("sample.spacing"),
-           ", on betas ", keys.at("objective.betas"), ", predicts ",
-           keys.at("objective.prediction"));
+  const bool is_flow = keys.at("objective.kind") == "flow";
+  log_info("[sample] sampler ", keys.at("sample.method"),
+           is_flow
+               ? " of a flow, shift " + keys.at("objective.shift") + ", by tokens " +
+                     keys.at("objective.shift_by_tokens")
+               : ", spacing " + keys.at("sample.spacing") + ", on betas " +
+                     keys.at("objective.betas") + ", predicts " + keys.at("objective.prediction"));
   const std::string size = std::to_string(model.height * model.compression) + " x " +
                            std::to_string(model.width * model.compression) + " pixels";
-  log_info("[sample] ",
-           model.is_video() ? "clips of " + std::to_string(model.frames) + " frames of " + size
-                            : "pictures of " + size,
-           decoder.empty() ? ", as latents" : " by autoencoder " + decoder, ", ",
-           recipe.sample.sampling.steps, " steps, guidance ", recipe.sample.sampling.guidance,
-           ", in ", keys.at("train.precision"));
+  log_info(
+      "[sample] ",
+      model.is_video() ? "clips of " + std::to_string(model.frames) + " frames of " + size
+                       : "pictures of " + size,
+      decoder.empty() ? ", as latents" : " by autoencoder " + decoder, ", ",
+      recipe.sample.sampling.steps, " steps, guidance ",
+      models::shape_of(model).is_distilled ? keys.at("model.guidance") : keys.at("sample.guidance"),
+      ", in ", keys.at("train.precision"));
 }
 
 /// The captions of `request` as the text encoder of its pipeline embeds them. The encoder is gone
@@ -327,8 +334,13 @@ void sample_on_rank(const SampleArguments& given, const LikeArguments& like,
   if (speaks && !like.command.empty()) {
     log_info("[sample] like ", given.like, ": ", like.command);
   }
-  const inference::ModelRecipe own = inference::read_recipe(model_of(given), options);
+  inference::ModelRecipe own = inference::read_recipe(model_of(given), options);
   SampleArguments arguments = for_model(given, own.model);
+  if (models::shape_of(own.model).is_distilled && arguments.request.guidance) {
+    options.overrides.push_back("model.guidance=" + std::to_string(*arguments.request.guidance));
+    arguments.request.guidance.reset();
+    own = inference::read_recipe(model_of(given), options);
+  }
   // What is refused is refused before anything is drawn.
   inference::check_format(arguments.format, own.model.is_video());
   inference::ModelRecipe sized = own;

@@ -35,14 +35,34 @@ tokenizers::Tokens layout_tokens(const CaptionTokens& tokens, std::string_view c
 
 }  // namespace
 
+int64_t own_length(const CaptionTokens& tokens) {
+  int64_t length = tokens.max_length;
+  for (const TokenizerBeside& each : tokens.beside) {
+    length -= each.length;
+  }
+  return length;
+}
+
+void add_tokens_beside(const std::vector<TokenizerBeside>& beside, std::string_view text,
+                       std::vector<int64_t>& ids) {
+  for (const TokenizerBeside& each : beside) {
+    const tokenizers::Tokens own = tokenizers::encode_in_pieces(
+        *each.tokenizer, text, {.max_length = each.length, .pads = true});
+    ids.insert(ids.end(), own.ids.begin(), own.ids.end());
+  }
+}
+
 tokenizers::Tokens encode(const CaptionTokens& tokens, std::string_view caption) {
   if (tokens.layout_grid > 0) {
     return layout_tokens(tokens, caption);
   }
-  return tokenizers::encode_in_pieces(
-      *tokens.tokenizer,
-      tokens.cleans ? prompts::preprocess_caption(caption) : std::string(caption),
-      {.max_length = tokens.max_length, .piece = tokens.piece, .pads = tokens.pads});
+  const std::string text =
+      tokens.cleans ? prompts::preprocess_caption(caption) : std::string(caption);
+  tokenizers::Tokens result = tokenizers::encode_in_pieces(
+      *tokens.tokenizer, text,
+      {.max_length = own_length(tokens), .piece = tokens.piece, .pads = tokens.pads});
+  add_tokens_beside(tokens.beside, text, result.ids);
+  return result;
 }
 
 std::string shortened(const std::string& text) {
@@ -62,8 +82,8 @@ TokenSource::TokenSource(std::unique_ptr<Source> inner, CaptionTokens tokens)
       tokens_(std::move(tokens)),
       padding_(tokens_.tokenizer->pad_id().value_or(0)) {
   const int64_t least = tokens_.tokenizer->num_special_tokens() + 1;
-  KINORA_CHECK(tokens_.max_length >= least, kConfig, "[text] texts must have room for ", least,
-               " tokens or more, special ones counted, got ", tokens_.max_length,
+  KINORA_CHECK(own_length(tokens_) >= least, kConfig, "[text] texts must have room for ", least,
+               " tokens or more, special ones counted, got ", own_length(tokens_),
                ". Hint: text.max_length, model.text_tokens");
 }
 
@@ -81,7 +101,7 @@ std::vector<int64_t> TokenSource::ids_of(int64_t index, std::string_view caption
   try {
     tokenizers::Tokens tokens = encode(tokens_, caption);
     if (tokens.num_cut > 0 && !said_what_is_cut_.exchange(true)) {
-      log_warn("[text] captions of more than ", tokens_.max_length,
+      log_warn("[text] captions of more than ", own_length(tokens_),
                " tokens are cut off there; the first is that of ", sample_name(index),
                ", which loses the last ", tokens.num_cut, ": ", shortened(tokens.cut));
     }

@@ -13,9 +13,17 @@
 
 namespace kinora::data {
 
+/// The tokenizer of a text encoder beside the first (TextEncoder::beside).
+struct TokenizerBeside {
+  std::shared_ptr<const tokenizers::Tokenizer> tokenizer;
+  int64_t length = 0;  ///< places of each text, padded
+};
+
 /// How captions become tokens.
 struct CaptionTokens {
   std::shared_ptr<const tokenizers::Tokenizer> tokenizer;
+  /// Their tokens stand behind the others, which are padded (`pads`) to what max_length leaves.
+  std::vector<TokenizerBeside> beside = {};
   /// L: places that every text has, special tokens counted. Longer texts are cut off.
   int64_t max_length = 0;
   /// A longer text stands in pieces of so many tokens (tokenizers/pieces.h); nothing: in one.
@@ -28,6 +36,13 @@ struct CaptionTokens {
   /// appendix). 0: captions are words.
   int64_t layout_grid = 0;
 };
+
+/// max_length without the tokens of `beside`.
+[[nodiscard]] int64_t own_length(const CaptionTokens& tokens);
+
+/// Behind the ids of a text, those of the tokenizers beside.
+void add_tokens_beside(const std::vector<TokenizerBeside>& beside, std::string_view text,
+                       std::vector<int64_t>& ids);
 
 /// Those of one caption. Errors of the tokenizer and the cleaning; of layouts of parse_layout(),
 /// and kConfig for one that does not fit into max_length, which is never cut off.

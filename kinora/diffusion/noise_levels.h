@@ -112,10 +112,15 @@ struct FlowSigmas {
 /// timesteps are the sigmas. Error kConfig for unusable options.
 [[nodiscard]] Sigmas flow_sigmas(const FlowSigmas& options);
 
+/// Between which dynamic_shift() was published.
+inline constexpr int64_t kFewTokens = 256;
+inline constexpr int64_t kManyTokens = 4096;
+
 /// A flow's shift for an image of `tokens` tokens, exp(mu) with mu linear between two lengths
 /// (Flux; diffusers' calculate_shift).
 [[nodiscard]] double dynamic_shift(int64_t tokens, double base_shift = 0.5, double max_shift = 1.15,
-                                   int64_t base_tokens = 256, int64_t max_tokens = 4096);
+                                   int64_t base_tokens = kFewTokens,
+                                   int64_t max_tokens = kManyTokens);
 
 /// Karras et al. 2022, table 1: levels of a denoiser that is preconditioned from outside.
 struct EdmSigmas {

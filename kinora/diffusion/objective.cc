@@ -15,6 +15,7 @@
 
 #include "kinora/core/error.h"
 #include "kinora/diffusion/importance.h"
+#include "kinora/diffusion/noise_levels.h"
 #include "kinora/kernels/diffusion_loss.h"
 #include "kinora/ops/diffusion_loss.h"
 #include "kinora/ops/random.h"
@@ -386,17 +387,20 @@ void Iddpm::to(at::Device device) {
   }
 }
 
-double size_shift(const Objective& objective, double height, double width, double latent_frames) {
+double size_shift(const Objective& objective, const ClipExtent& clip) {
   constexpr double kBaseSide = 512.0;
   const auto* flow = std::get_if<RectifiedFlow>(&objective);
+  if (flow != nullptr && !flow->shift_by_tokens.empty()) {
+    return dynamic_shift(clip.tokens, flow->shift_by_tokens.at(0), flow->shift_by_tokens.at(1));
+  }
   if (flow == nullptr || !flow->shift_by_size) {
     return 1.0;
   }
-  double counted = latent_frames;
-  if (flow->shift_chunk > 0 && latent_frames > 1.0) {
-    counted -= std::ceil(latent_frames / static_cast<double>(flow->shift_chunk));
+  double counted = clip.latent_frames;
+  if (flow->shift_chunk > 0 && counted > 1.0) {
+    counted -= std::ceil(counted / static_cast<double>(flow->shift_chunk));
   }
-  return std::sqrt(height * width) / kBaseSide * std::sqrt(counted);
+  return std::sqrt(clip.height * clip.width) / kBaseSide * std::sqrt(counted);
 }
 
 void move_to(Objective& objective, at::Device device) {

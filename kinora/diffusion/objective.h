@@ -83,6 +83,8 @@ struct RectifiedFlow {
   /// The prediction is x0 - noise, as Liu et al. 2023 and Open-Sora 1.2 train it.
   bool toward_data = false;
   bool shift_by_size = false;  ///< see size_shift()
+  /// Logarithms of the shift at kFewTokens and at kManyTokens (Flux), see size_shift(); []: none.
+  std::vector<double> shift_by_tokens = {};
   /// Latent frames of the chunks that a clip is encoded in, of which size_shift() counts all but
   /// the first (Open-Sora 1.3); 0: it counts all.
   int64_t shift_chunk = 0;
@@ -96,11 +98,18 @@ void move_to(Objective& objective, at::Device device);
 /// Times lie in [0, time_end): T for a discrete chain, 1 for a flow. For bands of t.
 [[nodiscard]] double time_end(const Objective& objective);
 
-/// Open-Sora 1.2's shift of times by the size of a clip, on top of FlowSchedule::shift: sqrt(height
-/// width / 512^2) sqrt(frames), with sides in pixels and latent frames, of which shift_chunk leaves
-/// some out. 1 where the objective does not shift_by_size.
-[[nodiscard]] double size_shift(const Objective& objective, double height, double width,
-                                double latent_frames);
+/// How large a clip is.
+struct ClipExtent {
+  double height = 0.0;  ///< in pixels
+  double width = 0.0;
+  double latent_frames = 1.0;
+  int64_t tokens = 0;  ///< of the model
+};
+
+/// A shift of times by the size of a clip, on top of FlowSchedule::shift. shift_by_size is
+/// Open-Sora 1.2's: sqrt(height width / 512^2) sqrt(frames), of which shift_chunk leaves some out.
+/// shift_by_tokens is Flux', dynamic_shift() of the tokens. 1 where the objective has neither.
+[[nodiscard]] double size_shift(const Objective& objective, const ClipExtent& clip);
 
 /// What is known of a batch of clips besides its contents.
 struct ClipSettings {

@@ -117,6 +117,17 @@ void describe(Fields& fields, ObjectiveConfig& config) {
       "shift_by_size", config.shift_by_size,
       "flow: multiply the shift by sqrt(pixels / 512^2) sqrt(latent frames) (Open-Sora 1.2).");
   fields
+      .add(
+          "shift_by_tokens", config.shift_by_tokens,
+          "flow: multiply the shift by one whose logarithm is these two numbers at 256 and at 4096 "
+          "tokens of the model, and on a line through them elsewhere (Flux: [0.5, 1.15]); [] = "
+          "not.",
+          between(-10, 10))
+      .check("be [] or two numbers, and [] beside shift_by_size", [&config] {
+        return config.shift_by_tokens.empty() ||
+               (config.shift_by_tokens.size() == 2 && !config.shift_by_size);
+      });
+  fields
       .add("shift_chunk", config.shift_chunk,
            "flow: shift_by_size leaves out the first latent frame of every so many (Open-Sora 1.3: "
            "5); 0 = it counts all.",
@@ -149,6 +160,7 @@ Objective make_objective(const ObjectiveConfig& config, bool learned_variance) {
                        .schedule = {.shift = config.shift},
                        .toward_data = config.toward_data,
                        .shift_by_size = config.shift_by_size,
+                       .shift_by_tokens = config.shift_by_tokens,
                        .shift_chunk = config.shift_chunk};
 }
 

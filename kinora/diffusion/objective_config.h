@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "kinora/diffusion/betas.h"
 #include "kinora/diffusion/objective.h"
@@ -32,6 +33,7 @@ struct ObjectiveConfig {
   double logit_std = 1.0;                                           // flow
   double shift = 1.0;                                               // flow
   bool shift_by_size = false;                                       // flow
+  std::vector<double> shift_by_tokens = {};                         // flow
   int64_t shift_chunk = 0;                                          // flow
   bool toward_data = false;                                         // flow
 };

@@ -76,6 +76,16 @@ ClipSize clip_size(const at::Tensor& images) {
           .width = images.size(-1)};
 }
 
+diffusion::ClipExtent extent_of(const models::ModelConfig& model, const ClipSize& size) {
+  const models::ModelShape its = models::shape_of(model);
+  const auto patches = [](int64_t length, int64_t patch) { return (length + patch - 1) / patch; };
+  return {.height = static_cast<double>(size.height * model.compression),
+          .width = static_cast<double>(size.width * model.compression),
+          .latent_frames = static_cast<double>(size.frames),
+          .tokens = patches(size.frames, its.patch_frames) * patches(size.height, its.patch) *
+                    patches(size.width, its.patch)};
+}
+
 at::Tensor unseen_samples(const models::ModelConfig& model, int64_t batch) {
   std::vector<int64_t> sizes = model.sample_shape();
   sizes.insert(sizes.begin(), batch);

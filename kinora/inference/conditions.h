@@ -7,6 +7,7 @@
 #include "kinora/data/batch.h"
 #include "kinora/data/source.h"
 #include "kinora/diffusion/denoiser.h"
+#include "kinora/diffusion/objective.h"
 #include "kinora/models/model_config.h"
 
 /// What a model is told of samples, in training as in drawing.
@@ -19,6 +20,10 @@ struct ClipSize {
   int64_t width = 0;
 };
 [[nodiscard]] ClipSize clip_size(const at::Tensor& images);
+
+/// What objectives ask of a clip's size.
+[[nodiscard]] diffusion::ClipExtent extent_of(const models::ModelConfig& model,
+                                              const ClipSize& size);
 
 /// Samples of the model's size that nobody looks at: for batches of conditions alone.
 [[nodiscard]] at::Tensor unseen_samples(const models::ModelConfig& model, int64_t batch);

@@ -203,17 +203,19 @@ Converted convert_updates(const Source& source, const ConvertOptions& options) {
   KINORA_CHECK(!adapter.changes.empty(), kConfig, "[convert] ", options.from,
                " is no run with finetune.lora, so it has no adapter. Hint: name a file of one with "
                "--lora");
-  const nn::Naming naming = options.updates == Updates::kOwn
-                                ? nn::Naming()
-                                : models::diffusers_naming(source.model->config());
+  const models::ModelConfig& model = source.model->config();
+  const auto original = models::family_of(model).original_naming;
+  // kohya's programs make their names of the authors', of U-Nets of diffusers'.
+  const nn::Naming naming = options.updates == Updates::kOwn ? nn::Naming()
+                            : is_file && original != nullptr ? original(model)
+                                                             : models::diffusers_naming(model);
   if (is_file) {
-    checkpoint::write_kohya_adapter(options.to, adapter, naming,
-                                    source.model->config().pooled_channels > 0, options.type);
+    checkpoint::write_kohya_adapter(options.to, adapter, naming, model.pooled_channels > 0,
+                                    options.type);
   } else {
     check_empty(options.to);
     const bool is_of_pipeline = options.updates == Updates::kDiffusers &&
-                                models::pads_captions(source.model->config()) &&
-                                checkpoint::has_text_parts(adapter);
+                                models::pads_captions(model) && checkpoint::has_text_parts(adapter);
     (is_of_pipeline ? checkpoint::write_diffusers_adapter : checkpoint::write_adapter)(
         options.to, adapter, naming, options.type);
   }

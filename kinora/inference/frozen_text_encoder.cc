@@ -88,6 +88,7 @@ void encode(Prompts& prompts, const pipelines::TextBatchEncoder& encoder) {
   for (int64_t i = 0; i < count; ++i) {
     data::Text& text = prompts.all[static_cast<size_t>(i)].text;
     text.tokens = row_of(encoded.states, i);
+    text.length = encoder.num_states(text.length);
     text.pooled = encoded.pooled.defined() ? row_of(encoded.pooled, i) : std::vector<float>();
     text.ids.clear();
   }

@@ -11,12 +11,14 @@
 #include <ostream>
 #include <span>
 #include <sstream>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
 #include "kinora/core/text.h"
+#include "kinora/data/caption_tokens.h"
 #include "kinora/inference/fitting_text_encoder.h"
 #include "kinora/inference/learned_embeddings.h"
 #include "kinora/inference/setup.h"
@@ -43,11 +45,15 @@ constexpr size_t kAtOnce = 32;
 int64_t check_fit(const tokenizers::Tokenizer& tokenizer, const fs::path& path,
                   const models::ModelConfig& model) {
   const std::unique_ptr<models::TextEncoder> encoder = pipelines::described_text_encoder(path);
-  const bool reads_clip = models::pads_captions(model);
-  const bool is_clip = encoder->piece().has_value();
-  KINORA_CHECK(reads_clip == is_clip, kConfig, "[sample] the text encoder of ", path, " is a ",
-               is_clip ? "CLIP" : "T5", ", but ", models::name_of(model), " reads ",
-               reads_clip ? "CLIP" : "T5", "'s states. Hint: take both from one pipeline");
+  const bool reads_clip = models::pads_captions(model) && models::family_of(model).conditions.micro;
+  const char* const reads =
+      reads_clip ? "CLIP" : (models::pads_captions(model) ? "T5 and CLIP" : "T5");
+  const char* const is = encoder->beside().tokens > 0   ? "T5 and CLIP"
+                         : encoder->piece().has_value() ? "CLIP"
+                                                        : "T5";
+  KINORA_CHECK(std::string_view(reads) == is, kConfig, "[sample] the text encoder of ", path,
+               " is a ", is, ", but ", models::name_of(model), " reads ", reads,
+               "'s states. Hint: take both from one pipeline");
   KINORA_CHECK(encoder->width() == model.text_channels, kConfig, "[sample] the text encoder of ",
                path, " makes states of ", encoder->width(), " channels, but ",
                models::name_of(model), " takes ", model.text_channels,
@@ -129,9 +135,8 @@ void say_encoded(const tokenizers::Tokenizer& tokenizer, const std::string& give
 /// Texts that differ, as numbers.
 std::vector<WeightedTokens> tokens_of(const tokenizers::Tokenizer& tokenizer,
                                       const std::vector<std::string>& texts,
-                                      const models::ModelConfig& model,
+                                      const models::ModelConfig& model, int64_t max_length,
                                       const CaptionOptions& options) {
-  const int64_t max_length = model.text_tokens;
   std::vector<WeightedTokens> all;
   for (const std::string& text : texts) {
     const std::vector<prompts::WeightedText> pieces = cleaned(text, model, options);
@@ -159,6 +164,18 @@ void pad_all(std::vector<WeightedTokens>& texts, const tokenizers::Tokenizer& to
              int64_t length) {
   for (WeightedTokens& text : texts) {
     text.ids.resize(static_cast<size_t>(length), pad_id(tokenizer));
+  }
+}
+
+/// Behind every text the tokens of the CLIPs beside a T5.
+void add_beside(std::vector<WeightedTokens>& numbers, const std::vector<std::string>& texts,
+                const std::vector<data::TokenizerBeside>& beside,
+                const models::ModelConfig& model) {
+  for (size_t i = 0; i < numbers.size() && !beside.empty(); ++i) {
+    KINORA_CHECK(!numbers[i].is_weighted(), kConfig, "[sample] captions of ",
+                 models::name_of(model),
+                 " cannot have weights, since its text encoders are of two kinds");
+    data::add_tokens_beside(beside, texts[i], numbers[i].ids);
   }
 }
 
@@ -329,13 +346,18 @@ Prompts prompts_of_pipeline(const pipelines::Pipeline& pipeline,
                each.weight);
     }
   }
-  std::vector<WeightedTokens> numbers = tokens_of(tokenizer, texts, recipe.model, options);
+  const std::vector<data::TokenizerBeside> beside = pipelines::tokenizers_beside(encoder_folder);
+  const int64_t most_tokens =
+      shape.length - pipelines::described_text_encoder(encoder_folder)->beside().states;
+  std::vector<WeightedTokens> numbers =
+      tokens_of(tokenizer, texts, recipe.model, most_tokens, options);
   if (its.cuts_negative) {
     pad_first(numbers, tokenizer);
   }
   if (models::pads_captions(recipe.model)) {
-    pad_all(numbers, tokenizer, shape.length);
+    pad_all(numbers, tokenizer, most_tokens);
   }
+  add_beside(numbers, texts, beside, recipe.model);
   const std::unique_ptr<models::TextEncoder> encoder =
       open_fitting_text_encoder(encoder_folder, {.device = options.device,
                                                  .type = compute_type(recipe.precision),

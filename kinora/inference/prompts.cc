@@ -115,7 +115,7 @@ Prompts prompts_of_tokens(const std::vector<std::string>& captions,
     KINORA_CHECK(!made.ids.empty(), kConfig, "[sample] a caption must have a token in it, got ",
                  data::shortened(caption));
     if (made.num_cut > 0) {
-      log_warn("[sample] a caption is longer than ", tokens.max_length, " tokens; the last ",
+      log_warn("[sample] a caption is longer than ", data::own_length(tokens), " tokens; the last ",
                made.num_cut, " are left out: ", data::shortened(made.cut));
     }
     Prompt prompt{.caption = caption, .text = {}, .label = {}};

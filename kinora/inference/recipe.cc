@@ -4,6 +4,7 @@
 
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"
+#include "kinora/inference/conditions.h"
 #include "kinora/models/text_encoders/text_encoder.h"
 
 namespace kinora::inference {
@@ -179,9 +180,9 @@ models::ModelConfig resolved_model(const ModelRecipe& recipe, int64_t num_data_c
 namespace {
 
 double size_shift_of(const models::ModelConfig& model, const diffusion::Objective& objective) {
-  return diffusion::size_shift(objective, static_cast<double>(model.height * model.compression),
-                               static_cast<double>(model.width * model.compression),
-                               static_cast<double>(model.frames));
+  return diffusion::size_shift(
+      objective,
+      extent_of(model, {.frames = model.frames, .height = model.height, .width = model.width}));
 }
 
 }  // namespace

@@ -96,6 +96,13 @@ std::optional<data::CaptionTokens> caption_tokens(const ModelRecipe& recipe) {
   }
   tokens.max_length =
       text.max_length > 0 ? text.max_length : default_length(recipe.model, *tokens.tokenizer);
+  if (!text.encoder.empty()) {
+    tokens.beside = pipelines::tokenizers_beside(text.encoder);
+  }
+  if (!tokens.beside.empty()) {
+    const auto encoder = pipelines::described_text_encoder(text.encoder);
+    tokens.max_length += encoder->beside().tokens - encoder->beside().states;
+  }
   if (models::family_of(recipe.model).conditions.pooled && piece) {
     KINORA_CHECK(text.max_length <= *piece, kConfig, "[text] text.max_length must be at most ",
                  *piece, ", the positions of text.encoder, for ", models::name_of(recipe.model),

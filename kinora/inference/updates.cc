@@ -100,7 +100,7 @@ checkpoint::AdapterSettings adapter_settings(const LoraConfig& lora, nn::Module&
 }
 
 /// The other names that adapters of such a model may have: those of diffusers, where it has it, and
-/// of SDXL also those of its single files, which kohya makes its names of.
+/// of SDXL, Flux and Stable Diffusion 3 also those of single files, which kohya makes its names of.
 nn::Naming adapter_naming(const models::ModelConfig& model) {
   const models::Family& family = models::family_of(model);
   nn::Naming naming = family.diffusers ? models::diffusers_naming(model) : nn::Naming();
@@ -109,6 +109,11 @@ nn::Naming adapter_naming(const models::ModelConfig& model) {
       for (std::string& key : name.keys) {
         key = key.substr(std::string_view(models::kCompvisUnet).size());
       }
+      naming.push_back(std::move(name));
+    }
+  }
+  if (family.original_naming != nullptr) {
+    for (nn::OtherName& name : family.original_naming(model)) {
       naming.push_back(std::move(name));
     }
   }

@@ -11,6 +11,7 @@
 #include "kinora/models/transformers/latte.h"
 #include "kinora/models/transformers/latte_t2v.h"
 #include "kinora/models/transformers/mmdit.h"
+#include "kinora/models/transformers/original_names.h"
 #include "kinora/models/transformers/pixart.h"
 #include "kinora/models/transformers/stdit.h"
 #include "kinora/models/transformers/stdit2.h"
@@ -273,8 +274,10 @@ std::deque<Family> make_families() {
                            sd3_size("3.5-Large", 38, 192, ops::Switch::kOn, 0)},
                  .diffusers = DiffusersFamily{.class_name = "SD3Transformer2DModel",
                                               .pipeline = "",
+                                              .is_flow = true,
                                               .naming = mmdit_naming,
-                                              .find_naming = find_sd3_naming}}),
+                                              .find_naming = find_sd3_naming},
+                 .original_naming = original_sd3_naming}),
       // Black Forest Labs 2024.
       of_mmdits({.key = "flux",
                  .name = "Flux",
@@ -285,8 +288,10 @@ std::deque<Family> make_families() {
                            flux_size("Schnell", 256, 0.0, 2, false)},
                  .diffusers = DiffusersFamily{.class_name = "FluxTransformer2DModel",
                                               .pipeline = "",
+                                              .is_flow = true,
                                               .naming = mmdit_naming,
-                                              .find_naming = find_flux_naming}}),
+                                              .find_naming = find_flux_naming},
+                 .original_naming = original_flux_naming}),
       // Peng et al. 2025, "Open-Sora 2.0".
       of_mmdits(
           {.key = "open_sora2",

@@ -56,6 +56,7 @@ struct PublishedPatch {
 struct DiffusersFamily {
   std::string class_name;  ///< "DiTTransformer2DModel"
   std::string pipeline;    ///< that needs no text encoder: "DiTPipeline"; "" = none
+  bool is_flow = false;    ///< its times are 0 to 1, times 1000; else those of a chain
   nn::Naming (*naming)(const ModelConfig& config) = nullptr;
   /// Of a file with these names; nothing if they are not of this class.
   std::optional<nn::Naming> (*find_naming)(const std::vector<std::string>& names) = nullptr;
@@ -76,6 +77,8 @@ struct ModelShape {
   bool is_undivided = false;  ///< ranks cannot divide its tokens, whatever Family::spans
   bool noises_given = false;  ///< given frames are shown noised as the others (Open-Sora 1.3)
   bool has_windows = false;   ///< local attention in the place of the last of Family::spans
+  bool is_distilled =
+      false;  ///< it is told the guidance scale (model.guidance), and needs no other
   UnetInput input = UnetInput::kPlain;  ///< what it is shown beside x_t
   int64_t channels_beside = 0;          ///< of that
   int64_t controls = 0;                 ///< pictures that ControlNets are shown
@@ -117,6 +120,8 @@ struct Family {
   std::optional<DiffusersFamily> diffusers = {};
   /// Its names in CompVis' files; null: those have no such models.
   nn::Naming (*compvis_naming)(const ModelConfig& config) = nullptr;
+  /// Its names in the files of its authors, where these are neither ours nor CompVis'.
+  nn::Naming (*original_naming)(const ModelConfig& config) = nullptr;
 
   /// "DiT-S/2", ...
   [[nodiscard]] std::vector<PublishedSize> published() const;

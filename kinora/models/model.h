@@ -37,6 +37,9 @@ class Model : public nn::Module, public diffusion::Denoiser {
   /// somebody copies an encoder's into it. Undefined: it has a null embedding of its own.
   [[nodiscard]] virtual at::Tensor null_caption() const { return {}; }
 
+  /// Its pooled vector beside it, where the model reads one: the buffer, fp32 [pooled_channels].
+  [[nodiscard]] virtual at::Tensor null_vector() const { return {}; }
+
   /// The same where a text encoder of the model's own reads an empty caption for a null one: the
   /// buffer of its tokens' ids, fp32 [text_tokens].
   [[nodiscard]] virtual at::Tensor null_tokens() const { return {}; }

@@ -64,7 +64,7 @@ TokenisedCaptions tokenise(std::span<const std::string> captions, const data::Ca
   }
   if (result.cut > 0 && options.ranks.rank() == 0) {
     log_warn("[captions] ", result.cut, " of ", counted(result.size(), "caption"),
-             " are cut off after ", how.max_length, " tokens, such as ", example);
+             " are cut off after ", data::own_length(how), " tokens, such as ", example);
   }
   return result;
 }
@@ -78,10 +78,11 @@ struct TextFileLayout {
     std::vector<int64_t> key_ends;
     std::string keys;
     for (int64_t i = 0; i < count; ++i) {
-      length = std::max(length, tokens.length(i));
+      const int64_t states = encoder.num_states(tokens.length(i));
+      length = std::max(length, states);
       first_tokens.push_back(num_tokens);
-      num_tokens += tokens.length(i);
-      lengths.push_back(tokens.length(i));
+      num_tokens += states;
+      lengths.push_back(states);
       if (options.keyed) {
         keys += captions[static_cast<size_t>(i)];
         key_ends.push_back(std::ssize(keys));
@@ -310,7 +311,7 @@ void write_rows(std::span<const int64_t> rows, std::span<const std::string> capt
   int64_t first = 0;
   for (int64_t i = 0; i < std::ssize(rows); ++i) {
     const int64_t row = rows[static_cast<size_t>(i)];
-    const int64_t length = tokens.length(row);
+    const int64_t length = encoder.num_states(tokens.length(row));
     const at::Tensor own = states.narrow(0, first, length);
     const bool is_finite = at::isfinite(own).all().item<bool>() &&
                            (!pooled.defined() || at::isfinite(pooled[i]).all().item<bool>());
@@ -360,7 +361,7 @@ CaptionEmbeddingResult encode_captions(std::span<const std::string> captions,
   if (result.complete) {
     return result;
   }
-  const int64_t wanted = std::ssize(tokens.ids) * layout.channels * layout.value_bytes;
+  const int64_t wanted = layout.num_tokens * layout.channels * layout.value_bytes;
   const int64_t room = io::free_space(fs::absolute(options.out).parent_path());
   KINORA_CHECK(options.ranks.rank() > 0 || file.done() > 0 || wanted <= room, kIo, "[captions] ",
                options.out.string(), " needs about ", human_bytes(wanted), ", but only ",

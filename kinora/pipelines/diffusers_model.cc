@@ -8,6 +8,7 @@
 #include "kinora/io/file.h"
 #include "kinora/models/families.h"
 #include "kinora/models/transformers/diffusers_names.h"
+#include "kinora/models/transformers/original_names.h"
 #include "kinora/models/unets/unet_names.h"
 #include "kinora/pipelines/compvis_pipeline.h"
 #include "kinora/pipelines/diffusers_config.h"
@@ -52,6 +53,11 @@ json recipe_of(const DiffusersConfig& config) {
           {"ema", {{"decays", json::array()}}}};
 }
 
+/// Whether what config.json is of predicts the velocity of a flow.
+bool learns_flow(const DiffusersConfig& config) {
+  return !config.is("_class_name", kUnetClass) && family_in(config).diffusers->is_flow;
+}
+
 /// The text of config.json. kConfig for models that diffusers cannot describe.
 json describe(const ModelConfig& model) {
   const models::Family& family = models::family_of(model);
@@ -59,9 +65,10 @@ json describe(const ModelConfig& model) {
   KINORA_CHECK(has(family), kConfig, "[diffusers] the model must be one of ",
                models::families_that(has), " for diffusers, got ", models::name_of(model),
                ". Hint: write a .safetensors file, which has our names");
-  KINORA_CHECK(model.time_scale == 1.0, kConfig,
-               "[diffusers] times must be 0 to 999 (objective.kind=iddpm) for diffusers, got a "
-               "factor on them of ",
+  const double time_scale = family.diffusers->is_flow ? 1000.0 : 1.0;
+  KINORA_CHECK(model.time_scale == time_scale, kConfig, "[diffusers] times of ",
+               family.diffusers->class_name, " must be multiplied by ", time_scale,
+               " (objective.kind=", family.diffusers->is_flow ? "flow" : "iddpm", "), got ",
                model.time_scale, ". Hint: write a .safetensors file, which has our names");
   json config = {{"_class_name", family.diffusers->class_name}, {"_diffusers_version", kVersion}};
   config.update(json::parse(family.diffusers->class_name == kUnetClass
@@ -140,6 +147,13 @@ checkpoint::WeightsFile open_weights(const fs::path& path, bool averaged) {
   if (const auto naming = models::find_diffusers_naming(file.names())) {
     file.rename(*naming);
   }
+  if (const auto naming = models::find_original_naming(file.names())) {
+    const bool has_prefix = naming->front().keys.front().starts_with(models::kModelPrefix);
+    file.drop([has_prefix](const std::string& name) {  // an autoencoder, text encoders
+      return has_prefix && !name.starts_with(models::kModelPrefix);
+    });
+    file.rename(*naming);
+  }
   take_compvis_unet(file, averaged);
   return file;
 }
@@ -149,13 +163,20 @@ std::string diffusers_recipe(const fs::path& path) {
   if (folder.empty()) {
     return "";
   }
-  json recipe = recipe_of(DiffusersConfig(folder / "config.json"));
+  const DiffusersConfig config(folder / "config.json");
+  json recipe = recipe_of(config);
   if (const auto pipeline = find_pipeline(path); pipeline && pipeline->text) {
     recipe["model"]["text_tokens"] = pipeline->text->max_tokens;
   }
   if (const fs::path scheduler = (folder / ".." / kSchedulerFile).lexically_normal();
       fs::exists(scheduler)) {
     recipe["objective"] = json::parse(objective_recipe(scheduler));
+    const bool is_flow = recipe["objective"]["kind"] == "flow";
+    KINORA_CHECK(is_flow == learns_flow(config), kConfig, "[diffusers] ", scheduler, " is of a ",
+                 is_flow ? "flow" : "discrete chain", " (",
+                 DiffusersConfig(scheduler).get<std::string>("_class_name", ""), "), but a ",
+                 config.get<std::string>("_class_name", ""), " of diffusers learns ",
+                 is_flow ? "discrete chains" : "flows", ". Hint: give a recipe with --config");
   }
   return recipe.dump(2);
 }

@@ -36,8 +36,12 @@ struct PipelineClass {
   bool of_sdxl = false;         ///< its text encoders are read as one, and zeros for no caption
   double image_guidance = 1.0;  ///< of the picture that it changes
   bool has_controls = false;    ///< controlnet/, and perhaps controlnet_1/, ...
+  int64_t clips = 0;            ///< text encoders before T5, all of which are read as one
 };
-constexpr std::array<PipelineClass, 12> kPipelines = {{
+// Of Flux without guidance (schnell), which was distilled to so many steps and shorter texts.
+constexpr int64_t kFewSteps = 4;
+constexpr int64_t kFewTokens = 256;
+constexpr std::array<PipelineClass, 14> kPipelines = {{
     {"DiTPipeline", "transformer", "dit", 0, 50, 4.0},
     {"PixArtAlphaPipeline", "transformer", "pixart", 120, 20, 4.5},
     {"PixArtSigmaPipeline", "transformer", "pixart", 300, 20, 4.5},
@@ -50,7 +54,14 @@ constexpr std::array<PipelineClass, 12> kPipelines = {{
     {"StableDiffusionXLPipeline", "unet", "unet", 77, 50, 5.0, false, true},
     {"StableDiffusionXLControlNetPipeline", "unet", "unet", 77, 50, 5.0, false, true, 1.0, true},
     {"StableDiffusionXLImg2ImgPipeline", "unet", "unet", 77, 50, 5.0, false, true},
+    {"FluxPipeline", "transformer", "flux", 512, 28, 1.0, false, false, 1.0, false, 1},
+    {"StableDiffusion3Pipeline", "transformer", "sd3", 77 + 256, 28, 7.0, false, false, 1.0, false,
+     2},
 }};
+
+bool is_flux(const PipelineClass& its) {
+  return its.name == "FluxPipeline";
+}
 
 const PipelineClass* find_class(std::string_view name) {
   const auto* const found = std::ranges::find(kPipelines, name, &PipelineClass::name);
@@ -93,6 +104,15 @@ std::optional<Pipeline> find_diffusers_pipeline(const fs::path& path) {
                                  .encoder = "text_encoder",
                                  .max_tokens = its->text_tokens,
                                  .cuts_negative = its->cuts_negative};
+    if (its->clips > 0) {
+      pipeline.text->tokenizer = "tokenizer_" + std::to_string(its->clips + 1);
+      pipeline.text->encoder = "";  // the folder, which has several
+      const fs::path denoiser = path / its->denoiser / "config.json";
+      if (is_flux(*its) && fs::is_regular_file(denoiser) &&
+          !DiffusersConfig(denoiser).get<bool>("guidance_embeds", false)) {
+        pipeline.text->max_tokens = kFewTokens;
+      }
+    }
     if (its->of_sdxl) {
       pipeline.text->tokenizer = has_tokenizer(path / "tokenizer") ? "tokenizer" : "tokenizer_2";
       pipeline.text->encoder = "";  // the folder, which has several
@@ -120,7 +140,8 @@ std::string diffusers_pipeline_recipe(const Pipeline& pipeline) {
                ", but that of a ", pipeline.class_name, " is ", its.architecture,
                ". Hint: take both from one pipeline");
   recipe["sample"] = json::parse(sampling_recipe(scheduler));
-  recipe["sample"]["steps"] = its.steps;
+  const bool is_turbo = is_flux(its) && model["guidance"] == 0.0;
+  recipe["sample"]["steps"] = is_turbo ? kFewSteps : its.steps;
   recipe["sample"]["guidance"] = its.guidance;
   const bool edits = model.contains("unet") && model["unet"]["input"] == "edit";
   KINORA_CHECK(edits == (its.image_guidance > 1.0), kConfig, "[pipeline] ", denoiser,

@@ -7,6 +7,7 @@
 
 #include "kinora/core/error.h"
 #include "kinora/diffusion/betas.h"
+#include "kinora/diffusion/noise_levels.h"
 #include "kinora/diffusion/prediction.h"
 #include "kinora/diffusion/schedule.h"
 #include "kinora/io/file.h"
@@ -220,15 +221,49 @@ const char* diffusers_name(const Named<T> (&names)[kCount], T value) {
   KINORA_UNREACHABLE("[diffusers] a value without a name");
 }
 
+constexpr const char* kFlowEuler = "FlowMatchEulerDiscreteScheduler";
+
+/// The keys below objective. A shift by the number of tokens is the pipeline's (Flux).
+json flow_objective(const DiffusersConfig& scheduler) {
+  scheduler.require<int64_t>("num_train_timesteps", diffusion::kDdpmTimesteps,
+                             diffusion::kDdpmTimesteps);
+  json objective = {{"kind", "flow"}, {"times", "logit_normal"}};
+  if (!scheduler.get<bool>("use_dynamic_shifting", false)) {
+    objective["shift"] = scheduler.get<double>("shift", 1.0);
+    return objective;
+  }
+  scheduler.require<std::string>("time_shift_type", "exponential", "exponential");
+  scheduler.require<int64_t>("base_image_seq_len", diffusion::kFewTokens, diffusion::kFewTokens);
+  scheduler.require<int64_t>("max_image_seq_len", diffusion::kManyTokens, diffusion::kManyTokens);
+  objective["shift_by_tokens"] = {scheduler.get<double>("base_shift", 0.5),
+                                  scheduler.get<double>("max_shift", 1.15)};
+  return objective;
+}
+
+/// The keys below sample. With a shift by the number of tokens the pipeline gives levels from 1 to
+/// 1 / N, else they go to the smallest that was trained.
+json flow_sampling(const DiffusersConfig& scheduler) {
+  for (const char* key : {"invert_sigmas", "stochastic_sampling"}) {
+    scheduler.require<bool>(key, false, false);
+  }
+  KINORA_CHECK(!scheduler.has("shift_terminal"), kConfig, "[diffusers] ", scheduler.path(),
+               ": shift_terminal must be null, got ", scheduler.written("shift_terminal"));
+  return {{"method", "euler"},
+          {"sigmas", sigmas_of(scheduler)},
+          {"spacing", scheduler.get<bool>("use_dynamic_shifting", false) ? "dit" : "linspace"}};
+}
+
 }  // namespace
 
 std::string objective_recipe(const std::filesystem::path& scheduler_config) {
   const DiffusersConfig scheduler(scheduler_config);
   const auto kind = scheduler.get<std::string>("_class_name", "");
+  if (kind == kFlowEuler) {
+    return flow_objective(scheduler).dump();
+  }
   KINORA_CHECK(!kind.starts_with("FlowMatch") && !scheduler.get<bool>("use_flow_sigmas", false),
                kConfig, "[diffusers] ", scheduler.path(), " is of a flow (", kind,
-               "), but DiT and PixArt of diffusers learn discrete chains. Hint: give a recipe with "
-               "--config");
+               "), which Kinora reads of a ", kFlowEuler, ". Hint: give a recipe with --config");
   KINORA_CHECK(!scheduler.has("trained_betas"), kConfig, "[diffusers] ", scheduler.path(),
                ": trained_betas must be null, got a list. Hint: beta_schedule");
   const DefaultChain chain = default_chain(kind);
@@ -251,6 +286,9 @@ std::string objective_recipe(const std::filesystem::path& scheduler_config) {
 
 std::string sampling_recipe(const std::filesystem::path& scheduler_config) {
   const DiffusersConfig scheduler(scheduler_config);
+  if (scheduler.is("_class_name", kFlowEuler)) {
+    return flow_sampling(scheduler).dump();
+  }
   const SchedulerClass& its = class_of(scheduler);
   check_known(scheduler, its);
   const bool limits = std::string_view(its.method) != "tcd";  // it has the options unread

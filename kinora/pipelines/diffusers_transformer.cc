@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "kinora/core/error.h"
 #include "kinora/diffusion/schedule.h"
@@ -79,6 +81,125 @@ json describe_latte(const ModelConfig& model) {
           {"video_length", model.frames}};
 }
 
+// ---- multimodal transformers, which share nothing with those ----
+
+constexpr const char* kSd3Class = "SD3Transformer2DModel";
+constexpr const char* kFluxClass = "FluxTransformer2DModel";
+constexpr int64_t kFluxPatch = 2;  // that its pipelines make, channels outermost
+constexpr double kFluxGuidance = 3.5;
+constexpr int64_t kFluxSide = 128;  // of latents, where nobody says
+
+bool is_multimodal(const models::Family& family) {
+  return family.diffusers->class_name == kSd3Class || family.diffusers->class_name == kFluxClass;
+}
+
+json sd3_recipe(const DiffusersConfig& config) {
+  const auto heads = config.get<int64_t>("num_attention_heads", 18);
+  const int64_t hidden = heads * config.get<int64_t>("attention_head_dim", 64);
+  config.require<int64_t>("caption_projection_dim", hidden, 1152);
+  const auto channels = config.get<int64_t>("in_channels", 16);
+  config.require<int64_t>("out_channels", channels, 16);
+  const auto size = config.get<int64_t>("sample_size", 128);
+  const auto patch = config.get<int64_t>("patch_size", 2);
+  const auto grid = config.get<int64_t>("pos_embed_max_size", 96);
+  KINORA_CHECK(patch > 0 && size >= patch && grid > 0, kConfig, config.message(),
+               "patch_size, sample_size and pos_embed_max_size must be positive, and at least one "
+               "patch, got ",
+               patch, ", ", size, " and ", grid);
+  const bool has_norm = config.has("qk_norm");
+  if (has_norm) {
+    config.require<std::string>("qk_norm", "rms_norm", "");
+  }
+  return {{"depth", config.get<int64_t>("num_layers", 18)},
+          {"hidden", hidden},
+          {"heads", heads},
+          {"patch", patch},
+          {"in_channels", channels},
+          {"height", size},
+          {"width", size},
+          {"text_channels", config.get<int64_t>("joint_attention_dim", 4096)},
+          {"pooled_channels", config.get<int64_t>("pooled_projection_dim", 2048)},
+          {"text_tokens", 77 + 256},  // of CLIP and T5, as published
+          {"qk_norm", has_norm ? "on" : "off"},
+          {"second_attention", config.get<std::vector<int64_t>>("dual_attention_layers", {})},
+          {"position_grid", grid},
+          {"position_scale", static_cast<double>(grid) / static_cast<double>(size / patch)}};
+}
+
+json flux_recipe(const DiffusersConfig& config) {
+  config.require<int64_t>("patch_size", 1, 1);
+  const auto packed = config.get<int64_t>("in_channels", 64);
+  if (config.has("out_channels")) {
+    config.require<int64_t>("out_channels", packed, packed);
+  }
+  KINORA_CHECK(packed > 0 && packed % (kFluxPatch * kFluxPatch) == 0, kConfig, config.message(),
+               "in_channels must be those of patches of ", kFluxPatch, " x ", kFluxPatch, ", got ",
+               packed,
+               ". Hint: Kontext and Redux have 64; fill and control models have more, which "
+               "Kinora lacks");
+  const auto heads = config.get<int64_t>("num_attention_heads", 24);
+  const bool is_distilled = config.get<bool>("guidance_embeds", false);
+  return {{"depth", config.get<int64_t>("num_layers", 19)},
+          {"parallel_depth", config.get<int64_t>("num_single_layers", 38)},
+          {"hidden", heads * config.get<int64_t>("attention_head_dim", 128)},
+          {"heads", heads},
+          {"patch", kFluxPatch},
+          {"in_channels", packed / (kFluxPatch * kFluxPatch)},
+          {"height", kFluxSide},
+          {"width", kFluxSide},
+          {"text_channels", config.get<int64_t>("joint_attention_dim", 4096)},
+          {"pooled_channels", config.get<int64_t>("pooled_projection_dim", 768)},
+          {"rotary_axes", config.get<std::vector<int64_t>>("axes_dims_rope", {16, 56, 56})},
+          {"guidance", is_distilled ? kFluxGuidance : 0.0},
+          // As published: of dev 512, of schnell 256.
+          {"text_tokens", is_distilled ? 512 : 256}};
+}
+
+json describe_multimodal(const ModelConfig& model) {
+  const models::TransformerConfig& own = model.transformer;
+  json config = {{"attention_head_dim", own.hidden / own.heads},
+                 {"joint_attention_dim", model.text_channels},
+                 {"num_attention_heads", own.heads},
+                 {"num_layers", own.depth},
+                 {"pooled_projection_dim", model.pooled_channels}};
+  if (own.rotary_axes.empty()) {
+    config.update(
+        {{"caption_projection_dim", own.hidden},
+         {"in_channels", model.in_channels},
+         {"out_channels", model.in_channels},
+         {"patch_size", own.patch},
+         {"pos_embed_max_size", own.position_grid},
+         {"dual_attention_layers", own.second_attention},
+         {"sample_size", static_cast<int64_t>(std::lround(static_cast<double>(own.position_grid) /
+                                                          own.position_scale)) *
+                             own.patch}});
+    config["qk_norm"] = own.qk_norm == ops::Switch::kOn ? json("rms_norm") : json();
+  } else {
+    config.update({{"axes_dims_rope", own.rotary_axes},
+                   {"guidance_embeds", own.guidance > 0},
+                   {"in_channels", model.in_channels * own.patch * own.patch},
+                   {"num_single_layers", own.parallel_depth},
+                   {"patch_size", 1}});
+  }
+  return config;
+}
+
+/// kConfig where diffusers' class lacks what `model` is.
+void check_multimodal(const ModelConfig& model) {
+  const models::TransformerConfig& own = model.transformer;
+  const auto must = [&](bool holds, const char* what, const auto& got) {
+    KINORA_CHECK(holds, kConfig, "[diffusers] ", what, " for diffusers, got ", got,
+                 ". Hint: write a .safetensors file, which has our names");
+  };
+  must(own.mlp_ratio == kMlpRatio, "model.mlp_ratio must be 4", own.mlp_ratio);
+  must(model.pooled_channels > 0, "model.pooled_channels must be positive", 0);
+  must(!model.text_encoder.any(), "model.text_encoder.layers must be 0", model.text_encoder.layers);
+  if (!own.rotary_axes.empty()) {
+    must(own.patch == kFluxPatch, "model.patch must be 2", own.patch);
+    must(own.qk_norm == ops::Switch::kOn, "model.qk_norm must be on", "off");
+  }
+}
+
 /// A class of diffusers: models::DiffusersFamily's, with its config.json.
 struct TransformerClass {
   std::string_view name;
@@ -124,12 +245,21 @@ void check_describable(const ModelConfig& model) {
 bool is_transformer_of(const DiffusersConfig& config, const models::Family& family) {
   const auto kind = config.get<std::string>("_class_name", "");
   return kind == family.diffusers->class_name ||
-         (kind == kOldClass && !family.is_video &&
+         (kind == kOldClass && !family.is_video && !is_multimodal(family) &&
           config.get<std::string>("norm_type", "") ==
               class_named(family.diffusers->class_name).norm_type);
 }
 
 std::string transformer_keys(const DiffusersConfig& config, const models::Family& family) {
+  if (is_multimodal(family)) {
+    json model =
+        family.diffusers->class_name == kSd3Class ? sd3_recipe(config) : flux_recipe(config);
+    model.update({{"architecture", family.key},
+                  {"mlp_ratio", kMlpRatio},
+                  {"learn_sigma", false},
+                  {"compression", 8}});
+    return model.dump();
+  }
   const TransformerClass& its = class_named(family.diffusers->class_name);
   const bool is_old = its.is_old || config.get<std::string>("_class_name", "") == kOldClass;
   config.require<std::string>("norm_type", its.norm_type, its.norm_type);
@@ -161,6 +291,10 @@ std::string transformer_keys(const DiffusersConfig& config, const models::Family
 }
 
 std::string describe_transformer(const ModelConfig& model, const models::Family& family) {
+  if (is_multimodal(family)) {
+    check_multimodal(model);
+    return describe_multimodal(model).dump();
+  }
   check_describable(model);
   const models::TransformerConfig& own = model.transformer;
   const TransformerClass& its = class_named(family.diffusers->class_name);

@@ -300,10 +300,15 @@ PartialSampler flow_sampler(const SamplingConfig& config, const diffusion::Recti
   const bool of_timesteps = config.sigmas == diffusion::SigmaSpacing::kTimesteps;
   if (config.method == Method::kAuto || config.method == Method::kEuler) {
     std::vector<double> times = diffusion::euler_times(schedule, config.steps);
-    if (!of_timesteps) {
-      times = diffusion::flow_sigmas(
-                  {.num_steps = config.steps, .shift = schedule.shift, .sigmas = config.sigmas})
-                  .sigmas;
+    const bool is_linspace = config.spacing == diffusion::Spacing::kLinspace;
+    if (!of_timesteps || is_linspace) {
+      times =
+          diffusion::flow_sigmas({.num_steps = config.steps,
+                                  .ends = is_linspace ? diffusion::FlowSigmas::Ends::kTrainedLevels
+                                                      : diffusion::FlowSigmas::Ends::kWhole,
+                                  .shift = schedule.shift,
+                                  .sigmas = config.sigmas})
+              .sigmas;
     }
     times.erase(times.begin(), times.begin() + first);
     const double start = times.front();

@@ -23,7 +23,7 @@ EncodedTexts TextBatchEncoder::encode(const at::Tensor& tokens, const at::Tensor
       texts.lengths.push_back(length[i]);
     }
     const models::TextStates out = encoder_.encode(texts);
-    states.push_back(models::padded_states(out, room));
+    states.push_back(models::padded_states(out, encoder_.num_states(room)));
     if (out.pooled.defined()) {
       pooled.push_back(out.pooled);
     }

@@ -24,9 +24,12 @@ class TextBatchEncoder {
 
   /// Of texts with room for `length` tokens.
   [[nodiscard]] data::TextShape shape_of(int64_t length) const {
-    return {
-        .length = length, .channels = encoder_.width(), .pooled_channels = encoder_.pooled_width()};
+    return {.length = encoder_.num_states(length),
+            .channels = encoder_.width(),
+            .pooled_channels = encoder_.pooled_width()};
   }
+  /// States of a text of so many tokens.
+  [[nodiscard]] int64_t num_states(int64_t tokens) const { return encoder_.num_states(tokens); }
 
   /// tokens: int64 [B, L] on the host, of which the first lengths[i] of row i count. The result
   /// lies where the encoder does. Errors of TextEncoder::encode().

@@ -19,10 +19,12 @@
 #include "kinora/io/file.h"
 #include "kinora/models/text_encoders/joint_text_encoder.h"
 #include "kinora/models/text_encoders/open_clip_names.h"
+#include "kinora/models/text_encoders/t5_with_clips.h"
 #include "kinora/pipelines/diffusers_config.h"
 #include "kinora/pipelines/shared_blocks.h"
 #include "kinora/pipelines/staged_copies.h"
 #include "kinora/pipelines/streamed_blocks.h"
+#include "kinora/pipelines/tokenizer_folder.h"
 #include "kinora/tokenizers/tokenizer.h"
 
 namespace kinora::pipelines {
@@ -276,18 +278,22 @@ Part part_at(const fs::path& path, const std::string& prefix) {
 
 /// What SDXL reads of its encoders.
 constexpr models::TextLayer kLayerOfSdxl = {.before_last = 1, .normed = false};
+/// Of Stable Diffusion 3, that are read as one.
+constexpr size_t kMostParts = 3;
 /// What the second one reads behind a text's end, as published: "!".
 constexpr int64_t kSdxlPadding = 0;
 
-/// One of SDXL's encoders: a folder of its own, or in a file the keys that begin so.
-struct SdxlPart {
+/// One of several encoders that are read as one: a folder of its own, or in a file the keys that
+/// begin so.
+struct JointPart {
   fs::path path;
   std::string prefix;
 };
 
-/// The encoders of SDXL or, one alone, of its refiner, in a folder or a file; else none.
-std::vector<SdxlPart> sdxl_parts(const fs::path& path) {
-  std::vector<SdxlPart> parts;
+/// The encoders of SDXL, of Flux and Stable Diffusion 3 or, one alone, of SDXL's refiner, in a
+/// folder or a file; else none.
+std::vector<JointPart> joint_parts(const fs::path& path) {
+  std::vector<JointPart> parts;
   if (fs::is_regular_file(path)) {
     const WeightsFile file = WeightsFile::open(path, /*averaged=*/false);
     for (const Place& place : places_in(file.names(), std::string(kSdxlEncoders))) {
@@ -295,17 +301,15 @@ std::vector<SdxlPart> sdxl_parts(const fs::path& path) {
     }
   } else if (fs::is_regular_file(path / "text_encoder_2/config.json") &&
              !fs::is_regular_file(path / "config.json")) {
-    KINORA_CHECK(!fs::exists(path / "text_encoder_3"), kConfig, "[text encoder] ", path,
-                 " has three text encoders, which Kinora does not take as one. Hint: name the "
-                 "folder of one of them");
-    for (const char* name : {"text_encoder", "text_encoder_2"}) {
+    for (size_t i = 0; i < kMostParts; ++i) {
+      const std::string name = models::T5WithClips::child_name(i);
       if (fs::is_regular_file(path / name / "config.json")) {
         parts.push_back({path / name, ""});
       }
     }
   }
-  KINORA_CHECK(parts.size() <= 2, kConfig, "[text encoder] ", path,
-               " must have SDXL's two text encoders, or one, got ", parts.size());
+  KINORA_CHECK(parts.size() <= kMostParts, kConfig, "[text encoder] ", path, " must have up to ",
+               kMostParts, " text encoders, got ", parts.size());
   return parts;
 }
 
@@ -314,12 +318,27 @@ TextEncoderConfig config_in(const fs::path& folder) {
   return parse_text_encoder_config(io::read_text(config, kMaxConfigBytes), config.string());
 }
 
-models::ClipTextConfig clip_of(const SdxlPart& part) {
-  const TextEncoderConfig config =
-      part.prefix.empty() ? config_in(part.path) : part_at(part.path, part.prefix).config;
+TextEncoderConfig config_of(const JointPart& part) {
+  return part.prefix.empty() ? config_in(part.path) : part_at(part.path, part.prefix).config;
+}
+
+/// The T5 behind CLIPs; nothing where there is none.
+std::optional<models::T5Config> last_t5(const std::vector<JointPart>& parts) {
+  if (parts.size() < 2) {
+    return std::nullopt;
+  }
+  const TextEncoderConfig config = config_of(parts.back());
+  const auto* const t5 = std::get_if<models::T5Config>(&config);
+  return t5 == nullptr ? std::nullopt : std::optional(*t5);
+}
+
+models::ClipTextConfig clip_of(const JointPart& part) {
+  const TextEncoderConfig config = config_of(part);
   const auto* const clip = std::get_if<models::ClipTextConfig>(&config);
-  KINORA_CHECK(clip != nullptr, kConfig, "[text encoder] ", part.path,
-               " must be a CLIP, as SDXL's, got a T5. Hint: name the folder of one of them");
+  KINORA_CHECK(
+      clip != nullptr, kConfig, "[text encoder] ", part.path,
+      " must be a CLIP, as SDXL's and those before the T5 of Flux and Stable Diffusion 3, got "
+      "a T5. Hint: name the folder of one of them");
   return *clip;
 }
 
@@ -340,9 +359,18 @@ int64_t second_padding(const fs::path& path) {
   return *second.pad_id();
 }
 
-/// The encoders of SDXL as one, without weights.
+/// The encoders as one, without weights.
 std::unique_ptr<models::TextEncoder> encoder_of(const fs::path& path,
-                                                const std::vector<SdxlPart>& parts) {
+                                                const std::vector<JointPart>& parts) {
+  if (const std::optional<models::T5Config> t5 = last_t5(parts)) {
+    std::vector<models::ClipTextConfig> clips;
+    for (size_t i = 0; i + 1 < parts.size(); ++i) {
+      clips.push_back(clip_of(parts[i]));
+    }
+    return std::make_unique<models::T5WithClips>(clips, *t5);
+  }
+  KINORA_CHECK(parts.size() <= 2, kConfig, "[text encoder] ", parts.back().path,
+               " must be a T5 behind two CLIPs, as Stable Diffusion 3's, got a CLIP");
   const models::ClipTextConfig last = clip_of(parts.back());
   KINORA_CHECK(last.projection_dim > 0, kConfig, "[text encoder] ", parts.back().path,
                " must be a CLIPTextModelWithProjection, as SDXL's, got one without");
@@ -358,11 +386,11 @@ std::unique_ptr<models::TextEncoder> encoder_of(const fs::path& path,
   return encoder;
 }
 
-Outline outline_of_sdxl(const fs::path& path, const std::vector<SdxlPart>& parts) {
+Outline outline_of_parts(const fs::path& path, const std::vector<JointPart>& parts) {
   Outline result;
   result.encoder = encoder_of(path, parts);
   for (size_t i = 0; i < parts.size(); ++i) {
-    const std::string below = parts.size() == 1 ? "" : models::JointTextEncoder::kChildren[i];
+    const std::string below = parts.size() == 1 ? "" : models::T5WithClips::child_name(i);
     Part part = part_at(parts[i].path, parts[i].prefix);
     for (auto& [key, tensor] : part.tensors) {
       result.tensors.emplace(below.empty() ? key : below + "." + key, tensor);
@@ -374,8 +402,8 @@ Outline outline_of_sdxl(const fs::path& path, const std::vector<SdxlPart>& parts
 
 Outline outline(const fs::path& path, const std::string& prefix) {
   Outline result;
-  if (const auto parts = sdxl_parts(path); !parts.empty() && prefix.empty()) {
-    result = outline_of_sdxl(path, parts);
+  if (const auto parts = joint_parts(path); !parts.empty() && prefix.empty()) {
+    result = outline_of_parts(path, parts);
   } else {
     Part part = part_at(path, prefix);
     result.encoder = make_text_encoder(part.config);
@@ -415,7 +443,7 @@ std::string fingerprint_of(const fs::path& path, const std::string& prefix) {
 }  // namespace
 
 std::unique_ptr<models::TextEncoder> described_text_encoder(const fs::path& path) {
-  if (const auto parts = sdxl_parts(path); !parts.empty()) {
+  if (const auto parts = joint_parts(path); !parts.empty()) {
     return encoder_of(path, parts);
   }
   const fs::path folder = folder_of(path);
@@ -474,7 +502,8 @@ std::vector<checkpoint::WeightedAdapter> read_text_adapters(const std::vector<st
   const Outline whole = outline(path, "");
   const std::string name = std::string(models::JointTextEncoder::kChildren[0]) + ".";
   const bool is_joint =
-      dynamic_cast<const models::JointTextEncoder*>(whole.encoder.get()) != nullptr;
+      dynamic_cast<const models::JointTextEncoder*>(whole.encoder.get()) != nullptr ||
+      whole.encoder->beside().tokens > 0;
   const std::string before = is_joint ? "" : name;
   LateTensors tensors;
   for (const auto& [key, tensor] : whole.tensors) {
@@ -498,9 +527,26 @@ std::vector<checkpoint::WeightedAdapter> read_text_adapters(const std::vector<st
   return adapters;
 }
 
+std::vector<data::TokenizerBeside> tokenizers_beside(const fs::path& path) {
+  const std::vector<JointPart> parts = joint_parts(path);
+  std::vector<data::TokenizerBeside> beside;
+  if (parts.empty() || !last_t5(parts)) {
+    return beside;
+  }
+  for (size_t i = 0; i + 1 < parts.size(); ++i) {
+    const fs::path folder = path / ("tokenizer" + (i == 0 ? "" : "_" + std::to_string(i + 1)));
+    const models::ClipTextConfig clip = clip_of(parts[i]);
+    auto tokenizer =
+        std::make_shared<const tokenizers::Tokenizer>(tokenizers::Tokenizer::load(folder));
+    check_vocabulary(*tokenizer, "the text encoder of " + parts[i].path.string(), clip.vocab_size);
+    beside.push_back({.tokenizer = std::move(tokenizer), .length = clip.max_position_embeddings});
+  }
+  return beside;
+}
+
 std::string text_encoder_fingerprint(const fs::path& path, const std::string& prefix) {
   std::string all;
-  for (const SdxlPart& part : prefix.empty() ? sdxl_parts(path) : std::vector<SdxlPart>()) {
+  for (const JointPart& part : prefix.empty() ? joint_parts(path) : std::vector<JointPart>()) {
     all += (all.empty() ? "" : "+") + fingerprint_of(part.path, part.prefix);
   }
   return all.empty() ? fingerprint_of(path, prefix) : all;

@@ -9,6 +9,7 @@
 #include "kinora/core/error.h"
 #include "kinora/core/text.h"
 #include "kinora/io/file.h"
+#include "kinora/pipelines/diffusers_config.h"
 
 namespace kinora::pipelines {
 namespace {
@@ -63,8 +64,18 @@ std::vector<fs::path> tokenizer_places(const fs::path& text_encoder) {
   constexpr std::string_view kEncoder = "text_encoder";
   const std::string name = folder.filename().string();
   const std::string number = name.starts_with(kEncoder) ? name.substr(kEncoder.size()) : "";
-  return {folder, folder / "tokenizer", folder.parent_path() / ("tokenizer" + number),
-          folder / "tokenizer_2"};  // of SDXL's refiner, which has no other
+  std::vector<fs::path> places = {folder, folder / "tokenizer",
+                                  folder.parent_path() / ("tokenizer" + number),
+                                  folder / "tokenizer_2"};  // of SDXL's refiner, without another
+  // That of the T5 behind CLIPs (Flux, Stable Diffusion 3).
+  for (const char* last : {"_2", "_3"}) {
+    const fs::path config = folder / ("text_encoder" + std::string(last)) / "config.json";
+    if (fs::is_regular_file(config) &&
+        DiffusersConfig(config).get<std::string>("model_type", "") == "t5") {
+      places.insert(places.begin(), folder / ("tokenizer" + std::string(last)));
+    }
+  }
+  return places;
 }
 
 fs::path find_tokenizer(const fs::path& text_encoder) {

@@ -1,5 +1,6 @@
 #include "kinora/train/encode_stage.h"
 
+#include <ATen/TensorOperators.h>
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -52,6 +53,7 @@ void EncodeStage::encode_texts(data::Batch& batch) const {
     pipelines::EncodedTexts encoded = texts_->encode(batch.tokens, batch.text_lengths);
     batch.text = std::move(encoded.states);
     batch.pooled = std::move(encoded.pooled);
+    batch.text_lengths = batch.text_lengths + texts_->num_states(0);
     batch.tokens.reset();
   }
 }

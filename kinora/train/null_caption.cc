@@ -37,20 +37,27 @@ void fill_null_caption(Run& run) {
     return;
   }
   data::CaptionTokens tokens = inference::caption_tokens(run.config).value();
-  tokens.max_length = null.size(0);
   std::unique_ptr<inference::FrozenTextEncoder> opened;
   if (!run.text_encoder) {  // texts come from a file
     opened = inference::open_text_encoder(run.config, tokens, run.device);
   }
+  const pipelines::TextBatchEncoder& encoder = (opened ? opened : run.text_encoder)->encoder;
+  tokens.max_length = null.size(0) - encoder.num_states(0);
   inference::Prompts prompts = inference::prompts_of_tokens({""}, tokens);
-  inference::encode(prompts, (opened ? opened : run.text_encoder)->encoder);
+  inference::encode(prompts, encoder);
   const data::Text& text = prompts.all.front().text;
   const at::Tensor states =
-      at::tensor(text.tokens).view({null.size(0), null.size(1)}).narrow(0, 0, text.length);
+      at::tensor(text.tokens).view({-1, null.size(1)}).narrow(0, 0, text.length);
   const int64_t pieces = (null.size(0) + text.length - 1) / text.length;
   null.copy_(states.repeat({pieces, 1}).narrow(0, 0, null.size(0)));
-  if (world.size() > 1) {
-    world.broadcast(null, 0);
+  const at::Tensor vector = run.trainable->model().null_vector();
+  if (vector.defined()) {
+    vector.copy_(at::tensor(text.pooled));
+  }
+  for (const at::Tensor& made : {null, vector}) {
+    if (world.size() > 1 && made.defined()) {
+      world.broadcast(made, 0);
+    }
   }
   if (run.writes()) {
     log_info("[train] captions that are dropped, and guidance, read ", text.length,

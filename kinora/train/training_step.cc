@@ -64,9 +64,7 @@ TrainingStep::MicroLoss TrainingStep::micro_loss(const MicroBatch& batch,
   diffusion::NoisedBatch noised = diffusion::noise(
       objective_, x0, {.seed = settings_.seed, .step = step, .sample_index = batch.sample_index},
       importance_,
-      {.size_shift = diffusion::size_shift(
-           objective_, static_cast<double>(size.height * model.compression),
-           static_cast<double>(size.width * model.compression), static_cast<double>(size.frames)),
+      {.size_shift = diffusion::size_shift(objective_, inference::extent_of(model, size)),
        // Frames that are given beside x_t are noised, and count, as the others.
        .frame_mask = models::shape_of(model).noises_given ? at::Tensor() : conditions.frame_mask});
   noised.place_weights = place_weights(batch.mask, x0);

@@ -49,8 +49,10 @@ class FlowReferenceTest : public testing::Test {
   [[nodiscard]] double shift(int64_t sample, bool of_image) const {
     // The published encoder makes 5 latent frames of 17.
     const int64_t latent_frames = tensor("num_frames")[sample].item<int64_t>() / 17 * 5;
-    return size_shift(open_sora(), number("height", sample), number("width", sample),
-                      of_image ? 1.0 : static_cast<double>(latent_frames));
+    return size_shift(open_sora(),
+                      {.height = number("height", sample),
+                       .width = number("width", sample),
+                       .latent_frames = of_image ? 1.0 : static_cast<double>(latent_frames)});
   }
 
   /// The loss of `output` where the frames of `frame_mask` count, and its gradient.
@@ -146,6 +148,15 @@ TEST_F(FlowReferenceTest, GuidedStepsOfTheSampler) {
   }
 }
 
+// Black Forest Labs' schedule: exp(0.5) at 256 tokens, exp(1.15) at 4096.
+TEST(SizeShiftTest, FluxShiftsByTokens) {
+  RectifiedFlow flow;
+  flow.shift_by_tokens = {0.5, 1.15};
+  EXPECT_NEAR(size_shift(flow, {.tokens = 256}), std::exp(0.5), 1e-12);
+  EXPECT_NEAR(size_shift(flow, {.tokens = 4096}), std::exp(1.15), 1e-12);
+  EXPECT_NEAR(size_shift(flow, {.tokens = 2176}), std::exp(0.825), 1e-12);
+}
+
 // Open-Sora 1.3, schedulers/rf/time_sampler.py: (num_frames - 1) // 4 frames of a clip, 1 of an
 // image; its encoder makes 5 latent frames of 17 frames, and of each 16 more.
 TEST(SizeShiftTest, OpenSora13CountsNoFirstFrameOfAChunk) {
@@ -155,10 +166,14 @@ TEST(SizeShiftTest, OpenSora13CountsNoFirstFrameOfAChunk) {
     const int64_t frames = 16 * chunks + 1;
     const double expected = std::sqrt(720.0 * 1280.0 / (512.0 * 512.0)) *
                             std::sqrt(static_cast<double>((frames - 1) / 4));
-    EXPECT_NEAR(size_shift(flow, 720, 1280, static_cast<double>(5 * chunks)), expected, 1e-12);
+    EXPECT_NEAR(
+        size_shift(
+            flow, {.height = 720, .width = 1280, .latent_frames = static_cast<double>(5 * chunks)}),
+        expected, 1e-12);
   }
-  EXPECT_NEAR(size_shift(flow, 512, 512, 1.0), 1.0, 1e-12);
-  EXPECT_NEAR(size_shift(flow, 512, 512, 7.0), std::sqrt(5.0), 1e-12);  // 21 frames
+  EXPECT_NEAR(size_shift(flow, {.height = 512, .width = 512, .latent_frames = 1.0}), 1.0, 1e-12);
+  EXPECT_NEAR(size_shift(flow, {.height = 512, .width = 512, .latent_frames = 7.0}), std::sqrt(5.0),
+              1e-12);  // 21 frames
 }
 
 }  // namespace flow_reference_test

@@ -20,19 +20,23 @@ SMALL = ["train.global_batch=2", "train.micro_batch=1", "train.device=cpu", "tra
          'autoencoder.path=""']
 SMALL_TRANSFORMER = ["model.depth=1", "model.hidden=192"]
 SMALL_CLIPS = ["model.height=16", "model.width=24", "data.height=128", "data.width=192"]
-SMALL_UNETS = {name: ["model.unet.channels=[32, 32, 32]"] for name in ("scenes-unet",)}
+SMALL_MODELS = {name: ["model.unet.channels=[32, 32, 32]"] for name in ("scenes-unet",)}
 SMALL_PICTURES = ["model.height=16", "model.width=16", "data.height=128", "data.width=128"]
 for name in ("pretrain", "finetune", "lora", "lora-8gb", "dreambooth", "textual-inversion", "controlnet", "inpaint",
              "edit"):
-    SMALL_UNETS["sd15-" + name] = ["model.unet.channels=[32, 32, 32, 32]", *SMALL_PICTURES]
-SMALL_UNETS["imagenet-256-class-unet"] = ["model.unet.channels=[32, 32, 32, 32]"]
-SMALL_UNETS["sd15-textual-inversion"] += ["model.text_encoder.layers=1"]
-SMALL_UNETS["sdxl-lora-24gb"] = ["model.unet.channels=[32, 64, 64]", "model.unet.heads=[2, 2, 2]",
+    SMALL_MODELS["sd15-" + name] = ["model.unet.channels=[32, 32, 32, 32]", *SMALL_PICTURES]
+SMALL_MODELS["imagenet-256-class-unet"] = ["model.unet.channels=[32, 32, 32, 32]"]
+SMALL_MODELS["sd15-textual-inversion"] += ["model.text_encoder.layers=1"]
+SMALL_MODELS["sdxl-lora-24gb"] = ["model.unet.channels=[32, 64, 64]", "model.unet.heads=[2, 2, 2]",
                                  "model.unet.depths=[0, 1, 1]", "model.unet.middle_depth=1", *SMALL_PICTURES]
 
 
+SMALL_MODELS["flux-lora"] = ["model.depth=1", "model.parallel_depth=1", "model.hidden=192", "model.heads=6",
+                            "model.rotary_axes=[4, 14, 14]", *SMALL_PICTURES]
+
+
 def bench(recipe, *overrides):
-    small = SMALL + SMALL_UNETS.get(recipe.stem, SMALL_TRANSFORMER)
+    small = SMALL + SMALL_MODELS.get(recipe.stem, SMALL_TRANSFORMER)
     if recipe.stem.startswith("opensora-"):
         small += SMALL_CLIPS
     return subprocess.run(

@@ -143,7 +143,7 @@ TEST_F(ConvertWeightsTest, TheOldClassNameIsReadToo) {
 
 TEST_F(ConvertWeightsTest, OtherTransformersAreRefusedByName) {
   for (const auto& [change, message] : std::vector<std::pair<json, std::string>>{
-           {{{"_class_name", "FluxTransformer2DModel"}}, "FluxTransformer2DModel"},
+           {{{"_class_name", "LuminaNextDiT2DModel"}}, "LuminaNextDiT2DModel"},
            {{{"_class_name", "Transformer2DModel"}, {"norm_type", "layer_norm"}}, "layer_norm"},
            {{{"activation_fn", "geglu"}}, "activation_fn must be \"gelu-approximate\""},
            {{{"attention_bias", false}}, "attention_bias must be true"},
@@ -390,7 +390,8 @@ TEST_F(ConvertWeightsTest, WhatDiffusersCannotDescribeIsRefused) {
   EXPECT_THAT(refused(compressed), HasSubstr("model.kv_compress must be none for diffusers"));
   models::ModelConfig clips = model;
   clips.architecture = "stdit";
-  EXPECT_THAT(refused(clips), HasSubstr("one of DiT, PixArt, LatteT2V, UNet and ClassUNet"));
+  EXPECT_THAT(refused(clips),
+              HasSubstr("one of DiT, PixArt, LatteT2V, SD3, Flux, UNet and ClassUNet"));
 }
 
 TEST_F(ConvertWeightsTest, ShardsHoldTheSame) {

@@ -28,6 +28,9 @@ inline TrainedModel with_weights_of(const TrainedModel& from, const ModelRecipe&
 inline void expect_drawn_as_its_values(const std::string& family, at::Device device, Path path,
                                        Precision precision, double tolerance = 0.0) {
   const TrainedModel trained = tiny_model(family_named(family), device, Precision::kFp32);
+  if (path == Path::kFast && !trained.model->has_fast_path()) {
+    return;
+  }
   ModelRecipe recipe = trained.recipe;
   recipe.path = path;
   recipe.precision = precision;

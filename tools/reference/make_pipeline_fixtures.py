@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/inference/data/{pixart_alpha,pixart_sigma,latte,dit,sd1,sd2,sdxl,refiner}/: tiny pipelines of random weights as
+"""Writes tests/inference/data/{pixart_alpha,pixart_sigma,latte,dit,sd1,sd2,sdxl,refiner,flux,sd3}/: tiny pipelines of random weights as
 diffusers saves them, and what diffusers draws with them. Wants torch, diffusers 0.42, transformers 5,
 beautifulsoup4, ftfy, scipy. With names as arguments it writes only those.
 
@@ -23,6 +23,9 @@ latents.NAME are those with another scheduler.
 
 Of sdxl/ and refiner/ there are two CLIPs or one, "pooled" [B + 1, P] beside the states, and "unguided" [B, 4, 8, 8]:
 the latents without a negative prompt.
+
+Of flux/ and sd3/ there are a T5 and one or two CLIPs, "pooled" [B + 1, P] beside the states, which are as many
+for each text, and two prompts.
 
 Of dit/ "labels" (metadata) are drawn, with the timestep's frequencies of the original DiT; latents.NAME are those with another scheduler, whose configuration is the
 metadata of that name. What a scheduler adds as noise is philox(SEED, b, step) here too.
@@ -84,18 +87,18 @@ def randomised(model, seed):
     return model.to(torch.bfloat16)
 
 
-def text_encoder():
-    config = transformers.T5Config(vocab_size=800, d_model=16, d_kv=4, d_ff=24, num_layers=2, num_heads=4,
+def text_encoder(width=16):
+    config = transformers.T5Config(vocab_size=800, d_model=width, d_kv=4, d_ff=24, num_layers=2, num_heads=4,
                                    feed_forward_proj="gated-gelu")
     return randomised(transformers.T5EncoderModel(config), 1)
 
 
-def autoencoder(*channels, scaling_factor):
+def autoencoder(*channels, scaling_factor, **more):
     levels = len(channels)
     return randomised(diffusers.AutoencoderKL(
         block_out_channels=channels, down_block_types=("DownEncoderBlock2D",) * levels,
         up_block_types=("UpDecoderBlock2D",) * levels, latent_channels=4, norm_num_groups=2, layers_per_block=1,
-        scaling_factor=scaling_factor, sample_size=8 << (levels - 1)), 3)
+        scaling_factor=scaling_factor, sample_size=8 << (levels - 1), **more), 3)
 
 
 def components():
@@ -298,6 +301,76 @@ def write_sdxl(name, pipeline_class, scheduler, negative, unet, **options):
     report(name, folder, tensors)
 
 
+def write_multimodal(name, pipeline_class, scheduler, negative, clips):
+    """Flux and Stable Diffusion 3: `clips` CLIPs, then a T5."""
+    def part(kind, number):
+        return kind + (f"_{number + 1}" if number else "")
+
+    is_flux = clips == 1
+    encoders, tokenizers = {}, {}
+    for i in range(clips):
+        config = transformers.CLIPTextConfig(
+            vocab_size=1064, num_hidden_layers=3, num_attention_heads=2, intermediate_size=24, bos_token_id=1062,
+            max_position_embeddings=77, hidden_size=16 - 4 * i, projection_dim=16 - 6 * i,
+            hidden_act="gelu" if i else "quick_gelu", eos_token_id=2 if i else 1063)
+        kind = transformers.CLIPTextModel if is_flux else transformers.CLIPTextModelWithProjection
+        encoders[part("text_encoder", i)] = randomised(kind(config), 1 + 3 * i)
+        tokenizers[part("tokenizer", i)] = ("clip", transformers.CLIPTokenizer)
+    encoders[part("text_encoder", clips)] = text_encoder(16 if is_flux else 32)
+    tokenizers[part("tokenizer", clips)] = ("t5_json", transformers.T5TokenizerFast)
+    if is_flux:
+        transformer = diffusers.FluxTransformer2DModel(
+            in_channels=16, num_layers=2, num_single_layers=2, attention_head_dim=16, num_attention_heads=2,
+            joint_attention_dim=16, pooled_projection_dim=16, guidance_embeds=True, axes_dims_rope=(4, 6, 6))
+    else:
+        transformer = diffusers.SD3Transformer2DModel(
+            sample_size=8, patch_size=2, in_channels=4, out_channels=4, num_layers=3, attention_head_dim=8,
+            num_attention_heads=2, joint_attention_dim=32, caption_projection_dim=16, pooled_projection_dim=26,
+            pos_embed_max_size=6, qk_norm="rms_norm", dual_attention_layers=(0,))
+    parts = encoders | {"transformer": randomised(transformer, 2), "scheduler": scheduler,
+                        "vae": autoencoder(4, 4, 8, 8, scaling_factor=0.3611, shift_factor=0.1159,
+                                           use_quant_conv=False, use_post_quant_conv=False)}
+    folder = save_parts(name, parts)
+    made = {}
+    for key, (files, kind) in tokenizers.items():
+        shutil.copytree(TESTS / "tokenizers/data" / files, folder / key)
+        if key == "tokenizer_2" and not is_flux:  # padded as OpenCLIP does it
+            for file in ("tokenizer_config.json", "special_tokens_map.json"):
+                values = json.loads((folder / key / file).read_text())
+                values["pad_token"] = "!"
+                (folder / key / file).write_text(json.dumps(values))
+        made[key] = kind.from_pretrained(folder / key)
+    nothing = {"image_encoder": None, "feature_extractor": None}
+    pipeline_class(**parts, **made, **nothing).save_config(folder)
+
+    pipeline = open_pipeline(pipeline_class, folder)
+    prompts = ["a red circle", "two green stars " * 110]
+    noise = initial_noise(len(prompts), 4, 8, 8)
+
+    def draw(output_type):
+        options = {"num_inference_steps": 4, "height": 64, "width": 64, "output_type": output_type}
+        if is_flux:
+            packed = pipeline._pack_latents(noise, len(prompts), 4, 8, 8)
+            drawn = pipeline(prompts, latents=packed, guidance_scale=3.5, **options).images
+            return pipeline._unpack_latents(drawn, 64, 64, 8) if output_type == "latent" else drawn
+        return pipeline(prompts, negative_prompt=[negative] * len(prompts), latents=noise.clone(),
+                        guidance_scale=7.0, **options).images
+
+    with torch.no_grad():
+        if is_flux:
+            states, pooled, _ = pipeline.encode_prompt(prompts + [negative], None)
+        else:
+            states, _, pooled, _ = pipeline.encode_prompt(prompts + [negative], None, None,
+                                                          do_classifier_free_guidance=False)
+        tensors = {"noise": noise, "states": states.flatten(0, 1),
+                   "lengths": torch.full([len(states)], states.shape[1]), "pooled": pooled,
+                   "latents": draw("latent"), "pictures": draw("pt").half()}
+    tensor_file.save(folder / "drawn.safetensors", tensors,
+                     {"kinora_fixture": "pipeline", "version": "1", "seed": str(SEED), "negative": negative,
+                      "prompts": json.dumps(prompts)})
+    report(name, folder, tensors)
+
+
 # The configurations of a folder of DiT, by the name of what is drawn.
 SCHEDULERS = {
     "ddpm": (diffusers.DDPMScheduler, {"clip_sample": False}),
@@ -417,7 +490,8 @@ def write_dit(name):
 if __name__ == "__main__":
     torch.set_num_threads(1)
     diffusers.logging.set_verbosity_error()
-    wanted = sys.argv[1:] or ["pixart_alpha", "pixart_sigma", "latte", "dit", "sd1", "sd2", "sdxl", "refiner"]
+    wanted = sys.argv[1:] or ["pixart_alpha", "pixart_sigma", "latte", "dit", "sd1", "sd2", "sdxl", "refiner", "flux",
+                              "sd3"]
     # As the published PixArt-XL-2 have it.
     if "pixart_alpha" in wanted:
         write("pixart_alpha", diffusers.PixArtAlphaPipeline, "t5_json",
@@ -453,3 +527,10 @@ if __name__ == "__main__":
                     "up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D"), "transformer_layers_per_block": 2,
                     "projection_class_embeddings_input_dim": 10 + 5 * 4}, requires_aesthetics_score=True,
                    force_zeros_for_empty_prompt=False, add_watermarker=False)
+    # As the published dev and 3.5 medium.
+    if "flux" in wanted:
+        write_multimodal("flux", diffusers.FluxPipeline,
+                         diffusers.FlowMatchEulerDiscreteScheduler(shift=3.0, use_dynamic_shifting=True), "", 1)
+    if "sd3" in wanted:
+        write_multimodal("sd3", diffusers.StableDiffusion3Pipeline,
+                         diffusers.FlowMatchEulerDiscreteScheduler(shift=3.0), "blurry, of low quality", 2)

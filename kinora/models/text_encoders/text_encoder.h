@@ -49,6 +49,12 @@ struct TextStates {
 /// or longer; 0: that of the longest. kShape for a shorter one.
 [[nodiscard]] at::Tensor padded_states(const TextStates& states, int64_t length = 0);
 
+/// What other vocabularies add to a text.
+struct TokensBeside {
+  int64_t tokens = 0;  ///< behind its own
+  int64_t states = 0;  ///< before those of its own tokens
+};
+
 /// Says that the parameters of a block are read from now on (`begins`), or no longer.
 using TextBlockHook = std::function<void(int64_t block, bool begins)>;
 
@@ -77,6 +83,12 @@ class TextEncoder : public nn::Module {
   /// Tokens that it takes at once; longer texts come in pieces of so many (tokenizers/pieces.h).
   /// Nothing: texts of any length.
   [[nodiscard]] virtual std::optional<int64_t> piece() const { return std::nullopt; }
+  /// Of an encoder of several vocabularies: what each text has beside the tokens of the first.
+  [[nodiscard]] virtual TokensBeside beside() const { return {}; }
+  /// States of a text of so many tokens.
+  [[nodiscard]] int64_t num_states(int64_t tokens) const {
+    return tokens - beside().tokens + beside().states;
+  }
   /// What the paths of a block's parameters begin with: "encoder.block.3.".
   [[nodiscard]] virtual std::string block_path(int64_t block) const = 0;
   /// The tables of its vocabularies, which may lie on the CPU while the rest is on a GPU, in any

@@ -294,17 +294,12 @@ std::optional<nn::Naming> find_latte_t2v_naming(const std::vector<std::string>& 
 nn::Naming mmdit_naming(const ModelConfig& config) {
   const TransformerConfig& own = config.transformer;
   const int64_t width = own.hidden;
-  nn::Naming naming = naming_of_mmdit(
+  return naming_of_mmdit(
       {.depth = own.depth,
        .parallel_depth = own.parallel_depth,
        .second_attention = {own.second_attention.begin(), own.second_attention.end()},
        .is_rotary = !own.rotary_axes.empty(),
        .linear1_rows = {width, width, width, own.mlp_hidden()}});
-  naming.front().shape = {width, config.in_channels, own.patch, own.patch};
-  if (!own.rotary_axes.empty()) {
-    naming.front().shape = {width, config.in_channels * own.patch * own.patch};
-  }
-  return naming;
 }
 
 std::optional<nn::Naming> find_sd3_naming(const std::vector<std::string>& names) {

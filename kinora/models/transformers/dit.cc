@@ -50,6 +50,9 @@ PatchEmbed::Projection::Projection(const ModelConfig& config, int64_t dims)
            .grad = {}} {
   if (dims == 3) {
     weight.shape.insert(weight.shape.begin() + 2, config.transformer.patch_frames);
+  } else if (dims == 1) {
+    weight.shape = {config.transformer.hidden,
+                    config.in_channels * config.transformer.patch_volume()};
   }
   add_parameter("weight", weight);
   add_parameter("bias", bias);

@@ -20,7 +20,8 @@ namespace kinora::models {
 // NOLINTBEGIN(readability-identifier-naming)
 
 /// Projects patches, fp32: [..., values of a patch] -> [..., C]. Key: proj, whose weight has the
-/// shape of the original's convolution: of 2 dims [C, channels, P, P], of 3 [C, channels, p, P, P].
+/// shape of the original's convolution: of 2 dims [C, channels, P, P], of 3 [C, channels, p, P, P],
+/// of 1 that of a linear, [C, channels p P P].
 class PatchEmbed : public nn::Module {
  public:
   PatchEmbed(const ModelConfig& config, int64_t dims);

@@ -38,6 +38,11 @@ bool has_table(const TransformerConfig& config) {
   return config.rotary_axes.empty();
 }
 
+/// Dims of the weights that embed patches: Flux' are linears.
+int64_t patch_dims(const TransformerConfig& config) {
+  return has_table(config) ? 2 : 1;
+}
+
 /// For the embedder of given frames: which ones they are, and what they show.
 ModelConfig of_given(ModelConfig config) {
   config.in_channels += 1;
@@ -79,7 +84,7 @@ at::Tensor joint_angles(const TransformerConfig& config, const Grid& grid, int64
 
 MMDiT::MMDiT(const ModelConfig& config)
     : BlockModel(config),
-      x_embedder(config, 3),
+      x_embedder(config, patch_dims(config.transformer)),
       t_embedder(config.transformer.hidden, config.time_scale),
       context_embedder(config.text_channels, config.transformer.hidden,
                        nn::Init::xavier_uniform(config.text_channels, config.transformer.hidden)),
@@ -91,7 +96,7 @@ MMDiT::MMDiT(const ModelConfig& config)
   const TransformerConfig& own = config.transformer;
   add_child("x_embedder", x_embedder);
   if (own.given_embedders) {
-    add_child("cond_embedder", cond_embedder.emplace(of_given(config), 3));
+    add_child("cond_embedder", cond_embedder.emplace(of_given(config), patch_dims(own)));
     set_init(*cond_embedder, {"proj.weight"}, nn::Init::zero());
   }
   add_child("t_embedder", t_embedder);
@@ -100,6 +105,8 @@ MMDiT::MMDiT(const ModelConfig& config)
   }
   if (config.pooled_channels > 0) {
     add_child("y_embedder", y_embedder.emplace(config.pooled_channels, own.hidden));
+    null_pooled = at::zeros({config.pooled_channels}, at::kFloat);
+    add_buffer("null_pooled", null_pooled);
   }
   if (config.text_encoder.any()) {
     add_child("text_encoder", text_encoder.emplace(config));
@@ -157,7 +164,7 @@ void MMDiT::resolve(ModelConfig& config, const ModelConfig& published) {
   }
   if (!is_rotary && own.position_grid == 0) {
     const Grid grid = grid_of(config);
-    own.position_grid = std::max(grid.rows, grid.columns);
+    own.position_grid = 2 * std::max(grid.rows, grid.columns);
   }
   KINORA_CHECK(
       own.rotary_axes.empty() ||
@@ -219,8 +226,9 @@ at::Tensor MMDiT::condition(const at::Tensor& t, const diffusion::Conditions& co
                config().pooled_channels, "]",
                pooled.defined() ? ", got " + c10::str(pooled.sizes()) : "");
   const at::Tensor& null = conditions.null_text;
-  return c +
-         y_embedder->forward(null.defined() ? at::where(null.unsqueeze(1), 0.0, pooled) : pooled);
+  return c + y_embedder->forward(
+                 null.defined() ? at::where(null.unsqueeze(1), null_pooled, pooled.to(at::kFloat))
+                                : pooled);
 }
 
 at::Tensor MMDiT::embed_text(const diffusion::Conditions& conditions) const {

@@ -24,6 +24,7 @@ class MMDiT : public BlockModel {
 
   void to_device(const at::Device& device) override;
   [[nodiscard]] at::Tensor null_caption() const override;
+  [[nodiscard]] at::Tensor null_vector() const override { return null_pooled; }
 
  private:
   /// Needs text, and pooled where the model has pooled_channels. x_t: [B, C, H, W], or a clip.
@@ -49,8 +50,9 @@ class MMDiT : public BlockModel {
   std::optional<VectorEmbedder> y_embedder;
   std::optional<CaptionEncoder> text_encoder;
   nn::Linear context_embedder;
-  at::Tensor null_text;  // [L, width of a state]
-  at::Tensor pos_embed;  // [1, G G, C]; undefined with rotary positions
+  at::Tensor null_text;    // [L, width of a state]
+  at::Tensor null_pooled;  // [width of a vector]; undefined where none is read
+  at::Tensor pos_embed;    // [1, G G, C]; undefined with rotary positions
   BlockList<JointBlock> joint_blocks;
   BlockList<ParallelBlock> single_blocks;
   FinalLayer final_layer;

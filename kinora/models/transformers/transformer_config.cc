@@ -59,7 +59,7 @@ void describe(Fields& fields, TransformerConfig& config) {
              between(0, 65536));
   fields.add("position_grid", config.position_grid,
              "sd3: side, in patches, of the table of positions, of which a picture takes the "
-             "middle; 0 = by name, or the configured size.",
+             "middle; 0 = by name, or twice the configured size.",
              between(0, 16384));
   fields.add("guidance", config.guidance,
              "flux, open_sora2: the guidance scale that a distilled model is told (dev: 3.5); 0 = "

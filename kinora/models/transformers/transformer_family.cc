@@ -108,7 +108,8 @@ ModelShape transformer_shape(const ModelConfig& config) {
           .patch = own.patch,
           .is_undivided = own.kv_compress != KvSampling::kNone,
           .noises_given = own.given_embedders,
-          .has_windows = !own.window.empty()};
+          .has_windows = !own.window.empty(),
+          .is_distilled = own.guidance > 0};
 }
 
 TransformerMacs::TransformerMacs(const ModelConfig& config)

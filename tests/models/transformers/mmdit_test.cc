@@ -23,6 +23,7 @@
 #include "kinora/io/safetensors.h"
 #include "kinora/models/families.h"
 #include "kinora/models/transformers/diffusers_names.h"
+#include "kinora/models/transformers/original_names.h"
 #include "tests/error_of.h"
 #include "tests/models/formula_values.h"
 #include "tests/ops/tensors.h"
@@ -289,6 +290,58 @@ TEST(MMDiTTest, RefusesWhatDoesNotFit) {
                 x_t = at::zeros({2, 3, 20, 8}, at::kFloat);
               }),
               HasSubstr("has positions for 9 x 9 patches"));
+}
+
+/// Keys that a naming has for a model's parameters.
+std::vector<std::string> keys_of(Model& model, const nn::Naming& naming) {
+  std::map<std::string, const nn::OtherName*> names;
+  for (const nn::OtherName& name : naming) {
+    names[name.path] = &name;
+  }
+  std::vector<std::string> keys;
+  for (const auto& [path, parameter] : model.named_parameters()) {
+    const nn::OtherName& name = *names.at(path);
+    keys.insert(keys.end(), name.keys.begin(), name.keys.end());
+  }
+  return keys;
+}
+
+// Every parameter has a name in the files of the authors, and these are found by their names.
+TEST(MMDiTTest, AuthorsNamesAreFoundAgain) {
+  for (const char* name :
+       {"mmdit_sd3", "mmdit_sd35", "mmdit_flux", "mmdit_flux_dev", "mmdit_given"}) {
+    SCOPED_TRACE(name);
+    MMDiT model(Fixture(name).config());
+    const bool is_sd3 = std::string(name).starts_with("mmdit_sd3");
+    const nn::Naming naming =
+        is_sd3 ? original_sd3_naming(model.config()) : original_flux_naming(model.config());
+    std::vector<std::string> keys = keys_of(model, naming);
+    for (const std::string prefix : {"", kModelPrefix}) {
+      std::vector<std::string> prefixed;
+      for (const std::string& key : keys) {
+        prefixed.push_back(prefix + key);
+      }
+      const auto found = find_original_naming(prefixed);
+      const bool are_ours = prefix.empty() && std::string(name) == "mmdit_sd3";
+      ASSERT_EQ(found.has_value(), !are_ours);
+      if (found) {
+        EXPECT_EQ(keys_of(model, *found), prefixed);
+      }
+    }
+  }
+  // As in flux1-dev.safetensors and sd3.5_medium.safetensors.
+  MMDiT flux(Fixture("mmdit_flux_dev").config());
+  const std::vector<std::string> keys = keys_of(flux, original_flux_naming(flux.config()));
+  for (const char* key :
+       {"img_in.weight", "time_in.in_layer.bias", "vector_in.out_layer.weight",
+        "guidance_in.in_layer.weight", "txt_in.weight", "double_blocks.1.img_mod.lin.weight",
+        "double_blocks.0.txt_attn.norm.key_norm.scale", "double_blocks.0.img_attn.qkv.bias",
+        "double_blocks.1.txt_mlp.2.bias", "single_blocks.0.modulation.lin.weight",
+        "single_blocks.1.norm.query_norm.scale", "single_blocks.1.linear2.bias",
+        "final_layer.adaLN_modulation.1.bias", "final_layer.linear.weight"}) {
+    EXPECT_THAT(keys, testing::Contains(key));
+  }
+  EXPECT_FALSE(find_original_naming({"blocks.0.attn.qkv.weight"}).has_value());
 }
 
 TEST(MMDiTTest, PublishedSizesHaveTheirParameters) {

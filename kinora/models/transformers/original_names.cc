@@ -1,0 +1,133 @@
+#include "kinora/models/transformers/original_names.h"
+
+#include <set>
+#include <string_view>
+
+namespace kinora::models {
+namespace {
+
+/// How many blocks, and what stands before their keys.
+struct Blocks {
+  int64_t depth = 0;
+  int64_t parallel_depth = 0;
+  std::string prefix = {};
+};
+
+void add(nn::Naming& naming, const std::string& path, const std::string& key) {
+  naming.push_back({path, {key}});
+}
+void add_layer(nn::Naming& naming, const std::string& path, const std::string& key) {
+  add(naming, path + ".weight", key + ".weight");
+  add(naming, path + ".bias", key + ".bias");
+}
+void add_embedder(nn::Naming& naming, const std::string& path, const std::string& key) {
+  add_layer(naming, path + ".mlp.0", key + ".in_layer");
+  add_layer(naming, path + ".mlp.2", key + ".out_layer");
+}
+
+nn::Naming flux_naming(const Blocks& its) {
+  nn::Naming naming;
+  const std::string& prefix = its.prefix;
+  add_layer(naming, "x_embedder.proj", prefix + "img_in");
+  add_layer(naming, "cond_embedder.proj", prefix + "cond_in");
+  add_embedder(naming, "t_embedder", prefix + "time_in");
+  add_embedder(naming, "guidance_embedder", prefix + "guidance_in");
+  add_embedder(naming, "y_embedder", prefix + "vector_in");
+  add_layer(naming, "context_embedder", prefix + "txt_in");
+  for (int64_t block = 0; block < its.depth; ++block) {
+    const std::string number = std::to_string(block) + ".";
+    for (const auto& [ours, theirs] :
+         {std::pair("x_block.", "img_"), std::pair("context_block.", "txt_")}) {
+      const std::string path = "joint_blocks." + number + ours;
+      const std::string key = prefix + "double_blocks." + number + theirs;
+      add_layer(naming, path + "adaLN_modulation.1", key + "mod.lin");
+      add_layer(naming, path + "attn.qkv", key + "attn.qkv");
+      add_layer(naming, path + "attn.proj", key + "attn.proj");
+      add(naming, path + "attn.q_norm.weight", key + "attn.norm.query_norm.scale");
+      add(naming, path + "attn.k_norm.weight", key + "attn.norm.key_norm.scale");
+      add_layer(naming, path + "mlp.fc1", key + "mlp.0");
+      add_layer(naming, path + "mlp.fc2", key + "mlp.2");
+    }
+  }
+  for (int64_t block = 0; block < its.parallel_depth; ++block) {
+    const std::string path = "single_blocks." + std::to_string(block) + ".";
+    const std::string key = prefix + path;
+    add_layer(naming, path + "modulation.1", key + "modulation.lin");
+    add_layer(naming, path + "linear1", key + "linear1");
+    add_layer(naming, path + "linear2", key + "linear2");
+    add(naming, path + "q_norm.weight", key + "norm.query_norm.scale");
+    add(naming, path + "k_norm.weight", key + "norm.key_norm.scale");
+  }
+  add_layer(naming, "final_layer.adaLN_modulation.1", prefix + "final_layer.adaLN_modulation.1");
+  add_layer(naming, "final_layer.linear", prefix + "final_layer.linear");
+  return naming;
+}
+
+nn::Naming sd3_naming(const Blocks& its) {
+  nn::Naming naming;
+  const std::string& prefix = its.prefix;
+  add(naming, "pos_embed", prefix + "pos_embed");
+  for (const char* layer : {"x_embedder.proj", "t_embedder.mlp.0", "t_embedder.mlp.2",
+                            "y_embedder.mlp.0", "y_embedder.mlp.2", "context_embedder",
+                            "final_layer.adaLN_modulation.1", "final_layer.linear"}) {
+    add_layer(naming, layer, prefix + layer);
+  }
+  for (int64_t block = 0; block < its.depth; ++block) {
+    for (const char* stream : {"x_block.", "context_block."}) {
+      const std::string path = "joint_blocks." + std::to_string(block) + "." + stream;
+      for (const char* layer : {"adaLN_modulation.1", "attn.qkv", "attn.proj", "attn2.qkv",
+                                "attn2.proj", "mlp.fc1", "mlp.fc2"}) {
+        add_layer(naming, path + layer, prefix + path + layer);
+      }
+      for (const char* attention : {"attn.", "attn2."}) {
+        const std::string own = path + attention;
+        add(naming, own + "q_norm.weight", prefix + own + "ln_q.weight");
+        add(naming, own + "k_norm.weight", prefix + own + "ln_k.weight");
+      }
+    }
+  }
+  return naming;
+}
+
+/// How many numbers from 0 on have a name `before` + number + `behind`.
+int64_t count(const std::set<std::string>& names, const std::string& before,
+              std::string_view behind) {
+  int64_t number = 0;
+  while (names.contains(before + std::to_string(number) + std::string(behind))) {
+    ++number;
+  }
+  return number;
+}
+
+}  // namespace
+
+nn::Naming original_sd3_naming(const ModelConfig& config) {
+  return sd3_naming({.depth = config.transformer.depth});
+}
+
+nn::Naming original_flux_naming(const ModelConfig& config) {
+  const TransformerConfig& own = config.transformer;
+  return flux_naming({.depth = own.depth, .parallel_depth = own.parallel_depth});
+}
+
+std::optional<nn::Naming> find_original_naming(const std::vector<std::string>& all) {
+  const std::set<std::string> names(all.begin(), all.end());
+  for (const char* prefix : {"", kModelPrefix}) {
+    Blocks its{.prefix = prefix};
+    its.depth = count(names, its.prefix + "double_blocks.", ".img_attn.qkv.weight");
+    if (its.depth > 0 && names.contains(its.prefix + "img_in.weight")) {
+      its.parallel_depth = count(names, its.prefix + "single_blocks.", ".linear1.weight");
+      return flux_naming(its);
+    }
+    its.depth = count(names, its.prefix + "joint_blocks.", ".x_block.attn.qkv.weight");
+    // Without a prefix and without norms of heads the names are ours.
+    const bool has_other =
+        !its.prefix.empty() || names.contains("joint_blocks.0.x_block.attn.ln_q.weight");
+    if (its.depth > 0 && has_other) {
+      return sd3_naming(its);
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace kinora::models

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kinora/models/model_config.h"
+#include "kinora/nn/naming.h"
+
+/// Keys of multimodal transformers in their authors' single files, as the paths of our modules.
+/// Other programs put kModelPrefix before them.
+namespace kinora::models {
+
+inline constexpr const char* kModelPrefix = "model.diffusion_model.";
+
+/// Stability AI's of Stable Diffusion 3: ours but for the norms of heads.
+[[nodiscard]] nn::Naming original_sd3_naming(const ModelConfig& config);
+/// Black Forest Labs' of Flux, and Open-Sora 2's, of which queries, keys and values lie in one
+/// linear (fused_qkv).
+[[nodiscard]] nn::Naming original_flux_naming(const ModelConfig& config);
+
+/// That of a file with these names; nothing if they are neither's.
+[[nodiscard]] std::optional<nn::Naming> find_original_naming(const std::vector<std::string>& names);
+
+}  // namespace kinora::models
