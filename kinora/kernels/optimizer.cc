@@ -15,6 +15,13 @@ namespace {
 constexpr int64_t kStride = 64;
 constexpr int64_t kBlock = 1024;
 
+[[gnu::always_inline]] inline void widen(int64_t count, const uint16_t* __restrict__ in,
+                                         float* __restrict__ out) {
+  for (int64_t i = 0; i < count; ++i) {
+    out[i] = widen_bf16(in[i]);
+  }
+}
+
 template <UpdateRule kRule>
 struct UpdateBody {
   [[gnu::always_inline]] static void run(const UpdateBuffers& buffers, const UpdateScalars& scalars,
@@ -147,13 +154,6 @@ struct UpdateBody {
     }
   }
 
-  [[gnu::always_inline]] static void widen(int64_t count, const uint16_t* __restrict__ in,
-                                           float* __restrict__ out) {
-    for (int64_t i = 0; i < count; ++i) {
-      out[i] = widen_bf16(in[i]);
-    }
-  }
-
   /// weight: in; what was stored afterwards.
   [[gnu::always_inline]] static void round_weights(const RandomStream& stream, int64_t place,
                                                    int64_t count, float* __restrict__ weight,
@@ -194,12 +194,33 @@ struct UpdateBody {
   }
 };
 
+template <UpdateRule kRule>
 struct DirectionBody {
-  [[gnu::always_inline]] static void run(const UpdateScalars& scalars, int64_t count,
-                                         float* __restrict__ grad, float* __restrict__ exp_avg) {
+  [[gnu::always_inline]] static void run(const UpdateBuffers& buffers, const UpdateScalars& scalars,
+                                         int64_t begin, int64_t end) {
+    float weights[kBlock];  // of what is not kept in fp32
+    for (int64_t start = begin; start < end; start += kBlock) {
+      const int64_t count = std::min(kBlock, end - start);
+      const float* weight = weights;
+      if (buffers.master != nullptr) {
+        weight = buffers.master + start;
+      } else if (directs_by_weights(kRule)) {
+        widen(count, static_cast<const uint16_t*>(buffers.compute) + start, weights);
+      }
+      direct(scalars, count, weight, buffers.grad + start, buffers.exp_avg + start,
+             has_second_moment(kRule) ? buffers.exp_avg_sq + start : nullptr);
+    }
+  }
+
+ private:
+  [[gnu::always_inline]] static void direct(const UpdateScalars& scalars, int64_t count,
+                                            const float* __restrict__ weight,
+                                            float* __restrict__ grad, float* __restrict__ exp_avg,
+                                            float* __restrict__ exp_avg_sq) {
     const UpdateScalars constants = scalars;  // no aliasing with the arrays
     for (int64_t i = 0; i < count; ++i) {
-      direct_element(constants, grad + i, exp_avg + i);
+      direct_element<kRule>(constants, weight[i], grad + i, exp_avg + i,
+                            has_second_moment(kRule) ? exp_avg_sq + i : nullptr);
     }
   }
 };
@@ -213,9 +234,17 @@ void make_directions(const UpdateBuffers& buffers, const UpdateParameters& param
 
 void make_directions(const UpdateBuffers& buffers, const UpdateParameters& parameters,
                      const StepControl& control, int64_t begin, int64_t end, InstructionSet set) {
-  if (control.skip == 0) {
-    run_simd_by<DirectionBody>(set, update_scalars(parameters, control, buffers.lr_factor),
-                               end - begin, buffers.grad + begin, buffers.exp_avg + begin);
+  if (control.skip != 0) {
+    return;
+  }
+  const UpdateScalars scalars = update_scalars(parameters, control, buffers.lr_factor);
+  const auto run = [&]<UpdateRule kRule> {
+    run_simd_by<DirectionBody<kRule>>(set, buffers, scalars, begin, end);
+  };
+  if (parameters.rule == UpdateRule::kMuon) {
+    run.template operator()<UpdateRule::kMuon>();
+  } else {
+    run.template operator()<UpdateRule::kLamb>();
   }
 }
 
@@ -247,6 +276,7 @@ void update_weights(const UpdateBuffers& buffers, const UpdateParameters& parame
       return run.template operator()<UpdateRule::kSgd>();
     case UpdateRule::kMuon:
     case UpdateRule::kAdafactor:
+    case UpdateRule::kLamb:
       return run.template operator()<UpdateRule::kMuon>();
   }
 }

@@ -45,16 +45,27 @@ enum class UpdateRule : uint8_t {
   /// moments the means of rows and columns. Gradients have become directions before update_weights
   /// (optim/factored.h).
   kAdafactor,
+  /// You et al., "Large batch optimization for deep learning: training BERT in 76 minutes", ICLR
+  /// 2020, Algorithm 2 with phi(z) = z: AdamW's direction and the weight decay together, times the
+  /// norm of the parameter over that of both, or 1 where one of them is 0. Its passes are
+  /// make_directions and update_weights, and between them directions get their length
+  /// (optim/trust_ratio.h).
+  kLamb,
 };
 
 /// Whether update_weights finds directions in place of gradients, and reads no moments.
 KINORA_HOST_DEVICE constexpr bool takes_directions(UpdateRule rule) {
-  return rule == UpdateRule::kMuon || rule == UpdateRule::kAdafactor;
+  return rule == UpdateRule::kMuon || rule == UpdateRule::kAdafactor || rule == UpdateRule::kLamb;
+}
+
+/// Whether make_directions reads weights.
+KINORA_HOST_DEVICE constexpr bool directs_by_weights(UpdateRule rule) {
+  return rule != UpdateRule::kMuon;
 }
 
 /// Whether what it updates has exp_avg_sq.
 KINORA_HOST_DEVICE constexpr bool has_second_moment(UpdateRule rule) {
-  return rule == UpdateRule::kAdamW;
+  return rule == UpdateRule::kAdamW || rule == UpdateRule::kLamb;
 }
 
 /// How moments are kept between steps.
@@ -250,13 +261,14 @@ int64_t number_chunks(std::span<UpdateBucket> buckets);
 /// The step's constants, rounded to fp32 where torch.optim.AdamW rounds them.
 struct UpdateScalars {
   float multiplier;
-  float weight_keep;   ///< 1 - lr * weight_decay
-  float weight_decay;  ///< of the gradient (kSgd)
+  float weight_keep;   ///< 1 - lr * weight_decay; kLamb: 1
+  float weight_decay;  ///< of the gradient (kSgd), of the direction (kLamb)
   float beta1;
   float beta1_complement;
   float beta2;
   float beta2_complement;
   float negative_step_size;  ///< -lr; AdamW: over bias_correction1
+  float bias_correction1;
   float bias_correction2_sqrt;
   float eps;
   float ema_keep[kMaxEmas];
@@ -269,7 +281,8 @@ KINORA_HOST_DEVICE inline UpdateScalars update_scalars(const UpdateParameters& p
   const double lr = control.lr * lr_factor;
   UpdateScalars scalars;
   scalars.multiplier = control.multiplier;
-  scalars.weight_keep = static_cast<float>(1.0 - lr * parameters.weight_decay);
+  const bool keeps_all = parameters.rule == UpdateRule::kLamb;
+  scalars.weight_keep = keeps_all ? 1.0F : static_cast<float>(1.0 - lr * parameters.weight_decay);
   scalars.weight_decay = static_cast<float>(parameters.weight_decay);
   scalars.beta1 = static_cast<float>(parameters.beta1);
   scalars.beta1_complement = static_cast<float>(1.0 - parameters.beta1);
@@ -278,6 +291,7 @@ KINORA_HOST_DEVICE inline UpdateScalars update_scalars(const UpdateParameters& p
   const bool corrects_bias = parameters.rule == UpdateRule::kAdamW;
   scalars.negative_step_size =
       static_cast<float>(-(corrects_bias ? lr / control.bias_correction1 : lr));
+  scalars.bias_correction1 = static_cast<float>(control.bias_correction1);
   scalars.bias_correction2_sqrt = static_cast<float>(control.bias_correction2_sqrt);
   scalars.eps = static_cast<float>(parameters.eps);
   for (int k = 0; k < kMaxEmas; ++k) {
@@ -287,14 +301,27 @@ KINORA_HOST_DEVICE inline UpdateScalars update_scalars(const UpdateParameters& p
   return scalars;
 }
 
-/// One element's direction by kMuon, before it is made orthogonal: the momentum of the next step,
-/// were its gradient this one's. In the order of operations of torch.optim.Muon.
-KINORA_HOST_DEVICE inline void direct_element(const UpdateScalars& scalars, float* grad,
-                                              float* exp_avg) {
+/// What the first pass of a rule makes of one element. kMuon: the direction before it is made
+/// orthogonal, which is the momentum of the next step, were its gradient this one's, in the order
+/// of operations of torch.optim.Muon. kLamb: the direction before it gets its length, in that of
+/// timm.optim.Lamb.
+/// @param exp_avg_sq  of rules that have it
+template <UpdateRule kRule>
+KINORA_HOST_DEVICE inline void direct_element(const UpdateScalars& scalars, float weight,
+                                              float* grad, float* exp_avg, float* exp_avg_sq) {
   const float g = *grad * scalars.multiplier;
-  const float m = *exp_avg + scalars.beta1_complement * (g - *exp_avg);
-  *exp_avg = m;
-  *grad = m - (m - g) * scalars.beta1_complement;
+  if constexpr (kRule == UpdateRule::kMuon) {
+    const float m = *exp_avg + scalars.beta1_complement * (g - *exp_avg);
+    *exp_avg = m;
+    *grad = m - (m - g) * scalars.beta1_complement;
+  } else {
+    const float m = *exp_avg * scalars.beta1 + g * scalars.beta1_complement;
+    const float v = *exp_avg_sq * scalars.beta2 + scalars.beta2_complement * g * g;
+    const float denominator = sqrtf(v) / scalars.bias_correction2_sqrt + scalars.eps;
+    *exp_avg = m;
+    *exp_avg_sq = v;
+    *grad = m / scalars.bias_correction1 / denominator + scalars.weight_decay * weight;
+  }
 }
 
 /// One element, in the order of operations of torch.optim.AdamW (single tensor), of the published
@@ -354,9 +381,9 @@ KINORA_HOST_DEVICE inline uint16_t round_stochastically(float value, uint32_t ra
   return static_cast<uint16_t>((stays ? bits : rounded) >> 16);
 }
 
-/// The first pass of kMuon, over elements [begin, end): exp_avg follows the gradient, and grad
-/// becomes the direction. With control.skip nothing changes. Of UpdateBuffers grad and exp_avg. By
-/// the best instruction set; or by one that this CPU has, with the same bits.
+/// The first pass of a rule that has one, over elements [begin, end): moments follow the gradient,
+/// and grad becomes the direction (direct_element). Weights stay. With control.skip nothing
+/// changes. By the best instruction set; or by one that this CPU has, with the same bits.
 void make_directions(const UpdateBuffers& buffers, const UpdateParameters& parameters,
                      const StepControl& control, int64_t begin, int64_t end);
 void make_directions(const UpdateBuffers& buffers, const UpdateParameters& parameters,

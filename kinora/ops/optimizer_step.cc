@@ -131,7 +131,7 @@ void check_call(const OptimizerBucket& bucket, const at::Tensor& control) {
 
 void check_parameters(const OptimizerBucket& bucket, const kernels::UpdateParameters& parameters) {
   KINORA_CHECK(bucket.exp_avg_sq.defined() || !kernels::has_second_moment(parameters.rule), kShape,
-               "[optimizer] adamw needs exp_avg_sq");
+               "[optimizer] the rule needs exp_avg_sq");
   KINORA_CHECK(bucket.exp_avg.defined() || kernels::takes_directions(parameters.rule), kShape,
                "[optimizer] the rule needs exp_avg");
   KINORA_CHECK(static_cast<int>(bucket.ema.size()) == parameters.num_emas, kShape,
@@ -240,6 +240,16 @@ void round_stochastically(const at::Tensor& weight, const RandomStream& stream, 
     to[i] = kernels::round_stochastically(from[i], random.word[element % 4]);
   }
   out.copy_(rounded);
+}
+
+/// In fp32: themselves, or a copy.
+at::Tensor weights_of(const OptimizerBucket& bucket) {
+  return bucket.master.defined() ? bucket.master : bucket.compute.to(at::kFloat);
+}
+
+at::Tensor denominator_of(const at::Tensor& exp_avg_sq, const kernels::UpdateParameters& parameters,
+                          const StepControl& decisions) {
+  return exp_avg_sq.sqrt().div_(decisions.bias_correction2_sqrt).add_(parameters.eps);
 }
 
 /// A pass over buckets: for all of a table by our kernel on a GPU, for a part of one on the CPU,
@@ -439,11 +449,20 @@ void make_directions_composed(const OptimizerBucket& bucket,
   check_parameters(bucket, parameters);
   check_call(bucket, control);
   const StepControl decisions = read_step_control(control);
-  if (decisions.skip == 0) {
-    bucket.grad.mul_(decisions.multiplier);
-    bucket.exp_avg.lerp_(bucket.grad, 1.0 - parameters.beta1);
-    bucket.grad.lerp_(bucket.exp_avg, parameters.beta1);
+  if (decisions.skip != 0) {
+    return;
   }
+  bucket.grad.mul_(decisions.multiplier);
+  bucket.exp_avg.lerp_(bucket.grad, 1.0 - parameters.beta1);
+  if (parameters.rule == kernels::UpdateRule::kMuon) {
+    bucket.grad.lerp_(bucket.exp_avg, parameters.beta1);
+    return;
+  }
+  bucket.exp_avg_sq.mul_(parameters.beta2)
+      .addcmul_(bucket.grad, bucket.grad, 1.0 - parameters.beta2);
+  bucket.grad.copy_(weights_of(bucket)).mul_(parameters.weight_decay);
+  bucket.grad.addcdiv_(bucket.exp_avg, denominator_of(bucket.exp_avg_sq, parameters, decisions),
+                       1.0 / decisions.bias_correction1);
 }
 
 void update_weights_composed(const OptimizerBucket& bucket,
@@ -458,7 +477,7 @@ void update_weights_composed(const OptimizerBucket& bucket,
     return;
   }
   const double lr = decisions.lr * bucket.lr_factor;
-  const at::Tensor weight = bucket.master.defined() ? bucket.master : bucket.compute.to(at::kFloat);
+  const at::Tensor weight = weights_of(bucket);
   const at::Tensor exp_avg = decoded(bucket.exp_avg, bucket.exp_avg_scales, kernels::kSignedCodes);
   const at::Tensor exp_avg_sq =
       decoded(bucket.exp_avg_sq, bucket.exp_avg_sq_scales, kernels::kUnsignedCodes);
@@ -470,9 +489,8 @@ void update_weights_composed(const OptimizerBucket& bucket,
       weight.mul_(1.0 - lr * parameters.weight_decay);
       exp_avg.lerp_(bucket.grad, 1.0 - parameters.beta1);
       exp_avg_sq.mul_(parameters.beta2).addcmul_(bucket.grad, bucket.grad, 1.0 - parameters.beta2);
-      const at::Tensor denominator =
-          exp_avg_sq.sqrt().div_(decisions.bias_correction2_sqrt).add_(parameters.eps);
-      weight.addcdiv_(exp_avg, denominator, -lr / decisions.bias_correction1);
+      weight.addcdiv_(exp_avg, denominator_of(exp_avg_sq, parameters, decisions),
+                      -lr / decisions.bias_correction1);
       break;
     }
     case kernels::UpdateRule::kLion: {
@@ -487,6 +505,9 @@ void update_weights_composed(const OptimizerBucket& bucket,
       bucket.grad.add_(weight, parameters.weight_decay);
       exp_avg.mul_(parameters.beta1).add_(bucket.grad);
       weight.add_(exp_avg, -lr);
+      break;
+    case kernels::UpdateRule::kLamb:
+      weight.add_(bucket.grad, -lr);
       break;
     case kernels::UpdateRule::kMuon:
     case kernels::UpdateRule::kAdafactor:

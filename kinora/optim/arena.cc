@@ -20,6 +20,7 @@
 #include "kinora/optim/arena_layout.h"
 #include "kinora/optim/disk_state.h"
 #include "kinora/optim/held_weights.h"
+#include "kinora/optim/optimizer.h"
 #include "kinora/optim/orthogonalise.h"
 
 namespace kinora::optim {
@@ -40,13 +41,14 @@ void check_options(const ArenaOptions& options) {
   KINORA_CHECK(options.offload >= 0.0 && options.offload <= 1.0, kConfig,
                "[arena] the share of state in the host's memory must be in [0, 1], got ",
                options.offload);
-  if (options.rule == kernels::UpdateRule::kMuon) {
-    KINORA_CHECK(options.moments == kernels::MomentFormat::kF32, kConfig,
-                 "[arena] muon keeps its moments in fp32: matrices are made of their momentum, "
-                 "whose codes of 8 bits would be rounded twice a step. Hint: optim.moments=fp32");
-    KINORA_CHECK(options.offload == 0.0, kConfig,
-                 "[arena] muon keeps its state on the device: its updates are more than the one "
-                 "pass that reads the host's memory, got a share of ",
+  if (!takes_one_pass(options.rule)) {
+    KINORA_CHECK(options.moments == kernels::MomentFormat::kF32, kConfig, "[arena] ",
+                 to_string(options.rule),
+                 " keeps its moments in fp32: its updates are more than the one pass that reads "
+                 "codes of 8 bits. Hint: optim.moments=fp32");
+    KINORA_CHECK(options.offload == 0.0, kConfig, "[arena] ", to_string(options.rule),
+                 " keeps its state on the device: its updates are more than the one pass that "
+                 "reads the host's memory, got a share of ",
                  options.offload, " to offload. Hint: optim.offload=0");
   }
   KINORA_CHECK(

@@ -174,6 +174,11 @@ struct HeldOptions {
   return rule != kernels::UpdateRule::kAdafactor;
 }
 
+/// Whether update_weights alone reads the moments.
+[[nodiscard]] constexpr bool takes_one_pass(kernels::UpdateRule rule) {
+  return rule != kernels::UpdateRule::kMuon && rule != kernels::UpdateRule::kLamb;
+}
+
 struct ArenaOptions {
   at::Device device = at::kCPU;
   at::ScalarType compute_type = at::kFloat;  ///< kFloat, kBFloat16 or kHalf

@@ -11,6 +11,7 @@
 #include "kinora/ops/optimizer_step.h"
 #include "kinora/optim/factored.h"
 #include "kinora/optim/orthogonalise.h"
+#include "kinora/optim/trust_ratio.h"
 
 namespace kinora::optim {
 
@@ -133,6 +134,8 @@ const char* to_string(kernels::UpdateRule rule) {
       return "muon";
     case kernels::UpdateRule::kAdafactor:
       return "adafactor";
+    case kernels::UpdateRule::kLamb:
+      return "lamb";
   }
   return "unknown";
 }
@@ -308,6 +311,9 @@ void Optimizer::launch_step(Arena& arena, const at::Tensor& loss) {
     ops::update_weights(matrices_, of_matrices_, control_);
   } else if (rule_ == kernels::UpdateRule::kAdafactor) {
     make_factored_directions(arena, control_);
+  } else if (rule_ == kernels::UpdateRule::kLamb) {
+    ops::make_directions(table_, parameters_, control_);
+    apply_trust_ratios(arena);
   }
   ops::update_weights(near_, parameters_, control_);
   if (on_disk_ != nullptr) {

@@ -18,11 +18,11 @@
 namespace kinora::optim {
 
 /// Every rule.
-inline constexpr std::array kUpdateRules = {kernels::UpdateRule::kAdamW, kernels::UpdateRule::kLion,
-                                            kernels::UpdateRule::kSgd, kernels::UpdateRule::kMuon,
-                                            kernels::UpdateRule::kAdafactor};
+inline constexpr std::array kUpdateRules = {
+    kernels::UpdateRule::kAdamW, kernels::UpdateRule::kLion,      kernels::UpdateRule::kSgd,
+    kernels::UpdateRule::kMuon,  kernels::UpdateRule::kAdafactor, kernels::UpdateRule::kLamb};
 
-/// "adamw", "lion", "sgd", "muon" or "adafactor": the names in recipes and checkpoints.
+/// "adamw", "lion", "sgd", "muon", "adafactor" or "lamb": the names in recipes and checkpoints.
 [[nodiscard]] const char* to_string(kernels::UpdateRule rule);
 
 /// "fp32" or "8bit".
@@ -37,11 +37,12 @@ struct OptimizerConfig {
   kernels::UpdateRule rule = kernels::UpdateRule::kAdamW;
   kernels::MomentFormat moments = kernels::MomentFormat::kF32;
   kernels::MasterFormat masters = kernels::MasterFormat::kF32;
-  double momentum = 0.95;      ///< of Muon's matrices
-  double beta1 = 0.9;          ///< of the first moment; SGD: the momentum
-  double beta2 = 0.0;          ///< of AdamW's second moment, of Lion's momentum; 0: 0.999, 0.99
-  double eps = 1e-8;           ///< AdamW, and Muon's other parameters
-  double weight_decay = 0.0;   ///< of every parameter; decoupled, but SGD's
+  double momentum = 0.95;  ///< of Muon's matrices
+  double beta1 = 0.9;      ///< of the first moment; SGD: the momentum
+  double beta2 = 0.0;      ///< of AdamW's second moment, of Lion's momentum; 0: 0.999, 0.99
+  double eps = 1e-8;       ///< AdamW, LAMB, and Muon's other parameters
+  /// Of every parameter; decoupled, but SGD's. LAMB's is a part of the direction.
+  double weight_decay = 0.0;
   double max_grad_norm = 0.0;  ///< of all gradients together; 0: no clipping
   double offload = 0.0;        ///< ArenaOptions::offload
   std::string disk = {};       ///< ArenaOptions::disk
@@ -75,11 +76,12 @@ struct OptimizerState {
 /// this rank's slices alone, with the norm of all; gradients stay as they are then. Parameters may
 /// have factors of the learning rate (nn::Parameter::lr_factor). With Muon matrices
 /// (Slot::is_matrix) take a second pass, and what lies between (orthogonalise); all else is
-/// AdamW's.
+/// AdamW's. With LAMB everything takes one, and apply_trust_ratios lies between.
 ///
-/// With our kernels on a GPU a step is five launches (more by Muon, Adafactor) that depend on
-/// nothing but addresses: the learning rate and the results go through pinned memory. So steps can
-/// be enqueued without waiting (up to kStepRing ahead), or recorded in a graph once and replayed:
+/// With our kernels on a GPU a step is five launches (more by others than AdamW, Lion, SGD) that
+/// depend on nothing but addresses: the learning rate and the results go through pinned memory. So
+/// steps can be enqueued without waiting (up to kStepRing ahead), or recorded in a graph once and
+/// replayed:
 ///
 ///   enqueue_step(arena, lr, loss)      is   begin_step(lr); launch_step(arena, loss);
 ///   a graph: launch_step recorded once;     then for each step begin_step(lr); replay;

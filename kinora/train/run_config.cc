@@ -185,12 +185,14 @@ void describe_optim(Fields& fields, optim::OptimizerConfig& optim) {
   for (const kernels::UpdateRule rule : optim::kUpdateRules) {
     rules.push_back({optim::to_string(rule), rule});
   }
-  fields.add("rule", optim.rule, std::move(rules),
-             "How weights follow their gradients. lion keeps one moment, and wants a learning rate "
-             "3 to 10 times smaller than adamw's; sgd has momentum; muon keeps one moment of the "
-             "blocks' matrices and makes their updates orthogonal, with adamw for all else; "
-             "adafactor keeps next to nothing: the means of rows and columns of squares.");
-  const auto is_muon = [&optim] { return optim.rule == kernels::UpdateRule::kMuon; };
+  fields.add(
+      "rule", optim.rule, std::move(rules),
+      "How weights follow their gradients. lion keeps one moment, and wants a learning rate "
+      "3 to 10 times smaller than adamw's; sgd has momentum; muon keeps one moment of the "
+      "blocks' matrices and makes their updates orthogonal, with adamw for all else; "
+      "adafactor keeps next to nothing: the means of rows and columns of squares; lamb makes "
+      "adamw's updates as long as each parameter, for large batches.");
+  const auto takes_one_pass = [&optim] { return optim::takes_one_pass(optim.rule); };
   std::vector<Choice<kernels::MomentFormat>> moments;
   for (const auto format : {kernels::MomentFormat::kF32, kernels::MomentFormat::k8Bit}) {
     moments.push_back({optim::to_string(format), format});
@@ -200,12 +202,11 @@ void describe_optim(Fields& fields, optim::OptimizerConfig& optim) {
            "How moments are kept: fp32, or 8bit = codes of 8 bits with a scale for each 256 of "
            "them, a quarter of the memory.")
       .check(
-          "be fp32 with optim.rule=muon, which makes directions of a whole momentum, and with "
-          "adafactor, which has no moments of that size",
-          [&optim] {
+          "be fp32 with optim.rule=muon and lamb, whose updates are more than one pass over the "
+          "moments, and with adafactor, which has no moments of that size",
+          [&optim, takes_one_pass] {
             return optim.moments == kernels::MomentFormat::kF32 ||
-                   !(optim.rule == kernels::UpdateRule::kMuon ||
-                     optim.rule == kernels::UpdateRule::kAdafactor);
+                   (takes_one_pass() && optim.rule != kernels::UpdateRule::kAdafactor);
           });
   std::vector<Choice<kernels::MasterFormat>> masters;
   for (const auto format : {kernels::MasterFormat::kF32, kernels::MasterFormat::kBF16}) {
@@ -218,11 +219,13 @@ void describe_optim(Fields& fields, optim::OptimizerConfig& optim) {
   fields.add("beta1", optim.beta1,
              "Decay of the first moment; sgd: the momentum; muon: of what is no matrix.", decay);
   fields.add("beta2", optim.beta2,
-             "Decay of adamw's second moment, of lion's momentum; 0 = 0.999, 0.99 of lion.", decay);
-  fields.add("eps", optim.eps, "adamw and muon: added to the root of the second moment.",
+             "Decay of the second moment, of lion's momentum; 0 = 0.999, 0.99 of lion.", decay);
+  fields.add("eps", optim.eps, "adamw, muon and lamb: added to the root of the second moment.",
              above(0, 1));
-  fields.add("weight_decay", optim.weight_decay,
-             "Decay of every parameter, decoupled; sgd: added to the gradient.", between(0, 1000));
+  fields.add(
+      "weight_decay", optim.weight_decay,
+      "Decay of every parameter, decoupled; sgd: added to the gradient; lamb: to the update.",
+      between(0, 1000));
   fields.add("max_grad_norm", optim.max_grad_norm,
              "Clip gradients to this global norm; 0 = no clipping.", between(0, 1e12));
   fields
@@ -230,8 +233,9 @@ void describe_optim(Fields& fields, optim::OptimizerConfig& optim) {
            "Share of the blocks whose fp32 weights, moments and averages lie in the host's memory "
            "and not in the GPU's. Updates of these take longer.",
            between(0, 1))
-      .check("be 0 with optim.rule=muon, whose updates are more than one pass over the state",
-             [&optim, is_muon] { return optim.offload == 0.0 || !is_muon(); });
+      .check(
+          "be 0 with optim.rule=muon and lamb, whose updates are more than one pass over the state",
+          [&optim, takes_one_pass] { return optim.offload == 0.0 || takes_one_pass(); });
   fields
       .add("disk", optim.disk,
            "Folder on a fast disk: the share that optim.offload says lies in a file there, without "

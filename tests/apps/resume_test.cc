@@ -79,6 +79,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"no_average", {"ema.decays=[]"}}, Case{"lion", {"optim.rule=lion"}},
         Case{"sgd", {"optim.rule=sgd", "optim.beta1=0.8", "lr.value=0.03"}},
         Case{"muon", {"optim.rule=muon"}}, Case{"adafactor", {"optim.rule=adafactor"}},
+        Case{"lamb", {"optim.rule=lamb"}},
         Case{"muon_bf16", {"optim.rule=muon", "train.precision=bf16", "optim.master=bf16"}},
         Case{"adamw_8bit", {"optim.moments=8bit"}},
         Case{"lion_8bit", {"optim.rule=lion", "optim.moments=8bit"}},

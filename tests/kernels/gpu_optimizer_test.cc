@@ -187,7 +187,9 @@ INSTANTIATE_TEST_SUITE_P(Rules, GpuUpdateRuleTest,
                          testing::Values(UpdateRule::kAdamW, UpdateRule::kLion, UpdateRule::kSgd,
                                          UpdateRule::kMuon));
 
-TEST_F(GpuOptimizerTest, DirectionsEqualTheCpuAtOddSizesAndAlignments) {
+class GpuDirectionsTest : public GpuTest, public testing::WithParamInterface<UpdateRule> {};
+
+TEST_P(GpuDirectionsTest, EqualTheCpuAtOddSizesAndAlignments) {
   for (const int64_t count : kSizes) {
     for (const size_t misalignment : {0, 1}) {
       for (const int32_t skip : {0, 1}) {
@@ -197,21 +199,29 @@ TEST_F(GpuOptimizerTest, DirectionsEqualTheCpuAtOddSizesAndAlignments) {
         start.skip = skip;
         const DeviceControl control(start);
         const DeviceArray<float> grad(host.grad, misalignment);
+        const DeviceArray<float> master(host.master, misalignment);
         const DeviceArray<float> exp_avg(host.exp_avg, misalignment);
+        const DeviceArray<float> exp_avg_sq(host.exp_avg_sq, misalignment);
         UpdateBuffers buffers;
+        buffers.master = master.data();
         buffers.grad = grad.data();
         buffers.exp_avg = exp_avg.data();
-        const UpdateParameters parameters = host.parameters(UpdateRule::kMuon);
+        buffers.exp_avg_sq = exp_avg_sq.data();
+        const UpdateParameters parameters = host.parameters(GetParam());
         make_directions(host.buffers(), parameters, start, 0, count);
         const DeviceTable table({{.buffers = buffers, .count = count}});
         ASSERT_EQ(cuda::make_directions(table.get(), parameters, control.get(), nullptr),
                   cudaSuccess);
         EXPECT_TRUE(grad.host() == host.grad) << count;
         EXPECT_TRUE(exp_avg.host() == host.exp_avg) << count;
+        EXPECT_TRUE(exp_avg_sq.host() == host.exp_avg_sq) << count;
       }
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Rules, GpuDirectionsTest,
+                         testing::Values(UpdateRule::kMuon, UpdateRule::kLamb));
 
 /// A bucket with moments in codes, or weights in bf16 alone, on the host and on the GPU.
 class FormatsRun {

@@ -4,6 +4,7 @@
 
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "kinora/core/cuda.h"
 #include "kinora/core/philox.h"
@@ -211,20 +212,29 @@ TEST_P(GpuOptimTest, StepsOfMuonEqualTheCpu) {
   EXPECT_EQ(gpu.arena.buckets()[0].grad.count_nonzero().item<int64_t>(), 0);
 }
 
-TEST_P(GpuOptimTest, StepsOfAdafactorEqualTheCpu) {
-  const OptimizerConfig adafactor{.rule = kernels::UpdateRule::kAdafactor};
-  DeviceRun cpu(at::kCPU, GetParam(), 0.25, adafactor);
-  DeviceRun gpu(at::kCUDA, GetParam(), 0.25, adafactor);
-  Optimizer on_cpu(cpu.config, cpu.arena);
-  Optimizer on_gpu(gpu.config, gpu.arena);
-  const double scale = GetParam() == at::kHalf ? 65536.0 : 1.0;
-  take_five_steps(cpu, on_cpu, gpu, on_gpu, scale);
-  expect_close(gpu.arena, cpu.arena);
-  gpu.set_gradients(5, scale);
-  gpu.arena.buckets()[1].grad[777] = std::numeric_limits<float>::infinity();
-  const at::Tensor factors = gpu.arena.buckets()[0].factors.clone();
-  EXPECT_TRUE(on_gpu.step(gpu.arena, 0.01).skipped);
-  EXPECT_TRUE(at::equal(gpu.arena.buckets()[0].factors, factors));
+TEST_P(GpuOptimTest, StepsOfRulesThatSumOverParametersEqualTheCpu) {
+  for (const kernels::UpdateRule rule :
+       {kernels::UpdateRule::kAdafactor, kernels::UpdateRule::kLamb}) {
+    SCOPED_TRACE(to_string(rule));
+    const OptimizerConfig config{.rule = rule};
+    DeviceRun cpu(at::kCPU, GetParam(), 0.25, config);
+    DeviceRun gpu(at::kCUDA, GetParam(), 0.25, config);
+    Optimizer on_cpu(cpu.config, cpu.arena);
+    Optimizer on_gpu(gpu.config, gpu.arena);
+    const double scale = GetParam() == at::kHalf ? 65536.0 : 1.0;
+    take_five_steps(cpu, on_cpu, gpu, on_gpu, scale);
+    expect_close(gpu.arena, cpu.arena);
+    gpu.set_gradients(5, scale);
+    gpu.arena.buckets()[1].grad[777] = std::numeric_limits<float>::infinity();
+    std::vector<at::Tensor> before;
+    for (const Role role : gpu.arena.state_roles()) {
+      before.push_back(gpu.arena.buckets()[0].tensor(role).clone());
+    }
+    EXPECT_TRUE(on_gpu.step(gpu.arena, 0.01).skipped);
+    for (size_t k = 0; k < before.size(); ++k) {
+      EXPECT_TRUE(at::equal(gpu.arena.buckets()[0].tensor(gpu.arena.state_roles()[k]), before[k]));
+    }
+  }
 }
 
 class GpuFormatsTest : public testing::TestWithParam<OptimizerConfig> {

@@ -682,7 +682,7 @@ TEST(OptimizerOpErrorTest, MismatchedTensorsAreNamed) {
   EXPECT_THAT(message(bad), HasSubstr("exp_avg must be"));
   bad = good;
   bad.exp_avg_sq = at::Tensor();
-  EXPECT_THAT(message(bad), HasSubstr("adamw needs exp_avg_sq"));
+  EXPECT_THAT(message(bad), HasSubstr("the rule needs exp_avg_sq"));
   bad = good;
   bad.compute = bucket.master;
   EXPECT_THAT(message(bad), HasSubstr("compute must be bf16 or fp16"));

@@ -188,7 +188,13 @@ __global__ void __launch_bounds__(kTotalThreads)
   }
 }
 
+__device__ __forceinline__ Vector load_bf16(const uint16_t* array, int64_t first) {
+  const ushort4 packed = *reinterpret_cast<const ushort4*>(array + first);
+  return {{widen_bf16(packed.x), widen_bf16(packed.y), widen_bf16(packed.z), widen_bf16(packed.w)}};
+}
+
 /// A block for each chunk.
+template <UpdateRule kRule>
 __global__ void __launch_bounds__(kThreads)
     make_directions_kernel(BucketTable table, UpdateParameters parameters,
                            const StepControl* __restrict__ control) {
@@ -196,26 +202,39 @@ __global__ void __launch_bounds__(kThreads)
   if (control->skip != 0) {
     return;
   }
-  if (threadIdx.x == 0) {
-    scalars = update_scalars(parameters, *control, 1.0);
-  }
-  __syncthreads();
   const int64_t chunk = blockIdx.x;
   const UpdateBucket& bucket = table.buckets[bucket_of(table, chunk, 0)];
-  float* grad = bucket.buffers.grad;
-  float* exp_avg = bucket.buffers.exp_avg;
+  const UpdateBuffers& buffers = bucket.buffers;
+  if (threadIdx.x == 0) {
+    scalars = update_scalars(parameters, *control, buffers.lr_factor);
+  }
+  __syncthreads();
   const int64_t begin = (chunk - bucket.first_chunk) * kBucketChunk;
   const int64_t end = min(bucket.count, begin + kBucketChunk);
   for (int64_t i = begin + threadIdx.x * kWidth; i < end; i += kThreads * kWidth) {
     const bool whole = bucket.aligned != 0 && i + kWidth <= end;
-    Vector direction = load(grad, i, end, whole);
-    Vector momentum = load(exp_avg, i, end, whole);
+    Vector weight = {};
+    Vector exp_avg_sq = {};
+    if constexpr (directs_by_weights(kRule)) {
+      weight = buffers.master != nullptr
+                   ? load(buffers.master, i, end, whole)
+                   : load_bf16(static_cast<const uint16_t*>(buffers.compute), i);
+    }
+    if constexpr (has_second_moment(kRule)) {
+      exp_avg_sq = load(buffers.exp_avg_sq, i, end, whole);
+    }
+    Vector direction = load(buffers.grad, i, end, whole);
+    Vector exp_avg = load(buffers.exp_avg, i, end, whole);
 #pragma unroll
     for (int lane = 0; lane < kWidth; ++lane) {
-      direct_element(scalars, &direction.x[lane], &momentum.x[lane]);
+      direct_element<kRule>(scalars, weight.x[lane], &direction.x[lane], &exp_avg.x[lane],
+                            &exp_avg_sq.x[lane]);
     }
-    store(grad, i, end, whole, direction);
-    store(exp_avg, i, end, whole, momentum);
+    store(buffers.grad, i, end, whole, direction);
+    store(buffers.exp_avg, i, end, whole, exp_avg);
+    if constexpr (has_second_moment(kRule)) {
+      store(buffers.exp_avg_sq, i, end, whole, exp_avg_sq);
+    }
   }
 }
 
@@ -432,11 +451,6 @@ __device__ __forceinline__ void encode(const CodedMoment& moment, const CodeMap&
   }
 }
 
-__device__ __forceinline__ Vector load_bf16(const uint16_t* array, int64_t first) {
-  const ushort4 packed = *reinterpret_cast<const ushort4*>(array + first);
-  return {{widen_bf16(packed.x), widen_bf16(packed.y), widen_bf16(packed.z), widen_bf16(packed.w)}};
-}
-
 /// Rounds the weights, and stores them.
 __device__ __forceinline__ void store_stochastically(uint16_t* array, int64_t first,
                                                      const PhiloxBlock& random, Vector* weight) {
@@ -618,6 +632,7 @@ cudaError_t launch_update(const BucketTable& table, const UpdateParameters& para
       return launch_rule<UpdateRule::kSgd, kEmas>(table, parameters, control, stream);
     case UpdateRule::kMuon:
     case UpdateRule::kAdafactor:
+    case UpdateRule::kLamb:
       return launch_rule<UpdateRule::kMuon, kEmas>(table, parameters, control, stream);
   }
   return cudaErrorInvalidValue;
@@ -661,8 +676,14 @@ cudaError_t make_directions(const BucketTable& table, const UpdateParameters& pa
   if (table.num_chunks == 0) {
     return cudaSuccess;
   }
-  make_directions_kernel<<<static_cast<unsigned>(table.num_chunks), kThreads, 0, stream>>>(
-      table, parameters, control);
+  const auto blocks = static_cast<unsigned>(table.num_chunks);
+  if (parameters.rule == UpdateRule::kMuon) {
+    make_directions_kernel<UpdateRule::kMuon>
+        <<<blocks, kThreads, 0, stream>>>(table, parameters, control);
+  } else {
+    make_directions_kernel<UpdateRule::kLamb>
+        <<<blocks, kThreads, 0, stream>>>(table, parameters, control);
+  }
   return cudaGetLastError();
 }
 
@@ -681,6 +702,7 @@ cudaError_t update_weights(const BucketTable& table, const UpdateParameters& par
         return launch_blocks<UpdateRule::kSgd>(table, parameters, control, stream);
       case UpdateRule::kMuon:
       case UpdateRule::kAdafactor:
+      case UpdateRule::kLamb:
         return launch_blocks<UpdateRule::kMuon>(table, parameters, control, stream);
     }
     return cudaErrorInvalidValue;

@@ -46,6 +46,19 @@ double recompute_factor(const RunConfig& config) {
   return blocks * kWholeBlock + (1.0 - blocks) * rest;
 }
 
+/// What the passes before update_weights move for each element, moments left out, which the rule
+/// reads and writes in one of them alone.
+double direction_bytes_of(kernels::UpdateRule rule) {
+  switch (rule) {
+    case kernels::UpdateRule::kAdafactor:
+      return 60.0;  // libtorch's calls
+    case kernels::UpdateRule::kLamb:
+      return 28.0;  // the direction, two norms, and its length
+    default:
+      return 0.0;
+  }
+}
+
 }  // namespace
 
 std::vector<BucketCost> bucket_costs(const RunConfig& config, double micro_step_s) {
@@ -107,8 +120,7 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
   const double num_moments = (kernels::has_second_moment(config.optim.rule) ? 1.0 : 0.0) +
                              (optim::keeps_first_moments(config.optim.rule) ? 1.0 : 0.0);
   const double moments = num_moments * (coded ? 1.0 : 4.0);
-  // Adafactor makes directions of gradients in several passes over them.
-  const double direction_bytes = config.optim.rule == kernels::UpdateRule::kAdafactor ? 60.0 : 0.0;
+  const double direction_bytes = direction_bytes_of(config.optim.rule);
   const bool has_masters = config.optim.masters == kernels::MasterFormat::kF32;
   const double averages = 4.0 * static_cast<double>(config.ema_decays.size());
   const double update_bytes =

@@ -169,7 +169,7 @@ TEST_P(RuleTest, CountsTheStateOfTheRealArena) {
 }
 
 INSTANTIATE_TEST_SUITE_P(MemoryPlan, RuleTest,
-                         testing::Values("adamw", "lion", "sgd", "muon", "adafactor"),
+                         testing::Values("adamw", "lion", "sgd", "muon", "adafactor", "lamb"),
                          [](const auto& info) { return std::string(info.param); });
 
 // The matrices of blocks, nearly all of the model, keep one moment, or their rows and columns.

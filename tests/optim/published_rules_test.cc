@@ -8,6 +8,7 @@
 
 #include <fstream>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <tuple>
@@ -24,7 +25,7 @@
 #include "tests/tolerances.h"
 
 namespace kinora::optim {
-namespace matrix_rules_test {
+namespace published_rules_test {
 
 using kernels::MasterFormat;
 using kernels::MomentFormat;
@@ -34,18 +35,17 @@ using testing::HasSubstr;
 
 /// What the published program of a rule does.
 const json& fixture(UpdateRule rule) {
-  const auto read = [](const std::string& name) {
-    std::ifstream file(source_path("tests/optim/data/" + name + ".json"));
-    return json::parse(file);
-  };
-  static const json kMuon = read("muon");
-  static const json kAdafactor = read("adafactor");
-  return rule == UpdateRule::kMuon ? kMuon : kAdafactor;
+  static std::map<UpdateRule, json> fixtures;
+  if (const auto known = fixtures.find(rule); known != fixtures.end()) {
+    return known->second;
+  }
+  std::ifstream file(source_path("tests/optim/data/" + std::string(to_string(rule)) + ".json"));
+  return fixtures.emplace(rule, json::parse(file)).first->second;
 }
 
 /// The parameters of the fixture, in a bucket for the embedder and one for the block.
-struct MatrixRun {
-  explicit MatrixRun(UpdateRule rule, ArenaOptions options = {})
+struct RuleRun {
+  explicit RuleRun(UpdateRule rule, ArenaOptions options = {})
       : data(fixture(rule)), arena(make_arena(rule, std::move(options))) {
     for (const auto& [path, shape] : data["shapes"].items()) {
       arena.load_parameter(path, value_of(data["initial"], path));
@@ -111,7 +111,7 @@ struct MatrixRun {
   }
 };
 
-class MatrixRuleTest : public testing::TestWithParam<std::tuple<UpdateRule, MasterFormat>> {
+class WholeRuleTest : public testing::TestWithParam<std::tuple<UpdateRule, MasterFormat>> {
  protected:
   [[nodiscard]] static UpdateRule rule() { return std::get<0>(GetParam()); }
   [[nodiscard]] static ArenaOptions options() {
@@ -121,18 +121,18 @@ class MatrixRuleTest : public testing::TestWithParam<std::tuple<UpdateRule, Mast
     return options;
   }
   [[nodiscard]] static OptimizerConfig config() {
-    OptimizerConfig config = MatrixRun::config(rule());
+    OptimizerConfig config = RuleRun::config(rule());
     config.masters = std::get<1>(GetParam());
     config.max_grad_norm = 0.0;  // the norm is summed in the order of the slices
     return config;
   }
 };
 
-class PublishedMatrixRuleTest : public testing::TestWithParam<UpdateRule> {};
+class PublishedRuleTest : public testing::TestWithParam<UpdateRule> {};
 
-TEST_P(PublishedMatrixRuleTest, ItsStepsAreItsOwn) {
-  MatrixRun run(GetParam());
-  Optimizer optimizer(MatrixRun::config(GetParam()), run.arena);
+TEST_P(PublishedRuleTest, ItsStepsAreItsOwn) {
+  RuleRun run(GetParam());
+  Optimizer optimizer(RuleRun::config(GetParam()), run.arena);
   for (const json& step : run.data["steps"]) {
     run.set_gradients(step);
     optimizer.step(run.arena, run.data["lr"]);
@@ -154,12 +154,13 @@ TEST_P(PublishedMatrixRuleTest, ItsStepsAreItsOwn) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Rules, PublishedMatrixRuleTest,
-                         testing::Values(UpdateRule::kMuon, UpdateRule::kAdafactor),
+INSTANTIATE_TEST_SUITE_P(Rules, PublishedRuleTest,
+                         testing::Values(UpdateRule::kMuon, UpdateRule::kAdafactor,
+                                         UpdateRule::kLamb),
                          [](const auto& info) { return std::string(to_string(info.param)); });
 
 TEST(MuonTest, MatricesHaveNoSecondMoment) {
-  const MatrixRun run(UpdateRule::kMuon);
+  const RuleRun run(UpdateRule::kMuon);
   const Bucket& embedders = run.arena.buckets()[0];
   EXPECT_EQ(embedders.exp_avg_sq.numel(), embedders.numel);
   const Bucket& block = run.arena.buckets()[1];
@@ -195,7 +196,7 @@ TEST(MuonTest, DirectionsAreOrthogonal) {
 }
 
 TEST(AdafactorTest, MatricesKeepTheirRowsAndColumns) {
-  const MatrixRun run(UpdateRule::kAdafactor);
+  const RuleRun run(UpdateRule::kAdafactor);
   const Bucket& block = run.arena.buckets()[1];
   EXPECT_FALSE(block.exp_avg.defined());
   EXPECT_FALSE(block.exp_avg_sq.defined());
@@ -219,14 +220,14 @@ void expect_same_part(const Arena& whole, const Arena& part, const std::string& 
   }
 }
 
-TEST_P(MatrixRuleTest, RanksThatDivideStateChangeNothing) {
+TEST_P(WholeRuleTest, RanksThatDivideStateChangeNothing) {
   for (const int ranks : {2, 4}) {
     comm::run_on_ranks(ranks, [](const comm::Group& world) {
       for (const int stage : {1, 2, 3}) {
-        MatrixRun whole(rule(), options());
+        RuleRun whole(rule(), options());
         ArenaOptions divided_options = options();
         divided_options.sharding = {.group = world, .stage = stage};
-        MatrixRun divided(rule(), divided_options);
+        RuleRun divided(rule(), divided_options);
         Optimizer optimizer(config(), whole.arena);
         Optimizer of_slices(config(), divided.arena);
         for (uint32_t step = 0; step < 3; ++step) {
@@ -242,7 +243,7 @@ TEST_P(MatrixRuleTest, RanksThatDivideStateChangeNothing) {
           of_slices.step(divided.arena, 0.01);
         }
         for (const nn::NamedParameter& named : whole.parameters.named()) {
-          // Adafactor's means are sums over slices; roundings tip weights in bf16 to a neighbour.
+          // Norms and means are sums over slices; roundings tip weights in bf16 to a neighbour.
           const bool tips = std::get<1>(GetParam()) == MasterFormat::kBF16;
           const double sums = tips ? 1.0 / 128 : tolerance::kFewRoundings;
           expect_same_part(whole.arena, divided.arena, named.path,
@@ -254,8 +255,7 @@ TEST_P(MatrixRuleTest, RanksThatDivideStateChangeNothing) {
 }
 
 /// Three steps of both, from number `first` on, on the same gradients, leave the same bits.
-void expect_same_steps(MatrixRun& a, Optimizer& of_a, MatrixRun& b, Optimizer& of_b,
-                       uint32_t first) {
+void expect_same_steps(RuleRun& a, Optimizer& of_a, RuleRun& b, Optimizer& of_b, uint32_t first) {
   for (uint32_t step = first; step < first + 3; ++step) {
     a.set_gradients(step);
     b.set_gradients(step);
@@ -267,9 +267,9 @@ void expect_same_steps(MatrixRun& a, Optimizer& of_a, MatrixRun& b, Optimizer& o
   }
 }
 
-TEST_P(MatrixRuleTest, ARestoredRunGoesOnWithTheSameBits) {
-  MatrixRun whole(rule(), options());
-  MatrixRun resumed(rule(), options());
+TEST_P(WholeRuleTest, ARestoredRunGoesOnWithTheSameBits) {
+  RuleRun whole(rule(), options());
+  RuleRun resumed(rule(), options());
   Optimizer first(config(), whole.arena);
   for (uint32_t step = 0; step < 3; ++step) {
     whole.set_gradients(step);
@@ -292,16 +292,16 @@ std::string name_of(const testing::TestParamInfo<std::tuple<UpdateRule, MasterFo
   return std::string(to_string(std::get<0>(info.param))) + "_" + to_string(std::get<1>(info.param));
 }
 
-INSTANTIATE_TEST_SUITE_P(Rules, MatrixRuleTest,
-                         testing::Combine(testing::Values(UpdateRule::kMuon,
-                                                          UpdateRule::kAdafactor),
+INSTANTIATE_TEST_SUITE_P(Rules, WholeRuleTest,
+                         testing::Combine(testing::Values(UpdateRule::kMuon, UpdateRule::kAdafactor,
+                                                          UpdateRule::kLamb),
                                           testing::Values(MasterFormat::kF32, MasterFormat::kBF16)),
                          name_of);
 
-TEST_P(PublishedMatrixRuleTest, ASkippedStepLeavesEverythingButGradients) {
-  MatrixRun run(GetParam());
-  const MatrixRun untouched(GetParam());
-  Optimizer optimizer(MatrixRun::config(GetParam()), run.arena);
+TEST_P(PublishedRuleTest, ASkippedStepLeavesEverythingButGradients) {
+  RuleRun run(GetParam());
+  const RuleRun untouched(GetParam());
+  Optimizer optimizer(RuleRun::config(GetParam()), run.arena);
   run.set_gradients(0);
   run.arena.buckets()[1].grad[7] = std::numeric_limits<float>::infinity();
   EXPECT_TRUE(optimizer.step(run.arena, 0.01).skipped);
@@ -311,11 +311,13 @@ TEST_P(PublishedMatrixRuleTest, ASkippedStepLeavesEverythingButGradients) {
   EXPECT_EQ(run.arena.buckets()[1].grad.count_nonzero().item<int64_t>(), 0);
 }
 
-TEST(MuonTest, TheComposedPassesEqualTheFusedOnes) {
-  MatrixRun fused(UpdateRule::kMuon);
-  MatrixRun composed(UpdateRule::kMuon);
+class TwoPassRuleTest : public testing::TestWithParam<UpdateRule> {};
+
+TEST_P(TwoPassRuleTest, TheComposedPassesEqualTheFusedOnes) {
+  RuleRun fused(GetParam());
+  RuleRun composed(GetParam());
   kernels::UpdateParameters parameters;
-  parameters.rule = UpdateRule::kMuon;
+  parameters.rule = GetParam();
   parameters.weight_decay = 0.1;
   parameters.num_emas = 1;
   parameters.ema_decay[0] = 0.9;
@@ -323,11 +325,13 @@ TEST(MuonTest, TheComposedPassesEqualTheFusedOnes) {
   start.lr = 0.01;
   start.multiplier = 0.5F;
   const at::Tensor control = ops::make_step_control(start, at::kCPU);
-  for (const MatrixRun* run : {&fused, &composed}) {
+  for (const RuleRun* run : {&fused, &composed}) {
     run->set_gradients(0);
     const Bucket& bucket = run->arena.buckets()[1];
+    const at::Tensor second =
+        kernels::has_second_moment(GetParam()) ? bucket.exp_avg_sq : at::Tensor();
     const ops::OptimizerBucket tensors = {bucket.master, bucket.grad, bucket.exp_avg,
-                                          at::Tensor(),  bucket.ema,  at::Tensor()};
+                                          second,        bucket.ema,  at::Tensor()};
     if (run == &fused) {
       const ops::BucketTable table({tensors});
       ops::make_directions(table, parameters, control);
@@ -346,36 +350,46 @@ TEST(MuonTest, TheComposedPassesEqualTheFusedOnes) {
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(Rules, TwoPassRuleTest,
+                         testing::Values(UpdateRule::kMuon, UpdateRule::kLamb),
+                         [](const auto& info) { return std::string(to_string(info.param)); });
+
 TEST(AdafactorTest, OffloadedWeightsFollowTheSameDirections) {
   ArenaOptions options;
   options.compute_type = at::kBFloat16;
-  MatrixRun near(UpdateRule::kAdafactor, options);
+  RuleRun near(UpdateRule::kAdafactor, options);
   options.offload = 1.0;
-  MatrixRun far(UpdateRule::kAdafactor, options);
+  RuleRun far(UpdateRule::kAdafactor, options);
   EXPECT_TRUE(far.arena.buckets()[1].is_offloaded);
-  const OptimizerConfig config = MatrixRun::config(UpdateRule::kAdafactor);
+  const OptimizerConfig config = RuleRun::config(UpdateRule::kAdafactor);
   Optimizer of_near(config, near.arena);
   Optimizer of_far(config, far.arena);
   expect_same_steps(near, of_near, far, of_far, 0);
 }
 
-TEST(MatrixRuleErrorTest, WhatTheyCannotDoIsRefused) {
+TEST(WholeRuleErrorTest, WhatTheyCannotDoIsRefused) {
   const auto message = [](UpdateRule rule, const ArenaOptions& options) {
-    return error_of(ErrorKind::kConfig, [&] { const MatrixRun run(rule, options); });
+    return error_of(ErrorKind::kConfig, [&] { const RuleRun run(rule, options); });
   };
   ArenaOptions coded;
   coded.moments = MomentFormat::k8Bit;
-  EXPECT_THAT(message(UpdateRule::kMuon, coded), HasSubstr("muon keeps its moments in fp32"));
+  for (const UpdateRule rule : {UpdateRule::kMuon, UpdateRule::kLamb}) {
+    EXPECT_THAT(message(rule, coded),
+                HasSubstr(std::string(to_string(rule)) + " keeps its moments in fp32"));
+  }
   EXPECT_THAT(message(UpdateRule::kAdafactor, coded), HasSubstr("adafactor has no moments"));
   ArenaOptions far;
   far.offload = 0.5;
-  EXPECT_THAT(message(UpdateRule::kMuon, far), HasSubstr("muon keeps its state on the device"));
-  const MatrixRun run(UpdateRule::kMuon);
-  OptimizerConfig config = MatrixRun::config(UpdateRule::kMuon);
+  for (const UpdateRule rule : {UpdateRule::kMuon, UpdateRule::kLamb}) {
+    EXPECT_THAT(message(rule, far),
+                HasSubstr(std::string(to_string(rule)) + " keeps its state on the device"));
+  }
+  const RuleRun run(UpdateRule::kMuon);
+  OptimizerConfig config = RuleRun::config(UpdateRule::kMuon);
   config.momentum = 1.0;
   EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { const Optimizer optimizer(config, run.arena); }),
               HasSubstr("betas must be in [0, 1), got 1"));
 }
 
-}  // namespace matrix_rules_test
+}  // namespace published_rules_test
 }  // namespace kinora::optim
