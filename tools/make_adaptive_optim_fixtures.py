@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Writes tests/optim/data/lamb.json: what the authors' or published programs do with given gradients.
+"""Writes tests/optim/data/lamb.json and prodigy.json: what the authors' or published programs do with given gradients.
 
-  lamb  timm.optim.Lamb with bias correction, decay within the update and a trust ratio of every parameter
-        (always_adapt), as NVIDIA's apex.optimizers.FusedLAMB with use_nvlamb=True
+  lamb     timm.optim.Lamb with bias correction, decay within the update and a trust ratio of every parameter
+           (always_adapt), as NVIDIA's apex.optimizers.FusedLAMB with use_nvlamb=True
+  prodigy  prodigyopt.Prodigy with use_bias_correction and safeguard_warmup; the learning rate warms up
 
-pip install timm==1.0.19
+pip install timm==1.0.19 prodigyopt==1.1.2
 
 Gradients lead to a target, with noise, and are clipped together to norm 1; weight decay 0.05, one EMA. One matrix has
-a quarter of the learning rate.
+a quarter of the learning rate, where the program has such factors.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import pathlib
 import sys
 
 import torch
+from prodigyopt import Prodigy
 
 PARAMETERS = {
     "block.wide.weight": [4, 9],
@@ -29,7 +31,10 @@ PARAMETERS = {
     "embedder.weight": [3, 5],
 }
 MATRICES = ["block.wide.weight", "block.tall.weight", "block.conv.weight", "block.zero.weight", "embedder.weight"]
-LR = {"lamb": 0.01}
+LR = {"lamb": 0.01, "prodigy": 1.0}
+WARMUP = {"prodigy": 5}
+D0 = 0.01
+D_COEF = 1.5
 WEIGHT_DECAY = 0.05
 MAX_NORM = 1.0
 EMA = 0.9
@@ -54,6 +59,9 @@ def optimizer_of(rule, groups):
     if rule == "lamb":
         lamb = without_package("timm.optim.lamb").Lamb
         return lamb(groups, lr=LR[rule], eps=1e-8, weight_decay=WEIGHT_DECAY, max_grad_norm=None, always_adapt=True)
+    if rule == "prodigy":
+        options = {"use_bias_correction": True, "safeguard_warmup": True, "weight_decay": WEIGHT_DECAY}
+        return Prodigy(groups, lr=LR[rule], d0=D0, d_coef=D_COEF, **options)
     raise ValueError(rule)
 
 
@@ -62,9 +70,11 @@ def state_of(rule, optimizer, weights):
     state = {}
     for name, weight in weights.items():
         its = optimizer.state[weight]
-        if rule == "lamb":
-            for role in ("exp_avg", "exp_avg_sq"):
-                state.setdefault(role, {})[name] = to_list(its[role])
+        names = {"exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq"}
+        if rule == "prodigy":
+            names["s"] = "grad_sum"
+        for theirs, role in names.items():
+            state.setdefault(role, {})[name] = to_list(its[theirs])
     return state
 
 
@@ -77,7 +87,7 @@ def run(rule):
         targets[name] = torch.randn(shape, generator=generator)
     initial = {name: to_list(weight) for name, weight in weights.items()}
     averages = {name: weight.detach().clone() for name, weight in weights.items()}
-    lr_factors = {"block.tall.weight": 0.25}
+    lr_factors = {} if rule == "prodigy" else {"block.tall.weight": 0.25}
     groups = [{"params": [weight], "lr": LR[rule] * lr_factors.get(name, 1.0)} for name, weight in weights.items()]
     optimizer = optimizer_of(rule, groups)
     steps = []
@@ -87,7 +97,13 @@ def run(rule):
             weight.grad = (weight.detach() - targets[name] + noise) * (3.0 if step % 2 else 0.02)
         record = {"grads": {name: to_list(weight.grad) for name, weight in weights.items()}}
         torch.nn.utils.clip_grad_norm_(weights.values(), MAX_NORM)
+        if step < WARMUP.get(rule, 0):
+            record["lr"] = LR[rule] * (step + 1) / WARMUP[rule]
+        for group, name in zip(optimizer.param_groups, weights):
+            group["lr"] = record.get("lr", LR[rule]) * lr_factors.get(name, 1.0)
         optimizer.step()
+        if rule == "prodigy":
+            record["distance"] = optimizer.param_groups[0]["d"]
         for name, average in averages.items():
             average.mul_(EMA).add_(weights[name].detach(), alpha=1 - EMA)
         if step in (0, 1, 9, STEPS - 1):
@@ -102,6 +118,8 @@ def run(rule):
         "weight_decay": WEIGHT_DECAY,
         "max_grad_norm": MAX_NORM,
         "ema": EMA,
+        "d0": D0,
+        "d_coef": D_COEF,
         "initial": initial,
         "steps": steps,
         "state": state_of(rule, optimizer, weights),

@@ -37,6 +37,10 @@ Json state_json(const TrainingState& state) {
   if (state.optimizer.masters != kernels::MasterFormat::kF32) {
     json["optimizer"]["master"] = optim::to_string(state.optimizer.masters);
   }
+  if (state.optimizer.rule == kernels::UpdateRule::kProdigy) {
+    json["optimizer"]["distance"] = state.optimizer.distance;
+    json["optimizer"]["distance_sum"] = state.optimizer.distance_sum;
+  }
   if (state.pinned) {
     json["pinned"] = {{"versions", state.pinned->versions}, {"products", state.pinned->products}};
   }
@@ -76,6 +80,10 @@ TrainingState parse_state(const Json& json) {
   optimizer.at("skipped_steps").get_to(state.optimizer.skipped_steps);
   optimizer.at("loss_scale").get_to(state.optimizer.loss_scale);
   optimizer.at("good_steps").get_to(state.optimizer.good_steps);
+  if (state.optimizer.rule == kernels::UpdateRule::kProdigy) {
+    optimizer.at("distance").get_to(state.optimizer.distance);
+    optimizer.at("distance_sum").get_to(state.optimizer.distance_sum);
+  }
   json.at("timestep_history").get_to(state.timestep_history);
   json.at("timestep_counts").get_to(state.timestep_counts);
   json.at("config").get_to(state.config);

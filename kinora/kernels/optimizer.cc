@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 
 #include "kinora/kernels/block_codes.h"
 #include "kinora/kernels/cast.h"
@@ -207,20 +208,27 @@ struct DirectionBody {
       } else if (directs_by_weights(kRule)) {
         widen(count, static_cast<const uint16_t*>(buffers.compute) + start, weights);
       }
-      direct(scalars, count, weight, buffers.grad + start, buffers.exp_avg + start,
-             has_second_moment(kRule) ? buffers.exp_avg_sq + start : nullptr);
+      constexpr bool kIsProdigy = kRule == UpdateRule::kProdigy;
+      direct(scalars, count, weight, kIsProdigy ? buffers.base + start : nullptr,
+             buffers.grad + start, buffers.exp_avg + start,
+             has_second_moment(kRule) ? buffers.exp_avg_sq + start : nullptr,
+             kIsProdigy ? buffers.grad_sum + start : nullptr);
     }
   }
 
  private:
   [[gnu::always_inline]] static void direct(const UpdateScalars& scalars, int64_t count,
                                             const float* __restrict__ weight,
+                                            const float* __restrict__ base,
                                             float* __restrict__ grad, float* __restrict__ exp_avg,
-                                            float* __restrict__ exp_avg_sq) {
+                                            float* __restrict__ exp_avg_sq,
+                                            float* __restrict__ grad_sum) {
     const UpdateScalars constants = scalars;  // no aliasing with the arrays
+    constexpr bool kIsProdigy = kRule == UpdateRule::kProdigy;
     for (int64_t i = 0; i < count; ++i) {
-      direct_element<kRule>(constants, weight[i], grad + i, exp_avg + i,
-                            has_second_moment(kRule) ? exp_avg_sq + i : nullptr);
+      direct_element<kRule>(constants, weight[i], kIsProdigy ? base[i] : 0.0F, grad + i,
+                            exp_avg + i, has_second_moment(kRule) ? exp_avg_sq + i : nullptr,
+                            kIsProdigy ? grad_sum + i : nullptr);
     }
   }
 };
@@ -241,10 +249,15 @@ void make_directions(const UpdateBuffers& buffers, const UpdateParameters& param
   const auto run = [&]<UpdateRule kRule> {
     run_simd_by<DirectionBody<kRule>>(set, buffers, scalars, begin, end);
   };
-  if (parameters.rule == UpdateRule::kMuon) {
-    run.template operator()<UpdateRule::kMuon>();
-  } else {
-    run.template operator()<UpdateRule::kLamb>();
+  switch (parameters.rule) {
+    case UpdateRule::kMuon:
+      return run.template operator()<UpdateRule::kMuon>();
+    case UpdateRule::kLamb:
+      return run.template operator()<UpdateRule::kLamb>();
+    case UpdateRule::kProdigy:
+      return run.template operator()<UpdateRule::kProdigy>();
+    default:
+      return;  // the rule has one pass
   }
 }
 
@@ -274,6 +287,8 @@ void update_weights(const UpdateBuffers& buffers, const UpdateParameters& parame
       return run.template operator()<UpdateRule::kLion>();
     case UpdateRule::kSgd:
       return run.template operator()<UpdateRule::kSgd>();
+    case UpdateRule::kProdigy:
+      return run.template operator()<UpdateRule::kProdigy>();
     case UpdateRule::kMuon:
     case UpdateRule::kAdafactor:
     case UpdateRule::kLamb:
@@ -289,7 +304,9 @@ int64_t number_chunks(std::span<UpdateBucket> buckets) {
   for (UpdateBucket& bucket : buckets) {
     const UpdateBuffers& buffers = bucket.buffers;
     bool aligned = is_aligned(buffers.compute, 8);
-    for (const float* array : {buffers.master, buffers.grad, buffers.exp_avg, buffers.exp_avg_sq}) {
+    for (const float* array :
+         std::initializer_list<const float*>{buffers.master, buffers.grad, buffers.exp_avg,
+                                             buffers.exp_avg_sq, buffers.base, buffers.grad_sum}) {
       aligned = aligned && is_aligned(array, 16);
     }
     for (const float* array : buffers.ema) {

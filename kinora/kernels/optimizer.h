@@ -51,6 +51,13 @@ enum class UpdateRule : uint8_t {
   /// make_directions and update_weights, and between them directions get their length
   /// (optim/trust_ratio.h).
   kLamb,
+  /// Mishchenko and Defazio, "Prodigy: an expeditiously adaptive parameter-free learner", ICML
+  /// 2024,
+  /// Algorithm 4, as prodigyopt with use_bias_correction and safeguard_warmup: AdamW, whose rate is
+  /// multiplied by an estimate of the distance between the first weights and the best ones. Its
+  /// passes are make_directions, which leaves terms of the estimate in place of the gradients, and
+  /// update_weights; between them adapt_distance.
+  kProdigy,
 };
 
 /// Whether update_weights finds directions in place of gradients, and reads no moments.
@@ -65,7 +72,12 @@ KINORA_HOST_DEVICE constexpr bool directs_by_weights(UpdateRule rule) {
 
 /// Whether what it updates has exp_avg_sq.
 KINORA_HOST_DEVICE constexpr bool has_second_moment(UpdateRule rule) {
-  return rule == UpdateRule::kAdamW || rule == UpdateRule::kLamb;
+  return rule == UpdateRule::kAdamW || rule == UpdateRule::kLamb || rule == UpdateRule::kProdigy;
+}
+
+/// Whether update_weights changes the moments that it reads.
+KINORA_HOST_DEVICE constexpr bool moves_moments(UpdateRule rule) {
+  return !takes_directions(rule) && rule != UpdateRule::kProdigy;
 }
 
 /// How moments are kept between steps.
@@ -101,6 +113,14 @@ struct StepControl {
   int32_t good_steps = 0;  ///< applied steps since the loss scale last changed
   int32_t skip = 0;        ///< 1: a gradient is not finite, this step changes nothing
   int32_t padding = 0;
+  // Of kProdigy.
+  double distance = 0.0;       ///< estimated, from UpdatePolicy::first_distance on
+  double step_distance = 0.0;  ///< that of this step's update; prepare_update sets it
+  double distance_sum = 0.0;   ///< the estimate's numerator: of all steps, those before decayed
+  /// Of this step, over all elements: the terms that make_directions left; the magnitudes of
+  /// grad_sum. prepare_update clears them.
+  double distance_terms = 0.0;
+  double grad_sum_norm = 0.0;
 };
 
 /// What prepare_update decides by.
@@ -113,6 +133,9 @@ struct UpdatePolicy {
   float growth_factor = 2.0F;
   float backoff_factor = 0.5F;
   int32_t growth_interval = 2000;
+  // Of kProdigy.
+  double first_distance = 1e-6;
+  double distance_factor = 1.0;
 };
 
 /// What came of a step.
@@ -125,6 +148,7 @@ struct StepReport {
   float grad_norm = 0.0F;   ///< before clipping
   float loss_scale = 1.0F;  ///< of the next backward
   int32_t skipped = 0;
+  double distance = 0.0;  ///< of kProdigy, for the next step
 };
 
 /// Steps that the host may be ahead of the device.
@@ -153,6 +177,9 @@ KINORA_HOST_DEVICE inline void prepare_update(StepControl* control, const Update
   control->grad_norm =
       static_cast<float>(sqrt(control->grad_sum_squares) * static_cast<double>(unscale));
   control->grad_sum_squares = 0.0;
+  control->step_distance = control->distance;
+  control->distance_terms = 0.0;
+  control->grad_sum_norm = 0.0;
   const bool finite = control->grad_norm <= 3.402823466e38F;  // false for NaN, too
   control->skip = finite ? 0 : 1;
   control->multiplier = unscale;
@@ -180,6 +207,31 @@ KINORA_HOST_DEVICE inline void prepare_update(StepControl* control, const Update
   }
 }
 
+/// The rate of kProdigy's update: the learning rate times the distance and AdamW's corrections.
+KINORA_HOST_DEVICE inline double prodigy_rate(const StepControl& control, double lr) {
+  return control.step_distance * lr * control.bias_correction2_sqrt / control.bias_correction1;
+}
+
+/// The decay of kProdigy's sums.
+KINORA_HOST_DEVICE inline double prodigy_decay(double beta2) {
+  return sqrt(beta2);
+}
+
+/// Between kProdigy's passes: the distance that the sums of this step show, if it is larger than
+/// what was known. With control->skip nothing changes.
+KINORA_HOST_DEVICE inline void adapt_distance(StepControl* control, const UpdatePolicy& policy) {
+  if (control->skip != 0) {
+    return;
+  }
+  const double share = control->step_distance / policy.first_distance;
+  control->distance_sum = control->distance_sum * prodigy_decay(policy.beta2) +
+                          share * prodigy_rate(*control, control->lr) * control->distance_terms;
+  if (control->grad_sum_norm > 0.0) {
+    const double estimate = policy.distance_factor * control->distance_sum / control->grad_sum_norm;
+    control->distance = estimate > control->distance ? estimate : control->distance;
+  }
+}
+
 /// Writes everything of the step's report but its number, which must follow as the last.
 /// @param loss  null: NaN.
 KINORA_HOST_DEVICE inline volatile StepReport* write_report(const StepControl& control,
@@ -192,6 +244,7 @@ KINORA_HOST_DEVICE inline volatile StepReport* write_report(const StepControl& c
   report->grad_norm = control.grad_norm;
   report->loss_scale = control.loss_scale;
   report->skipped = control.skip;
+  report->distance = control.distance;
   return report;
 }
 
@@ -210,6 +263,8 @@ struct UpdateBuffers {
   /// in and out: first moment, or momentum; null: takes_directions, or in k8Bit
   float* exp_avg = nullptr;
   float* exp_avg_sq = nullptr;  ///< in and out: second moment; null: the rule has none, or in k8Bit
+  const float* base = nullptr;  ///< kProdigy: the first weights
+  float* grad_sum = nullptr;    ///< in and out: kProdigy's weighted sum of gradients
   CodedMoment coded_avg = {};   ///< exp_avg in k8Bit
   CodedMoment coded_avg_sq = {};  ///< exp_avg_sq in k8Bit
   float* ema[kMaxEmas] = {};      ///< in and out; the first num_emas are used
@@ -234,6 +289,7 @@ struct UpdateParameters {
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0.0;
+  double first_distance = 1e-6;  ///< UpdatePolicy's
   int num_emas = 0;
   double ema_decay[kMaxEmas] = {};
 };
@@ -262,15 +318,18 @@ int64_t number_chunks(std::span<UpdateBucket> buckets);
 struct UpdateScalars {
   float multiplier;
   float weight_keep;   ///< 1 - lr * weight_decay; kLamb: 1
-  float weight_decay;  ///< of the gradient (kSgd), of the direction (kLamb)
+  float weight_decay;  ///< of the gradient (kSgd), the direction (kLamb), the weight (kProdigy)
   float beta1;
   float beta1_complement;
   float beta2;
   float beta2_complement;
-  float negative_step_size;  ///< -lr; AdamW: over bias_correction1
+  float negative_step_size;  ///< -lr; AdamW: over bias_correction1; kProdigy: -prodigy_rate
   float bias_correction1;
   float bias_correction2_sqrt;
-  float eps;
+  float eps;            ///< kProdigy: times the distance
+  float lr_factor;      ///< of kProdigy's terms
+  float grad_sum_keep;  ///< of kProdigy, as the next
+  float grad_sum_take;
   float ema_keep[kMaxEmas];
   float ema_take[kMaxEmas];
 };
@@ -278,22 +337,32 @@ struct UpdateScalars {
 KINORA_HOST_DEVICE inline UpdateScalars update_scalars(const UpdateParameters& parameters,
                                                        const StepControl& control,
                                                        double lr_factor) {
-  const double lr = control.lr * lr_factor;
+  const bool is_prodigy = parameters.rule == UpdateRule::kProdigy;
+  double lr = control.lr * lr_factor;
+  if (is_prodigy) {
+    lr = prodigy_rate(control, lr);
+  }
+  // Prodigy's moments are of gradients times the distance.
+  const double distance = is_prodigy ? control.step_distance : 1.0;
   UpdateScalars scalars;
   scalars.multiplier = control.multiplier;
   const bool keeps_all = parameters.rule == UpdateRule::kLamb;
   scalars.weight_keep = keeps_all ? 1.0F : static_cast<float>(1.0 - lr * parameters.weight_decay);
-  scalars.weight_decay = static_cast<float>(parameters.weight_decay);
+  scalars.weight_decay = static_cast<float>((is_prodigy ? lr : 1.0) * parameters.weight_decay);
   scalars.beta1 = static_cast<float>(parameters.beta1);
-  scalars.beta1_complement = static_cast<float>(1.0 - parameters.beta1);
+  scalars.beta1_complement = static_cast<float>(distance * (1.0 - parameters.beta1));
   scalars.beta2 = static_cast<float>(parameters.beta2);
-  scalars.beta2_complement = static_cast<float>(1.0 - parameters.beta2);
+  scalars.beta2_complement = static_cast<float>(distance * distance * (1.0 - parameters.beta2));
   const bool corrects_bias = parameters.rule == UpdateRule::kAdamW;
   scalars.negative_step_size =
       static_cast<float>(-(corrects_bias ? lr / control.bias_correction1 : lr));
   scalars.bias_correction1 = static_cast<float>(control.bias_correction1);
   scalars.bias_correction2_sqrt = static_cast<float>(control.bias_correction2_sqrt);
-  scalars.eps = static_cast<float>(parameters.eps);
+  scalars.eps = static_cast<float>(is_prodigy ? control.distance * parameters.eps : parameters.eps);
+  scalars.lr_factor = static_cast<float>(lr_factor);
+  scalars.grad_sum_keep = static_cast<float>(prodigy_decay(parameters.beta2));
+  scalars.grad_sum_take =
+      static_cast<float>(distance / parameters.first_distance * distance * lr_factor);
   for (int k = 0; k < kMaxEmas; ++k) {
     scalars.ema_keep[k] = static_cast<float>(parameters.ema_decay[k]);
     scalars.ema_take[k] = static_cast<float>(1.0 - parameters.ema_decay[k]);
@@ -304,11 +373,13 @@ KINORA_HOST_DEVICE inline UpdateScalars update_scalars(const UpdateParameters& p
 /// What the first pass of a rule makes of one element. kMuon: the direction before it is made
 /// orthogonal, which is the momentum of the next step, were its gradient this one's, in the order
 /// of operations of torch.optim.Muon. kLamb: the direction before it gets its length, in that of
-/// timm.optim.Lamb.
+/// timm.optim.Lamb. kProdigy: a term of StepControl::distance_terms.
 /// @param exp_avg_sq  of rules that have it
+/// @param base  of kProdigy, as grad_sum
 template <UpdateRule kRule>
 KINORA_HOST_DEVICE inline void direct_element(const UpdateScalars& scalars, float weight,
-                                              float* grad, float* exp_avg, float* exp_avg_sq) {
+                                              float base, float* grad, float* exp_avg,
+                                              float* exp_avg_sq, float* grad_sum) {
   const float g = *grad * scalars.multiplier;
   if constexpr (kRule == UpdateRule::kMuon) {
     const float m = *exp_avg + scalars.beta1_complement * (g - *exp_avg);
@@ -317,15 +388,21 @@ KINORA_HOST_DEVICE inline void direct_element(const UpdateScalars& scalars, floa
   } else {
     const float m = *exp_avg * scalars.beta1 + g * scalars.beta1_complement;
     const float v = *exp_avg_sq * scalars.beta2 + scalars.beta2_complement * g * g;
-    const float denominator = sqrtf(v) / scalars.bias_correction2_sqrt + scalars.eps;
     *exp_avg = m;
     *exp_avg_sq = v;
-    *grad = m / scalars.bias_correction1 / denominator + scalars.weight_decay * weight;
+    if constexpr (kRule == UpdateRule::kProdigy) {
+      *grad_sum = *grad_sum * scalars.grad_sum_keep + g * scalars.grad_sum_take;
+      *grad = g * (base - weight) * scalars.lr_factor;
+    } else {
+      const float denominator = sqrtf(v) / scalars.bias_correction2_sqrt + scalars.eps;
+      *grad = m / scalars.bias_correction1 / denominator + scalars.weight_decay * weight;
+    }
   }
 }
 
 /// One element, in the order of operations of torch.optim.AdamW (single tensor), of the published
-/// Lion (google/automl, lion_pytorch.py) or of torch.optim.SGD; or along a direction.
+/// Lion (google/automl, lion_pytorch.py), of torch.optim.SGD or of prodigyopt; or along a
+/// direction.
 /// @param exp_avg_sq  of rules that have it
 template <UpdateRule kRule>
 KINORA_HOST_DEVICE inline void update_element(const UpdateScalars& scalars, float grad,
@@ -342,6 +419,9 @@ KINORA_HOST_DEVICE inline void update_element(const UpdateScalars& scalars, floa
     *weight = kept + scalars.negative_step_size * m / denominator;
     *exp_avg = m;
     *exp_avg_sq = v;
+  } else if constexpr (kRule == UpdateRule::kProdigy) {
+    const float kept = *weight - scalars.weight_decay * *weight;
+    *weight = kept + scalars.negative_step_size * *exp_avg / (sqrtf(*exp_avg_sq) + scalars.eps);
   } else if constexpr (kRule == UpdateRule::kLion) {
     const float kept = *weight * scalars.weight_keep;
     const float mean = *exp_avg * scalars.beta1 + g * scalars.beta1_complement;

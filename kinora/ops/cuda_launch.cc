@@ -83,6 +83,12 @@ void make_directions(const BucketTable& table, const kernels::UpdateParameters& 
       launch_table(table), parameters, device_control(control), c10::cuda::getCurrentCUDAStream()));
 }
 
+void adapt_distance(const at::Tensor& control, const kernels::UpdatePolicy& policy) {
+  const c10::cuda::CUDAGuard guard(control.device());
+  KINORA_CUDA_CHECK(kernels::cuda::adapt_distance(device_control(control), policy,
+                                                  c10::cuda::getCurrentCUDAStream()));
+}
+
 void update_weights(const BucketTable& table, const kernels::UpdateParameters& parameters,
                     const at::Tensor& control) {
   const c10::cuda::CUDAGuard guard(control.device());

@@ -40,6 +40,8 @@ void prepare_update(const at::Tensor& control, const kernels::UpdatePolicy& poli
 void make_directions(const BucketTable& table, const kernels::UpdateParameters& parameters,
                      const at::Tensor& control);
 
+void adapt_distance(const at::Tensor& control, const kernels::UpdatePolicy& policy);
+
 void update_weights(const BucketTable& table, const kernels::UpdateParameters& parameters,
                     const at::Tensor& control);
 

@@ -40,6 +40,10 @@ void make_directions(const BucketTable& /*table*/, const kernels::UpdateParamete
   no_kernels();
 }
 
+void adapt_distance(const at::Tensor& /*control*/, const kernels::UpdatePolicy& /*policy*/) {
+  no_kernels();
+}
+
 void update_weights(const BucketTable& /*table*/, const kernels::UpdateParameters& /*parameters*/,
                     const at::Tensor& /*control*/) {
   no_kernels();

@@ -5,6 +5,7 @@
 #include <ATen/ops/bucketize.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/linalg_vector_norm.h>
 
 #include <algorithm>
 #include <atomic>
@@ -82,7 +83,8 @@ void check_blocks(const OptimizerBucket& bucket) {
   KINORA_CHECK(bucket.numel() % kernels::kCodeBlock == 0, kShape,
                "[optimizer] codes and stochastic rounding want whole blocks of ",
                kernels::kCodeBlock, " elements, got ", bucket.numel(), " elements");
-  std::vector<at::Tensor> arrays = {bucket.master, bucket.grad, bucket.exp_avg, bucket.exp_avg_sq,
+  std::vector<at::Tensor> arrays = {bucket.master,     bucket.grad, bucket.exp_avg,
+                                    bucket.exp_avg_sq, bucket.base, bucket.grad_sum,
                                     bucket.compute};
   arrays.insert(arrays.end(), bucket.ema.begin(), bucket.ema.end());
   for (const at::Tensor& array : arrays) {
@@ -101,6 +103,12 @@ void check_bucket(const OptimizerBucket& bucket) {
   }
   if (bucket.exp_avg_sq.defined()) {
     check_moment(bucket.exp_avg_sq, bucket.exp_avg_sq_scales, "exp_avg_sq", bucket);
+  }
+  if (bucket.base.defined()) {
+    check_flat(bucket.base, "base", at::kFloat, bucket.grad);
+  }
+  if (bucket.grad_sum.defined()) {
+    check_flat(bucket.grad_sum, "grad_sum", at::kFloat, bucket.grad);
   }
   KINORA_CHECK(bucket.ema.size() <= kernels::kMaxEmas, kShape, "[optimizer] there must be at most ",
                kernels::kMaxEmas, " EMAs, got ", bucket.ema.size());
@@ -134,6 +142,9 @@ void check_parameters(const OptimizerBucket& bucket, const kernels::UpdateParame
                "[optimizer] the rule needs exp_avg_sq");
   KINORA_CHECK(bucket.exp_avg.defined() || kernels::takes_directions(parameters.rule), kShape,
                "[optimizer] the rule needs exp_avg");
+  KINORA_CHECK((bucket.base.defined() && bucket.grad_sum.defined()) ||
+                   parameters.rule != kernels::UpdateRule::kProdigy,
+               kShape, "[optimizer] the rule needs base and grad_sum");
   KINORA_CHECK(static_cast<int>(bucket.ema.size()) == parameters.num_emas, kShape,
                "[optimizer] there must be ", parameters.num_emas, " EMAs, got ", bucket.ema.size());
   const bool codes = parameters.moments == kernels::MomentFormat::k8Bit;
@@ -167,6 +178,12 @@ kernels::UpdateBuffers pointers(const OptimizerBucket& bucket) {
   };
   set(bucket.exp_avg, bucket.exp_avg_scales, &buffers.exp_avg, &buffers.coded_avg);
   set(bucket.exp_avg_sq, bucket.exp_avg_sq_scales, &buffers.exp_avg_sq, &buffers.coded_avg_sq);
+  if (bucket.base.defined()) {
+    buffers.base = bucket.base.data_ptr<float>();
+  }
+  if (bucket.grad_sum.defined()) {
+    buffers.grad_sum = bucket.grad_sum.data_ptr<float>();
+  }
   for (size_t k = 0; k < bucket.ema.size(); ++k) {
     buffers.ema[k] = bucket.ema[k].data_ptr<float>();
   }
@@ -320,6 +337,13 @@ at::Tensor applied_steps_of(const at::Tensor& control) {
   return control.view(at::kLong).select(0, offsetof(StepControl, applied_steps) / sizeof(int64_t));
 }
 
+at::Tensor distance_sums_of(const at::Tensor& control) {
+  constexpr auto kFirst = static_cast<int64_t>(offsetof(StepControl, distance_terms));
+  static_assert(kFirst % sizeof(double) == 0 &&
+                offsetof(StepControl, grad_sum_norm) == kFirst + sizeof(double));
+  return control.view(at::kDouble).narrow(0, kFirst / static_cast<int64_t>(sizeof(double)), 2);
+}
+
 at::Tensor loss_scale_of(const at::Tensor& control) {
   return control.view(at::kFloat).select(0, offsetof(StepControl, loss_scale) / sizeof(float));
 }
@@ -420,6 +444,18 @@ void make_directions(const BucketTable& table, const kernels::UpdateParameters& 
             {cuda::make_directions, kernels::make_directions, make_directions_composed});
 }
 
+void adapt_distance(const at::Tensor& control, const kernels::UpdatePolicy& policy) {
+  if (control.device().is_cpu()) {
+    kernels::adapt_distance(host_control(control), policy);
+  } else if (cuda::available()) {
+    cuda::adapt_distance(control, policy);
+  } else {
+    StepControl value = read_step_control(control);
+    kernels::adapt_distance(&value, policy);
+    write_control(value, control);
+  }
+}
+
 void update_weights(const BucketTable& table, const kernels::UpdateParameters& parameters,
                     const at::Tensor& control) {
   pass_over(table, parameters, control,
@@ -453,13 +489,22 @@ void make_directions_composed(const OptimizerBucket& bucket,
     return;
   }
   bucket.grad.mul_(decisions.multiplier);
-  bucket.exp_avg.lerp_(bucket.grad, 1.0 - parameters.beta1);
   if (parameters.rule == kernels::UpdateRule::kMuon) {
+    bucket.exp_avg.lerp_(bucket.grad, 1.0 - parameters.beta1);
     bucket.grad.lerp_(bucket.exp_avg, parameters.beta1);
     return;
   }
+  const bool is_prodigy = parameters.rule == kernels::UpdateRule::kProdigy;
+  const double distance = is_prodigy ? decisions.step_distance : 1.0;
+  bucket.exp_avg.mul_(parameters.beta1).add_(bucket.grad, distance * (1.0 - parameters.beta1));
   bucket.exp_avg_sq.mul_(parameters.beta2)
-      .addcmul_(bucket.grad, bucket.grad, 1.0 - parameters.beta2);
+      .addcmul_(bucket.grad, bucket.grad, distance * distance * (1.0 - parameters.beta2));
+  if (is_prodigy) {
+    bucket.grad_sum.mul_(kernels::prodigy_decay(parameters.beta2))
+        .add_(bucket.grad, distance / parameters.first_distance * distance * bucket.lr_factor);
+    bucket.grad.mul_(bucket.base - weights_of(bucket)).mul_(bucket.lr_factor);
+    return;
+  }
   bucket.grad.copy_(weights_of(bucket)).mul_(parameters.weight_decay);
   bucket.grad.addcdiv_(bucket.exp_avg, denominator_of(bucket.exp_avg_sq, parameters, decisions),
                        1.0 / decisions.bias_correction1);
@@ -509,6 +554,12 @@ void update_weights_composed(const OptimizerBucket& bucket,
     case kernels::UpdateRule::kLamb:
       weight.add_(bucket.grad, -lr);
       break;
+    case kernels::UpdateRule::kProdigy: {
+      const double rate = kernels::prodigy_rate(decisions, lr);
+      weight.mul_(1.0 - rate * parameters.weight_decay);
+      weight.addcdiv_(exp_avg, exp_avg_sq.sqrt().add_(decisions.distance * parameters.eps), -rate);
+      break;
+    }
     case kernels::UpdateRule::kMuon:
     case kernels::UpdateRule::kAdafactor:
       weight.mul_(1.0 - lr * parameters.weight_decay).add_(bucket.grad, -lr);
@@ -533,6 +584,11 @@ void update_weights_composed(const OptimizerBucket& bucket,
     bucket.compute.copy_(bucket.master);
   }
   bucket.grad.zero_();
+}
+
+at::Tensor norm_of(const at::Tensor& values, int64_t order) {
+  const at::ScalarType type = values.is_cuda() ? at::kFloat : at::kDouble;
+  return at::linalg_vector_norm(values, order, {}, /*keepdim=*/false, type).to(at::kFloat);
 }
 
 void round_to(const at::Tensor& in, const at::Tensor& out) {

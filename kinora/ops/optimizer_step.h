@@ -29,6 +29,10 @@ namespace kinora::ops {
 [[nodiscard]] at::Tensor skip_of(const at::Tensor& control);
 [[nodiscard]] at::Tensor applied_steps_of(const at::Tensor& control);
 
+/// Within the control block, likewise: double [2], kernels::StepControl's distance_terms and
+/// grad_sum_norm.
+[[nodiscard]] at::Tensor distance_sums_of(const at::Tensor& control);
+
 /// The loss scale within the control block: fp32, no dims, on its device; follows the updates.
 [[nodiscard]] at::Tensor loss_scale_of(const at::Tensor& control);
 
@@ -64,6 +68,8 @@ struct OptimizerBucket {
   at::Tensor exp_avg_sq_scales = {};
   uint64_t rounding = 0;  ///< without a master: as in kernels::UpdateBuffers, as the next
   int64_t place = 0;
+  at::Tensor base = {};  ///< fp32, as the next; undefined: the rule has none
+  at::Tensor grad_sum = {};
 
   [[nodiscard]] int64_t numel() const { return grad.numel(); }
   [[nodiscard]] at::Device device() const { return grad.device(); }
@@ -114,6 +120,9 @@ void prepare_update(const at::Tensor& control, const kernels::UpdatePolicy& poli
 void make_directions(const BucketTable& table, const kernels::UpdateParameters& parameters,
                      const at::Tensor& control);
 
+/// kernels::adapt_distance, where the control block lies.
+void adapt_distance(const at::Tensor& control, const kernels::UpdatePolicy& policy);
+
 /// kernels::update_weights over all buckets; parameters.num_emas is theirs. Throws kShape.
 void update_weights(const BucketTable& table, const kernels::UpdateParameters& parameters,
                     const at::Tensor& control);
@@ -131,6 +140,10 @@ void make_directions_composed(const OptimizerBucket& bucket,
 void update_weights_composed(const OptimizerBucket& bucket,
                              const kernels::UpdateParameters& parameters,
                              const at::Tensor& control);
+
+/// The norm of the elements, fp32, no dims: their magnitudes added up, or the root of their
+/// squares' sum. A GPU adds fp32 in a tree; elsewhere sums are in double.
+[[nodiscard]] at::Tensor norm_of(const at::Tensor& values, int64_t order);
 
 /// out = in, rounded to nearest even. in: fp32, contiguous; out: same size, bf16 or fp16,
 /// contiguous, same device. Throws kShape.

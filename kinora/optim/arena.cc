@@ -195,6 +195,10 @@ std::string to_string(Role role) {
       return "exp_avg_sq_scales";
     case Role::Kind::kFactors:
       return "factors";
+    case Role::Kind::kBase:
+      return "base";
+    case Role::Kind::kGradSum:
+      return "grad_sum";
   }
   KINORA_UNREACHABLE("[arena] unknown role");
 }
@@ -224,6 +228,10 @@ at::Tensor Bucket::tensor(Role role) const {
       return exp_avg_sq_scales;
     case Role::Kind::kFactors:
       return factors;
+    case Role::Kind::kBase:
+      return base;
+    case Role::Kind::kGradSum:
+      return grad_sum;
   }
   KINORA_UNREACHABLE("[arena] unknown role");
 }
@@ -272,7 +280,8 @@ void check_host_memory(const std::vector<Bucket>& buckets, const ArenaOptions& o
   }
   // Trained: weights, gradients, moments; fp32 unless options say otherwise.
   const double moments = (kernels::has_second_moment(options.rule) ? 1.0 : 0.0) +
-                         (keeps_first_moments(options.rule) ? 1.0 : 0.0);
+                         (keeps_first_moments(options.rule) ? 1.0 : 0.0) +
+                         (options.rule == kernels::UpdateRule::kProdigy ? 2.0 : 0.0);
   const double state = 1.0 + (options.masters == kernels::MasterFormat::kF32 ? 1.0 : 0.5) +
                        moments * (options.moments == kernels::MomentFormat::kF32 ? 1.0 : 0.25);
   const double arrays =
@@ -539,6 +548,10 @@ void Arena::materialise(Bucket* bucket, std::vector<Owner>* owners) {
       bucket->exp_avg_sq = moment(Role::exp_avg_sq(), kernels::kUnsignedCodes);
       bucket->exp_avg_sq_scales = scales();
     }
+    if (options_.rule == kernels::UpdateRule::kProdigy) {
+      bucket->base = fp32_copy_of(master);
+      bucket->grad_sum = at::zeros({bucket->slice_numel}, fp32);
+    }
     for (size_t k = 0; k < options_.ema_decays.size(); ++k) {
       bucket->ema.push_back(fp32_copy_of(master, is_far));
     }
@@ -631,6 +644,10 @@ std::vector<Role> Arena::state_roles() const {
     if (coded) {
       roles.push_back(Role::exp_avg_sq_scales());
     }
+  }
+  if (options_.rule == kernels::UpdateRule::kProdigy) {
+    roles.push_back(Role::base());
+    roles.push_back(Role::grad_sum());
   }
   for (size_t k = 0; k < options_.ema_decays.size(); ++k) {
     roles.push_back(Role::average(k));
@@ -770,6 +787,9 @@ void Arena::reset_averages() {
   for (const Bucket& bucket : buckets_) {
     for (const at::Tensor& ema : bucket.ema) {
       store(ema, fetched(bucket.master));
+    }
+    if (bucket.base.defined()) {
+      at::Tensor(bucket.base).copy_(bucket.master);
     }
   }
 }

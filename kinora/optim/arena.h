@@ -34,6 +34,8 @@ struct Role {
     kExpAvgScales,    ///< of kExpAvg, where that is codes
     kExpAvgSqScales,  ///< of kExpAvgSq, likewise
     kFactors,         ///< of Adafactor (Slot::num_factors)
+    kBase,            ///< of Prodigy, as the next
+    kGradSum,
   };
   Kind kind = Kind::kMaster;
   size_t ema = 0;  ///< kEma: which one
@@ -47,13 +49,15 @@ struct Role {
   [[nodiscard]] static Role exp_avg_scales() { return {Kind::kExpAvgScales}; }
   [[nodiscard]] static Role exp_avg_sq_scales() { return {Kind::kExpAvgSqScales}; }
   [[nodiscard]] static Role factors() { return {Kind::kFactors}; }
+  [[nodiscard]] static Role base() { return {Kind::kBase}; }
+  [[nodiscard]] static Role grad_sum() { return {Kind::kGradSum}; }
 
   /// Elements of a bucket that have one of the array's together (Bucket::count_of counts them).
   [[nodiscard]] int64_t elements_each() const;
 };
 
 /// "compute", "master", "grad", "exp_avg", "exp_avg_sq", "exp_avg_scales", "exp_avg_sq_scales",
-/// "factors", "ema.0", ...: the names in checkpoints.
+/// "factors", "base", "grad_sum", "ema.0", ...: the names in checkpoints.
 [[nodiscard]] std::string to_string(Role role);
 
 /// Elements that a slot's offset is a multiple of: no two parameters share a block of codes.
@@ -131,6 +135,8 @@ struct Bucket {
   at::Tensor exp_avg_sq_scales;
   /// fp32, of all parameters in turn, whole on every rank; of each its rows, then its columns.
   at::Tensor factors;
+  at::Tensor base;              ///< fp32: the weights that Prodigy began with
+  at::Tensor grad_sum;          ///< fp32: of Prodigy
   std::vector<at::Tensor> ema;  ///< fp32
   /// Whether the arrays of the optimizer's state lie in the host's memory, or on a disk
   /// (Arena::fetched): exp_avg, exp_avg_sq, ema, and `master` where forward reads another copy.
@@ -176,7 +182,8 @@ struct HeldOptions {
 
 /// Whether update_weights alone reads the moments.
 [[nodiscard]] constexpr bool takes_one_pass(kernels::UpdateRule rule) {
-  return rule != kernels::UpdateRule::kMuon && rule != kernels::UpdateRule::kLamb;
+  return rule != kernels::UpdateRule::kMuon && rule != kernels::UpdateRule::kLamb &&
+         rule != kernels::UpdateRule::kProdigy;
 }
 
 struct ArenaOptions {
@@ -299,7 +306,7 @@ class Arena {
   void refresh_compute();
   /// Fills the whole_compute of every bucket that owns one from the slices of all ranks.
   void gather() const;
-  /// Starts every EMA again from the master.
+  /// Starts every EMA, and what else begins as the weights, again from the master.
   void reset_averages();
   /// Zeros every gradient.
   void zero_grad();

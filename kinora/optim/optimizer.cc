@@ -9,6 +9,7 @@
 #include "kinora/core/philox.h"
 #include "kinora/kernels/block_codes.h"
 #include "kinora/ops/optimizer_step.h"
+#include "kinora/optim/distance.h"
 #include "kinora/optim/factored.h"
 #include "kinora/optim/orthogonalise.h"
 #include "kinora/optim/trust_ratio.h"
@@ -21,7 +22,8 @@ std::vector<at::Tensor> arrays_of(const Arena& arena) {
   std::vector<at::Tensor> arrays;
   for (const Bucket& bucket : arena.buckets()) {
     arrays.insert(arrays.end(), {bucket.master, bucket.grad, bucket.exp_avg, bucket.exp_avg_sq,
-                                 bucket.exp_avg_scales, bucket.exp_avg_sq_scales, bucket.compute});
+                                 bucket.exp_avg_scales, bucket.exp_avg_sq_scales, bucket.compute,
+                                 bucket.base, bucket.grad_sum});
     arrays.insert(arrays.end(), bucket.ema.begin(), bucket.ema.end());
   }
   return arrays;
@@ -87,7 +89,9 @@ ops::OptimizerBucket part_of(const ops::OptimizerBucket& whole, const Stretch& s
       .exp_avg_scales = part(whole.exp_avg_scales, kernels::kCodeBlock),
       .exp_avg_sq_scales = part(whole.exp_avg_sq_scales, kernels::kCodeBlock),
       .rounding = random_name(stretch.first->path.c_str()),
-      .place = begin - stretch.first->offset};
+      .place = begin - stretch.first->offset,
+      .base = part(whole.base),
+      .grad_sum = part(whole.grad_sum)};
   for (const at::Tensor& ema : whole.ema) {
     result.ema.push_back(part(ema));
   }
@@ -136,6 +140,8 @@ const char* to_string(kernels::UpdateRule rule) {
       return "adafactor";
     case kernels::UpdateRule::kLamb:
       return "lamb";
+    case kernels::UpdateRule::kProdigy:
+      return "prodigy";
   }
   return "unknown";
 }
@@ -159,6 +165,8 @@ Optimizer::Optimizer(const OptimizerConfig& config, const Arena& arena, bool own
   KINORA_CHECK(config.max_grad_norm >= 0.0, kConfig,
                "[optim] max_grad_norm must not be negative (0: no clipping), got ",
                config.max_grad_norm);
+  KINORA_CHECK(config.d0 > 0.0 && config.d_coef > 0.0, kConfig,
+               "[optim] d0 and d_coef must be above 0, got ", config.d0, " and ", config.d_coef);
   KINORA_CHECK(arena.options().train, kConfig, "[optim] this arena was made for sampling");
   KINORA_CHECK(arena.options().rule == config.rule, kConfig,
                "[optim] this arena has the moments of ", to_string(arena.options().rule),
@@ -177,12 +185,16 @@ Optimizer::Optimizer(const OptimizerConfig& config, const Arena& arena, bool own
   parameters_.beta2 = beta2_of(config);
   parameters_.eps = config.eps;
   parameters_.weight_decay = config.weight_decay;
+  parameters_.first_distance = config.d0;
   policy_.beta1 = parameters_.beta1;
   policy_.beta2 = parameters_.beta2;
   policy_.max_grad_norm = config.max_grad_norm;
+  policy_.first_distance = config.d0;
+  policy_.distance_factor = config.d_coef;
   policy_.dynamic_loss_scale = arena.options().compute_type == at::kHalf;
   kernels::StepControl start;
   start.loss_scale = policy_.dynamic_loss_scale ? kernels::kInitialLossScale : 1.0F;
+  start.distance = rule_ == kernels::UpdateRule::kProdigy ? config.d0 : 0.0;
   control_ = ops::make_step_control(start, arena.options().device);
   exchange_ = ops::make_step_exchange(arena.options().device);
   const std::vector<double>& decays = arena.options().ema_decays;
@@ -257,7 +269,9 @@ void Optimizer::prepare(const Arena& arena) {
         .compute = rounds || stochastic ? bucket.compute : at::Tensor(),
         .leaves_grad = leaves,
         .exp_avg_scales = bucket.exp_avg_scales,
-        .exp_avg_sq_scales = bucket.exp_avg_sq_scales};
+        .exp_avg_sq_scales = bucket.exp_avg_sq_scales,
+        .base = bucket.base,
+        .grad_sum = bucket.grad_sum};
     std::vector<ops::OptimizerBucket> parts;
     for (const Stretch& stretch : stretches_of(bucket, stochastic)) {
       buckets.push_back(part_of(whole, stretch, bucket));
@@ -314,6 +328,10 @@ void Optimizer::launch_step(Arena& arena, const at::Tensor& loss) {
   } else if (rule_ == kernels::UpdateRule::kLamb) {
     ops::make_directions(table_, parameters_, control_);
     apply_trust_ratios(arena);
+  } else if (rule_ == kernels::UpdateRule::kProdigy) {
+    ops::make_directions(table_, parameters_, control_);
+    sum_distance(arena, control_);
+    ops::adapt_distance(control_, policy_);
   }
   ops::update_weights(near_, parameters_, control_);
   if (on_disk_ != nullptr) {
@@ -351,8 +369,8 @@ StepResult Optimizer::wait_report(int64_t step) const {
   KINORA_CHECK(step >= 1 && step <= steps_, kInternal, "[optim] step ", step,
                " has not begun, the last one is ", steps_);
   const kernels::StepReport report = ops::wait_report(exchange_, step, control_.device());
-  return {report.grad_norm,     report.skipped != 0,  report.loss_scale,
-          report.applied_steps, report.skipped_steps, report.loss};
+  return {report.grad_norm,     report.skipped != 0, report.loss_scale, report.applied_steps,
+          report.skipped_steps, report.loss,         report.distance};
 }
 
 at::Tensor Optimizer::loss_scale() const {
@@ -368,7 +386,9 @@ OptimizerState Optimizer::state() const {
           control.applied_steps,
           control.skipped_steps,
           control.loss_scale,
-          control.good_steps};
+          control.good_steps,
+          control.distance,
+          control.distance_sum};
 }
 
 void Optimizer::restore(const OptimizerState& state) {
@@ -389,11 +409,19 @@ void Optimizer::restore(const OptimizerState& state) {
   KINORA_CHECK(policy_.dynamic_loss_scale || state.loss_scale == 1.0F, kIo,
                "[optim] a saved loss scale of ", state.loss_scale,
                " belongs to an fp16 run, this one is not. Hint: keep train.precision on resume.");
+  const bool is_prodigy = rule_ == kernels::UpdateRule::kProdigy;
+  KINORA_CHECK(std::isfinite(state.distance) && std::isfinite(state.distance_sum) &&
+                   (state.distance > 0.0) == is_prodigy,
+               kIo, "[optim] a saved state of ", to_string(rule_), " must have ",
+               is_prodigy ? "a distance above 0" : "no distance", ", got ", state.distance,
+               " and a sum of ", state.distance_sum);
   kernels::StepControl control;
   control.applied_steps = state.applied_steps;
   control.skipped_steps = state.skipped_steps;
   control.loss_scale = state.loss_scale;
   control.good_steps = state.good_steps;
+  control.distance = state.distance;
+  control.distance_sum = state.distance_sum;
   control.steps = steps_;
   control_.copy_(ops::make_step_control(control, at::kCPU));
 }

@@ -19,10 +19,12 @@ namespace kinora::optim {
 
 /// Every rule.
 inline constexpr std::array kUpdateRules = {
-    kernels::UpdateRule::kAdamW, kernels::UpdateRule::kLion,      kernels::UpdateRule::kSgd,
-    kernels::UpdateRule::kMuon,  kernels::UpdateRule::kAdafactor, kernels::UpdateRule::kLamb};
+    kernels::UpdateRule::kAdamW,  kernels::UpdateRule::kLion,      kernels::UpdateRule::kSgd,
+    kernels::UpdateRule::kMuon,   kernels::UpdateRule::kAdafactor, kernels::UpdateRule::kLamb,
+    kernels::UpdateRule::kProdigy};
 
-/// "adamw", "lion", "sgd", "muon", "adafactor" or "lamb": the names in recipes and checkpoints.
+/// "adamw", "lion", "sgd", "muon", "adafactor", "lamb" or "prodigy": the names in recipes and
+/// checkpoints.
 [[nodiscard]] const char* to_string(kernels::UpdateRule rule);
 
 /// "fp32" or "8bit".
@@ -40,12 +42,14 @@ struct OptimizerConfig {
   double momentum = 0.95;  ///< of Muon's matrices
   double beta1 = 0.9;      ///< of the first moment; SGD: the momentum
   double beta2 = 0.0;      ///< of AdamW's second moment, of Lion's momentum; 0: 0.999, 0.99
-  double eps = 1e-8;       ///< AdamW, LAMB, and Muon's other parameters
+  double eps = 1e-8;       ///< AdamW, LAMB, Prodigy, and Muon's other parameters
   /// Of every parameter; decoupled, but SGD's. LAMB's is a part of the direction.
   double weight_decay = 0.0;
   double max_grad_norm = 0.0;  ///< of all gradients together; 0: no clipping
   double offload = 0.0;        ///< ArenaOptions::offload
   std::string disk = {};       ///< ArenaOptions::disk
+  double d0 = 1e-6;            ///< Prodigy: the distance that it begins with
+  double d_coef = 1.0;         ///< Prodigy: what its estimates are multiplied by
 };
 
 struct StepResult {
@@ -55,6 +59,8 @@ struct StepResult {
   int64_t applied_steps = 0;
   int64_t skipped_steps = 0;
   float loss = 0.0F;  ///< as it was given; NaN if it was not
+  double distance =
+      0.0;  ///< Prodigy: what multiplies the learning rate of the next step; others: 0
 };
 
 /// What a checkpoint keeps beside the arena's arrays, for a resumed run to go on with the same
@@ -67,6 +73,8 @@ struct OptimizerState {
   int64_t skipped_steps = 0;
   float loss_scale = 1.0F;
   int32_t good_steps = 0;  ///< applied steps since the loss scale last changed
+  double distance = 0.0;   ///< of Prodigy (kernels::StepControl), as the next
+  double distance_sum = 0.0;
 
   bool operator==(const OptimizerState&) const = default;
 };
@@ -76,7 +84,8 @@ struct OptimizerState {
 /// this rank's slices alone, with the norm of all; gradients stay as they are then. Parameters may
 /// have factors of the learning rate (nn::Parameter::lr_factor). With Muon matrices
 /// (Slot::is_matrix) take a second pass, and what lies between (orthogonalise); all else is
-/// AdamW's. With LAMB everything takes one, and apply_trust_ratios lies between.
+/// AdamW's. With LAMB and Prodigy everything takes one, and apply_trust_ratios or sum_distance lies
+/// between.
 ///
 /// With our kernels on a GPU a step is five launches (more by others than AdamW, Lion, SGD) that
 /// depend on nothing but addresses: the learning rate and the results go through pinned memory. So

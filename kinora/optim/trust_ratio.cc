@@ -1,9 +1,10 @@
 #include "kinora/optim/trust_ratio.h"
 
-#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/zeros.h>
 
 #include <vector>
+
+#include "kinora/ops/optimizer_step.h"
 
 namespace kinora::optim {
 
@@ -22,8 +23,9 @@ void apply_trust_ratios(const Arena& arena) {
   const at::Tensor squares = at::zeros({2, count}, options);  // sums of them; what groups can add
   const auto set = [&squares](int64_t row, size_t i, const at::Tensor& values) {
     if (values.numel() > 0) {
-      const at::Tensor norm = at::linalg_vector_norm(values, 2, {}, false, at::kDouble);
-      squares.select(0, row).select(0, static_cast<int64_t>(i)).copy_(norm.square());
+      squares.select(0, row)
+          .select(0, static_cast<int64_t>(i))
+          .copy_(ops::norm_of(values, 2).square());
     }
   };
   for (size_t i = 0; i < weights.size(); ++i) {

@@ -191,7 +191,8 @@ void describe_optim(Fields& fields, optim::OptimizerConfig& optim) {
       "3 to 10 times smaller than adamw's; sgd has momentum; muon keeps one moment of the "
       "blocks' matrices and makes their updates orthogonal, with adamw for all else; "
       "adafactor keeps next to nothing: the means of rows and columns of squares; lamb makes "
-      "adamw's updates as long as each parameter, for large batches.");
+      "adamw's updates as long as each parameter, for large batches; prodigy finds adamw's "
+      "learning rate by itself, with lr.value=1.");
   const auto takes_one_pass = [&optim] { return optim::takes_one_pass(optim.rule); };
   std::vector<Choice<kernels::MomentFormat>> moments;
   for (const auto format : {kernels::MomentFormat::kF32, kernels::MomentFormat::k8Bit}) {
@@ -202,8 +203,8 @@ void describe_optim(Fields& fields, optim::OptimizerConfig& optim) {
            "How moments are kept: fp32, or 8bit = codes of 8 bits with a scale for each 256 of "
            "them, a quarter of the memory.")
       .check(
-          "be fp32 with optim.rule=muon and lamb, whose updates are more than one pass over the "
-          "moments, and with adafactor, which has no moments of that size",
+          "be fp32 unless optim.rule is adamw, lion or sgd: updates by others are more than one "
+          "pass over the moments, or adafactor's, which has none of that size",
           [&optim, takes_one_pass] {
             return optim.moments == kernels::MomentFormat::kF32 ||
                    (takes_one_pass() && optim.rule != kernels::UpdateRule::kAdafactor);
@@ -220,8 +221,13 @@ void describe_optim(Fields& fields, optim::OptimizerConfig& optim) {
              "Decay of the first moment; sgd: the momentum; muon: of what is no matrix.", decay);
   fields.add("beta2", optim.beta2,
              "Decay of the second moment, of lion's momentum; 0 = 0.999, 0.99 of lion.", decay);
-  fields.add("eps", optim.eps, "adamw, muon and lamb: added to the root of the second moment.",
+  fields.add("eps", optim.eps,
+             "adamw, muon, lamb and prodigy: added to the root of the second moment.", above(0, 1));
+  fields.add("d0", optim.d0,
+             "prodigy: the distance between the first and the best weights that it begins with.",
              above(0, 1));
+  fields.add("d_coef", optim.d_coef,
+             "prodigy: its estimates of that distance are multiplied by this.", above(0, 1e6));
   fields.add(
       "weight_decay", optim.weight_decay,
       "Decay of every parameter, decoupled; sgd: added to the gradient; lamb: to the update.",
@@ -234,7 +240,9 @@ void describe_optim(Fields& fields, optim::OptimizerConfig& optim) {
            "and not in the GPU's. Updates of these take longer.",
            between(0, 1))
       .check(
-          "be 0 with optim.rule=muon and lamb, whose updates are more than one pass over the state",
+          "be 0 unless optim.rule is adamw, lion, sgd or adafactor: updates by others are more "
+          "than "
+          "one pass over the state",
           [&optim, takes_one_pass] { return optim.offload == 0.0 || takes_one_pass(); });
   fields
       .add("disk", optim.disk,

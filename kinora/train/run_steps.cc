@@ -104,6 +104,7 @@ StepRecord RunSteps::finish() {
                     .lr = pending.lr,
                     .grad_norm = update.grad_norm,
                     .loss_scale = update.loss_scale,
+                    .distance = update.distance,
                     .skipped = update.skipped,
                     .samples_per_s = static_cast<double>(pending.samples.global_batch) / times.step,
                     .peak_memory = run_.peak_memory(),

@@ -22,10 +22,10 @@ struct Ranks {
 };
 
 /// What a run keeps: kSmall has moments of 8 bits and masters in bf16.
-enum class Kept : uint8_t { kFp32, kSmall, kMuon, kAdafactor };
+enum class Kept : uint8_t { kFp32, kSmall, kMuon, kAdafactor, kProdigy };
 
 inline std::string to_string(Kept kept) {
-  constexpr const char* kNames[] = {"fp32", "small", "muon", "adafactor"};
+  constexpr const char* kNames[] = {"fp32", "small", "muon", "adafactor", "prodigy"};
   return kNames[static_cast<size_t>(kept)];
 }
 
@@ -84,6 +84,10 @@ class NumberedState {
       state.optimizer.rule = kernels::UpdateRule::kMuon;
     } else if (kept == Kept::kAdafactor) {
       state.optimizer.rule = kernels::UpdateRule::kAdafactor;
+    } else if (kept == Kept::kProdigy) {
+      state.optimizer.rule = kernels::UpdateRule::kProdigy;
+      state.optimizer.distance = 0.1 + static_cast<double>(step);
+      state.optimizer.distance_sum = -0.3;
     }
     state.step = step;
     state.position = 8 * step;
@@ -118,12 +122,12 @@ class NumberedState {
     return numbers.masked_select(own).view({-1, which.elements_each()}).select(1, 0).to(type);
   }
 
-  /// Distinct fp32 numbers for 1024 steps, 5 roles and 2048 places in a row; 0 between the slots.
+  /// Distinct fp32 numbers for 1024 steps, 6 roles and 2048 places in a row; 0 between the slots.
   static at::Tensor expected(int64_t step, size_t role, const optim::Bucket& bucket, int64_t begin,
                              int64_t count) {
     constexpr int64_t kPeriod = 2048;
     const at::Tensor numbers = at::arange(kPeriod, at::kFloat)
-                                   .mul(5)
+                                   .mul(6)
                                    .add(static_cast<int64_t>(role))
                                    .mul(1024)
                                    .add(step % 1024)

@@ -111,6 +111,7 @@ TEST_P(CheckpointRanksTest, WhatAnyNumberSavesAnyOtherLoads) {
             load(step_folder(folder.path(), from), loaded.arena, ranks->world);
         EXPECT_EQ(state.step, from);
         EXPECT_EQ(state.position, 8 * from);
+        EXPECT_EQ(state.optimizer, NumberedState::state(from, kept).optimizer);
         EXPECT_TRUE(loaded.is(from)) << "from " << kLayouts[from - 1] << " to " << layout;
       }
     }
@@ -119,7 +120,8 @@ TEST_P(CheckpointRanksTest, WhatAnyNumberSavesAnyOtherLoads) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, CheckpointRanksTest,
-                         testing::Values(Kept::kFp32, Kept::kSmall, Kept::kMuon, Kept::kAdafactor),
+                         testing::Values(Kept::kFp32, Kept::kSmall, Kept::kMuon, Kept::kAdafactor,
+                                         Kept::kProdigy),
                          [](const auto& info) { return to_string(info.param); });
 
 // No bucket divides into five parts: the first rank writes.

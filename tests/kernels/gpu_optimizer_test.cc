@@ -138,6 +138,7 @@ TEST_P(GpuUpdateRuleTest, EqualsTheCpuAtOddSizesAndAlignments) {
           StepControl start;
           start.grad_sum_squares = 10.0;
           start.lr = 3e-3;
+          start.distance = 0.5;
           UpdatePolicy policy;
           policy.max_grad_norm = 1.0;
           prepare_update(&start, policy);
@@ -185,7 +186,7 @@ TEST_P(GpuUpdateRuleTest, EqualsTheCpuAtOddSizesAndAlignments) {
 
 INSTANTIATE_TEST_SUITE_P(Rules, GpuUpdateRuleTest,
                          testing::Values(UpdateRule::kAdamW, UpdateRule::kLion, UpdateRule::kSgd,
-                                         UpdateRule::kMuon));
+                                         UpdateRule::kMuon, UpdateRule::kProdigy));
 
 class GpuDirectionsTest : public GpuTest, public testing::WithParamInterface<UpdateRule> {};
 
@@ -196,32 +197,63 @@ TEST_P(GpuDirectionsTest, EqualTheCpuAtOddSizesAndAlignments) {
         OptimizerArrays host(count, 0, DType::kF32);
         StepControl start;
         start.multiplier = 0.3F;
+        start.step_distance = 0.5;
         start.skip = skip;
         const DeviceControl control(start);
         const DeviceArray<float> grad(host.grad, misalignment);
         const DeviceArray<float> master(host.master, misalignment);
         const DeviceArray<float> exp_avg(host.exp_avg, misalignment);
         const DeviceArray<float> exp_avg_sq(host.exp_avg_sq, misalignment);
+        const DeviceArray<float> base(host.base, misalignment);
+        const DeviceArray<float> grad_sum(host.grad_sum, misalignment);
         UpdateBuffers buffers;
         buffers.master = master.data();
         buffers.grad = grad.data();
         buffers.exp_avg = exp_avg.data();
         buffers.exp_avg_sq = exp_avg_sq.data();
+        buffers.base = base.data();
+        buffers.grad_sum = grad_sum.data();
+        buffers.lr_factor = 0.25;
         const UpdateParameters parameters = host.parameters(GetParam());
-        make_directions(host.buffers(), parameters, start, 0, count);
+        UpdateBuffers on_host = host.buffers();
+        on_host.lr_factor = buffers.lr_factor;
+        make_directions(on_host, parameters, start, 0, count);
         const DeviceTable table({{.buffers = buffers, .count = count}});
         ASSERT_EQ(cuda::make_directions(table.get(), parameters, control.get(), nullptr),
                   cudaSuccess);
         EXPECT_TRUE(grad.host() == host.grad) << count;
         EXPECT_TRUE(exp_avg.host() == host.exp_avg) << count;
         EXPECT_TRUE(exp_avg_sq.host() == host.exp_avg_sq) << count;
+        EXPECT_TRUE(grad_sum.host() == host.grad_sum) << count;
       }
     }
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Rules, GpuDirectionsTest,
-                         testing::Values(UpdateRule::kMuon, UpdateRule::kLamb));
+                         testing::Values(UpdateRule::kMuon, UpdateRule::kLamb,
+                                         UpdateRule::kProdigy));
+
+TEST_F(GpuOptimizerTest, DistancesEqualTheCpus) {
+  UpdatePolicy policy;
+  policy.first_distance = 0.01;
+  for (const double terms : {-1.0, 3.0}) {
+    for (const int32_t skip : {0, 1}) {
+      StepControl want;
+      want.skip = skip;
+      want.lr = 1.0;
+      want.distance = want.step_distance = 0.02;
+      want.distance_sum = 0.5;
+      want.distance_terms = terms;
+      want.grad_sum_norm = 4.0;
+      const DeviceControl control(want);
+      adapt_distance(&want, policy);
+      ASSERT_EQ(cuda::adapt_distance(control.get(), policy, nullptr), cudaSuccess);
+      EXPECT_NEAR(control.host().distance, want.distance, 1e-14);
+      EXPECT_NEAR(control.host().distance_sum, want.distance_sum, 1e-14);
+    }
+  }
+}
 
 /// A bucket with moments in codes, or weights in bf16 alone, on the host and on the GPU.
 class FormatsRun {

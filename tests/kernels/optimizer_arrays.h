@@ -11,7 +11,7 @@ namespace kinora::kernels {
 
 /// One bucket's arrays on the host, filled with plausible random values.
 struct OptimizerArrays {
-  std::vector<float> master, grad, exp_avg, exp_avg_sq;
+  std::vector<float> master, grad, exp_avg, exp_avg_sq, base, grad_sum;
   std::vector<std::vector<float>> ema;
   std::vector<uint16_t> compute;
   DType type;
@@ -21,6 +21,8 @@ struct OptimizerArrays {
     grad = values(count, 2, Distribution::kNormal, 0.1F);
     exp_avg = values(count, 3, Distribution::kNormal, 0.1F);
     exp_avg_sq = values(count, 4, Distribution::kUniform, 0.01F);
+    base = values(count, 5, Distribution::kNormal, 1.0F);
+    grad_sum = values(count, 6, Distribution::kNormal, 0.1F);
     for (int k = 0; k < num_emas; ++k) {
       ema.push_back(values(count, 10 + static_cast<uint64_t>(k), Distribution::kNormal, 1.0F));
     }
@@ -35,6 +37,8 @@ struct OptimizerArrays {
     result.grad = grad.data();
     result.exp_avg = exp_avg.data();
     result.exp_avg_sq = exp_avg_sq.data();
+    result.base = base.data();
+    result.grad_sum = grad_sum.data();
     for (size_t k = 0; k < ema.size(); ++k) {
       result.ema[k] = ema[k].data();
     }

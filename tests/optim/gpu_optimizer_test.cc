@@ -214,9 +214,10 @@ TEST_P(GpuOptimTest, StepsOfMuonEqualTheCpu) {
 
 TEST_P(GpuOptimTest, StepsOfRulesThatSumOverParametersEqualTheCpu) {
   for (const kernels::UpdateRule rule :
-       {kernels::UpdateRule::kAdafactor, kernels::UpdateRule::kLamb}) {
+       {kernels::UpdateRule::kAdafactor, kernels::UpdateRule::kLamb,
+        kernels::UpdateRule::kProdigy}) {
     SCOPED_TRACE(to_string(rule));
-    const OptimizerConfig config{.rule = rule};
+    const OptimizerConfig config{.rule = rule, .d0 = 0.1};
     DeviceRun cpu(at::kCPU, GetParam(), 0.25, config);
     DeviceRun gpu(at::kCUDA, GetParam(), 0.25, config);
     Optimizer on_cpu(cpu.config, cpu.arena);

@@ -63,6 +63,8 @@ struct RuleRun {
     config.rule = rule;
     config.weight_decay = fixture(rule)["weight_decay"];
     config.max_grad_norm = fixture(rule)["max_grad_norm"];
+    config.d0 = fixture(rule).value("d0", config.d0);
+    config.d_coef = fixture(rule).value("d_coef", config.d_coef);
     return config;
   }
 
@@ -135,13 +137,16 @@ TEST_P(PublishedRuleTest, ItsStepsAreItsOwn) {
   Optimizer optimizer(RuleRun::config(GetParam()), run.arena);
   for (const json& step : run.data["steps"]) {
     run.set_gradients(step);
-    optimizer.step(run.arena, run.data["lr"]);
+    const StepResult result =
+        optimizer.step(run.arena, step.value("lr", run.data["lr"].get<double>()));
+    EXPECT_NEAR(result.distance, step.value("distance", 0.0),
+                tolerance::kFewRoundings * result.distance);
     if (step.contains("weights")) {
       run.expect_close(step["weights"], Role::master(), tolerance::kFewRoundings);
     }
   }
   size_t compared = 0;
-  for (const Role role : {Role::exp_avg(), Role::exp_avg_sq(), Role::factors()}) {
+  for (const Role role : {Role::exp_avg(), Role::exp_avg_sq(), Role::factors(), Role::grad_sum()}) {
     if (run.data["state"].contains(to_string(role))) {
       run.expect_close(run.data["state"][to_string(role)], role, tolerance::kFewRoundings);
       ++compared;
@@ -156,7 +161,7 @@ TEST_P(PublishedRuleTest, ItsStepsAreItsOwn) {
 
 INSTANTIATE_TEST_SUITE_P(Rules, PublishedRuleTest,
                          testing::Values(UpdateRule::kMuon, UpdateRule::kAdafactor,
-                                         UpdateRule::kLamb),
+                                         UpdateRule::kLamb, UpdateRule::kProdigy),
                          [](const auto& info) { return std::string(to_string(info.param)); });
 
 TEST(MuonTest, MatricesHaveNoSecondMoment) {
@@ -294,7 +299,7 @@ std::string name_of(const testing::TestParamInfo<std::tuple<UpdateRule, MasterFo
 
 INSTANTIATE_TEST_SUITE_P(Rules, WholeRuleTest,
                          testing::Combine(testing::Values(UpdateRule::kMuon, UpdateRule::kAdafactor,
-                                                          UpdateRule::kLamb),
+                                                          UpdateRule::kLamb, UpdateRule::kProdigy),
                                           testing::Values(MasterFormat::kF32, MasterFormat::kBF16)),
                          name_of);
 
@@ -324,14 +329,22 @@ TEST_P(TwoPassRuleTest, TheComposedPassesEqualTheFusedOnes) {
   kernels::StepControl start;
   start.lr = 0.01;
   start.multiplier = 0.5F;
+  start.step_distance = 0.25;
+  start.distance = 0.5;
   const at::Tensor control = ops::make_step_control(start, at::kCPU);
   for (const RuleRun* run : {&fused, &composed}) {
     run->set_gradients(0);
     const Bucket& bucket = run->arena.buckets()[1];
     const at::Tensor second =
         kernels::has_second_moment(GetParam()) ? bucket.exp_avg_sq : at::Tensor();
-    const ops::OptimizerBucket tensors = {bucket.master, bucket.grad, bucket.exp_avg,
-                                          second,        bucket.ema,  at::Tensor()};
+    const ops::OptimizerBucket tensors{.master = bucket.master,
+                                       .grad = bucket.grad,
+                                       .exp_avg = bucket.exp_avg,
+                                       .exp_avg_sq = second,
+                                       .ema = bucket.ema,
+                                       .compute = {},
+                                       .base = bucket.base,
+                                       .grad_sum = bucket.grad_sum};
     if (run == &fused) {
       const ops::BucketTable table({tensors});
       ops::make_directions(table, parameters, control);
@@ -351,7 +364,8 @@ TEST_P(TwoPassRuleTest, TheComposedPassesEqualTheFusedOnes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Rules, TwoPassRuleTest,
-                         testing::Values(UpdateRule::kMuon, UpdateRule::kLamb),
+                         testing::Values(UpdateRule::kMuon, UpdateRule::kLamb,
+                                         UpdateRule::kProdigy),
                          [](const auto& info) { return std::string(to_string(info.param)); });
 
 TEST(AdafactorTest, OffloadedWeightsFollowTheSameDirections) {
@@ -373,14 +387,14 @@ TEST(WholeRuleErrorTest, WhatTheyCannotDoIsRefused) {
   };
   ArenaOptions coded;
   coded.moments = MomentFormat::k8Bit;
-  for (const UpdateRule rule : {UpdateRule::kMuon, UpdateRule::kLamb}) {
+  for (const UpdateRule rule : {UpdateRule::kMuon, UpdateRule::kLamb, UpdateRule::kProdigy}) {
     EXPECT_THAT(message(rule, coded),
                 HasSubstr(std::string(to_string(rule)) + " keeps its moments in fp32"));
   }
   EXPECT_THAT(message(UpdateRule::kAdafactor, coded), HasSubstr("adafactor has no moments"));
   ArenaOptions far;
   far.offload = 0.5;
-  for (const UpdateRule rule : {UpdateRule::kMuon, UpdateRule::kLamb}) {
+  for (const UpdateRule rule : {UpdateRule::kMuon, UpdateRule::kLamb, UpdateRule::kProdigy}) {
     EXPECT_THAT(message(rule, far),
                 HasSubstr(std::string(to_string(rule)) + " keeps its state on the device"));
   }

@@ -102,9 +102,11 @@ TEST_P(RanksTest, StagesGiveTheSameBits) {
 
 TEST_P(RanksTest, RulesThatSumOverParametersEqualOneRank) {
   comm::run_on_ranks(GetParam(), [](const comm::Group& world) {
-    for (const auto rule : {kernels::UpdateRule::kAdafactor, kernels::UpdateRule::kLamb}) {
+    for (const auto rule : {kernels::UpdateRule::kAdafactor, kernels::UpdateRule::kLamb,
+                            kernels::UpdateRule::kProdigy}) {
       RunConfig config = tiny();
       config.optim.rule = rule;
+      config.optim.d0 = 0.5;  // so that little follows from the small rate
       // Their gradients for keys are zero but for roundings, which such rules make as large as
       // others.
       config.finetune.freeze = {"*.qkv.bias"};

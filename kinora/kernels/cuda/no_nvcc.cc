@@ -81,6 +81,11 @@ cudaError_t make_directions(const BucketTable& /*table*/, const UpdateParameters
   return cudaErrorNotSupported;
 }
 
+cudaError_t adapt_distance(StepControl* /*control*/, const UpdatePolicy& /*policy*/,
+                           cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
 cudaError_t update_weights(const BucketTable& /*table*/, const UpdateParameters& /*parameters*/,
                            const StepControl* /*control*/, cudaStream_t /*stream*/) {
   return cudaErrorNotSupported;

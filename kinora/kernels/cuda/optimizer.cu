@@ -223,12 +223,21 @@ __global__ void __launch_bounds__(kThreads)
     if constexpr (has_second_moment(kRule)) {
       exp_avg_sq = load(buffers.exp_avg_sq, i, end, whole);
     }
+    Vector base = {};
+    Vector grad_sum = {};
+    if constexpr (kRule == UpdateRule::kProdigy) {
+      base = load(buffers.base, i, end, whole);
+      grad_sum = load(buffers.grad_sum, i, end, whole);
+    }
     Vector direction = load(buffers.grad, i, end, whole);
     Vector exp_avg = load(buffers.exp_avg, i, end, whole);
 #pragma unroll
     for (int lane = 0; lane < kWidth; ++lane) {
-      direct_element<kRule>(scalars, weight.x[lane], &direction.x[lane], &exp_avg.x[lane],
-                            &exp_avg_sq.x[lane]);
+      direct_element<kRule>(scalars, weight.x[lane], base.x[lane], &direction.x[lane],
+                            &exp_avg.x[lane], &exp_avg_sq.x[lane], &grad_sum.x[lane]);
+    }
+    if constexpr (kRule == UpdateRule::kProdigy) {
+      store(buffers.grad_sum, i, end, whole, grad_sum);
     }
     store(buffers.grad, i, end, whole, direction);
     store(buffers.exp_avg, i, end, whole, exp_avg);
@@ -241,6 +250,10 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void prepare_update_kernel(StepControl* control, UpdatePolicy policy,
                                       const StepExchange* exchange) {
   kernels::prepare_update(control, policy, exchange);
+}
+
+__global__ void adapt_distance_kernel(StepControl* control, UpdatePolicy policy) {
+  kernels::adapt_distance(control, policy);
 }
 
 __global__ void publish_report_kernel(const StepControl* control, const float* loss,
@@ -284,11 +297,11 @@ __device__ __forceinline__ void update_whole(const UpdateBuffers& buffers,
       update_element<kRule>(scalars, grad[i].x[lane], &weight[i].x[lane], &exp_avg[i].x[lane],
                             &exp_avg_sq[i].x[lane]);
     }
-    if constexpr (!takes_directions(kRule)) {
+    if constexpr (moves_moments(kRule)) {
       store(buffers.exp_avg, first + i * kStride, 0, true, exp_avg[i]);
-    }
-    if constexpr (has_second_moment(kRule)) {
-      store(buffers.exp_avg_sq, first + i * kStride, 0, true, exp_avg_sq[i]);
+      if constexpr (has_second_moment(kRule)) {
+        store(buffers.exp_avg_sq, first + i * kStride, 0, true, exp_avg_sq[i]);
+      }
     }
     store(buffers.master, first + i * kStride, 0, true, weight[i]);
     if (!leaves_grad) {
@@ -330,11 +343,11 @@ __device__ __noinline__ void update_some(const UpdateBuffers& buffers, const Upd
                           &exp_avg_sq.x[lane]);
   }
   store(buffers.master, first, end, false, weight);
-  if constexpr (!takes_directions(kRule)) {
+  if constexpr (moves_moments(kRule)) {
     store(buffers.exp_avg, first, end, false, exp_avg);
-  }
-  if constexpr (has_second_moment(kRule)) {
-    store(buffers.exp_avg_sq, first, end, false, exp_avg_sq);
+    if constexpr (has_second_moment(kRule)) {
+      store(buffers.exp_avg_sq, first, end, false, exp_avg_sq);
+    }
   }
   store(buffers.grad, first, end, false, Vector{});
 #pragma unroll
@@ -501,7 +514,7 @@ __device__ __forceinline__ void update_block(const UpdateBucket& bucket,
       update_element<kRule>(scalars, grad[i].x[k], &weight[i].x[k], &exp_avg[i].x[k],
                             &exp_avg_sq[i].x[k]);
     }
-    if constexpr (!kCoded && !takes_directions(kRule)) {
+    if constexpr (!kCoded && moves_moments(kRule)) {
       store(buffers.exp_avg, place(i), 0, true, exp_avg[i]);
       if constexpr (has_second_moment(kRule)) {
         store(buffers.exp_avg_sq, place(i), 0, true, exp_avg_sq[i]);
@@ -630,6 +643,8 @@ cudaError_t launch_update(const BucketTable& table, const UpdateParameters& para
       return launch_rule<UpdateRule::kLion, kEmas>(table, parameters, control, stream);
     case UpdateRule::kSgd:
       return launch_rule<UpdateRule::kSgd, kEmas>(table, parameters, control, stream);
+    case UpdateRule::kProdigy:
+      return launch_rule<UpdateRule::kProdigy, kEmas>(table, parameters, control, stream);
     case UpdateRule::kMuon:
     case UpdateRule::kAdafactor:
     case UpdateRule::kLamb:
@@ -676,14 +691,25 @@ cudaError_t make_directions(const BucketTable& table, const UpdateParameters& pa
   if (table.num_chunks == 0) {
     return cudaSuccess;
   }
-  const auto blocks = static_cast<unsigned>(table.num_chunks);
-  if (parameters.rule == UpdateRule::kMuon) {
-    make_directions_kernel<UpdateRule::kMuon>
-        <<<blocks, kThreads, 0, stream>>>(table, parameters, control);
-  } else {
-    make_directions_kernel<UpdateRule::kLamb>
-        <<<blocks, kThreads, 0, stream>>>(table, parameters, control);
+  const auto launch = [&](auto* kernel) {
+    kernel<<<static_cast<unsigned>(table.num_chunks), kThreads, 0, stream>>>(table, parameters,
+                                                                             control);
+    return cudaGetLastError();
+  };
+  switch (parameters.rule) {
+    case UpdateRule::kMuon:
+      return launch(make_directions_kernel<UpdateRule::kMuon>);
+    case UpdateRule::kLamb:
+      return launch(make_directions_kernel<UpdateRule::kLamb>);
+    case UpdateRule::kProdigy:
+      return launch(make_directions_kernel<UpdateRule::kProdigy>);
+    default:
+      return cudaErrorInvalidValue;  // the rule has one pass
   }
+}
+
+cudaError_t adapt_distance(StepControl* control, const UpdatePolicy& policy, cudaStream_t stream) {
+  adapt_distance_kernel<<<1, 1, 0, stream>>>(control, policy);
   return cudaGetLastError();
 }
 
@@ -700,6 +726,8 @@ cudaError_t update_weights(const BucketTable& table, const UpdateParameters& par
         return launch_blocks<UpdateRule::kLion>(table, parameters, control, stream);
       case UpdateRule::kSgd:
         return launch_blocks<UpdateRule::kSgd>(table, parameters, control, stream);
+      case UpdateRule::kProdigy:
+        return launch_blocks<UpdateRule::kProdigy>(table, parameters, control, stream);
       case UpdateRule::kMuon:
       case UpdateRule::kAdafactor:
       case UpdateRule::kLamb:

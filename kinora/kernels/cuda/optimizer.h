@@ -44,6 +44,10 @@ struct BucketTable {
                                           const UpdateParameters& parameters,
                                           const StepControl* control, cudaStream_t stream);
 
+/// kernels::adapt_distance on the device.
+[[nodiscard]] cudaError_t adapt_distance(StepControl* control, const UpdatePolicy& policy,
+                                         cudaStream_t stream);
+
 /// kernels::update_weights over all buckets. Where updates_blocks(parameters), these must be
 /// aligned and of whole blocks.
 [[nodiscard]] cudaError_t update_weights(const BucketTable& table,

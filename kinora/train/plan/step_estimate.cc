@@ -54,6 +54,8 @@ double direction_bytes_of(kernels::UpdateRule rule) {
       return 60.0;  // libtorch's calls
     case kernels::UpdateRule::kLamb:
       return 28.0;  // the direction, two norms, and its length
+    case kernels::UpdateRule::kProdigy:
+      return 48.0;  // the first weights, the sum of gradients, terms and two sums; moments again
     default:
       return 0.0;
   }

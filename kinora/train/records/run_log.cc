@@ -82,6 +82,9 @@ io::JsonObject line_of(const StepRecord& record) {
   if (record.loss_scale != 1.0) {
     line.add("loss_scale", record.loss_scale);
   }
+  if (record.distance != 0.0) {
+    line.add("distance", record.distance);
+  }
   if (record.skipped) {
     line.add("skipped", true);
   }

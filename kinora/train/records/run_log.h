@@ -35,7 +35,8 @@ struct StepRecord {
   double lr = 0.0;
   double grad_norm = 0.0;  ///< before clipping
   double loss_scale = 1.0;
-  bool skipped = false;  ///< a gradient was not finite
+  double distance = 0.0;  ///< optim::StepResult's
+  bool skipped = false;   ///< a gradient was not finite
   double samples_per_s = 0.0;
   int64_t peak_memory = 0;      ///< bytes at once so far: the GPU's, on the CPU the process's
   StepTimes times;              ///< of this step on this rank

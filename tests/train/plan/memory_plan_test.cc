@@ -161,15 +161,17 @@ TEST_P(RuleTest, CountsTheStateOfTheRealArena) {
   EXPECT_EQ(bytes_of(plan, "weights"), arena.bytes(Role::master()));
   EXPECT_EQ(bytes_of(plan, "compute copies"), arena.bytes(Role::compute()));
   EXPECT_EQ(bytes_of(plan, "gradients"), arena.bytes(Role::grad()));
-  EXPECT_EQ(bytes_of(plan, "moments"), arena.bytes(Role::exp_avg()) +
-                                           arena.bytes(Role::exp_avg_sq()) +
-                                           arena.bytes(Role::factors()));
+  EXPECT_EQ(bytes_of(plan, "moments"),
+            arena.bytes(Role::exp_avg()) + arena.bytes(Role::exp_avg_sq()) +
+                arena.bytes(Role::factors()) + arena.bytes(Role::base()) +
+                arena.bytes(Role::grad_sum()));
   EXPECT_EQ(bytes_of(plan, "averages"),
             arena.bytes(Role::average(0)) + arena.bytes(Role::average(1)));
 }
 
 INSTANTIATE_TEST_SUITE_P(MemoryPlan, RuleTest,
-                         testing::Values("adamw", "lion", "sgd", "muon", "adafactor", "lamb"),
+                         testing::Values("adamw", "lion", "sgd", "muon", "adafactor", "lamb",
+                                         "prodigy"),
                          [](const auto& info) { return std::string(info.param); });
 
 // The matrices of blocks, nearly all of the model, keep one moment, or their rows and columns.

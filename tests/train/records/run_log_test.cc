@@ -83,6 +83,7 @@ TEST_F(RunLogTest, ALineHasMoreWhereThereIsMore) {
   record.size = StepSize{.samples = 12, .size = {.frames = 3, .height = 16, .width = 32}};
   record.peak_memory = 1 << 20;
   record.loss_scale = 1024.0;
+  record.distance = 0.25;
   record.skipped = true;
   record.slowest = {.seconds = 1.5, .name = "a.png"};
   record.validation = {{"raw", {.mean = 0.25, .bands = {0.125, 0.375}}}};
@@ -103,6 +104,7 @@ TEST_F(RunLogTest, ALineHasMoreWhereThereIsMore) {
                      {"width", 32},
                      {"peak_memory", 1 << 20},
                      {"loss_scale", 1024.0},
+                     {"distance", 0.25},
                      {"skipped", true},
                      {"slowest_sample", "a.png"},
                      {"slowest_sample_s", 1.5},
