@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Writes tests/optim/data/lamb.json and prodigy.json: what the authors' or published programs do with given gradients.
+"""Writes tests/optim/data/lamb.json, prodigy.json and schedule_free.json: what the authors' or published programs do with given gradients.
 
   lamb     timm.optim.Lamb with bias correction, decay within the update and a trust ratio of every parameter
            (always_adapt), as NVIDIA's apex.optimizers.FusedLAMB with use_nvlamb=True
   prodigy  prodigyopt.Prodigy with use_bias_correction and safeguard_warmup; the learning rate warms up
+  schedule_free
+           schedulefree.AdamWScheduleFree with its own warm-up; "evaluated" has the weights after eval()
 
-pip install timm==1.0.19 prodigyopt==1.1.2
+pip install timm==1.0.19 prodigyopt==1.1.2 schedulefree==1.4.1
 
 Gradients lead to a target, with noise, and are clipped together to norm 1; weight decay 0.05, one EMA. One matrix has
 a quarter of the learning rate, where the program has such factors.
@@ -21,6 +23,7 @@ import sys
 
 import torch
 from prodigyopt import Prodigy
+from schedulefree import AdamWScheduleFree
 
 PARAMETERS = {
     "block.wide.weight": [4, 9],
@@ -31,8 +34,8 @@ PARAMETERS = {
     "embedder.weight": [3, 5],
 }
 MATRICES = ["block.wide.weight", "block.tall.weight", "block.conv.weight", "block.zero.weight", "embedder.weight"]
-LR = {"lamb": 0.01, "prodigy": 1.0}
-WARMUP = {"prodigy": 5}
+LR = {"lamb": 0.01, "prodigy": 1.0, "schedule_free": 0.01}
+WARMUP = {"prodigy": 5, "schedule_free": 5}
 D0 = 0.01
 D_COEF = 1.5
 WEIGHT_DECAY = 0.05
@@ -62,6 +65,8 @@ def optimizer_of(rule, groups):
     if rule == "prodigy":
         options = {"use_bias_correction": True, "safeguard_warmup": True, "weight_decay": WEIGHT_DECAY}
         return Prodigy(groups, lr=LR[rule], d0=D0, d_coef=D_COEF, **options)
+    if rule == "schedule_free":
+        return AdamWScheduleFree(groups, weight_decay=WEIGHT_DECAY, warmup_steps=WARMUP[rule], foreach=False)
     raise ValueError(rule)
 
 
@@ -73,6 +78,8 @@ def state_of(rule, optimizer, weights):
         names = {"exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq"}
         if rule == "prodigy":
             names["s"] = "grad_sum"
+        elif rule == "schedule_free":
+            names = {"exp_avg_sq": "exp_avg_sq", "z": "base"}
         for theirs, role in names.items():
             state.setdefault(role, {})[name] = to_list(its[theirs])
     return state
@@ -91,6 +98,8 @@ def run(rule):
     groups = [{"params": [weight], "lr": LR[rule] * lr_factors.get(name, 1.0)} for name, weight in weights.items()]
     optimizer = optimizer_of(rule, groups)
     steps = []
+    if rule == "schedule_free":
+        optimizer.train()
     for step in range(STEPS):
         for name, weight in weights.items():
             noise = 0.3 * torch.randn(weight.shape, generator=generator)
@@ -99,7 +108,7 @@ def run(rule):
         torch.nn.utils.clip_grad_norm_(weights.values(), MAX_NORM)
         if step < WARMUP.get(rule, 0):
             record["lr"] = LR[rule] * (step + 1) / WARMUP[rule]
-        for group, name in zip(optimizer.param_groups, weights):
+        for group, name in zip(optimizer.param_groups, weights) if rule == "prodigy" else ():
             group["lr"] = record.get("lr", LR[rule]) * lr_factors.get(name, 1.0)
         optimizer.step()
         if rule == "prodigy":
@@ -109,7 +118,11 @@ def run(rule):
         if step in (0, 1, 9, STEPS - 1):
             record["weights"] = {name: to_list(weight) for name, weight in weights.items()}
         steps.append(record)
-    return {
+    evaluated = {}
+    if rule == "schedule_free":
+        optimizer.eval()
+        evaluated = {"evaluated": {name: to_list(weight) for name, weight in weights.items()}}
+    return evaluated | {
         "torch": torch.__version__,
         "shapes": PARAMETERS,
         "matrices": MATRICES,

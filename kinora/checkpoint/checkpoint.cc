@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <unordered_map>
 #include <vector>
 
@@ -164,6 +165,12 @@ void check_state(const optim::OptimizerState& state, const fs::path& checkpoint,
 
 TrainingState load_state(const fs::path& checkpoint) {
   return read_manifest(checkpoint).state;
+}
+
+bool has_averages(const fs::path& checkpoint) {
+  return std::ranges::any_of(read_manifest(checkpoint).shards, [](const Shard& shard) {
+    return shard.role == optim::to_string(optim::Role::average(0));
+  });
 }
 
 TrainingState load(const fs::path& checkpoint, optim::Arena& arena, const comm::Group& world) {

@@ -18,6 +18,8 @@ namespace kinora::checkpoint {
 
 /// Reads only the manifest's part of the state. kIo for a folder that is no checkpoint.
 [[nodiscard]] TrainingState load_state(const std::filesystem::path& checkpoint);
+/// Whether it has averaged weights, likewise.
+[[nodiscard]] bool has_averages(const std::filesystem::path& checkpoint);
 
 /// Fills the arena (its master, moments and averages, frozen weights, then the compute copies) and
 /// returns the state. All ranks of `world` call it; each reads what it owns, and they share the

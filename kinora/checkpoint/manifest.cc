@@ -41,6 +41,10 @@ Json state_json(const TrainingState& state) {
     json["optimizer"]["distance"] = state.optimizer.distance;
     json["optimizer"]["distance_sum"] = state.optimizer.distance_sum;
   }
+  if (state.optimizer.rule == kernels::UpdateRule::kScheduleFree) {
+    json["optimizer"]["largest_lr"] = state.optimizer.largest_lr;
+    json["optimizer"]["share_sum"] = state.optimizer.share_sum;
+  }
   if (state.pinned) {
     json["pinned"] = {{"versions", state.pinned->versions}, {"products", state.pinned->products}};
   }
@@ -83,6 +87,10 @@ TrainingState parse_state(const Json& json) {
   if (state.optimizer.rule == kernels::UpdateRule::kProdigy) {
     optimizer.at("distance").get_to(state.optimizer.distance);
     optimizer.at("distance_sum").get_to(state.optimizer.distance_sum);
+  }
+  if (state.optimizer.rule == kernels::UpdateRule::kScheduleFree) {
+    optimizer.at("largest_lr").get_to(state.optimizer.largest_lr);
+    optimizer.at("share_sum").get_to(state.optimizer.share_sum);
   }
   json.at("timestep_history").get_to(state.timestep_history);
   json.at("timestep_counts").get_to(state.timestep_counts);

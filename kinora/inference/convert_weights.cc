@@ -63,7 +63,7 @@ Source from_checkpoint(const fs::path& checkpoint, const ConvertOptions& options
   }
   KINORA_CHECK(source.model != nullptr, kIo, "[convert] ", checkpoint,
                " does not say what model it is of");
-  const bool raw = options.raw || source.recipe.ema_decays.empty();
+  const bool raw = options.raw || !checkpoint::has_averages(checkpoint);
   source.what = (raw ? "raw weights of " : "averaged weights of ") + checkpoint.string();
   source.tensors = checkpoint::checkpoint_weights(
       checkpoint, *source.model, raw ? optim::Role::master() : optim::Role::average(options.ema));

@@ -196,7 +196,7 @@ TrainedModel load_trained(const fs::path& path, const LoadOptions& options) {
   const OpenModel opened = open_model(path, options);
   const auto& [folder, file, recipe, controlnets] = opened;
   TrainedModel trained = initial_model(recipe, choose_device(options.device), 0, options.held);
-  const bool ema = options.ema && !recipe.ema_decays.empty();
+  const bool ema = options.ema && folder && checkpoint::has_averages(*folder);
   const bool is_plain = options.adapters.empty() && controlnets.empty() &&
                         options.ip_adapter.empty() && !options.held.any() &&
                         (file || !recipe.finetune.freezes());

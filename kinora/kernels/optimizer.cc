@@ -43,13 +43,16 @@ struct UpdateBody {
   }
 
  private:
+  static constexpr bool kHasMean = kRule == UpdateRule::kScheduleFree;
+
   [[gnu::always_inline]] static void update_plain(const UpdateBuffers& buffers,
                                                   const UpdateScalars& scalars, int num_emas,
                                                   int64_t start, int64_t count) {
     float* weight = buffers.master + start;
     update(scalars, count, buffers.leaves_grad, buffers.grad + start, weight,
-           takes_directions(kRule) ? nullptr : buffers.exp_avg + start,
-           has_second_moment(kRule) ? buffers.exp_avg_sq + start : nullptr);
+           reads_first_moment(kRule) ? buffers.exp_avg + start : nullptr,
+           has_second_moment(kRule) ? buffers.exp_avg_sq + start : nullptr,
+           kHasMean ? buffers.base + start : nullptr, kHasMean ? buffers.ema[0] + start : nullptr);
     finish(buffers, scalars, num_emas, start, count, weight);
   }
 
@@ -72,7 +75,7 @@ struct UpdateBody {
     float* second = squares;
     if (coded) {
       decode(buffers.coded_avg, kSignedCodes, start, count, moments);
-    } else if (!takes_directions(kRule)) {
+    } else if (reads_first_moment(kRule)) {
       first = buffers.exp_avg + start;
     }
     if (has_second_moment(kRule)) {
@@ -82,7 +85,8 @@ struct UpdateBody {
         second = buffers.exp_avg_sq + start;
       }
     }
-    update(scalars, count, buffers.leaves_grad, buffers.grad + start, weight, first, second);
+    update(scalars, count, buffers.leaves_grad, buffers.grad + start, weight, first, second,
+           kHasMean ? buffers.base + start : nullptr, kHasMean ? buffers.ema[0] + start : nullptr);
     if (coded) {
       encode(buffers.coded_avg, kSignedCodes, start, count, moments);
       if (has_second_moment(kRule)) {
@@ -99,7 +103,7 @@ struct UpdateBody {
   [[gnu::always_inline]] static void finish(const UpdateBuffers& buffers,
                                             const UpdateScalars& scalars, int num_emas,
                                             int64_t start, int64_t count, const float* weight) {
-    for (int k = 0; k < num_emas; ++k) {
+    for (int k = first_ema(kRule); k < num_emas; ++k) {
       average(scalars.ema_keep[k], scalars.ema_take[k], count, weight, buffers.ema[k] + start);
     }
     if (buffers.compute != nullptr && buffers.master != nullptr) {
@@ -113,13 +117,15 @@ struct UpdateBody {
   [[gnu::always_inline]] static void update(const UpdateScalars& scalars, int64_t count,
                                             bool leaves_grad, float* __restrict__ grad,
                                             float* __restrict__ weight, float* __restrict__ exp_avg,
-                                            float* __restrict__ exp_avg_sq) {
+                                            float* __restrict__ exp_avg_sq,
+                                            float* __restrict__ base, float* __restrict__ mean) {
     const UpdateScalars constants = scalars;  // no aliasing with the arrays
 #pragma GCC ivdep
     for (int64_t i = 0; i < count; ++i) {
       update_element<kRule>(constants, grad[i], weight + i,
-                            takes_directions(kRule) ? nullptr : exp_avg + i,
-                            has_second_moment(kRule) ? exp_avg_sq + i : nullptr);
+                            reads_first_moment(kRule) ? exp_avg + i : nullptr,
+                            has_second_moment(kRule) ? exp_avg_sq + i : nullptr,
+                            kHasMean ? base + i : nullptr, kHasMean ? mean + i : nullptr);
     }
     if (!leaves_grad) {
       std::fill(grad, grad + count, 0.0F);
@@ -289,6 +295,8 @@ void update_weights(const UpdateBuffers& buffers, const UpdateParameters& parame
       return run.template operator()<UpdateRule::kSgd>();
     case UpdateRule::kProdigy:
       return run.template operator()<UpdateRule::kProdigy>();
+    case UpdateRule::kScheduleFree:
+      return run.template operator()<UpdateRule::kScheduleFree>();
     case UpdateRule::kMuon:
     case UpdateRule::kAdafactor:
     case UpdateRule::kLamb:

@@ -58,6 +58,13 @@ enum class UpdateRule : uint8_t {
   /// passes are make_directions, which leaves terms of the estimate in place of the gradients, and
   /// update_weights; between them adapt_distance.
   kProdigy,
+  /// Defazio et al., "The road less scheduled", NeurIPS 2024, in AdamW's form, as schedulefree's
+  /// AdamWScheduleFree: beside the weights y, of which gradients are, it keeps weights z that
+  /// follow
+  /// AdamW's steps without a first moment, and their mean x, of which the result is: the first
+  /// average. Steps count in it by the square of the largest learning rate so far. y = z + beta1 (x
+  /// - z).
+  kScheduleFree,
 };
 
 /// Whether update_weights finds directions in place of gradients, and reads no moments.
@@ -72,7 +79,18 @@ KINORA_HOST_DEVICE constexpr bool directs_by_weights(UpdateRule rule) {
 
 /// Whether what it updates has exp_avg_sq.
 KINORA_HOST_DEVICE constexpr bool has_second_moment(UpdateRule rule) {
-  return rule == UpdateRule::kAdamW || rule == UpdateRule::kLamb || rule == UpdateRule::kProdigy;
+  return rule == UpdateRule::kAdamW || rule == UpdateRule::kLamb || rule == UpdateRule::kProdigy ||
+         rule == UpdateRule::kScheduleFree;
+}
+
+/// Whether update_weights reads exp_avg.
+KINORA_HOST_DEVICE constexpr bool reads_first_moment(UpdateRule rule) {
+  return !takes_directions(rule) && rule != UpdateRule::kScheduleFree;
+}
+
+/// The first average that is an exponential one.
+KINORA_HOST_DEVICE constexpr int first_ema(UpdateRule rule) {
+  return rule == UpdateRule::kScheduleFree ? 1 : 0;
 }
 
 /// Whether update_weights changes the moments that it reads.
@@ -121,6 +139,10 @@ struct StepControl {
   /// grad_sum. prepare_update clears them.
   double distance_terms = 0.0;
   double grad_sum_norm = 0.0;
+  // Of kScheduleFree.
+  double largest_lr = 0.0;  ///< of the applied steps
+  double share_sum = 0.0;   ///< of what these count
+  double share = 0.0;       ///< of this step in the mean
 };
 
 /// What prepare_update decides by.
@@ -136,6 +158,7 @@ struct UpdatePolicy {
   // Of kProdigy.
   double first_distance = 1e-6;
   double distance_factor = 1.0;
+  bool weighs_steps = false;  ///< kScheduleFree
 };
 
 /// What came of a step.
@@ -192,6 +215,12 @@ KINORA_HOST_DEVICE inline void prepare_update(StepControl* control, const Update
     const auto steps = static_cast<double>(control->applied_steps);
     control->bias_correction1 = 1.0 - pow(policy.beta1, steps);
     control->bias_correction2_sqrt = sqrt(1.0 - pow(policy.beta2, steps));
+    if (policy.weighs_steps) {
+      control->largest_lr = control->lr > control->largest_lr ? control->lr : control->largest_lr;
+      const double count = control->largest_lr * control->largest_lr;
+      control->share_sum += count;
+      control->share = count > 0.0 ? count / control->share_sum : 0.0;
+    }
   } else {
     control->skipped_steps += 1;
   }
@@ -263,11 +292,11 @@ struct UpdateBuffers {
   /// in and out: first moment, or momentum; null: takes_directions, or in k8Bit
   float* exp_avg = nullptr;
   float* exp_avg_sq = nullptr;  ///< in and out: second moment; null: the rule has none, or in k8Bit
-  const float* base = nullptr;  ///< kProdigy: the first weights
+  float* base = nullptr;        ///< kProdigy: the first weights; kScheduleFree, in and out: z
   float* grad_sum = nullptr;    ///< in and out: kProdigy's weighted sum of gradients
   CodedMoment coded_avg = {};   ///< exp_avg in k8Bit
   CodedMoment coded_avg_sq = {};  ///< exp_avg_sq in k8Bit
-  float* ema[kMaxEmas] = {};      ///< in and out; the first num_emas are used
+  float* ema[kMaxEmas] = {};  ///< in and out; the first num_emas are used; kScheduleFree: [0] is x
   /// out: rounded copy of the weights; null: none. Without a master in and out: bf16, rounded
   /// stochastically.
   void* compute = nullptr;
@@ -323,6 +352,7 @@ struct UpdateScalars {
   float beta1_complement;
   float beta2;
   float beta2_complement;
+  float mean_share;          ///< of kScheduleFree's step
   float negative_step_size;  ///< -lr; AdamW: over bias_correction1; kProdigy: -prodigy_rate
   float bias_correction1;
   float bias_correction2_sqrt;
@@ -359,6 +389,7 @@ KINORA_HOST_DEVICE inline UpdateScalars update_scalars(const UpdateParameters& p
   scalars.bias_correction1 = static_cast<float>(control.bias_correction1);
   scalars.bias_correction2_sqrt = static_cast<float>(control.bias_correction2_sqrt);
   scalars.eps = static_cast<float>(is_prodigy ? control.distance * parameters.eps : parameters.eps);
+  scalars.mean_share = static_cast<float>(control.share);
   scalars.lr_factor = static_cast<float>(lr_factor);
   scalars.grad_sum_keep = static_cast<float>(prodigy_decay(parameters.beta2));
   scalars.grad_sum_take =
@@ -404,9 +435,11 @@ KINORA_HOST_DEVICE inline void direct_element(const UpdateScalars& scalars, floa
 /// Lion (google/automl, lion_pytorch.py), of torch.optim.SGD or of prodigyopt; or along a
 /// direction.
 /// @param exp_avg_sq  of rules that have it
+/// @param base  of kScheduleFree: z; mean: x
 template <UpdateRule kRule>
 KINORA_HOST_DEVICE inline void update_element(const UpdateScalars& scalars, float grad,
-                                              float* weight, float* exp_avg, float* exp_avg_sq) {
+                                              float* weight, float* exp_avg, float* exp_avg_sq,
+                                              float* base, float* mean) {
   const float g = grad * scalars.multiplier;
   if constexpr (takes_directions(kRule)) {
     const float kept = *weight * scalars.weight_keep;
@@ -422,6 +455,16 @@ KINORA_HOST_DEVICE inline void update_element(const UpdateScalars& scalars, floa
   } else if constexpr (kRule == UpdateRule::kProdigy) {
     const float kept = *weight - scalars.weight_decay * *weight;
     *weight = kept + scalars.negative_step_size * *exp_avg / (sqrtf(*exp_avg_sq) + scalars.eps);
+  } else if constexpr (kRule == UpdateRule::kScheduleFree) {
+    const float v = *exp_avg_sq * scalars.beta2 + scalars.beta2_complement * g * g;
+    const float denominator = sqrtf(v) / scalars.bias_correction2_sqrt + scalars.eps;
+    const float direction = g / denominator + scalars.weight_decay * *weight;
+    const float z = *base + scalars.negative_step_size * direction;
+    const float x = *mean + scalars.mean_share * (z - *mean);
+    *exp_avg_sq = v;
+    *base = z;
+    *mean = x;
+    *weight = z + scalars.beta1 * (x - z);
   } else if constexpr (kRule == UpdateRule::kLion) {
     const float kept = *weight * scalars.weight_keep;
     const float mean = *exp_avg * scalars.beta1 + g * scalars.beta1_complement;

@@ -140,11 +140,14 @@ void check_call(const OptimizerBucket& bucket, const at::Tensor& control) {
 void check_parameters(const OptimizerBucket& bucket, const kernels::UpdateParameters& parameters) {
   KINORA_CHECK(bucket.exp_avg_sq.defined() || !kernels::has_second_moment(parameters.rule), kShape,
                "[optimizer] the rule needs exp_avg_sq");
-  KINORA_CHECK(bucket.exp_avg.defined() || kernels::takes_directions(parameters.rule), kShape,
+  KINORA_CHECK(bucket.exp_avg.defined() || !kernels::reads_first_moment(parameters.rule), kShape,
                "[optimizer] the rule needs exp_avg");
   KINORA_CHECK((bucket.base.defined() && bucket.grad_sum.defined()) ||
                    parameters.rule != kernels::UpdateRule::kProdigy,
                kShape, "[optimizer] the rule needs base and grad_sum");
+  KINORA_CHECK((bucket.base.defined() && !bucket.ema.empty()) ||
+                   parameters.rule != kernels::UpdateRule::kScheduleFree,
+               kShape, "[optimizer] the rule needs base and an average");
   KINORA_CHECK(static_cast<int>(bucket.ema.size()) == parameters.num_emas, kShape,
                "[optimizer] there must be ", parameters.num_emas, " EMAs, got ", bucket.ema.size());
   const bool codes = parameters.moments == kernels::MomentFormat::k8Bit;
@@ -554,6 +557,16 @@ void update_weights_composed(const OptimizerBucket& bucket,
     case kernels::UpdateRule::kLamb:
       weight.add_(bucket.grad, -lr);
       break;
+    case kernels::UpdateRule::kScheduleFree: {
+      const at::Tensor& mean = bucket.ema.front();
+      exp_avg_sq.mul_(parameters.beta2).addcmul_(bucket.grad, bucket.grad, 1.0 - parameters.beta2);
+      bucket.grad.div_(denominator_of(exp_avg_sq, parameters, decisions))
+          .add_(weight, parameters.weight_decay);
+      bucket.base.add_(bucket.grad, -lr);
+      mean.lerp_(bucket.base, decisions.share);
+      weight.copy_(bucket.base).lerp_(mean, parameters.beta1);
+      break;
+    }
     case kernels::UpdateRule::kProdigy: {
       const double rate = kernels::prodigy_rate(decisions, lr);
       weight.mul_(1.0 - rate * parameters.weight_decay);
@@ -576,7 +589,8 @@ void update_weights_composed(const OptimizerBucket& bucket,
                          bucket.place, bucket.compute);
     weight.copy_(bucket.compute);
   }
-  for (size_t k = 0; k < bucket.ema.size(); ++k) {
+  const auto first = static_cast<size_t>(kernels::first_ema(parameters.rule));
+  for (size_t k = first; k < bucket.ema.size(); ++k) {
     const double decay = parameters.ema_decay[k];
     bucket.ema[k].mul_(decay).add_(weight, 1.0 - decay);
   }

@@ -30,8 +30,9 @@ void check_options(const ArenaOptions& options) {
   const at::ScalarType type = options.compute_type;
   KINORA_CHECK(type == at::kFloat || type == at::kBFloat16 || type == at::kHalf, kConfig,
                "[arena] compute_type must be fp32, bf16 or fp16, got ", type);
-  KINORA_CHECK(options.ema_decays.size() <= kernels::kMaxEmas, kConfig, "[arena] at most ",
-               kernels::kMaxEmas, " EMAs can be kept, got ", options.ema_decays.size());
+  KINORA_CHECK(options.num_averages() <= kernels::kMaxEmas, kConfig, "[arena] at most ",
+               kernels::kMaxEmas, " EMAs can be kept, got ", options.num_averages(),
+               kernels::first_ema(options.rule) > 0 ? " with schedule_free's mean" : "");
   KINORA_CHECK(options.train || options.ema_decays.empty(), kConfig,
                "[arena] EMAs are kept in training only");
   for (const double decay : options.ema_decays) {
@@ -63,6 +64,11 @@ void check_options(const ArenaOptions& options) {
                kConfig,
                "[arena] adafactor has no moments that codes of 8 bits would shrink. Hint: "
                "optim.moments=fp32");
+  KINORA_CHECK(options.rule != kernels::UpdateRule::kScheduleFree ||
+                   options.moments == kernels::MomentFormat::kF32,
+               kConfig,
+               "[arena] schedule_free keeps weights in place of a first moment, which codes of 8 "
+               "bits would round. Hint: optim.moments=fp32");
   const Sharding& sharding = options.sharding;
   KINORA_CHECK(sharding.stage >= 0 && sharding.stage <= 3, kConfig,
                "[arena] the stage of ZeRO must be 0 to 3, got ", sharding.stage);
@@ -281,11 +287,11 @@ void check_host_memory(const std::vector<Bucket>& buckets, const ArenaOptions& o
   // Trained: weights, gradients, moments; fp32 unless options say otherwise.
   const double moments = (kernels::has_second_moment(options.rule) ? 1.0 : 0.0) +
                          (keeps_first_moments(options.rule) ? 1.0 : 0.0) +
-                         (options.rule == kernels::UpdateRule::kProdigy ? 2.0 : 0.0);
+                         (keeps_base(options.rule) ? 1.0 : 0.0) +
+                         (options.rule == kernels::UpdateRule::kProdigy ? 1.0 : 0.0);
   const double state = 1.0 + (options.masters == kernels::MasterFormat::kF32 ? 1.0 : 0.5) +
                        moments * (options.moments == kernels::MomentFormat::kF32 ? 1.0 : 0.25);
-  const double arrays =
-      options.train ? state + static_cast<double>(options.ema_decays.size()) : 1.0;
+  const double arrays = options.train ? state + static_cast<double>(options.num_averages()) : 1.0;
   const double bytes = elements * arrays * sizeof(float) - static_cast<double>(on_disk);
   const auto memory = static_cast<double>(physical_memory());
   KINORA_CHECK(bytes <= memory, kMemory, "[model] ", human_count(static_cast<int64_t>(elements)),
@@ -393,8 +399,8 @@ void Arena::open_disk() {
       continue;
     }
     const auto bytes_of = [&](int64_t numel) {
-      const auto averages = static_cast<int64_t>(options_.ema_decays.size());
-      const int64_t arrays = averages + (has_far_master(bucket) ? 1 : 0);
+      const int64_t arrays = static_cast<int64_t>(options_.num_averages()) +
+                             (has_far_master(bucket) ? 1 : 0) + (keeps_base(options_.rule) ? 1 : 0);
       const int64_t of_moment =
           coded ? DiskState::room_for(numel, at::kByte) +
                       DiskState::room_for(numel / kernels::kCodeBlock, at::kFloat)
@@ -548,11 +554,13 @@ void Arena::materialise(Bucket* bucket, std::vector<Owner>* owners) {
       bucket->exp_avg_sq = moment(Role::exp_avg_sq(), kernels::kUnsignedCodes);
       bucket->exp_avg_sq_scales = scales();
     }
+    if (keeps_base(options_.rule)) {
+      bucket->base = fp32_copy_of(master, is_far);
+    }
     if (options_.rule == kernels::UpdateRule::kProdigy) {
-      bucket->base = fp32_copy_of(master);
       bucket->grad_sum = at::zeros({bucket->slice_numel}, fp32);
     }
-    for (size_t k = 0; k < options_.ema_decays.size(); ++k) {
+    for (size_t k = 0; k < options_.num_averages(); ++k) {
       bucket->ema.push_back(fp32_copy_of(master, is_far));
     }
   }
@@ -645,11 +653,13 @@ std::vector<Role> Arena::state_roles() const {
       roles.push_back(Role::exp_avg_sq_scales());
     }
   }
-  if (options_.rule == kernels::UpdateRule::kProdigy) {
+  if (keeps_base(options_.rule)) {
     roles.push_back(Role::base());
+  }
+  if (options_.rule == kernels::UpdateRule::kProdigy) {
     roles.push_back(Role::grad_sum());
   }
-  for (size_t k = 0; k < options_.ema_decays.size(); ++k) {
+  for (size_t k = 0; k < options_.num_averages(); ++k) {
     roles.push_back(Role::average(k));
   }
   return roles;
@@ -814,8 +824,8 @@ BoundWeights Arena::bind(WeightSet weights) {
     return BoundWeights(nullptr);
   }
   const size_t k = *weights.ema;
-  KINORA_CHECK(k < options_.ema_decays.size(), kConfig, "[arena] there is no EMA ", k,
-               ": this arena keeps ", options_.ema_decays.size());
+  KINORA_CHECK(k < options_.num_averages(), kConfig, "[arena] there is no EMA ", k,
+               ": this arena keeps ", options_.num_averages());
   is_bound_ = true;
   BoundWeights guard(this);
   for (size_t i = 0; i < buckets_.size(); ++i) {

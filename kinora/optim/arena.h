@@ -34,8 +34,8 @@ struct Role {
     kExpAvgScales,    ///< of kExpAvg, where that is codes
     kExpAvgSqScales,  ///< of kExpAvgSq, likewise
     kFactors,         ///< of Adafactor (Slot::num_factors)
-    kBase,            ///< of Prodigy, as the next
-    kGradSum,
+    kBase,            ///< of Prodigy and Schedule-Free
+    kGradSum,         ///< of Prodigy
   };
   Kind kind = Kind::kMaster;
   size_t ema = 0;  ///< kEma: which one
@@ -135,7 +135,7 @@ struct Bucket {
   at::Tensor exp_avg_sq_scales;
   /// fp32, of all parameters in turn, whole on every rank; of each its rows, then its columns.
   at::Tensor factors;
-  at::Tensor base;              ///< fp32: the weights that Prodigy began with
+  at::Tensor base;              ///< fp32: the weights that Prodigy began with; Schedule-Free's z
   at::Tensor grad_sum;          ///< fp32: of Prodigy
   std::vector<at::Tensor> ema;  ///< fp32
   /// Whether the arrays of the optimizer's state lie in the host's memory, or on a disk
@@ -177,7 +177,12 @@ struct HeldOptions {
 
 /// Whether they have exp_avg.
 [[nodiscard]] constexpr bool keeps_first_moments(kernels::UpdateRule rule) {
-  return rule != kernels::UpdateRule::kAdafactor;
+  return rule != kernels::UpdateRule::kAdafactor && rule != kernels::UpdateRule::kScheduleFree;
+}
+
+/// Whether they have `base`, which begins as the weights.
+[[nodiscard]] constexpr bool keeps_base(kernels::UpdateRule rule) {
+  return rule == kernels::UpdateRule::kProdigy || rule == kernels::UpdateRule::kScheduleFree;
 }
 
 /// Whether update_weights alone reads the moments.
@@ -198,6 +203,10 @@ struct ArenaOptions {
   kernels::MasterFormat masters = kernels::MasterFormat::kF32;
   /// In [0, 1), at most 4; ema = ema * decay + weight * (1 - decay).
   std::vector<double> ema_decays;
+  /// Averages that there are: that of Schedule-Free is the first, those of ema_decays follow.
+  [[nodiscard]] size_t num_averages() const {
+    return ema_decays.size() + static_cast<size_t>(kernels::first_ema(rule));
+  }
   /// Share of the ring buckets' elements, in [0, 1], whose state lies in the host's memory: that of
   /// the buckets that are used last.
   double offload = 0.0;

@@ -142,6 +142,8 @@ const char* to_string(kernels::UpdateRule rule) {
       return "lamb";
     case kernels::UpdateRule::kProdigy:
       return "prodigy";
+    case kernels::UpdateRule::kScheduleFree:
+      return "schedule_free";
   }
   return "unknown";
 }
@@ -190,6 +192,7 @@ Optimizer::Optimizer(const OptimizerConfig& config, const Arena& arena, bool own
   policy_.beta2 = parameters_.beta2;
   policy_.max_grad_norm = config.max_grad_norm;
   policy_.first_distance = config.d0;
+  policy_.weighs_steps = config.rule == kernels::UpdateRule::kScheduleFree;
   policy_.distance_factor = config.d_coef;
   policy_.dynamic_loss_scale = arena.options().compute_type == at::kHalf;
   kernels::StepControl start;
@@ -198,8 +201,8 @@ Optimizer::Optimizer(const OptimizerConfig& config, const Arena& arena, bool own
   control_ = ops::make_step_control(start, arena.options().device);
   exchange_ = ops::make_step_exchange(arena.options().device);
   const std::vector<double>& decays = arena.options().ema_decays;
-  parameters_.num_emas = static_cast<int>(decays.size());
-  std::copy(decays.begin(), decays.end(), parameters_.ema_decay);
+  parameters_.num_emas = static_cast<int>(arena.options().num_averages());
+  std::copy(decays.begin(), decays.end(), parameters_.ema_decay + kernels::first_ema(config.rule));
   of_matrices_ = parameters_;
   of_matrices_.rule = kernels::UpdateRule::kMuon;
   of_matrices_.beta1 = config.momentum;
@@ -388,7 +391,9 @@ OptimizerState Optimizer::state() const {
           control.loss_scale,
           control.good_steps,
           control.distance,
-          control.distance_sum};
+          control.distance_sum,
+          control.largest_lr,
+          control.share_sum};
 }
 
 void Optimizer::restore(const OptimizerState& state) {
@@ -415,6 +420,13 @@ void Optimizer::restore(const OptimizerState& state) {
                kIo, "[optim] a saved state of ", to_string(rule_), " must have ",
                is_prodigy ? "a distance above 0" : "no distance", ", got ", state.distance,
                " and a sum of ", state.distance_sum);
+  const bool has_shares = state.largest_lr > 0.0 && state.share_sum > 0.0;
+  KINORA_CHECK(std::isfinite(state.largest_lr) && std::isfinite(state.share_sum) &&
+                   state.largest_lr >= 0.0 && state.share_sum >= 0.0 &&
+                   (!has_shares || policy_.weighs_steps),
+               kIo, "[optim] a saved state of ", to_string(rule_), " must have ",
+               policy_.weighs_steps ? "rates of 0 or more" : "no largest rate", ", got ",
+               state.largest_lr, " and a sum of ", state.share_sum);
   kernels::StepControl control;
   control.applied_steps = state.applied_steps;
   control.skipped_steps = state.skipped_steps;
@@ -422,6 +434,8 @@ void Optimizer::restore(const OptimizerState& state) {
   control.good_steps = state.good_steps;
   control.distance = state.distance;
   control.distance_sum = state.distance_sum;
+  control.largest_lr = state.largest_lr;
+  control.share_sum = state.share_sum;
   control.steps = steps_;
   control_.copy_(ops::make_step_control(control, at::kCPU));
 }

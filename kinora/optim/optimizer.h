@@ -19,12 +19,12 @@ namespace kinora::optim {
 
 /// Every rule.
 inline constexpr std::array kUpdateRules = {
-    kernels::UpdateRule::kAdamW,  kernels::UpdateRule::kLion,      kernels::UpdateRule::kSgd,
-    kernels::UpdateRule::kMuon,   kernels::UpdateRule::kAdafactor, kernels::UpdateRule::kLamb,
-    kernels::UpdateRule::kProdigy};
+    kernels::UpdateRule::kAdamW,   kernels::UpdateRule::kLion,        kernels::UpdateRule::kSgd,
+    kernels::UpdateRule::kMuon,    kernels::UpdateRule::kAdafactor,   kernels::UpdateRule::kLamb,
+    kernels::UpdateRule::kProdigy, kernels::UpdateRule::kScheduleFree};
 
-/// "adamw", "lion", "sgd", "muon", "adafactor", "lamb" or "prodigy": the names in recipes and
-/// checkpoints.
+/// "adamw", "lion", "sgd", "muon", "adafactor", "lamb", "prodigy" or "schedule_free": the names in
+/// recipes and checkpoints.
 [[nodiscard]] const char* to_string(kernels::UpdateRule rule);
 
 /// "fp32" or "8bit".
@@ -75,6 +75,8 @@ struct OptimizerState {
   int32_t good_steps = 0;  ///< applied steps since the loss scale last changed
   double distance = 0.0;   ///< of Prodigy (kernels::StepControl), as the next
   double distance_sum = 0.0;
+  double largest_lr = 0.0;  ///< of Schedule-Free (kernels::StepControl), as the next
+  double share_sum = 0.0;
 
   bool operator==(const OptimizerState&) const = default;
 };

@@ -96,7 +96,7 @@ void export_weights(Run& run) {
     const optim::Arena& arena = run.trainable->arena();
     checkpoint::LateTensors weights = checkpoint::arena_weights(
         run.trainable->model(), arena,
-        run.config.ema_decays.empty() ? optim::Role::master() : optim::Role::average(0));
+        arena.options().num_averages() == 0 ? optim::Role::master() : optim::Role::average(0));
     const checkpoint::Adapter adapter = merge_updates(run.config, weights);
     checkpoint::WeightsMetadata metadata = checkpoint::weights_metadata(run.config_yaml);
     if (run.writes()) {

@@ -192,7 +192,8 @@ void describe_optim(Fields& fields, optim::OptimizerConfig& optim) {
       "blocks' matrices and makes their updates orthogonal, with adamw for all else; "
       "adafactor keeps next to nothing: the means of rows and columns of squares; lamb makes "
       "adamw's updates as long as each parameter, for large batches; prodigy finds adamw's "
-      "learning rate by itself, with lr.value=1.");
+      "learning rate by itself, with lr.value=1; schedule_free wants lr.schedule=constant: a mean "
+      "of all its weights, which is what is sampled, stands for a rate that falls.");
   const auto takes_one_pass = [&optim] { return optim::takes_one_pass(optim.rule); };
   std::vector<Choice<kernels::MomentFormat>> moments;
   for (const auto format : {kernels::MomentFormat::kF32, kernels::MomentFormat::k8Bit}) {
@@ -204,10 +205,10 @@ void describe_optim(Fields& fields, optim::OptimizerConfig& optim) {
            "them, a quarter of the memory.")
       .check(
           "be fp32 unless optim.rule is adamw, lion or sgd: updates by others are more than one "
-          "pass over the moments, or adafactor's, which has none of that size",
+          "pass over the moments, adafactor has none of that size, and schedule_free keeps weights",
           [&optim, takes_one_pass] {
             return optim.moments == kernels::MomentFormat::kF32 ||
-                   (takes_one_pass() && optim.rule != kernels::UpdateRule::kAdafactor);
+                   (takes_one_pass() && optim::keeps_first_moments(optim.rule));
           });
   std::vector<Choice<kernels::MasterFormat>> masters;
   for (const auto format : {kernels::MasterFormat::kF32, kernels::MasterFormat::kBF16}) {
@@ -218,11 +219,15 @@ void describe_optim(Fields& fields, optim::OptimizerConfig& optim) {
              "alone, rounded stochastically (train.precision=bf16).");
   fields.add("momentum", optim.momentum, "muon: decay of the momentum of matrices.", decay);
   fields.add("beta1", optim.beta1,
-             "Decay of the first moment; sgd: the momentum; muon: of what is no matrix.", decay);
+             "Decay of the first moment; sgd: the momentum; muon: of what is no matrix; "
+             "schedule_free: the mean's share in the weights.",
+             decay);
   fields.add("beta2", optim.beta2,
              "Decay of the second moment, of lion's momentum; 0 = 0.999, 0.99 of lion.", decay);
-  fields.add("eps", optim.eps,
-             "adamw, muon, lamb and prodigy: added to the root of the second moment.", above(0, 1));
+  fields.add(
+      "eps", optim.eps,
+      "adamw, muon, lamb, prodigy and schedule_free: added to the root of the second moment.",
+      above(0, 1));
   fields.add("d0", optim.d0,
              "prodigy: the distance between the first and the best weights that it begins with.",
              above(0, 1));
@@ -240,7 +245,8 @@ void describe_optim(Fields& fields, optim::OptimizerConfig& optim) {
            "and not in the GPU's. Updates of these take longer.",
            between(0, 1))
       .check(
-          "be 0 unless optim.rule is adamw, lion, sgd or adafactor: updates by others are more "
+          "be 0 unless optim.rule is adamw, lion, sgd, adafactor or schedule_free: updates by "
+          "others are more "
           "than "
           "one pass over the state",
           [&optim, takes_one_pass] { return optim.offload == 0.0 || takes_one_pass(); });

@@ -25,7 +25,7 @@ void RunValidation::step_finished(StepRecord& record) {
   };
   trainable.boosted().refresh();
   record.validation.emplace_back("raw", evaluate());
-  for (size_t k = 0; k < run_.config.ema_decays.size(); ++k) {
+  for (size_t k = 0; k < trainable.arena().options().num_averages(); ++k) {
     const optim::BoundWeights bound = trainable.arena().bind(optim::WeightSet::average(k));
     record.validation.emplace_back("ema" + std::to_string(k), evaluate());
   }

@@ -52,8 +52,9 @@ void SampleGrids::draw() {
   const int64_t step = run_.state.step;
   run_.enter(Phase::kSampling, step);
   run_.trainable->boosted().refresh();
-  const optim::BoundWeights bound = run_.trainable->arena().bind(
-      config.ema_decays.empty() ? optim::WeightSet::raw() : optim::WeightSet::average(0));
+  optim::Arena& arena = run_.trainable->arena();
+  const optim::BoundWeights bound = arena.bind(
+      arena.options().num_averages() == 0 ? optim::WeightSet::raw() : optim::WeightSet::average(0));
   const int64_t parts = mesh.data_ranks();
   const int64_t own = (config.sample.count + parts - 1) / parts;
   const int64_t first = mesh.data_rank() * own;

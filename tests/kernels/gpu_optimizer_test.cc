@@ -134,8 +134,12 @@ TEST_P(GpuUpdateRuleTest, EqualsTheCpuAtOddSizesAndAlignments) {
     for (const int64_t count : kSizes) {
       for (const size_t misalignment : {0, 1}) {
         for (const int num_emas : {0, 1, kMaxEmas}) {
+          if (num_emas < first_ema(GetParam())) {
+            continue;
+          }
           OptimizerArrays host(count, num_emas, type);
           StepControl start;
+          start.share = 0.25;
           start.grad_sum_squares = 10.0;
           start.lr = 3e-3;
           start.distance = 0.5;
@@ -153,11 +157,13 @@ TEST_P(GpuUpdateRuleTest, EqualsTheCpuAtOddSizesAndAlignments) {
             ema.push_back(std::make_unique<DeviceArray<float>>(average, misalignment));
           }
           const DeviceArray<uint16_t> compute(host.compute, misalignment);
+          const DeviceArray<float> base(host.base, misalignment);
           UpdateBuffers buffers;
           buffers.master = master.data();
           buffers.grad = grad.data();
           buffers.exp_avg = exp_avg.data();
           buffers.exp_avg_sq = exp_avg_sq.data();
+          buffers.base = base.data();
           for (size_t k = 0; k < ema.size(); ++k) {
             buffers.ema[k] = ema[k]->data();
           }
@@ -173,6 +179,7 @@ TEST_P(GpuUpdateRuleTest, EqualsTheCpuAtOddSizesAndAlignments) {
           EXPECT_TRUE(master.host() == host.master) << count;
           EXPECT_TRUE(exp_avg.host() == host.exp_avg) << count;
           EXPECT_TRUE(exp_avg_sq.host() == host.exp_avg_sq) << count;
+          EXPECT_TRUE(base.host() == host.base) << count;
           EXPECT_TRUE(grad.host() == host.grad) << count;
           for (size_t k = 0; k < ema.size(); ++k) {
             EXPECT_TRUE(ema[k]->host() == host.ema[k]) << count << ", EMA " << k;
@@ -186,7 +193,8 @@ TEST_P(GpuUpdateRuleTest, EqualsTheCpuAtOddSizesAndAlignments) {
 
 INSTANTIATE_TEST_SUITE_P(Rules, GpuUpdateRuleTest,
                          testing::Values(UpdateRule::kAdamW, UpdateRule::kLion, UpdateRule::kSgd,
-                                         UpdateRule::kMuon, UpdateRule::kProdigy));
+                                         UpdateRule::kMuon, UpdateRule::kProdigy,
+                                         UpdateRule::kScheduleFree));
 
 class GpuDirectionsTest : public GpuTest, public testing::WithParamInterface<UpdateRule> {};
 

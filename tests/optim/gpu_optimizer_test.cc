@@ -266,11 +266,16 @@ TEST_P(GpuFormatsTest, StepsHaveTheBitsOfTheCpu) {
 
 INSTANTIATE_TEST_SUITE_P(Formats, GpuFormatsTest,
                          testing::Values(OptimizerConfig{.moments = kernels::MomentFormat::k8Bit},
+                                         OptimizerConfig{
+                                             .rule = kernels::UpdateRule::kScheduleFree},
+                                         OptimizerConfig{.rule = kernels::UpdateRule::kScheduleFree,
+                                                         .masters = kernels::MasterFormat::kBF16},
                                          OptimizerConfig{.masters = kernels::MasterFormat::kBF16},
                                          OptimizerConfig{.moments = kernels::MomentFormat::k8Bit,
                                                          .masters = kernels::MasterFormat::kBF16}),
                          [](const auto& info) {
-                           return std::string(to_string(info.param.moments)) + "_" +
+                           return std::string(to_string(info.param.rule)) + "_" +
+                                  to_string(info.param.moments) + "_" +
                                   to_string(info.param.masters);
                          });
 

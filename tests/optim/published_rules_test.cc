@@ -146,14 +146,19 @@ TEST_P(PublishedRuleTest, ItsStepsAreItsOwn) {
     }
   }
   size_t compared = 0;
-  for (const Role role : {Role::exp_avg(), Role::exp_avg_sq(), Role::factors(), Role::grad_sum()}) {
+  for (const Role role :
+       {Role::exp_avg(), Role::exp_avg_sq(), Role::factors(), Role::grad_sum(), Role::base()}) {
     if (run.data["state"].contains(to_string(role))) {
       run.expect_close(run.data["state"][to_string(role)], role, tolerance::kFewRoundings);
       ++compared;
     }
   }
   EXPECT_EQ(compared, run.data["state"].size());
-  run.expect_close(run.data["averages"], Role::average(0), tolerance::kFewRoundings);
+  size_t average = 0;
+  if (run.data.contains("evaluated")) {
+    run.expect_close(run.data["evaluated"], Role::average(average++), tolerance::kFewRoundings);
+  }
+  run.expect_close(run.data["averages"], Role::average(average), tolerance::kFewRoundings);
   if (run.data.contains("in_bf16")) {  // of products in bf16, by which weights moved 0.026
     run.expect_close(run.data["in_bf16"], Role::master(), 3e-4);
   }
@@ -161,7 +166,8 @@ TEST_P(PublishedRuleTest, ItsStepsAreItsOwn) {
 
 INSTANTIATE_TEST_SUITE_P(Rules, PublishedRuleTest,
                          testing::Values(UpdateRule::kMuon, UpdateRule::kAdafactor,
-                                         UpdateRule::kLamb, UpdateRule::kProdigy),
+                                         UpdateRule::kLamb, UpdateRule::kProdigy,
+                                         UpdateRule::kScheduleFree),
                          [](const auto& info) { return std::string(to_string(info.param)); });
 
 TEST(MuonTest, MatricesHaveNoSecondMoment) {
@@ -250,9 +256,10 @@ TEST_P(WholeRuleTest, RanksThatDivideStateChangeNothing) {
         for (const nn::NamedParameter& named : whole.parameters.named()) {
           // Norms and means are sums over slices; roundings tip weights in bf16 to a neighbour.
           const bool tips = std::get<1>(GetParam()) == MasterFormat::kBF16;
+          const bool takes_exact_sums =
+              rule() == UpdateRule::kMuon || rule() == UpdateRule::kScheduleFree;
           const double sums = tips ? 1.0 / 128 : tolerance::kFewRoundings;
-          expect_same_part(whole.arena, divided.arena, named.path,
-                           rule() == UpdateRule::kMuon ? 0.0 : sums);
+          expect_same_part(whole.arena, divided.arena, named.path, takes_exact_sums ? 0.0 : sums);
         }
       }
     });
@@ -299,7 +306,8 @@ std::string name_of(const testing::TestParamInfo<std::tuple<UpdateRule, MasterFo
 
 INSTANTIATE_TEST_SUITE_P(Rules, WholeRuleTest,
                          testing::Combine(testing::Values(UpdateRule::kMuon, UpdateRule::kAdafactor,
-                                                          UpdateRule::kLamb, UpdateRule::kProdigy),
+                                                          UpdateRule::kLamb, UpdateRule::kProdigy,
+                                                          UpdateRule::kScheduleFree),
                                           testing::Values(MasterFormat::kF32, MasterFormat::kBF16)),
                          name_of);
 
@@ -368,17 +376,70 @@ INSTANTIATE_TEST_SUITE_P(Rules, TwoPassRuleTest,
                                          UpdateRule::kProdigy),
                          [](const auto& info) { return std::string(to_string(info.param)); });
 
-TEST(AdafactorTest, OffloadedWeightsFollowTheSameDirections) {
+TEST(WholeRuleOffloadTest, OffloadedWeightsFollowTheSameDirections) {
+  for (const UpdateRule rule : {UpdateRule::kAdafactor, UpdateRule::kScheduleFree}) {
+    ArenaOptions options;
+    options.compute_type = at::kBFloat16;
+    RuleRun near(rule, options);
+    options.offload = 1.0;
+    RuleRun far(rule, options);
+    EXPECT_TRUE(far.arena.buckets()[1].is_offloaded);
+    const OptimizerConfig config = RuleRun::config(rule);
+    Optimizer of_near(config, near.arena);
+    Optimizer of_far(config, far.arena);
+    expect_same_steps(near, of_near, far, of_far, 0);
+  }
+}
+
+TEST(ScheduleFreeTest, ItsMeanIsOneOfFourAverages) {
+  TestParameters parameters;
+  parameters.add("weight", {4});
   ArenaOptions options;
-  options.compute_type = at::kBFloat16;
-  RuleRun near(UpdateRule::kAdafactor, options);
-  options.offload = 1.0;
-  RuleRun far(UpdateRule::kAdafactor, options);
-  EXPECT_TRUE(far.arena.buckets()[1].is_offloaded);
-  const OptimizerConfig config = RuleRun::config(UpdateRule::kAdafactor);
-  Optimizer of_near(config, near.arena);
-  Optimizer of_far(config, far.arena);
-  expect_same_steps(near, of_near, far, of_far, 0);
+  options.rule = UpdateRule::kScheduleFree;
+  options.ema_decays = {0.1, 0.2, 0.3, 0.4};
+  EXPECT_THAT(
+      error_of(ErrorKind::kConfig,
+               [&] { const Arena arena(parameters.named(), parameters.one_bucket(), options); }),
+      HasSubstr("at most 4 EMAs can be kept, got 5 with schedule_free's mean"));
+}
+
+TEST(ScheduleFreeTest, TheComposedPassEqualsTheFusedOne) {
+  RuleRun fused(UpdateRule::kScheduleFree);
+  RuleRun composed(UpdateRule::kScheduleFree);
+  fused.set_gradients(0);
+  composed.set_gradients(0);
+  const Bucket& bucket = composed.arena.buckets()[1];
+  kernels::UpdateParameters parameters;
+  parameters.rule = UpdateRule::kScheduleFree;
+  parameters.weight_decay = 0.1;
+  parameters.num_emas = 2;
+  parameters.ema_decay[1] = 0.9;
+  kernels::StepControl start;
+  start.lr = 0.01;
+  start.share = 0.25;
+  const at::Tensor control = ops::make_step_control(start, at::kCPU);
+  for (const RuleRun* run : {&fused, &composed}) {
+    const Bucket& its = run->arena.buckets()[1];
+    const ops::OptimizerBucket tensors{.master = its.master,
+                                       .grad = its.grad,
+                                       .exp_avg = {},
+                                       .exp_avg_sq = its.exp_avg_sq,
+                                       .ema = its.ema,
+                                       .compute = {},
+                                       .base = its.base};
+    if (run == &fused) {
+      ops::update_weights(ops::BucketTable({tensors}), parameters, control);
+    } else {
+      ops::update_weights_composed(tensors, parameters, control);
+    }
+  }
+  for (const Role role : composed.arena.state_roles()) {
+    const at::Tensor want = bucket.tensor(role);
+    const at::Tensor got = fused.arena.buckets()[1].tensor(role);
+    EXPECT_LE((got - want).abs().max().item<double>(),
+              tolerance::kFewRoundings * want.abs().max().item<double>())
+        << to_string(role);
+  }
 }
 
 TEST(WholeRuleErrorTest, WhatTheyCannotDoIsRefused) {
@@ -392,6 +453,7 @@ TEST(WholeRuleErrorTest, WhatTheyCannotDoIsRefused) {
                 HasSubstr(std::string(to_string(rule)) + " keeps its moments in fp32"));
   }
   EXPECT_THAT(message(UpdateRule::kAdafactor, coded), HasSubstr("adafactor has no moments"));
+  EXPECT_THAT(message(UpdateRule::kScheduleFree, coded), HasSubstr("schedule_free keeps weights"));
   ArenaOptions far;
   far.offload = 0.5;
   for (const UpdateRule rule : {UpdateRule::kMuon, UpdateRule::kLamb, UpdateRule::kProdigy}) {

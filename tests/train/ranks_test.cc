@@ -97,6 +97,9 @@ TEST_P(RanksTest, StagesGiveTheSameBits) {
     RunConfig muon = tiny();
     muon.optim.rule = kernels::UpdateRule::kMuon;
     expect_same_bits_in_stages(muon, world);
+    RunConfig schedule_free = tiny();
+    schedule_free.optim.rule = kernels::UpdateRule::kScheduleFree;
+    expect_same_bits_in_stages(schedule_free, world);
   });
 }
 

@@ -274,12 +274,16 @@ __device__ __forceinline__ void update_whole(const UpdateBuffers& buffers,
   Vector exp_avg[kUnroll];
   Vector exp_avg_sq[kUnroll];
   Vector grad[kUnroll];
+  Vector base[kUnroll];
   Vector ema[kEmas > 0 ? kEmas : 1][kUnroll];
 #pragma unroll
   for (int i = 0; i < kUnroll; ++i) {
     grad[i] = load(buffers.grad, first + i * kStride, 0, true);
-    if constexpr (!takes_directions(kRule)) {
+    if constexpr (reads_first_moment(kRule)) {
       exp_avg[i] = load(buffers.exp_avg, first + i * kStride, 0, true);
+    }
+    if constexpr (kRule == UpdateRule::kScheduleFree) {
+      base[i] = load(buffers.base, first + i * kStride, 0, true);
     }
     if constexpr (has_second_moment(kRule)) {
       exp_avg_sq[i] = load(buffers.exp_avg_sq, first + i * kStride, 0, true);
@@ -295,13 +299,18 @@ __device__ __forceinline__ void update_whole(const UpdateBuffers& buffers,
 #pragma unroll
     for (int lane = 0; lane < kWidth; ++lane) {
       update_element<kRule>(scalars, grad[i].x[lane], &weight[i].x[lane], &exp_avg[i].x[lane],
-                            &exp_avg_sq[i].x[lane]);
+                            &exp_avg_sq[i].x[lane], &base[i].x[lane], &ema[0][i].x[lane]);
     }
     if constexpr (moves_moments(kRule)) {
-      store(buffers.exp_avg, first + i * kStride, 0, true, exp_avg[i]);
+      if constexpr (reads_first_moment(kRule)) {
+        store(buffers.exp_avg, first + i * kStride, 0, true, exp_avg[i]);
+      }
       if constexpr (has_second_moment(kRule)) {
         store(buffers.exp_avg_sq, first + i * kStride, 0, true, exp_avg_sq[i]);
       }
+    }
+    if constexpr (kRule == UpdateRule::kScheduleFree) {
+      store(buffers.base, first + i * kStride, 0, true, base[i]);
     }
     store(buffers.master, first + i * kStride, 0, true, weight[i]);
     if (!leaves_grad) {
@@ -310,7 +319,7 @@ __device__ __forceinline__ void update_whole(const UpdateBuffers& buffers,
 #pragma unroll
     for (int k = 0; k < kEmas; ++k) {
 #pragma unroll
-      for (int lane = 0; lane < kWidth; ++lane) {
+      for (int lane = 0; lane < kWidth && k >= first_ema(kRule); ++lane) {
         ema[k][i].x[lane] =
             ema[k][i].x[lane] * scalars.ema_keep[k] + weight[i].x[lane] * scalars.ema_take[k];
       }
@@ -330,8 +339,14 @@ __device__ __noinline__ void update_some(const UpdateBuffers& buffers, const Upd
   Vector weight = load(buffers.master, first, end, false);
   Vector exp_avg = {};
   Vector exp_avg_sq = {};
-  if constexpr (!takes_directions(kRule)) {
+  Vector base = {};
+  Vector mean = {};
+  if constexpr (reads_first_moment(kRule)) {
     exp_avg = load(buffers.exp_avg, first, end, false);
+  }
+  if constexpr (kRule == UpdateRule::kScheduleFree) {
+    base = load(buffers.base, first, end, false);
+    mean = load(buffers.ema[0], first, end, false);
   }
   if constexpr (has_second_moment(kRule)) {
     exp_avg_sq = load(buffers.exp_avg_sq, first, end, false);
@@ -340,18 +355,24 @@ __device__ __noinline__ void update_some(const UpdateBuffers& buffers, const Upd
 #pragma unroll
   for (int lane = 0; lane < kWidth; ++lane) {
     update_element<kRule>(scalars, grad.x[lane], &weight.x[lane], &exp_avg.x[lane],
-                          &exp_avg_sq.x[lane]);
+                          &exp_avg_sq.x[lane], &base.x[lane], &mean.x[lane]);
   }
   store(buffers.master, first, end, false, weight);
+  if constexpr (kRule == UpdateRule::kScheduleFree) {
+    store(buffers.base, first, end, false, base);
+    store(buffers.ema[0], first, end, false, mean);
+  }
   if constexpr (moves_moments(kRule)) {
-    store(buffers.exp_avg, first, end, false, exp_avg);
+    if constexpr (reads_first_moment(kRule)) {
+      store(buffers.exp_avg, first, end, false, exp_avg);
+    }
     if constexpr (has_second_moment(kRule)) {
       store(buffers.exp_avg_sq, first, end, false, exp_avg_sq);
     }
   }
   store(buffers.grad, first, end, false, Vector{});
 #pragma unroll
-  for (int k = 0; k < kEmas; ++k) {
+  for (int k = first_ema(kRule); k < kEmas; ++k) {
     Vector ema = load(buffers.ema[k], first, end, false);
 #pragma unroll
     for (int lane = 0; lane < kWidth; ++lane) {
@@ -500,22 +521,34 @@ __device__ __forceinline__ void update_block(const UpdateBucket& bucket,
     grad[i] = load(buffers.grad, place(i), 0, true);
     weight[i] = buffers.master != nullptr ? load(buffers.master, place(i), 0, true)
                                           : load_bf16(compute, place(i));
-    if constexpr (!kCoded && !takes_directions(kRule)) {
+    if constexpr (!kCoded && reads_first_moment(kRule)) {
       exp_avg[i] = load(buffers.exp_avg, place(i), 0, true);
-      if constexpr (has_second_moment(kRule)) {
-        exp_avg_sq[i] = load(buffers.exp_avg_sq, place(i), 0, true);
-      }
+    }
+    if constexpr (!kCoded && has_second_moment(kRule)) {
+      exp_avg_sq[i] = load(buffers.exp_avg_sq, place(i), 0, true);
     }
   }
 #pragma unroll
   for (int i = 0; i < kLaneVectors; ++i) {
+    Vector base = {};
+    Vector mean = {};
+    if constexpr (kRule == UpdateRule::kScheduleFree) {
+      base = load(buffers.base, place(i), 0, true);
+      mean = load(buffers.ema[0], place(i), 0, true);
+    }
 #pragma unroll
     for (int k = 0; k < kWidth; ++k) {
       update_element<kRule>(scalars, grad[i].x[k], &weight[i].x[k], &exp_avg[i].x[k],
-                            &exp_avg_sq[i].x[k]);
+                            &exp_avg_sq[i].x[k], &base.x[k], &mean.x[k]);
+    }
+    if constexpr (kRule == UpdateRule::kScheduleFree) {
+      store(buffers.base, place(i), 0, true, base);
+      store(buffers.ema[0], place(i), 0, true, mean);
     }
     if constexpr (!kCoded && moves_moments(kRule)) {
-      store(buffers.exp_avg, place(i), 0, true, exp_avg[i]);
+      if constexpr (reads_first_moment(kRule)) {
+        store(buffers.exp_avg, place(i), 0, true, exp_avg[i]);
+      }
       if constexpr (has_second_moment(kRule)) {
         store(buffers.exp_avg_sq, place(i), 0, true, exp_avg_sq[i]);
       }
@@ -532,7 +565,7 @@ __device__ __forceinline__ void update_block(const UpdateBucket& bucket,
         store_rounded(compute, buffers.compute_type, place(i), 0, true, weight[i]);
       }
     }
-    for (int k = 0; k < num_emas; ++k) {
+    for (int k = first_ema(kRule); k < num_emas; ++k) {
       Vector ema = load(buffers.ema[k], place(i), 0, true);
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) {
@@ -645,6 +678,11 @@ cudaError_t launch_update(const BucketTable& table, const UpdateParameters& para
       return launch_rule<UpdateRule::kSgd, kEmas>(table, parameters, control, stream);
     case UpdateRule::kProdigy:
       return launch_rule<UpdateRule::kProdigy, kEmas>(table, parameters, control, stream);
+    case UpdateRule::kScheduleFree:
+      if constexpr (kEmas > 0) {
+        return launch_rule<UpdateRule::kScheduleFree, kEmas>(table, parameters, control, stream);
+      }
+      return cudaErrorInvalidValue;
     case UpdateRule::kMuon:
     case UpdateRule::kAdafactor:
     case UpdateRule::kLamb:
@@ -728,6 +766,8 @@ cudaError_t update_weights(const BucketTable& table, const UpdateParameters& par
         return launch_blocks<UpdateRule::kSgd>(table, parameters, control, stream);
       case UpdateRule::kProdigy:
         return launch_blocks<UpdateRule::kProdigy>(table, parameters, control, stream);
+      case UpdateRule::kScheduleFree:
+        return launch_blocks<UpdateRule::kScheduleFree>(table, parameters, control, stream);
       case UpdateRule::kMuon:
       case UpdateRule::kAdafactor:
       case UpdateRule::kLamb:

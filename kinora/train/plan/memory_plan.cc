@@ -216,7 +216,7 @@ class Planner {
       return arena.bytes(role) - offloaded;
     };
     int64_t averages = 0;
-    for (size_t k = 0; k < config_.ema_decays.size(); ++k) {
+    for (size_t k = 0; k < arena.options().num_averages(); ++k) {
       averages += on_device(Role::average(k));
     }
     plan_.parts = {

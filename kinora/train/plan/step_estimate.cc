@@ -124,7 +124,10 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
   const double moments = num_moments * (coded ? 1.0 : 4.0);
   const double direction_bytes = direction_bytes_of(config.optim.rule);
   const bool has_masters = config.optim.masters == kernels::MasterFormat::kF32;
-  const double averages = 4.0 * static_cast<double>(config.ema_decays.size());
+  // Schedule-Free's z is as much as a first moment, and its mean one average more.
+  const bool has_mean = config.optim.rule == kernels::UpdateRule::kScheduleFree;
+  const double averages =
+      4.0 * (static_cast<double>(config.ema_decays.size()) + (has_mean ? 2.0 : 0.0));
   const double update_bytes =
       8.0 + direction_bytes + 2.0 * (moments + averages) + (has_masters ? 8.0 + 2.0 : 4.0);
   const double offload = gpu_.host_bytes_per_s > 0.0 ? config.optim.offload : 0.0;
