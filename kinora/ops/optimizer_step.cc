@@ -505,7 +505,7 @@ void make_directions_composed(const OptimizerBucket& bucket,
   if (is_prodigy) {
     bucket.grad_sum.mul_(kernels::prodigy_decay(parameters.beta2))
         .add_(bucket.grad, distance / parameters.first_distance * distance * bucket.lr_factor);
-    bucket.grad.mul_(bucket.base - weights_of(bucket)).mul_(bucket.lr_factor);
+    bucket.grad.mul_(bucket.base.sub(weights_of(bucket))).mul_(bucket.lr_factor);
     return;
   }
   bucket.grad.copy_(weights_of(bucket)).mul_(parameters.weight_decay);
