@@ -390,6 +390,10 @@ void Arena::open_disk() {
   if (options_.disk.empty() || !options_.train) {
     return;
   }
+  KINORA_CHECK(
+      !keeps_base(options_.rule), kConfig,
+      "[optim] optim.disk must be empty with optim.rule=schedule_free, whose base it has no "
+      "place for. Hint: optim.offload alone");
   const bool coded = options_.moments == kernels::MomentFormat::k8Bit;
   const int64_t moments =
       (keeps_first_moments(options_.rule) ? 1 : 0) + (keeps_second_moments(options_.rule) ? 1 : 0);
@@ -399,8 +403,8 @@ void Arena::open_disk() {
       continue;
     }
     const auto bytes_of = [&](int64_t numel) {
-      const int64_t arrays = static_cast<int64_t>(options_.num_averages()) +
-                             (has_far_master(bucket) ? 1 : 0) + (keeps_base(options_.rule) ? 1 : 0);
+      const int64_t arrays =
+          static_cast<int64_t>(options_.num_averages()) + (has_far_master(bucket) ? 1 : 0);
       const int64_t of_moment =
           coded ? DiskState::room_for(numel, at::kByte) +
                       DiskState::room_for(numel / kernels::kCodeBlock, at::kFloat)

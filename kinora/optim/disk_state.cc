@@ -31,7 +31,7 @@ int64_t page_end(int64_t offset) {
 /// The arrays of a piece that may lie in a file.
 std::vector<at::Tensor*> arrays_of(ops::OptimizerBucket& piece) {
   std::vector<at::Tensor*> arrays = {&piece.master, &piece.exp_avg, &piece.exp_avg_sq,
-                                     &piece.exp_avg_scales, &piece.exp_avg_sq_scales, &piece.base};
+                                     &piece.exp_avg_scales, &piece.exp_avg_sq_scales};
   for (at::Tensor& average : piece.ema) {
     arrays.push_back(&average);
   }

@@ -255,7 +255,10 @@ void describe_optim(Fields& fields, optim::OptimizerConfig& optim) {
            "Folder on a fast disk: the share that optim.offload says lies in a file there, without "
            "a name, and not in the host's memory. For runs on a CPU. Empty = none.")
       .check("be empty with optim.offload=0, which offloads nothing",
-             [&optim] { return optim.disk.empty() || optim.offload > 0.0; });
+             [&optim] { return optim.disk.empty() || optim.offload > 0.0; })
+      .check("be empty with optim.rule=schedule_free, whose base it has no place for", [&optim] {
+        return optim.disk.empty() || optim.rule != kernels::UpdateRule::kScheduleFree;
+      });
 }
 
 /// What a step takes of a second set, in the scope of its section. whole: its global batch.

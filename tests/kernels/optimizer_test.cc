@@ -245,7 +245,9 @@ void update_plainly(const UpdateBuffers& buffers, const UpdateParameters& parame
     moments[k] = value_of(buffers.coded_avg, kSignedCodes, buffers.exp_avg, i);
     squares[k] = value_of(buffers.coded_avg_sq, kUnsignedCodes, buffers.exp_avg_sq, i);
     const auto update = [&]<UpdateRule kRule> {
-      update_element<kRule>(scalars, buffers.grad[i], &weight, &moments[k], &squares[k]);
+      update_element<kRule>(scalars, buffers.grad[i], &weight, &moments[k], &squares[k],
+                            buffers.base == nullptr ? nullptr : buffers.base + i,
+                            first_ema(kRule) == 0 ? nullptr : buffers.ema[0] + i);
     };
     switch (parameters.rule) {
       case UpdateRule::kAdamW:
@@ -256,6 +258,12 @@ void update_plainly(const UpdateBuffers& buffers, const UpdateParameters& parame
         break;
       case UpdateRule::kSgd:
         update.template operator()<UpdateRule::kSgd>();
+        break;
+      case UpdateRule::kProdigy:
+        update.template operator()<UpdateRule::kProdigy>();
+        break;
+      case UpdateRule::kScheduleFree:
+        update.template operator()<UpdateRule::kScheduleFree>();
         break;
       default:
         update.template operator()<UpdateRule::kMuon>();
@@ -283,7 +291,7 @@ void update_plainly(const UpdateBuffers& buffers, const UpdateParameters& parame
       compute[i] = round_stochastically(weight, philox(rounding, place / 4).word[place % 4]);
       weight = widen_bf16(compute[i]);
     }
-    for (int e = 0; e < parameters.num_emas; ++e) {
+    for (int e = first_ema(parameters.rule); e < parameters.num_emas; ++e) {
       buffers.ema[e][i] = buffers.ema[e][i] * scalars.ema_keep[e] + weight * scalars.ema_take[e];
     }
     if (!buffers.leaves_grad) {
@@ -323,9 +331,12 @@ TEST(UpdateWeightsTest, EveryInstructionSetGivesTheBitsOfThePlainLoop) {
   all.push_back({.has_master = false});
   all.push_back({.coded = true, .has_master = false, .leaves_grad = true, .num_emas = 2});
   for (const UpdateRule rule :
-       {UpdateRule::kAdamW, UpdateRule::kLion, UpdateRule::kSgd, UpdateRule::kAdafactor}) {
+       {UpdateRule::kAdamW, UpdateRule::kLion, UpdateRule::kSgd, UpdateRule::kAdafactor,
+        UpdateRule::kLamb, UpdateRule::kProdigy, UpdateRule::kScheduleFree}) {
     for (const States& states : all) {
-      if (states.coded && takes_directions(rule)) {
+      const bool has_8_bit =
+          rule == UpdateRule::kAdamW || rule == UpdateRule::kLion || rule == UpdateRule::kSgd;
+      if ((states.coded && !has_8_bit) || states.num_emas < first_ema(rule)) {
         continue;
       }
       OptimizerArrays start(kCount, states.num_emas, states.type);
@@ -344,11 +355,13 @@ TEST(UpdateWeightsTest, EveryInstructionSetGivesTheBitsOfThePlainLoop) {
           OptimizerArrays arrays = start;
           std::vector<uint8_t> codes(2 * kCount, 200);
           std::vector<float> scales(2 * kCount / kCodeBlock, 0.3F);
+          std::vector<float> base = start.exp_avg;
           UpdateBuffers buffers = arrays.buffers();
           buffers.leaves_grad = states.leaves_grad;
           buffers.lr_factor = 0.5;
           buffers.place = 512;
-          if (takes_directions(rule) || states.coded) {
+          buffers.base = rule == UpdateRule::kScheduleFree ? base.data() : nullptr;
+          if (!reads_first_moment(rule) || states.coded) {
             buffers.exp_avg = nullptr;
           }
           if (!has_second_moment(rule) || states.coded) {
@@ -365,8 +378,10 @@ TEST(UpdateWeightsTest, EveryInstructionSetGivesTheBitsOfThePlainLoop) {
           }
           UpdatePolicy policy;
           policy.max_grad_norm = 1.0;
-          update(buffers, arrays.parameters(rule), prepared(10.0, policy));
-          return std::tuple(arrays, codes, scales);
+          StepControl control = prepared(10.0, policy);
+          control.step_distance = 1e-3;
+          update(buffers, arrays.parameters(rule), control);
+          return std::tuple(arrays, codes, scales, base);
         };
         const auto expected =
             updated([&](const auto&... args) { update_plainly(args..., begin, end); });
@@ -391,8 +406,8 @@ TEST(MakeDirectionsTest, EveryInstructionSetGivesTheBitsOfThePlainLoop) {
   const StepControl control = prepared(10.0, {});
   OptimizerArrays expected = start;
   for (size_t i = 3; i < 990; ++i) {
-    direct_element(update_scalars(parameters, control, 1.0), &expected.grad[i],
-                   &expected.exp_avg[i]);
+    direct_element<UpdateRule::kMuon>(update_scalars(parameters, control, 1.0), 0.0F, 0.0F,
+                                      &expected.grad[i], &expected.exp_avg[i], nullptr, nullptr);
   }
   for (const InstructionSet set : instruction_sets()) {
     OptimizerArrays arrays = start;

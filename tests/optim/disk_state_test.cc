@@ -210,6 +210,8 @@ TEST(DiskStateErrorTest, ImpossibleOptionsAreRefused) {
   config.disk = testing::TempDir();
   config.rule = kernels::UpdateRule::kMuon;
   EXPECT_THROW(Trial({}, config), Error);
+  config.rule = kernels::UpdateRule::kScheduleFree;
+  EXPECT_THROW(Trial({}, config), Error);
 }
 
 }  // namespace disk_state_test
