@@ -349,9 +349,14 @@ class Planner {
                                                             : inference::TextOptions::kMicroBatch);
     device::DryRun::start_peak_anew();
     // The last of the vocabulary is CLIP's end token, without which it takes no text.
+    const int64_t tokens = length - encoder->num_states(0);
+    const at::Tensor ids = at::full({at_once, tokens}, encoder->vocab_size() - 1, at::kLong);
+    if (const int64_t beside = encoder->beside().tokens; beside > 0) {  // of CLIPs beside a T5
+      ids.narrow(1, tokens - beside, beside)
+          .fill_(encoder->vocabularies().front().parameter->shape.front() - 1);
+    }
     (void)pipelines::TextBatchEncoder(*encoder, at_once)
-        .encode(at::full({at_once, length}, encoder->vocab_size() - 1, at::kLong),
-                at::full({at_once}, length, at::kLong));
+        .encode(ids, at::full({at_once}, tokens, at::kLong));
     const int64_t workspace = device::DryRun::peak_bytes() - before - whole;
     constexpr int64_t kSteps = 2;
     const auto value_bytes = static_cast<int64_t>(sizeof(float));
