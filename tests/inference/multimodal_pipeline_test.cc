@@ -12,12 +12,17 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "kinora/checkpoint/late_tensor.h"
 #include "kinora/checkpoint/weights_file.h"
+#include "kinora/checkpoint/weights_output.h"
 #include "kinora/core/error.h"
 #include "kinora/inference/decoder.h"
 #include "kinora/inference/drawing.h"
 #include "kinora/inference/pipeline_prompts.h"
+#include "kinora/models/families.h"
+#include "kinora/models/transformers/original_names.h"
 #include "kinora/pipelines/decode.h"
+#include "kinora/pipelines/diffusers_model.h"
 #include "tests/error_of.h"
 #include "tests/places.h"
 
@@ -60,6 +65,7 @@ class MultimodalPipelineTest : public testing::TestWithParam<const char*> {
     std::ofstream(path / file) << values;
     return path;
   }
+  [[nodiscard]] const fs::path& scratch() const { return scratch_; }
   static double distance(const at::Tensor& ours, const at::Tensor& theirs) {
     return ((ours - theirs).norm() / theirs.norm()).item<double>();
   }
@@ -116,6 +122,26 @@ TEST_P(MultimodalPipelineTest, PicturesAreThoseOfDiffusers) {
   EXPECT_GT(distance(Drawing(trained, {{.encoded = others, .seed = seed}}, {.steps = 4}).draw(),
                      expected.read("latents")),
             1e-2);
+}
+
+// One file with the authors' keys, as other programs write it: behind a prefix, beside other parts.
+TEST_P(MultimodalPipelineTest, AuthorsFilesAreReadToo) {
+  const auto ours = pipelines::open_weights(folder() / "transformer", false);
+  const models::ModelConfig model = load_trained(folder(), options()).recipe.model;
+  checkpoint::LateTensors tensors = ours.tensors();
+  checkpoint::LateTensors one;
+  for (auto& [key, tensor] :
+       checkpoint::take_renamed(tensors, models::family_of(model).original_naming(model))) {
+    one.emplace(models::kModelPrefix + key, tensor);
+  }
+  EXPECT_TRUE(tensors.empty()) << tensors.begin()->first;
+  one.emplace("first_stage_model.beside", checkpoint::late_tensor(at::tensor({1.0F})));
+  checkpoint::write_weights(scratch() / "one.safetensors", one, {});
+  const auto read = pipelines::open_weights(scratch() / "one.safetensors", false);
+  EXPECT_EQ(read.names(), ours.names());
+  for (const std::string& name : ours.names()) {
+    EXPECT_TRUE(read.read(name).equal(ours.read(name))) << name;
+  }
 }
 
 TEST_P(MultimodalPipelineTest, WhatDoesNotFitIsRefused) {
