@@ -127,12 +127,11 @@ int run(const EncodeTextsArguments& arguments) {
   if (!captions) {
     return 0;
   }
-  const models::TokensBeside beside = encoder->beside();
   const data::CaptionTokens tokens{
       .tokenizer = tokenizer,
       .beside = pipelines::tokenizers_beside(arguments.text_encoder),
-      .max_length = token_limit(arguments, wanted, *tokenizer, encoder->piece()) + beside.tokens -
-                    beside.states,
+      .max_length =
+          token_limit(arguments, wanted, *tokenizer, encoder->piece()) - encoder->num_states(0),
       .piece = encoder->piece(),
       .pads = models::pads_captions(config.model),
       .cleans = arguments.clean.value_or(inference::cleans_captions(config.model))};

@@ -24,6 +24,7 @@ LateTensor part_of(const LateTensor& whole, const nn::RowRange& rows) {
 /// The same with the second half of its rows first.
 LateTensor with_halves_swapped(const LateTensor& whole) {
   LateTensor tensor = whole;
+  tensor.reads_rows = false;
   tensor.read = [read = whole.read, rows = whole.rows()](int64_t begin, int64_t end) {
     return at::roll(read(0, rows), rows / 2, 0).narrow(0, begin, end - begin);
   };

@@ -100,8 +100,7 @@ std::optional<data::CaptionTokens> caption_tokens(const ModelRecipe& recipe) {
     tokens.beside = pipelines::tokenizers_beside(text.encoder);
   }
   if (!tokens.beside.empty()) {
-    const auto encoder = pipelines::described_text_encoder(text.encoder);
-    tokens.max_length += encoder->beside().tokens - encoder->beside().states;
+    tokens.max_length -= pipelines::described_text_encoder(text.encoder)->num_states(0);
   }
   if (models::family_of(recipe.model).conditions.pooled && piece) {
     KINORA_CHECK(text.max_length <= *piece, kConfig, "[text] text.max_length must be at most ",

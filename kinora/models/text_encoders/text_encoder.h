@@ -85,7 +85,7 @@ class TextEncoder : public nn::Module {
   [[nodiscard]] virtual std::optional<int64_t> piece() const { return std::nullopt; }
   /// Of an encoder of several vocabularies: what each text has beside the tokens of the first.
   [[nodiscard]] virtual TokensBeside beside() const { return {}; }
-  /// States of a text of so many tokens.
+  /// States of a text of so many tokens; of 0 tokens, by how many it has more states than tokens.
   [[nodiscard]] int64_t num_states(int64_t tokens) const {
     return tokens - beside().tokens + beside().states;
   }

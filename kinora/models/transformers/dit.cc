@@ -67,25 +67,30 @@ at::Tensor PatchEmbed::forward(const at::Tensor& patches) const {
   return tapped(at::linear(patches, weight, ops::with_gradient(proj.bias.value, proj.bias.grad)));
 }
 
-TimestepEmbedder::Mlp::Mlp(int64_t hidden)
-    : first(kFrequencyDims, hidden, nn::Init::normal(kEmbeddingStd), {.fp32_island = true}),
+VectorEmbedder::Mlp::Mlp(int64_t channels, int64_t hidden)
+    : first(channels, hidden, nn::Init::normal(kEmbeddingStd), {.fp32_island = true}),
       second(hidden, hidden, nn::Init::normal(kEmbeddingStd), {.fp32_island = true}) {
   add_child("0", first);
   add_child("2", second);
 }
 
-TimestepEmbedder::TimestepEmbedder(int64_t hidden, double time_scale)
-    : time_scale_(time_scale), mlp(hidden) {
+VectorEmbedder::VectorEmbedder(int64_t channels, int64_t hidden) : mlp(channels, hidden) {
   add_child("mlp", mlp);
 }
+
+at::Tensor VectorEmbedder::forward(const at::Tensor& vector) const {
+  return tapped(mlp.second.forward(at::silu(mlp.first.forward(vector))));
+}
+
+TimestepEmbedder::TimestepEmbedder(int64_t hidden, double time_scale)
+    : VectorEmbedder(kFrequencyDims, hidden), time_scale_(time_scale) {}
 
 at::Tensor TimestepEmbedder::forward(const at::Tensor& t) const {
   constexpr int64_t kHalf = kFrequencyDims / 2;
   const at::Tensor frequencies =
       at::exp(at::arange(kHalf, t.options()) * (-std::log(kMaxPeriod) / kHalf));
-  const at::Tensor angles = (t * time_scale_).unsqueeze(1) * frequencies;      // [B, 128]
-  const at::Tensor sinusoid = at::cat({at::cos(angles), at::sin(angles)}, 1);  // [B, 256]
-  return tapped(mlp.second.forward(at::silu(mlp.first.forward(sinusoid))));    // [B, C]
+  const at::Tensor angles = (t * time_scale_).unsqueeze(1) * frequencies;  // [B, 128]
+  return VectorEmbedder::forward(at::cat({at::cos(angles), at::sin(angles)}, 1));
 }
 
 LabelEmbedder::Table::Table(const ModelConfig& config)

@@ -36,21 +36,32 @@ class PatchEmbed : public nn::Module {
   Projection proj;
 };
 
-/// Sinusoid of 256 dims (cos first, max period 1e4) and a two-layer MLP, all fp32: [B] -> [B, C].
-class TimestepEmbedder : public nn::Module {
+/// A vector a sample, such as a caption's: two linears with SiLU between them, fp32. Keys mlp.0 and
+/// mlp.2.
+class VectorEmbedder : public nn::Module {
+ public:
+  VectorEmbedder(int64_t channels, int64_t hidden);
+  /// [B, channels] -> [B, C].
+  [[nodiscard]] at::Tensor forward(const at::Tensor& vector) const;
+
+ private:
+  struct Mlp : nn::Module {
+    Mlp(int64_t channels, int64_t hidden);
+    nn::Linear first;
+    nn::Linear second;
+  };
+  Mlp mlp;
+};
+
+/// A sinusoid of 256 dims (cos first, max period 1e4), embedded so, all fp32: [B] -> [B, C].
+class TimestepEmbedder : public VectorEmbedder {
  public:
   /// time_scale: ModelConfig's.
   TimestepEmbedder(int64_t hidden, double time_scale);
   [[nodiscard]] at::Tensor forward(const at::Tensor& t) const;
 
  private:
-  struct Mlp : nn::Module {
-    explicit Mlp(int64_t hidden);
-    nn::Linear first;
-    nn::Linear second;
-  };
   double time_scale_;
-  Mlp mlp;
 };
 
 /// A learned vector a class, and one more for the null class: int64 [B] -> [B, C].

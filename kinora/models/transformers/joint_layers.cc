@@ -4,7 +4,6 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
-#include <ATen/ops/silu.h>
 #include <ATen/ops/stack.h>
 
 #include <algorithm>
@@ -20,7 +19,6 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-constexpr double kVectorStd = 0.02;
 /// Of a StreamBlock: shift, scale and gate of attention, of the MLP, and of a second attention.
 constexpr int64_t kSeam = 3;
 constexpr int64_t kMlp = 3;
@@ -163,21 +161,6 @@ at::Tensor ParallelBlock::forward(const at::Tensor& x, const JointInputs& inputs
   const at::Tensor mlp = at::gelu(both.narrow(-1, 3 * hidden, both.size(-1) - 3 * hidden), "tanh");
   const at::Tensor attended = attend(packed, inputs.rotary, inputs.attended);
   return tapped(gated_sum(x, m[2], linear2.forward(at::cat({attended, mlp}, -1))));
-}
-
-VectorEmbedder::Layers::Layers(int64_t channels, int64_t hidden)
-    : first(channels, hidden, nn::Init::normal(kVectorStd), {.fp32_island = true}),
-      second(hidden, hidden, nn::Init::normal(kVectorStd), {.fp32_island = true}) {
-  add_child("0", first);
-  add_child("2", second);
-}
-
-VectorEmbedder::VectorEmbedder(int64_t channels, int64_t hidden) : mlp(channels, hidden) {
-  add_child("mlp", mlp);
-}
-
-at::Tensor VectorEmbedder::forward(const at::Tensor& vector) const {
-  return tapped(mlp.second.forward(at::silu(mlp.first.forward(vector))));
 }
 
 }  // namespace kinora::models

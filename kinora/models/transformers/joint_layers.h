@@ -111,23 +111,6 @@ class ParallelBlock : public nn::Module {
   nn::Linear linear2;  // [C, C + M]
   HeadNorms norms_;
 };
-
-/// A vector a sample, such as a caption's: two linears with SiLU between them, fp32. Keys mlp.0 and
-/// mlp.2.
-class VectorEmbedder : public nn::Module {
- public:
-  VectorEmbedder(int64_t channels, int64_t hidden);
-  /// [B, channels] -> [B, C].
-  [[nodiscard]] at::Tensor forward(const at::Tensor& vector) const;
-
- private:
-  struct Layers : nn::Module {
-    Layers(int64_t channels, int64_t hidden);
-    nn::Linear first;
-    nn::Linear second;
-  };
-  Layers mlp;
-};
 // NOLINTEND(readability-identifier-naming)
 
 }  // namespace kinora::models
