@@ -8,6 +8,18 @@
 namespace kinora::kernels {
 namespace {
 
+/// Heads of a row, those of queries first.
+int64_t heads_of_row(const QkNormRotary& rule) {
+  return (rule.copies_values ? 3 : 2) * rule.heads;
+}
+
+/// Where row `row` begins on the far side of attention.
+int64_t far_row(const QkNormRotary& rule, int64_t row, int64_t stride, int64_t sample_stride) {
+  return rule.rows_per_sample == 0 ? row * stride
+                                   : row / rule.rows_per_sample * sample_stride +
+                                         row % rule.rows_per_sample * stride;
+}
+
 std::vector<double> load_head(const void* data, int64_t first, const QkNormRotary& rule) {
   std::vector<double> head(static_cast<size_t>(rule.head_dim));
   for (int64_t d = 0; d < rule.head_dim; ++d) {
@@ -60,17 +72,21 @@ double rstd_of(const QkNormRotary& rule, const std::vector<double>& head) {
 void qk_norm_rotary_forward(const QkNormRotaryForward& call) {
   const QkNormRotary& rule = call.rule;
   for (int64_t row = 0; row < rule.rows; ++row) {
-    for (int64_t h = 0; h < 2 * rule.heads; ++h) {
+    const int64_t out = far_row(rule, row, call.out_stride, call.out_sample_stride);
+    for (int64_t h = 0; h < heads_of_row(rule); ++h) {
       std::vector<double> head = load_head(call.in, row * call.in_stride + h * rule.head_dim, rule);
-      if (rule.normalise) {
+      const bool is_value = h >= 2 * rule.heads;
+      if (rule.normalise && !is_value) {
         const float* weight = h < rule.heads ? rule.q_weight : rule.k_weight;
         const double rstd = rstd_of(rule, head);
         for (size_t d = 0; d < head.size(); ++d) {
           head[d] *= rstd * weight_at(weight, d);
         }
       }
-      turn(rule, row, 1.0, &head);
-      store_head(call.out, row * call.out_stride + h * rule.head_dim, rule, head);
+      if (!is_value) {
+        turn(rule, row, 1.0, &head);
+      }
+      store_head(call.out, out + h * rule.head_dim, rule, head);
     }
   }
 }
@@ -80,12 +96,15 @@ void qk_norm_rotary_backward(const QkNormRotaryBackward& call) {
   const auto dim = static_cast<size_t>(rule.head_dim);
   std::vector<double> dweight[2] = {std::vector<double>(dim), std::vector<double>(dim)};
   for (int64_t row = 0; row < rule.rows; ++row) {
-    for (int64_t h = 0; h < 2 * rule.heads; ++h) {
+    const int64_t dout = far_row(rule, row, call.dout_stride, call.dout_sample_stride);
+    for (int64_t h = 0; h < heads_of_row(rule); ++h) {
       const bool is_key = h >= rule.heads;
-      std::vector<double> gradient =
-          load_head(call.dout, row * call.dout_stride + h * rule.head_dim, rule);
-      turn(rule, row, -1.0, &gradient);
-      if (rule.normalise) {
+      const bool is_value = h >= 2 * rule.heads;
+      std::vector<double> gradient = load_head(call.dout, dout + h * rule.head_dim, rule);
+      if (!is_value) {
+        turn(rule, row, -1.0, &gradient);
+      }
+      if (rule.normalise && !is_value) {
         const float* weight = is_key ? rule.k_weight : rule.q_weight;
         std::vector<double> xhat =
             load_head(call.in, row * call.in_stride + h * rule.head_dim, rule);

@@ -12,7 +12,8 @@
 ///                                                             (rotary embedding: Su et al. 2021)
 ///
 /// Either half may be left out. A row holds q [heads, head_dim], then k [heads, head_dim]; what
-/// lies behind them up to the row's stride (v of a packed qkv) is neither read nor written.
+/// lies behind them up to the row's stride (v of a packed qkv) is neither read nor written, unless
+/// `copies_values` says so.
 ///
 /// This header has the arguments and the CPU reference; kernels/cuda/qk_norm_rotary.h the
 /// launchers.
@@ -40,6 +41,11 @@ struct QkNormRotary {
   const float* sine = nullptr;    ///< as cosine
   int64_t num_positions = 1;
   const int64_t* position = nullptr;  ///< [rows], in [0, num_positions); null: row % num_positions
+
+  bool copies_values = false;  ///< v [heads, head_dim] of each row, too, as it is
+  /// Rows of a sample, where samples lie apart on the far side of attention (out, dout): the rows
+  /// of a stream among those of all. 0: rows are equally far apart.
+  int64_t rows_per_sample = 0;
 };
 
 struct QkNormRotaryForward {
@@ -48,6 +54,7 @@ struct QkNormRotaryForward {
   int64_t in_stride = 0;     ///< in elements, at least 2 heads * head_dim
   void* out = nullptr;       ///< may be in (with its stride)
   int64_t out_stride = 0;
+  int64_t out_sample_stride = 0;  ///< between the first rows of samples, with rows_per_sample
 };
 
 /// din = gradient of in, and of the weights where wanted (only with `normalise`).
@@ -61,6 +68,7 @@ struct QkNormRotaryBackward {
   int64_t din_stride = 0;
   float* dq_weight = nullptr;  ///< [head_dim], in and out; null: neither this nor dk_weight
   float* dk_weight = nullptr;  ///< [head_dim], in and out
+  int64_t dout_sample_stride = 0;  ///< as out_sample_stride
 };
 
 /// The CPU reference: plain loops, in double.

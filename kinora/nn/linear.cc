@@ -2,6 +2,9 @@
 
 #include <ATen/ops/linear.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "kinora/ops/parameter.h"
 
 namespace kinora::nn {
@@ -35,11 +38,46 @@ at::Tensor Linear::forward(const at::Tensor& x) const {
 }
 
 ops::LinearWeights Linear::weights() const {
-  ops::LinearWeights weights{weight.value, bias.value, weight.grad, bias.grad, number_};
+  ops::LinearWeights weights{.weight = weight.value,
+                             .bias = bias.value,
+                             .weight_grad = weight.grad,
+                             .bias_grad = bias.grad,
+                             .number = number_};
   if (update() != nullptr) {
     weights.updates = {update()->weights()};
   }
   return weights;
+}
+
+void Linear::set_parts(Dim dim, std::vector<int64_t> sizes) {
+  parted_ = dim;
+  part_sizes_ = std::move(sizes);
+}
+
+int64_t Linear::num_parts() const {
+  return std::max<int64_t>(static_cast<int64_t>(part_sizes_.size()), 1);
+}
+
+std::vector<ops::LinearWeights> Linear::parts() const {
+  const ops::LinearWeights whole = weights();
+  if (part_sizes_.empty()) {
+    return {whole};
+  }
+  std::vector<ops::LinearWeights> parts;
+  int64_t first = 0;
+  for (size_t i = 0; i < part_sizes_.size(); ++i) {
+    const int64_t size = part_sizes_[i];
+    ops::LinearWeights& part = parts.emplace_back(
+        parted_ == Dim::kOutputs
+            ? ops::some_outputs(whole, first, size)
+            : ops::some_inputs(whole, first, size, /*has_bias=*/i + 1 == part_sizes_.size()));
+    if (whole.number >= 0) {
+      part.number = whole.number + static_cast<int64_t>(i);
+      part.first_part = whole.number;
+    }
+    first += size;
+  }
+  return parts;
 }
 
 }  // namespace kinora::nn

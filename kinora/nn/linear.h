@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include "kinora/nn/weight_layer.h"
 #include "kinora/ops/linear_weights.h"
 
@@ -23,11 +26,22 @@ class Linear : public WeightLayer {
   /// For the fast path, which computes without this module. kConfig for an update other than LoRA,
   /// which only forward() computes.
   [[nodiscard]] ops::LinearWeights weights() const;
-  /// weights().number.
+  /// weights().number, and the first of parts()'.
   void set_number(int64_t number) { number_ = number; }
+
+  enum class Dim : uint8_t { kOutputs, kInputs };
+  /// The fast path computes some outputs, or inputs, apart from the others: so many each.
+  void set_parts(Dim dim, std::vector<int64_t> sizes);
+  /// 1 where there are none.
+  [[nodiscard]] int64_t num_parts() const;
+  /// weights(), or those of each part, numbered one after another. Of parts of the inputs the last
+  /// has the bias.
+  [[nodiscard]] std::vector<ops::LinearWeights> parts() const;
 
  private:
   int64_t number_ = -1;
+  Dim parted_ = Dim::kOutputs;
+  std::vector<int64_t> part_sizes_;
 };
 
 }  // namespace kinora::nn

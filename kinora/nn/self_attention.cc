@@ -32,6 +32,25 @@ at::Tensor masked_attention(const at::Tensor& packed, const at::Tensor& valid) {
 
 }  // namespace
 
+ops::HeadRule head_rule(const std::optional<RmsNorm>& q_norm, const std::optional<RmsNorm>& k_norm,
+                        const at::Tensor& rotary) {
+  ops::HeadRule rule;
+  if (q_norm) {
+    rule.q_weight = q_norm->weight.value.detach();
+    rule.k_weight = k_norm->weight.value.detach();
+    rule.q_weight_grad = q_norm->weight.grad;
+    rule.k_weight_grad = k_norm->weight.grad;
+    rule.epsilon = q_norm->epsilon();
+  }
+  if (rotary.defined()) {
+    const at::Tensor pairs =
+        rotary.flatten(0, -2).slice(1, 0, std::nullopt, 2);  // [P, D / 2]: each angle once
+    rule.cosines = at::cos(pairs);
+    rule.sines = at::sin(pairs);
+  }
+  return rule;
+}
+
 SelfAttention::SelfAttention(const Options& options)
     : num_heads(options.heads),
       qkv(options.hidden, 3 * options.hidden,
@@ -60,20 +79,8 @@ at::Tensor SelfAttention::forward(const at::Tensor& x, const at::Tensor& rotary,
 }
 
 ops::HeadRule SelfAttention::rule(const at::Tensor& rotary) const {
-  ops::HeadRule rule{.norm_after_rotary = norm_after_rotary_};
-  if (q_norm) {
-    rule.q_weight = q_norm->weight.value.detach();
-    rule.k_weight = k_norm->weight.value.detach();
-    rule.q_weight_grad = q_norm->weight.grad;
-    rule.k_weight_grad = k_norm->weight.grad;
-    rule.epsilon = q_norm->epsilon();
-  }
-  if (rotary.defined()) {
-    const at::Tensor pairs =
-        rotary.flatten(0, -2).slice(1, 0, std::nullopt, 2);  // [P, D / 2]: each angle once
-    rule.cosines = at::cos(pairs);
-    rule.sines = at::sin(pairs);
-  }
+  ops::HeadRule rule = head_rule(q_norm, k_norm, rotary);
+  rule.norm_after_rotary = norm_after_rotary_;
   return rule;
 }
 

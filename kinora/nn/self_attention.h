@@ -11,6 +11,12 @@ namespace kinora::nn {
 
 // Members that hold parameters are named as the published checkpoints' keys.
 
+/// What norms of heads (none: undefined), and angles (undefined: no rotation; fp32 [.., D], row r
+/// turned by those of row r % P, of all P) are for ops.
+[[nodiscard]] ops::HeadRule head_rule(const std::optional<RmsNorm>& q_norm,
+                                      const std::optional<RmsNorm>& k_norm,
+                                      const at::Tensor& rotary);
+
 /// Multi-head self-attention with packed projections: keys qkv, proj and, with qk_norm, q_norm and
 /// k_norm. How its parts meet where tokens lie on several ranks is Sequence's business.
 ///

@@ -72,12 +72,14 @@ struct RulePasses {
   bool has_second = false;
 };
 
+/// in, out: [R, ..]; out may be [B, n, ..], where the rule has rows of samples.
 void run(const kernels::QkNormRotary& rule, const at::Tensor& in, const at::Tensor& out) {
   const kernels::QkNormRotaryForward call{.rule = rule,
                                           .in = in.const_data_ptr(),
                                           .in_stride = in.stride(0),
                                           .out = out.data_ptr(),
-                                          .out_stride = out.stride(0)};
+                                          .out_stride = out.stride(-2),
+                                          .out_sample_stride = out.stride(0)};
   if (in.is_cpu()) {
     kernels::qk_norm_rotary_forward(call);
   } else {
@@ -90,18 +92,29 @@ void run_backward(const kernels::QkNormRotary& pass, const HeadRule& rule, const
   const kernels::QkNormRotaryBackward call{
       .rule = pass,
       .dout = dout.const_data_ptr(),
-      .dout_stride = dout.stride(0),
+      .dout_stride = dout.stride(-2),
       .in = in.const_data_ptr(),
       .in_stride = in.stride(0),
       .din = din.data_ptr(),
       .din_stride = din.stride(0),
       .dq_weight = pass.normalise ? data_of(rule.q_weight_grad) : nullptr,
-      .dk_weight = pass.normalise ? data_of(rule.k_weight_grad) : nullptr};
+      .dk_weight = pass.normalise ? data_of(rule.k_weight_grad) : nullptr,
+      .dout_sample_stride = dout.stride(0)};
   if (in.is_cpu()) {
     kernels::qk_norm_rotary_backward(call);
   } else {
     cuda::qk_norm_rotary_backward(call);
   }
+}
+
+/// Of rows of one stream [B n, 3 C], n of a sample.
+kernels::QkNormRotary placing(const RulePasses& passes, int64_t rows_per_sample) {
+  KINORA_CHECK(!passes.has_second, kInternal,
+               "[kernels] heads of a stream cannot be normed behind their rotation");
+  kernels::QkNormRotary pass = passes.first;
+  pass.copies_values = true;
+  pass.rows_per_sample = rows_per_sample;
+  return pass;
 }
 
 }  // namespace
@@ -171,6 +184,18 @@ void BlockKernels::apply_backward(const HeadRule& rule, const at::Tensor& in, in
   run(passes.first, in, between);
   run_backward(passes.second, rule, grad, between, grad);
   run_backward(passes.first, rule, grad, in, grad);
+}
+
+void BlockKernels::place_heads(const HeadRule& rule, const at::Tensor& in, int64_t heads,
+                               const at::Tensor& out) {
+  const RulePasses passes(rule, in, heads, out.size(2) / (3 * heads));
+  run(placing(passes, out.size(1)), in, out);
+}
+
+void BlockKernels::place_heads_backward(const HeadRule& rule, const at::Tensor& in, int64_t heads,
+                                        const at::Tensor& dout, const at::Tensor& din) {
+  const RulePasses passes(rule, in, heads, dout.size(2) / (3 * heads));
+  run_backward(placing(passes, dout.size(1)), rule, dout, in, din);
 }
 
 }  // namespace kinora::ops

@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/matmul.h>
 
@@ -86,8 +87,9 @@ MatmulProblem input_grad_problem(const at::Tensor& dy, const at::Tensor& weight,
           .ldd = row_stride(out)};
 }
 
-/// dW (fp32) (+)= dy^T x.
-MatmulProblem weight_grad_problem(const at::Tensor& dy, const at::Tensor& x, bool overwrite) {
+/// dW (fp32, maybe some columns of a matrix) (+)= dy^T x.
+MatmulProblem weight_grad_problem(const at::Tensor& dy, const at::Tensor& x,
+                                  const at::Tensor& grad, bool overwrite) {
   return {.m = dy.size(1),
           .n = x.size(1),
           .k = dy.size(0),
@@ -97,7 +99,8 @@ MatmulProblem weight_grad_problem(const at::Tensor& dy, const at::Tensor& x, boo
           .d_type = DType::kF32,
           .accumulate = !overwrite,
           .lda = row_stride(dy),
-          .ldb = row_stride(x)};
+          .ldb = row_stride(x),
+          .ldd = grad.is_contiguous() ? 0 : row_stride(grad)};
 }
 
 }  // namespace
@@ -203,6 +206,9 @@ ResultGrad BlockKernels::result_grad(const at::Tensor& dy, int64_t number,
 at::Tensor BlockKernels::linear(const Operand& x, const LinearWeights& linear,
                                 const at::Tensor& addend) {
   impl_->count(x, linear);
+  if (x.fp8.defined()) {
+    return impl_->fp8->linear(x, fp8()->weight(linear.number), linear.bias, addend);
+  }
   if (addend.defined()) {
     if (!add_linear(x.value, linear, addend, /*accumulate=*/true)) {
       at::Tensor(addend).addmm_(x.value, linear.weight.t());
@@ -211,9 +217,6 @@ at::Tensor BlockKernels::linear(const Operand& x, const LinearWeights& linear,
       }
     }
     return addend;
-  }
-  if (x.fp8.defined()) {
-    return impl_->fp8->linear(x, fp8()->weight(linear.number), linear.bias);
   }
   if (!impl_->products) {
     return at::linear(x.value, linear.weight, linear.bias);
@@ -357,6 +360,9 @@ Operand BlockKernels::gelu(const at::Tensor& pre, Consumer consumer) {
 at::Tensor BlockKernels::input_grad(const Operand& dy, const LinearWeights& linear,
                                     const at::Tensor& addend) {
   impl_->count(dy, linear);
+  if (dy.fp8.defined()) {
+    return impl_->fp8->input_grad(dy, fp8()->weight(linear.number), addend);
+  }
   if (addend.defined()) {
     if (!impl_->products) {
       return at::Tensor(addend).addmm_(dy.value, linear.weight);
@@ -366,9 +372,6 @@ at::Tensor BlockKernels::input_grad(const Operand& dy, const LinearWeights& line
     impl_->products->run(
         problem, {.a = dy.value.data_ptr(), .b = linear.weight.data_ptr(), .d = addend.data_ptr()});
     return addend;
-  }
-  if (dy.fp8.defined()) {
-    return impl_->fp8->input_grad(dy, fp8()->weight(linear.number));
   }
   if (!impl_->products) {
     return at::matmul(dy.value, linear.weight);
@@ -479,7 +482,7 @@ void BlockKernels::weight_grad(const Operand& dy, const Operand& x, const Linear
     return;
   }
   impl_->products->run(
-      weight_grad_problem(dy.value, x.value, overwrite),
+      weight_grad_problem(dy.value, x.value, linear.weight_grad, overwrite),
       {.a = dy.value.data_ptr(), .b = x.value.data_ptr(), .d = linear.weight_grad.data_ptr()});
 }
 
@@ -493,7 +496,7 @@ void BlockKernels::weight_and_bias_grad(const Operand& dy, const at::Tensor& dy_
     return;
   }
   impl.count(dy, linear);
-  const MatmulProblem product = weight_grad_problem(dy.value, x.value, overwrite);
+  const MatmulProblem product = weight_grad_problem(dy.value, x.value, linear.weight_grad, overwrite);
   MatmulProblem fused = product;
   fused.epilogue = Epilogue::kBiasGrad;
   const bool has_fused = impl.choose_bias_grad_type(&fused);
@@ -516,7 +519,7 @@ void BlockKernels::weight_and_bias_grad(const Operand& dy, const at::Tensor& dy_
         has_fused}},
       // Not to the gradients, which would be added to each time.
       [&](size_t timed) {
-        run(timed, at::empty_like(linear.weight_grad), at::empty_like(linear.bias_grad));
+        run(timed, at::empty_strided(linear.weight_grad.sizes(), linear.weight_grad.strides(), linear.weight_grad.options()), at::empty_like(linear.bias_grad));
       });
   run(way, linear.weight_grad, linear.bias_grad);
 }

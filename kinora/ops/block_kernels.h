@@ -151,8 +151,7 @@ class BlockKernels {
   [[nodiscard]] ResultGrad result_grad(const at::Tensor& dy, int64_t number,
                                        const at::Tensor& bias_grad);
 
-  /// x W^T + bias: [R, out]. addend: [R, out], added and overwritten; undefined: none. Never fp8
-  /// with one.
+  /// x W^T + bias: [R, out]. addend: [R, out], added and overwritten; undefined: none.
   [[nodiscard]] at::Tensor linear(const Operand& x, const LinearWeights& linear,
                                   const at::Tensor& addend = {});
   /// The same into `out`: [R, out], rows at any distance, of the block's type or fp32. Never fp8.
@@ -234,6 +233,14 @@ class BlockKernels {
   /// apply() got.
   void apply_backward(const HeadRule& rule, const at::Tensor& in, int64_t heads, int64_t head_dim,
                       const at::Tensor& grad);
+
+  /// Rows of packed projections of one stream, behind the rule, to their place among those of all:
+  /// in [B n, 3 C], out [B, n, 3 C], a part of [B, T, 3 C]. The rule has no norm_after_rotary.
+  void place_heads(const HeadRule& rule, const at::Tensor& in, int64_t heads,
+                   const at::Tensor& out);
+  /// din [B n, 3 C] from dout [B, n, 3 C]; adds the gradients of the rule's weights.
+  void place_heads_backward(const HeadRule& rule, const at::Tensor& in, int64_t heads,
+                            const at::Tensor& dout, const at::Tensor& din);
 
   /// Whether no part waits for the device, so that a CUDA graph can hold it.
   [[nodiscard]] bool can_be_recorded() const;

@@ -10,6 +10,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <utility>
 
@@ -93,13 +94,27 @@ at::Tensor typed_silu(const BlockStack& stack, const at::Tensor& c) {
 
 // ---- a pass ----
 
-/// Where a branch stands in a stack.
+/// Residual streams that a stack can have.
+constexpr size_t kStreams = 2;
+constexpr size_t kNone = static_cast<size_t>(-1);
+
+/// Where a branch stands off a stream. One off both has two places, the second behind the first.
 struct Place {
   const Branch* branch;
+  SeamNumbers seam;
+  size_t stream;
   int64_t block;
-  int64_t column;  ///< of its block's first vector
-  bool is_first;   ///< in its block
-  bool is_last;
+  int64_t column;          ///< of its block's first vector
+  int64_t end_column;      ///< behind its block's last
+  size_t before;           ///< the place before it on its stream, kNone: the stream begins there
+  size_t behind = kNone;   ///< the place behind it
+  bool is_first = false;   ///< of its block
+  bool is_last = false;    ///< of its block
+  bool is_begun = false;   ///< the second place of a branch off both streams
+  bool has_second = false;  ///< the first of these
+
+  /// Whether the branch computes here: all that it reads is there.
+  [[nodiscard]] bool computes() const { return !has_second; }
 };
 
 /// One pass through a stack: the sizes, the vectors and what is kept.
@@ -113,14 +128,38 @@ struct Pass : torch::CustomClassHolder {
                  .trains = keeps || will_recompute(),
                  .overwrites_gradients = stack.overwrites_gradients},
         groups(slab_groups(stack)) {
+    last.fill(kNone);
     int64_t column = 0;
     for (size_t i = 0; i < stack.blocks.size(); ++i) {
       const Block& block = stack.blocks[i];
+      const size_t first = places.size();
+      const int64_t end_column = column + block.num_vectors * width;
+      const auto add = [&](const Branch& branch, const SeamNumbers& seam, size_t stream) {
+        if (last[stream] != kNone) {
+          places[last[stream]].behind = places.size();
+        }
+        places.push_back({.branch = &branch,
+                          .seam = seam,
+                          .stream = stream,
+                          .block = static_cast<int64_t>(i),
+                          .column = column,
+                          .end_column = end_column,
+                          .before = last[stream]});
+        last[stream] = places.size() - 1;
+      };
       for (const Branch& branch : block.branches) {
-        places.push_back({&branch, static_cast<int64_t>(i), column,
-                          &branch == &block.branches.front(), &branch == &block.branches.back()});
+        if (std::holds_alternative<JointAttentionBody>(branch.body)) {
+          add(branch, branch.seam, 0);
+          places.back().has_second = true;
+          add(branch, branch.second_seam, 1);
+          places.back().is_begun = true;
+        } else {
+          add(branch, branch.seam, static_cast<size_t>(branch.stream));
+        }
       }
-      column += block.num_vectors * width;
+      places[first].is_first = true;
+      places.back().is_last = true;
+      column = end_column;
     }
     final_column = column;
   }
@@ -131,70 +170,116 @@ struct Pass : torch::CustomClassHolder {
   BranchPass branches;
   const std::vector<SlabGroup> groups;
   std::vector<Place> places;
-  bool wants_x = true;         ///< the gradient of the stack's x
-  bool wants_text = false;     ///< its gradient
-  bool wants_vectors = true;   ///< their gradients, and so those of what makes them
-  int64_t final_column = 0;    ///< of the final norm's vectors
-  size_t modulated = 0;        ///< groups whose vectors are there
-  std::vector<int64_t> shape;  ///< of x
-  at::Tensor silu_c;           ///< [V, C] in the compute type
-  at::Tensor vectors;          ///< fp32 [V, n C]
-  at::Tensor ones;             ///< a gate: [V, C] of one value
-  std::vector<KeptBranch> kept;
+  std::array<size_t, kStreams> last{};  ///< place of each stream
+  bool wants_x = true;                  ///< the gradient of the streams' inputs
+  bool wants_text = false;              ///< its gradient
+  bool wants_vectors = true;            ///< their gradients, and so those of what makes them
+  int64_t final_column = 0;             ///< of the final norm's vectors
+  size_t modulated = 0;                 ///< groups whose vectors are there
+  std::array<std::vector<int64_t>, kStreams> shapes;  ///< of the streams
+  at::Tensor silu_c;                                  ///< [V, C] in the compute type
+  at::Tensor vectors;                                 ///< fp32 [V, n C]
+  at::Tensor ones;                                    ///< a gate: [V, C] of one value
+  std::vector<KeptBranch> kept;                       ///< by place
   at::Tensor x_out;
   NormStatistics norm_final;
 
   [[nodiscard]] bool keeps() const { return branches.keeps; }
   [[nodiscard]] size_t size() const { return places.size(); }
+  [[nodiscard]] bool has_stream(size_t stream) const { return last[stream] != kNone; }
+  /// Whether nothing is behind the last place of the stream.
+  [[nodiscard]] bool has_ended(size_t stream) const {
+    return !has_stream(stream) || !has_result(places[last[stream]]);
+  }
+  /// Whether the branch adds anything to the stream of that place.
+  [[nodiscard]] static bool has_result(const Place& place) {
+    const auto* joint = std::get_if<JointAttentionBody>(&place.branch->body);
+    return joint == nullptr || joint->parts[place.stream].proj.weight.defined();
+  }
   [[nodiscard]] Recompute recompute_of(int64_t block) const {
     return block < stack.recomputed_blocks ? Recompute::kBlock : stack.recompute;
   }
   [[nodiscard]] bool modulates_in_blocks() const {
     return !groups.empty() && groups.front().bucket < 0;
   }
+  /// Whether the place is the last of its block on its stream.
+  [[nodiscard]] bool ends_block(size_t k) const {
+    return places[k].behind == kNone || places[places[k].behind].block != places[k].block;
+  }
+  [[nodiscard]] bool begins_block(size_t k) const {
+    return places[k].before == kNone || places[places[k].before].block != places[k].block;
+  }
 
   /// Vector `which` of the block that `place` stands in; undefined where it is negative.
   [[nodiscard]] at::Tensor vector(const at::Tensor& all, const Place& place, int64_t which) const {
     return which < 0 ? at::Tensor() : all.narrow(1, place.column + which * width, width);
   }
-  /// Of the seam behind branch k - 1 and before branch k (the final norm behind the last).
-  [[nodiscard]] SeamVectors seam(const at::Tensor& all, size_t k) const {
-    SeamVectors seam;
-    if (k > 0) {
-      seam.gate = vector(all, places[k - 1], places[k - 1].branch->gate);
-    }
-    if (k < size()) {
-      seam.scale = vector(all, places[k], places[k].branch->scale);
-      seam.shift = vector(all, places[k], places[k].branch->shift);
-    } else if (stack.has_final_norm) {
-      seam.shift = all.narrow(1, final_column, width);
-      seam.scale = all.narrow(1, final_column + width, width);
-    }
-    seam.epsilon = stack.norm_epsilon;
-    return seam;
-  }
-  /// What is added to the stream before branch k, besides the branch before it.
-  [[nodiscard]] at::Tensor stream_offset(size_t k) const {
-    return k < size() && places[k].is_first
-               ? stack.blocks[static_cast<size_t>(places[k].block)].offset
-               : at::Tensor();
-  }
-  [[nodiscard]] bool has_norm(size_t k) const {
-    return k == size() ? stack.has_final_norm : places[k].branch->has_norm();
-  }
-  /// Whether the last product of branch k, which ends the stack, adds itself to the stream: one of
-  /// the stack's own that nobody reads later.
-  [[nodiscard]] bool ends_in_place(size_t k) const {
-    const Branch& branch = *places[k].branch;
-    const LinearWeights* linear = last_linear(branch);
-    return !branches.trains && k + 1 == size() && !stack.has_final_norm && is_one_seam(k) &&
-           branch.gate < 0 && linear != nullptr && linear->updates.empty();
-  }
-  /// Whether the sum behind branch k - 1 and the norm before branch k are one kernel.
-  [[nodiscard]] bool is_one_seam(size_t k) const {
-    return k > 0 && has_norm(k) && !stream_offset(k).defined();
-  }
 };
+
+/// Between two places of a stream, of which one may be its end.
+struct Seam {
+  const Place* before;  ///< null: the stream begins
+  const Place* behind;  ///< null: it ends
+  size_t stream;
+};
+
+Seam seam_before(const Pass& pass, size_t k) {
+  const Place& place = pass.places[k];
+  return {place.before == kNone ? nullptr : &pass.places[place.before], &place, place.stream};
+}
+
+Seam seam_behind(const Pass& pass, size_t k) {
+  const Place& place = pass.places[k];
+  return {&place, place.behind == kNone ? nullptr : &pass.places[place.behind], place.stream};
+}
+
+bool has_norm(const Pass& pass, const Seam& here) {
+  return here.behind != nullptr ? here.behind->seam.scale >= 0
+                                 : here.stream == 0 && pass.stack.has_final_norm;
+}
+
+/// What is added to the stream there, besides the branch before.
+at::Tensor stream_offset(const Pass& pass, const Seam& here) {
+  return here.behind != nullptr && here.behind->is_first
+             ? pass.stack.blocks[static_cast<size_t>(here.behind->block)].offset
+             : at::Tensor();
+}
+
+/// Whether the branch behind reads the stream without the branch before.
+bool is_beside(const Seam& here) {
+  return here.before != nullptr && here.before->branch->is_beside;
+}
+
+/// Whether the sum behind the branch before and the norm of the one behind are one kernel.
+bool is_one_seam(const Pass& pass, const Seam& here) {
+  return here.before != nullptr && has_norm(pass, here) && !is_beside(here) &&
+         !stream_offset(pass, here).defined();
+}
+
+SeamVectors vectors_of(const Pass& pass, const at::Tensor& all, const Seam& here) {
+  SeamVectors seam;
+  if (here.before != nullptr) {
+    seam.gate = pass.vector(all, *here.before, here.before->seam.gate);
+  }
+  if (here.behind != nullptr) {
+    seam.scale = pass.vector(all, *here.behind, here.behind->seam.scale);
+    seam.shift = pass.vector(all, *here.behind, here.behind->seam.shift);
+  } else if (has_norm(pass, here)) {
+    seam.shift = all.narrow(1, pass.final_column, pass.width);
+    seam.scale = all.narrow(1, pass.final_column + pass.width, pass.width);
+  }
+  seam.epsilon = pass.stack.norm_epsilon;
+  return seam;
+}
+
+/// Whether the last product of the branch, which ends its stream, adds itself to it: one of the
+/// stack's own that nobody reads later.
+bool ends_in_place(const Pass& pass, const Place& place) {
+  const LinearWeights* linear = last_linear(*place.branch, place.stream);
+  return !pass.branches.trains && place.behind == kNone && !pass.stack.has_final_norm &&
+         place.before != kNone && place.seam.scale >= 0 && place.seam.gate < 0 &&
+         ends_in_product(*place.branch) && linear->updates.empty();
+}
 
 void call_hook(const Pass& pass, BucketMoment moment, int64_t block) {
   if (pass.stack.hook) {
@@ -202,10 +287,10 @@ void call_hook(const Pass& pass, BucketMoment moment, int64_t block) {
   }
 }
 
-/// Makes the vectors of the blocks up to `block`, each group when the first of its blocks needs it:
-/// its weights may still be on their way while blocks before it compute.
-void modulate_up_to(Pass& pass, int64_t column) {
-  while (pass.modulated < pass.groups.size() && pass.groups[pass.modulated].column <= column) {
+/// Makes the vectors before that column, each group when the first of its blocks needs it: its
+/// weights may still be on their way while blocks before it compute.
+void modulate_up_to(Pass& pass, int64_t end_column) {
+  while (pass.modulated < pass.groups.size() && pass.groups[pass.modulated].column < end_column) {
     modulate(pass.kernels, pass.stack, pass.groups[pass.modulated++], pass.silu_c, pass.vectors);
   }
 }
@@ -219,108 +304,136 @@ at::Tensor with_offset(const at::Tensor& rows, const at::Tensor& offset) {
       .view(rows.sizes());
 }
 
-/// What branch k reads where it has no norm; what the stack returns, behind the last.
-Operand unnormed(const Pass& pass, size_t k, const at::Tensor& x) {
-  if (k == pass.size()) {
+/// A stream on its way: what it was before its last branch, and what that adds to it.
+struct Stream {
+  at::Tensor x{};
+  at::Tensor result{};
+};
+
+/// What the branch behind reads where it has no norm; what the stack returns, behind the last.
+Operand unnormed(const Pass& pass, const Seam& here, const at::Tensor& x) {
+  if (here.behind == nullptr) {
     return {.value = x};
   }
-  const Branch& branch = *pass.places[k].branch;
-  return pass.kernels.operand(branch.offset.defined() ? with_offset(x, branch.offset) : x,
-                              pass.branches.number(first_linear(branch)), false);
+  const Branch& branch = *here.behind->branch;
+  return pass.kernels.operand(
+      branch.offset.defined() ? with_offset(x, branch.offset) : x,
+      pass.branches.number(first_linear(branch, here.stream)), false);
 }
 
-/// From the stream x before branch k - 1 to the stream, and what is read of it, before branch k.
-/// result: of branch k - 1.
-SeamForward seam_before(Pass& pass, size_t k, const at::Tensor& x, const at::Tensor& result) {
-  const at::ScalarType h_type = k == pass.size() && pass.has_norm(k) ? at::kFloat : x.scalar_type();
-  const Consumer consumer =
-      k == pass.size() ? Consumer{} : pass.branches.consumer(first_linear(*pass.places[k].branch));
-  SeamVectors vectors = pass.seam(pass.vectors, k);
-  if (pass.is_one_seam(k)) {
+Consumer consumer_of(const Pass& pass, const Seam& here) {
+  return here.behind == nullptr
+             ? Consumer{}
+             : pass.branches.consumer(first_linear(*here.behind->branch, here.stream));
+}
+
+/// Takes the stream to the branch behind. The result's x is what the norm is of.
+SeamForward pass_seam(Pass& pass, const Seam& here, Stream& stream) {
+  const bool is_end = here.behind == nullptr;
+  const at::ScalarType h_type =
+      is_end && has_norm(pass, here) ? at::kFloat : stream.x.scalar_type();
+  const Consumer consumer = consumer_of(pass, here);
+  SeamVectors vectors = vectors_of(pass, pass.vectors, here);
+  const at::Tensor x = stream.x;
+  const at::Tensor result = std::exchange(stream.result, at::Tensor());
+  if (is_one_seam(pass, here)) {
     if (!vectors.gate.defined()) {
       vectors.gate = pass.ones;
     }
-    return pass.kernels.seam(x, result, vectors, h_type, pass.keeps(), consumer);
+    SeamForward seam = pass.kernels.seam(x, result, vectors, h_type, pass.keeps(), consumer);
+    stream.x = seam.x;
+    return seam;
   }
-  const at::Tensor offset = pass.stream_offset(k);
-  const bool is_read_as_it_is = !pass.has_norm(k) && !offset.defined() &&
-                                (k == pass.size() || !pass.places[k].branch->offset.defined());
-  at::Tensor stream = x;
-  if (k > 0 && vectors.gate.defined()) {
+  const at::Tensor offset = stream_offset(pass, here);
+  const bool is_normed = has_norm(pass, here);
+  const bool is_read_as_it_is =
+      !is_normed && !offset.defined() && (is_end || !here.behind->branch->offset.defined());
+  if (here.before != nullptr && vectors.gate.defined()) {
     SeamForward sum =
         pass.kernels.gated_add(x, result, vectors.gate, is_read_as_it_is ? consumer : Consumer{});
+    stream.x = sum.x;
     if (is_read_as_it_is) {
       return sum;
     }
-    stream = sum.x;
-  } else if (k > 0) {
-    stream = x + result;
+  } else if (here.before != nullptr) {
+    stream.x = x + result;
   }
   if (offset.defined()) {
-    stream = with_offset(stream, offset);
+    stream.x = with_offset(stream.x, offset);
   }
-  if (pass.has_norm(k)) {
+  if (is_normed) {
     vectors.gate = at::Tensor();
-    return pass.kernels.seam(stream, {}, vectors, h_type, pass.keeps(), consumer);
+    return pass.kernels.seam(is_beside(here) ? x : stream.x, {}, vectors, h_type, pass.keeps(),
+                             consumer);
   }
-  return {stream, unnormed(pass, k, stream), {}};
+  return {stream.x, unnormed(pass, here, stream.x), {}};
 }
 
 struct SeamGrad {
-  at::Tensor dx;       ///< of the stream before branch k - 1
-  ResultGrad dresult;  ///< of branch k - 1
+  at::Tensor dx;       ///< of the stream before the branch before
+  ResultGrad dresult;  ///< of that branch
 };
 
-/// Backward of seam_before(). dh: of what branch k reads; dx_out: of the stream behind the seam,
-/// which is overwritten; x, statistics: of the norm before branch k. grads: of the vectors.
-SeamGrad seam_backward(const Pass& pass, size_t k, const at::Tensor& dh, const at::Tensor& dx_out,
-                       const at::Tensor& x, const NormStatistics& statistics,
-                       const at::Tensor& result, const at::Tensor& grads) {
-  SeamVectors vectors = pass.seam(pass.vectors, k);
-  SeamVectors of_vectors = pass.wants_vectors ? pass.seam(grads, k) : SeamVectors();
-  const LinearWeights* producer = k > 0 ? last_linear(*pass.places[k - 1].branch) : nullptr;
-  if (pass.is_one_seam(k) && vectors.gate.defined()) {
+/// Backward of pass_seam(). dh: of what the branch behind reads; dx_out: of the stream behind the
+/// seam, which is overwritten; x, statistics: of the norm. grads: of the vectors.
+SeamGrad seam_backward(const Pass& pass, const Seam& here, const at::Tensor& dh,
+                       const at::Tensor& dx_out, const at::Tensor& x,
+                       const NormStatistics& statistics, const at::Tensor& result,
+                       const at::Tensor& grads) {
+  SeamVectors vectors = vectors_of(pass, pass.vectors, here);
+  SeamVectors of_vectors = pass.wants_vectors ? vectors_of(pass, grads, here) : SeamVectors();
+  const LinearWeights* producer =
+      here.before != nullptr ? last_linear(*here.before->branch, here.stream) : nullptr;
+  if (is_one_seam(pass, here) && vectors.gate.defined()) {
     SeamBackward seam = pass.kernels.seam_backward(dh, dx_out, x, statistics, result, vectors,
                                                    of_vectors, producer);
     return {seam.dx, {std::move(seam.dbranch), {}}};
   }
-  at::Tensor dx = dx_out;
-  if (pass.has_norm(k)) {
-    const at::Tensor gate = std::exchange(vectors.gate, at::Tensor());
-    const at::Tensor dgate = std::exchange(of_vectors.gate, at::Tensor());
-    dx = pass.kernels.seam_backward(dh, dx_out, x, statistics, {}, vectors, of_vectors, nullptr).dx;
-    vectors.gate = gate;
-    of_vectors.gate = dgate;
-  } else if (dx.defined()) {
-    dx = dx + dh;
-  } else {
-    dx = dh;
-  }
-  if (k == 0) {
-    return {dx, {}};
-  }
   const int64_t number = pass.branches.number(producer);
   const at::Tensor bias_grad = producer != nullptr ? producer->bias_grad : at::Tensor();
-  return {dx, vectors.gate.defined()
-                  ? pass.kernels.gated_add_backward(dx, result, vectors.gate, of_vectors.gate,
-                                                    number, bias_grad)
-                  : pass.kernels.result_grad(dx, number, bias_grad)};
+  // The gradient of the sum of the stream and the branch before.
+  const auto of_result = [&](const at::Tensor& dsum) {
+    return vectors.gate.defined() ? pass.kernels.gated_add_backward(
+                                        dsum, result, vectors.gate, of_vectors.gate, number,
+                                        bias_grad)
+                                  : pass.kernels.result_grad(dsum, number, bias_grad);
+  };
+  ResultGrad dresult;
+  if (is_beside(here)) {  // the norm is of the stream before the sum
+    dresult = of_result(dx_out);
+  }
+  at::Tensor dx = dx_out;
+  if (has_norm(pass, here)) {
+    SeamVectors norm = vectors;
+    SeamVectors of_norm = of_vectors;
+    norm.gate = at::Tensor();
+    of_norm.gate = at::Tensor();
+    dx = pass.kernels.seam_backward(dh, dx_out, x, statistics, {}, norm, of_norm, nullptr).dx;
+  } else if (dx.defined() && dh.defined()) {
+    dx = dx + dh;
+  } else if (dh.defined()) {
+    dx = dh;
+  }
+  if (here.before != nullptr && !is_beside(here)) {
+    dresult = of_result(dx);
+  }
+  return {dx, std::move(dresult)};
 }
 
 // ---- forward ----
 
-/// Drops what the block's level computes again, of the branches [first, end) of a block.
+/// Drops what the block's level computes again, of the places [first, end) of a block.
 void forget(Pass& pass, Recompute level, size_t first, size_t end) {
   for (size_t k = first; k < end; ++k) {
     KeptBranch& kept = pass.kept[k];
     if (level == Recompute::kBlock) {
-      // The last result belongs to the seam behind the block.
+      // The last results belong to the seams behind the block.
       KeptBranch rest;
-      if (k == first) {
+      if (pass.begins_block(k)) {
         rest.x = kept.x;
         rest.statistics = kept.statistics;
       }
-      if (k + 1 == end && pass.stack.keeps_results) {
+      if (pass.ends_block(k) && pass.stack.keeps_results) {
         rest.result = kept.result;
       }
       kept = std::move(rest);
@@ -333,40 +446,58 @@ void forget(Pass& pass, Recompute level, size_t first, size_t end) {
   }
 }
 
-at::Tensor run_forward(Pass& pass, const at::Tensor& given) {
-  at::Tensor x = given.reshape({-1, pass.width});
-  at::Tensor result;
-  size_t first = 0;  // branch of the block
+/// What a branch keeps by the streams that it is off: of place k, where it computes.
+std::array<KeptBranch*, kStreams> kept_of(std::vector<KeptBranch>& kept, const Place& place,
+                                          size_t k) {
+  return place.is_begun ? std::array{&kept[k - 1], &kept[k]} : std::array{&kept[k], &kept[k]};
+}
+
+std::array<at::Tensor, kStreams> run_forward(Pass& pass, const at::Tensor& x,
+                                             const at::Tensor& second) {
+  std::array<Stream, kStreams> streams{Stream{.x = x.reshape({-1, pass.width})}};
+  if (pass.has_stream(1)) {
+    streams[1].x = second.reshape({-1, pass.width});
+  }
+  pass.kept.resize(pass.size());
+  size_t first = 0;  // place of the block
   for (size_t k = 0; k < pass.size(); ++k) {
     const Place& place = pass.places[k];
+    const Branch& branch = *place.branch;
     if (place.is_first) {
       first = k;
       if (!pass.modulates_in_blocks()) {
-        modulate_up_to(pass, place.column);
+        modulate_up_to(pass, place.end_column);
       }
       call_hook(pass, BucketMoment::kBeforeForward, place.block);
-      modulate_up_to(pass, place.column);
+      modulate_up_to(pass, place.end_column);
     }
-    SeamForward seam = seam_before(pass, k, x, result);
-    KeptBranch kept{
+    SeamForward seam = pass_seam(pass, seam_before(pass, k), streams[place.stream]);
+    pass.kept[k] = {
         .x = std::move(seam.x), .statistics = std::move(seam.statistics), .h = std::move(seam.h)};
-    x = kept.x;
-    run_inner(pass.branches, *place.branch, kept);
-    if (pass.ends_in_place(k)) {
-      result = at::Tensor();
-      (void)pass.kernels.linear(kept.last, *last_linear(*place.branch), x);
-    } else {
-      run_last(pass.branches, *place.branch, kept);
-      result = kept.result;
+    if (!place.computes()) {
+      continue;
     }
-    if (pass.keeps()) {
-      forget_unread(*place.branch, kept);
-    }
-    if (place.branch->gate < 0 || !pass.wants_vectors) {
-      kept.result = at::Tensor();  // read for the gradient of the gate alone
-    }
-    if (pass.keeps()) {
-      pass.kept.push_back(std::move(kept));
+    const auto kept = kept_of(pass.kept, place, k);
+    run_inner(pass.branches, branch, *kept[0], *kept[1]);
+    for (size_t j = place.is_begun ? k - 1 : k; j <= k; ++j) {
+      const Place& own = pass.places[j];
+      KeptBranch& its = pass.kept[j];
+      Stream& stream = streams[own.stream];
+      if (ends_in_place(pass, own)) {
+        (void)pass.kernels.linear(its.last, *last_linear(branch, own.stream), stream.x);
+      } else if (Pass::has_result(own)) {
+        run_last(pass.branches, branch, its, own.stream);
+        stream.result = its.result;
+      }
+      if (pass.keeps()) {
+        forget_unread(branch, its, own.stream);
+      }
+      if (own.seam.gate < 0 || !pass.wants_vectors) {
+        its.result = at::Tensor();  // read for the gradient of the gate alone
+      }
+      if (!pass.keeps()) {
+        its = {};
+      }
     }
     if (place.is_last) {
       call_hook(pass, BucketMoment::kAfterForward, place.block);
@@ -375,26 +506,36 @@ at::Tensor run_forward(Pass& pass, const at::Tensor& given) {
       }
     }
   }
-  if (!result.defined()) {  // the last product added it to the stream
-    return x.view(pass.shape);
+  std::array<at::Tensor, kStreams> out;
+  for (size_t i = 0; i < kStreams; ++i) {
+    Stream& stream = streams[i];
+    if (pass.has_ended(i)) {
+      continue;
+    }
+    if (!stream.result.defined()) {  // the last product added it to the stream
+      out[i] = stream.x.view(pass.shapes[i]);
+      continue;
+    }
+    const Seam end = seam_behind(pass, pass.last[i]);
+    SeamForward seam = pass_seam(pass, end, stream);
+    if (pass.keeps() && has_norm(pass, end)) {
+      pass.x_out = std::move(seam.x);
+      pass.norm_final = std::move(seam.statistics);
+    }
+    out[i] = seam.h.value.view(pass.shapes[i]);
   }
-  SeamForward seam = seam_before(pass, pass.size(), x, result);
-  if (pass.keeps() && pass.has_norm(pass.size())) {
-    pass.x_out = std::move(seam.x);
-    pass.norm_final = std::move(seam.statistics);
-  }
-  return seam.h.value.view(pass.shape);
+  return out;
 }
 
 // ---- backward ----
 
-/// Whether the last result of a block is made again, before the seam behind it goes back.
+/// Whether the last results of a block are made again, before the seams behind it go back.
 bool remakes_result(const Pass& pass, int64_t block) {
   return pass.recompute_of(block) == Recompute::kBlock && !pass.stack.keeps_results &&
          pass.wants_vectors;
 }
 
-/// Computes again what forget() dropped, of the block whose last branch is `last`.
+/// Computes again what forget() dropped, of the block whose last place is `last`.
 void remember(Pass& pass, size_t last) {
   const int64_t block = pass.places[last].block;
   const Recompute level = pass.recompute_of(block);
@@ -405,30 +546,45 @@ void remember(Pass& pass, size_t last) {
   while (!pass.places[first].is_first) {
     --first;
   }
+  std::array<Stream, kStreams> streams;
   for (size_t k = first; k <= last; ++k) {
+    const Place& place = pass.places[k];
     KeptBranch& kept = pass.kept[k];
-    const Branch& branch = *pass.places[k].branch;
+    const Branch& branch = *place.branch;
     if (level != Recompute::kBlock && std::holds_alternative<FunctionBody>(branch.body)) {
       continue;
     }
-    if (level == Recompute::kBlock && k > first) {
-      SeamForward seam = seam_before(pass, k, pass.kept[k - 1].x, pass.kept[k - 1].result);
+    const Seam here = seam_before(pass, k);
+    Stream& stream = streams[place.stream];
+    if (level == Recompute::kBlock && !pass.begins_block(k)) {
+      SeamForward seam = pass_seam(pass, here, stream);
       kept.x = std::move(seam.x);
       kept.statistics = std::move(seam.statistics);
       kept.h = std::move(seam.h);
-    } else if (pass.has_norm(k)) {
-      kept.h = pass.kernels.modulated_norm(kept.x, pass.seam(pass.vectors, k),
-                                           pass.branches.consumer(first_linear(branch)));
+    } else if (has_norm(pass, here)) {
+      kept.h = pass.kernels.modulated_norm(kept.x, vectors_of(pass, pass.vectors, here),
+                                           consumer_of(pass, here));
     } else {
-      kept.h = unnormed(pass, k, kept.x);
+      kept.h = unnormed(pass, here, kept.x);
     }
+    if (pass.begins_block(k)) {
+      stream.x = kept.x;
+    }
+    if (!place.computes()) {
+      continue;
+    }
+    const auto both = kept_of(pass.kept, place, k);
     if (level != Recompute::kBlock) {
       remember_inner(pass.branches, branch, kept);
       continue;
     }
-    run_inner(pass.branches, branch, kept);
-    if (k < last || remakes_result(pass, block)) {
-      run_last(pass.branches, branch, kept);
+    run_inner(pass.branches, branch, *both[0], *both[1]);
+    for (size_t j = place.is_begun ? k - 1 : k; j <= k; ++j) {
+      const Place& own = pass.places[j];
+      if (Pass::has_result(own) && (!pass.ends_block(j) || remakes_result(pass, block))) {
+        run_last(pass.branches, branch, pass.kept[j], own.stream);
+        streams[own.stream].result = pass.kept[j].result;
+      }
     }
   }
 }
@@ -451,7 +607,7 @@ std::vector<at::Tensor> added_gradients(const LinearWeights& slab) {
 }
 
 struct StackGradients {
-  at::Tensor x;
+  std::array<at::Tensor, kStreams> streams;  ///< undefined where it is not wanted
   at::Tensor condition;  ///< fp32 [V, C]; undefined without
   at::Tensor vectors;    ///< fp32: of those that were given
 };
@@ -513,29 +669,51 @@ class ModulationBackward {
   size_t pending_;
 };
 
-StackGradients run_stack_backward(Pass& pass, const at::Tensor& c, const at::Tensor& incoming) {
+/// A stream on its way back: the gradients behind the seam that comes next, and its norm.
+struct StreamGrad {
+  at::Tensor dh{};  ///< of what the branch behind reads
+  at::Tensor dx{};  ///< of the stream
+  at::Tensor x{};
+  NormStatistics statistics{};
+};
+
+StackGradients run_stack_backward(Pass& pass, const at::Tensor& c,
+                                  const std::array<at::Tensor, kStreams>& incoming) {
   const bool wants_vectors = pass.wants_vectors;
   const at::Tensor grads = wants_vectors ? at::empty_like(pass.vectors) : at::Tensor();
   const at::Tensor dsilu =
       c.defined() && wants_vectors ? at::zeros(c.sizes(), c.options()) : at::Tensor();
   ModulationBackward modulation(pass, grads, dsilu);
-  at::Tensor dh = incoming.reshape({-1, pass.width});
-  at::Tensor dx;  // of the residual stream
-  at::Tensor x = std::move(pass.x_out);
-  NormStatistics statistics = std::move(pass.norm_final);
-  // What is complete behind the seam before branch k.
+  std::array<StreamGrad, kStreams> streams;
+  for (size_t i = 0; i < kStreams; ++i) {
+    if (!pass.has_ended(i)) {
+      streams[i].dh = incoming[i].reshape({-1, pass.width});
+    }
+  }
+  streams[0].x = std::move(pass.x_out);
+  streams[0].statistics = std::move(pass.norm_final);
+  // A block's vectors are complete behind its first seams of all streams.
+  std::vector<int64_t> open(pass.stack.blocks.size(), 0);
+  for (size_t k = 0; k < pass.size(); ++k) {
+    open[static_cast<size_t>(pass.places[k].block)] += pass.begins_block(k) ? 1 : 0;
+  }
   const auto complete = [&](size_t k) {
-    if (k == pass.size() || !pass.places[k].is_first) {
+    if (k == kNone || !pass.begins_block(k)) {
       return;
     }
-    modulation.complete(pass.places[k].column);
+    const Place& place = pass.places[k];
+    if (--open[static_cast<size_t>(place.block)] > 0) {
+      return;
+    }
+    modulation.complete(place.column);
     if (pass.modulates_in_blocks()) {
-      call_hook(pass, BucketMoment::kAfterBackward, pass.places[k].block);
+      call_hook(pass, BucketMoment::kAfterBackward, place.block);
     }
   };
-  for (size_t k = pass.size(); k > 0;) {
-    const size_t behind = k--;
+  ResultGrad begun;  // of stream 1, whose branch computes with stream 0's
+  for (size_t k = pass.size(); k-- > 0;) {
     const Place& place = pass.places[k];
+    const Branch& branch = *place.branch;
     KeptBranch& kept = pass.kept[k];
     if (place.is_last) {
       call_hook(pass, BucketMoment::kBeforeBackward, place.block);
@@ -546,38 +724,69 @@ StackGradients run_stack_backward(Pass& pass, const at::Tensor& c, const at::Ten
         remember(pass, k);
       }
     }
-    SeamGrad seam = seam_backward(pass, behind, dh, dx, x, statistics, kept.result, grads);
-    dx = seam.dx;
-    complete(behind);
-    x = at::Tensor();
+    StreamGrad& stream = streams[place.stream];
+    ResultGrad dresult;
+    if (Pass::has_result(place)) {
+      SeamGrad seam = seam_backward(pass, seam_behind(pass, k), stream.dh, stream.dx, stream.x,
+                                    stream.statistics, kept.result, grads);
+      stream.dx = seam.dx;
+      dresult = std::move(seam.dresult);
+      complete(place.behind);
+    }
+    stream.x = at::Tensor();
     kept.result = at::Tensor();
     if (place.is_last && !remakes_result(pass, place.block)) {
       remember(pass, k);
     }
-    pass.branches.wants_dh = k > 0 || pass.wants_x || wants_vectors;
-    dh = run_backward(pass.branches, *place.branch, std::move(seam.dresult), kept);
+    if (place.is_begun) {
+      begun = std::move(dresult);
+      continue;
+    }
+    pass.branches.wants_dh = place.before != kNone || pass.wants_x || wants_vectors;
+    if (place.has_second) {
+      KeptBranch& second = pass.kept[k + 1];
+      const auto dh = run_joint_backward(pass.branches, branch,
+                                         {std::move(dresult), std::move(begun)}, {&kept, &second});
+      stream.dh = dh[0];
+      streams[1].dh = dh[1];
+      streams[1].x = std::move(second.x);
+      streams[1].statistics = std::move(second.statistics);
+      second.x = at::Tensor();
+    } else {
+      stream.dh = run_backward(pass.branches, branch, std::move(dresult), kept);
+    }
     if (place.is_first) {
       pass.branches.update_gradients.add();
       if (!pass.modulates_in_blocks()) {
         call_hook(pass, BucketMoment::kAfterBackward, place.block);
       }
     }
-    x = std::move(kept.x);
-    statistics = std::move(kept.statistics);
+    stream.x = std::move(kept.x);
+    stream.statistics = std::move(kept.statistics);
     kept.x = at::Tensor();
   }
-  if (!pass.wants_x && !wants_vectors) {
-    complete(0);
-    return {};
+  StackGradients result;
+  for (size_t i = 0; i < kStreams; ++i) {
+    if (!pass.has_stream(i)) {
+      continue;
+    }
+    const auto first = static_cast<size_t>(
+        std::ranges::find(pass.places, i, &Place::stream) - pass.places.begin());
+    if (pass.wants_x || wants_vectors) {
+      const StreamGrad& stream = streams[i];
+      result.streams[i] = seam_backward(pass, seam_before(pass, first), stream.dh, stream.dx,
+                                        stream.x, stream.statistics, {}, grads)
+                              .dx.view(pass.shapes[i]);
+    }
+    complete(first);
   }
-  const SeamGrad first = seam_backward(pass, 0, dh, dx, x, statistics, {}, grads);
-  complete(0);
   if (!wants_vectors) {
-    return {first.dx.view(pass.shape), {}, {}};
+    return result;
   }
   const int64_t given = pass.groups.empty() ? 0 : pass.groups.back().end_column;
-  return {first.dx.view(pass.shape), c.defined() ? at::silu_backward(dsilu, c) : at::Tensor(),
-          grads.narrow(1, given, grads.size(1) - given)};
+  result.condition = c.defined() ? at::silu_backward(dsilu, c) : at::Tensor();
+  result.vectors = grads.narrow(1, given, grads.size(1) - given);
+  return result;
 }
 
 // ---- the autograd node ----
@@ -612,7 +821,17 @@ void start(Pass& pass, const StackInputs& inputs) {
                kShape, "[block_stack] text and its lengths must be [B, L, C] and int32 [B], got ",
                text.defined() ? text.sizes() : at::IntArrayRef(), " and ",
                lengths.defined() ? lengths.sizes() : at::IntArrayRef());
-  pass.shape = inputs.x.sizes().vec();
+  pass.shapes[0] = inputs.x.sizes().vec();
+  KINORA_CHECK(pass.has_stream(1) == inputs.second.defined() &&
+                   (!pass.has_stream(1) ||
+                    (inputs.second.size(-1) == width && inputs.second.numel() > 0 &&
+                     inputs.second.numel() / width % vectors.size(0) == 0)),
+               kShape, "[block_stack] the second stream must be [.., ", width,
+               "] where branches are off it, got ",
+               inputs.second.defined() ? inputs.second.sizes() : at::IntArrayRef());
+  if (pass.has_stream(1)) {
+    pass.shapes[1] = inputs.second.sizes().vec();
+  }
   pass.vectors = vectors;
   pass.ones = at::ones({1, width}, vectors.options()).expand({vectors.size(0), width});
   pass.branches.text = text.defined() ? text.contiguous() : text;
@@ -632,18 +851,22 @@ std::optional<at::Tensor> optional(const at::Tensor& tensor) {
 }
 
 struct RunBlocks : torch::autograd::Function<RunBlocks> {
-  static at::Tensor forward(AutogradContext* context, const c10::intrusive_ptr<Pass>& pass,
-                            const at::Tensor& x, const std::optional<at::Tensor>& c,
-                            const at::Tensor& vectors, const std::optional<at::Tensor>& text,
-                            const std::optional<at::Tensor>& text_lengths) {
+  /// Returns the streams that have not ended.
+  static variable_list forward(AutogradContext* context, const c10::intrusive_ptr<Pass>& pass,
+                               const at::Tensor& x, const std::optional<at::Tensor>& second,
+                               const std::optional<at::Tensor>& c, const at::Tensor& vectors,
+                               const std::optional<at::Tensor>& text,
+                               const std::optional<at::Tensor>& text_lengths) {
     context->saved_data["pass"] = c10::IValue::make_capsule(pass);
     context->save_for_backward({c.value_or(at::Tensor())});
     start(*pass, {.x = x,
+                  .second = second.value_or(at::Tensor()),
                   .condition = c.value_or(at::Tensor()),
                   .vectors = vectors,
                   .text = text.value_or(at::Tensor()),
                   .text_lengths = text_lengths.value_or(at::Tensor())});
-    return run_forward(*pass, x);
+    const auto out = run_forward(*pass, x, second.value_or(at::Tensor()));
+    return out[1].defined() ? variable_list{out[0], out[1]} : variable_list{out[0]};
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& incoming) {
@@ -656,12 +879,14 @@ struct RunBlocks : torch::autograd::Function<RunBlocks> {
           at::zeros({text.size(0) * text.size(1), text.size(2)}, text.options().dtype(at::kFloat));
     }
     const StackGradients grads =
-        run_stack_backward(pass, context->get_saved_variables()[0], incoming[0]);
+        run_stack_backward(pass, context->get_saved_variables()[0],
+                           {incoming[0], incoming.size() > 1 ? incoming[1] : at::Tensor()});
     at::Tensor dtext;
     if (pass.wants_text) {
       dtext = std::exchange(text_grad, at::Tensor()).to(text.scalar_type()).view(text.sizes());
     }
-    return {at::Tensor(), grads.x, grads.condition, grads.vectors, dtext, at::Tensor()};
+    return {at::Tensor(),    grads.streams[0], grads.streams[1], grads.condition,
+            grads.vectors, dtext,            at::Tensor()};
   }
 };
 
@@ -676,23 +901,32 @@ bool wants_vectors(const BlockStack& stack, const StackInputs& inputs) {
 
 }  // namespace
 
-at::Tensor run_blocks(BlockKernels& kernels, BlockStack stack, StackInputs inputs) {
+std::array<at::Tensor, kStreams> run_joint_blocks(BlockKernels& kernels, BlockStack stack,
+                                                  StackInputs inputs) {
   const int64_t width = inputs.x.size(-1);
   if (inputs.condition.defined()) {
     check_condition(stack, inputs.condition, inputs.vectors);
   }
-  if (at::GradMode::is_enabled()) {
-    const bool wants = wants_vectors(stack, inputs);
-    auto pass = c10::make_intrusive<Pass>(kernels, std::move(stack), width, /*keeps=*/true);
-    pass->wants_x = inputs.x.requires_grad();
-    pass->wants_text = inputs.text.defined() && inputs.text.requires_grad();
-    pass->wants_vectors = wants;
-    return RunBlocks::apply(std::move(pass), wanting_gradient(inputs.x), optional(inputs.condition),
-                            inputs.vectors, optional(inputs.text), optional(inputs.text_lengths));
+  if (!at::GradMode::is_enabled()) {
+    Pass pass(kernels, std::move(stack), width, /*keeps=*/false);
+    start(pass, inputs);
+    return run_forward(pass, inputs.x, inputs.second);
   }
-  Pass pass(kernels, std::move(stack), width, /*keeps=*/false);
-  start(pass, inputs);
-  return run_forward(pass, inputs.x);
+  const bool wants = wants_vectors(stack, inputs);
+  auto pass = c10::make_intrusive<Pass>(kernels, std::move(stack), width, /*keeps=*/true);
+  pass->wants_x = inputs.x.requires_grad() ||
+                  (inputs.second.defined() && inputs.second.requires_grad());
+  pass->wants_text = inputs.text.defined() && inputs.text.requires_grad();
+  pass->wants_vectors = wants;
+  const variable_list out = RunBlocks::apply(
+      std::move(pass), wanting_gradient(inputs.x), optional(inputs.second),
+      optional(inputs.condition), inputs.vectors, optional(inputs.text),
+      optional(inputs.text_lengths));
+  return {out[0], out.size() > 1 ? out[1] : at::Tensor()};
+}
+
+at::Tensor run_blocks(BlockKernels& kernels, BlockStack stack, StackInputs inputs) {
+  return run_joint_blocks(kernels, std::move(stack), std::move(inputs))[0];
 }
 
 at::Tensor stack_vectors(BlockKernels& kernels, const BlockStack& stack,
@@ -702,8 +936,21 @@ at::Tensor stack_vectors(BlockKernels& kernels, const BlockStack& stack,
   const std::vector<SlabGroup> groups = slab_groups(stack);
   const at::Tensor silu_c = typed_silu(stack, condition);
   at::Tensor all = vectors_with(groups, vectors);
-  for (const SlabGroup& group : groups) {
-    modulate(kernels, stack, group, silu_c, all);
+  const auto call_block = [&stack](BucketMoment moment, size_t block, const SlabGroup& group) {
+    if (stack.hook && group.bucket < 0) {
+      stack.hook(moment, stack.block_buckets[block]);
+    }
+  };
+  auto group = groups.begin();
+  int64_t end_column = 0;
+  for (size_t block = 0; block < stack.blocks.size() && group != groups.end(); ++block) {
+    end_column += stack.blocks[block].num_vectors * condition.size(1);
+    const SlabGroup& first = *group;
+    call_block(BucketMoment::kBeforeForward, block, first);
+    for (; group != groups.end() && group->column < end_column; ++group) {
+      modulate(kernels, stack, *group, silu_c, all);
+    }
+    call_block(BucketMoment::kAfterForward, block, first);
   }
   return all;
 }

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <variant>
@@ -16,13 +17,15 @@
 ///
 ///     x += gate * body(LayerNorm(x) * (1 + scale) + shift)
 ///
-/// A DiT block (Peebles and Xie 2023, section 3.2) is two of them, self-attention and MLP. The
-/// plain paths of the models are the specification. All blocks are one autograd node, so that the
+/// A DiT block (Peebles and Xie 2023, section 3.2) is two of them, self-attention and MLP. Where
+/// text has a stream of its own (Esser et al. 2024), a branch is off one of two streams, and
+/// attention among the tokens of both is off either. The plain paths of the models are the
+/// specification. All blocks are one autograd node, so that the
 /// sum behind a branch and the norm before the next are one kernel, operands pass between kernels
 /// in 16 or 8 bits, and what is kept is chosen in one place.
 ///
-/// Shapes: R rows of tokens, C width, B batch, L text tokens, V vectors of R / V consecutive rows
-/// each.
+/// Shapes: R rows of tokens of a stream, C width, B batch, L text tokens, V vectors of R / V
+/// consecutive rows each.
 namespace kinora::ops {
 
 /// Attention among the tokens of each sequence: token_attention.h's, of tokens [R / (N M), N, M].
@@ -33,6 +36,22 @@ struct SelfAttentionBody {
   int64_t length = 0;  ///< N
   int64_t stride = 1;  ///< M
   HeadRule rule{};
+  /// int32 [R / N], where M is 1: only so many of a sequence's tokens are attended to. Undefined:
+  /// all.
+  at::Tensor key_lengths{};
+};
+
+/// Attention among the tokens of both streams: in each sample N tokens of stream 0, then L of
+/// stream 1.
+struct JointAttentionBody {
+  struct Part {
+    LinearWeights qkv;   ///< [3 C, C]
+    LinearWeights proj;  ///< without weight: the stream ends here
+    HeadRule rule{};     ///< of the tokens of a sample
+  };
+  std::array<Part, 2> parts;
+  int64_t heads = 1;
+  at::Tensor key_lengths{};  ///< int32 [B]: as SelfAttentionBody's, of N + L tokens
 };
 
 /// Attention to the pass's text.
@@ -57,6 +76,14 @@ struct MlpBody {
   LinearWeights fc2;
 };
 
+/// Attention and MLP beside each other, whose results add up (Dehghani et al. 2023, "Scaling vision
+/// transformers to 22 billion parameters", section 2). qkv and fc1, which read the same, are parts
+/// of one linear, and so are proj, which has no bias, and fc2.
+struct ParallelBody {
+  SelfAttentionBody attention;
+  MlpBody mlp;
+};
+
 /// fc2(u * GELU(v)) with [u, v] = fc1(x) (Shazeer 2020, "GLU variants improve transformer").
 struct GatedMlpBody {
   LinearWeights fc1;  ///< [2 W, C]
@@ -70,18 +97,27 @@ struct FunctionBody {
   std::vector<at::Tensor> gradients;  ///< what it adds to
 };
 
-struct Branch {
-  std::variant<SelfAttentionBody, CrossAttentionBody, MlpBody, GatedMlpBody, FunctionBody> body;
-  // Vectors by their number in the block, each used once. Negative: neither norm nor modulation,
-  // and a gate of one.
+/// Vectors of a branch by their number in the block, each used once. Negative: neither norm nor
+/// modulation, and a gate of one.
+struct SeamNumbers {
   int64_t shift = -1;
   int64_t scale = -1;
   int64_t gate = -1;
+};
+
+struct Branch {
+  std::variant<SelfAttentionBody, JointAttentionBody, CrossAttentionBody, MlpBody, GatedMlpBody,
+               ParallelBody, FunctionBody>
+      body;
+  SeamNumbers seam{};
   /// [P, C], fp32, without gradient: row r % P is added to row r of what the body reads. Only
   /// without norm.
   at::Tensor offset{};
-
-  [[nodiscard]] bool has_norm() const { return scale >= 0; }
+  int64_t stream = 0;         ///< that it is off; 0 and 1 of a JointAttentionBody
+  SeamNumbers second_seam{};  ///< of a JointAttentionBody: that of stream 1
+  /// The next branch off the stream reads it as it was before this one: two beside each other. That
+  /// one has a norm, this one a gate, and both are of one block.
+  bool is_beside = false;
 };
 
 struct Block {
@@ -106,7 +142,8 @@ struct BlockStack {
   /// Empty: the vectors are given.
   std::vector<LinearWeights> modulation = {};
   double norm_epsilon = 1e-6;
-  bool has_final_norm = true;  ///< false: the result is the residual stream behind the last block
+  /// Of stream 0. false: the result is the residual stream behind the last block.
+  bool has_final_norm = true;
   Recompute recompute = Recompute::kNone;
   /// The first `recomputed_blocks` blocks are as kBlock, whatever `recompute` says.
   int64_t recomputed_blocks = 0;
@@ -123,7 +160,9 @@ struct BlockStack {
 };
 
 struct StackInputs {
-  at::Tensor x;  ///< [.., C] with R rows, in the compute type
+  at::Tensor x;  ///< stream 0: [.., C] with R rows, in the compute type
+  /// Stream 1: [.., C]. Undefined: no branch is off it.
+  at::Tensor second{};
   /// fp32 [V, C], before SiLU. Undefined where there is no modulation or `vectors` has all.
   at::Tensor condition{};
   /// fp32 [V, n C]: what modulation does not make. The last two are the final norm's, shift and
@@ -141,6 +180,9 @@ struct StackInputs {
 /// CUDA graph: nothing waits for the device but the first call of a shape, which times. kShape
 /// where inputs do not fit together.
 [[nodiscard]] at::Tensor run_blocks(BlockKernels& kernels, BlockStack stack, StackInputs inputs);
+/// The same with two streams: what becomes of either; undefined: it has ended.
+[[nodiscard]] std::array<at::Tensor, 2> run_joint_blocks(BlockKernels& kernels, BlockStack stack,
+                                                         StackInputs inputs);
 
 /// The vectors of all blocks and of the final norm, for StackInputs::vectors without condition:
 /// they do not depend on x. Without gradients.

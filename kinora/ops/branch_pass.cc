@@ -10,6 +10,7 @@
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <type_traits>
 #include <utility>
 
 #include "kinora/core/error.h"
@@ -56,9 +57,19 @@ at::Tensor stacked_a(const LinearWeights& linear) {
   return at::cat(all);
 }
 
-at::Tensor linear(const BranchPass& pass, Operand& x, const LinearWeights& weights) {
+/// The sum of what is defined; `sum` may be overwritten.
+at::Tensor sum_of(const at::Tensor& sum, const at::Tensor& addend) {
+  if (!sum.defined() || !addend.defined()) {
+    return sum.defined() ? sum : addend;
+  }
+  return at::Tensor(sum).add_(addend);
+}
+
+/// x W^T (+ sum, which may be overwritten).
+at::Tensor linear(const BranchPass& pass, Operand& x, const LinearWeights& weights,
+                  const at::Tensor& sum = {}) {
   const Product product = forward_product(pass, x, weights);
-  return pass.kernels.linear(product.operand, product.weights, product.addend);
+  return pass.kernels.linear(product.operand, product.weights, sum_of(sum, product.addend));
 }
 
 /// Adds the gradients of weights that are not frozen; of the bias, too, where `values`, dy as it
@@ -90,10 +101,12 @@ Product backward_product(BranchPass& pass, const Operand& dy, Operand& x,
                           x.low.defined() ? x.low : low_of(weights, x.value))};
 }
 
+/// dy W (+ sum, which may be overwritten).
 at::Tensor input_grad(BranchPass& pass, const Operand& dy, Operand& x, const LinearWeights& weights,
-                      bool is_wanted = true) {
+                      bool is_wanted = true, const at::Tensor& sum = {}) {
   const Product product = backward_product(pass, dy, x, weights);
-  return is_wanted ? pass.kernels.input_grad(product.operand, product.weights, product.addend)
+  return is_wanted ? pass.kernels.input_grad(product.operand, product.weights,
+                                             sum_of(sum, product.addend))
                    : at::Tensor();
 }
 
@@ -116,6 +129,12 @@ at::Tensor last_backward(BranchPass& pass, const ResultGrad& dresult, KeptBranch
   return dlast;
 }
 
+/// Rows of the same shape, with room behind each.
+at::Tensor empty_like(const BranchPass& pass, const at::Tensor& rows, int64_t room) {
+  return room > 0 ? pass.kernels.empty_with_room(rows.size(0), rows.size(1), room)
+                  : at::empty_like(rows);
+}
+
 // ---- self-attention ----
 
 /// [R, 3 C] or [R, C] as token_attention.h has tokens.
@@ -131,7 +150,7 @@ void inner(const BranchPass& pass, const SelfAttentionBody& body, KeptBranch& ke
   kept.packed = linear(pass, kept.h, body.qkv);
   const int64_t room = pass.kernels.room(body.proj);
   kept.attended = attend_tokens(pass.kernels, tokens_of(body, kept.packed), body.heads, body.rule,
-                                pass.keeps, room);
+                                pass.keeps, room, body.key_lengths);
   kept.last = pass.kernels.operand(rows_of(kept.attended.out), pass.number(&body.proj), false);
   kept.last.room = room;
 }
@@ -143,10 +162,126 @@ at::Tensor backward(BranchPass& pass, const SelfAttentionBody& body, ResultGrad 
   const int64_t room = pass.kernels.room(body.qkv);
   const at::Tensor dpacked = rows_of(
       attend_tokens_backward(pass.kernels, tokens_of(body, dout), tokens_of(body, kept.packed),
-                             kept.attended, body.heads, body.rule, room));
+                             kept.attended, body.heads, body.rule, room, body.key_lengths));
   kept.packed = at::Tensor();
   kept.attended = {};
   return linear_backward(pass, dpacked, room, kept.h, body.qkv, pass.wants_dh);
+}
+
+// ---- attention of two streams ----
+
+/// The tokens of a sample in each stream, and where they lie among those of both.
+struct JointTokens {
+  std::array<int64_t, 2> count{};
+  int64_t batch;
+
+  JointTokens(const BranchPass& pass, const std::array<KeptBranch*, 2>& kept) : batch(pass.batch) {
+    for (size_t i = 0; i < kept.size(); ++i) {
+      count[i] = kept[i]->packed.size(0) / batch;
+    }
+  }
+  [[nodiscard]] int64_t all() const { return count[0] + count[1]; }
+  /// Those of one stream, of all [B, T, ..]: a view.
+  [[nodiscard]] at::Tensor part(const at::Tensor& tokens, size_t stream) const {
+    return tokens.narrow(1, stream == 0 ? 0 : count[0], count[stream]);
+  }
+};
+
+/// Queries, keys and values [B, T, 3 C] of all tokens as attention reads them.
+at::Tensor place_all(const BranchPass& pass, const JointAttentionBody& body,
+                     const std::array<KeptBranch*, 2>& kept) {
+  const JointTokens tokens(pass, kept);
+  const at::Tensor& packed = kept[0]->packed;
+  at::Tensor ready =
+      at::empty({tokens.batch, tokens.all(), packed.size(1)}, packed.options());
+  for (size_t i = 0; i < kept.size(); ++i) {
+    pass.kernels.place_heads(body.parts[i].rule, kept[i]->packed, body.heads,
+                             tokens.part(ready, i));
+  }
+  return ready;
+}
+
+/// Of [B, T, 3 C].
+HeadTensors joint_heads(const JointAttentionBody& body, const at::Tensor& tokens,
+                        const at::Tensor& lengths) {
+  const at::Tensor parts = tokens.unflatten(2, {3, body.heads, -1});
+  return {parts.select(2, 0), parts.select(2, 1), parts.select(2, 2), lengths};
+}
+
+void inner(const BranchPass& pass, const JointAttentionBody& body,
+           const std::array<KeptBranch*, 2>& kept) {
+  for (size_t i = 0; i < kept.size(); ++i) {
+    kept[i]->packed = linear(pass, kept[i]->h, body.parts[i].qkv);
+  }
+  const at::Tensor ready = place_all(pass, body, kept);
+  const HeadTensors heads = joint_heads(body, ready, body.key_lengths);
+  AttendedTokens& attended = kept[0]->attended;
+  attended = {ready, at::empty({ready.size(0), ready.size(1), ready.size(2) / 3}, ready.options()),
+              {}};
+  if (pass.keeps) {
+    attended.lse = at::empty({ready.size(0), body.heads, ready.size(1)},
+                             ready.options().dtype(at::kFloat));
+  }
+  if (!pass.kernels.attend(heads, attended.out.view(heads.q.sizes()), attended.lse)) {
+    attended.lse = at::Tensor();
+  }
+  const JointTokens tokens(pass, kept);
+  for (size_t i = 0; i < kept.size(); ++i) {
+    const LinearWeights& proj = body.parts[i].proj;
+    if (!proj.weight.defined()) {
+      continue;
+    }
+    const at::Tensor out = tokens.part(attended.out, i);
+    const int64_t room = pass.kernels.room(proj);
+    at::Tensor rows;
+    if (room > 0) {
+      rows = pass.kernels.empty_with_room(tokens.batch * tokens.count[i], out.size(2), room);
+      rows.view(out.sizes()).copy_(out);
+    } else {
+      rows = out.reshape({-1, out.size(2)});
+    }
+    kept[i]->last = pass.kernels.operand(rows, pass.number(&proj), false);
+    kept[i]->last.room = room;
+  }
+}
+
+std::array<at::Tensor, 2> backward(BranchPass& pass, const JointAttentionBody& body,
+                                   std::array<ResultGrad, 2> dresults,
+                                   const std::array<KeptBranch*, 2>& kept) {
+  const JointTokens tokens(pass, kept);
+  AttendedTokens attended = std::exchange(kept[0]->attended, {});
+  const at::Tensor dout = at::empty_like(attended.out);
+  for (size_t i = 0; i < kept.size(); ++i) {
+    at::Tensor part = tokens.part(dout, i);
+    if (const LinearWeights& proj = body.parts[i].proj; proj.weight.defined()) {
+      part.copy_(last_backward(pass, dresults[i], *kept[i], proj).view(part.sizes()));
+    } else {
+      part.zero_();
+    }
+    dresults[i] = {};
+  }
+  if (!attended.ready.defined()) {
+    attended.ready = place_all(pass, body, kept);
+  }
+  const HeadTensors heads = joint_heads(body, attended.ready, body.key_lengths);
+  const at::Tensor dready = body.key_lengths.defined() ? at::zeros_like(attended.ready)
+                                                       : at::empty_like(attended.ready);
+  pass.kernels.attend_backward(dout.view(heads.q.sizes()), heads,
+                               attended.out.view(heads.q.sizes()), attended.lse,
+                               joint_heads(body, dready, {}));
+  attended = {};
+  std::array<at::Tensor, 2> dh;
+  for (size_t i = 0; i < kept.size(); ++i) {
+    const JointAttentionBody::Part& part = body.parts[i];
+    const at::Tensor packed = std::exchange(kept[i]->packed, at::Tensor());
+    const int64_t room = pass.kernels.room(part.qkv);
+    const at::Tensor dpacked = empty_like(pass, packed, room);
+    pass.kernels.place_heads_backward(part.rule, packed, body.heads, tokens.part(dready, i),
+                                      dpacked);
+    dh[i] = linear_backward(pass, dpacked, room, kept[i]->h, part.qkv, pass.wants_dh);
+    kept[i]->h = {};
+  }
+  return dh;
 }
 
 // ---- cross-attention ----
@@ -157,12 +292,6 @@ HeadTensors heads_of(const BranchPass& pass, const CrossAttentionBody& body, con
   const at::Tensor pairs = kv.view({pass.batch, -1, 2, body.heads, q.size(1) / body.heads});
   return {q.view({pass.batch, -1, body.heads, q.size(1) / body.heads}), pairs.select(2, 0),
           pairs.select(2, 1), lengths};
-}
-
-/// Rows of the same shape, with room behind each.
-at::Tensor empty_like(const BranchPass& pass, const at::Tensor& rows, int64_t room) {
-  return room > 0 ? pass.kernels.empty_with_room(rows.size(0), rows.size(1), room)
-                  : at::empty_like(rows);
 }
 
 void inner(const BranchPass& pass, const CrossAttentionBody& body, KeptBranch& kept) {
@@ -232,7 +361,9 @@ void inner(const BranchPass& pass, const MlpBody& body, KeptBranch& kept) {
   kept.last = std::move(hidden.out);
 }
 
-at::Tensor backward(BranchPass& pass, const MlpBody& body, ResultGrad dresult, KeptBranch& kept) {
+/// sum: added to the gradient of h, and overwritten.
+at::Tensor backward(BranchPass& pass, const MlpBody& body, ResultGrad dresult, KeptBranch& kept,
+                    const at::Tensor& sum = {}) {
   add_gradients(pass, dresult.operand, dresult.values, kept.last, body.fc2);
   const Product fc2 = backward_product(pass, dresult.operand, kept.last, body.fc2);
   kept.last = {};
@@ -241,7 +372,37 @@ at::Tensor backward(BranchPass& pass, const MlpBody& body, ResultGrad dresult, K
   kept.hidden_pre = at::Tensor();
   dresult = {};
   add_gradients(pass, dhidden, {}, kept.h, body.fc1);
-  return input_grad(pass, dhidden, kept.h, body.fc1, pass.wants_dh);
+  return input_grad(pass, dhidden, kept.h, body.fc1, pass.wants_dh, sum);
+}
+
+// ---- attention and MLP beside each other ----
+
+/// What qkv reads as the input of fc1: the room behind its rows is for one linear's updates at a
+/// time.
+Operand input_of_mlp(const BranchPass& pass, const ParallelBody& body, const Operand& h) {
+  Operand own = h;
+  own.low = at::Tensor();
+  own.room = pass.kernels.room(body.mlp.fc1) == h.room ? h.room : 0;
+  return own;
+}
+
+void inner(const BranchPass& pass, const ParallelBody& body, KeptBranch& kept) {
+  inner(pass, body.attention, kept);
+  kept.attention_last = std::exchange(kept.last, {});
+  kept.h.low = at::Tensor();
+  Operand h = std::exchange(kept.h, input_of_mlp(pass, body, kept.h));
+  inner(pass, body.mlp, kept);
+  kept.h = std::move(h);
+}
+
+at::Tensor backward(BranchPass& pass, const ParallelBody& body, ResultGrad dresult,
+                    KeptBranch& kept) {
+  Operand last = std::exchange(kept.last, std::exchange(kept.attention_last, {}));
+  const at::Tensor dh = backward(pass, body.attention, {dresult.operand, {}}, kept);
+  pass.update_gradients.add();  // those of the MLP may be added to the same A
+  kept.h = input_of_mlp(pass, body, kept.h);
+  kept.last = std::move(last);
+  return backward(pass, body.mlp, std::move(dresult), kept, dh);
 }
 
 // ---- gated MLP ----
@@ -282,21 +443,14 @@ at::Tensor backward(BranchPass& /*pass*/, const FunctionBody& /*body*/, ResultGr
   return std::exchange(kept.leaf, at::Tensor()).grad();
 }
 
-}  // namespace
-
-const LinearWeights* first_linear(const Branch& branch) {
-  const auto linears = linears_of(branch);
-  return linears.empty() ? nullptr : linears.front();
-}
-
-const LinearWeights* last_linear(const Branch& branch) {
-  const auto linears = linears_of(branch);
-  return linears.empty() ? nullptr : linears.back();
-}
-
+/// All linears, in order of use.
 std::vector<const LinearWeights*> linears_of(const Branch& branch) {
   if (const auto* attention = std::get_if<SelfAttentionBody>(&branch.body)) {
     return {&attention->qkv, &attention->proj};
+  }
+  if (const auto* joint = std::get_if<JointAttentionBody>(&branch.body)) {
+    return {&joint->parts[0].qkv, &joint->parts[1].qkv, &joint->parts[0].proj,
+            &joint->parts[1].proj};
   }
   if (const auto* cross = std::get_if<CrossAttentionBody>(&branch.body)) {
     return {&cross->q, &cross->kv, &cross->proj};
@@ -307,7 +461,35 @@ std::vector<const LinearWeights*> linears_of(const Branch& branch) {
   if (const auto* gated = std::get_if<GatedMlpBody>(&branch.body)) {
     return {&gated->fc1, &gated->fc2};
   }
+  if (const auto* both = std::get_if<ParallelBody>(&branch.body)) {
+    return {&both->attention.qkv, &both->mlp.fc1, &both->attention.proj, &both->mlp.fc2};
+  }
   return {};  // of a function
+}
+
+}  // namespace
+
+const LinearWeights* first_linear(const Branch& branch, size_t stream) {
+  if (const auto* joint = std::get_if<JointAttentionBody>(&branch.body)) {
+    return &joint->parts[stream].qkv;
+  }
+  const auto linears = linears_of(branch);
+  return linears.empty() ? nullptr : linears.front();
+}
+
+const LinearWeights* last_linear(const Branch& branch, size_t stream) {
+  if (const auto* joint = std::get_if<JointAttentionBody>(&branch.body)) {
+    const LinearWeights& proj = joint->parts[stream].proj;
+    return proj.weight.defined() ? &proj : nullptr;
+  }
+  const auto linears = linears_of(branch);
+  return linears.empty() ? nullptr : linears.back();
+}
+
+bool ends_in_product(const Branch& branch) {
+  return !std::holds_alternative<JointAttentionBody>(branch.body) &&
+         !std::holds_alternative<ParallelBody>(branch.body) &&
+         !std::holds_alternative<FunctionBody>(branch.body);
 }
 
 std::vector<at::Tensor> added_gradients(const Branch& branch) {
@@ -316,9 +498,16 @@ std::vector<at::Tensor> added_gradients(const Branch& branch) {
     gradients.push_back(linear->bias_grad);
     push_update_gradients(*linear, gradients);
   }
+  const auto push_rule = [&gradients](const HeadRule& rule) {
+    gradients.insert(gradients.end(), {rule.q_weight_grad, rule.k_weight_grad});
+  };
   if (const auto* attention = std::get_if<SelfAttentionBody>(&branch.body)) {
-    gradients.insert(gradients.end(),
-                     {attention->rule.q_weight_grad, attention->rule.k_weight_grad});
+    push_rule(attention->rule);
+  } else if (const auto* joint = std::get_if<JointAttentionBody>(&branch.body)) {
+    push_rule(joint->parts[0].rule);
+    push_rule(joint->parts[1].rule);
+  } else if (const auto* both = std::get_if<ParallelBody>(&branch.body)) {
+    push_rule(both->attention.rule);
   } else if (const auto* function = std::get_if<FunctionBody>(&branch.body)) {
     gradients = function->gradients;
   }
@@ -326,8 +515,19 @@ std::vector<at::Tensor> added_gradients(const Branch& branch) {
   return gradients;
 }
 
-void run_inner(const BranchPass& pass, const Branch& branch, KeptBranch& kept) {
-  std::visit([&](const auto& body) { inner(pass, body, kept); }, branch.body);
+void run_inner(const BranchPass& pass, const Branch& branch, KeptBranch& kept,
+               KeptBranch& second) {
+  if (const auto* joint = std::get_if<JointAttentionBody>(&branch.body)) {
+    inner(pass, *joint, {&kept, &second});
+    return;
+  }
+  std::visit(
+      [&](const auto& body) {
+        if constexpr (!std::is_same_v<std::decay_t<decltype(body)>, JointAttentionBody>) {
+          inner(pass, body, kept);
+        }
+      },
+      branch.body);
 }
 
 void pack_text(const BranchPass& pass, const CrossAttentionBody& body, KeptBranch& kept) {
@@ -335,29 +535,37 @@ void pack_text(const BranchPass& pass, const CrossAttentionBody& body, KeptBranc
   kept.text_packed = linear(pass, kept.text, body.kv);
 }
 
-void run_last(const BranchPass& pass, const Branch& branch, KeptBranch& kept) {
-  if (const LinearWeights* last = last_linear(branch)) {
+void run_last(const BranchPass& pass, const Branch& branch, KeptBranch& kept, size_t stream) {
+  if (const auto* both = std::get_if<ParallelBody>(&branch.body)) {
+    kept.result = linear(pass, kept.last, both->mlp.fc2,
+                         linear(pass, kept.attention_last, both->attention.proj));
+  } else if (const LinearWeights* last = last_linear(branch, stream)) {
     kept.result = linear(pass, kept.last, *last);
   } else if (pass.keeps) {
     kept.result = kept.graph.detach();
   }
 }
 
-void forget_unread(const Branch& branch, KeptBranch& kept) {
+void forget_unread(const Branch& branch, KeptBranch& kept, size_t stream) {
   const auto reads = [](const LinearWeights* linear) {
     return linear != nullptr && (linear->weight_grad.defined() || !linear->updates.empty());
   };
-  if (!reads(first_linear(branch))) {
+  const auto* both = std::get_if<ParallelBody>(&branch.body);
+  if (!reads(first_linear(branch, stream)) && !(both != nullptr && reads(&both->mlp.fc1))) {
     kept.h = {};  // a function has its own
   }
-  if (!reads(last_linear(branch))) {
+  if (!reads(last_linear(branch, stream))) {
     kept.last = {};
+  }
+  if (both != nullptr && !reads(&both->attention.proj)) {
+    kept.attention_last = {};
   }
 }
 
 void forget_inner(Recompute level, const Branch& branch, KeptBranch& kept) {
   const bool is_mlp = std::holds_alternative<MlpBody>(branch.body) ||
-                      std::holds_alternative<GatedMlpBody>(branch.body);
+                      std::holds_alternative<GatedMlpBody>(branch.body) ||
+                      std::holds_alternative<ParallelBody>(branch.body);
   if (level != Recompute::kNone) {
     kept.attended.ready = at::Tensor();
     if (is_mlp) {
@@ -368,7 +576,7 @@ void forget_inner(Recompute level, const Branch& branch, KeptBranch& kept) {
     kept.hidden_pre = at::Tensor();
   }
   // Weight gradients read the transposed copies only.
-  for (Operand* operand : {&kept.h, &kept.text, &kept.last}) {
+  for (Operand* operand : {&kept.h, &kept.text, &kept.last, &kept.attention_last}) {
     operand->fp8 = at::Tensor();
   }
 }
@@ -385,16 +593,30 @@ void remember_inner(const BranchPass& pass, const Branch& branch, KeptBranch& ke
     remember(*mlp);
   } else if (const auto* gated = std::get_if<GatedMlpBody>(&branch.body)) {
     remember(*gated);
+  } else if (const auto* both = std::get_if<ParallelBody>(&branch.body)) {
+    remember(both->mlp);
   }
 }
 
 at::Tensor run_backward(BranchPass& pass, const Branch& branch, ResultGrad dresult,
                         KeptBranch& kept) {
-  at::Tensor dh =
-      std::visit([&](const auto& body) { return backward(pass, body, std::move(dresult), kept); },
-                 branch.body);
+  at::Tensor dh = std::visit(
+      [&](const auto& body) -> at::Tensor {
+        if constexpr (std::is_same_v<std::decay_t<decltype(body)>, JointAttentionBody>) {
+          KINORA_UNREACHABLE("[block_stack] a branch off two streams goes back as one");
+        } else {
+          return backward(pass, body, std::move(dresult), kept);
+        }
+      },
+      branch.body);
   kept.h = {};
   return dh;
+}
+
+std::array<at::Tensor, 2> run_joint_backward(BranchPass& pass, const Branch& branch,
+                                             std::array<ResultGrad, 2> dresults,
+                                             std::array<KeptBranch*, 2> kept) {
+  return backward(pass, std::get<JointAttentionBody>(branch.body), std::move(dresults), kept);
 }
 
 at::Tensor low_of(const LinearWeights& linear, const at::Tensor& x) {

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <vector>
 
 #include "kinora/ops/block_kernels.h"
@@ -50,30 +51,31 @@ struct KeptBranch {
   at::Tensor text_packed{};  ///< keys and values of text: [B L, 2 C]
   // Of an MLP.
   at::Tensor hidden_pre{};
+  Operand attention_last{};  ///< of a ParallelBody's attention; `last` is its MLP's
   Operand last{};       ///< the input of the last linear
   at::Tensor leaf{};    ///< a function's input
   at::Tensor graph{};   ///< and its result, with its graph
   at::Tensor result{};  ///< what the branch adds to the stream, before its gate
 };
 
-/// The linear that reads what the branch reads, and the one that makes its result; null: a
-/// function's.
-[[nodiscard]] const LinearWeights* first_linear(const Branch& branch);
-[[nodiscard]] const LinearWeights* last_linear(const Branch& branch);
-/// All of them, in order of use.
-[[nodiscard]] std::vector<const LinearWeights*> linears_of(const Branch& branch);
+/// The linear that reads what the branch reads of the stream, and the one that makes its result;
+/// null: a function's, or none. stream: of a JointAttentionBody.
+[[nodiscard]] const LinearWeights* first_linear(const Branch& branch, size_t stream);
+[[nodiscard]] const LinearWeights* last_linear(const Branch& branch, size_t stream);
+/// Whether the result is one product.
+[[nodiscard]] bool ends_in_product(const Branch& branch);
 /// The gradients that backward adds to even where those of weights are overwritten.
 [[nodiscard]] std::vector<at::Tensor> added_gradients(const Branch& branch);
 
-/// From h to the input of the last linear.
-void run_inner(const BranchPass& pass, const Branch& branch, KeptBranch& kept);
+/// From h to the input of the last linear. second: what stream 1 keeps, of a JointAttentionBody.
+void run_inner(const BranchPass& pass, const Branch& branch, KeptBranch& kept, KeptBranch& second);
 /// The part of it that reads the text alone: kept.text and text_packed.
 void pack_text(const BranchPass& pass, const CrossAttentionBody& body, KeptBranch& kept);
-/// From there to the result.
-void run_last(const BranchPass& pass, const Branch& branch, KeptBranch& kept);
+/// From there to the result, of one stream.
+void run_last(const BranchPass& pass, const Branch& branch, KeptBranch& kept, size_t stream);
 
 /// Drops the inputs of linears that backward does not read: of those that are frozen.
-void forget_unread(const Branch& branch, KeptBranch& kept);
+void forget_unread(const Branch& branch, KeptBranch& kept, size_t stream);
 /// Drops what kElementwise and kMlp compute again, and makes it again; h is the caller's.
 void forget_inner(Recompute level, const Branch& branch, KeptBranch& kept);
 void remember_inner(const BranchPass& pass, const Branch& branch, KeptBranch& kept);
@@ -82,6 +84,10 @@ void remember_inner(const BranchPass& pass, const Branch& branch, KeptBranch& ke
 /// updates may wait in pass.update_gradients. Drops what it has read.
 [[nodiscard]] at::Tensor run_backward(BranchPass& pass, const Branch& branch, ResultGrad dresult,
                                       KeptBranch& kept);
+/// The same of a JointAttentionBody, by stream: a stream that ends has no gradient of a result.
+[[nodiscard]] std::array<at::Tensor, 2> run_joint_backward(BranchPass& pass, const Branch& branch,
+                                                           std::array<ResultGrad, 2> dresults,
+                                                           std::array<KeptBranch*, 2> kept);
 
 // Low-rank updates of a linear: x [R, in], its low = x A^T of each, one beside the other and maybe
 // more columns behind them, y [R, out].

@@ -112,16 +112,17 @@ void Fp8::quantise_weights(const std::vector<LinearWeights>& linears) {
   for (const LinearWeights& linear : linears) {
     if (linear.number == num_linears()) {  // in the first step
       weights_.push_back(unfilled_weight(linear));
+      first_parts_.push_back(linear.first_part < 0 ? linear.number : linear.first_part);
     }
   }
   if (scaling_ == Fp8Scaling::kBlock) {
     for (const LinearWeights& linear : linears) {
-      fill_blocks(linear.weight, /*is_square=*/true, weight(linear.number));
+      fill_blocks(linear.weight.contiguous(), /*is_square=*/true, weight(linear.number));
     }
     return;
   }
   for (const LinearWeights& linear : linears) {
-    cuda::largest_magnitude(linear.weight,
+    cuda::largest_magnitude(linear.weight.contiguous(),
                             weight_amax_.data_ptr<float>() + kStride * linear.number);
   }
   const auto of_these = [&linears](const at::Tensor& numbers) {
@@ -132,7 +133,7 @@ void Fp8::quantise_weights(const std::vector<LinearWeights>& linears) {
                                    of_these(weight_scale_), of_these(weight_inverse_)));
   for (const LinearWeights& linear : linears) {
     const Operand& copies = weight(linear.number);
-    cuda::quantise(linear.weight,
+    cuda::quantise(linear.weight.contiguous(),
                    {.type = DType::kF8E4M3,
                     .data = copies.fp8.data_ptr(),
                     .transposed = copies.fp8_transposed.data_ptr(),

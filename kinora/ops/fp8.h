@@ -68,6 +68,10 @@ class Fp8 {
   [[nodiscard]] at::Tensor magnitudes() const { return is_delayed() ? amax_ : at::Tensor(); }
   /// Of the linears whose weights are quantised.
   [[nodiscard]] int64_t num_linears() const { return static_cast<int64_t>(weights_.size()); }
+  /// The number of the first part of the linear that this is a part of: its own if there is none.
+  [[nodiscard]] int64_t first_part(int64_t number) const {
+    return first_parts_[static_cast<size_t>(number)];
+  }
   /// [out, in]
   [[nodiscard]] const Operand& weight(int64_t number) const {
     return weights_[static_cast<size_t>(number)];
@@ -106,6 +110,7 @@ class Fp8 {
   at::Tensor amax_, history_, largest_, scale_, inverse_;
   at::Tensor weight_amax_, weight_largest_, weight_scale_, weight_inverse_;
   std::vector<Operand> weights_;
+  std::vector<int64_t> first_parts_;
 };
 
 /// The type of the 8-bit copies.

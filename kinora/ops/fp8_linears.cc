@@ -155,6 +155,25 @@ bool Fp8Linears::covers(int64_t number, int64_t rows) {
   if (number < 0 || number >= fp8_->num_linears()) {
     return false;
   }
+  const auto [first, end] = parts_of(number);
+  for (int64_t part = first; part < end; ++part) {
+    if (!covers_part(part, rows)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+std::pair<int64_t, int64_t> Fp8Linears::parts_of(int64_t number) const {
+  const int64_t first = fp8_->first_part(number);
+  int64_t end = number + 1;
+  while (end < fp8_->num_linears() && fp8_->first_part(end) == first) {
+    ++end;
+  }
+  return {first, end};
+}
+
+bool Fp8Linears::covers_part(int64_t number, int64_t rows) {
   const LinearShape shape = shape_of(number, rows);
   for (const Decision& decision : decisions_) {
     if (decision.shape == shape) {
@@ -210,31 +229,42 @@ Operand Fp8Linears::operand(const at::Tensor& value, int64_t number, Fp8::Role r
   return {.value = value, .number = number};
 }
 
-at::Tensor Fp8Linears::linear(const Operand& x, const Operand& weight, const at::Tensor& bias) {
-  const LinearShape shape = product_shape(x, weight);
-  at::Tensor out = at::empty({shape.rows, shape.out}, x.fp8.options().dtype(type_));
-  const MatmulProblem problem =
-      fp8_problems(fp8_->scaling(), shape, device::dtype_of(type_)).forward;
-  products_.run(bias.defined() ? problem : without_bias(problem),
-                {.a = x.fp8.data_ptr(),
-                 .b = weight.fp8.data_ptr(),
-                 .d = out.data_ptr(),
-                 .bias = bias.defined() ? bias.data_ptr() : nullptr,
-                 .a_scale = x.factors.const_data_ptr<float>(),
-                 .b_scale = weight.factors.const_data_ptr<float>()});
-  return out;
+at::Tensor Fp8Linears::run_adding(MatmulProblem problem, kernels::MatmulArguments arguments,
+                                  const at::Tensor& sum) {
+  problem.accumulate = sum.defined();
+  const bool is_one = !sum.defined() || products_.supports(problem);
+  problem.accumulate = sum.defined() && is_one;
+  at::Tensor out = sum.defined() && is_one
+                       ? sum
+                       : at::empty({problem.m, problem.n},
+                                   at::device(fp8_->weight(0).fp8.device()).dtype(type_));
+  arguments.d = out.data_ptr();
+  products_.run(problem, arguments);
+  return is_one ? out : at::Tensor(sum).add_(out);
 }
 
-at::Tensor Fp8Linears::input_grad(const Operand& dy, const Operand& weight) {
-  const LinearShape shape = product_shape(dy, weight);
-  at::Tensor out = at::empty({shape.rows, shape.in}, dy.fp8.options().dtype(type_));
-  products_.run(fp8_problems(fp8_->scaling(), shape, device::dtype_of(type_)).input_grad,
-                {.a = dy.fp8.data_ptr(),
-                 .b = weight.fp8_transposed.data_ptr(),
-                 .d = out.data_ptr(),
-                 .a_scale = dy.factors.const_data_ptr<float>(),
-                 .b_scale = weight.transposed_factors.const_data_ptr<float>()});
-  return out;
+at::Tensor Fp8Linears::linear(const Operand& x, const Operand& weight, const at::Tensor& bias,
+                              const at::Tensor& sum) {
+  const MatmulProblem problem =
+      fp8_problems(fp8_->scaling(), product_shape(x, weight), device::dtype_of(type_)).forward;
+  return run_adding(bias.defined() ? problem : without_bias(problem),
+                    {.a = x.fp8.data_ptr(),
+                     .b = weight.fp8.data_ptr(),
+                     .bias = bias.defined() ? bias.data_ptr() : nullptr,
+                     .a_scale = x.factors.const_data_ptr<float>(),
+                     .b_scale = weight.factors.const_data_ptr<float>()},
+                    sum);
+}
+
+at::Tensor Fp8Linears::input_grad(const Operand& dy, const Operand& weight,
+                                  const at::Tensor& sum) {
+  return run_adding(
+      fp8_problems(fp8_->scaling(), product_shape(dy, weight), device::dtype_of(type_)).input_grad,
+      {.a = dy.fp8.data_ptr(),
+       .b = weight.fp8_transposed.data_ptr(),
+       .a_scale = dy.factors.const_data_ptr<float>(),
+       .b_scale = weight.transposed_factors.const_data_ptr<float>()},
+      sum);
 }
 
 void Fp8Linears::weight_grad(const Operand& dy, const Operand& x, const at::Tensor& out,
@@ -243,6 +273,7 @@ void Fp8Linears::weight_grad(const Operand& dy, const Operand& x, const at::Tens
       .rows = dy.rows(), .in = x.fp8_transposed.size(0), .out = dy.fp8_transposed.size(0)};
   MatmulProblem problem = fp8_problems(fp8_->scaling(), shape, device::dtype_of(type_)).weight_grad;
   problem.accumulate = !overwrite;
+  problem.ldd = out.is_contiguous() ? 0 : out.stride(0);
   products_.run(problem, {.a = dy.fp8_transposed.data_ptr(),
                           .b = x.fp8_transposed.data_ptr(),
                           .d = out.data_ptr(),
@@ -270,8 +301,12 @@ std::string Fp8Linears::describe() const {
   const int64_t count = fp8_->num_linears();
   int64_t num_in_fp8 = 0;
   for (int64_t number = 0; number < count; ++number) {
-    const auto stays = [&](const Decision& decision) {
-      return !decision.in_fp8 && decision.shape == shape_of(number, decision.shape.rows);
+    const auto stays = [&, parts = parts_of(number)](const Decision& decision) {
+      bool is_part = false;
+      for (int64_t part = parts.first; part < parts.second; ++part) {
+        is_part |= decision.shape == shape_of(part, decision.shape.rows);
+      }
+      return !decision.in_fp8 && is_part;
     };
     num_in_fp8 += std::any_of(decisions_.begin(), decisions_.end(), stays) ? 0 : 1;
   }

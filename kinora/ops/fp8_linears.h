@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kinora/kernels/matmul.h"
@@ -50,7 +51,7 @@ class Fp8Linears {
   [[nodiscard]] Fp8& fp8() { return *fp8_; }
 
   /// Whether linear `number` (negative: none) of so many rows computes in fp8: all three products,
-  /// or none. It does where the library has the three, and they, with the quantisation that no
+  /// or none; of a linear's parts all, or none. It does where the library has the three, and they, with the quantisation that no
   /// other kernel does on its way, took less time than in the block's type. The first call of a
   /// shape outside of a graph's capture runs and times both (waits for the device, takes memory for
   /// operands of its own); if deterministic it times nothing, and takes fp8 where it runs.
@@ -65,9 +66,12 @@ class Fp8Linears {
   [[nodiscard]] Operand operand(const at::Tensor& value, int64_t number, Fp8::Role role,
                                 const at::Tensor& column_sums = {});
 
-  /// `weight` is Fp8's; bias: undefined: none.
-  [[nodiscard]] at::Tensor linear(const Operand& x, const Operand& weight, const at::Tensor& bias);
-  [[nodiscard]] at::Tensor input_grad(const Operand& dy, const Operand& weight);
+  /// `weight` is Fp8's; bias: undefined: none. sum: added, and overwritten; undefined: none.
+  [[nodiscard]] at::Tensor linear(const Operand& x, const Operand& weight, const at::Tensor& bias,
+                                  const at::Tensor& sum = {});
+  [[nodiscard]] at::Tensor input_grad(const Operand& dy, const Operand& weight,
+                                      const at::Tensor& sum = {});
+  /// out: [out, in], rows at any distance.
   void weight_grad(const Operand& dy, const Operand& x, const at::Tensor& out, bool overwrite);
 
   /// Counts a product of an operand with a number for the share of fp8.
@@ -84,6 +88,13 @@ class Fp8Linears {
     std::string times;  ///< empty: not timed
   };
   [[nodiscard]] LinearShape shape_of(int64_t number, int64_t rows) const;
+  /// covers() of one part.
+  [[nodiscard]] bool covers_part(int64_t number, int64_t rows);
+  /// [first, end) of the parts of its linear.
+  [[nodiscard]] std::pair<int64_t, int64_t> parts_of(int64_t number) const;
+  /// The product, added to `sum` where that is defined, else to nothing.
+  at::Tensor run_adding(kernels::MatmulProblem problem, kernels::MatmulArguments arguments,
+                        const at::Tensor& sum);
   [[nodiscard]] bool has_products(const LinearShape& shape);
   /// By running both.
   [[nodiscard]] Decision decide(const LinearShape& shape);

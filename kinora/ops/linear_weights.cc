@@ -1,5 +1,6 @@
 #include "kinora/ops/linear_weights.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace kinora::ops {
@@ -24,7 +25,45 @@ at::Tensor joined(const at::Tensor& before, const at::Tensor& next) {
   return before.detach().as_strided(shape, before.strides());
 }
 
+/// Undefined where `tensor` is.
+at::Tensor part(const at::Tensor& tensor, int64_t dim, int64_t first, int64_t count) {
+  return tensor.defined() ? tensor.narrow(dim, first, count) : tensor;
+}
+
 }  // namespace
+
+LinearWeights some_outputs(const LinearWeights& linear, int64_t first, int64_t count) {
+  LinearWeights result{.weight = part(linear.weight, 0, first, count),
+                       .bias = part(linear.bias, 0, first, count),
+                       .weight_grad = part(linear.weight_grad, 0, first, count),
+                       .bias_grad = part(linear.bias_grad, 0, first, count)};
+  for (const LowRankWeights& update : linear.updates) {
+    const int64_t begin = std::max(first, update.first_row);
+    const int64_t end = std::min(first + count, update.first_row + update.rows());
+    if (begin < end) {
+      LowRankWeights own = update;
+      own.b = part(update.b, 0, begin - update.first_row, end - begin);
+      own.b_grad = part(update.b_grad, 0, begin - update.first_row, end - begin);
+      own.first_row = begin - first;
+      result.updates.push_back(std::move(own));
+    }
+  }
+  return result;
+}
+
+LinearWeights some_inputs(const LinearWeights& linear, int64_t first, int64_t count,
+                          bool has_bias) {
+  LinearWeights result{.weight = part(linear.weight, 1, first, count),
+                       .bias = has_bias ? linear.bias : at::Tensor(),
+                       .weight_grad = part(linear.weight_grad, 1, first, count),
+                       .bias_grad = has_bias ? linear.bias_grad : at::Tensor()};
+  for (LowRankWeights update : linear.updates) {
+    update.a = part(update.a, 1, first, count);
+    update.a_grad = part(update.a_grad, 1, first, count);
+    result.updates.push_back(std::move(update));
+  }
+  return result;
+}
 
 std::vector<LinearWeights> merge_adjacent(const std::vector<LinearWeights>& linears) {
   std::vector<LinearWeights> merged;
@@ -39,12 +78,12 @@ std::vector<LinearWeights> merge_adjacent(const std::vector<LinearWeights>& line
           update.first_row += before.weight.size(0);
           updates.push_back(std::move(update));
         }
-        before = {joined(before.weight, next.weight),
-                  joined(before.bias, next.bias),
-                  joined(before.weight_grad, next.weight_grad),
-                  joined(before.bias_grad, next.bias_grad),
-                  before.number,
-                  std::move(updates)};
+        before = {.weight = joined(before.weight, next.weight),
+                  .bias = joined(before.bias, next.bias),
+                  .weight_grad = joined(before.weight_grad, next.weight_grad),
+                  .bias_grad = joined(before.bias_grad, next.bias_grad),
+                  .number = before.number,
+                  .updates = std::move(updates)};
         continue;
       }
     }

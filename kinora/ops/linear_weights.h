@@ -31,9 +31,20 @@ struct LinearWeights {
   at::Tensor bias_grad;
   /// The linear's number in its model, by which it is known to Fp8; negative: never in fp8.
   int64_t number = -1;
+  /// Of a part of a linear: the number of the first part. All parts compute in fp8, or none. Those
+  /// of other linears: negative.
+  int64_t first_part = -1;
   /// Of rows that no two have in common: of linears that were merged each has its own.
   std::vector<LowRankWeights> updates{};
 };
+
+/// The linear that makes columns [first, first + count) of y, without a number. Its gradients and
+/// updates are views.
+[[nodiscard]] LinearWeights some_outputs(const LinearWeights& linear, int64_t first, int64_t count);
+/// The linear of inputs [first, first + count): y is the sum over all inputs. has_bias: whether this
+/// one adds it.
+[[nodiscard]] LinearWeights some_inputs(const LinearWeights& linear, int64_t first, int64_t count,
+                                        bool has_bias);
 
 /// Linears on the same input as few products as can be: neighbours whose weights, biases and
 /// gradients each lie one behind the other in memory become one, with the updates of all.

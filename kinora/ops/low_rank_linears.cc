@@ -61,7 +61,7 @@ int64_t joined_rank(const LinearWeights& linear) {
 bool is_joined(const LinearWeights& linear) {
   const LowRankWeights& first = linear.updates.front();
   return linear.updates.size() == 1 && first.rows() == linear.weight.size(0) &&
-         first.rank() == joined_rank(linear);
+         first.rank() == joined_rank(linear) && first.a.is_contiguous();
 }
 
 void join(const LinearWeights& linear, const JoinedFactors& factors) {

@@ -73,16 +73,17 @@ at::Tensor ready_heads(BlockKernels& kernels, const at::Tensor& packed, int64_t 
 /// function(sequences, inputs, group) for every launch.
 template <typename Function>
 void for_each(const at::Tensor& ready, const at::Tensor& packed, int64_t heads,
-              const Function& function) {
+              const at::Tensor& key_lengths, const Function& function) {
   const Sequences sequences(packed);
+  KINORA_CHECK(!key_lengths.defined() || !sequences.is_strided, kInternal,
+               "[self_attention] only sequences whose tokens are neighbours have lengths");
   const at::Tensor qk = split(ready, ready.size(3) == packed.size(3) ? 3 : 2, heads);
   const at::Tensor qkv = split(packed, 3, heads);
   for (int64_t group = 0; group < sequences.groups; ++group) {
     function(sequences,
              HeadTensors{sequences.heads(qk.select(3, 0), group),
                          sequences.heads(qk.select(3, 1), group),
-                         sequences.heads(qkv.select(3, 2), group),
-                         {}},
+                         sequences.heads(qkv.select(3, 2), group), key_lengths},
              group);
   }
 }
@@ -120,7 +121,8 @@ struct SelfAttention : torch::autograd::Function<SelfAttention> {
 }  // namespace
 
 AttendedTokens attend_tokens(BlockKernels& kernels, const at::Tensor& packed, int64_t heads,
-                             const HeadRule& rule, bool keep, int64_t room) {
+                             const HeadRule& rule, bool keep, int64_t room,
+                             const at::Tensor& key_lengths) {
   const std::vector<int64_t> shape = packed.sizes().vec();
   const at::Tensor ready = ready_heads(kernels, packed, heads, rule);
   AttendedTokens result{rule.is_empty() ? at::Tensor() : ready,
@@ -132,7 +134,7 @@ AttendedTokens attend_tokens(BlockKernels& kernels, const at::Tensor& packed, in
   }
   bool has_lse = keep;
   const at::Tensor out = split(result.out, 1, heads).select(3, 0);
-  for_each(ready, packed, heads,
+  for_each(ready, packed, heads, key_lengths,
            [&](const Sequences& sequences, const HeadTensors& in, int64_t group) {
              has_lse = kernels.attend(in, sequences.heads(out, group),
                                       sequences.statistics(result.lse, group)) &&
@@ -146,15 +148,19 @@ AttendedTokens attend_tokens(BlockKernels& kernels, const at::Tensor& packed, in
 
 at::Tensor attend_tokens_backward(BlockKernels& kernels, const at::Tensor& dout,
                                   const at::Tensor& packed, const AttendedTokens& forward,
-                                  int64_t heads, const HeadRule& rule, int64_t room) {
+                                  int64_t heads, const HeadRule& rule, int64_t room,
+                                  const at::Tensor& key_lengths) {
   const at::Tensor ready =
       forward.ready.defined() ? forward.ready : ready_heads(kernels, packed, heads, rule);
   const at::Tensor out = split(forward.out, 1, heads).select(3, 0);
   const at::Tensor dout_heads = split(dout.contiguous(), 1, heads).select(3, 0);
   at::Tensor dpacked = empty_tokens(kernels, packed, packed.size(3), room);
+  if (key_lengths.defined()) {
+    dpacked.zero_();  // keys that are not attended to
+  }
   const at::Tensor grads = split(dpacked, 3, heads);
   for_each(
-      ready, packed, heads, [&](const Sequences& sequences, const HeadTensors& in, int64_t group) {
+      ready, packed, heads, key_lengths, [&](const Sequences& sequences, const HeadTensors& in, int64_t group) {
         const auto part = [&](int64_t index) {
           return sequences.heads(grads.select(3, index), group);
         };

@@ -20,16 +20,18 @@ struct AttendedTokens {
 
 /// keep: whether backward follows. Nothing is differentiated.
 /// room: BlockKernels::room() of the linear that reads the result.
+/// key_lengths: undefined, or int32 [G], where M is 1: HeadTensors::key_lengths.
 [[nodiscard]] AttendedTokens attend_tokens(BlockKernels& kernels, const at::Tensor& packed,
                                            int64_t heads, const HeadRule& rule, bool keep,
-                                           int64_t room = 0);
+                                           int64_t room = 0, const at::Tensor& key_lengths = {});
 
 /// Returns the gradient of `packed` and adds those of the rule's weights. forward.ready may be
 /// undefined: then it is made again. room: that of the linear that made `packed`.
 [[nodiscard]] at::Tensor attend_tokens_backward(BlockKernels& kernels, const at::Tensor& dout,
                                                 const at::Tensor& packed,
                                                 const AttendedTokens& forward, int64_t heads,
-                                                const HeadRule& rule, int64_t room = 0);
+                                                const HeadRule& rule, int64_t room = 0,
+                                                const at::Tensor& key_lengths = {});
 
 /// The same with autograd, for attention outside of a stack of blocks: returns [G, N, M, C].
 /// `kernels` is borrowed until backward has run.

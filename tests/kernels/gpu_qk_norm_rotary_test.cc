@@ -179,6 +179,62 @@ TEST_F(GpuQkNormRotaryTest, EqualsTheCpu) {
   }
 }
 
+TEST_F(GpuQkNormRotaryTest, RowsOfSamplesComeAmongOthers) {
+  for (const DType type : {DType::kF32, DType::kBF16}) {
+    for (const Shape& shape : {Shape{12, 3, 128}, Shape{15, 5, 72}, Shape{6, 2, 10}}) {
+      const Inputs inputs(shape, type);
+      const std::vector<float> cpu = inputs.on_cpu({}).out;
+      // Samples of three rows, each with two rows of others behind it.
+      const int64_t samples = shape.rows / 3;
+      QkNormRotary rule = inputs.rule({});
+      rule.copies_values = true;
+      rule.rows_per_sample = 3;
+      const DeviceArray<uint8_t> rows(inputs.rows);
+      const auto bytes = static_cast<size_t>(samples * 5 * inputs.stride) * size_of(type);
+      const DeviceArray<uint8_t> out((std::vector<uint8_t>(bytes)));
+      const DeviceArray<uint8_t> back((std::vector<uint8_t>(inputs.rows.size())));
+      const DeviceArray<float> q_weight(inputs.q_weight);
+      const DeviceArray<float> k_weight(inputs.k_weight);
+      const DeviceArray<float> cosine(inputs.cosine);
+      const DeviceArray<float> sine(inputs.sine);
+      rule.q_weight = q_weight.data();
+      rule.k_weight = k_weight.data();
+      rule.cosine = cosine.data();
+      rule.sine = sine.data();
+      ASSERT_EQ(cuda::qk_norm_rotary_forward({.rule = rule,
+                                              .in = rows.data(),
+                                              .in_stride = inputs.stride,
+                                              .out = out.data(),
+                                              .out_stride = inputs.stride,
+                                              .out_sample_stride = 5 * inputs.stride},
+                                             nullptr),
+                cudaSuccess);
+      // Backward of no rule at all takes them back to where they were.
+      QkNormRotary none = rule;
+      none.normalise = false;
+      none.cosine = nullptr;
+      ASSERT_EQ(cuda::qk_norm_rotary_backward({.rule = none,
+                                               .dout = out.data(),
+                                               .dout_stride = inputs.stride,
+                                               .in = rows.data(),
+                                               .in_stride = inputs.stride,
+                                               .din = back.data(),
+                                               .din_stride = inputs.stride,
+                                               .dout_sample_stride = 5 * inputs.stride},
+                                              nullptr, nullptr),
+                cudaSuccess);
+      ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+      expect_close(decode(back.host(), type), cpu, type, type == DType::kF32 ? 1.0 : 1e-2,
+                   "there and back");
+      const std::vector<float> placed = decode(out.host(), type);
+      for (int64_t row = 0; row < samples * 5; ++row) {
+        const float first = placed[static_cast<size_t>(row * inputs.stride)];
+        EXPECT_EQ(first == 0.0F, row % 5 >= 3) << row;
+      }
+    }
+  }
+}
+
 TEST_F(GpuQkNormRotaryTest, TheSameBitsTwice) {
   const Inputs inputs({8201, 4, 72}, DType::kBF16);
   const Results first = inputs.on_gpu({}, false, 0);

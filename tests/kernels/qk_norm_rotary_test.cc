@@ -184,5 +184,55 @@ TEST(QkNormRotaryTest, GradientsEqualFiniteDifferences) {
   }
 }
 
+TEST(QkNormRotaryTest, RowsOfSamplesComeAmongOthers) {
+  const Example example;
+  QkNormRotary rule = example.rule(RotaryPairs::kInterleaved, true, true);
+  rule.num_positions = 1;
+  constexpr int64_t kStride = Example::kStride;
+  const auto size = static_cast<size_t>(Example::kRows * kStride);
+  std::vector<float> together = example.rows;  // in place: v stays
+  std::vector<float> dtogether = example.dout;
+  std::vector<float> dq_weight(Example::kDim);
+  std::vector<float> dk_weight(Example::kDim);
+  qk_norm_rotary_forward({rule, together.data(), kStride, together.data(), kStride});
+  qk_norm_rotary_backward({rule, dtogether.data(), kStride, example.rows.data(), kStride,
+                           dtogether.data(), kStride, dq_weight.data(), dk_weight.data()});
+  // Each row is a sample, with another's row behind it.
+  rule.copies_values = true;
+  rule.rows_per_sample = 1;
+  std::vector<float> apart(2 * size, -7.0F);
+  qk_norm_rotary_forward({.rule = rule,
+                          .in = example.rows.data(),
+                          .in_stride = kStride,
+                          .out = apart.data(),
+                          .out_stride = kStride,
+                          .out_sample_stride = 2 * kStride});
+  std::vector<float> dapart(2 * size, -7.0F);
+  for (size_t i = 0; i < size; ++i) {
+    dapart[i / kStride * 2 * kStride + i % kStride] = example.dout[i];
+  }
+  std::vector<float> din(size);
+  std::vector<float> dq_apart(Example::kDim);
+  std::vector<float> dk_apart(Example::kDim);
+  qk_norm_rotary_backward({.rule = rule,
+                           .dout = dapart.data(),
+                           .dout_stride = kStride,
+                           .in = example.rows.data(),
+                           .in_stride = kStride,
+                           .din = din.data(),
+                           .din_stride = kStride,
+                           .dq_weight = dq_apart.data(),
+                           .dk_weight = dk_apart.data(),
+                           .dout_sample_stride = 2 * kStride});
+  for (size_t i = 0; i < size; ++i) {
+    const size_t place = i / kStride * 2 * kStride + i % kStride;
+    EXPECT_EQ(apart[place], together[i]) << i;
+    EXPECT_EQ(apart[place + kStride], -7.0F) << "of another";
+    EXPECT_EQ(din[i], dtogether[i]) << i;
+  }
+  EXPECT_EQ(dq_apart, dq_weight);
+  EXPECT_EQ(dk_apart, dk_weight);
+}
+
 }  // namespace qk_norm_rotary_test
 }  // namespace kinora::kernels

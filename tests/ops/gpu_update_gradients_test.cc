@@ -37,7 +37,7 @@ class FailingBlock {
                                               return result;
                                             },
                                             {}}},
-                      {.body = mlp_, .shift = 0, .scale = 1, .gate = 2}},
+                      {.body = mlp_, .seam = {.shift = 0, .scale = 1, .gate = 2}}},
          .num_vectors = 3});
     x_ = random({2, kTokens, kWidth}, 1.0).set_requires_grad(true);
     vectors_ = random({2, 5 * kWidth}, 0.5).to(at::kFloat);

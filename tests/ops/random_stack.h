@@ -65,10 +65,8 @@ class RandomStack {
                                                    .proj = proj,
                                                    .heads = sizes.heads,
                                                    .length = sizes.tokens},
-                         .shift = 0,
-                         .scale = 1,
-                         .gate = 2},
-                        {.body = MlpBody{fc1, fc2}, .shift = 3, .scale = 4, .gate = 5}},
+                         .seam = {.shift = 0, .scale = 1, .gate = 2}},
+                        {.body = MlpBody{fc1, fc2}, .seam = {.shift = 3, .scale = 4, .gate = 5}}},
            .num_vectors = 6});
       modulation_.push_back(sizes.one_behind ? part(slab, i * rows, rows)
                                              : linear(rows, width, block + ".modulation"));

@@ -2,8 +2,8 @@
 // four pairs of a head (two groups of four neighbours, so that both elements of every pair are its
 // own), a head D / 8 lanes, a warp as many heads of one row as fit beside each other (D = 72: three
 // in 27 lanes) and walks over the row's heads, several of them loaded at once. Angles and weights
-// of its pairs are the same for all heads: they are read once a row, or once. Queries and keys are
-// two halves of the grid.
+// of its pairs are the same for all heads: they are read once a row, or once. Queries and keys (and
+// values, where they are copied) are parts of the grid.
 //
 // Backward, a warp walks over rows, too, with the sums of dweight of its elements in registers; the
 // block's warps and heads meet in shared memory in a fixed order, and column_sums.cu's second
@@ -33,6 +33,13 @@ int64_t rows_per_block(int64_t rows) {
   return ceil_div(std::max(ceil_div(rows, kTargetBlocks), int64_t{1}), kWarps) * kWarps;
 }
 
+/// Where row `row` begins on the far side of attention.
+__device__ __forceinline__ int64_t far_row(const QkNormRotary& rule, int64_t row, int64_t stride, int64_t sample_stride) {
+  return rule.rows_per_sample == 0 ? row * stride
+                                   : row / rule.rows_per_sample * sample_stride +
+                                         row % rule.rows_per_sample * stride;
+}
+
 template <typename T, bool kInterleaved>
 __global__ void __launch_bounds__(kThreads)
     forward_kernel(const QkNormRotaryForward call, bool aligned) {
@@ -48,10 +55,13 @@ __global__ void __launch_bounds__(kThreads)
   const int step = lane.first_step();
   const int64_t part = blockIdx.y * rule.heads * rule.head_dim;
   const T* in = static_cast<const T*>(call.in) + row * call.in_stride + part;
-  T* out = static_cast<T*>(call.out) + row * call.out_stride + part;
+  T* out = static_cast<T*>(call.out) +
+           far_row(rule, row, call.out_stride, call.out_sample_stride) + part;
+  const bool is_value = blockIdx.y == 2;
   const Pairs weight = load_weights(lane, blockIdx.y == 0 ? rule.q_weight : rule.k_weight, half);
   const Pairs angle = load_angles(lane, rule, row, half);
-  const bool turns = rule.cosine != nullptr;
+  const bool turns = rule.cosine != nullptr && !is_value;
+  const bool normalises = rule.normalise && !is_value;
   const float inverse_dim = 1.0F / static_cast<float>(rule.head_dim);
 
   for (int begin = 0; begin < num_heads; begin += kUnroll * lane.heads) {
@@ -69,7 +79,7 @@ __global__ void __launch_bounds__(kThreads)
       }
       const int head = begin + i * lane.heads + lane.head;
       Pairs x = unpack_pairs<T, kInterleaved>(packed[i]);
-      if (rule.normalise) {
+      if (normalises) {
         float squares = 0.0F;
 #pragma unroll
         for (int j = 0; j < kPairs; ++j) {
@@ -110,14 +120,17 @@ __global__ void __launch_bounds__(kThreads)
   const int step = lane.first_step();
   const int64_t part = blockIdx.y * rule.heads * rule.head_dim;
   const Pairs weight = load_weights(lane, blockIdx.y == 0 ? rule.q_weight : rule.k_weight, half);
-  const bool turns = rule.cosine != nullptr;
+  const bool is_value = blockIdx.y == 2;
+  const bool turns = rule.cosine != nullptr && !is_value;
+  const bool normalises = rule.normalise && !is_value;
   const float inverse_dim = 1.0F / static_cast<float>(rule.head_dim);
   const int64_t first_row = static_cast<int64_t>(blockIdx.x) * rows_per_block;
   const int64_t end_row = min(rule.rows, first_row + rows_per_block);
   Pairs dweight = {};
 
   for (int64_t row = first_row + threadIdx.x / 32; row < end_row; row += kWarps) {
-    const T* dout = static_cast<const T*>(call.dout) + row * call.dout_stride + part;
+    const T* dout = static_cast<const T*>(call.dout) +
+                    far_row(rule, row, call.dout_stride, call.dout_sample_stride) + part;
     const T* in = static_cast<const T*>(call.in) + row * call.in_stride + part;
     T* din = static_cast<T*>(call.din) + row * call.din_stride + part;
     const Pairs angle = load_angles(lane, rule, row, half);
@@ -130,7 +143,7 @@ __global__ void __launch_bounds__(kThreads)
         const bool wanted = head < num_heads && lane.count > 0;
         packed_dy[i] = load_pairs<T>(lane, dout + head * rule.head_dim, half, wanted);
         packed_x[i] =
-            load_pairs<T>(lane, in + head * rule.head_dim, half, wanted && rule.normalise);
+            load_pairs<T>(lane, in + head * rule.head_dim, half, wanted && normalises);
       }
 #pragma unroll
       for (int i = 0; i < kUnroll; ++i) {
@@ -148,7 +161,7 @@ __global__ void __launch_bounds__(kThreads)
             g.a[j] = turned;
           }
         }
-        if (rule.normalise) {
+        if (normalises) {
           Pairs x = unpack_pairs<T, kInterleaved>(packed_x[i]);
           float squares = 0.0F;
 #pragma unroll
@@ -181,7 +194,7 @@ __global__ void __launch_bounds__(kThreads)
       }
     }
   }
-  if (partial == nullptr) {
+  if (partial == nullptr || is_value) {
     return;
   }
 
@@ -208,13 +221,18 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+unsigned parts(const QkNormRotary& rule) {
+  return rule.copies_values ? 3 : 2;
+}
+
 bool is_valid(const QkNormRotary& rule) {
   return rule.head_dim > 0 && rule.head_dim % 2 == 0 && rule.head_dim <= kMaxHeadDim;
 }
 
 /// Whether groups of four elements are vectors of memory.
-bool is_aligned(const QkNormRotary& rule, const void* data, int64_t stride) {
-  return rule.head_dim % 8 == 0 && stride % 4 == 0 &&
+bool is_aligned(const QkNormRotary& rule, const void* data, int64_t stride,
+                int64_t sample_stride = 0) {
+  return rule.head_dim % 8 == 0 && stride % 4 == 0 && sample_stride % 4 == 0 &&
          reinterpret_cast<uintptr_t>(data) % (4 * size_of(rule.type)) == 0;
 }
 
@@ -242,8 +260,8 @@ cudaError_t qk_norm_rotary_forward(const QkNormRotaryForward& call, cudaStream_t
     return cudaSuccess;
   }
   const bool aligned =
-      is_aligned(rule, call.in, call.in_stride) && is_aligned(rule, call.out, call.out_stride);
-  const dim3 grid(static_cast<unsigned>(ceil_div(rule.rows, kWarps)), 2);
+      is_aligned(rule, call.in, call.in_stride) && is_aligned(rule, call.out, call.out_stride, call.out_sample_stride);
+  const dim3 grid(static_cast<unsigned>(ceil_div(rule.rows, kWarps)), parts(rule));
   return with_type_and_pairs(rule, [&](auto example, auto interleaved) {
     forward_kernel<decltype(example), interleaved()><<<grid, kThreads, 0, stream>>>(call, aligned);
   });
@@ -267,12 +285,12 @@ cudaError_t qk_norm_rotary_backward(const QkNormRotaryBackward& call, void* work
   }
   const bool wants_weights = call.dq_weight != nullptr && rule.normalise;
   auto* partial = wants_weights ? static_cast<float*>(workspace) : nullptr;
-  const bool aligned = is_aligned(rule, call.dout, call.dout_stride) &&
+  const bool aligned = is_aligned(rule, call.dout, call.dout_stride, call.dout_sample_stride) &&
                        (!rule.normalise || is_aligned(rule, call.in, call.in_stride)) &&
                        is_aligned(rule, call.din, call.din_stride);
   const int64_t per_block = rows_per_block(rule.rows);
   const int64_t blocks = ceil_div(rule.rows, per_block);
-  const dim3 grid(static_cast<unsigned>(blocks), 2);
+  const dim3 grid(static_cast<unsigned>(blocks), parts(rule));
   cudaError_t error = with_type_and_pairs(rule, [&](auto example, auto interleaved) {
     backward_kernel<decltype(example), interleaved()>
         <<<grid, kThreads, 0, stream>>>(call, per_block, aligned, partial);

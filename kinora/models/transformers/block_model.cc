@@ -29,7 +29,9 @@ void BlockModel::set_buckets(std::vector<nn::BucketSpec> buckets,
 int64_t BlockModel::num_fast_linears() const {
   int64_t number = 0;
   for (const std::vector<nn::Linear*>& block : linears_) {
-    number += static_cast<int64_t>(block.size());
+    for (const nn::Linear* linear : block) {
+      number += linear->num_parts();
+    }
   }
   return number;
 }
@@ -45,7 +47,9 @@ void BlockModel::use_fast_path(std::shared_ptr<ops::BlockKernels> kernels, ops::
   int64_t number = 0;
   for (const std::vector<nn::Linear*>& block : linears_) {
     for (nn::Linear* linear : block) {
-      linear->set_number(linear->update() == nullptr ? number++ : -1);
+      const bool is_numbered = linear->update() == nullptr;
+      linear->set_number(is_numbered ? number : -1);
+      number += is_numbered ? linear->num_parts() : 0;
     }
   }
   std::set<std::string> in_rings;
@@ -77,7 +81,9 @@ void BlockModel::begin_step() {
       std::vector<ops::LinearWeights> numbered;
       for (const nn::Linear* linear : linears_[i]) {
         if (linear->update() == nullptr) {
-          numbered.push_back(linear->weights());
+          for (ops::LinearWeights& part : linear->parts()) {
+            numbered.push_back(std::move(part));
+          }
         }
       }
       if (!numbered.empty()) {
@@ -123,8 +129,17 @@ ops::BlockStack BlockModel::stack(std::vector<ops::Block> blocks,
 }
 
 at::Tensor BlockModel::run(ops::BlockStack stack, ops::StackInputs inputs) const {
-  inputs.x = inputs.x.to(linears_.front().front()->weight.value.scalar_type());
-  return ops::run_blocks(*kernels_, std::move(stack), std::move(inputs));
+  return run_joint(std::move(stack), std::move(inputs))[0];
+}
+
+std::array<at::Tensor, 2> BlockModel::run_joint(ops::BlockStack stack,
+                                                ops::StackInputs inputs) const {
+  const at::ScalarType type = linears_.front().front()->weight.value.scalar_type();
+  inputs.x = inputs.x.to(type);
+  if (inputs.second.defined()) {
+    inputs.second = inputs.second.to(type);
+  }
+  return ops::run_joint_blocks(*kernels_, std::move(stack), std::move(inputs));
 }
 
 at::Tensor BlockModel::stack_vectors(const ops::BlockStack& stack, const at::Tensor& condition,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -41,6 +42,10 @@ class BlockModel : public Model {
                                       const diffusion::Pass& pass) const;
   /// Runs it on inputs whose x [.., C] is in any type: fp32.
   [[nodiscard]] at::Tensor run(ops::BlockStack stack, ops::StackInputs inputs) const;
+
+  /// The same with two streams, both in any type: in the compute type where there is no norm.
+  [[nodiscard]] std::array<at::Tensor, 2> run_joint(ops::BlockStack stack,
+                                                    ops::StackInputs inputs) const;
 
   /// ops::stack_vectors by the fast path's kernels.
   [[nodiscard]] at::Tensor stack_vectors(const ops::BlockStack& stack, const at::Tensor& condition,

@@ -11,11 +11,8 @@ namespace kinora::models {
 namespace {
 
 template <typename Body>
-ops::Branch branch(Body body, const BranchVectors& vectors) {
-  return {.body = std::move(body),
-          .shift = vectors.shift,
-          .scale = vectors.scale,
-          .gate = vectors.gate};
+ops::Branch branch(Body body, const ops::SeamNumbers& vectors) {
+  return {.body = std::move(body), .seam = vectors};
 }
 
 void take(std::vector<at::Tensor>& gradients, std::initializer_list<const nn::Linear*> linears) {
@@ -49,7 +46,7 @@ at::Tensor FastPass::offset(const at::Tensor& positions) const {
 }
 
 ops::Branch attention_branch(const FastPass& pass, const nn::SelfAttention& attention,
-                             nn::Span span, const BranchVectors& vectors,
+                             nn::Span span, const ops::SeamNumbers& vectors,
                              const at::Tensor& rotary) {
   const bool has_kernel = !attention.has_rule(rotary) || pass.kernels.has_head_rules();
   if (!has_kernel || pass.sequence.divides_tokens()) {
@@ -78,7 +75,7 @@ ops::Branch attention_branch(const FastPass& pass, const nn::SelfAttention& atte
 }
 
 ops::Branch window_branch(const FastPass& pass, const nn::SelfAttention& attention,
-                          const nn::Windows& windows, const BranchVectors& vectors,
+                          const nn::Windows& windows, const ops::SeamNumbers& vectors,
                           const at::Tensor& rotary) {
   return branch(of_tokens(
                     pass,
@@ -91,7 +88,7 @@ ops::Branch window_branch(const FastPass& pass, const nn::SelfAttention& attenti
 
 ops::Branch token_branch(const FastPass& pass,
                          std::function<at::Tensor(const at::Tensor& tokens)> function,
-                         std::vector<at::Tensor> gradients, const BranchVectors& vectors) {
+                         std::vector<at::Tensor> gradients, const ops::SeamNumbers& vectors) {
   return branch(of_tokens(pass, std::move(function), std::move(gradients)), vectors);
 }
 
@@ -109,7 +106,7 @@ ops::Branch text_branch(const nn::CrossAttention& attention) {
   return branch(attention.body(), {});
 }
 
-ops::Branch mlp_branch(const FastPass& pass, const nn::Mlp& mlp, const BranchVectors& vectors) {
+ops::Branch mlp_branch(const FastPass& pass, const nn::Mlp& mlp, const ops::SeamNumbers& vectors) {
   if (!pass.sequence.divides_mlp()) {
     return branch(mlp.body(), vectors);
   }

@@ -29,32 +29,25 @@ struct FastPass {
   [[nodiscard]] at::Tensor offset(const at::Tensor& positions) const;
 };
 
-/// Numbers of a block's vectors; negative: none.
-struct BranchVectors {
-  int64_t shift = -1;
-  int64_t scale = -1;
-  int64_t gate = -1;
-};
-
 /// rotary: as nn::Sequence::self_attention's.
 [[nodiscard]] ops::Branch attention_branch(const FastPass& pass, const nn::SelfAttention& attention,
-                                           nn::Span span, const BranchVectors& vectors,
+                                           nn::Span span, const ops::SeamNumbers& vectors,
                                            const at::Tensor& rotary = {});
 /// rotary: as nn::Sequence::window_attention's.
 [[nodiscard]] ops::Branch window_branch(const FastPass& pass, const nn::SelfAttention& attention,
-                                        const nn::Windows& windows, const BranchVectors& vectors,
+                                        const nn::Windows& windows, const ops::SeamNumbers& vectors,
                                         const at::Tensor& rotary);
 /// Anything else that is done to tokens [B, T, S', C], which a pure function takes and returns.
 /// gradients: what its backward adds to.
 [[nodiscard]] ops::Branch token_branch(const FastPass& pass,
                                        std::function<at::Tensor(const at::Tensor& tokens)> function,
                                        std::vector<at::Tensor> gradients,
-                                       const BranchVectors& vectors);
+                                       const ops::SeamNumbers& vectors);
 /// What the backward of such a function adds to that uses `attention`.
 [[nodiscard]] std::vector<at::Tensor> gradients_of(const nn::SelfAttention& attention);
 /// Neither normed nor gated.
 [[nodiscard]] ops::Branch text_branch(const nn::CrossAttention& attention);
 [[nodiscard]] ops::Branch mlp_branch(const FastPass& pass, const nn::Mlp& mlp,
-                                     const BranchVectors& vectors);
+                                     const ops::SeamNumbers& vectors);
 
 }  // namespace kinora::models

@@ -10,6 +10,7 @@
 
 #include "kinora/models/transformers/seams.h"
 #include "kinora/nn/rotary.h"
+#include "kinora/nn/self_attention.h"
 
 // Shapes: B batch, L text tokens, N image tokens, C hidden, M hidden width of the MLP, H heads,
 // D = C / H.
@@ -66,6 +67,15 @@ at::Tensor HeadNorms::forward(const at::Tensor& packed) const {
   return at::stack({q_norm->forward(parts[0]), k_norm->forward(parts[1]), parts[2]}, 2);
 }
 
+ops::HeadRule HeadNorms::rule(const FastJoint& joint, int64_t first, int64_t count) const {
+  ops::HeadRule rule = nn::head_rule(q_norm, k_norm, {});
+  if (joint.rotation.cosines.defined()) {
+    rule.cosines = joint.rotation.cosines.narrow(0, first, count);
+    rule.sines = joint.rotation.sines.narrow(0, first, count);
+  }
+  return rule;
+}
+
 StreamAttention::StreamAttention(const TransformerConfig& config, bool ends)
     : num_heads_(config.heads),
       qkv(config.hidden, 3 * config.hidden, xavier(config.hidden, 3 * config.hidden)),
@@ -84,6 +94,24 @@ at::Tensor StreamAttention::project(const at::Tensor& x) const {
 
 at::Tensor StreamAttention::finish(const at::Tensor& attended) const {
   return tapped(proj->forward(attended));
+}
+
+ops::JointAttentionBody::Part StreamAttention::part(const FastJoint& joint, int64_t first,
+                                                    int64_t count) const {
+  return {qkv.weights(), proj ? proj->weights() : ops::LinearWeights(),
+          norms_.rule(joint, first, count)};
+}
+
+ops::SelfAttentionBody StreamAttention::body(const FastJoint& joint) const {
+  return {.qkv = qkv.weights(),
+          .proj = proj->weights(),
+          .heads = num_heads_,
+          .length = joint.image_tokens,
+          .rule = norms_.rule({}, 0, joint.image_tokens)};
+}
+
+std::vector<nn::Linear*> StreamAttention::linears() {
+  return proj ? std::vector<nn::Linear*>{&qkv, &*proj} : std::vector<nn::Linear*>{&qkv};
 }
 
 StreamBlock::StreamBlock(const TransformerConfig& config, const Options& options)
@@ -116,8 +144,44 @@ at::Tensor StreamBlock::finish(const at::Tensor& x, const Tensors& m,
   return tapped(gated_sum(y, m[kMlp + 2], mlp->forward(modulated_norm(y, m[kMlp], m[kMlp + 1]))));
 }
 
+StreamBlock::Fast StreamBlock::fast(const FastJoint& joint, int64_t stream,
+                                    int64_t first_vector) const {
+  const auto seam = [first_vector](int64_t first) {
+    const int64_t shift = first_vector + first;
+    return ops::SeamNumbers{.shift = shift, .scale = shift + 1, .gate = shift + 2};
+  };
+  const int64_t first = stream == 0 ? 0 : joint.image_tokens;
+  const int64_t count = stream == 0 ? joint.image_tokens : joint.text_tokens;
+  Fast fast{.attention = attn.part(joint, first, count), .seam = seam(0), .num_vectors = 2};
+  if (ends()) {
+    fast.seam.gate = -1;
+    return fast;
+  }
+  fast.mlp = ops::Branch{.body = mlp->body(), .seam = seam(kMlp), .stream = stream};
+  fast.num_vectors = 2 * kSeam;
+  if (attn2) {
+    fast.beside = ops::Branch{
+        .body = attn2->body(joint), .seam = seam(kSecond), .stream = stream, .is_beside = true};
+    fast.num_vectors += kSeam;
+  }
+  return fast;
+}
+
+std::vector<nn::Linear*> StreamBlock::linears() {
+  std::vector<nn::Linear*> all = attn.linears();
+  if (attn2) {
+    const std::vector<nn::Linear*> second = attn2->linears();
+    all.insert(all.end(), second.begin(), second.end());
+  }
+  if (mlp) {
+    all.insert(all.end(), {&mlp->fc1, &mlp->fc2});
+  }
+  return all;
+}
+
 JointBlock::JointBlock(const TransformerConfig& config, int64_t number)
-    : context_block(config, {.ends = number + 1 == config.depth && config.parallel_depth == 0}),
+    : num_heads_(config.heads),
+      context_block(config, {.ends = number + 1 == config.depth && config.parallel_depth == 0}),
       x_block(config,
               {.has_second_attention = std::ranges::count(config.second_attention, number) > 0}) {
   add_child("context_block", context_block);
@@ -138,6 +202,37 @@ Tensors JointBlock::forward(const Tensors& streams, const JointInputs& inputs) c
                               : Tensors{context_block.finish(text, m_text, attended[0]), x};
 }
 
+ops::Block JointBlock::fast(const FastJoint& joint) const {
+  const StreamBlock::Fast image = x_block.fast(joint, 0, 0);
+  const StreamBlock::Fast text = context_block.fast(joint, 1, image.num_vectors);
+  ops::Block block{.branches = {}, .num_vectors = image.num_vectors + text.num_vectors};
+  if (image.beside) {
+    block.branches.push_back(*image.beside);
+  }
+  block.branches.push_back(
+      {.body = ops::JointAttentionBody{.parts = {image.attention, text.attention},
+                                       .heads = num_heads_,
+                                       .key_lengths = joint.key_lengths},
+       .seam = image.seam,
+       .second_seam = text.seam});
+  block.branches.push_back(*image.mlp);
+  if (text.mlp) {
+    block.branches.push_back(*text.mlp);
+  }
+  return block;
+}
+
+std::vector<ops::LinearWeights> JointBlock::modulation() const {
+  return {x_block.slab(), context_block.slab()};
+}
+
+std::vector<nn::Linear*> JointBlock::linears() {
+  std::vector<nn::Linear*> all = x_block.linears();
+  const std::vector<nn::Linear*> text = context_block.linears();
+  all.insert(all.end(), text.begin(), text.end());
+  return all;
+}
+
 ParallelBlock::ParallelBlock(const TransformerConfig& config)
     : num_heads_(config.heads),
       modulation(config.hidden, kSeam, false),
@@ -146,6 +241,8 @@ ParallelBlock::ParallelBlock(const TransformerConfig& config)
       linear2(config.hidden + config.mlp_hidden(), config.hidden,
               xavier(config.hidden + config.mlp_hidden(), config.hidden)),
       norms_(config) {
+  linear1.set_parts(nn::Linear::Dim::kOutputs, {3 * config.hidden, config.mlp_hidden()});
+  linear2.set_parts(nn::Linear::Dim::kInputs, {config.hidden, config.mlp_hidden()});
   add_child("modulation", modulation);
   add_child("linear1", linear1);
   add_child("linear2", linear2);
@@ -161,6 +258,21 @@ at::Tensor ParallelBlock::forward(const at::Tensor& x, const JointInputs& inputs
   const at::Tensor mlp = at::gelu(both.narrow(-1, 3 * hidden, both.size(-1) - 3 * hidden), "tanh");
   const at::Tensor attended = attend(packed, inputs.rotary, inputs.attended);
   return tapped(gated_sum(x, m[2], linear2.forward(at::cat({attended, mlp}, -1))));
+}
+
+ops::Block ParallelBlock::fast(const FastJoint& joint) const {
+  const std::vector<ops::LinearWeights> first = linear1.parts();
+  const std::vector<ops::LinearWeights> second = linear2.parts();
+  const int64_t tokens = joint.image_tokens + joint.text_tokens;
+  const ops::ParallelBody body{.attention = {.qkv = first[0],
+                                             .proj = second[0],
+                                             .heads = num_heads_,
+                                             .length = tokens,
+                                             .rule = norms_.rule(joint, 0, tokens),
+                                             .key_lengths = joint.key_lengths},
+                               .mlp = {.fc1 = first[1], .fc2 = second[1]}};
+  return {.branches = {{.body = body, .seam = {.shift = 0, .scale = 1, .gate = 2}}},
+          .num_vectors = kSeam};
 }
 
 }  // namespace kinora::models

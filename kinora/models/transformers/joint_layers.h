@@ -8,6 +8,7 @@
 #include "kinora/nn/mlp.h"
 #include "kinora/nn/module.h"
 #include "kinora/nn/rms_norm.h"
+#include "kinora/ops/block_stack.h"
 
 /// Blocks in which text and image attend to each other: the multimodal transformer's (Esser et al.
 /// 2024, "Scaling rectified flow transformers", figure 2b) and the parallel ones of Flux.
@@ -23,6 +24,15 @@ struct JointInputs {
   at::Tensor attended{};  ///< bool [B, 1, 1, L + N], which tokens are read; undefined: all
 };
 
+/// What all blocks share on the fast path, where the image's tokens come before the text's.
+struct FastJoint {
+  ops::HeadRule rotation{};  ///< cosines and sines [N + L, D / 2]; undefined: none
+  int64_t image_tokens = 0;  ///< N
+  int64_t text_tokens = 0;   ///< L
+  /// int32 [B]: only so many of a sample's tokens are read, the first ones. Undefined: all.
+  at::Tensor key_lengths{};
+};
+
 // Members that hold parameters are named as the keys of Stable Diffusion 3.
 // NOLINTBEGIN(readability-identifier-naming)
 
@@ -32,6 +42,9 @@ class HeadNorms : public nn::Module {
   explicit HeadNorms(const TransformerConfig& config);
   /// packed: [B, tokens, 3, H, D].
   [[nodiscard]] at::Tensor forward(const at::Tensor& packed) const;
+
+  /// For the fast path: of the tokens [first, first + count).
+  [[nodiscard]] ops::HeadRule rule(const FastJoint& joint, int64_t first, int64_t count) const;
 
  private:
   std::optional<nn::RmsNorm> q_norm;
@@ -48,6 +61,13 @@ class StreamAttention : public nn::Module {
   /// attended: [B, 1, tokens, C].
   [[nodiscard]] at::Tensor finish(const at::Tensor& attended) const;
   [[nodiscard]] bool ends() const { return !proj.has_value(); }
+
+  // For the fast path.
+  [[nodiscard]] ops::JointAttentionBody::Part part(const FastJoint& joint, int64_t first,
+                                                   int64_t count) const;
+  /// Of the image to itself.
+  [[nodiscard]] ops::SelfAttentionBody body(const FastJoint& joint) const;
+  [[nodiscard]] std::vector<nn::Linear*> linears();
 
  private:
   int64_t num_heads_;
@@ -74,6 +94,20 @@ class StreamBlock : public nn::Module {
                                   const at::Tensor& attended) const;
   [[nodiscard]] bool ends() const { return attn.ends(); }
 
+  // For the fast path.
+  /// The vectors of its seams are numbered from `first_vector`.
+  struct Fast {
+    ops::JointAttentionBody::Part attention;
+    ops::SeamNumbers seam;                ///< of attention
+    std::optional<ops::Branch> beside{};  ///< the second attention
+    std::optional<ops::Branch> mlp{};     ///< none: the stream ends
+    int64_t num_vectors = 0;
+  };
+  [[nodiscard]] Fast fast(const FastJoint& joint, int64_t stream, int64_t first_vector) const;
+  [[nodiscard]] ops::LinearWeights slab() const { return adaLN_modulation.weights(); }
+  /// Those that can compute in fp8, in order.
+  [[nodiscard]] std::vector<nn::Linear*> linears();
+
  private:
   Modulation adaLN_modulation;
   StreamAttention attn;
@@ -90,7 +124,14 @@ class JointBlock : public nn::Module {
   [[nodiscard]] std::vector<at::Tensor> forward(const std::vector<at::Tensor>& streams,
                                                 const JointInputs& inputs) const;
 
+  // For the fast path: the image is stream 0.
+  [[nodiscard]] ops::Block fast(const FastJoint& joint) const;
+  /// What makes the block's vectors, in order.
+  [[nodiscard]] std::vector<ops::LinearWeights> modulation() const;
+  [[nodiscard]] std::vector<nn::Linear*> linears();
+
  private:
+  int64_t num_heads_;
   StreamBlock context_block;
   StreamBlock x_block;
 };
@@ -104,11 +145,16 @@ class ParallelBlock : public nn::Module {
   /// x: [B, 1, L + N, C], text before image.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const JointInputs& inputs) const;
 
+  // For the fast path: the text is behind the image.
+  [[nodiscard]] ops::Block fast(const FastJoint& joint) const;
+  [[nodiscard]] ops::LinearWeights slab() const { return modulation.weights(); }
+  [[nodiscard]] std::vector<nn::Linear*> linears() { return {&linear1, &linear2}; }
+
  private:
   int64_t num_heads_;
   Modulation modulation;
-  nn::Linear linear1;  // [3 C + M, C]
-  nn::Linear linear2;  // [C, C + M]
+  nn::Linear linear1;  // [3 C + M, C]: parts qkv, fc1
+  nn::Linear linear2;  // [C, C + M]: parts proj, fc2
   HeadNorms norms_;
 };
 // NOLINTEND(readability-identifier-naming)

@@ -7,6 +7,7 @@
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/outer.h>
 #include <ATen/ops/pow.h>
+#include <ATen/ops/roll.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -21,6 +22,7 @@
 #include "kinora/models/run_block.h"
 #include "kinora/models/transformers/caption_inputs.h"
 #include "kinora/models/transformers/transformer_family.h"
+#include "kinora/nn/self_attention.h"
 
 // Shapes: B batch, T frames of patches, S patches of a frame, N = T S, L text tokens, C hidden,
 // D = C / H, G side of the table of positions.
@@ -124,7 +126,14 @@ MMDiT::MMDiT(const ModelConfig& config)
   std::vector<std::string> blocks = numbered("joint_blocks", own.depth);
   const std::vector<std::string> parallel = numbered("single_blocks", own.parallel_depth);
   blocks.insert(blocks.end(), parallel.begin(), parallel.end());
-  set_buckets(block_buckets(*this, blocks), {});
+  std::vector<std::vector<nn::Linear*>> linears;
+  for (int64_t i = 0; i < own.depth; ++i) {
+    linears.push_back(joint_blocks[i].linears());
+  }
+  for (int64_t i = 0; i < own.parallel_depth; ++i) {
+    linears.push_back(single_blocks[i].linears());
+  }
+  set_buckets(block_buckets(*this, blocks), std::move(linears));
 }
 
 void MMDiT::resolve(ModelConfig& config, const ModelConfig& published) {
@@ -283,25 +292,10 @@ at::Tensor MMDiT::embed_image(const at::Tensor& x_t,
   return x.flatten(1, 2).unsqueeze(1);
 }
 
-at::Tensor MMDiT::predict(const at::Tensor& x_t, const at::Tensor& t,
-                          const diffusion::Conditions& conditions,
-                          const diffusion::Pass& /*pass*/) {
-  check_caption_inputs(config(), x_t, t, conditions);
+at::Tensor MMDiT::plain_blocks(Tensors streams, const at::Tensor& c,
+                               const JointInputs& inputs) const {
   const TransformerConfig& own = config().transformer;
-  const Grid grid = grid_of(config(), x_t);
-  Tensors streams = {embed_text(conditions), embed_image(x_t, conditions)};
-  const int64_t text_tokens = streams[0].size(2);
-  JointInputs inputs;
-  if (!pos_embed.defined()) {
-    inputs.rotary = joint_angles(own, grid, text_tokens, x_t.device());
-  }
-  if (!pads_captions(config())) {
-    const at::Tensor lengths = caption_lengths(config(), conditions);
-    const at::Tensor is_word = at::arange(text_tokens, lengths.options()) < lengths.unsqueeze(1);
-    inputs.attended =
-        at::constant_pad_nd(is_word, {0, streams[1].size(2)}, true).unsqueeze(1).unsqueeze(1);
-  }
-  const at::Tensor c = condition(t, conditions);
+  const int64_t image_tokens = streams[1].size(2);
   const auto run = [&](int64_t use, const auto& block_forward) {
     const auto body = [block_forward, inputs](const Tensors& in) {
       JointInputs its = inputs;
@@ -325,12 +319,155 @@ at::Tensor MMDiT::predict(const at::Tensor& x_t, const at::Tensor& t,
     });
   }
   const at::Tensor& x = streams.back();
-  const at::Tensor image = x.narrow(2, x.size(2) - grid.frames * grid.tokens_a_frame(),
-                                    grid.frames * grid.tokens_a_frame());
-  at::Tensor patches =
-      final_layer.forward(image, c).view({x_t.size(0), grid.frames, grid.tokens_a_frame(), -1});
-  if (!has_table(own)) {  // Flux' line has a patch's channels outermost, on both sides
-    patches = patches.unflatten(-1, {-1, own.patch_volume()}).transpose(-1, -2).flatten(-2);
+  return final_layer.forward(x.narrow(2, x.size(2) - image_tokens, image_tokens), c);
+}
+
+MMDiT::Stacks MMDiT::stacks(const FastJoint& joint, const diffusion::Pass& pass) const {
+  const TransformerConfig& own = config().transformer;
+  std::vector<ops::Block> blocks;
+  std::vector<ops::LinearWeights> modulation;
+  for (int64_t i = 0; i < own.depth; ++i) {
+    blocks.push_back(joint_blocks[i].fast(joint));
+    for (ops::LinearWeights& slab : joint_blocks[i].modulation()) {
+      modulation.push_back(std::move(slab));
+    }
+  }
+  const size_t joint_slabs = modulation.size();
+  for (int64_t i = 0; i < own.parallel_depth; ++i) {
+    blocks.push_back(single_blocks[i].fast(joint));
+    modulation.push_back(single_blocks[i].slab());
+  }
+  Stacks stacks{.joint = stack(std::move(blocks), pass), .parallel = std::nullopt};
+  ops::BlockStack& all = stacks.joint;
+  all.recomputed_blocks = recompute_blocks();
+  all.modulation = std::move(modulation);
+  all.modulation_buckets.assign(all.modulation.size(), -1);
+  if (own.parallel_depth == 0) {
+    return stacks;
+  }
+  ops::BlockStack& parallel = stacks.parallel.emplace(all);
+  const auto keep_first = [](auto& values, auto count) {
+    values.erase(values.begin() + static_cast<std::ptrdiff_t>(count), values.end());
+  };
+  const auto drop_first = [](auto& values, auto count) {
+    values.erase(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(count));
+  };
+  keep_first(all.blocks, own.depth);
+  keep_first(all.block_buckets, own.depth);
+  keep_first(all.modulation, joint_slabs);
+  keep_first(all.modulation_buckets, joint_slabs);
+  all.has_final_norm = false;
+  drop_first(parallel.blocks, own.depth);
+  drop_first(parallel.block_buckets, own.depth);
+  drop_first(parallel.modulation, joint_slabs);
+  drop_first(parallel.modulation_buckets, joint_slabs);
+  parallel.recomputed_blocks = std::max<int64_t>(recompute_blocks() - own.depth, 0);
+  return stacks;
+}
+
+int64_t MMDiT::vector_columns(const ops::BlockStack& stack) const {
+  int64_t vectors = 0;
+  for (const ops::Block& block : stack.blocks) {
+    vectors += block.num_vectors;
+  }
+  return vectors * config().transformer.hidden;
+}
+
+at::Tensor MMDiT::fast_blocks(const Tensors& streams, const at::Tensor& c, const FastJoint& joint,
+                              const diffusion::Pass& pass) const {
+  Stacks all = stacks(joint, pass);
+  ops::StackInputs inputs{
+      .x = streams[1], .second = streams[0], .condition = c, .vectors = at::Tensor()};
+  at::Tensor last = c.defined() ? final_layer.modulation(c) : pass.prepared.of_times;
+  if (!all.parallel) {
+    inputs.vectors = last;
+    return final_layer.project(run(std::move(all.joint), std::move(inputs)));
+  }
+  // Of vectors that are there, the joint blocks' come first.
+  const int64_t of_joint = c.defined() ? 0 : vector_columns(all.joint);
+  inputs.vectors = last.narrow(1, 0, of_joint);
+  const auto out = run_joint(std::move(all.joint), std::move(inputs));
+  const at::Tensor h =
+      run(std::move(*all.parallel), {.x = at::cat({out[0], out[1]}, 2),
+                                     .condition = c,
+                                     .vectors = last.narrow(1, of_joint, last.size(1) - of_joint)});
+  return final_layer.project(h.narrow(2, 0, joint.image_tokens));
+}
+
+diffusion::Prepared MMDiT::prepare(const at::Tensor& times,
+                                   const diffusion::Conditions& conditions) {
+  const at::Tensor captions = captions_of(config(), conditions);
+  if (!is_fast() || !captions.defined() || (y_embedder && !conditions.pooled.defined())) {
+    return {};  // forward says what is missing
+  }
+  const int64_t batch = captions.size(0);
+  diffusion::Conditions repeated;
+  for (const auto tensor : {&diffusion::Conditions::pooled, &diffusion::Conditions::null_text}) {
+    if ((conditions.*tensor).defined()) {
+      repeated.*tensor =
+          at::cat(std::vector(static_cast<size_t>(times.size(0)), conditions.*tensor));
+    }
+  }
+  const Stacks all = stacks({}, {});
+  const int64_t columns = vector_columns(all.joint) +
+                          (all.parallel ? vector_columns(*all.parallel) : 0) +
+                          2 * config().transformer.hidden;
+  if (times.size(0) * batch * columns * static_cast<int64_t>(sizeof(float)) >
+      diffusion::Prepared::kMaxBytes) {
+    return {};
+  }
+  const at::Tensor c = condition(times.repeat_interleave(batch), repeated);
+  const at::Tensor last = final_layer.modulation(c);
+  if (!all.parallel) {
+    return {.of_times = stack_vectors(all.joint, c, last).view({times.size(0), batch, -1})};
+  }
+  return {.of_times = at::cat({stack_vectors(all.joint, c, last.narrow(1, 0, 0)),
+                               stack_vectors(*all.parallel, c, last)},
+                              1)
+                          .view({times.size(0), batch, -1})};
+}
+
+at::Tensor MMDiT::predict(const at::Tensor& x_t, const at::Tensor& t,
+                          const diffusion::Conditions& conditions,
+                          const diffusion::Pass& pass) {
+  check_caption_inputs(config(), x_t, t, conditions);
+  const Grid grid = grid_of(config(), x_t);
+  const Tensors streams = {embed_text(conditions), embed_image(x_t, conditions)};
+  const int64_t text_tokens = streams[0].size(2);
+  const int64_t image_tokens = streams[1].size(2);
+  at::Tensor angles;  // [L + N, D]
+  if (!pos_embed.defined()) {
+    angles = joint_angles(config().transformer, grid, text_tokens, x_t.device());
+  }
+  at::Tensor lengths;
+  if (!pads_captions(config())) {
+    lengths = caption_lengths(config(), conditions);
+  }
+  at::Tensor patches;
+  if (is_fast()) {
+    FastJoint joint{.image_tokens = image_tokens, .text_tokens = text_tokens};
+    if (angles.defined()) {
+      joint.rotation = nn::head_rule({}, {}, at::roll(angles, image_tokens, 0));
+    }
+    if (lengths.defined()) {
+      joint.key_lengths = (lengths + image_tokens).to(at::kInt);
+    }
+    patches = fast_blocks(streams, pass.prepared.any() ? at::Tensor() : condition(t, conditions),
+                          joint, pass);
+  } else {
+    JointInputs inputs{.condition = {}, .rotary = angles};
+    if (lengths.defined()) {
+      const at::Tensor is_word = at::arange(text_tokens, lengths.options()) < lengths.unsqueeze(1);
+      inputs.attended =
+          at::constant_pad_nd(is_word, {0, image_tokens}, true).unsqueeze(1).unsqueeze(1);
+    }
+    patches = plain_blocks(streams, condition(t, conditions), inputs);
+  }
+  patches = patches.view({x_t.size(0), grid.frames, grid.tokens_a_frame(), -1});
+  if (!has_table(config().transformer)) {  // Flux' line has a patch's channels outermost, on both
+    patches = patches.unflatten(-1, {-1, config().transformer.patch_volume()})  // sides
+                  .transpose(-1, -2)
+                  .flatten(-2);
   }
   return tapped(from_patches(config(), patches, x_t));
 }

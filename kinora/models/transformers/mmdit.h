@@ -25,6 +25,8 @@ class MMDiT : public BlockModel {
   void to_device(const at::Device& device) override;
   [[nodiscard]] at::Tensor null_caption() const override;
   [[nodiscard]] at::Tensor null_vector() const override { return null_pooled; }
+  [[nodiscard]] diffusion::Prepared prepare(const at::Tensor& times,
+                                            const diffusion::Conditions& conditions) override;
 
  private:
   /// Needs text, and pooled where the model has pooled_channels. x_t: [B, C, H, W], or a clip.
@@ -41,6 +43,22 @@ class MMDiT : public BlockModel {
                                        const diffusion::Conditions& conditions) const;
   /// The middle of the table for a picture of that grid: [1, 1, S, C].
   [[nodiscard]] at::Tensor positions(const Grid& grid) const;
+
+  /// The blocks: text and image fp32 [B, 1, tokens, C] to the image, modulated: fp32 [B, 1, N, C],
+  /// or to patches [B, 1, N, ..].
+  [[nodiscard]] at::Tensor plain_blocks(std::vector<at::Tensor> streams, const at::Tensor& c,
+                                        const JointInputs& inputs) const;
+  [[nodiscard]] at::Tensor fast_blocks(const std::vector<at::Tensor>& streams,
+                                       const at::Tensor& c, const FastJoint& joint,
+                                       const diffusion::Pass& pass) const;
+  /// The stacks of joint and of parallel blocks.
+  struct Stacks {
+    ops::BlockStack joint;
+    std::optional<ops::BlockStack> parallel;
+  };
+  [[nodiscard]] Stacks stacks(const FastJoint& joint, const diffusion::Pass& pass) const;
+  /// Of the vectors that the stack's modulation makes.
+  [[nodiscard]] int64_t vector_columns(const ops::BlockStack& stack) const;
 
   // NOLINTBEGIN(readability-identifier-naming): named as the published checkpoints' keys
   PatchEmbed x_embedder;

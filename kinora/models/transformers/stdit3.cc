@@ -102,7 +102,7 @@ at::Tensor STDiT3::predict(const at::Tensor& x_t, const at::Tensor& t,
     for (int64_t i = 0; i < config().transformer.depth; ++i) {
       const CaptionBlock& in_space = spatial_blocks[i];
       const CaptionBlock& in_time = temporal_blocks[i];
-      constexpr BranchVectors kVectors = CaptionBlock::kAttentionVectors;
+      constexpr ops::SeamNumbers kVectors = CaptionBlock::kAttentionVectors;
       stacked.push_back(
           in_space.fast(fast, attention_branch(fast, in_space.self_attention(), nn::Span::kFrame,
                                                kVectors, angles.space)));

@@ -173,8 +173,8 @@ class CaptionBlock : public nn::Module {
   /// Those that can compute in fp8, in order.
   [[nodiscard]] std::vector<nn::Linear*> linears();
   static constexpr int64_t kNumVectors = 6;
-  static constexpr BranchVectors kAttentionVectors{.shift = 0, .scale = 1, .gate = 2};
-  static constexpr BranchVectors kMlpVectors{.shift = 3, .scale = 4, .gate = 5};
+  static constexpr ops::SeamNumbers kAttentionVectors{.shift = 0, .scale = 1, .gate = 2};
+  static constexpr ops::SeamNumbers kMlpVectors{.shift = 3, .scale = 4, .gate = 5};
 
  protected:
   /// What follows self-attention. m: of modulation_of().

@@ -226,7 +226,8 @@ std::optional<ops::Block> UnetTransformerBlock::fast(int64_t places) const {
   ops::Block block;
   const auto add = [&block](auto body) {
     block.branches.push_back(
-        {.body = std::move(body), .shift = block.num_vectors, .scale = block.num_vectors + 1});
+        {.body = std::move(body),
+         .seam = {.shift = block.num_vectors, .scale = block.num_vectors + 1}});
     block.num_vectors += 2;
   };
   add(*self);

@@ -32,8 +32,13 @@ struct ClipCase {
   bool windows = false;
   bool kv_compress = false;  ///< of the second block
   bool tuned = false;        ///< by updates of linears, some frozen
+  bool joint = false;        ///< text has a stream of its own
+  int64_t parallel_depth = 0;
+  bool second_attention = false;  ///< of the second block
+  bool has_words = false;         ///< tokens for an encoder of its own
   int64_t hidden = 144;
   int64_t heads = 2;
+  static constexpr int64_t kWords = 20;
   /// Widths C a token and block that recompute level elementwise does not keep: norms, also of
   /// queries and keys, and 4 C of GELU.
   double elementwise = 6.0;
@@ -59,6 +64,17 @@ struct ClipCase {
       config.transformer.kv_compress = KvSampling::kConv;
     }
     config.transformer.given_embedders = embeds_given;
+    if (joint) {
+      config.pooled_channels = has_words ? 0 : 24;
+      config.learn_sigma = false;
+      config.transformer.parallel_depth = parallel_depth;
+    }
+    if (has_words) {
+      config.text_encoder = {.layers = 1, .width = 32, .heads = 2, .mlp = 48, .vocab = kWords};
+    }
+    if (second_attention) {
+      config.transformer.second_attention = {1};
+    }
     if (windows) {
       config.transformer.window = {3, 2, 3};
       config.transformer.rotary_3d = true;
@@ -106,6 +122,55 @@ inline constexpr ClipCase kClipCases[] = {
     {.name = "latte", .architecture = "latte"},
     {.name = "latte_t2v", .architecture = "latte_t2v"},
     {.name = "latte_t2v_one_frame", .architecture = "latte_t2v", .frames = 1},
+    {.name = "sd3", .architecture = "sd3", .frames = 1, .joint = true},
+    {.name = "sd3_second_attention",
+     .architecture = "sd3",
+     .frames = 1,
+     .qk_norm = true,
+     .joint = true,
+     .second_attention = true},
+    {.name = "flux",
+     .architecture = "flux",
+     .frames = 1,
+     .qk_norm = true,
+     .joint = true,
+     .parallel_depth = 2},
+    {.name = "flux_one_picture",
+     .architecture = "flux",
+     .batch = 1,
+     .frames = 1,
+     .qk_norm = true,
+     .joint = true,
+     .parallel_depth = 1},
+    {.name = "open_sora2_given_frames",
+     .architecture = "open_sora2",
+     .qk_norm = true,
+     .gives_frames = true,
+     .embeds_given = true,
+     .joint = true,
+     .parallel_depth = 1},
+    {.name = "sd3_words", .architecture = "sd3", .frames = 1, .joint = true, .has_words = true},
+    {.name = "flux_words",
+     .architecture = "flux",
+     .frames = 1,
+     .qk_norm = true,
+     .joint = true,
+     .parallel_depth = 1,
+     .has_words = true},
+    {.name = "sd3_tuned",
+     .architecture = "sd3",
+     .frames = 1,
+     .qk_norm = true,
+     .tuned = true,
+     .joint = true,
+     .second_attention = true},
+    {.name = "flux_tuned",
+     .architecture = "flux",
+     .frames = 1,
+     .qk_norm = true,
+     .tuned = true,
+     .joint = true,
+     .parallel_depth = 2},
     {.name = "stdit2_tuned",
      .architecture = "stdit2",
      .qk_norm = true,
@@ -135,12 +200,23 @@ class RandomClips : public RandomModel {
     const at::Tensor t = ((sample * 37).remainder(101).to(at::kFloat) * 9.0 + 5.0).to(device);
     diffusion::Conditions conditions;
     conditions.null_text = (sample.remainder(3) == 1).to(device);
-    if (family_of(config).conditions.pooled) {
-      conditions.pooled = inputs({c.batch, config.text_channels});
+    if (family_of(config).conditions.pooled || family_of(config).conditions.pooled_beside) {
+      conditions.pooled = inputs({c.batch, config.pooled_channels > 0 ? config.pooled_channels
+                                                                      : config.text_channels});
+    }
+    if (!family_of(config).conditions.text) {
       set_inputs(x_t, t, std::move(conditions), weighting);
       return;
     }
-    conditions.text = inputs({c.batch, config.text_tokens, config.text_channels});
+    if (c.has_words) {
+      conditions.tokens = (at::arange(c.batch * config.text_tokens, at::kLong) * 7)
+                              .remainder(ClipCase::kWords)
+                              .view({c.batch, config.text_tokens})
+                              .to(device);
+      conditions.null_text = at::Tensor();
+    } else {
+      conditions.text = inputs({c.batch, config.text_tokens, config.text_channels});
+    }
     // All, none and a few of the tokens.
     conditions.text_lengths =
         (config.text_tokens - sample * 13).remainder(config.text_tokens + 1).to(device);

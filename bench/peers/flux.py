@@ -1,0 +1,184 @@
+"""The PyTorch peer of `kinora bench train` and `kinora bench sample` for Flux' transformer: diffusers' own class, random
+weights. Wants torch and diffusers.
+
+    python bench/peers/flux.py --work train --joint 4 --parallel 8 --tokens 64 --batch 1 --mode compile-default
+    python bench/peers/flux.py --work lora --joint 19 --parallel 38 --guidance --mode compile-default --checkpointing
+    python bench/peers/flux.py --work sample --joint 19 --parallel 38 --guidance --mode compile-default --graph
+    python bench/peers/flux.py --work train --joint 1 --parallel 1 --hidden 64 --heads 4 --tokens 4 --device cpu
+
+Training: latents, T5's states and CLIP's vector lie in the device's memory; forward (bf16 autocast over fp32 weights),
+the mean squared error of the velocity, backward, fused AdamW without an average. LoRA: updates of the blocks' linears
+over frozen weights in bf16, in fp32, as PEFT computes them. Sampling: weights in bf16, one forward and a step of Euler;
+--graph captures both as a CUDA graph by hand. --regional compiles the two kinds of blocks, not the whole. Prints one
+line of JSON a measurement, the median of blocks of steps.
+"""
+
+import argparse
+import statistics
+
+import torch
+import torch.nn.functional as F
+from diffusers import FluxTransformer2DModel
+
+import measure
+import train_dit
+import unet
+
+STATES = 4096  # width of T5-XXL's
+POOLED = 768  # of CLIP-L's vector
+PATCH_CHANNELS = 64  # 16 channels of 2 x 2
+BLOCKS = ("FluxTransformerBlock", "FluxSingleTransformerBlock")
+
+
+def build(arguments, dtype):
+    torch.manual_seed(0)
+    head = arguments.hidden // arguments.heads
+    frame = head // 16 * 2
+    rest = (head - frame) // 4 * 2
+    with torch.device(arguments.device):
+        return FluxTransformer2DModel(
+            num_layers=arguments.joint, num_single_layers=arguments.parallel, attention_head_dim=head,
+            num_attention_heads=arguments.heads, joint_attention_dim=STATES, pooled_projection_dim=POOLED,
+            guidance_embeds=arguments.guidance, in_channels=PATCH_CHANNELS,
+            axes_dims_rope=(frame, rest, head - frame - rest)).to(dtype)
+
+
+def inputs(arguments):
+    """Patches [B, N, 64], states [B, L, 4096], vectors [B, 768], and the tokens' places."""
+    device, batch, side = arguments.device, arguments.batch, arguments.tokens
+    places = torch.zeros(side, side, 3, device=device)
+    places[..., 1] = torch.arange(side, device=device)[:, None]
+    places[..., 2] = torch.arange(side, device=device)[None, :]
+    return (torch.randn(batch, side * side, PATCH_CHANNELS, device=device),
+            torch.randn(batch, arguments.text, STATES, device=device), torch.randn(batch, POOLED, device=device),
+            places.view(-1, 3), torch.zeros(arguments.text, 3, device=device))
+
+
+def compiled(arguments, model, compute, mode):
+    if not arguments.regional:
+        return measure.compiled(compute, mode)
+    if measure.MODES[mode] is not None:
+        for module in model.modules():
+            if type(module).__name__ in BLOCKS:
+                module.compile(dynamic=False, fullgraph=True, **measure.MODES[mode])
+    return compute
+
+
+def add_updates(model, rank):
+    """Freezes the model, in bf16, and adds low-rank updates to all linears of the blocks but modulation's."""
+    model.requires_grad_(False).to(torch.bfloat16)
+    for name, module in list(model.named_modules()):
+        if isinstance(module, torch.nn.Linear) and "transformer_blocks." in name and ".norm" not in name:
+            parent, _, last = name.rpartition(".")
+            setattr(model.get_submodule(parent), last, unet.LowRankLinear(module, rank))
+    return [p for p in model.parameters() if p.requires_grad]
+
+
+def training(arguments, mode):
+    model = build(arguments, torch.bfloat16 if arguments.work == "lora" else torch.float32).train()
+    if arguments.checkpointing:
+        model.enable_gradient_checkpointing()
+    parameters = add_updates(model, arguments.rank) if arguments.work == "lora" else list(model.parameters())
+    x0, text, pooled, image_places, text_places = inputs(arguments)
+    guidance = torch.full((arguments.batch,), 3.5, device=arguments.device) if arguments.guidance else None
+
+    def compute(x0, text, pooled, t, noise):
+        share = t.view(-1, 1, 1)
+        with torch.autocast(arguments.device.split(":")[0], torch.bfloat16):
+            predicted = model(hidden_states=(1 - share) * x0 + share * noise, encoder_hidden_states=text,
+                              pooled_projections=pooled, timestep=t, img_ids=image_places, txt_ids=text_places,
+                              guidance=guidance, return_dict=False)[0]
+        return F.mse_loss(predicted.float(), noise - x0)
+
+    loss_of = compiled(arguments, model, compute, mode)
+    update = train_dit.Update(parameters, "fused", 0.0, False, average=False)
+
+    def step():
+        torch.compiler.cudagraph_mark_step_begin()
+        t = torch.rand(arguments.batch, device=arguments.device)
+        loss_of(x0, text, pooled, t, torch.randn_like(x0)).backward()
+        update.step()
+        for p in parameters:
+            p.grad = None
+
+    return step, model
+
+
+def sampling(arguments, mode):
+    model = build(arguments, torch.bfloat16).requires_grad_(False).eval()
+    x, text, pooled, image_places, text_places = inputs(arguments)
+    text, pooled = text.to(model.dtype), pooled.to(model.dtype)
+    guidance = torch.full((arguments.batch,), 3.5, device=arguments.device) if arguments.guidance else None
+    t = torch.full((arguments.batch,), 0.5, device=arguments.device)
+
+    def compute(x, t, text, pooled):
+        predicted = model(hidden_states=x.to(model.dtype), encoder_hidden_states=text, pooled_projections=pooled,
+                          timestep=t, img_ids=image_places, txt_ids=text_places, guidance=guidance,
+                          return_dict=False)[0]
+        return x - 0.01 * predicted.float()
+
+    one = compiled(arguments, model, compute, mode)
+
+    def advance():
+        x.copy_(one(x, t, text, pooled))
+
+    with torch.no_grad():
+        if arguments.graph:
+            return measure.captured(advance).replay, model
+
+    def step():
+        torch.compiler.cudagraph_mark_step_begin()
+        with torch.no_grad():
+            advance()
+
+    return step, model
+
+
+def measured(arguments, mode):
+    step, model = (sampling if arguments.work == "sample" else training)(arguments, mode)
+
+    def block():
+        for _ in range(arguments.steps):
+            step()
+
+    for _ in range(arguments.warmup):
+        step()
+    measure.synchronize(arguments.device)
+    measure.reset_peak_memory(arguments.device)
+    times = [measure.seconds(block, arguments.device) / arguments.steps * 1000 for _ in range(arguments.blocks)]
+    return {"parameters": sum(p.numel() for p in model.parameters()), "ms_per_step": round(statistics.median(times), 3),
+            "ms_min": round(min(times), 3), "ms_max": round(max(times), 3),
+            "peak_memory_gib": measure.peak_memory_gib(arguments.device)}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--work", choices=["train", "lora", "sample"], default="train")
+    parser.add_argument("--joint", type=int, default=19, help="blocks")
+    parser.add_argument("--parallel", type=int, default=38, help="blocks")
+    parser.add_argument("--hidden", type=int, default=3072)
+    parser.add_argument("--heads", type=int, default=24)
+    parser.add_argument("--tokens", type=int, default=64, help="a side of the picture: 64 is 1024 pixels")
+    parser.add_argument("--text", type=int, default=512, help="tokens")
+    parser.add_argument("--guidance", action="store_true", help="told to the model, as to Flux dev")
+    parser.add_argument("--rank", type=int, default=16)
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--mode", type=measure.names_of(measure.MODES), default=["eager"])
+    parser.add_argument("--regional", action="store_true", help="compile blocks by themselves, not the whole")
+    parser.add_argument("--checkpointing", action="store_true")
+    parser.add_argument("--graph", action="store_true", help="sampling: a CUDA graph captured by hand")
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--blocks", type=int, default=3)
+    parser.add_argument("--warmup", type=int, default=3)
+    measure.add_device_arguments(parser)
+    arguments = parser.parse_args()
+    measure.prepare_device(arguments)
+    description = {"peer": "flux", "work": arguments.work, "joint": arguments.joint, "parallel": arguments.parallel,
+                   "tokens": arguments.tokens**2 + arguments.text, "batch": arguments.batch,
+                   "device": measure.device_name(arguments.device)}
+    measure.run_all(({**description, "mode": mode}, lambda mode=mode: measured(arguments, mode))
+                    for mode in arguments.mode)
+
+
+if __name__ == "__main__":
+    main()
